@@ -1,0 +1,68 @@
+// Package trace is the one stream of events that status, metrics, timelines and the tuner read: who did what from when to
+// when. Whoever computes or waits emits events; whoever wants to know listens.
+package trace
+
+import "time"
+
+// Kind says what a span of time was spent on.
+type Kind uint8
+
+// The kinds of span.
+const (
+	Compute        Kind = iota // a forward or a backward on the device
+	Optimizer                  // the optimizer step on the device, the clip's norm included
+	Average                    // averaging arithmetic on the device
+	Commit                     // the snapshot of a shard on the device
+	Evaluate                   // a forward of the evaluation on the device
+	WaitUpstream               // a pipeline waits for activations (or the norm) from the stage before it
+	WaitDownstream             // a pipeline waits for gradients (or the norm) from the stage after it
+	WaitAverage                // a pipeline waits for the center
+	WaitDevice                 // a pipeline has work ready and waits for its device, which another pipeline holds
+	Send                       // a frame is on its way out
+	kinds
+)
+
+// String names the kind as status and metrics do.
+func (k Kind) String() string {
+	names := [kinds]string{
+		"compute", "optimizer", "average", "commit", "evaluate",
+		"wait_upstream", "wait_downstream", "wait_average", "wait_device", "send",
+	}
+	if k >= kinds {
+		return "invalid"
+	}
+	return names[k]
+}
+
+// OnDevice reports whether the span held the device.
+func (k Kind) OnDevice() bool { return k <= Evaluate }
+
+// Event is one span. Start and End are on the monotonic clock of the process that emitted it.
+type Event struct {
+	Start, End time.Duration // since the process's Epoch
+	Kind       Kind
+	Pipeline   int // 0-based
+	Stage      int // 0-based
+	Micro      int // -1 when the span is not of one micro-batch
+	Step       uint64
+	Backward   bool // of a Compute span
+}
+
+// Epoch is the zero of every Event of this process.
+var Epoch = time.Now()
+
+// Now is the time since Epoch.
+func Now() time.Duration { return time.Since(Epoch) }
+
+// Listener receives events. A nil func is not called. OnEvent runs on the emitting goroutine, concurrently with itself, and must
+// return at once.
+type Listener struct {
+	OnEvent func(Event)
+}
+
+// Emit calls OnEvent if there is one.
+func (l Listener) Emit(e Event) {
+	if l.OnEvent != nil {
+		l.OnEvent(e)
+	}
+}

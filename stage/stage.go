@@ -1,0 +1,105 @@
+package stage
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+// Micro names one micro-batch of one batch of one pipeline.
+type Micro struct {
+	Step   uint64  // the pipeline's optimizer step, counted from 0; keys whatever is random
+	Index  int     // the micro-batch within the batch, 0..M-1
+	Weight float32 // its share of the batch's mean loss: samples in it / samples in the batch
+}
+
+// Part says which half of a backward pass to run. Zero-bubble plans split it (Qi et al. 2024, section 2).
+type Part uint8
+
+// The parts of a backward pass.
+const (
+	Whole  Part = iota // input and weight gradients
+	Input              // the input gradient only: what the upstream stage waits for
+	Weight             // the weight gradients only, after Input of the same micro-batch
+)
+
+// Shape says what crosses the boundaries of a stage for one micro-batch, and what it holds.
+type Shape struct {
+	First, Last    bool
+	Samples        int // samples in a micro-batch
+	InputBytes     int // activations from upstream; token ids on the first stage
+	OutputBytes    int // activations to downstream; on the last stage the logits that Evaluate can write
+	LabelBytes     int // targets, on the last stage; else 0
+	Parameters     int // float32 in the flat parameter vector
+	StateVectors   int // flat vectors of optimizer state, each of Parameters float32
+	PinnedBytes    int // what one micro-batch pins between its forward and its backward
+	ForwardFLOPs   float64
+	BackwardFLOPs  float64
+	ParameterNames []string // the tensors in the flat vector, in order, for messages
+}
+
+// Hyper holds what changes from one optimizer step to the next.
+type Hyper struct {
+	Step         uint64  // 0-based
+	LearningRate float32 // after the schedule
+	GradScale    float32 // the global-norm clip factor, 1 when not clipping
+}
+
+// Tie is a parameter that lies on the first and on the last stage of a pipeline (tied embeddings). Both keep a copy;
+// the two ends add each other's gradient before the optimizer step, so the copies stay equal to the bit.
+type Tie struct {
+	Name     string
+	Gradient flat.Vector // of this stage's copy
+}
+
+// Stage computes a run of consecutive layers of one pipeline. Everything that crosses the seam is bytes in host memory
+// or a flat vector, so a stage may as well run in another process.
+//
+// All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are owned by the
+// caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order. A forward's input buffer must stay
+// unchanged until the micro-batch's backward has returned (Weight, when split). Up to `slots` micro-batches may be pinned
+// at once (Config); one more is an error, not a wait.
+type Stage interface {
+	Shape() Shape
+	// Forward runs micro-batch m. On the last stage it also computes the loss against labels and writes no output.
+	Forward(m Micro, input, labels, output []byte) error
+	// Backward runs the backward of a pinned micro-batch, adding to the gradients. It reads doutput (nil on the last
+	// stage) and writes dinput (nil on the first). Whole or Weight unpins the micro-batch.
+	Backward(m Micro, part Part, doutput, dinput []byte) error
+	// Loss is the mean loss, in nats per target, of the micro-batches since the last ZeroGradients; 0 but on the last
+	// stage. A loss that is not finite is an error of type *NonFiniteError.
+	Loss() (float64, error)
+	// SquaredNorm adds the squared gradient norm of this stage's parameters, in order, to sum. A tied copy counts on the
+	// first stage only. Passing the sum from stage to stage gives the same bits on every split.
+	SquaredNorm(sum float64) (float64, error)
+	// Step applies the optimizer to the parameters and, unless delta is nil, adds the applied update to delta. Call
+	// ZeroGradients before the next batch.
+	Step(h Hyper, delta flat.Vector) error
+	ZeroGradients()
+	// Evaluate runs a forward pass with other parameters (the center's, or a snapshot of it; nil for the stage's own),
+	// pinning nothing. On the last stage it returns the sum of the losses and the number of targets when labels is not nil, and
+	// writes the logits when output is not nil.
+	Evaluate(parameters flat.Vector, input, labels, output []byte) (loss float64, targets int, err error)
+
+	Parameters() flat.Vector
+	Gradients() flat.Vector
+	State() []flat.Vector // the optimizer's, Shape().StateVectors of them
+	Ties() []Tie
+	// NewVector allocates a zeroed vector of Shape().Parameters beside the stage's own: for deltas, centers and snapshots.
+	NewVector() (flat.Vector, error)
+	// Close frees the stage's memory. Vectors of NewVector are freed with it.
+	Close() error
+}
+
+// NonFiniteError reports a loss or a gradient norm that is NaN or infinite.
+type NonFiniteError struct {
+	What  string // "loss" or "gradient norm"
+	Stage int    // 0-based
+	Step  uint64
+	Value float64
+}
+
+func (e *NonFiniteError) Error() string {
+	return fmt.Sprintf("step %d, stage %d: %s is %v: lower optimizer.lr, raise optimizer.warmup or set optimizer.clip_norm",
+		e.Step, e.Stage, e.What, e.Value)
+}
