@@ -1,0 +1,109 @@
+// Package api is the HTTP API of avgpiped: its types, paths and client. It links neither Raft nor devices.
+package api
+
+import "time"
+
+// State is where a job stands.
+type State string
+
+// The states of a job. Queued -> Starting -> Running -> Done | Failed | Cancelled; a lost worker takes a Running job back
+// to Starting with the next generation.
+const (
+	Queued    State = "queued"
+	Starting  State = "starting"
+	Running   State = "running"
+	Done      State = "done"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+)
+
+// Ended reports whether a job in this state is over.
+func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled }
+
+// JobStatus is what `avgpipectl status JOB -o json` prints.
+type JobStatus struct {
+	ID             string        `json:"id"`
+	Name           string        `json:"name"`
+	State          State         `json:"state"`
+	Reason         string        `json:"reason"` // why it is in this state, for people
+	Generation     uint64        `json:"generation"`
+	Submitted      time.Time     `json:"submitted"`
+	Step           uint64        `json:"step"` // of the slowest pipeline
+	Steps          uint64        `json:"steps"`
+	Round          uint64        `json:"round"` // of the center
+	CommittedRound uint64        `json:"committed_round"`
+	Loss           *float64      `json:"loss"`      // mean training loss of the last window, nats per token; null before the first
+	EvalLoss       *float64      `json:"eval_loss"` // of the center on held-out data; null before the first
+	EvalRound      uint64        `json:"eval_round"`
+	InitialLoss    *float64      `json:"initial_eval_loss"` // of the untrained center
+	TokensPerS     float64       `json:"tokens_per_s"`      // over the last window, all pipelines
+	SamplesSeen    uint64        `json:"samples_seen"`
+	ETAS           *float64      `json:"eta_s"` // seconds; null when unknown
+	ElapsedS       float64       `json:"elapsed_s"`
+	Pipelines      int           `json:"pipelines"`
+	Stages         int           `json:"stages"`
+	MicroBatches   int           `json:"micro_batches"`
+	Schedule       string        `json:"schedule"`
+	Averaging      string        `json:"averaging"` // "elastic pull=old alpha=0.5 tau=1"
+	Device         string        `json:"device"`    // what computes, and why
+	Parameters     int           `json:"parameters"`
+	Warnings       []string      `json:"warnings"`
+	StageStatus    []StageStatus `json:"stage_status"`
+}
+
+// StageStatus says what one stage's device did in the last window, as fractions of its time. They add up to 1 but for
+// idle time between batches.
+type StageStatus struct {
+	Stage          int     `json:"stage"`
+	Device         string  `json:"device"`
+	Layers         string  `json:"layers"` // "0-3"
+	Busy           float64 `json:"busy"`   // forward and backward
+	WaitUpstream   float64 `json:"wait_upstream"`
+	WaitDownstream float64 `json:"wait_downstream"`
+	Average        float64 `json:"average"`
+	Optimizer      float64 `json:"optimizer"`
+	Commit         float64 `json:"commit"`
+}
+
+// NodeStatus is a line of `avgpipectl nodes`.
+type NodeStatus struct {
+	ID      string   `json:"id"`
+	Address string   `json:"address"`
+	Leader  bool     `json:"leader"`
+	Version string   `json:"version"`
+	Cores   int      `json:"cores"`
+	Devices []string `json:"devices"`
+	Jobs    []string `json:"jobs"` // running here
+	UptimeS float64  `json:"uptime_s"`
+}
+
+// SubmitRequest is the body of POST /v1/jobs.
+type SubmitRequest struct {
+	File   string   `json:"file"`   // the job file's path, for messages
+	Source string   `json:"source"` // its text
+	Set    []string `json:"set"`    // overrides: "train.steps=50"
+	Base   string   `json:"base"`   // absolute directory that relative paths start from
+}
+
+// SubmitResponse answers it.
+type SubmitResponse struct {
+	ID       string   `json:"id"`
+	Warnings []string `json:"warnings"`
+}
+
+// Error is the body of every answer that is not 2xx.
+type Error struct {
+	Message  string    `json:"error"`
+	Problems []Problem `json:"problems,omitempty"` // of a refused job file
+}
+
+// Problem is one thing wrong with a job file.
+type Problem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Text    string `json:"text"` // the offending line
+	Key     string `json:"key"`  // "train.batch"
+	Message string `json:"message"`
+	Nearest string `json:"nearest,omitempty"` // the nearest valid key or value
+}
