@@ -1,0 +1,152 @@
+// Package control is what a daemon and a worker process say to each other: the assignment that starts a worker, and HTTP with
+// JSON bodies over the worker's unix socket after that. A worker outlives the daemon's restart: the new daemon finds
+// the socket in the job's directory and adopts the worker.
+//
+//	worker start:  avgpiped worker --assignment DIR/assignment.json   (the socket is DIR/worker.sock)
+//	GET  /status              -> Status
+//	GET  /events?after=SEQ    -> Event per line, from SEQ+1 on, for as long as the worker lives
+//	POST /commit  CommitRequest -> CommitResponse
+//	POST /abort               -> 204; the worker stops at once without committing and exits 0
+package control
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// Exit codes of a worker process.
+const (
+	ExitDone    = 0 // finished, stopped at a committed round, or aborted
+	ExitFailed  = 1 // the last Event says why
+	ExitInvalid = 2 // the assignment is not usable
+	ExitOrphan  = 3 // no daemon came for Assignment.OrphanAfter
+)
+
+// Assignment tells a worker everything: what to compute, with whom, and where to start. It is the file assignment.json in Dir.
+type Assignment struct {
+	Version    int          `json:"version"` // AssignmentVersion
+	JobID      string       `json:"job"`
+	Generation uint64       `json:"generation"`
+	Node       string       `json:"node"`
+	Dir        string       `json:"dir"`      // of the job on this node: socket, shards, log
+	Job        job.Job      `json:"spec"`     // with every count resolved
+	Stages     []StagePlace `json:"stages"`   // all K, in order
+	Schedule   string       `json:"schedule"` // a name for people
+	Plan       []string     `json:"plan"`     // one line a stage, the grammar of package schedule
+	Restore    *Restore     `json:"restore,omitempty"`
+	// OrphanAfter ends a worker that no daemon has asked anything of for this long.
+	OrphanAfter time.Duration `json:"orphan_after"`
+}
+
+// AssignmentVersion is the only one this program reads.
+const AssignmentVersion = 1
+
+// StagePlace says which node hosts a stage and where its links listen.
+type StagePlace struct {
+	Node    string `json:"node"`
+	Address string `json:"address"` // host:port for links from other nodes; empty on a lone node
+}
+
+// Restore says where to resume: a committed round.
+type Restore struct {
+	Round   uint64          `json:"round"`
+	Shards  []string        `json:"shards"`  // per stage: digest in DIR/shards
+	Cursors []Cursor        `json:"cursors"` // per pipeline
+	Data    string          `json:"data"`    // digest of the data it was trained on
+	Meta    json.RawMessage `json:"meta"`    // RoundMeta of that round
+}
+
+// Cursor is where a pipeline stands in its data: the number of batches it has consumed. With the job's seed, batch size and
+// pipelines it names the next sample.
+type Cursor struct {
+	Pipeline int    `json:"pipeline"`
+	Step     uint64 `json:"step"`
+}
+
+// RoundMeta is what a manifest keeps beside the shards, for status after a restart.
+type RoundMeta struct {
+	ElapsedS       float64  `json:"elapsed_s"` // training time up to this round, over all generations
+	Loss           *float64 `json:"loss"`
+	EvalLoss       *float64 `json:"eval_loss"`
+	EvalRound      uint64   `json:"eval_round"`
+	InitialLoss    *float64 `json:"initial_eval_loss"`
+	SamplesSeen    uint64   `json:"samples_seen"`
+	DataDigest     string   `json:"data_digest"`
+	TargetsPerStep uint64   `json:"targets_per_step"`
+}
+
+// Status is a worker's state, the part of api.JobStatus that it knows: State is Starting, Running, Done or Failed.
+type Status struct {
+	JobID      string        `json:"job"`
+	Generation uint64        `json:"generation"`
+	PID        int           `json:"pid"`
+	Final      uint64        `json:"final_round"`    // where training ends; lowered by a CommitRequest with Stop
+	NextCommit uint64        `json:"earliest_round"` // the earliest round that a CommitRequest can still name
+	Job        api.JobStatus `json:"status"`
+}
+
+// CommitRequest asks for a snapshot of round Round. With Stop, training ends there.
+type CommitRequest struct {
+	Generation uint64 `json:"generation"`
+	Round      uint64 `json:"round"`
+	Stop       bool   `json:"stop"`
+}
+
+// CommitResponse accepts, or says the earliest round that is still possible.
+type CommitResponse struct {
+	Accepted bool   `json:"accepted"`
+	Earliest uint64 `json:"earliest_round"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// EventKind names an Event.
+type EventKind string
+
+// The kinds of event.
+const (
+	Started   EventKind = "started"   // all stages are loaded, links are up, training begins
+	Shard     EventKind = "shard"     // a snapshot of one stage is durable on this node
+	Evaluated EventKind = "evaluated" // of the center at Round
+	Finished  EventKind = "finished"  // the final round is reached; the worker waits for its commit, then for /abort
+	FailedNow EventKind = "failed"    // Error says why; the process exits
+	Note      EventKind = "note"      // Text, for the job's log
+)
+
+// Event is one line of the stream. Seq counts from 1 without gaps.
+type Event struct {
+	Seq        uint64     `json:"seq"`
+	Time       time.Time  `json:"time"`
+	Kind       EventKind  `json:"kind"`
+	Generation uint64     `json:"generation"`
+	Round      uint64     `json:"round,omitempty"`
+	Shard      *ShardInfo `json:"shard,omitempty"`
+	Loss       *float64   `json:"loss,omitempty"`
+	Error      string     `json:"error,omitempty"`
+	Permanent  bool       `json:"permanent,omitempty"` // of FailedNow: trying again would fail the same way (a NaN loss, bad data)
+	Text       string     `json:"text,omitempty"`
+}
+
+// ShardInfo describes a durable shard of one round.
+type ShardInfo struct {
+	Stage   int       `json:"stage"`
+	Digest  string    `json:"digest"` // SHA-256, hexadecimal
+	Bytes   int64     `json:"bytes"`
+	Cursors []Cursor  `json:"cursors"`
+	Meta    RoundMeta `json:"meta"`
+}
+
+// AssignmentPath, SocketPath, ShardDir and LogPath name the files of a job's directory.
+func AssignmentPath(dir string) string { return filepath.Join(dir, "assignment.json") }
+
+// SocketPath is where the worker listens.
+func SocketPath(dir string) string { return filepath.Join(dir, "worker.sock") }
+
+// ShardDir holds the shards of the job's committed rounds.
+func ShardDir(dir string) string { return filepath.Join(dir, "shards") }
+
+// LogPath is the worker's log, JSON lines.
+func LogPath(dir string) string { return filepath.Join(dir, "worker.log") }
