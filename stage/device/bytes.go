@@ -1,0 +1,35 @@
+package device
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// CopyIn is Upload for a device whose memory is the host's.
+func CopyIn(dst Mem, src []byte) {
+	if len(src) != dst.Bytes() {
+		panic(fmt.Sprintf("device: Upload: %d bytes for %d %v, expected %d", len(src), dst.n, dst.typ, dst.Bytes()))
+	}
+	copy(HostBytes(dst), src)
+}
+
+// CopyOut is Download for a device whose memory is the host's.
+func CopyOut(dst []byte, src Mem) {
+	if len(dst) != src.Bytes() {
+		panic(fmt.Sprintf("device: Download: %d bytes for %d %v, expected %d", len(dst), src.n, src.typ, src.Bytes()))
+	}
+	copy(dst, HostBytes(src))
+}
+
+// HostBytes views the elements of m as bytes. Only for devices whose memory is the host's.
+func HostBytes(m Mem) []byte { return unsafe.Slice((*byte)(m.ptr), m.Bytes()) }
+
+// FloatBytes views floats as their bytes in native order, for Upload and Download.
+func FloatBytes(s []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
+}
+
+// IntBytes views 32-bit integers as their bytes in native order, for Upload and Download.
+func IntBytes(s []int32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
+}

@@ -1,0 +1,39 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// geluCubic is the coefficient of the tanh form (Hendrycks and Gimpel 2016, section 2).
+const geluCubic = 0.044715
+
+var geluScale = math.Sqrt(2 / math.Pi)
+
+// geluTanh is tanh(sqrt(2/pi) (x + 0.044715 x^3)).
+func geluTanh(x float64) float64 {
+	return tanh(geluScale * (x + float64(geluCubic*x*x*x)))
+}
+
+// GELU implements device.Device.
+func (d *Device) GELU(y, x device.Mem) {
+	ys, xs := pair("GELU", y, x)
+	for i, v := range xs {
+		x := float64(v)
+		ys[i] = float32(0.5 * x * (1 + geluTanh(x)))
+	}
+}
+
+// GELUBackward implements device.Device.
+func (d *Device) GELUBackward(dx, dy, x device.Mem) {
+	dxs, xs := pair("GELUBackward", dx, x)
+	_, dys := pair("GELUBackward", dx, dy)
+	for i, v := range xs {
+		x := float64(v)
+		t := geluTanh(x)
+		inner := geluScale * (1 + float64(3*geluCubic*x*x))
+		slope := 0.5*(1+t) + float64(0.5*x*(1-float64(t*t))*inner)
+		dxs[i] = float32(float64(dys[i]) * slope)
+	}
+}

@@ -1,0 +1,210 @@
+package ref
+
+import (
+	"math"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// product is the definition of MatMul, in float64.
+func product(c, a, b []float32, m device.MatMul) []float32 {
+	out := make([]float32, m.M*m.N)
+	for i := range m.M {
+		for j := range m.N {
+			var sum float64
+			switch {
+			case m.Accumulate:
+				sum = float64(c[i*m.N+j])
+			case !m.Bias.Absent():
+				sum = float64(m.Bias.F32()[j])
+			}
+			for k := range m.K {
+				x, y := a[i*m.K+k], b[k*m.N+j]
+				if m.TransA {
+					x = a[k*m.M+i]
+				}
+				if m.TransB {
+					y = b[j*m.K+k]
+				}
+				sum += float64(x) * float64(y)
+			}
+			out[i*m.N+j] = float32(sum)
+		}
+	}
+	return out
+}
+
+func TestMatMulIsItsDefinition(t *testing.T) {
+	d, rng := New(), seeded()
+	for _, size := range [][3]int{{1, 1, 1}, {2, 3, 4}, {5, 7, 3}, {3, columnBlock + 5, 9}} {
+		for flags := range 12 {
+			m := device.MatMul{M: size[0], N: size[1], K: size[2], TransA: flags&1 != 0, TransB: flags&2 != 0}
+			switch flags / 4 {
+			case 1:
+				m.Accumulate = true
+			case 2:
+				m.Bias = random(t, rng, m.N)
+			}
+			a, b, c := random(t, rng, m.M*m.K), random(t, rng, m.K*m.N), random(t, rng, m.M*m.N)
+			want := product(c.F32(), a.F32(), b.F32(), m)
+			d.MatMul(c, a, b, m)
+			near(t, "MatMul", 1e-5, c, want...)
+		}
+	}
+}
+
+func TestSumRowsAddsToTheSum(t *testing.T) {
+	sum := floats(t, 100, 200)
+	New().SumRows(sum, floats(t, 1, 2, 3, 4, 5, 6), 3, 2)
+	equal(t, "SumRows", sum, 109, 212)
+}
+
+func TestGELUKnownValuesAndSlope(t *testing.T) {
+	d := New()
+	x := floats(t, -30, -1, -0.1, 0, 0.5, 1, 3, 30)
+	y, dy, dx := floats(t, make([]float32, 8)...), floats(t, 1, -2, 1, 2, 1, 3, 1, 1), floats(t, make([]float32, 8)...)
+	d.GELU(y, x)
+	near(t, "GELU", 1e-6, y, 0, -0.15880801, -0.04601725, 0, 0.34571400, 0.84119199, 2.99636261, 30)
+	d.GELUBackward(dx, dy, x)
+	gradient(t, "GELU", func() float64 { d.GELU(y, x); return d.Dot(y, dy) }, x, dx)
+}
+
+func TestLayerNormByHandAndGradients(t *testing.T) {
+	d := New()
+	y, mean, rstd := floats(t, 0, 0), floats(t, 0), floats(t, 0)
+	d.LayerNorm(y, mean, rstd, floats(t, 1, 5), floats(t, 3, 7), floats(t, 10, 20), 1, 2, 0)
+	equal(t, "LayerNorm", y, 7, 27)
+	equal(t, "mean", mean, 3)
+	equal(t, "rstd", rstd, 0.5)
+
+	const rows, columns, epsilon = 3, 5, 1e-3
+	rng := seeded()
+	x, weight, bias, dy := random(t, rng, rows*columns), random(t, rng, columns), random(t, rng, columns), random(t, rng, rows*columns)
+	y, mean, rstd = random(t, rng, rows*columns), random(t, rng, rows), random(t, rng, rows)
+	loss := func() float64 {
+		d.LayerNorm(y, mean, rstd, x, weight, bias, rows, columns, epsilon)
+		return d.Dot(y, dy)
+	}
+	loss()
+	dx, dweight, dbias := random(t, rng, rows*columns), floats(t, make([]float32, columns)...), floats(t, make([]float32, columns)...)
+	d.LayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
+	d.LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
+	gradient(t, "x", loss, x, dx)
+	gradient(t, "weight", loss, weight, dweight)
+	gradient(t, "bias", loss, bias, dbias)
+	copyDY := floats(t, dy.F32()...)
+	d.LayerNormBackward(copyDY, copyDY, x, mean, rstd, weight, rows, columns)
+	equal(t, "dx in the place of dy", copyDY, dx.F32()...)
+	before := dweight.F32()[0]
+	d.LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
+	if after := dweight.F32()[0]; math.Abs(float64(after-2*before)) > 1e-5 {
+		t.Errorf("dweight is %v after two backward passes, want twice %v", after, before)
+	}
+}
+
+func TestEmbedAddsPositionsAndScattersBack(t *testing.T) {
+	d := New()
+	tokens, positions := floats(t, 1, 2, 3, 4, 5, 6), floats(t, 10, 20, 30, 40, 50, 60)
+	ids, out := ints(t, 2, 0, 2, 2), floats(t, make([]float32, 8)...)
+	d.Embed(out, tokens, positions, ids, 2, 2, 2)
+	equal(t, "Embed", out, 15, 26, 31, 42, 15, 26, 35, 46)
+	dtokens, dpositions := floats(t, 1, 1, 0, 0, 0, 0), floats(t, 0, 0, 0, 0, 7, 7)
+	d.EmbedBackward(dtokens, dpositions, floats(t, 1, 2, 3, 4, 5, 6, 7, 8), ids, 2, 2, 2)
+	equal(t, "dtokens", dtokens, 4, 5, 0, 0, 13, 16)
+	equal(t, "dpositions", dpositions, 6, 8, 10, 12, 7, 7)
+}
+
+func TestAttentionByHand(t *testing.T) {
+	// One head of width 1, two positions: row 0 sees itself; row 1 weighs 1 and 3 by softmax(2*1, 2*0).
+	qkv := floats(t, 5, 1, 1, 2, 0, 3)
+	out, saved := floats(t, 0, 0), floats(t, 0, 0)
+	New().Attention(out, saved, qkv, device.Attention{B: 1, T: 2, H: 1, S: 1})
+	first := 1 / (1 + math.Exp(-2))
+	near(t, "Attention", 1e-6, out, 1, float32(first*1+(1-first)*3))
+	near(t, "saved", 1e-6, saved, 5, float32(math.Log(math.Exp(2)+1)))
+}
+
+func TestAttentionIsCausalAndItsGradientIsRight(t *testing.T) {
+	d, rng := New(), seeded()
+	a := device.Attention{B: 2, T: 4, H: 2, S: 3}
+	width := a.H * a.S
+	qkv, dout := random(t, rng, a.B*a.T*3*width), random(t, rng, a.B*a.T*width)
+	out, saved := random(t, rng, a.B*a.T*width), random(t, rng, d.AttentionSaved(a))
+	loss := func() float64 { d.Attention(out, saved, qkv, a); return d.Dot(out, dout) }
+	loss()
+	dqkv := random(t, rng, qkv.Len())
+	d.AttentionBackward(dqkv, dout, qkv, out, saved, a)
+	gradient(t, "qkv", loss, qkv, dqkv)
+
+	loss()
+	before := append([]float32(nil), out.F32()...)
+	clear(qkv.F32()[2*3*width : 4*3*width]) // positions 2 and 3 of sample 0
+	d.Attention(out, device.Mem{}, qkv, a)
+	for i := range 2 * width {
+		if out.F32()[i] != before[i] {
+			t.Fatalf("element %d of an earlier position changed with a later one", i)
+		}
+	}
+}
+
+func TestCrossEntropyLossGradientMaskAndPoison(t *testing.T) {
+	d := New()
+	losses := floats(t, 9, 9, 9)
+	logits, targets := floats(t, 0, 0, 0, 0, 1, 2, 3, -1, 5, 6, 7, 8), ints(t, 3, 2, -1)
+	dlogits := floats(t, make([]float32, 12)...)
+	d.CrossEntropy(losses, dlogits, logits, targets, 3, 4, 0.5)
+	sum := math.Exp(1) + math.Exp(2) + math.Exp(3) + math.Exp(-1)
+	near(t, "losses", 1e-6, losses, float32(math.Log(4)), float32(math.Log(sum)-3), 0)
+	loss := func() float64 {
+		d.CrossEntropy(losses, device.Mem{}, logits, targets, 3, 4, 0.5)
+		return 0.5 * d.Dot(losses, floats(t, 1, 1, 1))
+	}
+	gradient(t, "logits", loss, logits, dlogits)
+	equal(t, "masked row", dlogits.Slice(8, 4), 0, 0, 0, 0)
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		logits.F32()[1] = float32(bad)
+		d.CrossEntropy(losses, device.Mem{}, logits, targets, 3, 4, 1)
+		if got := float64(losses.F32()[0]); !math.IsNaN(got) && !math.IsInf(got, 0) {
+			t.Errorf("a logit of %v gives the finite loss %v", bad, got)
+		}
+	}
+}
+
+func TestAdamFirstStepMovesByTheLearningRate(t *testing.T) {
+	d := New()
+	p, g := floats(t, 1, 2, 3), floats(t, 4, -8, 0.5)
+	m, v, delta := floats(t, 0, 0, 0), floats(t, 0, 0, 0), floats(t, 10, 10, 10)
+	step := device.Adam{LearningRate: 0.5, Beta1: 0.5, Beta2: 0.75, Correction1: 0.5, Correction2: 0.25, GradScale: 0.5}
+	d.AdamStep(p, g, m, v, delta, step)
+	equal(t, "p", p, 0.5, 2.5, 2.5) // m/c1 = g/2, sqrt(v/c2) = |g|/2
+	equal(t, "m", m, 1, -2, 0.125)
+	equal(t, "v", v, 1, 4, 0.015625)
+	equal(t, "delta", delta, 9.5, 10.5, 9.5)
+
+	decayed := floats(t, 2)
+	step.WeightDecay, step.Decoupled = 0.25, true
+	d.AdamStep(decayed, floats(t, 4), floats(t, 0), floats(t, 0), device.Mem{}, step)
+	equal(t, "decoupled", decayed, 2*(1-0.125)-0.5)
+	coupled, mean := floats(t, 2), floats(t, 0)
+	step.Decoupled = false
+	d.AdamStep(coupled, floats(t, 4), mean, floats(t, 0), device.Mem{}, step)
+	equal(t, "coupled", mean, 0.5*(0.5*4+0.25*2))
+}
+
+func TestSGDMomentumAndNesterovByHand(t *testing.T) {
+	d := New()
+	s := device.SGD{LearningRate: 0.5, Momentum: 0.5, First: true, GradScale: 1}
+	p, m, delta := floats(t, 10), floats(t, 77), floats(t, 0)
+	d.SGDStep(p, floats(t, 4), m, delta, s) // m = 4, p = 10 - 2
+	s.First = false
+	d.SGDStep(p, floats(t, 2), m, delta, s) // m = 2 + 2 = 4, p = 8 - 2
+	equal(t, "p", p, 6)
+	equal(t, "delta", delta, -4)
+	s.Nesterov = true
+	d.SGDStep(p, floats(t, 2), m, delta, s) // m = 2 + 2 = 4, update = 2 + 2 = 4, p = 6 - 2
+	equal(t, "Nesterov", p, 4)
+	plain := floats(t, 10)
+	d.SGDStep(plain, floats(t, 4), device.Mem{}, device.Mem{}, device.SGD{LearningRate: 0.25, WeightDecay: 0.2, GradScale: 0.5})
+	equal(t, "plain with decay", plain, 9) // 0.25 * (2 + 2)
+}

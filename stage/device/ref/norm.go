@@ -1,0 +1,92 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// LayerNorm implements device.Device (Ba, Kiros and Hinton 2016, equation 4). The mean comes first and the variance about
+// it second, both in float64.
+func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, columns int, epsilon float32) {
+	const op = "LayerNorm"
+	device.Need(op, "y", y, device.F32, rows*columns)
+	device.Need(op, "x", x, device.F32, rows*columns)
+	device.Need(op, "mean", mean, device.F32, rows)
+	device.Need(op, "rstd", rstd, device.F32, rows)
+	device.Need(op, "weight", weight, device.F32, columns)
+	device.Need(op, "bias", bias, device.F32, columns)
+	means, rstds, ws, bs := mean.F32(), rstd.F32(), weight.F32(), bias.F32()
+	for r := range rows {
+		in, out := x.F32()[r*columns:(r+1)*columns], y.F32()[r*columns:(r+1)*columns]
+		m, variance := moments(in)
+		means[r] = float32(m)
+		rstds[r] = float32(1 / math.Sqrt(variance+float64(epsilon)))
+		for c, v := range in {
+			xhat := (v - means[r]) * rstds[r]
+			out[c] = float32(xhat*ws[c]) + bs[c]
+		}
+	}
+}
+
+// moments returns the mean and the variance of x.
+func moments(x []float32) (mean, variance float64) {
+	for _, v := range x {
+		mean += float64(v)
+	}
+	mean /= float64(len(x))
+	for _, v := range x {
+		distance := float64(v) - mean
+		variance += float64(distance * distance)
+	}
+	return mean, variance / float64(len(x))
+}
+
+// LayerNormBackward implements device.Device: with g = dy*weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)).
+func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, rows, columns int) {
+	const op = "LayerNormBackward"
+	device.Need(op, "dx", dx, device.F32, rows*columns)
+	device.Need(op, "dy", dy, device.F32, rows*columns)
+	device.Need(op, "x", x, device.F32, rows*columns)
+	device.Need(op, "mean", mean, device.F32, rows)
+	device.Need(op, "rstd", rstd, device.F32, rows)
+	device.Need(op, "weight", weight, device.F32, columns)
+	ws := weight.F32()
+	for r := range rows {
+		in, dout := x.F32()[r*columns:(r+1)*columns], dy.F32()[r*columns:(r+1)*columns]
+		din := dx.F32()[r*columns : (r+1)*columns]
+		m, s := mean.F32()[r], rstd.F32()[r]
+		var sumG, sumGX float64
+		for c, v := range in {
+			g := float64(dout[c] * ws[c])
+			sumG += g
+			sumGX += float64(g * float64((v-m)*s))
+		}
+		meanG, meanGX := float32(sumG/float64(columns)), float32(sumGX/float64(columns))
+		for c, v := range in {
+			xhat := (v - m) * s
+			g := float32(dout[c] * ws[c])
+			din[c] = (g - meanG - float32(xhat*meanGX)) * s
+		}
+	}
+}
+
+// LayerNormBackwardWeight implements device.Device.
+func (d *Device) LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd device.Mem, rows, columns int) {
+	const op = "LayerNormBackwardWeight"
+	device.Need(op, "dweight", dweight, device.F32, columns)
+	device.Need(op, "dbias", dbias, device.F32, columns)
+	device.Need(op, "dy", dy, device.F32, rows*columns)
+	device.Need(op, "x", x, device.F32, rows*columns)
+	device.Need(op, "mean", mean, device.F32, rows)
+	device.Need(op, "rstd", rstd, device.F32, rows)
+	dws, dbs := dweight.F32(), dbias.F32()
+	for r := range rows {
+		in, dout := x.F32()[r*columns:(r+1)*columns], dy.F32()[r*columns:(r+1)*columns]
+		m, s := mean.F32()[r], rstd.F32()[r]
+		for c, v := range in {
+			dws[c] += float32(dout[c] * ((v - m) * s))
+			dbs[c] += dout[c]
+		}
+	}
+}

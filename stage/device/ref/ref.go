@@ -1,0 +1,68 @@
+package ref
+
+import (
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// alignment of allocations in bytes: a cache line, and the widest vector.
+const alignment = 64
+
+// Device computes in plain Go on host memory. It keeps scratch memory that grows to the largest operation seen.
+type Device struct {
+	transposed []float32 // MatMul: op(B) as (K,N)
+	scores     []float32 // Attention: one row of probabilities (T)
+	dscores    []float32 // AttentionBackward: its gradient (T)
+}
+
+var _ device.Device = (*Device)(nil)
+
+// New returns a reference device.
+func New() *Device { return &Device{} }
+
+// Name implements device.Device.
+func (d *Device) Name() string { return "ref (plain Go, 1 thread)" }
+
+// Host implements device.Device: the memory is Go's own.
+func (d *Device) Host() bool { return true }
+
+// Alloc implements device.Device. The memory lives as long as a Mem refers to it.
+func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
+	if err := device.CheckHostAlloc(t, n); err != nil {
+		return device.Mem{}, err
+	}
+	block := make([]byte, n*t.Bytes()+alignment)
+	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(block))) & (alignment - 1)
+	return device.NewMem(unsafe.Pointer(&block[skip]), n, t), nil
+}
+
+// Free implements device.Device. The garbage collector does the work.
+func (d *Device) Free(device.Mem) {}
+
+// Upload implements device.Device.
+func (d *Device) Upload(dst device.Mem, src []byte) {
+	device.CopyIn(dst, src)
+}
+
+// Download implements device.Device.
+func (d *Device) Download(dst []byte, src device.Mem) {
+	device.CopyOut(dst, src)
+}
+
+// Synchronize implements device.Device: every operation has finished when it returns.
+func (d *Device) Synchronize() error { return nil }
+
+// Close implements device.Device.
+func (d *Device) Close() error {
+	*d = Device{}
+	return nil
+}
+
+// grow returns n elements of scratch, reusing the memory of s when it suffices. The content is unspecified.
+func grow(s []float32, n int) []float32 {
+	if cap(s) < n {
+		return make([]float32, n)
+	}
+	return s[:n]
+}
