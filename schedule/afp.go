@@ -1,0 +1,148 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023, section 4): 1f1b with more forwards ahead, so
+// that a stage has work while a message travels. Without costs the warm-up is the published grid, min(M, 2(K-k)+1) for
+// k = 1..K; with costs each link gets what hides it. Stage k pins as many micro-batches as its warm-up.
+func advanceForward(r Request) (Plan, string) {
+	steps, reason := publishedSteps(r.Stages), "no costs known: the published grid"
+	if r.Costs != nil {
+		steps = sizedSteps(*r.Costs, r.Stages, r.MicroBatches)
+		reason = "sized so that each link hides behind compute"
+	}
+	wanted := warmupsOf(steps, r.MicroBatches)
+	warmups := wanted
+	if limited := lowerToLimit(steps, r); limited >= 0 {
+		warmups = warmupsOf(steps, r.MicroBatches)
+		reason += fmt.Sprintf(", lowered from %s because stage %d can pin %d", joinInts(wanted), limited, r.PinnedLimit[limited])
+		if r.Costs != nil {
+			ideal, got := SteadyPeriod(wanted, *r.Costs), SteadyPeriod(warmups, *r.Costs)
+			reason += fmt.Sprintf(" (%.3g%% longer per micro-batch)", 100*(got/ideal-1))
+		}
+	}
+	return forwardsAhead(warmups, r.MicroBatches),
+		fmt.Sprintf("warm-up %s: %s%s", joinInts(warmups), reason, sameAs(warmups, r.MicroBatches))
+}
+
+// publishedSteps are the steps of the published grids: two per link.
+func publishedSteps(stages int) []int {
+	steps := make([]int, stages-1)
+	for k := range steps {
+		steps[k] = 2
+	}
+	return steps
+}
+
+// sizedSteps gives each link one micro-batch, as 1f1b does, and as many more as the pipeline works through while a message
+// goes there and another comes back: w_k = w_(k+1) + 1 + ceil(2 c_k / (F + B)). Where stages differ, F + B is that of the
+// slowest, whose pace all keep: then every term of SteadyPeriod is at most that pace.
+func sizedSteps(c Costs, stages, microBatches int) []int {
+	slowest := 0.0
+	for k := range stages {
+		slowest = max(slowest, c.Forward[k]+c.Backward[k])
+	}
+	steps := make([]int, stages-1)
+	for k := range steps {
+		steps[k] = 1
+		if link := c.link(k); link > 0 {
+			steps[k] = int(min(1+math.Ceil(2*link/slowest), float64(microBatches)))
+		}
+	}
+	return steps
+}
+
+// warmupsOf sums the steps from the last stage, which runs one forward ahead: w_K = 1, w_k = min(M, w_(k+1) + step_k).
+func warmupsOf(steps []int, microBatches int) []int {
+	warmups := make([]int, len(steps)+1)
+	warmups[len(steps)] = 1
+	for k := len(steps) - 1; k >= 0; k-- {
+		warmups[k] = min(microBatches, warmups[k+1]+steps[k])
+	}
+	return warmups
+}
+
+// lowerToLimit takes single micro-batches from the steps until every stage is within its limit, or has the step of 1f1b on
+// every link below it. It returns the first stage whose limit took one, or -1.
+func lowerToLimit(steps []int, r Request) int {
+	limited := -1
+	for k := len(steps) - 1; k >= 0 && r.PinnedLimit != nil; k-- {
+		limit := r.PinnedLimit[k]
+		if limit == 0 || limit >= r.MicroBatches {
+			continue
+		}
+		for warmup := 1 + sum(steps[k:]); warmup > limit; warmup-- {
+			link := cheapestStep(steps, k, r.Costs)
+			if link < 0 {
+				break
+			}
+			steps[link]--
+			limited = k
+		}
+	}
+	return limited
+}
+
+// cheapestStep is the link at or below stage k that loses least by one micro-batch less, the nearest to k of equals; -1 when
+// all have the step of 1f1b. A link's loss is the time per micro-batch of its two stages, SteadyPeriod's term for l = k+1.
+func cheapestStep(steps []int, k int, costs *Costs) int {
+	best, least := -1, math.Inf(1)
+	for l := k; l < len(steps); l++ {
+		if steps[l] <= 1 {
+			continue
+		}
+		loss := 1 / float64(steps[l])
+		if costs != nil {
+			round := costs.Forward[l] + costs.Backward[l] + costs.Forward[l+1] + costs.Backward[l+1] + 2*costs.link(l)
+			loss = round / float64(steps[l])
+		}
+		if loss < least {
+			best, least = l, loss
+		}
+	}
+	return best
+}
+
+// sameAs names the simpler schedule that has the same warm-up, where there is one.
+func sameAs(warmups []int, microBatches int) string {
+	least, most := true, true
+	for k, w := range warmups {
+		least = least && w == min(microBatches, len(warmups)-k)
+		most = most && w == microBatches
+	}
+	switch {
+	case least:
+		return "; the same as 1f1b"
+	case most:
+		return "; the same as gpipe"
+	}
+	return ""
+}
+
+func sum(values []int) int {
+	total := 0
+	for _, v := range values {
+		total += v
+	}
+	return total
+}
+
+// joinInts prints 4,3,2,1, with the middle of a long list left out.
+func joinInts(values []int) string {
+	const most = 16
+	var words []string
+	for i, v := range values {
+		if len(values) > most && i == most/2 {
+			words = append(words, "...")
+		}
+		if len(values) <= most || i < most/2 || i >= len(values)-most/2 {
+			words = append(words, strconv.Itoa(v))
+		}
+	}
+	return strings.Join(words, ",")
+}

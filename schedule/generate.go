@@ -1,0 +1,175 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+)
+
+// generator is one row of the table of schedules.
+type generator struct {
+	name  string
+	about string // one line for help texts
+	// generate returns the plan and why it looks as it does. The request is valid. It may pin more than
+	// Request.PinnedLimit where the schedule has no choice; Generate refuses that.
+	generate func(Request) (Plan, string)
+}
+
+// schedules holds every schedule. To add one, add a file and a row: docs/add-a-schedule.md.
+var schedules = []generator{
+	{"gpipe", "all forwards, then all backwards", gpipe},
+	{"1f1b", "one forward, one backward after the least warm-up", oneForwardOneBackward},
+	{"afp", "1f1b with forwards run ahead to hide the links", advanceForward},
+}
+
+// Names lists the schedules that Generate knows, in the order of the table.
+func Names() []string {
+	names := make([]string, len(schedules))
+	for i, s := range schedules {
+		names[i] = s.name
+	}
+	return names
+}
+
+// About describes a schedule in one line; empty for a name that Generate does not know.
+func About(name string) string {
+	for _, s := range schedules {
+		if s.name == name {
+			return s.about
+		}
+	}
+	return ""
+}
+
+// Request says what a plan is for.
+type Request struct {
+	Stages       int
+	MicroBatches int
+	// Costs are the measured times, where they are known; nil where they are not. afp sizes its warm-up by them.
+	Costs *Costs
+	// PinnedLimit is, per stage, how many micro-batches its memory holds; 0 is no limit on that stage, nil none at all.
+	PinnedLimit []int
+}
+
+// maxOps bounds a generated plan: 1 GiB of ops.
+const maxOps = 1 << 26
+
+func (r Request) validate() error {
+	if r.Stages < 1 {
+		return fmt.Errorf("%d stages; want at least 1", r.Stages)
+	}
+	if r.MicroBatches < 1 {
+		return fmt.Errorf("%d micro-batches; want at least 1", r.MicroBatches)
+	}
+	if r.MicroBatches > maxOps/2/r.Stages {
+		return fmt.Errorf("%d micro-batches on %d stages; want at most %d ops in a plan, 2 a micro-batch and stage: at most %d micro-batches",
+			r.MicroBatches, r.Stages, maxOps, maxOps/2/r.Stages)
+	}
+	if r.Costs != nil {
+		if err := r.Costs.Validate(r.Stages); err != nil {
+			return err
+		}
+	}
+	return validatePinned("request", r.PinnedLimit, r.Stages)
+}
+
+// Generate returns the plan of the named schedule, and the reason for its shape in words for the user. The plan passes
+// Check. An unknown name is refused with the nearest known one, and so is a plan that pins more than the limit.
+func Generate(name string, r Request) (Plan, string, error) {
+	for _, s := range schedules {
+		if s.name != name {
+			continue
+		}
+		if err := r.validate(); err != nil {
+			return nil, "", fmt.Errorf("schedule %s: %w", name, err)
+		}
+		plan, reason := s.generate(r)
+		if err := withinLimit(plan, r.PinnedLimit); err != nil {
+			return nil, "", fmt.Errorf("schedule %s: %w", name, err)
+		}
+		return plan, reason + fewMicroBatches(r), nil
+	}
+	return nil, "", fmt.Errorf("schedule %q is unknown; did you mean %q? Known: %s",
+		name, nearest(name, Names()), strings.Join(Names(), ", "))
+}
+
+// withinLimit refuses a plan that pins more than a stage may hold, and says what would fit.
+func withinLimit(plan Plan, limits []int) error {
+	pinned := Pinned(plan)
+	for k, limit := range limits {
+		if limit == 0 || pinned[k] <= limit {
+			continue
+		}
+		if least := len(plan) - k; pinned[k] > least && least <= limit {
+			return fmt.Errorf("stage %d pins %d micro-batches, its limit is %d; 1f1b and afp pin as few as %d there",
+				k, pinned[k], limit, least)
+		}
+		return fmt.Errorf("stage %d pins %d micro-batches, its limit is %d; use smaller micro-batches, or no more than %d of them",
+			k, pinned[k], limit, limit)
+	}
+	return nil
+}
+
+// fewMicroBatches warns where the batch cannot fill the pipeline: GPipe (Huang et al. 2019, section 2.3) has a bubble of
+// (K-1)/(M+K-1) even when links cost nothing, and no schedule that flushes has less.
+func fewMicroBatches(r Request) string {
+	if r.MicroBatches >= r.Stages {
+		return ""
+	}
+	idle := 100 * float64(r.Stages-1) / float64(r.MicroBatches+r.Stages-1)
+	return fmt.Sprintf("; %d micro-batches cannot fill %d stages: at least %.0f%% of the time is bubble", r.MicroBatches, r.Stages, idle)
+}
+
+// forwardsAhead is the order all schedules of one whole backward share (AvgPipe: Chen et al. 2023, section 4; here with
+// 0-based stages): stage k runs warmups[k] forwards, then for each micro-batch its backward and the next forward.
+//
+//	F0 .. F(w-1);  for j = 0..M-1: Bj, then F(w+j) if there is one
+func forwardsAhead(warmups []int, microBatches int) Plan {
+	plan := make(Plan, len(warmups))
+	backing := make([]Op, 0, 2*microBatches*len(warmups))
+	for k, w := range warmups {
+		start := len(backing)
+		for m := range w {
+			backing = append(backing, Op{Kind: Forward, Micro: m})
+		}
+		for m := range microBatches {
+			backing = append(backing, Op{Kind: Backward, Micro: m})
+			if w+m < microBatches {
+				backing = append(backing, Op{Kind: Forward, Micro: w + m})
+			}
+		}
+		plan[k] = backing[start:len(backing):len(backing)]
+	}
+	return plan
+}
+
+// nearest is the valid name with the least edit distance to name, the first of equals.
+func nearest(name string, valid []string) string {
+	best, least := "", -1
+	for _, v := range valid {
+		if d := editDistance(strings.ToLower(name), v); least < 0 || d < least {
+			best, least = v, d
+		}
+	}
+	return best
+}
+
+// editDistance counts the insertions, deletions and substitutions of bytes that turn a into b.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1) // row[j]: distance of a[:i] to b[:j]
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			substitute := diagonal
+			if a[i] != b[j] {
+				substitute++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(substitute, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
