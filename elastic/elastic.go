@@ -1,0 +1,107 @@
+package elastic
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+// newElastic makes AvgPipe's elastic averaging (Chen, Xu, Qian, Zhou, PPoPP 2023, section 3) or, with PullElastic, its ancestor
+// EASGD (Zhang, Choromanska, LeCun, NIPS 2015). N = 1 needs no averaging and gets none.
+func newElastic(c Config) Method {
+	switch {
+	case c.Pipelines == 1:
+		return solo{c}
+	case c.Pull == PullElastic:
+		return easgd{c, float32(c.Alpha)}
+	case c.Pull == PullNew:
+		return avgpipe{c, float32(c.Alpha), After}
+	default:
+		return avgpipe{c, float32(c.Alpha), Before}
+	}
+}
+
+// describe is the String of every variant.
+func describe(c Config) string {
+	return fmt.Sprintf("elastic pull=%s alpha=%.4g tau=%d", c.Pull, c.Alpha, c.Tau)
+}
+
+// avgpipe is elastic averaging. For a round, with D_i the updates that pipeline i's optimizer applied since the last one:
+//
+//	x_i <- (1 - alpha) x_i + alpha x~     dilution
+//	x~  <- x~ + (sum_i D_i) / N
+//
+// timing says which x~ the dilution sees: x~_{r-1} (Before; pull: old) or x~_r (After; pull: new). Only applied updates cross
+// over, so any optimizer will do and its state stays private.
+//
+// After keeps mean_i(x_i) = x~: dilution multiplies their distance, at most a rounding error, by 1 - alpha. Before gives
+// g_r = (1 - alpha) g_{r-1} + alpha mean(D) for the distance g = x~ - mean_i(x_i), so that it never exceeds one update.
+type avgpipe struct {
+	config Config
+	alpha  float32
+	timing Timing
+}
+
+func (a avgpipe) String() string { return describe(a.config) }
+func (a avgpipe) Config() Config { return a.config }
+func (a avgpipe) Needs() Needs   { return Needs{Timing: a.timing, Delta: true} }
+
+func (a avgpipe) Dilute(x, _, center flat.Vector) { x.Lerp(a.alpha, center) }
+
+func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) { add(s.Sum, message, first) }
+
+func (a avgpipe) Advance(s Shard, count int) { s.Center.Axpy(1/float32(count), s.Sum) }
+
+// easgd is synchronous elastic averaging SGD (Zhang et al. 2015, equations 5 and 6, with eta rho = alpha):
+//
+//	e_i = alpha (x_i - x~);   x_i <- x_i - e_i;   x~ <- x~ + sum_i e_i
+//
+// The message is the force e_i. Each force is taken from one side and given to the other, so sum_i(x_i) + x~ changes by the
+// local updates alone; the fixed point is x_i = x~. beta = N alpha. Deviation: the paper takes the force before the local
+// gradient step of the same iteration, here it is taken after it, as in (2) and (3) of elastic averaging.
+type easgd struct {
+	config Config
+	alpha  float32
+}
+
+func (e easgd) String() string { return describe(e.config) }
+func (e easgd) Config() Config { return e.config }
+func (e easgd) Needs() Needs   { return Needs{Timing: Before} }
+
+func (e easgd) Dilute(x, message, center flat.Vector) {
+	message.Copy(x)
+	message.Axpy(-1, center)
+	message.Scale(e.alpha)
+	x.Axpy(-1, message)
+}
+
+func (e easgd) Merge(s Shard, message flat.Vector, first bool) { add(s.Sum, message, first) }
+
+func (e easgd) Advance(s Shard, _ int) { s.Center.Axpy(1, s.Sum) }
+
+// solo is what every pull becomes with one pipeline: plain training, and the center is the pipeline's weights to the bit.
+//
+// It is a case of its own because the general rules are not plain training at N = 1. With pull: old and the default alpha =
+// 1/N = 1 a pipeline is set onto x~_{r-1}, the weights without the update of round r, and meets that update only a round later:
+// every gradient would be one step stale. pull: elastic at alpha = 1 swaps pipeline and center, with the same effect. pull: new
+// is plain training in exact arithmetic, but x~ + D rounds otherwise than x + D, so a run would depend on the averaging.
+type solo struct{ config Config }
+
+func (s solo) String() string { return describe(s.config) }
+func (s solo) Config() Config { return s.config }
+func (s solo) Needs() Needs   { return Needs{Timing: Before} }
+
+func (solo) Dilute(x, message, _ flat.Vector) { message.Copy(x) }
+
+func (solo) Merge(s Shard, message flat.Vector, _ bool) { s.Sum.Copy(message) }
+
+func (solo) Advance(s Shard, _ int) { s.Center.Copy(s.Sum) }
+
+// add takes message into sum, or makes it the sum. Not zeroing saves a pass over memory.
+func add(sum, message flat.Vector, first bool) {
+	if first {
+		sum.Copy(message)
+		return
+	}
+	sum.Axpy(1, message)
+}
