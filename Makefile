@@ -1,0 +1,148 @@
+# What people and CI run. `make` alone lists the targets.
+#
+# ONEDNN   auto: use oneDNN when its header is there, and install it where that is possible; no: build without it
+# FUZZTIME how long `make fuzz` spends on each target
+# DESTDIR, PREFIX   where `make install` puts things
+
+SHELL         := /bin/bash
+.SHELLFLAGS   := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+CC       ?= cc
+ONEDNN   ?= auto
+FUZZTIME ?= 10s
+DESTDIR  ?=
+PREFIX   ?= /usr/local
+BIN      ?= bin
+
+# The version is stamped below, so Go need not ask git as well; that fails in a checkout that another user owns.
+export GOFLAGS := $(strip $(filter-out -buildvcs=%,$(shell $(GO) env GOFLAGS 2>/dev/null)) -buildvcs=false)
+
+VERSION := $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+
+# Asked anew in every recipe, since `deps` may just have installed it.
+have_onednn = $(CC) -E -include oneapi/dnnl/dnnl.h -x c /dev/null
+TAGS        = $(if $(filter-out no,$(ONEDNN)),$(shell $(have_onednn) >/dev/null 2>&1 && echo -tags onednn))
+
+# Packages whose goroutines share memory; `make test-race` runs these.
+CONCURRENT := ./elastic/... ./pipeline/... ./internal/data/... ./internal/node/... ./internal/server/... \
+              ./internal/trace/... ./internal/wire/... ./internal/worker/... ./cmd/...
+
+# $(call need,PACKAGE,TEST,WITHOUT IT): nothing when the command TEST succeeds. Else install the Debian package PACKAGE as
+# root, or print the command that does and go on without it.
+define need
+	if ! { $(2); } >/dev/null 2>&1; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing $(1)" >&2; \
+	    apt-get -qq update; \
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(1) >/dev/null </dev/null; \
+	  else \
+	    echo "$(1) is missing: $(3). To install it: sudo apt-get install -y $(1)" >&2; \
+	  fi; \
+	fi
+endef
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' Makefile
+
+##@ What it needs
+
+.PHONY: deps
+deps: ## install libdnnl-dev (as root, through apt), or print the command that does
+ifneq ($(ONEDNN),no)
+	@$(call need,libdnnl-dev,$(have_onednn),the slower plain Go device will compute)
+endif
+
+.PHONY: test-deps
+test-deps: deps ## the same, and systemd-analyze, which the tests of the unit file run
+	@$(call need,systemd,command -v systemd-analyze,its checks of the unit file are skipped)
+
+##@ Build
+
+.PHONY: build
+build: ## bin/avgpiped and bin/avgpipectl, with oneDNN when it is installed
+	@mkdir -p $(BIN)
+	$(GO) build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/avgpiped ./cmd/avgpipectl
+
+.PHONY: build-portable
+build-portable: ## compile every package and test without oneDNN, with cgo and without it
+	$(GO) build ./...
+	CGO_ENABLED=0 $(GO) build ./...
+	CGO_ENABLED=0 $(GO) vet ./...
+
+##@ Test
+
+.PHONY: test
+test: test-deps ## all tests
+	$(GO) test $(TAGS) ./...
+
+.PHONY: test-race
+test-race: test-deps ## the concurrent packages under the race detector
+	$(GO) test -race $(TAGS) $(CONCURRENT)
+
+.PHONY: fuzz
+fuzz: deps ## every fuzz target for FUZZTIME
+	@for package in $$(grep -rl --include='*_test.go' --exclude-dir='.?*' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \
+	  for target in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' "$$package"/*_test.go | cut -d' ' -f2); do \
+	    echo "$$package $$target"; \
+	    $(GO) test $(TAGS) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+	  done; \
+	done
+
+.PHONY: check
+check: lint build build-portable test test-race ## what CI runs: lint, the three builds, tests, race tests
+
+##@ Lint
+
+LINT_VERSION := 2.15.0
+LINTER       := .cache/bin/golangci-lint-$(LINT_VERSION)
+
+# golangci-lint stays out of go.mod: its hundreds of modules are not ours. An installed one of this exact version serves too.
+$(LINTER):
+	@mkdir -p $(@D)
+	@for found in "$$(command -v golangci-lint || true)" "$$($(GO) env GOPATH)/bin/golangci-lint"; do \
+	  if [ -x "$$found" ] && "$$found" version 2>/dev/null | grep -qF 'version $(LINT_VERSION) '; then \
+	    ln -sf "$$found" $@; exit 0; \
+	  fi; \
+	done; \
+	echo "building golangci-lint $(LINT_VERSION): some minutes, once" >&2; \
+	GOFLAGS= GOBIN='$(abspath $(@D))' $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION); \
+	mv $(@D)/golangci-lint $@
+
+.PHONY: lint
+lint: deps $(LINTER) ## golangci-lint over everything, with the build tags of `make build`
+	$(LINTER) run $(subst -tags,--build-tags,$(TAGS)) ./...
+
+.PHONY: format
+format: $(LINTER) ## rewrite the sources as gofumpt and goimports have them
+	$(LINTER) fmt ./...
+
+##@ Run
+
+.PHONY: demo
+demo: deps build ## train a small GPT on the Go library's source through the daemon, for two minutes
+	@BIN='$(abspath $(BIN))' examples/demo.sh
+
+.PHONY: bench-overhead
+bench-overhead: deps ## executor and link cost per micro-batch and hop, as JSON lines
+	@$(GO) run $(TAGS) ./bench/overhead
+
+.PHONY: install
+install: build ## programs, unit, users, directories and configuration under DESTDIR and PREFIX
+	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/avgpiped $(BIN)/avgpipectl
+	install -d '$(DESTDIR)$(PREFIX)/lib/systemd/system'
+	sed 's|/usr/bin/|$(PREFIX)/bin/|' deploy/avgpiped.service >'$(DESTDIR)$(PREFIX)/lib/systemd/system/avgpiped.service'
+	install -D -m 0644 deploy/avgpiped.sysusers.conf '$(DESTDIR)$(PREFIX)/lib/sysusers.d/avgpiped.conf'
+	install -D -m 0644 deploy/avgpiped.tmpfiles.conf '$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/avgpiped.conf'
+	@if [ -e '$(DESTDIR)/etc/avgpipe/avgpiped.yaml' ]; then \
+	  echo 'kept $(DESTDIR)/etc/avgpipe/avgpiped.yaml as it is'; \
+	else \
+	  install -v -D -m 0644 deploy/avgpiped.yaml '$(DESTDIR)/etc/avgpipe/avgpiped.yaml'; \
+	fi
+
+.PHONY: clean
+clean: ## remove what the targets above made in this directory
+	rm -rf $(BIN) .cache
