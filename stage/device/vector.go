@@ -1,0 +1,51 @@
+package device
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+// vector is a flat.Vector in a device's memory.
+type vector struct {
+	dev Device
+	mem Mem
+}
+
+// NewVector returns the float32 elements of mem, memory of dev, as a flat vector. It keeps no other copy: the vector and
+// mem see each other's changes.
+func NewVector(dev Device, mem Mem) flat.Vector {
+	NeedAtLeast("NewVector", "mem", mem, F32, 0)
+	return &vector{dev: dev, mem: mem}
+}
+
+// operand returns the memory of x, a vector of v's device and length.
+func (v *vector) operand(op string, x flat.Vector) Mem {
+	other, ok := x.(*vector)
+	if !ok || other.dev != v.dev {
+		panic(fmt.Sprintf("device: %s: operand is a %T of another device, expected a vector of %s", op, x, v.dev.Name()))
+	}
+	if other.mem.n != v.mem.n {
+		panic(fmt.Sprintf("device: %s: operand has %d elements, expected %d", op, other.mem.n, v.mem.n))
+	}
+	return other.mem
+}
+
+func (v *vector) Len() int                      { return v.mem.n }
+func (v *vector) Zero()                         { v.dev.Zero(v.mem) }
+func (v *vector) Copy(x flat.Vector)            { v.dev.Copy(v.mem, v.operand("Copy", x)) }
+func (v *vector) Scale(a float32)               { v.dev.Scale(v.mem, a) }
+func (v *vector) Axpy(a float32, x flat.Vector) { v.dev.Axpy(v.mem, a, v.operand("Axpy", x)) }
+func (v *vector) Lerp(a float32, x flat.Vector) { v.dev.Lerp(v.mem, a, v.operand("Lerp", x)) }
+func (v *vector) Mul(x flat.Vector)             { v.dev.Mul(v.mem, v.operand("Mul", x)) }
+func (v *vector) Dot(x flat.Vector) float64     { return v.dev.Dot(v.mem, v.operand("Dot", x)) }
+
+func (v *vector) Read(dst []float32, offset int) {
+	flat.CheckRange("Read", v.mem.n, offset, len(dst))
+	v.dev.Download(FloatBytes(dst), v.mem.Slice(offset, len(dst)))
+}
+
+func (v *vector) Write(src []float32, offset int) {
+	flat.CheckRange("Write", v.mem.n, offset, len(src))
+	v.dev.Upload(v.mem.Slice(offset, len(src)), FloatBytes(src))
+}

@@ -1,0 +1,271 @@
+package stagetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/flat"
+	"github.com/avgpipe/avgpipe/stage/flat/flattest"
+)
+
+// Device holds the device that open returns against its contract and, operation by operation, against package ref. A new
+// device inherits all of it with
+//
+//	stagetest.Device(t, func() device.Device { return mine.New() })
+//
+// Every operation runs on many shapes, on operands at aligned and odd offsets, between guard elements that must survive.
+// The log prints the tolerance and the largest difference found for each.
+func Device(t *testing.T, open func() device.Device) {
+	for _, test := range []struct {
+		name string
+		run  func(c *comparison)
+	}{
+		{"memory", memory},
+		{"broken invariants panic", invariants},
+		{"element-wise", elementwise},
+		{"products", products},
+		{"layer norm", layerNorm},
+		{"GELU", gelu},
+		{"embedding", embedding},
+		{"attention", attention},
+		{"attention is causal", causality},
+		{"cross-entropy", crossEntropy},
+		{"cross-entropy shows what is not finite", poison},
+		{"optimizers", optimizers},
+		{"elements do not depend on their place", places},
+		{"nothing allocates", allocations},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dev := open()
+			t.Cleanup(func() {
+				if err := dev.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+			c := &comparison{T: t, dev: dev, oracle: ref.New(), rng: rand.New(rand.NewPCG(11, 12)), worst: map[string]*difference{}}
+			test.run(c)
+			c.report()
+			if err := dev.Synchronize(); err != nil {
+				t.Errorf("synchronize: %v", err)
+			}
+		})
+	}
+	t.Run("flat vectors", func(t *testing.T) {
+		dev := open()
+		t.Cleanup(func() { _ = dev.Close() })
+		flattest.Run(t, func(n int) flat.Vector {
+			mem, err := dev.Alloc(device.F32, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return device.NewVector(dev, mem)
+		})
+	})
+}
+
+// comparison runs operations on a device and on the oracle.
+type comparison struct {
+	*testing.T
+	dev    device.Device
+	oracle device.Device
+	rng    *rand.Rand
+	order  []string // of first use, for the report
+	worst  map[string]*difference
+	calls  int
+}
+
+// difference is the largest one seen for one operation.
+type difference struct {
+	tolerance, largest float64
+	where              string
+}
+
+func (c *comparison) report() {
+	for _, op := range c.order {
+		d := c.worst[op]
+		c.Logf("%-28s tolerance %-8.2g largest difference %-8.2g %s", op, d.tolerance, d.largest, d.where)
+	}
+}
+
+// tensor is the host's content of one operand.
+type tensor struct {
+	name   string
+	floats []float32
+	ints   []int32
+	result bool // written by the operation and compared; anything else must stay as it was
+}
+
+// guard is how many elements lie untouched on either side of an operand. Operands start at a multiple of the widest
+// vector or just beyond one, in turn.
+const guard = 16
+
+// place uploads x between guards on dev, shifted by shift elements. An operand without content is absent.
+func (c *comparison) place(dev device.Device, x tensor, shift int) (whole, mem device.Mem) {
+	c.Helper()
+	n, typ, bytes := len(x.floats), device.F32, device.FloatBytes(x.floats)
+	if x.ints != nil {
+		n, typ, bytes = len(x.ints), device.I32, device.IntBytes(x.ints)
+	}
+	if n == 0 {
+		return device.Mem{}, device.Mem{}
+	}
+	whole = c.alloc(dev, typ, n+2*guard+shift)
+	guards := make([]int32, whole.Len())
+	for i := range guards {
+		guards[i] = guardBits
+	}
+	dev.Upload(whole, device.IntBytes(guards))
+	mem = whole.Slice(guard+shift, n)
+	dev.Upload(mem, bytes)
+	return whole, mem
+}
+
+const guardBits = 0x7fc12345 // a NaN as float32, so that reading a guard shows too
+
+func (c *comparison) alloc(dev device.Device, typ device.Type, n int) device.Mem {
+	c.Helper()
+	mem, err := dev.Alloc(typ, n)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return mem
+}
+
+// run executes call on dev with fresh operands and returns their bits afterwards, guards checked and taken off.
+func (c *comparison) run(dev device.Device, shift int, where string, operands []tensor, call func(device.Device, []device.Mem)) [][]int32 {
+	c.Helper()
+	wholes, mems := make([]device.Mem, len(operands)), make([]device.Mem, len(operands))
+	for i, x := range operands {
+		wholes[i], mems[i] = c.place(dev, x, shift)
+	}
+	call(dev, mems)
+	if err := dev.Synchronize(); err != nil {
+		c.Fatalf("%s: synchronize: %v", where, err)
+	}
+	results := make([][]int32, len(operands))
+	for i, whole := range wholes {
+		if whole.Absent() {
+			continue
+		}
+		bits := make([]int32, whole.Len())
+		dev.Download(device.IntBytes(bits), whole)
+		dev.Free(whole)
+		n := mems[i].Len()
+		for at, b := range bits {
+			if (at < guard+shift || at >= guard+shift+n) && b != guardBits {
+				c.Fatalf("%s: wrote %d elements outside of operand %s", where, at-guard-shift, operands[i].name)
+			}
+		}
+		results[i] = bits[guard+shift : guard+shift+n]
+	}
+	return results
+}
+
+// compare runs call on the device twice and on the oracle once: operands that are no results must stay as they were, both
+// runs must agree to the bit, and results must lie within tolerance of the oracle's, relative to their largest magnitude.
+func (c *comparison) compare(op, where string, tolerance float64, operands []tensor, call func(device.Device, []device.Mem)) {
+	c.Helper()
+	where = op + " " + where
+	c.calls++
+	shift := c.calls % 2 * 3
+	want := c.run(c.oracle, 0, where, operands, call)
+	got := c.run(c.dev, shift, where, operands, call)
+	again := c.run(c.dev, shift, where, operands, call)
+	for i, x := range operands {
+		for j, b := range got[i] {
+			if again[i][j] != b {
+				c.Fatalf("%s: %s[%d] differs from one run to the next", where, x.name, j)
+			}
+		}
+		switch {
+		case x.result:
+			c.record(op, where+": "+x.name, tolerance, got[i], want[i])
+		case x.floats != nil && !equalBits(got[i], floatBits(x.floats)), x.ints != nil && !equalBits(got[i], x.ints):
+			c.Fatalf("%s: operand %s was changed", where, x.name)
+		}
+	}
+}
+
+// record keeps the largest difference of op and fails when it exceeds tolerance.
+func (c *comparison) record(op, where string, tolerance float64, got, want []int32) {
+	c.Helper()
+	var scale float64
+	for _, w := range want {
+		if v := math.Abs(value(w)); !math.IsInf(v, 0) {
+			scale = max(scale, v)
+		}
+	}
+	d := c.worst[op]
+	if d == nil {
+		d = &difference{tolerance: tolerance}
+		c.worst[op] = d
+		c.order = append(c.order, op)
+	}
+	d.tolerance = max(d.tolerance, tolerance)
+	for i, w := range want {
+		g := got[i]
+		if g == w {
+			continue
+		}
+		relative := math.Abs(value(g)-value(w)) / max(scale, math.SmallestNonzeroFloat32)
+		if relative > d.largest {
+			d.largest, d.where = relative, where
+		}
+		if !(relative <= tolerance) {
+			c.Fatalf("%s[%d] is %v, want %v: difference %.3g of the largest magnitude %.3g, tolerance %.3g",
+				where, i, value(g), value(w), relative, scale, tolerance)
+		}
+	}
+}
+
+func value(bits int32) float64 { return float64(math.Float32frombits(uint32(bits))) }
+
+func floatBits(s []float32) []int32 {
+	out := make([]int32, len(s))
+	for i, v := range s {
+		out[i] = int32(math.Float32bits(v))
+	}
+	return out
+}
+
+func equalBits(a, b []int32) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// normal draws n elements of a normal distribution about mean.
+func (c *comparison) normal(n int, mean, deviation float64) []float32 {
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = float32(mean + deviation*c.rng.NormFloat64())
+	}
+	return out
+}
+
+// in is an operand of n normal elements; out is one that the operation writes or adds to.
+func (c *comparison) in(name string, n int) tensor {
+	return tensor{name: name, floats: c.normal(n, 0, 1)}
+}
+
+func (c *comparison) out(name string, n int) tensor {
+	return tensor{name: name, floats: c.normal(n, 0, 1), result: true}
+}
+
+// ids is an operand of n integers in [low, high).
+func (c *comparison) ids(name string, n, low, high int) tensor {
+	x := tensor{name: name, ints: make([]int32, n)}
+	for i := range x.ints {
+		x.ints[i] = int32(low + c.rng.IntN(high-low))
+	}
+	return x
+}
+
+func shape(format string, args ...any) string { return fmt.Sprintf(format, args...) }

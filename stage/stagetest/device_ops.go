@@ -1,0 +1,341 @@
+package stagetest
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// Tolerances of the contract (see device.Device), relative to the largest magnitude of a result.
+const (
+	exact     = 0
+	reduction = 1e-5
+	function  = 2e-6 // GELU
+	product   = 1e-5 // times the square root of the summed length
+)
+
+// lengths covers one, the tails of every vector width, and several thousand.
+var lengths = []int{1, 2, 3, 7, 8, 15, 16, 17, 33, 64, 127, 1000, 5003}
+
+func elementwise(c *comparison) {
+	for _, n := range lengths {
+		where := shape("n=%d", n)
+		c.compare("Add", where, exact, []tensor{c.out("out", n), c.in("a", n), c.in("b", n)}, func(d device.Device, m []device.Mem) {
+			d.Add(m[0], m[1], m[2])
+		})
+		c.compare("Add in place", where, exact, []tensor{c.out("out", n), c.in("b", n)}, func(d device.Device, m []device.Mem) {
+			d.Add(m[0], m[0], m[1])
+		})
+		c.compare("Axpy", where, exact, []tensor{c.out("y", n), c.in("x", n)}, func(d device.Device, m []device.Mem) {
+			d.Axpy(m[0], 1.0/3, m[1])
+		})
+		c.compare("Lerp", where, exact, []tensor{c.out("y", n), c.in("x", n)}, func(d device.Device, m []device.Mem) {
+			d.Lerp(m[0], 1.0/3, m[1])
+		})
+		c.compare("Scale and Mul", where, exact, []tensor{c.out("y", n), c.in("x", n)}, func(d device.Device, m []device.Mem) {
+			d.Scale(m[0], 1.0/3)
+			d.Mul(m[0], m[1])
+		})
+	}
+}
+
+// productShapes are M, N, K: ones, odd sizes, tails of register blocks, and shapes of a small model.
+var productShapes = [][3]int{
+	{1, 1, 1}, {1, 7, 5}, {3, 1, 9}, {9, 3, 1}, {17, 33, 65}, {64, 96, 32}, {5, 130, 3}, {128, 64, 256}, {33, 257, 100},
+	{2, 600, 48}, {70, 16, 512},
+}
+
+func products(c *comparison) {
+	for _, size := range productShapes {
+		for flags := range 12 {
+			m := device.MatMul{M: size[0], N: size[1], K: size[2], TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags/4 == 1}
+			bias := tensor{name: "bias"}
+			if flags/4 == 2 {
+				bias = c.in("bias", m.N)
+			}
+			where := shape("M=%d N=%d K=%d TransA=%v TransB=%v Accumulate=%v Bias=%v", m.M, m.N, m.K, m.TransA, m.TransB,
+				m.Accumulate, flags/4 == 2)
+			operands := []tensor{c.out("c", m.M*m.N), c.in("a", m.M*m.K), c.in("b", m.K*m.N), bias}
+			c.compare("MatMul", where, product*math.Sqrt(float64(m.K)), operands, func(d device.Device, mems []device.Mem) {
+				m.Bias = mems[3]
+				d.MatMul(mems[0], mems[1], mems[2], m)
+			})
+		}
+	}
+	for _, size := range [][2]int{{1, 1}, {3, 5}, {17, 100}, {300, 33}, {5, 1}, {64, 130}} {
+		rows, columns := size[0], size[1]
+		operands := []tensor{c.out("sum", columns), c.in("x", rows*columns)}
+		c.compare("SumRows", shape("R=%d C=%d", rows, columns), reduction, operands, func(d device.Device, m []device.Mem) {
+			d.SumRows(m[0], m[1], rows, columns)
+		})
+	}
+}
+
+func gelu(c *comparison) {
+	for _, n := range lengths {
+		x := tensor{name: "x", floats: c.normal(n, 0, 3)}
+		copy(x.floats, []float32{-100, 100, 0, -8, 8, -1e-20, 30, -30})
+		where := shape("n=%d", n)
+		c.compare("GELU", where, function, []tensor{c.out("y", n), x}, func(d device.Device, m []device.Mem) {
+			d.GELU(m[0], m[1])
+		})
+		c.compare("GELUBackward", where, function, []tensor{c.out("dx", n), c.in("dy", n), x}, func(d device.Device, m []device.Mem) {
+			d.GELUBackward(m[0], m[1], m[2])
+		})
+		c.compare("GELUBackward in place", where, function, []tensor{c.out("dy", n), x}, func(d device.Device, m []device.Mem) {
+			d.GELUBackward(m[0], m[0], m[1])
+		})
+	}
+}
+
+func layerNorm(c *comparison) {
+	for _, size := range [][2]int{{1, 1}, {1, 7}, {3, 16}, {5, 33}, {2, 100}, {9, 512}, {4, 769}} {
+		for _, mean := range []float64{0, 50} { // a variance taken as a difference of squares fails on the second
+			layerNormCase(c, size[0], size[1], mean)
+		}
+	}
+}
+
+func layerNormCase(c *comparison, rows, columns int, mean float64) {
+	n, where := rows*columns, shape("R=%d C=%d mean=%g", rows, columns, mean)
+	x := tensor{name: "x", floats: c.normal(n, mean, 1)}
+	const epsilon = 1e-5
+	forward := []tensor{c.out("y", n), c.out("mean", rows), c.out("rstd", rows), x, c.in("weight", columns), c.in("bias", columns)}
+	if columns > 1 { // over one column rstd is 1/sqrt(epsilon) and magnifies the rounding of the mean
+		c.compare("LayerNorm", where, reduction, forward, func(d device.Device, m []device.Mem) {
+			d.LayerNorm(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns, epsilon)
+		})
+	}
+	means, rstds := statistics(x.floats, rows, columns, epsilon)
+	operands := []tensor{c.out("dx", n), c.in("dy", n), x, means, rstds, c.in("weight", columns)}
+	c.compare("LayerNormBackward", where, reduction, operands, func(d device.Device, m []device.Mem) {
+		d.LayerNormBackward(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns)
+	})
+	inPlace := []tensor{c.out("dy", n), x, means, rstds, c.in("weight", columns)}
+	c.compare("LayerNormBackward in place", where, reduction, inPlace, func(d device.Device, m []device.Mem) {
+		d.LayerNormBackward(m[0], m[0], m[1], m[2], m[3], m[4], rows, columns)
+	})
+	weights := []tensor{c.out("dweight", columns), c.out("dbias", columns), c.in("dy", n), x, means, rstds}
+	c.compare("LayerNormBackwardWeight", where, reduction, weights, func(d device.Device, m []device.Mem) {
+		d.LayerNormBackwardWeight(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns)
+	})
+}
+
+// statistics are the mean and the reciprocal deviation of every row of x.
+func statistics(x []float32, rows, columns int, epsilon float64) (mean, rstd tensor) {
+	mean, rstd = tensor{name: "mean", floats: make([]float32, rows)}, tensor{name: "rstd", floats: make([]float32, rows)}
+	for r := range rows {
+		var sum, squares float64
+		for _, v := range x[r*columns : (r+1)*columns] {
+			sum += float64(v)
+		}
+		m := sum / float64(columns)
+		for _, v := range x[r*columns : (r+1)*columns] {
+			squares += (float64(v) - m) * (float64(v) - m)
+		}
+		mean.floats[r], rstd.floats[r] = float32(m), float32(1/math.Sqrt(squares/float64(columns)+epsilon))
+	}
+	return mean, rstd
+}
+
+func embedding(c *comparison) {
+	for _, size := range [][4]int{{1, 1, 1, 1}, {2, 3, 5, 4}, {3, 17, 33, 10}, {2, 8, 64, 3}} {
+		b, t, width, vocabulary := size[0], size[1], size[2], size[3]
+		n, where := b*t*width, shape("B=%d T=%d D=%d V=%d", b, t, width, vocabulary)
+		longer := (t + 2) * width // positions may be longer than the sequence
+		ids := c.ids("ids", b*t, 0, vocabulary)
+		forward := []tensor{c.out("out", n), c.in("tokens", vocabulary*width), c.in("positions", longer), ids}
+		c.compare("Embed", where, exact, forward, func(d device.Device, m []device.Mem) {
+			d.Embed(m[0], m[1], m[2], m[3], b, t, width)
+		})
+		backward := []tensor{c.out("dtokens", vocabulary*width), c.out("dpositions", longer), c.in("dout", n), ids}
+		c.compare("EmbedBackward", where, exact, backward, func(d device.Device, m []device.Mem) {
+			d.EmbedBackward(m[0], m[1], m[2], m[3], b, t, width)
+		})
+	}
+}
+
+// attentionShapes have ones, odd widths and lengths, and lengths about the blocks that kernels use.
+var attentionShapes = []device.Attention{
+	{B: 1, T: 1, H: 1, S: 1},
+	{B: 2, T: 5, H: 3, S: 4},
+	{B: 1, T: 17, H: 2, S: 8},
+	{B: 1, T: 16, H: 3, S: 5},
+	{B: 2, T: 33, H: 1, S: 48},
+	{B: 1, T: 64, H: 2, S: 32},
+	{B: 1, T: 7, H: 2, S: 128},
+	{B: 1, T: 130, H: 2, S: 64},
+	{B: 3, T: 65, H: 2, S: 20},
+	{B: 1, T: 257, H: 1, S: 80},
+}
+
+func attention(c *comparison) {
+	for _, a := range attentionShapes {
+		for _, spread := range []float64{1, 4} { // the second gives scores that overflow without the maximum taken off
+			n, tolerance := a.B*a.T*a.H*a.S, product*math.Sqrt(float64(a.T+a.S))
+			qkv := tensor{name: "qkv", floats: c.normal(3*n, 0, spread)}
+			where := shape("B=%d T=%d H=%d S=%d spread=%g", a.B, a.T, a.H, a.S, spread)
+			c.compare("Attention", where, tolerance, []tensor{c.out("out", n), qkv}, func(d device.Device, m []device.Mem) {
+				d.Attention(m[0], device.Mem{}, m[1], a)
+			})
+			operands := []tensor{c.out("dqkv", 3*n), c.in("dout", n), qkv, c.out("out", n)}
+			c.compare("AttentionBackward", where, tolerance, operands, func(d device.Device, m []device.Mem) {
+				saved := c.alloc(d, device.F32, d.AttentionSaved(a))
+				d.Attention(m[3], saved, m[2], a)
+				d.AttentionBackward(m[0], m[1], m[2], m[3], saved, a)
+				d.Free(saved)
+			})
+		}
+	}
+}
+
+// causality changes the last position and expects the earlier outputs to keep their bits.
+func causality(c *comparison) {
+	for _, a := range attentionShapes {
+		if a.T == 1 {
+			continue
+		}
+		width := a.H * a.S
+		x := c.in("qkv", a.B*a.T*3*width)
+		call := func(d device.Device, m []device.Mem) { d.Attention(m[0], device.Mem{}, m[1], a) }
+		operands := []tensor{c.out("out", a.B*a.T*width), x}
+		before := c.run(c.dev, 0, "Attention", operands, call)[0]
+		for b := range a.B {
+			last := x.floats[((b+1)*a.T-1)*3*width:][:3*width]
+			for i := range last {
+				last[i] = float32(math.NaN())
+			}
+		}
+		after := c.run(c.dev, 0, "Attention", operands, call)[0]
+		for i := range before {
+			if position := i / width % a.T; position < a.T-1 && before[i] != after[i] {
+				c.Fatalf("%+v: position %d sees the last one", a, position)
+			}
+		}
+	}
+}
+
+func crossEntropy(c *comparison) {
+	for _, size := range [][2]int{{1, 1}, {3, 2}, {5, 17}, {9, 256}, {4, 1001}} {
+		rows, vocabulary := size[0], size[1]
+		for _, spread := range []float64{1, 60} {
+			logits := tensor{name: "logits", floats: c.normal(rows*vocabulary, 0, spread)}
+			targets := c.ids("targets", rows, 0, vocabulary)
+			if rows > 1 {
+				targets.ints[rows/2] = -1
+			}
+			where, scale := shape("R=%d V=%d spread=%g", rows, vocabulary, spread), float32(1/float64(rows))
+			operands := []tensor{c.out("losses", rows), logits, targets}
+			c.compare("CrossEntropy loss", where, reduction, operands, func(d device.Device, m []device.Mem) {
+				d.CrossEntropy(m[0], device.Mem{}, m[1], m[2], rows, vocabulary, scale)
+			})
+			operands = append(operands, c.out("dlogits", rows*vocabulary))
+			c.compare("CrossEntropy", where, reduction, operands, func(d device.Device, m []device.Mem) {
+				d.CrossEntropy(m[0], m[3], m[1], m[2], rows, vocabulary, scale)
+			})
+			logits.result = true
+			operands[1] = logits
+			c.compare("CrossEntropy in place", where, reduction, operands[:3], func(d device.Device, m []device.Mem) {
+				d.CrossEntropy(m[0], m[1], m[1], m[2], rows, vocabulary, scale)
+			})
+		}
+	}
+}
+
+// poison puts one logit that is not finite at every place of a row: the row's loss must show it, the others must not.
+func poison(c *comparison) {
+	const rows, vocabulary = 3, 37
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		for at := range vocabulary {
+			logits := c.in("logits", rows*vocabulary)
+			logits.floats[vocabulary+at] = float32(bad)
+			operands := []tensor{c.out("losses", rows), logits, c.ids("targets", rows, 0, vocabulary)}
+			losses := c.run(c.dev, 0, "CrossEntropy", operands, func(d device.Device, m []device.Mem) {
+				d.CrossEntropy(m[0], device.Mem{}, m[1], m[2], rows, vocabulary, 1)
+			})[0]
+			for r, bits := range losses {
+				loss := value(bits)
+				if finite := !math.IsNaN(loss) && !math.IsInf(loss, 0); finite == (r == 1) {
+					c.Fatalf("logit %d of row 1 is %v: the loss of row %d is %v", at, bad, r, loss)
+				}
+			}
+		}
+	}
+}
+
+// adams and sgds are the optimizer settings tried.
+var (
+	adams = []device.Adam{
+		{LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8, Correction1: 0.1, Correction2: 0.001, GradScale: 1},
+		{LearningRate: 0.1, Beta1: 0.8, Beta2: 0.95, Epsilon: 1e-3, WeightDecay: 0.1, Correction1: 0.7, Correction2: 0.3, GradScale: 0.37},
+		{LearningRate: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, WeightDecay: 0.1, Decoupled: true, Correction1: 1, Correction2: 1, GradScale: 0.5},
+	}
+	sgds = []device.SGD{
+		{LearningRate: 0.1, GradScale: 1},
+		{LearningRate: 0.1, WeightDecay: 0.01, GradScale: 0.3},
+		{LearningRate: 0.3, Momentum: 0.9, First: true, GradScale: 1},
+		{LearningRate: 0.3, Momentum: 0.9, WeightDecay: 0.1, GradScale: 0.7},
+		{LearningRate: 0.3, Momentum: 0.9, Nesterov: true, First: true, GradScale: 1},
+		{LearningRate: 0.3, Momentum: 0.9, Nesterov: true, GradScale: 1.0 / 3},
+	}
+)
+
+// squares is an operand of n elements that are not negative, as Adam's second moment is.
+func (c *comparison) squares(name string, n int) tensor {
+	x := c.out(name, n)
+	for i, v := range x.floats {
+		x.floats[i] = v * v
+	}
+	return x
+}
+
+func optimizers(c *comparison) {
+	for _, n := range lengths {
+		for _, delta := range []tensor{{name: "no delta"}, c.out("delta", n)} {
+			for i, a := range adams {
+				operands := []tensor{c.out("p", n), c.in("g", n), c.out("m", n), c.squares("v", n), delta}
+				c.compare("AdamStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {
+					d.AdamStep(m[0], m[1], m[2], m[3], m[4], a)
+				})
+			}
+			for i, s := range sgds {
+				momentum := tensor{name: "no momentum"}
+				if s.Momentum != 0 {
+					momentum = c.out("m", n)
+				}
+				operands := []tensor{c.out("p", n), c.in("g", n), momentum, delta}
+				c.compare("SGDStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {
+					d.SGDStep(m[0], m[1], m[2], m[3], s)
+				})
+			}
+		}
+	}
+}
+
+// places gives the same operands to every element: the two copies of a tied parameter lie at different places of their
+// vectors and must stay equal to the bit.
+func places(c *comparison) {
+	constant := func(name string, n int, v float32) tensor {
+		x := tensor{name: name, floats: make([]float32, n), result: true}
+		for i := range x.floats {
+			x.floats[i] = v
+		}
+		return x
+	}
+	for _, n := range []int{1, 5, 16, 33, 100} {
+		operands := []tensor{constant("p", n, 0.3), constant("g", n, 0.7), constant("m", n, 0.11), constant("v", n, 0.013)}
+		for shift := range 4 {
+			results := c.run(c.dev, shift, "AdamStep", operands, func(d device.Device, m []device.Mem) {
+				d.AdamStep(m[0], m[1], m[2], m[3], device.Mem{}, adams[1])
+				d.SGDStep(m[0], m[1], m[2], device.Mem{}, sgds[5])
+			})
+			for _, bits := range results {
+				for i, b := range bits {
+					if b != bits[0] {
+						c.Fatalf("element %d of %d at offset %d differs from element 0", i, n, shift)
+					}
+				}
+			}
+		}
+	}
+}
