@@ -41,8 +41,17 @@ func elementwise(c *comparison) {
 
 // productShapes are M, N, K: ones, odd sizes, tails of register blocks, and shapes of a small model.
 var productShapes = [][3]int{
-	{1, 1, 1}, {1, 7, 5}, {3, 1, 9}, {9, 3, 1}, {17, 33, 65}, {64, 96, 32}, {5, 130, 3}, {128, 64, 256}, {33, 257, 100},
-	{2, 600, 48}, {70, 16, 512},
+	{1, 1, 1},
+	{1, 7, 5},
+	{3, 1, 9},
+	{9, 3, 1},
+	{17, 33, 65},
+	{64, 96, 32},
+	{5, 130, 3},
+	{128, 64, 256},
+	{33, 257, 100},
+	{2, 600, 48},
+	{70, 16, 512},
 }
 
 func products(c *comparison) {
