@@ -5,24 +5,52 @@ import "time"
 // Version is the only version of the job file that this program reads.
 const Version = 1
 
-// Job is a job file: one training run. Every field is documented here, once; docs/job-file.md and the JSON Schema are
-// generated from these comments and tags.
+// Job is a job file: one training run. Every field is documented here, once: docs/job-file.md and the JSON Schema are
+// generated from these comments and tags, and the parser obeys the same tags. In a tag, `default` is what an absent key
+// means, and `rule` what a present one may hold:
+//
+//	required            the key must be there
+//	min, max            inclusive bounds of a number, or of each number of a list
+//	above, below        exclusive bounds
+//	items=2, items=1+   how many entries a list has
+//	oneof=a|b           the allowed words
+//	path                a path: ~ and ${NAME} are expanded
 type Job struct {
-	Version      int       `yaml:"version"`
-	Name         string    `yaml:"name"`
-	Model        Model     `yaml:"model"`
-	Data         Data      `yaml:"data"`
-	Optimizer    Optimizer `yaml:"optimizer"`
-	Train        Train     `yaml:"train"`
-	Stages       Count     `yaml:"stages"`
-	Pipelines    Count     `yaml:"pipelines"`
-	MicroBatches Count     `yaml:"micro_batches"`
-	Schedule     string    `yaml:"schedule"`
-	Averaging    Averaging `yaml:"averaging"`
-	Center       Center    `yaml:"center"`
-	Devices      Devices   `yaml:"devices"`
-	Output       Output    `yaml:"output"`
-	Seed         uint64    `yaml:"seed"`
+	// The version of this file's format.
+	Version int `yaml:"version" rule:"required min=1 max=1"`
+	// What people call the run. Default: the job file's name without its extension.
+	Name string `yaml:"name" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" form:"1 to 63 letters, digits, dots, dashes and underscores, the first a letter or a digit"`
+	// What is trained.
+	Model Model `yaml:"model" rule:"required"`
+	// What it is trained on.
+	Data Data `yaml:"data" rule:"required"`
+	// How the weights are updated.
+	Optimizer Optimizer `yaml:"optimizer" rule:"required"`
+	// How long, and in what portions.
+	Train Train `yaml:"train" rule:"required"`
+	// Stages that the model is cut into; at most its layers. `auto`: one for each device (devices.cpu.count, else the
+	// node's cores), at most the model's layers.
+	Stages Count `yaml:"stages" default:"auto" rule:"min=1 max=1024"`
+	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: 2 when there are several
+	// stages, so that a device has other work while one pipeline waits for a message; else 1.
+	Pipelines Count `yaml:"pipelines" default:"auto" rule:"min=1 max=1024"`
+	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix
+	// product smaller. `auto`: the divisor nearest to twice the stages, the larger of two equally near.
+	MicroBatches Count `yaml:"micro_batches" default:"auto" rule:"min=1 max=65536"`
+	// The order of forward and backward work on the stages, by name: afp (advance forward propagation), 1f1b or gpipe.
+	// `avgpipectl plan show` draws them.
+	Schedule string `yaml:"schedule" default:"afp"`
+	// How the pipelines share what they learn.
+	Averaging Averaging `yaml:"averaging"`
+	// How rounds of the center become durable.
+	Center Center `yaml:"center"`
+	// What the stages run on.
+	Devices Devices `yaml:"devices"`
+	// Where the trained model goes.
+	Output Output `yaml:"output"`
+	// Determines the initial weights, the order of the samples and the held-out files. The same seed, file and data give
+	// the same run.
+	Seed uint64 `yaml:"seed" default:"0"`
 }
 
 // Count is a positive number or `auto` (0).
@@ -33,73 +61,124 @@ const Auto Count = 0
 
 // Model says what is trained.
 type Model struct {
-	Family string         `yaml:"family"` // gpt2
-	Config map[string]any `yaml:"config"` // the family's own fields, Hugging Face's names
-	From   string         `yaml:"from"`   // a directory with config.json and model.safetensors to start from
+	// The model family, by name: gpt2.
+	Family string `yaml:"family" rule:"required"`
+	// The family's own fields, with the names of its Hugging Face config.json. Required unless `from` is there, and
+	// refused beside it.
+	Config map[string]any `yaml:"config"`
+	// A directory with config.json and model.safetensors to start from, as `avgpipectl export` and the usual Python
+	// library write it. Default: fresh random weights.
+	From string `yaml:"from" rule:"path"`
 }
 
 // Data says what it is trained on.
 type Data struct {
-	Files     []string `yaml:"files"`     // paths, directories or globs (** crosses directories)
-	Format    string   `yaml:"format"`    // text
-	Tokenizer string   `yaml:"tokenizer"` // bytes
-	Sequence  int      `yaml:"sequence"`  // tokens in a sample; default: the model's n_positions
-	Holdout   float64  `yaml:"holdout"`   // fraction kept for evaluation
+	// Files, directories or glob patterns (`**` crosses directories). Every match is read; a directory stands for all
+	// files below it. Relative paths start at the job file's directory.
+	Files []string `yaml:"files" rule:"required items=1+ path"`
+	// What the files hold: text, one stream of characters per file.
+	Format string `yaml:"format" default:"text" rule:"oneof=text"`
+	// What turns text into tokens: bytes, a vocabulary of 256 with a zero byte between files.
+	Tokenizer string `yaml:"tokenizer" default:"bytes" rule:"oneof=bytes"`
+	// Tokens in a sample. 0: the model's longest (n_positions for gpt2).
+	Sequence int `yaml:"sequence" default:"0" rule:"min=0 max=1048576"`
+	// The share of the data that is kept for evaluation and never trained on, by whole files; by the end of the file when
+	// there is only one.
+	Holdout float64 `yaml:"holdout" default:"0.05" rule:"above=0 max=0.5"`
 }
 
 // Optimizer says how weights are updated.
 type Optimizer struct {
-	Name         string    `yaml:"name"` // sgd, adam, adamw
-	LearningRate float64   `yaml:"lr"`
-	Betas        []float64 `yaml:"betas"`
-	Epsilon      float64   `yaml:"epsilon"`
-	Momentum     float64   `yaml:"momentum"`
-	Nesterov     bool      `yaml:"nesterov"`
-	WeightDecay  float64   `yaml:"weight_decay"`
-	ClipNorm     float64   `yaml:"clip_norm"`    // 0: no clipping
-	Schedule     string    `yaml:"schedule"`     // constant, linear, cosine
-	Warmup       int       `yaml:"warmup"`       // steps
-	MinimumRatio float64   `yaml:"min_lr_ratio"` // the final learning rate over lr
+	// The update rule.
+	Name string `yaml:"name" default:"adamw" rule:"oneof=sgd|adam|adamw"`
+	// The learning rate, before the schedule.
+	LearningRate float64 `yaml:"lr" rule:"required above=0"`
+	// The decay of the first and second moment (adam, adamw).
+	Betas []float64 `yaml:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1"`
+	// Added to the root of the second moment (adam, adamw).
+	Epsilon float64 `yaml:"epsilon" default:"1e-8" rule:"above=0"`
+	// The momentum (sgd).
+	Momentum float64 `yaml:"momentum" default:"0" rule:"min=0 below=1"`
+	// Look ahead along the momentum (sgd, momentum above 0).
+	Nesterov bool `yaml:"nesterov" default:"false"`
+	// Weight decay: decoupled for adamw, added to the gradient for sgd and adam. The default is none for every optimizer,
+	// so that changing `name` changes one thing; PyTorch's AdamW has 0.01.
+	WeightDecay float64 `yaml:"weight_decay" default:"0" rule:"min=0"`
+	// The largest norm of a batch's gradient over all stages; a longer one is scaled down to it. 0: no clipping.
+	ClipNorm float64 `yaml:"clip_norm" default:"0" rule:"min=0"`
+	// How the learning rate moves after the warm-up: it stays (constant), or falls to min_lr_ratio along a line (linear)
+	// or half a cosine (cosine) until the last step.
+	Schedule string `yaml:"schedule" default:"constant" rule:"oneof=constant|linear|cosine"`
+	// Steps in which the learning rate rises from 0 to lr; at most train.steps.
+	Warmup int `yaml:"warmup" default:"0" rule:"min=0"`
+	// The final learning rate over lr, for linear and cosine.
+	MinimumRatio float64 `yaml:"min_lr_ratio" default:"0.1" rule:"min=0 max=1"`
 }
 
 // Train says how long.
 type Train struct {
-	Steps       int           `yaml:"steps"`        // optimizer steps of each pipeline
-	Batch       int           `yaml:"batch"`        // samples that one pipeline consumes per step
-	MaxTime     time.Duration `yaml:"max_time"`     // end after this much training time even if steps remain; 0: no bound
-	EvalEvery   int           `yaml:"eval_every"`   // rounds between evaluations of the center; 0: only at the end
-	EvalSamples int           `yaml:"eval_samples"` // held-out samples in an evaluation
+	// Optimizer steps of each pipeline.
+	Steps int `yaml:"steps" rule:"required min=1"`
+	// Samples that one pipeline consumes per step. All pipelines together consume pipelines times as many.
+	Batch int `yaml:"batch" rule:"required min=1 max=1048576"`
+	// End after this much training time even if steps remain; a schedule of the learning rate still counts on `steps`.
+	// 0: no bound.
+	MaxTime time.Duration `yaml:"max_time" default:"0"`
+	// Rounds between evaluations of the center on held-out data. 0: only before the first and after the last.
+	EvalEvery int `yaml:"eval_every" default:"0" rule:"min=0"`
+	// Held-out samples in an evaluation, always the same ones; all of them when there are fewer.
+	EvalSamples int `yaml:"eval_samples" default:"64" rule:"min=1 max=1048576"`
 }
 
 // Averaging says how pipelines share what they learn.
 type Averaging struct {
-	Method string  `yaml:"method"` // elastic
-	Pull   string  `yaml:"pull"`   // new, old, elastic
-	Alpha  float64 `yaml:"alpha"`  // 0: 1/pipelines
-	Tau    int     `yaml:"tau"`    // batches between rounds
+	// The averaging method, by name: elastic.
+	Method string `yaml:"method" default:"elastic"`
+	// When a pipeline is pulled toward the center: `new` after the center took this round's updates, which waits for the
+	// slowest pipeline; `old` toward the center as it was before, without a wait; `elastic` as in EASGD, where the center
+	// is pulled toward the pipelines by the same amount.
+	Pull string `yaml:"pull" default:"old" rule:"oneof=new|old|elastic"`
+	// How far a pipeline is pulled toward the center in a round: 1 makes them equal. 0: 1/pipelines.
+	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
+	// Batches between rounds.
+	Tau int `yaml:"tau" default:"1" rule:"min=1"`
 }
 
 // Center says how rounds become durable.
 type Center struct {
-	CommitEvery int    `yaml:"commit_every"` // rounds between commits
-	Replicas    int    `yaml:"replicas"`
-	Keep        int    `yaml:"keep"`  // committed rounds kept on disk
-	State       string `yaml:"state"` // full: center, weights and optimizer state of every pipeline; center: the center alone
+	// Rounds between commits. A crash costs at most the rounds since the last one.
+	CommitEvery int `yaml:"commit_every" default:"20" rule:"min=1"`
+	// Nodes that keep a copy of each committed shard. 1: only the node that computes it, which survives the death of any
+	// process but not of the host.
+	Replicas int `yaml:"replicas" default:"1" rule:"min=1 max=64"`
+	// Committed rounds kept on disk.
+	Keep int `yaml:"keep" default:"2" rule:"min=1"`
+	// What a commit holds: `full`, the center with the weights and optimizer state of every pipeline, from which the run
+	// goes on as if it had not been interrupted; `center`, the center alone, which is smaller, and every pipeline
+	// restarts from it with a fresh optimizer.
+	State string `yaml:"state" default:"full" rule:"oneof=full|center"`
 }
 
 // Devices says what the stages run on.
 type Devices struct {
-	Kind string `yaml:"kind"` // auto, cpu, ref
-	CPU  CPU    `yaml:"cpu"`
+	// The kind of device. `auto`: the fastest that this node has; `ref` is plain Go, slow, the one that every other is
+	// tested against.
+	Kind string `yaml:"kind" default:"auto" rule:"oneof=auto|cpu|ref"`
+	// The CPU devices of a node.
+	CPU CPU `yaml:"cpu"`
 }
 
 // CPU describes the CPU devices of a node.
 type CPU struct {
-	Count   Count `yaml:"count"`   // devices; auto: one a stage
-	Threads Count `yaml:"threads"` // threads of each; auto: the node's cores shared evenly
+	// Devices that a node offers. `auto`: one for each stage.
+	Count Count `yaml:"count" default:"auto" rule:"min=1 max=1024"`
+	// Threads of each device. `auto`: the node's cores shared evenly by its devices, at least 1.
+	Threads Count `yaml:"threads" default:"auto" rule:"min=1 max=1024"`
 }
 
 // Output says where the trained model goes.
 type Output struct {
-	Dir string `yaml:"dir"` // `avgpipectl submit --watch` and `export` without a directory write the exported model here
+	// The directory that `avgpipectl submit --watch`, and `avgpipectl export` without a directory, write the trained model
+	// to. Default: it stays with the daemon until it is exported.
+	Dir string `yaml:"dir" rule:"path"`
 }

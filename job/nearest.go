@@ -1,0 +1,50 @@
+package job
+
+import "strings"
+
+// nearest returns the word with the smallest edit distance to got, "" when none is near: a guess that shares less than
+// half its letters with what was written does not help.
+func nearest(got string, words []string) string {
+	best, bound := "", max(1, len(got)/2)+1
+	for _, w := range words {
+		if d := distance(strings.ToLower(got), strings.ToLower(w), bound); d < bound {
+			best, bound = w, d
+		}
+	}
+	return best
+}
+
+// distance is the number of insertions, deletions, substitutions and swaps of neighbours that turn a into b, or bound
+// when it is not below bound (Damerau 1964, in the restricted form that edits no place twice). The bound keeps a hostile
+// key of many kilobytes cheap.
+func distance(a, b string, bound int) int {
+	if abs(len(a)-len(b)) >= bound {
+		return bound
+	}
+	before, row, next := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		next[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			next[j] = min(row[j]+1, next[j-1]+1, row[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				next[j] = min(next[j], before[j-2]+1)
+			}
+		}
+		before, row, next = row, next, before
+	}
+	return min(row[len(b)], bound)
+}
+
+func abs(x int) int {
+	if x < 0 {
+		return -x
+	}
+	return x
+}

@@ -1,0 +1,228 @@
+package job
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// rule is what the tags of a field say.
+type rule struct {
+	required, path         bool
+	min, max, above, below float64 // NaN when there is no such bound
+	minItems, maxItems     int     // of a list; maxItems 0: no bound
+	oneof                  []string
+	pattern                *regexp.Regexp
+	form                   string // pattern in words
+	fallback               string // what an absent key means, in YAML; "" for the type's zero value
+}
+
+// field is one key of the job file.
+type field struct {
+	key   string // "train.batch"
+	index []int  // in Job, for reflection
+	kind  reflect.Type
+	rule  rule
+}
+
+var (
+	typeCount    = reflect.TypeFor[Count]()
+	typeDuration = reflect.TypeFor[time.Duration]()
+)
+
+// durationPattern is what a duration may look like: hours, minutes, seconds and milliseconds in that order, each at most
+// once. It keeps within an int64 of nanoseconds whatever the digits are.
+const durationPattern = `^(([0-9]{1,6}(\.[0-9]{1,9})?h)?([0-9]{1,6}(\.[0-9]{1,9})?m)?([0-9]{1,9}(\.[0-9]{1,9})?s)?([0-9]{1,9}(\.[0-9]{1,9})?ms)?)$`
+
+var durations = regexp.MustCompile(durationPattern)
+
+// ruleOf reads the tags of a field. A malformed tag is a mistake in this package, not in a job file.
+func ruleOf(f reflect.StructField) rule {
+	none := math.NaN()
+	r := rule{min: none, max: none, above: none, below: none, form: f.Tag.Get("form"), fallback: f.Tag.Get("default")}
+	if p := f.Tag.Get("pattern"); p != "" {
+		r.pattern = regexp.MustCompile(p)
+	}
+	for word := range strings.FieldsSeq(f.Tag.Get("rule")) {
+		name, value, _ := strings.Cut(word, "=")
+		switch name {
+		case "required":
+			r.required = true
+		case "path":
+			r.path = true
+		case "min":
+			r.min = bound(f, value)
+		case "max":
+			r.max = bound(f, value)
+		case "above":
+			r.above = bound(f, value)
+		case "below":
+			r.below = bound(f, value)
+		case "items":
+			n, open := strings.CutSuffix(value, "+")
+			r.minItems = int(bound(f, n))
+			if !open {
+				r.maxItems = r.minItems
+			}
+		case "oneof":
+			r.oneof = strings.Split(value, "|")
+		default:
+			panic(fmt.Sprintf("job: field %s: unknown rule %q", f.Name, word))
+		}
+	}
+	return r
+}
+
+func bound(f reflect.StructField, text string) float64 {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		panic(fmt.Sprintf("job: field %s: bound: %v", f.Name, err))
+	}
+	return v
+}
+
+// fieldsOf lists the fields of a struct of the job file in order, sections before what is in them.
+func fieldsOf(t reflect.Type, key string, index []int) []field {
+	var all []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		x := field{
+			key: join(key, f.Tag.Get("yaml")), index: append(slices.Clone(index), i), kind: f.Type, rule: ruleOf(f),
+		}
+		all = append(all, x)
+		if f.Type.Kind() == reflect.Struct {
+			all = append(all, fieldsOf(f.Type, x.key, x.index)...)
+		}
+	}
+	return all
+}
+
+// fields is every key of the job file.
+var fields = fieldsOf(reflect.TypeFor[Job](), "", nil)
+
+// children lists the keys of a section, the last part of each.
+func children(section string) []string {
+	var names []string
+	for _, f := range fields {
+		if parent(f.key) == section {
+			names = append(names, last(f.key))
+		}
+	}
+	return names
+}
+
+// wants says in words what a field may hold: "a whole number from 1 to 1024, or auto".
+func (f field) wants() string {
+	switch f.kind {
+	case typeCount:
+		return "a whole number" + f.rule.interval() + ", or auto"
+	case typeDuration:
+		return "a duration such as 90s, 5m or 1h30m, or 0"
+	}
+	switch f.kind.Kind() {
+	case reflect.Int, reflect.Uint64:
+		return "a whole number" + f.rule.interval()
+	case reflect.Float64:
+		return "a number" + f.rule.interval()
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return f.wantsList()
+	case reflect.Map, reflect.Struct:
+		return "a mapping of keys to values"
+	default:
+		return f.wantsText()
+	}
+}
+
+func (f field) wantsText() string {
+	switch {
+	case f.rule.oneof != nil:
+		return oneOf(f.rule.oneof)
+	case f.rule.pattern != nil:
+		return f.rule.form
+	case f.rule.path:
+		return "a path"
+	}
+	return "text"
+}
+
+func (f field) wantsList() string {
+	things := "numbers" + f.rule.interval()
+	if f.kind.Elem().Kind() == reflect.String {
+		things = "text"
+		if f.rule.path {
+			things = "paths"
+		}
+	}
+	switch {
+	case f.rule.maxItems > 0:
+		return fmt.Sprintf("a list of %d %s", f.rule.maxItems, things)
+	case f.rule.minItems > 0:
+		return fmt.Sprintf("a list of %s, at least %d", things, f.rule.minItems)
+	}
+	return "a list of " + things
+}
+
+// interval says in words which numbers are within the bounds.
+func (r rule) interval() string {
+	low, high := "", ""
+	switch {
+	case !math.IsNaN(r.min) && r.min == r.max:
+		return " equal to " + number(r.min)
+	case !math.IsNaN(r.min) && !math.IsNaN(r.max):
+		return " from " + number(r.min) + " to " + number(r.max)
+	case !math.IsNaN(r.min):
+		low = " of at least " + number(r.min)
+	case !math.IsNaN(r.above):
+		low = " above " + number(r.above)
+	}
+	switch {
+	case !math.IsNaN(r.max):
+		high = " of at most " + number(r.max)
+	case !math.IsNaN(r.below):
+		high = " below " + number(r.below)
+	}
+	if low != "" && high != "" {
+		return low + " and" + high
+	}
+	return low + high
+}
+
+// holds reports whether a number is within the bounds. NaN never is.
+func (r rule) holds(x float64) bool {
+	return !math.IsNaN(x) && !math.IsInf(x, 0) &&
+		!(x < r.min) && !(x > r.max) && !(x <= r.above) && !(x >= r.below)
+}
+
+// closest returns the inclusive bound that a number outside the bounds lies beyond, "" when there is none.
+func (r rule) closest(x float64) string {
+	switch {
+	case x < r.min:
+		return number(r.min)
+	case x > r.max:
+		return number(r.max)
+	}
+	return ""
+}
+
+// number prints a number as a person would write it: whole ones without an exponent.
+func number(x float64) string {
+	if x == math.Trunc(x) && math.Abs(x) < 1e15 {
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(x, 'g', -1, 64)
+}
+
+// oneOf lists the allowed words.
+func oneOf(words []string) string {
+	if len(words) == 1 {
+		return strconv.Quote(words[0]) + ", the only one so far"
+	}
+	return "one of " + strings.Join(words, ", ")
+}

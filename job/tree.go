@@ -1,0 +1,257 @@
+package job
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// CapBytes bounds a job file. Nobody writes a longer one by hand, and the bound keeps the nesting that a hostile one can
+// reach, and with it the parser's stack, small.
+const CapBytes = 64 << 10
+
+// kind is what a node of a YAML document is.
+type kind uint8
+
+const (
+	null kind = iota
+	boolean
+	integer // text that an integer was written as; whether it fits is the field's business
+	float
+	text
+	list
+	mapping
+	refused // an anchor, alias or tag; reported when it is read
+)
+
+// String names a kind with its article, for messages.
+func (k kind) String() string {
+	return [...]string{"nothing", "a truth value", "a whole number", "a number", "text", "a list", "a mapping", "an anchor, alias or tag"}[k]
+}
+
+// node is a YAML value with its place. The parser's own tree is converted to it because that one follows the older number
+// syntax (1e3 is text, 010 is 8), reports only the first duplicate key, and has features that a job file refuses.
+type node struct {
+	kind    kind
+	scalar  string // of a boolean, integer, float or text
+	items   []*node
+	entries []entry
+	at      place
+}
+
+// entry is one key of a mapping.
+type entry struct {
+	name  string
+	at    place
+	value *node
+}
+
+// find returns the index of a key in a mapping, -1 without it.
+func (n *node) find(name string) int {
+	for i := range n.entries {
+		if n.entries[i].name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// found describes a node in a message: "text "abc"", "a list".
+func (n *node) found() string {
+	switch n.kind {
+	case boolean, integer, float:
+		return n.scalar
+	case text:
+		return "text " + strconv.Quote(n.scalar)
+	case null, list, mapping, refused:
+	}
+	return n.kind.String()
+}
+
+// fault is a problem at a place, while no Positions exist yet.
+type fault struct {
+	at      place
+	key     string
+	message string
+	nearest string
+}
+
+// builder converts a parsed document to nodes.
+type builder struct {
+	override int // of the places
+	shift    int // columns before the text
+	faults   []fault
+}
+
+func (b *builder) place(t *token.Token) place {
+	if t == nil || t.Position == nil {
+		return place{override: b.override, line: 1, column: 1 + b.shift}
+	}
+	p := place{override: b.override, line: t.Position.Line, column: t.Position.Column}
+	if p.line == 1 {
+		p.column += b.shift
+	}
+	return p
+}
+
+func (b *builder) fault(at place, format string, args ...any) {
+	b.faults = append(b.faults, fault{at: at, message: fmt.Sprintf(format, args...)})
+}
+
+// read parses one YAML document. The returned node is nil for an empty one, and when there are faults.
+func (b *builder) read(source []byte) *node {
+	if f := unreadable(source); f != nil {
+		f.at.override = b.override
+		if f.at.line == 1 {
+			f.at.column += b.shift
+		}
+		b.faults = append(b.faults, *f)
+		return nil
+	}
+	file, err := parse(source)
+	if err != nil {
+		at, message := b.place(nil), err.Error()
+		if located, ok := errors.AsType[yaml.Error](err); ok {
+			at, message = b.place(located.GetToken()), printable(located.GetMessage())
+		}
+		b.fault(at, "not YAML: %s", message)
+		return nil
+	}
+	var root *node
+	for _, doc := range file.Docs {
+		switch {
+		case doc.Body == nil:
+		case root != nil:
+			b.fault(b.node(doc.Body).at, "a second YAML document; a job file is one")
+			return nil
+		default:
+			root = b.node(doc.Body)
+		}
+	}
+	return root
+}
+
+// parse calls the YAML parser, which may panic on input that is far from YAML; that is the file's fault, not the
+// daemon's end.
+func parse(source []byte) (file *ast.File, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			file, err = nil, fmt.Errorf("the parser gave up (%v)", r)
+		}
+	}()
+	return parser.ParseBytes(source, 0, parser.AllowDuplicateMapKey())
+}
+
+// unreadable reports text that is too long, or not UTF-8, at its place.
+func unreadable(source []byte) *fault {
+	if len(source) > CapBytes {
+		return &fault{
+			at:      place{line: 1, column: 1},
+			message: fmt.Sprintf("%d bytes; a job file has at most %d", len(source), CapBytes),
+		}
+	}
+	if utf8.Valid(source) {
+		return nil
+	}
+	good := 0
+	for good < len(source) {
+		r, size := utf8.DecodeRune(source[good:])
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		good += size
+	}
+	line := source[bytes.LastIndexByte(source[:good], '\n')+1 : good]
+	return &fault{
+		at:      place{line: 1 + bytes.Count(source[:good], []byte("\n")), column: 1 + utf8.RuneCount(line)},
+		message: fmt.Sprintf("byte 0x%02x is not UTF-8 text", source[good]),
+	}
+}
+
+// node converts one value.
+func (b *builder) node(n ast.Node) *node {
+	out := &node{at: b.place(n.GetToken())}
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		out.kind = mapping
+		for _, v := range n.Values {
+			b.entry(out, v)
+		}
+		if !n.IsFlowStyle && len(out.entries) > 0 {
+			out.at = out.entries[0].at
+		}
+	case *ast.MappingValueNode:
+		out.kind = mapping
+		b.entry(out, n)
+	case *ast.SequenceNode:
+		out.kind = list
+		for _, v := range n.Values {
+			out.items = append(out.items, b.node(v))
+		}
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		out.kind = refused
+		b.fault(out.at, "anchors, aliases and tags are not allowed in a job file; write the value out")
+	case *ast.LiteralNode:
+		out.kind, out.scalar = text, n.Value.Value
+	default:
+		out.kind, out.scalar = scalar(n.GetToken())
+	}
+	return out
+}
+
+// entry converts one key and its value. A key that is there twice is a fault, and the first value holds.
+func (b *builder) entry(out *node, v *ast.MappingValueNode) {
+	t := v.Key.GetToken()
+	at := b.place(t)
+	if v.Key.IsMergeKey() {
+		b.fault(at, "merge keys are not allowed in a job file; write the keys out")
+		return
+	}
+	if t.Type != token.StringType && t.Type != token.SingleQuoteType && t.Type != token.DoubleQuoteType &&
+		t.Type != token.IntegerType && t.Type != token.FloatType && t.Type != token.BoolType {
+		b.fault(at, "%q cannot be a key; write a name", t.Value)
+		return
+	}
+	value := b.node(v.Value)
+	if i := out.find(t.Value); i >= 0 {
+		b.fault(at, "key %q is here twice; it stands first at line %d", t.Value, out.entries[i].at.line)
+		return
+	}
+	out.entries = append(out.entries, entry{name: t.Value, at: at, value: value})
+}
+
+var (
+	integers = regexp.MustCompile(`^([-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+)$`)
+	floats   = regexp.MustCompile(`^[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$`)
+)
+
+// scalar resolves a plain scalar by the core schema of YAML 1.2 (section 10.3.2), but for numbers with leading zeros,
+// which that schema and its predecessor read differently: those are text, so a field that wants a number refuses them.
+func scalar(t *token.Token) (kind, string) {
+	if t == nil {
+		return null, ""
+	}
+	v := t.Value
+	switch {
+	case t.Type == token.SingleQuoteType || t.Type == token.DoubleQuoteType:
+		return text, v
+	case v == "" || v == "~" || v == "null" || v == "Null" || v == "NULL":
+		return null, ""
+	case v == "true" || v == "True" || v == "TRUE" || v == "false" || v == "False" || v == "FALSE":
+		return boolean, strings.ToLower(v)
+	case integers.MatchString(v):
+		return integer, v
+	case floats.MatchString(v):
+		return float, v
+	}
+	return text, v
+}

@@ -1,0 +1,189 @@
+package job
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Validate checks a job that was built or changed in Go against every rule that Parse holds a file to. The error is nil or
+// Problems, which name keys and no lines.
+func (j *Job) Validate(env Environment) error {
+	var p *Positions
+	var problems Problems
+	for _, f := range j.faults(env, nil) {
+		problems = append(problems, p.Problem(f.key, f.message, f.nearest))
+	}
+	return problems.err()
+}
+
+// faults lists what is wrong with a job: each field against its own rule, then the fields against each other. Has tells
+// which keys were written, for the rules that are about that; nil when nobody knows.
+func (j *Job) faults(env Environment, has func(string) bool) []fault {
+	var all []fault
+	v := reflect.ValueOf(j).Elem()
+	for _, f := range fields {
+		all = append(all, f.check(v.FieldByIndex(f.index))...)
+	}
+	all = append(all, known("model.family", j.Model.Family, env.Families)...)
+	all = append(all, known("schedule", j.Schedule, env.Schedules)...)
+	all = append(all, known("averaging.method", j.Averaging.Method, env.Methods)...)
+	all = append(all, j.Model.faults()...)
+	all = append(all, j.Optimizer.faults(j.Train.Steps, has)...)
+	return append(all, j.divides()...)
+}
+
+// check holds a value to the rule of its field.
+func (f field) check(v reflect.Value) []fault {
+	r := f.rule
+	wrong := func(found, nearest string) []fault {
+		return []fault{{key: f.key, message: f.key + " wants " + f.wants() + "; found " + found, nearest: nearest}}
+	}
+	switch x := v.Interface().(type) {
+	case Count:
+		if x != Auto && !r.holds(float64(x)) {
+			return wrong(strconv.Itoa(int(x)), r.closest(float64(x)))
+		}
+	case time.Duration:
+		if x < 0 {
+			return wrong(x.String(), "0")
+		}
+	case int:
+		if !r.holds(float64(x)) {
+			return wrong(strconv.Itoa(x), r.closest(float64(x)))
+		}
+	case float64:
+		if !r.holds(x) {
+			return wrong(number(x), r.closest(x))
+		}
+	case string:
+		if near, ok := r.allows(x); !ok {
+			return wrong("text "+strconv.Quote(x), near)
+		}
+	case []string:
+		if n := len(x); n < r.minItems || r.maxItems > 0 && n > r.maxItems {
+			return wrong(fmt.Sprintf("a list of %d", n), "")
+		}
+		if i := slices.Index(x, ""); i >= 0 {
+			return []fault{{key: item(f.key, i), message: item(f.key, i) + " is empty; remove the entry or write a path"}}
+		}
+	case []float64:
+		return f.checkNumbers(x, wrong)
+	}
+	return nil
+}
+
+func (f field) checkNumbers(x []float64, wrong func(found, nearest string) []fault) []fault {
+	r := f.rule
+	if n := len(x); n < r.minItems || r.maxItems > 0 && n > r.maxItems {
+		return wrong(fmt.Sprintf("a list of %d", n), "")
+	}
+	var all []fault
+	for i := range x {
+		if !r.holds(x[i]) {
+			all = append(all, fault{
+				key:     item(f.key, i),
+				message: item(f.key, i) + " wants a number" + r.interval() + "; found " + number(x[i]),
+				nearest: r.closest(x[i]),
+			})
+		}
+	}
+	return all
+}
+
+// allows reports whether a text is allowed, and the nearest that is.
+func (r rule) allows(x string) (string, bool) {
+	switch {
+	case r.oneof != nil:
+		return nearest(x, r.oneof), slices.Contains(r.oneof, x)
+	case r.pattern != nil:
+		return "", r.pattern.MatchString(x)
+	case r.path:
+		return "", true // empty: there is none
+	}
+	return "", x != ""
+}
+
+// item is the key of an entry of a list.
+func item(key string, i int) string { return fmt.Sprintf("%s[%d]", key, i) }
+
+// known checks a name that another package's table holds.
+func known(key, name string, names []string) []fault {
+	if name == "" || names == nil || slices.Contains(names, name) {
+		return nil
+	}
+	return []fault{{
+		key:     key,
+		message: fmt.Sprintf("%s wants %s; found %q", key, oneOf(names), name),
+		nearest: nearest(name, names),
+	}}
+}
+
+// faults checks that the model comes from one place.
+func (m Model) faults() []fault {
+	switch {
+	case m.From != "" && m.Config != nil:
+		return []fault{{
+			key:     "model.config",
+			message: "model.config stands beside model.from, whose config.json already says it; remove one of them",
+		}}
+	case m.From == "" && m.Config == nil:
+		return []fault{{
+			key:     "model.config",
+			message: `missing key "model.config" (or "model.from", a directory to start from)`,
+		}}
+	}
+	return nil
+}
+
+// faults checks the optimizer's fields against each other: what the optimizer does not read is refused, since a setting
+// that is silently without effect costs its author a run.
+func (o Optimizer) faults(steps int, has func(string) bool) []fault {
+	var all []fault
+	add := func(key, nearest, format string, args ...any) {
+		all = append(all, fault{key: key, nearest: nearest, message: fmt.Sprintf(format, args...)})
+	}
+	if steps > 0 && o.Warmup > steps {
+		add("optimizer.warmup", strconv.Itoa(steps), "optimizer.warmup is %d steps, more than the %d of train.steps", o.Warmup, steps)
+	}
+	if o.Name != "sgd" {
+		if o.Momentum != 0 {
+			add("optimizer.momentum", "betas", "optimizer.momentum is read by sgd only; %s has betas", o.Name)
+		}
+		if o.Nesterov {
+			add("optimizer.nesterov", "", "optimizer.nesterov is read by sgd only; the optimizer is %s", o.Name)
+		}
+		return all
+	}
+	if o.Nesterov && o.Momentum == 0 {
+		add("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")
+	}
+	for _, key := range []string{"betas", "epsilon"} {
+		if key := "optimizer." + key; has != nil && has(key) {
+			add(key, "", "%s is read by adam and adamw only; the optimizer is sgd", key)
+		}
+	}
+	return all
+}
+
+// divides checks that the micro-batches cut the batch evenly: the mean of a batch's gradients weighs every sample the
+// same, and the stages' buffers have one size.
+func (j *Job) divides() []fault {
+	m, batch := int(j.MicroBatches), j.Train.Batch
+	if m <= 0 || batch <= 0 || batch%m == 0 {
+		return nil
+	}
+	below, above := NearestDivisors(batch, m)
+	near := []string{strconv.Itoa(below)}
+	if above > 0 {
+		near = append(near, strconv.Itoa(above))
+	}
+	return []fault{{
+		key:     "micro_batches",
+		message: fmt.Sprintf("micro_batches is %d, which does not divide train.batch, %d", m, batch),
+		nearest: strings.Join(near, " or "),
+	}}
+}
