@@ -1,0 +1,251 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// Computed is a Stage that this process computes on a device. All memory is allocated by New; a pass allocates nothing.
+type Computed struct {
+	config      Config
+	dev         device.Device
+	host        bool // the device's memory is the host's: boundary buffers are wrapped, not copied
+	first, last bool
+	layers      []layer.Layer
+	widths      widths
+	owned       []device.Mem // what Close frees
+
+	tensors               []tensor
+	bounds                []int // layers[i] has tensors[bounds[i]:bounds[i+1]]
+	length                int   // of the flat vectors
+	parameters, gradients *Vector
+	state                 []*Vector
+	params, grads         []device.Mem // of each tensor
+	otherParams           []device.Mem // of each tensor, in the vector that Evaluate was given
+	ties                  []Tie
+	pairs                 [][2]int // tensors of this stage that are tied to each other: original, copy
+	tiesSummed            bool
+
+	slots       []slot
+	whole       gradients
+	weightSlots []gradients
+	evaluation  slot
+	staged      staged
+
+	losses     device.Mem // (targets) of one micro-batch
+	lossSum    device.Mem // (targets) weighted, of the micro-batches since ZeroGradients
+	lossWeight float64
+	hostLosses []float32
+	step       uint64 // of the last micro-batch, for messages
+}
+
+// staged is device memory for the stage's boundaries, when the device's memory is not the host's.
+type staged struct{ input, output, targets device.Mem }
+
+var _ Stage = (*Computed)(nil)
+
+// New allocates a stage and gives its parameters their initial values. The error of a full device says what did not fit.
+func New(config Config) (*Computed, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	c := &Computed{
+		config: config, dev: config.Device, host: config.Device.Host(),
+		first: config.first(), last: config.last(), layers: config.layers(), widths: measure(config),
+	}
+	for _, step := range []func() error{c.allocateVectors, c.allocatePasses, c.allocateBoundaries} {
+		if err := step(); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	c.findTies()
+	c.initialise()
+	return c, c.dev.Synchronize()
+}
+
+// allocateVectors makes the flat vectors and finds each tensor in them.
+func (c *Computed) allocateVectors() error {
+	c.tensors, c.bounds, c.length = place(c.layers)
+	p, err := c.alloc("parameters", device.F32, c.length)
+	if err != nil {
+		return err
+	}
+	c.parameters = NewVector(c.dev, p)
+	var g device.Mem
+	if !c.config.ForwardOnly {
+		if g, err = c.alloc("gradients", device.F32, c.length); err != nil {
+			return err
+		}
+		c.gradients = NewVector(c.dev, g)
+		for range c.config.Optimizer.StateVectors() {
+			s, err := c.alloc("optimizer state", device.F32, c.length)
+			if err != nil {
+				return err
+			}
+			c.state = append(c.state, NewVector(c.dev, s))
+		}
+	}
+	for i := range c.tensors {
+		t := &c.tensors[i]
+		t.p, t.g = t.cut(p), t.cut(g)
+		for j, s := range c.state {
+			t.s[j] = t.cut(s.mem)
+		}
+		c.params, c.grads = append(c.params, t.p), append(c.grads, t.g)
+	}
+	c.otherParams = make([]device.Mem, len(c.params))
+	return nil
+}
+
+// allocatePasses makes the memory that forward and backward passes work on.
+func (c *Computed) allocatePasses() (err error) {
+	if c.evaluation, err = c.newEvaluation(); err != nil || c.config.ForwardOnly {
+		return err
+	}
+	for range c.config.Slots {
+		s, err := c.newSlot()
+		if err != nil {
+			return err
+		}
+		c.slots = append(c.slots, s)
+	}
+	if c.whole, err = c.newWhole(); err != nil {
+		return err
+	}
+	for range c.config.WeightSlots {
+		g, err := c.newWeightSlot()
+		if err != nil {
+			return err
+		}
+		c.weightSlots = append(c.weightSlots, g)
+	}
+	return nil
+}
+
+// allocateBoundaries makes the memory of losses, and of boundaries that cannot be wrapped.
+func (c *Computed) allocateBoundaries() (err error) {
+	targets := c.targets()
+	if c.last {
+		if c.losses, err = c.alloc("losses", device.F32, targets); err != nil {
+			return err
+		}
+		if c.lossSum, err = c.alloc("losses", device.F32, targets); err != nil {
+			return err
+		}
+		c.hostLosses = make([]float32, targets)
+	}
+	if c.host {
+		return nil
+	}
+	w := c.widths
+	if c.staged.input, err = c.alloc("the input boundary", w.input, w.in[0]); err != nil {
+		return err
+	}
+	if c.staged.output, err = c.alloc("the output boundary", w.output, w.out[len(w.out)-1]); err != nil {
+		return err
+	}
+	if c.last {
+		c.staged.targets, err = c.alloc("targets", device.I32, targets)
+	}
+	return err
+}
+
+// findTies sorts the tied parameters into those whose other copy lies on this stage and those whose other copy does not.
+func (c *Computed) findTies() {
+	index := map[string]int{}
+	for i, t := range c.tensors {
+		index[t.Name] = i
+	}
+	for _, p := range c.config.Model.Params() {
+		if p.TiedTo == "" {
+			continue
+		}
+		original, hasOriginal := index[p.TiedTo]
+		copied, hasCopy := index[p.Name]
+		switch {
+		case hasOriginal && hasCopy:
+			c.pairs = append(c.pairs, [2]int{original, copied})
+		case hasOriginal:
+			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: NewVector(c.dev, c.grads[original])})
+		case hasCopy:
+			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: NewVector(c.dev, c.grads[copied])})
+		}
+	}
+}
+
+// targets is the number of targets of a micro-batch on the last stage, 0 elsewhere.
+func (c *Computed) targets() int {
+	if !c.last {
+		return 0
+	}
+	return c.config.Model.Loss.Targets(c.config.size())
+}
+
+// Shape implements Stage.
+func (c *Computed) Shape() Shape {
+	names := make([]string, len(c.tensors))
+	for i, t := range c.tensors {
+		names[i] = t.Name
+	}
+	w := c.widths
+	return Shape{
+		First: c.first, Last: c.last, Samples: c.config.Samples,
+		InputBytes:  w.in[0] * w.input.Bytes(),
+		OutputBytes: w.out[len(w.out)-1] * w.output.Bytes(),
+		LabelBytes:  c.targets() * device.I32.Bytes(),
+		Parameters:  c.length, StateVectors: c.config.Optimizer.StateVectors(),
+		PinnedBytes:  w.pinned(c.last, c.host) * device.F32.Bytes(),
+		ForwardFLOPs: w.forward, BackwardFLOPs: w.backward,
+		ParameterNames: names,
+	}
+}
+
+// Parameters implements Stage.
+func (c *Computed) Parameters() flat.Vector { return c.parameters }
+
+// Gradients implements Stage; nil when the stage is ForwardOnly.
+func (c *Computed) Gradients() flat.Vector {
+	if c.gradients == nil {
+		return nil
+	}
+	return c.gradients
+}
+
+// State implements Stage: the momentum of sgd; the first and the second moment of adam and adamw.
+func (c *Computed) State() []flat.Vector {
+	out := make([]flat.Vector, len(c.state))
+	for i, s := range c.state {
+		out[i] = s
+	}
+	return out
+}
+
+// Ties implements Stage. A tie whose two copies lie on this stage is not listed: the stage sums their gradients itself.
+func (c *Computed) Ties() []Tie { return c.ties }
+
+// NewVector implements Stage.
+func (c *Computed) NewVector() (flat.Vector, error) {
+	m, err := c.alloc("a vector of parameters", device.F32, c.length)
+	if err != nil {
+		return nil, err
+	}
+	return NewVector(c.dev, m), nil
+}
+
+// Close implements Stage. The device stays open.
+func (c *Computed) Close() error {
+	err := c.dev.Synchronize()
+	for _, m := range c.owned {
+		c.dev.Free(m)
+	}
+	c.owned = nil
+	if err != nil {
+		return fmt.Errorf("%s: close: %w", c.config.what(), err)
+	}
+	return nil
+}

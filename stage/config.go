@@ -1,0 +1,90 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// Config says what a computed stage holds and where.
+type Config struct {
+	Device device.Device // not closed with the stage: the stages of several pipelines share it
+	Model  *model.Model
+	// Range is the run of the model's layers that the stage computes; the zero Range is all of them. Split gives the ranges.
+	Range Range
+	// Index (0-based) and Count say which stage of how many this is, for messages; Count 0 means 1.
+	Index, Count int
+	// Samples is the number of samples in a micro-batch.
+	Samples int
+	// Sequence is the number of positions of a sample, at most Model.Sequence(), which 0 stands for.
+	Sequence int
+	// Slots is how many micro-batches may be pinned at once: the plan's peak for this stage.
+	Slots int
+	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans that run
+	// backward passes whole: the gradients that wait for Weight take memory of their own.
+	WeightSlots int
+	Optimizer   Optimizer
+	// Seed determines the initial parameters, together with their names and nothing else: not the split, not the device.
+	Seed uint64
+	// ForwardOnly leaves out gradients, optimizer state and slots: Evaluate is the only work. For generation.
+	ForwardOnly bool
+}
+
+func (c Config) withDefaults() Config {
+	if c.Model != nil {
+		if c.Range == (Range{}) {
+			c.Range.To = len(c.Model.Layers)
+		}
+		if c.Sequence == 0 {
+			c.Sequence = c.Model.Sequence()
+		}
+	}
+	if c.Count == 0 {
+		c.Count = 1
+	}
+	if c.ForwardOnly {
+		c.Slots, c.WeightSlots = 0, 0
+	}
+	c.Optimizer = c.Optimizer.withDefaults()
+	return c
+}
+
+// Validate reports the first field that is missing or out of range.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if c.Device == nil || c.Model == nil {
+		return errors.New("stage: Config needs a Device and a Model")
+	}
+	n := len(c.Model.Layers)
+	switch {
+	case c.Index < 0 || c.Index >= c.Count:
+		return fmt.Errorf("stage: index %d of %d stages", c.Index, c.Count)
+	case c.Range.From < 0 || c.Range.To > n || c.Range.Len() < 1:
+		return fmt.Errorf("%s: layers %d to %d of %d; a stage has at least one layer", c.what(), c.Range.From, c.Range.To, n)
+	case c.Samples < 1:
+		return fmt.Errorf("%s: %d samples in a micro-batch; at least 1 is needed", c.what(), c.Samples)
+	case c.Sequence < 1 || c.Sequence > c.Model.Sequence():
+		return fmt.Errorf("%s: samples of %d positions; the model takes 1 to %d", c.what(), c.Sequence, c.Model.Sequence())
+	case c.Slots < 1 && !c.ForwardOnly:
+		return fmt.Errorf("%s: %d slots for pinned micro-batches; at least 1 is needed", c.what(), c.Slots)
+	case c.WeightSlots < 0 || c.WeightSlots > c.Slots:
+		return fmt.Errorf("%s: %d weight slots; 0 to %d (slots) are possible", c.what(), c.WeightSlots, c.Slots)
+	}
+	if err := c.Optimizer.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", c.what(), err)
+	}
+	return nil
+}
+
+func (c Config) what() string { return fmt.Sprintf("stage %d of %d", c.Index, c.Count) }
+
+func (c Config) size() layer.Size { return layer.Size{B: c.Samples, T: c.Sequence} }
+
+func (c Config) layers() []layer.Layer { return c.Model.Layers[c.Range.From:c.Range.To] }
+
+func (c Config) first() bool { return c.Range.From == 0 }
+
+func (c Config) last() bool { return c.Range.To == len(c.Model.Layers) }

@@ -1,0 +1,87 @@
+package layer
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// SelfAttention is causal multi-head self-attention (Vaswani et al. 2017, section 3.2) between its two projections:
+// q, k, v (B,T,3D) = x (B,T,D) Wqkv + b;  a (B,T,D) = softmax(mask(q k^T / sqrt(S))) v per head;  y (B,T,D) = a Wproj + b.
+// The middle is one fused operation of the device, which decides itself what it saves of the T x T scores.
+type SelfAttention struct {
+	Path    string
+	Heads   int
+	QKV     Linear // (D,3D)
+	Project Linear // (D,D)
+}
+
+// Name implements Layer.
+func (l *SelfAttention) Name() string { return l.Path }
+
+// Params implements Layer: of the first projection, then of the second.
+func (l *SelfAttention) Params() []Param { return append(l.QKV.Params(), l.Project.Params()...) }
+
+// Ports implements Layer.
+func (l *SelfAttention) Ports(s Size) (in, out []Port) {
+	return row("x", s, l.QKV.In), row("y", s, l.Project.Out)
+}
+
+func (l *SelfAttention) shape(s Size) device.Attention {
+	return device.Attention{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads}
+}
+
+// Saved implements Layer: qkv (B,T,3D), a (B,T,D) and what the device needs.
+func (l *SelfAttention) Saved(d device.Device, s Size) int {
+	rows := s.Rows()
+	return Padded(rows*l.QKV.Out) + Padded(rows*l.Project.In) + Padded(d.AttentionSaved(l.shape(s)))
+}
+
+func (l *SelfAttention) saved(p Pass) (qkv, a, saved device.Mem) {
+	c, rows := cutter{mem: p.Saved}, p.Size.Rows()
+	qkv, a = c.take(rows*l.QKV.Out), c.take(rows*l.Project.In)
+	if p.Evaluating {
+		return qkv, a, device.Mem{}
+	}
+	return qkv, a, c.take(p.Device.AttentionSaved(l.shape(p.Size)))
+}
+
+// Kept implements Layer: dqkv (B,T,3D).
+func (l *SelfAttention) Kept(s Size) int { return s.Rows() * l.QKV.Out }
+
+// FLOPs implements Layer. The scores and the weighted sum are 2*T*T*D each per sample when not masked; causal masking
+// halves them.
+func (l *SelfAttention) FLOPs(s Size) (forward, backward float64) {
+	f1, b1 := l.QKV.FLOPs(s)
+	f2, b2 := l.Project.FLOPs(s)
+	scores := 2 * float64(s.Rows()) * float64(s.T) * float64(l.Project.In)
+	return f1 + f2 + scores, b1 + b2 + 2*scores
+}
+
+// Forward implements Layer.
+func (l *SelfAttention) Forward(p Pass) {
+	qkv, a, saved := l.saved(p)
+	first, second := p, p
+	first.Out, first.Params = qkv, p.Params[:2]
+	l.QKV.Forward(first)
+	p.Device.Attention(a, saved, qkv, l.shape(p.Size))
+	second.In, second.Params = a, p.Params[2:]
+	l.Project.Forward(second)
+}
+
+// BackwardInput implements Layer. The gradient of a lies in DIn until the first projection overwrites it.
+func (l *SelfAttention) BackwardInput(p Pass) {
+	qkv, a, saved := l.saved(p)
+	first, second := p, p
+	second.Params = p.Params[2:]
+	l.Project.BackwardInput(second) // DIn = da
+	p.Device.AttentionBackward(p.Kept, p.DIn, qkv, a, saved, l.shape(p.Size))
+	first.DOut, first.Params = p.Kept, p.Params[:2]
+	l.QKV.BackwardInput(first)
+}
+
+// BackwardWeight implements Layer.
+func (l *SelfAttention) BackwardWeight(p Pass) {
+	_, a, _ := l.saved(p)
+	first, second := p, p
+	second.In, second.Grads = a, p.Grads[2:]
+	l.Project.BackwardWeight(second)
+	first.DOut, first.Grads = p.Kept, p.Grads[:2]
+	l.QKV.BackwardWeight(first)
+}

@@ -1,0 +1,188 @@
+package layer
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// Chain runs layers one after the other. Saved holds, for each layer, what it saves and (but for the last) its output;
+// Kept holds, for each layer, what it keeps and (but for the first) the gradient of its input.
+type Chain struct {
+	name   string
+	layers []Layer
+	params []Param
+	first  []int  // layers[i] has params[first[i]:first[i+1]]
+	width  []int  // layers[i] has an output of width[i] elements a row
+	reuse  []bool // the gradient of layers[i]'s input takes the place of the gradient of its output
+}
+
+// NewChain makes a chain. Within it, one port of R rows leads from each layer to the next.
+func NewChain(name string, layers ...Layer) *Chain {
+	c := &Chain{name: name, layers: layers, reuse: make([]bool, len(layers))}
+	for i, l := range layers {
+		c.first = append(c.first, len(c.params))
+		c.params = append(c.params, l.Params()...)
+		_, out := l.Ports(Size{B: 1, T: 1})
+		c.width = append(c.width, Elements(out))
+		_, inPlace := l.(interface{ backwardInPlace() })
+		// The gradient of the chain's own output belongs to the caller, and that of its input goes to DIn.
+		c.reuse[i] = inPlace && len(l.Params()) == 0 && i > 0 && i < len(layers)-1
+	}
+	c.first = append(c.first, len(c.params))
+	return c
+}
+
+// Name implements Layer.
+func (c *Chain) Name() string { return c.name }
+
+// Params implements Layer: those of the layers, in order.
+func (c *Chain) Params() []Param { return c.params }
+
+// Ports implements Layer.
+func (c *Chain) Ports(s Size) (in, out []Port) {
+	in, _ = c.layers[0].Ports(s)
+	_, out = c.layers[len(c.layers)-1].Ports(s)
+	return in, out
+}
+
+// Saved implements Layer.
+func (c *Chain) Saved(d device.Device, s Size) int {
+	n := 0
+	for i, l := range c.layers {
+		n += Padded(l.Saved(d, s))
+		if i < len(c.layers)-1 {
+			n += Padded(c.width[i] * s.Rows())
+		}
+	}
+	return n
+}
+
+// Kept implements Layer.
+func (c *Chain) Kept(s Size) int {
+	n := 0
+	for i, l := range c.layers {
+		n += Padded(l.Kept(s))
+		if i > 0 && !c.reuse[i] {
+			n += Padded(c.width[i-1] * s.Rows())
+		}
+	}
+	return n
+}
+
+// FLOPs implements Layer.
+func (c *Chain) FLOPs(s Size) (forward, backward float64) {
+	for _, l := range c.layers {
+		f, b := l.FLOPs(s)
+		forward, backward = forward+f, backward+b
+	}
+	return forward, backward
+}
+
+// Forward implements Layer.
+func (c *Chain) Forward(p Pass) {
+	saved := cutter{mem: p.Saved}
+	in := p.In
+	for i, l := range c.layers {
+		q := p
+		q.Params = p.Params[c.first[i]:c.first[i+1]]
+		q.In, q.Saved = in, saved.take(l.Saved(p.Device, p.Size))
+		if i < len(c.layers)-1 {
+			q.Out = saved.take(c.width[i] * p.Size.Rows())
+		}
+		l.Forward(q)
+		in = q.Out
+	}
+}
+
+// BackwardInput implements Layer.
+func (c *Chain) BackwardInput(p Pass) {
+	w := c.end(p)
+	for i := len(c.layers) - 1; i >= 0; i-- {
+		c.layers[i].BackwardInput(c.step(&w, p, i))
+	}
+}
+
+// BackwardWeight implements Layer.
+func (c *Chain) BackwardWeight(p Pass) {
+	w := c.end(p)
+	for i := len(c.layers) - 1; i >= 0; i-- {
+		c.layers[i].BackwardWeight(c.step(&w, p, i))
+	}
+}
+
+// walk is a position in a chain's memory, going backward over its layers.
+type walk struct {
+	saved, kept int // elements of Saved and Kept that belong to the layers not yet visited
+	dout        device.Mem
+}
+
+func (c *Chain) end(p Pass) walk {
+	return walk{saved: c.Saved(p.Device, p.Size), kept: c.Kept(p.Size), dout: p.DOut}
+}
+
+// step gives the pass of layer i and moves w before it. The layout is that of Forward and Kept, from the end.
+func (c *Chain) step(w *walk, p Pass, i int) Pass {
+	l, rows := c.layers[i], p.Size.Rows()
+	q := p
+	q.Params = p.Params[c.first[i]:c.first[i+1]]
+	if len(p.Grads) > 0 {
+		q.Grads = p.Grads[c.first[i]:c.first[i+1]]
+	}
+	if i < len(c.layers)-1 {
+		w.saved -= Padded(c.width[i] * rows) // the layer's output
+	}
+	q.Saved = before(&w.saved, p.Saved, l.Saved(p.Device, p.Size))
+	q.DOut = w.dout
+	if i > 0 {
+		q.In = p.Saved.Slice(w.saved-Padded(c.width[i-1]*rows), c.width[i-1]*rows)
+		q.DIn = w.dout
+		if !c.reuse[i] {
+			q.DIn = before(&w.kept, p.Kept, c.width[i-1]*rows)
+		}
+	}
+	q.Kept = before(&w.kept, p.Kept, l.Kept(p.Size))
+	w.dout = q.DIn
+	return q
+}
+
+// before cuts the n elements that end at *at, padding included, and moves *at to their start.
+func before(at *int, m device.Mem, n int) device.Mem {
+	*at -= Padded(n)
+	return m.Slice(*at, n)
+}
+
+// Residual is y = x + f(x) (He et al. 2016). The forward of f may not read its own output later, which no layer does.
+type Residual struct{ f Layer }
+
+// NewResidual makes a residual branch around f, whose input and output have the same shape.
+func NewResidual(f Layer) Residual { return Residual{f: f} }
+
+// Name implements Layer.
+func (r Residual) Name() string { return r.f.Name() }
+
+// Params implements Layer.
+func (r Residual) Params() []Param { return r.f.Params() }
+
+// Ports implements Layer.
+func (r Residual) Ports(s Size) (in, out []Port) { return r.f.Ports(s) }
+
+// Saved implements Layer.
+func (r Residual) Saved(d device.Device, s Size) int { return r.f.Saved(d, s) }
+
+// Kept implements Layer.
+func (r Residual) Kept(s Size) int { return r.f.Kept(s) }
+
+// FLOPs implements Layer.
+func (r Residual) FLOPs(s Size) (forward, backward float64) { return r.f.FLOPs(s) }
+
+// Forward implements Layer.
+func (r Residual) Forward(p Pass) {
+	r.f.Forward(p)
+	p.Device.Add(p.Out, p.Out, p.In)
+}
+
+// BackwardInput implements Layer: dx = dy + the gradient through f.
+func (r Residual) BackwardInput(p Pass) {
+	r.f.BackwardInput(p)
+	p.Device.Add(p.DIn, p.DIn, p.DOut)
+}
+
+// BackwardWeight implements Layer.
+func (r Residual) BackwardWeight(p Pass) { r.f.BackwardWeight(p) }

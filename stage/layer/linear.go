@@ -1,0 +1,73 @@
+package layer
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// Linear is y (R,Out) = x (R,In) W [+ b]. It saves nothing and keeps nothing: the weight half needs x and dy alone.
+type Linear struct {
+	Path    string // "transformer.h.0.attn.c_attn": the parameters are Path.weight and Path.bias
+	In, Out int
+	Bias    bool
+	// OutIn stores W as (Out,In), like an embedding or PyTorch's nn.Linear; else (In,Out), like GPT-2's Conv1D.
+	OutIn  bool
+	Init   Init
+	TiedTo string // see Param
+}
+
+// Name implements Layer.
+func (l Linear) Name() string { return l.Path }
+
+// Params implements Layer: the weight, then the bias.
+func (l Linear) Params() []Param {
+	shape := []int{l.In, l.Out}
+	if l.OutIn {
+		shape = []int{l.Out, l.In}
+	}
+	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: l.Init, Decay: true, TiedTo: l.TiedTo}}
+	if l.Bias {
+		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Out}})
+	}
+	return ps
+}
+
+// Ports implements Layer.
+func (l Linear) Ports(s Size) (in, out []Port) { return row("x", s, l.In), row("y", s, l.Out) }
+
+// Saved implements Layer.
+func (l Linear) Saved(device.Device, Size) int { return 0 }
+
+// Kept implements Layer.
+func (l Linear) Kept(Size) int { return 0 }
+
+// FLOPs implements Layer.
+func (l Linear) FLOPs(s Size) (forward, backward float64) {
+	forward = 2 * float64(s.Rows()) * float64(l.In) * float64(l.Out)
+	return forward, 2 * forward
+}
+
+// Forward implements Layer.
+func (l Linear) Forward(p Pass) {
+	m := device.MatMul{M: p.Size.Rows(), N: l.Out, K: l.In, TransB: l.OutIn}
+	if l.Bias {
+		m.Bias = p.Params[1]
+	}
+	p.Device.MatMul(p.Out, p.In, p.Params[0], m)
+}
+
+// BackwardInput sets dx (R,In) = dy (R,Out) W^T.
+func (l Linear) BackwardInput(p Pass) {
+	p.Device.MatMul(p.DIn, p.DOut, p.Params[0], device.MatMul{M: p.Size.Rows(), N: l.In, K: l.Out, TransB: !l.OutIn})
+}
+
+// BackwardWeight adds dW += x^T dy, or (dy^T x) when W is (Out,In), and db += the sum of dy over the rows.
+func (l Linear) BackwardWeight(p Pass) {
+	if l.OutIn {
+		m := device.MatMul{M: l.Out, N: l.In, K: p.Size.Rows(), TransA: true, Accumulate: true}
+		p.Device.MatMul(p.Grads[0], p.DOut, p.In, m)
+	} else {
+		m := device.MatMul{M: l.In, N: l.Out, K: p.Size.Rows(), TransA: true, Accumulate: true}
+		p.Device.MatMul(p.Grads[0], p.In, p.DOut, m)
+	}
+	if l.Bias {
+		p.Device.SumRows(p.Grads[1], p.DOut, p.Size.Rows(), l.Out)
+	}
+}

@@ -1,0 +1,201 @@
+package stage
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// widths are the float32 that each layer of a stage needs for one micro-batch.
+type widths struct {
+	in                []int // elements of the input ports
+	out, saved, kept  []int
+	input, output     device.Type // of the stage's own boundaries
+	forward, backward float64     // FLOPs of the stage
+}
+
+func measure(c Config) widths {
+	var w widths
+	s := c.size()
+	layers := c.layers()
+	for _, l := range layers {
+		in, out := l.Ports(s)
+		w.in = append(w.in, layer.Elements(in))
+		w.out = append(w.out, layer.Elements(out))
+		w.saved = append(w.saved, l.Saved(c.Device, s))
+		w.kept = append(w.kept, l.Kept(s))
+		f, b := l.FLOPs(s)
+		w.forward, w.backward = w.forward+f, w.backward+b
+	}
+	in, _ := layers[0].Ports(s)
+	_, out := layers[len(layers)-1].Ports(s)
+	w.input, w.output = in[0].Type, out[0].Type
+	return w
+}
+
+// pinned is the float32 of one slot: what each layer saves, and its output. The last layer's output leaves the stage, but
+// on the last stage it is the logits, which the loss turns into their gradient in place.
+func (w widths) pinned(last, host bool) int {
+	n := 0
+	for i := range w.out {
+		n += layer.Padded(w.saved[i])
+		if last || i < len(w.out)-1 {
+			n += layer.Padded(w.out[i])
+		}
+	}
+	if !host {
+		n += layer.Padded(w.in[0])
+	}
+	return n
+}
+
+// slot is the memory that a micro-batch pins between its forward and its backward.
+type slot struct {
+	micro  Micro
+	state  slotState
+	weight *gradients   // between Input and Weight
+	input  device.Mem   // wraps the caller's buffer when the device shares the host's memory
+	out    []device.Mem // by layer
+	saved  []device.Mem // by layer
+}
+
+type slotState uint8
+
+const (
+	free       slotState = iota
+	forwarded            // waits for Whole or Input
+	inputReady           // waits for Weight
+)
+
+// gradients is the memory of a backward pass: by layer, the gradient of its output, and what its input half leaves for its weight half.
+type gradients struct {
+	busy       bool
+	dout, kept []device.Mem
+}
+
+// cutter takes consecutive aligned runs off a memory.
+type cutter struct {
+	mem device.Mem
+	at  int
+}
+
+func (c *cutter) take(n int) device.Mem {
+	m := c.mem.Slice(c.at, n)
+	c.at += layer.Padded(n)
+	return m
+}
+
+// alloc is memory of the stage, freed by Close.
+func (c *Computed) alloc(what string, t device.Type, n int) (device.Mem, error) {
+	m, err := c.dev.Alloc(t, max(n, 1))
+	if err != nil {
+		return device.Mem{}, fmt.Errorf("%s: allocate %s: %w", c.config.what(), what, err)
+	}
+	c.owned = append(c.owned, m)
+	return m, nil
+}
+
+func (c *Computed) newSlot() (slot, error) {
+	w := c.widths
+	n := len(w.out)
+	m, err := c.alloc("a slot for a micro-batch", device.F32, w.pinned(c.last, c.host))
+	if err != nil {
+		return slot{}, err
+	}
+	cut := cutter{mem: m}
+	s := slot{out: make([]device.Mem, n), saved: make([]device.Mem, n)}
+	for i := range n {
+		s.saved[i] = cut.take(w.saved[i])
+		if c.last || i < n-1 {
+			s.out[i] = cut.take(w.out[i])
+		}
+	}
+	if !c.host {
+		in := cut.take(w.in[0])
+		s.input = device.NewMem(in.Pointer(), in.Len(), w.input)
+	}
+	return s, nil
+}
+
+// newWhole is the memory of whole backward passes: each layer's weight half follows its input half, so two gradients of
+// boundaries are alive at a time and what is kept is used at once.
+func (c *Computed) newWhole() (gradients, error) {
+	w := c.widths
+	n := len(w.out)
+	kept, pair := 0, [2]int{}
+	for i := range n {
+		kept = max(kept, w.kept[i])
+		if i < n-1 {
+			pair[i%2] = max(pair[i%2], w.out[i])
+		}
+	}
+	m, err := c.alloc("backward passes", device.F32, layer.Padded(kept)+layer.Padded(pair[0])+layer.Padded(pair[1]))
+	if err != nil {
+		return gradients{}, err
+	}
+	cut := cutter{mem: m}
+	keep := cut.take(kept)
+	buffers := [2]device.Mem{cut.take(pair[0]), cut.take(pair[1])}
+	g := gradients{dout: make([]device.Mem, n), kept: make([]device.Mem, n)}
+	for i := range n {
+		g.kept[i] = keep.Slice(0, w.kept[i])
+		if i < n-1 {
+			g.dout[i] = buffers[i%2].Slice(0, w.out[i])
+		}
+	}
+	return g, nil
+}
+
+// newWeightSlot is the memory of a backward pass whose weight half runs later: every gradient of a boundary stays. The last stage's
+// dout of its last layer lies in the slot, in place of the logits.
+func (c *Computed) newWeightSlot() (gradients, error) {
+	w := c.widths
+	total := 0
+	for i := range w.out {
+		total += layer.Padded(w.kept[i])
+		if !c.logits(i) {
+			total += layer.Padded(w.out[i])
+		}
+	}
+	m, err := c.alloc("a weight slot", device.F32, total)
+	if err != nil {
+		return gradients{}, err
+	}
+	cut := cutter{mem: m}
+	g := gradients{dout: make([]device.Mem, len(w.out)), kept: make([]device.Mem, len(w.out))}
+	for i := range w.out {
+		g.kept[i] = cut.take(w.kept[i])
+		if !c.logits(i) {
+			g.dout[i] = cut.take(w.out[i])
+		}
+	}
+	return g, nil
+}
+
+// logits reports whether the output of the stage's layer i is that of the model.
+func (c *Computed) logits(i int) bool { return c.last && i == len(c.widths.out)-1 }
+
+// newEvaluation is the memory of a forward pass that pins nothing: two boundaries alive at a time, and one layer's scratch.
+func (c *Computed) newEvaluation() (slot, error) {
+	w := c.widths
+	n := len(w.out)
+	saved, pair := 0, [2]int{}
+	for i := range n {
+		saved = max(saved, w.saved[i])
+		pair[i%2] = max(pair[i%2], w.out[i])
+	}
+	m, err := c.alloc("evaluation", device.F32, layer.Padded(saved)+layer.Padded(pair[0])+layer.Padded(pair[1]))
+	if err != nil {
+		return slot{}, err
+	}
+	cut := cutter{mem: m}
+	scratch := cut.take(saved)
+	buffers := [2]device.Mem{cut.take(pair[0]), cut.take(pair[1])}
+	s := slot{out: make([]device.Mem, n), saved: make([]device.Mem, n)}
+	for i := range n {
+		s.saved[i] = scratch.Slice(0, w.saved[i])
+		s.out[i] = buffers[i%2].Slice(0, w.out[i])
+	}
+	return s, nil
+}

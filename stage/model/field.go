@@ -1,0 +1,176 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Field describes one field of a family's config.
+type Field struct {
+	Name    string
+	Type    string // "integer", "number", "boolean" or "string"
+	Default any    // nil: derived, see Doc
+	Doc     string
+	target  any // *int, *float64, *bool or *string
+}
+
+// FieldError reports a config field that is unknown or holds what it must not.
+type FieldError struct {
+	Field   string // as the config spells it; "family" for the family itself
+	Unknown bool   // there is no such field
+	Found   any    // the value
+	Allowed string // what is allowed, for people: "an integer of at least 1"
+	Nearest string // the nearest valid field or value; may be empty
+}
+
+func (e *FieldError) Error() string {
+	var b strings.Builder
+	if e.Unknown {
+		fmt.Fprintf(&b, "unknown field %q; allowed are %s", e.Field, e.Allowed)
+	} else {
+		fmt.Fprintf(&b, "%s is %v; allowed is %s", e.Field, show(e.Found), e.Allowed)
+	}
+	if e.Nearest != "" {
+		fmt.Fprintf(&b, "; did you mean %s?", e.Nearest)
+	}
+	return b.String()
+}
+
+func show(v any) string {
+	if s, ok := v.(string); ok {
+		return fmt.Sprintf("%q", s)
+	}
+	return fmt.Sprint(v)
+}
+
+func oneOf(names []string) string { return "one of " + strings.Join(names, ", ") }
+
+// decode sets the targets of fields from config. A nil value keeps the default, as in Hugging Face's files.
+func decode(fields []Field, config map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(config)) {
+		i := slices.IndexFunc(fields, func(f Field) bool { return f.Name == name })
+		if i < 0 {
+			names := make([]string, len(fields))
+			for j, f := range fields {
+				names[j] = f.Name
+			}
+			return &FieldError{Field: name, Unknown: true, Allowed: strings.Join(names, ", "), Nearest: Nearest(name, names)}
+		}
+		if config[name] == nil {
+			continue
+		}
+		if err := set(fields[i], config[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func set(f Field, value any) error {
+	wrong := &FieldError{Field: f.Name, Found: value}
+	switch t := f.target.(type) {
+	case *int:
+		v, ok := number(value)
+		if !ok || v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
+			wrong.Allowed = "an integer"
+			return wrong
+		}
+		*t = int(v)
+	case *float64:
+		v, ok := number(value)
+		if !ok || math.IsNaN(v) || math.IsInf(v, 0) {
+			wrong.Allowed = "a number"
+			return wrong
+		}
+		*t = v
+	case *bool:
+		v, ok := value.(bool)
+		if !ok {
+			wrong.Allowed = "true or false"
+			return wrong
+		}
+		*t = v
+	case *string:
+		v, ok := value.(string)
+		if !ok {
+			wrong.Allowed = "a string"
+			return wrong
+		}
+		*t = v
+	default:
+		panic(fmt.Sprintf("model: field %s has a target of type %T", f.Name, f.target))
+	}
+	return nil
+}
+
+// number accepts what JSON and YAML decoders give.
+func number(value any) (float64, bool) {
+	switch v := value.(type) {
+	case int:
+		return float64(v), true
+	case int64:
+		return float64(v), true
+	case uint64:
+		return float64(v), true
+	case float32:
+		return float64(v), true
+	case float64:
+		return v, true
+	case interface{ Float64() (float64, error) }: // json.Number
+		f, err := v.Float64()
+		return f, err == nil
+	}
+	return 0, false
+}
+
+// describe fills Type and Default from the targets, which hold the defaults.
+func describe(fields []Field) []Field {
+	for i, f := range fields {
+		switch t := f.target.(type) {
+		case *int:
+			fields[i].Type, fields[i].Default = "integer", *t
+		case *float64:
+			fields[i].Type, fields[i].Default = "number", *t
+		case *bool:
+			fields[i].Type, fields[i].Default = "boolean", *t
+		case *string:
+			fields[i].Type, fields[i].Default = "string", *t
+		}
+	}
+	return fields
+}
+
+// Nearest is the candidate with the least edit distance to name (Levenshtein 1966), or "" when even that one differs in more than
+// half of the name.
+func Nearest(name string, candidates []string) string {
+	best, least := "", len(name)/2+1
+	for _, c := range candidates {
+		if d := distance(name, c); d < least {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

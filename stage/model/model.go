@@ -1,0 +1,159 @@
+// Package model turns a config into a model: a list of layers that a pipeline can be cut from, with Hugging Face's names
+// for configuration fields and tensors, so that what is exported loads with from_pretrained and what that library wrote can
+// be trained on.
+//
+// A family is one row of the table families: its config's fields, the layers made of them, and how they are named in
+// files. Shapes as in package layer.
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// Model is a built model: what to compute and how its parts are called. It is immutable and holds no weights.
+type Model struct {
+	Family string
+	Layers []layer.Layer // the units in which it is split into stages
+	Loss   layer.Loss    // follows the last layer
+
+	vocabulary int
+	sequence   int
+	prefix     string // of tensor names, that some files leave out: "transformer."
+	skip       func(tensor string) bool
+	config     map[string]any
+}
+
+// family is what a config of one kind means.
+type family struct {
+	fields func() []Field
+	build  func(config map[string]any) (*Model, error)
+	relax  func(config map[string]any) // drops what a Hugging Face config.json holds beside the fields
+}
+
+var families = map[string]family{
+	"gpt2": {fields: gpt2Fields, build: buildGPT2, relax: relaxGPT2},
+}
+
+// Families lists the names that Build accepts.
+func Families() []string { return slices.Sorted(maps.Keys(families)) }
+
+// Fields lists the config fields of a family in the order in which they are documented; nil for an unknown one.
+func Fields(name string) []Field {
+	f, ok := families[name]
+	if !ok {
+		return nil
+	}
+	return f.fields()
+}
+
+// Build makes the model that config describes. Field names and defaults are those of the family's Hugging Face config; numbers
+// may be of any Go type that holds the value. A field that is unknown or has a value out of range is a *FieldError.
+func Build(name string, config map[string]any) (*Model, error) {
+	f, ok := families[name]
+	if !ok {
+		return nil, &FieldError{Field: "family", Found: name, Allowed: oneOf(Families()), Nearest: Nearest(name, Families())}
+	}
+	return f.build(config)
+}
+
+// Vocabulary is the number of token ids: ids are 0..Vocabulary-1.
+func (m *Model) Vocabulary() int { return m.vocabulary }
+
+// Sequence is the largest, and the default, number of positions in a sample.
+func (m *Model) Sequence() int { return m.sequence }
+
+// Params lists the parameters of all layers, in order.
+func (m *Model) Params() []layer.Param {
+	var ps []layer.Param
+	for _, l := range m.Layers {
+		ps = append(ps, l.Params()...)
+	}
+	return ps
+}
+
+// Weights is the number of trainable values, tied copies counted once.
+func (m *Model) Weights() int {
+	n := 0
+	for _, p := range m.Params() {
+		if p.TiedTo == "" {
+			n += p.Len()
+		}
+	}
+	return n
+}
+
+// Costs estimates the cost of each layer for one micro-batch, forward and backward, in floating-point operations: what Split
+// takes before a profile exists.
+func (m *Model) Costs(s layer.Size) []float64 {
+	costs := make([]float64, len(m.Layers))
+	for i, l := range m.Layers {
+		f, b := l.FLOPs(s)
+		costs[i] = f + b
+	}
+	return costs
+}
+
+// Config is the model's config.json for export, every field written out.
+func (m *Model) Config() map[string]any { return maps.Clone(m.config) }
+
+// TensorNames lists the names under which a file may hold parameter p, the name for export first. A tied copy is read from the
+// tensor that it is tied to, and is not exported (p.TiedTo is not empty).
+func (m *Model) TensorNames(p layer.Param) []string {
+	name := p.Name
+	if p.TiedTo != "" {
+		name = p.TiedTo
+	}
+	if short, ok := strings.CutPrefix(name, m.prefix); ok {
+		return []string{name, short}
+	}
+	return []string{name}
+}
+
+// CheckTensors compares the tensors of a file, names to shapes, with the model: every parameter must be there with its
+// shape, and no tensor may be left over, so that nothing is dropped silently. Buffers that Hugging Face stores beside
+// the parameters (causal masks) are passed over.
+func (m *Model) CheckTensors(tensors map[string][]int) error {
+	used := map[string]bool{}
+	params := m.Params()
+	for _, p := range params {
+		name, err := m.find(p, tensors)
+		if err != nil {
+			return err
+		}
+		used[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		if used[name] || m.skip(name) || m.copyOfTied(name, params) {
+			continue
+		}
+		return fmt.Errorf("tensor %q %v belongs to no parameter of this %s model (%d layers): is the config that of the file?",
+			name, tensors[name], m.Family, len(m.Layers))
+	}
+	return nil
+}
+
+func (m *Model) find(p layer.Param, tensors map[string][]int) (string, error) {
+	names := m.TensorNames(p)
+	for _, name := range names {
+		shape, ok := tensors[name]
+		if !ok {
+			continue
+		}
+		if !slices.Equal(shape, p.Shape) {
+			return "", fmt.Errorf("tensor %q has shape %v; the config makes it %v", name, shape, p.Shape)
+		}
+		return name, nil
+	}
+	nearest := Nearest(names[0], slices.Sorted(maps.Keys(tensors)))
+	return "", fmt.Errorf("tensor %q %v is missing among %d tensors; the nearest name is %q", names[0], p.Shape, len(tensors), nearest)
+}
+
+// copyOfTied reports whether a file stores a tied copy under its own name, as some exports do.
+func (m *Model) copyOfTied(name string, params []layer.Param) bool {
+	return slices.ContainsFunc(params, func(p layer.Param) bool { return p.TiedTo != "" && p.Name == name })
+}

@@ -1,0 +1,382 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// Forward implements Stage.
+func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
+	shape := boundary{input: len(input), labels: -1, output: -1}
+	if c.last {
+		shape.labels = len(labels)
+	} else {
+		shape.output = len(output)
+	}
+	if err := c.check(shape); err != nil {
+		return c.fail("forward", m, err)
+	}
+	valid, err := c.checkIDs(input, labels)
+	if err != nil {
+		return c.fail("forward", m, err)
+	}
+	s, err := c.pin(m)
+	if err != nil {
+		return c.fail("forward", m, err)
+	}
+	s.input = c.enter(s.input, input, c.widths.input)
+	if !c.last {
+		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output)
+	}
+	c.run(s, c.params, false)
+	if c.last {
+		c.addLoss(s, labels, m.Weight, valid)
+	} else if !c.host {
+		c.dev.Download(output, c.staged.output)
+	}
+	if err := c.dev.Synchronize(); err != nil {
+		return c.fail("forward", m, err)
+	}
+	s.state, c.step = forwarded, m.Step
+	return nil
+}
+
+// run is the forward pass of all layers.
+func (c *Computed) run(s *slot, params []device.Mem, evaluating bool) {
+	in := s.input
+	for i, l := range c.layers {
+		l.Forward(layer.Pass{
+			Device: c.dev, Size: c.config.size(), Params: params[c.bounds[i]:c.bounds[i+1]],
+			In: in, Out: s.out[i], Saved: s.saved[i], Evaluating: evaluating,
+		})
+		in = s.out[i]
+	}
+}
+
+// addLoss turns the logits of a micro-batch into their gradient, in place, and adds its losses to the sum. Its mean over the valid
+// targets counts with the micro-batch's weight.
+func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
+	targets := c.enter(c.staged.targets, labels, device.I32)
+	scale := float32(0)
+	if valid > 0 {
+		scale = weight / float32(valid)
+		c.lossWeight += float64(weight)
+	}
+	logits := s.out[len(s.out)-1]
+	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, logits, logits, targets, scale)
+	c.dev.Axpy(c.lossSum, scale, c.losses)
+}
+
+// Backward implements Stage.
+func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
+	s, err := c.pinned(m, part)
+	if err != nil {
+		return c.fail("backward", m, err)
+	}
+	if part != Weight {
+		shape := boundary{input: -1, labels: -1, output: -1}
+		if !c.last {
+			shape.output = len(doutput)
+		}
+		if c.hasInputGradient() {
+			shape.input = len(dinput)
+		}
+		if err := c.check(shape); err != nil {
+			return c.fail("backward", m, err)
+		}
+	}
+	switch part {
+	case Whole:
+		c.backwardWhole(s, doutput, dinput)
+		s.state = free
+	case Input:
+		if err := c.backwardInput(s, doutput, dinput); err != nil {
+			return c.fail("backward", m, err)
+		}
+		s.state = inputReady
+	case Weight:
+		for i := len(c.layers) - 1; i >= 0; i-- {
+			c.layers[i].BackwardWeight(c.backwardPass(s, s.weight, i, device.Mem{}))
+		}
+		s.weight.busy = false
+		s.weight, s.state = nil, free
+	}
+	if err := c.dev.Synchronize(); err != nil {
+		return c.fail("backward", m, err)
+	}
+	return nil
+}
+
+func (c *Computed) backwardWhole(s *slot, doutput, dinput []byte) {
+	g := &c.whole
+	g.dout[len(g.dout)-1] = c.outputGradient(s, doutput, c.staged.output, false)
+	din := c.inputGradient(dinput)
+	for i := len(c.layers) - 1; i >= 0; i-- {
+		p := c.backwardPass(s, g, i, din)
+		c.layers[i].BackwardInput(p)
+		c.layers[i].BackwardWeight(p)
+	}
+	c.leave(din, dinput)
+}
+
+func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
+	g := c.freeWeightSlot()
+	if g == nil {
+		return fmt.Errorf("%d micro-batches wait for their weight half already, the most that this stage was made for", len(c.weightSlots))
+	}
+	last := len(g.dout) - 1
+	g.dout[last] = c.outputGradient(s, doutput, g.dout[last], true)
+	din := c.inputGradient(dinput)
+	for i := last; i >= 0; i-- {
+		c.layers[i].BackwardInput(c.backwardPass(s, g, i, din))
+	}
+	c.leave(din, dinput)
+	g.busy, s.weight = true, g
+	return nil
+}
+
+// backwardPass is what layer i's backward works on; din is the gradient of the stage's input.
+func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) layer.Pass {
+	p := layer.Pass{
+		Device: c.dev, Size: c.config.size(),
+		Params: c.params[c.bounds[i]:c.bounds[i+1]], Grads: c.grads[c.bounds[i]:c.bounds[i+1]],
+		In: s.input, Saved: s.saved[i], DOut: g.dout[i], DIn: din, Kept: g.kept[i],
+	}
+	if i > 0 {
+		p.In, p.DIn = s.out[i-1], g.dout[i-1]
+	}
+	return p
+}
+
+// outputGradient is the gradient of the stage's output: on the last stage what the loss left in the slot; else doutput, in own's
+// memory where it must outlast the call or the device does not see the host's memory.
+func (c *Computed) outputGradient(s *slot, doutput []byte, own device.Mem, outlast bool) device.Mem {
+	if c.last {
+		return s.out[len(s.out)-1]
+	}
+	if c.host && !outlast {
+		return wrap(doutput, c.widths.output)
+	}
+	c.dev.Upload(own, doutput)
+	return own
+}
+
+func (c *Computed) hasInputGradient() bool { return c.widths.input != device.I32 }
+
+func (c *Computed) inputGradient(dinput []byte) device.Mem {
+	if !c.hasInputGradient() {
+		return device.Mem{}
+	}
+	return c.window(c.staged.input, dinput, c.widths.input)
+}
+
+// leave brings the gradient of the input to the caller's buffer.
+func (c *Computed) leave(din device.Mem, dinput []byte) {
+	if c.hasInputGradient() && !c.host {
+		c.dev.Download(dinput, din)
+	}
+}
+
+// Evaluate implements Stage. The parameters must be the stage's own or from NewVector, of a stage of the same layers on the same
+// device. It runs between any two passes of a batch without disturbing them.
+func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte) (loss float64, targets int, err error) {
+	shape := boundary{input: len(input), labels: -1, output: -1}
+	if c.last && labels != nil {
+		shape.labels = len(labels)
+	}
+	if !c.last || output != nil {
+		shape.output = len(output)
+	}
+	if err := c.check(shape); err != nil {
+		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+	}
+	targets, err = c.checkIDs(input, labels)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+	}
+	params, err := c.paramsOf(parameters)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+	}
+	s, last := &c.evaluation, len(c.layers)-1
+	own := s.out[last]
+	defer func() { s.out[last] = own }()
+	s.input = c.enter(c.staged.input, input, c.widths.input)
+	if output != nil && c.host {
+		s.out[last] = wrap(output, c.widths.output)
+	}
+	c.run(s, params, true)
+	if output != nil && !c.host {
+		c.dev.Download(output, s.out[last])
+	}
+	if shape.labels >= 0 {
+		loss = c.evaluationLoss(s.out[last], labels)
+	}
+	if err := c.dev.Synchronize(); err != nil {
+		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+	}
+	return loss, targets, nil
+}
+
+func (c *Computed) evaluationLoss(logits device.Mem, labels []byte) float64 {
+	targets := c.enter(c.staged.targets, labels, device.I32)
+	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, device.Mem{}, logits, targets, 0)
+	c.dev.Download(bytesOf(c.hostLosses), c.losses)
+	sum := 0.0
+	for _, l := range c.hostLosses {
+		sum += float64(l)
+	}
+	return sum
+}
+
+// paramsOf finds the tensors in a vector of parameters.
+func (c *Computed) paramsOf(v flat.Vector) ([]device.Mem, error) {
+	if v == nil {
+		return c.params, nil
+	}
+	o, ok := v.(*Vector)
+	if !ok || o.dev != c.dev {
+		return nil, fmt.Errorf("parameters are a %T; they must be a vector that NewVector made on the same device", v)
+	}
+	if o.Len() != c.length {
+		return nil, fmt.Errorf("parameters have %d elements; the stage has %d", o.Len(), c.length)
+	}
+	for i := range c.tensors {
+		c.otherParams[i] = c.tensors[i].cut(o.mem)
+	}
+	return c.otherParams, nil
+}
+
+// boundary holds the bytes of a call's buffers; -1 for those that it does not use.
+type boundary struct{ input, labels, output int }
+
+// check compares the lengths of a call's buffers with the stage's shape.
+func (c *Computed) check(b boundary) error {
+	w := c.widths
+	for _, f := range [...]struct {
+		name        string
+		found, want int
+	}{
+		{"input boundary", b.input, w.in[0] * w.input.Bytes()},
+		{"labels", b.labels, c.targets() * device.I32.Bytes()},
+		{"output boundary", b.output, w.out[len(w.out)-1] * w.output.Bytes()},
+	} {
+		if f.found >= 0 && f.found != f.want {
+			return fmt.Errorf("the %s buffer has %d bytes, want %d", f.name, f.found, f.want)
+		}
+	}
+	return nil
+}
+
+// checkIDs refuses token ids and targets that the model does not have, before they index a table. It returns the number of targets that
+// are not ignored.
+func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
+	if c.first && c.widths.input == device.I32 {
+		for i, id := range int32s(input) {
+			if id < 0 || int(id) >= c.config.Model.Vocabulary() {
+				return 0, fmt.Errorf("token %d at sample %d, position %d; the model's ids are 0 to %d",
+					id, i/c.config.Sequence, i%c.config.Sequence, c.config.Model.Vocabulary()-1)
+			}
+		}
+	}
+	if !c.last {
+		return 0, nil
+	}
+	for i, id := range int32s(labels) {
+		if id < -1 || int(id) >= c.config.Model.Loss.Classes() {
+			return 0, fmt.Errorf("target %d at index %d; targets are 0 to %d, or -1 for none", id, i, c.config.Model.Loss.Classes()-1)
+		}
+		if id >= 0 {
+			valid++
+		}
+	}
+	return valid, nil
+}
+
+// enter brings a host buffer to the device: wrapped, or copied to own.
+func (c *Computed) enter(own device.Mem, b []byte, t device.Type) device.Mem {
+	if c.host {
+		return wrap(b, t)
+	}
+	c.dev.Upload(own, b)
+	return own
+}
+
+// window is where the device writes what a host buffer is to receive.
+func (c *Computed) window(own device.Mem, b []byte, t device.Type) device.Mem {
+	if c.host {
+		return wrap(b, t)
+	}
+	return own
+}
+
+// wrap views a host buffer as memory of a device that shares the host's.
+func wrap(b []byte, t device.Type) device.Mem {
+	return device.NewMem(unsafe.Pointer(unsafe.SliceData(b)), len(b)/t.Bytes(), t)
+}
+
+func int32s(b []byte) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+// pin finds a free slot for a micro-batch.
+func (c *Computed) pin(m Micro) (*slot, error) {
+	var found *slot
+	for i := range c.slots {
+		s := &c.slots[i]
+		if s.state == free {
+			if found == nil {
+				found = s
+			}
+		} else if s.micro.Index == m.Index {
+			return nil, errors.New("it is pinned already: its backward has not run")
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%d micro-batches are pinned already, the most that this stage was made for", len(c.slots))
+	}
+	found.micro = m
+	return found, nil
+}
+
+// pinned finds the slot of a micro-batch whose part may run now.
+func (c *Computed) pinned(m Micro, part Part) (*slot, error) {
+	if c.tiesSummed {
+		return nil, errors.New("the batch has ended: its gradients were summed; call ZeroGradients first")
+	}
+	if part > Weight {
+		return nil, fmt.Errorf("unknown part %d", part)
+	}
+	want := forwarded
+	if part == Weight {
+		want = inputReady
+	}
+	for i := range c.slots {
+		s := &c.slots[i]
+		if s.state != free && s.micro.Index == m.Index && s.micro.Step == m.Step {
+			if s.state != want {
+				return nil, errors.New("its halves run out of order: Input, then Weight, each once")
+			}
+			return s, nil
+		}
+	}
+	return nil, errors.New("it is not pinned: its forward has not run, or its backward has")
+}
+
+func (c *Computed) freeWeightSlot() *gradients {
+	for i := range c.weightSlots {
+		if !c.weightSlots[i].busy {
+			return &c.weightSlots[i]
+		}
+	}
+	return nil
+}
+
+func (c *Computed) fail(what string, m Micro, err error) error {
+	return fmt.Errorf("%s: %s of micro-batch %d of step %d: %w", c.config.what(), what, m.Index, m.Step, err)
+}

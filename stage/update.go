@@ -1,0 +1,118 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+// Loss implements Stage. Each micro-batch's mean over its valid targets counts with the micro-batch's weight.
+func (c *Computed) Loss() (float64, error) {
+	if !c.last || c.lossWeight == 0 {
+		return 0, nil
+	}
+	c.dev.Download(bytesOf(c.hostLosses), c.lossSum)
+	if err := c.dev.Synchronize(); err != nil {
+		return 0, fmt.Errorf("%s: loss: %w", c.config.what(), err)
+	}
+	sum := 0.0
+	for _, l := range c.hostLosses {
+		sum += float64(l)
+	}
+	loss := sum / c.lossWeight
+	return loss, c.finite("loss", loss)
+}
+
+func (c *Computed) finite(what string, value float64) error {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return &NonFiniteError{What: what, Stage: c.config.Index, Step: c.step, Value: value}
+	}
+	return nil
+}
+
+// sumTies adds the gradients of copies that lie on this stage, once a batch. The sum of two numbers does not depend on their
+// order, so it has the bits that two stages get which add each other's.
+func (c *Computed) sumTies() {
+	if c.tiesSummed {
+		return
+	}
+	for _, p := range c.pairs {
+		original, copied := c.grads[p[0]], c.grads[p[1]]
+		c.dev.Add(original, original, copied)
+		c.dev.Copy(copied, original)
+	}
+	c.tiesSummed = true
+}
+
+// SquaredNorm implements Stage: sum = sum + |g|^2 tensor by tensor, so that stages which pass the sum along do the same additions
+// as one stage that has all tensors.
+func (c *Computed) SquaredNorm(sum float64) (float64, error) {
+	if c.config.ForwardOnly {
+		return sum, nil
+	}
+	c.sumTies()
+	for i := range c.tensors {
+		if t := &c.tensors[i]; t.TiedTo == "" {
+			sum += c.dev.Dot(t.g, t.g)
+		}
+	}
+	if err := c.dev.Synchronize(); err != nil {
+		return 0, fmt.Errorf("%s: gradient norm: %w", c.config.what(), err)
+	}
+	return sum, c.finite("gradient norm", math.Sqrt(sum))
+}
+
+// Step implements Stage. Adam's bias correction takes h.Step+1 as the number of updates, this one included, since its
+// moments were zero (Kingma and Ba 2015, algorithm 1): whoever starts with fresh State counts from 0 again.
+func (c *Computed) Step(h Hyper, delta flat.Vector) error {
+	if c.config.ForwardOnly {
+		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, errors.New("the stage is forward-only"))
+	}
+	c.sumTies()
+	var d device.Mem
+	if delta != nil {
+		d = c.parameters.operand(delta)
+	}
+	o := c.config.Optimizer
+	for i := range c.tensors {
+		t := &c.tensors[i]
+		decay := float32(0)
+		if t.param.Decay {
+			decay = float32(o.WeightDecay)
+		}
+		if o.Name == "sgd" {
+			c.dev.SGDStep(t.p, t.g, t.s[0], t.cut(d), device.SGD{
+				LearningRate: h.LearningRate, Momentum: float32(o.Momentum), Nesterov: o.Nesterov,
+				First: h.Step == 0, WeightDecay: decay, GradScale: h.GradScale,
+			})
+			continue
+		}
+		c.dev.AdamStep(t.p, t.g, t.s[0], t.s[1], t.cut(d), device.Adam{
+			LearningRate: h.LearningRate, Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Epsilon: float32(o.Epsilon),
+			WeightDecay: decay, Decoupled: o.Name == "adamw", GradScale: h.GradScale,
+			Correction1: correction(o.Beta1, h.Step), Correction2: correction(o.Beta2, h.Step),
+		})
+	}
+	if err := c.dev.Synchronize(); err != nil {
+		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, err)
+	}
+	return nil
+}
+
+func correction(beta float64, step uint64) float32 {
+	return float32(1 - math.Pow(beta, float64(step+1)))
+}
+
+// ZeroGradients implements Stage.
+func (c *Computed) ZeroGradients() {
+	if c.gradients != nil {
+		c.gradients.Zero()
+	}
+	if c.last {
+		c.dev.Zero(c.lossSum)
+	}
+	c.lossWeight, c.tiesSummed = 0, false
+}
