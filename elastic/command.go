@@ -26,6 +26,8 @@ var commands = map[string]func() Command{
 	(*CommitRound)(nil).Kind():     func() Command { return new(CommitRound) },
 	(*EndJob)(nil).Kind():          func() Command { return new(EndJob) },
 	(*CancelJob)(nil).Kind():       func() Command { return new(CancelJob) },
+	(*RequestCancel)(nil).Kind():   func() Command { return new(RequestCancel) },
+	(*DiscardRound)(nil).Kind():    func() Command { return new(DiscardRound) },
 }
 
 // CommandVersion is the version of the command format that this program writes, and the newest it reads.
@@ -85,6 +87,8 @@ type SubmitJob struct {
 	Base      string    `json:"base"`
 	Owner     uint32    `json:"owner"`
 	Submitted time.Time `json:"submitted"` // the proposer's clock; the state machine reads none
+	// Spec is the job as it was admitted, every count resolved; the coordinator's own.
+	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
 // Kind implements Command.
@@ -94,7 +98,7 @@ func (c *SubmitJob) apply(s *State) (string, error) {
 	id := s.newID()
 	s.jobs[id] = &Job{
 		ID: id, Name: c.Name, Source: c.Source, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
-		Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
+		Spec: slices.Clone(c.Spec), Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
 	}
 	return id, nil
 }

@@ -38,10 +38,14 @@ type Job struct {
 	Base      string    `json:"base"`          // directory that relative paths start from
 	Owner     uint32    `json:"owner"`         // user id of the submitter
 	Submitted time.Time `json:"submitted"`     // by the clock of the node that took the submission
+	// Spec is the job as it was admitted; the coordinator's own. A newer program runs it as the older one meant it.
+	Spec json.RawMessage `json:"spec,omitempty"`
 	State     JobState  `json:"state"`
 	Reason    string    `json:"reason"` // why it is in this state, for people
 	// Ended is when it ended, by the clock of the proposer; nil until then.
 	Ended *time.Time `json:"ended,omitempty"`
+	// Cancelling says that somebody wants the job to end; it commits what it can, then CancelJob ends it.
+	Cancelling bool `json:"cancelling,omitempty"`
 
 	Generation uint64          `json:"generation"`          // grows by one with each placement; 0 before the first
 	Placement  json.RawMessage `json:"placement,omitempty"` // of this generation; the coordinator's own
