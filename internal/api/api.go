@@ -83,6 +83,8 @@ type SubmitRequest struct {
 	Source string   `json:"source"` // its text
 	Set    []string `json:"set"`    // overrides: "train.steps=50"
 	Base   string   `json:"base"`   // absolute directory that relative paths start from
+	// Env holds the submitter's variables that the file's paths name; the daemon's own environment is never looked at.
+	Env map[string]string `json:"env,omitempty"`
 }
 
 // SubmitResponse answers it.
@@ -93,6 +95,7 @@ type SubmitResponse struct {
 
 // Error is the body of every answer that is not 2xx.
 type Error struct {
+	Status   int       `json:"-"` // of HTTP
 	Message  string    `json:"error"`
 	Problems []Problem `json:"problems,omitempty"` // of a refused job file
 }

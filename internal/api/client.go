@@ -1,0 +1,212 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Client talks to a daemon over its unix socket. It is safe for concurrent use. Every call ends when its context does; calls
+// that answer at once end after a minute at the latest.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// callTimeout bounds every call but the streams. A submit reads all the job's data files once.
+const callTimeout = time.Minute
+
+// maxLine bounds a line of a stream.
+const maxLine = 1 << 20
+
+// NewClient returns a client of the daemon on a socket. It dials on first use.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		c, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
+		if err != nil && ctx.Err() == nil {
+			return nil, &ConnectError{Socket: socket, Err: err}
+		}
+		return c, err
+	}
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Close closes idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Submit submits a job file. A refused one is an *Error with Problems.
+func (c *Client) Submit(ctx context.Context, r SubmitRequest) (SubmitResponse, error) {
+	var answer SubmitResponse
+	err := c.call(ctx, http.MethodPost, PathJobs, r, &answer)
+	return answer, err
+}
+
+// Jobs returns all jobs, in the order of submission.
+func (c *Client) Jobs(ctx context.Context) ([]JobStatus, error) {
+	var answer []JobStatus
+	err := c.call(ctx, http.MethodGet, PathJobs, nil, &answer)
+	return answer, err
+}
+
+// Job returns one job.
+func (c *Client) Job(ctx context.Context, ref string) (JobStatus, error) {
+	var answer JobStatus
+	err := c.call(ctx, http.MethodGet, PathJob(ref), nil, &answer)
+	return answer, err
+}
+
+// Cancel asks a job to commit and stop.
+func (c *Client) Cancel(ctx context.Context, ref string) (JobStatus, error) {
+	var answer JobStatus
+	err := c.call(ctx, http.MethodPost, PathJob(ref, "cancel"), nil, &answer)
+	return answer, err
+}
+
+// Nodes returns the nodes of the cluster.
+func (c *Client) Nodes(ctx context.Context) ([]NodeStatus, error) {
+	var answer []NodeStatus
+	err := c.call(ctx, http.MethodGet, PathNodes, nil, &answer)
+	return answer, err
+}
+
+// Version returns the daemon's version.
+func (c *Client) Version(ctx context.Context) (VersionInfo, error) {
+	var answer VersionInfo
+	err := c.call(ctx, http.MethodGet, PathVersion, nil, &answer)
+	return answer, err
+}
+
+// Watch calls each with every status of a job as it changes, until it has ended. It returns the last status; an error that
+// wraps io.ErrUnexpectedEOF means that the daemon went away first. each must not block for long; nil is allowed.
+func (c *Client) Watch(ctx context.Context, ref string, each func(JobStatus)) (JobStatus, error) {
+	var last JobStatus
+	body, err := c.stream(ctx, PathJob(ref, "watch"))
+	if err != nil {
+		return last, err
+	}
+	defer body.Close() //nolint:errcheck // only read
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var s JobStatus
+		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+			return last, fmt.Errorf("watch job %s: decode status: %w", ref, err)
+		}
+		last = s
+		if each != nil {
+			each(s)
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return last, err
+	}
+	if !last.State.Ended() {
+		return last, fmt.Errorf("watch job %s: the daemon at %s closed the stream: %w", ref, c.socket, io.ErrUnexpectedEOF)
+	}
+	return last, nil
+}
+
+// Logs copies a job's log to w. With follow it goes on until the job has ended.
+func (c *Client) Logs(ctx context.Context, ref string, follow bool, w io.Writer) error {
+	path := PathJob(ref, "logs")
+	if follow {
+		path += "?follow=1"
+	}
+	return c.copy(ctx, path, "logs of job "+ref, w)
+}
+
+// Model copies a tar of the exported model of the job's last committed round to w.
+func (c *Client) Model(ctx context.Context, ref string, w io.Writer) error {
+	return c.copy(ctx, PathJob(ref, "model"), "model of job "+ref, w)
+}
+
+func (c *Client) copy(ctx context.Context, path, what string, w io.Writer) error {
+	body, err := c.stream(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // only read
+	if _, err := io.Copy(w, body); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return fmt.Errorf("read the %s from %s: %w", what, c.socket, err)
+	}
+	return nil
+}
+
+// call sends body as JSON and decodes the answer.
+func (c *Client) call(ctx context.Context, method, path string, body, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var reader io.Reader = http.NoBody
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("%s %s: encode: %w", method, path, err)
+		}
+		reader = bytes.NewReader(text)
+	}
+	response, err := c.do(ctx, method, path, reader)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
+		return fmt.Errorf("%s %s: decode the answer of %s: %w", method, path, c.socket, err)
+	}
+	return nil
+}
+
+// stream returns the body of a successful answer.
+func (c *Client) stream(ctx context.Context, path string) (io.ReadCloser, error) {
+	response, err := c.do(ctx, http.MethodGet, path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
+}
+
+// do sends a request and turns an answer that is not 2xx into an *Error.
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://avgpiped"+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.http.Do(request)
+	if err != nil {
+		var unreachable *ConnectError
+		if errors.As(err, &unreachable) {
+			return nil, unreachable
+		}
+		return nil, fmt.Errorf("%s %s at %s: %w", method, path, c.socket, err)
+	}
+	if response.StatusCode/100 == 2 {
+		return response, nil
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	return nil, readError(response)
+}
+
+// readError reads an answer that is not 2xx.
+func readError(response *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxLine))
+	if err != nil {
+		return fmt.Errorf("%s: read the error: %w", response.Status, err)
+	}
+	e := &Error{Status: response.StatusCode}
+	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if kind != "application/json" || json.Unmarshal(text, e) != nil || e.Message == "" {
+		e.Message = fmt.Sprintf("%s: %s", response.Status, bytes.TrimSpace(text))
+	}
+	return e
+}

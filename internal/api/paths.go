@@ -1,0 +1,44 @@
+package api
+
+import "net/url"
+
+// The paths of the API. JOB is an id or the name of exactly one job.
+//
+//	POST /v1/jobs               SubmitRequest -> 201 SubmitResponse; 422 Error with Problems
+//	GET  /v1/jobs               -> []JobStatus, in the order of submission
+//	GET  /v1/jobs/JOB           -> JobStatus
+//	GET  /v1/jobs/JOB/watch     -> JobStatus per line whenever it changes, at most 4 a second; the last one has ended
+//	GET  /v1/jobs/JOB/logs      -> the job's log, JSON per line; ?follow=1 goes on until the job has ended
+//	GET  /v1/jobs/JOB/model     -> a tar of the exported model of the last committed round
+//	POST /v1/jobs/JOB/cancel    -> 202 JobStatus
+//	GET  /v1/nodes              -> []NodeStatus
+//	GET  /v1/version            -> VersionInfo
+//	GET  /metrics               -> Prometheus text
+const (
+	PathJobs    = "/v1/jobs"
+	PathNodes   = "/v1/nodes"
+	PathVersion = "/v1/version"
+	PathMetrics = "/metrics"
+)
+
+// DefaultSocket is where an installed daemon listens.
+const DefaultSocket = "/run/avgpipe/avgpiped.sock"
+
+// ContentTypeStream is that of answers with one JSON value per line.
+const ContentTypeStream = "application/x-ndjson"
+
+// VersionInfo says which program a daemon is.
+type VersionInfo struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+	Node    string `json:"node"`
+}
+
+// PathJob returns the path of a job, or of something below it: PathJob("7", "watch").
+func PathJob(ref string, below ...string) string {
+	path := PathJobs + "/" + url.PathEscape(ref)
+	for _, b := range below {
+		path += "/" + b
+	}
+	return path
+}

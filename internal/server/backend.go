@@ -1,0 +1,30 @@
+package server
+
+import (
+	"context"
+	"io"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// Backend answers the API's questions. Its methods are called concurrently and return when ctx ends. An error that is an
+// *api.Error goes to the client as it is; any other one becomes a 500 and is logged.
+type Backend interface {
+	// Submit checks a job file and queues the job. peer is who asks.
+	Submit(ctx context.Context, r api.SubmitRequest, peer Peer) (api.SubmitResponse, error)
+	// Jobs returns every job, in the order of submission.
+	Jobs(ctx context.Context) ([]api.JobStatus, error)
+	// Job returns the job with an id, or the only one with a name.
+	Job(ctx context.Context, ref string) (api.JobStatus, error)
+	// Cancel asks a job to commit and stop. It returns before it has.
+	Cancel(ctx context.Context, ref string) (api.JobStatus, error)
+	// Log opens a job's log. Reading past its end gives io.EOF until more is written.
+	Log(ctx context.Context, ref string) (io.ReadCloser, error)
+	// Model writes a tar of the exported model of the job's last committed round. An error before the first byte reaches
+	// the client as an answer, a later one as a broken connection.
+	Model(ctx context.Context, ref string, w io.Writer) error
+	// Nodes returns the nodes of the cluster.
+	Nodes(ctx context.Context) ([]api.NodeStatus, error)
+	// Version returns what runs here.
+	Version() api.VersionInfo
+}

@@ -1,0 +1,174 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// Limits of the server.
+const (
+	maxBody       = 1 << 20          // of a request, bytes
+	headerTimeout = 5 * time.Second  // to send a request's header
+	readTimeout   = 30 * time.Second // to send a request
+	answerTimeout = 2 * time.Minute  // to work an answer out and send it; streams go by writeTimeout
+	writeTimeout  = 30 * time.Second // to take one piece of a stream
+	idleTimeout   = 2 * time.Minute  // between requests of a connection
+	closeTimeout  = 2 * time.Second  // for running requests when the server ends
+)
+
+// Config is what Serve needs. Every field is required.
+type Config struct {
+	Listener net.Listener // closed by Serve
+	Backend  Backend
+	Log      *zap.Logger
+}
+
+// Serve answers requests until ctx ends, then cancels the running ones and returns when they have. It fails only when the
+// listener does.
+func Serve(ctx context.Context, c Config) error {
+	requests, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := &http.Server{
+		Handler:           Handler(c.Backend, c.Log),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      answerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          zap.NewStdLog(c.Log),
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ConnContext:       withPeer,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(c.Listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve %s: %w", c.Listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	ending, done := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer done()
+	if err := s.Shutdown(ending); err != nil {
+		c.Log.Warn("requests did not end, closing them", zap.Error(err))
+		if err := s.Close(); err != nil {
+			c.Log.Warn("close the server", zap.Error(err))
+		}
+	}
+	<-failed
+	return nil
+}
+
+// Handler returns the API as a handler, for Serve and for tests.
+func Handler(b Backend, log *zap.Logger) http.Handler {
+	h := &handler{backend: b, log: log}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+api.PathJobs, h.answer(http.StatusCreated, h.submit))
+	mux.HandleFunc("GET "+api.PathJobs, h.answer(http.StatusOK, h.jobs))
+	mux.HandleFunc("GET "+api.PathJobs+"/{job}", h.answer(http.StatusOK, h.job))
+	mux.HandleFunc("POST "+api.PathJobs+"/{job}/cancel", h.answer(http.StatusAccepted, h.cancel))
+	mux.HandleFunc("GET "+api.PathJobs+"/{job}/watch", h.stream(api.ContentTypeStream, h.watch))
+	mux.HandleFunc("GET "+api.PathJobs+"/{job}/logs", h.stream(api.ContentTypeStream, h.logs))
+	mux.HandleFunc("GET "+api.PathJobs+"/{job}/model", h.stream("application/x-tar", h.model))
+	mux.HandleFunc("GET "+api.PathNodes, h.answer(http.StatusOK, h.nodes))
+	mux.HandleFunc("GET "+api.PathVersion, h.answer(http.StatusOK, h.version))
+	mux.Handle("GET "+api.PathMetrics, metricsHandler(b, log))
+	mux.HandleFunc("/", h.answer(http.StatusOK, unknown))
+	return http.MaxBytesHandler(mux, maxBody)
+}
+
+type handler struct {
+	backend Backend
+	log     *zap.Logger
+}
+
+// answer turns a function that returns a value into a handler that sends it as JSON.
+func (h *handler) answer(status int, f func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		value, err := f(r)
+		if err != nil {
+			h.refuse(w, r, err)
+			return
+		}
+		h.send(w, r, status, value)
+	}
+}
+
+// send writes a value as JSON. The header is gone by the time that writing can fail, so a failure is only logged.
+func (h *handler) send(w http.ResponseWriter, r *http.Request, status int, value any) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		h.log.Error("encode an answer", zap.String("path", r.URL.Path), zap.Error(err))
+		http.Error(w, "internal error: the answer cannot be encoded", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if _, err := w.Write(append(text, '\n')); err != nil {
+		h.log.Debug("send an answer", zap.String("path", r.URL.Path), zap.Error(err))
+	}
+}
+
+// refuse sends an error.
+func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	var e *api.Error
+	if !errors.As(err, &e) {
+		h.log.Error("request failed", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Error(err))
+		e = api.Errorf(http.StatusInternalServerError, "%s %s: %v", r.Method, r.URL.Path, err)
+	}
+	status := e.Status
+	if status == 0 {
+		status = http.StatusInternalServerError
+	}
+	h.send(w, r, status, e)
+}
+
+func unknown(r *http.Request) (any, error) {
+	return nil, api.Errorf(http.StatusNotFound, "%s %s: the API has no such path", r.Method, r.URL.Path)
+}
+
+func (h *handler) submit(r *http.Request) (any, error) {
+	peer, err := peerFrom(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	var request api.SubmitRequest
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&request); err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return nil, api.Errorf(http.StatusRequestEntityTooLarge, "submit: the request has more than %d bytes", large.Limit)
+		}
+		return nil, api.Errorf(http.StatusBadRequest, "submit: decode the request: %v", err)
+	}
+	return h.backend.Submit(r.Context(), request, peer)
+}
+
+func (h *handler) jobs(r *http.Request) (any, error) {
+	jobs, err := h.backend.Jobs(r.Context())
+	if jobs == nil {
+		jobs = []api.JobStatus{} // JSON: [], not null
+	}
+	return jobs, err
+}
+
+func (h *handler) job(r *http.Request) (any, error) {
+	return h.backend.Job(r.Context(), r.PathValue("job"))
+}
+
+func (h *handler) cancel(r *http.Request) (any, error) {
+	return h.backend.Cancel(r.Context(), r.PathValue("job"))
+}
+
+func (h *handler) nodes(r *http.Request) (any, error) { return h.backend.Nodes(r.Context()) }
+
+func (h *handler) version(*http.Request) (any, error) { return h.backend.Version(), nil }
