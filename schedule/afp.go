@@ -10,24 +10,32 @@ import (
 // advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023, section 4): 1f1b with more forwards ahead, so
 // that a stage has work while a message travels. Without costs the warm-up is the published grid, min(M, 2(K-k)+1) for
 // k = 1..K; with costs each link gets what hides it. Stage k pins as many micro-batches as its warm-up.
+//
+// With links as slow as a forward or a backward:
+//
+//	time     0              5              10             15             20
+//	stage 0  F0 F1 F2 F3 F4 ............B0 F5 B1 ...B2 ...B3 ...B4 ...B5   busy  60%, pins 5
+//	stage 1  ......F0 F1 F2 ......B0 F3 B1 F4 B2 F5 B3 ...B4 ...B5 ......  busy  60%, pins 3
+//	stage 2  ............F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ............  busy  60%, pins 1
+//	batch time 20, bubble 40.0%
 func advanceForward(r Request) (Plan, string) {
-	steps, reason := publishedSteps(r.Stages), "no costs known: the published grid"
+	steps, reason := publishedSteps(r.Stages), "the published grid (no costs known)"
 	if r.Costs != nil {
 		steps = sizedSteps(*r.Costs, r.Stages, r.MicroBatches)
-		reason = "sized so that each link hides behind compute"
+		reason = "sized to hide each link behind compute"
 	}
 	wanted := warmupsOf(steps, r.MicroBatches)
 	warmups := wanted
 	if limited := lowerToLimit(steps, r); limited >= 0 {
 		warmups = warmupsOf(steps, r.MicroBatches)
-		reason += fmt.Sprintf(", lowered from %s because stage %d can pin %d", joinInts(wanted), limited, r.PinnedLimit[limited])
+		reason += fmt.Sprintf(", lowered from %s since stage %d can pin %d", joinInts(wanted), limited, r.PinnedLimit[limited])
 		if r.Costs != nil {
 			ideal, got := SteadyPeriod(wanted, *r.Costs), SteadyPeriod(warmups, *r.Costs)
 			reason += fmt.Sprintf(" (%.3g%% longer per micro-batch)", 100*(got/ideal-1))
 		}
 	}
 	return forwardsAhead(warmups, r.MicroBatches),
-		fmt.Sprintf("warm-up %s: %s%s", joinInts(warmups), reason, sameAs(warmups, r.MicroBatches))
+		fmt.Sprintf("warm-up %s, %s%s", joinInts(warmups), reason, sameAs(warmups, r.MicroBatches))
 }
 
 // publishedSteps are the steps of the published grids: two per link.

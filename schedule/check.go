@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -16,18 +17,18 @@ type Limits struct {
 
 func (l Limits) validate(stages int) error {
 	if l.LinkDepth < 0 {
-		return fmt.Errorf("schedule: limits: link depth is %d; want 1 or more, or 0 for no limit", l.LinkDepth)
+		return fmt.Errorf("link depth is %d; want 1 or more, or 0 for no limit", l.LinkDepth)
 	}
-	return validatePinned("limits", l.Pinned, stages)
+	return validatePinned(l.Pinned, stages)
 }
 
-func validatePinned(what string, pinned []int, stages int) error {
+func validatePinned(pinned []int, stages int) error {
 	if pinned != nil && len(pinned) != stages {
-		return fmt.Errorf("schedule: %s: %d pinned limits for %d stages; want one a stage, or none", what, len(pinned), stages)
+		return fmt.Errorf("%d pinned limits for %s; want one a stage, or none", len(pinned), countOf(stages, "stage"))
 	}
 	for k, n := range pinned {
 		if n < 0 {
-			return fmt.Errorf("schedule: %s: pinned limit of stage %d is %d; want 1 or more, or 0 for no limit", what, k, n)
+			return fmt.Errorf("pinned limit of stage %d is %d; want 1 or more, or 0 for no limit", k, n)
 		}
 	}
 	return nil
@@ -42,25 +43,30 @@ func validatePinned(what string, pinned []int, stages int) error {
 //
 // A fault of the plan is an error of type *PlanError.
 func Check(plan Plan, microBatches int, limits Limits) error {
-	if len(plan) == 0 {
-		return fmt.Errorf("schedule: plan has no stages; want at least 1")
-	}
-	if microBatches < 1 {
-		return fmt.Errorf("schedule: %d micro-batches; want at least 1", microBatches)
-	}
 	if err := limits.validate(len(plan)); err != nil {
-		return err
+		return fmt.Errorf("schedule: check: %w", err)
 	}
-	if err := checkStages(plan, microBatches); err != nil {
-		return err
-	}
-	if err := checkLinks(plan); err != nil {
+	if err := checkOrder(plan, microBatches); err != nil {
 		return err
 	}
 	if err := checkPinned(plan, limits.Pinned); err != nil {
 		return err
 	}
-	return checkProgress(plan, limits.LinkDepth)
+	return checkProgress(plan, limits.LinkDepth, func(_, _ int) {})
+}
+
+// checkOrder proves what does not depend on limits, up to deadlock.
+func checkOrder(plan Plan, microBatches int) error {
+	if len(plan) == 0 {
+		return errors.New("schedule: the plan has no stages; want at least 1")
+	}
+	if microBatches < 1 {
+		return fmt.Errorf("schedule: %d micro-batches; want at least 1", microBatches)
+	}
+	if err := checkStages(plan, microBatches); err != nil {
+		return err
+	}
+	return checkLinks(plan)
 }
 
 // checkStages proves that each stage, by itself, does all work once and in an order that makes sense.
@@ -105,7 +111,7 @@ func checkOp(op Op, done []kindSet) (Problem, string) {
 		return OutOfRange, fmt.Sprintf("kind %d does not exist; want Forward, Backward, BackwardInput or BackwardWeight", op.Kind)
 	}
 	if op.Micro < 0 || op.Micro >= len(done) {
-		return OutOfRange, fmt.Sprintf("%v: the batch has %d micro-batches; want a number from 0 to %d", op, len(done), len(done)-1)
+		return OutOfRange, fmt.Sprintf("%v: the batch has %s; want a number from 0 to %d", op, countOf(len(done), "micro-batch"), len(done)-1)
 	}
 	before := done[op.Micro]
 	other := func(k Kind) Op { return Op{Kind: k, Micro: op.Micro} }
@@ -153,7 +159,7 @@ func missingWork(plan Plan, k, microBatches int, done func(Op) bool) error {
 		default:
 			continue
 		}
-		message := fmt.Sprintf("%s never runs; want every one of %d micro-batches once", missing, microBatches)
+		message := fmt.Sprintf("%s never runs; want each of %s once", missing, countOf(microBatches, "micro-batch"))
 		return plan.fault(Missing, cell{k, len(plan[k])}, nil, message)
 	}
 	return nil
@@ -162,10 +168,10 @@ func missingWork(plan Plan, k, microBatches int, done func(Op) bool) error {
 // checkLinks proves that both ends of each link agree on the order of its micro-batches, in both directions.
 func checkLinks(plan Plan) error {
 	for k := range len(plan) - 1 {
-		if err := checkOrder(plan, k, k+1, crossesDown); err != nil {
+		if err := checkLink(plan, k, k+1, crossesDown); err != nil {
 			return err
 		}
-		if err := checkOrder(plan, k+1, k, crossesUp); err != nil {
+		if err := checkLink(plan, k+1, k, crossesUp); err != nil {
 			return err
 		}
 	}
@@ -178,14 +184,14 @@ func crossesDown(k Kind) bool { return k == Forward }
 // crossesUp reports whether an op ends in a message to the stage before, and takes one from the next stage.
 func crossesUp(k Kind) bool { return k == Backward || k == BackwardInput }
 
-// checkOrder compares the micro-batches of the ops that cross from one stage to its neighbour.
-func checkOrder(plan Plan, from, to int, crosses func(Kind) bool) error {
+// checkLink compares the micro-batches of the ops that cross from one stage to its neighbour.
+func checkLink(plan Plan, from, to int, crosses func(Kind) bool) error {
 	i := nextCrossing(plan[from], 0, crosses)
 	for j := nextCrossing(plan[to], 0, crosses); j < len(plan[to]); j = nextCrossing(plan[to], j+1, crosses) {
 		sent, taken := plan[from][i], plan[to][j]
 		if sent.Micro != taken.Micro {
-			message := fmt.Sprintf("%v is next, but stage %d sends that of %v at this turn; a link delivers in order, so both stages must agree",
-				taken, from, sent)
+			message := fmt.Sprintf("%v takes the message of micro-batch %d, but stage %d sends that of %v first; a link delivers in order, so both must agree",
+				taken, taken.Micro, from, sent)
 			return plan.fault(Misordered, cell{to, j}, map[int]int{from: i}, message)
 		}
 		i = nextCrossing(plan[from], i+1, crosses)
@@ -217,13 +223,13 @@ func checkPinned(plan Plan, limits []int) error {
 	return nil
 }
 
-// checkProgress reports stages that wait for each other.
-func checkProgress(plan Plan, depth int) error {
+// checkProgress reports stages that wait for each other. It calls visit for each op, after the ops it depends on.
+func checkProgress(plan Plan, depth int, visit func(stage, position int)) error {
 	t := newTraversal(plan, depth)
-	if t.run(func(_, _ int) {}) {
+	if t.run(visit) {
 		return nil
 	}
-	stuck := make(map[int]int)
+	stuck := make(map[int]int) // stage -> position
 	var why []string
 	first := -1
 	for k, i := range t.next {
@@ -239,7 +245,7 @@ func checkProgress(plan Plan, depth int) error {
 		}
 	}
 	if len(stuck) > len(why) {
-		why = append(why, fmt.Sprintf("and %d stages more", len(stuck)-len(why)))
+		why = append(why, countOf(len(stuck)-len(why), "stage")+" more")
 	}
 	return plan.fault(Deadlock, cell{first, stuck[first]}, stuck, strings.Join(why, "; "))
 }

@@ -50,13 +50,16 @@ func (c Costs) Validate(stages int) error {
 		{"backward weight", c.BackwardWeight, stages, "stage", true},
 		{"link", c.Link, stages - 1, "link", true},
 	} {
-		if len(list.values) != list.want && !(list.optional && list.values == nil) {
-			return fmt.Errorf("costs: %s has %d values for %d stages; want one a %s: %d",
-				list.name, len(list.values), stages, list.unit, list.want)
+		if list.optional && list.values == nil {
+			continue
+		}
+		if len(list.values) != list.want {
+			return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d",
+				list.name, countOf(len(list.values), "value"), countOf(stages, "stage"), list.unit, list.want)
 		}
 		for i, v := range list.values {
 			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-				return fmt.Errorf("costs: %s of %s %d is %v; want a finite time, 0 or more", list.name, list.unit, i, v)
+				return fmt.Errorf("costs: %s time of %s %d is %v; want a finite time, 0 or more", list.name, list.unit, i, v)
 			}
 		}
 	}

@@ -2,6 +2,8 @@ package schedule
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -63,9 +65,7 @@ func malformed(rows [][]string, stage, position int, message string) error {
 func (p Plan) fault(problem Problem, at cell, also map[int]int, message string) error {
 	row := func(k int) []string { return strings.Fields(formatStage(p[k])) }
 	marks := map[int]int{at.stage: at.position}
-	for k, i := range also {
-		marks[k] = i
-	}
+	maps.Copy(marks, also)
 	return &PlanError{
 		Problem: problem, Stage: at.stage, Position: at.position, Message: message,
 		Grid: drawMarked(len(p), row, at, marks),
@@ -104,7 +104,7 @@ func drawMarked(stages int, row func(k int) []string, at cell, marks map[int]int
 // drawRow prints the cells around center, and center itself in angle brackets when it is marked.
 func drawRow(cells []string, center int, marked bool) string {
 	if marked && center >= len(cells) {
-		cells = append(cells[:len(cells):len(cells)], "?")
+		cells = append(slices.Clip(cells), "?")
 	}
 	from, to := max(0, min(center, len(cells))-windowCells), min(len(cells), center+windowCells+1)
 	var b strings.Builder

@@ -69,7 +69,7 @@ func (r Request) validate() error {
 			return err
 		}
 	}
-	return validatePinned("request", r.PinnedLimit, r.Stages)
+	return validatePinned(r.PinnedLimit, r.Stages)
 }
 
 // Generate returns the plan of the named schedule, and the reason for its shape in words for the user. The plan passes
@@ -100,23 +100,24 @@ func withinLimit(plan Plan, limits []int) error {
 			continue
 		}
 		if least := len(plan) - k; pinned[k] > least && least <= limit {
-			return fmt.Errorf("stage %d pins %d micro-batches, its limit is %d; 1f1b and afp pin as few as %d there",
-				k, pinned[k], limit, least)
+			return fmt.Errorf("stage %d pins %s, its limit is %d; 1f1b and afp pin as few as %d there",
+				k, countOf(pinned[k], "micro-batch"), limit, least)
 		}
-		return fmt.Errorf("stage %d pins %d micro-batches, its limit is %d; use smaller micro-batches, or no more than %d of them",
-			k, pinned[k], limit, limit)
+		return fmt.Errorf("stage %d pins %s, its limit is %d; use smaller micro-batches, or no more than %d of them",
+			k, countOf(pinned[k], "micro-batch"), limit, limit)
 	}
 	return nil
 }
 
 // fewMicroBatches warns where the batch cannot fill the pipeline: GPipe (Huang et al. 2019, section 2.3) has a bubble of
-// (K-1)/(M+K-1) even when links cost nothing, and no schedule that flushes has less.
+// (K-1)/(M+K-1) even when links cost nothing, and reordering whole backwards makes none smaller.
 func fewMicroBatches(r Request) string {
 	if r.MicroBatches >= r.Stages {
 		return ""
 	}
 	idle := 100 * float64(r.Stages-1) / float64(r.MicroBatches+r.Stages-1)
-	return fmt.Sprintf("; %d micro-batches cannot fill %d stages: at least %.0f%% of the time is bubble", r.MicroBatches, r.Stages, idle)
+	return fmt.Sprintf("; %s cannot fill %s: at least %.0f%% of the time is bubble",
+		countOf(r.MicroBatches, "micro-batch"), countOf(r.Stages, "stage"), idle)
 }
 
 // forwardsAhead is the order all schedules of one whole backward share (AvgPipe: Chen et al. 2023, section 4; here with
@@ -140,6 +141,18 @@ func forwardsAhead(warmups []int, microBatches int) Plan {
 		plan[k] = backing[start:len(backing):len(backing)]
 	}
 	return plan
+}
+
+// countOf prints a number and its noun: 1 stage, 2 stages, 3 micro-batches.
+func countOf(n int, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "ch"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // nearest is the valid name with the least edit distance to name, the first of equals.

@@ -15,6 +15,8 @@ import (
 //	check micro-batches=M [depth=D] [pinned=(A,B,..)]      the input is a plan
 //	measure            the input is a plan
 //	simulate [forward= backward= link=]                    the input is a plan
+//	draw [forward= backward= link=] [width=COLUMNS]        the input is a plan
+//	svg [forward= backward= link=]                         the input is a plan
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -48,11 +50,21 @@ func runScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 		return "ok", Check(plan, micros, Limits{Pinned: intsArg(t, d, "pinned"), LinkDepth: depth})
 	case "measure":
 		return fmt.Sprintf("warm-up %v\npinned %v\nin flight %+v", Warmup(plan), Pinned(plan), InFlight(plan)), nil
-	case "simulate":
-		result, err := Simulate(plan, *costsArg(t, d, len(plan)))
-		if err != nil {
-			return "", err
+	}
+	result, err := Simulate(plan, *costsArg(t, d, len(plan)))
+	if err != nil {
+		return "", err
+	}
+	switch d.Cmd {
+	case "draw":
+		var width int
+		if d.HasArg("width") {
+			d.ScanArgs(t, "width", &width)
 		}
+		return DrawText(plan, result, width), nil
+	case "svg":
+		return DrawSVG(plan, result), nil
+	case "simulate":
 		return fmt.Sprintf("makespan %.4f\nbusy %.4f\nbubble %.4f\npinned %v", result.Makespan, result.Busy, result.Bubble, result.Pinned), nil
 	}
 	t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)

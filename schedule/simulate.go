@@ -1,5 +1,7 @@
 package schedule
 
+import "fmt"
+
 // Span is when an op runs, in the unit of Costs, counted from the start of the batch.
 type Span struct{ Start, End float64 }
 
@@ -18,14 +20,16 @@ type Result struct {
 // A plan that Check refuses is refused here with the same error.
 func Simulate(plan Plan, costs Costs) (Result, error) {
 	microBatches := countForwards(plan)
-	if err := Check(plan, max(1, microBatches), Limits{}); err != nil {
+	if err := checkOrder(plan, max(1, microBatches)); err != nil {
 		return Result{}, err
 	}
 	if err := costs.Validate(len(plan)); err != nil {
-		return Result{}, err
+		return Result{}, fmt.Errorf("schedule: simulate: %w", err)
 	}
 	s := newSimulation(plan, costs, microBatches)
-	newTraversal(plan, 0).run(s.visit)
+	if err := checkProgress(plan, 0, s.visit); err != nil {
+		return Result{}, err
+	}
 	return s.result(), nil
 }
 
@@ -106,7 +110,7 @@ func (s *simulation) result() Result {
 		total += r.Busy[k]
 	}
 	if r.Makespan > 0 {
-		r.Bubble = 1 - total/(float64(len(s.plan))*r.Makespan)
+		r.Bubble = max(0, 1-total/(float64(len(s.plan))*r.Makespan)) // not below 0 by rounding
 	}
 	return r
 }

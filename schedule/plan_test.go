@@ -1,0 +1,135 @@
+package schedule
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const twoStages = "F0 F1 B0 B1\nF0 I0 W0 F1 B1"
+
+func mustParse(t *testing.T, text string) Plan {
+	t.Helper()
+	plan, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func TestPlanIsALineAStageInTextAndAnArrayOfLinesInJSON(t *testing.T) {
+	plan := mustParse(t, twoStages)
+	text, err := plan.MarshalText()
+	if err != nil || string(text) != twoStages {
+		t.Errorf("text %q, %v; want %q", text, err, twoStages)
+	}
+	data, err := json.Marshal(struct{ Plan Plan }{plan})
+	if want := `{"Plan":["F0 F1 B0 B1","F0 I0 W0 F1 B1"]}`; err != nil || string(data) != want {
+		t.Errorf("JSON %s, %v; want %s", data, err, want)
+	}
+	var fromText, fromJSON Plan
+	if err := fromText.UnmarshalText(text); err != nil {
+		t.Error(err)
+	}
+	if err := json.Unmarshal([]byte(`["F0 F1 B0 B1","F0 I0 W0 F1 B1"]`), &fromJSON); err != nil {
+		t.Error(err)
+	}
+	for _, got := range []Plan{fromText, fromJSON} {
+		if !slices.EqualFunc(got, plan, slices.Equal) {
+			t.Errorf("read back\n%v\nwant\n%v", got, plan)
+		}
+	}
+}
+
+func TestPlanRefusesBadJSON(t *testing.T) {
+	for _, c := range []struct{ data, want string }{
+		{`["F0 B0", ""]`, "stage 1, position 0: the stage has no work"},
+		{`["F0 B0", 3]`, "want an array of strings"},
+		{`[]`, "plan is empty"},
+		{`["F0 Q0"]`, `"Q0": unknown kind`},
+	} {
+		plan := mustParse(t, twoStages)
+		err := json.Unmarshal([]byte(c.data), &plan)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v; want %q in it", c.data, err, c.want)
+		}
+		if plan.String() != twoStages {
+			t.Errorf("%s: a refused text changed the plan", c.data)
+		}
+	}
+}
+
+func TestErrorsSayWhatAndWhere(t *testing.T) {
+	for _, c := range []struct {
+		text     string
+		problem  Problem
+		stage    int
+		position int
+	}{
+		{"F0 F1 B0 B1\nF0 Q0", Malformed, 1, 1},
+		{"F0 F2 B0 B2", OutOfRange, 0, 1},
+		{"F0 F1 B0 B1\nF0 F0 B0 B1", Repeated, 1, 1},
+		{"F0 F1 B0 B1\nF0 F1 W0 B1 I0", Premature, 1, 2},
+		{"F0 F1 B0", Missing, 0, 3},
+		{"F0 F1 B0 B1\nF0 F1 B1 B0", Misordered, 0, 2},
+		{"F0 F1 B0 B1\nF0 F1 B0 B1", OverLimit, 0, 1},
+		{"F0 B0 F1 B1\nF0 F1 B0 B1", Deadlock, 0, 1},
+	} {
+		plan, err := Parse(c.text)
+		if err == nil {
+			limits := Limits{}
+			if c.problem == OverLimit {
+				limits.Pinned = []int{1, 2}
+			}
+			err = Check(plan, 2, limits)
+		}
+		var fault *PlanError
+		if !errors.As(err, &fault) {
+			t.Errorf("%q: error %v; want a *PlanError", c.text, err)
+			continue
+		}
+		if fault.Problem != c.problem || fault.Stage != c.stage || fault.Position != c.position {
+			t.Errorf("%q: %v at stage %d, position %d; want %v at %d, %d",
+				c.text, fault.Problem, fault.Stage, fault.Position, c.problem, c.stage, c.position)
+		}
+	}
+}
+
+func TestCheckRefusesWhatTheGrammarCannotSay(t *testing.T) {
+	for _, c := range []struct {
+		plan Plan
+		want string
+	}{
+		{nil, "no stages"},
+		{Plan{nil}, "F0 never runs"},
+		{Plan{{{Kind: 9}, {Kind: Backward}}}, "kind 9 does not exist"},
+		{Plan{{{Micro: -1}, {Kind: Backward}}}, "want a number from 0 to 0"},
+	} {
+		if err := Check(c.plan, 1, Limits{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: error %v; want %q in it", c.plan, err, c.want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(twoStages)
+	f.Add("F0 B\n")
+	f.Add("  W1\t\x00\xff")
+	f.Fuzz(func(t *testing.T, text string) {
+		plan, err := Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := Parse(plan.String())
+		if err != nil || !slices.EqualFunc(again, plan, slices.Equal) {
+			t.Fatalf("%q parsed as\n%v\nwhich parses as\n%v, %v", text, plan, again, err)
+		}
+		// No plan, however odd, makes what consumes it fail other than by an error.
+		if result, err := Simulate(plan, Uniform(len(plan), 1, 2, 0.5)); err == nil {
+			DrawText(plan, result, 100)
+			InFlight(plan)
+		}
+	})
+}

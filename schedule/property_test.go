@@ -1,0 +1,279 @@
+package schedule
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// forSmall calls do for every K <= 8 and M <= 16.
+func forSmall(do func(stages, microBatches int)) {
+	for stages := 1; stages <= 8; stages++ {
+		for microBatches := 1; microBatches <= 16; microBatches++ {
+			do(stages, microBatches)
+		}
+	}
+}
+
+func mustGenerate(t *testing.T, name string, r Request) Plan {
+	t.Helper()
+	plan, _, err := Generate(name, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func mustSimulate(t *testing.T, plan Plan, costs Costs) Result {
+	t.Helper()
+	result, err := Simulate(plan, costs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(1, math.Abs(a), math.Abs(b)) }
+
+// randomCosts are those of stages that differ, with about half the links free.
+func randomCosts(r *rand.Rand, stages int) Costs {
+	c := Uniform(stages, 0, 0, 0)
+	for k := range stages {
+		c.Forward[k], c.Backward[k] = 0.1+3*r.Float64(), 0.1+6*r.Float64()
+	}
+	for k := range c.Link {
+		c.Link[k] = max(0, 8*r.Float64()-4)
+	}
+	return c
+}
+
+// TestGeneratedPlansPassCheck also with links just as deep as InFlight says.
+func TestGeneratedPlansPassCheck(t *testing.T) {
+	for _, name := range Names() {
+		forSmall(func(stages, microBatches int) {
+			plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches})
+			depth := 0
+			for _, link := range InFlight(plan) {
+				depth = max(depth, link.Forward, link.Backward)
+			}
+			if err := Check(plan, microBatches, Limits{Pinned: Pinned(plan), LinkDepth: depth}); err != nil {
+				t.Errorf("%s, K=%d, M=%d: %v", name, stages, microBatches, err)
+			}
+		})
+	}
+}
+
+// TestPinnedIsTheClosedForm: M for gpipe, min(M, K-k) for 1f1b, min(M, 2(K-k)-1) for the published afp, k from 0.
+func TestPinnedIsTheClosedForm(t *testing.T) {
+	closed := map[string]func(stages, microBatches, k int) int{
+		"gpipe": func(_, m, _ int) int { return m },
+		"1f1b":  func(stages, m, k int) int { return min(m, stages-k) },
+		"afp":   func(stages, m, k int) int { return min(m, 2*(stages-k)-1) },
+	}
+	for _, name := range Names() {
+		forSmall(func(stages, microBatches int) {
+			plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches})
+			pinned, warmup := Pinned(plan), Warmup(plan)
+			for k := range plan {
+				if want := closed[name](stages, microBatches, k); pinned[k] != want || warmup[k] != want {
+					t.Errorf("%s, K=%d, M=%d: stage %d pins %d after a warm-up of %d; want %d", name, stages, microBatches, k, pinned[k], warmup[k], want)
+				}
+			}
+		})
+	}
+}
+
+// TestBubbleIsTheClosedForm: (K-1)/(M+K-1) for every schedule of whole backwards where links cost nothing.
+func TestBubbleIsTheClosedForm(t *testing.T) {
+	for _, name := range Names() {
+		forSmall(func(stages, microBatches int) {
+			for _, backward := range []float64{1, 2, 1.31} {
+				costs := Uniform(stages, 1, backward, 0)
+				for _, known := range []*Costs{nil, &costs} {
+					plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches, Costs: known})
+					got := mustSimulate(t, plan, costs).Bubble
+					if want := float64(stages-1) / float64(microBatches+stages-1); !near(got, want) {
+						t.Errorf("%s, K=%d, M=%d, B=%v: bubble %v; want %v", name, stages, microBatches, backward, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBatchTimeWithEnoughWarmup: T = M (F+B) + (K-1)(F+B+2c) for gpipe and the sized afp, and for the published grid while 2c <= F+B.
+func TestBatchTimeWithEnoughWarmup(t *testing.T) {
+	forSmall(func(stages, microBatches int) {
+		for _, link := range []float64{0, 0.5, 1.5, 4, 40} {
+			costs := Uniform(stages, 1, 2, link)
+			want := float64(microBatches)*3 + float64(stages-1)*(3+2*link)
+			for _, c := range []struct {
+				name  string
+				known *Costs
+			}{{"gpipe", nil}, {"afp", &costs}, {"afp", nil}} {
+				if c.name == "afp" && c.known == nil && 2*link > 3 {
+					continue
+				}
+				plan := mustGenerate(t, c.name, Request{Stages: stages, MicroBatches: microBatches, Costs: c.known})
+				if got := mustSimulate(t, plan, costs).Makespan; !near(got, want) {
+					t.Errorf("%s, K=%d, M=%d, c=%v: batch time %v; want %v", c.name, stages, microBatches, link, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestCheckValue: K=2, M=8, F=1, B=1.31, c=1 takes 22.79 by gpipe and afp, 28.79 by 1f1b.
+func TestCheckValue(t *testing.T) {
+	costs := Uniform(2, 1, 1.31, 1)
+	for name, want := range map[string]float64{"gpipe": 22.79, "afp": 22.79, "1f1b": 28.79} {
+		for _, known := range []*Costs{nil, &costs} {
+			plan := mustGenerate(t, name, Request{Stages: 2, MicroBatches: 8, Costs: known})
+			if got := mustSimulate(t, plan, costs).Makespan; !near(got, want) {
+				t.Errorf("%s: %v; want %v", name, got, want)
+			}
+		}
+	}
+}
+
+func TestAFPIsNeverSlowerThanGPipeNorPinsMore(t *testing.T) {
+	r := rand.New(rand.NewPCG(2023, 1))
+	forSmall(func(stages, microBatches int) {
+		for range 20 {
+			costs := randomCosts(r, stages)
+			request := Request{Stages: stages, MicroBatches: microBatches, Costs: &costs}
+			gpipe := mustSimulate(t, mustGenerate(t, "gpipe", request), costs)
+			afp := mustSimulate(t, mustGenerate(t, "afp", request), costs)
+			if afp.Makespan > gpipe.Makespan*(1+1e-9) {
+				t.Errorf("K=%d, M=%d, %+v: afp takes %v, gpipe %v", stages, microBatches, costs, afp.Makespan, gpipe.Makespan)
+			}
+			for k := range afp.Pinned {
+				if afp.Pinned[k] > gpipe.Pinned[k] {
+					t.Errorf("K=%d, M=%d: stage %d pins %d by afp, %d by gpipe", stages, microBatches, k, afp.Pinned[k], gpipe.Pinned[k])
+				}
+			}
+		}
+	})
+}
+
+// TestSizedAFPKeepsThePaceOfTheSlowestStage: no link shows in the steady state.
+func TestSizedAFPKeepsThePaceOfTheSlowestStage(t *testing.T) {
+	r := rand.New(rand.NewPCG(2023, 2))
+	for range 500 {
+		stages := 1 + r.IntN(8)
+		costs := randomCosts(r, stages)
+		warmups := Warmup(mustGenerate(t, "afp", Request{Stages: stages, MicroBatches: 200, Costs: &costs}))
+		slowest := 0.0
+		for k := range stages {
+			slowest = max(slowest, costs.Forward[k]+costs.Backward[k])
+		}
+		if got := SteadyPeriod(warmups, costs); !near(got, slowest) {
+			t.Errorf("%+v, warm-up %v: %v a micro-batch; want %v", costs, warmups, got, slowest)
+		}
+	}
+}
+
+// TestLimitedAFPStaysBetween1F1BAndItsLimit, and says which limit lowered it.
+func TestLimitedAFPStaysBetween1F1BAndItsLimit(t *testing.T) {
+	r := rand.New(rand.NewPCG(2023, 3))
+	lowered := 0
+	for range 1000 {
+		stages, microBatches := 1+r.IntN(8), 1+r.IntN(24)
+		costs := randomCosts(r, stages)
+		request := Request{Stages: stages, MicroBatches: microBatches, Costs: &costs}
+		free := Warmup(mustGenerate(t, "afp", request))
+		request.PinnedLimit = make([]int, stages)
+		for k := range stages {
+			if r.IntN(3) > 0 {
+				request.PinnedLimit[k] = min(microBatches, stages-k) + r.IntN(6)
+			}
+		}
+		plan, reason, err := Generate("afp", request)
+		if err != nil {
+			t.Fatalf("%+v: %v", request, err)
+		}
+		warmups := Warmup(plan)
+		for k, w := range warmups {
+			limit := request.PinnedLimit[k]
+			if w < min(microBatches, stages-k) || w > free[k] || limit > 0 && w > limit {
+				t.Errorf("K=%d, M=%d, limits %v: warm-up %v from %v", stages, microBatches, request.PinnedLimit, warmups, free)
+			}
+		}
+		if !slices.Equal(warmups, free) {
+			lowered++
+			if want := "lowered from " + joinInts(free); !strings.Contains(reason, want) {
+				t.Errorf("reason %q; want %q in it", reason, want)
+			}
+		}
+	}
+	if lowered < 100 {
+		t.Errorf("only %d of 1000 cases lowered anything", lowered)
+	}
+}
+
+// TestSteadyPeriodIsWhatTheSimulatorMeasures within 1%, for any warm-up that does not grow from stage to stage.
+func TestSteadyPeriodIsWhatTheSimulatorMeasures(t *testing.T) {
+	r := rand.New(rand.NewPCG(2023, 4))
+	worst := 0.0
+	for range 200 {
+		stages := 1 + r.IntN(6)
+		costs := randomCosts(r, stages)
+		warmups := make([]int, stages)
+		for k := stages - 1; k >= 0; k-- {
+			warmups[k] = 1
+			if k+1 < stages {
+				warmups[k] = warmups[k+1] + r.IntN(4)
+			}
+		}
+		makespan := func(microBatches int) float64 {
+			return mustSimulate(t, forwardsAhead(warmups, microBatches), costs).Makespan
+		}
+		const short, long = 200, 600
+		measured := (makespan(long) - makespan(short)) / (long - short)
+		want := SteadyPeriod(warmups, costs)
+		difference := math.Abs(measured/want - 1)
+		worst = max(worst, difference)
+		if difference > 0.01 {
+			t.Errorf("warm-up %v, %+v: %v a micro-batch simulated, %v by the law", warmups, costs, measured, want)
+		}
+	}
+	t.Logf("largest difference %.3g, allowed 0.01", worst)
+}
+
+// TestSimulationKeepsEveryDependency checks start times against their definition, op by op.
+func TestSimulationKeepsEveryDependency(t *testing.T) {
+	r := rand.New(rand.NewPCG(2023, 5))
+	for range 200 {
+		plan := randomPlan(r, 1+r.IntN(4), 1+r.IntN(5))
+		costs := randomCosts(r, len(plan))
+		result, err := Simulate(plan, costs)
+		if err != nil {
+			continue // a deadlock
+		}
+		end := make([]map[Op]float64, len(plan))
+		for k, ops := range plan {
+			end[k] = make(map[Op]float64)
+			for i, op := range ops {
+				end[k][op] = result.Spans[k][i].End
+			}
+		}
+		for k, ops := range plan {
+			free := 0.0
+			for i, op := range ops {
+				want := free
+				if op.Kind == Forward && k > 0 {
+					want = max(want, end[k-1][op]+costs.Link[k-1])
+				}
+				if op.Kind == Backward && k+1 < len(plan) {
+					want = max(want, end[k+1][op]+costs.Link[k])
+				}
+				free = result.Spans[k][i].End
+				if got := result.Spans[k][i].Start; got != want || free != got+costs.of(k, op.Kind) {
+					t.Fatalf("%v\nstage %d, %v starts at %v; want %v", plan, k, op, got, want)
+				}
+			}
+		}
+	}
+}
