@@ -6,7 +6,10 @@
 // C columns. All matrices are row-major and contiguous.
 package device
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // Type is the element type of a Mem.
 type Type uint8
@@ -127,6 +130,27 @@ type SGD struct {
 	GradScale    float32
 }
 
+// Derived are the coefficients that AdamStep applies to every element, computed in one place so that every device uses
+// the same bits:
+//
+//	grad = GradScale g + coupled p;   m = Beta1 m + (1 - Beta1) grad;   v = Beta2 v + (1 - Beta2) grad^2
+//	p = keep p - rate (m / (sqrt(v) / root + Epsilon))
+func (a Adam) Derived() (coupled, keep, rate, root float32) {
+	coupled, keep = a.WeightDecay, 1
+	if a.Decoupled {
+		coupled, keep = 0, 1-float32(a.LearningRate*a.WeightDecay)
+	}
+	return coupled, keep, a.LearningRate / a.Correction1, float32(math.Sqrt(float64(a.Correction2)))
+}
+
+// Threaded is implemented by devices that care which OS thread calls them. The executor calls Attach once, from the
+// goroutine that it has locked to its OS thread, before the first operation; the device may bind that thread to processors
+// (threads that it starts later inherit the binding). The executor must then end without unlocking the goroutine, so that
+// the bound thread ends with it. Operations give the same results without Attach.
+type Threaded interface {
+	Attach() error
+}
+
 // Device computes. Its methods are called from one goroutine that stays on one OS thread (the device's executor), never
 // concurrently. Operations may return before they have finished on a device with a queue of its own; Synchronize waits
 // for all of them and returns the first failure. Operand shapes that disagree are a broken invariant and panic.
@@ -204,8 +228,9 @@ type Device interface {
 	// gradient 0. A logit that is not finite gives a loss that is not finite.
 	CrossEntropy(losses, dlogits, logits, targets Mem, rows, vocabulary int, scale float32)
 
-	// AdamStep updates p, m and v from g. Unless delta is absent, delta += (p after) - (p before).
+	// AdamStep updates p, m and v from g as Adam.Derived writes it, every product rounded before the sum (exact on every
+	// device, so that the two copies of a tied parameter stay equal). Unless delta is absent, delta += (p after) - (p before).
 	AdamStep(p, g, m, v, delta Mem, a Adam)
-	// SGDStep updates p and, when Momentum is not 0, the momentum buffer m. delta as in AdamStep.
+	// SGDStep updates p and, when Momentum is not 0, the momentum buffer m (exact on every device). delta as in AdamStep.
 	SGDStep(p, g, m, delta Mem, s SGD)
 }

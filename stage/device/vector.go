@@ -19,6 +19,15 @@ func NewVector(dev Device, mem Mem) flat.Vector {
 	return &vector{dev: dev, mem: mem}
 }
 
+// VectorMem returns the memory of a vector that NewVector made on dev; false for any other.
+func VectorMem(dev Device, v flat.Vector) (Mem, bool) {
+	own, ok := v.(*vector)
+	if !ok || own.dev != dev {
+		return Mem{}, false
+	}
+	return own.mem, true
+}
+
 // operand returns the memory of x, a vector of v's device and length.
 func (v *vector) operand(op string, x flat.Vector) Mem {
 	other, ok := x.(*vector)

@@ -12,12 +12,7 @@ func (d *Device) AdamStep(p, g, m, v, delta device.Mem, a device.Adam) {
 	_, ms := pair("AdamStep", p, m)
 	_, vs := pair("AdamStep", p, v)
 	deltas := optional("AdamStep", p, delta)
-	coupled, keep := a.WeightDecay, float32(1)
-	if a.Decoupled {
-		coupled, keep = 0, 1-float32(a.LearningRate*a.WeightDecay)
-	}
-	rate := a.LearningRate / a.Correction1
-	root := float32(math.Sqrt(float64(a.Correction2)))
+	coupled, keep, rate, root := a.Derived()
 	for i, before := range ps {
 		grad := float32(a.GradScale*gs[i]) + float32(coupled*before)
 		ms[i] = float32(a.Beta1*ms[i]) + float32((1-a.Beta1)*grad)

@@ -1,0 +1,77 @@
+// Package pick opens a device by name and says why it is that one. One binary falls back at run time: what a job asks for
+// is looked up here and nowhere else.
+package pick
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cpu"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+)
+
+// Config says which part of the machine a device may use. Devices that have no such setting ignore it.
+type Config struct {
+	Threads int   // threads of one device; 0 for the device's default
+	Cores   []int // processors that the device's executor is pinned to; none for no pinning
+}
+
+// choice is one kind that a job file can name.
+type choice struct {
+	kind string
+	open func(Config) (device.Device, string, error)
+}
+
+// choices lists the kinds in the order in which messages name them.
+var choices = []choice{
+	{"auto", openAuto},
+	{"cpu", openCPU},
+	{"ref", openRef},
+}
+
+// Kinds are the names that Open accepts.
+func Kinds() []string {
+	kinds := make([]string, len(choices))
+	for i, c := range choices {
+		kinds[i] = c.kind
+	}
+	return kinds
+}
+
+// Open opens a device of kind, "" meaning auto, and returns the reason for the choice in words for the user.
+func Open(kind string, c Config) (dev device.Device, reason string, err error) {
+	if kind == "" {
+		kind = "auto"
+	}
+	for _, choice := range choices {
+		if choice.kind == kind {
+			return choice.open(c)
+		}
+	}
+	return nil, "", fmt.Errorf("device %q: expected one of %s", kind, strings.Join(Kinds(), ", "))
+}
+
+func openAuto(c Config) (device.Device, string, error) {
+	dev, reason, err := openCPU(c)
+	if err != nil {
+		return nil, "", err
+	}
+	return dev, "auto took " + reason, nil
+}
+
+func openCPU(c Config) (device.Device, string, error) {
+	dev, err := cpu.Open(cpu.Config{Threads: c.Threads, Cores: c.Cores})
+	if err != nil {
+		return nil, "", err
+	}
+	if missing := cpu.OneDNN(); missing != nil {
+		return dev, fmt.Sprintf("%s: %v", dev.Name(), missing), nil
+	}
+	return dev, dev.Name() + ": the fastest device of this build", nil
+}
+
+func openRef(Config) (device.Device, string, error) {
+	dev := ref.New()
+	return dev, dev.Name() + ": asked for by name; results have the same bits on every machine", nil
+}

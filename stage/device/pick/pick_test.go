@@ -1,0 +1,30 @@
+package pick
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOpenNamesTheDeviceAndTheReason(t *testing.T) {
+	for _, kind := range append(Kinds(), "") {
+		dev, reason, err := Open(kind, Config{Threads: 1})
+		if err != nil {
+			t.Fatalf("%q: %v", kind, err)
+		}
+		if !strings.Contains(reason, dev.Name()) || len(reason) < len(dev.Name())+10 {
+			t.Errorf("%q: reason %q does not name %q and say why", kind, reason, dev.Name())
+		}
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOpenRefusesWhatItDoesNotKnow(t *testing.T) {
+	if _, _, err := Open("gpu", Config{}); err == nil || !strings.Contains(err.Error(), "auto, cpu, ref") {
+		t.Errorf("error is %v, want the kinds that exist", err)
+	}
+	if _, _, err := Open("cpu", Config{Threads: -1}); err == nil || !strings.Contains(err.Error(), "-1 threads") {
+		t.Errorf("error is %v, want the bad number of threads", err)
+	}
+}
