@@ -39,9 +39,9 @@ type Job struct {
 	Owner     uint32    `json:"owner"`         // user id of the submitter
 	Submitted time.Time `json:"submitted"`     // by the clock of the node that took the submission
 	// Spec is the job as it was admitted; the coordinator's own. A newer program runs it as the older one meant it.
-	Spec json.RawMessage `json:"spec,omitempty"`
-	State     JobState  `json:"state"`
-	Reason    string    `json:"reason"` // why it is in this state, for people
+	Spec   json.RawMessage `json:"spec,omitempty"`
+	State  JobState        `json:"state"`
+	Reason string          `json:"reason"` // why it is in this state, for people
 	// Ended is when it ended, by the clock of the proposer; nil until then.
 	Ended *time.Time `json:"ended,omitempty"`
 	// Cancelling says that somebody wants the job to end; it commits what it can, then CancelJob ends it.
