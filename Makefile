@@ -142,6 +142,12 @@ install: build ## programs, unit, users, directories and configuration under DES
 	else \
 	  install -v -D -m 0644 deploy/avgpiped.yaml '$(DESTDIR)/etc/avgpipe/avgpiped.yaml'; \
 	fi
+	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v systemd-sysusers >/dev/null; then \
+	  systemd-sysusers; \
+	  systemd-tmpfiles --create avgpiped.conf; \
+	  if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi; \
+	  echo 'installed; to start it now and at every boot: systemctl enable --now avgpiped'; \
+	fi
 
 .PHONY: clean
 clean: ## remove what the targets above made in this directory
