@@ -20,10 +20,10 @@ type Computed struct {
 	owned       []device.Mem // what Close frees
 
 	tensors               []tensor
-	bounds                []int // layers[i] has tensors[bounds[i]:bounds[i+1]]
-	length                int   // of the flat vectors
-	parameters, gradients *Vector
-	state                 []*Vector
+	bounds                []int       // layers[i] has tensors[bounds[i]:bounds[i+1]]
+	length                int         // of the flat vectors
+	parameters, gradients flat.Vector // gradients is nil when ForwardOnly
+	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
 	otherParams           []device.Mem // of each tensor, in the vector that Evaluate was given
 	ties                  []Tie
@@ -75,27 +75,25 @@ func (c *Computed) allocateVectors() error {
 	if err != nil {
 		return err
 	}
-	c.parameters = NewVector(c.dev, p)
+	c.parameters = device.NewVector(c.dev, p)
 	var g device.Mem
 	if !c.config.ForwardOnly {
 		if g, err = c.alloc("gradients", device.F32, c.length); err != nil {
 			return err
 		}
-		c.gradients = NewVector(c.dev, g)
-		for range c.config.Optimizer.StateVectors() {
-			s, err := c.alloc("optimizer state", device.F32, c.length)
-			if err != nil {
-				return err
-			}
-			c.state = append(c.state, NewVector(c.dev, s))
+		c.gradients = device.NewVector(c.dev, g)
+	}
+	var states [2]device.Mem
+	for i := range c.stateVectors() {
+		if states[i], err = c.alloc("optimizer state", device.F32, c.length); err != nil {
+			return err
 		}
+		c.state = append(c.state, device.NewVector(c.dev, states[i]))
 	}
 	for i := range c.tensors {
 		t := &c.tensors[i]
 		t.p, t.g = t.cut(p), t.cut(g)
-		for j, s := range c.state {
-			t.s[j] = t.cut(s.mem)
-		}
+		t.s = [2]device.Mem{t.cut(states[0]), t.cut(states[1])}
 		c.params, c.grads = append(c.params, t.p), append(c.grads, t.g)
 	}
 	c.otherParams = make([]device.Mem, len(c.params))
@@ -171,9 +169,9 @@ func (c *Computed) findTies() {
 		case hasOriginal && hasCopy:
 			c.pairs = append(c.pairs, [2]int{original, copied})
 		case hasOriginal:
-			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: NewVector(c.dev, c.grads[original])})
+			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: device.NewVector(c.dev, c.grads[original])})
 		case hasCopy:
-			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: NewVector(c.dev, c.grads[copied])})
+			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: device.NewVector(c.dev, c.grads[copied])})
 		}
 	}
 }
@@ -184,6 +182,13 @@ func (c *Computed) targets() int {
 		return 0
 	}
 	return c.config.Model.Loss.Targets(c.config.size())
+}
+
+func (c *Computed) stateVectors() int {
+	if c.config.ForwardOnly {
+		return 0
+	}
+	return c.config.Optimizer.StateVectors()
 }
 
 // Shape implements Stage.
@@ -198,7 +203,7 @@ func (c *Computed) Shape() Shape {
 		InputBytes:  w.in[0] * w.input.Bytes(),
 		OutputBytes: w.out[len(w.out)-1] * w.output.Bytes(),
 		LabelBytes:  c.targets() * device.I32.Bytes(),
-		Parameters:  c.length, StateVectors: c.config.Optimizer.StateVectors(),
+		Parameters:  c.length, StateVectors: c.stateVectors(),
 		PinnedBytes:  w.pinned(c.last, c.host) * device.F32.Bytes(),
 		ForwardFLOPs: w.forward, BackwardFLOPs: w.backward,
 		ParameterNames: names,
@@ -209,21 +214,10 @@ func (c *Computed) Shape() Shape {
 func (c *Computed) Parameters() flat.Vector { return c.parameters }
 
 // Gradients implements Stage; nil when the stage is ForwardOnly.
-func (c *Computed) Gradients() flat.Vector {
-	if c.gradients == nil {
-		return nil
-	}
-	return c.gradients
-}
+func (c *Computed) Gradients() flat.Vector { return c.gradients }
 
 // State implements Stage: the momentum of sgd; the first and the second moment of adam and adamw.
-func (c *Computed) State() []flat.Vector {
-	out := make([]flat.Vector, len(c.state))
-	for i, s := range c.state {
-		out[i] = s
-	}
-	return out
-}
+func (c *Computed) State() []flat.Vector { return c.state }
 
 // Ties implements Stage. A tie whose two copies lie on this stage is not listed: the stage sums their gradients itself.
 func (c *Computed) Ties() []Tie { return c.ties }
@@ -234,7 +228,7 @@ func (c *Computed) NewVector() (flat.Vector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewVector(c.dev, m), nil
+	return device.NewVector(c.dev, m), nil
 }
 
 // Close implements Stage. The device stays open.

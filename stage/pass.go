@@ -226,7 +226,7 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 func (c *Computed) evaluationLoss(logits device.Mem, labels []byte) float64 {
 	targets := c.enter(c.staged.targets, labels, device.I32)
 	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, device.Mem{}, logits, targets, 0)
-	c.dev.Download(bytesOf(c.hostLosses), c.losses)
+	c.dev.Download(device.FloatBytes(c.hostLosses), c.losses)
 	sum := 0.0
 	for _, l := range c.hostLosses {
 		sum += float64(l)
@@ -239,17 +239,26 @@ func (c *Computed) paramsOf(v flat.Vector) ([]device.Mem, error) {
 	if v == nil {
 		return c.params, nil
 	}
-	o, ok := v.(*Vector)
-	if !ok || o.dev != c.dev {
-		return nil, fmt.Errorf("parameters are a %T; they must be a vector that NewVector made on the same device", v)
-	}
-	if o.Len() != c.length {
-		return nil, fmt.Errorf("parameters have %d elements; the stage has %d", o.Len(), c.length)
+	mem, err := c.vector(v)
+	if err != nil {
+		return nil, fmt.Errorf("parameters: %w", err)
 	}
 	for i := range c.tensors {
-		c.otherParams[i] = c.tensors[i].cut(o.mem)
+		c.otherParams[i] = c.tensors[i].cut(mem)
 	}
 	return c.otherParams, nil
+}
+
+// vector is the memory of a vector of the stage's length on its device.
+func (c *Computed) vector(v flat.Vector) (device.Mem, error) {
+	mem, ok := device.VectorMem(c.dev, v)
+	if !ok {
+		return mem, fmt.Errorf("a %T was given; it must be a vector that NewVector made on the same device", v)
+	}
+	if mem.Len() != c.length {
+		return mem, fmt.Errorf("the vector has %d elements; the stage has %d", mem.Len(), c.length)
+	}
+	return mem, nil
 }
 
 // boundary holds the bytes of a call's buffers; -1 for those that it does not use.

@@ -96,7 +96,7 @@ func (c *Computed) initialise() {
 	for _, t := range c.tensors {
 		values := buffer[:t.param.Len()]
 		InitialValues(t.param, c.config.Seed, values)
-		c.dev.Upload(t.p, bytesOf(values))
+		c.dev.Upload(t.p, device.FloatBytes(values))
 	}
 }
 
@@ -128,7 +128,7 @@ func (c *Computed) loadTensor(t *tensor, lookup Lookup) error {
 		if !slices.Equal(shape, t.Shape) || len(values) != t.param.Len() {
 			return fmt.Errorf("tensor %q has shape %v and %d values; the model makes it %v", name, shape, len(values), t.Shape)
 		}
-		c.dev.Upload(t.p, bytesOf(values))
+		c.dev.Upload(t.p, device.FloatBytes(values))
 		return nil
 	}
 	return fmt.Errorf("tensor %q %v is missing", names[0], t.Shape)

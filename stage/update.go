@@ -14,7 +14,7 @@ func (c *Computed) Loss() (float64, error) {
 	if !c.last || c.lossWeight == 0 {
 		return 0, nil
 	}
-	c.dev.Download(bytesOf(c.hostLosses), c.lossSum)
+	c.dev.Download(device.FloatBytes(c.hostLosses), c.lossSum)
 	if err := c.dev.Synchronize(); err != nil {
 		return 0, fmt.Errorf("%s: loss: %w", c.config.what(), err)
 	}
@@ -74,7 +74,10 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 	c.sumTies()
 	var d device.Mem
 	if delta != nil {
-		d = c.parameters.operand(delta)
+		var err error
+		if d, err = c.vector(delta); err != nil {
+			return fmt.Errorf("%s: optimizer step %d: delta: %w", c.config.what(), h.Step, err)
+		}
 	}
 	o := c.config.Optimizer
 	for i := range c.tensors {

@@ -1,0 +1,269 @@
+package stagetest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// GradientTolerance is the largest relative error that Gradient accepts. The derivative of the loss along a random direction is
+// estimated from four forward passes by a difference of fourth order, whose truncation error is step^4/30 times the fifth
+// derivative, about 1e-6 at step 1/32 for layers whose derivatives are of order 1. The float32 of the forward pass adds
+// about 1e-7 |loss| / step, up to 1e-4 of a gradient at the sizes of the tests. A wrong term, sign or index shows as 1e-2 or more.
+const GradientTolerance = 1e-3
+
+const (
+	gradientStep       = 1.0 / 32
+	gradientDirections = 4 // for each tensor
+)
+
+// Gradient fails t unless CheckGradient holds, and logs the largest error of each tensor.
+func Gradient(t *testing.T, dev device.Device, l layer.Layer, size layer.Size, input func(in device.Mem)) {
+	t.Helper()
+	report, err := CheckGradient(dev, l, size, input)
+	for _, line := range report {
+		t.Log(line)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// CheckGradient holds the backward of a layer against central differences of its forward, on dev: for its input (when that is
+// float32) and for each parameter, along random directions. The loss is a random linear function of the output. It
+// also checks that the weight half adds to the gradients instead of overwriting them, that both halves leave the
+// output's gradient and the parameters alone, and that running the halves apart gives the same bits.
+//
+// input fills the layer's input, nil for standard normal values. The report has a line for each tensor; the error joins
+// what does not hold.
+func CheckGradient(dev device.Device, l layer.Layer, size layer.Size, input func(in device.Mem)) (report []string, err error) {
+	g := &gradientCheck{dev: dev, layer: l, rng: rand.New(rand.NewPCG(1, 2))}
+	defer func() {
+		for _, m := range g.owned {
+			dev.Free(m)
+		}
+	}()
+	if err := g.prepare(size, input); err != nil {
+		return nil, err
+	}
+	g.forward()
+	g.backward()
+	g.halves()
+	for _, c := range g.tensors {
+		g.compare(c)
+	}
+	return g.report, errors.Join(g.problems...)
+}
+
+// gradientCheck is a layer with all the memory that its passes need.
+type gradientCheck struct {
+	dev      device.Device
+	layer    layer.Layer
+	pass     layer.Pass
+	apart    device.Mem // Kept of the pass whose halves run apart
+	rng      *rand.Rand
+	owned    []device.Mem
+	tensors  []checkedTensor
+	report   []string
+	problems []error
+}
+
+// checkedTensor is a value that the loss depends on, with the gradient that the layer computed for it.
+type checkedTensor struct {
+	name        string
+	value, grad device.Mem
+	written     bool // the gradient is overwritten by each pass, not added to
+}
+
+// prepare allocates the memory of the passes and fills what is read with random values.
+func (g *gradientCheck) prepare(size layer.Size, input func(device.Mem)) error {
+	in, out := g.layer.Ports(size)
+	p := &g.pass
+	p.Device, p.Size = g.dev, size
+	for _, m := range []struct {
+		mem *device.Mem
+		typ device.Type
+		n   int
+	}{
+		{&p.In, in[0].Type, layer.Elements(in)},
+		{&p.Out, device.F32, layer.Elements(out)},
+		{&p.Saved, device.F32, g.layer.Saved(g.dev, size)},
+		{&p.DOut, device.F32, layer.Elements(out)},
+		{&p.Kept, device.F32, g.layer.Kept(size)},
+		{&g.apart, device.F32, g.layer.Kept(size)},
+	} {
+		if err := g.alloc(m.mem, m.typ, m.n); err != nil {
+			return err
+		}
+	}
+	if input == nil {
+		g.fill(p.In, 0, 1)
+	} else {
+		input(p.In)
+	}
+	g.fill(p.DOut, 0, 1)
+	if in[0].Type == device.F32 {
+		if err := g.alloc(&p.DIn, device.F32, layer.Elements(in)); err != nil {
+			return err
+		}
+		g.tensors = append(g.tensors, checkedTensor{name: "input", value: p.In, grad: p.DIn, written: true})
+	}
+	for _, param := range g.layer.Params() {
+		c := checkedTensor{name: param.Name}
+		if err := errors.Join(g.alloc(&c.value, device.F32, param.Len()), g.alloc(&c.grad, device.F32, param.Len())); err != nil {
+			return err
+		}
+		g.fill(c.value, param.Init.Mean, 0.3) // well away from the initial values, where many terms vanish
+		p.Params, p.Grads = append(p.Params, c.value), append(p.Grads, c.grad)
+		g.tensors = append(g.tensors, c)
+	}
+	return nil
+}
+
+func (g *gradientCheck) alloc(m *device.Mem, t device.Type, n int) (err error) {
+	if *m, err = g.dev.Alloc(t, n); err != nil {
+		return fmt.Errorf("gradient check of %s: %w", g.layer.Name(), err)
+	}
+	g.owned = append(g.owned, *m)
+	return nil
+}
+
+func (g *gradientCheck) problem(format string, args ...any) {
+	g.problems = append(g.problems, fmt.Errorf(g.layer.Name()+": "+format, args...))
+}
+
+func (g *gradientCheck) fill(m device.Mem, mean, deviation float64) {
+	values := make([]float32, m.Len())
+	for i := range values {
+		values[i] = float32(mean + deviation*g.rng.NormFloat64())
+	}
+	g.dev.Upload(m, device.FloatBytes(values))
+}
+
+func (g *gradientCheck) read(m device.Mem) []float32 {
+	values := make([]float32, m.Len())
+	g.dev.Download(device.FloatBytes(values), m)
+	return values
+}
+
+func (g *gradientCheck) forward() { g.layer.Forward(g.pass) }
+
+// backward runs both halves and checks what they must not touch.
+func (g *gradientCheck) backward() {
+	before := g.inputs()
+	g.layer.BackwardInput(g.pass)
+	g.layer.BackwardWeight(g.pass)
+	for i, after := range g.inputs() {
+		if d := firstDifference(before[i], after); d >= 0 {
+			g.problem("the backward changed element %d of operand %d that it only reads (the output's gradient, then the parameters)", d, i)
+		}
+	}
+}
+
+func (g *gradientCheck) inputs() [][]float32 {
+	out := [][]float32{g.read(g.pass.DOut)}
+	for _, p := range g.pass.Params {
+		out = append(out, g.read(p))
+	}
+	return out
+}
+
+// halves runs the backward again with the gradients zeroed and the halves apart, other work between them, then a weight half once
+// more: the same bits, then their double.
+func (g *gradientCheck) halves() {
+	whole := make([][]float32, len(g.tensors))
+	for i, c := range g.tensors {
+		whole[i] = g.read(c.grad)
+		g.dev.Zero(c.grad)
+	}
+	apart := g.pass
+	apart.Kept = g.apart
+	g.layer.BackwardInput(apart)
+	g.fill(g.pass.Kept, 0, 1) // what other passes share is overwritten in between
+	g.fill(g.pass.Out, 0, 1)
+	g.layer.BackwardWeight(apart)
+	for i, c := range g.tensors {
+		if d := firstDifference(whole[i], g.read(c.grad)); d >= 0 {
+			g.problem("gradient of %s: element %d differs when the halves run apart", c.name, d)
+		}
+	}
+	g.layer.BackwardWeight(apart)
+	for i, c := range g.tensors {
+		scale := 2.0
+		if c.written {
+			scale = 1
+		}
+		if e := relative(whole[i], g.read(c.grad), scale); e > 1e-5 {
+			g.problem("gradient of %s: off by %.2g after a second weight half, which must add to it", c.name, e)
+		}
+		g.dev.Upload(c.grad, device.FloatBytes(whole[i]))
+	}
+}
+
+// compare holds <grad, direction> against the difference quotient of the loss along the direction.
+func (g *gradientCheck) compare(c checkedTensor) {
+	grad, value := g.read(c.grad), g.read(c.value)
+	defer g.dev.Upload(c.value, device.FloatBytes(value))
+	dout := g.read(g.pass.DOut)
+	worst, length := 0.0, math.Sqrt(dot(grad, grad))
+	for range gradientDirections {
+		direction := make([]float32, len(value))
+		for i := range direction {
+			direction[i] = float32(g.rng.NormFloat64())
+		}
+		unit := math.Sqrt(dot(direction, direction))
+		at := func(step float64) float64 {
+			moved := make([]float32, len(value))
+			for i := range moved {
+				moved[i] = value[i] + float32(step/unit)*direction[i]
+			}
+			g.dev.Upload(c.value, device.FloatBytes(moved))
+			g.forward()
+			return dot(g.read(g.pass.Out), dout)
+		}
+		const h = gradientStep
+		numeric := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
+		// A random unit direction catches 1/sqrt(n) of the gradient's length: errors are relative to that.
+		scale := length/math.Sqrt(float64(len(grad))) + 1e-6
+		worst = max(worst, math.Abs(numeric-dot(grad, direction)/unit)/scale)
+	}
+	g.report = append(g.report, fmt.Sprintf("%s: gradient of %s (length %.3g): largest error %.2g, tolerance %.2g",
+		g.layer.Name(), c.name, length, worst, GradientTolerance))
+	if !(worst <= GradientTolerance) {
+		g.problem("gradient of %s: off by %.2g of its size, tolerance %.2g", c.name, worst, GradientTolerance)
+	}
+}
+
+func dot(a, b []float32) float64 {
+	sum := 0.0
+	for i := range a {
+		sum += float64(a[i]) * float64(b[i])
+	}
+	return sum
+}
+
+// relative is |b - scale a| / |scale a|.
+func relative(a, b []float32, scale float64) float64 {
+	var off, size float64
+	for i := range a {
+		want := scale * float64(a[i])
+		off += (float64(b[i]) - want) * (float64(b[i]) - want)
+		size += want * want
+	}
+	return math.Sqrt(off / max(size, 1e-30))
+}
+
+// firstDifference is the first index at which a and b differ in their bits, or -1.
+func firstDifference(a, b []float32) int {
+	for i := range a {
+		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+			return i
+		}
+	}
+	return -1
+}
