@@ -1,0 +1,270 @@
+package model_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+// tolerance is for every tensor as a whole: |found - recorded| / |recorded|, Euclidean.
+const tolerance = 1e-4
+
+// recording is what testdata/record_gpt2.py wrote.
+type recording struct {
+	config     map[string]any
+	optimizers map[string]map[string]any
+	tensors    map[string]tensor
+}
+
+type tensor struct {
+	shape  []int
+	values []float64
+}
+
+func (x tensor) float32s() []float32 {
+	out := make([]float32, len(x.values))
+	for i, v := range x.values {
+		out[i] = float32(v)
+	}
+	return out
+}
+
+func (x tensor) int32s() []int32 {
+	out := make([]int32, len(x.values))
+	for i, v := range x.values {
+		out[i] = int32(v)
+	}
+	return out
+}
+
+func readRecording(t *testing.T) recording {
+	t.Helper()
+	data, err := os.ReadFile("testdata/gpt2.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := binary.LittleEndian.Uint64(data)
+	var header map[string]json.RawMessage
+	mustDecode(t, data[8:8+n], &header)
+	blob := data[8+n:]
+	var metadata struct{ Config, Optimizers string }
+	mustDecode(t, header["__metadata__"], &metadata)
+	r := recording{tensors: map[string]tensor{}}
+	mustDecode(t, []byte(metadata.Config), &r.config)
+	mustDecode(t, []byte(metadata.Optimizers), &r.optimizers)
+	delete(header, "__metadata__")
+	for name, raw := range header {
+		var entry struct {
+			Type    string `json:"dtype"`
+			Shape   []int  `json:"shape"`
+			Offsets [2]int `json:"data_offsets"`
+		}
+		mustDecode(t, raw, &entry)
+		r.tensors[name] = tensor{shape: entry.Shape, values: decodeValues(t, entry.Type, blob[entry.Offsets[0]:entry.Offsets[1]])}
+	}
+	return r
+}
+
+func mustDecode(t *testing.T, data []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(data, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func decodeValues(t *testing.T, kind string, b []byte) []float64 {
+	t.Helper()
+	var out []float64
+	for len(b) > 0 {
+		switch kind {
+		case "F32":
+			out, b = append(out, float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))), b[4:]
+		case "F64":
+			out, b = append(out, math.Float64frombits(binary.LittleEndian.Uint64(b))), b[8:]
+		case "I32":
+			out, b = append(out, float64(int32(binary.LittleEndian.Uint32(b)))), b[4:]
+		default:
+			t.Fatalf("tensor type %q", kind)
+		}
+	}
+	return out
+}
+
+func (r recording) batch() stagetest.Batch {
+	return stagetest.Batch{IDs: r.tensors["ids"].int32s(), Targets: r.tensors["labels"].int32s()}
+}
+
+// group cuts "weights/..." and the like.
+func (r recording) group(name string) map[string]tensor {
+	out := map[string]tensor{}
+	for full, x := range r.tensors {
+		if short, ok := strings.CutPrefix(full, name+"/"); ok {
+			out[short] = x
+		}
+	}
+	return out
+}
+
+// pipeline starts from the recorded weights, the batch of 4 samples cut into micros micro-batches.
+func (r recording) pipeline(t *testing.T, dev device.Device, stages, micros int, o stage.Optimizer) *stagetest.Pipeline {
+	t.Helper()
+	m, err := model.Build("gpt2", r.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := r.tensors["ids"]
+	p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
+		Device: dev, Model: m, Stages: stages, Samples: ids.shape[0] / micros, Sequence: ids.shape[1], Micros: micros, Optimizer: o,
+	})
+	weights := r.group("weights")
+	for _, s := range p.Stages {
+		err := s.Load(func(name string) ([]int, []float32, bool, error) {
+			x, ok := weights[name]
+			return x.shape, x.float32s(), ok, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// compare holds tensors of a pipeline against recorded ones; the tied copy against its original.
+func compare(t *testing.T, what string, found map[string][]float32, recorded map[string]tensor) {
+	t.Helper()
+	found = maps.Clone(found)
+	want := map[string]tensor{"lm_head.weight": recorded["transformer.wte.weight"]}
+	maps.Copy(want, recorded)
+	worst := 0.0
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		values, ok := found[name]
+		if !ok {
+			t.Errorf("%s of %s: there is none", what, name)
+			continue
+		}
+		delete(found, name)
+		e := relative(values, want[name].values)
+		worst = max(worst, e)
+		if !(e <= tolerance) {
+			t.Errorf("%s of %s: relative error %.3g, tolerance %.1g", what, name, e, tolerance)
+		}
+	}
+	if len(found) > 0 {
+		t.Errorf("%s of %v: not recorded", what, slices.Sorted(maps.Keys(found)))
+	}
+	t.Logf("%s: largest relative error %.2g, tolerance %.1g", what, worst, tolerance)
+}
+
+func relative(found []float32, want []float64) float64 {
+	if len(found) != len(want) {
+		return math.Inf(1)
+	}
+	var off, size float64
+	for i, w := range want {
+		off += (float64(found[i]) - w) * (float64(found[i]) - w)
+		size += w * w
+	}
+	return math.Sqrt(off / size)
+}
+
+// eachDevice runs a test on every device of this build.
+func eachDevice(t *testing.T, test func(t *testing.T, dev device.Device)) {
+	for name, open := range map[string]func() device.Device{
+		"ref": func() device.Device { return ref.New() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := open()
+			t.Cleanup(func() { // after the stages, which close first
+				if err := dev.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			test(t, dev)
+		})
+	}
+}
+
+func TestLossAndGradientsArePyTorchs(t *testing.T) {
+	r := readRecording(t)
+	eachDevice(t, func(t *testing.T, dev device.Device) {
+		for _, c := range []struct{ stages, micros int }{{1, 1}, {3, 2}, {4, 4}} {
+			t.Run(fmt.Sprintf("K=%d M=%d", c.stages, c.micros), func(t *testing.T) {
+				p := r.pipeline(t, dev, c.stages, c.micros, stage.Optimizer{})
+				loss, squared, err := p.Run(r.batch())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range []struct {
+					name        string
+					found, want float64
+				}{{"loss", loss, r.tensors["loss"].values[0]}, {"norm", math.Sqrt(squared), r.tensors["norm"].values[0]}} {
+					if e := math.Abs(x.found-x.want) / x.want; !(e <= tolerance) {
+						t.Errorf("%s is %v, recorded %v", x.name, x.found, x.want)
+					}
+				}
+				compare(t, "gradient", p.Gradients(), r.group("gradients"))
+			})
+		}
+	})
+}
+
+func TestLogitsArePyTorchs(t *testing.T) {
+	r := readRecording(t)
+	eachDevice(t, func(t *testing.T, dev device.Device) {
+		p := r.pipeline(t, dev, 1, 1, stage.Optimizer{})
+		b := r.batch()
+		logits := make([]float32, len(r.tensors["logits"].values))
+		loss, targets, err := p.Stages[0].Evaluate(nil, stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), device.FloatBytes(logits))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := relative(logits, r.tensors["logits"].values); !(e <= tolerance) {
+			t.Errorf("logits: relative error %.3g, tolerance %.1g", e, tolerance)
+		}
+		want := r.tensors["loss"].values[0]
+		if mean := loss / float64(targets); math.Abs(mean-want) > tolerance*want || targets != len(b.Targets)-2 {
+			t.Errorf("evaluation loss is %v over %d targets, recorded %v over %d", mean, targets, want, len(b.Targets)-2)
+		}
+	})
+}
+
+func TestUpdatesArePyTorchs(t *testing.T) {
+	r := readRecording(t)
+	eachDevice(t, func(t *testing.T, dev device.Device) {
+		for name, h := range r.optimizers {
+			t.Run(name, func(t *testing.T) {
+				o := stage.Optimizer{Name: name, WeightDecay: h["weight_decay"].(float64)}
+				if name == "sgd" {
+					o.Momentum, o.Nesterov = h["momentum"].(float64), h["nesterov"].(bool)
+				} else {
+					betas := h["betas"].([]any)
+					o.Beta1, o.Beta2, o.Epsilon = betas[0].(float64), betas[1].(float64), h["eps"].(float64)
+				}
+				p := r.pipeline(t, dev, 2, 2, o)
+				const steps, clip = 3, 0.5 // as in record_gpt2.py
+				for range steps {
+					_, squared, err := p.Run(r.batch())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := p.Update(float32(h["lr"].(float64)), squared, clip); err != nil {
+						t.Fatal(err)
+					}
+				}
+				compare(t, "weights after 3 steps", p.Parameters(), r.group(name))
+			})
+		}
+	})
+}
