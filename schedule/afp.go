@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023, section 4): 1f1b with more forwards ahead, so
+// advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023): 1f1b with more forwards ahead, so
 // that a stage has work while a message travels. Without costs the warm-up is the published grid, min(M, 2(K-k)+1) for
 // k = 1..K; with costs each link gets what hides it. Stage k pins as many micro-batches as its warm-up.
 //

@@ -53,7 +53,8 @@ type Request struct {
 // maxOps bounds a generated plan: 1 GiB of ops.
 const maxOps = 1 << 26
 
-func (r Request) validate() error {
+// Validate refuses a request that no schedule can answer. Limits that a plan exceeds are for Generate.
+func (r Request) Validate() error {
 	if r.Stages < 1 {
 		return fmt.Errorf("%d stages; want at least 1", r.Stages)
 	}
@@ -61,8 +62,8 @@ func (r Request) validate() error {
 		return fmt.Errorf("%d micro-batches; want at least 1", r.MicroBatches)
 	}
 	if r.MicroBatches > maxOps/2/r.Stages {
-		return fmt.Errorf("%d micro-batches on %d stages; want at most %d ops in a plan, 2 a micro-batch and stage: at most %d micro-batches",
-			r.MicroBatches, r.Stages, maxOps, maxOps/2/r.Stages)
+		return fmt.Errorf("%s on %s are more than the %d ops a plan may have; want fewer of either",
+			countOf(r.MicroBatches, "micro-batch"), countOf(r.Stages, "stage"), maxOps)
 	}
 	if r.Costs != nil {
 		if err := r.Costs.Validate(r.Stages); err != nil {
@@ -79,7 +80,7 @@ func Generate(name string, r Request) (Plan, string, error) {
 		if s.name != name {
 			continue
 		}
-		if err := r.validate(); err != nil {
+		if err := r.Validate(); err != nil {
 			return nil, "", fmt.Errorf("schedule %s: %w", name, err)
 		}
 		plan, reason := s.generate(r)
@@ -89,7 +90,7 @@ func Generate(name string, r Request) (Plan, string, error) {
 		return plan, reason + fewMicroBatches(r), nil
 	}
 	return nil, "", fmt.Errorf("schedule %q is unknown; did you mean %q? Known: %s",
-		name, nearest(name, Names()), strings.Join(Names(), ", "))
+		clip(name, 40), nearest(clip(name, 40), Names()), strings.Join(Names(), ", "))
 }
 
 // withinLimit refuses a plan that pins more than a stage may hold, and says what would fit.
@@ -120,8 +121,8 @@ func fewMicroBatches(r Request) string {
 		countOf(r.MicroBatches, "micro-batch"), countOf(r.Stages, "stage"), idle)
 }
 
-// forwardsAhead is the order all schedules of one whole backward share (AvgPipe: Chen et al. 2023, section 4; here with
-// 0-based stages): stage k runs warmups[k] forwards, then for each micro-batch its backward and the next forward.
+// forwardsAhead is the order all schedules of one whole backward share (AvgPipe: Chen et al. 2023; here with 0-based
+// stages): stage k runs warmups[k] forwards, then for each micro-batch its backward and the next forward.
 //
 //	F0 .. F(w-1);  for j = 0..M-1: Bj, then F(w+j) if there is one
 func forwardsAhead(warmups []int, microBatches int) Plan {

@@ -3,7 +3,7 @@ package schedule
 import "fmt"
 
 // oneForwardOneBackward runs just the forwards that reach the last stage, then a backward and a forward in turn (DAPPLE:
-// Fan et al. 2021, section 3; PipeDream-flush: Narayanan et al. 2021, figure 2). Stage k of K pins min(M, K-k)
+// Fan et al. 2021, section 3; PipeDream-flush: Narayanan et al. 2021, section 3.2). Stage k of K pins min(M, K-k)
 // micro-batches, the least that keeps all stages busy where links cost nothing.
 //
 // With links as slow as a forward or a backward:
