@@ -1,0 +1,53 @@
+package elastic
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// raftLogger passes Raft's log on to a zap logger.
+func raftLogger(logger *zap.Logger) hclog.Logger {
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Debug, Output: io.Discard})
+	l.RegisterSink(zapSink{logger.Named("raft")})
+	return l
+}
+
+// zapSink is where hclog's lines end.
+type zapSink struct{ logger *zap.Logger }
+
+// Accept implements hclog.SinkAdapter.
+func (s zapSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	entry := s.logger.Check(zapLevel(level), msg)
+	if entry == nil {
+		return
+	}
+	fields := make([]zap.Field, 0, (len(args)+1)/2)
+	for i := 0; i+1 < len(args); i += 2 {
+		value := args[i+1]
+		if f, ok := value.(hclog.Format); ok && len(f) > 0 {
+			value = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+		}
+		fields = append(fields, zap.Any(fmt.Sprint(args[i]), value))
+	}
+	if len(args)%2 == 1 {
+		fields = append(fields, zap.Any("extra", args[len(args)-1]))
+	}
+	entry.Write(fields...)
+}
+
+// zapLevel translates a level. Raft's Info is about elections, of interest when something is wrong: one level down.
+func zapLevel(level hclog.Level) zapcore.Level {
+	switch level {
+	case hclog.Error:
+		return zapcore.ErrorLevel
+	case hclog.Warn:
+		return zapcore.WarnLevel
+	case hclog.NoLevel, hclog.Trace, hclog.Debug, hclog.Info, hclog.Off:
+		return zapcore.DebugLevel
+	}
+	return zapcore.DebugLevel
+}
