@@ -48,8 +48,8 @@ type Job struct {
 	Devices Devices `yaml:"devices"`
 	// Where the trained model goes.
 	Output Output `yaml:"output"`
-	// Determines the initial weights, the order of the samples and the held-out files. The same seed, file and data give
-	// the same run.
+	// Determines the initial weights and the order of the samples. What is held out depends on the data alone, so runs
+	// with different seeds compare.
 	Seed uint64 `yaml:"seed" default:"0"`
 }
 
@@ -73,8 +73,9 @@ type Model struct {
 
 // Data says what it is trained on.
 type Data struct {
-	// Files, directories or glob patterns (`**` crosses directories). Every match is read; a directory stands for all
-	// files below it. Relative paths start at the job file's directory.
+	// Files, directories or glob patterns. A directory stands for every file below it, a pattern (`*`, `?`, `[a-z]`,
+	// `{a,b}`, and `**` across directories) for the files it matches; names that start with a dot are skipped unless the
+	// pattern says them. Relative paths start at the job file's directory.
 	Files []string `yaml:"files" rule:"required items=1+ path"`
 	// What the files hold: text, one stream of characters per file.
 	Format string `yaml:"format" default:"text" rule:"oneof=text"`

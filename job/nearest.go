@@ -2,9 +2,9 @@ package job
 
 import "strings"
 
-// nearest returns the word with the smallest edit distance to got, "" when none is near: a guess that shares less than
+// Nearest returns the word with the smallest edit distance to got, "" when none is near: a guess that shares less than
 // half its letters with what was written does not help.
-func nearest(got string, words []string) string {
+func Nearest(got string, words []string) string {
 	best, bound := "", max(1, len(got)/2)+1
 	for _, w := range words {
 		if d := distance(strings.ToLower(got), strings.ToLower(w), bound); d < bound {

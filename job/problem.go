@@ -143,13 +143,13 @@ func (p *Positions) UnknownKey(key string, allowed []string) Problem {
 	}
 	message := fmt.Sprintf("unknown key %q; %s allows %s", name, where, strings.Join(allowed, ", "))
 	if p == nil {
-		return Problem{File: key, Key: key, Message: message, Nearest: nearest(name, allowed)}
+		return Problem{File: key, Key: key, Message: message, Nearest: Nearest(name, allowed)}
 	}
 	at, ok := p.keys[key]
 	if !ok {
 		at = place{line: 1, column: 1}
 	}
-	return p.at(at, key, message, nearest(name, allowed))
+	return p.at(at, key, message, Nearest(name, allowed))
 }
 
 // at returns a problem at a place, which is moved inside the text if it lies outside.

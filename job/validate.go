@@ -98,7 +98,7 @@ func (f field) checkNumbers(x []float64, wrong func(found, nearest string) []fau
 func (r rule) allows(x string) (string, bool) {
 	switch {
 	case r.oneof != nil:
-		return nearest(x, r.oneof), slices.Contains(r.oneof, x)
+		return Nearest(x, r.oneof), slices.Contains(r.oneof, x)
 	case r.pattern != nil:
 		return "", r.pattern.MatchString(x)
 	case r.path:
@@ -118,7 +118,7 @@ func known(key, name string, names []string) []fault {
 	return []fault{{
 		key:     key,
 		message: fmt.Sprintf("%s wants %s; found %q", key, oneOf(names), name),
-		nearest: nearest(name, names),
+		nearest: Nearest(name, names),
 	}}
 }
 

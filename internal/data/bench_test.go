@@ -1,0 +1,36 @@
+package data
+
+import (
+	"path/filepath"
+	"runtime"
+	"testing"
+)
+
+// BenchmarkOpenStandardLibrary lists, reads and hashes the Go standard library's source, some 7,700 files.
+func BenchmarkOpenStandardLibrary(b *testing.B) {
+	c := Config{
+		Files:    []string{filepath.Join(runtime.GOROOT(), "src/**/*.go")}, //nolint:staticcheck // Of the tool chain that runs it.
+		Sequence: 128,
+		Access:   Access(User{UID: 1000, GIDs: []uint32{1000}}),
+	}
+	for b.Loop() {
+		s, err := Open(b.Context(), c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(s.Identity().Bytes)
+	}
+}
+
+// BenchmarkFill fills a batch of 16 samples of 128 tokens.
+func BenchmarkFill(b *testing.B) {
+	s := memory(1<<19, 128)
+	c := s.Cursor(0, 2, 16)
+	inputs, targets := make([]int32, 16*128), make([]int32, 16*128)
+	for b.Loop() {
+		if err := s.Fill(c, 0, 16, inputs, targets); err != nil {
+			b.Fatal(err)
+		}
+		c = c.Next()
+	}
+}

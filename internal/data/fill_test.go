@@ -1,0 +1,315 @@
+package data
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// memory is a set without files: n windows whose first token, and the next three, tell which one it is.
+func memory(n, sequence int) *Set {
+	s := &Set{seed: 5, sequence: sequence, train: make([]byte, n*sequence+1)}
+	for w := range n {
+		copy(s.train[w*sequence:], []byte{byte(w), byte(w >> 8), byte(w >> 16), 1})
+	}
+	s.held = s.train
+	return s
+}
+
+// windowOf tells which window inputs hold.
+func windowOf(inputs []int32) int { return int(inputs[0]) | int(inputs[1])<<8 | int(inputs[2])<<16 }
+
+// TestEachEpochCoversEveryWindowOnce: however many pipelines consume however large batches, any run of as many positions as
+// there are windows, from an epoch's start, is every window once.
+func TestEachEpochCoversEveryWindowOnce(t *testing.T) {
+	for _, size := range []int{1, 2, 7, 64, 97} {
+		for _, pipelines := range []int{1, 2, 3, 5} {
+			for _, batch := range []int{1, 4, 6} {
+				s := memory(size, 4)
+				const epochs = 3
+				perStep := pipelines * batch
+				steps := (epochs*size + perStep - 1) / perStep
+				count := make([]map[int]int, epochs+perStep/size+1) // of windows, by epoch
+				for e := range count {
+					count[e] = map[int]int{}
+				}
+				inputs := make([]int32, batch*4)
+				for i := range pipelines {
+					c := s.Cursor(i, pipelines, batch)
+					for range steps {
+						if err := s.Fill(c, 0, batch, inputs, nil); err != nil {
+							t.Fatal(err)
+						}
+						for j := range batch {
+							count[int(c.Position(j))/size][windowOf(inputs[j*4:])]++
+						}
+						c = c.Next()
+					}
+				}
+				for e := range epochs {
+					for w := range size {
+						if count[e][w] != 1 {
+							t.Fatalf("%d windows, N=%d, batch %d: window %d is consumed %d times in epoch %d",
+								size, pipelines, batch, w, count[e][w], e)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestPositionsFollowTheLaw: pipeline i of N at step s consumes positions sN*batch + i*batch + j.
+func TestPositionsFollowTheLaw(t *testing.T) {
+	for step := range uint64(5) {
+		for i := range 3 {
+			for j := range 4 {
+				c := Cursor{Pipeline: i, Pipelines: 3, Batch: 4, Step: step}
+				if got, want := c.Position(j), step*3*4+uint64(i*4+j); got != want {
+					t.Errorf("%+v sample %d: position %d, want %d", c, j, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestAResumeEqualsAnUninterruptedRun: a cursor that went through a manifest, a set that was opened again and batches that
+// are filled in other portions give the same samples.
+func TestAResumeEqualsAnUninterruptedRun(t *testing.T) {
+	files := numbered(30, 70)
+	c := Config{Files: []string{corpus(t, files)}, Sequence: 16, Holdout: 0.1, Seed: 11}
+	first, again := open(t, c), open(t, c)
+	const batch, steps = 6, 40 // several epochs
+	run := func(s *Set, cursor Cursor, from, to, portion int) []int32 {
+		var all []int32
+		buffer := make([]int32, 2*portion*16)
+		for range to - from {
+			for at := 0; at < batch; at += portion {
+				if err := s.Fill(cursor, at, portion, buffer[:portion*16], buffer[portion*16:]); err != nil {
+					t.Fatal(err)
+				}
+				for k := range portion {
+					all = append(all, buffer[k*16:k*16+16]...)
+					all = append(all, buffer[(portion+k)*16:(portion+k)*16+16]...)
+				}
+			}
+			cursor = cursor.Next()
+		}
+		return all
+	}
+	for i := range 2 {
+		whole := run(first, first.Cursor(i, 2, batch), 0, steps, batch)
+		head := run(first, first.Cursor(i, 2, batch), 0, 17, 2)
+		stored := first.Cursor(i, 2, batch)
+		stored.Step = 17
+		text, err := json.Marshal(stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Cursor
+		if err := json.Unmarshal(text, &back); err != nil {
+			t.Fatal(err)
+		}
+		if tail := run(again, back, 17, steps, 3); !slices.Equal(whole, append(head, tail...)) {
+			t.Errorf("pipeline %d: a resume at step 17 from %s gives other samples", i, text)
+		}
+	}
+}
+
+// TestReshardingLosesAndRepeatsNothing: the line of samples goes on when pipelines or the batch change.
+func TestReshardingLosesAndRepeatsNothing(t *testing.T) {
+	cursors := []Cursor{{Seed: 1, Pipelines: 1, Batch: 3}}
+	var position, step uint64
+	for _, next := range []struct{ steps, pipelines, batch int }{{4, 2, 3}, {3, 2, 5}, {0, 5, 1}, {7, 1, 8}, {2, 3, 2}} {
+		for range next.steps {
+			for i := range cursors {
+				for j := range cursors[i].Batch {
+					if got := cursors[i].Position(j); got != position {
+						t.Fatalf("%+v sample %d: position %d, want %d", cursors[i], j, got, position)
+					}
+					position++
+				}
+				cursors[i] = cursors[i].Next()
+			}
+			step++
+		}
+		var err error
+		if cursors, err = Reshard(cursors, next.pipelines, next.batch); err != nil {
+			t.Fatal(err)
+		}
+		if len(cursors) != next.pipelines || cursors[0].Step != step {
+			t.Fatalf("%d cursors at step %d, want %d at %d", len(cursors), cursors[0].Step, next.pipelines, step)
+		}
+	}
+}
+
+func TestReshardRefuses(t *testing.T) {
+	two := []Cursor{{Pipelines: 2, Batch: 1}, {Pipeline: 1, Pipelines: 2, Batch: 1}}
+	apart := []Cursor{two[0], two[1].Next()}
+	for name, f := range map[string]func() ([]Cursor, error){
+		"no cursors":          func() ([]Cursor, error) { return Reshard(nil, 1, 1) },
+		"some of the cursors": func() ([]Cursor, error) { return Reshard(two[:1], 1, 1) },
+		"cursors out of step": func() ([]Cursor, error) { return Reshard(apart, 1, 1) },
+		"no batch":            func() ([]Cursor, error) { return Reshard(two, 1, 0) },
+	} {
+		if c, err := f(); err == nil {
+			t.Errorf("%s: got %+v", name, c)
+		}
+	}
+}
+
+// TestTargetsAreTheNextTokens, across the border of windows too.
+func TestTargetsAreTheNextTokens(t *testing.T) {
+	text := []byte("abcdefghijklm")
+	s := &Set{sequence: 4, train: text, held: text}
+	inputs, targets := make([]int32, 3*4), make([]int32, 3*4)
+	if err := s.FillEvaluation(99, 0, 3, inputs, targets); err != nil {
+		t.Fatal(err)
+	}
+	if got := show(inputs, 4) + " -> " + show(targets, 4); got != "abcd efgh ijkl -> bcde fghi jklm" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestEvaluationIsFixedAndSpread: the samples do not depend on how they are fetched, never repeat, and span the whole.
+func TestEvaluationIsFixedAndSpread(t *testing.T) {
+	s := memory(100, 4)
+	for _, n := range []int{1, 7, 32, 100, 1000} {
+		count := s.EvaluationSamples(n)
+		if want := min(n, 100); count != want {
+			t.Fatalf("%d samples, want %d", count, want)
+		}
+		inputs, one := make([]int32, count*4), make([]int32, 4)
+		if err := s.FillEvaluation(n, 0, count, inputs, nil); err != nil {
+			t.Fatal(err)
+		}
+		for j := range count {
+			if err := s.FillEvaluation(n, j, 1, one, nil); err != nil {
+				t.Fatal(err)
+			}
+			w := windowOf(inputs[j*4:])
+			if !slices.Equal(one, inputs[j*4:j*4+4]) || w != j*100/count {
+				t.Errorf("sample %d of %d is window %d, alone %d", j, count, w, windowOf(one))
+			}
+		}
+	}
+	if s.EvaluationSamples(-1) != 0 {
+		t.Error("samples of less than none")
+	}
+}
+
+func TestFillRefuses(t *testing.T) {
+	s := memory(10, 4)
+	good := s.Cursor(1, 2, 3)
+	room := make([]int32, 3*4)
+	edit := func(f func(c *Cursor)) Cursor { c := good; f(&c); return c }
+	for name, c := range map[string]struct {
+		cursor          Cursor
+		first, count    int
+		inputs, targets []int32
+		want            string
+	}{
+		"seed":       {edit(func(c *Cursor) { c.Seed = 6 }), 0, 3, room, room, "of seed 6"},
+		"pipeline":   {edit(func(c *Cursor) { c.Pipeline = 2 }), 0, 3, room, room, "pipeline 2 of 2"},
+		"batch":      {edit(func(c *Cursor) { c.Batch = 0 }), 0, 3, room, room, "batch of 0"},
+		"base":       {edit(func(c *Cursor) { c.From = 1 }), 0, 3, room, room, "before its base"},
+		"overflow":   {edit(func(c *Cursor) { c.Step = 1 << 63 }), 0, 3, room, room, "beyond"},
+		"overflow 2": {edit(func(c *Cursor) { c.Base = 1<<64 - 4 }), 0, 3, room, room, "beyond"},
+		"past end":   {good, 1, 3, room, room, "3 samples from 1 on; the batch has 3"},
+		"far past":   {good, 0, 1 << 62, room, room, "the batch has 3"},
+		"before":     {good, -1, 1, room, room, "the batch has 3"},
+		"short":      {good, 0, 3, room[1:], room, "inputs have room for 11 tokens"},
+		"long":       {good, 0, 2, nil, room, "targets have room for 12 tokens"},
+	} {
+		err := s.Fill(c.cursor, c.first, c.count, c.inputs, c.targets)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want ...%s...", name, err, c.want)
+		}
+	}
+	if err := s.FillEvaluation(4, 2, 3, room, nil); err == nil || !strings.Contains(err.Error(), "evaluation has 4") {
+		t.Errorf("evaluation: error %v", err)
+	}
+}
+
+func TestFillAllocatesNothing(t *testing.T) {
+	s := memory(1000, 8)
+	c := s.Cursor(0, 2, 16)
+	inputs, targets := make([]int32, 16*8), make([]int32, 16*8)
+	if n := testing.AllocsPerRun(100, func() {
+		if err := s.Fill(c, 0, 16, inputs, targets); err != nil {
+			t.Fatal(err)
+		}
+		c = c.Next()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestOrderNeverChanges holds the first samples of fixed data against a recorded file: a job that was started by an older
+// version has to go on with the samples that it has not seen.
+func TestOrderNeverChanges(t *testing.T) {
+	datadriven.RunTest(t, "testdata/order", func(t *testing.T, d *datadriven.TestData) string {
+		var size, seed, pipelines, batch, steps int
+		switch d.Cmd {
+		case "permutation": // windows in the order of an epoch
+			var epoch int
+			d.ScanArgs(t, "size", &size)
+			d.ScanArgs(t, "seed", &seed)
+			d.ScanArgs(t, "epoch", &epoch)
+			p := newPermutation(uint64(seed), uint64(epoch), uint64(size))
+			var out []string
+			for i := range uint64(min(size, 20)) {
+				out = append(out, strconv.FormatUint(p.at(i), 10))
+			}
+			return strings.Join(out, " ") + "\n"
+		case "batches": // the input's lines are files; inputs, a line for each step and pipeline
+			d.ScanArgs(t, "seed", &seed)
+			d.ScanArgs(t, "pipelines", &pipelines)
+			d.ScanArgs(t, "batch", &batch)
+			d.ScanArgs(t, "steps", &steps)
+			files := map[string]string{}
+			for i, line := range strings.Split(d.Input, "\n") {
+				files[fmt.Sprintf("f%02d", i)] = line
+			}
+			s := open(t, Config{Files: []string{corpus(t, files)}, Sequence: 6, Holdout: 0.2, Seed: uint64(seed)})
+			var b strings.Builder
+			fmt.Fprintf(&b, "%v\ntrain %q\nheld  %q\n", s.Identity(), s.train, s.held)
+			inputs := make([]int32, batch*6)
+			for step := range steps {
+				for i := range pipelines {
+					c := s.Cursor(i, pipelines, batch)
+					c.Step = uint64(step)
+					if err := s.Fill(c, 0, batch, inputs, nil); err != nil {
+						t.Fatal(err)
+					}
+					fmt.Fprintf(&b, "step %d pipeline %d: %s\n", step, i, show(inputs, 6))
+				}
+			}
+			return b.String()
+		default:
+			d.Fatalf(t, "unknown command %q", d.Cmd)
+			return ""
+		}
+	})
+}
+
+// show prints samples of a length as text, separators as slashes.
+func show(ids []int32, length int) string {
+	var out []string
+	for sample := range slices.Chunk(ids, length) {
+		text := make([]byte, len(sample))
+		for i, id := range sample {
+			text[i] = byte(id)
+			if id == Separator {
+				text[i] = '/'
+			}
+		}
+		out = append(out, strings.ReplaceAll(string(text), " ", "_"))
+	}
+	return strings.Join(out, " ")
+}

@@ -1,0 +1,314 @@
+package data
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// File is one file of a corpus.
+type File struct {
+	Path  string // absolute
+	Name  string // relative to the directory that its pattern starts from, with slashes: the same wherever the corpus lies
+	Bytes int64
+}
+
+// Listing is what Files of a Config stand for.
+type Listing struct {
+	Files   []File // by pattern, then by name in byte order; a file that two patterns match once
+	Skipped Skipped
+}
+
+// Skipped counts what was passed over on the way.
+type Skipped struct {
+	Hidden     int // names that start with a dot, where the pattern does not ask for them
+	Loops      int // links to a directory around them
+	Broken     int // links to nothing
+	NonRegular int // pipes, sockets, devices
+	Empty      int // files of no bytes
+}
+
+// Notes says what was skipped, one sentence for each kind; nil when nothing was.
+func (s Skipped) Notes() []string {
+	var notes []string
+	for _, k := range []struct {
+		count int
+		what  string
+	}{
+		{s.Hidden, "hidden (a name that starts with a dot)"},
+		{s.Loops, "links to a directory around them"},
+		{s.Broken, "links to nothing"},
+		{s.NonRegular, "neither files nor directories"},
+		{s.Empty, "empty"},
+	} {
+		if k.count > 0 {
+			notes = append(notes, fmt.Sprintf("data.files: entries skipped for being %s: %d", k.what, k.count))
+		}
+	}
+	return notes
+}
+
+// List expands the Files of a Config: a file stands for itself, a directory for every file below it, a glob pattern for
+// the files it matches (*, ?, [a-z], {a,b} and ** across directories). Links are followed, unless to a directory that they
+// lie in. It reads directories, not files. An entry that matches nothing, or a path that cannot be read, is an *Error.
+func List(ctx context.Context, c Config) (Listing, error) {
+	c = c.withDefaults()
+	if err := c.Validate(); err != nil {
+		return Listing{}, err
+	}
+	var all Listing
+	seen := map[string]bool{}
+	for i, pattern := range c.Files {
+		l := lister{ctx: ctx, access: c.Access}
+		if err := l.expand(filepath.Clean(pattern)); err != nil {
+			if ctx.Err() != nil {
+				return Listing{}, fmt.Errorf("data: listing %s: %w", pattern, ctx.Err())
+			}
+			e := fileError(i, err)
+			e.Nearest = l.nearest
+			return Listing{}, e
+		}
+		slices.SortFunc(l.files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+		for _, f := range l.files {
+			if !seen[f.Path] {
+				seen[f.Path] = true
+				all.Files = append(all.Files, f)
+			}
+		}
+		all.Skipped.add(l.skipped)
+	}
+	return all, nil
+}
+
+func (s *Skipped) add(o Skipped) {
+	s.Hidden += o.Hidden
+	s.Loops += o.Loops
+	s.Broken += o.Broken
+	s.NonRegular += o.NonRegular
+	s.Empty += o.Empty
+}
+
+// lister expands one entry.
+type lister struct {
+	ctx        context.Context // of one call of List
+	access     func(string) error
+	pattern    string   // below the root; "" for everything
+	components []string // of the pattern; nil when they do not tell which directories it can match in
+	dots       bool     // whether the pattern asks for names that start with a dot
+	files      []File
+	looked     int // files that the pattern was held against
+	skipped    Skipped
+	nearest    string
+}
+
+func (l *lister) expand(entry string) error {
+	root, pattern := doublestar.SplitPattern(filepath.ToSlash(entry))
+	info, err := os.Stat(entry)
+	switch {
+	case err == nil && info.IsDir():
+		root, pattern = entry, ""
+	case err == nil: // also a file whose name looks like a pattern
+		return l.single(entry, info)
+	case !hasMeta(entry):
+		return l.missing(entry, err)
+	}
+	if pattern != "" {
+		if !doublestar.ValidatePattern(pattern) {
+			return fmt.Errorf("%s is not a pattern: unbalanced brackets or braces", entry)
+		}
+		l.pattern = pattern
+		l.dots = strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/.")
+		if !strings.ContainsAny(pattern, "{\\") { // a brace can hold a slash
+			l.components = strings.Split(pattern, "/")
+		}
+	}
+	info, err = os.Stat(root)
+	if err != nil {
+		return l.missing(root, err)
+	}
+	if err := l.directory(root, "", []os.FileInfo{info}); err != nil {
+		return err
+	}
+	switch {
+	case len(l.files) > 0:
+		return nil
+	case l.skipped.Empty > 0:
+		return fmt.Errorf("%s has only empty files (%d)", entry, l.skipped.Empty)
+	case pattern == "":
+		return fmt.Errorf("%s has no files below it%s", entry, l.hint())
+	}
+	return fmt.Errorf("%s matches none of %d files below %s%s", entry, l.looked, root, l.hint())
+}
+
+func (l *lister) hint() string {
+	if l.skipped.Hidden > 0 {
+		return fmt.Sprintf(" (%d hidden entries are skipped; a pattern component that starts with a dot matches them)", l.skipped.Hidden)
+	}
+	return ""
+}
+
+// hasMeta reports whether a path can be a pattern.
+func hasMeta(path string) bool { return strings.ContainsAny(path, `*?[{\`) }
+
+// single takes a path that names a file.
+func (l *lister) single(path string, info os.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is %s, not a file or a directory", path, describe(info.Mode()))
+	}
+	if info.Size() == 0 {
+		return fmt.Errorf("%s is empty", path)
+	}
+	return l.take(path, filepath.Base(path), info)
+}
+
+// missing reports a path that cannot be looked at, with the nearest name in its directory.
+func (l *lister) missing(path string, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return explain(path, err)
+	}
+	absent, dir := path, filepath.Dir(path)
+	for {
+		info, err := os.Stat(dir)
+		if err == nil && info.IsDir() || dir == filepath.Dir(dir) {
+			break
+		}
+		absent, dir = dir, filepath.Dir(dir)
+	}
+	if l.access == nil || l.access(dir) == nil {
+		l.nearest = nearestName(dir, filepath.Base(absent))
+	}
+	if absent != path {
+		return fmt.Errorf("%s does not exist: there is no %s", path, absent)
+	}
+	return fmt.Errorf("%s does not exist", path)
+}
+
+// directory lists one directory and those below it. Around holds the directories that it lies in, itself last.
+func (l *lister) directory(dir, name string, around []os.FileInfo) error {
+	if err := l.ctx.Err(); err != nil {
+		return err
+	}
+	if l.access != nil {
+		if err := l.access(dir); err != nil {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return explain(dir, err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") && !l.dots {
+			l.skipped.Hidden++
+			continue
+		}
+		if err := l.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), e, around); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entry takes one name of a directory.
+func (l *lister) entry(at, name string, e fs.DirEntry, around []os.FileInfo) error {
+	switch {
+	case e.Type()&fs.ModeSymlink == 0 && !e.IsDir() && !l.matches(name):
+		l.looked++
+		return nil
+	case e.IsDir() && !l.enters(name):
+		return nil
+	}
+	info, err := os.Stat(at)
+	switch {
+	case err != nil && e.Type()&fs.ModeSymlink != 0 && (errors.Is(err, fs.ErrNotExist) || isLoop(err)):
+		l.skipped.Broken++
+		return nil
+	case err != nil:
+		return explain(at, err)
+	case info.IsDir():
+		if !l.enters(name) {
+			return nil
+		}
+		if slices.ContainsFunc(around, func(o os.FileInfo) bool { return os.SameFile(o, info) }) {
+			l.skipped.Loops++
+			return nil
+		}
+		return l.directory(at, name, append(slices.Clip(around), info))
+	}
+	l.looked++
+	switch {
+	case !l.matches(name):
+		return nil
+	case !info.Mode().IsRegular():
+		l.skipped.NonRegular++
+		return nil
+	case info.Size() == 0:
+		l.skipped.Empty++
+		return nil
+	}
+	return l.take(at, name, info)
+}
+
+func (l *lister) take(path, name string, info os.FileInfo) error {
+	if l.access != nil {
+		if err := l.access(path); err != nil {
+			return err
+		}
+	}
+	l.files = append(l.files, File{Path: path, Name: name, Bytes: info.Size()})
+	return nil
+}
+
+// matches reports whether the pattern matches a file.
+func (l *lister) matches(name string) bool {
+	if l.pattern == "" {
+		return true
+	}
+	ok, err := doublestar.Match(l.pattern, name)
+	return ok && err == nil
+}
+
+// enters reports whether the pattern can match below a directory: the components before the first ** have to match one
+// by one.
+func (l *lister) enters(name string) bool {
+	if l.components == nil {
+		return true
+	}
+	components := strings.Split(name, "/")
+	for i, component := range components {
+		if i >= len(l.components) {
+			return false
+		}
+		if l.components[i] == "**" {
+			return true
+		}
+		if ok, err := doublestar.Match(l.components[i], component); !ok || err != nil {
+			return false
+		}
+	}
+	return len(l.components) > len(components)
+}
+
+// describe names a kind of file.
+func describe(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "a special file"
+}

@@ -1,0 +1,114 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func names(t *testing.T, dir string, patterns ...string) ([]string, Skipped) {
+	t.Helper()
+	for i := range patterns {
+		patterns[i] = dir + "/" + patterns[i]
+	}
+	l, err := List(t.Context(), Config{Files: patterns, Sequence: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range l.Files {
+		out = append(out, f.Name)
+	}
+	return out, l.Skipped
+}
+
+func TestPatterns(t *testing.T) {
+	dir := corpus(t, map[string]string{
+		"a.go": "1", "b.txt": "2", "sub/c.go": "3", "sub/deep/d.go": "4", ".git/e.go": "5", "sub/.f.go": "6", "[g].go": "7",
+	})
+	for pattern, want := range map[string]string{
+		"*.go":              "[g].go a.go",
+		"**/*.go":           "[g].go a.go sub/c.go sub/deep/d.go",
+		"sub/**/*.go":       "c.go deep/d.go",
+		"*/*.go":            "sub/c.go",
+		"*/**/*.go":         "sub/c.go sub/deep/d.go",
+		"{sub/deep/d,a}.go": "a.go sub/deep/d.go",
+		"**/[a-c]*":         "a.go b.txt sub/c.go",
+		"sub":               "c.go deep/d.go",
+		"":                  "[g].go a.go b.txt sub/c.go sub/deep/d.go",
+		"**/.*":             "sub/.f.go",
+		".git/*.go":         "e.go",
+		".git":              "e.go",
+		"[g].go":            "[g].go", // a file of that very name
+		"?.txt":             "b.txt",
+	} {
+		if got, _ := names(t, dir, pattern); strings.Join(got, " ") != want {
+			t.Errorf("%q gives %v, want %s", pattern, got, want)
+		}
+	}
+}
+
+// TestPatternsKeepTheirOrder: files come by pattern, then by name, each once.
+func TestPatternsKeepTheirOrder(t *testing.T) {
+	dir := corpus(t, map[string]string{"a/x": "1", "b/x": "2", "b/y": "3"})
+	l, err := List(t.Context(), Config{Files: []string{dir + "/b/y", dir + "/b", dir + "/a/*"}, Sequence: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range l.Files {
+		got = append(got, strings.TrimPrefix(f.Path, dir)+"="+f.Name)
+	}
+	if want := []string{"/b/y=y", "/b/x=x", "/a/x=x"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestLinks: links are followed, but not around in circles, and what is no file is counted.
+func TestLinks(t *testing.T) {
+	dir := corpus(t, map[string]string{"real/a": "1", "real/sub/b": "2", "real/empty": "", "other/c": "3", "real/.h": "4"})
+	for link, target := range map[string]string{
+		"real/loop": "..", "real/sub/self": ".", "real/file": "../other/c", "real/dir": "../other", "real/broken": "nowhere",
+		"real/circle": "circle",
+	} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "real/pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, skipped := names(t, dir, "real")
+	// loop leads to the directory above, from where real is entered by another name, once.
+	want := []string{"a", "dir/c", "file", "loop/other/c", "sub/b"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if skipped.Broken != 2 || skipped.NonRegular != 1 || skipped.Empty != 1 || skipped.Hidden != 1 || skipped.Loops != 2 {
+		t.Errorf("skipped %+v", skipped)
+	}
+	if notes := skipped.Notes(); len(notes) != 5 || !strings.Contains(notes[0], "skipped for being hidden (a name that starts with a dot): 1") {
+		t.Errorf("notes %q", notes)
+	}
+	if notes := (Skipped{}).Notes(); notes != nil {
+		t.Errorf("nothing was skipped, the notes say %q", notes)
+	}
+	_, err := List(t.Context(), Config{Files: []string{dir + "/real/pipe"}, Sequence: 1})
+	if err == nil || !strings.Contains(err.Error(), "is a pipe") {
+		t.Errorf("a pipe by name: %v", err)
+	}
+}
+
+func TestListingStopsWhenCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := corpus(t, map[string]string{"a": "1"})
+	if _, err := List(ctx, Config{Files: []string{dir}, Sequence: 1}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}

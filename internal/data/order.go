@@ -1,0 +1,62 @@
+package data
+
+import "math/bits"
+
+// rounds of the Feistel network. Four suffice for a pseudorandom permutation when the round function is pseudorandom (Luby
+// and Rackoff 1988); the mixing function here is weaker than that, so there are more. The number is even, so that halves
+// of different widths are back in place at the end.
+const rounds = 8
+
+// permutation is a keyed bijection of 0..size-1: the order of one epoch, in constant memory. It permutes the numbers of
+// just enough bits by a Feistel network and follows the cycle until it is below size again (Black and Rogaway 2002, section
+// 3), fewer than 2 steps on average, since at least half of those numbers are below size.
+type permutation struct {
+	size      uint64
+	low, high uint // bits of the two halves
+	keys      [rounds]uint64
+}
+
+// newPermutation returns the order of an epoch of a seed over size windows, at least 1.
+func newPermutation(seed, epoch, size uint64) permutation {
+	width := uint(max(bits.Len64(size-1), 2))
+	p := permutation{size: size, low: width / 2, high: width - width/2}
+	key := mix(seed) ^ mix(^epoch)
+	for i := range p.keys {
+		key += golden
+		p.keys[i] = mix(key)
+	}
+	return p
+}
+
+// at returns the window at place i of the epoch, 0 <= i < size.
+func (p *permutation) at(i uint64) uint64 {
+	for {
+		i = p.round(i)
+		if i < p.size {
+			return i
+		}
+	}
+}
+
+// round runs the network once over all its numbers.
+func (p *permutation) round(x uint64) uint64 {
+	low, high := p.low, p.high
+	for _, key := range p.keys {
+		left, right := x>>low, x&(1<<low-1) // high and low bits
+		left ^= mix(right^key) & (1<<high - 1)
+		x = right<<high | left // the halves change places, and widths
+		low, high = high, low
+	}
+	return x
+}
+
+// golden is 2^64 over the golden ratio, the increment of SplitMix64.
+const golden = 0x9e3779b97f4a7c15
+
+// mix is the finalizer of SplitMix64 (Steele, Lea and Flood 2014, figure 16): every bit of x moves about half of the result.
+func mix(x uint64) uint64 {
+	x += golden
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
