@@ -29,13 +29,23 @@ func advanceForward(r Request) (Plan, string) {
 	if limited := lowerToLimit(steps, r); limited >= 0 {
 		warmups = warmupsOf(steps, r.MicroBatches)
 		reason += fmt.Sprintf(", lowered from %s since stage %d can pin %d", joinInts(wanted), limited, r.PinnedLimit[limited])
-		if r.Costs != nil {
-			ideal, got := SteadyPeriod(wanted, *r.Costs), SteadyPeriod(warmups, *r.Costs)
-			reason += fmt.Sprintf(" (%.3g%% longer per micro-batch)", 100*(got/ideal-1))
-		}
+		reason += priceOf(wanted, warmups, r)
 	}
 	return forwardsAhead(warmups, r.MicroBatches),
 		fmt.Sprintf("warm-up %s, %s%s", joinInts(warmups), reason, sameAs(warmups, r.MicroBatches))
+}
+
+// priceOf says how much longer a batch takes with a lowered warm-up, where costs can tell and it is a tenth of a percent or more.
+func priceOf(wanted, lowered []int, r Request) string {
+	if r.Costs == nil {
+		return ""
+	}
+	before, errBefore := Simulate(forwardsAhead(wanted, r.MicroBatches), *r.Costs)
+	after, errAfter := Simulate(forwardsAhead(lowered, r.MicroBatches), *r.Costs)
+	if errBefore != nil || errAfter != nil || after.Makespan < 1.001*before.Makespan {
+		return ""
+	}
+	return fmt.Sprintf(" (a batch takes %.1f%% longer)", 100*(after.Makespan/before.Makespan-1))
 }
 
 // publishedSteps are the steps of the published grids: two per link.
@@ -116,20 +126,14 @@ func cheapestStep(steps []int, k int, costs *Costs) int {
 	return best
 }
 
-// sameAs names the simpler schedule that has the same warm-up, where there is one.
+// sameAs says so where the warm-up is that of 1f1b.
 func sameAs(warmups []int, microBatches int) string {
-	least, most := true, true
 	for k, w := range warmups {
-		least = least && w == min(microBatches, len(warmups)-k)
-		most = most && w == microBatches
+		if w != min(microBatches, len(warmups)-k) {
+			return ""
+		}
 	}
-	switch {
-	case least:
-		return "; the same as 1f1b"
-	case most:
-		return "; the same as gpipe"
-	}
-	return ""
+	return "; the same as 1f1b"
 }
 
 func sum(values []int) int {

@@ -95,9 +95,9 @@ func (c Costs) link(k int) float64 {
 	return c.Link[k]
 }
 
-// SteadyPeriod is the time per micro-batch in the middle of a long batch, for any warm-up that does not grow from one stage to
-// the next: the slowest stage, or the slowest loop over stages k..l, which the warm-up lets w_k - w_l + 1 micro-batches
-// share (docs/schedules.md derives it):
+// SteadyPeriod is the time per micro-batch in the middle of a long batch: of the slowest stage, or of the slowest loop over
+// stages k..l, which the warm-up lets w_k - w_l + 1 micro-batches share (docs/schedules.md derives it). It is +Inf for a
+// warm-up that grows from one stage to a later one, since that plan deadlocks. The costs must be valid.
 //
 //	P(w) = max( max_k (F_k + B_k),
 //	            max_{k<l} [ sum_{j=k..l} (F_j + B_j) + 2 sum_{j=k..l-1} c_j ] / (w_k - w_l + 1) )
@@ -110,7 +110,11 @@ func SteadyPeriod(warmups []int, c Costs) float64 {
 			if l > k {
 				loop += 2 * c.link(l-1)
 			}
-			period = max(period, loop/float64(warmups[k]-warmups[l]+1))
+			share := warmups[k] - warmups[l] + 1
+			if share < 1 {
+				return math.Inf(1)
+			}
+			period = max(period, loop/float64(share))
 		}
 	}
 	return period

@@ -42,16 +42,7 @@ func ticksOf(r Result, scale, apart float64) []float64 {
 }
 
 // formatTime prints a time to at most six digits.
-func formatTime(t float64) string { return strconv.FormatFloat(round(t, 6), 'g', -1, 64) }
-
-// round keeps the given number of significant digits.
-func round(v float64, digits int) float64 {
-	rounded, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', digits, 64), 64)
-	if err != nil {
-		return v // not a number: shown as it is
-	}
-	return rounded
-}
+func formatTime(t float64) string { return strconv.FormatFloat(t, 'g', 6, 64) }
 
 // percentBusy is the share of the makespan in which stage k computes, in percent.
 func percentBusy(r Result, k int) float64 {

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -240,6 +241,31 @@ func TestSteadyPeriodIsWhatTheSimulatorMeasures(t *testing.T) {
 		}
 	}
 	t.Logf("largest difference %.3g, allowed 0.01", worst)
+}
+
+// TestGrowingWarmupDeadlocks, and the law says that it takes for ever.
+func TestGrowingWarmupDeadlocks(t *testing.T) {
+	warmups := []int{2, 1, 2}
+	if got := SteadyPeriod(warmups, Uniform(3, 1, 1, 0)); !math.IsInf(got, 1) {
+		t.Errorf("SteadyPeriod(%v) = %v; want +Inf", warmups, got)
+	}
+	var fault *PlanError
+	if err := Check(forwardsAhead(warmups, 4), 4, Limits{}); !errors.As(err, &fault) || fault.Problem != Deadlock {
+		t.Errorf("Check: %v; want a deadlock", err)
+	}
+}
+
+// TestHalvesTakeTheirOwnTimes where they are given, and half of the backward each where not.
+func TestHalvesTakeTheirOwnTimes(t *testing.T) {
+	plan := mustParse(t, "F0 I0 W0\nF0 I0 W0")
+	costs := Costs{Forward: []float64{1, 1}, Backward: []float64{4, 4}} // no links: they take no time
+	if got := mustSimulate(t, plan, costs).Makespan; got != 1+1+2+2+2 {
+		t.Errorf("halves of a backward of 4: %v; want 8", got)
+	}
+	costs.BackwardInput, costs.BackwardWeight = []float64{3, 3}, []float64{0.5, 0.5}
+	if got := mustSimulate(t, plan, costs).Makespan; got != 1+1+3+3+0.5 {
+		t.Errorf("input half of 3, weight half of 0.5: %v; want 8.5", got)
+	}
 }
 
 // TestSimulationKeepsEveryDependency checks start times against their definition, op by op.
