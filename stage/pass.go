@@ -3,6 +3,7 @@ package stage
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -100,8 +101,8 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 		}
 		s.state = inputReady
 	case Weight:
-		for i := len(c.layers) - 1; i >= 0; i-- {
-			c.layers[i].BackwardWeight(c.backwardPass(s, s.weight, i, device.Mem{}))
+		for i, l := range slices.Backward(c.layers) {
+			l.BackwardWeight(c.backwardPass(s, s.weight, i, device.Mem{}))
 		}
 		s.weight.busy = false
 		s.weight, s.state = nil, free
@@ -116,10 +117,10 @@ func (c *Computed) backwardWhole(s *slot, doutput, dinput []byte) {
 	g := &c.whole
 	g.dout[len(g.dout)-1] = c.outputGradient(s, doutput, c.staged.output, false)
 	din := c.inputGradient(dinput)
-	for i := len(c.layers) - 1; i >= 0; i-- {
+	for i, l := range slices.Backward(c.layers) {
 		p := c.backwardPass(s, g, i, din)
-		c.layers[i].BackwardInput(p)
-		c.layers[i].BackwardWeight(p)
+		l.BackwardInput(p)
+		l.BackwardWeight(p)
 	}
 	c.leave(din, dinput)
 }
@@ -132,8 +133,8 @@ func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 	last := len(g.dout) - 1
 	g.dout[last] = c.outputGradient(s, doutput, g.dout[last], true)
 	din := c.inputGradient(dinput)
-	for i := last; i >= 0; i-- {
-		c.layers[i].BackwardInput(c.backwardPass(s, g, i, din))
+	for i, l := range slices.Backward(c.layers) {
+		l.BackwardInput(c.backwardPass(s, g, i, din))
 	}
 	c.leave(din, dinput)
 	g.busy, s.weight = true, g

@@ -1,6 +1,10 @@
 package layer
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
 
 // Chain runs layers one after the other. Saved holds, for each layer, what it saves and (but for the last) its output;
 // Kept holds, for each layer, what it keeps and (but for the first) the gradient of its input.
@@ -94,16 +98,16 @@ func (c *Chain) Forward(p Pass) {
 // BackwardInput implements Layer.
 func (c *Chain) BackwardInput(p Pass) {
 	w := c.end(p)
-	for i := len(c.layers) - 1; i >= 0; i-- {
-		c.layers[i].BackwardInput(c.step(&w, p, i))
+	for i, l := range slices.Backward(c.layers) {
+		l.BackwardInput(c.step(&w, p, i))
 	}
 }
 
 // BackwardWeight implements Layer.
 func (c *Chain) BackwardWeight(p Pass) {
 	w := c.end(p)
-	for i := len(c.layers) - 1; i >= 0; i-- {
-		c.layers[i].BackwardWeight(c.step(&w, p, i))
+	for i, l := range slices.Backward(c.layers) {
+		l.BackwardWeight(c.step(&w, p, i))
 	}
 }
 

@@ -53,8 +53,12 @@ func (c *gpt2) validate() error {
 		value       int
 		least, most int
 	}{
-		{"vocab_size", c.vocabSize, 1, 1 << 24}, {"n_positions", c.nPositions, 1, 1 << 20}, {"n_embd", c.nEmbd, 1, 1 << 18},
-		{"n_layer", c.nLayer, 1, 1 << 14}, {"n_head", c.nHead, 1, 1 << 16}, {"n_inner", c.nInner, 0, 1 << 20},
+		{"vocab_size", c.vocabSize, 1, 1 << 24},
+		{"n_positions", c.nPositions, 1, 1 << 20},
+		{"n_embd", c.nEmbd, 1, 1 << 18},
+		{"n_layer", c.nLayer, 1, 1 << 14},
+		{"n_head", c.nHead, 1, 1 << 16},
+		{"n_inner", c.nInner, 0, 1 << 20},
 	} {
 		if f.value < f.least || f.value > f.most {
 			return &FieldError{Field: f.name, Found: f.value, Allowed: fmt.Sprintf("an integer from %d to %d", f.least, f.most)}

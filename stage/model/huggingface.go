@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 )
 
 // FromHuggingFace makes the model of a Hugging Face config.json. It is as strict as Build about the fields that shape the
@@ -44,7 +45,7 @@ var fixed = map[string]bool{
 func checkFixed(fields map[string]any) error {
 	for name, want := range fixed {
 		if got, ok := fields[name].(bool); ok && got != want {
-			return &FieldError{Field: name, Found: got, Allowed: fmt.Sprint(want)}
+			return &FieldError{Field: name, Found: got, Allowed: strconv.FormatBool(want)}
 		}
 	}
 	return nil

@@ -24,8 +24,18 @@ const tolerance = 1e-4
 // recording is what testdata/record_gpt2.py wrote.
 type recording struct {
 	config     map[string]any
-	optimizers map[string]map[string]any
+	optimizers map[string]hyper
 	tensors    map[string]tensor
+}
+
+// hyper is what an optimizer was recorded with, PyTorch's names.
+type hyper struct {
+	LR          float64    `json:"lr"`
+	Betas       [2]float64 `json:"betas"`
+	Epsilon     float64    `json:"eps"`
+	Momentum    float64    `json:"momentum"`
+	Nesterov    bool       `json:"nesterov"`
+	WeightDecay float64    `json:"weight_decay"`
 }
 
 type tensor struct {
@@ -245,21 +255,17 @@ func TestUpdatesArePyTorchs(t *testing.T) {
 	eachDevice(t, func(t *testing.T, dev device.Device) {
 		for name, h := range r.optimizers {
 			t.Run(name, func(t *testing.T) {
-				o := stage.Optimizer{Name: name, WeightDecay: h["weight_decay"].(float64)}
-				if name == "sgd" {
-					o.Momentum, o.Nesterov = h["momentum"].(float64), h["nesterov"].(bool)
-				} else {
-					betas := h["betas"].([]any)
-					o.Beta1, o.Beta2, o.Epsilon = betas[0].(float64), betas[1].(float64), h["eps"].(float64)
-				}
-				p := r.pipeline(t, dev, 2, 2, o)
+				p := r.pipeline(t, dev, 2, 2, stage.Optimizer{
+					Name: name, Momentum: h.Momentum, Nesterov: h.Nesterov, WeightDecay: h.WeightDecay,
+					Beta1: h.Betas[0], Beta2: h.Betas[1], Epsilon: h.Epsilon,
+				})
 				const steps, clip = 3, 0.5 // as in record_gpt2.py
 				for range steps {
 					_, squared, err := p.Run(r.batch())
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := p.Update(float32(h["lr"].(float64)), squared, clip); err != nil {
+					if err := p.Update(float32(h.LR), squared, clip); err != nil {
 						t.Fatal(err)
 					}
 				}

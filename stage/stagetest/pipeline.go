@@ -2,6 +2,7 @@ package stagetest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -161,7 +162,7 @@ func (p *Pipeline) forward(m stage.Micro, b Batch) error {
 }
 
 func (p *Pipeline) backward(m stage.Micro, part stage.Part) error {
-	for k := len(p.Stages) - 1; k >= 0; k-- {
+	for k, s := range slices.Backward(p.Stages) {
 		var doutput, dinput []byte
 		if k < len(p.Stages)-1 {
 			doutput = p.gradient[k]
@@ -169,7 +170,7 @@ func (p *Pipeline) backward(m stage.Micro, part stage.Part) error {
 		if k > 0 {
 			dinput = p.gradient[k-1]
 		}
-		if err := p.Stages[k].Backward(m, part, doutput, dinput); err != nil {
+		if err := s.Backward(m, part, doutput, dinput); err != nil {
 			return err
 		}
 	}

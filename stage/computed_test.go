@@ -1,0 +1,269 @@
+package stage_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/flat"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+func tiny(t testing.TB, tied bool) *model.Model {
+	t.Helper()
+	m, err := model.Build("gpt2", map[string]any{
+		"n_layer": 2, "n_head": 2, "n_embd": 12, "n_positions": 6, "vocab_size": 11, "tie_word_embeddings": tied,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func batch(samples, sequence int, seed uint64) stagetest.Batch {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	b := stagetest.Batch{IDs: make([]int32, samples*sequence), Targets: make([]int32, samples*sequence)}
+	for i := range b.IDs {
+		b.IDs[i], b.Targets[i] = rng.Int32N(11), rng.Int32N(11)
+	}
+	return b
+}
+
+// train runs a few clipped steps and returns the weights, the losses and the norms.
+func train(t *testing.T, c stagetest.PipelineConfig) (weights map[string][]float32, numbers []float64) {
+	t.Helper()
+	c.Samples, c.Seed = 4/c.Micros, 5
+	p := stagetest.NewPipeline(t, c)
+	for step := range uint64(4) {
+		loss, squared, err := p.Run(batch(4, 6, step))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Update(0.01, squared, 0.5); err != nil {
+			t.Fatal(err)
+		}
+		numbers = append(numbers, loss, squared)
+	}
+	return p.Parameters(), numbers
+}
+
+func requireSameBits(t *testing.T, what string, found, want map[string][]float32) {
+	t.Helper()
+	if !slices.Equal(slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(want))) {
+		t.Errorf("%s: other tensors: %v", what, slices.Sorted(maps.Keys(found)))
+	}
+	for name, x := range want {
+		for i := range x {
+			if math.Float32bits(x[i]) != math.Float32bits(found[name][i]) {
+				t.Errorf("%s: %s[%d] is %v, want %v", what, name, i, found[name][i], x[i])
+				break
+			}
+		}
+	}
+}
+
+func TestEverySplitGivesTheSameBits(t *testing.T) {
+	for _, tied := range []bool{true, false} {
+		for name, o := range map[string]stage.Optimizer{
+			"adamw": {WeightDecay: 0.1}, "sgd": {Name: "sgd", Momentum: 0.9, Nesterov: true, WeightDecay: 0.1},
+		} {
+			for _, micros := range []int{1, 2, 4} {
+				config := stagetest.PipelineConfig{Device: ref.New(), Model: tiny(t, tied), Stages: 1, Micros: micros, Optimizer: o}
+				want, wantNumbers := train(t, config)
+				for _, c := range []struct {
+					stages int
+					halves bool
+					remote bool
+				}{{1, true, false}, {2, false, false}, {3, false, false}, {4, false, false}, {4, true, false}, {2, true, true}, {3, false, true}} {
+					what := fmt.Sprintf("%s, tied %v, M=%d, K=%d, halves %v, remote memory %v", name, tied, micros, c.stages, c.halves, c.remote)
+					config.Stages, config.Halves = c.stages, c.halves
+					if c.remote {
+						config.Device = remote{ref.New()}
+					}
+					found, numbers := train(t, config)
+					requireSameBits(t, what, found, want)
+					if !slices.Equal(numbers, wantNumbers) {
+						t.Errorf("%s: losses and norms %v, want %v", what, numbers, wantNumbers)
+					}
+				}
+			}
+		}
+	}
+}
+
+// remote is a device whose memory the host does not see: boundaries must be uploaded and downloaded.
+type remote struct{ *ref.Device }
+
+func (remote) Host() bool { return false }
+
+func TestTiedCopiesStayEqual(t *testing.T) {
+	for _, stages := range []int{1, 4} {
+		weights, _ := train(t, stagetest.PipelineConfig{Device: ref.New(), Model: tiny(t, true), Stages: stages, Micros: 2})
+		requireSameBits(t, fmt.Sprintf("K=%d: lm_head.weight", stages),
+			map[string][]float32{"w": weights["lm_head.weight"]}, map[string][]float32{"w": weights["transformer.wte.weight"]})
+	}
+}
+
+// single makes all layers one stage with 2 samples of 6 positions in a micro-batch.
+func single(t *testing.T, change func(*stage.Config)) *stage.Computed {
+	t.Helper()
+	c := stage.Config{Device: ref.New(), Model: tiny(t, true), Samples: 2, Slots: 2, Seed: 1}
+	if change != nil {
+		change(&c)
+	}
+	s, err := stage.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	m := tiny(t, true)
+	s := single(t, func(c *stage.Config) {
+		c.Range, c.Index, c.Count, c.WeightSlots = stage.Range{From: 2, To: len(m.Layers)}, 1, 2, 1
+	})
+	shape := s.Shape()
+	input, dinput := stagetest.Boundary(shape.InputBytes), stagetest.Boundary(shape.InputBytes)
+	labels, logits := stagetest.Int32Bytes(batch(2, 6, 1).Targets), stagetest.Boundary(shape.OutputBytes)
+	delta, err := s.NewVector()
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := uint64(0)
+	parts := [][]stage.Part{{stage.Whole}, {stage.Input, stage.Weight}}
+	allocations := testing.AllocsPerRun(20, func() {
+		s.ZeroGradients()
+		for i, order := range parts {
+			micro := stage.Micro{Step: step, Index: i, Weight: 0.5}
+			err = errors.Join(err, s.Forward(micro, input, labels, nil))
+			for _, part := range order {
+				err = errors.Join(err, s.Backward(micro, part, nil, dinput))
+			}
+		}
+		_, e1 := s.SquaredNorm(0)
+		_, e2 := s.Loss()
+		_, _, e3 := s.Evaluate(delta, input, labels, logits)
+		err = errors.Join(err, e1, e2, e3, s.Step(stage.Hyper{Step: step, LearningRate: 1e-3, GradScale: 1}, delta))
+		step++
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if allocations != 0 {
+		t.Errorf("a batch makes %v allocations, want 0", allocations)
+	}
+}
+
+func TestEvaluateDisturbsNothing(t *testing.T) {
+	b := batch(2, 6, 1)
+	ids, targets := stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets)
+	run := func(evaluate bool) []float32 {
+		s := single(t, nil)
+		other, err := s.NewVector()
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.Copy(s.Parameters())
+		other.Scale(2)
+		for i := range 2 {
+			if err := s.Forward(stage.Micro{Index: i, Weight: 0.5}, ids, targets, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 2 {
+			if evaluate {
+				evaluateBoth(t, s, other, ids, targets)
+			}
+			if err := s.Backward(stage.Micro{Index: i, Weight: 0.5}, stage.Whole, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		loss, err := s.Loss()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := make([]float32, s.Gradients().Len())
+		s.Gradients().Read(g, 0)
+		return append(g, float32(loss))
+	}
+	requireSameBits(t, "gradients", map[string][]float32{"g": run(true)}, map[string][]float32{"g": run(false)})
+}
+
+// evaluateBoth evaluates with the stage's own parameters and with others, which must give the losses that belong to them.
+func evaluateBoth(t *testing.T, s *stage.Computed, other flat.Vector, ids, targets []byte) {
+	t.Helper()
+	own, n, err := s.Evaluate(nil, ids, targets, nil)
+	if err != nil || n != 12 {
+		t.Fatalf("evaluate: %d targets, error %v", n, err)
+	}
+	scaled, _, err := s.Evaluate(other, ids, targets, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := s.Evaluate(s.Parameters(), ids, targets, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own != again || own == scaled {
+		t.Errorf("losses: %v with the stage's own parameters, %v with the same given, %v with others", own, again, scaled)
+	}
+}
+
+func TestMicroBatchesOutOfTurnAreErrors(t *testing.T) {
+	b := batch(2, 6, 1)
+	ids, targets := stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets)
+	bad := slices.Clone(b.IDs)
+	bad[7] = 11
+	micro := func(i int) stage.Micro { return stage.Micro{Step: 3, Index: i, Weight: 1} }
+	s := single(t, func(c *stage.Config) { c.WeightSlots = 1 })
+	forward := func(i int, in, labels []byte) func() error {
+		return func() error { return s.Forward(micro(i), in, labels, nil) }
+	}
+	backward := func(i int, part stage.Part) func() error {
+		return func() error { return s.Backward(micro(i), part, nil, nil) }
+	}
+	for _, c := range []struct {
+		what string
+		do   func() error
+		want string // "": succeeds
+	}{
+		{"a token outside the vocabulary", forward(0, stagetest.Int32Bytes(bad), targets), "token 11 at sample 1, position 1; the model's ids are 0 to 10"},
+		{"a target outside the vocabulary", forward(0, ids, stagetest.Int32Bytes(bad)), "target 11 at index 7"},
+		{"a short input", forward(0, ids[:8], targets), "the input boundary buffer has 8 bytes, want 48"},
+		{"missing labels", forward(0, ids, nil), "the labels buffer has 0 bytes, want 48"},
+		{"F0", forward(0, ids, targets), ""},
+		{"F0 again", forward(0, ids, targets), "forward of micro-batch 0 of step 3: it is pinned already"},
+		{"F1", forward(1, ids, targets), ""},
+		{"F2 in two slots", forward(2, ids, targets), "2 micro-batches are pinned already"},
+		{"W0 before I0", backward(0, stage.Weight), "out of order"},
+		{"B2", backward(2, stage.Whole), "it is not pinned"},
+		{"I0", backward(0, stage.Input), ""},
+		{"B0 after I0", backward(0, stage.Whole), "out of order"},
+		{"I1 in one weight slot", backward(1, stage.Input), "1 micro-batches wait for their weight half already"},
+		{"W0", backward(0, stage.Weight), ""},
+		{"W0 again", backward(0, stage.Weight), "it is not pinned"},
+		{"F2", forward(2, ids, targets), ""},
+		{"B1", backward(1, stage.Whole), ""},
+		{"the norm", func() error { _, err := s.SquaredNorm(0); return err }, ""},
+		{"B2 after the norm", backward(2, stage.Whole), "call ZeroGradients first"},
+	} {
+		err := c.do()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, want %q", c.what, err, c.want)
+		}
+	}
+}
