@@ -41,15 +41,98 @@ func (m MatMul) Check(c, a, b Mem) {
 	}
 }
 
-// Check panics unless the shape of a is positive in every dimension.
-func (a Attention) Check() {
-	if a.B < 1 || a.T < 1 || a.H < 1 || a.S < 1 {
-		panic(fmt.Sprintf("device: Attention: shape B=%d T=%d H=%d S=%d, expected all positive", a.B, a.T, a.H, a.S))
+// CheckForward panics unless the operands of Attention fit; saved may be absent, else it has savedLen elements.
+func (a Attention) CheckForward(out, saved, qkv Mem, savedLen int) {
+	const op = "Attention"
+	a.check(op)
+	n := a.B * a.T * a.H * a.S
+	Need(op, "out", out, F32, n)
+	Need(op, "qkv", qkv, F32, 3*n)
+	if !saved.Absent() {
+		Need(op, "saved", saved, F32, savedLen)
 	}
 }
 
-// NeedIDs panics unless every id lies in [low, count): an id outside would read or write beyond a table.
-func NeedIDs(op, operand string, ids []int32, low, count int) {
+// CheckBackward panics unless the operands of AttentionBackward fit.
+func (a Attention) CheckBackward(dqkv, dout, qkv, out, saved Mem, savedLen int) {
+	const op = "AttentionBackward"
+	a.check(op)
+	n := a.B * a.T * a.H * a.S
+	Need(op, "dqkv", dqkv, F32, 3*n)
+	Need(op, "dout", dout, F32, n)
+	Need(op, "qkv", qkv, F32, 3*n)
+	Need(op, "out", out, F32, n)
+	Need(op, "saved", saved, F32, savedLen)
+}
+
+// check panics unless the shape of a is positive in every dimension.
+func (a Attention) check(op string) {
+	if a.B < 1 || a.T < 1 || a.H < 1 || a.S < 1 {
+		panic(fmt.Sprintf("device: %s: shape B=%d T=%d H=%d S=%d, expected all positive", op, a.B, a.T, a.H, a.S))
+	}
+}
+
+// CheckLayerNorm panics unless the operands of LayerNorm fit.
+func CheckLayerNorm(y, mean, rstd, x, weight, bias Mem, rows, columns int) {
+	const op = "LayerNorm"
+	Need(op, "y", y, F32, rows*columns)
+	Need(op, "x", x, F32, rows*columns)
+	Need(op, "mean", mean, F32, rows)
+	Need(op, "rstd", rstd, F32, rows)
+	Need(op, "weight", weight, F32, columns)
+	Need(op, "bias", bias, F32, columns)
+}
+
+// CheckLayerNormBackward panics unless the operands of LayerNormBackward fit.
+func CheckLayerNormBackward(dx, dy, x, mean, rstd, weight Mem, rows, columns int) {
+	const op = "LayerNormBackward"
+	Need(op, "dx", dx, F32, rows*columns)
+	Need(op, "dy", dy, F32, rows*columns)
+	Need(op, "x", x, F32, rows*columns)
+	Need(op, "mean", mean, F32, rows)
+	Need(op, "rstd", rstd, F32, rows)
+	Need(op, "weight", weight, F32, columns)
+}
+
+// CheckLayerNormBackwardWeight panics unless the operands of LayerNormBackwardWeight fit.
+func CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd Mem, rows, columns int) {
+	const op = "LayerNormBackwardWeight"
+	Need(op, "dweight", dweight, F32, columns)
+	Need(op, "dbias", dbias, F32, columns)
+	Need(op, "dy", dy, F32, rows*columns)
+	Need(op, "x", x, F32, rows*columns)
+	Need(op, "mean", mean, F32, rows)
+	Need(op, "rstd", rstd, F32, rows)
+}
+
+// CheckEmbed panics unless the operands of an embedding fit and every id lies in the table: of Embed, or with the
+// gradients in their places of EmbedBackward. It reads ids, so they must be in host memory.
+func CheckEmbed(op string, out, tokens, positions, ids Mem, b, t, width int) {
+	if width < 1 || tokens.n%width != 0 {
+		panic(fmt.Sprintf("device: %s: tokens has %d f32, expected a multiple of the width %d", op, tokens.n, width))
+	}
+	Need(op, "out", out, F32, b*t*width)
+	NeedAtLeast(op, "tokens", tokens, F32, width)
+	NeedAtLeast(op, "positions", positions, F32, t*width)
+	Need(op, "ids", ids, I32, b*t)
+	checkIDs(op, "ids", ids.I32(), 0, tokens.n/width)
+}
+
+// CheckCrossEntropy panics unless the operands of CrossEntropy fit and every target is -1 or a class. It reads targets, so
+// they must be in host memory.
+func CheckCrossEntropy(losses, dlogits, logits, targets Mem, rows, vocabulary int) {
+	const op = "CrossEntropy"
+	Need(op, "losses", losses, F32, rows)
+	Need(op, "logits", logits, F32, rows*vocabulary)
+	if !dlogits.Absent() {
+		Need(op, "dlogits", dlogits, F32, rows*vocabulary)
+	}
+	Need(op, "targets", targets, I32, rows)
+	checkIDs(op, "targets", targets.I32(), -1, vocabulary)
+}
+
+// checkIDs panics unless every id lies in [low, count): an id outside would read or write beyond a table.
+func checkIDs(op, operand string, ids []int32, low, count int) {
 	for i, id := range ids {
 		if int(id) < low || int(id) >= count {
 			panic(fmt.Sprintf("device: %s: %s[%d] is %d, expected %d to %d", op, operand, i, id, low, count-1))

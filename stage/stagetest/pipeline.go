@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -72,10 +71,10 @@ func NewPipeline(t testing.TB, c PipelineConfig) *Pipeline {
 		p.Stages = append(p.Stages, s)
 		outputs := make([][]byte, c.Micros)
 		for m := range outputs {
-			outputs[m] = Boundary(s.Shape().OutputBytes)
+			outputs[m] = stage.NewBoundary(s.Shape().OutputBytes)
 		}
 		p.boundary = append(p.boundary, outputs)
-		p.gradient = append(p.gradient, Boundary(s.Shape().OutputBytes))
+		p.gradient = append(p.gradient, stage.NewBoundary(s.Shape().OutputBytes))
 	}
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
@@ -233,16 +232,9 @@ func (p *Pipeline) Gradients() map[string][]float32 {
 	return p.Values(func(s *stage.Computed) interface{ Read([]float32, int) } { return s.Gradients() })
 }
 
-// Boundary allocates n bytes that begin at a multiple of 64, as a stage's boundary buffers must.
-func Boundary(n int) []byte {
-	b := make([]byte, n+64)
-	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & 63)
-	return b[skip : skip+n : skip+n]
-}
-
 // Int32Bytes copies token ids or targets to a boundary buffer.
 func Int32Bytes(x []int32) []byte {
-	b := Boundary(4 * len(x))
-	copy(b, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x)))
+	b := stage.NewBoundary(4 * len(x))
+	copy(b, device.IntBytes(x))
 	return b
 }

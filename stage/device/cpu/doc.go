@@ -9,5 +9,5 @@
 //
 // The operations that package device calls exact give the same bits as package ref on every instruction set and with
 // any number of threads. The sources are compiled as strict ISO C, so that the compiler does not fuse multiplications and
-// additions; kernels that may fuse say so by calling fma.
+// additions; kernels that may fuse say so by calling fused.
 package cpu

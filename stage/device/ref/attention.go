@@ -27,13 +27,9 @@ func headOf(x []float32, a device.Attention, parts, part, b, h int) head {
 
 // Attention implements device.Device (Vaswani et al. 2017, equation 1, causal). It holds one row of scores at a time.
 func (d *Device) Attention(out, saved, qkv device.Mem, a device.Attention) {
-	a.Check()
-	width := a.H * a.S
-	device.Need("Attention", "out", out, device.F32, a.B*a.T*width)
-	device.Need("Attention", "qkv", qkv, device.F32, a.B*a.T*3*width)
+	a.CheckForward(out, saved, qkv, d.AttentionSaved(a))
 	var lse []float32
 	if !saved.Absent() {
-		device.Need("Attention", "saved", saved, device.F32, d.AttentionSaved(a))
 		lse = saved.F32()
 	}
 	d.scores = grow(d.scores, a.T)
@@ -95,14 +91,7 @@ func weighRow(o, p []float32, v head) {
 // AttentionBackward implements device.Device (Dao et al. 2022, appendix B.2): with P the probabilities and
 // D_t = dout_t out_t, dS = P (dout v^T - D), dq = dS k / sqrt(S), dk = dS^T q / sqrt(S), dv = P^T dout.
 func (d *Device) AttentionBackward(dqkv, dout, qkv, out, saved device.Mem, a device.Attention) {
-	const op = "AttentionBackward"
-	a.Check()
-	width := a.H * a.S
-	device.Need(op, "dqkv", dqkv, device.F32, a.B*a.T*3*width)
-	device.Need(op, "dout", dout, device.F32, a.B*a.T*width)
-	device.Need(op, "qkv", qkv, device.F32, a.B*a.T*3*width)
-	device.Need(op, "out", out, device.F32, a.B*a.T*width)
-	device.Need(op, "saved", saved, device.F32, d.AttentionSaved(a))
+	a.CheckBackward(dqkv, dout, qkv, out, saved, d.AttentionSaved(a))
 	d.scores, d.dscores = grow(d.scores, a.T), grow(d.dscores, a.T)
 	d.Zero(dqkv)
 	for b := range a.B {

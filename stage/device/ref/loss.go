@@ -4,14 +4,7 @@ import "github.com/avgpipe/avgpipe/stage/device"
 
 // CrossEntropy implements device.Device.
 func (d *Device) CrossEntropy(losses, dlogits, logits, targets device.Mem, rows, vocabulary int, scale float32) {
-	const op = "CrossEntropy"
-	device.Need(op, "losses", losses, device.F32, rows)
-	device.Need(op, "logits", logits, device.F32, rows*vocabulary)
-	device.Need(op, "targets", targets, device.I32, rows)
-	device.NeedIDs(op, "targets", targets.I32(), -1, vocabulary)
-	if !dlogits.Absent() {
-		device.Need(op, "dlogits", dlogits, device.F32, rows*vocabulary)
-	}
+	device.CheckCrossEntropy(losses, dlogits, logits, targets, rows, vocabulary)
 	for r, target := range targets.I32() {
 		row := logits.F32()[r*vocabulary : (r+1)*vocabulary]
 		var drow []float32

@@ -9,13 +9,7 @@ import (
 // LayerNorm implements device.Device (Ba, Kiros and Hinton 2016, equation 4). The mean comes first and the variance about
 // it second, both in float64.
 func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, columns int, epsilon float32) {
-	const op = "LayerNorm"
-	device.Need(op, "y", y, device.F32, rows*columns)
-	device.Need(op, "x", x, device.F32, rows*columns)
-	device.Need(op, "mean", mean, device.F32, rows)
-	device.Need(op, "rstd", rstd, device.F32, rows)
-	device.Need(op, "weight", weight, device.F32, columns)
-	device.Need(op, "bias", bias, device.F32, columns)
+	device.CheckLayerNorm(y, mean, rstd, x, weight, bias, rows, columns)
 	means, rstds, ws, bs := mean.F32(), rstd.F32(), weight.F32(), bias.F32()
 	for r := range rows {
 		in, out := x.F32()[r*columns:(r+1)*columns], y.F32()[r*columns:(r+1)*columns]
@@ -44,13 +38,7 @@ func moments(x []float32) (mean, variance float64) {
 
 // LayerNormBackward implements device.Device: with g = dy*weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)).
 func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, rows, columns int) {
-	const op = "LayerNormBackward"
-	device.Need(op, "dx", dx, device.F32, rows*columns)
-	device.Need(op, "dy", dy, device.F32, rows*columns)
-	device.Need(op, "x", x, device.F32, rows*columns)
-	device.Need(op, "mean", mean, device.F32, rows)
-	device.Need(op, "rstd", rstd, device.F32, rows)
-	device.Need(op, "weight", weight, device.F32, columns)
+	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
 	ws := weight.F32()
 	for r := range rows {
 		in, dout := x.F32()[r*columns:(r+1)*columns], dy.F32()[r*columns:(r+1)*columns]
@@ -73,13 +61,7 @@ func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, row
 
 // LayerNormBackwardWeight implements device.Device.
 func (d *Device) LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd device.Mem, rows, columns int) {
-	const op = "LayerNormBackwardWeight"
-	device.Need(op, "dweight", dweight, device.F32, columns)
-	device.Need(op, "dbias", dbias, device.F32, columns)
-	device.Need(op, "dy", dy, device.F32, rows*columns)
-	device.Need(op, "x", x, device.F32, rows*columns)
-	device.Need(op, "mean", mean, device.F32, rows)
-	device.Need(op, "rstd", rstd, device.F32, rows)
+	device.CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
 	dws, dbs := dweight.F32(), dbias.F32()
 	for r := range rows {
 		in, dout := x.F32()[r*columns:(r+1)*columns], dy.F32()[r*columns:(r+1)*columns]

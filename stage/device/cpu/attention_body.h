@@ -1,0 +1,179 @@
+// Causal attention of one head of one sample, flash style (Dao et al. 2022): ROW_BLOCK queries at a time against all keys
+// that they see, so that the scores (ROW_BLOCK, T) stay in the cache; the backward pass recomputes them. Included by
+// kernels_body.h only.
+//
+// The operands of the products are packed into rows that are padded with zeros to whole vectors: P = pad(S) and, for what
+// is transposed, pad(T). Where a row of probabilities ends within its block the rest is 0.
+
+enum { TILE_ROWS = 6, ROW_BLOCK = 24 };
+
+INLINE size_t pad(size_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
+
+// tile sets (or adds to) c (rows, vectors * WIDTH) the product of a (rows, k), whose element (r, i) lies at
+// r * row_step + i * step, and b (k, vectors * WIDTH). rows and vectors are constants where it is inlined.
+INLINE void tile(int rows, int vectors, size_t k, const float *a, size_t row_step, size_t step, const float *b, size_t ldb,
+                 float *c, size_t ldc, int accumulate) {
+    vec sums[TILE_ROWS][TILE_VECTORS];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) sums[r][v] = accumulate ? load(c + r * ldc + v * WIDTH) : splat(0);
+    for (size_t i = 0; i < k; i++, a += step, b += ldb) {
+        vec bs[TILE_VECTORS];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) bs[v] = load(b + v * WIDTH);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            vec x = splat(a[r * row_step]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) sums[r][v] = fused(x, bs[v], sums[r][v]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) store(c + r * ldc + v * WIDTH, sums[r][v]);
+}
+
+// Operands of a product C (m,n) = [C +] A (m,k) B (k,n), n a multiple of WIDTH.
+struct product {
+    size_t m, n, k;
+    const float *a;
+    size_t row_step, step;  // element (r, i) of A lies at r * row_step + i * step
+    const float *b;
+    size_t ldb;
+    float *c;
+    size_t ldc;
+    int accumulate;
+};
+
+// strip computes `vectors` vectors of columns, from column n0.
+INLINE void strip(const struct product *p, size_t n0, int vectors) {
+#define TILE(rows)                                                                                                     \
+    tile(rows, vectors, p->k, p->a + m * p->row_step, p->row_step, p->step, p->b + n0, p->ldb, p->c + m * p->ldc + n0, \
+         p->ldc, p->accumulate)
+    size_t m = 0;
+    for (; m + TILE_ROWS <= p->m; m += TILE_ROWS) TILE(TILE_ROWS);
+    switch (p->m - m) {
+        case 1: TILE(1); break;
+        case 2: TILE(2); break;
+        case 3: TILE(3); break;
+        case 4: TILE(4); break;
+        case 5: TILE(5); break;
+    }
+#undef TILE
+}
+
+static void multiply(const struct product *p) {
+    size_t n = 0;
+    for (; n + TILE_VECTORS * WIDTH <= p->n; n += TILE_VECTORS * WIDTH) strip(p, n, TILE_VECTORS);
+    switch ((p->n - n) / WIDTH) {
+        case 1: strip(p, n, 1); break;
+#if TILE_VECTORS == 4
+        case 2: strip(p, n, 2); break;
+        case 3: strip(p, n, 3); break;
+#endif
+    }
+}
+
+// pack copies x (T,S), rows `stride` apart, to packed (T,P).
+INLINE void pack(float *packed, const float *x, size_t stride, size_t t, size_t s) {
+    size_t p = pad(s);
+    for (size_t r = 0; r < t; r++, x += stride, packed += p) {
+        memcpy(packed, x, s * sizeof *x);
+        memset(packed + s, 0, (p - s) * sizeof *x);
+    }
+}
+
+// pack_transposed copies factor * x (T,S) to packed (S, pad(T)).
+INLINE void pack_transposed(float *packed, const float *x, size_t stride, size_t t, size_t s, float factor) {
+    size_t width = pad(t);
+    for (size_t t0 = 0; t0 < width; t0 += WIDTH)
+        for (size_t c = 0; c < s; c++) {
+            float lane[WIDTH];
+            for (size_t j = 0; j < WIDTH; j++) lane[j] = t0 + j < t ? factor * x[(t0 + j) * stride + c] : 0;
+            memcpy(packed + c * width + t0, lane, sizeof lane);
+        }
+}
+
+// unpack copies factor * packed (T,P) to x (T,S), rows `stride` apart.
+INLINE void unpack(float *x, const float *packed, size_t stride, size_t t, size_t s, float factor) {
+    size_t p = pad(s);
+    for (size_t r = 0; r < t; r++, x += stride, packed += p)
+        LANES(s, put(x + i, load(packed + i) * factor, part););
+}
+
+static size_t attention_scratch(size_t t, size_t s, int backward) {
+    size_t rows = t * pad(s), columns = s * pad(t), scores = ROW_BLOCK * pad(t), block = ROW_BLOCK * pad(s);
+    return backward ? 5 * rows + 2 * columns + 2 * scores + block : rows + columns + scores + block;
+}
+
+static void attention(const struct head *h, float *scratch) {
+    const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
+    float *v = scratch, *k = v + t * p, *scores = k + s * width, *out = scores + ROW_BLOCK * width;
+    pack(v, h->v, h->stride, t, s);
+    pack_transposed(k, h->k, h->stride, t, s, (float)(1 / sqrt((double)s)));
+    for (size_t from = 0; from < t; from += ROW_BLOCK) {
+        size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = from + rows;
+        multiply(&(struct product){rows, pad(seen), s, h->q + from * h->stride, h->stride, 1, k, width, scores, width, 0});
+        float inverse[ROW_BLOCK];
+        for (size_t r = 0; r < rows; r++) {
+            float *row = scores + r * width;
+            size_t n = from + r + 1;
+            float top = largest_of(row, n), sum = exps(row, row, top, n);
+            memset(row + n, 0, (seen - n) * sizeof *row);
+            inverse[r] = 1 / sum;
+            if (h->lse) h->lse[from + r] = (float)(top + log(sum));
+        }
+        multiply(&(struct product){rows, p, seen, scores, width, 1, v, p, out, p, 0});
+        for (size_t r = 0; r < rows; r++)
+            unpack(h->out + (from + r) * h->out_stride, out + r * p, 0, 1, s, inverse[r]);
+    }
+}
+
+// dscores turns scores into probabilities P = exp(score - lse) and, beside them, dprobabilities into
+// dS = P (dP - D) with D = dout . out. What lies beyond the causal limit becomes 0.
+INLINE void dscores(float *scores, float *dprobabilities, size_t n, size_t seen, float lse, float d) {
+    exps(scores, scores, lse, n);
+    LANES(n, put(dprobabilities + i, get(scores + i, part) * (get(dprobabilities + i, part) - d), part););
+    memset(scores + n, 0, (seen - n) * sizeof *scores);
+    memset(dprobabilities + n, 0, (seen - n) * sizeof *scores);
+}
+
+INLINE float inner(const float *x, const float *y, size_t n) {
+    vec sum = {0};
+    LANES(n, sum = fused(get(x + i, part), get(y + i, part), sum););
+    return total(sum);
+}
+
+// The equations are those of Dao et al. 2022, appendix B.2.
+static void attention_backward(const struct head *h, float *scratch) {
+    const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
+    const float factor = (float)(1 / sqrt((double)s));
+    float *q = scratch, *k = q + t * p, *dout = k + t * p, *dk = dout + t * p, *dv = dk + t * p;
+    float *kt = dv + t * p, *vt = kt + s * width, *scores = vt + s * width, *ds = scores + ROW_BLOCK * width;
+    float *dq = ds + ROW_BLOCK * width;
+    pack(q, h->q, h->stride, t, s);
+    pack(k, h->k, h->stride, t, s);
+    pack(dout, h->dout, h->out_stride, t, s);
+    pack_transposed(kt, h->k, h->stride, t, s, factor);
+    pack_transposed(vt, h->v, h->stride, t, s, 1);
+    memset(dk, 0, 2 * t * p * sizeof *dk);
+    for (size_t from = 0; from < t; from += ROW_BLOCK) {
+        size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = from + rows, columns = pad(seen);
+        const float *qs = q + from * p, *douts = dout + from * p;
+        multiply(&(struct product){rows, columns, s, qs, p, 1, kt, width, scores, width, 0});
+        multiply(&(struct product){rows, columns, s, douts, p, 1, vt, width, ds, width, 0});
+        for (size_t r = 0; r < rows; r++) {
+            size_t row = from + r;
+            float d = inner(h->dout + row * h->out_stride, h->out + row * h->out_stride, s);
+            dscores(scores + r * width, ds + r * width, row + 1, seen, h->lse[row], d);
+        }
+        multiply(&(struct product){rows, p, seen, ds, width, 1, k, p, dq, p, 0});
+        unpack(h->dq + from * h->stride, dq, h->stride, rows, s, factor);
+        multiply(&(struct product){seen, p, rows, ds, 1, width, qs, p, dk, p, 1});
+        multiply(&(struct product){seen, p, rows, scores, 1, width, douts, p, dv, p, 1});
+    }
+    unpack(h->dk, dk, h->stride, t, s, factor);
+    unpack(h->dv, dv, h->stride, t, s, 1);
+}

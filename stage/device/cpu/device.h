@@ -1,0 +1,73 @@
+// One function per operation of device.Device that computes on the processor. Operands have been checked by the caller.
+#ifndef AVG_DEVICE_H
+#define AVG_DEVICE_H
+
+#include <dnnl.h>
+
+#include "kernels.h"
+
+// A device belongs to one goroutine at a time. Every operation sets the number of OpenMP threads of the calling OS thread
+// first, so that it does not matter which one calls.
+struct avg_device {
+    const struct kernels *kernels;
+    int threads;
+    float *scratch;  // attention: threads * as many floats as one thread needs
+    size_t scratch_bytes;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    void *product_scratch;  // as much as the largest product needs
+    size_t product_scratch_bytes;
+};
+
+// avg_open returns 0, or the oneDNN status. avg_close frees what avg_open and the operations allocated.
+int avg_open(struct avg_device *d, int threads);
+void avg_close(struct avg_device *d);
+
+// avg_kernels returns the kernels of an instruction set by name ("avx512", "avx2", "sse2"), or NULL when the processor
+// lacks it; with a NULL name the best that it has.
+const struct kernels *avg_kernels(const char *name);
+
+// avg_allocate returns zeroed memory at a multiple of 64 bytes, in huge pages where it is large, or NULL.
+void *avg_allocate(size_t bytes);
+void avg_free(void *memory, size_t bytes);
+
+// A product is a oneDNN matrix product of fixed shape. flags are ORed.
+enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8 };
+struct avg_product;
+int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product);
+void avg_product_free(struct avg_product *p);
+int avg_product_run(struct avg_device *d, struct avg_product *p, float *c, const float *a, const float *b, const float *bias);
+const char *avg_product_implementation(const struct avg_product *p);
+
+void avg_scale(struct avg_device *d, float *x, float a, size_t n);
+void avg_copy(struct avg_device *d, char *y, const char *x, size_t bytes);
+void avg_zero(struct avg_device *d, char *x, size_t bytes);
+void avg_axpy(struct avg_device *d, float *y, float a, const float *x, size_t n);
+void avg_lerp(struct avg_device *d, float *y, float a, const float *x, size_t n);
+void avg_mul(struct avg_device *d, float *y, const float *x, size_t n);
+void avg_add(struct avg_device *d, float *out, const float *a, const float *b, size_t n);
+double avg_dot(struct avg_device *d, const float *x, const float *y, size_t n);
+void avg_sum_rows(struct avg_device *d, float *sum, const float *x, size_t rows, size_t columns);
+void avg_gelu(struct avg_device *d, float *y, const float *x, size_t n);
+void avg_gelu_backward(struct avg_device *d, float *dx, const float *dy, const float *x, size_t n);
+void avg_layer_norm(struct avg_device *d, float *y, float *mean, float *rstd, const float *x, const float *weight,
+                    const float *bias, size_t rows, size_t columns, float epsilon);
+void avg_layer_norm_backward(struct avg_device *d, float *dx, const float *dy, const float *x, const float *mean,
+                             const float *rstd, const float *weight, size_t rows, size_t columns);
+void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, const float *dy, const float *x,
+                                    const float *mean, const float *rstd, size_t rows, size_t columns);
+void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,
+               size_t rows, size_t t, size_t width);
+void avg_embed_backward(struct avg_device *d, float *dtokens, float *dpositions, const float *dout, const int32_t *ids,
+                        size_t rows, size_t t, size_t width);
+void avg_cross_entropy(struct avg_device *d, float *losses, float *dlogits, const float *logits, const int32_t *targets,
+                       size_t rows, size_t vocabulary, float scale);
+void avg_adam(struct avg_device *d, float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
+void avg_sgd(struct avg_device *d, float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);
+
+// These return 0, or -1 when there is no memory for scratch. dout, out and saved are as in device.Device.
+int avg_attention(struct avg_device *d, float *out, float *saved, const float *qkv, size_t b, size_t t, size_t h, size_t s);
+int avg_attention_backward(struct avg_device *d, float *dqkv, const float *dout, const float *qkv, const float *out,
+                           const float *saved, size_t b, size_t t, size_t h, size_t s);
+
+#endif

@@ -1,0 +1,68 @@
+// What one thread runs. One table per instruction set; the names and operands are those of device.Device in Go.
+#ifndef AVG_KERNELS_H
+#define AVG_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF  // Clang fuses even in strict ISO mode, GCC does not
+#endif
+
+struct adam {
+    float beta1, beta2, epsilon, grad_scale, coupled, keep, rate, root;
+};
+
+struct sgd {
+    float learning_rate, momentum, weight_decay, grad_scale;
+    int nesterov, first;
+};
+
+// One head of one sample: q, k, v and their gradients (T,S) in rows `stride` apart, out and dout in rows `out_stride` apart.
+struct head {
+    const float *q, *k, *v;
+    float *dq, *dk, *dv;
+    float *out;
+    const float *dout;
+    float *lse;  // (T), or NULL when no backward follows
+    size_t stride, out_stride, t, s;
+};
+
+struct kernels {
+    const char *name;
+
+    void (*scale)(float *x, float a, size_t n);
+    void (*axpy)(float *y, float a, const float *x, size_t n);
+    void (*lerp)(float *y, float a, const float *x, size_t n);
+    void (*mul)(float *y, const float *x, size_t n);
+    void (*add)(float *out, const float *a, const float *b, size_t n);
+    double (*dot)(const float *x, const float *y, size_t n);
+
+    void (*gelu)(float *y, const float *x, size_t n);
+    void (*gelu_backward)(float *dx, const float *dy, const float *x, size_t n);
+
+    // Rows of `columns` elements.
+    void (*layer_norm)(float *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
+                       size_t rows, size_t columns, float epsilon);
+    void (*layer_norm_backward)(float *dx, const float *dy, const float *x, const float *mean, const float *rstd,
+                                const float *weight, size_t rows, size_t columns);
+    void (*cross_entropy)(float *losses, float *dlogits, const float *logits, const int32_t *targets, size_t rows,
+                          size_t vocabulary, float scale);
+
+    // `columns` columns of a matrix whose rows lie `stride` apart.
+    void (*sum_rows)(float *sum, const float *x, size_t rows, size_t columns, size_t stride);
+    void (*layer_norm_backward_weight)(float *dweight, float *dbias, const float *dy, const float *x, const float *mean,
+                                       const float *rstd, size_t rows, size_t columns, size_t stride);
+
+    void (*adam)(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
+    void (*sgd)(float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);
+
+    // Scratch floats that the attention kernels need, and the kernels.
+    size_t (*attention_scratch)(size_t t, size_t s, int backward);
+    void (*attention)(const struct head *h, float *scratch);
+    void (*attention_backward)(const struct head *h, float *scratch);
+};
+
+extern const struct kernels avg_kernels_avx512, avg_kernels_avx2, avg_kernels_sse2;
+
+#endif

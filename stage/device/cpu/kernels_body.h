@@ -1,0 +1,242 @@
+// The kernels, in terms of the vectors that the including file defines. No include guard: each kernels_*.c compiles it
+// once, for its instruction set.
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "vector.h"
+
+static void scale(float *x, float a, size_t n) {
+    LANES(n, put(x + i, get(x + i, part) * a, part););
+}
+
+static void axpy(float *y, float a, const float *x, size_t n) {
+    LANES(n, put(y + i, get(y + i, part) + a * get(x + i, part), part););
+}
+
+static void lerp(float *y, float a, const float *x, size_t n) {
+    LANES(n, vec from = get(y + i, part); put(y + i, from + a * (get(x + i, part) - from), part););
+}
+
+static void mul(float *y, const float *x, size_t n) {
+    LANES(n, put(y + i, get(y + i, part) * get(x + i, part), part););
+}
+
+static void add(float *out, const float *a, const float *b, size_t n) {
+    LANES(n, put(out + i, get(a + i, part) + get(b + i, part), part););
+}
+
+INLINE dvec widen(const float *p) {
+    half h;
+    memcpy(&h, p, sizeof h);
+    return __builtin_convertvector(h, dvec);
+}
+
+// Eight sums at a stride, then the tail, then the sums in order: the same order for any caller.
+static double dot(const float *x, const float *y, size_t n) {
+    dvec sums[4] = {{0}};
+    size_t i = 0;
+    for (; i + 2 * WIDTH <= n; i += 2 * WIDTH)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) sums[j] += widen(x + i + j * WIDTH / 2) * widen(y + i + j * WIDTH / 2);
+    dvec sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    double result = 0;
+    for (; i < n; i++) result += (double)x[i] * y[i];
+    for (int j = 0; j < WIDTH / 2; j++) result += sum[j];
+    return result;
+}
+
+// gelu(x) = x / (1 + exp(-2u)) with u = sqrt(2/pi) (x + 0.044715 x^3), which is the tanh form rearranged.
+#define GELU_SCALE 0.7978845608f
+#define GELU_CUBIC 0.044715f
+
+// gelu_sigmoid is 1 / (1 + exp(-2u)).
+INLINE vec gelu_sigmoid(vec x) {
+    vec u = x * fused(x * x, splat(-2 * GELU_SCALE * GELU_CUBIC), splat(-2 * GELU_SCALE));
+    return 1.0f / (1.0f + vexp(u));
+}
+
+static void gelu(float *y, const float *x, size_t n) {
+    LANES(n, vec v = get(x + i, part); put(y + i, v * gelu_sigmoid(v), part););
+}
+
+static void gelu_backward(float *dx, const float *dy, const float *x, size_t n) {
+    // The slope is s + s (1 - s) x d(2u)/dx. Beyond 30 it is 0 or 1 to the last bit, and x d(2u)/dx may overflow.
+    LANES(n, vec v = get(x + i, part); vec s = gelu_sigmoid(v);
+          vec near = highest(splat(-30.0f), lowest(splat(30.0f), v));
+          vec du = fused(near * near, splat(6 * GELU_SCALE * GELU_CUBIC), splat(2 * GELU_SCALE));
+          vec slope = fused(near * du, s * (1.0f - s), s); put(dx + i, get(dy + i, part) * slope, part););
+}
+
+// The mean first, then the sums of differences from it and of their squares (the corrected two-pass algorithm: Chan,
+// Golub and LeVeque 1983, equation 1.7).
+INLINE void moments(const float *x, size_t n, float *mean, float *variance) {
+    vec sums[4] = {{0}};  // in flight at once: an addition takes four cycles
+    size_t quads = n / (4 * WIDTH) * (4 * WIDTH);
+    for (size_t i = 0; i < quads; i += 4 * WIDTH)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) sums[j] += load(x + i + j * WIDTH);
+    vec differences = {0};
+    vec squares = {0};
+    LANES(n - quads, sums[0] += get(x + quads + i, part););
+    float first = total((sums[0] + sums[1]) + (sums[2] + sums[3])) / (float)n;
+    LANES(n, vec d = only(get(x + i, part) - first, part); differences += d; squares = fused(d, d, squares););
+    float correction = total(differences) / (float)n;
+    *mean = first + correction;
+    *variance = total(squares) / (float)n - correction * correction;
+}
+
+static void layer_norm(float *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
+                       size_t rows, size_t columns, float epsilon) {
+    for (size_t r = 0; r < rows; r++, x += columns, y += columns) {
+        float m, variance;
+        moments(x, columns, &m, &variance);
+        float s = (float)(1 / sqrt((double)variance + (double)epsilon));
+        mean[r] = m;
+        rstd[r] = s;
+        LANES(columns, vec xhat = (get(x + i, part) - m) * s;
+              put(y + i, fused(xhat, get(weight + i, part), get(bias + i, part)), part););
+    }
+}
+
+static void layer_norm_backward(float *dx, const float *dy, const float *x, const float *mean, const float *rstd,
+                                const float *weight, size_t rows, size_t columns) {
+    for (size_t r = 0; r < rows; r++, x += columns, dy += columns, dx += columns) {
+        float m = mean[r], s = rstd[r];
+        vec sum_g = {0};
+        vec sum_gx = {0};
+        LANES(columns, vec g = get(dy + i, part) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
+              sum_g += g; sum_gx = fused(g, xhat, sum_gx););  // a tail's missing elements have g = 0
+        float mean_g = total(sum_g) / (float)columns, mean_gx = total(sum_gx) / (float)columns;
+        LANES(columns, vec g = get(dy + i, part) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
+              put(dx + i, (g - mean_g - xhat * mean_gx) * s, part););
+    }
+}
+
+// Rows are taken eight at a time, so that the sums are read and written once for eight rows; each sum still adds them in
+// their order.
+enum { ROWS = 8 };
+
+static void sum_rows(float *sum, const float *x, size_t rows, size_t columns, size_t stride) {
+    size_t r = 0;
+    for (; r + ROWS <= rows; r += ROWS, x += ROWS * stride)
+        LANES(columns, vec s = get(sum + i, part);
+              _Pragma("GCC unroll 8") for (int j = 0; j < ROWS; j++) s += get(x + (size_t)j * stride + i, part);
+              put(sum + i, s, part););
+    for (; r < rows; r++, x += stride) LANES(columns, put(sum + i, get(sum + i, part) + get(x + i, part), part););
+}
+
+INLINE void weight_rows(float *dweight, float *dbias, const float *dy, const float *x, const float *mean,
+                        const float *rstd, int rows, size_t columns, size_t stride) {
+    LANES(columns, vec w = get(dweight + i, part); vec b = get(dbias + i, part);
+          _Pragma("GCC unroll 8") for (int j = 0; j < rows; j++) {
+              vec d = get(dy + (size_t)j * stride + i, part);
+              w = fused(d, (get(x + (size_t)j * stride + i, part) - mean[j]) * rstd[j], w);
+              b += d;
+          } put(dweight + i, w, part);
+          put(dbias + i, b, part););
+}
+
+static void layer_norm_backward_weight(float *dweight, float *dbias, const float *dy, const float *x, const float *mean,
+                                       const float *rstd, size_t rows, size_t columns, size_t stride) {
+    size_t r = 0;
+    for (; r + ROWS <= rows; r += ROWS)
+        weight_rows(dweight, dbias, dy + r * stride, x + r * stride, mean + r, rstd + r, ROWS, columns, stride);
+    for (; r < rows; r++)
+        weight_rows(dweight, dbias, dy + r * stride, x + r * stride, mean + r, rstd + r, 1, columns, stride);
+}
+
+INLINE float largest_of(const float *x, size_t n) {
+    vec m = splat(x[0]);
+    size_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) m = highest(load(x + i), m);
+    float result = largest(m);
+    for (; i < n; i++) result = x[i] > result ? x[i] : result;
+    return result;
+}
+
+// exps sets y = exp(x - shift) and returns the sum; y may be x.
+INLINE float exps(float *y, const float *x, float shift, size_t n) {
+    vec sum = {0};
+    LANES(n, vec e = only(vexp(get(x + i, part) - shift), part); put(y + i, e, part); sum += e;);
+    return total(sum);
+}
+
+// The same sum without writing.
+INLINE float sum_exps(const float *x, float shift, size_t n) {
+    vec sum = {0};
+    LANES(n, sum += only(vexp(get(x + i, part) - shift), part););
+    return total(sum);
+}
+
+// poison is 0, or NaN when an element is not finite: exp(-inf) alone would hide one.
+INLINE float poison(const float *x, size_t n) {
+    vec p = {0};
+    LANES(n, p += get(x + i, part) * 0.0f;);
+    return total(p);
+}
+
+static void cross_entropy(float *losses, float *dlogits, const float *logits, const int32_t *targets, size_t rows,
+                          size_t vocabulary, float scale) {
+    for (size_t r = 0; r < rows; r++) {
+        const float *row = logits + r * vocabulary;
+        float *drow = dlogits ? dlogits + r * vocabulary : NULL;
+        if (targets[r] < 0) {
+            losses[r] = 0;
+            if (drow) memset(drow, 0, vocabulary * sizeof *drow);
+            continue;
+        }
+        float top = largest_of(row, vocabulary), target = row[targets[r]], bad = poison(row, vocabulary);
+        float sum = drow ? exps(drow, row, top, vocabulary) : sum_exps(row, top, vocabulary);
+        losses[r] = (float)((double)top - target + log(sum) + bad);
+        if (!drow) continue;
+        float factor = scale / sum;
+        LANES(vocabulary, put(drow + i, get(drow + i, part) * factor, part););
+        drow[targets[r]] -= scale;
+    }
+}
+
+static void adam(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a) {
+    const float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
+    LANES(n, vec before = get(p + i, part); vec grad = a.grad_scale * get(g + i, part) + a.coupled * before;
+          vec mean = a.beta1 * get(m + i, part) + rest1 * grad;
+          vec square = a.beta2 * get(v + i, part) + rest2 * (grad * grad);
+          vec denominator = VECTOR_SQRT(square) / a.root + a.epsilon;
+          vec after = a.keep * before - a.rate * (mean / denominator); put(p + i, after, part); put(m + i, mean, part);
+          put(v + i, square, part); if (delta) put(delta + i, get(delta + i, part) + (after - before), part););
+}
+
+static void sgd(float *p, const float *g, float *m, float *delta, size_t n, struct sgd s) {
+    LANES(n, vec before = get(p + i, part); vec grad = s.grad_scale * get(g + i, part) + s.weight_decay * before;
+          vec update = grad; if (m) {
+              if (!s.first) update = s.momentum * get(m + i, part) + grad;
+              put(m + i, update, part);
+              if (s.nesterov) update = grad + s.momentum * update;
+          } vec after = before - s.learning_rate * update;
+          put(p + i, after, part); if (delta) put(delta + i, get(delta + i, part) + (after - before), part););
+}
+
+#include "attention_body.h"
+
+const struct kernels TABLE = {
+    .name = TABLE_NAME,
+    .scale = scale,
+    .axpy = axpy,
+    .lerp = lerp,
+    .mul = mul,
+    .add = add,
+    .dot = dot,
+    .gelu = gelu,
+    .gelu_backward = gelu_backward,
+    .layer_norm = layer_norm,
+    .layer_norm_backward = layer_norm_backward,
+    .cross_entropy = cross_entropy,
+    .sum_rows = sum_rows,
+    .layer_norm_backward_weight = layer_norm_backward_weight,
+    .adam = adam,
+    .sgd = sgd,
+    .attention_scratch = attention_scratch,
+    .attention = attention,
+    .attention_backward = attention_backward,
+};

@@ -1,0 +1,215 @@
+//go:build onednn && cgo && linux && amd64
+
+package cpu
+
+/*
+#cgo CFLAGS: -O3 -std=c11 -fopenmp -Wall -Wextra
+#cgo LDFLAGS: -ldnnl -lgomp -lm
+#include <stdlib.h>
+#include "device.h"
+
+static const char *avg_isa(const struct avg_device *d) { return d->kernels->name; }
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// OneDNN reports why this build has no oneDNN, or nil when it has.
+func OneDNN() error { return nil }
+
+// Device computes on the host's processor with oneDNN products and vector kernels.
+type Device struct {
+	c        *C.struct_avg_device
+	cores    []int
+	memory   map[unsafe.Pointer]int // bytes of what Alloc returned
+	products map[productKey]*C.struct_avg_product
+	failure  error // the first since the last Synchronize
+}
+
+var (
+	_ device.Device   = (*Device)(nil)
+	_ device.Threaded = (*Device)(nil)
+)
+
+// productKey is everything that a oneDNN primitive is built for.
+type productKey struct {
+	m, n, k, flags int
+}
+
+// Open returns a device.
+func Open(c Config) (*Device, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	d := &Device{
+		c:        (*C.struct_avg_device)(C.calloc(1, C.sizeof_struct_avg_device)),
+		cores:    c.Cores,
+		memory:   map[unsafe.Pointer]int{},
+		products: map[productKey]*C.struct_avg_product{},
+	}
+	if status := C.avg_open(d.c, C.int(c.Threads)); status != 0 {
+		C.free(unsafe.Pointer(d.c))
+		return nil, fmt.Errorf("cpu device: open a oneDNN engine: %w", statusError(status))
+	}
+	return d, nil
+}
+
+// Name implements device.Device.
+func (d *Device) Name() string {
+	v := C.dnnl_version()
+	return fmt.Sprintf("cpu (oneDNN %d.%d.%d, %s, %s)", int(v.major), int(v.minor), int(v.patch),
+		C.GoString(C.avg_isa(d.c)), threads(int(d.c.threads)))
+}
+
+// Attach implements device.Threaded.
+func (d *Device) Attach() error { return pin(d.cores) }
+
+// Host implements device.Device.
+func (d *Device) Host() bool { return true }
+
+// Alloc implements device.Device. From 2 MiB on the memory is in huge pages where the system has them.
+func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
+	if err := device.CheckHostAlloc(t, n); err != nil {
+		return device.Mem{}, err
+	}
+	bytes := n * t.Bytes()
+	p := C.avg_allocate(C.size_t(bytes))
+	if p == nil {
+		return device.Mem{}, fmt.Errorf("cpu device: allocate %d elements of %v: the system refused %d bytes, %d bytes available",
+			n, t, bytes, device.HostAvailable())
+	}
+	d.memory[p] = bytes
+	return device.NewMem(p, n, t), nil
+}
+
+// Free implements device.Device.
+func (d *Device) Free(m device.Mem) {
+	bytes, ok := d.memory[m.Pointer()]
+	if !ok {
+		panic("device: Free: memory that Alloc did not return, or freed before")
+	}
+	delete(d.memory, m.Pointer())
+	C.avg_free(m.Pointer(), C.size_t(bytes))
+}
+
+// Upload implements device.Device.
+func (d *Device) Upload(dst device.Mem, src []byte) { device.CopyIn(dst, src) }
+
+// Download implements device.Device.
+func (d *Device) Download(dst []byte, src device.Mem) { device.CopyOut(dst, src) }
+
+// Synchronize implements device.Device. Operations have finished when they return; what failed in them is reported here.
+func (d *Device) Synchronize() error {
+	err := d.failure
+	d.failure = nil
+	return err
+}
+
+// fail keeps the first failure for Synchronize.
+func (d *Device) fail(err error) {
+	if d.failure == nil {
+		d.failure = err
+	}
+}
+
+// Close implements device.Device.
+func (d *Device) Close() error {
+	for _, p := range d.products {
+		C.avg_product_free(p)
+	}
+	for p, bytes := range d.memory {
+		C.avg_free(p, C.size_t(bytes))
+	}
+	C.avg_close(d.c)
+	C.free(unsafe.Pointer(d.c))
+	*d = Device{}
+	return nil
+}
+
+// statusError names a oneDNN status.
+func statusError(status C.int) error {
+	switch status {
+	case C.dnnl_out_of_memory:
+		return errors.New("out of memory")
+	case C.dnnl_invalid_arguments:
+		return errors.New("invalid arguments")
+	case C.dnnl_unimplemented:
+		return errors.New("unimplemented")
+	}
+	return fmt.Errorf("status %d", int(status))
+}
+
+// MatMul implements device.Device. The primitive of a shape is built at its first use.
+func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
+	m.Check(c, a, b)
+	p, err := d.product(m)
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	if status := C.avg_product_run(d.c, p, floats(c), floats(a), floats(b), floats(m.Bias)); status != 0 {
+		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", m.M, m.N, m.K, statusError(status)))
+	}
+}
+
+// product returns the primitive for m.
+func (d *Device) product(m device.MatMul) (*C.struct_avg_product, error) {
+	key := productKey{m: m.M, n: m.N, k: m.K}
+	for _, flag := range [...]struct {
+		set bool
+		bit int
+	}{
+		{m.TransA, C.AVG_TRANS_A},
+		{m.TransB, C.AVG_TRANS_B},
+		{m.Accumulate, C.AVG_ACCUMULATE},
+		{!m.Bias.Absent(), C.AVG_BIAS},
+	} {
+		if flag.set {
+			key.flags |= flag.bit
+		}
+	}
+	if p := d.products[key]; p != nil {
+		return p, nil
+	}
+	var p *C.struct_avg_product
+	status := C.avg_product_new(d.c, C.int64_t(m.M), C.int64_t(m.N), C.int64_t(m.K), C.int(key.flags), &p)
+	if status != 0 {
+		return nil, fmt.Errorf("cpu device: build the product M=%d N=%d K=%d TransA=%v TransB=%v: %w",
+			m.M, m.N, m.K, m.TransA, m.TransB, statusError(status))
+	}
+	d.products[key] = p
+	return p, nil
+}
+
+// implementation names oneDNN's kernel for m, for benchmarks.
+func (d *Device) implementation(m device.MatMul) string {
+	p, err := d.product(m)
+	if err != nil {
+		return err.Error()
+	}
+	return C.GoString(C.avg_product_implementation(p))
+}
+
+// restrict makes the device use the kernels of one instruction set and reports whether the processor has it.
+func (d *Device) restrict(isa string) bool {
+	name := C.CString(isa)
+	defer C.free(unsafe.Pointer(name))
+	kernels := C.avg_kernels(name)
+	if kernels != nil {
+		d.c.kernels = kernels
+	}
+	return kernels != nil
+}
+
+// floats is the address of m's elements as C has it; NULL for an absent operand.
+func floats(m device.Mem) *C.float { return (*C.float)(m.Pointer()) }
+
+// size is a count as C has it.
+func size(n int) C.size_t { return C.size_t(n) }

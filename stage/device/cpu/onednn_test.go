@@ -1,0 +1,123 @@
+//go:build onednn && cgo && linux && amd64
+
+package cpu
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+// The best instruction set is what TestConforms runs; these are the others that this processor has.
+func TestEveryInstructionSetConforms(t *testing.T) {
+	for _, isa := range []string{"avx512", "avx2", "sse2"} {
+		t.Run(isa, func(t *testing.T) {
+			stagetest.Device(t, func() device.Device {
+				d, err := Open(Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !d.restrict(isa) {
+					_ = d.Close()
+					t.Skip("this processor has no " + isa)
+				}
+				if !strings.Contains(d.Name(), isa) {
+					t.Errorf("the name %q does not say %s", d.Name(), isa)
+				}
+				return d
+			})
+		})
+	}
+}
+
+// sample holds operands large enough to be cut into parts for two threads.
+type sample struct {
+	x, y, z, weight, bias, mean, rstd, qkv, dqkv, saved device.Mem
+}
+
+const sampleRows, sampleColumns = 300, 520
+
+func newSample(t *testing.T, d *Device) *sample {
+	t.Helper()
+	state := uint32(1)
+	fill := func(n int) device.Mem {
+		m, err := d.Alloc(device.F32, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range m.F32() {
+			state = state*1664525 + 1013904223
+			m.F32()[i] = float32(int32(state)) / (1 << 30)
+		}
+		return m
+	}
+	n := sampleRows * sampleColumns
+	return &sample{
+		x: fill(n), y: fill(n), z: fill(n), weight: fill(sampleColumns), bias: fill(sampleColumns),
+		mean: fill(sampleRows), rstd: fill(sampleRows), qkv: fill(3 * n), dqkv: fill(3 * n), saved: fill(sampleRows * 13),
+	}
+}
+
+// run chains every operation that this package cuts into parts; the products are oneDNN's.
+func (s *sample) run(d *Device) float64 {
+	const rows, columns = sampleRows, sampleColumns
+	a := device.Attention{B: 1, T: rows, H: 13, S: columns / 13}
+	d.LayerNorm(s.y, s.mean, s.rstd, s.x, s.weight, s.bias, rows, columns, 1e-5)
+	d.GELU(s.z, s.y)
+	d.GELUBackward(s.y, s.z, s.x)
+	d.LayerNormBackward(s.y, s.y, s.x, s.mean, s.rstd, s.weight, rows, columns)
+	d.LayerNormBackwardWeight(s.weight, s.bias, s.y, s.x, s.mean, s.rstd, rows, columns)
+	d.SumRows(s.bias, s.y, rows, columns)
+	d.Attention(s.z, s.saved, s.qkv, a)
+	d.AttentionBackward(s.dqkv, s.y, s.qkv, s.z, s.saved, a)
+	d.Axpy(s.x, 0.5, s.dqkv.Slice(7, s.x.Len()))
+	return d.Dot(s.x, s.z)
+}
+
+func TestResultsDoNotDependOnTheNumberOfThreads(t *testing.T) {
+	var sums []float64
+	var bits [][]float32
+	for _, threads := range []int{1, 2, 3} {
+		d, err := Open(Config{Threads: threads})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSample(t, d)
+		sums = append(sums, s.run(d))
+		bits = append(bits, append(append([]float32(nil), s.x.F32()...), s.weight.F32()...))
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range sums {
+		if sums[i] != sums[0] {
+			t.Errorf("Dot is %v with %d threads, %v with 1", sums[i], i+1, sums[0])
+		}
+		for j, v := range bits[i] {
+			if v != bits[0][j] {
+				t.Fatalf("element %d is %v with %d threads, %v with 1", j, v, i+1, bits[0][j])
+			}
+		}
+	}
+}
+
+func TestFreeOfWhatAllocDidNotReturnPanics(t *testing.T) {
+	d, err := Open(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Close() }()
+	m, err := d.Alloc(device.F32, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Free(m)
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	d.Free(m)
+}

@@ -1,0 +1,256 @@
+//go:build onednn && cgo && linux && amd64
+
+#include <omp.h>
+#include <string.h>
+
+#include "device.h"
+
+const struct kernels *avg_kernels(const char *name) {
+    __builtin_cpu_init();
+    struct {
+        const struct kernels *kernels;
+        int runs;
+    } sets[] = {
+        {&avg_kernels_avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
+        {&avg_kernels_avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+        {&avg_kernels_sse2, 1},
+    };
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (sets[i].runs && (!name || strcmp(name, sets[i].kernels->name) == 0)) return sets[i].kernels;
+    return NULL;
+}
+
+int avg_open(struct avg_device *d, int threads) {
+    memset(d, 0, sizeof *d);
+    d->kernels = avg_kernels(NULL);
+    d->threads = threads;
+    dnnl_status_t status = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
+    if (status == dnnl_success) status = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
+    if (status != dnnl_success) avg_close(d);
+    return status;
+}
+
+void avg_close(struct avg_device *d) {
+    if (d->stream) dnnl_stream_destroy(d->stream);
+    if (d->engine) dnnl_engine_destroy(d->engine);
+    if (d->scratch) avg_free(d->scratch, d->scratch_bytes);
+    if (d->product_scratch) avg_free(d->product_scratch, d->product_scratch_bytes);
+    memset(d, 0, sizeof *d);
+}
+
+// A part is elements [from, from + n) of an operation's range.
+struct part {
+    size_t from, n;
+};
+
+// part_of cuts total into equal parts at multiples of quantum.
+static struct part part_of(size_t total, size_t quantum, int index, int parts) {
+    size_t units = (total + quantum - 1) / quantum;
+    size_t from = units * (size_t)index / (size_t)parts * quantum, to = units * ((size_t)index + 1) / (size_t)parts * quantum;
+    if (to > total) to = total;
+    return (struct part){from, from < to ? to - from : 0};
+}
+
+// parts_for is how many threads an operation on `bytes` is worth: waking one costs about what moving 128 KiB does.
+static int parts_for(const struct avg_device *d, size_t bytes) {
+    size_t worth = bytes / ((size_t)128 << 10);
+    return worth < 2 ? 1 : worth < (size_t)d->threads ? (int)worth : d->threads;
+}
+
+// PARTS runs a block for every part of total, each on a thread. One part runs in the caller and wakes no thread.
+// No result depends on the number of parts: they cut what is independent, and quantum is a cache line or more.
+#define PARTS(total, quantum, bytes, ...)                                                                 \
+    do {                                                                                                  \
+        const int parts = parts_for(d, bytes);                                                            \
+        if (parts == 1) {                                                                                 \
+            const struct part at = {0, total};                                                            \
+            __VA_ARGS__                                                                                   \
+        } else {                                                                                          \
+            _Pragma("omp parallel for num_threads(parts) schedule(static, 1)") for (int index = 0; index < parts; index++) { \
+                const struct part at = part_of(total, quantum, index, parts);                             \
+                __VA_ARGS__                                                                               \
+            }                                                                                             \
+        }                                                                                                 \
+    } while (0)
+
+enum { LINE = 16 };  // floats in a cache line
+
+void avg_scale(struct avg_device *d, float *x, float a, size_t n) {
+    PARTS(n, LINE, 8 * n, d->kernels->scale(x + at.from, a, at.n););
+}
+
+void avg_copy(struct avg_device *d, char *y, const char *x, size_t bytes) {
+    PARTS(bytes, 64, 2 * bytes, memmove(y + at.from, x + at.from, at.n););
+}
+
+void avg_zero(struct avg_device *d, char *x, size_t bytes) {
+    PARTS(bytes, 64, bytes, memset(x + at.from, 0, at.n););
+}
+
+void avg_axpy(struct avg_device *d, float *y, float a, const float *x, size_t n) {
+    PARTS(n, LINE, 12 * n, d->kernels->axpy(y + at.from, a, x + at.from, at.n););
+}
+
+void avg_lerp(struct avg_device *d, float *y, float a, const float *x, size_t n) {
+    PARTS(n, LINE, 12 * n, d->kernels->lerp(y + at.from, a, x + at.from, at.n););
+}
+
+void avg_mul(struct avg_device *d, float *y, const float *x, size_t n) {
+    PARTS(n, LINE, 12 * n, d->kernels->mul(y + at.from, x + at.from, at.n););
+}
+
+void avg_add(struct avg_device *d, float *out, const float *a, const float *b, size_t n) {
+    PARTS(n, LINE, 12 * n, d->kernels->add(out + at.from, a + at.from, b + at.from, at.n););
+}
+
+// Sums of blocks of fixed length, added in their order: the same bits with any number of threads.
+double avg_dot(struct avg_device *d, const float *x, const float *y, size_t n) {
+    enum { BLOCK = 1 << 14, GROUP = 256 };
+    double sum = 0;
+    for (size_t start = 0; start < n; start += (size_t)BLOCK * GROUP) {
+        double sums[GROUP];
+        size_t left = n - start, blocks = (left + BLOCK - 1) / BLOCK;
+        if (blocks > GROUP) blocks = GROUP;
+        PARTS(blocks, 1, blocks * BLOCK * 8, for (size_t i = at.from; i < at.from + at.n; i++) {
+            size_t from = start + i * BLOCK;
+            sums[i] = d->kernels->dot(x + from, y + from, n - from < BLOCK ? n - from : BLOCK);
+        });
+        for (size_t i = 0; i < blocks; i++) sum += sums[i];
+    }
+    return sum;
+}
+
+// Column sums are cut by columns, so that each adds its rows in order.
+void avg_sum_rows(struct avg_device *d, float *sum, const float *x, size_t rows, size_t columns) {
+    PARTS(columns, LINE, 4 * rows * columns, d->kernels->sum_rows(sum + at.from, x + at.from, rows, at.n, columns););
+}
+
+void avg_gelu(struct avg_device *d, float *y, const float *x, size_t n) {
+    PARTS(n, LINE, 16 * n, d->kernels->gelu(y + at.from, x + at.from, at.n););
+}
+
+void avg_gelu_backward(struct avg_device *d, float *dx, const float *dy, const float *x, size_t n) {
+    PARTS(n, LINE, 24 * n, d->kernels->gelu_backward(dx + at.from, dy + at.from, x + at.from, at.n););
+}
+
+void avg_layer_norm(struct avg_device *d, float *y, float *mean, float *rstd, const float *x, const float *weight,
+                    const float *bias, size_t rows, size_t columns, float epsilon) {
+    PARTS(rows, 1, 8 * rows * columns,
+          d->kernels->layer_norm(y + at.from * columns, mean + at.from, rstd + at.from, x + at.from * columns, weight, bias,
+                                 at.n, columns, epsilon););
+}
+
+void avg_layer_norm_backward(struct avg_device *d, float *dx, const float *dy, const float *x, const float *mean,
+                             const float *rstd, const float *weight, size_t rows, size_t columns) {
+    PARTS(rows, 1, 12 * rows * columns,
+          d->kernels->layer_norm_backward(dx + at.from * columns, dy + at.from * columns, x + at.from * columns,
+                                          mean + at.from, rstd + at.from, weight, at.n, columns););
+}
+
+void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, const float *dy, const float *x,
+                                    const float *mean, const float *rstd, size_t rows, size_t columns) {
+    PARTS(columns, LINE, 8 * rows * columns,
+          d->kernels->layer_norm_backward_weight(dweight + at.from, dbias + at.from, dy + at.from, x + at.from, mean, rstd,
+                                                 rows, at.n, columns););
+}
+
+void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,
+               size_t rows, size_t t, size_t width) {
+    PARTS(rows, 1, 12 * rows * width, for (size_t r = at.from; r < at.from + at.n; r++)
+          d->kernels->add(out + r * width, tokens + (size_t)ids[r] * width, positions + r % t * width, width););
+}
+
+// Cut by columns, so that each element's additions happen in the order of the rows.
+void avg_embed_backward(struct avg_device *d, float *dtokens, float *dpositions, const float *dout, const int32_t *ids,
+                        size_t rows, size_t t, size_t width) {
+    PARTS(width, LINE, 20 * rows * width, for (size_t r = 0; r < rows; r++) {
+        const float *row = dout + r * width + at.from;
+        float *token = dtokens + (size_t)ids[r] * width + at.from;
+        float *position = dpositions + r % t * width + at.from;
+        d->kernels->add(token, token, row, at.n);
+        d->kernels->add(position, position, row, at.n);
+    });
+}
+
+void avg_cross_entropy(struct avg_device *d, float *losses, float *dlogits, const float *logits, const int32_t *targets,
+                       size_t rows, size_t vocabulary, float scale) {
+    PARTS(rows, 1, 16 * rows * vocabulary,
+          d->kernels->cross_entropy(losses + at.from, dlogits ? dlogits + at.from * vocabulary : NULL,
+                                    logits + at.from * vocabulary, targets + at.from, at.n, vocabulary, scale););
+}
+
+void avg_adam(struct avg_device *d, float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a) {
+    PARTS(n, LINE, 28 * n,
+          d->kernels->adam(p + at.from, g + at.from, m + at.from, v + at.from, delta ? delta + at.from : NULL, at.n, a););
+}
+
+void avg_sgd(struct avg_device *d, float *p, const float *g, float *m, float *delta, size_t n, struct sgd s) {
+    PARTS(n, LINE, 20 * n,
+          d->kernels->sgd(p + at.from, g + at.from, m ? m + at.from : NULL, delta ? delta + at.from : NULL, at.n, s););
+}
+
+// reserve makes room for `floats` of scratch per thread.
+static int reserve(struct avg_device *d, size_t floats) {
+    size_t bytes = floats * sizeof(float) * (size_t)d->threads;
+    if (bytes <= d->scratch_bytes) return 0;
+    float *grown = avg_allocate(bytes);
+    if (!grown) return -1;
+    if (d->scratch) avg_free(d->scratch, d->scratch_bytes);
+    d->scratch = grown;
+    d->scratch_bytes = bytes;
+    return 0;
+}
+
+// The heads of all samples, each with the offsets of its operands.
+struct heads {
+    float *dqkv, *out, *saved;
+    const float *qkv, *dout;
+    size_t t, h, s;
+};
+
+static struct head head_at(const struct heads *x, size_t index) {
+    size_t b = index / x->h, width = x->h * x->s, column = index % x->h * x->s;
+    const float *q = x->qkv + b * x->t * 3 * width + column;
+    float *dq = x->dqkv ? x->dqkv + b * x->t * 3 * width + column : NULL;
+    return (struct head){
+        .q = q, .k = q + width, .v = q + 2 * width,
+        .dq = dq, .dk = dq ? dq + width : NULL, .dv = dq ? dq + 2 * width : NULL,
+        .out = x->out + b * x->t * width + column,
+        .dout = x->dout ? x->dout + b * x->t * width + column : NULL,
+        .lse = x->saved ? x->saved + index * x->t : NULL,
+        .stride = 3 * width, .out_stride = width, .t = x->t, .s = x->s,
+    };
+}
+
+// each_head runs a kernel on every head of every sample, one at a time on each thread.
+static int each_head(struct avg_device *d, const struct heads *x, size_t count, void (*kernel)(const struct head *, float *),
+                     size_t floats) {
+    floats = (floats + LINE - 1) / LINE * LINE;
+    if (reserve(d, floats)) return -1;
+    if (d->threads == 1 || count == 1) {
+        for (size_t i = 0; i < count; i++) {
+            struct head head = head_at(x, i);
+            kernel(&head, d->scratch);
+        }
+        return 0;
+    }
+#pragma omp parallel for num_threads(d->threads) schedule(static)
+    for (size_t i = 0; i < count; i++) {
+        struct head head = head_at(x, i);
+        kernel(&head, d->scratch + (size_t)omp_get_thread_num() * floats);
+    }
+    return 0;
+}
+
+int avg_attention(struct avg_device *d, float *out, float *saved, const float *qkv, size_t b, size_t t, size_t h, size_t s) {
+    struct heads x = {.out = out, .saved = saved, .qkv = qkv, .t = t, .h = h, .s = s};
+    return each_head(d, &x, b * h, d->kernels->attention, d->kernels->attention_scratch(t, s, 0));
+}
+
+// The backward kernel only reads out and saved.
+int avg_attention_backward(struct avg_device *d, float *dqkv, const float *dout, const float *qkv, const float *out,
+                           const float *saved, size_t b, size_t t, size_t h, size_t s) {
+    struct heads x = {.dqkv = dqkv, .out = (float *)out, .saved = (float *)saved, .qkv = qkv, .dout = dout, .t = t, .h = h, .s = s};
+    return each_head(d, &x, b * h, d->kernels->attention_backward, d->kernels->attention_scratch(t, s, 1));
+}

@@ -1,0 +1,108 @@
+// Vectors of WIDTH floats by the compiler's vector extensions, with loads and stores of a part of one. Included by
+// kernels_body.h only, after WIDTH, VECTOR_FMA, VECTOR_MAX and VECTOR_MIN are defined.
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
+typedef float half __attribute__((vector_size(2 * WIDTH)));   // half as many floats
+typedef double dvec __attribute__((vector_size(4 * WIDTH)));  // half as many doubles
+
+INLINE vec splat(float a) { return a - (vec){0}; }
+
+INLINE vec fused(vec a, vec b, vec c) { return VECTOR_FMA(a, b, c); }
+
+INLINE vec load(const float *p) {
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+
+// get and put move the first `part` elements; the others read as 0. part is the constant WIDTH but in a tail.
+INLINE vec get(const float *p, size_t part) {
+    if (part == WIDTH) return load(p);
+#if WIDTH == 16
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << part) - 1), p);
+#else
+    vec v = {0};
+    for (size_t i = 0; i < part; i++) v[i] = p[i];
+    return v;
+#endif
+}
+
+INLINE void put(float *p, vec v, size_t part) {
+    if (part == WIDTH) {
+        store(p, v);
+        return;
+    }
+#if WIDTH == 16
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << part) - 1), (__m512)v);
+#else
+    for (size_t i = 0; i < part; i++) p[i] = v[i];
+#endif
+}
+
+// LANES runs a block for i = 0, WIDTH, ... below n, with part elements at i: WIDTH, and the rest at the end. Every element
+// goes through the same arithmetic, in the tail too.
+#define LANES(n, ...)                                    \
+    do {                                                 \
+        size_t i = 0;                                    \
+        for (; i + WIDTH <= (n); i += WIDTH) {           \
+            enum { part = WIDTH };                       \
+            __VA_ARGS__                                  \
+        }                                                \
+        if (i < (n)) {                                   \
+            const size_t part = (n) - i;                 \
+            __VA_ARGS__                                  \
+        }                                                \
+    } while (0)
+
+// only keeps the first `part` elements of v and sets the others to 0.
+INLINE vec only(vec v, size_t part) {
+    if (part == WIDTH) return v;
+    for (size_t i = part; i < WIDTH; i++) v[i] = 0;
+    return v;
+}
+
+// highest and lowest return b where either element is a NaN.
+INLINE vec highest(vec a, vec b) { return VECTOR_MAX(a, b); }
+INLINE vec lowest(vec a, vec b) { return VECTOR_MIN(a, b); }
+
+// total adds the elements pairwise, in a fixed order.
+INLINE float total(vec v) {
+    float x[WIDTH];
+    memcpy(x, &v, sizeof v);
+#pragma GCC unroll 4
+    for (int step = WIDTH / 2; step > 0; step /= 2)
+        for (int i = 0; i < step; i++) x[i] += x[i + step];
+    return x[0];
+}
+
+INLINE float largest(vec v) {
+    float m = v[0];
+    for (int i = 1; i < WIDTH; i++) m = v[i] > m ? v[i] : m;
+    return m;
+}
+
+// vexp is e to the x with a relative error below 2e-7: x = n ln 2 + r with |r| <= ln(2)/2, and the Taylor series of e^r to
+// r^7. From n = 128 on it is infinite (above 88.4), at n = -127 it is 0 (below -87.7): the exponent's field is all ones or
+// all zeros then. A NaN stays one.
+INLINE vec vexp(vec x) {
+    const vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+    vec clamped = highest(splat(-88.0f), lowest(splat(89.0f), x));
+    vec shifted = fused(clamped, splat(1.44269504f), magic);
+    vec n = shifted - magic;
+    vec r = fused(n, splat(-0.693359375f), clamped);
+    r = fused(n, splat(2.12194440e-4f), r);
+    vec p = splat(1.0f / 5040);
+    p = fused(p, r, splat(1.0f / 720));
+    p = fused(p, r, splat(1.0f / 120));
+    p = fused(p, r, splat(1.0f / 24));
+    p = fused(p, r, splat(1.0f / 6));
+    p = fused(p, r, splat(0.5f));
+    p = fused(p, r, splat(1.0f));
+    p = fused(p, r, splat(1.0f));
+    return p * (vec)(((ivec)shifted - (ivec)magic + 127) << 23);
+}
