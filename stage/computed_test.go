@@ -137,8 +137,8 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		c.Range, c.Index, c.Count, c.WeightSlots = stage.Range{From: 2, To: len(m.Layers)}, 1, 2, 1
 	})
 	shape := s.Shape()
-	input, dinput := stagetest.Boundary(shape.InputBytes), stagetest.Boundary(shape.InputBytes)
-	labels, logits := stagetest.Int32Bytes(batch(2, 6, 1).Targets), stagetest.Boundary(shape.OutputBytes)
+	input, dinput := stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.InputBytes)
+	labels, logits := stagetest.Int32Bytes(batch(2, 6, 1).Targets), stage.NewBoundary(shape.OutputBytes)
 	delta, err := s.NewVector()
 	if err != nil {
 		t.Fatal(err)

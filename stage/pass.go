@@ -325,6 +325,14 @@ func (c *Computed) window(own device.Mem, b []byte, t device.Type) device.Mem {
 	return own
 }
 
+// NewBoundary allocates a boundary buffer: n bytes that begin at a multiple of 64.
+func NewBoundary(n int) []byte {
+	const align = 64
+	b := make([]byte, n+align)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (align - 1))
+	return b[skip : skip+n : skip+n]
+}
+
 // wrap views a host buffer as memory of a device that shares the host's.
 func wrap(b []byte, t device.Type) device.Mem {
 	return device.NewMem(unsafe.Pointer(unsafe.SliceData(b)), len(b)/t.Bytes(), t)

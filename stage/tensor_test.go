@@ -151,7 +151,7 @@ func TestNonFiniteLossAndNormAreErrorsOfTheirOwn(t *testing.T) {
 		bias := s.Tensors()[1] // of the final norm: reaches every logit
 		s.Parameters().Write([]float32{value}, bias.Offset)
 		micro := stage.Micro{Step: 17, Weight: 1}
-		input, dinput := stagetest.Boundary(s.Shape().InputBytes), stagetest.Boundary(s.Shape().InputBytes)
+		input, dinput := stage.NewBoundary(s.Shape().InputBytes), stage.NewBoundary(s.Shape().InputBytes)
 		if err := errors.Join(
 			s.Forward(micro, input, stagetest.Int32Bytes(batch(2, 6, 1).Targets), nil),
 			s.Backward(micro, stage.Whole, nil, dinput),
@@ -176,7 +176,7 @@ func TestIgnoredTargetsDoNotCount(t *testing.T) {
 			b.Targets[i] = -1
 		}
 	}
-	ids, one, none := stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), stagetest.Boundary(48)
+	ids, one, none := stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), stage.NewBoundary(48)
 	for i := range none {
 		none[i] = 0xff // -1
 	}
