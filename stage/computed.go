@@ -16,12 +16,12 @@ type Computed struct {
 	host        bool // the device's memory is the host's: boundary buffers are wrapped, not copied
 	first, last bool
 	layers      []layer.Layer
+	shape       Shape
 	widths      widths
 	owned       []device.Mem // what Close frees
 
 	tensors               []tensor
 	bounds                []int       // layers[i] has tensors[bounds[i]:bounds[i+1]]
-	length                int         // of the flat vectors
 	parameters, gradients flat.Vector // gradients is nil when ForwardOnly
 	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
@@ -50,12 +50,13 @@ var _ Stage = (*Computed)(nil)
 
 // New allocates a stage and gives its parameters their initial values. The error of a full device says what did not fit.
 func New(config Config) (*Computed, error) {
-	if err := config.Validate(); err != nil {
+	shape, err := config.Shape()
+	if err != nil {
 		return nil, err
 	}
 	config = config.withDefaults()
 	c := &Computed{
-		config: config, dev: config.Device, host: config.Device.Host(),
+		config: config, shape: shape, dev: config.Device, host: config.Device.Host(),
 		first: config.first(), last: config.last(), layers: config.layers(), widths: measure(config),
 	}
 	for _, step := range []func() error{c.allocateVectors, c.allocatePasses, c.allocateBoundaries} {
@@ -70,22 +71,22 @@ func New(config Config) (*Computed, error) {
 
 // allocateVectors makes the flat vectors and finds each tensor in them.
 func (c *Computed) allocateVectors() error {
-	c.tensors, c.bounds, c.length = place(c.layers)
-	p, err := c.alloc("parameters", device.F32, c.length)
+	c.tensors, c.bounds, _ = place(c.layers)
+	p, err := c.alloc("parameters", device.F32, c.shape.Parameters)
 	if err != nil {
 		return err
 	}
 	c.parameters = device.NewVector(c.dev, p)
 	var g device.Mem
 	if !c.config.ForwardOnly {
-		if g, err = c.alloc("gradients", device.F32, c.length); err != nil {
+		if g, err = c.alloc("gradients", device.F32, c.shape.Parameters); err != nil {
 			return err
 		}
 		c.gradients = device.NewVector(c.dev, g)
 	}
 	var states [2]device.Mem
-	for i := range c.stateVectors() {
-		if states[i], err = c.alloc("optimizer state", device.F32, c.length); err != nil {
+	for i := range c.shape.StateVectors {
+		if states[i], err = c.alloc("optimizer state", device.F32, c.shape.Parameters); err != nil {
 			return err
 		}
 		c.state = append(c.state, device.NewVector(c.dev, states[i]))
@@ -127,7 +128,7 @@ func (c *Computed) allocatePasses() (err error) {
 
 // allocateBoundaries makes the memory of losses, and of boundaries that cannot be wrapped.
 func (c *Computed) allocateBoundaries() (err error) {
-	targets := c.targets()
+	targets := c.shape.LabelBytes / device.I32.Bytes()
 	if c.last {
 		if c.losses, err = c.alloc("losses", device.F32, targets); err != nil {
 			return err
@@ -176,39 +177,8 @@ func (c *Computed) findTies() {
 	}
 }
 
-// targets is the number of targets of a micro-batch on the last stage, 0 elsewhere.
-func (c *Computed) targets() int {
-	if !c.last {
-		return 0
-	}
-	return c.config.Model.Loss.Targets(c.config.size())
-}
-
-func (c *Computed) stateVectors() int {
-	if c.config.ForwardOnly {
-		return 0
-	}
-	return c.config.Optimizer.StateVectors()
-}
-
 // Shape implements Stage.
-func (c *Computed) Shape() Shape {
-	names := make([]string, len(c.tensors))
-	for i, t := range c.tensors {
-		names[i] = t.Name
-	}
-	w := c.widths
-	return Shape{
-		First: c.first, Last: c.last, Samples: c.config.Samples,
-		InputBytes:  w.in[0] * w.input.Bytes(),
-		OutputBytes: w.out[len(w.out)-1] * w.output.Bytes(),
-		LabelBytes:  c.targets() * device.I32.Bytes(),
-		Parameters:  c.length, StateVectors: c.stateVectors(),
-		PinnedBytes:  w.pinned(c.last, c.host) * device.F32.Bytes(),
-		ForwardFLOPs: w.forward, BackwardFLOPs: w.backward,
-		ParameterNames: names,
-	}
-}
+func (c *Computed) Shape() Shape { return c.shape }
 
 // Parameters implements Stage.
 func (c *Computed) Parameters() flat.Vector { return c.parameters }
@@ -224,7 +194,7 @@ func (c *Computed) Ties() []Tie { return c.ties }
 
 // NewVector implements Stage.
 func (c *Computed) NewVector() (flat.Vector, error) {
-	m, err := c.alloc("a vector of parameters", device.F32, c.length)
+	m, err := c.alloc("a vector of parameters", device.F32, c.shape.Parameters)
 	if err != nil {
 		return nil, err
 	}

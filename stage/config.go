@@ -88,3 +88,33 @@ func (c Config) layers() []layer.Layer { return c.Model.Layers[c.Range.From:c.Ra
 func (c Config) first() bool { return c.Range.From == 0 }
 
 func (c Config) last() bool { return c.Range.To == len(c.Model.Layers) }
+
+// Shape is the shape of the stage that New would make. It allocates nothing on the device, so a plan can be priced before it
+// is placed.
+func (c Config) Shape() (Shape, error) {
+	if err := c.Validate(); err != nil {
+		return Shape{}, err
+	}
+	c = c.withDefaults()
+	w := measure(c)
+	tensors, _, length := place(c.layers())
+	s := Shape{
+		First: c.first(), Last: c.last(), Samples: c.Samples,
+		InputBytes:  w.in[0] * w.input.Bytes(),
+		OutputBytes: w.out[len(w.out)-1] * w.output.Bytes(),
+		Parameters:  length,
+		PinnedBytes: w.pinned(c.last(), c.Device.Host()) * device.F32.Bytes(),
+
+		ForwardFLOPs: w.forward, BackwardFLOPs: w.backward,
+	}
+	if c.last() {
+		s.LabelBytes = c.Model.Loss.Targets(c.size()) * device.I32.Bytes()
+	}
+	if !c.ForwardOnly {
+		s.StateVectors = c.Optimizer.StateVectors()
+	}
+	for _, t := range tensors {
+		s.ParameterNames = append(s.ParameterNames, t.Name)
+	}
+	return s, nil
+}

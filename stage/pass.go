@@ -256,8 +256,8 @@ func (c *Computed) vector(v flat.Vector) (device.Mem, error) {
 	if !ok {
 		return mem, fmt.Errorf("a %T was given; it must be a vector that NewVector made on the same device", v)
 	}
-	if mem.Len() != c.length {
-		return mem, fmt.Errorf("the vector has %d elements; the stage has %d", mem.Len(), c.length)
+	if mem.Len() != c.shape.Parameters {
+		return mem, fmt.Errorf("the vector has %d elements; the stage has %d", mem.Len(), c.shape.Parameters)
 	}
 	return mem, nil
 }
@@ -267,14 +267,13 @@ type boundary struct{ input, labels, output int }
 
 // check compares the lengths of a call's buffers with the stage's shape.
 func (c *Computed) check(b boundary) error {
-	w := c.widths
 	for _, f := range [...]struct {
 		name        string
 		found, want int
 	}{
-		{"input boundary", b.input, w.in[0] * w.input.Bytes()},
-		{"labels", b.labels, c.targets() * device.I32.Bytes()},
-		{"output boundary", b.output, w.out[len(w.out)-1] * w.output.Bytes()},
+		{"input boundary", b.input, c.shape.InputBytes},
+		{"labels", b.labels, c.shape.LabelBytes},
+		{"output boundary", b.output, c.shape.OutputBytes},
 	} {
 		if f.found >= 0 && f.found != f.want {
 			return fmt.Errorf("the %s buffer has %d bytes, want %d", f.name, f.found, f.want)

@@ -14,11 +14,11 @@ import (
 // Tensor says where a parameter lies in the flat vectors of its stage. Each begins at a multiple of 16 elements, 64 bytes; the
 // elements between one and the next are 0 and stay 0.
 type Tensor struct {
-	Name   string // the Hugging Face name
-	Shape  []int
-	Offset int // elements
+	Name   string `json:"name"` // the Hugging Face name
+	Shape  []int  `json:"shape"`
+	Offset int    `json:"offset"` // elements
 	// TiedTo names the tensor that this one is a copy of; "" if none. Copies are not exported.
-	TiedTo string
+	TiedTo string `json:"tied_to,omitempty"`
 }
 
 // Len is the number of elements.

@@ -5,7 +5,7 @@
 // The operands of the products are packed into rows that are padded with zeros to whole vectors: P = pad(S) and, for what
 // is transposed, pad(T). Where a row of probabilities ends within its block the rest is 0.
 
-enum { TILE_ROWS = 6, ROW_BLOCK = 24 };
+enum { TILE_ROWS = 6, ROW_BLOCK = 18 };
 
 INLINE size_t pad(size_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
@@ -78,22 +78,17 @@ static void multiply(const struct product *p) {
 
 // pack copies x (T,S), rows `stride` apart, to packed (T,P).
 INLINE void pack(float *packed, const float *x, size_t stride, size_t t, size_t s) {
-    size_t p = pad(s);
-    for (size_t r = 0; r < t; r++, x += stride, packed += p) {
-        memcpy(packed, x, s * sizeof *x);
-        memset(packed + s, 0, (p - s) * sizeof *x);
-    }
+    for (size_t r = 0; r < t; r++, x += stride, packed += pad(s)) LANES(s, store(packed + i, get(x + i, part)););
 }
 
 // pack_transposed copies factor * x (T,S) to packed (S, pad(T)).
 INLINE void pack_transposed(float *packed, const float *x, size_t stride, size_t t, size_t s, float factor) {
-    size_t width = pad(t);
-    for (size_t t0 = 0; t0 < width; t0 += WIDTH)
-        for (size_t c = 0; c < s; c++) {
-            float lane[WIDTH];
-            for (size_t j = 0; j < WIDTH; j++) lane[j] = t0 + j < t ? factor * x[(t0 + j) * stride + c] : 0;
-            memcpy(packed + c * width + t0, lane, sizeof lane);
-        }
+    const size_t width = pad(t);
+    for (size_t from = 0; from < t; from += WIDTH, x += WIDTH * stride) {
+        const size_t rows = t - from < WIDTH ? t - from : WIDTH;
+        LANES(s, vec block[WIDTH]; for (size_t r = 0; r < WIDTH; r++) block[r] = r < rows ? get(x + r * stride + i, part) * factor : splat(0);
+              transpose(block); for (size_t c = 0; c < part; c++) store(packed + (i + c) * width + from, block[c]););
+    }
 }
 
 // unpack copies factor * packed (T,P) to x (T,S), rows `stride` apart.
@@ -123,7 +118,7 @@ static void attention(const struct head *h, float *scratch) {
             float top = largest_of(row, n), sum = exps(row, row, top, n);
             memset(row + n, 0, (seen - n) * sizeof *row);
             inverse[r] = 1 / sum;
-            if (h->lse) h->lse[from + r] = (float)(top + log(sum));
+            if (h->lse) h->lse[from + r] = top + logf(sum);
         }
         multiply(&(struct product){rows, p, seen, scores, width, 1, v, p, out, p, 0});
         for (size_t r = 0; r < rows; r++)

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #define WIDTH 8       // floats in a vector
+#define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7}
 #define TILE_VECTORS 2  // of a register tile: 6 rows by 2 vectors and what feeds them fit 16 registers
 #define TABLE avg_kernels_avx2
 #define TABLE_NAME "avx2"

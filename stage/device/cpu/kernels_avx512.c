@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #define WIDTH 16      // floats in a vector
+#define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #define TILE_VECTORS 4  // of a register tile: 6 rows by 4 vectors and what feeds them fit 32 registers
 #define TABLE avg_kernels_avx512
 #define TABLE_NAME "avx512"

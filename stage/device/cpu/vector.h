@@ -1,5 +1,5 @@
 // Vectors of WIDTH floats by the compiler's vector extensions, with loads and stores of a part of one. Included by
-// kernels_body.h only, after WIDTH, VECTOR_FMA, VECTOR_MAX and VECTOR_MIN are defined.
+// kernels_body.h only, after WIDTH, LANE_NUMBERS and the VECTOR_ operations are defined.
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -70,20 +70,36 @@ INLINE vec only(vec v, size_t part) {
 INLINE vec highest(vec a, vec b) { return VECTOR_MAX(a, b); }
 INLINE vec lowest(vec a, vec b) { return VECTOR_MIN(a, b); }
 
+static const ivec lanes = LANE_NUMBERS;
+
 // total adds the elements pairwise, in a fixed order.
 INLINE float total(vec v) {
-    float x[WIDTH];
-    memcpy(x, &v, sizeof v);
 #pragma GCC unroll 4
-    for (int step = WIDTH / 2; step > 0; step /= 2)
-        for (int i = 0; i < step; i++) x[i] += x[i + step];
-    return x[0];
+    for (int step = WIDTH / 2; step > 0; step /= 2) v += __builtin_shuffle(v, lanes ^ step);
+    return v[0];
 }
 
+// largest is the largest element, or any one where there is a NaN.
 INLINE float largest(vec v) {
-    float m = v[0];
-    for (int i = 1; i < WIDTH; i++) m = v[i] > m ? v[i] : m;
-    return m;
+#pragma GCC unroll 4
+    for (int step = WIDTH / 2; step > 0; step /= 2) v = highest(v, __builtin_shuffle(v, lanes ^ step));
+    return v[0];
+}
+
+// transpose turns WIDTH rows into columns: every step swaps the off-diagonal blocks of `step` by `step` elements.
+INLINE void transpose(vec rows[WIDTH]) {
+#pragma GCC unroll 4
+    for (int step = 1; step < WIDTH; step *= 2) {
+        const ivec second = (lanes & step) != 0;  // all ones in the lanes that a block's right half has
+        const ivec upper = lanes + (second & (WIDTH - step)), lower = lanes + step + (second & (WIDTH - step));
+#pragma GCC unroll 16
+        for (int r = 0; r < WIDTH; r++) {
+            if (r & step) continue;
+            vec a = rows[r], b = rows[r + step];
+            rows[r] = __builtin_shuffle(a, b, upper);
+            rows[r + step] = __builtin_shuffle(a, b, lower);
+        }
+    }
 }
 
 // vexp is e to the x with a relative error below 2e-7: x = n ln 2 + r with |r| <= ln(2)/2, and the Taylor series of e^r to
