@@ -1,0 +1,242 @@
+package elastic
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+// shell owns one shard and executes the center's actions, as package elastic's documentation shows. Its training is made up,
+// but depends on the weights: any wrong bit in them spreads.
+type shell struct {
+	t        *testing.T
+	method   Method
+	center   *Center
+	shard    Shard
+	n        int
+	x        map[int]flat.Host
+	messages map[int][]flat.Host
+	trained  map[int]uint64       // the newest round each pipeline has trained for
+	released map[int]uint64       // the newest round each was released from
+	advanced map[uint64]flat.Host // x~ of each round
+	counts   map[uint64]int
+	captured map[[2]uint64]flat.Host // round, pipeline -> weights
+	snapped  map[uint64]flat.Host
+}
+
+// initial is x~_0, the same in every test.
+func initial(n int) flat.Host {
+	v := flat.NewHost(n)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range v {
+		v[i] = random.Float32()*2 - 1
+	}
+	return v
+}
+
+// localUpdate is a made-up optimizer: a step that depends on the pipeline, the round and the weights.
+func localUpdate(pipeline int, round uint64, x flat.Host) flat.Host {
+	d := flat.NewHost(len(x))
+	random := rand.New(rand.NewPCG(uint64(pipeline), round))
+	for i := range d {
+		d[i] = 0.1*(random.Float32()*2-1) - 0.05*x[i]
+	}
+	return d
+}
+
+// newShell starts N pipelines on x~_0, at round 0.
+func newShell(t *testing.T, m Method, pipelines int, n int) *shell {
+	t.Helper()
+	s := &shell{
+		t: t, method: m, n: n,
+		shard: Shard{Center: initial(n), Sum: flat.NewHost(n)},
+		x:     map[int]flat.Host{}, messages: map[int][]flat.Host{}, trained: map[int]uint64{}, released: map[int]uint64{},
+		advanced: map[uint64]flat.Host{}, counts: map[uint64]int{},
+		captured: map[[2]uint64]flat.Host{}, snapped: map[uint64]flat.Host{},
+	}
+	var members []int
+	for i := range pipelines {
+		members = append(members, i)
+		s.addPipeline(i, initial(n), 0)
+	}
+	s.start(members, 0)
+	return s
+}
+
+func (s *shell) start(members []int, round uint64) {
+	s.t.Helper()
+	var err error
+	if s.center, err = NewCenter(CenterConfig{Timing: s.method.Needs().Timing, Pipelines: members, Round: round}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *shell) addPipeline(i int, x flat.Host, round uint64) {
+	s.x[i] = slices.Clone(x)
+	s.trained[i], s.released[i] = round, round
+	for range s.method.Needs().Timing.Buffers() {
+		s.messages[i] = append(s.messages[i], flat.NewHost(s.n))
+	}
+}
+
+// message is the pipeline's message of a round: the buffers take turns.
+func (s *shell) message(pipeline int, round uint64) flat.Host {
+	buffers := s.messages[pipeline]
+	return buffers[round%uint64(len(buffers))]
+}
+
+// train runs one round of the pipeline's own training: x moves, and the message holds by how much. What the message held
+// before is garbage, as after a Merge.
+func (s *shell) train(pipeline int, update flat.Host) {
+	s.trained[pipeline]++
+	message := s.message(pipeline, s.trained[pipeline])
+	for i, d := range update {
+		before := s.x[pipeline][i]
+		s.x[pipeline][i] += d
+		message[i] = s.x[pipeline][i] - before
+	}
+}
+
+// update trains one round and hands it over.
+func (s *shell) update(pipeline int) {
+	s.t.Helper()
+	s.updateWith(pipeline, localUpdate(pipeline, s.trained[pipeline]+1, s.x[pipeline]))
+}
+
+func (s *shell) updateWith(pipeline int, update flat.Host) {
+	s.t.Helper()
+	s.train(pipeline, update)
+	actions, err := s.center.Update(pipeline, s.trained[pipeline])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.execute(actions)
+}
+
+// execute does what the center asks for.
+func (s *shell) execute(actions []Action) {
+	s.t.Helper()
+	for _, a := range actions {
+		switch a.Kind {
+		case Dilute:
+			s.method.Dilute(s.x[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
+		case Capture:
+			s.captured[[2]uint64{a.Round, uint64(a.Pipeline)}] = slices.Clone(s.x[a.Pipeline])
+		case Release:
+			if s.released[a.Pipeline] != a.Round-1 {
+				s.t.Fatalf("%s: it was last released from round %d", a, s.released[a.Pipeline])
+			}
+			s.released[a.Pipeline] = a.Round
+		case Merge:
+			message := s.message(a.Pipeline, a.Round)
+			s.method.Merge(s.shard, message, a.First)
+			for i := range message { // it is the pipeline's again: nobody may still need its content
+				message[i] = 1e30
+			}
+		case Advance:
+			s.method.Advance(s.shard, a.Count)
+			s.advanced[a.Round] = s.centerCopy()
+			s.counts[a.Round] = a.Count
+		case Snapshot:
+			s.snapped[a.Round] = s.centerCopy()
+		case Admit:
+			s.addPipeline(a.Pipeline, s.centerCopy(), a.Round)
+		default:
+			s.t.Fatalf("unknown action %v", a)
+		}
+	}
+}
+
+func (s *shell) centerCopy() flat.Host {
+	v := flat.NewHost(s.n)
+	s.shard.Center.Read(v, 0)
+	return v
+}
+
+// mayTrain reports whether the pipeline could run its next round now and have it accepted.
+func (s *shell) mayTrain(pipeline int) bool {
+	return s.released[pipeline] == s.trained[pipeline] && s.center.MayUpdate(pipeline, s.trained[pipeline]+1)
+}
+
+// newMethod makes a method or fails the test.
+func newMethod(t *testing.T, c Config) Method {
+	t.Helper()
+	m, err := NewMethod("elastic", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// sequential runs the same training one pipeline after the other, without a Center: the equations as they stand. member says
+// whether a pipeline counts in a round. It returns x~ of every round, and the weights that each pipeline left it with.
+func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipeline int, round uint64) bool) (
+	centers map[uint64]flat.Host, weights map[[2]uint64]flat.Host,
+) {
+	centers, weights = map[uint64]flat.Host{}, map[[2]uint64]flat.Host{}
+	shard := Shard{Center: initial(n), Sum: flat.NewHost(n)}
+	x := map[int]flat.Host{}
+	for r := uint64(1); r <= rounds; r++ {
+		messages := map[int]flat.Host{}
+		for i := range pipelines {
+			if !member(i, r) {
+				delete(x, i)
+				continue
+			}
+			if x[i] == nil { // joins
+				x[i] = flat.NewHost(n)
+				x[i].Copy(shard.Center)
+			}
+			messages[i] = flat.NewHost(n)
+			for j, d := range localUpdate(i, r, x[i]) {
+				before := x[i][j]
+				x[i][j] += d
+				messages[i][j] = x[i][j] - before
+			}
+		}
+		if m.Needs().Timing == Before {
+			diluteAll(m, x, messages, shard.Center)
+		}
+		first := true
+		for i := range pipelines {
+			if messages[i] != nil {
+				m.Merge(shard, messages[i], first)
+				first = false
+			}
+		}
+		if len(messages) > 0 {
+			m.Advance(shard, len(messages))
+		}
+		if m.Needs().Timing == After {
+			diluteAll(m, x, messages, shard.Center)
+		}
+		centers[r] = flat.NewHost(n)
+		shard.Center.Read(centers[r], 0)
+		for i := range x {
+			weights[[2]uint64{r, uint64(i)}] = slices.Clone(x[i])
+		}
+	}
+	return centers, weights
+}
+
+func diluteAll(m Method, x, messages map[int]flat.Host, center flat.Vector) {
+	for i := range messages {
+		m.Dilute(x[i], messages[i], center)
+	}
+}
+
+// sameBits compares two vectors exactly.
+func sameBits(a, b flat.Host) error {
+	for i := range a {
+		if a[i] != b[i] {
+			return fmt.Errorf("element %d is %v, expected %v", i, a[i], b[i])
+		}
+	}
+	if len(a) != len(b) {
+		return fmt.Errorf("%d elements, expected %d", len(a), len(b))
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package checkpoint
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+)
+
+// Safetensors is an open safetensors file of which all has been checked. Its reading methods may be called concurrently.
+type Safetensors struct {
+	file     File
+	path     string
+	base     int64 // where the tensors begin
+	tensors  []Tensor
+	byName   map[string]int
+	metadata map[string]string
+}
+
+// OpenSafetensors opens and checks a file: the header's length and JSON, every tensor's type, shape and place, and the file's
+// length; and the digest of all of it when it was written by WriteSafetensors. Errors name the file, what was found and what
+// was expected. The caller closes it.
+func OpenSafetensors(fsys FS, path string) (*Safetensors, error) {
+	file, err := fsys.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open safetensors: %w", err)
+	}
+	s := &Safetensors{file: file, path: path}
+	if err := s.check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s was not loaded: %w", path, err), file.Close())
+	}
+	return s, nil
+}
+
+// check reads the header and verifies the file.
+func (s *Safetensors) check() error {
+	info, err := s.file.Stat()
+	if err != nil {
+		return err
+	}
+	header, err := readTensorHeader(s.file, info.Size())
+	if err != nil {
+		return err
+	}
+	s.base = tensorPrefix + int64(len(header))
+	s.tensors, s.metadata, err = parseTensorHeader(header, info.Size()-s.base)
+	if err != nil {
+		return err
+	}
+	s.byName = make(map[string]int, len(s.tensors))
+	for i, t := range s.tensors {
+		s.byName[t.Name] = i
+	}
+	if expected, ok := s.metadata[DigestKey]; ok {
+		return s.checkDigest(header, expected)
+	}
+	return nil
+}
+
+// readTensorHeader reads the header of a file of size bytes, allocating no more than the file holds.
+func readTensorHeader(r io.ReaderAt, size int64) ([]byte, error) {
+	var prefix [tensorPrefix]byte
+	if size < tensorPrefix {
+		return nil, fmt.Errorf("%d bytes, expected at least %d: not a safetensors file, or truncated", size, tensorPrefix)
+	}
+	if _, err := r.ReadAt(prefix[:], 0); err != nil {
+		return nil, fmt.Errorf("read header length: %w", err)
+	}
+	length := binary.LittleEndian.Uint64(prefix[:])
+	if length > maxTensorHeader || int64(length) > size-tensorPrefix {
+		return nil, fmt.Errorf("the header claims %d bytes in a file of %d (limit %d): not a safetensors file, or truncated",
+			length, size, maxTensorHeader)
+	}
+	header := make([]byte, length)
+	if _, err := r.ReadAt(header, tensorPrefix); err != nil {
+		return nil, fmt.Errorf("read header: %w", err)
+	}
+	return header, nil
+}
+
+// checkDigest reads the whole file.
+func (s *Safetensors) checkDigest(header []byte, expected string) error {
+	at := digestOffset(header)
+	if at < 0 || len(expected) != 2*sha256.Size || string(header[at:at+len(expected)]) != expected {
+		return fmt.Errorf("metadata %s is %q: expected %d hexadecimal digits", DigestKey, expected, 2*sha256.Size)
+	}
+	h := sha256.New()
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))
+	h.Write(header[:at])
+	h.Write(bytes.Repeat([]byte("0"), len(expected)))
+	h.Write(header[at+len(expected):])
+	end := s.base
+	if n := len(s.tensors); n > 0 {
+		end += s.tensors[n-1].end
+	}
+	if _, err := io.Copy(h, io.NewSectionReader(s.file, s.base, end-s.base)); err != nil {
+		return fmt.Errorf("read for its digest: %w", err)
+	}
+	if found := hex.EncodeToString(h.Sum(nil)); found != expected {
+		return fmt.Errorf("damaged: its digest is %s, expected %s; export it again or take another copy "+
+			"(if another program rewrote the file on purpose, let it drop %s from the metadata)", found, expected, DigestKey)
+	}
+	return nil
+}
+
+// Tensors are the file's tensors, in the order of their place in it.
+func (s *Safetensors) Tensors() []Tensor { return slices.Clone(s.tensors) }
+
+// Tensor returns one by name.
+func (s *Safetensors) Tensor(name string) (Tensor, bool) {
+	i, ok := s.byName[name]
+	if !ok {
+		return Tensor{}, false
+	}
+	return s.tensors[i], true
+}
+
+// Metadata is the file's free-form metadata.
+func (s *Safetensors) Metadata() map[string]string { return maps.Clone(s.metadata) }
+
+// ReadF32 reads elements [offset, offset+len(dst)) of a tensor, row-major. The tensor must be of type F32.
+func (s *Safetensors) ReadF32(name string, dst []float32, offset int) error {
+	t, ok := s.Tensor(name)
+	if !ok {
+		return fmt.Errorf("%s: no tensor %q among %d", s.path, name, len(s.tensors))
+	}
+	if t.DType != F32 {
+		return fmt.Errorf("%s: tensor %q is %s, expected F32: convert the file first (model.float() in PyTorch)", s.path, name, t.DType)
+	}
+	if offset < 0 || offset > t.Elements()-len(dst) {
+		return fmt.Errorf("%s: tensor %q has %d elements, %d to %d were asked for", s.path, name, t.Elements(), offset, offset+len(dst))
+	}
+	raw := make([]byte, 4*min(len(dst), tensorChunk))
+	for len(dst) > 0 {
+		n := min(len(dst), tensorChunk)
+		if _, err := s.file.ReadAt(raw[:4*n], s.base+t.begin+4*int64(offset)); err != nil {
+			return fmt.Errorf("%s: tensor %q at %d: %w", s.path, name, offset, err)
+		}
+		for i := range n {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		}
+		dst, offset = dst[n:], offset+n
+	}
+	return nil
+}
+
+// Close closes the file.
+func (s *Safetensors) Close() error { return s.file.Close() }
