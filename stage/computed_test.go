@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -265,5 +266,79 @@ func TestMicroBatchesOutOfTurnAreErrors(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: error %v, want %q", c.what, err, c.want)
 		}
+	}
+}
+
+// small is a device with room for a number of allocations.
+type small struct {
+	*ref.Device
+	room, live int
+}
+
+func (d *small) Alloc(t device.Type, n int) (device.Mem, error) {
+	if d.live == d.room {
+		return device.Mem{}, fmt.Errorf("device: allocate %d elements of %v: full", n, t)
+	}
+	d.live++
+	return d.Device.Alloc(t, n)
+}
+
+func (d *small) Free(m device.Mem) {
+	d.live--
+	d.Device.Free(m)
+}
+
+func TestNewOnAFullDeviceSaysWhatDidNotFitAndFreesTheRest(t *testing.T) {
+	for room := 0; ; room++ {
+		dev := &small{Device: ref.New(), room: room}
+		s, err := stage.New(stage.Config{Device: dev, Model: tiny(t, true), Samples: 2, Slots: 2, WeightSlots: 1})
+		if err == nil {
+			if err := s.Close(); err != nil || dev.live != 0 {
+				t.Errorf("close: error %v, %d allocations left", err, dev.live)
+			}
+			break
+		}
+		if !strings.HasPrefix(err.Error(), "stage 0 of 1: allocate ") || !strings.HasSuffix(err.Error(), ": full") {
+			t.Errorf("room for %d: error %v", room, err)
+		}
+		if dev.live != 0 {
+			t.Errorf("room for %d: %d allocations left after the error", room, dev.live)
+		}
+	}
+}
+
+func TestShapeCountsWhatCrossesAndWhatStays(t *testing.T) {
+	m, dev := tiny(t, true), ref.New()
+	config := stage.Config{Device: dev, Model: m, Range: stage.Range{From: 1, To: 2}, Index: 1, Count: 4, Samples: 2, Slots: 1}
+	shape, err := config.Shape()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := stage.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const rows, width = 12, 12
+	saved := dev.AttentionSaved(device.Attention{B: 2, T: 6, H: 2, S: 6})
+	pad := func(n int) int { return (n + 15) / 16 * 16 }
+	// Two norms save mean and rstd; then norm1, qkv (3), attention, residual, norm2, up (4), GELU (4), each a multiple
+	// of rows*width.
+	pinned := 4*pad(rows) + pad(saved) + 15*rows*width
+	if shape.InputBytes != 4*rows*width || shape.OutputBytes != shape.InputBytes || shape.LabelBytes != 0 || shape.First || shape.Last {
+		t.Errorf("boundaries of a middle stage: %+v", shape)
+	}
+	if shape.PinnedBytes != 4*pinned {
+		t.Errorf("a micro-batch pins %d bytes, want %d", shape.PinnedBytes, 4*pinned)
+	}
+	if got := s.Parameters().Len(); got != shape.Parameters || got < 12*width*width+13*width || len(shape.ParameterNames) != 12 {
+		t.Errorf("%d parameters in %d tensors, the vector has %d", shape.Parameters, len(shape.ParameterNames), got)
+	}
+	if shape.StateVectors != 2 || len(s.State()) != 2 || shape.BackwardFLOPs != 2*shape.ForwardFLOPs {
+		t.Errorf("state vectors %d, FLOPs %v and %v", shape.StateVectors, shape.ForwardFLOPs, shape.BackwardFLOPs)
 	}
 }

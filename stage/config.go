@@ -13,7 +13,8 @@ import (
 type Config struct {
 	Device device.Device // not closed with the stage: the stages of several pipelines share it
 	Model  *model.Model
-	// Range is the run of the model's layers that the stage computes; the zero Range is all of them. Split gives the ranges.
+	// Range is the run of the model's layers that the stage computes; the zero Range is all of them. Split gives the
+	// ranges.
 	Range Range
 	// Index (0-based) and Count say which stage of how many this is, for messages; Count 0 means 1.
 	Index, Count int
@@ -23,8 +24,8 @@ type Config struct {
 	Sequence int
 	// Slots is how many micro-batches may be pinned at once: the plan's peak for this stage.
 	Slots int
-	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans that run
-	// backward passes whole: the gradients that wait for Weight take memory of their own.
+	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans
+	// that run backward passes whole: the gradients that wait for Weight take memory of their own.
 	WeightSlots int
 	Optimizer   Optimizer
 	// Seed determines the initial parameters, together with their names and nothing else: not the split, not the device.
@@ -89,8 +90,8 @@ func (c Config) first() bool { return c.Range.From == 0 }
 
 func (c Config) last() bool { return c.Range.To == len(c.Model.Layers) }
 
-// Shape is the shape of the stage that New would make. It allocates nothing on the device, so a plan can be priced before it
-// is placed.
+// Shape is the shape of the stage that New would make. It allocates nothing on the device, so a plan can be priced
+// before it is placed.
 func (c Config) Shape() (Shape, error) {
 	if err := c.Validate(); err != nil {
 		return Shape{}, err

@@ -68,7 +68,8 @@ const (
 	inputReady           // waits for Weight
 )
 
-// gradients is the memory of a backward pass: by layer, the gradient of its output, and what its input half leaves for its weight half.
+// gradients is the memory of a backward pass: by layer, the gradient of its output, and what its input half leaves for
+// its weight half.
 type gradients struct {
 	busy       bool
 	dout, kept []device.Mem
@@ -147,8 +148,8 @@ func (c *Computed) newWhole() (gradients, error) {
 	return g, nil
 }
 
-// newWeightSlot is the memory of a backward pass whose weight half runs later: every gradient of a boundary stays. The last stage's
-// dout of its last layer lies in the slot, in place of the logits.
+// newWeightSlot is the memory of a backward pass whose weight half runs later: every gradient of a boundary stays. The
+// last stage's dout of its last layer lies in the slot, in place of the logits.
 func (c *Computed) newWeightSlot() (gradients, error) {
 	w := c.widths
 	total := 0
@@ -176,7 +177,8 @@ func (c *Computed) newWeightSlot() (gradients, error) {
 // logits reports whether the output of the stage's layer i is that of the model.
 func (c *Computed) logits(i int) bool { return c.last && i == len(c.widths.out)-1 }
 
-// newEvaluation is the memory of a forward pass that pins nothing: two boundaries alive at a time, and one layer's scratch.
+// newEvaluation is the memory of a forward pass that pins nothing: two boundaries alive at a time, and one layer's
+// scratch.
 func (c *Computed) newEvaluation() (slot, error) {
 	w := c.widths
 	n := len(w.out)

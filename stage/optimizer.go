@@ -19,8 +19,8 @@ type Optimizer struct {
 	Beta1, Beta2 float64
 	// Epsilon is adam's and adamw's; default 1e-8.
 	Epsilon float64
-	// WeightDecay applies to matrices only (parameters of two dimensions and more), never to biases and norms. adamw decays
-	// the parameter itself (Loshchilov and Hutter 2019); sgd and adam add WeightDecay * p to the gradient.
+	// WeightDecay applies to matrices only (parameters of two dimensions and more), never to biases and norms. adamw
+	// decays the parameter itself (Loshchilov and Hutter 2019); sgd and adam add WeightDecay * p to the gradient.
 	WeightDecay float64
 }
 
@@ -126,9 +126,9 @@ func (s Schedule) At(step uint64) float64 {
 	return s.Peak * (s.MinRatio + (1-s.MinRatio)*schedules[s.Name](done))
 }
 
-// ClipFactor is what to scale gradients by so that their global norm does not exceed limit: limit / (norm + 1e-6), at most 1,
-// as PyTorch's clip_grad_norm_ does (Pascanu et al. 2013, algorithm 1). squared is the sum of all stages' SquaredNorm;
-// limit 0 means no clipping.
+// ClipFactor is what to scale gradients by so that their global norm does not exceed limit: limit / (norm + 1e-6), at
+// most 1, as PyTorch's clip_grad_norm_ does (Pascanu et al. 2013, algorithm 1). squared is the sum of all stages'
+// SquaredNorm; limit 0 means no clipping.
 func ClipFactor(squared, limit float64) float32 {
 	if limit <= 0 {
 		return 1

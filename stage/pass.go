@@ -59,8 +59,8 @@ func (c *Computed) run(s *slot, params []device.Mem, evaluating bool) {
 	}
 }
 
-// addLoss turns the logits of a micro-batch into their gradient, in place, and adds its losses to the sum. Its mean over the valid
-// targets counts with the micro-batch's weight.
+// addLoss turns the logits of a micro-batch into their gradient, in place, and adds its losses to the sum. Its mean
+// over the valid targets counts with the micro-batch's weight.
 func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
 	targets := c.enter(c.staged.targets, labels, device.I32)
 	scale := float32(0)
@@ -128,7 +128,8 @@ func (c *Computed) backwardWhole(s *slot, doutput, dinput []byte) {
 func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 	g := c.freeWeightSlot()
 	if g == nil {
-		return fmt.Errorf("%d micro-batches wait for their weight half already, the most that this stage was made for", len(c.weightSlots))
+		return fmt.Errorf("%d micro-batches wait for their weight half already, the most that this stage was made for",
+			len(c.weightSlots))
 	}
 	last := len(g.dout) - 1
 	g.dout[last] = c.outputGradient(s, doutput, g.dout[last], true)
@@ -154,8 +155,8 @@ func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) la
 	return p
 }
 
-// outputGradient is the gradient of the stage's output: on the last stage what the loss left in the slot; else doutput, in own's
-// memory where it must outlast the call or the device does not see the host's memory.
+// outputGradient is the gradient of the stage's output: on the last stage what the loss left in the slot; else doutput,
+// in own's memory where it must outlast the call or the device does not see the host's memory.
 func (c *Computed) outputGradient(s *slot, doutput []byte, own device.Mem, outlast bool) device.Mem {
 	if c.last {
 		return s.out[len(s.out)-1]
@@ -183,8 +184,8 @@ func (c *Computed) leave(din device.Mem, dinput []byte) {
 	}
 }
 
-// Evaluate implements Stage. The parameters must be the stage's own or from NewVector, of a stage of the same layers on the same
-// device. It runs between any two passes of a batch without disturbing them.
+// Evaluate implements Stage. The parameters must be the stage's own or from NewVector, of a stage of the same layers on
+// the same device. It runs between any two passes of a batch without disturbing them.
 func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte) (loss float64, targets int, err error) {
 	shape := boundary{input: len(input), labels: -1, output: -1}
 	if c.last && labels != nil {
@@ -282,8 +283,8 @@ func (c *Computed) check(b boundary) error {
 	return nil
 }
 
-// checkIDs refuses token ids and targets that the model does not have, before they index a table. It returns the number of targets that
-// are not ignored.
+// checkIDs refuses token ids and targets that the model does not have, before they index a table. It returns the number
+// of targets that are not ignored.
 func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
 	if c.first && c.widths.input == device.I32 {
 		for i, id := range int32s(input) {
@@ -298,7 +299,8 @@ func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
 	}
 	for i, id := range int32s(labels) {
 		if id < -1 || int(id) >= c.config.Model.Loss.Classes() {
-			return 0, fmt.Errorf("target %d at index %d; targets are 0 to %d, or -1 for none", id, i, c.config.Model.Loss.Classes()-1)
+			return 0, fmt.Errorf("target %d at index %d; targets are 0 to %d, or -1 for none",
+				id, i, c.config.Model.Loss.Classes()-1)
 		}
 		if id >= 0 {
 			valid++

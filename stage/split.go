@@ -11,18 +11,19 @@ type Range struct{ From, To int }
 // Len is the number of layers.
 func (r Range) Len() int { return r.To - r.From }
 
-// Split cuts the chain of layers with these costs (of any one unit: seconds, FLOPs) into k runs so that the largest total
-// cost of a run is as small as possible. It is exact (dynamic programming over cut points, O(k n^2)). Among the optimal splits
-// it takes the one with the least sum of squares, that is the most even one, and among those the one with the most layers on
-// early stages; the same costs always give the same split. No layer is dropped and no run is empty, so k must not exceed
-// the number of layers.
+// Split cuts the chain of layers with these costs (of any one unit: seconds, FLOPs) into k runs so that the largest
+// total cost of a run is as small as possible. It is exact (dynamic programming over cut points, O(k n^2)). Among the
+// optimal splits it takes the one with the least sum of squares, that is the most even one, and among those the one
+// with the most layers on early stages; the same costs always give the same split. No layer is dropped and no run is
+// empty, so k must not exceed the number of layers.
 func Split(costs []float64, k int) ([]Range, error) {
 	n := len(costs)
 	if k < 1 {
 		return nil, fmt.Errorf("split %d layers into %d stages: at least 1 stage is needed", n, k)
 	}
 	if k > n {
-		return nil, fmt.Errorf("split %d layers into %d stages: every stage needs a layer; the largest number of stages that fits is %d", n, k, n)
+		return nil, fmt.Errorf("split %d layers into %d stages: every stage needs a layer; "+
+			"the largest number of stages that fits is %d", n, k, n)
 	}
 	prefix := make([]float64, n+1)
 	for i, c := range costs {

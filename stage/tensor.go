@@ -11,8 +11,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
-// Tensor says where a parameter lies in the flat vectors of its stage. Each begins at a multiple of 16 elements, 64 bytes; the
-// elements between one and the next are 0 and stay 0.
+// Tensor says where a parameter lies in the flat vectors of its stage. Each begins at a multiple of 16 elements, 64
+// bytes; the elements between one and the next are 0 and stay 0.
 type Tensor struct {
 	Name   string `json:"name"` // the Hugging Face name
 	Shape  []int  `json:"shape"`
@@ -47,7 +47,8 @@ func (t *tensor) cut(v device.Mem) device.Mem {
 	return v.Slice(t.Offset, t.param.Len())
 }
 
-// place lays the parameters of layers out in a flat vector and returns its length. Layer i has tensors[bounds[i]:bounds[i+1]].
+// place lays the parameters of layers out in a flat vector and returns its length. Layer i has
+// tensors[bounds[i]:bounds[i+1]].
 func place(layers []layer.Layer) (tensors []tensor, bounds []int, length int) {
 	for _, l := range layers {
 		bounds = append(bounds, len(tensors))
@@ -70,8 +71,8 @@ func (c *Computed) Tensors() []Tensor {
 	return out
 }
 
-// InitialValues fills dst with the values that parameter p starts with. They depend on the seed and the parameter's name alone (for
-// a tied copy: the name that it is tied to), so every split of a model starts from the same weights.
+// InitialValues fills dst with the values that parameter p starts with. They depend on the seed and the parameter's
+// name alone (for a tied copy: the name that it is tied to), so every split of a model starts from the same weights.
 func InitialValues(p layer.Param, seed uint64, dst []float32) {
 	name := p.Name
 	if p.TiedTo != "" {

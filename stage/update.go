@@ -33,8 +33,8 @@ func (c *Computed) finite(what string, value float64) error {
 	return nil
 }
 
-// sumTies adds the gradients of copies that lie on this stage, once a batch. The sum of two numbers does not depend on their
-// order, so it has the bits that two stages get which add each other's.
+// sumTies adds the gradients of copies that lie on this stage, once a batch. The sum of two numbers does not depend on
+// their order, so it has the bits that two stages get which add each other's.
 func (c *Computed) sumTies() {
 	if c.tiesSummed {
 		return
@@ -47,8 +47,8 @@ func (c *Computed) sumTies() {
 	c.tiesSummed = true
 }
 
-// SquaredNorm implements Stage: sum = sum + |g|^2 tensor by tensor, so that stages which pass the sum along do the same additions
-// as one stage that has all tensors.
+// SquaredNorm implements Stage: sum = sum + |g|^2 tensor by tensor, so that stages which pass the sum along do the same
+// additions as one stage that has all tensors.
 func (c *Computed) SquaredNorm(sum float64) (float64, error) {
 	if c.config.ForwardOnly {
 		return sum, nil

@@ -46,8 +46,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Run generates tokens and hands each to emit as soon as it is drawn; it returns early with the error of emit or ctx. It computes on the
-// calling goroutine.
+// Run generates tokens and hands each to emit as soon as it is drawn; it returns early with the error of emit or ctx.
+// It computes on the calling goroutine.
 //
 // Every token costs a forward pass over the whole window (the prompt and what has been generated, at most the model's
 // longest sequence; beyond that the oldest tokens drop out). That is enough for looking at a model; serving one wants a
@@ -108,12 +108,13 @@ func newSampler(c Config) *sampler {
 	return &sampler{temperature: c.Temperature, keep: keep, rng: rand.New(rand.NewPCG(c.Seed, 0x67656e6572617465))}
 }
 
-// token draws from softmax(logits / temperature), restricted to the most likely tokens. Equal logits count in the order of their ids.
+// token draws from softmax(logits / temperature), restricted to the most likely tokens. Equal logits count in the order
+// of their ids.
 func (s *sampler) token(logits []float32) (int32, error) {
 	s.order, s.weights = s.order[:0], s.weights[:0]
 	for i, l := range logits {
 		if x := float64(l); math.IsNaN(x) || math.IsInf(x, 0) {
-			return 0, fmt.Errorf("the logit of id %d is %v: the weights are not those of a model that was trained with finite losses", i, l)
+			return 0, fmt.Errorf("the logit of id %d is %v: the weights are not those of a model trained with finite losses", i, l)
 		}
 		s.order = append(s.order, int32(i))
 	}

@@ -3,7 +3,11 @@ package layer
 import "github.com/avgpipe/avgpipe/stage/device"
 
 // SelfAttention is causal multi-head self-attention (Vaswani et al. 2017, section 3.2) between its two projections:
-// q, k, v (B,T,3D) = x (B,T,D) Wqkv + b;  a (B,T,D) = softmax(mask(q k^T / sqrt(S))) v per head;  y (B,T,D) = a Wproj + b.
+//
+//	q, k, v (B,T,3D) = x (B,T,D) Wqkv + b
+//	a (B,T,D)        = softmax(mask(q k^T / sqrt(S))) v, per head
+//	y (B,T,D)        = a Wproj + b
+//
 // The middle is one fused operation of the device, which decides itself what it saves of the T x T scores.
 type SelfAttention struct {
 	Path    string

@@ -152,7 +152,7 @@ func before(at *int, m device.Mem, n int) device.Mem {
 	return m.Slice(*at, n)
 }
 
-// Residual is y = x + f(x) (He et al. 2016). The forward of f may not read its own output later, which no layer does.
+// Residual is y = x + f(x) (He et al. 2016), f computed into y and x added in place.
 type Residual struct{ f Layer }
 
 // NewResidual makes a residual branch around f, whose input and output have the same shape.

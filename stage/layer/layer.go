@@ -56,8 +56,8 @@ type Init struct {
 	Mean, Deviation float64
 }
 
-// Port is one tensor that crosses the boundary between two layers, for one micro-batch. Layers of a plain chain have one port
-// in and one out; skip edges and encoder outputs travel as further ports.
+// Port is one tensor that crosses the boundary between two layers, for one micro-batch. Layers of a plain chain have
+// one port in and one out; skip edges and encoder outputs travel as further ports.
 type Port struct {
 	Name     string
 	Type     device.Type // F32 or I32
@@ -93,7 +93,8 @@ type Pass struct {
 	Evaluating bool
 	// DOut (like Out) is the gradient of the output; unchanged from BackwardInput to BackwardWeight.
 	DOut device.Mem
-	// DIn (like In) receives the gradient of the input; it is absent when all input ports are I32. It does not overlap DOut.
+	// DIn (like In) receives the gradient of the input; it is absent when all input ports are I32. It does not overlap
+	// DOut.
 	DIn device.Mem
 	// Kept (Kept() elements) is written by BackwardInput and read by BackwardWeight.
 	Kept device.Mem

@@ -143,8 +143,8 @@ func describe(fields []Field) []Field {
 	return fields
 }
 
-// Nearest is the candidate with the least edit distance to name (Levenshtein 1966), or "" when even that one differs in more than
-// half of the name.
+// Nearest is the candidate with the least edit distance to name (Levenshtein 1966), or "" when even that one differs in
+// more than half of the name.
 func Nearest(name string, candidates []string) string {
 	best, least := "", len(name)/2+1
 	for _, c := range candidates {

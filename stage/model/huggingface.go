@@ -25,7 +25,9 @@ func FromHuggingFace(config []byte) (*Model, error) {
 	name, _ := fields["model_type"].(string)
 	f, ok := families[name]
 	if !ok {
-		return nil, &FieldError{Field: "model_type", Found: fields["model_type"], Allowed: oneOf(Families()), Nearest: Nearest(name, Families())}
+		return nil, &FieldError{
+			Field: "model_type", Found: fields["model_type"], Allowed: oneOf(Families()), Nearest: Nearest(name, Families()),
+		}
 	}
 	if err := checkFixed(fields); err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
-// Package model turns a config into a model: a list of layers that a pipeline can be cut from, with Hugging Face's names
-// for configuration fields and tensors, so that what is exported loads with from_pretrained and what that library wrote can
-// be trained on.
+// Package model turns a config into a model: a list of layers that a pipeline can be cut from, with Hugging Face's
+// names for configuration fields and tensors, so that what is exported loads with from_pretrained and what that library
+// wrote can be trained on.
 //
 // A family is one row of the table families: its config's fields, the layers made of them, and how they are named in
 // files. Shapes as in package layer.
@@ -51,8 +51,9 @@ func Fields(name string) []Field {
 	return f.fields()
 }
 
-// Build makes the model that config describes. Field names and defaults are those of the family's Hugging Face config; numbers
-// may be of any Go type that holds the value. A field that is unknown or has a value out of range is a *FieldError.
+// Build makes the model that config describes. Field names and defaults are those of the family's Hugging Face config;
+// numbers may be of any Go type that holds the value. A field that is unknown or has a value out of range is a
+// *FieldError.
 func Build(name string, config map[string]any) (*Model, error) {
 	f, ok := families[name]
 	if !ok {
@@ -87,8 +88,8 @@ func (m *Model) Weights() int {
 	return n
 }
 
-// Costs estimates the cost of each layer for one micro-batch, forward and backward, in floating-point operations: what Split
-// takes before a profile exists.
+// Costs estimates the cost of each layer for one micro-batch, forward and backward, in floating-point operations: what
+// Split takes before a profile exists.
 func (m *Model) Costs(s layer.Size) []float64 {
 	costs := make([]float64, len(m.Layers))
 	for i, l := range m.Layers {
@@ -101,8 +102,8 @@ func (m *Model) Costs(s layer.Size) []float64 {
 // Config is the model's config.json for export, every field written out.
 func (m *Model) Config() map[string]any { return maps.Clone(m.config) }
 
-// TensorNames lists the names under which a file may hold parameter p, the name for export first. A tied copy is read from the
-// tensor that it is tied to, and is not exported (p.TiedTo is not empty).
+// TensorNames lists the names under which a file may hold parameter p, the name for export first. A tied copy is read
+// from the tensor that it is tied to, and is not exported (p.TiedTo is not empty).
 func (m *Model) TensorNames(p layer.Param) []string {
 	name := p.Name
 	if p.TiedTo != "" {
@@ -150,7 +151,8 @@ func (m *Model) find(p layer.Param, tensors map[string][]int) (string, error) {
 		return name, nil
 	}
 	nearest := Nearest(names[0], slices.Sorted(maps.Keys(tensors)))
-	return "", fmt.Errorf("tensor %q %v is missing among %d tensors; the nearest name is %q", names[0], p.Shape, len(tensors), nearest)
+	return "", fmt.Errorf("tensor %q %v is missing among %d tensors; the nearest name is %q",
+		names[0], p.Shape, len(tensors), nearest)
 }
 
 // copyOfTied reports whether a file stores a tied copy under its own name, as some exports do.

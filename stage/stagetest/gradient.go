@@ -11,10 +11,11 @@ import (
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
-// GradientTolerance is the largest relative error that Gradient accepts. The derivative of the loss along a random direction is
-// estimated from four forward passes by a difference of fourth order, whose truncation error is step^4/30 times the fifth
-// derivative, about 1e-6 at step 1/32 for layers whose derivatives are of order 1. The float32 of the forward pass adds
-// about 1e-7 |loss| / step, up to 1e-4 of a gradient at the sizes of the tests. A wrong term, sign or index shows as 1e-2 or more.
+// GradientTolerance is the largest relative error that Gradient accepts. The derivative of the loss along a random
+// direction is estimated from four forward passes by a difference of fourth order, whose truncation error is step^4/30
+// times the fifth derivative, about 1e-6 at step 1/32 for layers whose derivatives are of order 1. The float32 of the
+// forward pass adds about 1e-7 |loss| / step, up to 1e-4 of a gradient at the sizes of the tests. A wrong term, sign or
+// index shows as 1e-2 or more.
 const GradientTolerance = 1e-3
 
 const (
@@ -34,9 +35,9 @@ func Gradient(t *testing.T, dev device.Device, l layer.Layer, size layer.Size, i
 	}
 }
 
-// CheckGradient holds the backward of a layer against central differences of its forward, on dev: for its input (when that is
-// float32) and for each parameter, along random directions. The loss is a random linear function of the output. It
-// also checks that the weight half adds to the gradients instead of overwriting them, that both halves leave the
+// CheckGradient holds the backward of a layer against central differences of its forward, on dev: for its input (when
+// that is float32) and for each parameter, along random directions. The loss is a random linear function of the output.
+// It also checks that the weight half adds to the gradients instead of overwriting them, that both halves leave the
 // output's gradient and the parameters alone, and that running the halves apart gives the same bits.
 //
 // input fills the layer's input, nil for standard normal values. The report has a line for each tensor; the error joins
@@ -173,8 +174,8 @@ func (g *gradientCheck) inputs() [][]float32 {
 	return out
 }
 
-// halves runs the backward again with the gradients zeroed and the halves apart, other work between them, then a weight half once
-// more: the same bits, then their double.
+// halves runs the backward again with the gradients zeroed and the halves apart, other work between them, then a weight
+// half once more: the same bits, then their double.
 func (g *gradientCheck) halves() {
 	whole := make([][]float32, len(g.tensors))
 	for i, c := range g.tensors {

@@ -25,8 +25,8 @@ type PipelineConfig struct {
 	Halves bool
 }
 
-// Pipeline drives the stages of one pipeline on one goroutine in plain order: all forwards, then all backwards in the order of the
-// micro-batches. It is the oracle for the executors, which run the same work in other orders.
+// Pipeline drives the stages of one pipeline on one goroutine in plain order: all forwards, then all backwards in the
+// order of the micro-batches. It is the oracle for the executors, which run the same work in other orders.
 type Pipeline struct {
 	PipelineConfig
 	Stages   []*stage.Computed
@@ -176,7 +176,8 @@ func (p *Pipeline) backward(m stage.Micro, part stage.Part) error {
 	return nil
 }
 
-// addTies adds the gradients of tied parameters on the first and the last stage, as two workers that send them to each other do.
+// addTies adds the gradients of tied parameters on the first and the last stage, as two workers that send them to each
+// other do.
 func (p *Pipeline) addTies() error {
 	first, last := p.Stages[0].Ties(), p.Stages[len(p.Stages)-1].Ties()
 	if len(first) != len(last) {
