@@ -5,7 +5,7 @@
 // The operands of the products are packed into rows that are padded with zeros to whole vectors: P = pad(S) and, for what
 // is transposed, pad(T). Where a row of probabilities ends within its block the rest is 0.
 
-enum { TILE_ROWS = 6, ROW_BLOCK = 18 };
+enum { TILE_ROWS = 6, ROW_BLOCK = 24 };
 
 INLINE size_t pad(size_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
@@ -86,8 +86,10 @@ INLINE void pack_transposed(float *packed, const float *x, size_t stride, size_t
     const size_t width = pad(t);
     for (size_t from = 0; from < t; from += WIDTH, x += WIDTH * stride) {
         const size_t rows = t - from < WIDTH ? t - from : WIDTH;
-        LANES(s, vec block[WIDTH]; for (size_t r = 0; r < WIDTH; r++) block[r] = r < rows ? get(x + r * stride + i, part) * factor : splat(0);
-              transpose(block); for (size_t c = 0; c < part; c++) store(packed + (i + c) * width + from, block[c]););
+        LANES(s, vec block[WIDTH] = {{0}};
+              for (size_t r = 0; r < rows; r++) block[r] = get(x + r * stride + i, part) * factor;
+              transpose(block);
+              for (size_t c = 0; c < part; c++) store(packed + (i + c) * width + from, block[c]););
     }
 }
 

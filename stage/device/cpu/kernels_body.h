@@ -147,13 +147,17 @@ static void layer_norm_backward_weight(float *dweight, float *dbias, const float
         weight_rows(dweight, dbias, dy + r * stride, x + r * stride, mean + r, rstd + r, 1, columns, stride);
 }
 
+// largest_of is the largest element, and any value where there is a NaN.
 INLINE float largest_of(const float *x, size_t n) {
-    vec m = splat(x[0]);
+    vec tops[4] = {splat(x[0]), splat(x[0]), splat(x[0]), splat(x[0])};
     size_t i = 0;
-    for (; i + WIDTH <= n; i += WIDTH) m = highest(load(x + i), m);
-    float result = largest(m);
-    for (; i < n; i++) result = x[i] > result ? x[i] : result;
-    return result;
+    for (; i + 4 * WIDTH <= n; i += 4 * WIDTH)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) tops[j] = highest(load(x + i + j * WIDTH), tops[j]);
+    for (; i + WIDTH <= n; i += WIDTH) tops[0] = highest(load(x + i), tops[0]);
+    float top = largest(highest(highest(tops[0], tops[1]), highest(tops[2], tops[3])));
+    for (; i < n; i++) top = x[i] > top ? x[i] : top;
+    return top;
 }
 
 // exps sets y = exp(x - shift) and returns the sum; y may be x.
@@ -163,18 +167,15 @@ INLINE float exps(float *y, const float *x, float shift, size_t n) {
     return total(sum);
 }
 
-// The same sum without writing.
-INLINE float sum_exps(const float *x, float shift, size_t n) {
+// checked_exps is exps, y being NULL when only the sum is asked for. *poison becomes 0, or NaN when an element is not
+// finite: exp(-inf) alone would hide one.
+INLINE float checked_exps(float *y, const float *x, float shift, size_t n, float *poison) {
     vec sum = {0};
-    LANES(n, sum += only(vexp(get(x + i, part) - shift), part););
+    vec bad = {0};
+    LANES(n, vec v = get(x + i, part); vec e = only(vexp(v - shift), part); if (y) put(y + i, e, part); sum += e;
+          bad = fused(v, splat(0), bad););
+    *poison = total(bad);
     return total(sum);
-}
-
-// poison is 0, or NaN when an element is not finite: exp(-inf) alone would hide one.
-INLINE float poison(const float *x, size_t n) {
-    vec p = {0};
-    LANES(n, p += get(x + i, part) * 0.0f;);
-    return total(p);
 }
 
 static void cross_entropy(float *losses, float *dlogits, const float *logits, const int32_t *targets, size_t rows,
@@ -187,8 +188,8 @@ static void cross_entropy(float *losses, float *dlogits, const float *logits, co
             if (drow) memset(drow, 0, vocabulary * sizeof *drow);
             continue;
         }
-        float top = largest_of(row, vocabulary), target = row[targets[r]], bad = poison(row, vocabulary);
-        float sum = drow ? exps(drow, row, top, vocabulary) : sum_exps(row, top, vocabulary);
+        float top = largest_of(row, vocabulary), target = row[targets[r]], bad;
+        float sum = checked_exps(drow, row, top, vocabulary, &bad);
         losses[r] = (float)((double)top - target + log(sum) + bad);
         if (!drow) continue;
         float factor = scale / sum;

@@ -188,7 +188,7 @@ func (d *Device) product(m device.MatMul) (*C.struct_avg_product, error) {
 	return p, nil
 }
 
-// implementation names oneDNN's kernel for m, for benchmarks.
+// implementation names oneDNN's kernel for m, for tests.
 func (d *Device) implementation(m device.MatMul) string {
 	p, err := d.product(m)
 	if err != nil {
@@ -197,7 +197,7 @@ func (d *Device) implementation(m device.MatMul) string {
 	return C.GoString(C.avg_product_implementation(p))
 }
 
-// restrict makes the device use the kernels of one instruction set and reports whether the processor has it.
+// restrict makes the device use the kernels of one instruction set and reports whether the processor has it, for tests.
 func (d *Device) restrict(isa string) bool {
 	name := C.CString(isa)
 	defer C.free(unsafe.Pointer(name))

@@ -1,12 +1,13 @@
 //go:build onednn && cgo && linux && amd64
 
-package cpu
+package cpu_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cpu"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
@@ -15,11 +16,8 @@ func TestEveryInstructionSetConforms(t *testing.T) {
 	for _, isa := range []string{"avx512", "avx2", "sse2"} {
 		t.Run(isa, func(t *testing.T) {
 			stagetest.Device(t, func() device.Device {
-				d, err := Open(Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !d.restrict(isa) {
+				d := open(t, cpu.Config{})
+				if !d.Restrict(isa) {
 					_ = d.Close()
 					t.Skip("this processor has no " + isa)
 				}
@@ -39,7 +37,7 @@ type sample struct {
 
 const sampleRows, sampleColumns = 300, 520
 
-func newSample(t *testing.T, d *Device) *sample {
+func newSample(t *testing.T, d *cpu.Device) *sample {
 	t.Helper()
 	state := uint32(1)
 	fill := func(n int) device.Mem {
@@ -61,7 +59,7 @@ func newSample(t *testing.T, d *Device) *sample {
 }
 
 // run chains every operation that this package cuts into parts; the products are oneDNN's.
-func (s *sample) run(d *Device) float64 {
+func (s *sample) run(d *cpu.Device) float64 {
 	const rows, columns = sampleRows, sampleColumns
 	a := device.Attention{B: 1, T: rows, H: 13, S: columns / 13}
 	d.LayerNorm(s.y, s.mean, s.rstd, s.x, s.weight, s.bias, rows, columns, 1e-5)
@@ -80,10 +78,7 @@ func TestResultsDoNotDependOnTheNumberOfThreads(t *testing.T) {
 	var sums []float64
 	var bits [][]float32
 	for _, threads := range []int{1, 2, 3} {
-		d, err := Open(Config{Threads: threads})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := open(t, cpu.Config{Threads: threads})
 		s := newSample(t, d)
 		sums = append(sums, s.run(d))
 		bits = append(bits, append(append([]float32(nil), s.x.F32()...), s.weight.F32()...))
@@ -104,10 +99,7 @@ func TestResultsDoNotDependOnTheNumberOfThreads(t *testing.T) {
 }
 
 func TestFreeOfWhatAllocDidNotReturnPanics(t *testing.T) {
-	d, err := Open(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := open(t, cpu.Config{})
 	defer func() { _ = d.Close() }()
 	m, err := d.Alloc(device.F32, 4)
 	if err != nil {
@@ -120,4 +112,18 @@ func TestFreeOfWhatAllocDidNotReturnPanics(t *testing.T) {
 		}
 	}()
 	d.Free(m)
+}
+
+// oneDNN falls back to a plain loop, a hundred times slower, where it has no kernel for a layout.
+func TestProductsOfAModelUseNoReferenceKernel(t *testing.T) {
+	d := open(t, cpu.Config{})
+	defer func() { _ = d.Close() }()
+	for flags := range 8 {
+		m := device.MatMul{M: 256, N: 384, K: 128, TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags&4 != 0}
+		name := d.Implementation(m)
+		t.Logf("%+v: %s", m, name)
+		if name == "" || strings.HasPrefix(name, "ref") {
+			t.Errorf("%+v uses the kernel %q", m, name)
+		}
+	}
 }

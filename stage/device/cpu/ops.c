@@ -251,6 +251,7 @@ int avg_attention(struct avg_device *d, float *out, float *saved, const float *q
 // The backward kernel only reads out and saved.
 int avg_attention_backward(struct avg_device *d, float *dqkv, const float *dout, const float *qkv, const float *out,
                            const float *saved, size_t b, size_t t, size_t h, size_t s) {
-    struct heads x = {.dqkv = dqkv, .out = (float *)out, .saved = (float *)saved, .qkv = qkv, .dout = dout, .t = t, .h = h, .s = s};
+    struct heads x = {.dqkv = dqkv, .out = (float *)out, .saved = (float *)saved, .qkv = qkv, .dout = dout,
+                      .t = t, .h = h, .s = s};
     return each_head(d, &x, b * h, d->kernels->attention_backward, d->kernels->attention_scratch(t, s, 1));
 }

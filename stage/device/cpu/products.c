@@ -71,7 +71,8 @@ int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int f
     struct avg_product *p = calloc(1, sizeof *p);
     status = p ? attributes(&attr, flags & AVG_ACCUMULATE) : dnnl_out_of_memory;
     if (status == dnnl_success) status = dnnl_primitive_desc_create(&desc, &operation, attr, d->engine, NULL);
-    if (status == dnnl_success) status = dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&p->implementation);
+    if (status == dnnl_success)
+        status = dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&p->implementation);
     if (status == dnnl_success) status = build(d, p, desc, operands, bias);
     if (desc) dnnl_primitive_desc_destroy(desc);
     if (attr) dnnl_primitive_attr_destroy(attr);
@@ -99,7 +100,11 @@ int avg_product_run(struct avg_device *d, struct avg_product *p, float *c, const
     dnnl_memory_set_data_handle(p->scratch, d->product_scratch);
     if (p->bias) dnnl_memory_set_data_handle(p->bias, (void *)bias);
     dnnl_exec_arg_t args[] = {
-        {DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c}, {DNNL_ARG_SCRATCHPAD, p->scratch}, {DNNL_ARG_BIAS, p->bias},
+        {DNNL_ARG_SRC, p->a},
+        {DNNL_ARG_WEIGHTS, p->b},
+        {DNNL_ARG_DST, p->c},
+        {DNNL_ARG_SCRATCHPAD, p->scratch},
+        {DNNL_ARG_BIAS, p->bias},
     };
     return dnnl_primitive_execute(p->primitive, d->stream, p->bias ? 5 : 4, args);
 }

@@ -1,0 +1,11 @@
+//go:build onednn && cgo && linux && amd64
+
+package cpu
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// Restrict makes the device use the kernels of one instruction set and reports whether the processor has it.
+func (d *Device) Restrict(isa string) bool { return d.restrict(isa) }
+
+// Implementation names oneDNN's kernel for m.
+func (d *Device) Implementation(m device.MatMul) string { return d.implementation(m) }
