@@ -72,36 +72,45 @@ func requireSameBits(t *testing.T, what string, found, want map[string][]float32
 }
 
 func TestEverySplitGivesTheSameBits(t *testing.T) {
-	for _, tied := range []bool{true, false} {
-		for name, o := range map[string]stage.Optimizer{
-			"adamw": {WeightDecay: 0.1}, "sgd": {Name: "sgd", Momentum: 0.9, Nesterov: true, WeightDecay: 0.1},
-		} {
-			for _, micros := range []int{1, 2, 4} {
-				config := stagetest.PipelineConfig{Device: ref.New(), Model: tiny(t, tied), Stages: 1, Micros: micros, Optimizer: o}
-				want, wantNumbers := train(t, config)
-				for _, c := range []struct {
-					stages int
-					halves bool
-					remote bool
-				}{{1, true, false}, {2, false, false}, {3, false, false}, {4, false, false}, {4, true, false}, {2, true, true}, {3, false, true}} {
-					what := fmt.Sprintf("%s, tied %v, M=%d, K=%d, halves %v, remote memory %v", name, tied, micros, c.stages, c.halves, c.remote)
-					config.Stages, config.Halves = c.stages, c.halves
-					if c.remote {
-						config.Device = remote{ref.New()}
-					}
-					found, numbers := train(t, config)
-					requireSameBits(t, what, found, want)
-					if !slices.Equal(numbers, wantNumbers) {
-						t.Errorf("%s: losses and norms %v, want %v", what, numbers, wantNumbers)
-					}
+	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+		for _, tied := range []bool{true, false} {
+			for _, o := range []stage.Optimizer{
+				{Name: "adamw", WeightDecay: 0.1}, {Name: "sgd", Momentum: 0.9, Nesterov: true, WeightDecay: 0.1},
+			} {
+				for _, micros := range []int{1, 2, 4} {
+					compareSplits(t, stagetest.PipelineConfig{Device: dev, Model: tiny(t, tied), Micros: micros, Optimizer: o})
 				}
 			}
+		}
+	})
+}
+
+// compareSplits holds splits of a model, with whole and halved backwards, against the undivided one.
+func compareSplits(t *testing.T, config stagetest.PipelineConfig) {
+	t.Helper()
+	config.Stages = 1
+	want, wantNumbers := train(t, config)
+	for _, c := range []struct {
+		stages         int
+		halves, remote bool
+	}{{1, true, false}, {2, false, false}, {3, false, false}, {4, false, false}, {4, true, false}, {2, true, true}, {3, false, true}} {
+		split := config
+		split.Stages, split.Halves = c.stages, c.halves
+		if c.remote {
+			split.Device = remote{config.Device}
+		}
+		what := fmt.Sprintf("%s, M=%d, K=%d, halves %v, remote memory %v",
+			config.Optimizer.Name, config.Micros, c.stages, c.halves, c.remote)
+		found, numbers := train(t, split)
+		requireSameBits(t, what, found, want)
+		if !slices.Equal(numbers, wantNumbers) {
+			t.Errorf("%s: losses and norms %v, want %v", what, numbers, wantNumbers)
 		}
 	}
 }
 
 // remote is a device whose memory the host does not see: boundaries must be uploaded and downloaded.
-type remote struct{ *ref.Device }
+type remote struct{ device.Device }
 
 func (remote) Host() bool { return false }
 
@@ -133,9 +142,13 @@ func single(t *testing.T, change func(*stage.Config)) *stage.Computed {
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
+	stagetest.EachDevice(t, steadyState)
+}
+
+func steadyState(t *testing.T, dev device.Device) {
 	m := tiny(t, true)
 	s := single(t, func(c *stage.Config) {
-		c.Range, c.Index, c.Count, c.WeightSlots = stage.Range{From: 2, To: len(m.Layers)}, 1, 2, 1
+		c.Device, c.Range, c.Index, c.Count, c.WeightSlots = dev, stage.Range{From: 2, To: len(m.Layers)}, 1, 2, 1
 	})
 	shape := s.Shape()
 	input, dinput := stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.InputBytes)

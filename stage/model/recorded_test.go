@@ -13,7 +13,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -189,26 +188,9 @@ func relative(found []float32, want []float64) float64 {
 	return math.Sqrt(off / size)
 }
 
-// eachDevice runs a test on every device of this build.
-func eachDevice(t *testing.T, test func(t *testing.T, dev device.Device)) {
-	for name, open := range map[string]func() device.Device{
-		"ref": func() device.Device { return ref.New() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			dev := open()
-			t.Cleanup(func() { // after the stages, which close first
-				if err := dev.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-			test(t, dev)
-		})
-	}
-}
-
 func TestLossAndGradientsArePyTorchs(t *testing.T) {
 	r := readRecording(t)
-	eachDevice(t, func(t *testing.T, dev device.Device) {
+	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
 		for _, c := range []struct{ stages, micros int }{{1, 1}, {3, 2}, {4, 4}} {
 			t.Run(fmt.Sprintf("K=%d M=%d", c.stages, c.micros), func(t *testing.T) {
 				p := r.pipeline(t, dev, c.stages, c.micros, stage.Optimizer{})
@@ -232,7 +214,7 @@ func TestLossAndGradientsArePyTorchs(t *testing.T) {
 
 func TestLogitsArePyTorchs(t *testing.T) {
 	r := readRecording(t)
-	eachDevice(t, func(t *testing.T, dev device.Device) {
+	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
 		p := r.pipeline(t, dev, 1, 1, stage.Optimizer{})
 		b := r.batch()
 		logits := make([]float32, len(r.tensors["logits"].values))
@@ -252,7 +234,7 @@ func TestLogitsArePyTorchs(t *testing.T) {
 
 func TestUpdatesArePyTorchs(t *testing.T) {
 	r := readRecording(t)
-	eachDevice(t, func(t *testing.T, dev device.Device) {
+	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
 		for name, h := range r.optimizers {
 			t.Run(name, func(t *testing.T) {
 				p := r.pipeline(t, dev, 2, 2, stage.Optimizer{
