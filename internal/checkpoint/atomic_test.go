@@ -1,0 +1,231 @@
+package checkpoint_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/checkpoint/checkpointtest"
+)
+
+// names lists a directory.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := checkpoint.OS.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// TestWriteFileReplacesWholeOrNotAtAll: after a fault at any step the old content stands and no temporary file is left.
+func TestWriteFileReplacesWholeOrNotAtAll(t *testing.T) {
+	fault := errors.New("injected")
+	for _, op := range []checkpointtest.Op{
+		checkpointtest.CreateTemp, checkpointtest.Write, checkpointtest.Sync, checkpointtest.Close, checkpointtest.Rename,
+	} {
+		t.Run(string(op), func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "file")
+			faults := checkpointtest.New(checkpoint.OS)
+			if err := checkpoint.WriteFile(faults, path, []byte("old"), 0o640); err != nil {
+				t.Fatal(err)
+			}
+			faults.Fail(op, fault)
+			err := checkpoint.WriteFile(faults, path, []byte("new"), 0o640)
+			if !errors.Is(err, fault) || !strings.Contains(err.Error(), dir) {
+				t.Errorf("error %v: expected the injected one, with the path", err)
+			}
+			if got := read(t, path); got != "old" {
+				t.Errorf("the file holds %q, expected the old content", got)
+			}
+			if list := names(t, dir); len(list) != 1 {
+				t.Errorf("the directory holds %v, expected the file alone", list)
+			}
+			faults.Fail(op, nil)
+			if err := checkpoint.WriteFile(faults, path, []byte("new"), 0o640); err != nil || read(t, path) != "new" {
+				t.Errorf("afterwards: %v, the file holds %q", err, read(t, path))
+			}
+			info, err := os.Stat(path)
+			if err != nil || info.Mode().Perm() != 0o640 {
+				t.Errorf("mode %v, %v, expected 0640", info.Mode(), err)
+			}
+		})
+	}
+}
+
+// TestDirectoryIsSyncedAfterRename: a failure there is reported, with the new file in place.
+func TestDirectoryIsSyncedAfterRename(t *testing.T) {
+	dir := t.TempDir()
+	faults := checkpointtest.New(checkpoint.OS)
+	fault := errors.New("injected")
+	faults.Fail(checkpointtest.SyncDir, fault)
+	err := checkpoint.WriteFile(faults, filepath.Join(dir, "file"), []byte("new"), 0o640)
+	if !errors.Is(err, fault) || read(t, filepath.Join(dir, "file")) != "new" {
+		t.Errorf("error %v, directory %v", err, names(t, dir))
+	}
+}
+
+// TestCrashLeavesAtWorstATemporaryFile: after a kill before any step the old content stands, and RemoveStale takes away
+// what is left.
+func TestCrashLeavesAtWorstATemporaryFile(t *testing.T) {
+	for _, op := range []checkpointtest.Op{checkpointtest.Write, checkpointtest.Sync, checkpointtest.Rename} {
+		t.Run(string(op), func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "file")
+			if err := checkpoint.WriteFile(checkpoint.OS, path, []byte("old"), 0o640); err != nil {
+				t.Fatal(err)
+			}
+			faults := checkpointtest.New(checkpoint.OS)
+			faults.CrashAt(op)
+			if err := checkpoint.WriteFile(faults, path, []byte("new"), 0o640); !errors.Is(err, checkpointtest.ErrCrashed) {
+				t.Fatalf("error %v", err)
+			}
+			if list := names(t, dir); len(list) != 2 || read(t, path) != "old" {
+				t.Fatalf("the directory holds %v, the file %q", list, read(t, path))
+			}
+			if n, err := checkpoint.RemoveStale(checkpoint.OS, dir); n != 1 || err != nil {
+				t.Errorf("RemoveStale removed %d: %v", n, err)
+			}
+			if list := names(t, dir); len(list) != 1 {
+				t.Errorf("the directory holds %v, expected the file alone", list)
+			}
+		})
+	}
+}
+
+// TestRemoveStaleSparesWhatIsBeingWritten and everything that is not a temporary file.
+func TestRemoveStaleSparesWhatIsBeingWritten(t *testing.T) {
+	dir := t.TempDir()
+	f, err := checkpoint.Create(checkpoint.OS, dir, 0o640, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := checkpoint.RemoveStale(checkpoint.OS, dir); n != 0 || err != nil {
+		t.Errorf("RemoveStale removed %d: %v", n, err)
+	}
+	if err := f.Commit("file"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Abort(); err != nil {
+		t.Errorf("abort after commit: %v", err)
+	}
+	if err := f.Commit("again"); err == nil {
+		t.Error("a second commit succeeded")
+	}
+	if _, err := checkpoint.OS.RemoveStale(filepath.Join(dir, "file")); err == nil {
+		t.Error("RemoveStale took a file that is not temporary")
+	}
+	if list := names(t, dir); len(list) != 1 {
+		t.Errorf("the directory holds %v", list)
+	}
+}
+
+// TestFullDiskNamesBytesNeededAndAvailable, whichever step notices it.
+func TestFullDiskNamesBytesNeededAndAvailable(t *testing.T) {
+	for _, step := range []string{"write", "sync", "create"} {
+		dir := t.TempDir()
+		faults := checkpointtest.New(checkpoint.OS)
+		full := &fs.PathError{Op: step, Path: dir, Err: syscall.ENOSPC}
+		switch step {
+		case "write":
+			faults.Capacity(7)
+		case "sync":
+			faults.Fail(checkpointtest.Sync, full)
+		case "create":
+			faults.Fail(checkpointtest.CreateTemp, full)
+		}
+		err := checkpoint.WriteFile(faults, filepath.Join(dir, "file"), make([]byte, 1000), 0o640)
+		var space *checkpoint.SpaceError
+		if !errors.As(err, &space) || space.Needed != 1000 || space.Available < 0 || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: error %v", step, err)
+			continue
+		}
+		if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "needs 1000 bytes") {
+			t.Errorf("%s: error %v: expected the directory and the bytes", step, err)
+		}
+		if list := names(t, dir); len(list) != 0 {
+			t.Errorf("%s: the directory holds %v", step, list)
+		}
+	}
+}
+
+// TestWriteAtStaysWithinWhatWasWritten.
+func TestWriteAtStaysWithinWhatWasWritten(t *testing.T) {
+	dir := t.TempDir()
+	f, err := checkpoint.Create(checkpoint.OS, dir, 0o640, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write([]byte("abcdef")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("XY"), 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, offset := range []int64{-1, 5} {
+		if _, err := f.WriteAt([]byte("XY"), offset); err == nil {
+			t.Errorf("WriteAt %d succeeded", offset)
+		}
+	}
+	if err := f.Commit("file"); err != nil || read(t, filepath.Join(dir, "file")) != "abXYef" {
+		t.Errorf("%v, the file holds %q", err, read(t, filepath.Join(dir, "file")))
+	}
+}
+
+// TestAtomicDirAppearsWhole: not before Commit, in place of an empty directory, and never in place of files.
+func TestAtomicDirAppearsWhole(t *testing.T) {
+	parent := t.TempDir()
+	path := filepath.Join(parent, "a", "b")
+	for _, before := range []string{"absent", "empty"} {
+		d, err := checkpoint.CreateDir(path, 0o750)
+		if err != nil {
+			t.Fatalf("%s: %v", before, err)
+		}
+		if err := checkpoint.WriteFile(checkpoint.OS, filepath.Join(d.Dir(), "x"), []byte("1"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(path, "x")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: it is there before Commit: %v", before, err)
+		}
+		if err := d.Commit(); err != nil {
+			t.Fatalf("%s: %v", before, err)
+		}
+		if err := d.Abort(); err != nil || read(t, filepath.Join(path, "x")) != "1" {
+			t.Errorf("%s: after Commit, Abort: %v", before, err)
+		}
+		if _, err := checkpoint.CreateDir(path, 0o750); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), path) {
+			t.Errorf("a directory with files in it: %v", err)
+		}
+		if err := os.Remove(filepath.Join(path, "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := checkpoint.CreateDir(path, 0o750)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "late"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Commit(); err == nil {
+		t.Error("Commit replaced a directory with a file in it")
+	}
+	if list := names(t, filepath.Dir(path)); len(list) != 1 {
+		t.Errorf("after a failed Commit: %v", list)
+	}
+}
