@@ -1,7 +1,12 @@
-// Package wire carries frames between the stages of a pipeline: a channel inside one process, TCP between nodes.
 package wire
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+)
 
 // Kind says what a frame carries.
 type Kind uint8
@@ -13,7 +18,27 @@ const (
 	Norm                       // forward: the running squared gradient norm; backward: the total. One float64
 	Tied                       // the gradient of a tied parameter, between the first and the last stage
 	Evaluation                 // forward: boundary activations of an evaluation
+	bye                        // the last frame of a TCP link: why it ends
 )
+
+// String names the kind in messages.
+func (k Kind) String() string {
+	switch k {
+	case Activation:
+		return "activation"
+	case Gradient:
+		return "gradient"
+	case Norm:
+		return "norm"
+	case Tied:
+		return "tied gradient"
+	case Evaluation:
+		return "evaluation"
+	case bye:
+		return "bye"
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
 
 // Header identifies a frame. Receivers check every field: a frame of another generation, step or micro-batch than the plan
 // expects is an error, never data.
@@ -23,10 +48,17 @@ type Header struct {
 	Pipeline   int
 	From, To   int // stages, 0-based
 	Step       uint64
-	Micro      int
+	Micro      int // -1 when the frame is not of one micro-batch
 }
 
-// Frame is a header and its payload. The payload belongs to the holder of the frame until Release.
+// String describes the frame in messages.
+func (h Header) String() string {
+	return fmt.Sprintf("%v of pipeline %d, stage %d -> %d, generation %d, step %d, micro-batch %d",
+		h.Kind, h.Pipeline, h.From, h.To, h.Generation, h.Step, h.Micro)
+}
+
+// Frame is a header and its payload. The payload belongs to the holder of the frame until Release. Only one copy of a
+// Frame may be released.
 type Frame struct {
 	Header
 	Payload []byte // aligned to 64 bytes
@@ -42,15 +74,103 @@ func (f *Frame) Release() {
 }
 
 // End is one stage's end of the link to a neighbouring stage of its pipeline. Send and Receive may run concurrently with each
-// other, each from one goroutine at a time.
+// other, each from one goroutine at a time (TryReceive counts as Receive); the rest from any goroutine at any time.
 type End interface {
-	// NewFrame returns a frame with a payload of n bytes from the link's pool, to be filled and sent.
+	// NewFrame returns a frame with a payload of n bytes from the link's pool, to be filled and sent. The payload's
+	// contents are whatever was there.
 	NewFrame(h Header, n int) Frame
-	// Send queues a frame and takes over its payload. It blocks only while the queue is full (its depth is the plan's
-	// peak of frames in flight, so a checked plan never blocks), until ctx ends or the link fails.
+	// Send queues a frame and takes over its payload, also when it fails. It blocks only while the queue is full (its
+	// depth is the plan's peak of frames in flight, so a checked plan never blocks), until ctx ends or the link does.
+	// A frame of another generation than the link's is refused with *StaleError and does not harm the link.
 	Send(ctx context.Context, f Frame) error
 	// Receive returns the next frame in the order they were sent, and fails when ctx ends or the link does.
 	Receive(ctx context.Context) (Frame, error)
-	// Close fails both directions with cause, at once, and frees what the link holds. Safe to call more than once.
+	// TryReceive is Receive without waiting: false when nothing has arrived.
+	TryReceive() (Frame, bool, error)
+	// OnArrival has f called after each frame that arrives here and once the link has ended, on a goroutine of the link or
+	// the one that sends: f must not block. It is set once, before frames are awaited; if something may have arrived
+	// before, f is called at once.
+	OnArrival(f func())
+	// Close ends the link in both directions and returns when its goroutines have ended. With a cause it fails
+	// both ends at once: pending and later calls return an error that wraps the cause (on the other node: its text, in a
+	// *RemoteError), and frames on the way are lost. With nil it ends in order: the frames already sent can still be
+	// received, then both ends return ErrClosed. The first call decides; later ones only wait.
 	Close(cause error) error
 }
+
+// Purpose says what a link is for: each pipeline has one link per purpose between two stages.
+type Purpose uint8
+
+// The purposes of a link.
+const (
+	Training  Purpose = iota + 1 // activations, gradients and norms, between neighbours
+	Ties                         // gradients of tied parameters, between the first and the last stage
+	Evaluated                    // evaluation forwards, between neighbours
+)
+
+// String names the purpose in messages.
+func (p Purpose) String() string {
+	switch p {
+	case Training:
+		return "training"
+	case Ties:
+		return "ties"
+	case Evaluated:
+		return "evaluation"
+	}
+	return fmt.Sprintf("purpose %d", uint8(p))
+}
+
+// Link names a link. Lower is the stage nearer the input; by convention its node dials and the other listens.
+type Link struct {
+	Purpose  Purpose
+	Pipeline int
+	Lower    int // stage, 0-based
+	Upper    int
+}
+
+// String describes the link in messages.
+func (l Link) String() string {
+	return fmt.Sprintf("%v link of pipeline %d, stages %d and %d", l.Purpose, l.Pipeline, l.Lower, l.Upper)
+}
+
+// Spec sizes one link. Both ends must use the same values.
+type Spec struct {
+	Generation uint64
+	Depth      int // frames in flight per direction that Send accepts without blocking; at least 1
+	MaxBytes   int // the longest payload; a longer one is refused before memory is taken
+	// Trace hears of each frame that a link moved between nodes (trace.Send). A link inside one process moves nothing and
+	// stays silent.
+	Trace trace.Listener
+	// Counters, unless nil, are added to.
+	Counters *Counters
+}
+
+// Validate reports the first unusable field.
+func (s Spec) Validate() error {
+	if s.Depth < 1 {
+		return fmt.Errorf("link: depth is %d: at least 1 frame must fit", s.Depth)
+	}
+	if s.MaxBytes < 1 || s.MaxBytes > maxPayload {
+		return fmt.Errorf("link: longest payload is %d bytes: want 1 to %d", s.MaxBytes, maxPayload)
+	}
+	return nil
+}
+
+// ErrClosed is what an end returns after its link was closed without a cause.
+var ErrClosed = errors.New("link closed")
+
+// StaleError reports a frame or a handshake of another generation.
+type StaleError struct {
+	Object      string // what carried it
+	Have, Found uint64 // the generation here, the generation found
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("%s is of generation %d, this link of %d: refused", e.Object, e.Found, e.Have)
+}
+
+// RemoteError is the cause with which the other node closed the link. Only its text crosses.
+type RemoteError struct{ Reason string }
+
+func (e *RemoteError) Error() string { return "closed by the other end: " + e.Reason }

@@ -1,0 +1,99 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// errEarly says that the other node is not ready for the link yet.
+var errEarly = errors.New("not ready yet")
+
+// Dial connects to the node of the link's upper stage. Workers of one placement start in any order, so it tries again until
+// the other node is there and expects the link, or ctx ends. A node that has gone on to a later generation refuses for
+// good, with *StaleError.
+func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End, error) {
+	if err := errors.Join(s.Validate(), c.Validate()); err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		conn, err := dialOnce(ctx, address, link, s, c)
+		if err == nil {
+			return newTCPEnd(conn, link, s, c), nil
+		}
+		if !mayPass(err) || !sleep(ctx, wait) {
+			return nil, fmt.Errorf("dial %s for the %v: %w", address, link, err)
+		}
+	}
+}
+
+// mayPass reports whether another attempt can succeed: the other node is still starting, or is making room for this
+// generation.
+func mayPass(err error) bool {
+	var network net.Error
+	return errors.Is(err, errEarly) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+}
+
+// dialOnce makes one attempt.
+func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: c.HandshakeTimeout, KeepAliveConfig: c.keepAlive()}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLS != nil {
+		conn = tls.Client(conn, c.TLS)
+	}
+	if err := greet(ctx, conn, link, s, c); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// greet performs the dialling end's part of the handshake.
+func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	if err := conn.SetDeadline(time.Now().Add(c.HandshakeTimeout)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(hello{c.Job, s.Generation, link}.encode()); err != nil {
+		return err
+	}
+	answer, err := readReply(conn)
+	if err != nil {
+		return err
+	}
+	switch answer.verdict {
+	case accepted:
+		if !stop() {
+			return context.Cause(ctx)
+		}
+		return conn.SetDeadline(time.Time{})
+	case stale:
+		c.Counters.stale()
+		return &StaleError{Object: "the other node", Have: s.Generation, Found: answer.generation}
+	case early:
+		return fmt.Errorf("%w: %s", errEarly, answer.reason)
+	case refused:
+	}
+	return errors.New("refused: " + answer.reason)
+}
+
+// sleep waits for d, or returns false when ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

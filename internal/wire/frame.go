@@ -1,0 +1,102 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+)
+
+// The frame header, little-endian (docs/formats.md, Frames):
+//
+//	 0  4  magic "AVGF"
+//	 4  1  version
+//	 5  1  kind
+//	 6  2  pipeline
+//	 8  2  from
+//	10  2  to
+//	12  4  micro-batch, signed
+//	16  8  generation
+//	24  8  step
+//	32  8  payload bytes
+//	40  4  reserved, 0
+//	44  4  CRC-32C of bytes 0 to 43
+const (
+	headerBytes  = 48
+	frameMagic   = "AVGF"
+	frameVersion = 1
+	maxStage     = math.MaxUint16
+	maxPayload   = 1 << 36 // 64 GiB: beyond it a length is damage, not data
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// errHeader is wrapped by every error about a header that cannot be one of ours.
+var errHeader = errors.New("bad frame header")
+
+// encode writes the header of a frame with a payload of n bytes to b, which holds headerBytes.
+func (h Header) encode(b []byte, n int) {
+	copy(b, frameMagic)
+	b[4], b[5] = frameVersion, byte(h.Kind)
+	binary.LittleEndian.PutUint16(b[6:], uint16(h.Pipeline))
+	binary.LittleEndian.PutUint16(b[8:], uint16(h.From))
+	binary.LittleEndian.PutUint16(b[10:], uint16(h.To))
+	binary.LittleEndian.PutUint32(b[12:], uint32(int32(h.Micro)))
+	binary.LittleEndian.PutUint64(b[16:], h.Generation)
+	binary.LittleEndian.PutUint64(b[24:], h.Step)
+	binary.LittleEndian.PutUint64(b[32:], uint64(n))
+	binary.LittleEndian.PutUint32(b[40:], 0)
+	binary.LittleEndian.PutUint32(b[44:], crc32.Checksum(b[:44], castagnoli))
+}
+
+// representable reports whether encode would keep every field.
+func (h Header) representable() error {
+	for _, v := range [...]int{h.Pipeline, h.From, h.To} {
+		if v < 0 || v > maxStage {
+			return fmt.Errorf("send %v: pipeline and stages must be 0 to %d", h, maxStage)
+		}
+	}
+	if h.Micro < -1 || h.Micro > math.MaxInt32 {
+		return fmt.Errorf("send %v: micro-batch must be -1 to %d", h, math.MaxInt32)
+	}
+	return nil
+}
+
+// decodeHeader checks the header in b, headerBytes long, and returns it with the payload's length: at most most, or
+// maxReason for a farewell. Nothing is allocated for a length that is refused.
+func decodeHeader(b []byte, most int) (Header, int, error) {
+	if string(b[:4]) != frameMagic {
+		return Header{}, 0, fmt.Errorf("%w: it starts with %q, want %q: the peer is no stage of a pipeline", errHeader, b[:4], frameMagic)
+	}
+	if sum, want := binary.LittleEndian.Uint32(b[44:]), crc32.Checksum(b[:44], castagnoli); sum != want {
+		return Header{}, 0, fmt.Errorf("%w: checksum %08x, want %08x: damaged on the way", errHeader, sum, want)
+	}
+	if b[4] != frameVersion {
+		return Header{}, 0, fmt.Errorf("%w: version %d, this program speaks %d: run the same release on all nodes", errHeader, b[4], frameVersion)
+	}
+	h := Header{
+		Kind:       Kind(b[5]),
+		Pipeline:   int(binary.LittleEndian.Uint16(b[6:])),
+		From:       int(binary.LittleEndian.Uint16(b[8:])),
+		To:         int(binary.LittleEndian.Uint16(b[10:])),
+		Micro:      int(int32(binary.LittleEndian.Uint32(b[12:]))),
+		Generation: binary.LittleEndian.Uint64(b[16:]),
+		Step:       binary.LittleEndian.Uint64(b[24:]),
+	}
+	n := binary.LittleEndian.Uint64(b[32:])
+	if h.Kind == bye {
+		most = maxReason
+	}
+	switch {
+	case h.Kind < Activation || h.Kind > bye:
+		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, bye)
+	case h.Micro < -1:
+		return Header{}, 0, fmt.Errorf("%w: micro-batch %d, want -1 or more", errHeader, h.Micro)
+	case binary.LittleEndian.Uint32(b[40:]) != 0:
+		return Header{}, 0, fmt.Errorf("%w: reserved bytes are not 0", errHeader)
+	case n > uint64(most):
+		return Header{}, 0, fmt.Errorf("%w: %v has %d bytes, this link carries at most %d", errHeader, h, n, most)
+	}
+	return h, int(n), nil
+}

@@ -1,0 +1,88 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"strings"
+	"testing"
+)
+
+func encoded(h Header, n int) []byte {
+	b := make([]byte, headerBytes)
+	h.encode(b, n)
+	return b
+}
+
+// seal recomputes the checksum after a test has changed a header.
+func seal(b []byte) []byte {
+	binary.LittleEndian.PutUint32(b[44:], crc32.Checksum(b[:44], castagnoli))
+	return b
+}
+
+func TestHeaderDamageIsReported(t *testing.T) {
+	good := Header{Kind: Gradient, Generation: 9, Pipeline: 2, From: 3, To: 2, Step: 1 << 33, Micro: 17}
+	tests := []struct {
+		name, want string
+		change     func(b []byte) []byte
+	}{
+		{"another magic", "starts with", func(b []byte) []byte { b[0] = 'X'; return seal(b) }},
+		{"a later version", "version 2", func(b []byte) []byte { b[4] = 2; return seal(b) }},
+		{"a flipped bit", "checksum", func(b []byte) []byte { b[20] ^= 1; return b }},
+		{"an unknown kind", "kind 99", func(b []byte) []byte { b[5] = 99; return seal(b) }},
+		{"reserved bytes", "reserved", func(b []byte) []byte { b[40] = 1; return seal(b) }},
+		{"a negative micro-batch", "micro-batch -2", func(b []byte) []byte { b[12] = 0xfe; b[13], b[14], b[15] = 255, 255, 255; return seal(b) }},
+		{"a length beyond the link's", "at most 1000", func(b []byte) []byte { return encoded(good, 1001) }},
+		{"a farewell beyond its bound", "at most 512", func(b []byte) []byte { return encoded(Header{Kind: bye}, 513) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, _, err := decodeHeader(tt.change(encoded(good, 1000)), 1000)
+			if !errors.Is(err, errHeader) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("decode: %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// FuzzDecodeHeader holds the decoder to: no panic, no length beyond the bound, and whatever it accepts encodes to the same bytes.
+func FuzzDecodeHeader(f *testing.F) {
+	f.Add(encoded(Header{Kind: Activation, Generation: 1, To: 1, Micro: 3}, 64))
+	f.Add(encoded(Header{Kind: Norm, Micro: -1, Step: 1 << 63}, 8))
+	f.Add(encoded(Header{Kind: bye}, 512))
+	f.Add(seal(make([]byte, headerBytes)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerBytes {
+			return
+		}
+		b = b[:headerBytes]
+		for _, candidate := range [][]byte{b, seal(bytes.Clone(b))} { // a random checksum never fits: also try with a right one
+			const most = 1 << 20
+			h, n, err := decodeHeader(candidate, most)
+			if err != nil {
+				continue
+			}
+			if n > most {
+				t.Errorf("accepted %d bytes, at most %d", n, most)
+			}
+			if again := encoded(h, n); !bytes.Equal(again, candidate) {
+				t.Errorf("accepted % x, which encodes as % x", candidate, again)
+			}
+		}
+	})
+}
+
+// FuzzHandshake holds the readers of the handshake to: no panic, and whatever they accept encodes to the same bytes.
+func FuzzHandshake(f *testing.F) {
+	f.Add(hello{"job", 3, Link{Training, 1, 0, 1}}.encode())
+	f.Add(reply{early, 3, "not yet"}.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, err := readHello(bytes.NewReader(b)); err == nil && !bytes.HasPrefix(b, h.encode()) {
+			t.Errorf("accepted % x as %+v", b, h)
+		}
+		if r, err := readReply(bytes.NewReader(b)); err == nil && !bytes.HasPrefix(b, r.encode()) {
+			t.Errorf("accepted % x as %+v", b, r)
+		}
+	})
+}

@@ -1,0 +1,234 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// Config is what the links of one process between nodes have in common.
+type Config struct {
+	// Job names the job; a connection of another job is refused. At most 255 bytes.
+	Job string
+	// TLS, unless nil, secures every connection. For Dial it names the server or verifies the peer itself; for Listen
+	// it requires the client's certificate.
+	TLS *tls.Config
+	// KeepAlive is the time without traffic after which a peer is probed; it counts as lost after three unanswered
+	// probes a third of it apart. It only catches what nobody reports: the coordinator's heartbeats are faster. Default 15 s.
+	KeepAlive time.Duration
+	// HandshakeTimeout bounds each handshake, and how long a connection waits for its Accept. Default 10 s.
+	HandshakeTimeout time.Duration
+	// Linger bounds how long an end in order waits for what was sent to arrive. Default 5 s.
+	Linger time.Duration
+	// Counters, unless nil, are added to: handshakes of another generation.
+	Counters *Counters
+}
+
+func (c Config) withDefaults() Config {
+	if c.KeepAlive == 0 {
+		c.KeepAlive = 15 * time.Second
+	}
+	if c.HandshakeTimeout == 0 {
+		c.HandshakeTimeout = 10 * time.Second
+	}
+	if c.Linger == 0 {
+		c.Linger = 5 * time.Second
+	}
+	return c
+}
+
+// Validate reports the first unusable field.
+func (c Config) Validate() error {
+	if len(c.Job) > maxJob {
+		return fmt.Errorf("links: job name of %d bytes: at most %d", len(c.Job), maxJob)
+	}
+	for name, d := range map[string]time.Duration{"keep-alive": c.KeepAlive, "handshake timeout": c.HandshakeTimeout, "linger": c.Linger} {
+		if d < 0 {
+			return fmt.Errorf("links: %s is %v: want 0 (the default) or more", name, d)
+		}
+	}
+	return nil
+}
+
+// keepAlive sets the probes of a connection.
+func (c Config) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: c.KeepAlive, Interval: max(c.KeepAlive/3, time.Second), Count: 3}
+}
+
+// Listener takes the connections of the links whose upper stage is on this node.
+type Listener struct {
+	config     Config
+	generation uint64
+	listener   net.Listener
+	ctx        context.Context // of the handshakes; ended by Close
+	cancel     context.CancelFunc
+	workers    sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting map[Link]chan net.Conn // those that Accept waits for
+}
+
+// Listen starts to accept connections of generation on address, host:port. Close ends it.
+func Listen(ctx context.Context, address string, generation uint64, c Config) (*Listener, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	config := net.ListenConfig{KeepAliveConfig: c.keepAlive()}
+	inner, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for links on %s: %w", address, err)
+	}
+	if c.TLS != nil {
+		inner = tls.NewListener(inner, c.TLS)
+	}
+	l := &Listener{config: c, generation: generation, listener: inner, waiting: make(map[Link]chan net.Conn)}
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	l.workers.Go(l.serve)
+	return l, nil
+}
+
+// Address is where the listener listens.
+func (l *Listener) Address() string { return l.listener.Addr().String() }
+
+// Close stops to accept. Links that exist go on.
+func (l *Listener) Close() error {
+	l.cancel()
+	err := l.listener.Close()
+	l.workers.Wait()
+	if err != nil {
+		return fmt.Errorf("close listener of links: %w", err)
+	}
+	return nil
+}
+
+// Accept waits until the other node has dialled the link, ctx ends or the listener is closed.
+func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if s.Generation != l.generation {
+		return nil, &StaleError{Object: link.String(), Have: l.generation, Found: s.Generation}
+	}
+	arrived := make(chan net.Conn)
+	if err := l.expect(link, arrived); err != nil {
+		return nil, err
+	}
+	defer l.forget(link)
+	select {
+	case conn := <-arrived:
+		return newTCPEnd(conn, link, s, l.config), nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("accept %v on %s: the other node has not dialled: %w", link, l.Address(), context.Cause(ctx))
+	case <-l.ctx.Done():
+		return nil, fmt.Errorf("accept %v: %w", link, net.ErrClosed)
+	}
+}
+
+func (l *Listener) expect(link Link, arrived chan net.Conn) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting[link] != nil {
+		return fmt.Errorf("accept %v: it is being accepted already", link)
+	}
+	l.waiting[link] = arrived
+	return nil
+}
+
+func (l *Listener) forget(link Link) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting, link)
+}
+
+func (l *Listener) expected(link Link) chan net.Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting[link]
+}
+
+// serve accepts connections until Close. Each handshake has a goroutine of its own, so a silent peer delays nobody.
+func (l *Listener) serve() {
+	for {
+		conn, err := l.listener.Accept()
+		switch {
+		case l.ctx.Err() != nil:
+			if err == nil {
+				conn.Close()
+			}
+			return
+		case err != nil: // of one connection, or out of file descriptors: neither ends the listener
+			sleep(l.ctx, 50*time.Millisecond)
+		default:
+			l.workers.Go(func() { l.welcome(conn) })
+		}
+	}
+}
+
+// welcome answers one handshake and hands the connection to the Accept that waits for it.
+func (l *Listener) welcome(conn net.Conn) {
+	if err := l.handshake(conn); err != nil {
+		// The dialling end was told, or is no stage of a pipeline; either way it is not our failure.
+		conn.Close()
+	}
+}
+
+func (l *Listener) handshake(conn net.Conn) error {
+	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	if err := conn.SetDeadline(time.Now().Add(l.config.HandshakeTimeout)); err != nil {
+		return err
+	}
+	h, err := readHello(conn)
+	if err != nil {
+		return err
+	}
+	arrived, answer := l.judge(h)
+	if answer.verdict != accepted {
+		_, err := conn.Write(answer.encode())
+		return errors.Join(errors.New(answer.reason), err)
+	}
+	if _, err := conn.Write(answer.encode()); err != nil {
+		return err
+	}
+	if !stop() { // Close has begun
+		return net.ErrClosed
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	select {
+	case arrived <- conn:
+		return nil
+	case <-time.After(l.config.HandshakeTimeout): // its Accept has ended in the meantime
+		return context.DeadlineExceeded
+	case <-l.ctx.Done():
+		return net.ErrClosed
+	}
+}
+
+// judge decides on a hello.
+func (l *Listener) judge(h hello) (chan net.Conn, reply) {
+	answer := reply{verdict: refused, generation: l.generation}
+	switch {
+	case h.job != l.config.Job:
+		answer.reason = fmt.Sprintf("job %q is not here, but job %q", h.job, l.config.Job)
+	case h.generation < l.generation:
+		l.config.Counters.stale()
+		answer.verdict, answer.reason = stale, fmt.Sprintf("generation %d is over", h.generation)
+	case h.generation > l.generation:
+		l.config.Counters.stale()
+		answer.verdict, answer.reason = early, fmt.Sprintf("generation %d has not reached this node", h.generation)
+	default:
+		if arrived := l.expected(h.link); arrived != nil {
+			answer.verdict = accepted
+			return arrived, answer
+		}
+		answer.verdict, answer.reason = early, fmt.Sprintf("the %v is not expected", h.link)
+	}
+	return nil, answer
+}

@@ -1,0 +1,256 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+)
+
+// tcpEnd is an end of a link between nodes: a queue whose far side is a connection. The writer goroutine drains the queue's
+// out, the reader goroutine fills its in; both end with the link.
+type tcpEnd struct {
+	queue
+	link    Link
+	conn    net.Conn
+	timing  Config
+	workers sync.WaitGroup
+	open    atomic.Int32      // goroutines that still use conn; the last one closes it
+	header  [headerBytes]byte // of the frame being written
+	parts   [2][]byte
+}
+
+// newTCPEnd takes over a connection after its handshake.
+func newTCPEnd(conn net.Conn, link Link, s Spec, c Config) *tcpEnd {
+	e := &tcpEnd{
+		queue: queue{spec: s, pool: newPool(), fate: newFate(), in: newLane(s.Depth), out: newLane(s.Depth)},
+		link:  link, conn: conn, timing: c,
+	}
+	e.open.Store(2)
+	e.workers.Go(e.write)
+	e.workers.Go(e.read)
+	return e
+}
+
+// Send implements End. The notice of arrival is the reader's on the other node.
+func (e *tcpEnd) Send(ctx context.Context, f Frame) error {
+	bytes := len(f.Payload)
+	err := f.representable()
+	if err == nil {
+		err = e.admit(f)
+	}
+	if err == nil {
+		err = e.put(ctx, f)
+	}
+	if err != nil {
+		f.Release()
+		return err
+	}
+	e.spec.Counters.sent(bytes)
+	return nil
+}
+
+// Close implements End.
+func (e *tcpEnd) Close(cause error) error {
+	e.finish(cause)
+	e.workers.Wait()
+	return nil
+}
+
+// finish decides the link's fate and bounds what its goroutines may still wait for.
+func (e *tcpEnd) finish(cause error) {
+	if !e.fate.decide(cause) {
+		return
+	}
+	linger := e.timing.Linger
+	if cause != nil {
+		linger = abortGrace
+	}
+	deadline := time.Now().Add(linger)
+	// Errors mean that the connection is gone already, which the goroutines find out themselves.
+	_ = e.conn.SetWriteDeadline(deadline)
+	_ = e.conn.SetReadDeadline(deadline)
+}
+
+// abortGrace bounds the farewell on a link that failed: the time to tell the other end why.
+const abortGrace = 100 * time.Millisecond
+
+// done closes the connection when both goroutines are through with it.
+func (e *tcpEnd) done() {
+	if e.open.Add(-1) == 0 {
+		e.conn.Close()
+	}
+}
+
+// write sends what is queued until the link ends, then says why it ended.
+func (e *tcpEnd) write() {
+	defer e.done()
+	defer e.hangUp()
+	for {
+		select {
+		case <-e.fate.failed:
+			e.farewell()
+			return
+		case f := <-e.out.frames:
+			if err := e.writeFrame(f); err != nil {
+				e.finish(fmt.Errorf("send on the %v: %w", e.link, err))
+				return
+			}
+		case <-e.fate.ended:
+			e.flush()
+			return
+		}
+	}
+}
+
+// flush sends what was queued before the link ended in order.
+func (e *tcpEnd) flush() {
+	for {
+		select {
+		case f := <-e.out.frames:
+			if e.writeFrame(f) != nil {
+				return
+			}
+		default:
+			e.farewell()
+			return
+		}
+	}
+}
+
+// writeFrame sends one frame and gives its payload back to the pool.
+func (e *tcpEnd) writeFrame(f Frame) error {
+	defer f.Release()
+	start := trace.Now()
+	f.encode(e.header[:], len(f.Payload))
+	e.parts = [2][]byte{e.header[:], f.Payload}
+	buffers := net.Buffers(e.parts[:])
+	if _, err := buffers.WriteTo(e.conn); err != nil {
+		return err
+	}
+	e.spec.Trace.Emit(trace.Event{
+		Start: start, End: trace.Now(), Kind: trace.Send,
+		Pipeline: f.Pipeline, Stage: f.From, Micro: f.Micro, Step: f.Step, Backward: f.Kind == Gradient,
+	})
+	return nil
+}
+
+// farewell tells the other end why the link ends: an empty text for an end in order. It may fail: then the other end
+// sees the connection break.
+func (e *tcpEnd) farewell() {
+	var text string
+	if cause := errors.Unwrap(e.fate.over()); cause != nil {
+		text = "failed: " + cause.Error()
+		text = text[:min(len(text), maxReason)]
+	}
+	h := Header{Kind: bye, Generation: e.spec.Generation, Pipeline: e.link.Pipeline, From: e.link.Lower, To: e.link.Upper, Micro: -1}
+	h.encode(e.header[:], len(text))
+	e.parts = [2][]byte{e.header[:], []byte(text)}
+	buffers := net.Buffers(e.parts[:])
+	_, _ = buffers.WriteTo(e.conn)
+}
+
+// hangUp half-closes the connection, so that what was written still arrives. After a failure there is nothing left to
+// wait for from the other end either.
+func (e *tcpEnd) hangUp() {
+	if c, ok := e.conn.(interface{ CloseWrite() error }); ok {
+		_ = c.CloseWrite()
+	}
+	select {
+	case <-e.fate.failed:
+		_ = e.conn.SetReadDeadline(time.Now())
+	default:
+	}
+}
+
+// read fills the queue until the link ends.
+func (e *tcpEnd) read() {
+	defer e.done()
+	header := make([]byte, headerBytes)
+	for {
+		f, err := e.readFrame(header)
+		switch {
+		case err != nil:
+			e.finish(fmt.Errorf("receive on the %v: %w", e.link, err))
+			return
+		case f.Kind == bye:
+			e.partingWords(f)
+			return
+		case !e.deliver(f):
+			e.drain()
+			return
+		}
+	}
+}
+
+// readFrame reads one frame into a payload of the pool.
+func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
+	if _, err := io.ReadFull(e.conn, header); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = errors.New("the other end closed the connection without a word: its process ended")
+		}
+		return Frame{}, err
+	}
+	h, n, err := decodeHeader(header, e.spec.MaxBytes)
+	if err != nil {
+		return Frame{}, err
+	}
+	if err := e.expected(h); err != nil {
+		return Frame{}, err
+	}
+	f := e.NewFrame(h, n)
+	if _, err := io.ReadFull(e.conn, f.Payload); err != nil {
+		f.Release()
+		return Frame{}, fmt.Errorf("payload of %v, %d bytes: %w", h, n, err)
+	}
+	return f, nil
+}
+
+// expected refuses a frame that belongs on another link.
+func (e *tcpEnd) expected(h Header) error {
+	if h.Generation != e.spec.Generation {
+		e.spec.Counters.stale()
+		return &StaleError{Object: "frame (" + h.String() + ")", Have: e.spec.Generation, Found: h.Generation}
+	}
+	down := h.From == e.link.Lower && h.To == e.link.Upper
+	up := h.From == e.link.Upper && h.To == e.link.Lower
+	if h.Pipeline != e.link.Pipeline || !down && !up {
+		return fmt.Errorf("frame (%v) does not belong on the %v", h, e.link)
+	}
+	return nil
+}
+
+// deliver queues a frame for Receive. False: the link ended first.
+func (e *tcpEnd) deliver(f Frame) bool {
+	select {
+	case e.in.frames <- f:
+		e.in.notify()
+		return true
+	case <-e.fate.failed:
+	case <-e.fate.ended:
+	}
+	f.Release()
+	return false
+}
+
+// partingWords ends the link as the other end's farewell says.
+func (e *tcpEnd) partingWords(f Frame) {
+	defer f.Release()
+	if len(f.Payload) == 0 {
+		e.finish(nil)
+		return
+	}
+	e.finish(&RemoteError{Reason: string(f.Payload)})
+}
+
+// drain reads until the other end has closed as well or the deadline is over: closing a connection with unread data would
+// reset it, and lose what was flushed.
+func (e *tcpEnd) drain() {
+	_, _ = io.Copy(io.Discard, e.conn)
+}
