@@ -62,7 +62,7 @@ func (d *decoder) section(n *node, v reflect.Value, key string) {
 	}
 	for _, e := range n.entries {
 		if !known[e.name] {
-			d.unknown(join(key, e.name))
+			d.unknown(key, e.name)
 		}
 	}
 }
@@ -76,11 +76,11 @@ func (d *decoder) missing(f field) {
 }
 
 // unknown reports a key that no field has. When nothing near it is allowed there, a key of that name elsewhere is it.
-func (d *decoder) unknown(key string) {
-	p := d.positions.UnknownKey(key, children(parent(key)))
+func (d *decoder) unknown(section, name string) {
+	p := d.positions.UnknownKey(join(section, name), children(section))
 	if p.Nearest == "" {
 		for _, f := range fields {
-			if last(f.key) == last(key) {
+			if last(f.key) == name {
 				p.Nearest = f.key
 				break
 			}
@@ -120,6 +120,10 @@ func (d *decoder) value(n *node, v reflect.Value, f field) {
 	case reflect.String:
 		if n.kind != text {
 			d.mismatch(f, n, quoted(n))
+			return
+		}
+		if f.rule.path && n.scalar == "" { // absent and empty would mean the same, and one of them by accident
+			d.problem(f.key, "", "%s is empty; remove it or write a path", f.key)
 			return
 		}
 		v.SetString(n.scalar)
@@ -175,8 +179,8 @@ func (d *decoder) count(n *node, v reflect.Value, f field) {
 }
 
 func (d *decoder) duration(n *node, v reflect.Value, f field) {
-	if n.kind == integer {
-		if i, ok := n.whole(); ok && i == 0 {
+	if n.kind == integer || n.kind == float {
+		if x, ok := n.number(); ok && x == 0 {
 			v.SetInt(0)
 			return
 		}
@@ -206,7 +210,7 @@ func (d *decoder) list(n *node, v reflect.Value, f field) {
 	}
 	out := reflect.MakeSlice(f.kind, len(n.items), len(n.items))
 	for i, item := range n.items {
-		entry := field{key: fmt.Sprintf("%s[%d]", f.key, i), kind: f.kind.Elem()}
+		entry := field{key: fmt.Sprintf("%s[%d]", f.key, i), kind: f.kind.Elem(), rule: rule{path: f.rule.path}}
 		d.value(item, out.Index(i), entry)
 	}
 	v.Set(out)

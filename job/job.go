@@ -63,8 +63,8 @@ const Auto Count = 0
 type Model struct {
 	// The model family, by name: gpt2.
 	Family string `yaml:"family" rule:"required"`
-	// The family's own fields, with the names of its Hugging Face config.json. Required unless `from` is there, and
-	// refused beside it.
+	// The family's own fields, with the names and defaults of its Hugging Face config.json; those of gpt2 are below.
+	// Required unless `from` is there, and refused beside it.
 	Config map[string]any `yaml:"config"`
 	// A directory with config.json and model.safetensors to start from, as `avgpipectl export` and the usual Python
 	// library write it. Default: fresh random weights.
@@ -111,7 +111,7 @@ type Optimizer struct {
 	// or half a cosine (cosine) until the last step.
 	Schedule string `yaml:"schedule" default:"constant" rule:"oneof=constant|linear|cosine"`
 	// Steps in which the learning rate rises from 0 to lr; at most train.steps.
-	Warmup int `yaml:"warmup" default:"0" rule:"min=0"`
+	Warmup int `yaml:"warmup" default:"0" rule:"min=0 max=1e9"`
 	// The final learning rate over lr, for linear and cosine.
 	MinimumRatio float64 `yaml:"min_lr_ratio" default:"0.1" rule:"min=0 max=1"`
 }
@@ -119,14 +119,14 @@ type Optimizer struct {
 // Train says how long.
 type Train struct {
 	// Optimizer steps of each pipeline.
-	Steps int `yaml:"steps" rule:"required min=1"`
+	Steps int `yaml:"steps" rule:"required min=1 max=1e9"`
 	// Samples that one pipeline consumes per step. All pipelines together consume pipelines times as many.
 	Batch int `yaml:"batch" rule:"required min=1 max=1048576"`
 	// End after this much training time even if steps remain; a schedule of the learning rate still counts on `steps`.
 	// 0: no bound.
 	MaxTime time.Duration `yaml:"max_time" default:"0"`
 	// Rounds between evaluations of the center on held-out data. 0: only before the first and after the last.
-	EvalEvery int `yaml:"eval_every" default:"0" rule:"min=0"`
+	EvalEvery int `yaml:"eval_every" default:"0" rule:"min=0 max=1e9"`
 	// Held-out samples in an evaluation, always the same ones; all of them when there are fewer.
 	EvalSamples int `yaml:"eval_samples" default:"64" rule:"min=1 max=1048576"`
 }
@@ -142,18 +142,18 @@ type Averaging struct {
 	// How far a pipeline is pulled toward the center in a round: 1 makes them equal. 0: 1/pipelines.
 	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
 	// Batches between rounds.
-	Tau int `yaml:"tau" default:"1" rule:"min=1"`
+	Tau int `yaml:"tau" default:"1" rule:"min=1 max=1e9"`
 }
 
 // Center says how rounds become durable.
 type Center struct {
 	// Rounds between commits. A crash costs at most the rounds since the last one.
-	CommitEvery int `yaml:"commit_every" default:"20" rule:"min=1"`
+	CommitEvery int `yaml:"commit_every" default:"20" rule:"min=1 max=1e9"`
 	// Nodes that keep a copy of each committed shard. 1: only the node that computes it, which survives the death of any
 	// process but not of the host.
 	Replicas int `yaml:"replicas" default:"1" rule:"min=1 max=64"`
 	// Committed rounds kept on disk.
-	Keep int `yaml:"keep" default:"2" rule:"min=1"`
+	Keep int `yaml:"keep" default:"2" rule:"min=1 max=1000"`
 	// What a commit holds: `full`, the center with the weights and optimizer state of every pipeline, from which the run
 	// goes on as if it had not been interrupted; `center`, the center alone, which is smaller, and every pipeline
 	// restarts from it with a fresh optimizer.

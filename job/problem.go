@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -134,22 +135,35 @@ func (p *Positions) Problem(key, message, nearest string) Problem {
 // UnknownKey returns the problem that a key is none of the allowed ones, pointing to the key itself. It is also for keys
 // below model.config, which only the model's family knows.
 func (p *Positions) UnknownKey(key string, allowed []string) Problem {
-	section, name := parent(key), last(key)
-	allowed = append([]string(nil), allowed...)
-	sort.Strings(allowed)
-	where := "the job file"
-	if section != "" {
-		where = section
+	allowed = slices.Sorted(slices.Values(allowed))
+	section, name := p.split(key)
+	where := section
+	if section == "" {
+		where = "the job file"
 	}
 	message := fmt.Sprintf("unknown key %q; %s allows %s", name, where, strings.Join(allowed, ", "))
+	near := Nearest(name, allowed)
 	if p == nil {
-		return Problem{File: key, Key: key, Message: message, Nearest: Nearest(name, allowed)}
+		return Problem{File: key, Key: key, Message: message, Nearest: near}
 	}
 	at, ok := p.keys[key]
 	if !ok {
 		at = place{line: 1, column: 1}
 	}
-	return p.at(at, key, message, Nearest(name, allowed))
+	return p.at(at, key, message, near)
+}
+
+// split parts a key into its section and its name. The name may have dots of its own; the longest section that is in the
+// file tells.
+func (p *Positions) split(key string) (section, name string) {
+	if p != nil && p.Has(key) {
+		for section = parent(key); section != "" && !p.Has(section); {
+			section = parent(section)
+		}
+	} else {
+		section = parent(key)
+	}
+	return section, strings.TrimPrefix(key[len(section):], ".")
 }
 
 // at returns a problem at a place, which is moved inside the text if it lies outside.

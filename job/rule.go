@@ -125,8 +125,13 @@ func (f field) wants() string {
 		return "a duration such as 90s, 5m or 1h30m, or 0"
 	}
 	switch f.kind.Kind() {
-	case reflect.Int, reflect.Uint64:
+	case reflect.Int:
+		if f.rule.min == f.rule.max {
+			return "the number " + number(f.rule.min)
+		}
 		return "a whole number" + f.rule.interval()
+	case reflect.Uint64:
+		return "a whole number from 0 to 18446744073709551615"
 	case reflect.Float64:
 		return "a number" + f.rule.interval()
 	case reflect.Bool:
@@ -173,8 +178,6 @@ func (f field) wantsList() string {
 func (r rule) interval() string {
 	low, high := "", ""
 	switch {
-	case !math.IsNaN(r.min) && r.min == r.max:
-		return " equal to " + number(r.min)
 	case !math.IsNaN(r.min) && !math.IsNaN(r.max):
 		return " from " + number(r.min) + " to " + number(r.max)
 	case !math.IsNaN(r.min):

@@ -11,13 +11,17 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
 
-// CapBytes bounds a job file. Nobody writes a longer one by hand, and the bound keeps the nesting that a hostile one can
-// reach, and with it the parser's stack, small.
+// CapBytes bounds a job file. Nobody writes a longer one by hand, and the YAML parser's time grows with the square of some.
 const CapBytes = 64 << 10
+
+// maxDepth bounds how deep values lie in each other. A job needs 4 and a model's config may need more; a hostile file could
+// otherwise have the parser recurse, and search, tens of thousands deep.
+const maxDepth = 32
 
 // kind is what a node of a YAML document is.
 type kind uint8
@@ -30,12 +34,12 @@ const (
 	text
 	list
 	mapping
-	refused // an anchor, alias or tag; reported when it is read
+	refused // an anchor, alias or tag, or too deep; reported when it is read
 )
 
 // String names a kind with its article, for messages.
 func (k kind) String() string {
-	return [...]string{"nothing", "a truth value", "a whole number", "a number", "text", "a list", "a mapping", "an anchor, alias or tag"}[k]
+	return [...]string{"nothing", "a truth value", "a whole number", "a number", "text", "a list", "a mapping", "a refused value"}[k]
 }
 
 // node is a YAML value with its place. The parser's own tree is converted to it because that one follows the older number
@@ -89,6 +93,7 @@ type fault struct {
 type builder struct {
 	override int // of the places
 	shift    int // columns before the text
+	depth    int // of the value being converted
 	faults   []fault
 }
 
@@ -117,7 +122,12 @@ func (b *builder) read(source []byte) *node {
 		b.faults = append(b.faults, *f)
 		return nil
 	}
-	file, err := parse(source)
+	tokens := lexer.Tokenize(string(source))
+	if t := deep(tokens); t != nil {
+		b.fault(b.place(t), "more than %d values in each other; a job file needs few", maxDepth)
+		return nil
+	}
+	file, err := parse(tokens)
 	if err != nil {
 		at, message := b.place(nil), err.Error()
 		if located, ok := errors.AsType[yaml.Error](err); ok {
@@ -142,13 +152,37 @@ func (b *builder) read(source []byte) *node {
 
 // parse calls the YAML parser, which may panic on input that is far from YAML; that is the file's fault, not the
 // daemon's end.
-func parse(source []byte) (file *ast.File, err error) {
+func parse(tokens token.Tokens) (file *ast.File, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			file, err = nil, fmt.Errorf("the parser gave up (%v)", r)
 		}
 	}()
-	return parser.ParseBytes(source, 0, parser.AllowDuplicateMapKey())
+	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+}
+
+// deep returns the token that goes deeper than maxDepth on the ways that take a byte or two a level, brackets and dashes in
+// a line; nil when none does. The other way, indentation, takes so many bytes that the cap bounds it.
+func deep(tokens token.Tokens) *token.Token {
+	open, dashes, line := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			dashes, line = 0, t.Position.Line
+		}
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			open++
+		case token.MappingEndType, token.SequenceEndType:
+			open--
+		case token.SequenceEntryType, token.MappingKeyType:
+			dashes++
+		default:
+		}
+		if open+dashes > maxDepth {
+			return t
+		}
+	}
+	return nil
 }
 
 // unreadable reports text that is too long, or not UTF-8, at its place.
@@ -179,15 +213,19 @@ func unreadable(source []byte) *fault {
 
 // node converts one value.
 func (b *builder) node(n ast.Node) *node {
-	out := &node{at: b.place(n.GetToken())}
+	out := &node{at: b.place(first(n))}
+	if b.depth++; b.depth > maxDepth {
+		b.fault(out.at, "more than %d values in each other; a job file needs few", maxDepth)
+		b.depth--
+		out.kind = refused
+		return out
+	}
+	defer func() { b.depth-- }()
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		out.kind = mapping
 		for _, v := range n.Values {
 			b.entry(out, v)
-		}
-		if !n.IsFlowStyle && len(out.entries) > 0 {
-			out.at = out.entries[0].at
 		}
 	case *ast.MappingValueNode:
 		out.kind = mapping
@@ -206,6 +244,19 @@ func (b *builder) node(n ast.Node) *node {
 		out.kind, out.scalar = scalar(n.GetToken())
 	}
 	return out
+}
+
+// first returns the token that a value starts with. The parser gives the first colon for a mapping without braces.
+func first(n ast.Node) *token.Token {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if !n.IsFlowStyle && len(n.Values) > 0 {
+			return n.Values[0].Key.GetToken()
+		}
+	case *ast.MappingValueNode:
+		return n.Key.GetToken()
+	}
+	return n.GetToken()
 }
 
 // entry converts one key and its value. A key that is there twice is a fault, and the first value holds.

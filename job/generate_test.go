@@ -1,0 +1,315 @@
+package job
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// TestGeneratedFilesAreCurrent holds the schema and the reference against what the types say. With -rewrite it writes them.
+func TestGeneratedFilesAreCurrent(t *testing.T) {
+	g := newGenerator(t)
+	for path, want := range map[string][]byte{"schema.json": g.schemaFile(t), "../docs/job-file.md": g.reference()} {
+		if flag.Lookup("rewrite").Value.String() == "true" {
+			if err := os.WriteFile(path, want, 0o644); err != nil { //nolint:gosec // A file of the repository.
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what job.go says; run `go generate ./job`", path)
+		}
+	}
+}
+
+// generator writes files from the fields and their comments.
+type generator struct {
+	comments map[string]string // by "Struct.Field"; of a type by "Struct"
+}
+
+// newGenerator reads the comments of job.go.
+func newGenerator(t *testing.T) *generator {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "job.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &generator{comments: map[string]string{}}
+	for _, d := range file.Decls {
+		d, ok := d.(*ast.GenDecl)
+		if !ok || d.Tok != token.TYPE {
+			continue
+		}
+		for _, s := range d.Specs {
+			s, ok := s.(*ast.TypeSpec)
+			if !ok {
+				continue
+			}
+			fields, ok := s.Type.(*ast.StructType)
+			if !ok {
+				continue
+			}
+			for _, f := range fields.Fields.List {
+				text := strings.Join(strings.Fields(f.Doc.Text()), " ")
+				if text == "" {
+					t.Fatalf("%s.%s has no comment", s.Name.Name, f.Names[0].Name)
+				}
+				g.comments[s.Name.Name+"."+f.Names[0].Name] = text
+			}
+		}
+	}
+	return g
+}
+
+// comment returns what job.go says about a field.
+func (g *generator) comment(f field) string {
+	owner := reflect.TypeFor[Job]()
+	if n := len(f.index); n > 1 {
+		owner = owner.FieldByIndex(f.index[:n-1]).Type
+	}
+	return g.comments[owner.Name()+"."+owner.Field(f.index[len(f.index)-1]).Name]
+}
+
+// members lists the fields right below a section.
+func members(section string) []field {
+	var out []field
+	for _, f := range fields {
+		if parent(f.key) == section {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// schemaFile returns the text of schema.json.
+func (g *generator) schemaFile(t *testing.T) []byte {
+	t.Helper()
+	root := g.section("")
+	root.set("$schema", "https://json-schema.org/draft/2020-12/schema")
+	root.set("$id", "urn:avgpipe:job:1")
+	root.set("title", "avgpipe job file, version 1")
+	text, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(text, '\n')
+}
+
+// object is a JSON object; its keys come out sorted.
+type object map[string]any
+
+func (o object) set(key string, value any) { o[key] = value }
+
+// section returns the schema of a mapping.
+func (g *generator) section(key string) object {
+	properties, required := object{}, []string{}
+	for _, f := range members(key) {
+		one := g.value(f)
+		one.set("description", g.comment(f))
+		properties.set(last(f.key), one)
+		if f.rule.required {
+			required = append(required, last(f.key))
+		}
+	}
+	out := object{"type": "object", "additionalProperties": false, "properties": properties}
+	if len(required) > 0 {
+		out.set("required", required)
+	}
+	if key == "model" {
+		out.set("oneOf", []object{{"required": []string{"config"}}, {"required": []string{"from"}}})
+	}
+	return out
+}
+
+// value returns the schema of a field.
+func (g *generator) value(f field) object {
+	var out object
+	switch {
+	case f.kind == typeCount:
+		out = object{"anyOf": []object{bounds(object{"type": "integer"}, f.rule), {"const": "auto"}}}
+	case f.kind == typeDuration:
+		out = object{"anyOf": []object{{"const": 0}, {"type": "string", "pattern": durationPattern, "minLength": 1}}}
+	case f.kind.Kind() == reflect.Struct:
+		return g.section(f.key)
+	case f.kind.Kind() == reflect.Slice:
+		out = object{"type": "array", "minItems": f.rule.minItems, "items": element(f.kind.Elem().Kind(), f.rule)}
+		if f.rule.maxItems > 0 {
+			out.set("maxItems", f.rule.maxItems)
+		}
+	default:
+		out = element(f.kind.Kind(), f.rule)
+	}
+	if d := f.rule.fallback; d != "" {
+		out.set("default", json.RawMessage(d))
+		if !json.Valid([]byte(d)) {
+			out.set("default", d)
+		}
+	}
+	return out
+}
+
+// element returns the schema of a value that is neither a section nor a list.
+func element(kind reflect.Kind, r rule) object {
+	switch kind {
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.Map:
+		return object{"type": "object"}
+	case reflect.Int:
+		return bounds(object{"type": "integer"}, r)
+	case reflect.Uint64:
+		return object{"type": "integer", "minimum": 0, "maximum": uint64(math.MaxUint64)}
+	case reflect.Float64:
+		return bounds(object{"type": "number"}, r)
+	default:
+		switch {
+		case r.oneof != nil:
+			return object{"enum": r.oneof}
+		case r.pattern != nil:
+			return object{"type": "string", "pattern": r.pattern.String()}
+		}
+		return object{"type": "string", "minLength": 1}
+	}
+}
+
+// bounds adds the bounds of a number.
+func bounds(o object, r rule) object {
+	for name, bound := range map[string]float64{
+		"minimum": r.min, "maximum": r.max, "exclusiveMinimum": r.above, "exclusiveMaximum": r.below,
+	} {
+		if !math.IsNaN(bound) {
+			o.set(name, bound)
+		}
+	}
+	return o
+}
+
+// reference returns the text of docs/job-file.md.
+func (g *generator) reference() []byte {
+	var b bytes.Buffer
+	b.WriteString(introduction)
+	for _, section := range sections() {
+		title := "Top level"
+		if section != "" {
+			title = "`" + section + "`"
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n", title)
+		if section != "" {
+			fmt.Fprintf(&b, "%s\n\n", g.comment(fieldOf(section)))
+		}
+		b.WriteString("| key | holds | default | meaning |\n|---|---|---|---|\n")
+		for _, f := range members(section) {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", last(f.key), holds(f), fallback(f), cell(g.comment(f)))
+		}
+		if section == "model" {
+			family(&b)
+		}
+	}
+	return b.Bytes()
+}
+
+// sections lists the mappings of the file, the top one first.
+func sections() []string {
+	out := []string{""}
+	for _, f := range fields {
+		if f.kind.Kind() == reflect.Struct {
+			out = append(out, f.key)
+		}
+	}
+	return out
+}
+
+func fieldOf(key string) field {
+	for _, f := range fields {
+		if f.key == key {
+			return f
+		}
+	}
+	panic("no field " + key)
+}
+
+// holds says what a field may hold, in a table.
+func holds(f field) string {
+	if f.kind.Kind() == reflect.Struct {
+		return "[a section](#" + strings.ReplaceAll(f.key, ".", "") + ")"
+	}
+	return cell(f.wants())
+}
+
+// fallback says what an absent key means, in a table.
+func fallback(f field) string {
+	switch {
+	case f.rule.required:
+		return "required"
+	case f.rule.fallback != "":
+		return "`" + f.rule.fallback + "`"
+	}
+	return ""
+}
+
+// cell escapes text for a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// family documents the config of each model family.
+func family(b *bytes.Buffer) {
+	for _, name := range model.Families() {
+		fmt.Fprintf(b, "\n### `model.config` of %s\n\n| key | holds | default | meaning |\n|---|---|---|---|\n", name)
+		for _, f := range model.Fields(name) {
+			value := ""
+			if f.Default != nil {
+				value = fmt.Sprintf("`%v`", f.Default)
+			}
+			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", f.Name, f.Type, value, cell(f.Doc))
+		}
+	}
+}
+
+const introduction = `<!-- Generated from job/job.go by ` + "`go generate ./job`" + `. Change it there. -->
+
+# The job file
+
+A job file is YAML: one training run, submitted with ` + "`avgpipectl submit job.yaml`" + `. The shortest one:
+
+` + "```yaml" + `
+` + shortest + "```" + `
+
+- It is read strictly. An unknown or repeated key, a value of the wrong type or out of bounds, and a missing key are all
+  reported at once, each with ` + "`file:line:column`" + `, the line, what is allowed and the nearest valid key or value.
+  Nothing starts, and the exit code is 2.
+- ` + "`--set train.steps=50`" + ` replaces or adds a key, and may be repeated; the value is YAML, so lists are
+  ` + "`[a, b]`" + `.
+- In paths, ` + "`~`" + ` at the start is the home directory, ` + "`${NAME}`" + ` an environment variable of whoever
+  submits, and ` + "`$$`" + ` a dollar sign. A variable that is not set is an error.
+- Scalars follow YAML 1.2: ` + "`yes`" + ` and ` + "`010`" + ` are text, ` + "`1e3`" + ` is a number. Anchors, aliases, tags
+  and merge keys are refused.
+- [job/schema.json](../job/schema.json) is the same as a JSON Schema, for editors.
+`
+
+// shortest is the job file that the reference shows.
+const shortest = `version: 1
+model:
+  family: gpt2
+  config: {n_layer: 4, n_embd: 128, n_head: 4, n_positions: 128, vocab_size: 256}
+data:
+  files: [corpus.txt]
+optimizer:
+  lr: 1e-3
+train:
+  steps: 1000
+  batch: 16
+`

@@ -1,0 +1,180 @@
+package job
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// TestPositionsAreForWhoeverFindsAProblemLater: a problem found after parsing points to its key, to the key around it when
+// that is not there, and to a key below model.config that only the family knows.
+func TestPositionsAreForWhoeverFindsAProblemLater(t *testing.T) {
+	_, p, err := Parse("job.yaml", []byte(shortest), []string{"stages=9", "data.sequence=7"}, environment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		problem Problem
+		want    string
+	}{
+		{p.Problem("data.files[0]", "it is not there", "corpus.md"), "job.yaml:6:11: it is not there"},
+		{p.Problem("data.files[7].x", "around", ""), "job.yaml:6:10: around"},
+		{p.Problem("train.max_time", "short", ""), "job.yaml:9:1: short"},
+		{p.Problem("averaging.alpha", "nowhere", ""), "job.yaml:1:1: nowhere"},
+		{p.Problem("model.config.n_embd", "indivisible", ""), "job.yaml:4:32: indivisible"},
+		{p.Problem("stages", "more than the layers", "4"), "--set:1:14: more than the layers"},
+		{p.Problem("data.sequence", "too long", ""), "--set:1:21: too long"},
+		{p.UnknownKey("model.config.n_layer", []string{"layers", "n_head"}), `job.yaml:4:12: unknown key "n_layer"; model.config allows layers, n_head`},
+		{p.UnknownKey("nonsense", []string{"x"}), `job.yaml:1:1: unknown key "nonsense"; the job file allows x`},
+		{(*Positions)(nil).UnknownKey("a.b", []string{"c"}), `a.b: unknown key "b"; a allows c`},
+	} {
+		if got, _, _ := strings.Cut(c.problem.Error(), "\n"); got != c.want {
+			t.Errorf("got %s\nwant %s", got, c.want)
+		}
+	}
+	if !p.Has("data.files[0]") || p.Has("data.files[1]") || (*Positions)(nil).Has("data") {
+		t.Error("Has is wrong")
+	}
+}
+
+// TestHostileText: what a file holds does not reach a terminal as a command, and is bounded.
+func TestHostileText(t *testing.T) {
+	for name, c := range map[string]struct{ source, want string }{
+		"escape in a value": {shortest + "name: \"a\" # \x1b[2J\n\x1b[31m: 1\n", "�[31m"},
+		"escape in a key":   {"\"\\e[2J\": 1\n", `unknown key "\x1b[2J"`},
+		"not UTF-8":         {"version: 1\nname: é\xff\n", "job.yaml:2:8: byte 0xff is not UTF-8 text\n  2 | name: é�\n    |        ^"},
+		"too long":          {"# " + strings.Repeat("x", CapBytes), "job.yaml:1:1: 65538 bytes; a job file has at most 65536"},
+		"deep brackets":     {strings.Repeat("[", CapBytes-1), "job.yaml:1:33: more than 32"},
+		"deep dashes":       {strings.Repeat("- ", CapBytes/2-1), "job.yaml:1:65: more than 32"},
+		"deep mappings":     {strings.Repeat("{a: ", CapBytes/4-1), "job.yaml:1:129: more than 32 values in each other"},
+		"deep sections":     {nested(300), "job.yaml:33:33: more than 32 values in each other"},
+	} {
+		_, p, err := Parse("job.yaml", []byte(c.source), nil, environment)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\x1b") || !utf8.ValidString(err.Error()) {
+			t.Errorf("%s: error %.300v\nwant %s", name, err, c.want)
+			continue
+		}
+		inside(t, p, err)
+	}
+}
+
+// nested returns so many sections in each other.
+func nested(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+// TestWindowsLineEnds: a file written on another system reads the same, and shows no stray character.
+func TestWindowsLineEnds(t *testing.T) {
+	source := strings.ReplaceAll(shortest+"stagges: 2\n", "\n", "\r\n")
+	_, _, err := Parse("job.yaml", []byte(source), nil, environment)
+	if err == nil || !strings.Contains(err.Error(), "\n  12 | stagges: 2\n     | ^\n  nearest: stages") {
+		t.Errorf("error %v", err)
+	}
+	j, _, err := Parse("job.yaml", bytes.ReplaceAll([]byte(shortest), []byte("\n"), []byte("\r\n")), nil, environment)
+	if err != nil || !slices.Equal(j.Data.Files, []string{"corpus.txt"}) {
+		t.Errorf("job %+v, error %v", j, err)
+	}
+}
+
+func TestNameComesFromTheFile(t *testing.T) {
+	for file, want := range map[string]string{
+		"runs/go-source.yaml": "go-source", "-": "job", "": "job", "my run (2).yml": "my-run-2-", "größe.yaml": "gr-e",
+		strings.Repeat("x", 100) + ".yaml": strings.Repeat("x", 63), "../.hidden.yaml": "hidden",
+	} {
+		j, _, err := Parse(file, []byte(shortest), nil, environment)
+		if err != nil || j.Name != want {
+			t.Errorf("%s: name %q, error %v, want %q", file, j.Name, err, want)
+		}
+	}
+}
+
+func TestAbsolute(t *testing.T) {
+	j := &Job{
+		Model: Model{From: "m"}, Data: Data{Files: []string{"a/*.txt", "/b", "../c"}}, Output: Output{Dir: ""},
+	}
+	j.Absolute("/base/dir")
+	if got := fmt.Sprint(j.Model.From, j.Data.Files, j.Output.Dir); got != "/base/dir/m[/base/dir/a/*.txt /b /base/c]" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	words := []string{"steps", "batch", "max_time", "eval_every", "eval_samples"}
+	for got, want := range map[string]string{
+		"step": "steps", "stpes": "steps", "Batch": "batch", "maxtime": "max_time", "eval_evry": "eval_every",
+		"eval_sample": "eval_samples", "frobnicate": "", "": "", "x": "", "pteps": "steps",
+	} {
+		if near := Nearest(got, words); near != want {
+			t.Errorf("%q: nearest is %q, want %q", got, near, want)
+		}
+	}
+}
+
+// TestDistanceIsAMetric counts edits, on words where they can be counted by hand, in both directions.
+func TestDistanceIsAMetric(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"", "abc", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"abcd", "badc", 2}, {"ca", "abc", 3}} {
+		if x, y := distance(c.a, c.b, 99), distance(c.b, c.a, 99); x != c.want || y != c.want {
+			t.Errorf("%q to %q: %d and back %d, want %d", c.a, c.b, x, y, c.want)
+		}
+		if x := distance(c.a, c.b, 2); x != min(c.want, 2) {
+			t.Errorf("%q to %q, bound 2: %d", c.a, c.b, x)
+		}
+	}
+}
+
+// TestResolve holds the rule for automatic counts.
+func TestResolve(t *testing.T) {
+	for _, c := range []struct {
+		name                          string
+		stages, pipelines, micro, cpu Count
+		batch                         int
+		facts                         Facts
+		want                          string
+	}{
+		{"a stage for each core", 0, 0, 0, 0, 16, Facts{2, 8}, "{2 2 4 2 1}"},
+		{"no more stages than layers", 0, 0, 0, 0, 16, Facts{16, 6}, "{6 2 16 6 2}"},
+		{"one core, one stage, one pipeline", 0, 0, 0, 0, 16, Facts{1, 8}, "{1 1 2 1 1}"},
+		{"devices before cores", 0, 0, 0, 3, 12, Facts{8, 8}, "{3 2 6 3 2}"},
+		{"given counts are kept", 4, 3, 8, 0, 16, Facts{2, 8}, "{4 3 8 4 1}"},
+		{"the larger of two equally near divisors", 3, 0, 0, 0, 32, Facts{8, 8}, "{3 2 8 3 2}"}, // 4 and 8 around 6
+		{"a prime batch", 2, 0, 0, 0, 13, Facts{8, 8}, "{2 2 1 2 4}"},                           // 1 and 13 around 4
+		{"a small batch", 4, 0, 0, 0, 2, Facts{8, 8}, "{4 2 2 4 2}"},
+		{"a node that says nothing", 0, 0, 0, 0, 4, Facts{}, "{1 1 2 1 1}"},
+	} {
+		j := Default()
+		j.Stages, j.Pipelines, j.MicroBatches, j.Devices.CPU.Count, j.Train.Batch = c.stages, c.pipelines, c.micro, c.cpu, c.batch
+		counts, reason := Resolve(j, c.facts)
+		if got := fmt.Sprint(counts); got != c.want {
+			t.Errorf("%s: %s (%s), want %s", c.name, got, reason, c.want)
+		}
+		if c.batch%counts.MicroBatches != 0 {
+			t.Errorf("%s: %d micro-batches do not divide %d", c.name, counts.MicroBatches, c.batch)
+		}
+	}
+	j := Default()
+	j.Train.Batch = 16
+	_, reason := Resolve(j, Facts{Cores: 2, Layers: 8})
+	want := "stages 2 (one for each of 2 cores), pipelines 2 (the second works while the first waits), " +
+		"micro-batches 4 (the divisor of batch 16 nearest to twice the stages)"
+	if reason != want {
+		t.Errorf("reason %q\nwant %q", reason, want)
+	}
+}
+
+func TestNearestDivisors(t *testing.T) {
+	for _, c := range [][4]int{{16, 5, 4, 8}, {16, 4, 4, 4}, {16, 32, 16, 0}, {7, 3, 1, 7}, {1, 1, 1, 1}, {12, 0, 0, 1}} {
+		if below, above := NearestDivisors(c[0], c[1]); below != c[2] || above != c[3] {
+			t.Errorf("of %d around %d: %d and %d, want %d and %d", c[0], c[1], below, above, c[2], c[3])
+		}
+	}
+}
