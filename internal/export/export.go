@@ -1,0 +1,118 @@
+// Package export turns the committed center into a model directory that the usual Python library loads: config.json and
+// model.safetensors in Hugging Face's form. It moves bytes and computes nothing, so the daemon can do it.
+package export
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// The files of a model directory.
+const (
+	ConfigFile  = "config.json"
+	WeightsFile = "model.safetensors"
+)
+
+// metadata is what the usual Python library asks for in a weights file.
+var metadata = map[string]string{"format": "pt"}
+
+// ShardMeta is what a worker writes into the header of every shard (elastic.ShardHeader.Meta), so that a shard says by itself
+// which tensors its vectors hold.
+type ShardMeta struct {
+	Layers  [2]int         `json:"layers"`  // of the model: from, to (exclusive)
+	Tensors []stage.Tensor `json:"tensors"` // where they lie in each vector
+}
+
+// Write makes the directory dir, which must not exist or be empty, from the center of a committed round: m's config and, from
+// each stage's shard in store, its tensors. The directory appears whole or not at all.
+func Write(ctx context.Context, dir string, m *model.Model, store elastic.Store, shards []elastic.Digest) (err error) {
+	config, err := json.MarshalIndent(m.Config(), "", "  ")
+	if err != nil {
+		return fmt.Errorf("export %s: encode %s: %w", dir, ConfigFile, err)
+	}
+	tensors, values, err := collect(ctx, store, shards)
+	if err != nil {
+		return fmt.Errorf("export %s: %w", dir, err)
+	}
+	shapes := make(map[string][]int, len(tensors))
+	for _, t := range tensors {
+		shapes[t.Name] = t.Shape
+	}
+	if err := m.CheckTensors(shapes); err != nil {
+		return fmt.Errorf("export %s: %w", dir, err)
+	}
+	out, err := checkpoint.CreateDir(dir, 0o755)
+	if err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	defer func() { err = errors.Join(err, out.Abort()) }()
+	if err := checkpoint.WriteFile(checkpoint.OS, filepath.Join(out.Dir(), ConfigFile), append(config, '\n'), 0o644); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	read := func(t checkpoint.Tensor, dst []float32, offset int) error {
+		copy(dst, values[t.Name][offset:])
+		return nil
+	}
+	weights := filepath.Join(out.Dir(), WeightsFile)
+	if err := checkpoint.WriteSafetensors(checkpoint.OS, weights, 0o644, tensors, metadata, read); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	return out.Commit()
+}
+
+// collect reads the center's tensors from the shards of all stages. Copies of tied tensors are left out.
+func collect(ctx context.Context, store elastic.Store, shards []elastic.Digest) ([]checkpoint.Tensor, map[string][]float32, error) {
+	var tensors []checkpoint.Tensor
+	values := map[string][]float32{}
+	for k, digest := range shards {
+		center, meta, err := readCenter(ctx, store, digest, k, len(shards))
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, t := range meta.Tensors {
+			if t.TiedTo != "" {
+				continue
+			}
+			if t.Offset < 0 || t.Offset+t.Len() > len(center) {
+				return nil, nil, fmt.Errorf("shard %s: tensor %q at %d, %d elements, in a center of %d",
+					digest, t.Name, t.Offset, t.Len(), len(center))
+			}
+			tensors = append(tensors, checkpoint.Tensor{Name: t.Name, DType: checkpoint.F32, Shape: t.Shape})
+			values[t.Name] = center[t.Offset : t.Offset+t.Len()]
+		}
+	}
+	return tensors, values, nil
+}
+
+// readCenter reads the center of stage k of stages, and what it holds.
+func readCenter(ctx context.Context, store elastic.Store, digest elastic.Digest, k, stages int) (center []float32, meta ShardMeta, err error) {
+	err = elastic.ReadShard(ctx, store, digest, func(h *elastic.ShardHeader) (func(int, []float32, int) error, error) {
+		if h.Stage != k || h.Stages != stages {
+			return nil, fmt.Errorf("is of stage %d of %d, expected %d of %d", h.Stage, h.Stages, k, stages)
+		}
+		if err := json.Unmarshal(h.Meta, &meta); err != nil {
+			return nil, fmt.Errorf("meta: %w", err)
+		}
+		at := slices.IndexFunc(h.Vectors, func(v elastic.ShardVector) bool { return v.Name == elastic.CenterVector })
+		if at < 0 {
+			return nil, fmt.Errorf("has no vector %q", elastic.CenterVector)
+		}
+		center = make([]float32, h.Vectors[at].Elements)
+		return func(v int, src []float32, offset int) error {
+			if v == at {
+				copy(center[offset:], src)
+			}
+			return nil
+		}, nil
+	})
+	return center, meta, err
+}

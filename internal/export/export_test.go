@@ -1,0 +1,128 @@
+package export
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+func tinyModel(t *testing.T) *model.Model {
+	t.Helper()
+	m, err := model.Build("gpt2", map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 11})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// writeShards puts one shard a stage into a new store, each with the initial weights of its stage as the center, and returns
+// those weights by tensor name.
+func writeShards(t *testing.T, m *model.Model, stages int) (elastic.Store, []elastic.Digest, map[string][]float32) {
+	t.Helper()
+	store, err := elastic.OpenDirStore(checkpoint.OS, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranges, err := stage.Split(make([]float64, len(m.Layers)), stages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := ref.New()
+	values := map[string][]float32{}
+	var digests []elastic.Digest
+	for k, r := range ranges {
+		s, err := stage.New(stage.Config{Device: dev, Model: m, Range: r, Index: k, Count: stages, Samples: 1, Slots: 1, Seed: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parameters := s.Parameters()
+		for _, tensor := range s.Tensors() {
+			v := make([]float32, tensor.Len())
+			parameters.Read(v, tensor.Offset)
+			values[tensor.Name] = v
+		}
+		meta, err := json.Marshal(ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: s.Tensors()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := elastic.ShardHeader{
+			Job: "1", Generation: 1, Round: 5, Stage: k, Stages: stages, Meta: meta,
+			Vectors: []elastic.ShardVector{{Name: "other", Elements: 3}, {Name: elastic.CenterVector, Elements: parameters.Len()}},
+		}
+		digest, _, err := elastic.WriteShard(t.Context(), store, &h, func(v int, dst []float32, offset int) error {
+			if v == 1 {
+				parameters.Read(dst, offset)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests = append(digests, digest)
+	}
+	return store, digests, values
+}
+
+func TestExportedModelHoldsTheCenterUnderHuggingFaceNames(t *testing.T) {
+	for _, stages := range []int{1, 2, 4} {
+		m := tinyModel(t)
+		store, digests, want := writeShards(t, m, stages)
+		dir := filepath.Join(t.TempDir(), "model")
+		if err := Write(t.Context(), dir, m, store, digests); err != nil {
+			t.Fatal(err)
+		}
+		back, weights, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back.Weights() != m.Weights() || back.Sequence() != m.Sequence() {
+			t.Errorf("%d stages: the exported config makes %d weights, expected %d", stages, back.Weights(), m.Weights())
+		}
+		names := 0
+		for _, p := range m.Params() {
+			if p.TiedTo != "" {
+				continue
+			}
+			names++
+			shape, got, ok, err := weights.Lookup(p.Name)
+			if err != nil || !ok || !slices.Equal(shape, p.Shape) || !slices.Equal(got, want[p.Name]) {
+				t.Errorf("%d stages: tensor %s: shape %v, found %v, error %v", stages, p.Name, shape, ok, err)
+			}
+		}
+		if names < 10 {
+			t.Errorf("only %d tensors were compared", names)
+		}
+		if err := weights.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestExportRefusesWhatIsNotOneModel(t *testing.T) {
+	m := tinyModel(t)
+	store, digests, _ := writeShards(t, m, 2)
+	for name, c := range map[string]struct {
+		shards []elastic.Digest
+		want   string
+	}{
+		"stages in the wrong order": {[]elastic.Digest{digests[1], digests[0]}, "is of stage 1 of 2, expected 0 of 2"},
+		"one stage missing":         {digests[:1], "is of stage 0 of 2, expected 0 of 1"},
+	} {
+		dir := filepath.Join(t.TempDir(), "model")
+		err := Write(t.Context(), dir, m, store, c.shards)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error is %v, want %q", name, err, c.want)
+		}
+		if matches, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*")); len(matches) != 0 {
+			t.Errorf("%s: left %v behind", name, matches)
+		}
+	}
+}
