@@ -37,7 +37,10 @@ type Assignment struct {
 	Stages     []StagePlace `json:"stages"`   // all K, in order
 	Schedule   string       `json:"schedule"` // a name for people
 	Plan       []string     `json:"plan"`     // one line a stage, the grammar of package schedule
-	Restore    *Restore     `json:"restore,omitempty"`
+	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
+	// the front. Empty: no pinning.
+	Cores   []int    `json:"cores,omitempty"`
+	Restore *Restore `json:"restore,omitempty"`
 	// OrphanAfter ends a worker that no daemon has asked anything of for this long.
 	OrphanAfter time.Duration `json:"orphan_after"`
 }
