@@ -51,6 +51,9 @@ func override(root *node, number int, setting string) []fault {
 func (n *node) child(name string, at place) *node {
 	n.become(mapping, at)
 	if i := n.find(name); i >= 0 {
+		if n.entries[i].value.kind != mapping {
+			n.entries[i].at = at // whoever makes a section of it answers for it
+		}
 		return n.entries[i].value
 	}
 	section := &node{kind: mapping, at: at}
