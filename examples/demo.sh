@@ -44,7 +44,7 @@ start() {
 	"$bin/avgpiped" --dev >"$log" 2>&1 </dev/null &
 	daemon=$!
 	for _ in $(seq 150); do
-		AVGPIPE_SOCKET=$(grep -o -m1 '/[^ "]*\.sock' "$log" || true)
+		AVGPIPE_SOCKET=$(sed -n 's/^ *export AVGPIPE_SOCKET=//p' "$log")
 		export AVGPIPE_SOCKET
 		if [ -S "$AVGPIPE_SOCKET" ] && "$bin/avgpipectl" version >/dev/null 2>&1; then
 			return 0
