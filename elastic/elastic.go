@@ -89,7 +89,7 @@ type solo struct{ config Config }
 
 func (s solo) String() string { return describe(s.config) }
 func (s solo) Config() Config { return s.config }
-func (s solo) Needs() Needs   { return Needs{Timing: Before} }
+func (s solo) Needs() Needs   { return Needs{Timing: Before, Identity: true} }
 
 func (solo) Dilute(x, message, _ flat.Vector) { message.Copy(x) }
 

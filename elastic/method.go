@@ -133,6 +133,9 @@ type Needs struct {
 	Delta bool
 	// CenterState is how many vectors of state the center keeps beside x~. They are part of a committed shard.
 	CenterState int
+	// Identity: the center is the only pipeline's weights, to the bit, whenever a pipeline may ask. The owner may let both
+	// be one vector, allocate no messages and run no rule, as long as it releases the pipeline last.
+	Identity bool
 }
 
 // Method is an averaging method: a rule of the pipeline (Dilute) and a rule of the center (Merge, Advance), both pure functions of
