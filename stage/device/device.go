@@ -164,7 +164,8 @@ type Device interface {
 	Host() bool
 	// Alloc returns n zeroed elements, aligned to 64 bytes. The error names the bytes asked for and available.
 	Alloc(t Type, n int) (Mem, error)
-	// Free returns memory to the system. Slices of it must not be used afterwards.
+	// Free returns memory to the system: what Alloc returned, or an absent Mem, for which it does nothing. Slices of it must
+	// not be used afterwards.
 	Free(Mem)
 	// Upload copies host bytes to dst; len(src) == dst.Bytes().
 	Upload(dst Mem, src []byte)
@@ -172,7 +173,7 @@ type Device interface {
 	Download(dst []byte, src Mem)
 	// Synchronize waits for all operations and returns the first failure since the last call.
 	Synchronize() error
-	// Close frees everything. The device must not be used afterwards.
+	// Close frees everything. The device must not be used afterwards; a second Close does nothing.
 	Close() error
 
 	// Zero sets x = 0.

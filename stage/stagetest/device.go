@@ -42,8 +42,10 @@ func Device(t *testing.T, open func() device.Device) {
 		t.Run(test.name, func(t *testing.T) {
 			dev := open()
 			t.Cleanup(func() {
-				if err := dev.Close(); err != nil {
-					t.Errorf("close: %v", err)
+				for range 2 {
+					if err := dev.Close(); err != nil {
+						t.Errorf("close: %v", err)
+					}
 				}
 			})
 			c := &comparison{T: t, dev: dev, oracle: ref.New(), rng: rand.New(rand.NewPCG(11, 12)), worst: map[string]*difference{}}

@@ -91,6 +91,9 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 
 // Free implements device.Device.
 func (d *Device) Free(m device.Mem) {
+	if m.Absent() {
+		return
+	}
 	bytes, ok := d.memory[m.Pointer()]
 	if !ok {
 		panic("device: Free: memory that Alloc did not return, or freed before")
@@ -121,6 +124,9 @@ func (d *Device) fail(err error) {
 
 // Close implements device.Device.
 func (d *Device) Close() error {
+	if d.c == nil {
+		return nil
+	}
 	for _, p := range d.products {
 		C.avg_product_free(p)
 	}
