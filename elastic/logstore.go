@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Each entry that Raft stores is preceded by magic, version and a CRC-32C over its index, term, type and data
@@ -19,6 +21,9 @@ const (
 	entryVersion = 1
 	entryHeader  = 4 + 2 + 4
 )
+
+// lockTimeout bounds the wait for another process that has the log open.
+const lockTimeout = time.Second
 
 // checkedLog is Raft's log and stable store in a bolt file, with a checksum on every entry and value.
 type checkedLog struct {
@@ -45,6 +50,15 @@ func openLog(path string) (*checkedLog, error) {
 		return nil, errors.Join(damagedLog(path, err), bolt.Close())
 	}
 	return l, nil
+}
+
+// openBoltError explains why bolt could not open a file.
+func openBoltError(err error) error {
+	if errors.Is(err, bbolterrors.ErrTimeout) {
+		return fmt.Errorf("another process has it open, for more than %s: stop the other avgpiped, "+
+			"or give this one its own state directory: %w", lockTimeout, err)
+	}
+	return err
 }
 
 // damagedLog says what to do about a log that cannot be used.

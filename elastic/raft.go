@@ -119,7 +119,7 @@ func OpenRaft(config RaftConfig) (*Log, error) {
 		return nil, err
 	}
 	l := &Log{config: config, fsm: NewFSM(), store: store}
-	if err := recovered(l.start); err != nil {
+	if err := l.start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), store.Close())
 	}
 	return l, nil
