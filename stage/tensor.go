@@ -61,10 +61,18 @@ func place(layers []layer.Layer) (tensors []tensor, bounds []int, length int) {
 	return tensors, append(bounds, len(tensors)), length
 }
 
+// Layout lists where the parameters of a stage with these layers lie in its flat vectors, in order.
+func Layout(layers []layer.Layer) []Tensor {
+	tensors, _, _ := place(layers)
+	return describe(tensors)
+}
+
 // Tensors lists where the parameters lie in the flat vectors, in order.
-func (c *Computed) Tensors() []Tensor {
-	out := make([]Tensor, len(c.tensors))
-	for i, t := range c.tensors {
+func (c *Computed) Tensors() []Tensor { return describe(c.tensors) }
+
+func describe(tensors []tensor) []Tensor {
+	out := make([]Tensor, len(tensors))
+	for i, t := range tensors {
 		out[i] = t.Tensor
 		out[i].Shape = slices.Clone(t.Shape)
 	}
