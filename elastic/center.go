@@ -23,8 +23,9 @@ const (
 
 // String names the kind.
 func (k ActionKind) String() string {
-	names := [...]string{Dilute: "dilute", Capture: "capture", Release: "release", Merge: "merge", Advance: "advance",
-		Snapshot: "snapshot", Admit: "admit"}
+	names := [...]string{
+		Dilute: "dilute", Capture: "capture", Release: "release", Merge: "merge", Advance: "advance", Snapshot: "snapshot", Admit: "admit",
+	}
 	if k == 0 || int(k) >= len(names) {
 		return "invalid"
 	}

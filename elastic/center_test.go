@@ -3,6 +3,7 @@ package elastic
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func explore(build func() *shell, rounds uint64, pipelines int, at func(s *shell
 		for i := range pipelines {
 			if s.trained[i] < rounds && s.mayTrain(i) {
 				ends = false
-				extend(append(prefix[:len(prefix):len(prefix)], i))
+				extend(append(slices.Clip(prefix), i))
 			}
 		}
 		if ends {
@@ -249,7 +250,7 @@ func TestJoinStartsFromTheCenter(t *testing.T) {
 func TestCenterScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/center", func(t *testing.T, path string) {
 		var c *Center
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {
 			if d.Cmd == "new" {
 				var err error
 				if c, err = newScenarioCenter(d); err != nil {

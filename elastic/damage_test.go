@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func writtenLog(t *testing.T, dir string, jobs int) (file []byte, state []byte) 
 	t.Helper()
 	l := openLone(t, dir)
 	for i := range jobs {
-		if _, err := l.Apply(t.Context(), &SubmitJob{Name: fmt.Sprint(i), Source: strings.Repeat("x", 50*i), Submitted: time.Unix(0, 0)}); err != nil {
+		if _, err := l.Apply(t.Context(), &SubmitJob{Name: strconv.Itoa(i), Source: strings.Repeat("x", 50*i), Submitted: time.Unix(0, 0)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -383,7 +384,7 @@ func FuzzCheckBoltFile(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(data, 100, byte(1))
-	f.Fuzz(func(t *testing.T, data []byte, at int, flip byte) {
+	f.Fuzz(func(_ *testing.T, data []byte, at int, flip byte) {
 		if len(data) > 0 {
 			data = bytes.Clone(data)
 			data[uint(at)%uint(len(data))] ^= flip

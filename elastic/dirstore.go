@@ -154,8 +154,7 @@ func (s *DirStore) obsolete(d Digest, before uint64) bool {
 	}
 	decoder, err := NewShardDecoder(b, b.size)
 	_ = b.Close() // only read from
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
 		return false
 	}
 	return err != nil || decoder.Header.Round < before

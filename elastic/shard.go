@@ -29,7 +29,7 @@ type ShardVector struct {
 	Elements int    `json:"elements"`
 }
 
-// The names of the vectors in a shard: pipelines and state vectors count from 0.
+// CenterVector names x~. Vectors are named by what they hold; pipelines and state vectors count from 0.
 const CenterVector = "center"
 
 // CenterStateVector names a state vector of the method's center side.

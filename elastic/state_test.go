@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,8 +51,10 @@ func TestStateScenarios(t *testing.T) {
 				index++
 				kind, body, _ := strings.Cut(strings.TrimSpace(line), " ")
 				data := fmt.Sprintf(`AVGC{"v":1,"kind":%q,"body":%s}`, kind, expandManifest(body))
-				o := fsm.Apply(&raft.Log{Index: index, Data: []byte(data)}).(outcome)
+				o, ok := fsm.Apply(&raft.Log{Index: index, Data: []byte(data)}).(outcome)
 				switch {
+				case !ok:
+					t.Fatal("Apply returned something else than an outcome")
 				case o.err != nil:
 					fmt.Fprintf(&out, "%d %s: rejected: %v\n", index, kind, o.err)
 				case o.result.Unknown:
@@ -119,7 +122,7 @@ func randomCommand(random *rand.Rand, s *State) Command {
 	at := time.Unix(int64(random.IntN(1e9)), 0)
 	switch random.IntN(10) {
 	case 0:
-		return &SubmitJob{Name: fmt.Sprint(random.IntN(100)), Source: "version: 1 <&>", Set: []string{"a=b"}, Submitted: at}
+		return &SubmitJob{Name: strconv.Itoa(random.IntN(100)), Source: "version: 1 <&>", Set: []string{"a=b"}, Submitted: at}
 	case 1:
 		return &SetState{Job: job, Generation: generation, State: Running, Reason: "\u2028"}
 	case 2:

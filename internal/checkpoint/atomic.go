@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -110,7 +111,7 @@ type SpaceError struct {
 func (e *SpaceError) Error() string {
 	available := "an unknown number"
 	if e.Available >= 0 {
-		available = fmt.Sprintf("%d", e.Available)
+		available = strconv.FormatInt(e.Available, 10)
 	}
 	return fmt.Sprintf("%s is full: the file needs %d bytes, %s available beside what was already written; "+
 		"free some space or use another disk: %v", e.Dir, e.Needed, available, e.Err)

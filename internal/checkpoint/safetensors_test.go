@@ -269,7 +269,7 @@ type memFile struct {
 func (f memFile) Read(p []byte) (int, error)               { return f.Reader.Read(p) }
 func (f memFile) ReadAt(p []byte, at int64) (int, error)   { return f.Reader.ReadAt(p, at) }
 func (f memFile) Seek(at int64, whence int) (int64, error) { return f.Reader.Seek(at, whence) }
-func (f memFile) Stat() (fs.FileInfo, error)               { return memInfo{size: f.Reader.Size()}, nil }
+func (f memFile) Stat() (fs.FileInfo, error)               { return memInfo{size: f.Size()}, nil }
 func (f memFile) Close() error                             { return nil }
 
 type memInfo struct {
