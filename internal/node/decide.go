@@ -54,6 +54,7 @@ type jobView struct {
 type begun struct {
 	round   uint64
 	posted  bool   // the worker has accepted it
+	stop    bool   // and ends there
 	refused uint64 // the worker has refused it: the earliest round it can still do; 0: it has not
 	shards  int    // reported as durable
 }
@@ -98,6 +99,7 @@ const (
 	place                     // begin the next generation and start its worker from the last committed round
 	beginCommit               // make known that round is to be committed
 	postCommit                // ask the worker for its shards
+	dropCommit                // give up the commit in flight for an earlier one
 	commitRound               // make the reported shards the last durable round
 	setRunning                // the worker trains: say so
 	abortWorker               // tell the worker to end at once
@@ -109,7 +111,7 @@ const (
 type decision struct {
 	job    string
 	choice choice
-	round  uint64    // of beginCommit, postCommit, commitRound
+	round  uint64    // of beginCommit, postCommit, dropCommit, commitRound
 	stop   bool      // of postCommit: training ends at round
 	state  api.State // of endJob
 	reason string
@@ -202,7 +204,7 @@ func decideActive(w world, j *jobView) decision {
 	}
 	if j.worker.phase == loading {
 		if j.cancelled || w.stopping {
-			return decision{choice: abortWorker, reason: stopReason(w, j) + " before training began"}
+			return decision{choice: killWorker, reason: stopReason(w, j) + " before training began"} // nothing to save
 		}
 		return decision{reason: "the worker is loading"}
 	}
@@ -226,7 +228,7 @@ func decideActive(w world, j *jobView) decision {
 func decideLost(w world, j *jobView) decision {
 	why := j.worker.cause
 	if j.worker.phase == absent {
-		why = "the daemon was restarted and found no worker"
+		why = "the daemon was restarted"
 	}
 	switch {
 	case j.worker.permanent:
@@ -306,6 +308,8 @@ func decideBegun(w world, j *jobView) decision {
 	switch {
 	case j.begun.shards == j.stages:
 		return decision{choice: commitRound, round: round, reason: fmt.Sprintf("all %d shards of round %d are durable", j.stages, round)}
+	case stop && !j.begun.stop && j.soonest() < round:
+		return decision{choice: dropCommit, round: round, reason: fmt.Sprintf("%s, and round %d is far", stopReason(w, j), round)}
 	case j.begun.refused > 0 && round < j.worker.final:
 		next := min(max(j.begun.refused+j.worker.rounds(margin), round+1), j.worker.final)
 		return decision{choice: beginCommit, round: next, reason: fmt.Sprintf("the worker is past round %d already", round)}
@@ -324,18 +328,23 @@ func decideNext(w world, j *jobView) decision {
 	if j.committed >= k.final {
 		return decision{reason: fmt.Sprintf("round %d, the final one, is committed; the worker is finishing", j.committed)}
 	}
-	soonest := max(k.earliest+k.rounds(margin), j.committed+1)
 	if why := stopReason(w, j); why != "" {
-		return decision{choice: beginCommit, round: min(soonest, k.final), reason: why}
+		return decision{choice: beginCommit, round: j.soonest(), reason: why}
 	}
 	due := min((j.committed/j.commitEvery+1)*j.commitEvery, k.final)
-	if k.round+1+k.rounds(lead) < due {
+	if k.roundsPerS > 0 && k.round+1+k.rounds(lead) < due { // one whose speed is not known yet may be fast
 		return decision{reason: fmt.Sprintf("training; the next commit is due at round %d", due)}
 	}
-	return decision{choice: beginCommit, round: min(max(due, soonest), k.final), reason: fmt.Sprintf("a commit is due every %d rounds", j.commitEvery)}
+	return decision{choice: beginCommit, round: max(due, j.soonest()), reason: fmt.Sprintf("a commit is due every %d rounds", j.commitEvery)}
 }
 
-// rounds returns how many rounds the worker may complete in a time, at least 1 while it is not known how fast it is.
+// soonest returns the earliest round whose commit the worker will hear of in time.
+func (j *jobView) soonest() uint64 {
+	k := j.worker
+	return min(max(k.earliest+k.rounds(margin), j.committed+1), k.final)
+}
+
+// rounds returns how many rounds the worker may complete in a time; 1 while it is not known how fast it is.
 func (k workerView) rounds(d time.Duration) uint64 {
 	if k.roundsPerS <= 0 {
 		return 1

@@ -135,6 +135,8 @@ func editObserved(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool 
 		j.placing = true
 	case "posted":
 		j.begun.posted = true
+	case "ends-there":
+		j.begun.stop = true
 	case "refused":
 		j.begun.refused = number(t, a)
 	case "shards":
@@ -165,7 +167,7 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 
 func render(all []decision) string {
 	names := [...]string{
-		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", commitRound: "commit",
+		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
 		abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running",
 	}
 	var b strings.Builder

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// config is the configuration file.
+type config struct {
+	stateDir    string
+	socket      string
+	group       string
+	node        string
+	cores       int
+	orphanAfter time.Duration
+	logLevel    zapcore.Level
+}
+
+// defaultConfig is what an empty file means.
+func defaultConfig() config {
+	return config{
+		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
+	}
+}
+
+// key is one key of the configuration file.
+type key struct {
+	name    string
+	doc     string
+	initial string // the default, for people
+	allowed string // for messages
+	set     func(c *config, text string) error
+}
+
+// keys is every key, in the order of the help.
+var keys = []key{
+	{
+		"state_dir", "where everything lies that outlives a restart", "/var/lib/avgpipe", "an absolute path",
+		func(c *config, text string) error { return setPath(&c.stateDir, text) },
+	},
+	{
+		"socket", "where avgpipectl finds the daemon", api.DefaultSocket, "an absolute path",
+		func(c *config, text string) error { return setPath(&c.socket, text) },
+	},
+	{
+		"group", "whose members may use the socket, if it exists", "avgpipe", "a group's name",
+		func(c *config, text string) error { return setText(&c.group, text) },
+	},
+	{
+		"node", "this node's name, for good", "the host's name", "a name",
+		func(c *config, text string) error { return setText(&c.node, text) },
+	},
+	{
+		"cores", "processor cores that jobs compute on; 0 is all", "0", "a number, 0 or more",
+		func(c *config, text string) error {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q is not a number of cores", text)
+			}
+			c.cores = n
+			return nil
+		},
+	},
+	{
+		"orphan_after", "how long workers go on without a daemon", "1h", "a time of at least 1s, such as 90s, 10m or 1h",
+		func(c *config, text string) error {
+			d, err := time.ParseDuration(text)
+			if err != nil || d < time.Second {
+				return fmt.Errorf("%q is not a time of at least 1s", text)
+			}
+			c.orphanAfter = d
+			return nil
+		},
+	},
+	{
+		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error",
+		func(c *config, text string) error {
+			switch text {
+			case "debug", "info", "warn", "error":
+				return c.logLevel.UnmarshalText([]byte(text))
+			}
+			return fmt.Errorf("%q is not a level", text)
+		},
+	},
+}
+
+func setPath(to *string, text string) error {
+	if !strings.HasPrefix(text, "/") {
+		return fmt.Errorf("%q is not an absolute path", text)
+	}
+	*to = text
+	return nil
+}
+
+func setText(to *string, text string) error {
+	if text == "" {
+		return fmt.Errorf("it is empty")
+	}
+	*to = text
+	return nil
+}
+
+// configHelp lists the keys for the help.
+func configHelp() string {
+	var b strings.Builder
+	for _, k := range keys {
+		fmt.Fprintf(&b, "  %-13s %s (default: %s)\n", k.name, k.doc, k.initial)
+	}
+	return b.String()
+}
+
+// readConfig reads a configuration file. What is wrong with its text is job.Problems.
+func readConfig(path string) (config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return config{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	return parseConfig(path, text)
+}
+
+// parseConfig parses a configuration file strictly: every problem at once, at its line, with what is allowed.
+func parseConfig(path string, text []byte) (config, error) {
+	c := defaultConfig()
+	r := configReader{path: path, lines: strings.Split(string(text), "\n"), seen: map[string]bool{}}
+	file, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return c, r.syntax(err)
+	}
+	for _, document := range file.Docs {
+		r.document(&c, document.Body)
+	}
+	if len(r.problems) > 0 {
+		return c, r.problems
+	}
+	return c, nil
+}
+
+// configReader collects the problems of one file.
+type configReader struct {
+	path     string
+	lines    []string
+	seen     map[string]bool
+	problems job.Problems
+}
+
+func (r *configReader) refuse(line, column int, name, nearest, format string, args ...any) {
+	text := ""
+	if line >= 1 && line <= len(r.lines) {
+		text = strings.TrimSuffix(r.lines[line-1], "\r")
+	}
+	r.problems = append(r.problems, job.Problem{
+		File: r.path, Line: max(line, 1), Column: max(column, 1), Text: text, Key: name, Message: fmt.Sprintf(format, args...), Nearest: nearest,
+	})
+}
+
+// syntax turns an error of the YAML parser into problems.
+func (r *configReader) syntax(err error) error {
+	line, column, message := 1, 1, err.Error()
+	if e, ok := err.(yaml.Error); ok { //nolint:errorlint // the parser returns its own error unwrapped
+		message = e.GetMessage()
+		if at := e.GetToken(); at != nil && at.Position != nil {
+			line, column = at.Position.Line, at.Position.Column
+		}
+	}
+	r.refuse(line, column, "", "", "not YAML: %s", message)
+	return r.problems
+}
+
+func (r *configReader) document(c *config, body ast.Node) {
+	switch n := body.(type) {
+	case nil, *ast.NullNode, *ast.CommentGroupNode:
+	case *ast.MappingNode:
+		for _, pair := range n.Values {
+			r.pair(c, pair)
+		}
+	case *ast.MappingValueNode:
+		r.pair(c, n)
+	default:
+		at := body.GetToken().Position
+		r.refuse(at.Line, at.Column, "", "", "a configuration is a mapping of %s; found %s", strings.Join(keyNames(), ", "), body.Type())
+	}
+}
+
+func (r *configReader) pair(c *config, pair *ast.MappingValueNode) {
+	token := pair.Key.GetToken()
+	name := token.Value
+	for _, k := range keys {
+		if k.name != name {
+			continue
+		}
+		if r.seen[name] {
+			r.refuse(token.Position.Line, token.Position.Column, name, "", "%s is there twice; remove one", name)
+			return
+		}
+		r.seen[name] = true
+		r.value(c, k, pair.Value)
+		return
+	}
+	r.refuse(token.Position.Line, token.Position.Column, name, job.Nearest(name, keyNames()),
+		"unknown key %q; allowed are %s", name, strings.Join(keyNames(), ", "))
+}
+
+func (r *configReader) value(c *config, k key, node ast.Node) {
+	token := node.GetToken()
+	line, column := token.Position.Line, token.Position.Column
+	switch node.(type) {
+	case *ast.StringNode, *ast.IntegerNode:
+		if err := k.set(c, token.Value); err != nil {
+			r.refuse(line, column, k.name, k.initial, "%s: %v; allowed is %s", k.name, err, k.allowed)
+		}
+	default:
+		r.refuse(line, column, k.name, k.initial, "%s wants %s; found %s", k.name, k.allowed, node.Type())
+	}
+}
+
+func keyNames() []string {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.name
+	}
+	return names
+}

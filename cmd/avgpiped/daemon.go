@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// devOrphanAfter ends workers of a --dev daemon that was killed: nobody will adopt them.
+const devOrphanAfter = 5 * time.Second
+
+// daemonOptions are the flags of the program.
+type daemonOptions struct {
+	config string
+	dev    bool
+}
+
+// runDaemon runs the daemon until ctx ends.
+func runDaemon(ctx context.Context, o daemonOptions, out io.Writer) error {
+	switch {
+	case o.dev && o.config != "":
+		return &usageError{errors.New("--dev has a configuration of its own; drop --config or --dev")}
+	case o.dev:
+		return runDev(ctx, out)
+	case o.config == "":
+		return &usageError{errors.New("say how to run: --config FILE for a service, --dev to try it; see avgpiped --help")}
+	}
+	c, err := readConfig(o.config)
+	if err != nil {
+		var problems job.Problems
+		if errors.As(err, &problems) {
+			err = fmt.Errorf("the configuration is refused\n%w", err)
+		}
+		return &usageError{err}
+	}
+	log := newLog(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), out, c.logLevel)
+	return runNode(ctx, c, log, nil)
+}
+
+// runDev runs a node whose state goes with it.
+func runDev(ctx context.Context, out io.Writer) (err error) {
+	dir, err := os.MkdirTemp("", "avgpiped-dev-")
+	if err != nil {
+		return fmt.Errorf("make the temporary state directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	c := defaultConfig()
+	c.stateDir, c.socket, c.orphanAfter = dir, filepath.Join(dir, "avgpiped.sock"), devOrphanAfter
+	encoding := zap.NewDevelopmentEncoderConfig()
+	encoding.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+	log := newLog(zapcore.NewConsoleEncoder(encoding), out, c.logLevel)
+	return runNode(ctx, c, log, func() {
+		fmt.Fprintf(out, "avgpiped --dev is ready; its state goes with it. In another shell:\n\n"+ //nolint:errcheck // for show
+			"  export AVGPIPE_SOCKET=%s\n  avgpipectl submit JOB.yaml --watch\n\n", c.socket)
+	})
+}
+
+func newLog(encoder zapcore.Encoder, out io.Writer, level zapcore.Level) *zap.Logger {
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level))
+}
+
+// runNode runs the node that a configuration describes. Its workers are this program again.
+func runNode(ctx context.Context, c config, log *zap.Logger, ready func()) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program, which the workers run: %w", err)
+	}
+	cores, err := node.AvailableCores()
+	if err != nil {
+		return err
+	}
+	if c.cores > len(cores) {
+		return &usageError{fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))}
+	}
+	if c.cores > 0 {
+		cores = cores[:c.cores]
+	}
+	return node.Run(ctx, node.Config{
+		StateDir: c.stateDir, Socket: c.socket, Group: c.group, NodeID: c.node, Cores: cores,
+		WorkerCommand: []string{self, "worker"}, OrphanAfter: c.orphanAfter, Version: version, Log: log, OnReady: ready,
+	})
+}

@@ -1,0 +1,122 @@
+// Avgpiped is the daemon that hosts training jobs: it keeps their state, starts and watches their workers, and answers
+// avgpipectl on a unix socket.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is stamped by the Makefile.
+var version = "unknown"
+
+// Exit codes. The unit file holds systemd to exitUsage: a refused configuration is refused again.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the program without its process.
+func run(ctx context.Context, arguments []string, out, messages io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(arguments)
+	root.SetOut(out)
+	root.SetErr(messages)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintln(messages, "avgpiped:", err) //nolint:errcheck // nowhere left to say it
+	return exitCode(err)
+}
+
+// usageError is an error of whoever started the program.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// exitCoder is an error that knows its exit code.
+type exitCoder interface{ ExitCode() int }
+
+func (e *usageError) ExitCode() int { return exitUsage }
+
+func exitCode(err error) int {
+	var coder exitCoder
+	if errors.As(err, &coder) {
+		return coder.ExitCode()
+	}
+	return exitFailed
+}
+
+func newRootCommand() *cobra.Command {
+	var o daemonOptions
+	cmd := &cobra.Command{
+		Use:   "avgpiped (--config FILE | --dev)",
+		Short: "Host training jobs on this machine",
+		Long: `Avgpiped hosts training jobs on this machine. It keeps their state, starts and watches their workers,
+makes their averaged weights durable, and answers avgpipectl on a unix socket.
+
+SIGTERM or SIGINT ends it in order: every job commits the round it is in, the workers end, and the jobs
+resume when it is started again. A second signal ends it at once; workers then train on until the next
+start adopts them, or for orphan_after.
+
+Configuration file (YAML; every key has a default):
+` + configHelp() + `
+Exit codes:
+  0  it was told to end and did
+  1  it failed; the last line of its log says why
+  2  the flags or the configuration file are not usable`,
+		Example: `  avgpiped --dev
+  avgpiped --config /etc/avgpipe/avgpiped.yaml`,
+		Args:          usageArguments(cobra.NoArgs),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return runDaemon(cmd.Context(), o, cmd.ErrOrStderr()) },
+	}
+	cmd.Flags().StringVar(&o.config, "config", "", "configuration file")
+	cmd.Flags().BoolVar(&o.dev, "dev", false, "one node whose state is in a temporary directory and goes with it")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	cmd.CompletionOptions.HiddenDefaultCmd = true
+	cmd.AddCommand(newVersionCommand(), newWorkerCommand(), newGenerateCommand())
+	return cmd
+}
+
+// usageArguments makes an error about arguments a usage error.
+func usageArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, arguments []string) error {
+		if err := check(cmd, arguments); err != nil {
+			return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  usageArguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "avgpiped %s (%s %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}

@@ -1,0 +1,365 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// act is one choice being carried out. It may block; it touches nothing of the coordinator but through the change that it
+// returns.
+type act struct {
+	node     *node
+	job      *elastic.Job
+	spec     *spec
+	decision decision
+	worker   *worker                   // the job's; nil: none
+	cores    []int                     // of place
+	shards   map[int]control.ShardInfo // of commitRound, by stage
+	began    time.Time                 // of commitRound
+}
+
+// run carries the choice out. The change is applied whether or not there is an error.
+func (a *act) run(ctx context.Context) (func(*observed), error) {
+	switch a.decision.choice {
+	case place:
+		return a.place(ctx)
+	case beginCommit:
+		return nil, a.propose(ctx, &elastic.BeginCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
+	case postCommit:
+		return a.postCommit(ctx)
+	case dropCommit:
+		return nil, a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
+	case commitRound:
+		return a.commitRound(ctx)
+	case setRunning:
+		return nil, a.propose(ctx, &elastic.SetState{
+			Job: a.job.ID, Generation: a.job.Generation, State: elastic.Running, Reason: a.runningReason(),
+		})
+	case abortWorker:
+		return a.abort(ctx)
+	case killWorker:
+		return a.kill()
+	case endJob:
+		return a.end(ctx)
+	case wait:
+	}
+	return nil, nil
+}
+
+func (a *act) propose(ctx context.Context, c elastic.Command) error {
+	_, err := a.node.raft.Apply(ctx, c)
+	return err
+}
+
+// runningReason says where training began.
+func (a *act) runningReason() string {
+	if a.job.Generation == 1 {
+		return "training"
+	}
+	return "training; " + a.job.Reason
+}
+
+// postCommit asks the worker for its shards.
+func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
+	d, began := a.decision, time.Now()
+	answer, err := a.worker.client.commit(ctx, control.CommitRequest{Generation: a.job.Generation, Round: d.round, Stop: d.stop})
+	if err != nil {
+		return nil, fmt.Errorf("commit round %d: %w", d.round, err)
+	}
+	if !answer.Accepted {
+		return func(o *observed) { o.refused[d.round] = max(answer.Earliest, 1) }, nil
+	}
+	return func(o *observed) {
+		o.posted, o.began = d.round, began
+		if d.stop {
+			o.stopAt = d.round
+		}
+	}, nil
+}
+
+// commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
+func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
+	round := a.decision.round
+	m, err := assemble(a.job, a.node.id, int(a.spec.Job.Stages), round, a.shards)
+	if err != nil {
+		give := a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
+		return nil, errors.Join(err, give)
+	}
+	err = a.propose(ctx, &elastic.CommitRound{
+		Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: a.spec.Job.Center.Keep,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("commit round %d: %w", round, err)
+	}
+	took := time.Since(a.began)
+	a.node.say(a.job.ID, "round committed", zap.Uint64("round", round), zap.Duration("took", took), zap.Uint64("samples", m.SamplesSeen))
+	return func(o *observed) {
+		o.took = max(o.took, took)
+		o.deaths = 0
+		for r := range o.shards {
+			if r <= round {
+				delete(o.shards, r)
+			}
+		}
+		clear(o.refused)
+	}, a.collect(ctx, round)
+}
+
+// collect deletes shards of rounds before one, but for those that a committed round or an export still needs.
+func (a *act) collect(ctx context.Context, before uint64) error {
+	store, err := a.node.store(a.job.ID)
+	if err != nil {
+		return err
+	}
+	now, err := a.node.raft.State().Job(a.job.ID)
+	if err != nil {
+		return err
+	}
+	keep := a.node.pinned()
+	for _, m := range now.Committed {
+		keep = append(keep, digests(m)...)
+	}
+	if _, err := store.Collect(ctx, keep, before); err != nil {
+		return fmt.Errorf("job %s: delete old shards: %w", a.job.ID, err)
+	}
+	return nil
+}
+
+func digests(m *elastic.Manifest) []elastic.Digest {
+	all := make([]elastic.Digest, len(m.Shards))
+	for k, s := range m.Shards {
+		all[k] = s.Digest
+	}
+	return all
+}
+
+// assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.
+func assemble(j *elastic.Job, node string, stages int, round uint64, shards map[int]control.ShardInfo) (*elastic.Manifest, error) {
+	m := &elastic.Manifest{Job: j.ID, Generation: j.Generation, Round: round, Stages: stages}
+	for k := range stages {
+		s, ok := shards[k]
+		if !ok {
+			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
+		}
+		m.Shards = append(m.Shards, elastic.ShardRef{Stage: k, Digest: elastic.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{node}})
+		cursors := make([]elastic.Cursor, len(s.Cursors))
+		for i, c := range s.Cursors {
+			cursors[i] = elastic.Cursor(c)
+		}
+		if k == 0 {
+			m.Cursors = cursors
+		}
+		for i := range max(len(cursors), len(m.Cursors)) {
+			if i >= len(cursors) || i >= len(m.Cursors) || cursors[i] != m.Cursors[i] {
+				return nil, fmt.Errorf("job %s round %d: stages 0 and %d were cut at different places of the data: %v and %v",
+					j.ID, round, k, m.Cursors, cursors)
+			}
+		}
+	}
+	meta := shards[stages-1].Meta // the last stage knows the loss
+	m.SamplesSeen = meta.SamplesSeen
+	var err error
+	if m.Meta, err = json.Marshal(meta); err != nil {
+		return nil, fmt.Errorf("job %s round %d: encode its meta: %w", j.ID, round, err)
+	}
+	return m, nil
+}
+
+// abort tells the worker to end. One that does not listen is killed a little later.
+func (a *act) abort(ctx context.Context) (func(*observed), error) {
+	a.node.say(a.job.ID, "ending the worker", zap.String("reason", a.decision.reason))
+	err := a.worker.client.abort(ctx)
+	if err != nil {
+		err = fmt.Errorf("end the worker: %w", err)
+	}
+	return func(o *observed) {
+		if o.phase != exited {
+			o.phase, o.abortedAt = aborted, time.Now()
+		}
+	}, err
+}
+
+func (a *act) kill() (func(*observed), error) {
+	a.node.say(a.job.ID, "killing the worker", zap.Int("process", a.worker.process.pid), zap.String("reason", a.decision.reason))
+	err := a.worker.process.kill()
+	return func(o *observed) {
+		o.killed = a.decision.reason
+		o.quiet = time.Now().Add(afterFail) // its end is noticed before
+	}, err
+}
+
+// end records that the job is over, with the worker's last status beside it.
+func (a *act) end(ctx context.Context) (func(*observed), error) {
+	d := a.decision
+	final := a.finalStatus(ctx)
+	var c elastic.Command = &elastic.EndJob{
+		Job: a.job.ID, Generation: a.job.Generation, State: elastic.JobState(d.state), Reason: d.reason, At: time.Now(),
+	}
+	if d.state == api.Cancelled {
+		c = &elastic.CancelJob{Job: a.job.ID, Reason: d.reason, At: time.Now()}
+	}
+	if err := a.propose(ctx, c); err != nil {
+		return nil, err
+	}
+	a.node.say(a.job.ID, "job "+string(d.state), zap.String("reason", d.reason))
+	return func(o *observed) {
+		if final != nil {
+			o.status = final
+		}
+	}, nil
+}
+
+// finalStatus asks a living worker once more and keeps the answer for after a restart; nil without one.
+func (a *act) finalStatus(ctx context.Context) *control.Status {
+	dir := jobDir(a.node.config.StateDir, a.job.ID)
+	var last *control.Status
+	if a.worker != nil && a.worker.process.alive() {
+		if s, err := a.worker.client.status(ctx); err == nil && s.Generation == a.job.Generation {
+			last = &s
+		}
+	}
+	if last == nil {
+		last = a.node.lastStatus(a.job.ID)
+	}
+	if last == nil {
+		return nil
+	}
+	text, err := json.Marshal(last)
+	if err == nil {
+		err = checkpoint.WriteFile(checkpoint.OS, statusPath(dir), text, 0o640)
+	}
+	if err != nil { // for show only: the job is what Raft says it is
+		a.node.log.Warn("keep the last status", zap.String("job", a.job.ID), zap.Error(err))
+	}
+	return last
+}
+
+// place begins the job's next generation: its worker resumes from the newest committed round whose shards are whole.
+func (a *act) place(ctx context.Context) (func(*observed), error) {
+	dir := jobDir(a.node.config.StateDir, a.job.ID)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	from, reason, err := a.chooseRound(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.collect(ctx, math.MaxUint64); err != nil { // nothing is being committed
+		return nil, err
+	}
+	where, err := json.Marshal(placement{Node: a.node.id, Cores: a.cores})
+	if err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	result, err := a.node.raft.Apply(ctx, &elastic.BeginGeneration{
+		Job: a.job.ID, Generation: a.job.Generation, Placement: where, Reason: reason,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	a.node.say(a.job.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
+	w, err := startWorker(a.node.config.WorkerCommand, a.assignment(dir, result.Generation, from))
+	if err != nil {
+		return func(o *observed) {
+			o.worker, o.phase, o.cause = nil, exited, err.Error()
+			o.die(time.Now())
+		}, err
+	}
+	return func(o *observed) {
+		o.begin(w, loading, time.Now())
+		a.node.follow(ctx, w)
+	}, nil
+}
+
+// chooseRound returns the newest committed round whose shards are whole, nil for the beginning, and the reason of the
+// placement. Damaged rounds are discarded, each named in the reason.
+func (a *act) chooseRound(ctx context.Context) (*elastic.Manifest, string, error) {
+	store, err := a.node.store(a.job.ID)
+	if err != nil {
+		return nil, "", err
+	}
+	reason := a.decision.reason
+	for {
+		now, err := a.node.raft.State().Job(a.job.ID)
+		if err != nil {
+			return nil, "", err
+		}
+		m := now.LastCommitted()
+		if m == nil {
+			if a.job.Generation > 0 {
+				reason += "; starting over: no round is committed"
+			}
+			return nil, reason, nil
+		}
+		damage, err := verify(ctx, store, m)
+		if err != nil {
+			return nil, "", err
+		}
+		if damage == nil {
+			return m, fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
+		}
+		reason = fmt.Sprintf("round %d was discarded: %v; %s", m.Round, damage, reason)
+		a.node.log.Error("a committed round is damaged", zap.String("job", a.job.ID), zap.Uint64("round", m.Round), zap.Error(damage))
+		a.node.say(a.job.ID, "a committed round is damaged and was discarded", zap.Uint64("round", m.Round), zap.Error(damage))
+		err = a.propose(ctx, &elastic.DiscardRound{Job: a.job.ID, Generation: a.job.Generation, Round: m.Round, Reason: reason})
+		if err != nil {
+			return nil, "", err
+		}
+	}
+}
+
+// verify reads the shards of a round through. damage says what is wrong with the first one that cannot be used; err is of ctx,
+// or of a disk that may answer later.
+func verify(ctx context.Context, store elastic.Store, m *elastic.Manifest) (damage, err error) {
+	for _, s := range m.Shards {
+		bytes, err := store.Verify(ctx, s.Digest)
+		var damaged *elastic.DamagedError
+		switch {
+		case errors.As(err, &damaged), errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("stage %d: %w", s.Stage, err), nil
+		case err != nil:
+			return nil, fmt.Errorf("job %s round %d stage %d: %w", m.Job, m.Round, s.Stage, err)
+		case bytes != s.Bytes:
+			return fmt.Errorf("stage %d: shard %s has %d bytes, expected %d", s.Stage, s.Digest, bytes, s.Bytes), nil
+		}
+	}
+	return nil, nil
+}
+
+// assignment tells a worker everything.
+func (a *act) assignment(dir string, generation uint64, from *elastic.Manifest) control.Assignment {
+	places := make([]control.StagePlace, a.spec.Job.Stages)
+	for k := range places {
+		places[k].Node = a.node.id
+	}
+	out := control.Assignment{
+		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
+		Job: a.spec.Job, Stages: places, Schedule: a.spec.Job.Schedule, Plan: a.spec.Plan, Cores: a.cores,
+		OrphanAfter: a.node.config.OrphanAfter,
+	}
+	if from == nil {
+		return out
+	}
+	r := &control.Restore{Round: from.Round, Meta: from.Meta}
+	for _, s := range from.Shards {
+		r.Shards = append(r.Shards, string(s.Digest))
+	}
+	for _, c := range from.Cursors {
+		r.Cursors = append(r.Cursors, control.Cursor(c))
+	}
+	r.Data = roundMeta(from).DataDigest
+	out.Restore = r
+	return out
+}

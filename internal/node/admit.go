@@ -1,0 +1,266 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// admission checks one submitted job file. Every step that can run runs, so that its author sees all problems at once.
+type admission struct {
+	cores    int // of the node
+	user     data.User
+	job      *job.Job
+	at       *job.Positions
+	model    *model.Model // nil when it cannot be built
+	problems job.Problems
+	spec     spec
+}
+
+// admit parses, checks and resolves a job file for a node with so many cores, with the rights of the user who submits it.
+// A refused one is an *api.Error with every problem. Nothing is stored.
+func admit(ctx context.Context, r api.SubmitRequest, user data.User, cores int) (*spec, error) {
+	if !filepath.IsAbs(r.Base) {
+		return nil, api.Errorf(http.StatusBadRequest, "submit %s: base %q is not an absolute path", r.File, r.Base)
+	}
+	j, at, err := job.Parse(r.File, []byte(r.Source), r.Set, environment(r.Env))
+	if err != nil {
+		var problems job.Problems
+		if errors.As(err, &problems) {
+			return nil, api.Refused(problems)
+		}
+		return nil, fmt.Errorf("submit %s: %w", r.File, err)
+	}
+	j.Absolute(r.Base)
+	a := &admission{cores: cores, user: user, job: j, at: at, spec: spec{Version: specVersion}}
+	a.checkModel()
+	if a.model != nil {
+		a.checkCounts()
+		a.checkSequence()
+	}
+	if err := a.checkData(ctx); err != nil {
+		return nil, err
+	}
+	if len(a.problems) > 0 {
+		return nil, api.Refused(a.problems)
+	}
+	a.spec.Job = *j
+	return &a.spec, nil
+}
+
+// environment is what a job file may refer to: the submitter's variables, never the daemon's.
+func environment(variables map[string]string) job.Environment {
+	return job.Environment{
+		Lookup: func(name string) (string, bool) {
+			v, ok := variables[name]
+			return v, ok
+		},
+		Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Methods(),
+	}
+}
+
+func (a *admission) refuse(key, nearest, format string, args ...any) {
+	a.problems = append(a.problems, a.at.Problem(key, fmt.Sprintf(format, args...), nearest))
+}
+
+func (a *admission) warn(format string, args ...any) {
+	a.spec.Warnings = append(a.spec.Warnings, fmt.Sprintf(format, args...))
+}
+
+// checkModel builds the model, from the file or from the directory to start from.
+func (a *admission) checkModel() {
+	if a.job.Model.From != "" {
+		a.checkFrom()
+		return
+	}
+	m, err := model.Build(a.job.Model.Family, a.job.Model.Config)
+	var field *model.FieldError
+	switch {
+	case err == nil:
+		a.built(m)
+	case !errors.As(err, &field):
+		a.refuse("model.config", "", "%v", err)
+	case field.Unknown:
+		a.problems = append(a.problems, a.at.UnknownKey("model.config."+field.Field, fieldNames(a.job.Model.Family)))
+	default:
+		a.refuse("model.config."+field.Field, field.Nearest, "model.config.%s is %v; allowed is %s", field.Field, field.Found, field.Allowed)
+	}
+}
+
+func fieldNames(family string) []string {
+	var names []string
+	for _, f := range model.Fields(family) {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// checkFrom reads the config of the model to start from. Its weights are only looked at: the worker verifies them.
+func (a *admission) checkFrom() {
+	from := a.job.Model.From
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		path := filepath.Join(from, name)
+		if err := a.access(path); err != nil {
+			a.refuse("model.from", "", "model.from: %v; it is a directory with config.json and model.safetensors", err)
+			return
+		}
+	}
+	config, err := os.ReadFile(filepath.Join(from, "config.json"))
+	if err != nil {
+		a.refuse("model.from", "", "model.from: %v", err)
+		return
+	}
+	m, err := model.FromHuggingFace(config)
+	if err != nil {
+		a.refuse("model.from", "", "model.from: %s: %v", filepath.Join(from, "config.json"), err)
+		return
+	}
+	if m.Family != a.job.Model.Family {
+		a.refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", a.job.Model.Family, from, m.Family)
+		return
+	}
+	a.built(m)
+}
+
+func (a *admission) built(m *model.Model) {
+	a.model = m
+	a.spec.Layers, a.spec.Parameters = len(m.Layers), m.Weights()
+	if m.Vocabulary() < data.Vocabulary {
+		a.refuse("model.config.vocab_size", strconv.Itoa(data.Vocabulary),
+			"the model has %d token ids, the tokenizer %s makes %d", m.Vocabulary(), a.job.Data.Tokenizer, data.Vocabulary)
+	}
+}
+
+// checkCounts resolves what is automatic and proves the plan.
+func (a *admission) checkCounts() {
+	layers := len(a.model.Layers)
+	if k := int(a.job.Stages); k > layers {
+		a.refuse("stages", strconv.Itoa(layers), "%d stages for a model of %d layers; every stage needs a layer, so at most %d fit", k, layers, layers)
+		return
+	}
+	counts, why := job.Resolve(a.job, job.Facts{Cores: a.cores, Layers: layers})
+	if n := int(a.job.Devices.CPU.Count); n > 0 && n < counts.Stages {
+		a.refuse("devices.cpu.count", strconv.Itoa(counts.Stages),
+			"devices.cpu.count is %d for %d stages; every stage computes on a device of its own", n, counts.Stages)
+		return
+	}
+	a.job.Stages, a.job.Pipelines, a.job.MicroBatches = job.Count(counts.Stages), job.Count(counts.Pipelines), job.Count(counts.MicroBatches)
+	a.job.Devices.CPU.Count, a.job.Devices.CPU.Threads = job.Count(counts.Devices), job.Count(counts.Threads)
+	a.spec.Why = append(a.spec.Why, why)
+	a.checkPlan(counts)
+	if need := counts.Stages * counts.Threads; need > a.cores {
+		a.warn("the job computes on %d cores (%d stages of %d threads) and the node has %d: they are shared, so it runs slower than it could",
+			need, counts.Stages, counts.Threads, a.cores)
+	}
+	if rounds := a.job.Train.Steps / a.job.Averaging.Tau; a.job.Center.CommitEvery > rounds {
+		a.warn("center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run",
+			a.job.Center.CommitEvery, rounds)
+	}
+	if a.job.Center.Replicas > 1 {
+		a.warn("center.replicas is %d and the cluster has 1 node: there is 1 copy of each shard", a.job.Center.Replicas)
+	}
+}
+
+// checkPlan generates and proves the plan, and warns of the bubble that few micro-batches cost.
+func (a *admission) checkPlan(c job.Counts) {
+	plan, why, err := schedule.Generate(a.job.Schedule, schedule.Request{Stages: c.Stages, MicroBatches: c.MicroBatches})
+	if err != nil {
+		a.refuse("schedule", "", "%v", err)
+		return
+	}
+	if err := schedule.Check(plan, c.MicroBatches, schedule.Limits{}); err != nil {
+		a.refuse("schedule", "", "%v", err)
+		return
+	}
+	a.spec.Plan = plan.Lines()
+	a.spec.Why = append(a.spec.Why, "schedule "+a.job.Schedule+": "+why)
+	if c.MicroBatches >= c.Stages {
+		return
+	}
+	// A backward costs about twice a forward: two matrix products for each one.
+	timed, err := schedule.Simulate(plan, schedule.Uniform(c.Stages, 1, 2, 0))
+	if err != nil {
+		a.refuse("schedule", "", "%v", err)
+		return
+	}
+	a.warn("micro_batches is %d, fewer than the %d stages: %.0f%% of a pipeline's time is bubble; other pipelines fill a part of it",
+		c.MicroBatches, c.Stages, 100*timed.Bubble)
+}
+
+// checkSequence resolves the length of a sample.
+func (a *admission) checkSequence() {
+	longest := a.model.Sequence()
+	switch n := a.job.Data.Sequence; {
+	case n == 0:
+		a.job.Data.Sequence = longest
+	case n > longest:
+		a.refuse("data.sequence", strconv.Itoa(longest), "data.sequence is %d tokens; the model has %d positions", n, longest)
+	}
+}
+
+// checkData lists the data. An error is of the daemon or of ctx, not of the file.
+func (a *admission) checkData(ctx context.Context) error {
+	access := data.Access(a.user)
+	sequence := max(a.job.Data.Sequence, 1)
+	listing, err := data.List(ctx, data.Config{
+		Files: a.job.Data.Files, Format: a.job.Data.Format, Tokenizer: a.job.Data.Tokenizer,
+		Sequence: sequence, Holdout: a.job.Data.Holdout, Seed: a.job.Seed,
+		Access: func(path string) error {
+			if err := access(path); err != nil {
+				return err
+			}
+			return readableHere(path)
+		},
+	})
+	var problem *data.Error
+	switch {
+	case errors.As(err, &problem):
+		a.refuse(problem.Key, problem.Nearest, "%s: %v", problem.Key, problem.Err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("submit: %w", err)
+	}
+	a.spec.Warnings = append(a.spec.Warnings, listing.Skipped.Notes()...)
+	var bytes int64
+	for _, f := range listing.Files {
+		bytes += f.Bytes
+	}
+	samples := bytes / int64(sequence+1)
+	if samples < 2 {
+		a.refuse("data.files", "", "the data has %d bytes; a sample to train on and one to evaluate on take %d", bytes, 2*(sequence+1))
+		return nil
+	}
+	if round := int64(a.job.Train.Batch) * int64(a.job.Pipelines) * int64(a.job.Averaging.Tau); samples < round {
+		a.warn("the data has about %d samples of %d tokens, fewer than the %d of one round: samples repeat within it", samples, sequence, round)
+	}
+	return nil
+}
+
+// access reports why the submitting user, or the daemon, may not read a path.
+func (a *admission) access(path string) error {
+	if err := data.Readable(path, a.user); err != nil {
+		return err
+	}
+	return readableHere(path)
+}
+
+// readableHere reports why this process may not read a path.
+func readableHere(path string) error {
+	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("the daemon (user %d) cannot read %s: %w", os.Geteuid(), path, err)
+	}
+	return nil
+}

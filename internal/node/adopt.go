@@ -1,0 +1,73 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+)
+
+// adopt finds the workers that an earlier daemon left. Those of a job's current generation are watched from here on; all
+// others are killed, since nothing that they compute can be committed any more. It runs before the coordinator.
+func (n *node) adopt(ctx context.Context) error {
+	root := filepath.Join(n.config.StateDir, "jobs")
+	if err := os.MkdirAll(root, 0o750); err != nil {
+		return fmt.Errorf("adopt workers: %w", err)
+	}
+	found, err := findWorkers(root)
+	if err != nil {
+		return err
+	}
+	state := n.raft.State()
+	for dir, processes := range found {
+		id := filepath.Base(dir)
+		current := n.current(ctx, state, id, dir, processes)
+		for _, p := range processes {
+			if p != current {
+				n.log.Warn("killing a worker that no job needs", zap.String("job", id), zap.Int("process", p.pid))
+				if err := p.kill(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// current adopts the one process, if any, that is the worker of the job's current generation, and returns it.
+func (n *node) current(ctx context.Context, state *elastic.State, id, dir string, processes []process) process {
+	j, err := state.Job(id)
+	if err != nil || j.State != elastic.Starting && j.State != elastic.Running {
+		return process{}
+	}
+	client := newWorkerClient(dir)
+	defer client.close()
+	s, err := client.status(ctx)
+	if err != nil || s.JobID != id || s.Generation != j.Generation {
+		n.log.Warn("a worker is not adopted", zap.String("job", id), zap.Uint64("generation", j.Generation),
+			zap.Uint64("its", s.Generation), zap.Error(err))
+		return process{}
+	}
+	for _, p := range processes {
+		if p.pid != s.PID {
+			continue
+		}
+		n.say(id, "adopted the worker of an earlier daemon", zap.Int("process", p.pid), zap.Uint64("generation", s.Generation))
+		w := newWorker(id, s.Generation, dir, p)
+		o := n.job(id)
+		now := time.Now()
+		o.begin(w, loading, now)
+		o.take(report{worker: w, status: &s}, now)
+		n.follow(ctx, w)
+		return p
+	}
+	return process{}
+}
+
+// statusPath is where the last status of a job's last worker is kept.
+func statusPath(dir string) string { return filepath.Join(dir, "status.json") }

@@ -1,0 +1,246 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+var _ server.Backend = (*node)(nil)
+
+// Submit implements server.Backend.
+func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.SubmitResponse, error) {
+	var none api.SubmitResponse
+	n.mu.Lock()
+	stopping := n.stopping
+	n.mu.Unlock()
+	if stopping {
+		return none, api.Errorf(http.StatusServiceUnavailable, "submit %s: the daemon is stopping", r.File)
+	}
+	user := data.User{UID: uint32(peer.UID)}
+	for _, g := range peer.GIDs {
+		user.GIDs = append(user.GIDs, uint32(g))
+	}
+	s, err := admit(ctx, r, user, len(n.config.Cores))
+	if err != nil {
+		return none, err
+	}
+	encoded, err := encodeSpec(s)
+	if err != nil {
+		return none, err
+	}
+	result, err := n.raft.Apply(ctx, &elastic.SubmitJob{
+		Name: s.Job.Name, Source: r.Source, File: r.File, Set: r.Set, Base: r.Base, Owner: uint32(peer.UID),
+		Submitted: time.Now(), Spec: encoded,
+	})
+	if err != nil {
+		return none, fmt.Errorf("submit %s: %w", r.File, err)
+	}
+	if err := os.MkdirAll(jobDir(n.config.StateDir, result.Job), 0o750); err != nil {
+		return none, fmt.Errorf("submit %s: job %s is recorded, but its directory cannot be made: %w", r.File, result.Job, err)
+	}
+	n.say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
+		zap.Strings("choices", s.Why), zap.Strings("warnings", s.Warnings))
+	return api.SubmitResponse{ID: result.Job, Warnings: append([]string{}, s.Warnings...)}, nil
+}
+
+// Jobs implements server.Backend.
+func (n *node) Jobs(context.Context) ([]api.JobStatus, error) {
+	var all []api.JobStatus
+	for _, j := range n.raft.State().Jobs() {
+		all = append(all, n.describe(j))
+	}
+	return all, nil
+}
+
+// Job implements server.Backend.
+func (n *node) Job(_ context.Context, ref string) (api.JobStatus, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return api.JobStatus{}, err
+	}
+	return n.describe(j), nil
+}
+
+// find returns the job with an id, or the only one with a name.
+func (n *node) find(ref string) (*elastic.Job, error) {
+	state := n.raft.State()
+	if j, err := state.Job(ref); err == nil {
+		return j, nil
+	}
+	var found []*elastic.Job
+	var ids, names []string
+	for _, j := range state.Jobs() {
+		names = append(names, fmt.Sprintf("%s (%s)", j.ID, j.Name))
+		if j.Name == ref {
+			found = append(found, j)
+			ids = append(ids, j.ID)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return nil, api.Errorf(http.StatusConflict, "%d jobs are named %q; say which one by its id: %s", len(found), ref, strings.Join(ids, ", "))
+	case len(names) == 0:
+		return nil, api.Errorf(http.StatusNotFound, "no job %q: no job was submitted yet", ref)
+	}
+	return nil, api.Errorf(http.StatusNotFound, "no job %q; there are %s", ref, strings.Join(names[max(0, len(names)-10):], ", "))
+}
+
+// Cancel implements server.Backend.
+func (n *node) Cancel(ctx context.Context, ref string) (api.JobStatus, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return api.JobStatus{}, err
+	}
+	_, err = n.raft.Apply(ctx, &elastic.RequestCancel{Job: j.ID, Reason: "cancelling"})
+	switch {
+	case errors.Is(err, elastic.ErrEnded):
+		return api.JobStatus{}, api.Errorf(http.StatusConflict, "cancel job %s: it is %s already", j.ID, j.State)
+	case err != nil:
+		return api.JobStatus{}, fmt.Errorf("cancel job %s: %w", j.ID, err)
+	}
+	n.say(j.ID, "somebody asked to cancel the job")
+	return n.Job(ctx, j.ID)
+}
+
+// Log implements server.Backend.
+func (n *node) Log(_ context.Context, ref string) (io.ReadCloser, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(control.LogPath(jobDir(n.config.StateDir, j.ID)))
+	if err != nil {
+		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
+	}
+	return f, nil
+}
+
+// Model implements server.Backend.
+func (n *node) Model(ctx context.Context, ref string, w io.Writer) (err error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return err
+	}
+	m := n.pin(j.ID)
+	if m == nil {
+		return api.Errorf(http.StatusConflict, "job %s has no committed round yet, so there is no model; it is %s", j.ID, j.State)
+	}
+	defer n.unpin(m)
+	built, err := n.buildModel(j)
+	if err != nil {
+		return err
+	}
+	store, err := n.store(j.ID)
+	if err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(jobDir(n.config.StateDir, j.ID), "export-")
+	if err != nil {
+		return fmt.Errorf("export job %s: %w", j.ID, err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	dir := filepath.Join(temp, "model")
+	if err := export.Write(ctx, dir, built, store, digests(m)); err != nil {
+		return fmt.Errorf("export job %s round %d: %w", j.ID, m.Round, err)
+	}
+	return writeTar(dir, w)
+}
+
+// buildModel makes the model that a job trains.
+func (n *node) buildModel(j *elastic.Job) (*model.Model, error) {
+	n.mu.Lock()
+	s, err := n.spec(j)
+	n.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if s.Job.Model.From == "" {
+		return model.Build(s.Job.Model.Family, s.Job.Model.Config)
+	}
+	config, err := os.ReadFile(filepath.Join(s.Job.Model.From, export.ConfigFile))
+	if err != nil {
+		return nil, fmt.Errorf("export job %s: %w", j.ID, err)
+	}
+	return model.FromHuggingFace(config)
+}
+
+// pin returns the job's last committed round, whose shards stay until unpin; nil without one.
+func (n *node) pin(id string) *elastic.Manifest {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	j, err := n.raft.State().Job(id) // under the lock: collect reads the pins after the state
+	if err != nil || j.LastCommitted() == nil {
+		return nil
+	}
+	m := j.LastCommitted()
+	for _, d := range digests(m) {
+		n.pins[d]++
+	}
+	return m
+}
+
+func (n *node) unpin(m *elastic.Manifest) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range digests(m) {
+		if n.pins[d]--; n.pins[d] == 0 {
+			delete(n.pins, d)
+		}
+	}
+}
+
+// pinned lists the shards that an export reads now.
+func (n *node) pinned() []elastic.Digest {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := make([]elastic.Digest, 0, len(n.pins))
+	for d := range n.pins {
+		all = append(all, d)
+	}
+	return all
+}
+
+// Nodes implements server.Backend.
+func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
+	jobs := []string{}
+	n.mu.Lock()
+	for id, o := range n.jobs {
+		if o.phase != absent && o.phase != exited {
+			jobs = append(jobs, id)
+		}
+	}
+	n.mu.Unlock()
+	devices := make([]string, len(n.config.Cores))
+	for i, c := range n.config.Cores {
+		devices[i] = fmt.Sprintf("cpu core %d", c)
+	}
+	return []api.NodeStatus{{
+		ID: n.id, Address: n.config.Socket, Leader: n.raft.IsLeader(), Version: n.config.Version, Cores: len(n.config.Cores),
+		Devices: devices, Jobs: jobs, UptimeS: time.Since(n.started).Seconds(),
+	}}, nil
+}
+
+// Version implements server.Backend.
+func (n *node) Version() api.VersionInfo {
+	return api.VersionInfo{Version: n.config.Version, Go: runtime.Version(), Node: n.id}
+}

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// Config configures a node.
+type Config struct {
+	// StateDir holds everything that outlives a restart. It is made when it is missing. Its path must be short: each job's
+	// worker has a unix socket below it.
+	StateDir string
+	// Socket is where the API listens.
+	Socket string
+	// Group may use the socket when it exists. Default avgpipe.
+	Group string
+	// NodeID names the node for good; the first start writes it down. Default: the host's name.
+	NodeID string
+	// Cores are the processor cores that jobs compute on. Default: all that the process may use.
+	Cores []int
+	// WorkerCommand starts a worker; --assignment FILE is appended. Required.
+	WorkerCommand []string
+	// OrphanAfter is how long a worker goes on without a daemon. Default 1 h: long enough for an upgrade that goes wrong, short
+	// enough that a machine given up is idle the same day.
+	OrphanAfter time.Duration
+	// Version is the program's, for people.
+	Version string
+	// Log is the daemon's log. Required.
+	Log *zap.Logger
+	// OnReady is called when the API answers. Nil: nobody waits for it.
+	OnReady func()
+}
+
+// withDefaults fills in what is not set.
+func (c Config) withDefaults() (Config, error) {
+	if c.Group == "" {
+		c.Group = "avgpipe"
+	}
+	if c.OrphanAfter == 0 {
+		c.OrphanAfter = time.Hour
+	}
+	if len(c.Cores) == 0 {
+		cores, err := AvailableCores()
+		if err != nil {
+			return c, err
+		}
+		c.Cores = cores
+	}
+	var err error
+	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
+		return c, fmt.Errorf("state directory %q: %w", c.StateDir, err)
+	}
+	return c, nil
+}
+
+// Validate reports the first field that does not fit.
+func (c Config) Validate() error {
+	longest := control.SocketPath(jobDir(c.StateDir, strings.Repeat("9", 9)))
+	switch {
+	case c.StateDir == "":
+		return errors.New("node: no state directory")
+	case c.Socket == "":
+		return errors.New("node: no socket")
+	case len(longest) > server.MaxSocketPath:
+		return fmt.Errorf("node: state directory %s: %d bytes are too long for the workers' sockets below it; at most %d fit",
+			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))
+	case len(c.WorkerCommand) == 0 || c.Log == nil:
+		return errors.New("node: WorkerCommand and Log are required")
+	case c.OrphanAfter < time.Second:
+		return fmt.Errorf("node: OrphanAfter %v: a daemon takes up to a second to come back", c.OrphanAfter)
+	}
+	return nil
+}
+
+// jobDir is the directory of a job.
+func jobDir(state, id string) string { return filepath.Join(state, "jobs", id) }
+
+// AvailableCores lists the cores that this process may use.
+func AvailableCores() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("node: which cores may be used: %w", err)
+	}
+	var cores []int
+	for i := range len(set) * strconv.IntSize {
+		if set.IsSet(i) {
+			cores = append(cores, i)
+		}
+	}
+	return cores, nil
+}

@@ -1,0 +1,215 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+const (
+	round     = 100 * time.Millisecond // the longest pause between two looks; most of what matters wakes the coordinator
+	afterFail = time.Second            // until a choice that could not be carried out is made again
+)
+
+// outcome is how an act ended.
+type outcome struct {
+	job    string
+	change func(*observed) // what it changed; nil: nothing
+	err    error
+}
+
+// coordinate observes, decides and acts until ctx has ended and nothing is left to do. Acts run under beside.
+func (n *node) coordinate(ctx, beside context.Context) {
+	ticker := time.NewTicker(round)
+	defer ticker.Stop()
+	asked := ctx.Done()
+	for {
+		n.beat.Store(time.Now().UnixNano())
+		state, changed := n.raft.Changed()
+		idle := n.turn(beside, state, ctx.Err() != nil)
+		if idle && ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ticker.C:
+		case <-asked:
+			asked = nil
+			n.beginStop()
+		case r := <-n.reports:
+			n.observe(r)
+		case o := <-n.outcomes:
+			n.conclude(o)
+		}
+		n.drain()
+	}
+}
+
+// beginStop makes known that the daemon ends, and to systemd how long it may take.
+func (n *node) beginStop() {
+	n.mu.Lock()
+	n.stopping = true
+	bound := time.Duration(0)
+	for _, o := range n.jobs {
+		bound = max(bound, o.stopBound()+abortGrace)
+	}
+	n.mu.Unlock()
+	n.log.Info("stopping: jobs commit the round they are in", zap.Duration("bound", bound))
+	n.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, (bound + 10*time.Second).Microseconds()))
+}
+
+// drain takes in what has come together meanwhile.
+func (n *node) drain() {
+	for {
+		select {
+		case r := <-n.reports:
+			n.observe(r)
+		case o := <-n.outcomes:
+			n.conclude(o)
+		default:
+			return
+		}
+	}
+}
+
+// observe notes a report, unless it is of a worker that has been replaced.
+func (n *node) observe(r report) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o := n.job(r.worker.job)
+	if o.worker != r.worker {
+		return
+	}
+	o.take(r, time.Now())
+	if r.exit != nil {
+		n.log.Info("a worker ended", zap.String("job", r.worker.job), zap.Uint64("generation", r.worker.generation),
+			zap.Int("process", r.worker.process.pid), zap.String("how", r.exit.how), zap.String("cause", o.cause))
+	}
+}
+
+// conclude notes how an act ended. What could not be done is decided about again a little later.
+func (n *node) conclude(c outcome) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o := n.job(c.job)
+	o.acting = false
+	if c.change != nil {
+		c.change(o)
+	}
+	if c.err != nil {
+		o.note = c.err.Error()
+		o.quiet = time.Now().Add(afterFail)
+		n.log.Error("could not act", zap.String("job", c.job), zap.Error(c.err))
+	}
+}
+
+// turn decides and begins to act. It reports whether no worker lives and no act runs.
+func (n *node) turn(beside context.Context, state *elastic.State, stopping bool) (idle bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	w := world{now: now, cores: len(n.config.Cores), stopping: stopping}
+	jobs := map[string]*elastic.Job{}
+	for _, j := range state.Jobs() {
+		o := n.job(j.ID)
+		if j.State.Ended() && (o.worker == nil || o.phase == exited) && !o.acting {
+			continue // most jobs, after a while
+		}
+		s, err := n.spec(j)
+		if err != nil {
+			o.note = err.Error()
+			continue
+		}
+		if (stopping || j.Cancelling) && o.stopSince.IsZero() {
+			o.stopSince = now
+		}
+		jobs[j.ID] = j
+		w.jobs = append(w.jobs, o.view(j, s))
+	}
+	free := n.freeCores(jobs)
+	for _, d := range decide(w) {
+		o := n.job(d.job)
+		if o.acting || now.Before(o.quiet) {
+			continue
+		}
+		o.note = d.reason
+		if d.choice != wait {
+			free = n.begin(beside, jobs[d.job], o, d, free)
+		}
+	}
+	return n.idle()
+}
+
+// idle reports whether no worker lives and no act runs. The caller holds the lock.
+func (n *node) idle() bool {
+	for _, o := range n.jobs {
+		if o.acting || o.phase != absent && o.phase != exited {
+			return false
+		}
+	}
+	return true
+}
+
+// begin starts to carry a choice out. It returns the cores that are free after it. The caller holds the lock.
+func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d decision, free []int) []int {
+	o.acting, o.choice = true, d.choice
+	a := act{node: n, job: j, spec: n.specs[j.ID], decision: d, worker: o.worker}
+	switch d.choice {
+	case place:
+		need := a.spec.cores()
+		if own := n.coresOf(j); len(own) == need { // a job that comes back keeps its cores
+			a.cores = own
+		} else if need <= len(free) {
+			a.cores, free = free[:need:need], free[need:]
+		}
+	case commitRound:
+		a.shards = o.shards[d.round]
+		a.began = o.began
+	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, killWorker, endJob:
+	}
+	n.acts.Go(func() {
+		change, err := a.run(beside)
+		select {
+		case n.outcomes <- outcome{job: j.ID, change: change, err: err}:
+		case <-beside.Done():
+		}
+	})
+	return free
+}
+
+// coresOf returns the cores that a placed job is pinned to.
+func (n *node) coresOf(j *elastic.Job) []int {
+	if j.State != elastic.Starting && j.State != elastic.Running {
+		return nil
+	}
+	p, err := readPlacement(j)
+	if err != nil || p.Node != n.id || !subset(p.Cores, n.config.Cores) {
+		return nil
+	}
+	return p.Cores
+}
+
+// freeCores lists the cores that no placed job and no living worker has. The caller holds the lock.
+func (n *node) freeCores(jobs map[string]*elastic.Job) []int {
+	var taken []int
+	for id, j := range jobs {
+		o := n.jobs[id]
+		if o.worker != nil && o.phase != exited || api.State(j.State) == api.Starting || api.State(j.State) == api.Running {
+			if p, err := readPlacement(j); err == nil {
+				taken = append(taken, p.Cores...)
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(n.config.Cores), func(c int) bool { return slices.Contains(taken, c) })
+}
+
+func subset(a, b []int) bool {
+	return !slices.ContainsFunc(a, func(x int) bool { return !slices.Contains(b, x) })
+}

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// daemonLogger marks the daemon's lines in a job's log.
+const daemonLogger = "avgpiped"
+
+// appendLog adds a line of the daemon's to a job's log, as JSON like the worker's own lines. A line is one write to a file
+// that is open for appending, so lines of the two do not mix.
+func appendLog(dir, message string, fields []zap.Field) error {
+	encoder := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig())
+	line, err := encoder.EncodeEntry(zapcore.Entry{Level: zap.InfoLevel, Time: time.Now(), LoggerName: daemonLogger, Message: message}, fields)
+	if err != nil {
+		return fmt.Errorf("encode a line of the job's log: %w", err)
+	}
+	defer line.Free()
+	f, err := openLog(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // every line is its own write, whose error is returned
+	if _, err := f.Write(line.Bytes()); err != nil {
+		return fmt.Errorf("write to the job's log: %w", err)
+	}
+	return nil
+}
+
+// How much of a worker's last words a reason quotes.
+const (
+	tailBytes = 8 << 10 // that are looked at
+	tailLines = 3
+	tailWidth = 240 // bytes of a line
+)
+
+// logTail returns the last lines that a worker wrote to its job's log, on one line; "" when there are none, or none that can
+// be read.
+func logTail(dir string) string {
+	f, err := os.Open(control.LogPath(dir))
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // only read
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	text := make([]byte, min(info.Size(), tailBytes))
+	if _, err := f.ReadAt(text, info.Size()-int64(len(text))); err != nil {
+		return ""
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	if info.Size() > tailBytes {
+		lines = lines[1:] // the first one is cut
+	}
+	var words []string
+	for _, line := range lines {
+		if w := lastWords(line); w != "" {
+			words = append(words, w)
+		}
+	}
+	return strings.Join(words[max(0, len(words)-tailLines):], " | ")
+}
+
+// lastWords returns what a line of a log says; "" for one of the daemon's.
+func lastWords(line []byte) string {
+	var entry struct{ Logger, Msg, Error string }
+	text := string(line)
+	if json.Unmarshal(line, &entry) == nil && entry.Msg != "" {
+		if entry.Logger == daemonLogger {
+			return ""
+		}
+		text = entry.Msg
+		if entry.Error != "" {
+			text += ": " + entry.Error
+		}
+	}
+	text = strings.TrimSpace(strings.ToValidUTF8(text, ""))
+	return text[:min(len(text), tailWidth)]
+}

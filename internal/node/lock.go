@@ -1,0 +1,69 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockState makes the state directory this daemon's own until the returned file is closed. The kernel frees the lock when the
+// process dies, however it does.
+func lockState(dir string) (io.Closer, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder, readErr := io.ReadAll(io.LimitReader(f, 32))
+		err = fmt.Errorf("lock the state directory %s: %w", dir, err)
+		if errors.Is(err, unix.EWOULDBLOCK) && readErr == nil {
+			err = fmt.Errorf("the state directory %s is in use by another daemon, process %s: stop that one, or name another directory",
+				dir, strings.TrimSpace(string(holder)))
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	text := fmt.Sprintf("%d\n", os.Getpid())
+	if err := errors.Join(f.Truncate(0), writeAt(f, text)); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock the state directory: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+func writeAt(f *os.File, text string) error {
+	_, err := f.WriteAt([]byte(text), 0)
+	return err
+}
+
+// nodeID returns the node's name: the one written down at its first start, else the wanted one, else the host's, which
+// it writes down. A node keeps its name, since committed rounds say by name who holds their shards.
+func nodeID(dir, wanted string) (string, error) {
+	path := filepath.Join(dir, "node")
+	text, err := os.ReadFile(path)
+	id := strings.TrimSpace(string(text))
+	switch {
+	case err == nil && id != "" && wanted != "" && wanted != id:
+		return "", fmt.Errorf("%s says that this node is %q, the configuration says %q: a node keeps its name", path, id, wanted)
+	case err == nil && id != "":
+		return id, nil
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return "", fmt.Errorf("read the node's name: %w", err)
+	}
+	if wanted == "" {
+		if wanted, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("name the node: %w", err)
+		}
+	}
+	if err := os.WriteFile(path, []byte(wanted+"\n"), 0o640); err != nil {
+		return "", fmt.Errorf("write the node's name down: %w", err)
+	}
+	return wanted, nil
+}

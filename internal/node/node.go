@@ -1,0 +1,193 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// leaderTimeout bounds the wait for Raft at the start. A lone node needs a tenth of a second.
+const leaderTimeout = 30 * time.Second
+
+// node is a running daemon.
+type node struct {
+	config  Config
+	id      string
+	log     *zap.Logger
+	raft    *elastic.Log
+	started time.Time
+
+	reports  chan report  // of the workers, to the coordinator
+	outcomes chan outcome // of acts, to the coordinator
+	acts     sync.WaitGroup
+	watchers sync.WaitGroup
+	beat     atomic.Int64 // when the coordinator last went round, Unix nanoseconds
+
+	mu       sync.Mutex
+	stopping bool
+	jobs     map[string]*observed
+	specs    map[string]*spec
+	pins     map[elastic.Digest]int // shards that an export reads
+}
+
+// Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
+// other return is a failure, after the same end in order. Workers that are still alive then go on until the next daemon or
+// OrphanAfter.
+func Run(ctx context.Context, c Config) (err error) {
+	c, err = c.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	lock, err := lockState(c.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	id, err := nodeID(c.StateDir, c.NodeID)
+	if err != nil {
+		return err
+	}
+	raft, err := elastic.OpenRaft(elastic.RaftConfig{Dir: filepath.Join(c.StateDir, "raft"), NodeID: id, Logger: c.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, raft.Close()) }()
+	waiting, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	if err := raft.WaitReady(waiting); err != nil {
+		return err
+	}
+	n := &node{
+		config: c, id: id, log: c.Log, raft: raft, started: time.Now(),
+		reports: make(chan report, 64), outcomes: make(chan outcome, 64),
+		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[elastic.Digest]int{},
+	}
+	return n.run(ctx)
+}
+
+// run serves and coordinates. The API answers until the last worker has ended, so that one can watch the end.
+func (n *node) run(ctx context.Context) error {
+	beside, end := context.WithCancel(context.WithoutCancel(ctx)) // what outlives ctx: acts, watchers, the API
+	defer end()
+	if err := n.adopt(beside); err != nil {
+		return err
+	}
+	listener, err := server.Listen(ctx, n.config.Socket, n.config.Group)
+	if err != nil {
+		end()
+		n.watchers.Wait()
+		return err
+	}
+	group, running := errgroup.WithContext(ctx) // ends with ctx, or when one of the parts fails
+	group.Go(func() error {
+		return server.Serve(beside, server.Config{Listener: listener, Backend: n, Log: n.log})
+	})
+	group.Go(func() error {
+		n.watchdog(beside)
+		return nil
+	})
+	group.Go(func() error {
+		defer end()
+		n.coordinate(running, beside)
+		return nil
+	})
+	n.log.Info("ready", zap.String("node", n.id), zap.String("socket", n.config.Socket), zap.String("state", n.config.StateDir),
+		zap.Ints("cores", n.config.Cores), zap.String("version", n.config.Version))
+	n.notify(daemon.SdNotifyReady)
+	if n.config.OnReady != nil {
+		n.config.OnReady()
+	}
+	err = group.Wait()
+	n.acts.Wait()
+	n.watchers.Wait()
+	return err
+}
+
+// notify tells systemd how the daemon is, if systemd started it.
+func (n *node) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		n.log.Warn("notify systemd", zap.String("state", state), zap.Error(err))
+	}
+}
+
+// watchdog tells systemd that the daemon lives for as long as the coordinator goes round.
+func (n *node) watchdog(ctx context.Context) {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		n.log.Warn("ask for systemd's watchdog", zap.Error(err))
+		return
+	}
+	if interval == 0 {
+		return
+	}
+	for sleep(ctx, interval/3) {
+		if age := time.Since(time.Unix(0, n.beat.Load())); age < interval/2 {
+			n.notify(daemon.SdNotifyWatchdog)
+		} else {
+			n.log.Error("the coordinator hangs", zap.Duration("since", age))
+		}
+	}
+}
+
+// job returns what was observed of a job. The caller holds the lock.
+func (n *node) job(id string) *observed {
+	o := n.jobs[id]
+	if o == nil {
+		o = &observed{}
+		n.jobs[id] = o
+	}
+	return o
+}
+
+// spec returns what was admitted as a job, decoded once. The caller holds the lock.
+func (n *node) spec(j *elastic.Job) (*spec, error) {
+	if s := n.specs[j.ID]; s != nil {
+		return s, nil
+	}
+	s, err := readSpec(j)
+	if err != nil {
+		return nil, err
+	}
+	n.specs[j.ID] = s
+	return s, nil
+}
+
+// store opens the shards of a job.
+func (n *node) store(id string) (*elastic.DirStore, error) {
+	return elastic.OpenDirStore(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, id)))
+}
+
+// follow watches a worker until it has ended or ctx has.
+func (n *node) follow(ctx context.Context, w *worker) {
+	n.watchers.Go(func() {
+		w.watch(ctx, func(r report) {
+			select {
+			case n.reports <- r:
+			case <-ctx.Done():
+			}
+		})
+	})
+}
+
+// say writes a line to the daemon's log and to the job's.
+func (n *node) say(job, message string, fields ...zap.Field) {
+	n.log.Info(message, append([]zap.Field{zap.String("job", job)}, fields...)...)
+	if err := appendLog(jobDir(n.config.StateDir, job), message, fields); err != nil {
+		n.log.Warn("write to the job's log", zap.String("job", job), zap.Error(err))
+	}
+}

@@ -1,0 +1,266 @@
+package nodetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/node"
+)
+
+// The first argument that makes a test binary one of the two programs.
+const (
+	workerProgram = "nodetest-worker"
+	daemonProgram = "nodetest-daemon"
+)
+
+// patience bounds every wait of a test. Nothing waits this long unless something is broken.
+const patience = 30 * time.Second
+
+// Main is the TestMain of a test binary that uses this package. run is what a test binary otherwise does: m.Run, or goleak's
+// form of it.
+func Main(run func() int) {
+	switch {
+	case len(os.Args) == 4 && os.Args[1] == workerProgram:
+		os.Exit(worker(os.Args[3]))
+	case len(os.Args) == 3 && os.Args[1] == daemonProgram:
+		os.Exit(daemon(os.Args[2]))
+	}
+	os.Exit(run())
+}
+
+// daemon runs a node until SIGTERM and returns its exit code.
+func daemon(dir string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := node.Run(ctx, Config(dir, os.Stderr)); err != nil {
+		fmt.Fprintln(os.Stderr, "daemon:", err)
+		return 1
+	}
+	return 0
+}
+
+// Config configures a daemon with fake workers.
+func Config(dir string, log io.Writer) node.Config {
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(zapcore.AddSync(log)), zap.DebugLevel)
+	return node.Config{
+		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
+		WorkerCommand: []string{os.Args[0], workerProgram}, OrphanAfter: patience, Log: zap.New(core),
+	}
+}
+
+// Socket is where the daemon of a state directory listens.
+func Socket(dir string) string { return filepath.Join(dir, "api.sock") }
+
+// StateDir makes a state directory whose path is short enough for the sockets below it. It goes with the test, and workers
+// that are left in it as well.
+func StateDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "avgpipe-") //nolint:usetesting // t.TempDir's path is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// Daemon is a running daemon.
+type Daemon struct {
+	Dir    string
+	Client *api.Client
+	log    string
+	cmd    *exec.Cmd
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// Start runs a daemon inside the test's process. It ends, in order, with the test at the latest.
+func Start(t testing.TB, dir string) *Daemon {
+	t.Helper()
+	d := newDaemon(t, dir)
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:usetesting // it ends in order, during cleanup
+	d.cancel = cancel
+	log := d.openLog(t)
+	c := Config(dir, log)
+	ready := make(chan struct{})
+	c.OnReady = func() { close(ready) }
+	ended := d.ended
+	go func() {
+		ended <- node.Run(ctx, c)
+		_ = log.Close() // only a log
+	}()
+	select {
+	case <-ready:
+	case err := <-d.ended:
+		cancel()
+		t.Fatalf("the daemon ended: %v", err)
+	case <-time.After(patience):
+		cancel()
+		t.Fatal("the daemon is not ready")
+	}
+	t.Cleanup(func() { d.Stop(t) })
+	return d
+}
+
+// Spawn runs a daemon as a process of its own, which can be killed.
+func Spawn(t testing.TB, dir string) *Daemon {
+	t.Helper()
+	d := newDaemon(t, dir)
+	log := d.openLog(t)
+	defer log.Close()                                    //nolint:errcheck // the daemon has its own descriptor
+	d.cmd = exec.Command(os.Args[0], daemonProgram, dir) //nolint:noctx // it ends in order, during cleanup
+	d.cmd.Stderr = log
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := d.ended
+	go func() { ended <- d.cmd.Wait() }()
+	t.Cleanup(func() { d.Stop(t) })
+	Eventually(t, "the daemon answers", func() bool {
+		_, err := d.Client.Version(t.Context())
+		return err == nil
+	})
+	return d
+}
+
+func newDaemon(t testing.TB, dir string) *Daemon {
+	d := &Daemon{Dir: dir, Client: api.NewClient(Socket(dir)), log: filepath.Join(dir, "daemon.log"), ended: make(chan error, 1)}
+	t.Cleanup(func() {
+		d.Client.Close()
+		if t.Failed() {
+			if text, err := os.ReadFile(d.log); err == nil {
+				t.Logf("the daemon's log:\n%s", text)
+			}
+		}
+	})
+	return d
+}
+
+func (d *Daemon) openLog(t testing.TB) *os.File {
+	f, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Stop ends the daemon in order, as SIGTERM does. A second Stop does nothing.
+func (d *Daemon) Stop(t testing.TB) {
+	t.Helper()
+	if d.ended == nil {
+		return
+	}
+	if d.cancel != nil {
+		d.cancel()
+	} else if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("stop the daemon: %v", err)
+	}
+	if err := d.wait(t); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// Kill ends a spawned daemon with SIGKILL.
+func (d *Daemon) Kill(t testing.TB) {
+	t.Helper()
+	if err := d.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = d.wait(t) // it was killed
+}
+
+func (d *Daemon) wait(t testing.TB) error {
+	t.Helper()
+	ended := d.ended
+	d.ended = nil
+	d.Client.Close()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+		t.Fatal("the daemon does not end")
+		return nil
+	}
+}
+
+// Eventually waits until something holds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v, not yet: %s", patience, what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Submit submits a job and returns its id.
+func (d *Daemon) Submit(t testing.TB, source string) string {
+	t.Helper()
+	answer, err := d.Client.Submit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: d.Dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.ID
+}
+
+// Until waits until a job's status is as wanted and returns it.
+func (d *Daemon) Until(t testing.TB, id, what string, holds func(api.JobStatus) bool) api.JobStatus {
+	t.Helper()
+	var last api.JobStatus
+	defer func() {
+		if t.Failed() {
+			t.Logf("job %s: %+v", id, last)
+		}
+	}()
+	Eventually(t, "job "+id+" "+what, func() bool {
+		s, err := d.Client.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = s
+		return holds(s)
+	})
+	return last
+}
+
+// Job is a job file of the fake trainer: steps of RoundTime each, a commit every 10.
+func Job(t testing.TB, dir, name string, steps int) string {
+	t.Helper()
+	text := make([]byte, 64<<10)
+	for i := range text {
+		text[i] = byte('a' + i%26)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "data.txt"), text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(`version: 1
+name: %s
+model:
+  family: gpt2
+  config: {vocab_size: 256, n_positions: 16, n_embd: 8, n_layer: 2, n_head: 2}
+data:
+  files: [data.txt]
+optimizer: {lr: 0.01}
+train: {steps: %d, batch: 4}
+stages: 2
+pipelines: 2
+center: {commit_every: 10}
+`, name, steps)
+}

@@ -1,0 +1,295 @@
+package nodetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// RoundTime is how long the fake trainer takes for a round.
+const RoundTime = 5 * time.Millisecond
+
+// trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
+// dies there every time, "full-at-12" finds the disk full from there on.
+type trainer struct {
+	a     control.Assignment
+	store *elastic.DirStore
+	end   context.CancelFunc
+
+	mu     sync.Mutex
+	round  uint64
+	final  uint64
+	wanted map[uint64]bool // rounds to commit
+	events []control.Event
+	grown  chan struct{}
+	asked  time.Time
+	code   int
+	done   bool // Finished was said
+}
+
+// worker runs a fake worker and returns its exit code.
+func worker(assignment string) int {
+	t, err := newTrainer(assignment)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fake worker:", err)
+		return control.ExitInvalid
+	}
+	ctx, end := context.WithCancel(context.Background())
+	t.end = end
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", control.SocketPath(t.a.Dir))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fake worker:", err)
+		return control.ExitFailed
+	}
+	server := &http.Server{Handler: t.routes(), ReadHeaderTimeout: time.Second}
+	go func() { _ = server.Serve(listener) }() // ends with the process
+	if err := t.restore(ctx); err != nil {
+		t.fail(err.Error(), false)
+	} else {
+		t.emit(control.Event{Kind: control.Started})
+		t.train(ctx)
+	}
+	time.Sleep(20 * time.Millisecond) // for the last events to be read
+	return t.code
+}
+
+func newTrainer(path string) (*trainer, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	t := &trainer{wanted: map[uint64]bool{}, grown: make(chan struct{}), asked: time.Now()}
+	if err := json.Unmarshal(text, &t.a); err != nil {
+		return nil, err
+	}
+	t.final = uint64(t.a.Job.Train.Steps / t.a.Job.Averaging.Tau)
+	t.store, err = elastic.OpenDirStore(checkpoint.OS, control.ShardDir(t.a.Dir))
+	return t, err
+}
+
+func (t *trainer) restore(ctx context.Context) error {
+	r := t.a.Restore
+	if r == nil {
+		return nil
+	}
+	for _, d := range r.Shards {
+		if _, err := t.store.Verify(ctx, elastic.Digest(d)); err != nil {
+			return err
+		}
+	}
+	t.round = r.Round
+	return nil
+}
+
+// trouble returns what the job's name asks for, and the round.
+func (t *trainer) trouble() (string, uint64) {
+	kind, at, ok := strings.Cut(t.a.Job.Name, "-at-")
+	n, err := strconv.ParseUint(at, 10, 64)
+	if !ok || err != nil {
+		return "", 0
+	}
+	return kind, n
+}
+
+func (t *trainer) train(ctx context.Context) {
+	ticker := time.NewTicker(RoundTime)
+	defer ticker.Stop()
+	kind, at := t.trouble()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		t.mu.Lock()
+		orphan := time.Since(t.asked) > t.a.OrphanAfter
+		if t.round < t.final {
+			t.round++
+		}
+		now, full := t.round, kind == "full" && t.round >= at
+		finished := t.round == t.final && !t.done
+		commit := t.wanted[now]
+		delete(t.wanted, now)
+		t.mu.Unlock()
+		switch {
+		case orphan:
+			t.code = control.ExitOrphan
+			return
+		case kind == "nan" && now == at:
+			t.fail(fmt.Sprintf("step %d, stage 1: loss is NaN: lower optimizer.lr", now), true)
+			return
+		case kind == "crash" && now == at:
+			fmt.Fprintf(os.Stderr, "fake worker: crash in round %d\n", now)
+			os.Exit(7)
+		case commit && full:
+			t.fail((&checkpoint.SpaceError{Dir: control.ShardDir(t.a.Dir), Needed: 1000, Available: -1, Err: errors.New("no space left on device")}).Error(), false)
+			return
+		case commit:
+			if err := t.snapshot(ctx, now); err != nil {
+				t.fail(err.Error(), false)
+				return
+			}
+		}
+		if finished {
+			t.mu.Lock()
+			t.done = true
+			t.mu.Unlock()
+			t.emit(control.Event{Kind: control.Finished, Round: now})
+		}
+	}
+}
+
+func (t *trainer) fail(message string, permanent bool) {
+	fmt.Fprintln(os.Stderr, "fake worker:", message)
+	t.code = control.ExitFailed
+	t.emit(control.Event{Kind: control.FailedNow, Error: message, Permanent: permanent})
+}
+
+func (t *trainer) emit(e control.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.Seq, e.Time, e.Generation = uint64(len(t.events))+1, time.Now(), t.a.Generation
+	t.events = append(t.events, e)
+	close(t.grown)
+	t.grown = make(chan struct{})
+}
+
+// snapshot writes the shards of all stages.
+func (t *trainer) snapshot(ctx context.Context, round uint64) error {
+	for k := range int(t.a.Job.Stages) {
+		header, values, err := shard(t.a, k, round)
+		if err != nil {
+			return err
+		}
+		digest, bytes, err := elastic.WriteShard(ctx, t.store, header, func(_ int, dst []float32, offset int) error {
+			copy(dst, values[offset:])
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		cursors := make([]control.Cursor, len(header.Cursors))
+		for i, c := range header.Cursors {
+			cursors[i] = control.Cursor(c)
+		}
+		t.emit(control.Event{Kind: control.Shard, Round: round, Shard: &control.ShardInfo{
+			Stage: k, Digest: string(digest), Bytes: bytes, Cursors: cursors, Meta: t.meta(round),
+		}})
+	}
+	return nil
+}
+
+func (t *trainer) meta(round uint64) control.RoundMeta {
+	loss, initial := Loss(round), Loss(0)
+	return control.RoundMeta{
+		ElapsedS: float64(round) * RoundTime.Seconds(), Loss: &loss, EvalLoss: &loss, EvalRound: round, InitialLoss: &initial,
+		SamplesSeen: round * uint64(t.a.Job.Train.Batch) * uint64(t.a.Job.Pipelines), DataDigest: "fake",
+	}
+}
+
+// Loss is what the fake trainer reports after a round.
+func Loss(round uint64) float64 { return 5.5 / (1 + float64(round)/50) }
+
+func (t *trainer) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, t.status()) })
+	mux.HandleFunc("POST /commit", func(w http.ResponseWriter, r *http.Request) {
+		var request control.CommitRequest
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		reply(w, t.commit(request))
+	})
+	mux.HandleFunc("POST /abort", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+		t.end()
+	})
+	mux.HandleFunc("GET /events", t.stream)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.mu.Lock()
+		t.asked = time.Now()
+		t.mu.Unlock()
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func reply(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
+
+func (t *trainer) status() control.Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := control.Status{JobID: t.a.JobID, Generation: t.a.Generation, PID: os.Getpid(), Final: t.final, NextCommit: t.earliest()}
+	m := t.meta(t.round)
+	s.Job = api.JobStatus{
+		State: api.Running, Round: t.round, Step: t.round * uint64(t.a.Job.Averaging.Tau), Steps: uint64(t.a.Job.Train.Steps),
+		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
+		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
+	}
+	for k := range int(t.a.Job.Stages) {
+		s.Job.StageStatus = append(s.Job.StageStatus, api.StageStatus{Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1})
+	}
+	return s
+}
+
+// earliest is the earliest round that can still be committed. The caller holds the lock.
+func (t *trainer) earliest() uint64 {
+	if t.round == t.final {
+		return t.final
+	}
+	return t.round + 1
+}
+
+func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.Generation != t.a.Generation || r.Round < t.earliest() || r.Round > t.final {
+		return control.CommitResponse{Earliest: t.earliest(), Reason: "too late"}
+	}
+	t.wanted[r.Round] = true
+	if r.Stop {
+		t.final = r.Round
+	}
+	return control.CommitResponse{Accepted: true}
+}
+
+func (t *trainer) stream(w http.ResponseWriter, r *http.Request) {
+	after, err := strconv.Atoi(r.URL.Query().Get("after"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	out, encoder := http.NewResponseController(w), json.NewEncoder(w)
+	for {
+		t.mu.Lock()
+		events, grown := t.events[min(after, len(t.events)):], t.grown
+		t.mu.Unlock()
+		for _, e := range events {
+			if encoder.Encode(e) != nil {
+				return
+			}
+		}
+		after += len(events)
+		if out.Flush() != nil {
+			return
+		}
+		select {
+		case <-grown:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package node
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// minStopBound is how long at least a commit may take that somebody waits for.
+const minStopBound = 10 * time.Second
+
+// observed is what the coordinator has seen of a job that the replicated state does not know. It belongs to the coordinator's
+// goroutine; others read it under the node's lock.
+type observed struct {
+	worker    *worker // the current or the last one; nil: none was started here
+	phase     phase
+	status    *control.Status // the last one of this worker; of an ended job, its last worker's
+	heard     time.Time
+	abortedAt time.Time
+	failure   *control.Event // the worker's last words
+	cause     string         // why it ended
+	killed    string         // why it was killed here
+
+	final   uint64                               // the round where training ended; 0: it goes on
+	rounds  []sighting                           // recent ones of this worker, oldest first
+	shards  map[uint64]map[int]control.ShardInfo // by round and stage
+	posted  uint64                               // the round that the worker has accepted to commit
+	stopAt  uint64                               // the round where it was told to end
+	refused map[uint64]uint64                    // by round: the earliest one it offered instead
+	began   time.Time                            // when the commit in flight was posted
+	took    time.Duration                        // the longest commit of this job yet
+
+	deaths    int // since the last commit
+	retryAt   time.Time
+	stopSince time.Time
+
+	acting bool      // a choice is being carried out
+	choice choice    // which one, when acting
+	quiet  time.Time // nothing is done before: the last choice could not be carried out
+	note   string    // the reason of the last choice, for people
+
+	searched bool // an ended job's last status was looked for on the disk
+}
+
+// sighting is a round that was seen at a time.
+type sighting struct {
+	at    time.Time
+	round uint64
+}
+
+// speedWindow is how far back the speed of a worker is measured.
+const speedWindow = 5 * time.Second
+
+// begin starts the account of a new worker.
+func (o *observed) begin(w *worker, p phase, now time.Time) {
+	o.worker, o.phase, o.heard, o.status = w, p, now, nil
+	o.failure, o.cause, o.killed, o.abortedAt = nil, "", "", time.Time{}
+	o.final, o.rounds, o.posted, o.stopAt = 0, nil, 0, 0
+	o.shards, o.refused = map[uint64]map[int]control.ShardInfo{}, map[uint64]uint64{}
+}
+
+// take notes a report of the current worker.
+func (o *observed) take(r report, now time.Time) {
+	o.heard = now
+	switch {
+	case r.status != nil:
+		o.takeStatus(r.status, now)
+	case r.event != nil:
+		o.takeEvent(r.event)
+	case r.exit != nil:
+		o.takeExit(r.exit, now)
+	}
+}
+
+func (o *observed) takeStatus(s *control.Status, now time.Time) {
+	o.status = s
+	o.rounds = append(o.rounds, sighting{now, s.Job.Round})
+	for now.Sub(o.rounds[0].at) > speedWindow {
+		o.rounds = o.rounds[1:]
+	}
+	if o.phase == loading && s.Job.State == api.Running {
+		o.phase = training
+	}
+	o.settle()
+}
+
+// settle makes a worker finished once its status is of its final round: the status says whether all steps are done.
+func (o *observed) settle() {
+	running := o.phase == loading || o.phase == training
+	if running && o.final > 0 && o.status != nil && o.status.Job.Round >= o.final {
+		o.phase = finished
+	}
+}
+
+func (o *observed) takeEvent(e *control.Event) {
+	switch e.Kind {
+	case control.Started:
+		if o.phase == loading {
+			o.phase = training
+		}
+	case control.Shard:
+		if e.Shard == nil {
+			return
+		}
+		if o.shards[e.Round] == nil {
+			o.shards[e.Round] = map[int]control.ShardInfo{}
+		}
+		o.shards[e.Round][e.Shard.Stage] = *e.Shard
+	case control.Finished:
+		o.final = e.Round
+		o.settle()
+	case control.FailedNow:
+		o.failure = e
+	case control.Evaluated, control.Note: // the worker's own log has them
+	}
+}
+
+// takeExit notes the worker's end. One that was told to end has not died.
+func (o *observed) takeExit(e *exit, now time.Time) {
+	told := o.phase == aborted // an adopted one's exit code is not known
+	o.phase = exited
+	if told && (e.code == control.ExitDone || o.worker.cmd == nil) {
+		o.cause = "the worker ended as it was told to"
+		return
+	}
+	switch {
+	case o.failure != nil:
+		o.cause = o.failure.Error
+	case o.killed != "":
+		o.cause = o.killed
+	default:
+		o.cause = fmt.Sprintf("the worker (process %d) ended: %s", o.worker.process.pid, e.how)
+		if tail := logTail(o.worker.dir); tail != "" {
+			o.cause += "; the end of its log: " + tail
+		}
+	}
+	o.die(now)
+}
+
+// die counts a death.
+func (o *observed) die(now time.Time) {
+	o.deaths++
+	o.retryAt = now.Add(backoff(o.deaths))
+}
+
+// speed is how many rounds a second the worker completes; 0 while that is not known.
+func (o *observed) speed() float64 {
+	if len(o.rounds) < 2 {
+		return 0
+	}
+	first, last := o.rounds[0], o.rounds[len(o.rounds)-1]
+	if last.round <= first.round || !last.at.After(first.at) {
+		return 0
+	}
+	return float64(last.round-first.round) / last.at.Sub(first.at).Seconds()
+}
+
+// stopBound is how long a commit may take that somebody waits for: three times the longest one yet, and three rounds.
+func (o *observed) stopBound() time.Duration {
+	bound := max(minStopBound, 3*o.took)
+	if v := o.speed(); v > 0 {
+		bound = max(bound, time.Duration(math.Ceil(3/v))*time.Second)
+	}
+	return bound
+}
+
+// view joins what is replicated and what was observed.
+func (o *observed) view(j *elastic.Job, s *spec) jobView {
+	v := jobView{
+		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
+		stages: int(s.Job.Stages), cores: s.cores(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
+		placing: o.acting && o.choice == place, deaths: o.deaths, retryAt: o.retryAt,
+		stopSince: o.stopSince, stopBound: o.stopBound(),
+		worker: workerView{phase: o.phase, heard: o.heard, abortedAt: o.abortedAt, roundsPerS: o.speed()},
+	}
+	if m := j.LastCommitted(); m != nil {
+		v.committed = m.Round
+	}
+	if j.Pending > 0 {
+		v.begun = &begun{
+			round: j.Pending, posted: o.posted == j.Pending, stop: o.stopAt == j.Pending, refused: o.refused[j.Pending], shards: len(o.shards[j.Pending]),
+		}
+	}
+	if o.phase == exited {
+		v.worker.cause = o.cause
+		v.worker.permanent = o.failure != nil && o.failure.Permanent
+	}
+	if o.phase == training && o.status == nil {
+		v.worker.phase = loading // until it has said where it stands
+	}
+	if s := o.status; s != nil {
+		v.worker.round, v.worker.final, v.worker.earliest = s.Job.Round, s.Final, s.NextCommit
+		v.worker.complete = s.Job.Steps > 0 && s.Job.Step >= s.Job.Steps
+		v.worker.elapsed = time.Duration(s.Job.ElapsedS * float64(time.Second))
+	}
+	return v
+}

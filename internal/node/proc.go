@@ -1,0 +1,112 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// assignmentFlag is how a worker's command line names its assignment. It also tells our workers from other processes.
+const assignmentFlag = "--assignment"
+
+// process is a process of this boot: a number may be used again, the pair is not.
+type process struct {
+	pid   int
+	start uint64 // clock ticks since boot; field 22 of /proc/PID/stat
+}
+
+// lookupProcess returns the process that now has a number. One that has ended and waits for its parent is gone.
+func lookupProcess(pid int) (process, bool) {
+	start, state, err := readStat(pid)
+	return process{pid: pid, start: start}, err == nil && state != 'Z' && state != 'X'
+}
+
+// alive reports whether the process still runs.
+func (p process) alive() bool {
+	now, ok := lookupProcess(p.pid)
+	return ok && now == p
+}
+
+// kill ends the process and its group (workers lead one) at once. One that is gone is no error.
+func (p process) kill() error {
+	if !p.alive() {
+		return nil
+	}
+	err := syscall.Kill(-p.pid, syscall.SIGKILL)
+	if errors.Is(err, syscall.ESRCH) { // it does not lead a group, or is gone
+		err = syscall.Kill(p.pid, syscall.SIGKILL)
+	}
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", p.pid, err)
+	}
+	return nil
+}
+
+// readStat reads a process's start time and state (proc_pid_stat(5)).
+func readStat(pid int) (start uint64, state byte, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	// The second field is the command's name in parentheses and may hold anything, so count from the last one.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat: %d fields after the name, expected at least 20", pid, len(fields))
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0, 0, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
+	}
+	return start, fields[0][0], nil
+}
+
+// findWorkers returns the running workers whose assignment lies below a directory, by the directory of their job.
+func findWorkers(root string) (map[string][]process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("look for workers: %w", err)
+	}
+	found := map[string][]process{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) {
+				continue // it ended meanwhile, or is another user's
+			}
+			return nil, fmt.Errorf("look for workers: %w", err)
+		}
+		dir, ok := assignmentDir(text)
+		if !ok || filepath.Dir(dir) != root {
+			continue
+		}
+		if p, ok := lookupProcess(pid); ok {
+			found[dir] = append(found[dir], p)
+		}
+	}
+	return found, nil
+}
+
+// assignmentDir returns the directory of the assignment that a command line names.
+func assignmentDir(cmdline []byte) (string, bool) {
+	args := strings.Split(string(cmdline), "\x00")
+	for i := range args[:len(args)-1] {
+		if args[i] != assignmentFlag {
+			continue
+		}
+		dir := filepath.Dir(args[i+1])
+		return dir, control.AssignmentPath(dir) == args[i+1]
+	}
+	return "", false
+}

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
+// resolved, so a newer program runs the job as the one that admitted it meant it.
+type spec struct {
+	Version    int      `json:"version"` // specVersion
+	Job        job.Job  `json:"job"`
+	Plan       []string `json:"plan"` // one line a stage
+	Layers     int      `json:"layers"`
+	Parameters int      `json:"parameters"` // trainable values, tied copies counted once
+	Why        []string `json:"why"`        // the automatic choices and their reasons
+	Warnings   []string `json:"warnings"`
+}
+
+const specVersion = 1
+
+func encodeSpec(s *spec) (json.RawMessage, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode the spec of job %s: %w", s.Job.Name, err)
+	}
+	return text, nil
+}
+
+// readSpec reads the spec of a job.
+func readSpec(j *elastic.Job) (*spec, error) {
+	var s spec
+	if err := json.Unmarshal(j.Spec, &s); err != nil {
+		return nil, fmt.Errorf("job %s: decode its spec: %w", j.ID, err)
+	}
+	if s.Version != specVersion {
+		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d", j.ID, s.Version, specVersion)
+	}
+	return &s, nil
+}
+
+// cores is how many the job computes on: a device for each stage.
+func (s *spec) cores() int { return int(s.Job.Stages) * int(s.Job.Devices.CPU.Threads) }
+
+// averaging describes the averaging method for people: "elastic pull=old alpha=0.5 tau=1".
+func (s *spec) averaging() string {
+	a := s.Job.Averaging
+	alpha := a.Alpha
+	if alpha == 0 {
+		alpha = 1 / float64(s.Job.Pipelines)
+	}
+	return strings.Join([]string{a.Method, "pull=" + a.Pull, fmt.Sprintf("alpha=%.3g", alpha), fmt.Sprintf("tau=%d", a.Tau)}, " ")
+}
+
+// placement is where a generation of a job runs; the replicated state carries it.
+type placement struct {
+	Node  string `json:"node"`
+	Cores []int  `json:"cores"` // that its devices are pinned to; empty: none in particular
+}
+
+func readPlacement(j *elastic.Job) (placement, error) {
+	var p placement
+	if len(j.Placement) == 0 {
+		return p, nil
+	}
+	if err := json.Unmarshal(j.Placement, &p); err != nil {
+		return p, fmt.Errorf("job %s: decode its placement: %w", j.ID, err)
+	}
+	return p, nil
+}

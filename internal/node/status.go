@@ -1,0 +1,114 @@
+package node
+
+import (
+	"encoding/json"
+	"os"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// describe joins what is known of a job: what its worker says, or failing that its last committed round; what was
+// admitted; and what the cluster has agreed on, which wins.
+func (n *node) describe(j *elastic.Job) api.JobStatus {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o := n.job(j.ID)
+	if o.status == nil && j.State.Ended() && !o.searched {
+		o.searched = true
+		o.status = readStatus(jobDir(n.config.StateDir, j.ID))
+	}
+	var out api.JobStatus
+	if o.status != nil {
+		out = o.status.Job
+	} else if m := j.LastCommitted(); m != nil {
+		out = ofRound(m)
+	}
+	s, err := n.spec(j)
+	if err == nil {
+		out.Steps = uint64(s.Job.Train.Steps)
+		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
+		out.Schedule, out.Averaging = s.Job.Schedule, s.averaging()
+		out.Parameters, out.Warnings = s.Parameters, s.Warnings
+	}
+	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
+	out.Reason = reasonOf(j, o)
+	if m := j.LastCommitted(); m != nil {
+		out.CommittedRound = m.Round
+	}
+	if out.State != api.Running {
+		out.ETAS = nil
+	}
+	if out.Warnings == nil {
+		out.Warnings = []string{} // JSON: [], not null
+	}
+	if out.StageStatus == nil {
+		out.StageStatus = []api.StageStatus{}
+	}
+	return out
+}
+
+// reasonOf says why a job is in its state: what the cluster has agreed on, and while that is not the whole story, what the
+// coordinator is at.
+func reasonOf(j *elastic.Job, o *observed) string {
+	trains := o.phase == training || o.phase == finished
+	switch {
+	case j.State.Ended() || o.note == "":
+		return j.Reason
+	case j.Cancelling:
+		return j.Reason + ": " + o.note
+	case j.State == elastic.Running && trains && o.quiet.IsZero():
+		return j.Reason
+	case j.State == elastic.Running || j.State == elastic.Starting:
+		return j.Reason + "; now: " + o.note
+	}
+	return o.note
+}
+
+// ofRound is what a committed round says of its job.
+func ofRound(m *elastic.Manifest) api.JobStatus {
+	meta := roundMeta(m)
+	out := api.JobStatus{
+		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
+		InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
+	}
+	for i, c := range m.Cursors {
+		if i == 0 || c.Step < out.Step {
+			out.Step = c.Step
+		}
+	}
+	return out
+}
+
+// roundMeta decodes what the worker said of a round; what it cannot decode is left out, since it is for show only.
+func roundMeta(m *elastic.Manifest) control.RoundMeta {
+	var meta control.RoundMeta
+	_ = json.Unmarshal(m.Meta, &meta) // as documented
+	return meta
+}
+
+// readStatus reads the last status of an ended job; nil when there is none, or none that can be read.
+func readStatus(dir string) *control.Status {
+	text, err := os.ReadFile(statusPath(dir))
+	if err != nil {
+		return nil
+	}
+	var s control.Status
+	if json.Unmarshal(text, &s) != nil {
+		return nil
+	}
+	return &s
+}
+
+// lastStatus returns a copy of the last status that a job's worker gave; nil without one.
+func (n *node) lastStatus(id string) *control.Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o := n.job(id)
+	if o.status == nil {
+		return nil
+	}
+	s := *o.status
+	return &s
+}
