@@ -195,7 +195,6 @@ func (c *Center) Leave(pipeline int) ([]Action, error) {
 		return nil, c.notMember(pipeline)
 	}
 	if m.sent >= c.done+1 {
-		m.sent = c.done + 1
 		c.leaving[pipeline] = true
 		return nil, nil
 	}

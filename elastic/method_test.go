@@ -298,7 +298,7 @@ func TestArrivalOrderChangesNoBit(t *testing.T) {
 		method := newMethod(t, c)
 		centers, weights := sequential(method, rounds, 16, c.Pipelines, func(int, uint64) bool { return true })
 		for seed := range uint64(20) {
-			s := newShell(t, method, c.Pipelines, 16)
+			s := newWildShell(t, method, c.Pipelines, 16)
 			random := rand.New(rand.NewPCG(seed, 0))
 			for s.center.Round() < rounds {
 				if i := random.IntN(c.Pipelines); s.trained[i] < rounds && s.mayTrain(i) {

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -16,6 +17,7 @@ type shell struct {
 	method   Method
 	center   *Center
 	shard    Shard
+	local    func(pipeline int, round uint64, x flat.Host) flat.Host
 	n        int
 	x        map[int]flat.Host
 	messages map[int][]flat.Host
@@ -47,11 +49,22 @@ func localUpdate(pipeline int, round uint64, x flat.Host) flat.Host {
 	return d
 }
 
+// wildUpdate moves the weights across many orders of magnitude, so that sums round, and so depend on their order: the update of
+// localUpdate is a multiple of the weights' last bit, and adding a few of those is exact in any order.
+func wildUpdate(pipeline int, round uint64, x flat.Host) flat.Host {
+	d := flat.NewHost(len(x))
+	random := rand.New(rand.NewPCG(uint64(pipeline), round))
+	for i := range d {
+		d[i] = (random.Float32()*2-1)*float32(math.Ldexp(1, random.IntN(24)-12)) - x[i]
+	}
+	return d
+}
+
 // newShell starts N pipelines on x~_0, at round 0.
 func newShell(t *testing.T, m Method, pipelines int, n int) *shell {
 	t.Helper()
 	s := &shell{
-		t: t, method: m, n: n,
+		t: t, method: m, n: n, local: localUpdate,
 		shard: Shard{Center: initial(n), Sum: flat.NewHost(n)},
 		x:     map[int]flat.Host{}, messages: map[int][]flat.Host{}, trained: map[int]uint64{}, released: map[int]uint64{},
 		advanced: map[uint64]flat.Host{}, counts: map[uint64]int{},
@@ -63,6 +76,14 @@ func newShell(t *testing.T, m Method, pipelines int, n int) *shell {
 		s.addPipeline(i, initial(n), 0)
 	}
 	s.start(members, 0)
+	return s
+}
+
+// newWildShell is newShell with wildUpdate, to be compared with sequential.
+func newWildShell(t *testing.T, m Method, pipelines int, n int) *shell {
+	t.Helper()
+	s := newShell(t, m, pipelines, n)
+	s.local = wildUpdate
 	return s
 }
 
@@ -103,7 +124,7 @@ func (s *shell) train(pipeline int, update flat.Host) {
 // update trains one round and hands it over.
 func (s *shell) update(pipeline int) {
 	s.t.Helper()
-	s.updateWith(pipeline, localUpdate(pipeline, s.trained[pipeline]+1, s.x[pipeline]))
+	s.updateWith(pipeline, s.local(pipeline, s.trained[pipeline]+1, s.x[pipeline]))
 }
 
 func (s *shell) updateWith(pipeline int, update flat.Host) {
@@ -171,7 +192,7 @@ func newMethod(t *testing.T, c Config) Method {
 	return m
 }
 
-// sequential runs the same training one pipeline after the other, without a Center: the equations as they stand. member says
+// sequential runs the training of newWildShell one pipeline after the other, without a Center: the equations as they stand. member says
 // whether a pipeline counts in a round. It returns x~ of every round, and the weights that each pipeline left it with.
 func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipeline int, round uint64) bool) (
 	centers map[uint64]flat.Host, weights map[[2]uint64]flat.Host,
@@ -191,7 +212,7 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 				x[i].Copy(shard.Center)
 			}
 			messages[i] = flat.NewHost(n)
-			for j, d := range localUpdate(i, r, x[i]) {
+			for j, d := range wildUpdate(i, r, x[i]) {
 				before := x[i][j]
 				x[i][j] += d
 				messages[i][j] = x[i][j] - before
