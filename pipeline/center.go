@@ -1,0 +1,325 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+// shard is the center's part of one stage, beside the stage itself: it hands every input to the elastic.Center and executes
+// the actions that come back, in order, on the device's executor. One goroutine (run) does so for all pipelines; a pipeline
+// waits only for its own release, and merging goes on while it trains.
+type shard struct {
+	index    int
+	config   *Config
+	executor *Executor
+	stages   []stage.Stage // by pipeline
+	rules    elastic.Method
+	needs    elastic.Needs
+	vectors  elastic.Shard
+	messages [][]flat.Vector // by pipeline, Timing.Buffers each
+	snaps    *snapshotter
+	eval     *evaluator // nil without evaluation
+
+	inputs   chan input
+	released []chan release // by pipeline; capacity 1
+
+	mu      sync.Mutex // of machine: Commit asks it from other goroutines
+	machine *elastic.Center
+}
+
+// input is what the shard's goroutine is told: a pipeline has ended a round or, with sync, the caller waits until all before it
+// is done.
+type input struct {
+	pipeline int
+	round    uint64
+	capture  bool          // snapshot the final round, in which everything rests
+	sync     chan struct{} // closed when all inputs before are done
+}
+
+// release lets a pipeline go on.
+type release struct {
+	round   uint64
+	started time.Duration // when its averaging reached the device
+}
+
+// average ends a round of one pipeline and returns when it may begin the next one.
+func (s *shard) average(ctx context.Context, seat seat, round uint64) error {
+	span := seat.event(trace.WaitAverage, round*s.config.tau()-1, -1)
+	span.Start = trace.Now()
+	select {
+	case s.inputs <- input{pipeline: seat.pipeline, round: round}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case r := <-s.released[seat.pipeline]:
+		span.End = max(span.Start, r.started)
+		s.config.Events.Trace.Emit(span)
+		if r.round != round {
+			return fmt.Errorf("released from round %d, waits for round %d", r.round, round)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// run executes inputs until ctx ends.
+func (s *shard) run(ctx context.Context) error {
+	for {
+		select {
+		case in := <-s.inputs:
+			if err := s.take(ctx, in); err != nil {
+				return &Error{Pipeline: -1, Stage: s.index, Op: fmt.Sprintf("center, round %d", in.round), Err: err}
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *shard) take(ctx context.Context, in input) error {
+	switch {
+	case in.sync != nil:
+		close(in.sync)
+		return nil
+	case in.capture:
+		return s.captureAll(ctx, in.round)
+	}
+	s.mu.Lock()
+	actions, err := s.machine.Update(in.pipeline, in.round)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.execute(ctx, actions)
+}
+
+// await returns when the shard has done everything that it was told before.
+func (s *shard) await(ctx context.Context) error {
+	done := make(chan struct{})
+	select {
+	case s.inputs <- input{sync: done}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// execute carries out actions in order. Those up to a release share one visit to the device, so that a pipeline waits for no more
+// than its own dilution.
+func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
+	var todo, held []elastic.Action
+	for _, a := range actions {
+		switch a.Kind {
+		case elastic.Release:
+			if s.needs.Identity { // the center is the pipeline: nothing may change it before it is copied
+				held = append(held, a)
+				continue
+			}
+			started, err := s.flush(ctx, &todo)
+			if err != nil {
+				return err
+			}
+			s.released[a.Pipeline] <- release{a.Round, started}
+		case elastic.Advance:
+			if err := s.claimEvaluation(ctx, a.Round, &todo); err != nil {
+				return err
+			}
+			todo = append(todo, a)
+		case elastic.Dilute, elastic.Capture, elastic.Merge, elastic.Snapshot, elastic.Admit:
+			todo = append(todo, a)
+		}
+	}
+	started, err := s.flush(ctx, &todo)
+	if err != nil {
+		return err
+	}
+	for _, a := range held {
+		s.released[a.Pipeline] <- release{a.Round, started}
+	}
+	s.report(actions)
+	return nil
+}
+
+// report starts the evaluation of a round that has completed, and tells of it.
+func (s *shard) report(actions []elastic.Action) {
+	for _, a := range actions {
+		if a.Kind != elastic.Advance {
+			continue
+		}
+		if s.eval != nil && s.config.Evaluation.Due(a.Round) {
+			s.eval.due <- a.Round
+		}
+		if f := s.config.Events.OnRound; f != nil {
+			f(s.index, a.Round)
+		}
+	}
+}
+
+// claimEvaluation waits, before the round of an evaluation, until the one before no longer reads its vector.
+func (s *shard) claimEvaluation(ctx context.Context, round uint64, todo *[]elastic.Action) error {
+	if s.eval == nil || !s.config.Evaluation.Due(round) {
+		return nil
+	}
+	if _, err := s.flush(ctx, todo); err != nil {
+		return err
+	}
+	return s.eval.claim(ctx)
+}
+
+// flush executes actions in one visit to the device, empties the list and returns when the device turned to it.
+func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time.Duration, err error) {
+	actions := *todo
+	if len(actions) == 0 {
+		return trace.Now(), nil
+	}
+	*todo = nil
+	span := trace.Event{
+		Kind: trace.Average, Pipeline: actions[0].Pipeline, Stage: s.index, Micro: -1,
+		Step: actions[0].Round*s.config.tau() - 1,
+	}
+	err = s.executor.Do(ctx, span, func() error {
+		started = trace.Now()
+		for _, a := range actions {
+			s.apply(a)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return started, s.snaps.hand(ctx)
+}
+
+// apply executes one action on the device.
+func (s *shard) apply(a elastic.Action) {
+	switch a.Kind {
+	case elastic.Dilute:
+		if !s.needs.Identity {
+			s.rules.Dilute(s.stages[a.Pipeline].Parameters(), s.message(a.Pipeline, a.Round), s.vectors.Center)
+		}
+	case elastic.Merge:
+		if !s.needs.Identity {
+			s.rules.Merge(s.vectors, s.message(a.Pipeline, a.Round), a.First)
+		}
+	case elastic.Advance:
+		s.snaps.settle(centerOwner)
+		if !s.needs.Identity {
+			s.rules.Advance(s.vectors, a.Count)
+		}
+		if s.eval != nil && s.config.Evaluation.Due(a.Round) {
+			s.eval.vector.Copy(s.vectors.Center)
+		}
+	case elastic.Capture:
+		if !s.config.CenterOnly {
+			s.snaps.capturePipeline(a.Round, a.Pipeline, s.stages[a.Pipeline])
+		}
+	case elastic.Snapshot:
+		s.snaps.captureCenter(a.Round, a.Count, s.vectors, s.needs.Identity)
+	case elastic.Admit:
+		s.stages[a.Pipeline].Parameters().Copy(s.vectors.Center)
+	case elastic.Release: // nothing to compute
+	}
+}
+
+// message is the vector of a pipeline for a round; with one pipeline there is none.
+func (s *shard) message(pipeline int, round uint64) flat.Vector {
+	buffers := s.messages[pipeline]
+	return buffers[round%uint64(len(buffers))]
+}
+
+// delta is where the optimizer adds the update of a step, or nil when the method does not ask for it. On the executor.
+func (s *shard) delta(pipeline int, step uint64) flat.Vector {
+	if !s.needs.Delta {
+		return nil
+	}
+	m := s.message(pipeline, step/s.config.tau()+1)
+	if step%s.config.tau() == 0 {
+		m.Zero()
+	}
+	return m
+}
+
+// settle completes what still reads a pipeline's weights and state, before they change. On the executor.
+func (s *shard) settle(pipeline int) {
+	s.snaps.settle(pipeline)
+	if s.needs.Identity {
+		s.snaps.settle(centerOwner)
+	}
+}
+
+// captureAll snapshots the final round: no pipeline trains any more, and everything is as it left that round.
+func (s *shard) captureAll(ctx context.Context, round uint64) error {
+	span := trace.Event{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: round * s.config.tau()}
+	err := s.executor.Do(ctx, span, func() error {
+		for p := range s.stages {
+			s.apply(elastic.Action{Kind: elastic.Capture, Pipeline: p, Round: round})
+		}
+		s.apply(elastic.Action{Kind: elastic.Snapshot, Round: round, Count: len(s.stages)})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.snaps.hand(ctx)
+}
+
+// allocate makes the shard's vectors beside the stages and sets the center. On the executor.
+func (s *shard) allocate() error {
+	lead := s.stages[0]
+	if s.needs.Identity {
+		s.vectors.Center = lead.Parameters()
+	} else {
+		for _, v := range []*flat.Vector{&s.vectors.Center, &s.vectors.Sum} {
+			if err := s.newVector(v); err != nil {
+				return err
+			}
+		}
+		s.vectors.Center.Copy(lead.Parameters())
+	}
+	s.vectors.State = make([]flat.Vector, s.needs.CenterState)
+	for j := range s.vectors.State {
+		if err := s.newVector(&s.vectors.State[j]); err != nil {
+			return err
+		}
+	}
+	s.messages = make([][]flat.Vector, len(s.stages))
+	for p := range s.messages {
+		if s.needs.Identity {
+			continue
+		}
+		s.messages[p] = make([]flat.Vector, s.needs.Timing.Buffers())
+		for i := range s.messages[p] {
+			if err := s.newVector(&s.messages[p][i]); err != nil {
+				return err
+			}
+		}
+	}
+	if s.eval != nil {
+		return s.newVector(&s.eval.vector)
+	}
+	return nil
+}
+
+// newVector allocates one vector beside the stages.
+func (s *shard) newVector(v *flat.Vector) error {
+	made, err := s.stages[0].NewVector()
+	if err != nil {
+		return fmt.Errorf("allocate a vector of %d parameters for averaging: %w", s.stages[0].Shape().Parameters, err)
+	}
+	*v = made
+	return nil
+}

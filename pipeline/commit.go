@@ -1,0 +1,88 @@
+package pipeline
+
+// Commit asks for a snapshot of a round, and with stop also that training ends there. When that is no longer possible, because a
+// pipeline has gone beyond it here, nothing changes and earliest is the earliest round that is: name a round a little ahead.
+// A final round can be snapshotted at any time, also after training has ended, as long as the group lives (Config.Linger).
+// Each stage here then delivers its part to Events.OnSnapshot.
+//
+// Every process of a job decides for itself. Whoever asks several of them names a round that all accept; parts of a round that
+// some refused are delivered all the same, and may be thrown away.
+func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.built || g.over {
+		return g.config.StartRound + 1, false
+	}
+	g.gate.mu.Lock()
+	defer g.gate.mu.Unlock()
+	for _, d := range g.devices { // always in this order
+		d.shard.mu.Lock()
+		defer d.shard.mu.Unlock()
+	}
+	last, earliest := g.gate.final, g.possible()
+	if stop {
+		earliest = max(g.gate.begun, g.config.StartRound)
+		if round < earliest || round > last {
+			return min(earliest, last), false
+		}
+		last = round
+	}
+	switch {
+	case round > last || round < min(earliest, last):
+		return min(earliest, last), false
+	case round < g.possible(): // it is the last: all pipelines stay as they leave it, so it can be read when they rest
+		g.wanted = true
+		if g.finished {
+			g.captureFinal()
+		}
+	default:
+		for _, d := range g.devices {
+			// It is not earlier than the earliest that the machine gave just now.
+			if _, err := d.shard.machine.Snapshot(round); err != nil {
+				panic("pipeline: " + err.Error())
+			}
+		}
+	}
+	g.gate.final = last
+	return round, true
+}
+
+// possible is the earliest round that the shards can still snapshot as they pass it. The caller holds their locks.
+func (g *Group) possible() uint64 {
+	earliest := uint64(0)
+	for _, d := range g.devices {
+		earliest = max(earliest, d.shard.machine.EarliestSnapshot())
+	}
+	return earliest
+}
+
+// Earliest is the earliest round that Commit would snapshot now.
+func (g *Group) Earliest() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.built {
+		return g.config.StartRound + 1
+	}
+	for _, d := range g.devices {
+		d.shard.mu.Lock()
+		defer d.shard.mu.Unlock()
+	}
+	return min(g.possible(), g.Final())
+}
+
+// Final is the last round.
+func (g *Group) Final() uint64 {
+	g.gate.mu.Lock()
+	defer g.gate.mu.Unlock()
+	return g.gate.final
+}
+
+// captureFinal has every shard snapshot the final round, now that all is at rest. The caller holds mu.
+func (g *Group) captureFinal() {
+	for _, d := range g.devices {
+		select {
+		case d.shard.inputs <- input{capture: true, round: d.shard.machine.Round()}:
+		case <-g.ctx.Done():
+		}
+	}
+}

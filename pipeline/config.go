@@ -1,0 +1,180 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// Config describes the part of a job that one process runs. All processes of a generation have the same, but for Stages,
+// Connect and Events.
+type Config struct {
+	// Generation of the job's placement: frames of another one are refused.
+	Generation uint64
+	// Plan is the order of work of one batch. It must pass schedule.Check; New checks it again.
+	Plan schedule.Plan
+	// MicroBatches in a batch, M. All have the same size.
+	MicroBatches int
+	// Pipelines is N. All start with the same weights.
+	Pipelines int
+	// Method averages them; its Config's Tau is the batches in a round.
+	Method elastic.Method
+	// ClipNorm is the largest global gradient norm; gradients beyond it are scaled down to it. 0 does not clip, and saves
+	// the exchange of the norm; each stage then looks for gradients that are not finite by itself.
+	ClipNorm float64
+	// LearningRate of a step, after the schedule.
+	LearningRate func(step uint64) float32
+	// StartRound is the round that training starts from: 0, or that of StageConfig.Restore. Rounds count from 1, steps
+	// from 0; step s belongs to round s/Tau + 1.
+	StartRound uint64
+	// FinalRound ends training. Commit with stop lowers it.
+	FinalRound uint64
+	// Stages that live in this process, at least one, each on a device of its own.
+	Stages []StageConfig
+	// Connect makes this process's end of a link whose other stage lives elsewhere. upper says that this end is the stage
+	// nearer the output: by convention it listens, and the other dials. Nil when all stages are here. The ends must obey
+	// wire.End, and belong to the group.
+	Connect func(ctx context.Context, l wire.Link, upper bool, s wire.Spec) (wire.End, error)
+	// Evaluation, unless nil, measures the center on held-out data.
+	Evaluation *EvaluationConfig
+	// CenterOnly leaves the pipelines' weights and optimizer state out of snapshots.
+	CenterOnly bool
+	// Linger keeps a group that has trained its final round alive to snapshot it, until the context ends. Run then returns
+	// nil. Otherwise Run returns when training is over.
+	Linger bool
+	// Events tell what happens.
+	Events Events
+}
+
+// StageConfig is one stage in this process, of all pipelines.
+type StageConfig struct {
+	// Index of the stage, 0-based.
+	Index int
+	// Attach, unless nil, runs once on the executor's thread before anything else: device.Threaded.Attach.
+	Attach func() error
+	// Build makes the stage of one pipeline. It runs on the executor. The group closes it.
+	Build func(pipeline int) (stage.Stage, error)
+	// Source gives a pipeline's data; only the first and the last stage need one.
+	Source func(pipeline int) Source
+	// EvaluationSource gives held-out data; only with Evaluation, and only the first and the last stage need one.
+	EvaluationSource Source
+	// Restore, unless nil, is where the stage resumes.
+	Restore *Snapshot
+}
+
+// Source fills the buffers of micro-batches. It is called from one goroutine at a time, ahead of the work, in order.
+type Source interface {
+	// Fill writes the input (on the first stage, else nil) and the labels (on the last, else nil) of a micro-batch. For
+	// evaluation step is the round that is evaluated.
+	Fill(step uint64, micro int, input, labels []byte) error
+}
+
+// EvaluationConfig says when and on how much the center is evaluated.
+type EvaluationConfig struct {
+	// Due reports whether the center of a round is evaluated. It is asked about StartRound before training, and about
+	// each round when it completes. It must give the same answer in every process.
+	Due func(round uint64) bool
+	// MicroBatches of held-out data, of the size of training's.
+	MicroBatches int
+}
+
+// Events tell what happens in a group. A nil func is not called. They run on goroutines of the group, concurrently, and hold up
+// the one that calls: all but OnSnapshot must return at once. They must not wait for the group to end.
+type Events struct {
+	// OnStarted: all stages are built, links are up, training begins.
+	OnStarted func()
+	// OnStep: a pipeline has applied the update of a step. Only where the last stage lives.
+	OnStep func(StepReport)
+	// OnRound: a stage's shard of the center has completed a round.
+	OnRound func(stage int, round uint64)
+	// OnEvaluated: the center of a round was evaluated. Only where the last stage lives.
+	OnEvaluated func(Evaluation)
+	// OnSnapshot takes one stage's part of a committed round. It runs beside training, one call at a time for each stage, and
+	// may take its time: to write a file and sync it. The snapshot's memory is the group's again when it returns.
+	OnSnapshot func(*Snapshot)
+	// OnFinished: the final round is complete in all stages here, and its evaluation is done.
+	OnFinished func(round uint64)
+	// Trace hears of every span of time.
+	Trace trace.Listener
+}
+
+// StepReport is the outcome of one step of one pipeline.
+type StepReport struct {
+	Pipeline     int
+	Step         uint64
+	Loss         float64 // mean over the batch, nats per target
+	GradientNorm float64 // before clipping; 0 without clipping
+	LearningRate float32
+}
+
+// Evaluation is the center's loss on held-out data.
+type Evaluation struct {
+	Round   uint64
+	Loss    float64 // mean, nats per target
+	Targets int
+}
+
+// Validate reports the first setting that no group can run with.
+func (c *Config) Validate() error {
+	if err := schedule.Check(c.Plan, c.MicroBatches, schedule.Limits{}); err != nil {
+		return err
+	}
+	switch {
+	case c.Pipelines < 1:
+		return fmt.Errorf("pipelines is %d: at least 1", c.Pipelines)
+	case c.Method == nil || c.LearningRate == nil:
+		return errors.New("pipeline group: Config needs a Method and a LearningRate")
+	case c.Method.Config().Pipelines != c.Pipelines:
+		return fmt.Errorf("averaging is made for %d pipelines, the group has %d", c.Method.Config().Pipelines, c.Pipelines)
+	case !(c.ClipNorm >= 0): // also refuses NaN
+		return fmt.Errorf("clip norm is %v: 0 (no clipping) or more", c.ClipNorm)
+	case c.FinalRound < c.StartRound:
+		return fmt.Errorf("final round %d lies before the first, %d", c.FinalRound, c.StartRound)
+	case len(c.Stages) == 0:
+		return errors.New("pipeline group: no stage lives here")
+	case len(c.Stages) < len(c.Plan) && c.Connect == nil:
+		return fmt.Errorf("pipeline group: %d of %d stages live here and Connect is nil: the others cannot be reached",
+			len(c.Stages), len(c.Plan))
+	}
+	if e := c.Evaluation; e != nil && (e.Due == nil || e.MicroBatches < 1) {
+		return fmt.Errorf("evaluation: %d micro-batches: it needs at least 1, and Due", e.MicroBatches)
+	}
+	return c.validateStages()
+}
+
+func (c *Config) validateStages() error {
+	var seen []int
+	for _, s := range c.Stages {
+		end := s.Index == 0 || s.Index == len(c.Plan)-1
+		switch {
+		case s.Index < 0 || s.Index >= len(c.Plan):
+			return fmt.Errorf("stage %d: the plan has stages 0 to %d", s.Index, len(c.Plan)-1)
+		case slices.Contains(seen, s.Index):
+			return fmt.Errorf("stage %d is listed twice", s.Index)
+		case s.Build == nil:
+			return fmt.Errorf("stage %d: Build is nil", s.Index)
+		case end && s.Source == nil:
+			return fmt.Errorf("stage %d: the first and the last stage need a Source", s.Index)
+		case end && c.Evaluation != nil && s.EvaluationSource == nil:
+			return fmt.Errorf("stage %d: evaluation needs an EvaluationSource on the first and the last stage", s.Index)
+		case s.Restore != nil && s.Restore.Round != c.StartRound:
+			return fmt.Errorf("stage %d: restores round %d, training starts from round %d", s.Index, s.Restore.Round, c.StartRound)
+		case s.Restore == nil && c.StartRound != 0:
+			return fmt.Errorf("stage %d: training starts from round %d and there is nothing to restore", s.Index, c.StartRound)
+		}
+		seen = append(seen, s.Index)
+	}
+	return nil
+}
+
+func (c *Config) stages() int { return len(c.Plan) }
+
+// tau is the batches in a round.
+func (c *Config) tau() uint64 { return uint64(c.Method.Config().Tau) }

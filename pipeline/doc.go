@@ -1,0 +1,45 @@
+// Package pipeline runs one part of a job in one process: N parallel pipelines over the stages that live here, on shared
+// devices, around an elastically averaged center.
+//
+// The parts, from the device up:
+//
+//   - Executor: one for each device. A single goroutine, locked to its OS thread, runs closures first in, first out; so whatever
+//     holds per-thread state (an OpenMP team, a CUDA context) sees one caller. Pipelines that share a device share its executor:
+//     while one waits for a message, another computes.
+//
+//   - walk: the ops of one batch of one stage of one pipeline, in the order of the plan. An op enters the executor's queue the
+//     moment its input has arrived, from the goroutine that brings it: no goroutine is woken between an arrival and the
+//     device, so a hop costs a few microseconds (docs/decisions/0007).
+//
+//   - runner: a stage of a pipeline, batch by batch: the walk, the exchange of tied gradients, the global norm, the optimizer, the
+//     round. The data of a batch comes over a link of its own from a feeder that fills ahead.
+//
+//   - shard: the center's part of one stage. It executes what elastic.Center orders, snapshots rounds and evaluates the center.
+//
+//   - Group: all of these, wired. What callers use:
+//
+//     g, err := pipeline.New(pipeline.Config{
+//     Plan: plan, MicroBatches: 8, Pipelines: 2, Method: method, FinalRound: 1000,
+//     LearningRate: func(step uint64) float32 { return 3e-4 },
+//     Stages: []pipeline.StageConfig{
+//     {Index: 0, Attach: device0.Attach, Build: func(pipeline int) (stage.Stage, error) { ... }, Source: ...},
+//     {Index: 1, Attach: device1.Attach, Build: ..., Source: ...},
+//     },
+//     Events: pipeline.Events{OnStep: ..., OnSnapshot: ...},
+//     })
+//     go func() { done <- g.Run(ctx) }()          // starts everything, and joins everything before it returns
+//     earliest, ok := g.Commit(round, false)      // from any goroutine while it runs: a snapshot of round for OnSnapshot
+//
+// Stages on other nodes are reached through Config.Connect; every node runs the same Config with its own Stages.
+//
+// # Errors and ends
+//
+// The first error ends the group: every goroutine, wait and link stops with it at once, on other nodes too, and Run returns
+// it as an *Error that names pipeline, stage and step. A loss or a gradient that is not finite is found with errors.As for
+// *stage.NonFiniteError; no stage that has exchanged the norm applies such a step.
+//
+// # Time
+//
+// Everything that happens is a trace.Event. Nothing in this package has a timeout: waits end with data, with the context, or
+// with the link, and whoever watches the job decides what is too long.
+package pipeline

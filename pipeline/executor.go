@@ -1,0 +1,195 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+)
+
+// ErrStopped is what Do returns once the executor has ended.
+var ErrStopped = errors.New("executor has stopped")
+
+// ExecutorConfig configures an Executor.
+type ExecutorConfig struct {
+	// Attach, unless nil, runs once on the executor's thread before anything else: device.Threaded.Attach.
+	Attach func() error
+	// Trace hears of every closure and of the wait before it.
+	Trace trace.Listener
+}
+
+// Executor runs closures of one device, one at a time, in the order they were handed in, on one OS thread.
+type Executor struct {
+	config ExecutorConfig
+	parker parker
+
+	mu      sync.Mutex
+	queue   []work // waiting, from head on
+	head    int
+	idle    bool // the goroutine is parked or about to be
+	ended   bool // nothing is taken any more
+	leaving bool // Run's context is over
+}
+
+// work is an entry of the executor's queue.
+type work interface {
+	run()           // on the executor
+	drop(err error) // instead of run, when the executor ends first
+}
+
+// NewExecutor returns an executor; Run runs it.
+func NewExecutor(c ExecutorConfig) *Executor { return newExecutor(c, newParker()) }
+
+func newExecutor(c ExecutorConfig, p parker) *Executor { return &Executor{config: c, parker: p} }
+
+// Run executes until ctx ends. The closure that is running then finishes; those that wait fail with ErrStopped. Run locks its
+// goroutine to the thread and leaves it locked, so that the thread, with whatever Attach bound to it, ends with the goroutine:
+// call it on a goroutine of its own. It returns nil when ctx ended, or why the executor could not start.
+func (e *Executor) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	stop := context.AfterFunc(ctx, e.leave)
+	defer stop()
+	var err error
+	if e.config.Attach != nil {
+		if err = e.config.Attach(); err != nil {
+			err = fmt.Errorf("attach the device to its thread: %w", err)
+			e.leave()
+		}
+	}
+	for w := e.next(); w != nil; w = e.next() {
+		w.run()
+	}
+	return errors.Join(err, e.end())
+}
+
+// leave makes next return nil.
+func (e *Executor) leave() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leaving = true
+	e.rouse()
+}
+
+// rouse wakes the goroutine if it sleeps. The caller holds mu, so that the parker cannot be closed meanwhile.
+func (e *Executor) rouse() {
+	if e.idle && !e.ended {
+		e.idle = false
+		e.parker.wake()
+	}
+}
+
+// next waits for work; nil when the executor must end.
+func (e *Executor) next() work {
+	for {
+		e.mu.Lock()
+		switch {
+		case e.leaving:
+			e.mu.Unlock()
+			return nil
+		case e.head < len(e.queue):
+			w := e.queue[e.head]
+			e.queue[e.head] = nil
+			e.head++
+			e.idle = false
+			e.mu.Unlock()
+			return w
+		}
+		e.idle = true
+		e.mu.Unlock()
+		e.parker.park()
+	}
+}
+
+// end refuses what still waits.
+func (e *Executor) end() error {
+	e.mu.Lock()
+	rest := e.queue[e.head:]
+	e.queue, e.head, e.ended = nil, 0, true
+	err := e.parker.close()
+	e.mu.Unlock()
+	for _, w := range rest {
+		w.drop(ErrStopped)
+	}
+	return err
+}
+
+// submit queues work from any goroutine.
+func (e *Executor) submit(w work) {
+	e.mu.Lock()
+	if e.ended {
+		e.mu.Unlock()
+		w.drop(ErrStopped)
+		return
+	}
+	if len(e.queue) == cap(e.queue) { // move what waits to the front rather than grow for ever
+		e.queue, e.head = e.queue[:copy(e.queue, e.queue[e.head:])], 0
+	}
+	e.queue = append(e.queue, w)
+	e.rouse()
+	e.mu.Unlock()
+}
+
+// Do runs f on the executor and returns its error. The wait for the device and the run are emitted as events with the fields
+// of span, whose Kind is the run's. When ctx ends before f has started, f is not run; once started it is always waited for.
+func (e *Executor) Do(ctx context.Context, span trace.Event, f func() error) error {
+	c := &call{f: f, done: make(chan error, 1)}
+	asked := trace.Now()
+	e.submit(c)
+	var err error
+	select {
+	case err = <-c.done:
+	case <-ctx.Done():
+		if c.state.CompareAndSwap(waiting, abandoned) {
+			return fmt.Errorf("wait for the device: %w", context.Cause(ctx))
+		}
+		err = <-c.done
+	}
+	if c.end > 0 {
+		e.emit(span, asked, c)
+	}
+	return err
+}
+
+func (e *Executor) emit(span trace.Event, asked time.Duration, c *call) {
+	run := span
+	span.Kind, span.Start, span.End = trace.WaitDevice, asked, c.start
+	e.config.Trace.Emit(span)
+	run.Start, run.End = c.start, c.end
+	e.config.Trace.Emit(run)
+}
+
+// The states of a call.
+const (
+	waiting int32 = iota
+	running
+	abandoned
+)
+
+// call is the work of one Do.
+type call struct {
+	f          func() error
+	state      atomic.Int32
+	done       chan error
+	start, end time.Duration // set when f ran
+}
+
+func (c *call) run() {
+	if !c.state.CompareAndSwap(waiting, running) {
+		return
+	}
+	c.start = trace.Now()
+	err := c.f()
+	c.end = trace.Now()
+	c.done <- err
+}
+
+func (c *call) drop(err error) {
+	if c.state.CompareAndSwap(waiting, running) {
+		c.done <- err
+	}
+}

@@ -1,0 +1,235 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// Group trains N pipelines over the stages in this process.
+type Group struct {
+	config  Config
+	gate    *gate
+	wiring  *wiring
+	devices []*device // in the order of Config.Stages
+	park    func() parker
+
+	mu       sync.Mutex // of what follows; taken before the gate's and the shards'
+	built    bool       // the shards exist
+	finished bool       // training is over, and everything rests
+	over     bool       // no snapshot is taken any more
+	wanted   bool       // the final round is to be snapshotted once everything rests
+	ctx      context.Context
+}
+
+// device is one stage here: its executor and all that runs on it.
+type device struct {
+	config   StageConfig
+	executor *Executor
+	stages   []stage.Stage // by pipeline
+	runners  []*runner
+	feeders  []*feeder // by pipeline, on the first and the last stage; else none
+	shard    *shard
+	snaps    *snapshotter
+	eval     *evaluator // nil without evaluation
+}
+
+// New checks the configuration. Nothing starts before Run.
+func New(c Config) (*Group, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Group{
+		config: c, park: newParker,
+		gate: &gate{tau: c.tau(), final: c.FinalRound, begun: c.StartRound},
+	}, nil
+}
+
+// Run builds the stages, connects the links, trains, and ends everything it started before it returns: after the final round (see
+// Config.Linger), when ctx ends, or at the first error. A Group runs once.
+func (g *Group) Run(ctx context.Context) error {
+	machines, ctxMachines := errgroup.WithContext(context.WithoutCancel(ctx))
+	ctxMachines, stopMachines := context.WithCancel(ctxMachines)
+	defer stopMachines()
+	local := make(map[int]*device)
+	for _, s := range g.config.Stages {
+		d := &device{config: s}
+		d.executor = newExecutor(ExecutorConfig{Attach: s.Attach, Trace: g.config.Events.Trace}, g.park())
+		machines.Go(func() error { return d.executor.Run(ctxMachines) })
+		g.devices = append(g.devices, d)
+		local[s.Index] = d
+	}
+	g.wiring = newWiring(&g.config, local)
+	err := errors.Join(g.work(ctx), g.closeStages(ctxMachines))
+	stopMachines()
+	if cause := machines.Wait(); cause != nil { // an executor that could not start is why the rest failed
+		return cause
+	}
+	return err
+}
+
+// work does everything between the start and the end of the executors.
+func (g *Group) work(ctx context.Context) error {
+	if err := g.build(ctx); err != nil {
+		return err
+	}
+	tasks, inner := errgroup.WithContext(ctx)
+	g.mu.Lock()
+	g.ctx = inner
+	g.mu.Unlock()
+	closed := make(chan error, 1)
+	// Whatever ends the tasks ends the links at once, and tells the other nodes.
+	context.AfterFunc(inner, func() {
+		var cause error
+		if !g.isFinished() {
+			cause = context.Cause(inner)
+		}
+		closed <- g.wiring.close(cause)
+	})
+	tasks.Go(func() error { return g.train(inner, tasks) })
+	err := tasks.Wait() // ends inner
+	err = errors.Join(err, <-closed)
+	if ended := context.Cause(ctx); ended != nil && errors.Is(err, ended) {
+		return fmt.Errorf("training stopped: %w", ended)
+	}
+	return err
+}
+
+func (g *Group) isFinished() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.finished
+}
+
+// train runs from the first link to the last snapshot.
+func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
+	if err := g.wiring.connect(ctx); err != nil {
+		return err
+	}
+	ctxShards, stopShards := context.WithCancel(ctx)
+	defer stopShards()
+	shards := g.start(tasks, func(d *device) []func() error {
+		return []func() error{func() error { return d.shard.run(ctxShards) }}
+	})
+	snaps := g.start(tasks, func(d *device) []func() error {
+		return []func() error{func() error { return d.snaps.run(ctx) }}
+	})
+	evals := g.start(tasks, func(d *device) []func() error {
+		if d.eval == nil {
+			return nil
+		}
+		return []func() error{func() error { return d.eval.run(ctx) }}
+	})
+	if err := g.evaluateStart(ctx); err != nil {
+		return err
+	}
+	if g.config.Events.OnStarted != nil {
+		g.config.Events.OnStarted()
+	}
+	if err := g.trainBatches(ctx, tasks); err != nil {
+		return err
+	}
+	if err := g.rest(ctx, evals); err != nil {
+		return err
+	}
+	if g.config.Linger {
+		<-ctx.Done()
+		return nil
+	}
+	g.mu.Lock()
+	g.over = true
+	g.mu.Unlock()
+	for _, d := range g.devices {
+		if err := d.shard.await(ctx); err != nil { // the last snapshot is captured
+			return err
+		}
+	}
+	stopShards()
+	<-shards
+	for _, d := range g.devices {
+		close(d.snaps.jobs)
+	}
+	<-snaps
+	return nil
+}
+
+// start runs what each returns for every device, and closes the channel when all have ended.
+func (g *Group) start(tasks *errgroup.Group, each func(*device) []func() error) <-chan struct{} {
+	var all sync.WaitGroup
+	for _, d := range g.devices {
+		for _, f := range each(d) {
+			all.Add(1)
+			tasks.Go(func() error {
+				defer all.Done()
+				return f()
+			})
+		}
+	}
+	ended := make(chan struct{})
+	tasks.Go(func() error {
+		all.Wait()
+		close(ended)
+		return nil
+	})
+	return ended
+}
+
+// trainBatches runs all runners to the final round.
+func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
+	ctxFeed, stopFeeding := context.WithCancel(ctx)
+	defer stopFeeding()
+	fed := g.start(tasks, func(d *device) []func() error {
+		var all []func() error
+		for _, f := range d.feeders {
+			all = append(all, func() error {
+				if err := f.run(ctxFeed); ctxFeed.Err() == nil {
+					return err
+				}
+				return nil // what it filled beyond the last step is not wanted
+			})
+		}
+		return all
+	})
+	trained := g.start(tasks, func(d *device) []func() error {
+		var all []func() error
+		for _, r := range d.runners {
+			all = append(all, func() error { return r.run(ctx) })
+		}
+		return all
+	})
+	<-trained
+	stopFeeding()
+	<-fed
+	return context.Cause(ctx)
+}
+
+// rest waits until the shards have completed the final round and the evaluations have ended.
+func (g *Group) rest(ctx context.Context, evals <-chan struct{}) error {
+	for _, d := range g.devices {
+		if err := d.shard.await(ctx); err != nil {
+			return err
+		}
+		if d.eval != nil {
+			close(d.eval.due)
+		}
+	}
+	<-evals
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	g.mu.Lock()
+	g.finished = true
+	if g.wanted {
+		g.captureFinal()
+	}
+	g.mu.Unlock()
+	if g.config.Events.OnFinished != nil {
+		g.config.Events.OnFinished(g.gate.final)
+	}
+	return nil
+}

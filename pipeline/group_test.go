@@ -1,0 +1,339 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run is one training run of fakes, and what came of it.
+type run struct {
+	schedule                  string
+	stages, pipelines, micros int
+	pull                      elastic.Pull
+	tau                       int
+	clip                      float64
+	tied                      int
+	rounds                    uint64
+	jitter                    time.Duration
+	local                     []int // stages of this group; nil for all
+	change                    func(c *Config)
+	prepare                   func(f *fake, pipeline int)
+
+	mu     sync.Mutex
+	fakes  map[[2]int]*fake // by pipeline and stage
+	losses map[[2]uint64]float64
+	snaps  map[uint64]map[int]*Snapshot // by round and stage: deep copies
+	evals  map[uint64]Evaluation
+	shards map[int]flat.Host // the centers at the end
+}
+
+func (r *run) method(t testing.TB) elastic.Method {
+	t.Helper()
+	m, err := elastic.NewMethod("elastic", elastic.Config{Pull: r.pull, Tau: r.tau, Pipelines: r.pipelines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func plan(t testing.TB, name string, stages, micros int) schedule.Plan {
+	t.Helper()
+	p, _, err := schedule.Generate(name, schedule.Request{Stages: stages, MicroBatches: micros})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func rate(step uint64) float32 { return 0.05 / float32(1+step%7) }
+
+// config is the configuration of the group that runs r.
+func (r *run) config(t testing.TB) Config {
+	t.Helper()
+	r.fakes, r.losses = map[[2]int]*fake{}, map[[2]uint64]float64{}
+	r.snaps, r.evals, r.shards = map[uint64]map[int]*Snapshot{}, map[uint64]Evaluation{}, map[int]flat.Host{}
+	c := Config{
+		Generation: 3, Plan: plan(t, r.schedule, r.stages, r.micros), MicroBatches: r.micros, Pipelines: r.pipelines,
+		Method: r.method(t), ClipNorm: r.clip, LearningRate: rate, FinalRound: r.rounds,
+		Events: Events{OnStep: r.onStep, OnSnapshot: r.onSnapshot, OnEvaluated: r.onEvaluated},
+	}
+	local := r.local
+	if local == nil {
+		for k := range r.stages {
+			local = append(local, k)
+		}
+	}
+	pinned := schedule.Pinned(c.Plan)
+	for _, k := range local {
+		c.Stages = append(c.Stages, r.stageConfig(k, pinned[k]))
+	}
+	if r.change != nil {
+		r.change(&c)
+	}
+	return c
+}
+
+func (r *run) stageConfig(k, slots int) StageConfig {
+	device := newFake(k, r.stages).busy
+	return StageConfig{
+		Index: k,
+		Build: func(p int) (stage.Stage, error) {
+			f := newFake(k, r.stages)
+			f.slots, f.tied, f.jitter, f.busy = slots, r.tied, r.jitter, device
+			if k == 0 || k == r.stages-1 {
+				copy(f.params[:r.tied], newFake(0, r.stages).params) // tied copies start equal
+			}
+			if r.prepare != nil {
+				r.prepare(f, p)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.fakes[[2]int{p, k}] = f
+			return f, nil
+		},
+		Source:           func(p int) Source { return data{p} },
+		EvaluationSource: data{99},
+	}
+}
+
+func (r *run) onStep(s StepReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.losses[[2]uint64{uint64(s.Pipeline), s.Step}] = s.Loss
+}
+
+func (r *run) onEvaluated(e Evaluation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.evals[e.Round] = e
+}
+
+// onSnapshot keeps a copy: the memory is the group's.
+func (r *run) onSnapshot(s *Snapshot) {
+	c := &Snapshot{Stage: s.Stage, Round: s.Round, Count: s.Count, Center: slices.Clone(s.Center)}
+	for _, p := range s.Pipelines {
+		p.Parameters = slices.Clone(p.Parameters)
+		states := p.State
+		p.State = nil
+		for _, v := range states {
+			p.State = append(p.State, slices.Clone(v))
+		}
+		c.Pipelines = append(c.Pipelines, p)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.snaps[s.Round] == nil {
+		r.snaps[s.Round] = map[int]*Snapshot{}
+	}
+	r.snaps[s.Round][s.Stage] = c
+}
+
+// train runs the group to its end.
+func (r *run) train(t testing.TB) {
+	t.Helper()
+	g, err := New(r.config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	r.collect(g)
+}
+
+func (r *run) collect(g *Group) {
+	for _, d := range g.devices {
+		r.shards[d.config.Index] = d.shard.vectors.Center.(flat.Host)
+	}
+}
+
+// sequential computes what the run must compute, with no plan, link, executor or state machine: stage after stage, micro-batch
+// after micro-batch, pipeline after pipeline, and the averaging rules written out.
+type sequential struct {
+	fakes   [][]*fake // by pipeline, stage
+	centers []flat.Host
+	losses  map[[2]uint64]float64
+}
+
+func (r *run) sequential(t testing.TB) *sequential {
+	t.Helper()
+	s := &sequential{losses: map[[2]uint64]float64{}}
+	for range r.pipelines {
+		var stages []*fake
+		for k := range r.stages {
+			f := newFake(k, r.stages)
+			f.tied = r.tied
+			if k == 0 || k == r.stages-1 {
+				copy(f.params[:r.tied], newFake(0, r.stages).params)
+			}
+			stages = append(stages, f)
+		}
+		s.fakes = append(s.fakes, stages)
+	}
+	for k := range r.stages {
+		s.centers = append(s.centers, slices.Clone(s.fakes[0][k].params))
+	}
+	tau := uint64(max(r.tau, 1))
+	for round := uint64(1); round <= r.rounds; round++ {
+		deltas := make([][]flat.Host, r.pipelines)
+		for p, stages := range s.fakes {
+			for _, f := range stages {
+				deltas[p] = append(deltas[p], flat.NewHost(len(f.params)))
+			}
+			for step := (round - 1) * tau; step < round*tau; step++ {
+				s.losses[[2]uint64{uint64(p), step}] = r.batch(t, stages, p, step, deltas[p])
+			}
+		}
+		for k := range r.stages {
+			r.averageStage(s, k, deltas)
+		}
+	}
+	return s
+}
+
+func (r *run) batch(t testing.TB, stages []*fake, p int, step uint64, deltas []flat.Host) float64 {
+	t.Helper()
+	for m := range r.micros {
+		micro := stage.Micro{Step: step, Index: m, Weight: 1 / float32(r.micros)}
+		input, labels, next := make([]byte, 4*width), make([]byte, 4*width), make([]byte, 4*width)
+		if err := (data{p}).Fill(step, m, input, labels); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range stages {
+			if err := f.Forward(micro, input, labels, next); err != nil {
+				t.Fatal(err)
+			}
+			input, next = next, make([]byte, 4*width)
+		}
+		for k := len(stages) - 1; k >= 0; k-- {
+			if err := stages[k].Backward(micro, stage.Whole, input, next); err != nil {
+				t.Fatal(err)
+			}
+			input, next = next, make([]byte, 4*width)
+		}
+	}
+	first, last := stages[0], stages[len(stages)-1]
+	for i := range r.tied {
+		if first != last {
+			sum := first.grads[i] + last.grads[i]
+			first.grads[i], last.grads[i] = sum, sum
+		}
+	}
+	return r.updateAll(stages, step, deltas)
+}
+
+func (r *run) updateAll(stages []*fake, step uint64, deltas []flat.Host) float64 {
+	loss := stages[len(stages)-1].loss
+	sum := 0.0
+	for _, f := range stages {
+		sum, _ = f.SquaredNorm(sum)
+	}
+	scale := float32(1)
+	if r.clip > 0 {
+		scale = clipFactor(math.Sqrt(sum), r.clip)
+	}
+	for k, f := range stages {
+		_ = f.Step(stage.Hyper{Step: step, LearningRate: rate(step), GradScale: scale}, deltas[k])
+		f.ZeroGradients()
+	}
+	return loss
+}
+
+// averageStage is one round of one shard (algorithms of Chen et al. 2023 and Zhang et al. 2015).
+func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
+	center := s.centers[k]
+	if r.pipelines == 1 {
+		center.Copy(s.fakes[0][k].params)
+		return
+	}
+	alpha := float32(1 / float64(r.pipelines))
+	old := slices.Clone(center)
+	sum := flat.NewHost(len(center))
+	for p := range r.pipelines {
+		x := s.fakes[p][k].params
+		message := deltas[p][k]
+		if r.pull == elastic.PullElastic {
+			message.Copy(x)
+			message.Axpy(-1, old)
+			message.Scale(alpha)
+			x.Axpy(-1, message)
+		}
+		if p == 0 {
+			sum.Copy(message)
+		} else {
+			sum.Axpy(1, message)
+		}
+	}
+	switch r.pull {
+	case elastic.PullElastic:
+		center.Axpy(1, sum)
+	case elastic.PullOld, elastic.PullNew, "":
+		center.Axpy(1/float32(r.pipelines), sum)
+		toward := old
+		if r.pull == elastic.PullNew {
+			toward = center
+		}
+		for p := range r.pipelines {
+			s.fakes[p][k].params.Lerp(alpha, toward)
+		}
+	}
+}
+
+// compare holds a run to the sequential model, bit by bit.
+func (r *run) compare(t testing.TB, s *sequential) {
+	t.Helper()
+	for key, f := range r.fakes {
+		want := s.fakes[key[0]][key[1]]
+		if !slices.Equal(f.params, want.params) {
+			t.Errorf("pipeline %d, stage %d: weights %v, want %v", key[0], key[1], f.params, want.params)
+		}
+		if !slices.Equal(f.momentum, want.momentum) {
+			t.Errorf("pipeline %d, stage %d: momentum %v, want %v", key[0], key[1], f.momentum, want.momentum)
+		}
+	}
+	for k, center := range r.shards {
+		if !slices.Equal(center, s.centers[k]) {
+			t.Errorf("center of stage %d: %v, want %v", k, center, s.centers[k])
+		}
+	}
+	for key, loss := range r.losses {
+		if want := s.losses[key]; loss != want {
+			t.Errorf("pipeline %d, step %d: loss %v, want %v", key[0], key[1], loss, want)
+		}
+	}
+}
+
+func TestEveryScheduleComputesTheSequentialModelToTheBit(t *testing.T) {
+	for _, name := range []string{"gpipe", "1f1b", "afp"} {
+		for stages := 1; stages <= 4; stages++ {
+			for _, micros := range []int{1, 2, 3, 5, 8} {
+				for pipelines := 1; pipelines <= 3; pipelines++ {
+					r := &run{schedule: name, stages: stages, pipelines: pipelines, micros: micros, rounds: 4, clip: 0.05,
+						tied: 3, tau: 1 + micros%2}
+					t.Run(fmt.Sprintf("%s_K%d_M%d_N%d", name, stages, micros, pipelines), func(t *testing.T) {
+						t.Parallel()
+						r.train(t)
+						if len(r.losses) != pipelines*4*r.tau {
+							t.Errorf("%d steps were reported, want %d", len(r.losses), pipelines*4*r.tau)
+						}
+						r.compare(t, r.sequential(t))
+					})
+				}
+			}
+		}
+	}
+}

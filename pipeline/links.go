@@ -1,0 +1,182 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// wiring makes the links of a group's stages and knows all of them, to close.
+type wiring struct {
+	config *Config
+	local  map[int]*device // by stage
+	depth  []int           // by link k -> k+1
+
+	mu     sync.Mutex
+	closed bool
+	cause  error
+	all    []wire.End
+}
+
+func newWiring(c *Config, local map[int]*device) *wiring {
+	w := &wiring{config: c, local: local}
+	for _, peak := range schedule.InFlight(c.Plan) {
+		w.depth = append(w.depth, max(peak.Forward, peak.Backward)+1) // and the norm, behind them
+	}
+	return w
+}
+
+// keep takes an end to close with the others. When they are closed already, it is closed at once.
+func (w *wiring) keep(ends ...wire.End) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.all = append(w.all, ends...)
+		return nil
+	}
+	err := w.cause
+	for _, e := range ends {
+		err = errors.Join(err, e.Close(w.cause))
+	}
+	return err
+}
+
+// close closes all ends at once: with a cause, so that other nodes learn of it, or in order.
+func (w *wiring) close(cause error) error {
+	w.mu.Lock()
+	all := w.all
+	w.all, w.closed, w.cause = nil, true, cause
+	w.mu.Unlock()
+	var closing errgroup.Group
+	for _, e := range all {
+		closing.Go(func() error { return e.Close(cause) })
+	}
+	return closing.Wait()
+}
+
+// connect makes every link of the group. Those to other nodes are made at the same time, since nodes start in any order.
+func (w *wiring) connect(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for p := range w.config.Pipelines {
+		for k := range w.config.stages() - 1 {
+			l := wire.Link{Purpose: wire.Training, Pipeline: p, Lower: k, Upper: k + 1}
+			w.join(group, ctx, l, w.depth[k], max(w.boundary(k), 8),
+				func(e wire.End) { w.local[k].runners[p].down = e },
+				func(e wire.End) { w.local[k+1].runners[p].up = e })
+		}
+		w.connectTies(group, ctx, p)
+		w.connectSources(group, p)
+	}
+	if w.config.Evaluation != nil {
+		for k := range w.config.stages() - 1 {
+			l := wire.Link{Purpose: wire.Evaluated, Pipeline: 0, Lower: k, Upper: k + 1}
+			w.join(group, ctx, l, 2, w.boundary(k),
+				func(e wire.End) { w.local[k].eval.down = e },
+				func(e wire.End) { w.local[k+1].eval.up = e })
+		}
+	}
+	return group.Wait()
+}
+
+// boundary is the bytes of a micro-batch between stages k and k+1, one of which lives here if it matters.
+func (w *wiring) boundary(k int) int {
+	if d := w.local[k]; d != nil {
+		return d.stages[0].Shape().OutputBytes
+	}
+	if d := w.local[k+1]; d != nil {
+		return d.stages[0].Shape().InputBytes
+	}
+	return 0
+}
+
+// join makes one link if either of its stages lives here.
+func (w *wiring) join(group *errgroup.Group, ctx context.Context, l wire.Link, depth, most int, lower, upper func(wire.End)) {
+	spec := wire.Spec{Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace}
+	hasLower, hasUpper := w.local[l.Lower] != nil, w.local[l.Upper] != nil
+	switch {
+	case hasLower && hasUpper:
+		group.Go(func() error { return w.pair(spec, lower, upper) })
+	case hasLower:
+		group.Go(func() error { return w.reach(ctx, l, false, spec, lower) })
+	case hasUpper:
+		group.Go(func() error { return w.reach(ctx, l, true, spec, upper) })
+	}
+}
+
+func (w *wiring) pair(s wire.Spec, lower, upper func(wire.End)) error {
+	a, b, err := wire.NewPair(s)
+	if err != nil {
+		return err
+	}
+	lower(a)
+	upper(b)
+	return w.keep(a, b)
+}
+
+func (w *wiring) reach(ctx context.Context, l wire.Link, upper bool, s wire.Spec, set func(wire.End)) error {
+	e, err := w.config.Connect(ctx, l, upper, s)
+	if err != nil {
+		return fmt.Errorf("connect the %v: %w", l, err)
+	}
+	set(e)
+	return w.keep(e)
+}
+
+// connectTies links the first and the last stage when parameters are tied across them.
+func (w *wiring) connectTies(group *errgroup.Group, ctx context.Context, p int) {
+	first, last := 0, w.config.stages()-1
+	most, count := 0, 0
+	for _, k := range []int{first, last} {
+		if d := w.local[k]; d != nil && first != last {
+			count = max(count, len(d.runners[p].ties))
+			for _, t := range d.runners[p].ties {
+				most = max(most, 4*t.gradient.Len())
+			}
+		}
+	}
+	if count == 0 {
+		return
+	}
+	l := wire.Link{Purpose: wire.Ties, Pipeline: p, Lower: first, Upper: last}
+	w.join(group, ctx, l, count, most,
+		func(e wire.End) { w.local[first].runners[p].tie = e },
+		func(e wire.End) { w.local[last].runners[p].tie = e })
+}
+
+// connectSources links a pipeline's feeders to its first and its last stage.
+func (w *wiring) connectSources(group *errgroup.Group, p int) {
+	last := w.config.stages() - 1
+	spec := func(bytes int) wire.Spec {
+		return wire.Spec{Generation: w.config.Generation, Depth: feedAhead, MaxBytes: max(bytes, 1)}
+	}
+	if d := w.local[0]; d != nil {
+		group.Go(func() error {
+			return w.pair(spec(d.stages[p].Shape().InputBytes),
+				func(e wire.End) { d.feeders[p].input = e },
+				func(e wire.End) { d.runners[p].up = e })
+		})
+	}
+	if d := w.local[last]; d != nil {
+		group.Go(func() error {
+			return w.pair(spec(d.stages[p].Shape().LabelBytes),
+				func(e wire.End) { d.feeders[p].targets = e },
+				func(e wire.End) { d.runners[p].targets = e })
+		})
+	}
+}
+
+// tiesOf are the tied gradients that a stage exchanges with the other end of its pipeline.
+func tiesOf(s stage.Stage) []tie {
+	var ties []tie
+	for _, t := range s.Ties() {
+		ties = append(ties, tie{name: t.Name, gradient: t.Gradient, host: make([]float32, t.Gradient.Len())})
+	}
+	return ties
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package pipeline
+
+func newParker() parker { return newChannelParker() }

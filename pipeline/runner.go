@@ -1,0 +1,237 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
+
+// runner trains one stage of one pipeline, batch by batch.
+type runner struct {
+	walk
+	gate   *gate
+	shard  *shard
+	config *Config
+	ties   []tie
+	start  uint64 // the first step
+	fresh  uint64 // the step at which the optimizer's state was zero
+}
+
+// run trains until the final round is complete, ctx ends or something fails.
+func (r *runner) run(ctx context.Context) error {
+	r.ctx = ctx
+	r.listen()
+	if err := r.do(ctx, trace.Optimizer, r.start, func() error { r.stage.ZeroGradients(); return nil }); err != nil {
+		return r.fault(r.start, "start", err)
+	}
+	for step := r.start; r.gate.begin(step); step++ {
+		if err := r.batch(ctx, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) fault(step uint64, op string, err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return &Error{Pipeline: r.pipeline, Stage: r.index, Step: step, Op: op, Err: err}
+}
+
+// do runs f on the executor as a span of the given kind.
+func (r *runner) do(ctx context.Context, kind trace.Kind, step uint64, f func() error) error {
+	return r.executor.Do(ctx, r.event(kind, step, -1), f)
+}
+
+// batch trains one step: its ops, the gradients' last touches, the update and, at the end of a round, the averaging.
+func (r *runner) batch(ctx context.Context, step uint64) error {
+	if err := r.walk.batch(ctx, step); err != nil {
+		return r.fault(step, "batch", err)
+	}
+	if err := r.exchangeTies(ctx, step); err != nil {
+		return r.fault(step, "tied gradients", err)
+	}
+	report := StepReport{Pipeline: r.pipeline, Step: step, LearningRate: r.config.LearningRate(step)}
+	scale, err := r.norm(ctx, &report)
+	if err != nil {
+		return r.fault(step, "gradient norm", err)
+	}
+	if err := r.update(ctx, report, scale); err != nil {
+		return r.fault(step, "optimizer step", err)
+	}
+	if r.last() && r.config.Events.OnStep != nil {
+		r.config.Events.OnStep(report)
+	}
+	if (step+1)%r.gate.tau != 0 {
+		return nil
+	}
+	round := (step + 1) / r.gate.tau
+	if err := r.shard.average(ctx, r.seat, round); err != nil {
+		return r.fault(step, fmt.Sprintf("round %d", round), err)
+	}
+	return nil
+}
+
+// norm finds the batch's loss and its squared gradient norm over all stages, and returns the factor that clips the gradients. The
+// sum runs down the pipeline, stage after stage, so that it has the same bits on every split; the total comes back up.
+func (r *runner) norm(ctx context.Context, report *StepReport) (scale float32, err error) {
+	clips := r.config.ClipNorm > 0
+	sum := 0.0
+	if clips && !r.first() {
+		if sum, err = r.receiveNorm(ctx, r.up, r.index-1, report.Step); err != nil {
+			return 0, err
+		}
+	}
+	err = r.do(ctx, trace.Optimizer, report.Step, func() error { return r.measure(&sum, report) })
+	if err != nil || !clips {
+		return 1, err
+	}
+	if !r.last() {
+		if err := r.sendNorm(ctx, r.down, r.index+1, report.Step, sum); err != nil {
+			return 0, err
+		}
+		if sum, err = r.receiveNorm(ctx, r.down, r.index+1, report.Step); err != nil {
+			return 0, err
+		}
+	}
+	if !r.first() {
+		if err := r.sendNorm(ctx, r.up, r.index-1, report.Step, sum); err != nil {
+			return 0, err
+		}
+	}
+	report.GradientNorm = math.Sqrt(sum)
+	return clipFactor(report.GradientNorm, r.config.ClipNorm), nil
+}
+
+// measure adds this stage's squared norm to sum and reads the loss, on the executor.
+func (r *runner) measure(sum *float64, report *StepReport) (err error) {
+	if r.last() {
+		if report.Loss, err = r.stage.Loss(); err != nil {
+			return err
+		}
+		if err := finite("loss", r.index, report.Step, report.Loss); err != nil {
+			return err
+		}
+	}
+	if *sum, err = r.stage.SquaredNorm(*sum); err != nil {
+		return err
+	}
+	return finite("gradient norm", r.index, report.Step, *sum)
+}
+
+// clipFactor scales a gradient of norm down to at most clip. The small constant is PyTorch's (clip_grad_norm_).
+func clipFactor(norm, clip float64) float32 {
+	if factor := clip / (norm + 1e-6); factor < 1 {
+		return float32(factor)
+	}
+	return 1
+}
+
+func (r *runner) sendNorm(ctx context.Context, e wire.End, to int, step uint64, sum float64) error {
+	f := e.NewFrame(r.header(wire.Norm, r.index, to, step, -1), 8)
+	binary.LittleEndian.PutUint64(f.Payload, math.Float64bits(sum))
+	return e.Send(ctx, f)
+}
+
+func (r *runner) receiveNorm(ctx context.Context, e wire.End, from int, step uint64) (float64, error) {
+	f, err := r.receive(ctx, e, r.header(wire.Norm, from, r.index, step, -1), 8)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Release()
+	return math.Float64frombits(binary.LittleEndian.Uint64(f.Payload)), nil
+}
+
+// receive waits for a frame that is not of a micro-batch.
+func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, bytes int) (wire.Frame, error) {
+	span := r.event(trace.WaitUpstream, want.Step, -1)
+	if want.From > want.To {
+		span.Kind = trace.WaitDownstream
+	}
+	span.Start = trace.Now()
+	f, err := e.Receive(ctx)
+	span.End = trace.Now()
+	r.trace.Emit(span)
+	if err != nil {
+		return f, err
+	}
+	if err := verify(f, want, bytes); err != nil {
+		f.Release()
+		return f, err
+	}
+	return f, nil
+}
+
+// update applies the optimizer. Snapshots of the weights as they were are completed first.
+func (r *runner) update(ctx context.Context, report StepReport, scale float32) error {
+	h := stage.Hyper{Step: report.Step - r.fresh, LearningRate: report.LearningRate, GradScale: scale}
+	return r.do(ctx, trace.Optimizer, report.Step, func() error {
+		r.shard.settle(r.pipeline)
+		delta := r.shard.delta(r.pipeline, report.Step)
+		if err := r.stage.Step(h, delta); err != nil {
+			return err
+		}
+		r.stage.ZeroGradients()
+		return nil
+	})
+}
+
+// tie is a tied gradient and its copy in host memory.
+type tie struct {
+	name     string
+	gradient flat.Vector
+	host     []float32
+}
+
+// exchangeTies adds the gradients of tied parameters on the first and the last stage. Each end sends its own and adds the
+// other's: the sum of two floats does not depend on their order, so both get the same bits.
+func (r *runner) exchangeTies(ctx context.Context, step uint64) error {
+	if r.tie == nil {
+		return nil
+	}
+	other := r.stages - 1 - r.index
+	for i := range r.ties {
+		t := &r.ties[i]
+		if err := r.do(ctx, trace.Optimizer, step, func() error { t.gradient.Read(t.host, 0); return nil }); err != nil {
+			return fmt.Errorf("read %s: %w", t.name, err)
+		}
+		f := r.tie.NewFrame(r.header(wire.Tied, r.index, other, step, i), 4*len(t.host))
+		copy(floats(f.Payload), t.host)
+		if err := r.tie.Send(ctx, f); err != nil {
+			return fmt.Errorf("send %s: %w", t.name, err)
+		}
+	}
+	for i := range r.ties {
+		t := &r.ties[i]
+		f, err := r.receive(ctx, r.tie, r.header(wire.Tied, other, r.index, step, i), 4*len(t.host))
+		if err != nil {
+			return fmt.Errorf("receive %s: %w", t.name, err)
+		}
+		for j, g := range floats(f.Payload) {
+			t.host[j] += g
+		}
+		f.Release()
+		if err := r.do(ctx, trace.Optimizer, step, func() error { t.gradient.Write(t.host, 0); return nil }); err != nil {
+			return fmt.Errorf("write %s: %w", t.name, err)
+		}
+	}
+	return nil
+}
+
+// floats views an aligned payload as float32 in native byte order, which all nodes of a job share.
+func floats(b []byte) []float32 {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
