@@ -30,6 +30,11 @@ var metadata = map[string]string{"format": "pt"}
 type ShardMeta struct {
 	Layers  [2]int         `json:"layers"`  // of the model: from, to (exclusive)
 	Tensors []stage.Tensor `json:"tensors"` // where they lie in each vector
+	// Updates says, for each pipeline in the shard, how many updates its optimizer state has seen: fewer than its steps when
+	// it was restarted from a center alone. Absent in a shard without pipelines.
+	Updates []uint64 `json:"updates,omitempty"`
+	// Count is the number of pipelines whose updates are in the round.
+	Count int `json:"count"`
 }
 
 // Write makes the directory dir, which must not exist or be empty, from the center of a committed round: m's config and, from

@@ -142,7 +142,7 @@ type ShardInfo struct {
 	Meta    RoundMeta `json:"meta"`
 }
 
-// AssignmentPath, SocketPath, ShardDir and LogPath name the files of a job's directory.
+// AssignmentPath is the assignment in a job's directory.
 func AssignmentPath(dir string) string { return filepath.Join(dir, "assignment.json") }
 
 // SocketPath is where the worker listens.

@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// maxAssignmentBytes bounds the assignment file. The plan dominates: 1,024 stages of 4,096 micro-batches take 50 MB.
+const maxAssignmentBytes = 1 << 28
+
+// loadAssignment reads and checks the file that the daemon wrote.
+func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
+	fail := func(err error) (control.Assignment, schedule.Plan, error) {
+		return control.Assignment{}, nil, fmt.Errorf("worker: assignment %s: %w", path, err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fail(err)
+	}
+	if info.Size() > maxAssignmentBytes {
+		return fail(fmt.Errorf("%d bytes, the limit is %d", info.Size(), maxAssignmentBytes))
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fail(err)
+	}
+	var a control.Assignment
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&a); err != nil {
+		return fail(err)
+	}
+	if err := checkAssignment(a); err != nil {
+		return fail(err)
+	}
+	plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
+	if err != nil {
+		return fail(err)
+	}
+	if err := schedule.Check(plan, int(a.Job.MicroBatches), schedule.Limits{}); err != nil {
+		return fail(err)
+	}
+	return a, plan, nil
+}
+
+// checkAssignment refuses what a daemon of this version never writes.
+func checkAssignment(a control.Assignment) error {
+	unresolved := func(count job.Count) bool { return count < 1 }
+	switch spec := a.Job; {
+	case a.Version != control.AssignmentVersion:
+		return fmt.Errorf("version %d, this worker reads %d: the daemon is of another version", a.Version, control.AssignmentVersion)
+	case a.JobID == "" || a.Generation == 0:
+		return fmt.Errorf("job %q generation %d: both must be given", a.JobID, a.Generation)
+	case !filepath.IsAbs(a.Dir):
+		return fmt.Errorf("dir %q is not an absolute path", a.Dir)
+	case unresolved(spec.Stages) || unresolved(spec.Pipelines) || unresolved(spec.MicroBatches) ||
+		unresolved(spec.Devices.CPU.Count) || unresolved(spec.Devices.CPU.Threads):
+		return fmt.Errorf("stages %d, pipelines %d, micro_batches %d, devices.cpu.count %d, devices.cpu.threads %d: every count must be resolved",
+			spec.Stages, spec.Pipelines, spec.MicroBatches, spec.Devices.CPU.Count, spec.Devices.CPU.Threads)
+	case len(a.Stages) != int(spec.Stages) || len(a.Plan) != int(spec.Stages):
+		return fmt.Errorf("%d stage places and %d plan lines for %d stages", len(a.Stages), len(a.Plan), spec.Stages)
+	case spec.Train.Batch%int(spec.MicroBatches) != 0:
+		return fmt.Errorf("batch %d is not a multiple of %d micro-batches", spec.Train.Batch, spec.MicroBatches)
+	}
+	return checkRestore(a)
+}
+
+func checkRestore(a control.Assignment) error {
+	r := a.Restore
+	if r == nil {
+		return nil
+	}
+	if len(r.Shards) != int(a.Job.Stages) || len(r.Cursors) != int(a.Job.Pipelines) {
+		return fmt.Errorf("restore of round %d: %d shards and %d cursors for %d stages and %d pipelines",
+			r.Round, len(r.Shards), len(r.Cursors), a.Job.Stages, a.Job.Pipelines)
+	}
+	for i, c := range r.Cursors {
+		if c.Pipeline != i || c.Step != r.Round*uint64(a.Job.Averaging.Tau) {
+			return fmt.Errorf("restore of round %d: pipeline %d stands at step %d, a round is %d steps",
+				r.Round, c.Pipeline, c.Step, a.Job.Averaging.Tau)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// host is what a worker holds for as long as it lives: model, data, devices and the shard store of the job.
+type host struct {
+	assignment control.Assignment
+	plan       schedule.Plan
+	model      *model.Model
+	weights    *export.Weights // of model.from; nil: fresh ones, or restored
+	set        *data.Set
+	ranges     []stage.Range // the layers of each stage
+	stages     []hosted      // those that live here, ascending
+	store      elastic.Store
+}
+
+// hosted is a stage that lives here.
+type hosted struct {
+	index  int
+	device device.Device
+	about  string // the device, and why it is that one
+	meta   export.ShardMeta
+}
+
+// permanentError marks what would fail again: the job's own data or model, not this process.
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// newHost opens everything that the assignment names. After an error nothing is left open.
+func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*host, error) {
+	h := &host{assignment: a, plan: plan}
+	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.openStore, h.openDevices} {
+		if err := open(ctx); err != nil {
+			return nil, errors.Join(err, h.close())
+		}
+	}
+	return h, nil
+}
+
+// openModel builds the model and cuts it into stages. Every worker of the job gets the same cut: it depends on the job alone.
+func (h *host) openModel(context.Context) (err error) {
+	spec := h.assignment.Job
+	if spec.Model.From != "" {
+		if h.model, h.weights, err = export.Open(spec.Model.From); err != nil {
+			return &permanentError{fmt.Errorf("model.from: %w", err)}
+		}
+	} else if h.model, err = model.Build(spec.Model.Family, spec.Model.Config); err != nil {
+		return &permanentError{fmt.Errorf("model.config: %w", err)}
+	}
+	h.ranges, err = stage.Split(h.model.Costs(h.size()), len(h.plan))
+	if err != nil {
+		return &permanentError{fmt.Errorf("stages: %w", err)}
+	}
+	return nil
+}
+
+// size is the shape of a micro-batch.
+func (h *host) size() layer.Size { return layer.Size{B: h.samples(), T: h.sequence()} }
+
+// samples is the number of samples in a micro-batch.
+func (h *host) samples() int {
+	return h.assignment.Job.Train.Batch / int(h.assignment.Job.MicroBatches)
+}
+
+// sequence is the number of tokens in a sample.
+func (h *host) sequence() int {
+	if n := h.assignment.Job.Data.Sequence; n > 0 {
+		return n
+	}
+	return h.model.Sequence()
+}
+
+// openData reads the corpus, and refuses one that has changed since the round that is restored.
+func (h *host) openData(ctx context.Context) error {
+	if h.model.Vocabulary() < data.Vocabulary {
+		return &permanentError{fmt.Errorf("model.config: vocab_size is %d; data.tokenizer bytes needs at least %d",
+			h.model.Vocabulary(), data.Vocabulary)}
+	}
+	d := h.assignment.Job.Data
+	set, err := data.Open(ctx, data.Config{
+		Files: d.Files, Format: d.Format, Tokenizer: d.Tokenizer, Sequence: h.sequence(), Holdout: d.Holdout,
+		Seed: h.assignment.Job.Seed,
+	})
+	if err != nil {
+		return &permanentError{fmt.Errorf("data: %w", err)}
+	}
+	h.set = set
+	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != set.Identity().Digest {
+		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
+			"restore them, or submit the job anew", r.Round, r.Data, set.Identity())}
+	}
+	return nil
+}
+
+func (h *host) openStore(context.Context) (err error) {
+	h.store, err = elastic.OpenDirStore(checkpoint.OS, control.ShardDir(h.assignment.Dir))
+	return err
+}
+
+// openDevices opens a device for each stage that lives here. With fewer devices than stages, stages share the cores of one.
+func (h *host) openDevices(context.Context) error {
+	spec := h.assignment.Job.Devices
+	for k, place := range h.assignment.Stages {
+		if place.Node != h.assignment.Node {
+			continue
+		}
+		dev, about, err := pick.Open(spec.Kind, pick.Config{
+			Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.stages)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
+		})
+		if err != nil {
+			return fmt.Errorf("open the device of stage %d: %w", k, err)
+		}
+		r := h.ranges[k]
+		h.stages = append(h.stages, hosted{
+			index: k, device: dev, about: about,
+			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To])},
+		})
+	}
+	if len(h.stages) == 0 {
+		return fmt.Errorf("no stage of the assignment lives on node %q", h.assignment.Node)
+	}
+	return nil
+}
+
+// hosted finds a stage that lives here.
+func (h *host) hosted(index int) *hosted {
+	return &h.stages[slices.IndexFunc(h.stages, func(s hosted) bool { return s.index == index })]
+}
+
+// attach is what the executor of the stage's device must run first; nil for nothing.
+func (s *hosted) attach() func() error {
+	if t, ok := s.device.(device.Threaded); ok {
+		return t.Attach
+	}
+	return nil
+}
+
+// coresOf are the cores of device d, each device taking its threads from the front of cores. Nil when there are not enough: then
+// the device is not pinned.
+func coresOf(d int, cpu job.CPU, cores []int) []int {
+	from, to := d*int(cpu.Threads), (d+1)*int(cpu.Threads)
+	if to > len(cores) {
+		return nil
+	}
+	return cores[from:to]
+}
+
+// build makes stage s of one pipeline. Every pipeline starts with the same weights.
+func (h *host) build(s *hosted) (*stage.Computed, error) {
+	spec := h.assignment.Job
+	c, err := stage.New(stage.Config{
+		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.plan),
+		Samples: h.samples(), Sequence: h.sequence(), Slots: schedule.Pinned(h.plan)[s.index],
+		Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if h.weights != nil && h.assignment.Restore == nil {
+		if err := c.Load(h.weights.Lookup); err != nil {
+			return nil, errors.Join(&permanentError{err}, c.Close())
+		}
+	}
+	return c, nil
+}
+
+// optimizer translates the job file.
+func optimizer(o job.Optimizer) stage.Optimizer {
+	out := stage.Optimizer{
+		Name: o.Name, Momentum: o.Momentum, Nesterov: o.Nesterov, Epsilon: o.Epsilon, WeightDecay: o.WeightDecay,
+	}
+	if len(o.Betas) == 2 {
+		out.Beta1, out.Beta2 = o.Betas[0], o.Betas[1]
+	}
+	return out
+}
+
+// learningRate is the schedule of the job file.
+func learningRate(spec job.Job) stage.Schedule {
+	o := spec.Optimizer
+	return stage.Schedule{
+		Name: o.Schedule, Peak: o.LearningRate, Warmup: uint64(o.Warmup), Steps: uint64(spec.Train.Steps), MinRatio: o.MinimumRatio,
+	}
+}
+
+// close closes what is open.
+func (h *host) close() error {
+	var errs []error
+	for _, s := range h.stages {
+		errs = append(errs, s.device.Close())
+	}
+	if h.weights != nil {
+		errs = append(errs, h.weights.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,129 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// Config says what a worker process is to do.
+type Config struct {
+	Assignment string    // path of the assignment file
+	Log        io.Writer // gets JSON lines
+}
+
+// The ends of a worker that are not failures of training.
+var (
+	errAborted = errors.New("worker: told to stop")
+	errOrphan  = errors.New("worker: no daemon has come back")
+)
+
+// Run is the worker process, from its assignment to its exit code (package control). It returns after everything that it
+// started has ended.
+func Run(ctx context.Context, c Config) (int, error) {
+	a, plan, err := loadAssignment(c.Assignment)
+	if err != nil {
+		return control.ExitInvalid, err
+	}
+	log := newLog(c.Log).With(zap.String("job", a.JobID), zap.Uint64("generation", a.Generation))
+	defer log.Sync() //nolint:errcheck // standard error needs none
+	t := newTrainer(a, plan, log)
+	err = t.serveAndTrain(ctx)
+	switch {
+	case errors.Is(err, errAborted):
+		log.Info("ended as told", zap.Uint64("round", t.status().Job.Round))
+		return control.ExitDone, nil
+	case errors.Is(err, errOrphan):
+		log.Error("ended", zap.Error(err))
+		return control.ExitOrphan, err
+	case err != nil:
+		return control.ExitFailed, err
+	}
+	return control.ExitDone, nil
+}
+
+// serveAndTrain answers the daemon from the start, while it loads and trains, until the first of them ends.
+func (t *trainer) serveAndTrain(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t.cancel = cancel
+	server := &server{controller: t, events: t.events}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.serve(ctx, control.SocketPath(t.assignment.Dir)) })
+	group.Go(func() error { return server.watchOrphan(ctx, t.assignment.OrphanAfter) })
+	group.Go(func() error {
+		err := t.train(ctx)
+		if err != nil && context.Cause(ctx) == nil {
+			t.fail(ctx, err)
+		}
+		if err == nil {
+			err = errAborted // the group lingers until then
+		}
+		return err
+	})
+	err := group.Wait()
+	if cause := context.Cause(ctx); errors.Is(cause, errAborted) {
+		return errAborted
+	}
+	return err
+}
+
+// fail tells the daemon why training ended, before the process does.
+func (t *trainer) fail(ctx context.Context, err error) {
+	var (
+		notFinite *stage.NonFiniteError
+		permanent *permanentError
+	)
+	t.log.Error("training failed", zap.Error(err))
+	t.events.append(control.Event{
+		Kind: control.FailedNow, Generation: t.assignment.Generation, Error: err.Error(),
+		Permanent: errors.As(err, &notFinite) || errors.As(err, &permanent),
+	})
+	t.progress.failed(err)
+	t.events.drain(ctx, farewell)
+}
+
+// newLog writes JSON lines.
+func newLog(w io.Writer) *zap.Logger {
+	encoder := zap.NewProductionEncoderConfig()
+	encoder.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	encoder.TimeKey = "time"
+	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.AddSync(w), zap.InfoLevel))
+}
+
+// raiseProcs gives the Go scheduler room beside the devices. A device's thread is inside C for milliseconds at a time and keeps its
+// processor slot meanwhile; without spare slots links and control would wait until the runtime takes one back.
+func raiseProcs(devices int) {
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), devices+spareProcs))
+}
+
+const spareProcs = 2
+
+// train is the worker's work, from opening the model to the end of the group.
+func (t *trainer) train(ctx context.Context) (err error) {
+	h, err := newHost(ctx, t.assignment, t.plan)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.close()) }()
+	t.describe(h)
+	raiseProcs(len(h.stages))
+	group, err := t.newGroup(ctx, h)
+	if err != nil {
+		return err
+	}
+	t.group.Store(group)
+	if err := group.Run(ctx); err != nil {
+		return fmt.Errorf("job %s generation %d: %w", t.assignment.JobID, t.assignment.Generation, err)
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/pipeline"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// vectors pairs the names of a shard file with the memory of a snapshot, in the order of the file. The same pairing writes a
+// shard and reads it back.
+func vectors(s *pipeline.Snapshot) (names []elastic.ShardVector, memory [][]float32) {
+	add := func(name string, v []float32) {
+		names = append(names, elastic.ShardVector{Name: name, Elements: len(v)})
+		memory = append(memory, v)
+	}
+	add(elastic.CenterVector, s.Center)
+	for j, v := range s.CenterState {
+		add(elastic.CenterStateVector(j), v)
+	}
+	for _, p := range s.Pipelines {
+		add(elastic.ParametersVector(p.Pipeline), p.Parameters)
+		for j, v := range p.State {
+			add(elastic.StateVector(p.Pipeline, j), v)
+		}
+	}
+	return names, memory
+}
+
+// write makes a stage's part of a round durable in the job's store.
+func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (control.ShardInfo, error) {
+	now := time.Now()
+	cursors := make([]control.Cursor, t.assignment.Job.Pipelines)
+	shardCursors := make([]elastic.Cursor, len(cursors))
+	for i := range cursors {
+		cursors[i] = control.Cursor{Pipeline: i, Step: s.Round * t.tau()}
+		shardCursors[i] = elastic.Cursor(cursors[i])
+	}
+	about := h.hosted(s.Stage).meta
+	about.Count = s.Count
+	for _, p := range s.Pipelines {
+		about.Updates = append(about.Updates, p.Updates)
+	}
+	meta, err := json.Marshal(about)
+	if err != nil {
+		return control.ShardInfo{}, fmt.Errorf("encode the meta of stage %d: %w", s.Stage, err)
+	}
+	names, memory := vectors(s)
+	header := elastic.ShardHeader{
+		Job: t.assignment.JobID, Generation: t.assignment.Generation, Round: s.Round, Stage: s.Stage, Stages: len(t.plan),
+		Vectors: names, Cursors: shardCursors, Meta: meta,
+	}
+	digest, bytes, err := elastic.WriteShard(ctx, h.store, &header, func(v int, dst []float32, offset int) error {
+		copy(dst, memory[v][offset:])
+		return nil
+	})
+	if err != nil {
+		return control.ShardInfo{}, err
+	}
+	return control.ShardInfo{
+		Stage: s.Stage, Digest: string(digest), Bytes: bytes, Cursors: cursors,
+		Meta: t.progress.meta(s.Round, t.tau(), h.set.Identity().Digest, now),
+	}, nil
+}
+
+// restore reads a stage's shard of a committed round. It is verified before anything of it is used.
+func (h *host) restore(ctx context.Context, s *hosted, r *control.Restore) (*pipeline.Snapshot, error) {
+	digest, err := elastic.ParseDigest(r.Shards[s.index])
+	if err != nil {
+		return nil, fmt.Errorf("restore stage %d: %w", s.index, err)
+	}
+	snapshot := &pipeline.Snapshot{Stage: s.index, Round: r.Round}
+	err = elastic.ReadShard(ctx, h.store, digest, func(header *elastic.ShardHeader) (func(int, []float32, int) error, error) {
+		memory, err := h.prepare(s, r, header, snapshot)
+		if err != nil {
+			return nil, err
+		}
+		return func(v int, src []float32, offset int) error {
+			copy(memory[v][offset:], src)
+			return nil
+		}, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("restore stage %d from round %d: %w", s.index, r.Round, err)
+	}
+	return snapshot, nil
+}
+
+// prepare checks that a shard is the one that the assignment means, allocates the snapshot, and returns its memory in the order
+// of the file.
+func (h *host) prepare(s *hosted, r *control.Restore, header *elastic.ShardHeader, into *pipeline.Snapshot) ([][]float32, error) {
+	if header.Round != r.Round || header.Stage != s.index || header.Stages != len(h.plan) || header.Job != h.assignment.JobID {
+		return nil, fmt.Errorf("is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d",
+			header.Job, header.Round, header.Stage, header.Stages, h.assignment.JobID, r.Round, s.index, len(h.plan))
+	}
+	var meta export.ShardMeta
+	if err := json.Unmarshal(header.Meta, &meta); err != nil {
+		return nil, fmt.Errorf("meta: %w", err)
+	}
+	if meta.Layers != s.meta.Layers || !slices.EqualFunc(meta.Tensors, s.meta.Tensors, sameTensor) {
+		return nil, fmt.Errorf("holds layers %v with %d tensors, the stage has layers %v with %d: it is of another model or split",
+			meta.Layers, len(meta.Tensors), s.meta.Layers, len(s.meta.Tensors))
+	}
+	into.Count = meta.Count
+	for i, updates := range meta.Updates {
+		p := pipeline.PipelineState{Pipeline: i, Step: r.Cursors[i].Step, Updates: updates}
+		into.Pipelines = append(into.Pipelines, p)
+	}
+	memory := make([][]float32, len(header.Vectors))
+	for v, vector := range header.Vectors {
+		memory[v] = make([]float32, vector.Elements)
+		if !place(into, vector.Name, memory[v]) {
+			return nil, fmt.Errorf("holds a vector %q that this program does not know", vector.Name)
+		}
+	}
+	return memory, nil
+}
+
+// place hangs a vector of a shard into the snapshot, by its name. State vectors come in ascending order.
+func place(s *pipeline.Snapshot, name string, v []float32) bool {
+	if name == elastic.CenterVector {
+		s.Center = v
+		return true
+	}
+	if name == elastic.CenterStateVector(len(s.CenterState)) {
+		s.CenterState = append(s.CenterState, v)
+		return true
+	}
+	for i := range s.Pipelines {
+		p := &s.Pipelines[i]
+		if name == elastic.ParametersVector(p.Pipeline) {
+			p.Parameters = v
+			return true
+		}
+		if name == elastic.StateVector(p.Pipeline, len(p.State)) {
+			p.State = append(p.State, v)
+			return true
+		}
+	}
+	return false
+}
+
+func sameTensor(a, b stage.Tensor) bool {
+	return a.Name == b.Name && slices.Equal(a.Shape, b.Shape) && a.Offset == b.Offset && a.TiedTo == b.TiedTo
+}

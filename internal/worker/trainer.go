@@ -1,0 +1,226 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/pipeline"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// farewell bounds how long a failing worker waits for the daemon to read why.
+const farewell = time.Second
+
+// trainer runs one generation of a job and answers the daemon's requests about it.
+type trainer struct {
+	assignment control.Assignment
+	plan       schedule.Plan
+	log        *zap.Logger
+	events     *eventLog
+	progress   *progress
+	cancel     context.CancelCauseFunc // ends the worker
+
+	group atomic.Pointer[pipeline.Group] // nil while loading
+
+	mu       sync.Mutex
+	host     *host // nil while loading
+	restored control.RoundMeta
+}
+
+func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trainer {
+	t := &trainer{assignment: a, plan: plan, log: log, events: newEventLog()}
+	if a.Restore != nil && len(a.Restore.Meta) > 0 {
+		if err := json.Unmarshal(a.Restore.Meta, &t.restored); err != nil {
+			log.Warn("the meta of the restored round is unreadable; losses and times start anew", zap.Error(err))
+		}
+	}
+	t.progress = newProgress(a, t.restored)
+	return t
+}
+
+// tau is the batches in a round.
+func (t *trainer) tau() uint64 { return uint64(t.assignment.Job.Averaging.Tau) }
+
+// finalRound is the last round that all steps make; a rest of steps shorter than a round makes one more.
+func (t *trainer) finalRound() uint64 {
+	return (uint64(t.assignment.Job.Train.Steps) + t.tau() - 1) / t.tau()
+}
+
+// newGroup wires the stages that live here.
+func (t *trainer) newGroup(ctx context.Context, h *host) (*pipeline.Group, error) {
+	spec := t.assignment.Job
+	method, err := elastic.NewMethod(spec.Averaging.Method, elastic.Config{
+		Pull: elastic.Pull(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Tau: spec.Averaging.Tau, Pipelines: int(spec.Pipelines),
+	})
+	if err != nil {
+		return nil, &permanentError{err}
+	}
+	rate := learningRate(spec)
+	if err := rate.Validate(); err != nil {
+		return nil, &permanentError{err}
+	}
+	c := pipeline.Config{
+		Generation: t.assignment.Generation, Plan: t.plan, MicroBatches: int(spec.MicroBatches), Pipelines: int(spec.Pipelines),
+		Method: method, ClipNorm: spec.Optimizer.ClipNorm,
+		LearningRate: func(step uint64) float32 { return float32(rate.At(step)) },
+		FinalRound:   t.finalRound(), CenterOnly: spec.Center.State == "center", Linger: true,
+		Events: t.listeners(ctx, h),
+	}
+	held := evaluation{set: h.set, total: spec.Train.EvalSamples, samples: h.samples()}
+	c.Evaluation = &pipeline.EvaluationConfig{Due: t.evaluationDue, MicroBatches: held.Micros()}
+	if t.assignment.Restore != nil {
+		c.StartRound = t.assignment.Restore.Round
+	}
+	for i := range h.stages {
+		s, err := t.stageConfig(ctx, h, &h.stages[i])
+		if err != nil {
+			return nil, err
+		}
+		s.EvaluationSource = held
+		c.Stages = append(c.Stages, s)
+	}
+	return pipeline.New(c)
+}
+
+// evaluationDue says which rounds are evaluated: the untrained center, every train.eval_every, and the last.
+func (t *trainer) evaluationDue(round uint64) bool {
+	every := uint64(t.assignment.Job.Train.EvalEvery)
+	return round == 0 || round == t.final() || every > 0 && round%every == 0
+}
+
+// final is the round where training ends: all steps, or where a commit with stop has put it. The group lowers it before
+// that round completes, so every stage gets the same answer.
+func (t *trainer) final() uint64 {
+	if g := t.group.Load(); g != nil {
+		return g.Final()
+	}
+	return t.finalRound()
+}
+
+// stageConfig describes one stage, with what it restores read into memory.
+func (t *trainer) stageConfig(ctx context.Context, h *host, s *hosted) (pipeline.StageConfig, error) {
+	spec := t.assignment.Job
+	c := pipeline.StageConfig{
+		Index: s.index,
+		Build: func(int) (stage.Stage, error) { return h.build(s) },
+		Source: func(p int) pipeline.Source {
+			return source{set: h.set, cursor: h.set.Cursor(p, int(spec.Pipelines), spec.Train.Batch), samples: h.samples()}
+		},
+	}
+	if attach := s.attach(); attach != nil {
+		c.Attach = attach
+	}
+	if t.assignment.Restore == nil {
+		return c, nil
+	}
+	snapshot, err := h.restore(ctx, s, t.assignment.Restore)
+	if err != nil {
+		return c, err
+	}
+	c.Restore = snapshot
+	return c, nil
+}
+
+// listeners are what the group tells of itself.
+func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
+	generation := t.assignment.Generation
+	return pipeline.Events{
+		OnStarted: func() {
+			t.progress.training(uint64(t.assignment.Job.Train.Batch*h.sequence()), time.Now())
+			t.events.append(control.Event{Kind: control.Started, Generation: generation})
+			t.log.Info("training", zap.Int("stages here", len(h.stages)), zap.String("device", h.stages[0].about))
+		},
+		OnStep:  func(r pipeline.StepReport) { t.progress.step(r, time.Now()) },
+		OnRound: func(stage int, round uint64) { t.progress.round(stage, round) },
+		OnEvaluated: func(e pipeline.Evaluation) {
+			t.progress.evaluated(e)
+			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &e.Loss})
+			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", e.Loss), zap.Int("targets", e.Targets))
+		},
+		OnSnapshot: func(s *pipeline.Snapshot) { t.persist(ctx, h, s) },
+		OnFinished: func(round uint64) {
+			t.progress.finished(time.Now())
+			t.events.append(control.Event{Kind: control.Finished, Generation: generation, Round: round})
+			t.log.Info("the final round is complete", zap.Uint64("round", round))
+		},
+	}
+}
+
+// persist makes a stage's part of a round durable and tells the daemon. A failure ends the worker: the round is lost, not the
+// job, which goes on from the round before it.
+func (t *trainer) persist(ctx context.Context, h *host, s *pipeline.Snapshot) {
+	info, err := t.write(ctx, h, s)
+	if err != nil {
+		t.cancel(fmt.Errorf("commit round %d: %w", s.Round, err))
+		return
+	}
+	t.events.append(control.Event{Kind: control.Shard, Generation: t.assignment.Generation, Round: s.Round, Shard: &info})
+	t.log.Info("shard is durable", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("digest", info.Digest),
+		zap.Int64("bytes", info.Bytes))
+}
+
+// describe notes what was opened.
+func (t *trainer) describe(h *host) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.host = h
+	for _, note := range h.set.Notes() {
+		t.events.append(control.Event{Kind: control.Note, Generation: t.assignment.Generation, Text: note})
+		t.log.Info(note)
+	}
+	t.log.Info("opened", zap.Stringer("data", h.set.Identity()), zap.Uint64("samples in an epoch", h.set.Windows()),
+		zap.Int("weights", h.model.Weights()))
+}
+
+// commit implements controller.
+func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
+	if r.Generation != t.assignment.Generation {
+		return control.CommitResponse{Reason: fmt.Sprintf("this worker is of generation %d, not %d", t.assignment.Generation, r.Generation)}
+	}
+	group := t.group.Load()
+	if group == nil {
+		return control.CommitResponse{Earliest: 1, Reason: "still loading"}
+	}
+	earliest, ok := group.Commit(r.Round, r.Stop)
+	if !ok {
+		return control.CommitResponse{Earliest: earliest, Reason: fmt.Sprintf("a pipeline is past round %d already", r.Round)}
+	}
+	return control.CommitResponse{Accepted: true, Earliest: earliest}
+}
+
+// abort implements controller.
+func (t *trainer) abort() { t.cancel(errAborted) }
+
+// status implements controller.
+func (t *trainer) status() control.Status {
+	spec := t.assignment.Job
+	out := control.Status{JobID: t.assignment.JobID, Generation: t.assignment.Generation, PID: os.Getpid(), Final: t.finalRound()}
+	out.Job = api.JobStatus{
+		ID: t.assignment.JobID, Name: spec.Name, Generation: t.assignment.Generation, Steps: t.finalRound() * t.tau(),
+		Pipelines: int(spec.Pipelines), Stages: int(spec.Stages), MicroBatches: int(spec.MicroBatches),
+		Schedule: t.assignment.Schedule, Warnings: []string{},
+	}
+	t.progress.fill(&out.Job, spec.Train.MaxTime, time.Now())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g := t.group.Load(); g != nil {
+		out.Final, out.NextCommit = g.Final(), g.Earliest()
+	}
+	if t.host == nil {
+		return out
+	}
+	out.Job.Parameters = t.host.model.Weights()
+	out.Job.Device = t.host.stages[0].about
+	return out
+}

@@ -1,0 +1,348 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// corpus writes some text with structure in it and returns its path.
+func corpus(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "corpus.txt")
+	var text strings.Builder
+	for i := range 400 {
+		fmt.Fprintf(&text, "the %d little rabbits ate %d carrots\n", i%17, i*i%23)
+	}
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// setup is an assignment on ref for a tiny GPT-2, with K stages and N pipelines.
+func setup(t *testing.T, stages, pipelines int, change func(*job.Job)) control.Assignment {
+	t.Helper()
+	spec := job.Job{
+		Version: 1, Name: "tiny",
+		Model:     job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}},
+		Data:      job.Data{Files: []string{corpus(t)}, Format: "text", Tokenizer: "bytes", Holdout: 0.1},
+		Optimizer: job.Optimizer{Name: "adamw", LearningRate: 3e-3, Betas: []float64{0.9, 0.95}, Epsilon: 1e-8, ClipNorm: 1, Schedule: "constant"},
+		Train:     job.Train{Steps: 8, Batch: 4, EvalEvery: 4, EvalSamples: 6},
+		Stages:    job.Count(stages), Pipelines: job.Count(pipelines), MicroBatches: 2, Schedule: "afp",
+		Averaging: job.Averaging{Method: "elastic", Pull: "old", Tau: 1},
+		Center:    job.Center{CommitEvery: 4, Replicas: 1, Keep: 2, State: "full"},
+		Devices:   job.Devices{Kind: "ref", CPU: job.CPU{Count: job.Count(stages), Threads: 1}},
+		Seed:      7,
+	}
+	if change != nil {
+		change(&spec)
+	}
+	plan, _, err := schedule.Generate(spec.Schedule, schedule.Request{Stages: stages, MicroBatches: int(spec.MicroBatches)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := control.Assignment{
+		Version: control.AssignmentVersion, JobID: "1", Generation: 1, Node: "a", Dir: t.TempDir(), Job: spec,
+		Schedule: spec.Schedule, Plan: plan.Lines(), OrphanAfter: time.Minute,
+	}
+	for range stages {
+		a.Stages = append(a.Stages, control.StagePlace{Node: "a"})
+	}
+	return a
+}
+
+// outcome is what a run left behind.
+type outcome struct {
+	err    error
+	events []control.Event
+	status control.Status
+	shards map[int]control.ShardInfo // of the last committed round, by stage
+	round  uint64
+}
+
+// train runs a worker in this process. drive, unless nil, asks it for commits while it trains; the final round is always
+// committed. It ends when that is durable.
+func train(t *testing.T, a control.Assignment, drive func(*trainer)) outcome {
+	t.Helper()
+	plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkAssignment(a); err != nil {
+		t.Fatal(err)
+	}
+	tr := newTrainer(a, plan, zap.NewNop())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- tr.serveAndTrain(ctx) }()
+	out := outcome{shards: map[int]control.ShardInfo{}}
+	driven := false
+	for seq, ended := uint64(0), false; !ended; {
+		events, err := nextEvents(ctx, tr, seq, done)
+		if err != nil {
+			out.err = err
+			break
+		}
+		for _, e := range events {
+			seq = e.Seq
+			out.events = append(out.events, e)
+			switch e.Kind {
+			case control.Started:
+				if drive != nil && !driven {
+					driven = true
+					drive(tr)
+				}
+			case control.Finished:
+				if answer := tr.commit(control.CommitRequest{Generation: a.Generation, Round: e.Round}); !answer.Accepted {
+					t.Errorf("the commit of the final round %d was refused: %s", e.Round, answer.Reason)
+				}
+				out.round = e.Round
+			case control.Shard:
+				if e.Round >= out.round && out.round > 0 {
+					out.shards[e.Shard.Stage] = *e.Shard
+				}
+				ended = len(out.shards) == len(a.Stages)
+			case control.Evaluated, control.FailedNow, control.Note:
+			}
+		}
+	}
+	out.status = tr.status()
+	if out.err == nil {
+		tr.abort()
+		out.err = <-done
+	}
+	return out
+}
+
+// nextEvents waits for events or for the end of the worker.
+func nextEvents(ctx context.Context, tr *trainer, seq uint64, done chan error) ([]control.Event, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		events []control.Event
+		err    error
+	}
+	got := make(chan result, 1)
+	go func() {
+		events, err := tr.events.after(ctx, seq)
+		got <- result{events, err}
+	}()
+	select {
+	case r := <-got:
+		return r.events, r.err
+	case err := <-done:
+		cancel()
+		<-got
+		if err == nil {
+			err = fmt.Errorf("the worker ended without being told to")
+		}
+		return nil, err
+	}
+}
+
+// exported assembles the model of an outcome and returns its weights file.
+func exported(t *testing.T, a control.Assignment, o outcome) []byte {
+	t.Helper()
+	if len(o.shards) != len(a.Stages) {
+		t.Fatalf("%d shards for %d stages; the worker ended with %v", len(o.shards), len(a.Stages), o.err)
+	}
+	store, err := elastic.OpenDirStore(checkpoint.OS, control.ShardDir(a.Dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{assignment: a, plan: plan}
+	if err := h.openModel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var digests []elastic.Digest
+	for k := range a.Stages {
+		digests = append(digests, elastic.Digest(o.shards[k].Digest))
+	}
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := export.Write(t.Context(), dir, h.model, store, digests); err != nil {
+		t.Fatal(err)
+	}
+	weights, err := os.ReadFile(filepath.Join(dir, export.WeightsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return weights
+}
+
+func restoreOf(o outcome) *control.Restore {
+	r := &control.Restore{Round: o.round}
+	for k := range len(o.shards) {
+		r.Shards = append(r.Shards, o.shards[k].Digest)
+		r.Cursors = o.shards[k].Cursors
+		r.Data = o.shards[k].Meta.DataDigest
+		r.Meta, _ = json.Marshal(o.shards[k].Meta)
+	}
+	return r
+}
+
+func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
+	a := setup(t, 2, 2, func(j *job.Job) { j.Train.Steps = 40; j.Train.EvalEvery = 10 })
+	o := train(t, a, nil)
+	weights := exported(t, a, o)
+	if len(weights) < 10000 {
+		t.Errorf("the exported weights are %d bytes", len(weights))
+	}
+	s := o.status.Job
+	if s.Step != 40 || s.Round != 40 || s.SamplesSeen != 40*2*4 || s.State != api.Running {
+		t.Errorf("status is step %d round %d samples %d state %s", s.Step, s.Round, s.SamplesSeen, s.State)
+	}
+	if s.InitialLoss == nil || s.EvalLoss == nil || !(*s.EvalLoss < 0.8**s.InitialLoss) || s.EvalRound != 40 {
+		t.Errorf("evaluation loss went from %v to %v at round %d; expected a fall by a fifth", s.InitialLoss, s.EvalLoss, s.EvalRound)
+	}
+	if math.Abs(*s.InitialLoss-math.Log(256)) > 0.2 {
+		t.Errorf("the untrained model has a loss of %v, expected about ln 256", *s.InitialLoss)
+	}
+	if len(s.StageStatus) != 2 {
+		t.Fatalf("status has %d stages, expected 2", len(s.StageStatus))
+	}
+	for _, st := range s.StageStatus {
+		sum := st.Busy + st.WaitUpstream + st.WaitDownstream + st.Average + st.Optimizer + st.Commit
+		if st.Busy <= 0 || sum > 1.001 {
+			t.Errorf("stage %d: %+v: busy must show, and the fractions may not exceed 1", st.Stage, st)
+		}
+	}
+	var rounds []uint64
+	for _, e := range o.events {
+		if e.Kind == control.Evaluated {
+			rounds = append(rounds, e.Round)
+		}
+	}
+	if !slices.Equal(rounds, []uint64{0, 10, 20, 30, 40}) {
+		t.Errorf("evaluated rounds %v, expected 0 10 20 30 40", rounds)
+	}
+}
+
+func TestEverySplitGivesTheSameBits(t *testing.T) {
+	var want []byte
+	for _, stages := range []int{1, 2, 3, 4} {
+		a := setup(t, stages, 1, nil)
+		a.Job.Data.Files = sharedCorpus(t)
+		got := exported(t, a, train(t, a, nil))
+		if want == nil {
+			want = got
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("the weights after training in %d stages differ from those in 1", stages)
+		}
+	}
+}
+
+// sharedCorpus is the same for every call in a test: same path, same bytes.
+func sharedCorpus(t *testing.T) []string {
+	t.Helper()
+	return []string{corpus(t)}
+}
+
+func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
+	for _, pull := range []string{"old", "new", "elastic"} {
+		change := func(j *job.Job) { j.Averaging.Pull = pull }
+		whole := setup(t, 2, 2, change)
+		want := exported(t, whole, train(t, whole, nil))
+
+		first := setup(t, 2, 2, change)
+		first.Job.Data.Files = whole.Job.Data.Files
+		half := train(t, first, func(tr *trainer) {
+			for round := uint64(3); ; round++ {
+				answer := tr.commit(control.CommitRequest{Generation: 1, Round: round, Stop: true})
+				if answer.Accepted {
+					return
+				}
+			}
+		})
+		if half.round < 3 || half.round > 8 {
+			t.Fatalf("pull %s: stopped at round %d", pull, half.round)
+		}
+		second := first
+		second.Generation, second.Restore = 2, restoreOf(half)
+		got := exported(t, second, train(t, second, nil))
+		if !bytes.Equal(got, want) {
+			t.Errorf("pull %s: stopped at round %d and resumed, the final weights differ from an uninterrupted run's", pull, half.round)
+		}
+	}
+}
+
+func TestLossThatIsNotANumberFailsForGood(t *testing.T) {
+	a := setup(t, 2, 1, func(j *job.Job) { j.Optimizer.LearningRate = 1e30; j.Optimizer.ClipNorm = 0 })
+	o := train(t, a, nil)
+	if o.err == nil || !strings.Contains(o.err.Error(), "stage") {
+		t.Fatalf("the worker ended with %v, expected a loss that is not finite", o.err)
+	}
+	plan, _ := schedule.Parse(strings.Join(a.Plan, "\n"))
+	tr := newTrainer(a, plan, zap.NewNop())
+	tr.fail(t.Context(), o.err)
+	events, err := tr.events.after(t.Context(), 0)
+	if err != nil || len(events) != 1 || !events[0].Permanent || !strings.Contains(events[0].Error, "step") {
+		t.Errorf("events are %+v (%v), expected one permanent failure that names the step", events, err)
+	}
+}
+
+func TestChangedDataAreRefused(t *testing.T) {
+	a := setup(t, 1, 1, nil)
+	o := train(t, a, nil)
+	if err := os.WriteFile(a.Job.Data.Files[0], bytes.Repeat([]byte("something else\n"), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.Generation, a.Restore = 2, restoreOf(o)
+	again := train(t, a, nil)
+	if again.err == nil || !strings.Contains(again.err.Error(), "the files have changed since round 8") {
+		t.Errorf("the worker ended with %v, expected a refusal of changed data", again.err)
+	}
+}
+
+func TestDamagedShardIsNeverLoaded(t *testing.T) {
+	a := setup(t, 2, 1, nil)
+	o := train(t, a, nil)
+	a.Generation, a.Restore = 2, restoreOf(o)
+	name := o.shards[1].Digest
+	files, err := filepath.Glob(filepath.Join(control.ShardDir(a.Dir), name+"*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("shard files %v (%v)", files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 4
+	if err := os.Chmod(files[0], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(files[0], data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := train(t, a, nil)
+	if again.err == nil || !strings.Contains(again.err.Error(), name) || !strings.Contains(again.err.Error(), "damaged") {
+		t.Errorf("the worker ended with %v, expected a refusal that names shard %s", again.err, name)
+	}
+}
