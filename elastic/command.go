@@ -194,7 +194,8 @@ func (c *AbortCommit) apply(s *State) (string, error) {
 	return c.Job, nil
 }
 
-// CommitRound makes the pending round durable: once applied, the job never falls behind it.
+// CommitRound makes the pending round durable: once applied, the job never falls behind it, unless a DiscardRound finds it
+// damaged.
 type CommitRound struct {
 	Job        string   `json:"job"`
 	Generation uint64   `json:"generation"`

@@ -98,6 +98,9 @@ func describeState(s *State) string {
 		for _, m := range j.Committed {
 			fmt.Fprintf(&out, " %d", m.Round)
 		}
+		if j.Cancelling {
+			out.WriteString(", cancelling")
+		}
 		out.WriteString("\n")
 	}
 	if s.Unknown > 0 {
@@ -133,6 +136,9 @@ func randomCommand(random *rand.Rand, s *State) Command {
 		return &CommitRound{Job: job, Generation: generation, Round: round, Manifest: manifestFor(job, generation, round, 2), Keep: 2}
 	case 8:
 		return &AbortCommit{Job: job, Generation: generation, Round: round}
+	}
+	if random.IntN(5) > 0 {
+		return &RequestCancel{Job: job, Reason: "asked"}
 	}
 	if random.IntN(5) > 0 {
 		return &EndJob{Job: job, Generation: generation, State: Running}
