@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/avgpipe/avgpipe/elastic"
@@ -158,6 +160,7 @@ func (s *snapshotter) captureCenter(round uint64, count int, from elastic.Shard,
 	snap := s.of(round)
 	delete(s.open, round)
 	snap.Count = count
+	slices.SortFunc(snap.Pipelines, func(a, b PipelineState) int { return cmp.Compare(a.Pipeline, b.Pipeline) }) // they came as they arrived
 	var parts []*copier
 	if shared && len(snap.Pipelines) == 1 {
 		snap.Center = snap.Pipelines[0].Parameters
