@@ -1,0 +1,57 @@
+// Package report prints what the programs under bench/ measured: one JSON line a figure for machines, and a table for people.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// Figure is one measured number and what it must be.
+type Figure struct {
+	Bench      string         `json:"bench"`
+	Metric     string         `json:"metric"`
+	Value      float64        `json:"value"`
+	Unit       string         `json:"unit"`
+	Bar        float64        `json:"bar"`   // what must hold
+	Aim        float64        `json:"aim"`   // what would be better
+	AtMost     bool           `json:"-"`     // the value must not be above the bar; otherwise not below it
+	Holds      bool           `json:"holds"` // set by Report
+	Conditions map[string]any `json:"conditions"`
+}
+
+// holds compares the value with the bar. A value that is not a number holds nothing.
+func (f Figure) holds() bool {
+	if f.AtMost {
+		return f.Value <= f.Bar
+	}
+	return f.Value >= f.Bar
+}
+
+// Report prints figures: JSON lines to machine, a table to people.
+func Report(machine, people io.Writer, figures ...Figure) error {
+	lines := json.NewEncoder(machine)
+	for _, f := range figures {
+		f.Holds = f.holds()
+		if err := lines.Encode(f); err != nil {
+			return fmt.Errorf("write figure %s of %s: %w", f.Metric, f.Bench, err)
+		}
+	}
+	table := tabwriter.NewWriter(people, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "metric\tvalue\tbar\taim\t")
+	for _, f := range figures {
+		side, verdict := ">=", "holds"
+		if f.AtMost {
+			side = "<="
+		}
+		if !f.holds() {
+			verdict = "does not hold"
+		}
+		fmt.Fprintf(table, "%s\t%.4g %s\t%s %g\t%s %g\t%s\n", f.Metric, f.Value, f.Unit, side, f.Bar, side, f.Aim, verdict)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
