@@ -47,6 +47,7 @@ type JobStatus struct {
 	Averaging      string        `json:"averaging"` // "elastic pull=old alpha=0.5 tau=1"
 	Device         string        `json:"device"`    // what computes, and why
 	Parameters     int           `json:"parameters"`
+	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings       []string      `json:"warnings"`
 	StageStatus    []StageStatus `json:"stage_status"`
 }

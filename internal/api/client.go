@@ -184,8 +184,7 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*
 	request.Header.Set("Content-Type", "application/json")
 	response, err := c.http.Do(request)
 	if err != nil {
-		var unreachable *ConnectError
-		if errors.As(err, &unreachable) {
+		if unreachable, ok := errors.AsType[*ConnectError](err); ok {
 			return nil, unreachable
 		}
 		return nil, fmt.Errorf("%s %s at %s: %w", method, path, c.socket, err)

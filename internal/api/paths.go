@@ -1,6 +1,9 @@
 package api
 
-import "net/url"
+import (
+	"net/url"
+	"strings"
+)
 
 // The paths of the API. JOB is an id or the name of exactly one job.
 //
@@ -36,9 +39,5 @@ type VersionInfo struct {
 
 // PathJob returns the path of a job, or of something below it: PathJob("7", "watch").
 func PathJob(ref string, below ...string) string {
-	path := PathJobs + "/" + url.PathEscape(ref)
-	for _, b := range below {
-		path += "/" + b
-	}
-	return path
+	return strings.Join(append([]string{PathJobs, url.PathEscape(ref)}, below...), "/")
 }

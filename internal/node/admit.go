@@ -1,12 +1,14 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -38,8 +40,7 @@ func admit(ctx context.Context, r api.SubmitRequest, user data.User, cores int) 
 	}
 	j, at, err := job.Parse(r.File, []byte(r.Source), r.Set, environment(r.Env))
 	if err != nil {
-		var problems job.Problems
-		if errors.As(err, &problems) {
+		if problems, ok := errors.AsType[job.Problems](err); ok {
 			return nil, api.Refused(problems)
 		}
 		return nil, fmt.Errorf("submit %s: %w", r.File, err)
@@ -55,6 +56,9 @@ func admit(ctx context.Context, r api.SubmitRequest, user data.User, cores int) 
 		return nil, err
 	}
 	if len(a.problems) > 0 {
+		slices.SortStableFunc(a.problems, func(p, q job.Problem) int {
+			return cmp.Or(cmp.Compare(p.Line, q.Line), cmp.Compare(p.Column, q.Column))
+		})
 		return nil, api.Refused(a.problems)
 	}
 	a.spec.Job = *j

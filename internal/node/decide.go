@@ -193,10 +193,10 @@ func decideQueued(w world, j *jobView, free int, queue string) decision {
 
 // decideActive looks after a placed job.
 func decideActive(w world, j *jobView) decision {
-	switch j.worker.phase {
-	case absent, exited:
+	if !j.worker.live() {
 		return decideLost(w, j)
-	case aborted:
+	}
+	if j.worker.phase == aborted {
 		return dismiss(w, j, "it was told to")
 	}
 	if silent := w.now.Sub(j.worker.heard); silent > deafAfter {
@@ -345,9 +345,9 @@ func (j *jobView) soonest() uint64 {
 }
 
 // rounds returns how many rounds the worker may complete in a time; 1 while it is not known how fast it is.
-func (k workerView) rounds(d time.Duration) uint64 {
-	if k.roundsPerS <= 0 {
+func (w workerView) rounds(d time.Duration) uint64 {
+	if w.roundsPerS <= 0 {
 		return 1
 	}
-	return uint64(math.Ceil(k.roundsPerS * d.Seconds()))
+	return uint64(math.Ceil(w.roundsPerS * d.Seconds()))
 }

@@ -25,16 +25,6 @@ func committed(s api.JobStatus) bool { return s.State == api.Running && s.Commit
 
 func trainsAgain(s api.JobStatus) bool { return s.State == api.Running && s.Generation == 2 }
 
-// workerPID returns the process of a job's worker.
-func workerPID(t *testing.T, d *nodetest.Daemon, id string) int {
-	t.Helper()
-	pids, err := node.WorkerPIDs(filepath.Join(d.Dir, "jobs", id))
-	if err != nil || len(pids) != 1 {
-		t.Fatalf("workers of job %s: %v, %v; want one", id, pids, err)
-	}
-	return pids[0]
-}
-
 func TestJobTrainsCommitsAndEnds(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "good", 45))
@@ -46,8 +36,7 @@ func TestJobTrainsCommitsAndEnds(t *testing.T) {
 		t.Errorf("losses %v and %v are not the worker's", s.InitialLoss, s.EvalLoss)
 	}
 	nodetest.Eventually(t, "the worker is gone", func() bool {
-		pids, err := node.WorkerPIDs(filepath.Join(d.Dir, "jobs", id))
-		return err == nil && len(pids) == 0
+		return len(d.WorkerPIDs(t, id)) == 0
 	})
 	// center.keep is 2: the shards of two rounds, two stages each.
 	shards, err := os.ReadDir(control.ShardDir(filepath.Join(d.Dir, "jobs", id)))
@@ -91,7 +80,7 @@ func TestKilledWorkerIsReplacedFromTheLastCommit(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
 	before := d.Until(t, id, "commits", committed)
-	if err := syscall.Kill(workerPID(t, d, id), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(d.WorkerPID(t, id), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	after := d.Until(t, id, "trains again", trainsAgain)
@@ -108,11 +97,11 @@ func TestKilledDaemonsWorkersAreAdopted(t *testing.T) {
 	d := nodetest.Spawn(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
 	before := d.Until(t, id, "commits", committed)
-	pid := workerPID(t, d, id)
+	pid := d.WorkerPID(t, id)
 	d.Kill(t)
 	d = nodetest.Spawn(t, d.Dir)
 	after := d.Until(t, id, "commits further", func(s api.JobStatus) bool { return s.CommittedRound > before.CommittedRound })
-	if now := workerPID(t, d, id); now != pid || after.Generation != before.Generation {
+	if now := d.WorkerPID(t, id); now != pid || after.Generation != before.Generation {
 		t.Errorf("process %d, generation %d; want the old worker, %d, %d", now, after.Generation, pid, before.Generation)
 	}
 	// The adopted worker is watched as well as a child.
@@ -126,7 +115,7 @@ func TestDeadDaemonsAndWorkersResume(t *testing.T) {
 	d := nodetest.Spawn(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
 	before := d.Until(t, id, "commits", committed)
-	pid := workerPID(t, d, id)
+	pid := d.WorkerPID(t, id)
 	d.Kill(t)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -145,8 +134,8 @@ func TestStopCommitsTheRunningRoundAndRestartResumes(t *testing.T) {
 	id := d.Submit(t, source)
 	before := d.Until(t, id, "trains", func(s api.JobStatus) bool { return s.State == api.Running && s.Round >= 20 })
 	d.Stop(t)
-	if pids, err := node.WorkerPIDs(filepath.Join(d.Dir, "jobs", id)); err != nil || len(pids) != 0 {
-		t.Errorf("after the stop, workers %v are alive, %v", pids, err)
+	if pids := d.WorkerPIDs(t, id); len(pids) != 0 {
+		t.Errorf("after the stop, workers %v are alive", pids)
 	}
 	d = nodetest.Spawn(t, d.Dir)
 	after := d.Until(t, id, "trains again", trainsAgain)

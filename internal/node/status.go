@@ -30,7 +30,7 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 		out.Steps = uint64(s.Job.Train.Steps)
 		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
 		out.Schedule, out.Averaging = s.Job.Schedule, s.averaging()
-		out.Parameters, out.Warnings = s.Parameters, s.Warnings
+		out.Parameters, out.Warnings, out.OutputDir = s.Parameters, s.Warnings, s.Job.Output.Dir
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
 	out.Reason = reasonOf(j, o)

@@ -63,7 +63,9 @@ func Serve(ctx context.Context, c Config) error {
 			c.Log.Warn("close the server", zap.Error(err))
 		}
 	}
-	<-failed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", c.Listener.Addr(), err)
+	}
 	return nil
 }
 
@@ -144,8 +146,7 @@ func (h *handler) submit(r *http.Request) (any, error) {
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&request); err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
+		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, api.Errorf(http.StatusRequestEntityTooLarge, "submit: the request has more than %d bytes", large.Limit)
 		}
 		return nil, api.Errorf(http.StatusBadRequest, "submit: decode the request: %v", err)

@@ -67,8 +67,8 @@ func (s *streamWriter) Write(p []byte) (int, error) {
 // watch writes the job's status whenever it differs from the last one written, until the job has ended.
 func (h *handler) watch(r *http.Request, w io.Writer) error {
 	ref, last := r.PathValue("job"), []byte(nil)
-	return every(r.Context(), func() (bool, error) {
-		status, err := h.backend.Job(r.Context(), ref)
+	return every(r.Context(), func(ctx context.Context) (bool, error) {
+		status, err := h.backend.Job(ctx, ref)
 		if err != nil {
 			return false, err
 		}
@@ -99,8 +99,8 @@ func (h *handler) logs(r *http.Request, w io.Writer) error {
 		_, err := io.Copy(w, log)
 		return err
 	}
-	return every(r.Context(), func() (bool, error) {
-		status, err := h.backend.Job(r.Context(), ref) // before reading: what it wrote until it ended is copied
+	return every(r.Context(), func(ctx context.Context) (bool, error) {
+		status, err := h.backend.Job(ctx, ref) // before reading: what it wrote until it ended is copied
 		if err != nil {
 			return false, err
 		}
@@ -115,11 +115,11 @@ func (h *handler) model(r *http.Request, w io.Writer) error {
 }
 
 // every calls f at once and then at every tick, until it says that it is done, fails, or ctx ends.
-func every(ctx context.Context, f func() (done bool, err error)) error {
+func every(ctx context.Context, f func(context.Context) (done bool, err error)) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		if done, err := f(); done || err != nil {
+		if done, err := f(ctx); done || err != nil {
 			return err
 		}
 		select {

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // The first argument that makes a test binary one of the two programs.
@@ -93,7 +96,7 @@ type Daemon struct {
 func Start(t testing.TB, dir string) *Daemon {
 	t.Helper()
 	d := newDaemon(t, dir)
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:usetesting // it ends in order, during cleanup
+	ctx, cancel := context.WithCancel(context.Background()) // it ends in order, during cleanup
 	d.cancel = cancel
 	log := d.openLog(t)
 	c := Config(dir, log)
@@ -122,7 +125,7 @@ func Spawn(t testing.TB, dir string) *Daemon {
 	t.Helper()
 	d := newDaemon(t, dir)
 	log := d.openLog(t)
-	defer log.Close()                                    //nolint:errcheck // the daemon has its own descriptor
+	defer log.Close()
 	d.cmd = exec.Command(os.Args[0], daemonProgram, dir) //nolint:noctx // it ends in order, during cleanup
 	d.cmd.Stderr = log
 	if err := d.cmd.Start(); err != nil {
@@ -263,4 +266,51 @@ stages: 2
 pipelines: 2
 center: {commit_every: 10}
 `, name, steps)
+}
+
+// WaitForJob waits until a job is there and returns its id.
+func (d *Daemon) WaitForJob(t testing.TB) string {
+	t.Helper()
+	id := ""
+	Eventually(t, "a job is there", func() bool {
+		jobs, err := d.Client.Jobs(t.Context())
+		if err != nil || len(jobs) == 0 {
+			return false
+		}
+		id = jobs[0].ID
+		return true
+	})
+	return id
+}
+
+// WorkerPID returns the process of a job's worker.
+func (d *Daemon) WorkerPID(t testing.TB, id string) int {
+	t.Helper()
+	pids := d.WorkerPIDs(t, id)
+	if len(pids) != 1 {
+		t.Fatalf("workers of job %s: %v; want one", id, pids)
+	}
+	return pids[0]
+}
+
+// WorkerPIDs returns the processes that work on a job.
+func (d *Daemon) WorkerPIDs(t testing.TB, id string) []int {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, path := range lines {
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), control.AssignmentPath(filepath.Join(d.Dir, "jobs", id))) {
+			continue // it has ended, or is another's
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // RoundTime is how long the fake trainer takes for a round.
-const RoundTime = 5 * time.Millisecond
+const RoundTime = 2 * time.Millisecond
 
 // trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
 // dies there every time, "full-at-12" finds the disk full from there on.
