@@ -127,8 +127,19 @@ demo: deps build ## train a small GPT on the Go library's source through the dae
 	@BIN='$(abspath $(BIN))' examples/demo.sh
 
 .PHONY: bench-overhead
-bench-overhead: deps ## executor and link cost per micro-batch and hop, as JSON lines
-	@$(GO) run $(TAGS) ./bench/overhead
+bench-overhead: ## executor and link cost per micro-batch and hop, as JSON lines
+	@$(GO) run ./bench/overhead
+
+# The daemon under test has oneDNN when `make build` finds it. Standard output is JSON lines and nothing else.
+run_bench = $(MAKE) --no-print-directory deps build >&2; $(GO) run ./bench/$(@:bench-%=%) -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)"
+
+.PHONY: bench-scaling
+bench-scaling: ## tokens per second of two stages on two devices over one device
+	@$(run_bench)
+
+.PHONY: bench-averaging
+bench-averaging: ## held-out loss of two averaged pipelines over plain training on as many samples
+	@$(run_bench)
 
 .PHONY: install
 install: build ## programs, unit, users, directories and configuration under DESTDIR and PREFIX

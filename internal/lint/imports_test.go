@@ -1,0 +1,173 @@
+package lint
+
+import (
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// mayImport is the table of docs/design.md, "Layout": which packages of ours each package may import. A name that
+// ends in "/..." stands for the package and everything below it. Tests, and packages named ...test, which tests share, may
+// import whatever they need.
+var mayImport = map[string][]string{
+	// Leaves.
+	"schedule":            nil,
+	"job":                 nil,
+	"stage/flat":          nil,
+	"stage/device":        {"stage/flat"},
+	"internal/trace":      nil,
+	"internal/checkpoint": nil,
+	"internal/lint":       nil,
+
+	// What knows one thing.
+	"stage/device/ref":        {"stage/device", "stage/flat"},
+	"stage/device/cpu":        {"stage/device", "stage/device/ref", "stage/flat"},
+	"stage/device/pick":       {"stage/device", "stage/device/ref", "stage/device/cpu"},
+	"stage/layer":             {"stage/device"},
+	"stage/model":             {"stage/device", "stage/layer"},
+	"stage":                   {"stage/device", "stage/flat", "stage/layer", "stage/model"},
+	"stage/generate":          {"stage", "stage/device", "stage/device/pick", "stage/flat", "stage/model"},
+	"elastic":                 {"stage/flat", "internal/checkpoint"},
+	"internal/data":           {"job"},
+	"internal/wire":           {"internal/trace"},
+	"internal/api":            {"job"},
+	"internal/worker/control": {"internal/api", "job"},
+
+	// What puts it together.
+	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
+	"internal/export": {"job", "elastic", "stage", "stage/...", "internal/checkpoint"},
+	"internal/worker": {
+		"pipeline", "stage/...", "schedule", "elastic", "job",
+		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/checkpoint", "internal/export",
+	},
+	"internal/node": {
+		"internal/server", "elastic", "job", "schedule", "stage/...",
+		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/trace",
+	},
+	"internal/server": {"internal/api", "job"},
+
+	// Programs.
+	"cmd/avgpiped": {
+		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/export",
+		"job", "stage/device", "stage/device/pick", "stage/generate",
+	},
+	"cmd/avgpipectl": {"internal/api", "job", "schedule"},
+	"bench/...":      {"..."},
+}
+
+// allowed returns the row of mayImport for a package: its own, or that of the nearest "/..." above it.
+func allowed(pkg string) (row []string, found bool) {
+	if row, found = mayImport[pkg]; found {
+		return row, true
+	}
+	for above := pkg; above != ""; {
+		above = above[:max(0, strings.LastIndex(above, "/"))]
+		if row, found = mayImport[above+"/..."]; found {
+			return row, true
+		}
+	}
+	return nil, false
+}
+
+// covers reports whether pattern names pkg: exactly, or as "DIR/..." (and "..." everything).
+func covers(pattern, pkg string) bool {
+	dir, tree := strings.CutSuffix(pattern, "...")
+	if !tree {
+		return pattern == pkg
+	}
+	return dir == "" || pkg == strings.TrimSuffix(dir, "/") || strings.HasPrefix(pkg, dir)
+}
+
+// forTests reports whether a package is there for tests to share, as its name says.
+func forTests(pkg string) bool { return strings.HasSuffix(pkg, "test") }
+
+func TestImportsPointDown(t *testing.T) {
+	for _, s := range allSources(t) {
+		if s.test() || forTests(s.dir()) {
+			continue
+		}
+		row, found := allowed(s.dir())
+		if !found {
+			t.Errorf("%s: package %s has no row in mayImport: add one, here and in docs/design.md", s.name, s.dir())
+			continue
+		}
+		for _, path := range s.imports() {
+			pkg, ours := strings.CutPrefix(path, module+"/")
+			if !ours {
+				continue
+			}
+			if forTests(pkg) {
+				t.Errorf("%s: imports %s, which is for tests", s.name, pkg)
+			} else if !slices.ContainsFunc(row, func(pattern string) bool { return covers(pattern, pkg) }) {
+				t.Errorf("%s: package %s may not import %s, only: %s", s.name, s.dir(), pkg, strings.Join(row, ", "))
+			}
+		}
+	}
+}
+
+func TestEveryRowHasAPackage(t *testing.T) {
+	dirs := map[string]bool{}
+	for _, s := range allSources(t) {
+		dirs[s.dir()] = true
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(mayImport)) {
+		found := false
+		for dir := range dirs {
+			found = found || covers(pattern, dir)
+		}
+		if !found {
+			t.Errorf("mayImport has a row for %s, which has no Go file", pattern)
+		}
+	}
+}
+
+// mayNotLink are the packages that must not end up in a program, however many imports lie between, and why.
+var mayNotLink = []struct {
+	program, pkg, why string
+}{
+	{"./cmd/avgpipectl", "github.com/hashicorp/raft", "a command line on a user's machine is no Raft peer"},
+	{"./cmd/avgpipectl", module + "/stage/device", "the daemon's host computes, not the user's"},
+	{"./cmd/avgpipectl", module + "/internal/node", "the command line speaks to the daemon through its API alone"},
+}
+
+func TestProgramsDoNotLink(t *testing.T) {
+	linked := map[string][]string{}
+	for _, rule := range mayNotLink {
+		if linked[rule.program] == nil {
+			linked[rule.program] = goList(t, "-deps", "-tags", "onednn", rule.program)
+		}
+		for _, pkg := range linked[rule.program] {
+			if pkg == rule.pkg || strings.HasPrefix(pkg, rule.pkg+"/") {
+				t.Errorf("%s links %s: %s", rule.program, pkg, rule.why)
+			}
+		}
+	}
+}
+
+// goList runs `go list` at the root of the repository and returns its lines.
+func goList(t *testing.T, arguments ...string) []string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "go", append([]string{"list"}, arguments...)...)
+	command.Dir = root
+	var problems strings.Builder
+	command.Stderr = &problems
+	lines, err := command.Output()
+	if err != nil {
+		t.Fatalf("go list %s: %v\n%s", strings.Join(arguments, " "), err, problems.String())
+	}
+	return strings.Fields(string(lines))
+}
+
+// Package testing belongs to tests: linked into a program it adds its flags.
+func TestTestingStaysOutOfPrograms(t *testing.T) {
+	for _, s := range allSources(t) {
+		if s.test() || forTests(s.dir()) {
+			continue
+		}
+		if slices.Contains(s.imports(), "testing") {
+			t.Errorf("%s: only _test.go files and packages named ...test import testing", s.name)
+		}
+	}
+}
