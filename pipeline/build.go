@@ -49,10 +49,11 @@ func (g *Group) buildDevice(d *device) error {
 		return err
 	}
 	for p, s := range d.stages {
-		d.runners = append(d.runners, g.newRunner(d, p, s))
-		if f := g.newFeeder(d, p, s); f != nil {
-			d.feeders = append(d.feeders, f)
+		r := g.newRunner(d, p, s)
+		if r.feeder = g.newFeeder(d, p, s); r.feeder != nil {
+			d.feeders = append(d.feeders, r.feeder)
 		}
+		d.runners = append(d.runners, r)
 	}
 	return nil
 }
@@ -142,10 +143,15 @@ func (g *Group) newFeeder(d *device, p int, s stage.Stage) *feeder {
 	if !seat.first() && !seat.last() {
 		return nil
 	}
-	return &feeder{
+	f := &feeder{
 		seat: seat, source: d.config.Source(p), micros: g.config.MicroBatches, gate: g.gate,
 		start: g.config.StartRound * g.config.tau(), inputs: s.Shape().InputBytes, labels: s.Shape().LabelBytes,
+		turns: make(chan struct{}, feedAhead),
 	}
+	for range feedAhead {
+		f.next()
+	}
+	return f
 }
 
 // evaluateStart starts the evaluation of the center that training starts from, if it is due.

@@ -34,6 +34,8 @@ type Executor struct {
 	idle    bool // the goroutine is parked or about to be
 	ended   bool // nothing is taken any more
 	leaving bool // Run's context is over
+
+	wakers atomic.Int32 // that may still use the parker
 }
 
 // work is an entry of the executor's queue.
@@ -70,16 +72,22 @@ func (e *Executor) Run(ctx context.Context) error {
 // leave makes next return nil.
 func (e *Executor) leave() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.leaving = true
-	e.rouse()
+	e.unlockAndWake()
 }
 
-// rouse wakes the goroutine if it sleeps. The caller holds mu, so that the parker cannot be closed meanwhile.
-func (e *Executor) rouse() {
-	if e.idle && !e.ended {
+// unlockAndWake releases mu and wakes the goroutine if it sleeps. In this order: woken first, it would run into the lock and go
+// to sleep again, this time the slow way.
+func (e *Executor) unlockAndWake() {
+	wake := e.idle && !e.ended
+	if wake {
 		e.idle = false
+		e.wakers.Add(1)
+	}
+	e.mu.Unlock()
+	if wake {
 		e.parker.wake()
+		e.wakers.Add(-1)
 	}
 }
 
@@ -110,8 +118,11 @@ func (e *Executor) end() error {
 	e.mu.Lock()
 	rest := e.queue[e.head:]
 	e.queue, e.head, e.ended = nil, 0, true
-	err := e.parker.close()
 	e.mu.Unlock()
+	for e.wakers.Load() > 0 { // in the middle of one call of the system
+		runtime.Gosched()
+	}
+	err := e.parker.close()
 	for _, w := range rest {
 		w.drop(ErrStopped)
 	}
@@ -130,8 +141,7 @@ func (e *Executor) submit(w work) {
 		e.queue, e.head = e.queue[:copy(e.queue, e.queue[e.head:])], 0
 	}
 	e.queue = append(e.queue, w)
-	e.rouse()
-	e.mu.Unlock()
+	e.unlockAndWake()
 }
 
 // Do runs f on the executor and returns its error. The wait for the device and the run are emitted as events with the fields

@@ -53,8 +53,9 @@ func New(c Config) (*Group, error) {
 // Run builds the stages, connects the links, trains, and ends everything it started before it returns: after the final round (see
 // Config.Linger), when ctx ends, or at the first error. A Group runs once.
 func (g *Group) Run(ctx context.Context) error {
-	machines, ctxMachines := errgroup.WithContext(context.WithoutCancel(ctx))
-	ctxMachines, stopMachines := context.WithCancel(ctxMachines)
+	var machines errgroup.Group
+	// They outlive ctx and any failure, to free the stages.
+	ctxMachines, stopMachines := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopMachines()
 	local := make(map[int]*device)
 	for _, s := range g.config.Stages {

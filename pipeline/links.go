@@ -154,7 +154,7 @@ func (w *wiring) connectTies(group *errgroup.Group, ctx context.Context, p int) 
 func (w *wiring) connectSources(group *errgroup.Group, p int) {
 	last := w.config.stages() - 1
 	spec := func(bytes int) wire.Spec {
-		return wire.Spec{Generation: w.config.Generation, Depth: feedAhead, MaxBytes: max(bytes, 1)}
+		return wire.Spec{Generation: w.config.Generation, Depth: feedAhead * w.config.MicroBatches, MaxBytes: max(bytes, 1)}
 	}
 	if d := w.local[0]; d != nil {
 		group.Go(func() error {

@@ -19,6 +19,7 @@ type runner struct {
 	walk
 	gate   *gate
 	shard  *shard
+	feeder *feeder // nil between the first and the last stage
 	config *Config
 	ties   []tie
 	start  uint64 // the first step
@@ -57,6 +58,9 @@ func (r *runner) do(ctx context.Context, kind trace.Kind, step uint64, f func() 
 func (r *runner) batch(ctx context.Context, step uint64) error {
 	if err := r.walk.batch(ctx, step); err != nil {
 		return r.fault(step, "batch", err)
+	}
+	if r.feeder != nil {
+		r.feeder.next()
 	}
 	if err := r.exchangeTies(ctx, step); err != nil {
 		return r.fault(step, "tied gradients", err)

@@ -94,8 +94,7 @@ func (w *walk) listen() {
 func (w *walk) batch(ctx context.Context, step uint64) error {
 	w.mu.Lock()
 	w.active, w.next, w.step, w.since = true, 0, step, trace.Now()
-	w.advance()
-	w.mu.Unlock()
+	w.unlockAndAdvance()
 	select {
 	case err := <-w.done:
 		return err
@@ -110,27 +109,35 @@ func (w *walk) batch(ctx context.Context, step uint64) error {
 // poke looks whether the next op can run now.
 func (w *walk) poke() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.active && !w.queued {
-		w.advance()
+	w.unlockAndAdvance()
+}
+
+// unlockAndAdvance queues the next op if all it needs has arrived, and releases mu: before it queues, or the executor would
+// be woken only to wait for mu.
+func (w *walk) unlockAndAdvance() {
+	queue := w.active && !w.queued && w.advance()
+	w.mu.Unlock()
+	if queue {
+		w.executor.submit(w)
 	}
 }
 
-// advance queues the next op if all it needs has arrived. The caller holds mu; no op is queued or running.
-func (w *walk) advance() {
+// advance reports whether the next op can run, and then counts it as queued. The caller holds mu; a batch is in progress and
+// no op is queued or runs.
+func (w *walk) advance() bool {
 	if w.next == len(w.ops) {
 		w.finish(nil)
-		return
+		return false
 	}
 	ok, err := w.gather(w.ops[w.next].Kind)
 	if err != nil {
 		w.finish(w.fault(w.ops[w.next], err))
-		return
+		return false
 	}
 	if ok {
 		w.queued, w.ready = true, trace.Now()
-		w.executor.submit(w)
 	}
+	return ok
 }
 
 // gather takes what an op needs from the links. False: not all is there yet.
@@ -198,17 +205,13 @@ func (w *walk) run() {
 	err := w.compute(op, p, step, start)
 
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.queued = false
+	w.next++
+	w.since = trace.Now()
 	if err != nil {
 		w.finish(w.fault(op, err))
 	}
-	if !w.active {
-		return
-	}
-	w.next++
-	w.since = trace.Now()
-	w.advance()
+	w.unlockAndAdvance()
 }
 
 // drop implements work.
