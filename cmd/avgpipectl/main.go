@@ -1,0 +1,168 @@
+// Avgpipectl submits, watches and exports training jobs of a daemon.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// version is stamped by the Makefile.
+var version = "unknown"
+
+// Exit codes, the same for every verb.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitRefused     = 2
+	exitNoDaemon    = 3
+	exitInterrupted = 130 // 128 + SIGINT, as shells have it
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the program without its process.
+func run(ctx context.Context, arguments []string, in io.Reader, out, messages io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(arguments)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(messages)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	code := exitCode(err)
+	if flag := cmd.Flags().Lookup("output"); flag != nil && flag.Value.String() == formatJSON {
+		printJSONError(messages, err)
+	} else if text := err.Error(); text != "" {
+		fmt.Fprintln(messages, text) //nolint:errcheck // nowhere left to say it
+	}
+	return code
+}
+
+func newRootCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "avgpipectl",
+		Short: "Submit, watch and export training jobs",
+		Long: `Avgpipectl submits training jobs to a daemon (avgpiped), watches them, and fetches what they trained.
+
+The daemon is found at --socket, else at $AVGPIPE_SOCKET, else at ` + api.DefaultSocket + `.
+A JOB is named by its id, or by its name if only one job has it.
+
+Exit codes:
+` + exitHelp,
+		Example: `  avgpipectl submit job.yaml --watch
+  avgpipectl status
+  avgpipectl export my-job ./model`,
+		Args:          knownVerb,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+	})
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.AddCommand(
+		newSubmitCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newCancelCommand(), newExportCommand(),
+		newGenerateCommand(), newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
+	)
+	return cmd
+}
+
+// knownVerb refuses a verb that does not exist, with the nearest that does.
+func knownVerb(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var verbs []string
+	for _, c := range cmd.Commands() {
+		verbs = append(verbs, c.Name())
+	}
+	err := fmt.Errorf("no verb %q; see avgpipectl --help", args[0])
+	if near := job.Nearest(args[0], verbs); near != "" {
+		err = fmt.Errorf("no verb %q; did you mean %s?", args[0], near)
+	}
+	return &usageError{err}
+}
+
+// exitHelp explains the exit codes in every verb's help.
+const exitHelp = `  0    done
+  1    the request failed, or the job that was watched did
+  2    bad usage, or a job file that is refused
+  3    no daemon answers
+  130  interrupted`
+
+// usageError is an error of whoever typed the command.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+func (e *usageError) ExitCode() int { return exitRefused }
+
+// failure ends the program with a code after everything was said.
+type failure struct{ code int }
+
+func (f *failure) Error() string { return "" }
+func (f *failure) ExitCode() int { return f.code }
+
+func exitCode(err error) int {
+	var coder interface{ ExitCode() int }
+	var unreachable *api.ConnectError
+	var refused *api.Error
+	var problems job.Problems
+	switch {
+	case errors.As(err, &coder):
+		return coder.ExitCode()
+	case errors.As(err, &unreachable):
+		return exitNoDaemon
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case errors.As(err, &problems), errors.As(err, &refused) && len(refused.Problems) > 0:
+		return exitRefused
+	}
+	return exitFailed
+}
+
+// printJSONError prints an error for programs: as the API has it.
+func printJSONError(w io.Writer, err error) {
+	var body *api.Error
+	var problems job.Problems
+	switch {
+	case err.Error() == "":
+		return
+	case errors.As(err, &body):
+	case errors.As(err, &problems):
+		body = api.Refused(problems)
+	default:
+		body = &api.Error{Message: err.Error()}
+	}
+	_ = json.NewEncoder(w).Encode(body) // nowhere left to say it
+}
+
+// arguments makes an error about the number of arguments a usage error that says what is expected.
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{fmt.Errorf("%w; usage: %s", err, cmd.UseLine())}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,352 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"go.uber.org/goleak"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/node/nodetest"
+)
+
+func TestMain(m *testing.M) {
+	nodetest.Main(func() int {
+		code := m.Run()
+		if err := goleak.Find(); code == 0 && err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return code
+	})
+}
+
+// result is what a run of the program gave.
+type result struct {
+	code          int
+	out, messages string
+}
+
+// avgpipectl runs the program against a daemon; nil: none.
+func avgpipectl(t *testing.T, d *nodetest.Daemon, args ...string) result {
+	t.Helper()
+	t.Setenv("AVGPIPE_SOCKET", "/nonexistent/daemon.sock")
+	if d != nil {
+		t.Setenv("AVGPIPE_SOCKET", nodetest.Socket(d.Dir))
+	}
+	var out, messages bytes.Buffer
+	code := run(t.Context(), args, strings.NewReader(""), &out, &messages)
+	return result{code, out.String(), messages.String()}
+}
+
+// want runs the program and fails the test unless it ends with a code.
+func want(t *testing.T, code int, d *nodetest.Daemon, args ...string) result {
+	t.Helper()
+	r := avgpipectl(t, d, args...)
+	if r.code != code {
+		t.Fatalf("avgpipectl %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), r.code, code, r.out, r.messages)
+	}
+	return r
+}
+
+// jobFile writes a job file of the fake trainer and returns its path.
+func jobFile(t *testing.T, d *nodetest.Daemon, name string, steps int, more string) string {
+	t.Helper()
+	path := filepath.Join(d.Dir, name+".yaml")
+	if err := os.WriteFile(path, []byte(nodetest.Job(t, d.Dir, name, steps)+more), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestHelp(t *testing.T) {
+	datadriven.RunTest(t, "testdata/help", func(t *testing.T, d *datadriven.TestData) string {
+		var args []string
+		for _, a := range d.CmdArgs {
+			args = append(args, a.Key)
+		}
+		return want(t, exitDone, nil, append(args, "--help")...).out
+	})
+}
+
+func TestEveryVerbExplainsItself(t *testing.T) {
+	for _, c := range newRootCommand().Commands() {
+		if c.Name() == "plan" || c.Hidden || c.Name() == "help" {
+			continue // plan's own tests hold it
+		}
+		if !strings.Contains(c.Long, exitHelp) || c.Example == "" {
+			t.Errorf("%s: help without exit codes or example", c.Name())
+		}
+		if c.Flags().Lookup("output") == nil && c.Name() != "completion" {
+			t.Errorf("%s: no -o", c.Name())
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"stauts"}, exitRefused, "did you mean status?"},
+		{[]string{"status", "-o", "jsn"}, exitRefused, "did you mean json?"},
+		{[]string{"submit"}, exitRefused, "usage: avgpipectl submit FILE"},
+		{[]string{"submit", "/nonexistent.yaml"}, exitRefused, "read the job file"},
+		{[]string{"completion", "bsh"}, exitRefused, "did you mean bash?"},
+		{[]string{"status"}, exitNoDaemon, "no daemon at /nonexistent/daemon.sock"},
+		{[]string{"status"}, exitNoDaemon, "systemctl start avgpiped"},
+		{[]string{"watch", "1", "-o", "json"}, exitNoDaemon, `"error":"no daemon at`},
+	} {
+		if r := want(t, c.code, nil, c.args...); !strings.Contains(r.messages, c.says) {
+			t.Errorf("avgpipectl %s: no %q in: %s", strings.Join(c.args, " "), c.says, r.messages)
+		}
+	}
+}
+
+// TestRefusedJobFiles submits the job files of testdata/refused. Each is refused, and nothing starts.
+func TestRefusedJobFiles(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	dir := t.TempDir()
+	base := nodetest.Job(t, dir, "refused", 100)
+	datadriven.RunTest(t, "testdata/refused", func(t *testing.T, td *datadriven.TestData) string {
+		source := base
+		for line := range strings.SplitSeq(strings.TrimSpace(td.Input), "\n") {
+			old, fresh, ok := strings.Cut(line, " => ")
+			if !ok {
+				td.Fatalf(t, "a change is OLD => NEW, not %q", line)
+			}
+			if !strings.Contains(source, old) {
+				td.Fatalf(t, "the job file has no %q", old)
+			}
+			source = strings.ReplaceAll(source, old, strings.ReplaceAll(fresh, `\n`, "\n"))
+		}
+		path := filepath.Join(dir, "job.yaml")
+		if err := os.WriteFile(path, []byte(source), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"submit", path}
+		for _, a := range td.CmdArgs {
+			args = append(args, "--set", a.Vals[0])
+		}
+		r := want(t, exitRefused, d, args...)
+		if r.out != "" {
+			t.Errorf("%s: output beside the problems: %s", td.Pos, r.out)
+		}
+		return strings.ReplaceAll(r.messages, dir, "DIR")
+	})
+	if r := want(t, exitDone, d, "status"); r.out != "no jobs\n" {
+		t.Errorf("a refused job is there:\n%s", r.out)
+	}
+}
+
+func TestRefusedAsJSON(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	r := want(t, exitRefused, d, "submit", jobFile(t, d, "bad", 10, "stagse: 2\n"), "-o", "json")
+	var e api.Error
+	if err := json.Unmarshal([]byte(r.messages), &e); err != nil || len(e.Problems) != 1 || e.Problems[0].Nearest != "stages" {
+		t.Errorf("%v: %s", err, r.messages)
+	}
+}
+
+func TestSubmitWatchExports(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	target := filepath.Join(d.Dir, "out")
+	path := jobFile(t, d, "good", 60, "output: {dir: out}\n")
+	r := want(t, exitDone, d, "submit", path, "--watch", "--set", "train.steps=40")
+	for _, s := range []string{"job 1 submitted\n", "step 40/40", "eval loss 5.5000 before", fmt.Sprintf("%.4f after", nodetest.Loss(40)), target} {
+		if !strings.Contains(r.out, s) {
+			t.Errorf("no %q in:\n%s", s, r.out)
+		}
+	}
+	checkModel(t, target)
+
+	// What is there is not replaced unasked, and that is said before the job starts.
+	r = want(t, exitRefused, d, "submit", path, "--watch")
+	if !strings.Contains(r.messages, "output.dir") || !strings.Contains(r.messages, "--force") {
+		t.Errorf("an occupied output.dir: %s", r.messages)
+	}
+	want(t, exitDone, d, "submit", path, "--watch", "--force", "--set", "train.steps=20")
+	checkModel(t, target)
+
+	want(t, exitRefused, d, "export", "1", target)
+	want(t, exitDone, d, "export", "1", "--force") // to output.dir
+	checkModel(t, target)
+	if left, err := filepath.Glob(filepath.Join(d.Dir, ".avgpipe-export-*")); err != nil || len(left) > 0 {
+		t.Errorf("exports left %v behind, %v", left, err)
+	}
+}
+
+func checkModel(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if !slices.Equal(names, []string{"config.json", "model.safetensors"}) {
+		t.Errorf("%s holds %v", dir, names)
+	}
+}
+
+func TestVerbsOnARunningJob(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	want(t, exitDone, d, "submit", jobFile(t, d, "long", 1e6, ""))
+	d.Until(t, "1", "commits", func(s api.JobStatus) bool { return s.CommittedRound > 0 && s.State == api.Running })
+
+	var s api.JobStatus
+	r := want(t, exitDone, d, "status", "long", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &s); err != nil || s.ID != "1" || s.State != api.Running || len(s.StageStatus) != 2 {
+		t.Errorf("status: %v\n%s", err, r.out)
+	}
+	for _, key := range []string{
+		"id", "name", "state", "reason", "step", "steps", "round", "committed_round", "loss", "eval_loss", "tokens_per_s",
+		"samples_seen", "eta_s", "pipelines", "stages", "micro_batches", "schedule", "averaging",
+		"busy", "wait_upstream", "wait_downstream", "average", "optimizer",
+	} {
+		if !strings.Contains(r.out, `"`+key+`":`) {
+			t.Errorf("status -o json has no %s", key)
+		}
+	}
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"running", []string{"status"}},
+		{"1 (long)", []string{"status", "1"}},
+		{"submitted", []string{"logs", "1"}},
+		{"leader", []string{"nodes"}},
+		{"node test", []string{"version"}},
+	} {
+		if r := want(t, exitDone, d, c.args...); !strings.Contains(r.out, c.says) {
+			t.Errorf("%v: no %q in:\n%s", c.args, c.says, r.out)
+		}
+		r := want(t, exitDone, d, append(c.args, "-o", "json")...)
+		var v any
+		if err := json.NewDecoder(strings.NewReader(r.out)).Decode(&v); err != nil {
+			t.Errorf("%v -o json: %v:\n%s", c.args, err, r.out)
+		}
+	}
+	want(t, exitFailed, d, "status", "nobody")
+	want(t, exitDone, d, "cancel", "long")
+	if r := want(t, exitFailed, d, "watch", "long"); !strings.Contains(r.messages, "job 1 cancelled: ") {
+		t.Errorf("watch of a cancelled job: %s%s", r.out, r.messages)
+	}
+	if r := want(t, exitDone, d, "logs", "-f", "long"); !strings.Contains(r.out, "job cancelled") {
+		t.Errorf("the followed log has no end:\n%s", r.out)
+	}
+	want(t, exitFailed, d, "cancel", "long")
+}
+
+func TestWatchEndsWithTheJobsFailure(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	r := want(t, exitFailed, d, "submit", "--watch", jobFile(t, d, "nan-at-50", 1000, ""))
+	if !strings.Contains(r.messages, "loss is NaN") {
+		t.Errorf("the reason is not told: %s", r.messages)
+	}
+	r = want(t, exitFailed, d, "watch", "1", "-o", "json")
+	var s api.JobStatus
+	if err := json.Unmarshal([]byte(r.out), &s); err != nil || s.State != api.Failed {
+		t.Errorf("%v: %s", err, r.out)
+	}
+}
+
+func TestInterruptedWatchLeavesTheJob(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	path := jobFile(t, d, "long", 1e6, "")
+	t.Setenv("AVGPIPE_SOCKET", nodetest.Socket(d.Dir))
+	ctx, interrupt := context.WithCancel(t.Context())
+	var out, messages bytes.Buffer
+	done := make(chan int)
+	go func() { done <- run(ctx, []string{"submit", path, "--watch"}, strings.NewReader(""), &out, &messages) }()
+	nodetest.Eventually(t, "the job trains", func() bool {
+		s, err := d.Client.Job(t.Context(), "1")
+		return err == nil && s.State == api.Running
+	})
+	interrupt()
+	if code := <-done; code != exitInterrupted && !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("exit code %d, want %d", code, exitInterrupted)
+	}
+	if !strings.Contains(messages.String(), "job 1 goes on") {
+		t.Errorf("the user is not told that the job goes on: %s", messages.String())
+	}
+	if s, err := d.Client.Job(t.Context(), "1"); err != nil || s.State.Ended() {
+		t.Errorf("the job is %s, %v", s.State, err)
+	}
+}
+
+func TestWatchSurvivesARestartOfTheDaemon(t *testing.T) {
+	d := nodetest.Spawn(t, nodetest.StateDir(t))
+	path := jobFile(t, d, "long", 600, "")
+	t.Setenv("AVGPIPE_SOCKET", nodetest.Socket(d.Dir))
+	var out, messages bytes.Buffer
+	done := make(chan int)
+	go func() {
+		done <- run(t.Context(), []string{"submit", path, "--watch"}, strings.NewReader(""), &out, &messages)
+	}()
+	d.Until(t, d.WaitForJob(t), "trains", func(s api.JobStatus) bool { return s.State == api.Running && s.Round > 20 })
+	d.Kill(t)
+	nodetest.Spawn(t, d.Dir)
+	if code := <-done; code != exitDone {
+		t.Errorf("exit code %d\n%s%s", code, out.String(), messages.String())
+	}
+	if !strings.Contains(out.String(), "the daemon went away") || !strings.Contains(out.String(), "step 600/600") {
+		t.Errorf("the watch was:\n%s", out.String())
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	want(t, exitDone, d, "submit", "--watch", jobFile(t, d, "good", 20, ""))
+	bin := t.TempDir()
+	script := "#!/bin/sh\nls \"$3\"\nshift 3\necho \"$@\"\n" // generate --model DIR ...
+	if err := os.WriteFile(filepath.Join(bin, "avgpiped"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	expected := "config.json\nmodel.safetensors\n--prompt func  --tokens 7 --temperature 0.5 --top-k 3 --seed 9\n"
+	flags := []string{"--prompt", "func ", "--tokens", "7", "--temperature", "0.5", "--top-k", "3", "--seed", "9"}
+	if r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...); r.out != expected+"\n" {
+		t.Errorf("generate from a job: %q", r.out)
+	}
+	model := filepath.Join(d.Dir, "model")
+	want(t, exitDone, d, "export", "good", model)
+	r := want(t, exitDone, nil, append([]string{"generate", model, "-o", "json"}, flags...)...)
+	var view struct{ Prompt, Text string }
+	if err := json.Unmarshal([]byte(r.out), &view); err != nil || view.Prompt != "func " || view.Text != expected {
+		t.Errorf("generate -o json from a directory: %v, %s", err, r.out)
+	}
+}
+
+// A daemon that is killed and comes back is not the only thing that a watch sees: its workers may die as well.
+func TestWatchTellsOfAKilledWorker(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	path := jobFile(t, d, "long", 700, "")
+	t.Setenv("AVGPIPE_SOCKET", nodetest.Socket(d.Dir))
+	var out, messages bytes.Buffer
+	done := make(chan int)
+	go func() {
+		done <- run(t.Context(), []string{"submit", path, "--watch"}, strings.NewReader(""), &out, &messages)
+	}()
+	id := d.WaitForJob(t)
+	d.Until(t, id, "commits", func(s api.JobStatus) bool { return s.State == api.Running && s.CommittedRound > 0 })
+	if err := syscall.Kill(d.WorkerPID(t, id), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-done; code != exitDone || !strings.Contains(out.String(), "signal: killed") {
+		t.Errorf("exit code %d\n%s%s", code, out.String(), messages.String())
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// The output formats.
+const (
+	formatText = "text"
+	formatJSON = "json"
+)
+
+// output says how to print.
+type output struct{ format string }
+
+func (o *output) addFlags(cmd *cobra.Command) {
+	o.format = formatText
+	cmd.Flags().VarP(o, "output", "o", "`FORMAT`: text or json")
+}
+
+// String implements pflag.Value.
+func (o *output) String() string { return o.format }
+
+// Type implements pflag.Value.
+func (o *output) Type() string { return "format" }
+
+// Set implements pflag.Value.
+func (o *output) Set(text string) error {
+	if text != formatText && text != formatJSON {
+		if near := job.Nearest(text, []string{formatText, formatJSON}); near != "" {
+			return fmt.Errorf("text or json, did you mean %s?", near)
+		}
+		return fmt.Errorf("text or json")
+	}
+	o.format = text
+	return nil
+}
+
+func (o *output) json() bool { return o.format == formatJSON }
+
+// printJSON prints a value on lines of its own.
+func printJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// printLine prints a value on one line.
+func printLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
+
+// terminal returns the width of a terminal, and whether w is one.
+func terminal(w io.Writer) (width int, ok bool) {
+	f, isFile := w.(*os.File)
+	if !isFile || !term.IsTerminal(int(f.Fd())) {
+		return 0, false
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	return width, err == nil
+}
+
+// table prints aligned columns. The last one is not padded.
+type table struct {
+	rows   [][]string
+	states bool // color cells that are a job's state
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) print(w io.Writer) error {
+	_, colors := terminal(w)
+	var widths []int
+	for _, row := range t.rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+		}
+	}
+	var b strings.Builder
+	for _, row := range t.rows {
+		for i, c := range row {
+			pad := ""
+			if i < len(row)-1 {
+				pad = strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c)+2)
+			}
+			if colors && t.states {
+				c = paint(c)
+			}
+			b.WriteString(c + pad)
+		}
+		b.WriteString("\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// paint colors a job's state.
+func paint(cell string) string {
+	colors := map[api.State]int{
+		api.Queued: 33, api.Starting: 33, api.Running: 36, api.Done: 32, api.Failed: 31, api.Cancelled: 35,
+	}
+	if color, ok := colors[api.State(cell)]; ok {
+		return fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, cell)
+	}
+	return cell
+}
+
+// number prints a value that may be unknown.
+func number(v *float64, format string) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *v)
+}
+
+// seconds prints a time that may be unknown.
+func seconds(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return time.Duration(*v * float64(time.Second)).Round(time.Second).String()
+}
+
+// thousands prints a rate briefly: 950, 12.3k, 4.56M.
+func thousands(v float64) string {
+	switch {
+	case v >= 1e6:
+		return fmt.Sprintf("%.3gM", v/1e6)
+	case v >= 1e3:
+		return fmt.Sprintf("%.3gk", v/1e3)
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
+// clip shortens a text for a column.
+func clip(text string, width int) string {
+	text, _, _ = strings.Cut(text, "\n")
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// planInputError is a request that no retry of the same words can answer.
+type planInputError struct{ err error }
+
+func (e *planInputError) Error() string { return e.err.Error() }
+func (e *planInputError) Unwrap() error { return e.err }
+
+// ExitCode is the program's exit code for bad input.
+func (e *planInputError) ExitCode() int { return 2 }
+
+// newPlanCommand is `avgpipectl plan`: schedules, without a daemon.
+func newPlanCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Show the order of work of a schedule (offline)",
+		Long:  "Show what each stage of a pipeline runs, in which order and when. Needs no daemon.",
+		Args:  noPlanArguments,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newPlanShowCommand())
+	return cmd
+}
+
+// planShowOptions are the flags of `plan show`.
+type planShowOptions struct {
+	schedule                string
+	stages, microBatches    int
+	forward, backward, link string // one time, or one a stage or link, separated by commas; empty is the default
+	width                   int
+	output                  string
+}
+
+// The times of an op where the user gives none, in units of a forward. A backward is about two forwards: it multiplies by
+// each weight matrix twice.
+const (
+	defaultForward  = "1"
+	defaultBackward = "2"
+	defaultLink     = "0"
+)
+
+func newPlanShowCommand() *cobra.Command {
+	var o planShowOptions
+	cmd := &cobra.Command{
+		Use:   "show --stages K --micro-batches M",
+		Short: "Draw the plan of a schedule over time",
+		Long: `Draw the plan of a schedule over time: what each stage runs, in which order and when, simulated from the time of
+a forward, a backward and a message. Schedules:
+
+` + describeSchedules() + `
+Times are in any one unit: a single value for all, or a list with one value a stage (--forward, --backward) or a
+link (--link). Where any of the three is given, afp sizes its warm-up by them; else it is the published grid.
+
+The json output has: schedule, stages, micro_batches, grid (one string a stage, such as "F0 F1 B0 B1"), pinned and
+warmup (micro-batches a stage), reason, and simulated: batch_time, bubble and busy (a stage), the last two as
+fractions of the batch time.
+
+Exit codes: 0 ok, 2 bad input.`,
+		Example: `  avgpipectl plan show --stages 4 --micro-batches 8
+  avgpipectl plan show --schedule 1f1b --stages 4 --micro-batches 8 --forward 1 --backward 2 --link 0.5
+  avgpipectl plan show --stages 3 --micro-batches 12 --forward 3,3,4 --backward 6,6,8 --link 0.5,8 -o svg > plan.svg
+  avgpipectl plan show --stages 4 --micro-batches 8 -o json | jq -r .grid[]`,
+		Args: noPlanArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.run(cmd.OutOrStdout()); err != nil {
+				return fmt.Errorf("plan show: %w", err)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.schedule, "schedule", "afp", "`NAME`: one of "+strings.Join(schedule.Names(), ", "))
+	f.IntVar(&o.stages, "stages", 0, "number `K` of stages")
+	f.IntVar(&o.microBatches, "micro-batches", 0, "number `M` of micro-batches in a batch")
+	f.StringVar(&o.forward, "forward", "", "`TIME` of a forward, or one a stage: 1,1,2 (default "+defaultForward+")")
+	f.StringVar(&o.backward, "backward", "", "`TIME` of a backward, or one a stage (default "+defaultBackward+")")
+	f.StringVar(&o.link, "link", "", "one-way `TIME` of a message, or one a link (default "+defaultLink+")")
+	f.IntVar(&o.width, "width", 0, "`COLUMNS` that the time may take in text; 0 for as many as show every label")
+	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT`: one of "+strings.Join(planOutputs, ", "))
+	return cmd
+}
+
+func describeSchedules() string {
+	var b strings.Builder
+	for _, name := range schedule.Names() {
+		fmt.Fprintf(&b, "  %-6s %s\n", name, schedule.About(name))
+	}
+	return b.String()
+}
+
+func noPlanArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var verbs []string
+	for _, sub := range cmd.Commands() {
+		verbs = append(verbs, sub.Name())
+	}
+	err := fmt.Errorf("%s: unexpected argument %q%s", cmd.CommandPath(), args[0], planHint(args[0], verbs))
+	return &planInputError{err}
+}
+
+// planHint names the valid words, the nearest first where one is near.
+func planHint(word string, valid []string) string {
+	if len(valid) == 0 {
+		return ""
+	}
+	hint := "; want " + strings.Join(valid, ", ")
+	if near := job.Nearest(word, valid); near != "" && len(valid) > 1 {
+		hint = fmt.Sprintf("; did you mean %q? Known: %s", near, strings.Join(valid, ", "))
+	}
+	return hint
+}
+
+// planView is the json output.
+type planView struct {
+	Schedule     string        `json:"schedule"`
+	Stages       int           `json:"stages"`
+	MicroBatches int           `json:"micro_batches"`
+	Grid         schedule.Plan `json:"grid"`
+	Pinned       []int         `json:"pinned"` // micro-batches, per stage
+	Warmup       []int         `json:"warmup"` // forwards before the first backward, per stage
+	Reason       string        `json:"reason"`
+	Simulated    planTimes     `json:"simulated"`
+}
+
+// planTimes are the simulated times.
+type planTimes struct {
+	BatchTime float64   `json:"batch_time"` // in the unit of the flags
+	Bubble    float64   `json:"bubble"`     // 0..1 of all stages' time
+	Busy      []float64 `json:"busy"`       // per stage, 0..1 of the batch time
+}
+
+// planOutputs are the values of --output.
+var planOutputs = []string{"text", "json", "svg"}
+
+// mostDrawn bounds the ops of an SVG image; a browser shows no more.
+const mostDrawn = 200_000
+
+func (o *planShowOptions) run(out io.Writer) error {
+	view, plan, result, err := o.plan()
+	if err != nil {
+		return &planInputError{err}
+	}
+	switch o.output {
+	case "json":
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(view)
+	case "svg":
+		_, err = io.WriteString(out, schedule.DrawSVG(plan, result))
+	default:
+		_, err = fmt.Fprintf(out, "%s: %s\n\n%s", o.schedule, view.Reason, schedule.DrawText(plan, result, o.width))
+	}
+	return err
+}
+
+// plan does the work: flags in, what to print out. All its errors are bad input.
+func (o *planShowOptions) plan() (planView, schedule.Plan, schedule.Result, error) {
+	fail := func(err error) (planView, schedule.Plan, schedule.Result, error) {
+		return planView{}, nil, schedule.Result{}, err
+	}
+	if err := o.validate(); err != nil {
+		return fail(err)
+	}
+	request := schedule.Request{Stages: o.stages, MicroBatches: o.microBatches}
+	if err := request.Validate(); err != nil { // before memory is taken for so many stages
+		return fail(err)
+	}
+	costs, err := o.costs()
+	if err != nil {
+		return fail(err)
+	}
+	if o.forward != "" || o.backward != "" || o.link != "" {
+		request.Costs = &costs
+	}
+	plan, reason, err := schedule.Generate(o.schedule, request)
+	if err != nil {
+		return fail(err)
+	}
+	if o.output == "svg" && plan.Ops() > mostDrawn {
+		return fail(fmt.Errorf("--output svg: the plan has %d ops, more than the %d an image can show; use --output json", plan.Ops(), mostDrawn))
+	}
+	result, err := schedule.Simulate(plan, costs)
+	if err != nil {
+		return fail(err)
+	}
+	view := planView{
+		Schedule: o.schedule, Stages: o.stages, MicroBatches: o.microBatches,
+		Grid: plan, Pinned: result.Pinned, Warmup: schedule.Warmup(plan), Reason: reason,
+		Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
+	}
+	return view, plan, result, nil
+}
+
+func (o *planShowOptions) validate() error {
+	known := false
+	for _, output := range planOutputs {
+		known = known || o.output == output
+	}
+	switch {
+	case !known:
+		return fmt.Errorf("--output %q is unknown%s", o.output, planHint(o.output, planOutputs))
+	case o.stages < 1:
+		return fmt.Errorf("--stages is %d; want at least 1, such as --stages 4", o.stages)
+	case o.microBatches < 1:
+		return fmt.Errorf("--micro-batches is %d; want at least 1, such as --micro-batches 8", o.microBatches)
+	case o.width < 0:
+		return fmt.Errorf("--width is %d; want at least 1, or 0 for as many columns as show every label", o.width)
+	}
+	return nil
+}
+
+// costs reads the times of the flags, or their defaults.
+func (o *planShowOptions) costs() (schedule.Costs, error) {
+	var c schedule.Costs
+	for _, list := range []struct {
+		flag, text, absent, unit string
+		n                        int
+		values                   *[]float64
+	}{
+		{"--forward", o.forward, defaultForward, "stage", o.stages, &c.Forward},
+		{"--backward", o.backward, defaultBackward, "stage", o.stages, &c.Backward},
+		{"--link", o.link, defaultLink, "link", o.stages - 1, &c.Link},
+	} {
+		text := list.text
+		if text == "" {
+			text = list.absent
+		}
+		values, err := parsePlanTimes(text, list.n, list.unit)
+		if err != nil {
+			return c, fmt.Errorf("%s %q: %w", list.flag, text, err)
+		}
+		*list.values = values
+	}
+	return c, c.Validate(o.stages)
+}
+
+// parsePlanTimes reads one time for all, or n of them separated by commas.
+func parsePlanTimes(text string, n int, unit string) ([]float64, error) {
+	words := strings.Split(text, ",")
+	if len(words) != 1 && len(words) != n {
+		return nil, fmt.Errorf("%d times for %d %ss; want one for all, or one a %s", len(words), n, unit, unit)
+	}
+	values := make([]float64, n)
+	for i, word := range words {
+		v, err := strconv.ParseFloat(strings.TrimSpace(word), 64)
+		switch {
+		case errors.Is(err, strconv.ErrRange):
+			return nil, fmt.Errorf("time %d, %q, is too large", i+1, word)
+		case err != nil:
+			return nil, fmt.Errorf("time %d, %q, is not a number; want a time such as 0.5, in any one unit", i+1, word)
+		}
+		for j := range values {
+			if len(words) == 1 || i == j {
+				values[j] = v
+			}
+		}
+	}
+	return values, nil
+}
+
+// planBusy turns each stage's time of compute into a fraction of the batch time.
+func planBusy(r schedule.Result) []float64 {
+	shares := make([]float64, len(r.Busy))
+	for k, busy := range r.Busy {
+		if r.Makespan > 0 {
+			shares[k] = busy / r.Makespan
+		}
+	}
+	return shares
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// display shows a job's statuses as they come.
+type display interface {
+	show(s api.JobStatus) error
+	say(message string) // something beside the job's status
+	finish() error
+}
+
+// jsonDisplay prints one status per line.
+type jsonDisplay struct{ out io.Writer }
+
+func (d jsonDisplay) show(s api.JobStatus) error { return printLine(d.out, s) }
+func (d jsonDisplay) say(string)                 {}
+func (d jsonDisplay) finish() error              { return nil }
+
+// lineEvery is how often a line is printed for progress alone.
+const lineEvery = 5 * time.Second
+
+// lineDisplay prints lines: whenever the job's state, generation or evaluation changes, and for progress now and then.
+type lineDisplay struct {
+	out     io.Writer
+	now     func() time.Time
+	last    api.JobStatus
+	printed time.Time
+}
+
+func (d *lineDisplay) show(s api.JobStatus) error {
+	changed := s.State != d.last.State || s.Generation != d.last.Generation || s.EvalRound != d.last.EvalRound
+	if !changed && d.now().Sub(d.printed) < lineEvery {
+		return nil
+	}
+	why := ""
+	if s.State != d.last.State || s.Generation != d.last.Generation {
+		why = ": " + s.Reason
+	}
+	d.last, d.printed = s, d.now()
+	_, err := fmt.Fprintf(d.out, "%s %s%s\n", s.State, progress(s), why)
+	return err
+}
+
+func (d *lineDisplay) say(message string) { fmt.Fprintln(d.out, message) } //nolint:errcheck // the next show finds out
+
+func (d *lineDisplay) finish() error { return nil }
+
+// progress says how far a job is: step, losses, speed, time left, last committed round.
+func progress(s api.JobStatus) string {
+	parts := []string{fmt.Sprintf("step %d/%d", s.Step, s.Steps)}
+	if s.Loss != nil {
+		parts = append(parts, fmt.Sprintf("loss %.3f", *s.Loss))
+	}
+	if s.EvalLoss != nil {
+		parts = append(parts, fmt.Sprintf("eval %.3f", *s.EvalLoss))
+	}
+	if s.TokensPerS > 0 {
+		parts = append(parts, thousands(s.TokensPerS)+" tokens/s")
+	}
+	if s.ETAS != nil {
+		parts = append(parts, seconds(s.ETAS)+" left")
+	}
+	if s.CommittedRound > 0 {
+		parts = append(parts, fmt.Sprintf("round %d committed", s.CommittedRound))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// barUnits is how finely the bar counts.
+const barUnits = 1000
+
+// barDisplay draws a progress bar on a terminal.
+type barDisplay struct {
+	out  io.Writer
+	bar  *progressbar.ProgressBar
+	last api.JobStatus
+}
+
+func newBarDisplay(out io.Writer, width int) *barDisplay {
+	return &barDisplay{out: out, bar: progressbar.NewOptions(barUnits,
+		progressbar.OptionSetWriter(out),
+		progressbar.OptionSetWidth(max(10, min(30, width-80))),
+		progressbar.OptionSetPredictTime(false),
+		progressbar.OptionSetElapsedTime(false),
+		progressbar.OptionUseANSICodes(true),
+		progressbar.OptionSetRenderBlankState(false),
+	)}
+}
+
+func (d *barDisplay) show(s api.JobStatus) error {
+	if s.State != d.last.State || s.Generation != d.last.Generation {
+		d.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
+	}
+	d.last = s
+	d.bar.Describe(progress(s))
+	return d.bar.Set(int(barUnits * fraction(s)))
+}
+
+// fraction is how much of a job is done: of its time when that is known, since it may end before its steps do.
+func fraction(s api.JobStatus) float64 {
+	switch {
+	case s.State == api.Done:
+		return 1
+	case s.ETAS != nil && s.ElapsedS+*s.ETAS > 0:
+		return s.ElapsedS / (s.ElapsedS + *s.ETAS)
+	case s.Steps > 0:
+		return min(float64(s.Step)/float64(s.Steps), 1)
+	}
+	return 0
+}
+
+func (d *barDisplay) say(message string) {
+	if d.bar.Clear() == nil {
+		fmt.Fprintln(d.out, message) //nolint:errcheck // the next show finds out
+	}
+}
+
+func (d *barDisplay) finish() error {
+	_, err := fmt.Fprintln(d.out)
+	return err
+}

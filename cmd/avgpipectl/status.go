@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// statusOptions are the flags of `status`.
+type statusOptions struct {
+	connection
+	output
+}
+
+func newStatusCommand() *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status [JOB]",
+		Short: "Show all jobs, or one in full",
+		Long: `Show all jobs, or one in full: where it stands and why, its losses, and what each stage's device did in the last
+seconds. The json output is an API status (docs/design.md), or a list of them.
+
+Exit codes:
+` + exitHelp,
+		Example: `  avgpipectl status
+  avgpipectl status my-job -o json | jq .eval_loss`,
+		Args: arguments(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return runStatusAll(cmd.Context(), o, cmd.OutOrStdout())
+			}
+			return runStatus(cmd.Context(), o, args[0], cmd.OutOrStdout())
+		},
+	}
+	o.connection.addFlags(cmd)
+	o.output.addFlags(cmd)
+	return cmd
+}
+
+func runStatusAll(ctx context.Context, o statusOptions, out io.Writer) error {
+	client := o.client()
+	defer client.Close()
+	jobs, err := client.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	if o.json() {
+		return printJSON(out, jobs)
+	}
+	if len(jobs) == 0 {
+		_, err := fmt.Fprintln(out, "no jobs")
+		return err
+	}
+	t := table{states: true}
+	t.add("ID", "NAME", "STATE", "STEP", "COMMITTED", "LOSS", "EVAL LOSS", "TOKENS/S", "LEFT", "REASON")
+	for _, s := range jobs {
+		t.add(s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", s.Step, s.Steps), fmt.Sprintf("round %d", s.CommittedRound),
+			number(s.Loss, "%.4f"), number(s.EvalLoss, "%.4f"), thousands(s.TokensPerS), seconds(s.ETAS), clip(s.Reason, 60))
+	}
+	return t.print(out)
+}
+
+func runStatus(ctx context.Context, o statusOptions, ref string, out io.Writer) error {
+	client := o.client()
+	defer client.Close()
+	s, err := client.Job(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if o.json() {
+		return printJSON(out, s)
+	}
+	return printStatus(out, s)
+}
+
+// printStatus prints a job in full.
+func printStatus(out io.Writer, s api.JobStatus) error {
+	t := table{states: true}
+	t.add("job", s.ID+" ("+s.Name+")")
+	t.add("state", string(s.State))
+	t.add("reason", s.Reason)
+	t.add("submitted", s.Submitted.Local().Format(time.DateTime))
+	t.add("step", fmt.Sprintf("%d of %d", s.Step, s.Steps))
+	t.add("round", fmt.Sprintf("%d, %d committed", s.Round, s.CommittedRound))
+	t.add("loss", number(s.Loss, "%.4f nats per token"))
+	eval := "-"
+	if s.EvalLoss != nil {
+		eval = fmt.Sprintf("%.4f at round %d, %s untrained", *s.EvalLoss, s.EvalRound, number(s.InitialLoss, "%.4f"))
+	}
+	t.add("eval loss", eval)
+	t.add("speed", fmt.Sprintf("%s tokens/s, %d samples seen", thousands(s.TokensPerS), s.SamplesSeen))
+	elapsed := s.ElapsedS
+	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&elapsed), seconds(s.ETAS)))
+	t.add("shape", fmt.Sprintf("%d stages, %d pipelines, %d micro-batches, schedule %s", s.Stages, s.Pipelines, s.MicroBatches, s.Schedule))
+	t.add("averaging", s.Averaging)
+	t.add("model", fmt.Sprintf("%s parameters", thousands(float64(s.Parameters))))
+	if s.Device != "" {
+		t.add("device", s.Device)
+	}
+	for _, w := range s.Warnings {
+		t.add("warning", w)
+	}
+	if err := t.print(out); err != nil || len(s.StageStatus) == 0 {
+		return err
+	}
+	if _, err := io.WriteString(out, "\n"); err != nil {
+		return err
+	}
+	return printStages(out, s.StageStatus)
+}
+
+// printStages prints what the stages' devices did, in percent of their time.
+func printStages(out io.Writer, stages []api.StageStatus) error {
+	percent := func(v float64) string { return fmt.Sprintf("%.0f%%", 100*v) }
+	var t table
+	t.add(strings.Split("STAGE|LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
+	for _, s := range stages {
+		t.add(strconv.Itoa(s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
+			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
+	}
+	return t.print(out)
+}

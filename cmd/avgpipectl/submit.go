@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// submitOptions are the flags of `submit`.
+type submitOptions struct {
+	connection
+	output
+	set   []string
+	watch bool
+	force bool
+}
+
+func newSubmitCommand() *cobra.Command {
+	var o submitOptions
+	cmd := &cobra.Command{
+		Use:   "submit FILE",
+		Short: "Submit a job file",
+		Long: `Submit a job file (docs/job-file.md). It is checked here and by the daemon before anything starts; what is wrong
+with it is printed with its line, what is allowed, and the nearest valid key or value. Relative paths in it start at
+its directory, ${NAME} is taken from your environment, and its data are read with your rights.
+
+With --watch the job is followed until it ends. The loss before and after is printed, and when the file has
+output.dir the trained model is written there. With -o json, the answer is one line and each status another.
+
+Exit codes:
+` + exitHelp,
+		Example: `  avgpipectl submit job.yaml
+  avgpipectl submit job.yaml --watch --set train.steps=50 --set optimizer.lr=1e-3`,
+		Args: arguments(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runSubmit(cmd.Context(), o, args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	o.connection.addFlags(cmd)
+	o.output.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringArrayVar(&o.set, "set", nil, "override `KEY=VALUE` of the file, such as train.steps=50; may be repeated")
+	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
+	f.BoolVar(&o.force, "force", false, "with --watch: replace what is in output.dir")
+	return cmd
+}
+
+func runSubmit(ctx context.Context, o submitOptions, file string, out, messages io.Writer) error {
+	request, target, err := prepare(o, file)
+	if err != nil {
+		return err
+	}
+	client := o.client()
+	defer client.Close()
+	answer, err := client.Submit(ctx, request)
+	if err != nil {
+		return err
+	}
+	if err := printSubmitted(o, answer, out, messages); err != nil || !o.watch {
+		return err
+	}
+	last, err := watch(ctx, client, o.json(), answer.ID, out, messages)
+	if err != nil {
+		return err
+	}
+	if target != "" {
+		if err := fetchModel(ctx, client, answer.ID, target, o.force); err != nil {
+			return err
+		}
+	}
+	if o.json() {
+		return nil
+	}
+	text := fmt.Sprintf("job %s done: eval loss %s before, %s after", answer.ID, number(last.InitialLoss, "%.4f"), number(last.EvalLoss, "%.4f"))
+	if target != "" {
+		text += "; the model is in " + target
+	}
+	_, err = fmt.Fprintln(out, text)
+	return err
+}
+
+func printSubmitted(o submitOptions, answer api.SubmitResponse, out, messages io.Writer) error {
+	if o.json() {
+		return printLine(out, answer)
+	}
+	for _, w := range answer.Warnings {
+		fmt.Fprintln(messages, "warning:", w) //nolint:errcheck // the daemon keeps them
+	}
+	_, err := fmt.Fprintf(out, "job %s submitted\n", answer.ID)
+	return err
+}
+
+// prepare reads the job file and checks what can be checked without a daemon. The target is where the model is to go, if it is
+// to go anywhere.
+func prepare(o submitOptions, file string) (r api.SubmitRequest, target string, err error) {
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return r, "", &usageError{fmt.Errorf("read the job file: %w", err)}
+	}
+	base, err := filepath.Abs(filepath.Dir(file))
+	if err != nil {
+		return r, "", fmt.Errorf("find the directory of %s: %w", file, err)
+	}
+	r = api.SubmitRequest{File: file, Source: string(source), Set: o.set, Base: base, Env: map[string]string{}}
+	lookup := func(name string) (string, bool) { // what the file asks for goes with it
+		value, ok := os.LookupEnv(name)
+		if ok {
+			r.Env[name] = value
+		}
+		return value, ok
+	}
+	j, at, err := job.Parse(file, source, o.set, job.Environment{Lookup: lookup})
+	if err != nil {
+		return r, "", err
+	}
+	j.Absolute(base)
+	if !o.watch || j.Output.Dir == "" {
+		return r, "", nil
+	}
+	if err := vacant(j.Output.Dir); err != nil && !o.force {
+		if !errors.Is(err, errOccupied) {
+			return r, "", err
+		}
+		return r, "", job.Problems{at.Problem("output.dir", fmt.Sprintf(
+			"output.dir: %v; name another directory, or replace what is there with --force", err), "")}
+	}
+	return r, j.Output.Dir, nil
+}
