@@ -133,7 +133,7 @@ func readConfig(path string) (config, error) {
 func parseConfig(path string, text []byte) (config, error) {
 	c := defaultConfig()
 	r := configReader{path: path, lines: strings.Split(string(text), "\n"), seen: map[string]bool{}}
-	file, err := parser.ParseBytes(text, 0)
+	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return c, r.syntax(err)
 	}
@@ -188,7 +188,8 @@ func (r *configReader) document(c *config, body ast.Node) {
 		r.pair(c, n)
 	default:
 		at := body.GetToken().Position
-		r.refuse(at.Line, at.Column, "", "", "a configuration is a mapping of %s; found %s", strings.Join(keyNames(), ", "), body.Type())
+		r.refuse(at.Line, at.Column, "", "", "a configuration is a mapping of %s; found a %s",
+			strings.Join(keyNames(), ", "), strings.ToLower(body.Type().String()))
 	}
 }
 
@@ -219,8 +220,10 @@ func (r *configReader) value(c *config, k key, node ast.Node) {
 		if err := k.set(c, token.Value); err != nil {
 			r.refuse(line, column, k.name, k.initial, "%s: %v; allowed is %s", k.name, err, k.allowed)
 		}
+	case *ast.NullNode:
+		r.refuse(line, column, k.name, "", "%s has no value; write %s, or remove the line for the default, %s", k.name, k.allowed, k.initial)
 	default:
-		r.refuse(line, column, k.name, k.initial, "%s wants %s; found %s", k.name, k.allowed, node.Type())
+		r.refuse(line, column, k.name, k.initial, "%s wants %s; found a %s", k.name, k.allowed, strings.ToLower(node.Type().String()))
 	}
 }
 

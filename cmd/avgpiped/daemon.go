@@ -37,9 +37,8 @@ func runDaemon(ctx context.Context, o daemonOptions, out io.Writer) error {
 	}
 	c, err := readConfig(o.config)
 	if err != nil {
-		var problems job.Problems
-		if errors.As(err, &problems) {
-			err = fmt.Errorf("the configuration is refused\n%w", err)
+		if problems, ok := errors.AsType[job.Problems](err); ok {
+			err = fmt.Errorf("the configuration is refused\n%w", problems)
 		}
 		return &usageError{err}
 	}

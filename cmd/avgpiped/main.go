@@ -91,7 +91,7 @@ Exit codes:
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return runDaemon(cmd.Context(), o, cmd.ErrOrStderr()) },
 	}
-	cmd.Flags().StringVar(&o.config, "config", "", "configuration file")
+	cmd.Flags().StringVar(&o.config, "config", "", "configuration `FILE`")
 	cmd.Flags().BoolVar(&o.dev, "dev", false, "one node whose state is in a temporary directory and goes with it")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true

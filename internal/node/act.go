@@ -27,7 +27,7 @@ type act struct {
 	worker   *worker                   // the job's; nil: none
 	cores    []int                     // of place
 	shards   map[int]control.ShardInfo // of commitRound, by stage
-	began    time.Time                 // of commitRound
+	reached  time.Time                 // of commitRound
 }
 
 // run carries the choice out. The change is applied whether or not there is an error.
@@ -73,7 +73,7 @@ func (a *act) runningReason() string {
 
 // postCommit asks the worker for its shards.
 func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
-	d, began := a.decision, time.Now()
+	d := a.decision
 	answer, err := a.worker.client.commit(ctx, control.CommitRequest{Generation: a.job.Generation, Round: d.round, Stop: d.stop})
 	if err != nil {
 		return nil, fmt.Errorf("commit round %d: %w", d.round, err)
@@ -82,7 +82,7 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 		return func(o *observed) { o.refused[d.round] = max(answer.Earliest, 1) }, nil
 	}
 	return func(o *observed) {
-		o.posted, o.began = d.round, began
+		o.posted, o.reached = d.round, time.Time{}
 		if d.stop {
 			o.stopAt = d.round
 		}
@@ -103,7 +103,10 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, fmt.Errorf("commit round %d: %w", round, err)
 	}
-	took := time.Since(a.began)
+	took := time.Duration(0) // faster than one looks
+	if !a.reached.IsZero() {
+		took = time.Since(a.reached)
+	}
 	a.node.say(a.job.ID, "round committed", zap.Uint64("round", round), zap.Duration("took", took), zap.Uint64("samples", m.SamplesSeen))
 	return func(o *observed) {
 		o.took = max(o.took, took)

@@ -171,7 +171,7 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 		}
 	case commitRound:
 		a.shards = o.shards[d.round]
-		a.began = o.began
+		a.reached = o.reached
 	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, killWorker, endJob:
 	}
 	n.acts.Go(func() {

@@ -14,14 +14,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// daemonLogger marks the daemon's lines in a job's log.
-const daemonLogger = "avgpiped"
-
 // appendLog adds a line of the daemon's to a job's log, as JSON like the worker's own lines. A line is one write to a file
 // that is open for appending, so lines of the two do not mix.
 func appendLog(dir, message string, fields []zap.Field) error {
 	encoder := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig())
-	line, err := encoder.EncodeEntry(zapcore.Entry{Level: zap.InfoLevel, Time: time.Now(), LoggerName: daemonLogger, Message: message}, fields)
+	line, err := encoder.EncodeEntry(zapcore.Entry{Level: zap.InfoLevel, Time: time.Now(), LoggerName: "avgpiped", Message: message}, fields)
 	if err != nil {
 		return fmt.Errorf("encode a line of the job's log: %w", err)
 	}
@@ -44,8 +41,8 @@ const (
 	tailWidth = 240 // bytes of a line
 )
 
-// logTail returns the last lines that a worker wrote to its job's log, on one line; "" when there are none, or none that can
-// be read.
+// logTail returns the last lines of a job's log that speak of trouble, on one line: warnings, errors, and what is no JSON,
+// such as a panic. "" when there are none, or none that can be read.
 func logTail(dir string) string {
 	f, err := os.Open(control.LogPath(dir))
 	if err != nil {
@@ -73,13 +70,13 @@ func logTail(dir string) string {
 	return strings.Join(words[max(0, len(words)-tailLines):], " | ")
 }
 
-// lastWords returns what a line of a log says; "" for one of the daemon's.
+// lastWords returns what a line of a log says of trouble; "" for nothing.
 func lastWords(line []byte) string {
-	var entry struct{ Logger, Msg, Error string }
+	var entry struct{ Level, Msg, Error string }
 	text := string(line)
 	if json.Unmarshal(line, &entry) == nil && entry.Msg != "" {
-		if entry.Logger == daemonLogger {
-			return ""
+		if entry.Level == "info" || entry.Level == "debug" {
+			return "" // no trouble; what the daemon writes is of this level
 		}
 		text = entry.Msg
 		if entry.Error != "" {

@@ -31,8 +31,8 @@ type observed struct {
 	posted  uint64                               // the round that the worker has accepted to commit
 	stopAt  uint64                               // the round where it was told to end
 	refused map[uint64]uint64                    // by round: the earliest one it offered instead
-	began   time.Time                            // when the commit in flight was posted
-	took    time.Duration                        // the longest commit of this job yet
+	reached time.Time                            // when its round was seen to be reached; zero: not yet
+	took    time.Duration                        // the longest commit of this job yet, from its round on
 
 	deaths    int // since the last commit
 	retryAt   time.Time
@@ -84,6 +84,9 @@ func (o *observed) takeStatus(s *control.Status, now time.Time) {
 	}
 	if o.phase == loading && s.Job.State == api.Running {
 		o.phase = training
+	}
+	if o.posted > 0 && o.reached.IsZero() && s.Job.Round >= o.posted {
+		o.reached = now
 	}
 	o.settle()
 }

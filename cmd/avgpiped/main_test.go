@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// TestConfig parses the files of testdata/config and prints the outcome, or every problem at its line.
+func TestConfig(t *testing.T) {
+	datadriven.RunTest(t, "testdata/config", func(t *testing.T, d *datadriven.TestData) string {
+		if d.Cmd != "parse" {
+			d.Fatalf(t, "unknown command %s", d.Cmd)
+		}
+		c, err := parseConfig("avgpiped.yaml", []byte(d.Input))
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("%+v", c)
+	})
+}
+
+// The file that is shipped has every key, commented out at its default.
+func TestShippedConfigurationIsTheDefault(t *testing.T) {
+	const path = "../../deploy/avgpiped.yaml"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := parseConfig(path, text)
+	if err != nil || c != defaultConfig() {
+		t.Errorf("as shipped: %+v, %v; want the defaults, %+v", c, err, defaultConfig())
+	}
+	for _, k := range keys {
+		if line := fmt.Sprintf("\n#%s: %s\n", k.name, k.initial); !strings.Contains(string(text), line) {
+			t.Errorf("%s has no line %q", path, strings.TrimSpace(line))
+		}
+		if k.name == "node" {
+			continue // its default depends on the host
+		}
+		if c, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.name, k.initial)); err != nil || c != defaultConfig() {
+			t.Errorf("%s: %s is not the default: %+v, %v", k.name, k.initial, c, err)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	datadriven.RunTest(t, "testdata/help", func(t *testing.T, _ *datadriven.TestData) string {
+		var out, messages bytes.Buffer
+		if code := run(t.Context(), []string{"--help"}, &out, &messages); code != exitDone {
+			t.Errorf("exit code %d: %s", code, messages.String())
+		}
+		return out.String()
+	})
+}
+
+func TestUsage(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "avgpiped.yaml")
+	if err := os.WriteFile(bad, []byte("sockt: /x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{nil, "--config FILE for a service, --dev to try it"},
+		{[]string{"--dev", "--config", "x"}, "drop --config or --dev"},
+		{[]string{"--cfg"}, "unknown flag"},
+		{[]string{"start"}, "unknown command"},
+		{[]string{"--config", "/nonexistent"}, "read the configuration"},
+		{[]string{"--config", bad}, bad + ":1:1: unknown key \"sockt\""},
+	} {
+		var out, messages bytes.Buffer
+		if code := run(t.Context(), c.args, &out, &messages); code != exitUsage || !strings.Contains(messages.String(), c.says) {
+			t.Errorf("avgpiped %s: exit code %d, want %d; no %q in: %s", strings.Join(c.args, " "), code, exitUsage, c.says, messages.String())
+		}
+	}
+}
+
+// lines collects what a daemon prints and hands out the first line that holds a text.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func TestDevServesAndLeavesNothing(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var messages lines
+	done := make(chan int, 1)
+	go func() { done <- run(ctx, []string{"--dev"}, &messages, &messages) }()
+	socket, deadline := "", time.After(bound)
+	for socket == "" {
+		select {
+		case code := <-done:
+			t.Fatalf("exit code %d: %s", code, messages.String())
+		case <-deadline:
+			t.Fatalf("no socket was printed: %s", messages.String())
+		case <-time.After(10 * time.Millisecond):
+			_, after, _ := strings.Cut(messages.String(), "AVGPIPE_SOCKET=")
+			socket, _, _ = strings.Cut(after, "\n")
+		}
+	}
+	client := api.NewClient(socket)
+	defer client.Close()
+	if v, err := client.Version(t.Context()); err != nil || v.Version != version {
+		t.Errorf("the printed socket answers %+v, %v", v, err)
+	}
+	stop()
+	if code := <-done; code != exitDone {
+		t.Errorf("exit code %d: %s", code, messages.String())
+	}
+	if _, err := os.Stat(filepath.Dir(socket)); !os.IsNotExist(err) {
+		t.Errorf("the temporary state is still there: %v", err)
+	}
+}

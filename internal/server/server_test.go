@@ -1,0 +1,409 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/server"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a backend in memory: one job, whose status a test sets.
+type fake struct {
+	mu       sync.Mutex
+	job      api.JobStatus
+	log      bytes.Buffer
+	peer     server.Peer
+	failure  error // of every method
+	model    []byte
+	modelErr error // after model was written
+}
+
+func (f *fake) set(change func(*fake)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+func (f *fake) Submit(_ context.Context, r api.SubmitRequest, p server.Peer) (api.SubmitResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.peer = p
+	return api.SubmitResponse{ID: "1", Warnings: []string{r.File}}, f.failure
+}
+
+func (f *fake) Jobs(context.Context) ([]api.JobStatus, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.job.ID == "" {
+		return nil, f.failure
+	}
+	return []api.JobStatus{f.job}, f.failure
+}
+
+func (f *fake) Job(_ context.Context, ref string) (api.JobStatus, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure == nil && ref != f.job.ID && ref != f.job.Name {
+		return api.JobStatus{}, api.Errorf(http.StatusNotFound, "no job %q", ref)
+	}
+	return f.job, f.failure
+}
+
+func (f *fake) Cancel(ctx context.Context, ref string) (api.JobStatus, error) {
+	f.set(func(f *fake) { f.job.State = api.Cancelled })
+	return f.Job(ctx, ref)
+}
+
+// Log reads what is in the log now, and goes on at the next read, as a file does.
+func (f *fake) Log(context.Context, string) (io.ReadCloser, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return io.NopCloser(readerFunc(func(p []byte) (int, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.log.Read(p)
+	})), f.failure
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
+
+func (f *fake) Model(_ context.Context, _ string, w io.Writer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return f.failure
+	}
+	if _, err := w.Write(f.model); err != nil {
+		return err
+	}
+	return f.modelErr
+}
+
+func (f *fake) Nodes(context.Context) ([]api.NodeStatus, error) {
+	return []api.NodeStatus{{ID: "n"}}, f.failure
+}
+
+func (f *fake) Version() api.VersionInfo { return api.VersionInfo{Version: "v"} }
+
+// start serves a backend and returns a client and the socket. stop ends the server in order; the test's end does so too.
+func start(t *testing.T, f *fake) (client *api.Client, socket string, stop func()) {
+	t.Helper()
+	socket = filepath.Join(shortDir(t), "api.sock")
+	l, err := server.Listen(t.Context(), socket, "no-such-group")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, server.Config{Listener: l, Backend: f, Log: zap.NewNop()}) }()
+	client = api.NewClient(socket)
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		client.Close()
+	})
+	t.Cleanup(stop)
+	return client, socket, stop
+}
+
+// shortDir is a directory whose path leaves room for a socket's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "srv-") //nolint:usetesting // t.TempDir's path is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func TestCalls(t *testing.T) {
+	f := &fake{}
+	c, _, _ := start(t, f)
+	if jobs, err := c.Jobs(t.Context()); err != nil || jobs == nil || len(jobs) != 0 {
+		t.Errorf("no jobs: %v, %v; want an empty list", jobs, err)
+	}
+	answer, err := c.Submit(t.Context(), api.SubmitRequest{File: "job.yaml"})
+	if err != nil || answer.ID != "1" || answer.Warnings[0] != "job.yaml" {
+		t.Errorf("submit: %+v, %v", answer, err)
+	}
+	if f.peer.UID != os.Geteuid() || len(f.peer.GIDs) == 0 || f.peer.GIDs[0] != os.Getegid() {
+		t.Errorf("the peer is %+v, want this process: %d, %d", f.peer, os.Geteuid(), os.Getegid())
+	}
+	f.set(func(f *fake) { f.job = api.JobStatus{ID: "1", Name: "a b/c"} })
+	if s, err := c.Job(t.Context(), "a b/c"); err != nil || s.ID != "1" {
+		t.Errorf("a name that a path must escape: %+v, %v", s, err)
+	}
+	if s, err := c.Cancel(t.Context(), "1"); err != nil || s.State != api.Cancelled {
+		t.Errorf("cancel: %+v, %v", s, err)
+	}
+	if n, err := c.Nodes(t.Context()); err != nil || len(n) != 1 {
+		t.Errorf("nodes: %+v, %v", n, err)
+	}
+	if v, err := c.Version(t.Context()); err != nil || v.Version != "v" {
+		t.Errorf("version: %+v, %v", v, err)
+	}
+}
+
+func TestErrorsKeepTheirForm(t *testing.T) {
+	f := &fake{}
+	c, _, _ := start(t, f)
+	refused := &api.Error{Status: http.StatusUnprocessableEntity, Message: "refused", Problems: []api.Problem{{File: "f", Line: 3, Key: "k"}}}
+	f.set(func(f *fake) { f.failure = refused })
+	_, err := c.Submit(t.Context(), api.SubmitRequest{})
+	got, ok := errors.AsType[*api.Error](err)
+	if !ok || got.Status != refused.Status || len(got.Problems) != 1 || got.Problems[0] != refused.Problems[0] {
+		t.Errorf("a refusal arrives as %v", err)
+	}
+	f.set(func(f *fake) { f.failure = errors.New("disk on fire") })
+	_, err = c.Job(t.Context(), "1")
+	if got, ok := errors.AsType[*api.Error](err); !ok || got.Status != http.StatusInternalServerError || !strings.Contains(got.Message, "disk on fire") {
+		t.Errorf("a failure arrives as %v", err)
+	}
+	for name, call := range map[string]func() error{
+		"watch": func() error { _, err := c.Watch(t.Context(), "1", nil); return err },
+		"logs":  func() error { return c.Logs(t.Context(), "1", true, io.Discard) },
+		"model": func() error { return c.Model(t.Context(), "1", io.Discard) },
+	} {
+		if _, ok := errors.AsType[*api.Error](call()); !ok {
+			t.Errorf("%s: a failure before the first byte arrives as %v", name, call())
+		}
+	}
+	_, err = api.NewClient("/nonexistent.sock").Version(t.Context())
+	if _, ok := errors.AsType[*api.ConnectError](err); !ok {
+		t.Errorf("no server: %v", err)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	_, socket, _ := start(t, &fake{})
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"GET", "/", "", http.StatusNotFound},
+		{"GET", "/v1/jobs/nobody", "", http.StatusNotFound},
+		{"DELETE", "/v1/jobs", "", http.StatusNotFound},
+		{"POST", "/v1/jobs", "{", http.StatusBadRequest},
+		{"POST", "/v1/jobs", `{"fiel": "x"}`, http.StatusBadRequest},
+		{"POST", "/v1/jobs", `{"source": "` + strings.Repeat("x", 2<<20) + `"}`, http.StatusRequestEntityTooLarge},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://x"+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := (&http.Client{Transport: transport}).Do(r)
+		if err != nil {
+			t.Errorf("%s %s: %v", c.method, c.path, err)
+			continue
+		}
+		text, err := io.ReadAll(response.Body)
+		if err := errors.Join(err, response.Body.Close()); err != nil {
+			t.Error(err)
+		}
+		if response.StatusCode != c.status || !strings.Contains(string(text), `{"error":`) {
+			t.Errorf("%s %s: %s %s; want %d and an error", c.method, c.path, response.Status, text, c.status)
+		}
+	}
+}
+
+func TestWatchEndsWithTheJob(t *testing.T) {
+	f := &fake{job: api.JobStatus{ID: "1", State: api.Running}}
+	c, _, _ := start(t, f)
+	var seen []api.State
+	last, err := c.Watch(t.Context(), "1", func(s api.JobStatus) {
+		seen = append(seen, s.State)
+		f.set(func(f *fake) { f.job.State = api.Done })
+	})
+	if err != nil || last.State != api.Done || len(seen) != 2 || seen[0] != api.Running {
+		t.Errorf("watched %v, %v", seen, err)
+	}
+}
+
+func TestWatchTellsAnEndFromABreak(t *testing.T) {
+	f := &fake{job: api.JobStatus{ID: "1", State: api.Running}}
+	c, _, stop := start(t, f)
+	var once sync.Once
+	_, err := c.Watch(t.Context(), "1", func(api.JobStatus) { once.Do(func() { go stop() }) })
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the server went away: %v; want %v", err, io.ErrUnexpectedEOF)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Watch(ctx, "1", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled watch: %v", err)
+	}
+}
+
+func TestLogsFollowUntilTheJobEnds(t *testing.T) {
+	f := &fake{job: api.JobStatus{ID: "1", State: api.Running}}
+	f.log.WriteString("one\n")
+	c, _, _ := start(t, f)
+	var out bytes.Buffer
+	if err := c.Logs(t.Context(), "1", false, &out); err != nil || out.String() != "one\n" {
+		t.Errorf("logs: %q, %v", out.String(), err)
+	}
+	f.set(func(f *fake) { f.log.WriteString("two\n") })
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(c.Logs(t.Context(), "1", true, w), w.Close()) }()
+	buffer := make([]byte, 16)
+	if n, err := r.Read(buffer); err != nil || string(buffer[:n]) != "two\n" {
+		t.Errorf("followed %q, %v", buffer[:n], err)
+	}
+	f.set(func(f *fake) {
+		f.log.WriteString("three\n")
+		f.job.State = api.Done
+	})
+	rest, err := io.ReadAll(r)
+	if err := errors.Join(err, <-done); err != nil || string(rest) != "three\n" {
+		t.Errorf("the end of the log: %q, %v", rest, err)
+	}
+}
+
+func TestHalfAModelIsAnError(t *testing.T) {
+	f := &fake{model: bytes.Repeat([]byte("x"), 100_000)}
+	c, _, _ := start(t, f)
+	var out bytes.Buffer
+	if err := c.Model(t.Context(), "1", &out); err != nil || !bytes.Equal(out.Bytes(), f.model) {
+		t.Errorf("%d bytes, %v; want %d", out.Len(), err, len(f.model))
+	}
+	f.set(func(f *fake) { f.modelErr = errors.New("disk on fire") })
+	if err := c.Model(t.Context(), "1", io.Discard); err == nil {
+		t.Error("a model that broke off was taken for a whole one")
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	loss := 2.5
+	f := &fake{job: api.JobStatus{
+		ID: "7", Name: "m", State: api.Running, Step: 3, Loss: &loss, StageStatus: []api.StageStatus{{Stage: 1, Busy: 0.75}},
+	}}
+	text := scrape(t, f)
+	for _, line := range []string{
+		`avgpipe_job_state{job="7",name="m",state="running"} 1`,
+		`avgpipe_job_step{job="7",name="m"} 3`,
+		`avgpipe_job_loss_nats{job="7",name="m"} 2.5`,
+		`avgpipe_stage_time_ratio{job="7",kind="busy",name="m",stage="1"} 0.75`,
+		"go_goroutines ",
+	} {
+		if !strings.Contains(text, line) {
+			t.Errorf("no %s", line)
+		}
+	}
+	if strings.Contains(text, "avgpipe_job_eval_loss_nats{") {
+		t.Error("a loss that is not known has a value")
+	}
+}
+
+func scrape(t *testing.T, f *fake) string {
+	t.Helper()
+	w := &recorder{header: http.Header{}}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x"+api.PathMetrics, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Handler(f, zap.NewNop()).ServeHTTP(w, r)
+	return w.String()
+}
+
+// recorder is a response in memory.
+type recorder struct {
+	bytes.Buffer
+	header http.Header
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+func (r *recorder) WriteHeader(int)     {}
+
+func TestSockets(t *testing.T) {
+	dir := shortDir(t)
+	path := filepath.Join(dir, "run", "api.sock")
+	l, err := server.Listen(t.Context(), path, "no-such-group")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("mode %v, %v; want 0660", info.Mode(), err)
+	}
+	if _, err := server.Listen(t.Context(), path, ""); err == nil || !strings.Contains(err.Error(), "another daemon answers") {
+		t.Errorf("a second server on the socket: %v", err)
+	}
+	unix, ok := l.(*net.UnixListener)
+	if !ok {
+		t.Fatalf("a %T", l)
+	}
+	unix.SetUnlinkOnClose(false) // as if the process had been killed
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = server.Listen(t.Context(), path, ""); err != nil {
+		t.Fatalf("a leftover was not replaced: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Listen(t.Context(), file, ""); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("a file in the way: %v", err)
+	}
+	if _, err := server.Listen(t.Context(), "/"+strings.Repeat("x", 200), ""); err == nil || !strings.Contains(err.Error(), "200") && !strings.Contains(err.Error(), "201") {
+		t.Errorf("a path that is too long: %v", err)
+	}
+}
+
+// A client that stops reading does not hold the server up when it ends.
+func TestServerEndsWithStreamsOpen(t *testing.T) {
+	f := &fake{job: api.JobStatus{ID: "1", State: api.Running}}
+	_, socket, stop := start(t, f)
+	var dialer net.Dialer
+	c, err := dialer.DialContext(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /v1/jobs/1/watch HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		stop()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the server does not end")
+	}
+}
