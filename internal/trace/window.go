@@ -1,0 +1,101 @@
+package trace
+
+import (
+	"sync"
+	"time"
+)
+
+// Fractions say what one stage's device did in a window, as parts of its time. They add up to 1.
+type Fractions struct {
+	Busy           float64 // forwards and backwards
+	Evaluate       float64 // forwards of evaluations
+	Optimizer      float64
+	Average        float64 // averaging on the device, and idle because pipelines waited for the center
+	Commit         float64
+	WaitUpstream   float64 // idle because pipelines waited for activations or data
+	WaitDownstream float64 // idle because pipelines waited for gradients
+	Idle           float64 // the rest: hand-overs, and times in which no pipeline waited
+}
+
+// Accumulator adds up the spans of one stage over a sliding window. Its cost per event is a lock and a few additions, so it may
+// listen to every event. Spans count in the slice of time in which they end.
+//
+// A pipeline that waits does not idle its device while another one computes. So the device's idle time is what is left of the
+// window after all spans on the device, and it is attributed to upstream, downstream and average in proportion to how long
+// the pipelines waited for each. Waiting for the device itself is no cause of idleness and does not count.
+type Accumulator struct {
+	mu     sync.Mutex
+	window slider
+	slices [windowSlices]spent
+}
+
+// spent is the time of each kind that ended in one slice.
+type spent [kinds]time.Duration
+
+// NewAccumulator looks back over about a window. Its first window begins now.
+func NewAccumulator(window time.Duration) *Accumulator { return newAccumulator(window, Now()) }
+
+func newAccumulator(window, begin time.Duration) *Accumulator {
+	return &Accumulator{window: newSlider(window, begin)}
+}
+
+// Add takes a span of the stage.
+func (a *Accumulator) Add(e Event) {
+	if e.End <= e.Start || e.Kind >= kinds {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(e.End)
+	if i, ok := a.window.index(e.End); ok {
+		a.slices[i][e.Kind] += e.End - e.Start
+	}
+}
+
+func (a *Accumulator) turn(t time.Duration) { a.window.turn(t, func(i int) { a.slices[i] = spent{} }) }
+
+// Fractions over the window that ends at now, on the clock of Now. Before anything has passed all are 0.
+func (a *Accumulator) Fractions(now time.Duration) Fractions {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn(now)
+	var total spent
+	for _, s := range a.slices {
+		for k, d := range s {
+			total[k] += d
+		}
+	}
+	return attribute(total, a.window.span(now))
+}
+
+// attribute turns spans into fractions of a window.
+func attribute(total spent, window time.Duration) Fractions {
+	onDevice := time.Duration(0)
+	for k, d := range total {
+		if Kind(k).OnDevice() {
+			onDevice += d
+		}
+	}
+	window = max(window, onDevice) // a span that began before the window
+	if window <= 0 {
+		return Fractions{}
+	}
+	part := func(d time.Duration) float64 { return float64(d) / float64(window) }
+	f := Fractions{
+		Busy: part(total[Compute]), Evaluate: part(total[Evaluate]), Optimizer: part(total[Optimizer]),
+		Average: part(total[Average]), Commit: part(total[Commit]),
+	}
+	idle := part(window - onDevice)
+	waits := total[WaitUpstream] + total[WaitDownstream] + total[WaitAverage]
+	if waits == 0 {
+		f.Idle = idle
+		return f
+	}
+	// Pipelines that waited for less than the device idled do not explain all of it.
+	explained := min(idle, part(waits))
+	share := func(k Kind) float64 { return explained * float64(total[k]) / float64(waits) }
+	f.WaitUpstream, f.WaitDownstream = share(WaitUpstream), share(WaitDownstream)
+	f.Average += share(WaitAverage)
+	f.Idle = idle - explained
+	return f
+}

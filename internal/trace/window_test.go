@@ -1,0 +1,153 @@
+package trace
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+const second = time.Second
+
+// spans adds spans that end one after the other from begin on.
+func spans(a *Accumulator, begin time.Duration, events ...Event) {
+	at := begin
+	for _, e := range events {
+		e.Start, e.End = at, at+e.End
+		at = e.End
+		a.Add(e)
+	}
+}
+
+func of(k Kind, d time.Duration) Event { return Event{Kind: k, End: d} }
+
+func near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if math.Abs(got-want) > 1e-9 {
+		t.Errorf("%s is %v, want %v", what, got, want)
+	}
+}
+
+func sum(f Fractions) float64 {
+	return f.Busy + f.Evaluate + f.Optimizer + f.Average + f.Commit + f.WaitUpstream + f.WaitDownstream + f.Idle
+}
+
+func TestFractionsOfAWindowAddUpToOne(t *testing.T) {
+	a := newAccumulator(16*second, 0)
+	spans(a, 0, of(Compute, 4*second), of(Optimizer, second), of(Average, second), of(Commit, second), of(Evaluate, second),
+		of(WaitUpstream, second), of(Send, second))
+	f := a.Fractions(10 * second)
+	near(t, "busy", f.Busy, 0.4)
+	near(t, "optimizer", f.Optimizer, 0.1)
+	near(t, "average", f.Average, 0.1)
+	near(t, "commit", f.Commit, 0.1)
+	near(t, "evaluate", f.Evaluate, 0.1)
+	near(t, "wait upstream", f.WaitUpstream, 0.1)
+	near(t, "idle", f.Idle, 0.1)
+	near(t, "the sum", sum(f), 1)
+}
+
+// TestIdleTimeIsSharedOutByWhatPipelinesWaitedFor has three pipelines wait for 12 s in all while the device idles for 4 s.
+func TestIdleTimeIsSharedOutByWhatPipelinesWaitedFor(t *testing.T) {
+	a := newAccumulator(16*second, 0)
+	a.Add(Event{Kind: Compute, Start: 0, End: 6 * second})
+	a.Add(Event{Kind: WaitUpstream, Start: 0, End: 6 * second, Pipeline: 1})
+	a.Add(Event{Kind: WaitDownstream, Start: 6 * second, End: 9 * second})
+	a.Add(Event{Kind: WaitAverage, Start: 6 * second, End: 9 * second, Pipeline: 2})
+	a.Add(Event{Kind: WaitDevice, Start: 0, End: 6 * second, Pipeline: 2})
+	f := a.Fractions(10 * second)
+	near(t, "busy", f.Busy, 0.6)
+	near(t, "wait upstream", f.WaitUpstream, 0.2)
+	near(t, "wait downstream", f.WaitDownstream, 0.1)
+	near(t, "average", f.Average, 0.1)
+	near(t, "idle", f.Idle, 0)
+	near(t, "the sum", sum(f), 1)
+}
+
+func TestTheWindowForgetsWhatIsOlder(t *testing.T) {
+	a := newAccumulator(16*second, 100*second)
+	spans(a, 100*second, of(Compute, 8*second))
+	near(t, "busy", a.Fractions(108*second).Busy, 1)
+	near(t, "busy half of the window later", a.Fractions(116*second-1).Busy, 8./16)
+	near(t, "busy a window later", a.Fractions(124*second).Busy, 0)
+	a.Add(Event{Kind: Compute, Start: 100 * second, End: 105 * second}) // late, and too old to count
+	near(t, "busy after an old span", a.Fractions(125*second).Busy, 0)
+	near(t, "busy long after", a.Fractions(1e6*second).Busy, 0)
+}
+
+func TestNothingIsKnownBeforeTimeHasPassed(t *testing.T) {
+	a := newAccumulator(second, 5*second)
+	if f := a.Fractions(5 * second); f != (Fractions{}) {
+		t.Errorf("fractions of no time are %+v", f)
+	}
+	r := NewRate(second)
+	near(t, "rate before the first", r.PerSecond(5*second), 0)
+	r.Add(5*second, 10)
+	near(t, "rate at the first", r.PerSecond(5*second), 0)
+}
+
+func TestRateIsThatOfTheWindow(t *testing.T) {
+	r := NewRate(16 * second)
+	for i := range 41 {
+		r.Add(time.Duration(i)*second, 10)
+	}
+	if n := r.Total(); n != 410 {
+		t.Errorf("total is %d, want 410", n)
+	}
+	near(t, "rate", r.PerSecond(40*second+second-1), 160/(16*second-1).Seconds())
+	near(t, "rate after a pause", r.PerSecond(100*second), 0)
+}
+
+func TestRingKeepsTheNewest(t *testing.T) {
+	r := NewRing(3)
+	var want []int
+	for i := range 8 {
+		r.Add(Event{Micro: i})
+		want = append(want, i)
+		if len(want) > 3 {
+			want = want[1:]
+		}
+		var got []int
+		for _, e := range r.Events() {
+			got = append(got, e.Micro)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("after %d events: %v, want %v", i+1, got, want)
+		}
+	}
+}
+
+func TestListenersMayBeCalledFromManyGoroutines(t *testing.T) {
+	a, ring, rate := NewAccumulator(time.Minute), NewRing(10), NewRate(time.Minute)
+	var all sync.WaitGroup
+	for p := range 4 {
+		all.Go(func() {
+			for range 1000 {
+				now := Now()
+				e := Event{Kind: Compute, Pipeline: p, Start: now, End: now + 1}
+				a.Add(e)
+				ring.Add(e)
+				rate.Add(now, 1)
+				a.Fractions(now)
+			}
+		})
+	}
+	all.Wait()
+	if n := rate.Total(); n != 4000 {
+		t.Errorf("counted %d, want 4000", n)
+	}
+	if n := len(ring.Events()); n != 10 {
+		t.Errorf("the ring holds %d events, want 10", n)
+	}
+}
+
+func TestKindsHaveNames(t *testing.T) {
+	seen := map[string]bool{}
+	for k := range kinds + 1 {
+		if seen[k.String()] {
+			t.Errorf("two kinds are named %s", k)
+		}
+		seen[k.String()] = true
+	}
+}
