@@ -20,8 +20,10 @@ func TestAveragingComputesTheRulesToTheBitInWhateverOrderPipelinesArrive(t *test
 		for _, tau := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%s_tau%d", pull, tau), func(t *testing.T) {
 				t.Parallel()
-				r := &run{schedule: "afp", stages: 3, pipelines: 3, micros: 4, rounds: 6, clip: 0.05, tied: 2, pull: pull, tau: tau,
-					jitter: 100 * time.Microsecond}
+				r := &run{
+					schedule: "afp", stages: 3, pipelines: 3, micros: 4, rounds: 6, clip: 0.05, tied: 2, pull: pull, tau: tau,
+					jitter: 100 * time.Microsecond,
+				}
 				r.train(t)
 				r.compare(t, r.sequential(t))
 			})
@@ -114,8 +116,10 @@ func TestEvaluationMeasuresTheCenterOfItsRound(t *testing.T) {
 	for _, pipelines := range []int{1, 2} {
 		for _, stages := range []int{1, 3} {
 			t.Run(fmt.Sprintf("N%d_K%d", pipelines, stages), func(t *testing.T) {
-				r := &run{schedule: "afp", stages: stages, pipelines: pipelines, micros: 3, rounds: 7, clip: 0.05,
-					jitter: 50 * time.Microsecond}
+				r := &run{
+					schedule: "afp", stages: stages, pipelines: pipelines, micros: 3, rounds: 7, clip: 0.05,
+					jitter: 50 * time.Microsecond,
+				}
 				r.change = func(c *Config) {
 					c.Evaluation = &EvaluationConfig{MicroBatches: 5, Due: func(round uint64) bool { return round%3 == 0 || round == 7 }}
 				}
@@ -182,8 +186,10 @@ func TestAResumedRunComputesTheBitsOfOneThatNeverStopped(t *testing.T) {
 			for _, pipelines := range []int{1, 3} {
 				t.Run(fmt.Sprintf("%s_tau%d_N%d", pull, tau, pipelines), func(t *testing.T) {
 					t.Parallel()
-					resumed(t, &run{schedule: "afp", stages: 3, pipelines: pipelines, micros: 4, rounds: 9, clip: 0.05, tied: 2,
-						pull: pull, tau: tau, jitter: 50 * time.Microsecond})
+					resumed(t, &run{
+						schedule: "afp", stages: 3, pipelines: pipelines, micros: 4, rounds: 9, clip: 0.05, tied: 2,
+						pull: pull, tau: tau, jitter: 50 * time.Microsecond,
+					})
 				})
 			}
 		}
@@ -214,8 +220,10 @@ func resumed(t *testing.T, r *run) {
 		t.Fatalf("%d stages delivered round %d, want %d", len(r.snaps[at]), at, r.stages)
 	}
 
-	again := &run{schedule: r.schedule, stages: r.stages, pipelines: r.pipelines, micros: r.micros, rounds: r.rounds, clip: r.clip,
-		tied: r.tied, pull: r.pull, tau: r.tau, jitter: r.jitter}
+	again := &run{
+		schedule: r.schedule, stages: r.stages, pipelines: r.pipelines, micros: r.micros, rounds: r.rounds, clip: r.clip,
+		tied: r.tied, pull: r.pull, tau: r.tau, jitter: r.jitter,
+	}
 	again.change = func(c *Config) {
 		c.StartRound = at
 		for k := range c.Stages {

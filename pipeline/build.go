@@ -62,10 +62,10 @@ func (g *Group) checkShape(index int, s, lead stage.Shape) error {
 	first, last := index == 0, index == g.config.stages()-1
 	switch {
 	case s.First != first || s.Last != last:
-		return fmt.Errorf("Build made a stage with First %v and Last %v for stage %d of %d", s.First, s.Last, index, g.config.stages())
+		return fmt.Errorf("its Build made a stage with First %v and Last %v for stage %d of %d", s.First, s.Last, index, g.config.stages())
 	case s.InputBytes != lead.InputBytes || s.OutputBytes != lead.OutputBytes || s.LabelBytes != lead.LabelBytes ||
 		s.Parameters != lead.Parameters || s.StateVectors != lead.StateVectors:
-		return errors.New("Build made stages of different shapes for the pipelines")
+		return errors.New("its Build made stages of different shapes for the pipelines")
 	}
 	return nil
 }

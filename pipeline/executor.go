@@ -159,7 +159,7 @@ func (e *Executor) Do(ctx context.Context, span trace.Event, f func() error) err
 		}
 		err = <-c.done
 	}
-	if c.end > 0 {
+	if c.ran {
 		e.emit(span, asked, c)
 	}
 	return err
@@ -185,14 +185,15 @@ type call struct {
 	f          func() error
 	state      atomic.Int32
 	done       chan error
-	start, end time.Duration // set when f ran
+	ran        bool
+	start, end time.Duration // when it ran
 }
 
 func (c *call) run() {
 	if !c.state.CompareAndSwap(waiting, running) {
 		return
 	}
-	c.start = trace.Now()
+	c.ran, c.start = true, trace.Now()
 	err := c.f()
 	c.end = trace.Now()
 	c.done <- err

@@ -43,8 +43,10 @@ type pinnedFake struct {
 // newFake makes stage index of stages; all pipelines start equal. Stages have different numbers of parameters.
 func newFake(index, stages int) *fake {
 	n := 5 + 2*index
-	f := &fake{index: index, stages: stages, params: flat.NewHost(n), grads: flat.NewHost(n), momentum: flat.NewHost(n),
-		pinned: map[int]pinnedFake{}, busy: new(atomic.Int32)}
+	f := &fake{
+		index: index, stages: stages, params: flat.NewHost(n), grads: flat.NewHost(n), momentum: flat.NewHost(n),
+		pinned: map[int]pinnedFake{}, busy: new(atomic.Int32),
+	}
 	rng := rand.New(rand.NewPCG(uint64(index), 7))
 	for i := range f.params {
 		f.params[i] = rng.Float32() - 0.5
@@ -56,8 +58,10 @@ func (f *fake) first() bool { return f.index == 0 }
 func (f *fake) last() bool  { return f.index == f.stages-1 }
 
 func (f *fake) Shape() stage.Shape {
-	s := stage.Shape{First: f.first(), Last: f.last(), Samples: 1, InputBytes: 4 * width, OutputBytes: 4 * width,
-		Parameters: len(f.params), StateVectors: 1}
+	s := stage.Shape{
+		First: f.first(), Last: f.last(), Samples: 1, InputBytes: 4 * width, OutputBytes: 4 * width,
+		Parameters: len(f.params), StateVectors: 1,
+	}
 	if s.Last {
 		s.LabelBytes = 4 * width
 	}
@@ -236,7 +240,7 @@ func (d data) Fill(step uint64, micro int, input, labels []byte) error {
 
 func fill(b []byte, what string, pipeline int, step uint64, micro int) {
 	h := fnv.New64a()
-	fmt.Fprint(h, what, pipeline, step, micro)
+	h.Write(fmt.Append(nil, what, pipeline, step, micro))
 	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
 	for i := 0; i+4 <= len(b); i += 4 {
 		binary.NativeEndian.PutUint32(b[i:], math.Float32bits(rng.Float32()-0.5))

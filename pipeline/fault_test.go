@@ -178,11 +178,15 @@ func TestAFrameThatThePlanDoesNotExpectIsAnError(t *testing.T) {
 	lower.change = func(c *Config) { c.Connect = link }
 	upper.change = func(c *Config) {
 		c.Connect = link
-		c.Plan = schedule.Plan{c.Plan[0], {{Kind: schedule.Forward, Micro: 0}, {Kind: schedule.Forward, Micro: 1},
-			{Kind: schedule.Backward, Micro: 1}, {Kind: schedule.Backward, Micro: 0}}}
+		c.Plan = schedule.Plan{c.Plan[0], {
+			{Kind: schedule.Forward, Micro: 0},
+			{Kind: schedule.Forward, Micro: 1},
+			{Kind: schedule.Backward, Micro: 1},
+			{Kind: schedule.Backward, Micro: 0},
+		}}
 		c.Plan[0] = schedule.Plan{c.Plan[1]}[0]
 	}
-	errs := trainBoth(t, t.Context(), lower, upper)
+	errs := trainBoth(t, lower, upper)
 	if errs[0] == nil || !strings.Contains(errs[0].Error(), "the stages do not run the same plan") {
 		t.Errorf("lower: %v", errs[0])
 	}
@@ -228,7 +232,7 @@ func overTCP(t *testing.T, generation uint64) func(context.Context, wire.Link, b
 }
 
 // trainBoth runs two groups side by side, as two nodes do.
-func trainBoth(t *testing.T, ctx context.Context, runs ...*run) []error {
+func trainBoth(t *testing.T, runs ...*run) []error {
 	t.Helper()
 	errs := make([]error, len(runs))
 	done := make(chan struct{})
@@ -239,7 +243,7 @@ func trainBoth(t *testing.T, ctx context.Context, runs ...*run) []error {
 		}
 		go func() {
 			defer func() { done <- struct{}{} }()
-			if errs[i] = g.Run(ctx); errs[i] == nil {
+			if errs[i] = g.Run(t.Context()); errs[i] == nil {
 				r.collect(g)
 			}
 		}()
@@ -258,13 +262,15 @@ func TestStagesOnTwoNodesComputeTheSameBits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var nodes []*run
 			for _, local := range [][]int{{0, 2}, {1, 3}} { // every link crosses, in both roles
-				nodes = append(nodes, &run{schedule: "afp", stages: 4, pipelines: 2, micros: 5, rounds: 6, clip: 0.05, tied: 3, tau: 2,
+				nodes = append(nodes, &run{
+					schedule: "afp", stages: 4, pipelines: 2, micros: 5, rounds: 6, clip: 0.05, tied: 3, tau: 2,
 					local: local, jitter: 50 * time.Microsecond, change: func(c *Config) {
 						c.Connect = link
 						c.Evaluation = &EvaluationConfig{MicroBatches: 2, Due: func(r uint64) bool { return r%2 == 0 }}
-					}})
+					},
+				})
 			}
-			for i, err := range trainBoth(t, t.Context(), nodes...) {
+			for i, err := range trainBoth(t, nodes...) {
 				if err != nil {
 					t.Fatalf("node %d: %v", i, err)
 				}
@@ -288,14 +294,14 @@ func TestTheLossOfANodeEndsTheOthersAtOnce(t *testing.T) {
 			lower, upper := endless(func(c *Config) { c.Connect = link }), endless(func(c *Config) { c.Connect = link })
 			lower.local, upper.local = []int{0}, []int{1, 2}
 			upper.prepare = func(f *fake, p int) {
-				f.faults = func(op string, m stage.Micro) error {
+				f.faults = func(_ string, m stage.Micro) error {
 					if f.index == 2 && p == 0 && m.Step == 4 {
 						return errors.New("device lost")
 					}
 					return nil
 				}
 			}
-			errs := trainBoth(t, t.Context(), lower, upper)
+			errs := trainBoth(t, lower, upper)
 			for i, err := range errs {
 				if err == nil || !strings.Contains(err.Error(), "device lost") {
 					t.Errorf("node %d: %v, want to learn of the device", i, err)
@@ -349,8 +355,10 @@ func TestASnapshotOfAnotherModelIsRefused(t *testing.T) {
 				n := 5 + 2*k
 				s := &Snapshot{Stage: k, Round: 2, Count: 2, Center: make([]float32, n)}
 				for p := range 2 {
-					s.Pipelines = append(s.Pipelines, PipelineState{Pipeline: p, Step: 2, Updates: 2,
-						Parameters: make([]float32, n), State: [][]float32{make([]float32, n)}})
+					s.Pipelines = append(s.Pipelines, PipelineState{
+						Pipeline: p, Step: 2, Updates: 2,
+						Parameters: make([]float32, n), State: [][]float32{make([]float32, n)},
+					})
 				}
 				if k == 1 {
 					damage(s)

@@ -219,8 +219,8 @@ func (r *run) batch(t testing.TB, stages []*fake, p int, step uint64, deltas []f
 			}
 			input, next = next, make([]byte, 4*width)
 		}
-		for k := len(stages) - 1; k >= 0; k-- {
-			if err := stages[k].Backward(micro, stage.Whole, input, next); err != nil {
+		for _, f := range slices.Backward(stages) {
+			if err := f.Backward(micro, stage.Whole, input, next); err != nil {
 				t.Fatal(err)
 			}
 			input, next = next, make([]byte, 4*width)
@@ -322,8 +322,10 @@ func TestEveryScheduleComputesTheSequentialModelToTheBit(t *testing.T) {
 		for stages := 1; stages <= 4; stages++ {
 			for _, micros := range []int{1, 2, 3, 5, 8} {
 				for pipelines := 1; pipelines <= 3; pipelines++ {
-					r := &run{schedule: name, stages: stages, pipelines: pipelines, micros: micros, rounds: 4, clip: 0.05,
-						tied: 3, tau: 1 + micros%2}
+					r := &run{
+						schedule: name, stages: stages, pipelines: pipelines, micros: micros, rounds: 4, clip: 0.05,
+						tied: 3, tau: 1 + micros%2,
+					}
 					t.Run(fmt.Sprintf("%s_K%d_M%d_N%d", name, stages, micros, pipelines), func(t *testing.T) {
 						t.Parallel()
 						r.train(t)

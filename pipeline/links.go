@@ -67,17 +67,17 @@ func (w *wiring) connect(ctx context.Context) error {
 	for p := range w.config.Pipelines {
 		for k := range w.config.stages() - 1 {
 			l := wire.Link{Purpose: wire.Training, Pipeline: p, Lower: k, Upper: k + 1}
-			w.join(group, ctx, l, w.depth[k], max(w.boundary(k), 8),
+			w.join(ctx, group, l, w.depth[k], max(w.boundary(k), 8),
 				func(e wire.End) { w.local[k].runners[p].down = e },
 				func(e wire.End) { w.local[k+1].runners[p].up = e })
 		}
-		w.connectTies(group, ctx, p)
+		w.connectTies(ctx, group, p)
 		w.connectSources(group, p)
 	}
 	if w.config.Evaluation != nil {
 		for k := range w.config.stages() - 1 {
 			l := wire.Link{Purpose: wire.Evaluated, Pipeline: 0, Lower: k, Upper: k + 1}
-			w.join(group, ctx, l, 2, w.boundary(k),
+			w.join(ctx, group, l, 2, w.boundary(k),
 				func(e wire.End) { w.local[k].eval.down = e },
 				func(e wire.End) { w.local[k+1].eval.up = e })
 		}
@@ -97,7 +97,7 @@ func (w *wiring) boundary(k int) int {
 }
 
 // join makes one link if either of its stages lives here.
-func (w *wiring) join(group *errgroup.Group, ctx context.Context, l wire.Link, depth, most int, lower, upper func(wire.End)) {
+func (w *wiring) join(ctx context.Context, group *errgroup.Group, l wire.Link, depth, most int, lower, upper func(wire.End)) {
 	spec := wire.Spec{Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace}
 	hasLower, hasUpper := w.local[l.Lower] != nil, w.local[l.Upper] != nil
 	switch {
@@ -130,7 +130,7 @@ func (w *wiring) reach(ctx context.Context, l wire.Link, upper bool, s wire.Spec
 }
 
 // connectTies links the first and the last stage when parameters are tied across them.
-func (w *wiring) connectTies(group *errgroup.Group, ctx context.Context, p int) {
+func (w *wiring) connectTies(ctx context.Context, group *errgroup.Group, p int) {
 	first, last := 0, w.config.stages()-1
 	most, count := 0, 0
 	for _, k := range []int{first, last} {
@@ -145,7 +145,7 @@ func (w *wiring) connectTies(group *errgroup.Group, ctx context.Context, p int) 
 		return
 	}
 	l := wire.Link{Purpose: wire.Ties, Pipeline: p, Lower: first, Upper: last}
-	w.join(group, ctx, l, count, most,
+	w.join(ctx, group, l, count, most,
 		func(e wire.End) { w.local[first].runners[p].tie = e },
 		func(e wire.End) { w.local[last].runners[p].tie = e })
 }

@@ -30,7 +30,7 @@ func (p eventParker) park() {
 func (p eventParker) wake() {
 	one := [8]byte{1} // little- or big-endian, it is not 0
 	for {
-		if _, err := unix.Write(p.fd, one[:]); err != unix.EINTR { //nolint:errorlint // a bare errno.
+		if _, err := unix.Write(p.fd, one[:]); err != unix.EINTR {
 			return
 		}
 	}

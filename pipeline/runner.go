@@ -30,7 +30,7 @@ type runner struct {
 func (r *runner) run(ctx context.Context) error {
 	r.ctx = ctx
 	r.listen()
-	if err := r.do(ctx, trace.Optimizer, r.start, func() error { r.stage.ZeroGradients(); return nil }); err != nil {
+	if err := r.do(ctx, r.start, func() error { r.stage.ZeroGradients(); return nil }); err != nil {
 		return r.fault(r.start, "start", err)
 	}
 	for step := r.start; r.gate.begin(step); step++ {
@@ -42,16 +42,15 @@ func (r *runner) run(ctx context.Context) error {
 }
 
 func (r *runner) fault(step uint64, op string, err error) error {
-	var known *Error
-	if errors.As(err, &known) {
+	if _, known := errors.AsType[*Error](err); known {
 		return err
 	}
 	return &Error{Pipeline: r.pipeline, Stage: r.index, Step: step, Op: op, Err: err}
 }
 
-// do runs f on the executor as a span of the given kind.
-func (r *runner) do(ctx context.Context, kind trace.Kind, step uint64, f func() error) error {
-	return r.executor.Do(ctx, r.event(kind, step, -1), f)
+// do runs f on the executor, as a part of the optimizer step.
+func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
+	return r.executor.Do(ctx, r.event(trace.Optimizer, step, -1), f)
 }
 
 // batch trains one step: its ops, the gradients' last touches, the update and, at the end of a round, the averaging.
@@ -96,7 +95,7 @@ func (r *runner) norm(ctx context.Context, report *StepReport) (scale float32, e
 			return 0, err
 		}
 	}
-	err = r.do(ctx, trace.Optimizer, report.Step, func() error { return r.measure(&sum, report) })
+	err = r.do(ctx, report.Step, func() error { return r.measure(&sum, report) })
 	if err != nil || !clips {
 		return 1, err
 	}
@@ -179,7 +178,7 @@ func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, byte
 // update applies the optimizer. Snapshots of the weights as they were are completed first.
 func (r *runner) update(ctx context.Context, report StepReport, scale float32) error {
 	h := stage.Hyper{Step: report.Step - r.fresh, LearningRate: report.LearningRate, GradScale: scale}
-	return r.do(ctx, trace.Optimizer, report.Step, func() error {
+	return r.do(ctx, report.Step, func() error {
 		r.shard.settle(r.pipeline)
 		delta := r.shard.delta(r.pipeline, report.Step)
 		if err := r.stage.Step(h, delta); err != nil {
@@ -206,7 +205,7 @@ func (r *runner) exchangeTies(ctx context.Context, step uint64) error {
 	other := r.stages - 1 - r.index
 	for i := range r.ties {
 		t := &r.ties[i]
-		if err := r.do(ctx, trace.Optimizer, step, func() error { t.gradient.Read(t.host, 0); return nil }); err != nil {
+		if err := r.do(ctx, step, func() error { t.gradient.Read(t.host, 0); return nil }); err != nil {
 			return fmt.Errorf("read %s: %w", t.name, err)
 		}
 		f := r.tie.NewFrame(r.header(wire.Tied, r.index, other, step, i), 4*len(t.host))
@@ -225,7 +224,7 @@ func (r *runner) exchangeTies(ctx context.Context, step uint64) error {
 			t.host[j] += g
 		}
 		f.Release()
-		if err := r.do(ctx, trace.Optimizer, step, func() error { t.gradient.Write(t.host, 0); return nil }); err != nil {
+		if err := r.do(ctx, step, func() error { t.gradient.Write(t.host, 0); return nil }); err != nil {
 			return fmt.Errorf("write %s: %w", t.name, err)
 		}
 	}

@@ -31,10 +31,12 @@ func (nothing) SquaredNorm(sum float64) (float64, error)                        
 func (nothing) Step(stage.Hyper, flat.Vector) error                                { return nil }
 func (nothing) ZeroGradients()                                                     {}
 func (nothing) Evaluate(flat.Vector, []byte, []byte, []byte) (float64, int, error) { return 0, 0, nil }
-func (n nothing) Parameters() flat.Vector                                          { return n.vector }
-func (n nothing) Gradients() flat.Vector                                           { return n.vector }
-func (nothing) State() []flat.Vector                                               { return nil }
-func (nothing) Ties() []stage.Tie                                                  { return nil }
-func (nothing) NewVector() (flat.Vector, error)                                    { return flat.NewHost(1), nil }
-func (nothing) Close() error                                                       { return nil }
-func (nothing) Fill(uint64, int, []byte, []byte) error                             { return nil }
+
+func (n nothing) Parameters() flat.Vector { return n.vector }
+
+func (n nothing) Gradients() flat.Vector               { return n.vector }
+func (nothing) State() []flat.Vector                   { return nil }
+func (nothing) Ties() []stage.Tie                      { return nil }
+func (nothing) NewVector() (flat.Vector, error)        { return flat.NewHost(1), nil }
+func (nothing) Close() error                           { return nil }
+func (nothing) Fill(uint64, int, []byte, []byte) error { return nil }

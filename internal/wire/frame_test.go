@@ -33,8 +33,8 @@ func TestHeaderDamageIsReported(t *testing.T) {
 		{"an unknown kind", "kind 99", func(b []byte) []byte { b[5] = 99; return seal(b) }},
 		{"reserved bytes", "reserved", func(b []byte) []byte { b[40] = 1; return seal(b) }},
 		{"a negative micro-batch", "micro-batch -2", func(b []byte) []byte { b[12] = 0xfe; b[13], b[14], b[15] = 255, 255, 255; return seal(b) }},
-		{"a length beyond the link's", "at most 1000", func(b []byte) []byte { return encoded(good, 1001) }},
-		{"a farewell beyond its bound", "at most 512", func(b []byte) []byte { return encoded(Header{Kind: bye}, 513) }},
+		{"a length beyond the link's", "at most 1000", func([]byte) []byte { return encoded(good, 1001) }},
+		{"a farewell beyond its bound", "at most 512", func([]byte) []byte { return encoded(Header{Kind: bye}, 513) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

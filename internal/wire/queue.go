@@ -127,7 +127,7 @@ func (q *queue) Send(ctx context.Context, f Frame) error {
 func (q *queue) admit(f Frame) error {
 	if f.Generation != q.spec.Generation {
 		q.spec.Counters.stale()
-		return &StaleError{Object: "frame (" + f.Header.String() + ")", Have: q.spec.Generation, Found: f.Generation}
+		return &StaleError{Object: "frame (" + f.String() + ")", Have: q.spec.Generation, Found: f.Generation}
 	}
 	if len(f.Payload) > q.spec.MaxBytes {
 		return fmt.Errorf("send %v: payload is %d bytes, the link carries at most %d", f.Header, len(f.Payload), q.spec.MaxBytes)

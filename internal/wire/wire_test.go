@@ -34,7 +34,9 @@ func TestTCP(t *testing.T) {
 func closeAtEnd(t *testing.T, ends ...wire.End) {
 	t.Cleanup(func() {
 		for _, e := range ends {
-			e.Close(errors.New("test over"))
+			if err := e.Close(errors.New("test over")); err != nil {
+				t.Errorf("Close: %v", err)
+			}
 		}
 	})
 }
@@ -131,7 +133,7 @@ func TestCloseOfTheListenerEndsAccept(t *testing.T) {
 		_, err := l.Accept(t.Context(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8})
 		done <- err
 	}()
-	silent, err := net.Dial("tcp", l.Address()) //nolint:noctx // a peer that never says hello must not hold up Close.
+	silent, err := net.Dial("tcp", l.Address()) // it never says hello, which must not hold up Close
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +182,7 @@ type proxy struct {
 
 func newProxy(t *testing.T, to string) *proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // local, and closed below.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +192,7 @@ func newProxy(t *testing.T, to string) *proxy {
 		if err != nil {
 			return
 		}
-		b, err := net.Dial("tcp", to) //nolint:noctx // local.
+		b, err := net.Dial("tcp", to)
 		if err != nil {
 			a.Close()
 			return
@@ -259,7 +261,9 @@ func TestPipelinesDoNotWaitInEachOthersQueues(t *testing.T) {
 		}
 		f.Release()
 	}
-	stuck.Close(errors.New("test over"))
+	if err := stuck.Close(errors.New("test over")); err != nil {
+		t.Errorf("Close: %v", err)
+	}
 	<-filled
 }
 

@@ -312,7 +312,9 @@ func noticeArrivals(t *testing.T, open Open) {
 	if want := []int{0, 1, 2, 3}; !slices.Equal(micros, want) {
 		t.Errorf("received micro-batches %v, want %v", micros, want)
 	}
-	lower.Close(errors.New("no more"))
+	if err := lower.Close(errors.New("no more")); err != nil {
+		t.Errorf("Close: %v", err)
+	}
 	for {
 		<-noticed // a notice of the end must come
 		if _, _, err := upper.TryReceive(); err != nil {
