@@ -27,7 +27,8 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 	}
 	s, err := n.spec(j)
 	if err == nil {
-		out.Steps = uint64(s.Job.Train.Steps)
+		tau := uint64(s.Job.Averaging.Tau)
+		out.Steps = (uint64(s.Job.Train.Steps) + tau - 1) / tau * tau // a rest shorter than a round makes one more
 		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
 		out.Schedule, out.Averaging = s.Job.Schedule, s.averaging()
 		out.Parameters, out.Warnings, out.OutputDir = s.Parameters, s.Warnings, s.Job.Output.Dir
@@ -36,6 +37,10 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 	out.Reason = reasonOf(j, o)
 	if m := j.LastCommitted(); m != nil {
 		out.CommittedRound = m.Round
+		// What the worker said may be older than the commit, and a worker that has only just been started says less.
+		durable := ofRound(m)
+		out.Step, out.Round = max(out.Step, durable.Step), max(out.Round, durable.Round)
+		out.SamplesSeen = max(out.SamplesSeen, durable.SamplesSeen)
 	}
 	if out.State != api.Running {
 		out.ETAS = nil
