@@ -64,6 +64,7 @@ type StageStatus struct {
 	Average        float64 `json:"average"`
 	Optimizer      float64 `json:"optimizer"`
 	Commit         float64 `json:"commit"`
+	Evaluate       float64 `json:"evaluate"` // of the center on held-out data
 }
 
 // NodeStatus is a line of `avgpipectl nodes`.

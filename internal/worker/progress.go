@@ -1,10 +1,12 @@
 package worker
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
 )
@@ -23,27 +25,25 @@ type progress struct {
 	before    time.Duration // training time of earlier generations
 	steps     []uint64      // steps done, by pipeline
 	rounds    map[int]uint64
-	batch     uint64 // samples in a step
-	targets   uint64 // tokens in a step
-	recent    []stepped
+	batch     uint64    // samples in a step
+	targets   uint64    // tokens in a step
+	losses    []float64 // of the newest steps, oldest first
 	loss      *float64
 	eval      *float64
 	evalRound uint64
 	initial   *float64
-	rate      float64 // tokens a second when training ended
+	rate      *trace.Rate // of tokens
+	spans     map[int]*trace.Accumulator
 }
 
-// stepped is a step of some pipeline that was done at a time.
-type stepped struct {
-	at   time.Time
-	loss float64
-}
+// lossSteps is how many steps of each pipeline the training loss is the mean of.
+const lossSteps = 10
 
 // newProgress starts where the assignment does.
 func newProgress(a control.Assignment, meta control.RoundMeta) *progress {
 	p := &progress{
 		state: api.Starting, reason: "loading", rounds: map[int]uint64{}, batch: uint64(a.Job.Train.Batch),
-		steps: make([]uint64, a.Job.Pipelines),
+		steps: make([]uint64, a.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
 	}
 	start := uint64(0)
 	if r := a.Restore; r != nil {
@@ -57,6 +57,7 @@ func newProgress(a control.Assignment, meta control.RoundMeta) *progress {
 	for k, place := range a.Stages {
 		if place.Node == a.Node {
 			p.rounds[k] = start
+			p.spans[k] = trace.NewAccumulator(window)
 		}
 	}
 	return p
@@ -70,21 +71,26 @@ func (p *progress) training(targets uint64, now time.Time) {
 }
 
 // step notes a step of a pipeline.
-func (p *progress) step(r pipeline.StepReport, now time.Time) {
+func (p *progress) step(r pipeline.StepReport) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.steps[r.Pipeline] = r.Step + 1
-	p.recent = append(p.recent, stepped{now, r.Loss})
-	keep := 2 * len(p.steps) // however slow the steps are
-	for len(p.recent) > keep && now.Sub(p.recent[0].at) > window {
-		p.recent = p.recent[1:]
-	}
+	p.rate.Add(trace.Now(), p.targets)
+	p.losses = append(p.losses, r.Loss)
+	p.losses = p.losses[max(0, len(p.losses)-lossSteps*len(p.steps)):]
 	sum := 0.0
-	for _, s := range p.recent {
-		sum += s.loss
+	for _, l := range p.losses {
+		sum += l
 	}
-	mean := sum / float64(len(p.recent))
+	mean := sum / float64(len(p.losses))
 	p.loss = &mean
+}
+
+// span takes an event of a stage that lives here. It is called from every executor, and takes only the lock of the stage.
+func (p *progress) span(e trace.Event) {
+	if a := p.spans[e.Stage]; a != nil {
+		a.Add(e)
+	}
 }
 
 // round notes that a stage's shard has completed a round.
@@ -108,7 +114,6 @@ func (p *progress) evaluated(e pipeline.Evaluation) {
 func (p *progress) finished(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rate = p.tokensPerSecond(now)
 	p.ended = now
 	p.reason = "training has ended; the final round is being committed"
 }
@@ -131,19 +136,12 @@ func (p *progress) elapsed(now time.Time) time.Duration {
 	return p.before + now.Sub(p.began)
 }
 
-// tokensPerSecond is the rate of all pipelines over the window. The caller holds mu.
-func (p *progress) tokensPerSecond(now time.Time) float64 {
-	switch {
-	case !p.ended.IsZero():
-		return p.rate
-	case len(p.recent) == 0:
-		return 0
+// until is the end of the window that rates and fractions look at: now, or when training ended. The caller holds mu.
+func (p *progress) until(now time.Time) time.Duration {
+	if !p.ended.IsZero() {
+		now = p.ended
 	}
-	// The first step of the window was done when it began; what counts is what came after.
-	if span := now.Sub(p.recent[0].at); span > 0 {
-		return float64(len(p.recent)-1) * float64(p.targets) / span.Seconds()
-	}
-	return 0
+	return now.Sub(trace.Epoch)
 }
 
 // slowest is the step of the pipeline that is behind the others. The caller holds mu.
@@ -173,13 +171,25 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	out.State, out.Reason = p.state, p.reason
 	out.Step, out.Round = p.slowest(), p.completed()
 	out.Loss, out.EvalLoss, out.EvalRound, out.InitialLoss = p.loss, p.eval, p.evalRound, p.initial
-	out.TokensPerS = p.tokensPerSecond(now)
+	out.TokensPerS = p.rate.PerSecond(p.until(now))
 	for _, s := range p.steps {
 		out.SamplesSeen += s * p.batch
 	}
 	elapsed := p.elapsed(now)
 	out.ElapsedS = elapsed.Seconds()
 	out.ETAS = p.left(out, maxTime-elapsed, maxTime > 0)
+}
+
+// stage says what the device of a stage that lives here did in the window.
+func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.spans[k].Fractions(p.until(now))
+	return api.StageStatus{
+		Stage: k, Device: s.about, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
+		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
+		Commit: f.Commit, Evaluate: f.Evaluate,
+	}
 }
 
 // left is the time left in seconds; nil while unknown. The caller holds mu.

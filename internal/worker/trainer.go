@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -141,8 +142,9 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 			t.events.append(control.Event{Kind: control.Started, Generation: generation})
 			t.log.Info("training", zap.Int("stages here", len(h.stages)), zap.String("device", h.stages[0].about))
 		},
-		OnStep:  func(r pipeline.StepReport) { t.progress.step(r, time.Now()) },
-		OnRound: func(stage int, round uint64) { t.progress.round(stage, round) },
+		OnStep:  t.progress.step,
+		OnRound: t.progress.round,
+		Trace:   trace.Listener{OnEvent: t.progress.span},
 		OnEvaluated: func(e pipeline.Evaluation) {
 			t.progress.evaluated(e)
 			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &e.Loss})
@@ -222,5 +224,10 @@ func (t *trainer) status() control.Status {
 	}
 	out.Job.Parameters = t.host.model.Weights()
 	out.Job.Device = t.host.stages[0].about
+	now := time.Now()
+	for i := range t.host.stages {
+		s := &t.host.stages[i]
+		out.Job.StageStatus = append(out.Job.StageStatus, t.progress.stage(s.index, s, now))
+	}
 	return out
 }
