@@ -23,7 +23,7 @@ import (
 const boundaryBytes = 1 << 20
 
 func main() {
-	seconds := flag.Float64("seconds", 1, "time of each measurement")
+	seconds := flag.Float64("seconds", 0.3, "time of each measurement")
 	repeats := flag.Int("repeats", 5, "measurements of each shape; the median is reported")
 	flag.Parse()
 	if err := run(time.Duration(*seconds*float64(time.Second)), *repeats); err != nil {
