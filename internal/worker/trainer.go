@@ -140,7 +140,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		OnStarted: func() {
 			t.progress.training(uint64(t.assignment.Job.Train.Batch*h.sequence()), time.Now())
 			t.events.append(control.Event{Kind: control.Started, Generation: generation})
-			t.log.Info("training", zap.Int("stages here", len(h.stages)), zap.String("device", h.stages[0].about))
+			t.log.Info("training", zap.Int("stages_here", len(h.stages)), zap.String("device", h.stages[0].about))
 		},
 		OnStep:  t.progress.step,
 		OnRound: t.progress.round,
@@ -181,7 +181,7 @@ func (t *trainer) describe(h *host) {
 		t.events.append(control.Event{Kind: control.Note, Generation: t.assignment.Generation, Text: note})
 		t.log.Info(note)
 	}
-	t.log.Info("opened", zap.Stringer("data", h.set.Identity()), zap.Uint64("samples in an epoch", h.set.Windows()),
+	t.log.Info("opened", zap.Stringer("data", h.set.Identity()), zap.Uint64("samples_in_epoch", h.set.Windows()),
 		zap.Int("weights", h.model.Weights()))
 }
 
