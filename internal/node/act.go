@@ -15,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // act is one choice being carried out. It may block; it touches nothing of the coordinator but through the change that it
@@ -255,6 +256,10 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
+	plan, _, err := a.spec.plan()
+	if err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
 	from, reason, err := a.chooseRound(ctx)
 	if err != nil {
 		return nil, err
@@ -273,7 +278,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
 	a.node.say(a.job.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
-	w, err := startWorker(a.node.config.WorkerCommand, a.assignment(dir, result.Generation, from))
+	w, err := startWorker(a.node.config.WorkerCommand, a.assignment(dir, result.Generation, plan, from))
 	if err != nil {
 		return func(o *observed) {
 			o.worker, o.phase, o.cause = nil, exited, err.Error()
@@ -342,14 +347,14 @@ func verify(ctx context.Context, store elastic.Store, m *elastic.Manifest) (dama
 }
 
 // assignment tells a worker everything.
-func (a *act) assignment(dir string, generation uint64, from *elastic.Manifest) control.Assignment {
+func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from *elastic.Manifest) control.Assignment {
 	places := make([]control.StagePlace, a.spec.Job.Stages)
 	for k := range places {
 		places[k].Node = a.node.id
 	}
 	out := control.Assignment{
 		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
-		Job: a.spec.Job, Stages: places, Schedule: a.spec.Job.Schedule, Plan: a.spec.Plan, Cores: a.cores,
+		Job: a.spec.Job, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
 		OrphanAfter: a.node.config.OrphanAfter,
 	}
 	if from == nil {

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -140,8 +141,12 @@ func (a *admission) checkFrom() {
 }
 
 func (a *admission) built(m *model.Model) {
-	a.model = m
-	a.spec.Layers, a.spec.Parameters = len(m.Layers), m.Weights()
+	config, err := json.Marshal(m.Config())
+	if err != nil {
+		a.refuse("model", "", "model: its config cannot be written: %v", err)
+		return
+	}
+	a.model, a.spec.Model, a.spec.Parameters = m, config, m.Weights()
 	if m.Vocabulary() < data.Vocabulary {
 		a.refuse("model.config.vocab_size", strconv.Itoa(data.Vocabulary),
 			"the model has %d token ids, the tokenizer %s makes %d", m.Vocabulary(), a.job.Data.Tokenizer, data.Vocabulary)
@@ -178,18 +183,26 @@ func (a *admission) checkCounts() {
 	}
 }
 
+// maxPlan bounds stages times micro-batches: a plan is generated at every placement and sent to the worker as text, and this
+// one takes 16 MB.
+const maxPlan = 1 << 20
+
 // checkPlan generates and proves the plan, and warns of the bubble that few micro-batches cost.
 func (a *admission) checkPlan(c job.Counts) {
-	plan, why, err := schedule.Generate(a.job.Schedule, schedule.Request{Stages: c.Stages, MicroBatches: c.MicroBatches})
+	if most := maxPlan / c.Stages; c.MicroBatches > most {
+		below, _ := job.NearestDivisors(a.job.Train.Batch, most)
+		a.refuse("micro_batches", strconv.Itoa(below), "micro_batches is %d; with %d stages at most %d", c.MicroBatches, c.Stages, most)
+		return
+	}
+	a.spec.Job = *a.job
+	plan, why, err := a.spec.plan()
+	if err == nil {
+		err = schedule.Check(plan, c.MicroBatches, schedule.Limits{})
+	}
 	if err != nil {
 		a.refuse("schedule", "", "%v", err)
 		return
 	}
-	if err := schedule.Check(plan, c.MicroBatches, schedule.Limits{}); err != nil {
-		a.refuse("schedule", "", "%v", err)
-		return
-	}
-	a.spec.Plan = plan.Lines()
 	a.spec.Why = append(a.spec.Why, "schedule "+a.job.Schedule+": "+why)
 	if c.MicroBatches >= c.Stages {
 		return

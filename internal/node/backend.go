@@ -174,14 +174,11 @@ func (n *node) buildModel(j *elastic.Job) (*model.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Job.Model.From == "" {
-		return model.Build(s.Job.Model.Family, s.Job.Model.Config)
-	}
-	config, err := os.ReadFile(filepath.Join(s.Job.Model.From, export.ConfigFile))
+	m, err := model.FromHuggingFace(s.Model)
 	if err != nil {
 		return nil, fmt.Errorf("export job %s: %w", j.ID, err)
 	}
-	return model.FromHuggingFace(config)
+	return m, nil
 }
 
 // pin returns the job's last committed round, whose shards stay until unpin; nil without one.

@@ -38,12 +38,21 @@ func appendLog(dir, message string, fields []zap.Field) error {
 const (
 	tailBytes = 8 << 10 // that are looked at
 	tailLines = 3
-	tailWidth = 240 // bytes of a line
+	tailWidth = 600 // bytes of a line
 )
 
-// logTail returns the last lines of a job's log that speak of trouble, on one line: warnings, errors, and what is no JSON,
+// logSize is the length of a job's log; 0 when it cannot be told.
+func logSize(dir string) int64 {
+	info, err := os.Stat(control.LogPath(dir))
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// logTail returns the last lines after a place of a job's log that speak of trouble, on one line: warnings, errors, and what is no JSON,
 // such as a panic. "" when there are none, or none that can be read.
-func logTail(dir string) string {
+func logTail(dir string, from int64) string {
 	f, err := os.Open(control.LogPath(dir))
 	if err != nil {
 		return ""
@@ -53,12 +62,12 @@ func logTail(dir string) string {
 	if err != nil {
 		return ""
 	}
-	text := make([]byte, min(info.Size(), tailBytes))
+	text := make([]byte, max(min(info.Size()-from, tailBytes), 0))
 	if _, err := f.ReadAt(text, info.Size()-int64(len(text))); err != nil {
 		return ""
 	}
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
-	if info.Size() > tailBytes {
+	if info.Size()-from > tailBytes {
 		lines = lines[1:] // the first one is cut
 	}
 	var words []string

@@ -188,6 +188,9 @@ func TestTroubleEndsTheJobWithItsReason(t *testing.T) {
 			if s.State != api.Failed || s.CommittedRound == 0 {
 				t.Errorf("%s, round %d committed; want failed, and a round that is kept: %s", s.State, s.CommittedRound, s.Reason)
 			}
+			if strings.Count(s.Reason, reasons[len(reasons)-1]) != 1 {
+				t.Errorf("the reason quotes earlier workers as well: %s", s.Reason)
+			}
 			for _, r := range append(reasons, fmt.Sprintf("round %d is the last committed one", s.CommittedRound)) {
 				if !strings.Contains(s.Reason, r) {
 					t.Errorf("the reason has no %q: %s", r, s.Reason)

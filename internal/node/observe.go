@@ -137,7 +137,7 @@ func (o *observed) takeExit(e *exit, now time.Time) {
 		o.cause = o.killed
 	default:
 		o.cause = fmt.Sprintf("the worker (process %d) ended: %s", o.worker.process.pid, e.how)
-		if tail := logTail(o.worker.dir); tail != "" {
+		if tail := logTail(o.worker.dir, o.worker.logFrom); tail != "" {
 			o.cause += "; the end of its log: " + tail
 		}
 	}

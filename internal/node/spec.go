@@ -7,18 +7,18 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
 // resolved, so a newer program runs the job as the one that admitted it meant it.
 type spec struct {
-	Version    int      `json:"version"` // specVersion
-	Job        job.Job  `json:"job"`
-	Plan       []string `json:"plan"` // one line a stage
-	Layers     int      `json:"layers"`
-	Parameters int      `json:"parameters"` // trainable values, tied copies counted once
-	Why        []string `json:"why"`        // the automatic choices and their reasons
-	Warnings   []string `json:"warnings"`
+	Version    int             `json:"version"` // specVersion
+	Job        job.Job         `json:"job"`
+	Model      json.RawMessage `json:"model"`      // its config.json, every field written out
+	Parameters int             `json:"parameters"` // trainable values, tied copies counted once
+	Why        []string        `json:"why"`        // the automatic choices and their reasons
+	Warnings   []string        `json:"warnings"`
 }
 
 const specVersion = 1
@@ -41,6 +41,12 @@ func readSpec(j *elastic.Job) (*spec, error) {
 		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d", j.ID, s.Version, specVersion)
 	}
 	return &s, nil
+}
+
+// plan generates the job's plan, which a proof precedes (schedule.Generate). It is not kept: it grows with stages times
+// micro-batches, and Raft's log is for small things.
+func (s *spec) plan() (schedule.Plan, string, error) {
+	return schedule.Generate(s.Job.Schedule, schedule.Request{Stages: int(s.Job.Stages), MicroBatches: int(s.Job.MicroBatches)})
 }
 
 // cores is how many the job computes on: a device for each stage.

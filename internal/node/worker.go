@@ -29,6 +29,7 @@ type worker struct {
 	job        string
 	generation uint64
 	dir        string
+	logFrom    int64 // where the job's log was when it was started or adopted
 	process    process
 	cmd        *exec.Cmd // nil when it was adopted: then nobody here can wait for it
 	client     *workerClient
@@ -70,6 +71,7 @@ func startWorker(command []string, a control.Assignment) (*worker, error) {
 	cmd := exec.Command(command[0], append(command[1:len(command):len(command)], assignmentFlag, path)...) //nolint:noctx // it outlives the daemon
 	cmd.Dir, cmd.Stdout, cmd.Stderr = a.Dir, log, log
 	cmd.Env = workerEnvironment()
+	logFrom := logSize(a.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start worker of job %s: %w", a.JobID, err)
@@ -79,13 +81,14 @@ func startWorker(command []string, a control.Assignment) (*worker, error) {
 		return nil, errors.Join(fmt.Errorf("start worker of job %s: %w", a.JobID, err), cmd.Process.Kill(), cmd.Wait())
 	}
 	w := newWorker(a.JobID, a.Generation, a.Dir, process{pid: cmd.Process.Pid, start: start})
-	w.cmd = cmd
+	w.cmd, w.logFrom = cmd, logFrom
 	return w, nil
 }
 
+// newWorker is the account of a running worker.
 func newWorker(job string, generation uint64, dir string, p process) *worker {
 	return &worker{
-		job: job, generation: generation, dir: dir, process: p,
+		job: job, generation: generation, dir: dir, logFrom: logSize(dir), process: p,
 		client: newWorkerClient(dir), sighted: make(chan struct{}, 1),
 	}
 }
