@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ func appendLog(dir, message string, fields []zap.Field) error {
 
 // How much of a worker's last words a reason quotes.
 const (
-	tailBytes = 8 << 10 // that are looked at
+	tailBytes = 1 << 20 // that are looked at: the dump of a crash is long, and says why at its start
 	tailLines = 3
 	tailWidth = 600 // bytes of a line
 )
@@ -66,13 +67,21 @@ func logTail(dir string, from int64) string {
 	if _, err := f.ReadAt(text, info.Size()-int64(len(text))); err != nil {
 		return ""
 	}
-	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
-	if info.Size()-from > tailBytes {
-		lines = lines[1:] // the first one is cut
-	}
+	return troubleIn(text)
+}
+
+// crash starts the dump that the Go runtime writes of a crashed program; its first line says why.
+var crash = regexp.MustCompile(`^(panic: |fatal error: |SIG[A-Z]+: )`)
+
+// troubleIn returns the lines of a log that say what went wrong last.
+func troubleIn(log []byte) string {
 	var words []string
-	for _, line := range lines {
-		if w := lastWords(line); w != "" {
+	for line := range bytes.SplitSeq(bytes.TrimSpace(log), []byte("\n")) {
+		w := lastWords(line)
+		if crash.MatchString(w) {
+			return w
+		}
+		if w != "" {
 			words = append(words, w)
 		}
 	}
