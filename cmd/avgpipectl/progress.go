@@ -82,13 +82,16 @@ const barUnits = 1000
 type barDisplay struct {
 	out  io.Writer
 	bar  *progressbar.ProgressBar
+	text int // columns left of the bar
 	last api.JobStatus
 }
 
 func newBarDisplay(out io.Writer, width int) *barDisplay {
-	return &barDisplay{out: out, bar: progressbar.NewOptions(barUnits,
+	const rest = 14 // columns for the percentage, the ends of the bar and the spaces
+	length := max(8, min(30, width/4))
+	return &barDisplay{out: out, text: max(20, width-length-rest), bar: progressbar.NewOptions(barUnits,
 		progressbar.OptionSetWriter(out),
-		progressbar.OptionSetWidth(max(10, min(30, width-80))),
+		progressbar.OptionSetWidth(length),
 		progressbar.OptionSetPredictTime(false),
 		progressbar.OptionSetElapsedTime(false),
 		progressbar.OptionUseANSICodes(true),
@@ -101,7 +104,7 @@ func (d *barDisplay) show(s api.JobStatus) error {
 		d.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
 	}
 	d.last = s
-	d.bar.Describe(progress(s))
+	d.bar.Describe(clip(progress(s), d.text))
 	return d.bar.Set(int(barUnits * fraction(s)))
 }
 

@@ -186,9 +186,16 @@ func decideQueued(w world, j *jobView, free int, queue string) decision {
 	case queue != "":
 		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
 	case j.cores > free && free < w.cores:
-		return decision{reason: fmt.Sprintf("queued: needs %d cores, %d of %d are free", j.cores, max(free, 0), w.cores)}
+		return decision{reason: fmt.Sprintf("queued: needs %s, %d of %d are free", coreCount(j.cores), max(free, 0), w.cores)}
 	}
-	return decision{choice: place, reason: fmt.Sprintf("starting: needs %d cores, %d of %d are free", j.cores, free, w.cores)}
+	return decision{choice: place, reason: fmt.Sprintf("starting: needs %s, %d of %d are free", coreCount(j.cores), free, w.cores)}
+}
+
+func coreCount(n int) string {
+	if n == 1 {
+		return "1 core"
+	}
+	return fmt.Sprintf("%d cores", n)
 }
 
 // decideActive looks after a placed job.

@@ -59,7 +59,7 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 func reasonOf(j *elastic.Job, o *observed) string {
 	trains := o.phase == training || o.phase == finished
 	switch {
-	case j.State.Ended() || o.note == "":
+	case j.State.Ended() || o.note == "" || o.note == j.Reason:
 		return j.Reason
 	case j.Cancelling:
 		return j.Reason + ": " + o.note
