@@ -26,6 +26,7 @@ func committed(s api.JobStatus) bool { return s.State == api.Running && s.Commit
 func trainsAgain(s api.JobStatus) bool { return s.State == api.Running && s.Generation == 2 }
 
 func TestJobTrainsCommitsAndEnds(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "good", 45))
 	s := d.Until(t, id, "ends", ended)
@@ -77,6 +78,7 @@ func modelFiles(t *testing.T, d *nodetest.Daemon, id string) []string {
 }
 
 func TestKilledWorkerIsReplacedFromTheLastCommit(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
 	before := d.Until(t, id, "commits", committed)
@@ -94,6 +96,7 @@ func TestKilledWorkerIsReplacedFromTheLastCommit(t *testing.T) {
 }
 
 func TestKilledDaemonsWorkersAreAdopted(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Spawn(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
 	before := d.Until(t, id, "commits", committed)
@@ -112,6 +115,7 @@ func TestKilledDaemonsWorkersAreAdopted(t *testing.T) {
 }
 
 func TestDeadDaemonsAndWorkersResume(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Spawn(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
 	before := d.Until(t, id, "commits", committed)
@@ -128,6 +132,7 @@ func TestDeadDaemonsAndWorkersResume(t *testing.T) {
 }
 
 func TestStopCommitsTheRunningRoundAndRestartResumes(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Spawn(t, nodetest.StateDir(t))
 	// Nothing would be committed for a long time.
 	source := strings.Replace(nodetest.Job(t, d.Dir, "long", 1e6), "commit_every: 10", "commit_every: 100000", 1)
@@ -145,6 +150,7 @@ func TestStopCommitsTheRunningRoundAndRestartResumes(t *testing.T) {
 }
 
 func TestCancelCommitsAndEnds(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	source := strings.Replace(nodetest.Job(t, d.Dir, "long", 1e6), "commit_every: 10", "commit_every: 100000", 1)
 	running := d.Submit(t, source)
@@ -175,6 +181,7 @@ func TestCancelCommitsAndEnds(t *testing.T) {
 }
 
 func TestTroubleEndsTheJobWithItsReason(t *testing.T) {
+	t.Parallel()
 	for name, reasons := range map[string][]string{
 		"nan-at-200":   {"step 200, stage 1", "NaN"},
 		"crash-at-200": {"5 workers ended without a new commit", "exit status 7", "fake worker: crash in round 200"},
@@ -204,20 +211,42 @@ func TestTroubleEndsTheJobWithItsReason(t *testing.T) {
 }
 
 func TestDamagedShardIsNamedAndNeverLoaded(t *testing.T) {
-	d := nodetest.Spawn(t, nodetest.StateDir(t))
-	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
-	d.Until(t, id, "commits", committed)
-	d.Stop(t)
-	newest := damageNewestRound(t, filepath.Join(d.Dir, "jobs", id))
-	d = nodetest.Spawn(t, d.Dir)
-	s := d.Until(t, id, "trains again", trainsAgain)
-	if !strings.Contains(s.Reason, newest) || !strings.Contains(s.Reason, "discarded") || !strings.Contains(s.Reason, "resumed from round") {
-		t.Errorf("the reason does not name the damaged shard %s: %s", newest, s.Reason)
+	t.Parallel()
+	for name, damage := range map[string]func(path string, content []byte) error{
+		"flipped": func(path string, content []byte) error {
+			content[len(content)-9] ^= 1
+			return os.WriteFile(path, content, 0o600)
+		},
+		"truncated": func(path string, content []byte) error { return os.WriteFile(path, content[:len(content)/2], 0o600) },
+		"missing":   func(path string, _ []byte) error { return os.Remove(path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := nodetest.Spawn(t, nodetest.StateDir(t))
+			id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
+			d.Until(t, id, "commits", committed)
+			d.Stop(t)
+			path := newestShard(t, filepath.Join(d.Dir, "jobs", id))
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(path, content); err != nil {
+				t.Fatal(err)
+			}
+			d = nodetest.Spawn(t, d.Dir)
+			s := d.Until(t, id, "trains again", trainsAgain)
+			for _, word := range []string{filepath.Base(path), "was discarded", "resumed from round"} {
+				if !strings.Contains(s.Reason, word) {
+					t.Errorf("the reason has no %q: %s", word, s.Reason)
+				}
+			}
+		})
 	}
 }
 
-// damageNewestRound flips a bit of the newest shard and returns its name.
-func damageNewestRound(t *testing.T, dir string) string {
+// newestShard returns the path of the shard that was written last.
+func newestShard(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(control.ShardDir(dir))
 	if err != nil {
@@ -233,19 +262,11 @@ func damageNewestRound(t *testing.T, dir string) string {
 			newest = info
 		}
 	}
-	path := filepath.Join(control.ShardDir(dir), newest.Name())
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text[len(text)-9] ^= 1
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return newest.Name()
+	return filepath.Join(control.ShardDir(dir), newest.Name())
 }
 
 func TestMaxTimeEndsTheJob(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	source := strings.Replace(nodetest.Job(t, d.Dir, "long", 1e6), "batch: 4", "batch: 4, max_time: 200ms", 1)
 	id := d.Submit(t, source)
@@ -256,6 +277,7 @@ func TestMaxTimeEndsTheJob(t *testing.T) {
 }
 
 func TestSecondDaemonIsRefused(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Spawn(t, nodetest.StateDir(t))
 	err := node.Run(t.Context(), nodetest.Config(d.Dir, io.Discard))
 	if err == nil || !strings.Contains(err.Error(), "in use by another daemon") || !strings.Contains(err.Error(), d.Dir) {
@@ -264,6 +286,7 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 }
 
 func TestNamesAndIds(t *testing.T) {
+	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	_, err := d.Client.Job(t.Context(), "1")
 	var e *api.Error
