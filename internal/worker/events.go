@@ -48,8 +48,8 @@ func (l *eventLog) sent(seq uint64) {
 
 // drain waits until some reader has been sent every event, at most for bound: a worker's last words should not end with it. A
 // daemon that comes too late finds them in the log.
-func (l *eventLog) drain(ctx context.Context, bound time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
+func (l *eventLog) drain(bound time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	for {
 		l.mu.Lock()

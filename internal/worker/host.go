@@ -36,6 +36,7 @@ type host struct {
 type hosted struct {
 	index  int
 	device device.Device
+	name   string // the device's
 	about  string // the device, and why it is that one
 	meta   export.ShardMeta
 }
@@ -132,7 +133,7 @@ func (h *host) openDevices(context.Context) error {
 		}
 		r := h.ranges[k]
 		h.stages = append(h.stages, hosted{
-			index: k, device: dev, about: about,
+			index: k, device: dev, name: dev.Name(), about: about,
 			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To])},
 		})
 	}

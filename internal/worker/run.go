@@ -57,28 +57,47 @@ func (t *trainer) serveAndTrain(ctx context.Context) error {
 	defer cancel(nil)
 	t.cancel = cancel
 	server := &server{controller: t, events: t.events}
+	// The server outlives training, so that the daemon can read how it ended.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return server.serve(ctx, control.SocketPath(t.assignment.Dir)) })
-	group.Go(func() error { return server.watchOrphan(ctx, t.assignment.OrphanAfter) })
 	group.Go(func() error {
+		err := server.serve(serving, control.SocketPath(t.assignment.Dir))
+		if err != nil {
+			cancel(err)
+		}
+		return err
+	})
+	group.Go(func() error {
+		err := server.watchOrphan(ctx, t.assignment.OrphanAfter)
+		if err != nil {
+			cancel(err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		defer stopServing()
 		err := t.train(ctx)
-		if err != nil && context.Cause(ctx) == nil {
-			t.fail(ctx, err)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause // why it was ended; what it then says itself follows from that
 		}
 		if err == nil {
 			err = errAborted // the group lingers until then
 		}
+		t.explain(err)
 		return err
 	})
-	err := group.Wait()
-	if cause := context.Cause(ctx); errors.Is(cause, errAborted) {
-		return errAborted
+	return group.Wait()
+}
+
+// explain reports an end that is a failure of training, as against one that somebody asked for.
+func (t *trainer) explain(err error) {
+	if !errors.Is(err, errAborted) && !errors.Is(err, errOrphan) && !errors.Is(err, context.Canceled) {
+		t.fail(err)
 	}
-	return err
 }
 
 // fail tells the daemon why training ended, before the process does.
-func (t *trainer) fail(ctx context.Context, err error) {
+func (t *trainer) fail(err error) {
 	var (
 		notFinite *stage.NonFiniteError
 		permanent *permanentError
@@ -89,7 +108,7 @@ func (t *trainer) fail(ctx context.Context, err error) {
 		Permanent: errors.As(err, &notFinite) || errors.As(err, &permanent),
 	})
 	t.progress.failed(err)
-	t.events.drain(ctx, farewell)
+	t.events.drain(farewell)
 }
 
 // newLog writes JSON lines.

@@ -1,0 +1,195 @@
+// Recovery measures how long a job stands still when its worker is killed: from SIGKILL to the first step beyond the last
+// commit. See README.md.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// poll is how often the status is looked at, and so the resolution.
+const poll = 10 * time.Millisecond
+
+// bound ends a wait that should take seconds.
+const bound = time.Minute
+
+// options are the program's flags.
+type options struct {
+	program, file, goroot string
+	kills                 int
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon")
+	flag.StringVar(&o.file, "job", "examples/go-source.yaml", "the job that is disturbed")
+	flag.StringVar(&o.goroot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
+	flag.IntVar(&o.kills, "kills", 7, "how often its worker is killed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := measure(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "recovery:", err)
+		os.Exit(1)
+	}
+}
+
+// outage is what one kill cost.
+type outage struct {
+	running, trained time.Duration // from the kill: to the next generation's start, and to its first step
+	lost             uint64        // steps that were done and not committed
+}
+
+func measure(ctx context.Context, o options) (err error) {
+	dir, err := os.MkdirTemp("", "avgpipe-recovery-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	daemon, err := rig.Start(ctx, o.program, dir, map[string]string{"GOROOT": o.goroot})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, daemon.Stop()) }()
+	id, err := daemon.Submit(ctx, o.file, []string{"train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16"})
+	if err != nil {
+		return err
+	}
+	var running, trained []float64
+	var last api.JobStatus
+	for range o.kills {
+		cost, status, err := kill(ctx, daemon.Client(), id)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "killed: training again after %v, first step after %v, %d steps to repeat\n",
+			cost.running.Round(time.Millisecond), cost.trained.Round(time.Millisecond), cost.lost)
+		running, trained, last = append(running, cost.running.Seconds()), append(trained, cost.trained.Seconds()), status
+	}
+	if _, err := daemon.Client().Cancel(ctx, id); err != nil {
+		return err
+	}
+	conditions := map[string]any{
+		"job": o.file, "parameters": last.Parameters, "kills": o.kills, "trained_s": trained, "running_s": running, "device": last.Device,
+	}
+	return report.Report(os.Stdout, os.Stderr,
+		report.Figure{
+			Bench: "recovery", Metric: "worker SIGKILL to training again, longest", Value: slices.Max(running), Unit: "s", Bar: 3, Aim: 1,
+			AtMost: true, Conditions: conditions,
+		},
+		report.Figure{
+			Bench: "recovery", Metric: "worker SIGKILL to the first new step done, longest", Value: slices.Max(trained), Unit: "s", Bar: 3, Aim: 1,
+			AtMost: true, Conditions: conditions,
+		},
+	)
+}
+
+// kill waits for progress beyond a commit, kills the worker and times what follows.
+func kill(ctx context.Context, c *api.Client, id string) (outage, api.JobStatus, error) {
+	var before api.JobStatus
+	err := until(ctx, c, id, "progress beyond a commit", func(s api.JobStatus) bool {
+		before = s
+		return s.State == api.Running && s.CommittedRound > 0 && s.Round > s.CommittedRound+2
+	})
+	if err != nil {
+		return outage{}, before, err
+	}
+	pid, err := workerOf(os.Getpid())
+	if err != nil {
+		return outage{}, before, err
+	}
+	start := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return outage{}, before, fmt.Errorf("kill worker %d: %w", pid, err)
+	}
+	var cost outage
+	var after api.JobStatus
+	err = until(ctx, c, id, "the next generation", func(s api.JobStatus) bool {
+		if s.Step < before.CommittedRound {
+			err = fmt.Errorf("step %d was shown after the commit of round %d", s.Step, before.CommittedRound)
+		}
+		after = s
+		return s.Generation > before.Generation && s.State == api.Running
+	})
+	cost.running = time.Since(start)
+	if err != nil {
+		return cost, after, err
+	}
+	cost.lost = before.Step - min(before.Step, after.CommittedRound)
+	err = until(ctx, c, id, "a step", func(s api.JobStatus) bool {
+		after = s
+		return s.Step > s.CommittedRound && s.Loss != nil && s.Generation > before.Generation
+	})
+	cost.trained = time.Since(start)
+	return cost, after, err
+}
+
+// until polls the job's status.
+func until(ctx context.Context, c *api.Client, id, what string, reached func(api.JobStatus) bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no %s within %v", what, bound))
+	defer cancel()
+	for {
+		status, err := c.Job(ctx, id)
+		if err != nil {
+			return fmt.Errorf("wait for %s: %w", what, err)
+		}
+		if status.State.Ended() {
+			return fmt.Errorf("wait for %s: the job is %s: %s", what, status.State, status.Reason)
+		}
+		if reached(status) {
+			return nil
+		}
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// workerOf finds the worker among the descendants of a process: its grandchild that was started with an assignment.
+func workerOf(ancestor int) (int, error) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range lines {
+		line, err := os.ReadFile(path)
+		var pid int
+		if _, scanned := fmt.Sscanf(path, "/proc/%d/", &pid); err != nil || scanned != nil {
+			continue // it has ended meanwhile
+		}
+		if bytes.Contains(line, []byte("\x00worker\x00--assignment")) && parent(parent(pid)) == ancestor {
+			return pid, nil
+		}
+	}
+	return 0, errors.New("find the worker: no grandchild of this process is one")
+}
+
+// parent is a process's parent; 0 when it has ended.
+func parent(pid int) int {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	var state string
+	var ppid int
+	after := stat[bytes.LastIndexByte(stat, ')')+1:] // the program's name may hold anything
+	if _, err := fmt.Sscan(string(after), &state, &ppid); err != nil {
+		return 0
+	}
+	return ppid
+}
