@@ -163,17 +163,25 @@ func evaluateCenters(t *testing.T, s *sequential, micros int, round uint64) Eval
 	return e
 }
 
-// TestEvaluationAtEveryRoundNeverDeadlocks makes evaluation much slower than training.
-func TestEvaluationAtEveryRoundNeverDeadlocks(t *testing.T) {
-	for _, pull := range pulls {
-		r := &run{schedule: "afp", stages: 3, pipelines: 2, micros: 2, rounds: 12, clip: 0.05, pull: pull, jitter: 20 * time.Microsecond}
-		r.change = func(c *Config) {
-			c.Evaluation = &EvaluationConfig{MicroBatches: 30, Due: func(uint64) bool { return true }}
-		}
-		r.train(t)
-		r.compare(t, r.sequential(t))
-		if len(r.evals) != 13 {
-			t.Errorf("%s: %d evaluations, want 13", pull, len(r.evals))
+// TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks makes evaluation much slower than training.
+func TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks(t *testing.T) {
+	for _, pipelines := range []int{1, 2} {
+		for _, pull := range pulls {
+			r := &run{
+				schedule: "afp", stages: 3, pipelines: pipelines, micros: 2, rounds: 8, clip: 0.05, pull: pull,
+				jitter: 20 * time.Microsecond,
+			}
+			r.change = func(c *Config) {
+				c.Evaluation = &EvaluationConfig{MicroBatches: 30, Due: func(uint64) bool { return true }}
+			}
+			r.train(t)
+			r.compare(t, r.sequential(t))
+			for round := range uint64(9) {
+				r.rounds = round
+				if got, want := r.evals[round], evaluateCenters(t, r.sequential(t), 30, round); got != want {
+					t.Errorf("N=%d, pull %s, round %d: %+v, want %+v", pipelines, pull, round, got, want)
+				}
+			}
 		}
 	}
 }

@@ -3,11 +3,15 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
 // start runs r in the background; stop ends it and checks its error.
@@ -160,15 +164,30 @@ func (s gatedSource) Fill(step uint64, micro int, input, labels []byte) error {
 	return s.data.Fill(step, micro, input, labels)
 }
 
-// TestASlowConsumerOfSnapshotsDelaysNoTraining blocks the consumer until the run is over.
+// TestASlowConsumerOfSnapshotsDelaysNoTraining blocks the consumer until the run is over. The second snapshot is then read by
+// nobody but whoever is about to change its vectors.
 func TestASlowConsumerOfSnapshotsDelaysNoTraining(t *testing.T) {
+	for _, pipelines := range []int{1, 2} {
+		for _, pull := range pulls {
+			t.Run(fmt.Sprintf("%s_N%d", pull, pipelines), func(t *testing.T) { slowConsumer(t, pipelines, pull) })
+		}
+	}
+}
+
+func slowConsumer(t *testing.T, pipelines int, pull elastic.Pull) {
 	release := make(chan struct{})
-	r := &run{schedule: "1f1b", stages: 2, pipelines: 2, micros: 2, rounds: 40, clip: 0.05}
+	r := &run{schedule: "1f1b", stages: 2, pipelines: pipelines, micros: 2, rounds: 40, clip: 0.05, pull: pull}
 	var g *Group
 	r.change = func(c *Config) {
 		take := c.Events.OnSnapshot
 		c.Events.OnSnapshot = func(s *Snapshot) { <-release; take(s) }
-		c.Events.OnStarted = func() { g.Commit(3, false) }
+		c.Events.OnStarted = func() {
+			for _, round := range []uint64{3, 5} {
+				if _, ok := g.Commit(round, false); !ok {
+					t.Errorf("round %d was refused", round)
+				}
+			}
+		}
 		c.Events.OnFinished = func(uint64) { close(release) }
 	}
 	g, err := New(r.config(t))
@@ -178,9 +197,12 @@ func TestASlowConsumerOfSnapshotsDelaysNoTraining(t *testing.T) {
 	if err := g.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s := &run{schedule: "1f1b", stages: 2, pipelines: 2, micros: 2, rounds: 3, clip: 0.05}
-	for k := range 2 {
-		compareSnapshot(t, r.snaps[3][k], s.sequential(t), k, 3)
+	for _, round := range []uint64{3, 5} {
+		r.rounds = round
+		s := r.sequential(t)
+		for k := range 2 {
+			compareSnapshot(t, r.snaps[round][k], s, k, round)
+		}
 	}
 }
 
@@ -194,4 +216,49 @@ func TestCommitBeforeTheStagesExistIsRefused(t *testing.T) {
 	}
 }
 
-var _ stage.Stage = (*fake)(nil)
+// wide is a stage with large boundaries that computes nothing.
+type wide struct{ *fake }
+
+const wideBytes = 1 << 20
+
+func (w wide) Shape() stage.Shape {
+	s := w.fake.Shape()
+	s.InputBytes, s.OutputBytes = wideBytes, wideBytes
+	return s
+}
+
+func (wide) Forward(stage.Micro, []byte, []byte, []byte) error                  { return nil }
+func (wide) Backward(stage.Micro, stage.Part, []byte, []byte) error             { return nil }
+func (wide) Evaluate(flat.Vector, []byte, []byte, []byte) (float64, int, error) { return 0, 1, nil }
+
+// nothing is a Source that leaves buffers as they are.
+type nothing struct{}
+
+func (nothing) Fill(uint64, int, []byte, []byte) error { return nil }
+
+func TestSteadyStateAllocatesNoBoundaries(t *testing.T) {
+	const warm, end = 10, 60
+	var before, after runtime.MemStats
+	r := &run{schedule: "afp", stages: 3, pipelines: 1, micros: 4, rounds: end, clip: 0.05, change: func(c *Config) {
+		for k := range c.Stages {
+			build := c.Stages[k].Build
+			c.Stages[k].Build = func(p int) (stage.Stage, error) {
+				s, err := build(p)
+				return wide{s.(*fake)}, err
+			}
+			c.Stages[k].Source = func(int) Source { return nothing{} }
+		}
+		c.Events.OnStep = func(s StepReport) {
+			switch s.Step {
+			case warm:
+				runtime.ReadMemStats(&before)
+			case end - 1:
+				runtime.ReadMemStats(&after)
+			}
+		}
+	}}
+	r.train(t)
+	if n := (after.TotalAlloc - before.TotalAlloc) / (end - 1 - warm); n > wideBytes/4 {
+		t.Errorf("%d bytes are allocated per step; a boundary has %d, and 16 cross in a step", n, wideBytes)
+	}
+}

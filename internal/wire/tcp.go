@@ -21,8 +21,9 @@ type tcpEnd struct {
 	conn    net.Conn
 	timing  Config
 	workers sync.WaitGroup
-	open    atomic.Int32      // goroutines that still use conn; the last one closes it
-	header  [headerBytes]byte // of the frame being written
+	open    atomic.Int32          // goroutines that still use conn; the last one closes it
+	unsent  atomic.Pointer[error] // why a write failed
+	header  [headerBytes]byte     // of the frame being written
 	parts   [2][]byte
 }
 
@@ -99,7 +100,7 @@ func (e *tcpEnd) write() {
 			return
 		case f := <-e.out.frames:
 			if err := e.writeFrame(f); err != nil {
-				e.finish(fmt.Errorf("send on the %v: %w", e.link, err))
+				e.leaveToReader(err)
 				return
 			}
 		case <-e.fate.ended:
@@ -156,16 +157,19 @@ func (e *tcpEnd) farewell() {
 	_, _ = buffers.WriteTo(e.conn)
 }
 
-// hangUp half-closes the connection, so that what was written still arrives. After a failure there is nothing left to
-// wait for from the other end either.
+// leaveToReader has the reader decide the link's fate after a failed write: the other end, when it closed the connection, has
+// said why, and its farewell may not have been read yet.
+func (e *tcpEnd) leaveToReader(err error) {
+	e.unsent.Store(&err)
+	_ = e.conn.SetReadDeadline(time.Now().Add(abortGrace))
+}
+
+// hangUp half-closes the connection, so that what was written still arrives. The reader goes on until the other end has closed
+// as well, for at most the time that finish allowed: closing with unread data would reset the connection, and the farewell
+// could be lost.
 func (e *tcpEnd) hangUp() {
 	if c, ok := e.conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite()
-	}
-	select {
-	case <-e.fate.failed:
-		_ = e.conn.SetReadDeadline(time.Now())
-	default:
 	}
 }
 
@@ -177,7 +181,7 @@ func (e *tcpEnd) read() {
 		f, err := e.readFrame(header)
 		switch {
 		case err != nil:
-			e.finish(fmt.Errorf("receive on the %v: %w", e.link, err))
+			e.broken(err)
 			return
 		case f.Kind == bye:
 			e.partingWords(f)
@@ -187,6 +191,15 @@ func (e *tcpEnd) read() {
 			return
 		}
 	}
+}
+
+// broken ends the link with the failure of the connection: that of the write that came first, if one did.
+func (e *tcpEnd) broken(err error) {
+	if unsent := e.unsent.Load(); unsent != nil {
+		e.finish(fmt.Errorf("send on the %v: %w", e.link, *unsent))
+		return
+	}
+	e.finish(fmt.Errorf("receive on the %v: %w", e.link, err))
 }
 
 // readFrame reads one frame into a payload of the pool.

@@ -291,22 +291,14 @@ func noticeArrivals(t *testing.T, open Open) {
 	send(t, lower, wire.Activation, 0, 8)
 	noticed := make(chan struct{}, 100)
 	upper.OnArrival(func() { noticed <- struct{}{} })
-	for m := 1; m < 4; m++ {
-		send(t, lower, wire.Activation, m, 8)
-	}
 	var micros []int
-	for len(micros) < 4 {
-		<-noticed
-		for {
-			f, ok, err := upper.TryReceive()
-			if err != nil {
-				t.Fatalf("TryReceive: %v", err)
-			}
-			if !ok {
-				break
-			}
-			micros = append(micros, f.Micro)
-			f.Release()
+	for m := range 4 {
+		if m > 0 {
+			send(t, lower, wire.Activation, m, 8)
+		}
+		for len(micros) <= m { // each frame has a notice of its own
+			<-noticed
+			micros = receiveAll(t, upper, micros)
 		}
 	}
 	if want := []int{0, 1, 2, 3}; !slices.Equal(micros, want) {
@@ -320,6 +312,22 @@ func noticeArrivals(t *testing.T, open Open) {
 		if _, _, err := upper.TryReceive(); err != nil {
 			return
 		}
+	}
+}
+
+// receiveAll appends the micro-batches of the frames that have arrived.
+func receiveAll(t *testing.T, e wire.End, micros []int) []int {
+	t.Helper()
+	for {
+		f, ok, err := e.TryReceive()
+		if err != nil {
+			t.Fatalf("TryReceive: %v", err)
+		}
+		if !ok {
+			return micros
+		}
+		micros = append(micros, f.Micro)
+		f.Release()
 	}
 }
 
