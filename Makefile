@@ -26,9 +26,10 @@ LDFLAGS := -X main.version=$(VERSION)
 have_onednn = $(CC) -E -include oneapi/dnnl/dnnl.h -x c /dev/null
 TAGS        = $(if $(filter-out no,$(ONEDNN)),$(shell $(have_onednn) >/dev/null 2>&1 && echo -tags onednn))
 
-# Packages whose goroutines share memory; `make test-race` runs these.
+# Packages whose goroutines share memory; `make test-race` runs these. Not cmd/avgpiped: its tests are whole runs of these
+# packages in several processes, and take minutes under the race detector.
 CONCURRENT := ./elastic/... ./pipeline/... ./internal/data/... ./internal/node/... ./internal/server/... \
-              ./internal/trace/... ./internal/wire/... ./internal/worker/... ./cmd/...
+              ./internal/trace/... ./internal/wire/... ./internal/worker/... ./cmd/avgpipectl/...
 
 # $(call need,PACKAGE,TEST,WITHOUT IT): nothing when the command TEST succeeds. Else install the Debian package PACKAGE as
 # root, or print the command that does and go on without it.
