@@ -58,7 +58,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "avgpiped-") // a test's own directory has a name too long for sockets
+	dir, err := os.MkdirTemp("", "avgpiped-") //nolint:usetesting // that one has a name too long for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func (s *site) start() {
 		s.t.Fatal(err)
 	}
 	defer log.Close() //nolint:errcheck // the daemon has its own descriptor
-	s.cmd = exec.Command(os.Args[0], "--config", filepath.Join(s.dir, "avgpiped.yaml")) //nolint:noctx // ended by signal
+	s.cmd = exec.Command(os.Args[0], "--config", filepath.Join(s.dir, "avgpiped.yaml"))
 	s.cmd.Env = append(os.Environ(), asProgram+"=1")
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
