@@ -142,17 +142,9 @@ bench-scaling: ## tokens per second of two stages on two devices over one device
 bench-averaging: ## held-out loss of two averaged pipelines over plain training on as many samples
 	@$(run_bench)
 
-.PHONY: bench-scaling
-bench-scaling: deps build ## tokens/s of two one-core devices over one, as JSON lines
-	@$(GO) run ./bench/scaling -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)"
-
-.PHONY: bench-averaging
-bench-averaging: deps build ## held-out loss of averaged pipelines over plain training on the same samples, as JSON lines
-	@$(GO) run ./bench/averaging -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)"
-
 .PHONY: bench-recovery
-bench-recovery: deps build ## how long a job stands still when its worker is killed, as JSON lines
-	@$(GO) run ./bench/recovery -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)"
+bench-recovery: ## how long a job stands still when its worker is killed
+	@$(run_bench)
 
 .PHONY: install
 install: build ## programs, unit, users, directories and configuration under DESTDIR and PREFIX
