@@ -101,7 +101,7 @@ func (s *site) start() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer log.Close() //nolint:errcheck // the daemon has its own descriptor
+	defer log.Close() // the daemon has its own descriptor
 	s.cmd = exec.Command(os.Args[0], "--config", filepath.Join(s.dir, "avgpiped.yaml"))
 	s.cmd.Env = append(os.Environ(), asProgram+"=1")
 	s.cmd.Stdout, s.cmd.Stderr = log, log

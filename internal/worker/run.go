@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/stage"
 )
 
@@ -119,14 +120,6 @@ func newLog(w io.Writer) *zap.Logger {
 	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.AddSync(w), zap.InfoLevel))
 }
 
-// raiseProcs gives the Go scheduler room beside the devices. A device's thread is inside C for milliseconds at a time and keeps its
-// processor slot meanwhile; without spare slots links and control would wait until the runtime takes one back.
-func raiseProcs(devices int) {
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), devices+spareProcs))
-}
-
-const spareProcs = 2
-
 // train is the worker's work, from opening the model to the end of the group.
 func (t *trainer) train(ctx context.Context) (err error) {
 	h, err := newHost(ctx, t.assignment, t.plan)
@@ -135,7 +128,7 @@ func (t *trainer) train(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
 	t.describe(h)
-	raiseProcs(len(h.stages))
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.stages))))
 	group, err := t.newGroup(ctx, h)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func Report(machine, people io.Writer, figures ...Figure) error {
 		}
 	}
 	table := tabwriter.NewWriter(people, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "metric\tvalue\tbar\taim\t")
+	fmt.Fprintln(table, "metric\tvalue\tbar\taim\t") //nolint:errcheck // Flush returns it
 	for _, f := range figures {
 		side, verdict := ">=", "holds"
 		if f.AtMost {
@@ -48,7 +48,7 @@ func Report(machine, people io.Writer, figures ...Figure) error {
 		if !f.holds() {
 			verdict = "does not hold"
 		}
-		fmt.Fprintf(table, "%s\t%.4g %s\t%s %g\t%s %g\t%s\n", f.Metric, f.Value, f.Unit, side, f.Bar, side, f.Aim, verdict)
+		fmt.Fprintf(table, "%s\t%.4g %s\t%s %g\t%s %g\t%s\n", f.Metric, f.Value, f.Unit, side, f.Bar, side, f.Aim, verdict) //nolint:errcheck // Flush returns it
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("write table: %w", err)

@@ -14,8 +14,14 @@ func TestFigureHoldsOnItsSideOfTheBar(t *testing.T) {
 		atMost     bool
 		want       bool
 	}{
-		{1.8, 1.7, false, true}, {1.7, 1.7, false, true}, {1.6, 1.7, false, false}, {math.NaN(), 1.7, false, false},
-		{4, 20, true, true}, {20, 20, true, true}, {21, 20, true, false}, {math.NaN(), 20, true, false},
+		{1.8, 1.7, false, true},
+		{1.7, 1.7, false, true},
+		{1.6, 1.7, false, false},
+		{math.NaN(), 1.7, false, false},
+		{4, 20, true, true},
+		{20, 20, true, true},
+		{21, 20, true, false},
+		{math.NaN(), 20, true, false},
 	} {
 		if got := (Figure{Value: c.value, Bar: c.bar, AtMost: c.atMost}).holds(); got != c.want {
 			t.Errorf("%+v: holds is %v", c, got)
