@@ -30,6 +30,7 @@ type Device struct {
 	memory   map[unsafe.Pointer]int // bytes of what Alloc returned
 	products map[productKey]*C.struct_avg_product
 	failure  error // the first since the last Synchronize
+	breath   breath
 }
 
 var (
@@ -163,6 +164,7 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 	if status := C.avg_product_run(d.c, p, floats(c), floats(a), floats(b), floats(m.Bias)); status != 0 {
 		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", m.M, m.N, m.K, statusError(status)))
 	}
+	d.breath.take()
 }
 
 // product returns the primitive for m.
