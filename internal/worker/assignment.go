@@ -70,6 +70,9 @@ func checkAssignment(a control.Assignment) error {
 	case spec.Train.Batch%int(spec.MicroBatches) != 0:
 		return fmt.Errorf("batch %d is not a multiple of %d micro-batches", spec.Train.Batch, spec.MicroBatches)
 	}
+	if err := checkPlaces(a); err != nil {
+		return err
+	}
 	return checkRestore(a)
 }
 

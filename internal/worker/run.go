@@ -129,7 +129,12 @@ func (t *trainer) train(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, h.close()) }()
 	t.describe(h)
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.stages))))
-	group, err := t.newGroup(ctx, h)
+	reach, err := newLinks(ctx, t.assignment)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, reach.close()) }()
+	group, err := t.newGroup(ctx, h, reach)
 	if err != nil {
 		return err
 	}

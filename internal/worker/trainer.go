@@ -59,7 +59,7 @@ func (t *trainer) finalRound() uint64 {
 }
 
 // newGroup wires the stages that live here.
-func (t *trainer) newGroup(ctx context.Context, h *host) (*pipeline.Group, error) {
+func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipeline.Group, error) {
 	spec := t.assignment.Job
 	method, err := elastic.NewMethod(spec.Averaging.Method, elastic.Config{
 		Pull: elastic.Pull(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Tau: spec.Averaging.Tau, Pipelines: int(spec.Pipelines),
@@ -77,6 +77,9 @@ func (t *trainer) newGroup(ctx context.Context, h *host) (*pipeline.Group, error
 		LearningRate: func(step uint64) float32 { return float32(rate.At(step)) },
 		FinalRound:   t.finalRound(), CenterOnly: spec.Center.State == "center", Linger: true,
 		Events: t.listeners(ctx, h),
+	}
+	if reach != nil {
+		c.Connect = reach.connect
 	}
 	held := evaluation{set: h.set, total: spec.Train.EvalSamples, samples: h.samples()}
 	c.Evaluation = &pipeline.EvaluationConfig{Due: t.evaluationDue, MicroBatches: held.Micros()}

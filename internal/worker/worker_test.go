@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,6 +102,12 @@ func train(t *testing.T, a control.Assignment, drive func(*trainer)) outcome {
 	done := make(chan error, 1)
 	go func() { done <- tr.serveAndTrain(ctx) }()
 	out := outcome{shards: map[int]control.ShardInfo{}}
+	here := 0
+	for _, place := range a.Stages {
+		if place.Node == a.Node {
+			here++
+		}
+	}
 	driven := false
 	for seq, ended := uint64(0), false; !ended; {
 		events, err := nextEvents(ctx, tr, seq, done)
@@ -124,7 +133,7 @@ func train(t *testing.T, a control.Assignment, drive func(*trainer)) outcome {
 				if e.Round >= out.round && out.round > 0 {
 					out.shards[e.Shard.Stage] = *e.Shard
 				}
-				ended = len(out.shards) == len(a.Stages)
+				ended = len(out.shards) == here
 			case control.Evaluated, control.FailedNow, control.Note:
 			}
 		}
@@ -291,6 +300,79 @@ func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
 			t.Errorf("pull %s: stopped at round %d and resumed, the final weights differ from an uninterrupted run's", pull, half.round)
 		}
 	}
+}
+
+func TestTwoNodesComputeTheShardsOfOne(t *testing.T) {
+	for _, pull := range []string{"old", "new"} {
+		alone := setup(t, 3, 2, func(j *job.Job) { j.Averaging.Pull = pull })
+		want := train(t, alone, nil)
+
+		both := [2]control.Assignment{alone, alone}
+		places := []control.StagePlace{{Node: "a", Address: freeAddress(t)}, {Node: "b", Address: freeAddress(t)}, {}}
+		places[2] = places[1]
+		var got [2]outcome
+		var group sync.WaitGroup
+		for i, node := range []string{"a", "b"} {
+			both[i].Node, both[i].Dir, both[i].Stages = node, t.TempDir(), places
+			group.Go(func() { got[i] = train(t, both[i], nil) })
+		}
+		group.Wait()
+		for k, node := range []int{0, 1, 1} {
+			if d := got[node].shards[k].Digest; d != want.shards[k].Digest || d == "" {
+				t.Errorf("pull %s: stage %d over TCP gave shard %.12s, in one process %.12s (the node ended with %v)",
+					pull, k, d, want.shards[k].Digest, got[node].err)
+			}
+		}
+	}
+}
+
+// freeAddress is one that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	var config net.ListenConfig
+	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
+	for want, change := range map[string]func(*control.Assignment){
+		"version 2":              func(a *control.Assignment) { a.Version = 2 },
+		"not an absolute path":   func(a *control.Assignment) { a.Dir = "here" },
+		"must be resolved":       func(a *control.Assignment) { a.Job.Pipelines = job.Auto },
+		"not a multiple of":      func(a *control.Assignment) { a.Job.Train.Batch = 5 },
+		"3 stage places":         func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]); a.Plan = a.Plan[:1] },
+		`no stage lives on node`: func(a *control.Assignment) { a.Node = "elsewhere" },
+		"has no address":         func(a *control.Assignment) { a.Stages[1].Node = "b" },
+		"stands at step 3":       func(a *control.Assignment) { a.Restore = restoreAt(3, 2) },
+		"1 shards and 1 cursors": func(a *control.Assignment) {
+			a.Restore = &control.Restore{Shards: []string{""}, Cursors: make([]control.Cursor, 1)}
+		},
+		"F9": func(a *control.Assignment) { a.Plan[0] += " F9" },
+	} {
+		a := setup(t, 2, 1, nil)
+		change(&a)
+		text, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "assignment.json")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, err := Run(t.Context(), Config{Assignment: path, Log: io.Discard})
+		if code != control.ExitInvalid || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("exit code %d, error %v; want %d and %q", code, err, control.ExitInvalid, want)
+		}
+	}
+}
+
+// restoreAt is a round whose pipelines stand at another step than it says.
+func restoreAt(step, round uint64) *control.Restore {
+	return &control.Restore{Round: round, Shards: []string{"", ""}, Cursors: []control.Cursor{{Step: step}}}
 }
 
 func TestLossThatIsNotANumberFailsForGood(t *testing.T) {
