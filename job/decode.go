@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // decoder fills a Job from a tree and collects what does not fit.
@@ -168,7 +170,7 @@ func (d *decoder) count(n *node, v reflect.Value, f field) {
 	i, ok := n.whole()
 	switch {
 	case !ok && n.kind == text:
-		d.mismatch(f, n, firstOf(Nearest(n.scalar, []string{"auto"}), unquoted(n)))
+		d.mismatch(f, n, firstOf(nearest.Word(n.scalar, []string{"auto"}), unquoted(n)))
 	case !ok:
 		d.mismatch(f, n, "")
 	case !f.rule.holds(float64(i)): // here, since 0 in a Count means auto

@@ -105,33 +105,6 @@ func TestAbsolute(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	words := []string{"steps", "batch", "max_time", "eval_every", "eval_samples"}
-	for got, want := range map[string]string{
-		"step": "steps", "stpes": "steps", "Batch": "batch", "maxtime": "max_time", "eval_evry": "eval_every",
-		"eval_sample": "eval_samples", "frobnicate": "", "": "", "x": "", "pteps": "steps",
-	} {
-		if near := Nearest(got, words); near != want {
-			t.Errorf("%q: nearest is %q, want %q", got, near, want)
-		}
-	}
-}
-
-// TestDistanceIsAMetric counts edits, on words where they can be counted by hand, in both directions.
-func TestDistanceIsAMetric(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"abcd", "badc", 2}, {"ca", "abc", 3}} {
-		if x, y := distance(c.a, c.b, 99), distance(c.b, c.a, 99); x != c.want || y != c.want {
-			t.Errorf("%q to %q: %d and back %d, want %d", c.a, c.b, x, y, c.want)
-		}
-		if x := distance(c.a, c.b, 2); x != min(c.want, 2) {
-			t.Errorf("%q to %q, bound 2: %d", c.a, c.b, x)
-		}
-	}
-}
-
 // TestResolve holds the rule for automatic counts.
 func TestResolve(t *testing.T) {
 	for _, c := range []struct {

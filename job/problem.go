@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // Problem is one thing wrong with a job file.
@@ -142,7 +144,7 @@ func (p *Positions) UnknownKey(key string, allowed []string) Problem {
 		where = "the job file"
 	}
 	message := fmt.Sprintf("unknown key %q; %s allows %s", name, where, strings.Join(allowed, ", "))
-	near := Nearest(name, allowed)
+	near := nearest.Word(name, allowed)
 	if p == nil {
 		return Problem{File: key, Key: key, Message: message, Nearest: near}
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // Validate checks a job that was built or changed in Go against every rule that Parse holds a file to. The error is nil or
@@ -98,7 +100,7 @@ func (f field) checkNumbers(x []float64, wrong func(found, nearest string) []fau
 func (r rule) allows(x string) (string, bool) {
 	switch {
 	case r.oneof != nil:
-		return Nearest(x, r.oneof), slices.Contains(r.oneof, x)
+		return nearest.Word(x, r.oneof), slices.Contains(r.oneof, x)
 	case r.pattern != nil:
 		return "", r.pattern.MatchString(x)
 	case r.path:
@@ -118,7 +120,7 @@ func known(key, name string, names []string) []fault {
 	return []fault{{
 		key:     key,
 		message: fmt.Sprintf("%s wants %s; found %q", key, oneOf(names), name),
-		nearest: Nearest(name, names),
+		nearest: nearest.Word(name, names),
 	}}
 }
 

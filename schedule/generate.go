@@ -3,6 +3,8 @@ package schedule
 import (
 	"fmt"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // generator is one row of the table of schedules.
@@ -89,8 +91,11 @@ func Generate(name string, r Request) (Plan, string, error) {
 		}
 		return plan, reason + fewMicroBatches(r), nil
 	}
-	return nil, "", fmt.Errorf("schedule %q is unknown; did you mean %q? Known: %s",
-		clip(name, 40), nearest(clip(name, 40), Names()), strings.Join(Names(), ", "))
+	guess := ""
+	if near := nearest.Word(name, Names()); near != "" {
+		guess = fmt.Sprintf(" did you mean %q?", near)
+	}
+	return nil, "", fmt.Errorf("schedule %q is unknown;%s Known: %s", clip(name, 40), guess, strings.Join(Names(), ", "))
 }
 
 // withinLimit refuses a plan that pins more than a stage may hold, and says what would fit.
@@ -154,36 +159,4 @@ func countOf(n int, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-// nearest is the valid name with the least edit distance to name, the first of equals.
-func nearest(name string, valid []string) string {
-	best, least := "", -1
-	for _, v := range valid {
-		if d := editDistance(strings.ToLower(name), v); least < 0 || d < least {
-			best, least = v, d
-		}
-	}
-	return best
-}
-
-// editDistance counts the insertions, deletions and substitutions of bytes that turn a into b.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1) // row[j]: distance of a[:i] to b[:j]
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			substitute := diagonal
-			if a[i] != b[j] {
-				substitute++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(substitute, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -4,12 +4,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
@@ -18,38 +15,20 @@ import (
 
 // options are the program's flags.
 type options struct {
-	program, file, goroot string
-	samples, batch        int
+	rig.Options
+	samples, batch int
 }
 
 func main() {
-	var o options
-	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon")
-	flag.StringVar(&o.file, "job", "examples/go-source.yaml", "the job whose model is trained")
-	flag.StringVar(&o.goroot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
-	flag.IntVar(&o.samples, "samples", 8192, "samples that each side trains on")
-	flag.IntVar(&o.batch, "batch", 16, "samples in a step of all pipelines together")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := measure(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "averaging:", err)
-		os.Exit(1)
-	}
+	samples := flag.Int("samples", 8192, "samples that each side trains on")
+	batch := flag.Int("batch", 16, "samples in a step of all pipelines together")
+	rig.Main("averaging", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) error {
+		return measure(ctx, daemon, options{Options: o, samples: *samples, batch: *batch})
+	})
 }
 
 // measure trains plainly and with each pull, on the same samples in the same number of steps.
-func measure(ctx context.Context, o options) (err error) {
-	dir, err := os.MkdirTemp("", "avgpipe-averaging-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	daemon, err := rig.Start(ctx, o.program, dir, map[string]string{"GOROOT": o.goroot})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, daemon.Stop()) }()
+func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 	plain, err := train(ctx, daemon, o, 1, "old")
 	if err != nil {
 		return err
@@ -64,7 +43,7 @@ func measure(ctx context.Context, o options) (err error) {
 			Bench: "averaging", Metric: "held-out loss, K=2 N=2 afp pull=" + pull + " over K=1 N=1, same samples",
 			Value: *averaged.EvalLoss / *plain.EvalLoss, Unit: "x", Bar: 1.05, Aim: 1.02, AtMost: true,
 			Conditions: map[string]any{
-				"job": o.file, "samples": o.samples, "samples_per_step": o.batch, "steps": plain.Steps, "loss_plain": *plain.EvalLoss,
+				"job": o.File, "samples": o.samples, "samples_per_step": o.batch, "steps": plain.Steps, "loss_plain": *plain.EvalLoss,
 				"loss_averaged": *averaged.EvalLoss, "loss_untrained": *plain.InitialLoss, "averaging": averaged.Averaging,
 				"device": plain.Device,
 			},
@@ -75,7 +54,7 @@ func measure(ctx context.Context, o options) (err error) {
 
 // train runs one job to its end. With N pipelines each takes an N-th of a step's samples.
 func train(ctx context.Context, d *rig.Daemon, o options, pipelines int, pull string) (api.JobStatus, error) {
-	status, err := d.Run(ctx, o.file, []string{
+	status, err := d.Run(ctx, o.File, []string{
 		fmt.Sprintf("stages=%d", pipelines), fmt.Sprintf("pipelines=%d", pipelines), fmt.Sprintf("devices.cpu.count=%d", pipelines),
 		"devices.cpu.threads=1", "schedule=afp", "averaging.pull=" + pull, fmt.Sprintf("train.batch=%d", o.batch/pipelines),
 		"micro_batches=2", fmt.Sprintf("train.steps=%d", o.samples/o.batch), "train.max_time=0s", "train.eval_every=0",

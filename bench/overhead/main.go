@@ -52,8 +52,12 @@ func (s shape) String() string {
 }
 
 // criticalPath is the number of op executions that must follow one another in a batch of every pipeline: a stage runs
-// 2M for each pipeline, and the first activation must reach the last stage and the last gradient come back.
-func (s shape) criticalPath() int { return 2*s.micros*s.pipelines + 2*(s.stages-1) }
+// 2M for each pipeline, and the first activation must reach the last stage and the last gradient come back. With more
+// stages than cores, executions of several stages share a core and follow one another there.
+func (s shape) criticalPath() int {
+	work := 2 * s.micros * s.pipelines
+	return max(work+2*(s.stages-1), work*s.stages/min(s.stages, runtime.NumCPU()))
+}
 
 // measure runs a shape, and the same with four times the micro-batches, whose difference leaves the end of the batch out.
 func measure(s shape, each time.Duration, repeats int) ([]report.Figure, error) {

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -28,23 +27,15 @@ const bound = time.Minute
 
 // options are the program's flags.
 type options struct {
-	program, file, goroot string
-	kills                 int
+	rig.Options
+	kills int
 }
 
 func main() {
-	var o options
-	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon")
-	flag.StringVar(&o.file, "job", "examples/go-source.yaml", "the job that is disturbed")
-	flag.StringVar(&o.goroot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
-	flag.IntVar(&o.kills, "kills", 7, "how often its worker is killed")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := measure(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "recovery:", err)
-		os.Exit(1)
-	}
+	kills := flag.Int("kills", 7, "how often its worker is killed")
+	rig.Main("recovery", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) error {
+		return measure(ctx, daemon, options{Options: o, kills: *kills})
+	})
 }
 
 // outage is what one kill cost.
@@ -53,18 +44,8 @@ type outage struct {
 	lost             uint64        // steps that were done and not committed
 }
 
-func measure(ctx context.Context, o options) (err error) {
-	dir, err := os.MkdirTemp("", "avgpipe-recovery-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	daemon, err := rig.Start(ctx, o.program, dir, map[string]string{"GOROOT": o.goroot})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, daemon.Stop()) }()
-	id, err := daemon.Submit(ctx, o.file, []string{"train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16"})
+func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
+	id, err := daemon.Submit(ctx, o.File, []string{"train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16"})
 	if err != nil {
 		return err
 	}
@@ -83,7 +64,7 @@ func measure(ctx context.Context, o options) (err error) {
 		return err
 	}
 	conditions := map[string]any{
-		"job": o.file, "parameters": last.Parameters, "kills": o.kills, "trained_s": trained, "running_s": running, "device": last.Device,
+		"job": o.File, "parameters": last.Parameters, "kills": o.kills, "trained_s": trained, "running_s": running, "device": last.Device,
 	}
 	return report.Report(os.Stdout, os.Stderr,
 		report.Figure{

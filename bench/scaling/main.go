@@ -7,10 +7,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
-	"syscall"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
@@ -30,43 +28,21 @@ var (
 
 // options are the program's flags.
 type options struct {
-	program, file, goroot string
-	rounds, tokens        int
+	rig.Options
+	rounds, tokens int
 }
 
 func main() {
-	var o options
-	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon")
-	flag.StringVar(&o.file, "job", "examples/go-source.yaml", "the job whose model is trained")
-	flag.StringVar(&o.goroot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
-	flag.IntVar(&o.rounds, "rounds", 4, "runs of each side, in turn")
-	flag.IntVar(&o.tokens, "tokens", 200_000, "tokens that a run trains on")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := measure(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "scaling:", err)
-		os.Exit(1)
-	}
+	rounds := flag.Int("rounds", 4, "runs of each side, in turn")
+	tokens := flag.Int("tokens", 200_000, "tokens that a run trains on")
+	rig.Main("scaling", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) error {
+		return measure(ctx, daemon, options{Options: o, rounds: *rounds, tokens: *tokens})
+	})
 }
 
 // measure runs the two sides in turn, so that a machine that slows down slows both, and reports the median of the ratios of
 // neighbouring runs.
-func measure(ctx context.Context, o options) (err error) {
-	dir, err := os.MkdirTemp("", "avgpipe-scaling-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir) //nolint:errcheck // temporary
-	daemon, err := rig.Start(ctx, o.program, dir, map[string]string{"GOROOT": o.goroot})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if stopped := daemon.Stop(); err == nil {
-			err = stopped
-		}
-	}()
+func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 	var ratios, singles, busy []float64
 	var last api.JobStatus
 	for range o.rounds {
@@ -86,7 +62,7 @@ func measure(ctx context.Context, o options) (err error) {
 		last = both
 	}
 	conditions := map[string]any{
-		"job": o.file, "parameters": last.Parameters, "micro_batches": last.MicroBatches, "schedule": last.Schedule,
+		"job": o.File, "parameters": last.Parameters, "micro_batches": last.MicroBatches, "schedule": last.Schedule,
 		"averaging": last.Averaging, "device": last.Device, "cores": runtime.NumCPU(), "ratios": ratios,
 		"one_device_tokens_per_s": median(singles),
 	}
@@ -110,10 +86,10 @@ func run(ctx context.Context, d *rig.Daemon, o options, s side) (api.JobStatus, 
 	}
 	batch, sequence := 16, 128
 	steps := max(4, o.tokens/(pipelines*batch*sequence))
-	set := append(slices.Clone(s.set), fmt.Sprintf("train.steps=%d", steps), fmt.Sprintf("train.batch=%d", batch),
+	set := append(slices.Clone(s.set), "model.config.n_layer=6", "model.config.n_embd=192", "model.config.n_head=6", fmt.Sprintf("train.steps=%d", steps), fmt.Sprintf("train.batch=%d", batch),
 		fmt.Sprintf("data.sequence=%d", sequence), "micro_batches=4", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=16", "center.commit_every=100000")
-	status, err := d.Run(ctx, o.file, set, nil)
+	status, err := d.Run(ctx, o.File, set, nil)
 	if err != nil {
 		return status, fmt.Errorf("%s: %w", s.name, err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // shells makes the completion script of each shell.
@@ -35,7 +35,7 @@ Exit codes:
 			generate, ok := shells[args[0]]
 			if !ok {
 				err := fmt.Errorf("completion: no shell %q; one of bash, zsh, fish, powershell", args[0])
-				if near := job.Nearest(args[0], shellNames); near != "" {
+				if near := nearest.Word(args[0], shellNames); near != "" {
 					err = fmt.Errorf("%w; did you mean %s?", err, near)
 				}
 				return &usageError{err}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -97,7 +98,7 @@ func knownVerb(cmd *cobra.Command, args []string) error {
 		verbs = append(verbs, c.Name())
 	}
 	err := fmt.Errorf("no verb %q; see avgpipectl --help", args[0])
-	if near := job.Nearest(args[0], verbs); near != "" {
+	if near := nearest.Word(args[0], verbs); near != "" {
 		err = fmt.Errorf("no verb %q; did you mean %s?", args[0], near)
 	}
 	return &usageError{err}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // The output formats.
@@ -39,7 +39,7 @@ func (o *output) Type() string { return "format" }
 // Set implements pflag.Value.
 func (o *output) Set(text string) error {
 	if text != formatText && text != formatJSON {
-		if near := job.Nearest(text, []string{formatText, formatJSON}); near != "" {
+		if near := nearest.Word(text, []string{formatText, formatJSON}); near != "" {
 			return fmt.Errorf("text or json, did you mean %s?", near)
 		}
 		return fmt.Errorf("text or json")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
@@ -120,7 +120,7 @@ func planHint(word string, valid []string) string {
 		return ""
 	}
 	hint := "; want " + strings.Join(valid, ", ")
-	if near := job.Nearest(word, valid); near != "" && len(valid) > 1 {
+	if near := nearest.Word(word, valid); near != "" && len(valid) > 1 {
 		hint = fmt.Sprintf("; did you mean %q? Known: %s", near, strings.Join(valid, ", "))
 	}
 	return hint

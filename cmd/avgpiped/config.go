@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -208,7 +209,7 @@ func (r *configReader) pair(c *config, pair *ast.MappingValueNode) {
 		r.value(c, k, pair.Value)
 		return
 	}
-	r.refuse(token.Position.Line, token.Position.Column, name, job.Nearest(name, keyNames()),
+	r.refuse(token.Position.Line, token.Position.Column, name, nearest.Word(name, keyNames()),
 		"unknown key %q; allowed are %s", name, strings.Join(keyNames(), ", "))
 }
 

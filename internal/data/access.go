@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // maxLinks bounds the links on one path, as the kernel does (path_resolution(7)).
@@ -157,7 +157,7 @@ func nearestName(dir, name string) string {
 	for i, e := range entries {
 		names[i] = e.Name()
 	}
-	if near := job.Nearest(name, names); near != "" {
+	if near := nearest.Word(name, names); near != "" {
 		return filepath.Join(dir, near)
 	}
 	return ""

@@ -13,8 +13,9 @@ import (
 // import whatever they need.
 var mayImport = map[string][]string{
 	// Leaves.
-	"schedule":            nil,
-	"job":                 nil,
+	"internal/nearest":    nil,
+	"schedule":            {"internal/nearest"},
+	"job":                 {"internal/nearest"},
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
 	"internal/trace":      nil,
@@ -26,11 +27,11 @@ var mayImport = map[string][]string{
 	"stage/device/cpu":        {"stage/device", "stage/device/ref", "stage/flat"},
 	"stage/device/pick":       {"stage/device", "stage/device/ref", "stage/device/cpu"},
 	"stage/layer":             {"stage/device"},
-	"stage/model":             {"stage/device", "stage/layer"},
+	"stage/model":             {"stage/device", "stage/layer", "internal/nearest"},
 	"stage":                   {"stage/device", "stage/flat", "stage/layer", "stage/model"},
 	"stage/generate":          {"stage", "stage/device", "stage/device/pick", "stage/flat", "stage/model"},
 	"elastic":                 {"stage/flat", "internal/checkpoint"},
-	"internal/data":           {"job"},
+	"internal/data":           {"internal/nearest"},
 	"internal/wire":           {"internal/trace"},
 	"internal/api":            {"job"},
 	"internal/worker/control": {"internal/api", "job"},
@@ -51,9 +52,9 @@ var mayImport = map[string][]string{
 	// Programs.
 	"cmd/avgpiped": {
 		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/export",
-		"job", "stage/device", "stage/device/pick", "stage/generate",
+		"internal/nearest", "job", "stage/device", "stage/device/pick", "stage/generate",
 	},
-	"cmd/avgpipectl": {"internal/api", "job", "schedule"},
+	"cmd/avgpipectl": {"internal/api", "internal/nearest", "job", "schedule"},
 	"bench/...":      {"..."},
 }
 

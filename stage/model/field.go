@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // Field describes one field of a family's config.
@@ -57,7 +59,7 @@ func decode(fields []Field, config map[string]any) error {
 			for j, f := range fields {
 				names[j] = f.Name
 			}
-			return &FieldError{Field: name, Unknown: true, Allowed: strings.Join(names, ", "), Nearest: Nearest(name, names)}
+			return &FieldError{Field: name, Unknown: true, Allowed: strings.Join(names, ", "), Nearest: nearest.Word(name, names)}
 		}
 		if config[name] == nil {
 			continue
@@ -141,36 +143,4 @@ func describe(fields []Field) []Field {
 		}
 	}
 	return fields
-}
-
-// Nearest is the candidate with the least edit distance to name (Levenshtein 1966), or "" when even that one differs in
-// more than half of the name.
-func Nearest(name string, candidates []string) string {
-	best, least := "", len(name)/2+1
-	for _, c := range candidates {
-		if d := distance(name, c); d < least {
-			best, least = c, d
-		}
-	}
-	return best
-}
-
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strconv"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // FromHuggingFace makes the model of a Hugging Face config.json. It is as strict as Build about the fields that shape the
@@ -26,7 +28,7 @@ func FromHuggingFace(config []byte) (*Model, error) {
 	f, ok := families[name]
 	if !ok {
 		return nil, &FieldError{
-			Field: "model_type", Found: fields["model_type"], Allowed: oneOf(Families()), Nearest: Nearest(name, Families()),
+			Field: "model_type", Found: fields["model_type"], Allowed: oneOf(Families()), Nearest: nearest.Word(name, Families()),
 		}
 	}
 	if err := checkFixed(fields); err != nil {

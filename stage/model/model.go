@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -57,7 +58,7 @@ func Fields(name string) []Field {
 func Build(name string, config map[string]any) (*Model, error) {
 	f, ok := families[name]
 	if !ok {
-		return nil, &FieldError{Field: "family", Found: name, Allowed: oneOf(Families()), Nearest: Nearest(name, Families())}
+		return nil, &FieldError{Field: "family", Found: name, Allowed: oneOf(Families()), Nearest: nearest.Word(name, Families())}
 	}
 	return f.build(config)
 }
@@ -150,7 +151,7 @@ func (m *Model) find(p layer.Param, tensors map[string][]int) (string, error) {
 		}
 		return name, nil
 	}
-	nearest := Nearest(names[0], slices.Sorted(maps.Keys(tensors)))
+	nearest := nearest.Word(names[0], slices.Sorted(maps.Keys(tensors)))
 	return "", fmt.Errorf("tensor %q %v is missing among %d tensors; the nearest name is %q",
 		names[0], p.Shape, len(tensors), nearest)
 }

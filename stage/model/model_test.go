@@ -246,12 +246,3 @@ func TestCostsFollowTheLayers(t *testing.T) {
 		t.Errorf("costs %v, want blocks of %v and a head of %v", costs, block, head)
 	}
 }
-
-func TestNearest(t *testing.T) {
-	names := []string{"n_layer", "n_head", "n_embd"}
-	for name, want := range map[string]string{"n_layr": "n_layer", "nhead": "n_head", "n_emb": "n_embd", "temperature": "", "": ""} {
-		if got := model.Nearest(name, names); got != want {
-			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
-		}
-	}
-}

@@ -1,10 +1,11 @@
-package job
+// Package nearest finds the word that somebody probably meant. Every refusal of an unknown name ends with it.
+package nearest
 
 import "strings"
 
-// Nearest returns the word with the smallest edit distance to got, "" when none is near: a guess that shares less than
+// Word returns the word with the smallest edit distance to got, "" when none is near: a guess that shares less than
 // half its letters with what was written does not help.
-func Nearest(got string, words []string) string {
+func Word(got string, words []string) string {
 	best, bound := "", max(1, len(got)/2)+1
 	for _, w := range words {
 		if d := distance(strings.ToLower(got), strings.ToLower(w), bound); d < bound {
