@@ -76,10 +76,11 @@ timeout --foreground "$((seconds + 60))" "$bin/avgpipectl" submit examples/go-so
 before=$(field initial_eval_loss)
 after=$(field eval_loss)
 [ -n "$before" ] && [ -n "$after" ] || fail "the status has no loss (before: '$before', after: '$after')"
-say "Loss on held-out files, nats per byte: $before before, $after after"
+say "Loss on held-out files, nats per byte: $(printf '%.3f before, %.3f after' "$before" "$after")"
 
 timeout --foreground 60 "$bin/avgpipectl" export "$job" "$out/model" >/dev/null || fail 'the model could not be exported'
-say 'A sample of what the model writes after "func ":'
+say 'A sample of what the model writes, from "func " on:'
+printf 'func '
 timeout --foreground 60 "$bin/avgpipectl" generate "$job" --prompt 'func ' --tokens 300 || fail 'the model could not generate text'
 
 awk -v before="$before" -v after="$after" 'BEGIN { exit !(after < before) }' ||
