@@ -45,14 +45,17 @@ type outage struct {
 }
 
 func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
-	id, err := daemon.Submit(ctx, o.File, []string{"train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16"})
+	id, err := daemon.Submit(ctx, o.File, []string{
+		"train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
+		"center.commit_every=40",
+	})
 	if err != nil {
 		return err
 	}
 	var running, trained []float64
 	var last api.JobStatus
 	for range o.kills {
-		cost, status, err := kill(ctx, daemon.Client(), id)
+		cost, status, err := kill(ctx, daemon.Client(), id, last.CommittedRound)
 		if err != nil {
 			return err
 		}
@@ -78,12 +81,12 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 	)
 }
 
-// kill waits for progress beyond a commit, kills the worker and times what follows.
-func kill(ctx context.Context, c *api.Client, id string) (outage, api.JobStatus, error) {
+// kill waits for a commit after the given round and for progress beyond it, kills the worker and times what follows.
+func kill(ctx context.Context, c *api.Client, id string, after uint64) (outage, api.JobStatus, error) {
 	var before api.JobStatus
 	err := until(ctx, c, id, "progress beyond a commit", func(s api.JobStatus) bool {
 		before = s
-		return s.State == api.Running && s.CommittedRound > 0 && s.Round > s.CommittedRound+2
+		return s.State == api.Running && s.CommittedRound > after && s.Round > s.CommittedRound+2
 	})
 	if err != nil {
 		return outage{}, before, err
@@ -97,25 +100,25 @@ func kill(ctx context.Context, c *api.Client, id string) (outage, api.JobStatus,
 		return outage{}, before, fmt.Errorf("kill worker %d: %w", pid, err)
 	}
 	var cost outage
-	var after api.JobStatus
+	var now api.JobStatus
 	err = until(ctx, c, id, "the next generation", func(s api.JobStatus) bool {
 		if s.Step < before.CommittedRound {
 			err = fmt.Errorf("step %d was shown after the commit of round %d", s.Step, before.CommittedRound)
 		}
-		after = s
+		now = s
 		return s.Generation > before.Generation && s.State == api.Running
 	})
 	cost.running = time.Since(start)
 	if err != nil {
-		return cost, after, err
+		return cost, now, err
 	}
-	cost.lost = before.Step - min(before.Step, after.CommittedRound)
+	cost.lost = before.Step - min(before.Step, now.CommittedRound)
 	err = until(ctx, c, id, "a step", func(s api.JobStatus) bool {
-		after = s
+		now = s
 		return s.Step > s.CommittedRound && s.Loss != nil && s.Generation > before.Generation
 	})
 	cost.trained = time.Since(start)
-	return cost, after, err
+	return cost, now, err
 }
 
 // until polls the job's status.
