@@ -141,7 +141,7 @@ type Averaging struct {
 	Pull string `yaml:"pull" default:"old" rule:"oneof=new|old|elastic"`
 	// How far a pipeline is pulled toward the center in a round: 1 makes them equal. 0: 1/pipelines.
 	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
-	// Batches between rounds.
+	// Batches between rounds; a divisor of train.steps.
 	Tau int `yaml:"tau" default:"1" rule:"min=1 max=1e9"`
 }
 

@@ -35,6 +35,7 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 	all = append(all, known("averaging.method", j.Averaging.Method, env.Methods)...)
 	all = append(all, j.Model.faults()...)
 	all = append(all, j.Optimizer.faults(j.Train.Steps, has)...)
+	all = append(all, j.wholeRounds()...)
 	return append(all, j.divides()...)
 }
 
@@ -169,6 +170,24 @@ func (o Optimizer) faults(steps int, has func(string) bool) []fault {
 		}
 	}
 	return all
+}
+
+// wholeRounds checks that training ends with a round: the updates after the last one would never reach the center, which is
+// what is evaluated and exported.
+func (j *Job) wholeRounds() []fault {
+	tau, steps := j.Averaging.Tau, j.Train.Steps
+	if tau < 1 || steps < 1 || steps%tau == 0 {
+		return nil
+	}
+	near := strconv.Itoa((steps/tau + 1) * tau)
+	if steps > tau {
+		near = strconv.Itoa(steps/tau*tau) + " or " + near
+	}
+	return []fault{{
+		key:     "train.steps",
+		message: fmt.Sprintf("train.steps is %d, not a whole number of rounds of %d steps (averaging.tau)", steps, tau),
+		nearest: near,
+	}}
 }
 
 // divides checks that the micro-batches cut the batch evenly: the mean of a batch's gradients weighs every sample the

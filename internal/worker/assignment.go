@@ -67,6 +67,8 @@ func checkAssignment(a control.Assignment) error {
 			spec.Stages, spec.Pipelines, spec.MicroBatches, spec.Devices.CPU.Count, spec.Devices.CPU.Threads)
 	case len(a.Stages) != int(spec.Stages) || len(a.Plan) != int(spec.Stages):
 		return fmt.Errorf("%d stage places and %d plan lines for %d stages", len(a.Stages), len(a.Plan), spec.Stages)
+	case spec.Averaging.Tau < 1 || spec.Train.Steps < 1 || spec.Train.Steps%spec.Averaging.Tau != 0:
+		return fmt.Errorf("%d steps are not a whole number of rounds of %d steps", spec.Train.Steps, spec.Averaging.Tau)
 	case spec.Train.Batch%int(spec.MicroBatches) != 0:
 		return fmt.Errorf("batch %d is not a multiple of %d micro-batches", spec.Train.Batch, spec.MicroBatches)
 	}

@@ -53,10 +53,8 @@ func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trai
 // tau is the batches in a round.
 func (t *trainer) tau() uint64 { return uint64(t.assignment.Job.Averaging.Tau) }
 
-// finalRound is the last round that all steps make; a rest of steps shorter than a round makes one more.
-func (t *trainer) finalRound() uint64 {
-	return (uint64(t.assignment.Job.Train.Steps) + t.tau() - 1) / t.tau()
-}
+// finalRound is the last round that all steps make.
+func (t *trainer) finalRound() uint64 { return uint64(t.assignment.Job.Train.Steps) / t.tau() }
 
 // newGroup wires the stages that live here.
 func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipeline.Group, error) {
@@ -212,7 +210,7 @@ func (t *trainer) status() control.Status {
 	spec := t.assignment.Job
 	out := control.Status{JobID: t.assignment.JobID, Generation: t.assignment.Generation, PID: os.Getpid(), Final: t.finalRound()}
 	out.Job = api.JobStatus{
-		ID: t.assignment.JobID, Name: spec.Name, Generation: t.assignment.Generation, Steps: t.finalRound() * t.tau(),
+		ID: t.assignment.JobID, Name: spec.Name, Generation: t.assignment.Generation, Steps: uint64(spec.Train.Steps),
 		Pipelines: int(spec.Pipelines), Stages: int(spec.Stages), MicroBatches: int(spec.MicroBatches),
 		Schedule: t.assignment.Schedule, Warnings: []string{},
 	}

@@ -344,6 +344,7 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 		"not an absolute path":   func(a *control.Assignment) { a.Dir = "here" },
 		"must be resolved":       func(a *control.Assignment) { a.Job.Pipelines = job.Auto },
 		"not a multiple of":      func(a *control.Assignment) { a.Job.Train.Batch = 5 },
+		"not a whole number of":  func(a *control.Assignment) { a.Job.Averaging.Tau = 3 },
 		"3 stage places":         func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]); a.Plan = a.Plan[:1] },
 		`no stage lives on node`: func(a *control.Assignment) { a.Node = "elsewhere" },
 		"has no address":         func(a *control.Assignment) { a.Stages[1].Node = "b" },
