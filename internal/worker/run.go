@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"runtime"
 
@@ -139,8 +138,5 @@ func (t *trainer) train(ctx context.Context) (err error) {
 		return err
 	}
 	t.group.Store(group)
-	if err := group.Run(ctx); err != nil {
-		return fmt.Errorf("job %s generation %d: %w", t.assignment.JobID, t.assignment.Generation, err)
-	}
-	return nil
+	return group.Run(ctx)
 }
