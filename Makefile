@@ -146,6 +146,14 @@ bench-averaging: ## held-out loss of two averaged pipelines over plain training 
 bench-recovery: ## how long a job stands still when its worker is killed
 	@$(run_bench)
 
+PEER   ?=
+PYTHON ?= python3
+
+.PHONY: bench-engine
+bench-engine: deps ## a training step on one core against a peer script, PEER=path (PYTHON=interpreter)
+	@$(GO) build $(TAGS) -o $(BIN)/bench-engine ./bench/engine >&2
+	@$(BIN)/bench-engine -peer '$(PEER)' -python '$(PYTHON)'
+
 .PHONY: install
 install: build ## programs, unit, users, directories and configuration under DESTDIR and PREFIX
 	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/avgpiped $(BIN)/avgpipectl

@@ -1,0 +1,157 @@
+// Engine measures the training step of one stage on one core: tokens a second against a peer script, alternating with it in
+// one run, and arithmetic against the raw product rate of the same library. See README.md.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
+)
+
+// options are the program's flags.
+type options struct {
+	python, peer string
+	rounds       int
+}
+
+func main() {
+	var o options
+	child := flag.String("child", "", "measure this shape (JSON) in this process and print the outcome; used by the program itself")
+	flag.StringVar(&o.python, "python", "python3", "runs the peer script")
+	flag.StringVar(&o.peer, "peer", "", "peer script; it takes `single --layers --width --heads --seq --batch --vocab --steps` and prints a JSON line with tokens_per_s")
+	flag.IntVar(&o.rounds, "rounds", 3, "runs of each side and shape, in turn")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, o, *child)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "engine:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, child string) error {
+	if child != "" {
+		return measureHere(child, os.Stdout)
+	}
+	if o.peer == "" {
+		return errors.New("-peer is missing: name the script to compare with")
+	}
+	var figures []report.Figure
+	for _, s := range shapes {
+		f, err := compare(ctx, o, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		figures = append(figures, f...)
+	}
+	return report.Report(os.Stdout, os.Stderr, figures...)
+}
+
+// compare runs the two sides in turn, each run a process of its own on the first core.
+func compare(ctx context.Context, o options, s shape) ([]report.Figure, error) {
+	var ratios, shares, memory []float64
+	var last outcome
+	for range o.rounds {
+		own, ownPeak, err := runSelf(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		peer, peerPeak, err := runPeer(ctx, o, s)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(os.Stderr, "%s: %.0f tokens/s, the peer %.0f; step %.1f of %.1f GFLOP/s\n",
+			s.Name, own.TokensPerS, peer.TokensPerS, own.StepGFLOPS, own.ProductGFLOPS)
+		ratios = append(ratios, own.TokensPerS/peer.TokensPerS)
+		shares = append(shares, own.StepGFLOPS/own.ProductGFLOPS)
+		memory = append(memory, ownPeak/peerPeak)
+		last = own
+	}
+	conditions := map[string]any{
+		"shape": s, "parameters": last.Parameters, "device": last.Device, "ratios": ratios, "shares": shares,
+		"tokens_per_s": last.TokensPerS, "step_gflops": last.StepGFLOPS, "product_gflops": last.ProductGFLOPS,
+	}
+	return []report.Figure{
+		{Bench: "engine", Metric: "tokens/s over the peer's, f32, " + s.Name, Value: median(ratios), Unit: "x", Bar: 1.15, Aim: 1.3, Conditions: conditions},
+		{Bench: "engine", Metric: "step over raw products, f32, " + s.Name, Value: median(shares), Unit: "of 1", Bar: 0.88, Aim: 0.92, Conditions: conditions},
+		{Bench: "engine", Metric: "peak memory over the peer's, f32, " + s.Name, Value: median(memory), Unit: "x", Bar: 1, Aim: 0.8, AtMost: true, Conditions: conditions},
+	}, nil
+}
+
+// runSelf measures a shape in a fresh process.
+func runSelf(ctx context.Context, s shape) (o outcome, peakBytes float64, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return o, 0, err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return o, 0, err
+	}
+	return process(exec.CommandContext(ctx, program, "-child", string(text)))
+}
+
+// runPeer measures a shape with the peer script, on the same core.
+func runPeer(ctx context.Context, o options, s shape) (outcome, float64, error) {
+	arguments := []string{o.peer, "single"}
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"--layers", s.Layers},
+		{"--width", s.Width},
+		{"--heads", s.Heads},
+		{"--seq", s.Sequence},
+		{"--batch", s.Batch},
+		{"--vocab", s.Vocabulary},
+		{"--steps", s.Steps},
+	} {
+		arguments = append(arguments, f.name, strconv.Itoa(f.value))
+	}
+	cmd := exec.CommandContext(ctx, o.python, arguments...)
+	cmd.Env = append(os.Environ(), peerEnvironment...)
+	return process(cmd)
+}
+
+// peerEnvironment has the peer compute as fast as it can. OpenBLAS 0.3.21 takes some virtual processors with AVX-512 for a Prescott
+// and multiplies with SSE, five times slower; a name makes it look again, and a name that this processor cannot
+// serve is passed over.
+var peerEnvironment = []string{"OPENBLAS_CORETYPE=Cooperlake"}
+
+// process runs a side and reads its JSON line.
+func process(cmd *exec.Cmd) (o outcome, peakBytes float64, err error) {
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	if err != nil {
+		return o, 0, fmt.Errorf("%s: %w", cmd.Path, err)
+	}
+	if err := json.Unmarshal(text, &o); err != nil {
+		return o, 0, fmt.Errorf("%s printed %.100q: %w", cmd.Path, text, err)
+	}
+	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok || o.TokensPerS <= 0 {
+		return o, 0, fmt.Errorf("%s: no tokens/s or no memory use in %.100q", cmd.Path, text)
+	}
+	return o, float64(usage.Maxrss) * 1024, nil // kilobytes on Linux
+}
+
+func median(v []float64) float64 {
+	v = slices.Clone(v)
+	slices.Sort(v)
+	n := len(v)
+	if n == 0 {
+		return 0
+	}
+	return (v[(n-1)/2] + v[n/2]) / 2
+}

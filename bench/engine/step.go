@@ -1,0 +1,182 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// shape is a GPT-2 with an untied head, and the batch it is trained on.
+type shape struct {
+	Name       string `json:"name"`
+	Layers     int    `json:"layers"`
+	Width      int    `json:"width"`
+	Heads      int    `json:"heads"`
+	Sequence   int    `json:"sequence"`
+	Batch      int    `json:"batch"`
+	Vocabulary int    `json:"vocabulary"`
+	Steps      int    `json:"steps"` // measured; two more warm up
+}
+
+var shapes = []shape{
+	{"29.5M, T=128", 8, 512, 8, 128, 8, 4096, 6},
+	{"11.7M, T=256", 6, 384, 6, 256, 8, 1024, 6},
+	{"34.8M, T=128, wide", 4, 768, 12, 128, 8, 4096, 6},
+}
+
+// warmup is how many steps come before the measured ones.
+const warmup = 2
+
+// outcome is what a side prints.
+type outcome struct {
+	Device        string  `json:"device"`
+	Parameters    int     `json:"params"`
+	TokensPerS    float64 `json:"tokens_per_s"`
+	StepGFLOPS    float64 `json:"gflops"`
+	ProductGFLOPS float64 `json:"product_gflops"`
+}
+
+// measureHere trains a shape in this process, on the first core, and prints the outcome.
+func measureHere(text string, out io.Writer) (err error) {
+	var s shape
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return fmt.Errorf("shape %.100q: %w", text, err)
+	}
+	runtime.LockOSThread() // the device's threads belong to this one
+	dev, _, err := pick.Open("cpu", pick.Config{Threads: 1, Cores: []int{0}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if t, ok := dev.(device.Threaded); ok {
+		if err := t.Attach(); err != nil {
+			return err
+		}
+	}
+	o := outcome{Device: dev.Name()}
+	if err := trainShape(dev, s, &o); err != nil {
+		return err
+	}
+	if o.ProductGFLOPS, err = productRate(dev, s); err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(o)
+}
+
+// trainShape times whole training steps: zeroing, forward, loss, backward, clipping norm and AdamW, in one micro-batch.
+func trainShape(dev device.Device, s shape, o *outcome) (err error) {
+	m, err := model.Build("gpt2", map[string]any{
+		"n_layer": s.Layers, "n_embd": s.Width, "n_head": s.Heads, "n_positions": s.Sequence, "vocab_size": s.Vocabulary,
+		"tie_word_embeddings": false,
+	})
+	if err != nil {
+		return err
+	}
+	st, err := stage.New(stage.Config{Device: dev, Model: m, Samples: s.Batch, Slots: 1, Seed: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	input, labels := stage.NewBoundary(st.Shape().InputBytes), stage.NewBoundary(st.Shape().LabelBytes)
+	ids := make([]int32, s.Batch*s.Sequence)
+	random := rand.New(rand.NewPCG(1, 2))
+	fill := func(to []byte) {
+		for i := range ids {
+			ids[i] = int32(random.IntN(s.Vocabulary))
+		}
+		copy(to, device.IntBytes(ids))
+	}
+	var seconds []float64
+	for n := range warmup + s.Steps {
+		start := time.Now()
+		fill(input)
+		fill(labels)
+		if err := step(st, uint64(n), input, labels); err != nil {
+			return err
+		}
+		if n >= warmup {
+			seconds = append(seconds, time.Since(start).Seconds())
+		}
+	}
+	took, tokens := median(seconds), float64(s.Batch*s.Sequence)
+	o.Parameters, o.TokensPerS = m.Weights(), tokens/took
+	// What the products of a step need: 2 operations for each weight of a product and token, twice that backward; attention's
+	// scores and sums, counted whole as if it were not causal, as is usual.
+	matrices := m.Weights() - s.Vocabulary*s.Width - s.Sequence*s.Width
+	o.StepGFLOPS = (6*float64(matrices) + 12*float64(s.Layers*s.Sequence*s.Width)) * tokens / took / 1e9
+	return nil
+}
+
+func step(st *stage.Computed, n uint64, input, labels []byte) error {
+	st.ZeroGradients()
+	micro := stage.Micro{Step: n, Weight: 1}
+	if err := st.Forward(micro, input, labels, nil); err != nil {
+		return err
+	}
+	if err := st.Backward(micro, stage.Whole, nil, nil); err != nil {
+		return err
+	}
+	if _, err := st.Loss(); err != nil {
+		return err
+	}
+	squared, err := st.SquaredNorm(0)
+	if err != nil {
+		return err
+	}
+	return st.Step(stage.Hyper{Step: n, LearningRate: 1e-3, GradScale: stage.ClipFactor(squared, 1)}, nil)
+}
+
+// productRate is the rate of the model's own products and nothing else, in GFLOP/s: the forward, the input gradient and
+// the weight gradient of each matrix, on operands that lie ready, for as often as they occur in the model.
+func productRate(dev device.Device, s shape) (float64, error) {
+	rows, d := s.Batch*s.Sequence, s.Width
+	flops, seconds := 0.0, 0.0
+	for _, p := range []struct{ in, out, count int }{
+		{d, 3 * d, s.Layers}, {d, d, s.Layers}, {d, 4 * d, s.Layers}, {4 * d, d, s.Layers}, {d, s.Vocabulary, 1},
+	} {
+		for _, m := range []device.MatMul{
+			{M: rows, N: p.out, K: p.in},                                 // y = x w
+			{M: rows, N: p.in, K: p.out, TransB: true},                   // dx = dy w^T
+			{M: p.in, N: p.out, K: rows, TransA: true, Accumulate: true}, // dw += x^T dy
+		} {
+			took, err := productTime(dev, m)
+			if err != nil {
+				return 0, err
+			}
+			flops += 2 * float64(m.M) * float64(m.N) * float64(m.K) * float64(p.count)
+			seconds += took * float64(p.count)
+		}
+	}
+	return flops / seconds / 1e9, dev.Synchronize()
+}
+
+// productTime is the median time of one product, in seconds.
+func productTime(dev device.Device, m device.MatMul) (float64, error) {
+	var operands [3]device.Mem
+	for i, n := range [3]int{m.M * m.N, m.M * m.K, m.K * m.N} {
+		mem, err := dev.Alloc(device.F32, n)
+		if err != nil {
+			return 0, err
+		}
+		defer dev.Free(mem)
+		operands[i] = mem
+	}
+	var seconds []float64
+	for n := range 2 + 7 {
+		start := time.Now()
+		dev.MatMul(operands[0], operands[1], operands[2], m)
+		if n >= 2 {
+			seconds = append(seconds, time.Since(start).Seconds())
+		}
+	}
+	return median(seconds), nil
+}
