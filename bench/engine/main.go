@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"slices"
 	"strconv"
 	"syscall"
 
@@ -83,9 +82,9 @@ func compare(ctx context.Context, o options, s shape) ([]report.Figure, error) {
 		"tokens_per_s": last.TokensPerS, "step_gflops": last.StepGFLOPS, "product_gflops": last.ProductGFLOPS,
 	}
 	return []report.Figure{
-		{Bench: "engine", Metric: "tokens/s over the peer's, f32, " + s.Name, Value: median(ratios), Unit: "x", Bar: 1.15, Aim: 1.3, Conditions: conditions},
-		{Bench: "engine", Metric: "step over raw products, f32, " + s.Name, Value: median(shares), Unit: "of 1", Bar: 0.88, Aim: 0.92, Conditions: conditions},
-		{Bench: "engine", Metric: "peak memory over the peer's, f32, " + s.Name, Value: median(memory), Unit: "x", Bar: 1, Aim: 0.8, AtMost: true, Conditions: conditions},
+		{Bench: "engine", Metric: "tokens/s over the peer's, f32, " + s.Name, Value: report.Median(ratios), Unit: "x", Bar: 1.15, Aim: 1.3, Conditions: conditions},
+		{Bench: "engine", Metric: "step over raw products, f32, " + s.Name, Value: report.Median(shares), Unit: "of 1", Bar: 0.88, Aim: 0.92, Conditions: conditions},
+		{Bench: "engine", Metric: "peak memory over the peer's, f32, " + s.Name, Value: report.Median(memory), Unit: "x", Bar: 1, Aim: 0.8, AtMost: true, Conditions: conditions},
 	}, nil
 }
 
@@ -144,14 +143,4 @@ func process(cmd *exec.Cmd) (o outcome, peakBytes float64, err error) {
 		return o, 0, fmt.Errorf("%s: no tokens/s or no memory use in %.100q", cmd.Path, text)
 	}
 	return o, float64(usage.Maxrss) * 1024, nil // kilobytes on Linux
-}
-
-func median(v []float64) float64 {
-	v = slices.Clone(v)
-	slices.Sort(v)
-	n := len(v)
-	if n == 0 {
-		return 0
-	}
-	return (v[(n-1)/2] + v[n/2]) / 2
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
@@ -107,7 +108,7 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 			seconds = append(seconds, time.Since(start).Seconds())
 		}
 	}
-	took, tokens := median(seconds), float64(s.Batch*s.Sequence)
+	took, tokens := report.Median(seconds), float64(s.Batch*s.Sequence)
 	o.Parameters, o.TokensPerS = m.Weights(), tokens/took
 	// What the products of a step need: 2 operations for each weight of a product and token, twice that backward; attention's
 	// scores and sums, counted whole as if it were not causal, as is usual.
@@ -178,5 +179,5 @@ func productTime(dev device.Device, m device.MatMul) (float64, error) {
 			seconds = append(seconds, time.Since(start).Seconds())
 		}
 	}
-	return median(seconds), nil
+	return report.Median(seconds), nil
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -78,7 +77,7 @@ func measure(s shape, each time.Duration, repeats int) ([]report.Figure, error) 
 	}
 	figure := func(metric string, values []float64) report.Figure {
 		return report.Figure{
-			Bench: "overhead", Metric: fmt.Sprintf("%s[%v]", metric, s), Value: median(values), Unit: "us", Bar: 20, Aim: 5, AtMost: true,
+			Bench: "overhead", Metric: fmt.Sprintf("%s[%v]", metric, s), Value: report.Median(values), Unit: "us", Bar: 20, Aim: 5, AtMost: true,
 			Conditions: map[string]any{
 				"stages": s.stages, "pipelines": s.pipelines, "micro_batches": s.micros, "schedule": "1f1b", "compute": "none",
 				"boundary_bytes": boundaryBytes, "cores": runtime.NumCPU(), "go": runtime.Version(), "median_of": repeats,
@@ -89,11 +88,6 @@ func measure(s shape, each time.Duration, repeats int) ([]report.Figure, error) 
 }
 
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-func median(x []float64) float64 {
-	slices.Sort(x)
-	return x[len(x)/2]
-}
 
 // batchTime trains for about the given time and returns the time from the end of one batch to the end of the next, in which
 // every pipeline does one.

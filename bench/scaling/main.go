@@ -64,15 +64,15 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 	conditions := map[string]any{
 		"job": o.File, "parameters": last.Parameters, "micro_batches": last.MicroBatches, "schedule": last.Schedule,
 		"averaging": last.Averaging, "device": last.Device, "cores": runtime.NumCPU(), "ratios": ratios,
-		"one_device_tokens_per_s": median(singles),
+		"one_device_tokens_per_s": report.Median(singles),
 	}
 	return report.Report(os.Stdout, os.Stderr,
 		report.Figure{
-			Bench: "scaling", Metric: "tokens/s of 2 one-core devices (K=2, N=2) over 1", Value: median(ratios), Unit: "x",
+			Bench: "scaling", Metric: "tokens/s of 2 one-core devices (K=2, N=2) over 1", Value: report.Median(ratios), Unit: "x",
 			Bar: 1.7, Aim: 1.9, Conditions: conditions,
 		},
 		report.Figure{
-			Bench: "scaling", Metric: "device busy time (compute, optimizer, averaging) at K=2, N=2", Value: median(busy), Unit: "of 1",
+			Bench: "scaling", Metric: "device busy time (compute, optimizer, averaging) at K=2, N=2", Value: report.Median(busy), Unit: "of 1",
 			Bar: 0.95, Aim: 0.98, Conditions: conditions,
 		},
 	)
@@ -95,14 +95,4 @@ func run(ctx context.Context, d *rig.Daemon, o options, s side) (api.JobStatus, 
 	}
 	fmt.Fprintf(os.Stderr, "%s: %.0f tokens/s\n", s.name, status.TokensPerS)
 	return status, nil
-}
-
-func median(v []float64) float64 {
-	v = slices.Clone(v)
-	slices.Sort(v)
-	n := len(v)
-	if n == 0 {
-		return 0
-	}
-	return (v[(n-1)/2] + v[n/2]) / 2
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 )
 
@@ -54,4 +55,15 @@ func Report(machine, people io.Writer, figures ...Figure) error {
 		return fmt.Errorf("write table: %w", err)
 	}
 	return nil
+}
+
+// Median is the middle of values, or the mean of the two in the middle; 0 of none.
+func Median(values []float64) float64 {
+	v := slices.Clone(values)
+	slices.Sort(v)
+	n := len(v)
+	if n == 0 {
+		return 0
+	}
+	return (v[(n-1)/2] + v[n/2]) / 2
 }

@@ -55,3 +55,14 @@ func TestReportPrintsALineAndARowForEachFigure(t *testing.T) {
 		t.Errorf("the table is\n%s", got)
 	}
 }
+
+func TestMedianIsTheMiddle(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		want   float64
+	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 5}, 5}, {[]float64{4, 1, 3, 2}, 2.5}} {
+		if got := Median(c.values); got != c.want {
+			t.Errorf("median of %v is %v, want %v", c.values, got, c.want)
+		}
+	}
+}
