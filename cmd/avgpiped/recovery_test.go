@@ -177,6 +177,12 @@ func (s *site) done(id string) []byte {
 	if status.State != api.Done || status.Step != 160 || status.CommittedRound != 160 {
 		s.t.Fatalf("the job is %s at step %d, round %d committed: %s", status.State, status.Step, status.CommittedRound, status.Reason)
 	}
+	return s.model(id)
+}
+
+// model returns the exported weights of the last committed round.
+func (s *site) model(id string) []byte {
+	s.t.Helper()
 	var model bytes.Buffer
 	if err := s.client.Model(s.t.Context(), id, &model); err != nil {
 		s.t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -22,29 +23,16 @@ const DigestKey = "avgpipe.sha256"
 // tensorChunk is how many elements are moved at a time: 256 KiB.
 const tensorChunk = 64 << 10
 
-// WriteSafetensors writes float32 tensors to the file path, atomically. It asks read for each tensor in runs: read fills dst with elements
-// [offset, offset+len(dst)) of the tensor, row-major. Tensors are laid out by name, as the reference implementation does for
-// tensors of one type. metadata is kept in the file; {"format": "pt"} makes Python libraries accept it.
-func WriteSafetensors(fsys FS, path string, perm fs.FileMode, tensors []Tensor, metadata map[string]string,
-	read func(t Tensor, dst []float32, offset int) error,
-) error {
-	laid, err := layOut(tensors)
+// ReadTensor fills dst with elements [offset, offset+len(dst)) of a tensor, row-major.
+type ReadTensor func(t Tensor, dst []float32, offset int) error
+
+// WriteSafetensors writes float32 tensors to the file path, atomically. It asks read for each tensor in runs. Tensors are laid out
+// by name, as the reference implementation does for tensors of one type. metadata is kept in the file; {"format": "pt"}
+// makes Python libraries accept it.
+func WriteSafetensors(fsys FS, path string, perm fs.FileMode, tensors []Tensor, metadata map[string]string, read ReadTensor) error {
+	laid, header, needed, err := prepare(tensors, metadata)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
-	}
-	metadata = maps.Clone(metadata)
-	if metadata == nil {
-		metadata = map[string]string{}
-	}
-	zeros := strings.Repeat("0", 2*sha256.Size)
-	metadata[DigestKey] = zeros
-	header, err := tensorHeader(laid, metadata)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	needed := int64(len(header))
-	if n := len(laid); n > 0 {
-		needed += laid[n-1].end
 	}
 	f, err := Create(fsys, filepath.Dir(path), perm, needed)
 	if err != nil {
@@ -54,6 +42,47 @@ func WriteSafetensors(fsys FS, path string, perm fs.FileMode, tensors []Tensor, 
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), f.Abort())
 	}
 	return f.Commit(filepath.Base(path))
+}
+
+// EncodeSafetensors is WriteSafetensors for a stream: it returns the length in bytes, and a function that writes as many. Since the
+// digest stands at the front, it asks read for everything twice, the first time before it returns.
+func EncodeSafetensors(tensors []Tensor, metadata map[string]string, read ReadTensor) (length int64, write func(io.Writer) error, err error) {
+	laid, header, length, err := prepare(tensors, metadata)
+	if err != nil {
+		return 0, nil, err
+	}
+	digest := sha256.New()
+	digest.Write(header) // never fails, by its contract
+	if err := encodeTensors(digest, laid, read); err != nil {
+		return 0, nil, err
+	}
+	copy(header[digestOffset(header):], hex.EncodeToString(digest.Sum(nil)))
+	return length, func(w io.Writer) error {
+		if _, err := w.Write(header); err != nil {
+			return err
+		}
+		return encodeTensors(w, laid, read)
+	}, nil
+}
+
+// prepare lays a file out: its tensors, its header with zeros for the digest, and its length.
+func prepare(tensors []Tensor, metadata map[string]string) (laid []Tensor, header []byte, length int64, err error) {
+	if laid, err = layOut(tensors); err != nil {
+		return nil, nil, 0, err
+	}
+	metadata = maps.Clone(metadata)
+	if metadata == nil {
+		metadata = map[string]string{}
+	}
+	metadata[DigestKey] = strings.Repeat("0", 2*sha256.Size)
+	if header, err = tensorHeader(laid, metadata); err != nil {
+		return nil, nil, 0, err
+	}
+	length = int64(len(header))
+	if n := len(laid); n > 0 {
+		length += laid[n-1].end
+	}
+	return laid, header, length, nil
 }
 
 // layOut gives each tensor its place.
@@ -83,16 +112,22 @@ func layOut(tensors []Tensor) ([]Tensor, error) {
 }
 
 // writeTensors writes header and tensors, and then the digest of all of it into its place in the header.
-func writeTensors(f *AtomicFile, header []byte, tensors []Tensor, read func(t Tensor, dst []float32, offset int) error) error {
+func writeTensors(f *AtomicFile, header []byte, tensors []Tensor, read ReadTensor) error {
 	digest := sha256.New()
-	emit := func(p []byte) error {
-		digest.Write(p) // never fails, by its contract
-		_, err := f.Write(p)
+	w := io.MultiWriter(digest, f)
+	if _, err := w.Write(header); err != nil {
 		return err
 	}
-	if err := emit(header); err != nil {
+	if err := encodeTensors(w, tensors, read); err != nil {
 		return err
 	}
+	sum := []byte(hex.EncodeToString(digest.Sum(nil)))
+	_, err := f.WriteAt(sum, int64(digestOffset(header)))
+	return err
+}
+
+// encodeTensors writes the tensors' values, in order.
+func encodeTensors(w io.Writer, tensors []Tensor, read ReadTensor) error {
 	floats := make([]float32, tensorChunk)
 	raw := make([]byte, 4*tensorChunk)
 	for _, t := range tensors {
@@ -104,14 +139,12 @@ func writeTensors(f *AtomicFile, header []byte, tensors []Tensor, read func(t Te
 			for i, v := range floats[:n] {
 				binary.LittleEndian.PutUint32(raw[4*i:], math.Float32bits(v))
 			}
-			if err := emit(raw[:4*n]); err != nil {
+			if _, err := w.Write(raw[:4*n]); err != nil {
 				return fmt.Errorf("tensor %q at %d: %w", t.Name, offset, err)
 			}
 		}
 	}
-	sum := []byte(hex.EncodeToString(digest.Sum(nil)))
-	_, err := f.WriteAt(sum, int64(digestOffset(header)))
-	return err
+	return nil
 }
 
 // digestOffset is where the digest's digits are in a header, or -1.

@@ -3,12 +3,13 @@
 package export
 
 import (
+	"archive/tar"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"path/filepath"
+	"io"
 	"slices"
+	"time"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -37,41 +38,54 @@ type ShardMeta struct {
 	Count int `json:"count"`
 }
 
-// Write makes the directory dir, which must not exist or be empty, from the center of a committed round: m's config and, from
-// each stage's shard in store, its tensors. The directory appears whole or not at all.
-func Write(ctx context.Context, dir string, m *model.Model, store elastic.Store, shards []elastic.Digest) (err error) {
+// Pack writes a model directory to w as a tar archive: the center of a committed round, m's config and, from each stage's shard
+// in store, its tensors. Everything is read and checked before the first byte is written, and nothing is written elsewhere, so
+// a model can be taken off a disk that is full.
+func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest) error {
 	config, err := json.MarshalIndent(m.Config(), "", "  ")
 	if err != nil {
-		return fmt.Errorf("export %s: encode %s: %w", dir, ConfigFile, err)
+		return fmt.Errorf("export: encode %s: %w", ConfigFile, err)
 	}
 	tensors, values, err := collect(ctx, store, shards)
 	if err != nil {
-		return fmt.Errorf("export %s: %w", dir, err)
+		return fmt.Errorf("export: %w", err)
 	}
 	shapes := make(map[string][]int, len(tensors))
 	for _, t := range tensors {
 		shapes[t.Name] = t.Shape
 	}
 	if err := m.CheckTensors(shapes); err != nil {
-		return fmt.Errorf("export %s: %w", dir, err)
-	}
-	out, err := checkpoint.CreateDir(dir, 0o755)
-	if err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
-	defer func() { err = errors.Join(err, out.Abort()) }()
-	if err := checkpoint.WriteFile(checkpoint.OS, filepath.Join(out.Dir(), ConfigFile), append(config, '\n'), 0o644); err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
-	read := func(t checkpoint.Tensor, dst []float32, offset int) error {
+	length, weights, err := checkpoint.EncodeSafetensors(tensors, metadata, func(t checkpoint.Tensor, dst []float32, offset int) error {
 		copy(dst, values[t.Name][offset:])
 		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("export: encode %s: %w", WeightsFile, err)
 	}
-	weights := filepath.Join(out.Dir(), WeightsFile)
-	if err := checkpoint.WriteSafetensors(checkpoint.OS, weights, 0o644, tensors, metadata, read); err != nil {
+	config = append(config, '\n')
+	out := tar.NewWriter(w)
+	for _, f := range []struct {
+		name   string
+		length int64
+		write  func(io.Writer) error
+	}{
+		{ConfigFile, int64(len(config)), func(w io.Writer) error { _, err := w.Write(config); return err }},
+		{WeightsFile, length, weights},
+	} {
+		header := &tar.Header{Name: f.name, Mode: 0o644, Size: f.length, ModTime: time.Now(), Format: tar.FormatPAX}
+		if err := out.WriteHeader(header); err != nil {
+			return fmt.Errorf("export: %s: %w", f.name, err)
+		}
+		if err := f.write(out); err != nil {
+			return fmt.Errorf("export: %s: %w", f.name, err)
+		}
+	}
+	if err := out.Close(); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
-	return out.Commit()
+	return nil
 }
 
 // collect reads the center's tensors from the shards of all stages. Copies of tied tensors are left out.

@@ -1,4 +1,4 @@
-package export
+package export_test
 
 import (
 	"encoding/json"
@@ -9,6 +9,8 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/export/exporttest"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -49,7 +51,7 @@ func writeShards(t *testing.T, m *model.Model, stages int) (elastic.Store, []ela
 			parameters.Read(v, tensor.Offset)
 			values[tensor.Name] = v
 		}
-		meta, err := json.Marshal(ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: s.Tensors()})
+		meta, err := json.Marshal(export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: s.Tensors()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,10 +78,10 @@ func TestExportedModelHoldsTheCenterUnderHuggingFaceNames(t *testing.T) {
 		m := tinyModel(t)
 		store, digests, want := writeShards(t, m, stages)
 		dir := filepath.Join(t.TempDir(), "model")
-		if err := Write(t.Context(), dir, m, store, digests); err != nil {
+		if err := exporttest.Unpack(t.Context(), dir, m, store, digests); err != nil {
 			t.Fatal(err)
 		}
-		back, weights, err := Open(dir)
+		back, weights, err := export.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +119,7 @@ func TestExportRefusesWhatIsNotOneModel(t *testing.T) {
 		"one stage missing":         {digests[:1], "is of stage 0 of 2, expected 0 of 1"},
 	} {
 		dir := filepath.Join(t.TempDir(), "model")
-		err := Write(t.Context(), dir, m, store, c.shards)
+		err := exporttest.Unpack(t.Context(), dir, m, store, c.shards)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v, want %q", name, err, c.want)
 		}

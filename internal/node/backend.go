@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -136,7 +135,7 @@ func (n *node) Log(_ context.Context, ref string) (io.ReadCloser, error) {
 }
 
 // Model implements server.Backend.
-func (n *node) Model(ctx context.Context, ref string, w io.Writer) (err error) {
+func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	j, err := n.find(ref)
 	if err != nil {
 		return err
@@ -154,16 +153,10 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp(jobDir(n.config.StateDir, j.ID), "export-")
-	if err != nil {
-		return fmt.Errorf("export job %s: %w", j.ID, err)
+	if err := export.Pack(ctx, w, built, store, digests(m)); err != nil {
+		return fmt.Errorf("job %s round %d: %w", j.ID, m.Round, err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	dir := filepath.Join(temp, "model")
-	if err := export.Write(ctx, dir, built, store, digests(m)); err != nil {
-		return fmt.Errorf("export job %s round %d: %w", j.ID, m.Round, err)
-	}
-	return writeTar(dir, w)
+	return nil
 }
 
 // buildModel makes the model that a job trains.

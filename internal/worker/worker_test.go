@@ -22,7 +22,7 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
-	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/export/exporttest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -194,15 +194,7 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	for k := range a.Stages {
 		digests = append(digests, elastic.Digest(o.shards[k].Digest))
 	}
-	dir := filepath.Join(t.TempDir(), "model")
-	if err := export.Write(t.Context(), dir, h.model, store, digests); err != nil {
-		t.Fatal(err)
-	}
-	weights, err := os.ReadFile(filepath.Join(dir, export.WeightsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return weights
+	return exporttest.Weights(t, h.model, store, digests)
 }
 
 func restoreOf(o outcome) *control.Restore {
