@@ -19,6 +19,12 @@ type options struct {
 	samples, batch int
 }
 
+// side is how two pipelines are averaged; alpha 0 is the default, 1/pipelines.
+type side struct {
+	pull  string
+	alpha float64
+}
+
 func main() {
 	samples := flag.Int("samples", 8192, "samples that each side trains on")
 	batch := flag.Int("batch", 16, "samples in a step of all pipelines together")
@@ -29,18 +35,18 @@ func main() {
 
 // measure trains plainly and with each pull, on the same samples in the same number of steps.
 func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
-	plain, err := train(ctx, daemon, o, 1, "old")
+	plain, err := train(ctx, daemon, o, 1, side{"old", 0})
 	if err != nil {
 		return err
 	}
 	var figures []report.Figure
-	for _, pull := range []string{"old", "new", "elastic"} {
-		averaged, err := train(ctx, daemon, o, 2, pull)
+	for _, s := range []side{{"old", 0}, {"old", 0.2}, {"new", 0.2}, {"elastic", 0.2}} {
+		averaged, err := train(ctx, daemon, o, 2, s)
 		if err != nil {
 			return err
 		}
 		figures = append(figures, report.Figure{
-			Bench: "averaging", Metric: "held-out loss, K=2 N=2 afp pull=" + pull + " over K=1 N=1, same samples",
+			Bench: "averaging", Metric: "held-out loss, K=2 N=2 afp " + averaged.Averaging + " over K=1 N=1, same samples",
 			Value: *averaged.EvalLoss / *plain.EvalLoss, Unit: "x", Bar: 1.05, Aim: 1.02, AtMost: true,
 			Conditions: map[string]any{
 				"job": o.File, "samples": o.samples, "samples_per_step": o.batch, "steps": plain.Steps, "loss_plain": *plain.EvalLoss,
@@ -53,23 +59,23 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 }
 
 // train runs one job to its end. With N pipelines each takes an N-th of a step's samples.
-func train(ctx context.Context, d *rig.Daemon, o options, pipelines int, pull string) (api.JobStatus, error) {
+func train(ctx context.Context, d *rig.Daemon, o options, pipelines int, s side) (api.JobStatus, error) {
 	status, err := d.Run(ctx, o.File, []string{
 		fmt.Sprintf("stages=%d", pipelines), fmt.Sprintf("pipelines=%d", pipelines), fmt.Sprintf("devices.cpu.count=%d", pipelines),
-		"devices.cpu.threads=1", "schedule=afp", "averaging.pull=" + pull, fmt.Sprintf("train.batch=%d", o.batch/pipelines),
+		"devices.cpu.threads=1", "schedule=afp", "averaging.pull=" + s.pull, fmt.Sprintf("averaging.alpha=%g", s.alpha), fmt.Sprintf("train.batch=%d", o.batch/pipelines),
 		"micro_batches=2", fmt.Sprintf("train.steps=%d", o.samples/o.batch), "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=256",
 	}, nil)
 	if err != nil {
-		return status, fmt.Errorf("%d pipelines, pull %s: %w", pipelines, pull, err)
+		return status, fmt.Errorf("%d pipelines, pull %s: %w", pipelines, s.pull, err)
 	}
 	if status.EvalLoss == nil || status.InitialLoss == nil {
-		return status, fmt.Errorf("%d pipelines, pull %s: the job is done and its status has no loss", pipelines, pull)
+		return status, fmt.Errorf("%d pipelines, pull %s: the job is done and its status has no loss", pipelines, s.pull)
 	}
 	if trained := status.SamplesSeen; trained != uint64(o.samples/o.batch*o.batch) {
-		return status, fmt.Errorf("%d pipelines, pull %s: trained on %d samples, expected %d", pipelines, pull, trained, o.samples)
+		return status, fmt.Errorf("%d pipelines, pull %s: trained on %d samples, expected %d", pipelines, s.pull, trained, o.samples)
 	}
 	fmt.Fprintf(os.Stderr, "%d pipelines, pull %s: loss %.4f -> %.4f on %d samples\n",
-		pipelines, pull, *status.InitialLoss, *status.EvalLoss, status.SamplesSeen)
+		pipelines, s.pull, *status.InitialLoss, *status.EvalLoss, status.SamplesSeen)
 	return status, nil
 }
