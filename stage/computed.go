@@ -142,12 +142,13 @@ func (c *Computed) allocateBoundaries() (err error) {
 		return nil
 	}
 	w := c.widths
-	if c.staged.input, err = c.alloc("the input boundary", w.input, w.in[0]); err != nil {
+	if c.staged.input, err = c.alloc("the input boundary", device.F32, w.in[0]); err != nil {
 		return err
 	}
-	if c.staged.output, err = c.alloc("the output boundary", w.output, w.out[len(w.out)-1]); err != nil {
+	if c.staged.output, err = c.alloc("the output boundary", device.F32, w.out[len(w.out)-1]); err != nil {
 		return err
 	}
+	c.staged.input, c.staged.output = layer.View(c.staged.input, w.input), layer.View(c.staged.output, w.output())
 	if c.last {
 		c.staged.targets, err = c.alloc("targets", device.I32, targets)
 	}

@@ -255,7 +255,7 @@ func TestMicroBatchesOutOfTurnAreErrors(t *testing.T) {
 		do   func() error
 		want string // "": succeeds
 	}{
-		{"a token outside the vocabulary", forward(0, stagetest.Int32Bytes(bad), targets), "token 11 at sample 1, position 1; the model's ids are 0 to 10"},
+		{"a token outside the vocabulary", forward(0, stagetest.Int32Bytes(bad), targets), "ids is 11 at sample 1, position 1; the model takes 0 to 10"},
 		{"a target outside the vocabulary", forward(0, ids, stagetest.Int32Bytes(bad)), "target 11 at index 7"},
 		{"a short input", forward(0, ids[:8], targets), "the input boundary buffer has 8 bytes, want 48"},
 		{"missing labels", forward(0, ids, nil), "the labels buffer has 0 bytes, want 48"},

@@ -29,7 +29,10 @@ type Config struct {
 	WeightSlots int
 	Optimizer   Optimizer
 	// Seed determines the initial parameters, together with their names and nothing else: not the split, not the device.
+	// With Pipeline, the step and a layer's name it determines what that layer drops out.
 	Seed uint64
+	// Pipeline is which one this is a stage of, 0-based: each drops out something else.
+	Pipeline int
 	// ForwardOnly leaves out gradients, optimizer state and slots: Evaluate is the only work. For generation.
 	ForwardOnly bool
 }
@@ -101,8 +104,8 @@ func (c Config) Shape() (Shape, error) {
 	tensors, _, length := place(c.layers())
 	s := Shape{
 		First: c.first(), Last: c.last(), Samples: c.Samples,
-		InputBytes:  w.in[0] * w.input.Bytes(),
-		OutputBytes: w.out[len(w.out)-1] * w.output.Bytes(),
+		InputBytes:  w.in[0] * device.F32.Bytes(),
+		OutputBytes: w.out[len(w.out)-1] * device.F32.Bytes(),
 		Parameters:  length,
 		PinnedBytes: w.pinned(c.last(), c.Device.Host()) * device.F32.Bytes(),
 

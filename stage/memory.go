@@ -7,12 +7,12 @@ import (
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
-// widths are the float32 that each layer of a stage needs for one micro-batch.
+// widths are the words that each layer of a stage needs for one micro-batch.
 type widths struct {
-	in                []int // elements of the input ports
-	out, saved, kept  []int
-	input, output     device.Type // of the stage's own boundaries
-	forward, backward float64     // FLOPs of the stage
+	in, out, saved, kept []int
+	ports                [][]layer.Port // out of each layer
+	input                []layer.Port   // into the stage
+	forward, backward    float64        // FLOPs of the stage
 }
 
 func measure(c Config) widths {
@@ -21,20 +21,22 @@ func measure(c Config) widths {
 	layers := c.layers()
 	for _, l := range layers {
 		in, out := l.Ports(s)
-		w.in = append(w.in, layer.Elements(in))
-		w.out = append(w.out, layer.Elements(out))
+		w.in = append(w.in, layer.Words(in))
+		w.out = append(w.out, layer.Words(out))
+		w.ports = append(w.ports, out)
 		w.saved = append(w.saved, l.Saved(c.Device, s))
 		w.kept = append(w.kept, l.Kept(s))
 		f, b := l.FLOPs(s)
 		w.forward, w.backward = w.forward+f, w.backward+b
 	}
-	in, _ := layers[0].Ports(s)
-	_, out := layers[len(layers)-1].Ports(s)
-	w.input, w.output = in[0].Type, out[0].Type
+	w.input, _ = layers[0].Ports(s)
 	return w
 }
 
-// pinned is the float32 of one slot: what each layer saves, and its output. The last layer's output leaves the stage, but
+// output is the ports out of the stage.
+func (w widths) output() []layer.Port { return w.ports[len(w.ports)-1] }
+
+// pinned is the words of one slot: what each layer saves, and its output. The last layer's output leaves the stage, but
 // on the last stage it is the logits, which the loss turns into their gradient in place.
 func (w widths) pinned(last, host bool) int {
 	n := 0
@@ -109,12 +111,11 @@ func (c *Computed) newSlot() (slot, error) {
 	for i := range n {
 		s.saved[i] = cut.take(w.saved[i])
 		if c.last || i < n-1 {
-			s.out[i] = cut.take(w.out[i])
+			s.out[i] = layer.View(cut.take(w.out[i]), w.ports[i])
 		}
 	}
 	if !c.host {
-		in := cut.take(w.in[0])
-		s.input = device.NewMem(in.Pointer(), in.Len(), w.input)
+		s.input = layer.View(cut.take(w.in[0]), w.input)
 	}
 	return s, nil
 }
@@ -142,7 +143,7 @@ func (c *Computed) newWhole() (gradients, error) {
 	for i := range n {
 		g.kept[i] = keep.Slice(0, w.kept[i])
 		if i < n-1 {
-			g.dout[i] = buffers[i%2].Slice(0, w.out[i])
+			g.dout[i] = layer.View(buffers[i%2].Slice(0, w.out[i]), w.ports[i])
 		}
 	}
 	return g, nil
@@ -168,7 +169,7 @@ func (c *Computed) newWeightSlot() (gradients, error) {
 	for i := range w.out {
 		g.kept[i] = cut.take(w.kept[i])
 		if !c.logits(i) {
-			g.dout[i] = cut.take(w.out[i])
+			g.dout[i] = layer.View(cut.take(w.out[i]), w.ports[i])
 		}
 	}
 	return g, nil
@@ -197,7 +198,7 @@ func (c *Computed) newEvaluation() (slot, error) {
 	s := slot{out: make([]device.Mem, n), saved: make([]device.Mem, n)}
 	for i := range n {
 		s.saved[i] = scratch.Slice(0, w.saved[i])
-		s.out[i] = buffers[i%2].Slice(0, w.out[i])
+		s.out[i] = layer.View(buffers[i%2].Slice(0, w.out[i]), w.ports[i])
 	}
 	return s, nil
 }

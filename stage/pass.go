@@ -32,9 +32,9 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	}
 	s.input = c.enter(s.input, input, c.widths.input)
 	if !c.last {
-		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output)
+		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output())
 	}
-	c.run(s, c.params, false)
+	c.run(s, c.params, c.pass(m))
 	if c.last {
 		c.addLoss(s, labels, m.Weight, valid)
 	} else if !c.host {
@@ -47,14 +47,21 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	return nil
 }
 
-// run is the forward pass of all layers.
-func (c *Computed) run(s *slot, params []device.Mem, evaluating bool) {
+// pass is what all layers' passes of a micro-batch have in common.
+func (c *Computed) pass(m Micro) layer.Pass {
+	return layer.Pass{
+		Device: c.dev, Size: c.config.size(), First: m.Index * c.config.Samples, Weight: m.Weight,
+		Key: layer.Mix(layer.Mix(layer.Mix(c.config.Seed)+uint64(c.config.Pipeline)) + m.Step),
+	}
+}
+
+// run is the forward pass of all layers; p is what their passes have in common.
+func (c *Computed) run(s *slot, params []device.Mem, p layer.Pass) {
 	in := s.input
 	for i, l := range c.layers {
-		l.Forward(layer.Pass{
-			Device: c.dev, Size: c.config.size(), Params: params[c.bounds[i]:c.bounds[i+1]],
-			In: in, Out: s.out[i], Saved: s.saved[i], Evaluating: evaluating,
-		})
+		p.Params = params[c.bounds[i]:c.bounds[i+1]]
+		p.In, p.Out, p.Saved = in, s.out[i], s.saved[i]
+		l.Forward(p)
 		in = s.out[i]
 	}
 }
@@ -62,7 +69,7 @@ func (c *Computed) run(s *slot, params []device.Mem, evaluating bool) {
 // addLoss turns the logits of a micro-batch into their gradient, in place, and adds its losses to the sum. Its mean
 // over the valid targets counts with the micro-batch's weight.
 func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
-	targets := c.enter(c.staged.targets, labels, device.I32)
+	targets := c.enter(c.staged.targets, labels, targetPort)
 	scale := float32(0)
 	if valid > 0 {
 		scale = weight / float32(valid)
@@ -144,11 +151,9 @@ func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 
 // backwardPass is what layer i's backward works on; din is the gradient of the stage's input.
 func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) layer.Pass {
-	p := layer.Pass{
-		Device: c.dev, Size: c.config.size(),
-		Params: c.params[c.bounds[i]:c.bounds[i+1]], Grads: c.grads[c.bounds[i]:c.bounds[i+1]],
-		In: s.input, Saved: s.saved[i], DOut: g.dout[i], DIn: din, Kept: g.kept[i],
-	}
+	p := c.pass(s.micro)
+	p.Params, p.Grads = c.params[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
+	p.In, p.Saved, p.DOut, p.DIn, p.Kept = s.input, s.saved[i], g.dout[i], din, g.kept[i]
 	if i > 0 {
 		p.In, p.DIn = s.out[i-1], g.dout[i-1]
 	}
@@ -162,13 +167,13 @@ func (c *Computed) outputGradient(s *slot, doutput []byte, own device.Mem, outla
 		return s.out[len(s.out)-1]
 	}
 	if c.host && !outlast {
-		return wrap(doutput, c.widths.output)
+		return wrap(doutput, c.widths.output())
 	}
 	c.dev.Upload(own, doutput)
 	return own
 }
 
-func (c *Computed) hasInputGradient() bool { return c.widths.input != device.I32 }
+func (c *Computed) hasInputGradient() bool { return layer.Differentiable(c.widths.input) }
 
 func (c *Computed) inputGradient(dinput []byte) device.Mem {
 	if !c.hasInputGradient() {
@@ -210,9 +215,11 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	defer func() { s.out[last] = own }()
 	s.input = c.enter(c.staged.input, input, c.widths.input)
 	if output != nil && c.host {
-		s.out[last] = wrap(output, c.widths.output)
+		s.out[last] = wrap(output, c.widths.output())
 	}
-	c.run(s, params, true)
+	p := c.pass(Micro{})
+	p.Evaluating = true
+	c.run(s, params, p)
 	if output != nil && !c.host {
 		c.dev.Download(output, s.out[last])
 	}
@@ -226,7 +233,7 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 }
 
 func (c *Computed) evaluationLoss(logits device.Mem, labels []byte) float64 {
-	targets := c.enter(c.staged.targets, labels, device.I32)
+	targets := c.enter(c.staged.targets, labels, targetPort)
 	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, device.Mem{}, logits, targets, 0)
 	c.dev.Download(device.FloatBytes(c.hostLosses), c.losses)
 	sum := 0.0
@@ -286,12 +293,9 @@ func (c *Computed) check(b boundary) error {
 // checkIDs refuses token ids and targets that the model does not have, before they index a table. It returns the number
 // of targets that are not ignored.
 func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
-	if c.first && c.widths.input == device.I32 {
-		for i, id := range int32s(input) {
-			if id < 0 || int(id) >= c.config.Model.Vocabulary() {
-				return 0, fmt.Errorf("token %d at sample %d, position %d; the model's ids are 0 to %d",
-					id, i/c.config.Sequence, i%c.config.Sequence, c.config.Model.Vocabulary()-1)
-			}
+	if c.first {
+		if err := c.checkInput(input); err != nil {
+			return 0, err
 		}
 	}
 	if !c.last {
@@ -309,19 +313,40 @@ func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
 	return valid, nil
 }
 
+// checkInput refuses values that an input port does not take.
+func (c *Computed) checkInput(input []byte) error {
+	ports := c.widths.input
+	words := wrap(input, ports)
+	for i, p := range ports {
+		if p.Limit == 0 {
+			continue
+		}
+		each := p.Elements / c.config.Samples
+		for j, id := range layer.Cut(words, ports, i).I32() {
+			if id < 0 || int(id) >= p.Limit {
+				return fmt.Errorf("%s is %d at sample %d, position %d; the model takes 0 to %d", p.Name, id, j/each, j%each, p.Limit-1)
+			}
+		}
+	}
+	return nil
+}
+
+// targetPort is how targets are stored.
+var targetPort = []layer.Port{{Name: "targets", Type: device.I32}}
+
 // enter brings a host buffer to the device: wrapped, or copied to own.
-func (c *Computed) enter(own device.Mem, b []byte, t device.Type) device.Mem {
+func (c *Computed) enter(own device.Mem, b []byte, ports []layer.Port) device.Mem {
 	if c.host {
-		return wrap(b, t)
+		return wrap(b, ports)
 	}
 	c.dev.Upload(own, b)
 	return own
 }
 
 // window is where the device writes what a host buffer is to receive.
-func (c *Computed) window(own device.Mem, b []byte, t device.Type) device.Mem {
+func (c *Computed) window(own device.Mem, b []byte, ports []layer.Port) device.Mem {
 	if c.host {
-		return wrap(b, t)
+		return wrap(b, ports)
 	}
 	return own
 }
@@ -334,8 +359,13 @@ func NewBoundary(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// wrap views a host buffer as memory of a device that shares the host's.
-func wrap(b []byte, t device.Type) device.Mem {
+// wrap views a host buffer as memory of a device that shares the host's: of the port's type when there is one port, else in
+// words.
+func wrap(b []byte, ports []layer.Port) device.Mem {
+	t := device.F32
+	if len(ports) == 1 {
+		t = ports[0].Type
+	}
 	return device.NewMem(unsafe.Pointer(unsafe.SliceData(b)), len(b)/t.Bytes(), t)
 }
 

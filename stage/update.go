@@ -55,7 +55,7 @@ func (c *Computed) SquaredNorm(sum float64) (float64, error) {
 	}
 	c.sumTies()
 	for i := range c.tensors {
-		if t := &c.tensors[i]; t.TiedTo == "" {
+		if t := &c.tensors[i]; t.TiedTo == "" && t.param.Running == 0 {
 			sum += c.dev.Dot(t.g, t.g)
 		}
 	}
@@ -82,6 +82,10 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 	o := c.config.Optimizer
 	for i := range c.tensors {
 		t := &c.tensors[i]
+		if t.param.Running > 0 {
+			c.advance(t, t.cut(d))
+			continue
+		}
 		decay := float32(0)
 		if t.param.Decay {
 			decay = float32(o.WeightDecay)
@@ -103,6 +107,17 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, err)
 	}
 	return nil
+}
+
+// advance moves a running statistic toward the batch's, p = p + Running (g - p), and adds the move to delta.
+func (c *Computed) advance(t *tensor, delta device.Mem) {
+	if !delta.Absent() {
+		c.dev.Axpy(delta, -1, t.p)
+	}
+	c.dev.Lerp(t.p, t.param.Running, t.g)
+	if !delta.Absent() {
+		c.dev.Axpy(delta, 1, t.p)
+	}
 }
 
 func correction(beta float64, step uint64) float32 {

@@ -163,13 +163,13 @@ func coresOf(d int, cpu job.CPU, cores []int) []int {
 	return cores[from:to]
 }
 
-// build makes stage s of one pipeline. Every pipeline starts with the same weights.
-func (h *host) build(s *hosted) (*stage.Computed, error) {
+// build makes stage s of a pipeline. Every pipeline starts with the same weights.
+func (h *host) build(s *hosted, pipeline int) (*stage.Computed, error) {
 	spec := h.assignment.Job
 	c, err := stage.New(stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.plan),
 		Samples: h.samples(), Sequence: h.sequence(), Slots: schedule.Pinned(h.plan)[s.index],
-		Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed,
+		Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
 	})
 	if err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func (t *trainer) stageConfig(ctx context.Context, h *host, s *hosted) (pipeline
 	spec := t.assignment.Job
 	c := pipeline.StageConfig{
 		Index: s.index,
-		Build: func(int) (stage.Stage, error) { return h.build(s) },
+		Build: func(p int) (stage.Stage, error) { return h.build(s, p) },
 		Source: func(p int) pipeline.Source {
 			return source{set: h.set, cursor: h.set.Cursor(p, int(spec.Pipelines), spec.Train.Batch), samples: h.samples()}
 		},

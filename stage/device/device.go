@@ -76,6 +76,14 @@ func (m Mem) Slice(from, n int) Mem {
 	return Mem{ptr: unsafe.Add(m.ptr, from*m.typ.Bytes()), n: n, typ: m.typ}
 }
 
+// As views the same memory as n elements of type t. It panics when they do not fit.
+func (m Mem) As(t Type, n int) Mem {
+	if n < 0 || n*t.Bytes() > m.Bytes() {
+		panic("device: view beyond the memory")
+	}
+	return Mem{ptr: m.ptr, n: n, typ: t}
+}
+
 // F32 views the elements as host memory. Only for devices whose memory is the host's (Device.Host() is true).
 func (m Mem) F32() []float32 {
 	if m.typ != F32 {

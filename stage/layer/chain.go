@@ -12,9 +12,10 @@ type Chain struct {
 	name   string
 	layers []Layer
 	params []Param
-	first  []int  // layers[i] has params[first[i]:first[i+1]]
-	width  []int  // layers[i] has an output of width[i] elements a row
-	reuse  []bool // the gradient of layers[i]'s input takes the place of the gradient of its output
+	first  []int         // layers[i] has params[first[i]:first[i+1]]
+	width  []int         // layers[i] has an output of width[i] elements a row
+	kind   []device.Type // of that output where products compute in BF16; else it is F32
+	reuse  []bool        // the gradient of layers[i]'s input takes the place of the gradient of its output
 }
 
 // NewChain makes a chain. Within it, one port of R rows leads from each layer to the next.
@@ -23,8 +24,8 @@ func NewChain(name string, layers ...Layer) *Chain {
 	for i, l := range layers {
 		c.first = append(c.first, len(c.params))
 		c.params = append(c.params, l.Params()...)
-		_, out := l.Ports(Size{B: 1, T: 1})
-		c.width = append(c.width, Elements(out))
+		_, out := l.Ports(Size{B: 1, T: 1, Compute: device.BF16})
+		c.width, c.kind = append(c.width, out[0].Elements), append(c.kind, out[0].Type)
 		_, inPlace := l.(interface{ backwardInPlace() })
 		// The gradient of the chain's own output belongs to the caller, and that of its input goes to DIn.
 		c.reuse[i] = inPlace && len(l.Params()) == 0 && i > 0 && i < len(layers)-1
@@ -52,11 +53,21 @@ func (c *Chain) Saved(d device.Device, s Size) int {
 	for i, l := range c.layers {
 		n += Padded(l.Saved(d, s))
 		if i < len(c.layers)-1 {
-			n += Padded(c.width[i] * s.Rows())
+			n += Padded(c.words(i, s))
 		}
 	}
 	return n
 }
+
+// between is the output of layers[i], or its gradient: its type and its elements.
+func (c *Chain) between(i int, s Size) (t device.Type, elements int) {
+	if s.Compute == device.BF16 {
+		t = c.kind[i]
+	}
+	return t, c.width[i] * s.Rows()
+}
+
+func (c *Chain) words(i int, s Size) int { return WordsOf(c.between(i, s)) }
 
 // Kept implements Layer.
 func (c *Chain) Kept(s Size) int {
@@ -64,7 +75,7 @@ func (c *Chain) Kept(s Size) int {
 	for i, l := range c.layers {
 		n += Padded(l.Kept(s))
 		if i > 0 && !c.reuse[i] {
-			n += Padded(c.width[i-1] * s.Rows())
+			n += Padded(c.words(i-1, s))
 		}
 	}
 	return n
@@ -88,7 +99,7 @@ func (c *Chain) Forward(p Pass) {
 		q.Params = p.Params[c.first[i]:c.first[i+1]]
 		q.In, q.Saved = in, saved.take(l.Saved(p.Device, p.Size))
 		if i < len(c.layers)-1 {
-			q.Out = saved.take(c.width[i] * p.Size.Rows())
+			q.Out = saved.takeAs(c.between(i, p.Size))
 		}
 		l.Forward(q)
 		in = q.Out
@@ -113,7 +124,7 @@ func (c *Chain) BackwardWeight(p Pass) {
 
 // walk is a position in a chain's memory, going backward over its layers.
 type walk struct {
-	saved, kept int // elements of Saved and Kept that belong to the layers not yet visited
+	saved, kept int // words of Saved and Kept that belong to the layers not yet visited
 	dout        device.Mem
 }
 
@@ -123,22 +134,24 @@ func (c *Chain) end(p Pass) walk {
 
 // step gives the pass of layer i and moves w before it. The layout is that of Forward and Kept, from the end.
 func (c *Chain) step(w *walk, p Pass, i int) Pass {
-	l, rows := c.layers[i], p.Size.Rows()
+	l := c.layers[i]
 	q := p
 	q.Params = p.Params[c.first[i]:c.first[i+1]]
 	if len(p.Grads) > 0 {
 		q.Grads = p.Grads[c.first[i]:c.first[i+1]]
 	}
 	if i < len(c.layers)-1 {
-		w.saved -= Padded(c.width[i] * rows) // the layer's output
+		w.saved -= Padded(c.words(i, p.Size)) // the layer's output
 	}
 	q.Saved = before(&w.saved, p.Saved, l.Saved(p.Device, p.Size))
 	q.DOut = w.dout
 	if i > 0 {
-		q.In = p.Saved.Slice(w.saved-Padded(c.width[i-1]*rows), c.width[i-1]*rows)
+		t, elements := c.between(i-1, p.Size)
+		words := WordsOf(t, elements)
+		q.In = p.Saved.Slice(w.saved-Padded(words), words).As(t, elements)
 		q.DIn = w.dout
 		if !c.reuse[i] {
-			q.DIn = before(&w.kept, p.Kept, c.width[i-1]*rows)
+			q.DIn = before(&w.kept, p.Kept, words).As(t, elements)
 		}
 	}
 	q.Kept = before(&w.kept, p.Kept, l.Kept(p.Size))
@@ -146,7 +159,7 @@ func (c *Chain) step(w *walk, p Pass, i int) Pass {
 	return q
 }
 
-// before cuts the n elements that end at *at, padding included, and moves *at to their start.
+// before cuts the n words that end at *at, padding included, and moves *at to their start.
 func before(at *int, m device.Mem, n int) device.Mem {
 	*at -= Padded(n)
 	return m.Slice(*at, n)

@@ -23,7 +23,7 @@ func (l Embedding) Params() []Param {
 
 // Ports implements Layer.
 func (l Embedding) Ports(s Size) (in, out []Port) {
-	return []Port{{Name: "ids", Type: device.I32, Elements: s.Rows()}}, row("y", s, l.Width)
+	return []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Vocabulary}}, row("y", s, l.Width)
 }
 
 // Saved implements Layer.

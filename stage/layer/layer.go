@@ -12,10 +12,17 @@
 // Shapes in comments: B samples, T positions, R = B*T rows, D width, H heads, F inner width, V vocabulary.
 package layer
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
 
 // Align is the multiple of elements, 64 bytes, at which every tensor begins that shares memory with others.
 const Align = 16
+
+// Memory is counted in words of 32 bits, whatever lies in it.
+const wordBytes = 4
 
 // Padded is n rounded up to a multiple of Align.
 func Padded(n int) int { return (n + Align - 1) / Align * Align }
@@ -23,7 +30,10 @@ func Padded(n int) int { return (n + Align - 1) / Align * Align }
 // Size is the shape of one micro-batch.
 type Size struct {
 	B int // samples
-	T int // positions of each
+	T int // positions of each; 1 where samples have none, as images
+	// Compute is the type in which products take their operands: F32, or BF16 with sums in F32. Layers hold in it what only
+	// products read or write; residual streams, norms, losses and reductions are F32 whatever it is.
+	Compute device.Type
 }
 
 // Rows is R = B*T.
@@ -40,6 +50,10 @@ type Param struct {
 	// TiedTo names the parameter of an earlier layer that this one is a copy of ("" if none): same shape, same initial
 	// value, and a gradient that is the sum over both.
 	TiedTo string
+	// Running, when above 0, makes this a statistic instead of a trainable tensor (batch norm's running mean): the forward
+	// adds Pass.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
+	// p = p + Running (sum - p). It has no part in norms, decay or optimizer state; the center averages it like a weight.
+	Running float32
 }
 
 // Len is the number of elements.
@@ -59,22 +73,59 @@ type Init struct {
 // Port is one tensor that crosses the boundary between two layers, for one micro-batch. Layers of a plain chain have
 // one port in and one out; skip edges and encoder outputs travel as further ports.
 type Port struct {
+	// Name says what the tensor is. The input ports of a model's first layer name what a data set must give: see package
+	// model.
 	Name     string
-	Type     device.Type // F32 or I32
+	Type     device.Type
 	Elements int
+	// Constant says that no gradient flows to the tensor: it is data, or made of data alone. I32 ports are constant always.
+	Constant bool
+	// Limit bounds the values of an I32 port of the model's input: 0..Limit-1. 0: any.
+	Limit int
 }
 
-// Elements is the length of the memory that holds all ports, one after the other, each padded to Align when there are
-// several.
-func Elements(ports []Port) int {
+// Differentiable reports whether a gradient flows to the port.
+func (p Port) Differentiable() bool { return !p.Constant && p.Type != device.I32 }
+
+// Differentiable reports whether a gradient flows to any of ports.
+func Differentiable(ports []Port) bool { return slices.ContainsFunc(ports, Port.Differentiable) }
+
+// Words is the length, in words of 32 bits, of the memory that holds all ports one after the other, each padded to Align
+// when there are several.
+func Words(ports []Port) int {
 	if len(ports) == 1 {
-		return ports[0].Elements
+		return WordsOf(ports[0].Type, ports[0].Elements)
 	}
 	n := 0
 	for _, p := range ports {
-		n += Padded(p.Elements)
+		n += Padded(WordsOf(p.Type, p.Elements))
 	}
 	return n
+}
+
+// WordsOf is the words that n elements of type t take.
+func WordsOf(t device.Type, n int) int { return (n*t.Bytes() + wordBytes - 1) / wordBytes }
+
+// View is memory of Words(ports) words as a Pass holds it: of the port's own type when there is one port; else in words,
+// to be taken apart by Cut.
+func View(words device.Mem, ports []Port) device.Mem {
+	if len(ports) == 1 {
+		return words.As(ports[0].Type, ports[0].Elements)
+	}
+	return words
+}
+
+// Cut is port i of m, the In, Out, DIn or DOut of a layer with these ports; absent when m is.
+func Cut(m device.Mem, ports []Port, i int) device.Mem {
+	if m.Absent() || len(ports) == 1 {
+		return m
+	}
+	at := 0
+	for _, p := range ports[:i] {
+		at += Padded(WordsOf(p.Type, p.Elements))
+	}
+	p := ports[i]
+	return m.Slice(at, WordsOf(p.Type, p.Elements)).As(p.Type, p.Elements)
 }
 
 // Pass is the memory that one pass of one layer works on. Fields that a method does not need are absent.
@@ -89,12 +140,23 @@ type Pass struct {
 	Out device.Mem
 	// Saved (Saved() elements) is written by the forward and read by both halves of the backward.
 	Saved device.Mem
-	// Evaluating says that no backward follows this forward; Saved may then be used as scratch.
+	// Evaluating says that no backward follows this forward; Saved may then be used as scratch. Nothing is dropped out, and
+	// running statistics are used instead of the micro-batch's own.
 	Evaluating bool
+	// Recomputing says that this forward repeats one of the same micro-batch, to fill Saved again: running statistics
+	// have been counted.
+	Recomputing bool
+	// Key is the source of whatever is random: a mixture of seed, pipeline and step. Layers add their own name (KeyOf).
+	Key uint64
+	// First is the index of the micro-batch's first sample in its batch, so that what is random does not depend on how a
+	// batch is cut into micro-batches.
+	First int
+	// Weight is the micro-batch's share of its batch; see Param.Running.
+	Weight float32
 	// DOut (like Out) is the gradient of the output; unchanged from BackwardInput to BackwardWeight.
 	DOut device.Mem
-	// DIn (like In) receives the gradient of the input; it is absent when all input ports are I32. It does not overlap
-	// DOut.
+	// DIn (like In) receives the gradient of the input; it is absent when no input port is differentiable. It does not
+	// overlap DOut.
 	DIn device.Mem
 	// Kept (Kept() elements) is written by BackwardInput and read by BackwardWeight.
 	Kept device.Mem
@@ -108,9 +170,9 @@ type Layer interface {
 	Params() []Param
 	// Ports lists the tensors that go in and come out, for a micro-batch of size s.
 	Ports(s Size) (in, out []Port)
-	// Saved is how many float32 the forward pins for the backward, besides its input.
+	// Saved is how many words the forward pins for the backward, besides its input.
 	Saved(d device.Device, s Size) int
-	// Kept is how many float32 BackwardInput leaves for BackwardWeight, besides the gradient of the output.
+	// Kept is how many words BackwardInput leaves for BackwardWeight, besides the gradient of the output.
 	Kept(s Size) int
 	// FLOPs counts the floating-point operations of the matrix products, for balancing stages before a profile exists.
 	FLOPs(s Size) (forward, backward float64)
@@ -120,6 +182,26 @@ type Layer interface {
 	BackwardInput(p Pass)
 	// BackwardWeight adds to Grads, after BackwardInput of the same micro-batch.
 	BackwardWeight(p Pass)
+}
+
+// KeyOf is the source of randomness of the layer with this name in a pass: the same on every split, in the forward, in the
+// backward and in a recomputed forward.
+func (p Pass) KeyOf(name string) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a (Fowler, Noll and Vo)
+	h := uint64(offset)
+	for _, b := range []byte(name) {
+		h = (h ^ uint64(b)) * prime
+	}
+	return Mix(p.Key ^ h)
+}
+
+// Mix maps a number to another without any visible relation, one to one: the finaliser of SplitMix64 (Steele, Lea and Flood
+// 2014, figure 15).
+func Mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }
 
 // row is the single (R,C) port of most layers.
@@ -138,3 +220,6 @@ func (c *cutter) take(n int) device.Mem {
 	c.at += Padded(n)
 	return m
 }
+
+// takeAs is take for n elements of type t.
+func (c *cutter) takeAs(t device.Type, n int) device.Mem { return c.take(WordsOf(t, n)).As(t, n) }

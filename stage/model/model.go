@@ -16,9 +16,33 @@ import (
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
+// Task says what the samples of a model are: the input ports of its first layer, by name, and what a target is. A data
+// set is read for a task.
+type Task string
+
+// The tasks. (B,T) ids are I32 ports, pixels are F32 and constant; a mask is 1 at a token and 0 at padding.
+const (
+	// Language: ids (B,T); the targets (B,T) are the ids one position on.
+	Language Task = "language"
+	// MaskedLanguage: ids, token_types, mask (B,T), some ids hidden; the targets (B,T) are those, -1 elsewhere.
+	MaskedLanguage Task = "masked-language"
+	// Classification: ids, token_types, mask (B,T) of a text or a pair of texts; the target (B) is its class.
+	Classification Task = "classification"
+	// Translation: ids, mask (B,T) of the source and decoder_ids (B,T) of what precedes each target; targets (B,T), -1
+	// beyond the end.
+	Translation Task = "translation"
+	// Images: pixels (B,C,H,W); the target (B) is the class.
+	Images Task = "images"
+)
+
+// Image is the shape of an image: channels, rows, columns.
+type Image struct{ Channels, Height, Width int }
+
 // Model is a built model: what to compute and how its parts are called. It is immutable and holds no weights.
 type Model struct {
 	Family string
+	Task   Task
+	Image  Image         // of the task Images
 	Layers []layer.Layer // the units in which it is split into stages
 	Loss   layer.Loss    // follows the last layer
 

@@ -91,10 +91,10 @@ func (g *gradientCheck) prepare(size layer.Size, input func(device.Mem)) error {
 		typ device.Type
 		n   int
 	}{
-		{&p.In, in[0].Type, layer.Elements(in)},
-		{&p.Out, device.F32, layer.Elements(out)},
+		{&p.In, in[0].Type, layer.Words(in)},
+		{&p.Out, device.F32, layer.Words(out)},
 		{&p.Saved, device.F32, g.layer.Saved(g.dev, size)},
-		{&p.DOut, device.F32, layer.Elements(out)},
+		{&p.DOut, device.F32, layer.Words(out)},
 		{&p.Kept, device.F32, g.layer.Kept(size)},
 		{&g.apart, device.F32, g.layer.Kept(size)},
 	} {
@@ -109,7 +109,7 @@ func (g *gradientCheck) prepare(size layer.Size, input func(device.Mem)) error {
 	}
 	g.fill(p.DOut, 0, 1)
 	if in[0].Type == device.F32 {
-		if err := g.alloc(&p.DIn, device.F32, layer.Elements(in)); err != nil {
+		if err := g.alloc(&p.DIn, device.F32, layer.Words(in)); err != nil {
 			return err
 		}
 		g.tensors = append(g.tensors, checkedTensor{name: "input", value: p.In, grad: p.DIn, written: true})
