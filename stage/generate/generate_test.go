@@ -112,7 +112,7 @@ func TestRunRefusesBadInput(t *testing.T) {
 	for want, change := range map[string]func(c *generate.Config){
 		"needs a Device, a Model and Weights": func(c *generate.Config) { c.Model = nil },
 		"the prompt is empty":                 func(c *generate.Config) { c.Prompt = nil },
-		"ids is 7 at sample 0, position 1":     func(c *generate.Config) { c.Prompt = []int32{1, 7} },
+		"ids is 7 at sample 0, position 1":    func(c *generate.Config) { c.Prompt = []int32{1, 7} },
 		"0 tokens; at least 1":                func(c *generate.Config) { c.Tokens = 0 },
 		"temperature is NaN":                  func(c *generate.Config) { c.Temperature = math.NaN() },
 		"top-k is -1":                         func(c *generate.Config) { c.TopK = -1 },
