@@ -36,8 +36,7 @@ const (
 type Config struct {
 	// Pull is the order of dilution and center update. Default PullOld, the one that waits for nobody.
 	Pull Pull
-	// Alpha is how far a pipeline moves toward the center in a round, 0 < Alpha <= 1. 0 means the default 1/Pipelines: with
-	// PullElastic the center then moves by beta = N alpha = 1 times its distance to the pipelines' mean: onto it.
+	// Alpha is how far a pipeline moves toward the center in a round, 0 < Alpha <= 1. 0 means DefaultAlpha(Pipelines).
 	Alpha float64
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
 	Tau int
@@ -45,13 +44,17 @@ type Config struct {
 	Pipelines int
 }
 
+// DefaultAlpha is 1/N, and 1/4 for fewer than four pipelines: a stronger pull toward a center that is a round old costs
+// quality at high learning rates, where 1/4 costs none at low ones (docs/decisions/0010-weaker-pull-by-default.md).
+func DefaultAlpha(pipelines int) float64 { return 1 / float64(max(pipelines, 4)) }
+
 // withDefaults fills what is unset.
 func (c Config) withDefaults() Config {
 	if c.Pull == "" {
 		c.Pull = PullOld
 	}
 	if c.Alpha == 0 && c.Pipelines > 0 {
-		c.Alpha = 1 / float64(c.Pipelines)
+		c.Alpha = DefaultAlpha(c.Pipelines)
 	}
 	if c.Tau == 0 {
 		c.Tau = 1
@@ -79,7 +82,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("averaging.pull is %q: one of new, old, elastic", string(c.Pull))
 	}
 	if !(c.Alpha >= 0 && c.Alpha <= 1) { // also refuses NaN
-		return fmt.Errorf("averaging.alpha is %v: between 0 and 1 (0 for the default, 1/pipelines)", c.Alpha)
+		return fmt.Errorf("averaging.alpha is %v: between 0 and 1 (0 for the default)", c.Alpha)
 	}
 	if limit := 2 / float64(c.Pipelines+1); c.Pull == PullElastic && c.Pipelines > 1 && c.Alpha > limit {
 		return fmt.Errorf("averaging.alpha is %v: with pull: elastic and %d pipelines at most 2/(%d+1) = %.4g, "+

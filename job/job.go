@@ -139,7 +139,8 @@ type Averaging struct {
 	// slowest pipeline; `old` toward the center as it was before, without a wait; `elastic` as in EASGD, where the center
 	// is pulled toward the pipelines by the same amount.
 	Pull string `yaml:"pull" default:"old" rule:"oneof=new|old|elastic"`
-	// How far a pipeline is pulled toward the center in a round: 1 makes them equal. 0: 1/pipelines.
+	// How far a pipeline is pulled toward the center in a round: 1 makes them equal. 0:
+	// 1/pipelines, and 0.25 for fewer than four.
 	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
 	// Batches between rounds; a divisor of train.steps.
 	Tau int `yaml:"tau" default:"1" rule:"min=1 max=1e9"`

@@ -19,12 +19,6 @@ type options struct {
 	samples, batch int
 }
 
-// side is how two pipelines are averaged; alpha 0 is the default, 1/pipelines.
-type side struct {
-	pull  string
-	alpha float64
-}
-
 func main() {
 	samples := flag.Int("samples", 8192, "samples that each side trains on")
 	batch := flag.Int("batch", 16, "samples in a step of all pipelines together")
@@ -35,13 +29,13 @@ func main() {
 
 // measure trains plainly and with each pull, on the same samples in the same number of steps.
 func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
-	plain, err := train(ctx, daemon, o, 1, side{"old", 0})
+	plain, err := train(ctx, daemon, o, 1, "old")
 	if err != nil {
 		return err
 	}
 	var figures []report.Figure
-	for _, s := range []side{{"old", 0}, {"old", 0.2}, {"new", 0.2}, {"elastic", 0.2}} {
-		averaged, err := train(ctx, daemon, o, 2, s)
+	for _, pull := range []string{"old", "new", "elastic"} {
+		averaged, err := train(ctx, daemon, o, 2, pull)
 		if err != nil {
 			return err
 		}
@@ -58,24 +52,24 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 	return report.Report(os.Stdout, os.Stderr, figures...)
 }
 
-// train runs one job to its end. With N pipelines each takes an N-th of a step's samples.
-func train(ctx context.Context, d *rig.Daemon, o options, pipelines int, s side) (api.JobStatus, error) {
+// train runs one job to its end, with the default alpha. With N pipelines each takes an N-th of a step's samples.
+func train(ctx context.Context, d *rig.Daemon, o options, pipelines int, pull string) (api.JobStatus, error) {
 	status, err := d.Run(ctx, o.File, []string{
 		fmt.Sprintf("stages=%d", pipelines), fmt.Sprintf("pipelines=%d", pipelines), fmt.Sprintf("devices.cpu.count=%d", pipelines),
-		"devices.cpu.threads=1", "schedule=afp", "averaging.pull=" + s.pull, fmt.Sprintf("averaging.alpha=%g", s.alpha), fmt.Sprintf("train.batch=%d", o.batch/pipelines),
+		"devices.cpu.threads=1", "schedule=afp", "averaging.pull=" + pull, "averaging.alpha=0", fmt.Sprintf("train.batch=%d", o.batch/pipelines),
 		"micro_batches=2", fmt.Sprintf("train.steps=%d", o.samples/o.batch), "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=256",
 	}, nil)
 	if err != nil {
-		return status, fmt.Errorf("%d pipelines, pull %s: %w", pipelines, s.pull, err)
+		return status, fmt.Errorf("%d pipelines, pull %s: %w", pipelines, pull, err)
 	}
 	if status.EvalLoss == nil || status.InitialLoss == nil {
-		return status, fmt.Errorf("%d pipelines, pull %s: the job is done and its status has no loss", pipelines, s.pull)
+		return status, fmt.Errorf("%d pipelines, pull %s: the job is done and its status has no loss", pipelines, pull)
 	}
 	if trained := status.SamplesSeen; trained != uint64(o.samples/o.batch*o.batch) {
-		return status, fmt.Errorf("%d pipelines, pull %s: trained on %d samples, expected %d", pipelines, s.pull, trained, o.samples)
+		return status, fmt.Errorf("%d pipelines, pull %s: trained on %d samples, expected %d", pipelines, pull, trained, o.samples)
 	}
 	fmt.Fprintf(os.Stderr, "%d pipelines, pull %s: loss %.4f -> %.4f on %d samples\n",
-		pipelines, s.pull, *status.InitialLoss, *status.EvalLoss, status.SamplesSeen)
+		pipelines, pull, *status.InitialLoss, *status.EvalLoss, status.SamplesSeen)
 	return status, nil
 }

@@ -168,6 +168,9 @@ func (a *admission) checkCounts() {
 	}
 	a.job.Stages, a.job.Pipelines, a.job.MicroBatches = job.Count(counts.Stages), job.Count(counts.Pipelines), job.Count(counts.MicroBatches)
 	a.job.Devices.CPU.Count, a.job.Devices.CPU.Threads = job.Count(counts.Devices), job.Count(counts.Threads)
+	if a.job.Averaging.Alpha == 0 {
+		a.job.Averaging.Alpha = elastic.DefaultAlpha(counts.Pipelines)
+	}
 	a.spec.Why = append(a.spec.Why, why)
 	a.checkPlan(counts)
 	if need := counts.Stages * counts.Threads; need > a.cores {

@@ -52,14 +52,10 @@ func (s *spec) plan() (schedule.Plan, string, error) {
 // cores is how many the job computes on: a device for each stage.
 func (s *spec) cores() int { return int(s.Job.Stages) * int(s.Job.Devices.CPU.Threads) }
 
-// averaging describes the averaging method for people: "elastic pull=old alpha=0.5 tau=1".
+// averaging describes the averaging method for people: "elastic pull=old alpha=0.25 tau=1".
 func (s *spec) averaging() string {
 	a := s.Job.Averaging
-	alpha := a.Alpha
-	if alpha == 0 {
-		alpha = 1 / float64(s.Job.Pipelines)
-	}
-	return strings.Join([]string{a.Method, "pull=" + a.Pull, fmt.Sprintf("alpha=%.3g", alpha), fmt.Sprintf("tau=%d", a.Tau)}, " ")
+	return strings.Join([]string{a.Method, "pull=" + a.Pull, fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("tau=%d", a.Tau)}, " ")
 }
 
 // placement is where a generation of a job runs; the replicated state carries it.
