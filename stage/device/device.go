@@ -242,4 +242,6 @@ type Device interface {
 	AdamStep(p, g, m, v, delta Mem, a Adam)
 	// SGDStep updates p and, when Momentum is not 0, the momentum buffer m (exact on every device). delta as in AdamStep.
 	SGDStep(p, g, m, delta Mem, s SGD)
+
+	Random
 }

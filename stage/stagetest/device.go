@@ -33,6 +33,7 @@ func Device(t *testing.T, open func() device.Device) {
 		{"embedding", embedding},
 		{"attention", attention},
 		{"attention is causal", causality},
+		{"dropout", dropout},
 		{"cross-entropy", crossEntropy},
 		{"cross-entropy shows what is not finite", poison},
 		{"optimizers", optimizers},

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "transformer.h"
+
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF  // Clang fuses even in strict ISO mode, GCC does not
 #endif
@@ -61,6 +63,8 @@ struct kernels {
     size_t (*attention_scratch)(size_t t, size_t s, int backward);
     void (*attention)(const struct head *h, float *scratch);
     void (*attention_backward)(const struct head *h, float *scratch);
+
+    struct transformer_kernels transformer;
 };
 
 extern const struct kernels avg_kernels_avx512, avg_kernels_avx2, avg_kernels_sse2;

@@ -219,6 +219,7 @@ static void sgd(float *p, const float *g, float *m, float *delta, size_t n, stru
 }
 
 #include "attention_body.h"
+#include "transformer_body.h"
 
 const struct kernels TABLE = {
     .name = TABLE_NAME,
@@ -240,4 +241,5 @@ const struct kernels TABLE = {
     .attention_scratch = attention_scratch,
     .attention = attention,
     .attention_backward = attention_backward,
+    .transformer = TRANSFORMER_KERNELS,
 };
