@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -128,7 +129,7 @@ func TestEvaluationMeasuresTheCenterOfItsRound(t *testing.T) {
 				for _, round := range []uint64{0, 3, 6, 7} {
 					s := (&run{schedule: "afp", stages: stages, pipelines: pipelines, micros: 3, rounds: round, clip: 0.05}).sequential(t)
 					want := evaluateCenters(t, s, 5, round)
-					if got, ok := r.evals[round]; !ok || got != want {
+					if got, ok := r.evals[round]; !ok || !reflect.DeepEqual(got, want) {
 						t.Errorf("evaluation of round %d: %+v, want %+v", round, got, want)
 					}
 				}
@@ -150,16 +151,14 @@ func evaluateCenters(t *testing.T, s *sequential, micros int, round uint64) Eval
 		}
 		for k, f := range s.fakes[0] {
 			out := make([]byte, 4*width)
-			loss, targets, err := f.Evaluate(s.centers[k], input, labels, out)
+			score, err := f.Evaluate(s.centers[k], input, labels, out)
 			if err != nil {
 				t.Fatal(err)
 			}
-			e.Loss += loss
-			e.Targets += targets
+			e.Score.Add(score)
 			input = out
 		}
 	}
-	e.Loss /= float64(e.Targets)
 	return e
 }
 
@@ -178,7 +177,7 @@ func TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks(t *testing.T) {
 			r.compare(t, r.sequential(t))
 			for round := range uint64(9) {
 				r.rounds = round
-				if got, want := r.evals[round], evaluateCenters(t, r.sequential(t), 30, round); got != want {
+				if got, want := r.evals[round], evaluateCenters(t, r.sequential(t), 30, round); !reflect.DeepEqual(got, want) {
 					t.Errorf("N=%d, pull %s, round %d: %+v, want %+v", pipelines, pull, round, got, want)
 				}
 			}

@@ -229,7 +229,9 @@ func (w wide) Shape() stage.Shape {
 
 func (wide) Forward(stage.Micro, []byte, []byte, []byte) error                  { return nil }
 func (wide) Backward(stage.Micro, stage.Part, []byte, []byte) error             { return nil }
-func (wide) Evaluate(flat.Vector, []byte, []byte, []byte) (float64, int, error) { return 0, 1, nil }
+func (wide) Evaluate(flat.Vector, []byte, []byte, []byte) (stage.Score, error) {
+	return stage.Score{Targets: 1}, nil
+}
 
 // nothing is a Source that leaves buffers as they are.
 type nothing struct{}

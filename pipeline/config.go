@@ -114,11 +114,10 @@ type StepReport struct {
 	LearningRate float32
 }
 
-// Evaluation is the center's loss on held-out data.
+// Evaluation is how the center does on held-out data.
 type Evaluation struct {
-	Round   uint64
-	Loss    float64 // mean, nats per target
-	Targets int
+	Round uint64
+	Score stage.Score // over all micro-batches
 }
 
 // Validate reports the first setting that no group can run with.

@@ -66,26 +66,24 @@ func (v *evaluator) run(ctx context.Context) error {
 func (v *evaluator) evaluate(ctx context.Context, round uint64) error {
 	result := Evaluation{Round: round}
 	for micro := range v.config.Evaluation.MicroBatches {
-		loss, targets, err := v.forward(ctx, round, micro)
+		score, err := v.forward(ctx, round, micro)
 		if err != nil {
 			return fmt.Errorf("micro-batch %d: %w", micro, err)
 		}
-		result.Loss += loss
-		result.Targets += targets
+		result.Score.Add(score)
 	}
 	if v.last() && v.config.Events.OnEvaluated != nil {
-		result.Loss /= float64(max(result.Targets, 1))
 		v.config.Events.OnEvaluated(result)
 	}
 	return nil
 }
 
 // forward passes one micro-batch through this stage.
-func (v *evaluator) forward(ctx context.Context, round uint64, micro int) (loss float64, targets int, err error) {
+func (v *evaluator) forward(ctx context.Context, round uint64, micro int) (score stage.Score, err error) {
 	shape := v.stage.Shape()
 	input, labels, err := v.load(ctx, round, micro, shape)
 	if err != nil {
-		return 0, 0, err
+		return score, err
 	}
 	defer input.Release()
 	var out wire.Frame
@@ -93,14 +91,14 @@ func (v *evaluator) forward(ctx context.Context, round uint64, micro int) (loss 
 		out = v.down.NewFrame(v.header(wire.Evaluation, v.index, v.index+1, round, micro), shape.OutputBytes)
 	}
 	err = v.executor.Do(ctx, v.event(trace.Evaluate, round*v.config.tau(), micro), func() (err error) {
-		loss, targets, err = v.stage.Evaluate(v.vector, input.Payload, labels, out.Payload)
+		score, err = v.stage.Evaluate(v.vector, input.Payload, labels, out.Payload)
 		return err
 	})
 	if err != nil || v.last() {
 		out.Release()
-		return loss, targets, err
+		return score, err
 	}
-	return 0, 0, v.down.Send(ctx, out)
+	return score, v.down.Send(ctx, out)
 }
 
 // load gets a micro-batch's input from the stage before or from the source, and its labels on the last stage.

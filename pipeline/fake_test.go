@@ -194,11 +194,11 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 
 func (f *fake) ZeroGradients() { f.grads.Zero(); f.loss = 0 }
 
-func (f *fake) Evaluate(parameters flat.Vector, input, labels, output []byte) (float64, int, error) {
+func (f *fake) Evaluate(parameters flat.Vector, input, labels, output []byte) (stage.Score, error) {
 	leave, err := f.enter("evaluate", stage.Micro{})
 	defer leave()
 	if err != nil {
-		return 0, 0, err
+		return stage.Score{}, err
 	}
 	p := f.params
 	if parameters != nil {
@@ -207,13 +207,19 @@ func (f *fake) Evaluate(parameters flat.Vector, input, labels, output []byte) (f
 	out := mix(p, decode(input), 0)
 	if !f.last() {
 		encode(output, out)
-		return 0, 0, nil
+		return stage.Score{}, nil
 	}
-	loss := 0.0
+	score := stage.Score{Targets: width, Predicted: width, Classes: make([]stage.ClassCount, 2)}
 	for i, l := range decode(labels) {
-		loss += math.Abs(float64(out[i] - l))
+		score.Loss += math.Abs(float64(out[i] - l))
+		class := &score.Classes[i%2]
+		class.Targets++
+		if out[i] > l {
+			score.Correct++
+			class.Correct++
+		}
 	}
-	return loss, width, nil
+	return score, nil
 }
 
 func (f *fake) Parameters() flat.Vector         { return f.params }

@@ -260,7 +260,7 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 		center.Copy(s.fakes[0][k].params)
 		return
 	}
-	alpha := float32(1 / float64(r.pipelines))
+	alpha := float32(elastic.DefaultAlpha(r.pipelines))
 	old := slices.Clone(center)
 	sum := flat.NewHost(len(center))
 	for p := range r.pipelines {

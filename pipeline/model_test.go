@@ -86,7 +86,7 @@ func trainModel(t *testing.T, stages, pipelines int, name string) (numbers []flo
 		}
 	}
 	for _, e := range evals {
-		numbers = append(numbers, e.Loss, float64(e.Round))
+		numbers = append(numbers, e.Score.MeanLoss(), float64(e.Round))
 	}
 	return numbers
 }

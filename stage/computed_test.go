@@ -170,7 +170,7 @@ func steadyState(t *testing.T, dev device.Device) {
 		}
 		_, e1 := s.SquaredNorm(0)
 		_, e2 := s.Loss()
-		_, _, e3 := s.Evaluate(delta, input, labels, logits)
+		_, e3 := s.Evaluate(delta, input, labels, logits)
 		err = errors.Join(err, e1, e2, e3, s.Step(stage.Hyper{Step: step, LearningRate: 1e-3, GradScale: 1}, delta))
 		step++
 	})
@@ -220,20 +220,20 @@ func TestEvaluateDisturbsNothing(t *testing.T) {
 // evaluateBoth evaluates with the stage's own parameters and with others, which must give the losses that belong to them.
 func evaluateBoth(t *testing.T, s *stage.Computed, other flat.Vector, ids, targets []byte) {
 	t.Helper()
-	own, n, err := s.Evaluate(nil, ids, targets, nil)
-	if err != nil || n != 12 {
-		t.Fatalf("evaluate: %d targets, error %v", n, err)
+	own, err := s.Evaluate(nil, ids, targets, nil)
+	if err != nil || own.Targets != 12 {
+		t.Fatalf("evaluate: %d targets, error %v", own.Targets, err)
 	}
-	scaled, _, err := s.Evaluate(other, ids, targets, nil)
+	scaled, err := s.Evaluate(other, ids, targets, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _, err := s.Evaluate(s.Parameters(), ids, targets, nil)
+	again, err := s.Evaluate(s.Parameters(), ids, targets, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if own != again || own == scaled {
-		t.Errorf("losses: %v with the stage's own parameters, %v with the same given, %v with others", own, again, scaled)
+	if own.Loss != again.Loss || own.Loss == scaled.Loss {
+		t.Errorf("losses: %v with the stage's own parameters, %v with the same given, %v with others", own.Loss, again.Loss, scaled.Loss)
 	}
 }
 

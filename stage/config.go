@@ -27,7 +27,9 @@ type Config struct {
 	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans
 	// that run backward passes whole: the gradients that wait for Weight take memory of their own.
 	WeightSlots int
-	Optimizer   Optimizer
+	// Recompute says what is computed again in the backward instead of being pinned; empty: nothing.
+	Recompute Recompute
+	Optimizer Optimizer
 	// Seed determines the initial parameters, together with their names and nothing else: not the split, not the device.
 	// With Pipeline, the step and a layer's name it determines what that layer drops out.
 	Seed uint64
@@ -51,6 +53,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.ForwardOnly {
 		c.Slots, c.WeightSlots = 0, 0
+	}
+	if c.Recompute == "" || c.ForwardOnly {
+		c.Recompute = RecomputeNone
 	}
 	c.Optimizer = c.Optimizer.withDefaults()
 	return c
@@ -76,6 +81,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%s: %d slots for pinned micro-batches; at least 1 is needed", c.what(), c.Slots)
 	case c.WeightSlots < 0 || c.WeightSlots > c.Slots:
 		return fmt.Errorf("%s: %d weight slots; 0 to %d (slots) are possible", c.what(), c.WeightSlots, c.Slots)
+	}
+	if err := c.Recompute.validate(); err != nil {
+		return fmt.Errorf("%s: %w", c.what(), err)
 	}
 	if err := c.Optimizer.Validate(); err != nil {
 		return fmt.Errorf("%s: %w", c.what(), err)
@@ -107,9 +115,12 @@ func (c Config) Shape() (Shape, error) {
 		InputBytes:  w.in[0] * device.F32.Bytes(),
 		OutputBytes: w.out[len(w.out)-1] * device.F32.Bytes(),
 		Parameters:  length,
-		PinnedBytes: w.pinned(c.last(), c.Device.Host()) * device.F32.Bytes(),
+		PinnedBytes: w.pinned(c) * device.F32.Bytes(),
 
 		ForwardFLOPs: w.forward, BackwardFLOPs: w.backward,
+	}
+	if c.Recompute.any() {
+		s.BackwardFLOPs += w.forward
 	}
 	if c.last() {
 		s.LabelBytes = c.Model.Loss.Targets(c.size()) * device.I32.Bytes()

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -36,18 +37,24 @@ func measure(c Config) widths {
 // output is the ports out of the stage.
 func (w widths) output() []layer.Port { return w.ports[len(w.ports)-1] }
 
-// pinned is the words of one slot: what each layer saves, and its output. The last layer's output leaves the stage, but
-// on the last stage it is the logits, which the loss turns into their gradient in place.
-func (w widths) pinned(last, host bool) int {
+// pinned is the words of one slot: what each layer saves, and its output, unless they are computed again. The last layer's
+// output leaves the stage, but on the last stage it is the logits, which the loss turns into their gradient in place. A
+// device that does not see the host's memory has a copy of the input and of the targets.
+func (w widths) pinned(c Config) int {
 	n := 0
 	for i := range w.out {
-		n += layer.Padded(w.saved[i])
-		if last || i < len(w.out)-1 {
+		if !c.Recompute.any() {
+			n += layer.Padded(w.saved[i])
+		}
+		if c.Recompute.pinsOutput(i, len(w.out), c.last()) {
 			n += layer.Padded(w.out[i])
 		}
 	}
-	if !host {
+	if !c.Device.Host() {
 		n += layer.Padded(w.in[0])
+		if c.last() {
+			n += layer.Padded(c.Model.Loss.Targets(c.size()))
+		}
 	}
 	return n
 }
@@ -57,9 +64,11 @@ type slot struct {
 	micro  Micro
 	state  slotState
 	weight *gradients   // between Input and Weight
-	input  device.Mem   // wraps the caller's buffer when the device shares the host's memory
-	out    []device.Mem // by layer
-	saved  []device.Mem // by layer
+	// input and targets wrap the caller's buffers when the device shares the host's memory.
+	input, targets device.Mem
+	scale          float32      // of the loss
+	out            []device.Mem // by layer; the evaluation's where it is computed again
+	saved          []device.Mem // by layer; likewise
 }
 
 type slotState uint8
@@ -75,6 +84,7 @@ const (
 type gradients struct {
 	busy       bool
 	dout, kept []device.Mem
+	again      again
 }
 
 // cutter takes consecutive aligned runs off a memory.
@@ -102,20 +112,27 @@ func (c *Computed) alloc(what string, t device.Type, n int) (device.Mem, error) 
 func (c *Computed) newSlot() (slot, error) {
 	w := c.widths
 	n := len(w.out)
-	m, err := c.alloc("a slot for a micro-batch", device.F32, w.pinned(c.last, c.host))
+	m, err := c.alloc("a slot for a micro-batch", device.F32, w.pinned(c.config))
 	if err != nil {
 		return slot{}, err
 	}
 	cut := cutter{mem: m}
-	s := slot{out: make([]device.Mem, n), saved: make([]device.Mem, n)}
+	s := slot{out: slices.Clone(c.evaluation.out), saved: slices.Clone(c.evaluation.saved)}
 	for i := range n {
-		s.saved[i] = cut.take(w.saved[i])
-		if c.last || i < n-1 {
+		if !c.config.Recompute.any() {
+			s.saved[i] = cut.take(w.saved[i])
+		}
+		if c.config.Recompute.pinsOutput(i, n, c.last) {
 			s.out[i] = layer.View(cut.take(w.out[i]), w.ports[i])
 		}
 	}
-	if !c.host {
-		s.input = layer.View(cut.take(w.in[0]), w.input)
+	if c.host {
+		return s, nil
+	}
+	s.input = layer.View(cut.take(w.in[0]), w.input)
+	if c.last {
+		targets := c.config.Model.Loss.Targets(c.config.size())
+		s.targets = cut.take(targets).As(device.I32, targets)
 	}
 	return s, nil
 }
@@ -132,14 +149,15 @@ func (c *Computed) newWhole() (gradients, error) {
 			pair[i%2] = max(pair[i%2], w.out[i])
 		}
 	}
-	m, err := c.alloc("backward passes", device.F32, layer.Padded(kept)+layer.Padded(pair[0])+layer.Padded(pair[1]))
+	m, err := c.alloc("backward passes", device.F32,
+		layer.Padded(kept)+layer.Padded(pair[0])+layer.Padded(pair[1])+c.againWords(false))
 	if err != nil {
 		return gradients{}, err
 	}
 	cut := cutter{mem: m}
 	keep := cut.take(kept)
 	buffers := [2]device.Mem{cut.take(pair[0]), cut.take(pair[1])}
-	g := gradients{dout: make([]device.Mem, n), kept: make([]device.Mem, n)}
+	g := gradients{dout: make([]device.Mem, n), kept: make([]device.Mem, n), again: c.cutAgain(&cut, false)}
 	for i := range n {
 		g.kept[i] = keep.Slice(0, w.kept[i])
 		if i < n-1 {
@@ -153,7 +171,7 @@ func (c *Computed) newWhole() (gradients, error) {
 // last stage's dout of its last layer lies in the slot, in place of the logits.
 func (c *Computed) newWeightSlot() (gradients, error) {
 	w := c.widths
-	total := 0
+	total := c.againWords(true)
 	for i := range w.out {
 		total += layer.Padded(w.kept[i])
 		if !c.logits(i) {
@@ -165,7 +183,9 @@ func (c *Computed) newWeightSlot() (gradients, error) {
 		return gradients{}, err
 	}
 	cut := cutter{mem: m}
-	g := gradients{dout: make([]device.Mem, len(w.out)), kept: make([]device.Mem, len(w.out))}
+	g := gradients{
+		dout: make([]device.Mem, len(w.out)), kept: make([]device.Mem, len(w.out)), again: c.cutAgain(&cut, true),
+	}
 	for i := range w.out {
 		g.kept[i] = cut.take(w.kept[i])
 		if !c.logits(i) {

@@ -69,15 +69,18 @@ func (c *Computed) run(s *slot, params []device.Mem, p layer.Pass) {
 // addLoss turns the logits of a micro-batch into their gradient, in place, and adds its losses to the sum. Its mean
 // over the valid targets counts with the micro-batch's weight.
 func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
-	targets := c.enter(c.staged.targets, labels, targetPort)
-	scale := float32(0)
+	s.targets, s.scale = c.enter(s.targets, labels, targetPort), 0
 	if valid > 0 {
-		scale = weight / float32(valid)
+		s.scale = weight / float32(valid)
 		c.lossWeight += float64(weight)
 	}
 	logits := s.out[len(s.out)-1]
-	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, logits, logits, targets, scale)
-	c.dev.Axpy(c.lossSum, scale, c.losses)
+	gradient := logits
+	if c.config.Recompute.any() {
+		gradient = device.Mem{} // its memory is not the slot's
+	}
+	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, gradient, logits, s.targets, s.scale)
+	c.dev.Axpy(c.lossSum, s.scale, c.losses)
 }
 
 // Backward implements Stage.
@@ -122,9 +125,11 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 
 func (c *Computed) backwardWhole(s *slot, doutput, dinput []byte) {
 	g := &c.whole
-	g.dout[len(g.dout)-1] = c.outputGradient(s, doutput, c.staged.output, false)
+	c.repeatStage(s, g.again)
+	g.dout[len(g.dout)-1] = c.outputGradient(s, g, doutput, c.staged.output, false)
 	din := c.inputGradient(dinput)
 	for i, l := range slices.Backward(c.layers) {
+		c.repeatLayer(s, g.again, i)
 		p := c.backwardPass(s, g, i, din)
 		l.BackwardInput(p)
 		l.BackwardWeight(p)
@@ -139,9 +144,11 @@ func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 			len(c.weightSlots))
 	}
 	last := len(g.dout) - 1
-	g.dout[last] = c.outputGradient(s, doutput, g.dout[last], true)
+	c.repeatStage(s, g.again)
+	g.dout[last] = c.outputGradient(s, g, doutput, g.dout[last], true)
 	din := c.inputGradient(dinput)
 	for i, l := range slices.Backward(c.layers) {
+		c.repeatLayer(s, g.again, i)
 		l.BackwardInput(c.backwardPass(s, g, i, din))
 	}
 	c.leave(din, dinput)
@@ -153,18 +160,18 @@ func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) layer.Pass {
 	p := c.pass(s.micro)
 	p.Params, p.Grads = c.params[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
-	p.In, p.Saved, p.DOut, p.DIn, p.Kept = s.input, s.saved[i], g.dout[i], din, g.kept[i]
+	p.In, p.Saved, p.DOut, p.DIn, p.Kept = s.input, g.again.savedOf(s, i), g.dout[i], din, g.kept[i]
 	if i > 0 {
-		p.In, p.DIn = s.out[i-1], g.dout[i-1]
+		p.In, p.DIn = g.again.output(s, i-1), g.dout[i-1]
 	}
 	return p
 }
 
-// outputGradient is the gradient of the stage's output: on the last stage what the loss left in the slot; else doutput,
-// in own's memory where it must outlast the call or the device does not see the host's memory.
-func (c *Computed) outputGradient(s *slot, doutput []byte, own device.Mem, outlast bool) device.Mem {
+// outputGradient is the gradient of the stage's output: on the last stage what the loss leaves in place of the logits;
+// else doutput, in own's memory where it must outlast the call or the device does not see the host's memory.
+func (c *Computed) outputGradient(s *slot, g *gradients, doutput []byte, own device.Mem, outlast bool) device.Mem {
 	if c.last {
-		return s.out[len(s.out)-1]
+		return g.again.output(s, len(s.out)-1)
 	}
 	if c.host && !outlast {
 		return wrap(doutput, c.widths.output())
@@ -191,7 +198,7 @@ func (c *Computed) leave(din device.Mem, dinput []byte) {
 
 // Evaluate implements Stage. The parameters must be the stage's own or from NewVector, of a stage of the same layers on
 // the same device. It runs between any two passes of a batch without disturbing them.
-func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte) (loss float64, targets int, err error) {
+func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte) (Score, error) {
 	shape := boundary{input: len(input), labels: -1, output: -1}
 	if c.last && labels != nil {
 		shape.labels = len(labels)
@@ -199,16 +206,17 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	if !c.last || output != nil {
 		shape.output = len(output)
 	}
+	fail := func(err error) (Score, error) { return Score{}, fmt.Errorf("%s: evaluate: %w", c.config.what(), err) }
 	if err := c.check(shape); err != nil {
-		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+		return fail(err)
 	}
-	targets, err = c.checkIDs(input, labels)
+	targets, err := c.checkIDs(input, labels)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+		return fail(err)
 	}
 	params, err := c.paramsOf(parameters)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+		return fail(err)
 	}
 	s, last := &c.evaluation, len(c.layers)-1
 	own := s.out[last]
@@ -223,24 +231,14 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	if output != nil && !c.host {
 		c.dev.Download(output, s.out[last])
 	}
+	score := Score{Targets: targets}
 	if shape.labels >= 0 {
-		loss = c.evaluationLoss(s.out[last], labels)
+		c.score(&score, s.out[last], labels)
 	}
 	if err := c.dev.Synchronize(); err != nil {
-		return 0, 0, fmt.Errorf("%s: evaluate: %w", c.config.what(), err)
+		return fail(err)
 	}
-	return loss, targets, nil
-}
-
-func (c *Computed) evaluationLoss(logits device.Mem, labels []byte) float64 {
-	targets := c.enter(c.staged.targets, labels, targetPort)
-	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, device.Mem{}, logits, targets, 0)
-	c.dev.Download(device.FloatBytes(c.hostLosses), c.losses)
-	sum := 0.0
-	for _, l := range c.hostLosses {
-		sum += float64(l)
-	}
-	return sum
+	return score, nil
 }
 
 // paramsOf finds the tensors in a vector of parameters.

@@ -32,9 +32,9 @@ type Shape struct {
 	LabelBytes     int // targets, on the last stage; else 0
 	Parameters     int // float32 in the flat parameter vector
 	StateVectors   int // flat vectors of optimizer state, each of Parameters float32
-	PinnedBytes    int // what one micro-batch pins between its forward and its backward
+	PinnedBytes    int // what one micro-batch pins between its forward and its backward, boundary buffers aside
 	ForwardFLOPs   float64
-	BackwardFLOPs  float64
+	BackwardFLOPs  float64 // with the forward that is computed again
 	ParameterNames []string // the tensors in the flat vector, in order, for messages
 }
 
@@ -56,8 +56,8 @@ type Tie struct {
 // or a flat vector, so a stage may as well run in another process.
 //
 // All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are owned by the
-// caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order. A forward's input buffer must stay
-// unchanged until the micro-batch's backward has returned (Weight, when split). Up to `slots` micro-batches may be pinned
+// caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order. A forward's input and labels must
+// stay unchanged until the micro-batch's backward has returned (Weight, when split). Up to `slots` micro-batches may be pinned
 // at once (Config); one more is an error, not a wait.
 type Stage interface {
 	Shape() Shape
@@ -77,9 +77,9 @@ type Stage interface {
 	Step(h Hyper, delta flat.Vector) error
 	ZeroGradients()
 	// Evaluate runs a forward pass with other parameters (the center's, or a snapshot of it; nil for the stage's own),
-	// pinning nothing. On the last stage it returns the sum of the losses and the number of targets when labels is not nil, and
-	// writes the logits when output is not nil.
-	Evaluate(parameters flat.Vector, input, labels, output []byte) (loss float64, targets int, err error)
+	// pinning nothing. On the last stage it returns what labels, unless nil, say of the predictions, and writes the logits
+	// when output is not nil.
+	Evaluate(parameters flat.Vector, input, labels, output []byte) (Score, error)
 
 	Parameters() flat.Vector
 	Gradients() flat.Vector

@@ -181,9 +181,9 @@ func TestIgnoredTargetsDoNotCount(t *testing.T) {
 		none[i] = 0xff // -1
 	}
 	s := single(t, nil)
-	want, n, err := s.Evaluate(nil, ids, one, nil)
-	if err != nil || n != 1 {
-		t.Fatalf("evaluate: %d targets, error %v", n, err)
+	want, err := s.Evaluate(nil, ids, one, nil)
+	if err != nil || want.Targets != 1 {
+		t.Fatalf("evaluate: %d targets, error %v", want.Targets, err)
 	}
 	if err := errors.Join(
 		s.Forward(stage.Micro{Index: 0, Weight: 0.5}, ids, one, nil),
@@ -191,8 +191,8 @@ func TestIgnoredTargetsDoNotCount(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	if loss, err := s.Loss(); err != nil || math.Abs(loss-want) > 1e-6*want {
-		t.Errorf("the mean loss is %v (%v), want %v, that of the one target", loss, err, want)
+	if loss, err := s.Loss(); err != nil || math.Abs(loss-want.Loss) > 1e-6*want.Loss {
+		t.Errorf("the mean loss is %v (%v), want %v, that of the one target", loss, err, want.Loss)
 	}
 }
 
@@ -209,6 +209,7 @@ func TestConfigValidate(t *testing.T) {
 		"samples of 7 positions; the model takes 1 to 6": func(c *stage.Config) { c.Sequence = 7 },
 		"0 slots for pinned micro-batches":               func(c *stage.Config) { c.Slots = 0 },
 		"2 weight slots; 0 to 1":                         func(c *stage.Config) { c.WeightSlots = 2 },
+		`stage 0 of 1: recompute is "all"; it is one of none, block, full`: func(c *stage.Config) { c.Recompute = "all" },
 		`stage 0 of 1: optimizer name: "x"`:              func(c *stage.Config) { c.Optimizer.Name = "x" },
 	} {
 		c := valid
@@ -224,12 +225,12 @@ func TestForwardOnlyEvaluatesAndRefusesToTrain(t *testing.T) {
 	b := batch(2, 6, 1)
 	ids, targets := stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets)
 	s, whole := single(t, func(c *stage.Config) { c.ForwardOnly = true }), single(t, nil)
-	found, _, err := s.Evaluate(nil, ids, targets, nil)
+	found, err := s.Evaluate(nil, ids, targets, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, _, err := whole.Evaluate(nil, ids, targets, nil)
-	if err != nil || found != want {
+	want, err := whole.Evaluate(nil, ids, targets, nil)
+	if err != nil || found.Loss != want.Loss {
 		t.Errorf("evaluation loss %v, want %v (%v)", found, want, err)
 	}
 	if s.Gradients() != nil || len(s.State()) != 0 || s.Shape().StateVectors != 0 {
@@ -246,7 +247,7 @@ func TestForwardOnlyEvaluatesAndRefusesToTrain(t *testing.T) {
 func TestVectorsOfOtherDevicesAreRefused(t *testing.T) {
 	b := batch(2, 6, 1)
 	s, other := single(t, nil), single(t, nil)
-	_, _, err := s.Evaluate(other.Parameters(), stagetest.Int32Bytes(b.IDs), nil, nil)
+	_, err := s.Evaluate(other.Parameters(), stagetest.Int32Bytes(b.IDs), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "NewVector") {
 		t.Errorf("parameters of another device: error %v", err)
 	}

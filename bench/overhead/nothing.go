@@ -30,7 +30,9 @@ func (nothing) Loss() (float64, error)                                          
 func (nothing) SquaredNorm(sum float64) (float64, error)                           { return sum, nil }
 func (nothing) Step(stage.Hyper, flat.Vector) error                                { return nil }
 func (nothing) ZeroGradients()                                                     {}
-func (nothing) Evaluate(flat.Vector, []byte, []byte, []byte) (float64, int, error) { return 0, 0, nil }
+func (nothing) Evaluate(flat.Vector, []byte, []byte, []byte) (stage.Score, error) {
+	return stage.Score{}, nil
+}
 
 func (n nothing) Parameters() flat.Vector { return n.vector }
 

@@ -104,9 +104,10 @@ func (p *progress) round(stage int, round uint64) {
 func (p *progress) evaluated(e pipeline.Evaluation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.eval, p.evalRound = &e.Loss, e.Round
+	loss := e.Score.MeanLoss()
+	p.eval, p.evalRound = &loss, e.Round
 	if e.Round == 0 {
-		p.initial = &e.Loss
+		p.initial = &loss
 	}
 }
 

@@ -148,8 +148,9 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		Trace:   trace.Listener{OnEvent: t.progress.span},
 		OnEvaluated: func(e pipeline.Evaluation) {
 			t.progress.evaluated(e)
-			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &e.Loss})
-			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", e.Loss), zap.Int("targets", e.Targets))
+			loss := e.Score.MeanLoss()
+			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &loss})
+			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", loss), zap.Int("targets", e.Score.Targets))
 		},
 		OnSnapshot: func(s *pipeline.Snapshot) { t.persist(ctx, h, s) },
 		OnFinished: func(round uint64) {
@@ -182,7 +183,7 @@ func (t *trainer) describe(h *host) {
 		t.events.append(control.Event{Kind: control.Note, Generation: t.assignment.Generation, Text: note})
 		t.log.Info(note)
 	}
-	t.log.Info("opened", zap.Stringer("data", h.set.Identity()), zap.Uint64("samples_in_epoch", h.set.Windows()),
+	t.log.Info("opened", zap.Stringer("data", h.set.Identity()), zap.Uint64("samples_in_epoch", h.set.Samples()),
 		zap.Int("weights", h.model.Weights()))
 }
 

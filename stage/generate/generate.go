@@ -75,7 +75,7 @@ func Run(ctx context.Context, c Config, emit func(token int32) error) (err error
 		}
 		// Attention is causal, so what lies behind the last token does not matter.
 		n := copy(ids, device.IntBytes(tokens[max(0, len(tokens)-window):])) / 4
-		if _, _, err := s.Evaluate(nil, ids, nil, logits); err != nil {
+		if _, err := s.Evaluate(nil, ids, nil, logits); err != nil {
 			return fmt.Errorf("generate: %w", err)
 		}
 		copy(device.FloatBytes(row), logits[(n-1)*4*len(row):])

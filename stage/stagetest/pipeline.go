@@ -22,7 +22,8 @@ type PipelineConfig struct {
 	Optimizer stage.Optimizer
 	Seed      uint64
 	// Halves runs backward passes in halves: Input of all micro-batches, then Weight of all.
-	Halves bool
+	Halves    bool
+	Recompute stage.Recompute
 }
 
 // Pipeline drives the stages of one pipeline on one goroutine in plain order: all forwards, then all backwards in the
@@ -63,7 +64,7 @@ func NewPipeline(t testing.TB, c PipelineConfig) *Pipeline {
 	for k, r := range ranges {
 		s, err := stage.New(stage.Config{
 			Device: c.Device, Model: c.Model, Range: r, Index: k, Count: c.Stages, Samples: c.Samples, Sequence: c.Sequence,
-			Slots: c.Micros, WeightSlots: weightSlots, Optimizer: c.Optimizer, Seed: c.Seed,
+			Slots: c.Micros, WeightSlots: weightSlots, Recompute: c.Recompute, Optimizer: c.Optimizer, Seed: c.Seed,
 		})
 		if err != nil {
 			t.Fatal(err)
