@@ -28,12 +28,12 @@ func trainsAgain(s api.JobStatus) bool { return s.State == api.Running && s.Gene
 func TestJobTrainsCommitsAndEnds(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
-	id := d.Submit(t, nodetest.Job(t, d.Dir, "good", 45))
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "good", 445) // long enough for a commit on the way, however slow this machine is)
 	s := d.Until(t, id, "ends", ended)
-	if s.State != api.Done || s.CommittedRound != 45 || s.Step != 45 || s.Generation != 1 {
-		t.Errorf("state %s (%s), round %d, step %d, generation %d; want done, 45, 45, 1", s.State, s.Reason, s.CommittedRound, s.Step, s.Generation)
+	if s.State != api.Done || s.CommittedRound != 445 || s.Step != 445 || s.Generation != 1 {
+		t.Errorf("state %s (%s), round %d, step %d, generation %d; want done, 445, 445, 1", s.State, s.Reason, s.CommittedRound, s.Step, s.Generation)
 	}
-	if s.EvalLoss == nil || *s.EvalLoss != nodetest.Loss(45) || s.InitialLoss == nil || *s.InitialLoss != nodetest.Loss(0) {
+	if s.EvalLoss == nil || *s.EvalLoss != nodetest.Loss(445) || s.InitialLoss == nil || *s.InitialLoss != nodetest.Loss(0) {
 		t.Errorf("losses %v and %v are not the worker's", s.InitialLoss, s.EvalLoss)
 	}
 	nodetest.Eventually(t, "the worker is gone", func() bool {
