@@ -28,7 +28,7 @@ func BenchmarkFill(b *testing.B) {
 	c := s.Cursor(0, 2, 16)
 	inputs, targets := make([]int32, 16*128), make([]int32, 16*128)
 	for b.Loop() {
-		if err := s.Fill(c, 0, 16, inputs, targets); err != nil {
+		if err := s.Fill(c, 0, 16, Batch{Tokens: inputs, Targets: targets}); err != nil {
 			b.Fatal(err)
 		}
 		c = c.Next()

@@ -13,12 +13,12 @@ import (
 
 // memory is a set without files: n windows whose first token, and the next three, tell which one it is.
 func memory(n, sequence int) *Set {
-	s := &Set{seed: 5, sequence: sequence, train: make([]byte, n*sequence+1)}
+	text := make([]byte, n*sequence+1)
 	for w := range n {
-		copy(s.train[w*sequence:], []byte{byte(w), byte(w >> 8), byte(w >> 16), 1})
+		copy(text[w*sequence:], []byte{byte(w), byte(w >> 8), byte(w >> 16), 1})
 	}
-	s.held = s.train
-	return s
+	all := ofBytes(text, sequence)
+	return &Set{task: Language, seed: 5, sequence: sequence, train: all, held: all}
 }
 
 // windowOf tells which window inputs hold.
@@ -42,7 +42,7 @@ func TestEachEpochCoversEveryWindowOnce(t *testing.T) {
 				for i := range pipelines {
 					c := s.Cursor(i, pipelines, batch)
 					for range steps {
-						if err := s.Fill(c, 0, batch, inputs, nil); err != nil {
+						if err := s.Fill(c, 0, batch, Batch{Tokens: inputs}); err != nil {
 							t.Fatal(err)
 						}
 						for j := range batch {
@@ -90,7 +90,7 @@ func TestAResumeEqualsAnUninterruptedRun(t *testing.T) {
 		buffer := make([]int32, 2*portion*16)
 		for range to - from {
 			for at := 0; at < batch; at += portion {
-				if err := s.Fill(cursor, at, portion, buffer[:portion*16], buffer[portion*16:]); err != nil {
+				if err := s.Fill(cursor, at, portion, Batch{Tokens: buffer[:portion*16], Targets: buffer[portion*16:]}); err != nil {
 					t.Fatal(err)
 				}
 				for k := range portion {
@@ -166,9 +166,9 @@ func TestReshardRefuses(t *testing.T) {
 // TestTargetsAreTheNextTokens, across the border of windows too.
 func TestTargetsAreTheNextTokens(t *testing.T) {
 	text := []byte("abcdefghijklm")
-	s := &Set{sequence: 4, train: text, held: text}
+	s := &Set{task: Language, sequence: 4, held: ofBytes(text, 4)}
 	inputs, targets := make([]int32, 3*4), make([]int32, 3*4)
-	if err := s.FillEvaluation(99, 0, 3, inputs, targets); err != nil {
+	if err := s.FillEvaluation(99, 0, 3, Batch{Tokens: inputs, Targets: targets}); err != nil {
 		t.Fatal(err)
 	}
 	if got := show(inputs, 4) + " -> " + show(targets, 4); got != "abcd efgh ijkl -> bcde fghi jklm" {
@@ -185,11 +185,11 @@ func TestEvaluationIsFixedAndSpread(t *testing.T) {
 			t.Fatalf("%d samples, want %d", count, want)
 		}
 		inputs, one := make([]int32, count*4), make([]int32, 4)
-		if err := s.FillEvaluation(n, 0, count, inputs, nil); err != nil {
+		if err := s.FillEvaluation(n, 0, count, Batch{Tokens: inputs}); err != nil {
 			t.Fatal(err)
 		}
 		for j := range count {
-			if err := s.FillEvaluation(n, j, 1, one, nil); err != nil {
+			if err := s.FillEvaluation(n, j, 1, Batch{Tokens: one}); err != nil {
 				t.Fatal(err)
 			}
 			w := windowOf(inputs[j*4:])
@@ -223,15 +223,15 @@ func TestFillRefuses(t *testing.T) {
 		"past end":   {good, 1, 3, room, room, "3 samples from 1 on; the batch has 3"},
 		"far past":   {good, 0, 1 << 62, room, room, "the batch has 3"},
 		"before":     {good, -1, 1, room, room, "the batch has 3"},
-		"short":      {good, 0, 3, room[1:], room, "inputs have room for 11 tokens"},
-		"long":       {good, 0, 2, nil, room, "targets have room for 12 tokens"},
+		"short":      {good, 0, 3, room[1:], room, "tokens have room for 11 values"},
+		"long":       {good, 0, 2, nil, room, "targets have room for 12 values"},
 	} {
-		err := s.Fill(c.cursor, c.first, c.count, c.inputs, c.targets)
+		err := s.Fill(c.cursor, c.first, c.count, Batch{Tokens: c.inputs, Targets: c.targets})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want ...%s...", name, err, c.want)
 		}
 	}
-	if err := s.FillEvaluation(4, 2, 3, room, nil); err == nil || !strings.Contains(err.Error(), "evaluation has 4") {
+	if err := s.FillEvaluation(4, 2, 3, Batch{Tokens: room}); err == nil || !strings.Contains(err.Error(), "evaluation has 4") {
 		t.Errorf("evaluation: error %v", err)
 	}
 }
@@ -241,7 +241,7 @@ func TestFillAllocatesNothing(t *testing.T) {
 	c := s.Cursor(0, 2, 16)
 	inputs, targets := make([]int32, 16*8), make([]int32, 16*8)
 	if n := testing.AllocsPerRun(100, func() {
-		if err := s.Fill(c, 0, 16, inputs, targets); err != nil {
+		if err := s.Fill(c, 0, 16, Batch{Tokens: inputs, Targets: targets}); err != nil {
 			t.Fatal(err)
 		}
 		c = c.Next()
@@ -278,13 +278,13 @@ func TestOrderNeverChanges(t *testing.T) {
 			}
 			s := open(t, Config{Files: []string{corpus(t, files)}, Sequence: 6, Holdout: 0.2, Seed: uint64(seed)})
 			var b strings.Builder
-			fmt.Fprintf(&b, "%v\ntrain %q\nheld  %q\n", s.Identity(), s.train, s.held)
+			fmt.Fprintf(&b, "%v\ntrain %q\nheld  %q\n", s.Identity(), textOf(s.train), textOf(s.held))
 			inputs := make([]int32, batch*6)
 			for step := range steps {
 				for i := range pipelines {
 					c := s.Cursor(i, pipelines, batch)
 					c.Step = uint64(step)
-					if err := s.Fill(c, 0, batch, inputs, nil); err != nil {
+					if err := s.Fill(c, 0, batch, Batch{Tokens: inputs}); err != nil {
 						t.Fatal(err)
 					}
 					fmt.Fprintf(&b, "step %d pipeline %d: %s\n", step, i, show(inputs, 6))

@@ -16,10 +16,12 @@ import (
 
 // Set is an open corpus. Its methods only read it, so any number of goroutines may call them.
 type Set struct {
+	task     Task
 	seed     uint64
-	sequence int
-	train    []byte // files, each followed by a separator
-	held     []byte
+	sequence int // T
+	image    Image
+	train    samples
+	held     samples
 	identity Identity
 	notes    []string
 }
@@ -49,7 +51,7 @@ func (i Identity) String() string {
 type Summary struct {
 	Files, HeldOutFiles int    // a file that is cut counts in both
 	Bytes               int64  // of all files
-	Windows             uint64 // samples in an epoch
+	Samples             uint64 // in an epoch
 	HeldOut             uint64 // samples kept for evaluation
 	Notes               []string
 }
@@ -64,7 +66,7 @@ func Check(ctx context.Context, c Config) (Summary, error) {
 	}
 	s := Summary{
 		Files: len(l.Files), HeldOutFiles: len(held), Notes: l.Skipped.Notes(),
-		Windows: windows(room(train), c.Sequence), HeldOut: windows(room(held), c.Sequence),
+		Samples: countWindows(room(train), c.Sequence), HeldOut: countWindows(room(held), c.Sequence),
 	}
 	for _, f := range l.Files {
 		s.Bytes += f.Bytes
@@ -80,19 +82,20 @@ func Open(ctx context.Context, c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{seed: c.Seed, sequence: c.Sequence, notes: l.Skipped.Notes()}
-	s.train, s.held = make([]byte, room(train)), make([]byte, room(held))
+	s := &Set{task: Language, seed: c.Seed, sequence: c.Sequence, notes: l.Skipped.Notes()}
+	trainText, heldText := make([]byte, room(train)), make([]byte, room(held))
 	slots := make([][][]byte, len(l.Files))
 	for _, part := range []struct {
 		pieces []piece
 		text   []byte
-	}{{train, s.train}, {held, s.held}} {
+	}{{train, trainText}, {held, heldText}} {
 		rest := part.text // separators are what a new slice holds
 		for _, p := range part.pieces {
 			slots[p.file] = append(slots[p.file], rest[:p.size])
 			rest = rest[p.tokens():]
 		}
 	}
+	s.train, s.held = ofBytes(trainText, c.Sequence), ofBytes(heldText, c.Sequence)
 	s.identity, err = read(ctx, l.Files, slots)
 	if err != nil {
 		return nil, err
@@ -125,8 +128,10 @@ func room(pieces []piece) int64 {
 	return n
 }
 
-// windows is how many samples n tokens make.
-func windows(n int64, sequence int) uint64 { return uint64(n-1) / uint64(sequence) }
+// ofBytes makes windows of text whose tokens are its bytes.
+func ofBytes(text []byte, sequence int) windows {
+	return windows{stream: newStream([]run{{raw: text, width: 1}}), sequence: sequence, vocabulary: Vocabulary}
+}
 
 // readers bounds the files open at once: reading is system calls and hashing, so more than the cores do not help.
 const readers = 8

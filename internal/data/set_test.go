@@ -52,12 +52,15 @@ func open(t *testing.T, c Config) *Set {
 	return s
 }
 
+// textOf is the text that windows of bytes lie in.
+func textOf(s samples) []byte { return s.(windows).runs[0].raw }
+
 // TestTheTextIsTheFilesInOrder: what is held is every file once, in order of names, with a separator after each.
 func TestTheTextIsTheFilesInOrder(t *testing.T) {
 	files := numbered(40, 50)
 	s := open(t, Config{Files: []string{corpus(t, files)}, Sequence: 8, Holdout: 0.2})
 	seen := map[string]bool{}
-	for part, text := range map[string][]byte{"train": s.train, "held": s.held} {
+	for part, text := range map[string][]byte{"train": textOf(s.train), "held": textOf(s.held)} {
 		if text[len(text)-1] != Separator {
 			t.Fatalf("%s does not end with a separator", part)
 		}
@@ -135,7 +138,7 @@ func TestHoldoutFollowsNames(t *testing.T) {
 	files := numbered(60, 40)
 	a := open(t, Config{Files: []string{corpus(t, files)}, Sequence: 8, Holdout: 0.1, Seed: 1})
 	b := open(t, Config{Files: []string{corpus(t, files) + "/**/*.txt"}, Sequence: 8, Holdout: 0.1, Seed: 2})
-	if !bytes.Equal(a.held, b.held) || !bytes.Equal(a.train, b.train) {
+	if !bytes.Equal(textOf(a.held), textOf(b.held)) || !bytes.Equal(textOf(a.train), textOf(b.train)) {
 		t.Error("the parts differ")
 	}
 	if err := a.Identity().Same(b.Identity()); err != nil {
@@ -226,8 +229,8 @@ func TestOpenRefuses(t *testing.T) {
 func TestTheLongestSequenceThatIsNamedFits(t *testing.T) {
 	dir := corpus(t, map[string]string{"corpus.txt": strings.Repeat("text ", 100)})
 	s := open(t, Config{Files: []string{dir}, Sequence: 249})
-	if s.Windows() != 1 || s.HeldOut() != 1 {
-		t.Errorf("%d windows to train on and %d held out", s.Windows(), s.HeldOut())
+	if s.Samples() != 1 || s.HeldOut() != 1 {
+		t.Errorf("%d windows to train on and %d held out", s.Samples(), s.HeldOut())
 	}
 }
 
@@ -255,10 +258,10 @@ func TestTheStandardLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, c)
-	if s.Windows() != sum.Windows || s.HeldOut() != sum.HeldOut || s.Identity().Bytes != sum.Bytes || s.Identity().Files != sum.Files {
-		t.Errorf("Check foretold %+v; open has %d and %d windows of %v", sum, s.Windows(), s.HeldOut(), s.Identity())
+	if s.Samples() != sum.Samples || s.HeldOut() != sum.HeldOut || s.Identity().Bytes != sum.Bytes || s.Identity().Files != sum.Files {
+		t.Errorf("Check foretold %+v; open has %d and %d windows of %v", sum, s.Samples(), s.HeldOut(), s.Identity())
 	}
-	if !bytes.Contains(s.train, []byte("package fmt")) {
+	if !bytes.Contains(textOf(s.train), []byte("package fmt")) {
 		t.Error("no package clause in the text")
 	}
 }

@@ -18,7 +18,7 @@ type source struct {
 func (s source) Fill(step uint64, micro int, input, labels []byte) error {
 	cursor := s.cursor
 	cursor.Step = step
-	return s.set.Fill(cursor, micro*s.samples, s.samples, int32s(input), int32s(labels))
+	return s.set.Fill(cursor, micro*s.samples, s.samples, data.Batch{Tokens: int32s(input), Targets: int32s(labels)})
 }
 
 // evaluation feeds the evaluator with held-out samples, in micro-batches. The last may repeat samples of the one before it, so that
@@ -54,7 +54,7 @@ func (e evaluation) Fill(_ uint64, micro int, input, labels []byte) error {
 		}
 		return v[:count*length]
 	}
-	if err := e.set.FillEvaluation(e.total, first, count, part(ids), part(goals)); err != nil {
+	if err := e.set.FillEvaluation(e.total, first, count, data.Batch{Tokens: part(ids), Targets: part(goals)}); err != nil {
 		return err
 	}
 	for i := count * length; i < len(ids); i++ {
