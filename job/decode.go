@@ -202,6 +202,10 @@ func (d *decoder) duration(n *node, v reflect.Value, f field) {
 }
 
 func (d *decoder) list(n *node, v reflect.Value, f field) {
+	if f.rule.each && n.kind == text {
+		v.Set(reflect.ValueOf([]string{n.scalar}))
+		return
+	}
 	if n.kind != list {
 		near := ""
 		if f.rule.maxItems == 0 && (n.kind == text || n.kind == integer || n.kind == float) {

@@ -151,6 +151,9 @@ func (g *generator) value(f field) object {
 		if f.rule.maxItems > 0 {
 			out.set("maxItems", f.rule.maxItems)
 		}
+		if f.rule.each {
+			out = object{"anyOf": []object{element(f.kind.Elem().Kind(), f.rule), out}}
+		}
 	default:
 		out = element(f.kind.Kind(), f.rule)
 	}

@@ -14,6 +14,7 @@ const Version = 1
 //	above, below        exclusive bounds
 //	items=2, items=1+   how many entries a list has
 //	oneof=a|b           the allowed words
+//	each                of a list: an entry for each stage, or a word alone that stands for all of them
 //	path                a path: ~ and ${NAME} are expanded
 type Job struct {
 	// The version of this file's format.
@@ -40,6 +41,14 @@ type Job struct {
 	// The order of forward and backward work on the stages, by name: afp (advance forward propagation), 1f1b or gpipe.
 	// `avgpipectl plan show` draws them.
 	Schedule string `yaml:"schedule" default:"afp"`
+	// The type that matrix products compute in: f32, or bf16 with sums in f32, which is faster where the processor has it.
+	// Weights, optimizer state, losses, norms and averages are f32 either way.
+	Precision string `yaml:"precision" default:"f32" rule:"oneof=f32|bf16"`
+	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing
+	// (none), what is inside of each layer, of which the input is kept (block), or everything, with only the stage's
+	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage: the first
+	// ones hold the most micro-batches.
+	Recompute []string `yaml:"recompute" default:"none" rule:"oneof=none|block|full items=1+ each"`
 	// How the pipelines share what they learn.
 	Averaging Averaging `yaml:"averaging"`
 	// How rounds of the center become durable.

@@ -13,7 +13,7 @@ import (
 
 // rule is what the tags of a field say.
 type rule struct {
-	required, path         bool
+	required, path, each   bool
 	min, max, above, below float64 // NaN when there is no such bound
 	minItems, maxItems     int     // of a list; maxItems 0: no bound
 	oneof                  []string
@@ -55,6 +55,8 @@ func ruleOf(f reflect.StructField) rule {
 			r.required = true
 		case "path":
 			r.path = true
+		case "each":
+			r.each = true
 		case "min":
 			r.min = bound(f, value)
 		case "max":
@@ -158,6 +160,9 @@ func (f field) wantsText() string {
 }
 
 func (f field) wantsList() string {
+	if f.rule.each {
+		return oneOf(f.rule.oneof) + ", or a list with one of them for each stage"
+	}
 	things := "numbers" + f.rule.interval()
 	if f.kind.Elem().Kind() == reflect.String {
 		things = "text"

@@ -66,7 +66,7 @@ func document(n *node) any {
 }
 
 // beyond tells the problems that are about several fields at once, which the schema does not say, from those about one.
-var beyond = regexp.MustCompile("does not divide|not a whole number of rounds|more than the|is read by|looks ahead|is not set|starts a variable|home directory")
+var beyond = regexp.MustCompile("does not divide|not a whole number of rounds|has entries for|more than the|is read by|looks ahead|is not set|starts a variable|home directory")
 
 // agrees compares the verdicts of parser and schema on a file. A file that is not a plain YAML mapping is the parser's
 // business alone.
@@ -108,6 +108,9 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 			}
 		}
 		own = append(own, f.rule.oneof...)
+		if words := f.rule.oneof; words != nil {
+			own = append(own, "["+words[0]+"]", "["+strings.Join(words, ", ")+"]", "["+words[0]+", x]", "["+words[0]+", 1]")
+		}
 		for _, v := range own {
 			set := []string{f.key + "=" + v}
 			agrees(t, schema, set[0], shortest, set)

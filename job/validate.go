@@ -36,6 +36,7 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 	all = append(all, j.Model.faults()...)
 	all = append(all, j.Optimizer.faults(j.Train.Steps, has)...)
 	all = append(all, j.wholeRounds()...)
+	all = append(all, j.eachStage()...)
 	return append(all, j.divides()...)
 }
 
@@ -70,6 +71,9 @@ func (f field) check(v reflect.Value) []fault {
 		if n := len(x); n < r.minItems || r.maxItems > 0 && n > r.maxItems {
 			return wrong(fmt.Sprintf("a list of %d", n), "")
 		}
+		if r.oneof != nil {
+			return f.checkWords(x, wrong)
+		}
 		if i := slices.Index(x, ""); i >= 0 {
 			return []fault{{key: item(f.key, i), message: item(f.key, i) + " is empty; remove the entry or write a path"}}
 		}
@@ -77,6 +81,25 @@ func (f field) check(v reflect.Value) []fault {
 		return f.checkNumbers(x, wrong)
 	}
 	return nil
+}
+
+// checkWords checks a list of words, or a word alone.
+func (f field) checkWords(x []string, wrong func(found, nearest string) []fault) []fault {
+	var all []fault
+	for i, word := range x {
+		near, ok := f.rule.allows(word)
+		switch {
+		case ok:
+		case len(x) == 1:
+			return wrong("text "+strconv.Quote(word), near)
+		default:
+			all = append(all, fault{
+				key: item(f.key, i), nearest: near,
+				message: item(f.key, i) + " wants " + oneOf(f.rule.oneof) + "; found text " + strconv.Quote(word),
+			})
+		}
+	}
+	return all
 }
 
 func (f field) checkNumbers(x []float64, wrong func(found, nearest string) []fault) []fault {
@@ -187,6 +210,18 @@ func (j *Job) wholeRounds() []fault {
 		key:     "train.steps",
 		message: fmt.Sprintf("train.steps is %d, not a whole number of rounds of %d steps (averaging.tau)", steps, tau),
 		nearest: near,
+	}}
+}
+
+// eachStage checks that a list with an entry for each stage has as many.
+func (j *Job) eachStage() []fault {
+	n, k := len(j.Recompute), int(j.Stages)
+	if n <= 1 || k <= 0 || n == k {
+		return nil
+	}
+	return []fault{{
+		key:     "recompute",
+		message: fmt.Sprintf("recompute has entries for %d stages, and there are %d (stages); a word alone stands for all", n, k),
 	}}
 }
 
