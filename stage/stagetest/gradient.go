@@ -24,7 +24,7 @@ const (
 )
 
 // Gradient fails t unless CheckGradient holds, and logs the largest error of each tensor.
-func Gradient(t *testing.T, dev device.Device, l layer.Layer, size layer.Size, input func(in device.Mem)) {
+func Gradient(t *testing.T, dev device.Device, l layer.Layer, size layer.Size, input Fill) {
 	t.Helper()
 	report, err := CheckGradient(dev, l, size, input)
 	for _, line := range report {
@@ -35,14 +35,19 @@ func Gradient(t *testing.T, dev device.Device, l layer.Layer, size layer.Size, i
 	}
 }
 
-// CheckGradient holds the backward of a layer against central differences of its forward, on dev: for its input (when
-// that is float32) and for each parameter, along random directions. The loss is a random linear function of the output.
-// It also checks that the weight half adds to the gradients instead of overwriting them, that both halves leave the
-// output's gradient and the parameters alone, and that running the halves apart gives the same bits.
+// Fill gives an input port its values and reports whether it did. A port left alone gets standard normal values; ids below
+// its limit, with repeats, so that gradients scatter onto one another; or, I32 without a limit, 1 in all elements.
+type Fill func(port layer.Port, in device.Mem) bool
+
+// CheckGradient holds the backward of a layer against central differences of its forward, on dev: for each input port that
+// a gradient flows to and for each parameter, along random directions. The loss is a random linear function of the output
+// ports that a gradient flows through; the others, and the gradient of inputs that have none, are not looked at. It also
+// checks that the weight half adds to the gradients instead of overwriting them, that both halves leave the output's
+// gradient and the parameters alone, and that running the halves apart gives the same bits.
 //
-// input fills the layer's input, nil for standard normal values. The report has a line for each tensor; the error joins
-// what does not hold.
-func CheckGradient(dev device.Device, l layer.Layer, size layer.Size, input func(in device.Mem)) (report []string, err error) {
+// input may be nil. The report has a line for each tensor; the error joins what does not hold. The pass has a key, so that
+// what is random is drawn as in training.
+func CheckGradient(dev device.Device, l layer.Layer, size layer.Size, input Fill) (report []string, err error) {
 	g := &gradientCheck{dev: dev, layer: l, rng: rand.New(rand.NewPCG(1, 2))}
 	defer func() {
 		for _, m := range g.owned {
@@ -70,6 +75,7 @@ type gradientCheck struct {
 	rng      *rand.Rand
 	owned    []device.Mem
 	tensors  []checkedTensor
+	outputs  []output
 	report   []string
 	problems []error
 }
@@ -81,38 +87,37 @@ type checkedTensor struct {
 	written     bool // the gradient is overwritten by each pass, not added to
 }
 
+// output is an output port that the loss depends on, with its gradient.
+type output struct{ value, grad device.Mem }
+
 // prepare allocates the memory of the passes and fills what is read with random values.
-func (g *gradientCheck) prepare(size layer.Size, input func(device.Mem)) error {
+func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
 	in, out := g.layer.Ports(size)
 	p := &g.pass
-	p.Device, p.Size = g.dev, size
-	for _, m := range []struct {
-		mem *device.Mem
-		typ device.Type
-		n   int
-	}{
-		{&p.In, in[0].Type, layer.Words(in)},
-		{&p.Out, device.F32, layer.Words(out)},
-		{&p.Saved, device.F32, g.layer.Saved(g.dev, size)},
-		{&p.DOut, device.F32, layer.Words(out)},
-		{&p.Kept, device.F32, g.layer.Kept(size)},
-		{&g.apart, device.F32, g.layer.Kept(size)},
-	} {
-		if err := g.alloc(m.mem, m.typ, m.n); err != nil {
-			return err
+	p.Device, p.Size, p.Weight, p.Key = g.dev, size, 1, 7
+	err := errors.Join(g.allocPorts(&p.In, in), g.allocPorts(&p.Out, out), g.allocPorts(&p.DOut, out),
+		g.alloc(&p.Saved, device.F32, g.layer.Saved(g.dev, size)), g.alloc(&p.Kept, device.F32, g.layer.Kept(size)),
+		g.alloc(&g.apart, device.F32, g.layer.Kept(size)))
+	if err == nil && layer.Differentiable(in) {
+		err = g.allocPorts(&p.DIn, in)
+	}
+	if err != nil {
+		return err
+	}
+	for i, port := range in {
+		m := layer.Cut(p.In, in, i)
+		if input == nil || !input(port, m) {
+			g.fillPort(port, m)
+		}
+		if port.Differentiable() {
+			g.tensors = append(g.tensors, checkedTensor{name: port.Name, value: m, grad: layer.Cut(p.DIn, in, i), written: true})
 		}
 	}
-	if input == nil {
-		g.fill(p.In, 0, 1)
-	} else {
-		input(p.In)
-	}
-	g.fill(p.DOut, 0, 1)
-	if in[0].Type == device.F32 {
-		if err := g.alloc(&p.DIn, device.F32, layer.Words(in)); err != nil {
-			return err
+	for i, port := range out {
+		if m := layer.Cut(p.DOut, out, i); port.Differentiable() {
+			g.fill(m, 0, 1)
+			g.outputs = append(g.outputs, output{value: layer.Cut(p.Out, out, i), grad: m})
 		}
-		g.tensors = append(g.tensors, checkedTensor{name: "input", value: p.In, grad: p.DIn, written: true})
 	}
 	for _, param := range g.layer.Params() {
 		c := checkedTensor{name: param.Name}
@@ -124,6 +129,31 @@ func (g *gradientCheck) prepare(size layer.Size, input func(device.Mem)) error {
 		g.tensors = append(g.tensors, c)
 	}
 	return nil
+}
+
+// allocPorts is memory for ports as a Pass holds it.
+func (g *gradientCheck) allocPorts(m *device.Mem, ports []layer.Port) error {
+	err := g.alloc(m, device.F32, layer.Words(ports))
+	if err == nil {
+		*m = layer.View(*m, ports)
+	}
+	return err
+}
+
+// fillPort gives a port that the caller left alone its values.
+func (g *gradientCheck) fillPort(port layer.Port, m device.Mem) {
+	if port.Type != device.I32 {
+		g.fill(m, 0, 1)
+		return
+	}
+	ids := make([]int32, m.Len())
+	for i := range ids {
+		ids[i] = 1
+		if port.Limit > 0 {
+			ids[i] = int32(i * i % port.Limit)
+		}
+	}
+	g.dev.Upload(m, device.IntBytes(ids))
 }
 
 func (g *gradientCheck) alloc(m *device.Mem, t device.Type, n int) (err error) {
@@ -161,13 +191,16 @@ func (g *gradientCheck) backward() {
 	g.layer.BackwardWeight(g.pass)
 	for i, after := range g.inputs() {
 		if d := firstDifference(before[i], after); d >= 0 {
-			g.problem("the backward changed element %d of operand %d that it only reads (the output's gradient, then the parameters)", d, i)
+			g.problem("the backward changed element %d of operand %d that it only reads (the gradients of outputs, then the parameters)", d, i)
 		}
 	}
 }
 
 func (g *gradientCheck) inputs() [][]float32 {
-	out := [][]float32{g.read(g.pass.DOut)}
+	var out [][]float32
+	for _, o := range g.outputs {
+		out = append(out, g.read(o.grad))
+	}
 	for _, p := range g.pass.Params {
 		out = append(out, g.read(p))
 	}
@@ -186,7 +219,9 @@ func (g *gradientCheck) halves() {
 	apart.Kept = g.apart
 	g.layer.BackwardInput(apart)
 	g.fill(g.pass.Kept, 0, 1) // what other passes share is overwritten in between
-	g.fill(g.pass.Out, 0, 1)
+	for _, o := range g.outputs {
+		g.fill(o.value, 0, 1)
+	}
 	g.layer.BackwardWeight(apart)
 	for i, c := range g.tensors {
 		if d := firstDifference(whole[i], g.read(c.grad)); d >= 0 {
@@ -210,7 +245,6 @@ func (g *gradientCheck) halves() {
 func (g *gradientCheck) compare(c checkedTensor) {
 	grad, value := g.read(c.grad), g.read(c.value)
 	defer g.dev.Upload(c.value, device.FloatBytes(value))
-	dout := g.read(g.pass.DOut)
 	worst, length := 0.0, math.Sqrt(dot(grad, grad))
 	for range gradientDirections {
 		direction := make([]float32, len(value))
@@ -225,7 +259,7 @@ func (g *gradientCheck) compare(c checkedTensor) {
 			}
 			g.dev.Upload(c.value, device.FloatBytes(moved))
 			g.forward()
-			return dot(g.read(g.pass.Out), dout)
+			return g.loss()
 		}
 		const h = gradientStep
 		numeric := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
@@ -238,6 +272,15 @@ func (g *gradientCheck) compare(c checkedTensor) {
 	if !(worst <= GradientTolerance) {
 		g.problem("gradient of %s: off by %.2g of its size, tolerance %.2g", c.name, worst, GradientTolerance)
 	}
+}
+
+// loss is what the gradients are of.
+func (g *gradientCheck) loss() float64 {
+	sum := 0.0
+	for _, o := range g.outputs {
+		sum += dot(g.read(o.value), g.read(o.grad))
+	}
+	return sum
 }
 
 func dot(a, b []float32) float64 {
