@@ -172,6 +172,10 @@ func (a *admission) checkCounts() {
 		a.job.Averaging.Alpha = elastic.DefaultAlpha(counts.Pipelines)
 	}
 	a.spec.Why = append(a.spec.Why, why)
+	if n := len(a.job.Recompute); n > 1 && n != counts.Stages {
+		a.refuse("recompute", "", "recompute has entries for %d stages, and there are %d (stages: auto); a word alone stands for all",
+			n, counts.Stages)
+	}
 	a.checkPlan(counts)
 	if need := counts.Stages * counts.Threads; need > a.cores {
 		a.warn("the job computes on %d cores (%d stages of %d threads) and the node has %d: they are shared, so it runs slower than it could",

@@ -69,6 +69,8 @@ func checkAssignment(a control.Assignment) error {
 		return fmt.Errorf("%d stage places and %d plan lines for %d stages", len(a.Stages), len(a.Plan), spec.Stages)
 	case spec.Averaging.Tau < 1 || spec.Train.Steps < 1 || spec.Train.Steps%spec.Averaging.Tau != 0:
 		return fmt.Errorf("%d steps are not a whole number of rounds of %d steps", spec.Train.Steps, spec.Averaging.Tau)
+	case len(spec.Recompute) > 1 && len(spec.Recompute) != int(spec.Stages):
+		return fmt.Errorf("recompute has entries for %d stages of %d", len(spec.Recompute), spec.Stages)
 	case spec.Train.Batch%int(spec.MicroBatches) != 0:
 		return fmt.Errorf("batch %d is not a multiple of %d micro-batches", spec.Train.Batch, spec.MicroBatches)
 	}

@@ -27,6 +27,7 @@ type host struct {
 	model      *model.Model
 	weights    *export.Weights // of model.from; nil: fresh ones, or restored
 	set        *data.Set
+	feed       feed
 	ranges     []stage.Range // the layers of each stage
 	stages     []hosted      // those that live here, ascending
 	store      elastic.Store
@@ -91,6 +92,18 @@ func (h *host) sequence() int {
 	return h.model.Sequence()
 }
 
+// recompute is what stage k computes again.
+func (h *host) recompute(k int) stage.Recompute {
+	switch all := h.assignment.Job.Recompute; len(all) {
+	case 0: // written before there was a choice
+		return stage.RecomputeNone
+	case 1:
+		return stage.Recompute(all[0])
+	default:
+		return stage.Recompute(all[k])
+	}
+}
+
 // openData reads the corpus, and refuses one that has changed since the round that is restored.
 func (h *host) openData(ctx context.Context) error {
 	if h.model.Vocabulary() < data.Vocabulary {
@@ -106,6 +119,10 @@ func (h *host) openData(ctx context.Context) error {
 		return &permanentError{fmt.Errorf("data: %w", err)}
 	}
 	h.set = set
+	ports, _ := h.model.Layers[0].Ports(h.size())
+	if h.feed, err = newFeed(ports, h.samples()); err != nil {
+		return &permanentError{err}
+	}
 	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != set.Identity().Digest {
 		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
 			"restore them, or submit the job anew", r.Round, r.Data, set.Identity())}
@@ -169,7 +186,7 @@ func (h *host) build(s *hosted, pipeline int) (*stage.Computed, error) {
 	c, err := stage.New(stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.plan),
 		Samples: h.samples(), Sequence: h.sequence(), Slots: schedule.Pinned(h.plan)[s.index],
-		Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
+		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
 	})
 	if err != nil {
 		return nil, err

@@ -247,15 +247,18 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 
 func TestEverySplitGivesTheSameBits(t *testing.T) {
 	var want []byte
-	for _, stages := range []int{1, 2, 3, 4} {
-		a := setup(t, stages, 1, nil)
+	for _, c := range []struct {
+		stages    int
+		recompute []string
+	}{{1, nil}, {2, []string{"none"}}, {3, []string{"full", "block", "none"}}, {4, []string{"block"}}} {
+		a := setup(t, c.stages, 1, func(j *job.Job) { j.Recompute = c.recompute })
 		a.Job.Data.Files = sharedCorpus(t)
 		got := exported(t, a, train(t, a, nil))
 		if want == nil {
 			want = got
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("the weights after training in %d stages differ from those in 1", stages)
+			t.Errorf("the weights after training in %d stages (recompute %v) differ from those in 1", c.stages, c.recompute)
 		}
 	}
 }
