@@ -41,35 +41,12 @@ func (m MatMul) Check(c, a, b Mem) {
 	}
 }
 
-// CheckForward panics unless the operands of Attention fit; saved may be absent, else it has savedLen elements.
-func (a Attention) CheckForward(out, saved, qkv Mem, savedLen int) {
-	const op = "Attention"
-	a.check(op)
-	n := a.B * a.T * a.H * a.S
-	Need(op, "out", out, F32, n)
-	Need(op, "qkv", qkv, F32, 3*n)
-	if !saved.Absent() {
-		Need(op, "saved", saved, F32, savedLen)
+// floating is t, unless operand is of a type that the operation does not compute with.
+func floating(op, operand string, t Type) Type {
+	if t != F32 && t != BF16 {
+		panic(fmt.Sprintf("device: %s: %s is %v, expected f32 or bf16", op, operand, t))
 	}
-}
-
-// CheckBackward panics unless the operands of AttentionBackward fit.
-func (a Attention) CheckBackward(dqkv, dout, qkv, out, saved Mem, savedLen int) {
-	const op = "AttentionBackward"
-	a.check(op)
-	n := a.B * a.T * a.H * a.S
-	Need(op, "dqkv", dqkv, F32, 3*n)
-	Need(op, "dout", dout, F32, n)
-	Need(op, "qkv", qkv, F32, 3*n)
-	Need(op, "out", out, F32, n)
-	Need(op, "saved", saved, F32, savedLen)
-}
-
-// check panics unless the shape of a is positive in every dimension.
-func (a Attention) check(op string) {
-	if a.B < 1 || a.T < 1 || a.H < 1 || a.S < 1 {
-		panic(fmt.Sprintf("device: %s: shape B=%d T=%d H=%d S=%d, expected all positive", op, a.B, a.T, a.H, a.S))
-	}
+	return t
 }
 
 // CheckLayerNorm panics unless the operands of LayerNorm fit.

@@ -28,7 +28,13 @@ func (l *SelfAttention) Ports(s Size) (in, out []Port) {
 }
 
 func (l *SelfAttention) shape(s Size) device.Attention {
-	return device.Attention{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads}
+	return device.Attention{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads, QStride: l.QKV.Out, KVStride: l.QKV.Out}
+}
+
+// thirds cuts q, k and v, interleaved row by row, out of qkv (B,T,3D).
+func (l *SelfAttention) thirds(qkv device.Mem, s Size) (q, k, v device.Mem) {
+	width, n := l.Project.In, l.shape(s).Queries()
+	return qkv.Slice(0, n), qkv.Slice(width, n), qkv.Slice(2*width, n)
 }
 
 // Saved implements Layer: qkv (B,T,3D), a (B,T,D) and what the device needs.
@@ -64,7 +70,8 @@ func (l *SelfAttention) Forward(p Pass) {
 	first, second := p, p
 	first.Out, first.Params = qkv, p.Params[:2]
 	l.QKV.Forward(first)
-	p.Device.Attention(a, saved, qkv, l.shape(p.Size))
+	q, k, v := l.thirds(qkv, p.Size)
+	p.Device.Attention(a, saved, q, k, v, l.shape(p.Size))
 	second.In, second.Params = a, p.Params[2:]
 	l.Project.Forward(second)
 }
@@ -75,7 +82,9 @@ func (l *SelfAttention) BackwardInput(p Pass) {
 	first, second := p, p
 	second.Params = p.Params[2:]
 	l.Project.BackwardInput(second) // DIn = da
-	p.Device.AttentionBackward(p.Kept, p.DIn, qkv, a, saved, l.shape(p.Size))
+	q, k, v := l.thirds(qkv, p.Size)
+	dq, dk, dv := l.thirds(p.Kept, p.Size)
+	p.Device.AttentionBackward(dq, dk, dv, p.DIn, q, k, v, a, saved, l.shape(p.Size))
 	first.DOut, first.Params = p.Kept, p.Params[:2]
 	l.QKV.BackwardInput(first)
 }

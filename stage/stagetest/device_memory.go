@@ -95,13 +95,19 @@ func invariants(c *comparison) {
 		"LayerNormBackward":               func() { d.LayerNormBackward(two, two, three, two, two, two, 1, 2) },
 		"LayerNormBackwardWeight":         func() { d.LayerNormBackwardWeight(three, two, two, two, two, two, 1, 2) },
 		"Embed beyond the positions":      func() { d.Embed(three, two, two, ints, 1, 3, 1) },
-		"Attention that does not fit":     func() { d.Attention(two, none, three, device.Attention{B: 1, T: 1, H: 1, S: 2}) },
-		"Attention of no heads":           func() { d.Attention(two, none, three, device.Attention{B: 1, T: 1, S: 2}) },
-		"AdamStep of another length":      func() { d.AdamStep(two, two, two, three, none, device.Adam{}) },
-		"AdamStep without m":              func() { d.AdamStep(two, two, none, two, none, device.Adam{}) },
-		"SGDStep without momentum":        func() { d.SGDStep(two, two, none, none, device.SGD{Momentum: 0.5}) },
-		"SGDStep with a short delta":      func() { d.SGDStep(three, three, none, two, device.SGD{}) },
-		"a slice beyond the end":          func() { two.Slice(1, 2) },
+		"Attention that does not fit":     func() { d.Attention(three, none, two, two, two, device.Attention{B: 1, T: 1, H: 1, S: 2}) },
+		"Attention beyond the keys":       func() { d.Attention(three, none, three, two, two, device.Attention{B: 1, T: 1, H: 1, S: 3}) },
+		"Attention of no heads":           func() { d.Attention(two, none, two, two, two, device.Attention{B: 1, T: 1, S: 2}) },
+		"Attention of a head and a half":  func() { d.Attention(three, none, three, two, two, device.Attention{B: 1, T: 1, H: 3, KV: 2, S: 1}) },
+		"Attention of rows that overlap":  func() { d.Attention(two, none, two, two, two, device.Attention{B: 1, T: 1, H: 2, S: 1, QStride: 1}) },
+		"Attention with a short mask": func() {
+			d.Attention(three, none, three, three, three, device.Attention{B: 1, T: 3, H: 1, S: 1, Mask: ints})
+		},
+		"AdamStep of another length": func() { d.AdamStep(two, two, two, three, none, device.Adam{}) },
+		"AdamStep without m":         func() { d.AdamStep(two, two, none, two, none, device.Adam{}) },
+		"SGDStep without momentum":   func() { d.SGDStep(two, two, none, none, device.SGD{Momentum: 0.5}) },
+		"SGDStep with a short delta": func() { d.SGDStep(three, three, none, two, device.SGD{}) },
+		"a slice beyond the end":     func() { two.Slice(1, 2) },
 	} {
 		if !panics(call) {
 			c.Errorf("%s did not panic", name)
@@ -137,7 +143,7 @@ func allocations(c *comparison) {
 	x, y, z, w := floats(rows*columns), floats(rows*columns), floats(rows*columns), floats(rows*columns)
 	square, bias, mean, rstd := floats(columns*columns), floats(columns), floats(rows), floats(rows)
 	tokens, logits, losses := floats(vocabulary*columns), floats(rows*vocabulary), floats(rows)
-	qkv, dqkv, saved := floats(3*rows*columns), floats(3*rows*columns), floats(d.AttentionSaved(a))
+	saved := floats(d.AttentionSaved(a))
 	ids := c.alloc(d, device.I32, rows)
 	for name, call := range map[string]func(){
 		"flat": func() {
@@ -164,8 +170,8 @@ func allocations(c *comparison) {
 		},
 		"Embed":             func() { d.Embed(x, tokens, y, ids, 1, rows, columns) },
 		"EmbedBackward":     func() { d.EmbedBackward(tokens, y, x, ids, 1, rows, columns) },
-		"Attention":         func() { d.Attention(x, saved, qkv, a) },
-		"AttentionBackward": func() { d.AttentionBackward(dqkv, y, qkv, x, saved, a) },
+		"Attention":         func() { d.Attention(x, saved, y, z, w, a) },
+		"AttentionBackward": func() { d.AttentionBackward(x, y, z, w, x, y, z, w, saved, a) },
 		"CrossEntropy":      func() { d.CrossEntropy(losses, logits, logits, ids, rows, vocabulary, 1) },
 		"AdamStep":          func() { d.AdamStep(x, y, z, w, device.Mem{}, device.Adam{Correction1: 1, Correction2: 1}) },
 		"SGDStep":           func() { d.SGDStep(x, y, z, w, device.SGD{Momentum: 0.9}) },

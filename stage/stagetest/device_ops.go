@@ -164,67 +164,6 @@ func embedding(c *comparison) {
 	}
 }
 
-// attentionShapes have ones, odd widths and lengths, and lengths about the blocks that kernels use.
-var attentionShapes = []device.Attention{
-	{B: 1, T: 1, H: 1, S: 1},
-	{B: 2, T: 5, H: 3, S: 4},
-	{B: 1, T: 17, H: 2, S: 8},
-	{B: 1, T: 16, H: 3, S: 5},
-	{B: 2, T: 33, H: 1, S: 48},
-	{B: 1, T: 64, H: 2, S: 32},
-	{B: 1, T: 7, H: 2, S: 128},
-	{B: 1, T: 130, H: 2, S: 64},
-	{B: 3, T: 65, H: 2, S: 20},
-	{B: 1, T: 257, H: 1, S: 80},
-}
-
-func attention(c *comparison) {
-	for _, a := range attentionShapes {
-		for _, spread := range []float64{1, 4} { // the second gives scores that overflow without the maximum taken off
-			n, tolerance := a.B*a.T*a.H*a.S, product*math.Sqrt(float64(a.T+a.S))
-			qkv := tensor{name: "qkv", floats: c.normal(3*n, 0, spread)}
-			where := shape("B=%d T=%d H=%d S=%d spread=%g", a.B, a.T, a.H, a.S, spread)
-			c.compare("Attention", where, tolerance, []tensor{c.out("out", n), qkv}, func(d device.Device, m []device.Mem) {
-				d.Attention(m[0], device.Mem{}, m[1], a)
-			})
-			operands := []tensor{c.out("dqkv", 3*n), c.in("dout", n), qkv, c.out("out", n)}
-			c.compare("AttentionBackward", where, tolerance, operands, func(d device.Device, m []device.Mem) {
-				saved := c.alloc(d, device.F32, d.AttentionSaved(a))
-				d.Attention(m[3], saved, m[2], a)
-				d.AttentionBackward(m[0], m[1], m[2], m[3], saved, a)
-				d.Free(saved)
-			})
-		}
-	}
-}
-
-// causality makes the last position huge and expects the earlier outputs to keep their bits. (Huge, not NaN: a kernel may
-// well multiply what it masks by 0.)
-func causality(c *comparison) {
-	for _, a := range attentionShapes {
-		if a.T == 1 {
-			continue
-		}
-		width := a.H * a.S
-		x := c.in("qkv", a.B*a.T*3*width)
-		call := func(d device.Device, m []device.Mem) { d.Attention(m[0], device.Mem{}, m[1], a) }
-		operands := []tensor{c.out("out", a.B*a.T*width), x}
-		before := c.run(c.dev, 0, "Attention", operands, call)[0]
-		for b := range a.B {
-			last := x.floats[((b+1)*a.T-1)*3*width:][:3*width]
-			for i := range last {
-				last[i] = 1e30
-			}
-		}
-		after := c.run(c.dev, 0, "Attention", operands, call)[0]
-		for i := range before {
-			if position := i / width % a.T; position < a.T-1 && before[i] != after[i] {
-				c.Fatalf("%+v: position %d sees the last one", a, position)
-			}
-		}
-	}
-}
-
 func crossEntropy(c *comparison) {
 	for _, size := range [][2]int{{1, 1}, {3, 2}, {5, 17}, {9, 256}, {4, 1001}} {
 		rows, vocabulary := size[0], size[1]

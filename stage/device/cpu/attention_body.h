@@ -1,6 +1,6 @@
-// Causal attention of one head of one sample, flash style (Dao et al. 2022): ROW_BLOCK queries at a time against all keys
-// that they see, so that the scores (ROW_BLOCK, T) stay in the cache; the backward pass recomputes them. Included by
-// kernels_body.h only.
+// Attention of the query heads of one sample that share a head of keys, flash style (Dao et al. 2022): ROW_BLOCK queries at a
+// time against all keys that they see, so that the scores (ROW_BLOCK, T) stay in the cache; the backward pass recomputes
+// them. Included by kernels_body.h only.
 //
 // The operands of the products are packed into rows that are padded with zeros to whole vectors: P = pad(S) and, for what
 // is transposed, pad(T). Where a row of probabilities ends within its block the rest is 0.
@@ -76,56 +76,94 @@ static void multiply(const struct product *p) {
     }
 }
 
-// pack copies x (T,S), rows `stride` apart, to packed (T,P).
-INLINE void pack(float *packed, const float *x, size_t stride, size_t t, size_t s) {
-    for (size_t r = 0; r < t; r++, x += stride, packed += pad(s)) LANES(s, store(packed + i, get(x + i, part)););
+// pack copies x (T,S), from element `at` on in rows `stride` apart, to packed (T,P).
+INLINE void pack(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, int bf16) {
+    for (size_t r = 0; r < t; r++, at += stride, packed += pad(s))
+        LANES(s, store(packed + i, fetch(x, at + i, part, bf16)););
 }
 
 // pack_transposed copies factor * x (T,S) to packed (S, pad(T)).
-INLINE void pack_transposed(float *packed, const float *x, size_t stride, size_t t, size_t s, float factor) {
+INLINE void pack_transposed(float *packed, const void *x, size_t stride, size_t t, size_t s, float factor, int bf16) {
     const size_t width = pad(t);
-    for (size_t from = 0; from < t; from += WIDTH, x += WIDTH * stride) {
+    for (size_t from = 0; from < t; from += WIDTH) {
         const size_t rows = t - from < WIDTH ? t - from : WIDTH;
         LANES(s, vec block[WIDTH] = {{0}};
-              for (size_t r = 0; r < rows; r++) block[r] = get(x + r * stride + i, part) * factor;
+              for (size_t r = 0; r < rows; r++) block[r] = fetch(x, (from + r) * stride + i, part, bf16) * factor;
               transpose(block);
               for (size_t c = 0; c < part; c++) store(packed + (i + c) * width + from, block[c]););
     }
 }
 
-// unpack copies factor * packed (T,P) to x (T,S), rows `stride` apart.
-INLINE void unpack(float *x, const float *packed, size_t stride, size_t t, size_t s, float factor) {
+// unpack copies factor * packed (T,P) to x (T,S), from element `at` on in rows `stride` apart.
+INLINE void unpack(void *x, const float *packed, size_t at, size_t stride, size_t t, size_t s, float factor, int bf16) {
     size_t p = pad(s);
-    for (size_t r = 0; r < t; r++, x += stride, packed += p)
-        LANES(s, put(x + i, load(packed + i) * factor, part););
+    for (size_t r = 0; r < t; r++, at += stride, packed += p)
+        LANES(s, keep(x, at + i, load(packed + i) * factor, part, bf16););
 }
 
 static size_t attention_scratch(size_t t, size_t s, int backward) {
     size_t rows = t * pad(s), columns = s * pad(t), scores = ROW_BLOCK * pad(t), block = ROW_BLOCK * pad(s);
-    return backward ? 5 * rows + 2 * columns + 2 * scores + block : rows + columns + scores + block;
+    return backward ? 5 * rows + 2 * columns + 2 * scores + block + pad(t) : rows + columns + scores + 2 * block + pad(t);
 }
 
-static void attention(const struct head *h, float *scratch) {
+// hidden writes what is added to the scores (T): -infinity where the mask hides a key. It returns NULL without a mask.
+INLINE const float *hidden(float *bias, const struct heads *h) {
+    if (!h->mask) return NULL;
+    for (size_t i = 0; i < h->t; i++) bias[i] = h->mask[i] ? 0 : -INFINITY;
+    return bias;
+}
+
+INLINE void hide(float *scores, const float *bias, size_t n) {
+    if (bias) LANES(n, put(scores + i, get(scores + i, part) + get(bias + i, part), part););
+}
+
+// softmax_row turns the n scores of a row into exponentials, the rest up to `seen` into 0. It returns the reciprocal of their
+// sum and sets *lse to its logarithm: 0 and infinity when all scores are -infinity.
+INLINE float softmax_row(float *row, size_t n, size_t seen, float *lse) {
+    float top = largest_of(row, n);
+    if (top == -INFINITY) {
+        memset(row, 0, seen * sizeof *row);
+        *lse = INFINITY;
+        return 0;
+    }
+    float sum = exps(row, row, top, n);
+    memset(row + n, 0, (seen - n) * sizeof *row);
+    *lse = top + logf(sum);
+    return 1 / sum;
+}
+
+INLINE void attention_of(const struct heads *h, float *scratch, int bf16) {
     const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
     float *v = scratch, *k = v + t * p, *scores = k + s * width, *out = scores + ROW_BLOCK * width;
-    pack(v, h->v, h->stride, t, s);
-    pack_transposed(k, h->k, h->stride, t, s, (float)(1 / sqrt((double)s)));
-    for (size_t from = 0; from < t; from += ROW_BLOCK) {
-        size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = from + rows;
-        multiply(&(struct product){rows, pad(seen), s, h->q + from * h->stride, h->stride, 1, k, width, scores, width, 0});
-        float inverse[ROW_BLOCK];
-        for (size_t r = 0; r < rows; r++) {
-            float *row = scores + r * width;
-            size_t n = from + r + 1;
-            float top = largest_of(row, n), sum = exps(row, row, top, n);
-            memset(row + n, 0, (seen - n) * sizeof *row);
-            inverse[r] = 1 / sum;
-            if (h->lse) h->lse[from + r] = top + logf(sum);
+    float *q = out + ROW_BLOCK * p;
+    const float *bias = hidden(q + ROW_BLOCK * p, h);
+    pack(v, h->v, 0, h->kv_stride, t, s, bf16);
+    pack_transposed(k, h->k, h->kv_stride, t, s, (float)(1 / sqrt((double)s)), bf16);
+    for (size_t head = 0; head < h->heads; head++) {
+        for (size_t from = 0; from < t; from += ROW_BLOCK) {
+            size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = h->bidirectional ? t : from + rows;
+            pack(q, h->q, from * h->q_stride + head * s, h->q_stride, rows, s, bf16);
+            multiply(&(struct product){rows, pad(seen), s, q, p, 1, k, width, scores, width, 0});
+            float inverse[ROW_BLOCK];
+            for (size_t r = 0; r < rows; r++) {
+                size_t n = h->bidirectional ? t : from + r + 1;
+                float lse;
+                hide(scores + r * width, bias, n);
+                inverse[r] = softmax_row(scores + r * width, n, seen, &lse);
+                if (h->lse) h->lse[head * t + from + r] = lse;
+            }
+            multiply(&(struct product){rows, p, seen, scores, width, 1, v, p, out, p, 0});
+            for (size_t r = 0; r < rows; r++)
+                unpack(h->out, out + r * p, (from + r) * h->out_stride + head * s, 0, 1, s, inverse[r], bf16);
         }
-        multiply(&(struct product){rows, p, seen, scores, width, 1, v, p, out, p, 0});
-        for (size_t r = 0; r < rows; r++)
-            unpack(h->out + (from + r) * h->out_stride, out + r * p, 0, 1, s, inverse[r]);
     }
+}
+
+static void attention(const struct heads *h, float *scratch) {
+    if (h->bf16)
+        attention_of(h, scratch, 1);
+    else
+        attention_of(h, scratch, 0);
 }
 
 // dscores turns scores into probabilities P = exp(score - lse) and, beside them, dprobabilities into
@@ -137,40 +175,54 @@ INLINE void dscores(float *scores, float *dprobabilities, size_t n, size_t seen,
     memset(dprobabilities + n, 0, (seen - n) * sizeof *scores);
 }
 
-INLINE float inner(const float *x, const float *y, size_t n) {
+// inner is the inner product of packed x and the elements of y from `at` on.
+INLINE float inner(const float *x, const void *y, size_t at, size_t n, int bf16) {
     vec sum = {0};
-    LANES(n, sum = fused(get(x + i, part), get(y + i, part), sum););
+    LANES(n, sum = fused(get(x + i, part), fetch(y, at + i, part, bf16), sum););
     return total(sum);
 }
 
 // The equations are those of Dao et al. 2022, appendix B.2.
-static void attention_backward(const struct head *h, float *scratch) {
+INLINE void attention_backward_of(const struct heads *h, float *scratch, int bf16) {
     const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
     const float factor = (float)(1 / sqrt((double)s));
     float *q = scratch, *k = q + t * p, *dout = k + t * p, *dk = dout + t * p, *dv = dk + t * p;
     float *kt = dv + t * p, *vt = kt + s * width, *scores = vt + s * width, *ds = scores + ROW_BLOCK * width;
     float *dq = ds + ROW_BLOCK * width;
-    pack(q, h->q, h->stride, t, s);
-    pack(k, h->k, h->stride, t, s);
-    pack(dout, h->dout, h->out_stride, t, s);
-    pack_transposed(kt, h->k, h->stride, t, s, factor);
-    pack_transposed(vt, h->v, h->stride, t, s, 1);
+    const float *bias = hidden(dq + ROW_BLOCK * p, h);
+    pack(k, h->k, 0, h->kv_stride, t, s, bf16);
+    pack_transposed(kt, h->k, h->kv_stride, t, s, factor, bf16);
+    pack_transposed(vt, h->v, h->kv_stride, t, s, 1, bf16);
     memset(dk, 0, 2 * t * p * sizeof *dk);
-    for (size_t from = 0; from < t; from += ROW_BLOCK) {
-        size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = from + rows, columns = pad(seen);
-        const float *qs = q + from * p, *douts = dout + from * p;
-        multiply(&(struct product){rows, columns, s, qs, p, 1, kt, width, scores, width, 0});
-        multiply(&(struct product){rows, columns, s, douts, p, 1, vt, width, ds, width, 0});
-        for (size_t r = 0; r < rows; r++) {
-            size_t row = from + r;
-            float d = inner(h->dout + row * h->out_stride, h->out + row * h->out_stride, s);
-            dscores(scores + r * width, ds + r * width, row + 1, seen, h->lse[row], d);
+    for (size_t head = 0; head < h->heads; head++) {
+        const size_t column = head * s;
+        const float *lse = h->lse + head * t;
+        pack(q, h->q, column, h->q_stride, t, s, bf16);
+        pack(dout, h->dout, column, h->out_stride, t, s, bf16);
+        for (size_t from = 0; from < t; from += ROW_BLOCK) {
+            size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = h->bidirectional ? t : from + rows;
+            const float *qs = q + from * p, *douts = dout + from * p;
+            multiply(&(struct product){rows, pad(seen), s, qs, p, 1, kt, width, scores, width, 0});
+            multiply(&(struct product){rows, pad(seen), s, douts, p, 1, vt, width, ds, width, 0});
+            for (size_t r = 0; r < rows; r++) {
+                size_t row = from + r, n = h->bidirectional ? t : row + 1;
+                float d = inner(douts + r * p, h->out, row * h->out_stride + column, s, bf16);
+                hide(scores + r * width, bias, n);
+                dscores(scores + r * width, ds + r * width, n, seen, lse[row], d);
+            }
+            multiply(&(struct product){rows, p, seen, ds, width, 1, k, p, dq, p, 0});
+            unpack(h->dq, dq, from * h->q_stride + column, h->q_stride, rows, s, factor, bf16);
+            multiply(&(struct product){seen, p, rows, ds, 1, width, qs, p, dk, p, 1});
+            multiply(&(struct product){seen, p, rows, scores, 1, width, douts, p, dv, p, 1});
         }
-        multiply(&(struct product){rows, p, seen, ds, width, 1, k, p, dq, p, 0});
-        unpack(h->dq + from * h->stride, dq, h->stride, rows, s, factor);
-        multiply(&(struct product){seen, p, rows, ds, 1, width, qs, p, dk, p, 1});
-        multiply(&(struct product){seen, p, rows, scores, 1, width, douts, p, dv, p, 1});
     }
-    unpack(h->dk, dk, h->stride, t, s, factor);
-    unpack(h->dv, dv, h->stride, t, s, 1);
+    unpack(h->dk, dk, 0, h->kv_stride, t, s, factor, bf16);
+    unpack(h->dv, dv, 0, h->kv_stride, t, s, 1, bf16);
+}
+
+static void attention_backward(const struct heads *h, float *scratch) {
+    if (h->bf16)
+        attention_backward_of(h, scratch, 1);
+    else
+        attention_backward_of(h, scratch, 0);
 }

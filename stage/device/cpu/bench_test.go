@@ -139,10 +139,11 @@ func BenchmarkAttention(b *testing.B) {
 		for _, t := range []int{64, 128, 256, 512, 1024} {
 			a := device.Attention{B: 1024 / t, T: t, H: 512 / s, S: s}
 			n := a.B * a.T * a.H * a.S
-			qkv, dqkv, out, dout, saved := x.floats(3*n), x.floats(3*n), x.floats(n), x.floats(n), x.floats(x.d.AttentionSaved(a))
+			q, k, v, dq, dk, dv := x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n)
+			out, dout, saved := x.floats(n), x.floats(n), x.floats(x.d.AttentionSaved(a))
 			flops := float64(a.B) * float64(a.H) * float64(t) * float64(t+1) * float64(s)
-			x.run(fmt.Sprintf("forward,T=%d,S=%d", t, s), 16*n, 2*flops, func() { x.d.Attention(out, saved, qkv, a) })
-			x.run(fmt.Sprintf("backward,T=%d,S=%d", t, s), 32*n, 5*flops, func() { x.d.AttentionBackward(dqkv, dout, qkv, out, saved, a) })
+			x.run(fmt.Sprintf("forward,T=%d,S=%d", t, s), 16*n, 2*flops, func() { x.d.Attention(out, saved, q, k, v, a) })
+			x.run(fmt.Sprintf("backward,T=%d,S=%d", t, s), 32*n, 5*flops, func() { x.d.AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved, a) })
 		}
 	}
 }

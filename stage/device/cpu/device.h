@@ -65,9 +65,19 @@ void avg_cross_entropy(struct avg_device *d, float *losses, float *dlogits, cons
 void avg_adam(struct avg_device *d, float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
 void avg_sgd(struct avg_device *d, float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);
 
-// These return 0, or -1 when there is no memory for scratch. dout, out and saved are as in device.Device.
-int avg_attention(struct avg_device *d, float *out, float *saved, const float *qkv, size_t b, size_t t, size_t h, size_t s);
-int avg_attention_backward(struct avg_device *d, float *dqkv, const float *dout, const float *qkv, const float *out,
-                           const float *saved, size_t b, size_t t, size_t h, size_t s);
+// Operands and shape of an attention as device.Attention has them. All but lse and mask are bf16 or float. Absent ones are
+// NULL: the backward's in a forward, lse when no backward follows, mask.
+struct attention {
+    char *out, *dq, *dk, *dv;
+    const char *q, *k, *v, *dout;
+    float *lse;
+    const int32_t *mask;
+    size_t b, t, h, kv, s, q_stride, kv_stride;
+    int bf16, bidirectional;
+};
+
+// These return 0, or -1 when there is no memory for scratch. The backward only reads out and lse.
+int avg_attention(struct avg_device *d, struct attention x);
+int avg_attention_backward(struct avg_device *d, struct attention x);
 
 #endif

@@ -20,14 +20,19 @@ struct sgd {
     int nesterov, first;
 };
 
-// One head of one sample: q, k, v and their gradients (T,S) in rows `stride` apart, out and dout in rows `out_stride` apart.
-struct head {
-    const float *q, *k, *v;
-    float *dq, *dk, *dv;
-    float *out;
-    const float *dout;
-    float *lse;  // (T), or NULL when no backward follows
-    size_t stride, out_stride, t, s;
+// The query heads of one sample that share a head of keys: `heads` of q, dq, out and dout, S elements after each other, and
+// one of k, v, dk and dv. Each head is (T,S), in rows `q_stride` (q, dq), `kv_stride` (k, v, dk, dv) or `out_stride` elements
+// apart.
+struct heads {
+    const void *q, *k, *v;
+    void *dq, *dk, *dv;
+    void *out;
+    const void *dout;
+    float *lse;           // (heads,T), or NULL when no backward follows
+    const int32_t *mask;  // (T), or NULL: keys where it is 0 are not seen
+    size_t heads, t, s, q_stride, kv_stride, out_stride;
+    int bf16;  // what all are but lse and mask; else float
+    int bidirectional;
 };
 
 struct kernels {
@@ -61,8 +66,8 @@ struct kernels {
 
     // Scratch floats that the attention kernels need, and the kernels.
     size_t (*attention_scratch)(size_t t, size_t s, int backward);
-    void (*attention)(const struct head *h, float *scratch);
-    void (*attention_backward)(const struct head *h, float *scratch);
+    void (*attention)(const struct heads *h, float *scratch);
+    void (*attention_backward)(const struct heads *h, float *scratch);
 
     struct transformer_kernels transformer;
 };

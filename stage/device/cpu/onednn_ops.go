@@ -126,19 +126,31 @@ func (d *Device) EmbedBackward(dtokens, dpositions, dout, ids device.Mem, b, t, 
 // AttentionSaved implements device.Device: the logarithm of every row's sum of exponentials (B,H,T).
 func (d *Device) AttentionSaved(a device.Attention) int { return a.B * a.H * a.T }
 
+// attention is the shape of a and its operands as C has them; the backward's are absent in a forward.
+func attention(a device.Attention, out, saved, q, k, v device.Mem) C.struct_attention {
+	a = a.WithDefaults()
+	return C.struct_attention{
+		out: chars(out), q: chars(q), k: chars(k), v: chars(v), lse: floats(saved), mask: integers(a.Mask),
+		b: size(a.B), t: size(a.T), h: size(a.H), kv: size(a.KV), s: size(a.S),
+		q_stride: size(a.QStride), kv_stride: size(a.KVStride), bf16: truth(q.Type() == device.BF16), bidirectional: truth(a.Bidirectional),
+	}
+}
+
 // Attention implements device.Device.
-func (d *Device) Attention(out, saved, qkv device.Mem, a device.Attention) {
-	a.CheckForward(out, saved, qkv, d.AttentionSaved(a))
-	if C.avg_attention(d.c, floats(out), floats(saved), floats(qkv), size(a.B), size(a.T), size(a.H), size(a.S)) != 0 {
+func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
+	a.CheckForward(out, saved, q, k, v, d.AttentionSaved(a))
+	x := attention(a, out, saved, q, k, v)
+	if C.avg_attention(d.c, x) != 0 {
 		d.noScratch("attention", a)
 	}
 }
 
 // AttentionBackward implements device.Device.
-func (d *Device) AttentionBackward(dqkv, dout, qkv, out, saved device.Mem, a device.Attention) {
-	a.CheckBackward(dqkv, dout, qkv, out, saved, d.AttentionSaved(a))
-	if C.avg_attention_backward(d.c, floats(dqkv), floats(dout), floats(qkv), floats(out), floats(saved),
-		size(a.B), size(a.T), size(a.H), size(a.S)) != 0 {
+func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.Mem, a device.Attention) {
+	a.CheckBackward(dq, dk, dv, dout, q, k, v, out, saved, d.AttentionSaved(a))
+	x := attention(a, out, saved, q, k, v)
+	x.dq, x.dk, x.dv, x.dout = chars(dq), chars(dk), chars(dv), chars(dout)
+	if C.avg_attention_backward(d.c, x) != 0 {
 		d.noScratch("attention backward", a)
 	}
 }
@@ -183,6 +195,9 @@ func (d *Device) SGDStep(p, g, m, delta device.Mem, s device.SGD) {
 		grad_scale: C.float(s.GradScale), nesterov: truth(s.Nesterov), first: truth(s.First),
 	})
 }
+
+// chars is the address of m's elements as C has it, whatever they are.
+func chars(m device.Mem) *C.char { return (*C.char)(m.Pointer()) }
 
 // integers is the address of m's elements as C has it.
 func integers(m device.Mem) *C.int32_t { return (*C.int32_t)(m.Pointer()) }

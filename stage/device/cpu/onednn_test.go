@@ -61,17 +61,24 @@ func newSample(t *testing.T, d *cpu.Device) *sample {
 // run chains every operation that this package cuts into parts; the products are oneDNN's.
 func (s *sample) run(d *cpu.Device) float64 {
 	const rows, columns = sampleRows, sampleColumns
-	a := device.Attention{B: 1, T: rows, H: 13, S: columns / 13}
+	a := device.Attention{B: 1, T: rows, H: 13, S: columns / 13, QStride: 3 * columns, KVStride: 3 * columns}
+	q, k, v := thirds(s.qkv, a)
+	dq, dk, dv := thirds(s.dqkv, a)
 	d.LayerNorm(s.y, s.mean, s.rstd, s.x, s.weight, s.bias, rows, columns, 1e-5)
 	d.GELU(s.z, s.y)
 	d.GELUBackward(s.y, s.z, s.x)
 	d.LayerNormBackward(s.y, s.y, s.x, s.mean, s.rstd, s.weight, rows, columns)
 	d.LayerNormBackwardWeight(s.weight, s.bias, s.y, s.x, s.mean, s.rstd, rows, columns)
 	d.SumRows(s.bias, s.y, rows, columns)
-	d.Attention(s.z, s.saved, s.qkv, a)
-	d.AttentionBackward(s.dqkv, s.y, s.qkv, s.z, s.saved, a)
+	d.Attention(s.z, s.saved, q, k, v, a)
+	d.AttentionBackward(dq, dk, dv, s.y, q, k, v, s.z, s.saved, a)
 	d.Axpy(s.x, 0.5, s.dqkv.Slice(7, s.x.Len()))
 	return d.Dot(s.x, s.z)
+}
+
+// thirds are q, k and v, interleaved row by row.
+func thirds(m device.Mem, a device.Attention) (q, k, v device.Mem) {
+	return m.Slice(0, a.Queries()), m.Slice(a.H*a.S, a.Keys()), m.Slice(2*a.H*a.S, a.Keys())
 }
 
 func TestResultsDoNotDependOnTheNumberOfThreads(t *testing.T) {

@@ -166,56 +166,47 @@ static int reserve(struct avg_device *d, size_t floats) {
     return 0;
 }
 
-// The heads of all samples, each with the offsets of its operands.
-struct heads {
-    float *dqkv, *out, *saved;
-    const float *qkv, *dout;
-    size_t t, h, s;
-};
-
-static struct head head_at(const struct heads *x, size_t index) {
-    size_t b = index / x->h, width = x->h * x->s, column = index % x->h * x->s;
-    const float *q = x->qkv + b * x->t * 3 * width + column;
-    float *dq = x->dqkv ? x->dqkv + b * x->t * 3 * width + column : NULL;
-    return (struct head){
-        .q = q, .k = q + width, .v = q + 2 * width,
-        .dq = dq, .dk = dq ? dq + width : NULL, .dv = dq ? dq + 2 * width : NULL,
-        .out = x->out + b * x->t * width + column,
-        .dout = x->dout ? x->dout + b * x->t * width + column : NULL,
-        .lse = x->saved ? x->saved + index * x->t : NULL,
-        .stride = 3 * width, .out_stride = width, .t = x->t, .s = x->s,
+// group_at is the group of query heads with this index, counted over all samples.
+static struct heads group_at(const struct attention *x, size_t index) {
+    const size_t b = index / x->kv, kv = index % x->kv, heads = x->h / x->kv, size = x->bf16 ? 2 : sizeof(float);
+    const size_t q = (b * x->t * x->q_stride + kv * heads * x->s) * size;
+    const size_t k = (b * x->t * x->kv_stride + kv * x->s) * size;
+    const size_t out = (b * x->t * x->h * x->s + kv * heads * x->s) * size;
+    return (struct heads){
+        .q = x->q + q, .k = x->k + k, .v = x->v + k,
+        .dq = x->dq ? x->dq + q : NULL, .dk = x->dk ? x->dk + k : NULL, .dv = x->dv ? x->dv + k : NULL,
+        .out = x->out + out, .dout = x->dout ? x->dout + out : NULL,
+        .lse = x->lse ? x->lse + (b * x->h + kv * heads) * x->t : NULL, .mask = x->mask ? x->mask + b * x->t : NULL,
+        .heads = heads, .t = x->t, .s = x->s, .q_stride = x->q_stride, .kv_stride = x->kv_stride,
+        .out_stride = x->h * x->s, .bf16 = x->bf16, .bidirectional = x->bidirectional,
     };
 }
 
-// each_head runs a kernel on every head of every sample, one at a time on each thread.
-static int each_head(struct avg_device *d, const struct heads *x, size_t count, void (*kernel)(const struct head *, float *),
-                     size_t floats) {
+// each_group runs a kernel on every group of heads of every sample, one at a time on each thread.
+static int each_group(struct avg_device *d, const struct attention *x, void (*kernel)(const struct heads *, float *),
+                      size_t floats) {
+    const size_t count = x->b * x->kv;
     floats = (floats + LINE - 1) / LINE * LINE;
     if (reserve(d, floats)) return -1;
     if (d->threads == 1 || count == 1) {
         for (size_t i = 0; i < count; i++) {
-            struct head head = head_at(x, i);
-            kernel(&head, d->scratch);
+            struct heads group = group_at(x, i);
+            kernel(&group, d->scratch);
         }
         return 0;
     }
 #pragma omp parallel for num_threads(d->threads) schedule(static)
     for (size_t i = 0; i < count; i++) {
-        struct head head = head_at(x, i);
-        kernel(&head, d->scratch + (size_t)omp_get_thread_num() * floats);
+        struct heads group = group_at(x, i);
+        kernel(&group, d->scratch + (size_t)omp_get_thread_num() * floats);
     }
     return 0;
 }
 
-int avg_attention(struct avg_device *d, float *out, float *saved, const float *qkv, size_t b, size_t t, size_t h, size_t s) {
-    struct heads x = {.out = out, .saved = saved, .qkv = qkv, .t = t, .h = h, .s = s};
-    return each_head(d, &x, b * h, d->kernels->attention, d->kernels->attention_scratch(t, s, 0));
+int avg_attention(struct avg_device *d, struct attention x) {
+    return each_group(d, &x, d->kernels->attention, d->kernels->attention_scratch(x.t, x.s, 0));
 }
 
-// The backward kernel only reads out and saved.
-int avg_attention_backward(struct avg_device *d, float *dqkv, const float *dout, const float *qkv, const float *out,
-                           const float *saved, size_t b, size_t t, size_t h, size_t s) {
-    struct heads x = {.dqkv = dqkv, .out = (float *)out, .saved = (float *)saved, .qkv = qkv, .dout = dout,
-                      .t = t, .h = h, .s = s};
-    return each_head(d, &x, b * h, d->kernels->attention_backward, d->kernels->attention_scratch(t, s, 1));
+int avg_attention_backward(struct avg_device *d, struct attention x) {
+    return each_group(d, &x, d->kernels->attention_backward, d->kernels->attention_scratch(x.t, x.s, 1));
 }

@@ -44,6 +44,41 @@ INLINE void put(float *p, vec v, size_t part) {
 #endif
 }
 
+typedef uint16_t shorts __attribute__((vector_size(2 * WIDTH)));  // WIDTH bf16: the upper halves of floats
+
+INLINE vec get_bf16(const uint16_t *p, size_t part) {
+    shorts v = {0};
+    if (part == WIDTH)
+        memcpy(&v, p, sizeof v);
+    else
+        for (size_t i = 0; i < part; i++) v[i] = p[i];
+    return (vec)(__builtin_convertvector(v, ivec) << 16);
+}
+
+// put_bf16 rounds to nearest, ties to even. A NaN stays one.
+INLINE void put_bf16(uint16_t *p, vec x, size_t part) {
+    ivec bits = (ivec)x;
+    ivec rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
+    ivec nan = x != x;
+    shorts v = __builtin_convertvector(((rounded & ~nan) | (quiet & nan)) >> 16, shorts);
+    if (part == WIDTH)
+        memcpy(p, &v, sizeof v);
+    else
+        for (size_t i = 0; i < part; i++) p[i] = v[i];
+}
+
+// fetch and keep are get and put of elements i to i + part of floats or of bf16.
+INLINE vec fetch(const void *p, size_t i, size_t part, int bf16) {
+    return bf16 ? get_bf16((const uint16_t *)p + i, part) : get((const float *)p + i, part);
+}
+
+INLINE void keep(void *p, size_t i, vec v, size_t part, int bf16) {
+    if (bf16)
+        put_bf16((uint16_t *)p + i, v, part);
+    else
+        put((float *)p + i, v, part);
+}
+
 // LANES runs a block for i = 0, WIDTH, ... below n, with part elements at i: WIDTH, and the rest at the end. Every element
 // goes through the same arithmetic, in the tail too.
 #define LANES(n, ...)                                    \

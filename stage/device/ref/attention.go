@@ -19,15 +19,32 @@ type head struct {
 
 func (h head) row(t int) []float32 { return h.data[t*h.stride:][:h.width] }
 
-// headOf is head h of sample b of x (B,T,parts*D), in the given part.
-func headOf(x []float32, a device.Attention, parts, part, b, h int) head {
-	stride := parts * a.H * a.S
-	return head{data: x[b*a.T*stride+part*a.H*a.S+h*a.S:], stride: stride, width: a.S}
+// headOf is head h of sample b of x, whose rows lie stride apart.
+func headOf(x []float32, a device.Attention, stride, b, h int) head {
+	return head{data: x[b*a.T*stride+h*a.S:], stride: stride, width: a.S}
 }
 
-// Attention implements device.Device (Vaswani et al. 2017, equation 1, causal). It holds one row of scores at a time.
-func (d *Device) Attention(out, saved, qkv device.Mem, a device.Attention) {
-	a.CheckForward(out, saved, qkv, d.AttentionSaved(a))
+// seen is how many positions from the first on the query at position t may see.
+func seen(a device.Attention, t int) int {
+	if a.Bidirectional {
+		return a.T
+	}
+	return t + 1
+}
+
+// maskOf is the mask of sample b, nil when there is none.
+func maskOf(a device.Attention, b int) []int32 {
+	if a.Mask.Absent() {
+		return nil
+	}
+	return a.Mask.I32()[b*a.T:][:a.T]
+}
+
+// Attention implements device.Device (Vaswani et al. 2017, equation 1). It holds one row of scores at a time.
+func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
+	a.CheckForward(out, saved, q, k, v, d.AttentionSaved(a))
+	a = a.WithDefaults()
+	qs, ks, vs, outs := d.read(0, q), d.read(1, k), d.read(2, v), d.result(3, out)
 	var lse []float32
 	if !saved.Absent() {
 		lse = saved.F32()
@@ -35,40 +52,50 @@ func (d *Device) Attention(out, saved, qkv device.Mem, a device.Attention) {
 	d.scores = grow(d.scores, a.T)
 	for b := range a.B {
 		for h := range a.H {
-			q, k, v := headOf(qkv.F32(), a, 3, 0, b, h), headOf(qkv.F32(), a, 3, 1, b, h), headOf(qkv.F32(), a, 3, 2, b, h)
-			o := headOf(out.F32(), a, 1, 0, b, h)
+			group := h / (a.H / a.KV)
+			qh, kh, vh := headOf(qs, a, a.QStride, b, h), headOf(ks, a, a.KVStride, b, group), headOf(vs, a, a.KVStride, b, group)
+			o := headOf(outs, a, a.H*a.S, b, h)
 			for t := range a.T {
-				p := d.scores[:t+1]
-				scoreRow(p, q.row(t), k)
+				p := d.scores[:seen(a, t)]
+				scoreRow(p, qh.row(t), kh, maskOf(a, b))
 				sum := softmax(p)
 				if lse != nil {
 					lse[(b*a.H+h)*a.T+t] = sum
 				}
-				weighRow(o.row(t), p, v)
+				weighRow(o.row(t), p, vh)
 			}
 		}
 	}
+	d.finish(3, out)
 }
 
-// scoreRow sets p[j] = q k_j / sqrt(S).
-func scoreRow(p, q []float32, k head) {
+// scoreRow sets p[j] = q k_j / sqrt(S), and -Inf where the mask hides key j.
+func scoreRow(p, q []float32, k head, mask []int32) {
 	scale := float32(1 / math.Sqrt(float64(len(q))))
 	for j := range p {
+		if mask != nil && mask[j] == 0 {
+			p[j] = float32(math.Inf(-1))
+			continue
+		}
 		p[j] = dot(q, k.row(j)) * scale
 	}
 }
 
-// softmax turns scores into probabilities and returns the logarithm of the sum of exponentials.
+// softmax turns scores into probabilities and returns the logarithm of the sum of exponentials: +Inf, and probabilities of 0,
+// when all scores are -Inf.
 func softmax(p []float32) float32 {
 	largest := p[0]
 	for _, v := range p {
 		largest = max(largest, v)
 	}
-	var sum float64
-	for _, v := range p {
-		sum += exp(float64(v) - float64(largest))
+	lse := float32(math.Inf(1))
+	if !math.IsInf(float64(largest), -1) {
+		var sum float64
+		for _, v := range p {
+			sum += exp(float64(v) - float64(largest))
+		}
+		lse = float32(float64(largest) + log(sum))
 	}
-	lse := float32(float64(largest) + log(sum))
 	probabilities(p, lse)
 	return lse
 }
@@ -89,22 +116,36 @@ func weighRow(o, p []float32, v head) {
 }
 
 // AttentionBackward implements device.Device (Dao et al. 2022, appendix B.2): with P the probabilities and
-// D_t = dout_t out_t, dS = P (dout v^T - D), dq = dS k / sqrt(S), dk = dS^T q / sqrt(S), dv = P^T dout.
-func (d *Device) AttentionBackward(dqkv, dout, qkv, out, saved device.Mem, a device.Attention) {
-	a.CheckBackward(dqkv, dout, qkv, out, saved, d.AttentionSaved(a))
+// D_t = dout_t out_t, dS = P (dout v^T - D), dq = dS k / sqrt(S), dk = dS^T q / sqrt(S), dv = P^T dout; dk and dv are sums
+// over the query heads that share a head of keys.
+func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.Mem, a device.Attention) {
+	a.CheckBackward(dq, dk, dv, dout, q, k, v, out, saved, d.AttentionSaved(a))
+	a = a.WithDefaults()
 	d.scores, d.dscores = grow(d.scores, a.T), grow(d.dscores, a.T)
-	d.Zero(dqkv)
+	qs, ks, vs, outs, douts := d.read(0, q), d.read(1, k), d.read(2, v), d.read(3, out), d.read(4, dout)
+	dqs, dks, dvs := d.result(5, dq), d.result(6, dk), d.result(7, dv)
 	for b := range a.B {
 		for h := range a.H {
-			d.headBackward(headBackward{
-				q: headOf(qkv.F32(), a, 3, 0, b, h), k: headOf(qkv.F32(), a, 3, 1, b, h), v: headOf(qkv.F32(), a, 3, 2, b, h),
-				dq: headOf(dqkv.F32(), a, 3, 0, b, h), dk: headOf(dqkv.F32(), a, 3, 1, b, h),
-				dv: headOf(dqkv.F32(), a, 3, 2, b, h),
-				o:  headOf(out.F32(), a, 1, 0, b, h), do: headOf(dout.F32(), a, 1, 0, b, h),
+			group := h / (a.H / a.KV)
+			x := headBackward{
+				q: headOf(qs, a, a.QStride, b, h), k: headOf(ks, a, a.KVStride, b, group), v: headOf(vs, a, a.KVStride, b, group),
+				dq: headOf(dqs, a, a.QStride, b, h), dk: headOf(dks, a, a.KVStride, b, group), dv: headOf(dvs, a, a.KVStride, b, group),
+				o: headOf(outs, a, a.H*a.S, b, h), do: headOf(douts, a, a.H*a.S, b, h),
 				lse: saved.F32()[(b*a.H+h)*a.T:][:a.T],
-			})
+			}
+			for t := range a.T {
+				clear(x.dq.row(t))
+				if h%(a.H/a.KV) == 0 {
+					clear(x.dk.row(t))
+					clear(x.dv.row(t))
+				}
+			}
+			d.headBackward(x, a, maskOf(a, b))
 		}
 	}
+	d.finish(5, dq)
+	d.finish(6, dk)
+	d.finish(7, dv)
 }
 
 // headBackward holds what the backward of one head of one sample reads and writes, each (T,S), and lse (T).
@@ -113,12 +154,13 @@ type headBackward struct {
 	lse                        []float32
 }
 
-func (d *Device) headBackward(x headBackward) {
+func (d *Device) headBackward(x headBackward, a device.Attention, mask []int32) {
 	scale := float32(1 / math.Sqrt(float64(x.q.width)))
 	for t, lse := range x.lse {
-		p, ds := d.scores[:t+1], d.dscores[:t+1]
+		n := seen(a, t)
+		p, ds := d.scores[:n], d.dscores[:n]
 		q, do, dq := x.q.row(t), x.do.row(t), x.dq.row(t)
-		scoreRow(p, q, x.k)
+		scoreRow(p, q, x.k, mask)
 		probabilities(p, lse)
 		mean := dot(do, x.o.row(t))
 		for j := range ds {

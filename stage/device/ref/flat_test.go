@@ -113,7 +113,7 @@ func TestShapesThatDisagreePanic(t *testing.T) {
 		"LayerNorm":    func() { d.LayerNorm(two, two, two, two, two, three, 1, 2, 1e-5) },
 		"Embed id":     func() { d.Embed(two, two, two, ints(t, 2), 1, 1, 1) },
 		"CrossEntropy": func() { d.CrossEntropy(floats(t, 0), two, two, ints(t, 2), 1, 2, 1) },
-		"Attention":    func() { d.Attention(two, two, three, device.Attention{B: 1, T: 1, H: 1, S: 2}) },
+		"Attention":    func() { d.Attention(three, two, two, two, two, device.Attention{B: 1, T: 1, H: 1, S: 2}) },
 		"AdamStep":     func() { d.AdamStep(two, two, two, two, three, device.Adam{}) },
 	} {
 		if !panics(f) {

@@ -117,9 +117,9 @@ func TestEmbedAddsPositionsAndScattersBack(t *testing.T) {
 
 func TestAttentionByHand(t *testing.T) {
 	// One head of width 1, two positions: row 0 sees itself; row 1 weighs 1 and 3 by softmax(2*1, 2*0).
-	qkv := floats(t, 5, 1, 1, 2, 0, 3)
+	q, k, v := floats(t, 5, 2), floats(t, 1, 0), floats(t, 1, 3)
 	out, saved := floats(t, 0, 0), floats(t, 0, 0)
-	New().Attention(out, saved, qkv, device.Attention{B: 1, T: 2, H: 1, S: 1})
+	New().Attention(out, saved, q, k, v, device.Attention{B: 1, T: 2, H: 1, S: 1})
 	first := 1 / (1 + math.Exp(-2))
 	near(t, "Attention", 1e-6, out, 1, float32(first*1+(1-first)*3))
 	near(t, "saved", 1e-6, saved, 5, float32(math.Log(math.Exp(2)+1)))
@@ -129,23 +129,47 @@ func TestAttentionIsCausalAndItsGradientIsRight(t *testing.T) {
 	d, rng := New(), seeded()
 	a := device.Attention{B: 2, T: 4, H: 2, S: 3}
 	width := a.H * a.S
-	qkv, dout := random(t, rng, a.B*a.T*3*width), random(t, rng, a.B*a.T*width)
-	out, saved := random(t, rng, a.B*a.T*width), random(t, rng, d.AttentionSaved(a))
-	loss := func() float64 { d.Attention(out, saved, qkv, a); return d.Dot(out, dout) }
+	q, k, v := random(t, rng, a.Queries()), random(t, rng, a.Keys()), random(t, rng, a.Keys())
+	out, saved, dout := random(t, rng, a.B*a.T*width), random(t, rng, d.AttentionSaved(a)), random(t, rng, a.B*a.T*width)
+	loss := func() float64 { d.Attention(out, saved, q, k, v, a); return d.Dot(out, dout) }
 	loss()
-	dqkv := random(t, rng, qkv.Len())
-	d.AttentionBackward(dqkv, dout, qkv, out, saved, a)
-	gradient(t, "qkv", loss, qkv, dqkv)
+	dq, dk, dv := random(t, rng, q.Len()), random(t, rng, k.Len()), random(t, rng, v.Len())
+	d.AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved, a)
+	gradient(t, "q", loss, q, dq)
+	gradient(t, "k", loss, k, dk)
+	gradient(t, "v", loss, v, dv)
 
 	loss()
 	before := append([]float32(nil), out.F32()...)
-	clear(qkv.F32()[2*3*width : 4*3*width]) // positions 2 and 3 of sample 0
-	d.Attention(out, device.Mem{}, qkv, a)
+	for _, m := range []device.Mem{q, k, v} {
+		clear(m.F32()[2*width : 4*width]) // positions 2 and 3 of sample 0
+	}
+	d.Attention(out, device.Mem{}, q, k, v, a)
 	for i := range 2 * width {
 		if out.F32()[i] != before[i] {
 			t.Fatalf("element %d of an earlier position changed with a later one", i)
 		}
 	}
+}
+
+func TestGroupedBidirectionalMaskedAttentionHasTheRightGradient(t *testing.T) {
+	d, rng := New(), seeded()
+	a := device.Attention{B: 2, T: 3, H: 4, KV: 2, S: 2, QStride: 9, KVStride: 5, Bidirectional: true, Mask: ints(t, 1, 0, 1, 0, 0, 0)}
+	q, k, v := random(t, rng, a.Queries()), random(t, rng, a.Keys()), random(t, rng, a.Keys())
+	out, saved, dout := random(t, rng, 48), random(t, rng, d.AttentionSaved(a)), random(t, rng, 48)
+	loss := func() float64 { d.Attention(out, saved, q, k, v, a); return d.Dot(out, dout) }
+	loss()
+	for i, o := range out.F32()[24:] {
+		if o != 0 {
+			t.Fatalf("element %d of a sample whose keys are all hidden is %v, want 0", i, o)
+		}
+	}
+	// Between the rows lies what belongs to others; no gradient flows there.
+	dq, dk, dv := floats(t, make([]float32, q.Len())...), floats(t, make([]float32, k.Len())...), floats(t, make([]float32, v.Len())...)
+	d.AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved, a)
+	gradient(t, "q", loss, q, dq)
+	gradient(t, "k", loss, k, dk)
+	gradient(t, "v", loss, v, dv)
 }
 
 func TestCrossEntropyLossGradientMaskAndPoison(t *testing.T) {

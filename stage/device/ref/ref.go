@@ -11,9 +11,10 @@ const alignment = 64
 
 // Device computes in plain Go on host memory. It keeps scratch memory that grows to the largest operation seen.
 type Device struct {
-	transposed []float32 // MatMul: op(B) as (K,N)
-	scores     []float32 // Attention: one row of probabilities (T)
-	dscores    []float32 // AttentionBackward: its gradient (T)
+	transposed []float32     // MatMul: op(B) as (K,N)
+	scores     []float32     // Attention: one row of probabilities (T)
+	dscores    []float32     // AttentionBackward: its gradient (T)
+	wide       [10][]float32 // operands that are BF16, widened
 }
 
 var _ device.Device = (*Device)(nil)

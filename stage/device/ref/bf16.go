@@ -1,0 +1,33 @@
+package ref
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// Operations compute in float32 whatever their operands are: BF16 operands are widened to scratch memory first, and results
+// rounded once at the end.
+
+// read returns the elements of m as float32: m's own memory, or a widened copy in scratch of the given number.
+func (d *Device) read(scratch int, m device.Mem) []float32 {
+	if m.Type() == device.F32 {
+		return m.F32()
+	}
+	wide := grow(d.wide[scratch], m.Len())
+	d.wide[scratch] = wide
+	for i, v := range m.BF16() {
+		wide[i] = device.WidenBF16(v)
+	}
+	return wide
+}
+
+// result is read for an operand that is written: finish with the same number brings it back.
+func (d *Device) result(scratch int, m device.Mem) []float32 { return d.read(scratch, m) }
+
+// finish rounds what result returned to m.
+func (d *Device) finish(scratch int, m device.Mem) {
+	if m.Type() == device.F32 {
+		return
+	}
+	wide := d.wide[scratch]
+	for i := range m.BF16() {
+		m.BF16()[i] = device.RoundBF16(wide[i])
+	}
+}

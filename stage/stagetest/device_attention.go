@@ -1,0 +1,122 @@
+package stagetest
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// attentionShapes have ones, odd widths and lengths, and lengths about the blocks that kernels use.
+var attentionShapes = []device.Attention{
+	{B: 1, T: 1, H: 1, S: 1},
+	{B: 2, T: 5, H: 3, S: 4},
+	{B: 1, T: 17, H: 2, S: 8},
+	{B: 1, T: 16, H: 3, S: 5},
+	{B: 2, T: 33, H: 1, S: 48},
+	{B: 1, T: 64, H: 2, S: 32},
+	{B: 1, T: 7, H: 2, S: 128},
+	{B: 1, T: 130, H: 2, S: 64},
+	{B: 3, T: 65, H: 2, S: 20},
+	{B: 1, T: 257, H: 1, S: 80},
+	{B: 2, T: 19, H: 6, KV: 2, S: 8},
+	{B: 1, T: 50, H: 4, KV: 1, S: 33, QStride: 200, KVStride: 40},
+	{B: 2, T: 40, H: 2, S: 16, Bidirectional: true},
+	{B: 1, T: 23, H: 3, S: 24, QStride: 216, KVStride: 216, Bidirectional: true},
+}
+
+// attentionCase is a shape with operands. The mask, if any, hides the first sample's last keys, one in the middle and the
+// second sample as a whole.
+type attentionCase struct {
+	device.Attention
+	masked  bool
+	spread  float64
+	q, k, v tensor
+	mask    tensor
+}
+
+func (c *comparison) attentionCase(a device.Attention, masked bool, spread float64) attentionCase {
+	x := attentionCase{Attention: a, masked: masked, spread: spread, mask: tensor{name: "no mask"}}
+	x.q = tensor{name: "q", floats: c.normal(a.Queries(), 0, spread)}
+	x.k = tensor{name: "k", floats: c.normal(a.Keys(), 0, spread)}
+	x.v = tensor{name: "v", floats: c.normal(a.Keys(), 0, spread)}
+	if !masked {
+		return x
+	}
+	x.mask = tensor{name: "mask", ints: make([]int32, a.B*a.T)}
+	for i := range a.T - a.T/3 {
+		x.mask.ints[i] = 1
+	}
+	x.mask.ints[a.T/4] = 0
+	for i := 2 * a.T; i < a.B*a.T; i++ {
+		x.mask.ints[i] = 1
+	}
+	return x
+}
+
+func (x attentionCase) String() string {
+	return shape("B=%d T=%d H=%d KV=%d S=%d strides %d and %d, bidirectional=%v masked=%v spread=%g",
+		x.B, x.T, x.H, x.KV, x.S, x.QStride, x.KVStride, x.Bidirectional, x.masked, x.spread)
+}
+
+// attention has spread 4 for scores that overflow without the maximum taken off.
+func attention(c *comparison) {
+	for _, a := range attentionShapes {
+		for _, masked := range []bool{false, true} {
+			for _, spread := range []float64{1, 4} {
+				attentionOn(c, c.attentionCase(a, masked, spread))
+			}
+		}
+	}
+}
+
+func attentionOn(c *comparison, x attentionCase) {
+	n, tolerance := x.B*x.T*x.H*x.S, product*math.Sqrt(float64(x.T+x.S))
+	operands := []tensor{c.out("out", n), x.q, x.k, x.v, x.mask}
+	c.compare("Attention", x.String(), tolerance, operands, func(d device.Device, m []device.Mem) {
+		a := x.Attention
+		a.Mask = m[4]
+		d.Attention(m[0], device.Mem{}, m[1], m[2], m[3], a)
+	})
+	operands = append(operands, c.in("dout", n), c.out("dq", len(x.q.floats)), c.out("dk", len(x.k.floats)), c.out("dv", len(x.v.floats)))
+	c.compare("AttentionBackward", x.String(), tolerance, operands, func(d device.Device, m []device.Mem) {
+		a := x.Attention
+		a.Mask = m[4]
+		saved := c.alloc(d, device.F32, d.AttentionSaved(a))
+		d.Attention(m[0], saved, m[1], m[2], m[3], a)
+		d.AttentionBackward(m[6], m[7], m[8], m[5], m[1], m[2], m[3], m[0], saved, a)
+		d.Free(saved)
+	})
+}
+
+// causality makes the last position huge and expects the earlier outputs to keep their bits. (Huge, not NaN: a kernel may
+// well multiply what it hides by 0.)
+func causality(c *comparison) {
+	for _, a := range attentionShapes {
+		if a.T == 1 || a.Bidirectional {
+			continue
+		}
+		a = a.WithDefaults()
+		x := c.attentionCase(a, false, 1)
+		call := func(d device.Device, m []device.Mem) { d.Attention(m[0], device.Mem{}, m[1], m[2], m[3], a) }
+		operands := []tensor{c.out("out", a.B*a.T*a.H*a.S), x.q, x.k, x.v}
+		before := c.run(c.dev, 0, "Attention", operands, call)[0]
+		for b := range a.B {
+			last := (b+1)*a.T - 1
+			enlarge(x.q.floats[last*a.QStride:][:a.H*a.S])
+			enlarge(x.k.floats[last*a.KVStride:][:a.KV*a.S])
+			enlarge(x.v.floats[last*a.KVStride:][:a.KV*a.S])
+		}
+		after := c.run(c.dev, 0, "Attention", operands, call)[0]
+		for i := range before {
+			if position := i / (a.H * a.S) % a.T; position < a.T-1 && before[i] != after[i] {
+				c.Fatalf("%+v: position %d sees the last one", a, position)
+			}
+		}
+	}
+}
+
+func enlarge(x []float32) {
+	for i := range x {
+		x[i] = 1e30
+	}
+}
