@@ -85,13 +85,53 @@ func NewPipeline(t testing.TB, c PipelineConfig) *Pipeline {
 	return p
 }
 
-// Batch is one batch's tokens and targets, (Micros*Samples, Sequence) each.
-type Batch struct{ IDs, Targets []int32 }
+// Batch is one batch: for each input port of the model's first layer what it is given, by sample, and the targets. Fields
+// that no port asks for are nil.
+type Batch struct {
+	IDs, Types, Mask, Decoder []int32   // ports ids, token_types, mask, decoder_ids
+	Pixels                    []float32 // port pixels
+	Targets                   []int32
+}
 
-// micro cuts micro-batch m out of x.
-func (p *Pipeline) micro(x []int32, m int) []byte {
-	n := p.Samples * p.Sequence
-	return Int32Bytes(x[m*n : (m+1)*n])
+// port is the batch's values for an input port, as int32 or float32 bytes.
+func (b Batch) port(name string) []byte {
+	switch name {
+	case "ids":
+		return device.IntBytes(b.IDs)
+	case "token_types":
+		return device.IntBytes(b.Types)
+	case "mask":
+		return device.IntBytes(b.Mask)
+	case "decoder_ids":
+		return device.IntBytes(b.Decoder)
+	case "pixels":
+		return device.FloatBytes(b.Pixels)
+	}
+	panic("stagetest: a batch has no values for port " + name)
+}
+
+// Input copies the input of micro-batch m, for a model that begins with layer l, to a boundary buffer.
+func (b Batch) Input(l layer.Layer, size layer.Size, m int) []byte {
+	ports, _ := l.Ports(size)
+	buffer := stage.NewBoundary(4 * layer.Words(ports))
+	at := 0
+	for _, p := range ports {
+		n := 4 * p.Elements
+		copy(buffer[at:at+n], b.port(p.Name)[m*n:(m+1)*n])
+		at += 4 * layer.Padded(p.Elements)
+	}
+	return buffer
+}
+
+// input is the input of micro-batch m.
+func (p *Pipeline) input(b Batch, m int) []byte { return b.Input(p.Model.Layers[0], p.size(), m) }
+
+func (p *Pipeline) size() layer.Size { return layer.Size{B: p.Samples, T: p.Sequence} }
+
+// labels cuts the targets of micro-batch m.
+func (p *Pipeline) labels(b Batch, m int) []byte {
+	n := p.Model.Loss.Targets(p.size())
+	return Int32Bytes(b.Targets[m*n : (m+1)*n])
 }
 
 // Run computes the gradients of a batch and returns its mean loss over the valid targets and their global norm squared.
@@ -130,7 +170,7 @@ func (p *Pipeline) Run(b Batch) (loss, squaredNorm float64, err error) {
 
 // micros weighs each micro-batch by its share of the batch's valid targets.
 func (p *Pipeline) micros(b Batch) []stage.Micro {
-	n := p.Samples * p.Sequence
+	n := p.Model.Loss.Targets(p.size())
 	valid := make([]int, p.Micros)
 	total := 0
 	for i, target := range b.Targets {
@@ -147,11 +187,11 @@ func (p *Pipeline) micros(b Batch) []stage.Micro {
 }
 
 func (p *Pipeline) forward(m stage.Micro, b Batch) error {
-	input := p.micro(b.IDs, m.Index)
+	input := p.input(b, m.Index)
 	for k, s := range p.Stages {
 		var labels []byte
 		if k == len(p.Stages)-1 {
-			labels = p.micro(b.Targets, m.Index)
+			labels = p.labels(b, m.Index)
 		}
 		if err := s.Forward(m, input, labels, p.boundary[k][m.Index]); err != nil {
 			return err
