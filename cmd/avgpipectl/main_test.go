@@ -214,6 +214,7 @@ func TestVerbsOnARunningJob(t *testing.T) {
 	}
 	for _, key := range []string{
 		"id", "name", "state", "reason", "step", "steps", "round", "committed_round", "loss", "eval_loss", "tokens_per_s",
+		"perplexity", "accuracy", "f1", "family", "task", "precision", "recompute",
 		"samples_seen", "eta_s", "pipelines", "stages", "micro_batches", "schedule", "averaging",
 		"busy", "wait_upstream", "wait_downstream", "average", "optimizer",
 	} {
@@ -227,6 +228,7 @@ func TestVerbsOnARunningJob(t *testing.T) {
 	}{
 		{"running", []string{"status"}},
 		{"1 (long)", []string{"status", "1"}},
+		{"gpt2 (language)", []string{"status", "1"}},
 		{"submitted", []string{"logs", "1"}},
 		{"leader", []string{"nodes"}},
 		{"node test", []string{"version"}},

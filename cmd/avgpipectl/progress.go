@@ -63,8 +63,11 @@ func progress(s api.JobStatus) string {
 	if s.EvalLoss != nil {
 		parts = append(parts, fmt.Sprintf("eval %.3f", *s.EvalLoss))
 	}
+	if s.Accuracy != nil {
+		parts = append(parts, fmt.Sprintf("accuracy %.1f%%", 100**s.Accuracy))
+	}
 	if s.TokensPerS > 0 {
-		parts = append(parts, thousands(s.TokensPerS)+" tokens/s")
+		parts = append(parts, thousands(s.TokensPerS)+" "+speedUnit(s))
 	}
 	if s.ETAS != nil {
 		parts = append(parts, seconds(s.ETAS)+" left")

@@ -89,18 +89,22 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	t.add("submitted", s.Submitted.Local().Format(time.DateTime))
 	t.add("step", fmt.Sprintf("%d of %d", s.Step, s.Steps))
 	t.add("round", fmt.Sprintf("%d, %d committed", s.Round, s.CommittedRound))
-	t.add("loss", number(s.Loss, "%.4f nats per token"))
+	t.add("loss", number(s.Loss, "%.4f nats per "+targets(s)))
 	eval := "-"
 	if s.EvalLoss != nil {
 		eval = fmt.Sprintf("%.4f at round %d, %s untrained", *s.EvalLoss, s.EvalRound, number(s.InitialLoss, "%.4f"))
 	}
 	t.add("eval loss", eval)
-	t.add("speed", fmt.Sprintf("%s tokens/s, %d samples seen", thousands(s.TokensPerS), s.SamplesSeen))
+	if words := metrics(s.Metrics); words != "" {
+		t.add("evaluation", words)
+	}
+	t.add("speed", fmt.Sprintf("%s %s, %d samples seen", thousands(s.TokensPerS), speedUnit(s), s.SamplesSeen))
 	elapsed := s.ElapsedS
 	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&elapsed), seconds(s.ETAS)))
 	t.add("shape", fmt.Sprintf("%d stages, %d pipelines, %d micro-batches, schedule %s", s.Stages, s.Pipelines, s.MicroBatches, s.Schedule))
 	t.add("averaging", s.Averaging)
-	t.add("model", fmt.Sprintf("%s parameters", thousands(float64(s.Parameters))))
+	t.add("model", fmt.Sprintf("%s (%s), %s parameters", s.Family, s.Task, thousands(float64(s.Parameters))))
+	t.add("computes", computes(s))
 	if s.Device != "" {
 		t.add("device", s.Device)
 	}
@@ -114,6 +118,49 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 		return err
 	}
 	return printStages(out, s.StageStatus)
+}
+
+// metrics says what an evaluation found beside its loss; "" for nothing.
+func metrics(m api.Metrics) string {
+	var parts []string
+	for _, f := range []struct {
+		value  *float64
+		scale  float64
+		format string
+	}{{m.Perplexity, 1, "perplexity %.4g"}, {m.Accuracy, 100, "accuracy %.2f%%"}, {m.F1, 1, "F1 %.4f"}} {
+		if f.value != nil {
+			parts = append(parts, fmt.Sprintf(f.format, f.scale**f.value))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// targets is what a loss is the mean over.
+func targets(s api.JobStatus) string {
+	if s.Task == "images" || s.Task == "classification" {
+		return "sample"
+	}
+	return "token"
+}
+
+// speedUnit is what a job's speed counts.
+func speedUnit(s api.JobStatus) string {
+	if s.Task == "images" {
+		return "images/s"
+	}
+	return "tokens/s"
+}
+
+// computes says in what precision, and what is computed twice.
+func computes(s api.JobStatus) string {
+	text := s.Precision
+	switch n := len(s.Recompute); {
+	case n == 1 && s.Recompute[0] != "none":
+		text += ", recomputes " + s.Recompute[0]
+	case n > 1:
+		text += ", recomputes by stage " + strings.Join(s.Recompute, " ")
+	}
+	return text
 }
 
 // printStages prints what the stages' devices did, in percent of their time.

@@ -80,6 +80,9 @@ func runSubmit(ctx context.Context, o submitOptions, file string, out, messages 
 		return nil
 	}
 	text := fmt.Sprintf("job %s done: eval loss %s before, %s after", answer.ID, number(last.InitialLoss, "%.4f"), number(last.EvalLoss, "%.4f"))
+	if words := metrics(last.Metrics); words != "" {
+		text += " (" + words + ")"
+	}
 	if target != "" {
 		text += "; the model is in " + target
 	}

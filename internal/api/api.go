@@ -32,9 +32,10 @@ type JobStatus struct {
 	Steps          uint64        `json:"steps"`
 	Round          uint64        `json:"round"` // of the center
 	CommittedRound uint64        `json:"committed_round"`
-	Loss           *float64      `json:"loss"`      // mean training loss of the last window, nats per token; null before the first
+	Loss           *float64      `json:"loss"`      // mean training loss of the last window, nats per target; null before the first
 	EvalLoss       *float64      `json:"eval_loss"` // of the center on held-out data; null before the first
 	EvalRound      uint64        `json:"eval_round"`
+	Metrics                      // of that evaluation
 	InitialLoss    *float64      `json:"initial_eval_loss"` // of the untrained center
 	TokensPerS     float64       `json:"tokens_per_s"`      // over the last window, all pipelines
 	SamplesSeen    uint64        `json:"samples_seen"`
@@ -46,10 +47,21 @@ type JobStatus struct {
 	Schedule       string        `json:"schedule"`
 	Averaging      string        `json:"averaging"` // "elastic pull=old alpha=0.5 tau=1"
 	Device         string        `json:"device"`    // what computes, and why
+	Family         string        `json:"family"`    // of the model
+	Task           string        `json:"task"`      // "language", "classification", ...: what its samples are
 	Parameters     int           `json:"parameters"`
+	Precision      string        `json:"precision"`  // that products compute in: f32 or bf16
+	Recompute      []string      `json:"recompute"`  // none, block or full: one for all stages, or one for each
 	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings       []string      `json:"warnings"`
 	StageStatus    []StageStatus `json:"stage_status"`
+}
+
+// Metrics are what an evaluation says beside its loss. A figure that the model's task does not have is null.
+type Metrics struct {
+	Perplexity *float64 `json:"perplexity"` // e to the loss, of models that predict tokens
+	Accuracy   *float64 `json:"accuracy"`   // share of right predictions; not of language models
+	F1         *float64 `json:"f1"`         // of classifiers: of class 1 when there are two, else the mean over the classes
 }
 
 // StageStatus says what one stage's device did in the last window, as fractions of its time. They add up to 1 but for

@@ -146,7 +146,7 @@ func (a *admission) built(m *model.Model) {
 		a.refuse("model", "", "model: its config cannot be written: %v", err)
 		return
 	}
-	a.model, a.spec.Model, a.spec.Parameters = m, config, m.Weights()
+	a.model, a.spec.Model, a.spec.Parameters, a.spec.Task = m, config, m.Weights(), string(m.Task)
 	if m.Vocabulary() < data.Vocabulary {
 		a.refuse("model.config.vocab_size", strconv.Itoa(data.Vocabulary),
 			"the model has %d token ids, the tokenizer %s makes %d", m.Vocabulary(), a.job.Data.Tokenizer, data.Vocabulary)

@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
@@ -16,6 +17,7 @@ type spec struct {
 	Version    int             `json:"version"` // specVersion
 	Job        job.Job         `json:"job"`
 	Model      json.RawMessage `json:"model"`      // its config.json, every field written out
+	Task       string          `json:"task"`       // of the model
 	Parameters int             `json:"parameters"` // trainable values, tied copies counted once
 	Why        []string        `json:"why"`        // the automatic choices and their reasons
 	Warnings   []string        `json:"warnings"`
@@ -56,6 +58,14 @@ func (s *spec) cores() int { return int(s.Job.Stages) * int(s.Job.Devices.CPU.Th
 func (s *spec) averaging() string {
 	a := s.Job.Averaging
 	return strings.Join([]string{a.Method, "pull=" + a.Pull, fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("tau=%d", a.Tau)}, " ")
+}
+
+// task is what the samples of the job are.
+func (s *spec) task() string {
+	if s.Task == "" { // admitted when there was no other
+		return string(model.Language)
+	}
+	return s.Task
 }
 
 // placement is where a generation of a job runs; the replicated state carries it.

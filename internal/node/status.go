@@ -32,6 +32,7 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
 		out.Schedule, out.Averaging = s.Job.Schedule, s.averaging()
 		out.Parameters, out.Warnings, out.OutputDir = s.Parameters, s.Warnings, s.Job.Output.Dir
+		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.task(), s.Job.Precision, s.Job.Recompute
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
 	out.Reason = reasonOf(j, o)
@@ -76,7 +77,7 @@ func ofRound(m *elastic.Manifest) api.JobStatus {
 	meta := roundMeta(m)
 	out := api.JobStatus{
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
-		InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
+		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
 	}
 	for i, c := range m.Cursors {
 		if i == 0 || c.Step < out.Step {

@@ -31,6 +31,7 @@ type progress struct {
 	loss      *float64
 	eval      *float64
 	evalRound uint64
+	metrics   api.Metrics // of that round
 	initial   *float64
 	rate      *trace.Rate // of tokens
 	spans     map[int]*trace.Accumulator
@@ -53,6 +54,7 @@ func newProgress(a control.Assignment, meta control.RoundMeta) *progress {
 		}
 		p.before = time.Duration(meta.ElapsedS * float64(time.Second))
 		p.loss, p.eval, p.evalRound, p.initial = meta.Loss, meta.EvalLoss, meta.EvalRound, meta.InitialLoss
+		p.metrics = meta.Metrics
 	}
 	for k, place := range a.Stages {
 		if place.Node == a.Node {
@@ -100,12 +102,12 @@ func (p *progress) round(stage int, round uint64) {
 	p.rounds[stage] = round
 }
 
-// evaluated notes the center's loss.
-func (p *progress) evaluated(e pipeline.Evaluation) {
+// evaluated notes how the center does.
+func (p *progress) evaluated(e pipeline.Evaluation, m api.Metrics) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	loss := e.Score.MeanLoss()
-	p.eval, p.evalRound = &loss, e.Round
+	p.eval, p.evalRound, p.metrics = &loss, e.Round, m
 	if e.Round == 0 {
 		p.initial = &loss
 	}
@@ -171,7 +173,7 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	defer p.mu.Unlock()
 	out.State, out.Reason = p.state, p.reason
 	out.Step, out.Round = p.slowest(), p.completed()
-	out.Loss, out.EvalLoss, out.EvalRound, out.InitialLoss = p.loss, p.eval, p.evalRound, p.initial
+	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = p.loss, p.eval, p.evalRound, p.metrics, p.initial
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
 	for _, s := range p.steps {
 		out.SamplesSeen += s * p.batch
@@ -219,7 +221,7 @@ func (p *progress) meta(round, tau uint64, data string, now time.Time) control.R
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return control.RoundMeta{
-		ElapsedS: p.elapsed(now).Seconds(), Loss: p.loss, EvalLoss: p.eval, EvalRound: p.evalRound, InitialLoss: p.initial,
+		ElapsedS: p.elapsed(now).Seconds(), Loss: p.loss, EvalLoss: p.eval, EvalRound: p.evalRound, Metrics: p.metrics, InitialLoss: p.initial,
 		SamplesSeen: round * tau * p.batch * uint64(len(p.steps)), DataDigest: data, TargetsPerStep: p.targets,
 	}
 }

@@ -147,10 +147,11 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		OnRound: t.progress.round,
 		Trace:   trace.Listener{OnEvent: t.progress.span},
 		OnEvaluated: func(e pipeline.Evaluation) {
-			t.progress.evaluated(e)
-			loss := e.Score.MeanLoss()
+			m, loss := metricsOf(h.model.Task, e.Score), e.Score.MeanLoss()
+			t.progress.evaluated(e, m)
 			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &loss})
-			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", loss), zap.Int("targets", e.Score.Targets))
+			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", loss), zap.Int("targets", e.Score.Targets),
+				zap.Float64p("perplexity", m.Perplexity), zap.Float64p("accuracy", m.Accuracy), zap.Float64p("f1", m.F1))
 		},
 		OnSnapshot: func(s *pipeline.Snapshot) { t.persist(ctx, h, s) },
 		OnFinished: func(round uint64) {

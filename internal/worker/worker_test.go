@@ -222,6 +222,9 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 	if s.InitialLoss == nil || s.EvalLoss == nil || !(*s.EvalLoss < 0.8**s.InitialLoss) || s.EvalRound != 40 {
 		t.Errorf("evaluation loss went from %v to %v at round %d; expected a fall by a fifth", s.InitialLoss, s.EvalLoss, s.EvalRound)
 	}
+	if s.Perplexity == nil || math.Abs(math.Log(*s.Perplexity)-*s.EvalLoss) > 1e-9 || s.Accuracy != nil || s.F1 != nil {
+		t.Errorf("metrics of a language model: %+v beside a loss of %v", s.Metrics, *s.EvalLoss)
+	}
 	if math.Abs(*s.InitialLoss-math.Log(256)) > 0.2 {
 		t.Errorf("the untrained model has a loss of %v, expected about ln 256", *s.InitialLoss)
 	}

@@ -72,10 +72,11 @@ type Cursor struct {
 
 // RoundMeta is what a manifest keeps beside the shards, for status after a restart.
 type RoundMeta struct {
-	ElapsedS       float64  `json:"elapsed_s"` // training time up to this round, over all generations
-	Loss           *float64 `json:"loss"`
-	EvalLoss       *float64 `json:"eval_loss"`
-	EvalRound      uint64   `json:"eval_round"`
+	ElapsedS  float64  `json:"elapsed_s"` // training time up to this round, over all generations
+	Loss      *float64 `json:"loss"`
+	EvalLoss  *float64 `json:"eval_loss"`
+	EvalRound uint64   `json:"eval_round"`
+	api.Metrics
 	InitialLoss    *float64 `json:"initial_eval_loss"`
 	SamplesSeen    uint64   `json:"samples_seen"`
 	DataDigest     string   `json:"data_digest"`

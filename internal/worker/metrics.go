@@ -1,0 +1,48 @@
+package worker
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// metricsOf is what a score says beside its loss, as far as the task has a use for it.
+func metricsOf(task model.Task, s stage.Score) api.Metrics {
+	var m api.Metrics
+	if s.Targets == 0 {
+		return m
+	}
+	if task == model.Language || task == model.MaskedLanguage || task == model.Translation {
+		// JSON has no infinity: a loss beyond 709 nats has no perplexity.
+		if perplexity := math.Exp(s.MeanLoss()); !math.IsInf(perplexity, 0) && !math.IsNaN(perplexity) {
+			m.Perplexity = &perplexity
+		}
+	}
+	if s.Predicted > 0 {
+		accuracy := float64(s.Correct) / float64(s.Predicted)
+		m.Accuracy = &accuracy
+	}
+	if s.Classes != nil {
+		f1 := f1Of(s.Classes)
+		m.F1 = &f1
+	}
+	return m
+}
+
+// f1Of is the harmonic mean of precision and recall (van Rijsbergen 1979, chapter 7): of class 1 when there are two; else
+// the mean over the classes that are targets or were predicted.
+func f1Of(classes []stage.ClassCount) float64 {
+	if len(classes) == 2 {
+		classes = classes[1:]
+	}
+	sum, n := 0.0, 0
+	for _, c := range classes {
+		if all := c.Targets + c.Predicted; all > 0 {
+			sum += 2 * float64(c.Correct) / float64(all)
+			n++
+		}
+	}
+	return sum / float64(max(n, 1))
+}
