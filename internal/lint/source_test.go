@@ -20,8 +20,8 @@ const (
 	root   = "../.." // of the repository, seen from this package
 )
 
-// notOurs are the directories at the root that hold what was built or downloaded.
-var notOurs = []string{".git", ".cache", "bin", "build"}
+// notOurs are the directories, from the root, that hold what was built or downloaded.
+var notOurs = []string{".git", ".cache", "bin", "build", "examples/data"}
 
 // files lists every file of the repository, as slash-separated paths from its root.
 var files = sync.OnceValues(func() ([]string, error) {
