@@ -123,6 +123,9 @@ type Device interface {
 	Losses
 	Optimizers
 	Random
+	Recurrent
+	SmoothedLosses
+	AveragedOptimizers
 }
 
 // Storage is the device itself: its memory and its queue.

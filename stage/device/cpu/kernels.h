@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "recurrent.h"
 #include "transformer.h"
 
 #ifdef __clang__
@@ -70,6 +71,7 @@ struct kernels {
     void (*attention_backward)(const struct heads *h, float *scratch);
 
     struct transformer_kernels transformer;
+    struct recurrent_kernels recurrent;
 };
 
 extern const struct kernels avg_kernels_avx512, avg_kernels_avx2, avg_kernels_sse2;

@@ -220,6 +220,7 @@ static void sgd(float *p, const float *g, float *m, float *delta, size_t n, stru
 
 #include "attention_body.h"
 #include "transformer_body.h"
+#include "recurrent_body.h"
 
 const struct kernels TABLE = {
     .name = TABLE_NAME,
@@ -242,4 +243,5 @@ const struct kernels TABLE = {
     .attention = attention,
     .attention_backward = attention_backward,
     .transformer = TRANSFORMER_KERNELS,
+    .recurrent = RECURRENT_KERNELS,
 };

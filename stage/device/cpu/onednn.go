@@ -29,6 +29,7 @@ type Device struct {
 	cores    []int
 	memory   map[unsafe.Pointer]int // bytes of what Alloc returned
 	products map[productKey]*C.struct_avg_product
+	lstms    lstms
 	failure  error // the first since the last Synchronize
 	breath   breath
 }
@@ -54,6 +55,7 @@ func Open(c Config) (*Device, error) {
 		cores:    c.Cores,
 		memory:   map[unsafe.Pointer]int{},
 		products: map[productKey]*C.struct_avg_product{},
+		lstms:    lstms{},
 	}
 	if status := C.avg_open(d.c, C.int(c.Threads)); status != 0 {
 		C.free(unsafe.Pointer(d.c))
@@ -128,6 +130,7 @@ func (d *Device) Close() error {
 	if d.c == nil {
 		return nil
 	}
+	d.lstms.close()
 	for _, p := range d.products {
 		C.avg_product_free(p)
 	}

@@ -1,0 +1,246 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// walk gives the positions of a direction in their order: the first one, and the step from one to the next.
+func walk(l device.LSTM) (first, step int) {
+	if l.Reverse {
+		return l.T - 1, -1
+	}
+	return 0, 1
+}
+
+// LSTM implements device.Device.
+func (d *Device) LSTM(out, gates, cells, previous, weight device.Mem, l device.LSTM) {
+	l.CheckForward(out, gates, cells, previous, weight)
+	x := sequence{l: l, out: out.F32(), gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
+	first, step := walk(l)
+	for b := range l.B {
+		for n, t := 0, first; n < l.T; n, t = n+1, t+step {
+			row := b*l.T + t
+			h := previous.F32()[row*l.H:][:l.H]
+			clear(h)
+			if n > 0 {
+				copy(h, x.out[(row-step)*l.OutStride:])
+			}
+			x.forward(row, row-step, n > 0, h)
+		}
+	}
+}
+
+// sequence holds the operands of one LSTM call.
+type sequence struct {
+	l                         device.LSTM
+	out, gates, cells, weight []float32
+}
+
+func (x *sequence) masked(row int) bool { return !x.l.Mask.Absent() && x.l.Mask.I32()[row] == 0 }
+
+// forward computes one position of one sample; h is the output at the position before.
+func (x *sequence) forward(row, before int, continues bool, h []float32) {
+	n := x.l.H
+	gates, cells, out := x.gates[row*4*n:][:4*n], x.cells[row*n:][:n], x.out[row*x.l.OutStride:][:n]
+	if x.masked(row) {
+		clear(gates)
+		clear(cells)
+		clear(out)
+		return
+	}
+	for j := range gates {
+		v := float64(gates[j] + dot(h, x.weight[j*n:][:n]))
+		if j/n == 2 {
+			gates[j] = float32(tanh(v))
+		} else {
+			gates[j] = float32(sigmoid(v))
+		}
+	}
+	i, f, g, o := gates[:n], gates[n:2*n], gates[2*n:3*n], gates[3*n:]
+	for c := range cells {
+		cells[c] = float32(i[c] * g[c])
+		if continues {
+			cells[c] += float32(f[c] * x.cells[before*n+c])
+		}
+		out[c] = o[c] * float32(tanh(float64(cells[c])))
+	}
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + exp(-x)) }
+
+// LSTMBackward implements device.Device: backpropagation through time (Werbos 1990).
+func (d *Device) LSTMBackward(dgates, carry, dout, gates, cells, weight device.Mem, l device.LSTM) {
+	l.CheckBackward(dgates, carry, dout, gates, cells, weight)
+	x := sequence{l: l, gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
+	first, step := walk(l)
+	for b := range l.B {
+		dh, dc := carry.F32()[b*l.H:][:l.H], carry.F32()[(l.B+b)*l.H:][:l.H]
+		clear(dh)
+		clear(dc)
+		for n := l.T - 1; n >= 0; n-- {
+			row := b*l.T + first + n*step
+			dg := dgates.F32()[row*4*l.H:][:4*l.H]
+			var before []float32
+			if n > 0 {
+				before = x.cells[(row-step)*l.H:][:l.H]
+			}
+			x.backward(row, dg, dout.F32()[row*l.OutStride:][:l.H], dh, dc, before)
+			clear(dh)
+			for j, v := range dg {
+				axpy(dh, v, x.weight[j*l.H:][:l.H])
+			}
+		}
+	}
+}
+
+// backward computes dgates at one position of one sample from the gradients of its output, dout from outside and dh from
+// the position after, and dc of its cells, which it replaces by that of the cells before (nil at the first position).
+func (x *sequence) backward(row int, dgates, dout, dh, dc, before []float32) {
+	n := x.l.H
+	if x.masked(row) {
+		clear(dgates)
+		clear(dc)
+		return
+	}
+	gates := x.gates[row*4*n:][:4*n]
+	for c := range n {
+		i, f, g, o := gates[c], gates[n+c], gates[2*n+c], gates[3*n+c]
+		squashed := float32(tanh(float64(x.cells[row*n+c])))
+		h := dout[c] + dh[c]
+		cell := dc[c] + float32(h*o*(1-float32(squashed*squashed)))
+		dgates[c] = cell * g * i * (1 - i)
+		dgates[n+c] = 0
+		if before != nil {
+			dgates[n+c] = cell * before[c] * f * (1 - f)
+		}
+		dgates[2*n+c] = cell * i * (1 - float32(g*g))
+		dgates[3*n+c] = h * squashed * o * (1 - o)
+		dc[c] = cell * f
+	}
+}
+
+// AdditiveAttention implements device.Device.
+func (d *Device) AdditiveAttention(probabilities, q, k, v device.Mem, a device.Additive) {
+	a.CheckForward(probabilities, q, k, v)
+	for query := range a.B * a.T {
+		p := probabilities.F32()[query*a.T:][:a.T]
+		from := query / a.T * a.T
+		if !attendsAny(a, from) {
+			clear(p)
+			continue
+		}
+		for key := range p {
+			p[key] = float32(math.Inf(-1))
+			if attended(a, from+key) {
+				p[key] = float32(additiveScore(q.F32()[query*a.N:][:a.N], k.F32()[(from+key)*a.N:], v.F32()))
+			}
+		}
+		softmax(p)
+	}
+}
+
+func attendsAny(a device.Additive, from int) bool {
+	for key := range a.T {
+		if attended(a, from+key) {
+			return true
+		}
+	}
+	return false
+}
+
+func attended(a device.Additive, key int) bool { return a.Mask.Absent() || a.Mask.I32()[key] != 0 }
+
+func additiveScore(q, k, v []float32) float64 {
+	sum := 0.0
+	for n := range q {
+		sum += float64(float64(v[n]) * tanh(float64(q[n]+k[n])))
+	}
+	return sum
+}
+
+// AdditiveAttentionBackward implements device.Device. A key that is not attended to has probability 0, and so no gradient.
+func (d *Device) AdditiveAttentionBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v device.Mem, a device.Additive) {
+	a.CheckBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v)
+	d.Zero(dq)
+	d.Zero(dk)
+	d.Zero(dv)
+	vs, dvs := v.F32(), dv.F32()
+	for query := range a.B * a.T {
+		p, dp := probabilities.F32()[query*a.T:][:a.T], dprobabilities.F32()[query*a.T:][:a.T]
+		softmaxBackward(dp, p)
+		qs, dqs := q.F32()[query*a.N:][:a.N], dq.F32()[query*a.N:][:a.N]
+		for key, ds := range dp {
+			at := (query/a.T*a.T + key) * a.N
+			ks, dks := k.F32()[at:][:a.N], dk.F32()[at:][:a.N]
+			for n := range qs {
+				squashed := float32(tanh(float64(qs[n] + ks[n])))
+				slope := ds * vs[n] * (1 - float32(squashed*squashed))
+				dqs[n] += slope
+				dks[n] += slope
+				dvs[n] += float32(ds * squashed)
+			}
+		}
+	}
+}
+
+// softmaxBackward turns the gradient of probabilities into that of scores: ds = p (dp - sum p dp).
+func softmaxBackward(dp, p []float32) {
+	mean := dot(p, dp)
+	for j := range dp {
+		dp[j] = p[j] * (dp[j] - mean)
+	}
+}
+
+// WeightNorm implements device.Device.
+func (d *Device) WeightNorm(v, direction, length device.Mem) {
+	device.CheckWeightNorm("WeightNorm", v, direction, length)
+	scale := float32(float64(length.F32()[0]) / math.Sqrt(d.Dot(direction, direction)))
+	for i, x := range direction.F32() {
+		v.F32()[i] = scale * x
+	}
+}
+
+// WeightNormBackward implements device.Device.
+func (d *Device) WeightNormBackward(ddirection, dlength, dv, direction, length device.Mem) {
+	device.CheckWeightNorm("WeightNormBackward", dv, direction, length)
+	device.CheckWeightNorm("WeightNormBackward", dv, ddirection, dlength)
+	norm := math.Sqrt(d.Dot(direction, direction))
+	along := d.Dot(dv, direction) / norm
+	dlength.F32()[0] += float32(along)
+	scale, back := float32(float64(length.F32()[0])/norm), float32(along/norm)
+	for i, x := range direction.F32() {
+		ddirection.F32()[i] += float32(scale * (dv.F32()[i] - float32(back*x)))
+	}
+}
+
+// CopyColumns implements device.Device.
+func (d *Device) CopyColumns(y, x device.Mem, c device.Columns) {
+	c.Check(y, x)
+	for r := range c.Rows {
+		to, from := y.F32()[r*c.YStride:][:c.Columns], x.F32()[r*c.XStride:][:c.Columns]
+		if !c.Add {
+			copy(to, from)
+			continue
+		}
+		for i, v := range from {
+			to[i] += v
+		}
+	}
+}
+
+// DropRows implements device.Device.
+func (d *Device) DropRows(y, x, ids device.Mem, o device.Dropout) {
+	o.CheckRows(y, x, ids)
+	threshold, scale := o.Derived()
+	for r, id := range ids.I32() {
+		factor := scale
+		if device.Draws(o.Key, uint64(id)/4)[id%4] < threshold {
+			factor = 0
+		}
+		for c := r * o.Columns; c < (r+1)*o.Columns; c++ {
+			y.F32()[c] = factor * x.F32()[c]
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package stagetest
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// lstmShapes have ones, odd widths, the tails of every vector width, and two directions that share their rows.
+var lstmShapes = []device.LSTM{
+	{B: 1, T: 1, H: 1, OutStride: 1},
+	{B: 3, T: 4, H: 5, OutStride: 5},
+	{B: 2, T: 6, H: 17, OutStride: 34},
+	{B: 5, T: 3, H: 33, OutStride: 33},
+	{B: 4, T: 7, H: 64, OutStride: 128},
+}
+
+func lstm(c *comparison) {
+	for _, l := range lstmShapes {
+		for flags := range 4 {
+			l.Reverse = flags&1 != 0
+			mask := tensor{name: "no mask"}
+			if flags&2 != 0 {
+				mask = c.ragged(l.B, l.T)
+			}
+			lstmCase(c, l, mask)
+		}
+	}
+}
+
+// ragged is a mask of samples of different lengths, at least 1, the last one whole.
+func (c *comparison) ragged(b, t int) tensor {
+	mask := tensor{name: "mask", ints: make([]int32, b*t)}
+	for i := range mask.ints {
+		if sample := i / t; sample == b-1 || i%t <= sample%t {
+			mask.ints[i] = 1
+		}
+	}
+	return mask
+}
+
+func lstmCase(c *comparison, l device.LSTM, mask tensor) {
+	rows := l.B * l.T
+	out := (rows-1)*l.OutStride + l.H
+	where := shape("B=%d T=%d H=%d stride=%d reverse=%v %s", l.B, l.T, l.H, l.OutStride, l.Reverse, mask.name)
+	weight := tensor{name: "weight", floats: c.normal(4*l.H*l.H, 0, 1/math.Sqrt(float64(l.H)))}
+	forward := []tensor{
+		c.out("out", out), c.out("gates", rows*4*l.H), c.out("cells", rows*l.H), c.out("previous", rows*l.H), weight, mask,
+	}
+	c.compare("LSTM", where, product*math.Sqrt(float64(l.H)), forward, func(d device.Device, m []device.Mem) {
+		l.Mask = m[5]
+		d.LSTM(m[0], m[1], m[2], m[3], m[4], l)
+	})
+	gates := tensor{name: "gates", floats: c.normal(rows*4*l.H, 0.5, 0.2)} // activated: between 0 and 1, most of them
+	backward := []tensor{
+		c.out("dgates", rows*4*l.H), c.out("carry", 2*l.B*l.H), c.in("dout", out), gates, c.in("cells", rows*l.H), weight, mask,
+	}
+	c.compare("LSTMBackward", where, product*math.Sqrt(float64(l.T*l.H)), backward, func(d device.Device, m []device.Mem) {
+		l.Mask = m[6]
+		d.LSTMBackward(m[0], m[1], m[2], m[3], m[4], m[5], l)
+		d.Zero(m[1]) // scratch
+	})
+}
+
+func additive(c *comparison) {
+	for _, size := range [][3]int{{1, 1, 1}, {2, 3, 5}, {3, 17, 33}, {2, 9, 64}, {4, 5, 100}} {
+		for _, masked := range []bool{false, true} {
+			a := device.Additive{B: size[0], T: size[1], N: size[2]}
+			mask := tensor{name: "no mask"}
+			if masked {
+				mask = c.ragged(a.B, a.T)
+			}
+			additiveCase(c, a, mask)
+		}
+	}
+}
+
+func additiveCase(c *comparison, a device.Additive, mask tensor) {
+	where, rows := shape("B=%d T=%d N=%d %s", a.B, a.T, a.N, mask.name), a.B*a.T
+	q, k, v := c.in("q", rows*a.N), c.in("k", rows*a.N), c.in("v", a.N)
+	forward := []tensor{c.out("probabilities", rows*a.T), q, k, v, mask}
+	c.compare("AdditiveAttention", where, product*math.Sqrt(float64(a.N)), forward, func(d device.Device, m []device.Mem) {
+		a.Mask = m[4]
+		d.AdditiveAttention(m[0], m[1], m[2], m[3], a)
+	})
+	backward := []tensor{
+		c.out("dq", rows*a.N), c.out("dk", rows*a.N), c.out("dv", a.N), c.out("dprobabilities", rows*a.T),
+		c.out("probabilities", rows*a.T), q, k, v, mask,
+	}
+	tolerance := product * math.Sqrt(float64(a.T*a.N))
+	c.compare("AdditiveAttentionBackward", where, tolerance, backward, func(d device.Device, m []device.Mem) {
+		a.Mask = m[8]
+		d.AdditiveAttention(m[4], m[5], m[6], m[7], a)
+		d.AdditiveAttentionBackward(m[0], m[1], m[2], m[3], m[4], m[5], m[6], m[7], a)
+	})
+}
+
+// inattention masks all keys of one sample: its queries get no probability, nothing that is not finite, and no gradient.
+func inattention(c *comparison) {
+	a := device.Additive{B: 2, T: 3, N: 4}
+	mask := tensor{name: "mask", ints: []int32{0, 0, 0, 1, 1, 0}}
+	operands := []tensor{
+		c.out("probabilities", 18), c.in("q", 24), c.in("k", 24), c.in("v", 4), mask,
+		c.out("dq", 24), c.out("dk", 24), c.out("dv", 4), c.out("dprobabilities", 18),
+	}
+	results := c.run(c.dev, 0, "AdditiveAttention", operands, func(d device.Device, m []device.Mem) {
+		a.Mask = m[4]
+		d.AdditiveAttention(m[0], m[1], m[2], m[3], a)
+		d.AdditiveAttentionBackward(m[5], m[6], m[7], m[8], m[0], m[1], m[2], m[3], a)
+	})
+	for i, bits := range results[0] {
+		if none := i < 9 || i%3 == 2; none && value(bits) != 0 {
+			c.Fatalf("probability %d of a key that is not attended to is %v", i, value(bits))
+		}
+	}
+	for _, at := range []int{5, 6} {
+		for i, bits := range results[at][:12] {
+			if value(bits) != 0 {
+				c.Fatalf("%s[%d] of a sample without keys is %v", operands[at].name, i, value(bits))
+			}
+		}
+	}
+}
+
+func weightNorm(c *comparison) {
+	for _, n := range lengths {
+		where := shape("n=%d", n)
+		forward := []tensor{c.out("v", n), c.in("direction", n), c.in("length", 1)}
+		c.compare("WeightNorm", where, reduction, forward, func(d device.Device, m []device.Mem) {
+			d.WeightNorm(m[0], m[1], m[2])
+		})
+		backward := []tensor{c.out("ddirection", n), c.out("dlength", 1), c.in("dv", n), c.in("direction", n), c.in("length", 1)}
+		c.compare("WeightNormBackward", where, reduction, backward, func(d device.Device, m []device.Mem) {
+			d.WeightNormBackward(m[0], m[1], m[2], m[3], m[4])
+		})
+	}
+}
+
+func columns(c *comparison) {
+	for _, x := range []device.Columns{
+		{Rows: 1, Columns: 1, YStride: 1, XStride: 1},
+		{Rows: 5, Columns: 3, YStride: 7, XStride: 3},
+		{Rows: 9, Columns: 33, YStride: 33, XStride: 50},
+	} {
+		for _, x.Add = range []bool{false, true} {
+			operands := []tensor{c.out("y", (x.Rows-1)*x.YStride+x.Columns), c.in("x", (x.Rows-1)*x.XStride+x.Columns)}
+			where := shape("R=%d C=%d add=%v", x.Rows, x.Columns, x.Add)
+			c.compare("CopyColumns", where, exact, operands, func(d device.Device, m []device.Mem) { d.CopyColumns(m[0], m[1], x) })
+		}
+	}
+}
+
+// droppedRows compares with the oracle, and checks that rows of one id share their fate, that both fates occur, and that
+// they are those of device.Draws.
+func droppedRows(c *comparison) {
+	const rows, vocabulary = 200, 50
+	for _, columns := range []int{1, 5, 33} {
+		o := device.Dropout{Rate: 0.4, Key: 99, Rows: rows, Columns: columns}
+		ids, x := c.ids("ids", rows, 0, vocabulary), c.in("x", rows*columns)
+		operands := []tensor{c.out("y", rows*columns), x, ids}
+		call := func(d device.Device, m []device.Mem) { d.DropRows(m[0], m[1], m[2], o) }
+		c.compare("DropRows", shape("C=%d", columns), exact, operands, call)
+		y := c.run(c.dev, 0, "DropRows", operands, call)[0]
+		threshold, _ := o.Derived()
+		dropped := 0
+		for r, id := range ids.ints {
+			want := device.Draws(o.Key, uint64(id)/4)[id%4] < threshold
+			if found := value(y[r*columns]) == 0; found != want {
+				c.Fatalf("row %d of id %d: dropped is %v, want %v", r, id, found, want)
+			}
+			if want {
+				dropped++
+			}
+		}
+		if dropped < rows/5 || dropped > rows*3/5 {
+			c.Fatalf("%d of %d rows are dropped at a rate of %v", dropped, rows, o.Rate)
+		}
+	}
+}
+
+func smoothed(c *comparison) {
+	for _, size := range [][2]int{{1, 1}, {3, 2}, {5, 17}, {9, 256}, {4, 1001}} {
+		rows, vocabulary := size[0], size[1]
+		logits, targets := tensor{name: "logits", floats: c.normal(rows*vocabulary, 0, 3)}, c.ids("targets", rows, 0, vocabulary)
+		if rows > 1 {
+			targets.ints[rows/2] = -1
+		}
+		where, scale := shape("R=%d V=%d", rows, vocabulary), float32(1/float64(rows))
+		operands := []tensor{c.out("losses", rows), c.out("dlogits", rows*vocabulary), logits, targets}
+		c.compare("SmoothedCrossEntropy", where, reduction, operands, func(d device.Device, m []device.Mem) {
+			d.SmoothedCrossEntropy(m[0], m[1], m[2], m[3], rows, vocabulary, scale, 0.1)
+		})
+		c.compare("SmoothedCrossEntropy loss", where, reduction, []tensor{c.out("losses", rows), logits, targets},
+			func(d device.Device, m []device.Mem) {
+				d.SmoothedCrossEntropy(m[0], device.Mem{}, m[1], m[2], rows, vocabulary, scale, 0.1)
+			})
+		logits.result = true
+		c.compare("SmoothedCrossEntropy in place", where, reduction, []tensor{c.out("losses", rows), logits, targets},
+			func(d device.Device, m []device.Mem) {
+				d.SmoothedCrossEntropy(m[0], m[1], m[1], m[2], rows, vocabulary, scale, 0.1)
+			})
+	}
+}
+
+func averaged(c *comparison) {
+	for _, n := range lengths {
+		for _, delta := range []tensor{{name: "no delta"}, c.out("delta", n)} {
+			for i, a := range []device.ASGD{
+				{LearningRate: 0.1, GradScale: 1, Share: 1},
+				{LearningRate: 0.3, WeightDecay: 0.1, GradScale: 0.7, Share: 1.0 / 3},
+			} {
+				operands := []tensor{c.out("p", n), c.in("g", n), c.out("s", n), delta}
+				c.compare("ASGDStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {
+					d.ASGDStep(m[0], m[1], m[2], m[3], a)
+				})
+			}
+		}
+	}
+}
