@@ -1,0 +1,166 @@
+package tokenizer
+
+import (
+	"container/heap"
+	"fmt"
+	"unicode/utf8"
+)
+
+// bpe merges neighbouring pieces of a word, the pair that was learned first before others (Sennrich et al. 2016, section 3.2).
+type bpe struct {
+	ids          map[string]int32
+	merges       map[[2]int32]merge
+	unknown      int32 // None: unknown text is an error
+	fuseUnknown  bool  // several unknown characters in a row are one token
+	byteFallback bool  // an unknown character is the tokens <0xNN> of its bytes
+	whole        bool  // a word that is a token as it is needs no merges
+	prefix       string
+	suffix       string
+}
+
+// merge is what becomes of a pair.
+type merge struct {
+	rank int
+	id   int32
+}
+
+// piece is a part of a word while it is merged: a list in an array.
+type piece struct {
+	id         int32
+	prev, next int  // None at the ends
+	gone       bool // merged into the one before
+}
+
+func (b *bpe) append(ids []int32, word string) ([]int32, error) {
+	if b.whole {
+		if id, ok := b.ids[word]; ok {
+			return append(ids, id), nil
+		}
+	}
+	pieces, err := b.pieces(word)
+	if err != nil {
+		return ids, err
+	}
+	b.join(pieces)
+	for _, p := range pieces {
+		if !p.gone {
+			ids = append(ids, p.id)
+		}
+	}
+	return ids, nil
+}
+
+// pieces are the characters of a word.
+func (b *bpe) pieces(word string) ([]piece, error) {
+	var pieces []piece
+	add := func(id int32) {
+		n := len(pieces)
+		if n > 0 {
+			pieces[n-1].next = n
+		}
+		pieces = append(pieces, piece{id: id, prev: n - 1, next: None})
+	}
+	fusing := false
+	for i := 0; i < len(word); {
+		_, size := utf8.DecodeRuneInString(word[i:])
+		char := word[i : i+size]
+		name := char
+		if i > 0 {
+			name = b.prefix + name
+		}
+		if i+size == len(word) {
+			name += b.suffix
+		}
+		i += size
+		if id, ok := b.ids[name]; ok {
+			add(id)
+			fusing = false
+			continue
+		}
+		if b.byteFallback {
+			if bytes, ok := byteTokens(b.ids, char); ok {
+				for _, id := range bytes {
+					add(id)
+				}
+				fusing = false
+				continue
+			}
+		}
+		if b.unknown == None {
+			return nil, &UnknownError{Text: char}
+		}
+		if !fusing || !b.fuseUnknown {
+			add(b.unknown)
+		}
+		fusing = true
+	}
+	return pieces, nil
+}
+
+// byteTokens are the tokens <0xNN> of the bytes of a text, if all of them are there.
+func byteTokens(ids map[string]int32, text string) ([]int32, bool) {
+	out := make([]int32, 0, len(text))
+	for _, b := range []byte(text) {
+		id, ok := ids[fmt.Sprintf("<0x%02X>", b)]
+		if !ok {
+			return nil, false
+		}
+		out = append(out, id)
+	}
+	return out, true
+}
+
+// candidate is a pair that could be merged when it was found.
+type candidate struct {
+	merge
+	at          int // of the left piece
+	left, right int32
+}
+
+// candidates is a heap: the earliest merge first, of equal ones the leftmost.
+type candidates []candidate
+
+func (c candidates) Len() int { return len(c) }
+func (c candidates) Less(i, j int) bool {
+	return c[i].rank < c[j].rank || c[i].rank == c[j].rank && c[i].at < c[j].at
+}
+func (c candidates) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
+func (c *candidates) Push(x any)   { *c = append(*c, x.(candidate)) } //nolint:errcheck,forcetypeassert // The heap's own.
+func (c *candidates) Pop() any {
+	last := len(*c) - 1
+	x := (*c)[last]
+	*c = (*c)[:last]
+	return x
+}
+
+// join merges until nothing can be merged, in n log n steps: without a step that cuts words, a word is a whole text.
+func (b *bpe) join(pieces []piece) {
+	var open candidates
+	look := func(at int) {
+		if at == None || pieces[at].next == None {
+			return
+		}
+		left, right := pieces[at].id, pieces[pieces[at].next].id
+		if m, ok := b.merges[[2]int32{left, right}]; ok {
+			heap.Push(&open, candidate{merge: m, at: at, left: left, right: right})
+		}
+	}
+	for i := range pieces {
+		look(i)
+	}
+	for len(open) > 0 {
+		c := heap.Pop(&open).(candidate) //nolint:errcheck,forcetypeassert // The heap's own.
+		p := &pieces[c.at]
+		if p.gone || p.id != c.left || p.next == None || pieces[p.next].id != c.right {
+			continue // changed since it was found
+		}
+		next := p.next
+		p.id, p.next = c.id, pieces[next].next
+		pieces[next].gone = true
+		if p.next != None {
+			pieces[p.next].prev = c.at
+		}
+		look(p.prev)
+		look(c.at)
+	}
+}

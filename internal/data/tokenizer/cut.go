@@ -1,0 +1,305 @@
+package tokenizer
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dlclark/regexp2"
+)
+
+// cutter cuts text into words.
+type cutter interface {
+	// cut appends the words of text. First tells whether the text is where the whole one starts.
+	cut(words []string, text string, first bool) []string
+}
+
+// part is a stretch of text that a pattern matched, or that lies between matches.
+type part struct {
+	text  string
+	match bool
+}
+
+// behavior is what becomes of matches.
+type behavior string
+
+const (
+	removed      behavior = "Removed"
+	isolated     behavior = "Isolated"
+	contiguous   behavior = "Contiguous"
+	withPrevious behavior = "MergedWithPrevious"
+	withNext     behavior = "MergedWithNext"
+)
+
+var behaviors = []string{string(removed), string(isolated), string(contiguous), string(withPrevious), string(withNext)}
+
+// arrange appends the words that parts make. Parts are neighbours in one text, so joining two is slicing.
+func (b behavior) arrange(words []string, parts []part) []string {
+	joined := ""
+	flush := func() {
+		if joined != "" {
+			words = append(words, joined)
+		}
+		joined = ""
+	}
+	for i, p := range parts {
+		previous := i > 0 && parts[i-1].match
+		switch b {
+		case removed:
+			if !p.match {
+				words = append(words, p.text)
+			}
+			continue
+		case isolated:
+			words = append(words, p.text)
+			continue
+		case contiguous:
+			if i > 0 && p.match != previous {
+				flush()
+			}
+		case withPrevious: // a match joins what is before it, unless that is a match
+			if !p.match || previous {
+				flush()
+			}
+		case withNext: // a match starts a word, and what follows a match joins it
+			if p.match || !previous {
+				flush()
+			}
+		}
+		joined += p.text
+	}
+	flush()
+	return words
+}
+
+// byRune cuts around characters.
+type byRune struct {
+	match    func(r rune) bool
+	behavior behavior
+}
+
+func (c byRune) cut(words []string, text string, _ bool) []string {
+	var parts []part
+	from := 0
+	for i, r := range text {
+		if !c.match(r) {
+			continue
+		}
+		if i > from {
+			parts = append(parts, part{text: text[from:i]})
+		}
+		from = i + utf8.RuneLen(r)
+		parts = append(parts, part{text: text[i:from], match: true})
+	}
+	if from < len(text) {
+		parts = append(parts, part{text: text[from:]})
+	}
+	return c.behavior.arrange(words, parts)
+}
+
+// byPattern cuts around what a pattern matches, or, inverted, around what it does not match.
+type byPattern struct {
+	pattern  *regexp2.Regexp
+	invert   bool
+	behavior behavior
+}
+
+func (c byPattern) cut(words []string, text string, _ bool) []string {
+	all := parts(c.pattern, text)
+	if c.invert {
+		for i := range all {
+			all[i].match = !all[i].match
+		}
+	}
+	return c.behavior.arrange(words, all)
+}
+
+// parts takes a text apart around the matches of a pattern. A search that exceeds the pattern's time ends it: the rest is
+// no match.
+func parts(pattern *regexp2.Regexp, text string) []part {
+	var all []part
+	runes := []rune(text)
+	from := 0
+	match, err := pattern.FindRunesMatch(runes)
+	for err == nil && match != nil {
+		if match.Length > 0 {
+			if match.Index > from {
+				all = append(all, part{text: string(runes[from:match.Index])})
+			}
+			from = match.Index + match.Length
+			all = append(all, part{text: string(runes[match.Index:from]), match: true})
+		}
+		match, err = pattern.FindNextMatch(match)
+	}
+	if from < len(runes) {
+		all = append(all, part{text: string(runes[from:])})
+	}
+	return all
+}
+
+// byWord cuts into runs of word characters and runs of others, dropping white space: \w+|[^\w\s]+.
+type byWord struct{}
+
+func (byWord) cut(words []string, text string, _ bool) []string {
+	class := func(r rune) int {
+		switch {
+		case unicode.IsSpace(r):
+			return 0
+		case isWord(r):
+			return 1
+		}
+		return 2
+	}
+	from, last := 0, 0
+	for i, r := range text {
+		c := class(r)
+		if c != last {
+			if last != 0 {
+				words = append(words, text[from:i])
+			}
+			from, last = i, c
+		}
+	}
+	if last != 0 {
+		words = append(words, text[from:])
+	}
+	return words
+}
+
+// isWord is \w as Unicode has it (UTS 18, annex C).
+func isWord(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+}
+
+func isSpace(r rune) bool { return unicode.IsSpace(r) }
+
+func isNumber(r rune) bool { return unicode.IsNumber(r) }
+
+// isPunctuation is what BERT isolates: also the symbols of ASCII.
+func isPunctuation(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r > ' ' && r < 0x7f && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}
+	return unicode.IsPunct(r)
+}
+
+// metaspace writes blanks as a visible character, and cuts before each.
+type metaspace struct {
+	mark    string
+	prepend string // always, first or never
+	split   bool
+}
+
+func (c metaspace) cut(words []string, text string, first bool) []string {
+	text = strings.ReplaceAll(text, " ", c.mark)
+	if (c.prepend == "always" || c.prepend == "first" && first) && !strings.HasPrefix(text, c.mark) {
+		text = c.mark + text
+	}
+	if !c.split {
+		return append(words, text)
+	}
+	mark, _ := utf8.DecodeRuneInString(c.mark)
+	return byRune{match: func(r rune) bool { return r == mark }, behavior: withNext}.cut(words, text, first)
+}
+
+// byteLevel writes bytes as characters that can be seen (Radford et al. 2019, section 2.2, and its encoder.py), after
+// cutting text into words with their blank before them.
+type byteLevel struct {
+	addPrefixSpace bool
+	cuts           bool
+}
+
+func (c byteLevel) cut(words []string, text string, _ bool) []string {
+	if c.addPrefixSpace && !strings.HasPrefix(text, " ") {
+		text = " " + text
+	}
+	if !c.cuts {
+		return append(words, visible(text))
+	}
+	for len(text) > 0 {
+		n := nextWord(text)
+		words = append(words, visible(text[:n]))
+		text = text[n:]
+	}
+	return words
+}
+
+// contractions are words of their own after an apostrophe.
+var contractions = []string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}
+
+// nextWord is the length of the first match of GPT-2's pattern:
+//
+//	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+func nextWord(text string) int {
+	for _, c := range contractions {
+		if strings.HasPrefix(text, c) {
+			return len(c)
+		}
+	}
+	at := 0
+	if text[0] == ' ' {
+		at = 1
+	}
+	if r, _ := utf8.DecodeRuneInString(text[at:]); at < len(text) && !unicode.IsSpace(r) {
+		return at + lengthOf(text[at:], kindOf(r))
+	}
+	n := lengthOf(text, kindSpace)
+	_, last := utf8.DecodeLastRuneInString(text[:n])
+	if n == len(text) || n == last {
+		return n
+	}
+	return n - last // the last blank belongs to the word after it
+}
+
+// Kinds of characters of GPT-2's pattern.
+const (
+	kindSpace = iota
+	kindLetter
+	kindNumber
+	kindOther
+)
+
+func kindOf(r rune) int {
+	switch {
+	case unicode.IsLetter(r):
+		return kindLetter
+	case unicode.IsNumber(r):
+		return kindNumber
+	case unicode.IsSpace(r):
+		return kindSpace
+	}
+	return kindOther
+}
+
+// lengthOf is the bytes at the start of a text that are of one kind.
+func lengthOf(text string, kind int) int {
+	for i, r := range text {
+		if kindOf(r) != kind {
+			return i
+		}
+	}
+	return len(text)
+}
+
+// byteRunes maps a byte to its character: itself if it can be seen, else one from U+0100 on. runeBytes maps it back.
+var byteRunes, runeBytes = func() (forth [256]rune, back map[rune]byte) {
+	back = map[rune]byte{}
+	next := rune(0x100)
+	for b := range 256 {
+		r := rune(b)
+		if !('!' <= r && r <= '~' || '¡' <= r && r <= '¬' || '®' <= r && r <= 'ÿ') {
+			r, next = next, next+1
+		}
+		forth[b], back[r] = r, byte(b)
+	}
+	return forth, back
+}()
+
+func visible(text string) string {
+	var b strings.Builder
+	b.Grow(2 * len(text))
+	for i := range len(text) {
+		b.WriteRune(byteRunes[text[i]])
+	}
+	return b.String()
+}

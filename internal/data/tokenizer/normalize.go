@@ -1,0 +1,232 @@
+package tokenizer
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/dlclark/regexp2"
+	"github.com/rivo/uniseg"
+	"golang.org/x/text/unicode/norm"
+)
+
+// normalizer changes a text before it is cut into words.
+type normalizer interface{ normalize(text string) string }
+
+// change is a normalizer that is a function.
+type change func(string) string
+
+func (c change) normalize(text string) string { return c(text) }
+
+// runes is a normalizer that replaces each character by what it returns.
+type runes func(b *strings.Builder, r rune)
+
+func (f runes) normalize(text string) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	for _, r := range text {
+		f(&b, r)
+	}
+	return b.String()
+}
+
+// lower maps each character alone, as Unicode's full mapping does: one character changes its length by it.
+var lower = runes(func(b *strings.Builder, r rune) {
+	if r == 'İ' {
+		b.WriteString("i̇")
+		return
+	}
+	b.WriteRune(unicode.ToLower(r))
+})
+
+// unicodeForms are the normalizers without settings.
+var unicodeForms = map[string]normalizer{
+	"NFC": change(norm.NFC.String), "NFD": change(norm.NFD.String), "NFKC": change(norm.NFKC.String), "NFKD": change(norm.NFKD.String),
+	"Lowercase": lower, "StripAccents": without(unicode.M),
+}
+
+// trim drops white space at the ends.
+func trim(left, right bool) change {
+	return func(text string) string {
+		if left {
+			text = strings.TrimLeftFunc(text, unicode.IsSpace)
+		}
+		if right {
+			text = strings.TrimRightFunc(text, unicode.IsSpace)
+		}
+		return text
+	}
+}
+
+// without drops the characters of a table.
+func without(table *unicode.RangeTable) runes {
+	return func(b *strings.Builder, r rune) {
+		if !unicode.Is(table, r) {
+			b.WriteRune(r)
+		}
+	}
+}
+
+// cleaned drops control characters, and makes all white space blanks (BERT's tokenization.py, _clean_text).
+var cleaned = runes(func(b *strings.Builder, r rune) {
+	switch {
+	case r == '\t' || r == '\n' || r == '\r' || unicode.IsSpace(r) && !unicode.IsControl(r):
+		b.WriteByte(' ')
+	case r == 0 || r == unicode.ReplacementChar || unicode.Is(unicode.C, r):
+	default:
+		b.WriteRune(r)
+	}
+})
+
+// spaced puts blanks around ideographs, so that each becomes a word (BERT's tokenization.py, _tokenize_chinese_chars).
+var spaced = runes(func(b *strings.Builder, r rune) {
+	if isIdeograph(r) {
+		b.WriteByte(' ')
+		b.WriteRune(r)
+		b.WriteByte(' ')
+		return
+	}
+	b.WriteRune(r)
+})
+
+func isIdeograph(r rune) bool {
+	switch {
+	case r < 0x3400:
+		return false
+	case r <= 0x4DBF, 0x4E00 <= r && r <= 0x9FFF, 0xF900 <= r && r <= 0xFAFF:
+		return true
+	case 0x20000 <= r && r <= 0x2A6DF, 0x2A700 <= r && r <= 0x2B73F, 0x2B740 <= r && r <= 0x2B81F,
+		0x2B920 <= r && r <= 0x2CEAF, 0x2F800 <= r && r <= 0x2FA1F:
+		return true
+	}
+	return false
+}
+
+// bertNormalizer are the steps of BERT's basic tokenizer.
+func bertNormalizer(c component) []normalizer {
+	var steps []normalizer
+	if orTrue(c.CleanText) {
+		steps = append(steps, cleaned)
+	}
+	if orTrue(c.HandleChinese) {
+		steps = append(steps, spaced)
+	}
+	lowers := orTrue(c.Lowercase)
+	if c.StripAccents != nil && *c.StripAccents || c.StripAccents == nil && lowers {
+		steps = append(steps, change(norm.NFD.String), without(unicode.Mn))
+	}
+	if lowers {
+		steps = append(steps, lower)
+	}
+	return steps
+}
+
+// orTrue is a setting whose default is true.
+func orTrue(b *bool) bool { return b == nil || *b }
+
+// replacement replaces what a pattern matches.
+type replacement struct {
+	text    string          // matched literally, if pattern is nil
+	pattern *regexp2.Regexp // else
+	content string
+}
+
+func (r replacement) normalize(text string) string {
+	if r.pattern == nil {
+		return strings.ReplaceAll(text, r.text, r.content)
+	}
+	var b strings.Builder
+	for _, part := range parts(r.pattern, text) {
+		if part.match {
+			b.WriteString(r.content)
+		} else {
+			b.WriteString(part.text)
+		}
+	}
+	return b.String()
+}
+
+// charsMap is SentencePiece's table of replacements: a double array (Aoe 1989, in the units of the library Darts-clone)
+// from text to the place of what replaces it.
+type charsMap struct {
+	units []uint32
+	texts string // each ends with a zero byte
+}
+
+// newCharsMap reads the table: the bytes of the double array, little-endian, the array, the texts.
+func newCharsMap(encoded string) (charsMap, error) {
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return charsMap{}, fmt.Errorf("precompiled_charsmap: %w", err)
+	}
+	if len(raw) < 4 {
+		return charsMap{}, fmt.Errorf("precompiled_charsmap has %d bytes, too few for its length", len(raw))
+	}
+	n := int64(binary.LittleEndian.Uint32(raw))
+	if n%4 != 0 || n == 0 || n > int64(len(raw)-4) {
+		return charsMap{}, fmt.Errorf("precompiled_charsmap has a table of %d bytes within %d", n, len(raw)-4)
+	}
+	m := charsMap{units: make([]uint32, n/4), texts: string(raw[4+n:])}
+	for i := range m.units {
+		m.units[i] = binary.LittleEndian.Uint32(raw[4+4*i:])
+	}
+	return m, nil
+}
+
+// shortCluster is the bytes of a cluster of characters that may be replaced as a whole; of longer ones, each character is.
+const shortCluster = 6
+
+func (m charsMap) normalize(text string) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	state := -1
+	for len(text) > 0 {
+		var cluster string
+		cluster, text, _, state = uniseg.FirstGraphemeClusterInString(text, state)
+		if len(cluster) < shortCluster {
+			if with, ok := m.find(cluster); ok {
+				b.WriteString(with)
+				continue
+			}
+		}
+		for _, r := range cluster {
+			if with, ok := m.find(string(r)); ok {
+				b.WriteString(with)
+			} else {
+				b.WriteRune(r)
+			}
+		}
+	}
+	return b.String()
+}
+
+// find is what replaces the shortest prefix of a text that the table has.
+func (m charsMap) find(text string) (string, bool) {
+	node := offsetOf(m.units[0])
+	for _, b := range []byte(text) {
+		node ^= uint32(b)
+		if b == 0 || int64(node) >= int64(len(m.units)) || m.units[node]&(1<<31|0xff) != uint32(b) {
+			return "", false
+		}
+		unit := m.units[node]
+		node ^= offsetOf(unit)
+		if unit>>8&1 == 0 {
+			continue // no replacement ends here
+		}
+		if int64(node) >= int64(len(m.units)) {
+			return "", false
+		}
+		at := m.units[node] & (1<<31 - 1)
+		if int64(at) >= int64(len(m.texts)) {
+			return "", false
+		}
+		with, _, _ := strings.Cut(m.texts[at:], "\x00")
+		return with, true
+	}
+	return "", false
+}
+
+// offsetOf is how far a unit's children lie away.
+func offsetOf(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }

@@ -1,0 +1,244 @@
+package tokenizer
+
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+)
+
+// None stands for a token that a tokenizer does not have.
+const None = -1
+
+// Special are the ids of tokens that are no text; None for those that the tokenizer does not have.
+type Special struct {
+	Pad       int32 // fills a sample up
+	Unknown   int32 // stands for what the vocabulary has no piece for
+	Class     int32 // begins a text that is classified
+	Separator int32 // ends a text that is classified
+	Mask      int32 // hides a token
+	Begin     int32 // begins a generated text
+	End       int32 // ends a document or a generated text
+}
+
+// Bytes of text that stand for special tokens of the tokenizer of bytes: control characters of ASCII whose meaning this is.
+const (
+	ByteEnd       = 0x00 // null: also padding
+	ByteBegin     = 0x02 // start of text: also class
+	ByteSeparator = 0x03 // end of text
+	ByteMask      = 0x1a // substitute
+)
+
+// Item is one part of a template: a token, or all tokens of a text.
+type Item struct {
+	Text int   // 0 or 1; None for a token
+	ID   int32 // of the token
+	Type int32 // the token type of whatever stands here
+}
+
+// Template says what a model is given for one text, or for a pair.
+type Template []Item
+
+// Special is how many tokens a template adds.
+func (t Template) Special() int {
+	n := 0
+	for _, i := range t {
+		if i.Text == None {
+			n++
+		}
+	}
+	return n
+}
+
+// Tokenizer is a vocabulary and the steps to and from it. It does not change, and any number of goroutines may use it.
+type Tokenizer struct {
+	vocabulary   int
+	tokens       []string // by id; "" where there is none
+	special      Special
+	hidden       []bool // by id: a special token, that Decode leaves out
+	single, pair Template
+
+	added      added // cut out of the text as it is
+	addedAfter added // cut out of the normalized text
+	normalize  []normalizer
+	cut        []cutter
+	model      model // nil: bytes
+	decode     []decoder
+}
+
+// model cuts a word into tokens.
+type model interface {
+	// append appends the ids of a word, which is not empty, or reports text that has none.
+	append(ids []int32, word string) ([]int32, error)
+}
+
+// UnknownError is text that the vocabulary has no token for.
+type UnknownError struct{ Text string }
+
+// Error names the text.
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("%q has no token in the vocabulary, which has no token for unknown text either", e.Text)
+}
+
+// Bytes is the tokenizer whose tokens are the 256 values of a byte.
+func Bytes() *Tokenizer {
+	class, separator := Item{Text: None, ID: ByteBegin}, Item{Text: None, ID: ByteSeparator}
+	return &Tokenizer{
+		vocabulary: 256,
+		special: Special{
+			Pad: ByteEnd, Unknown: None, Class: ByteBegin, Separator: ByteSeparator, Mask: ByteMask, Begin: ByteBegin, End: ByteEnd,
+		},
+		single: Template{class, {Text: 0}, separator},
+		pair:   Template{class, {Text: 0}, separator, {Text: 1, Type: 1}, {Text: None, ID: ByteSeparator, Type: 1}},
+	}
+}
+
+// IsBytes reports whether tokens are bytes.
+func (t *Tokenizer) IsBytes() bool { return t.model == nil }
+
+// Vocabulary is the number of ids: they are below it.
+func (t *Tokenizer) Vocabulary() int { return t.vocabulary }
+
+// Special lists the tokens that are no text.
+func (t *Tokenizer) Special() Special { return t.special }
+
+// IsSpecial reports whether an id is of a token that is no text.
+func (t *Tokenizer) IsSpecial(id int32) bool {
+	if t.model == nil {
+		return id == ByteEnd || id == ByteBegin || id == ByteSeparator || id == ByteMask
+	}
+	return id >= 0 && int(id) < len(t.hidden) && t.hidden[id]
+}
+
+// Single is what a model is given for one text.
+func (t *Tokenizer) Single() Template { return t.single }
+
+// Pair is what a model is given for two texts; nil when the tokenizer has nothing to separate them by.
+func (t *Tokenizer) Pair() Template { return t.pair }
+
+// ID finds a token by its name.
+func (t *Tokenizer) ID(token string) (int32, bool) {
+	i := slices.Index(t.tokens, token)
+	return int32(i), i >= 0 && token != "" //nolint:gosec // Ids are below maxID.
+}
+
+// maxRemembered bounds the words that an encoder remembers, and maxWord the bytes of each: together below 64 MiB.
+const (
+	maxRemembered = 1 << 16
+	maxWord       = 128
+)
+
+// Encoder turns text into ids. It belongs to one goroutine.
+type Encoder struct {
+	t     *Tokenizer
+	words map[string][]int32 // what was looked up before; most words of a text are few
+}
+
+// NewEncoder returns an encoder.
+func (t *Tokenizer) NewEncoder() *Encoder { return &Encoder{t: t, words: map[string][]int32{}} }
+
+// Append appends the ids of a text, without those of a template. Bytes that are no UTF-8 count as the replacement character,
+// unless tokens are bytes. The error is an *UnknownError.
+func (e *Encoder) Append(ids []int32, text string) ([]int32, error) {
+	if e.t.model == nil {
+		for i := range len(text) {
+			ids = append(ids, int32(text[i]))
+		}
+		return ids, nil
+	}
+	var err error
+	first := true
+	for _, outer := range e.t.added.split(valid(text)) {
+		if outer.id != None {
+			ids, first = append(ids, outer.id), false
+			continue
+		}
+		normal := outer.text
+		for _, n := range e.t.normalize {
+			normal = n.normalize(normal)
+		}
+		for _, inner := range e.t.addedAfter.split(normal) {
+			if inner.id != None {
+				ids, first = append(ids, inner.id), false
+				continue
+			}
+			if ids, err = e.pieces(ids, inner.text, first); err != nil {
+				return ids, err
+			}
+			first = false
+		}
+	}
+	return ids, nil
+}
+
+// pieces cuts a text without added tokens into words and appends their ids. First tells whether the whole text starts here.
+func (e *Encoder) pieces(ids []int32, text string, first bool) ([]int32, error) {
+	if text == "" {
+		return ids, nil
+	}
+	words := []string{text}
+	for _, c := range e.t.cut {
+		var next []string
+		for i, w := range words {
+			next = c.cut(next, w, first && i == 0)
+		}
+		words = next
+	}
+	var err error
+	for _, w := range words {
+		if w == "" {
+			continue
+		}
+		if known, ok := e.words[w]; ok {
+			ids = append(ids, known...)
+			continue
+		}
+		from := len(ids)
+		if ids, err = e.t.model.append(ids, w); err != nil {
+			return ids, err
+		}
+		if len(w) <= maxWord && len(e.words) < maxRemembered {
+			e.words[w] = slices.Clone(ids[from:])
+		}
+	}
+	return ids, nil
+}
+
+// Decode is the text of ids, without special tokens. Ids beyond the vocabulary are left out; bytes that are no UTF-8
+// become the replacement character.
+func (t *Tokenizer) Decode(ids []int32) string {
+	if t.model == nil {
+		text := make([]byte, 0, len(ids))
+		for _, id := range ids {
+			if id >= 0 && id < 256 && !t.IsSpecial(id) {
+				text = append(text, byte(id))
+			}
+		}
+		return string(text)
+	}
+	var parts []string
+	for _, id := range ids {
+		if id >= 0 && int(id) < len(t.tokens) && !t.hidden[id] {
+			parts = append(parts, t.tokens[id])
+		}
+	}
+	for _, d := range t.decode {
+		parts = d.decode(parts)
+	}
+	return valid(concat(parts, t.separator()))
+}
+
+// separator joins the tokens of a file that says nothing about decoding.
+func (t *Tokenizer) separator() string {
+	if len(t.decode) == 0 {
+		return " "
+	}
+	return ""
+}
+
+// valid replaces what is no UTF-8.
+func valid(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return string([]rune(s))
+}
