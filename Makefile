@@ -135,6 +135,10 @@ examples-data: ## fetch and prepare the data sets of the examples below examples
 bench-overhead: ## executor and link cost per micro-batch and hop, as JSON lines
 	@$(GO) run ./bench/overhead
 
+.PHONY: bench-recompute
+bench-recompute: deps ## memory saved and time added by computing activations again
+	@$(GO) run $(TAGS) ./bench/recompute
+
 # The daemon under test has oneDNN when `make build` finds it. Standard output is JSON lines and nothing else.
 run_bench = $(MAKE) --no-print-directory deps build >&2; $(GO) run ./bench/$(@:bench-%=%) -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)"
 
