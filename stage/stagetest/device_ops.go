@@ -157,6 +157,14 @@ func embedding(c *comparison) {
 		c.compare("Embed", where, exact, forward, func(d device.Device, m []device.Mem) {
 			d.Embed(m[0], m[1], m[2], m[3], b, t, width)
 		})
+		plain := []tensor{c.out("out", n), c.in("tokens", vocabulary*width), ids}
+		c.compare("Embed without positions", where, exact, plain, func(d device.Device, m []device.Mem) {
+			d.Embed(m[0], m[1], device.Mem{}, m[2], b, t, width)
+		})
+		plain = []tensor{c.in("dout", n), c.out("dtokens", vocabulary*width), ids}
+		c.compare("EmbedBackward without positions", where, exact, plain, func(d device.Device, m []device.Mem) {
+			d.EmbedBackward(m[1], device.Mem{}, m[0], m[2], b, t, width)
+		})
 		backward := []tensor{c.out("dtokens", vocabulary*width), c.out("dpositions", longer), c.in("dout", n), ids}
 		c.compare("EmbedBackward", where, exact, backward, func(d device.Device, m []device.Mem) {
 			d.EmbedBackward(m[0], m[1], m[2], m[3], b, t, width)

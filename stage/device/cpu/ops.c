@@ -121,8 +121,13 @@ void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float 
 
 void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,
                size_t rows, size_t t, size_t width) {
-    PARTS(rows, 1, 12 * rows * width, for (size_t r = at.from; r < at.from + at.n; r++)
-          d->kernels->add(out + r * width, tokens + (size_t)ids[r] * width, positions + r % t * width, width););
+    PARTS(rows, 1, 12 * rows * width, for (size_t r = at.from; r < at.from + at.n; r++) {
+        const float *token = tokens + (size_t)ids[r] * width;
+        if (positions)
+            d->kernels->add(out + r * width, token, positions + r % t * width, width);
+        else
+            memcpy(out + r * width, token, width * sizeof *out);
+    });
 }
 
 // Cut by columns, so that each element's additions happen in the order of the rows.
@@ -131,8 +136,9 @@ void avg_embed_backward(struct avg_device *d, float *dtokens, float *dpositions,
     PARTS(width, LINE, 20 * rows * width, for (size_t r = 0; r < rows; r++) {
         const float *row = dout + r * width + at.from;
         float *token = dtokens + (size_t)ids[r] * width + at.from;
-        float *position = dpositions + r % t * width + at.from;
         d->kernels->add(token, token, row, at.n);
+        if (!dpositions) continue;
+        float *position = dpositions + r % t * width + at.from;
         d->kernels->add(position, position, row, at.n);
     });
 }

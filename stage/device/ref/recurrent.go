@@ -224,9 +224,7 @@ func (d *Device) CopyColumns(y, x device.Mem, c device.Columns) {
 			copy(to, from)
 			continue
 		}
-		for i, v := range from {
-			to[i] += v
-		}
+		add(to, from)
 	}
 }
 
