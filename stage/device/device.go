@@ -126,6 +126,7 @@ type Device interface {
 	Recurrent
 	SmoothedLosses
 	AveragedOptimizers
+	Transformers
 }
 
 // Storage is the device itself: its memory and its queue.

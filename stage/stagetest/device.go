@@ -1,10 +1,12 @@
 package stagetest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
@@ -34,6 +36,11 @@ func Device(t *testing.T, open func() device.Device) {
 		{"attention", attention},
 		{"attention is causal", causality},
 		{"dropout", dropout},
+		{"root-mean-square norm", rmsNorm},
+		{"rotary positions", rotation},
+		{"gates and exact GELU", gates},
+		{"look-up", lookUp},
+		{"transformers' broken invariants panic, and nothing allocates", transformerRules},
 		{"cross-entropy", crossEntropy},
 		{"cross-entropy shows what is not finite", poison},
 		{"optimizers", optimizers},
@@ -108,6 +115,26 @@ type tensor struct {
 	floats []float32
 	ints   []int32
 	result bool // written by the operation and compared; anything else must stay as it was
+	bf16   bool // floats, which are then rounded to it, lie on the device as BF16
+}
+
+// brain is x with BF16 elements.
+func (x tensor) brain() tensor {
+	rounded := make([]float32, len(x.floats))
+	for i, v := range x.floats {
+		rounded[i] = device.WidenBF16(device.RoundBF16(v))
+	}
+	x.floats, x.bf16 = rounded, true
+	return x
+}
+
+// bf16Bytes rounds to BF16, in native order.
+func bf16Bytes(s []float32) []byte {
+	out := make([]uint16, len(s))
+	for i, v := range s {
+		out[i] = device.RoundBF16(v)
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), 2*len(out))
 }
 
 // guard is how many elements lie untouched on either side of an operand. Operands start at a multiple of the widest
@@ -118,24 +145,45 @@ const guard = 16
 func (c *comparison) place(dev device.Device, x tensor, shift int) (whole, mem device.Mem) {
 	c.Helper()
 	n, typ, bytes := len(x.floats), device.F32, device.FloatBytes(x.floats)
-	if x.ints != nil {
+	switch {
+	case x.ints != nil:
 		n, typ, bytes = len(x.ints), device.I32, device.IntBytes(x.ints)
+	case x.bf16:
+		typ, bytes = device.BF16, bf16Bytes(x.floats)
 	}
 	if n == 0 {
 		return device.Mem{}, device.Mem{}
 	}
 	whole = c.alloc(dev, typ, n+2*guard+shift)
-	guards := make([]int32, whole.Len())
+	guards := make([]byte, whole.Bytes())
 	for i := range guards {
-		guards[i] = guardBits
+		guards[i] = guardBytes[i%len(guardBytes)]
 	}
-	dev.Upload(whole, device.IntBytes(guards))
+	dev.Upload(whole, guards)
 	mem = whole.Slice(guard+shift, n)
 	dev.Upload(mem, bytes)
 	return whole, mem
 }
 
-const guardBits = 0x7fc12345 // a NaN as float32, so that reading a guard shows too
+// guardBytes repeat as 0x7fc57fc5: a NaN, as float32 and as BF16, so that reading a guard shows too.
+var guardBytes = [2]byte{0xc5, 0x7f}
+
+const guardBits, guardBF16 = 0x7fc57fc5, 0x7fc50000
+
+// bits downloads the elements of m, as they are or, of BF16, widened.
+func (c *comparison) bits(dev device.Device, m device.Mem) []int32 {
+	if m.Type() != device.BF16 {
+		bits := make([]int32, m.Len())
+		dev.Download(device.IntBytes(bits), m)
+		return bits
+	}
+	raw, bits := make([]byte, m.Bytes()), make([]int32, m.Len())
+	dev.Download(raw, m)
+	for i := range bits {
+		bits[i] = int32(uint32(binary.NativeEndian.Uint16(raw[2*i:])) << 16)
+	}
+	return bits
+}
 
 func (c *comparison) alloc(dev device.Device, typ device.Type, n int) device.Mem {
 	c.Helper()
@@ -162,12 +210,13 @@ func (c *comparison) run(dev device.Device, shift int, where string, operands []
 		if whole.Absent() {
 			continue
 		}
-		bits := make([]int32, whole.Len())
-		dev.Download(device.IntBytes(bits), whole)
+		bits, n, unwritten := c.bits(dev, whole), mems[i].Len(), int32(guardBits)
+		if whole.Type() == device.BF16 {
+			unwritten = guardBF16
+		}
 		dev.Free(whole)
-		n := mems[i].Len()
 		for at, b := range bits {
-			if (at < guard+shift || at >= guard+shift+n) && b != guardBits {
+			if (at < guard+shift || at >= guard+shift+n) && b != unwritten {
 				c.Fatalf("%s: wrote %d elements outside of operand %s", where, at-guard-shift, operands[i].name)
 			}
 		}

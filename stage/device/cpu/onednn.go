@@ -25,13 +25,14 @@ func OneDNN() error { return nil }
 
 // Device computes on the host's processor with oneDNN products and vector kernels.
 type Device struct {
-	c        *C.struct_avg_device
-	cores    []int
-	memory   map[unsafe.Pointer]int // bytes of what Alloc returned
-	products map[productKey]*C.struct_avg_product
-	lstms    lstms
-	failure  error // the first since the last Synchronize
-	breath   breath
+	c         *C.struct_avg_device
+	cores     []int
+	memory    map[unsafe.Pointer]int // bytes of what Alloc returned
+	products  map[productKey]*C.struct_avg_product
+	lstms     lstms
+	failure   error // the first since the last Synchronize
+	breath    breath
+	rotations device.Rotations
 }
 
 var (

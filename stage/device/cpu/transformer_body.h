@@ -46,51 +46,208 @@ INLINE ivec kept(const uint32_t *draws, uint32_t threshold) {
     return (ivec)(v >= (uvec){0} + threshold);
 }
 
-static void dropout(float *y, const float *x, size_t n, size_t copies, size_t stride, uint64_t first, struct dropout d) {
+INLINE void dropout_of(void *y, const void *x, size_t n, size_t copies, size_t stride, uint64_t first, struct dropout d,
+                       int bf16) {
     uint32_t draws[DRAWS + WIDTH];
     for (size_t done = 0, skip, count; done < n; done += count) {
         count = drawn(draws, n - done, first + done, d.key, &skip);
         for (size_t r = 0; r < copies; r++) {
-            const float *from = x + r * stride + done;
-            float *to = y + r * stride + done;
-            LANES(count, ivec keep = kept(draws + skip + i, d.threshold);
-                  put(to + i, (vec)((ivec)(get(from + i, part) * d.scale) & keep), part););
+            size_t at = r * stride + done;
+            LANES(count, ivec stays = kept(draws + skip + i, d.threshold);
+                  keep(y, at + i, (vec)((ivec)(fetch(x, at + i, part, bf16) * d.scale) & stays), part, bf16););
         }
     }
 }
 
-typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
-
-// get_brain and put_brain are get and put of bfloat16 numbers.
-INLINE vec get_brain(const uint16_t *p, size_t part) {
-    hvec h = {0};
-    memcpy(&h, p, part * sizeof *p);
-    return (vec)(__builtin_convertvector(h, uvec) << 16);
+static void dropout(void *y, const void *x, size_t n, size_t copies, size_t stride, uint64_t first, struct dropout d, int bf16) {
+    if (bf16)
+        dropout_of(y, x, n, copies, stride, first, d, 1);
+    else
+        dropout_of(y, x, n, copies, stride, first, d, 0);
 }
 
-// The nearest, of two equally near the even one. A NaN that came from bfloat16 stays one: its lower half is 0.
-INLINE void put_brain(uint16_t *p, vec v, size_t part) {
-    uvec bits = (uvec)v;
-    hvec h = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, hvec);
-    memcpy(p, &h, part * sizeof *p);
+INLINE void rms_norm_of(void *y, float *rstd, const float *x, const float *weight, size_t rows, size_t columns, float epsilon,
+                        int bf16) {
+    for (size_t r = 0; r < rows; r++) {
+        const size_t at = r * columns;
+        vec squares[4] = {{0}};
+        size_t quads = columns / (4 * WIDTH) * (4 * WIDTH);
+        for (size_t i = 0; i < quads; i += 4 * WIDTH)
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+                vec v = load(x + at + i + j * WIDTH);
+                squares[j] = fused(v, v, squares[j]);
+            }
+        LANES(columns - quads, vec v = get(x + at + quads + i, part); squares[0] = fused(v, v, squares[0]););
+        float sum = total((squares[0] + squares[1]) + (squares[2] + squares[3]));
+        float s = (float)(1 / sqrt((double)sum / (double)columns + (double)epsilon));
+        rstd[r] = s;
+        LANES(columns, keep(y, at + i, get(x + at + i, part) * s * get(weight + i, part), part, bf16););
+    }
 }
 
-static void dropout_bf16(uint16_t *y, const uint16_t *x, size_t n, size_t copies, size_t stride, uint64_t first,
-                         struct dropout d) {
-    uint32_t draws[DRAWS + WIDTH];
-    for (size_t done = 0, skip, count; done < n; done += count) {
-        count = drawn(draws, n - done, first + done, d.key, &skip);
-        for (size_t r = 0; r < copies; r++) {
-            const uint16_t *from = x + r * stride + done;
-            uint16_t *to = y + r * stride + done;
-            LANES(count, ivec keep = kept(draws + skip + i, d.threshold);
-                  put_brain(to + i, (vec)((ivec)(get_brain(from + i, part) * d.scale) & keep), part););
+static void rms_norm(void *y, float *rstd, const float *x, const float *weight, size_t rows, size_t columns, float epsilon,
+                     int bf16) {
+    if (bf16)
+        rms_norm_of(y, rstd, x, weight, rows, columns, epsilon, 1);
+    else
+        rms_norm_of(y, rstd, x, weight, rows, columns, epsilon, 0);
+}
+
+INLINE void rms_norm_backward_of(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, size_t rows,
+                                 size_t columns, int bf16) {
+    for (size_t r = 0; r < rows; r++) {
+        const size_t at = r * columns;
+        const float s = rstd[r];
+        vec sum = {0};
+        LANES(columns, vec g = fetch(dy, at + i, part, bf16) * get(weight + i, part);
+              sum = fused(g, get(x + at + i, part) * s, sum););
+        const float mean = total(sum) / (float)columns;
+        LANES(columns, vec g = fetch(dy, at + i, part, bf16) * get(weight + i, part);
+              put(dx + at + i, (g - get(x + at + i, part) * s * mean) * s, part););
+    }
+}
+
+static void rms_norm_backward(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, size_t rows,
+                              size_t columns, int bf16) {
+    if (bf16)
+        rms_norm_backward_of(dx, dy, x, rstd, weight, rows, columns, 1);
+    else
+        rms_norm_backward_of(dx, dy, x, rstd, weight, rows, columns, 0);
+}
+
+// Rows are taken eight at a time, as in sum_rows.
+INLINE void rms_norm_backward_weight_of(float *dweight, const void *dy, const float *x, const float *rstd, size_t rows,
+                                        size_t from, size_t columns, size_t stride, int bf16) {
+    for (size_t r = 0; r < rows; r += ROWS) {
+        const size_t count = rows - r < ROWS ? rows - r : ROWS;
+        LANES(columns, vec w = get(dweight + i, part); for (size_t j = r; j < r + count; j++) {
+            const size_t at = j * stride + from + i;
+            w = fused(fetch(dy, at, part, bf16), get(x + at, part) * rstd[j], w);
+        } put(dweight + i, w, part););
+    }
+}
+
+static void rms_norm_backward_weight(float *dweight, const void *dy, const float *x, const float *rstd, size_t rows, size_t from,
+                                     size_t columns, size_t stride, int bf16) {
+    if (bf16)
+        rms_norm_backward_weight_of(dweight, dy, x, rstd, rows, from, columns, stride, 1);
+    else
+        rms_norm_backward_weight_of(dweight, dy, x, rstd, rows, from, columns, stride, 0);
+}
+
+INLINE void rotate_of(void *y, const void *x, const struct rotation *o, size_t row, size_t rows, int bf16) {
+    const size_t half = o->s / 2;
+    const float sign = o->inverse ? -1 : 1;
+    for (size_t r = row; r < row + rows; r++) {
+        const float *cosines = o->table + r % o->t * o->s, *sines = cosines + half;
+        for (size_t head = 0; head < o->heads; head++) {
+            const size_t at = (r * o->heads + head) * o->s;
+            LANES(half, vec c = get(cosines + i, part); vec s = get(sines + i, part) * sign;
+                  vec a = fetch(x, at + i, part, bf16); vec b = fetch(x, at + half + i, part, bf16);
+                  keep(y, at + i, a * c - b * s, part, bf16); keep(y, at + half + i, b * c + a * s, part, bf16););
         }
     }
 }
 
-#define TRANSFORMER_KERNELS              \
-    {                                    \
-        .dropout = dropout,              \
-        .dropout_bf16 = dropout_bf16,    \
+static void rotate(void *y, const void *x, const struct rotation *o, size_t row, size_t rows, int bf16) {
+    if (bf16)
+        rotate_of(y, x, o, row, rows, 1);
+    else
+        rotate_of(y, x, o, row, rows, 0);
+}
+
+INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + vexp(-x)); }
+
+INLINE void swiglu_of(void *y, const void *gate, const void *up, size_t from, size_t n, int bf16) {
+    LANES(n, vec g = fetch(gate, from + i, part, bf16);
+          keep(y, from + i, g * sigmoid(g) * fetch(up, from + i, part, bf16), part, bf16););
+}
+
+static void swiglu(void *y, const void *gate, const void *up, size_t from, size_t n, int bf16) {
+    if (bf16)
+        swiglu_of(y, gate, up, from, n, 1);
+    else
+        swiglu_of(y, gate, up, from, n, 0);
+}
+
+INLINE void swiglu_backward_of(void *dgate, void *dup, const void *dy, const void *gate, const void *up, size_t from, size_t n,
+                               int bf16) {
+    LANES(n, vec d = fetch(dy, from + i, part, bf16); vec g = fetch(gate, from + i, part, bf16);
+          vec u = fetch(up, from + i, part, bf16); vec s = sigmoid(g);
+          keep(dgate, from + i, d * u * s * fused(g, 1.0f - s, splat(1)), part, bf16);
+          keep(dup, from + i, d * g * s, part, bf16););
+}
+
+static void swiglu_backward(void *dgate, void *dup, const void *dy, const void *gate, const void *up, size_t from, size_t n,
+                            int bf16) {
+    if (bf16)
+        swiglu_backward_of(dgate, dup, dy, gate, up, from, n, 1);
+    else
+        swiglu_backward_of(dgate, dup, dy, gate, up, from, n, 0);
+}
+
+// normal returns the standard normal distribution's cumulative probability at x, within 1e-7, and sets *density: Abramowitz
+// and Stegun 1964, formula 26.2.17 with the coefficients of 7.1.26.
+INLINE vec normal(vec x, vec *density) {
+    vec z = highest(x, -x) * 0.70710678f;  // |x| / sqrt(2)
+    vec t = 1.0f / fused(z, splat(0.3275911f), splat(1));
+    vec p = splat(1.061405429f);
+    p = fused(p, t, splat(-1.453152027f));
+    p = fused(p, t, splat(1.421413741f));
+    p = fused(p, t, splat(-0.284496736f));
+    p = fused(p, t, splat(0.254829592f));
+    vec e = vexp(-z * z);
+    vec tail = 0.5f * p * t * e;  // the probability beyond |x|
+    *density = e * 0.39894228f;
+    ivec negative = x < 0.0f;
+    return (vec)(((ivec)tail & negative) | ((ivec)(1.0f - tail) & ~negative));
+}
+
+INLINE void gelu_erf_of(void *y, const void *x, size_t from, size_t n, int bf16) {
+    LANES(n, vec v = fetch(x, from + i, part, bf16); vec density;
+          keep(y, from + i, v * normal(v, &density), part, bf16););
+}
+
+static void gelu_erf(void *y, const void *x, size_t from, size_t n, int bf16) {
+    if (bf16)
+        gelu_erf_of(y, x, from, n, 1);
+    else
+        gelu_erf_of(y, x, from, n, 0);
+}
+
+INLINE void gelu_erf_backward_of(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
+    LANES(n, vec v = fetch(x, from + i, part, bf16); vec density; vec p = normal(v, &density);
+          keep(dx, from + i, fetch(dy, from + i, part, bf16) * fused(v, density, p), part, bf16););
+}
+
+static void gelu_erf_backward(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
+    if (bf16)
+        gelu_erf_backward_of(dx, dy, x, from, n, 1);
+    else
+        gelu_erf_backward_of(dx, dy, x, from, n, 0);
+}
+
+// tanh(x) = 1 - 2 / (1 + exp(2x)).
+static void tanhs(float *y, const float *x, size_t n) {
+    LANES(n, put(y + i, 1.0f - 2.0f / (1.0f + vexp(2.0f * get(x + i, part))), part););
+}
+
+static void tanh_backward(float *dx, const float *dy, const float *y, size_t n) {
+    LANES(n, vec v = get(y + i, part); put(dx + i, get(dy + i, part) * (1.0f - v * v), part););
+}
+
+#define TRANSFORMER_KERNELS                                     \
+    {                                                           \
+        .dropout = dropout,                                     \
+        .rms_norm = rms_norm,                                   \
+        .rms_norm_backward = rms_norm_backward,                 \
+        .rms_norm_backward_weight = rms_norm_backward_weight,   \
+        .rotate = rotate,                                       \
+        .swiglu = swiglu,                                       \
+        .swiglu_backward = swiglu_backward,                     \
+        .gelu_erf = gelu_erf,                                   \
+        .gelu_erf_backward = gelu_erf_backward,                 \
+        .tanhs = tanhs,                                         \
+        .tanh_backward = tanh_backward,                         \
     }

@@ -15,6 +15,7 @@ type Device struct {
 	scores     []float32     // Attention: one row of probabilities (T)
 	dscores    []float32     // AttentionBackward: its gradient (T)
 	wide       [10][]float32 // operands that are BF16, widened
+	rotations  device.Rotations
 }
 
 var _ device.Device = (*Device)(nil)

@@ -1,0 +1,233 @@
+package stagetest
+
+import (
+	"math"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// rounding is the tolerance for a BF16 result: a rounding of a rounding error's size more than the F32 one, where the value
+// lies near the middle of two elements.
+const rounding = 1.0 / 128
+
+// asTyped runs a comparison with F32 operands and, the named ones rounded, with BF16 ones.
+func asTyped(c *comparison, op, where string, tolerance float64, operands []tensor, typed int, call func(device.Device, []device.Mem)) {
+	c.Helper()
+	c.compare(op, where, tolerance, operands, call)
+	brains := append([]tensor(nil), operands...)
+	for i := range typed {
+		brains[i] = brains[i].brain()
+	}
+	c.compare(op+" of BF16", where, rounding, brains, call)
+}
+
+func rmsNorm(c *comparison) {
+	for _, size := range [][2]int{{1, 1}, {1, 7}, {3, 16}, {5, 33}, {2, 100}, {17, 512}, {4, 769}} {
+		rows, columns := size[0], size[1]
+		n, where := rows*columns, shape("R=%d C=%d", rows, columns)
+		const epsilon = 1e-6
+		x, weight := c.in("x", n), c.in("weight", columns)
+		forward := []tensor{c.out("y", n), c.out("rstd", rows), x, weight}
+		asTyped(c, "RMSNorm", where, reduction, forward, 1, func(d device.Device, m []device.Mem) {
+			d.RMSNorm(m[0], m[1], m[2], m[3], rows, columns, epsilon)
+		})
+		rstd := tensor{name: "rstd", floats: make([]float32, rows)}
+		for r := range rows {
+			sum := 0.0
+			for _, v := range x.floats[r*columns : (r+1)*columns] {
+				sum += float64(v) * float64(v)
+			}
+			rstd.floats[r] = float32(1 / math.Sqrt(sum/float64(columns)+epsilon))
+		}
+		backward := []tensor{c.in("dy", n), c.out("dx", n), x, rstd, weight}
+		asTyped(c, "RMSNormBackward", where, reduction, backward, 1, func(d device.Device, m []device.Mem) {
+			d.RMSNormBackward(m[1], m[0], m[2], m[3], m[4], rows, columns)
+		})
+		inPlace := []tensor{c.out("dy", n), x, rstd, weight}
+		c.compare("RMSNormBackward in place", where, reduction, inPlace, func(d device.Device, m []device.Mem) {
+			d.RMSNormBackward(m[0], m[0], m[1], m[2], m[3], rows, columns)
+		})
+		weights := []tensor{c.in("dy", n), c.out("dweight", columns), x, rstd}
+		asTyped(c, "RMSNormBackwardWeight", where, reduction, weights, 1, func(d device.Device, m []device.Mem) {
+			d.RMSNormBackwardWeight(m[1], m[0], m[2], m[3], rows, columns)
+		})
+	}
+}
+
+func rotation(c *comparison) {
+	for _, o := range []device.Rotation{
+		{B: 1, T: 1, Heads: 1, S: 2, Theta: 10000},
+		{B: 2, T: 5, Heads: 3, S: 6, Theta: 10000},
+		{B: 1, T: 33, Heads: 2, S: 64, Theta: 500000},
+		{B: 2, T: 17, Heads: 1, S: 34, Theta: 100, Inverse: true},
+		{B: 1, T: 40, Heads: 2, S: 64, Theta: 500000, Inverse: true},
+	} {
+		n, where := o.B*o.T*o.Heads*o.S, shape("%+v", o)
+		asTyped(c, "Rotate", where, exact, []tensor{c.out("y", n), c.in("x", n)}, 2, func(d device.Device, m []device.Mem) {
+			d.Rotate(m[0], m[1], o)
+		})
+		c.compare("Rotate in place", where, exact, []tensor{c.out("x", n)}, func(d device.Device, m []device.Mem) {
+			d.Rotate(m[0], m[0], o)
+		})
+	}
+	rotationKeepsDistances(c)
+}
+
+// rotationKeepsDistances: the inner product of a query and a key depends on how far apart they are, not on where (Su et al.
+// 2021, equation 16), position 0 is not turned, and the inverse turns back.
+func rotationKeepsDistances(c *comparison) {
+	const t, s = 9, 8
+	o := device.Rotation{B: 1, T: t, Heads: 1, S: s, Theta: 10000}
+	q, k := c.normal(s, 0, 1), c.normal(s, 0, 1)
+	everywhere := func(row []float32) tensor {
+		x := tensor{name: "x", result: true}
+		for range t {
+			x.floats = append(x.floats, row...)
+		}
+		return x
+	}
+	turned := func(x tensor, o device.Rotation) []float32 {
+		bits := c.run(c.dev, 0, "Rotate", []tensor{x}, func(d device.Device, m []device.Mem) { d.Rotate(m[0], m[0], o) })[0]
+		out := make([]float32, len(bits))
+		for i, b := range bits {
+			out[i] = float32(value(b))
+		}
+		return out
+	}
+	queries, keys := turned(everywhere(q), o), turned(everywhere(k), o)
+	at := func(i, j int) float64 { return dot(queries[i*s:(i+1)*s], keys[j*s:(j+1)*s]) }
+	for i := range t - 3 {
+		if a, b := at(i+3, i), at(3, 0); math.Abs(a-b) > 1e-5 {
+			c.Errorf("the product of positions %d and %d is %v, of 3 and 0 %v", i+3, i, a, b)
+		}
+	}
+	if math.Abs(at(3, 0)-at(0, 0)) < 1e-3 {
+		c.Error("the product does not depend on the distance")
+	}
+	back := o
+	back.Inverse = true
+	for i, v := range turned(tensor{name: "x", floats: queries, result: true}, back) {
+		if math.Abs(float64(v-q[i%s])) > 1e-6 {
+			c.Errorf("element %d comes back as %v, was %v", i, v, q[i%s])
+		}
+		if i < s && queries[i] != q[i] {
+			c.Errorf("element %d at position 0 was turned", i)
+		}
+	}
+}
+
+func gates(c *comparison) {
+	for _, n := range lengths {
+		where := shape("n=%d", n)
+		x := tensor{name: "x", floats: c.normal(n, 0, 3)}
+		copy(x.floats, []float32{0.5, -100, 100, 0, -8, 8, -1e-20, 30, -30})
+		asTyped(c, "SwiGLU", where, function, []tensor{c.out("y", n), x, c.in("up", n)}, 3, func(d device.Device, m []device.Mem) {
+			d.SwiGLU(m[0], m[1], m[2])
+		})
+		backward := []tensor{c.out("dgate", n), c.out("dup", n), c.in("dy", n), x, c.in("up", n)}
+		asTyped(c, "SwiGLUBackward", where, function, backward, 5, func(d device.Device, m []device.Mem) {
+			d.SwiGLUBackward(m[0], m[1], m[2], m[3], m[4])
+		})
+		for i, inPlace := range [][]tensor{{c.out("dy", n), c.out("dup", n)}, {c.out("dgate", n), c.out("dy", n)}} {
+			c.compare("SwiGLUBackward in place", where, function, append(inPlace, x, c.in("up", n)), func(d device.Device, m []device.Mem) {
+				d.SwiGLUBackward(m[0], m[1], m[i], m[2], m[3])
+			})
+		}
+		asTyped(c, "GELUErf", where, function, []tensor{c.out("y", n), x}, 2, func(d device.Device, m []device.Mem) {
+			d.GELUErf(m[0], m[1])
+		})
+		asTyped(c, "GELUErfBackward", where, function, []tensor{c.out("dx", n), c.in("dy", n), x}, 3, func(d device.Device, m []device.Mem) {
+			d.GELUErfBackward(m[0], m[1], m[2])
+		})
+		c.compare("GELUErfBackward in place", where, function, []tensor{c.out("dy", n), x}, func(d device.Device, m []device.Mem) {
+			d.GELUErfBackward(m[0], m[0], m[1])
+		})
+		c.compare("Tanh", where, function, []tensor{c.out("y", n), x}, func(d device.Device, m []device.Mem) {
+			d.Tanh(m[0], m[1])
+		})
+		c.compare("TanhBackward", where, exact, []tensor{c.out("dx", n), c.in("dy", n), c.in("y", n)}, func(d device.Device, m []device.Mem) {
+			d.TanhBackward(m[0], m[1], m[2])
+		})
+	}
+}
+
+func lookUp(c *comparison) {
+	for _, size := range [][3]int{{1, 1, 1}, {6, 5, 4}, {51, 33, 10}, {16, 64, 3}} {
+		rows, width, vocabulary := size[0], size[1], size[2]
+		where, ids := shape("R=%d D=%d V=%d", rows, width, vocabulary), c.ids("ids", rows, 0, vocabulary)
+		for _, add := range []bool{false, true} {
+			operands := []tensor{c.out("y", rows*width), c.in("table", vocabulary*width), ids}
+			c.compare(shape("LookUp add=%v", add), where, exact, operands, func(d device.Device, m []device.Mem) {
+				d.LookUp(m[0], m[1], m[2], rows, width, add)
+			})
+		}
+		operands := []tensor{c.out("dtable", vocabulary*width), c.in("dy", rows*width), ids}
+		c.compare("LookUpBackward", where, exact, operands, func(d device.Device, m []device.Mem) {
+			d.LookUpBackward(m[0], m[1], m[2], rows, width)
+		})
+	}
+}
+
+func transformerRules(c *comparison) {
+	d := c.dev
+	x, y, z := c.alloc(d, device.F32, 64), c.alloc(d, device.F32, 64), c.alloc(d, device.F32, 64)
+	four, brains, ids := c.alloc(d, device.F32, 4), c.alloc(d, device.BF16, 64), c.alloc(d, device.I32, 4)
+	o := device.Rotation{B: 2, T: 2, Heads: 2, S: 8, Theta: 10000}
+	for name, call := range map[string]func(){
+		"RMSNorm": func() {
+			d.RMSNorm(y, four, x, four, 16, 4, 1e-5)
+		},
+		"RMSNorm of another width":     func() { d.RMSNorm(y, four, x, four, 8, 8, 1e-5) },
+		"RMSNormBackward without dy":   func() { d.RMSNormBackward(x, device.Mem{}, y, four, four, 16, 4) },
+		"RMSNormBackwardWeight":        func() { d.RMSNormBackwardWeight(x, y, z, four, 16, 4) },
+		"Rotate of another length":     func() { d.Rotate(x, y.Slice(0, 32), o) },
+		"Rotate of two types":          func() { d.Rotate(x, brains, o) },
+		"Rotate of an odd width":       func() { d.Rotate(x, y, device.Rotation{B: 1, T: 1, Heads: 1, S: 64 - 1, Theta: 1}) },
+		"SwiGLU of two types":          func() { d.SwiGLU(x, brains, y) },
+		"SwiGLUBackward of integers":   func() { d.SwiGLUBackward(ids, ids, ids, ids, ids) },
+		"GELUErf of another length":    func() { d.GELUErf(x, four) },
+		"GELUErfBackward of two types": func() { d.GELUErfBackward(x, y, brains) },
+		"Tanh of BF16":                 func() { d.Tanh(brains, brains) },
+		"TanhBackward":                 func() { d.TanhBackward(x, y, four) },
+		"LookUp of another width":      func() { d.LookUp(x, y, ids, 4, 15, false) },
+		"LookUpBackward":               func() { d.LookUpBackward(y, x, four, 4, 16) },
+	} {
+		if !panics(call) {
+			c.Errorf("%s did not panic", name)
+		}
+	}
+	sixteen, narrow := c.alloc(d, device.F32, 16), c.alloc(d, device.I32, 4)
+	d.Upload(narrow, device.IntBytes([]int32{0, 1, 2, 4}))
+	if beyond := func() { d.LookUp(x, y, narrow, 4, 16, false) }; !panics(beyond) && (d.Host() || d.Synchronize() == nil) {
+		c.Error("LookUp beyond the table neither panicked nor failed")
+	}
+	for name, call := range map[string]func(){
+		"RMSNorm": func() {
+			d.RMSNorm(brains, four, x, sixteen, 4, 16, 1e-5)
+			d.RMSNormBackward(y, brains, x, four, sixteen, 4, 16)
+			d.RMSNormBackwardWeight(sixteen, brains, x, four, 4, 16)
+		},
+		"Rotate": func() { d.Rotate(brains, brains, o) },
+		"SwiGLU": func() {
+			d.SwiGLU(brains, brains, brains)
+			d.SwiGLUBackward(x, y, z, x, y)
+		},
+		"GELUErf": func() {
+			d.GELUErf(brains, brains)
+			d.GELUErfBackward(brains, brains, brains)
+		},
+		"Tanh": func() {
+			d.Tanh(x, y)
+			d.TanhBackward(x, y, z)
+		},
+		"LookUp": func() {
+			d.LookUp(x, y, ids, 4, 16, true)
+			d.LookUpBackward(x, y, ids, 4, 16)
+		},
+	} {
+		if got := testing.AllocsPerRun(5, call); got != 0 {
+			c.Errorf("%s: %v allocations a run, want none", name, got)
+		}
+	}
+}
