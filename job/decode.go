@@ -124,8 +124,8 @@ func (d *decoder) value(n *node, v reflect.Value, f field) {
 			d.mismatch(f, n, quoted(n))
 			return
 		}
-		if f.rule.path && n.scalar == "" { // absent and empty would mean the same, and one of them by accident
-			d.problem(f.key, "", "%s is empty; remove it or write a path", f.key)
+		if (f.rule.path || f.rule.optional) && n.scalar == "" { // absent and empty would mean the same, and one of them by accident
+			d.problem(f.key, "", "%s is empty; remove it or write %s", f.key, f.wants())
 			return
 		}
 		v.SetString(n.scalar)

@@ -16,6 +16,7 @@ const Version = 1
 //	oneof=a|b           the allowed words
 //	each                of a list: an entry for each stage, or a word alone that stands for all of them
 //	path                a path: ~ and ${NAME} are expanded
+//	optional            a text that may be absent, without a default
 type Job struct {
 	// The version of this file's format.
 	Version int `yaml:"version" rule:"required min=1 max=1"`
@@ -80,21 +81,54 @@ type Model struct {
 	From string `yaml:"from" rule:"path"`
 }
 
-// Data says what it is trained on.
+// Data says what it is trained on. What a sample is, the model's family says: docs/data.md lists the formats and keys of each.
 type Data struct {
 	// Files, directories or glob patterns. A directory stands for every file below it, a pattern (`*`, `?`, `[a-z]`,
 	// `{a,b}`, and `**` across directories) for the files it matches; names that start with a dot are skipped unless the
 	// pattern says them. Relative paths start at the job file's directory.
 	Files []string `yaml:"files" rule:"required items=1+ path"`
-	// What the files hold: text, one stream of characters per file.
-	Format string `yaml:"format" default:"text" rule:"oneof=text"`
-	// What turns text into tokens: bytes, a vocabulary of 256 with a zero byte between files.
-	Tokenizer string `yaml:"tokenizer" default:"bytes" rule:"oneof=bytes"`
-	// Tokens in a sample. 0: the model's longest (n_positions for gpt2).
+	// Files to evaluate on, like `files`; nothing else is held out then. Default: a share of `files`, see `holdout`.
+	Validation []string `yaml:"validation" rule:"path"`
+	// What the files hold: `text`, a document per file; a table of rows, as `jsonl` (JSON Lines), `csv`, `tsv` or `parquet`;
+	// images, as `idx` (MNIST's files) or `images` (PNG and JPEG files, the directory of each its class); or `tokens`,
+	// as `avgpipectl tokenize` writes them.
+	Format string `yaml:"format" default:"text" rule:"oneof=text|jsonl|csv|tsv|parquet|idx|images|tokens"`
+	// Which column of a table holds what.
+	Columns Columns `yaml:"columns"`
+	// Whether the first line of a csv or tsv file names the columns. Without names, they are called 1, 2, 3 and so on.
+	Header bool `yaml:"header" default:"true"`
+	// What turns text into tokens: `bytes`, a vocabulary of 256 with a zero byte between documents; or the path of a
+	// tokenizer.json in Hugging Face's format, or of a directory with one (write ./bytes for a file of that name).
+	Tokenizer string `yaml:"tokenizer" default:"bytes" rule:"path"`
+	// Tokens in a sample. 0: the model's longest.
 	Sequence int `yaml:"sequence" default:"0" rule:"min=0 max=1048576"`
-	// The share of the data that is kept for evaluation and never trained on, by whole files; by the end of the file when
-	// there is only one.
+	// The share of the data that is kept for evaluation and never trained on. Of a language model's data it is whole files,
+	// or the end of the file when there is only one; else it is samples, chosen evenly whatever the seed.
 	Holdout float64 `yaml:"holdout" default:"0.05" rule:"above=0 max=0.5"`
+	// The classes, in the order of their numbers. Default: the labels that the data have, in order: as numbers when all
+	// of them are, else as text. An image's class is its directory.
+	Labels []string `yaml:"labels"`
+	// The share of tokens that a masked language model has to guess.
+	Masked float64 `yaml:"masked" default:"0.15" rule:"above=0 below=1"`
+	// What is subtracted from the values of an image, which are 0 to 1; one number, or one for each channel. Default: 0.
+	Mean []float64 `yaml:"mean" rule:"min=0 max=1"`
+	// What the values of an image are then divided by; one number, or one for each channel. Default: 1.
+	Std []float64 `yaml:"std" rule:"above=0"`
+}
+
+// Columns says which column of a table, or which key of a JSON object, holds what. A key that the model's task does not read is
+// refused.
+type Columns struct {
+	// The text of a language model, or that is classified. Default: text.
+	Text string `yaml:"text" rule:"optional"`
+	// The second text, where pairs are classified. Default: none, so that single texts are.
+	TextPair string `yaml:"text_pair" rule:"optional"`
+	// The class. Default: label.
+	Label string `yaml:"label" rule:"optional"`
+	// The text that is translated. Default: source.
+	Source string `yaml:"source" rule:"optional"`
+	// Its translation. Default: target.
+	Target string `yaml:"target" rule:"optional"`
 }
 
 // Optimizer says how weights are updated.

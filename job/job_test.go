@@ -97,10 +97,10 @@ func TestNameComesFromTheFile(t *testing.T) {
 
 func TestAbsolute(t *testing.T) {
 	j := &Job{
-		Model: Model{From: "m"}, Data: Data{Files: []string{"a/*.txt", "/b", "../c"}}, Output: Output{Dir: ""},
+		Model: Model{From: "m"}, Data: Data{Files: []string{"a/*.txt", "/b", "../c"}, Validation: []string{"v"}, Tokenizer: "t"}, Output: Output{Dir: ""},
 	}
 	j.Absolute("/base/dir")
-	if got := fmt.Sprint(j.Model.From, j.Data.Files, j.Output.Dir); got != "/base/dir/m[/base/dir/a/*.txt /b /base/c]" {
+	if got := fmt.Sprint(j.Model.From, j.Data.Files, j.Data.Validation, j.Data.Tokenizer, j.Output.Dir); got != "/base/dir/m[/base/dir/a/*.txt /b /base/c] [/base/dir/v]/base/dir/t" {
 		t.Errorf("got %s", got)
 	}
 }

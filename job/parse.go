@@ -111,9 +111,12 @@ func setDefaults(v reflect.Value) {
 
 // expand expands the paths.
 func (d *decoder) expand(j *Job, env Environment) {
-	paths := map[string]*string{"model.from": &j.Model.From, "output.dir": &j.Output.Dir}
+	paths := map[string]*string{"model.from": &j.Model.From, "output.dir": &j.Output.Dir, "data.tokenizer": &j.Data.Tokenizer}
 	for i := range j.Data.Files {
 		paths[item("data.files", i)] = &j.Data.Files[i]
+	}
+	for i := range j.Data.Validation {
+		paths[item("data.validation", i)] = &j.Data.Validation[i]
 	}
 	for key, path := range paths {
 		expanded, err := expand(*path, env.lookup)
@@ -158,10 +161,18 @@ func (j *Job) Absolute(base string) {
 	}
 	j.Model.From = absolute(j.Model.From)
 	j.Output.Dir = absolute(j.Output.Dir)
-	for i := range j.Data.Files {
-		j.Data.Files[i] = absolute(j.Data.Files[i])
+	for _, files := range [][]string{j.Data.Files, j.Data.Validation} {
+		for i := range files {
+			files[i] = absolute(files[i])
+		}
+	}
+	if j.Data.Tokenizer != TokenizerBytes {
+		j.Data.Tokenizer = absolute(j.Data.Tokenizer)
 	}
 }
+
+// TokenizerBytes is the value of data.tokenizer that is no path.
+const TokenizerBytes = "bytes"
 
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 

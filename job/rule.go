@@ -13,13 +13,13 @@ import (
 
 // rule is what the tags of a field say.
 type rule struct {
-	required, path, each   bool
-	min, max, above, below float64 // NaN when there is no such bound
-	minItems, maxItems     int     // of a list; maxItems 0: no bound
-	oneof                  []string
-	pattern                *regexp.Regexp
-	form                   string // pattern in words
-	fallback               string // what an absent key means, in YAML; "" for the type's zero value
+	required, path, each, optional bool
+	min, max, above, below         float64 // NaN when there is no such bound
+	minItems, maxItems             int     // of a list; maxItems 0: no bound
+	oneof                          []string
+	pattern                        *regexp.Regexp
+	form                           string // pattern in words
+	fallback                       string // what an absent key means, in YAML; "" for the type's zero value
 }
 
 // field is one key of the job file.
@@ -55,6 +55,8 @@ func ruleOf(f reflect.StructField) rule {
 			r.required = true
 		case "path":
 			r.path = true
+		case "optional":
+			r.optional = true
 		case "each":
 			r.each = true
 		case "min":

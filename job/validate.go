@@ -34,6 +34,7 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 	all = append(all, known("schedule", j.Schedule, env.Schedules)...)
 	all = append(all, known("averaging.method", j.Averaging.Method, env.Methods)...)
 	all = append(all, j.Model.faults()...)
+	all = append(all, j.Data.faults(has)...)
 	all = append(all, j.Optimizer.faults(j.Train.Steps, has)...)
 	all = append(all, j.wholeRounds()...)
 	all = append(all, j.eachStage()...)
@@ -75,7 +76,7 @@ func (f field) check(v reflect.Value) []fault {
 			return f.checkWords(x, wrong)
 		}
 		if i := slices.Index(x, ""); i >= 0 {
-			return []fault{{key: item(f.key, i), message: item(f.key, i) + " is empty; remove the entry or write a path"}}
+			return []fault{{key: item(f.key, i), message: item(f.key, i) + " is empty; remove the entry or write one"}}
 		}
 	case []float64:
 		return f.checkNumbers(x, wrong)
@@ -127,7 +128,7 @@ func (r rule) allows(x string) (string, bool) {
 		return nearest.Word(x, r.oneof), slices.Contains(r.oneof, x)
 	case r.pattern != nil:
 		return "", r.pattern.MatchString(x)
-	case r.path:
+	case r.path, r.optional:
 		return "", true // empty: there is none
 	}
 	return "", x != ""
@@ -163,6 +164,17 @@ func (m Model) faults() []fault {
 		}}
 	}
 	return nil
+}
+
+// faults refuses a key that has no effect beside another.
+func (d Data) faults(has func(string) bool) []fault {
+	if len(d.Validation) == 0 || has == nil || !has("data.holdout") {
+		return nil
+	}
+	return []fault{{
+		key:     "data.holdout",
+		message: "data.holdout stands beside data.validation, which says what is evaluated on; remove one of them",
+	}}
 }
 
 // faults checks the optimizer's fields against each other: what the optimizer does not read is refused, since a setting
