@@ -39,9 +39,10 @@ type ShardMeta struct {
 }
 
 // Pack writes a model directory to w as a tar archive: the center of a committed round, m's config and, from each stage's shard
-// in store, its tensors. Everything is read and checked before the first byte is written, and nothing is written elsewhere, so
-// a model can be taken off a disk that is full.
-func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest) error {
+// in store, its tensors; with the files that the job left beside it in dir (WriteBeside), if there is one. Everything is read
+// and checked before the first byte is written, and nothing is written elsewhere, so a model can be taken off a disk that
+// is full.
+func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir string) error {
 	config, err := json.MarshalIndent(m.Config(), "", "  ")
 	if err != nil {
 		return fmt.Errorf("export: encode %s: %w", ConfigFile, err)
@@ -64,16 +65,33 @@ func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store,
 	if err != nil {
 		return fmt.Errorf("export: encode %s: %w", WeightsFile, err)
 	}
-	config = append(config, '\n')
+	files := []file{bytesFile(ConfigFile, append(config, '\n')), {WeightsFile, length, weights}}
+	for _, name := range beside {
+		content, err := readBeside(dir, name)
+		if err != nil {
+			return fmt.Errorf("export: %w", err)
+		}
+		if content != nil {
+			files = append(files, bytesFile(name, content))
+		}
+	}
+	return writeArchive(w, files)
+}
+
+// file is a file of the archive.
+type file struct {
+	name   string
+	length int64
+	write  func(io.Writer) error
+}
+
+func bytesFile(name string, content []byte) file {
+	return file{name, int64(len(content)), func(w io.Writer) error { _, err := w.Write(content); return err }}
+}
+
+func writeArchive(w io.Writer, files []file) error {
 	out := tar.NewWriter(w)
-	for _, f := range []struct {
-		name   string
-		length int64
-		write  func(io.Writer) error
-	}{
-		{ConfigFile, int64(len(config)), func(w io.Writer) error { _, err := w.Write(config); return err }},
-		{WeightsFile, length, weights},
-	} {
+	for _, f := range files {
 		header := &tar.Header{Name: f.name, Mode: 0o644, Size: f.length, ModTime: time.Now(), Format: tar.FormatPAX}
 		if err := out.WriteHeader(header); err != nil {
 			return fmt.Errorf("export: %s: %w", f.name, err)

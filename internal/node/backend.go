@@ -153,7 +153,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := export.Pack(ctx, w, built, store, digests(m)); err != nil {
+	if err := export.Pack(ctx, w, built, store, digests(m), control.ModelDir(jobDir(n.config.StateDir, j.ID))); err != nil {
 		return fmt.Errorf("job %s round %d: %w", j.ID, m.Round, err)
 	}
 	return nil

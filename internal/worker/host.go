@@ -119,6 +119,9 @@ func (h *host) openData(ctx context.Context) error {
 		return &permanentError{fmt.Errorf("data: %w", err)}
 	}
 	h.set = set
+	if err := h.leaveCard(); err != nil {
+		return err
+	}
 	ports, _ := h.model.Layers[0].Ports(h.size())
 	if h.feed, err = newFeed(ports, h.samples()); err != nil {
 		return &permanentError{err}
@@ -126,6 +129,15 @@ func (h *host) openData(ctx context.Context) error {
 	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != set.Identity().Digest {
 		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
 			"restore them, or submit the job anew", r.Round, r.Data, set.Identity())}
+	}
+	return nil
+}
+
+// leaveCard leaves what whoever exports the model needs to use it.
+func (h *host) leaveCard() error {
+	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Job.Data}
+	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, nil); err != nil {
+		return fmt.Errorf("leave what goes with the model: %w", err)
 	}
 	return nil
 }

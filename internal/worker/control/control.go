@@ -152,5 +152,8 @@ func SocketPath(dir string) string { return filepath.Join(dir, "worker.sock") }
 // ShardDir holds the shards of the job's committed rounds.
 func ShardDir(dir string) string { return filepath.Join(dir, "shards") }
 
+// ModelDir holds what goes with the job's model when it is exported (export.WriteBeside).
+func ModelDir(dir string) string { return filepath.Join(dir, "model") }
+
 // LogPath is the worker's log, JSON lines.
 func LogPath(dir string) string { return filepath.Join(dir, "worker.log") }

@@ -1,0 +1,104 @@
+package export
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// Files that a job leaves beside the model, so that the model can be used on texts and images as it was trained on them.
+const (
+	CardFile      = "avgpipe.json"
+	TokenizerFile = "tokenizer.json" // in Hugging Face's format; not there when tokens are bytes
+)
+
+// beside lists the files that Pack takes along.
+var beside = []string{CardFile, TokenizerFile}
+
+// maxBesideBytes bounds a file beside a model. The largest tokenizers in use take 35 MB.
+const maxBesideBytes = 1 << 28
+
+// Card says how the data of a model were read.
+type Card struct {
+	Version  int        `json:"version"` // cardVersion
+	Task     model.Task `json:"task"`
+	Sequence int        `json:"sequence"` // tokens in a sample
+	// Data is the job's section, less what is about one run and one host: the files are left out, and a tokenizer of its
+	// own is the name TokenizerFile.
+	Data job.Data `json:"data"`
+	// Labels names the classes of a classifier, in order; empty when they are numbers.
+	Labels []string `json:"labels,omitempty"`
+}
+
+const cardVersion = 1
+
+// WriteBeside writes the files that go with a job's model to dir: the card, and tokenizer unless it is nil.
+func WriteBeside(dir string, c Card, tokenizer []byte) error {
+	c.Version, c.Data.Files = cardVersion, nil
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", CardFile, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if tokenizer != nil {
+		if err := writeWhole(dir, TokenizerFile, tokenizer); err != nil {
+			return err
+		}
+	}
+	return writeWhole(dir, CardFile, append(text, '\n'))
+}
+
+func writeWhole(dir, name string, content []byte) error {
+	f, err := checkpoint.Create(checkpoint.OS, dir, 0o600, int64(len(content)))
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(content); err != nil {
+		return errors.Join(err, f.Abort())
+	}
+	return f.Commit(name)
+}
+
+// ReadCard reads the card of a model directory. A directory that was not exported by a job has none: that is no error, and
+// the second result is false.
+func ReadCard(dir string) (Card, bool, error) {
+	var c Card
+	text, err := readBeside(dir, CardFile)
+	if err != nil || text == nil {
+		return c, false, err
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, false, fmt.Errorf("read %s: %w", filepath.Join(dir, CardFile), err)
+	}
+	if c.Version != cardVersion {
+		return c, false, fmt.Errorf("read %s: its version is %d, this program reads %d", filepath.Join(dir, CardFile), c.Version, cardVersion)
+	}
+	return c, true, nil
+}
+
+// readBeside reads a file beside a model; nil when there is none, or no directory.
+func readBeside(dir, name string) ([]byte, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	path := filepath.Join(dir, name)
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case info.Size() > maxBesideBytes:
+		return nil, fmt.Errorf("%s has %d bytes; at most %d are read", path, info.Size(), maxBesideBytes)
+	}
+	return os.ReadFile(path)
+}
