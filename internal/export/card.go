@@ -30,18 +30,19 @@ type Card struct {
 	Version  int        `json:"version"` // cardVersion
 	Task     model.Task `json:"task"`
 	Sequence int        `json:"sequence"` // tokens in a sample
-	// Data is the job's section, less what is about one run and one host: the files are left out, and a tokenizer of its
-	// own is the name TokenizerFile.
+	// Data is the job's section, less what is about one run and one host: the files are left out, a tokenizer of its own is
+	// the name TokenizerFile, and the labels are those that were found.
 	Data job.Data `json:"data"`
-	// Labels names the classes of a classifier, in order; empty when they are numbers.
-	Labels []string `json:"labels,omitempty"`
 }
 
 const cardVersion = 1
 
 // WriteBeside writes the files that go with a job's model to dir: the card, and tokenizer unless it is nil.
 func WriteBeside(dir string, c Card, tokenizer []byte) error {
-	c.Version, c.Data.Files = cardVersion, nil
+	c.Version, c.Data.Files, c.Data.Validation = cardVersion, nil, nil
+	if tokenizer != nil {
+		c.Data.Tokenizer = TokenizerFile
+	}
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", CardFile, err)

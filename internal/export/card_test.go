@@ -17,14 +17,15 @@ func TestACardIsReadAsItWasWritten(t *testing.T) {
 		t.Errorf("a card where there is none: %v, error %v", found, err)
 	}
 	want := Card{
-		Task: model.Classification, Sequence: 64, Data: job.Data{Files: []string{"/home/somebody/texts"}, Format: "text", Holdout: 0.1},
-		Labels: []string{"ham", "spam"},
+		Task: model.Classification, Sequence: 64, Data: job.Data{
+			Files: []string{"/home/somebody/texts"}, Format: "text", Holdout: 0.1, Labels: []string{"ham", "spam"},
+		},
 	}
 	if err := WriteBeside(dir, want, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	found, ok, err := ReadCard(dir)
-	want.Version, want.Data.Files = cardVersion, nil // where the files lay is nobody's business
+	want.Version, want.Data.Files, want.Data.Tokenizer = cardVersion, nil, TokenizerFile // where they lay is nobody's business
 	if err != nil || !ok || !reflect.DeepEqual(found, want) {
 		t.Errorf("read %+v (%v, %v), want %+v", found, ok, err, want)
 	}

@@ -36,13 +36,14 @@ var mayImport = map[string][]string{
 	"internal/wire":           {"internal/trace"},
 	"internal/api":            {"job"},
 	"internal/worker/control": {"internal/api", "job"},
+	"internal/feed":           {"internal/data", "stage/device", "stage/layer"},
 
 	// What puts it together.
 	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export": {"job", "elastic", "stage", "stage/...", "internal/checkpoint"},
 	"internal/worker": {
 		"pipeline", "stage/...", "schedule", "elastic", "job",
-		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/checkpoint", "internal/export",
+		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/feed", "internal/checkpoint", "internal/export",
 	},
 	"internal/node": {
 		"internal/server", "elastic", "job", "schedule", "stage/...",

@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -27,7 +28,7 @@ type host struct {
 	model      *model.Model
 	weights    *export.Weights // of model.from; nil: fresh ones, or restored
 	set        *data.Set
-	feed       feed
+	feed       feed.Feed
 	ranges     []stage.Range // the layers of each stage
 	stages     []hosted      // those that live here, ascending
 	store      elastic.Store
@@ -123,7 +124,7 @@ func (h *host) openData(ctx context.Context) error {
 		return err
 	}
 	ports, _ := h.model.Layers[0].Ports(h.size())
-	if h.feed, err = newFeed(ports, h.samples()); err != nil {
+	if h.feed, err = feed.New(ports, h.samples()); err != nil {
 		return &permanentError{err}
 	}
 	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != set.Identity().Digest {

@@ -79,7 +79,7 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 	if reach != nil {
 		c.Connect = reach.connect
 	}
-	held := evaluation{feed: h.feed, set: h.set, total: spec.Train.EvalSamples}
+	held := evaluation{Feed: h.feed, set: h.set, total: spec.Train.EvalSamples}
 	c.Evaluation = &pipeline.EvaluationConfig{Due: t.evaluationDue, MicroBatches: held.Micros()}
 	if t.assignment.Restore != nil {
 		c.StartRound = t.assignment.Restore.Round
@@ -117,7 +117,7 @@ func (t *trainer) stageConfig(ctx context.Context, h *host, s *hosted) (pipeline
 		Index: s.index,
 		Build: func(p int) (stage.Stage, error) { return h.build(s, p) },
 		Source: func(p int) pipeline.Source {
-			return source{feed: h.feed, set: h.set, cursor: h.set.Cursor(p, int(spec.Pipelines), spec.Train.Batch)}
+			return source{Feed: h.feed, set: h.set, cursor: h.set.Cursor(p, int(spec.Pipelines), spec.Train.Batch)}
 		},
 	}
 	if attach := s.attach(); attach != nil {

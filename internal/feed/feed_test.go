@@ -1,4 +1,4 @@
-package worker
+package feed
 
 import (
 	"slices"
@@ -19,9 +19,9 @@ var pair = []layer.Port{
 	{Name: "mask", Type: device.I32, Elements: 15},
 }
 
-func newTestFeed(t *testing.T, ports []layer.Port, samples int) feed {
+func newFeed(t *testing.T, ports []layer.Port, samples int) Feed {
 	t.Helper()
-	f, err := newFeed(ports, samples)
+	f, err := New(ports, samples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func newTestFeed(t *testing.T, ports []layer.Port, samples int) feed {
 
 func TestFieldsOfABatchLieWhereTheModelCutsItsPorts(t *testing.T) {
 	input, labels := stage.NewBoundary(4*layer.Words(pair)), stage.NewBoundary(4*3)
-	b := newTestFeed(t, pair, 3).batch(input, labels)
+	b := newFeed(t, pair, 3).Batch(input, labels)
 	for i, v := range [][]int32{b.Tokens, b.Types, b.Mask} {
 		if len(v) != 15 {
 			t.Fatalf("port %s has %d values, want 15", pair[i].Name, len(v))
@@ -49,16 +49,16 @@ func TestFieldsOfABatchLieWhereTheModelCutsItsPorts(t *testing.T) {
 	if b.Decoder != nil || b.Pixels != nil || len(b.Targets) != 3 {
 		t.Errorf("other fields: decoder %v, pixels %v, targets %v", b.Decoder, b.Pixels, b.Targets)
 	}
-	b = newTestFeed(t, []layer.Port{{Name: "pixels", Type: device.F32, Elements: 12}}, 3).batch(input[:48], nil)
+	b = newFeed(t, []layer.Port{{Name: "pixels", Type: device.F32, Elements: 12}}, 3).Batch(input[:48], nil)
 	if len(b.Pixels) != 12 || b.Tokens != nil || b.Targets != nil {
 		t.Errorf("an image batch is %+v", b)
 	}
 }
 
 func TestSamplesThatFillUpAMicroBatchDoNotCount(t *testing.T) {
-	f := newTestFeed(t, pair, 3)
-	b := f.batch(stage.NewBoundary(4*layer.Words(pair)), stage.NewBoundary(4*3))
-	part := f.first(b, 2)
+	f := newFeed(t, pair, 3)
+	b := f.Batch(stage.NewBoundary(4*layer.Words(pair)), stage.NewBoundary(4*3))
+	part := f.First(b, 2)
 	if len(part.Tokens) != 10 || len(part.Mask) != 10 || len(part.Targets) != 2 {
 		t.Fatalf("2 of 3 samples have %d tokens and %d targets", len(part.Tokens), len(part.Targets))
 	}
@@ -66,7 +66,7 @@ func TestSamplesThatFillUpAMicroBatchDoNotCount(t *testing.T) {
 		part.Tokens[i], part.Mask[i] = int32(i+1), 1
 	}
 	copy(part.Targets, []int32{4, 5})
-	f.pad(b, 2)
+	f.Pad(b, 2)
 	if want := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4, 5}; !slices.Equal(b.Tokens, want) {
 		t.Errorf("tokens %v, want %v", b.Tokens, want)
 	}
@@ -76,7 +76,7 @@ func TestSamplesThatFillUpAMicroBatchDoNotCount(t *testing.T) {
 }
 
 func TestInputsThatNoDataSetGivesAreRefused(t *testing.T) {
-	if _, err := newFeed([]layer.Port{{Name: "sound", Elements: 1}}, 1); err == nil || !strings.Contains(err.Error(), `"sound"`) {
+	if _, err := New([]layer.Port{{Name: "sound", Elements: 1}}, 1); err == nil || !strings.Contains(err.Error(), `"sound"`) {
 		t.Errorf("error %v", err)
 	}
 }

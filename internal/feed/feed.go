@@ -1,0 +1,114 @@
+// Package feed brings samples to a model: it maps the input ports of its first layer, by their names, to the fields of a batch
+// of data, at the places where the model cuts its boundary buffer.
+package feed
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// Feed is where the fields of a batch lie in the boundary buffers of a model's ends.
+type Feed struct {
+	samples int    // in a micro-batch
+	ports   []port // of the input, in order
+}
+
+// port is one tensor of a model's input.
+type port struct {
+	field    field
+	from, to int // bytes of the input boundary
+}
+
+// field is where a tensor comes from: one of a batch's.
+type field struct {
+	tokens func(b *data.Batch) *[]int32
+	pixels bool
+}
+
+// inputs says which field of a batch each input port of a model is, by its name (model.Task lists those of each task).
+var inputs = map[string]field{
+	"ids":         {tokens: func(b *data.Batch) *[]int32 { return &b.Tokens }},
+	"token_types": {tokens: func(b *data.Batch) *[]int32 { return &b.Types }},
+	"mask":        {tokens: func(b *data.Batch) *[]int32 { return &b.Mask }},
+	"decoder_ids": {tokens: func(b *data.Batch) *[]int32 { return &b.Decoder }},
+	"pixels":      {pixels: true},
+}
+
+// New makes the feed of a model whose first layer has these input ports for a micro-batch of so many samples.
+func New(ports []layer.Port, samples int) (Feed, error) {
+	f := Feed{samples: samples}
+	at := 0
+	for _, p := range ports {
+		from, ok := inputs[p.Name]
+		if !ok {
+			return f, fmt.Errorf("the model takes an input %q, which no data set gives", p.Name)
+		}
+		n := layer.WordsOf(p.Type, p.Elements)
+		f.ports = append(f.ports, port{field: from, from: 4 * at, to: 4 * (at + n)})
+		at += layer.Padded(n)
+	}
+	return f, nil
+}
+
+// Batch views the buffers of a micro-batch, either of which may be nil, as a batch.
+func (f Feed) Batch(input, labels []byte) data.Batch {
+	b := data.Batch{Targets: view[int32](labels)}
+	if input == nil {
+		return b
+	}
+	for _, p := range f.ports {
+		values := input[p.from:p.to]
+		if p.field.pixels {
+			b.Pixels = view[float32](values)
+		} else {
+			*p.field.tokens(&b) = view[int32](values)
+		}
+	}
+	return b
+}
+
+// Samples is the number of samples in a micro-batch.
+func (f Feed) Samples() int { return f.samples }
+
+// First is the first count samples of a batch.
+func (f Feed) First(b data.Batch, count int) data.Batch {
+	return data.Batch{
+		Tokens: leading(b.Tokens, count, f.samples), Types: leading(b.Types, count, f.samples),
+		Mask: leading(b.Mask, count, f.samples), Decoder: leading(b.Decoder, count, f.samples),
+		Pixels: leading(b.Pixels, count, f.samples), Targets: leading(b.Targets, count, f.samples),
+	}
+}
+
+func leading[T any](v []T, count, samples int) []T { return v[:len(v)/samples*count] }
+
+// Pad fills the samples from count on with those before, and ignores their targets.
+func (f Feed) Pad(b data.Batch, count int) {
+	if count == f.samples {
+		return
+	}
+	for _, v := range [][]int32{b.Tokens, b.Types, b.Mask, b.Decoder} {
+		repeat(v, len(leading(v, count, f.samples)))
+	}
+	repeat(b.Pixels, len(leading(b.Pixels, count, f.samples)))
+	for i := len(leading(b.Targets, count, f.samples)); i < len(b.Targets); i++ {
+		b.Targets[i] = data.Ignored
+	}
+}
+
+// repeat fills v from index n on with what is before.
+func repeat[T any](v []T, n int) {
+	for i := n; i < len(v); i++ {
+		v[i] = v[i-n]
+	}
+}
+
+// view is a part of a boundary buffer, which is aligned to 64 bytes, as values in native byte order; nil of nothing.
+func view[T int32 | float32](b []byte) []T {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
