@@ -1,0 +1,202 @@
+package layer_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+// recurrents is every layer of recurrent models, in all its forms.
+func recurrents() map[string]layer.Layer {
+	x := layer.Stream{Name: "x", Width: 6}
+	mask := layer.Stream{Name: "mask", Type: device.I32, Width: 1}
+	other := layer.Stream{Name: "other", Width: 5}
+	ids := func(name string) layer.Stream { return layer.Stream{Name: name, Type: device.I32, Width: 1, Limit: 9} }
+	return map[string]layer.Layer{
+		"lstm":               layer.LSTM{Path: "lstm", In: 6, Hidden: 7},
+		"lstm both ways":     layer.LSTM{Path: "lstm", In: 6, Hidden: 5, Bidirectional: true},
+		"lstm, weights drop": layer.LSTM{Path: "lstm", In: 6, Hidden: 5, Bidirectional: true, WeightDrop: 0.5},
+		"variational dropout": layer.NewChain("chain", layer.Linear{Path: "linear", In: 6, Out: 7},
+			layer.VariationalDropout{Path: "drop", Width: 7, Rate: 0.5}),
+		"word embedding": layer.WordEmbedding{Path: "embedding", TokenPath: "encoder", Vocabulary: 9, Width: 6, Drop: 0.4},
+		"masked, both ways, passing": &layer.Recurrence{
+			LSTM: layer.LSTM{Path: "r", In: 6, Hidden: 4, Bidirectional: true}, Dropout: 0.3,
+			In: []layer.Stream{x, mask, other}, Mask: 1, Passed: []int{1, 2},
+		},
+		"residual": &layer.Recurrence{
+			LSTM: layer.LSTM{Path: "r", In: 6, Hidden: 6}, Residual: true, In: []layer.Stream{x, mask, other}, Passed: []int{2},
+		},
+		"joined, passing it on": &layer.Recurrence{
+			LSTM: layer.LSTM{Path: "r", In: 11, Hidden: 6}, Dropout: 0.3, Residual: true,
+			In: []layer.Stream{x, other}, Joined: 1, Passed: []int{1},
+		},
+		"joined, the last": &layer.Recurrence{
+			LSTM: layer.LSTM{Path: "r", In: 11, Hidden: 6}, Residual: true, In: []layer.Stream{x, other}, Joined: 1,
+		},
+		"attending":               attending(0),
+		"attending, with dropout": attending(0.3),
+		"lookup of two": &layer.Lookup{
+			Path: "embedder", Vocabulary: 9, Width: 6, In: []layer.Stream{ids("ids"), mask, ids("decoder_ids")},
+			Looked: [4]bool{true, false, true},
+		},
+		"lookup beside others": &layer.Lookup{
+			Path: "embedder", Vocabulary: 9, Width: 6, In: []layer.Stream{x, mask, ids("decoder_ids")},
+			Looked: [4]bool{false, false, true},
+		},
+	}
+}
+
+func attending(dropout float64) layer.Layer {
+	return &layer.AttendingLSTM{
+		Path: "att_rnn", LSTM: layer.LSTM{Path: "att_rnn.rnn", In: 6, Hidden: 7}, Keys: 5, Units: 4, Dropout: dropout,
+	}
+}
+
+// raggedMask hides the last positions of the first sample.
+func raggedMask(dev device.Device) stagetest.Fill {
+	return func(port layer.Port, in device.Mem) bool {
+		if port.Name != "mask" {
+			return false
+		}
+		mask := make([]int32, in.Len())
+		for i := range mask {
+			if i != 3 && i != 4 {
+				mask[i] = 1
+			}
+		}
+		dev.Upload(in, device.IntBytes(mask))
+		return true
+	}
+}
+
+func TestGradientsOfRecurrentLayers(t *testing.T) {
+	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+		for name, l := range recurrents() {
+			for _, size := range []layer.Size{{B: 2, T: 5}, {B: 3, T: 1}} {
+				t.Run(fmt.Sprintf("%s B=%d T=%d", name, size.B, size.T), func(t *testing.T) {
+					stagetest.Gradient(t, dev, l, size, raggedMask(dev))
+				})
+			}
+		}
+	})
+}
+
+// TestActivationsAreRegularised holds what the layer adds to the gradient against differences of what it says it adds to the
+// loss (Merity et al. 2017, section 3).
+func TestActivationsAreRegularised(t *testing.T) {
+	dev, size := ref.New(), layer.Size{B: 2, T: 4}
+	l := layer.VariationalDropout{Path: "drop", Width: 3, Rate: 0.5, Activation: 2, Temporal: 1.5}
+	n := size.Rows() * l.Width
+	p := layer.Pass{Device: dev, Size: size, Key: 3, Weight: 0.5}
+	for _, m := range []*device.Mem{&p.In, &p.Out, &p.DOut, &p.DIn} {
+		var err error
+		if *m, err = dev.Alloc(device.F32, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x := p.In.F32()
+	for i := range x {
+		x[i], p.DOut.F32()[i] = float32(math.Sin(float64(i*i))), float32(math.Cos(float64(3*i)))
+	}
+	loss := func() float64 {
+		l.Forward(p)
+		linear, squares, differences := 0.0, 0.0, 0.0
+		for i, y := range p.Out.F32() {
+			linear += float64(y) * float64(p.DOut.F32()[i])
+			squares += float64(y) * float64(y)
+			if next := i + l.Width; next/(size.T*l.Width) == i/(size.T*l.Width) {
+				differences += math.Pow(float64(x[next])-float64(x[i]), 2)
+			}
+		}
+		regular := l.Activation*squares/float64(n) + l.Temporal*differences/float64(size.B*(size.T-1)*l.Width)
+		return linear + float64(p.Weight)*regular
+	}
+	l.BackwardInput(p)
+	for i, got := range p.DIn.F32() {
+		const h = 1.0 / 64 // the loss is of second order: central differences are exact but for rounding
+		before := x[i]
+		x[i] = before + h
+		above := loss()
+		x[i] = before - h
+		below := loss()
+		x[i] = before
+		if want := (above - below) / (2 * h); math.Abs(want-float64(got)) > 1e-4 {
+			t.Errorf("gradient %d is %v, differences give %v", i, got, want)
+		}
+	}
+}
+
+// TestWeightsDropOncePerStep runs two micro-batches of one batch: the recurrent weights are the same, so equal samples give
+// equal outputs; those of the next step are others.
+func TestWeightsDropOncePerStep(t *testing.T) {
+	dev, size := ref.New(), layer.Size{B: 1, T: 4}
+	l := layer.LSTM{Path: "lstm", In: 3, Hidden: 8, WeightDrop: 0.5}
+	p := layer.Pass{Device: dev, Size: size, Key: 1}
+	alloc := func(n int) device.Mem {
+		m, err := dev.Alloc(device.F32, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range m.F32() {
+			m.F32()[i] = float32(math.Sin(float64(7 * i)))
+		}
+		return m
+	}
+	p.In, p.Out, p.Saved = alloc(12), alloc(32), alloc(l.Saved(dev, size))
+	for _, param := range l.Params() {
+		p.Params = append(p.Params, alloc(param.Len()))
+	}
+	run := func(key uint64, first int, evaluating bool) []float32 {
+		p.Key, p.First, p.Evaluating = key, first, evaluating
+		l.Forward(p)
+		return append([]float32(nil), p.Out.F32()...)
+	}
+	same := func(a, b []float32) bool {
+		for i := range a {
+			if a[i] != b[i] {
+				return false
+			}
+		}
+		return true
+	}
+	step := run(1, 0, false)
+	if !same(step, run(1, 5, false)) {
+		t.Error("two micro-batches of a step drop different weights")
+	}
+	if same(step, run(2, 0, false)) || same(step, run(1, 0, true)) {
+		t.Error("another step, or an evaluation, drops the same weights")
+	}
+	if !same(run(1, 0, true), run(2, 0, true)) {
+		t.Error("an evaluation drops weights")
+	}
+}
+
+func TestSmoothedLossIsPlainInEvaluations(t *testing.T) {
+	dev, size := ref.New(), layer.Size{B: 1, T: 2}
+	l := layer.SmoothedCrossEntropy{Vocabulary: 4, Smoothing: 0.2}
+	mem := func(typ device.Type, n int) device.Mem {
+		m, err := dev.Alloc(typ, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	losses, plain, logits, targets := mem(device.F32, 2), mem(device.F32, 2), mem(device.F32, 8), mem(device.I32, 2)
+	copy(logits.F32(), []float32{1, 2, 3, 4, -1, 0, 1, 2})
+	copy(targets.I32(), []int32{3, -1})
+	layer.CrossEntropy{Vocabulary: 4}.Compute(dev, size, plain, device.Mem{}, logits, targets, 0)
+	l.Compute(dev, size, losses, device.Mem{}, logits, targets, 0)
+	if losses.F32()[0] != plain.F32()[0] {
+		t.Errorf("evaluation: loss %v, want the plain one %v", losses.F32()[0], plain.F32()[0])
+	}
+	l.Compute(dev, size, losses, device.Mem{}, logits, targets, 1)
+	want := plain.F32()[0] + 0.2*(4-2.5) // the target's logit above the mean one
+	if got := losses.F32()[0]; math.Abs(float64(got-want)) > 1e-6 || losses.F32()[1] != 0 {
+		t.Errorf("training: losses %v, want %v and 0", losses.F32(), want)
+	}
+}

@@ -1,0 +1,49 @@
+package layer
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// Stream is a tensor (R,Width) at the boundaries of an encoder-decoder's layers. Several cross a boundary together: the
+// encoder's output, its mask and what the decoder begins with all pass the layers that have no use for them.
+type Stream struct {
+	Name  string
+	Type  device.Type // F32, or I32: ids or a mask
+	Width int
+	Limit int // of ids; see Port
+}
+
+// maxStreams bounds those of one boundary.
+const maxStreams = 4
+
+// port is the stream for a micro-batch of size s.
+func (x Stream) port(s Size) Port {
+	return Port{Name: x.Name, Type: x.Type, Elements: s.Rows() * x.Width, Limit: x.Limit}
+}
+
+func streamPorts(streams []Stream, s Size) []Port {
+	ports := make([]Port, len(streams))
+	for i, x := range streams {
+		ports[i] = x.port(s)
+	}
+	return ports
+}
+
+// streamMems are the streams' parts of an In, Out, DIn or DOut; all absent when m is.
+func streamMems(m device.Mem, streams []Stream, s Size) (mems [maxStreams]device.Mem) {
+	if m.Absent() {
+		return mems
+	}
+	c := cutter{mem: m}
+	for i, x := range streams {
+		p := x.port(s)
+		mems[i] = c.takeAs(p.Type, p.Elements)
+	}
+	return mems
+}
+
+// dropElements is a dropout of x (R,columns), element by element, under the layer's name; y may be x.
+func dropElements(p Pass, y, x device.Mem, path string, rate float64, columns int) {
+	p.Device.Dropout(y, x, device.Dropout{
+		Rate: float32(rate), Key: p.KeyOf(path), First: p.First * p.Size.T * columns,
+		Rows: p.Size.Rows(), Columns: columns, Share: 1,
+	})
+}
