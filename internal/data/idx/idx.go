@@ -1,0 +1,116 @@
+// Package idx reads IDX files, the format of the MNIST database (LeCun, Cortes and Burges 1998): a header of the element
+// type and the sizes, big-endian, then the elements. Of the types it reads bytes, which are all that images and their
+// labels use.
+package idx
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// Data is the content of a file.
+type Data struct {
+	Sizes []int  // of the dimensions, the outermost first
+	Bytes []byte // the elements, the last dimension the fastest
+}
+
+const (
+	typeByte      = 0x08
+	maxDimensions = 8
+)
+
+// Read reads a file, through gzip if it is compressed. It takes at most limit bytes of elements. The error names the file.
+func Read(path string, limit int64) (Data, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return Data{}, err
+	}
+	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
+	d, err := read(file, limit)
+	if err != nil {
+		return Data{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return d, nil
+}
+
+// read reads a plain or compressed stream.
+func read(r io.Reader, limit int64) (Data, error) {
+	plain := bufio.NewReader(r)
+	if magic, err := plain.Peek(2); err != nil || magic[0] != 0x1f || magic[1] != 0x8b {
+		return parse(plain, limit)
+	}
+	z, err := gzip.NewReader(plain)
+	if err != nil {
+		return Data{}, fmt.Errorf("gzip: %w", err)
+	}
+	return parse(z, limit)
+}
+
+// parse reads the header, the elements, and makes sure that nothing follows them.
+func parse(r io.Reader, limit int64) (Data, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return Data{}, fmt.Errorf("not an IDX file: it ends within its first 4 bytes: %w", err)
+	}
+	if head[0] != 0 || head[1] != 0 {
+		return Data{}, fmt.Errorf("not an IDX file: it starts with % x, not with 00 00", head[:2])
+	}
+	if head[2] != typeByte {
+		return Data{}, fmt.Errorf("the elements have the type %#02x; only bytes (%#02x) are images or labels", head[2], typeByte)
+	}
+	if head[3] < 1 || head[3] > maxDimensions {
+		return Data{}, fmt.Errorf("it has %d dimensions; 1 to %d are read", head[3], maxDimensions)
+	}
+	raw := make([]byte, 4*int(head[3]))
+	if _, err := io.ReadFull(r, raw); err != nil {
+		return Data{}, fmt.Errorf("it ends within the sizes of its %d dimensions: %w", head[3], err)
+	}
+	var d Data
+	total := int64(1)
+	for i := range int(head[3]) {
+		n := int64(binary.BigEndian.Uint32(raw[4*i:]))
+		if n == 0 {
+			return Data{}, fmt.Errorf("dimension %d is empty", i)
+		}
+		d.Sizes = append(d.Sizes, int(n))
+		if n > limit/total {
+			return Data{}, fmt.Errorf("%v or more bytes, above the %d that are held in memory", d.Sizes, limit)
+		}
+		total *= n
+	}
+	return d.fill(r, total)
+}
+
+// fill reads the elements. Room for them grows with what is there, not with what the header promises.
+func (d Data) fill(r io.Reader, total int64) (Data, error) {
+	const step = 16 << 20
+	for have := int64(0); have < total; {
+		n := min(step, total-have)
+		d.Bytes = slices.Grow(d.Bytes, int(n))
+		part := d.Bytes[have : have+n]
+		if read, err := io.ReadFull(r, part); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return Data{}, fmt.Errorf("it is truncated: %v needs %d bytes, %d are there", d.Sizes, total, have+int64(read))
+			}
+			return Data{}, err
+		}
+		have += n
+		d.Bytes = d.Bytes[:have]
+	}
+	var more [1]byte
+	switch _, err := io.ReadFull(r, more[:]); {
+	case err == nil:
+		return Data{}, fmt.Errorf("it is longer than the %d bytes of %v", total, d.Sizes)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return Data{}, errors.New("it is truncated: the compressed stream has no end")
+	case !errors.Is(err, io.EOF):
+		return Data{}, err // also a wrong checksum of gzip
+	}
+	return d, nil
+}
