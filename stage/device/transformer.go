@@ -43,10 +43,8 @@ type Transformers interface {
 	// TanhBackward sets dx = dy (1 - y^2); dx may be dy (exact).
 	TanhBackward(dx, dy, y Mem)
 
-	// LookUp sets y (R,D) = table[ids (R)] (V,D), or adds it (exact).
-	LookUp(y, table, ids Mem, rows, width int, add bool)
-	// LookUpBackward sets dtable (V,D) += scatter(dy (R,D)), in the order of the rows (exact).
-	LookUpBackward(dtable, dy, ids Mem, rows, width int)
+	// AddRows adds table[ids (R)] (V,D) to y (R,D) (exact). The backward is that of Embed without positions.
+	AddRows(y, table, ids Mem, rows, width int)
 }
 
 // float panics unless m has n elements of F32 or BF16.
@@ -106,9 +104,10 @@ func CheckSame(op string, operands ...Mem) {
 	}
 }
 
-// CheckLookUp panics unless the operands of LookUp or LookUpBackward fit and every id lies in the table. It reads ids, so
-// they must be in host memory.
-func CheckLookUp(op string, y, table, ids Mem, rows, width int) {
+// CheckAddRows panics unless the operands of AddRows fit and every id lies in the table. It reads ids, so they must be in
+// host memory.
+func CheckAddRows(y, table, ids Mem, rows, width int) {
+	const op = "AddRows"
 	if width < 1 || table.n%width != 0 {
 		panic(fmt.Sprintf("device: %s: the table has %d f32, expected a multiple of the width %d", op, table.n, width))
 	}

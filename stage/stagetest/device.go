@@ -39,7 +39,7 @@ func Device(t *testing.T, open func() device.Device) {
 		{"root-mean-square norm", rmsNorm},
 		{"rotary positions", rotation},
 		{"gates and exact GELU", gates},
-		{"look-up", lookUp},
+		{"rows of a table", addRows},
 		{"transformers' broken invariants panic, and nothing allocates", transformerRules},
 		{"cross-entropy", crossEntropy},
 		{"cross-entropy shows what is not finite", poison},

@@ -152,19 +152,12 @@ func gates(c *comparison) {
 	}
 }
 
-func lookUp(c *comparison) {
+func addRows(c *comparison) {
 	for _, size := range [][3]int{{1, 1, 1}, {6, 5, 4}, {51, 33, 10}, {16, 64, 3}} {
 		rows, width, vocabulary := size[0], size[1], size[2]
-		where, ids := shape("R=%d D=%d V=%d", rows, width, vocabulary), c.ids("ids", rows, 0, vocabulary)
-		for _, add := range []bool{false, true} {
-			operands := []tensor{c.out("y", rows*width), c.in("table", vocabulary*width), ids}
-			c.compare(shape("LookUp add=%v", add), where, exact, operands, func(d device.Device, m []device.Mem) {
-				d.LookUp(m[0], m[1], m[2], rows, width, add)
-			})
-		}
-		operands := []tensor{c.out("dtable", vocabulary*width), c.in("dy", rows*width), ids}
-		c.compare("LookUpBackward", where, exact, operands, func(d device.Device, m []device.Mem) {
-			d.LookUpBackward(m[0], m[1], m[2], rows, width)
+		operands := []tensor{c.out("y", rows*width), c.in("table", vocabulary*width), c.ids("ids", rows, 0, vocabulary)}
+		c.compare("AddRows", shape("R=%d D=%d V=%d", rows, width, vocabulary), exact, operands, func(d device.Device, m []device.Mem) {
+			d.AddRows(m[0], m[1], m[2], rows, width)
 		})
 	}
 }
@@ -190,8 +183,7 @@ func transformerRules(c *comparison) {
 		"GELUErfBackward of two types": func() { d.GELUErfBackward(x, y, brains) },
 		"Tanh of BF16":                 func() { d.Tanh(brains, brains) },
 		"TanhBackward":                 func() { d.TanhBackward(x, y, four) },
-		"LookUp of another width":      func() { d.LookUp(x, y, ids, 4, 15, false) },
-		"LookUpBackward":               func() { d.LookUpBackward(y, x, four, 4, 16) },
+		"AddRows of another width":     func() { d.AddRows(x, y, ids, 4, 15) },
 	} {
 		if !panics(call) {
 			c.Errorf("%s did not panic", name)
@@ -199,8 +191,8 @@ func transformerRules(c *comparison) {
 	}
 	sixteen, narrow := c.alloc(d, device.F32, 16), c.alloc(d, device.I32, 4)
 	d.Upload(narrow, device.IntBytes([]int32{0, 1, 2, 4}))
-	if beyond := func() { d.LookUp(x, y, narrow, 4, 16, false) }; !panics(beyond) && (d.Host() || d.Synchronize() == nil) {
-		c.Error("LookUp beyond the table neither panicked nor failed")
+	if beyond := func() { d.AddRows(x, y, narrow, 4, 16) }; !panics(beyond) && (d.Host() || d.Synchronize() == nil) {
+		c.Error("AddRows beyond the table neither panicked nor failed")
 	}
 	for name, call := range map[string]func(){
 		"RMSNorm": func() {
@@ -221,10 +213,7 @@ func transformerRules(c *comparison) {
 			d.Tanh(x, y)
 			d.TanhBackward(x, y, z)
 		},
-		"LookUp": func() {
-			d.LookUp(x, y, ids, 4, 16, true)
-			d.LookUpBackward(x, y, ids, 4, 16)
-		},
+		"AddRows": func() { d.AddRows(x, y, ids, 4, 16) },
 	} {
 		if got := testing.AllocsPerRun(5, call); got != 0 {
 			c.Errorf("%s: %v allocations a run, want none", name, got)

@@ -87,14 +87,8 @@ func (d *Device) TanhBackward(dx, dy, y device.Mem) {
 	C.avg_tanh_backward(d.c, floats(dx), floats(dy), floats(y), size(dx.Len()))
 }
 
-// LookUp implements device.Device.
-func (d *Device) LookUp(y, table, ids device.Mem, rows, width int, add bool) {
-	device.CheckLookUp("LookUp", y, table, ids, rows, width)
-	C.avg_look_up(d.c, floats(y), floats(table), integers(ids), size(rows), size(width), truth(add))
-}
-
-// LookUpBackward implements device.Device.
-func (d *Device) LookUpBackward(dtable, dy, ids device.Mem, rows, width int) {
-	device.CheckLookUp("LookUpBackward", dy, dtable, ids, rows, width)
-	C.avg_look_up_backward(d.c, floats(dtable), floats(dy), integers(ids), size(rows), size(width))
+// AddRows implements device.Device.
+func (d *Device) AddRows(y, table, ids device.Mem, rows, width int) {
+	device.CheckAddRows(y, table, ids, rows, width)
+	C.avg_add_rows(d.c, floats(y), floats(table), integers(ids), size(rows), size(width))
 }

@@ -2,8 +2,6 @@
 
 #include "transformer_ops.h"
 
-#include <string.h>
-
 #include "parts.h"
 
 // size is that of an element.
@@ -77,20 +75,7 @@ void avg_tanh_backward(struct avg_device *d, float *dx, const float *dy, const f
     PARTS(n, LINE, 12 * n, d->kernels->transformer.tanh_backward(dx + at.from, dy + at.from, y + at.from, at.n););
 }
 
-void avg_look_up(struct avg_device *d, float *y, const float *table, const int32_t *ids, size_t rows, size_t width, int add) {
-    PARTS(rows, 1, 12 * rows * width, for (size_t r = at.from; r < at.from + at.n; r++) {
-        const float *row = table + (size_t)ids[r] * width;
-        if (add)
-            d->kernels->add(y + r * width, y + r * width, row, width);
-        else
-            memcpy(y + r * width, row, width * sizeof *row);
-    });
-}
-
-// Cut by columns, so that each element's additions happen in the order of the rows.
-void avg_look_up_backward(struct avg_device *d, float *dtable, const float *dy, const int32_t *ids, size_t rows, size_t width) {
-    PARTS(width, LINE, 12 * rows * width, for (size_t r = 0; r < rows; r++) {
-        float *row = dtable + (size_t)ids[r] * width + at.from;
-        d->kernels->add(row, row, dy + r * width + at.from, at.n);
-    });
+void avg_add_rows(struct avg_device *d, float *y, const float *table, const int32_t *ids, size_t rows, size_t width) {
+    PARTS(rows, 1, 12 * rows * width, for (size_t r = at.from; r < at.from + at.n; r++)
+          d->kernels->add(y + r * width, y + r * width, table + (size_t)ids[r] * width, width););
 }

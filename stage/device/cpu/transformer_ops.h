@@ -25,7 +25,6 @@ void avg_gelu_erf(struct avg_device *d, void *y, const void *x, size_t n, int bf
 void avg_gelu_erf_backward(struct avg_device *d, void *dx, const void *dy, const void *x, size_t n, int bf16);
 void avg_tanh(struct avg_device *d, float *y, const float *x, size_t n);
 void avg_tanh_backward(struct avg_device *d, float *dx, const float *dy, const float *y, size_t n);
-void avg_look_up(struct avg_device *d, float *y, const float *table, const int32_t *ids, size_t rows, size_t width, int add);
-void avg_look_up_backward(struct avg_device *d, float *dtable, const float *dy, const int32_t *ids, size_t rows, size_t width);
+void avg_add_rows(struct avg_device *d, float *y, const float *table, const int32_t *ids, size_t rows, size_t width);
 
 #endif

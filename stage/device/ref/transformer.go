@@ -163,29 +163,13 @@ func (d *Device) TanhBackward(dx, dy, y device.Mem) {
 	}
 }
 
-// LookUp implements device.Device.
-func (d *Device) LookUp(y, table, ids device.Mem, rows, width int, add bool) {
-	device.CheckLookUp("LookUp", y, table, ids, rows, width)
+// AddRows implements device.Device.
+func (d *Device) AddRows(y, table, ids device.Mem, rows, width int) {
+	device.CheckAddRows(y, table, ids, rows, width)
 	ys, values := y.F32(), table.F32()
 	for r, id := range ids.I32() {
-		from, to := values[int(id)*width:][:width], ys[r*width:][:width]
-		if !add {
-			copy(to, from)
-			continue
-		}
-		for c, v := range from {
-			to[c] += v
-		}
-	}
-}
-
-// LookUpBackward implements device.Device.
-func (d *Device) LookUpBackward(dtable, dy, ids device.Mem, rows, width int) {
-	device.CheckLookUp("LookUpBackward", dy, dtable, ids, rows, width)
-	values, dys := dtable.F32(), dy.F32()
-	for r, id := range ids.I32() {
-		to := values[int(id)*width:][:width]
-		for c, v := range dys[r*width : (r+1)*width] {
+		to := ys[r*width:][:width]
+		for c, v := range values[int(id)*width:][:width] {
 			to[c] += v
 		}
 	}

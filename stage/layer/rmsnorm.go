@@ -1,0 +1,48 @@
+package layer
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// RMSNorm divides each row of x (R,D) by the root of its mean square and scales it (Zhang and Sennrich 2019). It saves the
+// reciprocal of the root, rstd (R).
+type RMSNorm struct {
+	Path    string
+	Width   int
+	Epsilon float32
+}
+
+// Name implements Layer.
+func (l RMSNorm) Name() string { return l.Path }
+
+// Params implements Layer: the weight.
+func (l RMSNorm) Params() []Param {
+	return []Param{{Name: l.Path + ".weight", Shape: []int{l.Width}, Init: Init{Mean: 1}}}
+}
+
+// Ports implements Layer. What is normalised goes to products.
+func (l RMSNorm) Ports(s Size) (in, out []Port) {
+	return row("x", s, l.Width), operand("y", s, l.Width)
+}
+
+// Saved implements Layer.
+func (l RMSNorm) Saved(_ device.Device, s Size) int { return s.Rows() }
+
+// Kept implements Layer.
+func (l RMSNorm) Kept(Size) int { return 0 }
+
+// FLOPs implements Layer: no matrix product.
+func (l RMSNorm) FLOPs(Size) (forward, backward float64) { return 0, 0 }
+
+// Forward implements Layer.
+func (l RMSNorm) Forward(p Pass) {
+	p.Device.RMSNorm(p.Out, p.Saved.Slice(0, p.Size.Rows()), p.In, p.Params[0], p.Size.Rows(), l.Width, l.Epsilon)
+}
+
+// BackwardInput implements Layer.
+func (l RMSNorm) BackwardInput(p Pass) {
+	p.Device.RMSNormBackward(p.DIn, p.DOut, p.In, p.Saved.Slice(0, p.Size.Rows()), p.Params[0], p.Size.Rows(), l.Width)
+}
+
+// BackwardWeight implements Layer.
+func (l RMSNorm) BackwardWeight(p Pass) {
+	p.Device.RMSNormBackwardWeight(p.Grads[0], p.DOut, p.In, p.Saved.Slice(0, p.Size.Rows()), p.Size.Rows(), l.Width)
+}

@@ -1,0 +1,134 @@
+package layer_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+// transformers is every layer and composition that LLaMA and BERT add; width 12, inner width 20, 4 heads of 4 elements.
+func transformers() map[string]layer.Layer {
+	linear := func(path string, in, out int, bias bool) layer.Linear {
+		return layer.Linear{Path: path, In: in, Out: out, OutIn: true, Bias: bias}
+	}
+	rms := func(path string) layer.Layer { return layer.RMSNorm{Path: path, Width: 12, Epsilon: 1e-6} }
+	norm := layer.LayerNorm{Path: "norm", Width: 12, Epsilon: 1e-12}
+	grouped := func(change func(l *layer.GroupedAttention)) *layer.GroupedAttention {
+		l := &layer.GroupedAttention{Path: "attn", Heads: 4, KV: 2, Theta: 100}
+		l.Q, l.K, l.V = linear("q", 12, 16, false), linear("k", 12, 8, true), linear("v", 12, 8, false)
+		l.Project = linear("o", 16, 12, true)
+		change(l)
+		return l
+	}
+	// Without rotation the gradient of a key's bias is 0: the softmax does not see it. What is left is rounding.
+	unturned := func(l *layer.GroupedAttention) { l.Theta, l.K.Bias = 0, false }
+	masked := func(l *layer.GroupedAttention) {
+		unturned(l)
+		l.Bidirectional, l.Masked = true, true
+	}
+	mlp := layer.NewChain("mlp", linear("up", 12, 20, true), layer.GELUErf{Path: "act", Width: 20}, linear("down", 20, 12, true))
+	gated := &layer.GatedMLP{Path: "mlp", Gate: linear("gate", 12, 20, true), Up: linear("up", 12, 20, false), Down: linear("down", 20, 12, true)}
+	attention := layer.NewPostNorm(layer.NewDropout(grouped(masked), 0.1), norm)
+	bert := layer.NewChain("block", attention, layer.NewPostNorm(layer.NewDropout(mlp, 0.2), layer.LayerNorm{Path: "norm2", Width: 12, Epsilon: 1e-12}))
+	typed := layer.TypedEmbedding{
+		Path: "embedding", TokenPath: "word", PositionPath: "position", TypePath: "type", Vocabulary: 9, MaxT: 8, Types: 2, Width: 12,
+	}
+	return map[string]layer.Layer{
+		"rms norm":          rms("norm"),
+		"exact gelu":        layer.GELUErf{Path: "gelu", Width: 12},
+		"tanh":              layer.Tanh{Path: "tanh", Width: 12},
+		"gated mlp":         gated,
+		"dropout":           layer.NewDropout(linear("linear", 12, 7, true), 0.3),
+		"grouped attention": grouped(func(*layer.GroupedAttention) {}),
+		"wide heads, no rotation": grouped(func(l *layer.GroupedAttention) {
+			unturned(l)
+			l.Heads, l.KV = 2, 1
+		}),
+		"masked attention":          grouped(masked),
+		"post-norm":                 layer.NewPostNorm(mlp, norm),
+		"post-norm masked":          attention,
+		"token embedding":           layer.TokenEmbedding{Path: "tokens", Vocabulary: 9, Width: 12},
+		"typed embedding":           typed,
+		"typed embedding with mask": layer.PassMask{Layer: layer.NewDropout(layer.NewChain("embeddings", typed, norm), 0.1), Width: 12},
+		"bert block":                bert,
+		"bert block with mask":      layer.PassMask{Layer: bert, Width: 12},
+		"pooler": layer.NewFirst(layer.NewChain("pooler",
+			linear("dense", 12, 12, true), layer.Tanh{Path: "act", Width: 12}, linear("classifier", 12, 3, true))),
+		"llama block": layer.NewChain("block",
+			layer.NewResidual(layer.NewChain("attn", rms("norm1"), grouped(func(l *layer.GroupedAttention) { l.KV = 1; l.K.Out, l.V.Out = 4, 4 }))),
+			layer.NewResidual(layer.NewDropout(layer.NewChain("mlp", rms("norm2"), gated), 0.2))),
+	}
+}
+
+func TestGradientsOfTransformerLayers(t *testing.T) {
+	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+		for name, l := range transformers() {
+			t.Run(name, func(t *testing.T) { stagetest.Gradient(t, dev, l, layer.Size{B: 2, T: 5}, nil) })
+		}
+	})
+}
+
+// forward runs a layer on ref and returns its output.
+func forward(t *testing.T, l layer.Layer, change func(p *layer.Pass), in []float32) []float32 {
+	t.Helper()
+	dev := ref.New()
+	alloc := func(n int) device.Mem {
+		m, err := dev.Alloc(device.F32, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	p := layer.Pass{Device: dev, Size: layer.Size{B: 2, T: 3}, Key: 5}
+	change(&p)
+	_, out := l.Ports(p.Size)
+	p.In, p.Out, p.Saved = alloc(len(in)), alloc(layer.Words(out)), alloc(l.Saved(dev, p.Size))
+	copy(p.In.F32(), in)
+	for i, param := range l.Params() {
+		m := alloc(param.Len())
+		for j := range m.F32() {
+			m.F32()[j] = float32((i+3*j)%7) - 2.5
+		}
+		p.Params = append(p.Params, m)
+	}
+	l.Forward(p)
+	return slices.Clone(p.Out.F32())
+}
+
+func TestDropoutDependsOnTheSampleNotOnTheMicroBatch(t *testing.T) {
+	const n = 3 * 4 // of a sample
+	linear := layer.Linear{Path: "linear", In: 4, Out: 4, Bias: true}
+	l := layer.NewDropout(linear, 0.5)
+	in := make([]float32, 2*n)
+	for i := range in {
+		in[i] = 1 + float32(i%n)
+	}
+	run := func(change func(p *layer.Pass)) []float32 { return forward(t, l, change, in) }
+	batch := run(func(*layer.Pass) {})
+	second := forward(t, l, func(p *layer.Pass) { p.Size.B, p.First = 1, 1 }, in[n:])
+	if !slices.Equal(batch[n:], second) {
+		t.Error("the second sample is dropped otherwise when it is alone in its micro-batch")
+	}
+	if slices.Equal(batch[:n], batch[n:]) {
+		t.Error("two equal samples share a mask")
+	}
+	if slices.Equal(batch, run(func(p *layer.Pass) { p.Key = 6 })) {
+		t.Error("another step draws the same mask")
+	}
+	if slices.Equal(batch, forward(t, layer.NewDropout(layer.Linear{Path: "other", In: 4, Out: 4, Bias: true}, 0.5), func(*layer.Pass) {}, in)) {
+		t.Error("another layer draws the same mask")
+	}
+	whole := forward(t, linear, func(*layer.Pass) {}, in)
+	if !slices.Equal(whole, run(func(p *layer.Pass) { p.Evaluating = true })) {
+		t.Error("an evaluation drops elements")
+	}
+	for i, v := range batch {
+		if v != 0 && v != 2*whole[i] {
+			t.Errorf("element %d is %v, of %v: expected 0 or its double", i, v, whole[i])
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package layer
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// TypedEmbedding is y (B,T,D) = tokens[ids (B,T)] + positions[t] + types[token_types (B,T)], BERT's (Devlin et al. 2019,
+// section 3). Its input, behind which the mask (B,T) lies for the layers that follow, has no gradient.
+type TypedEmbedding struct {
+	Path                              string
+	TokenPath, PositionPath, TypePath string // of the tensors
+	Vocabulary, MaxT, Types, Width    int
+	Init                              Init
+}
+
+// Name implements Layer.
+func (l TypedEmbedding) Name() string { return l.Path }
+
+// Params implements Layer: token table (V,D), position table (MaxT,D), type table (Types,D).
+func (l TypedEmbedding) Params() []Param {
+	return []Param{
+		{Name: l.TokenPath + ".weight", Shape: []int{l.Vocabulary, l.Width}, Init: l.Init, Decay: true},
+		{Name: l.PositionPath + ".weight", Shape: []int{l.MaxT, l.Width}, Init: l.Init, Decay: true},
+		{Name: l.TypePath + ".weight", Shape: []int{l.Types, l.Width}, Init: l.Init, Decay: true},
+	}
+}
+
+// Ports implements Layer.
+func (l TypedEmbedding) Ports(s Size) (in, out []Port) {
+	return []Port{
+		{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Vocabulary},
+		{Name: "token_types", Type: device.I32, Elements: s.Rows(), Limit: l.Types},
+		maskPort(s),
+	}, row("y", s, l.Width)
+}
+
+// Saved implements Layer.
+func (l TypedEmbedding) Saved(device.Device, Size) int { return 0 }
+
+// Kept implements Layer.
+func (l TypedEmbedding) Kept(Size) int { return 0 }
+
+// FLOPs implements Layer: look-ups and sums, no matrix product.
+func (l TypedEmbedding) FLOPs(s Size) (forward, backward float64) {
+	n := float64(s.Rows()) * float64(l.Width)
+	return 2 * n, 3 * n
+}
+
+// inputs are the ids and the token types.
+func (l TypedEmbedding) inputs(p Pass) (ids, types device.Mem) {
+	c := cutter{mem: p.In}
+	return c.takeAs(device.I32, p.Size.Rows()), c.takeAs(device.I32, p.Size.Rows())
+}
+
+// Forward implements Layer.
+func (l TypedEmbedding) Forward(p Pass) {
+	ids, types := l.inputs(p)
+	p.Device.Embed(p.Out, p.Params[0], p.Params[1], ids, p.Size.B, p.Size.T, l.Width)
+	p.Device.AddRows(p.Out, p.Params[2], types, p.Size.Rows(), l.Width)
+}
+
+// BackwardInput implements Layer: ids have no gradient.
+func (l TypedEmbedding) BackwardInput(Pass) {}
+
+// BackwardWeight implements Layer.
+func (l TypedEmbedding) BackwardWeight(p Pass) {
+	ids, types := l.inputs(p)
+	p.Device.EmbedBackward(p.Grads[0], p.Grads[1], p.DOut, ids, p.Size.B, p.Size.T, l.Width)
+	p.Device.EmbedBackward(p.Grads[2], device.Mem{}, p.DOut, types, p.Size.B, p.Size.T, l.Width)
+}
+
+// TokenEmbedding is y (R,D) = tokens[ids (R)]. Its input has no gradient.
+type TokenEmbedding struct {
+	Path              string // of the layer and its tensor
+	Vocabulary, Width int
+	Init              Init
+}
+
+// Name implements Layer.
+func (l TokenEmbedding) Name() string { return l.Path }
+
+// Params implements Layer: token table (V,D).
+func (l TokenEmbedding) Params() []Param {
+	return []Param{{Name: l.Path + ".weight", Shape: []int{l.Vocabulary, l.Width}, Init: l.Init, Decay: true}}
+}
+
+// Ports implements Layer.
+func (l TokenEmbedding) Ports(s Size) (in, out []Port) {
+	return []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Vocabulary}}, row("y", s, l.Width)
+}
+
+// Saved implements Layer.
+func (l TokenEmbedding) Saved(device.Device, Size) int { return 0 }
+
+// Kept implements Layer.
+func (l TokenEmbedding) Kept(Size) int { return 0 }
+
+// FLOPs implements Layer: look-ups, no matrix product.
+func (l TokenEmbedding) FLOPs(s Size) (forward, backward float64) {
+	n := float64(s.Rows()) * float64(l.Width)
+	return n, n
+}
+
+// Forward implements Layer.
+func (l TokenEmbedding) Forward(p Pass) {
+	p.Device.Embed(p.Out, p.Params[0], device.Mem{}, p.In, p.Size.B, p.Size.T, l.Width)
+}
+
+// BackwardInput implements Layer: ids have no gradient.
+func (l TokenEmbedding) BackwardInput(Pass) {}
+
+// BackwardWeight implements Layer.
+func (l TokenEmbedding) BackwardWeight(p Pass) {
+	p.Device.EmbedBackward(p.Grads[0], device.Mem{}, p.DOut, p.In, p.Size.B, p.Size.T, l.Width)
+}
