@@ -58,10 +58,14 @@ type family struct {
 	fields func() []Field
 	build  func(config map[string]any) (*Model, error)
 	relax  func(config map[string]any) // drops what a Hugging Face config.json holds beside the fields
+	// f32Only says that the layers' products take F32 operands only; see Model.CheckCompute.
+	f32Only bool
 }
 
 var families = map[string]family{
-	"gpt2": {fields: gpt2Fields, build: buildGPT2, relax: relaxGPT2},
+	"awd-lstm": {fields: awdLSTMFields, build: buildAWDLSTM, relax: keepFields(awdLSTMFields), f32Only: true},
+	"gnmt":     {fields: gnmtFields, build: buildGNMT, relax: keepFields(gnmtFields), f32Only: true},
+	"gpt2":     {fields: gpt2Fields, build: buildGPT2, relax: relaxGPT2},
 }
 
 // Families lists the names that Build accepts.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -20,8 +21,25 @@ import (
 // tolerance is for every tensor as a whole: |found - recorded| / |recorded|, Euclidean.
 const tolerance = 1e-4
 
-// recording is what testdata/record_gpt2.py wrote.
+// recordings are the families for which testdata/record_*.py wrote testdata/FAMILY.safetensors.
+var recordings = []string{"awd-lstm", "gnmt", "gpt2"}
+
+// eachRecording runs test for every recorded family on every device.
+func eachRecording(t *testing.T, test func(t *testing.T, r recording, dev device.Device)) {
+	for _, family := range recordings {
+		t.Run(family, func(t *testing.T) {
+			r := readRecording(t, family)
+			stagetest.EachDevice(t, func(t *testing.T, dev device.Device) { test(t, r, dev) })
+		})
+	}
+}
+
+// recording is what a script of testdata wrote.
 type recording struct {
+	family     string
+	model      *model.Model
+	clip       float64 // of the gradients' norm, with optimizers
+	steps      int     // taken by each optimizer
 	config     map[string]any
 	optimizers map[string]hyper
 	tensors    map[string]tensor
@@ -35,6 +53,7 @@ type hyper struct {
 	Momentum    float64    `json:"momentum"`
 	Nesterov    bool       `json:"nesterov"`
 	WeightDecay float64    `json:"weight_decay"`
+	T0          int        `json:"t0"`
 }
 
 type tensor struct {
@@ -58,9 +77,9 @@ func (x tensor) int32s() []int32 {
 	return out
 }
 
-func readRecording(t *testing.T) recording {
+func readRecording(t *testing.T, family string) recording {
 	t.Helper()
-	data, err := os.ReadFile("testdata/gpt2.safetensors")
+	data, err := os.ReadFile("testdata/" + family + ".safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,11 +87,18 @@ func readRecording(t *testing.T) recording {
 	var header map[string]json.RawMessage
 	mustDecode(t, data[8:8+n], &header)
 	blob := data[8+n:]
-	var metadata struct{ Config, Optimizers string }
+	var metadata struct{ Config, Optimizers, Clip, Steps string }
 	mustDecode(t, header["__metadata__"], &metadata)
-	r := recording{tensors: map[string]tensor{}}
+	r := recording{family: family, tensors: map[string]tensor{}}
 	mustDecode(t, []byte(metadata.Config), &r.config)
 	mustDecode(t, []byte(metadata.Optimizers), &r.optimizers)
+	if len(r.optimizers) > 0 {
+		mustDecode(t, []byte(metadata.Clip), &r.clip)
+		mustDecode(t, []byte(metadata.Steps), &r.steps)
+	}
+	if r.model, err = model.Build(family, r.config); err != nil {
+		t.Fatal(err)
+	}
 	delete(header, "__metadata__")
 	for name, raw := range header {
 		var entry struct {
@@ -112,7 +138,10 @@ func decodeValues(t *testing.T, kind string, b []byte) []float64 {
 }
 
 func (r recording) batch() stagetest.Batch {
-	return stagetest.Batch{IDs: r.tensors["ids"].int32s(), Targets: r.tensors["labels"].int32s()}
+	return stagetest.Batch{
+		IDs: r.tensors["ids"].int32s(), Types: r.tensors["token_types"].int32s(), Mask: r.tensors["mask"].int32s(),
+		Decoder: r.tensors["decoder_ids"].int32s(), Pixels: r.tensors["pixels"].float32s(), Targets: r.tensors["labels"].int32s(),
+	}
 }
 
 // group cuts "weights/..." and the like.
@@ -129,13 +158,10 @@ func (r recording) group(name string) map[string]tensor {
 // pipeline starts from the recorded weights, the batch of 4 samples cut into micros micro-batches.
 func (r recording) pipeline(t *testing.T, dev device.Device, stages, micros int, o stage.Optimizer) *stagetest.Pipeline {
 	t.Helper()
-	m, err := model.Build("gpt2", r.config)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ids := r.tensors["ids"]
 	p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
-		Device: dev, Model: m, Stages: stages, Samples: ids.shape[0] / micros, Sequence: ids.shape[1], Micros: micros, Optimizer: o,
+		Device: dev, Model: r.model, Stages: stages, Samples: ids.shape[0] / micros, Sequence: ids.shape[1], Micros: micros,
+		Optimizer: o,
 	})
 	weights := r.group("weights")
 	for _, s := range p.Stages {
@@ -150,12 +176,15 @@ func (r recording) pipeline(t *testing.T, dev device.Device, stages, micros int,
 	return p
 }
 
-// compare holds tensors of a pipeline against recorded ones; the tied copy against its original.
-func compare(t *testing.T, what string, found map[string][]float32, recorded map[string]tensor) {
+// compare holds tensors of a pipeline against recorded ones; tied copies against their originals.
+func (r recording) compare(t *testing.T, what string, found map[string][]float32, recorded map[string]tensor) {
 	t.Helper()
-	found = maps.Clone(found)
-	want := map[string]tensor{"lm_head.weight": recorded["transformer.wte.weight"]}
-	maps.Copy(want, recorded)
+	found, want := maps.Clone(found), maps.Clone(recorded)
+	for _, p := range r.model.Params() {
+		if p.TiedTo != "" {
+			want[p.Name] = recorded[p.TiedTo]
+		}
+	}
 	worst := 0.0
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		values, ok := found[name]
@@ -189,8 +218,7 @@ func relative(found []float32, want []float64) float64 {
 }
 
 func TestLossAndGradientsArePyTorchs(t *testing.T) {
-	r := readRecording(t)
-	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+	eachRecording(t, func(t *testing.T, r recording, dev device.Device) {
 		for _, c := range []struct{ stages, micros int }{{1, 1}, {3, 2}, {4, 4}} {
 			t.Run(fmt.Sprintf("K=%d M=%d", c.stages, c.micros), func(t *testing.T) {
 				p := r.pipeline(t, dev, c.stages, c.micros, stage.Optimizer{})
@@ -206,52 +234,64 @@ func TestLossAndGradientsArePyTorchs(t *testing.T) {
 						t.Errorf("%s is %v, recorded %v", x.name, x.found, x.want)
 					}
 				}
-				compare(t, "gradient", p.Gradients(), r.group("gradients"))
+				r.compare(t, "gradient", p.Gradients(), r.group("gradients"))
 			})
 		}
 	})
 }
 
+// evaluationLoss is the recorded loss without what only training adds to it.
+func (r recording) evaluationLoss() float64 {
+	if plain, ok := r.tensors["evaluation_loss"]; ok {
+		return plain.values[0]
+	}
+	return r.tensors["loss"].values[0]
+}
+
 func TestLogitsArePyTorchs(t *testing.T) {
-	r := readRecording(t)
-	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+	eachRecording(t, func(t *testing.T, r recording, dev device.Device) {
 		p := r.pipeline(t, dev, 1, 1, stage.Optimizer{})
 		b := r.batch()
 		logits := make([]float32, len(r.tensors["logits"].values))
-		score, err := p.Stages[0].Evaluate(nil, stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), device.FloatBytes(logits))
+		input := b.Input(r.model.Layers[0], layer.Size{B: p.Samples, T: p.Sequence}, 0)
+		score, err := p.Stages[0].Evaluate(nil, input, stagetest.Int32Bytes(b.Targets), device.FloatBytes(logits))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if e := relative(logits, r.tensors["logits"].values); !(e <= tolerance) {
 			t.Errorf("logits: relative error %.3g, tolerance %.1g", e, tolerance)
 		}
-		want := r.tensors["loss"].values[0]
-		if mean := score.MeanLoss(); math.Abs(mean-want) > tolerance*want || score.Targets != len(b.Targets)-2 {
-			t.Errorf("evaluation loss is %v over %d targets, recorded %v over %d", mean, score.Targets, want, len(b.Targets)-2)
+		valid := 0
+		for _, target := range b.Targets {
+			if target >= 0 {
+				valid++
+			}
+		}
+		want := r.evaluationLoss()
+		if mean := score.MeanLoss(); math.Abs(mean-want) > tolerance*want || score.Targets != valid {
+			t.Errorf("evaluation loss is %v over %d targets, recorded %v over %d", mean, score.Targets, want, valid)
 		}
 	})
 }
 
 func TestUpdatesArePyTorchs(t *testing.T) {
-	r := readRecording(t)
-	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+	eachRecording(t, func(t *testing.T, r recording, dev device.Device) {
 		for name, h := range r.optimizers {
 			t.Run(name, func(t *testing.T) {
 				p := r.pipeline(t, dev, 2, 2, stage.Optimizer{
 					Name: name, Momentum: h.Momentum, Nesterov: h.Nesterov, WeightDecay: h.WeightDecay,
 					Beta1: h.Betas[0], Beta2: h.Betas[1], Epsilon: h.Epsilon,
 				})
-				const steps, clip = 3, 0.5 // as in record_gpt2.py
-				for range steps {
+				for range r.steps {
 					_, squared, err := p.Run(r.batch())
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := p.Update(float32(h.LR), squared, clip); err != nil {
+					if err := p.Update(float32(h.LR), squared, r.clip); err != nil {
 						t.Fatal(err)
 					}
 				}
-				compare(t, "weights after 3 steps", p.Parameters(), r.group(name))
+				r.compare(t, fmt.Sprintf("weights after %d steps", r.steps), p.Parameters(), r.group(name))
 			})
 		}
 	})

@@ -1,0 +1,74 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// integerField is a config field with its bounds. The upper ones lie well beyond any published model; they keep sizes in
+// bytes within 63 bits.
+type integerField struct {
+	name        string
+	value       int
+	least, most int
+}
+
+func checkIntegers(fields []integerField) error {
+	for _, f := range fields {
+		if f.value < f.least || f.value > f.most {
+			return &FieldError{Field: f.name, Found: f.value, Allowed: fmt.Sprintf("an integer from %d to %d", f.least, f.most)}
+		}
+	}
+	return nil
+}
+
+// rateField is a config field that is a probability below 1.
+type rateField struct {
+	name  string
+	value float64
+}
+
+func checkRates(fields []rateField) error {
+	for _, f := range fields {
+		if !(f.value >= 0 && f.value < 1) {
+			return &FieldError{Field: f.name, Found: f.value, Allowed: "a number of at least 0 and below 1", Nearest: "0"}
+		}
+	}
+	return nil
+}
+
+// noBuffer is the skip of a family whose files hold parameters only.
+func noBuffer(string) bool { return false }
+
+// exported is the config.json of a family whose config it is alone.
+func exported(name string, fields []Field) map[string]any {
+	config := map[string]any{"model_type": name, "torch_dtype": "float32"}
+	for _, f := range describe(fields) {
+		config[f.Name] = f.Default
+	}
+	return config
+}
+
+// keepFields returns a relax that drops all but a family's fields.
+func keepFields(fields func() []Field) func(config map[string]any) {
+	return func(config map[string]any) {
+		known := fields()
+		for name := range config {
+			if !slices.ContainsFunc(known, func(f Field) bool { return f.Name == name }) {
+				delete(config, name)
+			}
+		}
+	}
+}
+
+// CheckCompute refuses a type of products that the model's layers do not have: see layer.Size. The error names the families
+// that do.
+func (m *Model) CheckCompute(t device.Type) error {
+	if t == device.F32 || !families[m.Family].f32Only {
+		return nil
+	}
+	can := slices.DeleteFunc(Families(), func(name string) bool { return families[name].f32Only })
+	return fmt.Errorf("family %s computes in f32 only, not in %v: set precision f32, or take one of %v", m.Family, t, can)
+}
