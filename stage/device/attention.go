@@ -18,6 +18,9 @@ type Attention struct {
 	// Mask (B,T) I32 is optional: keys where it is 0 are not seen by any query. A query that sees no key gives 0 and has no
 	// gradient.
 	Mask Mem
+	// Dropout drops elements of the softmax and scales the others, as Random does: that of sample b, head h, query i and key j
+	// draws number First + ((b H + h) T + i) T + j. Rate, Key and First are all that counts; a Rate of 0 drops nothing.
+	Dropout Dropout
 }
 
 // WithDefaults fills in what 0 stands for.
@@ -101,6 +104,10 @@ func (a Attention) check(op string) {
 	}
 	if a.H%a.KV != 0 {
 		panic(fmt.Sprintf("device: %s: %d query heads over %d heads of keys, expected a multiple", op, a.H, a.KV))
+	}
+	if !(a.Dropout.Rate >= 0 && a.Dropout.Rate < 1) || a.Dropout.First < 0 {
+		panic(fmt.Sprintf("device: %s: a dropout rate of %v from number %d, expected 0 <= rate < 1, from at least 0", op, a.Dropout.Rate,
+			a.Dropout.First))
 	}
 	if a.QStride < a.H*a.S || a.KVStride < a.KV*a.S {
 		panic(fmt.Sprintf("device: %s: strides %d and %d, expected at least %d and %d", op, a.QStride, a.KVStride, a.H*a.S, a.KV*a.S))

@@ -14,6 +14,8 @@ type SelfAttention struct {
 	Heads   int
 	QKV     Linear // (D,3D)
 	Project Linear // (D,D)
+	// Rate is the probability with which an element of the softmax is dropped.
+	Rate float64
 }
 
 // Name implements Layer.
@@ -29,6 +31,13 @@ func (l *SelfAttention) Ports(s Size) (in, out []Port) {
 
 func (l *SelfAttention) shape(s Size) device.Attention {
 	return device.Attention{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads, QStride: l.QKV.Out, KVStride: l.QKV.Out}
+}
+
+// attention is the shape with what the pass drops.
+func (l *SelfAttention) attention(p Pass) device.Attention {
+	a := l.shape(p.Size)
+	a.Dropout = attentionDropout(p, l.Path, l.Rate, l.Heads)
+	return a
 }
 
 // thirds cuts q, k and v, interleaved row by row, out of qkv (B,T,3D).
@@ -71,7 +80,7 @@ func (l *SelfAttention) Forward(p Pass) {
 	first.Out, first.Params = qkv, p.Params[:2]
 	l.QKV.Forward(first)
 	q, k, v := l.thirds(qkv, p.Size)
-	p.Device.Attention(a, saved, q, k, v, l.shape(p.Size))
+	p.Device.Attention(a, saved, q, k, v, l.attention(p))
 	second.In, second.Params = a, p.Params[2:]
 	l.Project.Forward(second)
 }
@@ -84,7 +93,7 @@ func (l *SelfAttention) BackwardInput(p Pass) {
 	l.Project.BackwardInput(second) // DIn = da
 	q, k, v := l.thirds(qkv, p.Size)
 	dq, dk, dv := l.thirds(p.Kept, p.Size)
-	p.Device.AttentionBackward(dq, dk, dv, p.DIn, q, k, v, a, saved, l.shape(p.Size))
+	p.Device.AttentionBackward(dq, dk, dv, p.DIn, q, k, v, a, saved, l.attention(p))
 	first.DOut, first.Params = p.Kept, p.Params[:2]
 	l.QKV.BackwardInput(first)
 }

@@ -81,3 +81,11 @@ func (l *Dropout) BackwardInput(p Pass) {
 
 // BackwardWeight implements Layer.
 func (l *Dropout) BackwardWeight(p Pass) { l.f.BackwardWeight(l.inner(p)) }
+
+// attentionDropout is what a pass of the attention layer at path drops of the softmax of its heads.
+func attentionDropout(p Pass, path string, rate float64, heads int) device.Dropout {
+	if p.Evaluating || rate == 0 {
+		return device.Dropout{}
+	}
+	return device.Dropout{Rate: float32(rate), Key: p.KeyOf(path + ".softmax"), First: p.First * heads * p.Size.T * p.Size.T}
+}

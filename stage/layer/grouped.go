@@ -66,6 +66,7 @@ func (l *GroupedAttention) attention(p Pass) device.Attention {
 	if l.Masked {
 		a.Mask = maskOf(p.In, p.Size)
 	}
+	a.Dropout = attentionDropout(p, l.Path, l.Rate, l.Heads)
 	return a
 }
 

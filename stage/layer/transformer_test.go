@@ -38,12 +38,13 @@ func transformers() map[string]layer.Layer {
 		Path: "embedding", TokenPath: "word", PositionPath: "position", TypePath: "type", Vocabulary: 9, MaxT: 8, Types: 2, Width: 12,
 	}
 	return map[string]layer.Layer{
-		"rms norm":          rms("norm"),
-		"exact gelu":        layer.GELUErf{Path: "gelu", Width: 12},
-		"tanh":              layer.Tanh{Path: "tanh", Width: 12},
-		"gated mlp":         gated,
-		"dropout":           layer.NewDropout(linear("linear", 12, 7, true), 0.3),
-		"grouped attention": grouped(func(*layer.GroupedAttention) {}),
+		"rms norm":               rms("norm"),
+		"exact gelu":             layer.GELUErf{Path: "gelu", Width: 12},
+		"tanh":                   layer.Tanh{Path: "tanh", Width: 12},
+		"gated mlp":              gated,
+		"dropout":                layer.NewDropout(linear("linear", 12, 7, true), 0.3),
+		"attention with dropout": grouped(func(l *layer.GroupedAttention) { l.Rate = 0.3 }),
+		"grouped attention":      grouped(func(*layer.GroupedAttention) {}),
 		"wide heads, no rotation": grouped(func(l *layer.GroupedAttention) {
 			unturned(l)
 			l.Heads, l.KV = 2, 1
@@ -58,6 +59,9 @@ func transformers() map[string]layer.Layer {
 		"bert block with mask":      layer.PassMask{Layer: bert, Width: 12},
 		"pooler": layer.NewFirst(layer.NewChain("pooler",
 			linear("dense", 12, 12, true), layer.Tanh{Path: "act", Width: 12}, linear("classifier", 12, 3, true))),
+		"interleaved attention with dropout": &layer.SelfAttention{
+			Path: "attn", Heads: 3, QKV: linear("qkv", 12, 36, false), Project: linear("o", 12, 12, true), Rate: 0.2,
+		},
 		"llama block": layer.NewChain("block",
 			layer.NewResidual(layer.NewChain("attn", rms("norm1"), grouped(func(l *layer.GroupedAttention) { l.KV = 1; l.K.Out, l.V.Out = 4, 4 }))),
 			layer.NewResidual(layer.NewDropout(layer.NewChain("mlp", rms("norm2"), gated), 0.2))),

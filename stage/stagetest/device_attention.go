@@ -22,6 +22,8 @@ var attentionShapes = []device.Attention{
 	{B: 1, T: 50, H: 4, KV: 1, S: 33, QStride: 200, KVStride: 40},
 	{B: 2, T: 40, H: 2, S: 16, Bidirectional: true},
 	{B: 1, T: 23, H: 3, S: 24, QStride: 216, KVStride: 216, Bidirectional: true},
+	{B: 2, T: 37, H: 4, KV: 2, S: 8, Dropout: device.Dropout{Rate: 0.3, Key: 9, First: 1<<33 + 5}},
+	{B: 2, T: 26, H: 2, S: 12, Bidirectional: true, Dropout: device.Dropout{Rate: 0.1, Key: 1 << 50}},
 }
 
 // attentionCase is a shape with operands. The mask, if any, hides the first sample's last keys, one in the middle and the
@@ -54,8 +56,8 @@ func (c *comparison) attentionCase(a device.Attention, masked bool, spread float
 }
 
 func (x attentionCase) String() string {
-	return shape("B=%d T=%d H=%d KV=%d S=%d strides %d and %d, bidirectional=%v masked=%v spread=%g",
-		x.B, x.T, x.H, x.KV, x.S, x.QStride, x.KVStride, x.Bidirectional, x.masked, x.spread)
+	return shape("B=%d T=%d H=%d KV=%d S=%d strides %d and %d, bidirectional=%v masked=%v dropout=%v spread=%g",
+		x.B, x.T, x.H, x.KV, x.S, x.QStride, x.KVStride, x.Bidirectional, x.masked, x.Dropout.Rate, x.spread)
 }
 
 // attention has spread 4 for scores that overflow without the maximum taken off.

@@ -132,6 +132,11 @@ INLINE float softmax_row(float *row, size_t n, size_t seen, float *lse) {
     return 1 / sum;
 }
 
+// drop drops elements of the first n of a row of probabilities, or of their gradients.
+INLINE void drop(float *row, size_t n, const struct heads *h, size_t head, size_t query) {
+    if (h->dropout.threshold) dropout_of(row, row, n, 1, n, h->first + (head * h->t + query) * h->t, h->dropout, 0);
+}
+
 INLINE void attention_of(const struct heads *h, float *scratch, int bf16) {
     const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
     float *v = scratch, *k = v + t * p, *scores = k + s * width, *out = scores + ROW_BLOCK * width;
@@ -151,6 +156,7 @@ INLINE void attention_of(const struct heads *h, float *scratch, int bf16) {
                 hide(scores + r * width, bias, n);
                 inverse[r] = softmax_row(scores + r * width, n, seen, &lse);
                 if (h->lse) h->lse[head * t + from + r] = lse;
+                drop(scores + r * width, n, h, head, from + r);
             }
             multiply(&(struct product){rows, p, seen, scores, width, 1, v, p, out, p, 0});
             for (size_t r = 0; r < rows; r++)
@@ -182,7 +188,7 @@ INLINE float inner(const float *x, const void *y, size_t at, size_t n, int bf16)
     return total(sum);
 }
 
-// The equations are those of Dao et al. 2022, appendix B.2.
+// The equations are those of Dao et al. 2022, appendix B.2; with dropout, algorithm 4.
 INLINE void attention_backward_of(const struct heads *h, float *scratch, int bf16) {
     const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
     const float factor = (float)(1 / sqrt((double)s));
@@ -208,7 +214,9 @@ INLINE void attention_backward_of(const struct heads *h, float *scratch, int bf1
                 size_t row = from + r, n = h->bidirectional ? t : row + 1;
                 float d = inner(douts + r * p, h->out, row * h->out_stride + column, s, bf16);
                 hide(scores + r * width, bias, n);
+                drop(ds + r * width, n, h, head, row);
                 dscores(scores + r * width, ds + r * width, n, seen, lse[row], d);
+                drop(scores + r * width, n, h, head, row);
             }
             multiply(&(struct product){rows, p, seen, ds, width, 1, k, p, dq, p, 0});
             unpack(h->dq, dq, from * h->q_stride + column, h->q_stride, rows, s, factor, bf16);

@@ -74,6 +74,8 @@ struct attention {
     const int32_t *mask;
     size_t b, t, h, kv, s, q_stride, kv_stride;
     int bf16, bidirectional;
+    struct dropout dropout;  // of probabilities; none when its threshold is 0
+    uint64_t first;          // the draw of the first
 };
 
 // These return 0, or -1 when there is no memory for scratch. The backward only reads out and lse.

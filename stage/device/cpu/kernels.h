@@ -34,6 +34,8 @@ struct heads {
     size_t heads, t, s, q_stride, kv_stride, out_stride;
     int bf16;  // what all are but lse and mask; else float
     int bidirectional;
+    struct dropout dropout;  // of probabilities; none when its threshold is 0
+    uint64_t first;          // the draw of the first; those of a head are (T,T)
 };
 
 struct kernels {

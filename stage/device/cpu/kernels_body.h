@@ -218,8 +218,8 @@ static void sgd(float *p, const float *g, float *m, float *delta, size_t n, stru
           put(p + i, after, part); if (delta) put(delta + i, get(delta + i, part) + (after - before), part););
 }
 
-#include "attention_body.h"
 #include "transformer_body.h"
+#include "attention_body.h"
 #include "recurrent_body.h"
 
 const struct kernels TABLE = {

@@ -129,10 +129,13 @@ func (d *Device) AttentionSaved(a device.Attention) int { return a.B * a.H * a.T
 // attention is the shape of a and its operands as C has them; the backward's are absent in a forward.
 func attention(a device.Attention, out, saved, q, k, v device.Mem) C.struct_attention {
 	a = a.WithDefaults()
+	threshold, scale := a.Dropout.Derived()
 	return C.struct_attention{
 		out: chars(out), q: chars(q), k: chars(k), v: chars(v), lse: floats(saved), mask: integers(a.Mask),
 		b: size(a.B), t: size(a.T), h: size(a.H), kv: size(a.KV), s: size(a.S),
 		q_stride: size(a.QStride), kv_stride: size(a.KVStride), bf16: truth(q.Type() == device.BF16), bidirectional: truth(a.Bidirectional),
+		dropout: C.struct_dropout{key: C.uint64_t(a.Dropout.Key), threshold: C.uint32_t(threshold), scale: C.float(scale)},
+		first:   C.uint64_t(a.Dropout.First),
 	}
 }
 

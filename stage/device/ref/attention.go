@@ -62,11 +62,33 @@ func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
 				if lse != nil {
 					lse[(b*a.H+h)*a.T+t] = sum
 				}
+				dropRow(p, a, b, h, t)
 				weighRow(o.row(t), p, vh)
 			}
 		}
 	}
 	d.finish(3, out)
+}
+
+// dropRow drops elements of a row of probabilities, or of their gradients.
+func dropRow(p []float32, a device.Attention, b, h, t int) {
+	if a.Dropout.Rate == 0 {
+		return
+	}
+	threshold, scale := a.Dropout.Derived()
+	first := uint64(a.Dropout.First + ((b*a.H+h)*a.T+t)*a.T)
+	var draws [4]uint32
+	for j := range p {
+		at := first + uint64(j)
+		if j == 0 || at%4 == 0 {
+			draws = device.Draws(a.Dropout.Key, at/4)
+		}
+		if draws[at%4] < threshold {
+			p[j] = 0
+		} else {
+			p[j] *= scale
+		}
+	}
 }
 
 // scoreRow sets p[j] = q k_j / sqrt(S), and -Inf where the mask hides key j.
@@ -117,7 +139,8 @@ func weighRow(o, p []float32, v head) {
 
 // AttentionBackward implements device.Device (Dao et al. 2022, appendix B.2): with P the probabilities and
 // D_t = dout_t out_t, dS = P (dout v^T - D), dq = dS k / sqrt(S), dk = dS^T q / sqrt(S), dv = P^T dout; dk and dv are sums
-// over the query heads that share a head of keys.
+// over the query heads that share a head of keys. With dropout, dout v^T and the P of dv are what is left of them; out, and
+// with it D, is already.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.Mem, a device.Attention) {
 	a.CheckBackward(dq, dk, dv, dout, q, k, v, out, saved, d.AttentionSaved(a))
 	a = a.WithDefaults()
@@ -131,7 +154,7 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.
 				q: headOf(qs, a, a.QStride, b, h), k: headOf(ks, a, a.KVStride, b, group), v: headOf(vs, a, a.KVStride, b, group),
 				dq: headOf(dqs, a, a.QStride, b, h), dk: headOf(dks, a, a.KVStride, b, group), dv: headOf(dvs, a, a.KVStride, b, group),
 				o: headOf(outs, a, a.H*a.S, b, h), do: headOf(douts, a, a.H*a.S, b, h),
-				lse: saved.F32()[(b*a.H+h)*a.T:][:a.T],
+				lse: saved.F32()[(b*a.H+h)*a.T:][:a.T], sample: b, head: h,
 			}
 			for t := range a.T {
 				clear(x.dq.row(t))
@@ -152,6 +175,7 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.
 type headBackward struct {
 	q, k, v, o, do, dq, dk, dv head
 	lse                        []float32
+	sample, head               int
 }
 
 func (d *Device) headBackward(x headBackward, a device.Attention, mask []int32) {
@@ -164,10 +188,17 @@ func (d *Device) headBackward(x headBackward, a device.Attention, mask []int32) 
 		probabilities(p, lse)
 		mean := dot(do, x.o.row(t))
 		for j := range ds {
-			ds[j] = p[j] * (dot(do, x.v.row(j)) - mean) * scale
-			axpy(x.dv.row(j), p[j], do)
+			ds[j] = dot(do, x.v.row(j))
+		}
+		dropRow(ds, a, x.sample, x.head, t)
+		for j := range ds {
+			ds[j] = p[j] * (ds[j] - mean) * scale
 			axpy(x.dk.row(j), ds[j], q)
 			axpy(dq, ds[j], x.k.row(j))
+		}
+		dropRow(p, a, x.sample, x.head, t)
+		for j := range p {
+			axpy(x.dv.row(j), p[j], do)
 		}
 	}
 }
