@@ -60,7 +60,7 @@ func transformers() map[string]layer.Layer {
 		"pooler": layer.NewFirst(layer.NewChain("pooler",
 			linear("dense", 12, 12, true), layer.Tanh{Path: "act", Width: 12}, linear("classifier", 12, 3, true))),
 		"interleaved attention with dropout": &layer.SelfAttention{
-			Path: "attn", Heads: 3, QKV: linear("qkv", 12, 36, false), Project: linear("o", 12, 12, true), Rate: 0.2,
+			Path: "attn", Heads: 3, QKV: linear("qkv", 12, 36, true), Project: linear("o", 12, 12, true), Rate: 0.2,
 		},
 		"llama block": layer.NewChain("block",
 			layer.NewResidual(layer.NewChain("attn", rms("norm1"), grouped(func(l *layer.GroupedAttention) { l.KV = 1; l.K.Out, l.V.Out = 4, 4 }))),
