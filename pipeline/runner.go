@@ -177,7 +177,7 @@ func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, byte
 
 // update applies the optimizer. Snapshots of the weights as they were are completed first.
 func (r *runner) update(ctx context.Context, report StepReport, scale float32) error {
-	h := stage.Hyper{Step: report.Step - r.fresh, LearningRate: report.LearningRate, GradScale: scale}
+	h := stage.Hyper{Step: report.Step - r.fresh, Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale}
 	return r.do(ctx, report.Step, func() error {
 		r.shard.settle(r.pipeline)
 		delta := r.shard.delta(r.pipeline, report.Step)

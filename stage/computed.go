@@ -25,6 +25,8 @@ type Computed struct {
 	parameters, gradients flat.Vector // gradients is nil when ForwardOnly
 	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
+	weights               []device.Mem // of each tensor, what passes of a batch compute with: params, but for asgd
+	begun                 bool         // a forward of the batch has run: weights stay until the next
 	otherParams           []device.Mem // of each tensor, in the vector that Evaluate was given
 	ties                  []Tie
 	pairs                 [][2]int // tensors of this stage that are tied to each other: original, copy
@@ -96,6 +98,11 @@ func (c *Computed) allocateVectors() error {
 		t.p, t.g = t.cut(p), t.cut(g)
 		t.s = [2]device.Mem{t.cut(states[0]), t.cut(states[1])}
 		c.params, c.grads = append(c.params, t.p), append(c.grads, t.g)
+		weight := t.p
+		if c.config.Optimizer.Name == "asgd" && !c.config.ForwardOnly {
+			weight = t.s[1]
+		}
+		c.weights = append(c.weights, weight)
 	}
 	c.otherParams = make([]device.Mem, len(c.params))
 	return nil
@@ -187,7 +194,7 @@ func (c *Computed) Parameters() flat.Vector { return c.parameters }
 // Gradients implements Stage; nil when the stage is ForwardOnly.
 func (c *Computed) Gradients() flat.Vector { return c.gradients }
 
-// State implements Stage: the momentum of sgd; the first and the second moment of adam and adamw.
+// State implements Stage: the momentum of sgd; the first and the second moment of adam and adamw; see StateVectors for asgd.
 func (c *Computed) State() []flat.Vector { return c.state }
 
 // Ties implements Stage. A tie whose two copies lie on this stage is not listed: the stage sums their gradients itself.

@@ -10,7 +10,9 @@ import (
 // Optimizer says how gradients become updates. The learning rate is not here: it changes from step to step and arrives in
 // Hyper (see Schedule).
 type Optimizer struct {
-	// Name is "sgd", "adam" or "adamw" (default).
+	// Name is "sgd", "adam", "adamw" (default) or "asgd": SGD whose iterates are averaged from step T0 on (Polyak and Juditsky
+	// 1992; Merity et al. 2018, section 3). The parameters, and with them the center, what is evaluated and what is exported,
+	// are the average; gradients are taken at the iterate.
 	Name string
 	// Momentum is sgd's, in [0,1); default 0. Nesterov needs it above 0.
 	Momentum float64
@@ -20,11 +22,13 @@ type Optimizer struct {
 	// Epsilon is adam's and adamw's; default 1e-8.
 	Epsilon float64
 	// WeightDecay applies to matrices only (parameters of two dimensions and more), never to biases and norms. adamw
-	// decays the parameter itself (Loshchilov and Hutter 2019); sgd and adam add WeightDecay * p to the gradient.
+	// decays the parameter itself (Loshchilov and Hutter 2019); sgd, asgd and adam add WeightDecay * p to the gradient.
 	WeightDecay float64
+	// T0 is asgd's, PyTorch's t0: up to this step of the run the average is the iterate; then it covers the iterates since.
+	T0 uint64
 }
 
-var optimizers = []string{"adam", "adamw", "sgd"}
+var optimizers = []string{"adam", "adamw", "asgd", "sgd"}
 
 // Optimizers lists the names that Optimizer.Name accepts.
 func Optimizers() []string { return slices.Clone(optimizers) }
@@ -68,7 +72,8 @@ func (o Optimizer) Validate() error {
 	return nil
 }
 
-// StateVectors is how many flat vectors of state the optimizer keeps: momentum; or first and second moment.
+// StateVectors is how many flat vectors of state the optimizer keeps: momentum; first and second moment; or, of asgd, how far
+// the iterate is ahead of the average, and the iterate, which the next forward makes anew from the two.
 func (o Optimizer) StateVectors() int {
 	switch {
 	case o.withDefaults().Name != "sgd":
@@ -77,6 +82,15 @@ func (o Optimizer) StateVectors() int {
 		return 1
 	}
 	return 0
+}
+
+// averageShare is how far asgd's average moves toward the iterate of a step: 1/n when it then covers n iterates.
+func (o Optimizer) averageShare(h Hyper) float32 {
+	covered := uint64(1)
+	if run := h.Before + h.Step; run > o.T0 {
+		covered = min(run-o.T0, h.Step+1) // after a loss of state an average begins anew
+	}
+	return float32(1 / float64(covered))
 }
 
 // Schedule gives the learning rate of each step.

@@ -61,7 +61,7 @@ func TestOptimizerValidate(t *testing.T) {
 	}{
 		{stage.Optimizer{}, ""},
 		{stage.Optimizer{Name: "sgd", Momentum: 0.9, Nesterov: true}, ""},
-		{stage.Optimizer{Name: "adamv"}, `"adamv" is not one of adam, adamw, sgd`},
+		{stage.Optimizer{Name: "adamv"}, `"adamv" is not one of adam, adamw, asgd, sgd`},
 		{stage.Optimizer{Name: "sgd", Nesterov: true}, "nesterov needs a momentum"},
 		{stage.Optimizer{Name: "sgd", Momentum: 1}, "momentum is 1"},
 		{stage.Optimizer{Beta1: 0.9, Beta2: math.NaN()}, "beta2 is NaN"},

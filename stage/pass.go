@@ -34,7 +34,8 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	if !c.last {
 		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output())
 	}
-	c.run(s, c.params, c.pass(m))
+	c.iterate()
+	c.run(s, c.weights, c.pass(m))
 	if c.last {
 		c.addLoss(s, labels, m.Weight, valid)
 	} else if !c.host {
@@ -159,7 +160,7 @@ func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 // backwardPass is what layer i's backward works on; din is the gradient of the stage's input.
 func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) layer.Pass {
 	p := c.pass(s.micro)
-	p.Params, p.Grads = c.params[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
+	p.Params, p.Grads = c.weights[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
 	p.In, p.Saved, p.DOut, p.DIn, p.Kept = s.input, g.again.savedOf(s, i), g.dout[i], din, g.kept[i]
 	if i > 0 {
 		p.In, p.DIn = g.again.output(s, i-1), g.dout[i-1]

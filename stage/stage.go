@@ -40,7 +40,8 @@ type Shape struct {
 
 // Hyper holds what changes from one optimizer step to the next.
 type Hyper struct {
-	Step         uint64  // 0-based
+	Step         uint64  // 0-based: how many steps the optimizer's state has seen
+	Before       uint64  // steps of the run before Step 0: above 0 where it was resumed without that state
 	LearningRate float32 // after the schedule
 	GradScale    float32 // the global-norm clip factor, 1 when not clipping
 }

@@ -90,6 +90,12 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 		if t.param.Decay {
 			decay = float32(o.WeightDecay)
 		}
+		if o.Name == "asgd" {
+			c.dev.ASGDStep(t.p, t.g, t.s[0], t.cut(d), device.ASGD{
+				LearningRate: h.LearningRate, WeightDecay: decay, GradScale: h.GradScale, Share: o.averageShare(h),
+			})
+			continue
+		}
 		if o.Name == "sgd" {
 			c.dev.SGDStep(t.p, t.g, t.s[0], t.cut(d), device.SGD{
 				LearningRate: h.LearningRate, Momentum: float32(o.Momentum), Nesterov: o.Nesterov,
@@ -124,6 +130,22 @@ func correction(beta float64, step uint64) float32 {
 	return float32(1 - math.Pow(beta, float64(step+1)))
 }
 
+// iterate makes the weights of a batch that has not begun: what asgd computes with is the average and what the iterate is
+// ahead of it. Averaging between pipelines, which moves the parameters, so moves the iterate along.
+func (c *Computed) iterate() {
+	if c.begun {
+		return
+	}
+	c.begun = true
+	if c.config.Optimizer.Name != "asgd" || c.config.ForwardOnly {
+		return
+	}
+	for i := range c.tensors {
+		t := &c.tensors[i]
+		c.dev.Add(t.s[1], t.p, t.s[0])
+	}
+}
+
 // ZeroGradients implements Stage.
 func (c *Computed) ZeroGradients() {
 	if c.gradients != nil {
@@ -132,5 +154,5 @@ func (c *Computed) ZeroGradients() {
 	if c.last {
 		c.dev.Zero(c.lossSum)
 	}
-	c.lossWeight, c.tiesSummed = 0, false
+	c.lossWeight, c.tiesSummed, c.begun = 0, false, false
 }

@@ -53,7 +53,7 @@ type hyper struct {
 	Momentum    float64    `json:"momentum"`
 	Nesterov    bool       `json:"nesterov"`
 	WeightDecay float64    `json:"weight_decay"`
-	T0          int        `json:"t0"`
+	T0          uint64     `json:"t0"`
 }
 
 type tensor struct {
@@ -280,7 +280,7 @@ func TestUpdatesArePyTorchs(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				p := r.pipeline(t, dev, 2, 2, stage.Optimizer{
 					Name: name, Momentum: h.Momentum, Nesterov: h.Nesterov, WeightDecay: h.WeightDecay,
-					Beta1: h.Betas[0], Beta2: h.Betas[1], Epsilon: h.Epsilon,
+					Beta1: h.Betas[0], Beta2: h.Betas[1], Epsilon: h.Epsilon, T0: h.T0,
 				})
 				for range r.steps {
 					_, squared, err := p.Run(r.batch())

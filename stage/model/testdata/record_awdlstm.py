@@ -23,7 +23,7 @@ from recording import fresh, lstm, lstm_shapes, save
 CONFIG = dict(ntoken=29, ninp=6, nhid=9, nlayers=3, bptt=12, dropout=0.0, dropouth=0.0, dropouti=0.0, dropoute=0.0, wdrop=0.0,
               alpha=2.0, beta=1.0, tie_weights=True)
 B, T, STEPS, CLIP = 4, 8, 6, 0.1
-OPTIMIZERS = {}
+OPTIMIZERS = {"asgd": dict(lr=0.5, t0=1, weight_decay=0.1)}
 
 
 def shapes():
