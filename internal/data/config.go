@@ -1,71 +1,196 @@
 package data
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/job"
 )
 
-// Vocabulary is the number of tokens: the values of a byte.
+// Vocabulary is the number of tokens when they are bytes.
 const Vocabulary = 256
 
-// Separator is the token after each file. Text has no zero byte, so a model learns that it ends a file.
-const Separator = 0
+// Separator is the token after each document when tokens are bytes. Text has no zero byte, so a model learns that it ends one.
+const Separator = tokenizer.ByteEnd
 
-// Config says what to read and how to cut it.
+// Columns are the names of the columns of a table, by what they hold; "" for what the task does not read.
+type Columns struct {
+	Text, TextPair, Label string // of a language (text) and of a classification
+	Source, Target        string // of a translation
+}
+
+// Config says what to read, for what, and how to cut it.
 type Config struct {
-	Files     []string // absolute paths of files and directories, or glob patterns; see List
-	Format    string   // "text", also when empty
-	Tokenizer string   // "bytes", also when empty
-	Sequence  int      // tokens in a sample
-	Holdout   float64  // the share kept for evaluation, above 0 and at most 0.5; 0 means 0.05
-	Seed      uint64   // of the order of the samples
+	Task       Task     // Language, also when empty
+	Files      []string // absolute paths of files and directories, or glob patterns; see List
+	Validation []string // the same for what is held out; none: a share of Files
+	Format     string   // text, also when empty, jsonl, csv, tsv, parquet, idx, images or tokens
+	Columns    Columns  // of tables; empty ones are called text, label, source and target
+	NoHeader   bool     // the first line of CSV and TSV is a row, and columns are called 1, 2, ...
+	Tokenizer  string   // bytes, also when empty, or the absolute path of a tokenizer.json or its directory
+	Labels     []string // the classes in the order of their numbers; none: those of the data
+	Sequence   int      // tokens in a sample; not of images
+	Holdout    float64  // the share kept for evaluation, above 0 and at most 0.5; 0 means 0.05
+	Masked     float64  // the share of tokens that a masked language model guesses; 0 means 0.15 (Devlin et al. 2019)
+	Mean, Std  []float64
+	Seed       uint64 // of the order of the samples, and of what is random in them
 
-	// CapBytes bounds what is held in memory. 0 means 4 GiB: more would crowd out the model on hosts of the size that this
-	// loader, which holds everything, is for.
+	// What the model has room for; 0: anything.
+	ModelVocabulary int   // token ids
+	ModelClasses    int   // classes
+	Image           Image // images are brought to this shape; must be known for the format images
+
+	// CapBytes bounds what is held in memory: tokens (1, 2 or 4 bytes each) and offsets (16 bytes a row), or pixels (a byte
+	// each). 0 means 4 GiB: more would crowd out the model on hosts of the size that this loader is for. Token files are
+	// mapped, and do not count. While it reads, Open takes a few MiB more for each of at most 8 files, of images their
+	// decoded size, of Parquet files a page for each column.
 	CapBytes int64
 	// Access tells whether the user of the job may read a file, or list a directory. Nil: whatever this process may.
 	Access func(path string) error
 }
 
+// What a Config leaves out.
+const (
+	defaultHoldout = 0.05
+	defaultMasked  = 0.15
+	defaultCap     = 4 << 30
+)
+
 func (c Config) withDefaults() Config {
-	if c.Format == "" {
-		c.Format = "text"
-	}
-	if c.Tokenizer == "" {
-		c.Tokenizer = "bytes"
-	}
-	if c.Holdout == 0 {
-		c.Holdout = 0.05
-	}
-	if c.CapBytes == 0 {
-		c.CapBytes = 4 << 30
-	}
+	c.Task = cmp.Or(c.Task, Language)
+	c.Format = cmp.Or(c.Format, formatText)
+	c.Tokenizer = cmp.Or(c.Tokenizer, tokenizerBytes)
+	c.Holdout = cmp.Or(c.Holdout, defaultHoldout)
+	c.Masked = cmp.Or(c.Masked, defaultMasked)
+	c.CapBytes = cmp.Or(c.CapBytes, defaultCap)
 	return c
+}
+
+// tokenizerBytes is the tokenizer that is no file.
+const tokenizerBytes = "bytes"
+
+// The formats that are no tables.
+const (
+	formatText   = "text"
+	formatTokens = "tokens"
+	formatIDX    = "idx"
+	formatImages = "images"
+)
+
+// formats are those that a task is read from.
+var formats = map[Task][]string{
+	Language:       {formatText, "jsonl", "csv", "tsv", "parquet", formatTokens},
+	MaskedLanguage: {formatText, "jsonl", "csv", "tsv", "parquet", formatTokens},
+	Classification: {"jsonl", "csv", "tsv", "parquet"},
+	Translation:    {"jsonl", "csv", "tsv", "parquet"},
+	Images:         {formatIDX, formatImages},
+}
+
+// isTable reports whether a format has columns.
+func isTable(format string) bool {
+	return format != formatText && format != formatTokens && format != formatIDX && format != formatImages
 }
 
 // Validate reports the first field that does not fit, as an *Error.
 func (c Config) Validate() error {
 	c = c.withDefaults()
+	allowed, known := formats[c.Task]
 	switch {
+	case !known:
+		return fmt.Errorf("data: unknown task %q", c.Task)
 	case len(c.Files) == 0:
 		return &Error{Key: "data.files", Err: errors.New("no files are named")}
-	case c.Format != "text":
-		return &Error{Key: "data.format", Nearest: "text", Err: fmt.Errorf("unknown format %q; it is text", c.Format)}
-	case c.Tokenizer != "bytes":
-		return &Error{Key: "data.tokenizer", Nearest: "bytes", Err: fmt.Errorf("unknown tokenizer %q; it is bytes", c.Tokenizer)}
-	case c.Sequence < 1:
+	case !slices.Contains(allowed, c.Format):
+		return &Error{Key: "data.format", Nearest: cmp.Or(nearest.Word(c.Format, allowed), allowed[0]), Err: fmt.Errorf(
+			"the format %q does not hold what this model trains on (%s); formats that do: %s", c.Format, c.Task, strings.Join(allowed, ", "))}
+	case c.Tokenizer != tokenizerBytes && !filepath.IsAbs(c.Tokenizer):
+		return &Error{Key: "data.tokenizer", Nearest: tokenizerBytes, Err: fmt.Errorf(
+			"%q is neither bytes nor an absolute path", c.Tokenizer)}
+	case c.Task != Images && c.Sequence < 1:
 		return &Error{Key: "data.sequence", Nearest: "1", Err: fmt.Errorf("a sample of %d tokens; it has at least 1", c.Sequence)}
 	case math.IsNaN(c.Holdout) || c.Holdout <= 0 || c.Holdout > 0.5:
 		return &Error{Key: "data.holdout", Nearest: "0.05", Err: fmt.Errorf("a share of %v; it is above 0 and at most 0.5", c.Holdout)}
+	case math.IsNaN(c.Masked) || c.Masked <= 0 || c.Masked >= 1:
+		return &Error{Key: "data.masked", Nearest: "0.15", Err: fmt.Errorf("a share of %v; it is above 0 and below 1", c.Masked)}
 	}
-	for i, path := range c.Files {
-		if !filepath.IsAbs(path) {
-			return fileError(i, fmt.Errorf("%s is not an absolute path", path))
+	if err := c.validateUnread(); err != nil {
+		return err
+	}
+	return c.validatePaths()
+}
+
+// validateUnread refuses what the task or the format does not read: without effect, it would cost its author a run.
+func (c Config) validateUnread() error {
+	classes := c.Task == Classification || c.Task == Images
+	for _, f := range []struct {
+		key  string
+		set  bool
+		read bool
+	}{
+		{"data.columns.text", c.Columns.Text != "", isTable(c.Format) && c.Task != Translation},
+		{"data.columns.text_pair", c.Columns.TextPair != "", c.Task == Classification},
+		{"data.columns.label", c.Columns.Label != "", c.Task == Classification},
+		{"data.columns.source", c.Columns.Source != "", c.Task == Translation},
+		{"data.columns.target", c.Columns.Target != "", c.Task == Translation},
+		{"data.header", c.NoHeader, c.Format == "csv" || c.Format == "tsv"},
+		{"data.labels", len(c.Labels) > 0, classes},
+		{"data.tokenizer", c.Tokenizer != tokenizerBytes, c.Task != Images},
+		{"data.mean", len(c.Mean) > 0, c.Task == Images},
+		{"data.std", len(c.Std) > 0, c.Task == Images},
+	} {
+		if f.set && !f.read {
+			return &Error{Key: f.key, Err: fmt.Errorf("is not read in the task %s from the format %s; remove it", c.Task, c.Format)}
+		}
+	}
+	if len(c.Labels) == 1 {
+		return &Error{Key: "data.labels", Err: errors.New("one class; there are at least 2")}
+	}
+	for i, label := range c.Labels {
+		if slices.Contains(c.Labels[:i], label) {
+			return &Error{Key: fmt.Sprintf("data.labels[%d]", i), Err: fmt.Errorf("the class %q is there twice", label)}
 		}
 	}
 	return nil
+}
+
+func (c Config) validatePaths() error {
+	for i, path := range c.Files {
+		if !filepath.IsAbs(path) {
+			return entryError("data.files", i, fmt.Errorf("%s is not an absolute path", path))
+		}
+	}
+	for i, path := range c.Validation {
+		if !filepath.IsAbs(path) {
+			return entryError("data.validation", i, fmt.Errorf("%s is not an absolute path", path))
+		}
+	}
+	return nil
+}
+
+// Model is what a job's model has room for, and what it trains on.
+type Model struct {
+	Task       Task
+	Sequence   int // positions; the default of data.sequence
+	Vocabulary int
+	Classes    int
+	Image      Image
+}
+
+// ConfigOf is what a job file says of its data, for its model.
+func ConfigOf(j *job.Job, m Model) Config {
+	d := j.Data
+	return Config{
+		Task: m.Task, Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: Columns(d.Columns), NoHeader: !d.Header,
+		Tokenizer: d.Tokenizer, Labels: d.Labels, Sequence: cmp.Or(d.Sequence, m.Sequence), Holdout: d.Holdout, Masked: d.Masked,
+		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary, ModelClasses: m.Classes, Image: m.Image,
+	}
 }
 
 // Error is a problem with the data, under the key of the job file that it belongs to.
@@ -86,7 +211,7 @@ func (e *Error) Error() string {
 // Unwrap returns what is wrong.
 func (e *Error) Unwrap() error { return e.Err }
 
-// fileError is a problem with the i-th entry of Files.
-func fileError(i int, err error) *Error {
-	return &Error{Key: fmt.Sprintf("data.files[%d]", i), Err: err}
+// entryError is a problem with the i-th entry of a list.
+func entryError(key string, i int, err error) *Error {
+	return &Error{Key: fmt.Sprintf("%s[%d]", key, i), Err: err}
 }

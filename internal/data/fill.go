@@ -1,6 +1,9 @@
 package data
 
-import "fmt"
+import (
+	"fmt"
+	"runtime/debug"
+)
 
 // samples are one part of a set: what is trained on, or what is held out.
 type samples interface {
@@ -34,7 +37,7 @@ func (s *Set) Cursor(pipeline, pipelines, batch int) Cursor {
 }
 
 // Fill writes samples first..first+count-1 of the cursor's batch to b. It allocates nothing unless it fails.
-func (s *Set) Fill(c Cursor, first, count int, b Batch) error {
+func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 	if c.Seed != s.seed {
 		return fmt.Errorf("data: fill: the cursor is of seed %d, the data were opened with %d", c.Seed, s.seed)
 	}
@@ -46,6 +49,9 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) error {
 	}
 	if err := s.fits(count, b); err != nil {
 		return err
+	}
+	if len(s.mapped) > 0 {
+		defer truncated(debug.SetPanicOnFault(true), &err)
 	}
 	size := s.Samples()
 	var order permutation
@@ -63,6 +69,21 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) error {
 	return nil
 }
 
+// truncated makes an error of the fault that reading a mapped file gives when it became shorter, and puts back whether faults
+// of this goroutine are panics.
+func truncated(before bool, err *error) {
+	debug.SetPanicOnFault(before)
+	p := recover()
+	if p == nil {
+		return
+	}
+	fault, ok := p.(interface{ Addr() uintptr })
+	if !ok {
+		panic(p)
+	}
+	*err = fmt.Errorf("data: fill: a token file became shorter while it was read (fault at %#x); restore it", fault.Addr())
+}
+
 // keyOf is the source of what is random in a sample of an epoch.
 func keyOf(seed, epoch, sample uint64) uint64 { return mix(mix(mix(seed)^mix(^epoch)) + sample) }
 
@@ -77,13 +98,16 @@ func (s *Set) EvaluationSamples(n int) int {
 // FillEvaluation writes samples first..first+count-1 of an evaluation of at most n samples, like Fill. They are the same
 // ones whenever and wherever it is called: samples at even distances over all that is held out, whatever the seed, so that
 // losses of different runs compare.
-func (s *Set) FillEvaluation(n, first, count int, b Batch) error {
+func (s *Set) FillEvaluation(n, first, count int, b Batch) (err error) {
 	n = s.EvaluationSamples(n)
 	if first < 0 || count < 0 || first > n-count {
 		return fmt.Errorf("data: fill: %d samples from %d on; the evaluation has %d", count, first, n)
 	}
 	if err := s.fits(count, b); err != nil {
 		return err
+	}
+	if len(s.mapped) > 0 {
+		defer truncated(debug.SetPanicOnFault(true), &err)
 	}
 	held := s.HeldOut()
 	for j := range count {

@@ -65,15 +65,20 @@ func List(ctx context.Context, c Config) (Listing, error) {
 	if err := c.Validate(); err != nil {
 		return Listing{}, err
 	}
+	return expandAll(ctx, "data.files", c.Files, c.Access)
+}
+
+// expandAll expands the entries of one key of the job file.
+func expandAll(ctx context.Context, key string, entries []string, access func(string) error) (Listing, error) {
 	var all Listing
 	seen := map[string]bool{}
-	for i, pattern := range c.Files {
-		l := lister{ctx: ctx, access: c.Access}
+	for i, pattern := range entries {
+		l := lister{ctx: ctx, access: access}
 		if err := l.expand(filepath.Clean(pattern)); err != nil {
 			if ctx.Err() != nil {
 				return Listing{}, fmt.Errorf("data: listing %s: %w", pattern, ctx.Err())
 			}
-			e := fileError(i, err)
+			e := entryError(key, i, err)
 			e.Nearest = l.nearest
 			return Listing{}, e
 		}

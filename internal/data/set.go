@@ -10,24 +10,32 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/avgpipe/avgpipe/internal/data/table"
+	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 )
 
-// Set is an open corpus. Its methods only read it, so any number of goroutines may call them.
+// Set is an open corpus. Its methods only read it, so any number of goroutines may call them, but for Close.
 type Set struct {
-	task     Task
-	seed     uint64
-	sequence int // T
-	image    Image
-	train    samples
-	held     samples
-	identity Identity
-	notes    []string
+	task      Task
+	seed      uint64
+	sequence  int // T
+	image     Image
+	train     samples
+	held      samples
+	identity  Identity
+	notes     []string
+	labels    []string
+	tokenizer *tokenizer.Tokenizer // nil: images have none
+	mapped    []*tokenfile.File
 }
 
-// Identity tells corpora apart: equal ones have the same files, by name, with the same bytes, in the same order. Where they
-// lie does not count.
+// Identity tells corpora apart: equal ones have the same files, by name, with the same bytes, in the same order, and the
+// same tokenizer. Where they lie does not count. Of a token file, the digest in its header stands for its bytes.
 type Identity struct {
 	Files  int    `json:"files"`
 	Bytes  int64  `json:"bytes"`
@@ -47,151 +55,222 @@ func (i Identity) String() string {
 	return fmt.Sprintf("%d files of %d bytes (sha256 %.12s)", i.Files, i.Bytes, i.Digest)
 }
 
-// Summary is what the names and sizes of the files tell, before any is read.
+// Summary is what the names, sizes and first rows of the files tell.
 type Summary struct {
 	Files, HeldOutFiles int    // a file that is cut counts in both
 	Bytes               int64  // of all files
-	Samples             uint64 // in an epoch
-	HeldOut             uint64 // samples kept for evaluation
+	Samples             uint64 // in an epoch; 0 when only reading all files tells
+	HeldOut             uint64 // samples kept for evaluation; 0 likewise
 	Notes               []string
 }
 
-// Check does what Open does short of reading files: it finds every *Error that Open would report but for files that
-// change or fail under it. The daemon calls it when a job is submitted, with the rights of the job's user in Config.Access.
+// Check does what Open does short of reading files to their end: it finds every *Error of the configuration, of names and
+// permissions, of the tokenizer, of headers and first rows. The daemon calls it when a job is submitted, with the rights of
+// the job's user in Config.Access. What is wrong further on, Open finds, before training starts.
 func Check(ctx context.Context, c Config) (Summary, error) {
-	c = c.withDefaults()
-	l, train, held, err := survey(ctx, c)
+	o, err := newOpener(ctx, c)
 	if err != nil {
 		return Summary{}, err
 	}
-	s := Summary{
-		Files: len(l.Files), HeldOutFiles: len(held), Notes: l.Skipped.Notes(),
-		Samples: countWindows(room(train), c.Sequence), HeldOut: countWindows(room(held), c.Sequence),
-	}
-	for _, f := range l.Files {
-		s.Bytes += f.Bytes
-	}
-	return s, nil
+	return o.check()
 }
 
-// Open lists, divides and reads the files. It fails with an *Error when the configuration or the files do not fit, and
-// stops early when ctx is done.
+// Open lists, reads and divides the files. It fails with an *Error when the configuration or the files do not fit, and
+// stops early when ctx is done. The caller closes the set.
 func Open(ctx context.Context, c Config) (*Set, error) {
-	c = c.withDefaults()
-	l, train, held, err := survey(ctx, c)
+	o, err := newOpener(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{task: Language, seed: c.Seed, sequence: c.Sequence, notes: l.Skipped.Notes()}
-	trainText, heldText := make([]byte, room(train)), make([]byte, room(held))
-	slots := make([][][]byte, len(l.Files))
-	for _, part := range []struct {
-		pieces []piece
-		text   []byte
-	}{{train, trainText}, {held, heldText}} {
-		rest := part.text // separators are what a new slice holds
-		for _, p := range part.pieces {
-			slots[p.file] = append(slots[p.file], rest[:p.size])
-			rest = rest[p.tokens():]
-		}
+	s := &Set{task: o.Task, seed: o.Seed, sequence: max(o.Sequence, 1), tokenizer: o.tokenizer, notes: o.notes}
+	switch o.Task {
+	case Images:
+		s.sequence = 1
+		err = o.openImages(ctx, s)
+	case Classification, Translation:
+		err = o.openTexts(ctx, s)
+	case Language, MaskedLanguage:
+		err = o.openCorpus(ctx, s)
 	}
-	s.train, s.held = ofBytes(trainText, c.Sequence), ofBytes(heldText, c.Sequence)
-	s.identity, err = read(ctx, l.Files, slots)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// survey lists and divides the files, and holds them to the cap.
-func survey(ctx context.Context, c Config) (l Listing, train, held []piece, err error) {
-	if l, err = List(ctx, c); err != nil {
-		return l, nil, nil, err
+// Close unmaps token files. The set must not be used afterwards.
+func (s *Set) Close() error {
+	var errs []error
+	for _, f := range s.mapped {
+		errs = append(errs, f.Close())
 	}
-	var total int64
-	for _, f := range l.Files {
-		if total += f.Bytes + 1; total > c.CapBytes {
-			return l, nil, nil, &Error{Key: "data.files", Err: fmt.Errorf(
-				"the files up to %s hold %d bytes, above the %d that are held in memory; name fewer", f.Path, total, c.CapBytes)}
+	s.mapped = nil
+	return errors.Join(errs...)
+}
+
+// Labels are the names of the classes, by number; nil where there are none.
+func (s *Set) Labels() []string { return s.labels }
+
+// Tokenizer is what the tokens are of; nil for images.
+func (s *Set) Tokenizer() *tokenizer.Tokenizer { return s.tokenizer }
+
+// opener opens one set.
+type opener struct {
+	Config
+	tokenizer *tokenizer.Tokenizer
+	train     []File // also what is held out, when validation is empty
+	held      []File
+	notes     []string
+	memory    atomic.Int64 // bytes that are held
+}
+
+// newOpener lists the files and opens the tokenizer.
+func newOpener(ctx context.Context, c Config) (*opener, error) {
+	o := &opener{Config: c.withDefaults()}
+	l, err := List(ctx, o.Config)
+	if err != nil {
+		return nil, err
+	}
+	v, err := expandAll(ctx, "data.validation", o.Validation, o.Access)
+	if err != nil {
+		return nil, err
+	}
+	o.train, o.held, o.notes = l.Files, v.Files, append(l.Skipped.Notes(), v.Skipped.Notes()...)
+	return o, o.openTokenizer()
+}
+
+// openTokenizer opens the tokenizer, and holds it against the model and the task.
+func (o *opener) openTokenizer() (err error) {
+	if o.Task == Images {
+		return nil
+	}
+	refuse := func(format string, args ...any) error {
+		return &Error{Key: "data.tokenizer", Err: fmt.Errorf(format, args...)}
+	}
+	if o.tokenizer = tokenizer.Bytes(); o.Config.Tokenizer != tokenizerBytes {
+		if o.Access != nil {
+			if err := o.Access(o.Config.Tokenizer); err != nil {
+				return refuse("%w", err)
+			}
+		}
+		if o.tokenizer, err = tokenizer.Open(o.Config.Tokenizer); err != nil {
+			return refuse("%w", err)
 		}
 	}
-	train, held, err = divide(l.Files, c.Holdout, c.Sequence)
-	return l, train, held, err
-}
-
-// room is how many tokens the pieces take.
-func room(pieces []piece) int64 {
-	var n int64
-	for _, p := range pieces {
-		n += p.tokens()
+	special, n := o.tokenizer.Special(), o.tokenizer.Vocabulary()
+	switch {
+	case o.ModelVocabulary > 0 && n > o.ModelVocabulary:
+		return refuse("%s makes %d token ids, the model has room for %d; raise vocab_size to %d", o.Config.Tokenizer, n, o.ModelVocabulary, n)
+	case special.End == tokenizer.None && o.Task != Classification:
+		return refuse("%s has no token for the end of a text (</s>, <eos>, <|endoftext|>, <|end_of_text|> or [SEP])", o.Config.Tokenizer)
+	case special.Mask == tokenizer.None && o.Task == MaskedLanguage:
+		return refuse("%s has no token that hides another ([MASK] or <mask>)", o.Config.Tokenizer)
+	case (o.Task == Language || o.Task == MaskedLanguage) && o.step() < 1:
+		return &Error{Key: "data.sequence", Nearest: "3", Err: fmt.Errorf("a sample of %d tokens has no room beside its first and last token", o.Sequence)}
+	case o.Columns.TextPair != "" && o.tokenizer.Pair() == nil:
+		return refuse("%s has no token to separate the two texts of a pair ([SEP] or </s>)", o.Config.Tokenizer)
 	}
-	return n
+	return nil
 }
 
-// ofBytes makes windows of text whose tokens are its bytes.
-func ofBytes(text []byte, sequence int) windows {
-	return windows{stream: newStream([]run{{raw: text, width: 1}}), sequence: sequence, vocabulary: Vocabulary}
+// hold counts what is held in memory.
+func (o *opener) hold(path string, bytes int64) error {
+	if total := o.memory.Add(bytes); total > o.CapBytes {
+		return &Error{Key: "data.files", Err: fmt.Errorf(
+			"what is read up to %s takes %d bytes, above the %d that are held in memory; name fewer files, or write them once by `avgpipectl tokenize`",
+			path, total, o.CapBytes)}
+	}
+	return nil
 }
 
 // readers bounds the files open at once: reading is system calls and hashing, so more than the cores do not help.
 const readers = 8
 
-// read fills the slots of each file with its bytes, in order, and returns the identity of what it read.
-func read(ctx context.Context, files []File, slots [][][]byte) (Identity, error) {
-	sums := make([][sha256.Size]byte, len(files))
+// each calls f for every file, several at a time, and returns the first error of the files in their order.
+func (o *opener) each(ctx context.Context, files []File, f func(i int, file File) error) error {
+	errs := make([]error, len(files))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(min(readers, runtime.GOMAXPROCS(0)))
-	for i := range files {
+	for i, file := range files {
 		group.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
+			if errs[i] = ctx.Err(); errs[i] == nil {
+				errs[i] = f(i, file)
 			}
-			return readFile(files[i], slots[i], &sums[i])
+			return errs[i]
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return Identity{}, fmt.Errorf("data: reading: %w", err)
+	if group.Wait() == nil {
+		return nil
 	}
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return located(err)
+		}
+	}
+	return fmt.Errorf("data: reading: %w", ctx.Err())
+}
+
+// located puts an error about a file under the key of the job file that it belongs to.
+func located(err error) error {
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	e := &Error{Key: "data.files", Err: err}
+	if bad, ok := errors.AsType[*table.Error](err); ok && bad.Nearest != "" {
+		e.Key, e.Nearest = "data.columns", bad.Nearest
+	}
+	return e
+}
+
+// identify sets the identity of files whose contents have these digests.
+func (o *opener) identify(s *Set, files []File, sums [][sha256.Size]byte) {
 	digest := sha256.New()
-	digest.Write([]byte("avgpipe corpus 1\n"))
+	if o.tokenizer != nil && o.tokenizer.IsBytes() && o.Format == formatText && len(o.held) == 0 {
+		digest.Write([]byte("avgpipe corpus 1\n"))
+	} else {
+		fmt.Fprintf(digest, "avgpipe corpus 2\n%s %s %d %q\n", o.Task, o.Format, len(o.train), o.Labels) //nolint:errcheck // A hash takes everything.
+		if o.tokenizer != nil {
+			sum := o.tokenizer.Digest()
+			digest.Write(sum[:])
+		}
+	}
 	id := Identity{Files: len(files)}
 	for i, f := range files {
 		id.Bytes += f.Bytes
 		var head []byte
 		head = binary.LittleEndian.AppendUint64(head, uint64(len(f.Name)))
 		head = append(head, f.Name...)
-		head = binary.LittleEndian.AppendUint64(head, uint64(f.Bytes))
+		head = binary.LittleEndian.AppendUint64(head, uint64(f.Bytes)) //nolint:gosec // A file's size.
 		digest.Write(head)
 		digest.Write(sums[i][:])
 	}
 	id.Digest = hex.EncodeToString(digest.Sum(nil))
-	return id, nil
+	s.identity = id
 }
 
-// readFile reads one file, which must still have the size that it was listed with.
-func readFile(f File, slots [][]byte, sum *[sha256.Size]byte) error {
+// sumOf is the digest of a file, which must still have the size that it was listed with.
+func sumOf(f File) (sum [sha256.Size]byte, err error) {
 	file, err := os.Open(f.Path)
 	if err != nil {
-		return explain(f.Path, err)
+		return sum, explain(f.Path, err)
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
 	hash := sha256.New()
-	for _, slot := range slots {
-		if _, err := io.ReadFull(file, slot); err != nil {
-			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				return fmt.Errorf("%s became shorter than its %d bytes while it was read; try again when nothing writes it", f.Path, f.Bytes)
-			}
-			return err
-		}
-		hash.Write(slot)
-	}
-	var more [1]byte
-	switch n, err := file.Read(more[:]); {
-	case n > 0:
-		return fmt.Errorf("%s became longer than its %d bytes while it was read; try again when nothing writes it", f.Path, f.Bytes)
-	case err != nil && !errors.Is(err, io.EOF):
-		return err
+	n, err := io.Copy(hash, file)
+	if err != nil {
+		return sum, err
 	}
 	hash.Sum(sum[:0])
+	return sum, changed(f, n)
+}
+
+// changed reports a file that has not the size that it was listed with.
+func changed(f File, bytes int64) error {
+	switch {
+	case bytes < f.Bytes:
+		return fmt.Errorf("%s became shorter than its %d bytes while it was read; try again when nothing writes it", f.Path, f.Bytes)
+	case bytes > f.Bytes:
+		return fmt.Errorf("%s became longer than its %d bytes while it was read; try again when nothing writes it", f.Path, f.Bytes)
+	}
 	return nil
 }

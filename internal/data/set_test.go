@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 )
 
 // corpus writes files, by name, below a new directory.
@@ -53,7 +55,18 @@ func open(t *testing.T, c Config) *Set {
 }
 
 // textOf is the text that windows of bytes lie in.
-func textOf(s samples) []byte { return s.(windows).runs[0].raw }
+func textOf(s samples) []byte {
+	var text []byte
+	for _, r := range s.(windows).runs {
+		text = append(text, r.raw...)
+	}
+	return text
+}
+
+// ofBytes makes windows of text whose tokens are its bytes.
+func ofBytes(text []byte, sequence int) windows {
+	return windows{stream: newStream([]run{{raw: text, width: 1}}), sequence: sequence, vocabulary: Vocabulary}
+}
 
 // TestTheTextIsTheFilesInOrder: what is held is every file once, in order of names, with a separator after each.
 func TestTheTextIsTheFilesInOrder(t *testing.T) {
@@ -192,8 +205,8 @@ func TestOpenRefuses(t *testing.T) {
 		"no sequence":   {Config{Files: []string{"corpus.txt"}, Sequence: -1}, "data.sequence", "at least 1", "1"},
 		"tiny":          {Config{Files: []string{"deep"}}, "data.files", "hold 2 tokens, too few", ""},
 		"cap":           {Config{Files: []string{"corpus.txt"}, CapBytes: 100}, "data.files", "501 bytes, above the 100", ""},
-		"format":        {Config{Files: []string{"corpus.txt"}, Format: "csv"}, "data.format", "unknown format", "text"},
-		"tokenizer":     {Config{Files: []string{"corpus.txt"}, Tokenizer: "bpe"}, "data.tokenizer", "unknown", "bytes"},
+		"format":        {Config{Files: []string{"corpus.txt"}, Format: "txt"}, "data.format", "does not hold", "text"},
+		"tokenizer":     {Config{Files: []string{"corpus.txt"}, Tokenizer: "bpe"}, "data.tokenizer", "neither bytes nor", "bytes"},
 		"holdout":       {Config{Files: []string{"corpus.txt"}, Holdout: 0.6}, "data.holdout", "at most 0.5", "0.05"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,9 +252,13 @@ func TestAFileThatChangesIsRefused(t *testing.T) {
 	dir := corpus(t, map[string]string{"a": "0123456789"})
 	for size, want := range map[int64]string{9: "became longer", 11: "became shorter"} {
 		f := File{Path: filepath.Join(dir, "a"), Name: "a", Bytes: size}
-		_, err := read(t.Context(), []File{f}, [][][]byte{{make([]byte, size)}})
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), f.Path) {
-			t.Errorf("listed with %d bytes: %v", size, err)
+		o := &opener{tokenizer: tokenizer.Bytes()}
+		_, text := o.textFile(f, func(string, bool) error { return nil })
+		_, sum := sumOf(f)
+		for _, err := range []error{text, sum} {
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), f.Path) {
+				t.Errorf("listed with %d bytes: %v", size, err)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,7 +137,7 @@ func Parse(content []byte) (*Tokenizer, error) {
 	if f.Model == nil {
 		return nil, errors.New(`not a tokenizer.json: it has no "model"`)
 	}
-	t := &Tokenizer{}
+	t := &Tokenizer{digest: sha256.Sum256(content)}
 	var err error
 	if t.model, t.tokens, err = f.Model.build(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)

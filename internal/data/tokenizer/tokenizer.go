@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"unicode/utf8"
@@ -52,6 +53,7 @@ func (t Template) Special() int {
 // Tokenizer is a vocabulary and the steps to and from it. It does not change, and any number of goroutines may use it.
 type Tokenizer struct {
 	vocabulary   int
+	digest       [sha256.Size]byte
 	tokens       []string // by id; "" where there is none
 	special      Special
 	hidden       []bool // by id: a special token, that Decode leaves out
@@ -97,6 +99,9 @@ func (t *Tokenizer) IsBytes() bool { return t.model == nil }
 
 // Vocabulary is the number of ids: they are below it.
 func (t *Tokenizer) Vocabulary() int { return t.vocabulary }
+
+// Digest is the SHA-256 of the file; zero when tokens are bytes.
+func (t *Tokenizer) Digest() [sha256.Size]byte { return t.digest }
 
 // Special lists the tokens that are no text.
 func (t *Tokenizer) Special() Special { return t.special }

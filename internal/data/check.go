@@ -1,0 +1,99 @@
+package data
+
+import (
+	"errors"
+
+	"github.com/avgpipe/avgpipe/internal/data/table"
+	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
+)
+
+// check looks at the start of every file.
+func (o *opener) check() (Summary, error) {
+	files := append(append([]File(nil), o.train...), o.held...)
+	s := Summary{Files: len(files), HeldOutFiles: len(o.held), Notes: o.notes}
+	for _, f := range files {
+		s.Bytes += f.Bytes
+	}
+	switch {
+	case isTable(o.Format):
+		return s, o.checkTables(files)
+	case o.Format == formatTokens:
+		return s, o.checkTokens(&s, files)
+	case o.Format == formatText && o.tokenizer.IsBytes():
+		return s, o.checkBytes(&s)
+	}
+	return s, nil
+}
+
+// checkTables reads the first row of each file.
+func (o *opener) checkTables(files []File) error {
+	for _, f := range files {
+		if err := table.Read(f.Path, o.tableConfig(), func(table.Row) error { return table.ErrStop }); err != nil {
+			return located(err)
+		}
+	}
+	return nil
+}
+
+// checkTokens reads the headers, which tell everything.
+func (o *opener) checkTokens(s *Summary, files []File) (err error) {
+	var open []*tokenfile.File
+	defer func() {
+		for _, t := range open {
+			err = errors.Join(err, t.Close())
+		}
+	}()
+	runs := make([]run, len(files))
+	for i, f := range files {
+		t, err := o.mapTokens(f)
+		if err != nil {
+			return located(err)
+		}
+		open = append(open, t)
+		runs[i] = run{raw: t.Tokens, width: t.Width}
+	}
+	train, held, err := o.divideRuns(runs)
+	if err != nil {
+		return err
+	}
+	s.Samples, s.HeldOut = countWindows(int64(newStream(train).total()), o.step()), countWindows(int64(newStream(held).total()), o.step())
+	return nil
+}
+
+// checkBytes divides files by their sizes, which are those of their tokens.
+func (o *opener) checkBytes(s *Summary) error {
+	for _, f := range append(append([]File(nil), o.train...), o.held...) {
+		if err := o.hold(f.Path, f.Bytes+1); err != nil {
+			return err
+		}
+	}
+	if len(o.held) > 0 {
+		s.Samples, s.HeldOut = countWindows(room(whole(o.train)), o.step()), countWindows(room(whole(o.held)), o.step())
+		return nil
+	}
+	train, held, err := divide(o.train, o.Holdout, o.step())
+	if err != nil {
+		return err
+	}
+	s.HeldOutFiles = len(held)
+	s.Samples, s.HeldOut = countWindows(room(train), o.step()), countWindows(room(held), o.step())
+	return nil
+}
+
+// whole are files that are not cut.
+func whole(files []File) []piece {
+	out := make([]piece, len(files))
+	for i, f := range files {
+		out[i] = piece{file: i, size: f.Bytes}
+	}
+	return out
+}
+
+// room is how many tokens the pieces take.
+func room(pieces []piece) int64 {
+	var n int64
+	for _, p := range pieces {
+		n += p.tokens()
+	}
+	return n
+}

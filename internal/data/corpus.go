@@ -1,0 +1,343 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/avgpipe/avgpipe/internal/data/table"
+	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+)
+
+// openCorpus reads documents as one line of tokens, an end token after each, and cuts it into windows.
+func (o *opener) openCorpus(ctx context.Context, s *Set) error {
+	files := append(append([]File(nil), o.train...), o.held...)
+	runs, sums := make([]run, len(files)), make([][sha256.Size]byte, len(files))
+	var empty atomic.Int64
+	mapped := make([]*tokenfile.File, len(files))
+	err := o.each(ctx, files, func(i int, f File) (err error) {
+		if o.Format != formatTokens {
+			runs[i], sums[i], err = o.readDocuments(ctx, f, &empty)
+			return err
+		}
+		mapped[i], err = o.mapTokens(f)
+		if err == nil {
+			runs[i], sums[i] = run{raw: mapped[i].Tokens, width: mapped[i].Width}, mapped[i].Digest
+		}
+		return err
+	})
+	for _, m := range mapped {
+		if m != nil {
+			s.mapped = append(s.mapped, m)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if n := empty.Load(); n > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("data.files: empty texts skipped: %d", n))
+	}
+	o.identify(s, files, sums)
+	train, held, err := o.divideRuns(runs)
+	if err != nil {
+		return err
+	}
+	s.train, s.held = o.samplesOf(train), o.samplesOf(held)
+	return nil
+}
+
+// samplesOf cuts a line of tokens into the samples of the task.
+func (o *opener) samplesOf(runs []run) samples {
+	w := windows{stream: newStream(runs), sequence: o.step(), vocabulary: o.vocabulary()}
+	if o.Task != MaskedLanguage {
+		return w
+	}
+	return newMasked(w, o.tokenizer, o.Sequence, o.Masked)
+}
+
+// vocabulary is what ids have to be below.
+func (o *opener) vocabulary() int {
+	if o.ModelVocabulary > 0 {
+		return o.ModelVocabulary
+	}
+	return o.tokenizer.Vocabulary()
+}
+
+// step is how far windows are apart.
+func (o *opener) step() int {
+	if o.Task == MaskedLanguage {
+		return o.Sequence - framing(o.tokenizer)
+	}
+	return o.Sequence
+}
+
+// divideRuns parts a corpus, one run a file, into what is trained on and what is held out.
+func (o *opener) divideRuns(runs []run) (train, held []run, err error) {
+	if len(o.held) > 0 {
+		train, held = runs[:len(o.train)], runs[len(o.train):]
+		for key, part := range map[string][]run{"data.files": train, "data.validation": held} {
+			if n := newStream(part).total(); n <= o.step() {
+				return nil, nil, &Error{Key: key, Err: fmt.Errorf("the files hold %d tokens, too few for a sample of %d", n, o.Sequence)}
+			}
+		}
+		return train, held, nil
+	}
+	sized := make([]File, len(runs))
+	for i, r := range runs {
+		sized[i] = File{Name: o.train[i].Name, Bytes: int64(r.size()) - 1} // the end token is counted apart
+	}
+	trainPieces, heldPieces, err := divide(sized, o.Holdout, o.step())
+	if err != nil {
+		return nil, nil, err
+	}
+	end := run{raw: appendID(nil, widthOf(o.tokenizer.Vocabulary()), int(o.tokenizer.Special().End)), width: widthOf(o.tokenizer.Vocabulary())}
+	cut := func(pieces []piece) (out []run) {
+		for _, p := range pieces {
+			r := runs[p.file]
+			if p.first+p.size == sized[p.file].Bytes { // the end token is there
+				out = append(out, r.slice(int(p.first), r.size()))
+			} else {
+				out = append(out, r.slice(int(p.first), int(p.first+p.size)), end)
+			}
+		}
+		return out
+	}
+	return cut(trainPieces), cut(heldPieces), nil
+}
+
+// mapTokens maps a token file and holds it against the tokenizer and the model.
+func (o *opener) mapTokens(f File) (*tokenfile.File, error) {
+	t, err := tokenfile.Open(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	switch limit := o.vocabulary(); {
+	case t.Tokenizer != o.tokenizer.Digest():
+		err = &Error{Key: "data.tokenizer", Err: fmt.Errorf(
+			"%s was written with the tokenizer of sha256 %.6x, and %s has %.6x (bytes: 000000); name the one that it was written with",
+			f.Path, t.Tokenizer, o.Config.Tokenizer, o.tokenizer.Digest())}
+	case int(t.Vocabulary) > limit:
+		err = fmt.Errorf("%s has a vocabulary of %d, the model has room for %d; raise vocab_size to %d", f.Path, t.Vocabulary, limit, t.Vocabulary)
+	case t.Documents == 0:
+		err = fmt.Errorf("%s holds no document", f.Path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// document takes the tokens of documents: parts, of which the last ends one.
+type document func(text string, last bool) error
+
+// readDocuments reads the documents of one file as tokens.
+func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64) (run, [sha256.Size]byte, error) {
+	width := widthOf(o.tokenizer.Vocabulary())
+	e := o.tokenizer.NewEncoder()
+	var raw []byte
+	if o.tokenizer.IsBytes() && o.Format == formatText {
+		raw = make([]byte, 0, f.Bytes+1)
+	}
+	var ids []int32
+	held := int64(0)
+	add := func(text string, last bool) (err error) {
+		if ids, err = e.Append(ids[:0], text); err != nil {
+			return err
+		}
+		if last {
+			ids = append(ids, o.tokenizer.Special().End)
+		}
+		for _, id := range ids {
+			raw = appendID(raw, width, int(id))
+		}
+		err = o.hold(f.Path, int64(len(raw))-held)
+		held = int64(len(raw))
+		return errors.Join(err, ctx.Err())
+	}
+	sum, err := o.documents(f, empty, add)
+	return run{raw: raw, width: width}, sum, err
+}
+
+// documents passes the documents of a file on, and returns the file's digest.
+func (o *opener) documents(f File, empty *atomic.Int64, add document) ([sha256.Size]byte, error) {
+	if o.Format == formatText {
+		return o.textFile(f, add)
+	}
+	err := table.Read(f.Path, o.tableConfig(), func(r table.Row) error {
+		text := r.Values[0]
+		if text == "" {
+			empty.Add(1)
+			return nil
+		}
+		if err := add(text, true); err != nil {
+			return place(f.Path, r.Line, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return [sha256.Size]byte{}, err
+	}
+	return sumOf(f)
+}
+
+// place puts an error of a text at its line; what is no fault of the text stays as it is.
+func place(path string, line int, err error) error {
+	if _, unknown := errors.AsType[*tokenizer.UnknownError](err); unknown {
+		return &table.Error{Path: path, Line: line, Err: err}
+	}
+	return err
+}
+
+// Text is encoded in portions of about this many bytes, that end with a line before one that starts with no blank: there no
+// usual tokenizer has a token over the border. What Open takes of memory is bounded by it.
+const (
+	portion    = 1 << 20
+	maxPortion = 8 << 20 // of a file without such a line
+)
+
+// textFile passes a file on as one document.
+func (o *opener) textFile(f File, add document) (sum [sha256.Size]byte, err error) {
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return sum, explain(f.Path, err)
+	}
+	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
+	digest := sha256.New()
+	p := &portions{r: bufio.NewReaderSize(io.TeeReader(file, digest), 1<<16), path: f.Path, bytes: o.tokenizer.IsBytes(), line: 1}
+	for {
+		text, last, err := p.next()
+		if err != nil {
+			return sum, err
+		}
+		if err := changed(f, max(p.read, f.Bytes)); err != nil { // longer
+			return sum, err
+		}
+		if err := add(text, last); err != nil {
+			return sum, p.locate(text, err, o.tokenizer)
+		}
+		p.line += bytes.Count([]byte(text), []byte("\n"))
+		if last {
+			return finish(f, p.read, digest)
+		}
+	}
+}
+
+func finish(f File, read int64, digest hash.Hash) (sum [sha256.Size]byte, err error) {
+	digest.Sum(sum[:0])
+	return sum, changed(f, read)
+}
+
+// portions takes a text apart.
+type portions struct {
+	r     *bufio.Reader
+	path  string
+	bytes bool // anything will do; else it has to be UTF-8
+	line  int  // where the portion starts
+	read  int64
+	ahead []byte // read already: the line after the portion
+}
+
+// next returns the next portion, and whether it is the last.
+func (p *portions) next() (text string, last bool, err error) {
+	buffer := p.ahead
+	p.ahead = nil
+	for {
+		line, err := p.r.ReadSlice('\n')
+		p.read += int64(len(line))
+		whole := len(buffer) > 0 && buffer[len(buffer)-1] == '\n'
+		switch {
+		case len(buffer) >= portion && whole && len(line) > 0 && line[0] > ' ', len(buffer) >= maxPortion && utf8.RuneStart(first(line)):
+			p.ahead = bytes.Clone(line)
+			if errors.Is(err, io.EOF) { // there is still this line
+				err = nil
+			}
+		default:
+			buffer = append(buffer, line...)
+		}
+		switch {
+		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull):
+			return "", false, err
+		case p.ahead == nil && !errors.Is(err, io.EOF):
+			continue
+		}
+		if at := invalid(buffer); !p.bytes && at >= 0 {
+			return "", false, &table.Error{
+				Path: p.path, Line: p.line + bytes.Count(buffer[:at], []byte("\n")),
+				Err: fmt.Errorf("it is not UTF-8 (byte %#02x); convert it, or use the tokenizer bytes", buffer[at]),
+			}
+		}
+		return string(buffer), p.ahead == nil, nil
+	}
+}
+
+// first is the first byte, or a letter if there is none.
+func first(line []byte) byte {
+	if len(line) == 0 {
+		return 'a'
+	}
+	return line[0]
+}
+
+// invalid is where text stops to be UTF-8; -1 where it does not.
+func invalid(text []byte) int {
+	if utf8.Valid(text) {
+		return -1
+	}
+	at := 0
+	for {
+		r, size := utf8.DecodeRune(text[at:])
+		if r == utf8.RuneError && size == 1 {
+			return at
+		}
+		at += size
+	}
+}
+
+// locate finds the line of a portion that has no tokens.
+func (p *portions) locate(text string, err error, t *tokenizer.Tokenizer) error {
+	if _, unknown := errors.AsType[*tokenizer.UnknownError](err); !unknown {
+		return err
+	}
+	e := t.NewEncoder()
+	line := p.line
+	for part := range bytes.Lines([]byte(text)) {
+		if _, err := e.Append(nil, string(part)); err != nil {
+			break
+		}
+		line++
+	}
+	return place(p.path, line, err)
+}
+
+// tableConfig is how rows of the task are read.
+func (o *opener) tableConfig() table.Config {
+	c := table.Config{Format: table.Format(o.Format), Header: !o.NoHeader}
+	or := func(name, fallback string) string {
+		if name == "" {
+			return fallback
+		}
+		return name
+	}
+	switch o.Task {
+	case Language, MaskedLanguage:
+		c.Columns = []string{or(o.Columns.Text, "text")}
+	case Classification:
+		c.Columns = []string{or(o.Columns.Label, "label"), or(o.Columns.Text, "text")}
+		if o.Columns.TextPair != "" {
+			c.Columns = append(c.Columns, o.Columns.TextPair)
+		}
+	case Translation:
+		c.Columns = []string{or(o.Columns.Source, "source"), or(o.Columns.Target, "target")}
+	case Images:
+	}
+	return c
+}

@@ -1,0 +1,129 @@
+package data
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/data/table"
+	"github.com/avgpipe/avgpipe/internal/nearest"
+)
+
+// maxClasses bounds the different labels of a file: more are a column that is no class.
+const maxClasses = 1 << 16
+
+// labelTable are the labels of one file, numbered as they come, with the line where each comes first (0: the file's name tells).
+type labelTable struct {
+	path    string
+	names   []string
+	lines   []int
+	numbers map[string]int32
+}
+
+// number is that of a label.
+func (t *labelTable) number(name string, line int) int32 {
+	n, ok := t.numbers[name]
+	if !ok {
+		n = int32(len(t.names)) //nolint:gosec // At most maxClasses.
+		t.numbers[name] = n
+		t.names, t.lines = append(t.names, name), append(t.lines, line)
+	}
+	return n
+}
+
+// classify gives the samples of all files their classes.
+func (o *opener) classify(files []*texts, found []*labelTable) ([]string, error) {
+	classes, err := o.classes(found)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range files {
+		classOf, err := o.translate(classes, found[i])
+		if err != nil {
+			return nil, err
+		}
+		for k, n := range f.labels {
+			f.labels[k] = classOf[n]
+		}
+	}
+	return classes, nil
+}
+
+// classes are the names of the classes, by number: those of the job, else those of the data. Where all labels are whole
+// numbers from 0 on, they are the numbers of the classes.
+func (o *opener) classes(found []*labelTable) ([]string, error) {
+	all := map[string]bool{}
+	for _, t := range found {
+		for _, name := range t.names {
+			all[name] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(all))
+	classes := o.Labels
+	if most, numbers := largestOf(names); numbers && len(o.Labels) == 0 {
+		classes = nil
+		for i := range most + 1 {
+			classes = append(classes, strconv.Itoa(i))
+		}
+	} else if len(o.Labels) == 0 {
+		classes = names
+	}
+	if o.ModelClasses > 0 && len(classes) > o.ModelClasses {
+		key := "data.columns.label"
+		if o.Task == Images {
+			key = "data.files"
+		}
+		if len(o.Labels) > 0 {
+			key = "data.labels"
+		}
+		return nil, &Error{Key: key, Err: fmt.Errorf("there are %d classes (%s), the model has %d; set its number of labels to %d",
+			len(classes), some(classes), o.ModelClasses, len(classes))}
+	}
+	if len(classes) < 2 {
+		return nil, &Error{Key: "data.files", Err: fmt.Errorf("all samples are of one class, %s; there are at least 2", some(classes))}
+	}
+	return classes, nil
+}
+
+// translate maps the labels of a file to classes.
+func (o *opener) translate(classes []string, t *labelTable) ([]int32, error) {
+	out := make([]int32, len(t.names))
+	_, numbers := largestOf(t.names)
+	_, numbered := largestOf(classes)
+	for i, name := range t.names {
+		class := slices.Index(classes, name)
+		if class < 0 && numbers && !numbered { // the job names the classes whose numbers the data have
+			class, _ = strconv.Atoi(name)
+		}
+		if class < 0 || class >= len(classes) {
+			return nil, &Error{Key: "data.labels", Nearest: nearest.Word(name, classes), Err: &table.Error{
+				Path: t.path, Line: t.lines[i], Err: fmt.Errorf("the label %q is none of the %d classes: %s", name, len(classes), some(classes)),
+			}}
+		}
+		out[i] = int32(class) //nolint:gosec // At most maxClasses.
+	}
+	return out, nil
+}
+
+// largestOf is the largest of labels, if all are whole numbers from 0 to the most classes.
+func largestOf(names []string) (largest int, ok bool) {
+	for _, name := range names {
+		n, err := strconv.Atoi(name)
+		if err != nil || n < 0 || n >= maxClasses || strconv.Itoa(n) != name {
+			return 0, false
+		}
+		largest = max(largest, n)
+	}
+	return largest, len(names) > 0
+}
+
+// some lists the first few names.
+func some(names []string) string {
+	const most = 10
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + ", ..."
+	}
+	return strings.Join(names, ", ")
+}

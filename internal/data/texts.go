@@ -1,0 +1,285 @@
+package data
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sort"
+	"sync/atomic"
+
+	"github.com/avgpipe/avgpipe/internal/data/table"
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+)
+
+// texts are samples of one or two texts each, as tokens: those of one file.
+type texts struct {
+	tokens run
+	ends   []uint32 // where each text ends: of sample i, 2i is the first text's and 2i+1 the second's
+	labels []int32  // of classifications
+}
+
+// maxTexts is how many tokens the texts of one file have at most, so that 4 bytes count them.
+const maxTexts = 1<<32 - 1
+
+func (t *texts) count() int { return len(t.ends) / 2 }
+
+// bounds are the places of text k of sample i.
+func (t *texts) bounds(i, k int) (from, to int) {
+	if at := 2*i + k; at > 0 {
+		from = int(t.ends[at-1])
+	}
+	return from, int(t.ends[2*i+k])
+}
+
+// library are the samples of several files, in their order.
+type library struct {
+	files  []*texts
+	starts []int // the number of each file's first sample, then the total
+}
+
+func newLibrary(files []*texts) library {
+	l := library{starts: make([]int, 1, len(files)+1)}
+	for _, f := range files {
+		l.files = append(l.files, f)
+		l.starts = append(l.starts, l.starts[len(l.starts)-1]+f.count())
+	}
+	return l
+}
+
+func (l library) count() uint64 { return uint64(l.starts[len(l.starts)-1]) } //nolint:gosec // A count.
+
+// find is the file of a sample, and its number in it.
+func (l library) find(i int) (*texts, int) {
+	k := sort.SearchInts(l.starts, i+1) - 1
+	return l.files[k], i - l.starts[k]
+}
+
+// openTexts reads the rows of classifications and translations.
+func (o *opener) openTexts(ctx context.Context, s *Set) error {
+	files := append(append([]File(nil), o.train...), o.held...)
+	read, sums := make([]*texts, len(files)), make([][sha256.Size]byte, len(files))
+	found := make([]*labelTable, len(files))
+	var long atomic.Int64
+	err := o.each(ctx, files, func(i int, f File) (err error) {
+		read[i], found[i] = &texts{}, &labelTable{path: f.Path, numbers: map[string]int32{}}
+		if err = o.readTexts(ctx, f, read[i], found[i], &long); err == nil {
+			sums[i], err = sumOf(f)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if o.Task == Classification {
+		if s.labels, err = o.classify(read, found); err != nil {
+			return err
+		}
+	}
+	if n := long.Load(); n > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("data.sequence: samples longer than %d tokens, which were cut: %d", o.Sequence, n))
+	}
+	o.identify(s, files, sums)
+	wrap := func(l library) samples {
+		if o.Task == Classification {
+			return classification{library: l, t: o.tokenizer, sequence: o.Sequence, pair: o.Columns.TextPair != ""}
+		}
+		return translation{library: l, t: o.tokenizer, sequence: o.Sequence}
+	}
+	if len(o.held) > 0 {
+		s.train, s.held = wrap(newLibrary(read[:len(o.train)])), wrap(newLibrary(read[len(o.train):]))
+		return nil
+	}
+	s.train, s.held, err = o.split(wrap(newLibrary(read)))
+	return err
+}
+
+// readTexts reads the rows of one file.
+func (o *opener) readTexts(ctx context.Context, f File, t *texts, labels *labelTable, long *atomic.Int64) error {
+	t.tokens.width = widthOf(o.tokenizer.Vocabulary())
+	e := o.tokenizer.NewEncoder()
+	c := o.tableConfig()
+	held := int64(0)
+	var ids []int32
+	return table.Read(f.Path, c, func(r table.Row) (err error) {
+		values, columns := r.Values, c.Columns
+		bad := func(format string, args ...any) error {
+			return &table.Error{Path: f.Path, Line: r.Line, Err: fmt.Errorf(format, args...)}
+		}
+		if o.Task == Classification {
+			t.labels = append(t.labels, labels.number(values[0], r.Line))
+			if len(labels.numbers) > maxClasses {
+				return bad("column %q has more than %d different labels; is it the class?", columns[0], maxClasses)
+			}
+			values, columns = values[1:], columns[1:]
+		}
+		size := 0
+		for k := range 2 {
+			if k < len(values) {
+				if values[k] == "" && o.Task == Translation {
+					return bad("column %q is empty", columns[k])
+				}
+				if ids, err = e.Append(ids[:0], values[k]); err != nil {
+					return bad("column %q: %w", columns[k], err)
+				}
+				for _, id := range ids {
+					t.tokens.raw = appendID(t.tokens.raw, t.tokens.width, int(id))
+				}
+				size += len(ids)
+				if o.Task == Translation && len(ids)+1 > o.Sequence {
+					long.Add(1)
+				}
+			}
+			if t.tokens.size() > maxTexts {
+				return bad("the file has more than %d tokens up to here; cut it", maxTexts)
+			}
+			t.ends = append(t.ends, uint32(t.tokens.size())) //nolint:gosec // At most maxTexts.
+		}
+		if o.Task == Classification {
+			template := o.template()
+			if size+template.Special() > o.Sequence {
+				long.Add(1)
+			}
+			if size+template.Special() == 0 {
+				return bad("column %q is empty", columns[0])
+			}
+		}
+		now := int64(len(t.tokens.raw)) + 4*int64(len(t.ends)+len(t.labels))
+		err, held = o.hold(f.Path, now-held), now
+		return errors.Join(err, ctx.Err())
+	})
+}
+
+// template is what a model that classifies is given.
+func (o *opener) template() tokenizer.Template {
+	if o.Columns.TextPair != "" {
+		return o.tokenizer.Pair()
+	}
+	return o.tokenizer.Single()
+}
+
+// classification are texts, or pairs of them, with a class each.
+type classification struct {
+	library
+	t        *tokenizer.Tokenizer
+	sequence int
+	pair     bool
+}
+
+func (c classification) fill(b Batch, j int, i, _ uint64) error {
+	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
+	if b.Targets != nil {
+		b.Targets[j] = file.labels[i1]
+	}
+	template := c.t.Single()
+	if c.pair {
+		template = c.t.Pair()
+	}
+	var from, size [2]int
+	for k := range from {
+		var to int
+		from[k], to = file.bounds(i1, k)
+		size[k] = to - from[k]
+	}
+	shorten(&size, c.sequence-template.Special())
+	ids, types, mask := row(b.Tokens, j, c.sequence), row(b.Types, j, c.sequence), row(b.Mask, j, c.sequence)
+	at := 0
+	for _, item := range template {
+		n := 1
+		if item.Text != tokenizer.None {
+			n = size[item.Text]
+		}
+		n = min(n, c.sequence-at) // a sequence shorter than the template
+		if ids != nil && item.Text == tokenizer.None && n > 0 {
+			ids[at] = item.ID
+		} else if ids != nil && n > 0 {
+			file.tokens.read(ids[at:at+n], from[item.Text])
+		}
+		put(types, at, n, item.Type)
+		put(mask, at, n, 1)
+		at += n
+	}
+	put(ids, at, c.sequence-at, padding(c.t))
+	put(types, at, c.sequence-at, 0)
+	put(mask, at, c.sequence-at, 0)
+	return nil
+}
+
+// put writes n values, unless v is nil.
+func put(v []int32, at, n int, value int32) {
+	if v != nil {
+		set(v[at:at+n], value)
+	}
+}
+
+// padding is the token of padding, whatever does for it where there is none: a mask hides it.
+func padding(t *tokenizer.Tokenizer) int32 {
+	s := t.Special()
+	for _, id := range [...]int32{s.Pad, s.End} {
+		if id != tokenizer.None {
+			return id
+		}
+	}
+	return 0
+}
+
+// shorten takes tokens from the end of the longer text until both fit (the second if they are equally long).
+func shorten(size *[2]int, room int) {
+	room = max(room, 0)
+	for size[0]+size[1] > room {
+		over := size[0] + size[1] - room
+		k := 1
+		if size[0] > size[1] {
+			k = 0
+		}
+		size[k] -= min(max(size[k]-size[1-k], 1), over)
+	}
+}
+
+// translation are pairs of texts.
+type translation struct {
+	library
+	t        *tokenizer.Tokenizer
+	sequence int
+}
+
+func (c translation) fill(b Batch, j int, i, _ uint64) error {
+	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
+	pad, end := padding(c.t), c.t.Special().End
+	source, target := row(b.Tokens, j, c.sequence), row(b.Targets, j, c.sequence)
+	decoder := row(b.Decoder, j, c.sequence)
+
+	from, to := file.bounds(i1, 0)
+	n := min(to-from, c.sequence-1) // the end token is there in any case
+	if source != nil {
+		file.tokens.read(source[:n], from)
+		source[n] = end
+		set(source[n+1:], pad)
+	}
+	put(row(b.Types, j, c.sequence), 0, c.sequence, 0)
+	put(row(b.Mask, j, c.sequence), 0, n+1, 1)
+	put(row(b.Mask, j, c.sequence), n+1, c.sequence-n-1, 0)
+
+	from, to = file.bounds(i1, 1)
+	n = min(to-from, c.sequence) // one that is cut has no end
+	if target != nil {
+		file.tokens.read(target[:n], from)
+		put(target, n, min(1, c.sequence-n), end)
+		put(target, min(n+1, c.sequence), max(c.sequence-n-1, 0), Ignored)
+	}
+	if decoder != nil {
+		decoder[0] = start(c.t)
+		n = min(n, c.sequence-1)
+		file.tokens.read(decoder[1:1+n], from)
+		set(decoder[1+n:], pad)
+	}
+	return nil
+}
+
+// start is what a decoder is given first: the begin token, else padding (Raffel et al. 2020, section 2.1), else the end token.
+func start(t *tokenizer.Tokenizer) int32 {
+	if s := t.Special(); s.Begin != tokenizer.None {
+		return s.Begin
+	}
+	return padding(t)
+}
