@@ -187,7 +187,8 @@ type Model struct {
 func ConfigOf(j *job.Job, m Model) Config {
 	d := j.Data
 	return Config{
-		Task: m.Task, Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: Columns(d.Columns), NoHeader: !d.Header,
+		Task: m.Task, Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: Columns(d.Columns),
+		NoHeader:  !d.Header && (d.Format == "csv" || d.Format == "tsv"), // other formats have none in any case
 		Tokenizer: d.Tokenizer, Labels: d.Labels, Sequence: cmp.Or(d.Sequence, m.Sequence), Holdout: d.Holdout, Masked: d.Masked,
 		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary, ModelClasses: m.Classes, Image: m.Image,
 	}
