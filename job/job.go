@@ -133,8 +133,8 @@ type Columns struct {
 
 // Optimizer says how weights are updated.
 type Optimizer struct {
-	// The update rule.
-	Name string `yaml:"name" default:"adamw" rule:"oneof=sgd|adam|adamw"`
+	// The update rule. asgd is sgd whose weights are averaged from t0 on: the average is evaluated, committed and exported.
+	Name string `yaml:"name" default:"adamw" rule:"oneof=sgd|asgd|adam|adamw"`
 	// The learning rate, before the schedule.
 	LearningRate float64 `yaml:"lr" rule:"required above=0"`
 	// The decay of the first and second moment (adam, adamw).
@@ -145,7 +145,9 @@ type Optimizer struct {
 	Momentum float64 `yaml:"momentum" default:"0" rule:"min=0 below=1"`
 	// Look ahead along the momentum (sgd, momentum above 0).
 	Nesterov bool `yaml:"nesterov" default:"false"`
-	// Weight decay: decoupled for adamw, added to the gradient for sgd and adam. The default is none for every optimizer,
+	// The step from which on weights are averaged (asgd): as where the loss of evaluations stops falling without it.
+	T0 int `yaml:"t0" default:"0" rule:"min=0 max=1e9"`
+	// Weight decay: decoupled for adamw, added to the gradient for sgd, asgd and adam. The default is none for every optimizer,
 	// so that changing `name` changes one thing; PyTorch's AdamW has 0.01.
 	WeightDecay float64 `yaml:"weight_decay" default:"0" rule:"min=0"`
 	// The largest norm of a batch's gradient over all stages; a longer one is scaled down to it. 0: no clipping.

@@ -187,21 +187,25 @@ func (o Optimizer) faults(steps int, has func(string) bool) []fault {
 	if steps > 0 && o.Warmup > steps {
 		add("optimizer.warmup", strconv.Itoa(steps), "optimizer.warmup is %d steps, more than the %d of train.steps", o.Warmup, steps)
 	}
+	if o.T0 != 0 && o.Name != "asgd" {
+		add("optimizer.t0", "", "optimizer.t0 is read by asgd only; the optimizer is %s", o.Name)
+	}
+	betas := o.Name == "adam" || o.Name == "adamw"
 	if o.Name != "sgd" {
-		if o.Momentum != 0 {
+		if o.Momentum != 0 && betas {
 			add("optimizer.momentum", "betas", "optimizer.momentum is read by sgd only; %s has betas", o.Name)
+		} else if o.Momentum != 0 {
+			add("optimizer.momentum", "", "optimizer.momentum is read by sgd only; the optimizer is %s", o.Name)
 		}
 		if o.Nesterov {
 			add("optimizer.nesterov", "", "optimizer.nesterov is read by sgd only; the optimizer is %s", o.Name)
 		}
-		return all
-	}
-	if o.Nesterov && o.Momentum == 0 {
+	} else if o.Nesterov && o.Momentum == 0 {
 		add("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")
 	}
 	for _, key := range []string{"betas", "epsilon"} {
-		if key := "optimizer." + key; has != nil && has(key) {
-			add(key, "", "%s is read by adam and adamw only; the optimizer is sgd", key)
+		if key := "optimizer." + key; !betas && has != nil && has(key) {
+			add(key, "", "%s is read by adam and adamw only; the optimizer is %s", key, o.Name)
 		}
 	}
 	return all
