@@ -190,7 +190,7 @@ func (o Optimizer) faults(steps int, has func(string) bool) []fault {
 	if o.T0 != 0 && o.Name != "asgd" {
 		add("optimizer.t0", "", "optimizer.t0 is read by asgd only; the optimizer is %s", o.Name)
 	}
-	betas := o.Name == "adam" || o.Name == "adamw"
+	betas := o.Name != "sgd" && o.Name != "asgd"
 	if o.Name != "sgd" {
 		if o.Momentum != 0 && betas {
 			add("optimizer.momentum", "betas", "optimizer.momentum is read by sgd only; %s has betas", o.Name)
