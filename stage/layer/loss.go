@@ -26,3 +26,17 @@ func (l CrossEntropy) Classes() int { return l.Vocabulary }
 func (l CrossEntropy) Compute(d device.Device, s Size, losses, doutput, output, targets device.Mem, scale float32) {
 	d.CrossEntropy(losses, doutput, output, targets, s.Rows(), l.Vocabulary, scale)
 }
+
+// SampleCrossEntropy is CrossEntropy of logits (B,Number) for samples as wholes, whatever their positions.
+type SampleCrossEntropy struct{ Number int }
+
+// Targets implements Loss: one per sample.
+func (l SampleCrossEntropy) Targets(s Size) int { return s.B }
+
+// Classes implements Loss.
+func (l SampleCrossEntropy) Classes() int { return l.Number }
+
+// Compute implements Loss.
+func (l SampleCrossEntropy) Compute(d device.Device, s Size, losses, doutput, output, targets device.Mem, scale float32) {
+	d.CrossEntropy(losses, doutput, output, targets, s.B, l.Number, scale)
+}

@@ -72,3 +72,30 @@ func (m *Model) CheckCompute(t device.Type) error {
 	can := slices.DeleteFunc(Families(), func(name string) bool { return families[name].f32Only })
 	return fmt.Errorf("family %s computes in f32 only, not in %v: set precision f32, or take one of %v", m.Family, t, can)
 }
+
+// checkMultiple refuses a width that is no multiple of a number of heads.
+func checkMultiple(field string, value int, of string, heads int) error {
+	if value%heads == 0 {
+		return nil
+	}
+	down := value / heads * heads
+	nearest := down + heads
+	if down > 0 && value-down <= nearest-value {
+		nearest = down
+	}
+	return &FieldError{
+		Field: field, Found: value, Allowed: fmt.Sprintf("a multiple of %s, which is %d", of, heads),
+		Nearest: fmt.Sprintf("%s %d", field, nearest),
+	}
+}
+
+// checkScales refuses what a norm cannot divide by, and a deviation below 0.
+func checkScales(epsilonField string, epsilon, initializerRange float64) error {
+	if !(epsilon > 0) {
+		return &FieldError{Field: epsilonField, Found: epsilon, Allowed: "a number above 0", Nearest: "1e-5"}
+	}
+	if !(initializerRange >= 0) {
+		return &FieldError{Field: "initializer_range", Found: initializerRange, Allowed: "a number of at least 0", Nearest: "0.02"}
+	}
+	return nil
+}

@@ -96,7 +96,7 @@ func set(f Field, value any) error {
 		}
 		*t = v
 	case *string:
-		v, ok := value.(string)
+		v, ok := single(value).(string)
 		if !ok {
 			wrong.Allowed = "a string"
 			return wrong
@@ -106,6 +106,21 @@ func set(f Field, value any) error {
 		panic(fmt.Sprintf("model: field %s has a target of type %T", f.Name, f.target))
 	}
 	return nil
+}
+
+// single is the element of a list of one, as in Hugging Face's architectures, and any other value itself.
+func single(value any) any {
+	switch list := value.(type) {
+	case []any:
+		if len(list) == 1 {
+			return list[0]
+		}
+	case []string:
+		if len(list) == 1 {
+			return list[0]
+		}
+	}
+	return value
 }
 
 // number accepts what JSON and YAML decoders give.

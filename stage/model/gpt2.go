@@ -9,7 +9,7 @@ import (
 )
 
 // gpt2 is the config of the GPT-2 family (Radford et al. 2019), with the defaults of Hugging Face's GPT2Config. The one
-// deviation: dropout is not implemented, so its three probabilities default to 0 instead of 0.1.
+// deviation: the three dropout probabilities default to 0 instead of 0.1, as in training over data that do not repeat.
 type gpt2 struct {
 	vocabSize, nPositions, nEmbd, nLayer, nHead, nInner int
 	activation                                          string
@@ -38,61 +38,37 @@ func (c *gpt2) fields() []Field {
 		{Name: "layer_norm_epsilon", target: &c.epsilon, Doc: "Added to the variance in layer norms."},
 		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
 		{Name: "tie_word_embeddings", target: &c.tie, Doc: "The output projection is the token embedding."},
-		{Name: "resid_pdrop", target: &c.residDropout, Doc: "Dropout is not implemented: 0 is the only value."},
-		{Name: "embd_pdrop", target: &c.embdDropout, Doc: "Dropout is not implemented: 0 is the only value."},
-		{Name: "attn_pdrop", target: &c.attnDropout, Doc: "Dropout is not implemented: 0 is the only value."},
+		{Name: "resid_pdrop", target: &c.residDropout, Doc: "Dropout of both branches of a block."},
+		{Name: "embd_pdrop", target: &c.embdDropout, Doc: "Dropout of the embeddings."},
+		{Name: "attn_pdrop", target: &c.attnDropout, Doc: "Dropout of the attention probabilities."},
 	}
 }
 
 func gpt2Fields() []Field { return describe(defaultGPT2().fields()) }
 
 func (c *gpt2) validate() error {
-	// The upper bounds lie well beyond any published model; they keep sizes in bytes within 63 bits.
-	for _, f := range []struct {
-		name        string
-		value       int
-		least, most int
-	}{
+	if err := checkIntegers([]integerField{
 		{"vocab_size", c.vocabSize, 1, 1 << 24},
 		{"n_positions", c.nPositions, 1, 1 << 20},
 		{"n_embd", c.nEmbd, 1, 1 << 18},
 		{"n_layer", c.nLayer, 1, 1 << 14},
 		{"n_head", c.nHead, 1, 1 << 16},
 		{"n_inner", c.nInner, 0, 1 << 20},
-	} {
-		if f.value < f.least || f.value > f.most {
-			return &FieldError{Field: f.name, Found: f.value, Allowed: fmt.Sprintf("an integer from %d to %d", f.least, f.most)}
-		}
+	}); err != nil {
+		return err
 	}
-	if c.nEmbd%c.nHead != 0 {
-		down := c.nEmbd / c.nHead * c.nHead
-		nearest := down + c.nHead
-		if down > 0 && c.nEmbd-down <= nearest-c.nEmbd {
-			nearest = down
-		}
-		return &FieldError{
-			Field: "n_embd", Found: c.nEmbd, Allowed: fmt.Sprintf("a multiple of n_head, which is %d", c.nHead),
-			Nearest: fmt.Sprintf("n_embd %d", nearest),
-		}
+	if err := checkMultiple("n_embd", c.nEmbd, "n_head", c.nHead); err != nil {
+		return err
 	}
 	if c.activation != "gelu_new" {
 		return &FieldError{Field: "activation_function", Found: c.activation, Allowed: `"gelu_new"`, Nearest: "gelu_new"}
 	}
-	if !(c.epsilon > 0) {
-		return &FieldError{Field: "layer_norm_epsilon", Found: c.epsilon, Allowed: "a number above 0", Nearest: "1e-5"}
+	if err := checkScales("layer_norm_epsilon", c.epsilon, c.initializerRange); err != nil {
+		return err
 	}
-	if !(c.initializerRange >= 0) {
-		return &FieldError{Field: "initializer_range", Found: c.initializerRange, Allowed: "a number of at least 0", Nearest: "0.02"}
-	}
-	for _, f := range []struct {
-		name  string
-		value float64
-	}{{"resid_pdrop", c.residDropout}, {"embd_pdrop", c.embdDropout}, {"attn_pdrop", c.attnDropout}} {
-		if f.value != 0 {
-			return &FieldError{Field: f.name, Found: f.value, Allowed: "0: dropout is not implemented"}
-		}
-	}
-	return nil
+	return checkRates([]rateField{
+		{"resid_pdrop", c.residDropout}, {"embd_pdrop", c.embdDropout}, {"attn_pdrop", c.attnDropout},
+	})
 }
 
 func buildGPT2(config map[string]any) (*Model, error) {
@@ -121,10 +97,10 @@ func buildGPT2(config map[string]any) (*Model, error) {
 
 func (c *gpt2) embedding() layer.Layer {
 	init := layer.Init{Deviation: c.initializerRange}
-	return layer.Embedding{
+	return layer.NewDropout(layer.Embedding{
 		Path: "transformer.embedding", TokenPath: "transformer.wte", PositionPath: "transformer.wpe",
 		Vocabulary: c.vocabSize, MaxT: c.nPositions, Width: c.nEmbd, TokenInit: init, PositionInit: init,
-	}
+	}, c.embdDropout)
 }
 
 // block is transformer.h.i. The two projections that feed the residual stream start smaller by 1/sqrt(2 n_layer), since
@@ -137,11 +113,17 @@ func (c *gpt2) block(i int) layer.Layer {
 	}
 	plain, residual := c.initializerRange, c.initializerRange/math.Sqrt(2*float64(c.nLayer))
 	attention := &layer.SelfAttention{
-		Path: path + ".attn", Heads: c.nHead,
+		Path: path + ".attn", Heads: c.nHead, Rate: c.attnDropout,
 		QKV: linear(".attn.c_attn", d, 3*d, plain), Project: linear(".attn.c_proj", d, d, residual),
 	}
 	mlp := layer.NewMLP(path+".mlp", linear(".mlp.c_fc", d, c.nInner, plain), linear(".mlp.c_proj", c.nInner, d, residual))
-	return layer.NewBlock(path, c.norm(path+".ln_1"), attention, c.norm(path+".ln_2"), mlp)
+	norm1, norm2 := c.norm(path+".ln_1"), c.norm(path+".ln_2")
+	if c.residDropout == 0 {
+		return layer.NewBlock(path, norm1, attention, norm2, mlp)
+	}
+	return layer.NewChain(path,
+		layer.NewResidual(layer.NewDropout(layer.NewChain(attention.Path, norm1, attention), c.residDropout)),
+		layer.NewResidual(layer.NewDropout(layer.NewChain(mlp.Name(), norm2, mlp), c.residDropout)))
 }
 
 func (c *gpt2) norm(path string) layer.LayerNorm {

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // FromHuggingFace makes the model of a Hugging Face config.json. It is as strict as Build about the fields that shape the
-// computation; those that do not (token ids of special tokens, dropout, caching, task heads) are passed over.
+// computation; those that do not (token ids of special tokens, caching, task heads) are passed over.
 func FromHuggingFace(config []byte) (*Model, error) {
 	d := json.NewDecoder(bytes.NewReader(config))
 	d.UseNumber()
@@ -39,30 +37,48 @@ func FromHuggingFace(config []byte) (*Model, error) {
 }
 
 // fixed holds fields that change the computation and that are implemented for one value only.
-var fixed = map[string]bool{
+var fixed = map[string]any{
 	"scale_attn_weights":              true,
 	"scale_attn_by_inverse_layer_idx": false,
 	"add_cross_attention":             false,
 	"is_encoder_decoder":              false,
+	"is_decoder":                      false,
+	"position_embedding_type":         "absolute",
 }
 
 func checkFixed(fields map[string]any) error {
 	for name, want := range fixed {
-		if got, ok := fields[name].(bool); ok && got != want {
-			return &FieldError{Field: name, Found: got, Allowed: strconv.FormatBool(want)}
+		if got := fields[name]; got != nil && got != want {
+			return &FieldError{Field: name, Found: got, Allowed: show(want), Nearest: show(want)}
+		}
+	}
+	for _, name := range []string{"rope_scaling", "rope_parameters"} {
+		kind, ok := ropeType(fields[name])
+		if ok && kind != "default" {
+			return &FieldError{Field: name, Found: kind, Allowed: "null or of type default: rotary positions are not scaled", Nearest: "null"}
 		}
 	}
 	return nil
 }
 
-// relaxGPT2 keeps the fields that Build knows, dropout excepted: training goes on without it.
-func relaxGPT2(config map[string]any) {
-	dropout := []string{"resid_pdrop", "embd_pdrop", "attn_pdrop"}
-	known := gpt2Fields()
-	for name := range config {
-		isKnown := slices.ContainsFunc(known, func(f Field) bool { return f.Name == name })
-		if !isKnown || slices.Contains(dropout, name) {
-			delete(config, name)
+// ropeType is the kind of scaling of rotary positions that a config's object names, in the spelling of any release.
+func ropeType(value any) (string, bool) {
+	object, ok := value.(map[string]any)
+	if !ok {
+		return "", false
+	}
+	for _, name := range []string{"rope_type", "type"} {
+		if kind, ok := object[name].(string); ok {
+			return kind, true
 		}
 	}
+	return "default", true
+}
+
+// relaxLlama keeps the fields that Build knows, and takes rope_theta from where newer releases keep it.
+func relaxLlama(config map[string]any) {
+	if object, ok := config["rope_parameters"].(map[string]any); ok && config["rope_theta"] == nil {
+		config["rope_theta"] = object["rope_theta"]
+	}
+	keepFields(llamaFields)(config)
 }

@@ -48,7 +48,8 @@ type Model struct {
 
 	vocabulary int
 	sequence   int
-	prefix     string // of tensor names, that some files leave out: "transformer."
+	prefix     string                     // of tensor names, that some files leave out: "transformer."
+	aliases    func(name string) []string // older names of a tensor; nil: none has any
 	skip       func(tensor string) bool
 	config     map[string]any
 }
@@ -65,7 +66,9 @@ type family struct {
 var families = map[string]family{
 	"awd-lstm": {fields: awdLSTMFields, build: buildAWDLSTM, relax: keepFields(awdLSTMFields), f32Only: true},
 	"gnmt":     {fields: gnmtFields, build: buildGNMT, relax: keepFields(gnmtFields), f32Only: true},
-	"gpt2":     {fields: gpt2Fields, build: buildGPT2, relax: relaxGPT2},
+	"bert":     {fields: bertFields, build: buildBERT, relax: relaxBERT},
+	"gpt2":     {fields: gpt2Fields, build: buildGPT2, relax: keepFields(gpt2Fields)},
+	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama},
 }
 
 // Families lists the names that Build accepts.
@@ -138,10 +141,16 @@ func (m *Model) TensorNames(p layer.Param) []string {
 	if p.TiedTo != "" {
 		name = p.TiedTo
 	}
-	if short, ok := strings.CutPrefix(name, m.prefix); ok {
-		return []string{name, short}
+	names := []string{name}
+	if m.aliases != nil {
+		names = append(names, m.aliases(name)...)
 	}
-	return []string{name}
+	for _, long := range slices.Clone(names) {
+		if short, ok := strings.CutPrefix(long, m.prefix); ok && m.prefix != "" {
+			names = append(names, short)
+		}
+	}
+	return names
 }
 
 // CheckTensors compares the tensors of a file, names to shapes, with the model: every parameter must be there with its

@@ -57,7 +57,7 @@ func TestBuildNamesTheFieldAndTheNearest(t *testing.T) {
 		{map[string]any{"activation_function": 3}, model.FieldError{Field: "activation_function", Found: 3, Allowed: "a string"}},
 		{map[string]any{"layer_norm_epsilon": 0}, model.FieldError{Field: "layer_norm_epsilon", Found: 0.0, Allowed: "a number above 0", Nearest: "1e-5"}},
 		{map[string]any{"initializer_range": "a"}, model.FieldError{Field: "initializer_range", Found: "a", Allowed: "a number"}},
-		{map[string]any{"attn_pdrop": 0.1}, model.FieldError{Field: "attn_pdrop", Found: 0.1, Allowed: "0: dropout is not implemented"}},
+		{map[string]any{"attn_pdrop": 1}, model.FieldError{Field: "attn_pdrop", Found: 1.0, Allowed: "a number of at least 0 and below 1", Nearest: "0"}},
 	} {
 		_, err := model.Build("gpt2", tiny(c.change))
 		var found *model.FieldError

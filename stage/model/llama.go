@@ -1,0 +1,173 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// llama is the config of the LLaMA family (Touvron et al. 2023), with the field names and defaults of Hugging Face's
+// LlamaConfig. Models of the same layers under other names (Mistral without its window, SmolLM) fit it too.
+type llama struct {
+	vocabSize, hidden, inner, layers, heads, kvHeads, headDim, positions int
+	act                                                                  string
+	epsilon, initializerRange, theta, attentionDropout                   float64
+	tie, attentionBias, mlpBias                                          bool
+}
+
+func defaultLlama() *llama {
+	return &llama{
+		vocabSize: 32000, hidden: 4096, inner: 11008, layers: 32, heads: 32, positions: 2048,
+		act: "silu", epsilon: 1e-6, initializerRange: 0.02, theta: 10000,
+	}
+}
+
+func (c *llama) fields() []Field {
+	return []Field{
+		{Name: "vocab_size", target: &c.vocabSize, Doc: "Token ids: 0 to vocab_size-1."},
+		{Name: "max_position_embeddings", target: &c.positions, Doc: "The longest sample, in tokens."},
+		{Name: "hidden_size", target: &c.hidden, Doc: "Width of the activations."},
+		{Name: "intermediate_size", target: &c.inner, Doc: "Inner width of the feed-forward branch."},
+		{Name: "num_hidden_layers", target: &c.layers, Doc: "Transformer blocks."},
+		{Name: "num_attention_heads", target: &c.heads, Doc: "Attention heads of a block."},
+		{Name: "num_key_value_heads", target: &c.kvHeads, Doc: "Heads of keys and values, a divisor of num_attention_heads; 0 or null: as many."},
+		{Name: "head_dim", target: &c.headDim, Doc: "Width of a head, even; 0 or null: hidden_size / num_attention_heads."},
+		{Name: "hidden_act", target: &c.act, Doc: "silu is the only one."},
+		{Name: "rms_norm_eps", target: &c.epsilon, Doc: "Added to the mean square in norms."},
+		{Name: "rope_theta", target: &c.theta, Doc: "The base of the rotary positions' wavelengths."},
+		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
+		{Name: "tie_word_embeddings", target: &c.tie, Doc: "The output projection is the token embedding."},
+		{Name: "attention_bias", target: &c.attentionBias, Doc: "Biases in the four projections of attention."},
+		{Name: "mlp_bias", target: &c.mlpBias, Doc: "Biases in the feed-forward branch."},
+		{Name: "attention_dropout", target: &c.attentionDropout, Doc: "Probability with which an attention probability is dropped in training."},
+	}
+}
+
+func llamaFields() []Field { return describe(defaultLlama().fields()) }
+
+func (c *llama) validate() error {
+	if err := checkIntegers([]integerField{
+		{"vocab_size", c.vocabSize, 1, 1 << 24},
+		{"max_position_embeddings", c.positions, 1, 1 << 20},
+		{"hidden_size", c.hidden, 1, 1 << 18},
+		{"intermediate_size", c.inner, 1, 1 << 20},
+		{"num_hidden_layers", c.layers, 1, 1 << 14},
+		{"num_attention_heads", c.heads, 1, 1 << 16},
+		{"num_key_value_heads", c.kvHeads, 0, 1 << 16},
+		{"head_dim", c.headDim, 0, 1 << 16},
+	}); err != nil {
+		return err
+	}
+	if c.headDim == 0 {
+		if err := checkMultiple("hidden_size", c.hidden, "num_attention_heads", c.heads); err != nil {
+			return err
+		}
+		c.headDim = c.hidden / c.heads
+	}
+	if c.kvHeads == 0 {
+		c.kvHeads = c.heads
+	}
+	switch {
+	case c.headDim%2 != 0:
+		return &FieldError{Field: "head_dim", Found: c.headDim, Allowed: "an even number: rotary positions turn pairs", Nearest: fmt.Sprintf("head_dim %d", c.headDim+1)}
+	case c.heads%c.kvHeads != 0:
+		return &FieldError{
+			Field: "num_key_value_heads", Found: c.kvHeads, Allowed: fmt.Sprintf("a divisor of num_attention_heads, which is %d", c.heads),
+			Nearest: fmt.Sprintf("num_key_value_heads %d", divisorBelow(c.heads, c.kvHeads)),
+		}
+	case c.act != "silu":
+		return &FieldError{Field: "hidden_act", Found: c.act, Allowed: `"silu"`, Nearest: "silu"}
+	case !(c.theta > 0):
+		return &FieldError{Field: "rope_theta", Found: c.theta, Allowed: "a number above 0", Nearest: "10000"}
+	}
+	if err := checkScales("rms_norm_eps", c.epsilon, c.initializerRange); err != nil {
+		return err
+	}
+	return checkRates([]rateField{{"attention_dropout", c.attentionDropout}})
+}
+
+// divisorBelow is the largest divisor of n that is not above most.
+func divisorBelow(n, most int) int {
+	for d := min(n, most); d > 1; d-- {
+		if n%d == 0 {
+			return d
+		}
+	}
+	return 1
+}
+
+func buildLlama(config map[string]any) (*Model, error) {
+	c := defaultLlama()
+	if err := decode(c.fields(), config); err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	m := &Model{
+		Family: "llama", Task: Language, Loss: layer.CrossEntropy{Vocabulary: c.vocabSize},
+		vocabulary: c.vocabSize, sequence: c.positions,
+		prefix: "model.", skip: llamaBuffer, config: c.export(),
+	}
+	m.Layers = append(m.Layers, layer.TokenEmbedding{
+		Path: "model.embed_tokens", Vocabulary: c.vocabSize, Width: c.hidden, Init: c.init(),
+	})
+	for i := range c.layers {
+		m.Layers = append(m.Layers, c.block(i))
+	}
+	m.Layers = append(m.Layers, c.head())
+	return m, nil
+}
+
+func (c *llama) init() layer.Init { return layer.Init{Deviation: c.initializerRange} }
+
+func (c *llama) norm(path string) layer.RMSNorm {
+	return layer.RMSNorm{Path: path, Width: c.hidden, Epsilon: float32(c.epsilon)}
+}
+
+// block is model.layers.i. As in gpt2, the two projections that feed the residual stream start smaller by
+// 1/sqrt(2 num_hidden_layers); Hugging Face starts them like the others.
+func (c *llama) block(i int) layer.Layer {
+	path := fmt.Sprintf("model.layers.%d", i)
+	plain, residual := c.initializerRange, c.initializerRange/math.Sqrt(2*float64(c.layers))
+	linear := func(name string, in, out int, bias bool, deviation float64) layer.Linear {
+		return layer.Linear{Path: path + name, In: in, Out: out, Bias: bias, OutIn: true, Init: layer.Init{Deviation: deviation}}
+	}
+	q, kv := c.heads*c.headDim, c.kvHeads*c.headDim
+	attention := &layer.GroupedAttention{
+		Path: path + ".self_attn", Heads: c.heads, KV: c.kvHeads, Theta: c.theta, Rate: c.attentionDropout,
+		Q:       linear(".self_attn.q_proj", c.hidden, q, c.attentionBias, plain),
+		K:       linear(".self_attn.k_proj", c.hidden, kv, c.attentionBias, plain),
+		V:       linear(".self_attn.v_proj", c.hidden, kv, c.attentionBias, plain),
+		Project: linear(".self_attn.o_proj", q, c.hidden, c.attentionBias, residual),
+	}
+	mlp := &layer.GatedMLP{
+		Path: path + ".mlp",
+		Gate: linear(".mlp.gate_proj", c.hidden, c.inner, c.mlpBias, plain),
+		Up:   linear(".mlp.up_proj", c.hidden, c.inner, c.mlpBias, plain),
+		Down: linear(".mlp.down_proj", c.inner, c.hidden, c.mlpBias, residual),
+	}
+	return layer.NewChain(path,
+		layer.NewResidual(layer.NewChain(attention.Path, c.norm(path+".input_layernorm"), attention)),
+		layer.NewResidual(layer.NewChain(mlp.Path, c.norm(path+".post_attention_layernorm"), mlp)))
+}
+
+func (c *llama) head() layer.Layer {
+	logits := layer.Linear{Path: "lm_head", In: c.hidden, Out: c.vocabSize, OutIn: true, Init: c.init()}
+	if c.tie {
+		logits.TiedTo = "model.embed_tokens.weight"
+	}
+	return layer.NewChain("model.head", c.norm("model.norm"), logits)
+}
+
+// export is the config.json that from_pretrained of LlamaForCausalLM reads.
+func (c *llama) export() map[string]any {
+	config := exported("llama", c.fields())
+	config["architectures"], config["use_cache"], config["rope_scaling"] = []string{"LlamaForCausalLM"}, true, nil
+	return config
+}
+
+// llamaBuffer recognises the wavelengths that older Hugging Face files store beside the parameters.
+func llamaBuffer(tensor string) bool { return strings.HasSuffix(tensor, ".rotary_emb.inv_freq") }
