@@ -310,30 +310,6 @@ func TestWatchSurvivesARestartOfTheDaemon(t *testing.T) {
 	}
 }
 
-func TestGenerate(t *testing.T) {
-	d := nodetest.Start(t, nodetest.StateDir(t))
-	want(t, exitDone, d, "submit", "--watch", jobFile(t, d, "good", 20, ""))
-	bin := t.TempDir()
-	script := "#!/bin/sh\nls \"$3\"\nshift 3\necho \"$@\"\n" // generate --model DIR ...
-	if err := os.WriteFile(filepath.Join(bin, "avgpiped"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	expected := "config.json\nmodel.safetensors\n--prompt func  --tokens 7 --temperature 0.5 --top-k 3 --seed 9\n"
-	flags := []string{"--prompt", "func ", "--tokens", "7", "--temperature", "0.5", "--top-k", "3", "--seed", "9"}
-	if r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...); r.out != expected+"\n" {
-		t.Errorf("generate from a job: %q", r.out)
-	}
-	model := filepath.Join(d.Dir, "model")
-	want(t, exitDone, d, "export", "good", model)
-	r := want(t, exitDone, nil, append([]string{"generate", model, "-o", "json"}, flags...)...)
-	var view struct{ Prompt, Text string }
-	if err := json.Unmarshal([]byte(r.out), &view); err != nil || view.Prompt != "func " || view.Text != expected {
-		t.Errorf("generate -o json from a directory: %v, %s", err, r.out)
-	}
-}
-
-// A daemon that is killed and comes back is not the only thing that a watch sees: its workers may die as well.
 func TestWatchTellsOfAKilledWorker(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	path := jobFile(t, d, "long", 700, "")

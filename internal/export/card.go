@@ -103,3 +103,8 @@ func readBeside(dir, name string) ([]byte, error) {
 	}
 	return os.ReadFile(path)
 }
+
+// DefaultCard is the card of a model that was not exported by a job: read as a job reads data by default.
+func DefaultCard(m *model.Model) Card {
+	return Card{Version: cardVersion, Task: m.Task, Sequence: m.Sequence(), Data: job.Default().Data}
+}

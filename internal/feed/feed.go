@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // Feed is where the fields of a batch lie in the boundary buffers of a model's ends.
@@ -102,6 +103,16 @@ func (f Feed) Pad(b data.Batch, count int) {
 func repeat[T any](v []T, n int) {
 	for i := n; i < len(v); i++ {
 		v[i] = v[i-n]
+	}
+}
+
+// Floats views a boundary buffer as values.
+func Floats(b []byte) []float32 { return view[float32](b) }
+
+// ModelOf is what a data set is to fit.
+func ModelOf(m *model.Model) data.Model {
+	return data.Model{
+		Task: data.Task(m.Task), Sequence: m.Sequence(), Vocabulary: m.Vocabulary(), Classes: m.Loss.Classes(), Image: data.Image(m.Image),
 	}
 }
 

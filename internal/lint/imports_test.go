@@ -21,6 +21,7 @@ var mayImport = map[string][]string{
 	"internal/trace":      nil,
 	"internal/checkpoint": nil,
 	"internal/lint":       nil,
+	"internal/metric":     nil,
 
 	// What knows one thing.
 	"stage/device/ref":        {"stage/device", "stage/flat"},
@@ -39,25 +40,29 @@ var mayImport = map[string][]string{
 	"internal/wire":           {"internal/trace"},
 	"internal/api":            {"job"},
 	"internal/worker/control": {"internal/api", "job"},
-	"internal/feed":           {"internal/data", "stage/device", "stage/layer"},
+	"internal/feed":           {"internal/api", "internal/data", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
 	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export": {"job", "elastic", "stage", "stage/...", "internal/checkpoint"},
+	"internal/infer": {
+		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "job",
+		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
+	},
 	"internal/worker": {
 		"pipeline", "stage/...", "schedule", "elastic", "job",
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/feed", "internal/checkpoint", "internal/export",
 	},
 	"internal/node": {
 		"internal/server", "elastic", "job", "schedule", "stage/...",
-		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/trace",
+		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/trace",
 	},
 	"internal/server": {"internal/api", "job"},
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/export",
-		"internal/nearest", "job", "stage/device", "stage/device/pick", "stage/generate",
+		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer",
+		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/api", "internal/nearest", "job", "schedule"},
 	"bench/...":      {"..."},

@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -147,10 +148,6 @@ func (a *admission) built(m *model.Model) {
 		return
 	}
 	a.model, a.spec.Model, a.spec.Parameters, a.spec.Task = m, config, m.Weights(), string(m.Task)
-	if m.Vocabulary() < data.Vocabulary {
-		a.refuse("model.config.vocab_size", strconv.Itoa(data.Vocabulary),
-			"the model has %d token ids, the tokenizer %s makes %d", m.Vocabulary(), a.job.Data.Tokenizer, data.Vocabulary)
-	}
 }
 
 // checkCounts resolves what is automatic and proves the plan.
@@ -235,20 +232,28 @@ func (a *admission) checkSequence() {
 	}
 }
 
-// checkData lists the data. An error is of the daemon or of ctx, not of the file.
+// checkData finds what is wrong with the data, as far as names, headers and first rows tell. An error is of the daemon or of
+// ctx, not of the file.
 func (a *admission) checkData(ctx context.Context) error {
 	access := data.Access(a.user)
-	sequence := max(a.job.Data.Sequence, 1)
-	listing, err := data.List(ctx, data.Config{
-		Files: a.job.Data.Files, Format: a.job.Data.Format, Tokenizer: a.job.Data.Tokenizer,
-		Sequence: sequence, Holdout: a.job.Data.Holdout, Seed: a.job.Seed,
-		Access: func(path string) error {
-			if err := access(path); err != nil {
-				return err
-			}
-			return readableHere(path)
-		},
-	})
+	// Without a model only the files can be looked for.
+	c := data.Config{Files: a.job.Data.Files, Sequence: 1}
+	if a.model != nil {
+		c = data.ConfigOf(a.job, feed.ModelOf(a.model))
+	}
+	c.Access = func(path string) error {
+		if err := access(path); err != nil {
+			return err
+		}
+		return readableHere(path)
+	}
+	var summary data.Summary
+	var err error
+	if a.model != nil {
+		summary, err = data.Check(ctx, c)
+	} else {
+		_, err = data.List(ctx, c)
+	}
 	var problem *data.Error
 	switch {
 	case errors.As(err, &problem):
@@ -257,18 +262,10 @@ func (a *admission) checkData(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("submit: %w", err)
 	}
-	a.spec.Warnings = append(a.spec.Warnings, listing.Skipped.Notes()...)
-	var bytes int64
-	for _, f := range listing.Files {
-		bytes += f.Bytes
-	}
-	samples := bytes / int64(sequence+1)
-	if samples < 2 {
-		a.refuse("data.files", "", "the data has %d bytes; a sample to train on and one to evaluate on take %d", bytes, 2*(sequence+1))
-		return nil
-	}
-	if round := int64(a.job.Train.Batch) * int64(a.job.Pipelines) * int64(a.job.Averaging.Tau); samples < round {
-		a.warn("the data has about %d samples of %d tokens, fewer than the %d of one round: samples repeat within it", samples, sequence, round)
+	a.spec.Warnings = append(a.spec.Warnings, summary.Notes...)
+	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
+	if n := summary.Samples; n > 0 && n < round {
+		a.warn("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func encodeSpec(s *spec) (json.RawMessage, error) {
 
 // readSpec reads the spec of a job.
 func readSpec(j *elastic.Job) (*spec, error) {
-	var s spec
+	s := spec{Job: *job.Default()} // of keys that did not exist when it was written
 	if err := json.Unmarshal(j.Spec, &s); err != nil {
 		return nil, fmt.Errorf("job %s: decode its spec: %w", j.ID, err)
 	}

@@ -32,7 +32,7 @@ func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
 	if err != nil {
 		return fail(err)
 	}
-	var a control.Assignment
+	a := control.Assignment{Job: *job.Default()} // of keys that did not exist when it was written
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&a); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
@@ -107,40 +109,45 @@ func (h *host) recompute(k int) stage.Recompute {
 
 // openData reads the corpus, and refuses one that has changed since the round that is restored.
 func (h *host) openData(ctx context.Context) error {
-	if h.model.Vocabulary() < data.Vocabulary {
-		return &permanentError{fmt.Errorf("model.config: vocab_size is %d; data.tokenizer bytes needs at least %d",
-			h.model.Vocabulary(), data.Vocabulary)}
-	}
-	d := h.assignment.Job.Data
-	set, err := data.Open(ctx, data.Config{
-		Files: d.Files, Format: d.Format, Tokenizer: d.Tokenizer, Sequence: h.sequence(), Holdout: d.Holdout,
-		Seed: h.assignment.Job.Seed,
-	})
+	set, err := data.Open(ctx, data.ConfigOf(&h.assignment.Job, feed.ModelOf(h.model)))
 	if err != nil {
 		return &permanentError{fmt.Errorf("data: %w", err)}
 	}
 	h.set = set
-	if err := h.leaveCard(); err != nil {
-		return err
+	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != set.Identity().Digest {
+		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
+			"restore them, or submit the job anew", r.Round, r.Data, set.Identity())}
 	}
 	ports, _ := h.model.Layers[0].Ports(h.size())
 	if h.feed, err = feed.New(ports, h.samples()); err != nil {
 		return &permanentError{err}
 	}
-	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != set.Identity().Digest {
-		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
-			"restore them, or submit the job anew", r.Round, r.Data, set.Identity())}
-	}
-	return nil
+	return h.leaveCard()
 }
 
 // leaveCard leaves what whoever exports the model needs to use it.
 func (h *host) leaveCard() error {
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Job.Data}
-	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, nil); err != nil {
+	c.Data.Labels = h.set.Labels()
+	tokenizer, err := readTokenizer(h.set, c.Data.Tokenizer)
+	if err != nil {
+		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
+	}
+	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, tokenizer); err != nil {
 		return fmt.Errorf("leave what goes with the model: %w", err)
 	}
 	return nil
+}
+
+// readTokenizer reads the file of a data set's tokenizer, or the one in a directory; nil when it is none.
+func readTokenizer(set *data.Set, path string) ([]byte, error) {
+	if t := set.Tokenizer(); t == nil || t.IsBytes() {
+		return nil, nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, export.TokenizerFile)
+	}
+	return os.ReadFile(path)
 }
 
 func (h *host) openStore(context.Context) (err error) {
@@ -216,6 +223,7 @@ func (h *host) build(s *hosted, pipeline int) (*stage.Computed, error) {
 func optimizer(o job.Optimizer) stage.Optimizer {
 	out := stage.Optimizer{
 		Name: o.Name, Momentum: o.Momentum, Nesterov: o.Nesterov, Epsilon: o.Epsilon, WeightDecay: o.WeightDecay,
+		T0: uint64(o.T0),
 	}
 	if len(o.Betas) == 2 {
 		out.Beta1, out.Beta2 = o.Betas[0], o.Betas[1]
@@ -236,6 +244,9 @@ func (h *host) close() error {
 	var errs []error
 	for _, s := range h.stages {
 		errs = append(errs, s.device.Close())
+	}
+	if h.set != nil {
+		errs = append(errs, h.set.Close())
 	}
 	if h.weights != nil {
 		errs = append(errs, h.weights.Close())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -147,7 +148,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		OnRound: t.progress.round,
 		Trace:   trace.Listener{OnEvent: t.progress.span},
 		OnEvaluated: func(e pipeline.Evaluation) {
-			m, loss := metricsOf(h.model.Task, e.Score), e.Score.MeanLoss()
+			m, loss := feed.Metrics(h.model.Task, e.Score), e.Score.MeanLoss()
 			t.progress.evaluated(e, m)
 			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &loss})
 			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", loss), zap.Int("targets", e.Score.Targets),

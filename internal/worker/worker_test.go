@@ -50,7 +50,7 @@ func setup(t *testing.T, stages, pipelines int, change func(*job.Job)) control.A
 	spec := job.Job{
 		Version: 1, Name: "tiny",
 		Model:     job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}},
-		Data:      job.Data{Files: []string{corpus(t)}, Format: "text", Tokenizer: "bytes", Holdout: 0.1},
+		Data:      job.Data{Files: []string{corpus(t)}, Format: "text", Tokenizer: "bytes", Header: true, Holdout: 0.1},
 		Optimizer: job.Optimizer{Name: "adamw", LearningRate: 3e-3, Betas: []float64{0.9, 0.95}, Epsilon: 1e-8, ClipNorm: 1, Schedule: "constant"},
 		Train:     job.Train{Steps: 8, Batch: 4, EvalEvery: 4, EvalSamples: 6},
 		Stages:    job.Count(stages), Pipelines: job.Count(pipelines), MicroBatches: 2, Schedule: "afp",

@@ -1,4 +1,4 @@
-package worker
+package feed
 
 import (
 	"math"
@@ -8,8 +8,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// metricsOf is what a score says beside its loss, as far as the task has a use for it.
-func metricsOf(task model.Task, s stage.Score) api.Metrics {
+// Metrics is what a score says beside its loss, as far as the task has a use for it.
+func Metrics(task model.Task, s stage.Score) api.Metrics {
 	var m api.Metrics
 	if s.Targets == 0 {
 		return m
@@ -31,18 +31,22 @@ func metricsOf(task model.Task, s stage.Score) api.Metrics {
 	return m
 }
 
-// f1Of is the harmonic mean of precision and recall (van Rijsbergen 1979, chapter 7): of class 1 when there are two; else
-// the mean over the classes that are targets or were predicted.
+// f1Of is F1 (van Rijsbergen 1979, chapter 7) of class 1 when there are two; else the mean over the classes that are targets or were predicted.
 func f1Of(classes []stage.ClassCount) float64 {
 	if len(classes) == 2 {
 		classes = classes[1:]
 	}
 	sum, n := 0.0, 0
 	for _, c := range classes {
-		if all := c.Targets + c.Predicted; all > 0 {
-			sum += 2 * float64(c.Correct) / float64(all)
+		if c.Targets+c.Predicted > 0 {
+			sum += F1(c)
 			n++
 		}
 	}
 	return sum / float64(max(n, 1))
+}
+
+// F1 is the harmonic mean of precision and recall of one class; 0 of one that is neither a target nor predicted.
+func F1(c stage.ClassCount) float64 {
+	return 2 * float64(c.Correct) / float64(max(c.Targets+c.Predicted, 1))
 }

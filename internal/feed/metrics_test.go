@@ -1,4 +1,4 @@
-package worker
+package feed
 
 import (
 	"math"
@@ -31,7 +31,7 @@ func TestMetricsAreThoseOfTheTask(t *testing.T) {
 		{model.Images, stage.Score{Loss: 1, Targets: 8, Predicted: 8, Correct: 5, Classes: three}, -1, 5.0 / 8, (6.0/9 + 4.0/7) / 2},
 		{model.Images, stage.Score{}, -1, -1, -1},
 	} {
-		m := metricsOf(c.task, c.score)
+		m := Metrics(c.task, c.score)
 		for _, f := range []struct {
 			name        string
 			found, want float64

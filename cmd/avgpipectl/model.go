@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// useFlags are the flags of verbs that use a trained model.
+type useFlags struct {
+	connection
+	output
+}
+
+func (u *useFlags) addFlags(cmd *cobra.Command) {
+	u.connection.addFlags(cmd)
+	u.output.addFlags(cmd)
+}
+
+// use gives f the directory of a model: what itself, or the model of that job, fetched for as long as f runs.
+func (u *useFlags) use(ctx context.Context, what string, f func(dir string) error) error {
+	if isModel(what) {
+		return f(what)
+	}
+	temp, err := os.MkdirTemp("", "avgpipectl-model-")
+	if err != nil {
+		return fmt.Errorf("fetch the model: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(temp) }() // temporary
+	dir := filepath.Join(temp, "model")
+	client := u.client()
+	defer client.Close()
+	if err := fetchModel(ctx, client, what, dir, false); err != nil {
+		return err
+	}
+	return f(dir)
+}
+
+// isModel reports whether a path is an exported model.
+func isModel(path string) bool {
+	info, err := os.Stat(filepath.Join(path, "config.json"))
+	return err == nil && info.Mode().IsRegular()
+}
+
+// infer starts `avgpiped infer VERB --model DIR ARGUMENTS...`, which computes.
+func infer(ctx context.Context, verb, dir string, arguments []string, in io.Reader, out, messages io.Writer) (*exec.Cmd, error) {
+	program, err := findDaemon()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, append([]string{"infer", verb, "--model", dir}, arguments...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, messages
+	cmd.WaitDelay = time.Second // for whatever it started and left behind
+	return cmd, nil
+}
+
+// outcome is what the end of a program means for the verb that ran it.
+func outcome(ctx context.Context, program string, err error) error {
+	var status *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &status) && status.ExitCode() > 0:
+		return &failure{status.ExitCode()} // it has said why
+	case err != nil:
+		return fmt.Errorf("run %s: %w", program, err)
+	}
+	return nil
+}
+
+// inferLines runs infer, whose output is a T for each line, and passes each on as soon as it comes.
+func inferLines[T any](ctx context.Context, verb, dir string, arguments []string, in io.Reader, messages io.Writer, each func(T) error) error {
+	cmd, err := infer(ctx, verb, dir, arguments, in, nil, messages)
+	if err != nil {
+		return err
+	}
+	lines, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("run %s: %w", cmd.Path, err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run %s: %w", cmd.Path, err)
+	}
+	failed := decodeLines(lines, each)
+	if failed != nil {
+		_ = cmd.Process.Kill() // it may wait for somebody to read on
+	}
+	err = outcome(ctx, cmd.Path, cmd.Wait())
+	if failed != nil && ctx.Err() == nil {
+		return failed
+	}
+	return err
+}
+
+func decodeLines[T any](lines io.Reader, each func(T) error) error {
+	decoder := json.NewDecoder(lines)
+	for {
+		var line T
+		err := decoder.Decode(&line)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read what avgpiped computed: %w", err)
+		}
+		if err := each(line); err != nil {
+			return err
+		}
+	}
+}
+
+// findDaemon finds the program that computes: the one that was installed with this one, else one in PATH.
+func findDaemon() (string, error) {
+	const name = "avgpiped"
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor in PATH; it does the computing: %w", name, err)
+	}
+	return path, nil
+}
+
+// forPeople is out, without the bytes that a terminal would obey when it is one: a model writes what it likes.
+func forPeople(out io.Writer) io.Writer {
+	if _, ok := terminal(out); ok {
+		return &plainWriter{out}
+	}
+	return out
+}
+
+// plainWriter replaces the bytes that a terminal would obey.
+type plainWriter struct{ out io.Writer }
+
+func (w *plainWriter) Write(p []byte) (int, error) {
+	clean := make([]byte, len(p))
+	for i, b := range p {
+		if b < ' ' && b != '\n' && b != '\t' || b == 0x7f {
+			b = '?'
+		}
+		clean[i] = b
+	}
+	return w.out.Write(clean)
+}

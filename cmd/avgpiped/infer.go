@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/infer"
+)
+
+// inferOptions are the flags of all verbs of infer.
+type inferOptions struct{ model, device string }
+
+// newInferCommand makes the verbs that avgpipectl runs to use a model. They print JSON lines, but for generate.
+func newInferCommand() *cobra.Command {
+	var o inferOptions
+	cmd := &cobra.Command{
+		Use:    "infer VERB --model DIR",
+		Short:  "Use an exported model; avgpipectl runs this",
+		Hidden: true,
+		Args:   usageArguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return &usageError{fmt.Errorf("name what to do with the model; see %s --help", cmd.CommandPath())}
+		},
+	}
+	cmd.PersistentFlags().StringVar(&o.model, "model", "", "directory with config.json and model.safetensors")
+	cmd.PersistentFlags().StringVar(&o.device, "device", "auto", "what computes: auto, cpu or ref")
+	if err := cmd.MarkPersistentFlagRequired("model"); err != nil {
+		panic(fmt.Sprintf("flag: %v", err)) // it was defined two lines above
+	}
+	cmd.AddCommand(newInferGenerate(&o), newInferPredict(&o), newInferEvaluate(&o))
+	return cmd
+}
+
+// with opens the model for as long as f runs.
+func (o *inferOptions) with(f func(s *infer.Session) error) (err error) {
+	s, err := infer.Open(o.model, o.device)
+	if err != nil {
+		return &usageError{err}
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	err = f(s)
+	var task *infer.TaskError
+	var usage *infer.UsageError
+	if errors.As(err, &task) || errors.As(err, &usage) {
+		err = &usageError{err}
+	}
+	return err
+}
+
+func newInferGenerate(o *inferOptions) *cobra.Command {
+	var g infer.Generate
+	cmd := &cobra.Command{
+		Use: "generate --prompt TEXT", Short: "Continue a text", Args: usageArguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.with(func(s *infer.Session) error { return s.Generate(cmd.Context(), g, cmd.OutOrStdout()) })
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&g.Prompt, "prompt", "", "text to continue")
+	f.IntVar(&g.Tokens, "tokens", 300, "tokens to generate at most")
+	f.Float64Var(&g.Temperature, "temperature", 0.8, "0 takes the most likely token every time")
+	f.IntVar(&g.TopK, "top-k", 0, "draw from the k most likely tokens only; 0: from all")
+	f.Uint64Var(&g.Seed, "seed", 1, "determines the draws")
+	return cmd
+}
+
+func newInferPredict(o *inferOptions) *cobra.Command {
+	var top int
+	cmd := &cobra.Command{
+		Use: "predict [INPUT...]", Short: "Classify, or fill in hidden words; the arguments, or lines of standard input",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.with(func(s *infer.Session) error {
+				lines := json.NewEncoder(cmd.OutOrStdout())
+				return eachInput(cmd.Context(), args, cmd.InOrStdin(), func(inputs []string) error {
+					return s.Predict(cmd.Context(), top, inputs, func(p api.Prediction) error { return lines.Encode(p) })
+				})
+			})
+		},
+	}
+	cmd.Flags().IntVar(&top, "top", 1, "guesses of each class or word")
+	return cmd
+}
+
+func newInferEvaluate(o *inferOptions) *cobra.Command {
+	var e infer.Evaluate
+	cmd := &cobra.Command{
+		Use: "evaluate --data FILE", Short: "Measure a model on data", Args: usageArguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.with(func(s *infer.Session) error {
+				scores, err := s.Evaluate(cmd.Context(), e)
+				if err != nil {
+					return err
+				}
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(scores)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&e.Files, "data", nil, "files, directories or patterns")
+	f.BoolVar(&e.HeldOut, "held-out", false, "only the part that a job holds out")
+	f.IntVar(&e.Samples, "samples", 0, "samples at most; 0: all")
+	return cmd
+}
+
+// linesAtOnce is how many lines of standard input are worked on together.
+const linesAtOnce = 32
+
+// eachInput passes on the arguments, or as many lines of in at once as are there.
+func eachInput(ctx context.Context, arguments []string, in io.Reader, do func([]string) error) error {
+	if len(arguments) > 0 {
+		return do(arguments)
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 1<<20) // a line of more is no text to classify
+	var some []string
+	for lines.Scan() && ctx.Err() == nil {
+		if some = append(some, lines.Text()); len(some) == linesAtOnce {
+			if err := do(some); err != nil {
+				return err
+			}
+			some = some[:0]
+		}
+	}
+	if err := errors.Join(lines.Err(), ctx.Err()); err != nil {
+		return fmt.Errorf("read standard input: %w", err)
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	return do(some)
+}

@@ -1,0 +1,120 @@
+package infer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/stage/generate"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// Generate says what to continue, and how; see generate.Config.
+type Generate struct {
+	Prompt      string // empty: the start of a document
+	Tokens      int    // at most
+	Temperature float64
+	TopK        int
+	Seed        uint64
+}
+
+// errEnd ends a generation at the end of the document.
+var errEnd = errors.New("the document ends")
+
+// Generate writes the continuation of a prompt to out, as it is drawn, until the document ends or there are enough tokens.
+func (s *Session) Generate(ctx context.Context, g Generate, out io.Writer) error {
+	if err := s.require("continue a text", model.Language); err != nil {
+		return err
+	}
+	prompt, err := s.prompt(g.Prompt)
+	if err != nil {
+		return err
+	}
+	c := generate.Config{
+		Device: s.device, Model: s.model, Weights: s.weights.Lookup, Prompt: prompt, Tokens: g.Tokens,
+		Temperature: g.Temperature, TopK: g.TopK, Seed: g.Seed,
+	}
+	if err := c.Validate(); err != nil {
+		return &UsageError{err}
+	}
+	w := newTextWriter(s.tokenizer, prompt[len(prompt)-1], out)
+	end := s.tokenizer.Special().End
+	err = generate.Run(ctx, c, func(token int32) error {
+		if token == end {
+			return errEnd
+		}
+		return w.write(token)
+	})
+	if err != nil && !errors.Is(err, errEnd) {
+		return err
+	}
+	return w.flush()
+}
+
+// UsageError is a mistake of whoever asked.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// prompt is the tokens of a text. A document starts after the token that ends the one before it, as in training.
+func (s *Session) prompt(text string) ([]int32, error) {
+	if text != "" {
+		ids, err := s.tokenizer.NewEncoder().Append(nil, text)
+		if err != nil {
+			return nil, &UsageError{fmt.Errorf("the prompt: %w", err)}
+		}
+		return ids, nil
+	}
+	special := s.tokenizer.Special()
+	for _, id := range []int32{special.End, special.Begin} {
+		if id != tokenizer.None {
+			return []int32{id}, nil
+		}
+	}
+	return nil, &UsageError{errors.New("the prompt is empty, and the tokenizer has no token that starts a document; give a --prompt")}
+}
+
+// textWriter writes the text of tokens as soon as it is certain: a character may take several tokens.
+type textWriter struct {
+	tokenizer *tokenizer.Tokenizer
+	out       io.Writer
+	ids       []int32 // the last one whose text is written, which is context, and those after it
+	written   int     // bytes of their text that are written
+}
+
+func newTextWriter(t *tokenizer.Tokenizer, last int32, out io.Writer) *textWriter {
+	return &textWriter{tokenizer: t, out: out, ids: []int32{last}, written: len(t.Decode([]int32{last}))}
+}
+
+// maxPending bounds the tokens of one character; beyond it the text is written as it stands.
+const maxPending = 8
+
+func (w *textWriter) write(token int32) error {
+	if w.tokenizer.IsBytes() {
+		_, err := w.out.Write([]byte{byte(token)})
+		return err
+	}
+	w.ids = append(w.ids, token)
+	text := w.tokenizer.Decode(w.ids)
+	if strings.HasSuffix(text, "\uFFFD") && len(w.ids) <= maxPending {
+		return nil
+	}
+	return w.put(text)
+}
+
+// put writes what is new of the text, and keeps the last token: what a token means may depend on the one before.
+func (w *textWriter) put(text string) error {
+	_, err := io.WriteString(w.out, text[min(w.written, len(text)):])
+	last := w.ids[len(w.ids)-1]
+	w.ids = append(w.ids[:0], last)
+	w.written = len(w.tokenizer.Decode(w.ids))
+	return err
+}
+
+func (w *textWriter) flush() error {
+	return w.put(w.tokenizer.Decode(w.ids))
+}

@@ -1,0 +1,176 @@
+package infer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// Predict classifies each input, or fills in its hidden tokens, and hands what it found to emit, with the top likeliest
+// classes or tokens.
+func (s *Session) Predict(ctx context.Context, top int, inputs []string, emit func(api.Prediction) error) (err error) {
+	if err := s.require("predict", model.Classification, model.MaskedLanguage); err != nil {
+		return err
+	}
+	if top < 1 || len(inputs) == 0 {
+		return &UsageError{fmt.Errorf("predict: %d guesses for %d inputs; at least 1 of each", top, len(inputs))}
+	}
+	f, err := s.newForward(len(inputs))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	b := f.batch()
+	texts := make([][]int32, len(inputs))
+	for i, input := range inputs {
+		if texts[i], err = s.enter(b, i, input); err != nil {
+			return &UsageError{fmt.Errorf("%s: %w", strconv.Quote(clip(input)), err)}
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := f.predict(); err != nil {
+		return err
+	}
+	for i, input := range inputs {
+		p := api.Prediction{Input: input}
+		if s.model.Task == model.MaskedLanguage {
+			s.fillIn(&p, f, i, texts[i], top)
+		} else {
+			p.Guesses = [][]api.Guess{s.classes(f.row(i), top)}
+		}
+		if err := emit(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clip shortens an input for a message.
+func clip(input string) string {
+	const most = 60
+	if runes := []rune(input); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return input
+}
+
+// classes are the likeliest classes.
+func (s *Session) classes(logits []float32, top int) []api.Guess {
+	var out []api.Guess
+	for _, l := range likeliest(logits, top) {
+		out = append(out, api.Guess{ID: l.id, Label: s.label(l.id), Probability: l.probability})
+	}
+	return out
+}
+
+// label names a class.
+func (s *Session) label(class int) string {
+	if labels := s.card.Data.Labels; class < len(labels) {
+		return labels[class]
+	}
+	return strconv.Itoa(class)
+}
+
+// fillIn guesses the hidden tokens of sample i, which are all that have the mask's id.
+func (s *Session) fillIn(p *api.Prediction, f *forward, i int, ids []int32, top int) {
+	hidden := s.tokenizer.Special().Mask
+	filled := slices.Clone(ids)
+	for at, id := range ids {
+		if id != hidden {
+			continue
+		}
+		var guesses []api.Guess
+		for _, l := range likeliest(f.row(i*s.card.Sequence+at), top) {
+			text := s.tokenizer.Decode([]int32{int32(l.id)})
+			guesses = append(guesses, api.Guess{ID: l.id, Label: text, Probability: l.probability})
+		}
+		filled[at] = int32(guesses[0].ID)
+		p.Guesses = append(p.Guesses, guesses)
+	}
+	p.Text = s.tokenizer.Decode(filled)
+}
+
+// enter writes an input as sample i of a batch, and returns its tokens.
+func (s *Session) enter(b data.Batch, i int, input string) ([]int32, error) {
+	if s.model.Task == model.MaskedLanguage && s.tokenizer.IsBytes() {
+		input = strings.ReplaceAll(input, "[MASK]", string(rune(tokenizer.ByteMask)))
+	}
+	ids, types, err := s.encode(input)
+	if err != nil {
+		return nil, err
+	}
+	if s.model.Task == model.MaskedLanguage && !slices.Contains(ids, s.tokenizer.Special().Mask) {
+		return nil, errors.New("no token is hidden; write the mask token, such as [MASK], where one is")
+	}
+	n := s.card.Sequence
+	special := s.tokenizer.Special()
+	pad := max(cmp.Or(special.Pad+1, special.End+1)-1, 0) // a mask hides it: any token does
+	for j := range n {
+		id, kind, real := pad, int32(0), int32(0)
+		if j < len(ids) {
+			id, kind, real = ids[j], types[j], 1
+		}
+		put(b.Tokens, i*n+j, id)
+		put(b.Types, i*n+j, kind)
+		put(b.Mask, i*n+j, real)
+	}
+	return ids, nil
+}
+
+// put writes a value of a field that the model has.
+func put(v []int32, at int, value int32) {
+	if v != nil {
+		v[at] = value
+	}
+}
+
+// encode turns a text, or two with a tab between them, into the tokens that the model is given. What is too long is cut off,
+// of two texts the longer one.
+func (s *Session) encode(input string) (ids, types []int32, err error) {
+	template, texts := s.tokenizer.Single(), []string{input}
+	if first, second, pair := strings.Cut(input, "\t"); pair && s.tokenizer.Pair() != nil {
+		template, texts = s.tokenizer.Pair(), []string{first, second}
+	}
+	encoder := s.tokenizer.NewEncoder()
+	parts, total := make([][]int32, len(texts)), 0
+	for i, text := range texts {
+		if parts[i], err = encoder.Append(nil, text); err != nil {
+			return nil, nil, err
+		}
+		total += len(parts[i])
+	}
+	room := s.card.Sequence - template.Special()
+	if room < len(texts) {
+		return nil, nil, fmt.Errorf("samples of %d tokens have no room for a text", s.card.Sequence)
+	}
+	for ; total > room; total-- {
+		longest := 0
+		for i := range parts {
+			if len(parts[i]) >= len(parts[longest]) { // of equals the second
+				longest = i
+			}
+		}
+		parts[longest] = parts[longest][:len(parts[longest])-1]
+	}
+	for _, item := range template {
+		part := []int32{item.ID}
+		if item.Text != tokenizer.None {
+			part = parts[item.Text]
+		}
+		for _, id := range part {
+			ids, types = append(ids, id), append(types, item.Type)
+		}
+	}
+	return ids, types, nil
+}

@@ -1,0 +1,137 @@
+// Package infer uses trained models on this machine: it continues texts, classifies, fills in hidden words, translates, and
+// measures models on data. A model directory is what an export wrote (package export): the files of a Hugging Face model, with
+// a tokenizer and a card that says how the data were read.
+//
+//	s, err := infer.Open("model", "auto") // the goroutine now belongs to the device's thread
+//	defer s.Close()
+//	err = s.Predict(ctx, infer.Predict{Top: 3}, inputs, func(p api.Prediction) error { ... })
+package infer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// Session is an open model. It belongs to the goroutine that opened it.
+type Session struct {
+	dir       string
+	model     *model.Model
+	weights   *export.Weights
+	device    device.Device
+	tokenizer *tokenizer.Tokenizer // nil of models of images
+	card      export.Card          // with the defaults of a job where the directory has none
+	locked    bool                 // to the thread
+}
+
+// TaskError reports a model that is asked for what it was not trained to do.
+type TaskError struct {
+	Dir  string
+	Task model.Task
+	Asks string // "translate"
+	Verb string // that fits the model: "predict"
+}
+
+func (e *TaskError) Error() string {
+	return fmt.Sprintf("model %s: it cannot %s, its task is %s; try avgpipectl %s", e.Dir, e.Asks, e.Task, e.Verb)
+}
+
+// verbs says what a model of each task is for.
+var verbs = map[model.Task]string{
+	model.Language: "generate", model.MaskedLanguage: "predict", model.Classification: "predict", model.Images: "predict",
+	model.Translation: "translate",
+}
+
+// Open opens a model directory on a device of a kind (auto, cpu, ref), with all processors that the process may use. It locks
+// the calling goroutine to its thread, until Close.
+func Open(dir, kind string) (s *Session, err error) {
+	s = &Session{dir: dir, locked: true}
+	runtime.LockOSThread() // the device's threads belong to this one
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.model, s.weights, err = export.Open(dir); err != nil {
+		return s, err
+	}
+	if err := s.openCard(); err != nil {
+		return s, fmt.Errorf("model %s: %w", dir, err)
+	}
+	if s.device, _, err = pick.Open(kind, pick.Config{}); err != nil {
+		return s, err
+	}
+	if t, ok := s.device.(device.Threaded); ok {
+		return s, t.Attach()
+	}
+	return s, nil
+}
+
+// openCard finds out how text becomes tokens.
+func (s *Session) openCard() error {
+	card, found, err := export.ReadCard(s.dir)
+	if err != nil {
+		return err
+	}
+	if found && card.Task != s.model.Task {
+		return fmt.Errorf("%s is of the task %s, the model of %s", export.CardFile, card.Task, s.model.Task)
+	}
+	if !found {
+		card = export.DefaultCard(s.model)
+	}
+	s.card = card
+	if s.model.Task == model.Images {
+		return nil
+	}
+	path := filepath.Join(s.dir, export.TokenizerFile)
+	switch _, missing := os.Stat(path); {
+	case missing == nil:
+		if s.tokenizer, err = tokenizer.Open(path); err != nil {
+			return err
+		}
+	case found || s.model.Vocabulary() == tokenizer.Bytes().Vocabulary():
+		s.tokenizer = tokenizer.Bytes()
+	default:
+		return fmt.Errorf("there is no %s beside it, and %d token ids are not bytes", export.TokenizerFile, s.model.Vocabulary())
+	}
+	if n := s.tokenizer.Vocabulary(); n > s.model.Vocabulary() {
+		return fmt.Errorf("its tokenizer makes %d token ids, the model has %d", n, s.model.Vocabulary())
+	}
+	return nil
+}
+
+// Close frees what Open opened. A second Close does nothing.
+func (s *Session) Close() error {
+	var errs []error
+	if s.device != nil {
+		errs = append(errs, s.device.Close())
+		s.device = nil
+	}
+	if s.weights != nil {
+		errs = append(errs, s.weights.Close())
+		s.weights = nil
+	}
+	if s.locked {
+		runtime.UnlockOSThread()
+		s.locked = false
+	}
+	return errors.Join(errs...)
+}
+
+// require refuses what the model is not for.
+func (s *Session) require(asks string, tasks ...model.Task) error {
+	for _, t := range tasks {
+		if t == s.model.Task {
+			return nil
+		}
+	}
+	return &TaskError{Dir: s.dir, Task: s.model.Task, Asks: asks, Verb: verbs[s.model.Task]}
+}
