@@ -1,0 +1,178 @@
+package metric
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if math.Abs(got-want) > 1e-12*math.Max(1, math.Abs(want)) {
+		t.Errorf("%s is %.15g, want %.15g", what, got, want)
+	}
+}
+
+func TestPerplexity(t *testing.T) {
+	near(t, "of log 8", Perplexity(math.Log(8)), 8)
+	near(t, "of 0", Perplexity(0), 1)
+	if !math.IsInf(Perplexity(math.NaN()), 1) || !math.IsInf(Perplexity(math.Inf(1)), 1) {
+		t.Error("of no finite loss it is finite")
+	}
+}
+
+func table(t *testing.T, classes int, counts ...[]int) *Confusion {
+	t.Helper()
+	c := NewConfusion(classes)
+	for class, row := range counts {
+		for predicted, n := range row {
+			for range n {
+				if err := c.Add(class, predicted); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	return c
+}
+
+// TestBinaryScores: 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
+func TestBinaryScores(t *testing.T) {
+	c := table(t, 2, []int{4, 1}, []int{2, 3})
+	near(t, "accuracy", c.Accuracy(), 7./10)
+	s := c.Class(1)
+	near(t, "precision", s.Precision, 3./4)
+	near(t, "recall", s.Recall, 3./5)
+	near(t, "F1", s.F1, 2./3) // 2 * 0.75 * 0.6 / 1.35
+}
+
+// TestMacroScores of three classes: precisions 2/3, 1/2, 1/2; recalls 1, 1/3, 1/2; F1 4/5, 2/5, 1/2. A fourth does not occur.
+func TestMacroScores(t *testing.T) {
+	c := table(t, 4, []int{2, 0, 0, 0}, []int{1, 1, 1, 0}, []int{0, 1, 1, 0})
+	near(t, "accuracy", c.Accuracy(), 4./7)
+	for class, want := range []Score{{2. / 3, 1, 4. / 5}, {1. / 2, 1. / 3, 2. / 5}, {1. / 2, 1. / 2, 1. / 2}, {}} {
+		s := c.Class(class)
+		near(t, "precision", s.Precision, want.Precision)
+		near(t, "recall", s.Recall, want.Recall)
+		near(t, "F1", s.F1, want.F1)
+	}
+	m := c.Macro()
+	near(t, "macro precision", m.Precision, (2./3+1./2+1./2)/3)
+	near(t, "macro recall", m.Recall, (1+1./3+1./2)/3)
+	near(t, "macro F1", m.F1, (4./5+2./5+1./2)/3)
+}
+
+func TestConfusionMergesAndRefuses(t *testing.T) {
+	a, b := table(t, 2, []int{1, 2}, []int{3, 4}), table(t, 2, []int{5, 0}, []int{0, 1})
+	if err := a.Merge(b); err != nil || a.Total() != 16 {
+		t.Error(err, a.Total())
+	}
+	near(t, "accuracy", a.Accuracy(), 11./16)
+	for _, err := range []error{a.Merge(NewConfusion(3)), a.Add(2, 0), a.Add(0, -1)} {
+		if err == nil || !strings.Contains(err.Error(), "classes") {
+			t.Errorf("error %v", err)
+		}
+	}
+	empty := NewConfusion(2)
+	if empty.Accuracy() != 0 || empty.Macro() != (Score{}) || empty.Class(1) != (Score{}) {
+		t.Error("of no samples there is a score")
+	}
+}
+
+func add(b *BLEU, translation, reference string) {
+	b.Add(strings.Fields(translation), strings.Fields(reference))
+}
+
+// TestModifiedPrecisionOfThePaper: "the" seven times matches twice (Papineni et al. 2002, example 2; its second reference left out).
+func TestModifiedPrecisionOfThePaper(t *testing.T) {
+	var b BLEU
+	add(&b, "the the the the the the the", "the cat is on the mat")
+	if b.matched[0] != 2 || b.total[0] != 7 || b.matched[1] != 0 || b.total[1] != 6 {
+		t.Errorf("%+v", b)
+	}
+	if b.Score(false) != 0 {
+		t.Error("no bigram matches, and the score is not 0")
+	}
+}
+
+// TestBLEUByHand: two sentences.
+//
+//	the cat sat on the mat   / the cat sat on a mat   1-grams 5/6, 2-grams 3/5, 3-grams 2/4, 4-grams 1/3
+//	it is here               / it is over here now    1-grams 3/3, 2-grams 1/2, 3-grams 0/1, none of 4
+//
+// Together 8/9, 4/7, 2/5, 1/3; 9 words for 11.
+func TestBLEUByHand(t *testing.T) {
+	var b BLEU
+	add(&b, "the cat sat on the mat", "the cat sat on a mat")
+	add(&b, "it is here", "it is over here now")
+	want := 100 * math.Exp(1-11./9) * math.Pow(8./9*4./7*2./5*1./3, 1./4)
+	near(t, "score", b.Score(false), want)
+	near(t, "smoothed score, where everything matches", b.Score(true), want)
+}
+
+// TestSmoothing: 3-grams 0/2 count as 1/(2*2), 4-grams 0/1 as 1/(4*1).
+func TestSmoothing(t *testing.T) {
+	var b BLEU
+	add(&b, "a b x d", "a b c d")
+	near(t, "score", b.Score(true), 100*math.Pow(3./4*1./3*1./4*1./4, 1./4))
+	var short BLEU
+	add(&short, "a b", "a b") // no 3-grams: the mean of two
+	near(t, "of two words", short.Score(true), 100)
+	if short.Score(false) != 0 {
+		t.Error("without smoothing two words have a score")
+	}
+	var none, empty BLEU
+	add(&none, "x y", "a b")
+	if none.Score(true) != 0 || empty.Score(true) != 0 || empty.Score(false) != 0 {
+		t.Error("of nothing in common there is a score")
+	}
+}
+
+// TestPartsAddUp: counts merge in any order, and a perfect translation has 100.
+func TestPartsAddUp(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	words := func() []string {
+		out := make([]string, 5+random.IntN(10))
+		for i := range out {
+			out[i] = string(rune('a' + random.IntN(4)))
+		}
+		return out
+	}
+	var whole, perfect BLEU
+	parts := make([]BLEU, 3)
+	for i := range 60 {
+		x, y := words(), words()
+		whole.Add(x, y)
+		parts[i%3].Add(x, y)
+		perfect.Add(x, x)
+	}
+	slices.Reverse(parts)
+	var merged BLEU
+	for _, p := range parts {
+		merged.Merge(p)
+	}
+	if merged != whole {
+		t.Errorf("%+v, want %+v", merged, whole)
+	}
+	near(t, "of the references themselves", perfect.Score(false), 100)
+	if s := whole.Score(false); s <= 0 || s >= 100 {
+		t.Errorf("of chance %v", s)
+	}
+}
+
+func TestWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"Hello, world!":            "Hello | , | world | !",
+		"3.14 and 1,024, no.":      "3.14 | and | 1,024 | , | no | .",
+		"Größe  naïve\tcafe\u0301": "Größe | naïve | cafe\u0301",
+		"it's (a) \"test\"":        "it | ' | s | ( | a | ) | \" | test | \"",
+		"":                         "",
+		" \n ":                     "",
+	} {
+		if got := strings.Join(Words(text), " | "); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
