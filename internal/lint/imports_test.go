@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"stage/layer":             {"stage/device"},
 	"stage/model":             {"stage/device", "stage/layer", "internal/nearest"},
 	"stage":                   {"stage/device", "stage/flat", "stage/layer", "stage/model"},
-	"stage/generate":          {"stage", "stage/device", "stage/device/pick", "stage/flat", "stage/model"},
+	"stage/generate":          {"stage", "stage/device", "stage/layer", "stage/model"},
 	"elastic":                 {"stage/flat", "internal/checkpoint"},
 	"internal/data":           {"internal/nearest", "internal/data/...", "job"},
 	"internal/data/tokenizer": {"internal/nearest"},
@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer",
 		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/api", "internal/nearest", "job", "schedule"},
+	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/nearest", "job", "schedule"},
 	"bench/...":      {"..."},
 }
 

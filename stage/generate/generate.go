@@ -1,4 +1,4 @@
-// Package generate continues a sequence of tokens with a trained language model.
+// Package generate continues a sequence of tokens with a trained language model, and translates with a trained translator.
 package generate
 
 import (
@@ -108,13 +108,17 @@ func newSampler(c Config) *sampler {
 	return &sampler{temperature: c.Temperature, keep: keep, rng: rand.New(rand.NewPCG(c.Seed, 0x67656e6572617465))}
 }
 
+func notFinite(id int, logit float32) error {
+	return fmt.Errorf("the logit of id %d is %v: the weights are not those of a model trained with finite losses", id, logit)
+}
+
 // token draws from softmax(logits / temperature), restricted to the most likely tokens. Equal logits count in the order
 // of their ids.
 func (s *sampler) token(logits []float32) (int32, error) {
 	s.order, s.weights = s.order[:0], s.weights[:0]
 	for i, l := range logits {
 		if x := float64(l); math.IsNaN(x) || math.IsInf(x, 0) {
-			return 0, fmt.Errorf("the logit of id %d is %v: the weights are not those of a model trained with finite losses", i, l)
+			return 0, notFinite(i, l)
 		}
 		s.order = append(s.order, int32(i))
 	}
