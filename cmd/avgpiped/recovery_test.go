@@ -168,12 +168,7 @@ func (s *site) committed(id string, round uint64) (status api.JobStatus) {
 // done waits for the end of the job and returns its final weights.
 func (s *site) done(id string) []byte {
 	s.t.Helper()
-	var status api.JobStatus
-	s.until("the end of the job", func(ctx context.Context) bool {
-		var err error
-		status, err = s.client.Job(ctx, id)
-		return err == nil && status.State.Ended()
-	})
+	status := s.ended(id)
 	if status.State != api.Done || status.Step != 160 || status.CommittedRound != 160 {
 		s.t.Fatalf("the job is %s at step %d, round %d committed: %s", status.State, status.Step, status.CommittedRound, status.Reason)
 	}

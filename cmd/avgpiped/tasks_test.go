@@ -1,0 +1,206 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// taskJob is a job of one task: its data, and what must come of it.
+type taskJob struct {
+	name  string
+	file  string // of the data
+	data  string
+	job   string // without name and data
+	check func(t *testing.T, s api.JobStatus)
+	// use uses the exported model.
+	use func(t *testing.T, dir, data string)
+}
+
+func classifier() taskJob {
+	var rows strings.Builder
+	rows.WriteString("label,text\n")
+	for i := range 240 {
+		if i%2 == 0 {
+			fmt.Fprintf(&rows, "ham,see you at %d\n", i%12)
+		} else {
+			fmt.Fprintf(&rows, "spam,win %d now\n", i*7)
+		}
+	}
+	return taskJob{
+		name: "classifier", file: "texts.csv", data: rows.String(),
+		job: `model:
+  family: bert
+  config: {num_hidden_layers: 1, num_attention_heads: 2, hidden_size: 16, intermediate_size: 32, max_position_embeddings: 20, vocab_size: 256}
+data: {files: [texts.csv], format: csv, holdout: 0.2}
+optimizer: {lr: 1e-2, clip_norm: 1}
+train: {steps: 60, batch: 8, eval_samples: 48}
+stages: 2
+pipelines: 2
+micro_batches: 2
+recompute: block
+`,
+		check: func(t *testing.T, s api.JobStatus) {
+			if s.Accuracy == nil || *s.Accuracy < 0.95 || s.F1 == nil || *s.F1 < 0.95 || s.Perplexity != nil || s.Task != "classification" {
+				t.Errorf("a classifier of two words: accuracy %v, F1 %v, perplexity %v", show(s.Accuracy), show(s.F1), show(s.Perplexity))
+			}
+		},
+		use: func(t *testing.T, dir, data string) {
+			var got []string
+			for _, p := range inferred[api.Prediction](t, "predict", "--model", dir, "--top", "2", "see you at 3", "win 21 now") {
+				got = append(got, p.Guesses[0][0].Label)
+				if sum := p.Guesses[0][0].Probability + p.Guesses[0][1].Probability; sum < 0.999 || sum > 1.001 {
+					t.Errorf("%q: the probabilities of both classes add up to %v", p.Input, sum)
+				}
+			}
+			if strings.Join(got, " ") != "ham spam" {
+				t.Errorf("predicted %v", got)
+			}
+			s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data)[0]
+			if s.Samples != 240 || s.Targets != 240 || *s.Accuracy < 0.95 || len(s.Classes) != 2 || s.Classes[1].Label != "spam" {
+				t.Errorf("evaluation of all rows: %+v", s)
+			}
+		},
+	}
+}
+
+func languageModel() taskJob {
+	var text strings.Builder
+	for i := range 600 {
+		fmt.Fprintf(&text, "%d green bottles\n", i%10)
+	}
+	return taskJob{
+		name: "language", file: "song.txt", data: text.String(),
+		job: `model: {family: gpt2, config: {n_layer: 1, n_head: 2, n_embd: 24, n_positions: 24, vocab_size: 256}}
+data: {files: [song.txt], holdout: 0.1}
+optimizer: {lr: 1e-2, clip_norm: 1}
+train: {steps: 80, batch: 4, eval_samples: 16}
+stages: 1
+micro_batches: 2
+recompute: full
+`,
+		check: func(t *testing.T, s api.JobStatus) {
+			if s.Perplexity == nil || !(*s.Perplexity < 3) || s.Accuracy != nil || s.Task != "language" {
+				t.Errorf("a language model: perplexity %v, accuracy %v", show(s.Perplexity), show(s.Accuracy))
+			}
+		},
+		use: func(t *testing.T, dir, data string) {
+			if text := ran(t, "generate", "--model", dir, "--prompt", "3 green bot", "--tokens", "4", "--temperature", "0"); text != "tles" {
+				t.Errorf("continued with %q", text)
+			}
+			held := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data, "--held-out")[0]
+			all := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data)[0]
+			if held.Samples >= all.Samples || held.Targets != 24*held.Samples || *held.Perplexity > 3 || held.Accuracy != nil {
+				t.Errorf("evaluation of what is held out: %+v; of all: %+v", held, all)
+			}
+		},
+	}
+}
+
+func show(v *float64) any {
+	if v == nil {
+		return "none"
+	}
+	return *v
+}
+
+// ran runs a verb of infer and returns what it printed.
+func ran(t *testing.T, arguments ...string) string {
+	t.Helper()
+	var out, messages bytes.Buffer
+	all := append([]string{"infer", "--device", "ref"}, arguments...)
+	if code := run(t.Context(), all, &out, &messages); code != exitDone {
+		t.Fatalf("avgpiped %s: exit code %d: %s", strings.Join(all, " "), code, messages.String())
+	}
+	return out.String()
+}
+
+// inferred runs a verb of infer that prints lines.
+func inferred[T any](t *testing.T, arguments ...string) []T {
+	t.Helper()
+	var lines []T
+	for decoder := json.NewDecoder(strings.NewReader(ran(t, arguments...))); ; {
+		var line T
+		if err := decoder.Decode(&line); errors.Is(err, io.EOF) {
+			return lines
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, line)
+	}
+}
+
+// TestEveryTaskTrainsAndIsUsed takes a job of each task from its file to the use of the exported model, through the daemon.
+func TestEveryTaskTrainsAndIsUsed(t *testing.T) {
+	s := newSite(t)
+	s.start()
+	for _, c := range []taskJob{languageModel(), classifier()} {
+		t.Run(c.name, func(t *testing.T) {
+			s.write(c.file, c.data)
+			source := "version: 1\nname: " + c.name + "\n" + c.job + "devices: {kind: ref}\nseed: 1\n"
+			answer, err := s.client.Submit(t.Context(), api.SubmitRequest{File: c.name + ".yaml", Source: source, Base: s.dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			status := s.ended(answer.ID)
+			if status.State != api.Done {
+				t.Fatalf("the job is %s: %s", status.State, status.Reason)
+			}
+			if !(*status.EvalLoss < *status.InitialLoss) {
+				t.Errorf("the evaluation loss went from %v to %v", *status.InitialLoss, *status.EvalLoss)
+			}
+			c.check(t, status)
+			c.use(t, s.export(answer.ID), filepath.Join(s.dir, c.file))
+		})
+	}
+}
+
+// ended waits for the end of a job.
+func (s *site) ended(id string) (status api.JobStatus) {
+	s.t.Helper()
+	s.until("the end of the job", func(ctx context.Context) bool {
+		var err error
+		status, err = s.client.Job(ctx, id)
+		return err == nil && status.State.Ended()
+	})
+	return status
+}
+
+// export writes a job's model to a directory, which it returns.
+func (s *site) export(id string) string {
+	s.t.Helper()
+	dir := filepath.Join(s.dir, "model-"+id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	var model bytes.Buffer
+	if err := s.client.Model(s.t.Context(), id, &model); err != nil {
+		s.t.Fatal(err)
+	}
+	for archive := tar.NewReader(&model); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return dir
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(header.Name)), content, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
