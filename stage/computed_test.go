@@ -75,7 +75,8 @@ func TestEverySplitGivesTheSameBits(t *testing.T) {
 	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
 		for _, tied := range []bool{true, false} {
 			for _, o := range []stage.Optimizer{
-				{Name: "adamw", WeightDecay: 0.1}, {Name: "sgd", Momentum: 0.9, Nesterov: true, WeightDecay: 0.1},
+				{Name: "adamw", WeightDecay: 0.1},
+				{Name: "sgd", Momentum: 0.9, Nesterov: true, WeightDecay: 0.1},
 				{Name: "asgd", WeightDecay: 0.1, T0: 1},
 			} {
 				for _, micros := range []int{1, 2, 4} {

@@ -96,8 +96,8 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
 	p := &g.pass
 	p.Device, p.Size, p.Weight, p.Key = g.dev, size, 1, 7
 	err := errors.Join(g.allocPorts(&p.In, in), g.allocPorts(&p.Out, out), g.allocPorts(&p.DOut, out),
-		g.alloc(&p.Saved, device.F32, g.layer.Saved(g.dev, size)), g.alloc(&p.Kept, device.F32, g.layer.Kept(size)),
-		g.alloc(&g.apart, device.F32, g.layer.Kept(size)))
+		g.alloc(&p.Saved, g.layer.Saved(g.dev, size)), g.alloc(&p.Kept, g.layer.Kept(size)),
+		g.alloc(&g.apart, g.layer.Kept(size)))
 	if err == nil && layer.Differentiable(in) {
 		err = g.allocPorts(&p.DIn, in)
 	}
@@ -121,7 +121,7 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
 	}
 	for _, param := range g.layer.Params() {
 		c := checkedTensor{name: param.Name}
-		if err := errors.Join(g.alloc(&c.value, device.F32, param.Len()), g.alloc(&c.grad, device.F32, param.Len())); err != nil {
+		if err := errors.Join(g.alloc(&c.value, param.Len()), g.alloc(&c.grad, param.Len())); err != nil {
 			return err
 		}
 		g.fill(c.value, param.Init.Mean, 0.3) // well away from the initial values, where many terms vanish
@@ -133,7 +133,7 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
 
 // allocPorts is memory for ports as a Pass holds it.
 func (g *gradientCheck) allocPorts(m *device.Mem, ports []layer.Port) error {
-	err := g.alloc(m, device.F32, layer.Words(ports))
+	err := g.alloc(m, layer.Words(ports))
 	if err == nil {
 		*m = layer.View(*m, ports)
 	}
@@ -156,8 +156,8 @@ func (g *gradientCheck) fillPort(port layer.Port, m device.Mem) {
 	g.dev.Upload(m, device.IntBytes(ids))
 }
 
-func (g *gradientCheck) alloc(m *device.Mem, t device.Type, n int) (err error) {
-	if *m, err = g.dev.Alloc(t, n); err != nil {
+func (g *gradientCheck) alloc(m *device.Mem, n int) (err error) {
+	if *m, err = g.dev.Alloc(device.F32, n); err != nil {
 		return fmt.Errorf("gradient check of %s: %w", g.layer.Name(), err)
 	}
 	g.owned = append(g.owned, *m)
