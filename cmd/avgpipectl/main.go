@@ -83,7 +83,7 @@ Exit codes:
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.AddCommand(
 		newSubmitCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newCancelCommand(), newExportCommand(),
-		newGenerateCommand(), newPredictCommand(), newEvaluateCommand(), newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
+		newGenerateCommand(), newPredictCommand(), newEvaluateCommand(), newNodesCommand(), newPlanCommand(), newTokenizeCommand(), newVersionCommand(), newCompletionCommand(),
 	)
 	return cmd
 }

@@ -1,0 +1,57 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
+)
+
+// WriteTokens writes the documents that c names for a language model to one token file, in order, with a bounded part of them in
+// memory. It returns what the file holds and what was skipped, a sentence each. After an error there is no file.
+func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, []string, error) {
+	c.Sequence = 1 // windows are cut when the file is read
+	o, err := newOpener(ctx, c)
+	if err != nil {
+		return tokenfile.Header{}, nil, err
+	}
+	if o.Task != Language || o.Format == formatTokens || len(o.held) > 0 {
+		return tokenfile.Header{}, nil, fmt.Errorf("data: write tokens: the task %s and the format %s have no documents to write", o.Task, o.Format)
+	}
+	n := o.tokenizer.Vocabulary()
+	w, err := tokenfile.Create(path, tokenfile.Header{
+		Width: widthOf(n), Vocabulary: uint32(n), End: uint32(o.tokenizer.Special().End), Tokenizer: o.tokenizer.Digest(), //nolint:gosec // Token ids.
+	})
+	if err != nil {
+		return tokenfile.Header{}, nil, fmt.Errorf("data: write tokens: %w", err)
+	}
+	if err := o.writeAll(ctx, w); err != nil {
+		return tokenfile.Header{}, nil, errors.Join(err, w.Abort())
+	}
+	h, err := w.Close()
+	return h, o.notes, err
+}
+
+// writeAll writes one file after the other.
+func (o *opener) writeAll(ctx context.Context, w *tokenfile.Writer) error {
+	var empty atomic.Int64
+	var ids []int32
+	e := o.tokenizer.NewEncoder()
+	for _, f := range o.train {
+		_, err := o.documents(f, &empty, func(text string, last bool) (err error) {
+			if ids, err = e.Append(ids[:0], text); err != nil {
+				return err
+			}
+			return errors.Join(w.Add(ids, last), ctx.Err())
+		})
+		if err != nil {
+			return located(err)
+		}
+	}
+	if n := empty.Load(); n > 0 {
+		o.notes = append(o.notes, fmt.Sprintf("data.files: empty texts skipped: %d", n))
+	}
+	return nil
+}
