@@ -23,13 +23,17 @@ const (
 // DType is the type of a tensor's elements, in the format's spelling.
 type DType string
 
-// F32 is the type that this package writes, and the one it reads into float32.
-const F32 DType = "F32"
+// F32 is the type that this package writes. F16 and BF16 widen to it without loss, so it reads all three as float32.
+const (
+	F32  DType = "F32"
+	F16  DType = "F16"
+	BF16 DType = "BF16"
+)
 
 // dtypeBits is the size of an element of every type in the format, so that a file's layout can be checked whatever it holds.
 var dtypeBits = map[DType]int64{
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
-	"I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+	"I16": 16, "U16": 16, F16: 16, BF16: 16,
 	"I32": 32, "U32": 32, F32: 32,
 	"F64": 64, "I64": 64, "U64": 64, "C64": 64,
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,

@@ -146,19 +146,32 @@ func TestSafetensorsRoundTrip(t *testing.T) {
 // TestForeignFilesAreRead: written by other programs, without a digest, in their order and types.
 func TestForeignFilesAreRead(t *testing.T) {
 	s, err := open(t, tensorFile(`{"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]},`+
-		`"a":{"shape":[1],"data_offsets":[0,2],"dtype":"BF16"}}   `, "\x80\x3f"+floats(7)))
+		`"a":{"shape":[1],"data_offsets":[0,2],"dtype":"BF16"},"c":{"shape":[8],"data_offsets":[6,22],"dtype":"F16"},`+
+		`"d":{"shape":[1],"data_offsets":[22,24],"dtype":"I16"}}   `, "\x80\x3f"+floats(7)+
+		"\x00\x3c\x00\xc0\x01\x00\xff\x03\xff\x7b\x00\x7c\x00\x80\x55\x35"+"xx"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list := s.Tensors(); len(list) != 2 || list[0].Name != "a" || list[0].DType != "BF16" {
+	if list := s.Tensors(); len(list) != 4 || list[0].Name != "a" || list[0].DType != "BF16" {
 		t.Errorf("tensors %+v", list)
 	}
-	got := []float32{0}
-	if err := s.ReadF32("b", got, 0); err != nil || got[0] != 7 {
-		t.Errorf("b is %v: %v", got, err)
+	for name, want := range map[string][]float32{
+		"a": {1}, "b": {7},
+		// 1, -2, the least, the largest below the normal range, the largest of all, infinity, -0, nearly a third.
+		"c": {1, -2, 1.0 / (1 << 24), 1023.0 / (1 << 24), 65504, float32(math.Inf(1)), float32(math.Copysign(0, -1)), 0.333251953125},
+	} {
+		got := make([]float32, len(want))
+		if err := s.ReadF32(name, got, 0); err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range want {
+			if math.Float32bits(got[i]) != math.Float32bits(w) {
+				t.Errorf("%s[%d] is %v, expected %v", name, i, got[i], w)
+			}
+		}
 	}
-	if err := s.ReadF32("a", got, 0); err == nil || !strings.Contains(err.Error(), `"a" is BF16, expected F32`) {
-		t.Errorf("a: %v", err)
+	if err := s.ReadF32("d", make([]float32, 1), 0); err == nil || !strings.Contains(err.Error(), `"d" is I16, expected F32, F16 or BF16`) {
+		t.Errorf("d: %v", err)
 	}
 	if _, err := open(t, tensorFile("{}", "")); err != nil {
 		t.Errorf("no tensors: %v", err)

@@ -124,30 +124,65 @@ func (s *Safetensors) Tensor(name string) (Tensor, bool) {
 // Metadata is the file's free-form metadata.
 func (s *Safetensors) Metadata() map[string]string { return maps.Clone(s.metadata) }
 
-// ReadF32 reads elements [offset, offset+len(dst)) of a tensor, row-major. The tensor must be of type F32.
+// ReadF32 reads elements [offset, offset+len(dst)) of a tensor, row-major. The tensor must be of type F32, F16 or BF16.
 func (s *Safetensors) ReadF32(name string, dst []float32, offset int) error {
 	t, ok := s.Tensor(name)
 	if !ok {
 		return fmt.Errorf("%s: no tensor %q among %d", s.path, name, len(s.tensors))
 	}
-	if t.DType != F32 {
-		return fmt.Errorf("%s: tensor %q is %s, expected F32: convert the file first (model.float() in PyTorch)", s.path, name, t.DType)
+	decode, ok := decoders[t.DType]
+	if !ok {
+		return fmt.Errorf("%s: tensor %q is %s, expected F32, F16 or BF16: convert the file first (model.float() in PyTorch)",
+			s.path, name, t.DType)
 	}
 	if offset < 0 || offset > t.Elements()-len(dst) {
 		return fmt.Errorf("%s: tensor %q has %d elements, %d to %d were asked for", s.path, name, t.Elements(), offset, offset+len(dst))
 	}
-	raw := make([]byte, 4*min(len(dst), tensorChunk))
+	size := int(dtypeBits[t.DType] / 8)
+	raw := make([]byte, size*min(len(dst), tensorChunk))
 	for len(dst) > 0 {
 		n := min(len(dst), tensorChunk)
-		if _, err := s.file.ReadAt(raw[:4*n], s.base+t.begin+4*int64(offset)); err != nil {
+		if _, err := s.file.ReadAt(raw[:size*n], s.base+t.begin+int64(size)*int64(offset)); err != nil {
 			return fmt.Errorf("%s: tensor %q at %d: %w", s.path, name, offset, err)
 		}
-		for i := range n {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		}
+		decode(dst[:n], raw)
 		dst, offset = dst[n:], offset+n
 	}
 	return nil
+}
+
+// Float32 reports whether ReadF32 reads elements of this type.
+func (t DType) Float32() bool { return decoders[t] != nil }
+
+// decoders turn the bytes of len(dst) elements into float32.
+var decoders = map[DType]func(dst []float32, raw []byte){
+	F32: func(dst []float32, raw []byte) {
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		}
+	},
+	BF16: func(dst []float32, raw []byte) {
+		for i := range dst {
+			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(raw[2*i:])) << 16)
+		}
+	},
+	F16: func(dst []float32, raw []byte) {
+		for i := range dst {
+			dst[i] = fromHalf(binary.LittleEndian.Uint16(raw[2*i:]))
+		}
+	},
+}
+
+// fromHalf is the value of an IEEE 754 binary16: 1 bit of sign, 5 of exponent with a bias of 15, 10 of fraction.
+func fromHalf(h uint16) float32 {
+	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&0x1f), uint32(h&0x3ff)
+	switch exponent {
+	case 0: // zero, or below the normal range: a multiple of 2^-24
+		return math.Float32frombits(sign | math.Float32bits(float32(fraction)/(1<<24)))
+	case 0x1f:
+		return math.Float32frombits(sign | 0xff<<23 | fraction<<13)
+	}
+	return math.Float32frombits(sign | (exponent+127-15)<<23 | fraction<<13)
 }
 
 // Close closes the file.

@@ -1,5 +1,5 @@
 // Package export turns the committed center into a model directory that the usual Python library loads: config.json and
-// model.safetensors in Hugging Face's form. It moves bytes and computes nothing, so the daemon can do it.
+// model.safetensors in Hugging Face's form, cut into several files with an index beyond MaxFileBytes. It moves bytes and computes nothing, so the daemon can do it.
 package export
 
 import (
@@ -21,7 +21,12 @@ import (
 const (
 	ConfigFile  = "config.json"
 	WeightsFile = "model.safetensors"
+	IndexFile   = "model.safetensors.index.json" // in place of WeightsFile when there are several
 )
+
+// MaxFileBytes is the most bytes of tensors in one file, unless a single tensor has more: what Hugging Face's library puts
+// into one, and what common file systems and web servers take.
+const MaxFileBytes = 5_000_000_000
 
 // metadata is what the usual Python library asks for in a weights file.
 var metadata = map[string]string{"format": "pt"}
@@ -43,6 +48,11 @@ type ShardMeta struct {
 // and checked before the first byte is written, and nothing is written elsewhere, so a model can be taken off a disk that
 // is full.
 func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir string) error {
+	return pack(ctx, w, m, store, shards, dir, MaxFileBytes)
+}
+
+// pack is Pack with another limit for MaxFileBytes.
+func pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir string, limit int64) error {
 	config, err := json.MarshalIndent(m.Config(), "", "  ")
 	if err != nil {
 		return fmt.Errorf("export: encode %s: %w", ConfigFile, err)
@@ -58,14 +68,14 @@ func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store,
 	if err := m.CheckTensors(shapes); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
-	length, weights, err := checkpoint.EncodeSafetensors(tensors, metadata, func(t checkpoint.Tensor, dst []float32, offset int) error {
+	weights, err := weightFiles(tensors, limit, func(t checkpoint.Tensor, dst []float32, offset int) error {
 		copy(dst, values[t.Name][offset:])
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("export: encode %s: %w", WeightsFile, err)
+		return fmt.Errorf("export: %w", err)
 	}
-	files := []file{bytesFile(ConfigFile, append(config, '\n')), {WeightsFile, length, weights}}
+	files := append([]file{bytesFile(ConfigFile, append(config, '\n'))}, weights...)
 	for _, name := range beside {
 		content, err := readBeside(dir, name)
 		if err != nil {
@@ -76,6 +86,47 @@ func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store,
 		}
 	}
 	return writeArchive(w, files)
+}
+
+// weightFiles are the files of tensors, in order, each of at most limit bytes of them where it has more than one; and their
+// index when there are several.
+func weightFiles(tensors []checkpoint.Tensor, limit int64, read checkpoint.ReadTensor) ([]file, error) {
+	parts := divide(tensors, limit)
+	var files []file
+	held := map[string][]checkpoint.Tensor{}
+	for i, part := range parts {
+		name := WeightsFile
+		if len(parts) > 1 {
+			name = fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(parts))
+		}
+		length, write, err := checkpoint.EncodeSafetensors(part, metadata, read)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", name, err)
+		}
+		files, held[name] = append(files, file{name, length, write}), part
+	}
+	if len(parts) == 1 {
+		return files, nil
+	}
+	index, err := checkpoint.EncodeIndex(held)
+	if err != nil {
+		return nil, err
+	}
+	return append(files, bytesFile(IndexFile, index)), nil
+}
+
+// divide cuts tensors into runs of at most limit bytes, but for single tensors that are larger.
+func divide(tensors []checkpoint.Tensor, limit int64) [][]checkpoint.Tensor {
+	parts, bytes := [][]checkpoint.Tensor{nil}, int64(0)
+	for _, t := range tensors {
+		n := 4 * int64(t.Elements())
+		last := len(parts) - 1
+		if len(parts[last]) > 0 && bytes+n > limit {
+			parts, bytes, last = append(parts, nil), 0, last+1
+		}
+		parts[last], bytes = append(parts[last], t), bytes+n
+	}
+	return parts
 }
 
 // file is a file of the archive.

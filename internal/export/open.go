@@ -3,6 +3,7 @@ package export
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -10,11 +11,19 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// Weights are the tensors of an open model directory.
-type Weights struct{ file *checkpoint.Safetensors }
+// tensors are those of one file or of several.
+type tensors interface {
+	Tensors() []checkpoint.Tensor
+	Tensor(name string) (checkpoint.Tensor, bool)
+	ReadF32(name string, dst []float32, offset int) error
+	Close() error
+}
 
-// Open opens a model directory in Hugging Face's form and checks that its tensors are those of its config. The caller
-// closes the Weights.
+// Weights are the tensors of an open model directory.
+type Weights struct{ file tensors }
+
+// Open opens a model directory in Hugging Face's form and checks that its tensors, in one file or in several with an index, are
+// those of its config. The caller closes the Weights.
 func Open(dir string) (*model.Model, *Weights, error) {
 	fail := func(err error) (*model.Model, *Weights, error) { return nil, nil, fmt.Errorf("model %s: %w", dir, err) }
 	config, err := os.ReadFile(filepath.Join(dir, ConfigFile))
@@ -25,7 +34,7 @@ func Open(dir string) (*model.Model, *Weights, error) {
 	if err != nil {
 		return fail(err)
 	}
-	file, err := checkpoint.OpenSafetensors(checkpoint.OS, filepath.Join(dir, WeightsFile))
+	file, err := openTensors(dir)
 	if err != nil {
 		return fail(err)
 	}
@@ -33,10 +42,39 @@ func Open(dir string) (*model.Model, *Weights, error) {
 	for _, t := range file.Tensors() {
 		shapes[t.Name] = t.Shape
 	}
-	if err := m.CheckTensors(shapes); err != nil {
+	if err := errors.Join(m.CheckTensors(shapes), checkTypes(m, file)); err != nil {
 		return fail(errors.Join(err, file.Close()))
 	}
 	return m, &Weights{file}, nil
+}
+
+// checkTypes refuses parameters of types that cannot be read, before any is loaded.
+func checkTypes(m *model.Model, file tensors) error {
+	for _, p := range m.Params() {
+		for _, name := range m.TensorNames(p) {
+			if t, ok := file.Tensor(name); ok && !t.DType.Float32() {
+				return fmt.Errorf("tensor %q is %s, expected F32, F16 or BF16", name, t.DType)
+			}
+		}
+	}
+	return nil
+}
+
+// openTensors opens the one file, or else the index.
+func openTensors(dir string) (tensors, error) {
+	one, index := filepath.Join(dir, WeightsFile), filepath.Join(dir, IndexFile)
+	_, err := os.Stat(one)
+	if err == nil {
+		return checkpoint.OpenSafetensors(checkpoint.OS, one)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if _, err := os.Stat(index); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("neither %s nor %s is there: files of other formats are not read, save_pretrained of a recent release writes these",
+			WeightsFile, IndexFile)
+	}
+	return checkpoint.OpenSharded(checkpoint.OS, index)
 }
 
 // Lookup reads a tensor; it is a stage.Lookup.

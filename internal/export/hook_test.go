@@ -1,0 +1,4 @@
+package export
+
+// PackBelow is Pack with another limit for MaxFileBytes, for tests of models in several files.
+var PackBelow = pack
