@@ -52,7 +52,7 @@ Exit codes:
 			return runTokenize(cmd.Context(), o, args[:last], args[last], cmd.OutOrStdout())
 		},
 	}
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	cmd.Flags().StringVar(&o.tokenizer, "tokenizer", job.TokenizerBytes, "`bytes`, or the path of a tokenizer.json or its directory")
 	cmd.Flags().StringVar(&o.format, "format", "text", "`format` of the files: text, jsonl, csv, tsv or parquet")
 	cmd.Flags().StringVar(&o.column, "column", "", "`name` of the column with the text, of tables (default text)")

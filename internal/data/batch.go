@@ -57,9 +57,12 @@ func (s *Set) fits(count int, b Batch) error {
 		given      bool
 		have, want int
 	}{
-		{"tokens", b.Tokens != nil, len(b.Tokens), tokens}, {"types", b.Types != nil, len(b.Types), tokens},
-		{"mask", b.Mask != nil, len(b.Mask), tokens}, {"decoder", b.Decoder != nil, len(b.Decoder), decoder},
-		{"pixels", b.Pixels != nil, len(b.Pixels), pixels}, {"targets", b.Targets != nil, len(b.Targets), targets},
+		{"tokens", b.Tokens != nil, len(b.Tokens), tokens},
+		{"types", b.Types != nil, len(b.Types), tokens},
+		{"mask", b.Mask != nil, len(b.Mask), tokens},
+		{"decoder", b.Decoder != nil, len(b.Decoder), decoder},
+		{"pixels", b.Pixels != nil, len(b.Pixels), pixels},
+		{"targets", b.Targets != nil, len(b.Targets), targets},
 	} {
 		if f.given && f.have != f.want {
 			return fmt.Errorf("data: fill: %s have room for %d values; %d samples of the task %s have %d",

@@ -19,7 +19,7 @@ func (o *opener) check() (Summary, error) {
 		return s, o.checkTables(files)
 	case o.Format == formatTokens:
 		return s, o.checkTokens(&s, files)
-	case o.Format == formatText && o.tokenizer.IsBytes():
+	case o.Format == formatText && o.vocab.IsBytes():
 		return s, o.checkBytes(&s)
 	}
 	return s, nil

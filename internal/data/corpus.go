@@ -61,7 +61,7 @@ func (o *opener) samplesOf(runs []run) samples {
 	if o.Task != MaskedLanguage {
 		return w
 	}
-	return newMasked(w, o.tokenizer, o.Sequence, o.Masked)
+	return newMasked(w, o.vocab, o.Sequence, o.Masked)
 }
 
 // vocabulary is what ids have to be below.
@@ -69,13 +69,13 @@ func (o *opener) vocabulary() int {
 	if o.ModelVocabulary > 0 {
 		return o.ModelVocabulary
 	}
-	return o.tokenizer.Vocabulary()
+	return o.vocab.Vocabulary()
 }
 
 // step is how far windows are apart.
 func (o *opener) step() int {
 	if o.Task == MaskedLanguage {
-		return o.Sequence - framing(o.tokenizer)
+		return o.Sequence - framing(o.vocab)
 	}
 	return o.Sequence
 }
@@ -99,7 +99,7 @@ func (o *opener) divideRuns(runs []run) (train, held []run, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	end := run{raw: appendID(nil, widthOf(o.tokenizer.Vocabulary()), int(o.tokenizer.Special().End)), width: widthOf(o.tokenizer.Vocabulary())}
+	end := run{raw: appendID(nil, widthOf(o.vocab.Vocabulary()), int(o.vocab.Special().End)), width: widthOf(o.vocab.Vocabulary())}
 	cut := func(pieces []piece) (out []run) {
 		for _, p := range pieces {
 			r := runs[p.file]
@@ -121,10 +121,10 @@ func (o *opener) mapTokens(f File) (*tokenfile.File, error) {
 		return nil, err
 	}
 	switch limit := o.vocabulary(); {
-	case t.Tokenizer != o.tokenizer.Digest():
+	case t.Tokenizer != o.vocab.Digest():
 		err = &Error{Key: "data.tokenizer", Err: fmt.Errorf(
 			"%s was written with the tokenizer of sha256 %.6x, and %s has %.6x (bytes: 000000); name the one that it was written with",
-			f.Path, t.Tokenizer, o.Config.Tokenizer, o.tokenizer.Digest())}
+			f.Path, t.Tokenizer, o.Tokenizer, o.vocab.Digest())}
 	case int(t.Vocabulary) > limit:
 		err = fmt.Errorf("%s has a vocabulary of %d, the model has room for %d; raise vocab_size to %d", f.Path, t.Vocabulary, limit, t.Vocabulary)
 	case t.Documents == 0:
@@ -141,10 +141,10 @@ type document func(text string, last bool) error
 
 // readDocuments reads the documents of one file as tokens.
 func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64) (run, [sha256.Size]byte, error) {
-	width := widthOf(o.tokenizer.Vocabulary())
-	e := o.tokenizer.NewEncoder()
+	width := widthOf(o.vocab.Vocabulary())
+	e := o.vocab.NewEncoder()
 	var raw []byte
-	if o.tokenizer.IsBytes() && o.Format == formatText {
+	if o.vocab.IsBytes() && o.Format == formatText {
 		raw = make([]byte, 0, f.Bytes+1)
 	}
 	var ids []int32
@@ -154,7 +154,7 @@ func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64)
 			return err
 		}
 		if last {
-			ids = append(ids, o.tokenizer.Special().End)
+			ids = append(ids, o.vocab.Special().End)
 		}
 		for _, id := range ids {
 			raw = appendID(raw, width, int(id))
@@ -212,7 +212,7 @@ func (o *opener) textFile(f File, add document) (sum [sha256.Size]byte, err erro
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
 	digest := sha256.New()
-	p := &portions{r: bufio.NewReaderSize(io.TeeReader(file, digest), 1<<16), path: f.Path, bytes: o.tokenizer.IsBytes(), line: 1}
+	p := &portions{r: bufio.NewReaderSize(io.TeeReader(file, digest), 1<<16), path: f.Path, bytes: o.vocab.IsBytes(), line: 1}
 	for {
 		text, last, err := p.next()
 		if err != nil {
@@ -222,7 +222,7 @@ func (o *opener) textFile(f File, add document) (sum [sha256.Size]byte, err erro
 			return sum, err
 		}
 		if err := add(text, last); err != nil {
-			return sum, p.locate(text, err, o.tokenizer)
+			return sum, p.locate(text, err, o.vocab)
 		}
 		p.line += bytes.Count([]byte(text), []byte("\n"))
 		if last {

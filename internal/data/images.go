@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/image/draw"
 
@@ -178,7 +179,7 @@ func (o *opener) readIDX(files []File, t *labelTable) (*pictures, error) {
 		p.shape = shape
 		p.pixels = append(p.pixels, planar(d, shape)...)
 		for _, label := range labels[i].Bytes {
-			p.labels = append(p.labels, t.number(fmt.Sprint(label), 0))
+			p.labels = append(p.labels, t.number(strconv.Itoa(int(label)), 0))
 		}
 	}
 	return p, nil

@@ -82,7 +82,7 @@ func Open(ctx context.Context, c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{task: o.Task, seed: o.Seed, sequence: max(o.Sequence, 1), tokenizer: o.tokenizer, notes: o.notes}
+	s := &Set{task: o.Task, seed: o.Seed, sequence: max(o.Sequence, 1), tokenizer: o.vocab, notes: o.notes}
 	switch o.Task {
 	case Images:
 		s.sequence = 1
@@ -117,11 +117,11 @@ func (s *Set) Tokenizer() *tokenizer.Tokenizer { return s.tokenizer }
 // opener opens one set.
 type opener struct {
 	Config
-	tokenizer *tokenizer.Tokenizer
-	train     []File // also what is held out, when validation is empty
-	held      []File
-	notes     []string
-	memory    atomic.Int64 // bytes that are held
+	vocab  *tokenizer.Tokenizer // nil for images
+	train  []File               // also what is held out, when validation is empty
+	held   []File
+	notes  []string
+	memory atomic.Int64 // bytes that are held
 }
 
 // newOpener lists the files and opens the tokenizer.
@@ -147,28 +147,28 @@ func (o *opener) openTokenizer() (err error) {
 	refuse := func(format string, args ...any) error {
 		return &Error{Key: "data.tokenizer", Err: fmt.Errorf(format, args...)}
 	}
-	if o.tokenizer = tokenizer.Bytes(); o.Config.Tokenizer != tokenizerBytes {
+	if o.vocab = tokenizer.Bytes(); o.Tokenizer != tokenizerBytes {
 		if o.Access != nil {
-			if err := o.Access(o.Config.Tokenizer); err != nil {
+			if err := o.Access(o.Tokenizer); err != nil {
 				return refuse("%w", err)
 			}
 		}
-		if o.tokenizer, err = tokenizer.Open(o.Config.Tokenizer); err != nil {
+		if o.vocab, err = tokenizer.Open(o.Tokenizer); err != nil {
 			return refuse("%w", err)
 		}
 	}
-	special, n := o.tokenizer.Special(), o.tokenizer.Vocabulary()
+	special, n := o.vocab.Special(), o.vocab.Vocabulary()
 	switch {
 	case o.ModelVocabulary > 0 && n > o.ModelVocabulary:
-		return refuse("%s makes %d token ids, the model has room for %d; raise vocab_size to %d", o.Config.Tokenizer, n, o.ModelVocabulary, n)
+		return refuse("%s makes %d token ids, the model has room for %d; raise vocab_size to %d", o.Tokenizer, n, o.ModelVocabulary, n)
 	case special.End == tokenizer.None && o.Task != Classification:
-		return refuse("%s has no token for the end of a text (</s>, <eos>, <|endoftext|>, <|end_of_text|> or [SEP])", o.Config.Tokenizer)
+		return refuse("%s has no token for the end of a text (</s>, <eos>, <|endoftext|>, <|end_of_text|> or [SEP])", o.Tokenizer)
 	case special.Mask == tokenizer.None && o.Task == MaskedLanguage:
-		return refuse("%s has no token that hides another ([MASK] or <mask>)", o.Config.Tokenizer)
+		return refuse("%s has no token that hides another ([MASK] or <mask>)", o.Tokenizer)
 	case (o.Task == Language || o.Task == MaskedLanguage) && o.step() < 1:
 		return &Error{Key: "data.sequence", Nearest: "3", Err: fmt.Errorf("a sample of %d tokens has no room beside its first and last token", o.Sequence)}
-	case o.Columns.TextPair != "" && o.tokenizer.Pair() == nil:
-		return refuse("%s has no token to separate the two texts of a pair ([SEP] or </s>)", o.Config.Tokenizer)
+	case o.Columns.TextPair != "" && o.vocab.Pair() == nil:
+		return refuse("%s has no token to separate the two texts of a pair ([SEP] or </s>)", o.Tokenizer)
 	}
 	return nil
 }
@@ -225,12 +225,12 @@ func located(err error) error {
 // identify sets the identity of files whose contents have these digests.
 func (o *opener) identify(s *Set, files []File, sums [][sha256.Size]byte) {
 	digest := sha256.New()
-	if o.tokenizer != nil && o.tokenizer.IsBytes() && o.Format == formatText && len(o.held) == 0 {
+	if o.vocab != nil && o.vocab.IsBytes() && o.Format == formatText && len(o.held) == 0 {
 		digest.Write([]byte("avgpipe corpus 1\n"))
 	} else {
 		fmt.Fprintf(digest, "avgpipe corpus 2\n%s %s %d %q\n", o.Task, o.Format, len(o.train), o.Labels) //nolint:errcheck // A hash takes everything.
-		if o.tokenizer != nil {
-			sum := o.tokenizer.Digest()
+		if o.vocab != nil {
+			sum := o.vocab.Digest()
 			digest.Write(sum[:])
 		}
 	}

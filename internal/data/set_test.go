@@ -252,7 +252,7 @@ func TestAFileThatChangesIsRefused(t *testing.T) {
 	dir := corpus(t, map[string]string{"a": "0123456789"})
 	for size, want := range map[int64]string{9: "became longer", 11: "became shorter"} {
 		f := File{Path: filepath.Join(dir, "a"), Name: "a", Bytes: size}
-		o := &opener{tokenizer: tokenizer.Bytes()}
+		o := &opener{vocab: tokenizer.Bytes()}
 		_, text := o.textFile(f, func(string, bool) error { return nil })
 		_, sum := sumOf(f)
 		for _, err := range []error{text, sum} {

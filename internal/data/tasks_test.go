@@ -198,19 +198,20 @@ func TestPackingJoinsDocuments(t *testing.T) {
 	documents := []string{"The first one.", "the second, with \"quotes\"", "third", "a fourth to hold out some"}
 	var want []int32
 	e := tok.NewEncoder()
-	rows, files := "", map[string]string{}
+	var rows strings.Builder
+	files := map[string]string{}
 	for i, d := range documents {
 		if want, err = e.Append(want, d); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, tok.Special().End)
-		rows += fmt.Sprintf("{\"body\": %q}\n", d)
+		fmt.Fprintf(&rows, "{\"body\": %q}\n", d)
 		files[fmt.Sprintf("%d.txt", i)] = d
 	}
-	rows += "{\"body\": \"\"}\n"
+	rows.WriteString("{\"body\": \"\"}\n")
 	const sequence = 4
 	for name, c := range map[string]Config{
-		"table": {Files: []string{corpus(t, map[string]string{"a.jsonl": rows})}, Format: "jsonl", Columns: Columns{Text: "body"}},
+		"table": {Files: []string{corpus(t, map[string]string{"a.jsonl": rows.String()})}, Format: "jsonl", Columns: Columns{Text: "body"}},
 		"files": {Files: []string{corpus(t, files)}, Format: "text"},
 	} {
 		c.Sequence, c.Tokenizer, c.Validation = sequence, absolute(t, "tokenizer/testdata/gpt2.json"), c.Files

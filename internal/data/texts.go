@@ -17,6 +17,7 @@ type texts struct {
 	tokens run
 	ends   []uint32 // where each text ends: of sample i, 2i is the first text's and 2i+1 the second's
 	labels []int32  // of classifications
+	ids    []int32  // of the text that is read
 }
 
 // maxTexts is how many tokens the texts of one file have at most, so that 4 bytes count them.
@@ -82,9 +83,9 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 	o.identify(s, files, sums)
 	wrap := func(l library) samples {
 		if o.Task == Classification {
-			return classification{library: l, t: o.tokenizer, sequence: o.Sequence, pair: o.Columns.TextPair != ""}
+			return classification{library: l, t: o.vocab, sequence: o.Sequence, pair: o.Columns.TextPair != ""}
 		}
-		return translation{library: l, t: o.tokenizer, sequence: o.Sequence}
+		return translation{library: l, t: o.vocab, sequence: o.Sequence}
 	}
 	if len(o.held) > 0 {
 		s.train, s.held = wrap(newLibrary(read[:len(o.train)])), wrap(newLibrary(read[len(o.train):]))
@@ -96,53 +97,26 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 
 // readTexts reads the rows of one file.
 func (o *opener) readTexts(ctx context.Context, f File, t *texts, labels *labelTable, long *atomic.Int64) error {
-	t.tokens.width = widthOf(o.tokenizer.Vocabulary())
-	e := o.tokenizer.NewEncoder()
+	t.tokens.width = widthOf(o.vocab.Vocabulary())
+	e := o.vocab.NewEncoder()
 	c := o.tableConfig()
 	held := int64(0)
-	var ids []int32
-	return table.Read(f.Path, c, func(r table.Row) (err error) {
+	return table.Read(f.Path, c, func(r table.Row) error {
 		values, columns := r.Values, c.Columns
-		bad := func(format string, args ...any) error {
-			return &table.Error{Path: f.Path, Line: r.Line, Err: fmt.Errorf(format, args...)}
-		}
+		var err error
 		if o.Task == Classification {
 			t.labels = append(t.labels, labels.number(values[0], r.Line))
-			if len(labels.numbers) > maxClasses {
-				return bad("column %q has more than %d different labels; is it the class?", columns[0], maxClasses)
-			}
 			values, columns = values[1:], columns[1:]
 		}
-		size := 0
-		for k := range 2 {
-			if k < len(values) {
-				if values[k] == "" && o.Task == Translation {
-					return bad("column %q is empty", columns[k])
-				}
-				if ids, err = e.Append(ids[:0], values[k]); err != nil {
-					return bad("column %q: %w", columns[k], err)
-				}
-				for _, id := range ids {
-					t.tokens.raw = appendID(t.tokens.raw, t.tokens.width, int(id))
-				}
-				size += len(ids)
-				if o.Task == Translation && len(ids)+1 > o.Sequence {
-					long.Add(1)
-				}
-			}
-			if t.tokens.size() > maxTexts {
-				return bad("the file has more than %d tokens up to here; cut it", maxTexts)
-			}
-			t.ends = append(t.ends, uint32(t.tokens.size())) //nolint:gosec // At most maxTexts.
+		sizes, err := t.add(e, values, columns)
+		if err == nil && len(labels.names) > maxClasses {
+			err = fmt.Errorf("column %q has more than %d different labels; is it the class?", c.Columns[0], maxClasses)
 		}
-		if o.Task == Classification {
-			template := o.template()
-			if size+template.Special() > o.Sequence {
-				long.Add(1)
-			}
-			if size+template.Special() == 0 {
-				return bad("column %q is empty", columns[0])
-			}
+		if err == nil {
+			err = o.fits(sizes, values, columns, long)
+		}
+		if err != nil {
+			return &table.Error{Path: f.Path, Line: r.Line, Err: err}
 		}
 		now := int64(len(t.tokens.raw)) + 4*int64(len(t.ends)+len(t.labels))
 		err, held = o.hold(f.Path, now-held), now
@@ -150,12 +124,56 @@ func (o *opener) readTexts(ctx context.Context, f File, t *texts, labels *labelT
 	})
 }
 
+// add appends a sample of one or two texts, and returns their tokens.
+func (t *texts) add(e *tokenizer.Encoder, values, columns []string) (sizes [2]int, err error) {
+	for k := range sizes {
+		if k < len(values) {
+			before := t.tokens.size()
+			if t.ids, err = e.Append(t.ids[:0], values[k]); err != nil {
+				return sizes, fmt.Errorf("column %q: %w", columns[k], err)
+			}
+			for _, id := range t.ids {
+				t.tokens.raw = appendID(t.tokens.raw, t.tokens.width, int(id))
+			}
+			sizes[k] = t.tokens.size() - before
+		}
+		if t.tokens.size() > maxTexts {
+			return sizes, fmt.Errorf("the file has more than %d tokens up to here; cut it", maxTexts)
+		}
+		t.ends = append(t.ends, uint32(t.tokens.size())) //nolint:gosec // At most maxTexts.
+	}
+	return sizes, nil
+}
+
+// fits refuses texts without tokens, and counts those that will be cut.
+func (o *opener) fits(sizes [2]int, values, columns []string, long *atomic.Int64) error {
+	if o.Task == Translation {
+		for k, column := range columns {
+			if values[k] == "" {
+				return fmt.Errorf("column %q is empty", column)
+			}
+		}
+		if max(sizes[0], sizes[1]) >= o.Sequence { // with the end token
+			long.Add(1)
+		}
+		return nil
+	}
+	n := sizes[0] + sizes[1] + o.template().Special()
+	if n == 0 {
+		return fmt.Errorf("column %q is empty", columns[0])
+	}
+	if n > o.Sequence {
+		long.Add(1)
+	}
+	return nil
+}
+
 // template is what a model that classifies is given.
 func (o *opener) template() tokenizer.Template {
 	if o.Columns.TextPair != "" {
-		return o.tokenizer.Pair()
+		return o.vocab.Pair()
 	}
-	return o.tokenizer.Single()
+	return o.vocab.Single()
 }
 
 // classification are texts, or pairs of them, with a class each.

@@ -20,9 +20,9 @@ func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, 
 	if o.Task != Language || o.Format == formatTokens || len(o.held) > 0 {
 		return tokenfile.Header{}, nil, fmt.Errorf("data: write tokens: the task %s and the format %s have no documents to write", o.Task, o.Format)
 	}
-	n := o.tokenizer.Vocabulary()
+	n := o.vocab.Vocabulary()
 	w, err := tokenfile.Create(path, tokenfile.Header{
-		Width: widthOf(n), Vocabulary: uint32(n), End: uint32(o.tokenizer.Special().End), Tokenizer: o.tokenizer.Digest(), //nolint:gosec // Token ids.
+		Width: widthOf(n), Vocabulary: uint32(n), End: uint32(o.vocab.Special().End), Tokenizer: o.vocab.Digest(), //nolint:gosec // Token ids.
 	})
 	if err != nil {
 		return tokenfile.Header{}, nil, fmt.Errorf("data: write tokens: %w", err)
@@ -38,7 +38,7 @@ func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, 
 func (o *opener) writeAll(ctx context.Context, w *tokenfile.Writer) error {
 	var empty atomic.Int64
 	var ids []int32
-	e := o.tokenizer.NewEncoder()
+	e := o.vocab.NewEncoder()
 	for _, f := range o.train {
 		_, err := o.documents(f, &empty, func(text string, last bool) (err error) {
 			if ids, err = e.Append(ids[:0], text); err != nil {

@@ -56,7 +56,8 @@ func TestRows(t *testing.T) {
 		},
 		"tsv": {
 			Config{Format: TSV, Header: true, Columns: []string{"text"}},
-			"text\tlabel\nit is 5\" wide\t1\n\"\t2", []string{"2:it is 5\" wide", "3:\""},
+			"text\tlabel\nit is 5\" wide\t1\n\"\t2",
+			[]string{"2:it is 5\" wide", "3:\""},
 		},
 		"tsv without a header": {Config{Format: TSV, Columns: []string{"1"}}, "a\tb\r\n", []string{"1:a"}},
 	} {

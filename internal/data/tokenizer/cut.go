@@ -33,42 +33,39 @@ const (
 
 var behaviors = []string{string(removed), string(isolated), string(contiguous), string(withPrevious), string(withNext)}
 
-// arrange appends the words that parts make. Parts are neighbours in one text, so joining two is slicing.
-func (b behavior) arrange(words []string, parts []part) []string {
-	joined := ""
-	flush := func() {
-		if joined != "" {
-			words = append(words, joined)
+// arrange appends the words that the parts of a text make.
+func (b behavior) arrange(words []string, text string, parts []part) []string {
+	start, at := 0, 0 // of the word, and of the part
+	cut := func() {
+		if at > start {
+			words = append(words, text[start:at])
 		}
-		joined = ""
+		start = at
 	}
 	for i, p := range parts {
 		previous := i > 0 && parts[i-1].match
 		switch b {
-		case removed:
-			if !p.match {
-				words = append(words, p.text)
-			}
-			continue
-		case isolated:
-			words = append(words, p.text)
-			continue
+		case removed, isolated:
+			cut()
 		case contiguous:
-			if i > 0 && p.match != previous {
-				flush()
+			if p.match != previous {
+				cut()
 			}
 		case withPrevious: // a match joins what is before it, unless that is a match
 			if !p.match || previous {
-				flush()
+				cut()
 			}
 		case withNext: // a match starts a word, and what follows a match joins it
 			if p.match || !previous {
-				flush()
+				cut()
 			}
 		}
-		joined += p.text
+		at += len(p.text)
+		if b == removed && p.match {
+			start = at
+		}
 	}
-	flush()
+	cut()
 	return words
 }
 
@@ -94,7 +91,7 @@ func (c byRune) cut(words []string, text string, _ bool) []string {
 	if from < len(text) {
 		parts = append(parts, part{text: text[from:]})
 	}
-	return c.behavior.arrange(words, parts)
+	return c.behavior.arrange(words, text, parts)
 }
 
 // byPattern cuts around what a pattern matches, or, inverted, around what it does not match.
@@ -111,7 +108,7 @@ func (c byPattern) cut(words []string, text string, _ bool) []string {
 			all[i].match = !all[i].match
 		}
 	}
-	return c.behavior.arrange(words, all)
+	return c.behavior.arrange(words, text, all)
 }
 
 // parts takes a text apart around the matches of a pattern. A search that exceeds the pattern's time ends it: the rest is
@@ -287,7 +284,7 @@ var byteRunes, runeBytes = func() (forth [256]rune, back map[rune]byte) {
 	next := rune(0x100)
 	for b := range 256 {
 		r := rune(b)
-		if !('!' <= r && r <= '~' || '¡' <= r && r <= '¬' || '®' <= r && r <= 'ÿ') {
+		if seen := '!' <= r && r <= '~' || '¡' <= r && r <= '¬' || '®' <= r && r <= 'ÿ'; !seen {
 			r, next = next, next+1
 		}
 		forth[b], back[r] = r, byte(b)

@@ -362,10 +362,10 @@ func metaspaceOf(c *component) (metaspace, error) {
 		}
 	}
 	if len([]rune(m.mark)) != 1 {
-		return m, fmt.Errorf("Metaspace: the replacement %q is not one character", m.mark)
+		return m, fmt.Errorf("the replacement %q is not one character", m.mark)
 	}
 	if schemes := []string{"always", "first", "never"}; !slices.Contains(schemes, m.prepend) {
-		return m, fmt.Errorf("Metaspace: the prepend_scheme %q is none of: %s", m.prepend, strings.Join(schemes, ", "))
+		return m, fmt.Errorf("the prepend_scheme %q is none of: %s", m.prepend, strings.Join(schemes, ", "))
 	}
 	return m, nil
 }
@@ -399,7 +399,7 @@ func decoders(c *component) ([]decoder, error) {
 		return []decoder{fuse{}}, nil
 	case "Strip":
 		if c.Content == "" {
-			return nil, errors.New("Strip: the content is empty")
+			return nil, errors.New("the content of Strip is empty")
 		}
 		return []decoder{strip(c.Content, c.Start, c.Stop)}, nil
 	case "Replace":
