@@ -34,6 +34,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Device == nil || c.Model == nil || c.Weights == nil:
 		return errors.New("generate: Config needs a Device, a Model and Weights")
+	case c.Model.Task != model.Language:
+		return fmt.Errorf("generate: a %s model, of the task %s; one of the task %s is needed", c.Model.Family, c.Model.Task, model.Language)
 	case len(c.Prompt) == 0:
 		return errors.New("generate: the prompt is empty; at least one token is needed")
 	case c.Tokens < 1:

@@ -15,10 +15,19 @@ import (
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
+// counters are the families that learn to count, with tiny configs.
+var counters = map[string]map[string]any{
+	"gpt2": {"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 8, "vocab_size": 7},
+	"llama": {
+		"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 16, "intermediate_size": 24,
+		"max_position_embeddings": 8, "vocab_size": 7,
+	},
+}
+
 // counting trains a tiny model to count modulo 7 and returns a config that continues 3, 4.
-func counting(t *testing.T) generate.Config {
+func counting(t *testing.T, family string) generate.Config {
 	t.Helper()
-	m, err := model.Build("gpt2", map[string]any{"n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 8, "vocab_size": 7})
+	m, err := model.Build(family, counters[family])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +74,13 @@ func run(t *testing.T, c generate.Config) []int32 {
 }
 
 func TestRunContinuesWhatTheModelHasLearned(t *testing.T) {
-	c := counting(t)
+	for family := range counters {
+		t.Run(family, func(t *testing.T) { continues(t, counting(t, family)) })
+	}
+}
+
+func continues(t *testing.T, c generate.Config) {
+	t.Helper()
 	want := []int32{5, 6, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2} // beyond the window of 8 positions
 	if got := run(t, c); !slices.Equal(got, want) {
 		t.Errorf("most likely tokens %v, want %v", got, want)
@@ -90,7 +105,7 @@ func TestRunContinuesWhatTheModelHasLearned(t *testing.T) {
 }
 
 func TestRunStopsAtOnce(t *testing.T) {
-	c := counting(t)
+	c := counting(t, "gpt2")
 	enough := errors.New("enough")
 	calls := 0
 	err := generate.Run(t.Context(), c, func(int32) error {
@@ -108,14 +123,19 @@ func TestRunStopsAtOnce(t *testing.T) {
 }
 
 func TestRunRefusesBadInput(t *testing.T) {
-	trained := counting(t)
+	trained := counting(t, "gpt2")
+	classifier, err := model.Build("bert", map[string]any{"num_hidden_layers": 1, "hidden_size": 12})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for want, change := range map[string]func(c *generate.Config){
-		"needs a Device, a Model and Weights": func(c *generate.Config) { c.Model = nil },
-		"the prompt is empty":                 func(c *generate.Config) { c.Prompt = nil },
-		"ids is 7 at sample 0, position 1":    func(c *generate.Config) { c.Prompt = []int32{1, 7} },
-		"0 tokens; at least 1":                func(c *generate.Config) { c.Tokens = 0 },
-		"temperature is NaN":                  func(c *generate.Config) { c.Temperature = math.NaN() },
-		"top-k is -1":                         func(c *generate.Config) { c.TopK = -1 },
+		"needs a Device, a Model and Weights":                                func(c *generate.Config) { c.Model = nil },
+		"a bert model, of the task classification; one of the task language": func(c *generate.Config) { c.Model = classifier },
+		"the prompt is empty":                                                func(c *generate.Config) { c.Prompt = nil },
+		"ids is 7 at sample 0, position 1":                                   func(c *generate.Config) { c.Prompt = []int32{1, 7} },
+		"0 tokens; at least 1":                                               func(c *generate.Config) { c.Tokens = 0 },
+		"temperature is NaN":                                                 func(c *generate.Config) { c.Temperature = math.NaN() },
+		"top-k is -1":                                                        func(c *generate.Config) { c.TopK = -1 },
 		`tensor "transformer.wte.weight" [7 16] is missing`: func(c *generate.Config) {
 			c.Weights = func(string) ([]int, []float32, bool, error) { return nil, nil, false, nil }
 		},

@@ -1,0 +1,176 @@
+package model_test
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// publishedLlama and publishedBERT are config.json of published models, with the fields of several releases of the library:
+// SmolLM-135M, and bert-base-uncased fine-tuned for three classes.
+const (
+	publishedLlama = `{
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 0,
+  "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.02, "intermediate_size": 1536, "max_position_embeddings": 2048,
+  "mlp_bias": false, "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "tie_word_embeddings": true,
+  "torch_dtype": "float32", "transformers_version": "4.39.3", "use_cache": true, "vocab_size": 49152
+}`
+	publishedBERT = `{
+  "architectures": ["BertForSequenceClassification"], "attention_probs_dropout_prob": 0.1, "classifier_dropout": null,
+  "gradient_checkpointing": false, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+  "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}, "initializer_range": 0.02, "intermediate_size": 3072,
+  "label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+  "model_type": "bert", "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0, "position_embedding_type": "absolute",
+  "transformers_version": "4.40.0", "type_vocab_size": 2, "use_cache": true, "vocab_size": 30522
+}`
+)
+
+func fromHuggingFace(t *testing.T, config string) *model.Model {
+	t.Helper()
+	m, err := model.FromHuggingFace([]byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestPublishedTransformersHaveTheirPublishedSizes(t *testing.T) {
+	masked := strings.Replace(publishedBERT, "BertForSequenceClassification", "BertForMaskedLM", 1)
+	for _, c := range []struct {
+		name, config string
+		weights      int
+		task         model.Task
+	}{
+		{"llama", publishedLlama, 134515008, model.Language},
+		{"bert", publishedBERT, 109484547, model.Classification}, // BertModel's 109,482,240 and a classifier of 3 classes
+		{"masked bert", masked, 109514298, model.MaskedLanguage},
+	} {
+		m := fromHuggingFace(t, c.config)
+		if m.Weights() != c.weights || m.Task != c.task {
+			t.Errorf("%s: %d weights, task %s, expected %d, %s", c.name, m.Weights(), m.Task, c.weights, c.task)
+		}
+		own, err := json.Marshal(m.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := fromHuggingFace(t, string(own))
+		if !reflect.DeepEqual(m.Config(), again.Config()) || !reflect.DeepEqual(m.Params(), again.Params()) {
+			t.Errorf("%s: an exported config reads back as %v, expected %v", c.name, again.Config(), m.Config())
+		}
+		if built, err := model.Build(m.Family, knownFields(m)); err != nil || !reflect.DeepEqual(built.Params(), m.Params()) {
+			t.Errorf("%s: built from its own fields: %v", c.name, err)
+		}
+	}
+}
+
+// knownFields are the fields of a model's exported config that Build takes.
+func knownFields(m *model.Model) map[string]any {
+	config := m.Config()
+	known := model.Fields(m.Family)
+	maps.DeleteFunc(config, func(name string, _ any) bool {
+		return !slices.ContainsFunc(known, func(f model.Field) bool { return f.Name == name })
+	})
+	return config
+}
+
+func TestTransformerConfigsThatCannotBeComputedAreRefused(t *testing.T) {
+	for _, c := range []struct{ config, from, to, want string }{
+		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8.0}`, `rope_scaling is "llama3"; allowed is null`},
+		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"type": "linear", "factor": 2}`, `rope_scaling is "linear"`},
+		{publishedLlama, `"num_key_value_heads": 3`, `"num_key_value_heads": 4`, "num_key_value_heads is 4; allowed is a divisor of num_attention_heads, which is 9; did you mean num_key_value_heads 3?"},
+		{publishedLlama, `"hidden_size": 576`, `"hidden_size": 580`, "hidden_size is 580; allowed is a multiple of num_attention_heads, which is 9; did you mean hidden_size 576?"},
+		{publishedLlama, `"hidden_size": 576`, `"hidden_size": 567`, "head_dim is 63; allowed is an even number"},
+		{publishedLlama, `"silu"`, `"gelu"`, `hidden_act is "gelu"; allowed is "silu"`},
+		{publishedLlama, `"rms_norm_eps": 1e-05`, `"rms_norm_eps": 0`, "rms_norm_eps is 0; allowed is a number above 0"},
+		{publishedLlama, `"rope_theta": 10000.0`, `"rope_theta": -1`, "rope_theta is -1; allowed is a number above 0"},
+		{publishedLlama, `"attention_dropout": 0.0`, `"attention_dropout": 1.0`, "attention_dropout is 1; allowed is a number of at least 0 and below 1"},
+		{publishedBERT, `"absolute"`, `"relative_key"`, `position_embedding_type is "relative_key"; allowed is "absolute"`},
+		{publishedBERT, `"use_cache": true`, `"is_decoder": true`, "is_decoder is true; allowed is false"},
+		{publishedBERT, `"gelu"`, `"relu"`, `hidden_act is "relu"; allowed is one of gelu, gelu_new`},
+		{publishedBERT, `BertForSequenceClassification`, `BertForMaskLM`, `architectures is "BertForMaskLM"; allowed is one of BertForMaskedLM, BertForSequenceClassification; did you mean BertForMaskedLM?`},
+		{publishedBERT, `"hidden_size": 768`, `"hidden_size": 770`, "hidden_size is 770; allowed is a multiple of num_attention_heads"},
+		{publishedBERT, `"classifier_dropout": null`, `"classifier_dropout": 1.5`, "classifier_dropout is 1.5"},
+		{publishedBERT, `"use_cache": true`, `"tie_word_embeddings": false`, "tie_word_embeddings is false; allowed is true"},
+		{publishedBERT, `"type_vocab_size": 2`, `"type_vocab_size": 0`, "type_vocab_size is 0; allowed is an integer from 1"},
+	} {
+		config := strings.Replace(c.config, c.from, c.to, 1)
+		if config == c.config {
+			t.Fatalf("%s is not there", c.from)
+		}
+		_, err := model.FromHuggingFace([]byte(config))
+		var field *model.FieldError
+		if !errors.As(err, &field) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, expected %q", c.to, err, c.want)
+		}
+	}
+}
+
+func TestNewerReleasesKeepThetaElsewhere(t *testing.T) {
+	config := strings.Replace(publishedLlama, `"rope_theta": 10000.0`, `"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}`, 1)
+	if theta := fromHuggingFace(t, config).Config()["rope_theta"]; theta != 5000.0 {
+		t.Errorf("rope_theta is %v, expected 5000", theta)
+	}
+}
+
+func TestMisspeltFieldsOfTransformersNameTheNearest(t *testing.T) {
+	for family, c := range map[string][2]string{
+		"llama": {"num_key_values_heads", "num_key_value_heads"}, "bert": {"num_hidden_layer", "num_hidden_layers"},
+	} {
+		_, err := model.Build(family, map[string]any{c[0]: 2})
+		var field *model.FieldError
+		if !errors.As(err, &field) || !field.Unknown || field.Nearest != c[1] {
+			t.Errorf("%s: error %v, expected one that names %s", family, err, c[1])
+		}
+	}
+}
+
+// renamed is an export with its tensors' names changed.
+func renamed(m *model.Model, change func(name string) string) map[string][]int {
+	out := map[string][]int{}
+	for name, shape := range file(m) {
+		out[change(name)] = shape
+	}
+	return out
+}
+
+func TestOlderTensorNamesOfTransformersAreRead(t *testing.T) {
+	masked := fromHuggingFace(t, strings.Replace(publishedBERT, "BertForSequenceClassification", "BertForMaskedLM", 1))
+	classifier, llama := fromHuggingFace(t, publishedBERT), fromHuggingFace(t, publishedLlama)
+	old := strings.NewReplacer("LayerNorm.weight", "LayerNorm.gamma", "LayerNorm.bias", "LayerNorm.beta")
+	withoutPrefix := func(prefix string) func(string) string {
+		return func(name string) string { return strings.TrimPrefix(name, prefix) }
+	}
+	for name, c := range map[string]struct {
+		m       *model.Model
+		tensors map[string][]int
+		extra   []string
+		want    string
+	}{
+		"norms of the first releases": {masked, renamed(masked, old.Replace), nil, ""},
+		"without a prefix":            {classifier, renamed(classifier, withoutPrefix("bert.")), nil, ""},
+		"both":                        {masked, renamed(masked, func(n string) string { return strings.TrimPrefix(old.Replace(n), "bert.") }), nil, ""},
+		"llama without a prefix":      {llama, renamed(llama, withoutPrefix("model.")), nil, ""},
+		"a file of BertForPreTraining": {
+			masked, file(masked),
+			[]string{"cls.seq_relationship.weight", "bert.pooler.dense.bias", "cls.predictions.decoder.weight", "bert.embeddings.position_ids"}, "",
+		},
+		"buffers":        {llama, file(llama), []string{"model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight"}, ""},
+		"another's head": {masked, file(masked), []string{"classifier.weight"}, `tensor "classifier.weight" [1] belongs to no parameter`},
+		"another's body": {llama, file(classifier), nil, `tensor "model.embed_tokens.weight" [49152 576] is missing`},
+	} {
+		for _, extra := range c.extra {
+			c.tensors[extra] = []int{1}
+		}
+		err := c.m.CheckTensors(c.tensors)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, expected %q", name, err, c.want)
+		}
+	}
+}
