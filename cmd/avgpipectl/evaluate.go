@@ -17,6 +17,7 @@ type evaluateOptions struct {
 	data    []string
 	heldOut bool
 	samples int
+	beam    int
 }
 
 func newEvaluateCommand() *cobra.Command {
@@ -42,6 +43,7 @@ Exit codes:
 	f := cmd.Flags()
 	f.StringArrayVar(&o.data, "data", nil, "`FILE`, directory or pattern to measure on; may be repeated")
 	f.BoolVar(&o.heldOut, "held-out", false, "only the part that a job with these files holds out")
+	f.IntVar(&o.beam, "beam", 1, "`NUMBER` of translations that are pursued at once, for BLEU")
 	f.IntVar(&o.samples, "samples", 0, "`NUMBER` of samples at most; 0 is all")
 	return cmd
 }
@@ -50,7 +52,7 @@ func runEvaluate(ctx context.Context, o evaluateOptions, what string, out, messa
 	if len(o.data) == 0 {
 		return &usageError{fmt.Errorf("evaluate %s: name the data, as with --data test.txt", what)}
 	}
-	arguments := []string{"--samples", strconv.Itoa(o.samples), "--held-out=" + strconv.FormatBool(o.heldOut)}
+	arguments := []string{"--samples", strconv.Itoa(o.samples), "--held-out=" + strconv.FormatBool(o.heldOut), "--beam", strconv.Itoa(o.beam)}
 	for _, path := range o.data {
 		arguments = append(arguments, "--data", path)
 	}

@@ -83,7 +83,8 @@ Exit codes:
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.AddCommand(
 		newSubmitCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newCancelCommand(), newExportCommand(),
-		newGenerateCommand(), newPredictCommand(), newEvaluateCommand(), newNodesCommand(), newPlanCommand(), newTokenizeCommand(), newVersionCommand(), newCompletionCommand(),
+		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
+		newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
 	)
 	return cmd
 }

@@ -74,7 +74,7 @@ func TestPredictPrintsALineForEachInput(t *testing.T) {
 func TestEvaluatePrintsWhatTheTaskHas(t *testing.T) {
 	scores := `{"task":"classification","samples":9,"targets":9,"loss":0.5,"perplexity":null,"accuracy":0.875,"f1":0.5,"bleu":null,` +
 		`"classes":[{"label":"ham","targets":5,"predicted":4,"correct":4,"f1":0.8889}]}`
-	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"evaluate $2 --samples 9 --held-out=true --data x.csv\" ] || exit 8\necho '%s'\n", scores))
+	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"evaluate $2 --samples 9 --held-out=true --beam 1 --data x.csv\" ] || exit 8\necho '%s'\n", scores))
 	model := emptyModel(t)
 	flags := []string{"evaluate", model, "--data", "x.csv", "--samples", "9", "--held-out"}
 	r := want(t, exitDone, nil, flags...)

@@ -34,7 +34,7 @@ func newInferCommand() *cobra.Command {
 	if err := cmd.MarkPersistentFlagRequired("model"); err != nil {
 		panic(fmt.Sprintf("flag: %v", err)) // it was defined two lines above
 	}
-	cmd.AddCommand(newInferGenerate(&o), newInferPredict(&o), newInferEvaluate(&o))
+	cmd.AddCommand(newInferGenerate(&o), newInferPredict(&o), newInferTranslate(&o), newInferEvaluate(&o))
 	return cmd
 }
 
@@ -88,6 +88,23 @@ func newInferPredict(o *inferOptions) *cobra.Command {
 	return cmd
 }
 
+func newInferTranslate(o *inferOptions) *cobra.Command {
+	var beam int
+	cmd := &cobra.Command{
+		Use: "translate [TEXT...]", Short: "Translate the arguments, or lines of standard input",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.with(func(s *infer.Session) error {
+				lines := json.NewEncoder(cmd.OutOrStdout())
+				return eachInput(cmd.Context(), args, cmd.InOrStdin(), func(texts []string) error {
+					return s.Translate(cmd.Context(), beam, texts, func(t api.Translation) error { return lines.Encode(t) })
+				})
+			})
+		},
+	}
+	cmd.Flags().IntVar(&beam, "beam", 4, "translations that are pursued at once")
+	return cmd
+}
+
 func newInferEvaluate(o *inferOptions) *cobra.Command {
 	var e infer.Evaluate
 	cmd := &cobra.Command{
@@ -106,6 +123,7 @@ func newInferEvaluate(o *inferOptions) *cobra.Command {
 	f.StringArrayVar(&e.Files, "data", nil, "files, directories or patterns")
 	f.BoolVar(&e.HeldOut, "held-out", false, "only the part that a job holds out")
 	f.IntVar(&e.Samples, "samples", 0, "samples at most; 0: all")
+	f.IntVar(&e.Beam, "beam", 1, "translations that are pursued at once, for BLEU")
 	return cmd
 }
 

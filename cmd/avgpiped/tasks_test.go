@@ -107,6 +107,45 @@ recompute: full
 	}
 }
 
+func translator() taskJob {
+	words := [][2]string{{"ja", "yes"}, {"nein", "no"}, {"rot", "red"}, {"blau", "blue"}}
+	var rows strings.Builder
+	for i := range 80 {
+		w := words[i%4]
+		fmt.Fprintf(&rows, "{\"source\": %q, \"target\": %q}\n", w[0], w[1])
+	}
+	return taskJob{
+		name: "translator", file: "words.jsonl", data: rows.String(),
+		job: `model: {family: gnmt, config: {vocab_size: 256, hidden_size: 32, num_layers: 2, max_length: 6, dropout: 0, smoothing: 0}}
+data: {files: [words.jsonl], format: jsonl, holdout: 0.2}
+optimizer: {lr: 2e-2, clip_norm: 5, betas: [0.9, 0.99]}
+train: {steps: 800, batch: 8, eval_samples: 16}
+stages: 3
+pipelines: 1
+micro_batches: 4
+recompute: [full, block, none]
+`,
+		check: func(t *testing.T, s api.JobStatus) {
+			if s.Perplexity == nil || !(*s.Perplexity < 1.3) || s.Accuracy == nil || !(*s.Accuracy > 0.9) || s.F1 != nil {
+				t.Errorf("a translator of four words: perplexity %v, accuracy %v", show(s.Perplexity), show(s.Accuracy))
+			}
+		},
+		use: func(t *testing.T, dir, data string) {
+			var got []string
+			for _, l := range inferred[api.Translation](t, "translate", "--model", dir, "--beam", "2", "ja", "blau") {
+				got = append(got, l.Source+"="+l.Text)
+			}
+			if strings.Join(got, " ") != "ja=yes blau=blue" {
+				t.Errorf("translated %v", got)
+			}
+			s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data, "--samples", "20")[0]
+			if s.Samples != 20 || s.BLEU == nil || *s.BLEU < 50 {
+				t.Errorf("evaluation of 20 rows: %+v, BLEU %v", s, show(s.BLEU))
+			}
+		},
+	}
+}
+
 func show(v *float64) any {
 	if v == nil {
 		return "none"
@@ -144,7 +183,7 @@ func inferred[T any](t *testing.T, arguments ...string) []T {
 func TestEveryTaskTrainsAndIsUsed(t *testing.T) {
 	s := newSite(t)
 	s.start()
-	for _, c := range []taskJob{languageModel(), classifier()} {
+	for _, c := range []taskJob{languageModel(), classifier(), translator()} {
 		t.Run(c.name, func(t *testing.T) {
 			s.write(c.file, c.data)
 			source := "version: 1\nname: " + c.name + "\n" + c.job + "devices: {kind: ref}\nseed: 1\n"

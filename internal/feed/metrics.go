@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/metric"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -16,7 +17,7 @@ func Metrics(task model.Task, s stage.Score) api.Metrics {
 	}
 	if task == model.Language || task == model.MaskedLanguage || task == model.Translation {
 		// JSON has no infinity: a loss beyond 709 nats has no perplexity.
-		if perplexity := math.Exp(s.MeanLoss()); !math.IsInf(perplexity, 0) && !math.IsNaN(perplexity) {
+		if perplexity := metric.Perplexity(s.MeanLoss()); !math.IsInf(perplexity, 0) {
 			m.Perplexity = &perplexity
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // Evaluate says what to measure a model on.
@@ -19,6 +20,7 @@ type Evaluate struct {
 	Files   []string // as in a job file; relative paths start at the working directory
 	HeldOut bool     // only the part that a job with these files holds out
 	Samples int      // at most; 0: all
+	Beam    int      // of translations, whose BLEU is measured
 }
 
 // samplesAtOnce is the micro-batch of an evaluation.
@@ -36,7 +38,11 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 	}
 	defer func() { err = errors.Join(err, f.close(), set.Close()) }()
 	var total stage.Score
-	out.Samples, err = eachBatch(ctx, f, parts(set, e), func(int) error {
+	var translations []pair
+	out.Samples, err = eachBatch(ctx, f, parts(set, e), func(count int) error {
+		if s.model.Task == model.Translation {
+			translations = append(translations, s.pairs(f.batch(), count)...)
+		}
 		score, err := f.score()
 		total.Add(score)
 		return err
@@ -46,6 +52,13 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 	}
 	out.Task, out.Targets, out.Loss = string(s.model.Task), total.Targets, total.MeanLoss()
 	out.Metrics = feed.Metrics(s.model.Task, total)
+	if len(translations) > 0 {
+		bleu, err := s.bleu(ctx, e.Beam, translations)
+		if err != nil {
+			return out, err
+		}
+		out.BLEU = &bleu
+	}
 	for class, c := range total.Classes {
 		out.Classes = append(out.Classes, api.ClassScore{
 			Label: s.label(class), Targets: c.Targets, Predicted: c.Predicted, Correct: c.Correct, F1: feed.F1(c),

@@ -1,7 +1,6 @@
 package infer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,8 +113,7 @@ func (s *Session) enter(b data.Batch, i int, input string) ([]int32, error) {
 		return nil, errors.New("no token is hidden; write the mask token, such as [MASK], where one is")
 	}
 	n := s.card.Sequence
-	special := s.tokenizer.Special()
-	pad := max(cmp.Or(special.Pad+1, special.End+1)-1, 0) // a mask hides it: any token does
+	pad := firstOf(s.tokenizer.Special().Pad, s.tokenizer.Special().End)
 	for j := range n {
 		id, kind, real := pad, int32(0), int32(0)
 		if j < len(ids) {

@@ -40,13 +40,13 @@ var mayImport = map[string][]string{
 	"internal/wire":           {"internal/trace"},
 	"internal/api":            {"job"},
 	"internal/worker/control": {"internal/api", "job"},
-	"internal/feed":           {"internal/api", "internal/data", "job", "stage", "stage/device", "stage/layer", "stage/model"},
+	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
 	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export": {"job", "elastic", "stage", "stage/...", "internal/checkpoint"},
 	"internal/infer": {
-		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "job",
+		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "job",
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
 	},
 	"internal/worker": {
