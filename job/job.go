@@ -71,13 +71,13 @@ const Auto Count = 0
 
 // Model says what is trained.
 type Model struct {
-	// The model family, by name: gpt2.
+	// The model family, by name: each has a section with its config below.
 	Family string `yaml:"family" rule:"required"`
-	// The family's own fields, with the names and defaults of its Hugging Face config.json; those of gpt2 are below.
-	// Required unless `from` is there, and refused beside it.
+	// The family's own fields, with the names and defaults of its Hugging Face config.json; those of each family
+	// are below. Required unless `from` is there, and refused beside it.
 	Config map[string]any `yaml:"config"`
-	// A directory with config.json and model.safetensors to start from, as `avgpipectl export` and the usual Python
-	// library write it. Default: fresh random weights.
+	// A directory to start from, with config.json and model.safetensors, or several such files with an index, as
+	// `avgpipectl export` and the usual Python library write it. Default: fresh random weights.
 	From string `yaml:"from" rule:"path"`
 }
 
