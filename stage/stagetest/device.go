@@ -52,6 +52,8 @@ func Device(t *testing.T, open func() device.Device) {
 		{"dropped rows", droppedRows},
 		{"smoothed cross-entropy", smoothed},
 		{"averaged SGD", averaged},
+		{"broken invariants of recurrent operations panic", recurrentInvariants},
+		{"nothing recurrent allocates", recurrentAllocations},
 		{"elements do not depend on their place", places},
 		{"nothing allocates", allocations},
 	} {

@@ -2,6 +2,7 @@ package stagetest
 
 import (
 	"math"
+	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -214,6 +215,78 @@ func averaged(c *comparison) {
 					d.ASGDStep(m[0], m[1], m[2], m[3], a)
 				})
 			}
+		}
+	}
+}
+
+// recurrentInvariants calls with operands that do not fit.
+func recurrentInvariants(c *comparison) {
+	d, none := c.dev, device.Mem{}
+	one, two, eight := c.alloc(d, device.F32, 1), c.alloc(d, device.F32, 2), c.alloc(d, device.F32, 8)
+	ints, below := c.alloc(d, device.I32, 2), c.alloc(d, device.I32, 2)
+	d.Upload(below, device.IntBytes([]int32{0, -1}))
+	l, a := device.LSTM{B: 1, T: 2, H: 1, OutStride: 1}, device.Additive{B: 1, T: 1, N: 2}
+	masked, narrow := l, l
+	masked.Mask, narrow.OutStride = c.alloc(d, device.I32, 1), 0
+	four := eight.Slice(0, 4)
+	for name, call := range map[string]func(){
+		"LSTM of few gates":               func() { d.LSTM(two, four, two, two, four, l) },
+		"LSTM of another weight":          func() { d.LSTM(two, eight, two, two, two, l) },
+		"LSTM with a short mask":          func() { d.LSTM(two, eight, two, two, four, masked) },
+		"LSTM of rows that overlap":       func() { d.LSTM(two, eight, two, two, four, narrow) },
+		"LSTMBackward without carry":      func() { d.LSTMBackward(eight, none, two, eight, two, four, l) },
+		"LSTMBackward of a short dout":    func() { d.LSTMBackward(eight, two, one, eight, two, four, l) },
+		"AdditiveAttention of more units": func() { d.AdditiveAttention(one, two, two, four, a) },
+		"AdditiveAttentionBackward":       func() { d.AdditiveAttentionBackward(two, one, two, one, one, two, two, two, a) },
+		"WeightNorm of two lengths":       func() { d.WeightNorm(two, two, two) },
+		"WeightNormBackward":              func() { d.WeightNormBackward(two, two, two, two, one) },
+		"CopyColumns beyond the end": func() {
+			d.CopyColumns(four, eight, device.Columns{Rows: 2, Columns: 2, YStride: 3, XStride: 2})
+		},
+		"CopyColumns of rows that overlap": func() {
+			d.CopyColumns(four, eight, device.Columns{Rows: 2, Columns: 2, YStride: 2, XStride: 1})
+		},
+		"DropRows of everything":     func() { d.DropRows(two, two, ints, device.Dropout{Rate: 1, Rows: 2, Columns: 1}) },
+		"DropRows of another length": func() { d.DropRows(two, eight, ints, device.Dropout{Rate: 0.5, Rows: 2, Columns: 1}) },
+		"SmoothedCrossEntropy of more rows": func() {
+			d.SmoothedCrossEntropy(one, none, two, ints, 2, 1, 1, 0.1)
+		},
+		"ASGDStep of another length":  func() { d.ASGDStep(two, two, one, none, device.ASGD{}) },
+		"ASGDStep with a short delta": func() { d.ASGDStep(two, two, two, one, device.ASGD{}) },
+	} {
+		if !panics(call) {
+			c.Errorf("%s did not panic", name)
+		}
+	}
+	drop := func() { d.DropRows(two, two, below, device.Dropout{Rate: 0.5, Rows: 2, Columns: 1}) }
+	if !panics(drop) && (d.Host() || d.Synchronize() == nil) {
+		c.Error("DropRows of a negative id neither panicked nor failed")
+	}
+}
+
+// recurrentAllocations is allocations for these operations.
+func recurrentAllocations(c *comparison) {
+	const b, t, h = 2, 3, 16
+	d, rows := c.dev, b*t
+	floats := func(n int) device.Mem { return c.alloc(d, device.F32, n) }
+	x, y, z, gates, dgates := floats(rows*h), floats(rows*h), floats(rows*h), floats(rows*4*h), floats(rows*4*h)
+	weight, carry, v, length := floats(4*h*h), floats(2*b*h), floats(h), floats(1)
+	p, dp, losses, ids := floats(rows*t), floats(rows*t), floats(rows), c.alloc(d, device.I32, rows)
+	l, a := device.LSTM{B: b, T: t, H: h, OutStride: h}, device.Additive{B: b, T: t, N: h}
+	for name, call := range map[string]func(){
+		"LSTM":                      func() { d.LSTM(x, gates, y, z, weight, l) },
+		"LSTMBackward":              func() { d.LSTMBackward(dgates, carry, x, gates, y, weight, l) },
+		"AdditiveAttention":         func() { d.AdditiveAttention(p, x, y, v, a) },
+		"AdditiveAttentionBackward": func() { d.AdditiveAttentionBackward(z, x, v, dp, p, x, y, v, a) },
+		"WeightNorm":                func() { d.WeightNorm(v, v, length) },
+		"WeightNormBackward":        func() { d.WeightNormBackward(v, length, v, v, length) },
+		"CopyColumns":               func() { d.CopyColumns(x, gates, device.Columns{Rows: rows, Columns: h, YStride: h, XStride: 4 * h}) },
+		"DropRows":                  func() { d.DropRows(x, x, ids, device.Dropout{Rate: 0.5, Rows: rows, Columns: h}) },
+		"SmoothedCrossEntropy":      func() { d.SmoothedCrossEntropy(losses, x, x, ids, rows, h, 1, 0.1) },
+		"ASGDStep":                  func() { d.ASGDStep(x, y, z, device.Mem{}, device.ASGD{}) },
+	} {
+		if got := testing.AllocsPerRun(5, call); got != 0 {
+			c.Errorf("%s: %v allocations a run, want none", name, got)
 		}
 	}
 }
