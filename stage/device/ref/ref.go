@@ -15,6 +15,9 @@ type Device struct {
 	scores     []float32     // Attention: one row of probabilities (T)
 	dscores    []float32     // AttentionBackward: its gradient (T)
 	wide       [10][]float32 // operands that are BF16, widened
+	kernel     []float32     // convolutions: the window's weights, or their gradient
+	rstd       []float32     // GroupNorm: of each sample's groups
+	sums       []float64     // GroupNormBackward: of each sample's channels
 	rotations  device.Rotations
 }
 

@@ -1,0 +1,126 @@
+package ref
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// convolution is one call: what its three forms share. Element (oh,ow) of y sees, through element (kh,kw) of the window,
+// element (oh*Stride - Padding + kh, ow*Stride - Padding + kw) of x, where there is one.
+type convolution struct {
+	device.Convolution
+	oh, ow int
+}
+
+func newConvolution(c device.Convolution) convolution {
+	oh, ow := c.Output()
+	return convolution{c, oh, ow}
+}
+
+// columns are the columns of y that see a column of x through column k of the window: [from, to), the first of which sees
+// column `first` of x.
+func (c convolution) columns(k int) (from, to, first int) {
+	return visible(c.Width, c.ow, c.Stride, k-c.Padding)
+}
+
+// rows is columns for rows.
+func (c convolution) rows(k int) (from, to, first int) {
+	return visible(c.Height, c.oh, c.Stride, k-c.Padding)
+}
+
+// visible are the windows, of `count`, whose element at offset lies on a line of n pixels.
+func visible(n, count, stride, offset int) (from, to, first int) {
+	if offset < 0 {
+		from = (-offset + stride - 1) / stride
+	}
+	if last := n - 1 - offset; last >= 0 {
+		to = min(count, last/stride+1)
+	}
+	return from, max(from, to), from*stride + offset
+}
+
+// each calls visit for each row of y, element of the window and row of x that meet: k is the element, y and x are where
+// the first pixels that meet begin, n how many do.
+func (c convolution) each(visit func(k, y, x, n int)) {
+	for b := range c.B {
+		for kh := range c.Kernel {
+			top, bottom, ih := c.rows(kh)
+			for oh := top; oh < bottom; oh, ih = oh+1, ih+c.Stride {
+				for kw := range c.Kernel {
+					from, to, iw := c.columns(kw)
+					visit(kh*c.Kernel+kw, ((b*c.oh+oh)*c.ow+from)*c.Out, ((b*c.Height+ih)*c.Width+iw)*c.In, to-from)
+				}
+			}
+		}
+	}
+}
+
+// Convolution implements device.Device. Every element is summed from the bias, or 0, over the rows of the window, its
+// columns, and the channels.
+func (d *Device) Convolution(y, x, weight device.Mem, c device.Convolution) {
+	c.Check(y, x, weight)
+	at := newConvolution(c)
+	ys, xs, w := y.F32(), x.F32(), d.window(weight, c, false)
+	clear(ys)
+	if !c.Bias.Absent() {
+		for from := 0; from < len(ys); from += c.Out {
+			copy(ys[from:], c.Bias.F32())
+		}
+	}
+	size := c.In * c.Out
+	at.each(func(k, y, x, n int) {
+		for i := range n {
+			productRow(ys[y+i*c.Out:][:c.Out], xs[x+i*c.Stride*c.In:], 1, w[k*size:], c.Out, c.In)
+		}
+	})
+}
+
+// ConvolutionBackward implements device.Device.
+func (d *Device) ConvolutionBackward(dx, dy, weight device.Mem, c device.Convolution) {
+	c.CheckBackward(dx, dy, weight)
+	dxs, dys, w := dx.F32(), dy.F32(), d.window(weight, c, true)
+	clear(dxs)
+	size := c.In * c.Out
+	newConvolution(c).each(func(k, y, x, n int) {
+		for i := range n {
+			productRow(dxs[x+i*c.Stride*c.In:][:c.In], dys[y+i*c.Out:], 1, w[k*size:], c.In, c.Out)
+		}
+	})
+}
+
+// ConvolutionBackwardWeight implements device.Device.
+func (d *Device) ConvolutionBackwardWeight(dweight, dy, x device.Mem, c device.Convolution) {
+	c.CheckBackwardWeight(dweight, dy, x)
+	dys, xs := dy.F32(), x.F32()
+	size, window := c.In*c.Out, c.Kernel*c.Kernel
+	d.kernel = grow(d.kernel, size*window)
+	clear(d.kernel)
+	newConvolution(c).each(func(k, y, x, n int) {
+		for i := range c.In {
+			productRow(d.kernel[k*size+i*c.Out:][:c.Out], xs[x+i:], c.Stride*c.In, dys[y:], c.Out, n)
+		}
+	})
+	dws := dweight.F32()
+	for k := range window {
+		for i := range c.In {
+			for o := range c.Out {
+				dws[(o*c.In+i)*window+k] += d.kernel[k*size+i*c.Out+o]
+			}
+		}
+	}
+}
+
+// window is weight (Out,In,Kernel,Kernel) as (Kernel,Kernel,In,Out), or (Kernel,Kernel,Out,In) when transposed.
+func (d *Device) window(weight device.Mem, c device.Convolution, transposed bool) []float32 {
+	ws, window, size := weight.F32(), c.Kernel*c.Kernel, c.In*c.Out
+	d.kernel = grow(d.kernel, len(ws))
+	for o := range c.Out {
+		for i := range c.In {
+			to := i*c.Out + o
+			if transposed {
+				to = o*c.In + i
+			}
+			for k, w := range ws[(o*c.In+i)*window:][:window] {
+				d.kernel[k*size+to] = w
+			}
+		}
+	}
+	return d.kernel
+}

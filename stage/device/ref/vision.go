@@ -1,0 +1,257 @@
+package ref
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// MaxPool implements device.Device.
+func (d *Device) MaxPool(y, x device.Mem, p device.Pool) {
+	p.Check("MaxPool", y, x)
+	ys, xs := y.F32(), x.F32()
+	oh, ow := p.Output()
+	for i := range p.B * oh * ow {
+		w := windowAt(p, oh, ow, i)
+		for c := range p.Channels {
+			ys[i*p.Channels+c] = xs[w.winner(xs, c)]
+		}
+	}
+}
+
+// MaxPoolBackward implements device.Device.
+func (d *Device) MaxPoolBackward(dx, dy, x device.Mem, p device.Pool) {
+	const op = "MaxPoolBackward"
+	p.Check(op, dy, x)
+	p.Check(op, dy, dx)
+	dxs, dys, xs := dx.F32(), dy.F32(), x.F32()
+	clear(dxs)
+	oh, ow := p.Output()
+	for i := range p.B * oh * ow {
+		w := windowAt(p, oh, ow, i)
+		for c := range p.Channels {
+			dxs[w.winner(xs, c)] += dys[i*p.Channels+c]
+		}
+	}
+}
+
+// window is what one pixel of a pool's output sees of x: elements (top..bottom, left..right) of the sample at `sample`.
+type window struct {
+	device.Pool
+	sample, top, bottom, left, right int
+}
+
+// windowAt is window i of the B*oh*ow of p.
+func windowAt(p device.Pool, oh, ow, i int) window {
+	row, column := i/ow%oh*p.Stride-p.Padding, i%ow*p.Stride-p.Padding
+	return window{
+		p, i / (oh * ow) * p.Height * p.Width * p.Channels,
+		max(row, 0), min(row+p.Kernel, p.Height), max(column, 0), min(column+p.Kernel, p.Width),
+	}
+}
+
+// winner is where the largest element of channel c lies: the first of equals, and the first NaN before all.
+func (w window) winner(xs []float32, c int) int {
+	at := -1
+	for row := w.top; row < w.bottom; row++ {
+		for column := w.left; column < w.right; column++ {
+			i := w.sample + (row*w.Width+column)*w.Channels + c
+			if at < 0 || xs[i] > xs[at] || xs[i] != xs[i] && xs[at] == xs[at] {
+				at = i
+			}
+		}
+	}
+	return at
+}
+
+// AveragePool implements device.Device.
+func (d *Device) AveragePool(y, x device.Mem, b, p, c int) {
+	device.CheckAveragePool("AveragePool", y, x, b, p, c)
+	ys, xs := y.F32(), x.F32()
+	for i := range ys {
+		sum := 0.0
+		for at := range p {
+			sum += float64(xs[(i/c*p+at)*c+i%c])
+		}
+		ys[i] = float32(sum / float64(p))
+	}
+}
+
+// AveragePoolBackward implements device.Device.
+func (d *Device) AveragePoolBackward(dx, dy device.Mem, b, p, c int) {
+	device.CheckAveragePool("AveragePoolBackward", dy, dx, b, p, c)
+	dxs, dys, share := dx.F32(), dy.F32(), 1/float32(p)
+	for i := range dxs {
+		dxs[i] = dys[i/(p*c)*c+i%c] * share
+	}
+}
+
+// GroupMoments implements device.Device. The mean comes first and the variance about it second, both in float64.
+func (d *Device) GroupMoments(mean, variance, x device.Mem, n device.GroupNorm) {
+	n.CheckMoments(mean, variance, x)
+	width := n.C / n.Groups
+	count := float64(n.P * width)
+	for i := range n.B * n.Groups {
+		sample, first := x.F32()[i/n.Groups*n.P*n.C:][:n.P*n.C], i%n.Groups*width
+		sum, squares := 0.0, 0.0
+		for at := first; at < len(sample); at += n.C {
+			for _, v := range sample[at : at+width] {
+				sum += float64(v)
+			}
+		}
+		m := sum / count
+		for at := first; at < len(sample); at += n.C {
+			for _, v := range sample[at : at+width] {
+				squares += float64((float64(v) - m) * (float64(v) - m))
+			}
+		}
+		mean.F32()[i], variance.F32()[i] = float32(m), float32(squares/count)
+	}
+}
+
+// normalised is one call of GroupNorm or its backward.
+type normalised struct {
+	device.GroupNorm
+	x, skip, mean, rstd, weight, bias []float32
+}
+
+func (d *Device) newNormalised(n device.GroupNorm, x, skip, mean, variance, weight, bias device.Mem) normalised {
+	d.rstd = grow(d.rstd, n.B*n.Groups)
+	for i, v := range variance.F32() {
+		d.rstd[i] = float32(1 / math.Sqrt(float64(v)+float64(n.Epsilon)))
+	}
+	out := normalised{n, x.F32(), nil, mean.F32(), d.rstd, weight.F32(), bias.F32()}
+	if !skip.Absent() {
+		out.skip = skip.F32()
+	}
+	return out
+}
+
+// statistics is where the mean and the reciprocal deviation of channel c of a sample lie.
+func (n normalised) statistics(sample, c int) int { return sample*n.Groups + c/(n.C/n.Groups) }
+
+// at is element i, of channel c of a sample: normalised, and as the output has it before the ReLU.
+func (n normalised) at(i, sample, c int) (xhat, z float32) {
+	s := n.statistics(sample, c)
+	xhat = (n.x[i] - n.mean[s]) * n.rstd[s]
+	z = float32(xhat*n.weight[c]) + n.bias[c]
+	if n.skip != nil {
+		z += n.skip[i]
+	}
+	return xhat, z
+}
+
+// GroupNorm implements device.Device.
+func (d *Device) GroupNorm(y, x, skip, mean, variance, weight, bias device.Mem, n device.GroupNorm) {
+	n.CheckForward(y, x, skip, mean, variance, weight, bias)
+	at := d.newNormalised(n, x, skip, mean, variance, weight, bias)
+	ys := y.F32()
+	for row := range n.B * n.P {
+		for c := range n.C {
+			_, z := at.at(row*n.C+c, row/n.P, c)
+			if n.ReLU {
+				z = relu(z)
+			}
+			ys[row*n.C+c] = z
+		}
+	}
+}
+
+// GroupNormBackward implements device.Device: with g = dz * weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)), the
+// means over each group.
+func (d *Device) GroupNormBackward(dx, dz, sums, dy, x, skip, mean, variance, weight, bias device.Mem, n device.GroupNorm) {
+	n.CheckBackward(dx, dz, sums, dy, x, skip, mean, variance, weight, bias)
+	at := d.newNormalised(n, x, skip, mean, variance, weight, bias)
+	dxs, dys := dx.F32(), dy.F32()
+	channels := d.clearSums(2 * n.B * n.C)
+	for row := range n.B * n.P {
+		first, second := channels[row/n.P*n.C:], channels[(n.B+row/n.P)*n.C:]
+		for c := range n.C {
+			i := row*n.C + c
+			xhat, z := at.at(i, row/n.P, c)
+			dxs[i] = dys[i]
+			if n.ReLU && !(z > 0) {
+				dxs[i] = 0
+			}
+			first[c] += float64(dxs[i])
+			second[c] += float64(dxs[i]) * float64(xhat)
+		}
+	}
+	if !dz.Absent() {
+		copy(dz.F32(), dxs)
+	}
+	for i, v := range channels {
+		sums.F32()[i] = float32(v)
+	}
+	at.spread(dxs, channels)
+}
+
+// spread turns dz into dx, given the sums of dz and of dz * xhat over each sample's positions (2,B,C).
+func (n normalised) spread(dxs []float32, channels []float64) {
+	width := n.C / n.Groups
+	count := float64(n.P * width)
+	for s := range n.B * n.Groups {
+		sample, from := s/n.Groups, s%n.Groups*width
+		var g, gx float64
+		for c := from; c < from+width; c++ {
+			g += float64(n.weight[c]) * channels[sample*n.C+c]
+			gx += float64(n.weight[c]) * channels[(n.B+sample)*n.C+c]
+		}
+		g, gx = g/count, gx/count
+		for row := sample * n.P; row < (sample+1)*n.P; row++ {
+			for c := from; c < from+width; c++ {
+				i := row*n.C + c
+				xhat := float64((n.x[i] - n.mean[s]) * n.rstd[s])
+				dxs[i] = float32(float64(n.rstd[s]) * (float64(dxs[i]*n.weight[c]) - g - float64(xhat*gx)))
+			}
+		}
+	}
+}
+
+// clearSums returns n zeros of scratch.
+func (d *Device) clearSums(n int) []float64 {
+	if cap(d.sums) < n {
+		d.sums = make([]float64, n)
+	}
+	d.sums = d.sums[:n]
+	clear(d.sums)
+	return d.sums
+}
+
+// ReLU implements device.Device.
+func (d *Device) ReLU(y, x device.Mem) {
+	device.CheckReLU("ReLU", y, x)
+	ys := y.F32()
+	for i, v := range x.F32() {
+		ys[i] = relu(v)
+	}
+}
+
+// relu is max(x, 0), or NaN.
+func relu(x float32) float32 {
+	if x <= 0 {
+		return 0
+	}
+	return x
+}
+
+// ReLUBackward implements device.Device.
+func (d *Device) ReLUBackward(dx, dy, x device.Mem) {
+	device.CheckReLU("ReLUBackward", dx, dy, x)
+	dxs, dys := dx.F32(), dy.F32()
+	for i, v := range x.F32() {
+		if v > 0 {
+			dxs[i] = dys[i]
+		} else {
+			dxs[i] = 0
+		}
+	}
+}
+
+// Transpose implements device.Device.
+func (d *Device) Transpose(y, x device.Mem, n, rows, columns int) {
+	device.CheckTranspose(y, x, n, rows, columns)
+	for i := range n {
+		transpose(y.F32()[i*rows*columns:], x.F32()[i*rows*columns:][:rows*columns], rows, columns)
+	}
+}
