@@ -89,8 +89,8 @@ func TestShardedModelsThatDoNotFitAreRefused(t *testing.T) {
 		"a tensor elsewhere":  {replace(index, `"scalar": "model-1`, `"scalar": "model-2`), `tensor "scalar" is not in model-2.safetensors`},
 		"a tensor not there":  {replace(index, `"weight_map": {`, `"weight_map": {"c":"model-1.safetensors",`), `tensor "c" is not in model-1.safetensors`},
 		"a damaged file":      {replace("model-2.safetensors", "h.0.weight", "h.1.weight"), "damaged"},
-		"a file that is gone": {func(t *testing.T, dir string) { _ = os.Remove(filepath.Join(dir, "model-1.safetensors")) }, "no such file"},
-		"no index":            {func(t *testing.T, dir string) { _ = os.Remove(filepath.Join(dir, index)) }, "no such file"},
+		"a file that is gone": {func(_ *testing.T, dir string) { _ = os.Remove(filepath.Join(dir, "model-1.safetensors")) }, "no such file"},
+		"no index":            {func(_ *testing.T, dir string) { _ = os.Remove(filepath.Join(dir, index)) }, "no such file"},
 		"a tensor in both": {func(t *testing.T, dir string) {
 			if err := checkpoint.WriteSafetensors(checkpoint.OS, filepath.Join(dir, "model-1.safetensors"), 0o600, shapes()[:2], nil, readValues); err != nil {
 				t.Fatal(err)

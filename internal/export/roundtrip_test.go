@@ -240,12 +240,16 @@ func TestOpenLoadsNothingOfAModelThatIsAnother(t *testing.T) {
 		change func(t *testing.T, dir string)
 		want   string
 	}{
-		"another width": {edit(export.ConfigFile, `"n_embd": 8`, `"n_embd": 10`),
-			`tensor "transformer.wte.weight" has shape [11 8]; the config makes it [11 10]`},
+		"another width": {
+			edit(export.ConfigFile, `"n_embd": 8`, `"n_embd": 10`),
+			`tensor "transformer.wte.weight" has shape [11 8]; the config makes it [11 10]`,
+		},
 		"another family": {edit(export.ConfigFile, `"gpt2"`, `"gpt"`), `model_type is "gpt"; allowed is one of`},
 		"more layers":    {edit(export.ConfigFile, `"n_layer": 2`, `"n_layer": 3`), `tensor "transformer.h.2.ln_1.weight" [8] is missing`},
-		"fewer layers": {edit(export.ConfigFile, `"n_layer": 2`, `"n_layer": 1`),
-			`tensor "transformer.h.1.attn.c_attn.bias" [24] belongs to no parameter`},
+		"fewer layers": {
+			edit(export.ConfigFile, `"n_layer": 2`, `"n_layer": 1`),
+			`tensor "transformer.h.1.attn.c_attn.bias" [24] belongs to no parameter`,
+		},
 		"a truncated file": {func(t *testing.T, dir string) {
 			path := filepath.Join(dir, export.WeightsFile)
 			if err := os.Truncate(path, 3000); err != nil {

@@ -91,7 +91,8 @@ func (c *bert) validate() error {
 		c.classifierDropout = c.hiddenDropout
 	}
 	return checkRates([]rateField{
-		{"hidden_dropout_prob", c.hiddenDropout}, {"attention_probs_dropout_prob", c.attentionDropout},
+		{"hidden_dropout_prob", c.hiddenDropout},
+		{"attention_probs_dropout_prob", c.attentionDropout},
 		{"classifier_dropout", c.classifierDropout},
 	})
 }
@@ -141,7 +142,8 @@ func (c *bert) embedding() layer.Layer {
 	return layer.PassMask{Layer: layer.NewDropout(layer.NewChain(path, sum, c.norm(path)), c.hiddenDropout), Width: c.hidden}
 }
 
-func (c *bert) act2(path string, width int) layer.Layer {
+// activation is what follows a projection of this width.
+func (c *bert) activation(path string, width int) layer.Layer {
 	if c.act == "gelu_new" {
 		return layer.GELU{Path: path, Width: width}
 	}
@@ -159,7 +161,7 @@ func (c *bert) block(i int) layer.Layer {
 		Project: c.linear(path+".attention.output.dense", c.hidden, c.hidden),
 	}
 	mlp := layer.NewChain(path+".output", c.linear(path+".intermediate.dense", c.hidden, c.inner),
-		c.act2(path+".intermediate.act", c.inner), c.linear(path+".output.dense", c.inner, c.hidden))
+		c.activation(path+".intermediate.act", c.inner), c.linear(path+".output.dense", c.inner, c.hidden))
 	block := layer.NewChain(path,
 		layer.NewPostNorm(layer.NewDropout(attention, c.hiddenDropout), c.norm(path+".attention.output")),
 		layer.NewPostNorm(layer.NewDropout(mlp, c.hiddenDropout), c.norm(path+".output")))
@@ -183,7 +185,7 @@ func (c *bert) predictions() layer.Layer {
 	const path, transform = "cls.predictions", "cls.predictions.transform"
 	logits := c.linear(path, c.hidden, c.vocabSize)
 	logits.TiedTo = "bert.embeddings.word_embeddings.weight"
-	return layer.NewChain(path, c.linear(transform+".dense", c.hidden, c.hidden), c.act2(transform+".act", c.hidden),
+	return layer.NewChain(path, c.linear(transform+".dense", c.hidden, c.hidden), c.activation(transform+".act", c.hidden),
 		c.norm(transform), logits)
 }
 

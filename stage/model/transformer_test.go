@@ -159,7 +159,8 @@ func TestOlderTensorNamesOfTransformersAreRead(t *testing.T) {
 		"llama without a prefix":      {llama, renamed(llama, withoutPrefix("model.")), nil, ""},
 		"a file of BertForPreTraining": {
 			masked, file(masked),
-			[]string{"cls.seq_relationship.weight", "bert.pooler.dense.bias", "cls.predictions.decoder.weight", "bert.embeddings.position_ids"}, "",
+			[]string{"cls.seq_relationship.weight", "bert.pooler.dense.bias", "cls.predictions.decoder.weight", "bert.embeddings.position_ids"},
+			"",
 		},
 		"buffers":        {llama, file(llama), []string{"model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight"}, ""},
 		"another's head": {masked, file(masked), []string{"classifier.weight"}, `tensor "classifier.weight" [1] belongs to no parameter`},
