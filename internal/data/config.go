@@ -47,7 +47,7 @@ type Config struct {
 	ModelClasses    int   // classes
 	Image           Image // images are brought to this shape; must be known for the format images
 
-	// CapBytes bounds what is held in memory: tokens (1, 2 or 4 bytes each) and offsets (16 bytes a row), or pixels (a byte
+	// CapBytes bounds what is held in memory: tokens (1, 2 or 4 bytes each) and offsets and classes (12 bytes a row), or pixels (a byte
 	// each). 0 means 4 GiB: more would crowd out the model on hosts of the size that this loader is for. Token files are
 	// mapped, and do not count. While it reads, Open takes a few MiB more for each of at most 8 files, of images their
 	// decoded size, of Parquet files a page for each column.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"sync/atomic"
 	"unicode/utf8"
@@ -189,12 +190,14 @@ func (o *opener) documents(f File, empty *atomic.Int64, add document) ([sha256.S
 	return sumOf(f)
 }
 
-// place puts an error of a text at its line; what is no fault of the text stays as it is.
+// place puts an error about a text at its line; what is no fault of the text stays as it is.
 func place(path string, line int, err error) error {
-	if _, unknown := errors.AsType[*tokenizer.UnknownError](err); unknown {
-		return &table.Error{Path: path, Line: line, Err: err}
+	_, known := errors.AsType[*Error](err)
+	_, system := errors.AsType[*fs.PathError](err) // writing a token file failed
+	if known || system || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
-	return err
+	return &table.Error{Path: path, Line: line, Err: err}
 }
 
 // Text is encoded in portions of about this many bytes, that end with a line before one that starts with no blank: there no
@@ -305,7 +308,7 @@ func invalid(text []byte) int {
 // locate finds the line of a portion that has no tokens.
 func (p *portions) locate(text string, err error, t *tokenizer.Tokenizer) error {
 	if _, unknown := errors.AsType[*tokenizer.UnknownError](err); !unknown {
-		return err
+		return place(p.path, p.line, err)
 	}
 	e := t.NewEncoder()
 	line := p.line

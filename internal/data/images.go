@@ -294,3 +294,25 @@ func middle(b image.Rectangle, shape Image) image.Rectangle {
 	at := image.Pt(b.Min.X+(b.Dx()-w)/2, b.Min.Y+(b.Dy()-h)/2)
 	return image.Rectangle{Min: at, Max: at.Add(image.Pt(w, h))}
 }
+
+// ReadImage reads one PNG or JPEG file as Open reads those of a directory with this configuration: brought to the shape
+// c.Image, its values less c.Mean over c.Std. pixels is (C,H,W).
+func ReadImage(path string, c Config, pixels []float32) error {
+	o := &opener{Config: c}
+	value, err := o.values(c.Image.Channels)
+	if err != nil {
+		return err
+	}
+	raw := make([]byte, c.Image.Values())
+	if len(pixels) != len(raw) || len(raw) == 0 {
+		return fmt.Errorf("data: room for %d values; an image of %v has %d", len(pixels), c.Image, len(raw))
+	}
+	if err := decode(path, c.Image, raw); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	plane := c.Image.Height * c.Image.Width
+	for i, b := range raw {
+		pixels[i] = value[i/plane][b]
+	}
+	return nil
+}

@@ -138,14 +138,6 @@ func (f *File) Close() error {
 	return unix.Munmap(mapped)
 }
 
-// Verify reads all tokens and compares them with the digest and the vocabulary.
-func (f *File) Verify() error {
-	if sha256.Sum256(f.Tokens) != f.Digest {
-		return errors.New("its tokens are damaged: their digest does not fit")
-	}
-	return nil
-}
-
 // Writer writes a file under a temporary name, which Close replaces.
 type Writer struct {
 	file   *os.File

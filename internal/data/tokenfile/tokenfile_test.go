@@ -1,6 +1,7 @@
 package tokenfile
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"hash/crc32"
 	"os"
@@ -53,8 +54,8 @@ func TestWhatIsWrittenIsMapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.Header != h || h.Tokens != documents*(length+1) || h.Documents != documents || h.Tokenizer[0] != 7 || f.Verify() != nil {
-			t.Errorf("width %d: %+v, %v", width, f.Header, f.Verify())
+		if f.Header != h || h.Tokens != documents*(length+1) || h.Documents != documents || h.Tokenizer[0] != 7 || sha256.Sum256(f.Tokens) != h.Digest {
+			t.Errorf("width %d: %+v, closed with %+v", width, f.Header, h)
 		}
 		for d := range documents {
 			for i := range length + 1 {
@@ -135,20 +136,6 @@ func TestOpenRefuses(t *testing.T) {
 		if _, err := Open(path); err == nil || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want ...%s...", name, err, c.want)
 		}
-	}
-	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, edit(len(good)-2, 9), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Verify(); err == nil || !strings.Contains(err.Error(), "digest") {
-		t.Errorf("a damaged token: %v", err)
-	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -10,8 +11,9 @@ import (
 
 // cutter cuts text into words.
 type cutter interface {
-	// cut appends the words of text. First tells whether the text is where the whole one starts.
-	cut(words []string, text string, first bool) []string
+	// cut appends the words of text. First tells whether the text is where the whole one starts. It fails only where a search
+	// for a pattern takes too long.
+	cut(words []string, text string, first bool) ([]string, error)
 }
 
 // part is a stretch of text that a pattern matched, or that lies between matches.
@@ -75,7 +77,7 @@ type byRune struct {
 	behavior behavior
 }
 
-func (c byRune) cut(words []string, text string, _ bool) []string {
+func (c byRune) cut(words []string, text string, _ bool) ([]string, error) {
 	var parts []part
 	from := 0
 	for i, r := range text {
@@ -91,7 +93,7 @@ func (c byRune) cut(words []string, text string, _ bool) []string {
 	if from < len(text) {
 		parts = append(parts, part{text: text[from:]})
 	}
-	return c.behavior.arrange(words, text, parts)
+	return c.behavior.arrange(words, text, parts), nil
 }
 
 // byPattern cuts around what a pattern matches, or, inverted, around what it does not match.
@@ -101,19 +103,18 @@ type byPattern struct {
 	behavior behavior
 }
 
-func (c byPattern) cut(words []string, text string, _ bool) []string {
-	all := parts(c.pattern, text)
+func (c byPattern) cut(words []string, text string, _ bool) ([]string, error) {
+	all, err := parts(c.pattern, text)
 	if c.invert {
 		for i := range all {
 			all[i].match = !all[i].match
 		}
 	}
-	return c.behavior.arrange(words, text, all)
+	return c.behavior.arrange(words, text, all), err
 }
 
-// parts takes a text apart around the matches of a pattern. A search that exceeds the pattern's time ends it: the rest is
-// no match.
-func parts(pattern *regexp2.Regexp, text string) []part {
+// parts takes a text apart around the matches of a pattern. It fails where a search exceeds the pattern's time.
+func parts(pattern *regexp2.Regexp, text string) ([]part, error) {
 	var all []part
 	runes := []rune(text)
 	from := 0
@@ -131,13 +132,16 @@ func parts(pattern *regexp2.Regexp, text string) []part {
 	if from < len(runes) {
 		all = append(all, part{text: string(runes[from:])})
 	}
-	return all
+	if err != nil {
+		return nil, fmt.Errorf("the pattern %q takes more than %v: %w", pattern, pattern.MatchTimeout, err)
+	}
+	return all, nil
 }
 
 // byWord cuts into runs of word characters and runs of others, dropping white space: \w+|[^\w\s]+.
 type byWord struct{}
 
-func (byWord) cut(words []string, text string, _ bool) []string {
+func (byWord) cut(words []string, text string, _ bool) ([]string, error) {
 	class := func(r rune) int {
 		switch {
 		case unicode.IsSpace(r):
@@ -160,7 +164,7 @@ func (byWord) cut(words []string, text string, _ bool) []string {
 	if last != 0 {
 		words = append(words, text[from:])
 	}
-	return words
+	return words, nil
 }
 
 // isWord is \w as Unicode has it (UTS 18, annex C).
@@ -187,13 +191,13 @@ type metaspace struct {
 	split   bool
 }
 
-func (c metaspace) cut(words []string, text string, first bool) []string {
+func (c metaspace) cut(words []string, text string, first bool) ([]string, error) {
 	text = strings.ReplaceAll(text, " ", c.mark)
 	if (c.prepend == "always" || c.prepend == "first" && first) && !strings.HasPrefix(text, c.mark) {
 		text = c.mark + text
 	}
 	if !c.split {
-		return append(words, text)
+		return append(words, text), nil
 	}
 	mark, _ := utf8.DecodeRuneInString(c.mark)
 	return byRune{match: func(r rune) bool { return r == mark }, behavior: withNext}.cut(words, text, first)
@@ -206,19 +210,19 @@ type byteLevel struct {
 	cuts           bool
 }
 
-func (c byteLevel) cut(words []string, text string, _ bool) []string {
+func (c byteLevel) cut(words []string, text string, _ bool) ([]string, error) {
 	if c.addPrefixSpace && !strings.HasPrefix(text, " ") {
 		text = " " + text
 	}
 	if !c.cuts {
-		return append(words, visible(text))
+		return append(words, visible(text)), nil
 	}
 	for len(text) > 0 {
 		n := nextWord(text)
 		words = append(words, visible(text[:n]))
 		text = text[n:]
 	}
-	return words
+	return words, nil
 }
 
 // contractions are words of their own after an apostrophe.

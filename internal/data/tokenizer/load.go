@@ -176,7 +176,10 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 			continue
 		}
 		for _, n := range t.normalize {
-			a.Content = n.normalize(a.Content)
+			var err error
+			if a.Content, err = n.normalize(a.Content); err != nil {
+				return err
+			}
 		}
 		if a.Content != "" {
 			after = append(after, a)
@@ -404,7 +407,13 @@ func decoders(c *component) ([]decoder, error) {
 		return []decoder{strip(c.Content, c.Start, c.Stop)}, nil
 	case "Replace":
 		r, err := replacementOf(c)
-		return []decoder{each(func(_ int, part string) string { return r.normalize(part) })}, err
+		return []decoder{each(func(_ int, part string) string {
+			replaced, err := r.normalize(part)
+			if err != nil { // one token, and 10 seconds
+				return part
+			}
+			return replaced
+		})}, err
 	case "BPEDecoder":
 		return []decoder{fuse{}, each(func(_ int, part string) string {
 			return strings.TrimSuffix(strings.ReplaceAll(part, c.Suffix, " "), " ")

@@ -13,23 +13,26 @@ import (
 )
 
 // normalizer changes a text before it is cut into words.
-type normalizer interface{ normalize(text string) string }
+type normalizer interface {
+	// normalize fails only where a search for a pattern takes too long.
+	normalize(text string) (string, error)
+}
 
 // change is a normalizer that is a function.
 type change func(string) string
 
-func (c change) normalize(text string) string { return c(text) }
+func (c change) normalize(text string) (string, error) { return c(text), nil }
 
 // runes is a normalizer that replaces each character by what it returns.
 type runes func(b *strings.Builder, r rune)
 
-func (f runes) normalize(text string) string {
+func (f runes) normalize(text string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(text))
 	for _, r := range text {
 		f(&b, r)
 	}
-	return b.String()
+	return b.String(), nil
 }
 
 // lower maps each character alone, as Unicode's full mapping does: one character changes its length by it.
@@ -133,19 +136,20 @@ type replacement struct {
 	content string
 }
 
-func (r replacement) normalize(text string) string {
+func (r replacement) normalize(text string) (string, error) {
 	if r.pattern == nil {
-		return strings.ReplaceAll(text, r.text, r.content)
+		return strings.ReplaceAll(text, r.text, r.content), nil
 	}
+	all, err := parts(r.pattern, text)
 	var b strings.Builder
-	for _, part := range parts(r.pattern, text) {
+	for _, part := range all {
 		if part.match {
 			b.WriteString(r.content)
 		} else {
 			b.WriteString(part.text)
 		}
 	}
-	return b.String()
+	return b.String(), err
 }
 
 // charsMap is SentencePiece's table of replacements: a double array (Aoe 1989, in the units of the library Darts-clone)
@@ -178,7 +182,7 @@ func newCharsMap(encoded string) (charsMap, error) {
 // shortCluster is the bytes of a cluster of characters that may be replaced as a whole; of longer ones, each character is.
 const shortCluster = 6
 
-func (m charsMap) normalize(text string) string {
+func (m charsMap) normalize(text string) (string, error) {
 	var b strings.Builder
 	b.Grow(len(text))
 	state := -1
@@ -199,7 +203,7 @@ func (m charsMap) normalize(text string) string {
 			}
 		}
 	}
-	return b.String()
+	return b.String(), nil
 }
 
 // find is what replaces the shortest prefix of a text that the table has.

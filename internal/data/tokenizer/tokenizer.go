@@ -142,7 +142,7 @@ type Encoder struct {
 func (t *Tokenizer) NewEncoder() *Encoder { return &Encoder{t: t, words: map[string][]int32{}} }
 
 // Append appends the ids of a text, without those of a template. Bytes that are no UTF-8 count as the replacement character,
-// unless tokens are bytes. The error is an *UnknownError.
+// unless tokens are bytes. The error is an *UnknownError, or of a pattern of the file that takes too long.
 func (e *Encoder) Append(ids []int32, text string) ([]int32, error) {
 	if e.t.model == nil {
 		for i := range len(text) {
@@ -159,7 +159,9 @@ func (e *Encoder) Append(ids []int32, text string) ([]int32, error) {
 		}
 		normal := outer.text
 		for _, n := range e.t.normalize {
-			normal = n.normalize(normal)
+			if normal, err = n.normalize(normal); err != nil {
+				return ids, err
+			}
 		}
 		for _, inner := range e.t.addedAfter.split(normal) {
 			if inner.id != None {
@@ -180,15 +182,17 @@ func (e *Encoder) pieces(ids []int32, text string, first bool) ([]int32, error) 
 	if text == "" {
 		return ids, nil
 	}
+	var err error
 	words := []string{text}
 	for _, c := range e.t.cut {
 		var next []string
 		for i, w := range words {
-			next = c.cut(next, w, first && i == 0)
+			if next, err = c.cut(next, w, first && i == 0); err != nil {
+				return ids, err
+			}
 		}
 		words = next
 	}
-	var err error
 	for _, w := range words {
 		if w == "" {
 			continue

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestBytes(t *testing.T) {
@@ -90,6 +91,18 @@ func TestALongWordIsMergedFast(t *testing.T) {
 	}
 	if got := tok.Decode(ids); got != text {
 		t.Errorf("%d characters come back as %d", len(text), len(got))
+	}
+}
+
+// TestASlowPatternIsAnError, and does not give other words.
+func TestASlowPatternIsAnError(t *testing.T) {
+	tok, err := Parse([]byte(`{"model": {"vocab": {"a": 0}}, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok.cut[0].(byPattern).pattern.MatchTimeout = time.Millisecond
+	if ids, err := tok.NewEncoder().Append(nil, strings.Repeat("a", 60)+"b"); err == nil || !strings.Contains(err.Error(), "takes more than 1ms") {
+		t.Errorf("%v %v", ids, err)
 	}
 }
 
