@@ -99,6 +99,15 @@ func TestImageFolders(t *testing.T) {
 			t.Fatalf("value %d is %v, want %v", i, v, want)
 		}
 	}
+	one := make([]float32, 48)
+	if err := ReadImage(filepath.Join(dir, "cat/a.png"), Config{Image: Image{3, 4, 4}, Mean: []float64{0.5}, Std: []float64{0.5}}, one); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range one {
+		if want := 2*b.Pixels[i] - 1; v < want-1e-6 || v > want+1e-6 {
+			t.Fatalf("value %d of a file alone is %v, want %v", i, v, want)
+		}
+	}
 	grey := everything(t, open(t, Config{Task: Images, Files: []string{dir}, Validation: []string{dir}, Format: "images", Image: Image{1, 4, 4}}))
 	if v := grey.Pixels[0]; v < 0.29 || v > 0.31 { // ITU-R BT.601
 		t.Errorf("red is %v of white", v)

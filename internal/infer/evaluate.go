@@ -69,24 +69,29 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 
 // open opens the files as the model's data were read.
 func (s *Session) open(ctx context.Context, e Evaluate) (*data.Set, error) {
-	d := s.card.Data
-	d.Files = nil
+	c := s.dataConfig()
 	for _, path := range e.Files {
 		absolute, err := filepath.Abs(path)
 		if err != nil {
 			return nil, fmt.Errorf("find %s: %w", path, err)
 		}
-		d.Files = append(d.Files, absolute)
+		c.Files = append(c.Files, absolute)
 	}
 	if s.tokenizer != nil && !s.tokenizer.IsBytes() {
 		absolute, err := filepath.Abs(filepath.Join(s.dir, export.TokenizerFile))
 		if err != nil {
 			return nil, fmt.Errorf("find the tokenizer of %s: %w", s.dir, err)
 		}
-		d.Tokenizer = absolute
+		c.Tokenizer = absolute
 	}
-	d.Sequence = s.card.Sequence
-	return data.Open(ctx, data.ConfigOf(&job.Job{Data: d}, feed.ModelOf(s.model)))
+	return data.Open(ctx, c)
+}
+
+// dataConfig is how the model's data were read, without files.
+func (s *Session) dataConfig() data.Config {
+	d := s.card.Data
+	d.Files, d.Sequence = nil, s.card.Sequence
+	return data.ConfigOf(&job.Job{Data: d}, feed.ModelOf(s.model))
 }
 
 // part is a run of samples.

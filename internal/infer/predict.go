@@ -17,7 +17,7 @@ import (
 // Predict classifies each input, or fills in its hidden tokens, and hands what it found to emit, with the top likeliest
 // classes or tokens.
 func (s *Session) Predict(ctx context.Context, top int, inputs []string, emit func(api.Prediction) error) (err error) {
-	if err := s.require("predict", model.Classification, model.MaskedLanguage); err != nil {
+	if err := s.require("predict", model.Classification, model.MaskedLanguage, model.Images); err != nil {
 		return err
 	}
 	if top < 1 || len(inputs) == 0 {
@@ -102,6 +102,11 @@ func (s *Session) fillIn(p *api.Prediction, f *forward, i int, ids []int32, top 
 
 // enter writes an input as sample i of a batch, and returns its tokens.
 func (s *Session) enter(b data.Batch, i int, input string) ([]int32, error) {
+	if s.model.Task == model.Images {
+		c := s.dataConfig()
+		n := c.Image.Values()
+		return nil, data.ReadImage(input, c, b.Pixels[i*n:(i+1)*n])
+	}
 	if s.model.Task == model.MaskedLanguage && s.tokenizer.IsBytes() {
 		input = strings.ReplaceAll(input, "[MASK]", string(rune(tokenizer.ByteMask)))
 	}

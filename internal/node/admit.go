@@ -17,9 +17,11 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -117,10 +119,14 @@ func fieldNames(family string) []string {
 // checkFrom reads the config of the model to start from. Its weights are only looked at: the worker verifies them.
 func (a *admission) checkFrom() {
 	from := a.job.Model.From
-	for _, name := range []string{"config.json", "model.safetensors"} {
+	weights := export.WeightsFile
+	if _, err := os.Stat(filepath.Join(from, export.IndexFile)); err == nil {
+		weights = export.IndexFile
+	}
+	for _, name := range []string{export.ConfigFile, weights} {
 		path := filepath.Join(from, name)
 		if err := a.access(path); err != nil {
-			a.refuse("model.from", "", "model.from: %v; it is a directory with config.json and model.safetensors", err)
+			a.refuse("model.from", "", "model.from: %v; it is a directory with config.json and model.safetensors, or its index", err)
 			return
 		}
 	}
@@ -148,6 +154,11 @@ func (a *admission) built(m *model.Model) {
 		return
 	}
 	a.model, a.spec.Model, a.spec.Parameters, a.spec.Task = m, config, m.Weights(), string(m.Task)
+	if a.job.Precision == device.BF16.String() {
+		if err := m.CheckCompute(device.BF16); err != nil {
+			a.refuse("precision", device.F32.String(), "precision: %v", err)
+		}
+	}
 }
 
 // checkCounts resolves what is automatic and proves the plan.

@@ -1,0 +1,227 @@
+package infer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// fresh writes a model directory with fresh weights, and the card of a job if there is one.
+func fresh(t *testing.T, family string, config map[string]any, card *export.Card) string {
+	t.Helper()
+	m, err := model.Build(family, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if card != nil {
+		card.Task = m.Task
+		if err := export.WriteBeside(dir, *card, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeModel(t, dir, m)
+	return dir
+}
+
+func writeModel(t *testing.T, dir string, m *model.Model) {
+	t.Helper()
+	config, err := json.Marshal(m.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, export.ConfigFile), config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var tensors []checkpoint.Tensor
+	values := map[string][]float32{}
+	for _, p := range m.Params() {
+		if p.TiedTo != "" {
+			continue
+		}
+		v := make([]float32, p.Len())
+		stage.InitialValues(p, 1, v)
+		tensors = append(tensors, checkpoint.Tensor{Name: p.Name, DType: checkpoint.F32, Shape: p.Shape})
+		values[p.Name] = v
+	}
+	_, write, err := checkpoint.EncodeSafetensors(tensors, nil, func(t checkpoint.Tensor, dst []float32, offset int) error {
+		copy(dst, values[t.Name][offset:])
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if err := errors.Join(write(&file), os.WriteFile(filepath.Join(dir, export.WeightsFile), file.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open(t *testing.T, dir string) *Session {
+	t.Helper()
+	s, err := Open(dir, "ref")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+var (
+	tinyBERT = map[string]any{
+		"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 10,
+		"vocab_size": 256, "num_labels": 3,
+	}
+	tinyGPT2 = map[string]any{"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 12, "vocab_size": 256}
+)
+
+func TestAModelWithoutACardIsReadAsBytes(t *testing.T) {
+	s := open(t, fresh(t, "gpt2", tinyGPT2, nil))
+	var out bytes.Buffer
+	g := Generate{Prompt: "ab", Tokens: 5, Temperature: 1, Seed: 2}
+	if err := s.Generate(t.Context(), g, &out); err != nil || out.Len() != 5 {
+		t.Fatalf("generated %q, error %v", out.String(), err)
+	}
+	first := out.String()
+	out.Reset()
+	if err := s.Generate(t.Context(), g, &out); err != nil || out.String() != first {
+		t.Errorf("the same seed gave %q, then %q (%v)", first, out.String(), err)
+	}
+	var usage *UsageError
+	if err := s.Generate(t.Context(), Generate{Tokens: 0}, &out); !errors.As(err, &usage) {
+		t.Errorf("no tokens: %v", err)
+	}
+}
+
+func TestWhatTheModelIsNotForNamesTheVerbThatIs(t *testing.T) {
+	s := open(t, fresh(t, "bert", tinyBERT, nil))
+	var task *TaskError
+	err := s.Generate(t.Context(), Generate{Prompt: "x", Tokens: 1}, &bytes.Buffer{})
+	if !errors.As(err, &task) || !strings.Contains(err.Error(), "its task is classification; try avgpipectl predict") {
+		t.Errorf("generate with a classifier: %v", err)
+	}
+	err = s.Translate(t.Context(), 1, []string{"x"}, func(api.Translation) error { return nil })
+	if !errors.As(err, &task) {
+		t.Errorf("translate with a classifier: %v", err)
+	}
+}
+
+func TestOpenRefusesWhatDoesNotBelongTogether(t *testing.T) {
+	large := map[string]any{"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 12, "vocab_size": 300}
+	if _, err := Open(fresh(t, "gpt2", large, nil), "ref"); err == nil || !strings.Contains(err.Error(), "no tokenizer.json") {
+		t.Errorf("300 token ids and no tokenizer: %v", err)
+	}
+	small := map[string]any{"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 12, "vocab_size": 100}
+	if _, err := Open(fresh(t, "gpt2", small, &export.Card{}), "ref"); err == nil || !strings.Contains(err.Error(), "256 token ids, the model has 100") {
+		t.Errorf("bytes for 100 token ids: %v", err)
+	}
+	dir := fresh(t, "gpt2", tinyGPT2, nil)
+	if err := export.WriteBeside(dir, export.Card{Task: model.Images}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, "ref"); err == nil || !strings.Contains(err.Error(), "is of the task images") {
+		t.Errorf("a card of another task: %v", err)
+	}
+	if _, err := Open(t.TempDir(), "ref"); err == nil {
+		t.Error("an empty directory was opened")
+	}
+}
+
+func TestInputsAreEncodedAsInTraining(t *testing.T) {
+	s := open(t, fresh(t, "bert", tinyBERT, &export.Card{Sequence: 8, Data: job.Data{Labels: []string{"a", "b", "c"}}}))
+	const begin, end = tokenizer.ByteBegin, tokenizer.ByteSeparator
+	for input, want := range map[string]struct{ ids, types []int32 }{
+		"xy":         {[]int32{begin, 'x', 'y', end}, []int32{0, 0, 0, 0}},
+		"abcdefgh":   {[]int32{begin, 'a', 'b', 'c', 'd', 'e', 'f', end}, []int32{0, 0, 0, 0, 0, 0, 0, 0}},
+		"abcdef\tgh": {[]int32{begin, 'a', 'b', 'c', end, 'g', 'h', end}, []int32{0, 0, 0, 0, 0, 1, 1, 1}},
+		"abc\tdef":   {[]int32{begin, 'a', 'b', 'c', end, 'd', 'e', end}, []int32{0, 0, 0, 0, 0, 1, 1, 1}},
+	} {
+		ids, types, err := s.encode(input)
+		if err != nil || !slices.Equal(ids, want.ids) || !slices.Equal(types, want.types) {
+			t.Errorf("%q: ids %v types %v (%v), want %v %v", input, ids, types, err, want.ids, want.types)
+		}
+	}
+	var labels []string
+	err := s.Predict(t.Context(), 3, []string{"xy", "abcdefghijkl"}, func(p api.Prediction) error {
+		sum := 0.0
+		for _, g := range p.Guesses[0] {
+			labels, sum = append(labels, g.Label), sum+g.Probability
+		}
+		if math.Abs(sum-1) > 1e-6 {
+			t.Errorf("%q: probabilities add up to %v", p.Input, sum)
+		}
+		return nil
+	})
+	if slices.Sort(labels); err != nil || strings.Join(labels, "") != "aabbcc" {
+		t.Errorf("guessed %v (%v)", labels, err)
+	}
+}
+
+func TestHiddenTokensAreFilledIn(t *testing.T) {
+	config := map[string]any{
+		"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 10,
+		"vocab_size": 256, "architectures": "BertForMaskedLM",
+	}
+	s := open(t, fresh(t, "bert", config, &export.Card{Sequence: 10}))
+	err := s.Predict(t.Context(), 2, []string{"a[MASK]c[MASK]"}, func(p api.Prediction) error {
+		if len(p.Guesses) != 2 || len(p.Guesses[0]) != 2 || p.Guesses[0][0].Probability < p.Guesses[0][1].Probability {
+			t.Errorf("guesses %+v, want 2 of each of 2 hidden tokens, the likeliest first", p.Guesses)
+		}
+		want := "a" + p.Guesses[0][0].Label + "c" + p.Guesses[1][0].Label
+		if p.Text != want {
+			t.Errorf("filled in: %q, want %q", p.Text, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Predict(t.Context(), 1, []string{"abc"}, func(api.Prediction) error { return nil }); err == nil || !strings.Contains(err.Error(), "no token is hidden") {
+		t.Errorf("nothing hidden: %v", err)
+	}
+}
+
+// pieces is a tokenizer of bytes in GPT-2's writing: the two of é are two tokens.
+const pieces = `{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null,
+"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+"decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+"model": {"type": "BPE", "vocab": {"Ã": 0, "©": 1, "!": 2}, "merges": []}}`
+
+func TestTextIsWrittenOnceItIsCertain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokenizer.json")
+	if err := os.WriteFile(path, []byte(pieces), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := tokenizer.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	w := newTextWriter(tokens, 2, &out) // the prompt ended with an exclamation mark, which is not written again
+	for i, want := range []string{"", "é", "é!"} {
+		if err := w.write(int32(i)); err != nil || out.String() != want {
+			t.Errorf("after token %d: %q (%v), want %q", i, out.String(), err, want)
+		}
+	}
+	if err := errors.Join(w.write(0), w.flush()); err != nil || !strings.HasPrefix(out.String(), "é!") || out.Len() <= len("é!") {
+		t.Errorf("half a character at the end: %q (%v)", out.String(), err)
+	}
+}
