@@ -114,7 +114,8 @@ type Lookup func(name string) (shape []int, values []float32, ok bool, err error
 
 // Load replaces the stage's parameters by tensors with Hugging Face's names, with or without the model's prefix
 // ("transformer."). model.CheckTensors is the check of a whole file; Load fails at the first parameter that is missing or
-// has another shape, and the stage must then not be used.
+// has another shape, and the stage must then not be used. What Model.StartsFresh says may be missing, and then keeps its
+// value, unless the stage is for use only.
 func (c *Computed) Load(lookup Lookup) error {
 	for i := range c.tensors {
 		if err := c.loadTensor(&c.tensors[i], lookup); err != nil {
@@ -138,6 +139,9 @@ func (c *Computed) loadTensor(t *tensor, lookup Lookup) error {
 			return fmt.Errorf("tensor %q has shape %v and %d values; the model makes it %v", name, shape, len(values), t.Shape)
 		}
 		c.dev.Upload(t.p, device.FloatBytes(values))
+		return nil
+	}
+	if !c.config.ForwardOnly && c.config.Model.StartsFresh(t.param) {
 		return nil
 	}
 	return fmt.Errorf("tensor %q %v is missing", names[0], t.Shape)

@@ -111,7 +111,9 @@ func buildBERT(config map[string]any) (*Model, error) {
 		prefix: "bert.", aliases: bertAliases, skip: c.skip, config: c.export(),
 	}
 	head := c.classifier()
+	m.heads = heads{own: []string{"bert.pooler.", "classifier."}, other: "cls."} // fine-tuned from a masked language model
 	if c.architecture == bertMasked {
+		m.heads = heads{}
 		m.Task, m.Loss, head = MaskedLanguage, layer.CrossEntropy{Vocabulary: c.vocabSize}, c.predictions()
 	}
 	m.Layers = append(m.Layers, c.embedding())

@@ -51,6 +51,7 @@ type Model struct {
 	prefix     string                     // of tensor names, that some files leave out: "transformer."
 	aliases    func(name string) []string // older names of a tensor; nil: none has any
 	skip       func(tensor string) bool
+	heads      heads
 	config     map[string]any
 }
 
@@ -153,15 +154,45 @@ func (m *Model) TensorNames(p layer.Param) []string {
 	return names
 }
 
+// heads says which parts of a model may start fresh when it is trained from a file of another architecture of its family.
+type heads struct {
+	own   []string // what the names of the tensors of each part begin with
+	other string   // what the names of a tensor of the other architecture begin with
+}
+
+// StartsFresh reports whether a parameter belongs to a part that a file of another architecture does not have: CheckTensors
+// accepts such a file, and training goes on from it with what the parameter started with.
+func (m *Model) StartsFresh(p layer.Param) bool {
+	return slices.ContainsFunc(m.heads.own, func(head string) bool { return strings.HasPrefix(p.Name, head) })
+}
+
+// lacksHead reports whether a file of another architecture has nothing of the part that p belongs to.
+func (m *Model) lacksHead(p layer.Param, tensors map[string][]int) bool {
+	holds := func(prefix string) bool {
+		for name := range tensors {
+			if strings.HasPrefix(name, prefix) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, head := range m.heads.own {
+		if strings.HasPrefix(p.Name, head) {
+			return !holds(head) && !holds(strings.TrimPrefix(head, m.prefix)) && holds(m.heads.other)
+		}
+	}
+	return false
+}
+
 // CheckTensors compares the tensors of a file, names to shapes, with the model: every parameter must be there with its
 // shape, and no tensor may be left over, so that nothing is dropped silently. Buffers that Hugging Face stores beside
-// the parameters (causal masks) are passed over.
+// the parameters (causal masks) are passed over. See StartsFresh for what may be missing.
 func (m *Model) CheckTensors(tensors map[string][]int) error {
 	used := map[string]bool{}
 	params := m.Params()
 	for _, p := range params {
 		name, err := m.find(p, tensors)
-		if err != nil {
+		if err != nil && !m.lacksHead(p, tensors) {
 			return err
 		}
 		used[name] = true

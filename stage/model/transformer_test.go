@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 // publishedLlama and publishedBERT are config.json of published models, with the fields of several releases of the library:
@@ -131,6 +134,49 @@ func TestMisspeltFieldsOfTransformersNameTheNearest(t *testing.T) {
 	}
 }
 
+func TestAClassifierIsFineTunedFromAMaskedModelsFile(t *testing.T) {
+	config := maps.Clone(dropped["bert-masked"].config)
+	masked, err := model.Build("bert", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config["architectures"], config["num_labels"] = "BertForSequenceClassification", 3
+	classifier, err := model.Build("bert", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pretrained := stagetest.NewPipeline(t, stagetest.PipelineConfig{Device: ref.New(), Model: masked, Stages: 1, Samples: 1, Micros: 1, Seed: 1})
+	values, shapes := pretrained.Parameters(), file(masked)
+	lookup := func(name string) ([]int, []float32, bool, error) {
+		x, ok := values[name]
+		return shapes[name], x, ok, nil
+	}
+	if err := classifier.CheckTensors(shapes); err != nil {
+		t.Fatal(err)
+	}
+	tuned := stagetest.NewPipeline(t, stagetest.PipelineConfig{Device: ref.New(), Model: classifier, Stages: 1, Samples: 1, Micros: 1, Seed: 2})
+	fresh := tuned.Parameters()
+	if err := tuned.Stages[0].Load(lookup); err != nil {
+		t.Fatal(err)
+	}
+	for name, found := range tuned.Parameters() {
+		want, from := values[name], "the file"
+		if strings.HasPrefix(name, "classifier.") || strings.HasPrefix(name, "bert.pooler.") {
+			want, from = fresh[name], "the seed"
+		}
+		if !slices.Equal(found, want) {
+			t.Errorf("%s is not that of %s", name, from)
+		}
+	}
+	use, err := stage.New(stage.Config{Device: ref.New(), Model: classifier, Samples: 1, ForwardOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := use.Load(lookup); err == nil || !strings.Contains(err.Error(), `tensor "bert.pooler.dense.weight" [8 8] is missing`) {
+		t.Errorf("a head that was never trained is used: error %v", err)
+	}
+}
+
 // renamed is an export with its tensors' names changed.
 func renamed(m *model.Model, change func(name string) string) map[string][]int {
 	out := map[string][]int{}
@@ -161,6 +207,12 @@ func TestOlderTensorNamesOfTransformersAreRead(t *testing.T) {
 			masked, file(masked),
 			[]string{"cls.seq_relationship.weight", "bert.pooler.dense.bias", "cls.predictions.decoder.weight", "bert.embeddings.position_ids"},
 			"",
+		},
+		"a masked model's file, to be fine-tuned": {classifier, file(masked), nil, ""},
+		"half a classifier":                       {classifier, file(masked), []string{"classifier.weight"}, `tensor "classifier.weight" has shape [1]`},
+		"a classifier's file without its head": {
+			classifier, renamed(classifier, func(n string) string { return strings.Replace(n, "classifier.", "bert.pooler.extra.", 1) }), nil,
+			`tensor "classifier.weight" [3 768] is missing`,
 		},
 		"buffers":        {llama, file(llama), []string{"model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight"}, ""},
 		"another's head": {masked, file(masked), []string{"classifier.weight"}, `tensor "classifier.weight" [1] belongs to no parameter`},
