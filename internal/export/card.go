@@ -32,16 +32,52 @@ type Card struct {
 	Sequence int        `json:"sequence"` // tokens in a sample
 	// Data is the job's section, less what is about one run and one host: the files are left out, a tokenizer of its own is
 	// the name TokenizerFile, and the labels are those that were found.
-	Data job.Data `json:"data"`
+	Data job.Data `json:"-"`
+	Read reading  `json:"data"` // Data in the file
+}
+
+// reading is the data section of a job file with the keys that it has there.
+type reading struct {
+	Format    string    `json:"format"`
+	Columns   columns   `json:"columns"`
+	Header    bool      `json:"header"`
+	Tokenizer string    `json:"tokenizer"`
+	Holdout   float64   `json:"holdout"`
+	Labels    []string  `json:"labels,omitempty"`
+	Masked    float64   `json:"masked"`
+	Mean      []float64 `json:"mean,omitempty"`
+	Std       []float64 `json:"std,omitempty"`
+}
+
+type columns struct {
+	Text     string `json:"text,omitempty"`
+	TextPair string `json:"text_pair,omitempty"`
+	Label    string `json:"label,omitempty"`
+	Source   string `json:"source,omitempty"`
+	Target   string `json:"target,omitempty"`
+}
+
+func readingOf(d job.Data) reading {
+	return reading{
+		Format: d.Format, Columns: columns(d.Columns), Header: d.Header, Tokenizer: d.Tokenizer, Holdout: d.Holdout,
+		Labels: d.Labels, Masked: d.Masked, Mean: d.Mean, Std: d.Std,
+	}
+}
+
+func (r reading) data() job.Data {
+	return job.Data{
+		Format: r.Format, Columns: job.Columns(r.Columns), Header: r.Header, Tokenizer: r.Tokenizer, Holdout: r.Holdout,
+		Labels: r.Labels, Masked: r.Masked, Mean: r.Mean, Std: r.Std,
+	}
 }
 
 const cardVersion = 1
 
 // WriteBeside writes the files that go with a job's model to dir: the card, and tokenizer unless it is nil.
 func WriteBeside(dir string, c Card, tokenizer []byte) error {
-	c.Version, c.Data.Files, c.Data.Validation = cardVersion, nil, nil
+	c.Version, c.Read = cardVersion, readingOf(c.Data)
 	if tokenizer != nil {
-		c.Data.Tokenizer = TokenizerFile
+		c.Read.Tokenizer = TokenizerFile
 	}
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
@@ -83,6 +119,7 @@ func ReadCard(dir string) (Card, bool, error) {
 	if c.Version != cardVersion {
 		return c, false, fmt.Errorf("read %s: its version is %d, this program reads %d", filepath.Join(dir, CardFile), c.Version, cardVersion)
 	}
+	c.Data = c.Read.data()
 	return c, true, nil
 }
 
