@@ -142,12 +142,12 @@ type document func(text string, last bool) error
 
 // readDocuments reads the documents of one file as tokens.
 func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64) (run, [sha256.Size]byte, error) {
+	if o.vocab.IsBytes() && o.Format == formatText {
+		return o.readBytes(f)
+	}
 	width := widthOf(o.vocab.Vocabulary())
 	e := o.vocab.NewEncoder()
 	var raw []byte
-	if o.vocab.IsBytes() && o.Format == formatText {
-		raw = make([]byte, 0, f.Bytes+1)
-	}
 	var ids []int32
 	held := int64(0)
 	add := func(text string, last bool) (err error) {
@@ -166,6 +166,29 @@ func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64)
 	}
 	sum, err := o.documents(f, empty, add)
 	return run{raw: raw, width: width}, sum, err
+}
+
+// readBytes reads a file whose bytes are its tokens, which must still have the size that it was listed with.
+func (o *opener) readBytes(f File) (r run, sum [sha256.Size]byte, err error) {
+	if err := o.hold(f.Path, f.Bytes+1); err != nil {
+		return r, sum, err
+	}
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return r, sum, explain(f.Path, err)
+	}
+	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
+	raw := make([]byte, f.Bytes+1)      // one more, to see whether the file is longer
+	n, err := io.ReadFull(file, raw)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return r, sum, err
+	}
+	if err := changed(f, int64(n)); err != nil {
+		return r, sum, err
+	}
+	sum = sha256.Sum256(raw[:n])
+	raw[n] = Separator
+	return run{raw: raw, width: 1}, sum, nil
 }
 
 // documents passes the documents of a file on, and returns the file's digest.

@@ -255,7 +255,8 @@ func TestAFileThatChangesIsRefused(t *testing.T) {
 		o := &opener{vocab: tokenizer.Bytes()}
 		_, text := o.textFile(f, func(string, bool) error { return nil })
 		_, sum := sumOf(f)
-		for _, err := range []error{text, sum} {
+		_, _, whole := (&opener{Config: Config{CapBytes: 100}}).readBytes(f)
+		for _, err := range []error{text, sum, whole} {
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), f.Path) {
 				t.Errorf("listed with %d bytes: %v", size, err)
 			}
