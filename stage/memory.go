@@ -63,7 +63,7 @@ func (w widths) pinned(c Config) int {
 type slot struct {
 	micro  Micro
 	state  slotState
-	weight *gradients   // between Input and Weight
+	weight *gradients // between Input and Weight
 	// input and targets wrap the caller's buffers when the device shares the host's memory.
 	input, targets device.Mem
 	scale          float32      // of the loss

@@ -34,7 +34,7 @@ type Shape struct {
 	StateVectors   int // flat vectors of optimizer state, each of Parameters float32
 	PinnedBytes    int // what one micro-batch pins between its forward and its backward, boundary buffers aside
 	ForwardFLOPs   float64
-	BackwardFLOPs  float64 // with the forward that is computed again
+	BackwardFLOPs  float64  // with the forward that is computed again
 	ParameterNames []string // the tensors in the flat vector, in order, for messages
 }
 

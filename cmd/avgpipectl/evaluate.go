@@ -78,7 +78,9 @@ func printScores(out io.Writer, s api.Scores) error {
 		scale  float64
 		format string
 	}{
-		{"perplexity", s.Perplexity, 1, "%.4g"}, {"accuracy", s.Accuracy, 100, "%.2f%%"}, {"F1", s.F1, 1, "%.4f"},
+		{"perplexity", s.Perplexity, 1, "%.4g"},
+		{"accuracy", s.Accuracy, 100, "%.2f%%"},
+		{"F1", s.F1, 1, "%.4f"},
 		{"BLEU", s.BLEU, 1, "%.2f"},
 	} {
 		if f.value != nil {

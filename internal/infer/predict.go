@@ -120,13 +120,13 @@ func (s *Session) enter(b data.Batch, i int, input string) ([]int32, error) {
 	n := s.card.Sequence
 	pad := firstOf(s.tokenizer.Special().Pad, s.tokenizer.Special().End)
 	for j := range n {
-		id, kind, real := pad, int32(0), int32(0)
+		id, kind, there := pad, int32(0), int32(0)
 		if j < len(ids) {
-			id, kind, real = ids[j], types[j], 1
+			id, kind, there = ids[j], types[j], 1
 		}
 		put(b.Tokens, i*n+j, id)
 		put(b.Types, i*n+j, kind)
-		put(b.Mask, i*n+j, real)
+		put(b.Mask, i*n+j, there)
 	}
 	return ids, nil
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
@@ -128,10 +129,8 @@ func (s *Session) Close() error {
 
 // require refuses what the model is not for.
 func (s *Session) require(asks string, tasks ...model.Task) error {
-	for _, t := range tasks {
-		if t == s.model.Task {
-			return nil
-		}
+	if slices.Contains(tasks, s.model.Task) {
+		return nil
 	}
 	return &TaskError{Dir: s.dir, Task: s.model.Task, Asks: asks, Verb: verbs[s.model.Task]}
 }
