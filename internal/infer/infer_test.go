@@ -111,6 +111,23 @@ func TestAModelWithoutACardIsReadAsBytes(t *testing.T) {
 	}
 }
 
+func TestEveryLanguageModelContinuesAText(t *testing.T) {
+	for family, config := range map[string]map[string]any{
+		"gpt2": tinyGPT2,
+		"llama": {
+			"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 8, "intermediate_size": 8,
+			"max_position_embeddings": 12, "vocab_size": 256,
+		},
+		"awd-lstm": {"ninp": 8, "nhid": 8, "nlayers": 2, "bptt": 12, "ntoken": 256},
+	} {
+		s := open(t, fresh(t, family, config, nil))
+		var out bytes.Buffer
+		if err := s.Generate(t.Context(), Generate{Prompt: "ab", Tokens: 20, Temperature: 1, Seed: 1}, &out); err != nil || out.Len() == 0 {
+			t.Errorf("%s: generated %q, error %v", family, out.String(), err)
+		}
+	}
+}
+
 func TestWhatTheModelIsNotForNamesTheVerbThatIs(t *testing.T) {
 	s := open(t, fresh(t, "bert", tinyBERT, nil))
 	var task *TaskError
