@@ -123,6 +123,7 @@ type Device interface {
 	Losses
 	Optimizers
 	Random
+	Vision
 	Recurrent
 	SmoothedLosses
 	AveragedOptimizers

@@ -54,11 +54,9 @@ func CheckAveragePool(op string, y, x Mem, b, p, c int) {
 	Need(op, "x", x, F32, b*p*c)
 }
 
-func needPositive(op string, dimensions ...int) {
-	for _, n := range dimensions {
-		if n < 1 {
-			panic(fmt.Sprintf("device: %s: dimensions %v, expected all positive", op, dimensions))
-		}
+func needPositive(op string, first, second, third int) {
+	if first < 1 || second < 1 || third < 1 {
+		panic(fmt.Sprintf("device: %s: dimensions %d, %d and %d, expected all positive", op, first, second, third))
 	}
 }
 

@@ -32,6 +32,7 @@ type Device struct {
 	lstms     lstms
 	failure   error // the first since the last Synchronize
 	breath    breath
+	vision    vision
 	rotations device.Rotations
 }
 
@@ -132,6 +133,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.lstms.close()
+	d.vision.close()
 	for _, p := range d.products {
 		C.avg_product_free(p)
 	}
