@@ -146,6 +146,50 @@ recompute: [full, block, none]
 	}
 }
 
+// animals is a tokenizer of whole words, as BERT has it.
+const animals = `{"version": "1.0", "added_tokens": [
+  {"id": 0, "content": "[PAD]", "special": true}, {"id": 1, "content": "[UNK]", "special": true},
+  {"id": 2, "content": "[CLS]", "special": true}, {"id": 3, "content": "[SEP]", "special": true},
+  {"id": 4, "content": "[MASK]", "special": true}],
+"normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true},
+"pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": null,
+"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+"model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+  "vocab": {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "the": 5, "dog": 6, "barks": 7, "cat": 8, "purrs": 9, ".": 10}}}`
+
+func maskedModel() taskJob {
+	return taskJob{
+		name: "masked", file: "animals.txt", data: strings.Repeat("The dog barks. The cat purrs. ", 200),
+		job: `model:
+  family: bert
+  config:
+    {architectures: BertForMaskedLM, num_hidden_layers: 1, num_attention_heads: 2, hidden_size: 16, intermediate_size: 32,
+     max_position_embeddings: 10, vocab_size: 11, hidden_dropout_prob: 0, attention_probs_dropout_prob: 0}
+data: {files: [animals.txt], tokenizer: tokenizer.json, holdout: 0.1}
+optimizer: {lr: 1e-2, clip_norm: 1}
+train: {steps: 120, batch: 8, eval_samples: 16}
+stages: 2
+pipelines: 1
+micro_batches: 2
+`,
+		check: func(t *testing.T, s api.JobStatus) {
+			if s.Perplexity == nil || s.Accuracy == nil || !(*s.Accuracy > 0.9) || s.F1 != nil || s.Task != "masked-language" {
+				t.Errorf("a masked language model: perplexity %v, accuracy %v", show(s.Perplexity), show(s.Accuracy))
+			}
+		},
+		use: func(t *testing.T, dir, data string) {
+			// The tokenizer has come along with the model.
+			p := inferred[api.Prediction](t, "predict", "--model", dir, "the dog [MASK] . the [MASK] purrs .")[0]
+			if !strings.HasPrefix(p.Text, "the dog ") || !strings.HasSuffix(p.Text, " purrs.") || strings.Contains(p.Text, "[") || len(p.Guesses) != 2 {
+				t.Errorf("filled in: %q, %+v", p.Text, p.Guesses)
+			}
+			if s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data, "--samples", "9")[0]; s.Samples != 9 || *s.Accuracy < 0.8 {
+				t.Errorf("evaluation: %+v", s)
+			}
+		},
+	}
+}
+
 func show(v *float64) any {
 	if v == nil {
 		return "none"
@@ -182,8 +226,9 @@ func inferred[T any](t *testing.T, arguments ...string) []T {
 // TestEveryTaskTrainsAndIsUsed takes a job of each task from its file to the use of the exported model, through the daemon.
 func TestEveryTaskTrainsAndIsUsed(t *testing.T) {
 	s := newSite(t)
+	s.write("tokenizer.json", animals)
 	s.start()
-	for _, c := range []taskJob{languageModel(), classifier(), translator()} {
+	for _, c := range []taskJob{languageModel(), classifier(), maskedModel(), translator()} {
 		t.Run(c.name, func(t *testing.T) {
 			s.write(c.file, c.data)
 			source := "version: 1\nname: " + c.name + "\n" + c.job + "devices: {kind: ref}\nseed: 1\n"
