@@ -49,8 +49,8 @@ type Config struct {
 
 	// CapBytes bounds what is held in memory: tokens (1, 2 or 4 bytes each) and offsets and classes (12 bytes a row), or pixels (a byte
 	// each). 0 means 4 GiB: more would crowd out the model on hosts of the size that this loader is for. Token files are
-	// mapped, and do not count. While it reads, Open takes a few MiB more for each of at most 8 files, of images their
-	// decoded size, of Parquet files a page for each column.
+	// mapped, and do not count. While it reads, Open takes up to some 64 MiB more for each of as many files as there are cores, 8 at
+	// most: a portion of text and its words, a decoded image (up to 256 MiB), a page of each Parquet column.
 	CapBytes int64
 	// Access tells whether the user of the job may read a file, or list a directory. Nil: whatever this process may.
 	Access func(path string) error
