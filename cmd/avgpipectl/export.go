@@ -27,8 +27,9 @@ func newExportCommand() *cobra.Command {
 		Use:   "export JOB [DIR]",
 		Short: "Write a job's model to a directory",
 		Long: `Write the model of a job's last committed round to a directory, in Hugging Face form: config.json and
-model.safetensors. The job may still be running. The directory appears whole or not at all. Without DIR it is the
-output.dir of the job file.
+model.safetensors (several of them, with an index, when the model is large), with the job's tokenizer.json if it has
+one and avgpipe.json, which says how the data were read. The job may still be running. The directory appears whole or
+not at all. Without DIR it is the output.dir of the job file.
 
 Exit codes:
 ` + exitHelp,
