@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // compileSchema returns the embedded schema.
@@ -168,6 +170,7 @@ func TestExamplesFitTheSchema(t *testing.T) {
 	}
 	env := environment
 	env.Lookup = func(name string) (string, bool) { return "/" + name, true }
+	env.Families = model.Families()
 	sources := map[string]string{"docs/job-file.md": shortest}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
