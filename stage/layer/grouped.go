@@ -16,6 +16,7 @@ type GroupedAttention struct {
 	Q, K, V, Project Linear
 	Heads, KV        int
 	Theta            float64 // of rotary positions; 0: none
+	Stretch          device.Stretch
 	Bidirectional    bool
 	// Masked adds an input port behind x, the mask (B,T): keys where it is 0 are not seen.
 	Masked bool
@@ -71,7 +72,7 @@ func (l *GroupedAttention) attention(p Pass) device.Attention {
 }
 
 func (l *GroupedAttention) rotation(s Size, heads int, inverse bool) device.Rotation {
-	return device.Rotation{B: s.B, T: s.T, Heads: heads, S: l.Q.Out / l.Heads, Theta: l.Theta, Inverse: inverse}
+	return device.Rotation{B: s.B, T: s.T, Heads: heads, S: l.Q.Out / l.Heads, Theta: l.Theta, Stretch: l.Stretch, Inverse: inverse}
 }
 
 // rotate turns q and k, or their gradients back, in place.

@@ -13,10 +13,10 @@ import (
 // Field describes one field of a family's config.
 type Field struct {
 	Name    string
-	Type    string // "integer", "number", "boolean" or "string"
+	Type    string // "integer", "number", "boolean", "string" or "mapping"
 	Default any    // nil: derived, see Doc
 	Doc     string
-	target  any // *int, *float64, *bool or *string
+	target  any // *int, *float64, *bool, *string or *map[string]any
 }
 
 // FieldError reports a config field that is unknown or holds what it must not.
@@ -102,6 +102,13 @@ func set(f Field, value any) error {
 			return wrong
 		}
 		*t = v
+	case *map[string]any:
+		v, ok := value.(map[string]any)
+		if !ok {
+			wrong.Allowed = "a mapping of keys to values"
+			return wrong
+		}
+		*t = v
 	default:
 		panic(fmt.Sprintf("model: field %s has a target of type %T", f.Name, f.target))
 	}
@@ -155,6 +162,10 @@ func describe(fields []Field) []Field {
 			fields[i].Type, fields[i].Default = "boolean", *t
 		case *string:
 			fields[i].Type, fields[i].Default = "string", *t
+		case *map[string]any:
+			if fields[i].Type = "mapping"; *t != nil {
+				fields[i].Default = *t
+			}
 		}
 	}
 	return fields

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
 )
@@ -52,33 +53,20 @@ func checkFixed(fields map[string]any) error {
 			return &FieldError{Field: name, Found: got, Allowed: show(want), Nearest: show(want)}
 		}
 	}
-	for _, name := range []string{"rope_scaling", "rope_parameters"} {
-		kind, ok := ropeType(fields[name])
-		if ok && kind != "default" {
-			return &FieldError{Field: name, Found: kind, Allowed: "null or of type default: rotary positions are not scaled", Nearest: "null"}
-		}
-	}
 	return nil
 }
 
-// ropeType is the kind of scaling of rotary positions that a config's object names, in the spelling of any release.
-func ropeType(value any) (string, bool) {
-	object, ok := value.(map[string]any)
-	if !ok {
-		return "", false
-	}
-	for _, name := range []string{"rope_type", "type"} {
-		if kind, ok := object[name].(string); ok {
-			return kind, true
-		}
-	}
-	return "default", true
-}
-
-// relaxLlama keeps the fields that Build knows, and takes rope_theta from where newer releases keep it.
+// relaxLlama keeps the fields that Build knows, and takes what concerns rotary positions from where newer releases keep it.
 func relaxLlama(config map[string]any) {
-	if object, ok := config["rope_parameters"].(map[string]any); ok && config["rope_theta"] == nil {
-		config["rope_theta"] = object["rope_theta"]
+	if object, ok := config["rope_parameters"].(map[string]any); ok {
+		scaling := maps.Clone(object)
+		if config["rope_theta"] == nil {
+			config["rope_theta"] = scaling["rope_theta"]
+		}
+		delete(scaling, "rope_theta")
+		if config["rope_scaling"] == nil {
+			config["rope_scaling"] = scaling
+		}
 	}
 	keepFields(llamaFields)(config)
 }

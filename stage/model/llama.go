@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -15,6 +16,8 @@ type llama struct {
 	act                                                                  string
 	epsilon, initializerRange, theta, attentionDropout                   float64
 	tie, attentionBias, mlpBias                                          bool
+	ropeScaling                                                          map[string]any
+	stretch                                                              device.Stretch // what ropeScaling means
 }
 
 func defaultLlama() *llama {
@@ -37,6 +40,7 @@ func (c *llama) fields() []Field {
 		{Name: "hidden_act", target: &c.act, Doc: "silu is the only one."},
 		{Name: "rms_norm_eps", target: &c.epsilon, Doc: "Added to the mean square in norms."},
 		{Name: "rope_theta", target: &c.theta, Doc: "The base of the rotary positions' wavelengths."},
+		{Name: "rope_scaling", target: &c.ropeScaling, Doc: "Slower rotary positions for longer samples: rope_type linear with factor, or llama3 with factor, low_freq_factor, high_freq_factor and original_max_position_embeddings; null: none."},
 		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
 		{Name: "tie_word_embeddings", target: &c.tie, Doc: "The output projection is the token embedding."},
 		{Name: "attention_bias", target: &c.attentionBias, Doc: "Biases in the four projections of attention."},
@@ -82,10 +86,52 @@ func (c *llama) validate() error {
 	case !(c.theta > 0):
 		return &FieldError{Field: "rope_theta", Found: c.theta, Allowed: "a number above 0", Nearest: "10000"}
 	}
+	var err error
+	if c.stretch, err = ropeStretch(c.ropeScaling); err != nil {
+		return err
+	}
 	if err := checkScales("rms_norm_eps", c.epsilon, c.initializerRange); err != nil {
 		return err
 	}
 	return checkRates([]rateField{{"attention_dropout", c.attentionDropout}})
+}
+
+// ropeStretch reads rope_scaling, in the spelling of any release.
+func ropeStretch(scaling map[string]any) (s device.Stretch, err error) {
+	kind, old := "", ""
+	numbers := []Field{
+		{Name: "rope_type", target: &kind},
+		{Name: "type", target: &old},
+		{Name: "factor", target: &s.Factor},
+		{Name: "low_freq_factor", target: &s.Low},
+		{Name: "high_freq_factor", target: &s.High},
+		{Name: "original_max_position_embeddings", target: &s.Original},
+	}
+	if err := decode(numbers, scaling); err != nil {
+		return s, fmt.Errorf("rope_scaling: %w", err)
+	}
+	if kind == "" {
+		kind = old
+	}
+	bad := func(found any, allowed string) error {
+		return &FieldError{Field: "rope_scaling", Found: found, Allowed: allowed}
+	}
+	switch kind {
+	case "", "default":
+		return device.Stretch{}, nil
+	case "linear":
+		s = device.Stretch{Factor: s.Factor}
+	case "llama3":
+		if s.Original < 1 || !(s.High > s.Low) || !(s.Low > 0) {
+			return s, bad(fmt.Sprint(scaling), "llama3 with original_max_position_embeddings of at least 1 and high_freq_factor above low_freq_factor above 0")
+		}
+	default:
+		return s, bad(kind, "null, or of rope_type default, linear or llama3")
+	}
+	if !(s.Factor >= 1) {
+		return s, bad(fmt.Sprint(scaling), kind+" with a factor of at least 1")
+	}
+	return s, nil
 }
 
 // divisorBelow is the largest divisor of n that is not above most.
@@ -137,7 +183,7 @@ func (c *llama) block(i int) layer.Layer {
 	}
 	q, kv := c.heads*c.headDim, c.kvHeads*c.headDim
 	attention := &layer.GroupedAttention{
-		Path: path + ".self_attn", Heads: c.heads, KV: c.kvHeads, Theta: c.theta, Rate: c.attentionDropout,
+		Path: path + ".self_attn", Heads: c.heads, KV: c.kvHeads, Theta: c.theta, Stretch: c.stretch, Rate: c.attentionDropout,
 		Q:       linear(".self_attn.q_proj", c.hidden, q, c.attentionBias, plain),
 		K:       linear(".self_attn.k_proj", c.hidden, kv, c.attentionBias, plain),
 		V:       linear(".self_attn.v_proj", c.hidden, kv, c.attentionBias, plain),
@@ -165,7 +211,7 @@ func (c *llama) head() layer.Layer {
 // export is the config.json that from_pretrained of LlamaForCausalLM reads.
 func (c *llama) export() map[string]any {
 	config := exported("llama", c.fields())
-	config["architectures"], config["use_cache"], config["rope_scaling"] = []string{"LlamaForCausalLM"}, true, nil
+	config["architectures"], config["use_cache"] = []string{"LlamaForCausalLM"}, true
 	return config
 }
 

@@ -85,8 +85,11 @@ func knownFields(m *model.Model) map[string]any {
 
 func TestTransformerConfigsThatCannotBeComputedAreRefused(t *testing.T) {
 	for _, c := range []struct{ config, from, to, want string }{
-		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8.0}`, `rope_scaling is "llama3"; allowed is null`},
-		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"type": "linear", "factor": 2}`, `rope_scaling is "linear"`},
+		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8.0}`, `allowed is llama3 with original_max_position_embeddings`},
+		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"type": "linear", "factor": 0.5}`, `allowed is linear with a factor of at least 1`},
+		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"type": "yarn", "factor": 2}`, `rope_scaling is "yarn"; allowed is null, or of rope_type default, linear or llama3`},
+		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": {"rope_type": "linear", "factr": 2}`, `rope_scaling: unknown field "factr"`},
+		{publishedLlama, `"rope_scaling": null`, `"rope_scaling": 2`, `rope_scaling is 2; allowed is a mapping`},
 		{publishedLlama, `"num_key_value_heads": 3`, `"num_key_value_heads": 4`, "num_key_value_heads is 4; allowed is a divisor of num_attention_heads, which is 9; did you mean num_key_value_heads 3?"},
 		{publishedLlama, `"hidden_size": 576`, `"hidden_size": 580`, "hidden_size is 580; allowed is a multiple of num_attention_heads, which is 9; did you mean hidden_size 576?"},
 		{publishedLlama, `"hidden_size": 576`, `"hidden_size": 567`, "head_dim is 63; allowed is an even number"},
@@ -116,9 +119,11 @@ func TestTransformerConfigsThatCannotBeComputedAreRefused(t *testing.T) {
 }
 
 func TestNewerReleasesKeepThetaElsewhere(t *testing.T) {
-	config := strings.Replace(publishedLlama, `"rope_theta": 10000.0`, `"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}`, 1)
-	if theta := fromHuggingFace(t, config).Config()["rope_theta"]; theta != 5000.0 {
-		t.Errorf("rope_theta is %v, expected 5000", theta)
+	config := strings.Replace(publishedLlama, `"rope_theta": 10000.0`, `"rope_parameters": {"rope_type": "linear", "factor": 4, "rope_theta": 5000.0}`, 1)
+	found := fromHuggingFace(t, config).Config()
+	scaling, _ := found["rope_scaling"].(map[string]any)
+	if found["rope_theta"] != 5000.0 || scaling["rope_type"] != "linear" {
+		t.Errorf("rope_theta is %v, rope_scaling %v, expected 5000 and a linear one", found["rope_theta"], scaling)
 	}
 }
 

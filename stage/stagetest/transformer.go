@@ -62,6 +62,8 @@ func rotation(c *comparison) {
 		{B: 1, T: 33, Heads: 2, S: 64, Theta: 500000},
 		{B: 2, T: 17, Heads: 1, S: 34, Theta: 100, Inverse: true},
 		{B: 1, T: 40, Heads: 2, S: 64, Theta: 500000, Inverse: true},
+		{B: 1, T: 33, Heads: 2, S: 64, Theta: 500000, Stretch: device.Stretch{Factor: 4}},
+		{B: 1, T: 33, Heads: 2, S: 64, Theta: 500000, Stretch: device.Stretch{Factor: 8, Original: 16, Low: 1, High: 4}},
 	} {
 		n, where := o.B*o.T*o.Heads*o.S, shape("%+v", o)
 		asTyped(c, "Rotate", where, exact, []tensor{c.out("y", n), c.in("x", n)}, 2, func(d device.Device, m []device.Mem) {

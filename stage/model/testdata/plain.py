@@ -63,10 +63,25 @@ def rms_norm(w, name, x, epsilon):
     return w[name + ".weight"] * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
 
 
-def rotate(x, theta):
-    """Rotary positions of x (B,T,H,S): elements i and S/2 + i turn together."""
+def frequencies(s, theta, scaling):
+    """Angles per position of rotary positions, slowed down as rope_scaling says."""
+    f = theta ** (-torch.arange(0, s, 2).double() / s)
+    if not scaling or scaling["rope_type"] == "default":
+        return f
+    if scaling["rope_type"] == "linear":
+        return f / scaling["factor"]
+    assert scaling["rope_type"] == "llama3", scaling
+    low, high, original = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["original_max_position_embeddings"]
+    length = 2 * math.pi / f
+    smooth = (original / length - low) / (high - low)
+    between = (1 - smooth) * f / scaling["factor"] + smooth * f
+    return torch.where(length > original / low, f / scaling["factor"], torch.where(length < original / high, f, between))
+
+
+def rotate(x, f):
+    """Rotary positions of x (B,T,H,S): elements i and S/2 + i turn together, by f[i] per position."""
     t, s = x.shape[1], x.shape[3]
-    angles = torch.outer(torch.arange(t).double(), theta ** (-torch.arange(0, s, 2).double() / s)).to(x.dtype)
+    angles = torch.outer(torch.arange(t).double(), f).to(x.dtype)
     cos, sin = [torch.cat([f(angles)] * 2, 1)[None, :, None] for f in (torch.cos, torch.sin)]
     return x * cos + torch.cat([-x[..., s // 2:], x[..., :s // 2]], -1) * sin
 
@@ -74,14 +89,14 @@ def rotate(x, theta):
 def llama(config, w, ids):
     heads, kv = config["num_attention_heads"], config.get("num_key_value_heads") or config["num_attention_heads"]
     s = config.get("head_dim") or config["hidden_size"] // heads
-    epsilon, theta = config["rms_norm_eps"], config["rope_theta"]
+    epsilon, f = config["rms_norm_eps"], frequencies(s, config["rope_theta"], config.get("rope_scaling"))
     b, t = ids.shape
     x = w["model.embed_tokens.weight"][ids]
     for i in range(config["num_hidden_layers"]):
         h = f"model.layers.{i}."
         n = rms_norm(w, h + "input_layernorm", x, epsilon)
-        q = rotate(linear(w, h + "self_attn.q_proj", n).view(b, t, heads, s), theta)
-        k = rotate(linear(w, h + "self_attn.k_proj", n).view(b, t, kv, s), theta)
+        q = rotate(linear(w, h + "self_attn.q_proj", n).view(b, t, heads, s), f)
+        k = rotate(linear(w, h + "self_attn.k_proj", n).view(b, t, kv, s), f)
         v = linear(w, h + "self_attn.v_proj", n).view(b, t, kv, s)
         x = x + linear(w, h + "self_attn.o_proj", attend(q, k, v, causal(t)))
         n = rms_norm(w, h + "post_attention_layernorm", x, epsilon)

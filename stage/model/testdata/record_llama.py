@@ -20,8 +20,9 @@ from recording import fresh, save
 
 CONFIG = dict(vocab_size=44, max_position_embeddings=20, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
               num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True)
-UNTIED = dict(CONFIG, num_key_value_heads=1, head_dim=6, rope_theta=10000.0, tie_word_embeddings=False, attention_bias=True,
-              mlp_bias=True)
+UNTIED = dict(CONFIG, num_key_value_heads=1, head_dim=6, rope_theta=100.0, tie_word_embeddings=False, attention_bias=True,
+              mlp_bias=True, rope_scaling=dict(rope_type="llama3", factor=4.0, low_freq_factor=0.5, high_freq_factor=1.5,
+                                               original_max_position_embeddings=8))
 B, T = 4, 12
 
 
