@@ -29,9 +29,12 @@ func (m MatMul) Check(c, a, b Mem) {
 	if m.M < 1 || m.N < 1 || m.K < 1 {
 		panic(fmt.Sprintf("device: MatMul: dimensions M=%d N=%d K=%d, expected all positive", m.M, m.N, m.K))
 	}
-	Need("MatMul", "c", c, F32, m.M*m.N)
-	Need("MatMul", "a", a, F32, m.M*m.K)
-	Need("MatMul", "b", b, F32, m.K*m.N)
+	NeedFloating("MatMul", "c", c, m.M*m.N)
+	NeedFloating("MatMul", "a", a, m.M*m.K)
+	NeedFloating("MatMul", "b", b, m.K*m.N)
+	if m.Accumulate {
+		Need("MatMul", "c", c, F32, m.M*m.N)
+	}
 	if m.Bias.Absent() {
 		return
 	}
@@ -39,6 +42,11 @@ func (m MatMul) Check(c, a, b Mem) {
 	if m.Accumulate {
 		panic("device: MatMul: Bias with Accumulate; add the bias in the product that overwrites C")
 	}
+}
+
+// NeedFloating is Need for an operand that may be F32 or BF16.
+func NeedFloating(op, operand string, m Mem, n int) {
+	Need(op, operand, m, floating(op, operand, m.typ), n)
 }
 
 // floating is t, unless operand is of a type that the operation does not compute with.
@@ -52,7 +60,7 @@ func floating(op, operand string, t Type) Type {
 // CheckLayerNorm panics unless the operands of LayerNorm fit.
 func CheckLayerNorm(y, mean, rstd, x, weight, bias Mem, rows, columns int) {
 	const op = "LayerNorm"
-	Need(op, "y", y, F32, rows*columns)
+	NeedFloating(op, "y", y, rows*columns)
 	Need(op, "x", x, F32, rows*columns)
 	Need(op, "mean", mean, F32, rows)
 	Need(op, "rstd", rstd, F32, rows)
@@ -64,7 +72,7 @@ func CheckLayerNorm(y, mean, rstd, x, weight, bias Mem, rows, columns int) {
 func CheckLayerNormBackward(dx, dy, x, mean, rstd, weight Mem, rows, columns int) {
 	const op = "LayerNormBackward"
 	Need(op, "dx", dx, F32, rows*columns)
-	Need(op, "dy", dy, F32, rows*columns)
+	NeedFloating(op, "dy", dy, rows*columns)
 	Need(op, "x", x, F32, rows*columns)
 	Need(op, "mean", mean, F32, rows)
 	Need(op, "rstd", rstd, F32, rows)
@@ -76,7 +84,7 @@ func CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd Mem, rows, c
 	const op = "LayerNormBackwardWeight"
 	Need(op, "dweight", dweight, F32, columns)
 	Need(op, "dbias", dbias, F32, columns)
-	Need(op, "dy", dy, F32, rows*columns)
+	NeedFloating(op, "dy", dy, rows*columns)
 	Need(op, "x", x, F32, rows*columns)
 	Need(op, "mean", mean, F32, rows)
 	Need(op, "rstd", rstd, F32, rows)

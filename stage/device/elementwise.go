@@ -14,7 +14,9 @@ type Elementwise interface {
 	Lerp(y Mem, a float32, x Mem)
 	// Mul sets y = y * x, element by element.
 	Mul(y, x Mem)
-	// Add sets out = a + b; out may be a or b.
+	// Convert sets y = x, rounded to y's type when that is BF16 (to nearest, ties to even). y must not overlap x.
+	Convert(y, x Mem)
+	// Add sets out = a + b; out may be a or b. Each is F32 or BF16.
 	Add(out, a, b Mem)
 	// Dot is the sum of x[i] y[i], accumulated in float64 in a fixed order.
 	Dot(x, y Mem) float64

@@ -3,8 +3,9 @@ package device
 // Norms normalise rows.
 type Norms interface {
 	// LayerNorm sets y (R,C) = (x - mean) * rstd * weight + bias per row, and stores mean (R) and rstd (R).
+	// y is F32 or BF16.
 	LayerNorm(y, mean, rstd, x, weight, bias Mem, rows, columns int, epsilon float32)
-	// LayerNormBackward sets dx (R,C); dx may be dy, not x. See LayerNormBackwardWeight for the other half.
+	// LayerNormBackward sets dx (R,C); dx may be dy, not x. dy is F32 or BF16. See LayerNormBackwardWeight for the other half.
 	LayerNormBackward(dx, dy, x, mean, rstd, weight Mem, rows, columns int)
 	// LayerNormBackwardWeight sets dweight (C) += sum dy * xhat, dbias (C) += sum dy.
 	LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd Mem, rows, columns int)

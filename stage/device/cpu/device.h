@@ -32,12 +32,18 @@ void *avg_allocate(size_t bytes);
 void avg_free(void *memory, size_t bytes);
 
 // A product is a oneDNN matrix product of fixed shape. flags are ORed.
-enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8 };
+enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64 };
 struct avg_product;
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product);
 void avg_product_free(struct avg_product *p);
-int avg_product_run(struct avg_device *d, struct avg_product *p, float *c, const float *a, const float *b, const float *bias);
+int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias);
 const char *avg_product_implementation(const struct avg_product *p);
+
+// An operand whose elements are float or bf16.
+struct elements {
+    void *data;
+    int bf16;
+};
 
 void avg_scale(struct avg_device *d, float *x, float a, size_t n);
 void avg_copy(struct avg_device *d, char *y, const char *x, size_t bytes);
@@ -45,16 +51,17 @@ void avg_zero(struct avg_device *d, char *x, size_t bytes);
 void avg_axpy(struct avg_device *d, float *y, float a, const float *x, size_t n);
 void avg_lerp(struct avg_device *d, float *y, float a, const float *x, size_t n);
 void avg_mul(struct avg_device *d, float *y, const float *x, size_t n);
-void avg_add(struct avg_device *d, float *out, const float *a, const float *b, size_t n);
+void avg_add(struct avg_device *d, struct elements out, struct elements a, struct elements b, size_t n);
+void avg_convert(struct avg_device *d, struct elements y, struct elements x, size_t n);
 double avg_dot(struct avg_device *d, const float *x, const float *y, size_t n);
-void avg_sum_rows(struct avg_device *d, float *sum, const float *x, size_t rows, size_t columns);
-void avg_gelu(struct avg_device *d, float *y, const float *x, size_t n);
-void avg_gelu_backward(struct avg_device *d, float *dx, const float *dy, const float *x, size_t n);
-void avg_layer_norm(struct avg_device *d, float *y, float *mean, float *rstd, const float *x, const float *weight,
+void avg_sum_rows(struct avg_device *d, float *sum, struct elements x, size_t rows, size_t columns);
+void avg_gelu(struct avg_device *d, struct elements y, struct elements x, size_t n);
+void avg_gelu_backward(struct avg_device *d, struct elements dx, struct elements dy, struct elements x, size_t n);
+void avg_layer_norm(struct avg_device *d, struct elements y, float *mean, float *rstd, const float *x, const float *weight,
                     const float *bias, size_t rows, size_t columns, float epsilon);
-void avg_layer_norm_backward(struct avg_device *d, float *dx, const float *dy, const float *x, const float *mean,
+void avg_layer_norm_backward(struct avg_device *d, float *dx, struct elements dy, const float *x, const float *mean,
                              const float *rstd, const float *weight, size_t rows, size_t columns);
-void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, const float *dy, const float *x,
+void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
                                     const float *mean, const float *rstd, size_t rows, size_t columns);
 void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,
                size_t rows, size_t t, size_t width);

@@ -46,23 +46,26 @@ struct kernels {
     void (*lerp)(float *y, float a, const float *x, size_t n);
     void (*mul)(float *y, const float *x, size_t n);
     void (*add)(float *out, const float *a, const float *b, size_t n);
+    // Operands of type void are bf16 where the flag of the same name says so, else float; elements [from, from + n).
+    void (*add_mixed)(void *out, const void *a, const void *b, size_t from, size_t n, int out_bf16, int a_bf16, int b_bf16);
+    void (*convert)(void *y, const void *x, size_t from, size_t n, int y_bf16, int x_bf16);
     double (*dot)(const float *x, const float *y, size_t n);
 
-    void (*gelu)(float *y, const float *x, size_t n);
-    void (*gelu_backward)(float *dx, const float *dy, const float *x, size_t n);
+    void (*gelu)(void *y, const void *x, size_t from, size_t n, int bf16);
+    void (*gelu_backward)(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16);
 
-    // Rows of `columns` elements.
-    void (*layer_norm)(float *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
-                       size_t rows, size_t columns, float epsilon);
-    void (*layer_norm_backward)(float *dx, const float *dy, const float *x, const float *mean, const float *rstd,
-                                const float *weight, size_t rows, size_t columns);
+    // Rows of `columns` elements. y and dy are bf16 where the flag says so, else float.
+    void (*layer_norm)(void *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
+                       size_t rows, size_t columns, float epsilon, int bf16);
+    void (*layer_norm_backward)(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
+                                const float *weight, size_t rows, size_t columns, int bf16);
     void (*cross_entropy)(float *losses, float *dlogits, const float *logits, const int32_t *targets, size_t rows,
                           size_t vocabulary, float scale);
 
     // `columns` columns of a matrix whose rows lie `stride` apart.
-    void (*sum_rows)(float *sum, const float *x, size_t rows, size_t columns, size_t stride);
-    void (*layer_norm_backward_weight)(float *dweight, float *dbias, const float *dy, const float *x, const float *mean,
-                                       const float *rstd, size_t rows, size_t columns, size_t stride);
+    void (*sum_rows)(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16);
+    void (*layer_norm_backward_weight)(float *dweight, float *dbias, const void *dy, const float *x, const float *mean,
+                                       const float *rstd, size_t rows, size_t columns, size_t stride, int bf16);
 
     void (*adam)(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
     void (*sgd)(float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);

@@ -27,6 +27,37 @@ static void add(float *out, const float *a, const float *b, size_t n) {
     LANES(n, put(out + i, get(a + i, part) + get(b + i, part), part););
 }
 
+// Types are constants where these are inlined.
+INLINE void add_of(void *out, const void *a, const void *b, size_t from, size_t n, int ob, int ab, int bb) {
+    LANES(n, keep(out, from + i, fetch(a, from + i, part, ab) + fetch(b, from + i, part, bb), part, ob););
+}
+
+static void add_mixed(void *out, const void *a, const void *b, size_t from, size_t n, int out_bf16, int a_bf16, int b_bf16) {
+    switch (out_bf16 * 4 + a_bf16 * 2 + b_bf16) {
+        case 0: add_of(out, a, b, from, n, 0, 0, 0); break;
+        case 1: add_of(out, a, b, from, n, 0, 0, 1); break;
+        case 2: add_of(out, a, b, from, n, 0, 1, 0); break;
+        case 3: add_of(out, a, b, from, n, 0, 1, 1); break;
+        case 4: add_of(out, a, b, from, n, 1, 0, 0); break;
+        case 5: add_of(out, a, b, from, n, 1, 0, 1); break;
+        case 6: add_of(out, a, b, from, n, 1, 1, 0); break;
+        case 7: add_of(out, a, b, from, n, 1, 1, 1); break;
+    }
+}
+
+INLINE void convert_of(void *y, const void *x, size_t from, size_t n, int yb, int xb) {
+    LANES(n, keep(y, from + i, fetch(x, from + i, part, xb), part, yb););
+}
+
+static void convert(void *y, const void *x, size_t from, size_t n, int y_bf16, int x_bf16) {
+    if (y_bf16 == x_bf16)
+        memcpy((char *)y + from * (y_bf16 ? 2 : 4), (const char *)x + from * (y_bf16 ? 2 : 4), n * (y_bf16 ? 2 : 4));
+    else if (y_bf16)
+        convert_of(y, x, from, n, 1, 0);
+    else
+        convert_of(y, x, from, n, 0, 1);
+}
+
 INLINE dvec widen(const float *p) {
     half h;
     memcpy(&h, p, sizeof h);
@@ -57,16 +88,31 @@ INLINE vec gelu_sigmoid(vec x) {
     return 1.0f / (1.0f + vexp(u));
 }
 
-static void gelu(float *y, const float *x, size_t n) {
-    LANES(n, vec v = get(x + i, part); put(y + i, v * gelu_sigmoid(v), part););
+INLINE void gelu_of(void *y, const void *x, size_t from, size_t n, int bf16) {
+    LANES(n, vec v = fetch(x, from + i, part, bf16); keep(y, from + i, v * gelu_sigmoid(v), part, bf16););
 }
 
-static void gelu_backward(float *dx, const float *dy, const float *x, size_t n) {
+static void gelu(void *y, const void *x, size_t from, size_t n, int bf16) {
+    if (bf16)
+        gelu_of(y, x, from, n, 1);
+    else
+        gelu_of(y, x, from, n, 0);
+}
+
+INLINE void gelu_backward_of(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
     // The slope is s + s (1 - s) x d(2u)/dx. Beyond 30 it is 0 or 1 to the last bit, and x d(2u)/dx may overflow.
-    LANES(n, vec v = get(x + i, part); vec s = gelu_sigmoid(v);
+    LANES(n, vec v = fetch(x, from + i, part, bf16); vec s = gelu_sigmoid(v);
           vec near = highest(splat(-30.0f), lowest(splat(30.0f), v));
           vec du = fused(near * near, splat(6 * GELU_SCALE * GELU_CUBIC), splat(2 * GELU_SCALE));
-          vec slope = fused(near * du, s * (1.0f - s), s); put(dx + i, get(dy + i, part) * slope, part););
+          vec slope = fused(near * du, s * (1.0f - s), s);
+          keep(dx, from + i, fetch(dy, from + i, part, bf16) * slope, part, bf16););
+}
+
+static void gelu_backward(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
+    if (bf16)
+        gelu_backward_of(dx, dy, x, from, n, 1);
+    else
+        gelu_backward_of(dx, dy, x, from, n, 0);
 }
 
 // The mean first, then the sums of differences from it and of their squares (the corrected two-pass algorithm: Chan,
@@ -87,64 +133,96 @@ INLINE void moments(const float *x, size_t n, float *mean, float *variance) {
     *variance = total(squares) / (float)n - correction * correction;
 }
 
-static void layer_norm(float *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
-                       size_t rows, size_t columns, float epsilon) {
-    for (size_t r = 0; r < rows; r++, x += columns, y += columns) {
+INLINE void layer_norm_of(void *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
+                          size_t rows, size_t columns, float epsilon, int bf16) {
+    for (size_t r = 0; r < rows; r++, x += columns) {
         float m, variance;
         moments(x, columns, &m, &variance);
         float s = (float)(1 / sqrt((double)variance + (double)epsilon));
         mean[r] = m;
         rstd[r] = s;
         LANES(columns, vec xhat = (get(x + i, part) - m) * s;
-              put(y + i, fused(xhat, get(weight + i, part), get(bias + i, part)), part););
+              keep(y, r * columns + i, fused(xhat, get(weight + i, part), get(bias + i, part)), part, bf16););
     }
 }
 
-static void layer_norm_backward(float *dx, const float *dy, const float *x, const float *mean, const float *rstd,
-                                const float *weight, size_t rows, size_t columns) {
-    for (size_t r = 0; r < rows; r++, x += columns, dy += columns, dx += columns) {
+static void layer_norm(void *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
+                       size_t rows, size_t columns, float epsilon, int bf16) {
+    if (bf16)
+        layer_norm_of(y, mean, rstd, x, weight, bias, rows, columns, epsilon, 1);
+    else
+        layer_norm_of(y, mean, rstd, x, weight, bias, rows, columns, epsilon, 0);
+}
+
+INLINE void layer_norm_backward_of(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
+                                   const float *weight, size_t rows, size_t columns, int bf16) {
+    for (size_t r = 0; r < rows; r++, x += columns, dx += columns) {
+        const size_t first = r * columns;
         float m = mean[r], s = rstd[r];
         vec sum_g = {0};
         vec sum_gx = {0};
-        LANES(columns, vec g = get(dy + i, part) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
+        LANES(columns, vec g = fetch(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
               sum_g += g; sum_gx = fused(g, xhat, sum_gx););  // a tail's missing elements have g = 0
         float mean_g = total(sum_g) / (float)columns, mean_gx = total(sum_gx) / (float)columns;
-        LANES(columns, vec g = get(dy + i, part) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
+        LANES(columns, vec g = fetch(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
               put(dx + i, (g - mean_g - xhat * mean_gx) * s, part););
     }
+}
+
+static void layer_norm_backward(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
+                                const float *weight, size_t rows, size_t columns, int bf16) {
+    if (bf16)
+        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, rows, columns, 1);
+    else
+        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, rows, columns, 0);
 }
 
 // Rows are taken eight at a time, so that the sums are read and written once for eight rows; each sum still adds them in
 // their order.
 enum { ROWS = 8 };
 
-static void sum_rows(float *sum, const float *x, size_t rows, size_t columns, size_t stride) {
+INLINE void sum_rows_of(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16) {
     size_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS, x += ROWS * stride)
+    for (; r + ROWS <= rows; r += ROWS)
         LANES(columns, vec s = get(sum + i, part);
-              _Pragma("GCC unroll 8") for (int j = 0; j < ROWS; j++) s += get(x + (size_t)j * stride + i, part);
+              _Pragma("GCC unroll 8") for (int j = 0; j < ROWS; j++) s += fetch(x, (r + (size_t)j) * stride + i, part, bf16);
               put(sum + i, s, part););
-    for (; r < rows; r++, x += stride) LANES(columns, put(sum + i, get(sum + i, part) + get(x + i, part), part););
+    for (; r < rows; r++) LANES(columns, put(sum + i, get(sum + i, part) + fetch(x, r * stride + i, part, bf16), part););
 }
 
-INLINE void weight_rows(float *dweight, float *dbias, const float *dy, const float *x, const float *mean,
-                        const float *rstd, int rows, size_t columns, size_t stride) {
+static void sum_rows(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16) {
+    if (bf16)
+        sum_rows_of(sum, x, rows, columns, stride, 1);
+    else
+        sum_rows_of(sum, x, rows, columns, stride, 0);
+}
+
+// weight_rows adds `rows` rows from number `row` on.
+INLINE void weight_rows(float *dweight, float *dbias, const void *dy, const float *x, const float *mean, const float *rstd,
+                        size_t row, int rows, size_t columns, size_t stride, int bf16) {
     LANES(columns, vec w = get(dweight + i, part); vec b = get(dbias + i, part);
           _Pragma("GCC unroll 8") for (int j = 0; j < rows; j++) {
-              vec d = get(dy + (size_t)j * stride + i, part);
-              w = fused(d, (get(x + (size_t)j * stride + i, part) - mean[j]) * rstd[j], w);
+              const size_t r = row + (size_t)j;
+              vec d = fetch(dy, r * stride + i, part, bf16);
+              w = fused(d, (get(x + r * stride + i, part) - mean[r]) * rstd[r], w);
               b += d;
           } put(dweight + i, w, part);
           put(dbias + i, b, part););
 }
 
-static void layer_norm_backward_weight(float *dweight, float *dbias, const float *dy, const float *x, const float *mean,
-                                       const float *rstd, size_t rows, size_t columns, size_t stride) {
+INLINE void layer_norm_backward_weight_of(float *dweight, float *dbias, const void *dy, const float *x, const float *mean,
+                                          const float *rstd, size_t rows, size_t columns, size_t stride, int bf16) {
     size_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS)
-        weight_rows(dweight, dbias, dy + r * stride, x + r * stride, mean + r, rstd + r, ROWS, columns, stride);
-    for (; r < rows; r++)
-        weight_rows(dweight, dbias, dy + r * stride, x + r * stride, mean + r, rstd + r, 1, columns, stride);
+    for (; r + ROWS <= rows; r += ROWS) weight_rows(dweight, dbias, dy, x, mean, rstd, r, ROWS, columns, stride, bf16);
+    for (; r < rows; r++) weight_rows(dweight, dbias, dy, x, mean, rstd, r, 1, columns, stride, bf16);
+}
+
+static void layer_norm_backward_weight(float *dweight, float *dbias, const void *dy, const float *x, const float *mean,
+                                       const float *rstd, size_t rows, size_t columns, size_t stride, int bf16) {
+    if (bf16)
+        layer_norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, columns, stride, 1);
+    else
+        layer_norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, columns, stride, 0);
 }
 
 // largest_of is the largest element, and any value where there is a NaN.
@@ -229,6 +307,8 @@ const struct kernels TABLE = {
     .lerp = lerp,
     .mul = mul,
     .add = add,
+    .add_mixed = add_mixed,
+    .convert = convert,
     .dot = dot,
     .gelu = gelu,
     .gelu_backward = gelu_backward,

@@ -162,19 +162,19 @@ func statusError(status C.int) error {
 // MatMul implements device.Device. The primitive of a shape is built at its first use.
 func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 	m.Check(c, a, b)
-	p, err := d.product(m)
+	p, err := d.product(m, c.Type(), a.Type(), b.Type())
 	if err != nil {
 		d.fail(err)
 		return
 	}
-	if status := C.avg_product_run(d.c, p, floats(c), floats(a), floats(b), floats(m.Bias)); status != 0 {
+	if status := C.avg_product_run(d.c, p, c.Pointer(), a.Pointer(), b.Pointer(), floats(m.Bias)); status != 0 {
 		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", m.M, m.N, m.K, statusError(status)))
 	}
 	d.breath.take()
 }
 
-// product returns the primitive for m.
-func (d *Device) product(m device.MatMul) (*C.struct_avg_product, error) {
+// product returns the primitive for m with C, A and B of these types.
+func (d *Device) product(m device.MatMul, c, a, b device.Type) (*C.struct_avg_product, error) {
 	key := productKey{m: m.M, n: m.N, k: m.K}
 	for _, flag := range [...]struct {
 		set bool
@@ -184,6 +184,9 @@ func (d *Device) product(m device.MatMul) (*C.struct_avg_product, error) {
 		{m.TransB, C.AVG_TRANS_B},
 		{m.Accumulate, C.AVG_ACCUMULATE},
 		{!m.Bias.Absent(), C.AVG_BIAS},
+		{a == device.BF16, C.AVG_BF16_A},
+		{b == device.BF16, C.AVG_BF16_B},
+		{c == device.BF16, C.AVG_BF16_C},
 	} {
 		if flag.set {
 			key.flags |= flag.bit
@@ -204,7 +207,7 @@ func (d *Device) product(m device.MatMul) (*C.struct_avg_product, error) {
 
 // implementation names oneDNN's kernel for m, for tests.
 func (d *Device) implementation(m device.MatMul) string {
-	p, err := d.product(m)
+	p, err := d.product(m, device.F32, device.F32, device.F32)
 	if err != nil {
 		return err.Error()
 	}

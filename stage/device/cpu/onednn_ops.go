@@ -20,6 +20,18 @@ func same(op string, n int, operands ...device.Mem) {
 	}
 }
 
+// floating panics unless every operand has n elements, F32 or BF16.
+func floating(op string, n int, operands ...device.Mem) {
+	for _, m := range operands {
+		device.NeedFloating(op, "operand", m, n)
+	}
+}
+
+// elements is m as C has operands of either type.
+func elements(m device.Mem) C.struct_elements {
+	return C.struct_elements{data: m.Pointer(), bf16: truth(m.Type() == device.BF16)}
+}
+
 // Zero implements device.Device.
 func (d *Device) Zero(x device.Mem) {
 	C.avg_zero(d.c, (*C.char)(x.Pointer()), size(x.Bytes()))
@@ -61,8 +73,14 @@ func (d *Device) Mul(y, x device.Mem) {
 
 // Add implements device.Device.
 func (d *Device) Add(out, a, b device.Mem) {
-	same("Add", out.Len(), out, a, b)
-	C.avg_add(d.c, floats(out), floats(a), floats(b), size(out.Len()))
+	floating("Add", out.Len(), out, a, b)
+	C.avg_add(d.c, elements(out), elements(a), elements(b), size(out.Len()))
+}
+
+// Convert implements device.Device.
+func (d *Device) Convert(y, x device.Mem) {
+	floating("Convert", x.Len(), y, x)
+	C.avg_convert(d.c, elements(y), elements(x), size(x.Len()))
 }
 
 // Dot implements device.Device.
@@ -74,40 +92,43 @@ func (d *Device) Dot(x, y device.Mem) float64 {
 // SumRows implements device.Device.
 func (d *Device) SumRows(sum, x device.Mem, rows, columns int) {
 	same("SumRows", columns, sum)
-	same("SumRows", rows*columns, x)
-	C.avg_sum_rows(d.c, floats(sum), floats(x), size(rows), size(columns))
+	floating("SumRows", rows*columns, x)
+	C.avg_sum_rows(d.c, floats(sum), elements(x), size(rows), size(columns))
 }
 
 // GELU implements device.Device.
 func (d *Device) GELU(y, x device.Mem) {
-	same("GELU", y.Len(), y, x)
-	C.avg_gelu(d.c, floats(y), floats(x), size(y.Len()))
+	floating("GELU", y.Len(), y)
+	device.Need("GELU", "x", x, y.Type(), y.Len())
+	C.avg_gelu(d.c, elements(y), elements(x), size(y.Len()))
 }
 
 // GELUBackward implements device.Device.
 func (d *Device) GELUBackward(dx, dy, x device.Mem) {
-	same("GELUBackward", dx.Len(), dx, dy, x)
-	C.avg_gelu_backward(d.c, floats(dx), floats(dy), floats(x), size(dx.Len()))
+	floating("GELUBackward", dx.Len(), dx)
+	device.Need("GELUBackward", "dy", dy, dx.Type(), dx.Len())
+	device.Need("GELUBackward", "x", x, dx.Type(), dx.Len())
+	C.avg_gelu_backward(d.c, elements(dx), elements(dy), elements(x), size(dx.Len()))
 }
 
 // LayerNorm implements device.Device.
 func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, columns int, epsilon float32) {
 	device.CheckLayerNorm(y, mean, rstd, x, weight, bias, rows, columns)
-	C.avg_layer_norm(d.c, floats(y), floats(mean), floats(rstd), floats(x), floats(weight), floats(bias),
+	C.avg_layer_norm(d.c, elements(y), floats(mean), floats(rstd), floats(x), floats(weight), floats(bias),
 		size(rows), size(columns), C.float(epsilon))
 }
 
 // LayerNormBackward implements device.Device.
 func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, rows, columns int) {
 	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
-	C.avg_layer_norm_backward(d.c, floats(dx), floats(dy), floats(x), floats(mean), floats(rstd), floats(weight),
+	C.avg_layer_norm_backward(d.c, floats(dx), elements(dy), floats(x), floats(mean), floats(rstd), floats(weight),
 		size(rows), size(columns))
 }
 
 // LayerNormBackwardWeight implements device.Device.
 func (d *Device) LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd device.Mem, rows, columns int) {
 	device.CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
-	C.avg_layer_norm_backward_weight(d.c, floats(dweight), floats(dbias), floats(dy), floats(x), floats(mean), floats(rstd),
+	C.avg_layer_norm_backward_weight(d.c, floats(dweight), floats(dbias), elements(dy), floats(x), floats(mean), floats(rstd),
 		size(rows), size(columns))
 }
 

@@ -64,8 +64,15 @@ void avg_mul(struct avg_device *d, float *y, const float *x, size_t n) {
     PARTS(n, LINE, 12 * n, d->kernels->mul(y + at.from, x + at.from, at.n););
 }
 
-void avg_add(struct avg_device *d, float *out, const float *a, const float *b, size_t n) {
-    PARTS(n, LINE, 12 * n, d->kernels->add(out + at.from, a + at.from, b + at.from, at.n););
+// from is the address of the element with this index.
+static void *from(struct elements x, size_t index) { return (char *)x.data + index * (x.bf16 ? 2 : sizeof(float)); }
+
+void avg_add(struct avg_device *d, struct elements out, struct elements a, struct elements b, size_t n) {
+    PARTS(n, 2 * LINE, 12 * n, d->kernels->add_mixed(out.data, a.data, b.data, at.from, at.n, out.bf16, a.bf16, b.bf16););
+}
+
+void avg_convert(struct avg_device *d, struct elements y, struct elements x, size_t n) {
+    PARTS(n, 2 * LINE, 8 * n, d->kernels->convert(y.data, x.data, at.from, at.n, y.bf16, x.bf16););
 }
 
 // Sums of blocks of fixed length, added in their order: the same bits with any number of threads.
@@ -86,37 +93,38 @@ double avg_dot(struct avg_device *d, const float *x, const float *y, size_t n) {
 }
 
 // Column sums are cut by columns, so that each adds its rows in order.
-void avg_sum_rows(struct avg_device *d, float *sum, const float *x, size_t rows, size_t columns) {
-    PARTS(columns, LINE, 4 * rows * columns, d->kernels->sum_rows(sum + at.from, x + at.from, rows, at.n, columns););
+void avg_sum_rows(struct avg_device *d, float *sum, struct elements x, size_t rows, size_t columns) {
+    PARTS(columns, 2 * LINE, 4 * rows * columns,
+          d->kernels->sum_rows(sum + at.from, from(x, at.from), rows, at.n, columns, x.bf16););
 }
 
-void avg_gelu(struct avg_device *d, float *y, const float *x, size_t n) {
-    PARTS(n, LINE, 16 * n, d->kernels->gelu(y + at.from, x + at.from, at.n););
+void avg_gelu(struct avg_device *d, struct elements y, struct elements x, size_t n) {
+    PARTS(n, 2 * LINE, 16 * n, d->kernels->gelu(y.data, x.data, at.from, at.n, x.bf16););
 }
 
-void avg_gelu_backward(struct avg_device *d, float *dx, const float *dy, const float *x, size_t n) {
-    PARTS(n, LINE, 24 * n, d->kernels->gelu_backward(dx + at.from, dy + at.from, x + at.from, at.n););
+void avg_gelu_backward(struct avg_device *d, struct elements dx, struct elements dy, struct elements x, size_t n) {
+    PARTS(n, 2 * LINE, 24 * n, d->kernels->gelu_backward(dx.data, dy.data, x.data, at.from, at.n, x.bf16););
 }
 
-void avg_layer_norm(struct avg_device *d, float *y, float *mean, float *rstd, const float *x, const float *weight,
+void avg_layer_norm(struct avg_device *d, struct elements y, float *mean, float *rstd, const float *x, const float *weight,
                     const float *bias, size_t rows, size_t columns, float epsilon) {
     PARTS(rows, 1, 8 * rows * columns,
-          d->kernels->layer_norm(y + at.from * columns, mean + at.from, rstd + at.from, x + at.from * columns, weight, bias,
-                                 at.n, columns, epsilon););
+          d->kernels->layer_norm(from(y, at.from * columns), mean + at.from, rstd + at.from, x + at.from * columns, weight,
+                                 bias, at.n, columns, epsilon, y.bf16););
 }
 
-void avg_layer_norm_backward(struct avg_device *d, float *dx, const float *dy, const float *x, const float *mean,
+void avg_layer_norm_backward(struct avg_device *d, float *dx, struct elements dy, const float *x, const float *mean,
                              const float *rstd, const float *weight, size_t rows, size_t columns) {
     PARTS(rows, 1, 12 * rows * columns,
-          d->kernels->layer_norm_backward(dx + at.from * columns, dy + at.from * columns, x + at.from * columns,
-                                          mean + at.from, rstd + at.from, weight, at.n, columns););
+          d->kernels->layer_norm_backward(dx + at.from * columns, from(dy, at.from * columns), x + at.from * columns,
+                                          mean + at.from, rstd + at.from, weight, at.n, columns, dy.bf16););
 }
 
-void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, const float *dy, const float *x,
+void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
                                     const float *mean, const float *rstd, size_t rows, size_t columns) {
-    PARTS(columns, LINE, 8 * rows * columns,
-          d->kernels->layer_norm_backward_weight(dweight + at.from, dbias + at.from, dy + at.from, x + at.from, mean, rstd,
-                                                 rows, at.n, columns););
+    PARTS(columns, 2 * LINE, 8 * rows * columns,
+          d->kernels->layer_norm_backward_weight(dweight + at.from, dbias + at.from, from(dy, at.from), x + at.from, mean,
+                                                 rstd, rows, at.n, columns, dy.bf16););
 }
 
 void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,

@@ -52,6 +52,10 @@ const (
 // MatMul implements device.Device.
 func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 	m.Check(c, a, b)
+	if c.Type() == device.BF16 || a.Type() == device.BF16 || b.Type() == device.BF16 {
+		d.Device.MatMul(c, a, b, m)
+		return
+	}
 	cs, as, bs := c.F32(), a.F32(), b.F32()
 	beta := float32(0)
 	if m.Accumulate {

@@ -5,18 +5,25 @@
 
 #include "device.h"
 
+// oneDNN multiplies fastest, by up to two times where rows lie a multiple of 4 KiB apart, when B lies in blocks of its own
+// choice. So each product first brings B there, in scratch memory; that takes the place of what oneDNN would copy itself.
+//
+// Operands in bf16 are widened and multiplied as floats, sums in float: the same products, exact, and sums of the same
+// precision. oneDNN's kernels for the bf16 dot products of AVX-512 reach half of the rate on the processors that have no
+// matrix unit (bench/engine/README.md).
 struct avg_product {
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c, bias, scratch;
-    size_t scratch_bytes;
+    dnnl_primitive_t primitive, pack_a, pack_b, round_c;  // pack_a only widens; NULL where there is nothing to do
+    dnnl_memory_t a, b, c, bias, scratch;                 // what the primitive works on
+    dnnl_memory_t given_a, given_b, given_c;              // the caller's, where it is something else
+    size_t offsets[4], scratch_bytes;                     // of packed A, packed B, wide C and oneDNN's own, in the device's scratch
     const char *implementation;
 };
 
 // matrix describes (rows, columns), stored as it is or transposed.
-static dnnl_status_t matrix(dnnl_memory_desc_t *desc, int64_t rows, int64_t columns, int transposed) {
+static dnnl_status_t matrix(dnnl_memory_desc_t *desc, int64_t rows, int64_t columns, int transposed, int bf16) {
     dnnl_dims_t dims = {rows, columns};
     dnnl_dims_t plain = {columns, 1}, swapped = {1, rows};
-    return dnnl_memory_desc_init_by_strides(desc, 2, dims, dnnl_f32, transposed ? swapped : plain);
+    return dnnl_memory_desc_init_by_strides(desc, 2, dims, bf16 ? dnnl_bf16 : dnnl_f32, transposed ? swapped : plain);
 }
 
 // attributes asks for scratch memory of the caller's and, to accumulate, for C to be added.
@@ -34,18 +41,41 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t *attr, int accumulate) {
     return status;
 }
 
-// build fills p from a primitive descriptor.
-static dnnl_status_t build(struct avg_device *d, struct avg_product *p, dnnl_primitive_desc_t desc,
-                           const dnnl_memory_desc_t operands[4], int bias) {
-    dnnl_status_t status = dnnl_primitive_create(&p->primitive, desc);
-    dnnl_memory_t *memories[4] = {&p->a, &p->b, &p->c, &p->bias};
-    for (int i = 0; i < 3 + bias && status == dnnl_success; i++)
-        status = dnnl_memory_create(memories[i], &operands[i], d->engine, DNNL_MEMORY_NONE);
+// take reserves scratch memory for an operand at a multiple of 64 bytes and makes the memory object.
+static dnnl_status_t take(struct avg_device *d, struct avg_product *p, int index, const dnnl_memory_desc_t *desc, dnnl_memory_t *memory) {
+    p->offsets[index] = p->scratch_bytes;
+    p->scratch_bytes += (dnnl_memory_desc_get_size(desc) + 63) / 64 * 64;
+    return dnnl_memory_create(memory, desc, d->engine, DNNL_MEMORY_NONE);
+}
+
+static dnnl_status_t reorder(struct avg_device *d, dnnl_primitive_t *primitive, const dnnl_memory_desc_t *from,
+                             const dnnl_memory_desc_t *to) {
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_status_t status = dnnl_primitive_attr_create(&attr);
+    if (status == dnnl_success) status = dnnl_reorder_primitive_desc_create(&desc, from, d->engine, to, d->engine, attr);
+    if (status == dnnl_success) status = dnnl_primitive_create(primitive, desc);
+    if (desc) dnnl_primitive_desc_destroy(desc);
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+// operand makes the memory of an operand and, where the primitive takes it otherwise than the caller has it, the reorder
+// between both and the caller's memory: into scratch, or back from it for C.
+static dnnl_status_t operand(struct avg_device *d, struct avg_product *p, int index, const dnnl_memory_desc_t *given,
+                             const dnnl_memory_desc_t *wanted) {
+    dnnl_memory_t *memories[3] = {&p->a, &p->b, &p->c}, *callers[3] = {&p->given_a, &p->given_b, &p->given_c};
+    dnnl_primitive_t *reorders[3] = {&p->pack_a, &p->pack_b, &p->round_c};
+    if (dnnl_memory_desc_equal(given, wanted)) return dnnl_memory_create(memories[index], wanted, d->engine, DNNL_MEMORY_NONE);
+    dnnl_status_t status = take(d, p, index, wanted, memories[index]);
+    if (status == dnnl_success) status = dnnl_memory_create(callers[index], given, d->engine, DNNL_MEMORY_NONE);
     if (status != dnnl_success) return status;
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    p->scratch_bytes = dnnl_memory_desc_get_size(scratch);
-    status = dnnl_memory_create(&p->scratch, scratch, d->engine, DNNL_MEMORY_NONE);
-    if (status != dnnl_success || p->scratch_bytes <= d->product_scratch_bytes) return status;
+    return index == 2 ? reorder(d, reorders[index], wanted, given) : reorder(d, reorders[index], given, wanted);
+}
+
+// grow makes the device's scratch memory large enough for p.
+static dnnl_status_t grow(struct avg_device *d, const struct avg_product *p) {
+    if (p->scratch_bytes <= d->product_scratch_bytes) return dnnl_success;
     void *grown = avg_allocate(p->scratch_bytes);
     if (!grown) return dnnl_out_of_memory;
     if (d->product_scratch) avg_free(d->product_scratch, d->product_scratch_bytes);
@@ -54,17 +84,33 @@ static dnnl_status_t build(struct avg_device *d, struct avg_product *p, dnnl_pri
     return dnnl_success;
 }
 
+// build fills p from a primitive descriptor; given are the caller's operands A, B, C and bias.
+static dnnl_status_t build(struct avg_device *d, struct avg_product *p, dnnl_primitive_desc_t desc,
+                           const dnnl_memory_desc_t given[4], int bias) {
+    const dnnl_query_t queries[3] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md};
+    dnnl_status_t status = dnnl_primitive_create(&p->primitive, desc);
+    for (int i = 0; i < 3 && status == dnnl_success; i++)
+        status = operand(d, p, i, &given[i], dnnl_primitive_desc_query_md(desc, queries[i], 0));
+    if (bias && status == dnnl_success) status = dnnl_memory_create(&p->bias, &given[3], d->engine, DNNL_MEMORY_NONE);
+    if (status == dnnl_success)
+        status = take(d, p, 3, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0), &p->scratch);
+    return status == dnnl_success ? grow(d, p) : status;
+}
+
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product) {
     omp_set_num_threads(d->threads);  // a primitive divides its work when it is created
-    dnnl_memory_desc_t operands[4];
-    int bias = (flags & AVG_BIAS) != 0;
-    dnnl_status_t status = matrix(&operands[0], m, k, flags & AVG_TRANS_A);
-    if (status == dnnl_success) status = matrix(&operands[1], k, n, flags & AVG_TRANS_B);
-    if (status == dnnl_success) status = matrix(&operands[2], m, n, 0);
-    if (status == dnnl_success) status = matrix(&operands[3], 1, n, 0);
+    const int bias = (flags & AVG_BIAS) != 0;
+    dnnl_memory_desc_t given[4], wide[3];
+    dnnl_dims_t b = {k, n};
+    dnnl_status_t status = matrix(&given[0], m, k, flags & AVG_TRANS_A, flags & AVG_BF16_A);
+    if (status == dnnl_success) status = matrix(&given[1], k, n, flags & AVG_TRANS_B, flags & AVG_BF16_B);
+    if (status == dnnl_success) status = matrix(&given[2], m, n, 0, flags & AVG_BF16_C);
+    if (status == dnnl_success) status = matrix(&given[3], 1, n, 0, 0);
+    if (status == dnnl_success) status = matrix(&wide[0], m, k, flags & AVG_TRANS_A, 0);
+    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&wide[1], 2, b, dnnl_f32, dnnl_format_tag_any);
+    if (status == dnnl_success) status = matrix(&wide[2], m, n, 0, 0);
     dnnl_matmul_desc_t operation;
-    if (status == dnnl_success)
-        status = dnnl_matmul_desc_init(&operation, &operands[0], &operands[1], bias ? &operands[3] : NULL, &operands[2]);
+    if (status == dnnl_success) status = dnnl_matmul_desc_init(&operation, &wide[0], &wide[1], bias ? &given[3] : NULL, &wide[2]);
     if (status != dnnl_success) return status;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t desc = NULL;
@@ -73,7 +119,7 @@ int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int f
     if (status == dnnl_success) status = dnnl_primitive_desc_create(&desc, &operation, attr, d->engine, NULL);
     if (status == dnnl_success)
         status = dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&p->implementation);
-    if (status == dnnl_success) status = build(d, p, desc, operands, bias);
+    if (status == dnnl_success) status = build(d, p, desc, given, bias);
     if (desc) dnnl_primitive_desc_destroy(desc);
     if (attr) dnnl_primitive_attr_destroy(attr);
     if (status != dnnl_success && p) avg_product_free(p);
@@ -82,22 +128,35 @@ int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int f
 }
 
 void avg_product_free(struct avg_product *p) {
-    dnnl_memory_t memories[] = {p->a, p->b, p->c, p->bias, p->scratch};
+    dnnl_memory_t memories[] = {p->a, p->b, p->c, p->bias, p->scratch, p->given_a, p->given_b, p->given_c};
+    dnnl_primitive_t primitives[] = {p->primitive, p->pack_a, p->pack_b, p->round_c};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         if (memories[i]) dnnl_memory_destroy(memories[i]);
-    if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    for (size_t i = 0; i < sizeof primitives / sizeof *primitives; i++)
+        if (primitives[i]) dnnl_primitive_destroy(primitives[i]);
     free(p);
 }
 
 const char *avg_product_implementation(const struct avg_product *p) { return p->implementation; }
 
+static dnnl_status_t convert(struct avg_device *d, dnnl_primitive_t primitive, dnnl_memory_t from, dnnl_memory_t to) {
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+    return dnnl_primitive_execute(primitive, d->stream, 2, args);
+}
+
+// place points a memory at the caller's operand, or at scratch and the given one at the caller's.
+static void place(struct avg_device *d, struct avg_product *p, int index, dnnl_memory_t memory, dnnl_memory_t given, void *operand) {
+    dnnl_memory_set_data_handle(memory, given ? (char *)d->product_scratch + p->offsets[index] : operand);
+    if (given) dnnl_memory_set_data_handle(given, operand);
+}
+
 // oneDNN does not write through the handles of sources.
-int avg_product_run(struct avg_device *d, struct avg_product *p, float *c, const float *a, const float *b, const float *bias) {
+int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias) {
     omp_set_num_threads(d->threads);
-    dnnl_memory_set_data_handle(p->a, (void *)a);
-    dnnl_memory_set_data_handle(p->b, (void *)b);
-    dnnl_memory_set_data_handle(p->c, c);
-    dnnl_memory_set_data_handle(p->scratch, d->product_scratch);
+    place(d, p, 0, p->a, p->given_a, (void *)a);
+    place(d, p, 1, p->b, p->given_b, (void *)b);
+    place(d, p, 2, p->c, p->given_c, c);
+    dnnl_memory_set_data_handle(p->scratch, (char *)d->product_scratch + p->offsets[3]);
     if (p->bias) dnnl_memory_set_data_handle(p->bias, (void *)bias);
     dnnl_exec_arg_t args[] = {
         {DNNL_ARG_SRC, p->a},
@@ -106,5 +165,9 @@ int avg_product_run(struct avg_device *d, struct avg_product *p, float *c, const
         {DNNL_ARG_SCRATCHPAD, p->scratch},
         {DNNL_ARG_BIAS, p->bias},
     };
-    return dnnl_primitive_execute(p->primitive, d->stream, p->bias ? 5 : 4, args);
+    dnnl_status_t status = p->pack_a ? convert(d, p->pack_a, p->given_a, p->a) : dnnl_success;
+    if (status == dnnl_success && p->pack_b) status = convert(d, p->pack_b, p->given_b, p->b);
+    if (status == dnnl_success) status = dnnl_primitive_execute(p->primitive, d->stream, p->bias ? 5 : 4, args);
+    if (status == dnnl_success && p->round_c) status = convert(d, p->round_c, p->c, p->given_c);
+    return status;
 }

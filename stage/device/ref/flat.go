@@ -56,11 +56,15 @@ func (d *Device) Mul(y, x device.Mem) {
 
 // Add implements device.Device.
 func (d *Device) Add(out, a, b device.Mem) {
-	os, as := pair("Add", out, a)
-	_, bs := pair("Add", out, b)
-	for i := range os {
-		os[i] = as[i] + bs[i]
+	device.NeedFloating("Add", "a", a, out.Len())
+	device.NeedFloating("Add", "b", b, out.Len())
+	device.NeedFloating("Add", "out", out, out.Len())
+	as, bs := d.read(1, a), d.read(2, b)
+	outs := d.result(0, out)
+	for i := range outs {
+		outs[i] = as[i] + bs[i]
 	}
+	d.finish(0, out)
 }
 
 // Dot implements device.Device. The sum runs in the order of the index; products of two float32 are exact in float64.

@@ -18,17 +18,19 @@ func geluTanh(x float64) float64 {
 
 // GELU implements device.Device.
 func (d *Device) GELU(y, x device.Mem) {
-	ys, xs := pair("GELU", y, x)
+	ys, xs := d.typedPair("GELU", y, x)
 	for i, v := range xs {
 		x := float64(v)
 		ys[i] = float32(0.5 * x * (1 + geluTanh(x)))
 	}
+	d.finish(0, y)
 }
 
 // GELUBackward implements device.Device.
 func (d *Device) GELUBackward(dx, dy, x device.Mem) {
-	dxs, xs := pair("GELUBackward", dx, x)
-	_, dys := pair("GELUBackward", dx, dy)
+	device.Need("GELUBackward", "dy", dy, dx.Type(), dx.Len())
+	dys := d.read(2, dy)
+	dxs, xs := d.typedPair("GELUBackward", dx, x)
 	for i, v := range xs {
 		x := float64(v)
 		t := geluTanh(x)
@@ -36,4 +38,5 @@ func (d *Device) GELUBackward(dx, dy, x device.Mem) {
 		slope := 0.5*(1+t) + float64(0.5*x*(1-float64(t*t))*inner)
 		dxs[i] = float32(float64(dys[i]) * slope)
 	}
+	d.finish(0, dx)
 }

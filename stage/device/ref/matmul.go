@@ -10,7 +10,7 @@ const columnBlock = 512
 // from 0, whatever the blocking.
 func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 	m.Check(c, a, b)
-	cs, as, bs := c.F32(), a.F32(), b.F32()
+	cs, as, bs := d.result(0, c), d.read(1, a), d.read(2, b)
 	if m.TransB {
 		d.transposed = grow(d.transposed, m.K*m.N)
 		transpose(d.transposed, bs, m.N, m.K)
@@ -28,6 +28,7 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 			productRow(cs[i*m.N+from:i*m.N+to], as[i*rowStride:], columnStride, bs[from:], m.N, m.K)
 		}
 	}
+	d.finish(0, c)
 }
 
 // startProduct fills C (M,N) with what the product is added to.
@@ -101,8 +102,8 @@ func transpose(dst, src []float32, rows, columns int) {
 // SumRows implements device.Device.
 func (d *Device) SumRows(sum, x device.Mem, rows, columns int) {
 	device.Need("SumRows", "sum", sum, device.F32, columns)
-	device.Need("SumRows", "x", x, device.F32, rows*columns)
-	sums, xs := sum.F32(), x.F32()
+	device.NeedFloating("SumRows", "x", x, rows*columns)
+	sums, xs := sum.F32(), d.read(0, x)
 	for r := range rows {
 		for c, v := range xs[r*columns : (r+1)*columns] {
 			sums[c] += v

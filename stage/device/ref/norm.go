@@ -11,8 +11,9 @@ import (
 func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, columns int, epsilon float32) {
 	device.CheckLayerNorm(y, mean, rstd, x, weight, bias, rows, columns)
 	means, rstds, ws, bs := mean.F32(), rstd.F32(), weight.F32(), bias.F32()
+	ys := d.result(0, y)
 	for r := range rows {
-		in, out := x.F32()[r*columns:(r+1)*columns], y.F32()[r*columns:(r+1)*columns]
+		in, out := x.F32()[r*columns:(r+1)*columns], ys[r*columns:(r+1)*columns]
 		m, variance := moments(in)
 		means[r] = float32(m)
 		rstds[r] = float32(1 / math.Sqrt(variance+float64(epsilon)))
@@ -21,6 +22,7 @@ func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, colu
 			out[c] = float32(xhat*ws[c]) + bs[c]
 		}
 	}
+	d.finish(0, y)
 }
 
 // moments returns the mean and the variance of x.
@@ -40,8 +42,9 @@ func moments(x []float32) (mean, variance float64) {
 func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, rows, columns int) {
 	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
 	ws := weight.F32()
+	dys := d.read(0, dy)
 	for r := range rows {
-		in, dout := x.F32()[r*columns:(r+1)*columns], dy.F32()[r*columns:(r+1)*columns]
+		in, dout := x.F32()[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
 		din := dx.F32()[r*columns : (r+1)*columns]
 		m, s := mean.F32()[r], rstd.F32()[r]
 		var sumG, sumGX float64
@@ -63,8 +66,9 @@ func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, row
 func (d *Device) LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd device.Mem, rows, columns int) {
 	device.CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
 	dws, dbs := dweight.F32(), dbias.F32()
+	dys := d.read(0, dy)
 	for r := range rows {
-		in, dout := x.F32()[r*columns:(r+1)*columns], dy.F32()[r*columns:(r+1)*columns]
+		in, dout := x.F32()[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
 		m, s := mean.F32()[r], rstd.F32()[r]
 		for c, v := range in {
 			dws[c] += float32(dout[c] * ((v - m) * s))

@@ -1,0 +1,120 @@
+package stagetest
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// typedProducts gives A, B and C every combination of types. C in BF16 is compared after rounding, so a value near the middle
+// of two elements may be one off.
+func typedProducts(c *comparison) {
+	for _, size := range productShapes {
+		for types := 1; types < 8; types++ {
+			for flags := range 4 {
+				m := device.MatMul{M: size[0], N: size[1], K: size[2], TransA: flags&1 != 0, TransB: flags&2 != 0}
+				operands := []tensor{c.out("c", m.M*m.N), c.in("a", m.M*m.K), c.in("b", m.K*m.N), c.in("bias", m.N)}
+				for i := range 3 {
+					if types>>i&1 != 0 {
+						operands[i] = operands[i].brain()
+					}
+				}
+				tolerance := product * math.Sqrt(float64(m.K))
+				if operands[0].bf16 {
+					tolerance = rounding
+				} else if m.Accumulate = flags == 3; m.Accumulate {
+					operands[3] = tensor{name: "no bias"}
+				}
+				where := shape("M=%d N=%d K=%d TransA=%v TransB=%v Accumulate=%v BF16: c=%v a=%v b=%v", m.M, m.N, m.K, m.TransA, m.TransB,
+					m.Accumulate, operands[0].bf16, operands[1].bf16, operands[2].bf16)
+				c.compare("MatMul of BF16", where, tolerance, operands, func(d device.Device, mems []device.Mem) {
+					m.Bias = mems[3]
+					d.MatMul(mems[0], mems[1], mems[2], m)
+				})
+			}
+		}
+	}
+}
+
+// conversions covers every element-wise operation that takes BF16; all are exact but GELU.
+func conversions(c *comparison) {
+	for _, n := range lengths {
+		where := shape("n=%d", n)
+		x := c.in("x", n)
+		copy(x.floats, []float32{0, 1e-40, 3e38, -1, 1 + 1.0/256, 1 + 3.0/256, -1e-39, float32(math.Inf(-1)), float32(math.NaN())})
+		c.compare("Convert to BF16", where, exact, []tensor{c.out("y", n).brain(), x}, func(d device.Device, m []device.Mem) {
+			d.Convert(m[0], m[1])
+		})
+		c.compare("Convert from BF16", where, exact, []tensor{c.out("y", n), c.in("x", n).brain()}, func(d device.Device, m []device.Mem) {
+			d.Convert(m[0], m[1])
+		})
+		for types := 1; types < 8; types++ {
+			operands := []tensor{c.out("out", n), c.in("a", n), c.in("b", n)}
+			for i := range operands {
+				if types>>i&1 != 0 {
+					operands[i] = operands[i].brain()
+				}
+			}
+			c.compare("Add of BF16", where, exact, operands, func(d device.Device, m []device.Mem) { d.Add(m[0], m[1], m[2]) })
+		}
+		wide := tensor{name: "x", floats: c.normal(n, 0, 3)}.brain()
+		c.compare("GELU of BF16", where, rounding, []tensor{c.out("y", n).brain(), wide}, func(d device.Device, m []device.Mem) {
+			d.GELU(m[0], m[1])
+		})
+		operands := []tensor{c.out("dx", n).brain(), c.in("dy", n).brain(), wide}
+		c.compare("GELUBackward of BF16", where, rounding, operands, func(d device.Device, m []device.Mem) {
+			d.GELUBackward(m[0], m[1], m[2])
+		})
+	}
+}
+
+// typedRows covers what reduces rows or columns of BF16 elements.
+func typedRows(c *comparison) {
+	for _, size := range [][2]int{{1, 2}, {3, 16}, {5, 33}, {17, 100}, {9, 769}} {
+		rows, columns := size[0], size[1]
+		n, where := rows*columns, shape("R=%d C=%d", rows, columns)
+		c.compare("SumRows of BF16", where, reduction, []tensor{c.out("sum", columns), c.in("x", n).brain()}, func(d device.Device, m []device.Mem) {
+			d.SumRows(m[0], m[1], rows, columns)
+		})
+		const epsilon = 1e-5
+		x, weight := c.in("x", n), c.in("weight", columns)
+		forward := []tensor{c.out("y", n).brain(), c.out("mean", rows), c.out("rstd", rows), x, weight, c.in("bias", columns)}
+		c.compare("LayerNorm to BF16", where, rounding, forward, func(d device.Device, m []device.Mem) {
+			d.LayerNorm(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns, epsilon)
+		})
+		means, rstds := statistics(x.floats, rows, columns, epsilon)
+		dy := c.in("dy", n).brain()
+		backward := []tensor{c.out("dx", n), dy, x, means, rstds, weight}
+		c.compare("LayerNormBackward of BF16", where, reduction, backward, func(d device.Device, m []device.Mem) {
+			d.LayerNormBackward(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns)
+		})
+		weights := []tensor{c.out("dweight", columns), c.out("dbias", columns), dy, x, means, rstds}
+		c.compare("LayerNormBackwardWeight of BF16", where, reduction, weights, func(d device.Device, m []device.Mem) {
+			d.LayerNormBackwardWeight(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns)
+		})
+	}
+}
+
+// typedAttention rounds every operand but the mask.
+func typedAttention(c *comparison) {
+	for _, a := range attentionShapes {
+		x := c.attentionCase(a, a.B > 1, 1)
+		n := x.B * x.T * x.H * x.S
+		operands := []tensor{c.out("out", n).brain(), x.q.brain(), x.k.brain(), x.v.brain(), x.mask}
+		c.compare("Attention of BF16", x.String(), rounding, operands, func(d device.Device, m []device.Mem) {
+			a := x.Attention
+			a.Mask = m[4]
+			d.Attention(m[0], device.Mem{}, m[1], m[2], m[3], a)
+		})
+		operands = append(operands, c.in("dout", n).brain(), c.out("dq", len(x.q.floats)).brain(), c.out("dk", len(x.k.floats)).brain(),
+			c.out("dv", len(x.v.floats)).brain())
+		c.compare("AttentionBackward of BF16", x.String(), 2*rounding, operands, func(d device.Device, m []device.Mem) {
+			a := x.Attention
+			a.Mask = m[4]
+			saved := c.alloc(d, device.F32, d.AttentionSaved(a))
+			d.Attention(m[0], saved, m[1], m[2], m[3], a)
+			d.AttentionBackward(m[6], m[7], m[8], m[5], m[1], m[2], m[3], m[0], saved, a)
+			d.Free(saved)
+		})
+	}
+}
