@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/export"
 )
 
 // taskJob is a job of one task: its data, and what must come of it.
@@ -65,6 +66,10 @@ recompute: block
 			}
 			if strings.Join(got, " ") != "ham spam" {
 				t.Errorf("predicted %v", got)
+			}
+			labels, err := export.Labels(dir) // for whoever reads config.json alone
+			if err != nil || strings.Join(labels, " ") != "ham spam" {
+				t.Errorf("config.json names the classes %v (%v)", labels, err)
 			}
 			s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data)[0]
 			if s.Samples != 240 || s.Targets != 240 || *s.Accuracy < 0.95 || len(s.Classes) != 2 || s.Classes[1].Label != "spam" {

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -44,5 +45,27 @@ func TestADamagedCardIsRefused(t *testing.T) {
 		if _, _, err := ReadCard(dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", text, err, want)
 		}
+	}
+}
+
+func TestLabelsAreInTheOrderOfTheirNumbers(t *testing.T) {
+	for text, want := range map[string]string{
+		`{}`: "[]",
+		`{"id2label": {"1": "b", "0": "a", "2": "c"}}`: "[a b c]",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if labels, err := Labels(dir); err != nil || fmt.Sprint(labels) != want {
+			t.Errorf("%s: labels %v (%v), want %s", text, labels, err, want)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte(`{"id2label": {"0": "a", "2": "c"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Labels(dir); err == nil || !strings.Contains(err.Error(), "none has the number 1") {
+		t.Errorf("a gap in the numbers: %v", err)
 	}
 }

@@ -53,9 +53,9 @@ func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store,
 
 // pack is Pack with another limit for MaxFileBytes.
 func pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir string, limit int64) error {
-	config, err := json.MarshalIndent(m.Config(), "", "  ")
+	config, err := configFile(m, dir)
 	if err != nil {
-		return fmt.Errorf("export: encode %s: %w", ConfigFile, err)
+		return fmt.Errorf("export: %s: %w", ConfigFile, err)
 	}
 	tensors, values, err := collect(ctx, store, shards)
 	if err != nil {

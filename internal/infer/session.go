@@ -88,6 +88,11 @@ func (s *Session) openCard() error {
 	if !found {
 		card = export.DefaultCard(s.model)
 	}
+	if len(card.Data.Labels) == 0 && s.model.Task == model.Classification {
+		if card.Data.Labels, err = export.Labels(s.dir); err != nil {
+			return err
+		}
+	}
 	s.card = card
 	if s.model.Task == model.Images {
 		return nil
