@@ -29,6 +29,8 @@ func (l *SelfAttention) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.QKV.In), row("y", s, l.Project.Out)
 }
 
+func (l *SelfAttention) adapts() (in, out bool) { return true, true }
+
 func (l *SelfAttention) shape(s Size) device.Attention {
 	return device.Attention{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads, QStride: l.QKV.Out, KVStride: l.QKV.Out}
 }
@@ -46,15 +48,15 @@ func (l *SelfAttention) thirds(qkv device.Mem, s Size) (q, k, v device.Mem) {
 	return qkv.Slice(0, n), qkv.Slice(width, n), qkv.Slice(2*width, n)
 }
 
-// Saved implements Layer: qkv (B,T,3D), a (B,T,D) and what the device needs.
+// Saved implements Layer: qkv (B,T,3D) and a (B,T,D), in the type in which products compute, and what the device needs.
 func (l *SelfAttention) Saved(d device.Device, s Size) int {
 	rows := s.Rows()
-	return Padded(rows*l.QKV.Out) + Padded(rows*l.Project.In) + Padded(d.AttentionSaved(l.shape(s)))
+	return Padded(WordsOf(s.Compute, rows*l.QKV.Out)) + Padded(WordsOf(s.Compute, rows*l.Project.In)) + Padded(d.AttentionSaved(l.shape(s)))
 }
 
 func (l *SelfAttention) saved(p Pass) (qkv, a, saved device.Mem) {
 	c, rows := cutter{mem: p.Saved}, p.Size.Rows()
-	qkv, a = c.take(rows*l.QKV.Out), c.take(rows*l.Project.In)
+	qkv, a = c.takeAs(p.Size.Compute, rows*l.QKV.Out), c.takeAs(p.Size.Compute, rows*l.Project.In)
 	if p.Evaluating {
 		return qkv, a, device.Mem{}
 	}
@@ -62,7 +64,12 @@ func (l *SelfAttention) saved(p Pass) (qkv, a, saved device.Mem) {
 }
 
 // Kept implements Layer: dqkv (B,T,3D).
-func (l *SelfAttention) Kept(s Size) int { return s.Rows() * l.QKV.Out }
+func (l *SelfAttention) Kept(s Size) int { return WordsOf(s.Compute, s.Rows()*l.QKV.Out) }
+
+// dqkv is what Kept holds.
+func (l *SelfAttention) dqkv(p Pass) device.Mem {
+	return p.Kept.As(p.Size.Compute, p.Size.Rows()*l.QKV.Out)
+}
 
 // FLOPs implements Layer. The scores and the weighted sum are 2*T*T*D each per sample when not masked; causal masking
 // halves them.
@@ -88,13 +95,14 @@ func (l *SelfAttention) Forward(p Pass) {
 // BackwardInput implements Layer. The gradient of a lies in DIn until the first projection overwrites it.
 func (l *SelfAttention) BackwardInput(p Pass) {
 	qkv, a, saved := l.saved(p)
+	da, dqkv := p.DIn.As(p.Size.Compute, p.Size.Rows()*l.Project.In), l.dqkv(p)
 	first, second := p, p
-	second.Params = p.Params[2:]
-	l.Project.BackwardInput(second) // DIn = da
+	second.DIn, second.Params = da, p.Params[2:]
+	l.Project.BackwardInput(second)
 	q, k, v := l.thirds(qkv, p.Size)
-	dq, dk, dv := l.thirds(p.Kept, p.Size)
-	p.Device.AttentionBackward(dq, dk, dv, p.DIn, q, k, v, a, saved, l.attention(p))
-	first.DOut, first.Params = p.Kept, p.Params[:2]
+	dq, dk, dv := l.thirds(dqkv, p.Size)
+	p.Device.AttentionBackward(dq, dk, dv, da, q, k, v, a, saved, l.attention(p))
+	first.DOut, first.Params = dqkv, p.Params[:2]
 	l.QKV.BackwardInput(first)
 }
 
@@ -104,6 +112,6 @@ func (l *SelfAttention) BackwardWeight(p Pass) {
 	first, second := p, p
 	second.In, second.Grads = a, p.Grads[2:]
 	l.Project.BackwardWeight(second)
-	first.DOut, first.Grads = p.Kept, p.Grads[:2]
+	first.DOut, first.Grads = l.dqkv(p), p.Grads[:2]
 	l.QKV.BackwardWeight(first)
 }

@@ -14,7 +14,7 @@ type Chain struct {
 	params []Param
 	first  []int         // layers[i] has params[first[i]:first[i+1]]
 	width  []int         // layers[i] has an output of width[i] elements a row
-	kind   []device.Type // of that output where products compute in BF16; else it is F32
+	kind   []device.Type // of that output, but for the last, where products compute in BF16; else it is F32
 	reuse  []bool        // the gradient of layers[i]'s input takes the place of the gradient of its output
 }
 
@@ -25,13 +25,48 @@ func NewChain(name string, layers ...Layer) *Chain {
 		c.first = append(c.first, len(c.params))
 		c.params = append(c.params, l.Params()...)
 		_, out := l.Ports(Size{B: 1, T: 1, Compute: device.BF16})
-		c.width, c.kind = append(c.width, out[0].Elements), append(c.kind, out[0].Type)
+		c.width = append(c.width, out[0].Elements)
+		if i > 0 {
+			c.kind = append(c.kind, kindBetween(layers[i-1], l))
+		}
 		_, inPlace := l.(interface{ backwardInPlace() })
 		// The gradient of the chain's own output belongs to the caller, and that of its input goes to DIn.
 		c.reuse[i] = inPlace && len(l.Params()) == 0 && i > 0 && i < len(layers)-1
 	}
 	c.first = append(c.first, len(c.params))
 	return c
+}
+
+// adaptive is implemented by layers that take their input, or give their output, in F32 or in BF16, as the pass has it, where
+// their Ports say F32.
+type adaptive interface{ adapts() (in, out bool) }
+
+// adaptation is what a layer says of itself; a layer that does not is bound to its Ports.
+func adaptation(l Layer) (in, out bool) {
+	if a, ok := l.(adaptive); ok {
+		return a.adapts()
+	}
+	return false, false
+}
+
+// kindBetween is the type of what a gives to b where products compute in BF16: BF16 if either says so in its Ports, or if both
+// take it.
+func kindBetween(a, b Layer) device.Type {
+	s := Size{B: 1, T: 1, Compute: device.BF16}
+	_, out := a.Ports(s)
+	in, _ := b.Ports(s)
+	_, gives := adaptation(a)
+	takes, _ := adaptation(b)
+	if out[0].Type == device.BF16 || in[0].Type == device.BF16 || gives && takes {
+		return device.BF16
+	}
+	return out[0].Type
+}
+
+func (c *Chain) adapts() (in, out bool) {
+	in, _ = adaptation(c.layers[0])
+	_, out = adaptation(c.layers[len(c.layers)-1])
+	return in, out
 }
 
 // Name implements Layer.
@@ -97,6 +132,9 @@ func (c *Chain) Forward(p Pass) {
 	for i, l := range c.layers {
 		q := p
 		q.Params = p.Params[c.first[i]:c.first[i+1]]
+		if len(p.Grads) > 0 {
+			q.Grads = p.Grads[c.first[i]:c.first[i+1]]
+		}
 		q.In, q.Saved = in, saved.take(l.Saved(p.Device, p.Size))
 		if i < len(c.layers)-1 {
 			q.Out = saved.takeAs(c.between(i, p.Size))

@@ -15,8 +15,10 @@ func (l GELU) Name() string { return l.Path }
 // Params implements Layer: none.
 func (l GELU) Params() []Param { return nil }
 
-// Ports implements Layer.
-func (l GELU) Ports(s Size) (in, out []Port) { return row("x", s, l.Width), row("y", s, l.Width) }
+// Ports implements Layer. It lies between two products.
+func (l GELU) Ports(s Size) (in, out []Port) {
+	return operand("x", s, l.Width), operand("y", s, l.Width)
+}
 
 // Saved implements Layer.
 func (l GELU) Saved(device.Device, Size) int { return 0 }

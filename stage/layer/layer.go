@@ -50,6 +50,9 @@ type Param struct {
 	// TiedTo names the parameter of an earlier layer that this one is a copy of ("" if none): same shape, same initial
 	// value, and a gradient that is the sum over both.
 	TiedTo string
+	// Product says that only products read the parameter: where they compute in BF16 (Size.Compute), Pass.Params holds a copy
+	// of it in BF16.
+	Product bool
 	// Running, when above 0, makes this a statistic instead of a trainable tensor (batch norm's running mean): the forward
 	// adds Pass.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
 	// p = p + Running (sum - p). It has no part in norms, decay or optimizer state; the center averages it like a weight.

@@ -2,7 +2,8 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// Linear is y (R,Out) = x (R,In) W [+ b]. It saves nothing and keeps nothing: the weight half needs x and dy alone.
+// Linear is y (R,Out) = x (R,In) W [+ b]. It saves nothing and keeps nothing: the weight half needs x and dy alone. Where
+// products compute in BF16, W is a copy in BF16, and x and y are of the types that the pass gives them: F32 or BF16.
 type Linear struct {
 	Path    string // "transformer.h.0.attn.c_attn": the parameters are Path.weight and Path.bias
 	In, Out int
@@ -22,15 +23,17 @@ func (l Linear) Params() []Param {
 	if l.OutIn {
 		shape = []int{l.Out, l.In}
 	}
-	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: l.Init, Decay: true, TiedTo: l.TiedTo}}
+	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: l.Init, Decay: true, TiedTo: l.TiedTo, Product: true}}
 	if l.Bias {
 		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Out}})
 	}
 	return ps
 }
 
-// Ports implements Layer.
+// Ports implements Layer. In a Chain both may be BF16; see adaptive.
 func (l Linear) Ports(s Size) (in, out []Port) { return row("x", s, l.In), row("y", s, l.Out) }
+
+func (l Linear) adapts() (in, out bool) { return true, true }
 
 // Saved implements Layer.
 func (l Linear) Saved(device.Device, Size) int { return 0 }

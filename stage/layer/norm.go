@@ -21,8 +21,10 @@ func (l LayerNorm) Params() []Param {
 	}
 }
 
-// Ports implements Layer.
+// Ports implements Layer. In a Chain, before a product, y may be BF16; see adaptive.
 func (l LayerNorm) Ports(s Size) (in, out []Port) { return row("x", s, l.Width), row("y", s, l.Width) }
+
+func (l LayerNorm) adapts() (in, out bool) { return false, true }
 
 // Saved implements Layer.
 func (l LayerNorm) Saved(_ device.Device, s Size) int { return 2 * Padded(s.Rows()) }
