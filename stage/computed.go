@@ -26,6 +26,7 @@ type Computed struct {
 	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
 	weights               []device.Mem // of each tensor, what passes of a batch compute with: params, but for asgd
+	copies                copies
 	begun                 bool         // a forward of the batch has run: weights stay until the next
 	otherParams           []device.Mem // of each tensor, in the vector that Evaluate was given
 	ties                  []Tie
@@ -61,7 +62,7 @@ func New(config Config) (*Computed, error) {
 		config: config, shape: shape, dev: config.Device, host: config.Device.Host(),
 		first: config.first(), last: config.last(), layers: config.layers(), widths: measure(config),
 	}
-	for _, step := range []func() error{c.allocateVectors, c.allocatePasses, c.allocateBoundaries} {
+	for _, step := range []func() error{c.allocateVectors, c.allocateCopies, c.allocatePasses, c.allocateBoundaries} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}

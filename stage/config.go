@@ -22,6 +22,9 @@ type Config struct {
 	Samples int
 	// Sequence is the number of positions of a sample, at most Model.Sequence(), which 0 stands for.
 	Sequence int
+	// Compute is the type in which matrix products take their operands: F32, or BF16 with sums in F32. Parameters, gradients,
+	// optimizer state, losses and boundaries are F32 whatever it is.
+	Compute device.Type
 	// Slots is how many micro-batches may be pinned at once: the plan's peak for this stage.
 	Slots int
 	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans
@@ -82,6 +85,12 @@ func (c Config) Validate() error {
 	case c.WeightSlots < 0 || c.WeightSlots > c.Slots:
 		return fmt.Errorf("%s: %d weight slots; 0 to %d (slots) are possible", c.what(), c.WeightSlots, c.Slots)
 	}
+	if c.Compute != device.F32 && c.Compute != device.BF16 {
+		return fmt.Errorf("%s: products cannot compute in %v; f32 and bf16 are possible", c.what(), c.Compute)
+	}
+	if err := c.checkTypes(); err != nil {
+		return err
+	}
 	if err := c.Recompute.validate(); err != nil {
 		return fmt.Errorf("%s: %w", c.what(), err)
 	}
@@ -93,7 +102,7 @@ func (c Config) Validate() error {
 
 func (c Config) what() string { return fmt.Sprintf("stage %d of %d", c.Index, c.Count) }
 
-func (c Config) size() layer.Size { return layer.Size{B: c.Samples, T: c.Sequence} }
+func (c Config) size() layer.Size { return layer.Size{B: c.Samples, T: c.Sequence, Compute: c.Compute} }
 
 func (c Config) layers() []layer.Layer { return c.Model.Layers[c.Range.From:c.Range.To] }
 

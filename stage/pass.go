@@ -35,7 +35,8 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output())
 	}
 	c.iterate()
-	c.run(s, c.weights, c.pass(m))
+	c.refresh()
+	c.run(s, nil, c.pass(m))
 	if c.last {
 		c.addLoss(s, labels, m.Weight, valid)
 	} else if !c.host {
@@ -56,11 +57,18 @@ func (c *Computed) pass(m Micro) layer.Pass {
 	}
 }
 
-// run is the forward pass of all layers; p is what their passes have in common.
+// run is the forward pass of all layers with params, nil for the stage's own; p is what their passes have in common.
 func (c *Computed) run(s *slot, params []device.Mem, p layer.Pass) {
 	in := s.input
 	for i, l := range c.layers {
-		p.Params = params[c.bounds[i]:c.bounds[i+1]]
+		if params == nil {
+			p.Params = c.weights[c.bounds[i]:c.bounds[i+1]]
+		} else {
+			p.Params = c.layerParams(params, i)
+		}
+		if !p.Evaluating { // running statistics are counted where gradients are
+			p.Grads = c.grads[c.bounds[i]:c.bounds[i+1]]
+		}
 		p.In, p.Out, p.Saved = in, s.out[i], s.saved[i]
 		l.Forward(p)
 		in = s.out[i]
@@ -102,6 +110,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 			return c.fail("backward", m, err)
 		}
 	}
+	c.refresh()
 	switch part {
 	case Whole:
 		c.backwardWhole(s, doutput, dinput)
@@ -242,10 +251,14 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	return score, nil
 }
 
-// paramsOf finds the tensors in a vector of parameters.
+// paramsOf finds the tensors in a vector of parameters; nil when they are what the passes of a batch compute with.
 func (c *Computed) paramsOf(v flat.Vector) ([]device.Mem, error) {
-	if v == nil {
+	if v == nil && c.config.Optimizer.Name == "asgd" {
 		return c.params, nil
+	}
+	if v == nil {
+		c.refresh()
+		return nil, nil
 	}
 	mem, err := c.vector(v)
 	if err != nil {

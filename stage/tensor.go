@@ -97,6 +97,7 @@ func InitialValues(p layer.Param, seed uint64, dst []float32) {
 }
 
 func (c *Computed) initialise() {
+	c.copies.made = false
 	longest := 0
 	for _, t := range c.tensors {
 		longest = max(longest, t.param.Len())
@@ -126,6 +127,7 @@ func (c *Computed) Load(lookup Lookup) error {
 }
 
 func (c *Computed) loadTensor(t *tensor, lookup Lookup) error {
+	c.copies.made = false
 	names := c.config.Model.TensorNames(t.param)
 	for _, name := range names {
 		shape, values, ok, err := lookup(name)

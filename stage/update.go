@@ -80,6 +80,7 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 		}
 	}
 	o := c.config.Optimizer
+	c.copies.made = false
 	for i := range c.tensors {
 		t := &c.tensors[i]
 		if t.param.Running > 0 {
@@ -144,6 +145,7 @@ func (c *Computed) iterate() {
 		t := &c.tensors[i]
 		c.dev.Add(t.s[1], t.p, t.s[0])
 	}
+	c.copies.made = false
 }
 
 // ZeroGradients implements Stage.

@@ -8,8 +8,9 @@ import (
 
 // vector is a flat.Vector in a device's memory.
 type vector struct {
-	dev Device
-	mem Mem
+	dev    Device
+	mem    Mem
+	writes uint64
 }
 
 // NewVector returns the float32 elements of mem, memory of dev, as a flat vector. It keeps no other copy: the vector and
@@ -28,6 +29,9 @@ func VectorMem(dev Device, v flat.Vector) (Mem, bool) {
 	return own.mem, true
 }
 
+// Writes is how often the elements of a vector that NewVector made have been written through it.
+func Writes(v flat.Vector) uint64 { return v.(*vector).writes }
+
 // operand returns the memory of x, a vector of v's device and length.
 func (v *vector) operand(op string, x flat.Vector) Mem {
 	other, ok := x.(*vector)
@@ -40,13 +44,19 @@ func (v *vector) operand(op string, x flat.Vector) Mem {
 	return other.mem
 }
 
+// written is the memory, for an operation that writes to it.
+func (v *vector) written() Mem {
+	v.writes++
+	return v.mem
+}
+
 func (v *vector) Len() int                      { return v.mem.n }
-func (v *vector) Zero()                         { v.dev.Zero(v.mem) }
-func (v *vector) Copy(x flat.Vector)            { v.dev.Copy(v.mem, v.operand("Copy", x)) }
-func (v *vector) Scale(a float32)               { v.dev.Scale(v.mem, a) }
-func (v *vector) Axpy(a float32, x flat.Vector) { v.dev.Axpy(v.mem, a, v.operand("Axpy", x)) }
-func (v *vector) Lerp(a float32, x flat.Vector) { v.dev.Lerp(v.mem, a, v.operand("Lerp", x)) }
-func (v *vector) Mul(x flat.Vector)             { v.dev.Mul(v.mem, v.operand("Mul", x)) }
+func (v *vector) Zero()                         { v.dev.Zero(v.written()) }
+func (v *vector) Copy(x flat.Vector)            { v.dev.Copy(v.written(), v.operand("Copy", x)) }
+func (v *vector) Scale(a float32)               { v.dev.Scale(v.written(), a) }
+func (v *vector) Axpy(a float32, x flat.Vector) { v.dev.Axpy(v.written(), a, v.operand("Axpy", x)) }
+func (v *vector) Lerp(a float32, x flat.Vector) { v.dev.Lerp(v.written(), a, v.operand("Lerp", x)) }
+func (v *vector) Mul(x flat.Vector)             { v.dev.Mul(v.written(), v.operand("Mul", x)) }
 func (v *vector) Dot(x flat.Vector) float64     { return v.dev.Dot(v.mem, v.operand("Dot", x)) }
 
 func (v *vector) Read(dst []float32, offset int) {
@@ -56,5 +66,5 @@ func (v *vector) Read(dst []float32, offset int) {
 
 func (v *vector) Write(src []float32, offset int) {
 	flat.CheckRange("Write", v.mem.n, offset, len(src))
-	v.dev.Upload(v.mem.Slice(offset, len(src)), FloatBytes(src))
+	v.dev.Upload(v.written().Slice(offset, len(src)), FloatBytes(src))
 }

@@ -1,0 +1,112 @@
+package stage
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// copies are what products read of the parameters where they compute in BF16: the parameters themselves stay F32. Whoever
+// writes the parameters does so through their flat vector, which counts that, or is the stage itself; so the copies are made
+// again before a pass whenever they are out of date, and not otherwise.
+type copies struct {
+	whole   device.Mem   // BF16: of all tensors that are copied, absent where none is
+	own     []device.Mem // of each tensor; absent where passes read the tensor itself
+	scratch device.Mem   // BF16: of one layer's tensors in a vector that Evaluate was given
+	layer   []device.Mem // of one layer's tensors: copied, or the tensor itself
+	made    bool         // they are those of the parameters when these had been written `writes` times
+	writes  uint64
+}
+
+// copied reports whether passes read a copy of t.
+func (c *Computed) copied(t *tensor) bool { return c.config.Compute == device.BF16 && t.param.Product }
+
+func (c *Computed) allocateCopies() (err error) {
+	total, widest, longest := 0, 0, 0
+	for i := range c.layers {
+		n := 0
+		for j := c.bounds[i]; j < c.bounds[i+1]; j++ {
+			if t := &c.tensors[j]; c.copied(t) {
+				n += layer.Padded(t.param.Len())
+			}
+		}
+		total, widest, longest = total+n, max(widest, n), max(longest, c.bounds[i+1]-c.bounds[i])
+	}
+	if total == 0 {
+		return nil
+	}
+	x := &c.copies
+	if x.whole, err = c.alloc("copies of the parameters", device.BF16, total); err != nil {
+		return err
+	}
+	if x.scratch, err = c.alloc("copies of a layer's parameters", device.BF16, widest); err != nil {
+		return err
+	}
+	x.own, x.layer = make([]device.Mem, len(c.tensors)), make([]device.Mem, longest)
+	cut := cutter{mem: x.whole}
+	for i := range c.tensors {
+		if t := &c.tensors[i]; c.copied(t) {
+			x.own[i] = cut.take(t.param.Len())
+			c.weights[i] = x.own[i]
+		}
+	}
+	return nil
+}
+
+// refresh makes the copies anew if the parameters have changed since they were made.
+func (c *Computed) refresh() {
+	x, writes := &c.copies, device.Writes(c.parameters)
+	if x.whole.Absent() || x.made && x.writes == writes {
+		return
+	}
+	for i := range c.tensors {
+		if !x.own[i].Absent() {
+			c.dev.Convert(x.own[i], c.source(&c.tensors[i]))
+		}
+	}
+	x.made, x.writes = true, writes
+}
+
+// source is what the passes of a batch compute with, before it is copied: the parameter, but for asgd.
+func (c *Computed) source(t *tensor) device.Mem {
+	if c.config.Optimizer.Name == "asgd" && !c.config.ForwardOnly {
+		return t.s[1]
+	}
+	return t.p
+}
+
+// layerParams is what layer i reads of params, tensors of the stage's kind in F32: copies where products compute in BF16. They
+// are good until the next call.
+func (c *Computed) layerParams(params []device.Mem, i int) []device.Mem {
+	params = params[c.bounds[i]:c.bounds[i+1]]
+	if c.copies.whole.Absent() {
+		return params
+	}
+	cut := cutter{mem: c.copies.scratch}
+	out := c.copies.layer[:len(params)]
+	for j, p := range params {
+		out[j] = p
+		if t := &c.tensors[c.bounds[i]+j]; c.copied(t) {
+			out[j] = cut.take(t.param.Len())
+			c.dev.Convert(out[j], p)
+		}
+	}
+	return out
+}
+
+// checkTypes reports the first two layers of which one gives what the other does not take, computing in BF16.
+func (c Config) checkTypes() error {
+	layers := c.layers()
+	for i := 1; i < len(layers); i++ {
+		_, out := layers[i-1].Ports(c.size())
+		in, _ := layers[i].Ports(c.size())
+		for j := range min(len(in), len(out)) {
+			if in[j].Type != out[j].Type {
+				return fmt.Errorf("%s: layer %s gives %s in %v and layer %s takes it in %v: the model does not compute in %v",
+					c.what(), layers[i-1].Name(), out[j].Name, out[j].Type, layers[i].Name(), in[j].Type, c.Compute)
+			}
+		}
+	}
+	return nil
+}
