@@ -114,7 +114,7 @@ func (m *Model) Params() []layer.Param {
 func (m *Model) Weights() int {
 	n := 0
 	for _, p := range m.Params() {
-		if p.TiedTo == "" {
+		if p.TiedTo == "" && p.Running == 0 {
 			n += p.Len()
 		}
 	}

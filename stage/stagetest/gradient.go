@@ -126,7 +126,9 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
 		}
 		g.fill(c.value, param.Init.Mean, 0.3) // well away from the initial values, where many terms vanish
 		p.Params, p.Grads = append(p.Params, c.value), append(p.Grads, c.grad)
-		g.tensors = append(g.tensors, c)
+		if param.Running == 0 { // else a statistic, which training does not read
+			g.tensors = append(g.tensors, c)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,96 @@
+package layer
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// MaxPool is y (B,OH,OW,C): the largest element of each window of x (B,H,W,C), channel by channel. It saves nothing: the
+// backward finds the winners again.
+type MaxPool struct {
+	Path    string
+	Of      Image
+	Kernel  int // rows and columns of the window
+	Stride  int
+	Padding int
+}
+
+// Name implements Layer.
+func (l MaxPool) Name() string { return l.Path }
+
+// Params implements Layer: none.
+func (l MaxPool) Params() []Param { return nil }
+
+func (l MaxPool) shape(s Size) device.Pool {
+	return device.Pool{
+		B: s.Rows(), Height: l.Of.Height, Width: l.Of.Width, Channels: l.Of.Channels,
+		Kernel: l.Kernel, Stride: l.Stride, Padding: l.Padding,
+	}
+}
+
+// Output is the shape of y.
+func (l MaxPool) Output() Image {
+	height, width := l.shape(Size{B: 1, T: 1}).Output()
+	return Image{Height: height, Width: width, Channels: l.Of.Channels}
+}
+
+// Ports implements Layer.
+func (l MaxPool) Ports(s Size) (in, out []Port) {
+	return row("x", s, l.Of.Elements()), row("y", s, l.Output().Elements())
+}
+
+// Saved implements Layer.
+func (l MaxPool) Saved(device.Device, Size) int { return 0 }
+
+// Kept implements Layer.
+func (l MaxPool) Kept(Size) int { return 0 }
+
+// FLOPs implements Layer: no matrix product.
+func (l MaxPool) FLOPs(Size) (forward, backward float64) { return 0, 0 }
+
+// Forward implements Layer.
+func (l MaxPool) Forward(p Pass) { p.Device.MaxPool(p.Out, p.In, l.shape(p.Size)) }
+
+// BackwardInput implements Layer.
+func (l MaxPool) BackwardInput(p Pass) {
+	p.Device.MaxPoolBackward(p.DIn, p.DOut, p.In, l.shape(p.Size))
+}
+
+// BackwardWeight implements Layer: no parameters.
+func (l MaxPool) BackwardWeight(Pass) {}
+
+// AveragePool is y (B,C), the mean of x (B,H,W,C) over its pixels.
+type AveragePool struct {
+	Path string
+	Of   Image
+}
+
+// Name implements Layer.
+func (l AveragePool) Name() string { return l.Path }
+
+// Params implements Layer: none.
+func (l AveragePool) Params() []Param { return nil }
+
+// Ports implements Layer.
+func (l AveragePool) Ports(s Size) (in, out []Port) {
+	return row("x", s, l.Of.Elements()), row("y", s, l.Of.Channels)
+}
+
+// Saved implements Layer.
+func (l AveragePool) Saved(device.Device, Size) int { return 0 }
+
+// Kept implements Layer.
+func (l AveragePool) Kept(Size) int { return 0 }
+
+// FLOPs implements Layer: no matrix product.
+func (l AveragePool) FLOPs(Size) (forward, backward float64) { return 0, 0 }
+
+// Forward implements Layer.
+func (l AveragePool) Forward(p Pass) {
+	p.Device.AveragePool(p.Out, p.In, p.Size.Rows(), l.Of.Pixels(), l.Of.Channels)
+}
+
+// BackwardInput implements Layer.
+func (l AveragePool) BackwardInput(p Pass) {
+	p.Device.AveragePoolBackward(p.DIn, p.DOut, p.Size.Rows(), l.Of.Pixels(), l.Of.Channels)
+}
+
+// BackwardWeight implements Layer: no parameters.
+func (l AveragePool) BackwardWeight(Pass) {}
