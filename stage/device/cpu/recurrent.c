@@ -8,85 +8,99 @@
 
 #include "parts.h"
 
-// A product (rows,inner) x (inner,columns) whose first operand and result lie in rows further apart.
+// A product a (rows,inner) x weights (inner,columns) of fixed shape, the weights laid out beforehand.
 struct step {
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c, scratch;
-    void *scratch_memory;
-    size_t scratch_bytes;
+    dnnl_primitive_t product, reorder;
+    dnnl_memory_t a, plain, weights, c, scratch;
+    void *packed, *scratch_memory;
+    size_t packed_bytes, scratch_bytes;
 };
 
 struct avg_lstm {
     size_t b, t, h;
     struct step forward, backward;
-    float *transposed;  // W^T (H,4H)
+    float *state, *gates;  // (B,H) and (B,4H), without gaps
 };
 
-static dnnl_status_t strided(dnnl_memory_desc_t *desc, size_t rows, size_t columns, size_t stride) {
-    dnnl_dims_t dims = {(int64_t)rows, (int64_t)columns}, strides = {(int64_t)stride, 1};
-    return dnnl_memory_desc_init_by_strides(desc, 2, dims, dnnl_f32, strides);
+// memory makes a oneDNN memory with memory of its own.
+static dnnl_status_t memory(struct avg_device *d, const dnnl_memory_desc_t *desc, dnnl_memory_t *m, void **own, size_t *bytes) {
+    *bytes = dnnl_memory_desc_get_size(desc);
+    if (*bytes > 0 && !(*own = avg_allocate(*bytes))) return dnnl_out_of_memory;
+    return dnnl_memory_create(m, desc, d->engine, *own);
 }
 
-// step_attributes asks for scratch memory of the caller's and, with `add`, for the result to be added to.
-static dnnl_status_t step_attributes(dnnl_primitive_attr_t *attr, int add) {
-    dnnl_status_t status = dnnl_primitive_attr_create(attr);
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
-    if (status != dnnl_success || !add) return status;
-    dnnl_post_ops_t sum;
-    status = dnnl_post_ops_create(&sum);
-    if (status != dnnl_success) return status;
-    status = dnnl_post_ops_append_sum(sum, 1);
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(*attr, sum);
-    dnnl_post_ops_destroy(sum);
+// step_build makes the product, and the reorder of its weights from how `plain` describes them.
+static dnnl_status_t step_build(struct avg_device *d, struct step *s, dnnl_primitive_desc_t desc,
+                                const dnnl_memory_desc_t *plain) {
+    const dnnl_memory_desc_t *a = dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0);
+    const dnnl_memory_desc_t *weights = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
+    const dnnl_memory_desc_t *c = dnnl_primitive_desc_query_md(desc, dnnl_query_dst_md, 0);
+    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+    dnnl_primitive_desc_t reorder = NULL;
+    dnnl_status_t status = dnnl_primitive_create(&s->product, desc);
+    if (status == dnnl_success) status = dnnl_memory_create(&s->a, a, d->engine, DNNL_MEMORY_NONE);
+    if (status == dnnl_success) status = dnnl_memory_create(&s->c, c, d->engine, DNNL_MEMORY_NONE);
+    if (status == dnnl_success) status = dnnl_memory_create(&s->plain, plain, d->engine, DNNL_MEMORY_NONE);
+    if (status == dnnl_success) status = memory(d, weights, &s->weights, &s->packed, &s->packed_bytes);
+    if (status == dnnl_success) status = memory(d, scratch, &s->scratch, &s->scratch_memory, &s->scratch_bytes);
+    if (status == dnnl_success)
+        status = dnnl_reorder_primitive_desc_create(&reorder, plain, d->engine, weights, d->engine, NULL);
+    if (status == dnnl_success) status = dnnl_primitive_create(&s->reorder, reorder);
+    if (reorder) dnnl_primitive_desc_destroy(reorder);
     return status;
 }
 
-static dnnl_status_t step_build(struct avg_device *d, struct step *s, dnnl_primitive_desc_t desc,
-                                const dnnl_memory_desc_t operands[3]) {
-    dnnl_status_t status = dnnl_primitive_create(&s->primitive, desc);
-    dnnl_memory_t *memories[3] = {&s->a, &s->b, &s->c};
-    for (int i = 0; i < 3 && status == dnnl_success; i++)
-        status = dnnl_memory_create(memories[i], &operands[i], d->engine, DNNL_MEMORY_NONE);
-    if (status != dnnl_success) return status;
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    s->scratch_bytes = dnnl_memory_desc_get_size(scratch);
-    if (s->scratch_bytes > 0 && !(s->scratch_memory = avg_allocate(s->scratch_bytes))) return dnnl_out_of_memory;
-    return dnnl_memory_create(&s->scratch, scratch, d->engine, s->scratch_memory);
-}
-
-static dnnl_status_t step_new(struct avg_device *d, struct step *s, const dnnl_memory_desc_t operands[3], int add) {
+// step_new makes a product whose weights come as W (columns,inner) or, transposed, as W^T.
+static dnnl_status_t step_new(struct avg_device *d, struct step *s, int64_t rows, int64_t inner, int64_t columns,
+                              int transposed) {
+    dnnl_dims_t a_dims = {rows, inner}, weight_dims = {inner, columns}, c_dims = {rows, columns};
+    dnnl_dims_t as_is = {columns, 1}, turned = {1, inner};
+    dnnl_memory_desc_t a, weights, plain, c;
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&a, 2, a_dims, dnnl_f32, dnnl_ab);
+    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&weights, 2, weight_dims, dnnl_f32, dnnl_format_tag_any);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_strides(&plain, 2, weight_dims, dnnl_f32, transposed ? turned : as_is);
+    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&c, 2, c_dims, dnnl_f32, dnnl_ab);
+    dnnl_matmul_desc_t operation;
+    if (status == dnnl_success) status = dnnl_matmul_desc_init(&operation, &a, &weights, NULL, &c);
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t desc = NULL;
-    dnnl_matmul_desc_t operation;
-    dnnl_status_t status = dnnl_matmul_desc_init(&operation, &operands[0], &operands[1], NULL, &operands[2]);
-    if (status == dnnl_success) status = step_attributes(&attr, add);
+    if (status == dnnl_success) status = dnnl_primitive_attr_create(&attr);
+    if (status == dnnl_success) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (status == dnnl_success) status = dnnl_primitive_desc_create(&desc, &operation, attr, d->engine, NULL);
-    if (status == dnnl_success) status = step_build(d, s, desc, operands);
+    if (status == dnnl_success) status = step_build(d, s, desc, &plain);
     if (desc) dnnl_primitive_desc_destroy(desc);
     if (attr) dnnl_primitive_attr_destroy(attr);
     return status;
 }
 
 static void step_free(struct step *s) {
-    dnnl_memory_t memories[] = {s->a, s->b, s->c, s->scratch};
+    dnnl_memory_t memories[] = {s->a, s->plain, s->weights, s->c, s->scratch};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         if (memories[i]) dnnl_memory_destroy(memories[i]);
-    if (s->primitive) dnnl_primitive_destroy(s->primitive);
+    if (s->product) dnnl_primitive_destroy(s->product);
+    if (s->reorder) dnnl_primitive_destroy(s->reorder);
+    if (s->packed) avg_free(s->packed, s->packed_bytes);
     if (s->scratch_memory) avg_free(s->scratch_memory, s->scratch_bytes);
 }
 
-// oneDNN does not write through the handles of sources.
-static dnnl_status_t step_run(struct avg_device *d, struct step *s, float *c, const float *a, const float *b) {
+// step_pack lays weights out for the products that follow. oneDNN does not write through the handles of sources.
+static dnnl_status_t step_pack(struct avg_device *d, struct step *s, const float *weights) {
+    dnnl_memory_set_data_handle(s->plain, (void *)weights);
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, s->plain}, {DNNL_ARG_TO, s->weights}};
+    return dnnl_primitive_execute(s->reorder, d->stream, 2, args);
+}
+
+static dnnl_status_t step_run(struct avg_device *d, struct step *s, float *c, const float *a) {
     dnnl_memory_set_data_handle(s->a, (void *)a);
-    dnnl_memory_set_data_handle(s->b, (void *)b);
     dnnl_memory_set_data_handle(s->c, c);
     dnnl_exec_arg_t args[] = {
         {DNNL_ARG_SRC, s->a},
-        {DNNL_ARG_WEIGHTS, s->b},
+        {DNNL_ARG_WEIGHTS, s->weights},
         {DNNL_ARG_DST, s->c},
         {DNNL_ARG_SCRATCHPAD, s->scratch},
     };
-    return dnnl_primitive_execute(s->primitive, d->stream, 4, args);
+    return dnnl_primitive_execute(s->product, d->stream, 4, args);
 }
 
 int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, struct avg_lstm **lstm) {
@@ -94,17 +108,12 @@ int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, struct avg_
     struct avg_lstm *l = calloc(1, sizeof *l);
     if (!l) return dnnl_out_of_memory;
     l->b = b, l->t = t, l->h = h;
-    l->transposed = avg_allocate(4 * h * h * sizeof(float));
-    dnnl_memory_desc_t forward[3], backward[3];
-    dnnl_status_t status = l->transposed ? dnnl_success : dnnl_out_of_memory;
-    if (status == dnnl_success) status = strided(&forward[0], b, h, t * h);
-    if (status == dnnl_success) status = strided(&forward[1], h, 4 * h, 4 * h);
-    if (status == dnnl_success) status = strided(&forward[2], b, 4 * h, t * 4 * h);
-    if (status == dnnl_success) status = step_new(d, &l->forward, forward, 1);
-    if (status == dnnl_success) status = strided(&backward[0], b, 4 * h, t * 4 * h);
-    if (status == dnnl_success) status = strided(&backward[1], 4 * h, h, h);
-    if (status == dnnl_success) status = strided(&backward[2], b, h, h);
-    if (status == dnnl_success) status = step_new(d, &l->backward, backward, 0);
+    l->state = avg_allocate(b * h * sizeof(float));
+    l->gates = avg_allocate(4 * b * h * sizeof(float));
+    dnnl_status_t status = l->state && l->gates ? dnnl_success : dnnl_out_of_memory;
+    int64_t rows = (int64_t)b, cells = (int64_t)h;
+    if (status == dnnl_success) status = step_new(d, &l->forward, rows, cells, 4 * cells, 1);
+    if (status == dnnl_success) status = step_new(d, &l->backward, rows, 4 * cells, cells, 0);
     if (status != dnnl_success) {
         avg_lstm_free(l);
         l = NULL;
@@ -116,7 +125,8 @@ int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, struct avg_
 void avg_lstm_free(struct avg_lstm *l) {
     step_free(&l->forward);
     step_free(&l->backward);
-    if (l->transposed) avg_free(l->transposed, 4 * l->h * l->h * sizeof(float));
+    if (l->state) avg_free(l->state, l->b * l->h * sizeof(float));
+    if (l->gates) avg_free(l->gates, 4 * l->b * l->h * sizeof(float));
     free(l);
 }
 
@@ -124,30 +134,29 @@ int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *ga
                  const float *weight, const int32_t *mask, size_t out_stride, int reverse) {
     omp_set_num_threads(d->threads);
     const size_t h = l->h, samples = l->b, length = l->t;
-    PARTS(h, LINE, 32 * h * h, d->kernels->recurrent.transposed(l->transposed, weight, 4 * h, h, at.from, at.n););
-    for (size_t n = 0; n < length; n++) {
+    dnnl_status_t status = length > 1 ? step_pack(d, &l->forward, weight) : dnnl_success;
+    for (size_t n = 0; n < length && status == dnnl_success; n++) {
         const size_t t = reverse ? length - 1 - n : n;
         const ptrdiff_t on = reverse ? -1 : 1;  // rows to the next position
-        if (n > 0) {
-            dnnl_status_t status = step_run(d, &l->forward, gates + t * 4 * h, previous + t * h, l->transposed);
-            if (status != dnnl_success) return status;
-        }
-        PARTS(samples, 1, 40 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
+        if (n > 0) status = step_run(d, &l->forward, l->gates, l->state);
+        PARTS(samples, 1, 48 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
             const size_t row = b * length + t;
             float *next = n + 1 < length ? previous + ((ptrdiff_t)row + on) * (ptrdiff_t)h : NULL;
             const float *before = n > 0 ? cells + ((ptrdiff_t)row - on) * (ptrdiff_t)h : NULL;
+            const float *recurrent = n > 0 ? l->gates + b * 4 * h : NULL;
             if (n == 0) memset(previous + row * h, 0, h * sizeof(float));
             if (!mask || mask[row]) {
-                d->kernels->recurrent.lstm(out + row * out_stride, next, gates + row * 4 * h, cells + row * h, before, h);
-                continue;
+                d->kernels->recurrent.lstm(out + row * out_stride, next, gates + row * 4 * h, recurrent, cells + row * h, before, h);
+            } else {
+                memset(out + row * out_stride, 0, h * sizeof(float));
+                memset(gates + row * 4 * h, 0, 4 * h * sizeof(float));
+                memset(cells + row * h, 0, h * sizeof(float));
+                if (next) memset(next, 0, h * sizeof(float));
             }
-            memset(out + row * out_stride, 0, h * sizeof(float));
-            memset(gates + row * 4 * h, 0, 4 * h * sizeof(float));
-            memset(cells + row * h, 0, h * sizeof(float));
-            if (next) memset(next, 0, h * sizeof(float));
+            memcpy(l->state + b * h, out + row * out_stride, h * sizeof(float));
         });
     }
-    return dnnl_success;
+    return status;
 }
 
 int avg_lstm_run_backward(struct avg_device *d, struct avg_lstm *l, float *dgates, float *carry, const float *dout,
@@ -157,25 +166,25 @@ int avg_lstm_run_backward(struct avg_device *d, struct avg_lstm *l, float *dgate
     const size_t h = l->h, samples = l->b, length = l->t;
     float *dh = carry, *dcells = carry + samples * h;
     memset(carry, 0, 2 * samples * h * sizeof(float));
-    for (size_t n = length; n-- > 0;) {
+    dnnl_status_t status = length > 1 ? step_pack(d, &l->backward, weight) : dnnl_success;
+    for (size_t n = length; n-- > 0 && status == dnnl_success;) {
         const size_t t = reverse ? length - 1 - n : n;
         const ptrdiff_t on = reverse ? -1 : 1;
-        PARTS(samples, 1, 60 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
+        PARTS(samples, 1, 76 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
             const size_t row = b * length + t;
-            if (mask && !mask[row]) {
+            const float *before = n > 0 ? cells + ((ptrdiff_t)row - on) * (ptrdiff_t)h : NULL;
+            if (!mask || mask[row]) {
+                d->kernels->recurrent.lstm_backward(dgates + row * 4 * h, dcells + b * h, dh + b * h, dout + row * out_stride,
+                                                    gates + row * 4 * h, cells + row * h, before, h);
+            } else {
                 memset(dgates + row * 4 * h, 0, 4 * h * sizeof(float));
                 memset(dcells + b * h, 0, h * sizeof(float));
-                continue;
             }
-            const float *before = n > 0 ? cells + ((ptrdiff_t)row - on) * (ptrdiff_t)h : NULL;
-            d->kernels->recurrent.lstm_backward(dgates + row * 4 * h, dcells + b * h, dh + b * h, dout + row * out_stride,
-                                                gates + row * 4 * h, cells + row * h, before, h);
+            memcpy(l->gates + b * 4 * h, dgates + row * 4 * h, 4 * h * sizeof(float));
         });
-        if (n == 0) break;
-        dnnl_status_t status = step_run(d, &l->backward, dh, dgates + t * 4 * h, weight);
-        if (status != dnnl_success) return status;
+        if (n > 0) status = step_run(d, &l->backward, dh, l->gates);
     }
-    return dnnl_success;
+    return status;
 }
 
 void avg_additive(struct avg_device *d, float *probabilities, const float *q, const float *k, const float *v,

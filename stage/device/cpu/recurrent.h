@@ -11,13 +11,11 @@ struct asgd {
 };
 
 struct recurrent_kernels {
-    // y (columns,rows) = x (rows,columns), transposed; columns [from, from + n) of x.
-    void (*transposed)(float *y, const float *x, size_t rows, size_t columns, size_t from, size_t n);
     void (*scaled)(float *y, const float *x, float a, size_t n);
 
-    // One sample at one position: gates and dgates (4,n), all others (n). before holds the cells of the position before and
-    // next receives the output once more; NULL where there is none.
-    void (*lstm)(float *out, float *next, float *gates, float *cells, const float *before, size_t n);
+    // One sample at one position: gates, recurrent, which is added to them, and dgates (4,n), all others (n). before holds the
+    // cells of the position before and next receives the output once more; NULL where there is none, as recurrent.
+    void (*lstm)(float *out, float *next, float *gates, const float *recurrent, float *cells, const float *before, size_t n);
     void (*lstm_backward)(float *dgates, float *dcells, const float *dh, const float *dout, const float *gates,
                           const float *cells, const float *before, size_t n);
 

@@ -4,36 +4,29 @@ INLINE vec vsigmoid(vec x) { return 1.0f / (1.0f + vexp(-x)); }
 
 INLINE vec vtanh(vec x) { return 1.0f - 2.0f / (1.0f + vexp(x + x)); }
 
-// In blocks of WIDTH by WIDTH; what is left over, one by one.
-static void transposed(float *y, const float *x, size_t rows, size_t columns, size_t from, size_t n) {
-    size_t to = from + n, block_rows = rows / WIDTH * WIDTH, c = from;
-    for (; c + WIDTH <= to; c += WIDTH) {
-        for (size_t r = 0; r < block_rows; r += WIDTH) {
-            vec block[WIDTH];
-#pragma GCC unroll 16
-            for (int j = 0; j < WIDTH; j++) block[j] = load(x + (r + (size_t)j) * columns + c);
-            transpose(block);
-#pragma GCC unroll 16
-            for (int j = 0; j < WIDTH; j++) store(y + (c + (size_t)j) * rows + r, block[j]);
-        }
-        for (size_t r = block_rows; r < rows; r++)
-            for (size_t j = 0; j < WIDTH; j++) y[(c + j) * rows + r] = x[r * columns + c + j];
-    }
-    for (; c < to; c++)
-        for (size_t r = 0; r < rows; r++) y[c * rows + r] = x[r * columns + c];
-}
-
 static void scaled(float *y, const float *x, float a, size_t n) {
     LANES(n, put(y + i, a * get(x + i, part), part););
 }
 
-static void lstm(float *out, float *next, float *gates, float *cells, const float *before, size_t n) {
-    LANES(n, vec in = vsigmoid(get(gates + i, part)); vec forget = vsigmoid(get(gates + n + i, part));
-          vec cell = vtanh(get(gates + 2 * n + i, part)); vec open = vsigmoid(get(gates + 3 * n + i, part));
+// gate is what one gate's function is of.
+INLINE vec gate(const float *gates, const float *recurrent, size_t part) {
+    vec v = get(gates, part);
+    return recurrent ? v + get(recurrent, part) : v;
+}
+
+static void lstm(float *out, float *next, float *gates, const float *recurrent, float *cells, const float *before, size_t n) {
+    const float *in_part = recurrent, *forget_part = recurrent ? recurrent + n : NULL;
+    const float *cell_part = recurrent ? recurrent + 2 * n : NULL, *open_part = recurrent ? recurrent + 3 * n : NULL;
+#define AT(p) ((p) ? (p) + i : NULL)
+    LANES(n, vec in = vsigmoid(gate(gates + i, AT(in_part), part));
+          vec forget = vsigmoid(gate(gates + n + i, AT(forget_part), part));
+          vec cell = vtanh(gate(gates + 2 * n + i, AT(cell_part), part));
+          vec open = vsigmoid(gate(gates + 3 * n + i, AT(open_part), part));
           vec c = in * cell; if (before) c = fused(forget, get(before + i, part), c);
           vec h = open * vtanh(c); put(gates + i, in, part); put(gates + n + i, forget, part);
           put(gates + 2 * n + i, cell, part); put(gates + 3 * n + i, open, part); put(cells + i, c, part);
           put(out + i, h, part); if (next) put(next + i, h, part););
+#undef AT
 }
 
 static void lstm_backward(float *dgates, float *dcells, const float *dh, const float *dout, const float *gates,
@@ -120,7 +113,6 @@ static void asgd(float *p, const float *g, float *s, float *delta, size_t n, str
 
 #define RECURRENT_KERNELS                        \
     {                                            \
-        .transposed = transposed,                \
         .scaled = scaled,                        \
         .lstm = lstm,                            \
         .lstm_backward = lstm_backward,          \

@@ -4,9 +4,10 @@
 
 #include "device.h"
 
-// The products of an LSTM's positions, for one shape: h W^T of one position of all samples, added to its gates, and the
-// gradient that goes back. W^T is laid out once per pass, for all positions. oneDNN's own LSTM has no masks; it is within a
-// tenth of this at widths that are multiples of 16 and half as fast at others (1150, the width of AWD-LSTM).
+// The products of an LSTM's positions, for one shape: h W^T of one position of all samples, and the gradient that goes back.
+// The weights are laid out once per pass, as the products like them, for all positions; the other operands are gathered
+// without gaps, since oneDNN's faster products ask for that. Its own LSTM has no masks; it is within a tenth of this at
+// widths that are multiples of 16 and half as fast at others (1150, the width of AWD-LSTM).
 struct avg_lstm;
 int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, struct avg_lstm **lstm);
 void avg_lstm_free(struct avg_lstm *l);
