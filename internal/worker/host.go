@@ -72,6 +72,9 @@ func (h *host) openModel(context.Context) (err error) {
 	} else if h.model, err = model.Build(spec.Model.Family, spec.Model.Config); err != nil {
 		return &permanentError{fmt.Errorf("model.config: %w", err)}
 	}
+	if err := h.model.CheckCompute(h.compute()); err != nil {
+		return &permanentError{fmt.Errorf("precision: %w", err)}
+	}
 	h.ranges, err = stage.Split(h.model.Costs(h.size()), len(h.plan))
 	if err != nil {
 		return &permanentError{fmt.Errorf("stages: %w", err)}
@@ -80,7 +83,17 @@ func (h *host) openModel(context.Context) (err error) {
 }
 
 // size is the shape of a micro-batch.
-func (h *host) size() layer.Size { return layer.Size{B: h.samples(), T: h.sequence()} }
+func (h *host) size() layer.Size {
+	return layer.Size{B: h.samples(), T: h.sequence(), Compute: h.compute()}
+}
+
+// compute is the type in which products take their operands.
+func (h *host) compute() device.Type {
+	if h.assignment.Job.Precision == device.BF16.String() {
+		return device.BF16
+	}
+	return device.F32
+}
 
 // samples is the number of samples in a micro-batch.
 func (h *host) samples() int {
@@ -205,7 +218,7 @@ func (h *host) build(s *hosted, pipeline int) (*stage.Computed, error) {
 	spec := h.assignment.Job
 	c, err := stage.New(stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.plan),
-		Samples: h.samples(), Sequence: h.sequence(), Slots: schedule.Pinned(h.plan)[s.index],
+		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(), Slots: schedule.Pinned(h.plan)[s.index],
 		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
 	})
 	if err != nil {

@@ -272,6 +272,21 @@ func sharedCorpus(t *testing.T) []string {
 	return []string{corpus(t)}
 }
 
+func TestBF16TrainsAlmostAsF32(t *testing.T) {
+	losses := map[string]float64{}
+	for _, precision := range []string{"f32", "bf16"} {
+		a := setup(t, 2, 1, func(j *job.Job) { j.Precision, j.Train.Steps = precision, 40 })
+		o := train(t, a, nil)
+		if o.status.Job.EvalLoss == nil {
+			t.Fatalf("%s: no evaluation; the worker ended with %v", precision, o.err)
+		}
+		losses[precision] = *o.status.Job.EvalLoss
+	}
+	if d := math.Abs(losses["bf16"] - losses["f32"]); d == 0 || d > 0.05*losses["f32"] {
+		t.Errorf("evaluation losses %v: they differ, by 5%% at most", losses)
+	}
+}
+
 func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
 	for _, pull := range []string{"old", "new", "elastic"} {
 		change := func(j *job.Job) { j.Averaging.Pull = pull }
