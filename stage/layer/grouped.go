@@ -45,13 +45,12 @@ func (l *GroupedAttention) bounds() (at [5]int) {
 	return at
 }
 
-// Ports implements Layer.
+// Ports implements Layer. Masked, x is the residual stream, F32; else what a norm gives.
 func (l *GroupedAttention) Ports(s Size) (in, out []Port) {
-	in = operand("x", s, l.Q.In)
 	if l.Masked {
-		in = append(in, maskPort(s))
+		return append(row("x", s, l.Q.In), maskPort(s)), row("y", s, l.Project.Out)
 	}
-	return in, row("y", s, l.Project.Out)
+	return operand("x", s, l.Q.In), row("y", s, l.Project.Out)
 }
 
 // shape is without the mask.
@@ -89,8 +88,7 @@ func (l *GroupedAttention) x(m device.Mem, s Size) device.Mem {
 	if !l.Masked {
 		return m
 	}
-	n := s.Rows() * l.Q.In
-	return m.Slice(0, WordsOf(s.Compute, n)).As(s.Compute, n)
+	return mainOf(m, s, l.Q.In)
 }
 
 // projected is the words of q, k and v.

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -135,4 +136,95 @@ func TestDropoutDependsOnTheSampleNotOnTheMicroBatch(t *testing.T) {
 			t.Errorf("element %d is %v, of %v: expected 0 or its double", i, v, whole[i])
 		}
 	}
+}
+
+// passes runs a layer forward and backward on dev, products computing in t, and returns its output and the gradients of its
+// input and of its parameters, in F32. Inputs and parameters are those of BF16 whatever t is.
+func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type) [][]float32 {
+	t.Helper()
+	s := layer.Size{B: 2, T: 5, Compute: compute}
+	in, out := l.Ports(s)
+	alloc := func(typ device.Type, n int) device.Mem {
+		m, err := dev.Alloc(typ, max(n, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dev.Free(m) })
+		return m.Slice(0, n)
+	}
+	ports := func(ports []layer.Port) device.Mem { return layer.View(alloc(device.F32, layer.Words(ports)), ports) }
+	seed := 0
+	fill := func(m device.Mem, mean, size float64) {
+		seed++
+		wide := alloc(device.F32, m.Len())
+		for i := range wide.F32() {
+			v := float32(mean + size*math.Sin(float64(17*seed+i*i)))
+			wide.F32()[i] = device.WidenBF16(device.RoundBF16(v))
+		}
+		if m.Type() == device.BF16 {
+			dev.Convert(m, wide)
+			return
+		}
+		dev.Copy(m, wide)
+	}
+	p := layer.Pass{Device: dev, Size: s, Key: 3, In: ports(in), Out: ports(out), DOut: ports(out), DIn: ports(in)}
+	p.Saved, p.Kept = alloc(device.F32, l.Saved(dev, s)), alloc(device.F32, l.Kept(s))
+	for i, port := range in {
+		if port.Type == device.I32 {
+			for j := range layer.Cut(p.In, in, i).I32() {
+				layer.Cut(p.In, in, i).I32()[j] = int32((j + 1) % port.Limit)
+			}
+			continue
+		}
+		fill(layer.Cut(p.In, in, i), 0, 1)
+	}
+	fill(layer.Cut(p.DOut, out, 0), 0, 1)
+	for _, param := range l.Params() {
+		typ := device.F32
+		if param.Product {
+			typ = compute
+		}
+		m := alloc(typ, param.Len())
+		fill(m, param.Init.Mean, 0.3)
+		p.Params, p.Grads = append(p.Params, m), append(p.Grads, alloc(device.F32, param.Len()))
+	}
+	l.Forward(p)
+	l.BackwardInput(p)
+	l.BackwardWeight(p)
+	results := append([]device.Mem{layer.Cut(p.Out, out, 0)}, p.Grads...)
+	if in[0].Differentiable() {
+		results = append(results, layer.Cut(p.DIn, in, 0))
+	}
+	var values [][]float32
+	for _, m := range results {
+		wide := alloc(device.F32, m.Len())
+		if m.Type() == device.BF16 {
+			dev.Convert(wide, m)
+		} else {
+			dev.Copy(wide, m)
+		}
+		values = append(values, slices.Clone(wide.F32()))
+	}
+	return values
+}
+
+// TestTransformerLayersComputeInBF16 within a few roundings of 2^-9 of what they compute in F32.
+func TestTransformerLayersComputeInBF16(t *testing.T) {
+	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+		for name, l := range transformers() {
+			t.Run(name, func(t *testing.T) {
+				want, got := passes(t, dev, l, device.F32), passes(t, dev, l, device.BF16)
+				for i := range want {
+					var off, size float64
+					for j, w := range want[i] {
+						d := float64(got[i][j]) - float64(w)
+						off, size = off+d*d, size+float64(w)*float64(w)
+					}
+					if e := math.Sqrt(off / size); !(e < 0.03) {
+						t.Errorf("result %d is off by %.2g of its size", i, e)
+					}
+				}
+			})
+		}
+	})
 }

@@ -188,6 +188,7 @@ func (c *bert) predictions() layer.Layer {
 	logits := c.linear(path, c.hidden, c.vocabSize)
 	logits.TiedTo = "bert.embeddings.word_embeddings.weight"
 	return layer.NewChain(path, c.linear(transform+".dense", c.hidden, c.hidden), c.activation(transform+".act", c.hidden),
+		layer.Widen{Path: transform + ".wide", Width: c.hidden},
 		c.norm(transform), logits)
 }
 

@@ -67,9 +67,9 @@ type family struct {
 var families = map[string]family{
 	"awd-lstm": {fields: awdLSTMFields, build: buildAWDLSTM, relax: keepFields(awdLSTMFields), f32Only: true},
 	"gnmt":     {fields: gnmtFields, build: buildGNMT, relax: keepFields(gnmtFields), f32Only: true},
-	"bert":     {fields: bertFields, build: buildBERT, relax: relaxBERT, f32Only: true},
+	"bert":     {fields: bertFields, build: buildBERT, relax: relaxBERT},
 	"gpt2":     {fields: gpt2Fields, build: buildGPT2, relax: keepFields(gpt2Fields)},
-	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama, f32Only: true},
+	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama},
 }
 
 // Families lists the names that Build accepts.

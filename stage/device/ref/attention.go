@@ -166,9 +166,9 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.
 			d.headBackward(x, a, maskOf(a, b))
 		}
 	}
-	d.finish(5, dq)
-	d.finish(6, dk)
-	d.finish(7, dv)
+	d.finishRows(5, dq, a.B*a.T, a.QStride, a.H*a.S)
+	d.finishRows(6, dk, a.B*a.T, a.KVStride, a.KV*a.S)
+	d.finishRows(7, dv, a.B*a.T, a.KVStride, a.KV*a.S)
 }
 
 // headBackward holds what the backward of one head of one sample reads and writes, each (T,S), and lse (T).

@@ -46,3 +46,16 @@ func (d *Device) Convert(y, x device.Mem) {
 	copy(d.result(0, y), d.read(1, x))
 	d.finish(0, y)
 }
+
+// finishRows is finish for rows of width elements, stride apart: what lies between them belongs to other operands.
+func (d *Device) finishRows(scratch int, m device.Mem, rows, stride, width int) {
+	if m.Type() == device.F32 {
+		return
+	}
+	narrow, wide := m.BF16(), d.wide[scratch]
+	for r := range rows {
+		for i := r * stride; i < r*stride+width; i++ {
+			narrow[i] = device.RoundBF16(wide[i])
+		}
+	}
+}
