@@ -10,55 +10,10 @@ seconds=${DEMO_SECONDS:-100}
 job=go-source # the name in the job file
 out=$PWD/build/demo
 log=$out/avgpiped.log
-daemon=
+name=demo
+. examples/daemon.sh
 
 say() { printf '\n%s\n' "$*"; }
-
-fail() {
-	printf 'demo: %s\n' "$*" >&2
-	if [ -s "$log" ]; then
-		printf 'demo: the end of the daemon'\''s log, %s:\n' "$log" >&2
-		tail -n 20 "$log" >&2
-	fi
-	exit 1
-}
-
-# stop ends the daemon in order, which ends its workers; after 30 seconds, by force.
-stop() {
-	[ -n "$daemon" ] || return 0
-	kill -TERM "$daemon" 2>/dev/null || true
-	for _ in $(seq 150); do
-		kill -0 "$daemon" 2>/dev/null || break
-		sleep 0.2
-	done
-	kill -KILL "$daemon" 2>/dev/null && printf 'demo: the daemon did not stop in 30 s and was killed\n' >&2
-	wait "$daemon" 2>/dev/null || true
-	daemon=
-}
-trap stop EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-# start runs a daemon with its state in a temporary directory and sets AVGPIPE_SOCKET to the socket that it prints.
-start() {
-	"$bin/avgpiped" --dev >"$log" 2>&1 </dev/null &
-	daemon=$!
-	for _ in $(seq 150); do
-		AVGPIPE_SOCKET=$(sed -n 's/^ *export AVGPIPE_SOCKET=//p' "$log")
-		export AVGPIPE_SOCKET
-		if [ -S "$AVGPIPE_SOCKET" ] && "$bin/avgpipectl" version >/dev/null 2>&1; then
-			return 0
-		fi
-		kill -0 "$daemon" 2>/dev/null || fail 'avgpiped --dev ended at once'
-		sleep 0.2
-	done
-	fail 'avgpiped --dev did not answer within 30 s'
-}
-
-# field prints the number under a key of the job's status, or nothing when it is null.
-field() {
-	"$bin/avgpipectl" status "$job" -o json | grep -o "\"$1\": *[-+0-9.eE]*" | head -n 1 | sed 's/.*: *//'
-}
 
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "DEMO_SECONDS is '$seconds'; give whole seconds, such as 100"
 rm -rf "$out"
@@ -73,8 +28,8 @@ say "Training on $GOROOT/src for $seconds s: examples/go-source.yaml"
 timeout --foreground "$((seconds + 60))" "$bin/avgpipectl" submit examples/go-source.yaml --watch --set "train.max_time=${seconds}s" </dev/null ||
 	fail "the job did not finish (exit code $?)"
 
-before=$(field initial_eval_loss)
-after=$(field eval_loss)
+before=$(field "$job" initial_eval_loss)
+after=$(field "$job" eval_loss)
 [ -n "$before" ] && [ -n "$after" ] || fail "the status has no loss (before: '$before', after: '$after')"
 say "Loss on held-out files, nats per byte: $(printf '%.3f before, %.3f after' "$before" "$after")"
 

@@ -11,7 +11,7 @@ import { bytePairs } from './tokenizer.mjs'
 const directories = ['/usr/share/locale', '/usr/share/locale-langpack', '/usr/local/share/locale']
 const packages = ['gettext', 'git', 'gcc-12-locales', 'binutils', 'bash', 'coreutils', 'dpkg-dev', 'gnupg-l10n', 'util-linux-locales', 'vim-runtime', 'wget', 'libgtk-3-common']
 const fewest = 10000 // pairs that are worth training on
-const mostWords = 14 // of a message
+const mostWords = 8 // of a message: short ones, so that a small model learns from few steps
 
 // catalogue reads the messages of a .mo file: its magic tells the byte order, then come the number of messages and where the
 // tables of originals and translations begin, each a list of (length, offset).
@@ -69,5 +69,5 @@ const rows = shuffled(found.pairs, ([source]) => source).map(([source, target]) 
 const train = rows.slice(0, -1000)
 write('gettext/train.jsonl', jsonLines(train))
 write('gettext/validation.jsonl', jsonLines(rows.slice(-1000)))
-write('gettext/bpe.json', JSON.stringify(bytePairs(train.map((row) => row.source + '\n' + row.target).join('\n'), 4096, ['<pad>', '<s>', '</s>'])))
+write('gettext/bpe.json', JSON.stringify(bytePairs(train.map((row) => row.source + '\n' + row.target).join('\n'), 2048, ['<pad>', '<s>', '</s>'])))
 say(`${found.pairs.length} pairs of ${found.files} catalogues`)
