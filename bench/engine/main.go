@@ -1,5 +1,6 @@
-// Engine measures the training step of one stage on one core: tokens a second against a peer script, alternating with it in
-// one run, and arithmetic against the raw product rate of the same library. See README.md.
+// Engine measures the training step of one stage on one core, in f32 and in bf16: tokens a second against a peer script,
+// alternating with it in one run, and arithmetic against the raw product rate of the same library; and then two devices of one
+// core each against the peer's pipelines and data parallelism on the same two cores. See README.md.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
@@ -19,8 +21,10 @@ import (
 
 // options are the program's flags.
 type options struct {
-	python, peer string
-	rounds       int
+	python, peer         string
+	program, job, goRoot string
+	rounds               int
+	parts                string
 }
 
 func main() {
@@ -29,6 +33,10 @@ func main() {
 	flag.StringVar(&o.python, "python", "python3", "runs the peer script")
 	flag.StringVar(&o.peer, "peer", "", "peer script; it takes `single --layers --width --heads --seq --batch --vocab --steps` and prints a JSON line with tokens_per_s")
 	flag.IntVar(&o.rounds, "rounds", 3, "runs of each side and shape, in turn")
+	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon that runs the job on two devices")
+	flag.StringVar(&o.job, "job", "examples/go-source.yaml", "that job, with overrides")
+	flag.StringVar(&o.goRoot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
+	flag.StringVar(&o.parts, "parts", "f32,bf16,devices", "what is measured")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o, *child)
@@ -47,14 +55,38 @@ func run(ctx context.Context, o options, child string) error {
 		return errors.New("-peer is missing: name the script to compare with")
 	}
 	var figures []report.Figure
-	for _, s := range shapes {
-		f, err := compare(ctx, o, s)
+	for part := range strings.SplitSeq(o.parts, ",") {
+		f, err := measurePart(ctx, o, part)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.Name, err)
+			return err
 		}
 		figures = append(figures, f...)
 	}
 	return report.Report(os.Stdout, os.Stderr, figures...)
+}
+
+// bars are what a precision must reach: tokens/s over the peer's, step over raw products, with their aims.
+var bars = map[string][2][2]float64{
+	"f32":  {{1.15, 1.3}, {0.88, 0.92}},
+	"bf16": {{1.12, 1.3}, {0.80, 0.88}},
+}
+
+func measurePart(ctx context.Context, o options, part string) (figures []report.Figure, err error) {
+	if part == "devices" {
+		return compareDevices(ctx, o)
+	}
+	if _, ok := bars[part]; !ok {
+		return nil, fmt.Errorf("-parts names %q; the parts are f32, bf16 and devices", part)
+	}
+	for _, s := range shapes {
+		s.Precision = part
+		f, err := compare(ctx, o, s)
+		if err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", s.Name, part, err)
+		}
+		figures = append(figures, f...)
+	}
+	return figures, nil
 }
 
 // compare runs the two sides in turn, each run a process of its own on the first core.
@@ -70,8 +102,8 @@ func compare(ctx context.Context, o options, s shape) ([]report.Figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(os.Stderr, "%s: %.0f tokens/s, the peer %.0f; step %.1f of %.1f GFLOP/s\n",
-			s.Name, own.TokensPerS, peer.TokensPerS, own.StepGFLOPS, own.ProductGFLOPS)
+		fmt.Fprintf(os.Stderr, "%s, %s: %.0f tokens/s, the peer %.0f; step %.1f of %.1f GFLOP/s\n",
+			s.Name, s.Precision, own.TokensPerS, peer.TokensPerS, own.StepGFLOPS, own.ProductGFLOPS)
 		ratios = append(ratios, own.TokensPerS/peer.TokensPerS)
 		shares = append(shares, own.StepGFLOPS/own.ProductGFLOPS)
 		memory = append(memory, ownPeak/peerPeak)
@@ -81,10 +113,11 @@ func compare(ctx context.Context, o options, s shape) ([]report.Figure, error) {
 		"shape": s, "parameters": last.Parameters, "device": last.Device, "ratios": ratios, "shares": shares,
 		"tokens_per_s": last.TokensPerS, "step_gflops": last.StepGFLOPS, "product_gflops": last.ProductGFLOPS,
 	}
+	bar, of := bars[s.Precision], s.Precision+", "+s.Name
 	return []report.Figure{
-		{Bench: "engine", Metric: "tokens/s over the peer's, f32, " + s.Name, Value: report.Median(ratios), Unit: "x", Bar: 1.15, Aim: 1.3, Conditions: conditions},
-		{Bench: "engine", Metric: "step over raw products, f32, " + s.Name, Value: report.Median(shares), Unit: "of 1", Bar: 0.88, Aim: 0.92, Conditions: conditions},
-		{Bench: "engine", Metric: "peak memory over the peer's, f32, " + s.Name, Value: report.Median(memory), Unit: "x", Bar: 1, Aim: 0.8, AtMost: true, Conditions: conditions},
+		{Bench: "engine", Metric: "tokens/s over the peer's, " + of, Value: report.Median(ratios), Unit: "x", Bar: bar[0][0], Aim: bar[0][1], Conditions: conditions},
+		{Bench: "engine", Metric: "step over raw products, " + of, Value: report.Median(shares), Unit: "of 1", Bar: bar[1][0], Aim: bar[1][1], Conditions: conditions},
+		{Bench: "engine", Metric: "peak memory over the peer's, " + of, Value: report.Median(memory), Unit: "x", Bar: 1, Aim: 0.8, AtMost: true, Conditions: conditions},
 	}, nil
 }
 
@@ -101,9 +134,13 @@ func runSelf(ctx context.Context, s shape) (o outcome, peakBytes float64, err er
 	return process(exec.CommandContext(ctx, program, "-child", string(text)))
 }
 
-// runPeer measures a shape with the peer script, on the same core.
-func runPeer(ctx context.Context, o options, s shape) (outcome, float64, error) {
-	arguments := []string{o.peer, "single"}
+// runPeer measures a shape with the peer script, on the same core, or as mode says on more of them.
+func runPeer(ctx context.Context, o options, s shape, mode ...string) (outcome, float64, error) {
+	if len(mode) == 0 {
+		mode = []string{"single"}
+	}
+	arguments := append([]string{o.peer}, mode...)
+	arguments = append(arguments, "--precision", s.Precision)
 	for _, f := range []struct {
 		name  string
 		value int
