@@ -249,12 +249,18 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 }
 
 func TestEverySplitGivesTheSameBits(t *testing.T) {
+	for _, precision := range []string{"f32", "bf16"} {
+		t.Run(precision, func(t *testing.T) { everySplit(t, precision) })
+	}
+}
+
+func everySplit(t *testing.T, precision string) {
 	var want []byte
 	for _, c := range []struct {
 		stages    int
 		recompute []string
 	}{{1, nil}, {2, []string{"none"}}, {3, []string{"full", "block", "none"}}, {4, []string{"block"}}} {
-		a := setup(t, c.stages, 1, func(j *job.Job) { j.Recompute = c.recompute })
+		a := setup(t, c.stages, 1, func(j *job.Job) { j.Recompute, j.Precision = c.recompute, precision })
 		a.Job.Data.Files = sharedCorpus(t)
 		got := exported(t, a, train(t, a, nil))
 		if want == nil {
