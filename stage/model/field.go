@@ -13,10 +13,10 @@ import (
 // Field describes one field of a family's config.
 type Field struct {
 	Name    string
-	Type    string // "integer", "number", "boolean", "string" or "mapping"
+	Type    string // "integer", "number", "boolean", "string", "mapping" or "list of integers"
 	Default any    // nil: derived, see Doc
 	Doc     string
-	target  any // *int, *float64, *bool, *string or *map[string]any
+	target  any // *int, *float64, *bool, *string, *map[string]any or *[]int
 }
 
 // FieldError reports a config field that is unknown or holds what it must not.
@@ -109,10 +109,32 @@ func set(f Field, value any) error {
 			return wrong
 		}
 		*t = v
+	case *[]int:
+		v, ok := integers(value)
+		if !ok {
+			wrong.Allowed = "a list of integers"
+			return wrong
+		}
+		*t = v
 	default:
 		panic(fmt.Sprintf("model: field %s has a target of type %T", f.Name, f.target))
 	}
 	return nil
+}
+
+// integers accepts what JSON and YAML decoders give for a list.
+func integers(value any) ([]int, bool) {
+	if list, ok := value.([]int); ok {
+		return slices.Clone(list), true
+	}
+	list, ok := value.([]any)
+	out := make([]int, len(list))
+	for i, each := range list {
+		v, isNumber := number(each)
+		ok = ok && isNumber && v == math.Trunc(v) && math.Abs(v) <= math.MaxInt32
+		out[i] = int(v)
+	}
+	return out, ok
 }
 
 // single is the element of a list of one, as in Hugging Face's architectures, and any other value itself.
@@ -166,6 +188,8 @@ func describe(fields []Field) []Field {
 			if fields[i].Type = "mapping"; *t != nil {
 				fields[i].Default = *t
 			}
+		case *[]int:
+			fields[i].Type, fields[i].Default = "list of integers", slices.Clone(*t)
 		}
 	}
 	return fields

@@ -23,10 +23,15 @@ const tolerance = 1e-4
 
 // recordings are the files that testdata/record_*.py wrote, testdata/NAME.safetensors. A name is that of the family, or is
 // listed in variants.
-var recordings = []string{"awd-lstm", "bert", "bert-masked", "gnmt", "gpt2", "llama", "llama-untied"}
+var recordings = []string{
+	"awd-lstm", "bert", "bert-masked", "gnmt", "gpt2", "llama", "llama-untied",
+	"mlp", "mlp-features", "resnet", "resnet-group", "vgg", "vgg-batch",
+}
 
 // variants names the families of further recordings.
-var variants = map[string]string{"bert-masked": "bert", "llama-untied": "llama"}
+var variants = map[string]string{
+	"bert-masked": "bert", "llama-untied": "llama", "mlp-features": "mlp", "resnet-group": "resnet", "vgg-batch": "vgg",
+}
 
 // eachRecording runs test for every recorded family on every device.
 func eachRecording(t *testing.T, test func(t *testing.T, r recording, dev device.Device)) {
@@ -44,6 +49,7 @@ type recording struct {
 	model      *model.Model
 	clip       float64 // of the gradients' norm, with optimizers
 	steps      int     // taken by each optimizer
+	micros     int     // that the batch was cut into, where batch norm makes that a difference; else 0
 	config     map[string]any
 	optimizers map[string]hyper
 	tensors    map[string]tensor
@@ -91,7 +97,7 @@ func readRecording(t *testing.T, family string) recording {
 	var header map[string]json.RawMessage
 	mustDecode(t, data[8:8+n], &header)
 	blob := data[8+n:]
-	var metadata struct{ Config, Optimizers, Clip, Steps string }
+	var metadata struct{ Config, Optimizers, Clip, Steps, Micros string }
 	mustDecode(t, header["__metadata__"], &metadata)
 	if of, ok := variants[family]; ok {
 		family = of
@@ -105,6 +111,9 @@ func readRecording(t *testing.T, family string) recording {
 	}
 	if r.model, err = model.Build(family, r.config); err != nil {
 		t.Fatal(err)
+	}
+	if metadata.Micros != "" {
+		mustDecode(t, []byte(metadata.Micros), &r.micros)
 	}
 	delete(header, "__metadata__")
 	for name, raw := range header {
@@ -162,12 +171,20 @@ func (r recording) group(name string) map[string]tensor {
 	return out
 }
 
+// shape is how many samples the batch has, of how many positions.
+func (r recording) shape() (samples, positions int) {
+	if ids, ok := r.tensors["ids"]; ok {
+		return ids.shape[0], ids.shape[1]
+	}
+	return r.tensors["pixels"].shape[0], 1
+}
+
 // pipeline starts from the recorded weights, the batch of 4 samples cut into micros micro-batches.
 func (r recording) pipeline(t *testing.T, dev device.Device, stages, micros int, o stage.Optimizer) *stagetest.Pipeline {
 	t.Helper()
-	ids := r.tensors["ids"]
+	samples, positions := r.shape()
 	p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
-		Device: dev, Model: r.model, Stages: stages, Samples: ids.shape[0] / micros, Sequence: ids.shape[1], Micros: micros,
+		Device: dev, Model: r.model, Stages: stages, Samples: samples / micros, Sequence: positions, Micros: micros,
 		Optimizer: o,
 	})
 	weights := r.group("weights")
@@ -229,7 +246,10 @@ func relative(found []float32, want []float64) float64 {
 
 func TestLossAndGradientsArePyTorchs(t *testing.T) {
 	eachRecording(t, func(t *testing.T, r recording, dev device.Device) {
-		for _, c := range []struct{ stages, micros int }{{1, 1}, {3, 2}, {4, 4}} {
+		for _, c := range []struct{ stages, micros int }{{1, 1}, {1, 2}, {3, 2}, {4, 2}, {4, 4}} {
+			if r.micros > 0 && r.micros != c.micros {
+				continue
+			}
 			t.Run(fmt.Sprintf("K=%d M=%d", c.stages, c.micros), func(t *testing.T) {
 				p := r.pipeline(t, dev, c.stages, c.micros, stage.Optimizer{})
 				loss, squared, err := p.Run(r.batch())

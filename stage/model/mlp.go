@@ -1,0 +1,107 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// mlp is the config of fully connected networks on images or on rows of features: hidden layers, each followed by an activation
+// and dropout, and the logits. Tensors are named layers.0.weight and so on, in the shapes of PyTorch's nn.Linear.
+type mlp struct {
+	imageSize, numChannels, numFeatures, numLabels int
+	hiddenSizes                                    []int
+	hiddenAct                                      string
+	dropout                                        float64
+}
+
+func defaultMLP() *mlp {
+	return &mlp{imageSize: 28, numChannels: 1, numLabels: 10, hiddenSizes: []int{512, 512}, hiddenAct: "relu"}
+}
+
+func (c *mlp) fields() []Field {
+	return []Field{
+		{Name: "image_size", target: &c.imageSize, Doc: "Rows, and columns, of an image."},
+		{Name: "num_channels", target: &c.numChannels, Doc: "Channels of an image: 3 for colours, 1 for grey."},
+		{Name: "num_features", target: &c.numFeatures, Doc: "When not 0, samples are rows of so many features instead of images."},
+		{Name: "hidden_sizes", target: &c.hiddenSizes, Doc: "Widths of the hidden layers; an empty list makes it softmax regression."},
+		{Name: "hidden_act", target: &c.hiddenAct, Doc: "relu, gelu or gelu_new, the tanh form of GELU."},
+		{Name: "dropout", target: &c.dropout, Doc: "Probability with which an output of a hidden layer is dropped."},
+		{Name: "num_labels", target: &c.numLabels, Doc: "Classes: 0 to num_labels-1."},
+	}
+}
+
+func mlpFields() []Field { return describe(defaultMLP().fields()) }
+
+func (c *mlp) validate() error {
+	if err := checkIntegers([]integerField{
+		{"image_size", c.imageSize, 1, 1 << 12},
+		{"num_channels", c.numChannels, 1, 1 << 12},
+		{"num_features", c.numFeatures, 0, 1 << 30},
+		{"num_labels", c.numLabels, 1, 1 << 24},
+	}); err != nil {
+		return err
+	}
+	if err := checkList("hidden_sizes", c.hiddenSizes, 0, 1, 1<<20); err != nil {
+		return err
+	}
+	if err := checkWord("hidden_act", c.hiddenAct, []string{"relu", "gelu", "gelu_new"}); err != nil {
+		return err
+	}
+	return checkRates([]rateField{{"dropout", c.dropout}})
+}
+
+func buildMLP(config map[string]any) (*Model, error) {
+	c := defaultMLP()
+	if err := decode(c.fields(), config); err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	m := &Model{
+		Family: "mlp", Task: Images, Loss: layer.CrossEntropy{Vocabulary: c.numLabels},
+		Image:    Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize},
+		sequence: 1, skip: noBuffer, config: exported("mlp", c.fields()),
+	}
+	if c.numFeatures > 0 {
+		m.Image = Image{Channels: 1, Height: 1, Width: c.numFeatures}
+	}
+	in := m.Image.Channels * m.Image.Height * m.Image.Width
+	for i, width := range slices.Concat(c.hiddenSizes, []int{c.numLabels}) {
+		m.Layers = append(m.Layers, c.unit(i, in, width))
+		in = width
+	}
+	return m, nil
+}
+
+// unit is a linear layer with what follows it. Hidden weights keep the variance of what flows forward (He et al. 2015,
+// equation 10).
+func (c *mlp) unit(i, in, out int) layer.Layer {
+	path := fmt.Sprintf("layers.%d", i)
+	linear := layer.Linear{Path: path, In: in, Out: out, Bias: true, OutIn: true, Init: linearInit(in)}
+	hidden := i < len(c.hiddenSizes)
+	if hidden {
+		linear.Init = layer.Init{Deviation: math.Sqrt(2 / float64(in))}
+	}
+	var first layer.Layer = linear
+	if i == 0 {
+		first = layer.Data{Layer: linear}
+	}
+	if !hidden {
+		return first
+	}
+	return layer.NewChain(path+".unit", first, layer.NewDropout(c.activation(path+".act", out), c.dropout))
+}
+
+func (c *mlp) activation(path string, width int) layer.Layer {
+	switch c.hiddenAct {
+	case "gelu":
+		return layer.GELUErf{Path: path, Width: width}
+	case "gelu_new":
+		return layer.GELU{Path: path, Width: width}
+	}
+	return layer.ReLU{Path: path, Width: width}
+}

@@ -1,0 +1,177 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// resnet is the config of residual networks (He et al. 2016a): those for ImageNet (table 1) and those of depth 6n+2 for
+// CIFAR-10 (section 4.2). Field names are those of Hugging Face's ResNetConfig, whose defaults make ResNet-50, and tensor
+// names torchvision's.
+//
+// ResNet-18 has layer_type basic, hidden_sizes 64 to 512 and depths 2, 2, 2, 2; the CIFAR form of depth 6n+2 has stem
+// cifar, layer_type basic, embedding_size 16, hidden_sizes 16, 32, 64 and depths n, n, n.
+//
+// Deviations, as in torchvision: where a block changes the shape its skip is a projection (option B), for CIFAR too; the
+// stride of a bottleneck lies in its middle convolution unless downsample_in_bottleneck is set.
+type resnet struct {
+	images
+	stem, layerType, hiddenAct        string
+	embeddingSize                     int
+	hiddenSizes, depths               []int
+	downsampleFirst, downsampleBottom bool
+}
+
+func defaultResNet() *resnet {
+	return &resnet{
+		images: images{imageSize: 224, numChannels: 3, numLabels: 1000, norm: normBatch, groups: 32, epsilon: 1e-5, momentum: 0.1},
+		stem:   "imagenet", layerType: "bottleneck", hiddenAct: "relu", embeddingSize: 64,
+		hiddenSizes: []int{256, 512, 1024, 2048}, depths: []int{3, 4, 6, 3},
+	}
+}
+
+func (c *resnet) fields() []Field {
+	return append(append(c.images.fields(), []Field{
+		{Name: "stem", target: &c.stem, Doc: "imagenet: a 7x7 convolution of stride 2 and a max pool of stride 2; cifar: a 3x3 convolution."},
+		{Name: "embedding_size", target: &c.embeddingSize, Doc: "Channels out of the stem."},
+		{Name: "hidden_sizes", target: &c.hiddenSizes, Doc: "Channels out of each group of blocks; each group but the first halves rows and columns."},
+		{Name: "depths", target: &c.depths, Doc: "Blocks of each group."},
+		{Name: "layer_type", target: &c.layerType, Doc: "basic: blocks of two 3x3 convolutions; bottleneck: 1x1, 3x3 and 1x1, the inner two a quarter as wide."},
+		{Name: "hidden_act", target: &c.hiddenAct, Doc: "relu is the only one."},
+		{Name: "downsample_in_first_stage", target: &c.downsampleFirst, Doc: "The first group halves rows and columns too."},
+		{Name: "downsample_in_bottleneck", target: &c.downsampleBottom, Doc: "The stride of a bottleneck lies in its first convolution, as in the paper."},
+	}...), c.normFields("batch or group.")...)
+}
+
+func resnetFields() []Field { return describe(defaultResNet().fields()) }
+
+func (c *resnet) validate() error {
+	if err := checkIntegers([]integerField{{"embedding_size", c.embeddingSize, 1, 1 << 16}}); err != nil {
+		return err
+	}
+	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1, 1<<16); err != nil {
+		return err
+	}
+	if err := checkList("depths", c.depths, 1, 1, 1<<12); err != nil {
+		return err
+	}
+	if len(c.depths) != len(c.hiddenSizes) {
+		return &FieldError{Field: "depths", Found: c.depths, Allowed: fmt.Sprintf("a list as long as hidden_sizes, %d", len(c.hiddenSizes))}
+	}
+	for _, word := range []struct {
+		field, value string
+		words        []string
+	}{
+		{"stem", c.stem, []string{"imagenet", "cifar"}},
+		{"layer_type", c.layerType, []string{"bottleneck", "basic"}},
+		{"hidden_act", c.hiddenAct, []string{"relu"}},
+	} {
+		if err := checkWord(word.field, word.value, word.words); err != nil {
+			return err
+		}
+	}
+	widths := append([]int{c.embeddingSize}, c.hiddenSizes...)
+	if c.layerType == "bottleneck" {
+		for _, width := range c.hiddenSizes {
+			if err := checkMultiple("hidden_sizes", width, "the bottleneck's reduction", reduction); err != nil {
+				return err
+			}
+			widths = append(widths, width/reduction)
+		}
+	}
+	return c.images.validate([]string{normBatch, normGroup}, widths...)
+}
+
+// reduction is how much narrower the inside of a bottleneck is.
+const reduction = 4
+
+func buildResNet(config map[string]any) (*Model, error) {
+	c := defaultResNet()
+	if err := decode(c.fields(), config); err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	m := c.model("resnet", c.fields())
+	stem, of := c.stemLayer()
+	m.Layers = append(m.Layers, stem)
+	for group, width := range c.hiddenSizes {
+		for i := range c.depths[group] {
+			stride := 1
+			if i == 0 && (group > 0 || c.downsampleFirst) {
+				stride = 2
+			}
+			b := &resnetBlock{c: c, path: fmt.Sprintf("layer%d.%d", group+1, i), at: of}
+			m.Layers = append(m.Layers, b.build(width, stride))
+			of = b.at
+		}
+	}
+	m.Layers = append(m.Layers, layer.NewChain("head", layer.AveragePool{Path: "avgpool", Of: of},
+		layer.Linear{Path: "fc", In: of.Channels, Out: c.numLabels, Bias: true, OutIn: true, Init: linearInit(of.Channels)}))
+	return m, nil
+}
+
+// stemLayer is what comes before the blocks, and its output.
+func (c *resnet) stemLayer() (layer.Layer, layer.Image) {
+	convolution := layer.Convolution{Path: "conv1", Of: c.input(), Out: c.embeddingSize, Kernel: 3, Stride: 1, Padding: 1}
+	if c.stem == "imagenet" {
+		convolution.Kernel, convolution.Stride, convolution.Padding = 7, 2, 3
+	}
+	of := convolution.Output()
+	layers := []layer.Layer{
+		layer.FromPixels{Path: "pixels", Of: c.input()}, layer.Data{Layer: convolution}, c.normalise("bn1", of),
+	}
+	if c.stem == "imagenet" {
+		pool := layer.MaxPool{Path: "maxpool", Of: of, Kernel: 3, Stride: 2, Padding: 1}
+		layers, of = append(layers, pool), pool.Output()
+	}
+	return layer.NewChain("stem", layers...), of
+}
+
+// resnetBlock makes one block: at is where its branch has come to.
+type resnetBlock struct {
+	c    *resnet
+	path string
+	at   layer.Image
+	n    int // convolutions so far
+}
+
+// convolution continues the branch.
+func (b *resnetBlock) convolution(width, kernel, stride int) layer.Layer {
+	b.n++
+	l := layer.Convolution{
+		Path: fmt.Sprintf("%s.conv%d", b.path, b.n), Of: b.at, Out: width, Kernel: kernel, Stride: stride, Padding: kernel / 2,
+	}
+	b.at = l.Output()
+	return l
+}
+
+// norm is that of the convolution before it.
+func (b *resnetBlock) norm() layer.ImageNorm {
+	return b.c.normalise(fmt.Sprintf("%s.bn%d", b.path, b.n), b.at)
+}
+
+func (b *resnetBlock) build(width, stride int) layer.Layer {
+	of := b.at
+	var branch []layer.Layer
+	if b.c.layerType == "basic" {
+		branch = append(branch, b.convolution(width, 3, stride), b.norm(), b.convolution(width, 3, 1))
+	} else {
+		first, second := 1, stride
+		if b.c.downsampleBottom {
+			first, second = stride, 1
+		}
+		branch = append(branch, b.convolution(width/reduction, 1, first), b.norm(), b.convolution(width/reduction, 3, second), b.norm(),
+			b.convolution(width, 1, 1))
+	}
+	var skip layer.Layer
+	if of != b.at {
+		projection := layer.Convolution{Path: b.path + ".downsample.0", Of: of, Out: width, Kernel: 1, Stride: stride}
+		norm := b.c.normalise(b.path+".downsample.1", b.at)
+		norm.ReLU = false
+		skip = layer.NewChain(b.path+".downsample", projection, norm)
+	}
+	return layer.NewImageBlock(b.path, layer.NewChain(b.path+".branch", branch...), b.norm(), skip)
+}

@@ -1,0 +1,127 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// vgg is the config of the networks of Simonyan and Zisserman 2015, with torchvision's tensor names. The defaults make VGG-16
+// (table 1, column D) for ImageNet. For CIFAR-10: image_size 32, num_labels 10, classifier_sizes [], norm batch.
+//
+// Deviations: weights of convolutions start as in He et al. 2015, as torchvision's do; there is no average pool before the
+// classifier, which at 224 pixels would change nothing.
+type vgg struct {
+	images
+	hiddenSizes, depths, classifierSizes []int
+	dropout                              float64
+}
+
+func defaultVGG() *vgg {
+	return &vgg{
+		images:      images{imageSize: 224, numChannels: 3, numLabels: 1000, norm: normNone, groups: 32, epsilon: 1e-5, momentum: 0.1},
+		hiddenSizes: []int{64, 128, 256, 512, 512}, depths: []int{2, 2, 3, 3, 3}, classifierSizes: []int{4096, 4096}, dropout: 0.5,
+	}
+}
+
+func (c *vgg) fields() []Field {
+	return append(append(c.images.fields(), []Field{
+		{Name: "hidden_sizes", target: &c.hiddenSizes, Doc: "Channels of each group of convolutions; a max pool after each group halves rows and columns."},
+		{Name: "depths", target: &c.depths, Doc: "Convolutions of each group."},
+		{Name: "classifier_sizes", target: &c.classifierSizes, Doc: "Widths of the hidden layers of the classifier; an empty list makes it one layer."},
+		{Name: "dropout", target: &c.dropout, Doc: "Probability with which an output of a hidden layer of the classifier is dropped."},
+	}...), c.normFields("none, batch or group, after each convolution.")...)
+}
+
+func vggFields() []Field { return describe(defaultVGG().fields()) }
+
+func (c *vgg) validate() error {
+	if err := c.images.validate([]string{normNone, normBatch, normGroup}, c.hiddenSizes...); err != nil {
+		return err
+	}
+	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1, 1<<16); err != nil {
+		return err
+	}
+	if err := checkList("depths", c.depths, 1, 1, 1<<12); err != nil {
+		return err
+	}
+	if len(c.depths) != len(c.hiddenSizes) {
+		return &FieldError{Field: "depths", Found: c.depths, Allowed: fmt.Sprintf("a list as long as hidden_sizes, %d", len(c.hiddenSizes))}
+	}
+	if c.imageSize>>len(c.hiddenSizes) == 0 {
+		return &FieldError{
+			Field: "image_size", Found: c.imageSize,
+			Allowed: fmt.Sprintf("at least %d, since %d pools halve it", 1<<len(c.hiddenSizes), len(c.hiddenSizes)),
+			Nearest: fmt.Sprintf("image_size %d", 1<<len(c.hiddenSizes)),
+		}
+	}
+	if err := checkList("classifier_sizes", c.classifierSizes, 0, 1, 1<<20); err != nil {
+		return err
+	}
+	return checkRates([]rateField{{"dropout", c.dropout}})
+}
+
+func buildVGG(config map[string]any) (*Model, error) {
+	c := defaultVGG()
+	if err := decode(c.fields(), config); err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	m := c.model("vgg", c.fields())
+	of := c.features(m)
+	c.classifier(m, of)
+	return m, nil
+}
+
+// features appends the convolutions, each a unit with what follows it, and returns their output. Tensors are numbered as in
+// torchvision's nn.Sequential, in which norms, ReLUs and pools count.
+func (c *vgg) features(m *Model) layer.Image {
+	of, at := c.input(), 0
+	for group, width := range c.hiddenSizes {
+		for i := range c.depths[group] {
+			path := fmt.Sprintf("features.%d", at)
+			convolution := layer.Convolution{Path: path, Of: of, Out: width, Kernel: 3, Stride: 1, Padding: 1, Bias: true}
+			of = convolution.Output()
+			unit := []layer.Layer{convolution}
+			if len(m.Layers) == 0 {
+				unit = []layer.Layer{layer.FromPixels{Path: "pixels", Of: c.input()}, layer.Data{Layer: convolution}}
+			}
+			if c.norm == normNone {
+				unit = append(unit, layer.ReLU{Path: path + ".relu", Width: of.Elements()})
+				at += 2
+			} else {
+				unit = append(unit, c.normalise(fmt.Sprintf("features.%d", at+1), of))
+				at += 3
+			}
+			if i == c.depths[group]-1 {
+				pool := layer.MaxPool{Path: fmt.Sprintf("features.%d", at), Of: of, Kernel: 2, Stride: 2}
+				unit, of = append(unit, pool), pool.Output()
+				at++
+			}
+			m.Layers = append(m.Layers, layer.NewChain(path+".unit", unit...))
+		}
+	}
+	return of
+}
+
+// classifier appends the fully connected layers, each a unit; a linear layer, its ReLU and its dropout count.
+func (c *vgg) classifier(m *Model, of layer.Image) {
+	in := of.Elements()
+	for i, width := range slices.Concat(c.classifierSizes, []int{c.numLabels}) {
+		path := fmt.Sprintf("classifier.%d", 3*i)
+		unit := []layer.Layer{layer.Linear{
+			Path: path, In: in, Out: width, Bias: true, OutIn: true, Init: layer.Init{Deviation: 0.01},
+		}}
+		if i == 0 {
+			unit = append([]layer.Layer{layer.Flatten{Path: "flatten", Of: of}}, unit...)
+		}
+		if i < len(c.classifierSizes) {
+			unit = append(unit, layer.NewDropout(layer.ReLU{Path: path + ".relu", Width: width}, c.dropout))
+		}
+		m.Layers = append(m.Layers, layer.NewChain(path+".unit", unit...))
+		in = width
+	}
+}
