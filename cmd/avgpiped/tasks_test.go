@@ -7,6 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
 	"io"
 	"os"
 	"path/filepath"
@@ -19,11 +22,13 @@ import (
 
 // taskJob is a job of one task: its data, and what must come of it.
 type taskJob struct {
-	name  string
-	file  string // of the data
-	data  string
-	job   string // without name and data
-	check func(t *testing.T, s api.JobStatus)
+	name string
+	file string // of the data
+	data string
+	// prepare, unless nil, makes the data instead: in a directory of this path.
+	prepare func(t *testing.T, path string)
+	job     string // without name and data
+	check   func(t *testing.T, s api.JobStatus)
 	// use uses the exported model.
 	use func(t *testing.T, dir, data string)
 }
@@ -195,6 +200,64 @@ micro_batches: 2
 	}
 }
 
+// imageClassifier tells images that are light on the left from those that are light above.
+func imageClassifier() taskJob {
+	return taskJob{
+		name: "images", file: "pictures",
+		prepare: func(t *testing.T, dir string) {
+			for i := range 60 {
+				paint(t, filepath.Join(dir, []string{"left", "top"}[i%2], fmt.Sprintf("%d.png", i)), i)
+			}
+		},
+		job: `model:
+  family: resnet
+  config:
+    {image_size: 8, num_channels: 1, num_labels: 2, stem: cifar, layer_type: basic, embedding_size: 4, hidden_sizes: [4, 8],
+     depths: [1, 1], norm: batch}
+data: {files: [pictures], format: images, holdout: 0.2}
+optimizer: {lr: 1e-2}
+train: {steps: 40, batch: 8, eval_samples: 12}
+stages: 2
+pipelines: 2
+micro_batches: 2
+recompute: block
+`,
+		check: func(t *testing.T, s api.JobStatus) {
+			if s.Accuracy == nil || !(*s.Accuracy > 0.9) || s.F1 == nil || s.Perplexity != nil || s.Task != "images" {
+				t.Errorf("a classifier of images: accuracy %v, F1 %v, perplexity %v", show(s.Accuracy), show(s.F1), show(s.Perplexity))
+			}
+		},
+		use: func(t *testing.T, dir, data string) {
+			p := inferred[api.Prediction](t, "predict", "--model", dir, filepath.Join(data, "left", "2.png"), filepath.Join(data, "top", "3.png"))
+			if p[0].Guesses[0][0].Label != "left" || p[1].Guesses[0][0].Label != "top" {
+				t.Errorf("predicted %+v", p)
+			}
+			if s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data)[0]; s.Samples != 60 || *s.Accuracy < 0.9 {
+				t.Errorf("evaluation of all images: %+v", s)
+			}
+		},
+	}
+}
+
+// paint writes an image of class i%2, with some noise.
+func paint(t *testing.T, path string, i int) {
+	t.Helper()
+	picture := image.NewGray(image.Rect(0, 0, 8, 8))
+	for y := range 8 {
+		for x := range 8 {
+			shade := (x*7 + y*13 + i*29) % 60
+			if i%2 == 0 && x < 4 || i%2 == 1 && y < 4 {
+				shade += 180
+			}
+			picture.SetGray(x, y, color.Gray{Y: uint8(shade)}) //nolint:gosec // Below 240.
+		}
+	}
+	var file bytes.Buffer
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), png.Encode(&file, picture), os.WriteFile(path, file.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func show(v *float64) any {
 	if v == nil {
 		return "none"
@@ -233,9 +296,13 @@ func TestEveryTaskTrainsAndIsUsed(t *testing.T) {
 	s := newSite(t)
 	s.write("tokenizer.json", animals)
 	s.start()
-	for _, c := range []taskJob{languageModel(), classifier(), maskedModel(), translator()} {
+	for _, c := range []taskJob{languageModel(), classifier(), maskedModel(), imageClassifier(), translator()} {
 		t.Run(c.name, func(t *testing.T) {
-			s.write(c.file, c.data)
+			if c.prepare != nil {
+				c.prepare(t, filepath.Join(s.dir, c.file))
+			} else {
+				s.write(c.file, c.data)
+			}
 			source := "version: 1\nname: " + c.name + "\n" + c.job + "devices: {kind: ref}\nseed: 1\n"
 			answer, err := s.client.Submit(t.Context(), api.SubmitRequest{File: c.name + ".yaml", Source: source, Base: s.dir})
 			if err != nil {
