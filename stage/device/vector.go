@@ -30,7 +30,13 @@ func VectorMem(dev Device, v flat.Vector) (Mem, bool) {
 }
 
 // Writes is how often the elements of a vector that NewVector made have been written through it.
-func Writes(v flat.Vector) uint64 { return v.(*vector).writes }
+func Writes(v flat.Vector) uint64 {
+	own, ok := v.(*vector)
+	if !ok {
+		panic(fmt.Sprintf("device: Writes: a %T was given, expected a vector that NewVector made", v))
+	}
+	return own.writes
+}
 
 // operand returns the memory of x, a vector of v's device and length.
 func (v *vector) operand(op string, x flat.Vector) Mem {
