@@ -1,4 +1,4 @@
-// Package generate continues a sequence of tokens with a trained language model, and translates with a trained translator.
+// Package generate uses trained models: it continues a sequence of tokens, translates, and classifies images.
 package generate
 
 import (
