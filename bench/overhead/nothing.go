@@ -24,12 +24,12 @@ func (n nothing) Shape() stage.Shape {
 	return s
 }
 
-func (nothing) Forward(stage.Micro, []byte, []byte, []byte) error                  { return nil }
-func (nothing) Backward(stage.Micro, stage.Part, []byte, []byte) error             { return nil }
-func (nothing) Loss() (float64, error)                                             { return 0, nil }
-func (nothing) SquaredNorm(sum float64) (float64, error)                           { return sum, nil }
-func (nothing) Step(stage.Hyper, flat.Vector) error                                { return nil }
-func (nothing) ZeroGradients()                                                     {}
+func (nothing) Forward(stage.Micro, []byte, []byte, []byte) error      { return nil }
+func (nothing) Backward(stage.Micro, stage.Part, []byte, []byte) error { return nil }
+func (nothing) Loss() (float64, error)                                 { return 0, nil }
+func (nothing) SquaredNorm(sum float64) (float64, error)               { return sum, nil }
+func (nothing) Step(stage.Hyper, flat.Vector) error                    { return nil }
+func (nothing) ZeroGradients()                                         {}
 func (nothing) Evaluate(flat.Vector, []byte, []byte, []byte) (stage.Score, error) {
 	return stage.Score{}, nil
 }

@@ -75,14 +75,14 @@ func checkWord(field, value string, words []string) error {
 	return &FieldError{Field: field, Found: value, Allowed: oneOf(words), Nearest: words[0]}
 }
 
-// checkList refuses a list that is too short or holds what lies out of bounds.
-func checkList(field string, list []int, shortest, least, most int) error {
-	outside := func(v int) bool { return v < least || v > most }
+// checkList refuses a list that is too short or holds what is not from 1 to most.
+func checkList(field string, list []int, shortest, most int) error {
+	outside := func(v int) bool { return v < 1 || v > most }
 	if len(list) >= shortest && !slices.ContainsFunc(list, outside) {
 		return nil
 	}
 	return &FieldError{
-		Field: field, Found: list, Allowed: fmt.Sprintf("a list of at least %d integers from %d to %d", shortest, least, most),
+		Field: field, Found: list, Allowed: fmt.Sprintf("a list of at least %d integers from 1 to %d", shortest, most),
 	}
 }
 

@@ -44,7 +44,7 @@ func (c *mlp) validate() error {
 	}); err != nil {
 		return err
 	}
-	if err := checkList("hidden_sizes", c.hiddenSizes, 0, 1, 1<<20); err != nil {
+	if err := checkList("hidden_sizes", c.hiddenSizes, 0, 1<<20); err != nil {
 		return err
 	}
 	if err := checkWord("hidden_act", c.hiddenAct, []string{"relu", "gelu", "gelu_new"}); err != nil {

@@ -50,10 +50,10 @@ func (c *resnet) validate() error {
 	if err := checkIntegers([]integerField{{"embedding_size", c.embeddingSize, 1, 1 << 16}}); err != nil {
 		return err
 	}
-	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1, 1<<16); err != nil {
+	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1<<16); err != nil {
 		return err
 	}
-	if err := checkList("depths", c.depths, 1, 1, 1<<12); err != nil {
+	if err := checkList("depths", c.depths, 1, 1<<12); err != nil {
 		return err
 	}
 	if len(c.depths) != len(c.hiddenSizes) {

@@ -40,10 +40,10 @@ func (c *vgg) validate() error {
 	if err := c.images.validate([]string{normNone, normBatch, normGroup}, c.hiddenSizes...); err != nil {
 		return err
 	}
-	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1, 1<<16); err != nil {
+	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1<<16); err != nil {
 		return err
 	}
-	if err := checkList("depths", c.depths, 1, 1, 1<<12); err != nil {
+	if err := checkList("depths", c.depths, 1, 1<<12); err != nil {
 		return err
 	}
 	if len(c.depths) != len(c.hiddenSizes) {
@@ -56,7 +56,7 @@ func (c *vgg) validate() error {
 			Nearest: fmt.Sprintf("image_size %d", 1<<len(c.hiddenSizes)),
 		}
 	}
-	if err := checkList("classifier_sizes", c.classifierSizes, 0, 1, 1<<20); err != nil {
+	if err := checkList("classifier_sizes", c.classifierSizes, 0, 1<<20); err != nil {
 		return err
 	}
 	return checkRates([]rateField{{"dropout", c.dropout}})

@@ -334,11 +334,11 @@ func (c *comparison) out(name string, n int) tensor {
 	return tensor{name: name, floats: c.normal(n, 0, 1), result: true}
 }
 
-// ids is an operand of n integers in [low, high).
-func (c *comparison) ids(name string, n, low, high int) tensor {
+// ids is an operand of n integers below limit.
+func (c *comparison) ids(name string, n, limit int) tensor {
 	x := tensor{name: name, ints: make([]int32, n)}
 	for i := range x.ints {
-		x.ints[i] = int32(low + c.rng.IntN(high-low))
+		x.ints[i] = int32(c.rng.IntN(limit))
 	}
 	return x
 }

@@ -152,7 +152,7 @@ func embedding(c *comparison) {
 		b, t, width, vocabulary := size[0], size[1], size[2], size[3]
 		n, where := b*t*width, shape("B=%d T=%d D=%d V=%d", b, t, width, vocabulary)
 		longer := (t + 2) * width // positions may be longer than the sequence
-		ids := c.ids("ids", b*t, 0, vocabulary)
+		ids := c.ids("ids", b*t, vocabulary)
 		forward := []tensor{c.out("out", n), c.in("tokens", vocabulary*width), c.in("positions", longer), ids}
 		c.compare("Embed", where, exact, forward, func(d device.Device, m []device.Mem) {
 			d.Embed(m[0], m[1], m[2], m[3], b, t, width)
@@ -177,7 +177,7 @@ func crossEntropy(c *comparison) {
 		rows, vocabulary := size[0], size[1]
 		for _, spread := range []float64{1, 60} {
 			logits := tensor{name: "logits", floats: c.normal(rows*vocabulary, 0, spread)}
-			targets := c.ids("targets", rows, 0, vocabulary)
+			targets := c.ids("targets", rows, vocabulary)
 			if rows > 1 {
 				targets.ints[rows/2] = -1
 			}
@@ -206,7 +206,7 @@ func poison(c *comparison) {
 		for at := range vocabulary {
 			logits := c.in("logits", rows*vocabulary)
 			logits.floats[vocabulary+at] = float32(bad)
-			operands := []tensor{c.out("losses", rows), logits, c.ids("targets", rows, 0, vocabulary)}
+			operands := []tensor{c.out("losses", rows), logits, c.ids("targets", rows, vocabulary)}
 			losses := c.run(c.dev, 0, "CrossEntropy", operands, func(d device.Device, m []device.Mem) {
 				d.CrossEntropy(m[0], device.Mem{}, m[1], m[2], rows, vocabulary, 1)
 			})[0]

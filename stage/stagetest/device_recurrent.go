@@ -157,7 +157,7 @@ func droppedRows(c *comparison) {
 	const rows, vocabulary = 200, 50
 	for _, columns := range []int{1, 5, 33} {
 		o := device.Dropout{Rate: 0.4, Key: 99, Rows: rows, Columns: columns}
-		ids, x := c.ids("ids", rows, 0, vocabulary), c.in("x", rows*columns)
+		ids, x := c.ids("ids", rows, vocabulary), c.in("x", rows*columns)
 		operands := []tensor{c.out("y", rows*columns), x, ids}
 		call := func(d device.Device, m []device.Mem) { d.DropRows(m[0], m[1], m[2], o) }
 		c.compare("DropRows", shape("C=%d", columns), exact, operands, call)
@@ -182,7 +182,7 @@ func droppedRows(c *comparison) {
 func smoothed(c *comparison) {
 	for _, size := range [][2]int{{1, 1}, {3, 2}, {5, 17}, {9, 256}, {4, 1001}} {
 		rows, vocabulary := size[0], size[1]
-		logits, targets := tensor{name: "logits", floats: c.normal(rows*vocabulary, 0, 3)}, c.ids("targets", rows, 0, vocabulary)
+		logits, targets := tensor{name: "logits", floats: c.normal(rows*vocabulary, 0, 3)}, c.ids("targets", rows, vocabulary)
 		if rows > 1 {
 			targets.ints[rows/2] = -1
 		}

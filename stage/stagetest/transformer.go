@@ -157,7 +157,7 @@ func gates(c *comparison) {
 func addRows(c *comparison) {
 	for _, size := range [][3]int{{1, 1, 1}, {6, 5, 4}, {51, 33, 10}, {16, 64, 3}} {
 		rows, width, vocabulary := size[0], size[1], size[2]
-		operands := []tensor{c.out("y", rows*width), c.in("table", vocabulary*width), c.ids("ids", rows, 0, vocabulary)}
+		operands := []tensor{c.out("y", rows*width), c.in("table", vocabulary*width), c.ids("ids", rows, vocabulary)}
 		c.compare("AddRows", shape("R=%d D=%d V=%d", rows, width, vocabulary), exact, operands, func(d device.Device, m []device.Mem) {
 			d.AddRows(m[0], m[1], m[2], rows, width)
 		})
