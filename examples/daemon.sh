@@ -1,6 +1,9 @@
+#!/usr/bin/env bash
 # What scripts share that run a daemon of their own; they source it. They set `name`, for messages, `bin`, the directory of the
 # programs, and `log`, the file of the daemon's log.
-# shellcheck shell=bash disable=SC2154
+# shellcheck disable=SC2154
+set -euo pipefail
+
 daemon=
 
 fail() {
