@@ -30,12 +30,12 @@ for job in "${jobs[@]}"; do
 	printf 'training %s\n' "$job" >&2
 	"$bin/avgpipectl" submit "examples/$job.yaml" --watch >"$out/$job.log" 2>&1 </dev/null ||
 		fail "$job did not finish (exit code $?): $(tail -n 1 "$out/$job.log")"
-	"$bin/avgpipectl" status "$job" -o json >"$out/$job.json"
+	"$bin/avgpipectl" status "$job" -o json >"$out/$job.status.json"
 	if grep -q "^$job	bleu" "$targets"; then
 		"$bin/avgpipectl" evaluate "$job" --data examples/data/gettext/validation.jsonl -o json >"$out/$job.evaluation.json"
 	fi
 	while IFS=$'\t' read -r _ measure bound target; do
-		found=$(cat "$out/$job".json "$out/$job".evaluation.json 2>/dev/null | grep -o "\"$measure\": *[-+0-9.eE]*" | head -n 1 | sed 's/.*: *//')
+		found=$(cat "$out/$job".*json | grep -o "\"$measure\": *[-+0-9.eE]*" | head -n 1 | sed 's/.*: *//' || true)
 		awk -v found="$found" -v bound="$bound" -v target="$target" \
 			'BEGIN { exit !(found != "" && (bound == "at most" ? found <= target : found >= target)) }' && verdict=ok || verdict=MISSED missed=1
 		printf '%-12s %-12s %-10.6s %s %s: %s\n' "$job" "$measure" "${found:--}" "$bound" "$target" "$verdict"
