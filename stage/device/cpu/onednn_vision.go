@@ -9,7 +9,6 @@ import "C"
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -91,16 +90,16 @@ func (d *Device) convolution(form C.int, c device.Convolution) (*C.struct_avg_co
 }
 
 // convolutionImplementations names oneDNN's kernels for the three forms of c, for tests.
-func (d *Device) convolutionImplementations(c device.Convolution) string {
+func (d *Device) convolutionImplementations(c device.Convolution) []string {
 	var names []string
 	for form := range C.int(3) {
 		p, err := d.convolution(form, c)
 		if err != nil {
-			return err.Error()
+			return []string{err.Error()}
 		}
 		names = append(names, C.GoString(C.avg_convolution_implementation(p)))
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // check keeps the failure of an operation that found no memory for scratch.
