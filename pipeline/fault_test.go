@@ -178,13 +178,10 @@ func TestAFrameThatThePlanDoesNotExpectIsAnError(t *testing.T) {
 	lower.change = func(c *Config) { c.Connect = link }
 	upper.change = func(c *Config) {
 		c.Connect = link
-		c.Plan = schedule.Plan{c.Plan[0], {
-			{Kind: schedule.Forward, Micro: 0},
-			{Kind: schedule.Forward, Micro: 1},
-			{Kind: schedule.Backward, Micro: 1},
-			{Kind: schedule.Backward, Micro: 0},
-		}}
-		c.Plan[0] = schedule.Plan{c.Plan[1]}[0]
+		var err error
+		if c.Plan, err = schedule.Parse("F0 F1 B1 B0\nF0 F1 B1 B0"); err != nil {
+			panic(err)
+		}
 	}
 	errs := trainBoth(t, lower, upper)
 	if errs[0] == nil || !strings.Contains(errs[0].Error(), "the stages do not run the same plan") {

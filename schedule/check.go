@@ -87,6 +87,9 @@ func checkStages(plan Plan, microBatches int) error {
 	for k, ops := range plan {
 		clear(done)
 		for i, op := range ops {
+			if op.Stage != k || op.Kind == Update {
+				return plan.fault(OutOfRange, cell{k, i}, nil, fmt.Sprintf("%s: a device runs its own stage, and no updates", plan.label(op)))
+			}
 			if problem, message := checkOp(op, done); message != "" {
 				return plan.fault(problem, cell{k, i}, nil, message)
 			}
@@ -114,9 +117,9 @@ func checkOp(op Op, done []kindSet) (Problem, string) {
 		return OutOfRange, fmt.Sprintf("%v: the batch has %s; want a number from 0 to %d", op, countOf(len(done), "micro-batch"), len(done)-1)
 	}
 	before := done[op.Micro]
-	other := func(k Kind) Op { return Op{Kind: k, Micro: op.Micro} }
+	other := func(k Kind) Op { return Op{Kind: k, Stage: op.Stage, Micro: op.Micro} }
 	switch op.Kind {
-	case Forward:
+	case Forward, Update:
 		// Nothing precedes a forward on its own stage.
 	case Backward:
 		if before.has(BackwardInput) {
@@ -146,8 +149,8 @@ func checkOp(op Op, done []kindSet) (Problem, string) {
 // missingWork reports the first work that stage k never does.
 func missingWork(plan Plan, k, microBatches int, done func(Op) bool) error {
 	for m := range microBatches {
-		forward, whole := Op{Kind: Forward, Micro: m}, Op{Kind: Backward, Micro: m}
-		input, weight := Op{Kind: BackwardInput, Micro: m}, Op{Kind: BackwardWeight, Micro: m}
+		forward, whole := Op{Kind: Forward, Stage: k, Micro: m}, Op{Kind: Backward, Stage: k, Micro: m}
+		input, weight := Op{Kind: BackwardInput, Stage: k, Micro: m}, Op{Kind: BackwardWeight, Stage: k, Micro: m}
 		var missing string
 		switch {
 		case !done(forward):

@@ -63,7 +63,7 @@ func malformed(rows [][]string, stage, position int, message string) error {
 
 // fault reports a cell of the plan. also marks one more cell on each of other stages: stage -> position.
 func (p Plan) fault(problem Problem, at cell, also map[int]int, message string) error {
-	row := func(k int) []string { return strings.Fields(formatStage(p[k])) }
+	row := func(k int) []string { return strings.Fields(formatRow(p[k], !p.plain())) }
 	marks := map[int]int{at.stage: at.position}
 	maps.Copy(marks, also)
 	return &PlanError{

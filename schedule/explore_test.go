@@ -13,10 +13,10 @@ func randomPlan(r *rand.Rand, stages, microBatches int) Plan {
 		forwards, backwards := 0, 0
 		for backwards < microBatches {
 			if forwards < microBatches && (forwards == backwards || r.IntN(2) == 0) {
-				plan[k] = append(plan[k], Op{Kind: Forward, Micro: forwards})
+				plan[k] = append(plan[k], Op{Kind: Forward, Stage: k, Micro: forwards})
 				forwards++
 			} else {
-				plan[k] = append(plan[k], Op{Kind: Backward, Micro: backwards})
+				plan[k] = append(plan[k], Op{Kind: Backward, Stage: k, Micro: backwards})
 				backwards++
 			}
 		}

@@ -53,7 +53,7 @@ type Request struct {
 }
 
 // maxOps bounds a generated plan: 1 GiB of ops.
-const maxOps = 1 << 26
+const maxOps = 1 << 25
 
 // Validate refuses a request that no schedule can answer. Limits that a plan exceeds are for Generate.
 func (r Request) Validate() error {
@@ -136,12 +136,12 @@ func forwardsAhead(warmups []int, microBatches int) Plan {
 	for k, w := range warmups {
 		start := len(backing)
 		for m := range w {
-			backing = append(backing, Op{Kind: Forward, Micro: m})
+			backing = append(backing, Op{Kind: Forward, Stage: k, Micro: m})
 		}
 		for m := range microBatches {
-			backing = append(backing, Op{Kind: Backward, Micro: m})
+			backing = append(backing, Op{Kind: Backward, Stage: k, Micro: m})
 			if w+m < microBatches {
-				backing = append(backing, Op{Kind: Forward, Micro: w + m})
+				backing = append(backing, Op{Kind: Forward, Stage: k, Micro: w + m})
 			}
 		}
 		plan[k] = backing[start:len(backing):len(backing)]

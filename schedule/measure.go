@@ -21,7 +21,7 @@ func pinnedBy(k Kind) int {
 		return 1
 	case Backward, BackwardWeight:
 		return -1
-	case BackwardInput:
+	case BackwardInput, Update:
 	}
 	return 0
 }

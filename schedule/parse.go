@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Parse reads a plan in the grammar that String prints: one line a stage, cells such as F0, B0, I0 and W0 separated by
-// blanks. Extra blanks and blank lines mean nothing. The first bad cell is an error of type *PlanError. Parse knows the
+// Parse reads a plan in the grammar that String prints: one line a device, cells such as F0, B0, I0, W0 and U0 separated by
+// blanks, with the stage before the letter (2F0) where it is not the line's number and the version of the weights behind
+// the micro-batch (F5@1) where it is not 0. Extra blanks and blank lines mean nothing. The first bad cell is an error of type *PlanError. Parse knows the
 // grammar only; Check proves that the plan can run.
 func Parse(text string) (Plan, error) {
 	var lines []string
@@ -20,10 +21,10 @@ func Parse(text string) (Plan, error) {
 	return parseStages(lines)
 }
 
-// parseStages reads one stage a line.
+// parseStages reads one device a line.
 func parseStages(lines []string) (Plan, error) {
 	if len(lines) == 0 {
-		return nil, errors.New("schedule: plan is empty: want one line a stage, such as \"F0 F1 B0 B1\"")
+		return nil, errors.New("schedule: plan is empty: want one line a device, such as \"F0 F1 B0 B1\"")
 	}
 	rows := make([][]string, len(lines))
 	for k, line := range lines {
@@ -32,11 +33,11 @@ func parseStages(lines []string) (Plan, error) {
 	plan := make(Plan, len(rows))
 	for k, cells := range rows {
 		if len(cells) == 0 {
-			return nil, malformed(rows, k, 0, "the stage has no work; write its cells, such as \"F0 B0\"")
+			return nil, malformed(rows, k, 0, "the device has no work; write its cells, such as \"F0 B0\"")
 		}
 		plan[k] = make([]Op, len(cells))
 		for i, cell := range cells {
-			op, fault := parseOp(cell)
+			op, fault := parseOp(cell, k)
 			if fault != "" {
 				return nil, malformed(rows, k, i, fault)
 			}
@@ -46,28 +47,59 @@ func parseStages(lines []string) (Plan, error) {
 	return plan, nil
 }
 
-// parseOp reads one cell, or says what is wrong with it and what it should have been.
-func parseOp(cell string) (Op, string) {
+// parseOp reads one cell of device d, or says what is wrong with it and what it should have been.
+func parseOp(cell string, d int) (Op, string) {
 	quoted := strconv.QuoteToASCII(clip(cell, 16))
-	kind := strings.IndexByte(kindLetters, cell[0])
-	if kind < 0 {
-		if upper := strings.ToUpper(cell); strings.IndexByte(kindLetters, upper[0]) >= 0 {
-			return Op{}, fmt.Sprintf("%s: kinds are capital letters; write %s", quoted, clip(upper, 16))
+	op := Op{Stage: d}
+	rest := strings.TrimLeft(cell, "0123456789")
+	if digits := cell[:len(cell)-len(rest)]; digits != "" {
+		n, fault := parseNumber(digits)
+		if fault != "" {
+			return Op{}, fmt.Sprintf("%s: stage %s", quoted, fault)
 		}
-		return Op{}, quoted + ": unknown kind; want F (forward), B (backward), I (input half) or W (weight half)"
+		op.Stage = n
 	}
-	number := cell[1:]
+	if rest == "" {
+		return Op{}, quoted + ": no kind; want a letter and a micro-batch, such as F" + clip(cell, 16)
+	}
+	kind := strings.IndexByte(kindLetters, rest[0])
+	if kind < 0 {
+		if upper := strings.ToUpper(rest); strings.IndexByte(kindLetters, upper[0]) >= 0 {
+			return Op{}, fmt.Sprintf("%s: kinds are capital letters; write %s", quoted, clip(cell[:len(cell)-len(rest)]+upper, 16))
+		}
+		return Op{}, quoted + ": unknown kind; want F (forward), B (backward), I (input half), W (weight half) or U (update)"
+	}
+	op.Kind = Kind(kind)
+	number, version, versioned := strings.Cut(rest[1:], "@")
 	if number == "" {
-		return Op{}, fmt.Sprintf("%s: no micro-batch; want its number after the letter, such as %s0", quoted, cell)
+		return Op{}, fmt.Sprintf("%s: no micro-batch; want its number after the letter, such as %s0", quoted, clip(cell, 16))
 	}
-	micro, err := strconv.ParseUint(number, 10, 31)
+	var fault string
+	if op.Micro, fault = parseNumber(number); fault != "" {
+		return Op{}, fmt.Sprintf("%s: micro-batch %s", quoted, fault)
+	}
+	if !versioned {
+		return op, ""
+	}
+	if op.Version, fault = parseNumber(version); fault != "" {
+		return Op{}, fmt.Sprintf("%s: version %s", quoted, fault)
+	}
+	if op.Version == 0 || op.Kind != Forward {
+		return Op{}, fmt.Sprintf("%s: only a forward has a version, and not 0; write %v", quoted, Op{Kind: op.Kind, Micro: op.Micro})
+	}
+	return op, ""
+}
+
+// parseNumber reads digits, or says what is wrong with them.
+func parseNumber(digits string) (int, string) {
+	n, err := strconv.ParseUint(digits, 10, 31)
 	switch {
 	case errors.Is(err, strconv.ErrRange):
-		return Op{}, fmt.Sprintf("%s: micro-batch number too large; want at most %d", quoted, 1<<31-1)
+		return 0, fmt.Sprintf("number too large; want at most %d", 1<<31-1)
 	case err != nil:
-		return Op{}, fmt.Sprintf("%s: bad micro-batch number; want digits only after %c", quoted, cell[0])
-	case len(number) > 1 && number[0] == '0':
-		return Op{}, fmt.Sprintf("%s: leading zero; write %c%d", quoted, cell[0], micro)
+		return 0, "is not a number; want digits only"
+	case len(digits) > 1 && digits[0] == '0':
+		return 0, fmt.Sprintf("has a leading zero; write %d", n)
 	}
-	return Op{Kind: Kind(kind), Micro: int(micro)}, ""
+	return int(n), ""
 }

@@ -45,7 +45,7 @@ func TestPlanIsALineAStageInTextAndAnArrayOfLinesInJSON(t *testing.T) {
 
 func TestPlanRefusesBadJSON(t *testing.T) {
 	for _, c := range []struct{ data, want string }{
-		{`["F0 B0", ""]`, "stage 1, position 0: the stage has no work"},
+		{`["F0 B0", ""]`, "stage 1, position 0: the device has no work"},
 		{`["F0 B0", 3]`, "want an array of strings"},
 		{`[]`, "plan is empty"},
 		{`["F0 Q0"]`, `"Q0": unknown kind`},

@@ -290,10 +290,10 @@ func TestSimulationKeepsEveryDependency(t *testing.T) {
 			for i, op := range ops {
 				want := free
 				if op.Kind == Forward && k > 0 {
-					want = max(want, end[k-1][op]+costs.Link[k-1])
+					want = max(want, end[k-1][Op{Kind: op.Kind, Stage: k - 1, Micro: op.Micro}]+costs.Link[k-1])
 				}
 				if op.Kind == Backward && k+1 < len(plan) {
-					want = max(want, end[k+1][op]+costs.Link[k])
+					want = max(want, end[k+1][Op{Kind: op.Kind, Stage: k + 1, Micro: op.Micro}]+costs.Link[k])
 				}
 				free = result.Spans[k][i].End
 				if got := result.Spans[k][i].Start; got != want || free != got+costs.of(k, op.Kind) {

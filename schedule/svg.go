@@ -31,6 +31,7 @@ var svgKinds = [len(kindLetters)]struct{ class, colour, legend string }{
 	Backward:       {"b", "#e69f00", "backward"},
 	BackwardInput:  {"i", "#cc79a7", "backward, input half"},
 	BackwardWeight: {"w", "#009e73", "backward, weight half"},
+	Update:         {"u", "#f0e442", "update"},
 }
 
 // DrawSVG draws a plan over time as a standalone SVG image: one row a stage, each op as wide as it takes with its micro-batch
