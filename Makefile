@@ -58,8 +58,9 @@ ifneq ($(ONEDNN),no)
 endif
 
 .PHONY: test-deps
-test-deps: deps ## the same, and systemd-analyze, which the tests of the unit file run
+test-deps: deps ## the same, and what tests compare with: systemd-analyze, and PyTorch (about 600 MB, a minute)
 	@$(call need,systemd,command -v systemd-analyze,its checks of the unit file are skipped)
+	@$(call need,python3-torch,/usr/bin/python3 -c 'import torch',exported models are not compared with PyTorch)
 
 ##@ Build
 
