@@ -15,6 +15,7 @@ var mayImport = map[string][]string{
 	// Leaves.
 	"internal/nearest":    nil,
 	"schedule":            {"internal/nearest"},
+	"tuner":               {"schedule"},
 	"job":                 {"internal/nearest"},
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
@@ -39,7 +40,7 @@ var mayImport = map[string][]string{
 	"internal/data/idx":       nil,
 	"internal/wire":           {"internal/trace"},
 	"internal/api":            {"job"},
-	"internal/worker/control": {"internal/api", "job"},
+	"internal/worker/control": {"internal/api", "job", "tuner"},
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.

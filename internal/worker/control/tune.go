@@ -1,0 +1,45 @@
+package control
+
+import (
+	"path/filepath"
+
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// TuneRequestVersion is the only one this program reads.
+const TuneRequestVersion = 1
+
+// TuneRequest is the file that `avgpiped tune --request FILE` reads: what to choose, and on what to measure. The process prints
+// TuneMessages on its standard output, one JSON object a line, and ends with 0 after a report; it ends at once, without one, when
+// it is interrupted.
+type TuneRequest struct {
+	Version int     `json:"version"` // TuneRequestVersion
+	JobID   string  `json:"job,omitempty"`
+	Node    string  `json:"node"`
+	Dir     string  `json:"dir"`   // for what the runs leave; it may be removed afterwards
+	Job     job.Job `json:"spec"`  // validated, its paths absolute; counts that are to be chosen are 0, a schedule "auto"
+	Cores   []int   `json:"cores"` // of the processor, that devices may be pinned to; empty: no pinning
+	// NodeCores is how many cores the daemon may use: where Cores is empty, the number that threads are counted by.
+	NodeCores int    `json:"node_cores"`
+	Cache     string `json:"cache,omitempty"` // directory of cached plans; empty: none is read or written
+	Retune    bool   `json:"retune"`          // do not read the cache
+}
+
+// TuneMessage is one line of what a tuning prints: progress, any number of times, and then either a report or an error. Exactly
+// one field is set.
+type TuneMessage struct {
+	Progress *TuneProgress `json:"progress,omitempty"`
+	Report   *tuner.Report `json:"report,omitempty"`
+	Error    string        `json:"error,omitempty"`
+}
+
+// TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total may grow.
+type TuneProgress struct {
+	Done  int    `json:"done"`
+	Total int    `json:"total"`
+	Text  string `json:"text"`
+}
+
+// TuneRequestPath is the request in a job's directory.
+func TuneRequestPath(dir string) string { return filepath.Join(dir, "tune.json") }

@@ -1,0 +1,149 @@
+package tuner
+
+import "github.com/avgpipe/avgpipe/schedule"
+
+// ReportVersion is the version of Report's JSON form that this program writes and reads.
+const ReportVersion = 1
+
+// Report is what tuning found: the choice, what it was chosen from, and why. Its JSON form is what the daemon keeps of it.
+type Report struct {
+	Version int `json:"version"` // ReportVersion
+	// Digest is the SHA-256, in hexadecimal, of all that the choice depends on: model, shape of the data, devices, links,
+	// and the counts that the job gives.
+	Digest string  `json:"digest"`
+	Cached bool    `json:"cached"` // an earlier tuning's, read from the plan cache
+	Took   float64 `json:"took_seconds"`
+	// Considered is the number of candidates that were predicted.
+	Considered int       `json:"considered"`
+	Chosen     Candidate `json:"chosen"`
+	// RunnersUp are the others worth reading, the best first: those that were run as well, then the nearest by prediction, and
+	// of each kind of refusal one.
+	RunnersUp []Candidate `json:"runners_up"`
+	Profile   Summary     `json:"profile"`
+	// Bound is the relative distance from the prediction, 0.15 being 15%, beyond which an observed batch time says that
+	// something has changed since.
+	Bound float64  `json:"bound"`
+	Notes []string `json:"notes,omitempty"` // what the reader should know: a choice the job's file ruled out, a profile that scatters
+}
+
+// Verdict says how a candidate came out.
+type Verdict string
+
+// The verdicts.
+const (
+	Won       Verdict = "won"
+	Slower    Verdict = "slower"     // than the winner, as predicted or as measured
+	Equal     Verdict = "equal"      // as fast as the winner, with more pipelines, micro-batches or memory
+	NoMemory  Verdict = "no-memory"  // a device cannot hold its stage
+	Fails     Verdict = "fails"      // its schedule refuses it, or its run failed
+	NotNeeded Verdict = "not-needed" // another candidate gives the same plan
+)
+
+// Candidate is one way to lay the job over its devices. It has all that is needed to make its plan again:
+//
+//	schedule.Generate(c.Schedule, schedule.Request{Stages: K, MicroBatches: c.MicroBatches, Costs: &c.Costs, ...})
+type Candidate struct {
+	// Stages is the number of devices that a pipeline is laid over, K of the job file; each has Chunks of the model's stages.
+	Stages       int    `json:"stages"`
+	Chunks       int    `json:"chunks"`
+	Pipelines    int    `json:"pipelines"`
+	MicroBatches int    `json:"micro_batches"`
+	Schedule     string `json:"schedule"`
+	// Threads of each device, where devices are processor cores; else 0.
+	Threads int `json:"threads"`
+	// Warmup is the forwards before the first backward, of each device.
+	Warmup []int `json:"warmup"`
+	// Recompute is what each stage computes again: none, block or full.
+	Recompute []string `json:"recompute"`
+	// Split is, of each stage, its first layer and the one after its last.
+	Split [][2]int `json:"split"`
+	// PinnedLimit is, per stage, the most micro-batches that its memory holds, where that shaped the plan; else empty.
+	PinnedLimit []int          `json:"pinned_limit,omitempty"`
+	Costs       schedule.Costs `json:"costs"` // seconds of one micro-batch, of each stage, with one pipeline at work
+	Predicted   Prediction     `json:"predicted"`
+	Measured    *Measurement   `json:"measured,omitempty"` // nil: it was not run
+	Verdict     Verdict        `json:"verdict"`
+	Reason      string         `json:"reason"` // a sentence for people: "4.1% slower, predicted", "stage 0 lacks 1.2 GB"
+}
+
+// Prediction is what the model of time and memory says of a candidate.
+type Prediction struct {
+	BatchSeconds     float64 `json:"batch_seconds"` // from one optimizer step of a pipeline to its next
+	SamplesPerSecond float64 `json:"samples_per_second"`
+	// Stages are the model's stages, the input side first.
+	Stages []StageTerms `json:"stages"`
+	// Links[s] is between stage s and s+1.
+	Links []LinkTerms `json:"links,omitempty"`
+}
+
+// Measurement is the same, observed: in a confirming run, or while the job trains.
+type Measurement struct {
+	Prediction
+	Batches int `json:"batches"` // that each pipeline was watched for
+	// Spread is half of the distance between the fastest and the slowest tenth of the batches, relative to the batch time.
+	Spread float64 `json:"spread"`
+}
+
+// StageTerms are where the time of a stage goes in one batch of one pipeline, in seconds, and what it holds. Compute,
+// Optimizer and Average are what one pipeline takes of the device; the N pipelines that share it each take as much. Wait is the
+// rest of the batch time that the device spends on no pipeline at all.
+type StageTerms struct {
+	Device           int     `json:"device"` // that the stage lives on, 0-based
+	ComputeSeconds   float64 `json:"compute_seconds"`
+	OptimizerSeconds float64 `json:"optimizer_seconds"`
+	AverageSeconds   float64 `json:"average_seconds"`
+	WaitSeconds      float64 `json:"wait_seconds"` // of the device, whichever of its stages it waits for
+	Busy             float64 `json:"busy"`         // of the device: the part of its time that it works, 0..1
+	Memory           Memory  `json:"memory"`
+}
+
+// Memory is what one stage holds on its device, for all pipelines, in bytes.
+type Memory struct {
+	Weights     int64 `json:"weights"` // of the pipelines, with the versions that asynchronous plans stash
+	Gradients   int64 `json:"gradients"`
+	State       int64 `json:"state"`       // of the optimizers
+	Activations int64 `json:"activations"` // pinned between forwards and backwards, and the work space of passes
+	Boundaries  int64 `json:"boundaries"`  // messages that arrived or leave
+	Center      int64 `json:"center"`      // the averaged weights and what averaging keeps beside them
+}
+
+// Total is the sum of the parts.
+func (m Memory) Total() int64 {
+	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center
+}
+
+// LinkTerms are what a link carries in one batch of one pipeline, both ways.
+type LinkTerms struct {
+	Bytes          int64   `json:"bytes"`
+	MessageSeconds float64 `json:"message_seconds"` // one message, one way
+}
+
+// Summary is what profiling measured, for people.
+type Summary struct {
+	// Samples are the sizes of micro-batch that were measured.
+	Samples []int          `json:"samples"`
+	Device  string         `json:"device"` // its name and what it is
+	Layers  []LayerSummary `json:"layers"`
+	// Utilization is how much of the device a single pipeline takes while it computes, 0..1, at each of Samples.
+	Utilization []float64     `json:"utilization"`
+	Links       []LinkSummary `json:"links,omitempty"`
+}
+
+// LayerSummary is one layer at the middle of the measured sizes.
+type LayerSummary struct {
+	Name                  string  `json:"name"`
+	ForwardSeconds        float64 `json:"forward_seconds"`
+	BackwardInputSeconds  float64 `json:"backward_input_seconds"`
+	BackwardWeightSeconds float64 `json:"backward_weight_seconds"`
+	OptimizerSeconds      float64 `json:"optimizer_seconds"`
+	ActivationBytes       int64   `json:"activation_bytes"` // pinned for one micro-batch
+	OutputBytes           int64   `json:"output_bytes"`
+	Parameters            int64   `json:"parameters"`
+}
+
+// LinkSummary is what was measured of the path between two neighbouring devices: a message of n bytes takes
+// LatencySeconds + n * SecondsPerByte.
+type LinkSummary struct {
+	LatencySeconds float64 `json:"latency_seconds"`
+	SecondsPerByte float64 `json:"seconds_per_byte"`
+}
