@@ -34,12 +34,13 @@ type walk struct {
 	next   int  // index of the next op
 	step   uint64
 	input  wire.Frame // for the next op, once arrived
-	labels wire.Frame
 	grad   wire.Frame
+	labels []wire.Frame  // of the batch's micro-batches, as far as they have arrived; on the last stage
 	since  time.Duration // when the op before ended
 	ready  time.Duration // when the next op had all it needs
 
-	pins []pin // by micro-batch; the executor's alone
+	pins    []pin     // by micro-batch; the executor's alone
+	weights []float32 // of the micro-batches; written before the batch's first op, and only on the last stage
 }
 
 // seat is where a runner sits.
@@ -82,7 +83,10 @@ func (p *pin) release() {
 
 // listen has the links poke the walk. It is called once, before the first batch.
 func (w *walk) listen() {
-	w.pins = make([]pin, w.micros)
+	w.pins, w.weights = make([]pin, w.micros), make([]float32, w.micros)
+	for i := range w.weights {
+		w.weights[i] = 1 / float32(w.micros)
+	}
 	for _, e := range []wire.End{w.up, w.down, w.targets} {
 		if e != nil {
 			e.OnArrival(w.poke)
@@ -93,7 +97,7 @@ func (w *walk) listen() {
 // batch runs all ops of a step and returns when the last has ended.
 func (w *walk) batch(ctx context.Context, step uint64) error {
 	w.mu.Lock()
-	w.active, w.next, w.step, w.since = true, 0, step, trace.Now()
+	w.active, w.next, w.step, w.since, w.labels = true, 0, step, trace.Now(), w.labels[:0]
 	w.unlockAndAdvance()
 	select {
 	case err := <-w.done:
@@ -148,12 +152,35 @@ func (w *walk) gather(kind schedule.Kind) (bool, error) {
 		if !ok || w.targets == nil {
 			return ok, err
 		}
-		return fetch(w.targets, &w.labels)
+		return w.gatherLabels()
 	case schedule.Backward, schedule.BackwardInput:
 		if !w.last() {
 			return fetch(w.down, &w.grad)
 		}
 	case schedule.BackwardWeight:
+	}
+	return true, nil
+}
+
+// gatherLabels takes the labels of all micro-batches, before the first forward. Then the weights are the shares of the targets
+// that count, so the loss and its gradient are those of the batch as a whole, however it is cut.
+func (w *walk) gatherLabels() (bool, error) {
+	if len(w.labels) == w.micros {
+		return true, nil
+	}
+	for len(w.labels) < w.micros {
+		f, ok, err := w.targets.TryReceive()
+		if !ok {
+			return false, err
+		}
+		w.labels = append(w.labels, f)
+	}
+	total := 0
+	for _, f := range w.labels {
+		total += stage.CountTargets(f.Payload)
+	}
+	for i, f := range w.labels {
+		w.weights[i] = float32(float64(stage.CountTargets(f.Payload)) / float64(max(total, 1)))
 	}
 	return true, nil
 }
@@ -192,11 +219,14 @@ func (w *walk) run() {
 	op := w.ops[w.next]
 	p := &w.pins[op.Micro]
 	if op.Kind == schedule.Forward {
-		*p = pin{input: w.input, labels: w.labels}
+		*p = pin{input: w.input}
+		if w.targets != nil {
+			p.labels = w.labels[op.Micro]
+		}
 	} else if w.grad.Kind != 0 {
 		p.grad = w.grad
 	}
-	w.input, w.labels, w.grad = wire.Frame{}, wire.Frame{}, wire.Frame{}
+	w.input, w.grad = wire.Frame{}, wire.Frame{}
 	since, ready, step := w.since, w.ready, w.step
 	w.mu.Unlock()
 
@@ -227,8 +257,8 @@ func (w *walk) drop(err error) {
 // emitWaits says what passed between the op before, at since, and this one, at start, whose input was there at ready.
 func (w *walk) emitWaits(op schedule.Op, step uint64, since, ready, start time.Duration) {
 	e := w.event(trace.WaitUpstream, step, op.Micro)
-	if op.Kind != schedule.Forward {
-		e.Kind, e.Backward = trace.WaitDownstream, true
+	if e.Work = works[op.Kind]; op.Kind != schedule.Forward {
+		e.Kind = trace.WaitDownstream
 	}
 	e.Start, e.End = since, ready
 	w.trace.Emit(e)
@@ -238,7 +268,7 @@ func (w *walk) emitWaits(op schedule.Op, step uint64, since, ready, start time.D
 
 // compute runs one op and sends what it made.
 func (w *walk) compute(op schedule.Op, p *pin, step uint64, start time.Duration) error {
-	m := stage.Micro{Step: step, Index: op.Micro, Weight: 1 / float32(w.micros)}
+	m := stage.Micro{Step: step, Index: op.Micro, Weight: w.weights[op.Micro]}
 	var out wire.Frame
 	var link wire.End
 	var err error
@@ -248,7 +278,7 @@ func (w *walk) compute(op schedule.Op, p *pin, step uint64, start time.Duration)
 		link, out, err = w.backward(op.Kind, m, p)
 	}
 	e := w.event(trace.Compute, step, op.Micro)
-	e.Start, e.End, e.Backward = start, trace.Now(), op.Kind != schedule.Forward
+	e.Start, e.End, e.Work = start, trace.Now(), works[op.Kind]
 	w.trace.Emit(e)
 	if op.Kind == schedule.Backward || op.Kind == schedule.BackwardWeight || err != nil {
 		p.release()
@@ -275,6 +305,12 @@ func (w *walk) forward(m stage.Micro, p *pin) (link wire.End, out wire.Frame, er
 	}
 	out = w.down.NewFrame(w.header(wire.Activation, w.index, w.index+1, m.Step, m.Index), w.shape.OutputBytes)
 	return w.down, out, w.stage.Forward(m, p.input.Payload, nil, out.Payload)
+}
+
+// works are the kinds of op in traces.
+var works = [...]trace.Work{
+	schedule.Forward: trace.Forward, schedule.Backward: trace.Backward,
+	schedule.BackwardInput: trace.BackwardInput, schedule.BackwardWeight: trace.BackwardWeight,
 }
 
 var parts = map[schedule.Kind]stage.Part{

@@ -45,8 +45,19 @@ type Event struct {
 	Stage      int // 0-based
 	Micro      int // -1 when the span is not of one micro-batch
 	Step       uint64
-	Backward   bool // of a Compute span
+	Work       Work // of a Compute span, and of the waits before it; of a Send, whether activations or gradients
 }
+
+// Work says what a Compute span computed of its micro-batch. An Optimizer span with a micro-batch is an update inside of a batch.
+type Work uint8
+
+// The kinds of work.
+const (
+	Forward        Work = iota
+	Backward            // both halves
+	BackwardInput       // the gradient of the input
+	BackwardWeight      // the gradients of the weights
+)
 
 // Epoch is the zero of every Event of this process.
 var Epoch = time.Now()

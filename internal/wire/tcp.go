@@ -135,10 +135,13 @@ func (e *tcpEnd) writeFrame(f Frame) error {
 	if _, err := buffers.WriteTo(e.conn); err != nil {
 		return err
 	}
-	e.spec.Trace.Emit(trace.Event{
-		Start: start, End: trace.Now(), Kind: trace.Send,
-		Pipeline: f.Pipeline, Stage: f.From, Micro: f.Micro, Step: f.Step, Backward: f.Kind == Gradient,
-	})
+	sent := trace.Event{
+		Start: start, End: trace.Now(), Kind: trace.Send, Pipeline: f.Pipeline, Stage: f.From, Micro: f.Micro, Step: f.Step,
+	}
+	if f.Kind == Gradient {
+		sent.Work = trace.Backward
+	}
+	e.spec.Trace.Emit(sent)
 	return nil
 }
 
