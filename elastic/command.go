@@ -28,6 +28,8 @@ var commands = map[string]func() Command{
 	(*CancelJob)(nil).Kind():       func() Command { return new(CancelJob) },
 	(*RequestCancel)(nil).Kind():   func() Command { return new(RequestCancel) },
 	(*DiscardRound)(nil).Kind():    func() Command { return new(DiscardRound) },
+	(*BeginTuning)(nil).Kind():     func() Command { return new(BeginTuning) },
+	(*ResolveJob)(nil).Kind():      func() Command { return new(ResolveJob) },
 }
 
 // CommandVersion is the version of the command format that this program writes, and the newest it reads.
@@ -87,7 +89,7 @@ type SubmitJob struct {
 	Base      string    `json:"base"`
 	Owner     uint32    `json:"owner"`
 	Submitted time.Time `json:"submitted"` // the proposer's clock; the state machine reads none
-	// Spec is the job as it was admitted, every count resolved; the coordinator's own.
+	// Spec is the job as it was admitted; the coordinator's own.
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 

@@ -15,9 +15,11 @@ import (
 type JobState string
 
 // The states of a job. Queued -> Starting (BeginGeneration) -> Running -> Done | Failed | Cancelled. A lost worker takes a
-// running job back to Starting with the next generation.
+// running job back to Starting with the next generation. A job whose counts are to be measured goes from Queued to Tuning
+// (BeginTuning) and back (ResolveJob) first.
 const (
 	Queued    JobState = "queued"
+	Tuning    JobState = "tuning"
 	Starting  JobState = "starting"
 	Running   JobState = "running"
 	Done      JobState = "done"
@@ -38,8 +40,10 @@ type Job struct {
 	Base      string    `json:"base"`          // directory that relative paths start from
 	Owner     uint32    `json:"owner"`         // user id of the submitter
 	Submitted time.Time `json:"submitted"`     // by the clock of the node that took the submission
-	// Spec is the job as it was admitted; the coordinator's own. A newer program runs it as the older one meant it.
-	Spec   json.RawMessage `json:"spec,omitempty"`
+	// Spec is the job as it was admitted, or resolved since; the coordinator's own. A newer program runs it as the older one meant it.
+	Spec json.RawMessage `json:"spec,omitempty"`
+	// Report is what tuning found; nil of a job that was not tuned. The coordinator's own.
+	Report json.RawMessage `json:"report,omitempty"`
 	State  JobState        `json:"state"`
 	Reason string          `json:"reason"` // why it is in this state, for people
 	// Ended is when it ended, by the clock of the proposer; nil until then.

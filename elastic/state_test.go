@@ -101,6 +101,9 @@ func describeState(s *State) string {
 		if j.Cancelling {
 			out.WriteString(", cancelling")
 		}
+		if j.Report != nil {
+			fmt.Fprintf(&out, ", spec %s, report %s", j.Spec, j.Report)
+		}
 		out.WriteString("\n")
 	}
 	if s.Unknown > 0 {
@@ -123,7 +126,7 @@ func randomCommand(random *rand.Rand, s *State) Command {
 		}
 	}
 	at := time.Unix(int64(random.IntN(1e9)), 0)
-	switch random.IntN(10) {
+	switch random.IntN(12) {
 	case 0:
 		return &SubmitJob{Name: strconv.Itoa(random.IntN(100)), Source: "version: 1 <&>", Set: []string{"a=b"}, Submitted: at}
 	case 1:
@@ -136,6 +139,10 @@ func randomCommand(random *rand.Rand, s *State) Command {
 		return &CommitRound{Job: job, Generation: generation, Round: round, Manifest: manifestFor(job, generation, round, 2), Keep: 2}
 	case 8:
 		return &AbortCommit{Job: job, Generation: generation, Round: round}
+	case 10:
+		return &BeginTuning{Job: job, Generation: generation, Reason: "measuring"}
+	case 11:
+		return &ResolveJob{Job: job, Generation: generation, Spec: json.RawMessage(`{ "stages": 2 }`), Report: json.RawMessage(`{"a":[]}`)}
 	}
 	if random.IntN(5) > 0 {
 		return &RequestCancel{Job: job, Reason: "asked"}
