@@ -239,17 +239,18 @@ func (f *fake) Ties() []stage.Tie {
 type data struct{ pipeline int }
 
 func (d data) Fill(step uint64, micro int, input, labels []byte) error {
-	fill(input, "input", d.pipeline, step, micro)
-	fill(labels, "labels", d.pipeline, step, micro)
+	fill(input, "input", d.pipeline, step, micro, -0.5)
+	fill(labels, "labels", d.pipeline, step, micro, 0) // not below 0: as targets, all of them count
 	return nil
 }
 
-func fill(b []byte, what string, pipeline int, step uint64, micro int) {
+// fill writes values from low to low+1.
+func fill(b []byte, what string, pipeline int, step uint64, micro int, low float32) {
 	h := fnv.New64a()
 	h.Write(fmt.Append(nil, what, pipeline, step, micro))
 	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
 	for i := 0; i+4 <= len(b); i += 4 {
-		binary.NativeEndian.PutUint32(b[i:], math.Float32bits(rng.Float32()-0.5))
+		binary.NativeEndian.PutUint32(b[i:], math.Float32bits(rng.Float32()+low))
 	}
 }
 

@@ -10,7 +10,18 @@ import (
 type Micro struct {
 	Step   uint64  // the pipeline's optimizer step, counted from 0; keys whatever is random
 	Index  int     // the micro-batch within the batch, 0..M-1
-	Weight float32 // its share of the batch's mean loss: samples in it / samples in the batch
+	Weight float32 // its share of the batch: on the last stage of the targets that count, else of the samples
+}
+
+// CountTargets is how many targets in a labels buffer count: those that are not -1.
+func CountTargets(labels []byte) int {
+	n := 0
+	for _, target := range int32s(labels) {
+		if target >= 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // Part says which half of a backward pass to run. Zero-bubble plans split it (Qi et al. 2024, section 2).
