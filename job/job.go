@@ -30,18 +30,23 @@ type Job struct {
 	Optimizer Optimizer `yaml:"optimizer" rule:"required"`
 	// How long, and in what portions.
 	Train Train `yaml:"train" rule:"required"`
-	// Stages that the model is cut into; at most its layers. `auto`: one for each device (devices.cpu.count, else the
-	// node's cores), at most the model's layers.
+	// Stages that the model is cut into; at most its layers. `auto`: see `tuning`.
 	Stages Count `yaml:"stages" default:"auto" rule:"min=1 max=1024"`
-	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: 2 when there are several
-	// stages, so that a device has other work while one pipeline waits for a message; else 1.
+	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: see `tuning`.
 	Pipelines Count `yaml:"pipelines" default:"auto" rule:"min=1 max=1024"`
 	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix
-	// product smaller. `auto`: the divisor nearest to twice the stages, the larger of two equally near.
+	// product smaller. `auto`: see `tuning`.
 	MicroBatches Count `yaml:"micro_batches" default:"auto" rule:"min=1 max=65536"`
 	// The order of forward and backward work on the stages, by name: afp (advance forward propagation), 1f1b or gpipe.
-	// `avgpipectl plan show` draws them.
+	// `avgpipectl plan show` draws them. `auto`: see `tuning`.
 	Schedule string `yaml:"schedule" default:"afp"`
+	// How counts and a schedule that are `auto` are decided. `profile`: the job is measured on its devices for some batches
+	// before it starts, candidates are predicted from that, the best are run for a few batches, and the measured best is taken;
+	// `avgpipectl explain` says why. `rules`: at once, without a measurement: a stage for each device (devices.cpu.count, else
+	// the node's cores), at most the model's layers; 2 pipelines when there are several stages, so that a device has other work
+	// while one pipeline waits for a message, else 1; the divisor of the batch nearest to twice the stages as micro-batches,
+	// the larger of two equally near; and the schedule afp.
+	Tuning string `yaml:"tuning" default:"profile" rule:"oneof=profile|rules"`
 	// The type that matrix products compute in: f32, or bf16 with sums in f32, which is faster where the processor has it.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
 	Precision string `yaml:"precision" default:"f32" rule:"oneof=f32|bf16"`
@@ -68,6 +73,21 @@ type Count int
 
 // Auto is the value of a Count that the program chooses.
 const Auto Count = 0
+
+// AutoSchedule is the schedule that the program chooses.
+const AutoSchedule = "auto"
+
+// The values of Job.Tuning.
+const (
+	TuneByProfile = "profile"
+	TuneByRules   = "rules"
+)
+
+// Open reports whether a measurement is to decide anything about the job.
+func (j *Job) Open() bool {
+	auto := j.Stages == Auto || j.Pipelines == Auto || j.MicroBatches == Auto || j.Schedule == AutoSchedule
+	return auto && j.Tuning == TuneByProfile
+}
 
 // Model says what is trained.
 type Model struct {

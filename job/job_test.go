@@ -151,3 +151,27 @@ func TestNearestDivisors(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenJobs: what is left to the program is measured, unless it is all given or the rules decide.
+func TestOpenJobs(t *testing.T) {
+	given := []string{"stages=2", "pipelines=2", "micro_batches=2"}
+	for _, c := range []struct {
+		set  []string
+		open bool
+	}{
+		{nil, true},
+		{given, false},
+		{append([]string{"schedule=auto"}, given...), true},
+		{append([]string{"micro_batches=auto"}, given[:2]...), true},
+		{[]string{"tuning=rules"}, false},
+		{append([]string{"tuning=rules", "schedule=auto"}, given...), false},
+	} {
+		j, _, err := Parse("job.yaml", []byte(shortest), c.set, environment)
+		if err != nil {
+			t.Fatalf("%v: %v", c.set, err)
+		}
+		if j.Open() != c.open {
+			t.Errorf("%v: open is %v, want %v", c.set, j.Open(), c.open)
+		}
+	}
+}

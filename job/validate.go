@@ -31,7 +31,9 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 		all = append(all, f.check(v.FieldByIndex(f.index))...)
 	}
 	all = append(all, known("model.family", j.Model.Family, env.Families)...)
-	all = append(all, known("schedule", j.Schedule, env.Schedules)...)
+	if j.Schedule != AutoSchedule {
+		all = append(all, known("schedule", j.Schedule, env.Schedules)...)
+	}
 	all = append(all, known("averaging.method", j.Averaging.Method, env.Methods)...)
 	all = append(all, j.Model.faults()...)
 	all = append(all, j.Data.faults(has)...)
