@@ -1,0 +1,133 @@
+package tuner
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+)
+
+// Chain is what Partition cuts: a model's layers in order, and what runs of them cost.
+type Chain struct {
+	Layers int
+	Stages int
+	// Cost is the time of one micro-batch, forward and backward, of layers from..to-1 on the device of a stage: +Inf where
+	// the device cannot hold them. It must not be negative or NaN.
+	Cost func(stage, from, to int) float64
+	// Transfer is the one-way time of the message between layer at-1 and layer at. Nil is no time at all.
+	Transfer func(at int) float64
+}
+
+// StagesError says that a chain has fewer layers than stages.
+type StagesError struct{ Layers, Stages int }
+
+func (e *StagesError) Error() string {
+	return fmt.Sprintf("%d stages for %d layers: every stage needs a layer; the largest number of stages that fits is %d",
+		e.Stages, e.Layers, e.Layers)
+}
+
+// UnfitError says that no cut puts every stage on a device that holds it.
+type UnfitError struct{ Stages int }
+
+func (e *UnfitError) Error() string {
+	return fmt.Sprintf("no cut into %d stages fits the devices", e.Stages)
+}
+
+// Partition cuts the chain so that the slowest stage, or the slowest message if that is slower, is as fast as can be. It is
+// exact: D[s][j] = min_i max(D[s-1][i], Cost(s, i, j), Transfer(i)), with the device in the state as the stage that it holds.
+// Among cuts that are equally good it takes the one with the least sum of transfers, which the pipeline fills and drains
+// through; then the one with the least sum of squared costs, the most even one; then the one with the most layers on early
+// stages. No layer is dropped and no stage is empty. The work is O(stages layers^2).
+//
+// It returns, of each stage, its first layer and the one after its last. Errors are *StagesError and *UnfitError.
+func Partition(c Chain) ([][2]int, error) {
+	switch {
+	case c.Stages < 1:
+		return nil, fmt.Errorf("partition %d layers into %d stages: at least 1 stage is needed", c.Layers, c.Stages)
+	case c.Stages > c.Layers:
+		return nil, &StagesError{Layers: c.Layers, Stages: c.Stages}
+	}
+	worst := cut(c, func(s, i, j int) value { return value{c.slowest(s, i, j), 0} }, func(a, b value) value {
+		return value{max(a[0], b[0]), 0}
+	})
+	bound := worst.best()[0]
+	if math.IsInf(bound, 1) {
+		return nil, &UnfitError{Stages: c.Stages}
+	}
+	return cut(c, func(s, i, j int) value {
+		if c.slowest(s, i, j) > bound {
+			return unfit
+		}
+		cost := c.Cost(s, i, j)
+		return value{c.transfer(i), cost * cost}
+	}, func(a, b value) value { return value{a[0] + b[0], a[1] + b[1]} }).ranges(), nil
+}
+
+// slowest is the time of stage s with layers from..to-1, or of the message that it takes, whichever is longer.
+func (c Chain) slowest(s, from, to int) float64 { return max(c.Cost(s, from, to), c.transfer(from)) }
+
+// transfer is the one-way time of the message into the stage that begins with layer at.
+func (c Chain) transfer(at int) float64 {
+	if c.Transfer == nil || at == 0 {
+		return 0
+	}
+	return c.Transfer(at)
+}
+
+// value is what a cut is worth: smaller is better, the first number first.
+type value [2]float64
+
+var unfit = value{math.Inf(1), math.Inf(1)}
+
+func (v value) compare(w value) int {
+	if n := cmp.Compare(v[0], w[0]); n != 0 {
+		return n
+	}
+	return cmp.Compare(v[1], w[1])
+}
+
+// cuts holds, for each number of stages s and of leading layers j, the best value and where the last stage begins.
+type cuts struct {
+	value [][]value
+	start [][]int
+}
+
+// cut minimises the join of all stages' values.
+func cut(c Chain, of func(s, from, to int) value, join func(a, b value) value) cuts {
+	t := cuts{value: make([][]value, c.Stages+1), start: make([][]int, c.Stages+1)}
+	for s := range t.value {
+		t.value[s], t.start[s] = make([]value, c.Layers+1), make([]int, c.Layers+1)
+		for j := range t.value[s] {
+			t.value[s][j] = unfit
+		}
+	}
+	t.value[0][0] = value{}
+	for s := 1; s <= c.Stages; s++ {
+		for j := s; j <= c.Layers-(c.Stages-s); j++ {
+			for i := s - 1; i < j; i++ {
+				if math.IsInf(t.value[s-1][i][0], 1) {
+					continue
+				}
+				v := join(t.value[s-1][i], of(s-1, i, j))
+				if v.compare(t.value[s][j]) <= 0 { // of equals the latest cut: early stages get more layers
+					t.value[s][j], t.start[s][j] = v, i
+				}
+			}
+		}
+	}
+	return t
+}
+
+func (t cuts) best() value {
+	k := len(t.value) - 1
+	return t.value[k][len(t.value[k])-1]
+}
+
+func (t cuts) ranges() [][2]int {
+	k := len(t.value) - 1
+	out := make([][2]int, k)
+	for s, to := k, len(t.value[k])-1; s > 0; s-- {
+		out[s-1] = [2]int{t.start[s][to], to}
+		to = t.start[s][to]
+	}
+	return out
+}

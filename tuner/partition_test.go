@@ -1,0 +1,155 @@
+package tuner
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// random is a chain of layers with random times, on devices of random speeds and sizes.
+type random struct {
+	layers, bytes, speeds []float64
+	transfers             []float64 // transfers[i] is before layer i
+	capacity              []float64
+}
+
+func newRandom(r *rand.Rand, layers, stages int) random {
+	c := random{}
+	for range layers {
+		c.layers = append(c.layers, float64(1+r.IntN(9)))
+		c.bytes = append(c.bytes, float64(1+r.IntN(9)))
+		c.transfers = append(c.transfers, float64(r.IntN(12)))
+	}
+	for range stages {
+		c.speeds = append(c.speeds, float64(1+r.IntN(3)))
+		c.capacity = append(c.capacity, float64(5+r.IntN(60)))
+	}
+	return c
+}
+
+func sum(values []float64) float64 {
+	total := 0.0
+	for _, v := range values {
+		total += v
+	}
+	return total
+}
+
+func (c random) chain() Chain {
+	return Chain{
+		Layers: len(c.layers), Stages: len(c.speeds),
+		Cost: func(s, from, to int) float64 {
+			if sum(c.bytes[from:to]) > c.capacity[s] {
+				return math.Inf(1)
+			}
+			return sum(c.layers[from:to]) * c.speeds[s]
+		},
+		Transfer: func(at int) float64 { return c.transfers[at] },
+	}
+}
+
+// worth is what Partition minimises, of one cut: the slowest stage or message, the sum of transfers, the sum of squares.
+func worth(c Chain, ranges [][2]int) [3]float64 {
+	var w [3]float64
+	for s, r := range ranges {
+		cost := c.Cost(s, r[0], r[1])
+		w[0] = max(w[0], cost)
+		if r[0] > 0 {
+			w[0] = max(w[0], c.Transfer(r[0]))
+			w[1] += c.Transfer(r[0])
+		}
+		w[2] += cost * cost
+	}
+	return w
+}
+
+// all calls f with every cut of the layers from..n-1 into stages.
+func all(prefix [][2]int, from, n, stages int, f func([][2]int)) {
+	if stages == 1 {
+		f(append(prefix, [2]int{from, n}))
+		return
+	}
+	for to := from + 1; to <= n-stages+1; to++ {
+		all(append(prefix[:len(prefix):len(prefix)], [2]int{from, to}), to, n, stages-1, f)
+	}
+}
+
+func TestPartitionIsTheBestOfAllCuts(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	refused := 0
+	for range 600 {
+		layers := 1 + r.IntN(9)
+		stages := 1 + r.IntN(layers)
+		c := newRandom(r, layers, stages).chain()
+		best := [3]float64{math.Inf(1), math.Inf(1), math.Inf(1)}
+		all(nil, 0, layers, stages, func(ranges [][2]int) {
+			if w := worth(c, ranges); slices.Compare(w[:], best[:]) < 0 {
+				best = w
+			}
+		})
+		got, err := Partition(c)
+		if math.IsInf(best[0], 1) {
+			refused++
+			if _, unfit := errors.AsType[*UnfitError](err); !unfit {
+				t.Fatalf("%d layers, %d stages: no cut fits, and Partition says %v, %v", layers, stages, got, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := worth(c, got); w != best {
+			t.Fatalf("%d layers, %d stages: %v is worth %v, the best cut %v", layers, stages, got, w, best)
+		}
+	}
+	if refused == 0 {
+		t.Error("no chain was too large for its devices; the test covers less than it says")
+	}
+}
+
+func TestPartitionKeepsEveryLayerOnce(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 100 {
+		layers := 1 + r.IntN(60)
+		c := newRandom(r, layers, 1+r.IntN(layers))
+		for s := range c.capacity {
+			c.capacity[s] = math.Inf(1)
+		}
+		got, err := Partition(c.chain())
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := 0
+		for _, one := range got {
+			if one[0] != at || one[1] <= one[0] {
+				t.Fatalf("%d layers: %v drops, repeats or leaves out layers at %d", layers, got, at)
+			}
+			at = one[1]
+		}
+		if at != layers {
+			t.Fatalf("%d layers: %v ends at %d", layers, got, at)
+		}
+	}
+}
+
+func TestMoreStagesThanLayersAreRefusedWithTheMostThatFit(t *testing.T) {
+	_, err := Partition(Chain{Layers: 3, Stages: 5, Cost: func(int, int, int) float64 { return 1 }})
+	short, is := errors.AsType[*StagesError](err)
+	if !is || short.Layers != 3 || !strings.Contains(err.Error(), "the largest number of stages that fits is 3") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// A slow device gets fewer layers: of 12 equal layers, a device at a third of the speed takes 3 beside one that takes 9.
+func TestSlowDevicesGetFewerLayers(t *testing.T) {
+	speeds := []float64{3, 1}
+	got, err := Partition(Chain{Layers: 12, Stages: 2, Cost: func(s, from, to int) float64 {
+		return speeds[s] * float64(to-from)
+	}})
+	if err != nil || !slices.Equal(got, [][2]int{{0, 3}, {3, 12}}) {
+		t.Errorf("cut is %v, %v", got, err)
+	}
+}
