@@ -3,53 +3,72 @@ package schedule
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // Limits bounds what a plan may use. The zero value sets no limit.
 type Limits struct {
-	// Pinned is, per stage, how many micro-batches its memory holds between their forward and their backward; 0 is no
-	// limit on that stage. Nil is no limit at all.
+	// Pinned is, per device, how many micro-batches its memory holds between their forward and their backward, counted on
+	// each of its stages; 0 is no limit on that device. Nil is no limit at all.
 	Pinned []int
+	// Versions is, per stage, how many versions of its weights the memory holds, the newest included; 0 is no limit on that
+	// stage. Nil is no limit at all.
+	Versions []int
 	// LinkDepth is how many messages one direction of a link holds; a stage with one more to send waits. 0 is no limit.
 	LinkDepth int
 }
 
-func (l Limits) validate(stages int) error {
+// validate refuses limits that no plan of so many devices and stages can be held to.
+func (l Limits) validate(devices, stages int) error {
 	if l.LinkDepth < 0 {
 		return fmt.Errorf("link depth is %d; want 1 or more, or 0 for no limit", l.LinkDepth)
 	}
-	return validatePinned(l.Pinned, stages)
+	unit := "device"
+	if devices == stages {
+		unit = "stage"
+	}
+	if err := validateLimit("pinned", unit, l.Pinned, devices); err != nil {
+		return err
+	}
+	return validateLimit("version", "stage", l.Versions, stages)
 }
 
-func validatePinned(pinned []int, stages int) error {
-	if pinned != nil && len(pinned) != stages {
-		return fmt.Errorf("%d pinned limits for %s; want one a stage, or none", len(pinned), countOf(stages, "stage"))
+// validateLimit refuses a list of limits that is not one number, 0 or more, for each of n units.
+func validateLimit(name, unit string, limits []int, n int) error {
+	if limits != nil && len(limits) != n {
+		return fmt.Errorf("%d %s limits for %s; want one a %s, or none", len(limits), name, countOf(n, unit), unit)
 	}
-	for k, n := range pinned {
-		if n < 0 {
-			return fmt.Errorf("pinned limit of stage %d is %d; want 1 or more, or 0 for no limit", k, n)
+	for k, limit := range limits {
+		if limit < 0 {
+			return fmt.Errorf("%s limit of %s %d is %d; want 1 or more, or 0 for no limit", name, unit, k, limit)
 		}
 	}
 	return nil
 }
 
 // Check proves that a plan can run a batch of microBatches on links that deliver in order:
+//   - stages are numbered from 0 without a gap, and each lives on one device;
 //   - every stage does each micro-batch's forward exactly once and its backward exactly once, whole or as two halves;
 //   - a backward comes after its forward, a weight half after its input half;
+//   - either no stage takes updates, or all take them after the same micro-batches: an update when just the backwards up to its
+//     micro-batch are done, the last one after the last micro-batch;
+//   - a forward reads weights that exist by then (older ones than the newest are kept until their last backward);
 //   - both ends of a link agree on the order of the micro-batches that cross it;
-//   - no stage pins more micro-batches than the limits allow;
-//   - no set of stages wait for each other, with the links as deep as the limits say.
+//   - no device pins more micro-batches and no stage keeps more versions of its weights than the limits allow;
+//   - no set of devices wait for each other, with the links as deep as the limits say, also those between two stages of one
+//     device.
 //
-// A fault of the plan is an error of type *PlanError.
+// A fault of the plan is an error of type *PlanError. The work is O(ops).
 func Check(plan Plan, microBatches int, limits Limits) error {
-	if err := limits.validate(len(plan)); err != nil {
-		return fmt.Errorf("schedule: check: %w", err)
-	}
 	if err := checkOrder(plan, microBatches); err != nil {
 		return err
 	}
+	if err := limits.validate(len(plan), plan.Stages()); err != nil {
+		return fmt.Errorf("schedule: check: %w", err)
+	}
 	if err := checkPinned(plan, limits.Pinned); err != nil {
+		return err
+	}
+	if err := checkVersions(plan, limits.Versions); err != nil {
 		return err
 	}
 	return checkProgress(plan, limits.LinkDepth, func(_, _ int) {})
@@ -58,210 +77,124 @@ func Check(plan Plan, microBatches int, limits Limits) error {
 // checkOrder proves what does not depend on limits, up to deadlock.
 func checkOrder(plan Plan, microBatches int) error {
 	if len(plan) == 0 {
-		return errors.New("schedule: the plan has no stages; want at least 1")
+		return errors.New("schedule: the plan has no devices; want at least 1")
 	}
 	if microBatches < 1 {
 		return fmt.Errorf("schedule: %d micro-batches; want at least 1", microBatches)
 	}
-	if err := checkStages(plan, microBatches); err != nil {
+	if err := checkPlacement(plan); err != nil {
 		return err
 	}
-	return checkLinks(plan)
+	work := plan.byStage()
+	if err := checkStages(plan, work, microBatches); err != nil {
+		return err
+	}
+	return checkLinks(plan, work)
 }
 
-// checkStages proves that each stage, by itself, does all work once and in an order that makes sense.
-func checkStages(plan Plan, microBatches int) error {
-	// A plan too short for its micro-batches is found before memory is taken for them.
-	for k, ops := range plan {
-		if len(ops)/2 < microBatches {
-			done := make(map[Op]bool, len(ops))
-			for _, op := range ops {
-				done[op] = true
-			}
-			if err := missingWork(plan, k, microBatches, func(op Op) bool { return done[op] }); err != nil {
-				return err
-			}
-		}
+// checkPlacement proves that each stage, 0 and up without a gap, lives on one device, and that each device has one.
+func checkPlacement(plan Plan) error {
+	// A plan has no more stages than ops, which bounds the memory that a large number in a cell can ask for.
+	home := make([]int, min(plan.Ops(), largestStage(plan)+1))
+	for s := range home {
+		home[s] = -1
 	}
-	done := make([]kindSet, microBatches)
-	for k, ops := range plan {
-		clear(done)
+	for d, ops := range plan {
+		if len(ops) == 0 {
+			return plan.fault(Missing, cell{d, 0}, nil, "the device has no work; write its cells, such as \"F0 B0\", or leave its line out")
+		}
 		for i, op := range ops {
-			if op.Stage != k || op.Kind == Update {
-				return plan.fault(OutOfRange, cell{k, i}, nil, fmt.Sprintf("%s: a device runs its own stage, and no updates", plan.label(op)))
+			switch {
+			case op.Stage < 0:
+				return plan.fault(OutOfRange, cell{d, i}, nil, fmt.Sprintf("stage %d does not exist; want 0 or more", op.Stage))
+			case op.Stage >= len(home):
+			case home[op.Stage] < 0:
+				home[op.Stage] = d
+			case home[op.Stage] != d:
+				return plan.fault(Misplaced, cell{d, i}, nil,
+					fmt.Sprintf("%s: stage %d lives on device %d already; all work of a stage is one device's", plan.label(op), op.Stage, home[op.Stage]))
 			}
-			if problem, message := checkOp(op, done); message != "" {
-				return plan.fault(problem, cell{k, i}, nil, message)
+		}
+	}
+	gap := 0
+	for gap < len(home) && home[gap] >= 0 {
+		gap++
+	}
+	for d, ops := range plan {
+		for i, op := range ops {
+			if op.Stage > gap {
+				return plan.fault(Missing, cell{d, i}, nil, fmt.Sprintf("%s is work of stage %d, but no device has stage %d; number stages from 0 without a gap",
+					plan.label(op), op.Stage, gap))
 			}
-			done[op.Micro] = done[op.Micro].with(op.Kind)
-		}
-		if err := missingWork(plan, k, microBatches, func(op Op) bool { return done[op.Micro].has(op.Kind) }); err != nil {
-			return err
 		}
 	}
 	return nil
 }
 
-// kindSet is a set of kinds: bit k for Kind k.
-type kindSet uint8
+// largestStage is the largest that an op names.
+func largestStage(plan Plan) int { return plan.Stages() - 1 }
 
-func (s kindSet) has(k Kind) bool     { return s&(1<<k) != 0 }
-func (s kindSet) with(k Kind) kindSet { return s | 1<<k }
-
-// checkOp says what is wrong with an op after the work that done holds, or returns an empty message.
-func checkOp(op Op, done []kindSet) (Problem, string) {
-	if int(op.Kind) >= len(kindLetters) {
-		return OutOfRange, fmt.Sprintf("kind %d does not exist; want Forward, Backward, BackwardInput or BackwardWeight", op.Kind)
-	}
-	if op.Micro < 0 || op.Micro >= len(done) {
-		return OutOfRange, fmt.Sprintf("%v: the batch has %s; want a number from 0 to %d", op, countOf(len(done), "micro-batch"), len(done)-1)
-	}
-	before := done[op.Micro]
-	other := func(k Kind) Op { return Op{Kind: k, Stage: op.Stage, Micro: op.Micro} }
-	switch op.Kind {
-	case Forward, Update:
-		// Nothing precedes a forward on its own stage.
-	case Backward:
-		if before.has(BackwardInput) {
-			return Repeated, fmt.Sprintf("%v: %v has already run; finish that backward with %v", op, other(BackwardInput), other(BackwardWeight))
-		}
-	case BackwardInput:
-		if before.has(Backward) {
-			return Repeated, fmt.Sprintf("%v: %v has already run and computes both halves", op, other(Backward))
-		}
-	case BackwardWeight:
-		if before.has(Backward) {
-			return Repeated, fmt.Sprintf("%v: %v has already run and computes both halves", op, other(Backward))
-		}
-		if !before.has(BackwardInput) {
-			return Premature, fmt.Sprintf("%v runs before its input half; put %v first", op, other(BackwardInput))
-		}
-	}
-	if before.has(op.Kind) {
-		return Repeated, fmt.Sprintf("%v runs a second time; want each once", op)
-	}
-	if op.Kind != Forward && !before.has(Forward) {
-		return Premature, fmt.Sprintf("%v runs before its forward; put %v first", op, other(Forward))
-	}
-	return 0, ""
+// stageOps is where the work of one stage stands.
+type stageOps struct {
+	device int
+	at     []int32 // positions in plan[device], ascending
 }
 
-// missingWork reports the first work that stage k never does.
-func missingWork(plan Plan, k, microBatches int, done func(Op) bool) error {
-	for m := range microBatches {
-		forward, whole := Op{Kind: Forward, Stage: k, Micro: m}, Op{Kind: Backward, Stage: k, Micro: m}
-		input, weight := Op{Kind: BackwardInput, Stage: k, Micro: m}, Op{Kind: BackwardWeight, Stage: k, Micro: m}
-		var missing string
-		switch {
-		case !done(forward):
-			missing = forward.String()
-		case !done(whole) && !done(input):
-			missing = fmt.Sprintf("%v (or %v and %v)", whole, input, weight)
-		case !done(whole) && !done(weight):
-			missing = weight.String()
-		default:
-			continue
-		}
-		message := fmt.Sprintf("%s never runs; want each of %s once", missing, countOf(microBatches, "micro-batch"))
-		return plan.fault(Missing, cell{k, len(plan[k])}, nil, message)
-	}
-	return nil
-}
-
-// checkLinks proves that both ends of each link agree on the order of its micro-batches, in both directions.
-func checkLinks(plan Plan) error {
-	for k := range len(plan) - 1 {
-		if err := checkLink(plan, k, k+1, crossesDown); err != nil {
-			return err
-		}
-		if err := checkLink(plan, k+1, k, crossesUp); err != nil {
-			return err
+// byStage finds the work of each stage. The stages must have passed checkPlacement.
+func (p Plan) byStage() []stageOps {
+	stages := make([]stageOps, p.Stages())
+	count := make([]int, len(stages))
+	for d, ops := range p {
+		for _, op := range ops {
+			count[op.Stage]++
+			stages[op.Stage].device = d
 		}
 	}
-	return nil
-}
-
-// crossesDown reports whether an op ends in a message to the next stage, and takes one from the stage before.
-func crossesDown(k Kind) bool { return k == Forward }
-
-// crossesUp reports whether an op ends in a message to the stage before, and takes one from the next stage.
-func crossesUp(k Kind) bool { return k == Backward || k == BackwardInput }
-
-// checkLink compares the micro-batches of the ops that cross from one stage to its neighbour.
-func checkLink(plan Plan, from, to int, crosses func(Kind) bool) error {
-	i := nextCrossing(plan[from], 0, crosses)
-	for j := nextCrossing(plan[to], 0, crosses); j < len(plan[to]); j = nextCrossing(plan[to], j+1, crosses) {
-		sent, taken := plan[from][i], plan[to][j]
-		if sent.Micro != taken.Micro {
-			message := fmt.Sprintf("%v takes the message of micro-batch %d, but stage %d sends that of %v first; a link delivers in order, so both must agree",
-				taken, taken.Micro, from, sent)
-			return plan.fault(Misordered, cell{to, j}, map[int]int{from: i}, message)
+	backing := make([]int32, p.Ops())
+	for s, n := range count {
+		stages[s].at, backing = backing[:0:n], backing[n:]
+	}
+	for _, ops := range p {
+		for i, op := range ops {
+			stages[op.Stage].at = append(stages[op.Stage].at, int32(i)) //nolint:gosec // a row is far shorter
 		}
-		i = nextCrossing(plan[from], i+1, crosses)
 	}
-	return nil
+	return stages
 }
 
-// nextCrossing is the first position at or after i whose op crosses, or len(ops).
-func nextCrossing(ops []Op, i int, crosses func(Kind) bool) int {
-	for i < len(ops) && !crosses(ops[i].Kind) {
-		i++
-	}
-	return i
-}
-
-// checkPinned reports the first forward that pins one micro-batch more than its stage may hold.
+// checkPinned reports the first forward that pins one micro-batch more than its device may hold.
 func checkPinned(plan Plan, limits []int) error {
-	for k, limit := range limits {
+	for d, limit := range limits {
 		pinned := 0
-		for i, op := range plan[k] {
+		for i, op := range plan[d] {
 			pinned += pinnedBy(op.Kind)
 			if limit > 0 && pinned > limit {
-				message := fmt.Sprintf("%v pins micro-batch %d of at most %d; run a backward first, or take a schedule that pins less",
-					op, pinned, limit)
-				return plan.fault(OverLimit, cell{k, i}, nil, message)
+				message := fmt.Sprintf("%s pins micro-batch %d of at most %d; run a backward first, or take a schedule that pins less",
+					plan.label(op), pinned, limit)
+				return plan.fault(OverLimit, cell{d, i}, nil, message)
 			}
 		}
 	}
 	return nil
 }
 
-// checkProgress reports stages that wait for each other. It calls visit for each op, after the ops it depends on.
-func checkProgress(plan Plan, depth int, visit func(stage, position int)) error {
-	t := newTraversal(plan, depth)
-	if t.run(visit) {
+// checkVersions reports the first update that makes a version of the weights more than its stage may keep.
+func checkVersions(plan Plan, limits []int) error {
+	if limits == nil {
 		return nil
 	}
-	stuck := make(map[int]int) // stage -> position
-	var why []string
-	first := -1
-	for k, i := range t.next {
-		if i == len(plan[k]) {
-			continue
-		}
-		stuck[k] = i
-		if first < 0 {
-			first = k
-		}
-		if len(why) < 4 {
-			why = append(why, fmt.Sprintf("stage %d %s", k, t.waitsFor(k)))
+	for s, w := range plan.byStage() {
+		at, limit := -1, limits[s]
+		walkVersions(plan[w.device], w.at, func(position, kept int) {
+			if limit > 0 && kept > limit && at < 0 {
+				at = position
+			}
+		})
+		if at >= 0 {
+			message := fmt.Sprintf("%s makes version %d of the weights of stage %d that is kept at once, of at most %d; finish the backwards that read old ones first, or take a schedule that keeps fewer",
+				plan.label(plan[w.device][at]), limit+1, s, limit)
+			return plan.fault(OverLimit, cell{w.device, at}, nil, message)
 		}
 	}
-	if len(stuck) > len(why) {
-		why = append(why, countOf(len(stuck)-len(why), "stage")+" more")
-	}
-	return plan.fault(Deadlock, cell{first, stuck[first]}, stuck, strings.Join(why, "; "))
-}
-
-// waitsFor says what keeps a stuck stage from going on.
-func (t *traversal) waitsFor(k int) string {
-	op := t.plan[k][t.next[k]]
-	neighbour := k - 1
-	if (op.Kind == Forward) == t.holding[k] { // a forward sends to the next stage, a backward takes from it
-		neighbour = k + 1
-	}
-	if t.holding[k] {
-		return fmt.Sprintf("has run %v and waits for room on the link to stage %d, which holds %d", op, neighbour, t.depth)
-	}
-	return fmt.Sprintf("waits with %v for stage %d to send micro-batch %d", op, neighbour, op.Micro)
+	return nil
 }

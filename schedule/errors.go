@@ -13,18 +13,21 @@ type Problem uint8
 
 // The faults of a plan.
 const (
-	Malformed  Problem = iota // a cell that the grammar does not know
-	OutOfRange                // a micro-batch that the batch does not have, or a kind that does not exist
-	Repeated                  // work done twice
-	Premature                 // a backward before its forward, or a weight half before its input half
-	Missing                   // work never done
-	Misordered                // a link would deliver micro-batches in another order than the receiver takes them
-	OverLimit                 // more micro-batches pinned than the stage may hold
-	Deadlock                  // every unfinished stage waits for another
+	Malformed    Problem = iota // a cell that the grammar does not know
+	OutOfRange                  // a micro-batch that the batch does not have, or a kind that does not exist
+	Repeated                    // work done twice
+	Premature                   // a backward before its forward, or a weight half before its input half
+	Missing                     // work never done
+	Misordered                  // a link would deliver micro-batches in another order than the receiver takes them; an update out of turn
+	OverLimit                   // more micro-batches pinned, or versions of weights kept, than there is room for
+	Deadlock                    // every unfinished device waits for another
+	Misplaced                   // one stage on two devices
+	WrongVersion                // a forward of weights that do not exist by then
 )
 
 var problemNames = [...]string{
 	"malformed", "out of range", "repeated", "premature", "missing", "misordered", "over limit", "deadlock",
+	"misplaced", "wrong version",
 }
 
 // String names the fault.
@@ -38,50 +41,75 @@ func (p Problem) String() string {
 // PlanError is a fault of a plan at one cell of its grid.
 type PlanError struct {
 	Problem  Problem
-	Stage    int    // 0-based
-	Position int    // index into the stage's list; its length where something is missing at the end
+	Device   int    // 0-based: the row of the grid
+	Position int    // index into the device's list; its length where something is missing at the end
 	Message  string // one line: the cell, what was found, what was expected
 	Grid     string // the plan around the cell, which is marked >like this<
+	row      string // what the message calls a row: a stage, or a device of several
 }
 
 func (e *PlanError) Error() string {
-	return fmt.Sprintf("schedule: %s: stage %d, position %d: %s\n%s", e.Problem, e.Stage, e.Position, e.Message, e.Grid)
+	return fmt.Sprintf("schedule: %s: %s %d, position %d: %s\n%s", e.Problem, e.row, e.Device, e.Position, e.Message, e.Grid)
+}
+
+// The words for a row of a grid.
+const (
+	stageRow  = "stage"
+	deviceRow = "device"
+)
+
+// rowName is what a row of the plan is called.
+func (p Plan) rowName() string {
+	if p.plain() {
+		return stageRow
+	}
+	return deviceRow
 }
 
 // cell is a place in a grid.
-type cell struct{ stage, position int }
+type cell struct{ device, position int }
 
 // malformed reports a cell of the text rows that does not parse.
-func malformed(rows [][]string, stage, position int, message string) error {
+func malformed(rows [][]string, device, position int, message string) error {
+	name := stageRow
+	for _, row := range rows {
+		if len(row) > 0 && row[0][0] >= '0' && row[0][0] <= '9' {
+			name = deviceRow
+		}
+	}
 	row := func(k int) []string { return rows[k] }
-	at := cell{stage, position}
+	at := cell{device, position}
 	return &PlanError{
-		Problem: Malformed, Stage: stage, Position: position, Message: message,
-		Grid: drawMarked(len(rows), row, at, map[int]int{stage: position}),
+		Problem: Malformed, Device: device, Position: position, Message: message, row: name,
+		Grid: drawMarked(name, len(rows), row, at, map[int]int{device: position}),
 	}
 }
 
-// fault reports a cell of the plan. also marks one more cell on each of other stages: stage -> position.
+// fault reports a cell of the plan. also marks one more cell on each of other devices: device -> position.
 func (p Plan) fault(problem Problem, at cell, also map[int]int, message string) error {
-	row := func(k int) []string { return strings.Fields(formatRow(p[k], !p.plain())) }
-	marks := map[int]int{at.stage: at.position}
-	maps.Copy(marks, also)
+	name := p.rowName()
+	row := func(d int) []string { return strings.Fields(formatRow(p[d], name == deviceRow)) }
+	marks := maps.Clone(also)
+	if marks == nil {
+		marks = make(map[int]int)
+	}
+	marks[at.device] = at.position
 	return &PlanError{
-		Problem: problem, Stage: at.stage, Position: at.position, Message: message,
-		Grid: drawMarked(len(p), row, at, marks),
+		Problem: problem, Device: at.device, Position: at.position, Message: message, row: name,
+		Grid: drawMarked(name, len(p), row, at, marks),
 	}
 }
 
 // How much of a large grid an error shows around its cell.
 const (
-	windowStages = 4  // above and below
-	windowCells  = 14 // before and after
+	windowRows  = 4  // above and below
+	windowCells = 14 // before and after
 )
 
-// drawMarked prints the rows around at, one line a stage, with the cell marks[k] of row k in angle brackets. A mark past
-// the end of a row shows as >?<.
-func drawMarked(stages int, row func(k int) []string, at cell, marks map[int]int) string {
-	first, last := max(0, at.stage-windowStages), min(stages, at.stage+windowStages+1)
+// drawMarked prints the rows around at, one line each, with the cell marks[k] of row k in angle brackets. A mark past the end
+// of a row shows as >?<.
+func drawMarked(name string, rows int, row func(k int) []string, at cell, marks map[int]int) string {
+	first, last := max(0, at.device-windowRows), min(rows, at.device+windowRows+1)
 	labelWidth := len(strconv.Itoa(last - 1))
 	var lines []string
 	if first > 0 {
@@ -93,9 +121,9 @@ func drawMarked(stages int, row func(k int) []string, at cell, marks map[int]int
 		if !marked {
 			center = at.position
 		}
-		lines = append(lines, fmt.Sprintf("  stage %*d |", labelWidth, k)+drawRow(row(k), center, marked))
+		lines = append(lines, fmt.Sprintf("  %s %*d |", name, labelWidth, k)+drawRow(row(k), center, marked))
 	}
-	if last < stages {
+	if last < rows {
 		lines = append(lines, "  ...")
 	}
 	return strings.Join(lines, "\n")

@@ -72,7 +72,7 @@ func (r Request) Validate() error {
 			return err
 		}
 	}
-	return validatePinned(r.PinnedLimit, r.Stages)
+	return validateLimit("pinned", "stage", r.PinnedLimit, r.Stages)
 }
 
 // Generate returns the plan of the named schedule, and the reason for its shape in words for the user. The plan passes

@@ -1,14 +1,45 @@
 package schedule
 
-// Pinned is, per stage, the largest number of micro-batches held at once between their forward and their backward (to
-// the weight half, when it is split).
+// Pinned is, per device, the largest number of micro-batches held at once between their forward and their backward (to the
+// weight half, when it is split), counted on each of its stages.
 func Pinned(plan Plan) []int {
 	peaks := make([]int, len(plan))
-	for k, ops := range plan {
+	for d, ops := range plan {
 		pinned := 0
 		for _, op := range ops {
 			pinned += pinnedBy(op.Kind)
-			peaks[k] = max(peaks[k], pinned)
+			peaks[d] = max(peaks[d], pinned)
+		}
+	}
+	return peaks
+}
+
+// PinnedByStage is, per stage, the largest number of micro-batches it holds at once between their forward and their backward.
+// Of several stages on a device, the sum can be more than Pinned, since they need not peak at one time.
+func PinnedByStage(plan Plan) []int { return peaksByStage(plan, pinnedBy) }
+
+// HalvesByStage is, per stage, the largest number of micro-batches at once between the input half and the weight half of
+// their backward: 0 where every backward is whole.
+func HalvesByStage(plan Plan) []int {
+	return peaksByStage(plan, func(k Kind) int {
+		switch k {
+		case BackwardInput:
+			return 1
+		case BackwardWeight:
+			return -1
+		case Forward, Backward, Update:
+		}
+		return 0
+	})
+}
+
+// peaksByStage is the peak of a count that each op of a stage changes.
+func peaksByStage(plan Plan, change func(Kind) int) []int {
+	counts, peaks := make([]int, plan.Stages()), make([]int, plan.Stages())
+	for _, ops := range plan {
+		for _, op := range ops {
+			counts[op.Stage] += change(op.Kind)
+			peaks[op.Stage] = max(peaks[op.Stage], counts[op.Stage])
 		}
 	}
 	return peaks
@@ -26,61 +57,99 @@ func pinnedBy(k Kind) int {
 	return 0
 }
 
-// Warmup is, per stage, the number of forwards before the first backward.
-func Warmup(plan Plan) []int {
-	warmups := make([]int, len(plan))
-	for k, ops := range plan {
-		for _, op := range ops {
-			if op.Kind != Forward {
-				break
-			}
-			warmups[k]++
-		}
-	}
-	return warmups
-}
-
-// LinkPeak is the largest number of messages in flight on one link: sent, and not yet taken by the op that consumes them.
-type LinkPeak struct {
-	Forward  int // activations, stage k -> k+1
-	Backward int // gradients, stage k+1 -> k
-}
-
-// InFlight is, per link, the peak over every timing the plan allows, however slow a stage is at any point. A queue this
-// deep never makes a sender wait. The plan must have passed Check.
-func InFlight(plan Plan) []LinkPeak {
-	peaks := make([]LinkPeak, max(0, len(plan)-1))
-	for k := range peaks {
-		peaks[k].Forward = peakInFlight(plan[k], plan[k+1], crossesDown, crossesUp)
-		peaks[k].Backward = peakInFlight(plan[k+1], plan[k], crossesUp, crossesDown)
+// VersionsByStage is, per stage, the largest number of versions of its weights kept at once: the newest, and each older one
+// until the last backward that reads it. 1 in a plan without updates. The plan must have passed Check.
+func VersionsByStage(plan Plan) []int {
+	work := plan.byStage()
+	peaks := make([]int, len(work))
+	for s, w := range work {
+		peaks[s] = 1
+		walkVersions(plan[w.device], w.at, func(_, kept int) { peaks[s] = max(peaks[s], kept) })
 	}
 	return peaks
 }
 
-// peakInFlight stops the receiver before each of its ops in turn and lets the sender run as far as it can: until it
-// needs a reply that the receiver has not sent. The rest of a deadlock-free plan cannot hold the sender back for good.
-// Both ends only move forward, so the walk is O(ops).
-func peakInFlight(sender, receiver []Op, message, reply func(Kind) bool) int {
-	var peak, sent, taken, replies, used, s int
-	for r := 0; ; r++ {
-		for ; s < len(sender); s++ {
-			if reply(sender[s].Kind) {
-				if used == replies {
-					break
-				}
-				used++
-			} else if message(sender[s].Kind) {
-				sent++
-			}
-		}
-		peak = max(peak, sent-taken)
-		if r == len(receiver) {
-			return peak
-		}
-		if message(receiver[r].Kind) {
-			taken++
-		} else if reply(receiver[r].Kind) {
-			replies++
+// walkVersions calls found after each update of a stage, whose ops stand at the positions at, with the update's position and
+// the number of versions of the weights that are kept from then on.
+func walkVersions(ops []Op, at []int32, found func(position, kept int)) {
+	updates, micros := 0, 0
+	for _, i := range at {
+		switch ops[i].Kind {
+		case Update:
+			updates++
+		case Forward:
+			micros++
+		case Backward, BackwardInput, BackwardWeight:
 		}
 	}
+	if updates == 0 {
+		return
+	}
+	version := make([]int, micros)       // per micro-batch: that it reads
+	lastRead := make([]int32, updates+1) // per version: position of the last op that reads it
+	for v := range lastRead {
+		lastRead[v] = -1
+	}
+	for _, i := range at {
+		op := ops[i]
+		if op.Kind == Forward {
+			version[op.Micro] = op.Version
+		}
+		if op.Kind != Update {
+			lastRead[version[op.Micro]] = i
+		}
+	}
+	newest, kept := 0, 1
+	for _, i := range at {
+		op := ops[i]
+		switch {
+		case op.Kind == Update:
+			if lastRead[newest] > i {
+				kept++
+			}
+			newest++
+			found(int(i), kept)
+		case lastRead[version[op.Micro]] == i && version[op.Micro] < newest:
+			kept--
+		}
+	}
+}
+
+// GradientDelay is, per stage, the most updates that the weights take between a gradient's forward and the update that applies
+// it, which itself does not count: 0 in a plan without updates. The plan must have passed Check.
+func GradientDelay(plan Plan) []int {
+	work := plan.byStage()
+	delays := make([]int, len(work))
+	for s, w := range work {
+		updated, taken := 0, 0
+		version := make(map[int]int) // of the micro-batches that no update has taken yet
+		for _, i := range w.at {
+			switch op := plan[w.device][i]; op.Kind {
+			case Forward:
+				version[op.Micro] = op.Version
+			case Update:
+				for ; taken <= op.Micro; taken++ {
+					delays[s] = max(delays[s], updated-version[taken])
+					delete(version, taken)
+				}
+				updated++
+			case Backward, BackwardInput, BackwardWeight:
+			}
+		}
+	}
+	return delays
+}
+
+// Warmup is, per device, the number of forwards before the first backward, on all of its stages.
+func Warmup(plan Plan) []int {
+	warmups := make([]int, len(plan))
+	for d, ops := range plan {
+		for _, op := range ops {
+			if op.Kind != Forward {
+				break
+			}
+			warmups[d]++
+		}
+	}
+	return warmups
 }

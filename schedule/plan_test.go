@@ -65,7 +65,7 @@ func TestErrorsSayWhatAndWhere(t *testing.T) {
 	for _, c := range []struct {
 		text     string
 		problem  Problem
-		stage    int
+		device   int
 		position int
 	}{
 		{"F0 F1 B0 B1\nF0 Q0", Malformed, 1, 1},
@@ -90,9 +90,9 @@ func TestErrorsSayWhatAndWhere(t *testing.T) {
 			t.Errorf("%q: error %v; want a *PlanError", c.text, err)
 			continue
 		}
-		if fault.Problem != c.problem || fault.Stage != c.stage || fault.Position != c.position {
+		if fault.Problem != c.problem || fault.Device != c.device || fault.Position != c.position {
 			t.Errorf("%q: %v at stage %d, position %d; want %v at %d, %d",
-				c.text, fault.Problem, fault.Stage, fault.Position, c.problem, c.stage, c.position)
+				c.text, fault.Problem, fault.Device, fault.Position, c.problem, c.device, c.position)
 		}
 	}
 }
@@ -102,8 +102,8 @@ func TestCheckRefusesWhatTheGrammarCannotSay(t *testing.T) {
 		plan Plan
 		want string
 	}{
-		{nil, "no stages"},
-		{Plan{nil}, "F0 never runs"},
+		{nil, "no devices"},
+		{Plan{nil}, "the device has no work"},
 		{Plan{{{Kind: 9}, {Kind: Backward}}}, "kind 9 does not exist"},
 		{Plan{{{Micro: -1}, {Kind: Backward}}}, "want a number from 0 to 0"},
 	} {

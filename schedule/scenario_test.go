@@ -12,7 +12,7 @@ import (
 //
 //	generate schedule=NAME stages=K micro-batches=M [forward= backward= link=] [pinned-limit=(A,B,..)]
 //	parse              the input is a plan
-//	check micro-batches=M [depth=D] [pinned=(A,B,..)]      the input is a plan
+//	check micro-batches=M [depth=D] [pinned=(A,B,..)] [versions=(A,B,..)]      the input is a plan
 //	measure            the input is a plan
 //	simulate [forward= backward= link=]                    the input is a plan
 //	draw [forward= backward= link=] [width=COLUMNS]        the input is a plan
@@ -47,9 +47,10 @@ func runScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 		if d.HasArg("depth") {
 			d.ScanArgs(t, "depth", &depth)
 		}
-		return "ok", Check(plan, micros, Limits{Pinned: intsArg(t, d, "pinned"), LinkDepth: depth})
+		return "ok", Check(plan, micros, Limits{Pinned: intsArg(t, d, "pinned"), Versions: intsArg(t, d, "versions"), LinkDepth: depth})
 	case "measure":
-		return fmt.Sprintf("warm-up %v\npinned %v\nin flight %+v", Warmup(plan), Pinned(plan), InFlight(plan)), nil
+		return fmt.Sprintf("warm-up %v\npinned %v, by stage %v, halves %v\nversions %v, delay %v\nin flight %+v", Warmup(plan), Pinned(plan),
+			PinnedByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan), InFlight(plan)), nil
 	}
 	result, err := Simulate(plan, *costsArg(t, d, len(plan)))
 	if err != nil {

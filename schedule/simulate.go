@@ -1,6 +1,9 @@
 package schedule
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Span is when an op runs, in the unit of Costs, counted from the start of the batch.
 type Span struct{ Start, End float64 }
@@ -22,6 +25,9 @@ func Simulate(plan Plan, costs Costs) (Result, error) {
 	microBatches := countForwards(plan)
 	if err := checkOrder(plan, max(1, microBatches)); err != nil {
 		return Result{}, err
+	}
+	if !plan.plain() || plan.Updates() > 0 {
+		return Result{}, errors.New("schedule: simulate: a device has several stages, or takes updates; neither can be timed yet")
 	}
 	if err := costs.Validate(len(plan)); err != nil {
 		return Result{}, fmt.Errorf("schedule: simulate: %w", err)

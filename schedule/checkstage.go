@@ -1,0 +1,213 @@
+package schedule
+
+import "fmt"
+
+// checkStages proves that each stage, by itself, does all work once and in an order that makes sense, and that all stages take
+// the same updates.
+func checkStages(plan Plan, work []stageOps, microBatches int) error {
+	// A plan too short for its micro-batches is found before memory is taken for them.
+	for s, w := range work {
+		if len(w.at)/2 < microBatches {
+			done := make(map[Op]bool, len(w.at))
+			for _, i := range w.at {
+				op := plan[w.device][i]
+				op.Version = 0
+				done[op] = true
+			}
+			if err := missingWork(plan, w, s, microBatches, func(op Op) bool { return done[op] }); err != nil {
+				return err
+			}
+		}
+	}
+	c := stageCheck{plan: plan, done: make([]kindSet, microBatches)}
+	for s, w := range work {
+		if err := c.check(s, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kindSet is a set of kinds: bit k for Kind k.
+type kindSet uint8
+
+func (s kindSet) has(k Kind) bool     { return s&(1<<k) != 0 }
+func (s kindSet) with(k Kind) kindSet { return s | 1<<k }
+func (s kindSet) finished() bool      { return s.has(Backward) || s.has(BackwardWeight) }
+
+// stageCheck follows the work of one stage after another.
+type stageCheck struct {
+	plan    Plan
+	done    []kindSet // per micro-batch, of the stage at hand
+	updates []int     // the micro-batches after which stage 0 updates
+
+	// Of the stage at hand:
+	begun   int // backwards
+	largest int // micro-batch of a backward begun, -1 before the first
+	ended   int // backwards
+	updated int // updates taken
+}
+
+// check proves the order of work of stage s.
+func (c *stageCheck) check(s int, w stageOps) error {
+	clear(c.done)
+	c.begun, c.largest, c.ended, c.updated = 0, -1, 0, 0
+	for _, i := range w.at {
+		op := c.plan[w.device][i]
+		problem, message := c.checkOp(op)
+		if message == "" && op.Kind == Update {
+			problem, message = c.checkUpdate(op)
+		}
+		if message != "" {
+			return c.plan.fault(problem, cell{w.device, int(i)}, nil, message)
+		}
+		c.follow(op)
+	}
+	if err := missingWork(c.plan, w, s, len(c.done), func(op Op) bool { return c.done[op.Micro].has(op.Kind) }); err != nil {
+		return err
+	}
+	return c.missingUpdate(s, w)
+}
+
+// follow takes note of an op that may stand where it does.
+func (c *stageCheck) follow(op Op) {
+	c.done[op.Micro] = c.done[op.Micro].with(op.Kind)
+	switch op.Kind {
+	case Forward:
+	case Backward:
+		c.begun++
+		c.ended++
+		c.largest = max(c.largest, op.Micro)
+	case BackwardInput:
+		c.begun++
+		c.largest = max(c.largest, op.Micro)
+	case BackwardWeight:
+		c.ended++
+	case Update:
+		if op.Stage == 0 {
+			c.updates = append(c.updates, op.Micro)
+		}
+		c.updated++
+	}
+}
+
+// checkOp says what is wrong with an op after the work of its stage that is done, or returns an empty message.
+func (c *stageCheck) checkOp(op Op) (Problem, string) {
+	if int(op.Kind) >= len(kindLetters) {
+		return OutOfRange, fmt.Sprintf("kind %d does not exist; want Forward, Backward, BackwardInput, BackwardWeight or Update", op.Kind)
+	}
+	label := func(k Kind) string { return c.plan.label(Op{Kind: k, Stage: op.Stage, Micro: op.Micro}) }
+	self := func() string { return c.plan.label(op) }
+	if op.Micro < 0 || op.Micro >= len(c.done) {
+		return OutOfRange, fmt.Sprintf("%s: the batch has %s; want a number from 0 to %d", self(), countOf(len(c.done), "micro-batch"), len(c.done)-1)
+	}
+	before := c.done[op.Micro]
+	switch op.Kind {
+	case Update:
+	case Forward:
+		if op.Version < 0 || op.Version > c.updated {
+			return WrongVersion, fmt.Sprintf("%s: the weights of stage %d have taken %s by then; want a version from 0 to %d",
+				self(), op.Stage, countOf(c.updated, "update"), c.updated)
+		}
+	case Backward:
+		if before.has(BackwardInput) {
+			return Repeated, fmt.Sprintf("%s: %s has already run; finish that backward with %s", self(), label(BackwardInput), label(BackwardWeight))
+		}
+	case BackwardInput:
+		if before.has(Backward) {
+			return Repeated, fmt.Sprintf("%s: %s has already run and computes both halves", self(), label(Backward))
+		}
+	case BackwardWeight:
+		if before.has(Backward) {
+			return Repeated, fmt.Sprintf("%s: %s has already run and computes both halves", self(), label(Backward))
+		}
+		if !before.has(BackwardInput) {
+			return Premature, fmt.Sprintf("%s runs before its input half; put %s first", self(), label(BackwardInput))
+		}
+	}
+	switch {
+	case before.has(op.Kind):
+		return Repeated, self() + " runs a second time; want each once"
+	case op.Kind != Forward && op.Version != 0:
+		return WrongVersion, fmt.Sprintf("%s: only a forward names the version that its micro-batch reads; write %s", self(), label(op.Kind))
+	case op.Kind != Forward && op.Kind != Update && !before.has(Forward):
+		return Premature, fmt.Sprintf("%s runs before its forward; put %s first", self(), label(Forward))
+	}
+	return 0, ""
+}
+
+// checkUpdate says what is wrong with an update: it takes the gradients of just the backwards up to its micro-batch, so
+// those are done and no later one has begun; and it is the one that stage 0 takes as well.
+func (c *stageCheck) checkUpdate(op Op) (Problem, string) {
+	label := func(k Kind, m int) string { return c.plan.label(Op{Kind: k, Stage: op.Stage, Micro: m}) }
+	want := fmt.Sprintf("an update takes the gradients of just the micro-batches up to its own, 0 to %d", op.Micro)
+	if c.largest > op.Micro {
+		return Misordered, fmt.Sprintf("%s runs after the backward of micro-batch %d has begun; %s: put it before, or write %s",
+			label(Update, op.Micro), c.largest, want, label(Update, c.largest))
+	}
+	if c.ended != op.Micro+1 || c.begun != c.ended {
+		open := 0
+		for c.done[open].finished() {
+			open++
+		}
+		return Premature, fmt.Sprintf("%s runs before the backward of micro-batch %d is done; %s: put %s first",
+			label(Update, op.Micro), open, want, c.rest(op.Stage, open))
+	}
+	if op.Stage > 0 && (c.updated >= len(c.updates) || c.updates[c.updated] != op.Micro) {
+		found := fmt.Sprintf("takes %d in all", len(c.updates))
+		if c.updated < len(c.updates) {
+			found = fmt.Sprintf("takes %s as its update %d", c.plan.label(Op{Kind: Update, Micro: c.updates[c.updated]}), c.updated+1)
+		}
+		return Misordered, fmt.Sprintf("%s is update %d of stage %d, but stage 0 %s; all stages update after the same micro-batches",
+			label(Update, op.Micro), c.updated+1, op.Stage, found)
+	}
+	return 0, ""
+}
+
+// rest names the work that is left of a backward.
+func (c *stageCheck) rest(stage, micro int) string {
+	label := func(k Kind) string { return c.plan.label(Op{Kind: k, Stage: stage, Micro: micro}) }
+	if c.done[micro].has(BackwardInput) {
+		return label(BackwardWeight)
+	}
+	return fmt.Sprintf("%s (or %s and %s)", label(Backward), label(BackwardInput), label(BackwardWeight))
+}
+
+// missingUpdate reports an update that stage s does not take: one of stage 0, or the one after the last micro-batch.
+func (c *stageCheck) missingUpdate(s int, w stageOps) error {
+	last := len(c.done) - 1
+	var message string
+	switch {
+	case c.updated < len(c.updates):
+		message = fmt.Sprintf("%s never runs; stage 0 takes it, and all stages update after the same micro-batches",
+			c.plan.label(Op{Kind: Update, Stage: s, Micro: c.updates[c.updated]}))
+	case c.updated > 0 && c.updates[c.updated-1] != last:
+		message = c.plan.label(Op{Kind: Update, Stage: s, Micro: last}) +
+			" never runs; a plan with updates takes one after its last micro-batch, for the gradients since the one before"
+	default:
+		return nil
+	}
+	return c.plan.fault(Missing, cell{w.device, len(c.plan[w.device])}, nil, message)
+}
+
+// missingWork reports the first forward or backward that stage s never does.
+func missingWork(plan Plan, w stageOps, s, microBatches int, done func(Op) bool) error {
+	for m := range microBatches {
+		forward, whole := Op{Kind: Forward, Stage: s, Micro: m}, Op{Kind: Backward, Stage: s, Micro: m}
+		input, weight := Op{Kind: BackwardInput, Stage: s, Micro: m}, Op{Kind: BackwardWeight, Stage: s, Micro: m}
+		var missing string
+		switch {
+		case !done(forward):
+			missing = plan.label(forward)
+		case !done(whole) && !done(input):
+			missing = fmt.Sprintf("%s (or %s and %s)", plan.label(whole), plan.label(input), plan.label(weight))
+		case !done(whole) && !done(weight):
+			missing = plan.label(weight)
+		default:
+			continue
+		}
+		message := fmt.Sprintf("%s never runs; want each of %s once", missing, countOf(microBatches, "micro-batch"))
+		return plan.fault(Missing, cell{w.device, len(plan[w.device])}, nil, message)
+	}
+	return nil
+}
