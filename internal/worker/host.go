@@ -25,23 +25,36 @@ import (
 
 // host is what a worker holds for as long as it lives: model, data, devices and the shard store of the job.
 type host struct {
+	opened
 	assignment control.Assignment
 	plan       schedule.Plan
-	model      *model.Model
-	weights    *export.Weights // of model.from; nil: fresh ones, or restored
-	set        *data.Set
 	feed       feed.Feed
 	ranges     []stage.Range // the layers of each stage
-	stages     []hosted      // those that live here, ascending
+	devices    []*hostedDevice
+	stages     []hosted // those that live here, ascending
 	store      elastic.Store
+}
+
+// opened is what a job is made of, however it is laid over devices.
+type opened struct {
+	model   *model.Model
+	weights *export.Weights // of model.from; nil: fresh ones, or restored
+	set     *data.Set
+}
+
+// hostedDevice is a device of this node: a row of the plan.
+type hostedDevice struct {
+	device.Device
+	row   int
+	name  string // the device's
+	about string // the device, and why it is that one
 }
 
 // hosted is a stage that lives here.
 type hosted struct {
 	index  int
-	device device.Device
-	name   string // the device's
-	about  string // the device, and why it is that one
+	on     *hostedDevice
+	device device.Device // what the stage computes with: that of on, or a wrapper around it
 	meta   export.ShardMeta
 }
 
@@ -54,7 +67,7 @@ func (e *permanentError) Unwrap() error { return e.err }
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*host, error) {
 	h := &host{assignment: a, plan: plan}
-	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.openStore, h.openDevices} {
+	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.leaveCard, h.openStore, h.openDevices} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
 		}
@@ -62,22 +75,75 @@ func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*ho
 	return h, nil
 }
 
-// openModel builds the model and cuts it into stages. Every worker of the job gets the same cut: it depends on the job alone.
-func (h *host) openModel(context.Context) (err error) {
-	spec := h.assignment.Job
+// openModel builds the model and cuts it into stages.
+func (h *host) openModel(context.Context) error {
+	if err := h.build(&h.assignment.Job); err != nil {
+		return err
+	}
+	return h.cut()
+}
+
+// build makes the model of a job.
+func (o *opened) build(spec *job.Job) (err error) {
 	if spec.Model.From != "" {
-		if h.model, h.weights, err = export.Open(spec.Model.From); err != nil {
+		if o.model, o.weights, err = export.Open(spec.Model.From); err != nil {
 			return &permanentError{fmt.Errorf("model.from: %w", err)}
 		}
-	} else if h.model, err = model.Build(spec.Model.Family, spec.Model.Config); err != nil {
+		return nil
+	}
+	if o.model, err = model.Build(spec.Model.Family, spec.Model.Config); err != nil {
 		return &permanentError{fmt.Errorf("model.config: %w", err)}
 	}
+	return nil
+}
+
+// read reads the corpus of a job.
+func (o *opened) read(ctx context.Context, spec *job.Job) error {
+	set, err := data.Open(ctx, data.ConfigOf(spec, feed.ModelOf(o.model)))
+	if err != nil {
+		return &permanentError{fmt.Errorf("data: %w", err)}
+	}
+	o.set = set
+	return nil
+}
+
+// close closes what is open.
+func (o *opened) close() error {
+	var errs []error
+	if o.set != nil {
+		errs = append(errs, o.set.Close())
+	}
+	if o.weights != nil {
+		errs = append(errs, o.weights.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// cut cuts the model into the plan's stages. Every worker of the job gets the same cut: it depends on the assignment alone.
+func (h *host) cut() (err error) {
 	if err := h.model.CheckCompute(h.compute()); err != nil {
 		return &permanentError{fmt.Errorf("precision: %w", err)}
 	}
-	h.ranges, err = stage.Split(h.model.Costs(h.size()), len(h.plan))
-	if err != nil {
-		return &permanentError{fmt.Errorf("stages: %w", err)}
+	stages := h.plan.Stages()
+	if h.assignment.Split == nil {
+		if h.ranges, err = stage.Split(h.model.Costs(h.size()), stages); err != nil {
+			return &permanentError{fmt.Errorf("stages: %w", err)}
+		}
+		return nil
+	}
+	h.ranges = nil
+	from := 0
+	for k, layers := range h.assignment.Split {
+		if layers[0] != from || layers[1] <= from {
+			return &permanentError{fmt.Errorf("split: stage %d has layers %d to %d: every stage begins at the layer after the one before, %d, "+
+				"and has at least one", k, layers[0], layers[1], from)}
+		}
+		from = layers[1]
+		h.ranges = append(h.ranges, stage.Range{From: layers[0], To: layers[1]})
+	}
+	if len(h.ranges) != stages || from != len(h.model.Layers) {
+		return &permanentError{fmt.Errorf("split: %d stages of %d layers: the plan has %d, the model %d",
+			len(h.ranges), from, stages, len(h.model.Layers))}
 	}
 	return nil
 }
@@ -122,24 +188,27 @@ func (h *host) recompute(k int) stage.Recompute {
 
 // openData reads the corpus, and refuses one that has changed since the round that is restored.
 func (h *host) openData(ctx context.Context) error {
-	set, err := data.Open(ctx, data.ConfigOf(&h.assignment.Job, feed.ModelOf(h.model)))
-	if err != nil {
-		return &permanentError{fmt.Errorf("data: %w", err)}
+	if err := h.read(ctx, &h.assignment.Job); err != nil {
+		return err
 	}
-	h.set = set
-	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != set.Identity().Digest {
+	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != h.set.Identity().Digest {
 		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
-			"restore them, or submit the job anew", r.Round, r.Data, set.Identity())}
+			"restore them, or submit the job anew", r.Round, r.Data, h.set.Identity())}
 	}
+	return h.newFeed()
+}
+
+// newFeed makes what turns samples into micro-batches.
+func (h *host) newFeed() (err error) {
 	ports, _ := h.model.Layers[0].Ports(h.size())
 	if h.feed, err = feed.New(ports, h.samples()); err != nil {
 		return &permanentError{err}
 	}
-	return h.leaveCard()
+	return nil
 }
 
 // leaveCard leaves what whoever exports the model needs to use it.
-func (h *host) leaveCard() error {
+func (h *host) leaveCard(context.Context) error {
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Job.Data}
 	c.Data.Labels = h.set.Labels()
 	tokenizer, err := readTokenizer(h.set, c.Data.Tokenizer)
@@ -168,22 +237,28 @@ func (h *host) openStore(context.Context) (err error) {
 	return err
 }
 
-// openDevices opens a device for each stage that lives here. With fewer devices than stages, stages share the cores of one.
+// openDevices opens a device for each row of the plan whose stages live here. With fewer devices than rows, rows share the cores
+// of one.
 func (h *host) openDevices(context.Context) error {
 	spec := h.assignment.Job.Devices
-	for k, place := range h.assignment.Stages {
-		if place.Node != h.assignment.Node {
+	for k, row := range h.plan.Placement() {
+		if h.assignment.Stages[k].Node != h.assignment.Node {
 			continue
 		}
-		dev, about, err := pick.Open(spec.Kind, pick.Config{
-			Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.stages)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
-		})
-		if err != nil {
-			return fmt.Errorf("open the device of stage %d: %w", k, err)
+		at := slices.IndexFunc(h.devices, func(d *hostedDevice) bool { return d.row == row })
+		if at < 0 {
+			dev, about, err := pick.Open(spec.Kind, pick.Config{
+				Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
+			})
+			if err != nil {
+				return fmt.Errorf("open device %d, of stage %d: %w", row, k, err)
+			}
+			at = len(h.devices)
+			h.devices = append(h.devices, &hostedDevice{Device: dev, row: row, name: dev.Name(), about: about})
 		}
 		r := h.ranges[k]
 		h.stages = append(h.stages, hosted{
-			index: k, device: dev, name: dev.Name(), about: about,
+			index: k, on: h.devices[at], device: h.devices[at].Device,
 			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To])},
 		})
 	}
@@ -195,9 +270,9 @@ func (h *host) hosted(index int) *hosted {
 	return &h.stages[slices.IndexFunc(h.stages, func(s hosted) bool { return s.index == index })]
 }
 
-// attach is what the executor of the stage's device must run first; nil for nothing.
-func (s *hosted) attach() func() error {
-	if t, ok := s.device.(device.Threaded); ok {
+// attach is what the device's executor must run first; nil for nothing.
+func (d *hostedDevice) attach() func() error {
+	if t, ok := d.Device.(device.Threaded); ok {
 		return t.Attach
 	}
 	return nil
@@ -213,11 +288,11 @@ func coresOf(d int, cpu job.CPU, cores []int) []int {
 	return cores[from:to]
 }
 
-// build makes stage s of a pipeline. Every pipeline starts with the same weights.
-func (h *host) build(s *hosted, pipeline int) (*stage.Computed, error) {
+// newStage makes stage s of a pipeline. Every pipeline starts with the same weights.
+func (h *host) newStage(s *hosted, pipeline int) (*stage.Computed, error) {
 	spec := h.assignment.Job
 	c, err := stage.New(stage.Config{
-		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.plan),
+		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
 		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(), Slots: schedule.Pinned(h.plan)[s.index],
 		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
 	})
@@ -253,16 +328,12 @@ func learningRate(spec job.Job) stage.Schedule {
 }
 
 // close closes what is open.
-func (h *host) close() error {
+func (h *host) close() error { return errors.Join(h.closeDevices(), h.opened.close()) }
+
+func (h *host) closeDevices() error {
 	var errs []error
-	for _, s := range h.stages {
-		errs = append(errs, s.device.Close())
-	}
-	if h.set != nil {
-		errs = append(errs, h.set.Close())
-	}
-	if h.weights != nil {
-		errs = append(errs, h.weights.Close())
+	for _, d := range h.devices {
+		errs = append(errs, d.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -127,7 +127,7 @@ func (t *trainer) train(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
 	t.describe(h)
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.stages))))
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.devices))))
 	reach, err := newLinks(ctx, t.assignment)
 	if err != nil {
 		return err

@@ -57,41 +57,54 @@ func (t *trainer) tau() uint64 { return uint64(t.assignment.Job.Averaging.Tau) }
 // finalRound is the last round that all steps make.
 func (t *trainer) finalRound() uint64 { return uint64(t.assignment.Job.Train.Steps) / t.tau() }
 
-// newGroup wires the stages that live here.
-func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipeline.Group, error) {
-	spec := t.assignment.Job
+// groupConfig is what every group of a job has in common.
+func (h *host) groupConfig() (pipeline.Config, error) {
+	spec := h.assignment.Job
 	method, err := elastic.NewMethod(spec.Averaging.Method, elastic.Config{
 		Pull: elastic.Pull(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Tau: spec.Averaging.Tau, Pipelines: int(spec.Pipelines),
 	})
 	if err != nil {
-		return nil, &permanentError{err}
+		return pipeline.Config{}, &permanentError{err}
 	}
 	rate := learningRate(spec)
 	if err := rate.Validate(); err != nil {
-		return nil, &permanentError{err}
+		return pipeline.Config{}, &permanentError{err}
 	}
 	c := pipeline.Config{
-		Generation: t.assignment.Generation, Plan: t.plan, MicroBatches: int(spec.MicroBatches), Pipelines: int(spec.Pipelines),
+		Generation: h.assignment.Generation, Plan: h.plan, MicroBatches: int(spec.MicroBatches), Pipelines: int(spec.Pipelines),
 		Method: method, ClipNorm: spec.Optimizer.ClipNorm,
 		LearningRate: func(step uint64) float32 { return float32(rate.At(step)) },
-		FinalRound:   t.finalRound(), CenterOnly: spec.Center.State == "center", Linger: true,
-		Events: t.listeners(ctx, h),
+		Evaluation:   &pipeline.EvaluationConfig{MicroBatches: h.held().Micros()},
 	}
+	for i := range h.stages {
+		c.Stages = append(c.Stages, h.stageConfig(&h.stages[i]))
+	}
+	return c, nil
+}
+
+// held is the data of evaluations.
+func (h *host) held() evaluation {
+	return evaluation{Feed: h.feed, set: h.set, total: h.assignment.Job.Train.EvalSamples}
+}
+
+// newGroup wires the stages that live here.
+func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipeline.Group, error) {
+	c, err := h.groupConfig()
+	if err != nil {
+		return nil, err
+	}
+	c.FinalRound, c.CenterOnly, c.Linger = t.finalRound(), t.assignment.Job.Center.State == "center", true
+	c.Evaluation.Due, c.Events = t.evaluationDue, t.listeners(ctx, h)
 	if reach != nil {
 		c.Connect = reach.connect
 	}
-	held := evaluation{Feed: h.feed, set: h.set, total: spec.Train.EvalSamples}
-	c.Evaluation = &pipeline.EvaluationConfig{Due: t.evaluationDue, MicroBatches: held.Micros()}
-	if t.assignment.Restore != nil {
-		c.StartRound = t.assignment.Restore.Round
-	}
-	for i := range h.stages {
-		s, err := t.stageConfig(ctx, h, &h.stages[i])
-		if err != nil {
-			return nil, err
+	if r := t.assignment.Restore; r != nil {
+		c.StartRound = r.Round
+		for i := range h.stages {
+			if c.Stages[i].Restore, err = h.restore(ctx, &h.stages[i], r); err != nil {
+				return nil, err
+			}
 		}
-		s.EvaluationSource = held
-		c.Stages = append(c.Stages, s)
 	}
 	return pipeline.New(c)
 }
@@ -111,28 +124,18 @@ func (t *trainer) final() uint64 {
 	return t.finalRound()
 }
 
-// stageConfig describes one stage, with what it restores read into memory.
-func (t *trainer) stageConfig(ctx context.Context, h *host, s *hosted) (pipeline.StageConfig, error) {
-	spec := t.assignment.Job
-	c := pipeline.StageConfig{
-		Index: s.index,
-		Build: func(p int) (stage.Stage, error) { return h.build(s, p) },
+// stageConfig describes one stage.
+func (h *host) stageConfig(s *hosted) pipeline.StageConfig {
+	spec := h.assignment.Job
+	return pipeline.StageConfig{
+		Index:  s.index,
+		Attach: s.on.attach(),
+		Build:  func(p int) (stage.Stage, error) { return h.newStage(s, p) },
 		Source: func(p int) pipeline.Source {
 			return source{Feed: h.feed, set: h.set, cursor: h.set.Cursor(p, int(spec.Pipelines), spec.Train.Batch)}
 		},
+		EvaluationSource: h.held(),
 	}
-	if attach := s.attach(); attach != nil {
-		c.Attach = attach
-	}
-	if t.assignment.Restore == nil {
-		return c, nil
-	}
-	snapshot, err := h.restore(ctx, s, t.assignment.Restore)
-	if err != nil {
-		return c, err
-	}
-	c.Restore = snapshot
-	return c, nil
 }
 
 // listeners are what the group tells of itself.
@@ -142,7 +145,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		OnStarted: func() {
 			t.progress.training(uint64(t.assignment.Job.Train.Batch*h.sequence()), time.Now())
 			t.events.append(control.Event{Kind: control.Started, Generation: generation})
-			t.log.Info("training", zap.Int("stages_here", len(h.stages)), zap.String("device", h.stages[0].about))
+			t.log.Info("training", zap.Int("stages_here", len(h.stages)), zap.String("device", h.devices[0].about))
 		},
 		OnStep:  t.progress.step,
 		OnRound: t.progress.round,
@@ -227,7 +230,7 @@ func (t *trainer) status() control.Status {
 		return out
 	}
 	out.Job.Parameters = t.host.model.Weights()
-	out.Job.Device = t.host.stages[0].about
+	out.Job.Device = t.host.devices[0].about
 	now := time.Now()
 	for i := range t.host.stages {
 		s := &t.host.stages[i]

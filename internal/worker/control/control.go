@@ -34,9 +34,11 @@ type Assignment struct {
 	Node       string       `json:"node"`
 	Dir        string       `json:"dir"`      // of the job on this node: socket, shards, log
 	Job        job.Job      `json:"spec"`     // with every count resolved
-	Stages     []StagePlace `json:"stages"`   // all K, in order
+	Stages     []StagePlace `json:"stages"`   // all of the plan, in order
 	Schedule   string       `json:"schedule"` // a name for people
-	Plan       []string     `json:"plan"`     // one line a stage, the grammar of package schedule
+	Plan       []string     `json:"plan"`     // one line a device, the grammar of package schedule
+	// Split is, of each stage, its first layer and the one after its last. Empty: as even as their costs allow.
+	Split [][2]int `json:"split,omitempty"`
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
 	// the front. Empty: no pinning.
 	Cores   []int    `json:"cores,omitempty"`

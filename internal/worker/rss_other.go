@@ -1,0 +1,7 @@
+//go:build !linux
+
+package worker
+
+func resetPeakRSS() {}
+
+func peakRSS() int64 { return 0 }

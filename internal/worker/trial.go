@@ -1,0 +1,263 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/pipeline"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// Trials runs a job for a few batches at a time, each time laid over this host's devices in another way, and measures. Model and
+// data are opened once. Nothing is committed. Trials run one after the other.
+//
+//	trials, err := worker.OpenTrials(ctx, spec)
+//	defer trials.Close()
+//	for _, c := range candidates {
+//	    result, err := trials.Run(ctx, worker.TrialConfig{Job: c.job, Plan: c.plan, WarmUp: 2, Batches: 8})
+//	}
+type Trials struct{ opened }
+
+// OpenTrials opens the model and the data of a job.
+func OpenTrials(ctx context.Context, spec *job.Job) (*Trials, error) {
+	t := &Trials{}
+	if err := t.build(spec); err != nil {
+		return nil, err
+	}
+	if err := t.read(ctx, spec); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+// Close closes them.
+func (t *Trials) Close() error { return t.close() }
+
+// TrialConfig is one way to lay a job over devices.
+type TrialConfig struct {
+	// Job is that of OpenTrials, with every count resolved.
+	Job job.Job
+	// Plan has one row a device.
+	Plan schedule.Plan
+	// Split is, of each stage, its first layer and the one after its last. Empty: as even as their costs allow.
+	Split [][2]int
+	// Cores that the devices are pinned to, each taking its threads from the front. Empty: no pinning.
+	Cores []int
+	// Batches that each pipeline is watched for, after WarmUp batches that are not: pools fill, kernels are made. What
+	// they add up to is rounded up to whole rounds. Both at least 1.
+	WarmUp, Batches int
+}
+
+// Validate reports the first setting that no trial can run with.
+func (c *TrialConfig) Validate() error {
+	if c.WarmUp < 1 || c.Batches < 1 {
+		return fmt.Errorf("trial: %d batches after %d of warm-up: at least 1 of each", c.Batches, c.WarmUp)
+	}
+	if len(c.Plan) == 0 {
+		return errors.New("trial: the plan has no rows")
+	}
+	return nil
+}
+
+// TrialResult is what a trial measured. Times are of the watched batches; events lie on the clock of package trace.
+type TrialResult struct {
+	// Batches[i] is how long batch i took: from the moment at which the last pipeline had ended the one before to that at which
+	// the last had ended it. Every pipeline did one.
+	Batches []time.Duration
+	// Start and End of the watched time.
+	Start, End time.Duration
+	// Events that ended in it, in the order in which they did.
+	Events  []trace.Event
+	Stages  []StageTrial  // by stage
+	Devices []DeviceTrial // by row of the plan
+	// PeakRSSBytes is the most memory that the process held at any time of the trial, all that it had before included. 0 where
+	// the system does not say.
+	PeakRSSBytes int64
+}
+
+// StageTrial is one stage of a trial.
+type StageTrial struct {
+	Device int // row of the plan
+	Shape  stage.Shape
+	// AllocatedBytes is what the stage and its part of the center took of the device's memory, for all pipelines.
+	AllocatedBytes int64
+}
+
+// DeviceTrial is one device of a trial.
+type DeviceTrial struct {
+	Name  string
+	About string  // the device, and why it is that one
+	Busy  float64 // the part of the watched time that it worked, 0..1
+}
+
+// Run lays the job out and trains it.
+func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, err error) {
+	if err := c.Validate(); err != nil {
+		return result, err
+	}
+	h, err := t.host(ctx, c)
+	if err != nil {
+		return result, fmt.Errorf("trial: %w", err)
+	}
+	defer func() { err = errors.Join(err, h.closeDevices()) }()
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.devices))))
+	w := newWatch(c)
+	config, err := h.groupConfig()
+	if err != nil {
+		return result, fmt.Errorf("trial: %w", err)
+	}
+	tau := c.Job.Averaging.Tau
+	config.FinalRound = uint64((c.WarmUp + c.Batches + tau - 1) / tau)
+	config.Evaluation.Due = func(uint64) bool { return false } // it is there for the memory that it takes
+	config.Events = pipeline.Events{OnStep: w.step, Trace: trace.Listener{OnEvent: w.event}}
+	for i := range config.Stages {
+		config.Stages[i].Build = w.shaped(config.Stages[i].Index, config.Stages[i].Build)
+	}
+	group, err := pipeline.New(config)
+	if err != nil {
+		return result, fmt.Errorf("trial: %w", err)
+	}
+	resetPeakRSS()
+	if err := group.Run(ctx); err != nil {
+		return result, fmt.Errorf("trial: %w", err)
+	}
+	return w.result(h), nil
+}
+
+// host lays the job of a trial over devices of its own.
+func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
+	a := control.Assignment{
+		Version: control.AssignmentVersion, JobID: "trial", Generation: 1, Node: "here", Dir: "/", Job: c.Job, Plan: c.Plan.Lines(),
+		Split: c.Split, Cores: c.Cores, Stages: slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages()),
+	}
+	a.Job.Train.Steps = (c.WarmUp + c.Batches) * c.Job.Averaging.Tau
+	if err := checkAssignment(a); err != nil {
+		return nil, err
+	}
+	h := &host{opened: t.opened, assignment: a, plan: c.Plan}
+	for _, step := range []func() error{h.cut, h.newFeed, func() error { return h.openDevices(ctx) }} {
+		if err := step(); err != nil {
+			return nil, errors.Join(err, h.closeDevices())
+		}
+	}
+	for i := range h.stages {
+		h.stages[i].device = &meter{Device: h.stages[i].device}
+	}
+	return h, nil
+}
+
+// watch collects what a trial's group tells.
+type watch struct {
+	warmUp, batches int
+
+	mu     sync.Mutex
+	events []trace.Event
+	ended  [][]time.Duration // when each step ended, by pipeline
+	shapes []stage.Shape
+}
+
+func newWatch(c TrialConfig) *watch {
+	return &watch{
+		warmUp: c.WarmUp, batches: c.Batches,
+		ended: make([][]time.Duration, c.Job.Pipelines), shapes: make([]stage.Shape, c.Plan.Stages()),
+	}
+}
+
+// shaped is build, which also notes the stage's shape.
+func (w *watch) shaped(index int, build func(int) (stage.Stage, error)) func(int) (stage.Stage, error) {
+	return func(p int) (stage.Stage, error) {
+		s, err := build(p)
+		if err == nil {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.shapes[index] = s.Shape()
+		}
+		return s, err
+	}
+}
+
+func (w *watch) step(r pipeline.StepReport) {
+	now := trace.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended[r.Pipeline] = append(w.ended[r.Pipeline], now)
+}
+
+func (w *watch) event(e trace.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, e)
+}
+
+// slowest is when the last pipeline ended a step.
+func (w *watch) slowest(step int) (last time.Duration) {
+	for _, ended := range w.ended {
+		last = max(last, ended[step])
+	}
+	return last
+}
+
+// result sums up. The group has ended.
+func (w *watch) result(h *host) TrialResult {
+	r := TrialResult{
+		Start: w.slowest(w.warmUp - 1), End: w.slowest(w.warmUp + w.batches - 1), PeakRSSBytes: peakRSS(),
+	}
+	for i := range w.batches {
+		r.Batches = append(r.Batches, w.slowest(w.warmUp+i)-w.slowest(w.warmUp+i-1))
+	}
+	slices.SortStableFunc(w.events, func(a, b trace.Event) int { return int(a.End - b.End) })
+	held := make(map[int]time.Duration) // by device
+	for _, e := range w.events {
+		if e.End <= r.Start || e.End > r.End {
+			continue
+		}
+		r.Events = append(r.Events, e)
+		if e.Kind.OnDevice() {
+			held[h.hosted(e.Stage).on.row] += e.End - max(e.Start, r.Start)
+		}
+	}
+	for i := range h.stages {
+		s := &h.stages[i]
+		r.Stages = append(r.Stages, StageTrial{
+			Device: s.on.row, Shape: w.shapes[s.index], AllocatedBytes: s.device.(*meter).most,
+		})
+	}
+	for _, d := range h.devices {
+		r.Devices = append(r.Devices, DeviceTrial{
+			Name: d.name, About: d.about, Busy: float64(held[d.row]) / float64(r.End-r.Start),
+		})
+	}
+	return r
+}
+
+// meter counts what one stage allocates on a device.
+type meter struct {
+	device.Device
+	now, most int64 // bytes
+}
+
+// Alloc implements device.Device.
+func (m *meter) Alloc(t device.Type, n int) (device.Mem, error) {
+	mem, err := m.Device.Alloc(t, n)
+	if err == nil {
+		m.now += int64(mem.Bytes())
+		m.most = max(m.most, m.now)
+	}
+	return mem, err
+}
+
+// Free implements device.Device.
+func (m *meter) Free(mem device.Mem) {
+	m.now -= int64(mem.Bytes())
+	m.Device.Free(mem)
+}
