@@ -3,55 +3,123 @@ package schedule
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
 // randomPlan orders each stage at random, micro-batches in order and each backward after its forward. It may deadlock.
 func randomPlan(r *rand.Rand, stages, microBatches int) Plan {
-	plan := make(Plan, stages)
-	for k := range plan {
-		forwards, backwards := 0, 0
-		for backwards < microBatches {
-			if forwards < microBatches && (forwards == backwards || r.IntN(2) == 0) {
-				plan[k] = append(plan[k], Op{Kind: Forward, Stage: k, Micro: forwards})
-				forwards++
+	placement := make([]int, stages)
+	for s := range placement {
+		placement[s] = s
+	}
+	return randomPlacedPlan(r, placement, microBatches)
+}
+
+// randomPlacedPlan is a randomPlan with stage s on device placement[s]; the stages of a device take turns at random.
+func randomPlacedPlan(r *rand.Rand, placement []int, microBatches int) Plan {
+	plan := make(Plan, slices.Max(placement)+1)
+	for d := range plan {
+		var stages []int
+		for s, home := range placement {
+			if home == d {
+				stages = append(stages, s)
+			}
+		}
+		forwards, backwards := make([]int, len(placement)), make([]int, len(placement))
+		for len(stages) > 0 {
+			i := r.IntN(len(stages))
+			s := stages[i]
+			if forwards[s] < microBatches && (forwards[s] == backwards[s] || r.IntN(2) == 0) {
+				plan[d] = append(plan[d], Op{Kind: Forward, Stage: s, Micro: forwards[s]})
+				forwards[s]++
 			} else {
-				plan[k] = append(plan[k], Op{Kind: Backward, Stage: k, Micro: backwards})
-				backwards++
+				plan[d] = append(plan[d], Op{Kind: Backward, Stage: s, Micro: backwards[s]})
+				backwards[s]++
+			}
+			if backwards[s] == microBatches {
+				stages = slices.Delete(stages, i, i+1)
 			}
 		}
 	}
 	return plan
 }
 
-// explorer visits every state that a plan can reach under any timing, by the definition of links and stages alone: the
+// randomRunnablePlan is the order in which a random execution without any order of its own runs the work: it has no deadlock.
+func randomRunnablePlan(r *rand.Rand, placement []int, microBatches int) Plan {
+	plan := make(Plan, slices.Max(placement)+1)
+	forwards, backwards := make([]int, len(placement)), make([]int, len(placement))
+	last := len(placement) - 1
+	for backwards[0] < microBatches {
+		s := r.IntN(len(placement))
+		op := Op{Kind: Forward, Stage: s, Micro: forwards[s]}
+		switch {
+		case r.IntN(2) == 0 && backwards[s] < forwards[s] && (s == last || backwards[s] < backwards[s+1]):
+			op.Kind, op.Micro = Backward, backwards[s]
+			backwards[s]++
+		case forwards[s] < microBatches && (s == 0 || forwards[s] < forwards[s-1]):
+			forwards[s]++
+		default:
+			continue
+		}
+		plan[placement[s]] = append(plan[placement[s]], op)
+	}
+	return plan
+}
+
+// randomPlacement puts stages on devices of their own, or in a V, or interleaved, or at random.
+func randomPlacement(r *rand.Rand) []int {
+	devices := 1 + r.IntN(3)
+	placement := make([]int, devices, 2*devices)
+	for s := range placement {
+		placement[s] = s
+	}
+	switch r.IntN(4) {
+	case 0:
+		for d := devices - 1; d >= 0; d-- {
+			placement = append(placement, d)
+		}
+	case 1:
+		for d := range devices {
+			placement = append(placement, d)
+		}
+	case 2:
+		placement = append(placement, r.IntN(devices))
+		r.Shuffle(len(placement), func(i, j int) { placement[i], placement[j] = placement[j], placement[i] })
+	}
+	return placement
+}
+
+// explorer visits every state that a plan can reach under any timing, by the definition of links and devices alone: the
 // oracle for the walks of Check and InFlight.
 type explorer struct {
 	plan  Plan
+	home  []int
 	depth int
 	seen  map[string]bool
 	peaks []LinkPeak
 	stuck bool // a state was reached in which work is left and nothing can go on
 }
 
-// stageState is how far a stage is. holding: the op at next has taken its message and has not sent its own.
-type stageState struct {
+// deviceState is how far a device is. holding: the op at next has taken its message and has not sent its own.
+type deviceState struct {
 	next    int
 	holding bool
 }
 
 func explore(plan Plan, depth int) *explorer {
-	e := &explorer{plan: plan, depth: depth, seen: make(map[string]bool), peaks: make([]LinkPeak, len(plan)-1)}
-	e.visit(make([]stageState, len(plan)))
+	e := &explorer{plan: plan, home: plan.Placement(), depth: depth, seen: make(map[string]bool), peaks: make([]LinkPeak, plan.Stages()-1)}
+	e.visit(make([]deviceState, len(plan)))
 	return e
 }
 
-// crossed counts the ops of kind that stage k has begun, or ended.
-func (e *explorer) crossed(k int, s stageState, kind Kind, ended bool) int {
+// crossed counts the ops of kind that stage s has begun, or ended.
+func (e *explorer) crossed(state []deviceState, s int, kind Kind, ended bool) int {
 	n := 0
-	for i, op := range e.plan[k] {
-		begun := i < s.next || i == s.next && s.holding
-		if op.Kind == kind && (i < s.next || begun && !ended) {
+	at := state[e.home[s]]
+	for i, op := range e.plan[e.home[s]] {
+		begun := i < at.next || i == at.next && at.holding
+		if op.Stage == s && op.Kind == kind && (i < at.next || begun && !ended) {
 			n++
 		}
 	}
@@ -59,72 +127,74 @@ func (e *explorer) crossed(k int, s stageState, kind Kind, ended bool) int {
 }
 
 // inFlight counts the messages of kind on their way from stage `from` to its neighbour.
-func (e *explorer) inFlight(state []stageState, from, to int, kind Kind) int {
-	return e.crossed(from, state[from], kind, true) - e.crossed(to, state[to], kind, false)
+func (e *explorer) inFlight(state []deviceState, from, to int, kind Kind) int {
+	return e.crossed(state, from, kind, true) - e.crossed(state, to, kind, false)
 }
 
-func (e *explorer) visit(state []stageState) {
+func (e *explorer) visit(state []deviceState) {
 	key := fmt.Sprint(state)
 	if e.seen[key] {
 		return
 	}
 	e.seen[key] = true
-	for k := range e.peaks {
-		e.peaks[k].Forward = max(e.peaks[k].Forward, e.inFlight(state, k, k+1, Forward))
-		e.peaks[k].Backward = max(e.peaks[k].Backward, e.inFlight(state, k+1, k, Backward))
+	for s := range e.peaks {
+		e.peaks[s].Forward = max(e.peaks[s].Forward, e.inFlight(state, s, s+1, Forward))
+		e.peaks[s].Backward = max(e.peaks[s].Backward, e.inFlight(state, s+1, s, Backward))
 	}
 	moved, left := false, false
-	for k := range state {
-		if state[k].next == len(e.plan[k]) {
+	for d := range state {
+		if state[d].next == len(e.plan[d]) {
 			continue
 		}
 		left = true
-		if next, ok := e.move(state, k); ok {
+		if next, ok := e.move(state, d); ok {
 			moved = true
-			after := append([]stageState(nil), state...)
-			after[k] = next
+			after := append([]deviceState(nil), state...)
+			after[d] = next
 			e.visit(after)
 		}
 	}
 	e.stuck = e.stuck || left && !moved
 }
 
-// move is the next state of stage k, if it can go on.
-func (e *explorer) move(state []stageState, k int) (stageState, bool) {
-	s := state[k]
-	kind := e.plan[k][s.next].Kind
-	from, to := k-1, k+1
-	if kind == Backward {
+// move is the next state of device d, if it can go on.
+func (e *explorer) move(state []deviceState, d int) (deviceState, bool) {
+	at := state[d]
+	op := e.plan[d][at.next]
+	from, to := op.Stage-1, op.Stage+1
+	if op.Kind == Backward {
 		from, to = to, from
 	}
-	within := func(stage int) bool { return stage >= 0 && stage < len(e.plan) }
-	if s.holding {
-		room := !within(to) || e.depth == 0 || e.inFlight(state, k, to, kind) < e.depth
-		return stageState{next: s.next + 1}, room
+	within := func(stage int) bool { return stage >= 0 && stage < len(e.home) }
+	if at.holding {
+		room := !within(to) || e.depth == 0 || e.inFlight(state, op.Stage, to, op.Kind) < e.depth
+		return deviceState{next: at.next + 1}, room
 	}
-	arrived := !within(from) || e.inFlight(state, from, k, kind) > 0
-	return stageState{next: s.next, holding: true}, arrived
+	arrived := !within(from) || e.inFlight(state, from, op.Stage, op.Kind) > 0
+	return deviceState{next: at.next, holding: true}, arrived
 }
 
 func TestCheckFindsADeadlockExactlyWhereSomeTimingHasOne(t *testing.T) {
 	r := rand.New(rand.NewPCG(2024, 1))
 	verdicts := make(map[string]int)
-	for range 400 {
-		microBatches := 1 + r.IntN(4)
-		plan := randomPlan(r, 1+r.IntN(3), microBatches)
+	for range 600 {
+		microBatches := 1 + r.IntN(3)
+		plan := randomPlacedPlan(r, randomPlacement(r), microBatches)
 		for depth := range 3 {
 			want := explore(plan, depth).stuck
 			err := Check(plan, microBatches, Limits{LinkDepth: depth})
 			if (err != nil) != want {
 				t.Fatalf("depth %d:\n%v\nreaches a deadlock: %v; Check says %v", depth, plan, want, err)
 			}
-			verdicts[fmt.Sprintf("depth %d, deadlock %v", depth, want)]++
+			verdicts[fmt.Sprintf("%s, depth %d, deadlock %v", plan.rowName(), depth, want)]++
 		}
 	}
-	for depth := range 3 {
-		for _, deadlock := range []bool{false, true} {
-			if key := fmt.Sprintf("depth %d, deadlock %v", depth, deadlock); verdicts[key] == 0 {
-				t.Errorf("no case of %s among the random plans", key)
+	for _, rows := range []string{stageRow, deviceRow} {
+		for depth := range 3 {
+			for _, deadlock := range []bool{false, true} {
+				if key := fmt.Sprintf("%s, depth %d, deadlock %v", rows, depth, deadlock); verdicts[key] == 0 {
+					t.Errorf("no case of %s among the random plans", key)
+				}
 			}
 		}
 	}
@@ -132,20 +202,23 @@ func TestCheckFindsADeadlockExactlyWhereSomeTimingHasOne(t *testing.T) {
 
 func TestInFlightIsThePeakOverAllTimings(t *testing.T) {
 	r := rand.New(rand.NewPCG(2024, 2))
-	plans := 0
-	for range 600 {
+	plans := make(map[string]int)
+	for i := range 800 {
 		microBatches := 1 + r.IntN(4)
-		plan := randomPlan(r, 2+r.IntN(2), microBatches)
+		plan := randomPlacedPlan(r, randomPlacement(r), microBatches)
+		if i%2 == 0 {
+			plan = randomRunnablePlan(r, randomPlacement(r), microBatches)
+		}
 		if Check(plan, microBatches, Limits{}) != nil {
 			continue
 		}
-		plans++
+		plans[plan.rowName()]++
 		got, want := InFlight(plan), explore(plan, 0).peaks
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("%v\nin flight %+v; want %+v", plan, got, want)
 		}
 	}
-	if plans < 50 {
-		t.Errorf("only %d plans without deadlock", plans)
+	if plans[stageRow] < 50 || plans[deviceRow] < 50 {
+		t.Errorf("only %v plans without deadlock", plans)
 	}
 }
