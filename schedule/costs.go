@@ -5,17 +5,41 @@ import (
 	"math"
 )
 
-// Costs are the times of one micro-batch, all in one unit of the caller's choice (seconds, as a profile gives them).
-// Results come in the same unit.
+// Costs are the times and bytes of a pipeline's stages, links and devices. Times, here and in results, are in one unit of the
+// caller's choice (seconds, as a profile gives them). Only Forward and Backward must be there: a nil list means that its
+// matter takes no time, holds no bytes, or sets no limit.
+//
+// Boundary s lies between the stages s and s+1, so S stages have S-1 of them. Its messages are the activations down and the
+// gradients up.
 type Costs struct {
-	Forward  []float64 // per stage
-	Backward []float64 // per stage: the whole backward
-	// BackwardInput and BackwardWeight are, per stage, the two halves of a split backward; nil is half of Backward each.
+	// Times of one micro-batch, per stage.
+	Forward  []float64
+	Backward []float64 // the whole backward
+	// BackwardInput and BackwardWeight are the two halves of a split backward; nil is half of Backward each.
 	BackwardInput  []float64
 	BackwardWeight []float64
-	// Link is the one-way time of a message per link, stage k to k+1 and back. A link carries any number of messages at
-	// once. Nil is no time at all.
-	Link []float64
+	Update         []float64 // per stage: one optimizer step
+	Average        []float64 // per stage: averaging one pipeline with the center, once
+
+	// Link is the one-way latency of a message, per boundary. Bandwidth, bytes a unit of time, is how fast it is put on its
+	// link, 0 for at once: MessageBytes / Bandwidth occupies the link in that direction, one message after the other. All
+	// boundaries between the same two devices share their link, one inside of a device takes no time.
+	Link         []float64
+	Bandwidth    []float64
+	MessageBytes []int64
+
+	// ActivationBytes is, per stage, what one micro-batch holds from the start of its forward to the end of its backward; with a
+	// split backward HalfBytes from the end of the input half to the end of the weight half, nil for ActivationBytes there too.
+	ActivationBytes []int64
+	HalfBytes       []int64
+	// Per stage and pipeline: one version of the weights, their gradients, the optimizer's state.
+	WeightBytes, GradientBytes, StateBytes []int64
+	CenterBytes                            []int64 // per stage, once for all pipelines: the center and what it accumulates
+
+	// Utilisation is, per device, which share of it one op can use, above 0 and up to 1; nil is 1. A device that one op fills
+	// runs one op at a time, another as many as there are side by side, slowed down once they want more than all of it.
+	Utilisation   []float64
+	CapacityBytes []int64 // per device; 0 is no limit
 }
 
 // Uniform are the costs of stages that are all alike.
@@ -27,40 +51,112 @@ func Uniform(stages int, forward, backward, link float64) Costs {
 	}
 }
 
-func repeat(value float64, n int) []float64 {
-	values := make([]float64, max(0, n))
+func repeat[T any](value T, n int) []T {
+	values := make([]T, max(0, n))
 	for i := range values {
 		values[i] = value
 	}
 	return values
 }
 
-// Validate refuses lists of the wrong length and times that are negative, infinite or not a number, by name.
+// costList is one of the lists of Costs, for validation. Exactly one of times and bytes is of interest.
+type costList struct {
+	name  string
+	times []float64
+	bytes []int64
+	need  bool
+}
+
+func (c Costs) perStage() []costList {
+	return []costList{
+		{name: "forward", times: c.Forward, need: true},
+		{name: "backward", times: c.Backward, need: true},
+		{name: "backward input", times: c.BackwardInput},
+		{name: "backward weight", times: c.BackwardWeight},
+		{name: "update", times: c.Update},
+		{name: "average", times: c.Average},
+		{name: "activation", bytes: c.ActivationBytes},
+		{name: "half", bytes: c.HalfBytes},
+		{name: "weight", bytes: c.WeightBytes},
+		{name: "gradient", bytes: c.GradientBytes},
+		{name: "state", bytes: c.StateBytes},
+		{name: "center", bytes: c.CenterBytes},
+	}
+}
+
+// Validate refuses lists of the wrong length for a pipeline of so many stages, and times and bytes that are negative, infinite
+// or not a number, by name. How many devices there are is for Simulate.
 func (c Costs) Validate(stages int) error {
-	for _, list := range []struct {
-		name     string
-		values   []float64
-		want     int
-		unit     string
-		optional bool
-	}{
-		{"forward", c.Forward, stages, "stage", false},
-		{"backward", c.Backward, stages, "stage", false},
-		{"backward input", c.BackwardInput, stages, "stage", true},
-		{"backward weight", c.BackwardWeight, stages, "stage", true},
-		{"link", c.Link, stages - 1, "link", true},
+	for _, list := range c.perStage() {
+		if err := list.validate("stage", stages, stages); err != nil {
+			return err
+		}
+	}
+	for _, list := range []costList{
+		{name: "link", times: c.Link},
+		{name: "message", bytes: c.MessageBytes},
 	} {
-		if list.optional && list.values == nil {
-			continue
+		if err := list.validate("link", stages-1, stages); err != nil {
+			return err
 		}
-		if len(list.values) != list.want {
-			return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d",
-				list.name, countOf(len(list.values), "value"), countOf(stages, "stage"), list.unit, list.want)
+	}
+	return c.validateBandwidth(stages)
+}
+
+func (c Costs) validateBandwidth(stages int) error {
+	if c.Bandwidth == nil {
+		return nil
+	}
+	if len(c.Bandwidth) != stages-1 {
+		return fmt.Errorf("costs: bandwidth has %s for %s; want one a link: %d",
+			countOf(len(c.Bandwidth), "value"), countOf(stages, "stage"), stages-1)
+	}
+	for i, v := range c.Bandwidth {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return fmt.Errorf("costs: bandwidth of link %d is %v; want bytes a unit of time, or 0 for a link without limit", i, v)
 		}
-		for i, v := range list.values {
-			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-				return fmt.Errorf("costs: %s time of %s %d is %v; want a finite time, 0 or more", list.name, list.unit, i, v)
-			}
+		if v > 0 && c.MessageBytes == nil {
+			return fmt.Errorf("costs: link %d has a bandwidth and no message bytes; want the bytes of a message for each link", i)
+		}
+	}
+	return nil
+}
+
+// validateDevices refuses lists of the wrong length for so many devices and values out of range.
+func (c Costs) validateDevices(devices int) error {
+	if c.Utilisation != nil && len(c.Utilisation) != devices {
+		return fmt.Errorf("costs: utilisation has %s for %s; want one a device",
+			countOf(len(c.Utilisation), "value"), countOf(devices, "device"))
+	}
+	for i, v := range c.Utilisation {
+		if !(v > 0 && v <= 1) { // false for NaN
+			return fmt.Errorf("costs: utilisation of device %d is %v; want the share of it that one op uses, above 0 and at most 1", i, v)
+		}
+	}
+	return costList{name: "capacity", bytes: c.CapacityBytes}.validate("device", devices, devices)
+}
+
+// validate checks that a list has want values, for so many of the pipeline's stages (or devices), all of them in range.
+func (l costList) validate(unit string, want, stages int) error {
+	found := len(l.times) + len(l.bytes)
+	if l.times == nil && l.bytes == nil && !l.need {
+		return nil
+	}
+	if found != want {
+		of := "stage"
+		if unit == "device" {
+			of = unit
+		}
+		return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d", l.name, countOf(found, "value"), countOf(stages, of), unit, want)
+	}
+	for i, v := range l.times {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return fmt.Errorf("costs: %s time of %s %d is %v; want a finite time, 0 or more", l.name, unit, i, v)
+		}
+	}
+	for i, v := range l.bytes {
+		if v < 0 {
+			return fmt.Errorf("costs: %s bytes of %s %d are %d; want 0 or more", l.name, unit, i, v)
 		}
 	}
 	return nil
@@ -83,21 +179,36 @@ func (c Costs) of(k int, kind Kind) float64 {
 			return c.BackwardWeight[k]
 		}
 		return c.Backward[k] / 2
+	case Update:
+		return at(c.Update, k)
 	}
 	return 0
 }
 
-// link is the one-way time of link k, stage k to k+1.
-func (c Costs) link(k int) float64 {
-	if c.Link == nil {
-		return 0
+// link is the one-way time of a message over boundary k when no other is on its way.
+func (c Costs) link(k int) float64 { return at(c.Link, k) + c.transmit(k) }
+
+// transmit is how long a message over boundary k occupies its link.
+func (c Costs) transmit(k int) float64 {
+	if bandwidth := at(c.Bandwidth, k); bandwidth > 0 {
+		return float64(at(c.MessageBytes, k)) / bandwidth
 	}
-	return c.Link[k]
+	return 0
+}
+
+// at is element i of an optional list.
+func at[T any](list []T, i int) T {
+	if list == nil {
+		var none T
+		return none
+	}
+	return list[i]
 }
 
 // SteadyPeriod is the time per micro-batch in the middle of a long batch: of the slowest stage, or of the slowest loop over
 // stages k..l, which the warm-up lets w_k - w_l + 1 micro-batches share (docs/schedules.md derives it). It is +Inf for a
-// warm-up that grows from one stage to a later one, since that plan deadlocks. The costs must be valid.
+// warm-up that grows from one stage to a later one, since that plan deadlocks. The costs must be valid. Messages that
+// wait for each other are not part of it.
 //
 //	P(w) = max( max_k (F_k + B_k),
 //	            max_{k<l} [ sum_{j=k..l} (F_j + B_j) + 2 sum_{j=k..l-1} c_j ] / (w_k - w_l + 1) )

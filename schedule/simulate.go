@@ -3,47 +3,126 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"math"
 )
 
-// Span is when an op runs, in the unit of Costs, counted from the start of the batch.
-type Span struct{ Start, End float64 }
-
-// Result is what Simulate finds. Times are in the unit of Costs.
-type Result struct {
-	Makespan float64   // from the first start to the last end: the time of one batch
-	Spans    [][]Span  // Spans[k][i] is when stage k runs Plan[k][i]
-	Busy     []float64 // per stage: time spent computing
-	Bubble   float64   // the share of all stages' time in which nothing computes, 0..1
-	Pinned   []int     // per stage: peak of micro-batches held between forward and backward
+// Load says how much work SimulateMany gives the devices. The zero value is one batch of one pipeline.
+type Load struct {
+	// Pipelines is how many pipelines run the plan at once on the same devices; 0 is 1.
+	Pipelines int
+	// Batches is how many each pipeline runs, one after the other; 0 is 1. A pipeline waits for no other.
+	Batches int
+	// AverageEvery is how many batches lie between two averagings of a pipeline with the center, each of which takes
+	// Costs.Average on each stage; 0 is none.
+	AverageEvery int
+	// Record keeps Result.Spans and DeviceMemory.Over: 16 bytes an op, and as much again or more.
+	Record bool
 }
 
-// Simulate times a plan: an op starts when its stage is free and its message has arrived. Links carry any number of
-// messages at once, and sending costs the stage nothing. The result depends on the arguments only; the work is O(ops).
+func (l Load) withDefaults() Load {
+	l.Pipelines, l.Batches = max(l.Pipelines, 1), max(l.Batches, 1)
+	return l
+}
+
+// maxRuns bounds the ops that a simulation runs, all batches of all pipelines: hours of work.
+const maxRuns = 1 << 36
+
+// Validate refuses counts below 0 and loads that no simulation would finish.
+func (l Load) Validate(plan Plan) error {
+	for _, count := range []struct {
+		name  string
+		value int
+	}{{"pipelines", l.Pipelines}, {"batches", l.Batches}, {"average every", l.AverageEvery}} {
+		if count.value < 0 || count.value > 1<<20 {
+			return fmt.Errorf("load: %s is %d; want 0 to %d", count.name, count.value, 1<<20)
+		}
+	}
+	l = l.withDefaults()
+	if l.Pipelines > math.MaxInt32/4/max(1, len(plan)) || l.Pipelines*l.Batches > maxRuns/max(1, plan.Ops()) {
+		return fmt.Errorf("load: %d batches of %s are more than can be simulated; want fewer of either", l.Batches, countOf(l.Pipelines, "pipeline"))
+	}
+	return nil
+}
+
+// Span is when an op runs, in the unit of Costs, counted from the start of the first batch.
+type Span struct{ Start, End float64 }
+
+// Result is what a simulation finds. Times are in the unit of Costs.
+type Result struct {
+	Makespan float64 // from the first start to the last end: the time of one batch, or of all
+	// Period is the time from the end of a batch to the end of the next, in a pipeline that goes on and beside all others. With
+	// one batch it is Makespan.
+	Period float64
+	Busy   []float64 // per device: time in which it computes, steps and averages included
+	Bubble float64   // the share of all devices' time in which nothing runs, 0..1
+	Pinned []int     // per device and pipeline: peak of micro-batches held between forward and backward
+	Memory []DeviceMemory
+	Links  []LinkLoad // in the order of their devices; those that carry no message are left out
+	// Spans[p*D+d], of D devices, is when device d works for pipeline p: the ops of Plan[d] in order and then the steps that end
+	// the batch, batch after batch. Nil if not recorded. Timeline knows which is what.
+	Spans [][]Span
+
+	plan  Plan
+	load  Load
+	tails [][]tailOp
+}
+
+// LinkLoad is what one direction of the link between two devices carries.
+type LinkLoad struct {
+	From, To int // devices
+	Messages int
+	Bytes    int64
+	Busy     float64 // the share of the makespan in which a message is being put on it, 0..1
+	Waited   float64 // the longest time that a message waited for those before it
+}
+
+// Throughput is the number of batches, of all pipelines together, that end in a unit of time.
+func (r Result) Throughput() float64 { return float64(r.load.withDefaults().Pipelines) / r.Period }
+
+// Simulate times one batch of one pipeline. An op starts when its device is free and its message has arrived; a message
+// starts on its way when its op ends and the link is free, and sending costs the device nothing. Without Bandwidth a
+// link carries any number of messages at once. The optimizer step of a plan without updates follows the ops, device by
+// device. Spans are recorded. The result depends on the arguments only.
 //
 // A plan that Check refuses is refused here with the same error.
 func Simulate(plan Plan, costs Costs) (Result, error) {
-	microBatches := countForwards(plan)
-	if err := checkOrder(plan, max(1, microBatches)); err != nil {
-		return Result{}, err
-	}
-	if !plan.plain() || plan.Updates() > 0 {
-		return Result{}, errors.New("schedule: simulate: a device has several stages, or takes updates; neither can be timed yet")
-	}
-	if err := costs.Validate(len(plan)); err != nil {
-		return Result{}, fmt.Errorf("schedule: simulate: %w", err)
-	}
-	s := newSimulation(plan, costs, microBatches)
-	if err := checkProgress(plan, 0, s.visit); err != nil {
-		return Result{}, err
-	}
-	return s.result(), nil
+	return SimulateMany(plan, costs, Load{Record: true})
 }
 
+// SimulateMany is Simulate for pipelines that share the devices and for batches that follow each other. A device that one op
+// fills runs them first come, first served: the op that was ready first, of equals that of the lower pipeline, as
+// the executor of package pipeline does. The work is O(ops log devices).
+func SimulateMany(plan Plan, costs Costs, load Load) (Result, error) {
+	if err := Check(plan, max(1, countForwards(plan)), Limits{}); err != nil {
+		return Result{}, err
+	}
+	for _, err := range []error{costs.Validate(plan.Stages()), costs.validateDevices(len(plan)), load.Validate(plan)} {
+		if err != nil {
+			return Result{}, fmt.Errorf("schedule: simulate: %w", err)
+		}
+	}
+	return simulate(plan, costs, load.withDefaults())
+}
+
+// simulate runs a plan that Check has passed.
+func simulate(plan Plan, costs Costs, load Load) (Result, error) {
+	e := newEngine(plan, costs, load)
+	e.run()
+	for l := range e.lanes {
+		if !e.lanes[l].done {
+			return Result{}, errors.New("schedule: simulate: a plan that passed Check does not end")
+		}
+	}
+	return e.result(), nil
+}
+
+// countForwards is the number of micro-batches of a plan that Check would pass.
 func countForwards(plan Plan) int {
 	n := 0
-	if len(plan) > 0 {
+	if len(plan) > 0 && len(plan[0]) > 0 {
 		for _, op := range plan[0] {
-			if op.Kind == Forward {
+			if op.Kind == Forward && op.Stage == plan[0][0].Stage {
 				n++
 			}
 		}
@@ -51,72 +130,114 @@ func countForwards(plan Plan) int {
 	return n
 }
 
-// simulation gives each op its time, in the order in which a traversal visits them.
-type simulation struct {
-	plan  Plan
-	costs [][len(kindLetters)]float64 // per stage: the time of each kind
-	links []float64                   // per link, one way
-	spans [][]Span
-	free  []float64 // per stage: when its last op ends
-
-	// When the message of a micro-batch reaches a stage: [stage*microBatches + micro].
-	microBatches int
-	activation   []float64
-	gradient     []float64
-}
-
-func newSimulation(plan Plan, costs Costs, microBatches int) *simulation {
-	stages := len(plan)
-	s := &simulation{
-		plan: plan, microBatches: microBatches,
-		costs: make([][len(kindLetters)]float64, stages), links: make([]float64, stages-1),
-		spans: make([][]Span, stages), free: make([]float64, stages),
-		activation: make([]float64, stages*microBatches), gradient: make([]float64, stages*microBatches),
+func (e *engine) result() Result {
+	r := Result{
+		Busy: make([]float64, len(e.plan)), Pinned: pinnedByDevice(e.plan), Memory: e.memory.result(), Links: e.links.result(),
+		Spans: e.spans, plan: e.plan, load: e.load, tails: e.tails,
 	}
-	spans := make([]Span, plan.Ops())
-	for k, ops := range plan {
-		s.spans[k], spans = spans[:len(ops):len(ops)], spans[len(ops):]
-		for kind := range s.costs[k] {
-			s.costs[k][kind] = costs.of(k, Kind(kind))
-		}
+	for _, end := range e.ends {
+		r.Makespan = max(r.Makespan, end)
 	}
-	for k := range s.links {
-		s.links[k] = costs.link(k)
-	}
-	return s
-}
-
-func (s *simulation) visit(k, i int) {
-	op := s.plan[k][i]
-	at := k*s.microBatches + op.Micro
-	start := s.free[k]
-	if crossesDown(op.Kind) {
-		start = max(start, s.activation[at])
-	} else if crossesUp(op.Kind) {
-		start = max(start, s.gradient[at])
-	}
-	end := start + s.costs[k][op.Kind]
-	if crossesDown(op.Kind) && k+1 < len(s.plan) {
-		s.activation[at+s.microBatches] = end + s.links[k]
-	} else if crossesUp(op.Kind) && k > 0 {
-		s.gradient[at-s.microBatches] = end + s.links[k-1]
-	}
-	s.free[k] = end
-	s.spans[k][i] = Span{Start: start, End: end}
-}
-
-func (s *simulation) result() Result {
-	r := Result{Spans: s.spans, Busy: make([]float64, len(s.plan)), Pinned: Pinned(s.plan)}
 	total := 0.0
-	for k, ops := range s.plan {
-		r.Makespan = max(r.Makespan, s.free[k])
-		for _, op := range ops {
-			r.Busy[k] += s.costs[k][op.Kind]
-		}
-		total += r.Busy[k]
+	for d := range e.devices {
+		r.Busy[d] = e.devices[d].busy
+		total += r.Busy[d]
 	}
 	if r.Makespan > 0 {
-		r.Bubble = max(0, 1-total/(float64(len(s.plan))*r.Makespan)) // not below 0 by rounding
+		r.Bubble = max(0, 1-total/(float64(len(e.plan))*r.Makespan)) // not below 0 by rounding
+		for i := range r.Links {
+			r.Links[i].Busy /= r.Makespan
+		}
 	}
+	r.Period = steadyPeriod(e.ends, e.load)
 	return r
+}
+
+// pinnedByDevice is the peak of micro-batches that each device holds for one pipeline, those of all its stages together.
+func pinnedByDevice(plan Plan) []int {
+	peaks := make([]int, len(plan))
+	for d, ops := range plan {
+		pinned := 0
+		for i := range ops {
+			pinned += pinnedBy(ops[i].Kind)
+			peaks[d] = max(peaks[d], pinned)
+		}
+	}
+	return peaks
+}
+
+// steadyPeriod is the time between the ends of a pipeline's batches while all pipelines run: from the end of its first batch to
+// that of its last before the first pipeline has no more. The mean is that of the pipelines' rates. ends[p*B+b] is when
+// batch b of pipeline p ends.
+func steadyPeriod(ends []float64, load Load) float64 {
+	until := math.Inf(1)
+	for p := range load.Pipelines {
+		until = min(until, ends[(p+1)*load.Batches-1])
+	}
+	rate, counted := 0.0, 0
+	last := 0.0
+	for p := range load.Pipelines {
+		of := ends[p*load.Batches : (p+1)*load.Batches]
+		last = max(last, of[len(of)-1])
+		n := 0
+		for n < len(of) && of[n] <= until {
+			n++
+		}
+		if n > 1 && of[n-1] > of[0] {
+			rate += float64(n-1) / (of[n-1] - of[0])
+			counted++
+		}
+	}
+	if counted == 0 {
+		return last / float64(load.Batches)
+	}
+	return float64(counted) / rate
+}
+
+// Event is one piece of work of a recorded simulation.
+type Event struct {
+	Device, Pipeline, Batch int
+	// Op is the work. An optimizer step that no Update of the plan takes, and averaging, have Micro -1.
+	Op       Op
+	Averages bool // averaging with the center; Op tells the stage only
+	Span
+}
+
+// Timeline lists the work of a recorded simulation, device by device, pipeline by pipeline, in the order in which it ran.
+func (r Result) Timeline() iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		for d := range r.plan {
+			for p := range r.load.Pipelines {
+				if !r.lane(d, p, yield) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// lane yields the events of one pipeline on one device.
+func (r Result) lane(d, p int, yield func(Event) bool) bool {
+	if r.Spans == nil {
+		return true
+	}
+	spans := r.Spans[p*len(r.plan)+d]
+	for b, i := 0, 0; i < len(spans); b++ {
+		event := Event{Device: d, Pipeline: p, Batch: b}
+		for _, op := range r.plan[d] {
+			event.Op, event.Span = op, spans[i]
+			if !yield(event) {
+				return false
+			}
+			i++
+		}
+		for _, tail := range tailOf(r.tails[d], b, r.load.AverageEvery) {
+			event.Op, event.Averages, event.Span = Op{Kind: Update, Stage: tail.stage, Micro: -1}, tail.averages, spans[i]
+			if !yield(event) {
+				return false
+			}
+			i++
+		}
+	}
+	return true
 }

@@ -1,0 +1,68 @@
+package schedule
+
+// happening is a point of the simulated future.
+type happening struct {
+	time    float64
+	subject int32 // a lane, or as many more as there are lanes: a device
+	version int32 // of what a shared device runs
+	ready   bool  // the lane's op is ready; else the op that the subject runs ends
+}
+
+// before orders happenings: by time; then ends before arrivals, so that a device that becomes free knows all that is ready;
+// then by number.
+func (h happening) before(other happening) bool {
+	switch {
+	case h.time != other.time:
+		return h.time < other.time
+	case h.ready != other.ready:
+		return other.ready
+	}
+	return h.subject < other.subject
+}
+
+// agenda is what is going to happen: a binary heap, the next on top.
+type agenda struct{ heap []happening }
+
+func (a *agenda) empty() bool    { return len(a.heap) == 0 }
+func (a *agenda) top() happening { return a.heap[0] }
+
+func (a *agenda) push(h happening) {
+	a.heap = append(a.heap, h)
+	i := len(a.heap) - 1
+	for i > 0 {
+		above := (i - 1) / 2
+		if !h.before(a.heap[above]) {
+			break
+		}
+		a.heap[i] = a.heap[above]
+		i = above
+	}
+	a.heap[i] = h
+}
+
+func (a *agenda) pop() happening {
+	next := a.heap[0]
+	last := a.heap[len(a.heap)-1]
+	a.heap = a.heap[:len(a.heap)-1]
+	n := len(a.heap)
+	if n == 0 {
+		return next
+	}
+	i := 0
+	for {
+		below := 2*i + 1
+		if below >= n {
+			break
+		}
+		if below+1 < n && a.heap[below+1].before(a.heap[below]) {
+			below++
+		}
+		if !a.heap[below].before(last) {
+			break
+		}
+		a.heap[i] = a.heap[below]
+		i = below
+	}
+	a.heap[i] = last
+	return next
+}
