@@ -76,10 +76,17 @@ static void multiply(const struct product *p) {
     }
 }
 
+// near asks for what a walk down rows `stride` apart needs in NEAR rows, which the processor does not foresee.
+enum { NEAR = 16 };
+
+INLINE void near(const void *x, size_t at, size_t stride, int bf16) {
+    __builtin_prefetch((const char *)x + (at + NEAR * stride) * (bf16 ? 2 : 4));
+}
+
 // pack copies x (T,S), from element `at` on in rows `stride` apart, to packed (T,P).
 INLINE void pack(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, int bf16) {
     for (size_t r = 0; r < t; r++, at += stride, packed += pad(s))
-        LANES(s, store(packed + i, fetch(x, at + i, part, bf16)););
+        LANES(s, near(x, at + i, stride, bf16); store(packed + i, fetch(x, at + i, part, bf16)););
 }
 
 // pack_transposed copies factor * x (T,S) to packed (S, pad(T)).
@@ -88,7 +95,10 @@ INLINE void pack_transposed(float *packed, const void *x, size_t stride, size_t 
     for (size_t from = 0; from < t; from += WIDTH) {
         const size_t rows = t - from < WIDTH ? t - from : WIDTH;
         LANES(s, vec block[WIDTH] = {{0}};
-              for (size_t r = 0; r < rows; r++) block[r] = fetch(x, (from + r) * stride + i, part, bf16) * factor;
+              for (size_t r = 0; r < rows; r++) {
+                  near(x, (from + r) * stride + i, stride, bf16);
+                  block[r] = fetch(x, (from + r) * stride + i, part, bf16) * factor;
+              }
               transpose(block);
               for (size_t c = 0; c < part; c++) store(packed + (i + c) * width + from, block[c]););
     }
@@ -98,7 +108,7 @@ INLINE void pack_transposed(float *packed, const void *x, size_t stride, size_t 
 INLINE void unpack(void *x, const float *packed, size_t at, size_t stride, size_t t, size_t s, float factor, int bf16) {
     size_t p = pad(s);
     for (size_t r = 0; r < t; r++, at += stride, packed += p)
-        LANES(s, keep(x, at + i, load(packed + i) * factor, part, bf16););
+        LANES(s, near(x, at + i, stride, bf16); keep(x, at + i, load(packed + i) * factor, part, bf16););
 }
 
 static size_t attention_scratch(size_t t, size_t s, int backward) {
@@ -160,7 +170,7 @@ INLINE void attention_of(const struct heads *h, float *scratch, int bf16) {
             }
             multiply(&(struct product){rows, p, seen, scores, width, 1, v, p, out, p, 0});
             for (size_t r = 0; r < rows; r++)
-                unpack(h->out, out + r * p, (from + r) * h->out_stride + head * s, 0, 1, s, inverse[r], bf16);
+                unpack(h->out, out + r * p, (from + r) * h->out_stride + head * s, h->out_stride, 1, s, inverse[r], bf16);
         }
     }
 }
@@ -181,10 +191,10 @@ INLINE void dscores(float *scores, float *dprobabilities, size_t n, size_t seen,
     memset(dprobabilities + n, 0, (seen - n) * sizeof *scores);
 }
 
-// inner is the inner product of packed x and the elements of y from `at` on.
-INLINE float inner(const float *x, const void *y, size_t at, size_t n, int bf16) {
+// inner is the inner product of packed x and the elements of y from `at` on, in rows `stride` apart.
+INLINE float inner(const float *x, const void *y, size_t at, size_t stride, size_t n, int bf16) {
     vec sum = {0};
-    LANES(n, sum = fused(get(x + i, part), fetch(y, at + i, part, bf16), sum););
+    LANES(n, near(y, at + i, stride, bf16); sum = fused(get(x + i, part), fetch(y, at + i, part, bf16), sum););
     return total(sum);
 }
 
@@ -212,7 +222,7 @@ INLINE void attention_backward_of(const struct heads *h, float *scratch, int bf1
             multiply(&(struct product){rows, pad(seen), s, douts, p, 1, vt, width, ds, width, 0});
             for (size_t r = 0; r < rows; r++) {
                 size_t row = from + r, n = h->bidirectional ? t : row + 1;
-                float d = inner(douts + r * p, h->out, row * h->out_stride + column, s, bf16);
+                float d = inner(douts + r * p, h->out, row * h->out_stride + column, h->out_stride, s, bf16);
                 hide(scores + r * width, bias, n);
                 drop(ds + r * width, n, h, head, row);
                 dscores(scores + r * width, ds + r * width, n, seen, lse[row], d);

@@ -29,7 +29,7 @@ static void add(float *out, const float *a, const float *b, size_t n) {
 
 // Types are constants where these are inlined.
 INLINE void add_of(void *out, const void *a, const void *b, size_t from, size_t n, int ob, int ab, int bb) {
-    LANES(n, keep(out, from + i, fetch(a, from + i, part, ab) + fetch(b, from + i, part, bb), part, ob););
+    LANES(n, keep(out, from + i, stream(a, from + i, part, ab) + stream(b, from + i, part, bb), part, ob););
 }
 
 static void add_mixed(void *out, const void *a, const void *b, size_t from, size_t n, int out_bf16, int a_bf16, int b_bf16) {
@@ -46,7 +46,7 @@ static void add_mixed(void *out, const void *a, const void *b, size_t from, size
 }
 
 INLINE void convert_of(void *y, const void *x, size_t from, size_t n, int yb, int xb) {
-    LANES(n, keep(y, from + i, fetch(x, from + i, part, xb), part, yb););
+    LANES(n, keep(y, from + i, stream(x, from + i, part, xb), part, yb););
 }
 
 static void convert(void *y, const void *x, size_t from, size_t n, int y_bf16, int x_bf16) {
@@ -68,9 +68,14 @@ INLINE dvec widen(const float *p) {
 static double dot(const float *x, const float *y, size_t n) {
     dvec sums[4] = {{0}};
     size_t i = 0;
-    for (; i + 2 * WIDTH <= n; i += 2 * WIDTH)
+    for (; i + 2 * WIDTH <= n; i += 2 * WIDTH) {
+        for (int j = 0; j < 2 * WIDTH; j += 16) {
+            __builtin_prefetch((const char *)(x + i + j) + AHEAD);
+            __builtin_prefetch((const char *)(y + i + j) + AHEAD);
+        }
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) sums[j] += widen(x + i + j * WIDTH / 2) * widen(y + i + j * WIDTH / 2);
+    }
     dvec sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     double result = 0;
     for (; i < n; i++) result += (double)x[i] * y[i];
@@ -89,7 +94,7 @@ INLINE vec gelu_sigmoid(vec x) {
 }
 
 INLINE void gelu_of(void *y, const void *x, size_t from, size_t n, int bf16) {
-    LANES(n, vec v = fetch(x, from + i, part, bf16); keep(y, from + i, v * gelu_sigmoid(v), part, bf16););
+    LANES(n, vec v = stream(x, from + i, part, bf16); keep(y, from + i, v * gelu_sigmoid(v), part, bf16););
 }
 
 static void gelu(void *y, const void *x, size_t from, size_t n, int bf16) {
@@ -101,11 +106,11 @@ static void gelu(void *y, const void *x, size_t from, size_t n, int bf16) {
 
 INLINE void gelu_backward_of(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
     // The slope is s + s (1 - s) x d(2u)/dx. Beyond 30 it is 0 or 1 to the last bit, and x d(2u)/dx may overflow.
-    LANES(n, vec v = fetch(x, from + i, part, bf16); vec s = gelu_sigmoid(v);
+    LANES(n, vec v = stream(x, from + i, part, bf16); vec s = gelu_sigmoid(v);
           vec near = highest(splat(-30.0f), lowest(splat(30.0f), v));
           vec du = fused(near * near, splat(6 * GELU_SCALE * GELU_CUBIC), splat(2 * GELU_SCALE));
           vec slope = fused(near * du, s * (1.0f - s), s);
-          keep(dx, from + i, fetch(dy, from + i, part, bf16) * slope, part, bf16););
+          keep(dx, from + i, stream(dy, from + i, part, bf16) * slope, part, bf16););
 }
 
 static void gelu_backward(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
@@ -122,7 +127,7 @@ INLINE void moments(const float *x, size_t n, float *mean, float *variance) {
     size_t quads = n / (4 * WIDTH) * (4 * WIDTH);
     for (size_t i = 0; i < quads; i += 4 * WIDTH)
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) sums[j] += load(x + i + j * WIDTH);
+        for (int j = 0; j < 4; j++) sums[j] += stream(x, i + (size_t)j * WIDTH, WIDTH, 0);
     vec differences = {0};
     vec squares = {0};
     LANES(n - quads, sums[0] += get(x + quads + i, part););
@@ -161,7 +166,7 @@ INLINE void layer_norm_backward_of(float *dx, const void *dy, const float *x, co
         float m = mean[r], s = rstd[r];
         vec sum_g = {0};
         vec sum_gx = {0};
-        LANES(columns, vec g = fetch(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
+        LANES(columns, vec g = stream(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (stream(x, i, part, 0) - m) * s;
               sum_g += g; sum_gx = fused(g, xhat, sum_gx););  // a tail's missing elements have g = 0
         float mean_g = total(sum_g) / (float)columns, mean_gx = total(sum_gx) / (float)columns;
         LANES(columns, vec g = fetch(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
@@ -278,9 +283,9 @@ static void cross_entropy(float *losses, float *dlogits, const float *logits, co
 
 static void adam(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a) {
     const float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
-    LANES(n, vec before = get(p + i, part); vec grad = a.grad_scale * get(g + i, part) + a.coupled * before;
-          vec mean = a.beta1 * get(m + i, part) + rest1 * grad;
-          vec square = a.beta2 * get(v + i, part) + rest2 * (grad * grad);
+    LANES(n, vec before = stream(p, i, part, 0); vec grad = a.grad_scale * stream(g, i, part, 0) + a.coupled * before;
+          vec mean = a.beta1 * stream(m, i, part, 0) + rest1 * grad;
+          vec square = a.beta2 * stream(v, i, part, 0) + rest2 * (grad * grad);
           vec denominator = VECTOR_SQRT(square) / a.root + a.epsilon;
           vec after = a.keep * before - a.rate * (mean / denominator); put(p + i, after, part); put(m + i, mean, part);
           put(v + i, square, part); if (delta) put(delta + i, get(delta + i, part) + (after - before), part););

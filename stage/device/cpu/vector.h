@@ -79,6 +79,15 @@ INLINE void keep(void *p, size_t i, vec v, size_t part, int bf16) {
         put((float *)p + i, v, part);
 }
 
+// stream is fetch for operands that are read from end to end, once: it asks for what is needed AHEAD bytes later. The
+// processor's own prefetching ends with each page of 4 KiB.
+enum { AHEAD = 4096 };
+
+INLINE vec stream(const void *p, size_t i, size_t part, int bf16) {
+    __builtin_prefetch((const char *)p + i * (bf16 ? 2 : 4) + AHEAD);
+    return fetch(p, i, part, bf16);
+}
+
 // LANES runs a block for i = 0, WIDTH, ... below n, with part elements at i: WIDTH, and the rest at the end. Every element
 // goes through the same arithmetic, in the tail too.
 #define LANES(n, ...)                                    \
