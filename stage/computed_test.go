@@ -239,6 +239,30 @@ func evaluateBoth(t *testing.T, s *stage.Computed, other flat.Vector, ids, targe
 	}
 }
 
+// The gradients of products are set by a batch's first weight half, so nothing of the batch before may be left without one.
+func TestABatchWithoutMicroBatchesHasNoGradients(t *testing.T) {
+	s := single(t, nil)
+	b := batch(2, 6, 1)
+	var norms []float64
+	for _, micros := range []int{1, 0} {
+		s.ZeroGradients()
+		var err error
+		for i := range micros {
+			micro := stage.Micro{Index: i, Weight: 1}
+			err = errors.Join(s.Forward(micro, stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), nil),
+				s.Backward(micro, stage.Whole, nil, nil))
+		}
+		squared, errNorm := s.SquaredNorm(0)
+		if err := errors.Join(err, errNorm); err != nil {
+			t.Fatal(err)
+		}
+		norms = append(norms, squared)
+	}
+	if norms[0] == 0 || norms[1] != 0 {
+		t.Errorf("the squared norms of a batch of one micro-batch and of an empty one are %v, want one above 0, then 0", norms)
+	}
+}
+
 func TestMicroBatchesOutOfTurnAreErrors(t *testing.T) {
 	b := batch(2, 6, 1)
 	ids, targets := stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets)

@@ -124,6 +124,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 		for i, l := range slices.Backward(c.layers) {
 			l.BackwardWeight(c.backwardPass(s, s.weight, i, device.Mem{}))
 		}
+		c.fresh = false
 		s.weight.busy = false
 		s.weight, s.state = nil, free
 	}
@@ -144,6 +145,7 @@ func (c *Computed) backwardWhole(s *slot, doutput, dinput []byte) {
 		l.BackwardInput(p)
 		l.BackwardWeight(p)
 	}
+	c.fresh = false
 	c.leave(din, dinput)
 }
 
@@ -169,6 +171,7 @@ func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 // backwardPass is what layer i's backward works on; din is the gradient of the stage's input.
 func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) layer.Pass {
 	p := c.pass(s.micro)
+	p.Fresh = c.fresh
 	p.Params, p.Grads = c.weights[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
 	p.In, p.Saved, p.DOut, p.DIn, p.Kept = s.input, g.again.savedOf(s, i), g.dout[i], din, g.kept[i]
 	if i > 0 {

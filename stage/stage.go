@@ -87,6 +87,8 @@ type Stage interface {
 	// Step applies the optimizer to the parameters and, unless delta is nil, adds the applied update to delta. Call
 	// ZeroGradients before the next batch.
 	Step(h Hyper, delta flat.Vector) error
+	// ZeroGradients begins a batch: what Gradients hold until its first weight half, or SquaredNorm or Step without one, has
+	// no meaning.
 	ZeroGradients()
 	// Evaluate runs a forward pass with other parameters (the center's, or a snapshot of it; nil for the stage's own),
 	// pinning nothing. On the last stage it returns what labels, unless nil, say of the predictions, and writes the logits

@@ -39,6 +39,10 @@ func (c *Computed) sumTies() {
 	if c.tiesSummed {
 		return
 	}
+	if c.fresh { // no backward has run
+		c.zeroGradients(true)
+		c.fresh = false
+	}
 	for _, p := range c.pairs {
 		original, copied := c.grads[p[0]], c.grads[p[1]]
 		c.dev.Add(original, original, copied)
@@ -148,10 +152,20 @@ func (c *Computed) iterate() {
 	c.copies.made = false
 }
 
-// ZeroGradients implements Stage.
+// zeroGradients sets the gradients of the tensors that are Param.Product, or of the others, to 0.
+func (c *Computed) zeroGradients(product bool) {
+	for i := range c.tensors {
+		if t := &c.tensors[i]; t.param.Product == product {
+			c.dev.Zero(t.g)
+		}
+	}
+}
+
+// ZeroGradients implements Stage. Those that a product makes are set by the first weight half of the batch.
 func (c *Computed) ZeroGradients() {
 	if c.gradients != nil {
-		c.gradients.Zero()
+		c.zeroGradients(false)
+		c.fresh = true
 	}
 	if c.last {
 		c.dev.Zero(c.lossSum)

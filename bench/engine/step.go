@@ -165,9 +165,9 @@ func productRateOf(dev device.Device, s shape, t device.Type) (float64, error) {
 		{d, 3 * d, s.Layers}, {d, d, s.Layers}, {d, 4 * d, s.Layers}, {4 * d, d, s.Layers}, {d, s.Vocabulary, 1},
 	} {
 		for _, m := range []device.MatMul{
-			{M: rows, N: p.out, K: p.in},                                 // y = x w
-			{M: rows, N: p.in, K: p.out, TransB: true},                   // dx = dy w^T
-			{M: p.in, N: p.out, K: rows, TransA: true, Accumulate: true}, // dw += x^T dy
+			{M: rows, N: p.out, K: p.in},               // y = x w
+			{M: rows, N: p.in, K: p.out, TransB: true}, // dx = dy w^T
+			{M: p.in, N: p.out, K: rows, TransA: true}, // dw = x^T dy, of the only micro-batch
 		} {
 			took, err := productTime(dev, m, t)
 			if err != nil {

@@ -51,7 +51,7 @@ type Param struct {
 	// value, and a gradient that is the sum over both.
 	TiedTo string
 	// Product says that only products read the parameter: where they compute in BF16 (Size.Compute), Pass.Params holds a copy
-	// of it in BF16.
+	// of it in BF16. One product makes its whole gradient, which sets it where the pass is Fresh.
 	Product bool
 	// Running, when above 0, makes this a statistic instead of a trainable tensor (batch norm's running mean): the forward
 	// adds Pass.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
@@ -137,6 +137,9 @@ type Pass struct {
 	Size   Size
 	// Params and Grads hold the layer's tensors in the order of Params(). Gradients are added to.
 	Params, Grads []device.Mem
+	// Fresh says that the gradients of Param.Product parameters hold nothing yet: BackwardWeight sets them instead. It spares
+	// a batch the writing of zeros and the reading of them back.
+	Fresh bool
 	// In holds the input ports. It is the same, unchanged, in the forward and in both halves of the backward.
 	In device.Mem
 	// Out receives the output ports. A backward does not see it: a layer keeps what it needs of it in Saved.
@@ -183,7 +186,7 @@ type Layer interface {
 	Forward(p Pass)
 	// BackwardInput computes DIn from DOut.
 	BackwardInput(p Pass)
-	// BackwardWeight adds to Grads, after BackwardInput of the same micro-batch.
+	// BackwardWeight adds to Grads (see Pass.Fresh), after BackwardInput of the same micro-batch.
 	BackwardWeight(p Pass)
 }
 

@@ -94,6 +94,10 @@ func TestGradientCheckCatchesWrongBackwards(t *testing.T) {
 			linear.BackwardInput(p)
 			linear.BackwardWeight(p)
 		}},
+		"a weight gradient added to what was there before the batch": wrong{Layer: linear, weight: func(p layer.Pass) {
+			p.Fresh = false
+			linear.BackwardWeight(p)
+		}},
 		"a clobbered output gradient": wrong{Layer: all["gelu"], input: func(p layer.Pass) {
 			p.DIn, p.DOut = p.DOut, p.DIn
 			all["gelu"].BackwardInput(p)

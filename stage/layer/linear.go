@@ -61,13 +61,14 @@ func (l Linear) BackwardInput(p Pass) {
 	p.Device.MatMul(p.DIn, p.DOut, p.Params[0], device.MatMul{M: p.Size.Rows(), N: l.In, K: l.Out, TransB: !l.OutIn})
 }
 
-// BackwardWeight adds dW += x^T dy, or (dy^T x) when W is (Out,In), and db += the sum of dy over the rows.
+// BackwardWeight adds dW += x^T dy, or (dy^T x) when W is (Out,In), and db += the sum of dy over the rows. Where the pass is
+// Fresh it sets dW.
 func (l Linear) BackwardWeight(p Pass) {
 	if l.OutIn {
-		m := device.MatMul{M: l.Out, N: l.In, K: p.Size.Rows(), TransA: true, Accumulate: true}
+		m := device.MatMul{M: l.Out, N: l.In, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
 		p.Device.MatMul(p.Grads[0], p.DOut, p.In, m)
 	} else {
-		m := device.MatMul{M: l.In, N: l.Out, K: p.Size.Rows(), TransA: true, Accumulate: true}
+		m := device.MatMul{M: l.In, N: l.Out, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
 		p.Device.MatMul(p.Grads[0], p.In, p.DOut, m)
 	}
 	if l.Bias {

@@ -85,6 +85,7 @@ type checkedTensor struct {
 	name        string
 	value, grad device.Mem
 	written     bool // the gradient is overwritten by each pass, not added to
+	set         bool // the gradient is overwritten by each fresh pass
 }
 
 // output is an output port that the loss depends on, with its gradient.
@@ -120,7 +121,7 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
 		}
 	}
 	for _, param := range g.layer.Params() {
-		c := checkedTensor{name: param.Name}
+		c := checkedTensor{name: param.Name, set: param.Product}
 		if err := errors.Join(g.alloc(&c.value, param.Len()), g.alloc(&c.grad, param.Len())); err != nil {
 			return err
 		}
@@ -210,7 +211,7 @@ func (g *gradientCheck) inputs() [][]float32 {
 }
 
 // halves runs the backward again with the gradients zeroed and the halves apart, other work between them, then a weight
-// half once more: the same bits, then their double.
+// half once more: the same bits, then their double. Then it is the first of a batch: the same bits again.
 func (g *gradientCheck) halves() {
 	whole := make([][]float32, len(g.tensors))
 	for i, c := range g.tensors {
@@ -238,6 +239,27 @@ func (g *gradientCheck) halves() {
 		}
 		if e := relative(whole[i], g.read(c.grad), scale); e > 1e-5 {
 			g.problem("gradient of %s: off by %.2g after a second weight half, which must add to it", c.name, e)
+		}
+	}
+	g.fresh(apart, whole)
+}
+
+// fresh runs the weight half of p as the first of a batch: whole[i] is the gradient of tensors[i] then. What it is to set holds
+// other numbers before.
+func (g *gradientCheck) fresh(p layer.Pass, whole [][]float32) {
+	for _, c := range g.tensors {
+		switch {
+		case c.set:
+			g.fill(c.grad, 100, 1)
+		case !c.written:
+			g.dev.Zero(c.grad)
+		}
+	}
+	p.Fresh = true
+	g.layer.BackwardWeight(p)
+	for i, c := range g.tensors {
+		if d := firstDifference(whole[i], g.read(c.grad)); d >= 0 {
+			g.problem("gradient of %s: element %d differs when the weight half is the first of a batch", c.name, d)
 		}
 		g.dev.Upload(c.grad, device.FloatBytes(whole[i]))
 	}
