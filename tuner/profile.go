@@ -1,0 +1,138 @@
+package tuner
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Profile is what measuring found out about a job on its devices: the times of every layer, the devices, the links. Times are
+// in seconds.
+type Profile struct {
+	// Samples are the sizes of micro-batch that were measured, ascending.
+	Samples []int
+	Layers  []Layer
+	// Devices in the order of the pipeline: stage s of S on K devices lives on one of Devices[0..K-1].
+	Devices []Device
+	// Links[d] is between Devices[d] and Devices[d+1].
+	Links []Link
+	// HandOver is the time between two ops on a device that has both at hand.
+	HandOver float64
+	// HostBytes is what all devices that name no capacity of their own may hold together; 0 is no limit.
+	HostBytes int64
+	// Sizer prices the memory of stages.
+	Sizer Sizer
+}
+
+// Layer is one layer of the model, on a device of speed 1.
+type Layer struct {
+	Name string
+	// Times of one micro-batch by its samples. BackwardInput and BackwardWeight are the halves of a split backward.
+	Forward, Backward, BackwardInput, BackwardWeight Curve
+	// Optimizer is one optimizer step, Average averaging one pipeline with the center once.
+	Optimizer, Average float64
+	// OutputBytes is what the layer hands on for one sample.
+	OutputBytes float64
+	// PinnedBytes is what one sample pins between forward and backward.
+	PinnedBytes float64
+	Parameters  int64
+}
+
+// Device is one device of a profile.
+type Device struct {
+	Name string
+	// Slowness is how many times as long as on Devices[0] everything takes here.
+	Slowness float64
+	// CapacityBytes is the memory of the device's own; 0 where it shares the host's.
+	CapacityBytes int64
+	// Utilization is how much of the device one op uses, 0..1, by samples. Devices whose executor runs one op at a time have 1.
+	Utilization Curve
+}
+
+// Link says how long a message takes between two neighbouring devices: LatencySeconds + bytes * SecondsPerByte, of which the
+// second part occupies the link.
+type Link struct {
+	LatencySeconds, SecondsPerByte float64
+}
+
+// StageSpec is what the memory of a stage depends on.
+type StageSpec struct {
+	From, To    int // layers
+	Samples     int // in a micro-batch
+	Slots       int // micro-batches that are pinned at once
+	WeightSlots int // that are between the halves of their backward at once
+	Recompute   string
+}
+
+// Sizer prices stages without making them. It must give the same answer for the same question.
+type Sizer interface {
+	// Stage is what one pipeline's stage takes, Center aside, and the bytes of one of its flat vectors.
+	Stage(StageSpec) (m Memory, vector int64, err error)
+	// Vectors is how many flat vectors averaging keeps of each stage beside n pipelines.
+	Vectors(pipelines int) int
+}
+
+// Validate reports the first part that no prediction can be made from.
+func (p *Profile) Validate() error {
+	switch {
+	case len(p.Layers) == 0 || len(p.Devices) == 0:
+		return fmt.Errorf("profile: %d layers on %d devices; at least 1 of each is needed", len(p.Layers), len(p.Devices))
+	case len(p.Links) != len(p.Devices)-1:
+		return fmt.Errorf("profile: %d links between %d devices; %d are needed", len(p.Links), len(p.Devices), len(p.Devices)-1)
+	case p.Sizer == nil:
+		return errors.New("profile: no Sizer")
+	}
+	for _, l := range p.Layers {
+		for _, c := range []struct {
+			name  string
+			curve Curve
+		}{{"forward", l.Forward}, {"backward", l.Backward}, {"backward input", l.BackwardInput}, {"backward weight", l.BackwardWeight}} {
+			if err := c.curve.Validate(); err != nil {
+				return fmt.Errorf("profile: layer %s: %s: %w", l.Name, c.name, err)
+			}
+		}
+		if !positive(l.Optimizer) || !positive(l.Average) || !positive(l.OutputBytes) {
+			return fmt.Errorf("profile: layer %s: optimizer %v s, average %v s, output %v bytes; want finite, at least 0",
+				l.Name, l.Optimizer, l.Average, l.OutputBytes)
+		}
+	}
+	for d, one := range p.Devices {
+		if !(one.Slowness > 0) || math.IsInf(one.Slowness, 1) || one.CapacityBytes < 0 {
+			return fmt.Errorf("profile: device %d: slowness %v, capacity %d bytes; want a finite slowness above 0 and a capacity of at least 0",
+				d, one.Slowness, one.CapacityBytes)
+		}
+	}
+	for d, l := range p.Links {
+		if !positive(l.LatencySeconds) || !positive(l.SecondsPerByte) {
+			return fmt.Errorf("profile: link %d: latency %v s, %v s a byte; want finite, at least 0", d, l.LatencySeconds, l.SecondsPerByte)
+		}
+	}
+	if !positive(p.HandOver) {
+		return fmt.Errorf("profile: hand-over takes %v s; want finite, at least 0", p.HandOver)
+	}
+	return nil
+}
+
+// positive reports whether a time is finite and at least 0; false for NaN.
+func positive(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
+
+// Summary is the profile for people.
+func (p *Profile) Summary() Summary {
+	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name}
+	for _, n := range p.Samples {
+		s.Utilization = append(s.Utilization, p.Devices[0].Utilization.At(n))
+	}
+	middle := p.Samples[len(p.Samples)/2]
+	for _, l := range p.Layers {
+		s.Layers = append(s.Layers, LayerSummary{
+			Name: l.Name, ForwardSeconds: l.Forward.At(middle),
+			BackwardInputSeconds: l.BackwardInput.At(middle), BackwardWeightSeconds: l.BackwardWeight.At(middle),
+			OptimizerSeconds: l.Optimizer, ActivationBytes: int64(l.PinnedBytes * float64(middle)),
+			OutputBytes: int64(l.OutputBytes * float64(middle)), Parameters: l.Parameters,
+		})
+	}
+	for _, l := range p.Links {
+		s.Links = append(s.Links, LinkSummary(l))
+	}
+	return s
+}
