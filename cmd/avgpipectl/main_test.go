@@ -119,6 +119,9 @@ func TestRefusedJobFiles(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	dir := t.TempDir()
 	base := nodetest.Job(t, dir, "refused", 100)
+	if err := os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte("{\"text\": \"a\"}\n{\"txt\": \"b\"}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	datadriven.RunTest(t, "testdata/refused", func(t *testing.T, td *datadriven.TestData) string {
 		source := base
 		for line := range strings.SplitSeq(strings.TrimSpace(td.Input), "\n") {

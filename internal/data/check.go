@@ -1,14 +1,18 @@
 package data
 
 import (
+	"context"
 	"errors"
 
 	"github.com/avgpipe/avgpipe/internal/data/table"
 	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
 )
 
-// check looks at the start of every file.
-func (o *opener) check() (Summary, error) {
+// wholeBytes bounds the tables, all together, that Check reads to their end: within about a second on one core.
+const wholeBytes = 64 << 20
+
+// check looks at the start of every file, and at all of tables that are not large.
+func (o *opener) check(ctx context.Context) (Summary, error) {
 	files := append(append([]File(nil), o.train...), o.held...)
 	s := Summary{Files: len(files), HeldOutFiles: len(o.held), Notes: o.notes}
 	for _, f := range files {
@@ -16,7 +20,7 @@ func (o *opener) check() (Summary, error) {
 	}
 	switch {
 	case isTable(o.Format):
-		return s, o.checkTables(files)
+		return s, o.checkTables(ctx, &s, files)
 	case o.Format == formatTokens:
 		return s, o.checkTokens(&s, files)
 	case o.Format == formatText && o.vocab.IsBytes():
@@ -25,13 +29,46 @@ func (o *opener) check() (Summary, error) {
 	return s, nil
 }
 
-// checkTables reads the first row of each file.
-func (o *opener) checkTables(files []File) error {
-	for _, f := range files {
-		if err := table.Read(f.Path, o.tableConfig(), func(table.Row) error { return table.ErrStop }); err != nil {
-			return located(err)
+// checkTables reads the rows of each file, the first of large ones, and makes no tokens of them.
+func (o *opener) checkTables(ctx context.Context, s *Summary, files []File) error {
+	whole := s.Bytes <= wholeBytes
+	if whole && (o.Task == Classification || o.Task == Translation) {
+		return o.checkTexts(ctx, s, files)
+	}
+	return o.each(ctx, files, func(_ int, f File) error {
+		return table.Read(f.Path, o.tableConfig(), func(table.Row) error {
+			if !whole {
+				return table.ErrStop
+			}
+			return ctx.Err()
+		})
+	})
+}
+
+// checkTexts reads all rows of classifications and translations.
+func (o *opener) checkTexts(ctx context.Context, s *Summary, files []File) error {
+	read, found := make([]*texts, len(files)), make([]*labelTable, len(files))
+	err := o.each(ctx, files, func(i int, f File) error {
+		t := &texts{}
+		read[i], found[i] = t, newLabelTable(f.Path)
+		return o.readRows(ctx, f, t, found[i], func(_, _ []string) error {
+			t.ends = append(t.ends, 0, 0)
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if o.Task == Classification {
+		if _, err := o.classify(read, found); err != nil {
+			return err
 		}
 	}
+	train, held, err := o.divideTexts(read)
+	if err != nil {
+		return err
+	}
+	s.Samples, s.HeldOut = train.count(), held.count()
 	return nil
 }
 

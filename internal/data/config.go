@@ -126,27 +126,60 @@ func (c Config) Validate() error {
 	return c.validatePaths()
 }
 
+// reading says whether the task and the format have a use for a key of the job file.
+type reading struct {
+	key   string
+	set   bool // differs from what it is when nobody sets it
+	read  bool
+	other string // what to do beside removing it; "" for nothing
+}
+
+func (c Config) readings() []reading {
+	texts := c.Task != Images
+	classes := c.Task == Classification || c.Task == Images
+	return []reading{
+		{"data.columns.text", c.Columns.Text != "", isTable(c.Format) && c.Task != Translation, ""},
+		{"data.columns.text_pair", c.Columns.TextPair != "", c.Task == Classification, ""},
+		{"data.columns.label", c.Columns.Label != "", c.Task == Classification, ""},
+		{"data.columns.source", c.Columns.Source != "", c.Task == Translation, ""},
+		{"data.columns.target", c.Columns.Target != "", c.Task == Translation, ""},
+		{"data.header", c.NoHeader, c.Format == "csv" || c.Format == "tsv", "set data.format to csv or tsv"},
+		{"data.labels", len(c.Labels) > 0, classes, ""},
+		{"data.tokenizer", c.Tokenizer != tokenizerBytes, texts, ""},
+		{"data.sequence", false, texts, ""}, // a model of images has the length 1
+		{"data.masked", c.Masked != defaultMasked, c.Task == MaskedLanguage, "train a masked language model, as bert with architectures: BertForMaskedLM"},
+		{"data.mean", len(c.Mean) > 0, c.Task == Images, ""},
+		{"data.std", len(c.Std) > 0, c.Task == Images, ""},
+	}
+}
+
+// problem says that a key has no effect.
+func (c Config) problem(r reading) *Error {
+	fix := "remove it"
+	if r.other != "" {
+		fix += ", or " + r.other
+	}
+	return &Error{Key: r.key, Err: fmt.Errorf("is not read in the task %s from the format %s; %s", c.Task, c.Format, fix)}
+}
+
+// Unread lists a problem for each key below data of a job file that has no effect with this configuration. Has tells which keys were
+// written: one that was counts even with its default value.
+func (c Config) Unread(has func(key string) bool) []*Error {
+	c = c.withDefaults()
+	var all []*Error
+	for _, r := range c.readings() {
+		if !r.read && has(r.key) {
+			all = append(all, c.problem(r))
+		}
+	}
+	return all
+}
+
 // validateUnread refuses what the task or the format does not read: without effect, it would cost its author a run.
 func (c Config) validateUnread() error {
-	classes := c.Task == Classification || c.Task == Images
-	for _, f := range []struct {
-		key  string
-		set  bool
-		read bool
-	}{
-		{"data.columns.text", c.Columns.Text != "", isTable(c.Format) && c.Task != Translation},
-		{"data.columns.text_pair", c.Columns.TextPair != "", c.Task == Classification},
-		{"data.columns.label", c.Columns.Label != "", c.Task == Classification},
-		{"data.columns.source", c.Columns.Source != "", c.Task == Translation},
-		{"data.columns.target", c.Columns.Target != "", c.Task == Translation},
-		{"data.header", c.NoHeader, c.Format == "csv" || c.Format == "tsv"},
-		{"data.labels", len(c.Labels) > 0, classes},
-		{"data.tokenizer", c.Tokenizer != tokenizerBytes, c.Task != Images},
-		{"data.mean", len(c.Mean) > 0, c.Task == Images},
-		{"data.std", len(c.Std) > 0, c.Task == Images},
-	} {
-		if f.set && !f.read {
-			return &Error{Key: f.key, Err: fmt.Errorf("is not read in the task %s from the format %s; remove it", c.Task, c.Format)}
+	for _, r := range c.readings() {
+		if r.set && !r.read {
+			return c.problem(r)
 		}
 	}
 	if len(c.Labels) == 1 {

@@ -130,7 +130,7 @@ func (o *opener) openImages(ctx context.Context, s *Set) error {
 }
 
 func (o *opener) readImages(ctx context.Context, files []File) (p *pictures, t *labelTable, err error) {
-	t = &labelTable{path: files[0].Path, numbers: map[string]int32{}}
+	t = newLabelTable(files[0].Path)
 	if o.Format == formatIDX {
 		p, err = o.readIDX(files, t)
 	} else {

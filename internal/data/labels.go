@@ -22,6 +22,10 @@ type labelTable struct {
 	numbers map[string]int32
 }
 
+func newLabelTable(path string) *labelTable {
+	return &labelTable{path: path, numbers: map[string]int32{}}
+}
+
 // number is that of a label.
 func (t *labelTable) number(name string, line int) int32 {
 	n, ok := t.numbers[name]

@@ -2,6 +2,8 @@ package data
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -67,6 +69,8 @@ func TestOpenRefusesBadContent(t *testing.T) {
 		"column unread":    {Config{Format: "csv", Files: one(good), Columns: Columns{Label: "label"}}, "data.columns.label", "is not read", ""},
 		"columns of text":  {Config{Files: one(good), Columns: Columns{Text: "text"}}, "data.columns.text", "is not read", ""},
 		"labels unread":    {Config{Files: one(good), Labels: []string{"a", "b"}}, "data.labels", "is not read", ""},
+		"masked unread":    {Config{Files: one(good), Masked: 0.3}, "data.masked", "is not read in the task language from the format text; remove it, or train a masked", ""},
+		"header unread":    {Config{Files: one(good), NoHeader: true}, "data.header", "remove it, or set data.format to csv or tsv", ""},
 		"label twice":      {Config{Task: Classification, Format: "csv", Files: one(good), Labels: []string{"a", "a"}}, "data.labels[1]", "twice", ""},
 		"validation":       {Config{Files: one(strings.Repeat(good, 9)), Validation: []string{"/no/such"}}, "data.validation[0]", "does not exist", ""},
 		"short validation": {Config{Files: one(strings.Repeat(good, 9)), Validation: one("short")}, "data.validation", "6 tokens, too few", ""},
@@ -86,20 +90,54 @@ func TestOpenRefusesBadContent(t *testing.T) {
 	}
 }
 
-// TestCheckFindsWhatTheStartTells, without reading on: a column that is not there, a damaged header, a wrong tokenizer.
-func TestCheckFindsWhatTheStartTells(t *testing.T) {
-	bad := Config{Task: Classification, Format: "csv", Sequence: 4, Files: []string{corpus(t, map[string]string{"f": "a,b\n1,2\n"})}}
-	if _, err := Check(t.Context(), bad); err == nil || !strings.Contains(err.Error(), `no column "label"`) {
-		t.Errorf("error %v", err)
+// TestCheckReadsTheRowsOfTables, all of them when they are not large, and names the line; it makes no tokens.
+func TestCheckReadsTheRowsOfTables(t *testing.T) {
+	for name, c := range map[string]struct {
+		config  Config
+		content string
+		line    int
+		text    string
+	}{
+		"no column":     {Config{Task: Classification, Format: "csv"}, "a,b\n1,2\n", 1, `no column "label"`},
+		"short row":     {Config{Task: Classification, Format: "csv"}, "text,label\na,1\nb\n", 3, "it has 1 fields"},
+		"wrong label":   {Config{Task: Classification, Format: "csv", Labels: []string{"no", "yes"}}, "text,label\na,yes\nb,yess\n", 3, `the label "yess"`},
+		"empty target":  {Config{Task: Translation, Format: "tsv"}, "source\ttarget\na\tb\na\t\n", 3, `column "target" is empty`},
+		"a key missing": {Config{Format: "jsonl"}, "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n", 2, `no column "text"`},
+	} {
+		c.config.Sequence, c.config.Files = 4, []string{corpus(t, map[string]string{"f": c.content})}
+		_, err := Check(t.Context(), c.config)
+		if e, ok := errors.AsType[*table.Error](err); !ok || e.Line != c.line || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: error %v, expected one at line %d with %q", name, err, c.line, c.text)
+		}
 	}
-	late := Config{Task: Classification, Format: "csv", Sequence: 4, Files: []string{corpus(t, map[string]string{"f": "text,label\na,1\nb\n"})}}
-	if sum, err := Check(t.Context(), late); err != nil || sum.Files != 1 || sum.Samples != 0 {
+}
+
+// TestCheckCountsTheSamplesOfTables as Open does.
+func TestCheckCountsTheSamplesOfTables(t *testing.T) {
+	rows := "text,label\n" + strings.Repeat("a,yes\nb,no\n", 30)
+	c := Config{Task: Classification, Format: "csv", Sequence: 4, Files: []string{corpus(t, map[string]string{"f": rows})}}
+	s := open(t, c)
+	sum, err := Check(t.Context(), c)
+	if err != nil || sum.Samples != s.Samples() || sum.HeldOut != s.HeldOut() || sum.Samples+sum.HeldOut != 60 {
+		t.Errorf("check: %+v (%v), opened: %d and %d", sum, err, s.Samples(), s.HeldOut())
+	}
+}
+
+// TestCheckReadsNoFurtherInLargeTables: the first row of each file is looked at, the rest when the data are opened.
+func TestCheckReadsNoFurtherInLargeTables(t *testing.T) {
+	path := corpus(t, map[string]string{"f": "text,label\na,1\nb\n"})
+	if err := os.Truncate(filepath.Join(path, "f"), wholeBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := Check(t.Context(), Config{Task: Classification, Format: "csv", Sequence: 4, Files: []string{path}})
+	if err != nil || sum.Files != 1 || sum.Samples != 0 {
 		t.Errorf("%+v %v", sum, err)
 	}
-	_, err := Open(t.Context(), late)
-	if e, ok := errors.AsType[*table.Error](err); !ok || e.Line != 3 {
-		t.Errorf("error %v", err)
-	}
+}
+
+// TestCheckAsksWhetherTheTokenizerMayBeRead with the rights of the job's user.
+func TestCheckAsksWhetherTheTokenizerMayBeRead(t *testing.T) {
+	late := Config{Task: Classification, Format: "csv", Sequence: 4, Files: []string{corpus(t, map[string]string{"f": "text,label\na,1\nb,0\n"})}}
 	refused := errors.New("not for you")
 	late.Tokenizer = absolute(t, bertFile)
 	late.Access = func(path string) error {

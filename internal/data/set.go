@@ -64,15 +64,16 @@ type Summary struct {
 	Notes               []string
 }
 
-// Check does what Open does short of reading files to their end: it finds every *Error of the configuration, of names and
-// permissions, of the tokenizer, of headers and first rows. The daemon calls it when a job is submitted, with the rights of
-// the job's user in Config.Access. What is wrong further on, Open finds, before training starts.
+// Check does what Open does as far as that is cheap: it finds every *Error of the configuration, of names and permissions, of the
+// tokenizer, of headers, and of the rows of tables, all of them when the tables have at most 64 MiB together, else the first of each
+// file. The daemon calls it when a job is submitted, with the rights of the job's user in Config.Access. What is wrong
+// further on, and text without a token, Open finds, before training starts.
 func Check(ctx context.Context, c Config) (Summary, error) {
 	o, err := newOpener(ctx, c)
 	if err != nil {
 		return Summary{}, err
 	}
-	return o.check()
+	return o.check(ctx)
 }
 
 // Open lists, reads and divides the files. It fails with an *Error when the configuration or the files do not fit, and

@@ -3,8 +3,8 @@ package data
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"sync/atomic"
 
@@ -63,7 +63,7 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 	found := make([]*labelTable, len(files))
 	var long atomic.Int64
 	err := o.each(ctx, files, func(i int, f File) (err error) {
-		read[i], found[i] = &texts{}, &labelTable{path: f.Path, numbers: map[string]int32{}}
+		read[i], found[i] = &texts{}, newLabelTable(f.Path)
 		if err = o.readTexts(ctx, f, read[i], found[i], &long); err == nil {
 			sums[i], err = sumOf(f)
 		}
@@ -81,6 +81,12 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 		s.notes = append(s.notes, fmt.Sprintf("data.sequence: samples longer than %d tokens, which were cut: %d", o.Sequence, n))
 	}
 	o.identify(s, files, sums)
+	s.train, s.held, err = o.divideTexts(read)
+	return err
+}
+
+// divideTexts are the samples to train on and those that are held out; read are those of each file.
+func (o *opener) divideTexts(read []*texts) (train, held samples, err error) {
 	wrap := func(l library) samples {
 		if o.Task == Classification {
 			return classification{library: l, t: o.vocab, sequence: o.Sequence, pair: o.Columns.TextPair != ""}
@@ -88,39 +94,52 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 		return translation{library: l, t: o.vocab, sequence: o.Sequence}
 	}
 	if len(o.held) > 0 {
-		s.train, s.held = wrap(newLibrary(read[:len(o.train)])), wrap(newLibrary(read[len(o.train):]))
-		return nil
+		return wrap(newLibrary(read[:len(o.train)])), wrap(newLibrary(read[len(o.train):])), nil
 	}
-	s.train, s.held, err = o.split(wrap(newLibrary(read)))
-	return err
+	return o.split(wrap(newLibrary(read)))
 }
 
 // readTexts reads the rows of one file.
 func (o *opener) readTexts(ctx context.Context, f File, t *texts, labels *labelTable, long *atomic.Int64) error {
 	t.tokens.width = widthOf(o.vocab.Vocabulary())
 	e := o.vocab.NewEncoder()
-	c := o.tableConfig()
 	held := int64(0)
+	return o.readRows(ctx, f, t, labels, func(values, columns []string) error {
+		sizes, err := t.add(e, values, columns)
+		if err != nil {
+			return err
+		}
+		if err := o.fits(sizes, columns, long); err != nil {
+			return err
+		}
+		now := int64(len(t.tokens.raw)) + 4*int64(len(t.ends)+len(t.labels))
+		err, held = o.hold(f.Path, now-held), now
+		return err
+	})
+}
+
+// readRows reads the rows of one file, notes their labels, and passes their texts on.
+func (o *opener) readRows(ctx context.Context, f File, t *texts, labels *labelTable, add func(values, columns []string) error) error {
+	c := o.tableConfig()
 	return table.Read(f.Path, c, func(r table.Row) error {
 		values, columns := r.Values, c.Columns
 		var err error
 		if o.Task == Classification {
 			t.labels = append(t.labels, labels.number(values[0], r.Line))
+			if len(labels.names) > maxClasses {
+				err = fmt.Errorf("column %q has more than %d different labels; is it the class?", columns[0], maxClasses)
+			}
 			values, columns = values[1:], columns[1:]
-		}
-		sizes, err := t.add(e, values, columns)
-		if err == nil && len(labels.names) > maxClasses {
-			err = fmt.Errorf("column %q has more than %d different labels; is it the class?", c.Columns[0], maxClasses)
+		} else if i := slices.Index(values, ""); i >= 0 {
+			err = fmt.Errorf("column %q is empty", columns[i])
 		}
 		if err == nil {
-			err = o.fits(sizes, values, columns, long)
+			err = add(values, columns)
 		}
 		if err != nil {
-			return &table.Error{Path: f.Path, Line: r.Line, Err: err}
+			return place(f.Path, r.Line, err)
 		}
-		now := int64(len(t.tokens.raw)) + 4*int64(len(t.ends)+len(t.labels))
-		err, held = o.hold(f.Path, now-held), now
-		return errors.Join(err, ctx.Err())
+		return ctx.Err()
 	})
 }
 
@@ -145,14 +164,9 @@ func (t *texts) add(e *tokenizer.Encoder, values, columns []string) (sizes [2]in
 	return sizes, nil
 }
 
-// fits refuses texts without tokens, and counts those that will be cut.
-func (o *opener) fits(sizes [2]int, values, columns []string, long *atomic.Int64) error {
+// fits refuses a text to classify that has no tokens, and counts those that will be cut.
+func (o *opener) fits(sizes [2]int, columns []string, long *atomic.Int64) error {
 	if o.Task == Translation {
-		for k, column := range columns {
-			if values[k] == "" {
-				return fmt.Errorf("column %q is empty", column)
-			}
-		}
 		if max(sizes[0], sizes[1]) >= o.Sequence { // with the end token
 			long.Add(1)
 		}

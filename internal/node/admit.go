@@ -243,8 +243,8 @@ func (a *admission) checkSequence() {
 	}
 }
 
-// checkData finds what is wrong with the data, as far as names, headers and first rows tell. An error is of the daemon or of
-// ctx, not of the file.
+// checkData finds what is wrong with the data, as far as data.Check reads them. An error is of the daemon or of ctx, not of
+// the file.
 func (a *admission) checkData(ctx context.Context) error {
 	access := data.Access(a.user)
 	// Without a model only the files can be looked for.
@@ -258,20 +258,19 @@ func (a *admission) checkData(ctx context.Context) error {
 		}
 		return readableHere(path)
 	}
-	var summary data.Summary
-	var err error
-	if a.model != nil {
-		summary, err = data.Check(ctx, c)
-	} else {
-		_, err = data.List(ctx, c)
+	if a.model == nil {
+		_, err := data.List(ctx, c)
+		return a.dataProblem(err)
 	}
-	var problem *data.Error
-	switch {
-	case errors.As(err, &problem):
-		a.refuse(problem.Key, problem.Nearest, "%s: %v", problem.Key, problem.Err)
+	if unread := c.Unread(a.at.Has); len(unread) > 0 {
+		for _, u := range unread {
+			a.refuse(u.Key, "", "%v", u)
+		}
 		return nil
-	case err != nil:
-		return fmt.Errorf("submit: %w", err)
+	}
+	summary, err := data.Check(ctx, c)
+	if err != nil {
+		return a.dataProblem(err)
 	}
 	a.spec.Warnings = append(a.spec.Warnings, summary.Notes...)
 	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
@@ -279,6 +278,19 @@ func (a *admission) checkData(ctx context.Context) error {
 		a.warn("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round)
 	}
 	return nil
+}
+
+// dataProblem notes what is wrong with the data. Another error comes back.
+func (a *admission) dataProblem(err error) error {
+	var problem *data.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &problem):
+		a.refuse(problem.Key, problem.Nearest, "%s: %v", problem.Key, problem.Err)
+		return nil
+	}
+	return fmt.Errorf("submit: %w", err)
 }
 
 // access reports why the submitting user, or the daemon, may not read a path.
