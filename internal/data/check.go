@@ -8,7 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
 )
 
-// wholeBytes bounds the tables, all together, that Check reads to their end: within about a second on one core.
+// wholeBytes bounds the tables, all together, that Check reads to their end: on a core about 0.3 s of CSV, 2 s of JSON Lines.
 const wholeBytes = 64 << 20
 
 // check looks at the start of every file, and at all of tables that are not large.

@@ -32,7 +32,7 @@ func Metrics(task model.Task, s stage.Score) api.Metrics {
 	return m
 }
 
-// f1Of is F1 (van Rijsbergen 1979, chapter 7) of class 1 when there are two; else the mean over the classes that are targets or were predicted.
+// f1Of is F1 of class 1 when there are two; else the mean over the classes that are targets or were predicted.
 func f1Of(classes []stage.ClassCount) float64 {
 	if len(classes) == 2 {
 		classes = classes[1:]
@@ -40,14 +40,9 @@ func f1Of(classes []stage.ClassCount) float64 {
 	sum, n := 0.0, 0
 	for _, c := range classes {
 		if c.Targets+c.Predicted > 0 {
-			sum += F1(c)
+			sum += metric.F1(c.Targets, c.Predicted, c.Correct)
 			n++
 		}
 	}
 	return sum / float64(max(n, 1))
-}
-
-// F1 is the harmonic mean of precision and recall of one class; 0 of one that is neither a target nor predicted.
-func F1(c stage.ClassCount) float64 {
-	return 2 * float64(c.Correct) / float64(max(c.Targets+c.Predicted, 1))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/metric"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -61,7 +62,7 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 	}
 	for class, c := range total.Classes {
 		out.Classes = append(out.Classes, api.ClassScore{
-			Label: s.label(class), Targets: c.Targets, Predicted: c.Predicted, Correct: c.Correct, F1: feed.F1(c),
+			Label: s.label(class), Targets: c.Targets, Predicted: c.Predicted, Correct: c.Correct, F1: metric.F1(c.Targets, c.Predicted, c.Correct),
 		})
 	}
 	return out, nil
