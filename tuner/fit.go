@@ -36,7 +36,9 @@ func FitCurve(measured map[int][]float64) (Curve, error) {
 }
 
 // Constant is a curve that does not depend on the samples.
-func Constant(value float64) Curve { return Curve{Samples: []int{1, 2}, Values: []float64{value, value}} }
+func Constant(value float64) Curve {
+	return Curve{Samples: []int{1, 2}, Values: []float64{value, value}}
+}
 
 // Validate refuses what At cannot answer from.
 func (c Curve) Validate() error {

@@ -1,0 +1,71 @@
+package tuner
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Listed are how many candidates a report names beside the chosen one and those that were run.
+const Listed = 9
+
+// Best are the first n candidates that fit: those that are worth a run.
+func (o *Outcome) Best(n int) []Candidate { return slices.Clone(o.Ranked[:min(n, len(o.Ranked))]) }
+
+// Decide takes the measured best of those that were run: ran holds candidates of Best with Measured set, or with the verdict
+// Fails and a reason. As in the prediction, of those within the larger of Tie and the runs' own spread the one with fewer
+// pipelines wins. Where no run succeeded the predicted best of the others is taken. It fills Considered, Chosen and RunnersUp.
+func (o *Outcome) Decide(ran []Candidate) Report {
+	r := Report{Version: ReportVersion, Considered: o.Considered}
+	var measured, rest []Candidate
+	tie := Tie
+	for _, c := range ran {
+		if c.Measured == nil {
+			rest = append(rest, c)
+			continue
+		}
+		measured = append(measured, c)
+		tie = max(tie, min(c.Measured.Spread, 5*Tie))
+	}
+	var predicted []Candidate
+	for _, c := range o.Ranked {
+		if !slices.ContainsFunc(ran, func(other Candidate) bool { return same(c, other) }) {
+			predicted = append(predicted, c)
+		}
+	}
+	throughput := func(c *Candidate) float64 { return c.Measured.SamplesPerSecond }
+	slices.SortStableFunc(measured, func(a, b Candidate) int { return cmp.Compare(throughput(&b), throughput(&a)) })
+	promote(measured, throughput, tie)
+	explain(measured, throughput, tie, "measured")
+	if len(measured) > 0 {
+		measured[0].Reason += ", of those that were run"
+	}
+	list := slices.Concat(measured, predicted)
+	if len(list) == 0 { // every run failed, and nothing else fits
+		list, rest = rest, nil
+	}
+	if len(measured) == 0 && len(predicted) > 0 {
+		explain(list, func(c *Candidate) float64 { return c.Predicted.SamplesPerSecond }, Tie, "predicted")
+	}
+	r.Chosen = list[0]
+	r.RunnersUp = slices.Concat(list[1:min(len(list), max(len(measured), 1)+Listed)], rest, onePerReason(o.Refused))
+	return r
+}
+
+// same reports whether two candidates are one.
+func same(a, b Candidate) bool {
+	return a.Stages == b.Stages && a.Threads == b.Threads && a.Chunks == b.Chunks && a.Pipelines == b.Pipelines &&
+		a.MicroBatches == b.MicroBatches && a.Schedule == b.Schedule
+}
+
+// onePerReason keeps, of each verdict and schedule, the refused candidate with the fewest pipelines, in the order of the search.
+func onePerReason(refused []Candidate) (kept []Candidate) {
+	for _, c := range refused {
+		if c.Verdict == NotNeeded {
+			continue
+		}
+		if !slices.ContainsFunc(kept, func(k Candidate) bool { return k.Verdict == c.Verdict && k.Schedule == c.Schedule }) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,299 @@
+package tuner
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// Target is one way to use the devices: a pipeline over the first Stages of the profile's.
+type Target struct {
+	Stages  int // devices that a pipeline is laid over
+	Threads int // of each; 0 where devices are no processor cores
+	Profile *Profile
+}
+
+// layout is a candidate with what its prediction is computed from.
+type layout struct {
+	Candidate
+	profile  *Profile
+	samples  int // in a micro-batch
+	every    int // batches between averagings
+	plan     schedule.Plan
+	homes    []int // per stage: its device
+	vectors  int   // that averaging keeps beside the pipelines
+	shortage *shortage
+}
+
+// shortage says where memory does not suffice.
+type shortage struct {
+	stage, device int // the stage that takes most on the device; device -1: the host's memory, that all devices share
+	bytes         int64
+}
+
+func (s shortage) String() string {
+	where := fmt.Sprintf("device %d", s.device)
+	if s.device < 0 {
+		where = "the host, whose memory all devices share,"
+	}
+	return fmt.Sprintf("stage %d: %s lacks %s", s.stage, where, bytesText(s.bytes))
+}
+
+// homesOf is the device of each stage where chunks stages lie on each of so many devices: stage s on device s mod K, but in
+// the V of zb-v, where device d has stages d and 2K-1-d (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory").
+func homesOf(name string, devices, chunks int) []int {
+	homes := make([]int, devices*chunks)
+	for s := range homes {
+		homes[s] = s % devices
+		if name == "zb-v" && s >= devices {
+			homes[s] = 2*devices - 1 - s
+		}
+	}
+	return homes
+}
+
+// runTime is the time of layers from..to-1 for one micro-batch on device d, forward and backward and what is computed again.
+func (l *layout) runTime(d, from, to int, recompute string) float64 {
+	total := 2 * l.profile.HandOver
+	for _, one := range l.profile.Layers[from:to] {
+		forward := one.Forward.At(l.samples)
+		total += forward + one.Backward.At(l.samples)
+		if again(recompute) {
+			total += forward
+		}
+	}
+	return total * l.profile.Devices[d].Slowness
+}
+
+// again reports whether a stage runs its forwards twice.
+func again(recompute string) bool { return recompute != "" && recompute != "none" }
+
+// message is the link that stage s hands its output to, and the bytes of one message.
+func (l *layout) message(s int) (Link, int64) {
+	bytes := int64(math.Round(l.profile.Layers[l.Split[s][1]-1].OutputBytes * float64(l.samples)))
+	return l.profile.between(l.homes[s], l.homes[s+1]), bytes
+}
+
+// between is the path between two devices: nothing within one, the measured one between neighbours, else the slowest of all.
+func (p *Profile) between(a, b int) Link {
+	if a > b {
+		a, b = b, a
+	}
+	switch {
+	case a == b || len(p.Links) == 0:
+		return Link{}
+	case a+1 == b && a < len(p.Links):
+		return p.Links[a]
+	}
+	var worst Link
+	for _, l := range p.Links {
+		worst.LatencySeconds = max(worst.LatencySeconds, l.LatencySeconds)
+		worst.SecondsPerByte = max(worst.SecondsPerByte, l.SecondsPerByte)
+	}
+	return worst
+}
+
+// price fills Costs from the split.
+func (l *layout) price() {
+	stages := len(l.Split)
+	c := schedule.Costs{
+		Forward: make([]float64, stages), Backward: make([]float64, stages),
+		BackwardInput: make([]float64, stages), BackwardWeight: make([]float64, stages),
+		Update: make([]float64, stages), Average: make([]float64, stages),
+		Link: make([]float64, stages-1), Bandwidth: make([]float64, stages-1), MessageBytes: make([]int64, stages-1),
+	}
+	for s, run := range l.Split {
+		for _, one := range l.profile.Layers[run[0]:run[1]] {
+			c.Forward[s] += one.Forward.At(l.samples)
+			c.Backward[s] += one.Backward.At(l.samples)
+			c.BackwardInput[s] += one.BackwardInput.At(l.samples)
+			c.BackwardWeight[s] += one.BackwardWeight.At(l.samples)
+			c.Update[s] += one.Optimizer
+			if l.Pipelines > 1 {
+				c.Average[s] += one.Average / float64(max(l.every, 1))
+			}
+		}
+		if again(l.Recompute[s]) {
+			c.Backward[s] += c.Forward[s]
+			c.BackwardInput[s] += c.Forward[s]
+		}
+		slow := l.profile.Devices[l.homes[s]].Slowness
+		for _, ops := range [][]float64{c.Forward, c.Backward, c.BackwardInput, c.BackwardWeight} {
+			ops[s] = (ops[s] + l.profile.HandOver) * slow
+		}
+		c.Update[s] *= slow
+		c.Average[s] *= slow
+		if s+1 < stages {
+			link, bytes := l.message(s)
+			c.Link[s], c.MessageBytes[s] = link.LatencySeconds, bytes
+			if link.SecondsPerByte > 0 {
+				c.Bandwidth[s] = 1 / link.SecondsPerByte
+			}
+		}
+	}
+	l.Costs = c
+}
+
+// generate makes the plan from the costs.
+func (l *layout) generate() error {
+	plan, _, err := Plan(&l.Candidate)
+	if err != nil {
+		return err
+	}
+	l.plan = plan
+	l.Warmup = schedule.Warmup(plan)
+	return nil
+}
+
+// Plan makes a candidate's plan, and says why it looks as it does.
+func Plan(c *Candidate) (schedule.Plan, string, error) {
+	return schedule.Generate(c.Schedule, schedule.Request{
+		Stages: c.Stages, MicroBatches: c.MicroBatches, Costs: &c.Costs, PinnedLimit: c.PinnedLimit,
+	})
+}
+
+// opsAtMost bounds what one simulation runs, so that a search over hundreds of candidates ends within a second.
+const opsAtMost = 1 << 14
+
+// simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
+// and the averaging are a part. The period is what a few batches more take: pipelines fill and drain once in both runs.
+func (l *layout) simulate() error {
+	more := min(max(opsAtMost/max(1, l.plan.Ops()*l.Pipelines), 1), 4)
+	var makespan [2]float64
+	for i, batches := range []int{2, 2 + more} {
+		r, err := schedule.SimulateMany(l.plan, l.Costs, schedule.Load{Pipelines: l.Pipelines, Batches: batches, AverageEvery: 1})
+		if err != nil {
+			return err
+		}
+		makespan[i] = r.Makespan
+	}
+	period := (makespan[1] - makespan[0]) / float64(more)
+	for _, held := range l.terms() {
+		period = max(period, held)
+	}
+	l.Predicted.BatchSeconds = period
+	l.Predicted.SamplesPerSecond = float64(l.Pipelines*l.samples*l.MicroBatches) / period
+	for s := range l.Split {
+		t := &l.Predicted.Stages[s]
+		held := l.held(t.Device)
+		t.WaitSeconds, t.Busy = period-held, held/period
+	}
+	return nil
+}
+
+// held is how long all pipelines together hold a device for one batch of each.
+func (l *layout) held(device int) float64 {
+	sum := 0.0
+	for _, t := range l.Predicted.Stages {
+		if t.Device == device {
+			sum += t.ComputeSeconds + t.OptimizerSeconds + t.AverageSeconds
+		}
+	}
+	return float64(l.Pipelines) * sum
+}
+
+// terms says where the time of one pipeline goes, and returns how long all of them hold each device.
+func (l *layout) terms() []float64 {
+	m, c, halves := float64(l.MicroBatches), l.Costs, splits(l.plan)
+	for s := range l.Split {
+		t := &l.Predicted.Stages[s]
+		t.ComputeSeconds = m * (c.Forward[s] + c.Backward[s])
+		if halves {
+			t.ComputeSeconds = m * (c.Forward[s] + c.BackwardInput[s] + c.BackwardWeight[s])
+		}
+		t.OptimizerSeconds, t.AverageSeconds = c.Update[s]*float64(max(l.plan.Updates(), 1)), c.Average[s]
+	}
+	l.Predicted.Links = nil
+	for s := range l.Split[1:] {
+		link, bytes := l.message(s)
+		l.Predicted.Links = append(l.Predicted.Links, LinkTerms{
+			Bytes: 2 * int64(l.MicroBatches) * bytes, MessageSeconds: link.LatencySeconds + link.SecondsPerByte*float64(bytes),
+		})
+	}
+	held := make([]float64, l.Stages)
+	for d := range held {
+		held[d] = l.held(d)
+	}
+	return held
+}
+
+// splits reports whether a plan runs backwards in halves.
+func splits(p schedule.Plan) bool {
+	return slices.ContainsFunc(p, func(ops []schedule.Op) bool {
+		return slices.ContainsFunc(ops, func(o schedule.Op) bool { return o.Kind == schedule.BackwardWeight })
+	})
+}
+
+// memory prices every stage and finds out whether the devices hold them:
+//
+//	Mem_s = N (versions W + G + O + slots A + boundaries) + vectors W
+//
+// with weights W, gradients G, optimizer state O, what a micro-batch pins A, and the vectors that averaging keeps.
+func (l *layout) memory() error {
+	pinned, halves, versions := schedule.PinnedByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
+	l.Predicted.Stages = make([]StageTerms, len(l.Split))
+	for s, run := range l.Split {
+		m, vector, err := l.profile.Sizer.Stage(StageSpec{
+			From: run[0], To: run[1], Samples: l.samples, Slots: pinned[s], WeightSlots: halves[s], Recompute: l.Recompute[s],
+		})
+		if err != nil {
+			return err
+		}
+		n := int64(l.Pipelines)
+		l.Predicted.Stages[s] = StageTerms{Device: l.homes[s], Memory: Memory{
+			Weights: n * (m.Weights + int64(versions[s]-1)*vector), Gradients: n * m.Gradients, State: n * m.State,
+			Activations: n * m.Activations, Boundaries: n * m.Boundaries, Center: int64(l.vectors) * vector,
+		}}
+	}
+	l.shortage = l.lacks()
+	return nil
+}
+
+// lacks is the largest shortage of a device, or that of the host; nil when all fits.
+func (l *layout) lacks() *shortage {
+	held, largest := make([]int64, l.Stages), make([]int, l.Stages)
+	total := func(s int) int64 { return l.Predicted.Stages[s].Memory.Total() }
+	for d := range largest {
+		largest[d] = d
+	}
+	for s, d := range l.homes {
+		held[d] += total(s)
+		if total(s) > total(largest[d]) {
+			largest[d] = s
+		}
+	}
+	var worst *shortage
+	note := func(stage, device int, short int64) {
+		if short > 0 && (worst == nil || short > worst.bytes) {
+			worst = &shortage{stage, device, short}
+		}
+	}
+	host, hostStage := int64(0), -1
+	for d, bytes := range held {
+		if capacity := l.profile.Devices[d].CapacityBytes; capacity > 0 {
+			note(largest[d], d, bytes-capacity)
+			continue
+		}
+		host += bytes
+		if hostStage < 0 || total(largest[d]) > total(hostStage) {
+			hostStage = largest[d]
+		}
+	}
+	if l.profile.HostBytes > 0 {
+		note(hostStage, -1, host-l.profile.HostBytes)
+	}
+	return worst
+}
+
+// bytesText prints a number of bytes for people: "1.25 GB (1250000000 bytes)".
+func bytesText(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.2f GB (%d bytes)", float64(n)/1e9, n)
+	case n >= 1e6:
+		return fmt.Sprintf("%.1f MB (%d bytes)", float64(n)/1e6, n)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

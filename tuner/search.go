@@ -1,0 +1,332 @@
+package tuner
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Space is what Search chooses from. A choice that the job gives is a list of one.
+type Space struct {
+	Batch   int // samples in a batch of one pipeline
+	Targets []Target
+	// Pipelines to choose from, ascending. Empty: 1, 2 and so on, until no more fit the memory or more of them gain nothing.
+	Pipelines []int
+	// MicroBatches to choose from: divisors of Batch.
+	MicroBatches []int
+	Schedules    []string
+	// Chunks of the model on each device; 0: what the schedule takes.
+	Chunks int
+	// Recompute to choose from, the cheapest first: none, block, full. With one entry every stage does that.
+	Recompute []string
+	// RecomputeByStage, unless empty, is given for each stage.
+	RecomputeByStage []string
+	// AverageEvery is the batches between two averagings.
+	AverageEvery int
+}
+
+// Tie is how near two throughputs are, as a part of the larger, that count as equal: a confirming run cannot tell them apart.
+const Tie = 0.01
+
+// mostPipelines ends the search for a number of pipelines; each costs a copy of the model, and gains end long before.
+const mostPipelines = 16
+
+// Validate reports the first part that no search can be made in.
+func (s Space) Validate() error {
+	if s.Batch < 1 || len(s.Targets) == 0 || len(s.MicroBatches) == 0 || len(s.Schedules) == 0 {
+		return fmt.Errorf("tuner: a batch of %d, %d ways to use the devices, %d counts of micro-batches, %d schedules: at least 1 of each",
+			s.Batch, len(s.Targets), len(s.MicroBatches), len(s.Schedules))
+	}
+	for _, m := range s.MicroBatches {
+		if m < 1 || s.Batch%m != 0 {
+			return fmt.Errorf("tuner: %d micro-batches of a batch of %d: want a divisor", m, s.Batch)
+		}
+	}
+	for _, n := range s.Pipelines {
+		if n < 1 {
+			return fmt.Errorf("tuner: %d pipelines: at least 1", n)
+		}
+	}
+	if len(s.Recompute) == 0 && len(s.RecomputeByStage) == 0 {
+		return errors.New("tuner: no kind of recomputation to choose from; none is one")
+	}
+	for _, t := range s.Targets {
+		if t.Profile == nil || t.Stages < 1 || t.Stages > len(t.Profile.Devices) {
+			return fmt.Errorf("tuner: %d stages on devices that the profile does not have", t.Stages)
+		}
+		if err := t.Profile.Validate(); err != nil {
+			return fmt.Errorf("tuner: %w", err)
+		}
+	}
+	return nil
+}
+
+// Outcome is what Search found.
+type Outcome struct {
+	Considered int
+	// Ranked are the candidates that fit, the best first: by predicted throughput, and of those within Tie of the best the one
+	// with fewer pipelines first. The first has Won.
+	Ranked []Candidate
+	// Refused are the others, with the reason.
+	Refused []Candidate
+}
+
+// NoFitError says that no candidate fits the memory, and what would.
+type NoFitError struct {
+	Stage  int // that lacks the least, of all candidates
+	Device int // that it lives on; -1: the memory of the host, which all devices share
+	Bytes  int64
+	Fix    string // the nearest change that fits, or that none was found
+}
+
+func (e *NoFitError) Error() string {
+	return fmt.Sprintf("no plan fits the memory: the nearest lacks, on %v; %s", shortage{e.Stage, e.Device, e.Bytes}, e.Fix)
+}
+
+// Search predicts every candidate and ranks them. It depends on its argument only. When nothing fits the memory it returns a
+// *NoFitError; when the model has fewer layers than every target has stages, a *StagesError.
+func Search(s Space) (*Outcome, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	all, err := s.predictAll()
+	if err != nil {
+		return nil, err
+	}
+	out := rank(all)
+	if len(out.Ranked) == 0 {
+		return nil, s.noFit(all)
+	}
+	return out, nil
+}
+
+// predictAll is every candidate of the space with its prediction or the reason why it has none.
+func (s Space) predictAll() ([]*layout, error) {
+	var all []*layout
+	var short *StagesError
+	for _, t := range s.Targets {
+		found, err := s.predictTarget(t)
+		if e, is := errors.AsType[*StagesError](err); is {
+			short = e
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	if len(all) == 0 && short != nil {
+		return nil, short
+	}
+	return all, nil
+}
+
+// predictTarget goes through the numbers of pipelines. Where they are open it ends when neither of two further pipelines gains.
+func (s Space) predictTarget(t Target) ([]*layout, error) {
+	counts, open := s.Pipelines, len(s.Pipelines) == 0
+	for n := 1; open && n <= mostPipelines; n++ {
+		counts = append(counts, n)
+	}
+	var all []*layout
+	best, idle := 0.0, 0
+	for _, n := range counts {
+		most, fits := 0.0, false
+		for _, m := range s.MicroBatches {
+			for _, name := range s.Schedules {
+				l, err := s.predict(t, n, m, name)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, l)
+				most, fits = max(most, l.Predicted.SamplesPerSecond), fits || l.Verdict == ""
+			}
+		}
+		idle++
+		if most > best*(1+Tie) {
+			best, idle = most, 0
+		}
+		if open && (!fits || idle == 2) {
+			break
+		}
+	}
+	return all, nil
+}
+
+// chunksOf is how many stages of a schedule lie on each device.
+func (s Space) chunksOf(name string) int {
+	switch {
+	case name == "zb-v":
+		return 2
+	case s.Chunks > 0:
+		return s.Chunks
+	case name == "interleaved":
+		return 2
+	}
+	return 1
+}
+
+// predict lays one candidate out. What the devices cannot hold as it is, is changed as far as the space allows; the fastest of
+// what then fits is taken.
+func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
+	chunks := s.chunksOf(name)
+	l := &layout{
+		Candidate: Candidate{
+			Stages: t.Stages, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
+		},
+		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, homes: homesOf(name, t.Stages, chunks),
+		vectors: t.Profile.Sizer.Vectors(n),
+	}
+	l.Recompute = s.RecomputeByStage
+	if len(l.Recompute) != len(l.homes) {
+		if len(l.Recompute) > 0 {
+			return l.fail(fmt.Errorf("recompute is given for %d stages, this has %d", len(l.Recompute), len(l.homes))), nil
+		}
+		l.Recompute = slices.Repeat([]string{s.Recompute[0]}, len(l.homes))
+	}
+	if err := l.cut(nil); err != nil {
+		if _, short := errors.AsType[*StagesError](err); short && chunks > 1 && t.Stages <= len(t.Profile.Layers) {
+			return l.fail(err), nil // one chunk a device is possible
+		}
+		return nil, err
+	}
+	if err := l.lay(); err != nil {
+		return l.fail(err), nil
+	}
+	if l.shortage == nil {
+		return l, nil
+	}
+	return s.repair(l), nil
+}
+
+// fail marks a candidate that cannot be laid out.
+func (l *layout) fail(err error) *layout {
+	l.Verdict, l.Reason = Fails, err.Error()
+	return l
+}
+
+// lay prices, plans and simulates a layout whose split is there.
+func (l *layout) lay() error {
+	l.price()
+	for _, step := range []func() error{l.generate, l.memory, l.simulate} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if l.shortage != nil {
+		l.Verdict, l.Reason = NoMemory, l.shortage.String()
+	}
+	return nil
+}
+
+// cut splits the model. fits, unless nil, says which layers a stage's device can hold.
+func (l *layout) cut(fits func(stage, from, to int) bool) (err error) {
+	slowest := Link{}
+	for _, link := range l.profile.Links[:l.Stages-1] {
+		slowest.LatencySeconds = max(slowest.LatencySeconds, link.LatencySeconds)
+		slowest.SecondsPerByte = max(slowest.SecondsPerByte, link.SecondsPerByte)
+	}
+	// Prefix sums, so that a run of layers costs one subtraction.
+	sums := make([][3]float64, len(l.profile.Layers)+1) // without recomputation, with it
+	for i, one := range l.profile.Layers {
+		f := one.Forward.At(l.samples)
+		sums[i+1][0] = sums[i][0] + f + one.Backward.At(l.samples)
+		sums[i+1][1] = sums[i][1] + 2*f + one.Backward.At(l.samples)
+	}
+	l.Split, err = Partition(Chain{
+		Layers: len(l.profile.Layers), Stages: len(l.homes),
+		Cost: func(s, from, to int) float64 {
+			if fits != nil && !fits(s, from, to) {
+				return math.Inf(1)
+			}
+			kind := 0
+			if again(l.Recompute[s]) {
+				kind = 1
+			}
+			return max(0, sums[to][kind]-sums[from][kind]) * l.profile.Devices[l.homes[s]].Slowness
+		},
+		Transfer: func(at int) float64 {
+			return slowest.LatencySeconds + slowest.SecondsPerByte*l.profile.Layers[at-1].OutputBytes*float64(l.samples)
+		},
+	})
+	return err
+}
+
+// rank orders the candidates and says why each lost.
+func rank(all []*layout) *Outcome {
+	out := &Outcome{Considered: len(all)}
+	var fit []*layout
+	seen := map[string]*layout{}
+	for _, l := range all {
+		if l.Verdict == "" {
+			key := fmt.Sprint(l.Stages, l.Threads, l.Pipelines, l.MicroBatches, l.Split, l.Recompute, l.plan)
+			if first := seen[key]; first != nil {
+				l.Verdict, l.Reason = NotNeeded, "the same plan as "+first.Schedule
+			} else {
+				seen[key] = l
+				fit = append(fit, l)
+				continue
+			}
+		}
+		out.Refused = append(out.Refused, l.Candidate)
+	}
+	slices.SortStableFunc(fit, func(a, b *layout) int {
+		return cmp.Compare(b.Predicted.SamplesPerSecond, a.Predicted.SamplesPerSecond)
+	})
+	for _, l := range fit {
+		out.Ranked = append(out.Ranked, l.Candidate)
+	}
+	promote(out.Ranked, func(c *Candidate) float64 { return c.Predicted.SamplesPerSecond }, Tie)
+	explain(out.Ranked, func(c *Candidate) float64 { return c.Predicted.SamplesPerSecond }, Tie, "predicted")
+	return out
+}
+
+// promote puts first, of the candidates whose throughput is within tie of the best, the one with the fewest pipelines; of those
+// the one that holds the least memory. The others keep their order.
+func promote(ranked []Candidate, throughput func(*Candidate) float64, tie float64) {
+	if len(ranked) == 0 {
+		return
+	}
+	best := 0
+	for i := range ranked {
+		if throughput(&ranked[i]) < throughput(&ranked[0])*(1-tie) {
+			break
+		}
+		a, b := &ranked[i], &ranked[best]
+		if a.Pipelines < b.Pipelines || a.Pipelines == b.Pipelines && a.Predicted.Bytes() < b.Predicted.Bytes() {
+			best = i
+		}
+	}
+	first := ranked[best]
+	copy(ranked[1:best+1], ranked[:best])
+	ranked[0] = first
+}
+
+// Bytes is the memory of all stages together.
+func (p Prediction) Bytes() int64 {
+	n := int64(0)
+	for _, s := range p.Stages {
+		n += s.Memory.Total()
+	}
+	return n
+}
+
+// explain says how each candidate compares with the first, which has won.
+func explain(ranked []Candidate, throughput func(*Candidate) float64, tie float64, how string) {
+	for i := range ranked {
+		c, best := &ranked[i], &ranked[0]
+		lead := throughput(best)/throughput(c) - 1
+		switch {
+		case i == 0:
+			c.Verdict, c.Reason = Won, "the highest throughput, "+how
+		case math.Abs(lead) > tie:
+			c.Verdict, c.Reason = Slower, fmt.Sprintf("%.1f%% slower, %s", 100*lead, how)
+		case c.Pipelines > best.Pipelines:
+			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, with %d pipelines more", 100*tie, how, c.Pipelines-best.Pipelines)
+		default:
+			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, and holds %s more", 100*tie, how,
+				bytesText(max(0, c.Predicted.Bytes()-best.Predicted.Bytes())))
+		}
+	}
+}
