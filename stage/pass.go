@@ -30,6 +30,7 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	if err != nil {
 		return c.fail("forward", m, err)
 	}
+	c.begin(device.ForwardWork)
 	s.input = c.enter(s.input, input, c.widths.input)
 	if !c.last {
 		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output())
@@ -92,6 +93,9 @@ func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
 	c.dev.Axpy(c.lossSum, s.scale, c.losses)
 }
 
+// backwardWork is what a device is told of each part.
+var backwardWork = [...]device.WorkKind{Whole: device.BackwardWork, Input: device.BackwardInputWork, Weight: device.BackwardWeightWork}
+
 // Backward implements Stage.
 func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 	s, err := c.pinned(m, part)
@@ -110,6 +114,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 			return c.fail("backward", m, err)
 		}
 	}
+	c.begin(backwardWork[part])
 	c.refresh()
 	switch part {
 	case Whole:
@@ -231,6 +236,7 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	if err != nil {
 		return fail(err)
 	}
+	c.begin(device.ForwardWork)
 	s, last := &c.evaluation, len(c.layers)-1
 	own := s.out[last]
 	defer func() { s.out[last] = own }()

@@ -98,6 +98,9 @@ func InitialValues(p layer.Param, seed uint64, dst []float32) {
 
 func (c *Computed) initialise() {
 	c.copies.made = false
+	if !c.keepsValues() {
+		return
+	}
 	longest := 0
 	for _, t := range c.tensors {
 		longest = max(longest, t.param.Len())

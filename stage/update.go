@@ -75,6 +75,7 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 	if c.config.ForwardOnly {
 		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, errors.New("the stage is forward-only"))
 	}
+	c.begin(device.UpdateWork)
 	c.sumTies()
 	var d device.Mem
 	if delta != nil {

@@ -20,6 +20,7 @@ var mayImport = map[string][]string{
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
 	"internal/trace":      nil,
+	"internal/pace":       nil,
 	"internal/checkpoint": nil,
 	"internal/lint":       nil,
 	"internal/metric":     nil,
@@ -27,7 +28,8 @@ var mayImport = map[string][]string{
 	// What knows one thing.
 	"stage/device/ref":        {"stage/device", "stage/flat"},
 	"stage/device/cpu":        {"stage/device", "stage/device/ref", "stage/flat"},
-	"stage/device/pick":       {"stage/device", "stage/device/ref", "stage/device/cpu"},
+	"stage/device/emulated":   {"stage/device", "internal/pace"},
+	"stage/device/pick":       {"stage/device", "stage/device/ref", "stage/device/cpu", "stage/device/emulated"},
 	"stage/layer":             {"stage/device"},
 	"stage/model":             {"stage/device", "stage/layer", "internal/nearest"},
 	"stage":                   {"stage/device", "stage/flat", "stage/layer", "stage/model"},
@@ -38,7 +40,7 @@ var mayImport = map[string][]string{
 	"internal/data/table":     {"internal/nearest"},
 	"internal/data/tokenfile": nil,
 	"internal/data/idx":       nil,
-	"internal/wire":           {"internal/trace"},
+	"internal/wire":           {"internal/pace", "internal/trace"},
 	"internal/api":            {"job"},
 	"internal/worker/control": {"internal/api", "job", "tuner"},
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
@@ -56,7 +58,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/node": {
 		"internal/server", "elastic", "job", "schedule", "stage/...",
-		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/trace",
+		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/trace", "tuner",
 	},
 	"internal/server": {"internal/api", "job"},
 

@@ -93,6 +93,12 @@ func CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd Mem, rows, c
 // CheckEmbed panics unless the operands of an embedding fit and every id lies in the table: of Embed, or with the
 // gradients in their places of EmbedBackward. It reads ids, so they must be in host memory.
 func CheckEmbed(op string, out, tokens, positions, ids Mem, b, t, width int) {
+	CheckEmbedShape(op, out, tokens, positions, ids, b, t, width)
+	checkIDs(op, "ids", ids.I32(), 0, tokens.n/width)
+}
+
+// CheckEmbedShape is CheckEmbed without a look at the ids: for devices whose memory is not the host's.
+func CheckEmbedShape(op string, out, tokens, positions, ids Mem, b, t, width int) {
 	if width < 1 || tokens.n%width != 0 {
 		panic(fmt.Sprintf("device: %s: tokens has %d f32, expected a multiple of the width %d", op, tokens.n, width))
 	}
@@ -102,12 +108,17 @@ func CheckEmbed(op string, out, tokens, positions, ids Mem, b, t, width int) {
 		NeedAtLeast(op, "positions", positions, F32, t*width)
 	}
 	Need(op, "ids", ids, I32, b*t)
-	checkIDs(op, "ids", ids.I32(), 0, tokens.n/width)
 }
 
 // CheckCrossEntropy panics unless the operands of CrossEntropy fit and every target is -1 or a class. It reads targets, so
 // they must be in host memory.
 func CheckCrossEntropy(losses, dlogits, logits, targets Mem, rows, vocabulary int) {
+	CheckCrossEntropyShape(losses, dlogits, logits, targets, rows, vocabulary)
+	checkIDs("CrossEntropy", "targets", targets.I32(), -1, vocabulary)
+}
+
+// CheckCrossEntropyShape is CheckCrossEntropy without a look at the targets.
+func CheckCrossEntropyShape(losses, dlogits, logits, targets Mem, rows, vocabulary int) {
 	const op = "CrossEntropy"
 	Need(op, "losses", losses, F32, rows)
 	Need(op, "logits", logits, F32, rows*vocabulary)
@@ -115,7 +126,6 @@ func CheckCrossEntropy(losses, dlogits, logits, targets Mem, rows, vocabulary in
 		Need(op, "dlogits", dlogits, F32, rows*vocabulary)
 	}
 	Need(op, "targets", targets, I32, rows)
-	checkIDs(op, "targets", targets.I32(), -1, vocabulary)
 }
 
 // checkIDs panics unless every id lies in [low, count): an id outside would read or write beyond a table.

@@ -151,6 +151,12 @@ func (c Columns) Check(y, x Mem) {
 
 // CheckRows panics unless the operands of DropRows fit and no id is below 0. It reads ids, so they must be in host memory.
 func (d Dropout) CheckRows(y, x, ids Mem) {
+	d.CheckRowsShape(y, x, ids)
+	checkIDs("DropRows", "ids", ids.I32(), 0, math.MaxInt32)
+}
+
+// CheckRowsShape is CheckRows without a look at the ids.
+func (d Dropout) CheckRowsShape(y, x, ids Mem) {
 	const op = "DropRows"
 	if !(d.Rate >= 0 && d.Rate < 1) || d.Rows < 1 || d.Columns < 1 {
 		panic(fmt.Sprintf("device: %s: rate %v, R=%d C=%d, expected 0 <= rate < 1 and positive numbers", op, d.Rate, d.Rows, d.Columns))
@@ -158,5 +164,4 @@ func (d Dropout) CheckRows(y, x, ids Mem) {
 	Need(op, "y", y, F32, d.Rows*d.Columns)
 	Need(op, "x", x, F32, d.Rows*d.Columns)
 	Need(op, "ids", ids, I32, d.Rows)
-	checkIDs(op, "ids", ids.I32(), 0, math.MaxInt32)
 }

@@ -136,6 +136,12 @@ func CheckSame(op string, operands ...Mem) {
 // CheckAddRows panics unless the operands of AddRows fit and every id lies in the table. It reads ids, so they must be in
 // host memory.
 func CheckAddRows(y, table, ids Mem, rows, width int) {
+	CheckAddRowsShape(y, table, ids, rows, width)
+	checkIDs("AddRows", "ids", ids.I32(), 0, table.n/width)
+}
+
+// CheckAddRowsShape is CheckAddRows without a look at the ids.
+func CheckAddRowsShape(y, table, ids Mem, rows, width int) {
 	const op = "AddRows"
 	if width < 1 || table.n%width != 0 {
 		panic(fmt.Sprintf("device: %s: the table has %d f32, expected a multiple of the width %d", op, table.n, width))
@@ -143,7 +149,6 @@ func CheckAddRows(y, table, ids Mem, rows, width int) {
 	Need(op, "y", y, F32, rows*width)
 	NeedAtLeast(op, "table", table, F32, width)
 	Need(op, "ids", ids, I32, rows)
-	checkIDs(op, "ids", ids.I32(), 0, table.n/width)
 }
 
 // Rotations holds the cosines and sines of rotary position embedding, computed once for a model. The zero value is ready.

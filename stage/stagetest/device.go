@@ -2,6 +2,7 @@ package stagetest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -98,6 +99,31 @@ func Device(t *testing.T, open func() device.Device) {
 			return device.NewVector(dev, mem)
 		})
 	})
+}
+
+// Emulator holds a device that spends time instead of computing to what is left of the contract: operands that do not fit
+// panic, and no operation allocates.
+func Emulator(t *testing.T, open func() device.Device) {
+	for _, test := range []struct {
+		name string
+		run  func(c *comparison)
+	}{
+		{"broken invariants panic", invariants},
+		{"nothing allocates", allocations},
+		{"transformers' broken invariants panic, and nothing allocates", transformerRules},
+		{"broken invariants of recurrent operations panic", recurrentInvariants},
+		{"nothing recurrent allocates", recurrentAllocations},
+		{"broken invariants of vision panic", visionInvariants},
+		{"nothing for images allocates", visionAllocations},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dev := open()
+			test.run(&comparison{T: t, dev: dev})
+			if err := errors.Join(dev.Synchronize(), dev.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // comparison runs operations on a device and on the oracle.

@@ -258,10 +258,9 @@ func recurrentInvariants(c *comparison) {
 			c.Errorf("%s did not panic", name)
 		}
 	}
-	drop := func() { d.DropRows(two, two, below, device.Dropout{Rate: 0.5, Rows: 2, Columns: 1}) }
-	if !panics(drop) && (d.Host() || d.Synchronize() == nil) {
-		c.Error("DropRows of a negative id neither panicked nor failed")
-	}
+	c.refusesID("DropRows of a negative id", func() {
+		d.DropRows(two, two, below, device.Dropout{Rate: 0.5, Rows: 2, Columns: 1})
+	})
 }
 
 // recurrentAllocations is allocations for these operations.

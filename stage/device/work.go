@@ -1,0 +1,30 @@
+package device
+
+// Work says what the operations up to the next Synchronize are for.
+type Work struct {
+	Kind WorkKind
+	// Stage is the stage that works, 0-based.
+	Stage int
+	// Again says that a backward runs its forward once more first.
+	Again bool
+}
+
+// WorkKind is a pass of a stage.
+type WorkKind uint8
+
+// The kinds of work.
+const (
+	ForwardWork WorkKind = iota
+	BackwardWork
+	BackwardInputWork  // the first half of a split backward
+	BackwardWeightWork // the second
+	UpdateWork         // the optimizer's step
+)
+
+// Emulator is implemented by devices that spend time instead of computing. A stage tells them what it is about to do, so that
+// they can spend what somebody measured for it, and leaves out what only values need: the initial weights.
+type Emulator interface {
+	// Begin is called before the first operation of a pass, which ends with Synchronize. Work between passes (averaging,
+	// norms) is not announced.
+	Begin(w Work)
+}
