@@ -16,13 +16,7 @@ import (
 func (g *Group) build(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	for _, d := range g.devices {
-		group.Go(func() error {
-			span := trace.Event{Stage: d.config.Index, Micro: -1}
-			if err := d.executor.Do(inner, span, func() error { return g.buildDevice(d) }); err != nil {
-				return fmt.Errorf("stage %d: %w", d.config.Index, err)
-			}
-			return nil
-		})
+		group.Go(func() error { return g.buildDevice(inner, d) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -33,36 +27,61 @@ func (g *Group) build(ctx context.Context) error {
 	return g.checkBoundaries()
 }
 
-// buildDevice builds one stage of all pipelines. On its executor.
-func (g *Group) buildDevice(d *device) error {
+// buildDevice builds the stages of one device, one after the other, and the walks through them.
+func (g *Group) buildDevice(ctx context.Context, d *device) error {
+	for _, st := range d.stations {
+		span := trace.Event{Stage: st.config.Index, Micro: -1}
+		if err := d.executor.Do(ctx, span, func() error { return g.buildStation(st) }); err != nil {
+			return fmt.Errorf("stage %d: %w", st.config.Index, err)
+		}
+	}
 	for p := range g.config.Pipelines {
-		s, err := d.config.Build(p)
+		lanes := make(map[int]*lane)
+		for _, st := range d.stations {
+			lanes[st.config.Index] = &st.runners[p].lane
+		}
+		w := &walk{cells: cellsOf(g.config.Plan[d.row], lanes), executor: d.executor, trace: g.config.Events.Trace}
+		for _, l := range lanes {
+			l.walk = w
+		}
+	}
+	return nil
+}
+
+// buildStation builds one stage of all pipelines. On its executor.
+func (g *Group) buildStation(st *station) error {
+	for p := range g.config.Pipelines {
+		s, err := st.config.Build(p)
 		if err != nil {
 			return fmt.Errorf("build it for pipeline %d: %w", p, err)
 		}
-		d.stages = append(d.stages, s)
-		if err := g.checkShape(d.config.Index, s.Shape(), d.stages[0].Shape()); err != nil {
+		st.stages = append(st.stages, s)
+		if err := g.checkShape(st.config.Index, s.Shape(), st.stages[0].Shape()); err != nil {
 			return err
 		}
+		if ties := s.Ties(); len(ties) > 0 && g.config.Plan.Updates() > 0 {
+			return fmt.Errorf("%s is tied to a parameter of another stage: their gradients cannot be added where the plan takes optimizer steps "+
+				"inside of a batch; untie them, or use a plan without updates", ties[0].Name)
+		}
 	}
-	if err := g.buildShard(d); err != nil {
+	if err := g.buildShard(st); err != nil {
 		return err
 	}
-	for p, s := range d.stages {
-		r := g.newRunner(d, p, s)
-		if r.feeder = g.newFeeder(d, p, s); r.feeder != nil {
-			d.feeders = append(d.feeders, r.feeder)
+	for p, s := range st.stages {
+		r := g.newRunner(st, p, s)
+		if r.feeder = g.newFeeder(st, p, s); r.feeder != nil {
+			st.feeders = append(st.feeders, r.feeder)
 		}
-		d.runners = append(d.runners, r)
+		st.runners = append(st.runners, r)
 	}
 	return nil
 }
 
 func (g *Group) checkShape(index int, s, lead stage.Shape) error {
-	first, last := index == 0, index == g.config.stages()-1
+	first, last := index == 0, index == len(g.placement)-1
 	switch {
 	case s.First != first || s.Last != last:
-		return fmt.Errorf("its Build made a stage with First %v and Last %v for stage %d of %d", s.First, s.Last, index, g.config.stages())
+		return fmt.Errorf("its Build made a stage with First %v and Last %v for stage %d of %d", s.First, s.Last, index, len(g.placement))
 	case s.InputBytes != lead.InputBytes || s.OutputBytes != lead.OutputBytes || s.LabelBytes != lead.LabelBytes ||
 		s.Parameters != lead.Parameters || s.StateVectors != lead.StateVectors:
 		return errors.New("its Build made stages of different shapes for the pipelines")
@@ -72,8 +91,8 @@ func (g *Group) checkShape(index int, s, lead stage.Shape) error {
 
 // checkBoundaries compares stages that are neighbours here. Those on other nodes are compared frame by frame.
 func (g *Group) checkBoundaries() error {
-	for _, a := range g.devices {
-		for _, b := range g.devices {
+	for _, a := range g.stations {
+		for _, b := range g.stations {
 			if a.config.Index+1 != b.config.Index {
 				continue
 			}
@@ -86,11 +105,11 @@ func (g *Group) checkBoundaries() error {
 }
 
 // seat of a pipeline's runner on a device.
-func (g *Group) seat(d *device, pipeline int) seat {
-	return seat{pipeline: pipeline, index: d.config.Index, stages: g.config.stages(), generation: g.config.Generation}
+func (g *Group) seat(st *station, pipeline int) seat {
+	return seat{pipeline: pipeline, index: st.config.Index, stages: len(g.placement), generation: g.config.Generation}
 }
 
-func (g *Group) buildShard(d *device) error {
+func (g *Group) buildShard(st *station) error {
 	c := &g.config
 	members := make([]int, c.Pipelines)
 	for p := range members {
@@ -102,49 +121,52 @@ func (g *Group) buildShard(d *device) error {
 		return err
 	}
 	if c.Evaluation != nil {
-		d.eval = newEvaluator(g.seat(d, 0), c, d.config.EvaluationSource, d.executor)
-		d.eval.stage = d.stages[0]
+		st.eval = newEvaluator(g.seat(st, 0), c, st.config.EvaluationSource, st.executor)
+		st.eval.stage = st.stages[0]
 	}
-	d.snaps = newSnapshotter(d.config.Index, c.tau(), c.Pipelines, d.executor, func(s *Snapshot) {
+	st.snaps = newSnapshotter(st.config.Index, c.tau(), c.Pipelines, st.executor, func(s *Snapshot) {
 		if c.Events.OnSnapshot != nil {
 			c.Events.OnSnapshot(s)
 		}
 	})
-	d.shard = &shard{
-		index: d.config.Index, config: c, executor: d.executor, stages: d.stages, rules: c.Method, needs: needs,
-		snaps: d.snaps, eval: d.eval, machine: machine, inputs: make(chan input, c.Pipelines),
+	st.shard = &shard{
+		index: st.config.Index, config: c, executor: st.executor, stages: st.stages, rules: c.Method, needs: needs,
+		snaps: st.snaps, eval: st.eval, machine: machine, inputs: make(chan input, c.Pipelines),
 	}
 	for range members {
-		d.shard.released = append(d.shard.released, make(chan release, 1))
+		st.shard.released = append(st.shard.released, make(chan release, 1))
 	}
-	if err := d.shard.allocate(); err != nil {
+	if err := st.shard.allocate(); err != nil {
 		return err
 	}
-	if d.config.Restore != nil {
-		return d.config.Restore.restore(d.shard)
+	if st.config.Restore != nil {
+		return st.config.Restore.restore(st.shard)
 	}
 	return nil
 }
 
-func (g *Group) newRunner(d *device, p int, s stage.Stage) *runner {
-	return &runner{
-		walk: walk{
-			seat: g.seat(d, p), ops: g.config.Plan[d.config.Index], micros: g.config.MicroBatches, stage: s, shape: s.Shape(),
-			executor: d.executor, trace: g.config.Events.Trace, done: make(chan error, 1),
+func (g *Group) newRunner(st *station, p int, s stage.Stage) *runner {
+	row := g.config.Plan[g.placement[st.config.Index]]
+	r := &runner{
+		lane: lane{
+			seat: g.seat(st, p), micros: g.config.MicroBatches, groups: groupsOf(row, st.config.Index, g.config.MicroBatches),
+			stage: s, shape: s.Shape(), done: make(chan error, 1),
 		},
-		gate: g.gate, shard: d.shard, config: &g.config, ties: tiesOf(s),
-		start: g.config.StartRound * g.config.tau(), fresh: d.snaps.fresh[p],
+		gate: g.gate, shard: st.shard, config: &g.config, ties: tiesOf(s),
+		start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p], updates: g.config.Plan.Updates(),
 	}
+	r.take = r.updateInside
+	return r
 }
 
 // newFeeder makes what fills the data of a pipeline on its first and its last stage.
-func (g *Group) newFeeder(d *device, p int, s stage.Stage) *feeder {
-	seat := g.seat(d, p)
+func (g *Group) newFeeder(st *station, p int, s stage.Stage) *feeder {
+	seat := g.seat(st, p)
 	if !seat.first() && !seat.last() {
 		return nil
 	}
 	f := &feeder{
-		seat: seat, source: d.config.Source(p), micros: g.config.MicroBatches, gate: g.gate,
+		seat: seat, source: st.config.Source(p), micros: g.config.MicroBatches, gate: g.gate,
 		start: g.config.StartRound * g.config.tau(), inputs: s.Shape().InputBytes, labels: s.Shape().LabelBytes,
 		turns: make(chan struct{}, feedAhead),
 	}
@@ -160,16 +182,16 @@ func (g *Group) evaluateStart(ctx context.Context) error {
 	if g.config.Evaluation == nil || !g.config.Evaluation.Due(round) {
 		return nil
 	}
-	for _, d := range g.devices {
-		if err := d.eval.claim(ctx); err != nil {
+	for _, st := range g.stations {
+		if err := st.eval.claim(ctx); err != nil {
 			return err
 		}
-		span := trace.Event{Kind: trace.Average, Stage: d.config.Index, Micro: -1, Step: round * g.config.tau()}
-		err := d.executor.Do(ctx, span, func() error { d.eval.vector.Copy(d.shard.vectors.Center); return nil })
+		span := trace.Event{Kind: trace.Average, Stage: st.config.Index, Micro: -1, Step: round * g.config.tau()}
+		err := st.executor.Do(ctx, span, func() error { st.eval.vector.Copy(st.shard.vectors.Center); return nil })
 		if err != nil {
 			return err
 		}
-		d.eval.due <- round
+		st.eval.due <- round
 	}
 	return nil
 }
@@ -177,9 +199,9 @@ func (g *Group) evaluateStart(ctx context.Context) error {
 // closeStages frees the stages, on their executors.
 func (g *Group) closeStages(ctx context.Context) error {
 	var errs []error
-	for _, d := range g.devices {
-		for _, s := range d.stages {
-			errs = append(errs, d.executor.Do(ctx, trace.Event{Stage: d.config.Index, Micro: -1}, s.Close))
+	for _, st := range g.stations {
+		for _, s := range st.stages {
+			errs = append(errs, st.executor.Do(ctx, trace.Event{Stage: st.config.Index, Micro: -1}, s.Close))
 		}
 	}
 	return errors.Join(errs...)

@@ -241,13 +241,14 @@ func (s *shard) message(pipeline int, round uint64) flat.Vector {
 	return buffers[round%uint64(len(buffers))]
 }
 
-// delta is where the optimizer adds the update of a step, or nil when the method does not ask for it. On the executor.
-func (s *shard) delta(pipeline int, step uint64) flat.Vector {
+// delta is where the optimizer adds an update of a step, or nil when the method does not ask for it. first says that it is the
+// step's first. On the executor.
+func (s *shard) delta(pipeline int, step uint64, first bool) flat.Vector {
 	if !s.needs.Delta {
 		return nil
 	}
 	m := s.message(pipeline, step/s.config.tau()+1)
-	if step%s.config.tau() == 0 {
+	if first && step%s.config.tau() == 0 {
 		m.Zero()
 	}
 	return m

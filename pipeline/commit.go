@@ -15,9 +15,9 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 	}
 	g.gate.mu.Lock()
 	defer g.gate.mu.Unlock()
-	for _, d := range g.devices { // always in this order
-		d.shard.mu.Lock()
-		defer d.shard.mu.Unlock()
+	for _, st := range g.stations { // always in this order
+		st.shard.mu.Lock()
+		defer st.shard.mu.Unlock()
 	}
 	last, earliest := g.gate.final, g.possible()
 	if stop {
@@ -36,9 +36,9 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 			g.captureFinal()
 		}
 	default:
-		for _, d := range g.devices {
+		for _, st := range g.stations {
 			// It is not earlier than the earliest that the machine gave just now.
-			if _, err := d.shard.machine.Snapshot(round); err != nil {
+			if _, err := st.shard.machine.Snapshot(round); err != nil {
 				panic("pipeline: " + err.Error())
 			}
 		}
@@ -50,8 +50,8 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 // possible is the earliest round that the shards can still snapshot as they pass it. The caller holds their locks.
 func (g *Group) possible() uint64 {
 	earliest := uint64(0)
-	for _, d := range g.devices {
-		earliest = max(earliest, d.shard.machine.EarliestSnapshot())
+	for _, st := range g.stations {
+		earliest = max(earliest, st.shard.machine.EarliestSnapshot())
 	}
 	return earliest
 }
@@ -63,9 +63,9 @@ func (g *Group) Earliest() uint64 {
 	if !g.built {
 		return g.config.StartRound + 1
 	}
-	for _, d := range g.devices {
-		d.shard.mu.Lock()
-		defer d.shard.mu.Unlock()
+	for _, st := range g.stations {
+		st.shard.mu.Lock()
+		defer st.shard.mu.Unlock()
 	}
 	return min(g.possible(), g.Final())
 }
@@ -79,9 +79,9 @@ func (g *Group) Final() uint64 {
 
 // captureFinal has every shard snapshot the final round, now that all is at rest. The caller holds mu.
 func (g *Group) captureFinal() {
-	for _, d := range g.devices {
+	for _, st := range g.stations {
 		select {
-		case d.shard.inputs <- input{capture: true, round: d.shard.machine.Round()}:
+		case st.shard.inputs <- input{capture: true, round: st.shard.machine.Round()}:
 		case <-g.ctx.Done():
 		}
 	}

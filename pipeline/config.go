@@ -36,8 +36,12 @@ type Config struct {
 	StartRound uint64
 	// FinalRound ends training. Commit with stop lowers it.
 	FinalRound uint64
-	// Stages that live in this process, at least one, each on a device of its own.
+	// Stages that live in this process, at least one. Those of one row of the plan share a device, and are all here or
+	// none of them.
 	Stages []StageConfig
+	// Attach, unless nil, runs once for each device here, a row of the plan, on its executor's thread and before anything else:
+	// device.Threaded.Attach.
+	Attach func(device int) error
 	// Connect makes this process's end of a link whose other stage lives elsewhere. upper says that this end is the stage
 	// nearer the output: by convention it listens, and the other dials. Nil when all stages are here. The ends must obey
 	// wire.End, and belong to the group.
@@ -57,8 +61,6 @@ type Config struct {
 type StageConfig struct {
 	// Index of the stage, 0-based.
 	Index int
-	// Attach, unless nil, runs once on the executor's thread before anything else: device.Threaded.Attach.
-	Attach func() error
 	// Build makes the stage of one pipeline. It runs on the executor. The group closes it.
 	Build func(pipeline int) (stage.Stage, error)
 	// Source gives a pipeline's data; only the first and the last stage need one.
@@ -125,6 +127,7 @@ func (c *Config) Validate() error {
 	if err := schedule.Check(c.Plan, c.MicroBatches, schedule.Limits{}); err != nil {
 		return err
 	}
+	placement := c.Plan.Placement()
 	switch {
 	case c.Pipelines < 1:
 		return fmt.Errorf("pipelines is %d: at least 1", c.Pipelines)
@@ -134,27 +137,30 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("averaging is made for %d pipelines, the group has %d", c.Method.Config().Pipelines, c.Pipelines)
 	case !(c.ClipNorm >= 0): // also refuses NaN
 		return fmt.Errorf("clip norm is %v: 0 (no clipping) or more", c.ClipNorm)
+	case c.ClipNorm > 0 && c.Plan.Updates() > 0:
+		return fmt.Errorf("clip norm is %v: the plan takes optimizer steps inside of a batch, and no stage waits there for the norm "+
+			"of the others; use 0, or a plan without updates", c.ClipNorm)
 	case c.FinalRound < c.StartRound:
 		return fmt.Errorf("final round %d lies before the first, %d", c.FinalRound, c.StartRound)
 	case len(c.Stages) == 0:
 		return errors.New("pipeline group: no stage lives here")
-	case len(c.Stages) < len(c.Plan) && c.Connect == nil:
+	case len(c.Stages) < len(placement) && c.Connect == nil:
 		return fmt.Errorf("pipeline group: %d of %d stages live here and Connect is nil: the others cannot be reached",
-			len(c.Stages), len(c.Plan))
+			len(c.Stages), len(placement))
 	}
 	if e := c.Evaluation; e != nil && (e.Due == nil || e.MicroBatches < 1) {
 		return fmt.Errorf("evaluation: %d micro-batches: it needs at least 1, and Due", e.MicroBatches)
 	}
-	return c.validateStages()
+	return c.validateStages(placement)
 }
 
-func (c *Config) validateStages() error {
+func (c *Config) validateStages(placement []int) error {
 	var seen []int
 	for _, s := range c.Stages {
-		end := s.Index == 0 || s.Index == len(c.Plan)-1
+		end := s.Index == 0 || s.Index == len(placement)-1
 		switch {
-		case s.Index < 0 || s.Index >= len(c.Plan):
-			return fmt.Errorf("stage %d: the plan has stages 0 to %d", s.Index, len(c.Plan)-1)
+		case s.Index < 0 || s.Index >= len(placement):
+			return fmt.Errorf("stage %d: the plan has stages 0 to %d", s.Index, len(placement)-1)
 		case slices.Contains(seen, s.Index):
 			return fmt.Errorf("stage %d is listed twice", s.Index)
 		case s.Build == nil:
@@ -170,10 +176,15 @@ func (c *Config) validateStages() error {
 		}
 		seen = append(seen, s.Index)
 	}
+	for _, here := range seen {
+		for other, row := range placement {
+			if row == placement[here] && !slices.Contains(seen, other) {
+				return fmt.Errorf("stage %d: it lives on device %d of the plan with stage %d, which is not here", other, row, here)
+			}
+		}
+	}
 	return nil
 }
-
-func (c *Config) stages() int { return len(c.Plan) }
 
 // tau is the batches in a round.
 func (c *Config) tau() uint64 { return uint64(c.Method.Config().Tau) }

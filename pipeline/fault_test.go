@@ -148,7 +148,12 @@ func TestAFailingSourceIsReportedWithItsMicroBatch(t *testing.T) {
 
 func TestADeviceThatCannotAttachIsWhyTheRunFails(t *testing.T) {
 	err := failing(t, endless(func(c *Config) {
-		c.Stages[1].Attach = func() error { return errors.New("core 99 is not there") }
+		c.Attach = func(device int) error {
+			if device == 1 {
+				return errors.New("core 99 is not there")
+			}
+			return nil
+		}
 	}))
 	if !strings.Contains(err.Error(), "core 99 is not there") {
 		t.Errorf("Run: %v", err)

@@ -13,11 +13,13 @@ import (
 
 // Group trains N pipelines over the stages in this process.
 type Group struct {
-	config  Config
-	gate    *gate
-	wiring  *wiring
-	devices []*device // in the order of Config.Stages
-	park    func() parker
+	config    Config
+	placement []int // device of each stage: its row in the plan
+	gate      *gate
+	wiring    *wiring
+	devices   []*device  // in the order in which Config.Stages names them
+	stations  []*station // in the order of Config.Stages
+	park      func() parker
 
 	mu       sync.Mutex // of what follows; taken before the gate's and the shards'
 	built    bool       // the shards exist
@@ -27,8 +29,15 @@ type Group struct {
 	ctx      context.Context
 }
 
-// device is one stage here: its executor and all that runs on it.
+// device is one device here: its executor and what it walks through.
 type device struct {
+	row      int // of the plan
+	executor *Executor
+	stations []*station
+}
+
+// station is one stage here, of all pipelines, and all that runs on it.
+type station struct {
 	config   StageConfig
 	executor *Executor
 	stages   []stage.Stage // by pipeline
@@ -45,7 +54,7 @@ func New(c Config) (*Group, error) {
 		return nil, err
 	}
 	return &Group{
-		config: c, park: newParker,
+		config: c, placement: c.Plan.Placement(), park: newParker,
 		gate: &gate{tau: c.tau(), final: c.FinalRound, begun: c.StartRound},
 	}, nil
 }
@@ -57,13 +66,15 @@ func (g *Group) Run(ctx context.Context) error {
 	// They outlive ctx and any failure, to free the stages.
 	ctxMachines, stopMachines := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopMachines()
-	local := make(map[int]*device)
+	local := make(map[int]*station)
 	for _, s := range g.config.Stages {
-		d := &device{config: s}
-		d.executor = newExecutor(ExecutorConfig{Attach: s.Attach, Trace: g.config.Events.Trace}, g.park())
+		d := g.device(g.placement[s.Index])
+		st := &station{config: s, executor: d.executor}
+		d.stations, g.stations = append(d.stations, st), append(g.stations, st)
+		local[s.Index] = st
+	}
+	for _, d := range g.devices {
 		machines.Go(func() error { return d.executor.Run(ctxMachines) })
-		g.devices = append(g.devices, d)
-		local[s.Index] = d
 	}
 	g.wiring = newWiring(&g.config, local)
 	err := errors.Join(g.work(ctx), g.closeStages(ctxMachines))
@@ -72,6 +83,22 @@ func (g *Group) Run(ctx context.Context) error {
 		return cause
 	}
 	return err
+}
+
+// device finds the device of a row of the plan, or makes it.
+func (g *Group) device(row int) *device {
+	for _, d := range g.devices {
+		if d.row == row {
+			return d
+		}
+	}
+	c := ExecutorConfig{Trace: g.config.Events.Trace}
+	if attach := g.config.Attach; attach != nil {
+		c.Attach = func() error { return attach(row) }
+	}
+	d := &device{row: row, executor: newExecutor(c, g.park())}
+	g.devices = append(g.devices, d)
+	return d
 }
 
 // work does everything between the start and the end of the executors.
@@ -114,17 +141,17 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 	}
 	ctxShards, stopShards := context.WithCancel(ctx)
 	defer stopShards()
-	shards := g.start(tasks, func(d *device) []func() error {
-		return []func() error{func() error { return d.shard.run(ctxShards) }}
+	shards := g.start(tasks, func(st *station) []func() error {
+		return []func() error{func() error { return st.shard.run(ctxShards) }}
 	})
-	snaps := g.start(tasks, func(d *device) []func() error {
-		return []func() error{func() error { return d.snaps.run(ctx) }}
+	snaps := g.start(tasks, func(st *station) []func() error {
+		return []func() error{func() error { return st.snaps.run(ctx) }}
 	})
-	evals := g.start(tasks, func(d *device) []func() error {
-		if d.eval == nil {
+	evals := g.start(tasks, func(st *station) []func() error {
+		if st.eval == nil {
 			return nil
 		}
-		return []func() error{func() error { return d.eval.run(ctx) }}
+		return []func() error{func() error { return st.eval.run(ctx) }}
 	})
 	if err := g.evaluateStart(ctx); err != nil {
 		return err
@@ -145,25 +172,25 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 	g.mu.Lock()
 	g.over = true
 	g.mu.Unlock()
-	for _, d := range g.devices {
-		if err := d.shard.await(ctx); err != nil { // the last snapshot is captured
+	for _, st := range g.stations {
+		if err := st.shard.await(ctx); err != nil { // the last snapshot is captured
 			return err
 		}
 	}
 	stopShards()
 	<-shards
-	for _, d := range g.devices {
-		close(d.snaps.jobs)
+	for _, st := range g.stations {
+		close(st.snaps.jobs)
 	}
 	<-snaps
 	return nil
 }
 
-// start runs what each returns for every device, and closes the channel when all have ended.
-func (g *Group) start(tasks *errgroup.Group, each func(*device) []func() error) <-chan struct{} {
+// start runs what each returns for every stage here, and closes the channel when all have ended.
+func (g *Group) start(tasks *errgroup.Group, each func(*station) []func() error) <-chan struct{} {
 	var all sync.WaitGroup
-	for _, d := range g.devices {
-		for _, f := range each(d) {
+	for _, st := range g.stations {
+		for _, f := range each(st) {
 			all.Add(1)
 			tasks.Go(func() error {
 				defer all.Done()
@@ -184,9 +211,9 @@ func (g *Group) start(tasks *errgroup.Group, each func(*device) []func() error) 
 func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 	ctxFeed, stopFeeding := context.WithCancel(ctx)
 	defer stopFeeding()
-	fed := g.start(tasks, func(d *device) []func() error {
+	fed := g.start(tasks, func(st *station) []func() error {
 		var all []func() error
-		for _, f := range d.feeders {
+		for _, f := range st.feeders {
 			all = append(all, func() error {
 				if err := f.run(ctxFeed); ctxFeed.Err() == nil {
 					return err
@@ -196,9 +223,9 @@ func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 		}
 		return all
 	})
-	trained := g.start(tasks, func(d *device) []func() error {
+	trained := g.start(tasks, func(st *station) []func() error {
 		var all []func() error
-		for _, r := range d.runners {
+		for _, r := range st.runners {
 			all = append(all, func() error { return r.run(ctx) })
 		}
 		return all
@@ -211,12 +238,12 @@ func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 
 // rest waits until the shards have completed the final round and the evaluations have ended.
 func (g *Group) rest(ctx context.Context, evals <-chan struct{}) error {
-	for _, d := range g.devices {
-		if err := d.shard.await(ctx); err != nil {
+	for _, st := range g.stations {
+		if err := st.shard.await(ctx); err != nil {
 			return err
 		}
-		if d.eval != nil {
-			close(d.eval.due)
+		if st.eval != nil {
+			close(st.eval.due)
 		}
 	}
 	<-evals

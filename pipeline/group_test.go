@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run is one training run of fakes, and what came of it.
 type run struct {
 	schedule                  string
+	grid                      string // the plan instead of schedule's
 	stages, pipelines, micros int
 	pull                      elastic.Pull
 	tau                       int
@@ -67,7 +69,7 @@ func (r *run) config(t testing.TB) Config {
 	r.fakes, r.losses = map[[2]int]*fake{}, map[[2]uint64]float64{}
 	r.snaps, r.evals, r.shards = map[uint64]map[int]*Snapshot{}, map[uint64]Evaluation{}, map[int]flat.Host{}
 	c := Config{
-		Generation: 3, Plan: plan(t, r.schedule, r.stages, r.micros), MicroBatches: r.micros, Pipelines: r.pipelines,
+		Generation: 3, Plan: r.plan(t), MicroBatches: r.micros, Pipelines: r.pipelines,
 		Method: r.method(t), ClipNorm: r.clip, LearningRate: rate, FinalRound: r.rounds,
 		Events: Events{OnStep: r.onStep, OnSnapshot: r.onSnapshot, OnEvaluated: r.onEvaluated},
 	}
@@ -77,9 +79,10 @@ func (r *run) config(t testing.TB) Config {
 			local = append(local, k)
 		}
 	}
-	pinned := schedule.Pinned(c.Plan)
+	pinned, placement := schedule.PinnedByStage(c.Plan), c.Plan.Placement()
+	busy := make([]atomic.Int32, len(c.Plan))
 	for _, k := range local {
-		c.Stages = append(c.Stages, r.stageConfig(k, pinned[k]))
+		c.Stages = append(c.Stages, r.stageConfig(k, pinned[k], &busy[placement[k]]))
 	}
 	if r.change != nil {
 		r.change(&c)
@@ -87,13 +90,24 @@ func (r *run) config(t testing.TB) Config {
 	return c
 }
 
-func (r *run) stageConfig(k, slots int) StageConfig {
-	device := newFake(k, r.stages).busy
+func (r *run) plan(t testing.TB) schedule.Plan {
+	t.Helper()
+	if r.grid == "" {
+		return plan(t, r.schedule, r.stages, r.micros)
+	}
+	p, err := schedule.Parse(r.grid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (r *run) stageConfig(k, slots int, busy *atomic.Int32) StageConfig {
 	return StageConfig{
 		Index: k,
 		Build: func(p int) (stage.Stage, error) {
 			f := newFake(k, r.stages)
-			f.slots, f.tied, f.jitter, f.busy = slots, r.tied, r.jitter, device
+			f.slots, f.tied, f.jitter, f.busy = slots, r.tied, r.jitter, busy
 			if k == 0 || k == r.stages-1 {
 				copy(f.params[:r.tied], newFake(0, r.stages).params) // tied copies start equal
 			}
@@ -156,7 +170,7 @@ func (r *run) train(t testing.TB) {
 }
 
 func (r *run) collect(g *Group) {
-	for _, d := range g.devices {
+	for _, d := range g.stations {
 		r.shards[d.config.Index] = d.shard.vectors.Center.(flat.Host)
 	}
 }

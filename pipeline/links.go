@@ -16,8 +16,9 @@ import (
 // wiring makes the links of a group's stages and knows all of them, to close.
 type wiring struct {
 	config *Config
-	local  map[int]*device // by stage
-	depth  []int           // by link k -> k+1
+	stages int              // of the pipeline, here and elsewhere
+	local  map[int]*station // by stage
+	depth  []int            // by link k -> k+1
 
 	mu     sync.Mutex
 	closed bool
@@ -25,8 +26,8 @@ type wiring struct {
 	all    []wire.End
 }
 
-func newWiring(c *Config, local map[int]*device) *wiring {
-	w := &wiring{config: c, local: local}
+func newWiring(c *Config, local map[int]*station) *wiring {
+	w := &wiring{config: c, stages: c.Plan.Stages(), local: local}
 	for _, peak := range schedule.InFlight(c.Plan) {
 		w.depth = append(w.depth, max(peak.Forward, peak.Backward)+1) // and the norm, behind them
 	}
@@ -65,7 +66,7 @@ func (w *wiring) close(cause error) error {
 func (w *wiring) connect(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for p := range w.config.Pipelines {
-		for k := range w.config.stages() - 1 {
+		for k := range w.stages - 1 {
 			l := wire.Link{Purpose: wire.Training, Pipeline: p, Lower: k, Upper: k + 1}
 			w.join(ctx, group, l, w.depth[k], max(w.boundary(k), 8),
 				func(e wire.End) { w.local[k].runners[p].down = e },
@@ -75,7 +76,7 @@ func (w *wiring) connect(ctx context.Context) error {
 		w.connectSources(group, p)
 	}
 	if w.config.Evaluation != nil {
-		for k := range w.config.stages() - 1 {
+		for k := range w.stages - 1 {
 			l := wire.Link{Purpose: wire.Evaluated, Pipeline: 0, Lower: k, Upper: k + 1}
 			w.join(ctx, group, l, 2, w.boundary(k),
 				func(e wire.End) { w.local[k].eval.down = e },
@@ -87,11 +88,11 @@ func (w *wiring) connect(ctx context.Context) error {
 
 // boundary is the bytes of a micro-batch between stages k and k+1, one of which lives here if it matters.
 func (w *wiring) boundary(k int) int {
-	if d := w.local[k]; d != nil {
-		return d.stages[0].Shape().OutputBytes
+	if st := w.local[k]; st != nil {
+		return st.stages[0].Shape().OutputBytes
 	}
-	if d := w.local[k+1]; d != nil {
-		return d.stages[0].Shape().InputBytes
+	if st := w.local[k+1]; st != nil {
+		return st.stages[0].Shape().InputBytes
 	}
 	return 0
 }
@@ -131,12 +132,12 @@ func (w *wiring) reach(ctx context.Context, l wire.Link, upper bool, s wire.Spec
 
 // connectTies links the first and the last stage when parameters are tied across them.
 func (w *wiring) connectTies(ctx context.Context, group *errgroup.Group, p int) {
-	first, last := 0, w.config.stages()-1
+	first, last := 0, w.stages-1
 	most, count := 0, 0
 	for _, k := range []int{first, last} {
-		if d := w.local[k]; d != nil && first != last {
-			count = max(count, len(d.runners[p].ties))
-			for _, t := range d.runners[p].ties {
+		if st := w.local[k]; st != nil && first != last {
+			count = max(count, len(st.runners[p].ties))
+			for _, t := range st.runners[p].ties {
 				most = max(most, 4*t.gradient.Len())
 			}
 		}
@@ -152,22 +153,22 @@ func (w *wiring) connectTies(ctx context.Context, group *errgroup.Group, p int) 
 
 // connectSources links a pipeline's feeders to its first and its last stage.
 func (w *wiring) connectSources(group *errgroup.Group, p int) {
-	last := w.config.stages() - 1
+	last := w.stages - 1
 	spec := func(bytes int) wire.Spec {
 		return wire.Spec{Generation: w.config.Generation, Depth: feedAhead * w.config.MicroBatches, MaxBytes: max(bytes, 1)}
 	}
-	if d := w.local[0]; d != nil {
+	if st := w.local[0]; st != nil {
 		group.Go(func() error {
-			return w.pair(spec(d.stages[p].Shape().InputBytes),
-				func(e wire.End) { d.feeders[p].input = e },
-				func(e wire.End) { d.runners[p].up = e })
+			return w.pair(spec(st.stages[p].Shape().InputBytes),
+				func(e wire.End) { st.feeders[p].input = e },
+				func(e wire.End) { st.runners[p].up = e })
 		})
 	}
-	if d := w.local[last]; d != nil {
+	if st := w.local[last]; st != nil {
 		group.Go(func() error {
-			return w.pair(spec(d.stages[p].Shape().LabelBytes),
-				func(e wire.End) { d.feeders[p].targets = e },
-				func(e wire.End) { d.runners[p].targets = e })
+			return w.pair(spec(st.stages[p].Shape().LabelBytes),
+				func(e wire.End) { st.feeders[p].targets = e },
+				func(e wire.End) { st.runners[p].targets = e })
 		})
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // runner trains one stage of one pipeline, batch by batch.
 type runner struct {
-	walk
+	lane
 	gate   *gate
 	shard  *shard
 	feeder *feeder // nil between the first and the last stage
@@ -24,6 +24,8 @@ type runner struct {
 	ties   []tie
 	start  uint64 // the first step
 	fresh  uint64 // the step at which the optimizer's state was zero
+	// updates is how many optimizer steps the plan itself takes in a batch; 0: the runner takes one after it.
+	updates int
 }
 
 // run trains until the final round is complete, ctx ends or something fails.
@@ -50,27 +52,22 @@ func (r *runner) fault(step uint64, op string, err error) error {
 
 // do runs f on the executor, as a part of the optimizer step.
 func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
-	return r.executor.Do(ctx, r.event(trace.Optimizer, step, -1), f)
+	return r.walk.executor.Do(ctx, r.event(trace.Optimizer, step, -1), f)
 }
 
-// batch trains one step: its ops, the gradients' last touches, the update and, at the end of a round, the averaging.
+// batch trains one step: its ops, the update, unless those have taken it, and, at the end of a round, the averaging.
 func (r *runner) batch(ctx context.Context, step uint64) error {
-	if err := r.walk.batch(ctx, step); err != nil {
+	if err := r.lane.batch(ctx, step); err != nil {
 		return r.fault(step, "batch", err)
 	}
 	if r.feeder != nil {
 		r.feeder.next()
 	}
-	if err := r.exchangeTies(ctx, step); err != nil {
-		return r.fault(step, "tied gradients", err)
-	}
-	report := StepReport{Pipeline: r.pipeline, Step: step, LearningRate: r.config.LearningRate(step)}
-	scale, err := r.norm(ctx, &report)
-	if err != nil {
-		return r.fault(step, "gradient norm", err)
-	}
-	if err := r.update(ctx, report, scale); err != nil {
-		return r.fault(step, "optimizer step", err)
+	report := StepReport{Pipeline: r.pipeline, Step: step, LearningRate: r.config.LearningRate(step), Loss: r.loss}
+	if r.updates == 0 {
+		if err := r.flush(ctx, &report); err != nil {
+			return err
+		}
 	}
 	if r.last() && r.config.Events.OnStep != nil {
 		r.config.Events.OnStep(report)
@@ -83,6 +80,41 @@ func (r *runner) batch(ctx context.Context, step uint64) error {
 		return r.fault(step, fmt.Sprintf("round %d", round), err)
 	}
 	return nil
+}
+
+// flush ends a batch of a plan without updates: the gradients' last touches and the update.
+func (r *runner) flush(ctx context.Context, report *StepReport) error {
+	if err := r.exchangeTies(ctx, report.Step); err != nil {
+		return r.fault(report.Step, "tied gradients", err)
+	}
+	scale, err := r.norm(ctx, report)
+	if err != nil {
+		return r.fault(report.Step, "gradient norm", err)
+	}
+	err = r.do(ctx, report.Step, func() error {
+		h := stage.Hyper{Step: report.Step - r.fresh, Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale}
+		return r.update(report.Step, h, true)
+	})
+	if err != nil {
+		return r.fault(report.Step, "optimizer step", err)
+	}
+	return nil
+}
+
+// updateInside takes an optimizer step that stands in the plan. On the executor.
+func (r *runner) updateInside(c *cell) error {
+	sum, report := 0.0, StepReport{Step: r.step}
+	if err := r.measure(&sum, &report); err != nil {
+		return err
+	}
+	r.loss, r.forward = r.loss+report.Loss*r.forward, 0
+	updates := uint64(r.updates)
+	h := stage.Hyper{
+		Step: (r.step-r.fresh)*updates + uint64(c.update), Before: r.fresh * updates,
+		LearningRate: r.config.LearningRate(r.step), GradScale: 1,
+		Version: (c.update + 1) % r.updates, Stash: c.stash,
+	}
+	return r.update(r.step, h, c.update == 0)
 }
 
 // norm finds the batch's loss and its squared gradient norm over all stages, and returns the factor that clips the gradients. The
@@ -164,7 +196,7 @@ func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, byte
 	span.Start = trace.Now()
 	f, err := e.Receive(ctx)
 	span.End = trace.Now()
-	r.trace.Emit(span)
+	r.walk.trace.Emit(span)
 	if err != nil {
 		return f, err
 	}
@@ -175,18 +207,15 @@ func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, byte
 	return f, nil
 }
 
-// update applies the optimizer. Snapshots of the weights as they were are completed first.
-func (r *runner) update(ctx context.Context, report StepReport, scale float32) error {
-	h := stage.Hyper{Step: report.Step - r.fresh, Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale}
-	return r.do(ctx, report.Step, func() error {
-		r.shard.settle(r.pipeline)
-		delta := r.shard.delta(r.pipeline, report.Step)
-		if err := r.stage.Step(h, delta); err != nil {
-			return err
-		}
-		r.stage.ZeroGradients()
-		return nil
-	})
+// update applies the optimizer. Snapshots of the weights as they were are completed first. first says that it is the batch's first.
+// On the executor.
+func (r *runner) update(step uint64, h stage.Hyper, first bool) error {
+	r.shard.settle(r.pipeline)
+	if err := r.stage.Step(h, r.shard.delta(r.pipeline, step, first)); err != nil {
+		return err
+	}
+	r.stage.ZeroGradients()
+	return nil
 }
 
 // tie is a tied gradient and its copy in host memory.

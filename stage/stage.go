@@ -11,6 +11,10 @@ type Micro struct {
 	Step   uint64  // the pipeline's optimizer step, counted from 0; keys whatever is random
 	Index  int     // the micro-batch within the batch, 0..M-1
 	Weight float32 // its share of the batch: on the last stage of the targets that count, else of the samples
+	// Version of the weights that its passes read: 0 at the beginning of the batch, and after that what Hyper.Version called
+	// those that a step made. It is the same in all passes of the micro-batch. Where a plan steps inside of the batch, Weight is
+	// the share of the samples of one step.
+	Version int
 }
 
 // CountTargets is how many targets in a labels buffer count: those that are not -1.
@@ -55,6 +59,12 @@ type Hyper struct {
 	Before       uint64  // steps of the run before Step 0: above 0 where it was resumed without that state
 	LearningRate float32 // after the schedule
 	GradScale    float32 // the global-norm clip factor, 1 when not clipping
+	// Version is what the weights are called that the step makes. It is 0 for the only or the last step of a batch: the next
+	// batch begins with them.
+	Version int
+	// Stash lists the older versions that passes after this step still read; others are forgotten. At most Config.Versions
+	// less one of them.
+	Stash []int
 }
 
 // Tie is a parameter that lies on the first and on the last stage of a pipeline (tied embeddings). Both keep a copy;
@@ -85,7 +95,7 @@ type Stage interface {
 	// first stage only. Passing the sum from stage to stage gives the same bits on every split.
 	SquaredNorm(sum float64) (float64, error)
 	// Step applies the optimizer to the parameters and, unless delta is nil, adds the applied update to delta. Call
-	// ZeroGradients before the next batch.
+	// ZeroGradients before the next backward.
 	Step(h Hyper, delta flat.Vector) error
 	// ZeroGradients begins a batch: what Gradients hold until its first weight half, or SquaredNorm or Step without one, has
 	// no meaning.

@@ -270,10 +270,12 @@ func (h *host) hosted(index int) *hosted {
 	return &h.stages[slices.IndexFunc(h.stages, func(s hosted) bool { return s.index == index })]
 }
 
-// attach is what the device's executor must run first; nil for nothing.
-func (d *hostedDevice) attach() func() error {
-	if t, ok := d.Device.(device.Threaded); ok {
-		return t.Attach
+// attach binds the calling thread to the device of a row of the plan.
+func (h *host) attach(row int) error {
+	for _, d := range h.devices {
+		if t, ok := d.Device.(device.Threaded); ok && d.row == row {
+			return t.Attach()
+		}
 	}
 	return nil
 }

@@ -75,6 +75,7 @@ func (h *host) groupConfig() (pipeline.Config, error) {
 		Method: method, ClipNorm: spec.Optimizer.ClipNorm,
 		LearningRate: func(step uint64) float32 { return float32(rate.At(step)) },
 		Evaluation:   &pipeline.EvaluationConfig{MicroBatches: h.held().Micros()},
+		Attach:       h.attach,
 	}
 	for i := range h.stages {
 		c.Stages = append(c.Stages, h.stageConfig(&h.stages[i]))
@@ -128,9 +129,8 @@ func (t *trainer) final() uint64 {
 func (h *host) stageConfig(s *hosted) pipeline.StageConfig {
 	spec := h.assignment.Job
 	return pipeline.StageConfig{
-		Index:  s.index,
-		Attach: s.on.attach(),
-		Build:  func(p int) (stage.Stage, error) { return h.newStage(s, p) },
+		Index: s.index,
+		Build: func(p int) (stage.Stage, error) { return h.newStage(s, p) },
 		Source: func(p int) pipeline.Source {
 			return source{Feed: h.feed, set: h.set, cursor: h.set.Cursor(p, int(spec.Pipelines), spec.Train.Batch)}
 		},
