@@ -1,0 +1,83 @@
+package stage_test
+
+import (
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// counted is a device that counts what is allocated on it.
+type counted struct {
+	device.Device
+	bytes int64
+}
+
+func (c *counted) Alloc(t device.Type, n int) (device.Mem, error) {
+	c.bytes += int64(n * t.Bytes())
+	return c.Device.Alloc(t, n)
+}
+
+// What Bytes says is what New allocates, and Vector what NewVector does.
+func TestBytesAreThoseThatNewAllocates(t *testing.T) {
+	models := map[string]*model.Model{"gpt2": tiny(t, true)}
+	for family, config := range map[string]map[string]any{
+		"bert": {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 12, "max_position_embeddings": 8},
+		"mlp":  {},
+	} {
+		m, err := model.Build(family, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models[family] = m
+	}
+	for name, m := range models {
+		n := len(m.Layers)
+		for _, run := range []stage.Range{{From: 0, To: n}, {From: 0, To: 1}, {From: 1, To: n}, {From: n - 1, To: n}} {
+			for _, recompute := range stage.Recomputes() {
+				for _, slots := range [][2]int{{1, 0}, {3, 0}, {3, 2}} {
+					c := stage.Config{
+						Model: m, Range: run, Samples: 2, Slots: slots[0], WeightSlots: slots[1], Recompute: stage.Recompute(recompute),
+						Optimizer: stage.Optimizer{Name: "adamw"},
+					}
+					holdBytes(t, name, c)
+					if m.CheckCompute(device.BF16) == nil {
+						c.Compute = device.BF16
+						holdBytes(t, name+" in bf16", c)
+					}
+				}
+			}
+		}
+		holdBytes(t, name+" forward-only", stage.Config{Model: m, Samples: 2, ForwardOnly: true})
+	}
+}
+
+func holdBytes(t *testing.T, name string, c stage.Config) {
+	t.Helper()
+	dev := &counted{Device: ref.New()}
+	c.Device = dev
+	b, err := c.Bytes()
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	s, err := stage.New(c)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	made := dev.bytes
+	if made != b.Total() {
+		t.Errorf("%s, layers %v, %s, %d and %d slots: New takes %d bytes, Bytes says %d: %+v",
+			name, c.Range, c.Recompute, c.Slots, c.WeightSlots, made, b.Total(), b)
+	}
+	if _, err := s.NewVector(); err != nil {
+		t.Fatal(err)
+	}
+	if vector := dev.bytes - made; vector != b.Vector {
+		t.Errorf("%s, layers %v: a vector takes %d bytes, Bytes says %d", name, c.Range, vector, b.Vector)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
