@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cpu"
+	"github.com/avgpipe/avgpipe/stage/device/emulated"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 )
 
@@ -15,6 +16,8 @@ import (
 type Config struct {
 	Threads int   // threads of one device; 0 for the device's default
 	Cores   []int // processors that the device's executor is pinned to; none for no pinning
+	// Emulated is the device to emulate; of that kind only.
+	Emulated emulated.Config
 }
 
 // choice is one kind that a job file can name.
@@ -28,6 +31,7 @@ var choices = []choice{
 	{"auto", openAuto},
 	{"cpu", openCPU},
 	{"ref", openRef},
+	{"emulated", openEmulated},
 }
 
 // Kinds are the names that Open accepts.
@@ -74,4 +78,12 @@ func openCPU(c Config) (device.Device, string, error) {
 func openRef(Config) (device.Device, string, error) {
 	dev := ref.New()
 	return dev, dev.Name() + ": asked for by name; results have the same bits on every machine", nil
+}
+
+func openEmulated(c Config) (device.Device, string, error) {
+	dev, err := emulated.Open(c.Emulated)
+	if err != nil {
+		return nil, "", err
+	}
+	return dev, dev.Name() + ": asked for by name; it computes nothing", nil
 }
