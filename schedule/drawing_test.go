@@ -7,15 +7,31 @@ import (
 	"testing"
 )
 
-// drawn is the plan in the comment of each schedule: three stages, six micro-batches, and a link as slow as a forward.
-var drawn = Request{Stages: 3, MicroBatches: 6}
+// drawn is the plan in the comment of a schedule: three devices, six micro-batches. The schedules that are about links are drawn with
+// one as slow as a forward, the others with free links, backwards of two forwards and updates of one.
+func drawn(t *testing.T, name string) (Plan, Costs) {
+	t.Helper()
+	request := Request{Stages: 3, MicroBatches: 6}
+	if name == "pipedream-2bw" {
+		request.MicroBatches = 9 // three groups, so that the second version shows
+	}
+	plan := mustGenerate(t, name, request)
+	switch name {
+	case "gpipe", "1f1b", "afp":
+		return plan, Uniform(plan.Stages(), 1, 1, 1)
+	}
+	costs := Uniform(plan.Stages(), 1, 2, 0)
+	if plan.Updates() > 0 {
+		costs.Update = repeat(1.0, plan.Stages())
+	}
+	return plan, costs
+}
 
 // TestCommentOfEachScheduleIsItsDrawing holds the drawing in each generator's comment to what the tool draws.
 func TestCommentOfEachScheduleIsItsDrawing(t *testing.T) {
 	sources := readSources(t)
 	for _, name := range Names() {
-		costs := Uniform(drawn.Stages, 1, 1, 1)
-		plan := mustGenerate(t, name, drawn)
+		plan, costs := drawn(t, name)
 		drawing := asComment(DrawText(plan, mustSimulate(t, plan, costs), 0))
 		if !strings.Contains(sources, drawing) {
 			t.Errorf("no comment has the drawing of %s:\n%s", name, drawing)

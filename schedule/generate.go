@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
@@ -11,6 +12,8 @@ import (
 type generator struct {
 	name  string
 	about string // one line for help texts
+	// chunks is how many stages a device may have.
+	chunks chunkRule
 	// generate returns the plan and why it looks as it does. The request is valid. It may pin more than
 	// Request.PinnedLimit where the schedule has no choice; Generate refuses that.
 	generate func(Request) (Plan, string)
@@ -18,10 +21,21 @@ type generator struct {
 
 // schedules holds every schedule. To add one, add a file and a row: docs/add-a-schedule.md.
 var schedules = []generator{
-	{"gpipe", "all forwards, then all backwards", gpipe},
-	{"1f1b", "one forward, one backward after the least warm-up", oneForwardOneBackward},
-	{"afp", "1f1b with forwards run ahead to hide the links", advanceForward},
+	{"gpipe", "all forwards, then all backwards", oneStage, gpipe},
+	{"1f1b", "one forward, one backward after the least warm-up", oneStage, oneForwardOneBackward},
+	{"afp", "1f1b with forwards run ahead to hide the links", oneStage, advanceForward},
+	{"interleaved", "1f1b over several stages a device", chunkRule{auto: 2, least: 2, most: maxOps}, interleaved},
+	{"zb-h1", "1f1b with weight halves of the backward in its bubbles", oneStage, zeroBubbleH1},
+	{"zb-h2", "zb-h1 with twice the forwards ahead", oneStage, zeroBubbleH2},
+	{"zb-v", "two stages a device in a V, weight halves in the bubbles", chunkRule{auto: 2, least: 2, most: 2}, zeroBubbleV},
+	{"pipedream", "1f1b with an update after each micro-batch", oneStage, pipeDream},
+	{"pipedream-2bw", "1f1b with updates and two versions of the weights", oneStage, pipeDream2BW},
 }
+
+// chunkRule is how many stages a device has: auto where the request does not say.
+type chunkRule struct{ auto, least, most int }
+
+var oneStage = chunkRule{auto: 1, least: 1, most: 1}
 
 // Names lists the schedules that Generate knows, in the order of the table.
 func Names() []string {
@@ -44,11 +58,15 @@ func About(name string) string {
 
 // Request says what a plan is for.
 type Request struct {
+	// Stages is the number of devices that the pipeline is laid over: of its stages, or with several Chunks of groups of them.
 	Stages       int
 	MicroBatches int
+	// Chunks is how many stages each device has; 0 is what the schedule takes by default. The plan has Stages*Chunks stages.
+	Chunks int
 	// Costs are the measured times, where they are known; nil where they are not. afp sizes its warm-up by them.
 	Costs *Costs
-	// PinnedLimit is, per stage, how many micro-batches its memory holds; 0 is no limit on that stage, nil none at all.
+	// PinnedLimit is, per device, how many micro-batches its memory holds, counted on each of its stages; 0 is no limit on that
+	// device, nil none at all.
 	PinnedLimit []int
 }
 
@@ -63,12 +81,20 @@ func (r Request) Validate() error {
 	if r.MicroBatches < 1 {
 		return fmt.Errorf("%d micro-batches; want at least 1", r.MicroBatches)
 	}
-	if r.MicroBatches > maxOps/2/r.Stages {
+	if r.Chunks < 0 {
+		return fmt.Errorf("%d chunks; want at least 1, or 0 for what the schedule takes by default", r.Chunks)
+	}
+	chunks := max(1, r.Chunks)
+	if r.Stages > maxOps/3/chunks || r.MicroBatches > maxOps/3/chunks/r.Stages {
+		of := countOf(r.Stages, "stage")
+		if chunks > 1 {
+			of = fmt.Sprintf("%d devices of %s", r.Stages, countOf(chunks, "stage"))
+		}
 		return fmt.Errorf("%s on %s are more than the %d ops a plan may have; want fewer of either",
-			countOf(r.MicroBatches, "micro-batch"), countOf(r.Stages, "stage"), maxOps)
+			countOf(r.MicroBatches, "micro-batch"), of, maxOps)
 	}
 	if r.Costs != nil {
-		if err := r.Costs.Validate(r.Stages); err != nil {
+		if err := r.Costs.Validate(r.Stages * chunks); err != nil {
 			return err
 		}
 	}
@@ -76,49 +102,88 @@ func (r Request) Validate() error {
 }
 
 // Generate returns the plan of the named schedule, and the reason for its shape in words for the user. The plan passes
-// Check. An unknown name is refused with the nearest known one, and so is a plan that pins more than the limit.
+// Check. An unknown name is refused with the nearest known one, and so are chunks that the schedule has no use for and a plan
+// that pins more than the limit.
 func Generate(name string, r Request) (Plan, string, error) {
-	for _, s := range schedules {
-		if s.name != name {
-			continue
+	s, err := find(name)
+	if err != nil {
+		return nil, "", err
+	}
+	if r.Chunks, err = s.resolveChunks(r.Chunks); err != nil {
+		return nil, "", err
+	}
+	if err := r.Validate(); err != nil {
+		return nil, "", fmt.Errorf("schedule %s: %w", name, err)
+	}
+	plan, reason := s.generate(r)
+	if err := withinLimit(plan, r); err != nil {
+		return nil, "", fmt.Errorf("schedule %s: %w", name, err)
+	}
+	return plan, reason + fewMicroBatches(plan, r), nil
+}
+
+// Chunks is how many stages each device has by the named schedule: wanted, or its default where wanted is 0. A number that it
+// has no use for is refused with the nearest fix.
+func Chunks(name string, wanted int) (int, error) {
+	s, err := find(name)
+	if err != nil {
+		return 0, err
+	}
+	return s.resolveChunks(wanted)
+}
+
+func find(name string) (*generator, error) {
+	for i := range schedules {
+		if schedules[i].name == name {
+			return &schedules[i], nil
 		}
-		if err := r.Validate(); err != nil {
-			return nil, "", fmt.Errorf("schedule %s: %w", name, err)
-		}
-		plan, reason := s.generate(r)
-		if err := withinLimit(plan, r.PinnedLimit); err != nil {
-			return nil, "", fmt.Errorf("schedule %s: %w", name, err)
-		}
-		return plan, reason + fewMicroBatches(r), nil
 	}
 	guess := ""
 	if near := nearest.Word(name, Names()); near != "" {
 		guess = fmt.Sprintf(" did you mean %q?", near)
 	}
-	return nil, "", fmt.Errorf("schedule %q is unknown;%s Known: %s", clip(name, 40), guess, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("schedule %q is unknown;%s Known: %s", clip(name, 40), guess, strings.Join(Names(), ", "))
 }
 
-// withinLimit refuses a plan that pins more than a stage may hold, and says what would fit.
-func withinLimit(plan Plan, limits []int) error {
+func (s *generator) resolveChunks(wanted int) (int, error) {
+	switch rule := s.chunks; {
+	case wanted == 0:
+		return rule.auto, nil
+	case rule == oneStage && wanted != 1:
+		return 0, fmt.Errorf("schedule %s has one stage a device, found chunks %d; leave chunks out, or take interleaved", s.name, wanted)
+	case rule.least == rule.most && wanted != rule.least:
+		return 0, fmt.Errorf("schedule %s has %d stages a device, found chunks %d; want %d, or leave chunks out", s.name, rule.least, wanted, rule.least)
+	case wanted < rule.least:
+		return 0, fmt.Errorf("schedule %s has several stages a device, found chunks %d; want %d or more, or take afp", s.name, wanted, rule.least)
+	}
+	return wanted, nil
+}
+
+// withinLimit refuses a plan that pins more than a device may hold, and says what would fit.
+func withinLimit(plan Plan, r Request) error {
 	pinned := Pinned(plan)
-	for k, limit := range limits {
-		if limit == 0 || pinned[k] <= limit {
+	for d, limit := range r.PinnedLimit {
+		if limit == 0 || pinned[d] <= limit {
 			continue
 		}
-		if least := len(plan) - k; pinned[k] > least && least <= limit {
-			return fmt.Errorf("stage %d pins %s, its limit is %d; 1f1b and afp pin as few as %d there",
-				k, countOf(pinned[k], "micro-batch"), limit, least)
+		name := fmt.Sprintf("%s %d pins %s", plan.rowName(), d, countOf(pinned[d], "micro-batch"))
+		if r.Chunks > 1 {
+			return fmt.Errorf("%s on its %d stages, its limit is %d; use smaller micro-batches, no more than %d of them, or 1f1b",
+				name, r.Chunks, limit, limit/r.Chunks)
 		}
-		return fmt.Errorf("stage %d pins %s, its limit is %d; use smaller micro-batches, or no more than %d of them",
-			k, countOf(pinned[k], "micro-batch"), limit, limit)
+		if least := len(plan) - d; pinned[d] > least && least <= limit {
+			return fmt.Errorf("%s, its limit is %d; 1f1b and afp pin as few as %d there", name, limit, least)
+		}
+		return fmt.Errorf("%s, its limit is %d; use smaller micro-batches, or no more than %d of them", name, limit, limit)
 	}
 	return nil
 }
 
 // fewMicroBatches warns where the batch cannot fill the pipeline: GPipe (Huang et al. 2019, section 2.3) has a bubble of
-// (K-1)/(M+K-1) even when links cost nothing, and reordering whole backwards makes none smaller.
-func fewMicroBatches(r Request) string {
-	if r.MicroBatches >= r.Stages {
+// (K-1)/(M+K-1) even when links cost nothing, and reordering whole backwards of whole devices makes none smaller.
+func fewMicroBatches(plan Plan, r Request) string {
+	halves := slices.ContainsFunc(plan[0], func(op Op) bool { return op.Kind == BackwardInput })
+	if r.MicroBatches >= r.Stages || r.Chunks > 1 || halves {
 		return ""
 	}
 	idle := 100 * float64(r.Stages-1) / float64(r.MicroBatches+r.Stages-1)

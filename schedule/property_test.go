@@ -50,57 +50,24 @@ func randomCosts(r *rand.Rand, stages int) Costs {
 	return c
 }
 
-// TestGeneratedPlansPassCheck also with links just as deep as InFlight says.
+// TestGeneratedPlansPassCheck also with limits of just what they use.
 func TestGeneratedPlansPassCheck(t *testing.T) {
 	for _, name := range Names() {
-		forSmall(func(stages, microBatches int) {
-			plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches})
-			depth := 0
-			for _, link := range InFlight(plan) {
-				depth = max(depth, link.Forward, link.Backward)
+		for chunks := 0; chunks <= 4; chunks++ {
+			if _, err := Chunks(name, chunks); err != nil {
+				continue
 			}
-			if err := Check(plan, microBatches, Limits{Pinned: Pinned(plan), LinkDepth: depth}); err != nil {
-				t.Errorf("%s, K=%d, M=%d: %v", name, stages, microBatches, err)
-			}
-		})
-	}
-}
-
-// TestPinnedIsTheClosedForm: M for gpipe, min(M, K-k) for 1f1b, min(M, 2(K-k)-1) for the published afp, k from 0.
-func TestPinnedIsTheClosedForm(t *testing.T) {
-	closed := map[string]func(stages, microBatches, k int) int{
-		"gpipe": func(_, m, _ int) int { return m },
-		"1f1b":  func(stages, m, k int) int { return min(m, stages-k) },
-		"afp":   func(stages, m, k int) int { return min(m, 2*(stages-k)-1) },
-	}
-	for _, name := range Names() {
-		forSmall(func(stages, microBatches int) {
-			plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches})
-			pinned, warmup := Pinned(plan), Warmup(plan)
-			for k := range plan {
-				if want := closed[name](stages, microBatches, k); pinned[k] != want || warmup[k] != want {
-					t.Errorf("%s, K=%d, M=%d: stage %d pins %d after a warm-up of %d; want %d", name, stages, microBatches, k, pinned[k], warmup[k], want)
+			forSmall(func(stages, microBatches int) {
+				plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches, Chunks: chunks})
+				limits := Limits{Pinned: Pinned(plan), Versions: VersionsByStage(plan)}
+				for _, link := range InFlight(plan) {
+					limits.LinkDepth = max(limits.LinkDepth, link.Forward, link.Backward)
 				}
-			}
-		})
-	}
-}
-
-// TestBubbleIsTheClosedForm: (K-1)/(M+K-1) for every schedule of whole backwards where links cost nothing.
-func TestBubbleIsTheClosedForm(t *testing.T) {
-	for _, name := range Names() {
-		forSmall(func(stages, microBatches int) {
-			for _, backward := range []float64{1, 2, 1.31} {
-				costs := Uniform(stages, 1, backward, 0)
-				for _, known := range []*Costs{nil, &costs} {
-					plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches, Costs: known})
-					got := mustSimulate(t, plan, costs).Bubble
-					if want := float64(stages-1) / float64(microBatches+stages-1); !near(got, want) {
-						t.Errorf("%s, K=%d, M=%d, B=%v: bubble %v; want %v", name, stages, microBatches, backward, got, want)
-					}
+				if err := Check(plan, microBatches, limits); err != nil {
+					t.Errorf("%s of %d chunks, K=%d, M=%d: %v", name, chunks, stages, microBatches, err)
 				}
-			}
-		})
+			})
+		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 // TestScenarios runs the text files of testdata; -rewrite records what the code now prints.
 //
-//	generate schedule=NAME stages=K micro-batches=M [forward= backward= link=] [pinned-limit=(A,B,..)]
+//	generate schedule=NAME stages=K micro-batches=M [chunks=V] [forward= backward= link=] [pinned-limit=(A,B,..)]
 //	parse              the input is a plan
 //	check micro-batches=M [depth=D] [pinned=(A,B,..)] [versions=(A,B,..)]      the input is a plan
 //	measure            the input is a plan
@@ -79,6 +79,9 @@ func generateScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 	d.ScanArgs(t, "schedule", &name)
 	d.ScanArgs(t, "stages", &r.Stages)
 	d.ScanArgs(t, "micro-batches", &r.MicroBatches)
+	if d.HasArg("chunks") {
+		d.ScanArgs(t, "chunks", &r.Chunks)
+	}
 	if d.HasArg("forward") {
 		r.Costs = costsArg(t, d, r.Stages)
 	}

@@ -1,0 +1,90 @@
+package schedule
+
+import "fmt"
+
+// interleaved gives each device several stages, chunks, that lie a whole round of devices apart, and runs 1f1b over them
+// (Megatron-LM: Narayanan et al. 2021, section 2.2). Filling the pipeline takes a chunk's time per device and no longer a device's
+// whole share, so the bubble shrinks by the number of chunks v, to (K-1)/(vM+K-1); in exchange, v times the messages and
+// up to (K-1)/v more micro-batches pinned.
+//
+// Device i runs 2(K-1-i) + (v-1)K forwards, then a forward and a backward in turn. They go through the chunks in rounds of K
+// micro-batches: K through the first chunk, the same K through the second, ..., the next K through the first; backwards
+// through the chunks from the last to the first. The paper wants M to be a multiple of K. Here M micro-batches make M/K rounds
+// (rounded down), as even as can be, and K in the warm-up is the size of the first, which is none smaller than another's: so a
+// micro-batch is back for its next chunk when its turn comes, whatever M is.
+//
+// Free links, backwards of two forwards:
+//
+//	time     0              5              10             15             20             25             30             35             40
+//	stage 0  F0 F1 F2 F0 F1 F2 F3 F4 ......B0--- F5 B1--- F3 B2--- F4 B0--- F5 B1--- ...B2--- ...B3--- ...B4--- ...B5--- B3--- B4--- B5---   busy  86%, pins 8
+//	stage 1  ...F0 F1 F2 F0 F1 F2 ...B0--- F3 B1--- F4 B2--- F5 B0--- F3 B1--- F4 B2--- F5 B3--- ...B4--- ...B5--- B3--- B4--- B5--- ......  busy  86%, pins 6
+//	stage 2  ......F0 F1 F2 F0 B0--- F1 B1--- F2 B2--- F3 B0--- F4 B1--- F5 B2--- F3 B3--- F4 B4--- F5 B5--- B3--- B4--- B5--- ............  busy  86%, pins 4
+//	batch time 42, bubble 14.3%
+func interleaved(r Request) (Plan, string) {
+	order := interleavedOrder(r)
+	perDevice := r.Chunks * r.MicroBatches
+	first := firstRound(r)
+	plan := make(Plan, r.Stages)
+	for d := range plan {
+		at := func(kind Kind, i int) Op {
+			o := order[i]
+			if kind == Backward {
+				o.chunk = r.Chunks - 1 - o.chunk
+			}
+			return Op{Kind: kind, Stage: o.chunk*r.Stages + d, Micro: o.micro}
+		}
+		ahead := min(perDevice, 2*(r.Stages-1-d)+(r.Chunks-1)*first)
+		ops := make([]Op, 0, 2*perDevice)
+		for i := range ahead {
+			ops = append(ops, at(Forward, i))
+		}
+		for i := range perDevice {
+			if f := ahead + i; f < perDevice {
+				ops = append(ops, at(Forward, f))
+			}
+			ops = append(ops, at(Backward, i))
+		}
+		plan[d] = ops
+	}
+	reason := fmt.Sprintf("%d chunks a device, warm-up %s forwards of a chunk: filling the pipeline takes 1/%d of 1f1b's time",
+		r.Chunks, joinInts(Warmup(plan)), r.Chunks)
+	below := r.MicroBatches - r.MicroBatches%r.Stages
+	switch {
+	case below == 0:
+		reason += tooFew(r, r.Stages, "")
+	case below < r.MicroBatches:
+		reason += fmt.Sprintf("; rounds of up to %d micro-batches, which pin more than rounds of %d would: %d or %d micro-batches divide by the stages",
+			first, r.Stages, below, below+r.Stages)
+	}
+	return plan, reason
+}
+
+// firstRound is the number of micro-batches in the first round.
+func firstRound(r Request) int {
+	rounds := max(1, r.MicroBatches/r.Stages)
+	return (r.MicroBatches + rounds - 1) / rounds
+}
+
+// chunkWork is one micro-batch on one of a device's stages, counted from the input side.
+type chunkWork struct{ chunk, micro int }
+
+// interleavedOrder is the order in which a device's forwards go through its chunks. Its backwards go through them in the same
+// way, with the last chunk for the first.
+func interleavedOrder(r Request) []chunkWork {
+	rounds := max(1, r.MicroBatches/r.Stages)
+	order := make([]chunkWork, 0, r.Chunks*r.MicroBatches)
+	start := 0
+	for round := range rounds {
+		end := start + r.MicroBatches/rounds
+		if round < r.MicroBatches%rounds {
+			end++
+		}
+		for chunk := range r.Chunks {
+			for micro := start; micro < end; micro++ {
+				order = append(order, chunkWork{chunk, micro})
+			}
+		}
+		start = end
+	}
+	return order
+}
