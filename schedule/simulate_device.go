@@ -1,5 +1,7 @@
 package schedule
 
+import "slices"
+
 // simDevice is a device: one op at a time or, if shared, several side by side.
 type simDevice struct {
 	waiting []int // lanes whose op is ready, in no order
@@ -120,6 +122,7 @@ func (e *engine) endShared(d int, planned happening) {
 		}
 	}
 	s.running = kept
+	slices.Sort(ended)
 	e.touched = append(e.touched, d)
 	for _, l := range ended {
 		e.end(l, planned.time)

@@ -45,8 +45,9 @@ type memory struct {
 	weights  []int64 // per stage: of one version
 	versions [][]versionChange
 	devices  []DeviceMemory
-	now      []held // per device
-	moves    bool   // something is held that comes and goes
+	now      []held    // per device
+	since    []float64 // per device: when that last changed
+	moves    bool      // something is held that comes and goes
 	record   bool
 }
 
@@ -59,7 +60,7 @@ type versionChange struct {
 func newMemory(plan Plan, placement []int, costs Costs, load Load) memory {
 	m := memory{
 		plan: plan, pinned: make([]int64, len(placement)), halves: make([]int64, len(placement)), weights: make([]int64, len(placement)),
-		devices: make([]DeviceMemory, len(plan)), now: make([]held, len(plan)), record: load.Record,
+		devices: make([]DeviceMemory, len(plan)), now: make([]held, len(plan)), since: make([]float64, len(plan)), record: load.Record,
 	}
 	for s, d := range placement {
 		m.pinned[s], m.weights[s] = at(costs.ActivationBytes, s), at(costs.WeightBytes, s)
@@ -80,9 +81,6 @@ func newMemory(plan Plan, placement []int, costs Costs, load Load) memory {
 	for d := range m.devices {
 		m.devices[d].Peak, m.devices[d].Capacity = m.devices[d].Static, at(costs.CapacityBytes, d)
 		m.devices[d].Reserved = m.devices[d].Static + int64(load.Pipelines)*m.rowPeak(d)
-		if m.record && m.moves {
-			m.devices[d].Over = []MemoryPoint{{0, m.devices[d].Static}}
-		}
 	}
 	return m
 }
@@ -179,25 +177,34 @@ func (m *memory) end(d, i int, time float64) {
 	}
 }
 
+// change books what comes and goes at a time. What is held only within one instant is no peak.
 func (m *memory) change(d int, change held, time float64) {
 	if change == (held{}) {
 		return
 	}
+	if time > m.since[d] {
+		m.settle(d)
+		m.since[d] = time
+	}
 	m.now[d] = m.now[d].plus(change)
+}
+
+// settle counts what device d has held up to now, since its last change.
+func (m *memory) settle(d int) {
 	now, device := m.now[d], &m.devices[d]
 	bytes := device.Static + now.sum()
 	if bytes > device.Peak {
 		device.Peak = bytes
 		device.Activations, device.Halves, device.Versions = now.activations, now.halves, now.versions
 	}
-	if !m.record {
-		return
-	}
-	if last := len(device.Over) - 1; device.Over[last].Time == time {
-		device.Over[last].Bytes = bytes
-	} else {
-		device.Over = append(device.Over, MemoryPoint{time, bytes})
+	if m.record && m.moves {
+		device.Over = append(device.Over, MemoryPoint{m.since[d], bytes})
 	}
 }
 
-func (m *memory) result() []DeviceMemory { return m.devices }
+func (m *memory) result() []DeviceMemory {
+	for d := range m.devices {
+		m.settle(d)
+	}
+	return m.devices
+}
