@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -99,9 +100,18 @@ func (c *mlp) unit(i, in, out int) layer.Layer {
 func (c *mlp) activation(path string, width int) layer.Layer {
 	switch c.hiddenAct {
 	case "gelu":
-		return layer.GELUErf{Path: path, Width: width}
+		return boundary{layer.GELUErf{Path: path, Width: width}}
 	case "gelu_new":
-		return layer.GELU{Path: path, Width: width}
+		return boundary{layer.GELU{Path: path, Width: width}}
 	}
 	return layer.ReLU{Path: path, Width: width}
+}
+
+// boundary is a layer at the end of a unit, which may end a stage: it gives F32 whatever type products compute in.
+type boundary struct{ layer.Layer }
+
+// Ports implements layer.Layer.
+func (l boundary) Ports(s layer.Size) (in, out []layer.Port) {
+	s.Compute = device.F32
+	return l.Layer.Ports(s)
 }

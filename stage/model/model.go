@@ -69,7 +69,7 @@ var families = map[string]family{
 	"gnmt":     {fields: gnmtFields, build: buildGNMT, relax: keepFields(gnmtFields), f32Only: true},
 	"bert":     {fields: bertFields, build: buildBERT, relax: relaxBERT},
 	"gpt2":     {fields: gpt2Fields, build: buildGPT2, relax: keepFields(gpt2Fields)},
-	"mlp":      {fields: mlpFields, build: buildMLP, relax: keepFields(mlpFields), f32Only: true},
+	"mlp":      {fields: mlpFields, build: buildMLP, relax: keepFields(mlpFields)},
 	"resnet":   {fields: resnetFields, build: buildResNet, relax: keepFields(resnetFields), f32Only: true},
 	"vgg":      {fields: vggFields, build: buildVGG, relax: keepFields(vggFields), f32Only: true},
 	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama},

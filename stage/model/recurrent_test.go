@@ -228,22 +228,6 @@ func TestRecurrentConfigsComeBackFromTheirExport(t *testing.T) {
 	}
 }
 
-func TestCheckComputeNamesTheFamiliesThatCan(t *testing.T) {
-	for _, name := range []string{"gnmt", "awd-lstm"} {
-		m := buildRecurrent(t, name)
-		if err := m.CheckCompute(device.F32); err != nil {
-			t.Errorf("%s in f32: %v", name, err)
-		}
-		err := m.CheckCompute(device.BF16)
-		if err == nil || !strings.Contains(err.Error(), "family "+name+" computes in f32 only, not in bf16") || !strings.Contains(err.Error(), "gpt2") {
-			t.Errorf("%s in bf16: error %v, want it to name gpt2", name, err)
-		}
-	}
-	if err := build(t, nil).CheckCompute(device.BF16); err != nil {
-		t.Errorf("gpt2 in bf16: %v", err)
-	}
-}
-
 // TestGenerateWithAWDLSTM trains on counting modulo 7 and continues 3, 4.
 func TestGenerateWithAWDLSTM(t *testing.T) {
 	m, err := model.Build("awd-lstm", map[string]any{
