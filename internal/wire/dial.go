@@ -24,7 +24,7 @@ func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		conn, err := dialOnce(ctx, address, link, s, c)
 		if err == nil {
-			return newTCPEnd(conn, link, s, c), nil
+			return newTCPEnd(conn, link, s.Up, s, c), nil
 		}
 		if !mayPass(err) || !sleep(ctx, wait) {
 			return nil, fmt.Errorf("dial %s for the %v: %w", address, link, err)

@@ -121,7 +121,7 @@ func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
 	defer l.forget(link)
 	select {
 	case conn := <-arrived:
-		return newTCPEnd(conn, link, s, l.config), nil
+		return newTCPEnd(conn, link, s.Down, s, l.config), nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("accept %v on %s: the other node has not dialled: %w", link, l.Address(), context.Cause(ctx))
 	case <-l.ctx.Done():

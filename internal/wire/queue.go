@@ -86,9 +86,30 @@ func (f *fate) over() error {
 type lane struct {
 	frames  chan Frame
 	arrived atomic.Pointer[func()]
+
+	line *Line // that frames pass first; nil: none
+	// places, with a line, holds a token for each frame that was sent and not received: those under way count against the
+	// depth, so the line always finds room in frames.
+	places chan struct{}
 }
 
-func newLane(depth int) *lane { return &lane{frames: make(chan Frame, depth)} }
+func newLane(depth int, line *Line) *lane {
+	l := &lane{frames: make(chan Frame, depth), line: line}
+	if line != nil {
+		l.places = make(chan struct{}, depth)
+	}
+	return l
+}
+
+// took notes that a frame was received or dropped.
+func (l *lane) took() {
+	if l.line != nil {
+		<-l.places
+	}
+}
+
+// underWay reports whether a frame was sent and not received.
+func (l *lane) underWay() bool { return len(l.places) > 0 }
 
 func (l *lane) notify() {
 	if f := l.arrived.Load(); f != nil {
@@ -119,7 +140,9 @@ func (q *queue) Send(ctx context.Context, f Frame) error {
 		return err
 	}
 	q.spec.Counters.sent(bytes)
-	q.out.notify()
+	if q.out.line == nil {
+		q.out.notify()
+	}
 	return nil
 }
 
@@ -136,6 +159,9 @@ func (q *queue) admit(f Frame) error {
 }
 
 func (q *queue) put(ctx context.Context, f Frame) error {
+	if q.out.line != nil {
+		return q.post(ctx, f)
+	}
 	select {
 	case q.out.frames <- f:
 		return nil
@@ -153,21 +179,44 @@ func (q *queue) put(ctx context.Context, f Frame) error {
 	}
 }
 
+// post is put for a lane with a line.
+func (q *queue) post(ctx context.Context, f Frame) error {
+	select {
+	case q.out.places <- struct{}{}:
+	case <-q.fate.failed:
+		return q.fate.cause
+	case <-q.fate.ended:
+		return q.fate.cause
+	case <-ctx.Done():
+		return fmt.Errorf("send %v: %w", f.Header, context.Cause(ctx))
+	}
+	if err := q.out.line.carry(parcel{frame: f, to: q.out, fate: q.fate, trace: q.spec.Trace}); err != nil {
+		q.out.took()
+		return fmt.Errorf("send %v: %w", f.Header, err)
+	}
+	return nil
+}
+
 // Receive implements End.
 func (q *queue) Receive(ctx context.Context) (Frame, error) {
-	if f, ok, err := q.TryReceive(); ok || err != nil {
-		return f, err
+	for {
+		if f, ok, err := q.TryReceive(); ok || err != nil {
+			return f, err
+		}
+		ended := q.fate.ended
+		if q.in.underWay() {
+			ended = nil // what was sent before still comes
+		}
+		select {
+		case f := <-q.in.frames:
+			q.in.took()
+			return f, nil
+		case <-q.fate.failed:
+		case <-ended:
+		case <-ctx.Done():
+			return Frame{}, fmt.Errorf("receive: %w", context.Cause(ctx))
+		}
 	}
-	select {
-	case f := <-q.in.frames:
-		return f, nil
-	case <-q.fate.failed:
-	case <-q.fate.ended:
-	case <-ctx.Done():
-		return Frame{}, fmt.Errorf("receive: %w", context.Cause(ctx))
-	}
-	f, _, err := q.TryReceive()
-	return f, err
 }
 
 // TryReceive implements End.
@@ -180,8 +229,12 @@ func (q *queue) TryReceive() (Frame, bool, error) {
 	}
 	select {
 	case f := <-q.in.frames:
+		q.in.took()
 		return f, true, nil
 	default:
+		if q.in.underWay() {
+			return Frame{}, false, nil // its notice comes after it
+		}
 		return Frame{}, false, over
 	}
 }
@@ -201,7 +254,7 @@ func NewPair(s Spec) (lower, upper End, err error) {
 	if err := s.Validate(); err != nil {
 		return nil, nil, err
 	}
-	down, up := newLane(s.Depth), newLane(s.Depth)
+	down, up := newLane(s.Depth, s.Down), newLane(s.Depth, s.Up)
 	p, f := newPool(), newFate()
 	return &pairEnd{queue{s, p, f, up, down}}, &pairEnd{queue{s, p, f, down, up}}, nil
 }

@@ -27,10 +27,10 @@ type tcpEnd struct {
 	parts   [2][]byte
 }
 
-// newTCPEnd takes over a connection after its handshake.
-func newTCPEnd(conn net.Conn, link Link, s Spec, c Config) *tcpEnd {
+// newTCPEnd takes over a connection after its handshake. Frames from the other end pass line, unless that is nil.
+func newTCPEnd(conn net.Conn, link Link, line *Line, s Spec, c Config) *tcpEnd {
 	e := &tcpEnd{
-		queue: queue{spec: s, pool: newPool(), fate: newFate(), in: newLane(s.Depth), out: newLane(s.Depth)},
+		queue: queue{spec: s, pool: newPool(), fate: newFate(), in: newLane(s.Depth, line), out: newLane(s.Depth, nil)},
 		link:  link, conn: conn, timing: c,
 	}
 	e.open.Store(2)
@@ -135,13 +135,7 @@ func (e *tcpEnd) writeFrame(f Frame) error {
 	if _, err := buffers.WriteTo(e.conn); err != nil {
 		return err
 	}
-	sent := trace.Event{
-		Start: start, End: trace.Now(), Kind: trace.Send, Pipeline: f.Pipeline, Stage: f.From, Micro: f.Micro, Step: f.Step,
-	}
-	if f.Kind == Gradient {
-		sent.Work = trace.Backward
-	}
-	e.spec.Trace.Emit(sent)
+	e.spec.Trace.Emit(f.sent(start))
 	return nil
 }
 
@@ -244,10 +238,28 @@ func (e *tcpEnd) expected(h Header) error {
 
 // deliver queues a frame for Receive. False: the link ended first.
 func (e *tcpEnd) deliver(f Frame) bool {
+	if e.in.line != nil {
+		return e.delay(f)
+	}
 	select {
 	case e.in.frames <- f:
 		e.in.notify()
 		return true
+	case <-e.fate.failed:
+	case <-e.fate.ended:
+	}
+	f.Release()
+	return false
+}
+
+// delay is deliver along a line.
+func (e *tcpEnd) delay(f Frame) bool {
+	select {
+	case e.in.places <- struct{}{}:
+		if e.in.line.carry(parcel{frame: f, to: e.in, fate: e.fate, trace: e.spec.Trace}) == nil {
+			return true
+		}
+		e.in.took()
 	case <-e.fate.failed:
 	case <-e.fate.ended:
 	}

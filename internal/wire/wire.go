@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 )
@@ -55,6 +56,15 @@ type Header struct {
 func (h Header) String() string {
 	return fmt.Sprintf("%v of pipeline %d, stage %d -> %d, generation %d, step %d, micro-batch %d",
 		h.Kind, h.Pipeline, h.From, h.To, h.Generation, h.Step, h.Micro)
+}
+
+// sent is the event of a frame that was on its way from start until now.
+func (h Header) sent(start time.Duration) trace.Event {
+	e := trace.Event{Start: start, End: trace.Now(), Kind: trace.Send, Pipeline: h.Pipeline, Stage: h.From, Micro: h.Micro, Step: h.Step}
+	if h.Kind == Gradient {
+		e.Work = trace.Backward
+	}
+	return e
 }
 
 // Frame is a header and its payload. The payload belongs to the holder of the frame until Release. Only one copy of a
@@ -139,8 +149,12 @@ type Spec struct {
 	Generation uint64
 	Depth      int // frames in flight per direction that Send accepts without blocking; at least 1
 	MaxBytes   int // the longest payload; a longer one is refused before memory is taken
-	// Trace hears of each frame that a link moved between nodes (trace.Send). A link inside one process moves nothing and
-	// stays silent.
+	// Down and Up, unless nil, are lines that frames toward the upper and the lower stage pass: they arrive as late as the
+	// line says, after the frames of other links that share it. Over TCP that is on top of what the network takes, and each end
+	// only looks at the line toward it. Both ends of a link inside one process must be closed before its lines.
+	Down, Up *Line
+	// Trace hears of each frame that a link moved between nodes, or along a line (trace.Send). A link inside one process
+	// without a line moves nothing and stays silent.
 	Trace trace.Listener
 	// Counters, unless nil, are added to.
 	Counters *Counters

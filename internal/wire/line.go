@@ -1,0 +1,226 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/pace"
+	"github.com/avgpipe/avgpipe/internal/trace"
+)
+
+// Shape says how slow a line is.
+type Shape struct {
+	// Latency is the time from the moment a frame has left to its arrival.
+	Latency time.Duration
+	// Bandwidth is how many bytes of payload leave in a second; 0: no limit.
+	Bandwidth float64
+}
+
+// Validate reports the first field that is out of range.
+func (s Shape) Validate() error {
+	if s.Latency < 0 {
+		return fmt.Errorf("link: latency is %v: 0 or more", s.Latency)
+	}
+	if !(s.Bandwidth >= 0) || math.IsInf(s.Bandwidth, 0) { // also refuses NaN
+		return fmt.Errorf("link: bandwidth is %v bytes a second: 0 (no limit) or more, and finite", s.Bandwidth)
+	}
+	return nil
+}
+
+// leave is how long n bytes take to leave.
+func (s Shape) leave(n int) time.Duration {
+	if s.Bandwidth == 0 {
+		return 0
+	}
+	return time.Duration(float64(n) / s.Bandwidth * float64(time.Second))
+}
+
+// Line is one direction between two devices on which frames take time. All links of this direction share it: a frame leaves
+// when the one before it has left, whichever pipeline's it is, and arrives a latency later. Senders do not wait.
+type Line struct {
+	shape Shape
+
+	mu     sync.Mutex
+	free   time.Time // when the last frame has left
+	queue  []parcel  // under way, in the order of their arrival, from head on
+	head   int
+	closed bool
+
+	wake chan struct{} // capacity 1: the queue was empty
+	stop chan struct{}
+	done chan struct{}
+}
+
+// parcel is a frame under way.
+type parcel struct {
+	frame   Frame
+	left    time.Duration // when it began to leave, on the clock of trace.Now
+	arrives time.Time
+	to      *lane
+	fate    *fate // of its link
+	trace   trace.Listener
+}
+
+// NewLine starts a line. Close ends it.
+func NewLine(s Shape) (*Line, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Line{shape: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	started := make(chan error)
+	go l.run(started)
+	return l, <-started
+}
+
+// Close drops what is under way and returns when the line has ended. Links that use it must not be used any more.
+func (l *Line) Close() {
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		close(l.stop)
+	}
+	l.mu.Unlock()
+	<-l.done
+}
+
+// errLine is why a frame cannot be sent.
+var errLine = errors.New("the line of the link is closed")
+
+// carry takes a frame for which there is room in p.to.
+func (l *Line) carry(p parcel) error {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return errLine
+	}
+	leaves := now
+	if l.free.After(now) {
+		leaves = l.free
+	}
+	l.free = leaves.Add(l.shape.leave(len(p.frame.Payload)))
+	p.left, p.arrives = leaves.Sub(trace.Epoch), l.free.Add(l.shape.Latency)
+	if len(l.queue) == cap(l.queue) { // move what is under way to the front rather than grow for ever
+		l.queue, l.head = l.queue[:copy(l.queue, l.queue[l.head:])], 0
+	}
+	l.queue = append(l.queue, p)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// run delivers. It keeps its thread, whose timers it has made precise, until both end.
+func (l *Line) run(started chan<- error) {
+	defer close(l.done)
+	runtime.LockOSThread()
+	started <- pace.Tighten()
+	for {
+		p, ok := l.next()
+		if !ok {
+			break
+		}
+		if !pace.UntilOr(p.arrives, l.stop) {
+			p.drop()
+			break
+		}
+		p.deliver()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.queue[l.head:] {
+		p.drop()
+	}
+	l.queue, l.head = nil, 0
+}
+
+// next waits for a frame; false when the line is closed.
+func (l *Line) next() (parcel, bool) {
+	for {
+		l.mu.Lock()
+		if l.head < len(l.queue) && !l.closed {
+			p := l.queue[l.head]
+			l.queue[l.head] = parcel{}
+			l.head++
+			l.mu.Unlock()
+			return p, true
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.wake:
+		case <-l.stop:
+			return parcel{}, false
+		}
+	}
+}
+
+// deliver hands the frame over, unless its link has failed meanwhile.
+func (p *parcel) deliver() {
+	select {
+	case <-p.fate.failed:
+		p.drop()
+		return
+	default:
+	}
+	p.trace.Emit(p.frame.sent(p.left))
+	p.to.frames <- p.frame // there is room: see lane.places
+	p.to.notify()
+}
+
+func (p *parcel) drop() {
+	p.frame.Release()
+	p.to.took()
+}
+
+// Network has the lines between devices, made as they are asked for.
+type Network struct {
+	shape func(from, to int) Shape
+
+	mu    sync.Mutex
+	lines map[[2]int]*Line
+}
+
+// NewNetwork returns a network in which frames from one device to another take what shape says.
+func NewNetwork(shape func(from, to int) Shape) *Network {
+	return &Network{shape: shape, lines: map[[2]int]*Line{}}
+}
+
+// Line is the line from one device to another; nil, for no line, within a device, where the shape is none, and of a nil Network.
+func (n *Network) Line(from, to int) (*Line, error) {
+	if n == nil || from == to {
+		return nil, nil //nolint:nilnil // That is what no line is.
+	}
+	s := n.shape(from, to)
+	if s == (Shape{}) {
+		return nil, nil //nolint:nilnil // As above.
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := [2]int{from, to}
+	if l := n.lines[key]; l != nil {
+		return l, nil
+	}
+	l, err := NewLine(s)
+	if err != nil {
+		return nil, fmt.Errorf("line from device %d to %d: %w", from, to, err)
+	}
+	n.lines[key] = l
+	return l, nil
+}
+
+// Close closes all lines, after the links that use them.
+func (n *Network) Close() {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lines {
+		l.Close()
+	}
+}

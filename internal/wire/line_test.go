@@ -1,0 +1,185 @@
+package wire_test
+
+import (
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/wire/wiretest"
+)
+
+// newLine makes a line that is closed after the links that the test opens later.
+func newLine(t *testing.T, s wire.Shape) *wire.Line {
+	t.Helper()
+	l, err := wire.NewLine(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// A link along lines keeps the contract of every link.
+func TestPairAlongLines(t *testing.T) {
+	wiretest.Run(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+		s.Down = newLine(t, wire.Shape{Latency: 100 * time.Microsecond, Bandwidth: 1 << 32})
+		s.Up = newLine(t, wire.Shape{Latency: 50 * time.Microsecond})
+		lower, upper, err := wire.NewPair(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeAtEnd(t, lower, upper)
+		return lower, upper
+	})
+}
+
+func TestTCPAlongLines(t *testing.T) {
+	wiretest.Run(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+		s.Down = newLine(t, wire.Shape{Latency: 100 * time.Microsecond})
+		s.Up = newLine(t, wire.Shape{Bandwidth: 1 << 32})
+		return connect(t, s, wire.Config{Job: "j"})
+	})
+}
+
+// spans collects events.
+type spans struct {
+	mu     sync.Mutex
+	events []trace.Event
+}
+
+func (s *spans) listener() trace.Listener {
+	return trace.Listener{OnEvent: func(e trace.Event) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.events = append(s.events, e)
+	}}
+}
+
+// Two links share a line: what they send at once leaves one after the other, and none arrives early.
+func TestFramesLeaveALineOneAfterTheOther(t *testing.T) {
+	const bytes, leaves, latency = 1000, 2 * time.Millisecond, 5 * time.Millisecond
+	var seen spans
+	line := newLine(t, wire.Shape{Latency: latency, Bandwidth: bytes / leaves.Seconds()})
+	s := wire.Spec{Generation: 1, Depth: 4, MaxBytes: bytes, Down: line, Trace: seen.listener()}
+	var uppers []wire.End
+	start := time.Now()
+	for pipeline := range 2 {
+		lower, upper, err := wire.NewPair(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeAtEnd(t, lower, upper)
+		uppers = append(uppers, upper)
+		for micro := range 2 {
+			h := wire.Header{Kind: wire.Activation, Generation: 1, Pipeline: pipeline, To: 1, Micro: micro}
+			if err := lower.Send(t.Context(), lower.NewFrame(h, bytes)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range 4 {
+		f, err := uppers[i/2].Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took, least := time.Since(start), time.Duration(i+1)*leaves+latency; took < least {
+			t.Errorf("frame %d arrived after %v, want at least %v", i, took, least)
+		}
+		f.Release()
+	}
+	if len(seen.events) != 4 {
+		t.Fatalf("%d events for 4 frames", len(seen.events))
+	}
+	for i, e := range seen.events {
+		if e.Kind != trace.Send || e.Pipeline != i/2 || e.Micro != i%2 || e.End-e.Start < leaves+latency {
+			t.Errorf("event %d: %+v", i, e)
+		}
+		if i > 0 && e.Start-seen.events[i-1].Start < leaves {
+			t.Errorf("frame %d left %v after the one before, want at least %v", i, e.Start-seen.events[i-1].Start, leaves)
+		}
+	}
+}
+
+// A failed link drops what is under way on a line, and others on the line go on.
+func TestAFailedLinkLeavesItsLineToOthers(t *testing.T) {
+	line := newLine(t, wire.Shape{Latency: 20 * time.Millisecond})
+	s := wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8, Down: line}
+	open := func() (wire.End, wire.End) {
+		lower, upper, err := wire.NewPair(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeAtEnd(t, lower, upper)
+		return lower, upper
+	}
+	failing, upper := open()
+	other, otherUpper := open()
+	for _, e := range []wire.End{failing, other} {
+		if err := e.Send(t.Context(), e.NewFrame(wire.Header{Kind: wire.Activation, Generation: 1, To: 1}, 8)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := failing.Close(errors.New("a device burns")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := upper.Receive(t.Context()); err == nil {
+		t.Error("a frame arrived on a failed link")
+	}
+	f, err := otherUpper.Receive(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Release()
+}
+
+func TestAClosedLineRefusesFramesAndEndsAtOnce(t *testing.T) {
+	line := newLine(t, wire.Shape{Latency: time.Hour})
+	lower, upper, err := wire.NewPair(wire.Spec{Generation: 1, Depth: 2, MaxBytes: 8, Down: line})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, lower, upper)
+	send := func() error {
+		return lower.Send(t.Context(), lower.NewFrame(wire.Header{Kind: wire.Activation, Generation: 1, To: 1}, 8))
+	}
+	if err := send(); err != nil {
+		t.Fatal(err)
+	}
+	line.Close()
+	if err := send(); err == nil {
+		t.Error("a closed line took a frame")
+	}
+}
+
+func TestANetworkHasALineForEachPairAndDirection(t *testing.T) {
+	n := wire.NewNetwork(func(from, to int) wire.Shape {
+		if from == 2 {
+			return wire.Shape{} // sends as fast as it can
+		}
+		return wire.Shape{Latency: time.Millisecond}
+	})
+	defer n.Close()
+	get := func(n *wire.Network, from, to int) *wire.Line {
+		l, err := n.Line(from, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	down, up := get(n, 0, 1), get(n, 1, 0)
+	if down == nil || up == nil || down == up || down != get(n, 0, 1) {
+		t.Errorf("lines %p and %p: want two, always the same", down, up)
+	}
+	if get(n, 1, 1) != nil || get(n, 2, 1) != nil || get(nil, 0, 1) != nil {
+		t.Error("a line within a device, without a shape or without a network")
+	}
+	for _, s := range []wire.Shape{{Latency: -1}, {Bandwidth: -1}, {Bandwidth: math.NaN()}} {
+		if _, err := wire.NewLine(s); err == nil {
+			t.Errorf("NewLine(%+v) succeeded", s)
+		}
+	}
+}
