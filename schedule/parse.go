@@ -5,12 +5,17 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Parse reads a plan in the grammar that String prints: one line a device, cells such as F0, B0, I0, W0 and U0 separated by
 // blanks, with the stage before the letter (2F0) where it is not the line's number and the version of the weights behind
-// the micro-batch (F5@1) where it is not 0. Extra blanks and blank lines mean nothing. The first bad cell is an error of type *PlanError. Parse knows the
-// grammar only; Check proves that the plan can run.
+// the micro-batch (F5@1) where it is not 0. Extra blanks and blank lines mean nothing.
+//
+// Commas separate cells as well, and nothing between two of them is a device that idles, which a plan does not say: so the
+// compute-only CSV files of PyTorch's pipeline schedules are plans, one line a rank.
+//
+// The first bad cell is an error of type *PlanError. Parse knows the grammar only; Check proves that the plan can run.
 func Parse(text string) (Plan, error) {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -28,7 +33,7 @@ func parseStages(lines []string) (Plan, error) {
 	}
 	rows := make([][]string, len(lines))
 	for k, line := range lines {
-		rows[k] = strings.Fields(line)
+		rows[k] = strings.FieldsFunc(line, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	}
 	plan := make(Plan, len(rows))
 	for k, cells := range rows {
@@ -62,6 +67,9 @@ func parseOp(cell string, d int) (Op, string) {
 	if rest == "" {
 		return Op{}, quoted + ": no kind; want a letter and a micro-batch, such as F" + clip(cell, 16)
 	}
+	if isTransfer(rest) {
+		return Op{}, quoted + ": a plan has no messages, shards or overlaps, they follow from it; write the compute-only form, with F, B, I and W alone"
+	}
 	kind := strings.IndexByte(kindLetters, rest[0])
 	if kind < 0 {
 		if upper := strings.ToUpper(rest); strings.IndexByte(kindLetters, upper[0]) >= 0 {
@@ -88,6 +96,16 @@ func parseOp(cell string, d int) (Op, string) {
 		return Op{}, fmt.Sprintf("%s: only a forward has a version, and not 0; write %v", quoted, Op{Kind: op.Kind, Micro: op.Micro})
 	}
 	return op, ""
+}
+
+// isTransfer reports whether a cell, without its stage, is one of those that PyTorch's schedules have beside compute.
+func isTransfer(cell string) bool {
+	for _, name := range []string{"SEND_", "RECV_", "UNSHARD", "RESHARD", "REDUCE_GRAD", "("} {
+		if strings.HasPrefix(cell, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // parseNumber reads digits, or says what is wrong with them.

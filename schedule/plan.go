@@ -73,6 +73,19 @@ func (p Plan) Stages() int {
 	return last + 1
 }
 
+// MicroBatches is the number of micro-batches: one more than the largest that a forward names. Check proves that all are there.
+func (p Plan) MicroBatches() int {
+	last := -1
+	for _, ops := range p {
+		for _, op := range ops {
+			if op.Kind == Forward {
+				last = max(last, op.Micro)
+			}
+		}
+	}
+	return last + 1
+}
+
 // Placement is the device of each stage, -1 for one that no device has. Check proves that there is exactly one.
 func (p Plan) Placement() []int {
 	devices := make([]int, p.Stages())

@@ -116,6 +116,8 @@ func TestCheckRefusesWhatTheGrammarCannotSay(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(twoStages)
 	f.Add("F0 B\n")
+	f.Add("0F0 3F0 3I0 0I0 3W0 0W0\n1F0,2F0,,2B0,1B0")
+	f.Add("F0 F1 B0 U0 F2@1 B1 U1 B2 U2\nF0 B0 U0 F1@1 B1 U1 F2@2 B2 U2")
 	f.Add("  W1\t\x00\xff")
 	f.Fuzz(func(t *testing.T, text string) {
 		plan, err := Parse(text)
@@ -127,9 +129,24 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q parsed as\n%v\nwhich parses as\n%v, %v", text, plan, again, err)
 		}
 		// No plan, however odd, makes what consumes it fail other than by an error.
-		if result, err := Simulate(plan, Uniform(len(plan), 1, 2, 0.5)); err == nil {
-			DrawText(plan, result, 100)
-			InFlight(plan)
+		if Check(plan, plan.MicroBatches(), Limits{}) != nil {
+			return
 		}
+		InFlight(plan)
+		for _, peaks := range [][]int{Pinned(plan), Warmup(plan)} {
+			if len(peaks) != len(plan) {
+				t.Fatalf("%v\n%d peaks for %d devices", plan, len(peaks), len(plan))
+			}
+		}
+		for _, peaks := range [][]int{PinnedByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan)} {
+			if len(peaks) != plan.Stages() {
+				t.Fatalf("%v\n%d peaks for %d stages", plan, len(peaks), plan.Stages())
+			}
+		}
+		result, err := Simulate(plan, Uniform(plan.Stages(), 1, 2, 0.5))
+		if err != nil {
+			t.Fatalf("%v\npasses Check, and cannot be simulated: %v", plan, err)
+		}
+		DrawText(plan, result, 100)
 	})
 }
