@@ -86,6 +86,6 @@ func runNode(ctx context.Context, c config, log *zap.Logger, ready func()) error
 	}
 	return node.Run(ctx, node.Config{
 		StateDir: c.stateDir, Socket: c.socket, Group: c.group, NodeID: c.node, Cores: cores,
-		WorkerCommand: []string{self, "worker"}, OrphanAfter: c.orphanAfter, Version: version, Log: log, OnReady: ready,
+		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, OrphanAfter: c.orphanAfter, Version: version, Log: log, OnReady: ready,
 	})
 }

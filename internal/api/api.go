@@ -7,9 +7,10 @@ import "time"
 type State string
 
 // The states of a job. Queued -> Starting -> Running -> Done | Failed | Cancelled; a lost worker takes a Running job back
-// to Starting with the next generation.
+// to Starting with the next generation. A job whose counts are to be measured goes from Queued to Tuning and back first.
 const (
 	Queued    State = "queued"
+	Tuning    State = "tuning"
 	Starting  State = "starting"
 	Running   State = "running"
 	Done      State = "done"
@@ -55,6 +56,15 @@ type JobStatus struct {
 	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings       []string      `json:"warnings"`
 	StageStatus    []StageStatus `json:"stage_status"`
+	Tuning         *TuneProgress `json:"tuning"` // while the job is being tuned; else null
+}
+
+// TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total may grow.
+type TuneProgress struct {
+	Done     int     `json:"done"`
+	Total    int     `json:"total"` // 0: it has only just begun
+	Text     string  `json:"text"`  // "run 2 of 3: 2 stages, 2 pipelines, 4 micro-batches, afp"
+	ElapsedS float64 `json:"elapsed_s"`
 }
 
 // Metrics are what an evaluation says beside its loss. A figure that the model's task does not have is null.
@@ -93,10 +103,11 @@ type NodeStatus struct {
 
 // SubmitRequest is the body of POST /v1/jobs.
 type SubmitRequest struct {
-	File   string   `json:"file"`   // the job file's path, for messages
-	Source string   `json:"source"` // its text
-	Set    []string `json:"set"`    // overrides: "train.steps=50"
-	Base   string   `json:"base"`   // absolute directory that relative paths start from
+	File   string   `json:"file"`             // the job file's path, for messages
+	Source string   `json:"source"`           // its text
+	Set    []string `json:"set"`              // overrides: "train.steps=50"
+	Base   string   `json:"base"`             // absolute directory that relative paths start from
+	Retune bool     `json:"retune,omitempty"` // measure what is open even when an earlier choice is cached
 	// Env holds the submitter's variables that the file's paths name; the daemon's own environment is never looked at.
 	Env map[string]string `json:"env,omitempty"`
 }

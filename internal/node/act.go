@@ -16,6 +16,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // act is one choice being carried out. It may block; it touches nothing of the coordinator but through the change that it
@@ -26,7 +27,9 @@ type act struct {
 	spec     *spec
 	decision decision
 	worker   *worker                   // the job's; nil: none
-	cores    []int                     // of place
+	cores    []int                     // of place and tune
+	tuning   *tuneRun                  // of killTune
+	report   *tuner.Report             // of resolve
 	shards   map[int]control.ShardInfo // of commitRound, by stage
 	reached  time.Time                 // of commitRound
 }
@@ -34,6 +37,12 @@ type act struct {
 // run carries the choice out. The change is applied whether or not there is an error.
 func (a *act) run(ctx context.Context) (func(*observed), error) {
 	switch a.decision.choice {
+	case tune:
+		return a.tune(ctx)
+	case resolve:
+		return a.resolve(ctx)
+	case killTune:
+		return a.killTune()
 	case place:
 		return a.place(ctx)
 	case beginCommit:
@@ -356,6 +365,9 @@ func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from
 		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
 		Job: a.spec.Job, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
 		OrphanAfter: a.node.config.OrphanAfter,
+	}
+	if a.spec.Layout != nil {
+		out.Split = a.spec.Layout.Split
 	}
 	if from == nil {
 		return out

@@ -50,7 +50,7 @@ func admit(ctx context.Context, r api.SubmitRequest, user data.User, cores int) 
 		return nil, fmt.Errorf("submit %s: %w", r.File, err)
 	}
 	j.Absolute(r.Base)
-	a := &admission{cores: cores, user: user, job: j, at: at, spec: spec{Version: specVersion}}
+	a := &admission{cores: cores, user: user, job: j, at: at, spec: spec{Version: specVersion, Retune: r.Retune}}
 	a.checkModel()
 	if a.model != nil {
 		a.checkCounts()
@@ -161,17 +161,30 @@ func (a *admission) built(m *model.Model) {
 	}
 }
 
-// checkCounts resolves what is automatic and proves the plan.
+// checkCounts resolves what is automatic and proves the plan. What is to be measured stays open.
 func (a *admission) checkCounts() {
 	layers := len(a.model.Layers)
 	if k := int(a.job.Stages); k > layers {
 		a.refuse("stages", strconv.Itoa(layers), "%d stages for a model of %d layers; every stage needs a layer, so at most %d fit", k, layers, layers)
 		return
 	}
+	if rounds := a.job.Train.Steps / a.job.Averaging.Tau; a.job.Center.CommitEvery > rounds {
+		a.warn("center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run",
+			a.job.Center.CommitEvery, rounds)
+	}
+	if a.job.Center.Replicas > 1 {
+		a.warn("center.replicas is %d and the cluster has 1 node: there is 1 copy of each shard", a.job.Center.Replicas)
+	}
+	if a.job.Open() {
+		a.checkOpen()
+		return
+	}
+	if a.job.Schedule == job.AutoSchedule {
+		a.job.Schedule = job.Default().Schedule
+	}
 	counts, why := job.Resolve(a.job, job.Facts{Cores: a.cores, Layers: layers})
 	if n := int(a.job.Devices.CPU.Count); n > 0 && n < counts.Stages {
-		a.refuse("devices.cpu.count", strconv.Itoa(counts.Stages),
-			"devices.cpu.count is %d for %d stages; every stage computes on a device of its own", n, counts.Stages)
+		a.refuseDevices(n, counts.Stages)
 		return
 	}
 	a.job.Stages, a.job.Pipelines, a.job.MicroBatches = job.Count(counts.Stages), job.Count(counts.Pipelines), job.Count(counts.MicroBatches)
@@ -185,17 +198,7 @@ func (a *admission) checkCounts() {
 			n, counts.Stages)
 	}
 	a.checkPlan(counts)
-	if need := counts.Stages * counts.Threads; need > a.cores {
-		a.warn("the job computes on %d cores (%d stages of %d threads) and the node has %d: they are shared, so it runs slower than it could",
-			need, counts.Stages, counts.Threads, a.cores)
-	}
-	if rounds := a.job.Train.Steps / a.job.Averaging.Tau; a.job.Center.CommitEvery > rounds {
-		a.warn("center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run",
-			a.job.Center.CommitEvery, rounds)
-	}
-	if a.job.Center.Replicas > 1 {
-		a.warn("center.replicas is %d and the cluster has 1 node: there is 1 copy of each shard", a.job.Center.Replicas)
-	}
+	a.spec.Warnings = append(a.spec.Warnings, sharedCores(counts, a.cores)...)
 }
 
 // maxPlan bounds stages times micro-batches: a plan is generated at every placement and sent to the worker as text, and this
@@ -218,7 +221,9 @@ func (a *admission) checkPlan(c job.Counts) {
 		a.refuse("schedule", "", "%v", err)
 		return
 	}
-	a.spec.Why = append(a.spec.Why, "schedule "+a.job.Schedule+": "+why)
+	if !a.job.Open() { // else the costs that will be measured shape it
+		a.spec.Why = append(a.spec.Why, "schedule "+a.job.Schedule+": "+why)
+	}
 	if c.MicroBatches >= c.Stages {
 		return
 	}

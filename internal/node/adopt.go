@@ -12,14 +12,18 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 )
 
-// adopt finds the workers that an earlier daemon left. Those of a job's current generation are watched from here on; all
-// others are killed, since nothing that they compute can be committed any more. It runs before the coordinator.
+// adopt finds the processes that an earlier daemon left. Workers of a job's current generation are watched from here on; all
+// others are killed: nothing that those workers compute can be committed any more, and what a tuning prints is read by the
+// daemon that started it alone. It runs before the coordinator.
 func (n *node) adopt(ctx context.Context) error {
 	root := filepath.Join(n.config.StateDir, "jobs")
 	if err := os.MkdirAll(root, 0o750); err != nil {
 		return fmt.Errorf("adopt workers: %w", err)
 	}
-	found, err := findWorkers(root)
+	if err := endTunings(n.config.StateDir); err != nil {
+		return err
+	}
+	found, err := findProcesses(root)
 	if err != nil {
 		return err
 	}
@@ -29,7 +33,7 @@ func (n *node) adopt(ctx context.Context) error {
 		current := n.current(ctx, state, id, dir, processes)
 		for _, p := range processes {
 			if p != current {
-				n.log.Warn("killing a worker that no job needs", zap.String("job", id), zap.Int("process", p.pid))
+				n.log.Warn("killing a process that no job needs", zap.String("job", id), zap.Int("process", p.pid))
 				if err := p.kill(); err != nil {
 					return err
 				}
@@ -38,6 +42,29 @@ func (n *node) adopt(ctx context.Context) error {
 	}
 	return nil
 }
+
+// endTunings ends the tunings of no job that an earlier daemon left, and removes what they leave.
+func endTunings(state string) error {
+	root := tuningsDir(state)
+	left, err := findProcesses(root)
+	if err != nil {
+		return err
+	}
+	for _, processes := range left {
+		for _, p := range processes {
+			if err := p.kill(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.RemoveAll(root); err != nil {
+		return fmt.Errorf("remove what tunings left: %w", err)
+	}
+	return nil
+}
+
+// tuningsDir holds a directory for each tuning of no job while it runs.
+func tuningsDir(state string) string { return filepath.Join(state, "tunings") }
 
 // current adopts the one process, if any, that is the worker of the job's current generation, and returns it.
 func (n *node) current(ctx context.Context, state *elastic.State, id, dir string, processes []process) process {

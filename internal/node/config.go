@@ -30,6 +30,8 @@ type Config struct {
 	Cores []int
 	// WorkerCommand starts a worker; --assignment FILE is appended. Required.
 	WorkerCommand []string
+	// TuneCommand starts a tune process; --request FILE is appended. Required.
+	TuneCommand []string
 	// OrphanAfter is how long a worker goes on without a daemon. Default 1 h: long enough for an upgrade that goes wrong, short
 	// enough that a machine given up is idle the same day.
 	OrphanAfter time.Duration
@@ -74,8 +76,8 @@ func (c Config) Validate() error {
 	case len(longest) > server.MaxSocketPath:
 		return fmt.Errorf("node: state directory %s: %d bytes are too long for the workers' sockets below it; at most %d fit",
 			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))
-	case len(c.WorkerCommand) == 0 || c.Log == nil:
-		return errors.New("node: WorkerCommand and Log are required")
+	case len(c.WorkerCommand) == 0 || len(c.TuneCommand) == 0 || c.Log == nil:
+		return errors.New("node: WorkerCommand, TuneCommand and Log are required")
 	case c.OrphanAfter < time.Second:
 		return fmt.Errorf("node: OrphanAfter %v: a daemon takes up to a second to come back", c.OrphanAfter)
 	}

@@ -45,6 +45,8 @@ func (n *node) coordinate(ctx, beside context.Context) {
 			n.beginStop()
 		case r := <-n.reports:
 			n.observe(r)
+		case r := <-n.tunings:
+			n.observeTuning(r)
 		case o := <-n.outcomes:
 			n.conclude(o)
 		}
@@ -71,6 +73,8 @@ func (n *node) drain() {
 		select {
 		case r := <-n.reports:
 			n.observe(r)
+		case r := <-n.tunings:
+			n.observeTuning(r)
 		case o := <-n.outcomes:
 			n.conclude(o)
 		default:
@@ -94,6 +98,29 @@ func (n *node) observe(r report) {
 	}
 }
 
+// observeTuning notes what was seen of a tune process, unless it is not the job's last one.
+func (n *node) observeTuning(r tuneReport) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o := n.job(r.job)
+	t := o.tuning
+	if t == nil || t.run != r.run {
+		return
+	}
+	if r.message != nil {
+		if t.take(r.message, time.Now()) {
+			n.say(r.job, "tuning", zap.Int("done", t.progress.Done), zap.Int("total", t.progress.Total), zap.String("step", t.progress.Text))
+		}
+		return
+	}
+	t.end(r.exit)
+	if t.cause != "" {
+		o.die(time.Now())
+	}
+	n.log.Info("a tuning ended", zap.String("job", r.job), zap.Int("process", r.run.process.pid), zap.String("how", r.exit.how),
+		zap.Bool("chosen", t.report != nil), zap.String("failure", t.failure), zap.String("cause", t.cause))
+}
+
 // conclude notes how an act ended. What could not be done is decided about again a little later.
 func (n *node) conclude(c outcome) {
 	n.mu.Lock()
@@ -110,16 +137,16 @@ func (n *node) conclude(c outcome) {
 	}
 }
 
-// turn decides and begins to act. It reports whether no worker lives and no act runs.
+// turn decides and begins to act. It reports whether no process of a job lives and no act runs.
 func (n *node) turn(beside context.Context, state *elastic.State, stopping bool) (idle bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	w := world{now: now, cores: len(n.config.Cores), stopping: stopping}
+	w := world{now: now, cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping}
 	jobs := map[string]*elastic.Job{}
 	for _, j := range state.Jobs() {
 		o := n.job(j.ID)
-		if j.State.Ended() && (o.worker == nil || o.phase == exited) && !o.acting {
+		if j.State.Ended() && (o.worker == nil || o.phase == exited) && !o.tunes() && !o.acting {
 			continue // most jobs, after a while
 		}
 		s, err := n.spec(j)
@@ -131,7 +158,7 @@ func (n *node) turn(beside context.Context, state *elastic.State, stopping bool)
 			o.stopSince = now
 		}
 		jobs[j.ID] = j
-		w.jobs = append(w.jobs, o.view(j, s))
+		w.jobs = append(w.jobs, o.view(j, s, w.cores))
 	}
 	free := n.freeCores(jobs)
 	for _, d := range decide(w) {
@@ -147,10 +174,10 @@ func (n *node) turn(beside context.Context, state *elastic.State, stopping bool)
 	return n.idle()
 }
 
-// idle reports whether no worker lives and no act runs. The caller holds the lock.
+// idle reports whether no process of a job lives and no act runs. The caller holds the lock.
 func (n *node) idle() bool {
 	for _, o := range n.jobs {
-		if o.acting || o.phase != absent && o.phase != exited {
+		if o.acting || o.tunes() || o.phase != absent && o.phase != exited {
 			return false
 		}
 	}
@@ -162,8 +189,8 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 	o.acting, o.choice = true, d.choice
 	a := act{node: n, job: j, spec: n.specs[j.ID], decision: d, worker: o.worker}
 	switch d.choice {
-	case place:
-		need := a.spec.cores()
+	case place, tune:
+		need := a.spec.cores(len(n.config.Cores))
 		if own := n.coresOf(j); len(own) == need { // a job that comes back keeps its cores
 			a.cores = own
 		} else if need <= len(free) {
@@ -172,6 +199,10 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 	case commitRound:
 		a.shards = o.shards[d.round]
 		a.reached = o.reached
+	case resolve:
+		a.report = o.tuning.report
+	case killTune:
+		a.tuning, o.tuning.killed = o.tuning.run, d.reason
 	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, killWorker, endJob:
 	}
 	n.acts.Go(func() {
@@ -196,11 +227,14 @@ func (n *node) coresOf(j *elastic.Job) []int {
 	return p.Cores
 }
 
-// freeCores lists the cores that no placed job and no living worker has. The caller holds the lock.
+// freeCores lists the cores that no placed job, no living process and no tuning has. The caller holds the lock.
 func (n *node) freeCores(jobs map[string]*elastic.Job) []int {
-	var taken []int
+	taken := slices.Clone(n.lent)
 	for id, j := range jobs {
 		o := n.jobs[id]
+		if o.tunes() {
+			taken = append(taken, o.tuning.cores...)
+		}
 		if o.worker != nil && o.phase != exited || api.State(j.State) == api.Starting || api.State(j.State) == api.Running {
 			if p, err := readPlacement(j); err == nil {
 				taken = append(taken, p.Cores...)

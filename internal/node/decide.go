@@ -22,6 +22,7 @@ const (
 type world struct {
 	now      time.Time
 	cores    int
+	lent     int  // cores that are tuned on for nobody's job
 	stopping bool // the daemon was asked to end
 	jobs     []jobView
 }
@@ -35,7 +36,8 @@ type jobView struct {
 	generation  uint64
 	cancelled   bool // somebody asked for it
 	stages      int
-	cores       int // that it computes on
+	cores       int  // that it computes on, or is tuned on
+	open        bool // it is to be tuned before it is placed
 	commitEvery uint64
 	maxTime     time.Duration // 0: no bound
 	committed   uint64        // the last durable round; 0: none
@@ -43,8 +45,9 @@ type jobView struct {
 
 	// Observed.
 	worker    workerView
-	placing   bool          // a placement is under way
-	deaths    int           // of workers since the last commit
+	tuning    tuningView
+	placing   bool          // a placement, or the beginning of a tuning, is under way
+	deaths    int           // of workers since the last commit, of tune processes before the first placement
 	retryAt   time.Time     // not before this
 	stopSince time.Time     // when the daemon or a user first asked the job to stop; zero: nobody did
 	stopBound time.Duration // how long the commit may take that they wait for
@@ -96,6 +99,9 @@ type choice uint8
 // The choices.
 const (
 	wait        choice = iota // nothing now; the reason says for what
+	tune                      // start measuring what the job leaves open
+	resolve                   // make what was measured and chosen the job's
+	killTune                  // end the tune process
 	place                     // begin the next generation and start its worker from the last committed round
 	beginCommit               // make known that round is to be committed
 	postCommit                // ask the worker for its shards
@@ -120,7 +126,7 @@ type decision struct {
 // decide says what to do about every job, in order. It is a pure function. Doing what it says, and observing again, brings
 // every job to its end.
 func decide(w world) []decision {
-	free := w.cores
+	free := w.cores - w.lent
 	for i := range w.jobs {
 		if j := &w.jobs[i]; j.holdsCores() {
 			free -= j.cores
@@ -138,11 +144,13 @@ func decide(w world) []decision {
 			d = decideEnded(w, j)
 		case j.state == api.Queued:
 			d = decideQueued(w, j, free, queue)
-			if d.choice == place {
+			if d.choice == place || d.choice == tune {
 				free -= j.cores
 			} else if d.choice == wait && queue == "" {
 				queue = j.id
 			}
+		case j.state == api.Tuning:
+			d = decideTuning(w, j)
 		default:
 			d = decideActive(w, j)
 		}
@@ -152,13 +160,16 @@ func decide(w world) []decision {
 	return all
 }
 
-// holdsCores reports whether a job is placed, or its worker has not ended yet.
+// holdsCores reports whether a job is tuned or placed, or its process has not ended yet.
 func (j *jobView) holdsCores() bool {
-	return j.placing || j.worker.live() || j.state == api.Starting || j.state == api.Running
+	return j.placing || j.worker.live() || j.tuning.live || j.state == api.Tuning || j.state == api.Starting || j.state == api.Running
 }
 
-// decideEnded lets the worker of a job go that is over.
+// decideEnded lets the process of a job go that is over.
 func decideEnded(w world, j *jobView) decision {
+	if j.tuning.live {
+		return decision{choice: killTune, reason: "the job is over"}
+	}
 	if !j.worker.live() {
 		return decision{}
 	}
@@ -187,6 +198,9 @@ func decideQueued(w world, j *jobView, free int, queue string) decision {
 		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
 	case j.cores > free && free < w.cores:
 		return decision{reason: fmt.Sprintf("queued: needs %s, %d of %d are free", coreCount(j.cores), max(free, 0), w.cores)}
+	}
+	if j.open {
+		return decision{choice: tune, reason: fmt.Sprintf("tuning on %s", coreCount(j.cores))}
 	}
 	return decision{choice: place, reason: fmt.Sprintf("starting: needs %s, %d of %d are free", coreCount(j.cores), free, w.cores)}
 }

@@ -44,6 +44,8 @@ func editNode(t *testing.T, w *world, args []datadriven.CmdArg) {
 			w.cores = int(number(t, a))
 		case "stopping":
 			w.stopping = true
+		case "lent":
+			w.lent = int(number(t, a))
 		case "now":
 			w.now = time.Unix(1000, 0).Add(duration(t, a))
 		default:
@@ -69,7 +71,7 @@ func editJob(t *testing.T, w *world, args []datadriven.CmdArg) {
 	}
 	j := &w.jobs[at]
 	for _, a := range args[1:] {
-		if !editReplicated(t, j, a) && !editObserved(t, w, j, a) {
+		if !editReplicated(t, j, a) && !editTuning(t, w, j, a) && !editObserved(t, w, j, a) {
 			t.Fatalf("job: unknown key %s", a.Key)
 		}
 	}
@@ -85,6 +87,10 @@ func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
 		j.cancelled = true
 	case "cores":
 		j.cores = int(number(t, a))
+	case "open":
+		j.open = true
+	case "resolved":
+		j.open, j.state, j.tuning = false, api.Queued, tuningView{}
 	case "commit-every":
 		j.commitEvery = number(t, a)
 	case "max-time":
@@ -93,6 +99,26 @@ func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
 		j.committed, j.begun = number(t, a), nil
 	case "begun":
 		j.begun = &begun{round: number(t, a)}
+	default:
+		return false
+	}
+	return true
+}
+
+// editTuning changes what is known of a tune process: it runs, says something, or has ended.
+func editTuning(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool {
+	words := strings.ReplaceAll(strings.Join(a.Vals, " "), "_", " ")
+	switch a.Key {
+	case "tunes":
+		j.placing, j.state, j.tuning = false, api.Tuning, tuningView{live: true, heard: w.now, bound: 5 * time.Minute, text: words}
+	case "chosen":
+		j.tuning.live, j.tuning.chosen = false, true
+	case "tune-failure":
+		j.tuning.live, j.tuning.failure = false, words
+	case "tune-cause":
+		j.tuning.live, j.tuning.cause = false, words
+	case "tune-absent":
+		j.tuning = tuningView{}
 	default:
 		return false
 	}
@@ -168,7 +194,7 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 func render(all []decision) string {
 	names := [...]string{
 		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
-		abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running",
+		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running",
 	}
 	var b strings.Builder
 	for _, d := range all {

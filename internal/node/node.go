@@ -29,8 +29,9 @@ type node struct {
 	raft    *elastic.Log
 	started time.Time
 
-	reports  chan report  // of the workers, to the coordinator
-	outcomes chan outcome // of acts, to the coordinator
+	reports  chan report     // of the workers, to the coordinator
+	tunings  chan tuneReport // of the tune processes of jobs, to the coordinator
+	outcomes chan outcome    // of acts, to the coordinator
 	acts     sync.WaitGroup
 	watchers sync.WaitGroup
 	beat     atomic.Int64 // when the coordinator last went round, Unix nanoseconds
@@ -40,6 +41,7 @@ type node struct {
 	jobs     map[string]*observed
 	specs    map[string]*spec
 	pins     map[elastic.Digest]int // shards that an export reads
+	lent     []int                  // cores that are tuned on for nobody's job
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
@@ -74,7 +76,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	n := &node{
 		config: c, id: id, log: c.Log, raft: raft, started: time.Now(),
-		reports: make(chan report, 64), outcomes: make(chan outcome, 64),
+		reports: make(chan report, 64), tunings: make(chan tuneReport, 64), outcomes: make(chan outcome, 64),
 		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[elastic.Digest]int{},
 	}
 	return n.run(ctx)
@@ -181,6 +183,20 @@ func (n *node) follow(ctx context.Context, w *worker) {
 			case <-ctx.Done():
 			}
 		})
+	})
+}
+
+// followTuning watches a job's tune process until it has ended. It ends with ctx at the latest.
+func (n *node) followTuning(ctx context.Context, job string, t *tuneRun) {
+	n.watchers.Go(func() {
+		send := func(r tuneReport) {
+			select {
+			case n.tunings <- r:
+			case <-ctx.Done():
+			}
+		}
+		end := t.watch(ctx, func(m control.TuneMessage) { send(tuneReport{job: job, run: t, message: &m}) })
+		send(tuneReport{job: job, run: t, exit: end})
 	})
 }
 

@@ -38,6 +38,8 @@ type observed struct {
 	retryAt   time.Time
 	stopSince time.Time
 
+	tuning *tuning // the current or the last one; nil: none was started here
+
 	acting bool      // a choice is being carried out
 	choice choice    // which one, when acting
 	quiet  time.Time // nothing is done before: the last choice could not be carried out
@@ -172,13 +174,18 @@ func (o *observed) stopBound() time.Duration {
 }
 
 // view joins what is replicated and what was observed.
-func (o *observed) view(j *elastic.Job, s *spec) jobView {
+func (o *observed) view(j *elastic.Job, s *spec, cores int) jobView {
 	v := jobView{
 		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
-		stages: int(s.Job.Stages), cores: s.cores(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
-		placing: o.acting && o.choice == place, deaths: o.deaths, retryAt: o.retryAt,
+		stages: int(s.Job.Stages), cores: s.cores(cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
+		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths, retryAt: o.retryAt,
 		stopSince: o.stopSince, stopBound: o.stopBound(),
 		worker: workerView{phase: o.phase, heard: o.heard, abortedAt: o.abortedAt, roundsPerS: o.speed()},
+	}
+	if t := o.tuning; t != nil {
+		v.tuning = tuningView{
+			live: t.live, heard: t.heard, bound: t.silence(), text: t.text(), chosen: t.report != nil && !t.live, failure: t.failure, cause: t.cause,
+		}
 	}
 	if m := j.LastCommitted(); m != nil {
 		v.committed = m.Round

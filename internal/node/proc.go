@@ -14,8 +14,12 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// assignmentFlag is how a worker's command line names its assignment. It also tells our workers from other processes.
-const assignmentFlag = "--assignment"
+// How the command line of a worker names its assignment, and that of a tune process its request. They also tell ours from other
+// processes.
+const (
+	assignmentFlag = "--assignment"
+	requestFlag    = "--request"
+)
 
 // process is a process of this boot: a number may be used again, the pair is not.
 type process struct {
@@ -68,11 +72,12 @@ func readStat(pid int) (start uint64, state byte, err error) {
 	return start, fields[0][0], nil
 }
 
-// findWorkers returns the running workers whose assignment lies below a directory, by the directory of their job.
-func findWorkers(root string) (map[string][]process, error) {
+// findProcesses returns the running workers and tune processes whose assignment or request lies in a directory of root, by that
+// directory.
+func findProcesses(root string) (map[string][]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("look for workers: %w", err)
+		return nil, fmt.Errorf("look for processes: %w", err)
 	}
 	found := map[string][]process{}
 	for _, e := range entries {
@@ -85,9 +90,9 @@ func findWorkers(root string) (map[string][]process, error) {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) {
 				continue // it ended meanwhile, or is another user's
 			}
-			return nil, fmt.Errorf("look for workers: %w", err)
+			return nil, fmt.Errorf("look for processes: %w", err)
 		}
-		dir, ok := assignmentDir(text)
+		dir, ok := workDir(text)
 		if !ok || filepath.Dir(dir) != root {
 			continue
 		}
@@ -98,15 +103,17 @@ func findWorkers(root string) (map[string][]process, error) {
 	return found, nil
 }
 
-// assignmentDir returns the directory of the assignment that a command line names.
-func assignmentDir(cmdline []byte) (string, bool) {
+// workDir returns the directory of the assignment or the request that a command line names.
+func workDir(cmdline []byte) (string, bool) {
 	args := strings.Split(string(cmdline), "\x00")
 	for i := range args[:len(args)-1] {
-		if args[i] != assignmentFlag {
-			continue
-		}
 		dir := filepath.Dir(args[i+1])
-		return dir, control.AssignmentPath(dir) == args[i+1]
+		switch args[i] {
+		case assignmentFlag:
+			return dir, control.AssignmentPath(dir) == args[i+1]
+		case requestFlag:
+			return dir, control.TuneRequestPath(dir) == args[i+1]
+		}
 	}
 	return "", false
 }

@@ -12,18 +12,30 @@ import (
 )
 
 // spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
-// resolved, so a newer program runs the job as the one that admitted it meant it.
+// resolved, at the latest by a tuning, so a newer program runs the job as the one that admitted it meant it.
 type spec struct {
-	Version    int             `json:"version"` // specVersion
-	Job        job.Job         `json:"job"`
+	Version    int             `json:"version"`    // specVersion
+	Job        job.Job         `json:"job"`        // while it is open, what is to be chosen is 0, a schedule "auto"
 	Model      json.RawMessage `json:"model"`      // its config.json, every field written out
 	Task       string          `json:"task"`       // of the model
 	Parameters int             `json:"parameters"` // trainable values, tied copies counted once
 	Why        []string        `json:"why"`        // the automatic choices and their reasons
 	Warnings   []string        `json:"warnings"`
+	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
+	Layout     *layout         `json:"layout,omitempty"` // of a tuned job
 }
 
-const specVersion = 1
+// layout is what tuning chose that has no key in the job file.
+type layout struct {
+	Costs       schedule.Costs `json:"costs"` // that the plan is generated from
+	PinnedLimit []int          `json:"pinned_limit,omitempty"`
+	Split       [][2]int       `json:"split"` // of each stage, its first layer and the one after its last
+}
+
+const (
+	specVersion   = 2 // a job may be open
+	oldestVersion = 1 // every count was resolved at admission
+)
 
 func encodeSpec(s *spec) (json.RawMessage, error) {
 	text, err := json.Marshal(s)
@@ -39,8 +51,8 @@ func readSpec(j *elastic.Job) (*spec, error) {
 	if err := json.Unmarshal(j.Spec, &s); err != nil {
 		return nil, fmt.Errorf("job %s: decode its spec: %w", j.ID, err)
 	}
-	if s.Version != specVersion {
-		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d", j.ID, s.Version, specVersion)
+	if s.Version < oldestVersion || s.Version > specVersion {
+		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d to %d", j.ID, s.Version, oldestVersion, specVersion)
 	}
 	return &s, nil
 }
@@ -48,16 +60,37 @@ func readSpec(j *elastic.Job) (*spec, error) {
 // plan generates the job's plan, which a proof precedes (schedule.Generate). It is not kept: it grows with stages times
 // micro-batches, and Raft's log is for small things.
 func (s *spec) plan() (schedule.Plan, string, error) {
-	return schedule.Generate(s.Job.Schedule, schedule.Request{Stages: int(s.Job.Stages), MicroBatches: int(s.Job.MicroBatches)})
+	r := schedule.Request{Stages: int(s.Job.Stages), MicroBatches: int(s.Job.MicroBatches)}
+	if s.Layout != nil {
+		r.Costs, r.PinnedLimit = &s.Layout.Costs, s.Layout.PinnedLimit
+	}
+	return schedule.Generate(s.Job.Schedule, r)
 }
 
-// cores is how many the job computes on: a device for each stage.
-func (s *spec) cores() int { return int(s.Job.Stages) * int(s.Job.Devices.CPU.Threads) }
+// cores is how many of a node's cores the job computes on: a device for each stage. While it is not known how many that will
+// be, tuning tries all that the job may have.
+func (s *spec) cores(node int) int {
+	if !s.Job.Open() {
+		return int(s.Job.Stages) * int(s.Job.Devices.CPU.Threads)
+	}
+	devices := s.Job.Stages
+	if devices == job.Auto {
+		devices = s.Job.Devices.CPU.Count
+	}
+	if devices == job.Auto || s.Job.Devices.CPU.Threads == job.Auto {
+		return node
+	}
+	return min(int(devices)*int(s.Job.Devices.CPU.Threads), node)
+}
 
 // averaging describes the averaging method for people: "elastic pull=old alpha=0.25 tau=1".
 func (s *spec) averaging() string {
 	a := s.Job.Averaging
-	return strings.Join([]string{a.Method, "pull=" + a.Pull, fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("tau=%d", a.Tau)}, " ")
+	alpha := fmt.Sprintf("alpha=%.3g", a.Alpha)
+	if a.Alpha == 0 {
+		alpha = "alpha=auto" // the number of pipelines decides, and is not known yet
+	}
+	return strings.Join([]string{a.Method, "pull=" + a.Pull, alpha, fmt.Sprintf("tau=%d", a.Tau)}, " ")
 }
 
 // task is what the samples of the job are.

@@ -46,6 +46,11 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 	if out.State != api.Running {
 		out.ETAS = nil
 	}
+	if t := o.tuning; out.State == api.Tuning && t != nil {
+		out.Tuning = &api.TuneProgress{
+			Done: t.progress.Done, Total: t.progress.Total, Text: t.progress.Text, ElapsedS: t.heard.Sub(t.began).Seconds(),
+		}
+	}
 	if out.Warnings == nil {
 		out.Warnings = []string{} // JSON: [], not null
 	}

@@ -195,15 +195,20 @@ func (w *worker) waitExit(ctx context.Context) *exit {
 	if w.cmd == nil {
 		return &exit{code: -1, how: "it ended, and only the daemon that started it could have learned how"}
 	}
-	err := w.cmd.Wait() // does not block: the process has ended
+	end := exitOf(w.cmd.Wait()) // does not block: the process has ended
+	return &end
+}
+
+// exitOf reads what waiting for a process gave.
+func exitOf(err error) exit {
 	var status *exec.ExitError
 	switch {
 	case err == nil:
-		return &exit{code: 0, how: "exit status 0"}
+		return exit{code: 0, how: "exit status 0"}
 	case errors.As(err, &status):
-		return &exit{code: status.ExitCode(), how: status.String()}
+		return exit{code: status.ExitCode(), how: status.String()}
 	}
-	return &exit{code: -1, how: err.Error()}
+	return exit{code: -1, how: err.Error()}
 }
 
 // sleep waits and reports whether ctx still holds.

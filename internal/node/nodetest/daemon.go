@@ -22,9 +22,10 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// The first argument that makes a test binary one of the two programs.
+// The first argument that makes a test binary one of the programs.
 const (
 	workerProgram = "nodetest-worker"
+	tuneProgram   = "nodetest-tune"
 	daemonProgram = "nodetest-daemon"
 )
 
@@ -37,6 +38,8 @@ func Main(run func() int) {
 	switch {
 	case len(os.Args) == 4 && os.Args[1] == workerProgram:
 		os.Exit(worker(os.Args[3]))
+	case len(os.Args) == 4 && os.Args[1] == tuneProgram:
+		os.Exit(tune(os.Args[3]))
 	case len(os.Args) == 3 && os.Args[1] == daemonProgram:
 		os.Exit(daemon(os.Args[2]))
 	}
@@ -54,12 +57,12 @@ func daemon(dir string) int {
 	return 0
 }
 
-// Config configures a daemon with fake workers.
+// Config configures a daemon with fake workers and tunings.
 func Config(dir string, log io.Writer) node.Config {
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(zapcore.AddSync(log)), zap.DebugLevel)
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
-		WorkerCommand: []string{os.Args[0], workerProgram}, OrphanAfter: patience, Log: zap.New(core),
+		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram}, OrphanAfter: patience, Log: zap.New(core),
 	}
 }
 
@@ -264,8 +267,19 @@ optimizer: {lr: 0.01}
 train: {steps: %d, batch: 4}
 stages: 2
 pipelines: 2
+micro_batches: 4
 center: {commit_every: 10}
 `, name, steps)
+}
+
+// OpenJob is such a job whose counts are all to be measured.
+func OpenJob(t testing.TB, dir, name string, steps int) string {
+	t.Helper()
+	source := Job(t, dir, name, steps)
+	for _, line := range []string{"stages: 2\n", "pipelines: 2\n", "micro_batches: 4\n"} {
+		source = strings.Replace(source, line, "", 1)
+	}
+	return source
 }
 
 // WaitForJob waits until a job is there and returns its id.
@@ -296,6 +310,18 @@ func (d *Daemon) WorkerPID(t testing.TB, id string) int {
 // WorkerPIDs returns the processes that work on a job.
 func (d *Daemon) WorkerPIDs(t testing.TB, id string) []int {
 	t.Helper()
+	return running(t, control.AssignmentPath(filepath.Join(d.Dir, "jobs", id)))
+}
+
+// TunePIDs returns the processes that tune a job.
+func (d *Daemon) TunePIDs(t testing.TB, id string) []int {
+	t.Helper()
+	return running(t, control.TuneRequestPath(filepath.Join(d.Dir, "jobs", id)))
+}
+
+// running returns the processes whose command line names a file.
+func running(t testing.TB, file string) []int {
+	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +329,7 @@ func (d *Daemon) WorkerPIDs(t testing.TB, id string) []int {
 	var pids []int
 	for _, path := range lines {
 		text, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(text), control.AssignmentPath(filepath.Join(d.Dir, "jobs", id))) {
+		if err != nil || !strings.Contains(string(text), file) {
 			continue // it has ended, or is another's
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// tune starts the job's tune process.
+func (a *act) tune(ctx context.Context) (func(*observed), error) {
+	dir := jobDir(a.node.config.StateDir, a.job.ID)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
+	}
+	err := a.propose(ctx, &elastic.BeginTuning{Job: a.job.ID, Generation: a.job.Generation, Reason: a.decision.reason})
+	if err != nil {
+		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
+	}
+	a.node.say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
+	request := a.node.tuneRequest(a.spec, scratch(dir), a.cores)
+	request.JobID = a.job.ID
+	run, err := startTune(a.node.config.TuneCommand, dir, request)
+	if err != nil {
+		return func(o *observed) {
+			o.tuning = &tuning{cause: err.Error()}
+			o.die(time.Now())
+		}, err
+	}
+	return func(o *observed) {
+		o.tuning = newTuning(run, a.cores, time.Now())
+		a.node.followTuning(ctx, a.job.ID, run)
+	}, nil
+}
+
+// scratch is where the runs of a tuning leave what they leave.
+func scratch(dir string) string { return filepath.Join(dir, "tune") }
+
+// tuneRequest asks for what a spec leaves open.
+func (n *node) tuneRequest(s *spec, dir string, cores []int) control.TuneRequest {
+	return control.TuneRequest{
+		Version: control.TuneRequestVersion, Node: n.id, Dir: dir, Job: s.Job, Cores: cores, NodeCores: len(n.config.Cores),
+		Cache: plansDir(n.config.StateDir), Retune: s.Retune,
+	}
+}
+
+// resolve makes what was chosen the job's. A choice that cannot be made one ends the job.
+func (a *act) resolve(ctx context.Context) (func(*observed), error) {
+	resolved, err := a.spec.resolve(a.report, len(a.node.config.Cores))
+	if err != nil {
+		failed := &elastic.EndJob{Job: a.job.ID, Generation: a.job.Generation, State: elastic.Failed, Reason: err.Error(), At: time.Now()}
+		return nil, errors.Join(err, a.propose(ctx, failed))
+	}
+	text, err := encodeSpec(resolved)
+	if err != nil {
+		return nil, err
+	}
+	report, err := encodeReport(a.report)
+	if err != nil {
+		return nil, err
+	}
+	err = a.propose(ctx, &elastic.ResolveJob{
+		Job: a.job.ID, Generation: a.job.Generation, Spec: text, Report: report, Reason: "tuned; waits for a place",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("resolve job %s: %w", a.job.ID, err)
+	}
+	a.node.say(a.job.ID, "tuned", zap.Strings("choices", resolved.Why), zap.Strings("warnings", resolved.Warnings),
+		zap.Bool("cached", a.report.Cached), zap.Float64("seconds", a.report.Took))
+	if err := os.RemoveAll(scratch(jobDir(a.node.config.StateDir, a.job.ID))); err != nil { // costs space and nothing else
+		a.node.log.Warn("remove what a tuning left", zap.String("job", a.job.ID), zap.Error(err))
+	}
+	return func(o *observed) {
+		o.deaths, o.retryAt = 0, time.Time{}
+		delete(a.node.specs, a.job.ID) // decoded anew from what was agreed on
+	}, nil
+}
+
+// killTune ends the tune process at once: it has nothing to save.
+func (a *act) killTune() (func(*observed), error) {
+	a.node.say(a.job.ID, "ending the tuning", zap.Int("process", a.tuning.process.pid), zap.String("reason", a.decision.reason))
+	err := a.tuning.process.kill()
+	return func(o *observed) { o.quiet = time.Now().Add(afterFail) }, err // its end is noticed before
+}

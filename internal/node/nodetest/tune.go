@@ -1,0 +1,112 @@
+package nodetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// tuneSteps is how many steps the fake tuning takes.
+const tuneSteps = 4
+
+// tune pretends to tune and returns its exit code. What goes wrong is in the job's name: "nofit" says that no candidate fits,
+// "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tunehangs" takes for ever, "tunegarbage" prints
+// what is no message.
+func tune(request string) int {
+	var r control.TuneRequest
+	text, err := os.ReadFile(request)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fake tuning:", err)
+		return control.ExitInvalid
+	}
+	kind, at, _ := strings.Cut(r.Job.Name, "-at-")
+	dies, err := strconv.Atoi(at)
+	if err != nil {
+		dies = -1
+	}
+	if r.Job.Name == "tunedies-once" && os.Mkdir(r.Dir+"/died", 0o700) == nil {
+		dies = 1
+	}
+	for step := range tuneSteps {
+		say(control.TuneMessage{Progress: &control.TuneProgress{Done: step, Total: tuneSteps, Text: fmt.Sprintf("fake step %d", step+1)}})
+		time.Sleep(2 * RoundTime)
+		switch {
+		case step == dies:
+			fmt.Fprintf(os.Stderr, "fake tuning: crash in step %d\n", step)
+			return 7
+		case kind == "tunehangs":
+			time.Sleep(2 * patience)
+		case kind == "tunegarbage":
+			fmt.Println("hello")
+			time.Sleep(2 * patience)
+		}
+	}
+	if kind == "nofit" {
+		say(control.TuneMessage{Error: NoFit})
+		return 1
+	}
+	say(control.TuneMessage{Report: Report(&r.Job, len(r.Cores))})
+	return 0
+}
+
+// NoFit is what the fake tuning says of a job that is called so.
+const NoFit = "no candidate fits: stage 0 lacks 1000 bytes; use more stages, recompute, or smaller micro-batches"
+
+func say(m control.TuneMessage) { _ = json.NewEncoder(os.Stdout).Encode(m) } // a daemon that has gone ends the write
+
+// Report is what the fake tuning finds for a job on so many cores: 2 stages, 2 pipelines and 2 micro-batches where they are open,
+// each stage with one layer of the fake job's model. What it predicts is what the fake trainer does.
+func Report(j *job.Job, cores int) *tuner.Report {
+	chosen := candidate(j, 2, 2)
+	chosen.Verdict, chosen.Reason = tuner.Won, "the fastest that was measured"
+	chosen.Measured = &tuner.Measurement{Prediction: chosen.Predicted, Batches: 8, Spread: 0.02}
+	slower := candidate(j, 1, 4)
+	slower.Predicted.BatchSeconds *= 1.5
+	slower.Predicted.SamplesPerSecond /= 1.5
+	slower.Verdict, slower.Reason = tuner.Slower, "33.3% slower, predicted"
+	return &tuner.Report{
+		Version: tuner.ReportVersion, Digest: strings.Repeat("ab", 32), Took: 0.02, Considered: 2,
+		Chosen: chosen, RunnersUp: []tuner.Candidate{slower}, Bound: 0.5,
+		Profile: tuner.Summary{Samples: []int{1, 2}, Device: fmt.Sprintf("fake, %d cores", cores), Utilization: []float64{0.5, 0.6}},
+		Notes:   []string{"a fake profile"},
+	}
+}
+
+func candidate(j *job.Job, pipelines, micro int) tuner.Candidate {
+	given := func(count job.Count, chosen int) int {
+		if count != job.Auto {
+			return int(count)
+		}
+		return chosen
+	}
+	c := tuner.Candidate{
+		Stages: given(j.Stages, 2), Chunks: 1, Pipelines: given(j.Pipelines, pipelines), MicroBatches: given(j.MicroBatches, micro),
+		Schedule: j.Schedule, Threads: 1,
+	}
+	if c.Schedule == job.AutoSchedule {
+		c.Schedule = "1f1b"
+	}
+	batch := RoundTime.Seconds()
+	c.Costs = schedule.Uniform(c.Stages, 0.2*batch/float64(c.MicroBatches), 0.4*batch/float64(c.MicroBatches), 0)
+	c.Predicted = tuner.Prediction{BatchSeconds: batch, SamplesPerSecond: float64(c.Pipelines*j.Train.Batch) / batch}
+	for k := range c.Stages {
+		c.Recompute = append(c.Recompute, "none")
+		c.Warmup = append(c.Warmup, min(c.MicroBatches, c.Stages-k))
+		c.Predicted.Stages = append(c.Predicted.Stages, tuner.StageTerms{
+			Device: k, ComputeSeconds: 0.9 * batch / float64(c.Pipelines), WaitSeconds: 0.1 * batch, Busy: 0.9,
+			Memory: tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500},
+		})
+	}
+	return c
+}
