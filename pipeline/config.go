@@ -46,6 +46,9 @@ type Config struct {
 	// nearer the output: by convention it listens, and the other dials. Nil when all stages are here. The ends must obey
 	// wire.End, and belong to the group.
 	Connect func(ctx context.Context, l wire.Link, upper bool, s wire.Spec) (wire.End, error)
+	// Network, unless nil, has the lines that frames pass between devices, by their rows of the plan. It is the caller's, to close
+	// after Run.
+	Network *wire.Network
 	// Evaluation, unless nil, measures the center on held-out data.
 	Evaluation *EvaluationConfig
 	// CenterOnly leaves the pipelines' weights and optimizer state out of snapshots.

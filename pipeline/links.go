@@ -19,6 +19,7 @@ type wiring struct {
 	stages int              // of the pipeline, here and elsewhere
 	local  map[int]*station // by stage
 	depth  []int            // by link k -> k+1
+	device []int            // of each stage: its row of the plan
 
 	mu     sync.Mutex
 	closed bool
@@ -27,7 +28,7 @@ type wiring struct {
 }
 
 func newWiring(c *Config, local map[int]*station) *wiring {
-	w := &wiring{config: c, stages: c.Plan.Stages(), local: local}
+	w := &wiring{config: c, stages: c.Plan.Stages(), local: local, device: c.Plan.Placement()}
 	for _, peak := range schedule.InFlight(c.Plan) {
 		w.depth = append(w.depth, max(peak.Forward, peak.Backward)+1) // and the norm, behind them
 	}
@@ -103,12 +104,24 @@ func (w *wiring) join(ctx context.Context, group *errgroup.Group, l wire.Link, d
 	hasLower, hasUpper := w.local[l.Lower] != nil, w.local[l.Upper] != nil
 	switch {
 	case hasLower && hasUpper:
-		group.Go(func() error { return w.pair(spec, lower, upper) })
+		group.Go(func() error { return w.along(&spec, l, func() error { return w.pair(spec, lower, upper) }) })
 	case hasLower:
-		group.Go(func() error { return w.reach(ctx, l, false, spec, lower) })
+		group.Go(func() error { return w.along(&spec, l, func() error { return w.reach(ctx, l, false, spec, lower) }) })
 	case hasUpper:
-		group.Go(func() error { return w.reach(ctx, l, true, spec, upper) })
+		group.Go(func() error { return w.along(&spec, l, func() error { return w.reach(ctx, l, true, spec, upper) }) })
 	}
+}
+
+// along makes a link with the lines of the network between its two devices.
+func (w *wiring) along(s *wire.Spec, l wire.Link, connect func() error) (err error) {
+	lower, upper := w.device[l.Lower], w.device[l.Upper]
+	if s.Down, err = w.config.Network.Line(lower, upper); err != nil {
+		return err
+	}
+	if s.Up, err = w.config.Network.Line(upper, lower); err != nil {
+		return err
+	}
+	return connect()
 }
 
 func (w *wiring) pair(s wire.Spec, lower, upper func(wire.End)) error {
