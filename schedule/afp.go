@@ -9,7 +9,8 @@ import (
 
 // advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023): 1f1b with more forwards ahead, so
 // that a stage has work while a message travels. Without costs the warm-up is the published grid, min(M, 2(K-k)+1) for
-// k = 1..K; with costs each link gets what hides it. Stage k pins as many micro-batches as its warm-up.
+// k = 1..K; with costs each link gets what hides it, and a simulated batch has to agree that nothing near is faster (refine), so
+// that afp is never slower than 1f1b nor, within its limits, than gpipe. Stage k pins as many micro-batches as its warm-up.
 //
 // With links as slow as a forward or a backward:
 //
@@ -30,6 +31,11 @@ func advanceForward(r Request) (Plan, string) {
 		warmups = warmupsOf(steps, r.MicroBatches)
 		reason += fmt.Sprintf(", lowered from %s since stage %d can pin %d", joinInts(wanted), limited, r.PinnedLimit[limited])
 		reason += priceOf(wanted, warmups, r)
+	}
+	if r.Costs != nil {
+		var changed string
+		warmups, changed = refine(warmups, r)
+		reason += changed
 	}
 	return forwardsAhead(warmups, r.MicroBatches),
 		fmt.Sprintf("warm-up %s, %s%s", joinInts(warmups), reason, sameAs(warmups, r.MicroBatches))
