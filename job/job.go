@@ -1,6 +1,9 @@
 package job
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Version is the only version of the job file that this program reads.
 const Version = 1
@@ -30,15 +33,22 @@ type Job struct {
 	Optimizer Optimizer `yaml:"optimizer" rule:"required"`
 	// How long, and in what portions.
 	Train Train `yaml:"train" rule:"required"`
-	// Stages that the model is cut into; at most its layers. `auto`: see `tuning`.
+	// Devices that each pipeline is laid over, a stage on each; with `chunks` several. The model has a layer or more for every
+	// stage. `auto`: see `tuning`.
 	Stages Count `yaml:"stages" default:"auto" rule:"min=1 max=1024"`
+	// Stages on each device, for the schedules interleaved and zb-v; the model is cut into stages times chunks. `auto`: what the
+	// schedule takes by default, 2 for those two and else 1.
+	Chunks Count `yaml:"chunks" default:"auto" rule:"min=1 max=64"`
 	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: see `tuning`.
 	Pipelines Count `yaml:"pipelines" default:"auto" rule:"min=1 max=1024"`
 	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix
 	// product smaller. `auto`: see `tuning`.
 	MicroBatches Count `yaml:"micro_batches" default:"auto" rule:"min=1 max=65536"`
-	// The order of forward and backward work on the stages, by name: afp (advance forward propagation), 1f1b or gpipe.
-	// `avgpipectl plan show` draws them. `auto`: see `tuning`.
+	// The order of forward and backward work on the stages, by name: gpipe, 1f1b, afp (advance forward propagation), interleaved,
+	// zb-h1, zb-h2, zb-v, pipedream or pipedream-2bw; docs/schedules.md says what each is for, and `avgpipectl plan show`
+	// draws them. pipedream and pipedream-2bw step the optimizer inside of a batch. Or `file:` and the path of a plan that
+	// you wrote: a line a device, as `avgpipectl plan check` proves it; stages, chunks and micro_batches follow from it.
+	// `auto`: see `tuning`.
 	Schedule string `yaml:"schedule" default:"afp"`
 	// How counts and a schedule that are `auto` are decided. `profile`: the job is measured on its devices for some batches
 	// before it starts, candidates are predicted from that, the best are run for a few batches, and the measured best is taken;
@@ -52,8 +62,8 @@ type Job struct {
 	Precision string `yaml:"precision" default:"f32" rule:"oneof=f32|bf16"`
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing
 	// (none), what is inside of each layer, of which the input is kept (block), or everything, with only the stage's
-	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage: the first
-	// ones hold the most micro-batches.
+	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage (of which
+	// there are stages times chunks): the first ones hold the most micro-batches.
 	Recompute []string `yaml:"recompute" default:"none" rule:"oneof=none|block|full items=1+ each"`
 	// How the pipelines share what they learn.
 	Averaging Averaging `yaml:"averaging"`
@@ -83,8 +93,24 @@ const (
 	TuneByRules   = "rules"
 )
 
-// Open reports whether a measurement is to decide anything about the job.
+// planFile is how a schedule starts that is a file's.
+const planFile = "file:"
+
+// PlanFile is the path of the file that the job's schedule is read from; empty when a schedule is named.
+func (j *Job) PlanFile() string {
+	path, ok := strings.CutPrefix(j.Schedule, planFile)
+	if !ok {
+		return ""
+	}
+	return path
+}
+
+// Open reports whether a measurement is to decide anything about the job. Where a file holds the plan, there is little left to
+// measure, and the rules decide it.
 func (j *Job) Open() bool {
+	if strings.HasPrefix(j.Schedule, planFile) {
+		return false
+	}
 	auto := j.Stages == Auto || j.Pipelines == Auto || j.MicroBatches == Auto || j.Schedule == AutoSchedule
 	return auto && j.Tuning == TuneByProfile
 }

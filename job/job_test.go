@@ -99,9 +99,60 @@ func TestAbsolute(t *testing.T) {
 	j := &Job{
 		Model: Model{From: "m"}, Data: Data{Files: []string{"a/*.txt", "/b", "../c"}, Validation: []string{"v"}, Tokenizer: "t"}, Output: Output{Dir: ""},
 	}
+	j.Schedule = "file:plans/one.txt"
 	j.Absolute("/base/dir")
+	if j.Schedule != "file:/base/dir/plans/one.txt" || j.PlanFile() != "/base/dir/plans/one.txt" {
+		t.Errorf("schedule %s, a file %q", j.Schedule, j.PlanFile())
+	}
 	if got := fmt.Sprint(j.Model.From, j.Data.Files, j.Data.Validation, j.Data.Tokenizer, j.Output.Dir); got != "/base/dir/m[/base/dir/a/*.txt /b /base/c] [/base/dir/v]/base/dir/t" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestPlanOfAFile: the path is expanded like others, its absence is refused, and nothing about it is left to a measurement.
+func TestPlanOfAFile(t *testing.T) {
+	env := environment
+	env.Lookup = func(name string) (string, bool) { return "/plans", name == "DIR" }
+	j, _, err := Parse("job.yaml", []byte(shortest), []string{"schedule=file:${DIR}/a.csv", "chunks=3"}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j.PlanFile() != "/plans/a.csv" || j.Open() || j.Chunks != 3 {
+		t.Errorf("schedule %s, open %v, chunks %d", j.Schedule, j.Open(), j.Chunks)
+	}
+	for set, want := range map[string]string{
+		"schedule='file:'":        "schedule is file: without a path",
+		"schedule=file:${NO}/x":   "schedule: variable ${NO} is not set",
+		"schedule=plan.txt":       `schedule wants one of`,
+		"chunks=-1":               "chunks wants",
+		"chunks=65":               "chunks wants",
+		"schedule=file:~someone/": "another user's home directory",
+	} {
+		if _, _, err := Parse("job.yaml", []byte(shortest), []string{set}, env); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q in it", set, err, want)
+		}
+	}
+}
+
+// TestRecomputeIsForEachStage: there are stages times chunks of them.
+func TestRecomputeIsForEachStage(t *testing.T) {
+	for _, c := range []struct {
+		stages, chunks Count
+		entries        int
+		want           string
+	}{
+		{2, 2, 4, ""},
+		{2, 2, 2, "recompute has entries for 2 stages, and there are 4 (stages times chunks)"},
+		{2, Auto, 4, ""}, // if the schedule has chunks
+		{2, Auto, 3, "recompute has entries for 3 stages, and there are 2 (stages)"},
+		{2, 1, 4, "recompute has entries for 4 stages, and there are 2 (stages)"},
+	} {
+		j := Default()
+		j.Stages, j.Chunks, j.Recompute = c.stages, c.chunks, slices.Repeat([]string{"none"}, c.entries)
+		faults := j.eachStage()
+		if len(faults) > 1 || c.want == "" != (len(faults) == 0) || c.want != "" && !strings.HasPrefix(faults[0].message, c.want) {
+			t.Errorf("%d stages, %d chunks, %d entries: %v, want %q", c.stages, c.chunks, c.entries, faults, c.want)
+		}
 	}
 }
 

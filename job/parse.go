@@ -118,6 +118,10 @@ func (d *decoder) expand(j *Job, env Environment) {
 	for i := range j.Data.Validation {
 		paths[item("data.validation", i)] = &j.Data.Validation[i]
 	}
+	if path := j.PlanFile(); path != "" {
+		paths["schedule"] = &path
+		defer func() { j.Schedule = planFile + path }()
+	}
 	for key, path := range paths {
 		expanded, err := expand(*path, env.lookup)
 		if err != nil {
@@ -158,6 +162,9 @@ func (j *Job) Absolute(base string) {
 			return path
 		}
 		return filepath.Join(base, path)
+	}
+	if path := j.PlanFile(); path != "" {
+		j.Schedule = planFile + absolute(path)
 	}
 	j.Model.From = absolute(j.Model.From)
 	j.Output.Dir = absolute(j.Output.Dir)

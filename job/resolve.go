@@ -18,8 +18,8 @@ type Counts struct {
 // Resolve decides every count that the job leaves to the program, without a measurement, and says why. Counts that the job
 // gives are kept as they are.
 //
-//   - stages: as many as there are devices (devices.cpu.count, else one a core), at most the model's layers. A device
-//     without a stage would idle.
+//   - stages: as many as there are devices (devices.cpu.count, else one a core), at most as many as the model has layers for
+//     the chunks of each, which the job must say by now (auto counts as 1). A device without a stage would idle.
 //   - pipelines: 2 when there are several stages, else 1. With one pipeline a device idles in every bubble and while
 //     messages travel; a second fills those gaps with work of its own. A third finds few gaps left and costs another copy of
 //     weights, gradients and optimizer state (Chen et al. 2023 tune this number by a profile).
@@ -29,7 +29,7 @@ type Counts struct {
 //     plan holds in flight, so fewer could not fill it. More would shrink the bubble slower than they shrink each matrix product.
 //   - devices.cpu.count: one for each stage. devices.cpu.threads: the cores shared evenly by the devices, at least 1.
 func Resolve(j *Job, f Facts) (Counts, string) {
-	cores, layers := max(f.Cores, 1), max(f.Layers, 1)
+	cores, most := max(f.Cores, 1), max(f.Layers/max(int(j.Chunks), 1), 1)
 	c := Counts{
 		Stages: int(j.Stages), Pipelines: int(j.Pipelines), MicroBatches: int(j.MicroBatches),
 		Devices: int(j.Devices.CPU.Count), Threads: int(j.Devices.CPU.Threads),
@@ -40,10 +40,13 @@ func Resolve(j *Job, f Facts) (Counts, string) {
 		if c.Devices > 0 {
 			devices, what = c.Devices, "devices"
 		}
-		c.Stages = min(devices, layers)
+		c.Stages = min(devices, most)
 		stages = fmt.Sprintf("one for each of %d %s", devices, what)
-		if layers < devices {
+		if most < devices {
 			stages = fmt.Sprintf("the model's layers, fewer than %d %s", devices, what)
+			if j.Chunks > 1 {
+				stages = fmt.Sprintf("as many as the model has layers for %d chunks of each, fewer than %d %s", j.Chunks, devices, what)
+			}
 		}
 	}
 	if c.Pipelines == 0 {

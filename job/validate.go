@@ -31,7 +31,10 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 		all = append(all, f.check(v.FieldByIndex(f.index))...)
 	}
 	all = append(all, known("model.family", j.Model.Family, env.Families)...)
-	if j.Schedule != AutoSchedule {
+	switch {
+	case j.Schedule == planFile:
+		all = append(all, fault{key: "schedule", message: "schedule is file: without a path; write it behind the colon", nearest: "file:plan.txt"})
+	case j.Schedule != AutoSchedule && j.PlanFile() == "":
 		all = append(all, known("schedule", j.Schedule, env.Schedules)...)
 	}
 	all = append(all, known("averaging.method", j.Averaging.Method, env.Methods)...)
@@ -234,12 +237,16 @@ func (j *Job) wholeRounds() []fault {
 // eachStage checks that a list with an entry for each stage has as many.
 func (j *Job) eachStage() []fault {
 	n, k := len(j.Recompute), int(j.Stages)
-	if n <= 1 || k <= 0 || n == k {
+	if n <= 1 || k <= 0 || n == k*max(1, int(j.Chunks)) || j.Chunks == Auto && n%k == 0 { // else the schedule says how many chunks
 		return nil
+	}
+	what := strconv.Itoa(k) + " (stages)"
+	if j.Chunks > 1 {
+		what = fmt.Sprintf("%d (stages times chunks)", k*int(j.Chunks))
 	}
 	return []fault{{
 		key:     "recompute",
-		message: fmt.Sprintf("recompute has entries for %d stages, and there are %d (stages); a word alone stands for all", n, k),
+		message: fmt.Sprintf("recompute has entries for %d stages, and there are %s; a word alone stands for all", n, what),
 	}}
 }
 
