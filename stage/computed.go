@@ -27,6 +27,8 @@ type Computed struct {
 	params, grads         []device.Mem // of each tensor
 	weights               []device.Mem // of each tensor, what passes of a batch compute with: params, but for asgd
 	copies                copies
+	newest                int          // what Hyper.Version called the weights that passes read as they are
+	versions              []version    // older ones
 	begun                 bool         // a forward of the batch has run: weights stay until the next
 	otherParams           []device.Mem // of each tensor, in the vector that Evaluate was given
 	ties                  []Tie
@@ -63,7 +65,7 @@ func New(config Config) (*Computed, error) {
 		config: config, shape: shape, dev: config.Device, host: config.Device.Host(),
 		first: config.first(), last: config.last(), layers: config.layers(), widths: measure(config),
 	}
-	for _, step := range []func() error{c.allocateVectors, c.allocateCopies, c.allocatePasses, c.allocateBoundaries} {
+	for _, step := range []func() error{c.allocateVectors, c.allocateCopies, c.allocateVersions, c.allocatePasses, c.allocateBoundaries} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}

@@ -30,6 +30,9 @@ type Config struct {
 	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans
 	// that run backward passes whole: the gradients that wait for Weight take memory of their own.
 	WeightSlots int
+	// Versions is how many versions of the weights passes may read at once, the newest included: the plan's peak for this
+	// stage. 0 means 1, for plans that step at the end of a batch. Each beyond the first takes the memory of the weights.
+	Versions int
 	// Recompute says what is computed again in the backward instead of being pinned; empty: nothing.
 	Recompute Recompute
 	Optimizer Optimizer
@@ -53,6 +56,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Count == 0 {
 		c.Count = 1
+	}
+	if c.Versions == 0 || c.ForwardOnly {
+		c.Versions = 1
 	}
 	if c.ForwardOnly {
 		c.Slots, c.WeightSlots = 0, 0
@@ -82,6 +88,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%s: samples of %d positions; the model takes 1 to %d", c.what(), c.Sequence, c.Model.Sequence())
 	case c.Slots < 1 && !c.ForwardOnly:
 		return fmt.Errorf("%s: %d slots for pinned micro-batches; at least 1 is needed", c.what(), c.Slots)
+	case c.Versions < 1:
+		return fmt.Errorf("%s: %d versions of the weights; at least 1 is needed", c.what(), c.Versions)
 	case c.WeightSlots < 0 || c.WeightSlots > c.Slots:
 		return fmt.Errorf("%s: %d weight slots; 0 to %d (slots) are possible", c.what(), c.WeightSlots, c.Slots)
 	}

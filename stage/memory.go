@@ -50,6 +50,7 @@ func (w widths) pinned(c Config) int {
 			n += layer.Padded(w.out[i])
 		}
 	}
+	n += c.statisticsWords()
 	if !c.Device.Host() {
 		n += layer.Padded(w.in[0])
 		if c.last() {
@@ -64,11 +65,17 @@ type slot struct {
 	micro  Micro
 	state  slotState
 	weight *gradients // between Input and Weight
+	// weights are what the passes read of each tensor, a version of them.
+	weights []device.Mem
 	// input and targets wrap the caller's buffers when the device shares the host's memory.
 	input, targets device.Mem
 	scale          float32      // of the loss
 	out            []device.Mem // by layer; the evaluation's where it is computed again
 	saved          []device.Mem // by layer; likewise
+	// grads are the gradients of each tensor with the slot's own memory for running statistics, those of statistics; nil where
+	// statistics are counted at once.
+	grads      []device.Mem
+	statistics []int
 }
 
 type slotState uint8
@@ -126,6 +133,7 @@ func (c *Computed) newSlot() (slot, error) {
 			s.out[i] = layer.View(cut.take(w.out[i]), w.ports[i])
 		}
 	}
+	c.cutStatistics(&s, &cut)
 	if c.host {
 		return s, nil
 	}

@@ -26,17 +26,22 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	if err != nil {
 		return c.fail("forward", m, err)
 	}
+	weights, err := c.weightsOf(m.Version)
+	if err != nil {
+		return c.fail("forward", m, err)
+	}
 	s, err := c.pin(m)
 	if err != nil {
 		return c.fail("forward", m, err)
 	}
 	c.begin(device.ForwardWork)
-	s.input = c.enter(s.input, input, c.widths.input)
+	s.weights, s.input = weights, c.enter(s.input, input, c.widths.input)
 	if !c.last {
 		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output())
 	}
 	c.iterate()
 	c.refresh()
+	c.clearStatistics(s)
 	c.run(s, nil, c.pass(m))
 	if c.last {
 		c.addLoss(s, labels, m.Weight, valid)
@@ -58,17 +63,20 @@ func (c *Computed) pass(m Micro) layer.Pass {
 	}
 }
 
-// run is the forward pass of all layers with params, nil for the stage's own; p is what their passes have in common.
+// run is the forward pass of all layers with params, nil for the slot's weights; p is what their passes have in common.
 func (c *Computed) run(s *slot, params []device.Mem, p layer.Pass) {
-	in := s.input
+	in, grads := s.input, c.grads
+	if s.grads != nil {
+		grads = s.grads
+	}
 	for i, l := range c.layers {
 		if params == nil {
-			p.Params = c.weights[c.bounds[i]:c.bounds[i+1]]
+			p.Params = s.weights[c.bounds[i]:c.bounds[i+1]]
 		} else {
 			p.Params = c.layerParams(params, i)
 		}
 		if !p.Evaluating { // running statistics are counted where gradients are
-			p.Grads = c.grads[c.bounds[i]:c.bounds[i+1]]
+			p.Grads = grads[c.bounds[i]:c.bounds[i+1]]
 		}
 		p.In, p.Out, p.Saved = in, s.out[i], s.saved[i]
 		l.Forward(p)
@@ -114,6 +122,9 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 			return c.fail("backward", m, err)
 		}
 	}
+	if s.weights, err = c.weightsOf(s.micro.Version); err != nil {
+		return c.fail("backward", m, err)
+	}
 	c.begin(backwardWork[part])
 	c.refresh()
 	switch part {
@@ -129,6 +140,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 		for i, l := range slices.Backward(c.layers) {
 			l.BackwardWeight(c.backwardPass(s, s.weight, i, device.Mem{}))
 		}
+		c.countStatistics(s)
 		c.fresh = false
 		s.weight.busy = false
 		s.weight, s.state = nil, free
@@ -150,6 +162,7 @@ func (c *Computed) backwardWhole(s *slot, doutput, dinput []byte) {
 		l.BackwardInput(p)
 		l.BackwardWeight(p)
 	}
+	c.countStatistics(s)
 	c.fresh = false
 	c.leave(din, dinput)
 }
@@ -177,7 +190,7 @@ func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
 func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) layer.Pass {
 	p := c.pass(s.micro)
 	p.Fresh = c.fresh
-	p.Params, p.Grads = c.weights[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
+	p.Params, p.Grads = s.weights[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
 	p.In, p.Saved, p.DOut, p.DIn, p.Kept = s.input, g.again.savedOf(s, i), g.dout[i], din, g.kept[i]
 	if i > 0 {
 		p.In, p.DIn = g.again.output(s, i-1), g.dout[i-1]
@@ -240,7 +253,7 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	s, last := &c.evaluation, len(c.layers)-1
 	own := s.out[last]
 	defer func() { s.out[last] = own }()
-	s.input = c.enter(c.staged.input, input, c.widths.input)
+	s.weights, s.input = c.weights, c.enter(c.staged.input, input, c.widths.input)
 	if output != nil && c.host {
 		s.out[last] = wrap(output, c.widths.output())
 	}

@@ -8,7 +8,7 @@ import (
 // Bytes is the device memory that New takes for one stage of one pipeline, by what it is for.
 type Bytes struct {
 	Vector      int64 // one flat vector of the stage, as NewVector makes them
-	Parameters  int64 // the parameters, with the copies that products read
+	Parameters  int64 // the parameters, with the copies that products read and older versions
 	Gradients   int64
 	State       int64 // of the optimizer
 	Activations int64 // slots, weight slots and the work space of passes
@@ -28,9 +28,9 @@ func (c Config) Bytes() (Bytes, error) {
 	c = c.withDefaults()
 	tensors, bounds, length := place(c.layers())
 	w := measure(c)
-	s := Computed{config: c, layers: c.layers(), widths: w, last: c.last()}
+	s := Computed{config: c, layers: c.layers(), widths: w, last: c.last(), tensors: tensors}
 	words := func(n int) int64 { return int64(max(n, 1) * device.F32.Bytes()) }
-	b := Bytes{Vector: words(length), Parameters: words(length) + c.copyBytes(tensors, bounds)}
+	b := Bytes{Vector: words(length), Parameters: words(length) + c.copyBytes(tensors, bounds) + int64(s.stashBytes())}
 	evaluation := evaluationWords(w)
 	b.Activations = words(evaluation)
 	if !c.ForwardOnly {

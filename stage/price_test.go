@@ -37,9 +37,10 @@ func TestBytesAreThoseThatNewAllocates(t *testing.T) {
 		n := len(m.Layers)
 		for _, run := range []stage.Range{{From: 0, To: n}, {From: 0, To: 1}, {From: 1, To: n}, {From: n - 1, To: n}} {
 			for _, recompute := range stage.Recomputes() {
-				for _, slots := range [][2]int{{1, 0}, {3, 0}, {3, 2}} {
+				for _, slots := range [][3]int{{1, 0, 0}, {3, 0, 1}, {3, 2, 3}} {
 					c := stage.Config{
-						Model: m, Range: run, Samples: 2, Slots: slots[0], WeightSlots: slots[1], Recompute: stage.Recompute(recompute),
+						Model: m, Range: run, Samples: 2, Slots: slots[0], WeightSlots: slots[1], Versions: slots[2],
+						Recompute: stage.Recompute(recompute),
 						Optimizer: stage.Optimizer{Name: "adamw"},
 					}
 					holdBytes(t, name, c)

@@ -141,7 +141,7 @@ func (c *Computed) repeatLayer(s *slot, a again, i int) {
 func (c *Computed) repeat(s *slot, a again, i int) {
 	p := c.pass(s.micro)
 	p.Recomputing = true
-	p.Params = c.weights[c.bounds[i]:c.bounds[i+1]]
+	p.Params = s.weights[c.bounds[i]:c.bounds[i+1]]
 	p.In, p.Out, p.Saved = s.input, a.output(s, i), a.savedOf(s, i)
 	if i > 0 {
 		p.In = a.output(s, i-1)

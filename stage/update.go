@@ -84,8 +84,11 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 			return fmt.Errorf("%s: optimizer step %d: delta: %w", c.config.what(), h.Step, err)
 		}
 	}
+	if err := c.stash(h.Stash); err != nil {
+		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, err)
+	}
 	o := c.config.Optimizer
-	c.copies.made = false
+	c.newest, c.copies.made = h.Version, false
 	for i := range c.tensors {
 		t := &c.tensors[i]
 		if t.param.Running > 0 {

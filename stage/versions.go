@@ -1,0 +1,165 @@
+package stage
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// version is an older version of the weights, stashed for the passes that still read it (PipeDream: Narayanan et al. 2019,
+// section 3.3). It holds what passes read and no more: BF16 copies where products read those, parameters where they do not.
+type version struct {
+	name    int // as Hyper.Version called it
+	kept    bool
+	weights []device.Mem // of each tensor
+}
+
+// stashWords are the elements of one version: of the tensors that passes read as they are, and of those of which they read a
+// copy.
+func (c *Computed) stashWords() (f32, bf16 int) {
+	for i := range c.tensors {
+		t := &c.tensors[i]
+		if c.copied(t) {
+			bf16 += layer.Padded(t.param.Len())
+		} else {
+			f32 += layer.Padded(t.param.Len())
+		}
+	}
+	return f32, bf16
+}
+
+// stashBytes is what allocateVersions takes.
+func (c *Computed) stashBytes() int {
+	f32, bf16 := c.stashWords()
+	each := 0
+	if f32 > 0 {
+		each += f32 * device.F32.Bytes()
+	}
+	if bf16 > 0 {
+		each += bf16 * device.BF16.Bytes()
+	}
+	return (c.config.Versions - 1) * each
+}
+
+func (c *Computed) allocateVersions() (err error) {
+	f32, bf16 := c.stashWords()
+	for range c.config.Versions - 1 {
+		var plain, copies cutter
+		if f32 > 0 {
+			if plain.mem, err = c.alloc("a version of the weights", device.F32, f32); err != nil {
+				return err
+			}
+		}
+		if bf16 > 0 {
+			if copies.mem, err = c.alloc("a version of the weights", device.BF16, bf16); err != nil {
+				return err
+			}
+		}
+		v := version{weights: make([]device.Mem, len(c.tensors))}
+		for i := range c.tensors {
+			t := &c.tensors[i]
+			from := &plain
+			if c.copied(t) {
+				from = &copies
+			}
+			v.weights[i] = from.take(t.param.Len())
+		}
+		c.versions = append(c.versions, v)
+	}
+	return nil
+}
+
+// weightsOf is what passes read that compute with a version of the weights.
+func (c *Computed) weightsOf(name int) ([]device.Mem, error) {
+	if name == c.newest {
+		return c.weights, nil
+	}
+	for i := range c.versions {
+		if v := &c.versions[i]; v.kept && v.name == name {
+			return v.weights, nil
+		}
+	}
+	return nil, fmt.Errorf("version %d of the weights is not kept; the newest is %d", name, c.newest)
+}
+
+// stash prepares for a step: it forgets the versions that are not listed and keeps the newest, if it is, as it is now.
+func (c *Computed) stash(names []int) error {
+	var unused *version
+	for i := range c.versions {
+		v := &c.versions[i]
+		v.kept = v.kept && slices.Contains(names, v.name)
+		if !v.kept {
+			unused = v
+		}
+	}
+	for _, name := range names {
+		if _, err := c.weightsOf(name); err != nil {
+			return err
+		}
+	}
+	if !slices.Contains(names, c.newest) {
+		return nil
+	}
+	if unused == nil {
+		return fmt.Errorf("%d versions of the weights are asked for beside the new one, the stage was made for %d",
+			len(names), len(c.versions))
+	}
+	c.iterate()
+	c.refresh()
+	for i := range c.tensors {
+		if c.copied(&c.tensors[i]) { // the newest gets the memory, and makes its copies anew
+			unused.weights[i], c.weights[i] = c.weights[i], unused.weights[i]
+			c.copies.own[i] = c.weights[i]
+		} else {
+			c.dev.Copy(unused.weights[i], c.weights[i])
+		}
+	}
+	unused.name, unused.kept = c.newest, true
+	return nil
+}
+
+// statisticsWords is the length of the running statistics of a micro-batch, where they cannot be counted at once: with
+// several versions a forward may run before the step of an earlier micro-batch, which must not take them.
+func (c Config) statisticsWords() int {
+	n := 0
+	if c.Versions > 1 {
+		for _, l := range c.layers() {
+			for _, p := range l.Params() {
+				if p.Running > 0 {
+					n += layer.Padded(p.Len())
+				}
+			}
+		}
+	}
+	return n
+}
+
+// cutStatistics gives a slot gradients of its own for running statistics.
+func (c *Computed) cutStatistics(s *slot, cut *cutter) {
+	if c.config.statisticsWords() == 0 {
+		return
+	}
+	s.grads = slices.Clone(c.grads)
+	for i := range c.tensors {
+		if p := c.tensors[i].param; p.Running > 0 {
+			s.grads[i] = cut.take(p.Len())
+			s.statistics = append(s.statistics, i)
+		}
+	}
+}
+
+// clearStatistics begins the forward of a micro-batch.
+func (c *Computed) clearStatistics(s *slot) {
+	for _, i := range s.statistics {
+		c.dev.Zero(s.grads[i])
+	}
+}
+
+// countStatistics adds a micro-batch's statistics where the step takes them, with its other gradients.
+func (c *Computed) countStatistics(s *slot) {
+	for _, i := range s.statistics {
+		c.dev.Axpy(c.grads[i], 1, s.grads[i])
+	}
+}
