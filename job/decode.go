@@ -202,8 +202,8 @@ func (d *decoder) duration(n *node, v reflect.Value, f field) {
 }
 
 func (d *decoder) list(n *node, v reflect.Value, f field) {
-	if f.rule.each && n.kind == text {
-		v.Set(reflect.ValueOf([]string{n.scalar}))
+	if f.rule.each != "" && (n.kind == text || n.kind == integer || n.kind == float) {
+		d.alone(n, v, f)
 		return
 	}
 	if n.kind != list {
@@ -220,6 +220,20 @@ func (d *decoder) list(n *node, v reflect.Value, f field) {
 		d.value(item, out.Index(i), entry)
 	}
 	v.Set(out)
+}
+
+// alone decodes a value that stands for a list of equal ones. A value of the wrong type is reported as what the list may be.
+func (d *decoder) alone(n *node, v reflect.Value, f field) {
+	before := len(d.problems)
+	one := reflect.MakeSlice(f.kind, 1, 1)
+	d.value(n, one.Index(0), f.element())
+	if len(d.problems) == before {
+		v.Set(one)
+		return
+	}
+	near := d.problems[before].Nearest
+	d.problems = d.problems[:before]
+	d.mismatch(f, n, near)
 }
 
 // free decodes what only somebody else knows the keys of: mappings as map[string]any, lists as []any, whole numbers as

@@ -143,16 +143,16 @@ func (g *generator) value(f field) object {
 	case f.kind == typeCount:
 		out = object{"anyOf": []object{bounds(object{"type": "integer"}, f.rule), {"const": "auto"}}}
 	case f.kind == typeDuration:
-		out = object{"anyOf": []object{{"const": 0}, {"type": "string", "pattern": durationPattern, "minLength": 1}}}
+		out = duration()
 	case f.kind.Kind() == reflect.Struct:
 		return g.section(f.key)
 	case f.kind.Kind() == reflect.Slice:
-		out = object{"type": "array", "minItems": f.rule.minItems, "items": element(f.kind.Elem().Kind(), f.rule)}
+		out = object{"type": "array", "minItems": f.rule.minItems, "items": g.entry(f)}
 		if f.rule.maxItems > 0 {
 			out.set("maxItems", f.rule.maxItems)
 		}
-		if f.rule.each {
-			out = object{"anyOf": []object{element(f.kind.Elem().Kind(), f.rule), out}}
+		if f.rule.each != "" {
+			out = object{"anyOf": []object{g.entry(f), out}}
 		}
 	default:
 		out = element(f.kind.Kind(), f.rule)
@@ -164,6 +164,19 @@ func (g *generator) value(f field) object {
 		}
 	}
 	return out
+}
+
+// duration returns the schema of a duration.
+func duration() object {
+	return object{"anyOf": []object{{"const": 0}, {"type": "string", "pattern": durationPattern, "minLength": 1}}}
+}
+
+// entry returns the schema of an entry of a list.
+func (g *generator) entry(f field) object {
+	if f.kind.Elem() == typeDuration {
+		return duration()
+	}
+	return element(f.kind.Elem().Kind(), f.rule)
 }
 
 // element returns the schema of a value that is neither a section nor a list.

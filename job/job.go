@@ -17,7 +17,7 @@ const Version = 1
 //	above, below        exclusive bounds
 //	items=2, items=1+   how many entries a list has
 //	oneof=a|b           the allowed words
-//	each                of a list: an entry for each stage, or a word alone that stands for all of them
+//	each=stage|device   of a list: an entry for each stage, or device, or a value alone that stands for all of them
 //	path                a path: ~ and ${NAME} are expanded
 //	optional            a text that may be absent, without a default
 type Job struct {
@@ -64,7 +64,7 @@ type Job struct {
 	// (none), what is inside of each layer, of which the input is kept (block), or everything, with only the stage's
 	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage (of which
 	// there are stages times chunks): the first ones hold the most micro-batches.
-	Recompute []string `yaml:"recompute" default:"none" rule:"oneof=none|block|full items=1+ each"`
+	Recompute []string `yaml:"recompute" default:"none" rule:"oneof=none|block|full items=1+ each=stage"`
 	// How the pipelines share what they learn.
 	Averaging Averaging `yaml:"averaging"`
 	// How rounds of the center become durable.
@@ -255,10 +255,42 @@ type Center struct {
 // Devices says what the stages run on.
 type Devices struct {
 	// The kind of device. `auto`: the fastest that this node has; `ref` is plain Go, slow, the one that every other is
-	// tested against.
-	Kind string `yaml:"kind" default:"auto" rule:"oneof=auto|cpu|ref"`
+	// tested against; `emulated` computes nothing, but takes the time and the memory that `emulated` says.
+	Kind string `yaml:"kind" default:"auto" rule:"oneof=auto|cpu|ref|emulated"`
 	// The CPU devices of a node.
 	CPU CPU `yaml:"cpu"`
+	// Devices that spend time instead of computing, one for each of `stages`, to measure a pipeline on a machine that does
+	// not have them; only with the kind emulated, which needs flops or forward at least. docs/emulation.md says how.
+	Emulated Emulated `yaml:"emulated"`
+}
+
+// Emulated describes emulated devices.
+type Emulated struct {
+	// Floating-point operations of products that a device does in a second. 0: they take no time.
+	FLOPs []float64 `yaml:"flops" default:"0" rule:"min=0 items=1+ each=device"`
+	// Bytes that a device's other operations move in a second. 0: they take no time.
+	Bandwidth []float64 `yaml:"bandwidth" default:"0" rule:"min=0 items=1+ each=device"`
+	// The time that each operation takes besides.
+	Launch time.Duration `yaml:"launch" default:"0"`
+	// Bytes of a device's memory. 0: as much as is asked for.
+	Memory []float64 `yaml:"memory" default:"0" rule:"min=0 max=1e18 items=1+ each=device"`
+	// The time of a stage's forward of one micro-batch. 0: what its operations take.
+	Forward []time.Duration `yaml:"forward" default:"0" rule:"items=1+ each=stage"`
+	// The time of a stage's backward of one micro-batch. 0: twice the forward, where that is given.
+	Backward []time.Duration `yaml:"backward" default:"0" rule:"items=1+ each=stage"`
+	// The time of a stage's optimizer step, where forward is given.
+	Step []time.Duration `yaml:"step" default:"0" rule:"items=1+ each=stage"`
+	// The links between the devices.
+	Link Link `yaml:"link"`
+}
+
+// Link describes the links between emulated devices: entry k of a list is that between device k and the next one, the last
+// that between the last and the first. All pipelines share it; each direction carries one frame at a time.
+type Link struct {
+	// The time from the moment a frame has left to its arrival.
+	Latency []time.Duration `yaml:"latency" default:"0" rule:"items=1+ each=device"`
+	// Bytes that leave in a second. 0: no limit.
+	Bandwidth []float64 `yaml:"bandwidth" default:"0" rule:"min=0 items=1+ each=device"`
 }
 
 // CPU describes the CPU devices of a node.

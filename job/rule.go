@@ -13,13 +13,14 @@ import (
 
 // rule is what the tags of a field say.
 type rule struct {
-	required, path, each, optional bool
-	min, max, above, below         float64 // NaN when there is no such bound
-	minItems, maxItems             int     // of a list; maxItems 0: no bound
-	oneof                          []string
-	pattern                        *regexp.Regexp
-	form                           string // pattern in words
-	fallback                       string // what an absent key means, in YAML; "" for the type's zero value
+	required, path, optional bool
+	each                     string  // "stage" or "device": what a list has an entry for; "" for other lists
+	min, max, above, below   float64 // NaN when there is no such bound
+	minItems, maxItems       int     // of a list; maxItems 0: no bound
+	oneof                    []string
+	pattern                  *regexp.Regexp
+	form                     string // pattern in words
+	fallback                 string // what an absent key means, in YAML; "" for the type's zero value
 }
 
 // field is one key of the job file.
@@ -58,7 +59,7 @@ func ruleOf(f reflect.StructField) rule {
 		case "optional":
 			r.optional = true
 		case "each":
-			r.each = true
+			r.each = value
 		case "min":
 			r.min = bound(f, value)
 		case "max":
@@ -149,6 +150,9 @@ func (f field) wants() string {
 	}
 }
 
+// element is an entry of a list, or the value that stands for all of them.
+func (f field) element() field { return field{key: f.key, kind: f.kind.Elem(), rule: f.rule} }
+
 func (f field) wantsText() string {
 	switch {
 	case f.rule.oneof != nil:
@@ -162,8 +166,8 @@ func (f field) wantsText() string {
 }
 
 func (f field) wantsList() string {
-	if f.rule.each {
-		return oneOf(f.rule.oneof) + ", or a list with one of them for each stage"
+	if f.rule.each != "" {
+		return f.element().wants() + ", or a list with one of them for each " + f.rule.each
 	}
 	things := "numbers" + f.rule.interval()
 	if f.kind.Elem().Kind() == reflect.String {

@@ -68,7 +68,7 @@ func document(n *node) any {
 }
 
 // beyond tells the problems that are about several fields at once, which the schema does not say, from those about one.
-var beyond = regexp.MustCompile("does not divide|not a whole number of rounds|has entries for|more than the|is read by|looks ahead|is not set|starts a variable|home directory")
+var beyond = regexp.MustCompile("does not divide|not a whole number of rounds|has entries for|more than the|is read by|looks ahead|is not set|is set; |starts a variable|home directory")
 
 // agrees compares the verdicts of parser and schema on a file. A file that is not a plain YAML mapping is the parser's
 // business alone.

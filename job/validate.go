@@ -42,6 +42,7 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 	all = append(all, j.Data.faults(has)...)
 	all = append(all, j.Optimizer.faults(j.Train.Steps, has)...)
 	all = append(all, j.wholeRounds()...)
+	all = append(all, j.Devices.faults(has)...)
 	all = append(all, j.eachStage()...)
 	return append(all, j.divides()...)
 }
@@ -85,6 +86,18 @@ func (f field) check(v reflect.Value) []fault {
 		}
 	case []float64:
 		return f.checkNumbers(x, wrong)
+	case []time.Duration:
+		return f.checkTimes(x, wrong)
+	}
+	return nil
+}
+
+func (f field) checkTimes(x []time.Duration, wrong func(found, nearest string) []fault) []fault {
+	if len(x) < f.rule.minItems {
+		return wrong(fmt.Sprintf("a list of %d", len(x)), "")
+	}
+	if i := slices.IndexFunc(x, func(t time.Duration) bool { return t < 0 }); i >= 0 {
+		return wrong(x[i].String(), "0")
 	}
 	return nil
 }
@@ -112,6 +125,9 @@ func (f field) checkNumbers(x []float64, wrong func(found, nearest string) []fau
 	r := f.rule
 	if n := len(x); n < r.minItems || r.maxItems > 0 && n > r.maxItems {
 		return wrong(fmt.Sprintf("a list of %d", n), "")
+	}
+	if r.each != "" && len(x) == 1 && !r.holds(x[0]) {
+		return wrong(number(x[0]), r.closest(x[0]))
 	}
 	var all []fault
 	for i := range x {
