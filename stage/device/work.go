@@ -28,3 +28,17 @@ type Emulator interface {
 	// norms) is not announced.
 	Begin(w Work)
 }
+
+// EmulatorOf is the emulator that a device is, or that it is a wrapper around.
+func EmulatorOf(d Device) (Emulator, bool) {
+	for {
+		if e, ok := d.(Emulator); ok {
+			return e, true
+		}
+		w, ok := d.(interface{ Unwrap() Device })
+		if !ok {
+			return nil, false
+		}
+		d = w.Unwrap()
+	}
+}
