@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -73,6 +74,9 @@ func checkAssignment(a control.Assignment) error {
 		return fmt.Errorf("recompute has entries for %d stages of %d", len(spec.Recompute), spec.Stages)
 	case spec.Train.Batch%int(spec.MicroBatches) != 0:
 		return fmt.Errorf("batch %d is not a multiple of %d micro-batches", spec.Train.Batch, spec.MicroBatches)
+	}
+	if _, problem := a.Job.CheckEntries(len(a.Stages), len(a.Plan)); problem != "" {
+		return errors.New(problem)
 	}
 	if err := checkPlaces(a); err != nil {
 		return err

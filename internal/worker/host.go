@@ -13,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -33,6 +34,7 @@ type host struct {
 	devices    []*hostedDevice
 	stages     []hosted // those that live here, ascending
 	store      elastic.Store
+	network    *wire.Network // between emulated devices; else nil
 }
 
 // opened is what a job is made of, however it is laid over devices.
@@ -241,6 +243,7 @@ func (h *host) openStore(context.Context) (err error) {
 // of one.
 func (h *host) openDevices(context.Context) error {
 	spec := h.assignment.Job.Devices
+	h.network = network(spec, len(h.plan))
 	for k, row := range h.plan.Placement() {
 		if h.assignment.Stages[k].Node != h.assignment.Node {
 			continue
@@ -249,6 +252,7 @@ func (h *host) openDevices(context.Context) error {
 		if at < 0 {
 			dev, about, err := pick.Open(spec.Kind, pick.Config{
 				Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
+				Emulated: emulate(spec.Emulated, row, len(h.ranges)),
 			})
 			if err != nil {
 				return fmt.Errorf("open device %d, of stage %d: %w", row, k, err)
@@ -334,6 +338,7 @@ func learningRate(spec job.Job) stage.Schedule {
 func (h *host) close() error { return errors.Join(h.closeDevices(), h.opened.close()) }
 
 func (h *host) closeDevices() error {
+	h.network.Close()
 	var errs []error
 	for _, d := range h.devices {
 		errs = append(errs, d.Close())

@@ -76,6 +76,7 @@ func (h *host) groupConfig() (pipeline.Config, error) {
 		LearningRate: func(step uint64) float32 { return float32(rate.At(step)) },
 		Evaluation:   &pipeline.EvaluationConfig{MicroBatches: h.held().Micros()},
 		Attach:       h.attach,
+		Network:      h.network,
 	}
 	for i := range h.stages {
 		c.Stages = append(c.Stages, h.stageConfig(&h.stages[i]))

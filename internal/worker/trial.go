@@ -246,6 +246,9 @@ type meter struct {
 	now, most int64 // bytes
 }
 
+// Unwrap is the device itself: see device.EmulatorOf.
+func (m *meter) Unwrap() device.Device { return m.Device }
+
 // Alloc implements device.Device.
 func (m *meter) Alloc(t device.Type, n int) (device.Mem, error) {
 	mem, err := m.Device.Alloc(t, n)
