@@ -39,11 +39,11 @@ func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
 	if err := decoder.Decode(&a); err != nil {
 		return fail(err)
 	}
-	if err := checkAssignment(a); err != nil {
-		return fail(err)
-	}
 	plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
 	if err != nil {
+		return fail(err)
+	}
+	if err := checkAssignment(a, plan); err != nil {
 		return fail(err)
 	}
 	if err := schedule.Check(plan, int(a.Job.MicroBatches), schedule.Limits{}); err != nil {
@@ -53,7 +53,8 @@ func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
 }
 
 // checkAssignment refuses what a daemon of this version never writes.
-func checkAssignment(a control.Assignment) error {
+func checkAssignment(a control.Assignment, plan schedule.Plan) error {
+	stages := plan.Stages()
 	unresolved := func(count job.Count) bool { return count < 1 }
 	switch spec := a.Job; {
 	case a.Version != control.AssignmentVersion:
@@ -66,19 +67,20 @@ func checkAssignment(a control.Assignment) error {
 		unresolved(spec.Devices.CPU.Count) || unresolved(spec.Devices.CPU.Threads):
 		return fmt.Errorf("stages %d, pipelines %d, micro_batches %d, devices.cpu.count %d, devices.cpu.threads %d: every count must be resolved",
 			spec.Stages, spec.Pipelines, spec.MicroBatches, spec.Devices.CPU.Count, spec.Devices.CPU.Threads)
-	case len(a.Stages) != int(spec.Stages) || len(a.Plan) != int(spec.Stages):
-		return fmt.Errorf("%d stage places and %d plan lines for %d stages", len(a.Stages), len(a.Plan), spec.Stages)
+	case len(plan) != int(spec.Stages) || len(a.Stages) != stages:
+		return fmt.Errorf("the plan has %d devices and %d stages, the job %d devices and %d stage places",
+			len(plan), stages, spec.Stages, len(a.Stages))
 	case spec.Averaging.Tau < 1 || spec.Train.Steps < 1 || spec.Train.Steps%spec.Averaging.Tau != 0:
 		return fmt.Errorf("%d steps are not a whole number of rounds of %d steps", spec.Train.Steps, spec.Averaging.Tau)
-	case len(spec.Recompute) > 1 && len(spec.Recompute) != int(spec.Stages):
-		return fmt.Errorf("recompute has entries for %d stages of %d", len(spec.Recompute), spec.Stages)
+	case len(spec.Recompute) > 1 && len(spec.Recompute) != stages:
+		return fmt.Errorf("recompute has entries for %d stages of %d", len(spec.Recompute), stages)
 	case spec.Train.Batch%int(spec.MicroBatches) != 0:
 		return fmt.Errorf("batch %d is not a multiple of %d micro-batches", spec.Train.Batch, spec.MicroBatches)
 	}
 	if _, problem := a.Job.CheckEntries(len(a.Stages), len(a.Plan)); problem != "" {
 		return errors.New(problem)
 	}
-	if err := checkPlaces(a); err != nil {
+	if err := checkPlaces(a, plan); err != nil {
 		return err
 	}
 	return checkRestore(a)
@@ -89,9 +91,9 @@ func checkRestore(a control.Assignment) error {
 	if r == nil {
 		return nil
 	}
-	if len(r.Shards) != int(a.Job.Stages) || len(r.Cursors) != int(a.Job.Pipelines) {
+	if len(r.Shards) != len(a.Stages) || len(r.Cursors) != int(a.Job.Pipelines) {
 		return fmt.Errorf("restore of round %d: %d shards and %d cursors for %d stages and %d pipelines",
-			r.Round, len(r.Shards), len(r.Cursors), a.Job.Stages, a.Job.Pipelines)
+			r.Round, len(r.Shards), len(r.Cursors), len(a.Stages), a.Job.Pipelines)
 	}
 	for i, c := range r.Cursors {
 		if c.Pipeline != i || c.Step != r.Round*uint64(a.Job.Averaging.Tau) {

@@ -301,6 +301,7 @@ func (h *host) newStage(s *hosted, pipeline int) (*stage.Computed, error) {
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
 		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(),
 		Slots: schedule.PinnedByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
+		Versions:  schedule.VersionsByStage(h.plan)[s.index],
 		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
 	})
 	if err != nil {

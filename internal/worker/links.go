@@ -6,6 +6,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // links reach the stages that other nodes host. All stages of a node are reached at one address.
@@ -53,9 +54,17 @@ func (l *links) close() error {
 }
 
 // checkPlaces refuses stages that could not be reached.
-func checkPlaces(a control.Assignment) error {
+func checkPlaces(a control.Assignment, plan schedule.Plan) error {
 	addresses := map[string]string{}
+	nodes := make([]string, len(plan)) // of each device
+	placement := plan.Placement()
 	for k, place := range a.Stages {
+		switch node := &nodes[placement[k]]; {
+		case *node == "":
+			*node = place.Node
+		case *node != place.Node:
+			return fmt.Errorf("stage %d lives on node %q, another stage of its device %d on node %q", k, place.Node, placement[k], *node)
+		}
 		if known, ok := addresses[place.Node]; ok && known != place.Address {
 			return fmt.Errorf("stage %d: node %q has addresses %q and %q: one for all its stages", k, place.Node, known, place.Address)
 		}

@@ -54,7 +54,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	}
 	names, memory := vectors(s)
 	header := elastic.ShardHeader{
-		Job: t.assignment.JobID, Generation: t.assignment.Generation, Round: s.Round, Stage: s.Stage, Stages: len(t.plan),
+		Job: t.assignment.JobID, Generation: t.assignment.Generation, Round: s.Round, Stage: s.Stage, Stages: len(h.ranges),
 		Vectors: names, Cursors: shardCursors, Meta: meta,
 	}
 	digest, bytes, err := elastic.WriteShard(ctx, h.store, &header, func(v int, dst []float32, offset int) error {
@@ -96,9 +96,9 @@ func (h *host) restore(ctx context.Context, s *hosted, r *control.Restore) (*pip
 // prepare checks that a shard is the one that the assignment means, allocates the snapshot, and returns its memory in the order
 // of the file.
 func (h *host) prepare(s *hosted, r *control.Restore, header *elastic.ShardHeader, into *pipeline.Snapshot) ([][]float32, error) {
-	if header.Round != r.Round || header.Stage != s.index || header.Stages != len(h.plan) || header.Job != h.assignment.JobID {
+	if header.Round != r.Round || header.Stage != s.index || header.Stages != len(h.ranges) || header.Job != h.assignment.JobID {
 		return nil, fmt.Errorf("is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d",
-			header.Job, header.Round, header.Stage, header.Stages, h.assignment.JobID, r.Round, s.index, len(h.plan))
+			header.Job, header.Round, header.Stage, header.Stages, h.assignment.JobID, r.Round, s.index, len(h.ranges))
 	}
 	var meta export.ShardMeta
 	if err := json.Unmarshal(header.Meta, &meta); err != nil {

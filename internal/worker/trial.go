@@ -16,6 +16,8 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // Trials runs a job for a few batches at a time, each time laid over this host's devices in another way, and measures. Model and
@@ -40,8 +42,17 @@ func OpenTrials(ctx context.Context, spec *job.Job) (*Trials, error) {
 	return t, nil
 }
 
+// Model is the job's.
+func (t *Trials) Model() *model.Model { return t.model }
+
 // Close closes them.
 func (t *Trials) Close() error { return t.close() }
+
+// OpenDevice opens a device of the kind that a job asks for, to ask it what it is. The caller closes it.
+func (t *Trials) OpenDevice(spec job.Devices) (device.Device, error) {
+	dev, _, err := pick.Open(spec.Kind, pick.Config{Threads: max(int(spec.CPU.Threads), 1), Emulated: emulate(spec.Emulated, 0, 0)})
+	return dev, err
+}
 
 // TrialConfig is one way to lay a job over devices.
 type TrialConfig struct {
@@ -141,7 +152,7 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 		Split: c.Split, Cores: c.Cores, Stages: slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages()),
 	}
 	a.Job.Train.Steps = (c.WarmUp + c.Batches) * c.Job.Averaging.Tau
-	if err := checkAssignment(a); err != nil {
+	if err := checkAssignment(a, c.Plan); err != nil {
 		return nil, err
 	}
 	h := &host{opened: t.opened, assignment: a, plan: c.Plan}

@@ -70,9 +70,7 @@ func setup(t *testing.T, stages, pipelines int, change func(*job.Job)) control.A
 		Version: control.AssignmentVersion, JobID: "1", Generation: 1, Node: "a", Dir: t.TempDir(), Job: spec,
 		Schedule: spec.Schedule, Plan: plan.Lines(), OrphanAfter: time.Minute,
 	}
-	for range stages {
-		a.Stages = append(a.Stages, control.StagePlace{Node: "a"})
-	}
+	a.Stages = slices.Repeat([]control.StagePlace{{Node: "a"}}, plan.Stages())
 	return a
 }
 
@@ -93,7 +91,7 @@ func train(t *testing.T, a control.Assignment, drive func(*trainer)) outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := checkAssignment(a); err != nil {
+	if err := checkAssignment(a, plan); err != nil {
 		t.Fatal(err)
 	}
 	tr := newTrainer(a, plan, zap.NewNop())
@@ -359,12 +357,17 @@ func freeAddress(t *testing.T) string {
 
 func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*control.Assignment){
-		"version 2":              func(a *control.Assignment) { a.Version = 2 },
-		"not an absolute path":   func(a *control.Assignment) { a.Dir = "here" },
-		"must be resolved":       func(a *control.Assignment) { a.Job.Pipelines = job.Auto },
-		"not a multiple of":      func(a *control.Assignment) { a.Job.Train.Batch = 5 },
-		"not a whole number of":  func(a *control.Assignment) { a.Job.Averaging.Tau = 3 },
-		"3 stage places":         func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]); a.Plan = a.Plan[:1] },
+		"version 2":                            func(a *control.Assignment) { a.Version = 2 },
+		"not an absolute path":                 func(a *control.Assignment) { a.Dir = "here" },
+		"must be resolved":                     func(a *control.Assignment) { a.Job.Pipelines = job.Auto },
+		"not a multiple of":                    func(a *control.Assignment) { a.Job.Train.Batch = 5 },
+		"not a whole number of":                func(a *control.Assignment) { a.Job.Averaging.Tau = 3 },
+		"the job 2 devices and 3 stage places": func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]) },
+		"the plan has 1 devices and 1 stages":  func(a *control.Assignment) { a.Plan = a.Plan[:1] },
+		"another stage of its device 0 on node": func(a *control.Assignment) {
+			a.Plan = []string{"0F0 0F1 2F0 2B0 0B0 2F1 2B1 0B1", "1F0 1B0 1F1 1B1"}
+			a.Stages = []control.StagePlace{{Node: "a", Address: "x"}, {Node: "a", Address: "x"}, {Node: "b", Address: "y"}}
+		},
 		`no stage lives on node`: func(a *control.Assignment) { a.Node = "elsewhere" },
 		"has no address":         func(a *control.Assignment) { a.Stages[1].Node = "b" },
 		"stands at step 3":       func(a *control.Assignment) { a.Restore = restoreAt(3, 2) },
