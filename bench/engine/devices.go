@@ -14,17 +14,29 @@ import (
 // The comparison on two cores: every side trains the first shape in bf16 with batches of 16 samples.
 const (
 	devicesBatch = 16
+	pipelines    = 2
 	scanSteps    = 3 // of a run that only looks for the best number of micro-batches
 )
 
-// microBatches are the numbers that each side may choose from.
-var microBatches = []int{4, 8, 16}
+// cuts are the numbers of micro-batches of such a batch that each side may choose from.
+var cuts = []int{4, 8, 16}
 
 // contestant is a way to train on two cores; rate runs it and returns tokens a second.
 type contestant struct {
-	name string
-	rate func(ctx context.Context, micro, steps int) (float64, error)
-	best int // of microBatches, once found
+	name   string
+	micros []int // numbers of micro-batches to choose from; one alone is not tried
+	rate   func(ctx context.Context, micro, steps int) (float64, error)
+	best   int // of micros, once found
+}
+
+// own are the two ways to hold our pipelines against the peer: each with a batch like the peer's, so that the two take twice its
+// samples a step, and with equal work, the same batch in halves.
+var own = []struct {
+	name    string
+	divides int // the peer's batch, for each pipeline's
+}{
+	{"16 samples a pipeline", 1},
+	{"16 samples in all", pipelines},
 }
 
 // compareDevices runs two one-core devices (K = 2 stages, N = 2 pipelines) and the peer's three ways on the same two cores,
@@ -43,17 +55,29 @@ func compareDevices(ctx context.Context, o options) (figures []report.Figure, er
 
 	s := shapes[0]
 	s.Precision, s.Batch = "bf16", devicesBatch
-	own := &contestant{name: "2 devices", rate: func(ctx context.Context, micro, steps int) (float64, error) {
-		return trainJob(ctx, daemon, o, s, micro, steps)
-	}}
-	all := []*contestant{own}
+	var all []*contestant
+	for _, v := range own {
+		s := s
+		s.Batch /= v.divides
+		c := &contestant{name: v.name, rate: func(ctx context.Context, micro, steps int) (float64, error) {
+			return trainJob(ctx, daemon, o, s, micro, steps*v.divides) // as many samples
+		}}
+		for _, n := range cuts {
+			c.micros = append(c.micros, n/v.divides)
+		}
+		all = append(all, c)
+	}
 	for _, mode := range []string{"gpipe", "1f1b", "ddp"} {
-		all = append(all, &contestant{name: mode, rate: func(ctx context.Context, micro, steps int) (float64, error) {
+		c := &contestant{name: mode, micros: cuts, rate: func(ctx context.Context, micro, steps int) (float64, error) {
 			s := s
 			s.Steps = steps
-			out, _, err := runPeer(ctx, o, s, mode, "--world", "2", "--micro", strconv.Itoa(micro))
+			out, _, err := runPeer(ctx, o, s, mode, "--world", strconv.Itoa(pipelines), "--micro", strconv.Itoa(micro))
 			return out.TokensPerS, err
-		}})
+		}}
+		if mode == "ddp" {
+			c.micros = []int{1} // data parallelism has none
+		}
+		all = append(all, c)
 	}
 	for _, c := range all {
 		if err := c.findBest(ctx); err != nil {
@@ -63,19 +87,18 @@ func compareDevices(ctx context.Context, o options) (figures []report.Figure, er
 	return contest(ctx, o, s, all)
 }
 
-// findBest tries each number of micro-batches. Data parallelism has none.
+// findBest tries each number of micro-batches.
 func (c *contestant) findBest(ctx context.Context) error {
-	if c.name == "ddp" {
-		c.best = 1
+	if len(c.micros) == 1 {
+		c.best = c.micros[0]
 		return nil
 	}
 	highest := 0.0
-	for _, micro := range microBatches {
-		rate, err := c.rate(ctx, micro, scanSteps)
+	for _, micro := range c.micros {
+		rate, err := c.run(ctx, micro, scanSteps)
 		if err != nil {
-			return fmt.Errorf("%s, %d micro-batches: %w", c.name, micro, err)
+			return err
 		}
-		fmt.Fprintf(os.Stderr, "%s, %d micro-batches: %.0f tokens/s\n", c.name, micro, rate)
 		if rate > highest {
 			c.best, highest = micro, rate
 		}
@@ -83,46 +106,60 @@ func (c *contestant) findBest(ctx context.Context) error {
 	return nil
 }
 
-// contest runs all in turn, as often as o says; all[0] is ours.
-func contest(ctx context.Context, o options, s shape, all []*contestant) ([]report.Figure, error) {
-	var overPipeline, overData []float64
-	micro := map[string]int{}
-	for range o.rounds {
-		rates := map[string]float64{}
-		for _, c := range all {
-			rate, err := c.rate(ctx, c.best, s.Steps)
-			if err != nil {
-				return nil, fmt.Errorf("%s, %d micro-batches: %w", c.name, c.best, err)
-			}
-			rates[c.name], micro[c.name] = rate, c.best
-			fmt.Fprintf(os.Stderr, "%s, %d micro-batches: %.0f tokens/s\n", c.name, c.best, rate)
-		}
-		own := rates[all[0].name]
-		overPipeline = append(overPipeline, own/max(rates["gpipe"], rates["1f1b"]))
-		overData = append(overData, own/rates["ddp"])
+// run runs the contestant once and says what it reached.
+func (c *contestant) run(ctx context.Context, micro, steps int) (float64, error) {
+	rate, err := c.rate(ctx, micro, steps)
+	if err != nil {
+		return 0, fmt.Errorf("%s, %d micro-batches: %w", c.name, micro, err)
 	}
-	conditions := map[string]any{
-		"shape": s, "stages": 2, "pipelines": 2, "micro_batches": micro, "over_pipeline": overPipeline, "over_ddp": overData,
-	}
-	return []report.Figure{
-		{
-			Bench: "engine", Metric: "tokens/s of two one-core devices (K=2, N=2) over the peer's better pipeline, bf16",
-			Value: report.Median(overPipeline), Unit: "x", Bar: 1.5, Aim: 1.7, Conditions: conditions,
-		},
-		{
-			Bench: "engine", Metric: "tokens/s of two one-core devices (K=2, N=2) over the peer's data parallelism, bf16",
-			Value: report.Median(overData), Unit: "x", Bar: 1.3, Aim: 1.5, Conditions: conditions,
-		},
-	}, nil
+	fmt.Fprintf(os.Stderr, "%s, %d micro-batches: %.0f tokens/s\n", c.name, micro, rate)
+	return rate, nil
 }
 
-// trainJob trains the shape through the daemon, as a user's job: each of two pipelines takes a batch a step.
+// contest runs all in turn, as often as o says, and holds each of our ways against the peer's.
+func contest(ctx context.Context, o options, s shape, all []*contestant) ([]report.Figure, error) {
+	rates, micro := map[string][]float64{}, map[string]int{}
+	for range o.rounds {
+		for _, c := range all {
+			rate, err := c.run(ctx, c.best, s.Steps)
+			if err != nil {
+				return nil, err
+			}
+			rates[c.name], micro[c.name] = append(rates[c.name], rate), c.best
+		}
+	}
+	var figures []report.Figure
+	for _, v := range own {
+		var overPipeline, overData []float64
+		for i, rate := range rates[v.name] {
+			overPipeline = append(overPipeline, rate/max(rates["gpipe"][i], rates["1f1b"][i]))
+			overData = append(overData, rate/rates["ddp"][i])
+		}
+		conditions := map[string]any{
+			"shape": s, "stages": 2, "pipelines": pipelines, "pipeline_batch": s.Batch / v.divides, "micro_batches": micro,
+			"tokens_per_s": rates, "over_pipeline": overPipeline, "over_ddp": overData,
+		}
+		what := "tokens/s of two one-core devices (K=2, N=2, " + v.name + ") over the peer's "
+		figures = append(figures,
+			report.Figure{
+				Bench: "engine", Metric: what + "better pipeline, bf16",
+				Value: report.Median(overPipeline), Unit: "x", Bar: 1.5, Aim: 1.7, Conditions: conditions,
+			},
+			report.Figure{
+				Bench: "engine", Metric: what + "data parallelism, bf16",
+				Value: report.Median(overData), Unit: "x", Bar: 1.3, Aim: 1.5, Conditions: conditions,
+			})
+	}
+	return figures, nil
+}
+
+// trainJob trains the shape through the daemon, as a user's job: each pipeline takes a batch of the shape's size a step.
 func trainJob(ctx context.Context, d *rig.Daemon, o options, s shape, micro, steps int) (float64, error) {
 	status, err := d.Run(ctx, o.job, []string{
 		fmt.Sprintf("model.config.n_layer=%d", s.Layers), fmt.Sprintf("model.config.n_embd=%d", s.Width), fmt.Sprintf("model.config.n_head=%d", s.Heads),
 		fmt.Sprintf("model.config.n_positions=%d", s.Sequence), fmt.Sprintf("model.config.vocab_size=%d", s.Vocabulary),
 		"model.config.tie_word_embeddings=false", "precision=" + s.Precision,
-		"stages=2", "pipelines=2", "devices.cpu.count=2", "devices.cpu.threads=1", "schedule=afp", fmt.Sprintf("micro_batches=%d", micro),
+		"stages=2", fmt.Sprintf("pipelines=%d", pipelines), "devices.cpu.count=2", "devices.cpu.threads=1", "schedule=afp", fmt.Sprintf("micro_batches=%d", micro),
 		fmt.Sprintf("train.batch=%d", s.Batch), fmt.Sprintf("train.steps=%d", warmup+steps), "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
 		"optimizer.warmup=0", "optimizer.schedule=constant", "optimizer.lr=1e-3", "center.commit_every=100000",
 	}, nil)
