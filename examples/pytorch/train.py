@@ -108,7 +108,7 @@ def evaluate(model, samples, classes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("job")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, help="fewer steps, for a trial")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
