@@ -123,6 +123,12 @@ func TestRefusedJobFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	datadriven.RunTest(t, "testdata/refused", func(t *testing.T, td *datadriven.TestData) string {
+		if td.Cmd == "file" {
+			if err := os.WriteFile(filepath.Join(dir, td.CmdArgs[0].Key), []byte(td.Input), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return ""
+		}
 		source := base
 		for line := range strings.SplitSeq(strings.TrimSpace(td.Input), "\n") {
 			old, fresh, ok := strings.Cut(line, " => ")

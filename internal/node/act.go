@@ -102,7 +102,7 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
 func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
-	m, err := assemble(a.job, a.node.id, int(a.spec.Job.Stages), round, a.shards)
+	m, err := assemble(a.job, a.node.id, a.spec.stages(), round, a.shards)
 	if err != nil {
 		give := a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
 		return nil, errors.Join(err, give)
@@ -357,7 +357,7 @@ func verify(ctx context.Context, store elastic.Store, m *elastic.Manifest) (dama
 
 // assignment tells a worker everything.
 func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from *elastic.Manifest) control.Assignment {
-	places := make([]control.StagePlace, a.spec.Job.Stages)
+	places := make([]control.StagePlace, a.spec.stages())
 	for k := range places {
 		places[k].Node = a.node.id
 	}

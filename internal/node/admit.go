@@ -163,9 +163,7 @@ func (a *admission) built(m *model.Model) {
 
 // checkCounts resolves what is automatic and proves the plan. What is to be measured stays open.
 func (a *admission) checkCounts() {
-	layers := len(a.model.Layers)
-	if k := int(a.job.Stages); k > layers {
-		a.refuse("stages", strconv.Itoa(layers), "%d stages for a model of %d layers; every stage needs a layer, so at most %d fit", k, layers, layers)
+	if !a.checkLayout() {
 		return
 	}
 	if rounds := a.job.Train.Steps / a.job.Averaging.Tau; a.job.Center.CommitEvery > rounds {
@@ -179,10 +177,7 @@ func (a *admission) checkCounts() {
 		a.checkOpen()
 		return
 	}
-	if a.job.Schedule == job.AutoSchedule {
-		a.job.Schedule = job.Default().Schedule
-	}
-	counts, why := job.Resolve(a.job, job.Facts{Cores: a.cores, Layers: layers})
+	counts, why := job.Resolve(a.job, job.Facts{Cores: a.cores, Layers: len(a.model.Layers)})
 	if n := int(a.job.Devices.CPU.Count); n > 0 && n < counts.Stages {
 		a.refuseDevices(n, counts.Stages)
 		return
@@ -193,48 +188,12 @@ func (a *admission) checkCounts() {
 		a.job.Averaging.Alpha = elastic.DefaultAlpha(counts.Pipelines)
 	}
 	a.spec.Why = append(a.spec.Why, why)
-	if n := len(a.job.Recompute); n > 1 && n != counts.Stages {
-		a.refuse("recompute", "", "recompute has entries for %d stages, and there are %d (stages: auto); a word alone stands for all",
-			n, counts.Stages)
+	if n, stages := len(a.job.Recompute), counts.Stages*max(1, int(a.job.Chunks)); n > 1 && n != stages {
+		a.refuse("recompute", "", "recompute has entries for %d stages, and there are %d (%d stages of %d chunks); a word alone stands for all",
+			n, stages, counts.Stages, max(1, int(a.job.Chunks)))
 	}
 	a.checkPlan(counts)
 	a.spec.Warnings = append(a.spec.Warnings, sharedCores(counts, a.cores)...)
-}
-
-// maxPlan bounds stages times micro-batches: a plan is generated at every placement and sent to the worker as text, and this
-// one takes 16 MB.
-const maxPlan = 1 << 20
-
-// checkPlan generates and proves the plan, and warns of the bubble that few micro-batches cost.
-func (a *admission) checkPlan(c job.Counts) {
-	if most := maxPlan / c.Stages; c.MicroBatches > most {
-		below, _ := job.NearestDivisors(a.job.Train.Batch, most)
-		a.refuse("micro_batches", strconv.Itoa(below), "micro_batches is %d; with %d stages at most %d", c.MicroBatches, c.Stages, most)
-		return
-	}
-	a.spec.Job = *a.job
-	plan, why, err := a.spec.plan()
-	if err == nil {
-		err = schedule.Check(plan, c.MicroBatches, schedule.Limits{})
-	}
-	if err != nil {
-		a.refuse("schedule", "", "%v", err)
-		return
-	}
-	if !a.job.Open() { // else the costs that will be measured shape it
-		a.spec.Why = append(a.spec.Why, "schedule "+a.job.Schedule+": "+why)
-	}
-	if c.MicroBatches >= c.Stages {
-		return
-	}
-	// A backward costs about twice a forward: two matrix products for each one.
-	timed, err := schedule.Simulate(plan, schedule.Uniform(c.Stages, 1, 2, 0))
-	if err != nil {
-		a.refuse("schedule", "", "%v", err)
-		return
-	}
-	a.warn("micro_batches is %d, fewer than the %d stages: %.0f%% of a pipeline's time is bubble; other pipelines fill a part of it",
-		c.MicroBatches, c.Stages, 100*timed.Bubble)
 }
 
 // checkSequence resolves the length of a sample.

@@ -42,7 +42,7 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 		return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
 	}
 	j.Stages, j.Pipelines, j.MicroBatches = job.Count(c.Stages), job.Count(c.Pipelines), job.Count(c.MicroBatches)
-	j.Schedule = c.Schedule
+	j.Schedule, j.Chunks = c.Schedule, job.Count(max(1, c.Chunks))
 	if len(c.Recompute) > 0 {
 		j.Recompute = oneForAll(c.Recompute)
 	}
@@ -74,7 +74,7 @@ func agrees(j *job.Job, c *tuner.Candidate) error {
 		key           string
 		given, chosen int
 	}{
-		{"stages", int(j.Stages), c.Stages}, {"pipelines", int(j.Pipelines), c.Pipelines}, {"micro_batches", int(j.MicroBatches), c.MicroBatches},
+		{"stages", int(j.Stages), c.Stages}, {"chunks", int(j.Chunks), max(1, c.Chunks)}, {"pipelines", int(j.Pipelines), c.Pipelines}, {"micro_batches", int(j.MicroBatches), c.MicroBatches},
 	} {
 		if k.chosen < 1 || k.given > 0 && k.given != k.chosen {
 			return fmt.Errorf("tuning chose %s %d, the job file says %d", k.key, k.chosen, k.given)

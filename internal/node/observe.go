@@ -177,7 +177,7 @@ func (o *observed) stopBound() time.Duration {
 func (o *observed) view(j *elastic.Job, s *spec, cores int) jobView {
 	v := jobView{
 		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
-		stages: int(s.Job.Stages), cores: s.cores(cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
+		stages: s.stages(), cores: s.cores(cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
 		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths, retryAt: o.retryAt,
 		stopSince: o.stopSince, stopBound: o.stopBound(),
 		worker: workerView{phase: o.phase, heard: o.heard, abortedAt: o.abortedAt, roundsPerS: o.speed()},

@@ -23,6 +23,7 @@ type spec struct {
 	Warnings   []string        `json:"warnings"`
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
 	Layout     *layout         `json:"layout,omitempty"` // of a tuned job
+	Plan       schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
 }
 
 // layout is what tuning chose that has no key in the job file.
@@ -57,15 +58,21 @@ func readSpec(j *elastic.Job) (*spec, error) {
 	return &s, nil
 }
 
-// plan generates the job's plan, which a proof precedes (schedule.Generate). It is not kept: it grows with stages times
-// micro-batches, and Raft's log is for small things.
+// plan is the plan that the user wrote, or generates the job's, which a proof precedes (schedule.Generate). That one is not kept: it
+// grows with stages times micro-batches, and Raft's log is for small things.
 func (s *spec) plan() (schedule.Plan, string, error) {
-	r := schedule.Request{Stages: int(s.Job.Stages), MicroBatches: int(s.Job.MicroBatches)}
+	if s.Plan != nil {
+		return s.Plan, "as the file has it", nil
+	}
+	r := schedule.Request{Stages: int(s.Job.Stages), Chunks: int(s.Job.Chunks), MicroBatches: int(s.Job.MicroBatches)}
 	if s.Layout != nil {
 		r.Costs, r.PinnedLimit = &s.Layout.Costs, s.Layout.PinnedLimit
 	}
 	return schedule.Generate(s.Job.Schedule, r)
 }
+
+// stages is how many the model is cut into.
+func (s *spec) stages() int { return int(s.Job.Stages) * max(1, int(s.Job.Chunks)) }
 
 // cores is how many of a node's cores the job computes on: a device for each stage. While it is not known how many that will
 // be, tuning tries all that the job may have.

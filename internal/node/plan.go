@@ -1,0 +1,182 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+const (
+	// maxPlan bounds stages times micro-batches: a plan is generated at every placement and sent to the worker as text, and this
+	// one takes 16 MB.
+	maxPlan = 1 << 20
+	// maxPlanFileBytes bounds a plan that a user wrote: the replicated log keeps it. 64 stages of 512 micro-batches fit.
+	maxPlanFileBytes = 1 << 19
+)
+
+// checkLayout finds how many stages lie on each device, and reads the plan if it is the user's own. It reports whether the counts
+// can be resolved.
+func (a *admission) checkLayout() bool {
+	if a.job.Schedule == job.AutoSchedule && !a.job.Open() {
+		a.job.Schedule = job.Default().Schedule
+	}
+	switch path := a.job.PlanFile(); {
+	case path != "":
+		if !a.readPlan(path) {
+			return false
+		}
+	case a.job.Schedule != job.AutoSchedule:
+		chunks, err := schedule.Chunks(a.job.Schedule, int(a.job.Chunks))
+		if err != nil {
+			usual, _ := schedule.Chunks(a.job.Schedule, 0) // the name is known
+			a.refuse("chunks", strconv.Itoa(usual), "chunks: %v", err)
+			return false
+		}
+		a.job.Chunks = job.Count(chunks)
+	}
+	layers, stages, chunks := len(a.model.Layers), int(a.job.Stages), max(1, int(a.job.Chunks))
+	most := layers / chunks
+	switch {
+	case most == 0:
+		a.refuse("chunks", strconv.Itoa(layers), "%d chunks for a model of %d layers; every chunk needs a layer, so at most %d fit, on one device", chunks, layers, layers)
+	case stages > most && chunks == 1:
+		a.refuse("stages", strconv.Itoa(most), "%d stages for a model of %d layers; every stage needs a layer, so at most %d fit", stages, layers, most)
+	case stages > most:
+		a.refuse("stages", strconv.Itoa(most), "%d stages of %d chunks for a model of %d layers; every chunk needs a layer, so at most %d fit, or %d without chunks",
+			stages, chunks, layers, most, layers)
+	default:
+		return true
+	}
+	return false
+}
+
+// readPlan reads the plan that the user wrote, proves it, and takes the counts from it.
+func (a *admission) readPlan(path string) bool {
+	text, err := a.readPlanFile(path)
+	if err != nil {
+		a.refuse("schedule", "", "schedule: %v", err)
+		return false
+	}
+	plan, err := schedule.Parse(text)
+	if err == nil {
+		err = schedule.Check(plan, max(1, plan.MicroBatches()), schedule.Limits{})
+	}
+	if err != nil {
+		a.refuse("schedule", "", "schedule: %s: %v", path, err)
+		return false
+	}
+	perDevice := make([]int, len(plan))
+	for _, d := range plan.Placement() {
+		perDevice[d]++
+	}
+	for d, n := range perDevice {
+		if n != perDevice[0] {
+			a.refuse("schedule", "", "schedule: %s: device 0 has %d stages and device %d has %d; give each the same number of stages", path, perDevice[0], d, n)
+			return false
+		}
+	}
+	agrees := true
+	for _, c := range []struct {
+		key   string
+		count *job.Count
+		found int
+	}{
+		{"stages", &a.job.Stages, len(plan)},
+		{"chunks", &a.job.Chunks, perDevice[0]},
+		{"micro_batches", &a.job.MicroBatches, plan.MicroBatches()},
+	} {
+		if *c.count != job.Auto && int(*c.count) != c.found {
+			a.refuse(c.key, strconv.Itoa(c.found), "%s is %d, and the plan in %s has %d; leave the key out, or write that", c.key, *c.count, path, c.found)
+			agrees = false
+		}
+		*c.count = job.Count(c.found)
+	}
+	if below, above := job.NearestDivisors(a.job.Train.Batch, plan.MicroBatches()); agrees && below != above {
+		a.refuse("train.batch", strconv.Itoa(plan.MicroBatches()*max(1, a.job.Train.Batch/plan.MicroBatches())),
+			"train.batch is %d, and the %d micro-batches of the plan in %s do not divide it", a.job.Train.Batch, plan.MicroBatches(), path)
+		agrees = false
+	}
+	a.spec.Plan = plan
+	return agrees
+}
+
+// readPlanFile reads a file that the submitting user may read.
+func (a *admission) readPlanFile(path string) (text string, err error) {
+	if err := a.access(path); err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer would keep the daemon waiting
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("%s is no regular file; write the plan into one, a line a device", path)
+	case info.Size() > maxPlanFileBytes:
+		return "", fmt.Errorf("%s has %d bytes, a plan at most %d; write fewer micro-batches, or name a schedule", path, info.Size(), maxPlanFileBytes)
+	}
+	all, err := io.ReadAll(io.LimitReader(f, maxPlanFileBytes))
+	return string(all), err
+}
+
+// checkPlan generates and proves the plan, and warns of the bubble that few micro-batches cost.
+func (a *admission) checkPlan(c job.Counts) {
+	chunks := max(1, int(a.job.Chunks))
+	if most := maxPlan / (c.Stages * chunks); c.MicroBatches > most {
+		below, _ := job.NearestDivisors(a.job.Train.Batch, most)
+		a.refuse("micro_batches", strconv.Itoa(below), "micro_batches is %d; with %d stages at most %d", c.MicroBatches, c.Stages*chunks, most)
+		return
+	}
+	a.spec.Job = *a.job
+	plan, why, err := a.spec.plan()
+	if err == nil {
+		err = schedule.Check(plan, c.MicroBatches, schedule.Limits{})
+	}
+	if err != nil {
+		a.refuse("schedule", "", "%v", err)
+		return
+	}
+	if !a.job.Open() { // else the costs that will be measured shape it
+		a.spec.Why = append(a.spec.Why, "schedule "+a.job.Schedule+": "+why)
+	}
+	if plan.Updates() > 0 {
+		a.checkUpdates(plan)
+	}
+	if c.MicroBatches >= c.Stages {
+		return
+	}
+	// A backward costs about twice a forward: two matrix products for each one.
+	timed, err := schedule.Simulate(plan, schedule.Uniform(plan.Stages(), 1, 2, 0))
+	if err != nil {
+		a.refuse("schedule", "", "%v", err)
+		return
+	}
+	a.warn("micro_batches is %d, fewer than the %d stages: %.0f%% of a pipeline's time is bubble; other pipelines fill a part of it",
+		c.MicroBatches, c.Stages, 100*timed.Bubble)
+}
+
+// checkUpdates refuses what needs all stages to wait for each other at every optimizer step, which those inside of a batch do not.
+func (a *admission) checkUpdates(plan schedule.Plan) {
+	if clip := a.job.Optimizer.ClipNorm; clip > 0 {
+		a.refuse("optimizer.clip_norm", "0", "optimizer.clip_norm is %v, and the schedule %s steps the optimizer inside of a batch, where no stage waits for the gradients "+
+			"of the others; use 0, or a schedule that steps after the batch, such as afp", clip, a.job.Schedule)
+	}
+	for _, p := range a.model.Params() {
+		if p.TiedTo != "" && plan.Stages() > 1 {
+			a.refuse("schedule", "afp", "the schedule %s steps the optimizer inside of a batch, where no stage waits for the gradients of the others, "+
+				"but %s is tied to %s; untie them in model.config, or use a schedule that steps after the batch, such as afp", a.job.Schedule, p.Name, p.TiedTo)
+			return
+		}
+	}
+}
