@@ -142,6 +142,9 @@ func (l *layout) generate() error {
 	if err != nil {
 		return err
 	}
+	if homes := plan.Placement(); !slices.Equal(homes, l.homes) {
+		return fmt.Errorf("schedule %s places stages on devices %v, expected %v", l.Schedule, homes, l.homes)
+	}
 	l.plan = plan
 	l.Warmup = schedule.Warmup(plan)
 	return nil
@@ -150,7 +153,7 @@ func (l *layout) generate() error {
 // Plan makes a candidate's plan, and says why it looks as it does.
 func Plan(c *Candidate) (schedule.Plan, string, error) {
 	return schedule.Generate(c.Schedule, schedule.Request{
-		Stages: c.Stages, MicroBatches: c.MicroBatches, Costs: &c.Costs, PinnedLimit: c.PinnedLimit,
+		Stages: c.Stages, Chunks: c.Chunks, MicroBatches: c.MicroBatches, Costs: &c.Costs, PinnedLimit: c.PinnedLimit,
 	})
 }
 
@@ -228,22 +231,23 @@ func splits(p schedule.Plan) bool {
 
 // memory prices every stage and finds out whether the devices hold them:
 //
-//	Mem_s = N (versions W + G + O + slots A + boundaries) + vectors W
+//	Mem_s = N (W_versions + G + O + slots A + boundaries) + vectors W
 //
-// with weights W, gradients G, optimizer state O, what a micro-batch pins A, and the vectors that averaging keeps.
+// with the versions of weights W that a plan reads, gradients G, optimizer state O, what a micro-batch pins A, and the vectors that averaging keeps.
 func (l *layout) memory() error {
 	pinned, halves, versions := schedule.PinnedByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
 	l.Predicted.Stages = make([]StageTerms, len(l.Split))
 	for s, run := range l.Split {
 		m, vector, err := l.profile.Sizer.Stage(StageSpec{
-			From: run[0], To: run[1], Samples: l.samples, Slots: pinned[s], WeightSlots: halves[s], Recompute: l.Recompute[s],
+			From: run[0], To: run[1], Samples: l.samples, Slots: pinned[s], WeightSlots: halves[s], Versions: versions[s],
+			Recompute: l.Recompute[s],
 		})
 		if err != nil {
 			return err
 		}
 		n := int64(l.Pipelines)
 		l.Predicted.Stages[s] = StageTerms{Device: l.homes[s], Memory: Memory{
-			Weights: n * (m.Weights + int64(versions[s]-1)*vector), Gradients: n * m.Gradients, State: n * m.State,
+			Weights: n * m.Weights, Gradients: n * m.Gradients, State: n * m.State,
 			Activations: n * m.Activations, Boundaries: n * m.Boundaries, Center: int64(l.vectors) * vector,
 		}}
 	}

@@ -61,6 +61,7 @@ type StageSpec struct {
 	Samples     int // in a micro-batch
 	Slots       int // micro-batches that are pinned at once
 	WeightSlots int // that are between the halves of their backward at once
+	Versions    int // of the weights that are kept at once
 	Recompute   string
 }
 

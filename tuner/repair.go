@@ -68,7 +68,7 @@ func (l *layout) size(spec StageSpec) (int64, error) {
 	return int64(l.Pipelines)*m.Total() + int64(l.vectors)*vector, err
 }
 
-// limit bounds each stage's warm-up by what its memory holds.
+// limit bounds each device's warm-up by what its memory holds. Devices of such plans have one stage each.
 func (l *layout) limit() error {
 	limits := make([]int, len(l.Split))
 	pinned := schedule.PinnedByStage(l.plan)
@@ -95,7 +95,7 @@ func (l *layout) limit() error {
 
 // recut splits the model anew, with the devices' memory as a bound, for as many pinned micro-batches as the plan has now.
 func (l *layout) recut() error {
-	pinned, halves := schedule.PinnedByStage(l.plan), schedule.HalvesByStage(l.plan)
+	pinned, halves, versions := schedule.PinnedByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
 	var failed error
 	err := l.cut(func(s, from, to int) bool {
 		room, limited := l.room(s)
@@ -103,7 +103,8 @@ func (l *layout) recut() error {
 			return true
 		}
 		bytes, err := l.size(StageSpec{
-			From: from, To: to, Samples: l.samples, Slots: pinned[s], WeightSlots: halves[s], Recompute: l.Recompute[s],
+			From: from, To: to, Samples: l.samples, Slots: pinned[s], WeightSlots: halves[s], Versions: versions[s],
+			Recompute: l.Recompute[s],
 		})
 		failed = errors.Join(failed, err)
 		return bytes <= room

@@ -39,9 +39,7 @@ const (
 	NotNeeded Verdict = "not-needed" // another candidate gives the same plan
 )
 
-// Candidate is one way to lay the job over its devices. It has all that is needed to make its plan again:
-//
-//	schedule.Generate(c.Schedule, schedule.Request{Stages: K, MicroBatches: c.MicroBatches, Costs: &c.Costs, ...})
+// Candidate is one way to lay the job over its devices. It has all that Plan needs to make its plan again.
 type Candidate struct {
 	// Stages is the number of devices that a pipeline is laid over, K of the job file; each has Chunks of the model's stages.
 	Stages       int    `json:"stages"`
@@ -57,7 +55,7 @@ type Candidate struct {
 	Recompute []string `json:"recompute"`
 	// Split is, of each stage, its first layer and the one after its last.
 	Split [][2]int `json:"split"`
-	// PinnedLimit is, per stage, the most micro-batches that its memory holds, where that shaped the plan; else empty.
+	// PinnedLimit is, per device, the most micro-batches that its memory holds, where that shaped the plan; else empty.
 	PinnedLimit []int          `json:"pinned_limit,omitempty"`
 	Costs       schedule.Costs `json:"costs"` // seconds of one micro-batch, of each stage, with one pipeline at work
 	Predicted   Prediction     `json:"predicted"`

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // Space is what Search chooses from. A choice that the job gives is a list of one.
@@ -154,29 +156,29 @@ func (s Space) predictTarget(t Target) ([]*layout, error) {
 	return all, nil
 }
 
-// chunksOf is how many stages of a schedule lie on each device.
-func (s Space) chunksOf(name string) int {
-	switch {
-	case name == "zb-v":
-		return 2
-	case s.Chunks > 0:
-		return s.Chunks
-	case name == "interleaved":
-		return 2
+// chunksOf is how many stages of a schedule lie on each device. A number that the job gives stands for the schedules that can
+// have it.
+func (s Space) chunksOf(name string) (int, error) {
+	n, err := schedule.Chunks(name, s.Chunks)
+	if err != nil && len(s.Schedules) > 1 {
+		return schedule.Chunks(name, 0)
 	}
-	return 1
+	return n, err
 }
 
 // predict lays one candidate out. What the devices cannot hold as it is, is changed as far as the space allows; the fastest of
 // what then fits is taken.
 func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
-	chunks := s.chunksOf(name)
+	chunks, err := s.chunksOf(name)
 	l := &layout{
 		Candidate: Candidate{
 			Stages: t.Stages, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
 		},
 		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, homes: homesOf(name, t.Stages, chunks),
 		vectors: t.Profile.Sizer.Vectors(n),
+	}
+	if err != nil {
+		return l.fail(err), nil
 	}
 	l.Recompute = s.RecomputeByStage
 	if len(l.Recompute) != len(l.homes) {

@@ -319,13 +319,17 @@ func TestMoreStagesThanLayersNameTheMostThatFit(t *testing.T) {
 func TestSpacesThatCannotBeSearchedAreRefused(t *testing.T) {
 	good := spaceOf(profileOf(4, 2))
 	for want, change := range map[string]func(s *Space){
-		"a divisor":        func(s *Space) { s.MicroBatches = []int{3} },
-		"0 schedules":      func(s *Space) { s.Schedules = nil },
-		"recomputation":    func(s *Space) { s.Recompute = nil },
-		"does not have":    func(s *Space) { s.Targets = []Target{{Stages: 9, Profile: s.Targets[0].Profile}} },
-		"0 pipelines":      func(s *Space) { s.Pipelines = []int{0} },
-		"0 links":          func(s *Space) { p := *s.Targets[0].Profile; p.Links = nil; s.Targets = []Target{{2, 1, &p}} },
-		"slowness 0":       func(s *Space) { p := *s.Targets[0].Profile; p.Devices = make([]Device, 2); s.Targets = []Target{{2, 1, &p}} },
+		"a divisor":     func(s *Space) { s.MicroBatches = []int{3} },
+		"0 schedules":   func(s *Space) { s.Schedules = nil },
+		"recomputation": func(s *Space) { s.Recompute = nil },
+		"does not have": func(s *Space) { s.Targets = []Target{{Stages: 9, Profile: s.Targets[0].Profile}} },
+		"0 pipelines":   func(s *Space) { s.Pipelines = []int{0} },
+		"0 links":       func(s *Space) { p := *s.Targets[0].Profile; p.Links = nil; s.Targets = []Target{{2, 1, &p}} },
+		"slowness 0": func(s *Space) {
+			p := *s.Targets[0].Profile
+			p.Devices = make([]Device, 2)
+			s.Targets = []Target{{2, 1, &p}}
+		},
 		"unknown_schedule": func(s *Space) { s.Schedules = []string{"unknown_schedule"} },
 	} {
 		s := good

@@ -95,7 +95,7 @@ Exit codes:
 	cmd.Flags().BoolVar(&o.dev, "dev", false, "one node whose state is in a temporary directory and goes with it")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newVersionCommand(), newWorkerCommand(), newInferCommand())
+	cmd.AddCommand(newVersionCommand(), newWorkerCommand(), newTuneCommand(), newInferCommand())
 	return cmd
 }
 

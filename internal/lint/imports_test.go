@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"internal/data/tokenfile": nil,
 	"internal/data/idx":       nil,
 	"internal/wire":           {"internal/pace", "internal/trace"},
-	"internal/api":            {"job"},
+	"internal/api":            {"job", "tuner"},
 	"internal/worker/control": {"internal/api", "job", "tuner"},
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
@@ -56,6 +56,10 @@ var mayImport = map[string][]string{
 		"pipeline", "stage/...", "schedule", "elastic", "job",
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/feed", "internal/checkpoint", "internal/export",
 	},
+	"internal/tune": {
+		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/checkpoint", "elastic", "job", "schedule",
+		"stage", "stage/device", "stage/layer", "stage/model",
+	},
 	"internal/node": {
 		"internal/server", "elastic", "job", "schedule", "stage/...",
 		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/trace", "tuner",
@@ -64,10 +68,10 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer",
+		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune",
 		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/nearest", "job", "schedule"},
+	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/nearest", "job", "schedule", "tuner"},
 	"bench/...":      {"..."},
 }
 

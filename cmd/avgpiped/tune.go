@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/tune"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+func newTuneCommand() *cobra.Command {
+	var request string
+	cmd := &cobra.Command{
+		Use:    "tune --request FILE",
+		Short:  "Choose a job's counts by measuring; the daemon starts this, nobody else needs to",
+		Hidden: true,
+		Args:   usageArguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runTune(cmd, request)
+		},
+	}
+	cmd.Flags().StringVar(&request, "request", "", "file that says what to choose")
+	if err := cmd.MarkFlagRequired("request"); err != nil {
+		panic(fmt.Sprintf("flag: %v", err)) // it was defined a line above
+	}
+	return cmd
+}
+
+// runTune prints progress, and at the end the report or the error, as control.TuneMessage describes.
+func runTune(cmd *cobra.Command, path string) error {
+	r, err := tune.ReadRequest(path)
+	if err != nil {
+		return &usageError{err}
+	}
+	if r.NodeCores == 0 && len(r.Cores) == 0 {
+		r.NodeCores = runtime.NumCPU()
+	}
+	lines := json.NewEncoder(cmd.OutOrStdout())
+	var broken error // of the output: whoever asked is gone
+	print := func(m control.TuneMessage) {
+		if err := lines.Encode(m); err != nil {
+			broken = errors.Join(broken, fmt.Errorf("print: %w", err))
+		}
+	}
+	report, err := tune.Tune(cmd.Context(), tune.Config{
+		Request:  r,
+		Progress: func(p control.TuneProgress) { print(control.TuneMessage{Progress: &p}) },
+	})
+	switch {
+	case cmd.Context().Err() != nil:
+		return errors.New("tune: interrupted")
+	case err != nil:
+		print(control.TuneMessage{Error: err.Error()})
+		return errors.Join(err, broken)
+	}
+	print(control.TuneMessage{Report: report})
+	return broken
+}

@@ -1,0 +1,243 @@
+package tune
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// subject is the job that is tuned, with what is known of it before anything is measured.
+type subject struct {
+	request  control.TuneRequest
+	model    *model.Model
+	sequence int
+	compute  device.Type
+	cores    int
+	memory   int64  // bytes that the host can give; 0 when it does not say
+	device   string // what the job's kind of device is on this host
+	sizer    *sizer
+}
+
+// newSubject opens a device, which close closes.
+func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
+	s := &subject{request: r, model: trials.Model(), sequence: r.Job.Data.Sequence, cores: r.NodeCores, memory: availableMemory()}
+	if s.sequence == 0 {
+		s.sequence = s.model.Sequence()
+	}
+	if n := len(r.Cores); n > 0 {
+		s.cores = n
+	}
+	if r.Job.Precision == device.BF16.String() {
+		s.compute = device.BF16
+	}
+	dev, err := trials.OpenDevice(r.Job.Devices)
+	if err != nil {
+		return nil, err
+	}
+	s.device = dev.Name()
+	s.sizer = &sizer{subject: s, on: dev, known: map[tuner.StageSpec]priced{}}
+	return s, nil
+}
+
+func (s *subject) close() error { return s.sizer.on.Close() }
+
+// digest names all that a plan depends on. Two jobs with one digest get one plan.
+func (s *subject) digest() (string, error) {
+	j := s.request.Job
+	text, err := json.Marshal(map[string]any{
+		"report": tuner.ReportVersion, "family": s.model.Family, "model": s.model.Config(), "task": s.model.Task,
+		"batch": j.Train.Batch, "sequence": s.sequence, "precision": j.Precision, "optimizer": j.Optimizer.Name,
+		"momentum": j.Optimizer.Momentum > 0, "clip": j.Optimizer.ClipNorm > 0,
+		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
+		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
+		"recompute": j.Recompute, "devices": j.Devices,
+		"device": s.device, "cores": s.cores, "system": processors(), "memory": totalMemory(),
+	})
+	if err != nil {
+		return "", fmt.Errorf("digest of the job: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// space is what the job leaves open. Its targets have no profile yet.
+func (s *subject) space() (tuner.Space, error) {
+	j := s.request.Job
+	space := tuner.Space{Batch: j.Train.Batch, Chunks: int(j.Chunks), AverageEvery: j.Averaging.Tau, Targets: s.targets()}
+	if len(space.Targets) == 0 {
+		return space, &tuner.StagesError{Layers: len(s.model.Layers), Stages: int(j.Stages)}
+	}
+	if j.Pipelines != job.Auto {
+		space.Pipelines = []int{int(j.Pipelines)}
+	}
+	most := 0
+	for _, t := range space.Targets {
+		most = max(most, t.Stages)
+	}
+	space.MicroBatches = microBatches(j.Train.Batch, most)
+	if j.MicroBatches != job.Auto {
+		space.MicroBatches = []int{int(j.MicroBatches)}
+	}
+	space.Schedules = []string{j.Schedule}
+	if j.Schedule == job.AutoSchedule {
+		space.Schedules = synchronous()
+	}
+	switch len(j.Recompute) {
+	case 0:
+		space.Recompute = []string{string(stage.RecomputeNone)}
+	case 1:
+		space.Recompute = j.Recompute
+	default:
+		space.RecomputeByStage = j.Recompute
+	}
+	return space, nil
+}
+
+// synchronous are the schedules that a job may be given when it leaves the choice open: those that change its time and memory,
+// and not what it computes.
+func synchronous() []string {
+	return slices.DeleteFunc(schedule.Names(), func(name string) bool {
+		plan, _, err := schedule.Generate(name, schedule.Request{Stages: 2, MicroBatches: 4})
+		return err != nil || plan.Updates() > 0
+	})
+}
+
+// microBatches are the divisors of a batch that are worth a try: beyond 16 a stage the bubble is below 6% of the time, and each
+// matrix product only becomes smaller.
+func microBatches(batch, stages int) (all []int) {
+	for m := 1; m <= min(batch, max(16*stages, 16)); m++ {
+		if batch%m == 0 {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// targets are the ways to use the node's devices. Where neither stages nor devices are given, each number of devices that divides
+// the cores is one, with the cores shared out among them.
+func (s *subject) targets() []tuner.Target {
+	cpu, layers := s.request.Job.Devices.CPU, len(s.model.Layers)
+	threads := func(devices int) int {
+		if cpu.Threads != job.Auto {
+			return int(cpu.Threads)
+		}
+		return max(s.cores/devices, 1)
+	}
+	var all []tuner.Target
+	add := func(stages, devices int) {
+		if stages <= layers {
+			all = append(all, tuner.Target{Stages: stages, Threads: threads(devices)})
+		}
+	}
+	switch given, count := int(s.request.Job.Stages), int(cpu.Count); {
+	case given > 0:
+		add(given, max(count, given))
+	case count > 0:
+		for k := 1; k < count; k *= 2 {
+			add(k, count)
+		}
+		add(count, count)
+	default:
+		most := max(s.cores/max(int(cpu.Threads), 1), 1)
+		for k := 1; k <= most; k++ {
+			if most%k == 0 {
+				add(k, k)
+			}
+		}
+	}
+	return all[max(0, len(all)-mostTargets):]
+}
+
+// mostTargets bounds the profiles, each of which takes a few batches. The largest numbers of devices are kept.
+const mostTargets = 4
+
+// sizes are the two or three numbers of samples that are measured: the smallest and the largest micro-batch of the space, and
+// the one nearest to the middle of them, by ratio.
+func (s *subject) sizes(space tuner.Space) []int {
+	var all []int
+	for _, m := range space.MicroBatches {
+		all = append(all, space.Batch/m)
+	}
+	slices.Sort(all)
+	first, last := all[0], all[len(all)-1]
+	middle, want := first, math.Sqrt(float64(first*last))
+	for _, n := range all {
+		if math.Abs(math.Log(float64(n)/want)) < math.Abs(math.Log(float64(middle)/want)) {
+			middle = n
+		}
+	}
+	return slices.Compact([]int{first, middle, last})
+}
+
+// size is a micro-batch of n samples.
+func (s *subject) size(n int) layer.Size { return layer.Size{B: n, T: s.sequence, Compute: s.compute} }
+
+// guess is a profile before anything was measured: times in proportion to floating-point operations. Its memory is exact.
+func (s *subject) guess(t tuner.Target) *tuner.Profile {
+	const second = 1e11 // operations; what matters here is which candidates there are and what they hold
+	p := s.skeleton(t)
+	p.Samples = []int{1}
+	for i, l := range s.model.Layers {
+		f, b := l.FLOPs(s.size(1))
+		each := func(flops float64) tuner.Curve {
+			return tuner.Curve{Samples: []int{1}, Values: []float64{flops / second}}
+		}
+		one := &p.Layers[i]
+		one.Forward, one.Backward, one.BackwardInput, one.BackwardWeight = each(f), each(b), each(b/2), each(b/2)
+	}
+	return p
+}
+
+// skeleton is a profile without times.
+func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
+	p := &tuner.Profile{Links: make([]tuner.Link, t.Stages-1), Sizer: s.sizer}
+	p.HostBytes = s.memory
+	for d := range t.Stages {
+		p.Devices = append(p.Devices, tuner.Device{
+			Name: s.device, Slowness: 1, CapacityBytes: s.capacity(d), Utilization: tuner.Constant(1), // an executor runs one op at a time
+		})
+	}
+	for _, l := range s.model.Layers {
+		_, out := l.Ports(s.size(1))
+		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
+		one.PinnedBytes = float64(4 * (l.Saved(s.sizer.on, s.size(1)) + layer.Words(out)))
+		for _, param := range l.Params() {
+			one.Parameters += int64(param.Len())
+		}
+		p.Layers = append(p.Layers, one)
+	}
+	return p
+}
+
+// capacity is the memory that device d has of its own; 0 where it shares the host's. Emulated devices hold what the job says, of
+// which a list of one stands for all.
+func (s *subject) capacity(d int) int64 {
+	given := s.request.Job.Devices.Emulated.Memory
+	if s.request.Job.Devices.Kind != emulated || len(given) == 0 {
+		return 0
+	}
+	return int64(given[min(d, len(given)-1)])
+}
+
+// emulated is the kind of devices that spend time instead of computing.
+const emulated = "emulated"
+
+// method is the averaging of so many pipelines.
+func (s *subject) method(pipelines int) (elastic.Method, error) {
+	a := s.request.Job.Averaging
+	return elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.Pull(a.Pull), Tau: a.Tau, Pipelines: pipelines})
+}
