@@ -32,7 +32,7 @@ func newPlanCommand() *cobra.Command {
 		Args:  noPlanArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newPlanShowCommand())
+	cmd.AddCommand(newPlanShowCommand(), newPlanCheckCommand())
 	return cmd
 }
 

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// maxPlanFileBytes bounds a plan that is read: 8 million ops.
+const maxPlanFileBytes = 1 << 26
+
+func newPlanCheckCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Prove a plan that you wrote",
+		Long: `Prove a plan that you wrote, as a job with "schedule: file:FILE" is proved when it is submitted: all work once and in
+an order that makes sense, links that deliver in order, no deadlock. FILE is - for the standard input.
+
+A plan has a line a device, of cells separated by blanks or commas: F0 is the forward of micro-batch 0, B0 its backward,
+I0 and W0 the halves of one (for the inputs, and later for the weights), U0 an optimizer step after micro-batch 0. 2F0
+is the forward of stage 2; without a number a line is its own stage. F5@1 reads the weights after one step of the plan.
+Empty cells mean nothing, so the compute-only CSV files of PyTorch's schedules are plans.
+
+Prints what the plan holds at most: per stage, the micro-batches between their forward and their backward (pins) and
+between the halves of it (halves), the versions of its weights, and by how many steps its gradients are late; per
+link, messages on their way. The json output has the same under devices, stages and links, and the plan as grid.
+
+Exit codes: 0 the plan can run, 2 it cannot: the first fault is named and marked in the grid.`,
+		Example: `  avgpipectl plan check plan.txt
+  avgpipectl plan show --schedule zb-v --stages 4 --micro-batches 8 -o json | jq -r .grid[] | avgpipectl plan check -`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := runPlanCheck(cmd.InOrStdin(), cmd.OutOrStdout(), args, output); err != nil {
+				return fmt.Errorf("plan check: %w", &planInputError{err})
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT`: one of "+strings.Join(planCheckOutputs, ", "))
+	return cmd
+}
+
+var planCheckOutputs = []string{"text", "json"}
+
+// planProof is what `plan check` finds.
+type planProof struct {
+	MicroBatches int           `json:"micro_batches"`
+	Updates      int           `json:"updates"` // optimizer steps inside of the batch
+	Grid         schedule.Plan `json:"grid"`
+	Devices      []planDevice  `json:"devices"`
+	Stages       []planStage   `json:"stages"`
+	Links        []planLink    `json:"links"` // of stage k and the next
+}
+
+type planDevice struct {
+	Pinned int `json:"pinned"` // micro-batches, counted on each of its stages
+	Warmup int `json:"warmup"` // forwards before the first backward
+}
+
+type planStage struct {
+	Device   int `json:"device"`
+	Pinned   int `json:"pinned"`   // micro-batches
+	Halves   int `json:"halves"`   // micro-batches between the halves of their backward
+	Versions int `json:"versions"` // of its weights
+	Delay    int `json:"delay"`    // of its gradients, in updates
+}
+
+type planLink struct {
+	Down int `json:"down"` // messages on their way to the next stage
+	Up   int `json:"up"`   // and from it
+}
+
+// runPlanCheck proves the plan in the file that args name. All its errors are bad input.
+func runPlanCheck(in io.Reader, out io.Writer, args []string, output string) error {
+	if output != "text" && output != "json" {
+		return fmt.Errorf("--output %q is unknown%s", output, planHint(output, planCheckOutputs))
+	}
+	if len(args) != 1 {
+		return fmt.Errorf("%d files; want one: avgpipectl plan check FILE", len(args))
+	}
+	plan, err := readPlanFile(args[0], in)
+	if err != nil {
+		return err
+	}
+	proof := proofOf(plan)
+	if output == "json" {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(proof)
+	}
+	return proof.print(out, args[0])
+}
+
+// readPlanFile reads a plan that can run from a file, or from in where the path is -.
+func readPlanFile(path string, in io.Reader) (plan schedule.Plan, err error) {
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxPlanFileBytes+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) > maxPlanFileBytes:
+		return nil, fmt.Errorf("%s has more than %d bytes; want a plan of fewer micro-batches", path, maxPlanFileBytes)
+	}
+	if plan, err = schedule.Parse(string(text)); err == nil {
+		err = schedule.Check(plan, max(1, plan.MicroBatches()), schedule.Limits{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return plan, nil
+}
+
+func proofOf(plan schedule.Plan) planProof {
+	proof := planProof{MicroBatches: plan.MicroBatches(), Updates: plan.Updates(), Grid: plan, Links: []planLink{}}
+	pinned, warmup := schedule.Pinned(plan), schedule.Warmup(plan)
+	for d := range plan {
+		proof.Devices = append(proof.Devices, planDevice{Pinned: pinned[d], Warmup: warmup[d]})
+	}
+	perStage, halves := schedule.PinnedByStage(plan), schedule.HalvesByStage(plan)
+	versions, delay := schedule.VersionsByStage(plan), schedule.GradientDelay(plan)
+	for s, d := range plan.Placement() {
+		proof.Stages = append(proof.Stages, planStage{Device: d, Pinned: perStage[s], Halves: halves[s], Versions: versions[s], Delay: delay[s]})
+	}
+	for _, peak := range schedule.InFlight(plan) {
+		proof.Links = append(proof.Links, planLink{Down: peak.Forward, Up: peak.Backward})
+	}
+	return proof
+}
+
+func (p planProof) print(out io.Writer, path string) error {
+	steps := "one optimizer step, after the batch"
+	if p.Updates > 0 {
+		steps = count(p.Updates, "optimizer step") + ", inside of the batch"
+	}
+	fmt.Fprintf(out, "%s: ok: %s, %s, %s; %s\n\n", path,
+		count(len(p.Devices), "device"), count(len(p.Stages), "stage"), count(p.MicroBatches, "micro-batch"), steps)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "stage\tdevice\tpins\thalves\tversions\tdelay\tsent down\tsent up\t")
+	for s, stage := range p.Stages {
+		down, up := "-", "-"
+		if s < len(p.Links) {
+			down = strconv.Itoa(p.Links[s].Down)
+		}
+		if s > 0 {
+			up = strconv.Itoa(p.Links[s-1].Up)
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", s, stage.Device, stage.Pinned, stage.Halves, stage.Versions, stage.Delay, down, up)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for d, device := range p.Devices {
+		fmt.Fprintf(out, "device %d pins %d after a warm-up of %d\n", d, device.Pinned, device.Warmup)
+	}
+	return nil
+}
+
+// count prints a number and its noun: 1 stage, 2 micro-batches.
+func count(n int, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "ch"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}

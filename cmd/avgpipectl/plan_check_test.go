@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestPlanCheck proves the plans of testdata/plan/check; -rewrite records what is printed.
+//
+//	check [output=json]      the input is the file
+//	arguments                the input are the arguments, a line
+func TestPlanCheck(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "plan.txt")
+	datadriven.RunTest(t, "testdata/plan/check", func(t *testing.T, d *datadriven.TestData) string {
+		args := []string{"check", path}
+		if d.Cmd == "arguments" {
+			args = strings.Fields(d.Input)
+		} else if err := os.WriteFile(path, []byte(d.Input), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range d.CmdArgs {
+			args = append(args, "--"+a.String())
+		}
+		out, err := runPlan(args...)
+		if err != nil {
+			var coded interface{ ExitCode() int }
+			if !errors.As(err, &coded) || coded.ExitCode() != 2 {
+				t.Errorf("%s: error %v does not exit with 2", d.Pos, err)
+			}
+			out += "error: " + err.Error()
+		}
+		return strings.ReplaceAll(out, dir, "DIR")
+	})
+}
+
+// TestPlanCheckReadsWhatPlanShowPrints from the standard input.
+func TestPlanCheckReadsWhatPlanShowPrints(t *testing.T) {
+	var out strings.Builder
+	if err := runPlanCheck(strings.NewReader("F0 F1 B0 B1\nF0 B0 F1 B1\n"), &out, []string{"-"}, "text"); err != nil {
+		t.Fatal(err)
+	}
+	if want := "-: ok: 2 devices, 2 stages, 2 micro-batches; one optimizer step, after the batch\n"; !strings.HasPrefix(out.String(), want) {
+		t.Errorf("printed\n%s\nwant %q first", out.String(), want)
+	}
+	if err := runPlanCheck(strings.NewReader(strings.Repeat(" ", maxPlanFileBytes+1)), &out, []string{"-"}, "text"); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a file without an end: error %v", err)
+	}
+}
