@@ -146,6 +146,10 @@ examples-peer: ## train the models of the example jobs in PyTorch, JSON lines (P
 bench-overhead: ## executor and link cost per micro-batch and hop, as JSON lines
 	@$(GO) run ./bench/overhead
 
+.PHONY: bench-emulated
+bench-emulated: ## pipelines of emulated devices in real time against the simulator, two minutes
+	@$(GO) run ./bench/emulated
+
 .PHONY: bench-recompute
 bench-recompute: deps ## memory saved and time added by computing activations again
 	@$(GO) run $(TAGS) ./bench/recompute
