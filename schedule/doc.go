@@ -11,7 +11,7 @@
 //	err = schedule.Check(plan, 8, schedule.Limits{Pinned: fits})
 //	depths := schedule.InFlight(plan)                  // link queues this deep never make a sender wait
 //	result, err := schedule.Simulate(plan, measured)   // batch time, bubble, when each op runs
-//	fmt.Print(reason, "\n", schedule.DrawText(plan, result, 0))
+//	fmt.Print(reason, "\n", schedule.DrawText(result, 0))
 //
 // The package is a leaf: no I/O, no clock, no goroutine.
 package schedule

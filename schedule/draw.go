@@ -1,9 +1,102 @@
 package schedule
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 )
+
+// drawnRow is one line of a drawing: what a device does for one pipeline.
+type drawnRow struct {
+	name  string // "stage 0"; "device 0" where devices have several stages, "device 0, pipeline 1" where several pipelines run
+	note  string // how busy the device is and what it pins
+	cells []drawnCell
+}
+
+// drawnCell is one op of a row.
+type drawnCell struct {
+	label  string // "F0", "2F0", "U", "A"
+	number string // what the middle of it shows where there is room, in a drawing with colours
+	kind   drawnKind
+	second bool // of every second stage of the device: drawn lighter
+	Span
+}
+
+// drawnKind is a Kind, or averaging.
+type drawnKind int
+
+const averaging = drawnKind(kinds)
+
+// letter starts the label of a cell.
+func (k drawnKind) letter() string {
+	if k == averaging {
+		return "A"
+	}
+	return Kind(k).String()
+}
+
+// rowsOf lists what a recorded simulation of a plan ran.
+func rowsOf(r Result) []drawnRow {
+	plain, chunks := r.plan.plain(), chunksOf(r.plan)
+	rows := make([]drawnRow, 0, len(r.Spans))
+	device, pipeline := -1, -1
+	for e := range r.Timeline() {
+		if e.Device != device || e.Pipeline != pipeline {
+			device, pipeline = e.Device, e.Pipeline
+			rows = append(rows, r.row(device, pipeline, plain))
+		}
+		cell := drawnCell{kind: drawnKind(e.Op.Kind), second: chunks[e.Op.Stage]%2 == 1, Span: e.Span}
+		if e.Averages {
+			cell.kind = averaging
+		}
+		if e.Op.Micro >= 0 {
+			cell.label, cell.number = string(e.Op.appendCell(nil, !plain)), strconv.Itoa(e.Op.Micro)
+		} else if cell.label = cell.kind.letter(); !plain {
+			cell.label = strconv.Itoa(e.Op.Stage) + cell.label
+		}
+		if !plain {
+			cell.number = cell.label
+		}
+		rows[len(rows)-1].cells = append(rows[len(rows)-1].cells, cell)
+	}
+	return rows
+}
+
+// row is the row of a device and pipeline, without its cells.
+func (r Result) row(device, pipeline int, plain bool) drawnRow {
+	unit := "device"
+	if plain {
+		unit = "stage"
+	}
+	digits := len(strconv.Itoa(len(r.plan) - 1))
+	row := drawnRow{name: fmt.Sprintf("%s %*d", unit, digits, device)}
+	if r.load.Pipelines > 1 {
+		row.name += fmt.Sprintf(", pipeline %*d", len(strconv.Itoa(r.load.Pipelines-1)), pipeline)
+	}
+	if pipeline == 0 {
+		row.note = fmt.Sprintf("busy %3.0f%%, pins %d", percentBusy(r, device), r.Pinned[device])
+	}
+	return row
+}
+
+// chunksOf numbers, per stage, those of its device.
+func chunksOf(plan Plan) []int {
+	chunks, count := make([]int, plan.Stages()), make([]int, len(plan))
+	for s, d := range plan.Placement() {
+		chunks[s] = count[d]
+		count[d]++
+	}
+	return chunks
+}
+
+// summary is the last line of a drawing.
+func summary(r Result) string {
+	if r.load.Pipelines*r.load.Batches <= 1 {
+		return fmt.Sprintf("batch time %s, bubble %.1f%%", formatTime(r.Makespan), 100*r.Bubble)
+	}
+	return fmt.Sprintf("%s of each of %s take %s, one after the other %s, bubble %.1f%%",
+		countOf(r.load.Batches, "batch"), countOf(r.load.Pipelines, "pipeline"), formatTime(r.Makespan), formatTime(r.Period), 100*r.Bubble)
+}
 
 // scaleOf is how many columns (or pixels) a unit of time gets so that the shortest op that takes any time is cell wide, in a
 // drawing of at most limit.
@@ -44,10 +137,10 @@ func ticksOf(r Result, scale, apart float64) []float64 {
 // formatTime prints a time to at most six digits.
 func formatTime(t float64) string { return strconv.FormatFloat(t, 'g', 6, 64) }
 
-// percentBusy is the share of the makespan in which stage k computes, in percent.
-func percentBusy(r Result, k int) float64 {
+// percentBusy is the share of the makespan in which a device computes, in percent.
+func percentBusy(r Result, device int) float64 {
 	if r.Makespan <= 0 {
 		return 0
 	}
-	return 100 * r.Busy[k] / r.Makespan
+	return 100 * r.Busy[device] / r.Makespan
 }

@@ -32,7 +32,7 @@ func TestCommentOfEachScheduleIsItsDrawing(t *testing.T) {
 	sources := readSources(t)
 	for _, name := range Names() {
 		plan, costs := drawn(t, name)
-		drawing := asComment(DrawText(plan, mustSimulate(t, plan, costs), 0))
+		drawing := asComment(DrawText(mustSimulate(t, plan, costs), 0))
 		if !strings.Contains(sources, drawing) {
 			t.Errorf("no comment has the drawing of %s:\n%s", name, drawing)
 		}

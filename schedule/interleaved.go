@@ -15,10 +15,10 @@ import "fmt"
 //
 // Free links, backwards of two forwards:
 //
-//	time     0              5              10             15             20             25             30             35             40
-//	stage 0  F0 F1 F2 F0 F1 F2 F3 F4 ......B0--- F5 B1--- F3 B2--- F4 B0--- F5 B1--- ...B2--- ...B3--- ...B4--- ...B5--- B3--- B4--- B5---   busy  86%, pins 8
-//	stage 1  ...F0 F1 F2 F0 F1 F2 ...B0--- F3 B1--- F4 B2--- F5 B0--- F3 B1--- F4 B2--- F5 B3--- ...B4--- ...B5--- B3--- B4--- B5--- ......  busy  86%, pins 6
-//	stage 2  ......F0 F1 F2 F0 B0--- F1 B1--- F2 B2--- F3 B0--- F4 B1--- F5 B2--- F3 B3--- F4 B4--- F5 B5--- B3--- B4--- B5--- ............  busy  86%, pins 4
+//	time      0                   5                   10                  15                  20                  25                  30                  35                  40
+//	device 0  0F0 0F1 0F2 3F0 3F1 3F2 0F3 0F4 ........3B0---- 0F5 3B1---- 3F3 3B2---- 3F4 0B0---- 3F5 0B1---- ....0B2---- ....3B3---- ....3B4---- ....3B5---- 0B3---- 0B4---- 0B5----   busy  86%, pins 8
+//	device 1  ....1F0 1F1 1F2 4F0 4F1 4F2 ....4B0---- 1F3 4B1---- 1F4 4B2---- 1F5 1B0---- 4F3 1B1---- 4F4 1B2---- 4F5 4B3---- ....4B4---- ....4B5---- 1B3---- 1B4---- 1B5---- ........  busy  86%, pins 6
+//	device 2  ........2F0 2F1 2F2 5F0 5B0---- 5F1 5B1---- 5F2 5B2---- 2F3 2B0---- 2F4 2B1---- 2F5 2B2---- 5F3 5B3---- 5F4 5B4---- 5F5 5B5---- 2B3---- 2B4---- 2B5---- ................  busy  86%, pins 4
 //	batch time 42, bubble 14.3%
 func interleaved(r Request) (Plan, string) {
 	order := interleavedOrder(r)

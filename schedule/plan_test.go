@@ -147,6 +147,6 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v\npasses Check, and cannot be simulated: %v", plan, err)
 		}
-		DrawText(plan, result, 100)
+		DrawText(result, 100)
 	})
 }

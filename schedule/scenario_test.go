@@ -62,9 +62,9 @@ func runScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 		if d.HasArg("width") {
 			d.ScanArgs(t, "width", &width)
 		}
-		return DrawText(plan, result, width), nil
+		return DrawText(result, width), nil
 	case "svg":
-		return DrawSVG(plan, result), nil
+		return DrawSVG(Drawing{Result: result}), nil
 	case "simulate":
 		return fmt.Sprintf("makespan %.4f\nbusy %.4f\nbubble %.4f\npinned %v", result.Makespan, result.Busy, result.Bubble, result.Pinned), nil
 	}

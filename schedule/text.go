@@ -4,15 +4,15 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 )
 
 // maxColumns bounds a text drawing of no given width.
 const maxColumns = 4000
 
-// DrawText draws a plan over time, one row a stage, as papers do: each op as wide as it takes, with its micro-batch; a dot is
-// a bubble.
+// DrawText draws a recorded simulation over time, one row a device, as papers do: each op as wide as it takes, with its
+// micro-batch, and its stage where a device has several; U is the step and A the averaging at the end of a batch; a dot is a
+// bubble. Of several pipelines, each has its rows.
 //
 //	time     0              5              10             15
 //	stage 0  F0 F1 F2 ......B0--- F3 B1--- ...B2--- ...B3---   busy  75%, pins 3
@@ -20,15 +20,17 @@ const maxColumns = 4000
 //	batch time 16, bubble 25.0%
 //
 // width is how many columns the time may take, 0 for as many as show every label. In a drawing that has to be narrower, a
-// cell too small for its label shows the kind alone: "Bbb". The result must be the plan's, from Simulate.
-func DrawText(plan Plan, r Result, width int) string {
+// cell too small for its label shows the kind alone: "Bbb".
+func DrawText(r Result, width int) string {
 	if width <= 0 {
 		width = maxColumns
 	}
-	cell := 0
-	for _, ops := range plan {
-		for _, op := range ops {
-			cell = max(cell, len(op.String())+1)
+	rows := rowsOf(r)
+	cell, name := 0, len("time")
+	for _, row := range rows {
+		name = max(name, len(row.name))
+		for _, c := range row.cells {
+			cell = max(cell, len(c.label)+1)
 		}
 	}
 	scale := scaleOf(r, float64(cell), float64(width))
@@ -37,26 +39,25 @@ func DrawText(plan Plan, r Result, width int) string {
 		apart = 1
 	}
 	column := func(t float64) int { return int(math.Round(t * scale)) }
-	label := len("stage ") + len(strconv.Itoa(len(plan)-1))
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-*s  %s\n", label, "time", textAxis(r, scale, column))
-	for k, ops := range plan {
-		row := bytes.Repeat([]byte{'.'}, column(r.Makespan))
-		for i, op := range ops {
-			s := r.Spans[k][i]
-			fillCell(row[column(s.Start):column(s.End)], op, apart)
+	fmt.Fprintf(&b, "%-*s  %s\n", name, "time", textAxis(r, scale, column))
+	for _, row := range rows {
+		columns := bytes.Repeat([]byte{'.'}, column(r.Makespan))
+		for _, c := range row.cells {
+			fillCell(columns[column(c.Start):column(c.End)], c, apart)
 		}
-		fmt.Fprintf(&b, "stage %*d  %s  busy %3.0f%%, pins %d\n", label-len("stage "), k, row, percentBusy(r, k), r.Pinned[k])
+		line := fmt.Sprintf("%-*s  %s  %s", name, row.name, columns, row.note)
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
-	fmt.Fprintf(&b, "batch time %s, bubble %.1f%%\n", formatTime(r.Makespan), 100*r.Bubble)
+	b.WriteString(summary(r) + "\n")
 	return b.String()
 }
 
 // fillCell writes an op over its columns: "B0--- " where the label fits, "Bbb" where it does not.
-func fillCell(columns []byte, op Op, apart int) {
-	if label := op.String(); len(label)+apart <= len(columns) {
-		fill := columns[copy(columns, label):]
+func fillCell(columns []byte, c drawnCell, apart int) {
+	if len(c.label)+apart <= len(columns) {
+		fill := columns[copy(columns, c.label):]
 		for i := range fill {
 			fill[i] = '-'
 		}
@@ -66,7 +67,7 @@ func fillCell(columns []byte, op Op, apart int) {
 		return
 	}
 	for i := range columns {
-		columns[i] = op.Kind.String()[0]
+		columns[i] = c.kind.letter()[0]
 		if i > 0 {
 			columns[i] += 'a' - 'A'
 		}

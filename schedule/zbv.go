@@ -14,10 +14,10 @@ package schedule
 //
 // Free links, halves as long as a forward:
 //
-//	time     0              5              10             15             20             25             30             35
-//	stage 0  F0 F1 F2 F3 F4 F0 I0 W0 F1 I1 W1 F2 I2 W2 F5 I0 W0 F3 I3 W3 I1 W1 F4 I4 W4 I2 W2 F5 I5 W5 I3 W3 I4 W4 I5 W5 ......  busy  95%, pins 6
-//	stage 1  ...F0 F1 F2 F0 F3 F1 I0 W0 F2 I1 W1 F4 I0 W0 F3 I2 W2 F5 I1 W1 F4 I3 W3 I2 W2 F5 I4 W4 I3 I5 I4 W3 I5 W4 W5 W5 ...  busy  95%, pins 6
-//	stage 2  ......F0 F0 F1 F1 F2 F2 I0 W0 F3 I0 W0 F3 I1 W1 F4 I1 W1 F4 I2 W2 F5 I2 W2 F5 I3 W3 I3 I4 I4 I5 I5 W3 W4 W5 W4 W5   busy  95%, pins 6
+//	time      0                   5                   10                  15                  20                  25                  30                  35
+//	device 0  0F0 0F1 0F2 0F3 0F4 5F0 5I0 5W0 5F1 5I1 5W1 5F2 5I2 5W2 0F5 0I0 0W0 5F3 5I3 5W3 0I1 0W1 5F4 5I4 5W4 0I2 0W2 5F5 5I5 5W5 0I3 0W3 0I4 0W4 0I5 0W5 ........  busy  95%, pins 6
+//	device 1  ....1F0 1F1 1F2 4F0 1F3 4F1 4I0 4W0 4F2 4I1 4W1 1F4 1I0 1W0 4F3 4I2 4W2 1F5 1I1 1W1 4F4 4I3 4W3 1I2 1W2 4F5 4I4 4W4 1I3 4I5 1I4 1W3 1I5 1W4 4W5 1W5 ....  busy  95%, pins 6
+//	device 2  ........2F0 3F0 2F1 3F1 2F2 3F2 3I0 3W0 2F3 2I0 2W0 3F3 3I1 3W1 2F4 2I1 2W1 3F4 3I2 3W2 2F5 2I2 2W2 3F5 3I3 3W3 2I3 3I4 2I4 3I5 2I5 2W3 3W4 3W5 2W4 2W5   busy  95%, pins 6
 //	batch time 38, bubble 5.3%
 func zeroBubbleV(r Request) (Plan, string) {
 	plan := make(Plan, r.Stages)

@@ -32,7 +32,7 @@ func newPlanCommand() *cobra.Command {
 		Args:  noPlanArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newPlanShowCommand(), newPlanCheckCommand())
+	cmd.AddCommand(newPlanShowCommand(), newPlanCheckCommand(), newPlanCompareCommand())
 	return cmd
 }
 
@@ -40,6 +40,7 @@ func newPlanCommand() *cobra.Command {
 type planShowOptions struct {
 	schedule                string
 	stages, microBatches    int
+	chunks                  int
 	forward, backward, link string // one time, or one a stage or link, separated by commas; empty is the default
 	width                   int
 	output                  string
@@ -64,9 +65,10 @@ a forward, a backward and a message. Schedules:
 ` + describeSchedules() + `
 Times are in any one unit: a single value for all, or a list with one value a stage (--forward, --backward) or a
 link (--link). Where any of the three is given, afp sizes its warm-up by them; else it is the published grid.
+With several stages a device, times are those of all its stages together, each of which takes an equal part.
 
-The json output has: schedule, stages, micro_batches, grid (one string a stage, such as "F0 F1 B0 B1"), pinned and
-warmup (micro-batches a stage), reason, and simulated: batch_time, bubble and busy (a stage), the last two as
+The json output has: schedule, stages, chunks, micro_batches, grid (one string a device, such as "F0 F1 B0 B1"), pinned and
+warmup (micro-batches a device), reason, and simulated: batch_time, bubble and busy (a device), the last two as
 fractions of the batch time.
 
 Exit codes: 0 ok, 2 bad input.`,
@@ -86,6 +88,7 @@ Exit codes: 0 ok, 2 bad input.`,
 	f.StringVar(&o.schedule, "schedule", "afp", "`NAME`: one of "+strings.Join(schedule.Names(), ", "))
 	f.IntVar(&o.stages, "stages", 0, "number `K` of stages")
 	f.IntVar(&o.microBatches, "micro-batches", 0, "number `M` of micro-batches in a batch")
+	f.IntVar(&o.chunks, "chunks", 0, "stages `V` a device, for schedules that have several; 0 for their default")
 	f.StringVar(&o.forward, "forward", "", "`TIME` of a forward, or one a stage: 1,1,2 (default "+defaultForward+")")
 	f.StringVar(&o.backward, "backward", "", "`TIME` of a backward, or one a stage (default "+defaultBackward+")")
 	f.StringVar(&o.link, "link", "", "one-way `TIME` of a message, or one a link (default "+defaultLink+")")
@@ -97,7 +100,7 @@ Exit codes: 0 ok, 2 bad input.`,
 func describeSchedules() string {
 	var b strings.Builder
 	for _, name := range schedule.Names() {
-		fmt.Fprintf(&b, "  %-6s %s\n", name, schedule.About(name))
+		fmt.Fprintf(&b, "  %-13s %s\n", name, schedule.About(name))
 	}
 	return b.String()
 }
@@ -130,6 +133,7 @@ func planHint(word string, valid []string) string {
 type planView struct {
 	Schedule     string        `json:"schedule"`
 	Stages       int           `json:"stages"`
+	Chunks       int           `json:"chunks"` // stages a device
 	MicroBatches int           `json:"micro_batches"`
 	Grid         schedule.Plan `json:"grid"`
 	Pinned       []int         `json:"pinned"` // micro-batches, per stage
@@ -152,7 +156,7 @@ var planOutputs = []string{"text", "json", "svg"}
 const mostDrawn = 200_000
 
 func (o *planShowOptions) run(out io.Writer) error {
-	view, plan, result, err := o.plan()
+	view, result, err := o.plan()
 	if err != nil {
 		return &planInputError{err}
 	}
@@ -162,22 +166,22 @@ func (o *planShowOptions) run(out io.Writer) error {
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(view)
 	case "svg":
-		_, err = io.WriteString(out, schedule.DrawSVG(plan, result))
+		_, err = io.WriteString(out, schedule.DrawSVG(schedule.Drawing{Result: result}))
 	default:
-		_, err = fmt.Fprintf(out, "%s: %s\n\n%s", o.schedule, view.Reason, schedule.DrawText(plan, result, o.width))
+		_, err = fmt.Fprintf(out, "%s: %s\n\n%s", o.schedule, view.Reason, schedule.DrawText(result, o.width))
 	}
 	return err
 }
 
 // plan does the work: flags in, what to print out. All its errors are bad input.
-func (o *planShowOptions) plan() (planView, schedule.Plan, schedule.Result, error) {
-	fail := func(err error) (planView, schedule.Plan, schedule.Result, error) {
-		return planView{}, nil, schedule.Result{}, err
+func (o *planShowOptions) plan() (planView, schedule.Result, error) {
+	fail := func(err error) (planView, schedule.Result, error) {
+		return planView{}, schedule.Result{}, err
 	}
 	if err := o.validate(); err != nil {
 		return fail(err)
 	}
-	request := schedule.Request{Stages: o.stages, MicroBatches: o.microBatches}
+	request := schedule.Request{Stages: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}
 	if err := request.Validate(); err != nil { // before memory is taken for so many stages
 		return fail(err)
 	}
@@ -185,7 +189,11 @@ func (o *planShowOptions) plan() (planView, schedule.Plan, schedule.Result, erro
 	if err != nil {
 		return fail(err)
 	}
-	if o.forward != "" || o.backward != "" || o.link != "" {
+	chunks, err := schedule.Chunks(o.schedule, o.chunks)
+	if err != nil {
+		return fail(err)
+	}
+	if chunks == 1 && (o.forward != "" || o.backward != "" || o.link != "") {
 		request.Costs = &costs
 	}
 	plan, reason, err := schedule.Generate(o.schedule, request)
@@ -195,16 +203,16 @@ func (o *planShowOptions) plan() (planView, schedule.Plan, schedule.Result, erro
 	if o.output == "svg" && plan.Ops() > mostDrawn {
 		return fail(fmt.Errorf("--output svg: the plan has %d ops, more than the %d an image can show; use --output json", plan.Ops(), mostDrawn))
 	}
-	result, err := schedule.Simulate(plan, costs)
+	result, err := schedule.Simulate(plan, costs.SpreadOver(plan))
 	if err != nil {
 		return fail(err)
 	}
 	view := planView{
-		Schedule: o.schedule, Stages: o.stages, MicroBatches: o.microBatches,
+		Schedule: o.schedule, Stages: o.stages, Chunks: chunks, MicroBatches: o.microBatches,
 		Grid: plan, Pinned: result.Pinned, Warmup: schedule.Warmup(plan), Reason: reason,
 		Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
 	}
-	return view, plan, result, nil
+	return view, result, nil
 }
 
 func (o *planShowOptions) validate() error {

@@ -2,14 +2,19 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"flag"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // runPlan runs `avgpipectl plan ARGS` and returns what it prints.
@@ -42,9 +47,62 @@ func TestPlan(t *testing.T) {
 	})
 }
 
+// TestPlanCompare runs the costs files of testdata/plan/compare with the flags on the command's line.
+func TestPlanCompare(t *testing.T) {
+	path, err := filepath.Abs("testdata/plan/compare")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+		if err := os.WriteFile("costs.yaml", []byte(d.Input), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"compare", "-f", "costs.yaml"}
+		for _, arg := range d.CmdArgs {
+			args = append(args, "--"+arg.Key+"="+strings.Join(arg.Vals, ","))
+		}
+		out, err := runPlan(args...)
+		if err == nil {
+			return out
+		}
+		var coded interface{ ExitCode() int }
+		if !errors.As(err, &coded) || coded.ExitCode() != 2 {
+			t.Errorf("%s: error %v does not exit with 2", d.Pos, err)
+		}
+		return out + "error: " + err.Error()
+	})
+}
+
+// TestExampleCostsAreUnderstood, for all schedules and every form of output.
+func TestExampleCostsAreUnderstood(t *testing.T) {
+	for _, output := range compareOutputs {
+		out, err := runPlan("compare", "-f", "../../examples/plan/costs.yaml", "-o", output, "--pipelines=2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range schedule.Names() {
+			if !strings.Contains(out, name) {
+				t.Errorf("-o %s does not show %s", output, name)
+			}
+		}
+		if output == "json" || output == "perfetto" {
+			if !json.Valid([]byte(out)) {
+				t.Errorf("-o %s is no JSON", output)
+			}
+		}
+		if output == "svg" {
+			if err := xml.Unmarshal([]byte(out), new(struct{})); err != nil {
+				t.Errorf("-o svg: %v", err)
+			}
+		}
+	}
+}
+
 // TestSchedulesDocShowsWhatTheToolPrints runs each console block of docs/schedules.md and redraws its image.
 func TestSchedulesDocShowsWhatTheToolPrints(t *testing.T) {
-	const docs = "../../docs/"
+	t.Chdir("../..") // where the commands of the document are run
+	const docs = "docs/"
 	text, err := os.ReadFile(docs + "schedules.md")
 	if err != nil {
 		t.Fatal(err)

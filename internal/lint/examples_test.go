@@ -51,7 +51,7 @@ func TestPlanInReadmeIsThePlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return schedule.DrawText(plan, result, 0), result.Makespan
+		return schedule.DrawText(result, 0), result.Makespan
 	}
 	drawing, _ := draw("afp")
 	if !strings.Contains(readme, "```\n"+drawing+"```") {

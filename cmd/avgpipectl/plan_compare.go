@@ -1,0 +1,281 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// planCompareOptions are the flags of `plan compare`.
+type planCompareOptions struct {
+	file      string
+	schedules []string
+	pipelines int
+	width     int
+	output    string
+}
+
+// compareOutputs are the values of --output.
+var compareOutputs = []string{"text", "json", "svg", "perfetto"}
+
+// steadyBatches is how many batches pipelines that share devices run where the file does not say: the first ones find out who runs
+// when.
+const steadyBatches = 8
+
+func newPlanCompareCommand() *cobra.Command {
+	var o planCompareOptions
+	cmd := &cobra.Command{
+		Use:   "compare -f costs.yaml",
+		Short: "Simulate all schedules with given costs, tabulate and draw them",
+		Long: `Simulate schedules with the times and bytes of a file, side by side: batch time, bubble, the memory of the device
+that needs most of what it has, the load of the busiest link; and draw them.
+
+The file has one value for all stages (links, devices), or a list with one for each:
+  stages, micro_batches    how many; a stage is what one device holds
+  forward, backward        times of one micro-batch, in any one unit. All keys but these four may be left out
+  backward_input, backward_weight   times of the two halves of a split backward; half of backward each
+  update, average          times of an optimizer step, and of averaging a pipeline with the center
+  latency, bandwidth, message_bytes   of links, both ways: a message takes its bytes / bandwidth to be put on the link,
+                           after those before it, and its latency more. Bandwidth is bytes a unit of time, 0 no limit
+  activation_bytes, half_bytes        what a micro-batch holds from its forward to its backward, and between halves
+  weight_bytes, gradient_bytes, state_bytes, center_bytes   what a stage holds of each pipeline, and of the center
+  capacity_bytes           of a device; 0 is no limit
+  utilisation              the share of a device that one op can use, up to 1: how much pipelines gain side by side
+  pipelines, batches, average_every   how many share the devices, run how many batches, averaged after how many
+  chunks                   stages a device, for schedules with a choice; each takes an equal part of the times
+  schedules                names, in the order of the table; all by default
+  unit                     s, ms or us: the time's unit, for perfetto (ms)
+
+The best is the fastest that fits, of equals the one that takes least memory; the others are so much slower.
+"memory" is what the device must have in store: the peaks of all pipelines at once. "link" is the share of time in
+which a message is being put on the busiest link.
+
+Schedules:
+` + describeSchedules() + `
+The perfetto output opens in ui.perfetto.dev and in chrome://tracing. Exit codes: 0 ok, 2 bad input.`,
+		Example: `  avgpipectl plan compare -f examples/plan/costs.yaml
+  avgpipectl plan compare -f costs.yaml --schedules 1f1b,afp --pipelines 2
+  avgpipectl plan compare -f costs.yaml -o svg > plans.svg
+  avgpipectl plan compare -f costs.yaml -o perfetto > trace.json`,
+		Args: noPlanArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.run(cmd.OutOrStdout()); err != nil {
+				return fmt.Errorf("plan compare: %w", err)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.file, "file", "f", "", "`FILE` of costs")
+	f.StringSliceVar(&o.schedules, "schedules", nil, "`NAMES` of schedules, separated by commas; those of the file by default, else all")
+	f.IntVar(&o.pipelines, "pipelines", 0, "number `N` of pipelines that share the devices; that of the file by default, else 1")
+	f.IntVar(&o.width, "width", 120, "`COLUMNS` that the time may take in text; 0 for no drawings")
+	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT`: one of "+strings.Join(compareOutputs, ", "))
+	return cmd
+}
+
+func (o *planCompareOptions) run(out io.Writer) error {
+	file, load, err := o.read()
+	if err != nil {
+		return &planInputError{err}
+	}
+	names := o.schedules
+	if names == nil {
+		names = file.schedules
+	}
+	if names == nil {
+		names = schedule.Names()
+	}
+	for _, name := range names {
+		if !slices.Contains(schedule.Names(), name) {
+			return &planInputError{fmt.Errorf("--schedules: %q is unknown%s", name, planHint(name, schedule.Names()))}
+		}
+	}
+	candidates, err := schedule.Compare(names, file.microBatches, file.chunks, file.costs, load)
+	if err != nil {
+		return &planInputError{fmt.Errorf("%s: %w", o.file, err)}
+	}
+	switch o.output {
+	case "json":
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(viewsOf(candidates))
+	case "svg":
+		_, err = io.WriteString(out, schedule.DrawSVG(drawingsOf(candidates)...))
+	case "perfetto":
+		unit := traceUnits["ms"]
+		if file.unit != "" {
+			unit = traceUnits[file.unit]
+		}
+		_, err = io.WriteString(out, schedule.DrawTrace(unit, drawingsOf(candidates)...))
+	default:
+		err = o.text(out, candidates)
+	}
+	return err
+}
+
+// read reads the file and settles the load. All its errors are bad input.
+func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
+	switch {
+	case o.file == "":
+		return nil, schedule.Load{}, errors.New("no costs; name their file, such as -f examples/plan/costs.yaml")
+	case !slices.Contains(compareOutputs, o.output):
+		return nil, schedule.Load{}, fmt.Errorf("--output %q is unknown%s", o.output, planHint(o.output, compareOutputs))
+	case o.width < 0:
+		return nil, schedule.Load{}, fmt.Errorf("--width is %d; want at least 1, or 0 for no drawings", o.width)
+	case o.pipelines < 0:
+		return nil, schedule.Load{}, fmt.Errorf("--pipelines is %d; want at least 1", o.pipelines)
+	}
+	source, err := os.ReadFile(o.file)
+	if err != nil {
+		return nil, schedule.Load{}, err
+	}
+	file, err := parseCosts(o.file, source)
+	if err != nil {
+		return nil, schedule.Load{}, err
+	}
+	load := schedule.Load{Pipelines: max(1, file.pipelines), Batches: file.batches, AverageEvery: file.averageEvery}
+	if o.pipelines > 0 {
+		load.Pipelines = o.pipelines
+	}
+	if load.Batches == 0 {
+		load.Batches = 1
+		if load.Pipelines > 1 {
+			load.Batches = steadyBatches
+		}
+	}
+	ops := 3 * max(1, file.chunks) * file.stages * file.microBatches * load.Pipelines * load.Batches
+	load.Record = o.output == "svg" || o.output == "perfetto" || o.output == "text" && o.width > 0
+	if load.Record && ops > mostDrawn {
+		if o.output != "text" {
+			return nil, load, fmt.Errorf("--output %s: about %d ops a schedule, more than the %d a drawing can show; use --output json", o.output, ops, mostDrawn)
+		}
+		load.Record, o.width = false, 0
+	}
+	return file, load, nil
+}
+
+// text prints the table, the reasons and the drawings.
+func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate) error {
+	best, err := schedule.Best(candidates)
+	var b strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "schedule\tbatch time\tbubble\tmemory\ton device\tlink\t") //nolint:errcheck // Flush returns it
+	for i, c := range candidates {
+		if c.Err != nil {
+			fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t%v\n", c.Schedule, c.Err) //nolint:errcheck // Flush returns it
+			continue
+		}
+		device, memory := c.Result.Worst()
+		note := ""
+		switch {
+		case memory.Short() > 0:
+			note = "does not fit: short of " + sizeOf(memory.Short())
+		case err == nil && i == best:
+			note = "best"
+		case err == nil:
+			if note = fmt.Sprintf("%+.1f%%", 100*(c.Result.Period/candidates[best].Result.Period-1)); note[1:] == "0.0%" {
+				note = "the same time"
+			}
+		}
+		//nolint:errcheck // Flush returns it
+		fmt.Fprintf(table, "%s\t%.6g\t%.1f%%\t%s\t%d\t%.0f%%\t%s\n", c.Schedule, c.Result.Period, 100*c.Result.Bubble,
+			sizeOf(memory.Reserved), device, 100*c.Result.Busiest().Busy, note)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if err != nil {
+		fmt.Fprintf(&b, "%v; fewer pipelines, smaller micro-batches or more devices need less\n", err)
+	}
+	for _, c := range candidates {
+		if c.Err == nil && o.width > 0 {
+			fmt.Fprintf(&b, "\n%s: %s\n%s", c.Schedule, c.Reason, schedule.DrawText(c.Result, o.width))
+		}
+	}
+	_, err = io.WriteString(out, b.String())
+	return err
+}
+
+// sizeOf prints bytes in the largest unit of 1024 that they fill.
+func sizeOf(bytes int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	v, u := float64(bytes), 0
+	for v >= 1024 && u+1 < len(units) {
+		v, u = v/1024, u+1
+	}
+	if u == 0 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[u])
+}
+
+func drawingsOf(candidates []schedule.Candidate) []schedule.Drawing {
+	var drawings []schedule.Drawing
+	for _, c := range candidates {
+		if c.Err == nil {
+			drawings = append(drawings, schedule.Drawing{Title: c.Schedule, Result: c.Result})
+		}
+	}
+	return drawings
+}
+
+// compareView is one schedule of the json output.
+type compareView struct {
+	Schedule  string        `json:"schedule"`
+	Error     string        `json:"error,omitempty"` // why it cannot run; then nothing follows
+	Reason    string        `json:"reason,omitempty"`
+	BatchTime float64       `json:"batch_time,omitempty"` // in the file's unit, from batch to batch of a pipeline
+	Bubble    float64       `json:"bubble"`               // 0..1 of all devices' time
+	Busy      []float64     `json:"busy,omitempty"`       // per device, 0..1 of the time
+	Pinned    []int         `json:"pinned,omitempty"`     // micro-batches, per device and pipeline
+	Memory    []compareSize `json:"memory,omitempty"`     // per device
+	Links     []compareLink `json:"links,omitempty"`
+}
+
+type compareSize struct {
+	Static   int64 `json:"static_bytes"`
+	Peak     int64 `json:"peak_bytes"`
+	Reserved int64 `json:"reserved_bytes"`
+	Short    int64 `json:"short_bytes"`
+}
+
+type compareLink struct {
+	From     int     `json:"from"`
+	To       int     `json:"to"`
+	Messages int     `json:"messages"`
+	Bytes    int64   `json:"bytes"`
+	Busy     float64 `json:"busy"`
+	Waited   float64 `json:"waited"`
+}
+
+func viewsOf(candidates []schedule.Candidate) []compareView {
+	views := make([]compareView, len(candidates))
+	for i, c := range candidates {
+		v := compareView{Schedule: c.Schedule}
+		if c.Err != nil {
+			v.Error = c.Err.Error()
+			views[i] = v
+			continue
+		}
+		v.Reason, v.BatchTime, v.Bubble = c.Reason, c.Result.Period, c.Result.Bubble
+		v.Busy, v.Pinned = planBusy(c.Result), c.Result.Pinned
+		for _, m := range c.Result.Memory {
+			v.Memory = append(v.Memory, compareSize{m.Static, m.Peak, m.Reserved, m.Short()})
+		}
+		for _, l := range c.Result.Links {
+			v.Links = append(v.Links, compareLink(l))
+		}
+		views[i] = v
+	}
+	return views
+}

@@ -1,0 +1,131 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Candidate is one schedule of a comparison.
+type Candidate struct {
+	Schedule string
+	Reason   string // for the shape of its plan, from Generate
+	Plan     Plan
+	Costs    Costs
+	Result   Result // recorded, if the load says so
+	Err      error  // why this schedule cannot run here; then the rest is empty
+}
+
+// Compare simulates schedules on the same devices. The costs are those of one stage a device; SpreadOver cuts them for a schedule of
+// several. chunks is how many stages a device has where the schedule leaves a choice, 0 for what it takes by default.
+// Where devices have a capacity, schedules that can pin less do so. The error is of the costs and the load, the same for all schedules.
+func Compare(names []string, microBatches, chunks int, costs Costs, load Load) ([]Candidate, error) {
+	devices := len(costs.Forward)
+	request := Request{Stages: devices, MicroBatches: microBatches, Costs: &costs}
+	for _, err := range []error{request.Validate(), costs.validateDevices(devices), load.Validate(nil)} {
+		if err != nil {
+			return nil, fmt.Errorf("schedule: compare: %w", err)
+		}
+	}
+	candidates := make([]Candidate, len(names))
+	for i, name := range names {
+		candidates[i] = Candidate{Schedule: name}
+		candidates[i].Err = candidates[i].simulate(request, chunks, load)
+	}
+	return candidates, nil
+}
+
+func (c *Candidate) simulate(request Request, chunks int, load Load) (err error) {
+	costs := *request.Costs
+	request.Chunks = chunks
+	if _, err := Chunks(c.Schedule, chunks); err != nil {
+		request.Chunks = 0 // a schedule with no choice
+	}
+	if n, err := Chunks(c.Schedule, request.Chunks); err != nil || n > 1 {
+		request.Costs = nil // sizes of another number of stages
+	} else {
+		request.PinnedLimit = costs.pinnedLimits(load.withDefaults().Pipelines)
+	}
+	c.Plan, c.Reason, err = Generate(c.Schedule, request)
+	if err != nil && request.PinnedLimit != nil {
+		// It cannot pin less. What it pins shows by how many bytes that is too much.
+		request.PinnedLimit = nil
+		c.Plan, c.Reason, err = Generate(c.Schedule, request)
+	}
+	if err != nil {
+		return err
+	}
+	c.Costs = costs.SpreadOver(c.Plan)
+	c.Result, err = SimulateMany(c.Plan, c.Costs, load)
+	return err
+}
+
+// pinnedLimits is how many micro-batches each device has memory for, of each of so many pipelines; 0 for a device without limit.
+func (c Costs) pinnedLimits(pipelines int) []int {
+	if c.CapacityBytes == nil || c.ActivationBytes == nil {
+		return nil
+	}
+	limits := make([]int, len(c.CapacityBytes))
+	for d, capacity := range c.CapacityBytes {
+		if capacity == 0 || c.ActivationBytes[d] == 0 {
+			continue
+		}
+		static := int64(pipelines)*(at(c.WeightBytes, d)+at(c.GradientBytes, d)+at(c.StateBytes, d)) + at(c.CenterBytes, d)
+		limits[d] = int(max(1, min((capacity-static)/(int64(pipelines)*c.ActivationBytes[d]), math.MaxInt32)))
+	}
+	return limits
+}
+
+// Worst is the device that is short of most bytes or, where none is, the one that reserves most.
+func (r Result) Worst() (device int, memory DeviceMemory) {
+	for d, m := range r.Memory {
+		best := r.Memory[device]
+		if m.Short() > best.Short() || m.Short() == best.Short() && m.Reserved > best.Reserved {
+			device = d
+		}
+	}
+	return device, r.Memory[device]
+}
+
+// Busiest is the direction of a link that carries messages for the largest share of the time; the zero value if none does.
+func (r Result) Busiest() LinkLoad {
+	var busiest LinkLoad
+	for _, l := range r.Links {
+		if l.Busy > busiest.Busy {
+			busiest = l
+		}
+	}
+	return busiest
+}
+
+// ErrNoneFits is what Best returns when every candidate is short of memory.
+var ErrNoneFits = errors.New("no schedule fits the devices' memory")
+
+// Best is the index of the candidate of most batches a time that fits the devices' memory: of equals the one that reserves least,
+// of those the first.
+func Best(candidates []Candidate) (int, error) {
+	best := -1
+	for i, c := range candidates {
+		if c.Err != nil {
+			continue
+		}
+		_, memory := c.Result.Worst()
+		if memory.Short() > 0 {
+			continue
+		}
+		if best < 0 {
+			best = i
+			continue
+		}
+		period := candidates[best].Result.Period
+		_, bestMemory := candidates[best].Result.Worst()
+		faster, slower := c.Result.Period < period*(1-rounding), c.Result.Period > period*(1+rounding)
+		if faster || !slower && memory.Reserved < bestMemory.Reserved {
+			best = i
+		}
+	}
+	if best < 0 {
+		return 0, ErrNoneFits
+	}
+	return best, nil
+}
