@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,8 @@ type fake struct {
 	slots         int // micro-batches that may be pinned; 0 for no limit
 	params, grads flat.Host
 	momentum      flat.Host
+	newest        int               // what the weights are called
+	stash         map[int]flat.Host // older versions
 	pinned        map[int]pinnedFake
 	loss          float64
 	jitter        time.Duration // the longest sleep in an op, to shake the order of events
@@ -45,7 +48,7 @@ func newFake(index, stages int) *fake {
 	n := 5 + 2*index
 	f := &fake{
 		index: index, stages: stages, params: flat.NewHost(n), grads: flat.NewHost(n), momentum: flat.NewHost(n),
-		pinned: map[int]pinnedFake{}, busy: new(atomic.Int32),
+		stash: map[int]flat.Host{}, pinned: map[int]pinnedFake{}, busy: new(atomic.Int32),
 	}
 	rng := rand.New(rand.NewPCG(uint64(index), 7))
 	for i := range f.params {
@@ -106,8 +109,12 @@ func (f *fake) Forward(m stage.Micro, input, labels, output []byte) error {
 	if _, ok := f.pinned[m.Index]; ok || f.slots > 0 && len(f.pinned) == f.slots {
 		return fmt.Errorf("micro-batch %d on stage %d: pinned already, or %d slots are taken", m.Index, f.index, len(f.pinned))
 	}
+	params, err := f.version(m.Version)
+	if err != nil {
+		return err
+	}
 	in := decode(input)
-	out := mix(f.params, in, m.Index)
+	out := mix(params, in, m.Index)
 	if f.last() {
 		for i, l := range decode(labels) {
 			d := float64(out[i] - l)
@@ -119,6 +126,17 @@ func (f *fake) Forward(m stage.Micro, input, labels, output []byte) error {
 	}
 	f.pinned[m.Index] = pinnedFake{in: in, out: out, input: input, sum: digest(input)}
 	return nil
+}
+
+// version finds the weights that a micro-batch reads.
+func (f *fake) version(name int) (flat.Host, error) {
+	if name == f.newest {
+		return f.params, nil
+	}
+	if old := f.stash[name]; old != nil {
+		return old, nil
+	}
+	return nil, fmt.Errorf("version %d of the weights of stage %d is not kept", name, f.index)
 }
 
 func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) error {
@@ -134,6 +152,10 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 	if digest(p.input) != p.sum {
 		return fmt.Errorf("the input of micro-batch %d on stage %d changed before its backward", m.Index, f.index)
 	}
+	params, err := f.version(m.Version)
+	if err != nil {
+		return err
+	}
 	dout := p.out
 	if !f.last() {
 		dout = decode(doutput)
@@ -141,7 +163,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 	if part != stage.Weight {
 		p.din = make([]float32, width)
 		for i, d := range dout {
-			p.din[i] = float32(d*f.params[(i+2)%len(f.params)]) + p.in[i]*0.1
+			p.din[i] = float32(d*params[(i+2)%len(params)]) + p.in[i]*0.1
 		}
 		f.pinned[m.Index] = p
 		if !f.first() {
@@ -176,7 +198,15 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 	if err != nil {
 		return err
 	}
-	if len(f.pinned) > 0 {
+	for name := range f.stash {
+		if !slices.Contains(h.Stash, name) {
+			delete(f.stash, name)
+		}
+	}
+	if slices.Contains(h.Stash, f.newest) {
+		f.stash[f.newest] = slices.Clone(f.params)
+	}
+	if f.newest = h.Version; h.Version == 0 && len(f.pinned)+len(f.stash) > 0 {
 		return fmt.Errorf("step %d on stage %d with %d micro-batches pinned", h.Step, f.index, len(f.pinned))
 	}
 	correction := float32(1 / (1 + math.Exp(-float64(h.Step)))) // the state's age matters, as in Adam

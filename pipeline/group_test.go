@@ -221,24 +221,11 @@ func (r *run) sequential(t testing.TB) *sequential {
 
 func (r *run) batch(t testing.TB, stages []*fake, p int, step uint64, deltas []flat.Host) float64 {
 	t.Helper()
+	if _, async := asynchronous[r.schedule]; async {
+		return r.asynchronousBatch(t, stages, p, step, deltas)
+	}
 	for m := range r.micros {
-		micro := stage.Micro{Step: step, Index: m, Weight: 1 / float32(r.micros)}
-		input, labels, next := make([]byte, 4*width), make([]byte, 4*width), make([]byte, 4*width)
-		if err := (data{p}).Fill(step, m, input, labels); err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range stages {
-			if err := f.Forward(micro, input, labels, next); err != nil {
-				t.Fatal(err)
-			}
-			input, next = next, make([]byte, 4*width)
-		}
-		for _, f := range slices.Backward(stages) {
-			if err := f.Backward(micro, stage.Whole, input, next); err != nil {
-				t.Fatal(err)
-			}
-			input, next = next, make([]byte, 4*width)
-		}
+		passes(t, stages, p, stage.Micro{Step: step, Index: m, Weight: 1 / float32(r.micros)})
 	}
 	first, last := stages[0], stages[len(stages)-1]
 	for i := range r.tied {
@@ -248,6 +235,41 @@ func (r *run) batch(t testing.TB, stages []*fake, p int, step uint64, deltas []f
 		}
 	}
 	return r.updateAll(stages, step, deltas)
+}
+
+// passes run the forward and the backward of one micro-batch through all stages.
+func passes[S stage.Stage](t testing.TB, stages []S, p int, micro stage.Micro) {
+	t.Helper()
+	first, last := stages[0].Shape(), stages[len(stages)-1].Shape()
+	input, labels := stage.NewBoundary(first.InputBytes), stage.NewBoundary(last.LabelBytes)
+	var source Source = data{p}
+	if _, fakes := any(stages[0]).(*fake); !fakes {
+		source = tokens{p}
+	}
+	if err := source.Fill(micro.Step, micro.Index, input, labels); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range stages {
+		var next []byte
+		if !s.Shape().Last {
+			next = stage.NewBoundary(s.Shape().OutputBytes)
+		}
+		if err := s.Forward(micro, input, labels, next); err != nil {
+			t.Fatal(err)
+		}
+		input = next
+	}
+	var gradient []byte
+	for _, s := range slices.Backward(stages) {
+		var next []byte
+		if !s.Shape().First {
+			next = stage.NewBoundary(s.Shape().InputBytes)
+		}
+		if err := s.Backward(micro, stage.Whole, gradient, next); err != nil {
+			t.Fatal(err)
+		}
+		gradient = next
+	}
 }
 
 func (r *run) updateAll(stages []*fake, step uint64, deltas []flat.Host) float64 {
