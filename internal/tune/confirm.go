@@ -15,8 +15,8 @@ import (
 // turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them.
 const turns = 2
 
-// confirm runs candidates for a few batches each and measures them. One whose run fails keeps the error as its reason.
-func (t *tuning) confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.Candidate, error) {
+// Confirm runs candidates for a few batches each and measures them. One whose run fails keeps the error as its reason.
+func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.Candidate, error) {
 	results := make([][]worker.TrialResult, len(best))
 	for range turns {
 		for i := range best {
@@ -24,12 +24,12 @@ func (t *tuning) confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.C
 			if c.Verdict == tuner.Fails {
 				continue
 			}
-			t.step("run %s: %d pipelines, %d micro-batches, %d stages", c.Schedule, c.Pipelines, c.MicroBatches, c.Stages)
-			config, err := t.trial(c)
+			s.step("run %s: %d pipelines, %d micro-batches, %d stages", c.Schedule, c.Pipelines, c.MicroBatches, c.Stages)
+			config, err := Trial(&s.config.Request, c, max(s.config.Batches/turns, 1))
 			if err != nil {
 				return nil, err
 			}
-			r, err := t.bench.Run(ctx, config)
+			r, err := s.bench.Run(ctx, config)
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("run the best candidates: %w", context.Cause(ctx))
 			}
@@ -46,11 +46,6 @@ func (t *tuning) confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.C
 		}
 	}
 	return best, nil
-}
-
-// trial is the run of a candidate.
-func (t *tuning) trial(c *tuner.Candidate) (worker.TrialConfig, error) {
-	return Trial(&t.Request, c, max(t.Batches/turns, 1))
 }
 
 // Trial is the run of a candidate for so many batches, after one that is not watched.

@@ -27,18 +27,18 @@ const (
 // profile measures a target. Every layer is a stage of its own, so that each pass of each layer is an event; the layers are
 // shared out among the devices as in training, so all devices are busy the same way, with the same part of the weights in
 // their caches.
-func (t *tuning) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
-	p := t.subject.skeleton(target)
-	layers, err := t.subject.shareOut(target)
+func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
+	p := s.subject.skeleton(target)
+	layers, err := s.subject.shareOut(target)
 	if err != nil {
 		return nil, err
 	}
 	m := newMeasured(len(p.Layers), len(p.Devices))
-	sizes := t.subject.sizes(*space)
+	sizes := s.subject.sizes(*space)
 	for i, samples := range sizes {
-		t.step("measure %d layers on %d devices, micro-batches of %d", len(p.Layers), target.Stages, samples)
-		r := t.subject.reading(target, layers, samples, i == len(sizes)/2)
-		result, err := t.bench.Run(ctx, r.trial)
+		s.step("measure %d layers on %d devices, micro-batches of %d", len(p.Layers), target.Stages, samples)
+		r := s.subject.reading(target, layers, samples, i == len(sizes)/2)
+		result, err := s.bench.Run(ctx, r.trial)
 		if err != nil {
 			if i > 0 && ctx.Err() == nil { // one that is too large for a device, for example: the others remain
 				*notes = append(*notes, fmt.Sprintf("micro-batches of %d samples could not be measured: %v", samples, err))
@@ -52,7 +52,7 @@ func (t *tuning) profile(ctx context.Context, space *tuner.Space, target tuner.T
 			p.Devices[d].Name = result.Devices[d].About
 		}
 	}
-	if err := m.fit(p, t.subject); err != nil {
+	if err := m.fit(p, s.subject); err != nil {
 		return nil, err
 	}
 	return p, p.Validate()

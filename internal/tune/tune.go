@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/worker"
@@ -62,38 +63,57 @@ type bench interface {
 	Run(ctx context.Context, c worker.TrialConfig) (worker.TrialResult, error)
 }
 
-// tuning is one run of Tune.
-type tuning struct {
-	Config
+// Session is a job that is being tuned: its model, data and devices are open. Its methods run one after the other.
+//
+//	s, err := tune.Open(ctx, config)
+//	defer s.Close()
+//	space, err := s.Space()                   // what the job leaves open
+//	notes, err := s.Profile(ctx, &space)      // measured
+//	out, err := tuner.Search(space)           // predicted
+//	ran, err := s.Confirm(ctx, out.Best(3))   // measured again
+type Session struct {
+	config  Config
 	bench   bench
+	trials  *worker.Trials
 	subject *subject
 	done    int // steps, for Progress
 	total   int
 }
 
-// Tune chooses what the job leaves open, and says why. Nothing of it survives but the plan cache. An error of type
-// *tuner.NoFitError or *tuner.StagesError is about the job; others are of the host.
-func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
+// Open opens what the request is about.
+func Open(ctx context.Context, c Config) (*Session, error) {
 	c = c.withDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("tuning took longer than its limit of %v", c.Limit))
-	defer cancel()
-	c.Progress(control.TuneProgress{Total: 1, Text: "open model and data"})
 	trials, err := worker.OpenTrials(ctx, &c.Request.Job)
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}
-	defer func() { err = errors.Join(err, trials.Close()) }()
 	s, err := newSubject(c.Request, trials)
 	if err != nil {
-		return nil, fmt.Errorf("tune: %w", err)
+		return nil, errors.Join(fmt.Errorf("tune: %w", err), trials.Close())
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	t := &tuning{Config: c, bench: trials, subject: s}
-	if report, err = t.run(ctx); err != nil {
+	return &Session{config: c, bench: trials, trials: trials, subject: s}, nil
+}
+
+// Close closes it.
+func (s *Session) Close() error { return errors.Join(s.subject.close(), s.trials.Close()) }
+
+// Tune chooses what the job leaves open, and says why. Nothing of it survives but the plan cache. An error of type
+// *tuner.NoFitError or *tuner.StagesError is about the job; others are of the host.
+func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
+	c = c.withDefaults()
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("tuning took longer than its limit of %v", c.Limit))
+	defer cancel()
+	c.Progress(control.TuneProgress{Total: 1, Text: "open model and data"})
+	s, err := Open(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if report, err = s.run(ctx); err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}
 	report.Took = time.Since(began).Seconds()
@@ -106,14 +126,14 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 }
 
 // run reads the cache, or profiles, searches and confirms.
-func (t *tuning) run(ctx context.Context) (*tuner.Report, error) {
-	digest, err := t.subject.digest()
+func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
+	digest, err := s.subject.digest()
 	if err != nil {
 		return nil, err
 	}
 	var notes []string
-	if !t.Request.Retune {
-		switch report, err := readCache(t.Request.Cache, digest); {
+	if !s.config.Request.Retune {
+		switch report, err := readCache(s.config.Request.Cache, digest); {
 		case err != nil:
 			notes = append(notes, err.Error())
 		case report != nil:
@@ -121,31 +141,26 @@ func (t *tuning) run(ctx context.Context) (*tuner.Report, error) {
 			return report, nil
 		}
 	}
-	space, err := t.subject.space()
+	space, err := s.Space()
 	if err != nil {
 		return nil, err
 	}
-	if err := t.fitsAtAll(space); err != nil {
+	more, err := s.Profile(ctx, &space)
+	if err != nil {
 		return nil, err
 	}
-	t.total = 1 + len(space.Targets)*len(t.subject.sizes(space)) + 2*max(t.Runs, 0)
-	for i := range space.Targets {
-		if space.Targets[i].Profile, err = t.profile(ctx, &space, space.Targets[i], &notes); err != nil {
-			return nil, err
-		}
-	}
-	t.step("search")
+	s.step("search")
 	out, err := tuner.Search(space)
 	if err != nil {
 		return nil, err
 	}
-	ran, err := t.confirm(ctx, out.Best(max(t.Runs, 0)))
+	ran, err := s.Confirm(ctx, out.Best(max(s.config.Runs, 0)))
 	if err != nil {
 		return nil, err
 	}
 	report := out.Decide(ran)
-	report.Digest, report.Notes = digest, append(notes, report.Notes...)
-	report.Profile = t.profileOf(space, report.Chosen).Summary()
+	report.Digest, report.Notes = digest, slices.Concat(notes, more, report.Notes)
+	report.Profile = profileOf(space, report.Chosen).Summary()
 	report.Bound = bound
 	if m := report.Chosen.Measured; m != nil {
 		report.Bound = max(bound, 2*m.Spread)
@@ -157,17 +172,41 @@ func (t *tuning) run(ctx context.Context) (*tuner.Report, error) {
 // predictions is 10%, and a host that does other things now and then makes some percent.
 const bound = 0.15
 
-// fitsAtAll searches with times that nobody measured, so that a job that no memory holds is refused before anything is allocated.
-func (t *tuning) fitsAtAll(space tuner.Space) error {
-	for i := range space.Targets {
-		space.Targets[i].Profile = t.subject.guess(space.Targets[i])
+// Space is what the job leaves open; its targets have no profile yet. A job that no memory holds, or with more stages than
+// layers, is refused here, before anything is allocated: by a search with times that nobody measured.
+func (s *Session) Space() (tuner.Space, error) {
+	space, err := s.subject.space()
+	if err != nil {
+		return space, err
 	}
-	_, err := tuner.Search(space)
-	return err
+	guessed := space
+	guessed.Targets = slices.Clone(space.Targets)
+	s.Guess(&guessed)
+	_, err = tuner.Search(guessed)
+	s.total = 1 + len(space.Targets)*len(s.subject.sizes(space)) + turns*max(s.config.Runs, 0)
+	return space, err
+}
+
+// Guess gives every target of a space a profile that nobody measured: times in proportion to floating-point operations, and memory
+// as it will be.
+func (s *Session) Guess(space *tuner.Space) {
+	for i := range space.Targets {
+		space.Targets[i].Profile = s.subject.guess(space.Targets[i])
+	}
+}
+
+// Profile measures every target of a space. It returns what whoever reads the report should know.
+func (s *Session) Profile(ctx context.Context, space *tuner.Space) (notes []string, err error) {
+	for i := range space.Targets {
+		if space.Targets[i].Profile, err = s.profile(ctx, space, space.Targets[i], &notes); err != nil {
+			return notes, err
+		}
+	}
+	return notes, nil
 }
 
 // profileOf is the profile that a candidate was predicted from.
-func (t *tuning) profileOf(space tuner.Space, c tuner.Candidate) *tuner.Profile {
+func profileOf(space tuner.Space, c tuner.Candidate) *tuner.Profile {
 	for _, target := range space.Targets {
 		if target.Stages == c.Stages && target.Threads == c.Threads {
 			return target.Profile
@@ -177,9 +216,9 @@ func (t *tuning) profileOf(space tuner.Space, c tuner.Candidate) *tuner.Profile 
 }
 
 // step says what begins.
-func (t *tuning) step(format string, args ...any) {
-	t.Progress(control.TuneProgress{Done: t.done, Total: t.total, Text: fmt.Sprintf(format, args...)})
-	t.done++
+func (s *Session) step(format string, args ...any) {
+	s.config.Progress(control.TuneProgress{Done: s.done, Total: max(s.total, s.done+1), Text: fmt.Sprintf(format, args...)})
+	s.done++
 }
 
 // processors is the kind of processor that this program runs on, for the digest.

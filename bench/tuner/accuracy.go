@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/internal/tune"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// combination is one configuration whose prediction is held to its run.
+type combination struct {
+	pipelines, micros int
+	schedule          string
+}
+
+func (c combination) String() string {
+	return fmt.Sprintf("N=%d M=%d %s", c.pipelines, c.micros, c.schedule)
+}
+
+// combinations are run of every model.
+var combinations = []combination{
+	{1, 4, "gpipe"}, {1, 8, "1f1b"}, {1, 4, "afp"}, {1, 8, "zb-h1"}, {2, 4, "afp"}, {2, 8, "1f1b"}, {3, 2, "gpipe"}, {2, 4, "interleaved"},
+}
+
+// accuracy compares predictions with runs.
+func accuracy(ctx context.Context, o options, dir string) ([]report.Figure, error) {
+	var times, memory []float64
+	lines := []string{}
+	for _, name := range o.models {
+		t, m, text, err := hold(ctx, o, dir, name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		times, memory, lines = append(times, t...), append(memory, m...), append(lines, text...)
+	}
+	for _, l := range lines {
+		fmt.Fprintln(os.Stderr, l) //nolint:errcheck // for people
+	}
+	conditions := map[string]any{
+		"models": o.models, "combinations": len(times), "runs": lines, "batches": o.batches, "median_time_error": report.Median(times),
+	}
+	return []report.Figure{
+		{Bench: "tuner", Metric: "largest error of predicted batch time", Unit: "of 1", Value: slices.Max(times), Bar: 0.1, Aim: 0.05, AtMost: true, Conditions: conditions},
+		{Bench: "tuner", Metric: "largest error of predicted memory", Unit: "of 1", Value: slices.Max(memory), Bar: 0.1, Aim: 0.05, AtMost: true, Conditions: conditions},
+		{Bench: "tuner", Metric: "combinations", Unit: "", Value: float64(len(times)), Bar: 12, Aim: 24},
+	}, nil
+}
+
+// hold profiles one model, and runs all combinations of it.
+func hold(ctx context.Context, o options, dir, name string) (times, memory []float64, lines []string, err error) {
+	r, err := request(name, dir)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	r.Job.Schedule = job.AutoSchedule
+	s, err := tune.Open(ctx, config(r, o))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	space, err := s.Space()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	space.Pipelines = []int{1, 2, 3}
+	if _, err := s.Profile(ctx, &space); err != nil {
+		return nil, nil, nil, err
+	}
+	out, err := tuner.Search(space)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	var chosen []tuner.Candidate
+	for _, c := range combinations {
+		if found, ok := find(out, c); ok {
+			chosen = append(chosen, found)
+		}
+	}
+	ran, err := s.Confirm(ctx, chosen)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for _, c := range ran {
+		if c.Measured == nil {
+			return nil, nil, nil, fmt.Errorf("%s: %s", c.Schedule, c.Reason)
+		}
+		t, m := c.Predicted.BatchSeconds/c.Measured.BatchSeconds-1, float64(c.Predicted.Bytes())/float64(c.Measured.Bytes())-1
+		times, memory = append(times, math.Abs(t)), append(memory, math.Abs(m))
+		lines = append(lines, line(name, c, t, m))
+	}
+	return times, memory, lines, nil
+}
+
+// line is one run for people: its errors, and where they are: the terms of the busiest stage.
+func line(name string, c tuner.Candidate, t, m float64) string {
+	text := fmt.Sprintf("%-8s N=%d M=%d %-11s predicted %6.2f ms, measured %6.2f (%+.1f%%, spread %.1f%%), memory %+.1f%%;", name, c.Pipelines,
+		c.MicroBatches, c.Schedule, 1e3*c.Predicted.BatchSeconds, 1e3*c.Measured.BatchSeconds, 100*t, 100*c.Measured.Spread, 100*m)
+	for s := range c.Predicted.Stages {
+		p, o := c.Predicted.Stages[s], c.Measured.Stages[s]
+		text += fmt.Sprintf(" stage %d compute %.2f/%.2f optimizer %.2f/%.2f average %.2f/%.2f wait %.2f/%.2f;", s,
+			1e3*p.ComputeSeconds, 1e3*o.ComputeSeconds, 1e3*p.OptimizerSeconds, 1e3*o.OptimizerSeconds,
+			1e3*p.AverageSeconds, 1e3*o.AverageSeconds, 1e3*p.WaitSeconds, 1e3*o.WaitSeconds)
+	}
+	return text
+}
+
+// find looks a combination up among all candidates, those included that have the same plan as another.
+func find(o *tuner.Outcome, want combination) (tuner.Candidate, bool) {
+	for _, c := range slices.Concat(o.Ranked, o.Refused) {
+		if c.Pipelines == want.pipelines && c.MicroBatches == want.micros && c.Schedule == want.schedule && c.Predicted.BatchSeconds > 0 {
+			c.Verdict = ""
+			return c, true
+		}
+	}
+	return tuner.Candidate{}, false
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/tune"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// jobs are the models that are measured: matrix products, recurrences and convolutions, small enough for many runs.
+var jobs = map[string]func(j *job.Job, dir string) error{
+	"gpt2": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "gpt2", Config: map[string]any{
+			"n_layer": 6, "n_embd": 192, "n_head": 6, "n_positions": 64, "vocab_size": 256, "tie_word_embeddings": false,
+		}}
+		return text(j, dir)
+	},
+	"awd-lstm": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "awd-lstm", Config: map[string]any{
+			"ntoken": 256, "ninp": 192, "nhid": 320, "nlayers": 4, "bptt": 48, "tie_weights": false,
+		}}
+		j.Optimizer.Name, j.Optimizer.Momentum = "sgd", 0.9
+		return text(j, dir)
+	},
+	"vgg": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "vgg", Config: map[string]any{
+			"image_size": 28, "num_channels": 1, "hidden_sizes": []any{32, 64, 128}, "depths": []any{2, 2, 2}, "classifier_sizes": []any{256},
+			"dropout": 0.2, "norm": "group", "groups": 8, "num_labels": 10,
+		}}
+		return digits(j, dir)
+	},
+}
+
+// request asks for a model to be tuned on two devices of a core each.
+func request(name, dir string) (control.TuneRequest, error) {
+	r := control.TuneRequest{Version: control.TuneRequestVersion, Node: "bench", Dir: dir, Cores: []int{0, 1}, NodeCores: 2}
+	fill, known := jobs[name]
+	if !known {
+		return r, fmt.Errorf("model %q is unknown", name)
+	}
+	j := job.Default()
+	j.Name, j.Version = name, job.Version
+	j.Optimizer.LearningRate = 1e-4
+	j.Train.Steps, j.Train.Batch, j.Train.EvalSamples = 1000, 16, 64
+	j.Stages, j.Devices.CPU.Count, j.Devices.CPU.Threads = 2, 2, 1
+	if err := fill(j, dir); err != nil {
+		return r, err
+	}
+	r.Job = *j
+	return r, nil
+}
+
+// config is how every part tunes.
+func config(r control.TuneRequest, o options) tune.Config {
+	return tune.Config{Request: r, Batches: o.batches, Progress: func(p control.TuneProgress) {
+		fmt.Fprintf(os.Stderr, "%d/%d %s\n", p.Done, p.Total, p.Text) //nolint:errcheck // for people
+	}}
+}
+
+// text is a corpus of random words.
+func text(j *job.Job, dir string) error {
+	random := rand.New(rand.NewPCG(1, 2))
+	var b strings.Builder
+	for range 1 << 16 {
+		for range 1 + random.IntN(9) {
+			b.WriteByte(byte('a' + random.IntN(26)))
+		}
+		b.WriteByte(' ')
+	}
+	path := filepath.Join(dir, "words.txt")
+	j.Data.Files = []string{path}
+	return os.WriteFile(path, []byte(b.String()), 0o600)
+}
+
+// digits are random images of 28 by 28 in the format of MNIST's files.
+func digits(j *job.Job, dir string) error {
+	const count, side = 2048, 28
+	random := rand.New(rand.NewPCG(3, 4))
+	header := func(dimensions ...uint32) []byte {
+		b := []byte{0, 0, 8, byte(len(dimensions))}
+		for _, n := range dimensions {
+			b = binary.BigEndian.AppendUint32(b, n)
+		}
+		return b
+	}
+	images, labels := header(count, side, side), header(count)
+	for range count * side * side {
+		images = append(images, byte(random.IntN(256)))
+	}
+	for range count {
+		labels = append(labels, byte(random.IntN(10)))
+	}
+	j.Data.Format, j.Data.Files = "idx", []string{filepath.Join(dir, "images"), filepath.Join(dir, "labels")}
+	if err := os.WriteFile(j.Data.Files[0], images, 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(j.Data.Files[1], labels, 0o600)
+}

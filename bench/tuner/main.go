@@ -1,0 +1,64 @@
+// Tuner measures how well predictions of batch time and memory hold, how good the configuration is that tuning chooses, and what
+// tuning costs, on the CPU devices of this host. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
+)
+
+// options are the flags.
+type options struct {
+	parts, models []string
+	batches       int // that each configuration is watched for
+}
+
+// parts are what can be measured, in order.
+var parts = map[string]func(context.Context, options, string) ([]report.Figure, error){
+	"accuracy": accuracy,
+	"choice":   choice,
+	"busy":     busy,
+}
+
+func main() {
+	names := flag.String("parts", "accuracy,choice,busy", "what to measure")
+	models := flag.String("models", "gpt2,awd-lstm,vgg", "models whose predictions are held to runs")
+	batches := flag.Int("batches", 6, "batches that each configuration is watched for, in two turns")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches})
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tuner:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) (err error) {
+	dir, err := os.MkdirTemp("", "avgpipe-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	var all []report.Figure
+	for _, name := range []string{"accuracy", "choice", "busy"} {
+		if !slices.Contains(o.parts, name) {
+			continue
+		}
+		figures, err := parts[name](ctx, o, dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, figures...)
+	}
+	return report.Report(os.Stdout, os.Stderr, all...)
+}
