@@ -141,6 +141,14 @@ type Needs struct {
 	Identity bool
 }
 
+// Vectors is how many vectors of a stage's length the center and the messages take beside so many pipelines.
+func (n Needs) Vectors(pipelines int) int {
+	if n.Identity {
+		return n.CenterState
+	}
+	return 2 + n.CenterState + pipelines*n.Timing.Buffers() // center, sum; state; messages
+}
+
 // Method is an averaging method: a rule of the pipeline (Dilute) and a rule of the center (Merge, Advance), both pure functions of
 // their vectors. Vectors of one call have one length and lie on one device. A Method has no state of its own; the vectors
 // are its state. Center decides when the rules run.

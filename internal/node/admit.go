@@ -193,7 +193,9 @@ func (a *admission) checkCounts() {
 			n, stages, counts.Stages, max(1, int(a.job.Chunks)))
 	}
 	a.checkPlan(counts)
-	a.spec.Warnings = append(a.spec.Warnings, sharedCores(counts, a.cores)...)
+	if a.job.Devices.Kind != job.KindEmulated { // which need no cores
+		a.spec.Warnings = append(a.spec.Warnings, sharedCores(counts, a.cores)...)
+	}
 }
 
 // checkSequence resolves the length of a sample.

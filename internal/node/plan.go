@@ -153,6 +153,11 @@ func (a *admission) checkPlan(c job.Counts) {
 	if plan.Updates() > 0 {
 		a.checkUpdates(plan)
 	}
+	if key, problem := a.job.CheckEntries(plan.Stages(), len(plan)); key == "" && !a.job.Open() {
+		a.checkMemory(plan)
+	} else if key != "" && key != "recompute" { // which is checked where stages are
+		a.refuse(key, "", "%s", problem)
+	}
 	if c.MicroBatches >= c.Stages {
 		return
 	}
