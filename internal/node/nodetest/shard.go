@@ -33,7 +33,7 @@ func shard(a control.Assignment, k int, round uint64) (*elastic.ShardHeader, []f
 		return nil, nil, fmt.Errorf("encode the shard's meta: %w", err)
 	}
 	h := &elastic.ShardHeader{
-		Job: a.JobID, Generation: a.Generation, Round: round, Stage: k, Stages: int(a.Job.Stages), Meta: text,
+		Job: a.JobID, Generation: a.Generation, Round: round, Stage: k, Stages: len(a.Stages), Meta: text,
 		Vectors: []elastic.ShardVector{{Name: elastic.CenterVector, Elements: elements}},
 	}
 	for i := range int(a.Job.Pipelines) {

@@ -169,7 +169,7 @@ func (t *trainer) emit(e control.Event) {
 
 // snapshot writes the shards of all stages.
 func (t *trainer) snapshot(ctx context.Context, round uint64) error {
-	for k := range int(t.a.Job.Stages) {
+	for k := range t.a.Stages {
 		header, values, err := shard(t.a, k, round)
 		if err != nil {
 			return err
@@ -239,7 +239,7 @@ func (t *trainer) status() control.Status {
 		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
-	for k := range int(t.a.Job.Stages) {
+	for k := range t.a.Stages {
 		s.Job.StageStatus = append(s.Job.StageStatus, api.StageStatus{Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1})
 	}
 	return s
