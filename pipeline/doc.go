@@ -7,12 +7,16 @@
 //     holds per-thread state (an OpenMP team, a CUDA context) sees one caller. Pipelines that share a device share its executor:
 //     while one waits for a message, another computes.
 //
-//   - walk: the ops of one batch of one stage of one pipeline, in the order of the plan. An op enters the executor's queue the
+//   - walk: the ops of one pipeline on one device, a row of the plan, in the plan's order. An op enters the executor's queue the
 //     moment its input has arrived, from the goroutine that brings it: no goroutine is woken between an arrival and the
 //     device, so a hop costs a few microseconds (docs/decisions/0007).
 //
-//   - runner: a stage of a pipeline, batch by batch: the walk, the exchange of tied gradients, the global norm, the optimizer, the
-//     round. The data of a batch comes over a link of its own from a feeder that fills ahead.
+//   - lane: one stage of a walk. A device that has several (interleaved, V placement) has a lane for each; links between them are
+//     links like any other.
+//
+//   - runner: a stage of a pipeline, batch by batch: its lane, the exchange of tied gradients, the global norm, the optimizer, the
+//     round. The data of a batch comes over a link of its own from a feeder that fills ahead. Where the plan itself takes
+//     optimizer steps (pipedream), they run in the lane, each stage by itself, and the batch's end only drains the pipeline.
 //
 //   - shard: the center's part of one stage. It executes what elastic.Center orders, snapshots rounds and evaluates the center.
 //
@@ -22,9 +26,10 @@
 //     Plan: plan, MicroBatches: 8, Pipelines: 2, Method: method, FinalRound: 1000,
 //     LearningRate: func(step uint64) float32 { return 3e-4 },
 //     Stages: []pipeline.StageConfig{
-//     {Index: 0, Attach: device0.Attach, Build: func(pipeline int) (stage.Stage, error) { ... }, Source: ...},
-//     {Index: 1, Attach: device1.Attach, Build: ..., Source: ...},
+//     {Index: 0, Build: func(pipeline int) (stage.Stage, error) { ... }, Source: ...},
+//     {Index: 1, Build: ..., Source: ...},
 //     },
+//     Attach: func(device int) error { return devices[device].Attach() },
 //     Events: pipeline.Events{OnStep: ..., OnSnapshot: ...},
 //     })
 //     go func() { done <- g.Run(ctx) }()          // starts everything, and joins everything before it returns
