@@ -56,15 +56,12 @@ type JobStatus struct {
 	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings       []string      `json:"warnings"`
 	StageStatus    []StageStatus `json:"stage_status"`
-	Tuning         *TuneProgress `json:"tuning"` // while the job is being tuned; else null
-}
-
-// TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total may grow.
-type TuneProgress struct {
-	Done     int     `json:"done"`
-	Total    int     `json:"total"` // 0: it has only just begun
-	Text     string  `json:"text"`  // "run 2 of 3: 2 stages, 2 pipelines, 4 micro-batches, afp"
-	ElapsedS float64 `json:"elapsed_s"`
+	// BatchS is the seconds from one step of a pipeline to its next, over the last window; null before the first.
+	BatchS *float64 `json:"batch_s"`
+	// PredictedBatchS is what tuning leads to expect; null of a job that was not tuned.
+	PredictedBatchS *float64      `json:"predicted_batch_s"`
+	Drift           *Drift        `json:"drift"`  // null while BatchS keeps to it
+	Tuning          *TuneProgress `json:"tuning"` // while the job is being tuned; else null
 }
 
 // Metrics are what an evaluation says beside its loss. A figure that the model's task does not have is null.
@@ -87,6 +84,8 @@ type StageStatus struct {
 	Optimizer      float64 `json:"optimizer"`
 	Commit         float64 `json:"commit"`
 	Evaluate       float64 `json:"evaluate"` // of the center on held-out data
+	// MemoryBytes is what the stage has taken of the device's memory, for all pipelines; 0 while it is not known.
+	MemoryBytes int64 `json:"memory_bytes"`
 }
 
 // NodeStatus is a line of `avgpipectl nodes`.

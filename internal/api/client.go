@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // Client talks to a daemon over its unix socket. It is safe for concurrent use. Every call ends when its context does; calls
@@ -60,6 +62,13 @@ func (c *Client) Jobs(ctx context.Context) ([]JobStatus, error) {
 func (c *Client) Job(ctx context.Context, ref string) (JobStatus, error) {
 	var answer JobStatus
 	err := c.call(ctx, http.MethodGet, PathJob(ref), nil, &answer)
+	return answer, err
+}
+
+// Explain says how a job is laid over its devices and why.
+func (c *Client) Explain(ctx context.Context, ref string) (Explanation, error) {
+	var answer Explanation
+	err := c.call(ctx, http.MethodGet, PathJob(ref, "explain"), nil, &answer)
 	return answer, err
 }
 
@@ -112,6 +121,40 @@ func (c *Client) Watch(ctx context.Context, ref string, each func(JobStatus)) (J
 		return last, fmt.Errorf("watch job %s: the daemon at %s closed the stream: %w", ref, c.socket, io.ErrUnexpectedEOF)
 	}
 	return last, nil
+}
+
+// Tune tunes a job file without submitting it, and calls each with every update but the last. A refused file is an *Error with
+// Problems. The tuning ends when ctx does.
+func (c *Client) Tune(ctx context.Context, r SubmitRequest, each func(TuneUpdate) error) (*tuner.Report, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("tune %s: encode: %w", r.File, err)
+	}
+	response, err := c.do(ctx, http.MethodPost, PathTune, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	lines := json.NewDecoder(response.Body)
+	for {
+		var u TuneUpdate
+		err := lines.Decode(&u)
+		switch {
+		case err != nil && context.Cause(ctx) != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, io.EOF):
+			return nil, fmt.Errorf("tune %s: the daemon at %s closed the stream: %w", r.File, c.socket, io.ErrUnexpectedEOF)
+		case err != nil:
+			return nil, fmt.Errorf("tune %s: read from %s: %w", r.File, c.socket, err)
+		case u.Report != nil:
+			return u.Report, nil
+		case u.Error != "":
+			return nil, &Error{Status: http.StatusUnprocessableEntity, Message: u.Error}
+		}
+		if err := each(u); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Logs copies a job's log to w. With follow it goes on until the job has ended.

@@ -13,12 +13,15 @@ import (
 //	GET  /v1/jobs/JOB/watch     -> JobStatus per line whenever it changes, at most 4 a second; the last one has ended
 //	GET  /v1/jobs/JOB/logs      -> the job's log, JSON per line; ?follow=1 goes on until the job has ended
 //	GET  /v1/jobs/JOB/model     -> a tar of the exported model of the last committed round
+//	GET  /v1/jobs/JOB/explain   -> Explanation
 //	POST /v1/jobs/JOB/cancel    -> 202 JobStatus
+//	POST /v1/tune               SubmitRequest -> TuneUpdate per line; 422 Error with Problems. Nothing is submitted
 //	GET  /v1/nodes              -> []NodeStatus
 //	GET  /v1/version            -> VersionInfo
 //	GET  /metrics               -> Prometheus text
 const (
 	PathJobs    = "/v1/jobs"
+	PathTune    = "/v1/tune"
 	PathNodes   = "/v1/nodes"
 	PathVersion = "/v1/version"
 	PathMetrics = "/metrics"

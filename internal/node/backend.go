@@ -27,17 +27,7 @@ var _ server.Backend = (*node)(nil)
 // Submit implements server.Backend.
 func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.SubmitResponse, error) {
 	var none api.SubmitResponse
-	n.mu.Lock()
-	stopping := n.stopping
-	n.mu.Unlock()
-	if stopping {
-		return none, api.Errorf(http.StatusServiceUnavailable, "submit %s: the daemon is stopping", r.File)
-	}
-	user := data.User{UID: uint32(peer.UID)}
-	for _, g := range peer.GIDs {
-		user.GIDs = append(user.GIDs, uint32(g))
-	}
-	s, err := admit(ctx, r, user, len(n.config.Cores))
+	s, err := n.admit(ctx, "submit", r, peer)
 	if err != nil {
 		return none, err
 	}
@@ -58,6 +48,21 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	n.say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
 		zap.Strings("choices", s.Why), zap.Strings("warnings", s.Warnings))
 	return api.SubmitResponse{ID: result.Job, Warnings: append([]string{}, s.Warnings...)}, nil
+}
+
+// admit checks a job file that somebody sends, to submit it or to tune it.
+func (n *node) admit(ctx context.Context, verb string, r api.SubmitRequest, peer server.Peer) (*spec, error) {
+	n.mu.Lock()
+	stopping := n.stopping
+	n.mu.Unlock()
+	if stopping {
+		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
+	}
+	user := data.User{UID: uint32(peer.UID)}
+	for _, g := range peer.GIDs {
+		user.GIDs = append(user.GIDs, uint32(g))
+	}
+	return admit(ctx, r, user, len(n.config.Cores))
 }
 
 // Jobs implements server.Backend.

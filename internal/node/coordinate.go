@@ -63,6 +63,7 @@ func (n *node) beginStop() {
 		bound = max(bound, o.stopBound()+abortGrace)
 	}
 	n.mu.Unlock()
+	n.stop()
 	n.log.Info("stopping: jobs commit the round they are in", zap.Duration("bound", bound))
 	n.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, (bound + 10*time.Second).Microseconds()))
 }
@@ -91,7 +92,11 @@ func (n *node) observe(r report) {
 	if o.worker != r.worker {
 		return
 	}
-	o.take(r, time.Now())
+	now := time.Now()
+	o.take(r, now)
+	if j, err := n.raft.State().Job(r.worker.job); err == nil && r.status != nil {
+		n.watchDrift(j, o, now)
+	}
 	if r.exit != nil {
 		n.log.Info("a worker ended", zap.String("job", r.worker.job), zap.Uint64("generation", r.worker.generation),
 			zap.Int("process", r.worker.process.pid), zap.String("how", r.exit.how), zap.String("cause", o.cause))
@@ -126,7 +131,7 @@ func (n *node) conclude(c outcome) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	o := n.job(c.job)
-	o.acting = false
+	o.acting, o.taking = false, nil
 	if c.change != nil {
 		c.change(o)
 	}
@@ -141,8 +146,24 @@ func (n *node) conclude(c outcome) {
 func (n *node) turn(beside context.Context, state *elastic.State, stopping bool) (idle bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := time.Now()
-	w := world{now: now, cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping}
+	w, jobs := n.world(state, stopping)
+	free := n.freeCores(jobs)
+	for _, d := range decide(w) {
+		o := n.job(d.job)
+		if o.acting || w.now.Before(o.quiet) {
+			continue
+		}
+		o.note = d.reason
+		if d.choice != wait {
+			free = n.begin(beside, jobs[d.job], o, d, free)
+		}
+	}
+	return n.idle()
+}
+
+// world is what there is to decide about, and the jobs in it by id. The caller holds the lock.
+func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*elastic.Job) {
+	w := world{now: time.Now(), cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping}
 	jobs := map[string]*elastic.Job{}
 	for _, j := range state.Jobs() {
 		o := n.job(j.ID)
@@ -155,23 +176,12 @@ func (n *node) turn(beside context.Context, state *elastic.State, stopping bool)
 			continue
 		}
 		if (stopping || j.Cancelling) && o.stopSince.IsZero() {
-			o.stopSince = now
+			o.stopSince = w.now
 		}
 		jobs[j.ID] = j
 		w.jobs = append(w.jobs, o.view(j, s, w.cores))
 	}
-	free := n.freeCores(jobs)
-	for _, d := range decide(w) {
-		o := n.job(d.job)
-		if o.acting || now.Before(o.quiet) {
-			continue
-		}
-		o.note = d.reason
-		if d.choice != wait {
-			free = n.begin(beside, jobs[d.job], o, d, free)
-		}
-	}
-	return n.idle()
+	return w, jobs
 }
 
 // idle reports whether no process of a job lives and no act runs. The caller holds the lock.
@@ -196,6 +206,7 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 		} else if need <= len(free) {
 			a.cores, free = free[:need:need], free[need:]
 		}
+		o.taking = a.cores
 	case commitRound:
 		a.shards = o.shards[d.round]
 		a.reached = o.reached
@@ -232,6 +243,7 @@ func (n *node) freeCores(jobs map[string]*elastic.Job) []int {
 	taken := slices.Clone(n.lent)
 	for id, j := range jobs {
 		o := n.jobs[id]
+		taken = append(taken, o.taking...)
 		if o.tunes() {
 			taken = append(taken, o.tuning.cores...)
 		}

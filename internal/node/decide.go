@@ -126,12 +126,7 @@ type decision struct {
 // decide says what to do about every job, in order. It is a pure function. Doing what it says, and observing again, brings
 // every job to its end.
 func decide(w world) []decision {
-	free := w.cores - w.lent
-	for i := range w.jobs {
-		if j := &w.jobs[i]; j.holdsCores() {
-			free -= j.cores
-		}
-	}
+	free := w.free()
 	var all []decision
 	queue := "" // the first job that waits for cores: nobody overtakes it
 	for i := range w.jobs {
@@ -158,6 +153,17 @@ func decide(w world) []decision {
 		all = append(all, d)
 	}
 	return all
+}
+
+// free is how many cores nobody has; below 0 when jobs share some.
+func (w world) free() int {
+	free := w.cores - w.lent
+	for i := range w.jobs {
+		if j := &w.jobs[i]; j.holdsCores() {
+			free -= j.cores
+		}
+	}
+	return free
 }
 
 // holdsCores reports whether a job is tuned or placed, or its process has not ended yet.

@@ -36,6 +36,9 @@ type node struct {
 	watchers sync.WaitGroup
 	beat     atomic.Int64 // when the coordinator last went round, Unix nanoseconds
 
+	ending context.Context // ends when the daemon begins to stop
+	stop   func()          // ends it
+
 	mu       sync.Mutex
 	stopping bool
 	jobs     map[string]*observed
@@ -74,8 +77,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := raft.WaitReady(waiting); err != nil {
 		return err
 	}
+	ending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	n := &node{
-		config: c, id: id, log: c.Log, raft: raft, started: time.Now(),
+		ending: ending, stop: stop, config: c, id: id, log: c.Log, raft: raft, started: time.Now(),
 		reports: make(chan report, 64), tunings: make(chan tuneReport, 64), outcomes: make(chan outcome, 64),
 		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[elastic.Digest]int{},
 	}

@@ -38,10 +38,12 @@ type observed struct {
 	retryAt   time.Time
 	stopSince time.Time
 
-	tuning *tuning // the current or the last one; nil: none was started here
+	drift  driftWatch // of this worker
+	tuning *tuning    // the current or the last one; nil: none was started here
 
 	acting bool      // a choice is being carried out
 	choice choice    // which one, when acting
+	taking []int     // the cores that it gives to a process
 	quiet  time.Time // nothing is done before: the last choice could not be carried out
 	note   string    // the reason of the last choice, for people
 
@@ -60,7 +62,7 @@ const speedWindow = 5 * time.Second
 // begin starts the account of a new worker.
 func (o *observed) begin(w *worker, p phase, now time.Time) {
 	o.worker, o.phase, o.heard, o.status = w, p, now, nil
-	o.failure, o.cause, o.killed, o.abortedAt = nil, "", "", time.Time{}
+	o.failure, o.cause, o.killed, o.abortedAt, o.drift = nil, "", "", time.Time{}, driftWatch{}
 	o.final, o.rounds, o.posted, o.stopAt = 0, nil, 0, 0
 	o.shards, o.refused = map[uint64]map[int]control.ShardInfo{}, map[uint64]uint64{}
 }

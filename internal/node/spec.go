@@ -9,6 +9,7 @@ import (
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
@@ -24,6 +25,9 @@ type spec struct {
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
 	Layout     *layout         `json:"layout,omitempty"` // of a tuned job
 	Plan       schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
+
+	report *tuner.Report // of a tuned job; it lies beside the spec in the replicated state
+	device []int         // of each stage, once it was asked for
 }
 
 // layout is what tuning chose that has no key in the job file.
@@ -55,6 +59,11 @@ func readSpec(j *elastic.Job) (*spec, error) {
 	if s.Version < oldestVersion || s.Version > specVersion {
 		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d to %d", j.ID, s.Version, oldestVersion, specVersion)
 	}
+	report, err := readReport(j)
+	if err != nil {
+		return nil, err
+	}
+	s.report = report
 	return &s, nil
 }
 
@@ -73,6 +82,16 @@ func (s *spec) plan() (schedule.Plan, string, error) {
 
 // stages is how many the model is cut into.
 func (s *spec) stages() int { return int(s.Job.Stages) * max(1, int(s.Job.Chunks)) }
+
+// placement is the device of each stage; nil where there is no plan. The caller of the first call is alone with the spec.
+func (s *spec) placement() []int {
+	if s.device == nil {
+		if plan, _, err := s.plan(); err == nil {
+			s.device = plan.Placement()
+		}
+	}
+	return s.device
+}
 
 // cores is how many of a node's cores the job computes on: a device for each stage. While it is not known how many that will
 // be, tuning tries all that the job may have.

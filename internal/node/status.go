@@ -44,12 +44,16 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 		out.SamplesSeen = max(out.SamplesSeen, durable.SamplesSeen)
 	}
 	if out.State != api.Running {
-		out.ETAS = nil
+		out.ETAS, out.BatchS = nil, nil
+	} else {
+		out.Drift = o.drift.now
+	}
+	if err == nil && s.report != nil {
+		seconds := expectation(&s.report.Chosen).BatchSeconds
+		out.PredictedBatchS = &seconds
 	}
 	if t := o.tuning; out.State == api.Tuning && t != nil {
-		out.Tuning = &api.TuneProgress{
-			Done: t.progress.Done, Total: t.progress.Total, Text: t.progress.Text, ElapsedS: t.heard.Sub(t.began).Seconds(),
-		}
+		out.Tuning = t.show()
 	}
 	if out.Warnings == nil {
 		out.Warnings = []string{} // JSON: [], not null

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -187,6 +188,11 @@ func (t *tuning) end(e *exit) {
 
 // silence is how long the process may say nothing.
 func (t *tuning) silence() time.Duration { return max(leastSilence, silenceFactor*t.longest) }
+
+// show is how far it is, for the API.
+func (t *tuning) show() *api.TuneProgress {
+	return &api.TuneProgress{Done: t.progress.Done, Total: t.progress.Total, Text: t.progress.Text, ElapsedS: t.heard.Sub(t.began).Seconds()}
+}
 
 // text says how far it is, for people.
 func (t *tuning) text() string {

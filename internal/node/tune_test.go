@@ -1,18 +1,24 @@
 package node_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
-func tunes(s api.JobStatus) bool { return s.State == api.Tuning && s.Tuning != nil && s.Tuning.Total > 0 }
+func tunes(s api.JobStatus) bool {
+	return s.State == api.Tuning && s.Tuning != nil && s.Tuning.Total > 0
+}
 
 func TestOpenJobIsTunedAndTrains(t *testing.T) {
 	t.Parallel()
@@ -146,5 +152,111 @@ func TestRestartedDaemonTunesAgain(t *testing.T) {
 			}
 			d.Until(t, id, "ends", ended)
 		})
+	}
+}
+
+func tune(ctx context.Context, d *nodetest.Daemon, source string) (*tuner.Report, []api.TuneUpdate, error) {
+	var seen []api.TuneUpdate
+	report, err := d.Client.Tune(ctx, api.SubmitRequest{File: "job.yaml", Source: source, Base: d.Dir}, func(u api.TuneUpdate) error {
+		seen = append(seen, u)
+		return nil
+	})
+	return report, seen, err
+}
+
+func TestTuneWithoutAJob(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	report, seen, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "open", 100)+"tuning: rules\n")
+	if err != nil || report.Chosen.Pipelines != 2 || report.Profile.Device != "fake, 2 cores" {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	var steps []string
+	for _, u := range seen {
+		if u.Progress != nil {
+			steps = append(steps, u.Progress.Text)
+		}
+	}
+	if strings.Join(steps, ", ") != "fake step 1, fake step 2, fake step 3, fake step 4" {
+		t.Errorf("steps were %q", steps)
+	}
+	if jobs, err := d.Client.Jobs(t.Context()); err != nil || len(jobs) != 0 {
+		t.Errorf("tuning left jobs %v, %v", jobs, err)
+	}
+	if left, err := os.ReadDir(filepath.Join(d.Dir, "tunings")); err != nil || len(left) != 0 {
+		t.Errorf("tuning left %v, %v", left, err)
+	}
+	var refused *api.Error
+	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "nofit", 100)); !errors.As(err, &refused) || refused.Message != nodetest.NoFit {
+		t.Errorf("no fit: %v", err)
+	}
+	if _, _, err := tune(t.Context(), d, "version: 2\n"); !errors.As(err, &refused) || len(refused.Problems) == 0 {
+		t.Errorf("a bad file: %v", err)
+	}
+	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "tunedies-at-1", 100)); err == nil || !strings.Contains(err.Error(), "crash in step 1") {
+		t.Errorf("a tuning that dies: %v", err)
+	}
+}
+
+func TestTuneWithoutAJobWaitsForCoresAndHasThem(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
+	d.Until(t, id, "trains", func(s api.JobStatus) bool { return s.State == api.Running })
+	ctx, cancel := context.WithCancel(t.Context())
+	waits, done := make(chan string, 1), make(chan error, 1)
+	go func() {
+		_, err := d.Client.Tune(ctx, api.SubmitRequest{File: "job.yaml", Source: nodetest.OpenJob(t, d.Dir, "tunehangs", 100), Base: d.Dir},
+			func(u api.TuneUpdate) error {
+				if u.Progress != nil {
+					waits <- u.Progress.Text
+				}
+				return nil
+			})
+		done <- err
+	}()
+	if text := <-waits; text != "waiting for cores: needs 2 cores, 0 of 2 are free" {
+		t.Errorf("while a job trains: %s", text)
+	}
+	if _, err := d.Client.Cancel(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-waits; text != "fake step 1" {
+		t.Errorf("once it is over: %s", text)
+	}
+	behind := d.Submit(t, nodetest.Job(t, d.Dir, "behind", 20))
+	s := d.Until(t, behind, "waits", func(s api.JobStatus) bool { return s.Reason != "waits for a place" })
+	if !strings.Contains(s.Reason, "0 of 2 are free") {
+		t.Errorf("a job behind it: %s", s.Reason)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("a tuning that was given up: %v", err)
+	}
+	if s := d.Until(t, behind, "ends", ended); s.State != api.Done {
+		t.Errorf("the job behind it is %s: %s", s.State, s.Reason)
+	}
+}
+
+func TestStopEndsATuningWithoutAJob(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Spawn(t, nodetest.StateDir(t))
+	began, done := make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	go func() {
+		_, err := d.Client.Tune(context.Background(), api.SubmitRequest{File: "job.yaml", Source: nodetest.OpenJob(t, d.Dir, "tunehangs", 100), Base: d.Dir},
+			func(api.TuneUpdate) error {
+				once.Do(func() { close(began) })
+				return nil
+			})
+		done <- err
+	}()
+	<-began
+	d.Stop(t)
+	if err := <-done; err == nil {
+		t.Error("the client got a report")
+	}
+	if left := nodetest.Running(t, filepath.Join(d.Dir, "tunings")); len(left) != 0 {
+		t.Errorf("tune processes %v are alive", left)
 	}
 }

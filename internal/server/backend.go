@@ -16,6 +16,11 @@ type Backend interface {
 	Jobs(ctx context.Context) ([]api.JobStatus, error)
 	// Job returns the job with an id, or the only one with a name.
 	Job(ctx context.Context, ref string) (api.JobStatus, error)
+	// Explain says how a job is laid over its devices and why.
+	Explain(ctx context.Context, ref string) (api.Explanation, error)
+	// Tune tunes a job file and submits nothing. It calls each with every update; an error of each ends it. An error before the
+	// first update reaches the client as an answer.
+	Tune(ctx context.Context, r api.SubmitRequest, peer Peer, each func(api.TuneUpdate) error) error
 	// Cancel asks a job to commit and stop. It returns before it has.
 	Cancel(ctx context.Context, ref string) (api.JobStatus, error)
 	// Log opens a job's log. Reading past its end gives io.EOF until more is written.

@@ -76,6 +76,8 @@ func Handler(b Backend, log *zap.Logger) http.Handler {
 	mux.HandleFunc("POST "+api.PathJobs, h.answer(http.StatusCreated, h.submit))
 	mux.HandleFunc("GET "+api.PathJobs, h.answer(http.StatusOK, h.jobs))
 	mux.HandleFunc("GET "+api.PathJobs+"/{job}", h.answer(http.StatusOK, h.job))
+	mux.HandleFunc("GET "+api.PathJobs+"/{job}/explain", h.answer(http.StatusOK, h.explain))
+	mux.HandleFunc("POST "+api.PathTune, h.stream(api.ContentTypeStream, h.tune))
 	mux.HandleFunc("POST "+api.PathJobs+"/{job}/cancel", h.answer(http.StatusAccepted, h.cancel))
 	mux.HandleFunc("GET "+api.PathJobs+"/{job}/watch", h.stream(api.ContentTypeStream, h.watch))
 	mux.HandleFunc("GET "+api.PathJobs+"/{job}/logs", h.stream(api.ContentTypeStream, h.logs))
@@ -138,20 +140,31 @@ func unknown(r *http.Request) (any, error) {
 }
 
 func (h *handler) submit(r *http.Request) (any, error) {
-	peer, err := peerFrom(r.Context())
+	request, peer, err := readJobFile(r, "submit")
 	if err != nil {
 		return nil, err
 	}
-	var request api.SubmitRequest
+	return h.backend.Submit(r.Context(), request, peer)
+}
+
+// readJobFile reads a request that has a job file for a body, and who sends it.
+func readJobFile(r *http.Request, verb string) (request api.SubmitRequest, peer Peer, err error) {
+	if peer, err = peerFrom(r.Context()); err != nil {
+		return request, peer, err
+	}
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&request); err != nil {
 		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, api.Errorf(http.StatusRequestEntityTooLarge, "submit: the request has more than %d bytes", large.Limit)
+			return request, peer, api.Errorf(http.StatusRequestEntityTooLarge, "%s: the request has more than %d bytes", verb, large.Limit)
 		}
-		return nil, api.Errorf(http.StatusBadRequest, "submit: decode the request: %v", err)
+		return request, peer, api.Errorf(http.StatusBadRequest, "%s: decode the request: %v", verb, err)
 	}
-	return h.backend.Submit(r.Context(), request, peer)
+	return request, peer, nil
+}
+
+func (h *handler) explain(r *http.Request) (any, error) {
+	return h.backend.Explain(r.Context(), r.PathValue("job"))
 }
 
 func (h *handler) jobs(r *http.Request) (any, error) {

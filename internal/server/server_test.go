@@ -19,6 +19,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,6 +33,7 @@ type fake struct {
 	failure  error // of every method
 	model    []byte
 	modelErr error // after model was written
+	tuneErr  string
 }
 
 func (f *fake) set(change func(*fake)) {
@@ -63,6 +65,27 @@ func (f *fake) Job(_ context.Context, ref string) (api.JobStatus, error) {
 		return api.JobStatus{}, api.Errorf(http.StatusNotFound, "no job %q", ref)
 	}
 	return f.job, f.failure
+}
+
+func (f *fake) Explain(ctx context.Context, ref string) (api.Explanation, error) {
+	s, err := f.Job(ctx, ref)
+	return api.Explanation{ID: s.ID, Why: []string{"because"}}, err
+}
+
+func (f *fake) Tune(_ context.Context, r api.SubmitRequest, p server.Peer, each func(api.TuneUpdate) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.peer = p
+	if f.failure != nil {
+		return f.failure
+	}
+	if err := each(api.TuneUpdate{Progress: &api.TuneProgress{Done: 1, Total: 2, Text: r.File}}); err != nil {
+		return err
+	}
+	if f.tuneErr != "" {
+		return each(api.TuneUpdate{Error: f.tuneErr})
+	}
+	return each(api.TuneUpdate{Report: &tuner.Report{Version: tuner.ReportVersion, Considered: 7}})
 }
 
 func (f *fake) Cancel(ctx context.Context, ref string) (api.JobStatus, error) {
@@ -157,6 +180,9 @@ func TestCalls(t *testing.T) {
 	if s, err := c.Cancel(t.Context(), "1"); err != nil || s.State != api.Cancelled {
 		t.Errorf("cancel: %+v, %v", s, err)
 	}
+	if e, err := c.Explain(t.Context(), "1"); err != nil || e.ID != "1" || len(e.Why) != 1 {
+		t.Errorf("explain: %+v, %v", e, err)
+	}
 	if n, err := c.Nodes(t.Context()); err != nil || len(n) != 1 {
 		t.Errorf("nodes: %+v, %v", n, err)
 	}
@@ -241,6 +267,37 @@ func TestWatchEndsWithTheJob(t *testing.T) {
 	})
 	if err != nil || last.State != api.Done || len(seen) != 2 || seen[0] != api.Running {
 		t.Errorf("watched %v, %v", seen, err)
+	}
+}
+
+func TestTune(t *testing.T) {
+	f := &fake{}
+	c, _, _ := start(t, f)
+	var seen []string
+	note := func(u api.TuneUpdate) error {
+		seen = append(seen, u.Progress.Text)
+		return nil
+	}
+	report, err := c.Tune(t.Context(), api.SubmitRequest{File: "job.yaml"}, note)
+	if err != nil || report.Considered != 7 || len(seen) != 1 || seen[0] != "job.yaml" || f.peer.UID != os.Geteuid() {
+		t.Errorf("tune: %+v after %v by %+v, %v", report, seen, f.peer, err)
+	}
+	f.set(func(f *fake) { f.tuneErr = "no candidate fits" })
+	_, err = c.Tune(t.Context(), api.SubmitRequest{}, note)
+	if got, ok := errors.AsType[*api.Error](err); !ok || got.Message != "no candidate fits" {
+		t.Errorf("a tuning that cannot choose arrives as %v", err)
+	}
+	stop := errors.New("enough")
+	if _, err := c.Tune(t.Context(), api.SubmitRequest{}, func(api.TuneUpdate) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("a reader that has enough gets %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := c.Tune(ctx, api.SubmitRequest{}, func(api.TuneUpdate) error { cancel(); return ctx.Err() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled tuning: %v", err)
+	}
+	f.set(func(f *fake) { f.failure = api.Errorf(http.StatusUnprocessableEntity, "refused") })
+	if _, err = c.Tune(t.Context(), api.SubmitRequest{}, note); err == nil || err.Error() != "refused" {
+		t.Errorf("a refused file arrives as %v", err)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/api"
 )
 
 // tick is how often streams look for something new.
@@ -107,6 +109,22 @@ func (h *handler) logs(r *http.Request, w io.Writer) error {
 		ref = status.ID
 		_, err = io.Copy(w, log)
 		return status.State.Ended(), err
+	})
+}
+
+// tune writes the updates of a tuning.
+func (h *handler) tune(r *http.Request, w io.Writer) error {
+	request, peer, err := readJobFile(r, "tune")
+	if err != nil {
+		return err
+	}
+	return h.backend.Tune(r.Context(), request, peer, func(u api.TuneUpdate) error {
+		text, err := json.Marshal(u)
+		if err != nil {
+			return fmt.Errorf("encode an update of a tuning: %w", err)
+		}
+		_, err = w.Write(append(text, '\n'))
+		return err
 	})
 }
 

@@ -178,6 +178,10 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	for _, s := range p.steps {
 		out.SamplesSeen += s * p.batch
 	}
+	if out.TokensPerS > 0 {
+		seconds := float64(p.targets) * float64(len(p.steps)) / out.TokensPerS
+		out.BatchS = &seconds
+	}
 	elapsed := p.elapsed(now)
 	out.ElapsedS = elapsed.Seconds()
 	out.ETAS = p.left(out, maxTime-elapsed, maxTime > 0)

@@ -310,17 +310,17 @@ func (d *Daemon) WorkerPID(t testing.TB, id string) int {
 // WorkerPIDs returns the processes that work on a job.
 func (d *Daemon) WorkerPIDs(t testing.TB, id string) []int {
 	t.Helper()
-	return running(t, control.AssignmentPath(filepath.Join(d.Dir, "jobs", id)))
+	return Running(t, control.AssignmentPath(filepath.Join(d.Dir, "jobs", id)))
 }
 
 // TunePIDs returns the processes that tune a job.
 func (d *Daemon) TunePIDs(t testing.TB, id string) []int {
 	t.Helper()
-	return running(t, control.TuneRequestPath(filepath.Join(d.Dir, "jobs", id)))
+	return Running(t, control.TuneRequestPath(filepath.Join(d.Dir, "jobs", id)))
 }
 
-// running returns the processes whose command line names a file.
-func running(t testing.TB, file string) []int {
+// Running returns the processes whose command line names a path.
+func Running(t testing.TB, named string) []int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -329,7 +329,7 @@ func running(t testing.TB, file string) []int {
 	var pids []int
 	for _, path := range lines {
 		text, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(text), file) {
+		if err != nil || !strings.Contains(string(text), named) {
 			continue // it has ended, or is another's
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))

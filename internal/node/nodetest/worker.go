@@ -239,6 +239,8 @@ func (t *trainer) status() control.Status {
 		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
+	batch := RoundTime.Seconds()
+	s.Job.BatchS = &batch
 	for k := range t.a.Stages {
 		s.Job.StageStatus = append(s.Job.StageStatus, api.StageStatus{Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1})
 	}

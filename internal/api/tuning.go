@@ -1,0 +1,69 @@
+package api
+
+import (
+	"time"
+
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total may grow.
+type TuneProgress struct {
+	Done     int     `json:"done"`
+	Total    int     `json:"total"` // 0: it has only just begun
+	Text     string  `json:"text"`  // "run 2 of 3: 2 stages, 2 pipelines, 4 micro-batches, afp"
+	ElapsedS float64 `json:"elapsed_s"`
+}
+
+// TuneUpdate is a line of the answer to POST /v1/tune. Exactly one field is set; a report or an error is the last one.
+type TuneUpdate struct {
+	Warnings []string      `json:"warnings,omitempty"` // of the job file
+	Progress *TuneProgress `json:"progress,omitempty"`
+	Report   *tuner.Report `json:"report,omitempty"`
+	Error    string        `json:"error,omitempty"` // why nothing could be chosen
+}
+
+// Explanation says how a job is laid over its devices and why: what `avgpipectl explain JOB -o json` prints.
+type Explanation struct {
+	ID           string        `json:"id"`
+	Name         string        `json:"name"`
+	State        State         `json:"state"`
+	Reason       string        `json:"reason"` // why it is in this state, for people
+	Stages       int           `json:"stages"` // devices of a pipeline; this and the counts below are 0 until they are chosen
+	Pipelines    int           `json:"pipelines"`
+	MicroBatches int           `json:"micro_batches"`
+	Schedule     string        `json:"schedule"`
+	Recompute    []string      `json:"recompute"`
+	Why          []string      `json:"why"`      // where each choice comes from
+	Warnings     []string      `json:"warnings"` // of the job
+	Plan         []string      `json:"plan"`     // the order of work, a line for each device; empty while it is not known or has more than a thousand ops
+	Tuning       *TuneProgress `json:"tuning"`   // while the job is being tuned; else null
+	Report       *tuner.Report `json:"report"`   // what tuning found; null of a job that was not tuned
+	// Observed is what the job's worker says of the last seconds, in the terms of the report; null while it does not train. Memory
+	// is one sum, in the field of activations, since a running stage does not tell its parts apart.
+	Observed *tuner.Measurement `json:"observed"`
+	Drift    *Drift             `json:"drift"` // null while observations keep to the prediction, and where there is none
+}
+
+// Drift says that a job's batch time has left its prediction, and what moved most.
+type Drift struct {
+	Since            time.Time `json:"since"`
+	PredictedSeconds float64   `json:"predicted_seconds"` // of a batch: measured by the tuning where it was, else predicted
+	ObservedSeconds  float64   `json:"observed_seconds"`
+	Relative         float64   `json:"relative"` // observed over predicted, less 1: 0.25 is 25% slower
+	Stage            int       `json:"stage"`    // of the term that moved most
+	Term             Term      `json:"term"`
+	TermPredicted    float64   `json:"term_predicted_seconds"` // of a batch
+	TermObserved     float64   `json:"term_observed_seconds"`
+	Text             string    `json:"text"` // all of this in a sentence
+}
+
+// Term names where a stage's time goes.
+type Term string
+
+// The terms of a stage's time.
+const (
+	TermCompute   Term = "compute"
+	TermOptimizer Term = "optimizer"
+	TermAverage   Term = "average"
+	TermWait      Term = "wait"
+)

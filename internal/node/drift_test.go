@@ -1,0 +1,160 @@
+package node
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// TestDrift runs the scenarios of testdata/drift: two stages on two devices, two pipelines, one second a batch expected, of which
+// each pipeline computes 0.4 s on each stage, and a bound of 15%.
+//
+//	see at=20s batch=1.2 compute=0.5,0.4 optimizer=0,0.1     what was observed, and what of it changed
+func TestDrift(t *testing.T) {
+	expected := tuner.Prediction{BatchSeconds: 1}
+	for k := range 2 {
+		expected.Stages = append(expected.Stages, tuner.StageTerms{Device: k, ComputeSeconds: 0.4, WaitSeconds: 0.2})
+	}
+	datadriven.Walk(t, "testdata/drift", func(t *testing.T, path string) {
+		var watch driftWatch
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			at, observed := time.Unix(0, 0), tuner.Measurement{}
+			observed.Stages = append(observed.Stages, expected.Stages...)
+			for _, a := range d.CmdArgs {
+				switch a.Key {
+				case "at":
+					at = at.Add(duration(t, a))
+				case "batch":
+					observed.BatchSeconds = seconds(t, a)[0]
+				case "compute":
+					for k, v := range seconds(t, a) {
+						observed.Stages[k].ComputeSeconds = v
+					}
+				case "optimizer":
+					for k, v := range seconds(t, a) {
+						observed.Stages[k].OptimizerSeconds = v
+					}
+				case "wait":
+					for k, v := range seconds(t, a) {
+						observed.Stages[k].WaitSeconds = v
+					}
+				default:
+					t.Fatalf("unknown key %s", a.Key)
+				}
+			}
+			changed := watch.see(at, &expected, &observed, 2, 0.15)
+			out := "as expected\n"
+			if x := watch.now; x != nil {
+				out = fmt.Sprintf("drifts since %v: %s\n", x.Since.Sub(time.Unix(0, 0)), x.Text)
+			}
+			if changed {
+				out = "changed: " + out
+			}
+			return out
+		})
+	})
+}
+
+func seconds(t *testing.T, a datadriven.CmdArg) []float64 {
+	var values []float64
+	for _, text := range a.Vals {
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", a.Key, err)
+		}
+		values = append(values, v)
+	}
+	return values
+}
+
+// TestMeasuredAddsUp: what is put in a report's terms adds up to the batch time on every device, with the time of evaluations left out.
+func TestMeasuredAddsUp(t *testing.T) {
+	batch := 2.0
+	s := api.JobStatus{
+		State: api.Running, Pipelines: 2, BatchS: &batch, StageStatus: []api.StageStatus{
+			{Stage: 0, Busy: 0.3, Optimizer: 0.02, Evaluate: 0.1, MemoryBytes: 5},
+			{Stage: 1, Busy: 0.5, Average: 0.1, Evaluate: 0.1},
+			{Stage: 2, Busy: 0.2, WaitUpstream: 0.3, Evaluate: 0.1},
+		},
+	}
+	m := measured(&s, []int{0, 1, 0}, 8)
+	if math.Abs(m.BatchSeconds-1.8) > 1e-12 || math.Abs(m.SamplesPerSecond-2*8/1.8) > 1e-9 {
+		t.Errorf("a batch takes %v s, %v samples/s; want 1.8 and %v", m.BatchSeconds, m.SamplesPerSecond, 2*8/1.8)
+	}
+	if m.Stages[0].Memory.Total() != 5 || m.Stages[1].ComputeSeconds != 0.5 {
+		t.Errorf("stages are %+v", m.Stages)
+	}
+	for device, stages := range map[int][]int{0: {0, 2}, 1: {1}} {
+		sum := m.Stages[stages[0]].WaitSeconds
+		for _, k := range stages {
+			x := m.Stages[k]
+			sum += 2 * (x.ComputeSeconds + x.OptimizerSeconds + x.AverageSeconds)
+			if x.Device != device || x.WaitSeconds != m.Stages[stages[0]].WaitSeconds {
+				t.Errorf("stage %d: %+v", k, x)
+			}
+		}
+		if math.Abs(sum-m.BatchSeconds) > 1e-9 {
+			t.Errorf("device %d: the terms add up to %v of %v s", device, sum, m.BatchSeconds)
+		}
+	}
+	s.State = api.Starting
+	if measured(&s, nil, 8) != nil {
+		t.Error("a job that does not train is measured")
+	}
+}
+
+// TestResolveKeepsToTheFile: what the job file gives is not changed by a report that says otherwise.
+func TestResolveKeepsToTheFile(t *testing.T) {
+	report := func(change func(*tuner.Candidate)) *tuner.Report {
+		r := &tuner.Report{Version: tuner.ReportVersion, Considered: 3, Chosen: tuner.Candidate{
+			Stages: 2, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Recompute: []string{"full", "full"},
+			Split: [][2]int{{0, 3}, {3, 4}},
+		}}
+		r.Chosen.Costs.Forward, r.Chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
+		change(&r.Chosen)
+		return r
+	}
+	open := spec{Version: specVersion}
+	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
+	open.Job.Train.Batch = 8
+	s, err := open.resolve(report(func(*tuner.Candidate) {}), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Job.Open() || s.Job.MicroBatches != 4 || s.Job.Schedule != "1f1b" || s.Job.Averaging.Alpha == 0 || len(s.Job.Recompute) != 1 ||
+		s.cores(2) != 2 || len(s.Why) != 2 || len(s.Layout.Split) != 2 {
+		t.Errorf("resolved to %+v", s)
+	}
+	if open.Layout != nil || open.Job.MicroBatches != 0 {
+		t.Error("the open spec was changed")
+	}
+	for want, change := range map[string]func(*tuner.Candidate){
+		"tuning chose stages 3, the job file says 2": func(c *tuner.Candidate) { c.Stages = 3 },
+		"tuning chose pipelines 0":                   func(c *tuner.Candidate) { c.Pipelines = 0 },
+		"the plan that tuning chose":                 func(c *tuner.Candidate) { c.Schedule = "nonsense" },
+	} {
+		if _, err := open.resolve(report(change), 2); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// TestLargeReportsAreCut: Raft's log is given no more than it should carry, and the choice always.
+func TestLargeReportsAreCut(t *testing.T) {
+	r := &tuner.Report{Version: tuner.ReportVersion, Chosen: tuner.Candidate{Reason: "won"}}
+	for range 100 {
+		r.RunnersUp = append(r.RunnersUp, tuner.Candidate{Reason: strings.Repeat("x", 10_000)})
+	}
+	text, err := encodeReport(r)
+	if err != nil || len(text) > maxReport || !strings.Contains(string(text), `"won"`) || len(r.RunnersUp) != 100 {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}

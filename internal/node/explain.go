@@ -1,0 +1,68 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// maxShownOps bounds a plan that people are shown.
+const maxShownOps = 1000
+
+// Explain implements server.Backend.
+func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	status := n.describe(j)
+	n.mu.Lock()
+	s, err := n.spec(j)
+	n.mu.Unlock()
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	out := api.Explanation{
+		ID: status.ID, Name: status.Name, State: status.State, Reason: status.Reason, Stages: status.Stages, Pipelines: status.Pipelines,
+		MicroBatches: status.MicroBatches, Schedule: status.Schedule, Recompute: status.Recompute, Why: append([]string{}, s.Why...),
+		Warnings: status.Warnings, Plan: []string{}, Tuning: status.Tuning, Report: s.report, Drift: status.Drift,
+	}
+	if s.Job.Open() {
+		return out, nil
+	}
+	plan, _, err := s.plan()
+	if err != nil {
+		return out, err
+	}
+	if plan.Ops() <= maxShownOps {
+		out.Plan = plan.Lines()
+	}
+	out.Observed = measured(&status, plan.Placement(), s.Job.Train.Batch)
+	return out, nil
+}
+
+// watchDrift holds what a tuned job's worker has just said against what its tuning found. The caller holds the lock.
+func (n *node) watchDrift(j *elastic.Job, o *observed, now time.Time) {
+	s, err := n.spec(j)
+	if err != nil || s.report == nil || o.phase != training || j.State != elastic.Running {
+		return
+	}
+	status := o.status.Job
+	status.Pipelines = int(s.Job.Pipelines)
+	m := measured(&status, s.placement(), s.Job.Train.Batch)
+	if m == nil {
+		return
+	}
+	if !o.drift.see(now, expectation(&s.report.Chosen), m, int(s.Job.Pipelines), s.report.Bound) {
+		return
+	}
+	if d := o.drift.now; d != nil {
+		n.say(j.ID, "the batch time has left its prediction", zap.String("what", d.Text), zap.Float64("bound", s.report.Bound))
+	} else {
+		n.say(j.ID, "the batch time is back at its prediction", zap.Float64("seconds", m.BatchSeconds))
+	}
+}

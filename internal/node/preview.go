@@ -1,0 +1,158 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// lookForCores is how often a tuning of no job looks for free cores.
+const lookForCores = 200 * time.Millisecond
+
+// errSilent ends a tuning that says nothing for too long.
+var errSilent = errors.New("the tuning has said nothing for longer than it may")
+
+// Tune implements server.Backend. What it finds is kept in the cache of plans and nowhere else.
+func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, each func(api.TuneUpdate) error) error {
+	r.Set = append(slices.Clone(r.Set), "tuning="+job.TuneByProfile) // whatever the file says: that is what is asked for
+	s, err := n.admit(ctx, "tune", r, peer)
+	if err != nil {
+		return err
+	}
+	if len(s.Warnings) > 0 {
+		if err := each(api.TuneUpdate{Warnings: s.Warnings}); err != nil {
+			return err
+		}
+	}
+	last, err := n.preview(ctx, s, each)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // whoever asked has gone
+		}
+		last = api.TuneUpdate{Error: fmt.Sprintf("tune %s: %v", r.File, err)}
+	}
+	return each(last)
+}
+
+// preview tunes what a spec leaves open, and leaves nothing behind. It returns the last words of the tuning.
+func (n *node) preview(ctx context.Context, s *spec, each func(api.TuneUpdate) error) (last api.TuneUpdate, err error) {
+	ctx, cancel := n.untilStop(ctx)
+	defer cancel(nil)
+	began := time.Now()
+	cores, err := n.borrow(ctx, s.cores(len(n.config.Cores)), func(text string) error {
+		return each(api.TuneUpdate{Progress: &api.TuneProgress{Text: text, ElapsedS: time.Since(began).Seconds()}})
+	})
+	if err != nil {
+		return last, err
+	}
+	defer n.giveBack(cores)
+	if err := os.MkdirAll(tuningsDir(n.config.StateDir), 0o750); err != nil {
+		return last, fmt.Errorf("make a directory: %w", err)
+	}
+	dir, err := os.MkdirTemp(tuningsDir(n.config.StateDir), "")
+	if err != nil {
+		return last, fmt.Errorf("make a directory: %w", err)
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil { // the next start tries again
+			n.log.Warn("remove what a tuning left", zap.Error(err))
+		}
+	}()
+	return n.runTuning(ctx, cancel, dir, n.tuneRequest(s, scratch(dir), cores), each)
+}
+
+// untilStop is ctx, ended when the daemon begins to stop.
+func (n *node) untilStop(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(n.ending, func() {
+		cancel(api.Errorf(http.StatusServiceUnavailable, "the daemon is stopping"))
+	})
+	return ctx, func(cause error) {
+		stop()
+		cancel(cause)
+	}
+}
+
+// borrow waits for so many cores, and says what it waits for. Jobs that are queued do not wait for it, nor it for them.
+func (n *node) borrow(ctx context.Context, need int, say func(string) error) ([]int, error) {
+	said := ""
+	for {
+		cores, why := n.tryBorrow(need)
+		if why == "" {
+			return cores, nil
+		}
+		if why != said {
+			said = why
+			if err := say(why); err != nil {
+				return nil, err
+			}
+		}
+		if !sleep(ctx, lookForCores) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// tryBorrow takes cores that are free, or says why it cannot.
+func (n *node) tryBorrow(need int) (cores []int, why string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w, jobs := n.world(n.raft.State(), false)
+	free := n.freeCores(jobs)
+	if least := min(w.free(), len(free)); need > least {
+		return nil, fmt.Sprintf("waiting for cores: needs %s, %d of %d are free", coreCount(need), max(least, 0), w.cores)
+	}
+	n.lent = append(n.lent, free[:need]...)
+	return free[:need:need], ""
+}
+
+// giveBack makes borrowed cores free.
+func (n *node) giveBack(cores []int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lent = slices.DeleteFunc(n.lent, func(c int) bool { return slices.Contains(cores, c) })
+}
+
+// runTuning starts a tune process, passes on how far it is and returns its last words. One that hangs is ended.
+func (n *node) runTuning(
+	ctx context.Context, cancel context.CancelCauseFunc, dir string, request control.TuneRequest, each func(api.TuneUpdate) error,
+) (api.TuneUpdate, error) {
+	var none api.TuneUpdate
+	run, err := startTune(n.config.TuneCommand, dir, request)
+	if err != nil {
+		return none, err
+	}
+	t := newTuning(run, request.Cores, time.Now())
+	silence := time.AfterFunc(t.silence(), func() { cancel(errSilent) })
+	defer silence.Stop()
+	end := run.watch(ctx, func(m control.TuneMessage) {
+		t.take(&m, time.Now())
+		silence.Reset(t.silence())
+		if m.Progress != nil {
+			if err := each(api.TuneUpdate{Progress: t.show()}); err != nil {
+				cancel(err)
+			}
+		}
+	})
+	t.end(end)
+	switch {
+	case t.report != nil:
+		return api.TuneUpdate{Report: t.report}, nil
+	case t.failure != "":
+		return api.TuneUpdate{Error: t.failure}, nil
+	case context.Cause(ctx) != nil:
+		return none, context.Cause(ctx)
+	}
+	return none, errors.New(t.cause)
+}
