@@ -38,12 +38,32 @@ func newPlanCommand() *cobra.Command {
 
 // planShowOptions are the flags of `plan show`.
 type planShowOptions struct {
-	schedule                string
+	schedule, file          string // a file is read instead of making the plan of a schedule
 	stages, microBatches    int
 	chunks                  int
 	forward, backward, link string // one time, or one a stage or link, separated by commas; empty is the default
 	width                   int
 	output                  string
+
+	plan schedule.Plan // of the file
+}
+
+// readFile reads the plan that is to be shown. changed tells which flags were given.
+func (o *planShowOptions) readFile(in io.Reader, changed func(string) bool) error {
+	for _, flag := range []string{"schedule", "stages", "micro-batches", "chunks"} {
+		if changed(flag) {
+			return &planInputError{fmt.Errorf("--%s stands beside --file, which holds the whole plan; remove one of them", flag)}
+		}
+	}
+	plan, err := readPlanFile(o.file, in)
+	if err != nil {
+		return &planInputError{err}
+	}
+	o.plan, o.schedule, o.stages, o.microBatches = plan, o.file, len(plan), plan.MicroBatches()
+	if stages := plan.Stages(); stages%len(plan) == 0 {
+		o.chunks = stages / len(plan)
+	}
+	return nil
 }
 
 // The times of an op where the user gives none, in units of a forward. A backward is about two forwards: it multiplies by
@@ -57,7 +77,7 @@ const (
 func newPlanShowCommand() *cobra.Command {
 	var o planShowOptions
 	cmd := &cobra.Command{
-		Use:   "show --stages K --micro-batches M",
+		Use:   "show --stages K --micro-batches M | --file FILE",
 		Short: "Draw the plan of a schedule over time",
 		Long: `Draw the plan of a schedule over time: what each stage runs, in which order and when, simulated from the time of
 a forward, a backward and a message. Schedules:
@@ -75,10 +95,18 @@ Exit codes: 0 ok, 2 bad input.`,
 		Example: `  avgpipectl plan show --stages 4 --micro-batches 8
   avgpipectl plan show --schedule 1f1b --stages 4 --micro-batches 8 --forward 1 --backward 2 --link 0.5
   avgpipectl plan show --stages 3 --micro-batches 12 --forward 3,3,4 --backward 6,6,8 --link 0.5,8 -o svg > plan.svg
-  avgpipectl plan show --stages 4 --micro-batches 8 -o json | jq -r .grid[]`,
+  avgpipectl plan show --stages 4 --micro-batches 8 -o json | jq -r .grid[]
+  avgpipectl plan show --file plan.csv --link 0.5`,
 		Args: noPlanArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.run(cmd.OutOrStdout()); err != nil {
+			var err error
+			if cmd.Flags().Changed("file") {
+				err = o.readFile(cmd.InOrStdin(), cmd.Flags().Changed)
+			}
+			if err == nil {
+				err = o.run(cmd.OutOrStdout())
+			}
+			if err != nil {
 				return fmt.Errorf("plan show: %w", err)
 			}
 			return nil
@@ -89,6 +117,7 @@ Exit codes: 0 ok, 2 bad input.`,
 	f.IntVar(&o.stages, "stages", 0, "number `K` of stages")
 	f.IntVar(&o.microBatches, "micro-batches", 0, "number `M` of micro-batches in a batch")
 	f.IntVar(&o.chunks, "chunks", 0, "stages `V` a device, for schedules that have several; 0 for their default")
+	f.StringVar(&o.file, "file", "", "`FILE` with a plan that you wrote, in place of a schedule and its counts; - for the standard input")
 	f.StringVar(&o.forward, "forward", "", "`TIME` of a forward, or one a stage: 1,1,2 (default "+defaultForward+")")
 	f.StringVar(&o.backward, "backward", "", "`TIME` of a backward, or one a stage (default "+defaultBackward+")")
 	f.StringVar(&o.link, "link", "", "one-way `TIME` of a message, or one a link (default "+defaultLink+")")
@@ -156,7 +185,7 @@ var planOutputs = []string{"text", "json", "svg"}
 const mostDrawn = 200_000
 
 func (o *planShowOptions) run(out io.Writer) error {
-	view, result, err := o.plan()
+	view, result, err := o.simulate()
 	if err != nil {
 		return &planInputError{err}
 	}
@@ -173,32 +202,28 @@ func (o *planShowOptions) run(out io.Writer) error {
 	return err
 }
 
-// plan does the work: flags in, what to print out. All its errors are bad input.
-func (o *planShowOptions) plan() (planView, schedule.Result, error) {
+// simulate does the work: flags in, what to print out. All its errors are bad input.
+func (o *planShowOptions) simulate() (planView, schedule.Result, error) {
 	fail := func(err error) (planView, schedule.Result, error) {
 		return planView{}, schedule.Result{}, err
 	}
 	if err := o.validate(); err != nil {
 		return fail(err)
 	}
-	request := schedule.Request{Stages: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}
-	if err := request.Validate(); err != nil { // before memory is taken for so many stages
-		return fail(err)
+	plan, reason := o.plan, "a plan of your own"
+	if plan == nil { // before memory is taken for so many stages
+		if err := (schedule.Request{Stages: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}).Validate(); err != nil {
+			return fail(err)
+		}
 	}
 	costs, err := o.costs()
 	if err != nil {
 		return fail(err)
 	}
-	chunks, err := schedule.Chunks(o.schedule, o.chunks)
-	if err != nil {
-		return fail(err)
-	}
-	if chunks == 1 && (o.forward != "" || o.backward != "" || o.link != "") {
-		request.Costs = &costs
-	}
-	plan, reason, err := schedule.Generate(o.schedule, request)
-	if err != nil {
-		return fail(err)
+	if plan == nil {
+		if plan, reason, err = o.generate(costs); err != nil {
+			return fail(err)
+		}
 	}
 	if o.output == "svg" && plan.Ops() > mostDrawn {
 		return fail(fmt.Errorf("--output svg: the plan has %d ops, more than the %d an image can show; use --output json", plan.Ops(), mostDrawn))
@@ -208,11 +233,24 @@ func (o *planShowOptions) plan() (planView, schedule.Result, error) {
 		return fail(err)
 	}
 	view := planView{
-		Schedule: o.schedule, Stages: o.stages, Chunks: chunks, MicroBatches: o.microBatches,
+		Schedule: o.schedule, Stages: o.stages, Chunks: o.chunks, MicroBatches: o.microBatches,
 		Grid: plan, Pinned: result.Pinned, Warmup: schedule.Warmup(plan), Reason: reason,
 		Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
 	}
 	return view, result, nil
+}
+
+// generate makes the plan of the schedule, for the costs if any was given.
+func (o *planShowOptions) generate(costs schedule.Costs) (schedule.Plan, string, error) {
+	var err error
+	if o.chunks, err = schedule.Chunks(o.schedule, o.chunks); err != nil {
+		return nil, "", err
+	}
+	request := schedule.Request{Stages: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}
+	if o.chunks == 1 && (o.forward != "" || o.backward != "" || o.link != "") {
+		request.Costs = &costs
+	}
+	return schedule.Generate(o.schedule, request)
 }
 
 func (o *planShowOptions) validate() error {

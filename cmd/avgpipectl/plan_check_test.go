@@ -13,15 +13,20 @@ import (
 // TestPlanCheck proves the plans of testdata/plan/check; -rewrite records what is printed.
 //
 //	check [output=json]      the input is the file
+//	show [link=TIME]..       the input is the file
 //	arguments                the input are the arguments, a line
 func TestPlanCheck(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "plan.txt")
 	datadriven.RunTest(t, "testdata/plan/check", func(t *testing.T, d *datadriven.TestData) string {
 		args := []string{"check", path}
-		if d.Cmd == "arguments" {
+		switch d.Cmd {
+		case "show":
+			args = []string{"show", "--file", path}
+		case "arguments":
 			args = strings.Fields(d.Input)
-		} else if err := os.WriteFile(path, []byte(d.Input), 0o644); err != nil {
+		}
+		if err := os.WriteFile(path, []byte(d.Input), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range d.CmdArgs {
