@@ -76,13 +76,11 @@ func measureHere(text string, out io.Writer) (err error) {
 	if err := trainShape(dev, s, &o); err != nil {
 		return err
 	}
-	if o.ProductGFLOPS, err = productRate(dev, s); err != nil {
-		return err
-	}
 	return json.NewEncoder(out).Encode(o)
 }
 
-// trainShape times whole training steps: zeroing, forward, loss, backward, clipping norm and AdamW, in one micro-batch.
+// trainShape times whole training steps: zeroing, forward, loss, backward, clipping norm and AdamW, in one micro-batch. After
+// each it times the raw products, so that a processor that slows down slows both.
 func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 	m, err := model.Build("gpt2", map[string]any{
 		"n_layer": s.Layers, "n_embd": s.Width, "n_head": s.Heads, "n_positions": s.Sequence, "vocab_size": s.Vocabulary,
@@ -105,6 +103,7 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 		}
 		copy(to, device.IntBytes(ids))
 	}
+	raw := rawProducts(s)
 	var seconds []float64
 	for n := range warmup + s.Steps {
 		start := time.Now()
@@ -113,10 +112,17 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 		if err := step(st, uint64(n), input, labels); err != nil {
 			return err
 		}
-		if n >= warmup {
-			seconds = append(seconds, time.Since(start).Seconds())
+		if n < warmup {
+			continue
+		}
+		seconds = append(seconds, time.Since(start).Seconds())
+		for i := range raw {
+			if err := raw[i].measure(dev); err != nil {
+				return err
+			}
 		}
 	}
+	o.ProductGFLOPS = productRate(raw)
 	took, tokens := report.Median(seconds), float64(s.Batch*s.Sequence)
 	o.Parameters, o.TokensPerS = m.Weights(), tokens/took
 	// What the products of a step need: 2 operations for each weight of a product and token, twice that backward; attention's
@@ -145,63 +151,78 @@ func step(st *stage.Computed, n uint64, input, labels []byte) error {
 	return st.Step(stage.Hyper{Step: n, LearningRate: 1e-3, GradScale: stage.ClipFactor(squared, 1)}, nil)
 }
 
-// productRate is the rate of the model's own products and nothing else, in GFLOP/s. In bf16 it is the higher of those on bf16
-// and on f32 operands: some processors have fewer units for bf16 than for f32, and nothing forces a step to use them.
-func productRate(dev device.Device, s shape) (float64, error) {
-	best, err := productRateOf(dev, s, device.F32)
-	if err != nil || s.compute() == device.F32 {
-		return best, err
-	}
-	narrow, err := productRateOf(dev, s, device.BF16)
-	return max(best, narrow), err
+// rawProduct is one of the products of a step, on operands that lie ready.
+type rawProduct struct {
+	product device.MatMul
+	operand device.Type // of A and B, and of C where nothing is summed up in it
+	count   int         // times in a step
+	seconds []float64   // of each call
 }
 
-// productRateOf measures the forward, the input gradient and the weight gradient of each matrix, on operands that lie
-// ready, for as often as they occur in the model.
-func productRateOf(dev device.Device, s shape, t device.Type) (float64, error) {
+// rawProducts are the forward, the input gradient and the weight gradient of each matrix of the model, and nothing else. In bf16
+// they are listed with bf16 and with f32 operands.
+func rawProducts(s shape) (all []rawProduct) {
 	rows, d := s.Batch*s.Sequence, s.Width
-	flops, seconds := 0.0, 0.0
-	for _, p := range []struct{ in, out, count int }{
-		{d, 3 * d, s.Layers}, {d, d, s.Layers}, {d, 4 * d, s.Layers}, {4 * d, d, s.Layers}, {d, s.Vocabulary, 1},
-	} {
-		for _, m := range []device.MatMul{
-			{M: rows, N: p.out, K: p.in},               // y = x w
-			{M: rows, N: p.in, K: p.out, TransB: true}, // dx = dy w^T
-			{M: p.in, N: p.out, K: rows, TransA: true}, // dw = x^T dy, of the only micro-batch
+	types := []device.Type{device.F32}
+	if s.compute() != device.F32 {
+		types = append(types, s.compute())
+	}
+	for _, t := range types {
+		for _, p := range []struct{ in, out, count int }{
+			{d, 3 * d, s.Layers}, {d, d, s.Layers}, {d, 4 * d, s.Layers}, {4 * d, d, s.Layers}, {d, s.Vocabulary, 1},
 		} {
-			took, err := productTime(dev, m, t)
-			if err != nil {
-				return 0, err
+			for _, m := range []device.MatMul{
+				{M: rows, N: p.out, K: p.in},               // y = x w
+				{M: rows, N: p.in, K: p.out, TransB: true}, // dx = dy w^T
+				{M: p.in, N: p.out, K: rows, TransA: true}, // dw = x^T dy, of the only micro-batch
+			} {
+				all = append(all, rawProduct{product: m, operand: t, count: p.count})
 			}
-			flops += 2 * float64(m.M) * float64(m.N) * float64(m.K) * float64(p.count)
-			seconds += took * float64(p.count)
 		}
 	}
-	return flops / seconds / 1e9, dev.Synchronize()
+	return all
 }
 
-// productTime is the median time of one product, in seconds. Sums go to f32 where they are added to.
-func productTime(dev device.Device, m device.MatMul, t device.Type) (float64, error) {
+// measure times two calls after a first one that is not counted.
+func (p *rawProduct) measure(dev device.Device) error {
 	var operands [3]device.Mem
-	types := [3]device.Type{t, t, t}
-	if m.Accumulate {
-		types[0] = device.F32
+	m := p.product
+	types := [3]device.Type{p.operand, p.operand, p.operand}
+	if m.TransA {
+		types[0] = device.F32 // weight gradients are f32
 	}
 	for i, n := range [3]int{m.M * m.N, m.M * m.K, m.K * m.N} {
 		mem, err := dev.Alloc(types[i], n)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		defer dev.Free(mem)
 		operands[i] = mem
 	}
-	var seconds []float64
-	for n := range 2 + 7 {
+	for n := range 1 + 2 {
 		start := time.Now()
 		dev.MatMul(operands[0], operands[1], operands[2], m)
-		if n >= 2 {
-			seconds = append(seconds, time.Since(start).Seconds())
+		if n >= 1 {
+			p.seconds = append(p.seconds, time.Since(start).Seconds())
 		}
 	}
-	return report.Median(seconds), nil
+	return dev.Synchronize()
+}
+
+// productRate is the rate of the model's products by the median time of each, in GFLOP/s. In bf16 it is the higher of those on
+// bf16 and on f32 operands: some processors have fewer units for bf16 than for f32, and nothing forces a step to use them.
+func productRate(all []rawProduct) float64 {
+	var flops, seconds [device.BF16 + 1]float64
+	for _, p := range all {
+		m := p.product
+		flops[p.operand] += 2 * float64(m.M) * float64(m.N) * float64(m.K) * float64(p.count)
+		seconds[p.operand] += report.Median(p.seconds) * float64(p.count)
+	}
+	best := 0.0
+	for t := range flops {
+		if seconds[t] > 0 {
+			best = max(best, flops[t]/seconds[t]/1e9)
+		}
+	}
+	return best
 }
