@@ -16,7 +16,7 @@ func Until(moment time.Time) {
 	for left := time.Until(moment); left > early; left = time.Until(moment) {
 		sleep(left - early)
 	}
-	for time.Now().Before(moment) { //nolint:revive // At most early.
+	for time.Now().Before(moment) { // at most early
 	}
 }
 

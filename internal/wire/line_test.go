@@ -156,7 +156,7 @@ func TestAClosedLineRefusesFramesAndEndsAtOnce(t *testing.T) {
 }
 
 func TestANetworkHasALineForEachPairAndDirection(t *testing.T) {
-	n := wire.NewNetwork(func(from, to int) wire.Shape {
+	n := wire.NewNetwork(func(from, _ int) wire.Shape {
 		if from == 2 {
 			return wire.Shape{} // sends as fast as it can
 		}
