@@ -3,7 +3,7 @@ package schedule
 import "fmt"
 
 // zeroBubbleH1 splits each backward, so that the half that no other stage waits for, of the weights, fills the bubbles of
-// 1f1b at 1f1b's memory (Qi et al. 2024, ZB-H1, section 2.2). Device i of K runs K-1-i forwards ahead and leaves i weight halves for
+// 1f1b at 1f1b's memory (Qi et al. 2024, ZB-H1, section 2.1). Device i of K runs K-1-i forwards ahead and leaves i weight halves for
 // the end; each pins K micro-batches. With all three parts of equal time, the bubble is a third of that of 1f1b.
 //
 // Free links, halves as long as a forward:
