@@ -132,7 +132,7 @@ func countForwards(plan Plan) int {
 
 func (e *engine) result() Result {
 	r := Result{
-		Busy: make([]float64, len(e.plan)), Pinned: pinnedByDevice(e.plan), Memory: e.memory.result(), Links: e.links.result(),
+		Busy: make([]float64, len(e.plan)), Pinned: Pinned(e.plan), Memory: e.memory.result(), Links: e.links.result(),
 		Spans: e.spans, plan: e.plan, load: e.load, tails: e.tails,
 	}
 	for _, end := range e.ends {
@@ -151,19 +151,6 @@ func (e *engine) result() Result {
 	}
 	r.Period = steadyPeriod(e.ends, e.load)
 	return r
-}
-
-// pinnedByDevice is the peak of micro-batches that each device holds for one pipeline, those of all its stages together.
-func pinnedByDevice(plan Plan) []int {
-	peaks := make([]int, len(plan))
-	for d, ops := range plan {
-		pinned := 0
-		for i := range ops {
-			pinned += pinnedBy(ops[i].Kind)
-			peaks[d] = max(peaks[d], pinned)
-		}
-	}
-	return peaks
 }
 
 // steadyPeriod is the time between the ends of a pipeline's batches while all pipelines run: from the end of its first batch to

@@ -20,14 +20,24 @@ func (h happening) before(other happening) bool {
 	return h.subject < other.subject
 }
 
-// agenda is what is going to happen: a binary heap, the next on top.
-type agenda struct{ heap []happening }
+// agenda is what is going to happen: a binary heap, the next on top. A single pipeline shares nothing: each device has one
+// row, and each direction of a link is fed by one device, in the order of that row. So what happens on one
+// device need not wait for earlier times elsewhere, and a stack, unsorted, finds the same times sooner.
+type agenda struct {
+	heap     []happening
+	unsorted bool
+}
 
-func (a *agenda) empty() bool    { return len(a.heap) == 0 }
-func (a *agenda) top() happening { return a.heap[0] }
+func (a *agenda) empty() bool { return len(a.heap) == 0 }
+
+// later reports whether nothing more happens at an instant.
+func (a *agenda) later(now float64) bool { return len(a.heap) == 0 || a.heap[0].time > now }
 
 func (a *agenda) push(h happening) {
 	a.heap = append(a.heap, h)
+	if a.unsorted {
+		return
+	}
 	i := len(a.heap) - 1
 	for i > 0 {
 		above := (i - 1) / 2
@@ -41,12 +51,11 @@ func (a *agenda) push(h happening) {
 }
 
 func (a *agenda) pop() happening {
-	next := a.heap[0]
-	last := a.heap[len(a.heap)-1]
+	next, last := a.heap[0], a.heap[len(a.heap)-1]
 	a.heap = a.heap[:len(a.heap)-1]
 	n := len(a.heap)
-	if n == 0 {
-		return next
+	if n == 0 || a.unsorted {
+		return last
 	}
 	i := 0
 	for {

@@ -64,6 +64,7 @@ func newEngine(plan Plan, costs Costs, load Load) *engine {
 		times: make([]float64, len(placement)*kinds), devices: newDevices(plan, costs, load),
 		lanes: make([]lane, load.Pipelines*len(plan)), links: newLinks(placement, costs, load.Pipelines),
 		memory: newMemory(plan, placement, costs, load), ends: make([]float64, load.Pipelines*load.Batches),
+		agenda: agenda{unsorted: load.Pipelines == 1},
 	}
 	for s := range placement {
 		for kind := range kinds {
@@ -113,7 +114,7 @@ func (e *engine) run() {
 		default:
 			e.end(int(next.subject), next.time)
 		}
-		if e.agenda.empty() || e.agenda.top().time > next.time {
+		if len(e.touched) > 0 && e.agenda.later(next.time) {
 			e.choose(next.time)
 		}
 	}
