@@ -56,7 +56,8 @@ type hostedDevice struct {
 type hosted struct {
 	index  int
 	on     *hostedDevice
-	device device.Device // what the stage computes with: that of on, or a wrapper around it
+	device device.Device // what the stage computes with: that of on, or in a trial the meter around it
+	meter  *meter        // nil but in a trial
 	meta   export.ShardMeta
 }
 

@@ -162,7 +162,9 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 		}
 	}
 	for i := range h.stages {
-		h.stages[i].device = &meter{Device: h.stages[i].device}
+		s := &h.stages[i]
+		s.meter = &meter{Device: s.device}
+		s.device = s.meter
 	}
 	return h, nil
 }
@@ -240,7 +242,7 @@ func (w *watch) result(h *host) TrialResult {
 	for i := range h.stages {
 		s := &h.stages[i]
 		r.Stages = append(r.Stages, StageTrial{
-			Device: s.on.row, Shape: w.shapes[s.index], AllocatedBytes: s.device.(*meter).most,
+			Device: s.on.row, Shape: w.shapes[s.index], AllocatedBytes: s.meter.most,
 		})
 	}
 	for _, d := range h.devices {
