@@ -16,8 +16,9 @@ type drawnRow struct {
 // drawnCell is one op of a row.
 type drawnCell struct {
 	label  string // "F0", "2F0", "U", "A"
-	number string // what the middle of it shows where there is room, in a drawing with colours
+	number string // its micro-batch; "" for a step at the end of the batch
 	kind   drawnKind
+	named  bool // its device has several stages, so its label tells which
 	second bool // of every second stage of the device: drawn lighter
 	Span
 }
@@ -45,7 +46,7 @@ func rowsOf(r Result) []drawnRow {
 			device, pipeline = e.Device, e.Pipeline
 			rows = append(rows, r.row(device, pipeline, plain))
 		}
-		cell := drawnCell{kind: drawnKind(e.Op.Kind), second: chunks[e.Op.Stage]%2 == 1, Span: e.Span}
+		cell := drawnCell{kind: drawnKind(e.Op.Kind), named: !plain, second: chunks[e.Op.Stage]%2 == 1, Span: e.Span}
 		if e.Averages {
 			cell.kind = averaging
 		}
@@ -53,9 +54,6 @@ func rowsOf(r Result) []drawnRow {
 			cell.label, cell.number = string(e.Op.appendCell(nil, !plain)), strconv.Itoa(e.Op.Micro)
 		} else if cell.label = cell.kind.letter(); !plain {
 			cell.label = strconv.Itoa(e.Op.Stage) + cell.label
-		}
-		if !plain {
-			cell.number = cell.label
 		}
 		rows[len(rows)-1].cells = append(rows[len(rows)-1].cells, cell)
 	}

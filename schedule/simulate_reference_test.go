@@ -104,7 +104,8 @@ func (r *reference) time(op Op) int {
 // send has an op's message queue for its link.
 func (r *reference) send(p, batch int, op Op, now int) {
 	m := message{pipeline: p, batch: batch, micro: op.Micro, boundary: op.Stage}
-	from, to := r.placement[op.Stage], -1
+	from := r.placement[op.Stage]
+	var to int
 	switch {
 	case op.Kind == Forward && op.Stage+1 < len(r.placement):
 		to = r.placement[op.Stage+1]
@@ -378,7 +379,8 @@ func TestSimulatorAgreesWithATickingReference(t *testing.T) {
 		}
 		want := newReference(plan, costs, load)
 		now := 0
-		for ; want.tick(now); now++ {
+		for want.tick(now) {
+			now++
 		}
 		if got.Makespan != float64(now) {
 			t.Fatalf("%v\n%+v %+v: takes %v; want %d", plan, costs, load, got.Makespan, now)

@@ -150,12 +150,24 @@ func (d *svgDrawing) row(y int, row drawnRow, r Result) {
 		}
 		d.printf(`<rect class="%s" x="%s" width="%s" height="%d" rx="2"><title>%s, %s to %s</title></rect>`,
 			class, pixels(x), pixels(width-min(1, width/8)), svgRow, c.label, formatTime(c.Start), formatTime(c.End))
-		if width >= svgDigit*float64(len(c.number))+3 {
-			d.printf(`<text class="n" x="%s" y="16">%s</text>`, pixels(x+(width-1)/2), c.number)
+		for _, text := range c.texts() {
+			if text != "" && width >= svgDigit*float64(len(text))+3 {
+				d.printf(`<text class="n" x="%s" y="16">%s</text>`, pixels(x+(width-1)/2), text)
+				break
+			}
 		}
 		d.printf("\n")
 	}
 	d.printf(`<text x="%s" y="16">%s</text>`+"\n</g>\n", pixels(r.Makespan*d.scale+svgMargin), row.note)
+}
+
+// texts are what a cell shows if there is room, the first first: with colours for kinds, only a device of several stages needs the
+// label.
+func (c drawnCell) texts() []string {
+	if c.named {
+		return []string{c.label, c.number}
+	}
+	return []string{c.number}
 }
 
 func (d *svgDrawing) axis(y int, r Result) {
