@@ -150,6 +150,10 @@ bench-overhead: ## executor and link cost per micro-batch and hop, as JSON lines
 bench-emulated: ## pipelines of emulated devices in real time against the simulator, two minutes
 	@$(GO) run ./bench/emulated
 
+.PHONY: bench-schedules
+bench-schedules: ## the simulator's time and memory, afp's promises, and the figures of bench/schedules, as JSON lines
+	@$(GO) run ./bench/schedules
+
 .PHONY: bench-recompute
 bench-recompute: deps ## memory saved and time added by computing activations again
 	@$(GO) run $(TAGS) ./bench/recompute

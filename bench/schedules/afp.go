@@ -1,0 +1,92 @@
+package main
+
+import (
+	"math/rand/v2"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// randomSets is over how many sets of costs afp may never be worse.
+const randomSets = 1000
+
+// holdAFP counts the sets in which afp is slower than gpipe or 1f1b or pins more than gpipe, and says what it gains on a slow link.
+func holdAFP(options) ([]report.Figure, error) {
+	r := rand.New(rand.NewPCG(2023, 7))
+	worse, slowest, fastest := 0, 0.0, 0.0
+	for range randomSets {
+		stages, microBatches := 2+r.IntN(15), 1+r.IntN(64)
+		costs := randomCosts(r, stages)
+		afp, err := simulate("afp", microBatches, costs)
+		if err != nil {
+			return nil, err
+		}
+		gpipe, err := simulate("gpipe", microBatches, costs)
+		if err != nil {
+			return nil, err
+		}
+		least, err := simulate("1f1b", microBatches, costs)
+		if err != nil {
+			return nil, err
+		}
+		const rounding = 1e-8
+		bad := afp.Makespan > min(gpipe.Makespan, least.Makespan)*(1+rounding)
+		for d := range afp.Pinned {
+			bad = bad || afp.Pinned[d] > gpipe.Pinned[d]
+		}
+		if bad {
+			worse++
+		}
+		slowest = max(slowest, afp.Makespan/min(gpipe.Makespan, least.Makespan))
+		fastest = max(fastest, least.Makespan/afp.Makespan)
+	}
+	slow := schedule.Uniform(4, 1, 2, 1.5) // 2c = F + B
+	afp, err := simulate("afp", 16, slow)
+	if err != nil {
+		return nil, err
+	}
+	least, err := simulate("1f1b", 16, slow)
+	if err != nil {
+		return nil, err
+	}
+	return []report.Figure{
+		{
+			Bench: "schedules", Metric: "sets in which afp is slower than gpipe or 1f1b, or pins more than gpipe", Value: float64(worse), Unit: "sets",
+			Bar: 0, Aim: 0, AtMost: true,
+			Conditions: map[string]any{
+				"sets": randomSets, "stages": "2 to 16", "micro_batches": "1 to 64", "most_over_the_faster": slowest, "most_1f1b_takes_longer": fastest,
+			},
+		},
+		{
+			Bench: "schedules", Metric: "simulated speed of afp over 1f1b on a slow link", Value: least.Makespan / afp.Makespan, Unit: "x", Bar: 1.2, Aim: 1.2,
+			Conditions: map[string]any{"stages": 4, "micro_batches": 16, "link": "2c = F + B"},
+		},
+	}, nil
+}
+
+// randomCosts are those of stages and links that differ; about half of the links cost nothing, some are short of bandwidth.
+func randomCosts(r *rand.Rand, stages int) schedule.Costs {
+	c := schedule.Uniform(stages, 0, 0, 0)
+	c.Bandwidth, c.MessageBytes = make([]float64, stages-1), make([]int64, stages-1)
+	for s := range stages {
+		c.Forward[s], c.Backward[s] = 0.1+3*r.Float64(), 0.1+6*r.Float64()
+	}
+	for b := range c.Link {
+		c.Link[b] = max(0, 8*r.Float64()-4)
+		c.Bandwidth[b], c.MessageBytes[b] = 1, max(0, r.Int64N(12)-6)
+	}
+	return c
+}
+
+// simulate times one batch.
+func simulate(name string, microBatches int, costs schedule.Costs) (schedule.Result, error) {
+	return simulateMany(name, microBatches, costs, schedule.Load{})
+}
+
+func simulateMany(name string, microBatches int, costs schedule.Costs, load schedule.Load) (schedule.Result, error) {
+	plan, _, err := schedule.Generate(name, schedule.Request{Stages: len(costs.Forward), MicroBatches: microBatches, Costs: &costs})
+	if err != nil {
+		return schedule.Result{}, err
+	}
+	return schedule.SimulateMany(plan, costs, load)
+}
