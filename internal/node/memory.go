@@ -36,7 +36,7 @@ func (a *admission) checkMemory(plan schedule.Plan) {
 	advice := "neither recompute nor smaller micro-batches nor more stages make it fit; use fewer pipelines or a smaller model"
 	near := ""
 	if len(fits) > 0 {
-		advice, near = strings.Join(fits, ", or ")+", would fit", fits[0]
+		advice, near = strings.Join(fits, " or ")+" would fit", fits[0]
 	}
 	a.refuse("devices.emulated.memory", near, "%v; %s", short, advice)
 }
