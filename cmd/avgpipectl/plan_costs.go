@@ -27,8 +27,11 @@ type costsFile struct {
 	costs                            schedule.Costs
 }
 
-// capCostsBytes bounds a costs file: a thousand stages, each value written out, are less.
-const capCostsBytes = 1 << 20
+// A costs file has at most so many bytes (a thousand stages, each value written out, are less), and counts are no larger.
+const (
+	capCostsBytes = 256 << 10
+	mostCount     = 1 << 16
+)
 
 // traceUnits are the values of the key unit, in microseconds.
 var traceUnits = map[string]float64{"s": 1e6, "ms": 1e3, "us": 1}
@@ -195,8 +198,8 @@ func (p *costsParser) counts(c *costsFile) {
 			continue
 		}
 		n, err := strconv.Atoi(node.GetToken().Value)
-		if err != nil || n < count.least || n > 1<<20 {
-			p.problem(node.GetToken(), count.key, "", "%s is %s; want a whole number, %d to %d", count.key, node.String(), count.least, 1<<20)
+		if err != nil || n < count.least || n > mostCount {
+			p.problem(node.GetToken(), count.key, "", "%s is %s; want a whole number, %d to %d", count.key, node.String(), count.least, mostCount)
 			continue
 		}
 		*count.value(c) = n

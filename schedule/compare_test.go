@@ -1,0 +1,118 @@
+package schedule
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestSpreadOverKeepsTheWholeAndItsLinks: parts add up to their stage, and messages cross the links between the devices that
+// the plan places them on.
+func TestSpreadOverKeepsTheWholeAndItsLinks(t *testing.T) {
+	costs := Costs{
+		Forward: []float64{2, 4, 6}, Backward: []float64{4, 8, 12}, Update: []float64{1, 1, 1},
+		Link: []float64{0.5, 3}, Bandwidth: []float64{10, 0}, MessageBytes: []int64{7, 8},
+		ActivationBytes: []int64{10, 20, 30}, CapacityBytes: []int64{100, 100, 100},
+	}
+	if plain := mustGenerate(t, "1f1b", Request{Stages: 3, MicroBatches: 3}); !slices.Equal(costs.SpreadOver(plain).Forward, costs.Forward) {
+		t.Error("one stage a device is changed")
+	}
+	rounds := costs.SpreadOver(mustGenerate(t, "interleaved", Request{Stages: 3, MicroBatches: 3, Chunks: 2}))
+	if err := rounds.Validate(6); err != nil {
+		t.Fatal(err)
+	}
+	if want := []float64{1, 1, 2, 2, 3, 3}; !slices.Equal(rounds.Forward, want) {
+		t.Errorf("forwards %v; want %v", rounds.Forward, want)
+	}
+	if want := []int64{5, 5, 10, 10, 15, 15}; !slices.Equal(rounds.ActivationBytes, want) {
+		t.Errorf("activations %v; want %v", rounds.ActivationBytes, want)
+	}
+	// From the last device back to the first, as slow as the slowest.
+	if want := []float64{0.5, 3, 3, 0.5, 3}; !slices.Equal(rounds.Link, want) {
+		t.Errorf("latencies %v; want %v", rounds.Link, want)
+	}
+	if want := []float64{10, 0, 10, 10, 0}; !slices.Equal(rounds.Bandwidth, want) {
+		t.Errorf("bandwidths %v; want %v", rounds.Bandwidth, want)
+	}
+	if want := []int64{7, 7, 8, 8, 8}; !slices.Equal(rounds.MessageBytes, want) {
+		t.Errorf("messages %v; want %v", rounds.MessageBytes, want)
+	}
+	// Down and up again in a V, and nothing between the two stages of the last device.
+	v := costs.SpreadOver(mustGenerate(t, "zb-v", Request{Stages: 3, MicroBatches: 3}))
+	if want := []float64{0.5, 3, 0, 3, 0.5}; !slices.Equal(v.Link, want) {
+		t.Errorf("latencies in the V %v; want %v", v.Link, want)
+	}
+	// One device: no links at all.
+	alone := Uniform(1, 1, 2, 0).SpreadOver(mustParse(t, "0F0 1F0 1B0 0B0"))
+	if err := alone.Validate(2); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCompareSizesPlansToMemory where the schedule can, and says by how much the others are short.
+func TestCompareSizesPlansToMemory(t *testing.T) {
+	costs := Uniform(4, 1, 2, 1.5)
+	costs.ActivationBytes, costs.CapacityBytes = repeat[int64](100, 4), repeat[int64](550, 4)
+	candidates, err := Compare(Names(), 12, 0, costs, Load{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := make(map[string]int64)
+	for _, c := range candidates {
+		if c.Err != nil {
+			t.Errorf("%s: %v", c.Schedule, c.Err)
+			continue
+		}
+		_, memory := c.Result.Worst()
+		short[c.Schedule] = memory.Short()
+		if c.Schedule == "afp" && !strings.Contains(c.Reason, "lowered from 8,6,4,1") && !strings.Contains(c.Reason, "lowered from 7,5,3,1") {
+			t.Errorf("afp: %s", c.Reason)
+		}
+	}
+	for name, want := range map[string]int64{"gpipe": 1200 - 550, "1f1b": 0, "afp": 0, "zb-h2": 700 - 550} {
+		if short[name] != want {
+			t.Errorf("%s is short of %d bytes; want %d", name, short[name], want)
+		}
+	}
+	best, err := Best(candidates)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range candidates {
+		if short[c.Schedule] == 0 && c.Result.Period < candidates[best].Result.Period*(1-rounding) {
+			t.Errorf("%s is best, %s fits and is faster", candidates[best].Schedule, c.Schedule)
+		}
+	}
+	costs.CapacityBytes = repeat[int64](50, 4)
+	if candidates, err = Compare([]string{"1f1b", "afp"}, 12, 0, costs, Load{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Best(candidates); !errors.Is(err, ErrNoneFits) {
+		t.Errorf("%v; want none to fit", err)
+	}
+}
+
+func TestCompareRefusesWhatNoScheduleCanRun(t *testing.T) {
+	good := Uniform(2, 1, 2, 0)
+	bad := Uniform(2, 1, -2, 0)
+	for _, c := range []struct {
+		costs  Costs
+		micros int
+		load   Load
+		want   string
+	}{
+		{bad, 4, Load{}, "backward time of stage 0 is -2"},
+		{good, 0, Load{}, "0 micro-batches"},
+		{good, 4, Load{Pipelines: -1}, "pipelines is -1"},
+		{Costs{}, 4, Load{}, "0 stages"},
+	} {
+		if _, err := Compare(Names(), c.micros, 0, c.costs, c.load); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v; want %q in it", err, c.want)
+		}
+	}
+	candidates, err := Compare([]string{"zbh1", "gpipe"}, 4, 0, good, Load{})
+	if err != nil || candidates[0].Err == nil || candidates[1].Err != nil {
+		t.Errorf("%+v, %v; want the unknown one to fail alone", candidates, err)
+	}
+}
