@@ -37,17 +37,25 @@ type lineDisplay struct {
 }
 
 func (d *lineDisplay) show(s api.JobStatus) error {
-	changed := s.State != d.last.State || s.Generation != d.last.Generation || s.EvalRound != d.last.EvalRound
+	changed := s.State != d.last.State || s.Generation != d.last.Generation || s.EvalRound != d.last.EvalRound || tuningStep(s) != tuningStep(d.last)
 	if !changed && d.now().Sub(d.printed) < lineEvery {
 		return nil
 	}
 	why := ""
-	if s.State != d.last.State || s.Generation != d.last.Generation {
+	if (s.State != d.last.State || s.Generation != d.last.Generation) && s.Tuning == nil { // the progress of a tuning is its reason
 		why = ": " + s.Reason
 	}
 	d.last, d.printed = s, d.now()
 	_, err := fmt.Fprintf(d.out, "%s %s%s\n", s.State, progress(s), why)
 	return err
+}
+
+// tuningStep is what a tuning measures; "" when there is none.
+func tuningStep(s api.JobStatus) string {
+	if s.Tuning == nil {
+		return ""
+	}
+	return s.Tuning.Text
 }
 
 func (d *lineDisplay) say(message string) { fmt.Fprintln(d.out, message) } //nolint:errcheck // the next show finds out
@@ -56,6 +64,9 @@ func (d *lineDisplay) finish() error { return nil }
 
 // progress says how far a job is: step, losses, speed, time left, last committed round.
 func progress(s api.JobStatus) string {
+	if s.Tuning != nil {
+		return tuningText(s.Tuning)
+	}
 	parts := []string{fmt.Sprintf("step %d/%d", s.Step, s.Steps)}
 	if s.Loss != nil {
 		parts = append(parts, fmt.Sprintf("loss %.3f", *s.Loss))
@@ -107,13 +118,20 @@ func (d *barDisplay) show(s api.JobStatus) error {
 		d.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
 	}
 	d.last = s
-	d.bar.Describe(clip(progress(s), d.text))
-	return d.bar.Set(int(barUnits * fraction(s)))
+	return d.set(progress(s), fraction(s))
+}
+
+// set draws the bar with a text and a part of it done.
+func (d *barDisplay) set(text string, done float64) error {
+	d.bar.Describe(clip(text, d.text))
+	return d.bar.Set(int(barUnits * done))
 }
 
 // fraction is how much of a job is done: of its time when that is known, since it may end before its steps do.
 func fraction(s api.JobStatus) float64 {
 	switch {
+	case s.Tuning != nil:
+		return tuned(s.Tuning)
 	case s.State == api.Done:
 		return 1
 	case s.ETAS != nil && s.ElapsedS+*s.ETAS > 0:

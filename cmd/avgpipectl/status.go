@@ -86,6 +86,9 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	t.add("job", s.ID+" ("+s.Name+")")
 	t.add("state", string(s.State))
 	t.add("reason", s.Reason)
+	if s.Tuning != nil {
+		t.add("tuning", fmt.Sprintf("%s, for %s so far", tuningText(s.Tuning), seconds(&s.Tuning.ElapsedS)))
+	}
 	t.add("submitted", s.Submitted.Local().Format(time.DateTime))
 	t.add("step", fmt.Sprintf("%d of %d", s.Step, s.Steps))
 	t.add("round", fmt.Sprintf("%d, %d committed", s.Round, s.CommittedRound))
@@ -101,7 +104,13 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	t.add("speed", fmt.Sprintf("%s %s, %d samples seen", thousands(s.TokensPerS), speedUnit(s), s.SamplesSeen))
 	elapsed := s.ElapsedS
 	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&elapsed), seconds(s.ETAS)))
-	t.add("shape", fmt.Sprintf("%d stages, %d pipelines, %d micro-batches, schedule %s", s.Stages, s.Pipelines, s.MicroBatches, s.Schedule))
+	t.add("shape", jobShape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule))
+	if words := batches(s); words != "" {
+		t.add("batch", words)
+	}
+	if s.Drift != nil {
+		t.add("drift", s.Drift.Text+"; see avgpipectl explain "+s.ID)
+	}
 	t.add("averaging", s.Averaging)
 	t.add("model", fmt.Sprintf("%s (%s), %s parameters", s.Family, s.Task, thousands(float64(s.Parameters))))
 	t.add("computes", computes(s))
@@ -133,6 +142,19 @@ func metrics(m api.Metrics) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// batches says how long a batch of each pipeline takes, and is expected to; "" while neither is known.
+func batches(s api.JobStatus) string {
+	switch {
+	case s.BatchS != nil && s.PredictedBatchS != nil:
+		return fmt.Sprintf("%s for each pipeline, %s expected by its tuning", period(*s.BatchS), period(*s.PredictedBatchS))
+	case s.BatchS != nil:
+		return period(*s.BatchS) + " for each pipeline"
+	case s.PredictedBatchS != nil:
+		return period(*s.PredictedBatchS) + " expected by its tuning"
+	}
+	return ""
 }
 
 // targets is what a loss is the mean over.

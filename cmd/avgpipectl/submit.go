@@ -18,9 +18,10 @@ import (
 type submitOptions struct {
 	connection
 	output
-	set   []string
-	watch bool
-	force bool
+	set    []string
+	watch  bool
+	force  bool
+	retune bool
 }
 
 func newSubmitCommand() *cobra.Command {
@@ -31,6 +32,9 @@ func newSubmitCommand() *cobra.Command {
 		Long: `Submit a job file (docs/job-file.md). It is checked here and by the daemon before anything starts; what is wrong
 with it is printed with its line, what is allowed, and the nearest valid key or value. Relative paths in it start at
 its directory, ${NAME} is taken from your environment, and its data are read with your rights.
+
+What the file leaves open (stages, pipelines, micro_batches, or schedule: auto) is chosen by measuring before the job
+starts, or taken from an earlier choice for the same job on the same devices; avgpipectl explain says why.
 
 With --watch the job is followed until it ends. The loss before and after is printed, and when the file has
 output.dir the trained model is written there. With -o json, the answer is one line and each status another.
@@ -48,6 +52,7 @@ Exit codes:
 	o.output.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&o.set, "set", nil, "override `KEY=VALUE` of the file, such as train.steps=50; may be repeated")
+	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
 	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
 	f.BoolVar(&o.force, "force", false, "with --watch: replace what is in output.dir")
 	return cmd
@@ -112,7 +117,7 @@ func prepare(o submitOptions, file string) (r api.SubmitRequest, target string, 
 	if err != nil {
 		return r, "", fmt.Errorf("find the directory of %s: %w", file, err)
 	}
-	r = api.SubmitRequest{File: file, Source: string(source), Set: o.set, Base: base, Env: map[string]string{}}
+	r = api.SubmitRequest{File: file, Source: string(source), Set: o.set, Base: base, Retune: o.retune, Env: map[string]string{}}
 	lookup := func(name string) (string, bool) { // what the file asks for goes with it
 		value, ok := os.LookupEnv(name)
 		if ok {

@@ -35,6 +35,9 @@ type Config struct {
 	// OrphanAfter is how long a worker goes on without a daemon. Default 1 h: long enough for an upgrade that goes wrong, short
 	// enough that a machine given up is idle the same day.
 	OrphanAfter time.Duration
+	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back within half of it, before that
+	// is told. Default 10 s: what workers observe is the mean of as long.
+	DriftHold time.Duration
 	// Version is the program's, for people.
 	Version string
 	// Log is the daemon's log. Required.
@@ -50,6 +53,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.OrphanAfter == 0 {
 		c.OrphanAfter = time.Hour
+	}
+	if c.DriftHold == 0 {
+		c.DriftHold = 10 * time.Second
 	}
 	if len(c.Cores) == 0 {
 		cores, err := AvailableCores()

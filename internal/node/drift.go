@@ -9,10 +9,9 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// The rules of drift. Observations are of a window of some seconds, so one of these times is at least one window.
+// The rules of drift, beside Config.DriftHold and the bound that a report says.
 const (
-	driftHold   = 10 * time.Second // that a batch time must be beyond its bound, or back within, to count
-	driftReturn = 0.5              // of the bound: within this, a batch time is back
+	driftReturn = 0.5 // of the bound: within this, a batch time is back
 	// driftCause is the share of a drift that one term of work must explain to be named. Else waiting is, which follows from
 	// work elsewhere, from links, or from others on the machine.
 	driftCause = 0.25
@@ -20,6 +19,7 @@ const (
 
 // driftWatch holds a job's batch times against their prediction. It is a state machine without a clock.
 type driftWatch struct {
+	hold  time.Duration
 	now   *api.Drift
 	turns time.Time // since when observations have spoken against now; zero: they do not
 }
@@ -44,7 +44,7 @@ func (d *driftWatch) see(at time.Time, expected *tuner.Prediction, observed *tun
 	case d.turns.IsZero():
 		d.turns = at
 	}
-	if at.Sub(d.turns) < driftHold {
+	if at.Sub(d.turns) < d.hold {
 		return false
 	}
 	if d.now == nil {

@@ -24,7 +24,7 @@ func TestDrift(t *testing.T) {
 		expected.Stages = append(expected.Stages, tuner.StageTerms{Device: k, ComputeSeconds: 0.4, WaitSeconds: 0.2})
 	}
 	datadriven.Walk(t, "testdata/drift", func(t *testing.T, path string) {
-		var watch driftWatch
+		watch := driftWatch{hold: 10 * time.Second}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			at, observed := time.Unix(0, 0), tuner.Measurement{}
 			observed.Stages = append(observed.Stages, expected.Stages...)

@@ -57,6 +57,7 @@ func (n *node) watchDrift(j *elastic.Job, o *observed, now time.Time) {
 	if m == nil {
 		return
 	}
+	o.drift.hold = n.config.DriftHold
 	if !o.drift.see(now, expectation(&s.report.Chosen), m, int(s.Job.Pipelines), s.report.Bound) {
 		return
 	}

@@ -260,3 +260,27 @@ func TestStopEndsATuningWithoutAJob(t *testing.T) {
 		t.Errorf("tune processes %v are alive", left)
 	}
 }
+
+func TestBatchTimesThatLeaveTheirPredictionAreToldOnce(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	id := d.Submit(t, nodetest.OpenJob(t, d.Dir, "slow-at-50", 1e6))
+	s := d.Until(t, id, "trains", func(s api.JobStatus) bool { return s.State == api.Running && s.BatchS != nil })
+	if s.PredictedBatchS == nil || *s.PredictedBatchS != nodetest.RoundTime.Seconds() {
+		t.Errorf("predicted %v, want %v", s.PredictedBatchS, nodetest.RoundTime)
+	}
+	s = d.Until(t, id, "drifts", func(s api.JobStatus) bool { return s.Drift != nil })
+	if s.Drift.Relative != 1 || s.Drift.Term != api.TermCompute || !strings.Contains(s.Drift.Text, "a batch takes 4ms, 100% longer than the expected 2ms") {
+		t.Errorf("%+v", s.Drift)
+	}
+	e, err := d.Client.Explain(t.Context(), id)
+	if err != nil || e.Drift == nil || e.Observed == nil || e.Observed.BatchSeconds != 2*nodetest.RoundTime.Seconds() || e.Report == nil || len(e.Plan) != 2 {
+		t.Errorf("explained as %+v, %v", e, err)
+	}
+	before := s.Round
+	d.Until(t, id, "trains on", func(s api.JobStatus) bool { return s.Round > before+300 })
+	log, err := os.ReadFile(control.LogPath(filepath.Join(d.Dir, "jobs", id)))
+	if n := strings.Count(string(log), "has left its prediction"); err != nil || n != 1 {
+		t.Errorf("it was told %d times, %v; want once", n, err)
+	}
+}

@@ -84,6 +84,10 @@ func newCollector(b Backend, log *zap.Logger) *collector {
 			perJob("eval_f1_ratio", "F1 of the center on held-out data.", known(func(s *api.JobStatus) *float64 { return s.F1 })),
 			perJob("tokens_per_second", "Tokens per second of all pipelines over the last window.",
 				func(s *api.JobStatus) (float64, bool) { return s.TokensPerS, true }),
+			perJob("batch_seconds", "From one step of a pipeline to its next, over the last window.", known(func(s *api.JobStatus) *float64 { return s.BatchS })),
+			perJob("predicted_batch_seconds", "What tuning leads to expect of it.", known(func(s *api.JobStatus) *float64 { return s.PredictedBatchS })),
+			perJob("drift_ratio", "How far the batch time has left its prediction for good, 0.25 being 25% longer; 0 while it keeps to it.", drift),
+			perJob("tuning_ratio", "How much of its tuning is done.", tuningDone),
 			perJob("elapsed_seconds", "Training time.", func(s *api.JobStatus) (float64, bool) { return s.ElapsedS, true }),
 		},
 		stages: []stageGauge{
@@ -95,6 +99,21 @@ func newCollector(b Backend, log *zap.Logger) *collector {
 			{"commit", func(s *api.StageStatus) float64 { return s.Commit }},
 		},
 	}
+}
+
+// drift is known of jobs that were tuned, while they train.
+func drift(s *api.JobStatus) (float64, bool) {
+	if s.Drift != nil {
+		return s.Drift.Relative, true
+	}
+	return 0, s.PredictedBatchS != nil && s.State == api.Running
+}
+
+func tuningDone(s *api.JobStatus) (float64, bool) {
+	if s.Tuning == nil || s.Tuning.Total == 0 {
+		return 0, false
+	}
+	return min(float64(s.Tuning.Done)/float64(s.Tuning.Total), 1), true
 }
 
 // Describe implements prometheus.Collector.

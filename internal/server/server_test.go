@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -372,8 +373,21 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("no %s", line)
 		}
 	}
-	if strings.Contains(text, "avgpipe_job_eval_loss_nats{") {
-		t.Error("a loss that is not known has a value")
+	for _, name := range []string{"eval_loss_nats", "batch_seconds", "drift_ratio", "tuning_ratio"} {
+		if strings.Contains(text, "avgpipe_job_"+name+"{") {
+			t.Errorf("%s is not known and has a value", name)
+		}
+	}
+	seconds := 1.5
+	f.set(func(f *fake) {
+		f.job.BatchS, f.job.PredictedBatchS, f.job.Drift = &seconds, &seconds, &api.Drift{Relative: 0.25}
+		f.job.Tuning = &api.TuneProgress{Done: 3, Total: 4}
+	})
+	text = scrape(t, f)
+	for _, line := range []string{"batch_seconds%s 1.5", "predicted_batch_seconds%s 1.5", "drift_ratio%s 0.25", "tuning_ratio%s 0.75"} {
+		if want := "avgpipe_job_" + fmt.Sprintf(line, `{job="7",name="m"}`); !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
 	}
 }
 

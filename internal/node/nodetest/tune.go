@@ -18,7 +18,7 @@ import (
 const tuneSteps = 4
 
 // tune pretends to tune and returns its exit code. What goes wrong is in the job's name: "nofit" says that no candidate fits,
-// "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tunehangs" takes for ever, "tunegarbage" prints
+// "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tuneslow" can be watched, "tunehangs" takes for ever, "tunegarbage" prints
 // what is no message.
 func tune(request string) int {
 	var r control.TuneRequest
@@ -45,6 +45,8 @@ func tune(request string) int {
 		case step == dies:
 			fmt.Fprintf(os.Stderr, "fake tuning: crash in step %d\n", step)
 			return 7
+		case kind == "tuneslow":
+			time.Sleep(150 * time.Millisecond) // long enough to be watched
 		case kind == "tunehangs":
 			time.Sleep(2 * patience)
 		case kind == "tunegarbage":

@@ -23,7 +23,7 @@ import (
 const RoundTime = 2 * time.Millisecond
 
 // trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
-// dies there every time, "full-at-12" finds the disk full from there on.
+// dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long.
 type trainer struct {
 	a     control.Assignment
 	store *elastic.DirStore
@@ -240,6 +240,9 @@ func (t *trainer) status() control.Status {
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
 	batch := RoundTime.Seconds()
+	if kind, at := t.trouble(); kind == "slow" && t.round >= at {
+		batch *= 2
+	}
 	s.Job.BatchS = &batch
 	for k := range t.a.Stages {
 		s.Job.StageStatus = append(s.Job.StageStatus, api.StageStatus{Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1})

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// mostDrawnOps bounds a plan that is drawn in a terminal.
+const mostDrawnOps = 400
+
+// printReport prints what a tuning found: the profile, the choice with its plan and its stages, and what lost against it.
+func printReport(out io.Writer, r *tuner.Report) error {
+	for _, part := range []func(io.Writer, *tuner.Report) error{printProfile, printChoice, printCandidates, printNotes} {
+		if err := part(out, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printProfile prints what was measured of the layers.
+func printProfile(out io.Writer, r *tuner.Report) error {
+	p := r.Profile
+	took := "took " + period(r.Took)
+	if r.Cached {
+		took = "of an earlier tuning, from the cache"
+	}
+	_, err := fmt.Fprintf(out, "profile of micro-batches of %s samples on %s, %s\n", joinNumbers(p.Samples), p.Device, took)
+	if err != nil || len(p.Layers) == 0 {
+		return err
+	}
+	var t table
+	t.add("LAYER", "FORWARD", "BACKWARD", "OPTIMIZER", "ACTIVATIONS", "PARAMETERS")
+	for _, l := range p.Layers {
+		t.add(l.Name, period(l.ForwardSeconds), period(l.BackwardInputSeconds+l.BackwardWeightSeconds), period(l.OptimizerSeconds),
+			size(l.ActivationBytes), thousands(float64(l.Parameters)))
+	}
+	return t.print(out)
+}
+
+// printChoice prints the chosen candidate.
+func printChoice(out io.Writer, r *tuner.Report) error {
+	c := &r.Chosen
+	if _, err := fmt.Fprintf(out, "\nchosen: %s; %s\n\n", shape(c), c.Reason); err != nil {
+		return err
+	}
+	if drawing := drawCandidate(c, terminalWidth(out)); drawing != "" {
+		if _, err := io.WriteString(out, drawing+"\n"); err != nil {
+			return err
+		}
+	}
+	return printTerms(out, c, nil)
+}
+
+// shape says how a candidate lays a job out.
+func shape(c *tuner.Candidate) string {
+	text := fmt.Sprintf("%s, %s, %s, schedule %s", plural(c.Stages, "stage"), plural(c.Pipelines, "pipeline"),
+		plural(c.MicroBatches, "micro-batch"), c.Schedule)
+	if c.Chunks > 1 {
+		text += fmt.Sprintf(", %d chunks a device", c.Chunks)
+	}
+	if words := recomputes(c.Recompute); words != "" {
+		text += ", " + words
+	}
+	return text
+}
+
+// recomputes says what is computed again; "" for nothing.
+func recomputes(all []string) string {
+	same, some := true, false
+	for _, word := range all {
+		same, some = same && word == all[0], some || word != "none"
+	}
+	switch {
+	case !some:
+		return ""
+	case same:
+		return "recomputes " + all[0]
+	}
+	return "recomputes by stage " + strings.Join(all, " ")
+}
+
+// drawCandidate draws a batch of a candidate's plan; "" when it is too long to show.
+func drawCandidate(c *tuner.Candidate, width int) string {
+	plan, _, err := tuner.Plan(c)
+	if err != nil || plan.Ops() > mostDrawnOps {
+		return ""
+	}
+	return drawPlan(plan, c.Costs, width, "milliseconds", 1e3)
+}
+
+// drawPlan draws a batch of one pipeline; "" when the costs do not fit. Times are printed in a unit of which there are so many in
+// one of the costs.
+func drawPlan(plan schedule.Plan, costs schedule.Costs, width int, unit string, scale float64) string {
+	for _, list := range []*[]float64{
+		&costs.Forward, &costs.Backward, &costs.BackwardInput, &costs.BackwardWeight, &costs.Update, &costs.Average, &costs.Link,
+	} {
+		*list = scaled(*list, scale)
+	}
+	costs.Bandwidth = scaled(costs.Bandwidth, 1/scale)
+	result, err := schedule.Simulate(plan, costs)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("one batch of one pipeline, in %s:\n%s", unit, schedule.DrawText(result, width))
+}
+
+// scaled multiplies a list; nil stays nil.
+func scaled(values []float64, by float64) []float64 {
+	if values == nil {
+		return nil
+	}
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = v * by
+	}
+	return out
+}
+
+// printTerms prints where the time of each stage goes in a batch of one pipeline, and what it holds: predicted, measured by the
+// tuning, and observed while the job trains, where there is each. A job that was not tuned has no candidate.
+func printTerms(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
+	var t table
+	t.add("STAGE", "LAYERS", "", "COMPUTE", "OPTIMIZER", "AVERAGE", "WAIT", "BUSY", "MEMORY")
+	row := func(k int, what string, s tuner.StageTerms) {
+		layers := "-"
+		if c != nil && k < len(c.Split) {
+			layers = fmt.Sprintf("%d-%d", c.Split[k][0], c.Split[k][1]-1)
+		}
+		t.add(strconv.Itoa(k), layers, what, period(s.ComputeSeconds), period(s.OptimizerSeconds), period(s.AverageSeconds),
+			period(s.WaitSeconds), fmt.Sprintf("%.0f%%", 100*s.Busy), size(s.Memory.Total()))
+	}
+	kinds := []struct {
+		what   string
+		stages []tuner.StageTerms
+	}{{"predicted", nil}, {"measured", nil}, {"observed", nil}}
+	if c != nil {
+		kinds[0].stages = c.Predicted.Stages
+		if c.Measured != nil {
+			kinds[1].stages = c.Measured.Stages
+		}
+	}
+	if observed != nil {
+		kinds[2].stages = observed.Stages
+	}
+	for k := range max(len(kinds[0].stages), len(kinds[2].stages)) {
+		for _, kind := range kinds {
+			if k < len(kind.stages) {
+				row(k, kind.what, kind.stages[k])
+			}
+		}
+	}
+	if len(t.rows) == 1 {
+		return nil
+	}
+	if err := t.print(out); err != nil {
+		return err
+	}
+	return printBatches(out, c, observed)
+}
+
+// printBatches prints the batch times.
+func printBatches(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
+	var parts []string
+	add := func(what string, p tuner.Prediction) {
+		parts = append(parts, fmt.Sprintf("%s %s, %.4g samples/s", what, period(p.BatchSeconds), p.SamplesPerSecond))
+	}
+	if c != nil {
+		add("predicted", c.Predicted)
+		if c.Measured != nil {
+			add("measured", c.Measured.Prediction)
+		}
+	}
+	if observed != nil {
+		add("observed", observed.Prediction)
+	}
+	_, err := fmt.Fprintf(out, "a batch of each pipeline: %s\n", strings.Join(parts, "; "))
+	return err
+}
+
+// printCandidates prints the chosen candidate and the runners-up, and why each lost.
+func printCandidates(out io.Writer, r *tuner.Report) error {
+	if _, err := fmt.Fprintf(out, "\n%s, the best first:\n", plural(r.Considered, "candidate")); err != nil {
+		return err
+	}
+	var t table
+	t.add("STAGES", "PIPELINES", "MICRO", "SCHEDULE", "PREDICTED", "MEASURED", "SAMPLES/S", "MEMORY", "WHY")
+	for i, c := range append([]tuner.Candidate{r.Chosen}, r.RunnersUp...) {
+		predicted, measured, speed := "-", "-", "-"
+		if c.Predicted.BatchSeconds > 0 {
+			predicted, speed = period(c.Predicted.BatchSeconds), fmt.Sprintf("%.4g", c.Predicted.SamplesPerSecond)
+		}
+		if c.Measured != nil {
+			measured, speed = period(c.Measured.BatchSeconds), fmt.Sprintf("%.4g", c.Measured.SamplesPerSecond)
+		}
+		why := c.Reason
+		if i == 0 {
+			why = "chosen: " + why
+		}
+		if words := recomputes(c.Recompute); words != "" {
+			why = words + "; " + why
+		}
+		t.add(strconv.Itoa(c.Stages), strconv.Itoa(c.Pipelines), strconv.Itoa(c.MicroBatches), c.Schedule, predicted, measured, speed,
+			memories(c.Predicted.Stages), why)
+	}
+	return t.print(out)
+}
+
+// memories lists what each stage holds.
+func memories(stages []tuner.StageTerms) string {
+	const most = 4
+	if len(stages) == 0 {
+		return "-"
+	}
+	var words []string
+	for k, s := range stages {
+		if k == most {
+			words = append(words, "...")
+			break
+		}
+		words = append(words, size(s.Memory.Total()))
+	}
+	return strings.Join(words, " ")
+}
+
+func printNotes(out io.Writer, r *tuner.Report) error {
+	for _, note := range r.Notes {
+		if _, err := fmt.Fprintln(out, "note:", note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// period prints seconds to three digits.
+func period(seconds float64) string {
+	switch {
+	case seconds <= 0:
+		return "0"
+	case seconds < 1e-3:
+		return fmt.Sprintf("%.3gus", seconds*1e6)
+	case seconds < 1:
+		return fmt.Sprintf("%.3gms", seconds*1e3)
+	case seconds < 100:
+		return fmt.Sprintf("%.3gs", seconds)
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+}
+
+// size prints bytes to three digits; none are not known.
+func size(bytes int64) string {
+	if bytes <= 0 {
+		return "-"
+	}
+	const units = "KMGTPE"
+	value, at := float64(bytes), -1
+	for value >= 999.5 && at < len(units)-1 {
+		value, at = value/1000, at+1
+	}
+	if at < 0 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.3g %cB", value, units[at])
+}
+
+// plural prints a number and its noun.
+func plural(n int, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "ch"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+func joinNumbers(values []int) string {
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = strconv.Itoa(v)
+	}
+	return strings.Join(words, ", ")
+}
+
+// terminalWidth is how many columns a drawing's time may take: those of a terminal less its labels, else 100.
+func terminalWidth(out io.Writer) int {
+	const labels = 40
+	if width, ok := terminal(out); ok {
+		return max(40, width-labels)
+	}
+	return 100
+}
+
+// tuningText says how far a tuning is.
+func tuningText(p *api.TuneProgress) string {
+	if p.Total == 0 {
+		if p.Text != "" {
+			return p.Text
+		}
+		return "starting"
+	}
+	return fmt.Sprintf("step %d of %d: %s", min(p.Done+1, p.Total), p.Total, p.Text)
+}
