@@ -139,11 +139,11 @@ func (c *stageCheck) checkOp(op Op) (Problem, string) {
 // checkUpdate says what is wrong with an update: it takes the gradients of just the backwards up to its micro-batch, so
 // those are done and no later one has begun; and it is the one that stage 0 takes as well.
 func (c *stageCheck) checkUpdate(op Op) (Problem, string) {
-	label := func(k Kind, m int) string { return c.plan.label(Op{Kind: k, Stage: op.Stage, Micro: m}) }
+	update := func(m int) string { return c.plan.label(Op{Kind: Update, Stage: op.Stage, Micro: m}) }
 	want := fmt.Sprintf("an update takes the gradients of just the micro-batches up to its own, 0 to %d", op.Micro)
 	if c.largest > op.Micro {
 		return Misordered, fmt.Sprintf("%s runs after the backward of micro-batch %d has begun; %s: put it before, or write %s",
-			label(Update, op.Micro), c.largest, want, label(Update, c.largest))
+			update(op.Micro), c.largest, want, update(c.largest))
 	}
 	if c.ended != op.Micro+1 || c.begun != c.ended {
 		open := 0
@@ -151,7 +151,7 @@ func (c *stageCheck) checkUpdate(op Op) (Problem, string) {
 			open++
 		}
 		return Premature, fmt.Sprintf("%s runs before the backward of micro-batch %d is done; %s: put %s first",
-			label(Update, op.Micro), open, want, c.rest(op.Stage, open))
+			update(op.Micro), open, want, c.rest(op.Stage, open))
 	}
 	if op.Stage > 0 && (c.updated >= len(c.updates) || c.updates[c.updated] != op.Micro) {
 		found := fmt.Sprintf("takes %d in all", len(c.updates))
@@ -159,7 +159,7 @@ func (c *stageCheck) checkUpdate(op Op) (Problem, string) {
 			found = fmt.Sprintf("takes %s as its update %d", c.plan.label(Op{Kind: Update, Micro: c.updates[c.updated]}), c.updated+1)
 		}
 		return Misordered, fmt.Sprintf("%s is update %d of stage %d, but stage 0 %s; all stages update after the same micro-batches",
-			label(Update, op.Micro), c.updated+1, op.Stage, found)
+			update(op.Micro), c.updated+1, op.Stage, found)
 	}
 	return 0, ""
 }

@@ -29,21 +29,19 @@ func timesOf(t *testing.T, plan Plan, cost func(Kind) float64) [][]Span {
 		for d, ops := range plan {
 			for len(spans[d]) < len(ops) {
 				op := ops[len(spans[d])]
-				start, needs := free[d], done{}
+				needs := done{down: true, stage: -1} // nothing
+				ended[needs] = 0
 				switch {
 				case op.Kind == Forward && op.Stage > 0:
 					needs = done{true, op.Stage - 1, op.Micro}
 				case (op.Kind == Backward || op.Kind == BackwardInput) && op.Stage+1 < plan.Stages():
 					needs = done{false, op.Stage + 1, op.Micro}
-				default:
-					needs = done{true, -1, 0}
-					ended[needs] = 0
 				}
 				arrived, ok := ended[needs]
 				if !ok {
 					break
 				}
-				start = max(start, arrived)
+				start := max(free[d], arrived)
 				free[d] = start + cost(op.Kind)
 				spans[d] = append(spans[d], Span{Start: start, End: free[d]})
 				switch op.Kind {

@@ -148,10 +148,10 @@ func (p planProof) print(out io.Writer, path string) error {
 	if p.Updates > 0 {
 		steps = count(p.Updates, "optimizer step") + ", inside of the batch"
 	}
-	fmt.Fprintf(out, "%s: ok: %s, %s, %s; %s\n\n", path,
+	var text, table strings.Builder
+	fmt.Fprintf(&text, "%s: ok: %s, %s, %s; %s\n\n", path,
 		count(len(p.Devices), "device"), count(len(p.Stages), "stage"), count(p.MicroBatches, "micro-batch"), steps)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "stage\tdevice\tpins\thalves\tversions\tdelay\tsent down\tsent up\t")
+	table.WriteString("stage\tdevice\tpins\thalves\tversions\tdelay\tsent down\tsent up\t\n")
 	for s, stage := range p.Stages {
 		down, up := "-", "-"
 		if s < len(p.Links) {
@@ -160,15 +160,18 @@ func (p planProof) print(out io.Writer, path string) error {
 		if s > 0 {
 			up = strconv.Itoa(p.Links[s-1].Up)
 		}
-		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", s, stage.Device, stage.Pinned, stage.Halves, stage.Versions, stage.Delay, down, up)
+		fmt.Fprintf(&table, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", s, stage.Device, stage.Pinned, stage.Halves, stage.Versions, stage.Delay, down, up)
 	}
-	if err := w.Flush(); err != nil {
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, err := io.WriteString(w, table.String())
+	if err = errors.Join(err, w.Flush()); err != nil {
 		return err
 	}
 	for d, device := range p.Devices {
-		fmt.Fprintf(out, "device %d pins %d after a warm-up of %d\n", d, device.Pinned, device.Warmup)
+		fmt.Fprintf(&text, "device %d pins %d after a warm-up of %d\n", d, device.Pinned, device.Warmup)
 	}
-	return nil
+	_, err = io.WriteString(out, text.String())
+	return err
 }
 
 // count prints a number and its noun: 1 stage, 2 micro-batches.
