@@ -54,19 +54,6 @@ func homesOf(name string, devices, chunks int) []int {
 	return homes
 }
 
-// runTime is the time of layers from..to-1 for one micro-batch on device d, forward and backward and what is computed again.
-func (l *layout) runTime(d, from, to int, recompute string) float64 {
-	total := 2 * l.profile.HandOver
-	for _, one := range l.profile.Layers[from:to] {
-		forward := one.Forward.At(l.samples)
-		total += forward + one.Backward.At(l.samples)
-		if again(recompute) {
-			total += forward
-		}
-	}
-	return total * l.profile.Devices[d].Slowness
-}
-
 // again reports whether a stage runs its forwards twice.
 func again(recompute string) bool { return recompute != "" && recompute != "none" }
 
@@ -120,10 +107,11 @@ func (l *layout) price() {
 			c.BackwardInput[s] += c.Forward[s]
 		}
 		slow := l.profile.Devices[l.homes[s]].Slowness
+		passes, optimizer := l.profile.crowding(l.Pipelines)
 		for _, ops := range [][]float64{c.Forward, c.Backward, c.BackwardInput, c.BackwardWeight} {
-			ops[s] = (ops[s] + l.profile.HandOver) * slow
+			ops[s] = (ops[s]*passes + l.profile.HandOver) * slow
 		}
-		c.Update[s] *= slow
+		c.Update[s] *= slow * optimizer
 		c.Average[s] *= slow
 		if s+1 < stages {
 			link, bytes := l.message(s)

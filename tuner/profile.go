@@ -16,6 +16,9 @@ type Profile struct {
 	Devices []Device
 	// Links[d] is between Devices[d] and Devices[d+1].
 	Links []Link
+	// Crowding is how many times as long passes take when several pipelines share the devices, and OptimizerCrowding optimizer
+	// steps: they take caches and memory bandwidth from each other. 0 stands for 1.
+	Crowding, OptimizerCrowding float64
 	// HandOver is the time between two ops on a device that has both at hand.
 	HandOver float64
 	// HostBytes is what all devices that name no capacity of their own may hold together; 0 is no limit.
@@ -108,10 +111,19 @@ func (p *Profile) Validate() error {
 			return fmt.Errorf("profile: link %d: latency %v s, %v s a byte; want finite, at least 0", d, l.LatencySeconds, l.SecondsPerByte)
 		}
 	}
-	if !positive(p.HandOver) {
-		return fmt.Errorf("profile: hand-over takes %v s; want finite, at least 0", p.HandOver)
+	if !positive(p.HandOver) || !positive(p.Crowding) || !positive(p.OptimizerCrowding) {
+		return fmt.Errorf("profile: hand-over takes %v s, crowding is %v and %v; want finite, at least 0",
+			p.HandOver, p.Crowding, p.OptimizerCrowding)
 	}
 	return nil
+}
+
+// crowding is what passes and optimizer steps of one of so many pipelines are multiplied by.
+func (p *Profile) crowding(pipelines int) (passes, optimizer float64) {
+	if pipelines == 1 {
+		return 1, 1
+	}
+	return max(p.Crowding, 1), max(p.OptimizerCrowding, 1)
 }
 
 // positive reports whether a time is finite and at least 0; false for NaN.
@@ -119,7 +131,7 @@ func positive(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 
 // Summary is the profile for people.
 func (p *Profile) Summary() Summary {
-	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name}
+	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, Crowding: max(p.Crowding, 1), HandOverSeconds: p.HandOver}
 	for _, n := range p.Samples {
 		s.Utilization = append(s.Utilization, p.Devices[0].Utilization.At(n))
 	}

@@ -78,7 +78,7 @@ type Prediction struct {
 type Measurement struct {
 	Prediction
 	Batches int `json:"batches"` // that each pipeline was watched for
-	// Spread is half of the distance between the fastest and the slowest tenth of the batches, relative to the batch time.
+	// Spread is half of the distance between the two fastest runs, relative to the batch time.
 	Spread float64 `json:"spread"`
 }
 
@@ -125,6 +125,10 @@ type Summary struct {
 	// Utilization is how much of the device a single pipeline takes while it computes, 0..1, at each of Samples.
 	Utilization []float64     `json:"utilization"`
 	Links       []LinkSummary `json:"links,omitempty"`
+	// Crowding is how many times as long passes take when several pipelines share the devices, HandOverSeconds the time between
+	// two ops of a device.
+	Crowding        float64 `json:"crowding"`
+	HandOverSeconds float64 `json:"hand_over_seconds"`
 }
 
 // LayerSummary is one layer at the middle of the measured sizes.

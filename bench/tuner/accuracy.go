@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/internal/tune"
@@ -39,9 +40,7 @@ func accuracy(ctx context.Context, o options, dir string) ([]report.Figure, erro
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		times, memory, lines = append(times, t...), append(memory, m...), append(lines, text...)
-	}
-	for _, l := range lines {
-		fmt.Fprintln(os.Stderr, l) //nolint:errcheck // for people
+		fmt.Fprintln(os.Stderr, strings.Join(text, "\n")) //nolint:errcheck // for people
 	}
 	conditions := map[string]any{
 		"models": o.models, "combinations": len(times), "runs": lines, "batches": o.batches, "median_time_error": report.Median(times),
@@ -49,7 +48,7 @@ func accuracy(ctx context.Context, o options, dir string) ([]report.Figure, erro
 	return []report.Figure{
 		{Bench: "tuner", Metric: "largest error of predicted batch time", Unit: "of 1", Value: slices.Max(times), Bar: 0.1, Aim: 0.05, AtMost: true, Conditions: conditions},
 		{Bench: "tuner", Metric: "largest error of predicted memory", Unit: "of 1", Value: slices.Max(memory), Bar: 0.1, Aim: 0.05, AtMost: true, Conditions: conditions},
-		{Bench: "tuner", Metric: "combinations", Unit: "", Value: float64(len(times)), Bar: 12, Aim: 24},
+		{Bench: "tuner", Metric: "combinations", Unit: "", Value: float64(len(times)), Bar: 12, Aim: 24, Conditions: conditions},
 	}, nil
 }
 

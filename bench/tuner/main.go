@@ -54,9 +54,16 @@ func run(ctx context.Context, o options) (err error) {
 		if !slices.Contains(o.parts, name) {
 			continue
 		}
-		figures, err := parts[name](ctx, o, dir)
+		var figures []report.Figure
+		part, err := others(func() (err error) {
+			figures, err = parts[name](ctx, o, dir)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
+		}
+		for i := range figures {
+			figures[i].Conditions["processor_time_of_others"] = part
 		}
 		all = append(all, figures...)
 	}

@@ -1,10 +1,10 @@
 package tune
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
@@ -12,19 +12,24 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them.
-const turns = 2
+// turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them. One whose
+// two fastest turns differ by more than noisy runs again, up to mostTurns: something else took the host's time.
+const (
+	turns     = 2
+	mostTurns = 4
+	noisy     = 0.05
+)
 
 // Confirm runs candidates for a few batches each and measures them. One whose run fails keeps the error as its reason.
 func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.Candidate, error) {
 	results := make([][]worker.TrialResult, len(best))
-	for range turns {
+	for turn := range mostTurns {
 		for i := range best {
 			c := &best[i]
-			if c.Verdict == tuner.Fails {
+			if c.Verdict == tuner.Fails || turn >= turns && c.Measured.Spread <= noisy/2 {
 				continue
 			}
-			s.step("run %s: %d pipelines, %d micro-batches, %d stages", c.Schedule, c.Pipelines, c.MicroBatches, c.Stages)
+			s.step("run %s: %s, %d micro-batches, %d stages", c.Schedule, pipelinesText(c.Pipelines), c.MicroBatches, c.Stages)
 			config, err := Trial(&s.config.Request, c, max(s.config.Batches/turns, 1))
 			if err != nil {
 				return nil, err
@@ -38,17 +43,13 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 				continue
 			}
 			results[i] = append(results[i], r)
-		}
-	}
-	for i := range best {
-		if best[i].Verdict != tuner.Fails {
-			best[i].Measured = Measure(&best[i], results[i]...)
+			c.Measured = Measure(c, results[i]...)
 		}
 	}
 	return best, nil
 }
 
-// Trial is the run of a candidate for so many batches, after one that is not watched.
+// Trial is the run of a candidate for so many batches, after warmUp that are not watched.
 func Trial(r *control.TuneRequest, c *tuner.Candidate, batches int) (worker.TrialConfig, error) {
 	plan, _, err := tuner.Plan(c)
 	if err != nil {
@@ -59,61 +60,48 @@ func Trial(r *control.TuneRequest, c *tuner.Candidate, batches int) (worker.Tria
 	if len(slices.Compact(slices.Clone(c.Recompute))) == 1 {
 		j.Recompute = c.Recompute[:1]
 	}
-	return worker.TrialConfig{Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: 1, Batches: batches}, nil
+	return worker.TrialConfig{Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp, Batches: batches}, nil
 }
 
-// Measure sums up runs of one candidate, at least one, in the terms of its prediction.
+// Measure sums up runs of one candidate, at least one, in the terms of its prediction. What disturbs a run only ever adds time, so
+// it is the fastest run that counts; Spread is half of the distance to the second.
 func Measure(c *tuner.Candidate, runs ...worker.TrialResult) *tuner.Measurement {
-	m := &tuner.Measurement{}
+	period := func(r worker.TrialResult) float64 { return (r.End - r.Start).Seconds() / float64(len(r.Batches)) }
+	runs = slices.SortedFunc(slices.Values(runs), func(a, b worker.TrialResult) int { return cmp.Compare(period(a), period(b)) })
+	fastest := runs[0]
+	m := &tuner.Measurement{Batches: len(fastest.Batches)}
 	m.Links = c.Predicted.Links
-	var batches, means []float64
-	for _, r := range runs {
-		m.Batches += len(r.Batches)
-		means = append(means, (r.End-r.Start).Seconds()/float64(len(r.Batches)))
-		for _, b := range r.Batches {
-			batches = append(batches, b.Seconds())
-		}
-	}
-	m.BatchSeconds = median(means)
+	m.BatchSeconds = period(fastest)
 	m.SamplesPerSecond = c.Predicted.SamplesPerSecond * c.Predicted.BatchSeconds / m.BatchSeconds
-	m.Spread = (quantile(batches, 0.9) - quantile(batches, 0.1)) / 2 / m.BatchSeconds
-	if len(runs) > 1 { // pipelines take turns, so that batches differ regularly; runs should not
-		m.Spread = (slices.Max(means) - slices.Min(means)) / 2 / m.BatchSeconds
+	if len(runs) > 1 {
+		m.Spread = (period(runs[1]) - m.BatchSeconds) / 2 / m.BatchSeconds
 	}
-	m.Stages = stagesOf(c, runs, float64(m.Batches))
+	m.Stages = stagesOf(c, fastest)
 	return m
 }
 
 // stagesOf are the terms of each stage, of one pipeline and batch.
-func stagesOf(c *tuner.Candidate, runs []worker.TrialResult, batches float64) []tuner.StageTerms {
+func stagesOf(c *tuner.Candidate, r worker.TrialResult) []tuner.StageTerms {
 	out := make([]tuner.StageTerms, len(c.Predicted.Stages))
-	each := batches * float64(c.Pipelines)
-	total := time.Duration(0)
-	for s := range out {
-		out[s].Device = c.Predicted.Stages[s].Device
-	}
-	for _, r := range runs {
-		total += r.End - r.Start
-		for _, e := range r.Events {
-			took := (e.End - max(e.Start, r.Start)).Seconds() / each
-			switch t := &out[e.Stage]; e.Kind { //nolint:exhaustive // what else is on the device is not the batch's
-			case trace.Compute:
-				t.ComputeSeconds += took
-			case trace.Optimizer:
-				t.OptimizerSeconds += took
-			case trace.Average:
-				t.AverageSeconds += took
-			}
-		}
-		for s := range out {
-			out[s].Busy += r.Devices[out[s].Device].Busy / float64(len(runs))
-			memory := c.Predicted.Stages[s].Memory
-			memory.Activations += r.Stages[s].AllocatedBytes - deviceBytes(memory) // the other parts have one length whatever the plan
-			out[s].Memory = memory
+	batches := float64(len(r.Batches))
+	for _, e := range r.Events {
+		took := (e.End - max(e.Start, r.Start)).Seconds() / batches / float64(c.Pipelines)
+		switch t := &out[e.Stage]; e.Kind { //nolint:exhaustive // what else is on the device is not the batch's
+		case trace.Compute:
+			t.ComputeSeconds += took
+		case trace.Optimizer:
+			t.OptimizerSeconds += took
+		case trace.Average:
+			t.AverageSeconds += took
 		}
 	}
 	for s := range out {
-		out[s].WaitSeconds = (1 - out[s].Busy) * total.Seconds() / batches
+		t := &out[s]
+		t.Device = r.Stages[s].Device
+		t.Busy = r.Devices[t.Device].Busy
+		t.WaitSeconds = (1 - t.Busy) * (r.End - r.Start).Seconds() / batches
+		t.Memory = c.Predicted.Stages[s].Memory // its parts have one length whatever the plan, but for
+		t.Memory.Activations += r.Stages[s].AllocatedBytes - deviceBytes(t.Memory)
 	}
 	return out
 }

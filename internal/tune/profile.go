@@ -14,48 +14,81 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// How much a profile measures of each size: about three batches' worth of samples, but no fewer and no more batches than this.
+// warmUp is the batches of each run that are not watched: the second is the first that uses the second of two messages to the
+// center, and memory is slow when it is touched first.
+const warmUp = 2
+
+// How much a profile measures.
 const (
-	profileBatches  = 3
-	fewestBatches   = 3
-	mostBatches     = 8
-	profileWarmUp   = 1
-	fewestMicros    = 4 // per batch, so that whole and split backwards alternate and devices do not wait for each other
+	profileBatches  = 3 // of each run that are watched
+	layeredMicros   = 4 // of a run with a stage for each layer: whole and split backwards alternate
 	waitingQuantile = 0.25
 )
 
-// profile measures a target. Every layer is a stage of its own, so that each pass of each layer is an event; the layers are
-// shared out among the devices as in training, so all devices are busy the same way, with the same part of the weights in
-// their caches.
+// profile measures a target by three kinds of run on its devices, each with an even share of the layers:
+//
+//   - layered, at the middle size: every layer is a stage of its own, so that each pass of each layer is an event. That says what
+//     part of its device's time a layer takes, and what the halves of its backward are;
+//   - merged, at each size: one stage a device, as in training. That says how long all layers of a device take together, which is
+//     less than the sum of the parts: they share buffers, and what one leaves in the caches the next one finds;
+//   - crowded, at the middle size: merged with two pipelines, which average, and take caches and memory bandwidth from each other.
 func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
 	p := s.subject.skeleton(target)
-	layers, err := s.subject.shareOut(target)
+	shares, err := s.subject.shareOut(target)
 	if err != nil {
 		return nil, err
 	}
-	m := newMeasured(len(p.Layers), len(p.Devices))
-	sizes := s.subject.sizes(*space)
-	for i, samples := range sizes {
-		s.step("measure %d layers on %d devices, micro-batches of %d", len(p.Layers), target.Stages, samples)
-		r := s.subject.reading(target, layers, samples, i == len(sizes)/2)
+	seen := map[kind]*measured{layered: newMeasured(len(p.Layers)), merged: newMeasured(target.Stages), crowded: newMeasured(target.Stages)}
+	for _, r := range s.subject.readings(*space, target, shares) {
+		s.step("measure %s on %d devices: micro-batches of %d, %s", r.kind, target.Stages, r.samples, pipelinesText(r.pipelines))
 		result, err := s.bench.Run(ctx, r.trial)
 		if err != nil {
-			if i > 0 && ctx.Err() == nil { // one that is too large for a device, for example: the others remain
-				*notes = append(*notes, fmt.Sprintf("micro-batches of %d samples could not be measured: %v", samples, err))
+			if r.kind != layered && len(p.Samples) > 0 && ctx.Err() == nil { // too large for a device, for example: the others remain
+				*notes = append(*notes, fmt.Sprintf("micro-batches of %d samples could not be measured with %s: %v",
+					r.samples, pipelinesText(r.pipelines), err))
 				continue
 			}
-			return nil, fmt.Errorf("measure micro-batches of %d samples on %d devices: %w", samples, target.Stages, err)
+			return nil, fmt.Errorf("measure micro-batches of %d samples on %d devices: %w", r.samples, target.Stages, err)
 		}
-		m.read(r, result)
-		p.Samples = append(p.Samples, samples)
+		seen[r.kind].read(r, result)
+		if r.kind == merged {
+			p.Samples = append(p.Samples, r.samples)
+		}
 		for d := range p.Devices {
 			p.Devices[d].Name = result.Devices[d].About
 		}
 	}
-	if err := m.fit(p, s.subject); err != nil {
+	if err := fit(p, shares, seen); err != nil {
 		return nil, err
 	}
 	return p, p.Validate()
+}
+
+func pipelinesText(n int) string {
+	if n == 1 {
+		return "1 pipeline"
+	}
+	return fmt.Sprintf("%d pipelines", n)
+}
+
+// readings are the runs of a profile. Where the job gives a number of pipelines above 1, the merged ones are with two.
+func (s *subject) readings(space tuner.Space, target tuner.Target, shares []stage.Range) []reading {
+	sizes := s.sizes(space)
+	middle := sizes[len(sizes)/2]
+	pipelines, several := 1, s.several(target)
+	if s.request.Job.Pipelines > 1 && several {
+		pipelines = 2
+	}
+	all := []reading{s.layered(target, shares, middle)}
+	for _, samples := range sizes {
+		all = append(all, s.merged(target, shares, samples, pipelines))
+	}
+	if pipelines == 1 && several {
+		r := s.merged(target, shares, middle, 2)
+		r.kind = crowded
+		all = append(all, r)
+	}
+	return all
 }
 
 // shareOut gives each device of a target a run of layers, by their floating-point operations.
@@ -63,46 +96,67 @@ func (s *subject) shareOut(target tuner.Target) ([]stage.Range, error) {
 	return stage.Split(s.model.Costs(s.size(1)), target.Stages)
 }
 
-// reading is one run of a profile: all layers, one size of micro-batch.
+// kind is what a run of a profile is for.
+type kind string
+
+const (
+	layered kind = "layers"
+	merged  kind = "stages"
+	crowded kind = "stages that share devices"
+)
+
+// reading is one run of a profile.
 type reading struct {
+	kind      kind
 	samples   int
 	pipelines int
-	homes     []int // by layer: its device
+	homes     []int // by stage: its device
 	trial     worker.TrialConfig
 }
 
-// reading lays out a run. Halves are measured where a schedule may split backwards, and at one size: what a half is of the whole
-// changes little with it.
-func (s *subject) reading(target tuner.Target, layers []stage.Range, samples int, halves bool) reading {
-	r := reading{samples: samples, pipelines: s.profiledPipelines(target)}
-	for d, run := range layers {
-		for range run.Len() {
+// layered lays out a run in which each layer is a stage.
+func (s *subject) layered(target tuner.Target, shares []stage.Range, samples int) reading {
+	micros := max(layeredMicros, target.Stages)
+	r := s.reading(layered, target, samples, 1, micros)
+	r.trial.Plan = profilePlan(shares, micros)
+	for d, share := range shares {
+		for i := share.From; i < share.To; i++ {
 			r.homes = append(r.homes, d)
+			r.trial.Split = append(r.trial.Split, [2]int{i, i + 1})
 		}
-	}
-	j := s.request.Job
-	micros := max(fewestMicros, target.Stages)
-	if 2*samples > j.Train.Batch && !halves {
-		micros = max(2, target.Stages/2) // of the largest size a few are enough
-	}
-	batches := profileBatches * j.Train.Batch / (samples * micros * r.pipelines)
-	j = *resolved(&j, target, r.pipelines, micros)
-	j.Train.Batch, j.Recompute = samples*micros, []string{string(stage.RecomputeNone)}
-	r.trial = worker.TrialConfig{
-		Job: j, Plan: profilePlan(layers, micros, halves), Cores: s.request.Cores,
-		WarmUp: profileWarmUp, Batches: min(max(batches, fewestBatches), mostBatches),
-	}
-	for i := range r.homes {
-		r.trial.Split = append(r.trial.Split, [2]int{i, i + 1})
 	}
 	return r
 }
 
-// profiledPipelines is 2 where a second pipeline is possible, since it also shows what averaging takes and keeps the devices
-// busy; else 1.
-func (s *subject) profiledPipelines(target tuner.Target) int {
+// merged lays out a run as training is, by 1f1b, with whole batches of the job.
+func (s *subject) merged(target tuner.Target, shares []stage.Range, samples, pipelines int) reading {
+	micros := s.request.Job.Train.Batch / samples
+	r := s.reading(merged, target, samples, pipelines, micros)
+	plan, _, err := schedule.Generate("1f1b", schedule.Request{Stages: target.Stages, MicroBatches: micros})
+	if err != nil {
+		panic(fmt.Sprintf("1f1b of %d stages and %d micro-batches: %v", target.Stages, micros, err)) // it has a plan for any
+	}
+	r.trial.Plan = plan
+	for d, share := range shares {
+		r.homes = append(r.homes, d)
+		r.trial.Split = append(r.trial.Split, [2]int{share.From, share.To})
+	}
+	return r
+}
+
+// reading is what the kinds of run have in common.
+func (s *subject) reading(k kind, target tuner.Target, samples, pipelines, micros int) reading {
+	j := *resolved(&s.request.Job, target, pipelines, micros)
+	j.Train.Batch, j.Recompute = samples*micros, []string{string(stage.RecomputeNone)}
+	return reading{kind: k, samples: samples, pipelines: pipelines, trial: worker.TrialConfig{
+		Job: j, Cores: s.request.Cores, WarmUp: warmUp, Batches: profileBatches,
+	}}
+}
+
+// several reports whether a second pipeline is possible: the job allows it, and it takes no more than half of the memory.
+func (s *subject) several(target tuner.Target) bool {
 	if s.request.Job.Pipelines == 1 {
-		return 1
+		return false
 	}
 	const model = 6 // times the weights: gradients, state of adam, center and messages
 	weights := 0
@@ -113,10 +167,7 @@ func (s *subject) profiledPipelines(target tuner.Target) int {
 	if each := s.capacity(0); each > 0 {
 		capacity = each * int64(target.Stages)
 	}
-	if capacity > 0 && held > capacity/2 {
-		return 1
-	}
-	return 2
+	return capacity == 0 || held <= capacity/2
 }
 
 // resolved is the job with every count given.
@@ -129,8 +180,8 @@ func resolved(j *job.Job, target tuner.Target, pipelines, micros int) *job.Job {
 }
 
 // profilePlan runs every layer as a stage, in the order of 1f1b over the devices: a device goes through all of its layers for one
-// micro-batch before it turns to another. With halves every other micro-batch has its backward split.
-func profilePlan(layers []stage.Range, micros int, halves bool) schedule.Plan {
+// micro-batch before it turns to another. Every other micro-batch has its backward split.
+func profilePlan(layers []stage.Range, micros int) schedule.Plan {
 	plan := make(schedule.Plan, len(layers))
 	for d, run := range layers {
 		forward := func(m int) {
@@ -140,7 +191,7 @@ func profilePlan(layers []stage.Range, micros int, halves bool) schedule.Plan {
 		}
 		backward := func(m int) {
 			for s := run.To - 1; s >= run.From; s-- {
-				if halves && m%2 == 1 {
+				if m%2 == 1 {
 					plan[d] = append(plan[d],
 						schedule.Op{Kind: schedule.BackwardInput, Stage: s, Micro: m}, schedule.Op{Kind: schedule.BackwardWeight, Stage: s, Micro: m})
 					continue
@@ -162,27 +213,24 @@ func profilePlan(layers []stage.Range, micros int, halves bool) schedule.Plan {
 	return plan
 }
 
-// measured collects what the readings of a target say. Times are in seconds.
+// measured collects what the runs of one kind say. Times are in seconds.
 type measured struct {
-	passes             map[trace.Work][]map[int][]float64 // by layer, by samples
-	optimizer, average [][]float64                        // by layer: of one step or round of one pipeline
+	passes             map[trace.Work][]map[int][]float64 // by stage, by samples
+	optimizer, average [][]float64                        // by stage: of one step or round of one pipeline
 	handOvers          []float64
-	messages           []map[int][]float64 // by link, by bytes
+	messages           map[int]map[int][]float64 // by the stage that sends, by bytes
 }
 
-func newMeasured(layers, devices int) *measured {
+func newMeasured(stages int) *measured {
 	m := &measured{
 		passes:    map[trace.Work][]map[int][]float64{},
-		optimizer: make([][]float64, layers), average: make([][]float64, layers), messages: make([]map[int][]float64, devices-1),
+		optimizer: make([][]float64, stages), average: make([][]float64, stages), messages: map[int]map[int][]float64{},
 	}
 	for _, w := range []trace.Work{trace.Forward, trace.Backward, trace.BackwardInput, trace.BackwardWeight} {
-		m.passes[w] = make([]map[int][]float64, layers)
+		m.passes[w] = make([]map[int][]float64, stages)
 		for i := range m.passes[w] {
 			m.passes[w][i] = map[int][]float64{}
 		}
-	}
-	for i := range m.messages {
-		m.messages[i] = map[int][]float64{}
 	}
 	return m
 }
@@ -190,7 +238,7 @@ func newMeasured(layers, devices int) *measured {
 // read takes the events of a reading.
 func (m *measured) read(r reading, result worker.TrialResult) {
 	type step struct {
-		layer, pipeline int
+		stage, pipeline int
 		number          uint64
 	}
 	optimizer, average := map[step]float64{}, map[step]float64{}
@@ -208,10 +256,10 @@ func (m *measured) read(r reading, result worker.TrialResult) {
 		}
 	}
 	for at, took := range optimizer {
-		m.optimizer[at.layer] = append(m.optimizer[at.layer], took)
+		m.optimizer[at.stage] = append(m.optimizer[at.stage], took)
 	}
 	for at, took := range average {
-		m.average[at.layer] = append(m.average[at.layer], took/float64(r.pipelines))
+		m.average[at.stage] = append(m.average[at.stage], took/float64(r.pipelines))
 	}
 	m.readHandOvers(r, result.Events)
 	m.readMessages(r, result)
@@ -260,49 +308,108 @@ func (m *measured) readMessages(r reading, result worker.TrialResult) {
 		if !known || left < e.Start || e.End < left { // it was there before anybody waited
 			continue
 		}
-		link := r.homes[e.Stage-1]
-		bytes := result.Stages[e.Stage-1].Shape.OutputBytes
+		link, bytes := e.Stage-1, result.Stages[e.Stage-1].Shape.OutputBytes
+		if m.messages[link] == nil {
+			m.messages[link] = map[int][]float64{}
+		}
 		m.messages[link][bytes] = append(m.messages[link][bytes], (e.End - left).Seconds())
 	}
 }
 
-// fit fills a profile.
-func (m *measured) fit(p *tuner.Profile, s *subject) error {
-	for i := range p.Layers {
-		l := &p.Layers[i]
-		for _, one := range []struct {
-			work  trace.Work
-			curve *tuner.Curve
-		}{{trace.Forward, &l.Forward}, {trace.Backward, &l.Backward}} {
-			curve, err := tuner.FitCurve(m.passes[one.work][i])
-			if err != nil {
-				return fmt.Errorf("layer %s: %w", l.Name, err)
-			}
-			*one.curve = curve
+// fit fills a profile from what was seen of each kind of run.
+func fit(p *tuner.Profile, shares []stage.Range, seen map[kind]*measured) error {
+	for d, share := range shares {
+		if err := fitDevice(p, d, share, seen); err != nil {
+			return fmt.Errorf("device %d: %w", d, err)
 		}
-		l.BackwardInput = scale(l.Backward, m.half(trace.BackwardInput, i, l.Backward))
-		l.BackwardWeight = scale(l.Backward, m.half(trace.BackwardWeight, i, l.Backward))
-		l.Optimizer = median(m.optimizer[i])
-		l.Average = median(m.average[i])
-		if len(m.average[i]) == 0 {
-			l.Average = l.Optimizer // unmeasured, with one pipeline: like the optimizer it reads and writes a few vectors once
+		if d < len(p.Links) {
+			p.Links[d] = fitLink(seen[merged].messages[d])
 		}
 	}
-	p.HandOver = median(m.handOvers)
-	for d := range p.Links {
-		p.Links[d] = fitLink(m.messages[d])
+	p.HandOver = median(seen[merged].handOvers)
+	p.Crowding, p.OptimizerCrowding = crowding(seen[merged], seen[crowded])
+	return nil
+}
+
+// fitDevice gives the layers of one device their parts of its time.
+func fitDevice(p *tuner.Profile, d int, share stage.Range, seen map[kind]*measured) error {
+	whole, parts, slow := seen[merged], seen[layered], p.Devices[d].Slowness
+	curves := map[trace.Work]tuner.Curve{}
+	for _, w := range []trace.Work{trace.Forward, trace.Backward} {
+		curve, err := tuner.FitCurve(whole.passes[w][d])
+		if err != nil {
+			return err
+		}
+		curves[w] = curve
+	}
+	average := median(seen[crowded].average[d])
+	if average == 0 { // measured with several pipelines all along; or not at all: like the optimizer it reads and writes a few vectors
+		average = max(median(whole.average[d]), median(whole.optimizer[d]))
+	}
+	sum := func(of func(i int) float64) (total float64) {
+		for i := share.From; i < share.To; i++ {
+			total += of(i)
+		}
+		return total
+	}
+	forward := func(i int) float64 { return parts.pass(trace.Forward, i) }
+	backward := func(i int) float64 { return parts.pass(trace.Backward, i) }
+	step := func(i int) float64 { return median(parts.optimizer[i]) }
+	held := func(i int) float64 { return float64(p.Layers[i].Parameters) }
+	forwards, backwards, steps, parameters := sum(forward), sum(backward), sum(step), sum(held)
+	for i := share.From; i < share.To; i++ {
+		l := &p.Layers[i]
+		l.Forward = scale(curves[trace.Forward], part(forward(i), forwards)/slow)
+		l.Backward = scale(curves[trace.Backward], part(backward(i), backwards)/slow)
+		l.BackwardInput = scale(l.Backward, part(parts.pass(trace.BackwardInput, i), backward(i)))
+		l.BackwardWeight = scale(l.Backward, part(parts.pass(trace.BackwardWeight, i), backward(i)))
+		l.Optimizer = median(whole.optimizer[d]) * part(step(i), steps) / slow
+		l.Average = average * part(held(i), parameters) / slow
 	}
 	return nil
 }
 
-// half is what a half of layer i's backward takes of the whole, where it was measured; 1/2 where it was not.
-func (m *measured) half(w trace.Work, i int, whole tuner.Curve) float64 {
-	for samples, times := range m.passes[w][i] {
-		if total := whole.At(samples); len(times) > 0 && total > 0 {
-			return median(times) / total
+// part is a/b; 0 of nothing.
+func part(a, b float64) float64 {
+	if b <= 0 {
+		return 0
+	}
+	return a / b
+}
+
+// pass is the time of one pass of a stage that was measured at one size; 0 when it was not.
+func (m *measured) pass(w trace.Work, stage int) float64 {
+	for _, times := range m.passes[w][stage] {
+		return median(times)
+	}
+	return 0
+}
+
+// crowding is how many times as long passes, and optimizer steps, take when pipelines share the devices: of all stages together,
+// at the size that was measured both ways. 1 where it was not, and where noise makes it less.
+func crowding(alone, together *measured) (passes, optimizer float64) {
+	var one, several, steps, crowdedSteps float64
+	for i := range alone.optimizer {
+		steps += median(alone.optimizer[i])
+		crowdedSteps += median(together.optimizer[i])
+		for _, w := range []trace.Work{trace.Forward, trace.Backward} {
+			for samples, times := range together.passes[w][i] {
+				if before := alone.passes[w][i][samples]; len(before) > 0 {
+					one += median(before)
+					several += median(times)
+				}
+			}
 		}
 	}
-	return 0.5
+	return ratio(several, one), ratio(crowdedSteps, steps)
+}
+
+// ratio is a/b, but at least 1; 1 where one of them is not known.
+func ratio(a, b float64) float64 {
+	if a <= 0 || b <= 0 {
+		return 1
+	}
+	return max(1, a/b)
 }
 
 func scale(c tuner.Curve, by float64) tuner.Curve {

@@ -208,7 +208,8 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	p.HostBytes = s.memory
 	for d := range t.Stages {
 		p.Devices = append(p.Devices, tuner.Device{
-			Name: s.device, Slowness: 1, CapacityBytes: s.capacity(d), Utilization: tuner.Constant(1), // an executor runs one op at a time
+			Name: s.device, Slowness: s.slowness(d), CapacityBytes: s.capacity(d),
+			Utilization: tuner.Constant(1), // an executor runs one op at a time
 		})
 	}
 	for _, l := range s.model.Layers {
@@ -231,6 +232,20 @@ func (s *subject) capacity(d int) int64 {
 		return 0
 	}
 	return int64(given[min(d, len(given)-1)])
+}
+
+// slowness is how many times as long everything takes on device d as on the first. Devices of a host are alike; emulated ones are as
+// fast as the job says.
+func (s *subject) slowness(d int) float64 {
+	given := s.request.Job.Devices.Emulated.FLOPs
+	if s.request.Job.Devices.Kind != emulated || len(given) < 2 {
+		return 1
+	}
+	first, own := given[0], given[min(d, len(given)-1)]
+	if first <= 0 || own <= 0 {
+		return 1
+	}
+	return first / own
 }
 
 // emulated is the kind of devices that spend time instead of computing.
