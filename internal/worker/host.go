@@ -56,8 +56,7 @@ type hostedDevice struct {
 type hosted struct {
 	index  int
 	on     *hostedDevice
-	device device.Device // what the stage computes with: that of on, or in a trial the meter around it
-	meter  *meter        // nil but in a trial
+	device *meter // what the stage computes with: that of on, and counts
 	meta   export.ShardMeta
 }
 
@@ -263,7 +262,7 @@ func (h *host) openDevices(context.Context) error {
 		}
 		r := h.ranges[k]
 		h.stages = append(h.stages, hosted{
-			index: k, on: h.devices[at], device: h.devices[at].Device,
+			index: k, on: h.devices[at], device: &meter{Device: h.devices[at].Device},
 			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To])},
 		})
 	}

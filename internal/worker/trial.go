@@ -161,11 +161,6 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 			return nil, errors.Join(err, h.closeDevices())
 		}
 	}
-	for i := range h.stages {
-		s := &h.stages[i]
-		s.meter = &meter{Device: s.device}
-		s.device = s.meter
-	}
 	return h, nil
 }
 
@@ -242,7 +237,7 @@ func (w *watch) result(h *host) TrialResult {
 	for i := range h.stages {
 		s := &h.stages[i]
 		r.Stages = append(r.Stages, StageTrial{
-			Device: s.on.row, Shape: w.shapes[s.index], AllocatedBytes: s.meter.most,
+			Device: s.on.row, Shape: w.shapes[s.index], AllocatedBytes: s.device.most.Load(),
 		})
 	}
 	for _, d := range h.devices {
@@ -251,29 +246,4 @@ func (w *watch) result(h *host) TrialResult {
 		})
 	}
 	return r
-}
-
-// meter counts what one stage allocates on a device.
-type meter struct {
-	device.Device
-	now, most int64 // bytes
-}
-
-// Unwrap is the device itself: see device.EmulatorOf.
-func (m *meter) Unwrap() device.Device { return m.Device }
-
-// Alloc implements device.Device.
-func (m *meter) Alloc(t device.Type, n int) (device.Mem, error) {
-	mem, err := m.Device.Alloc(t, n)
-	if err == nil {
-		m.now += int64(mem.Bytes())
-		m.most = max(m.most, m.now)
-	}
-	return mem, err
-}
-
-// Free implements device.Device.
-func (m *meter) Free(mem device.Mem) {
-	m.now -= int64(mem.Bytes())
-	m.Device.Free(mem)
 }

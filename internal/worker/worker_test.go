@@ -229,11 +229,19 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 	if len(s.StageStatus) != 2 {
 		t.Fatalf("status has %d stages, expected 2", len(s.StageStatus))
 	}
+	held := int64(0)
 	for _, st := range s.StageStatus {
 		sum := st.Busy + st.WaitUpstream + st.WaitDownstream + st.Average + st.Optimizer + st.Commit
 		if st.Busy <= 0 || sum > 1.001 {
 			t.Errorf("stage %d: %+v: busy must show, and the fractions may not exceed 1", st.Stage, st)
 		}
+		held += st.MemoryBytes
+	}
+	if weights := int64(4 * s.Parameters * s.Pipelines); held < 2*weights { // and their gradients, at least
+		t.Errorf("stages hold %d bytes, the pipelines' weights alone are %d", held, weights)
+	}
+	if s.BatchS == nil || *s.BatchS <= 0 || *s.BatchS > s.ElapsedS {
+		t.Errorf("a batch takes %v s of %v", s.BatchS, s.ElapsedS)
 	}
 	var rounds []uint64
 	for _, e := range o.events {
