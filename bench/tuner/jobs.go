@@ -30,7 +30,7 @@ var jobs = map[string]func(j *job.Job, dir string) error{
 	},
 	"vgg": func(j *job.Job, dir string) error {
 		j.Model = job.Model{Family: "vgg", Config: map[string]any{
-			"image_size": 28, "num_channels": 1, "hidden_sizes": []any{32, 64, 128}, "depths": []any{2, 2, 2}, "classifier_sizes": []any{256},
+			"image_size": 28, "num_channels": 1, "hidden_sizes": []any{64, 128, 128}, "depths": []any{2, 2, 2}, "classifier_sizes": []any{256},
 			"dropout": 0.2, "norm": "group", "groups": 8, "num_labels": 10,
 		}}
 		return digits(j, dir)

@@ -21,47 +21,84 @@ const warmUp = 2
 // How much a profile measures.
 const (
 	profileBatches  = 3 // of each run that are watched
-	layeredMicros   = 4 // of a run with a stage for each layer: whole and split backwards alternate
+	layeredMicros   = 4 // of a run with a stage for each layer, at the middle size
+	fewMicros       = 2 // at the others
 	waitingQuantile = 0.25
 )
 
-// profile measures a target by three kinds of run on its devices, each with an even share of the layers:
+// profile measures a target by three kinds of run on its devices:
 //
-//   - layered, at the middle size: every layer is a stage of its own, so that each pass of each layer is an event. That says what
-//     part of its device's time a layer takes, and what the halves of its backward are;
-//   - merged, at each size: one stage a device, as in training. That says how long all layers of a device take together, which is
-//     less than the sum of the parts: they share buffers, and what one leaves in the caches the next one finds;
+//   - layered, at each size: every layer is a stage of its own, so that each pass of each layer is an event. That says what part
+//     of its device's time a layer takes, and what the halves of its backward are. The layers are shared out by their
+//     floating-point operations;
+//   - merged, at each size: one stage a device, as in training, cut by what layers were seen to take. That says how long all
+//     layers of a device take together, which is less than the sum of the parts: they share buffers, and what one leaves in the
+//     caches the next one finds;
 //   - crowded, at the middle size: merged with two pipelines, which average, and take caches and memory bandwidth from each other.
 func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
 	p := s.subject.skeleton(target)
-	shares, err := s.subject.shareOut(target)
-	if err != nil {
+	m := &measurement{
+		profile: p, layers: newMeasured(len(p.Layers)), stages: newMeasured(target.Stages), crowded: newMeasured(target.Stages),
+	}
+	var err error
+	if m.shares, err = s.subject.shareOut(target); err != nil {
 		return nil, err
 	}
-	seen := map[kind]*measured{layered: newMeasured(len(p.Layers)), merged: newMeasured(target.Stages), crowded: newMeasured(target.Stages)}
-	for _, r := range s.subject.readings(*space, target, shares) {
-		s.step("measure %s on %d devices: micro-batches of %d, %s", r.kind, target.Stages, r.samples, pipelinesText(r.pipelines))
-		result, err := s.bench.Run(ctx, r.trial)
-		if err != nil {
-			if r.kind != layered && len(p.Samples) > 0 && ctx.Err() == nil { // too large for a device, for example: the others remain
-				*notes = append(*notes, fmt.Sprintf("micro-batches of %d samples could not be measured with %s: %v",
-					r.samples, pipelinesText(r.pipelines), err))
-				continue
-			}
-			return nil, fmt.Errorf("measure micro-batches of %d samples on %d devices: %w", r.samples, target.Stages, err)
-		}
-		seen[r.kind].read(r, result)
-		if r.kind == merged {
-			p.Samples = append(p.Samples, r.samples)
-		}
-		for d := range p.Devices {
-			p.Devices[d].Name = result.Devices[d].About
+	sizes := s.subject.sizes(*space)
+	m.middle = sizes[len(sizes)/2]
+	for _, samples := range sizes {
+		if err := s.read(ctx, m, s.subject.layered(target, m.shares, samples, samples == m.middle), notes); err != nil {
+			return nil, err
 		}
 	}
-	if err := fit(p, shares, seen); err != nil {
+	m.homes = m.shares
+	if m.shares, err = m.cut(); err != nil {
+		return nil, err
+	}
+	pipelines, several := 1, s.subject.several(target)
+	if s.config.Request.Job.Pipelines > 1 && several {
+		pipelines = 2 // all along: the job has no use for one
+	}
+	for _, samples := range sizes {
+		if err := s.read(ctx, m, s.subject.merged(target, m.shares, samples, pipelines), notes); err != nil {
+			return nil, err
+		}
+	}
+	if pipelines == 1 && several {
+		r := s.subject.merged(target, m.shares, m.middle, 2)
+		r.kind = crowded
+		if err := s.read(ctx, m, r, notes); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.fit(); err != nil {
 		return nil, err
 	}
 	return p, p.Validate()
+}
+
+// read runs one reading. One that fails, since it is too large for a device, for example, becomes a note where others of its kind
+// are there already.
+func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]string) error {
+	s.step("measure %s on %d devices: micro-batches of %d, %s", r.kind, r.trial.Job.Stages, r.samples, pipelinesText(r.pipelines))
+	result, err := s.bench.Run(ctx, r.trial)
+	into := map[kind]*measured{layered: m.layers, merged: m.stages, crowded: m.crowded}[r.kind]
+	if err != nil {
+		err = fmt.Errorf("measure micro-batches of %d samples with %s: %w", r.samples, pipelinesText(r.pipelines), err)
+		if ctx.Err() == nil && (r.kind == crowded || len(into.passes[trace.Forward][0]) > 0) {
+			*notes = append(*notes, err.Error())
+			return nil
+		}
+		return err
+	}
+	into.read(r, result)
+	if r.kind == merged {
+		m.profile.Samples = append(m.profile.Samples, r.samples)
+	}
+	for d := range m.profile.Devices {
+		m.profile.Devices[d].Name = result.Devices[d].About
+	}
+	return nil
 }
 
 func pipelinesText(n int) string {
@@ -69,26 +106,6 @@ func pipelinesText(n int) string {
 		return "1 pipeline"
 	}
 	return fmt.Sprintf("%d pipelines", n)
-}
-
-// readings are the runs of a profile. Where the job gives a number of pipelines above 1, the merged ones are with two.
-func (s *subject) readings(space tuner.Space, target tuner.Target, shares []stage.Range) []reading {
-	sizes := s.sizes(space)
-	middle := sizes[len(sizes)/2]
-	pipelines, several := 1, s.several(target)
-	if s.request.Job.Pipelines > 1 && several {
-		pipelines = 2
-	}
-	all := []reading{s.layered(target, shares, middle)}
-	for _, samples := range sizes {
-		all = append(all, s.merged(target, shares, samples, pipelines))
-	}
-	if pipelines == 1 && several {
-		r := s.merged(target, shares, middle, 2)
-		r.kind = crowded
-		all = append(all, r)
-	}
-	return all
 }
 
 // shareOut gives each device of a target a run of layers, by their floating-point operations.
@@ -114,9 +131,12 @@ type reading struct {
 	trial     worker.TrialConfig
 }
 
-// layered lays out a run in which each layer is a stage.
-func (s *subject) layered(target tuner.Target, shares []stage.Range, samples int) reading {
-	micros := max(layeredMicros, target.Stages)
+// layered lays out a run in which each layer is a stage. At the middle size there is more to learn from it.
+func (s *subject) layered(target tuner.Target, shares []stage.Range, samples int, middle bool) reading {
+	micros := max(fewMicros, target.Stages)
+	if middle {
+		micros = max(layeredMicros, target.Stages)
+	}
 	r := s.reading(layered, target, samples, 1, micros)
 	r.trial.Plan = profilePlan(shares, micros)
 	for d, share := range shares {
@@ -316,55 +336,109 @@ func (m *measured) readMessages(r reading, result worker.TrialResult) {
 	}
 }
 
-// fit fills a profile from what was seen of each kind of run.
-func fit(p *tuner.Profile, shares []stage.Range, seen map[kind]*measured) error {
-	for d, share := range shares {
-		if err := fitDevice(p, d, share, seen); err != nil {
+// measurement is what the runs of a target say, on the way to its profile.
+type measurement struct {
+	profile *tuner.Profile
+	middle  int           // samples
+	homes   []stage.Range // by device: the layers of layered runs
+	shares  []stage.Range // by device: the layers of the others
+	layers  *measured     // by layer
+	stages  *measured     // by device
+	crowded *measured     // by device
+}
+
+// slowness of the device that measured a layer by itself.
+func (m *measurement) slowness(layer int) float64 {
+	for d, run := range m.homes {
+		if layer < run.To {
+			return m.profile.Devices[d].Slowness
+		}
+	}
+	return 1
+}
+
+// alone is what one pass of a layer takes by itself, on a device of speed 1; of a size that was not measured, as at the middle one.
+func (m *measurement) alone(w trace.Work, layer, samples int) float64 {
+	times := m.layers.passes[w][layer][samples]
+	if len(times) == 0 {
+		times = m.layers.passes[w][layer][m.middle]
+	}
+	return median(times) / m.slowness(layer)
+}
+
+// cut is the partition by what layers take by themselves.
+func (m *measurement) cut() ([]stage.Range, error) {
+	sums := []float64{0}
+	for i := range m.profile.Layers {
+		sums = append(sums, sums[i]+m.alone(trace.Forward, i, m.middle)+m.alone(trace.Backward, i, m.middle))
+	}
+	ranges, err := tuner.Partition(tuner.Chain{
+		Layers: len(m.profile.Layers), Stages: len(m.homes),
+		Cost: func(s, from, to int) float64 { return max(0, sums[to]-sums[from]) * m.profile.Devices[s].Slowness },
+	})
+	var shares []stage.Range
+	for _, r := range ranges {
+		shares = append(shares, stage.Range{From: r[0], To: r[1]})
+	}
+	return shares, err
+}
+
+// fit fills the profile.
+func (m *measurement) fit() error {
+	p := m.profile
+	for d := range m.shares {
+		if err := m.fitDevice(d); err != nil {
 			return fmt.Errorf("device %d: %w", d, err)
 		}
 		if d < len(p.Links) {
-			p.Links[d] = fitLink(seen[merged].messages[d])
+			p.Links[d] = fitLink(m.stages.messages[d])
 		}
 	}
-	p.HandOver = median(seen[merged].handOvers)
-	p.Crowding, p.OptimizerCrowding = crowding(seen[merged], seen[crowded])
+	p.HandOver = median(m.stages.handOvers)
+	p.Crowding, p.OptimizerCrowding = crowding(m.stages, m.crowded)
 	return nil
 }
 
-// fitDevice gives the layers of one device their parts of its time.
-func fitDevice(p *tuner.Profile, d int, share stage.Range, seen map[kind]*measured) error {
-	whole, parts, slow := seen[merged], seen[layered], p.Devices[d].Slowness
-	curves := map[trace.Work]tuner.Curve{}
+// fitDevice gives the layers of one device their parts of its time, size by size.
+func (m *measurement) fitDevice(d int) error {
+	p, share := m.profile, m.shares[d]
+	slow := p.Devices[d].Slowness
 	for _, w := range []trace.Work{trace.Forward, trace.Backward} {
-		curve, err := tuner.FitCurve(whole.passes[w][d])
+		whole, err := tuner.FitCurve(m.stages.passes[w][d])
 		if err != nil {
 			return err
 		}
-		curves[w] = curve
-	}
-	average := median(seen[crowded].average[d])
-	if average == 0 { // measured with several pipelines all along; or not at all: like the optimizer it reads and writes a few vectors
-		average = max(median(whole.average[d]), median(whole.optimizer[d]))
-	}
-	sum := func(of func(i int) float64) (total float64) {
 		for i := share.From; i < share.To; i++ {
-			total += of(i)
+			curve := tuner.Curve{Samples: whole.Samples}
+			for j, samples := range whole.Samples {
+				sum := 0.0
+				for other := share.From; other < share.To; other++ {
+					sum += m.alone(w, other, samples)
+				}
+				curve.Values = append(curve.Values, whole.Values[j]*part(m.alone(w, i, samples), sum)/slow)
+			}
+			if w == trace.Forward {
+				p.Layers[i].Forward = curve
+			} else {
+				p.Layers[i].Backward = curve
+			}
 		}
-		return total
 	}
-	forward := func(i int) float64 { return parts.pass(trace.Forward, i) }
-	backward := func(i int) float64 { return parts.pass(trace.Backward, i) }
-	step := func(i int) float64 { return median(parts.optimizer[i]) }
-	held := func(i int) float64 { return float64(p.Layers[i].Parameters) }
-	forwards, backwards, steps, parameters := sum(forward), sum(backward), sum(step), sum(held)
+	average := median(m.crowded.average[d])
+	if average == 0 { // measured with several pipelines all along; or not at all: like the optimizer it reads and writes a few vectors
+		average = max(median(m.stages.average[d]), median(m.stages.optimizer[d]))
+	}
+	steps, parameters := 0.0, 0.0
 	for i := share.From; i < share.To; i++ {
-		l := &p.Layers[i]
-		l.Forward = scale(curves[trace.Forward], part(forward(i), forwards)/slow)
-		l.Backward = scale(curves[trace.Backward], part(backward(i), backwards)/slow)
-		l.BackwardInput = scale(l.Backward, part(parts.pass(trace.BackwardInput, i), backward(i)))
-		l.BackwardWeight = scale(l.Backward, part(parts.pass(trace.BackwardWeight, i), backward(i)))
-		l.Optimizer = median(whole.optimizer[d]) * part(step(i), steps) / slow
-		l.Average = average * part(held(i), parameters) / slow
+		steps += median(m.layers.optimizer[i])
+		parameters += float64(p.Layers[i].Parameters)
+	}
+	for i := share.From; i < share.To; i++ {
+		l, backward := &p.Layers[i], m.alone(trace.Backward, i, m.middle)
+		l.BackwardInput = scale(l.Backward, part(m.alone(trace.BackwardInput, i, m.middle), backward))
+		l.BackwardWeight = scale(l.Backward, part(m.alone(trace.BackwardWeight, i, m.middle), backward))
+		l.Optimizer = median(m.stages.optimizer[d]) * part(median(m.layers.optimizer[i]), steps) / slow
+		l.Average = average * part(float64(l.Parameters), parameters) / slow
 	}
 	return nil
 }
@@ -375,14 +449,6 @@ func part(a, b float64) float64 {
 		return 0
 	}
 	return a / b
-}
-
-// pass is the time of one pass of a stage that was measured at one size; 0 when it was not.
-func (m *measured) pass(w trace.Work, stage int) float64 {
-	for _, times := range m.passes[w][stage] {
-		return median(times)
-	}
-	return 0
 }
 
 // crowding is how many times as long passes, and optimizer steps, take when pipelines share the devices: of all stages together,

@@ -166,17 +166,25 @@ func (s *subject) targets() []tuner.Target {
 const mostTargets = 4
 
 // sizes are the two or three numbers of samples that are measured: the smallest and the largest micro-batch of the space, and
-// the one nearest to the middle of them, by ratio.
+// the one nearest to the middle of them, by ratio. Fewer micro-batches than stages cannot fill a pipeline, so what so large ones
+// take is left to the line through the others.
 func (s *subject) sizes(space tuner.Space) []int {
+	stages := space.Targets[0].Stages
+	for _, t := range space.Targets {
+		stages = min(stages, t.Stages)
+	}
 	var all []int
 	for _, m := range space.MicroBatches {
-		all = append(all, space.Batch/m)
+		if m >= stages || m == space.MicroBatches[len(space.MicroBatches)-1] {
+			all = append(all, space.Batch/m)
+		}
 	}
 	slices.Sort(all)
 	first, last := all[0], all[len(all)-1]
-	middle, want := first, math.Sqrt(float64(first*last))
+	off := func(n int) float64 { return math.Abs(math.Log(float64(n*n) / float64(first*last))) }
+	middle := first
 	for _, n := range all {
-		if math.Abs(math.Log(float64(n)/want)) < math.Abs(math.Log(float64(middle)/want)) {
+		if off(n) <= off(middle)*(1+1e-9) { // of two equally near the larger
 			middle = n
 		}
 	}

@@ -183,7 +183,7 @@ func (s *Session) Space() (tuner.Space, error) {
 	guessed.Targets = slices.Clone(space.Targets)
 	s.Guess(&guessed)
 	_, err = tuner.Search(guessed)
-	s.total = 1 + len(space.Targets)*(2+len(s.subject.sizes(space))) + turns*max(s.config.Runs, 0)
+	s.total = 1 + len(space.Targets)*(1+2*len(s.subject.sizes(space))) + turns*max(s.config.Runs, 0)
 	return space, err
 }
 

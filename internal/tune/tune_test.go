@@ -165,11 +165,20 @@ func TestInterruptedTuningEndsWithItsCause(t *testing.T) {
 
 func TestSizesAreTheEndsAndTheMiddle(t *testing.T) {
 	s := &subject{}
-	for want, micros := range map[string][]int{
-		"[1 4 16]": {1, 2, 4, 8, 16}, "[8 16]": {1, 2}, "[4]": {4},
+	for _, test := range []struct {
+		stages int
+		micros []int
+		want   string
+	}{
+		{1, []int{1, 2, 4, 8, 16}, "[1 4 16]"},
+		{2, []int{1, 2, 4, 8, 16}, "[1 4 8]"}, // one micro-batch does not fill two stages
+		{4, []int{1, 2}, "[8]"},
+		{1, []int{1, 2}, "[8 16]"},
+		{2, []int{4}, "[4]"},
 	} {
-		if got := fmt.Sprint(s.sizes(tuner.Space{Batch: 16, MicroBatches: micros})); got != want {
-			t.Errorf("micro-batches %v: measured at %s, want %s", micros, got, want)
+		space := tuner.Space{Batch: 16, MicroBatches: test.micros, Targets: []tuner.Target{{Stages: test.stages}}}
+		if got := fmt.Sprint(s.sizes(space)); got != test.want {
+			t.Errorf("%d stages, micro-batches %v: measured at %s, want %s", test.stages, test.micros, got, test.want)
 		}
 	}
 }
