@@ -17,6 +17,13 @@ func NeedAtLeast(op, operand string, m Mem, t Type, n int) {
 	}
 }
 
+// needOptional is Need for an F32 operand that may be absent.
+func needOptional(op, operand string, m Mem, n int) {
+	if !m.Absent() {
+		Need(op, operand, m, F32, n)
+	}
+}
+
 func badOperand(op, operand string, m Mem, t Type, n int, bound string) {
 	if m.ptr == nil {
 		panic(fmt.Sprintf("device: %s: %s is absent, expected %s%d %v", op, operand, bound, n, t))
@@ -35,12 +42,10 @@ func (m MatMul) Check(c, a, b Mem) {
 	if m.Accumulate {
 		Need("MatMul", "c", c, F32, m.M*m.N)
 	}
-	if m.Bias.Absent() {
-		return
-	}
-	Need("MatMul", "bias", m.Bias, F32, m.N)
-	if m.Accumulate {
-		panic("device: MatMul: Bias with Accumulate; add the bias in the product that overwrites C")
+	needOptional("MatMul", "bias", m.Bias, m.N)
+	needOptional("MatMul", "plus", m.Plus, m.M*m.N)
+	if m.Accumulate && !(m.Bias.Absent() && m.Plus.Absent()) {
+		panic("device: MatMul: Bias or Plus with Accumulate; add them in the product that overwrites C")
 	}
 }
 
@@ -69,7 +74,7 @@ func CheckLayerNorm(y, mean, rstd, x, weight, bias Mem, rows, columns int) {
 }
 
 // CheckLayerNormBackward panics unless the operands of LayerNormBackward fit.
-func CheckLayerNormBackward(dx, dy, x, mean, rstd, weight Mem, rows, columns int) {
+func CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, plus Mem, rows, columns int) {
 	const op = "LayerNormBackward"
 	Need(op, "dx", dx, F32, rows*columns)
 	NeedFloating(op, "dy", dy, rows*columns)
@@ -77,6 +82,7 @@ func CheckLayerNormBackward(dx, dy, x, mean, rstd, weight Mem, rows, columns int
 	Need(op, "mean", mean, F32, rows)
 	Need(op, "rstd", rstd, F32, rows)
 	Need(op, "weight", weight, F32, columns)
+	needOptional(op, "plus", plus, rows*columns)
 }
 
 // CheckLayerNormBackwardWeight panics unless the operands of LayerNormBackwardWeight fit.

@@ -45,8 +45,9 @@ type Transformers interface {
 	// RMSNorm sets Y (R,C) = x * rstd * weight (C) per row and stores rstd (R) = 1/sqrt(mean(x^2) + epsilon) (Zhang and
 	// Sennrich 2019, equation 4).
 	RMSNorm(y, rstd, x, weight Mem, rows, columns int, epsilon float32)
-	// RMSNormBackward sets dx (R,C) from DY; dx may be dy. See RMSNormBackwardWeight for the other half.
-	RMSNormBackward(dx, dy, x, rstd, weight Mem, rows, columns int)
+	// RMSNormBackward sets dx (R,C) from DY, and adds plus (R,C) to it where that is not absent: the gradient that reaches x past
+	// the norm. dx may be dy, not x or plus. See RMSNormBackwardWeight for the other half.
+	RMSNormBackward(dx, dy, x, rstd, weight, plus Mem, rows, columns int)
 	// RMSNormBackwardWeight sets dweight (C) += sum DY * x * rstd.
 	RMSNormBackwardWeight(dweight, dy, x, rstd Mem, rows, columns int)
 
@@ -91,13 +92,14 @@ func CheckRMSNorm(y, rstd, x, weight Mem, rows, columns int) {
 }
 
 // CheckRMSNormBackward panics unless the operands of RMSNormBackward fit.
-func CheckRMSNormBackward(dx, dy, x, rstd, weight Mem, rows, columns int) {
+func CheckRMSNormBackward(dx, dy, x, rstd, weight, plus Mem, rows, columns int) {
 	const op = "RMSNormBackward"
 	Need(op, "dx", dx, F32, rows*columns)
 	float(op, "dy", dy, rows*columns)
 	Need(op, "x", x, F32, rows*columns)
 	Need(op, "rstd", rstd, F32, rows)
 	Need(op, "weight", weight, F32, columns)
+	needOptional(op, "plus", plus, rows*columns)
 }
 
 // CheckRMSNormBackwardWeight panics unless the operands of RMSNormBackwardWeight fit.

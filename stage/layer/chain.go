@@ -69,6 +69,23 @@ func (c *Chain) adapts() (in, out bool) {
 	return in, out
 }
 
+// summing is implemented by layers that add Pass.Plus themselves, to Out or to DIn, which spares a pass over memory.
+type summing interface{ sums() (out, din bool) }
+
+// sums is what a layer says of itself; others add nothing.
+func sums(l Layer) (out, din bool) {
+	if s, ok := l.(summing); ok {
+		return s.sums()
+	}
+	return false, false
+}
+
+func (c *Chain) sums() (out, din bool) {
+	_, din = sums(c.layers[0])
+	out, _ = sums(c.layers[len(c.layers)-1])
+	return out, din
+}
+
 // Name implements Layer.
 func (c *Chain) Name() string { return c.name }
 
@@ -137,6 +154,7 @@ func (c *Chain) Forward(p Pass) {
 		}
 		q.In, q.Saved = in, saved.take(l.Saved(p.Device, p.Size))
 		if i < len(c.layers)-1 {
+			q.Plus = device.Mem{}
 			q.Out = saved.takeAs(c.between(i, p.Size))
 		}
 		l.Forward(q)
@@ -193,6 +211,9 @@ func (c *Chain) step(w *walk, p Pass, i int) Pass {
 		}
 	}
 	q.Kept = before(&w.kept, p.Kept, l.Kept(p.Size))
+	if i > 0 {
+		q.Plus = device.Mem{}
+	}
 	w.dout = q.DIn
 	return q
 }
@@ -203,7 +224,8 @@ func before(at *int, m device.Mem, n int) device.Mem {
 	return m.Slice(*at, n)
 }
 
-// Residual is y = x + f(x) (He et al. 2016), f computed into y and x added in place.
+// Residual is y = x + f(x) (He et al. 2016). Where f sums, x joins what it computes last, and the gradient of y what its
+// backward computes last; else they are added in place.
 type Residual struct{ f Layer }
 
 // NewResidual makes a residual branch around f, whose input and output have the same shape.
@@ -229,14 +251,26 @@ func (r Residual) FLOPs(s Size) (forward, backward float64) { return r.f.FLOPs(s
 
 // Forward implements Layer.
 func (r Residual) Forward(p Pass) {
+	out, _ := sums(r.f)
+	if out {
+		p.Plus = p.In
+	}
 	r.f.Forward(p)
-	p.Device.Add(p.Out, p.Out, p.In)
+	if !out {
+		p.Device.Add(p.Out, p.Out, p.In)
+	}
 }
 
 // BackwardInput implements Layer: dx = dy + the gradient through f.
 func (r Residual) BackwardInput(p Pass) {
+	_, din := sums(r.f)
+	if din {
+		p.Plus = p.DOut
+	}
 	r.f.BackwardInput(p)
-	p.Device.Add(p.DIn, p.DIn, p.DOut)
+	if !din {
+		p.Device.Add(p.DIn, p.DIn, p.DOut)
+	}
 }
 
 // BackwardWeight implements Layer.

@@ -166,6 +166,9 @@ type Pass struct {
 	DIn device.Mem
 	// Kept (Kept() elements) is written by BackwardInput and read by BackwardWeight.
 	Kept device.Mem
+	// Plus is what a residual branch has its layer add: to Out in the forward, to DIn in BackwardInput. It is F32, as long as
+	// these and apart from them, and absent but where a layer asked for it; see summing.
+	Plus device.Mem
 }
 
 // Layer is one step of a model.

@@ -26,6 +26,8 @@ func (l LayerNorm) Ports(s Size) (in, out []Port) { return row("x", s, l.Width),
 
 func (l LayerNorm) adapts() (in, out bool) { return false, true }
 
+func (l LayerNorm) sums() (out, din bool) { return false, true }
+
 // Saved implements Layer.
 func (l LayerNorm) Saved(_ device.Device, s Size) int { return 2 * Padded(s.Rows()) }
 
@@ -49,7 +51,7 @@ func (l LayerNorm) Forward(p Pass) {
 // BackwardInput implements Layer.
 func (l LayerNorm) BackwardInput(p Pass) {
 	mean, rstd := l.saved(p)
-	p.Device.LayerNormBackward(p.DIn, p.DOut, p.In, mean, rstd, p.Params[0], p.Size.Rows(), l.Width)
+	p.Device.LayerNormBackward(p.DIn, p.DOut, p.In, mean, rstd, p.Params[0], p.Plus, p.Size.Rows(), l.Width)
 }
 
 // BackwardWeight implements Layer.

@@ -23,6 +23,8 @@ func (l RMSNorm) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Width), operand("y", s, l.Width)
 }
 
+func (l RMSNorm) sums() (out, din bool) { return false, true }
+
 // Saved implements Layer.
 func (l RMSNorm) Saved(_ device.Device, s Size) int { return s.Rows() }
 
@@ -39,7 +41,8 @@ func (l RMSNorm) Forward(p Pass) {
 
 // BackwardInput implements Layer.
 func (l RMSNorm) BackwardInput(p Pass) {
-	p.Device.RMSNormBackward(p.DIn, p.DOut, p.In, p.Saved.Slice(0, p.Size.Rows()), p.Params[0], p.Size.Rows(), l.Width)
+	rows := p.Size.Rows()
+	p.Device.RMSNormBackward(p.DIn, p.DOut, p.In, p.Saved.Slice(0, rows), p.Params[0], p.Plus, rows, l.Width)
 }
 
 // BackwardWeight implements Layer.

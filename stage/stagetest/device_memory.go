@@ -86,13 +86,16 @@ func invariants(c *comparison) {
 		"Add of another length":           func() { d.Add(two, two, three) },
 		"Dot of another length":           func() { d.Dot(two, three) },
 		"MatMul that does not fit":        func() { d.MatMul(two, two, three, device.MatMul{M: 1, N: 2, K: 1}) },
+		"MatMul accumulating with a plus": func() { d.MatMul(two, two, two, device.MatMul{M: 1, N: 2, K: 1, Accumulate: true, Plus: two}) },
+		"MatMul with a short plus":        func() { d.MatMul(two, two, three, device.MatMul{M: 1, N: 2, K: 1, Plus: three}) },
+		"LayerNormBackward, short plus":   func() { d.LayerNormBackward(two, two, two, two, two, two, three, 1, 2) },
 		"MatMul without columns":          func() { d.MatMul(two, two, two, device.MatMul{M: 2, N: 0, K: 1}) },
 		"MatMul accumulating with a bias": func() { d.MatMul(two, two, two, device.MatMul{M: 1, N: 2, K: 1, Accumulate: true, Bias: two}) },
 		"SumRows of another width":        func() { d.SumRows(three, two, 1, 2) },
 		"GELU of another length":          func() { d.GELU(two, three) },
 		"GELUBackward without dy":         func() { d.GELUBackward(two, none, two) },
 		"LayerNorm of another width":      func() { d.LayerNorm(two, two, two, two, three, two, 2, 1, 1e-5) },
-		"LayerNormBackward":               func() { d.LayerNormBackward(two, two, three, two, two, two, 1, 2) },
+		"LayerNormBackward":               func() { d.LayerNormBackward(two, two, three, two, two, two, device.Mem{}, 1, 2) },
 		"LayerNormBackwardWeight":         func() { d.LayerNormBackwardWeight(three, two, two, two, two, two, 1, 2) },
 		"Embed beyond the positions":      func() { d.Embed(three, two, two, ints, 1, 3, 1) },
 		"Attention that does not fit":     func() { d.Attention(three, none, two, two, two, device.Attention{B: 1, T: 1, H: 1, S: 2}) },
@@ -166,7 +169,7 @@ func allocations(c *comparison) {
 			d.Dot(x, y)
 		},
 		"MatMul": func() {
-			d.MatMul(x, y, square, device.MatMul{M: rows, N: columns, K: columns, TransB: true, Bias: bias})
+			d.MatMul(x, y, square, device.MatMul{M: rows, N: columns, K: columns, TransB: true, Bias: bias, Plus: z})
 			d.MatMul(square, x, y, device.MatMul{M: columns, N: columns, K: rows, TransA: true, Accumulate: true})
 		},
 		"SumRows":      func() { d.SumRows(bias, x, rows, columns) },
@@ -174,7 +177,7 @@ func allocations(c *comparison) {
 		"GELUBackward": func() { d.GELUBackward(x, y, z) },
 		"LayerNorm":    func() { d.LayerNorm(y, mean, rstd, x, bias, bias, rows, columns, 1e-5) },
 		"LayerNormBackward": func() {
-			d.LayerNormBackward(y, y, x, mean, rstd, bias, rows, columns)
+			d.LayerNormBackward(y, y, x, mean, rstd, bias, z, rows, columns)
 			d.LayerNormBackwardWeight(bias, bias, y, x, mean, rstd, rows, columns)
 		},
 		"Embed":             func() { d.Embed(x, tokens, y, ids, 1, rows, columns) },

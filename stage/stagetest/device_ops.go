@@ -56,17 +56,20 @@ var productShapes = [][3]int{
 
 func products(c *comparison) {
 	for _, size := range productShapes {
-		for flags := range 12 {
+		for flags := range 20 {
 			m := device.MatMul{M: size[0], N: size[1], K: size[2], TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags/4 == 1}
-			bias := tensor{name: "bias"}
-			if flags/4 == 2 {
+			bias, plus := tensor{name: "bias"}, tensor{name: "plus"}
+			if flags/4 == 2 || flags/4 == 4 {
 				bias = c.in("bias", m.N)
 			}
-			where := shape("M=%d N=%d K=%d TransA=%v TransB=%v Accumulate=%v Bias=%v", m.M, m.N, m.K, m.TransA, m.TransB,
-				m.Accumulate, flags/4 == 2)
-			operands := []tensor{c.out("c", m.M*m.N), c.in("a", m.M*m.K), c.in("b", m.K*m.N), bias}
+			if flags/4 >= 3 {
+				plus = c.in("plus", m.M*m.N)
+			}
+			where := shape("M=%d N=%d K=%d TransA=%v TransB=%v Accumulate=%v Bias=%v Plus=%v", m.M, m.N, m.K, m.TransA, m.TransB,
+				m.Accumulate, len(bias.floats) > 0, len(plus.floats) > 0)
+			operands := []tensor{c.out("c", m.M*m.N), c.in("a", m.M*m.K), c.in("b", m.K*m.N), bias, plus}
 			c.compare("MatMul", where, product*math.Sqrt(float64(m.K)), operands, func(d device.Device, mems []device.Mem) {
-				m.Bias = mems[3]
+				m.Bias, m.Plus = mems[3], mems[4]
 				d.MatMul(mems[0], mems[1], mems[2], m)
 			})
 		}
@@ -116,13 +119,16 @@ func layerNormCase(c *comparison, rows, columns int, mean float64) {
 		})
 	}
 	means, rstds := statistics(x.floats, rows, columns, epsilon)
-	operands := []tensor{c.out("dx", n), c.in("dy", n), x, means, rstds, c.in("weight", columns)}
-	c.compare("LayerNormBackward", where, reduction, operands, func(d device.Device, m []device.Mem) {
-		d.LayerNormBackward(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns)
-	})
+	for _, plus := range []tensor{{name: "plus"}, c.in("plus", n)} {
+		operands := []tensor{c.out("dx", n), c.in("dy", n), x, means, rstds, c.in("weight", columns), plus}
+		with := where + shape(" Plus=%v", len(plus.floats) > 0)
+		c.compare("LayerNormBackward", with, reduction, operands, func(d device.Device, m []device.Mem) {
+			d.LayerNormBackward(m[0], m[1], m[2], m[3], m[4], m[5], m[6], rows, columns)
+		})
+	}
 	inPlace := []tensor{c.out("dy", n), x, means, rstds, c.in("weight", columns)}
 	c.compare("LayerNormBackward in place", where, reduction, inPlace, func(d device.Device, m []device.Mem) {
-		d.LayerNormBackward(m[0], m[0], m[1], m[2], m[3], m[4], rows, columns)
+		d.LayerNormBackward(m[0], m[0], m[1], m[2], m[3], m[4], device.Mem{}, rows, columns)
 	})
 	weights := []tensor{c.out("dweight", columns), c.out("dbias", columns), c.in("dy", n), x, means, rstds}
 	c.compare("LayerNormBackwardWeight", where, reduction, weights, func(d device.Device, m []device.Mem) {

@@ -40,13 +40,16 @@ func rmsNorm(c *comparison) {
 			}
 			rstd.floats[r] = float32(1 / math.Sqrt(sum/float64(columns)+epsilon))
 		}
-		backward := []tensor{c.in("dy", n), c.out("dx", n), x, rstd, weight}
-		asTyped(c, "RMSNormBackward", where, reduction, backward, 1, func(d device.Device, m []device.Mem) {
-			d.RMSNormBackward(m[1], m[0], m[2], m[3], m[4], rows, columns)
-		})
+		for _, plus := range []tensor{{name: "plus"}, c.in("plus", n)} {
+			backward := []tensor{c.in("dy", n), c.out("dx", n), x, rstd, weight, plus}
+			with := where + shape(" Plus=%v", len(plus.floats) > 0)
+			asTyped(c, "RMSNormBackward", with, reduction, backward, 1, func(d device.Device, m []device.Mem) {
+				d.RMSNormBackward(m[1], m[0], m[2], m[3], m[4], m[5], rows, columns)
+			})
+		}
 		inPlace := []tensor{c.out("dy", n), x, rstd, weight}
 		c.compare("RMSNormBackward in place", where, reduction, inPlace, func(d device.Device, m []device.Mem) {
-			d.RMSNormBackward(m[0], m[0], m[1], m[2], m[3], rows, columns)
+			d.RMSNormBackward(m[0], m[0], m[1], m[2], m[3], device.Mem{}, rows, columns)
 		})
 		weights := []tensor{c.in("dy", n), c.out("dweight", columns), x, rstd}
 		asTyped(c, "RMSNormBackwardWeight", where, reduction, weights, 1, func(d device.Device, m []device.Mem) {
@@ -174,7 +177,7 @@ func transformerRules(c *comparison) {
 			d.RMSNorm(y, four, x, four, 16, 4, 1e-5)
 		},
 		"RMSNorm of another width":     func() { d.RMSNorm(y, four, x, four, 8, 8, 1e-5) },
-		"RMSNormBackward without dy":   func() { d.RMSNormBackward(x, device.Mem{}, y, four, four, 16, 4) },
+		"RMSNormBackward without dy":   func() { d.RMSNormBackward(x, device.Mem{}, y, four, four, device.Mem{}, 16, 4) },
 		"RMSNormBackwardWeight":        func() { d.RMSNormBackwardWeight(x, y, z, four, 16, 4) },
 		"Rotate of another length":     func() { d.Rotate(x, y.Slice(0, 32), o) },
 		"Rotate of two types":          func() { d.Rotate(x, brains, o) },
@@ -197,7 +200,7 @@ func transformerRules(c *comparison) {
 	for name, call := range map[string]func(){
 		"RMSNorm": func() {
 			d.RMSNorm(brains, four, x, sixteen, 4, 16, 1e-5)
-			d.RMSNormBackward(y, brains, x, four, sixteen, 4, 16)
+			d.RMSNormBackward(y, brains, x, four, sixteen, device.Mem{}, 4, 16)
 			d.RMSNormBackwardWeight(sixteen, brains, x, four, 4, 16)
 		},
 		"Rotate": func() { d.Rotate(brains, brains, o) },

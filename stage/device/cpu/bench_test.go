@@ -114,7 +114,9 @@ func BenchmarkLayer(b *testing.B) {
 	x.run("GELUBackward", 3*4*4*n, 0, func() { x.d.GELUBackward(out, grad, in) })
 	x.run("Add", 3*4*n, 0, func() { x.d.Add(other, narrow, third) })
 	x.run("LayerNorm", 2*4*n, 0, func() { x.d.LayerNorm(other, mean, rstd, narrow, weight, bias, rows, columns, 1e-5) })
-	x.run("LayerNormBackward", 3*4*n, 0, func() { x.d.LayerNormBackward(other, third, narrow, mean, rstd, weight, rows, columns) })
+	x.run("LayerNormBackward", 3*4*n, 0, func() {
+		x.d.LayerNormBackward(other, third, narrow, mean, rstd, weight, device.Mem{}, rows, columns)
+	})
 	x.run("LayerNormBackwardWeight", 2*4*n, 0, func() { x.d.LayerNormBackwardWeight(weight, bias, third, narrow, mean, rstd, rows, columns) })
 	wide := x.floats(4 * columns)
 	x.run("SumRows", 4*4*n, 0, func() { x.d.SumRows(wide, in, rows, 4*columns) })

@@ -32,11 +32,12 @@ void *avg_allocate(size_t bytes);
 void avg_free(void *memory, size_t bytes);
 
 // A product is a oneDNN matrix product of fixed shape. flags are ORed.
-enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64 };
+enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64, AVG_PLUS = 128 };
 struct avg_product;
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product);
 void avg_product_free(struct avg_product *p);
-int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias);
+int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias,
+                    const float *plus);
 const char *avg_product_implementation(const struct avg_product *p);
 
 // An operand whose elements are float or bf16.
@@ -60,7 +61,7 @@ void avg_gelu_backward(struct avg_device *d, struct elements dx, struct elements
 void avg_layer_norm(struct avg_device *d, struct elements y, float *mean, float *rstd, const float *x, const float *weight,
                     const float *bias, size_t rows, size_t columns, float epsilon);
 void avg_layer_norm_backward(struct avg_device *d, float *dx, struct elements dy, const float *x, const float *mean,
-                             const float *rstd, const float *weight, size_t rows, size_t columns);
+                             const float *rstd, const float *weight, const float *plus, size_t rows, size_t columns);
 void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
                                     const float *mean, const float *rstd, size_t rows, size_t columns);
 void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,

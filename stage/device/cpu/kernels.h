@@ -54,11 +54,11 @@ struct kernels {
     void (*gelu)(void *y, const void *x, size_t from, size_t n, int bf16);
     void (*gelu_backward)(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16);
 
-    // Rows of `columns` elements. y and dy are bf16 where the flag says so, else float.
+    // Rows of `columns` elements. y and dy are bf16 where the flag says so, else float. plus may be NULL.
     void (*layer_norm)(void *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
                        size_t rows, size_t columns, float epsilon, int bf16);
     void (*layer_norm_backward)(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
-                                const float *weight, size_t rows, size_t columns, int bf16);
+                                const float *weight, const float *plus, size_t rows, size_t columns, int bf16);
     void (*cross_entropy)(float *losses, float *dlogits, const float *logits, const int32_t *targets, size_t rows,
                           size_t vocabulary, float scale);
 

@@ -160,7 +160,7 @@ static void layer_norm(void *y, float *mean, float *rstd, const float *x, const 
 }
 
 INLINE void layer_norm_backward_of(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
-                                   const float *weight, size_t rows, size_t columns, int bf16) {
+                                   const float *weight, const float *plus, size_t rows, size_t columns, int bf16) {
     for (size_t r = 0; r < rows; r++, x += columns, dx += columns) {
         const size_t first = r * columns;
         float m = mean[r], s = rstd[r];
@@ -170,16 +170,16 @@ INLINE void layer_norm_backward_of(float *dx, const void *dy, const float *x, co
               sum_g += g; sum_gx = fused(g, xhat, sum_gx););  // a tail's missing elements have g = 0
         float mean_g = total(sum_g) / (float)columns, mean_gx = total(sum_gx) / (float)columns;
         LANES(columns, vec g = fetch(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
-              put(dx + i, (g - mean_g - xhat * mean_gx) * s, part););
+              vec v = (g - mean_g - xhat * mean_gx) * s; if (plus) v += stream(plus, first + i, part, 0); put(dx + i, v, part););
     }
 }
 
 static void layer_norm_backward(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
-                                const float *weight, size_t rows, size_t columns, int bf16) {
+                                const float *weight, const float *plus, size_t rows, size_t columns, int bf16) {
     if (bf16)
-        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, rows, columns, 1);
+        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, plus, rows, columns, 1);
     else
-        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, rows, columns, 0);
+        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, plus, rows, columns, 0);
 }
 
 // Rows are taken eight at a time, so that the sums are read and written once for eight rows; each sum still adds them in

@@ -119,10 +119,10 @@ func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, colu
 }
 
 // LayerNormBackward implements device.Device.
-func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, rows, columns int) {
-	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
+func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight, plus device.Mem, rows, columns int) {
+	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, plus, rows, columns)
 	C.avg_layer_norm_backward(d.c, floats(dx), elements(dy), floats(x), floats(mean), floats(rstd), floats(weight),
-		size(rows), size(columns))
+		floats(plus), size(rows), size(columns))
 }
 
 // LayerNormBackwardWeight implements device.Device.

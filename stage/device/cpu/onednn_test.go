@@ -67,7 +67,7 @@ func (s *sample) run(d *cpu.Device) float64 {
 	d.LayerNorm(s.y, s.mean, s.rstd, s.x, s.weight, s.bias, rows, columns, 1e-5)
 	d.GELU(s.z, s.y)
 	d.GELUBackward(s.y, s.z, s.x)
-	d.LayerNormBackward(s.y, s.y, s.x, s.mean, s.rstd, s.weight, rows, columns)
+	d.LayerNormBackward(s.y, s.y, s.x, s.mean, s.rstd, s.weight, s.z, rows, columns)
 	d.LayerNormBackwardWeight(s.weight, s.bias, s.y, s.x, s.mean, s.rstd, rows, columns)
 	d.SumRows(s.bias, s.y, rows, columns)
 	d.Attention(s.z, s.saved, q, k, v, a)
@@ -125,8 +125,15 @@ func TestFreeOfWhatAllocDidNotReturnPanics(t *testing.T) {
 func TestProductsOfAModelUseNoReferenceKernel(t *testing.T) {
 	d := open(t, cpu.Config{})
 	defer func() { _ = d.Close() }()
-	for flags := range 8 {
-		m := device.MatMul{M: 256, N: 384, K: 128, TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags&4 != 0}
+	plus, err := d.Alloc(device.F32, 256*384)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for flags := range 12 {
+		m := device.MatMul{M: 256, N: 384, K: 128, TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags/4 == 1}
+		if flags/4 == 2 {
+			m.Bias, m.Plus = plus.Slice(0, m.N), plus
+		}
 		name := d.Implementation(m)
 		t.Logf("%+v: %s", m, name)
 		if name == "" || strings.HasPrefix(name, "ref") {

@@ -31,10 +31,10 @@ func (d *Device) RMSNorm(y, rstd, x, weight device.Mem, rows, columns int, epsil
 }
 
 // RMSNormBackward implements device.Device.
-func (d *Device) RMSNormBackward(dx, dy, x, rstd, weight device.Mem, rows, columns int) {
-	device.CheckRMSNormBackward(dx, dy, x, rstd, weight, rows, columns)
-	C.avg_rms_norm_backward(d.c, floats(dx), dy.Pointer(), floats(x), floats(rstd), floats(weight), size(rows), size(columns),
-		brain(dy))
+func (d *Device) RMSNormBackward(dx, dy, x, rstd, weight, plus device.Mem, rows, columns int) {
+	device.CheckRMSNormBackward(dx, dy, x, rstd, weight, plus, rows, columns)
+	C.avg_rms_norm_backward(d.c, floats(dx), dy.Pointer(), floats(x), floats(rstd), floats(weight), floats(plus), size(rows),
+		size(columns), brain(dy))
 }
 
 // RMSNormBackwardWeight implements device.Device.

@@ -114,10 +114,11 @@ void avg_layer_norm(struct avg_device *d, struct elements y, float *mean, float 
 }
 
 void avg_layer_norm_backward(struct avg_device *d, float *dx, struct elements dy, const float *x, const float *mean,
-                             const float *rstd, const float *weight, size_t rows, size_t columns) {
+                             const float *rstd, const float *weight, const float *plus, size_t rows, size_t columns) {
     PARTS(rows, 1, 12 * rows * columns,
           d->kernels->layer_norm_backward(dx + at.from * columns, from(dy, at.from * columns), x + at.from * columns,
-                                          mean + at.from, rstd + at.from, weight, at.n, columns, dy.bf16););
+                                          mean + at.from, rstd + at.from, weight, plus ? plus + at.from * columns : NULL, at.n,
+                                          columns, dy.bf16););
 }
 
 void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,

@@ -31,11 +31,12 @@ void avg_rms_norm(struct avg_device *d, void *y, float *rstd, const float *x, co
 }
 
 void avg_rms_norm_backward(struct avg_device *d, float *dx, const void *dy, const float *x, const float *rstd,
-                           const float *weight, size_t rows, size_t columns, int bf16) {
+                           const float *weight, const float *plus, size_t rows, size_t columns, int bf16) {
     PARTS(rows, 1, 12 * rows * columns,
           d->kernels->transformer.rms_norm_backward(dx + at.from * columns,
                                                     (const char *)dy + at.from * columns * size(bf16),
-                                                    x + at.from * columns, rstd + at.from, weight, at.n, columns, bf16););
+                                                    x + at.from * columns, rstd + at.from, weight,
+                                                    plus ? plus + at.from * columns : NULL, at.n, columns, bf16););
 }
 
 // Cut by columns, so that each sum adds its rows in order.

@@ -27,8 +27,8 @@ struct transformer_kernels {
 
     void (*rms_norm)(void *y, float *rstd, const float *x, const float *weight, size_t rows, size_t columns, float epsilon,
                      int bf16);
-    void (*rms_norm_backward)(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, size_t rows,
-                              size_t columns, int bf16);
+    void (*rms_norm_backward)(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, const float *plus,
+                              size_t rows, size_t columns, int bf16);
     // `columns` columns from number `from` on of matrices whose rows lie `stride` apart; dweight begins with the first.
     void (*rms_norm_backward_weight)(float *dweight, const void *dy, const float *x, const float *rstd, size_t rows, size_t from,
                                      size_t columns, size_t stride, int bf16);

@@ -94,8 +94,8 @@ static void rms_norm(void *y, float *rstd, const float *x, const float *weight, 
         rms_norm_of(y, rstd, x, weight, rows, columns, epsilon, 0);
 }
 
-INLINE void rms_norm_backward_of(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, size_t rows,
-                                 size_t columns, int bf16) {
+INLINE void rms_norm_backward_of(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, const float *plus,
+                                 size_t rows, size_t columns, int bf16) {
     for (size_t r = 0; r < rows; r++) {
         const size_t at = r * columns;
         const float s = rstd[r];
@@ -104,16 +104,17 @@ INLINE void rms_norm_backward_of(float *dx, const void *dy, const float *x, cons
               sum = fused(g, get(x + at + i, part) * s, sum););
         const float mean = total(sum) / (float)columns;
         LANES(columns, vec g = fetch(dy, at + i, part, bf16) * get(weight + i, part);
-              put(dx + at + i, (g - get(x + at + i, part) * s * mean) * s, part););
+              vec v = (g - get(x + at + i, part) * s * mean) * s; if (plus) v += get(plus + at + i, part);
+              put(dx + at + i, v, part););
     }
 }
 
-static void rms_norm_backward(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, size_t rows,
-                              size_t columns, int bf16) {
+static void rms_norm_backward(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, const float *plus,
+                              size_t rows, size_t columns, int bf16) {
     if (bf16)
-        rms_norm_backward_of(dx, dy, x, rstd, weight, rows, columns, 1);
+        rms_norm_backward_of(dx, dy, x, rstd, weight, plus, rows, columns, 1);
     else
-        rms_norm_backward_of(dx, dy, x, rstd, weight, rows, columns, 0);
+        rms_norm_backward_of(dx, dy, x, rstd, weight, plus, rows, columns, 0);
 }
 
 // Rows are taken eight at a time, as in sum_rows.

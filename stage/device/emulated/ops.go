@@ -104,9 +104,9 @@ func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, colu
 }
 
 // LayerNormBackward implements device.Device.
-func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, rows, columns int) {
-	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
-	d.move(dx, dy, x, mean, rstd, weight)
+func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight, plus device.Mem, rows, columns int) {
+	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, plus, rows, columns)
+	d.move(dx, dy, x, mean, rstd, weight, plus)
 }
 
 // LayerNormBackwardWeight implements device.Device.

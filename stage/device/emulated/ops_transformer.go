@@ -33,9 +33,9 @@ func (d *Device) RMSNorm(y, rstd, x, weight device.Mem, rows, columns int, _ flo
 }
 
 // RMSNormBackward implements device.Device.
-func (d *Device) RMSNormBackward(dx, dy, x, rstd, weight device.Mem, rows, columns int) {
-	device.CheckRMSNormBackward(dx, dy, x, rstd, weight, rows, columns)
-	d.move(dx, dy, x, rstd, weight)
+func (d *Device) RMSNormBackward(dx, dy, x, rstd, weight, plus device.Mem, rows, columns int) {
+	device.CheckRMSNormBackward(dx, dy, x, rstd, weight, plus, rows, columns)
+	d.move(dx, dy, x, rstd, weight, plus)
 }
 
 // RMSNormBackwardWeight implements device.Device.

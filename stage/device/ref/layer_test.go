@@ -88,14 +88,17 @@ func TestLayerNormByHandAndGradients(t *testing.T) {
 	}
 	loss()
 	dx, dweight, dbias := random(t, rng, rows*columns), floats(t, make([]float32, columns)...), floats(t, make([]float32, columns)...)
-	d.LayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
+	d.LayerNormBackward(dx, dy, x, mean, rstd, weight, device.Mem{}, rows, columns)
 	d.LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
 	gradient(t, "x", loss, x, dx)
 	gradient(t, "weight", loss, weight, dweight)
 	gradient(t, "bias", loss, bias, dbias)
 	copyDY := floats(t, dy.F32()...)
-	d.LayerNormBackward(copyDY, copyDY, x, mean, rstd, weight, rows, columns)
+	d.LayerNormBackward(copyDY, copyDY, x, mean, rstd, weight, device.Mem{}, rows, columns)
 	equal(t, "dx in the place of dy", copyDY, dx.F32()...)
+	d.LayerNormBackward(copyDY, dy, x, mean, rstd, weight, y, rows, columns)
+	d.Add(dx, dx, y)
+	equal(t, "dx and what reaches x past the norm", copyDY, dx.F32()...)
 	before := dweight.F32()[0]
 	d.LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
 	if after := dweight.F32()[0]; math.Abs(float64(after-2*before)) > 1e-5 {

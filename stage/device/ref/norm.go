@@ -38,9 +38,9 @@ func moments(x []float32) (mean, variance float64) {
 	return mean, variance / float64(len(x))
 }
 
-// LayerNormBackward implements device.Device: with g = dy*weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)).
-func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, rows, columns int) {
-	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, rows, columns)
+// LayerNormBackward implements device.Device: with g = dy*weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)) [+ plus].
+func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight, plus device.Mem, rows, columns int) {
+	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, plus, rows, columns)
 	ws := weight.F32()
 	dys := d.read(0, dy)
 	for r := range rows {
@@ -59,6 +59,17 @@ func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight device.Mem, row
 			g := float32(dout[c] * ws[c])
 			din[c] = (g - meanG - float32(xhat*meanGX)) * s
 		}
+	}
+	addStream(dx, plus)
+}
+
+// addStream adds plus to dx unless it is absent.
+func addStream(dx, plus device.Mem) {
+	if plus.Absent() {
+		return
+	}
+	for i, v := range plus.F32() {
+		dx.F32()[i] += v
 	}
 }
 

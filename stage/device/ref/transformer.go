@@ -25,9 +25,10 @@ func (d *Device) RMSNorm(y, rstd, x, weight device.Mem, rows, columns int, epsil
 	d.finish(0, y)
 }
 
-// RMSNormBackward implements device.Device: with g = dy*weight and xhat = x*rstd, dx = rstd (g - xhat mean(g*xhat)).
-func (d *Device) RMSNormBackward(dx, dy, x, rstd, weight device.Mem, rows, columns int) {
-	device.CheckRMSNormBackward(dx, dy, x, rstd, weight, rows, columns)
+// RMSNormBackward implements device.Device: with g = dy*weight and xhat = x*rstd, dx = rstd (g - xhat mean(g*xhat))
+// [+ plus].
+func (d *Device) RMSNormBackward(dx, dy, x, rstd, weight, plus device.Mem, rows, columns int) {
+	device.CheckRMSNormBackward(dx, dy, x, rstd, weight, plus, rows, columns)
 	dxs, dys, xs, ws := dx.F32(), d.read(0, dy), x.F32(), weight.F32()
 	for r := range rows {
 		in, dout := xs[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
@@ -41,6 +42,7 @@ func (d *Device) RMSNormBackward(dx, dy, x, rstd, weight device.Mem, rows, colum
 			dxs[r*columns+c] = (float32(dout[c]*ws[c]) - float32(v*s*mean)) * s
 		}
 	}
+	addStream(dx, plus)
 }
 
 // RMSNormBackwardWeight implements device.Device.
