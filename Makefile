@@ -182,6 +182,11 @@ bench-engine: build ## a training step on one core against a peer script, PEER=p
 	@$(GO) build $(TAGS) -o $(BIN)/bench-engine ./bench/engine >&2
 	@$(BIN)/bench-engine -peer '$(PEER)' -python '$(PYTHON)' -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)" -parts '$(PARTS)'
 
+.PHONY: bench-tuner
+bench-tuner: deps ## predicted against measured time and memory, the choice against all others, and what tuning costs
+	@$(GO) build $(TAGS) -o $(BIN)/bench-tuner ./bench/tuner >&2
+	@$(BIN)/bench-tuner
+
 .PHONY: install
 install: build ## programs, unit, users, directories and configuration under DESTDIR and PREFIX
 	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/avgpiped $(BIN)/avgpipectl

