@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What `make demo` runs: a daemon of its own trains a small GPT on the source of Go's standard library, at byte level, for
-# DEMO_SECONDS (100 by default). It shows the loss on held-out files before and after, a sample, and where the model lies.
+# DEMO_SECONDS (100 by default). Before it starts, the daemon chooses micro-batches and schedule by measuring, which takes
+# some seconds more. It shows what was chosen and why, the loss on held-out files before and after, a sample, and where the model lies.
 # It needs nothing but bin/ and the Go toolchain, leaves nothing but build/demo, and fails when the loss did not fall.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,8 +26,12 @@ say "Starting avgpiped --dev (log: $log)"
 start
 
 say "Training on $GOROOT/src for $seconds s: examples/go-source.yaml"
-timeout --foreground "$((seconds + 60))" "$bin/avgpipectl" submit examples/go-source.yaml --watch --set "train.max_time=${seconds}s" </dev/null ||
+timeout --foreground "$((seconds + 180))" "$bin/avgpipectl" submit examples/go-source.yaml --watch --set "train.max_time=${seconds}s" \
+	--set micro_batches=auto --set schedule=auto </dev/null ||
 	fail "the job did not finish (exit code $?)"
+
+say 'How it was laid over the devices, and why:'
+"$bin/avgpipectl" explain "$job" || fail 'the job could not be explained'
 
 before=$(field "$job" initial_eval_loss)
 after=$(field "$job" eval_loss)

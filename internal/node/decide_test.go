@@ -71,7 +71,7 @@ func editJob(t *testing.T, w *world, args []datadriven.CmdArg) {
 	}
 	j := &w.jobs[at]
 	for _, a := range args[1:] {
-		if !editReplicated(t, j, a) && !editTuning(t, w, j, a) && !editObserved(t, w, j, a) {
+		if !editReplicated(t, j, a) && !editTuning(w, j, a) && !editObserved(t, w, j, a) {
 			t.Fatalf("job: unknown key %s", a.Key)
 		}
 	}
@@ -106,7 +106,7 @@ func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
 }
 
 // editTuning changes what is known of a tune process: it runs, says something, or has ended.
-func editTuning(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool {
+func editTuning(w *world, j *jobView, a datadriven.CmdArg) bool {
 	words := strings.ReplaceAll(strings.Join(a.Vals, " "), "_", " ")
 	switch a.Key {
 	case "tunes":

@@ -113,13 +113,15 @@ func movedMost(expected, observed []tuner.StageTerms, pipelines int, whole float
 
 // roundTime prints seconds to three digits.
 func roundTime(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
-		if d >= unit {
-			return d.Round(unit / 1000).String()
-		}
+	switch {
+	case seconds <= 0:
+		return "0s"
+	case seconds < 1e-3:
+		return fmt.Sprintf("%.3gus", seconds*1e6)
+	case seconds < 1:
+		return fmt.Sprintf("%.3gms", seconds*1e3)
 	}
-	return d.String()
+	return fmt.Sprintf("%.3gs", seconds)
 }
 
 // expectation is what a report leads to expect of a batch: what its run measured where there was one, else what was predicted.
