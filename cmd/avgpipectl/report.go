@@ -242,7 +242,7 @@ func printNotes(out io.Writer, r *tuner.Report) error {
 // period prints seconds to three digits.
 func period(seconds float64) string {
 	switch {
-	case seconds <= 0:
+	case seconds < 1e-9: // what rounding leaves of nothing
 		return "0"
 	case seconds < 1e-3:
 		return fmt.Sprintf("%.3gus", seconds*1e6)

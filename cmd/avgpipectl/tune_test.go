@@ -106,7 +106,7 @@ func TestStatusShowsTuningAndDrift(t *testing.T) {
 }
 
 func TestUnitsOfReports(t *testing.T) {
-	for seconds, want := range map[float64]string{0: "0", 2.5e-5: "25us", 0.0123456: "12.3ms", 1.5: "1.5s", 125.4: "2m5s"} {
+	for seconds, want := range map[float64]string{0: "0", 1e-16: "0", 2.5e-5: "25us", 0.0123456: "12.3ms", 1.5: "1.5s", 125.4: "2m5s"} {
 		if got := period(seconds); got != want {
 			t.Errorf("%v s: %s, want %s", seconds, got, want)
 		}

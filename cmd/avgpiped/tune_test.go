@@ -1,96 +1,78 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/internal/worker/control"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// tuneRequest writes a request for a tiny model on ref and returns its path.
-func tuneRequest(t *testing.T, change func(*control.TuneRequest)) string {
-	t.Helper()
-	dir := t.TempDir()
-	corpus := filepath.Join(dir, "corpus.txt")
-	if err := os.WriteFile(corpus, []byte(strings.Repeat("little rabbits ate carrots\n", 400)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j := *job.Default()
-	j.Version, j.Name = job.Version, "tiny"
-	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}}
-	j.Data.Files = []string{corpus}
-	j.Optimizer.LearningRate = 1e-3
-	j.Train.Steps, j.Train.Batch, j.Train.EvalSamples = 8, 4, 8
-	j.Stages, j.Pipelines, j.Devices.Kind = 2, 1, "ref"
-	r := control.TuneRequest{Version: control.TuneRequestVersion, Node: "here", Dir: dir, Job: j, NodeCores: 2}
-	if change != nil {
-		change(&r)
-	}
-	text, err := json.Marshal(r)
+// openJob is tinyJob with the number of pipelines and micro-batches, and the schedule, left to the daemon.
+var openJob = strings.NewReplacer("pipelines: 2\n", "", "micro_batches: 2\n", "schedule: auto\n", "steps: 160", "steps: 20").Replace(tinyJob)
+
+func TestOpenJobIsMeasuredOnceAndTrains(t *testing.T) {
+	s := newSite(t)
+	s.start()
+	request := api.SubmitRequest{File: "job.yaml", Source: openJob, Base: s.dir}
+	var steps []string
+	report, err := s.client.Tune(t.Context(), request, func(u api.TuneUpdate) error {
+		if u.Progress != nil {
+			steps = append(steps, u.Progress.Text)
+		}
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := control.TuneRequestPath(dir)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
+	if report.Cached || report.Chosen.Measured == nil || report.Chosen.Stages != 2 || len(report.RunnersUp) == 0 || len(steps) < 3 {
+		t.Errorf("after %q: %+v", steps, report)
+	}
+
+	answer, err := s.client.Submit(t.Context(), request)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return path
-}
-
-// tuneOutput runs the verb and reads what it prints.
-func tuneOutput(t *testing.T, path string) (messages []control.TuneMessage, code int) {
-	t.Helper()
-	var out, problems bytes.Buffer
-	code = run(context.Background(), []string{"tune", "--request", path}, &out, &problems)
-	for line := range strings.Lines(out.String()) {
-		var m control.TuneMessage
-		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		messages = append(messages, m)
+	var status api.JobStatus
+	s.until("the end of the job", func(ctx context.Context) bool {
+		status, err = s.client.Job(ctx, answer.ID)
+		return err == nil && status.State.Ended()
+	})
+	if status.State != api.Done || status.Step != 20 || status.PredictedBatchS == nil {
+		t.Errorf("the job is %s at step %d: %s", status.State, status.Step, status.Reason)
 	}
-	return messages, code
-}
-
-func TestTunePrintsProgressAndThenAReport(t *testing.T) {
-	messages, code := tuneOutput(t, tuneRequest(t, nil))
-	if code != exitDone || len(messages) < 3 {
-		t.Fatalf("exit %d, messages %+v", code, messages)
-	}
-	for i, m := range messages[:len(messages)-1] {
-		if m.Progress == nil || m.Report != nil || m.Error != "" || m.Progress.Done >= m.Progress.Total || m.Progress.Text == "" {
-			t.Errorf("message %d: %+v", i, m)
-		}
-	}
-	last := messages[len(messages)-1]
-	if last.Report == nil || last.Report.Chosen.Verdict != tuner.Won || last.Report.Chosen.MicroBatches < 1 {
-		t.Errorf("last message: %+v", last)
-	}
-}
-
-func TestTunePrintsWhyItCannot(t *testing.T) {
-	messages, code := tuneOutput(t, tuneRequest(t, func(r *control.TuneRequest) { r.Job.Stages = 9 }))
-	if code != exitFailed {
-		t.Errorf("exit %d", code)
-	}
-	if last := messages[len(messages)-1]; !strings.Contains(last.Error, "the largest number of stages that fits is 4") {
-		t.Errorf("last message: %+v", last)
-	}
-}
-
-func TestTuneRefusesARequestThatItCannotRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tune.json")
-	if err := os.WriteFile(path, []byte(`{"version": 1, "unknown": 2}`), 0o600); err != nil {
+	e, err := s.client.Explain(t.Context(), answer.ID)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, code := tuneOutput(t, path); code != exitUsage {
-		t.Errorf("exit %d, want %d", code, exitUsage)
+	if e.Report == nil || !e.Report.Cached || e.Report.Digest != report.Digest {
+		t.Errorf("the submitted job was measured again: %+v", e.Report)
+	}
+	// The plan that ran is the one that was chosen.
+	plan, _, err := tuner.Plan(&report.Chosen)
+	if err != nil || !slices.Equal(plan.Lines(), e.Plan) || e.Pipelines != report.Chosen.Pipelines {
+		t.Errorf("chosen: %d pipelines of\n%v\nexplained: %d of\n%v, %v", report.Chosen.Pipelines, plan.Lines(), e.Pipelines, e.Plan, err)
+	}
+}
+
+func TestJobThatNoMemoryHoldsIsExplained(t *testing.T) {
+	s := newSite(t)
+	s.start()
+	answer, err := s.client.Submit(t.Context(), api.SubmitRequest{
+		File: "job.yaml", Base: s.dir, Source: strings.Replace(openJob, "devices: {kind: ref, cpu: {count: 2, threads: 1}}",
+			"devices: {kind: emulated, cpu: {count: 2, threads: 1}, emulated: {memory: 10000, flops: 1e9}}", 1),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var status api.JobStatus
+	s.until("the end of the job", func(ctx context.Context) bool {
+		status, err = s.client.Job(ctx, answer.ID)
+		return err == nil && status.State.Ended()
+	})
+	if status.State != api.Failed || !strings.Contains(status.Reason, "stage") || !strings.Contains(status.Reason, "bytes") {
+		t.Errorf("the job is %s: %s; want a failure that names the stage and the bytes", status.State, status.Reason)
 	}
 }

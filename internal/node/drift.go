@@ -114,7 +114,7 @@ func movedMost(expected, observed []tuner.StageTerms, pipelines int, whole float
 // roundTime prints seconds to three digits.
 func roundTime(seconds float64) string {
 	switch {
-	case seconds <= 0:
+	case seconds < 1e-9: // what rounding leaves of nothing
 		return "0s"
 	case seconds < 1e-3:
 		return fmt.Sprintf("%.3gus", seconds*1e6)
