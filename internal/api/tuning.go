@@ -37,7 +37,7 @@ type Explanation struct {
 	Warnings     []string      `json:"warnings"` // of the job
 	Plan         []string      `json:"plan"`     // the order of work, a line for each device; empty while it is not known or has more than a thousand ops
 	Tuning       *TuneProgress `json:"tuning"`   // while the job is being tuned; else null
-	Report       *tuner.Report `json:"report"`   // what tuning found; null of a job that was not tuned
+	Report       *tuner.Report `json:"report"`   // what tuning found; of a job with given counts, what `avgpipectl tune` found of such a one; else null
 	// Observed is what the job's worker says of the last seconds, in the terms of the report; null while it does not train. Memory
 	// is one sum, in the field of activations, since a running stage does not tell its parts apart.
 	Observed *tuner.Measurement `json:"observed"`

@@ -37,6 +37,11 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 	if s.Job.Open() {
 		return out, nil
 	}
+	if out.Report == nil {
+		if out.Report, err = n.findGiven(s); err != nil { // it may be made anew
+			n.log.Warn("no prediction for a job", zap.String("job", j.ID), zap.Error(err))
+		}
+	}
 	plan, _, err := s.plan()
 	if err != nil {
 		return out, err

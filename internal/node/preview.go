@@ -69,7 +69,13 @@ func (n *node) preview(ctx context.Context, s *spec, each func(api.TuneUpdate) e
 			n.log.Warn("remove what a tuning left", zap.Error(err))
 		}
 	}()
-	return n.runTuning(ctx, cancel, dir, n.tuneRequest(s, scratch(dir), cores), each)
+	last, err = n.runTuning(ctx, cancel, dir, n.tuneRequest(s, scratch(dir), cores), each)
+	if err == nil && last.Report != nil && !s.Job.Open() {
+		if err := n.keepGiven(s, last.Report); err != nil { // it is shown now, and not by explain
+			n.log.Warn("keep the report of a tuning", zap.Error(err))
+		}
+	}
+	return last, err
 }
 
 // untilStop is ctx, ended when the daemon begins to stop.

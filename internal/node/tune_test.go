@@ -284,3 +284,40 @@ func TestBatchTimesThatLeaveTheirPredictionAreToldOnce(t *testing.T) {
 		t.Errorf("it was told %d times, %v; want once", n, err)
 	}
 }
+
+func TestGivenJobIsExplainedByAnEarlierTuning(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	explain := func(id string) api.Explanation {
+		e, err := d.Client.Explain(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	given := nodetest.Job(t, d.Dir, "given", 20)
+	if e := explain(d.Submit(t, given)); e.Report != nil || len(e.Why) == 0 || len(e.Plan) != 2 {
+		t.Errorf("before a tuning: %+v", e)
+	}
+	if _, _, err := tune(t.Context(), d, given); err != nil {
+		t.Fatal(err)
+	}
+	same := d.Submit(t, strings.Replace(given, "name: given", "name: same\nseed: 7", 1))
+	if e := explain(same); e.Report == nil || !e.Report.Cached || e.Report.Chosen.MicroBatches != 4 {
+		t.Errorf("after it: %+v", e.Report)
+	}
+	other := d.Submit(t, strings.Replace(given, "micro_batches: 4", "micro_batches: 2", 1))
+	if e := explain(other); e.Report != nil {
+		t.Errorf("another job has a prediction: %+v", e.Report)
+	}
+	kept, err := filepath.Glob(filepath.Join(d.Dir, "plans", "*.given"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept %v, %v", kept, err)
+	}
+	if err := os.WriteFile(kept[0], []byte(`{"version": 99}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if e := explain(same); e.Report != nil {
+		t.Errorf("a report of another version is shown: %+v", e.Report)
+	}
+}
