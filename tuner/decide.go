@@ -12,8 +12,8 @@ const Listed = 9
 func (o *Outcome) Best(n int) []Candidate { return slices.Clone(o.Ranked[:min(n, len(o.Ranked))]) }
 
 // Decide takes the measured best of those that were run: ran holds candidates of Best with Measured set, or with the verdict
-// Fails and a reason. As in the prediction, of those within the larger of Tie and the runs' own spread the one with fewer
-// pipelines wins. Where no run succeeded the predicted best of the others is taken. It fills Considered, Chosen and RunnersUp.
+// Fails and a reason. As in the prediction, of those within Tie, or twice that where runs scatter as much, the one with fewer
+// pipelines wins. Where no run succeeded the predicted best of the others is taken; where there is none, what is chosen Fails. It fills Considered, Chosen and RunnersUp.
 func (o *Outcome) Decide(ran []Candidate) Report {
 	r := Report{Version: ReportVersion, Considered: o.Considered}
 	var measured, rest []Candidate
@@ -24,7 +24,7 @@ func (o *Outcome) Decide(ran []Candidate) Report {
 			continue
 		}
 		measured = append(measured, c)
-		tie = max(tie, min(c.Measured.Spread, 5*Tie))
+		tie = max(tie, min(c.Measured.Spread, 2*Tie))
 	}
 	var predicted []Candidate
 	for _, c := range o.Ranked {

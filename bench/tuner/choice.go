@@ -10,14 +10,13 @@ import (
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/internal/tune"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // choice tunes pipelines and micro-batches, then runs every one of them, and compares.
 func choice(ctx context.Context, o options, dir string) (figures []report.Figure, err error) {
-	r, err := request("gpt2", dir)
+	r, err := request("small gpt2", dir)
 	if err != nil {
 		return nil, err
 	}
@@ -26,8 +25,8 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 	if err != nil {
 		return nil, err
 	}
-	c, steps := config(r, o), 0
-	c.Progress = func(control.TuneProgress) { steps++ }
+	c := config(r, o)
+	c.Turns = 2
 	s, err := tune.Open(ctx, c)
 	if err != nil {
 		return nil, err
@@ -42,7 +41,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 	if err != nil {
 		return nil, err
 	}
-	took := time.Since(began).Seconds() * float64(2*len(all)) / float64(steps) // without the third and fourth turns of noisy runs
+	took := time.Since(began).Seconds()
 	best, own := ran[0], 0.0
 	for _, c := range ran {
 		if c.Measured == nil {
@@ -60,7 +59,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		own = chosen.Chosen.Measured.SamplesPerSecond
 	}
 	conditions := map[string]any{
-		"model": "gpt2, 6 layers of width 192", "batch": r.Job.Train.Batch, "runs": len(ran), "batches": o.batches,
+		"model": "gpt2, 4 layers of width 128", "batch": r.Job.Train.Batch, "runs": len(ran), "batches": o.batches,
 		"chosen": combination{chosen.Chosen.Pipelines, chosen.Chosen.MicroBatches, chosen.Chosen.Schedule}.String(),
 		"best":   combination{best.Pipelines, best.MicroBatches, best.Schedule}.String(),
 		"tune_s": chosen.Took, "exhaustive_s": took, "candidates": chosen.Considered,

@@ -21,6 +21,12 @@ var jobs = map[string]func(j *job.Job, dir string) error{
 		}}
 		return text(j, dir)
 	},
+	"small gpt2": func(j *job.Job, dir string) error { // of which every count is run
+		j.Model = job.Model{Family: "gpt2", Config: map[string]any{
+			"n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": 64, "vocab_size": 256, "tie_word_embeddings": false,
+		}}
+		return text(j, dir)
+	},
 	"awd-lstm": func(j *job.Job, dir string) error {
 		j.Model = job.Model{Family: "awd-lstm", Config: map[string]any{
 			"ntoken": 256, "ninp": 192, "nhid": 320, "nlayers": 4, "bptt": 48, "tie_weights": false,

@@ -13,17 +13,16 @@ import (
 )
 
 // turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them. One whose
-// two fastest turns differ by more than noisy runs again, up to mostTurns: something else took the host's time.
+// two fastest turns differ by more than noisy runs again, up to Config.Turns: something else took the host's time.
 const (
-	turns     = 2
-	mostTurns = 4
-	noisy     = 0.05
+	turns = 2
+	noisy = 0.05
 )
 
 // Confirm runs candidates for a few batches each and measures them. One whose run fails keeps the error as its reason.
 func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.Candidate, error) {
 	results := make([][]worker.TrialResult, len(best))
-	for turn := range mostTurns {
+	for turn := range s.config.Turns {
 		for i := range best {
 			c := &best[i]
 			if c.Verdict == tuner.Fails || turn >= turns && c.Measured.Spread <= noisy/2 {

@@ -12,12 +12,13 @@ import (
 // measurement is what the runs of a target say, on the way to its profile.
 type measurement struct {
 	profile *tuner.Profile
-	middle  int           // samples
-	homes   []stage.Range // by device: the layers of layered runs
-	shares  []stage.Range // by device: the layers of the others
-	layers  *measured     // by layer
-	stages  *measured     // by device
-	crowded *measured     // by device
+	guess   *tuner.Profile // by floating-point operations
+	middle  int            // samples
+	homes   []stage.Range  // by device: the layers of layered runs
+	shares  []stage.Range  // by device: the layers of the others
+	layers  *measured      // by layer
+	stages  *measured      // by device
+	crowded *measured      // by device
 }
 
 // slowness of the device that measured a layer by itself.
@@ -30,13 +31,20 @@ func (m *measurement) slowness(layer int) float64 {
 	return 1
 }
 
-// alone is what one pass of a layer takes by itself, on a device of speed 1; of a size that was not measured, as at the middle one.
+// alone is what one pass of a layer takes by itself, on a device of speed 1: of a size that was not measured, as at the middle one;
+// where that was not either, in proportion to its floating-point operations.
 func (m *measurement) alone(w trace.Work, layer, samples int) float64 {
 	times := m.layers.passes[w][layer][samples]
 	if len(times) == 0 {
 		times = m.layers.passes[w][layer][m.middle]
 	}
-	return median(times) / m.slowness(layer)
+	if len(times) > 0 {
+		return median(times) / m.slowness(layer)
+	}
+	l := &m.guess.Layers[layer]
+	return map[trace.Work]tuner.Curve{
+		trace.Forward: l.Forward, trace.Backward: l.Backward, trace.BackwardInput: l.BackwardInput, trace.BackwardWeight: l.BackwardWeight,
+	}[w].At(samples)
 }
 
 // cut is the partition by what layers take by themselves.

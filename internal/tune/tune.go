@@ -22,6 +22,8 @@ type Config struct {
 	Runs int
 	// Batches that each of them is watched for, in two turns. Default 6.
 	Batches int
+	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 4.
+	Turns int
 	// Limit bounds the whole tuning. Default 30 minutes.
 	Limit time.Duration
 }
@@ -35,6 +37,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Batches == 0 {
 		c.Batches = 6
+	}
+	if c.Turns == 0 {
+		c.Turns = 4
 	}
 	if c.Limit == 0 {
 		c.Limit = 30 * time.Minute
@@ -52,8 +57,8 @@ func (c Config) Validate() error {
 		return errors.New("tune: the request names neither cores nor their number")
 	case r.Job.Train.Batch < 1 || r.Job.Averaging.Tau < 1:
 		return fmt.Errorf("tune: batch %d, tau %d: the job was not validated", r.Job.Train.Batch, r.Job.Averaging.Tau)
-	case c.Batches < 0 || c.Limit < 0:
-		return fmt.Errorf("tune: %d batches within %v: at least 1, in a time above 0", c.Batches, c.Limit)
+	case c.Batches < 0 || c.Turns < turns || c.Limit < 0:
+		return fmt.Errorf("tune: %d batches in %d turns within %v: at least 1 batch and %d turns, in a time above 0", c.Batches, c.Turns, c.Limit, turns)
 	}
 	return nil
 }
@@ -159,6 +164,10 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 		return nil, err
 	}
 	report := out.Decide(ran)
+	if report.Chosen.Verdict == tuner.Fails {
+		return nil, fmt.Errorf("no candidate could be run: %s with %s and %d micro-batches: %s",
+			report.Chosen.Schedule, pipelinesText(report.Chosen.Pipelines), report.Chosen.MicroBatches, report.Chosen.Reason)
+	}
 	report.Digest, report.Notes = digest, slices.Concat(notes, more, report.Notes)
 	report.Profile = profileOf(space, report.Chosen).Summary()
 	report.Bound = bound
