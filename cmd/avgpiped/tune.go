@@ -41,7 +41,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	}
 	lines := json.NewEncoder(cmd.OutOrStdout())
 	var broken error // of the output: whoever asked is gone
-	print := func(m control.TuneMessage) {
+	say := func(m control.TuneMessage) {
 		if err := lines.Encode(m); err != nil {
 			broken = errors.Join(broken, fmt.Errorf("print: %w", err))
 		}
@@ -54,9 +54,9 @@ func runTune(cmd *cobra.Command, path string) error {
 	case cmd.Context().Err() != nil:
 		return errors.New("tune: interrupted")
 	case err != nil:
-		print(control.TuneMessage{Error: err.Error()})
+		say(control.TuneMessage{Error: err.Error()})
 		return errors.Join(err, broken)
 	}
-	print(control.TuneMessage{Report: report})
+	say(control.TuneMessage{Report: report})
 	return broken
 }

@@ -16,8 +16,13 @@
 //	STATE/node             this node's name
 //	STATE/raft/            jobs, generations and committed rounds (package elastic)
 //	STATE/jobs/ID/         a job: its worker's assignment, socket and log, its shards, its last status
+//	STATE/plans/           what was chosen for jobs with open counts
+//	STATE/tunings/         scratch of tunings that belong to no job
 //
 // # When something dies
+//
+// A tune process, which measures what a job leaves open before its first placement (tune.go): another begins anew, also after
+// the end of the daemon, which lets none outlive it.
 //
 // A worker: the job's next generation starts from the last committed round. The daemon: its workers train on, and the next
 // daemon finds them by their command line, asks them who they are, and adopts those of the current generation. The
