@@ -48,7 +48,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	}
 	report, err := tune.Tune(cmd.Context(), tune.Config{
 		Request:  r,
-		Progress: func(p control.TuneProgress) { print(control.TuneMessage{Progress: &p}) },
+		Progress: func(p control.TuneProgress) { say(control.TuneMessage{Progress: &p}) },
 	})
 	switch {
 	case cmd.Context().Err() != nil:
