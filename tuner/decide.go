@@ -8,8 +8,20 @@ import (
 // Listed are how many candidates a report names beside the chosen one and those that were run.
 const Listed = 9
 
-// Best are the first n candidates that fit: those that are worth a run.
-func (o *Outcome) Best(n int) []Candidate { return slices.Clone(o.Ranked[:min(n, len(o.Ranked))]) }
+// Best are n candidates that are worth a run: of each number of pipelines the best, in their order, since what pipelines take from
+// each other is what a prediction knows least; then the best of the others.
+func (o *Outcome) Best(n int) []Candidate {
+	var best, others []Candidate
+	for _, c := range o.Ranked {
+		if slices.ContainsFunc(best, func(b Candidate) bool { return b.Pipelines == c.Pipelines }) {
+			others = append(others, c)
+		} else {
+			best = append(best, c)
+		}
+	}
+	all := slices.Concat(best, others)
+	return all[:min(n, len(all))]
+}
 
 // Decide takes the measured best of those that were run: ran holds candidates of Best with Measured set, or with the verdict
 // Fails and a reason. As in the prediction, of those within Tie, or twice that where runs scatter as much, the one with fewer
@@ -33,7 +45,7 @@ func (o *Outcome) Decide(ran []Candidate) Report {
 		}
 	}
 	throughput := func(c *Candidate) float64 { return c.Measured.SamplesPerSecond }
-	slices.SortStableFunc(measured, func(a, b Candidate) int { return cmp.Compare(throughput(&b), throughput(&a)) })
+	slices.SortStableFunc(measured, func(a, b Candidate) int { return cmp.Compare(merit(&b, throughput(&b)), merit(&a, throughput(&a))) })
 	promote(measured, throughput, tie)
 	explain(measured, throughput, tie, "measured")
 	if len(measured) > 0 {

@@ -33,7 +33,7 @@ type Verdict string
 const (
 	Won       Verdict = "won"
 	Slower    Verdict = "slower"     // than the winner, as predicted or as measured
-	Equal     Verdict = "equal"      // as fast as the winner, with more pipelines, micro-batches or memory
+	Equal     Verdict = "equal"      // as fast as the winner, with more pipelines or memory
 	NoMemory  Verdict = "no-memory"  // a device cannot hold its stage
 	Fails     Verdict = "fails"      // its schedule refuses it, or its run failed
 	NotNeeded Verdict = "not-needed" // another candidate gives the same plan

@@ -29,8 +29,14 @@ type Space struct {
 	AverageEvery int
 }
 
-// Tie is how near two throughputs are, as a part of the larger, that count as equal: a confirming run cannot tell them apart.
+// Tie is how near two throughputs are, as a part of the larger, that count as equal: a confirming run cannot tell them apart. It is
+// also what each further pipeline must gain, since it costs a copy of the model and averages over one more.
 const Tie = 0.01
+
+// merit is a throughput less what each further pipeline must gain.
+func merit(c *Candidate, throughput float64) float64 {
+	return throughput * (1 - Tie*float64(c.Pipelines-1))
+}
 
 // mostPipelines ends the search for a number of pipelines; each costs a copy of the model, and gains end long before.
 const mostPipelines = 16
@@ -68,8 +74,8 @@ func (s Space) Validate() error {
 // Outcome is what Search found.
 type Outcome struct {
 	Considered int
-	// Ranked are the candidates that fit, the best first: by predicted throughput, and of those within Tie of the best the one
-	// with fewer pipelines first. The first has Won.
+	// Ranked are the candidates that fit, the best first: by predicted throughput, of which each further pipeline must gain Tie; of
+	// those within Tie of the best the one with fewer pipelines first. The first has Won.
 	Ranked []Candidate
 	// Refused are the others, with the reason.
 	Refused []Candidate
@@ -274,7 +280,7 @@ func rank(all []*layout) *Outcome {
 		out.Refused = append(out.Refused, l.Candidate)
 	}
 	slices.SortStableFunc(fit, func(a, b *layout) int {
-		return cmp.Compare(b.Predicted.SamplesPerSecond, a.Predicted.SamplesPerSecond)
+		return cmp.Compare(merit(&b.Candidate, b.Predicted.SamplesPerSecond), merit(&a.Candidate, a.Predicted.SamplesPerSecond))
 	})
 	for _, l := range fit {
 		out.Ranked = append(out.Ranked, l.Candidate)
@@ -292,7 +298,7 @@ func promote(ranked []Candidate, throughput func(*Candidate) float64, tie float6
 	}
 	best := 0
 	for i := range ranked {
-		if throughput(&ranked[i]) < throughput(&ranked[0])*(1-tie) {
+		if merit(&ranked[i], throughput(&ranked[i])) < merit(&ranked[0], throughput(&ranked[0]))*(1-tie) {
 			break
 		}
 		a, b := &ranked[i], &ranked[best]
@@ -322,7 +328,10 @@ func explain(ranked []Candidate, throughput func(*Candidate) float64, tie float6
 		switch {
 		case i == 0:
 			c.Verdict, c.Reason = Won, "the highest throughput, "+how
-		case math.Abs(lead) > tie:
+		case lead < -tie:
+			c.Verdict, c.Reason = Equal, fmt.Sprintf("%.1f%% faster, %s, with %d pipelines more, of which each must gain %.0f%%",
+				100*(1/(1+lead)-1), how, c.Pipelines-best.Pipelines, 100*Tie)
+		case lead > tie:
 			c.Verdict, c.Reason = Slower, fmt.Sprintf("%.1f%% slower, %s", 100*lead, how)
 		case c.Pipelines > best.Pipelines:
 			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, with %d pipelines more", 100*tie, how, c.Pipelines-best.Pipelines)

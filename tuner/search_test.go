@@ -83,7 +83,7 @@ func TestTheChosenCandidateHasTheHighestPredictedThroughput(t *testing.T) {
 		if c.Verdict == Won || c.Reason == "" {
 			t.Errorf("%+v has no reason", c)
 		}
-		if c.Predicted.SamplesPerSecond > best.Predicted.SamplesPerSecond*(1+2*Tie) {
+		if gain := 1 + Tie*float64(2+max(0, c.Pipelines-best.Pipelines)); c.Predicted.SamplesPerSecond > best.Predicted.SamplesPerSecond*gain {
 			t.Errorf("%s M=%d N=%d is faster than what won", c.Schedule, c.MicroBatches, c.Pipelines)
 		}
 	}
@@ -337,6 +337,23 @@ func TestSpacesThatCannotBeSearchedAreRefused(t *testing.T) {
 		if _, err := Search(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want %q", err, want)
 		}
+	}
+}
+
+func TestWhatIsRunDiffersInPipelines(t *testing.T) {
+	out, err := Search(spaceOf(profileOf(8, 4)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, c := range out.Best(3) {
+		if seen[c.Pipelines] {
+			t.Errorf("%d pipelines are run twice", c.Pipelines)
+		}
+		seen[c.Pipelines] = true
+	}
+	if best := out.Best(1)[0]; !same(best, out.Ranked[0]) {
+		t.Errorf("the first to run is %+v", best)
 	}
 }
 
