@@ -42,10 +42,12 @@ func (m MatMul) Check(c, a, b Mem) {
 	if m.Accumulate {
 		Need("MatMul", "c", c, F32, m.M*m.N)
 	}
-	needOptional("MatMul", "bias", m.Bias, m.N)
-	needOptional("MatMul", "plus", m.Plus, m.M*m.N)
-	if m.Accumulate && !(m.Bias.Absent() && m.Plus.Absent()) {
-		panic("device: MatMul: Bias or Plus with Accumulate; add them in the product that overwrites C")
+	if m.Bias.Absent() {
+		return
+	}
+	Need("MatMul", "bias", m.Bias, F32, m.N)
+	if m.Accumulate {
+		panic("device: MatMul: Bias with Accumulate; add the bias in the product that overwrites C")
 	}
 }
 

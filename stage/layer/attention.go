@@ -31,8 +31,6 @@ func (l *SelfAttention) Ports(s Size) (in, out []Port) {
 
 func (l *SelfAttention) adapts() (in, out bool) { return true, true }
 
-func (l *SelfAttention) sums() (out, din bool) { return true, true }
-
 func (l *SelfAttention) shape(s Size) device.Attention {
 	return device.Attention{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads, QStride: l.QKV.Out, KVStride: l.QKV.Out}
 }
@@ -86,7 +84,7 @@ func (l *SelfAttention) FLOPs(s Size) (forward, backward float64) {
 func (l *SelfAttention) Forward(p Pass) {
 	qkv, a, saved := l.saved(p)
 	first, second := p, p
-	first.Out, first.Params, first.Plus = qkv, p.Params[:2], device.Mem{}
+	first.Out, first.Params = qkv, p.Params[:2]
 	l.QKV.Forward(first)
 	q, k, v := l.thirds(qkv, p.Size)
 	p.Device.Attention(a, saved, q, k, v, l.attention(p))
@@ -99,7 +97,7 @@ func (l *SelfAttention) BackwardInput(p Pass) {
 	qkv, a, saved := l.saved(p)
 	da, dqkv := p.DIn.As(p.Size.Compute, p.Size.Rows()*l.Project.In), l.dqkv(p)
 	first, second := p, p
-	second.DIn, second.Params, second.Plus = da, p.Params[2:], device.Mem{}
+	second.DIn, second.Params = da, p.Params[2:]
 	l.Project.BackwardInput(second)
 	q, k, v := l.thirds(qkv, p.Size)
 	dq, dk, dv := l.thirds(dqkv, p.Size)

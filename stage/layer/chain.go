@@ -69,22 +69,17 @@ func (c *Chain) adapts() (in, out bool) {
 	return in, out
 }
 
-// summing is implemented by layers that add Pass.Plus themselves, to Out or to DIn, which spares a pass over memory.
-type summing interface{ sums() (out, din bool) }
+// summing is implemented by layers that can add Pass.Plus to the gradient of their input as they compute it, which spares a pass
+// over memory.
+type summing interface{ sums() bool }
 
 // sums is what a layer says of itself; others add nothing.
-func sums(l Layer) (out, din bool) {
-	if s, ok := l.(summing); ok {
-		return s.sums()
-	}
-	return false, false
+func sums(l Layer) bool {
+	s, ok := l.(summing)
+	return ok && s.sums()
 }
 
-func (c *Chain) sums() (out, din bool) {
-	_, din = sums(c.layers[0])
-	out, _ = sums(c.layers[len(c.layers)-1])
-	return out, din
-}
+func (c *Chain) sums() bool { return sums(c.layers[0]) }
 
 // Name implements Layer.
 func (c *Chain) Name() string { return c.name }
@@ -154,7 +149,6 @@ func (c *Chain) Forward(p Pass) {
 		}
 		q.In, q.Saved = in, saved.take(l.Saved(p.Device, p.Size))
 		if i < len(c.layers)-1 {
-			q.Plus = device.Mem{}
 			q.Out = saved.takeAs(c.between(i, p.Size))
 		}
 		l.Forward(q)
@@ -224,8 +218,8 @@ func before(at *int, m device.Mem, n int) device.Mem {
 	return m.Slice(*at, n)
 }
 
-// Residual is y = x + f(x) (He et al. 2016). Where f sums, x joins what it computes last, and the gradient of y what its
-// backward computes last; else they are added in place.
+// Residual is y = x + f(x) (He et al. 2016), f computed into y and x added in place. In the backward the two gradients of x are
+// summed by f where it is summing, else in place too.
 type Residual struct{ f Layer }
 
 // NewResidual makes a residual branch around f, whose input and output have the same shape.
@@ -251,26 +245,19 @@ func (r Residual) FLOPs(s Size) (forward, backward float64) { return r.f.FLOPs(s
 
 // Forward implements Layer.
 func (r Residual) Forward(p Pass) {
-	out, _ := sums(r.f)
-	if out {
-		p.Plus = p.In
-	}
 	r.f.Forward(p)
-	if !out {
-		p.Device.Add(p.Out, p.Out, p.In)
-	}
+	p.Device.Add(p.Out, p.Out, p.In)
 }
 
 // BackwardInput implements Layer: dx = dy + the gradient through f.
 func (r Residual) BackwardInput(p Pass) {
-	_, din := sums(r.f)
-	if din {
+	if sums(r.f) {
 		p.Plus = p.DOut
+		r.f.BackwardInput(p)
+		return
 	}
 	r.f.BackwardInput(p)
-	if !din {
-		p.Device.Add(p.DIn, p.DIn, p.DOut)
-	}
+	p.Device.Add(p.DIn, p.DIn, p.DOut)
 }
 
 // BackwardWeight implements Layer.

@@ -15,9 +15,9 @@ func (l Linear) count() int {
 	return 1
 }
 
-// part is the forward pass of a layer within another: parameters [from, to), input and output. It adds no Pass.Plus.
+// part is the forward pass of a layer within another: parameters [from, to), input and output.
 func part(p Pass, from, to int, in, out device.Mem) Pass {
-	p.Params, p.In, p.Out, p.Plus = p.Params[from:to], in, out, device.Mem{}
+	p.Params, p.In, p.Out = p.Params[from:to], in, out
 	return p
 }
 

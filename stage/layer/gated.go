@@ -28,8 +28,6 @@ func (l *GatedMLP) Ports(s Size) (in, out []Port) {
 // inner is the words of one of g, u and h.
 func (l *GatedMLP) inner(s Size) int { return Padded(WordsOf(s.Compute, s.Rows()*l.Gate.Out)) }
 
-func (l *GatedMLP) sums() (out, din bool) { return true, false }
-
 // Saved implements Layer: g, u and h.
 func (l *GatedMLP) Saved(_ device.Device, s Size) int { return 3 * l.inner(s) }
 
@@ -63,9 +61,7 @@ func (l *GatedMLP) Forward(p Pass) {
 	l.Gate.Forward(part(p, at[0], at[1], p.In, g))
 	l.Up.Forward(part(p, at[1], at[2], p.In, u))
 	p.Device.SwiGLU(h, g, u)
-	last := part(p, at[2], at[3], h, p.Out)
-	last.Plus = p.Plus
-	l.Down.Forward(last)
+	l.Down.Forward(part(p, at[2], at[3], h, p.Out))
 }
 
 // bounds are where in the parameters those of Gate, Up and Down begin, and end.

@@ -97,8 +97,6 @@ func (l *GroupedAttention) projected(s Size) int {
 	return Padded(WordsOf(s.Compute, rows*l.Q.Out)) + Padded(WordsOf(s.Compute, rows*l.K.Out)) + Padded(WordsOf(s.Compute, rows*l.V.Out))
 }
 
-func (l *GroupedAttention) sums() (out, din bool) { return true, false }
-
 // Saved implements Layer: q, k, v, a and what the device needs.
 func (l *GroupedAttention) Saved(d device.Device, s Size) int {
 	return l.projected(s) + Padded(WordsOf(s.Compute, s.Rows()*l.Q.Out)) + Padded(d.AttentionSaved(l.shape(s)))
@@ -149,9 +147,7 @@ func (l *GroupedAttention) Forward(p Pass) {
 	l.V.Forward(part(p, at[2], at[3], x, y.v))
 	l.rotate(p, y.q, y.k, false)
 	p.Device.Attention(y.a, y.saved, y.q, y.k, y.v, l.attention(p))
-	last := part(p, at[3], at[4], y.a, p.Out)
-	last.Plus = p.Plus
-	l.Project.Forward(last)
+	l.Project.Forward(part(p, at[3], at[4], y.a, p.Out))
 }
 
 // BackwardInput implements Layer.

@@ -166,8 +166,8 @@ type Pass struct {
 	DIn device.Mem
 	// Kept (Kept() elements) is written by BackwardInput and read by BackwardWeight.
 	Kept device.Mem
-	// Plus is what a residual branch has its layer add: to Out in the forward, to DIn in BackwardInput. It is F32, as long as
-	// these and apart from them, and absent but where a layer asked for it; see summing.
+	// Plus (like DIn, F32) is what BackwardInput adds to DIn: the gradient that reaches the input past the layer. It does not
+	// overlap DIn. It is absent but where the layer is summing.
 	Plus device.Mem
 }
 

@@ -35,8 +35,6 @@ func (l Linear) Ports(s Size) (in, out []Port) { return row("x", s, l.In), row("
 
 func (l Linear) adapts() (in, out bool) { return true, true }
 
-func (l Linear) sums() (out, din bool) { return true, true }
-
 // Saved implements Layer.
 func (l Linear) Saved(device.Device, Size) int { return 0 }
 
@@ -51,17 +49,16 @@ func (l Linear) FLOPs(s Size) (forward, backward float64) {
 
 // Forward implements Layer.
 func (l Linear) Forward(p Pass) {
-	m := device.MatMul{M: p.Size.Rows(), N: l.Out, K: l.In, TransB: l.OutIn, Plus: p.Plus}
+	m := device.MatMul{M: p.Size.Rows(), N: l.Out, K: l.In, TransB: l.OutIn}
 	if l.Bias {
 		m.Bias = p.Params[1]
 	}
 	p.Device.MatMul(p.Out, p.In, p.Params[0], m)
 }
 
-// BackwardInput sets dx (R,In) = dy (R,Out) W^T [+ plus].
+// BackwardInput sets dx (R,In) = dy (R,Out) W^T.
 func (l Linear) BackwardInput(p Pass) {
-	m := device.MatMul{M: p.Size.Rows(), N: l.In, K: l.Out, TransB: !l.OutIn, Plus: p.Plus}
-	p.Device.MatMul(p.DIn, p.DOut, p.Params[0], m)
+	p.Device.MatMul(p.DIn, p.DOut, p.Params[0], device.MatMul{M: p.Size.Rows(), N: l.In, K: l.Out, TransB: !l.OutIn})
 }
 
 // BackwardWeight adds dW += x^T dy, or (dy^T x) when W is (Out,In), and db += the sum of dy over the rows. Where the pass is

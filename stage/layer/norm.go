@@ -26,7 +26,7 @@ func (l LayerNorm) Ports(s Size) (in, out []Port) { return row("x", s, l.Width),
 
 func (l LayerNorm) adapts() (in, out bool) { return false, true }
 
-func (l LayerNorm) sums() (out, din bool) { return false, true }
+func (l LayerNorm) sums() bool { return true }
 
 // Saved implements Layer.
 func (l LayerNorm) Saved(_ device.Device, s Size) int { return 2 * Padded(s.Rows()) }

@@ -23,7 +23,7 @@ func (l RMSNorm) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Width), operand("y", s, l.Width)
 }
 
-func (l RMSNorm) sums() (out, din bool) { return false, true }
+func (l RMSNorm) sums() bool { return true }
 
 // Saved implements Layer.
 func (l RMSNorm) Saved(_ device.Device, s Size) int { return s.Rows() }

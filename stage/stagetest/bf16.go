@@ -13,10 +13,7 @@ func typedProducts(c *comparison) {
 		for types := 1; types < 8; types++ {
 			for flags := range 4 {
 				m := device.MatMul{M: size[0], N: size[1], K: size[2], TransA: flags&1 != 0, TransB: flags&2 != 0}
-				operands := []tensor{c.out("c", m.M*m.N), c.in("a", m.M*m.K), c.in("b", m.K*m.N), c.in("bias", m.N), {name: "plus"}}
-				if flags == 1 {
-					operands[4] = c.in("plus", m.M*m.N)
-				}
+				operands := []tensor{c.out("c", m.M*m.N), c.in("a", m.M*m.K), c.in("b", m.K*m.N), c.in("bias", m.N)}
 				for i := range 3 {
 					if types>>i&1 != 0 {
 						operands[i] = operands[i].brain()
@@ -31,7 +28,7 @@ func typedProducts(c *comparison) {
 				where := shape("M=%d N=%d K=%d TransA=%v TransB=%v Accumulate=%v BF16: c=%v a=%v b=%v", m.M, m.N, m.K, m.TransA, m.TransB,
 					m.Accumulate, operands[0].bf16, operands[1].bf16, operands[2].bf16)
 				c.compare("MatMul of BF16", where, tolerance, operands, func(d device.Device, mems []device.Mem) {
-					m.Bias, m.Plus = mems[3], mems[4]
+					m.Bias = mems[3]
 					d.MatMul(mems[0], mems[1], mems[2], m)
 				})
 			}

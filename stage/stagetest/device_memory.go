@@ -86,8 +86,6 @@ func invariants(c *comparison) {
 		"Add of another length":           func() { d.Add(two, two, three) },
 		"Dot of another length":           func() { d.Dot(two, three) },
 		"MatMul that does not fit":        func() { d.MatMul(two, two, three, device.MatMul{M: 1, N: 2, K: 1}) },
-		"MatMul accumulating with a plus": func() { d.MatMul(two, two, two, device.MatMul{M: 1, N: 2, K: 1, Accumulate: true, Plus: two}) },
-		"MatMul with a short plus":        func() { d.MatMul(two, two, three, device.MatMul{M: 1, N: 2, K: 1, Plus: three}) },
 		"LayerNormBackward, short plus":   func() { d.LayerNormBackward(two, two, two, two, two, two, three, 1, 2) },
 		"MatMul without columns":          func() { d.MatMul(two, two, two, device.MatMul{M: 2, N: 0, K: 1}) },
 		"MatMul accumulating with a bias": func() { d.MatMul(two, two, two, device.MatMul{M: 1, N: 2, K: 1, Accumulate: true, Bias: two}) },
@@ -169,7 +167,7 @@ func allocations(c *comparison) {
 			d.Dot(x, y)
 		},
 		"MatMul": func() {
-			d.MatMul(x, y, square, device.MatMul{M: rows, N: columns, K: columns, TransB: true, Bias: bias, Plus: z})
+			d.MatMul(x, y, square, device.MatMul{M: rows, N: columns, K: columns, TransB: true, Bias: bias})
 			d.MatMul(square, x, y, device.MatMul{M: columns, N: columns, K: rows, TransA: true, Accumulate: true})
 		},
 		"SumRows":      func() { d.SumRows(bias, x, rows, columns) },

@@ -32,12 +32,11 @@ void *avg_allocate(size_t bytes);
 void avg_free(void *memory, size_t bytes);
 
 // A product is a oneDNN matrix product of fixed shape. flags are ORed.
-enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64, AVG_PLUS = 128 };
+enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64 };
 struct avg_product;
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product);
 void avg_product_free(struct avg_product *p);
-int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias,
-                    const float *plus);
+int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias);
 const char *avg_product_implementation(const struct avg_product *p);
 
 // An operand whose elements are float or bf16.

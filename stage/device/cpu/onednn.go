@@ -167,7 +167,7 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 		d.fail(err)
 		return
 	}
-	if status := C.avg_product_run(d.c, p, c.Pointer(), a.Pointer(), b.Pointer(), floats(m.Bias), floats(m.Plus)); status != 0 {
+	if status := C.avg_product_run(d.c, p, c.Pointer(), a.Pointer(), b.Pointer(), floats(m.Bias)); status != 0 {
 		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", m.M, m.N, m.K, statusError(status)))
 	}
 	d.breath.take()
@@ -184,7 +184,6 @@ func (d *Device) product(m device.MatMul, c, a, b device.Type) (*C.struct_avg_pr
 		{m.TransB, C.AVG_TRANS_B},
 		{m.Accumulate, C.AVG_ACCUMULATE},
 		{!m.Bias.Absent(), C.AVG_BIAS},
-		{!m.Plus.Absent(), C.AVG_PLUS},
 		{a == device.BF16, C.AVG_BF16_A},
 		{b == device.BF16, C.AVG_BF16_B},
 		{c == device.BF16, C.AVG_BF16_C},

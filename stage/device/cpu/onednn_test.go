@@ -125,15 +125,8 @@ func TestFreeOfWhatAllocDidNotReturnPanics(t *testing.T) {
 func TestProductsOfAModelUseNoReferenceKernel(t *testing.T) {
 	d := open(t, cpu.Config{})
 	defer func() { _ = d.Close() }()
-	plus, err := d.Alloc(device.F32, 256*384)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for flags := range 12 {
-		m := device.MatMul{M: 256, N: 384, K: 128, TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags/4 == 1}
-		if flags/4 == 2 {
-			m.Bias, m.Plus = plus.Slice(0, m.N), plus
-		}
+	for flags := range 8 {
+		m := device.MatMul{M: 256, N: 384, K: 128, TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags&4 != 0}
 		name := d.Implementation(m)
 		t.Logf("%+v: %s", m, name)
 		if name == "" || strings.HasPrefix(name, "ref") {

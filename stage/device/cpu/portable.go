@@ -57,7 +57,16 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 		return
 	}
 	cs, as, bs := c.F32(), a.F32(), b.F32()
-	ref.StartProduct(cs, m)
+	beta := float32(0)
+	if m.Accumulate {
+		beta = 1
+	}
+	if !m.Bias.Absent() {
+		beta = 1
+		for i := range m.M {
+			copy(cs[i*m.N:(i+1)*m.N], m.Bias.F32())
+		}
+	}
 	transA, lda := transpose(m.TransA, m.M, m.K)
 	transB, ldb := transpose(m.TransB, m.K, m.N)
 	for i := 0; i < m.M; i += rowTile {
@@ -71,7 +80,7 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 				at = j * ldb
 			}
 			gonum.Implementation{}.Sgemm(transA, transB, rows, min(columnTile, m.N-j), m.K,
-				1, as[from:], lda, bs[at:], ldb, 1, cs[i*m.N+j:], m.N)
+				1, as[from:], lda, bs[at:], ldb, beta, cs[i*m.N+j:], m.N)
 		}
 	}
 }

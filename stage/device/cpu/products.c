@@ -13,7 +13,7 @@
 // matrix unit (bench/engine/README.md).
 struct avg_product {
     dnnl_primitive_t primitive, pack_a, pack_b, round_c;  // pack_a only widens; NULL where there is nothing to do
-    dnnl_memory_t a, b, c, bias, plus, scratch;           // what the primitive works on
+    dnnl_memory_t a, b, c, bias, scratch;                 // what the primitive works on
     dnnl_memory_t given_a, given_b, given_c;              // the caller's, where it is something else
     size_t offsets[4], scratch_bytes;                     // of packed A, packed B, wide C and oneDNN's own, in the device's scratch
     const char *implementation;
@@ -26,16 +26,16 @@ static dnnl_status_t matrix(dnnl_memory_desc_t *desc, int64_t rows, int64_t colu
     return dnnl_memory_desc_init_by_strides(desc, 2, dims, bf16 ? dnnl_bf16 : dnnl_f32, transposed ? swapped : plain);
 }
 
-// attributes asks for scratch memory of the caller's and for what is to be added: C to accumulate, or plus, which lies as C does.
-static dnnl_status_t attributes(dnnl_primitive_attr_t *attr, int flags, const dnnl_memory_desc_t *c) {
+// attributes asks for scratch memory of the caller's and, to accumulate, for C to be added.
+static dnnl_status_t attributes(dnnl_primitive_attr_t *attr, int accumulate) {
     dnnl_status_t status = dnnl_primitive_attr_create(attr);
     if (status != dnnl_success) return status;
     status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
-    if (status != dnnl_success || !(flags & (AVG_ACCUMULATE | AVG_PLUS))) return status;
+    if (status != dnnl_success || !accumulate) return status;
     dnnl_post_ops_t sum;
     status = dnnl_post_ops_create(&sum);
     if (status != dnnl_success) return status;
-    status = flags & AVG_PLUS ? dnnl_post_ops_append_binary(sum, dnnl_binary_add, c) : dnnl_post_ops_append_sum(sum, 1);
+    status = dnnl_post_ops_append_sum(sum, 1);
     if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(*attr, sum);
     dnnl_post_ops_destroy(sum);
     return status;
@@ -86,14 +86,12 @@ static dnnl_status_t grow(struct avg_device *d, const struct avg_product *p) {
 
 // build fills p from a primitive descriptor; given are the caller's operands A, B, C and bias.
 static dnnl_status_t build(struct avg_device *d, struct avg_product *p, dnnl_primitive_desc_t desc,
-                           const dnnl_memory_desc_t given[4], int flags) {
+                           const dnnl_memory_desc_t given[4], int bias) {
     const dnnl_query_t queries[3] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md};
     dnnl_status_t status = dnnl_primitive_create(&p->primitive, desc);
     for (int i = 0; i < 3 && status == dnnl_success; i++)
         status = operand(d, p, i, &given[i], dnnl_primitive_desc_query_md(desc, queries[i], 0));
-    if (flags & AVG_BIAS && status == dnnl_success) status = dnnl_memory_create(&p->bias, &given[3], d->engine, DNNL_MEMORY_NONE);
-    if (flags & AVG_PLUS && status == dnnl_success)
-        status = dnnl_memory_create(&p->plus, dnnl_primitive_desc_query_md(desc, dnnl_query_dst_md, 0), d->engine, DNNL_MEMORY_NONE);
+    if (bias && status == dnnl_success) status = dnnl_memory_create(&p->bias, &given[3], d->engine, DNNL_MEMORY_NONE);
     if (status == dnnl_success)
         status = take(d, p, 3, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0), &p->scratch);
     return status == dnnl_success ? grow(d, p) : status;
@@ -117,11 +115,11 @@ int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int f
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t desc = NULL;
     struct avg_product *p = calloc(1, sizeof *p);
-    status = p ? attributes(&attr, flags, &wide[2]) : dnnl_out_of_memory;
+    status = p ? attributes(&attr, flags & AVG_ACCUMULATE) : dnnl_out_of_memory;
     if (status == dnnl_success) status = dnnl_primitive_desc_create(&desc, &operation, attr, d->engine, NULL);
     if (status == dnnl_success)
         status = dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&p->implementation);
-    if (status == dnnl_success) status = build(d, p, desc, given, flags);
+    if (status == dnnl_success) status = build(d, p, desc, given, bias);
     if (desc) dnnl_primitive_desc_destroy(desc);
     if (attr) dnnl_primitive_attr_destroy(attr);
     if (status != dnnl_success && p) avg_product_free(p);
@@ -130,7 +128,7 @@ int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int f
 }
 
 void avg_product_free(struct avg_product *p) {
-    dnnl_memory_t memories[] = {p->a, p->b, p->c, p->bias, p->plus, p->scratch, p->given_a, p->given_b, p->given_c};
+    dnnl_memory_t memories[] = {p->a, p->b, p->c, p->bias, p->scratch, p->given_a, p->given_b, p->given_c};
     dnnl_primitive_t primitives[] = {p->primitive, p->pack_a, p->pack_b, p->round_c};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         if (memories[i]) dnnl_memory_destroy(memories[i]);
@@ -153,27 +151,23 @@ static void place(struct avg_device *d, struct avg_product *p, int index, dnnl_m
 }
 
 // oneDNN does not write through the handles of sources.
-int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias,
-                    const float *plus) {
+int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias) {
     omp_set_num_threads(d->threads);
     place(d, p, 0, p->a, p->given_a, (void *)a);
     place(d, p, 1, p->b, p->given_b, (void *)b);
     place(d, p, 2, p->c, p->given_c, c);
     dnnl_memory_set_data_handle(p->scratch, (char *)d->product_scratch + p->offsets[3]);
     if (p->bias) dnnl_memory_set_data_handle(p->bias, (void *)bias);
-    if (p->plus) dnnl_memory_set_data_handle(p->plus, (void *)plus);
-    dnnl_exec_arg_t args[6] = {
+    dnnl_exec_arg_t args[] = {
         {DNNL_ARG_SRC, p->a},
         {DNNL_ARG_WEIGHTS, p->b},
         {DNNL_ARG_DST, p->c},
         {DNNL_ARG_SCRATCHPAD, p->scratch},
+        {DNNL_ARG_BIAS, p->bias},
     };
-    int count = 4;
-    if (p->bias) args[count++] = (dnnl_exec_arg_t){DNNL_ARG_BIAS, p->bias};
-    if (p->plus) args[count++] = (dnnl_exec_arg_t){DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, p->plus};
     dnnl_status_t status = p->pack_a ? convert(d, p->pack_a, p->given_a, p->a) : dnnl_success;
     if (status == dnnl_success && p->pack_b) status = convert(d, p->pack_b, p->given_b, p->b);
-    if (status == dnnl_success) status = dnnl_primitive_execute(p->primitive, d->stream, count, args);
+    if (status == dnnl_success) status = dnnl_primitive_execute(p->primitive, d->stream, p->bias ? 5 : 4, args);
     if (status == dnnl_success && p->round_c) status = convert(d, p->round_c, p->c, p->given_c);
     return status;
 }

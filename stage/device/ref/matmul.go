@@ -6,8 +6,8 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // first-level cache.
 const columnBlock = 512
 
-// MatMul implements device.Device. Every element of C is summed in the order of k, starting from C or from plus
-// and bias, whatever the blocking.
+// MatMul implements device.Device. Every element of C is summed in the order of k, starting from C, from the bias or
+// from 0, whatever the blocking.
 func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 	m.Check(c, a, b)
 	cs, as, bs := d.result(0, c), d.read(1, a), d.read(2, b)
@@ -16,7 +16,7 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 		transpose(d.transposed, bs, m.N, m.K)
 		bs = d.transposed
 	}
-	StartProduct(cs, m)
+	startProduct(cs, m)
 	// Element (i, k) of op(A) lies at i*rowStride + k*columnStride.
 	rowStride, columnStride := m.K, 1
 	if m.TransA {
@@ -31,22 +31,15 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 	d.finish(0, c)
 }
 
-// StartProduct fills C (M,N) with what the product is added to.
-func StartProduct(cs []float32, m device.MatMul) {
-	if m.Accumulate {
-		return
-	}
-	if m.Plus.Absent() {
+// startProduct fills C (M,N) with what the product is added to.
+func startProduct(cs []float32, m device.MatMul) {
+	switch {
+	case m.Accumulate:
+	case m.Bias.Absent():
 		clear(cs)
-	} else {
-		copy(cs, m.Plus.F32())
-	}
-	if m.Bias.Absent() {
-		return
-	}
-	for i := range m.M {
-		for j, v := range m.Bias.F32() {
-			cs[i*m.N+j] += v
+	default:
+		for i := range m.M {
+			copy(cs[i*m.N:(i+1)*m.N], m.Bias.F32())
 		}
 	}
 }
