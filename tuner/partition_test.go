@@ -73,7 +73,7 @@ func all(prefix [][2]int, from, n, stages int, f func([][2]int)) {
 		return
 	}
 	for to := from + 1; to <= n-stages+1; to++ {
-		all(append(prefix[:len(prefix):len(prefix)], [2]int{from, to}), to, n, stages-1, f)
+		all(append(slices.Clip(prefix), [2]int{from, to}), to, n, stages-1, f)
 	}
 }
 

@@ -269,13 +269,13 @@ func rank(all []*layout) *Outcome {
 	for _, l := range all {
 		if l.Verdict == "" {
 			key := fmt.Sprint(l.Stages, l.Threads, l.Pipelines, l.MicroBatches, l.Split, l.Recompute, l.plan)
-			if first := seen[key]; first != nil {
-				l.Verdict, l.Reason = NotNeeded, "the same plan as "+first.Schedule
-			} else {
+			first := seen[key]
+			if first == nil {
 				seen[key] = l
 				fit = append(fit, l)
 				continue
 			}
+			l.Verdict, l.Reason = NotNeeded, "the same plan as "+first.Schedule
 		}
 		out.Refused = append(out.Refused, l.Candidate)
 	}

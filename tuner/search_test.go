@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -237,7 +238,7 @@ func TestRecomputationMakesRoomWhereItIsOpen(t *testing.T) {
 	if !is {
 		t.Fatalf("error is %v", err)
 	}
-	if short.Bytes <= 0 || !strings.Contains(err.Error(), "stage ") || !strings.Contains(err.Error(), fmt.Sprint(short.Bytes)) {
+	if short.Bytes <= 0 || !strings.Contains(err.Error(), "stage ") || !strings.Contains(err.Error(), strconv.FormatInt(short.Bytes, 10)) {
 		t.Errorf("error is %v, want stage and bytes", err)
 	}
 	s.Recompute = []string{"none", "block", "full"}

@@ -40,7 +40,7 @@ func accuracy(ctx context.Context, o options, dir string) ([]report.Figure, erro
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		times, memory, lines = append(times, t...), append(memory, m...), append(lines, text...)
-		fmt.Fprintln(os.Stderr, strings.Join(text, "\n")) //nolint:errcheck // for people
+		fmt.Fprintln(os.Stderr, strings.Join(text, "\n"))
 	}
 	conditions := map[string]any{
 		"models": o.models, "combinations": len(times), "runs": lines, "batches": o.batches, "median_time_error": report.Median(times),
@@ -99,15 +99,16 @@ func hold(ctx context.Context, o options, dir, name string) (times, memory []flo
 
 // line is one run for people: its errors, and where they are: the terms of the busiest stage.
 func line(name string, c tuner.Candidate, t, m float64) string {
-	text := fmt.Sprintf("%-8s N=%d M=%d %-11s predicted %6.2f ms, measured %6.2f (%+.1f%%, spread %.1f%%), memory %+.1f%%;", name, c.Pipelines,
+	var text strings.Builder
+	fmt.Fprintf(&text, "%-8s N=%d M=%d %-11s predicted %6.2f ms, measured %6.2f (%+.1f%%, spread %.1f%%), memory %+.1f%%;", name, c.Pipelines,
 		c.MicroBatches, c.Schedule, 1e3*c.Predicted.BatchSeconds, 1e3*c.Measured.BatchSeconds, 100*t, 100*c.Measured.Spread, 100*m)
 	for s := range c.Predicted.Stages {
 		p, o := c.Predicted.Stages[s], c.Measured.Stages[s]
-		text += fmt.Sprintf(" stage %d compute %.2f/%.2f optimizer %.2f/%.2f average %.2f/%.2f wait %.2f/%.2f;", s,
+		fmt.Fprintf(&text, " stage %d compute %.2f/%.2f optimizer %.2f/%.2f average %.2f/%.2f wait %.2f/%.2f;", s,
 			1e3*p.ComputeSeconds, 1e3*o.ComputeSeconds, 1e3*p.OptimizerSeconds, 1e3*o.OptimizerSeconds,
 			1e3*p.AverageSeconds, 1e3*o.AverageSeconds, 1e3*p.WaitSeconds, 1e3*o.WaitSeconds)
 	}
-	return text
+	return text.String()
 }
 
 // find looks a combination up among all candidates, those included that have the same plan as another.

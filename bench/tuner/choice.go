@@ -45,9 +45,9 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 	best, own := ran[0], 0.0
 	for _, c := range ran {
 		if c.Measured == nil {
-			return nil, fmt.Errorf("N=%d M=%d: %s", c.Pipelines, c.MicroBatches, c.Reason)
+			return nil, fmt.Errorf("run of N=%d M=%d: %s", c.Pipelines, c.MicroBatches, c.Reason)
 		}
-		fmt.Fprintf(os.Stderr, "N=%d M=%d: %.1f samples/s\n", c.Pipelines, c.MicroBatches, c.Measured.SamplesPerSecond) //nolint:errcheck // for people
+		fmt.Fprintf(os.Stderr, "N=%d M=%d: %.1f samples/s\n", c.Pipelines, c.MicroBatches, c.Measured.SamplesPerSecond)
 		if c.Measured.SamplesPerSecond > best.Measured.SamplesPerSecond {
 			best = c
 		}

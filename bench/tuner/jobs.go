@@ -65,7 +65,7 @@ func request(name, dir string) (control.TuneRequest, error) {
 // config is how every part tunes.
 func config(r control.TuneRequest, o options) tune.Config {
 	return tune.Config{Request: r, Batches: o.batches, Progress: func(p control.TuneProgress) {
-		fmt.Fprintf(os.Stderr, "%d/%d %s\n", p.Done, p.Total, p.Text) //nolint:errcheck // for people
+		fmt.Fprintf(os.Stderr, "%d/%d %s\n", p.Done, p.Total, p.Text)
 	}}
 }
 

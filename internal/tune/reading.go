@@ -12,7 +12,7 @@ import (
 
 // shareOut gives each device of a target a run of layers, by their floating-point operations.
 func (s *subject) shareOut(target tuner.Target) ([]stage.Range, error) {
-	return stage.Split(s.model.Costs(s.size(1)), target.Stages)
+	return stage.Split(s.model.Costs(s.size()), target.Stages)
 }
 
 // kind is what a run of a profile is for.

@@ -191,8 +191,8 @@ func (s *subject) sizes(space tuner.Space) []int {
 	return slices.Compact([]int{first, middle, last})
 }
 
-// size is a micro-batch of n samples.
-func (s *subject) size(n int) layer.Size { return layer.Size{B: n, T: s.sequence, Compute: s.compute} }
+// size is a micro-batch of one sample.
+func (s *subject) size() layer.Size { return layer.Size{B: 1, T: s.sequence, Compute: s.compute} }
 
 // guess is a profile before anything was measured: times in proportion to floating-point operations. Its memory is exact.
 func (s *subject) guess(t tuner.Target) *tuner.Profile {
@@ -200,7 +200,7 @@ func (s *subject) guess(t tuner.Target) *tuner.Profile {
 	p := s.skeleton(t)
 	p.Samples = []int{1}
 	for i, l := range s.model.Layers {
-		f, b := l.FLOPs(s.size(1))
+		f, b := l.FLOPs(s.size())
 		each := func(flops float64) tuner.Curve {
 			return tuner.Curve{Samples: []int{1}, Values: []float64{flops / second}}
 		}
@@ -221,9 +221,9 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 		})
 	}
 	for _, l := range s.model.Layers {
-		_, out := l.Ports(s.size(1))
+		_, out := l.Ports(s.size())
 		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
-		one.PinnedBytes = float64(4 * (l.Saved(s.sizer.on, s.size(1)) + layer.Words(out)))
+		one.PinnedBytes = float64(4 * (l.Saved(s.sizer.on, s.size()) + layer.Words(out)))
 		for _, param := range l.Params() {
 			one.Parameters += int64(param.Len())
 		}
