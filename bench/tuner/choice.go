@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,38 +43,78 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		return nil, err
 	}
 	took := time.Since(began).Seconds()
-	best, own := ran[0], 0.0
 	for _, c := range ran {
 		if c.Measured == nil {
 			return nil, fmt.Errorf("run of N=%d M=%d: %s", c.Pipelines, c.MicroBatches, c.Reason)
 		}
 		fmt.Fprintf(os.Stderr, "N=%d M=%d: %.1f samples/s\n", c.Pipelines, c.MicroBatches, c.Measured.SamplesPerSecond)
-		if c.Measured.SamplesPerSecond > best.Measured.SamplesPerSecond {
-			best = c
-		}
-		if c.Pipelines == chosen.Chosen.Pipelines && c.MicroBatches == chosen.Chosen.MicroBatches {
-			own = c.Measured.SamplesPerSecond
-		}
 	}
-	if own == 0 { // more pipelines than the search through everything has: in the terms of its own run
-		own = chosen.Chosen.Measured.SamplesPerSecond
+	own, best, rates, err := playOff(ctx, s, chosen.Chosen, ran)
+	if err != nil {
+		return nil, err
 	}
 	conditions := map[string]any{
 		"model": "gpt2, 4 layers of width 128", "batch": r.Job.Train.Batch, "runs": len(ran), "batches": o.batches,
 		"chosen": combination{chosen.Chosen.Pipelines, chosen.Chosen.MicroBatches, chosen.Chosen.Schedule}.String(),
 		"best":   combination{best.Pipelines, best.MicroBatches, best.Schedule}.String(),
-		"tune_s": chosen.Took, "exhaustive_s": took, "candidates": chosen.Considered,
+		"tune_s": chosen.Took, "exhaustive_s": took, "candidates": chosen.Considered, "play_off_samples_per_s": rates,
 	}
 	return []report.Figure{
 		{
 			Bench: "tuner", Metric: "throughput of the chosen configuration over the best", Unit: "of 1",
-			Value: own / best.Measured.SamplesPerSecond, Bar: 0.95, Aim: 0.98, Conditions: conditions,
+			Value: own, Bar: 0.95, Aim: 0.98, Conditions: conditions,
 		},
 		{
 			Bench: "tuner", Metric: "time of tuning over that of running everything", Unit: "of 1",
 			Value: chosen.Took / took, Bar: 0.25, Aim: 0.1, AtMost: true, Conditions: conditions,
 		},
 	}, nil
+}
+
+// How the best of everything is found among runs that scatter as much as they differ.
+const (
+	finalists = 3 // the fastest of everything, beside the chosen one
+	rounds    = 5 // in which all of them run in turn
+)
+
+// playOff runs the chosen candidate and the fastest of all in turn, and returns the throughput of the chosen over that of the best,
+// both medians. The fastest of twenty single runs is the luckiest as well, so those runs only say who takes part.
+func playOff(ctx context.Context, s *tune.Session, chosen tuner.Candidate, all []tuner.Candidate) (ratio float64, best tuner.Candidate, rates map[string]float64, err error) {
+	same := func(c tuner.Candidate) bool {
+		return c.Pipelines == chosen.Pipelines && c.MicroBatches == chosen.MicroBatches
+	}
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b tuner.Candidate) int {
+		return cmp.Compare(b.Measured.SamplesPerSecond, a.Measured.SamplesPerSecond)
+	})
+	players := []tuner.Candidate{chosen}
+	for _, c := range all {
+		if !same(c) && len(players) <= finalists {
+			players = append(players, c)
+		}
+	}
+	seen := make([][]float64, len(players))
+	for range rounds {
+		ran, err := s.Confirm(ctx, slices.Clone(players))
+		if err != nil {
+			return 0, best, nil, err
+		}
+		for i, c := range ran {
+			if c.Measured == nil {
+				return 0, best, nil, fmt.Errorf("run of N=%d M=%d again: %s", c.Pipelines, c.MicroBatches, c.Reason)
+			}
+			seen[i] = append(seen[i], c.Measured.SamplesPerSecond)
+		}
+	}
+	rates = make(map[string]float64, len(players))
+	first := 0
+	for i, c := range players {
+		rates[fmt.Sprintf("N=%d M=%d", c.Pipelines, c.MicroBatches)] = report.Median(seen[i])
+		if report.Median(seen[i]) > report.Median(seen[first]) {
+			first = i
+		}
+	}
+	return report.Median(seen[0]) / report.Median(seen[first]), players[first], rates, nil
 }
 
 // everything is all of N <= 4 and M in the divisors of the batch.
