@@ -25,7 +25,7 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 	for turn := range s.config.Turns {
 		for i := range best {
 			c := &best[i]
-			if c.Verdict == tuner.Fails || turn >= turns && c.Measured.Spread <= noisy/2 {
+			if c.Verdict == tuner.Fails || turn > 0 && s.outpaced(c, best) || turn >= turns && c.Measured.Spread <= noisy/2 {
 				continue
 			}
 			s.step("run %s: %s, %d micro-batches, %d stages", c.Schedule, pipelinesText(c.Pipelines), c.MicroBatches, c.Stages)
@@ -46,6 +46,17 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 		}
 	}
 	return best, nil
+}
+
+// outpaced reports whether a candidate has lost already: another was faster by more than another turn would change.
+func (s *Session) outpaced(c *tuner.Candidate, all []tuner.Candidate) bool {
+	fastest := 0.0
+	for i := range all {
+		if m := all[i].Measured; m != nil {
+			fastest = max(fastest, m.SamplesPerSecond)
+		}
+	}
+	return c.Measured.SamplesPerSecond < (1-s.config.Outpaced)*fastest
 }
 
 // Trial is the run of a candidate for so many batches, after warmUp that are not watched.

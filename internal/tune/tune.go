@@ -24,6 +24,9 @@ type Config struct {
 	Batches int
 	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 4.
 	Turns int
+	// Outpaced is by how much, of 1, a candidate has to be slower than the fastest to run no further turn. Default 0.1, twice as
+	// much as turns of one candidate may differ; 1: all run as often.
+	Outpaced float64
 	// Limit bounds the whole tuning. Default 30 minutes.
 	Limit time.Duration
 }
@@ -41,6 +44,9 @@ func (c Config) withDefaults() Config {
 	if c.Turns == 0 {
 		c.Turns = 4
 	}
+	if c.Outpaced == 0 {
+		c.Outpaced = 0.1
+	}
 	if c.Limit == 0 {
 		c.Limit = 30 * time.Minute
 	}
@@ -57,6 +63,8 @@ func (c Config) Validate() error {
 		return errors.New("tune: the request names neither cores nor their number")
 	case r.Job.Train.Batch < 1 || r.Job.Averaging.Tau < 1:
 		return fmt.Errorf("tune: batch %d, tau %d: the job was not validated", r.Job.Train.Batch, r.Job.Averaging.Tau)
+	case !(c.Outpaced >= 0 && c.Outpaced <= 1):
+		return fmt.Errorf("tune: Outpaced is %v: above 0 and at most 1, or 0 for the default", c.Outpaced)
 	case c.Batches < 0 || c.Turns < turns || c.Limit < 0:
 		return fmt.Errorf("tune: %d batches in %d turns within %v: at least 1 batch and %d turns, in a time above 0", c.Batches, c.Turns, c.Limit, turns)
 	}
