@@ -47,7 +47,8 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		if c.Measured == nil {
 			return nil, fmt.Errorf("run of N=%d M=%d: %s", c.Pipelines, c.MicroBatches, c.Reason)
 		}
-		fmt.Fprintf(os.Stderr, "N=%d M=%d: %.1f samples/s\n", c.Pipelines, c.MicroBatches, c.Measured.SamplesPerSecond)
+		fmt.Fprintf(os.Stderr, "N=%d M=%d: %.1f samples/s, predicted %.1f\n",
+			c.Pipelines, c.MicroBatches, c.Measured.SamplesPerSecond, predicted(chosen, c))
 	}
 	own, best, rates, err := playOff(ctx, s, chosen.Chosen, ran)
 	if err != nil {
@@ -69,6 +70,16 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 			Value: chosen.Took / took, Bar: 0.25, Aim: 0.1, AtMost: true, Conditions: conditions,
 		},
 	}, nil
+}
+
+// predicted is the throughput that tuning predicted for a configuration; 0 if it did not look at it.
+func predicted(r *tuner.Report, of tuner.Candidate) float64 {
+	for _, c := range append([]tuner.Candidate{r.Chosen}, r.RunnersUp...) {
+		if c.Pipelines == of.Pipelines && c.MicroBatches == of.MicroBatches {
+			return c.Predicted.SamplesPerSecond
+		}
+	}
+	return 0
 }
 
 // How the best of everything is found among runs that scatter as much as they differ.
