@@ -3,6 +3,8 @@ package schedule
 import (
 	"errors"
 	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // Limits bounds what a plan may use. The zero value sets no limit.
@@ -35,7 +37,7 @@ func (l Limits) validate(devices, stages int) error {
 // validateLimit refuses a list of limits that is not one number, 0 or more, for each of n units.
 func validateLimit(name, unit string, limits []int, n int) error {
 	if limits != nil && len(limits) != n {
-		return fmt.Errorf("%d %s limits for %s; want one a %s, or none", len(limits), name, countOf(n, unit), unit)
+		return fmt.Errorf("%d %s limits for %s; want one a %s, or none", len(limits), name, words.Count(n, unit), unit)
 	}
 	for k, limit := range limits {
 		if limit < 0 {

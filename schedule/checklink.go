@@ -3,6 +3,8 @@ package schedule
 import (
 	"fmt"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // checkLinks proves that both ends of each link agree on the order of its micro-batches, in both directions.
@@ -70,7 +72,7 @@ func checkProgress(plan Plan, depth int, visit func(device, position int)) error
 		}
 	}
 	if len(stuck) > len(why) {
-		why = append(why, countOf(len(stuck)-len(why), plan.rowName())+" more")
+		why = append(why, words.Count(len(stuck)-len(why), plan.rowName())+" more")
 	}
 	return plan.fault(Deadlock, cell{first, stuck[first]}, stuck, strings.Join(why, "; "))
 }

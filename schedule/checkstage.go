@@ -1,6 +1,10 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/words"
+)
 
 // checkStages proves that each stage, by itself, does all work once and in an order that makes sense, and that all stages take
 // the same updates.
@@ -99,7 +103,7 @@ func (c *stageCheck) checkOp(op Op) (Problem, string) {
 	label := func(k Kind) string { return c.plan.label(Op{Kind: k, Stage: op.Stage, Micro: op.Micro}) }
 	self := func() string { return c.plan.label(op) }
 	if op.Micro < 0 || op.Micro >= len(c.done) {
-		return OutOfRange, fmt.Sprintf("%s: the batch has %s; want a number from 0 to %d", self(), countOf(len(c.done), "micro-batch"), len(c.done)-1)
+		return OutOfRange, fmt.Sprintf("%s: the batch has %s; want a number from 0 to %d", self(), words.Count(len(c.done), "micro-batch"), len(c.done)-1)
 	}
 	before := c.done[op.Micro]
 	switch op.Kind {
@@ -107,7 +111,7 @@ func (c *stageCheck) checkOp(op Op) (Problem, string) {
 	case Forward:
 		if op.Version < 0 || op.Version > c.updated {
 			return WrongVersion, fmt.Sprintf("%s: the weights of stage %d have taken %s by then; want a version from 0 to %d",
-				self(), op.Stage, countOf(c.updated, "update"), c.updated)
+				self(), op.Stage, words.Count(c.updated, "update"), c.updated)
 		}
 	case Backward:
 		if before.has(BackwardInput) {
@@ -206,7 +210,7 @@ func missingWork(plan Plan, w stageOps, s, microBatches int, done func(Op) bool)
 		default:
 			continue
 		}
-		message := fmt.Sprintf("%s never runs; want each of %s once", missing, countOf(microBatches, "micro-batch"))
+		message := fmt.Sprintf("%s never runs; want each of %s once", missing, words.Count(microBatches, "micro-batch"))
 		return plan.fault(Missing, cell{w.device, len(plan[w.device])}, nil, message)
 	}
 	return nil

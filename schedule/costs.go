@@ -3,6 +3,8 @@ package schedule
 import (
 	"fmt"
 	"math"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // Costs are the times and bytes of a pipeline's stages, links and devices. Times, here and in results, are in one unit of the
@@ -109,7 +111,7 @@ func (c Costs) validateBandwidth(stages int) error {
 	}
 	if len(c.Bandwidth) != stages-1 {
 		return fmt.Errorf("costs: bandwidth has %s for %s; want one a link: %d",
-			countOf(len(c.Bandwidth), "value"), countOf(stages, "stage"), stages-1)
+			words.Count(len(c.Bandwidth), "value"), words.Count(stages, "stage"), stages-1)
 	}
 	for i, v := range c.Bandwidth {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
@@ -126,7 +128,7 @@ func (c Costs) validateBandwidth(stages int) error {
 func (c Costs) validateDevices(devices int) error {
 	if c.Utilisation != nil && len(c.Utilisation) != devices {
 		return fmt.Errorf("costs: utilisation has %s for %s; want one a device",
-			countOf(len(c.Utilisation), "value"), countOf(devices, "device"))
+			words.Count(len(c.Utilisation), "value"), words.Count(devices, "device"))
 	}
 	for i, v := range c.Utilisation {
 		if !(v > 0 && v <= 1) { // false for NaN
@@ -147,7 +149,7 @@ func (l costList) validate(unit string, want, stages int) error {
 		if unit == "device" {
 			of = unit
 		}
-		return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d", l.name, countOf(found, "value"), countOf(stages, of), unit, want)
+		return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d", l.name, words.Count(found, "value"), words.Count(stages, of), unit, want)
 	}
 	for i, v := range l.times {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // drawnRow is one line of a drawing: what a device does for one pipeline.
@@ -93,7 +95,7 @@ func summary(r Result) string {
 		return fmt.Sprintf("batch time %s, bubble %.1f%%", formatTime(r.Makespan), 100*r.Bubble)
 	}
 	return fmt.Sprintf("%s of each of %s take %s, one after the other %s, bubble %.1f%%",
-		countOf(r.load.Batches, "batch"), countOf(r.load.Pipelines, "pipeline"), formatTime(r.Makespan), formatTime(r.Period), 100*r.Bubble)
+		words.Count(r.load.Batches, "batch"), words.Count(r.load.Pipelines, "pipeline"), formatTime(r.Makespan), formatTime(r.Period), 100*r.Bubble)
 }
 
 // scaleOf is how many columns (or pixels) a unit of time gets so that the shortest op that takes any time is cell wide, in a

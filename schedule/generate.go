@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // generator is one row of the table of schedules.
@@ -86,12 +87,12 @@ func (r Request) Validate() error {
 	}
 	chunks := max(1, r.Chunks)
 	if r.Stages > maxOps/3/chunks || r.MicroBatches > maxOps/3/chunks/r.Stages {
-		of := countOf(r.Stages, "stage")
+		of := words.Count(r.Stages, "stage")
 		if chunks > 1 {
-			of = fmt.Sprintf("%d devices of %s", r.Stages, countOf(chunks, "stage"))
+			of = fmt.Sprintf("%d devices of %s", r.Stages, words.Count(chunks, "stage"))
 		}
 		return fmt.Errorf("%s on %s are more than the %d ops a plan may have; want fewer of either",
-			countOf(r.MicroBatches, "micro-batch"), of, maxOps)
+			words.Count(r.MicroBatches, "micro-batch"), of, maxOps)
 	}
 	if r.Costs != nil {
 		if err := r.Costs.Validate(r.Stages * chunks); err != nil {
@@ -166,7 +167,7 @@ func withinLimit(plan Plan, r Request) error {
 		if limit == 0 || pinned[d] <= limit {
 			continue
 		}
-		name := fmt.Sprintf("%s %d pins %s", plan.rowName(), d, countOf(pinned[d], "micro-batch"))
+		name := fmt.Sprintf("%s %d pins %s", plan.rowName(), d, words.Count(pinned[d], "micro-batch"))
 		if r.Chunks > 1 {
 			return fmt.Errorf("%s on its %d stages, its limit is %d; use smaller micro-batches, no more than %d of them, or 1f1b",
 				name, r.Chunks, limit, limit/r.Chunks)
@@ -188,7 +189,7 @@ func fewMicroBatches(plan Plan, r Request) string {
 	}
 	idle := 100 * float64(r.Stages-1) / float64(r.MicroBatches+r.Stages-1)
 	return fmt.Sprintf("; %s cannot fill %s: at least %.0f%% of the time is bubble",
-		countOf(r.MicroBatches, "micro-batch"), countOf(r.Stages, "stage"), idle)
+		words.Count(r.MicroBatches, "micro-batch"), words.Count(r.Stages, "stage"), idle)
 }
 
 // forwardsAhead is the order all schedules of one whole backward share (AvgPipe: Chen et al. 2023; here with 0-based
@@ -212,16 +213,4 @@ func forwardsAhead(warmups []int, microBatches int) Plan {
 		plan[k] = backing[start:len(backing):len(backing)]
 	}
 	return plan
-}
-
-// countOf prints a number and its noun: 1 stage, 2 stages, 3 micro-batches.
-func countOf(n int, noun string) string {
-	switch {
-	case n == 1:
-	case strings.HasSuffix(noun, "ch"):
-		noun += "es"
-	default:
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -1,6 +1,10 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/words"
+)
 
 // pipeDream2BW is 1f1b that steps the optimizer after every group of micro-batches and does not drain for it, with two versions of the
 // weights (PipeDream-2BW: Narayanan et al. 2021, section 3.1): the micro-batches of group g read the weights after g-1 updates (those of
@@ -24,7 +28,7 @@ func pipeDream2BW(r Request) (Plan, string) {
 	}
 	if group == r.MicroBatches {
 		return plan, fmt.Sprintf("one update in a batch, as 1f1b: %s are one group of at least %d, use %d or more that divide by %d for more updates",
-			countOf(r.MicroBatches, "micro-batch"), r.Stages, 2*r.Stages, r.Stages)
+			words.Count(r.MicroBatches, "micro-batch"), r.Stages, 2*r.Stages, r.Stages)
 	}
 	return plan, fmt.Sprintf("an update every %d micro-batches, without a drain: two versions of the weights, gradients one update late", group)
 }

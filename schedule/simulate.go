@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"iter"
 	"math"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // Load says how much work SimulateMany gives the devices. The zero value is one batch of one pipeline.
@@ -40,7 +42,7 @@ func (l Load) Validate(plan Plan) error {
 	}
 	l = l.withDefaults()
 	if l.Pipelines > math.MaxInt32/4/max(1, len(plan)) || l.Pipelines*l.Batches > maxRuns/max(1, plan.Ops()) {
-		return fmt.Errorf("load: %d batches of %s are more than can be simulated; want fewer of either", l.Batches, countOf(l.Pipelines, "pipeline"))
+		return fmt.Errorf("load: %d batches of %s are more than can be simulated; want fewer of either", l.Batches, words.Count(l.Pipelines, "pipeline"))
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // The measures of an SVG drawing, in pixels.
@@ -100,7 +102,7 @@ func (d *svgDrawing) open(drawings []Drawing, height int) {
 		pixels(width), height)
 	var titles []string
 	for _, one := range drawings {
-		title := countOf(len(one.Result.plan), "device") + ", " + summary(one.Result)
+		title := words.Count(len(one.Result.plan), "device") + ", " + summary(one.Result)
 		if one.Title != "" {
 			title = one.Title + ": " + title
 		}

@@ -1,6 +1,10 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/words"
+)
 
 // zeroBubbleH1 splits each backward, so that the half that no other stage waits for, of the weights, fills the bubbles of
 // 1f1b at 1f1b's memory (Qi et al. 2024, ZB-H1, section 2.1). Device i of K runs K-1-i forwards ahead and leaves i weight halves for
@@ -55,5 +59,5 @@ func tooFew(r Request, least int, instead string) string {
 	if instead != "" {
 		instead = fmt.Sprintf(", with fewer %s is as fast or faster", instead)
 	}
-	return fmt.Sprintf("; it takes %s for that and has %d%s", countOf(least, "micro-batch"), r.MicroBatches, instead)
+	return fmt.Sprintf("; it takes %s for that and has %d%s", words.Count(least, "micro-batch"), r.MicroBatches, instead)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
@@ -146,11 +147,11 @@ func proofOf(plan schedule.Plan) planProof {
 func (p planProof) print(out io.Writer, path string) error {
 	steps := "one optimizer step, after the batch"
 	if p.Updates > 0 {
-		steps = count(p.Updates, "optimizer step") + ", inside of the batch"
+		steps = words.Count(p.Updates, "optimizer step") + ", inside of the batch"
 	}
 	var text, table strings.Builder
 	fmt.Fprintf(&text, "%s: ok: %s, %s, %s; %s\n\n", path,
-		count(len(p.Devices), "device"), count(len(p.Stages), "stage"), count(p.MicroBatches, "micro-batch"), steps)
+		words.Count(len(p.Devices), "device"), words.Count(len(p.Stages), "stage"), words.Count(p.MicroBatches, "micro-batch"), steps)
 	table.WriteString("stage\tdevice\tpins\thalves\tversions\tdelay\tsent down\tsent up\t\n")
 	for s, stage := range p.Stages {
 		down, up := "-", "-"
@@ -172,16 +173,4 @@ func (p planProof) print(out io.Writer, path string) error {
 	}
 	_, err = io.WriteString(out, text.String())
 	return err
-}
-
-// count prints a number and its noun: 1 stage, 2 micro-batches.
-func count(n int, noun string) string {
-	switch {
-	case n == 1:
-	case strings.HasSuffix(noun, "ch"):
-		noun += "es"
-	default:
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -5,9 +5,9 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -28,7 +28,7 @@ func printReport(out io.Writer, r *tuner.Report) error {
 // printProfile prints what was measured of the layers.
 func printProfile(out io.Writer, r *tuner.Report) error {
 	p := r.Profile
-	took := "took " + period(r.Took)
+	took := "took " + words.Seconds(r.Took)
 	if r.Cached {
 		took = "of an earlier tuning, from the cache"
 	}
@@ -39,7 +39,7 @@ func printProfile(out io.Writer, r *tuner.Report) error {
 	var t table
 	t.add("LAYER", "FORWARD", "BACKWARD", "OPTIMIZER", "ACTIVATIONS", "PARAMETERS")
 	for _, l := range p.Layers {
-		t.add(l.Name, period(l.ForwardSeconds), period(l.BackwardInputSeconds+l.BackwardWeightSeconds), period(l.OptimizerSeconds),
+		t.add(l.Name, words.Seconds(l.ForwardSeconds), words.Seconds(l.BackwardInputSeconds+l.BackwardWeightSeconds), words.Seconds(l.OptimizerSeconds),
 			size(l.ActivationBytes), thousands(float64(l.Parameters)))
 	}
 	return t.print(out)
@@ -134,8 +134,8 @@ func printTerms(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) 
 		if c != nil && k < len(c.Split) {
 			layers = fmt.Sprintf("%d-%d", c.Split[k][0], c.Split[k][1]-1)
 		}
-		t.add(strconv.Itoa(k), layers, what, period(s.ComputeSeconds), period(s.OptimizerSeconds), period(s.AverageSeconds),
-			period(s.WaitSeconds), fmt.Sprintf("%.0f%%", 100*s.Busy), size(s.Memory.Total()))
+		t.add(strconv.Itoa(k), layers, what, words.Seconds(s.ComputeSeconds), words.Seconds(s.OptimizerSeconds), words.Seconds(s.AverageSeconds),
+			words.Seconds(s.WaitSeconds), fmt.Sprintf("%.0f%%", 100*s.Busy), size(s.Memory.Total()))
 	}
 	kinds := []struct {
 		what   string
@@ -170,7 +170,7 @@ func printTerms(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) 
 func printBatches(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
 	var parts []string
 	add := func(what string, p tuner.Prediction) {
-		parts = append(parts, fmt.Sprintf("%s %s, %.4g samples/s", what, period(p.BatchSeconds), p.SamplesPerSecond))
+		parts = append(parts, fmt.Sprintf("%s %s, %.4g samples/s", what, words.Seconds(p.BatchSeconds), p.SamplesPerSecond))
 	}
 	if c != nil {
 		add("predicted", c.Predicted)
@@ -195,10 +195,10 @@ func printCandidates(out io.Writer, r *tuner.Report) error {
 	for i, c := range append([]tuner.Candidate{r.Chosen}, r.RunnersUp...) {
 		predicted, measured, speed := "-", "-", "-"
 		if c.Predicted.BatchSeconds > 0 {
-			predicted, speed = period(c.Predicted.BatchSeconds), fmt.Sprintf("%.4g", c.Predicted.SamplesPerSecond)
+			predicted, speed = words.Seconds(c.Predicted.BatchSeconds), fmt.Sprintf("%.4g", c.Predicted.SamplesPerSecond)
 		}
 		if c.Measured != nil {
-			measured, speed = period(c.Measured.BatchSeconds), fmt.Sprintf("%.4g", c.Measured.SamplesPerSecond)
+			measured, speed = words.Seconds(c.Measured.BatchSeconds), fmt.Sprintf("%.4g", c.Measured.SamplesPerSecond)
 		}
 		why := c.Reason
 		if i == 0 {
@@ -237,21 +237,6 @@ func printNotes(out io.Writer, r *tuner.Report) error {
 		}
 	}
 	return nil
-}
-
-// period prints seconds to three digits.
-func period(seconds float64) string {
-	switch {
-	case seconds < 1e-9: // what rounding leaves of nothing
-		return "0"
-	case seconds < 1e-3:
-		return fmt.Sprintf("%.3gus", seconds*1e6)
-	case seconds < 1:
-		return fmt.Sprintf("%.3gms", seconds*1e3)
-	case seconds < 100:
-		return fmt.Sprintf("%.3gs", seconds)
-	}
-	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
 }
 
 // size prints bytes to three digits; none are not known.

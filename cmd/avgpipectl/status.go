@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // statusOptions are the flags of `status`.
@@ -148,11 +149,11 @@ func metrics(m api.Metrics) string {
 func batches(s api.JobStatus) string {
 	switch {
 	case s.BatchS != nil && s.PredictedBatchS != nil:
-		return fmt.Sprintf("%s for each pipeline, %s expected by its tuning", period(*s.BatchS), period(*s.PredictedBatchS))
+		return fmt.Sprintf("%s for each pipeline, %s expected by its tuning", words.Seconds(*s.BatchS), words.Seconds(*s.PredictedBatchS))
 	case s.BatchS != nil:
-		return period(*s.BatchS) + " for each pipeline"
+		return words.Seconds(*s.BatchS) + " for each pipeline"
 	case s.PredictedBatchS != nil:
-		return period(*s.PredictedBatchS) + " expected by its tuning"
+		return words.Seconds(*s.PredictedBatchS) + " expected by its tuning"
 	}
 	return ""
 }

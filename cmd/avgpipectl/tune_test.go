@@ -106,11 +106,6 @@ func TestStatusShowsTuningAndDrift(t *testing.T) {
 }
 
 func TestUnitsOfReports(t *testing.T) {
-	for seconds, want := range map[float64]string{0: "0", 1e-16: "0", 2.5e-5: "25us", 0.0123456: "12.3ms", 1.5: "1.5s", 125.4: "2m5s"} {
-		if got := period(seconds); got != want {
-			t.Errorf("%v s: %s, want %s", seconds, got, want)
-		}
-	}
 	for bytes, want := range map[int64]string{0: "-", 999: "999 B", 1500: "1.5 KB", 999_999: "1 MB", 12_345_678_901: "12.3 GB"} {
 		if got := size(bytes); got != want {
 			t.Errorf("%d bytes: %s, want %s", bytes, got, want)

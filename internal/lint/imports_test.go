@@ -14,7 +14,8 @@ import (
 var mayImport = map[string][]string{
 	// Leaves.
 	"internal/nearest":    nil,
-	"schedule":            {"internal/nearest"},
+	"internal/words":      nil,
+	"schedule":            {"internal/nearest", "internal/words"},
 	"tuner":               {"schedule"},
 	"job":                 {"internal/nearest"},
 	"stage/flat":          nil,
@@ -57,6 +58,7 @@ var mayImport = map[string][]string{
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/feed", "internal/checkpoint", "internal/export",
 	},
 	"internal/tune": {
+		"internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/checkpoint", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
@@ -71,7 +73,7 @@ var mayImport = map[string][]string{
 		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune",
 		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/nearest", "job", "schedule", "tuner"},
+	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
 	"bench/...":      {"..."},
 }
 

@@ -57,19 +57,7 @@ func TestMemoryIsWhatTheStagesTake(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := model.Build(j.Model.Family, j.Model.Config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := spec{Job: *j}
-			plan, _, err := s.plan()
-			if err != nil {
-				t.Fatal(err)
-			}
-			bytes, err := stageBytes(m, j, plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m, plan, bytes := priced(t, j)
 			need := make([]float64, len(plan))
 			for k, d := range plan.Placement() {
 				need[d] += float64(bytes[k])
@@ -89,6 +77,23 @@ func TestMemoryIsWhatTheStagesTake(t *testing.T) {
 			}
 		})
 	}
+}
+
+// priced is a job's model and plan, and what its stages need.
+func priced(t *testing.T, j *job.Job) (m *model.Model, plan schedule.Plan, bytes []int64) {
+	t.Helper()
+	m, err := model.Build(j.Model.Family, j.Model.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec{Job: *j}
+	if plan, _, err = s.plan(); err != nil {
+		t.Fatal(err)
+	}
+	if bytes, err = stageBytes(m, j, plan); err != nil {
+		t.Fatal(err)
+	}
+	return m, plan, bytes
 }
 
 // tryOut trains a batch.
@@ -112,19 +117,7 @@ func TestStagesThatDoNotFitAreRefusedWithWhatWouldFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.Build(j.Model.Family, j.Model.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := spec{Job: *j}
-	plan, _, err := s.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bytes, err := stageBytes(m, j, plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, _, bytes := priced(t, j)
 	most := slices.Max(bytes)
 	worst := slices.Index(bytes, most)
 	_, err = emulatedJob(t, fmt.Sprintf("devices.emulated.memory=%d", most-100))

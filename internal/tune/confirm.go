@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -28,7 +29,8 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 			if c.Verdict == tuner.Fails || turn > 0 && s.outpaced(c, best) || turn >= turns && c.Measured.Spread <= noisy/2 {
 				continue
 			}
-			s.step("run %s: %s, %d micro-batches, %d stages", c.Schedule, pipelinesText(c.Pipelines), c.MicroBatches, c.Stages)
+			s.step("run %s: %s, %s, %s", c.Schedule,
+				words.Count(c.Pipelines, "pipeline"), words.Count(c.MicroBatches, "micro-batch"), words.Count(c.Stages, "stage"))
 			config, err := Trial(&s.config.Request, c, max(s.config.Batches/turns, 1))
 			if err != nil {
 				return nil, err

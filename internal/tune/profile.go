@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -101,7 +102,7 @@ func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]
 	result, err := s.calm(ctx, r)
 	into := map[kind]*measured{layered: m.layers, merged: m.stages, crowded: m.crowded}[r.kind]
 	if err != nil {
-		err = fmt.Errorf("measure micro-batches of %d samples with %s: %w", r.samples, pipelinesText(r.pipelines), err)
+		err = fmt.Errorf("measure micro-batches of %d samples with %s: %w", r.samples, words.Count(r.pipelines, "pipeline"), err)
 		if ctx.Err() == nil && (r.kind != merged || len(into.passes[trace.Forward][0]) > 0) {
 			*notes = append(*notes, err.Error())
 			return nil
@@ -124,7 +125,8 @@ func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]
 func (s *Session) calm(ctx context.Context, r reading) (best worker.TrialResult, err error) {
 	least := math.Inf(1)
 	for turn := range calmTurns {
-		s.step("measure %s on %d devices: micro-batches of %d, %s", r.kind, r.trial.Job.Stages, r.samples, pipelinesText(r.pipelines))
+		s.step("measure %s on %s: micro-batches of %d, %s",
+			r.kind, words.Count(int(r.trial.Job.Stages), "device"), r.samples, words.Count(r.pipelines, "pipeline"))
 		result, err := s.bench.Run(ctx, r.trial)
 		if err != nil {
 			if turn > 0 && ctx.Err() == nil {
@@ -169,11 +171,4 @@ func scatter(events []trace.Event) float64 {
 		}
 	}
 	return median(all)
-}
-
-func pipelinesText(n int) string {
-	if n == 1 {
-		return "1 pipeline"
-	}
-	return fmt.Sprintf("%d pipelines", n)
 }

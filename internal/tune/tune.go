@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -174,7 +175,7 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 	report := out.Decide(ran)
 	if report.Chosen.Verdict == tuner.Fails {
 		return nil, fmt.Errorf("no candidate could be run: %s with %s and %d micro-batches: %s",
-			report.Chosen.Schedule, pipelinesText(report.Chosen.Pipelines), report.Chosen.MicroBatches, report.Chosen.Reason)
+			report.Chosen.Schedule, words.Count(report.Chosen.Pipelines, "pipeline"), report.Chosen.MicroBatches, report.Chosen.Reason)
 	}
 	report.Digest, report.Notes = digest, slices.Concat(notes, more, report.Notes)
 	report.Profile = profileOf(space, report.Chosen).Summary()

@@ -1,0 +1,36 @@
+// Package words writes numbers for people: in messages, tables and progress.
+package words
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Count is a number and its noun: 1 stage, 2 stages, 3 micro-batches.
+func Count(n int, noun string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "ch"):
+		noun += "es"
+	default:
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// Seconds is a time to three digits, in the unit that suits it: 22.1ms; a long one to the second: 3m20s. What rounding leaves of
+// nothing is 0.
+func Seconds(seconds float64) string {
+	switch {
+	case seconds < 1e-9:
+		return "0"
+	case seconds < 1e-3:
+		return fmt.Sprintf("%.3gus", seconds*1e6)
+	case seconds < 1:
+		return fmt.Sprintf("%.3gms", seconds*1e3)
+	case seconds < 100:
+		return fmt.Sprintf("%.3gs", seconds)
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+}

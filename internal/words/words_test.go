@@ -1,0 +1,22 @@
+package words
+
+import "testing"
+
+func TestSeconds(t *testing.T) {
+	for seconds, want := range map[float64]string{0: "0", 1e-16: "0", 2.5e-5: "25us", 0.0123456: "12.3ms", 1.5: "1.5s", 125.4: "2m5s"} {
+		if got := Seconds(seconds); got != want {
+			t.Errorf("%v s: %s, want %s", seconds, got, want)
+		}
+	}
+}
+
+func TestCount(t *testing.T) {
+	for _, c := range []struct {
+		n          int
+		noun, want string
+	}{{1, "stage", "1 stage"}, {2, "stage", "2 stages"}, {0, "micro-batch", "0 micro-batches"}} {
+		if got := Count(c.n, c.noun); got != c.want {
+			t.Errorf("%d %s: %s, want %s", c.n, c.noun, got, c.want)
+		}
+	}
+}
