@@ -1,7 +1,11 @@
 // Package api is the HTTP API of avgpiped: its types, paths and client. It links neither Raft nor devices.
 package api
 
-import "time"
+import (
+	"time"
+
+	"github.com/avgpipe/avgpipe/tuner"
+)
 
 // State is where a job stands.
 type State string
@@ -56,6 +60,7 @@ type JobStatus struct {
 	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings       []string      `json:"warnings"`
 	StageStatus    []StageStatus `json:"stage_status"`
+	LinkStatus     []LinkStatus  `json:"link_status"` // of each boundary between two stages
 	// BatchS is the seconds from one step of a pipeline to its next, over the last window; null before the first.
 	BatchS *float64 `json:"batch_s"`
 	// PredictedBatchS is what tuning leads to expect; null of a job that was not tuned.
@@ -86,6 +91,19 @@ type StageStatus struct {
 	Evaluate       float64 `json:"evaluate"` // of the center on held-out data
 	// MemoryBytes is what the stage has taken of the device's memory, for all pipelines; 0 while it is not known.
 	MemoryBytes int64 `json:"memory_bytes"`
+	// Memory says what for; null while the stage is being made. The boundaries are not in it: messages lie in the host's memory,
+	// and nobody counts them.
+	Memory *tuner.Memory `json:"memory"`
+}
+
+// LinkStatus says how long one message takes between a stage and the one after it: from the end of the op that made it to the
+// moment at which the other side has it. Of the messages of the last window for which the other side waited before they were
+// made, it is that of the fastest quarter. A time is null where there was none, inside of a device, and between processes, whose clocks differ.
+type LinkStatus struct {
+	Link         int      `json:"link"` // between stage Link and Link+1
+	MessageBytes int64    `json:"message_bytes"`
+	DownS        *float64 `json:"down_s"` // activations, in seconds
+	UpS          *float64 `json:"up_s"`   // gradients
 }
 
 // NodeStatus is a line of `avgpipectl nodes`.

@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
 	},
 	"internal/worker": {
-		"pipeline", "stage/...", "schedule", "elastic", "job",
+		"pipeline", "stage/...", "schedule", "tuner", "elastic", "job",
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/feed", "internal/checkpoint", "internal/export",
 	},
 	"internal/tune": {

@@ -61,6 +61,9 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 	if out.StageStatus == nil {
 		out.StageStatus = []api.StageStatus{}
 	}
+	if out.LinkStatus == nil {
+		out.LinkStatus = []api.LinkStatus{}
+	}
 	return out
 }
 

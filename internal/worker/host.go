@@ -22,6 +22,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/pick"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // host is what a worker holds for as long as it lives: model, data, devices and the shard store of the job.
@@ -58,6 +59,21 @@ type hosted struct {
 	on     *hostedDevice
 	device *meter // what the stage computes with: that of on, and counts
 	meta   export.ShardMeta
+	shape  stage.Shape
+	bytes  stage.Bytes // of one pipeline
+}
+
+// memory says what the stage's memory is for, with so many pipelines; nil while they are being made. Their parts are known
+// exactly. What is there beside them is the center, and what averaging and evaluations keep.
+func (s *hosted) memory(pipelines int) *tuner.Memory {
+	n, held := int64(pipelines), s.device.now.Load()
+	if held < n*s.bytes.Total() {
+		return nil
+	}
+	return &tuner.Memory{
+		Weights: n * s.bytes.Parameters, Gradients: n * s.bytes.Gradients, State: n * s.bytes.State,
+		Activations: n * (s.bytes.Activations + s.bytes.Boundaries), Center: held - n*s.bytes.Total(),
+	}
 }
 
 // permanentError marks what would fail again: the job's own data or model, not this process.
@@ -69,7 +85,7 @@ func (e *permanentError) Unwrap() error { return e.err }
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*host, error) {
 	h := &host{assignment: a, plan: plan}
-	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.leaveCard, h.openStore, h.openDevices} {
+	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.leaveCard, h.openStore, h.openDevices, h.priceStages} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
 		}
@@ -294,16 +310,36 @@ func coresOf(d int, cpu job.CPU, cores []int) []int {
 	return cores[from:to]
 }
 
-// newStage makes stage s of a pipeline. Every pipeline starts with the same weights.
-func (h *host) newStage(s *hosted, pipeline int) (*stage.Computed, error) {
+// stage is the configuration of stage s in a pipeline.
+func (h *host) stage(s *hosted, pipeline int) stage.Config {
 	spec := h.assignment.Job
-	c, err := stage.New(stage.Config{
+	return stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
 		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(),
 		Slots: schedule.PinnedByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
 		Versions:  schedule.VersionsByStage(h.plan)[s.index],
 		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
-	})
+	}
+}
+
+// priceStages finds what the stages that live here will take and send.
+func (h *host) priceStages(context.Context) (err error) {
+	for i := range h.stages {
+		s := &h.stages[i]
+		c := h.stage(s, 0)
+		if s.bytes, err = c.Bytes(); err != nil {
+			return err
+		}
+		if s.shape, err = c.Shape(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newStage makes stage s of a pipeline. Every pipeline starts with the same weights.
+func (h *host) newStage(s *hosted, pipeline int) (*stage.Computed, error) {
+	c, err := stage.New(h.stage(s, pipeline))
 	if err != nil {
 		return nil, err
 	}

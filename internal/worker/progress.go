@@ -9,6 +9,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // window is how far back rates and the training loss look.
@@ -35,16 +36,18 @@ type progress struct {
 	initial   *float64
 	rate      *trace.Rate // of tokens
 	spans     map[int]*trace.Accumulator
+	transfers *transfers
 }
 
 // lossSteps is how many steps of each pipeline the training loss is the mean of.
 const lossSteps = 10
 
 // newProgress starts where the assignment does.
-func newProgress(a control.Assignment, meta control.RoundMeta) *progress {
+func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMeta) *progress {
 	p := &progress{
 		state: api.Starting, reason: "loading", rounds: map[int]uint64{}, batch: uint64(a.Job.Train.Batch),
 		steps: make([]uint64, a.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
+		transfers: newTransfers(a, plan),
 	}
 	start := uint64(0)
 	if r := a.Restore; r != nil {
@@ -88,10 +91,12 @@ func (p *progress) step(r pipeline.StepReport) {
 	p.loss = &mean
 }
 
-// span takes an event of a stage that lives here. It is called from every executor, and takes only the lock of the stage.
+// span takes an event of a stage that lives here. It is called from every executor, and takes only the locks of the stage and of a
+// link.
 func (p *progress) span(e trace.Event) {
 	if a := p.spans[e.Stage]; a != nil {
 		a.Add(e)
+		p.transfers.event(e)
 	}
 }
 
@@ -195,7 +200,18 @@ func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 	return api.StageStatus{
 		Stage: k, Device: s.on.name, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
 		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
-		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(),
+		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)),
+	}
+}
+
+// link says how long messages take between a stage that lives here and the one after it.
+func (p *progress) link(s *hosted, now time.Time) api.LinkStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	until := p.until(now)
+	return api.LinkStatus{
+		Link: s.index, MessageBytes: int64(s.shape.OutputBytes),
+		DownS: p.transfers.direction(s.index, down).seconds(until), UpS: p.transfers.direction(s.index, up).seconds(until),
 	}
 }
 

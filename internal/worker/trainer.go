@@ -47,7 +47,7 @@ func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trai
 			log.Warn("the meta of the restored round is unreadable; losses and times start anew", zap.Error(err))
 		}
 	}
-	t.progress = newProgress(a, t.restored)
+	t.progress = newProgress(a, plan, t.restored)
 	return t
 }
 
@@ -236,6 +236,9 @@ func (t *trainer) status() control.Status {
 	for i := range t.host.stages {
 		s := &t.host.stages[i]
 		out.Job.StageStatus = append(out.Job.StageStatus, t.progress.stage(s.index, s, now))
+		if s.index+1 < len(t.assignment.Stages) {
+			out.Job.LinkStatus = append(out.Job.LinkStatus, t.progress.link(s, now))
+		}
 	}
 	return out
 }

@@ -229,8 +229,14 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 	if len(s.StageStatus) != 2 {
 		t.Fatalf("status has %d stages, expected 2", len(s.StageStatus))
 	}
+	if len(s.LinkStatus) != 1 || s.LinkStatus[0].MessageBytes != 2*16*16*4 { // samples, tokens, width, bytes
+		t.Errorf("links are %+v", s.LinkStatus)
+	}
 	held := int64(0)
 	for _, st := range s.StageStatus {
+		if m := st.Memory; m == nil || m.Total() != st.MemoryBytes || m.Boundaries != 0 || m.Center <= 0 || m.Center%(m.Gradients/2) != 0 {
+			t.Errorf("stage %d holds %d bytes: %+v; want parts that add up, and a center of whole vectors", st.Stage, st.MemoryBytes, m)
+		}
 		sum := st.Busy + st.WaitUpstream + st.WaitDownstream + st.Average + st.Optimizer + st.Commit
 		if st.Busy <= 0 || sum > 1.001 {
 			t.Errorf("stage %d: %+v: busy must show, and the fractions may not exceed 1", st.Stage, st)
@@ -343,6 +349,11 @@ func TestTwoNodesComputeTheShardsOfOne(t *testing.T) {
 		}
 		group.Wait()
 		for k, node := range []int{0, 1, 1} {
+			for _, l := range got[node].status.Job.LinkStatus {
+				if across := l.Link == 0; across && (l.DownS != nil || l.UpS != nil) {
+					t.Errorf("a message between two processes takes %v s down and %v s up, by two clocks", l.DownS, l.UpS)
+				}
+			}
 			if d := got[node].shards[k].Digest; d != want.shards[k].Digest || d == "" {
 				t.Errorf("pull %s: stage %d over TCP gave shard %.12s, in one process %.12s (the node ended with %v)",
 					pull, k, d, want.shards[k].Digest, got[node].err)

@@ -1,0 +1,138 @@
+package worker
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// recentTransfers is how many messages of a direction are kept, the newest.
+const recentTransfers = 64
+
+// promptQuantile is the part of the messages that counts as undisturbed: tuning fits links to as many.
+const promptQuantile = 0.25
+
+// transfers observes, from the events of a worker, how long messages take from one stage to the next: from the end of the op that
+// made one to the moment at which the other side has it. That is what tuning predicts of a link, latency and bytes over
+// bandwidth, where the receiver waited before the message was made: links keep the order, so no earlier message was on the way.
+// Others do not count, nor messages between stages of one device, which cross no link, or of two processes, whose clocks differ.
+//
+// What a message costs is a lock that almost nobody else wants, and a few words.
+type transfers struct {
+	links [][2]*direction // by the stage that is nearer the input: down and up; nil where nothing is observed
+}
+
+// The directions of a link.
+const (
+	down = iota // activations
+	up          // gradients
+)
+
+// direction is one way between two stages.
+type direction struct {
+	mu     sync.Mutex
+	micros int
+	made   []made // by pipeline and micro-batch: its newest message
+	recent [recentTransfers]transfer
+	next   int // of recent
+}
+
+// made says when a message was made.
+type made struct {
+	step uint64 // plus 1; 0: none was
+	at   time.Duration
+}
+
+// transfer is a message that arrived.
+type transfer struct{ at, took time.Duration }
+
+// newTransfers observes the boundaries between stages that both live here, on two devices.
+func newTransfers(a control.Assignment, plan schedule.Plan) *transfers {
+	t := &transfers{links: make([][2]*direction, max(len(a.Stages)-1, 0))}
+	placement, micros := plan.Placement(), int(a.Job.MicroBatches)
+	for k := range t.links {
+		if a.Stages[k].Node != a.Node || a.Stages[k+1].Node != a.Node || placement[k] == placement[k+1] {
+			continue
+		}
+		for way := range t.links[k] {
+			t.links[k][way] = &direction{micros: micros, made: make([]made, int(a.Job.Pipelines)*micros)}
+		}
+	}
+	return t
+}
+
+// direction is that of a link on which nothing is observed, nil, for one that does not exist.
+func (t *transfers) direction(link, way int) *direction {
+	if link < 0 || link >= len(t.links) {
+		return nil
+	}
+	return t.links[link][way]
+}
+
+// event takes an event of a stage. The end of an op comes before its message is sent, and the wait for one before the op that takes
+// it, so both are in order. It is called from every executor.
+func (t *transfers) event(e trace.Event) {
+	forward := e.Work == trace.Forward
+	if e.Micro < 0 || !forward && e.Work == trace.BackwardWeight {
+		return
+	}
+	switch {
+	case e.Kind == trace.Compute && forward:
+		t.direction(e.Stage, down).sent(e)
+	case e.Kind == trace.Compute:
+		t.direction(e.Stage-1, up).sent(e)
+	case e.Kind == trace.WaitUpstream && forward:
+		t.direction(e.Stage-1, down).arrived(e)
+	case e.Kind == trace.WaitDownstream && !forward:
+		t.direction(e.Stage, up).arrived(e)
+	}
+}
+
+// sent notes the op that made a message.
+func (d *direction) sent(e trace.Event) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	d.made[e.Pipeline*d.micros+e.Micro] = made{e.Step + 1, e.End}
+	d.mu.Unlock()
+}
+
+// arrived notes the wait for a message, unless it was made before anybody waited.
+func (d *direction) arrived(e trace.Event) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	m := d.made[e.Pipeline*d.micros+e.Micro]
+	if m.step == e.Step+1 && e.Start <= m.at && m.at < e.End {
+		d.recent[d.next] = transfer{e.End, e.End - m.at}
+		d.next = (d.next + 1) % recentTransfers
+	}
+	d.mu.Unlock()
+}
+
+// seconds is what an undisturbed message took in the window that ends at now; nil where none was waited for.
+func (d *direction) seconds(now time.Duration) *float64 {
+	if d == nil {
+		return nil
+	}
+	var took []time.Duration
+	d.mu.Lock()
+	for _, t := range d.recent {
+		if t.took > 0 && t.at > now-window {
+			took = append(took, t.took)
+		}
+	}
+	d.mu.Unlock()
+	if len(took) == 0 {
+		return nil
+	}
+	slices.Sort(took)
+	prompt := took[int(promptQuantile*float64(len(took)-1))].Seconds()
+	return &prompt
+}
