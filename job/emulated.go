@@ -10,15 +10,38 @@ import (
 const KindEmulated = "emulated"
 
 // At is entry i of a list with an entry for each stage or device, or the one that stands for all; the zero value of an empty
-// list.
+// list. Beyond the last entry it is the last: a tuning also tries more stages than the list is for.
 func At[T any](list []T, i int) (value T) {
-	switch len(list) {
-	case 0:
+	if len(list) == 0 {
 		return value
-	case 1:
-		return list[0]
 	}
-	return list[i]
+	return list[min(i, len(list)-1)]
+}
+
+// Offered is how many devices a node offers to the job, as far as the job says; Auto where it does not. Emulated devices of a
+// job whose stages are open are as many as a list has entries for.
+func (j *Job) Offered() Count {
+	e := j.Devices.Emulated
+	switch {
+	case j.Devices.Kind != KindEmulated:
+		return j.Devices.CPU.Count
+	case e.Count != Auto || j.Stages != Auto:
+		return e.Count
+	}
+	for _, n := range []int{len(e.FLOPs), len(e.Bandwidth), len(e.Memory), len(e.Link.Latency), len(e.Link.Bandwidth)} {
+		if n > 1 {
+			return Count(n)
+		}
+	}
+	return Auto
+}
+
+// OfferedKey is the key that says how many devices a node offers.
+func (j *Job) OfferedKey() string {
+	if j.Devices.Kind == KindEmulated {
+		return "devices.emulated.count"
+	}
+	return "devices.cpu.count"
 }
 
 // given reports whether a list says anything but 0.
@@ -35,6 +58,11 @@ func (d Devices) faults(has func(string) bool) []fault {
 		return []fault{{
 			key: "devices.emulated", message: "devices.emulated is read by the kind emulated only; devices.kind is " + d.Kind,
 		}}
+	case d.Kind == KindEmulated && has != nil && has("devices.cpu.count"):
+		return []fault{{
+			key: "devices.cpu.count", nearest: "devices.emulated.count",
+			message: "devices.cpu.count is read by kinds that compute; devices.kind is emulated, and devices.emulated.count says how many there are",
+		}}
 	case d.Kind == KindEmulated && !timed:
 		return []fault{{
 			key:     "devices.kind",
@@ -49,8 +77,22 @@ func (d Devices) faults(has func(string) bool) []fault {
 	return nil
 }
 
+// EachStage lists the keys of lists that have several entries, one for each stage, and how many.
+func (j *Job) EachStage() map[string]int {
+	e, all := j.Devices.Emulated, map[string]int{}
+	for key, entries := range map[string]int{
+		"recompute": len(j.Recompute), "devices.emulated.forward": len(e.Forward),
+		"devices.emulated.backward": len(e.Backward), "devices.emulated.step": len(e.Step),
+	} {
+		if entries > 1 {
+			all[key] = entries
+		}
+	}
+	return all
+}
+
 // CheckEntries reports the first list that does not have an entry for each of so many stages, or devices: its key and what is
-// wrong. "" when all fit.
+// wrong. "" when all fit; where it is not known how many there are, 0, all do.
 func (j *Job) CheckEntries(stages, devices int) (key, message string) {
 	e := j.Devices.Emulated
 	for _, list := range []struct {
@@ -68,7 +110,7 @@ func (j *Job) CheckEntries(stages, devices int) (key, message string) {
 		{"devices.emulated.link.latency", len(e.Link.Latency), devices, "devices"},
 		{"devices.emulated.link.bandwidth", len(e.Link.Bandwidth), devices, "devices"},
 	} {
-		if list.have > 1 && list.have != list.want {
+		if list.have > 1 && list.have != list.want && list.want > 0 {
 			return list.key, fmt.Sprintf("%s has entries for %d %s, and there are %d; a value alone stands for all",
 				list.key, list.have, list.what, list.want)
 		}

@@ -152,7 +152,11 @@ func (g *generator) value(f field) object {
 			out.set("maxItems", f.rule.maxItems)
 		}
 		if f.rule.each != "" {
-			out = object{"anyOf": []object{g.entry(f), out}}
+			either := []object{g.entry(f), out}
+			if f.rule.alone != "" {
+				either = append(either, object{"enum": []any{f.rule.alone, []string{f.rule.alone}}})
+			}
+			out = object{"anyOf": either}
 		}
 	default:
 		out = element(f.kind.Kind(), f.rule)

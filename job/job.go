@@ -18,6 +18,7 @@ const Version = 1
 //	items=2, items=1+   how many entries a list has
 //	oneof=a|b           the allowed words
 //	each=stage|device   of a list: an entry for each stage, or device, or a value alone that stands for all of them
+//	alone=WORD          of such a list of words: one more word, which only a value alone may be
 //	path                a path: ~ and ${NAME} are expanded
 //	optional            a text that may be absent, without a default
 type Job struct {
@@ -52,10 +53,11 @@ type Job struct {
 	Schedule string `yaml:"schedule" default:"afp"`
 	// How counts and a schedule that are `auto` are decided. `profile`: the job is measured on its devices for some batches
 	// before it starts, candidates are predicted from that, the best are run for a few batches, and the measured best is taken;
-	// `avgpipectl explain` says why. `rules`: at once, without a measurement: a stage for each device (devices.cpu.count, else
-	// the node's cores), at most the model's layers; 2 pipelines when there are several stages, so that a device has other work
-	// while one pipeline waits for a message, else 1; the divisor of the batch nearest to twice the stages as micro-batches,
-	// the larger of two equally near; and the schedule afp.
+	// `avgpipectl explain` says why. `rules`: at once, without a measurement: a stage for each device (devices.cpu.count, or of
+	// emulated ones devices.emulated.count; else the node's cores), at most the model's layers; 2 pipelines when there are
+	// several stages, so that a device has other work while one pipeline waits for a message, else 1; the divisor of the batch
+	// nearest to twice the stages as micro-batches, the larger of two equally near; the schedule afp; and no recomputation, but
+	// where emulated devices say what they hold, the least that fits.
 	Tuning string `yaml:"tuning" default:"profile" rule:"oneof=profile|rules"`
 	// The type that matrix products compute in: f32, or bf16 with sums in f32, which is faster where the processor has it.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
@@ -63,8 +65,9 @@ type Job struct {
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing
 	// (none), what is inside of each layer, of which the input is kept (block), or everything, with only the stage's
 	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage (of which
-	// there are stages times chunks): the first ones hold the most micro-batches.
-	Recompute []string `yaml:"recompute" default:"none" rule:"oneof=none|block|full items=1+ each=stage"`
+	// there are stages times chunks): the first ones hold the most micro-batches. `auto`: as little as the memory allows, stage
+	// by stage; see `tuning`.
+	Recompute []string `yaml:"recompute" default:"none" rule:"oneof=none|block|full alone=auto items=1+ each=stage"`
 	// How the pipelines share what they learn.
 	Averaging Averaging `yaml:"averaging"`
 	// How rounds of the center become durable.
@@ -86,6 +89,12 @@ const Auto Count = 0
 
 // AutoSchedule is the schedule that the program chooses.
 const AutoSchedule = "auto"
+
+// AutoRecompute is, alone, the recomputation that the program chooses.
+const AutoRecompute = "auto"
+
+// RecomputeOpen reports whether the program chooses what is computed again.
+func (j *Job) RecomputeOpen() bool { return len(j.Recompute) == 1 && j.Recompute[0] == AutoRecompute }
 
 // The values of Job.Tuning.
 const (
@@ -111,7 +120,7 @@ func (j *Job) Open() bool {
 	if strings.HasPrefix(j.Schedule, planFile) {
 		return false
 	}
-	auto := j.Stages == Auto || j.Pipelines == Auto || j.MicroBatches == Auto || j.Schedule == AutoSchedule
+	auto := j.Stages == Auto || j.Pipelines == Auto || j.MicroBatches == Auto || j.Schedule == AutoSchedule || j.RecomputeOpen()
 	return auto && j.Tuning == TuneByProfile
 }
 
@@ -259,13 +268,16 @@ type Devices struct {
 	Kind string `yaml:"kind" default:"auto" rule:"oneof=auto|cpu|ref|emulated"`
 	// The CPU devices of a node.
 	CPU CPU `yaml:"cpu"`
-	// Devices that spend time instead of computing, one for each of `stages`, to measure a pipeline on a machine that does
-	// not have them; only with the kind emulated, which needs flops or forward at least. docs/emulation.md says how.
+	// Devices that spend time instead of computing, to measure a pipeline on a machine that does not have them; only with the
+	// kind emulated, which needs flops or forward at least. docs/emulation.md says how.
 	Emulated Emulated `yaml:"emulated"`
 }
 
 // Emulated describes emulated devices.
 type Emulated struct {
+	// Devices that a node offers, of which a job takes one for each of `stages`. `auto`: as many as the lists below have entries
+	// for devices, else one for each stage.
+	Count Count `yaml:"count" default:"auto" rule:"min=1 max=1024"`
 	// Floating-point operations of products that a device does in a second. 0: they take no time.
 	FLOPs []float64 `yaml:"flops" default:"0" rule:"min=0 items=1+ each=device"`
 	// Bytes that a device's other operations move in a second. 0: they take no time.

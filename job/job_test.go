@@ -216,6 +216,9 @@ func TestOpenJobs(t *testing.T) {
 		{append([]string{"micro_batches=auto"}, given[:2]...), true},
 		{[]string{"tuning=rules"}, false},
 		{append([]string{"tuning=rules", "schedule=auto"}, given...), false},
+		{append([]string{"recompute=auto"}, given...), true},
+		{append([]string{"recompute=auto", "tuning=rules"}, given...), false},
+		{append([]string{"recompute=full"}, given...), false},
 	} {
 		j, _, err := Parse("job.yaml", []byte(shortest), c.set, environment)
 		if err != nil {

@@ -18,6 +18,7 @@ type rule struct {
 	min, max, above, below   float64 // NaN when there is no such bound
 	minItems, maxItems       int     // of a list; maxItems 0: no bound
 	oneof                    []string
+	alone                    string // a word that is no entry of a list, and stands for all of it; "" for none
 	pattern                  *regexp.Regexp
 	form                     string // pattern in words
 	fallback                 string // what an absent key means, in YAML; "" for the type's zero value
@@ -76,6 +77,8 @@ func ruleOf(f reflect.StructField) rule {
 			}
 		case "oneof":
 			r.oneof = strings.Split(value, "|")
+		case "alone":
+			r.alone = value
 		default:
 			panic(fmt.Sprintf("job: field %s: unknown rule %q", f.Name, word))
 		}
@@ -167,7 +170,11 @@ func (f field) wantsText() string {
 
 func (f field) wantsList() string {
 	if f.rule.each != "" {
-		return f.element().wants() + ", or a list with one of them for each " + f.rule.each
+		text := f.element().wants() + ", or a list with one of them for each " + f.rule.each
+		if f.rule.alone != "" {
+			text += ", or " + f.rule.alone
+		}
+		return text
 	}
 	things := "numbers" + f.rule.interval()
 	if f.kind.Elem().Kind() == reflect.String {

@@ -112,6 +112,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		own = append(own, f.rule.oneof...)
 		if words := f.rule.oneof; words != nil {
 			own = append(own, "["+words[0]+"]", "["+strings.Join(words, ", ")+"]", "["+words[0]+", x]", "["+words[0]+", 1]")
+			own = append(own, "["+words[0]+", auto]", "[auto, auto]", "[auto]")
 		}
 		for _, v := range own {
 			set := []string{f.key + "=" + v}

@@ -108,9 +108,13 @@ func (f field) checkWords(x []string, wrong func(found, nearest string) []fault)
 	for i, word := range x {
 		near, ok := f.rule.allows(word)
 		switch {
-		case ok:
+		case ok, len(x) == 1 && word == f.rule.alone:
 		case len(x) == 1:
-			return wrong("text "+strconv.Quote(word), near)
+			return wrong("text "+strconv.Quote(word), nearest.Word(word, append(slices.Clip(f.rule.oneof), f.rule.alone)))
+		case word == f.rule.alone:
+			all = append(all, fault{
+				key: item(f.key, i), message: fmt.Sprintf("%s is %s, which stands alone, for all of the list", item(f.key, i), word), nearest: f.key + ": " + word,
+			})
 		default:
 			all = append(all, fault{
 				key: item(f.key, i), nearest: near,
