@@ -13,11 +13,18 @@ import (
 type Load struct {
 	// Pipelines is how many pipelines run the plan at once on the same devices; 0 is 1.
 	Pipelines int
-	// Batches is how many each pipeline runs, one after the other; 0 is 1. A pipeline waits for no other.
+	// Batches is how many each pipeline runs, one after the other; 0 is 1.
 	Batches int
 	// AverageEvery is how many batches lie between two averagings of a pipeline with the center, each of which takes
 	// Costs.Average on each stage; 0 is none.
 	AverageEvery int
+	// AwaitRound has each stage average only when it has come to it in all pipelines, and then one pipeline after the other, as
+	// averaging.pull: new does. Else a pipeline waits for no other.
+	AwaitRound bool
+	// ExchangeNorm has the stages find the norm of the whole gradient before any of them steps, as optimizer.clip_norm does:
+	// the sum of squares goes down the stages, each of which takes a turn of its device to add its own, and the total back up.
+	// What adding takes is a part of Costs.Update.
+	ExchangeNorm bool
 	// Record keeps Result.Spans and DeviceMemory.Over: 16 bytes an op, and as much again or more.
 	Record bool
 }
@@ -27,10 +34,13 @@ func (l Load) withDefaults() Load {
 	return l
 }
 
+// awaits reports whether pipelines wait for each other.
+func (l Load) awaits() bool { return l.AwaitRound && l.Pipelines > 1 }
+
 // maxRuns bounds the ops that a simulation runs, all batches of all pipelines: hours of work.
 const maxRuns = 1 << 36
 
-// Validate refuses counts below 0 and loads that no simulation would finish.
+// Validate refuses counts below 0, loads that no simulation would finish, and a norm that the plan does not wait for.
 func (l Load) Validate(plan Plan) error {
 	for _, count := range []struct {
 		name  string
@@ -39,6 +49,9 @@ func (l Load) Validate(plan Plan) error {
 		if count.value < 0 || count.value > 1<<20 {
 			return fmt.Errorf("load: %s is %d; want 0 to %d", count.name, count.value, 1<<20)
 		}
+	}
+	if l.ExchangeNorm && plan.Updates() > 0 {
+		return errors.New("load: the plan takes optimizer steps inside of the batch, where no stage waits for the norm of the others; want no norm exchanged, or a plan without updates")
 	}
 	l = l.withDefaults()
 	if l.Pipelines > math.MaxInt32/4/max(1, len(plan)) || l.Pipelines*l.Batches > maxRuns/max(1, plan.Ops()) {
@@ -62,7 +75,7 @@ type Result struct {
 	Memory []DeviceMemory
 	Links  []LinkLoad // in the order of their devices; those that carry no message are left out
 	// Spans[p*D+d], of D devices, is when device d works for pipeline p: the ops of Plan[d] in order and then the steps that end
-	// the batch, batch after batch. Nil if not recorded. Timeline knows which is what.
+	// the batch on its stages, batch after batch. Nil if not recorded. Timeline knows which is what.
 	Spans [][]Span
 
 	plan  Plan
@@ -84,8 +97,8 @@ func (r Result) Throughput() float64 { return float64(r.load.withDefaults().Pipe
 
 // Simulate times one batch of one pipeline. An op starts when its device is free and its message has arrived; a message
 // starts on its way when its op ends and the link is free, and sending costs the device nothing. Without Bandwidth a
-// link carries any number of messages at once. The optimizer step of a plan without updates follows the ops, device by
-// device. Spans are recorded. The result depends on the arguments only.
+// link carries any number of messages at once. The optimizer step of a plan without updates follows the stage's own ops, beside
+// what its device still does for other stages. Spans are recorded. The result depends on the arguments only.
 //
 // A plan that Check refuses is refused here with the same error.
 func Simulate(plan Plan, costs Costs) (Result, error) {
@@ -192,7 +205,8 @@ type Event struct {
 	Span
 }
 
-// Timeline lists the work of a recorded simulation, device by device, pipeline by pipeline, in the order in which it ran.
+// Timeline lists the work of a recorded simulation, device by device, pipeline by pipeline, batch by batch: the ops in the order of
+// the plan, then the steps that end the batch, of which those of one stage may run before ops of another.
 func (r Result) Timeline() iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		for d := range r.plan {

@@ -27,8 +27,12 @@ func (e *engine) choose(now float64) {
 	for _, d := range e.touched {
 		device := &e.devices[d]
 		alone := device.shared == nil || device.shared.use == 1
-		for len(device.waiting) > 0 && (!alone || device.running == 0) {
-			e.start(device.takeFirst(e.lanes), now)
+		for !alone || device.running == 0 {
+			l := e.takeFirst(device)
+			if l < 0 {
+				break
+			}
+			e.start(l, now)
 		}
 		if device.shared != nil && device.running > 0 {
 			e.agenda.push(device.shared.plan(d+len(e.lanes), now))
@@ -37,14 +41,24 @@ func (e *engine) choose(now float64) {
 	e.touched = e.touched[:0]
 }
 
-// takeFirst removes the lane that has waited longest, of equals the first.
-func (d *simDevice) takeFirst(lanes []lane) int {
-	first := 0
+// takeFirst removes the lane that has waited longest of those whose pipeline runs nothing here, of equals the first; -1 is none.
+func (e *engine) takeFirst(d *simDevice) int {
+	first := -1
 	for i, l := range d.waiting {
-		best := d.waiting[first]
-		if lanes[l].ready < lanes[best].ready || lanes[l].ready == lanes[best].ready && l < best {
-			first = i
+		v := &e.lanes[l]
+		if e.row(v).runs {
+			continue
 		}
+		if first >= 0 {
+			best := d.waiting[first]
+			if ready := e.lanes[best].ready; v.ready > ready || v.ready == ready && l > best {
+				continue
+			}
+		}
+		first = i
+	}
+	if first < 0 {
+		return -1
 	}
 	l := d.waiting[first]
 	last := len(d.waiting) - 1

@@ -1,8 +1,8 @@
 package schedule
 
-// engine is the discrete-event simulation. Its lanes, one for each pipeline on each device, run their rows in order. A lane
-// whose next op has its message asks its device for a turn; the op's end puts its message on a link and wakes
-// the lane that waits for it.
+// engine is the discrete-event simulation. Its lanes run what they have in order: one for each pipeline on each device, a row of
+// the plan, and one for each pipeline on each stage, what ends a batch there (simulate_tail.go). A lane whose next op has its
+// message asks its device for a turn; the op's end puts its message on a link and wakes the lane that waits for it.
 //
 // All that happens at one instant happens in a fixed order: ends, then arrivals, both in the order of lanes, then
 // devices choose what to run.
@@ -10,9 +10,10 @@ type engine struct {
 	plan    Plan
 	load    Load
 	times   []float64  // [stage*kinds + kind]: of an op
-	tails   [][]tailOp // per device: what follows its row
+	tails   [][]tailOp // per device: what ends a batch on its stages and takes time
 	devices []simDevice
-	lanes   []lane // [pipeline*devices + device]
+	lanes   []lane // rows: [pipeline*devices + device]; then, unless batches just end, tails: [rows + pipeline*stages + stage]
+	endings *endings
 	links   links
 	memory  memory
 	agenda  agenda
@@ -25,46 +26,50 @@ type engine struct {
 // kinds is the number of kinds of op.
 const kinds = len(kindLetters)
 
-// lane is one pipeline on one device.
+// lane is one pipeline on one device: its row, or what ends its batches on one stage.
 type lane struct {
-	next  int     // position in the row, and in the tail after it
-	batch int     // of those that it runs
-	steps int     // of the row and of this batch's tail
-	waits int     // the inbox whose message it needs, -1 for none
+	pipeline, device int
+	stage            int32 // whose batches it ends; -1 is a row
+	waits            int   // the inbox whose message it needs, or one of those below
+
+	next  int     // position in the row, or in the stage's steps
+	batch int     // of those that it runs; of a tail: that it has ended so many
 	free  float64 // when its last op ended
 	ready float64 // when the op at next had all it needs
 	start float64 // when it began to run
+	runs  bool    // of a row: an op of its pipeline runs on its device
 	done  bool
 }
 
-// tailOp is work at the end of a batch.
-type tailOp struct {
-	stage    int
-	time     float64
-	averages bool // it is left out in the batches between averagings
-}
-
-// tailOf is the part of a tail that a batch has. Averagings stand at its end.
-func tailOf(tail []tailOp, batch, averageEvery int) []tailOp {
-	if averageEvery > 0 && (batch+1)%averageEvery == 0 {
-		return tail
-	}
-	for i := range tail {
-		if tail[i].averages {
-			return tail[:i]
-		}
-	}
-	return tail
-}
+// What a lane waits for that is no message.
+const (
+	forNothing = -1 - iota
+	forTail    // a row: its next op's stage has not ended the batch before
+	forRound   // a tail: other pipelines have not come to the averaging
+	forRow     // a tail: its stage has work left in the batch
+)
 
 func newEngine(plan Plan, costs Costs, load Load) *engine {
 	placement := plan.Placement()
 	e := &engine{
 		plan: plan, load: load, tails: tailsOf(plan, placement, costs),
 		times: make([]float64, len(placement)*kinds), devices: newDevices(plan, costs, load),
-		lanes: make([]lane, load.Pipelines*len(plan)), links: newLinks(placement, costs, load.Pipelines),
+		links:  newLinks(placement, costs, load.Pipelines),
 		memory: newMemory(plan, placement, costs, load), ends: make([]float64, load.Pipelines*load.Batches),
-		agenda: agenda{unsorted: load.Pipelines == 1},
+	}
+	e.endings = newEndings(plan, placement, load, e.tails)
+	e.agenda.unsorted = load.Pipelines == 1 && (e.endings == nil || len(placement) == len(plan))
+	for p := range load.Pipelines {
+		for d := range plan {
+			e.lanes = append(e.lanes, lane{pipeline: p, device: d, stage: -1})
+		}
+	}
+	if e.endings != nil {
+		for p := range load.Pipelines {
+			for s, d := range placement {
+				e.lanes = append(e.lanes, lane{pipeline: p, device: d, stage: int32(s), waits: forRow}) //nolint:gosec // far fewer
+			}
+		}
 	}
 	for s := range placement {
 		for kind := range kinds {
@@ -72,44 +77,45 @@ func newEngine(plan Plan, costs Costs, load Load) *engine {
 		}
 	}
 	if load.Record {
-		e.spans = make([][]Span, len(e.lanes))
+		e.spans = make([][]Span, e.rows())
 		for l := range e.spans {
-			d := l % len(plan)
-			e.spans[l] = make([]Span, 0, load.Batches*(len(plan[d])+len(e.tails[d])))
+			e.spans[l] = make([]Span, e.spanOf(l%len(plan), load.Batches))
 		}
 	}
 	return e
 }
 
-// tailsOf lists, per device, the optimizer steps that the plan leaves to the end of the batch, then the averagings.
-func tailsOf(plan Plan, placement []int, costs Costs) [][]tailOp {
-	tails := make([][]tailOp, len(plan))
-	if plan.Updates() == 0 {
-		for s, d := range placement {
-			if time := at(costs.Update, s); time > 0 {
-				tails[d] = append(tails[d], tailOp{stage: s, time: time})
-			}
+// rows is the number of lanes that are rows of the plan. They stand before the others.
+func (e *engine) rows() int { return e.load.Pipelines * len(e.plan) }
+
+// row is the lane that runs the device's row for the lane's pipeline.
+func (e *engine) row(v *lane) *lane { return &e.lanes[v.pipeline*len(e.plan)+v.device] }
+
+// spanOf is where the spans of a batch begin among those of a pipeline on device d.
+func (e *engine) spanOf(d, batch int) int {
+	spans := batch * len(e.plan[d])
+	for _, tail := range e.tails[d] {
+		switch {
+		case !tail.averages:
+			spans += batch
+		case e.load.AverageEvery > 0:
+			spans += batch / e.load.AverageEvery
 		}
 	}
-	for s, d := range placement {
-		if time := at(costs.Average, s); time > 0 {
-			tails[d] = append(tails[d], tailOp{stage: s, time: time, averages: true})
-		}
-	}
-	return tails
+	return spans
 }
 
 func (e *engine) run() {
-	for l := range e.lanes {
-		e.begin(l)
+	for l := range e.rows() {
+		e.prepareRow(l)
 	}
 	e.choose(0)
 	for !e.agenda.empty() {
 		next := e.agenda.pop()
 		switch {
 		case next.ready:
-			e.ask(int(next.subject))
-		case e.devices[0].shared != nil && int(next.subject) >= len(e.lanes):
+			e.enterNow(int(next.subject), next.time)
+		case int(next.subject) >= len(e.lanes):
 			e.endShared(int(next.subject)-len(e.lanes), next)
 		default:
 			e.end(int(next.subject), next.time)
@@ -120,43 +126,64 @@ func (e *engine) run() {
 	}
 }
 
-// begin starts the next batch of a lane.
-func (e *engine) begin(l int) {
+// prepareRow finds out when the next op of a row is ready, and asks the device for a turn then. It does nothing while the op's
+// message has not been sent, or its stage has not ended the batch before; that wakes the lane.
+func (e *engine) prepareRow(l int) {
 	v := &e.lanes[l]
-	d := l % len(e.plan)
-	v.next, v.steps = 0, len(e.plan[d])+len(tailOf(e.tails[d], v.batch, e.load.AverageEvery))
-	e.prepare(l)
+	op := &e.plan[v.device][v.next]
+	v.ready, v.waits = v.free, forNothing
+	if e.endings != nil {
+		tail := &e.lanes[e.tail(v.pipeline, op.Stage)]
+		if tail.batch < v.batch {
+			v.waits = forTail
+			return
+		}
+		v.ready = max(v.ready, tail.free)
+	}
+	if e.receive(v, e.links.input(v.pipeline, op)) {
+		e.enter(l)
+	}
 }
 
-// prepare finds out when the next op of a lane is ready, and asks the device for a turn then. It does nothing while the op's
-// message has not been sent; that wakes the lane.
-func (e *engine) prepare(l int) {
-	v := &e.lanes[l]
-	p, d := l/len(e.plan), l%len(e.plan)
-	v.ready, v.waits = v.free, -1
-	if row := e.plan[d]; v.next < len(row) {
-		if box := e.links.input(p, &row[v.next]); box >= 0 {
-			arrival, ok := e.links.take(box)
-			if !ok {
-				v.waits = box
-				return
-			}
-			v.ready = max(v.ready, arrival)
-		}
+// receive takes a lane's message out of its box, -1 for an op that needs none. False: it has not been sent yet.
+func (e *engine) receive(v *lane, box int) bool {
+	if box < 0 {
+		return true
 	}
+	arrival, ok := e.links.take(box)
+	if !ok {
+		v.waits = box
+		return false
+	}
+	v.ready = max(v.ready, arrival)
+	return true
+}
+
+// enter asks the device for a turn when the lane's op is ready.
+func (e *engine) enter(l int) {
+	v := &e.lanes[l]
 	switch {
-	case e.load.Pipelines == 1: // nobody else asks for the device
+	case e.agenda.unsorted: // nobody else asks for the device
 		e.start(l, v.ready)
 	case v.ready > v.free:
-		e.agenda.push(happening{time: v.ready, ready: true, subject: int32(l)})
+		e.agenda.push(happening{time: v.ready, ready: true, subject: int32(l)}) //nolint:gosec // bounded by Load.Validate
 	default:
 		e.ask(l)
 	}
 }
 
+// enterNow is enter, at the instant at which the op is ready.
+func (e *engine) enterNow(l int, now float64) {
+	if v := &e.lanes[l]; v.stage >= 0 && e.endings.steps[v.stage][v.next].kind == totals {
+		e.endStep(l, now)
+		return
+	}
+	e.ask(l)
+}
+
 // ask has a lane wait for its device, at the instant at which its op is ready.
 func (e *engine) ask(l int) {
-	d := l % len(e.plan)
+	d := e.lanes[l].device
 	e.devices[d].waiting = append(e.devices[d].waiting, l)
 	e.touched = append(e.touched, d)
 }
@@ -164,72 +191,91 @@ func (e *engine) ask(l int) {
 // start runs the next op of a lane from a time on.
 func (e *engine) start(l int, now float64) {
 	v := &e.lanes[l]
-	d := l % len(e.plan)
 	v.start = now
-	e.memory.begin(d, v.next, now)
-	device := &e.devices[d]
+	e.row(v).runs = true
+	if v.stage < 0 {
+		e.memory.begin(v.device, v.next, now)
+	}
+	device := &e.devices[v.device]
 	if device.running++; device.running == 1 {
 		device.since = now
 	}
 	if device.shared != nil {
-		device.shared.join(l, e.duration(d, v), now)
+		device.shared.join(l, e.duration(v), now)
 		return
 	}
-	e.agenda.push(happening{time: now + e.duration(d, v), subject: int32(l)})
+	e.agenda.push(happening{time: now + e.duration(v), subject: int32(l)}) //nolint:gosec // bounded by Load.Validate
 }
 
 // duration is the time of the op at a lane's position when it has the device for itself.
-func (e *engine) duration(d int, v *lane) float64 {
-	row := e.plan[d]
-	if v.next < len(row) {
-		op := &row[v.next]
-		return e.times[op.Stage*kinds+int(op.Kind)]
+func (e *engine) duration(v *lane) float64 {
+	if v.stage >= 0 {
+		return e.endings.steps[v.stage][v.next].time
 	}
-	return e.tails[d][v.next-len(row)].time
+	op := &e.plan[v.device][v.next]
+	return e.times[op.Stage*kinds+int(op.Kind)]
 }
 
-// end completes the op that a lane runs.
+// end completes the op that a lane runs on its device.
 func (e *engine) end(l int, now float64) {
 	v := &e.lanes[l]
-	p, d := l/len(e.plan), l%len(e.plan)
-	device := &e.devices[d]
+	e.row(v).runs = false
+	device := &e.devices[v.device]
 	if device.running--; device.running == 0 {
 		device.busy += now - device.since
 	}
-	e.memory.end(d, v.next, now)
-	if e.spans != nil {
-		e.spans[l] = append(e.spans[l], Span{Start: v.start, End: now})
-	}
 	if len(device.waiting) > 0 {
-		e.touched = append(e.touched, d)
+		e.touched = append(e.touched, v.device)
 	}
-	row, at := e.plan[d], v.next
+	if v.stage >= 0 {
+		e.endStep(l, now)
+		return
+	}
+	e.memory.end(v.device, v.next, now)
+	if e.spans != nil {
+		e.spans[l][e.spanOf(v.device, v.batch)+v.next] = Span{Start: v.start, End: now}
+	}
+	row := e.plan[v.device]
+	op := &row[v.next]
+	batch, last := v.batch, e.endings != nil && e.endings.last[op.Stage] == v.next
 	v.free = now
-	v.next++
-	if v.next == v.steps {
-		e.ends[p*e.load.Batches+v.batch] = max(e.ends[p*e.load.Batches+v.batch], now)
+	if v.next++; v.next == len(row) {
+		v.next = 0
 		v.batch++
+		v.done = v.batch == e.load.Batches
+		e.endBatch(v.pipeline, batch, now)
 	}
-	if at < len(row) {
-		e.send(p, &row[at], now)
+	e.send(v.pipeline, op, now)
+	if last {
+		e.beginTail(e.tail(v.pipeline, op.Stage), now)
 	}
-	switch {
-	case v.next < v.steps:
-		e.prepare(l)
-	case v.batch < e.load.Batches:
-		e.begin(l)
-	default:
-		v.done = true
+	if !v.done {
+		e.prepareRow(l)
 	}
+}
+
+// endBatch notes that a part of a batch ends; the last part ends it.
+func (e *engine) endBatch(p, batch int, now float64) {
+	end := &e.ends[p*e.load.Batches+batch]
+	*end = max(*end, now)
 }
 
 // send puts the message of an op on its link and wakes the lane that waits for it.
 func (e *engine) send(p int, op *Op, now float64) {
-	box, device := e.links.send(p, op, now)
-	if box < 0 {
+	if box, stage := e.links.send(p, op, now); box >= 0 {
+		e.wake(p, stage, box)
+	}
+}
+
+// wake prepares the lane of the stage's that waits for a message of the box.
+func (e *engine) wake(p, stage, box int) {
+	if row := p*len(e.plan) + e.links.placement[stage]; e.lanes[row].waits == box {
+		e.prepareRow(row)
 		return
 	}
-	if to := p*len(e.plan) + device; e.lanes[to].waits == box && !e.lanes[to].done {
-		e.prepare(to)
+	if e.endings != nil {
+		if tail := e.tail(p, stage); e.lanes[tail].waits == box {
+			e.prepareStep(tail)
+		}
 	}
 }

@@ -9,6 +9,7 @@ type links struct {
 	placement  []int
 	latency    []float64 // per boundary
 	transmit   []float64 // per boundary: how long a message occupies its link
+	norm       []float64 // per boundary: how long a message with a norm does
 	bytes      []int64   // per boundary: of a message
 	wires      []wire
 	wire       [2][]int // per direction and boundary: index of its wire, -1 inside of a device
@@ -47,12 +48,15 @@ func (b *inbox) put(time float64) {
 func newLinks(placement []int, costs Costs, pipelines int) links {
 	n := len(placement) - 1
 	l := links{
-		boundaries: n, placement: placement, latency: make([]float64, n), transmit: make([]float64, n), bytes: make([]int64, n),
-		wire: [2][]int{make([]int, n), make([]int, n)}, boxes: make([]inbox, 2*n*pipelines),
+		boundaries: n, placement: placement, latency: make([]float64, n), transmit: make([]float64, n), norm: make([]float64, n),
+		bytes: make([]int64, n), wire: [2][]int{make([]int, n), make([]int, n)}, boxes: make([]inbox, 2*n*pipelines),
 	}
 	index := make(map[[2]int]int)
 	for b := range n {
 		l.latency[b], l.transmit[b], l.bytes[b] = at(costs.Link, b), costs.transmit(b), at(costs.MessageBytes, b)
+		if bandwidth := at(costs.Bandwidth, b); bandwidth > 0 {
+			l.norm[b] = normBytes / bandwidth
+		}
 		l.wire[down][b] = l.wireOf(index, placement[b], placement[b+1])
 		l.wire[up][b] = l.wireOf(index, placement[b+1], placement[b])
 	}
@@ -75,12 +79,20 @@ func (l *links) wireOf(index map[[2]int]int, from, to int) int {
 // input is the box from which an op of pipeline p takes a message, -1 for an op that needs none.
 func (l *links) input(p int, op *Op) int {
 	switch {
-	case crossesDown(op.Kind) && op.Stage > 0:
-		return (2*p+down)*l.boundaries + op.Stage - 1
-	case crossesUp(op.Kind) && op.Stage < l.boundaries:
-		return (2*p+up)*l.boundaries + op.Stage
+	case crossesDown(op.Kind):
+		return l.box(p, down, op.Stage-1)
+	case crossesUp(op.Kind):
+		return l.box(p, up, op.Stage)
 	}
 	return -1
+}
+
+// box is that of a pipeline's messages over a boundary, -1 beyond the ends of the pipeline.
+func (l *links) box(p, direction, boundary int) int {
+	if boundary < 0 || boundary >= l.boundaries {
+		return -1
+	}
+	return (2*p+direction)*l.boundaries + boundary
 }
 
 // take removes the first message of a box and returns when it arrives; false if none has been sent.
@@ -95,9 +107,9 @@ func (l *links) take(box int) (arrival float64, ok bool) {
 	return arrival, true
 }
 
-// send puts the message of an op that has ended on its way, and returns its box and the device of the stage that takes it; -1
-// for an op that sends none.
-func (l *links) send(p int, op *Op, now float64) (box, device int) {
+// send puts the message of an op that has ended on its way, and returns its box and the stage that takes it; -1 for an op that
+// sends none.
+func (l *links) send(p int, op *Op, now float64) (box, stage int) {
 	direction, boundary, to := down, op.Stage, op.Stage+1
 	switch {
 	case crossesDown(op.Kind) && to <= l.boundaries:
@@ -106,13 +118,27 @@ func (l *links) send(p int, op *Op, now float64) (box, device int) {
 	default:
 		return -1, -1
 	}
+	box = l.box(p, direction, boundary)
+	l.put(box, direction, boundary, l.transmit[boundary], l.bytes[boundary], now)
+	return box, to
+}
+
+// sendNorm puts a norm on its way over a boundary, and returns its box; -1 beyond the ends of the pipeline.
+func (l *links) sendNorm(p, direction, boundary int, now float64) int {
+	box := l.box(p, direction, boundary)
+	if box >= 0 {
+		l.put(box, direction, boundary, l.norm[boundary], normBytes, now)
+	}
+	return box
+}
+
+// put carries a message to its box.
+func (l *links) put(box, direction, boundary int, transmit float64, bytes int64, now float64) {
 	arrival := now
 	if i := l.wire[direction][boundary]; i >= 0 {
-		arrival = l.wires[i].carry(now, l.transmit[boundary], l.bytes[boundary]) + l.latency[boundary]
+		arrival = l.wires[i].carry(now, transmit, bytes) + l.latency[boundary]
 	}
-	box = (2*p+direction)*l.boundaries + boundary
 	l.boxes[box].put(arrival)
-	return box, l.placement[to]
 }
 
 // carry puts a message on the wire, after those that are being put on it, and returns when all of it is.
