@@ -8,15 +8,21 @@ import (
 // Listed are how many candidates a report names beside the chosen one and those that were run.
 const Listed = 9
 
-// Best are n candidates that are worth a run: of each number of pipelines the best, in their order, since what pipelines take from
-// each other is what a prediction knows least; then the best of the others.
+// Best are n candidates that are worth a run: the predicted best, the best with another number of pipelines, since what pipelines
+// take from each other is what a prediction knows least, the best with another number of micro-batches, since kernels change their
+// pace between the sizes that were measured; then the others in their order.
 func (o *Outcome) Best(n int) []Candidate {
-	var best, others []Candidate
-	for _, c := range o.Ranked {
-		if slices.ContainsFunc(best, func(b Candidate) bool { return b.Pipelines == c.Pipelines }) {
-			others = append(others, c)
-		} else {
-			best = append(best, c)
+	if len(o.Ranked) == 0 {
+		return nil
+	}
+	first := o.Ranked[0]
+	best, others := []Candidate{first}, slices.Clone(o.Ranked[1:])
+	for _, differs := range []func(Candidate) bool{
+		func(c Candidate) bool { return c.Pipelines != first.Pipelines },
+		func(c Candidate) bool { return c.MicroBatches != first.MicroBatches },
+	} {
+		if i := slices.IndexFunc(others, differs); i >= 0 {
+			best, others = append(best, others[i]), slices.Delete(others, i, i+1)
 		}
 	}
 	all := slices.Concat(best, others)

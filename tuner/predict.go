@@ -107,7 +107,7 @@ func (l *layout) price() {
 			c.BackwardInput[s] += c.Forward[s]
 		}
 		slow := l.profile.Devices[l.homes[s]].Slowness
-		passes, optimizer := l.profile.crowding(l.Pipelines)
+		passes, optimizer := l.profile.crowding(l.Pipelines, l.samples)
 		for _, ops := range [][]float64{c.Forward, c.Backward, c.BackwardInput, c.BackwardWeight} {
 			ops[s] = (ops[s]*passes + l.profile.HandOver) * slow
 		}

@@ -16,9 +16,11 @@ type Profile struct {
 	Devices []Device
 	// Links[d] is between Devices[d] and Devices[d+1].
 	Links []Link
-	// Crowding is how many times as long passes take when several pipelines share the devices, and OptimizerCrowding optimizer
-	// steps: they take caches and memory bandwidth from each other. 0 stands for 1.
-	Crowding, OptimizerCrowding float64
+	// Crowding is how many times as long passes take, by samples, when several pipelines share the devices: more than 1 where they
+	// take caches and memory bandwidth from each other, less where a device that is not left idle works faster. Without a size: 1.
+	Crowding Curve
+	// OptimizerCrowding is the same of optimizer steps. 0 stands for 1.
+	OptimizerCrowding float64
 	// HandOver is the time between two ops on a device that has both at hand.
 	HandOver float64
 	// HostBytes is what all devices that name no capacity of their own may hold together; 0 is no limit.
@@ -111,19 +113,31 @@ func (p *Profile) Validate() error {
 			return fmt.Errorf("profile: link %d: latency %v s, %v s a byte; want finite, at least 0", d, l.LatencySeconds, l.SecondsPerByte)
 		}
 	}
-	if !positive(p.HandOver) || !positive(p.Crowding) || !positive(p.OptimizerCrowding) {
-		return fmt.Errorf("profile: hand-over takes %v s, crowding is %v and %v; want finite, at least 0",
-			p.HandOver, p.Crowding, p.OptimizerCrowding)
+	if !positive(p.HandOver) || !positive(p.OptimizerCrowding) {
+		return fmt.Errorf("profile: hand-over takes %v s, crowding of the optimizer is %v; want finite, at least 0",
+			p.HandOver, p.OptimizerCrowding)
+	}
+	if len(p.Crowding.Samples) > 0 {
+		if err := p.Crowding.Validate(); err != nil {
+			return fmt.Errorf("profile: crowding: %w", err)
+		}
 	}
 	return nil
 }
 
 // crowding is what passes and optimizer steps of one of so many pipelines are multiplied by.
-func (p *Profile) crowding(pipelines int) (passes, optimizer float64) {
+func (p *Profile) crowding(pipelines, samples int) (passes, optimizer float64) {
+	passes, optimizer = 1, 1
 	if pipelines == 1 {
-		return 1, 1
+		return passes, optimizer
 	}
-	return max(p.Crowding, 1), max(p.OptimizerCrowding, 1)
+	if measured := p.Crowding.Samples; len(measured) > 0 {
+		passes = p.Crowding.At(min(max(samples, measured[0]), measured[len(measured)-1]))
+	}
+	if p.OptimizerCrowding > 0 {
+		optimizer = p.OptimizerCrowding
+	}
+	return passes, optimizer
 }
 
 // positive reports whether a time is finite and at least 0; false for NaN.
@@ -131,9 +145,11 @@ func positive(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 
 // Summary is the profile for people.
 func (p *Profile) Summary() Summary {
-	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, Crowding: max(p.Crowding, 1), HandOverSeconds: p.HandOver}
+	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, HandOverSeconds: p.HandOver}
 	for _, n := range p.Samples {
 		s.Utilization = append(s.Utilization, p.Devices[0].Utilization.At(n))
+		passes, _ := p.crowding(2, n)
+		s.Crowding = append(s.Crowding, passes)
 	}
 	middle := p.Samples[len(p.Samples)/2]
 	for _, l := range p.Layers {

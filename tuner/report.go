@@ -3,7 +3,7 @@ package tuner
 import "github.com/avgpipe/avgpipe/schedule"
 
 // ReportVersion is the version of Report's JSON form that this program writes and reads.
-const ReportVersion = 1
+const ReportVersion = 2
 
 // Report is what tuning found: the choice, what it was chosen from, and why. Its JSON form is what the daemon keeps of it.
 type Report struct {
@@ -125,9 +125,9 @@ type Summary struct {
 	// Utilization is how much of the device a single pipeline takes while it computes, 0..1, at each of Samples.
 	Utilization []float64     `json:"utilization"`
 	Links       []LinkSummary `json:"links,omitempty"`
-	// Crowding is how many times as long passes take when several pipelines share the devices, HandOverSeconds the time between
-	// two ops of a device.
-	Crowding        float64 `json:"crowding"`
+	// Crowding is how many times as long passes take, at each of Samples, when several pipelines share the devices.
+	Crowding []float64 `json:"crowding"`
+	// HandOverSeconds is the time between two ops of a device.
 	HandOverSeconds float64 `json:"hand_over_seconds"`
 }
 

@@ -341,20 +341,23 @@ func TestSpacesThatCannotBeSearchedAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsRunDiffersInPipelines(t *testing.T) {
+func TestWhatIsRunDiffersInBothCounts(t *testing.T) {
 	out, err := Search(spaceOf(profileOf(8, 4)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[int]bool{}
-	for _, c := range out.Best(3) {
-		if seen[c.Pipelines] {
-			t.Errorf("%d pipelines are run twice", c.Pipelines)
-		}
-		seen[c.Pipelines] = true
+	best := out.Best(3)
+	if len(best) != 3 || !same(best[0], out.Ranked[0]) || best[1].Pipelines == best[0].Pipelines || best[2].MicroBatches == best[0].MicroBatches {
+		t.Errorf("to be run: %+v", best)
 	}
-	if best := out.Best(1)[0]; !same(best, out.Ranked[0]) {
-		t.Errorf("the first to run is %+v", best)
+	all := out.Best(len(out.Ranked) + 1)
+	for _, c := range out.Ranked {
+		if !slices.ContainsFunc(all, func(other Candidate) bool { return same(c, other) }) {
+			t.Errorf("%s N=%d M=%d is missing", c.Schedule, c.Pipelines, c.MicroBatches)
+		}
+	}
+	if len(all) != len(out.Ranked) {
+		t.Errorf("%d candidates of %d", len(all), len(out.Ranked))
 	}
 }
 

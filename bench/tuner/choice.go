@@ -50,7 +50,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		fmt.Fprintf(os.Stderr, "N=%d M=%d: %.1f samples/s, predicted %.1f\n",
 			c.Pipelines, c.MicroBatches, c.Measured.SamplesPerSecond, predicted(chosen, c))
 	}
-	own, best, rates, err := playOff(ctx, s, chosen.Chosen, ran)
+	own, best, rates, err := playOff(ctx, o, s, chosen.Chosen, ran)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +85,12 @@ func predicted(r *tuner.Report, of tuner.Candidate) float64 {
 // How the best of everything is found among runs that scatter as much as they differ.
 const (
 	finalists = 3 // the fastest of everything, beside the chosen one
-	rounds    = 5 // in which all of them run in turn
+	playOffs  = 5 // times the rounds of the other parts: in each all of them run in turn
 )
 
 // playOff runs the chosen candidate and the fastest of all in turn, and returns the throughput of the chosen over that of the best,
 // both medians. The fastest of twenty single runs is the luckiest as well, so those runs only say who takes part.
-func playOff(ctx context.Context, s *tune.Session, chosen tuner.Candidate, all []tuner.Candidate) (ratio float64, best tuner.Candidate, rates map[string]float64, err error) {
+func playOff(ctx context.Context, o options, s *tune.Session, chosen tuner.Candidate, all []tuner.Candidate) (ratio float64, best tuner.Candidate, rates map[string]float64, err error) {
 	same := func(c tuner.Candidate) bool {
 		return c.Pipelines == chosen.Pipelines && c.MicroBatches == chosen.MicroBatches
 	}
@@ -105,7 +105,7 @@ func playOff(ctx context.Context, s *tune.Session, chosen tuner.Candidate, all [
 		}
 	}
 	seen := make([][]float64, len(players))
-	for range rounds {
+	for range playOffs * o.rounds {
 		ran, err := s.Confirm(ctx, slices.Clone(players))
 		if err != nil {
 			return 0, best, nil, err

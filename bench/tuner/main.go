@@ -20,6 +20,7 @@ import (
 type options struct {
 	parts, models []string
 	batches       int // that each configuration is watched for
+	rounds        int // of profile and runs that predictions are held to, and of the play-off
 }
 
 // parts are what can be measured, in order.
@@ -32,10 +33,11 @@ var parts = map[string]func(context.Context, options, string) ([]report.Figure, 
 func main() {
 	names := flag.String("parts", "accuracy,choice,busy", "what to measure")
 	models := flag.String("models", "gpt2,awd-lstm,vgg", "models whose predictions are held to runs")
-	batches := flag.Int("batches", 6, "batches that each configuration is watched for, in two turns")
+	batches := flag.Int("batches", 10, "batches that each configuration is watched for, in two turns")
+	rounds := flag.Int("rounds", 3, "how often profile and runs are repeated, of which the median counts")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches})
+	err := run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tuner:", err)

@@ -2,6 +2,7 @@ package tune
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
@@ -132,32 +133,32 @@ func part(a, b float64) float64 {
 	return a / b
 }
 
-// crowding is how many times as long passes, and optimizer steps, take when pipelines share the devices: of all stages together,
-// at the size that was measured both ways, by the faster passes, which nothing else disturbed. 1 where it was not measured, and where
-// noise makes it less.
-func crowding(alone, together *measured) (passes, optimizer float64) {
-	var one, several, steps, crowdedSteps float64
+// crowding is how many times as long passes take, by samples, and optimizer steps, when pipelines share the devices: of all
+// stages together, medians over medians. 1 where it was not measured.
+func crowding(alone, together *measured) (passes tuner.Curve, optimizer float64) {
+	var steps, crowdedSteps float64
+	one, several := map[int]float64{}, map[int]float64{}
 	for i := range alone.optimizer {
-		steps += quantile(alone.optimizer[i], undisturbed)
-		crowdedSteps += quantile(together.optimizer[i], undisturbed)
+		steps += median(alone.optimizer[i])
+		crowdedSteps += median(together.optimizer[i])
 		for _, w := range []trace.Work{trace.Forward, trace.Backward} {
 			for samples, times := range together.passes[w][i] {
-				if before := alone.passes[w][i][samples]; len(before) > 0 {
-					one += quantile(before, undisturbed)
-					several += quantile(times, undisturbed)
-				}
+				one[samples] += median(alone.passes[w][i][samples])
+				several[samples] += median(times)
 			}
 		}
 	}
-	return ratio(several, one), ratio(crowdedSteps, steps)
-}
-
-// ratio is a/b, but at least 1; 1 where one of them is not known.
-func ratio(a, b float64) float64 {
-	if a <= 0 || b <= 0 {
-		return 1
+	for _, samples := range slices.Sorted(maps.Keys(several)) {
+		if one[samples] > 0 {
+			passes.Samples = append(passes.Samples, samples)
+			passes.Values = append(passes.Values, several[samples]/one[samples])
+		}
 	}
-	return max(1, a/b)
+	optimizer = 1
+	if steps > 0 && crowdedSteps > 0 {
+		optimizer = crowdedSteps / steps
+	}
+	return passes, optimizer
 }
 
 func scale(c tuner.Curve, by float64) tuner.Curve {

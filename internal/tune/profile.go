@@ -21,8 +21,6 @@ const (
 	layeredMicros   = 4 // of a run with a stage for each layer, at the middle size
 	fewMicros       = 2 // at the others
 	waitingQuantile = 0.25
-	undisturbed     = 0.25
-	likelyCrowding  = 1.25
 )
 
 // profile measures a target by three kinds of run on its devices:
@@ -33,7 +31,8 @@ const (
 //   - merged, at each size: one stage a device, as in training, cut by what layers were seen to take. That says how long all
 //     layers of a device take together, which is less than the sum of the parts: they share buffers, and what one leaves in the
 //     caches the next one finds;
-//   - crowded, at the middle size: merged with two pipelines, which average, and take caches and memory bandwidth from each other.
+//   - crowded, at each size, beside the merged run: with two pipelines, which average, take caches and memory bandwidth from each
+//     other, and leave the devices less idle.
 func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
 	p := s.subject.skeleton(target)
 	m := &measurement{
@@ -62,38 +61,16 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		if err := s.read(ctx, m, s.subject.merged(target, m.shares, samples, pipelines), notes); err != nil {
 			return nil, err
 		}
-	}
-	if pipelines == 1 && several {
-		if err := s.crowd(ctx, m, s.subject.merged(target, m.shares, m.middle, 2), notes); err != nil {
-			return nil, err
+		if pipelines == 1 && several {
+			if err := s.read(ctx, m, s.subject.crowded(target, m.shares, samples), notes); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := m.fit(); err != nil {
 		return nil, err
 	}
 	return p, p.Validate()
-}
-
-// crowd runs the reading with two pipelines, and once more when that says that they slow each other down by more than is likely:
-// then something else on the host does.
-func (s *Session) crowd(ctx context.Context, m *measurement, r reading, notes *[]string) error {
-	r.kind = crowded
-	if err := s.read(ctx, m, r, notes); err != nil {
-		return err
-	}
-	first, _ := crowding(m.stages, m.crowded)
-	if first < likelyCrowding {
-		return nil
-	}
-	before := m.crowded
-	m.crowded = newMeasured(len(m.shares))
-	if err := s.read(ctx, m, r, notes); err != nil {
-		return err
-	}
-	if second, _ := crowding(m.stages, m.crowded); second > first || len(m.crowded.passes[trace.Forward][0]) == 0 {
-		m.crowded = before
-	}
-	return nil
 }
 
 // read runs one reading. One that fails, since it is too large for a device, for example, becomes a note where the profile can do
@@ -121,7 +98,7 @@ func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]
 
 // calm runs a reading, and again where passes of one kind scatter as they do when something else takes the host's time. Of several
 // runs the one that scatters least counts. Passes of pipelines that share devices scatter by themselves, with what the others
-// do at the moment: such a reading runs once (and crowd looks at its outcome).
+// do at the moment: such a reading runs once.
 func (s *Session) calm(ctx context.Context, r reading) (best worker.TrialResult, err error) {
 	least := math.Inf(1)
 	for turn := range calmTurns {

@@ -66,6 +66,13 @@ func (s *subject) merged(target tuner.Target, shares []stage.Range, samples, pip
 	return r
 }
 
+// crowded lays out a run of two pipelines, each as merged.
+func (s *subject) crowded(target tuner.Target, shares []stage.Range, samples int) reading {
+	r := s.merged(target, shares, samples, 2)
+	r.kind = crowded
+	return r
+}
+
 // reading is what the kinds of run have in common.
 func (s *subject) reading(k kind, target tuner.Target, samples, pipelines, micros int) reading {
 	j := *resolved(&s.request.Job, target, pipelines, micros)

@@ -21,9 +21,9 @@ type Config struct {
 	Progress func(control.TuneProgress)
 	// Runs is how many of the best candidates are run. Default 3. Below 0: none; the predicted best is taken.
 	Runs int
-	// Batches that each of them is watched for, in two turns. Default 6.
+	// Batches that each of them is watched for, in two turns. Default 10.
 	Batches int
-	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 4.
+	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 3.
 	Turns int
 	// Outpaced is by how much, of 1, a candidate has to be slower than the fastest to run no further turn. Default 0.1, twice as
 	// much as turns of one candidate may differ; 1: all run as often.
@@ -40,10 +40,10 @@ func (c Config) withDefaults() Config {
 		c.Runs = 3
 	}
 	if c.Batches == 0 {
-		c.Batches = 6
+		c.Batches = 10
 	}
 	if c.Turns == 0 {
-		c.Turns = 4
+		c.Turns = 3
 	}
 	if c.Outpaced == 0 {
 		c.Outpaced = 0.1
