@@ -38,8 +38,9 @@ type Explanation struct {
 	Plan         []string      `json:"plan"`     // the order of work, a line for each device; empty while it is not known or has more than a thousand ops
 	Tuning       *TuneProgress `json:"tuning"`   // while the job is being tuned; else null
 	Report       *tuner.Report `json:"report"`   // what tuning found; of a job with given counts, what `avgpipectl tune` found of such a one; else null
-	// Observed is what the job's worker says of the last seconds, in the terms of the report; null while it does not train. Memory
-	// is one sum, in the field of activations, since a running stage does not tell its parts apart.
+	// Observed is what the job's worker says of the last seconds, in the terms of the report; null while it does not train. A
+	// message's time is the mean of both ways, 0 where none was observed (LinkStatus). Memory is what is taken of the devices, so
+	// its boundaries are 0: messages lie in the host's memory.
 	Observed *tuner.Measurement `json:"observed"`
 	Drift    *Drift             `json:"drift"` // null while observations keep to the prediction, and where there is none
 }
@@ -50,9 +51,9 @@ type Drift struct {
 	PredictedSeconds float64   `json:"predicted_seconds"` // of a batch: measured by the tuning where it was, else predicted
 	ObservedSeconds  float64   `json:"observed_seconds"`
 	Relative         float64   `json:"relative"` // observed over predicted, less 1: 0.25 is 25% slower
-	Stage            int       `json:"stage"`    // of the term that moved most
+	Stage            int       `json:"stage"`    // of the term that moved most; of a transfer the stage before the link
 	Term             Term      `json:"term"`
-	TermPredicted    float64   `json:"term_predicted_seconds"` // of a batch
+	TermPredicted    float64   `json:"term_predicted_seconds"` // of a batch of all pipelines; of a transfer, of one message
 	TermObserved     float64   `json:"term_observed_seconds"`
 	Text             string    `json:"text"` // all of this in a sentence
 }
@@ -65,5 +66,6 @@ const (
 	TermCompute   Term = "compute"
 	TermOptimizer Term = "optimizer"
 	TermAverage   Term = "average"
+	TermTransfer  Term = "transfer" // of messages between a stage and the one after it
 	TermWait      Term = "wait"
 )

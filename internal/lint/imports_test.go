@@ -64,7 +64,8 @@ var mayImport = map[string][]string{
 	},
 	"internal/node": {
 		"internal/server", "elastic", "job", "schedule", "stage/...",
-		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/trace", "tuner",
+		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/trace", "internal/words",
+		"tuner",
 	},
 	"internal/server": {"internal/api", "job"},
 

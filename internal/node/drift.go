@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // The rules of drift, beside Config.DriftHold and the bound that a report says.
 const (
 	driftReturn = 0.5 // of the bound: within this, a batch time is back
-	// driftCause is the share of a drift that one term of work must explain to be named. Else waiting is, which follows from
-	// work elsewhere, from links, or from others on the machine.
+	// driftCause is the share of a drift that one term of work, or the links, must explain to be named. Else waiting is, which
+	// follows from work elsewhere, or from others on the machine.
 	driftCause = 0.25
 )
 
@@ -24,8 +25,9 @@ type driftWatch struct {
 	turns time.Time // since when observations have spoken against now; zero: they do not
 }
 
-// see takes an observation. It reports whether the job has begun to drift, or has returned.
-func (d *driftWatch) see(at time.Time, expected *tuner.Prediction, observed *tuner.Measurement, pipelines int, bound float64) bool {
+// see takes an observation of a job that runs as chosen. It reports whether the job has begun to drift, or has returned.
+func (d *driftWatch) see(at time.Time, chosen *tuner.Candidate, observed *tuner.Measurement, bound float64) bool {
+	expected := expectation(chosen)
 	if expected.BatchSeconds <= 0 || observed.BatchSeconds <= 0 || bound <= 0 {
 		return false
 	}
@@ -38,7 +40,7 @@ func (d *driftWatch) see(at time.Time, expected *tuner.Prediction, observed *tun
 	case !turned:
 		d.turns = time.Time{}
 		if d.now != nil {
-			d.now = driftOf(d.now.Since, expected, observed, pipelines)
+			d.now = driftOf(d.now.Since, chosen, observed)
 		}
 		return false
 	case d.turns.IsZero():
@@ -48,7 +50,7 @@ func (d *driftWatch) see(at time.Time, expected *tuner.Prediction, observed *tun
 		return false
 	}
 	if d.now == nil {
-		d.now = driftOf(d.turns, expected, observed, pipelines)
+		d.now = driftOf(d.turns, chosen, observed)
 	} else {
 		d.now = nil
 	}
@@ -57,71 +59,68 @@ func (d *driftWatch) see(at time.Time, expected *tuner.Prediction, observed *tun
 }
 
 // driftOf says what moved.
-func driftOf(since time.Time, expected *tuner.Prediction, observed *tuner.Measurement, pipelines int) *api.Drift {
+func driftOf(since time.Time, chosen *tuner.Candidate, observed *tuner.Measurement) *api.Drift {
+	expected := expectation(chosen)
 	d := &api.Drift{
 		Since: since.UTC(), PredictedSeconds: expected.BatchSeconds, ObservedSeconds: observed.BatchSeconds,
 		Relative: observed.BatchSeconds/expected.BatchSeconds - 1,
 	}
-	moved := movedMost(expected.Stages, observed.Stages, pipelines, observed.BatchSeconds-expected.BatchSeconds)
+	moved := movedMost(chosen, observed, observed.BatchSeconds-expected.BatchSeconds)
 	d.Stage, d.Term, d.TermPredicted, d.TermObserved = moved.stage, moved.term, moved.expected, moved.observed
 	direction := "longer"
 	if d.Relative < 0 {
 		direction = "shorter"
 	}
-	d.Text = fmt.Sprintf("a batch takes %s, %.0f%% %s than the expected %s", roundTime(d.ObservedSeconds), 100*math.Abs(d.Relative), direction,
-		roundTime(d.PredictedSeconds))
+	d.Text = fmt.Sprintf("a batch takes %s, %.0f%% %s than the expected %s", words.Seconds(d.ObservedSeconds), 100*math.Abs(d.Relative),
+		direction, words.Seconds(d.PredictedSeconds))
 	if d.Term != "" {
-		d.Text += fmt.Sprintf("; most of that is %s of stage %d, %s instead of %s", d.Term, d.Stage, roundTime(d.TermObserved), roundTime(d.TermPredicted))
+		d.Text += "; most of that is " + moved.String()
 	}
 	return d
 }
 
-// move is a term of a stage's time that differs from what was expected, in seconds of a batch of all pipelines.
+// move is a term of a batch of all pipelines that differs from what was expected, in seconds.
 type move struct {
-	stage              int
+	stage              int // of a transfer that before the link
 	term               api.Term
-	expected, observed float64
+	expected, observed float64 // of a transfer: of one message
+	effect             float64 // what it adds to the batch
 }
 
-// by is how far it moved in the direction of the whole.
-func (m move) by(whole float64) float64 { return math.Copysign(1, whole) * (m.observed - m.expected) }
+// String says what moved.
+func (m move) String() string {
+	seconds := words.Seconds(m.observed) + " instead of " + words.Seconds(m.expected)
+	if m.term == api.TermTransfer {
+		return fmt.Sprintf("%s between stages %d and %d, %s for a message", m.term, m.stage, m.stage+1, seconds)
+	}
+	return fmt.Sprintf("%s of stage %d, %s", m.term, m.stage, seconds)
+}
 
-// movedMost finds the term of work that moved most, or where none explains the whole, the waiting that did.
-func movedMost(expected, observed []tuner.StageTerms, pipelines int, whole float64) move {
+// by is what it adds in the direction of the whole.
+func (m move) by(whole float64) float64 { return math.Copysign(1, whole) * m.effect }
+
+// movedMost finds the term of work, or the link, that explains most, or where none explains the whole, the waiting that does.
+func movedMost(chosen *tuner.Candidate, observed *tuner.Measurement, whole float64) move {
+	expected, n := expectation(chosen).Stages, float64(max(chosen.Pipelines, 1))
 	var work, waiting move
-	n := float64(max(pipelines, 1))
-	for k := range min(len(expected), len(observed)) {
-		e, o := expected[k], observed[k]
-		for _, m := range []move{
-			{k, api.TermCompute, n * e.ComputeSeconds, n * o.ComputeSeconds},
-			{k, api.TermOptimizer, n * e.OptimizerSeconds, n * o.OptimizerSeconds},
-			{k, api.TermAverage, n * e.AverageSeconds, n * o.AverageSeconds},
-		} {
-			if m.by(whole) > work.by(whole) {
-				work = m
-			}
-		}
-		if m := (move{k, api.TermWait, e.WaitSeconds, o.WaitSeconds}); m.by(whole) > waiting.by(whole) {
-			waiting = m
+	most := func(best *move, m move) {
+		if m.by(whole) > best.by(whole) {
+			*best = m
 		}
 	}
+	term := func(k int, t api.Term, e, o float64) move { return move{k, t, e, o, o - e} }
+	for k := range min(len(expected), len(observed.Stages)) {
+		e, o := expected[k], observed.Stages[k]
+		most(&work, term(k, api.TermCompute, n*e.ComputeSeconds, n*o.ComputeSeconds))
+		most(&work, term(k, api.TermOptimizer, n*e.OptimizerSeconds, n*o.OptimizerSeconds))
+		most(&work, term(k, api.TermAverage, n*e.AverageSeconds, n*o.AverageSeconds))
+		most(&waiting, term(k, api.TermWait, e.WaitSeconds, o.WaitSeconds))
+	}
+	most(&work, transferred(chosen, observed.Links, whole))
 	if work.term != "" && work.by(whole) >= driftCause*math.Abs(whole) || waiting.term == "" {
 		return work
 	}
 	return waiting
-}
-
-// roundTime prints seconds to three digits.
-func roundTime(seconds float64) string {
-	switch {
-	case seconds < 1e-9: // what rounding leaves of nothing
-		return "0s"
-	case seconds < 1e-3:
-		return fmt.Sprintf("%.3gus", seconds*1e6)
-	case seconds < 1:
-		return fmt.Sprintf("%.3gms", seconds*1e3)
-	}
-	return fmt.Sprintf("%.3gs", seconds)
 }
 
 // expectation is what a report leads to expect of a batch: what its run measured where there was one, else what was predicted.
@@ -144,6 +143,7 @@ func measured(s *api.JobStatus, placement []int, batch int) *tuner.Measurement {
 		aside = max(aside, s.StageStatus[i].Evaluate+s.StageStatus[i].Commit)
 	}
 	m := &tuner.Measurement{}
+	m.Links = linksOf(s)
 	m.BatchSeconds = raw * max(0, 1-aside)
 	if m.BatchSeconds > 0 {
 		m.SamplesPerSecond = n * float64(batch) / m.BatchSeconds
@@ -153,7 +153,9 @@ func measured(s *api.JobStatus, placement []int, batch int) *tuner.Measurement {
 		t := &s.StageStatus[i]
 		terms := tuner.StageTerms{
 			Device: i, ComputeSeconds: t.Busy * raw / n, OptimizerSeconds: t.Optimizer * raw / n, AverageSeconds: t.Average * raw / n,
-			Memory: tuner.Memory{Activations: t.MemoryBytes},
+		}
+		if t.Memory != nil {
+			terms.Memory = *t.Memory
 		}
 		if t.Stage < len(placement) {
 			terms.Device = placement[t.Stage]
@@ -169,4 +171,24 @@ func measured(s *api.JobStatus, placement []int, batch int) *tuner.Measurement {
 		}
 	}
 	return m
+}
+
+// linksOf is what messages take, as the mean of both ways where both are known; nil where links say nothing.
+func linksOf(s *api.JobStatus) []tuner.LinkTerms {
+	if len(s.LinkStatus) != len(s.StageStatus)-1 { // some of them are on another node
+		return nil
+	}
+	var links []tuner.LinkTerms
+	for _, l := range s.LinkStatus {
+		terms, ways := tuner.LinkTerms{Bytes: 2 * int64(s.MicroBatches) * l.MessageBytes}, 0
+		for _, seconds := range []*float64{l.DownS, l.UpS} {
+			if seconds != nil {
+				terms.MessageSeconds += *seconds
+				ways++
+			}
+		}
+		terms.MessageSeconds /= float64(max(ways, 1))
+		links = append(links, terms)
+	}
+	return links
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,18 +12,31 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// TestDrift runs the scenarios of testdata/drift: two stages on two devices, two pipelines, one second a batch expected, of which
-// each pipeline computes 0.4 s on each stage, and a bound of 15%.
-//
-//	see at=20s batch=1.2 compute=0.5,0.4 optimizer=0,0.1     what was observed, and what of it changed
-func TestDrift(t *testing.T) {
-	expected := tuner.Prediction{BatchSeconds: 1}
-	for k := range 2 {
-		expected.Stages = append(expected.Stages, tuner.StageTerms{Device: k, ComputeSeconds: 0.4, WaitSeconds: 0.2})
+// pipelined is a candidate of 1f1b over stages with a device each, which compute 0.4 s for the 4 micro-batches of a batch and
+// expect one to take a second. A message takes 10 ms.
+func pipelined(stages, pipelines int) *tuner.Candidate {
+	c := &tuner.Candidate{
+		Stages: stages, Chunks: 1, Pipelines: pipelines, MicroBatches: 4, Schedule: "1f1b", Costs: schedule.Uniform(stages, 0.04, 0.06, 0.01),
+		Predicted: tuner.Prediction{BatchSeconds: 1, Links: slices.Repeat([]tuner.LinkTerms{{MessageSeconds: 0.01}}, stages-1)},
 	}
+	for k := range stages {
+		c.Predicted.Stages = append(c.Predicted.Stages, tuner.StageTerms{Device: k, ComputeSeconds: 0.4, WaitSeconds: 0.2})
+	}
+	return c
+}
+
+// TestDrift runs the scenarios of testdata/drift: two stages on two devices, two pipelines, one second a batch expected, of which
+// each pipeline computes 0.4 s on each stage, and a bound of 15%. So 10 ms more for each message are some 20 ms more for a batch, since
+// one pipeline computes while the other waits.
+//
+//	see at=20s batch=1.2 compute=0.5,0.4 optimizer=0,0.1 link=0.03     what was observed, and what of it changed
+func TestDrift(t *testing.T) {
+	chosen := pipelined(2, 2)
+	expected := chosen.Predicted
 	datadriven.Walk(t, "testdata/drift", func(t *testing.T, path string) {
 		watch := driftWatch{hold: 10 * time.Second}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -42,6 +56,8 @@ func TestDrift(t *testing.T) {
 					for k, v := range seconds(t, a) {
 						observed.Stages[k].OptimizerSeconds = v
 					}
+				case "link":
+					observed.Links = []tuner.LinkTerms{{MessageSeconds: seconds(t, a)[0]}}
 				case "wait":
 					for k, v := range seconds(t, a) {
 						observed.Stages[k].WaitSeconds = v
@@ -50,7 +66,7 @@ func TestDrift(t *testing.T) {
 					t.Fatalf("unknown key %s", a.Key)
 				}
 			}
-			changed := watch.see(at, &expected, &observed, 2, 0.15)
+			changed := watch.see(at, chosen, &observed, 0.15)
 			out := "as expected\n"
 			if x := watch.now; x != nil {
 				out = fmt.Sprintf("drifts since %v: %s\n", x.Since.Sub(time.Unix(0, 0)), x.Text)
@@ -61,6 +77,50 @@ func TestDrift(t *testing.T) {
 			return out
 		})
 	})
+}
+
+// Of several links it is the one that has changed, however much the stages after it wait; and the time a batch takes longer is what the
+// plan makes of it.
+func TestTheLinkThatBecameSlowIsNamed(t *testing.T) {
+	chosen := pipelined(4, 1)
+	observed := tuner.Measurement{Prediction: tuner.Prediction{BatchSeconds: 1.4, Stages: slices.Clone(chosen.Predicted.Stages)}}
+	for k := range observed.Stages {
+		observed.Stages[k].WaitSeconds = 0.6
+	}
+	for link := range 3 {
+		observed.Links = slices.Clone(chosen.Predicted.Links)
+		observed.Links[link].MessageSeconds = 0.06
+		d := driftOf(time.Now(), chosen, &observed)
+		want := fmt.Sprintf("most of that is transfer between stages %d and %d, 60ms instead of 10ms for a message", link, link+1)
+		if d.Stage != link || d.Term != api.TermTransfer || d.TermPredicted != 0.01 || d.TermObserved != 0.06 || !strings.HasSuffix(d.Text, want) {
+			t.Errorf("link %d: %+v", link, d)
+		}
+	}
+	observed.Links[0].MessageSeconds = 0 // none was observed
+	observed.Links[2].MessageSeconds = 0.01
+	if d := driftOf(time.Now(), chosen, &observed); d.Term != api.TermWait {
+		t.Errorf("with links as expected: %+v", d)
+	}
+}
+
+// What no simulation can tell is not blamed on links.
+func TestLinksWithoutASimulationExplainNothing(t *testing.T) {
+	slow := []tuner.LinkTerms{{MessageSeconds: 0.5}}
+	for name, change := range map[string]func(*tuner.Candidate){
+		"no link was expected":      func(c *tuner.Candidate) { c.Predicted.Links = nil },
+		"the candidate has no plan": func(c *tuner.Candidate) { c.Schedule = "nonsense" },
+		"the plan is too long":      func(c *tuner.Candidate) { c.Pipelines = mostSimulated/16 + 1 },
+		"links have no costs":       func(c *tuner.Candidate) { c.Costs.Link = nil },
+	} {
+		c := pipelined(2, 1)
+		if m := transferred(c, slow, 1); m.effect < 0.25 {
+			t.Fatalf("half a second for a message adds %v s", m.effect)
+		}
+		change(c)
+		if m := transferred(c, slow, 1); m.effect != 0 {
+			t.Errorf("%s: %v, which adds %v s", name, m, m.effect)
+		}
+	}
 }
 
 func seconds(t *testing.T, a datadriven.CmdArg) []float64 {
@@ -80,7 +140,7 @@ func TestMeasuredAddsUp(t *testing.T) {
 	batch := 2.0
 	s := api.JobStatus{
 		State: api.Running, Pipelines: 2, BatchS: &batch, StageStatus: []api.StageStatus{
-			{Stage: 0, Busy: 0.3, Optimizer: 0.02, Evaluate: 0.1, MemoryBytes: 5},
+			{Stage: 0, Busy: 0.3, Optimizer: 0.02, Evaluate: 0.1, Memory: &tuner.Memory{Weights: 2, Center: 3}},
 			{Stage: 1, Busy: 0.5, Average: 0.1, Evaluate: 0.1},
 			{Stage: 2, Busy: 0.2, WaitUpstream: 0.3, Evaluate: 0.1},
 		},

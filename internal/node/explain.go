@@ -60,13 +60,13 @@ func (n *node) watchDrift(j *elastic.Job, o *observed, now time.Time) {
 		return
 	}
 	status := o.status.Job
-	status.Pipelines = int(s.Job.Pipelines)
+	status.Pipelines, status.MicroBatches = int(s.Job.Pipelines), int(s.Job.MicroBatches)
 	m := measured(&status, s.placement(), s.Job.Train.Batch)
 	if m == nil {
 		return
 	}
 	o.drift.hold = n.config.DriftHold
-	if !o.drift.see(now, expectation(&s.report.Chosen), m, int(s.Job.Pipelines), s.report.Bound) {
+	if !o.drift.see(now, &s.report.Chosen, m, s.report.Bound) {
 		return
 	}
 	if d := o.drift.now; d != nil {
