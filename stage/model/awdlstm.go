@@ -71,10 +71,7 @@ func (c *awdLSTM) validate() error {
 
 func buildAWDLSTM(config map[string]any) (*Model, error) {
 	c := defaultAWDLSTM()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	m := &Model{

@@ -99,10 +99,7 @@ func (c *bert) validate() error {
 
 func buildBERT(config map[string]any) (*Model, error) {
 	c := defaultBERT()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	m := &Model{

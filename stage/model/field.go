@@ -50,6 +50,20 @@ func show(v any) string {
 
 func oneOf(names []string) string { return "one of " + strings.Join(names, ", ") }
 
+// settings is a family's config.
+type settings interface {
+	fields() []Field
+	validate() error
+}
+
+// read sets a config, which holds the defaults, from what is given, and validates it.
+func read(c settings, given map[string]any) error {
+	if err := decode(c.fields(), given); err != nil {
+		return err
+	}
+	return c.validate()
+}
+
 // decode sets the targets of fields from config. A nil value keeps the default, as in Hugging Face's files.
 func decode(fields []Field, config map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(config)) {

@@ -55,10 +55,7 @@ func (c *gnmt) validate() error {
 
 func buildGNMT(config map[string]any) (*Model, error) {
 	c := defaultGNMT()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	m := &Model{

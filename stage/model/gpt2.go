@@ -73,10 +73,7 @@ func (c *gpt2) validate() error {
 
 func buildGPT2(config map[string]any) (*Model, error) {
 	c := defaultGPT2()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	if c.nInner == 0 {

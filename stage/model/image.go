@@ -86,6 +86,20 @@ func checkList(field string, list []int, shortest, most int) error {
 	}
 }
 
+// checkGroups refuses groups of convolutions that do not all have a width and a depth.
+func checkGroups(hiddenSizes, depths []int) error {
+	if err := checkList("hidden_sizes", hiddenSizes, 1, 1<<16); err != nil {
+		return err
+	}
+	if err := checkList("depths", depths, 1, 1<<12); err != nil {
+		return err
+	}
+	if len(depths) != len(hiddenSizes) {
+		return &FieldError{Field: "depths", Found: depths, Allowed: fmt.Sprintf("a list as long as hidden_sizes, %d", len(hiddenSizes))}
+	}
+	return nil
+}
+
 // model begins a model of images.
 func (c *images) model(family string, fields []Field) *Model {
 	return &Model{

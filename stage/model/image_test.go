@@ -91,6 +91,8 @@ func TestBadConfigsOfImageFamiliesAreNamed(t *testing.T) {
 		want          string
 	}{
 		{"resnet", "depths", []any{1, 1}, "a list as long as hidden_sizes, 4"},
+		{"vgg", "depths", []any{1, 1}, "a list as long as hidden_sizes, 5"},
+		{"vgg", "hidden_sizes", []any{64, 0, 256, 512, 512}, "a list of at least 1 integers from 1 to 65536"},
 		{"resnet", "depths", []any{1, 1, 0, 1}, "a list of at least 1 integers from 1"},
 		{"resnet", "depths", "three", "a list of integers"},
 		{"resnet", "hidden_sizes", []any{256, 512, 1024.5, 2048}, "a list of integers"},

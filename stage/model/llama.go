@@ -146,10 +146,7 @@ func divisorBelow(n, most int) int {
 
 func buildLlama(config map[string]any) (*Model, error) {
 	c := defaultLlama()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	m := &Model{

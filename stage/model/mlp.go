@@ -56,10 +56,7 @@ func (c *mlp) validate() error {
 
 func buildMLP(config map[string]any) (*Model, error) {
 	c := defaultMLP()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	m := &Model{

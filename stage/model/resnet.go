@@ -50,14 +50,8 @@ func (c *resnet) validate() error {
 	if err := checkIntegers([]integerField{{"embedding_size", c.embeddingSize, 1, 1 << 16}}); err != nil {
 		return err
 	}
-	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1<<16); err != nil {
+	if err := checkGroups(c.hiddenSizes, c.depths); err != nil {
 		return err
-	}
-	if err := checkList("depths", c.depths, 1, 1<<12); err != nil {
-		return err
-	}
-	if len(c.depths) != len(c.hiddenSizes) {
-		return &FieldError{Field: "depths", Found: c.depths, Allowed: fmt.Sprintf("a list as long as hidden_sizes, %d", len(c.hiddenSizes))}
 	}
 	for _, word := range []struct {
 		field, value string
@@ -88,10 +82,7 @@ const reduction = 4
 
 func buildResNet(config map[string]any) (*Model, error) {
 	c := defaultResNet()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	m := c.model("resnet", c.fields())

@@ -40,14 +40,8 @@ func (c *vgg) validate() error {
 	if err := c.images.validate([]string{normNone, normBatch, normGroup}, c.hiddenSizes...); err != nil {
 		return err
 	}
-	if err := checkList("hidden_sizes", c.hiddenSizes, 1, 1<<16); err != nil {
+	if err := checkGroups(c.hiddenSizes, c.depths); err != nil {
 		return err
-	}
-	if err := checkList("depths", c.depths, 1, 1<<12); err != nil {
-		return err
-	}
-	if len(c.depths) != len(c.hiddenSizes) {
-		return &FieldError{Field: "depths", Found: c.depths, Allowed: fmt.Sprintf("a list as long as hidden_sizes, %d", len(c.hiddenSizes))}
 	}
 	if c.imageSize>>len(c.hiddenSizes) == 0 {
 		return &FieldError{
@@ -64,10 +58,7 @@ func (c *vgg) validate() error {
 
 func buildVGG(config map[string]any) (*Model, error) {
 	c := defaultVGG()
-	if err := decode(c.fields(), config); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
+	if err := read(c, config); err != nil {
 		return nil, err
 	}
 	m := c.model("vgg", c.fields())
