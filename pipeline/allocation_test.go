@@ -3,11 +3,9 @@
 package pipeline
 
 import (
-	"runtime"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/schedule"
-	"github.com/avgpipe/avgpipe/stage"
 )
 
 // TestAnOpAllocatesNothing compares batches of few and of many micro-batches, so that what the end of a batch allocates does not
@@ -24,30 +22,10 @@ func TestAnOpAllocatesNothing(t *testing.T) {
 // mallocsPerStep trains stages that compute nothing, two on each of two devices.
 func mallocsPerStep(t *testing.T, micros int) float64 {
 	t.Helper()
-	const warm, end = 20, 120
-	var before, after runtime.MemStats
 	grid, _, err := schedule.Generate("interleaved", schedule.Request{Stages: 2, MicroBatches: micros})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &run{grid: grid.String(), stages: 4, pipelines: 1, micros: micros, rounds: end, clip: 0.05, change: func(c *Config) {
-		for k := range c.Stages {
-			build := c.Stages[k].Build
-			c.Stages[k].Build = func(p int) (stage.Stage, error) {
-				s, err := build(p)
-				return wide{s.(*fake)}, err
-			}
-			c.Stages[k].Source = func(int) Source { return nothing{} }
-		}
-		c.Events.OnStep = func(s StepReport) {
-			switch s.Step {
-			case warm:
-				runtime.ReadMemStats(&before)
-			case end - 1:
-				runtime.ReadMemStats(&after)
-			}
-		}
-	}}
-	r.train(t)
-	return float64(after.Mallocs-before.Mallocs) / (end - 1 - warm)
+	mallocs, _ := allocated(t, &run{grid: grid.String(), stages: 4, pipelines: 1, micros: micros, rounds: 120, clip: 0.05}, 20)
+	return mallocs
 }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/avgpipe/avgpipe/elastic"
-	"github.com/avgpipe/avgpipe/stage"
-	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
 // start runs r in the background; stop ends it and checks its error.
@@ -213,54 +210,5 @@ func TestCommitBeforeTheStagesExistIsRefused(t *testing.T) {
 	}
 	if earliest, accepted := g.Commit(1, false); accepted || earliest != 1 {
 		t.Errorf("Commit: %d, %v, want a refusal with round 1", earliest, accepted)
-	}
-}
-
-// wide is a stage with large boundaries that computes nothing.
-type wide struct{ *fake }
-
-const wideBytes = 1 << 20
-
-func (w wide) Shape() stage.Shape {
-	s := w.fake.Shape()
-	s.InputBytes, s.OutputBytes = wideBytes, wideBytes
-	return s
-}
-
-func (wide) Forward(stage.Micro, []byte, []byte, []byte) error      { return nil }
-func (wide) Backward(stage.Micro, stage.Part, []byte, []byte) error { return nil }
-func (wide) Evaluate(flat.Vector, []byte, []byte, []byte) (stage.Score, error) {
-	return stage.Score{Targets: 1}, nil
-}
-
-// nothing is a Source that leaves buffers as they are.
-type nothing struct{}
-
-func (nothing) Fill(uint64, int, []byte, []byte) error { return nil }
-
-func TestSteadyStateAllocatesNoBoundaries(t *testing.T) {
-	const warm, end = 10, 60
-	var before, after runtime.MemStats
-	r := &run{schedule: "afp", stages: 3, pipelines: 1, micros: 4, rounds: end, clip: 0.05, change: func(c *Config) {
-		for k := range c.Stages {
-			build := c.Stages[k].Build
-			c.Stages[k].Build = func(p int) (stage.Stage, error) {
-				s, err := build(p)
-				return wide{s.(*fake)}, err
-			}
-			c.Stages[k].Source = func(int) Source { return nothing{} }
-		}
-		c.Events.OnStep = func(s StepReport) {
-			switch s.Step {
-			case warm:
-				runtime.ReadMemStats(&before)
-			case end - 1:
-				runtime.ReadMemStats(&after)
-			}
-		}
-	}}
-	r.train(t)
-	if n := (after.TotalAlloc - before.TotalAlloc) / (end - 1 - warm); n > wideBytes/4 {
-		t.Errorf("%d bytes are allocated per step; a boundary has %d, and 16 cross in a step", n, wideBytes)
 	}
 }
