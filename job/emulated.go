@@ -111,8 +111,12 @@ func (j *Job) CheckEntries(stages, devices int) (key, message string) {
 		{"devices.emulated.link.bandwidth", len(e.Link.Bandwidth), devices, "devices"},
 	} {
 		if list.have > 1 && list.have != list.want && list.want > 0 {
-			return list.key, fmt.Sprintf("%s has entries for %d %s, and there are %d; a value alone stands for all",
-				list.key, list.have, list.what, list.want)
+			chunks := ""
+			if list.what == "stages" && j.Chunks > 1 {
+				chunks = " (stages times chunks)"
+			}
+			return list.key, fmt.Sprintf("%s has entries for %d %s, and there are %d%s; a value alone stands for all",
+				list.key, list.have, list.what, list.want, chunks)
 		}
 	}
 	return "", ""
