@@ -178,20 +178,15 @@ func (a *admission) checkCounts() {
 		return
 	}
 	counts, why := job.Resolve(a.job, job.Facts{Cores: a.cores, Layers: len(a.model.Layers)})
-	if n := int(a.job.Devices.CPU.Count); n > 0 && n < counts.Stages {
+	if n := int(a.job.Offered()); n > 0 && n < counts.Stages {
 		a.refuseDevices(n, counts.Stages)
 		return
 	}
-	a.job.Stages, a.job.Pipelines, a.job.MicroBatches = job.Count(counts.Stages), job.Count(counts.Pipelines), job.Count(counts.MicroBatches)
-	a.job.Devices.CPU.Count, a.job.Devices.CPU.Threads = job.Count(counts.Devices), job.Count(counts.Threads)
+	a.job.Take(counts)
 	if a.job.Averaging.Alpha == 0 {
 		a.job.Averaging.Alpha = elastic.DefaultAlpha(counts.Pipelines)
 	}
 	a.spec.Why = append(a.spec.Why, why)
-	if n, stages := len(a.job.Recompute), counts.Stages*max(1, int(a.job.Chunks)); n > 1 && n != stages {
-		a.refuse("recompute", "", "recompute has entries for %d stages, and there are %d (%d stages of %d chunks); a word alone stands for all",
-			n, stages, counts.Stages, max(1, int(a.job.Chunks)))
-	}
 	a.checkPlan(counts)
 	if a.job.Devices.Kind != job.KindEmulated { // which need no cores
 		a.spec.Warnings = append(a.spec.Warnings, sharedCores(counts, a.cores)...)

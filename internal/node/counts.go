@@ -2,35 +2,60 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // checkOpen checks what is given of a job that is tuned before it starts. What is not known yet is checked by resolve.
 func (a *admission) checkOpen() {
-	stages, devices := int(a.job.Stages), int(a.job.Devices.CPU.Count)
+	stages, devices := int(a.job.Stages), int(a.job.Offered())
 	if devices > 0 && devices < stages {
 		a.refuseDevices(devices, stages)
 	}
-	if n := len(a.job.Recompute); n > 1 && stages == 0 {
-		a.refuse("recompute", "", "recompute has entries for %d stages, and how many there are is to be measured (stages: auto); "+
-			"give stages, or a word that stands for all", n)
+	if devices == 0 {
+		devices = stages
 	}
 	if stages > 0 && a.job.MicroBatches > 0 && a.job.Schedule != job.AutoSchedule {
 		pipelines := max(1, int(a.job.Pipelines)) // as good as any: no plan depends on them
-		a.checkPlan(job.Counts{Stages: stages, Pipelines: pipelines, MicroBatches: int(a.job.MicroBatches)})
+		a.checkPlan(job.Counts{Stages: stages, Pipelines: pipelines, MicroBatches: int(a.job.MicroBatches), Devices: devices})
+		return
+	}
+	a.checkOpenLists(stages, devices)
+}
+
+// checkOpenLists checks the lists of a job of which not all counts are given. A candidate for which recompute has no entries is left
+// out; emulated devices would have to make times up.
+func (a *admission) checkOpenLists(stages, devices int) {
+	lists, open := a.job.EachStage(), "stages: auto"
+	known := stages * max(1, int(a.job.Chunks)) // 0: not known
+	if stages > 0 && a.job.Schedule == job.AutoSchedule && a.job.Chunks == job.Auto {
+		known, open = 0, "schedule: auto, and some have several on a device"
+		delete(lists, "recompute")
+	}
+	if known > 0 {
+		lists = nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(lists)) {
+		a.refuse(key, "", "%s has entries for %d stages, and how many there are is to be measured (%s); give that, or a value that stands for all",
+			key, lists[key], open)
+	}
+	if key, problem := a.job.CheckEntries(known, devices); key != "" {
+		a.refuse(key, "", "%s", problem)
 	}
 }
 
 func (a *admission) refuseDevices(devices, stages int) {
-	a.refuse("devices.cpu.count", strconv.Itoa(stages),
-		"devices.cpu.count is %d for %d stages; every stage computes on a device of its own", devices, stages)
+	a.refuse(a.job.OfferedKey(), strconv.Itoa(stages),
+		"%s is %d for %d stages; every stage computes on a device of its own", a.job.OfferedKey(), devices, stages)
 }
 
 // resolve returns the spec with what a tuning chose, for a node with so many cores.
@@ -45,12 +70,15 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	j.Schedule, j.Chunks = c.Schedule, job.Count(max(1, c.Chunks))
 	if len(c.Recompute) > 0 {
 		j.Recompute = oneForAll(c.Recompute)
+	} else if j.RecomputeOpen() {
+		j.Recompute = kinds[:1]
 	}
 	if c.Threads > 0 {
 		j.Devices.CPU.Threads = job.Count(c.Threads)
 	}
 	counts, _ := job.Resolve(j, job.Facts{Cores: cores, Layers: max(c.Stages, layersOf(c))})
-	j.Devices.CPU.Count, j.Devices.CPU.Threads = job.Count(counts.Devices), job.Count(counts.Threads)
+	counts.Devices = max(counts.Devices, int(s.Job.Offered()))
+	j.Take(counts)
 	if j.Averaging.Alpha == 0 {
 		j.Averaging.Alpha = elastic.DefaultAlpha(c.Pipelines)
 	}
@@ -62,10 +90,44 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolve job %s: the plan that tuning chose: %w", s.Job.Name, err)
 	}
+	if err := out.holds(plan); err != nil {
+		return nil, fmt.Errorf("resolve job %s: the plan that tuning chose: %w", s.Job.Name, err)
+	}
 	out.Why = append(slices.Clone(s.Why), fmt.Sprintf("stages %d, pipelines %d, micro-batches %d: %s", c.Stages, c.Pipelines, c.MicroBatches, tunedBy(r)),
 		"schedule "+c.Schedule+": "+why)
-	out.Warnings = append(slices.Clone(s.Warnings), sharedCores(counts, cores)...)
+	if s.Job.RecomputeOpen() {
+		out.report = r
+		out.Why = append(out.Why, out.whyRecompute())
+	}
+	out.Warnings = slices.Clone(s.Warnings)
+	if j.Devices.Kind != job.KindEmulated { // which need no cores
+		out.Warnings = append(out.Warnings, sharedCores(counts, cores)...)
+	}
 	return &out, nil
+}
+
+// holds checks that lists fit the counts that were chosen, and that the devices hold their stages. A plan may come from a cache,
+// and whoever filled that may count otherwise.
+func (s *spec) holds(plan schedule.Plan) error {
+	if key, problem := s.Job.CheckEntries(plan.Stages(), int(s.Job.Devices.CPU.Count)); key != "" {
+		return errors.New(problem)
+	}
+	if !boundedMemory(&s.Job) {
+		return nil
+	}
+	m, err := model.FromHuggingFace(s.Model)
+	if err != nil {
+		return err
+	}
+	p, err := newPricer(m, &s.Job, plan.Stages(), s.Layout.Split)
+	if err != nil {
+		return err
+	}
+	short, err := p.short(plan)
+	if err != nil || len(short) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; submit it again with --retune", &short[0])
 }
 
 // agrees checks that a choice keeps to what the job's file gives.

@@ -1,10 +1,8 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/elastic"
@@ -17,32 +15,14 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// checkMemory refuses a job whose stages do not fit the memory that it gives its emulated devices. What other devices have,
-// the worker finds out.
-func (a *admission) checkMemory(plan schedule.Plan) {
-	memory := a.job.Devices.Emulated.Memory
-	if a.job.Devices.Kind != job.KindEmulated || !slices.ContainsFunc(memory, func(b float64) bool { return b > 0 }) {
-		return
-	}
-	short, err := shortOf(a.model, a.job, plan)
-	if err != nil {
-		a.refuse("devices.emulated.memory", "", "what the stages need cannot be found out: %v", err)
-		return
-	}
-	if short == nil {
-		return
-	}
-	fits := a.whatFits()
-	advice := "neither recompute nor smaller micro-batches nor more stages make it fit; use fewer pipelines or a smaller model"
-	near := ""
-	if len(fits) > 0 {
-		advice, near = strings.Join(fits, " or ")+" would fit", fits[0]
-	}
-	a.refuse("devices.emulated.memory", near, "%v; %s", short, advice)
+// boundedMemory reports whether a job says what its devices hold: of emulated ones. What others have, the worker finds out.
+func boundedMemory(j *job.Job) bool {
+	return j.Devices.Kind == job.KindEmulated && slices.ContainsFunc(j.Devices.Emulated.Memory, func(b float64) bool { return b > 0 })
 }
 
 // shortage is a device whose stages do not fit.
 type shortage struct {
+	device      int
 	stages      []int // of the device
 	need, bytes int64
 }
@@ -58,9 +38,81 @@ func needs(stages []int) string {
 	return fmt.Sprintf("stages %s on one device need", strings.Trim(strings.ReplaceAll(fmt.Sprint(stages), " ", ", "), "[]"))
 }
 
-// shortOf finds the first device whose memory is too small; nil when there is none.
-func shortOf(m *model.Model, j *job.Job, plan schedule.Plan) (*shortage, error) {
-	bytes, err := stageBytes(m, j, plan)
+// pricer prices the stages of a job whose counts are known.
+type pricer struct {
+	job     *job.Job
+	config  stage.Config // of any stage
+	ranges  []stage.Range
+	vectors int // of a stage's parameters, that averaging and evaluations keep
+}
+
+// newPricer prices a job that is cut as it is said, or by floating-point operations where split is nil.
+func newPricer(m *model.Model, j *job.Job, stages int, split [][2]int) (*pricer, error) {
+	method, err := elastic.NewMethod(j.Averaging.Method, elastic.Config{
+		Pull: elastic.Pull(j.Averaging.Pull), Alpha: j.Averaging.Alpha, Tau: j.Averaging.Tau, Pipelines: int(j.Pipelines),
+	})
+	if err != nil {
+		return nil, err
+	}
+	everything, err := emulated.Open(emulated.Config{}) // nothing is allocated on it
+	if err != nil {
+		return nil, err
+	}
+	p := &pricer{job: j, vectors: method.Needs().Vectors(int(j.Pipelines)) + 1, config: stage.Config{
+		Device: everything, Model: m, Count: stages, Samples: j.Train.Batch / int(j.MicroBatches), Sequence: sequenceOf(m, j),
+		Optimizer: stage.Optimizer{Name: j.Optimizer.Name, Momentum: j.Optimizer.Momentum},
+	}}
+	if j.Precision == device.BF16.String() {
+		p.config.Compute = device.BF16
+	}
+	for _, layers := range split {
+		p.ranges = append(p.ranges, stage.Range{From: layers[0], To: layers[1]})
+	}
+	if split == nil {
+		p.ranges, err = stage.Split(m.Costs(p.size()), stages)
+	}
+	return p, err
+}
+
+// size is that of a micro-batch.
+func (p *pricer) size() layer.Size {
+	return layer.Size{B: p.config.Samples, T: p.config.Sequence, Compute: p.config.Compute}
+}
+
+// sequenceOf is the length of a sample. One that is too long is refused elsewhere.
+func sequenceOf(m *model.Model, j *job.Job) int {
+	if n := j.Data.Sequence; n > 0 && n <= m.Sequence() {
+		return n
+	}
+	return m.Sequence()
+}
+
+// stage is what stage k takes of its device's memory for all pipelines, its part of the center included. It pins so many
+// micro-batches, of which halves are between the halves of their backward, and keeps so many versions of its weights.
+func (p *pricer) stage(k, slots, halves, versions int) (int64, error) {
+	c := p.config
+	c.Index, c.Range, c.Slots, c.WeightSlots, c.Versions = k, p.ranges[k], slots, halves, versions
+	c.Recompute = stage.Recompute(job.At(p.job.Recompute, k))
+	b, err := c.Bytes()
+	return int64(p.job.Pipelines)*b.Total() + int64(p.vectors)*b.Vector, err
+}
+
+// stages is what each stage takes by a plan.
+func (p *pricer) stages(plan schedule.Plan) ([]int64, error) {
+	slots, halves, versions := schedule.PinnedByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	bytes := make([]int64, plan.Stages())
+	for k := range bytes {
+		var err error
+		if bytes[k], err = p.stage(k, slots[k], halves[k], versions[k]); err != nil {
+			return nil, err
+		}
+	}
+	return bytes, nil
+}
+
+// short lists the devices whose memory is too small.
+func (p *pricer) short(plan schedule.Plan) ([]shortage, error) {
+	bytes, err := p.stages(plan)
 	if err != nil {
 		return nil, err
 	}
@@ -69,109 +121,31 @@ func shortOf(m *model.Model, j *job.Job, plan schedule.Plan) (*shortage, error) 
 		on[d].stages, on[d].need = append(on[d].stages, s), on[d].need+bytes[s]
 	}
 	for d := range on {
-		if on[d].bytes = int64(job.At(j.Devices.Emulated.Memory, d)); on[d].bytes > 0 && on[d].need > on[d].bytes {
-			return &on[d], nil
-		}
+		on[d].device, on[d].bytes = d, int64(job.At(p.job.Devices.Emulated.Memory, d))
 	}
-	return nil, nil //nolint:nilnil // Nothing is short.
+	return slices.DeleteFunc(on, func(s shortage) bool { return s.bytes == 0 || s.need <= s.bytes }), nil
 }
 
-// stageBytes is what each stage takes of its device's memory for all pipelines, its part of the center included. It makes the
-// stages on devices that hold everything and store nothing.
-func stageBytes(m *model.Model, j *job.Job, plan schedule.Plan) ([]int64, error) {
-	method, err := elastic.NewMethod(j.Averaging.Method, elastic.Config{
-		Pull: elastic.Pull(j.Averaging.Pull), Alpha: j.Averaging.Alpha, Tau: j.Averaging.Tau, Pipelines: int(j.Pipelines),
-	})
-	if err != nil {
-		return nil, err
-	}
-	c := stage.Config{
-		Model: m, Count: plan.Stages(), Samples: j.Train.Batch / int(j.MicroBatches), Sequence: j.Data.Sequence,
-		Optimizer: stage.Optimizer{Name: j.Optimizer.Name, Momentum: j.Optimizer.Momentum},
-	}
-	if j.Precision == device.BF16.String() {
-		c.Compute = device.BF16
-	}
-	if c.Sequence == 0 || c.Sequence > m.Sequence() { // that is refused elsewhere
-		c.Sequence = m.Sequence()
-	}
-	ranges, err := stage.Split(m.Costs(layer.Size{B: c.Samples, T: c.Sequence, Compute: c.Compute}), plan.Stages())
-	if err != nil {
-		return nil, err
-	}
-	slots, halves, versions := schedule.PinnedByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	bytes := make([]int64, plan.Stages())
-	for k := range bytes {
-		c.Index, c.Range, c.Slots, c.WeightSlots, c.Versions = k, ranges[k], slots[k], halves[k], versions[k]
-		c.Recompute = stage.Recompute(job.At(j.Recompute, k))
-		one, vector, err := holds(c)
-		if err != nil {
-			return nil, err
+// pinnable is, per device of a plan with a stage on each, how many micro-batches its memory holds, at most as many as the plan pins
+// and at least as many as 1f1b does; 0 where nothing limits it.
+func (p *pricer) pinnable(plan schedule.Plan, micro int) ([]int, error) {
+	slots := schedule.PinnedByStage(plan)
+	limits := make([]int, len(plan))
+	for d := range limits {
+		memory := int64(job.At(p.job.Devices.Emulated.Memory, d))
+		if memory == 0 {
+			continue
 		}
-		bytes[k] = int64(j.Pipelines)*one + int64(method.Needs().Vectors(int(j.Pipelines))+1)*vector // and that of evaluations
-	}
-	return bytes, nil
-}
-
-// holds is what a stage of one pipeline takes of a device's memory, and a vector of its parameters.
-func holds(c stage.Config) (bytes, vector int64, err error) {
-	dev, err := emulated.Open(emulated.Config{})
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	c.Device = dev
-	s, err := stage.New(c)
-	if err != nil {
-		return 0, 0, err
-	}
-	bytes = dev.Held()
-	if _, err := s.NewVector(); err != nil {
-		return 0, 0, err
-	}
-	return bytes, dev.Held() - bytes, s.Close()
-}
-
-// maxMore bounds how many times as many stages, or micro-batches, are tried.
-const maxMore = 8
-
-// whatFits lists the nearest changes of one key after which the job's stages fit.
-func (a *admission) whatFits() []string {
-	var out []string
-	try := func(change string, set func(j *job.Job)) bool {
-		s := a.spec
-		s.Job = *a.job
-		set(&s.Job)
-		plan, _, err := s.plan()
-		if err != nil {
-			return false
-		}
-		short, err := shortOf(a.model, &s.Job, plan)
-		if err != nil || short != nil {
-			return false
-		}
-		out = append(out, change)
-		return true
-	}
-	for _, r := range []stage.Recompute{stage.RecomputeBlock, stage.RecomputeFull} {
-		if try("recompute: "+string(r), func(j *job.Job) { j.Recompute = []string{string(r)} }) {
-			break
+		least := min(micro, len(plan)-d)
+		for limits[d] = slots[d]; limits[d] > least; limits[d]-- {
+			bytes, err := p.stage(d, limits[d], 0, 1)
+			if err != nil {
+				return nil, err
+			}
+			if bytes <= memory {
+				break
+			}
 		}
 	}
-	m := int(a.job.MicroBatches)
-	for n := m + 1; n <= min(a.job.Train.Batch, maxMore*m); n++ {
-		if a.job.Train.Batch%n == 0 && try("micro_batches: "+strconv.Itoa(n), func(j *job.Job) { j.MicroBatches = job.Count(n) }) {
-			break
-		}
-	}
-	if len(a.job.Devices.Emulated.Memory) > 1 || len(a.job.Recompute) > 1 {
-		return out // who knows what another device has
-	}
-	k := int(a.job.Stages)
-	for n := k + 1; n <= min(len(a.model.Layers), maxMore*k); n++ {
-		if try("stages: "+strconv.Itoa(n), func(j *job.Job) { j.Stages = job.Count(n) }) {
-			break
-		}
-	}
-	return out
+	return limits, nil
 }

@@ -19,6 +19,16 @@ import (
 // emulatedJob is a job of four stages on emulated devices, with changes.
 func emulatedJob(t *testing.T, set ...string) (*job.Job, error) {
 	t.Helper()
+	s, err := emulatedSpec(t, set...)
+	if err != nil {
+		return nil, err
+	}
+	return &s.Job, nil
+}
+
+// emulatedSpec is the same job with what admission decided.
+func emulatedSpec(t *testing.T, set ...string) (*spec, error) {
+	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "text"), []byte(strings.Repeat("some text\n", 500)), 0o600); err != nil {
 		t.Fatal(err)
@@ -35,11 +45,7 @@ micro_batches: 4
 schedule: gpipe
 devices: {kind: emulated, emulated: {forward: 0.1ms}}
 `
-	s, err := admit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, data.User{UID: uint32(os.Getuid())}, 2)
-	if err != nil {
-		return nil, err
-	}
-	return &s.Job, nil
+	return admit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, data.User{UID: uint32(os.Getuid())}, 2)
 }
 
 // What admission finds is what the worker's devices are asked for: with exactly so much a job runs, with a byte less it does
@@ -57,7 +63,11 @@ func TestMemoryIsWhatTheStagesTake(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, plan, bytes := priced(t, j)
+			p, plan := priced(t, j)
+			bytes, err := p.stages(plan)
+			if err != nil {
+				t.Fatal(err)
+			}
 			need := make([]float64, len(plan))
 			for k, d := range plan.Placement() {
 				need[d] += float64(bytes[k])
@@ -71,29 +81,31 @@ func TestMemoryIsWhatTheStagesTake(t *testing.T) {
 			if err := tryOut(t, j, plan); err == nil || !strings.Contains(err.Error(), "available on the emulated device") {
 				t.Errorf("with a byte less on device 1: %v", err)
 			}
-			short, err := shortOf(m, j, plan)
-			if err != nil || short == nil || short.need-short.bytes != 1 || short.stages[0] != 1 {
+			short, err := p.short(plan)
+			if err != nil || len(short) != 1 || short[0].need-short[0].bytes != 1 || short[0].stages[0] != 1 {
 				t.Errorf("with a byte less on device 1, %v (%v) is short", short, err)
 			}
 		})
 	}
 }
 
-// priced is a job's model and plan, and what its stages need.
-func priced(t *testing.T, j *job.Job) (m *model.Model, plan schedule.Plan, bytes []int64) {
+// priced is what prices a job's stages, and its plan.
+func priced(t *testing.T, j *job.Job) (*pricer, schedule.Plan) {
 	t.Helper()
 	m, err := model.Build(j.Model.Family, j.Model.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := spec{Job: *j}
-	if plan, _, err = s.plan(); err != nil {
+	plan, _, err := s.plan()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes, err = stageBytes(m, j, plan); err != nil {
+	p, err := newPricer(m, j, plan.Stages(), nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return m, plan, bytes
+	return p, plan
 }
 
 // tryOut trains a batch.
@@ -117,7 +129,11 @@ func TestStagesThatDoNotFitAreRefusedWithWhatWouldFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, bytes := priced(t, j)
+	p, plan := priced(t, j)
+	bytes, err := p.stages(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
 	most := slices.Max(bytes)
 	worst := slices.Index(bytes, most)
 	_, err = emulatedJob(t, fmt.Sprintf("devices.emulated.memory=%d", most-100))
@@ -132,7 +148,7 @@ func TestStagesThatDoNotFitAreRefusedWithWhatWouldFit(t *testing.T) {
 	if _, err := emulatedJob(t, fmt.Sprintf("devices.emulated.memory=%d", most)); err != nil {
 		t.Errorf("what fits exactly is refused: %v", err)
 	}
-	if _, err := emulatedJob(t, "devices.emulated.memory=1000"); err == nil || !strings.Contains(err.Error(), "use fewer pipelines or a smaller model") {
+	if _, err := emulatedJob(t, "devices.emulated.memory=1000"); err == nil || !strings.Contains(err.Error(), "use a smaller model") {
 		t.Errorf("what never fits: %v", err)
 	}
 	if _, err := emulatedJob(t, "devices.emulated.flops=[1, 2, 3]"); err == nil || !strings.Contains(err.Error(), "entries for 3 devices, and there are 4") {

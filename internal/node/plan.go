@@ -138,6 +138,13 @@ func (a *admission) checkPlan(c job.Counts) {
 		a.refuse("micro_batches", strconv.Itoa(below), "micro_batches is %d; with %d stages at most %d", c.MicroBatches, c.Stages*chunks, most)
 		return
 	}
+	if key, problem := a.job.CheckEntries(c.Stages*chunks, c.Devices); key != "" {
+		a.refuse(key, "", "%s", problem)
+		return
+	}
+	if !a.job.Open() && !a.settle() {
+		return
+	}
 	a.spec.Job = *a.job
 	plan, why, err := a.spec.plan()
 	if err == nil {
@@ -153,11 +160,6 @@ func (a *admission) checkPlan(c job.Counts) {
 	if plan.Updates() > 0 {
 		a.checkUpdates(plan)
 	}
-	if key, problem := a.job.CheckEntries(plan.Stages(), len(plan)); key == "" && !a.job.Open() {
-		a.checkMemory(plan)
-	} else if key != "" && key != "recompute" { // which is checked where stages are
-		a.refuse(key, "", "%s", problem)
-	}
 	if c.MicroBatches >= c.Stages {
 		return
 	}
@@ -169,6 +171,27 @@ func (a *admission) checkPlan(c job.Counts) {
 	}
 	a.warn("micro_batches is %d, fewer than the %d stages: %.0f%% of a pipeline's time is bubble; other pipelines fill a part of it",
 		c.MicroBatches, c.Stages, 100*timed.Bubble)
+}
+
+// settle decides what nobody measures, and reports whether there is a plan.
+func (a *admission) settle() bool {
+	open := a.job.RecomputeOpen()
+	s := a.spec
+	s.Job = *a.job
+	short, err := s.settle(a.model)
+	switch {
+	case err != nil:
+		a.refuse("schedule", "", "%v", err)
+		return false
+	case short != nil:
+		a.checkMemory(short)
+		return false
+	}
+	a.job.Recompute, a.spec.Layout = s.Job.Recompute, s.Layout
+	if open {
+		a.spec.Why = append(a.spec.Why, s.whyRecompute())
+	}
+	return true
 }
 
 // checkUpdates refuses what needs all stages to wait for each other at every optimizer step, which those inside of a batch do not.

@@ -23,18 +23,18 @@ type spec struct {
 	Why        []string        `json:"why"`        // the automatic choices and their reasons
 	Warnings   []string        `json:"warnings"`
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
-	Layout     *layout         `json:"layout,omitempty"` // of a tuned job
+	Layout     *layout         `json:"layout,omitempty"` // of a tuned job, and of emulated devices
 	Plan       schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
 
 	report *tuner.Report // of a tuned job; it lies beside the spec in the replicated state
 	device []int         // of each stage, once it was asked for
 }
 
-// layout is what tuning chose that has no key in the job file.
+// layout is what has no key in the job file and shapes the plan: chosen by tuning, or known of emulated devices.
 type layout struct {
-	Costs       schedule.Costs `json:"costs"` // that the plan is generated from
+	Costs       schedule.Costs `json:"costs"` // that the plan is generated from; without Forward: none
 	PinnedLimit []int          `json:"pinned_limit,omitempty"`
-	Split       [][2]int       `json:"split"` // of each stage, its first layer and the one after its last
+	Split       [][2]int       `json:"split"` // of each stage, its first layer and the one after its last; nil: by operations
 }
 
 const (
@@ -75,7 +75,10 @@ func (s *spec) plan() (schedule.Plan, string, error) {
 	}
 	r := schedule.Request{Stages: int(s.Job.Stages), Chunks: int(s.Job.Chunks), MicroBatches: int(s.Job.MicroBatches)}
 	if s.Layout != nil {
-		r.Costs, r.PinnedLimit = &s.Layout.Costs, s.Layout.PinnedLimit
+		r.PinnedLimit = s.Layout.PinnedLimit
+		if s.Layout.Costs.Forward != nil {
+			r.Costs = &s.Layout.Costs
+		}
 	}
 	return schedule.Generate(s.Job.Schedule, r)
 }
@@ -101,7 +104,7 @@ func (s *spec) cores(node int) int {
 	}
 	devices := s.Job.Stages
 	if devices == job.Auto {
-		devices = s.Job.Devices.CPU.Count
+		devices = s.Job.Offered()
 	}
 	if devices == job.Auto || s.Job.Devices.CPU.Threads == job.Auto {
 		return node

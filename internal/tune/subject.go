@@ -96,10 +96,12 @@ func (s *subject) space() (tuner.Space, error) {
 	if j.Schedule == job.AutoSchedule {
 		space.Schedules = synchronous()
 	}
-	switch len(j.Recompute) {
-	case 0:
+	switch n := len(j.Recompute); {
+	case n == 0:
 		space.Recompute = []string{string(stage.RecomputeNone)}
-	case 1:
+	case j.RecomputeOpen():
+		space.Recompute = []string{string(stage.RecomputeNone), string(stage.RecomputeBlock), string(stage.RecomputeFull)}
+	case n == 1:
 		space.Recompute = j.Recompute
 	default:
 		space.RecomputeByStage = j.Recompute
@@ -130,7 +132,7 @@ func microBatches(batch, stages int) (all []int) {
 // targets are the ways to use the node's devices. Where neither stages nor devices are given, each number of devices that divides
 // the cores is one, with the cores shared out among them.
 func (s *subject) targets() []tuner.Target {
-	cpu, layers := s.request.Job.Devices.CPU, len(s.model.Layers)
+	cpu, layers := s.request.Job.Devices.CPU, len(s.model.Layers) // of emulated devices only the threads are read
 	threads := func(devices int) int {
 		if cpu.Threads != job.Auto {
 			return int(cpu.Threads)
@@ -143,7 +145,7 @@ func (s *subject) targets() []tuner.Target {
 			all = append(all, tuner.Target{Stages: stages, Threads: threads(devices)})
 		}
 	}
-	switch given, count := int(s.request.Job.Stages), int(cpu.Count); {
+	switch given, count := int(s.request.Job.Stages), int(s.request.Job.Offered()); {
 	case given > 0:
 		add(given, max(count, given))
 	case count > 0:
