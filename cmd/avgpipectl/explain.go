@@ -64,7 +64,11 @@ func printExplanation(out io.Writer, e *api.Explanation) error {
 	t.add("job", e.ID+" ("+e.Name+")")
 	t.add("state", string(e.State))
 	t.add("reason", e.Reason)
-	t.add("shape", jobShape(e.Stages, e.Pipelines, e.MicroBatches, e.Schedule))
+	shape := jobShape(e.Stages, e.Pipelines, e.MicroBatches, e.Schedule)
+	if words := recomputes(e.Recompute); words != "" {
+		shape += ", " + words
+	}
+	t.add("shape", shape)
 	for _, why := range e.Why {
 		t.add("why", why)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -81,6 +82,8 @@ func recomputes(all []string) string {
 	switch {
 	case !some:
 		return ""
+	case all[0] == job.AutoRecompute:
+		return "recomputation auto"
 	case same:
 		return "recomputes " + all[0]
 	}

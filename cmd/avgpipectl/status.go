@@ -176,14 +176,10 @@ func speedUnit(s api.JobStatus) string {
 
 // computes says in what precision, and what is computed twice.
 func computes(s api.JobStatus) string {
-	text := s.Precision
-	switch n := len(s.Recompute); {
-	case n == 1 && s.Recompute[0] != "none":
-		text += ", recomputes " + s.Recompute[0]
-	case n > 1:
-		text += ", recomputes by stage " + strings.Join(s.Recompute, " ")
+	if words := recomputes(s.Recompute); words != "" {
+		return s.Precision + ", " + words
 	}
-	return text
+	return s.Precision
 }
 
 // printStages prints what the stages' devices did, in percent of their time.

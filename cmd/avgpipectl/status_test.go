@@ -33,4 +33,8 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 	if got := metrics(s.Metrics) + "; " + computes(s) + "; " + targets(s); got != "perplexity 12.5; bf16; token" {
 		t.Errorf("a language model shows %q", got)
 	}
+	s.Recompute = []string{"auto"} // it is being tuned
+	if got := computes(s); got != "bf16, recomputation auto" {
+		t.Errorf("an open job shows %q", got)
+	}
 }

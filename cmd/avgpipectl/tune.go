@@ -24,10 +24,11 @@ func newTuneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tune FILE",
 		Short: "Choose a job's counts by measuring, without training",
-		Long: `Choose what a job file leaves open (stages, pipelines, micro_batches, or schedule: auto) by measuring on the
-daemon's devices, and show the profile, the chosen plan, and the candidates that lost with the reason of each. Nothing is
-submitted. The choice is kept in the daemon's cache, so that a submit of the same job takes it at once; what is cached
-is shown without measuring, unless --retune is given. It waits until the cores that the job may have are free.
+		Long: `Choose what a job file leaves open (stages, pipelines, micro_batches, or what says auto: schedule, recompute) by
+measuring on the daemon's devices, and show the profile, the chosen plan, and the candidates that lost with the reason
+of each. Nothing is submitted. The choice is kept in the daemon's cache, so that a submit of the same job takes it at
+once; what is cached is shown without measuring, unless --retune is given. It waits until the cores that the job may
+have are free.
 
 To let it choose what the file gives, override that: --set pipelines=auto. Progress goes to standard error. The json output is
 the report of the tuning (docs/tuning.md).

@@ -62,7 +62,7 @@ func TestJobThatNoMemoryHoldsIsExplained(t *testing.T) {
 	s.start()
 	answer, err := s.client.Submit(t.Context(), api.SubmitRequest{
 		File: "job.yaml", Base: s.dir, Source: strings.Replace(openJob, "devices: {kind: ref, cpu: {count: 2, threads: 1}}",
-			"devices: {kind: emulated, cpu: {count: 2, threads: 1}, emulated: {memory: 10000, flops: 1e9}}", 1),
+			"devices: {kind: emulated, emulated: {count: 2, memory: 10000, flops: 1e9}}", 1),
 	})
 	if err != nil {
 		t.Fatal(err)
