@@ -25,6 +25,10 @@ type Load struct {
 	// the sum of squares goes down the stages, each of which takes a turn of its device to add its own, and the total back up.
 	// What adding takes is a part of Costs.Update.
 	ExchangeNorm bool
+	// Scatter is how far times of ops lie around Costs, as a part of them, below 1: evenly between (1-Scatter) and (1+Scatter)
+	// times as long, the same in every simulation of the load. Pipelines whose ops take exactly as long as each other's can stay
+	// in a step that makes all of them wait, which no real devices keep; a few hundredths end that. 0 is none.
+	Scatter float64
 	// Record keeps Result.Spans and DeviceMemory.Over: 16 bytes an op, and as much again or more.
 	Record bool
 }
@@ -49,6 +53,9 @@ func (l Load) Validate(plan Plan) error {
 		if count.value < 0 || count.value > 1<<20 {
 			return fmt.Errorf("load: %s is %d; want 0 to %d", count.name, count.value, 1<<20)
 		}
+	}
+	if !(l.Scatter >= 0 && l.Scatter < 1) {
+		return fmt.Errorf("load: scatter is %v; want at least 0 and less than 1", l.Scatter)
 	}
 	if l.ExchangeNorm && plan.Updates() > 0 {
 		return errors.New("load: the plan takes optimizer steps inside of the batch, where no stage waits for the norm of the others; want no norm exchanged, or a plan without updates")

@@ -210,10 +210,10 @@ func (e *engine) start(l int, now float64) {
 // duration is the time of the op at a lane's position when it has the device for itself.
 func (e *engine) duration(v *lane) float64 {
 	if v.stage >= 0 {
-		return e.endings.steps[v.stage][v.next].time
+		return e.scattered(v, e.endings.steps[v.stage][v.next].time)
 	}
 	op := &e.plan[v.device][v.next]
-	return e.times[op.Stage*kinds+int(op.Kind)]
+	return e.scattered(v, e.times[op.Stage*kinds+int(op.Kind)])
 }
 
 // end completes the op that a lane runs on its device.
