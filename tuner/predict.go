@@ -145,16 +145,27 @@ func Plan(c *Candidate) (schedule.Plan, string, error) {
 	})
 }
 
-// opsAtMost bounds what one simulation runs, so that a search over hundreds of candidates ends within a second.
-const opsAtMost = 1 << 14
+// How a simulation finds the period of a plan.
+const (
+	opsAtMost = 1 << 15 // that one simulation runs, so that a search over hundreds of candidates ends within seconds
+	filling   = 2       // batches in which pipelines fill
+	watched   = 4       // batches after them, of which the period is the mean
+	settling  = 40      // the same where pipelines share devices, and fall out of the step in which they begin
+	scatter   = 0.05    // then of ops: on a quiet host the quartiles of one pass lie 2 to 10% apart, and 0.02 to 0.1 predict alike
+)
 
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
 // and the averaging are a part. The period is what a few batches more take: pipelines fill and drain once in both runs.
 func (l *layout) simulate() error {
-	more := min(max(opsAtMost/max(1, l.plan.Ops()*l.Pipelines), 1), 4)
+	load, more := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1}, watched
+	if l.Pipelines > 1 {
+		load.Scatter, more = scatter, settling
+	}
+	more = max(1, min(more, opsAtMost/max(1, l.plan.Ops()*l.Pipelines)))
 	var makespan [2]float64
-	for i, batches := range []int{2, 2 + more} {
-		r, err := schedule.SimulateMany(l.plan, l.Costs, schedule.Load{Pipelines: l.Pipelines, Batches: batches, AverageEvery: 1})
+	for i, batches := range []int{filling, filling + more} {
+		load.Batches = batches
+		r, err := schedule.SimulateMany(l.plan, l.Costs, load)
 		if err != nil {
 			return err
 		}
