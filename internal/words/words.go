@@ -22,12 +22,13 @@ func Count(n int, noun string) string {
 // Seconds is a time to three digits, in the unit that suits it: 22.1ms; a long one to the second: 3m20s. What rounding leaves of
 // nothing is 0.
 func Seconds(seconds float64) string {
+	const third = 0.9995 // of a unit: from here on three digits would be four
 	switch {
 	case seconds < 1e-9:
 		return "0"
-	case seconds < 1e-3:
+	case seconds < third*1e-3:
 		return fmt.Sprintf("%.3gus", seconds*1e6)
-	case seconds < 1:
+	case seconds < third:
 		return fmt.Sprintf("%.3gms", seconds*1e3)
 	case seconds < 100:
 		return fmt.Sprintf("%.3gs", seconds)

@@ -3,7 +3,10 @@ package words
 import "testing"
 
 func TestSeconds(t *testing.T) {
-	for seconds, want := range map[float64]string{0: "0", 1e-16: "0", 2.5e-5: "25us", 0.0123456: "12.3ms", 1.5: "1.5s", 125.4: "2m5s"} {
+	for seconds, want := range map[float64]string{
+		0: "0", 1e-16: "0", 2.5e-5: "25us", 0.0123456: "12.3ms", 1.5: "1.5s", 125.4: "2m5s",
+		9.994e-4: "999us", 9.996e-4: "1ms", 0.9994: "999ms", 0.9996: "1s", 99.96: "100s",
+	} {
 		if got := Seconds(seconds); got != want {
 			t.Errorf("%v s: %s, want %s", seconds, got, want)
 		}
