@@ -27,8 +27,9 @@ func newExplainCommand() *cobra.Command {
 		Long: `Say how a job is laid over its devices, and why: the plan, drawn over time; where each choice comes from; and of a job
 that was tuned the candidates that lost, with what was predicted and measured of each and the reason. While the job
 trains, what its devices do in the last seconds stands beside the prediction, stage by stage: compute, optimizer and
-average are of one pipeline's batch, wait is what the device spends on no pipeline at all. A batch time that has left
-its prediction by more than the bound is told with the stage and the term that moved most.
+average are of one pipeline's batch, wait is what the device spends on no pipeline at all. So do what one message takes
+on each link, and what memory is for. A batch time that has left its prediction by more than the bound is told with the
+stage or link and the term that moved most.
 
 The json output has the plan, the tuning's report and what is observed (docs/tuning.md).
 
@@ -105,7 +106,7 @@ func printTuned(out io.Writer, e *api.Explanation) error {
 	if err := printTerms(out, &r.Chosen, e.Observed); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(out, "an observed batch that is %.0f%% off is told\n", 100*r.Bound); err != nil {
+	if _, err := fmt.Fprintf(out, "\nan observed batch that is %.0f%% off is told\n", 100*r.Bound); err != nil {
 		return err
 	}
 	if err := printCandidates(out, r); err != nil {
@@ -130,7 +131,7 @@ func printGiven(out io.Writer, e *api.Explanation) error {
 	if err := printTerms(out, none, e.Observed); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(out, "nothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures")
+	_, err = fmt.Fprintln(out, "\nnothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures")
 	return err
 }
 

@@ -166,7 +166,13 @@ func printTerms(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) 
 	if err := t.print(out); err != nil {
 		return err
 	}
-	return printBatches(out, c, observed)
+	if err := printBatches(out, c, observed); err != nil {
+		return err
+	}
+	if err := printLinks(out, c, observed); err != nil {
+		return err
+	}
+	return printMemory(out, c, observed)
 }
 
 // printBatches prints the batch times.

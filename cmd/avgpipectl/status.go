@@ -127,7 +127,10 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	if _, err := io.WriteString(out, "\n"); err != nil {
 		return err
 	}
-	return printStages(out, s.StageStatus)
+	if err := printStages(out, s.StageStatus); err != nil {
+		return err
+	}
+	return printLinkStatus(out, s.LinkStatus)
 }
 
 // metrics says what an evaluation found beside its loss; "" for nothing.

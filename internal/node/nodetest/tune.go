@@ -107,8 +107,11 @@ func candidate(j *job.Job, pipelines, micro int) tuner.Candidate {
 		c.Warmup = append(c.Warmup, min(c.MicroBatches, c.Stages-k))
 		c.Predicted.Stages = append(c.Predicted.Stages, tuner.StageTerms{
 			Device: k, ComputeSeconds: 0.9 * batch / float64(c.Pipelines), WaitSeconds: 0.1 * batch, Busy: 0.9,
-			Memory: tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500},
+			Memory: tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500, Center: 2000, Boundaries: 2 * messageBytes},
 		})
+	}
+	for range c.Stages - 1 {
+		c.Predicted.Links = append(c.Predicted.Links, tuner.LinkTerms{Bytes: int64(2 * c.MicroBatches * messageBytes), MessageSeconds: 25e-6})
 	}
 	return c
 }

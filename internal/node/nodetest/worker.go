@@ -17,10 +17,14 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // RoundTime is how long the fake trainer takes for a round.
 const RoundTime = 2 * time.Millisecond
+
+// messageBytes is what the fake trainer's stages send for a micro-batch.
+const messageBytes = 4000
 
 // trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
 // dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long.
@@ -245,8 +249,16 @@ func (t *trainer) status() control.Status {
 	}
 	s.Job.BatchS = &batch
 	for k := range t.a.Stages {
-		s.Job.StageStatus = append(s.Job.StageStatus, api.StageStatus{Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1})
+		m := tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500, Center: 2000}
+		s.Job.StageStatus = append(s.Job.StageStatus, api.StageStatus{
+			Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1, MemoryBytes: m.Total(), Memory: &m,
+		})
 	}
+	for k := range len(t.a.Stages) - 1 {
+		down, up := 30e-6, 40e-6
+		s.Job.LinkStatus = append(s.Job.LinkStatus, api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
+	}
+	s.Job.MicroBatches = int(t.a.Job.MicroBatches)
 	return s
 }
 
