@@ -115,11 +115,15 @@ func (m *measurement) fitDevice(d int) error {
 		steps += median(m.layers.optimizer[i])
 		parameters += float64(p.Layers[i].Parameters)
 	}
+	step := func(i int) float64 { return part(median(m.layers.optimizer[i]), steps) }
+	if steps == 0 { // layers were not measured
+		step = func(i int) float64 { return part(float64(p.Layers[i].Parameters), parameters) }
+	}
 	for i := share.From; i < share.To; i++ {
 		l, backward := &p.Layers[i], m.alone(trace.Backward, i, m.middle)
 		l.BackwardInput = scale(l.Backward, part(m.alone(trace.BackwardInput, i, m.middle), backward))
 		l.BackwardWeight = scale(l.Backward, part(m.alone(trace.BackwardWeight, i, m.middle), backward))
-		l.Optimizer = median(m.stages.optimizer[d]) * part(median(m.layers.optimizer[i]), steps) / slow
+		l.Optimizer = median(m.stages.optimizer[d]) * step(i) / slow
 		l.Average = average * part(float64(l.Parameters), parameters) / slow
 	}
 	return nil

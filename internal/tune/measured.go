@@ -37,9 +37,10 @@ func (m *measured) read(r reading, result worker.TrialResult) {
 		number          uint64
 	}
 	optimizer, average := map[step]float64{}, map[step]float64{}
+	alone := once(r, result)
 	for _, e := range result.Events {
 		at := step{e.Stage, e.Pipeline, e.Step}
-		switch took := (e.End - e.Start).Seconds(); e.Kind { //nolint:exhaustive // waits are for handOver and message
+		switch took := alone(e); e.Kind { //nolint:exhaustive // waits are for handOver and message
 		case trace.Compute:
 			by := m.passes[e.Work][e.Stage]
 			by[r.samples] = append(by[r.samples], took)

@@ -44,7 +44,7 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 	}
 	sizes := s.subject.sizes(*space)
 	m.middle = sizes[len(sizes)/2]
-	for _, samples := range sizes {
+	for _, samples := range s.subject.layeredSizes(sizes) {
 		if err := s.read(ctx, m, s.subject.layered(target, m.shares, samples, samples == m.middle), notes); err != nil {
 			return nil, err
 		}
@@ -76,6 +76,9 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 // read runs one reading. One that fails, since it is too large for a device, for example, becomes a note where the profile can do
 // without it.
 func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]string) error {
+	if err := s.subject.thrifty(&r); err != nil {
+		return err
+	}
 	result, err := s.calm(ctx, r)
 	into := map[kind]*measured{layered: m.layers, merged: m.stages, crowded: m.crowded}[r.kind]
 	if err != nil {

@@ -33,6 +33,15 @@ type reading struct {
 	trial     worker.TrialConfig
 }
 
+// layeredSizes are those of layered runs: none where the job dictates what a stage takes, whichever layers it has.
+func (s *subject) layeredSizes(sizes []int) []int {
+	d := s.request.Job.Devices
+	if d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0 {
+		return nil
+	}
+	return sizes
+}
+
 // layered lays out a run in which each layer is a stage. At the middle size there is more to learn from it.
 func (s *subject) layered(target tuner.Target, shares []stage.Range, samples int, middle bool) reading {
 	micros := max(fewMicros, target.Stages)

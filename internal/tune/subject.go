@@ -13,7 +13,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
-	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -98,9 +97,9 @@ func (s *subject) space() (tuner.Space, error) {
 	}
 	switch n := len(j.Recompute); {
 	case n == 0:
-		space.Recompute = []string{string(stage.RecomputeNone)}
+		space.Recompute = kinds[:1]
 	case j.RecomputeOpen():
-		space.Recompute = []string{string(stage.RecomputeNone), string(stage.RecomputeBlock), string(stage.RecomputeFull)}
+		space.Recompute = kinds
 	case n == 1:
 		space.Recompute = j.Recompute
 	default:
@@ -237,29 +236,25 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 // capacity is the memory that device d has of its own; 0 where it shares the host's. Emulated devices hold what the job says, of
 // which a list of one stands for all.
 func (s *subject) capacity(d int) int64 {
-	given := s.request.Job.Devices.Emulated.Memory
-	if s.request.Job.Devices.Kind != emulated || len(given) == 0 {
+	if s.request.Job.Devices.Kind != job.KindEmulated {
 		return 0
 	}
-	return int64(given[min(d, len(given)-1)])
+	return int64(job.At(s.request.Job.Devices.Emulated.Memory, d))
 }
 
 // slowness is how many times as long everything takes on device d as on the first. Devices of a host are alike; emulated ones are as
 // fast as the job says.
 func (s *subject) slowness(d int) float64 {
 	given := s.request.Job.Devices.Emulated.FLOPs
-	if s.request.Job.Devices.Kind != emulated || len(given) < 2 {
+	if s.request.Job.Devices.Kind != job.KindEmulated || len(given) < 2 {
 		return 1
 	}
-	first, own := given[0], given[min(d, len(given)-1)]
+	first, own := given[0], job.At(given, d)
 	if first <= 0 || own <= 0 {
 		return 1
 	}
 	return first / own
 }
-
-// emulated is the kind of devices that spend time instead of computing.
-const emulated = "emulated"
 
 // method is the averaging of so many pipelines.
 func (s *subject) method(pipelines int) (elastic.Method, error) {
