@@ -12,7 +12,7 @@ import (
 func TestSpreadOverKeepsTheWholeAndItsLinks(t *testing.T) {
 	costs := Costs{
 		Forward: []float64{2, 4, 6}, Backward: []float64{4, 8, 12}, Update: []float64{1, 1, 1},
-		Link: []float64{0.5, 3}, Bandwidth: []float64{10, 0}, MessageBytes: []int64{7, 8},
+		Link: []float64{0.5, 3}, Bandwidth: []float64{10, 20}, MessageBytes: []int64{7, 8},
 		ActivationBytes: []int64{10, 20, 30}, CapacityBytes: []int64{100, 100, 100},
 	}
 	if plain := mustGenerate(t, "1f1b", Request{Stages: 3, MicroBatches: 3}); !slices.Equal(costs.SpreadOver(plain).Forward, costs.Forward) {
@@ -32,8 +32,12 @@ func TestSpreadOverKeepsTheWholeAndItsLinks(t *testing.T) {
 	if want := []float64{0.5, 3, 3, 0.5, 3}; !slices.Equal(rounds.Link, want) {
 		t.Errorf("latencies %v; want %v", rounds.Link, want)
 	}
-	if want := []float64{10, 0, 10, 10, 0}; !slices.Equal(rounds.Bandwidth, want) {
+	if want := []float64{10, 20, 10, 10, 20}; !slices.Equal(rounds.Bandwidth, want) {
 		t.Errorf("bandwidths %v; want %v", rounds.Bandwidth, want)
+	}
+	costs.Bandwidth[0] = 0 // no limit
+	if _, bandwidth := costs.between(2, 0); bandwidth != 20 {
+		t.Errorf("bandwidth %v where one link has no limit; want that of the other, 20", bandwidth)
 	}
 	if want := []int64{7, 7, 8, 8, 8}; !slices.Equal(rounds.MessageBytes, want) {
 		t.Errorf("messages %v; want %v", rounds.MessageBytes, want)
@@ -114,5 +118,59 @@ func TestCompareRefusesWhatNoScheduleCanRun(t *testing.T) {
 	candidates, err := Compare([]string{"zbh1", "gpipe"}, 4, 0, good, Load{})
 	if err != nil || candidates[0].Err == nil || candidates[1].Err != nil {
 		t.Errorf("%+v, %v; want the unknown one to fail alone", candidates, err)
+	}
+}
+
+// TestPinnedLimitsAreWhatIsLeftOfTheCapacity after weights, gradients and state of each pipeline, and the center.
+func TestPinnedLimitsAreWhatIsLeftOfTheCapacity(t *testing.T) {
+	costs := Costs{
+		ActivationBytes: []int64{100, 100, 100, 0}, CapacityBytes: []int64{1000, 0, 10, 1000},
+		WeightBytes: repeat[int64](50, 4), GradientBytes: repeat[int64](60, 4), StateBytes: repeat[int64](70, 4), CenterBytes: repeat[int64](41, 4),
+	}
+	for pipelines, want := range map[int][]int{1: {7, 0, 1, 0}, 2: {2, 0, 1, 0}} { // (1000 - 180 - 41) / 100, (1000 - 2*180 - 41) / 200
+		if got := costs.pinnedLimits(pipelines); !slices.Equal(got, want) {
+			t.Errorf("%d pipelines: limits %v; want %v", pipelines, got, want)
+		}
+	}
+}
+
+// TestWorstIsTheDeviceThatIsShortOfMost and, where none is, the one that reserves most.
+func TestWorstIsTheDeviceThatIsShortOfMost(t *testing.T) {
+	r := Result{Memory: []DeviceMemory{{Reserved: 90}, {Reserved: 50, Capacity: 45}, {Reserved: 60, Capacity: 58}}}
+	if device, memory := r.Worst(); device != 1 || memory.Short() != 5 {
+		t.Errorf("device %d, short of %d; want 1, 5", device, memory.Short())
+	}
+	r.Memory[1].Capacity, r.Memory[2].Capacity = 50, 0
+	if device, memory := r.Worst(); device != 0 || memory.Short() != 0 {
+		t.Errorf("device %d, short of %d; want 0, 0", device, memory.Short())
+	}
+}
+
+// TestBestIsTheFastestThatFits, of equals the one that reserves least.
+func TestBestIsTheFastestThatFits(t *testing.T) {
+	of := func(period float64, reserved, capacity int64) Candidate {
+		return Candidate{Result: Result{Period: period, Memory: []DeviceMemory{{Reserved: reserved, Capacity: capacity}}}}
+	}
+	failed := Candidate{Err: errors.New("cannot run here")}
+	for _, c := range []struct {
+		candidates []Candidate
+		want       int
+	}{
+		{[]Candidate{of(3, 10, 0), of(2, 90, 0), of(4, 1, 0)}, 1},
+		{[]Candidate{of(3, 10, 0), of(2, 90, 80), failed}, 0},
+		{[]Candidate{failed, of(2, 90, 0), of(2, 80, 0), of(2*(1+1e-12), 85, 0)}, 2},
+		{[]Candidate{of(2, 80, 0), of(2, 80, 0)}, 0},
+	} {
+		if got, err := Best(c.candidates); err != nil || got != c.want {
+			t.Errorf("%+v: %d, %v; want %d", c.candidates, got, err, c.want)
+		}
+	}
+}
+
+// TestBusiestIsTheLinkThatCarriesForMostOfTheTime.
+func TestBusiestIsTheLinkThatCarriesForMostOfTheTime(t *testing.T) {
+	r := Result{Links: []LinkLoad{{From: 0, Busy: 0.2}, {From: 1, Busy: 0.5}, {From: 2}}}
+	if got := r.Busiest(); got.From != 1 {
+		t.Errorf("%+v; want that from device 1", got)
 	}
 }

@@ -67,3 +67,13 @@ func readSources(t *testing.T) string {
 	}
 	return b.String()
 }
+
+// TestSecondStageOfADeviceIsDrawnLighter.
+func TestSecondStageOfADeviceIsDrawnLighter(t *testing.T) {
+	image := DrawSVG(Drawing{Result: mustSimulate(t, mustParse(t, "0F0 1F0 1B0 0B0"), Uniform(2, 1, 2, 0))})
+	for _, class := range []string{"f second", "b second"} {
+		if n := strings.Count(image, `class="`+class+`"`); n != 1 {
+			t.Errorf("%d cells of class %q; want 1", n, class)
+		}
+	}
+}

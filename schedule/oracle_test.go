@@ -155,7 +155,7 @@ func TestCheckAgreesWithTheDefinitions(t *testing.T) {
 }
 
 // TestVersionsKeptAreThoseThatAreReadLater, counted at every point of random plans with updates: the newest, and each that a later op
-// of the stage reads.
+// of the stage reads. A gradient is late by the updates between the version that it read and the one that takes it.
 func TestVersionsKeptAreThoseThatAreReadLater(t *testing.T) {
 	r := rand.New(rand.NewPCG(2026, 2))
 	several := 0
@@ -172,9 +172,12 @@ func TestVersionsKeptAreThoseThatAreReadLater(t *testing.T) {
 				read[op.Micro] = op.Version
 			}
 		}
-		want, newest := 1, 0
+		want, newest, late, taken := 1, 0, 0, 0
 		for i, op := range ops {
 			if op.Kind == Update {
+				for ; taken <= op.Micro; taken++ { // the weights of version newest take it
+					late = max(late, newest-read[taken])
+				}
 				newest++
 			}
 			kept := map[int]bool{newest: true}
@@ -187,6 +190,9 @@ func TestVersionsKeptAreThoseThatAreReadLater(t *testing.T) {
 		}
 		if got := VersionsByStage(plan)[0]; got != want {
 			t.Fatalf("%v\nkeeps %d versions; want %d", plan, got, want)
+		}
+		if got := GradientDelay(plan)[0]; got != late {
+			t.Fatalf("%v\ngradients are %d updates late; want %d", plan, got, late)
 		}
 		if want > 2 {
 			several++

@@ -36,6 +36,23 @@ func TestSecondPipelineFillsTheBubblesOfTheFirst(t *testing.T) {
 	}
 }
 
+// TestPeriodIsCountedWhileAllPipelinesRun: what one does when others have ended is no steady state.
+func TestPeriodIsCountedWhileAllPipelinesRun(t *testing.T) {
+	for _, c := range []struct {
+		load Load
+		ends []float64
+		want float64
+	}{
+		{Load{Pipelines: 2, Batches: 4}, []float64{1, 2, 3, 4, 2, 4, 5, 6}, 2 / (1 + 0.5)}, // up to 4: batches each 1, and each 2
+		{Load{Pipelines: 1, Batches: 3}, []float64{5, 7, 9}, 2},
+		{Load{Pipelines: 2, Batches: 1}, []float64{5, 7}, 7},
+	} {
+		if got := steadyPeriod(c.ends, c.load); !near(got, c.want) {
+			t.Errorf("batches that end at %v: each %v; want %v", c.ends, got, c.want)
+		}
+	}
+}
+
 // TestSharedDeviceSlowsDownWhatWantsMoreThanAllOfIt, and only as long as it does.
 func TestSharedDeviceSlowsDownWhatWantsMoreThanAllOfIt(t *testing.T) {
 	plan := mustParse(t, "F0 B0")
@@ -152,9 +169,15 @@ func TestCostsThatCannotBeAreRefusedByName(t *testing.T) {
 		{func(c *Costs) { c.Link = []float64{1, 2} }, "link has 2 values for 2 stages; want one a link: 1"},
 		{func(c *Costs) { c.Bandwidth = []float64{5} }, "link 0 has a bandwidth and no message bytes"},
 		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{-5}, []int64{5} }, "bandwidth of link 0 is -5; want bytes a unit of time"},
+		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{math.NaN()}, []int64{5} }, "bandwidth of link 0 is NaN; want bytes a unit of time"},
+		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{math.Inf(1)}, []int64{5} }, "bandwidth of link 0 is +Inf"},
+		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{5, 5}, []int64{5} }, "bandwidth has 2 values for 2 stages; want one a link: 1"},
 		{func(c *Costs) { c.MessageBytes = []int64{-5} }, "message bytes of link 0 are -5"},
 		{func(c *Costs) { c.Utilisation = []float64{0.5, 0} }, "utilisation of device 1 is 0; want"},
+		{func(c *Costs) { c.Utilisation = []float64{math.NaN(), 1} }, "utilisation of device 0 is NaN; want"},
+		{func(c *Costs) { c.Utilisation = []float64{1, 1.5} }, "utilisation of device 1 is 1.5; want"},
 		{func(c *Costs) { c.Utilisation = []float64{1} }, "utilisation has 1 value for 2 devices"},
+		{func(c *Costs) { c.CapacityBytes = []int64{1, -2} }, "capacity bytes of device 1 are -2; want 0 or more"},
 		{func(c *Costs) { c.CapacityBytes = []int64{1, 2, 3} }, "capacity has 3 values for 2 devices; want one a device: 2"},
 	} {
 		costs := Uniform(2, 1, 2, 0)
@@ -167,5 +190,55 @@ func TestCostsThatCannotBeAreRefusedByName(t *testing.T) {
 		if _, err := SimulateMany(plan, Uniform(2, 1, 2, 0), load); err == nil || !strings.Contains(err.Error(), "load: ") {
 			t.Errorf("%+v: error %v; want it refused", load, err)
 		}
+	}
+}
+
+// TestEveryListOfCostsIsChecked for its length, and for times and bytes that cannot be.
+func TestEveryListOfCostsIsChecked(t *testing.T) {
+	refused := func(name string, costs Costs) {
+		t.Helper()
+		if err := costs.Validate(3); err == nil || !strings.Contains(err.Error(), "costs: "+name+" ") {
+			t.Errorf("%s: error %v; want it refused by name", name, err)
+		}
+	}
+	for name, list := range map[string]func(*Costs) *[]float64{
+		"forward": func(c *Costs) *[]float64 { return &c.Forward }, "backward": func(c *Costs) *[]float64 { return &c.Backward },
+		"backward input":  func(c *Costs) *[]float64 { return &c.BackwardInput },
+		"backward weight": func(c *Costs) *[]float64 { return &c.BackwardWeight },
+		"update":          func(c *Costs) *[]float64 { return &c.Update }, "average": func(c *Costs) *[]float64 { return &c.Average },
+		"link": func(c *Costs) *[]float64 { return &c.Link },
+	} {
+		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1e-9} {
+			costs := Uniform(3, 1, 2, 0)
+			*list(&costs) = []float64{0, bad, 0}
+			if name == "link" {
+				costs.Link = []float64{0, bad}
+			}
+			refused(name, costs)
+		}
+		costs := Uniform(3, 1, 2, 0)
+		*list(&costs) = []float64{1}
+		refused(name, costs)
+	}
+	for name, list := range map[string]func(*Costs) *[]int64{
+		"activation": func(c *Costs) *[]int64 { return &c.ActivationBytes }, "half": func(c *Costs) *[]int64 { return &c.HalfBytes },
+		"weight": func(c *Costs) *[]int64 { return &c.WeightBytes }, "gradient": func(c *Costs) *[]int64 { return &c.GradientBytes },
+		"state": func(c *Costs) *[]int64 { return &c.StateBytes }, "center": func(c *Costs) *[]int64 { return &c.CenterBytes },
+		"message": func(c *Costs) *[]int64 { return &c.MessageBytes },
+	} {
+		costs := Uniform(3, 1, 2, 0)
+		*list(&costs) = []int64{0, 0, -1}
+		if name == "message" {
+			costs.MessageBytes = []int64{0, -1}
+		}
+		refused(name, costs)
+		*list(&costs) = []int64{1}
+		refused(name, costs)
+	}
+	if err := (Costs{Backward: []float64{1}}).Validate(1); err == nil || !strings.Contains(err.Error(), "forward has 0 values") {
+		t.Errorf("no forwards: %v", err)
+	}
+	if err := (Costs{Forward: []float64{1}}).Validate(1); err == nil || !strings.Contains(err.Error(), "backward has 0 values") {
+		t.Errorf("no backwards: %v", err)
 	}
 }
