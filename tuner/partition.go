@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Chain is what Partition cuts: a model's layers in order, and what runs of them cost.
 type Chain struct {
 	Layers int
 	Stages int
+	// Homes is the device of each stage. Nil: each has one of its own.
+	Homes []int
 	// Cost is the time of one micro-batch, forward and backward, of layers from..to-1 on the device of a stage: +Inf where
 	// the device cannot hold them. It must not be negative or NaN.
 	Cost func(stage, from, to int) float64
@@ -32,17 +35,22 @@ func (e *UnfitError) Error() string {
 	return fmt.Sprintf("no cut into %d stages fits the devices", e.Stages)
 }
 
-// Partition cuts the chain so that the slowest stage, or the slowest message if that is slower, is as fast as can be. It is
+// Partition cuts the chain so that the slowest stage, or the slowest message if that is slower, is as fast as can be. That is
 // exact: D[s][j] = min_i max(D[s-1][i], Cost(s, i, j), Transfer(i)), with the device in the state as the stage that it holds.
 // Among cuts that are equally good it takes the one with the least sum of transfers, which the pipeline fills and drains
 // through; then the one with the least sum of squared costs, the most even one; then the one with the most layers on early
 // stages. No layer is dropped and no stage is empty. The work is O(stages layers^2).
+//
+// Where Homes has several stages on a device, what bounds a batch is the sum of them. That is no chain, and from this cut a local
+// search goes on to one that is at least as good and not always the best: see balance.
 //
 // It returns, of each stage, its first layer and the one after its last. Errors are *StagesError and *UnfitError.
 func Partition(c Chain) ([][2]int, error) {
 	switch {
 	case c.Stages < 1:
 		return nil, fmt.Errorf("partition %d layers into %d stages: at least 1 stage is needed", c.Layers, c.Stages)
+	case c.Homes != nil && len(c.Homes) != c.Stages:
+		return nil, fmt.Errorf("partition into %d stages: the devices of %d are given; all or none", c.Stages, len(c.Homes))
 	case c.Stages > c.Layers:
 		return nil, &StagesError{Layers: c.Layers, Stages: c.Stages}
 	}
@@ -53,13 +61,23 @@ func Partition(c Chain) ([][2]int, error) {
 	if math.IsInf(bound, 1) {
 		return nil, &UnfitError{Stages: c.Stages}
 	}
-	return cut(c, func(s, i, j int) value {
+	even := cut(c, func(s, i, j int) value {
 		if c.slowest(s, i, j) > bound {
 			return unfit
 		}
 		cost := c.Cost(s, i, j)
 		return value{c.transfer(i), cost * cost}
-	}, func(a, b value) value { return value{a[0] + b[0], a[1] + b[1]} }).ranges(), nil
+	}, func(a, b value) value { return value{a[0] + b[0], a[1] + b[1]} }).ranges()
+	if c.shared() {
+		return balance(c, even), nil
+	}
+	return even, nil
+}
+
+// shared reports whether a device has several stages.
+func (c Chain) shared() bool {
+	homes := slices.Sorted(slices.Values(c.Homes))
+	return len(slices.Compact(homes)) < len(c.Homes)
 }
 
 // slowest is the time of stage s with layers from..to-1, or of the message that it takes, whichever is longer.

@@ -13,23 +13,17 @@ import (
 func (s Space) repair(l *layout) *layout {
 	best := l
 	try := func(change func(*layout) error) {
-		tried := *l
-		tried.Recompute = slices.Clone(l.Recompute)
-		tried.Verdict, tried.Reason, tried.Predicted = "", "", Prediction{}
-		if err := change(&tried); err != nil {
-			return // this change is not possible; the others may be
-		}
-		if err := tried.lay(); err != nil {
-			return
-		}
-		if tried.better(best) {
-			best = &tried
+		if tried := l.changed(change); tried != nil && tried.better(best) {
+			best = tried
 		}
 	}
 	if l.Schedule == "afp" {
 		try((*layout).limit)
 	}
 	try((*layout).recut)
+	if l.Chunks > 1 {
+		try(func(l *layout) error { return l.recutFor(l.homes) })
+	}
 	if len(s.RecomputeByStage) == 0 && len(s.Recompute) > 1 {
 		try(func(l *layout) error { return l.recompute(s.Recompute) })
 		try(func(l *layout) error {
@@ -40,6 +34,20 @@ func (s Space) repair(l *layout) *layout {
 		})
 	}
 	return best
+}
+
+// changed is the layout after a change; nil where that cannot be laid out.
+func (l *layout) changed(change func(*layout) error) *layout {
+	tried := *l
+	tried.Recompute = slices.Clone(l.Recompute)
+	tried.Verdict, tried.Reason, tried.Predicted = "", "", Prediction{}
+	if err := change(&tried); err != nil {
+		return nil
+	}
+	if err := tried.lay(); err != nil {
+		return nil
+	}
+	return &tried
 }
 
 // better reports whether l is to be preferred: it fits and the other does not, it lacks less, or it is faster.
@@ -94,10 +102,13 @@ func (l *layout) limit() error {
 }
 
 // recut splits the model anew, with the devices' memory as a bound, for as many pinned micro-batches as the plan has now.
-func (l *layout) recut() error {
+func (l *layout) recut() error { return l.recutFor(nil) }
+
+// recutFor is recut for stages that take as long as each other, or devices: see cut.
+func (l *layout) recutFor(homes []int) error {
 	pinned, halves, versions := schedule.PinnedByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
 	var failed error
-	err := l.cut(func(s, from, to int) bool {
+	err := l.cut(homes, func(s, from, to int) bool {
 		room, limited := l.room(s)
 		if !limited {
 			return true

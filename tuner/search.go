@@ -193,7 +193,7 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 		}
 		l.Recompute = slices.Repeat([]string{s.Recompute[0]}, len(l.homes))
 	}
-	if err := l.cut(nil); err != nil {
+	if err := l.cut(nil, nil); err != nil {
 		if _, short := errors.AsType[*StagesError](err); short && chunks > 1 && t.Stages <= len(t.Profile.Layers) {
 			return l.fail(err), nil // one chunk a device is possible
 		}
@@ -201,6 +201,11 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 	}
 	if err := l.lay(); err != nil {
 		return l.fail(err), nil
+	}
+	if chunks > 1 { // of an even cut of stages and one of devices the faster; which one that is depends on where the bubbles are
+		if other := l.changed(func(l *layout) error { return l.cut(l.homes, nil) }); other != nil && other.better(l) {
+			l = other
+		}
 	}
 	if l.shortage == nil {
 		return l, nil
@@ -228,8 +233,9 @@ func (l *layout) lay() error {
 	return nil
 }
 
-// cut splits the model. fits, unless nil, says which layers a stage's device can hold.
-func (l *layout) cut(fits func(stage, from, to int) bool) (err error) {
+// cut splits the model so that stages take as long as each other, or devices, where it is told the device of each stage. fits,
+// unless nil, says which layers a stage's device can hold.
+func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err error) {
 	slowest := Link{}
 	for _, link := range l.profile.Links[:l.Stages-1] {
 		slowest.LatencySeconds = max(slowest.LatencySeconds, link.LatencySeconds)
@@ -243,7 +249,7 @@ func (l *layout) cut(fits func(stage, from, to int) bool) (err error) {
 		sums[i+1][1] = sums[i][1] + 2*f + one.Backward.At(l.samples)
 	}
 	l.Split, err = Partition(Chain{
-		Layers: len(l.profile.Layers), Stages: len(l.homes),
+		Layers: len(l.profile.Layers), Stages: len(l.homes), Homes: homes,
 		Cost: func(s, from, to int) float64 {
 			if fits != nil && !fits(s, from, to) {
 				return math.Inf(1)
