@@ -3,11 +3,9 @@ package tune
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/words"
-	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -58,11 +56,12 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		pipelines = 2 // all along: the job has no use for one
 	}
 	for _, samples := range sizes {
-		if err := s.read(ctx, m, s.subject.merged(target, m.shares, samples, pipelines), notes); err != nil {
+		alone := s.subject.merged(target, m.shares, samples, pipelines)
+		if err := s.read(ctx, m, alone, notes); err != nil {
 			return nil, err
 		}
 		if pipelines == 1 && several {
-			if err := s.read(ctx, m, s.subject.crowded(target, m.shares, samples), notes); err != nil {
+			if err := s.crowd(ctx, m, alone, s.subject.crowded(target, m.shares, samples), notes); err != nil {
 				return nil, err
 			}
 		}
@@ -97,58 +96,4 @@ func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]
 		m.profile.Devices[d].Name = result.Devices[d].About
 	}
 	return nil
-}
-
-// calm runs a reading, and again where passes of one kind scatter as they do when something else takes the host's time. Of several
-// runs the one that scatters least counts. Passes of pipelines that share devices scatter by themselves, with what the others
-// do at the moment: such a reading runs once.
-func (s *Session) calm(ctx context.Context, r reading) (best worker.TrialResult, err error) {
-	least := math.Inf(1)
-	for turn := range calmTurns {
-		s.step("measure %s on %s: micro-batches of %d, %s",
-			r.kind, words.Count(int(r.trial.Job.Stages), "device"), r.samples, words.Count(r.pipelines, "pipeline"))
-		result, err := s.bench.Run(ctx, r.trial)
-		if err != nil {
-			if turn > 0 && ctx.Err() == nil {
-				break
-			}
-			return best, err
-		}
-		if n := scatter(result.Events); n < least {
-			best, least = result, n
-		}
-		if least <= calmScatter || r.pipelines > 1 {
-			break
-		}
-	}
-	return best, nil
-}
-
-// When a run is repeated: the slower quarter of passes takes longer than the faster one by more than calmScatter. Seen on a quiet host
-// are 1.02 to 1.1, beside a process that keeps a core busy 1.5 and more.
-const (
-	calmTurns   = 3
-	calmScatter = 1.2
-)
-
-// scatter is by how much the passes of one stage and kind differ: their third quartile over the first, in the middle of all stages
-// and kinds.
-func scatter(events []trace.Event) float64 {
-	type pass struct {
-		stage int
-		work  trace.Work
-	}
-	times := map[pass][]float64{}
-	for _, e := range events {
-		if e.Kind == trace.Compute {
-			times[pass{e.Stage, e.Work}] = append(times[pass{e.Stage, e.Work}], (e.End - e.Start).Seconds())
-		}
-	}
-	var all []float64
-	for _, of := range times {
-		if first := quantile(of, 0.25); first > 0 {
-			all = append(all, quantile(of, 0.75)/first)
-		}
-	}
-	return median(all)
 }

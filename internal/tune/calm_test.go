@@ -1,0 +1,106 @@
+package tune
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// slowed makes the passes of some runs of two pipelines take three times as long, as a busy host does.
+type slowed struct {
+	bench
+	runs     int // of two pipelines yet
+	disturbs func(run int) bool
+}
+
+func (s *slowed) Run(ctx context.Context, c worker.TrialConfig) (worker.TrialResult, error) {
+	r, err := s.bench.Run(ctx, c)
+	if err != nil || c.Job.Pipelines != 2 {
+		return r, err
+	}
+	if s.runs++; s.disturbs(s.runs) {
+		for i := range r.Events {
+			r.Events[i].Start = r.Events[i].End - 3*(r.Events[i].End-r.Events[i].Start)
+		}
+	}
+	return r, nil
+}
+
+// profileBeside profiles a job of one size on emulated devices, whose passes take what they are told to.
+func profileBeside(t *testing.T, disturbs func(run int) bool) (*tuner.Profile, int) {
+	t.Helper()
+	r := request(t, emulate(0))
+	r.Job.Pipelines, r.Job.MicroBatches = job.Auto, 2
+	r.Job.Devices.Emulated.FLOPs = []float64{2e8, 1e8} // slow, so that what the host does beside counts little
+	s, err := Open(t.Context(), Config{Request: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	beside := &slowed{bench: s.bench, disturbs: disturbs}
+	s.bench = beside
+	space, err := s.Space()
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes, err := s.Profile(t.Context(), &space)
+	if err != nil || len(notes) > 0 {
+		t.Fatal(notes, err)
+	}
+	return space.Targets[0].Profile, beside.runs
+}
+
+// A reading of two pipelines that something disturbed is made once more, and the undisturbed one counts.
+func TestADisturbedReadingOfTwoPipelinesIsRepeated(t *testing.T) {
+	p, runs := profileBeside(t, func(run int) bool { return run == 1 })
+	if crowding := p.Crowding.Values; runs != 2 || len(crowding) != 1 || crowding[0] > 1.5 {
+		t.Errorf("%d runs of two pipelines, crowding %v; want 2, and near to 1", runs, crowding)
+	}
+}
+
+// What both readings say is so.
+func TestCrowdingThatStaysIsBelieved(t *testing.T) {
+	p, runs := profileBeside(t, func(int) bool { return true })
+	if crowding := p.Crowding.Values; runs != 2 || len(crowding) != 1 || crowding[0] < 2 {
+		t.Errorf("%d runs of two pipelines, crowding %v; want 2, and near to 3", runs, crowding)
+	}
+}
+
+// played gives results that are known.
+type played struct {
+	results []worker.TrialResult
+}
+
+func (p *played) Run(context.Context, worker.TrialConfig) (r worker.TrialResult, _ error) {
+	r, p.results = p.results[0], p.results[1:]
+	return r, nil
+}
+
+// The fastest of runs that scatter counts, not the one that scatters least.
+func TestTheFastestOfScatteredReadingsCounts(t *testing.T) {
+	times := func(scale float64, spread ...float64) worker.TrialResult {
+		var r worker.TrialResult
+		for _, s := range spread {
+			r.Events = append(r.Events, trace.Event{Kind: trace.Compute, Work: trace.Forward, End: time.Duration(scale * s * float64(time.Second))})
+		}
+		return r
+	}
+	s := &Session{config: Config{}.withDefaults()}
+	s.bench = &played{results: []worker.TrialResult{times(1, 1, 1.5, 2), times(0.7, 1, 1.5, 2), times(2, 1, 1.3, 1.6)}}
+	r, err := s.calm(t.Context(), reading{kind: merged, pipelines: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := pace(passTimes(r.Events)); got < 1.04 || got > 1.06 {
+		t.Errorf("a run with a median of %v s counts, want that of 1.05", got)
+	}
+}
