@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"internal/wire":           {"internal/pace", "internal/trace"},
 	"internal/api":            {"job", "tuner"},
 	"internal/worker/control": {"internal/api", "job", "tuner"},
+	"internal/plancache":      {"internal/checkpoint", "tuner"},
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
@@ -59,12 +60,12 @@ var mayImport = map[string][]string{
 	},
 	"internal/tune": {
 		"internal/words",
-		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/checkpoint", "elastic", "job", "schedule",
+		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/node": {
 		"internal/server", "elastic", "job", "schedule", "stage/...",
-		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/trace", "internal/words",
+		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/plancache", "internal/trace", "internal/words",
 		"tuner",
 	},
 	"internal/server": {"internal/api", "job"},

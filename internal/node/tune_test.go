@@ -314,10 +314,15 @@ func TestGivenJobIsExplainedByAnEarlierTuning(t *testing.T) {
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("kept %v, %v", kept, err)
 	}
-	if err := os.WriteFile(kept[0], []byte(`{"version": 99}`), 0o600); err != nil {
+	data, err := os.ReadFile(kept[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-2] ^= 1
+	if err := os.WriteFile(kept[0], data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if e := explain(same); e.Report != nil {
-		t.Errorf("a report of another version is shown: %+v", e.Report)
+		t.Errorf("a damaged report is shown: %+v", e.Report)
 	}
 }
