@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -139,10 +140,10 @@ func printGiven(out io.Writer, e *api.Explanation) error {
 func jobShape(stages, pipelines, micro int, name string) string {
 	count := func(n int, noun string) string {
 		if n == 0 {
-			_, many, _ := strings.Cut(plural(n, noun), " ")
+			_, many, _ := strings.Cut(words.Count(n, noun), " ")
 			return many + " auto"
 		}
-		return plural(n, noun)
+		return words.Count(n, noun)
 	}
 	return fmt.Sprintf("%s, %s, %s, schedule %s", count(stages, "stage"), count(pipelines, "pipeline"), count(micro, "micro-batch"), name)
 }

@@ -62,8 +62,8 @@ func printChoice(out io.Writer, r *tuner.Report) error {
 
 // shape says how a candidate lays a job out.
 func shape(c *tuner.Candidate) string {
-	text := fmt.Sprintf("%s, %s, %s, schedule %s", plural(c.Stages, "stage"), plural(c.Pipelines, "pipeline"),
-		plural(c.MicroBatches, "micro-batch"), c.Schedule)
+	text := fmt.Sprintf("%s, %s, %s, schedule %s", words.Count(c.Stages, "stage"), words.Count(c.Pipelines, "pipeline"),
+		words.Count(c.MicroBatches, "micro-batch"), c.Schedule)
 	if c.Chunks > 1 {
 		text += fmt.Sprintf(", %d chunks a device", c.Chunks)
 	}
@@ -196,7 +196,7 @@ func printBatches(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement
 
 // printCandidates prints the chosen candidate and the runners-up, and why each lost.
 func printCandidates(out io.Writer, r *tuner.Report) error {
-	if _, err := fmt.Fprintf(out, "\n%s, the best first:\n", plural(r.Considered, "candidate")); err != nil {
+	if _, err := fmt.Fprintf(out, "\n%s, the best first:\n", words.Count(r.Considered, "candidate")); err != nil {
 		return err
 	}
 	var t table
@@ -262,18 +262,6 @@ func size(bytes int64) string {
 		return fmt.Sprintf("%d B", bytes)
 	}
 	return fmt.Sprintf("%.3g %cB", value, units[at])
-}
-
-// plural prints a number and its noun.
-func plural(n int, noun string) string {
-	switch {
-	case n == 1:
-	case strings.HasSuffix(noun, "ch"):
-		noun += "es"
-	default:
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func joinNumbers(values []int) string {
