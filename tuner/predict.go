@@ -19,8 +19,10 @@ type Target struct {
 type layout struct {
 	Candidate
 	profile  *Profile
-	samples  int // in a micro-batch
-	every    int // batches between averagings
+	samples  int  // in a micro-batch
+	every    int  // batches between averagings
+	awaits   bool // Space.AwaitRound
+	norm     bool // Space.ExchangeNorm
 	plan     schedule.Plan
 	homes    []int // per stage: its device
 	vectors  int   // that averaging keeps beside the pipelines
@@ -155,23 +157,19 @@ const (
 )
 
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
-// and the averaging are a part. The period is what a few batches more take: pipelines fill and drain once in both runs.
+// and the averaging are a part. Pipelines that wait for each other do so once in as many batches as lie between averagings.
 func (l *layout) simulate() error {
-	load, more := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1}, watched
-	if l.Pipelines > 1 {
-		load.Scatter, more = scatter, settling
+	load := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1, ExchangeNorm: l.norm}
+	period, err := l.period(load)
+	if err == nil && l.awaits && l.Pipelines > 1 {
+		var waiting float64
+		load.AwaitRound = true
+		waiting, err = l.period(load)
+		period += (waiting - period) / float64(max(l.every, 1))
 	}
-	more = max(1, min(more, opsAtMost/max(1, l.plan.Ops()*l.Pipelines)))
-	var makespan [2]float64
-	for i, batches := range []int{filling, filling + more} {
-		load.Batches = batches
-		r, err := schedule.SimulateMany(l.plan, l.Costs, load)
-		if err != nil {
-			return err
-		}
-		makespan[i] = r.Makespan
+	if err != nil {
+		return err
 	}
-	period := (makespan[1] - makespan[0]) / float64(more)
 	for _, held := range l.terms() {
 		period = max(period, held)
 	}
@@ -183,6 +181,25 @@ func (l *layout) simulate() error {
 		t.WaitSeconds, t.Busy = period-held, held/period
 	}
 	return nil
+}
+
+// period is what a batch more takes, the mean of a few: pipelines fill and drain once in both runs.
+func (l *layout) period(load schedule.Load) (float64, error) {
+	more := watched
+	if l.Pipelines > 1 {
+		load.Scatter, more = scatter, settling
+	}
+	more = max(1, min(more, opsAtMost/max(1, l.plan.Ops()*l.Pipelines)))
+	var makespan [2]float64
+	for i, batches := range []int{filling, filling + more} {
+		load.Batches = batches
+		r, err := schedule.SimulateMany(l.plan, l.Costs, load)
+		if err != nil {
+			return 0, err
+		}
+		makespan[i] = r.Makespan
+	}
+	return (makespan[1] - makespan[0]) / float64(more), nil
 }
 
 // held is how long all pipelines together hold a device for one batch of each.

@@ -27,6 +27,10 @@ type Space struct {
 	RecomputeByStage []string
 	// AverageEvery is the batches between two averagings.
 	AverageEvery int
+	// AwaitRound: where they average, pipelines wait for each other (averaging.pull: new).
+	AwaitRound bool
+	// ExchangeNorm: stages exchange the norm of the gradient before they step (optimizer.clip_norm).
+	ExchangeNorm bool
 }
 
 // Tie is how near two throughputs are, as a part of the larger, that count as equal: a confirming run cannot tell them apart. It is
@@ -180,7 +184,8 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 		Candidate: Candidate{
 			Stages: t.Stages, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
 		},
-		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, homes: homesOf(name, t.Stages, chunks),
+		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, awaits: s.AwaitRound, norm: s.ExchangeNorm,
+		homes:   homesOf(name, t.Stages, chunks),
 		vectors: t.Profile.Sizer.Vectors(n),
 	}
 	if err != nil {

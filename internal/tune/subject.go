@@ -76,7 +76,10 @@ func (s *subject) digest() (string, error) {
 // space is what the job leaves open. Its targets have no profile yet.
 func (s *subject) space() (tuner.Space, error) {
 	j := s.request.Job
-	space := tuner.Space{Batch: j.Train.Batch, Chunks: int(j.Chunks), AverageEvery: j.Averaging.Tau, Targets: s.targets()}
+	space := tuner.Space{
+		Batch: j.Train.Batch, Chunks: int(j.Chunks), Targets: s.targets(),
+		AverageEvery: j.Averaging.Tau, AwaitRound: elastic.Pull(j.Averaging.Pull) == elastic.PullNew, ExchangeNorm: j.Optimizer.ClipNorm > 0,
+	}
 	if len(space.Targets) == 0 {
 		return space, &tuner.StagesError{Layers: len(s.model.Layers), Stages: int(j.Stages)}
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -179,6 +181,23 @@ func TestSizesAreTheEndsAndTheMiddle(t *testing.T) {
 		space := tuner.Space{Batch: 16, MicroBatches: test.micros, Targets: []tuner.Target{{Stages: test.stages}}}
 		if got := fmt.Sprint(s.sizes(space)); got != test.want {
 			t.Errorf("%d stages, micro-batches %v: measured at %s, want %s", test.stages, test.micros, got, test.want)
+		}
+	}
+}
+
+func TestSpaceHasWhatThePredictionMustCount(t *testing.T) {
+	for _, test := range []struct {
+		pull string
+		clip float64
+	}{{"old", 0}, {"new", 1}, {"elastic", 0.5}} {
+		r := request(t, func(j *job.Job) { j.Averaging.Pull, j.Averaging.Tau, j.Optimizer.ClipNorm = test.pull, 3, test.clip })
+		s := &subject{request: r, model: &model.Model{Layers: make([]layer.Layer, 2)}, cores: 2}
+		space, err := s.space()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if space.AwaitRound != (test.pull == "new") || space.ExchangeNorm != (test.clip > 0) || space.AverageEvery != 3 {
+			t.Errorf("%+v: %+v", test, space)
 		}
 	}
 }
