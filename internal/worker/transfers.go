@@ -18,7 +18,7 @@ const promptQuantile = 0.25
 
 // transfers observes, from the events of a worker, how long messages take from one stage to the next: from the end of the op that
 // made one to the moment at which the other side has it. That is what tuning predicts of a link, latency and bytes over
-// bandwidth, where the receiver waited before the message was made: links keep the order, so no earlier message was on the way.
+// bandwidth, where the receiver waited before the message was made: links keep the order, so no earlier one of its pipeline was on the way.
 // Others do not count, nor messages between stages of one device, which cross no link, or of two processes, whose clocks differ.
 //
 // What a message costs is a lock that almost nobody else wants, and a few words.

@@ -11,7 +11,7 @@ import (
 )
 
 // transfersOf observes a 1f1b of so many stages, all of them here.
-func transfersOf(t *testing.T, stages int) *transfers {
+func transfersOf(t testing.TB, stages int) *transfers {
 	t.Helper()
 	a := setup(t, stages, 2, func(j *job.Job) { j.Schedule = "1f1b" })
 	plan, _, err := schedule.Generate("1f1b", schedule.Request{Stages: stages, MicroBatches: int(a.Job.MicroBatches)})
@@ -99,6 +99,14 @@ func TestObservingTransfersAllocatesNothing(t *testing.T) {
 		step++
 	}); n > 0 {
 		t.Errorf("%v allocations a message", n)
+	}
+}
+
+// BenchmarkObserveMessage is what a message costs: the end of the op that made it, and the wait for it.
+func BenchmarkObserveMessage(b *testing.B) {
+	x := transfersOf(b, 2)
+	for step := uint64(0); b.Loop(); step++ {
+		hand(x, 0, 1, trace.Forward, step, 10*ms, 5*ms, 12*ms)
 	}
 }
 

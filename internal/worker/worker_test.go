@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // corpus writes some text with structure in it and returns its path.
-func corpus(t *testing.T) string {
+func corpus(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "corpus.txt")
 	var text strings.Builder
@@ -45,7 +45,7 @@ func corpus(t *testing.T) string {
 }
 
 // setup is an assignment on ref for a tiny GPT-2, with K stages and N pipelines.
-func setup(t *testing.T, stages, pipelines int, change func(*job.Job)) control.Assignment {
+func setup(t testing.TB, stages, pipelines int, change func(*job.Job)) control.Assignment {
 	t.Helper()
 	spec := job.Job{
 		Version: 1, Name: "tiny",
