@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/plancache"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -22,22 +19,15 @@ func linkedJob(latency string) string {
 	).Replace(tinyJob)
 }
 
-// keep puts a report into the plan cache of a site (docs/formats.md), as that of another job.
+// keep puts a report into the plan cache of a site, in the place of that of another job, which is there.
 func (s *site) keep(r tuner.Report, digest string) {
 	s.t.Helper()
+	path := plancache.Tuned(filepath.Join(s.dir, "state", "plans"), digest)
+	if old, err := plancache.Read(path); err != nil || old == nil {
+		s.t.Fatalf("the tuning of the job was not kept: %v, %v", old, err)
+	}
 	r.Digest = digest
-	body, err := json.Marshal(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	head := binary.LittleEndian.AppendUint32([]byte("AVGTUNED"), 1)
-	head = binary.LittleEndian.AppendUint32(head, uint32(len(body)))
-	sum := sha256.Sum256(body)
-	path := filepath.Join(s.dir, "state", "plans", digest+".tuned")
-	if _, err := os.Stat(path); err != nil {
-		s.t.Fatalf("the tuning of the job was not kept: %v", err)
-	}
-	if err := os.WriteFile(path, append(append(head, sum[:]...), body...), 0o600); err != nil {
+	if err := plancache.Write(path, &r); err != nil {
 		s.t.Fatal(err)
 	}
 }
