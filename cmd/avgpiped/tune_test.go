@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -74,5 +75,112 @@ func TestJobThatNoMemoryHoldsIsExplained(t *testing.T) {
 	})
 	if status.State != api.Failed || !strings.Contains(status.Reason, "stage") || !strings.Contains(status.Reason, "bytes") {
 		t.Errorf("the job is %s: %s; want a failure that names the stage and the bytes", status.State, status.Reason)
+	}
+}
+
+// shortJob trains on two emulated devices; its memory is to be said.
+const shortJob = `version: 1
+name: short
+model: {family: gpt2, config: {n_layer: 4, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}}
+data: {files: [corpus.txt], holdout: 0.1}
+optimizer: {lr: 1e-3}
+train: {steps: 4, batch: 32, eval_samples: 8}
+stages: 2
+pipelines: 1
+micro_batches: 16
+schedule: gpipe
+center: {commit_every: 4}
+devices: {kind: emulated, emulated: {forward: 1ms}}
+`
+
+// needs is what the fullest stage of the job takes, as a tuning counts it.
+func (s *site) needs(set ...string) int64 {
+	s.t.Helper()
+	report, err := s.client.Tune(s.t.Context(), api.SubmitRequest{File: "job.yaml", Source: shortJob, Base: s.dir, Set: set},
+		func(api.TuneUpdate) error { return nil })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	most := int64(0)
+	for _, stage := range report.Chosen.Predicted.Stages {
+		most = max(most, stage.Memory.Total())
+	}
+	return most
+}
+
+// trains submits the job, waits for its end and returns how it ran and why.
+func (s *site) trains(set ...string) (api.JobStatus, string) {
+	s.t.Helper()
+	answer, err := s.client.Submit(s.t.Context(), api.SubmitRequest{File: "job.yaml", Source: shortJob, Base: s.dir, Set: set})
+	if err != nil {
+		s.t.Fatalf("%v: %v", set, err)
+	}
+	status := s.ended(answer.ID)
+	if status.State != api.Done {
+		s.t.Fatalf("%v: the job is %s: %s", set, status.State, status.Reason)
+	}
+	e, err := s.client.Explain(s.t.Context(), answer.ID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return status, strings.Join(e.Why, "\n")
+}
+
+// A job that its devices hold only when something is computed again trains when it says recompute: auto, however that is decided.
+func TestWhatFitsOnlyWithRecomputationTrains(t *testing.T) {
+	s := newSite(t)
+	s.start()
+	none, block := s.needs(), s.needs("recompute=block")
+	if none <= block {
+		t.Fatalf("nothing again takes %d bytes, blocks %d", none, block)
+	}
+	memory := fmt.Sprintf("devices.emulated.memory=%d", block)
+	for _, tuning := range []string{"tuning=profile", "tuning=rules"} {
+		status, why := s.trains(memory, "recompute=auto", tuning)
+		if !slices.Contains(status.Recompute, "block") || !strings.Contains(why, "the least that the memory of the devices allows") {
+			t.Errorf("%s: recompute %v, because\n%s", tuning, status.Recompute, why)
+		}
+		if status, why = s.trains("recompute=auto", "devices.emulated.memory=1e9", tuning); fmt.Sprint(status.Recompute) != "[none]" {
+			t.Errorf("%s, where all fits: recompute %v, because\n%s", tuning, status.Recompute, why)
+		}
+	}
+	_, err := s.client.Submit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: shortJob, Base: s.dir, Set: []string{memory}})
+	if err == nil || !strings.Contains(err.Error(), "bytes short; recompute: block") {
+		t.Errorf("without recomputation: %v", err)
+	}
+}
+
+// Of counts that are open, those that fit are chosen; nothing that does not fit starts.
+func TestOpenCountsFitTheMemory(t *testing.T) {
+	s := newSite(t)
+	s.start()
+	open := []string{"pipelines=auto", "micro_batches=auto", "schedule=auto"}
+	one, two := s.needs(), s.needs("pipelines=2")
+	memory := fmt.Sprintf("devices.emulated.memory=%d", min((one+two)/2, two-1))
+	if status, why := s.trains(append(open, memory)...); status.Pipelines < 1 {
+		t.Errorf("%d pipelines, because\n%s", status.Pipelines, why)
+	}
+	if status, why := s.trains("pipelines=auto", memory); status.Pipelines != 1 {
+		t.Errorf("%d pipelines where one fits, because\n%s", status.Pipelines, why)
+	}
+	_, err := s.client.Submit(t.Context(), api.SubmitRequest{
+		File: "job.yaml", Source: shortJob, Base: s.dir, Set: []string{"pipelines=auto", "tuning=rules", memory},
+	})
+	for _, part := range []string{"stage ", " bytes short; ", "pipelines: 1 or ", " would fit"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("two pipelines by rule: error %v does not say %q", err, part)
+		}
+	}
+	answer, err := s.client.Submit(t.Context(), api.SubmitRequest{
+		File: "job.yaml", Source: shortJob, Base: s.dir, Set: append(open, "devices.emulated.memory=10000"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := s.ended(answer.ID)
+	for _, part := range []string{"no plan fits the memory", "stage ", "bytes"} {
+		if status.State != api.Failed || !strings.Contains(status.Reason, part) {
+			t.Errorf("the job is %s, and %q does not say %q", status.State, status.Reason, part)
+		}
 	}
 }

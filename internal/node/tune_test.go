@@ -46,6 +46,25 @@ func TestOpenJobIsTunedAndTrains(t *testing.T) {
 	}
 }
 
+// A job that leaves nothing open but what is computed again is tuned, and runs, shows and explains what was chosen.
+func TestOpenRecomputationIsTunedAndShown(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "again", 20)+"recompute: auto\n")
+	s := d.Until(t, id, "ends", ended)
+	if s.State != api.Done || s.PredictedBatchS == nil || s.MicroBatches != 4 || strings.Join(s.Recompute, " ") != "block" {
+		t.Errorf("%s with %d micro-batches, recompute %v, predicted %v: %s", s.State, s.MicroBatches, s.Recompute, s.PredictedBatchS, s.Reason)
+	}
+	e, err := d.Client.Explain(t.Context(), id)
+	if err != nil || strings.Join(e.Recompute, " ") != "block" || !strings.Contains(strings.Join(e.Why, "\n"), "recompute block: ") {
+		t.Errorf("explained as recompute %v, because %q, %v", e.Recompute, e.Why, err)
+	}
+	ruled := d.Submit(t, nodetest.Job(t, d.Dir, "ruled", 20)+"recompute: auto\ntuning: rules\n")
+	if s := d.Until(t, ruled, "ends", ended); s.State != api.Done || s.PredictedBatchS != nil || strings.Join(s.Recompute, " ") != "none" {
+		t.Errorf("by the rules: %s, recompute %v, predicted %v: %s", s.State, s.Recompute, s.PredictedBatchS, s.Reason)
+	}
+}
+
 func TestGivenCountsAndRulesAreNotTuned(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))

@@ -67,8 +67,8 @@ const NoFit = "no candidate fits: stage 0 lacks 1000 bytes; use more stages, rec
 
 func say(m control.TuneMessage) { _ = json.NewEncoder(os.Stdout).Encode(m) } // a daemon that has gone ends the write
 
-// Report is what the fake tuning finds for a job on so many cores: 2 stages, 2 pipelines and 2 micro-batches where they are open,
-// each stage with one layer of the fake job's model. What it predicts is what the fake trainer does.
+// Report is what the fake tuning finds for a job on so many cores: 2 stages, 2 pipelines, 2 micro-batches and blocks computed again
+// where that is open, each stage with one layer of the fake job's model. What it predicts is what the fake trainer does.
 func Report(j *job.Job, cores int) *tuner.Report {
 	chosen := candidate(j, 2, 2)
 	chosen.Verdict, chosen.Reason = tuner.Won, "the fastest that was measured"
@@ -99,11 +99,15 @@ func candidate(j *job.Job, pipelines, micro int) tuner.Candidate {
 	if c.Schedule == job.AutoSchedule {
 		c.Schedule = "1f1b"
 	}
+	recompute := "none"
+	if j.RecomputeOpen() {
+		recompute = "block"
+	}
 	batch := RoundTime.Seconds()
 	c.Costs = schedule.Uniform(c.Stages, 0.2*batch/float64(c.MicroBatches), 0.4*batch/float64(c.MicroBatches), 0)
 	c.Predicted = tuner.Prediction{BatchSeconds: batch, SamplesPerSecond: float64(c.Pipelines*j.Train.Batch) / batch}
 	for k := range c.Stages {
-		c.Recompute = append(c.Recompute, "none")
+		c.Recompute = append(c.Recompute, recompute)
 		c.Warmup = append(c.Warmup, min(c.MicroBatches, c.Stages-k))
 		c.Predicted.Stages = append(c.Predicted.Stages, tuner.StageTerms{
 			Device: k, ComputeSeconds: 0.9 * batch / float64(c.Pipelines), WaitSeconds: 0.1 * batch, Busy: 0.9,
