@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
@@ -129,7 +130,7 @@ Exit codes: 0 ok, 2 bad input.`,
 func describeSchedules() string {
 	var b strings.Builder
 	for _, name := range schedule.Names() {
-		fmt.Fprintf(&b, "  %-13s %s\n", name, schedule.About(name))
+		fmt.Fprintf(&b, "  %-13s  %s\n", name, schedule.About(name))
 	}
 	return b.String()
 }
@@ -298,21 +299,21 @@ func (o *planShowOptions) costs() (schedule.Costs, error) {
 
 // parsePlanTimes reads one time for all, or n of them separated by commas.
 func parsePlanTimes(text string, n int, unit string) ([]float64, error) {
-	words := strings.Split(text, ",")
-	if len(words) != 1 && len(words) != n {
-		return nil, fmt.Errorf("%d times for %d %ss; want one for all, or one a %s", len(words), n, unit, unit)
+	items := strings.Split(text, ",")
+	if len(items) != 1 && len(items) != n {
+		return nil, fmt.Errorf("%s for %s; want one for all, or one a %s", words.Count(len(items), "time"), words.Count(n, unit), unit)
 	}
 	values := make([]float64, n)
-	for i, word := range words {
-		v, err := strconv.ParseFloat(strings.TrimSpace(word), 64)
+	for i, item := range items {
+		v, err := strconv.ParseFloat(strings.TrimSpace(item), 64)
 		switch {
 		case errors.Is(err, strconv.ErrRange):
-			return nil, fmt.Errorf("time %d, %q, is too large", i+1, word)
+			return nil, fmt.Errorf("time %d, %q, is too large", i+1, item)
 		case err != nil:
-			return nil, fmt.Errorf("time %d, %q, is not a number; want a time such as 0.5, in any one unit", i+1, word)
+			return nil, fmt.Errorf("time %d, %q, is not a number; want a time such as 0.5, in any one unit", i+1, item)
 		}
 		for j := range values {
-			if len(words) == 1 || i == j {
+			if len(items) == 1 || i == j {
 				values[j] = v
 			}
 		}

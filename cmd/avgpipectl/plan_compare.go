@@ -39,25 +39,45 @@ func newPlanCompareCommand() *cobra.Command {
 		Long: `Simulate schedules with the times and bytes of a file, side by side: batch time, bubble, the memory of the device
 that needs most of what it has, the load of the busiest link; and draw them.
 
-The file has one value for all stages (links, devices), or a list with one for each:
-  stages, micro_batches    how many; a stage is what one device holds
-  forward, backward        times of one micro-batch, in any one unit. All keys but these four may be left out
-  backward_input, backward_weight   times of the two halves of a split backward; half of backward each
-  update, average          times of an optimizer step, and of averaging a pipeline with the center
-  latency, bandwidth, message_bytes   of links, both ways: a message takes its bytes / bandwidth to be put on the link,
-                           after those before it, and its latency more. Bandwidth is bytes a unit of time, 0 no limit
-  activation_bytes, half_bytes        what a micro-batch holds from its forward to its backward, and between halves
-  weight_bytes, gradient_bytes, state_bytes, center_bytes   what a stage holds of each pipeline, and of the center
-  capacity_bytes           of a device; 0 is no limit
-  utilisation              the share of a device that one op can use, up to 1: how much pipelines gain side by side
-  pipelines, batches, average_every   how many share the devices, run how many batches, averaged after how many
-  chunks                   stages a device, for schedules with a choice; each takes an equal part of the times
-  schedules                names, in the order of the table; all by default
-  unit                     s, ms or us: the time's unit, for perfetto (ms)
+The file has one value for all stages (links, devices), or a list with one for each. All keys but the first four may be
+left out.
 
-The best is the fastest that fits, of equals the one that takes least memory; the others are so much slower.
-"memory" is what the device must have in store: the peaks of all pipelines at once. "link" is the share of time in
-which a message is being put on the busiest link.
+  stages, micro_batches
+      how many; a stage is what one device holds
+  forward, backward
+      times of one micro-batch, in any one unit
+  backward_input, backward_weight
+      times of the two halves of a split backward; half of backward each by default
+  update, average
+      times of an optimizer step, and of averaging a pipeline with the center
+  latency, bandwidth, message_bytes
+      of links, both ways: a message takes its bytes / bandwidth to be put on the link, after those before it, and its
+      latency more. Bandwidth is bytes a unit of time, 0 is no limit
+  activation_bytes, half_bytes
+      what a micro-batch holds from its forward to its backward, and between the halves of it
+  weight_bytes, gradient_bytes, state_bytes, center_bytes
+      what a stage holds of each pipeline, and of the center
+  capacity_bytes
+      of a device; 0 is no limit
+  utilisation
+      the share of a device that one op can use, up to 1: how much pipelines gain side by side
+  pipelines, batches, average_every
+      how many share the devices, run how many batches, and are averaged after how many; by default 1 pipeline, as many
+      batches as show the pace, and no averaging
+  pull
+      new: pipelines wait for each other where they average; old, the default, and elastic: they do not
+  clip_norm
+      true: stages wait for the norm of the whole gradient before they step; false by default
+  chunks
+      stages a device, for schedules with a choice; each takes an equal part of the times
+  schedules
+      names, in the order of the table; all by default
+  unit
+      s, ms or us: the time's unit, for perfetto; ms by default
+
+The best is the fastest that fits, of equals the one that takes least memory; the others are so much slower. "memory" is
+what the device must have in store: the peaks of all pipelines at once. "link" is the share of time in which a message
+is being put on the busiest link.
 
 Schedules:
 ` + describeSchedules() + `
@@ -143,7 +163,10 @@ func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
 	if err != nil {
 		return nil, schedule.Load{}, err
 	}
-	load := schedule.Load{Pipelines: max(1, file.pipelines), Batches: file.batches, AverageEvery: file.averageEvery}
+	load := schedule.Load{
+		Pipelines: max(1, file.pipelines), Batches: file.batches, AverageEvery: file.averageEvery,
+		AwaitRound: file.awaitRound, ExchangeNorm: file.exchangeNorm,
+	}
 	if o.pipelines > 0 {
 		load.Pipelines = o.pipelines
 	}
@@ -169,7 +192,7 @@ func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate
 	best, err := schedule.Best(candidates)
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "schedule\tbatch time\tbubble\tmemory\ton device\tlink\t") //nolint:errcheck // Flush returns it
+	fmt.Fprintln(table, "schedule\tbatch time\tbubble\tmemory\ton device\tlink\tagainst the best") //nolint:errcheck // Flush returns it
 	for i, c := range candidates {
 		if c.Err != nil {
 			fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t%v\n", c.Schedule, c.Err) //nolint:errcheck // Flush returns it

@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 )
@@ -22,6 +23,7 @@ import (
 type costsFile struct {
 	stages, microBatches, chunks     int
 	pipelines, batches, averageEvery int
+	awaitRound, exchangeNorm         bool
 	unit                             string
 	schedules                        []string
 	costs                            schedule.Costs
@@ -103,11 +105,10 @@ func parseCosts(file string, source []byte) (*costsFile, error) {
 	}
 	c := &costsFile{}
 	if p.read(source); len(p.problems) == 0 {
-		p.counts(c)
+		if p.counts(c); len(p.problems) == 0 { // they say how many values lists have
+			p.lists(c)
+		}
 		p.words(c)
-	}
-	if len(p.problems) == 0 {
-		p.lists(c)
 	}
 	if len(p.problems) > 0 {
 		slices.SortStableFunc(p.problems, func(a, b job.Problem) int { return a.Line - b.Line })
@@ -180,7 +181,7 @@ func knownCosts() []string {
 	for _, c := range costsCounts {
 		keys = append(keys, c.key)
 	}
-	keys = append(keys, "unit", "schedules")
+	keys = append(keys, "pull", "clip_norm", "unit", "schedules")
 	for _, k := range costsKeys {
 		keys = append(keys, k.key)
 	}
@@ -206,14 +207,11 @@ func (p *costsParser) counts(c *costsFile) {
 	}
 }
 
-// words reads the unit and the schedules.
+// words reads the words and the schedules.
 func (p *costsParser) words(c *costsFile) {
-	if node, found := p.values["unit"]; found {
-		c.unit = node.GetToken().Value
-		if units := []string{"s", "ms", "us"}; !slices.Contains(units, c.unit) {
-			p.problem(node.GetToken(), "unit", "", "unit %q; want s, ms or us", c.unit)
-		}
-	}
+	c.unit = p.word("unit", "s", "ms", "us")
+	c.awaitRound = p.word("pull", "old", "new", "elastic") == "new"
+	c.exchangeNorm = p.word("clip_norm", "true", "false") == "true"
 	node, found := p.values["schedules"]
 	if !found {
 		return
@@ -230,6 +228,20 @@ func (p *costsParser) words(c *costsFile) {
 		}
 		c.schedules = append(c.schedules, name)
 	}
+}
+
+// word reads a key that has one of a few values; "" where the file does not have it.
+func (p *costsParser) word(key string, valid ...string) string {
+	node, found := p.values[key]
+	if !found {
+		return ""
+	}
+	value := node.GetToken().Value
+	if !slices.Contains(valid, value) {
+		last := len(valid) - 1
+		p.problem(node.GetToken(), key, "", "%s %q; want %s or %s", key, value, strings.Join(valid[:last], ", "), valid[last])
+	}
+	return value
 }
 
 // lists reads the times and bytes.
@@ -277,7 +289,7 @@ func (p *costsParser) list(key string, node ast.Node, n int, unit string) ([]flo
 	items := []ast.Node{node}
 	if sequence, ok := node.(*ast.SequenceNode); ok {
 		if items = sequence.Values; len(items) != n {
-			p.problem(node.GetToken(), key, "", "%s has %d values for %d %ss; want one for all, or one a %s", key, len(items), n, unit, unit)
+			p.problem(node.GetToken(), key, "", "%s has %s for %s; want one for all, or one a %s", key, words.Count(len(items), "value"), words.Count(n, unit), unit)
 			return nil, false
 		}
 	}

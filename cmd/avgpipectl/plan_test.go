@@ -8,6 +8,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -95,6 +96,23 @@ func TestExampleCostsAreUnderstood(t *testing.T) {
 			if err := xml.Unmarshal([]byte(out), new(struct{})); err != nil {
 				t.Errorf("-o svg: %v", err)
 			}
+		}
+	}
+}
+
+// TestExampleCostsHaveEveryKey, some of them behind a #, to be taken away.
+func TestExampleCostsHaveEveryKey(t *testing.T) {
+	source, err := os.ReadFile("../../examples/plan/costs.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile(`(?m)^#(\w)`).ReplaceAllString(string(source), "$1")
+	if _, err := parseCosts("costs.yaml", []byte(text)); err != nil {
+		t.Error(err)
+	}
+	for _, key := range knownCosts() {
+		if !strings.Contains(text, "\n"+key+": ") {
+			t.Errorf("%s is missing", key)
 		}
 	}
 }
