@@ -104,11 +104,12 @@ func (l *layout) price() {
 				c.Average[s] += one.Average / float64(max(l.every, 1))
 			}
 		}
+		slow := l.profile.Devices[l.homes[s]].Slowness
+		l.profile.dictate(&c, s, slow)
 		if again(l.Recompute[s]) {
 			c.Backward[s] += c.Forward[s]
 			c.BackwardInput[s] += c.Forward[s]
 		}
-		slow := l.profile.Devices[l.homes[s]].Slowness
 		passes, optimizer := l.profile.crowding(l.Pipelines, l.samples)
 		for _, ops := range [][]float64{c.Forward, c.Backward, c.BackwardInput, c.BackwardWeight} {
 			ops[s] = (ops[s]*passes + l.profile.HandOver) * slow

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Profile is what measuring found out about a job on its devices: the times of every layer, the devices, the links. Times are
@@ -23,6 +24,9 @@ type Profile struct {
 	OptimizerCrowding float64
 	// HandOver is the time between two ops on a device that has both at hand.
 	HandOver float64
+	// Dictated are the times of stages that do not depend on their layers, the last entry standing for all further stages. Empty: all
+	// do.
+	Dictated []StageTimes
 	// HostBytes is what all devices that name no capacity of their own may hold together; 0 is no limit.
 	HostBytes int64
 	// Sizer prices the memory of stages.
@@ -112,6 +116,9 @@ func (p *Profile) Validate() error {
 		if !positive(l.LatencySeconds) || !positive(l.SecondsPerByte) {
 			return fmt.Errorf("profile: link %d: latency %v s, %v s a byte; want finite, at least 0", d, l.LatencySeconds, l.SecondsPerByte)
 		}
+	}
+	if s := slices.IndexFunc(p.Dictated, StageTimes.invalid); s >= 0 {
+		return fmt.Errorf("profile: dictated times of stage %d are %+v; want finite, at least 0", s, p.Dictated[s])
 	}
 	if !positive(p.HandOver) || !positive(p.OptimizerCrowding) {
 		return fmt.Errorf("profile: hand-over takes %v s, crowding of the optimizer is %v; want finite, at least 0",

@@ -169,3 +169,29 @@ func TestDictatedTimesAreTuned(t *testing.T) {
 		t.Errorf("chosen: %d micro-batches, %+v; the fewer the faster, since each takes the same", c.MicroBatches, c.Predicted.Stages)
 	}
 }
+
+// A schedule with two stages a device makes each of them take what the job says of a stage, as its run does.
+func TestDictatedTimesAreThoseOfEveryStage(t *testing.T) {
+	r := request(t, func(j *job.Job) {
+		emulate(1e9)(j)
+		j.MicroBatches, j.Schedule, j.Devices.Emulated = 4, job.AutoSchedule, job.Emulated{Forward: []time.Duration{2 * time.Millisecond}}
+	})
+	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Runs: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunked := 0
+	for _, c := range append(report.RunnersUp, report.Chosen) {
+		if c.Chunks > 1 {
+			chunked++
+		}
+		for s, forward := range c.Costs.Forward {
+			if forward < 2e-3 || c.Costs.Backward[s] < 4e-3 {
+				t.Errorf("%s: stage %d is predicted to take %v and %v s", c.Schedule, s, forward, c.Costs.Backward[s])
+			}
+		}
+	}
+	if chunked == 0 || report.Chosen.Chunks > 1 {
+		t.Errorf("%d candidates with several stages a device; chosen: %s", chunked, report.Chosen.Schedule)
+	}
+}

@@ -35,8 +35,7 @@ type reading struct {
 
 // layeredSizes are those of layered runs: none where the job dictates what a stage takes, whichever layers it has.
 func (s *subject) layeredSizes(sizes []int) []int {
-	d := s.request.Job.Devices
-	if d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0 {
+	if s.dictates() {
 		return nil
 	}
 	return sizes

@@ -217,7 +217,7 @@ func (s *subject) guess(t tuner.Target) *tuner.Profile {
 // skeleton is a profile without times.
 func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	p := &tuner.Profile{Links: make([]tuner.Link, t.Stages-1), Sizer: s.sizer}
-	p.HostBytes = s.memory
+	p.HostBytes, p.Dictated = s.memory, s.dictated()
 	for d := range t.Stages {
 		p.Devices = append(p.Devices, tuner.Device{
 			Name: s.device, Slowness: s.slowness(d), CapacityBytes: s.capacity(d),
@@ -257,6 +257,30 @@ func (s *subject) slowness(d int) float64 {
 		return 1
 	}
 	return first / own
+}
+
+// dictated are the times that the job gives to stages of emulated devices; none where operations say what they take.
+func (s *subject) dictated() (all []tuner.StageTimes) {
+	e := s.request.Job.Devices.Emulated
+	if !s.dictates() {
+		return nil
+	}
+	for k := range max(len(e.Forward), len(e.Backward), len(e.Step)) {
+		t := tuner.StageTimes{
+			Forward: job.At(e.Forward, k).Seconds(), Backward: job.At(e.Backward, k).Seconds(), Update: job.At(e.Step, k).Seconds(),
+		}
+		if t.Backward == 0 {
+			t.Backward = 2 * t.Forward
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// dictates reports whether the job says what passes of a stage take, whichever layers it has.
+func (s *subject) dictates() bool {
+	d := s.request.Job.Devices
+	return d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0
 }
 
 // method is the averaging of so many pipelines.
