@@ -1,6 +1,9 @@
 package worker
 
 import (
+	"slices"
+	"time"
+
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
@@ -10,6 +13,9 @@ import (
 func emulate(e job.Emulated, d, stages int) emulated.Config {
 	c := emulated.Config{
 		Memory: int64(job.At(e.Memory, d)), FLOPs: job.At(e.FLOPs, d), Bandwidth: job.At(e.Bandwidth, d), Launch: e.Launch,
+	}
+	if !slices.ContainsFunc(e.Forward, func(t time.Duration) bool { return t > 0 }) {
+		return c // operations say what passes take
 	}
 	for s := range stages {
 		t := emulated.Times{Forward: job.At(e.Forward, s), Backward: job.At(e.Backward, s), Step: job.At(e.Step, s)}

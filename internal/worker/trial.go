@@ -48,9 +48,9 @@ func (t *Trials) Model() *model.Model { return t.model }
 // Close closes them.
 func (t *Trials) Close() error { return t.close() }
 
-// OpenDevice opens a device of the kind that a job asks for, to ask it what it is. The caller closes it.
+// OpenDevice opens the first device that a job asks for, to ask it what it is. The caller closes it.
 func (t *Trials) OpenDevice(spec job.Devices) (device.Device, error) {
-	dev, _, err := pick.Open(spec.Kind, pick.Config{Threads: max(int(spec.CPU.Threads), 1), Emulated: emulate(spec.Emulated, 0, 0)})
+	dev, _, err := pick.Open(spec.Kind, pick.Config{Threads: max(int(spec.CPU.Threads), 1), Emulated: emulate(spec.Emulated, 0, 1)})
 	return dev, err
 }
 
