@@ -26,8 +26,8 @@ type driftWatch struct {
 }
 
 // see takes an observation of a job that runs as chosen. It reports whether the job has begun to drift, or has returned.
-func (d *driftWatch) see(at time.Time, chosen *tuner.Candidate, observed *tuner.Measurement, bound float64) bool {
-	expected := expectation(chosen)
+func (d *driftWatch) see(at time.Time, c chosen, observed *tuner.Measurement, bound float64) bool {
+	expected := expectation(c.Candidate)
 	if expected.BatchSeconds <= 0 || observed.BatchSeconds <= 0 || bound <= 0 {
 		return false
 	}
@@ -40,7 +40,7 @@ func (d *driftWatch) see(at time.Time, chosen *tuner.Candidate, observed *tuner.
 	case !turned:
 		d.turns = time.Time{}
 		if d.now != nil {
-			d.now = driftOf(d.now.Since, chosen, observed)
+			d.now = driftOf(d.now.Since, c, observed)
 		}
 		return false
 	case d.turns.IsZero():
@@ -50,7 +50,7 @@ func (d *driftWatch) see(at time.Time, chosen *tuner.Candidate, observed *tuner.
 		return false
 	}
 	if d.now == nil {
-		d.now = driftOf(d.turns, chosen, observed)
+		d.now = driftOf(d.turns, c, observed)
 	} else {
 		d.now = nil
 	}
@@ -59,13 +59,13 @@ func (d *driftWatch) see(at time.Time, chosen *tuner.Candidate, observed *tuner.
 }
 
 // driftOf says what moved.
-func driftOf(since time.Time, chosen *tuner.Candidate, observed *tuner.Measurement) *api.Drift {
-	expected := expectation(chosen)
+func driftOf(since time.Time, c chosen, observed *tuner.Measurement) *api.Drift {
+	expected := expectation(c.Candidate)
 	d := &api.Drift{
 		Since: since.UTC(), PredictedSeconds: expected.BatchSeconds, ObservedSeconds: observed.BatchSeconds,
 		Relative: observed.BatchSeconds/expected.BatchSeconds - 1,
 	}
-	moved := movedMost(chosen, observed, observed.BatchSeconds-expected.BatchSeconds)
+	moved := movedMost(c, observed, observed.BatchSeconds-expected.BatchSeconds)
 	d.Stage, d.Term, d.TermPredicted, d.TermObserved = moved.stage, moved.term, moved.expected, moved.observed
 	direction := "longer"
 	if d.Relative < 0 {
@@ -100,8 +100,8 @@ func (m move) String() string {
 func (m move) by(whole float64) float64 { return math.Copysign(1, whole) * m.effect }
 
 // movedMost finds the term of work, or the link, that explains most, or where none explains the whole, the waiting that does.
-func movedMost(chosen *tuner.Candidate, observed *tuner.Measurement, whole float64) move {
-	expected, n := expectation(chosen).Stages, float64(max(chosen.Pipelines, 1))
+func movedMost(c chosen, observed *tuner.Measurement, whole float64) move {
+	expected, n := expectation(c.Candidate).Stages, float64(max(c.Pipelines, 1))
 	var work, waiting move
 	most := func(best *move, m move) {
 		if m.by(whole) > best.by(whole) {
@@ -116,7 +116,7 @@ func movedMost(chosen *tuner.Candidate, observed *tuner.Measurement, whole float
 		most(&work, term(k, api.TermAverage, n*e.AverageSeconds, n*o.AverageSeconds))
 		most(&waiting, term(k, api.TermWait, e.WaitSeconds, o.WaitSeconds))
 	}
-	most(&work, transferred(chosen, observed.Links, whole))
+	most(&work, transferred(c, observed.Links, whole))
 	if work.term != "" && work.by(whole) >= driftCause*math.Abs(whole) || waiting.term == "" {
 		return work
 	}

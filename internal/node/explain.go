@@ -66,7 +66,7 @@ func (n *node) watchDrift(j *elastic.Job, o *observed, now time.Time) {
 		return
 	}
 	o.drift.hold = n.config.DriftHold
-	if !o.drift.see(now, &s.report.Chosen, m, s.report.Bound) {
+	if !o.drift.see(now, chosen{&s.report.Chosen, s.Job.Optimizer.ClipNorm > 0}, m, s.report.Bound) {
 		return
 	}
 	if d := o.drift.now; d != nil {

@@ -12,18 +12,26 @@ import (
 const (
 	// mostSimulated bounds the ops of all pipelines of a batch, so that a simulation takes a tenth of a second at most. Links of larger
 	// plans are not held against a drift.
-	mostSimulated = 1 << 16
-	// simulatedBatches is as many as say how long one takes between others.
-	simulatedBatches = 3
+	mostSimulated = 1 << 15
+	// Batches that say how long one takes between others: of one pipeline, and of several, which fall out of step.
+	simulatedBatches, settledBatches = 3, 40
+	// settledScatter is how far the times of ops then lie around their costs, as a part of them.
+	settledScatter = 0.05
 )
+
+// chosen is what tuning chose for a job, with what its stages do to end a batch beside the averaging.
+type chosen struct {
+	*tuner.Candidate
+	exchangeNorm bool // optimizer.clip_norm
+}
 
 // transferred says what links that have changed do to a job's batch time: the link whose messages have changed most, with the effect
 // of all links together. How much of a message's time a batch has to wait for depends on the plan, so that is simulated, with
 // what was expected of stages and with the links as they were expected and as they are. The zero move: they explain nothing.
-func transferred(chosen *tuner.Candidate, observed []tuner.LinkTerms, whole float64) move {
-	expected := chosen.Predicted.Links
+func transferred(c chosen, observed []tuner.LinkTerms, whole float64) move {
+	expected := c.Predicted.Links
 	m := move{term: api.TermTransfer}
-	costs, delays := chosen.Costs, 0.0
+	costs, delays := c.Costs, 0.0
 	costs.Link, costs.Bandwidth = slices.Clone(costs.Link), slices.Clone(costs.Bandwidth)
 	for k := range min(len(expected), len(observed)) {
 		e, o := expected[k].MessageSeconds, observed[k].MessageSeconds
@@ -36,12 +44,12 @@ func transferred(chosen *tuner.Candidate, observed []tuner.LinkTerms, whole floa
 		delays += math.Abs(o - e)
 		slowLink(&costs, k, e, o)
 	}
-	// No message is waited for more than once.
-	if 2*float64(chosen.MicroBatches*chosen.Pipelines)*delays < driftCause*math.Abs(whole) {
+	// No message is waited for more than once: those of micro-batches, and the norm's.
+	if 2*float64((c.MicroBatches+1)*c.Pipelines)*delays < driftCause*math.Abs(whole) {
 		return move{}
 	}
-	before, known := simulatedPeriod(chosen, chosen.Costs)
-	after, stillKnown := simulatedPeriod(chosen, costs)
+	before, known := c.period(c.Costs)
+	after, stillKnown := c.period(costs)
 	if !known || !stillKnown {
 		return move{}
 	}
@@ -63,13 +71,20 @@ func slowLink(c *schedule.Costs, link int, expected, observed float64) {
 	}
 }
 
-// simulatedPeriod is how long a batch of a candidate takes with such costs; false where that is not known.
-func simulatedPeriod(c *tuner.Candidate, costs schedule.Costs) (float64, bool) {
-	plan, _, err := tuner.Plan(c) // with the costs that it was made for
-	if err != nil || plan.Ops()*c.Pipelines > mostSimulated {
+// period is how long a batch takes with such costs; false where that is not known.
+func (c chosen) period(costs schedule.Costs) (float64, bool) {
+	plan, _, err := tuner.Plan(c.Candidate) // with the costs that it was made for
+	ops := max(plan.Ops()*c.Pipelines, 1)
+	if err != nil || ops > mostSimulated {
 		return 0, false
 	}
-	r, err := schedule.SimulateMany(plan, costs, schedule.Load{Pipelines: c.Pipelines, Batches: simulatedBatches, AverageEvery: 1})
+	load := schedule.Load{
+		Pipelines: c.Pipelines, Batches: simulatedBatches, AverageEvery: 1, ExchangeNorm: c.exchangeNorm && plan.Updates() == 0,
+	}
+	if c.Pipelines > 1 {
+		load.Batches, load.Scatter = max(simulatedBatches, min(settledBatches, mostSimulated/ops)), settledScatter
+	}
+	r, err := schedule.SimulateMany(plan, costs, load)
 	if err != nil {
 		return 0, false
 	}
