@@ -64,9 +64,23 @@ type TrialConfig struct {
 	Split [][2]int
 	// Cores that the devices are pinned to, each taking its threads from the front. Empty: no pinning.
 	Cores []int
-	// Batches that each pipeline is watched for, after WarmUp batches that are not: pools fill, kernels are made. What
-	// they add up to is rounded up to whole rounds. Both at least 1.
+	// Batches that each pipeline is watched for, after WarmUp batches that are not: pools fill, kernels are made. Both at least 1.
 	WarmUp, Batches int
+}
+
+// after is how many batches follow those that are watched: while the slowest of several pipelines ends the last of these, the others
+// go on, as they do in training.
+func (c *TrialConfig) after() int {
+	if c.Job.Pipelines == 1 {
+		return 0
+	}
+	return 1
+}
+
+// total is how many batches each pipeline runs: the above, rounded up to whole rounds.
+func (c *TrialConfig) total() int {
+	tau := c.Job.Averaging.Tau
+	return (c.WarmUp + c.Batches + c.after() + tau - 1) / tau * tau
 }
 
 // Validate reports the first setting that no trial can run with.
@@ -87,6 +101,9 @@ type TrialResult struct {
 	Batches []time.Duration
 	// Start and End of the watched time.
 	Start, End time.Duration
+	// Worked is how many batches, of which every pipeline does one, the passes come to that the devices ran in the watched time. It
+	// is not quite len(Batches): some pipelines are ahead of the slowest one, further at one end of that time than at the other.
+	Worked float64
 	// Events that ended in it, in the order in which they did.
 	Events  []trace.Event
 	Stages  []StageTrial  // by stage
@@ -127,8 +144,7 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 	if err != nil {
 		return result, fmt.Errorf("trial: %w", err)
 	}
-	tau := c.Job.Averaging.Tau
-	config.FinalRound = uint64((c.WarmUp + c.Batches + tau - 1) / tau)
+	config.FinalRound = uint64(c.total() / c.Job.Averaging.Tau)
 	config.Evaluation.Due = func(uint64) bool { return false } // it is there for the memory that it takes
 	config.Events = pipeline.Events{OnStep: w.step, Trace: trace.Listener{OnEvent: w.event}}
 	for i := range config.Stages {
@@ -151,7 +167,7 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 		Version: control.AssignmentVersion, JobID: "trial", Generation: 1, Node: "here", Dir: "/", Job: c.Job, Plan: c.Plan.Lines(),
 		Split: c.Split, Cores: c.Cores, Stages: slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages()),
 	}
-	a.Job.Train.Steps = (c.WarmUp + c.Batches) * c.Job.Averaging.Tau
+	a.Job.Train.Steps = c.total()
 	if err := checkAssignment(a, c.Plan); err != nil {
 		return nil, err
 	}
@@ -220,6 +236,7 @@ func (w *watch) result(h *host) TrialResult {
 	r := TrialResult{
 		Start: w.slowest(w.warmUp - 1), End: w.slowest(w.warmUp + w.batches - 1), PeakRSSBytes: peakRSS(),
 	}
+	r.Worked = worked(w.events, r.Start, r.End, len(w.ended[0]))
 	for i := range w.batches {
 		r.Batches = append(r.Batches, w.slowest(w.warmUp+i)-w.slowest(w.warmUp+i-1))
 	}

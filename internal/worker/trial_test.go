@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -142,5 +143,29 @@ func TestATrialThatCannotRunIsRefused(t *testing.T) {
 		if _, err := trials.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Run: %v, want %q", err, want)
 		}
+	}
+}
+
+// TestATrialCountsNoWorkThatWasDoneBeforeItWatched: two stages that take 4 ms forward and 8 ms back for each of four pipelines
+// cannot end a batch of all of them in less than 48 ms, whatever the host does. They could seem to, where a pipeline that is ahead
+// when the watch begins has nothing left to do when it ends.
+func TestATrialCountsNoWorkThatWasDoneBeforeItWatched(t *testing.T) {
+	const forward, pipelines = 4 * time.Millisecond, 4
+	a := setup(t, 2, pipelines, func(j *job.Job) {
+		j.MicroBatches, j.Schedule, j.Optimizer.ClipNorm = 1, "gpipe", 0
+		j.Devices.Kind, j.Devices.Emulated.Forward = job.KindEmulated, []time.Duration{forward}
+		j.Devices.Emulated.Backward = []time.Duration{2 * forward}
+	})
+	trials, err := OpenTrials(t.Context(), &a.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trials.Close()
+	r, err := trials.Run(t.Context(), trialOf(t, a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if batch := (r.End - r.Start).Seconds() / r.Worked; batch < 0.999*(3*pipelines*forward).Seconds() {
+		t.Errorf("a batch of all pipelines took %.4g s, the work of a device for it %v", batch, 3*pipelines*forward)
 	}
 }
