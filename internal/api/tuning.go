@@ -6,7 +6,8 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total may grow.
+// TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total is the most that may
+// be needed: it falls where less is, and never grows once it is not 0.
 type TuneProgress struct {
 	Done     int     `json:"done"`
 	Total    int     `json:"total"` // 0: it has only just begun

@@ -23,13 +23,17 @@ const (
 // Confirm runs candidates for a few batches each and measures them. One whose run fails keeps the error as its reason.
 func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.Candidate, error) {
 	results := make([][]worker.TrialResult, len(best))
+	s.left(turns * len(best))
 	for turn := range s.config.Turns {
 		for i := range best {
 			c := &best[i]
 			if c.Verdict == tuner.Fails || turn > 0 && s.outpaced(c, best) || turn >= turns && c.Measured.Spread <= noisy/2 {
+				if turn < turns {
+					s.drop()
+				}
 				continue
 			}
-			s.step("run %s: %s, %s, %s", c.Schedule,
+			s.step(confirming{i, min(turn, turns-1)}, "run %s: %s, %s, %s", c.Schedule,
 				words.Count(c.Pipelines, "pipeline"), words.Count(c.MicroBatches, "micro-batch"), words.Count(c.Stages, "stage"))
 			config, err := Trial(&s.config.Request, c, max(s.config.Batches/turns, 1))
 			if err != nil {
@@ -78,7 +82,7 @@ func Trial(r *control.TuneRequest, c *tuner.Candidate, batches int) (worker.Tria
 // Measure sums up runs of one candidate, at least one, in the terms of its prediction. What disturbs a run only ever adds time, so
 // it is the fastest run that counts; Spread is half of the distance to the second.
 func Measure(c *tuner.Candidate, runs ...worker.TrialResult) *tuner.Measurement {
-	period := func(r worker.TrialResult) float64 { return (r.End - r.Start).Seconds() / float64(len(r.Batches)) }
+	period := func(r worker.TrialResult) float64 { return (r.End - r.Start).Seconds() / r.Worked }
 	runs = slices.SortedFunc(slices.Values(runs), func(a, b worker.TrialResult) int { return cmp.Compare(period(a), period(b)) })
 	fastest := runs[0]
 	m := &tuner.Measurement{Batches: len(fastest.Batches)}
@@ -95,7 +99,7 @@ func Measure(c *tuner.Candidate, runs ...worker.TrialResult) *tuner.Measurement 
 // stagesOf are the terms of each stage, of one pipeline and batch.
 func stagesOf(c *tuner.Candidate, r worker.TrialResult) []tuner.StageTerms {
 	out := make([]tuner.StageTerms, len(c.Predicted.Stages))
-	batches := float64(len(r.Batches))
+	batches := r.Worked
 	for _, e := range r.Events {
 		took := (e.End - max(e.Start, r.Start)).Seconds() / batches / float64(c.Pipelines)
 		switch t := &out[e.Stage]; e.Kind { //nolint:exhaustive // what else is on the device is not the batch's

@@ -48,13 +48,11 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		}
 	}
 	m.homes = m.shares
+	*notes = append(*notes, m.compareDevices()...)
 	if m.shares, err = m.cut(); err != nil {
 		return nil, err
 	}
-	pipelines, several := 1, s.subject.several(target)
-	if s.config.Request.Job.Pipelines > 1 && several {
-		pipelines = 2 // all along: the job has no use for one
-	}
+	pipelines, several := s.alone(target), s.subject.several(target)
 	for _, samples := range sizes {
 		alone := s.subject.merged(target, m.shares, samples, pipelines)
 		if err := s.read(ctx, m, alone, notes); err != nil {

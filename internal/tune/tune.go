@@ -90,8 +90,7 @@ type Session struct {
 	bench   bench
 	trials  *worker.Trials
 	subject *subject
-	done    int // steps, for Progress
-	total   int
+	progress
 }
 
 // Open opens what the request is about.
@@ -108,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tune: %w", err), trials.Close())
 	}
-	return &Session{config: c, bench: trials, trials: trials, subject: s}, nil
+	return &Session{config: c, bench: trials, trials: trials, subject: s, progress: progress{say: c.Progress}}, nil
 }
 
 // Close closes it.
@@ -121,7 +120,7 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("tuning took longer than its limit of %v", c.Limit))
 	defer cancel()
-	c.Progress(control.TuneProgress{Total: 1, Text: "open model and data"})
+	c.Progress(control.TuneProgress{Text: "open model and data"}) // how many steps there will be is not known yet
 	s, err := Open(ctx, c)
 	if err != nil {
 		return nil, err
@@ -163,7 +162,7 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.step("search")
+	s.step(searching{}, "search")
 	out, err := tuner.Search(space)
 	if err != nil {
 		return nil, err
@@ -201,7 +200,7 @@ func (s *Session) Space() (tuner.Space, error) {
 	guessed.Targets = slices.Clone(space.Targets)
 	s.Guess(&guessed)
 	_, err = tuner.Search(guessed)
-	s.total = 1 + len(space.Targets)*(1+2*len(s.subject.sizes(space))) + turns*max(s.config.Runs, 0)
+	s.left(s.steps(space))
 	return space, err
 }
 
@@ -231,12 +230,6 @@ func profileOf(space tuner.Space, c tuner.Candidate) *tuner.Profile {
 		}
 	}
 	return space.Targets[0].Profile
-}
-
-// step says what begins.
-func (s *Session) step(format string, args ...any) {
-	s.config.Progress(control.TuneProgress{Done: s.done, Total: max(s.total, s.done+1), Text: fmt.Sprintf(format, args...)})
-	s.done++
 }
 
 // processors is the kind of processor that this program runs on, for the digest.
