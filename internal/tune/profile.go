@@ -48,7 +48,6 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		}
 	}
 	m.homes = m.shares
-	*notes = append(*notes, m.compareDevices()...)
 	if m.shares, err = m.cut(); err != nil {
 		return nil, err
 	}
