@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,6 +76,36 @@ func TestSecondStageOfADeviceIsDrawnLighter(t *testing.T) {
 	for _, class := range []string{"f second", "b second"} {
 		if n := strings.Count(image, `class="`+class+`"`); n != 1 {
 			t.Errorf("%d cells of class %q; want 1", n, class)
+		}
+	}
+}
+
+// TestTraceHasAThreadForEachPipelineOnEachDevice, whose events are those of the timeline, in microseconds.
+func TestTraceHasAThreadForEachPipelineOnEachDevice(t *testing.T) {
+	plan := mustParse(t, "F0 B0\nF0 B0\nF0 B0")
+	r := mustSimulateMany(t, plan, Uniform(3, 1, 2, 0.25), Load{Pipelines: 2, Record: true})
+	var trace struct {
+		Events []traceEvent `json:"traceEvents"`
+	}
+	if err := json.Unmarshal([]byte(DrawTrace(1e3, Drawing{Title: "mine", Result: r})), &trace); err != nil {
+		t.Fatal(err)
+	}
+	threads, found := make(map[int]any), make(map[string]int)
+	for _, e := range trace.Events {
+		switch {
+		case e.Phase == "M" && e.Name == "thread_name":
+			threads[e.Thread] = e.Args["name"]
+		case e.Phase == "X":
+			found[fmt.Sprintf("%v: %s of stage %v at %v for %v", threads[e.Thread], e.Name, e.Args["stage"], e.Time, e.Duration)]++
+		}
+	}
+	if len(threads) != 6 {
+		t.Errorf("threads %v; want 3 devices of 2 pipelines", threads)
+	}
+	for e := range r.Timeline() {
+		want := fmt.Sprintf("stage %d, pipeline %d: %v of stage %d at %v for %v", e.Device, e.Pipeline, Op{Kind: e.Op.Kind, Micro: e.Op.Micro}, e.Op.Stage, 1e3*e.Start, 1e3*(e.End-e.Start))
+		if found[want] != 1 {
+			t.Errorf("%q is there %d times; want it once", want, found[want])
 		}
 	}
 }

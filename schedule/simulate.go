@@ -38,9 +38,6 @@ func (l Load) withDefaults() Load {
 	return l
 }
 
-// awaits reports whether pipelines wait for each other.
-func (l Load) awaits() bool { return l.AwaitRound && l.Pipelines > 1 }
-
 // maxRuns bounds the ops that a simulation runs, all batches of all pipelines: hours of work.
 const maxRuns = 1 << 36
 

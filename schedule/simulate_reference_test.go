@@ -22,6 +22,7 @@ type reference struct {
 	flying   []flight
 	peaks    []int64
 	carrying map[[2]int]float64 // per direction: time in which a message was put on it
+	waited   map[[2]int]float64 // per direction: the longest time that a message queued for it
 }
 
 // referenceLane is what one pipeline does on one device, a row of the plan, or to end its batches on one stage.
@@ -56,6 +57,7 @@ type flight struct {
 	message
 	link       [2]int
 	queued     int
+	begun      bool
 	left, late int // of putting it on the link, of the latency after that
 }
 
@@ -63,6 +65,7 @@ func newReference(plan Plan, costs Costs, load Load) *reference {
 	r := &reference{
 		plan: plan, placement: plan.Placement(), costs: costs, load: load, sent: map[message]bool{}, arrived: map[message]bool{},
 		queues: map[[2]int][]message{}, peaks: make([]int64, len(plan)), carrying: map[[2]int]float64{},
+		waited: map[[2]int]float64{},
 	}
 	for p := range load.Pipelines {
 		for d, ops := range plan {
@@ -83,7 +86,7 @@ func newReference(plan Plan, costs Costs, load Load) *reference {
 				if plan.Updates() == 0 && costs.Update[s] > 0 {
 					lane.add(b, Op{Stage: s, Micro: stepMicro})
 				}
-				if load.AverageEvery > 0 && (b+1)%load.AverageEvery == 0 && (costs.Average[s] > 0 || load.AwaitRound && load.Pipelines > 1) {
+				if load.AverageEvery > 0 && (b+1)%load.AverageEvery == 0 && (costs.Average[s] > 0 || load.AwaitRound) {
 					lane.add(b, Op{Stage: s, Micro: averageMicro})
 				}
 			}
@@ -251,6 +254,10 @@ func (r *reference) deliver(now int) {
 	for _, f := range r.flying {
 		if f.left > 0 && f.queued < now && !busy[f.link] {
 			busy[f.link] = true
+			if !f.begun {
+				f.begun = true
+				r.waited[f.link] = max(r.waited[f.link], float64(now-1-f.queued))
+			}
 			f.left--
 			r.carrying[f.link]++
 			if f.left == 0 {
@@ -439,6 +446,9 @@ func TestSimulatorAgreesWithATickingReference(t *testing.T) {
 			if carried := want.carrying[[2]int{link.From, link.To}]; !near(link.Busy*got.Makespan, carried) {
 				t.Fatalf("%v\n%+v %+v: link %+v; carries for %v", plan, costs, load, link, carried)
 			}
+			if waited := want.waited[[2]int{link.From, link.To}]; link.Waited != waited {
+				t.Fatalf("%v\n%+v %+v: link %+v; messages wait up to %v", plan, costs, load, link, waited)
+			}
 			if link.Waited > 0 {
 				cases["a message waited"]++
 			}
@@ -450,7 +460,7 @@ func TestSimulatorAgreesWithATickingReference(t *testing.T) {
 				cases["a stage ends its batch before others of its device"]++
 			}
 		}
-		if load.awaits() && load.AverageEvery > 0 {
+		if load.AwaitRound && load.Pipelines > 1 && load.AverageEvery > 0 {
 			cases["pipelines wait for each other"]++
 		}
 	}

@@ -90,7 +90,7 @@ func newEndings(plan Plan, placement []int, load Load, tails [][]tailOp) *ending
 				n.steps[s] = append(n.steps[s], tailStep{kind: steps, time: tail.time, span: i})
 			}
 		}
-		if load.AverageEvery > 0 && (averaging.time > 0 || load.awaits()) {
+		if load.AverageEvery > 0 && (averaging.time > 0 || load.AwaitRound) {
 			n.steps[s] = append(n.steps[s], averaging)
 		}
 		some = some || len(n.steps[s]) > 0
@@ -148,7 +148,7 @@ func (e *engine) takeTotal(l int) {
 // average has a tail average with the center: at once, or when those of all pipelines have come to it.
 func (e *engine) average(l int) {
 	v := &e.lanes[l]
-	if !e.load.awaits() {
+	if !e.load.AwaitRound {
 		e.enter(l)
 		return
 	}
