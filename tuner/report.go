@@ -37,6 +37,7 @@ const (
 	NoMemory  Verdict = "no-memory"  // a device cannot hold its stage
 	Fails     Verdict = "fails"      // its schedule refuses it, or its run failed
 	NotNeeded Verdict = "not-needed" // another candidate gives the same plan
+	NotRun    Verdict = "not-run"    // predicted to be faster than the winner, which was measured; only the best few run
 )
 
 // Candidate is one way to lay the job over its devices. It has all that Plan needs to make its plan again.
@@ -101,7 +102,7 @@ type Memory struct {
 	Gradients   int64 `json:"gradients"`
 	State       int64 `json:"state"`       // of the optimizers
 	Activations int64 `json:"activations"` // pinned between forwards and backwards, and the work space of passes
-	Boundaries  int64 `json:"boundaries"`  // messages that arrived or leave
+	Boundaries  int64 `json:"boundaries"`  // messages that arrived or leave, in the memory of the host; 0 where observed
 	Center      int64 `json:"center"`      // the averaged weights and what averaging keeps beside them
 }
 
@@ -113,7 +114,7 @@ func (m Memory) Total() int64 {
 // LinkTerms are what a link carries in one batch of one pipeline, both ways.
 type LinkTerms struct {
 	Bytes          int64   `json:"bytes"`
-	MessageSeconds float64 `json:"message_seconds"` // one message, one way
+	MessageSeconds float64 `json:"message_seconds"` // one message, one way; of observed ones the mean of both ways, 0 where none was seen
 }
 
 // Summary is what profiling measured, for people.
