@@ -54,8 +54,11 @@ func (o *Outcome) Decide(ran []Candidate) Report {
 	slices.SortStableFunc(measured, func(a, b Candidate) int { return cmp.Compare(merit(&b, throughput(&b)), merit(&a, throughput(&a))) })
 	promote(measured, throughput, tie)
 	explain(measured, throughput, tie, "measured")
-	if len(measured) > 0 {
+	if len(measured) > 0 { // the others lost against what was chosen, not against what was predicted to win
 		measured[0].Reason += ", of those that were run"
+		all := slices.Concat(measured[:1], predicted)
+		explain(all, func(c *Candidate) float64 { return c.Predicted.SamplesPerSecond }, Tie, "predicted")
+		predicted = all[1:]
 	}
 	list := slices.Concat(measured, predicted)
 	if len(list) == 0 { // every run failed, and nothing else fits

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
@@ -90,11 +91,12 @@ type NoFitError struct {
 	Stage  int // that lacks the least, of all candidates
 	Device int // that it lives on; -1: the memory of the host, which all devices share
 	Bytes  int64
-	Fix    string // the nearest change that fits, or that none was found
+	Fix    string     // the nearest change that fits, or that none was found
+	Fits   *Candidate // what fits under that change; nil where none was found
 }
 
 func (e *NoFitError) Error() string {
-	return fmt.Sprintf("no plan fits the memory: the nearest lacks, on %v; %s", shortage{e.Stage, e.Device, e.Bytes}, e.Fix)
+	return fmt.Sprintf("no plan fits the memory: of what comes nearest, %v; %s", shortage{e.Stage, e.Device, e.Bytes}, e.Fix)
 }
 
 // Search predicts every candidate and ranks them. It depends on its argument only. When nothing fits the memory it returns a
@@ -152,7 +154,9 @@ func (s Space) predictTarget(t Target) ([]*layout, error) {
 					return nil, err
 				}
 				all = append(all, l)
-				most, fits = max(most, l.Predicted.SamplesPerSecond), fits || l.Verdict == ""
+				if l.Verdict == "" {
+					most, fits = max(most, l.Predicted.SamplesPerSecond), true
+				}
 			}
 		}
 		idle++
@@ -339,13 +343,16 @@ func explain(ranked []Candidate, throughput func(*Candidate) float64, tie float6
 		switch {
 		case i == 0:
 			c.Verdict, c.Reason = Won, "the highest throughput, "+how
+		case lead < -tie && merit(c, throughput(c)) > merit(best, throughput(best))*(1+tie):
+			c.Verdict, c.Reason = NotRun, fmt.Sprintf("%.1f%% faster, %s, than the chosen one is; not among those that were run", 100*(1/(1+lead)-1), how)
 		case lead < -tie:
-			c.Verdict, c.Reason = Equal, fmt.Sprintf("%.1f%% faster, %s, with %d pipelines more, of which each must gain %.0f%%",
-				100*(1/(1+lead)-1), how, c.Pipelines-best.Pipelines, 100*Tie)
+			c.Verdict, c.Reason = Equal, fmt.Sprintf("%.1f%% faster, %s, with %s more, of which each must gain %.0f%%",
+				100*(1/(1+lead)-1), how, words.Count(c.Pipelines-best.Pipelines, "pipeline"), 100*Tie)
 		case lead > tie:
 			c.Verdict, c.Reason = Slower, fmt.Sprintf("%.1f%% slower, %s", 100*lead, how)
 		case c.Pipelines > best.Pipelines:
-			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, with %d pipelines more", 100*tie, how, c.Pipelines-best.Pipelines)
+			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, with %s more",
+				100*tie, how, words.Count(c.Pipelines-best.Pipelines, "pipeline"))
 		default:
 			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, and holds %s more", 100*tie, how,
 				bytesText(max(0, c.Predicted.Bytes()-best.Predicted.Bytes())))

@@ -16,7 +16,7 @@ var mayImport = map[string][]string{
 	"internal/nearest":    nil,
 	"internal/words":      nil,
 	"schedule":            {"internal/nearest", "internal/words"},
-	"tuner":               {"schedule"},
+	"tuner":               {"internal/words", "schedule"},
 	"job":                 {"internal/nearest"},
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
