@@ -182,8 +182,11 @@ type planTimes struct {
 // planOutputs are the values of --output.
 var planOutputs = []string{"text", "json", "svg"}
 
-// mostDrawn bounds the ops of an SVG image; a browser shows no more.
-const mostDrawn = 200_000
+// What a drawing shows at most: of an SVG image a browser shows no more ops, of text nobody reads more rows.
+const (
+	mostDrawn = 200_000 // ops
+	mostRows  = 4096
+)
 
 func (o *planShowOptions) run(out io.Writer) error {
 	view, result, err := o.simulate()
@@ -228,6 +231,9 @@ func (o *planShowOptions) simulate() (planView, schedule.Result, error) {
 	}
 	if o.output == "svg" && plan.Ops() > mostDrawn {
 		return fail(fmt.Errorf("--output svg: the plan has %d ops, more than the %d an image can show; use --output json", plan.Ops(), mostDrawn))
+	}
+	if o.output == "text" && len(plan) > mostRows {
+		return fail(fmt.Errorf("--output text: the plan has %d devices, more than the %d rows that text shows; use --output json", len(plan), mostRows))
 	}
 	result, err := schedule.Simulate(plan, costs.SpreadOver(plan))
 	if err != nil {

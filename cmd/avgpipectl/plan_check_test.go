@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,5 +56,20 @@ func TestPlanCheckReadsWhatPlanShowPrints(t *testing.T) {
 	}
 	if err := runPlanCheck(strings.NewReader(strings.Repeat(" ", maxPlanFileBytes+1)), &out, []string{"-"}, "text"); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("a file without an end: error %v", err)
+	}
+}
+
+// TestPlanCheckEndsForManyDevices: messages on their way take a walk for each, unless devices and stages are in one order.
+func TestPlanCheckEndsForManyDevices(t *testing.T) {
+	const devices = 9000
+	around := fmt.Sprintf("0F0 %dF0 %[1]dB0 0B0\n", devices) // the last stage is on the first device
+	for first, counted := range map[string]bool{"F0 B0\n": true, around: false} {
+		var out strings.Builder
+		if err := runPlanCheck(strings.NewReader(first+strings.Repeat("F0 B0\n", devices-1)), &out, []string{"-"}, "text"); err != nil {
+			t.Fatal(err)
+		}
+		if is := !strings.Contains(out.String(), "messages on their way are not counted"); is != counted {
+			t.Errorf("first line %q: messages are counted: %v; want %v", first, is, counted)
+		}
 	}
 }
