@@ -26,7 +26,7 @@ type point struct{ x, y float64 }
 // The measures of a chart, in pixels.
 const (
 	chartWidth, chartHeight = 560, 320 // of the plane between the axes
-	chartLeft, chartTop     = 64, 48
+	chartLeft, chartTop     = 64, 60
 	chartRight, chartBottom = 150, 56
 )
 
@@ -65,7 +65,7 @@ func (c chart) svg() string {
 			along(x), chartHeight, chartHeight+5, chartHeight+20, x)
 	}
 	fmt.Fprintf(&b, `<text class="m" x="%d" y="%d">%s</text>`+"\n", chartWidth/2, chartHeight+42, html.EscapeString(c.x))
-	fmt.Fprintf(&b, `<text x="-56" y="-12">%s</text>`+"\n", html.EscapeString(c.y))
+	fmt.Fprintf(&b, `<text x="-40" y="-14">%s</text>`+"\n", html.EscapeString(c.y))
 	for i, s := range c.series {
 		c.line(&b, i, s, along, up)
 	}

@@ -56,7 +56,7 @@ func drawFigures(o options) ([]report.Figure, error) {
 func speedByPipelines() (chart, error) {
 	c := chart{
 		title: "Speed with N pipelines on the same devices (afp, M = 2K, 2c = F + B, one op fills a device)",
-		x:     "pipelines N", y: "speed over one pipeline",
+		x:     "pipelines N", y: "speed over that of one pipeline",
 	}
 	for _, stages := range stageCounts {
 		line := series{name: fmt.Sprintf("%d stages", stages)}
@@ -82,7 +82,7 @@ func speedByMicroBatches() (chart, error) {
 	const batch, fixed = 256, 1.0 / 16 // samples; the share of a sample's time that each op takes however small it is
 	c := chart{
 		title: "Speed with M micro-batches of a batch of 256 (afp; an op takes 1/16 + its samples)",
-		x:     "micro-batches M", y: "speed over the best of devices never idle", logarithmic: true,
+		x:     "micro-batches M", y: "speed over that of devices never idle", logarithmic: true,
 	}
 	for _, stages := range stageCounts {
 		line := series{name: fmt.Sprintf("%d stages", stages)}
