@@ -94,7 +94,7 @@ func summary(r Result) string {
 	if r.load.Pipelines*r.load.Batches <= 1 {
 		return fmt.Sprintf("batch time %s, bubble %.1f%%", formatTime(r.Makespan), 100*r.Bubble)
 	}
-	return fmt.Sprintf("%s of each of %s take %s, one after the other %s, bubble %.1f%%",
+	return fmt.Sprintf("%s of each of %s take %s, each ends %s after the one before, bubble %.1f%%",
 		words.Count(r.load.Batches, "batch"), words.Count(r.load.Pipelines, "pipeline"), formatTime(r.Makespan), formatTime(r.Period), 100*r.Bubble)
 }
 
