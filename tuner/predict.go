@@ -272,16 +272,18 @@ func (l *layout) memory() error {
 	return nil
 }
 
-// lacks is the largest shortage of a device, or that of the host; nil when all fits.
+// lacks is the largest shortage of a device, or that of the host; nil when all fits. The host holds what devices without a memory of
+// their own hold, and all messages.
 func (l *layout) lacks() *shortage {
-	held, largest := make([]int64, l.Stages), make([]int, l.Stages)
-	total := func(s int) int64 { return l.Predicted.Stages[s].Memory.Total() }
+	held, messages, largest := make([]int64, l.Stages), make([]int64, l.Stages), make([]int, l.Stages)
+	memory := func(s int) Memory { return l.Predicted.Stages[s].Memory }
 	for d := range largest {
 		largest[d] = d
 	}
 	for s, d := range l.homes {
-		held[d] += total(s)
-		if total(s) > total(largest[d]) {
+		held[d] += memory(s).onDevice()
+		messages[d] += memory(s).Boundaries
+		if memory(s).Total() > memory(largest[d]).Total() {
 			largest[d] = s
 		}
 	}
@@ -291,15 +293,17 @@ func (l *layout) lacks() *shortage {
 			worst = &shortage{stage, device, short}
 		}
 	}
-	host, hostStage := int64(0), -1
-	for d, bytes := range held {
+	host, hostStage, most := int64(0), 0, int64(-1)
+	for d := range held {
+		inHost := messages[d]
 		if capacity := l.profile.Devices[d].CapacityBytes; capacity > 0 {
-			note(largest[d], d, bytes-capacity)
-			continue
+			note(largest[d], d, held[d]-capacity)
+		} else {
+			inHost += held[d]
 		}
-		host += bytes
-		if hostStage < 0 || total(largest[d]) > total(hostStage) {
-			hostStage = largest[d]
+		host += inHost
+		if inHost > most {
+			hostStage, most = largest[d], inHost
 		}
 	}
 	if l.profile.HostBytes > 0 {

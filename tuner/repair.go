@@ -7,8 +7,8 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// repair changes a layout that does not fit: shorter warm-ups (afp), another cut, recomputation where that is open, and the last
-// two together. Of what fits the fastest is returned; else the layout that lacks the least.
+// repair changes a layout that does not fit: shorter warm-ups (afp), another cut, recomputation where that is open, and that with
+// each of the other two. Of what fits the fastest is returned; else the layout that lacks the least.
 func (s Space) repair(l *layout) *layout {
 	best := l
 	try := func(change func(*layout) error) {
@@ -31,6 +31,9 @@ func (s Space) repair(l *layout) *layout {
 			}
 			return l.recut()
 		})
+		if l.Schedule == "afp" {
+			try(func(l *layout) error { return l.recomputeAndLimit(s.Recompute) })
+		}
 	}
 	return best
 }
@@ -69,11 +72,14 @@ func (l *layout) room(s int) (bytes int64, limited bool) {
 	return capacity / int64(max(l.Chunks, 1)), true
 }
 
-// size is the memory of one stage of all pipelines.
+// size is the memory of one stage of all pipelines on its device.
 func (l *layout) size(spec StageSpec) (int64, error) {
 	m, vector, err := l.profile.Sizer.Stage(spec)
-	return int64(l.Pipelines)*m.Total() + int64(l.vectors)*vector, err
+	return int64(l.Pipelines)*m.onDevice() + int64(l.vectors)*vector, err
 }
+
+// errUnbounded says that memory is no reason for a shorter warm-up.
+var errUnbounded = errors.New("no stage's memory bounds its warm-up")
 
 // limit bounds each device's warm-up by what its memory holds. Devices of such plans have one stage each.
 func (l *layout) limit() error {
@@ -94,7 +100,7 @@ func (l *layout) limit() error {
 		limits[s] = spec.Slots
 	}
 	if slices.Equal(limits, pinned) {
-		return errors.New("no stage's memory bounds its warm-up")
+		return errUnbounded
 	}
 	l.PinnedLimit = limits
 	return nil
@@ -147,6 +153,29 @@ func (l *layout) recompute(kinds []string) error {
 		}
 		l.Recompute[best] = next(kinds, l.Recompute[best])
 	}
+}
+
+// recomputeAndLimit has stages compute again what does not fit with the shortest warm-up, that of 1f1b, and then runs as many forwards
+// ahead as the memory holds.
+func (l *layout) recomputeAndLimit(kinds []string) error {
+	l.PinnedLimit = make([]int, l.Stages)
+	for d := range l.PinnedLimit {
+		l.PinnedLimit[d] = min(l.MicroBatches, l.Stages-d)
+	}
+	if err := l.generate(); err != nil {
+		return err
+	}
+	if err := l.recompute(kinds); err != nil {
+		return err
+	}
+	l.PinnedLimit = nil
+	if err := l.generate(); err != nil {
+		return err
+	}
+	if err := l.limit(); err != nil && !errors.Is(err, errUnbounded) {
+		return err
+	}
+	return nil
 }
 
 // next is the kind after one; "" after the last.

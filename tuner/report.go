@@ -111,6 +111,9 @@ func (m Memory) Total() int64 {
 	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center
 }
 
+// onDevice is all but the messages, which are the host's.
+func (m Memory) onDevice() int64 { return m.Total() - m.Boundaries }
+
 // LinkTerms are what a link carries in one batch of one pipeline, both ways.
 type LinkTerms struct {
 	Bytes          int64   `json:"bytes"`

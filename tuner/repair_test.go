@@ -1,0 +1,70 @@
+package tuner
+
+import (
+	"slices"
+	"testing"
+)
+
+// messages prices stages as layers does, and messages beside them.
+type messages struct {
+	layers
+	bytes int64
+}
+
+func (m messages) Stage(s StageSpec) (Memory, int64, error) {
+	memory, vector, err := m.layers.Stage(s)
+	memory.Boundaries = m.bytes
+	return memory, vector, err
+}
+
+// Neither the shortest warm-up nor any recomputation is enough by itself: both together are, and no more of either than it takes.
+func TestRecomputationAndAShorterWarmUpAreTriedTogether(t *testing.T) {
+	p := profileOf(8, 4)
+	for d := range p.Links {
+		p.Links[d].LatencySeconds = 20e-3 // so that afp runs far ahead
+	}
+	s := spaceOf(p)
+	s.Pipelines, s.MicroBatches, s.Schedules, s.Recompute = []int{1}, []int{16}, []string{"afp"}, []string{"none", "block"}
+	const parameters, block = 8e6, 1e5 // of two layers, with gradients and state; what one of them pins of a micro-batch of one sample
+	// The first stage pins 2 blocks a micro-batch, an eighth of them when it computes them again, beside one block.
+	for d := range p.Devices {
+		p.Devices[d].CapacityBytes = parameters + block + 6*2*block/8
+	}
+	out, err := Search(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := out.Ranked[0]
+	if !slices.Contains(c.Recompute, "block") || c.Warmup[0] < 4 || c.Warmup[0] > 6 || c.Warmup[3] != 1 {
+		t.Errorf("recompute %v, warm-up %v; want blocks, and the 4 to 6 forwards ahead that fit", c.Recompute, c.Warmup)
+	}
+	s.Recompute = []string{"none"}
+	if out, err := Search(s); err == nil {
+		t.Errorf("without recomputation fits %+v", out.Ranked[0].Warmup)
+	}
+}
+
+// Messages lie in the host's memory, whatever the devices hold.
+func TestMessagesTakeTheHostsMemory(t *testing.T) {
+	p := profileOf(4, 2)
+	p.Sizer = messages{layers{parameters: 1e6, pinned: 1e5}, 1e6}
+	s := spaceOf(p)
+	s.Pipelines, s.MicroBatches, s.Schedules = []int{1}, []int{16}, []string{"gpipe"}
+	const own = 8e6 + 16*2*1e5
+	for d := range p.Devices {
+		p.Devices[d].CapacityBytes = own
+	}
+	for host, fits := range map[int64]bool{0: true, 2e6: true, 2e6 - 1: false} {
+		p.HostBytes = host
+		if _, err := Search(s); (err == nil) != fits {
+			t.Errorf("a host of %d bytes: %v, want fits %v", host, err, fits)
+		}
+	}
+	p.HostBytes = 0
+	for d := range p.Devices {
+		p.Devices[d].CapacityBytes = own - 1
+	}
+	if _, err := Search(s); err == nil {
+		t.Error("a byte less fits")
+	}
+}
