@@ -104,3 +104,25 @@ func TestTheFastestOfScatteredReadingsCounts(t *testing.T) {
 		t.Errorf("a run with a median of %v s counts, want that of 1.05", got)
 	}
 }
+
+// Candidates are watched for as long as it takes to see more than what disturbs them.
+func TestShortBatchesAreWatchedForMore(t *testing.T) {
+	for _, c := range []struct {
+		config  Config
+		seconds float64
+		want    int
+	}{
+		{Config{}, 1, 5},
+		{Config{}, 0.05, 5},
+		{Config{}, 0.004, 63},
+		{Config{}, 1e-9, mostBatches},
+		{Config{}, 0, 5},
+		{Config{Watch: -1}, 0.004, 5},
+		{Config{Batches: 1, Watch: time.Second}, 0.3, 4},
+	} {
+		s := &Session{config: c.config.withDefaults()}
+		if got := s.batches(&tuner.Candidate{Predicted: tuner.Prediction{BatchSeconds: c.seconds}}); got != c.want {
+			t.Errorf("%+v: %d batches of %v s, want %d", c.config, got, c.seconds, c.want)
+		}
+	}
+}

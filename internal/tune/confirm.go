@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
@@ -35,7 +36,7 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 			}
 			s.step(confirming{i, min(turn, turns-1)}, "run %s: %s, %s, %s", c.Schedule,
 				words.Count(c.Pipelines, "pipeline"), words.Count(c.MicroBatches, "micro-batch"), words.Count(c.Stages, "stage"))
-			config, err := Trial(&s.config.Request, c, max(s.config.Batches/turns, 1))
+			config, err := Trial(&s.config.Request, c, s.batches(c))
 			if err != nil {
 				return nil, err
 			}
@@ -52,6 +53,18 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 		}
 	}
 	return best, nil
+}
+
+// mostBatches bounds what a turn is watched for when batches are predicted to take next to no time.
+const mostBatches = 200
+
+// batches is how many batches of a candidate a turn is watched for.
+func (s *Session) batches(c *tuner.Candidate) int {
+	n := max(s.config.Batches/turns, 1)
+	if c.Predicted.BatchSeconds <= 0 || s.config.Watch <= 0 {
+		return n
+	}
+	return max(n, int(min(mostBatches, math.Ceil(s.config.Watch.Seconds()/c.Predicted.BatchSeconds))))
 }
 
 // outpaced reports whether a candidate has lost already: another was faster by more than another turn would change.

@@ -27,7 +27,7 @@ func emulate(bytes float64) func(j *job.Job) {
 
 // The slow one of two devices gets the smaller part of the work, by what was measured on both.
 func TestEmulatedDevicesAreTunedLikeOthers(t *testing.T) {
-	report, err := Tune(t.Context(), Config{Request: request(t, emulate(1e9)), Batches: 2})
+	report, err := Tune(t.Context(), Config{Request: request(t, emulate(1e9)), Batches: 2, Watch: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func (w whole) Run(ctx context.Context, c worker.TrialConfig) (worker.TrialResul
 
 // Devices that hold their stages, but not every layer as a stage: the parts of layers are then guessed.
 func TestLayersThatCannotBeMeasuredAloneAreGuessed(t *testing.T) {
-	s, err := Open(t.Context(), Config{Request: request(t, emulate(1e9)), Batches: 2})
+	s, err := Open(t.Context(), Config{Request: request(t, emulate(1e9)), Batches: 2, Watch: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestWhatFitsOnlyWithRecomputationIsTuned(t *testing.T) {
 			}
 		}
 		predict := func(recompute string) int64 {
-			report, err := Tune(t.Context(), Config{Request: request(t, given(1e9, recompute)), Batches: 2, Runs: -1})
+			report, err := Tune(t.Context(), Config{Request: request(t, given(1e9, recompute)), Batches: 2, Watch: -1, Runs: -1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func TestWhatFitsOnlyWithRecomputationIsTuned(t *testing.T) {
 			t.Fatalf("%s: nothing again takes %d bytes, blocks %d", schedule, none, block)
 		}
 		for memory, want := range map[int64]string{none: "none", block: "block"} {
-			report, err := Tune(t.Context(), Config{Request: request(t, given(memory, job.AutoRecompute)), Batches: 2})
+			report, err := Tune(t.Context(), Config{Request: request(t, given(memory, job.AutoRecompute)), Batches: 2, Watch: -1})
 			if err != nil {
 				t.Fatalf("%s, %d bytes: %v", schedule, memory, err)
 			}
@@ -156,7 +156,7 @@ func TestDictatedTimesAreTuned(t *testing.T) {
 			Forward: []time.Duration{time.Millisecond, 2 * time.Millisecond}, Step: []time.Duration{time.Millisecond},
 		}
 	})
-	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Runs: 2, Progress: func(p control.TuneProgress) {
+	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Runs: 2, Progress: func(p control.TuneProgress) {
 		if strings.Contains(p.Text, string(layered)) {
 			t.Errorf("a step is: %s", p.Text)
 		}
@@ -176,7 +176,7 @@ func TestDictatedTimesAreThoseOfEveryStage(t *testing.T) {
 		emulate(1e9)(j)
 		j.MicroBatches, j.Schedule, j.Devices.Emulated = 4, job.AutoSchedule, job.Emulated{Forward: []time.Duration{2 * time.Millisecond}}
 	})
-	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Runs: -1})
+	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Runs: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

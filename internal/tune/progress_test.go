@@ -39,7 +39,7 @@ func progressOf(t *testing.T, fails string, change func(*job.Job)) []control.Tun
 	t.Helper()
 	var said []control.TuneProgress
 	s, err := Open(t.Context(), Config{
-		Request: request(t, change), Batches: 2, Turns: 4, Outpaced: 1, Progress: func(p control.TuneProgress) { said = append(said, p) },
+		Request: request(t, change), Batches: 2, Watch: -1, Turns: 4, Outpaced: 1, Progress: func(p control.TuneProgress) { said = append(said, p) },
 	})
 	if err != nil {
 		t.Fatal(err)

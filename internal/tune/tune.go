@@ -21,8 +21,11 @@ type Config struct {
 	Progress func(control.TuneProgress)
 	// Runs is how many of the best candidates are run. Default 3. Below 0: none; the predicted best is taken.
 	Runs int
-	// Batches that each of them is watched for, in two turns. Default 10.
+	// Batches that each of them is watched for, at least, in two turns. Default 10.
 	Batches int
+	// Watch is for how long each of their turns is to last, at least, as predicted: what takes milliseconds is disturbed by what
+	// takes milliseconds. Default 250 ms; below 0: Batches alone counts.
+	Watch time.Duration
 	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 3.
 	Turns int
 	// Outpaced is by how much, of 1, a candidate has to be slower than the fastest to run no further turn. Default 0.1, twice as
@@ -41,6 +44,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Batches == 0 {
 		c.Batches = 10
+	}
+	if c.Watch == 0 {
+		c.Watch = 250 * time.Millisecond
 	}
 	if c.Turns == 0 {
 		c.Turns = 3

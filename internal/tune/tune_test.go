@@ -52,7 +52,7 @@ func request(t *testing.T, change func(*job.Job)) control.TuneRequest {
 func TestTuningChoosesWhatIsOpenAndSaysWhy(t *testing.T) {
 	r := request(t, func(j *job.Job) { j.Schedule = job.AutoSchedule })
 	var progress []control.TuneProgress
-	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Progress: func(p control.TuneProgress) { progress = append(progress, p) }})
+	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Progress: func(p control.TuneProgress) { progress = append(progress, p) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestPredictedMemoryIsWhatIsAllocated(t *testing.T) {
 		func(j *job.Job) { j.Stages, j.Pipelines, j.Recompute = 1, 2, []string{"block"} },
 	} {
 		r := request(t, change)
-		report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Runs: 2})
+		report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Runs: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestPredictedMemoryIsWhatIsAllocated(t *testing.T) {
 
 func TestWhatIsGivenIsKept(t *testing.T) {
 	r := request(t, func(j *job.Job) { j.Stages, j.Pipelines, j.MicroBatches, j.Schedule = 2, 2, 2, "1f1b" })
-	report, err := Tune(t.Context(), Config{Request: r, Batches: 2})
+	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
