@@ -169,6 +169,7 @@ func (l *layout) recomputeAndLimit(kinds []string) error {
 		return err
 	}
 	l.PinnedLimit = nil
+	l.price() // stages that compute again are slower, and others may run further ahead of them
 	if err := l.generate(); err != nil {
 		return err
 	}

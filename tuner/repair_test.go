@@ -68,3 +68,21 @@ func TestMessagesTakeTheHostsMemory(t *testing.T) {
 		t.Error("a byte less fits")
 	}
 }
+
+// A stage that computes again is slower, so afp has the ones before it run further ahead; they do not run into their memory by it.
+func TestStagesAheadOfARecomputingOneKeepToTheirMemory(t *testing.T) {
+	p := profileOf(8, 4)
+	p.Devices[3].CapacityBytes = 8e6 + 2*1e5 - 1 // less than one micro-batch of its two layers
+	for d := range p.Devices[:3] {
+		p.Devices[d].CapacityBytes = int64(8e6 + (4-d)*2*1e5) // what 1f1b pins there
+	}
+	s := spaceOf(p)
+	s.Pipelines, s.MicroBatches, s.Schedules, s.Recompute = []int{1}, []int{16}, []string{"afp"}, []string{"none", "block"}
+	out, err := Search(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := out.Ranked[0]; !slices.Equal(c.Recompute, []string{"none", "none", "none", "block"}) || !slices.Equal(c.Warmup, []int{4, 3, 2, 1}) {
+		t.Errorf("recompute %v, warm-up %v", c.Recompute, c.Warmup)
+	}
+}
