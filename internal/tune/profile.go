@@ -48,6 +48,7 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		}
 	}
 	m.homes = m.shares
+	*notes = append(*notes, m.compareDevices()...)
 	if m.shares, err = m.cut(); err != nil {
 		return nil, err
 	}

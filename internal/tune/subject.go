@@ -245,8 +245,8 @@ func (s *subject) capacity(d int) int64 {
 	return int64(job.At(s.request.Job.Devices.Emulated.Memory, d))
 }
 
-// slowness is how many times as long everything takes on device d as on the first. Devices of a host are alike; emulated ones are as
-// fast as the job says.
+// slowness is how many times as long everything takes on device d as on the first, before anything is measured: devices of a host are
+// taken to be alike; emulated ones are as fast as the job says. See compareDevices.
 func (s *subject) slowness(d int) float64 {
 	given := s.request.Job.Devices.Emulated.FLOPs
 	if s.request.Job.Devices.Kind != job.KindEmulated || len(given) < 2 {
