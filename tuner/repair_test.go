@@ -69,20 +69,28 @@ func TestMessagesTakeTheHostsMemory(t *testing.T) {
 	}
 }
 
-// A stage that computes again is slower, so afp has the ones before it run further ahead; they do not run into their memory by it.
+// A stage that computes again is slower, so afp has one before it run further ahead, and not into its memory.
 func TestStagesAheadOfARecomputingOneKeepToTheirMemory(t *testing.T) {
-	p := profileOf(8, 4)
-	p.Devices[3].CapacityBytes = 8e6 + 2*1e5 - 1 // less than one micro-batch of its two layers
-	for d := range p.Devices[:3] {
-		p.Devices[d].CapacityBytes = int64(8e6 + (4-d)*2*1e5) // what 1f1b pins there
+	p := profileOf(16, 8)
+	p.Devices[0].CapacityBytes = 8e6 + 8*2*1e5 // what 1f1b pins there, of two layers
+	for d := range p.Devices[1:] {
+		p.Devices[1+d].CapacityBytes = 8e6 + 2*2*1e5 // enough for the last two stages
 	}
 	s := spaceOf(p)
-	s.Pipelines, s.MicroBatches, s.Schedules, s.Recompute = []int{1}, []int{16}, []string{"afp"}, []string{"none", "block"}
+	for i := range p.Layers { // backwards of two forwards, and nothing else
+		l := &p.Layers[i]
+		l.Forward, l.Backward = Constant(5e-3), Constant(10e-3)
+	}
+	for d := range p.Links {
+		p.Links[d].LatencySeconds = 0
+	}
+	s.Batch, s.Pipelines, s.MicroBatches, s.Schedules, s.Recompute = 32, []int{1}, []int{32}, []string{"afp"}, []string{"none", "block"}
 	out, err := Search(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := out.Ranked[0]; !slices.Equal(c.Recompute, []string{"none", "none", "none", "block"}) || !slices.Equal(c.Warmup, []int{4, 3, 2, 1}) {
+	c := out.Ranked[0]
+	if !slices.Equal(c.Recompute, []string{"none", "block", "block", "block", "block", "block", "none", "none"}) || c.Warmup[0] != 8 {
 		t.Errorf("recompute %v, warm-up %v", c.Recompute, c.Warmup)
 	}
 }
