@@ -27,7 +27,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		return nil, err
 	}
 	c := config(r, o)
-	c.Turns, c.Outpaced = 2, 1
+	c.Turns, c.Outpaced, c.Watch = 2, 1, -1 // all for as many batches, however long these are
 	s, err := tune.Open(ctx, c)
 	if err != nil {
 		return nil, err

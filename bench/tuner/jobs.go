@@ -62,9 +62,9 @@ func request(name, dir string) (control.TuneRequest, error) {
 	return r, nil
 }
 
-// config is how every part tunes: each configuration is watched for as many batches as any other.
+// config is how every part tunes.
 func config(r control.TuneRequest, o options) tune.Config {
-	return tune.Config{Request: r, Batches: o.batches, Watch: -1, Progress: func(p control.TuneProgress) {
+	return tune.Config{Request: r, Batches: o.batches, Progress: func(p control.TuneProgress) {
 		fmt.Fprintf(os.Stderr, "%d/%d %s\n", p.Done, p.Total, p.Text)
 	}}
 }

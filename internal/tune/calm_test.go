@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -123,6 +124,25 @@ func TestShortBatchesAreWatchedForMore(t *testing.T) {
 		s := &Session{config: c.config.withDefaults()}
 		if got := s.batches(&tuner.Candidate{Predicted: tuner.Prediction{BatchSeconds: c.seconds}}); got != c.want {
 			t.Errorf("%+v: %d batches of %v s, want %d", c.config, got, c.seconds, c.want)
+		}
+	}
+}
+
+// So are the sizes of a profile, by what their layers took.
+func TestSmallMicroBatchesAreProfiledForMore(t *testing.T) {
+	const second = time.Second
+	for _, c := range []struct {
+		micro float64 // seconds on all devices
+		watch time.Duration
+		want  int
+	}{{1, second, 3}, {0.04, second, 7}, {0.02, second, 13}, {1e-6, second, mostProfiled}, {0, second, 3}, {0.02, -1, 3}} {
+		m := &measurement{batch: 8, shares: make([]stage.Range, 2), layers: newMeasured(1)}
+		if c.micro > 0 {
+			m.layers.passes[trace.Forward][0][2] = []float64{c.micro / 4}
+			m.layers.passes[trace.Backward][0][2] = []float64{c.micro * 3 / 4}
+		}
+		if got := m.batches(2, c.watch); got != c.want {
+			t.Errorf("micro-batches of %v s: %d batches, want %d", c.micro, got, c.want)
 		}
 	}
 }

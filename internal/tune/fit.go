@@ -14,7 +14,8 @@ import (
 type measurement struct {
 	profile *tuner.Profile
 	guess   *tuner.Profile // by floating-point operations
-	middle  int            // samples
+	batch   int            // samples
+	middle  int            // samples of a micro-batch
 	homes   []stage.Range  // by device: the layers of layered runs
 	shares  []stage.Range  // by device: the layers of the others
 	layers  *measured      // by layer

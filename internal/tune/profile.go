@@ -3,6 +3,8 @@ package tune
 import (
 	"context"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -15,7 +17,8 @@ const warmUp = 2
 
 // How much a profile measures.
 const (
-	profileBatches  = 3 // of each run that are watched
+	profileBatches  = 3 // of each run that are watched, at least
+	mostProfiled    = 50
 	layeredMicros   = 4 // of a run with a stage for each layer, at the middle size
 	fewMicros       = 2 // at the others
 	waitingQuantile = 0.25
@@ -34,7 +37,7 @@ const (
 func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
 	p := s.subject.skeleton(target)
 	m := &measurement{
-		profile: p, guess: s.subject.guess(target), layers: newMeasured(len(p.Layers)), stages: newMeasured(target.Stages), crowded: newMeasured(target.Stages),
+		profile: p, guess: s.subject.guess(target), batch: s.config.Request.Job.Train.Batch, layers: newMeasured(len(p.Layers)), stages: newMeasured(target.Stages), crowded: newMeasured(target.Stages),
 	}
 	var err error
 	if m.shares, err = s.subject.shareOut(target); err != nil {
@@ -54,12 +57,14 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 	}
 	pipelines, several := s.alone(target), s.subject.several(target)
 	for _, samples := range sizes {
-		alone := s.subject.merged(target, m.shares, samples, pipelines)
+		alone, together := s.subject.merged(target, m.shares, samples, pipelines), s.subject.crowded(target, m.shares, samples)
+		alone.trial.Batches = m.batches(samples, s.config.Watch)
+		together.trial.Batches = alone.trial.Batches
 		if err := s.read(ctx, m, alone, notes); err != nil {
 			return nil, err
 		}
 		if pipelines == 1 && several {
-			if err := s.crowd(ctx, m, alone, s.subject.crowded(target, m.shares, samples), notes); err != nil {
+			if err := s.crowd(ctx, m, alone, together, notes); err != nil {
 				return nil, err
 			}
 		}
@@ -68,6 +73,15 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		return nil, err
 	}
 	return p, p.Validate()
+}
+
+// batches is how many of a size are watched: as many as take half of Config.Watch by what layers took, since every size is read twice.
+func (m *measurement) batches(samples int, watch time.Duration) int {
+	each := m.layers.total(samples) / float64(len(m.shares)) * float64(m.batch/samples)
+	if each == 0 || watch < 0 {
+		return profileBatches
+	}
+	return max(profileBatches, int(min(mostProfiled, math.Ceil(watch.Seconds()/2/each))))
 }
 
 // read runs one reading. One that fails, since it is too large for a device, for example, becomes a note where the profile can do
