@@ -85,7 +85,7 @@ func predicted(r *tuner.Report, of tuner.Candidate) float64 {
 // How the best of everything is found among runs that scatter as much as they differ.
 const (
 	finalists = 3 // the fastest of everything, beside the chosen one
-	playOffs  = 5 // times the rounds of the other parts: in each all of them run in turn
+	playOffs  = 3 // times the rounds of the other parts: in each all of them run in turn
 )
 
 // playOff runs the chosen candidate and the fastest of all in turn, and returns the throughput of the chosen over that of the best,

@@ -34,7 +34,7 @@ func main() {
 	names := flag.String("parts", "accuracy,choice,busy", "what to measure")
 	models := flag.String("models", "gpt2,awd-lstm,vgg", "models whose predictions are held to runs")
 	batches := flag.Int("batches", 10, "batches that each configuration is watched for, in two turns")
-	rounds := flag.Int("rounds", 3, "how often profile and runs are repeated, of which the median counts")
+	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated, of which the median counts")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
