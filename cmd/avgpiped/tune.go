@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -30,8 +32,20 @@ func newTuneCommand() *cobra.Command {
 	return cmd
 }
 
+// endWith ends the program when in does. A tuning has nothing to save, and one step of it may take minutes, during which the next daemon
+// measures on the same cores. Nobody joins the goroutine: it reads for as long as the program runs.
+func endWith(in io.Reader, messages io.Writer) {
+	go func() {
+		_, err := io.Copy(io.Discard, in)
+		err = errors.Join(errors.New("tune: the standard input ended, so the daemon is gone"), err)
+		fmt.Fprintln(messages, "avgpiped:", err) //nolint:errcheck // nowhere left to say it
+		os.Exit(exitFailed)
+	}()
+}
+
 // runTune prints progress, and at the end the report or the error, as control.TuneMessage describes.
 func runTune(cmd *cobra.Command, path string) error {
+	endWith(cmd.InOrStdin(), cmd.ErrOrStderr())
 	r, err := tune.ReadRequest(path)
 	if err != nil {
 		return &usageError{err}
@@ -54,7 +68,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	case cmd.Context().Err() != nil:
 		return errors.New("tune: interrupted")
 	case err != nil:
-		say(control.TuneMessage{Error: err.Error()})
+		say(control.TuneMessage{Error: err.Error(), Permanent: tune.Permanent(err)})
 		return errors.Join(err, broken)
 	}
 	say(control.TuneMessage{Report: report})

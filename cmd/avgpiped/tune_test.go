@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -183,4 +186,26 @@ func TestOpenCountsFitTheMemory(t *testing.T) {
 			t.Errorf("the job is %s, and %q does not say %q", status.State, status.Reason, part)
 		}
 	}
+}
+
+// A tuning does not wait for its step to end once its daemon is gone, however long that takes.
+func TestTuningEndsWithItsDaemon(t *testing.T) {
+	s := newSite(t)
+	s.start()
+	answer, err := s.client.Submit(t.Context(), api.SubmitRequest{
+		File: "job.yaml", Base: s.dir, Source: shortJob, Set: []string{"pipelines=auto", "devices.emulated.forward=1h"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.until("a step of the tuning", func(ctx context.Context) bool {
+		status, err := s.client.Job(ctx, answer.ID)
+		return err == nil && status.Tuning != nil && status.Tuning.Total > 0
+	})
+	jobs := filepath.Join(s.dir, "state", "jobs")
+	if running := nodetest.Running(t, jobs); len(running) != 1 {
+		t.Fatalf("tune processes are %v, want one", running)
+	}
+	s.signal(syscall.SIGKILL)
+	s.until("the end of the tuning", func(context.Context) bool { return len(nodetest.Running(t, jobs)) == 0 })
 }

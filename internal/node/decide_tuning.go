@@ -14,8 +14,8 @@ type tuningView struct {
 	bound   time.Duration // how long it may be silent
 	text    string        // how far it is
 	chosen  bool          // it has ended with a report
-	failure string        // it has ended and says why it could not choose
-	cause   string        // it has ended, saying nothing
+	failure string        // it has ended and says what of the job does not let it choose
+	cause   string        // it has ended for another reason
 }
 
 // decideTuning looks after a job whose counts are being measured. Nothing of a tuning outlives its process or its daemon: it

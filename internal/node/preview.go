@@ -155,8 +155,8 @@ func (n *node) runTuning(
 	switch {
 	case t.report != nil:
 		return api.TuneUpdate{Report: t.report}, nil
-	case t.failure != "":
-		return api.TuneUpdate{Error: t.failure}, nil
+	case t.failure+t.trouble != "":
+		return api.TuneUpdate{Error: t.failure + t.trouble}, nil
 	case context.Cause(ctx) != nil:
 		return none, context.Cause(ctx)
 	}

@@ -72,6 +72,9 @@ func startTune(command []string, dir string, r control.TuneRequest) (*tuneRun, e
 	if err != nil {
 		return nil, fmt.Errorf("start tuning: %w", err)
 	}
+	if _, err := cmd.StdinPipe(); err != nil { // nothing is written: it ends with this process at the latest, and the tuning with it
+		return nil, fmt.Errorf("start tuning: %w", err)
+	}
 	t := &tuneRun{dir: dir, logFrom: logSize(dir), cmd: cmd, out: out}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start tuning: %w", err)
@@ -140,8 +143,9 @@ type tuning struct {
 	longest  time.Duration // between two messages
 	progress control.TuneProgress
 	report   *tuner.Report
-	failure  string // what it said at last instead of a report
-	cause    string // why it ended without either
+	failure  string // what it said at last instead of a report, of the job
+	trouble  string // the same, of the host
+	cause    string // why it ended without a report or a failure
 	killed   string // why it was killed here
 }
 
@@ -162,8 +166,10 @@ func (t *tuning) take(m *control.TuneMessage, now time.Time) (step bool) {
 		t.progress = *m.Progress
 	case m.Report != nil:
 		t.report = m.Report
-	case m.Error != "":
+	case m.Permanent:
 		t.failure = m.Error
+	case m.Error != "":
+		t.trouble = m.Error
 	}
 	return step
 }
@@ -178,6 +184,8 @@ func (t *tuning) end(e *exit) {
 	case t.report != nil || t.failure != "":
 	case t.killed != "":
 		t.cause = t.killed
+	case t.trouble != "":
+		t.cause = t.trouble
 	default:
 		t.cause = fmt.Sprintf("the tuning (process %d) ended: %s", t.run.process.pid, e.how)
 		if tail := logTail(t.run.dir, t.run.logFrom); tail != "" {

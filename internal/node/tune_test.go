@@ -85,6 +85,7 @@ func TestTroubleOfATuningEndsTheJobWithItsReason(t *testing.T) {
 	for name, reasons := range map[string][]string{
 		"nofit":         {nodetest.NoFit},
 		"tunedies-at-2": {"5 tunings ended without a choice", "exit status 7", "fake tuning: crash in step 2"},
+		"tunefull":      {"5 tunings ended without a choice", nodetest.FullDisk},
 		"tunegarbage":   {"5 tunings ended without a choice", `no message of a tuning, "hello"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,12 +105,17 @@ func TestTroubleOfATuningEndsTheJobWithItsReason(t *testing.T) {
 	}
 }
 
-func TestTuningThatDiesBeginsAgain(t *testing.T) {
+func TestTuningThatDiesOrIsShortOfDiskBeginsAgain(t *testing.T) {
 	t.Parallel()
-	d := nodetest.Start(t, nodetest.StateDir(t))
-	id := d.Submit(t, nodetest.OpenJob(t, d.Dir, "tunedies-once", 20))
-	if s := d.Until(t, id, "ends", ended); s.State != api.Done || s.Pipelines != 2 {
-		t.Errorf("%s with %d pipelines: %s", s.State, s.Pipelines, s.Reason)
+	for _, name := range []string{"tunedies-once", "tunefull-once"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := nodetest.Start(t, nodetest.StateDir(t))
+			id := d.Submit(t, nodetest.OpenJob(t, d.Dir, name, 20))
+			if s := d.Until(t, id, "ends", ended); s.State != api.Done || s.Pipelines != 2 {
+				t.Errorf("%s with %d pipelines: %s", s.State, s.Pipelines, s.Reason)
+			}
+		})
 	}
 }
 
@@ -152,6 +158,7 @@ func TestRestartedDaemonTunesAgain(t *testing.T) {
 			if left := d.TunePIDs(t, id); name == "stopped" && len(left) != 0 {
 				t.Errorf("after the stop, tune processes %v are alive", left)
 			}
+			nodetest.Eventually(t, "the tuning ends with its daemon", func() bool { return len(d.TunePIDs(t, id)) == 0 })
 			d = nodetest.Spawn(t, d.Dir)
 			d.Until(t, id, "is tuned again", tunes)
 			after := d.TunePIDs(t, id)
@@ -208,6 +215,9 @@ func TestTuneWithoutAJob(t *testing.T) {
 	var refused *api.Error
 	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "nofit", 100)); !errors.As(err, &refused) || refused.Message != nodetest.NoFit {
 		t.Errorf("no fit: %v", err)
+	}
+	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "tunefull", 100)); !errors.As(err, &refused) || refused.Message != nodetest.FullDisk {
+		t.Errorf("a full disk: %v", err)
 	}
 	if _, _, err := tune(t.Context(), d, "version: 2\n"); !errors.As(err, &refused) || len(refused.Problems) == 0 {
 		t.Errorf("a bad file: %v", err)

@@ -23,8 +23,8 @@ type Config struct {
 	Runs int
 	// Batches that each of them is watched for, at least, in two turns. Default 10.
 	Batches int
-	// Watch is for how long each of their turns is to last, at least, as predicted: what takes milliseconds is disturbed by what
-	// takes milliseconds. Default 250 ms; below 0: Batches alone counts.
+	// Watch is for how long each of their turns is to last, at least, as predicted, and half of it a run of the profile: what takes
+	// milliseconds is disturbed by what takes milliseconds. Default 250 ms; below 0: batches alone count.
 	Watch time.Duration
 	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 3.
 	Turns int
@@ -119,8 +119,7 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 // Close closes it.
 func (s *Session) Close() error { return errors.Join(s.subject.close(), s.trials.Close()) }
 
-// Tune chooses what the job leaves open, and says why. Nothing of it survives but the plan cache. An error of type
-// *tuner.NoFitError or *tuner.StagesError is about the job; others are of the host.
+// Tune chooses what the job leaves open, and says why. Nothing of it survives but the plan cache. See Permanent for its errors.
 func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 	c = c.withDefaults()
 	began := time.Now()
@@ -169,7 +168,7 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 		return nil, err
 	}
 	s.step(searching{}, "search")
-	out, err := tuner.Search(space)
+	out, err := search(space)
 	if err != nil {
 		return nil, err
 	}
@@ -200,12 +199,12 @@ const bound = 0.15
 func (s *Session) Space() (tuner.Space, error) {
 	space, err := s.subject.space()
 	if err != nil {
-		return space, err
+		return space, &permanentError{err}
 	}
 	guessed := space
 	guessed.Targets = slices.Clone(space.Targets)
 	s.Guess(&guessed)
-	_, err = tuner.Search(guessed)
+	_, err = search(guessed)
 	s.left(s.steps(space))
 	return space, err
 }

@@ -82,6 +82,19 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
+// Permanent reports whether an error of this package is about the job, which would fail with it again; others are of the host, or say
+// that something was given up.
+func Permanent(err error) bool {
+	var (
+		notFinite *stage.NonFiniteError
+		permanent *permanentError
+	)
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	return errors.As(err, &notFinite) || errors.As(err, &permanent)
+}
+
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*host, error) {
 	h := &host{assignment: a, plan: plan}

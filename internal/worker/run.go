@@ -12,7 +12,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
-	"github.com/avgpipe/avgpipe/stage"
 )
 
 // Config says what a worker process is to do.
@@ -98,14 +97,9 @@ func (t *trainer) explain(err error) {
 
 // fail tells the daemon why training ended, before the process does.
 func (t *trainer) fail(err error) {
-	var (
-		notFinite *stage.NonFiniteError
-		permanent *permanentError
-	)
 	t.log.Error("training failed", zap.Error(err))
 	t.events.append(control.Event{
-		Kind: control.FailedNow, Generation: t.assignment.Generation, Error: err.Error(),
-		Permanent: errors.As(err, &notFinite) || errors.As(err, &permanent),
+		Kind: control.FailedNow, Generation: t.assignment.Generation, Error: err.Error(), Permanent: Permanent(err),
 	})
 	t.progress.failed(err)
 	t.events.drain(farewell)

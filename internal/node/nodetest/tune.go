@@ -3,6 +3,7 @@ package nodetest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -18,8 +19,9 @@ import (
 const tuneSteps = 4
 
 // tune pretends to tune and returns its exit code. What goes wrong is in the job's name: "nofit" says that no candidate fits,
-// "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tuneslow" can be watched, "tunehangs" takes for ever, "tunegarbage" prints
-// what is no message.
+// "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tunefull" says that the disk is full every time,
+// "tunefull-once" the first time, "tuneslow" can be watched, "tunehangs" takes until its daemon is gone, "tunegarbage" prints what is
+// no message.
 func tune(request string) int {
 	var r control.TuneRequest
 	text, err := os.ReadFile(request)
@@ -35,7 +37,8 @@ func tune(request string) int {
 	if err != nil {
 		dies = -1
 	}
-	if r.Job.Name == "tunedies-once" && os.Mkdir(r.Dir+"/died", 0o700) == nil {
+	first := os.Mkdir(r.Dir+"/began", 0o700) == nil
+	if kind == "tunedies-once" && first {
 		dies = 1
 	}
 	for step := range tuneSteps {
@@ -48,22 +51,30 @@ func tune(request string) int {
 		case kind == "tuneslow":
 			time.Sleep(150 * time.Millisecond) // long enough to be watched
 		case kind == "tunehangs":
-			time.Sleep(2 * patience)
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			return 1
 		case kind == "tunegarbage":
 			fmt.Println("hello")
 			time.Sleep(2 * patience)
 		}
 	}
 	if kind == "nofit" {
-		say(control.TuneMessage{Error: NoFit})
+		say(control.TuneMessage{Error: NoFit, Permanent: true})
+		return 1
+	}
+	if kind == "tunefull" || kind == "tunefull-once" && first {
+		say(control.TuneMessage{Error: FullDisk})
 		return 1
 	}
 	say(control.TuneMessage{Report: Report(&r.Job, len(r.Cores))})
 	return 0
 }
 
-// NoFit is what the fake tuning says of a job that is called so.
-const NoFit = "no candidate fits: stage 0 lacks 1000 bytes; use more stages, recompute, or smaller micro-batches"
+// What the fake tuning says of jobs that are called so.
+const (
+	NoFit    = "no candidate fits: stage 0 lacks 1000 bytes; use more stages, recompute, or smaller micro-batches"
+	FullDisk = "tune: open a trial: no space left on device"
+)
 
 func say(m control.TuneMessage) { _ = json.NewEncoder(os.Stdout).Encode(m) } // a daemon that has gone ends the write
 
@@ -80,7 +91,7 @@ func Report(j *job.Job, cores int) *tuner.Report {
 	return &tuner.Report{
 		Version: tuner.ReportVersion, Digest: strings.Repeat("ab", 32), Took: 0.02, Considered: 2,
 		Chosen: chosen, RunnersUp: []tuner.Candidate{slower}, Bound: 0.5,
-		Profile: tuner.Summary{Samples: []int{1, 2}, Device: fmt.Sprintf("fake, %d cores", cores), Utilization: []float64{0.5, 0.6}},
+		Profile: tuner.Summary{Samples: []int{1, 2}, Device: fmt.Sprintf("fake, %d cores", cores)},
 		Notes:   []string{"a fake profile"},
 	}
 }

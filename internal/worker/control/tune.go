@@ -12,7 +12,7 @@ const TuneRequestVersion = 1
 
 // TuneRequest is the file that `avgpiped tune --request FILE` reads: what to choose, and on what to measure. The process prints
 // TuneMessages on its standard output, one JSON object a line, and ends with 0 after a report; it ends at once, without one, when
-// it is interrupted.
+// it is interrupted or its standard input ends: the daemon holds that open for as long as it lives.
 type TuneRequest struct {
 	Version int     `json:"version"` // TuneRequestVersion
 	JobID   string  `json:"job,omitempty"`
@@ -27,11 +27,13 @@ type TuneRequest struct {
 }
 
 // TuneMessage is one line of what a tuning prints: progress, any number of times, and then either a report or an error. Exactly
-// one field is set.
+// one of the three is set.
 type TuneMessage struct {
 	Progress *TuneProgress `json:"progress,omitempty"`
 	Report   *tuner.Report `json:"report,omitempty"`
 	Error    string        `json:"error,omitempty"`
+	// Permanent, with Error: it is about the job, so that another tuning would end with it as well.
+	Permanent bool `json:"permanent,omitempty"`
 }
 
 // TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total is the most that may
