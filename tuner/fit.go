@@ -3,7 +3,6 @@ package tuner
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -33,11 +32,6 @@ func FitCurve(measured map[int][]float64) (Curve, error) {
 	}
 	c.Values = nonDecreasing(c.Values, weights)
 	return c, c.Validate()
-}
-
-// Constant is a curve that does not depend on the samples.
-func Constant(value float64) Curve {
-	return Curve{Samples: []int{1, 2}, Values: []float64{value, value}}
 }
 
 // Validate refuses what At cannot answer from.
@@ -126,13 +120,4 @@ func nonDecreasing(values, weights []float64) []float64 {
 		out = append(out, slices.Repeat([]float64{b.mean}, b.n)...)
 	}
 	return out
-}
-
-// Utilization fits how much of a device one op uses by the samples: within 0..1 and not falling.
-func Utilization(measured map[int][]float64) (Curve, error) {
-	c, err := FitCurve(measured)
-	for i, v := range c.Values {
-		c.Values[i] = math.Min(v, 1)
-	}
-	return c, err
 }

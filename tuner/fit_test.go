@@ -99,15 +99,6 @@ func TestLineIsTheNearestByRelativeError(t *testing.T) {
 	}
 }
 
-func TestUtilizationIsAShare(t *testing.T) {
-	c, err := Utilization(map[int][]float64{1: {0.4}, 4: {0.3}, 16: {1.2}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	near(t, "u(1)", c.At(1), 0.35)
-	near(t, "u(16)", c.At(16), 1)
-}
-
 func TestCurvesThatCannotBeAreRefused(t *testing.T) {
 	for want, measured := range map[string]map[int][]float64{
 		"no size":        {},

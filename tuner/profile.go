@@ -54,8 +54,6 @@ type Device struct {
 	Slowness float64
 	// CapacityBytes is the memory of the device's own; 0 where it shares the host's.
 	CapacityBytes int64
-	// Utilization is how much of the device one op uses, 0..1, by samples. Devices whose executor runs one op at a time have 1.
-	Utilization Curve
 }
 
 // Link says how long a message takes between two neighbouring devices: LatencySeconds + bytes * SecondsPerByte, of which the
@@ -154,7 +152,6 @@ func positive(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 func (p *Profile) Summary() Summary {
 	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, HandOverSeconds: p.HandOver}
 	for _, n := range p.Samples {
-		s.Utilization = append(s.Utilization, p.Devices[0].Utilization.At(n))
 		passes, _ := p.crowding(2, n)
 		s.Crowding = append(s.Crowding, passes)
 	}

@@ -79,7 +79,7 @@ func TestStagesAheadOfARecomputingOneKeepToTheirMemory(t *testing.T) {
 	s := spaceOf(p)
 	for i := range p.Layers { // backwards of two forwards, and nothing else
 		l := &p.Layers[i]
-		l.Forward, l.Backward = Constant(5e-3), Constant(10e-3)
+		l.Forward, l.Backward = constant(5e-3), constant(10e-3)
 	}
 	for d := range p.Links {
 		p.Links[d].LatencySeconds = 0
@@ -93,4 +93,9 @@ func TestStagesAheadOfARecomputingOneKeepToTheirMemory(t *testing.T) {
 	if !slices.Equal(c.Recompute, []string{"none", "block", "block", "block", "block", "block", "none", "none"}) || c.Warmup[0] != 8 {
 		t.Errorf("recompute %v, warm-up %v", c.Recompute, c.Warmup)
 	}
+}
+
+// constant is a curve that does not depend on the samples.
+func constant(value float64) Curve {
+	return Curve{Samples: []int{1, 2}, Values: []float64{value, value}}
 }

@@ -126,9 +126,7 @@ type Summary struct {
 	Samples []int          `json:"samples"`
 	Device  string         `json:"device"` // its name and what it is
 	Layers  []LayerSummary `json:"layers"`
-	// Utilization is how much of the device a single pipeline takes while it computes, 0..1, at each of Samples.
-	Utilization []float64     `json:"utilization"`
-	Links       []LinkSummary `json:"links,omitempty"`
+	Links   []LinkSummary  `json:"links,omitempty"`
 	// Crowding is how many times as long passes take, at each of Samples, when several pipelines share the devices.
 	Crowding []float64 `json:"crowding"`
 	// HandOverSeconds is the time between two ops of a device.

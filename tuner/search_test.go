@@ -55,7 +55,7 @@ func profileOf(n, devices int) *Profile {
 		})
 	}
 	for range devices {
-		p.Devices = append(p.Devices, Device{Name: "test", Slowness: 1, Utilization: Constant(1)})
+		p.Devices = append(p.Devices, Device{Name: "test", Slowness: 1})
 	}
 	for range devices - 1 {
 		p.Links = append(p.Links, Link{LatencySeconds: 1e-5})

@@ -221,7 +221,6 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	for d := range t.Stages {
 		p.Devices = append(p.Devices, tuner.Device{
 			Name: s.device, Slowness: s.slowness(d), CapacityBytes: s.capacity(d),
-			Utilization: tuner.Constant(1), // an executor runs one op at a time
 		})
 	}
 	for _, l := range s.model.Layers {
