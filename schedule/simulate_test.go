@@ -163,6 +163,9 @@ func TestCostsThatCannotBeAreRefusedByName(t *testing.T) {
 	}{
 		{func(c *Costs) { c.Forward = nil }, "forward has 0 values for 2 stages; want one a stage: 2"},
 		{func(c *Costs) { c.Backward[1] = -1 }, "backward time of stage 1 is -1; want a finite time, 0 or more"},
+		{func(c *Costs) { c.Forward[0] = 1e201 }, "forward time of stage 0 is 1e+201; want 0, or a time from 1e-200 to 1e+200"},
+		{func(c *Costs) { c.Forward[1] = 1e-201 }, "forward time of stage 1 is 1e-201; want 0, or a time from"},
+		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{1e-300}, []int64{1} }, " for a message; want 0, or a time from 1e-200 to 1e+200"},
 		{func(c *Costs) { c.Update = []float64{0, math.NaN()} }, "update time of stage 1 is NaN"},
 		{func(c *Costs) { c.Average = []float64{1} }, "average has 1 value for 2 stages"},
 		{func(c *Costs) { c.ActivationBytes = []int64{5, -7} }, "activation bytes of stage 1 are -7; want 0 or more"},

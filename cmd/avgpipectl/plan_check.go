@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -102,23 +101,20 @@ func runPlanCheck(in io.Reader, out io.Writer, args []string, output string) err
 }
 
 // readPlanFile reads a plan that can run from a file, or from in where the path is -.
-func readPlanFile(path string, in io.Reader) (plan schedule.Plan, err error) {
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		in = f
+func readPlanFile(path string, in io.Reader) (schedule.Plan, error) {
+	const hint = "want a plan of fewer micro-batches"
+	var text []byte
+	var err error
+	if path == "-" {
+		text, err = readAll(in, path, maxPlanFileBytes, hint)
+	} else {
+		text, err = readFile(path, maxPlanFileBytes, hint)
 	}
-	text, err := io.ReadAll(io.LimitReader(in, maxPlanFileBytes+1))
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case len(text) > maxPlanFileBytes:
-		return nil, fmt.Errorf("%s has more than %d bytes; want a plan of fewer micro-batches", path, maxPlanFileBytes)
 	}
-	if plan, err = schedule.Parse(string(text)); err == nil {
+	plan, err := schedule.Parse(string(text))
+	if err == nil {
 		err = schedule.Check(plan, max(1, plan.MicroBatches()), schedule.Limits{})
 	}
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -155,7 +154,7 @@ func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
 	case o.pipelines < 0:
 		return nil, schedule.Load{}, fmt.Errorf("--pipelines is %d; want at least 1", o.pipelines)
 	}
-	source, err := os.ReadFile(o.file)
+	source, err := readFile(o.file, capCostsBytes, "want the costs of one pipeline")
 	if err != nil {
 		return nil, schedule.Load{}, err
 	}
@@ -206,9 +205,7 @@ func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate
 		case err == nil && i == best:
 			note = "best"
 		case err == nil:
-			if note = fmt.Sprintf("%+.1f%%", 100*(c.Result.Period/candidates[best].Result.Period-1)); note[1:] == "0.0%" {
-				note = "the same time"
-			}
+			note = against(c.Result.Period, candidates[best].Result.Period)
 		}
 		//nolint:errcheck // Flush returns it
 		fmt.Fprintf(table, "%s\t%.6g\t%.1f%%\t%s\t%d\t%.0f%%\t%s\n", c.Schedule, c.Result.Period, 100*c.Result.Bubble,
@@ -227,6 +224,15 @@ func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate
 	}
 	_, err = io.WriteString(out, b.String())
 	return err
+}
+
+// against says how much longer than another time a time is.
+func against(period, other float64) string {
+	text := fmt.Sprintf("%+.1f%%", 100*(period/other-1))
+	if period == other || text[1:] == "0.0%" { // both may be 0
+		return "the same time"
+	}
+	return text
 }
 
 // sizeOf prints bytes in the largest unit of 1024 that they fill.

@@ -100,9 +100,6 @@ type costsParser struct {
 // each with its line.
 func parseCosts(file string, source []byte) (*costsFile, error) {
 	p := costsParser{file: file, lines: strings.Split(string(source), "\n"), values: map[string]ast.Node{}, keys: map[string]*token.Token{}}
-	if len(source) > capCostsBytes {
-		return nil, fmt.Errorf("%s: %d bytes; a costs file has at most %d", file, len(source), capCostsBytes)
-	}
 	c := &costsFile{}
 	if p.read(source); len(p.problems) == 0 {
 		if p.counts(c); len(p.problems) == 0 { // they say how many values lists have

@@ -106,10 +106,13 @@ func printSubmitted(o submitOptions, answer api.SubmitResponse, out, messages io
 	return err
 }
 
+// maxJobFileBytes bounds a job file: the daemon takes no larger request.
+const maxJobFileBytes = 1 << 20
+
 // prepare reads the job file and checks what can be checked without a daemon. The target is where the model is to go, if it is
 // to go anywhere.
 func prepare(o submitOptions, file string) (r api.SubmitRequest, target string, err error) {
-	source, err := os.ReadFile(file)
+	source, err := readFile(file, maxJobFileBytes, "a job file has some lines; its data have files of their own")
 	if err != nil {
 		return r, "", &usageError{fmt.Errorf("read the job file: %w", err)}
 	}
