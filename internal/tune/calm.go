@@ -17,8 +17,8 @@ const (
 )
 
 // likelyCrowding is how many times as long passes take with two pipelines as with one, or the reverse, before one of the two
-// readings is taken to be disturbed. Seen on a quiet host are 0.9 to 1.1.
-const likelyCrowding = 1.2
+// readings is taken to be disturbed. Seen on a quiet host are 0.9 to 1.2.
+const likelyCrowding = 1.3
 
 // calm runs a reading, and again where passes of one kind scatter as they do when something else takes the host's time. Of several
 // runs the fastest counts: what disturbs a run only adds time. Passes of pipelines that share devices scatter by themselves, with

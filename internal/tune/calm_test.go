@@ -146,3 +146,18 @@ func TestSmallMicroBatchesAreProfiledForMore(t *testing.T) {
 		}
 	}
 }
+
+// A third turn is for who could still win by it.
+func TestOnlyWhoCouldStillWinRunsAgain(t *testing.T) {
+	candidate := func(rate, spread float64) tuner.Candidate {
+		m := &tuner.Measurement{Spread: spread}
+		m.SamplesPerSecond = rate
+		return tuner.Candidate{Measured: m}
+	}
+	all := []tuner.Candidate{candidate(100, 0.1), candidate(97, 0.1), candidate(97, 0.01), candidate(94, 0.1)}
+	for i, want := range []bool{true, false, true, true} {
+		if got := settled(&all[i], all); got != want {
+			t.Errorf("candidate %d is settled: %v", i, got)
+		}
+	}
+}

@@ -14,8 +14,9 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them. One whose
-// two fastest turns differ by more than noisy runs again, up to Config.Turns: something else took the host's time.
+// turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them. One that
+// could still win, since its two fastest turns differ by more than noisy and the fastest of all is no further ahead, runs again, up to
+// Config.Turns: something else took the host's time.
 const (
 	turns = 2
 	noisy = 0.05
@@ -28,7 +29,7 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 	for turn := range s.config.Turns {
 		for i := range best {
 			c := &best[i]
-			if c.Verdict == tuner.Fails || turn > 0 && s.outpaced(c, best) || turn >= turns && c.Measured.Spread <= noisy/2 {
+			if c.Verdict == tuner.Fails || turn > 0 && outpaced(c, best, s.config.Outpaced) || turn >= turns && settled(c, best) {
 				if turn < turns {
 					s.drop()
 				}
@@ -67,15 +68,20 @@ func (s *Session) batches(c *tuner.Candidate) int {
 	return max(n, int(min(mostBatches, math.Ceil(s.config.Watch.Seconds()/c.Predicted.BatchSeconds))))
 }
 
-// outpaced reports whether a candidate has lost already: another was faster by more than another turn would change.
-func (s *Session) outpaced(c *tuner.Candidate, all []tuner.Candidate) bool {
+// settled reports whether another turn would not change who wins: the candidate leads, its turns are alike, or it is too far behind.
+func settled(c *tuner.Candidate, all []tuner.Candidate) bool {
+	return outpaced(c, all, noisy) || c.Measured.Spread <= noisy/2 || !outpaced(c, all, 0)
+}
+
+// outpaced reports whether another candidate was faster by more than a part of its throughput.
+func outpaced(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
 	fastest := 0.0
 	for i := range all {
 		if m := all[i].Measured; m != nil {
 			fastest = max(fastest, m.SamplesPerSecond)
 		}
 	}
-	return c.Measured.SamplesPerSecond < (1-s.config.Outpaced)*fastest
+	return c.Measured.SamplesPerSecond < (1-by)*fastest
 }
 
 // Trial is the run of a candidate for so many batches, after warmUp that are not watched.
@@ -89,7 +95,7 @@ func Trial(r *control.TuneRequest, c *tuner.Candidate, batches int) (worker.Tria
 	if len(slices.Compact(slices.Clone(c.Recompute))) == 1 {
 		j.Recompute = c.Recompute[:1]
 	}
-	return worker.TrialConfig{Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp, Batches: batches}, nil
+	return worker.TrialConfig{Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp(c.Pipelines), Batches: batches}, nil
 }
 
 // Measure sums up runs of one candidate, at least one, in the terms of its prediction. What disturbs a run only ever adds time, so

@@ -11,9 +11,9 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// warmUp is the batches of each run that are not watched: the second is the first that uses the second of two messages to the
-// center, and memory is slow when it is touched first.
-const warmUp = 2
+// warmUp is how many batches of a run are not watched: memory is slow when it is touched first, and several pipelines
+// use the second of two messages to the center in the second for the first time.
+func warmUp(pipelines int) int { return min(pipelines, 2) }
 
 // How much a profile measures.
 const (

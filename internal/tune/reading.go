@@ -86,7 +86,7 @@ func (s *subject) reading(k kind, target tuner.Target, samples, pipelines, micro
 	j := *resolved(&s.request.Job, target, pipelines, micros)
 	j.Train.Batch, j.Recompute = samples*micros, []string{string(stage.RecomputeNone)}
 	return reading{kind: k, samples: samples, pipelines: pipelines, trial: worker.TrialConfig{
-		Job: j, Cores: s.request.Cores, WarmUp: warmUp, Batches: profileBatches,
+		Job: j, Cores: s.request.Cores, WarmUp: warmUp(pipelines), Batches: profileBatches,
 	}}
 }
 
