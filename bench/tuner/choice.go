@@ -33,7 +33,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	all, err := everything(s)
+	all, err := everything(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -128,14 +128,17 @@ func playOff(ctx context.Context, o options, s *tune.Session, chosen tuner.Candi
 	return report.Median(seen[0]) / report.Median(seen[first]), players[first], rates, nil
 }
 
-// everything is all of N <= 4 and M in the divisors of the batch.
-func everything(s *tune.Session) ([]tuner.Candidate, error) {
+// everything is all of N <= 4 and M in the divisors of the batch, cut and planned by a profile as the chosen one is. The profile's
+// time is not counted as a part of the search.
+func everything(ctx context.Context, s *tune.Session) ([]tuner.Candidate, error) {
 	space, err := s.Space()
 	if err != nil {
 		return nil, err
 	}
 	space.Pipelines = []int{1, 2, 3, 4}
-	s.Guess(&space) // what is run is not what was predicted to be good
+	if _, err := s.Profile(ctx, &space); err != nil {
+		return nil, err
+	}
 	out, err := tuner.Search(space)
 	if err != nil {
 		return nil, err
