@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -90,8 +92,11 @@ func printExplanation(out io.Writer, e *api.Explanation) error {
 	if _, err := io.WriteString(out, "\n"); err != nil {
 		return err
 	}
-	if e.Report != nil {
+	switch {
+	case e.Report != nil:
 		return printTuned(out, e)
+	case open(e):
+		return printOpen(out, e)
 	}
 	return printGiven(out, e)
 }
@@ -134,6 +139,21 @@ func printGiven(out io.Writer, e *api.Explanation) error {
 	}
 	_, err = fmt.Fprintln(out, "\nnothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures")
 	return err
+}
+
+// printOpen says why there is nothing to show of a job whose counts are still open.
+func printOpen(out io.Writer, e *api.Explanation) error {
+	text := "nothing is chosen for it yet: it is tuned first"
+	if e.State.Ended() {
+		text = "nothing was chosen for it: it ended before its tuning did, for the reason above"
+	}
+	_, err := fmt.Fprintln(out, text)
+	return err
+}
+
+// open reports whether something of the job is still to be chosen.
+func open(e *api.Explanation) bool {
+	return e.Stages == 0 || e.Pipelines == 0 || e.MicroBatches == 0 || e.Schedule == job.AutoSchedule || slices.Contains(e.Recompute, job.AutoRecompute)
 }
 
 // jobShape says the counts of a job, those that are still to be chosen as auto.

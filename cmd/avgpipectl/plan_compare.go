@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
@@ -201,7 +202,7 @@ func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate
 		note := ""
 		switch {
 		case memory.Short() > 0:
-			note = "does not fit: short of " + sizeOf(memory.Short())
+			note = "does not fit: short of " + words.Bytes(memory.Short())
 		case err == nil && i == best:
 			note = "best"
 		case err == nil:
@@ -209,7 +210,7 @@ func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate
 		}
 		//nolint:errcheck // Flush returns it
 		fmt.Fprintf(table, "%s\t%.6g\t%.1f%%\t%s\t%d\t%.0f%%\t%s\n", c.Schedule, c.Result.Period, 100*c.Result.Bubble,
-			sizeOf(memory.Reserved), device, 100*c.Result.Busiest().Busy, note)
+			words.Bytes(memory.Reserved), device, 100*c.Result.Busiest().Busy, note)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -233,19 +234,6 @@ func against(period, other float64) string {
 		return "the same time"
 	}
 	return text
-}
-
-// sizeOf prints bytes in the largest unit of 1024 that they fill.
-func sizeOf(bytes int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	v, u := float64(bytes), 0
-	for v >= 1024 && u+1 < len(units) {
-		v, u = v/1024, u+1
-	}
-	if u == 0 {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[u])
 }
 
 func drawingsOf(candidates []schedule.Candidate) []schedule.Drawing {

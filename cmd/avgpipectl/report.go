@@ -33,8 +33,12 @@ func printProfile(out io.Writer, r *tuner.Report) error {
 	if r.Cached {
 		took = "of an earlier tuning, from the cache"
 	}
-	_, err := fmt.Fprintf(out, "profile of micro-batches of %s samples on %s, %s\n", joinNumbers(p.Samples), p.Device, took)
+	_, err := fmt.Fprintf(out, "profile of micro-batches of %s, %s\ndevice: %s\n", sampleCounts(p.Samples), took, p.Device)
 	if err != nil || len(p.Layers) == 0 {
+		return err
+	}
+	middle := words.Count(p.Samples[len(p.Samples)/2], "sample") // see tuner.LayerSummary
+	if _, err := fmt.Fprintf(out, "\nlayers, of a micro-batch of %s:\n", middle); err != nil {
 		return err
 	}
 	var t table
@@ -196,7 +200,11 @@ func printBatches(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement
 
 // printCandidates prints the chosen candidate and the runners-up, and why each lost.
 func printCandidates(out io.Writer, r *tuner.Report) error {
-	if _, err := fmt.Fprintf(out, "\n%s, the best first:\n", words.Count(r.Considered, "candidate")); err != nil {
+	count := words.Count(r.Considered, "candidate")
+	if listed := 1 + len(r.RunnersUp); listed < r.Considered {
+		count = fmt.Sprintf("%d of %s", listed, count)
+	}
+	if _, err := fmt.Fprintf(out, "\n%s: those that were run, the others by what was predicted, what cannot run:\n", count); err != nil {
 		return err
 	}
 	var t table
@@ -248,28 +256,24 @@ func printNotes(out io.Writer, r *tuner.Report) error {
 	return nil
 }
 
-// size prints bytes to three digits; none are not known.
+// size prints bytes; none are not known.
 func size(bytes int64) string {
 	if bytes <= 0 {
 		return "-"
 	}
-	const units = "KMGTPE"
-	value, at := float64(bytes), -1
-	for value >= 999.5 && at < len(units)-1 {
-		value, at = value/1000, at+1
-	}
-	if at < 0 {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	return fmt.Sprintf("%.3g %cB", value, units[at])
+	return words.Bytes(bytes)
 }
 
-func joinNumbers(values []int) string {
-	words := make([]string, len(values))
+// sampleCounts lists sizes of micro-batches: 1, 4, 16 samples.
+func sampleCounts(values []int) string {
+	var b strings.Builder
 	for i, v := range values {
-		words[i] = strconv.Itoa(v)
+		if i == len(values)-1 {
+			return b.String() + words.Count(v, "sample")
+		}
+		fmt.Fprintf(&b, "%d, ", v)
 	}
-	return strings.Join(words, ", ")
+	return "no sample"
 }
 
 // terminalWidth is how many columns a drawing's time may take: those of a terminal less its labels, else 100.

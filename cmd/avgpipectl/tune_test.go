@@ -82,6 +82,9 @@ func TestSubmitWatchesATuning(t *testing.T) {
 	if r := want(t, exitFailed, d, "submit", openFile(t, d, "nofit", 40), "--watch"); !strings.Contains(r.messages, nodetest.NoFit) {
 		t.Errorf("the reason of a tuning that finds nothing: %s%s", r.out, r.messages)
 	}
+	if r := want(t, exitDone, d, "explain", "nofit"); !strings.Contains(r.out, "nothing was chosen for it: it ended before") || strings.Contains(r.out, "given") {
+		t.Errorf("a job whose tuning failed is explained so:\n%s", r.out)
+	}
 }
 
 func TestStatusShowsTuningAndDrift(t *testing.T) {
@@ -110,6 +113,13 @@ func TestUnitsOfReports(t *testing.T) {
 		if got := size(bytes); got != want {
 			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
 		}
+	}
+	var out bytes.Buffer
+	if err := printCandidates(&out, &tuner.Report{Considered: 210, RunnersUp: make([]tuner.Candidate, 11)}); err != nil || !strings.HasPrefix(out.String(), "\n12 of 210 candidates: ") {
+		t.Errorf("12 that are listed of 210: %v\n%s", err, out.String())
+	}
+	if got := sampleCounts([]int{1}) + "; " + sampleCounts([]int{1, 2, 4}); got != "1 sample; 1, 2, 4 samples" {
+		t.Errorf("sizes are %s", got)
 	}
 	long := tuner.Candidate{Stages: 4, MicroBatches: 4096, Schedule: "1f1b", Costs: schedule.Uniform(4, 1, 2, 0)}
 	if text := drawCandidate(&long, 80); text != "" {

@@ -85,6 +85,7 @@ type move struct {
 	term               api.Term
 	expected, observed float64 // of a transfer: of one message
 	effect             float64 // what it adds to the batch
+	pipelines          int     // whose work it is
 }
 
 // String says what moved.
@@ -92,6 +93,9 @@ func (m move) String() string {
 	seconds := words.Seconds(m.observed) + " instead of " + words.Seconds(m.expected)
 	if m.term == api.TermTransfer {
 		return fmt.Sprintf("%s between stages %d and %d, %s for a message", m.term, m.stage, m.stage+1, seconds)
+	}
+	if m.term != api.TermWait && m.pipelines > 1 {
+		seconds += fmt.Sprintf(" for the %d pipelines together", m.pipelines)
 	}
 	return fmt.Sprintf("%s of stage %d, %s", m.term, m.stage, seconds)
 }
@@ -108,7 +112,7 @@ func movedMost(c chosen, observed *tuner.Measurement, whole float64) move {
 			*best = m
 		}
 	}
-	term := func(k int, t api.Term, e, o float64) move { return move{k, t, e, o, o - e} }
+	term := func(k int, t api.Term, e, o float64) move { return move{k, t, e, o, o - e, c.Pipelines} }
 	for k := range min(len(expected), len(observed.Stages)) {
 		e, o := expected[k], observed.Stages[k]
 		most(&work, term(k, api.TermCompute, n*e.ComputeSeconds, n*o.ComputeSeconds))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -20,8 +19,11 @@ import (
 // lookForCores is how often a tuning of no job looks for free cores.
 const lookForCores = 200 * time.Millisecond
 
-// errSilent ends a tuning that says nothing for too long.
-var errSilent = errors.New("the tuning has said nothing for longer than it may")
+// What ends a tuning of no job.
+var (
+	errSilent   = errors.New("the tuning has said nothing for longer than it may")
+	errStopping = errors.New("the daemon is stopping")
+)
 
 // Tune implements server.Backend. What it finds is kept in the cache of plans and nowhere else.
 func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, each func(api.TuneUpdate) error) error {
@@ -37,7 +39,10 @@ func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, 
 	}
 	last, err := n.preview(ctx, s, each)
 	if err != nil {
-		if ctx.Err() != nil {
+		switch {
+		case n.ending.Err() != nil: // requests end as well, and with them ctx
+			err = errStopping
+		case ctx.Err() != nil:
 			return context.Cause(ctx) // whoever asked has gone
 		}
 		last = api.TuneUpdate{Error: fmt.Sprintf("tune %s: %v", r.File, err)}
@@ -82,7 +87,7 @@ func (n *node) preview(ctx context.Context, s *spec, each func(api.TuneUpdate) e
 func (n *node) untilStop(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(n.ending, func() {
-		cancel(api.Errorf(http.StatusServiceUnavailable, "the daemon is stopping"))
+		cancel(errStopping)
 	})
 	return ctx, func(cause error) {
 		stop()

@@ -93,7 +93,7 @@ func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]
 	result, err := s.calm(ctx, r)
 	into := map[kind]*measured{layered: m.layers, merged: m.stages, crowded: m.crowded}[r.kind]
 	if err != nil {
-		err = fmt.Errorf("measure micro-batches of %d samples with %s: %w", r.samples, words.Count(r.pipelines, "pipeline"), err)
+		err = fmt.Errorf("measure micro-batches of %s with %s: %w", words.Count(r.samples, "sample"), words.Count(r.pipelines, "pipeline"), err)
 		if ctx.Err() == nil && (r.kind != merged || len(into.passes[trace.Forward][0]) > 0) {
 			*notes = append(*notes, err.Error())
 			return nil

@@ -35,3 +35,16 @@ func Seconds(seconds float64) string {
 	}
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
 }
+
+// Bytes is an amount of memory or data to three digits, in the largest unit of 1000 that it fills: 12.5 KB.
+func Bytes(n int64) string {
+	const units = "KMGTPE"
+	value, at := float64(n), -1
+	for value >= 999.5 && at < len(units)-1 {
+		value, at = value/1000, at+1
+	}
+	if at < 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.3g %cB", value, units[at])
+}

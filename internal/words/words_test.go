@@ -23,3 +23,11 @@ func TestCount(t *testing.T) {
 		}
 	}
 }
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 KB", 999_999: "1 MB", 38_297_856: "38.3 MB", 12_345_678_901: "12.3 GB"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("%d bytes: %s, want %s", n, got, want)
+		}
+	}
+}
