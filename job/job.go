@@ -48,8 +48,8 @@ type Job struct {
 	// The order of forward and backward work on the stages, by name: gpipe, 1f1b, afp (advance forward propagation), interleaved,
 	// zb-h1, zb-h2, zb-v, pipedream or pipedream-2bw; docs/schedules.md says what each is for, and `avgpipectl plan show`
 	// draws them. pipedream and pipedream-2bw step the optimizer inside of a batch. Or `file:` and the path of a plan that
-	// you wrote: a line a device, as `avgpipectl plan check` proves it; stages, chunks and micro_batches follow from it.
-	// `auto`: see `tuning`.
+	// you wrote: a line a device, as `avgpipectl plan check` proves it; stages, chunks and micro_batches follow from it,
+	// and what else is open is set by rule. `auto`: see `tuning`.
 	Schedule string `yaml:"schedule" default:"afp"`
 	// How counts and a schedule that are `auto` are decided. `profile`: the job is measured on its devices for some batches
 	// before it starts, candidates are predicted from that, the best are run for a few batches, and the measured best is taken;

@@ -24,7 +24,7 @@ func newPlanCheckCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Prove a plan that you wrote",
 		Long: `Prove a plan that you wrote, as a job with "schedule: file:FILE" is proved when it is submitted: all work once and in
-an order that makes sense, links that deliver in order, no deadlock. FILE is - for the standard input.
+an order that makes sense, links that deliver in order, no deadlock, as many stages on each device. FILE is - for the standard input.
 
 A plan has a line a device, of cells separated by blanks or commas: F0 is the forward of micro-batch 0, B0 its backward,
 I0 and W0 the halves of one (for the inputs, and later for the weights), U0 an optimizer step after micro-batch 0. 2F0
@@ -113,10 +113,7 @@ func readPlanFile(path string, in io.Reader) (schedule.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan, err := schedule.Parse(string(text))
-	if err == nil {
-		err = schedule.Check(plan, max(1, plan.MicroBatches()), schedule.Limits{})
-	}
+	plan, err := schedule.Prove(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

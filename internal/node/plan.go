@@ -64,23 +64,10 @@ func (a *admission) readPlan(path string) bool {
 		a.refuse("schedule", "", "schedule: %v", err)
 		return false
 	}
-	plan, err := schedule.Parse(text)
-	if err == nil {
-		err = schedule.Check(plan, max(1, plan.MicroBatches()), schedule.Limits{})
-	}
+	plan, err := schedule.Prove(text)
 	if err != nil {
-		a.refuse("schedule", "", "schedule: %s: %v", path, err)
+		a.refuse("schedule", "", "%s: %v", path, err)
 		return false
-	}
-	perDevice := make([]int, len(plan))
-	for _, d := range plan.Placement() {
-		perDevice[d]++
-	}
-	for d, n := range perDevice {
-		if n != perDevice[0] {
-			a.refuse("schedule", "", "schedule: %s: device 0 has %d stages and device %d has %d; give each the same number of stages", path, perDevice[0], d, n)
-			return false
-		}
 	}
 	agrees := true
 	for _, c := range []struct {
@@ -89,7 +76,7 @@ func (a *admission) readPlan(path string) bool {
 		found int
 	}{
 		{"stages", &a.job.Stages, len(plan)},
-		{"chunks", &a.job.Chunks, perDevice[0]},
+		{"chunks", &a.job.Chunks, plan.Stages() / len(plan)},
 		{"micro_batches", &a.job.MicroBatches, plan.MicroBatches()},
 	} {
 		if *c.count != job.Auto && int(*c.count) != c.found {

@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -37,6 +39,10 @@ func TestPlanOfTheUserOutlivesItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := strings.NewReplacer("stages: 2\n", "schedule: file:plan.csv\n", "micro_batches: 4\n", "").Replace(nodetest.Job(t, d.Dir, "own", 1e6))
+	var refused *api.Error
+	if _, _, err := tune(t.Context(), d, source); !errors.As(err, &refused) || !strings.Contains(refused.Message, "nothing to choose but pipelines") {
+		t.Errorf("tuning a job whose plan is a file's: %v", err)
+	}
 	id := d.Submit(t, source)
 	d.Until(t, id, "commits", committed)
 	if err := os.Remove(path); err != nil {

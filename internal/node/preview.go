@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -31,6 +32,10 @@ func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, 
 	s, err := n.admit(ctx, "tune", r, peer)
 	if err != nil {
 		return err
+	}
+	if s.Job.PlanFile() != "" {
+		return api.Errorf(http.StatusUnprocessableEntity, "tune %s: its plan is a file's, %s, so there is nothing to choose but pipelines, which a rule does; "+
+			"name a schedule to measure, such as --set schedule=auto; avgpipectl plan compare simulates", r.File, s.Job.Schedule)
 	}
 	if len(s.Warnings) > 0 {
 		if err := each(api.TuneUpdate{Warnings: s.Warnings}); err != nil {
