@@ -20,6 +20,9 @@ func givenPath(state string, s *spec, cores int) (string, error) {
 	j := s.Job
 	j.Name, j.Seed, j.Tuning, j.Output, j.Center = "", 0, "", job.Output{}, job.Center{}
 	j.Train = job.Train{Batch: j.Train.Batch}
+	o, a := j.Optimizer, j.Averaging
+	j.Optimizer = job.Optimizer{Name: o.Name, Momentum: one(o.Momentum), ClipNorm: one(o.ClipNorm)}
+	j.Averaging = job.Averaging{Method: a.Method, Pull: a.Pull, Tau: a.Tau}
 	j.Data.Files, j.Data.Validation, j.Data.Holdout = nil, nil, 0
 	text, err := json.Marshal(map[string]any{"report": tuner.ReportVersion, "job": j, "model": s.Model, "plan": s.Plan, "cores": cores})
 	if err != nil {
@@ -27,6 +30,14 @@ func givenPath(state string, s *spec, cores int) (string, error) {
 	}
 	sum := sha256.Sum256(text)
 	return plancache.Given(plansDir(state), hex.EncodeToString(sum[:])), nil
+}
+
+// one is 1 for what is used, however much of it.
+func one(amount float64) float64 {
+	if amount > 0 {
+		return 1
+	}
+	return 0
 }
 
 // keepGiven keeps the report of a tuning that had nothing to choose.

@@ -331,7 +331,8 @@ func TestGivenJobIsExplainedByAnEarlierTuning(t *testing.T) {
 	if _, _, err := tune(t.Context(), d, given); err != nil {
 		t.Fatal(err)
 	}
-	same := d.Submit(t, strings.Replace(given, "name: given", "name: same\nseed: 7", 1))
+	learns := strings.NewReplacer("name: given", "name: same\nseed: 7\naveraging: {alpha: 0.5}", "{lr: 0.01}", "{lr: 0.02, betas: [0.8, 0.9], warmup: 3}")
+	same := d.Submit(t, learns.Replace(given))
 	if e := explain(same); e.Report == nil || !e.Report.Cached || e.Report.Chosen.MicroBatches != 4 {
 		t.Errorf("after it: %+v", e.Report)
 	}

@@ -150,6 +150,7 @@ func (d *Device) Download(dst []byte, src device.Mem) {
 // Begin implements device.Emulator.
 func (d *Device) Begin(w device.Work) {
 	if t := d.config.dictated(w); t > 0 {
+		d.dictated = false // of the pass before
 		d.spend(t)
 		d.dictated = true
 	}
@@ -201,10 +202,13 @@ func (d *Device) moveBytes(bytes int) {
 // compute queues an operation that is bound by arithmetic.
 func (d *Device) compute(flops float64) { d.spend(d.config.Launch + over(flops, d.config.FLOPs)) }
 
+// longest bounds the time of an operation: nobody waits that long, and sums of some are still times.
+const longest = 365 * 24 * time.Hour
+
 // over is the time of an amount at a rate a second; none at rate 0.
 func over(amount, rate float64) time.Duration {
 	if rate == 0 {
 		return 0
 	}
-	return time.Duration(amount / rate * float64(time.Second))
+	return time.Duration(min(amount/rate*float64(time.Second), float64(longest)))
 }

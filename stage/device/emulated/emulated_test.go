@@ -191,3 +191,26 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestSlowestDevicesTakeATimeAndNoneLess(t *testing.T) {
+	d := open(t, emulated.Config{Bandwidth: 1e-300})
+	x, err := d.Alloc(device.F32, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		before := d.Spent()
+		if d.Upload(x, make([]byte, x.Bytes())); d.Spent()-before < 24*time.Hour {
+			t.Errorf("an upload at no pace takes %v", d.Spent()-before)
+		}
+	}
+}
+
+func TestPassesThatFollowAtOnceTakeTheirTimes(t *testing.T) {
+	d := open(t, emulated.Config{Stages: []emulated.Times{{Forward: 2 * time.Millisecond, Backward: 3 * time.Millisecond}}})
+	d.Begin(device.Work{Kind: device.ForwardWork})
+	d.Begin(device.Work{Kind: device.BackwardWork})
+	if d.Spent() != 5*time.Millisecond {
+		t.Errorf("two passes took %v, want 5ms", d.Spent())
+	}
+}
