@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -236,6 +235,3 @@ func profileOf(space tuner.Space, c tuner.Candidate) *tuner.Profile {
 	}
 	return space.Targets[0].Profile
 }
-
-// processors is the kind of processor that this program runs on, for the digest.
-func processors() string { return runtime.GOOS + "/" + runtime.GOARCH }
