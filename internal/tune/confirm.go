@@ -70,10 +70,17 @@ func (s *Session) batches(c *tuner.Candidate) int {
 
 // settled reports whether another turn would not change who wins: the candidate leads, its turns are alike, or it is too far behind.
 func settled(c *tuner.Candidate, all []tuner.Candidate) bool {
-	return outpaced(c, all, noisy) || c.Measured.Spread <= noisy/2 || !outpaced(c, all, 0)
+	return c.Measured.Spread <= noisy/2 || leads(c, all) || outpaced(c, all, noisy)
 }
 
-// outpaced reports whether another candidate was faster by more than a part of its throughput.
+// leads reports whether no other candidate was faster.
+func leads(c *tuner.Candidate, all []tuner.Candidate) bool {
+	return !slices.ContainsFunc(all, func(other tuner.Candidate) bool {
+		return other.Measured != nil && other.Measured.SamplesPerSecond > c.Measured.SamplesPerSecond
+	})
+}
+
+// outpaced reports whether another candidate was faster by more than a part of its throughput, and that is no surprise.
 func outpaced(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
 	fastest := 0.0
 	for i := range all {
@@ -81,7 +88,13 @@ func outpaced(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
 			fastest = max(fastest, m.SamplesPerSecond)
 		}
 	}
-	return c.Measured.SamplesPerSecond < (1-by)*fastest
+	return c.Measured.SamplesPerSecond < (1-by)*fastest && !disturbed(c)
+}
+
+// disturbed reports whether a candidate took so much longer than predicted that something else may have taken the host's time in
+// each of its turns yet.
+func disturbed(c *tuner.Candidate) bool {
+	return c.Measured.BatchSeconds > (1+bound)*c.Predicted.BatchSeconds
 }
 
 // Trial is the run of a candidate for so many batches, after warmUp that are not watched.

@@ -28,7 +28,7 @@ type Config struct {
 	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 3.
 	Turns int
 	// Outpaced is by how much, of 1, a candidate has to be slower than the fastest to run no further turn. Default 0.1, twice as
-	// much as turns of one candidate may differ; 1: all run as often.
+	// much as turns of one candidate may differ; 1: all run as often. One that took far longer than predicted runs in any case.
 	Outpaced float64
 	// Limit bounds the whole tuning. Default 30 minutes.
 	Limit time.Duration
