@@ -80,7 +80,8 @@ func TestProgressGoesOneWay(t *testing.T) {
 					again++
 				}
 			}
-			if last := said[len(said)-1]; last.Done+1 != last.Total {
+			// Turns of what has failed are taken off when they come, of which nothing is said after the last run.
+			if last := said[len(said)-1]; last.Done+1 != last.Total && c.fails == "" {
 				t.Errorf("the last step is %+v", last)
 			}
 		})
