@@ -47,7 +47,7 @@ func (s *Session) calm(ctx context.Context, r reading) (best worker.TrialResult,
 }
 
 // crowd runs the reading of two pipelines that belongs to one of a pipeline alone, which has been read. Where passes of one take
-// unlikely much longer than those of the other, both run once more, and of each the faster counts.
+// unlikely much longer than those of the other, that one runs once more, and its faster run counts.
 func (s *Session) crowd(ctx context.Context, m *measurement, alone, together reading, notes *[]string) error {
 	if err := s.read(ctx, m, together, notes); err != nil {
 		return err
@@ -57,11 +57,13 @@ func (s *Session) crowd(ctx context.Context, m *measurement, alone, together rea
 	if two == 0 || max(one/two, two/one) < likelyCrowding {
 		return nil
 	}
+	slower := together
+	if one > two {
+		slower = alone
+	}
 	again := &measurement{profile: &tuner.Profile{}, stages: newMeasured(len(m.shares)), crowded: newMeasured(len(m.shares))}
-	for _, r := range []reading{alone, together} {
-		if err := s.read(ctx, again, r, notes); err != nil {
-			return err
-		}
+	if err := s.read(ctx, again, slower, notes); err != nil {
+		return err
 	}
 	m.stages.takeFaster(n, again.stages)
 	m.crowded.takeFaster(n, again.crowded)

@@ -113,12 +113,12 @@ func TestShortBatchesAreWatchedForMore(t *testing.T) {
 		seconds float64
 		want    int
 	}{
-		{Config{}, 1, 5},
-		{Config{}, 0.05, 5},
+		{Config{}, 1, 8},
+		{Config{}, 0.05, 8},
 		{Config{}, 0.004, 63},
 		{Config{}, 1e-9, mostBatches},
-		{Config{}, 0, 5},
-		{Config{Watch: -1}, 0.004, 5},
+		{Config{}, 0, 8},
+		{Config{Watch: -1}, 0.004, 8},
 		{Config{Batches: 1, Watch: time.Second}, 0.3, 4},
 	} {
 		s := &Session{config: c.config.withDefaults()}

@@ -108,7 +108,9 @@ func Trial(r *control.TuneRequest, c *tuner.Candidate, batches int) (worker.Tria
 	if len(slices.Compact(slices.Clone(c.Recompute))) == 1 {
 		j.Recompute = c.Recompute[:1]
 	}
-	return worker.TrialConfig{Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp(c.Pipelines), Batches: batches}, nil
+	return worker.TrialConfig{
+		Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp(c.Pipelines), Batches: batches, CoolDown: min(c.Pipelines-1, 1),
+	}, nil
 }
 
 // Measure sums up runs of one candidate, at least one, in the terms of its prediction. What disturbs a run only ever adds time, so

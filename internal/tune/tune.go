@@ -20,7 +20,7 @@ type Config struct {
 	Progress func(control.TuneProgress)
 	// Runs is how many of the best candidates are run. Default 3. Below 0: none; the predicted best is taken.
 	Runs int
-	// Batches that each of them is watched for, at least, in two turns. Default 10.
+	// Batches that each of them is watched for, at least, in two turns. Default 16.
 	Batches int
 	// Watch is for how long each of their turns is to last, at least, as predicted, and half of it a run of the profile: what takes
 	// milliseconds is disturbed by what takes milliseconds. Default 250 ms; below 0: batches alone count.
@@ -42,7 +42,7 @@ func (c Config) withDefaults() Config {
 		c.Runs = 3
 	}
 	if c.Batches == 0 {
-		c.Batches = 10
+		c.Batches = 16
 	}
 	if c.Watch == 0 {
 		c.Watch = 250 * time.Millisecond

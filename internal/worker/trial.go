@@ -66,27 +66,21 @@ type TrialConfig struct {
 	Cores []int
 	// Batches that each pipeline is watched for, after WarmUp batches that are not: pools fill, kernels are made. Both at least 1.
 	WarmUp, Batches int
-}
-
-// after is how many batches follow those that are watched: while the slowest of several pipelines ends the last of these, the others
-// go on, as they do in training.
-func (c *TrialConfig) after() int {
-	if c.Job.Pipelines == 1 {
-		return 0
-	}
-	return 1
+	// CoolDown is how many batches follow those that are watched: while the slowest of several pipelines ends the last of these, the
+	// others go on, as they do in training. 1 is enough for TrialResult.Worked; 0 will do where single events are of interest.
+	CoolDown int
 }
 
 // total is how many batches each pipeline runs: the above, rounded up to whole rounds.
 func (c *TrialConfig) total() int {
 	tau := c.Job.Averaging.Tau
-	return (c.WarmUp + c.Batches + c.after() + tau - 1) / tau * tau
+	return (c.WarmUp + c.Batches + c.CoolDown + tau - 1) / tau * tau
 }
 
 // Validate reports the first setting that no trial can run with.
 func (c *TrialConfig) Validate() error {
-	if c.WarmUp < 1 || c.Batches < 1 {
-		return fmt.Errorf("trial: %d batches after %d of warm-up: at least 1 of each", c.Batches, c.WarmUp)
+	if c.WarmUp < 1 || c.Batches < 1 || c.CoolDown < 0 {
+		return fmt.Errorf("trial: %d batches after %d of warm-up, then %d: at least 1, 1 and 0", c.Batches, c.WarmUp, c.CoolDown)
 	}
 	if len(c.Plan) == 0 {
 		return errors.New("trial: the plan has no rows")

@@ -161,7 +161,9 @@ func TestATrialCountsNoWorkThatWasDoneBeforeItWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer trials.Close()
-	r, err := trials.Run(t.Context(), trialOf(t, a))
+	c := trialOf(t, a)
+	c.CoolDown = 1
+	r, err := trials.Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
