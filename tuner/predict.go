@@ -153,8 +153,14 @@ const (
 	opsAtMost = 1 << 15 // that one simulation runs, so that a search over hundreds of candidates ends within seconds
 	filling   = 2       // batches in which pipelines fill
 	watched   = 4       // batches after them, of which the period is the mean
-	settling  = 40      // the same where pipelines share devices, and fall out of the step in which they begin
-	scatter   = 0.05    // then of ops: on a quiet host the quartiles of one pass lie 2 to 10% apart, and 0.02 to 0.1 predict alike
+)
+
+// How pipelines that share devices are simulated: for so many batches, in which they fall out of the step in which they begin, and
+// with ops whose times lie so far around their costs. On a quiet host the quartiles of one pass lie 2 to 10% apart, and 0.02 to 0.1
+// predict alike.
+const (
+	Settling = 40
+	Scatter  = 0.05
 )
 
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
@@ -188,7 +194,7 @@ func (l *layout) simulate() error {
 func (l *layout) period(load schedule.Load) (float64, error) {
 	more := watched
 	if l.Pipelines > 1 {
-		load.Scatter, more = scatter, settling
+		load.Scatter, more = Scatter, Settling
 	}
 	more = max(1, min(more, opsAtMost/max(1, l.plan.Ops()*l.Pipelines)))
 	var makespan [2]float64

@@ -13,10 +13,8 @@ const (
 	// mostSimulated bounds the ops of all pipelines of a batch, so that a simulation takes a tenth of a second at most. Links of larger
 	// plans are not held against a drift.
 	mostSimulated = 1 << 15
-	// Batches that say how long one takes between others: of one pipeline, and of several, which fall out of step.
-	simulatedBatches, settledBatches = 3, 40
-	// settledScatter is how far the times of ops then lie around their costs, as a part of them.
-	settledScatter = 0.05
+	// simulatedBatches say how long one takes between others.
+	simulatedBatches = 3
 )
 
 // chosen is what tuning chose for a job, with what its stages do to end a batch beside the averaging.
@@ -82,7 +80,7 @@ func (c chosen) period(costs schedule.Costs) (float64, bool) {
 		Pipelines: c.Pipelines, Batches: simulatedBatches, AverageEvery: 1, ExchangeNorm: c.exchangeNorm && plan.Updates() == 0,
 	}
 	if c.Pipelines > 1 {
-		load.Batches, load.Scatter = max(simulatedBatches, min(settledBatches, mostSimulated/ops)), settledScatter
+		load.Batches, load.Scatter = max(simulatedBatches, min(tuner.Settling, mostSimulated/ops)), tuner.Scatter
 	}
 	r, err := schedule.SimulateMany(plan, costs, load)
 	if err != nil {
