@@ -15,6 +15,9 @@ type Attention struct {
 	KVStride   int // elements; 0: KV*S
 	// Bidirectional lets every position see all others; else a position sees itself and those before it.
 	Bidirectional bool
+	// Window, when it is above 0, is how many positions a position sees at most: itself and the Window-1 before it (Beltagy et
+	// al. 2020, section 3.1, looking back only). Not with Bidirectional.
+	Window int
 	// Mask (B,T) I32 is optional: keys where it is 0 are not seen by any query. A query that sees no key gives 0 and has no
 	// gradient.
 	Mask Mem
@@ -47,6 +50,27 @@ func (a Attention) Queries() int {
 func (a Attention) Keys() int {
 	a = a.WithDefaults()
 	return (a.B*a.T-1)*a.KVStride + a.KV*a.S
+}
+
+// First is the first position that the query at position t sees.
+func (a Attention) First(t int) int {
+	if a.Window == 0 {
+		return 0
+	}
+	return max(0, t+1-a.Window)
+}
+
+// Pairs estimates how many pairs of a query and a key one head of one sample scores, by areas: T^2, half of it where a
+// position sees only those before it, and T W - W^2/2 with a window of W positions.
+func (a Attention) Pairs() float64 {
+	t, w := float64(a.T), float64(a.Window)
+	switch {
+	case a.Bidirectional:
+		return t * t
+	case a.Window > 0 && a.Window < a.T:
+		return t*w - w*w/2
+	}
+	return t * t / 2
 }
 
 // Attentions is attention between a projection to queries, keys and values and one of the result.
@@ -108,6 +132,10 @@ func (a Attention) check(op string) {
 	if !(a.Dropout.Rate >= 0 && a.Dropout.Rate < 1) || a.Dropout.First < 0 {
 		panic(fmt.Sprintf("device: %s: a dropout rate of %v from number %d, expected 0 <= rate < 1, from at least 0", op, a.Dropout.Rate,
 			a.Dropout.First))
+	}
+	if a.Window < 0 || a.Window > 0 && a.Bidirectional {
+		panic(fmt.Sprintf("device: %s: a window of %d positions, bidirectional %t; expected 0, or more where a position sees only those before it",
+			op, a.Window, a.Bidirectional))
 	}
 	if a.QStride < a.H*a.S || a.KVStride < a.KV*a.S {
 		panic(fmt.Sprintf("device: %s: strides %d and %d, expected at least %d and %d", op, a.QStride, a.KVStride, a.H*a.S, a.KV*a.S))

@@ -9,8 +9,8 @@ import "github.com/avgpipe/avgpipe/stage/device"
 //	a (R,H*S)                = softmax(mask(q k^T / sqrt(S))) v, per head; H/KV heads share keys and values
 //	y (R,D)                  = a Wproject
 //
-// It is LLaMA's attention (grouped-query: Ainslie et al. 2023; rotary positions: Su et al. 2021) and, Bidirectional and
-// Masked, BERT's (Devlin et al. 2019).
+// It is LLaMA's attention (grouped-query: Ainslie et al. 2023; rotary positions: Su et al. 2021); with a Window, Mistral's (Jiang
+// et al. 2023, section 2); Bidirectional and Masked, BERT's (Devlin et al. 2019).
 type GroupedAttention struct {
 	Path             string
 	Q, K, V, Project Linear
@@ -18,6 +18,7 @@ type GroupedAttention struct {
 	Theta            float64 // of rotary positions; 0: none
 	Stretch          device.Stretch
 	Bidirectional    bool
+	Window           int // positions that a position sees at most, itself and those before it; 0: all of them
 	// Masked adds an input port behind x, the mask (B,T): keys where it is 0 are not seen.
 	Masked bool
 	// Rate is the probability with which an element of the softmax is dropped.
@@ -56,7 +57,7 @@ func (l *GroupedAttention) Ports(s Size) (in, out []Port) {
 // shape is without the mask.
 func (l *GroupedAttention) shape(s Size) device.Attention {
 	return device.Attention{
-		B: s.B, T: s.T, H: l.Heads, KV: l.KV, S: l.Q.Out / l.Heads, Bidirectional: l.Bidirectional,
+		B: s.B, T: s.T, H: l.Heads, KV: l.KV, S: l.Q.Out / l.Heads, Bidirectional: l.Bidirectional, Window: l.Window,
 	}
 }
 
@@ -126,16 +127,13 @@ func (l *GroupedAttention) Kept(s Size) int {
 	return l.projected(s) + Padded(WordsOf(s.Compute, rows*max(l.Q.Out, l.Q.In)))
 }
 
-// FLOPs implements Layer. Without a causal mask the scores and the weighted sum are 2*T*H*S each per row, else half of that.
+// FLOPs implements Layer. The scores and the weighted sum are 2*S each for every pair of a query and a key.
 func (l *GroupedAttention) FLOPs(s Size) (forward, backward float64) {
 	for _, f := range l.projections() {
 		a, b := f.FLOPs(s)
 		forward, backward = forward+a, backward+b
 	}
-	scores := 2 * float64(s.Rows()) * float64(s.T) * float64(l.Q.Out)
-	if l.Bidirectional {
-		scores *= 2
-	}
+	scores := 4 * float64(s.B) * float64(l.Q.Out) * l.shape(s).Pairs()
 	return forward + scores, backward + 2*scores
 }
 

@@ -50,6 +50,7 @@ func transformers() map[string]layer.Layer {
 			unturned(l)
 			l.Heads, l.KV = 2, 1
 		}),
+		"attention in a window":     grouped(func(l *layer.GroupedAttention) { l.Window = 3 }),
 		"masked attention":          grouped(masked),
 		"post-norm":                 layer.NewPostNorm(mlp, norm),
 		"post-norm masked":          attention,

@@ -40,6 +40,7 @@ func Device(t *testing.T, open func() device.Device) {
 		{"embedding", embedding},
 		{"attention", attention},
 		{"attention is causal", causality},
+		{"attention in a window is local", locality},
 		{"dropout", dropout},
 		{"root-mean-square norm", rmsNorm},
 		{"rotary positions", rotation},

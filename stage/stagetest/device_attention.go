@@ -20,6 +20,10 @@ var attentionShapes = []device.Attention{
 	{B: 1, T: 257, H: 1, S: 80},
 	{B: 2, T: 19, H: 6, KV: 2, S: 8},
 	{B: 1, T: 50, H: 4, KV: 1, S: 33, QStride: 200, KVStride: 40},
+	{B: 2, T: 12, H: 3, S: 8, Window: 5},
+	{B: 1, T: 19, H: 2, KV: 1, S: 8, Window: 19},
+	{B: 1, T: 130, H: 2, S: 16, Window: 33},
+	{B: 2, T: 75, H: 4, KV: 2, S: 8, Window: 7, Dropout: device.Dropout{Rate: 0.2, Key: 3, First: 6}},
 	{B: 2, T: 40, H: 2, S: 16, Bidirectional: true},
 	{B: 1, T: 23, H: 3, S: 24, QStride: 216, KVStride: 216, Bidirectional: true},
 	{B: 2, T: 37, H: 4, KV: 2, S: 8, Dropout: device.Dropout{Rate: 0.3, Key: 9, First: 1<<33 + 5}},
@@ -56,8 +60,8 @@ func (c *comparison) attentionCase(a device.Attention, masked bool, spread float
 }
 
 func (x attentionCase) String() string {
-	return shape("B=%d T=%d H=%d KV=%d S=%d strides %d and %d, bidirectional=%v masked=%v dropout=%v spread=%g",
-		x.B, x.T, x.H, x.KV, x.S, x.QStride, x.KVStride, x.Bidirectional, x.masked, x.Dropout.Rate, x.spread)
+	return shape("B=%d T=%d H=%d KV=%d S=%d strides %d and %d, window=%d bidirectional=%v masked=%v dropout=%v spread=%g",
+		x.B, x.T, x.H, x.KV, x.S, x.QStride, x.KVStride, x.Window, x.Bidirectional, x.masked, x.Dropout.Rate, x.spread)
 }
 
 // attention has spread 4 for scores that overflow without the maximum taken off.
@@ -112,6 +116,30 @@ func causality(c *comparison) {
 		for i := range before {
 			if position := i / (a.H * a.S) % a.T; position < a.T-1 && before[i] != after[i] {
 				c.Fatalf("%+v: position %d sees the last one", a, position)
+			}
+		}
+	}
+}
+
+// locality makes the first position huge and expects the outputs beyond its window to keep their bits.
+func locality(c *comparison) {
+	for _, a := range attentionShapes {
+		if a.Window == 0 || a.Window >= a.T {
+			continue
+		}
+		a = a.WithDefaults()
+		x := c.attentionCase(a, false, 1)
+		call := func(d device.Device, m []device.Mem) { d.Attention(m[0], device.Mem{}, m[1], m[2], m[3], a) }
+		operands := []tensor{c.out("out", a.B*a.T*a.H*a.S), x.q, x.k, x.v}
+		before := c.run(c.dev, 0, "Attention", operands, call)[0]
+		for b := range a.B {
+			enlarge(x.k.floats[b*a.T*a.KVStride:][:a.KV*a.S])
+			enlarge(x.v.floats[b*a.T*a.KVStride:][:a.KV*a.S])
+		}
+		after := c.run(c.dev, 0, "Attention", operands, call)[0]
+		for i := range before {
+			if position := i / (a.H * a.S) % a.T; position >= a.Window && before[i] != after[i] {
+				c.Fatalf("%+v: position %d sees the first one", a, position)
 			}
 		}
 	}

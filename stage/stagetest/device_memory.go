@@ -101,6 +101,9 @@ func invariants(c *comparison) {
 		"Attention of no heads":           func() { d.Attention(two, none, two, two, two, device.Attention{B: 1, T: 1, S: 2}) },
 		"Attention of a head and a half":  func() { d.Attention(three, none, three, two, two, device.Attention{B: 1, T: 1, H: 3, KV: 2, S: 1}) },
 		"Attention of rows that overlap":  func() { d.Attention(two, none, two, two, two, device.Attention{B: 1, T: 1, H: 2, S: 1, QStride: 1}) },
+		"Attention of all in a window": func() {
+			d.Attention(three, none, three, three, three, device.Attention{B: 1, T: 3, H: 1, S: 1, Window: 2, Bidirectional: true})
+		},
 		"Attention with a short mask": func() {
 			d.Attention(three, none, three, three, three, device.Attention{B: 1, T: 3, H: 1, S: 1, Mask: ints})
 		},

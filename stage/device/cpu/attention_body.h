@@ -123,8 +123,8 @@ INLINE const float *hidden(float *bias, const struct heads *h) {
     return bias;
 }
 
-INLINE void hide(float *scores, const float *bias, size_t n) {
-    if (bias) LANES(n, put(scores + i, get(scores + i, part) + get(bias + i, part), part););
+INLINE void hide(float *scores, const float *bias, size_t low, size_t n) {
+    if (bias) LANES(n, put(scores + i, get(scores + i, part) + get(bias + low + i, part), part););
 }
 
 // softmax_row turns the n scores of a row into exponentials, the rest up to `seen` into 0. It returns the reciprocal of their
@@ -142,9 +142,19 @@ INLINE float softmax_row(float *row, size_t n, size_t seen, float *lse) {
     return 1 / sum;
 }
 
-// drop drops elements of the first n of a row of probabilities, or of their gradients.
-INLINE void drop(float *row, size_t n, const struct heads *h, size_t head, size_t query) {
-    if (h->dropout.threshold) dropout_of(row, row, n, 1, n, h->first + (head * h->t + query) * h->t, h->dropout, 0);
+// drop drops elements of the n that a row of probabilities, or of their gradients, holds from key `low` on.
+INLINE void drop(float *row, size_t low, size_t n, const struct heads *h, size_t head, size_t query) {
+    if (h->dropout.threshold) dropout_of(row, row, n, 1, n, h->first + (head * h->t + query) * h->t + low, h->dropout, 0);
+}
+
+// first_seen is the first key that a query sees.
+INLINE size_t first_seen(const struct heads *h, size_t query) {
+    return h->window && query >= h->window ? query + 1 - h->window : 0;
+}
+
+// blind hides the keys of a row, which begins at key `low`, before the first one that the query sees.
+INLINE void blind(float *row, size_t low, const struct heads *h, size_t query) {
+    for (size_t key = low; key < first_seen(h, query); key++) row[key - low] = -INFINITY;
 }
 
 INLINE void attention_of(const struct heads *h, float *scratch, int bf16) {
@@ -157,18 +167,20 @@ INLINE void attention_of(const struct heads *h, float *scratch, int bf16) {
     for (size_t head = 0; head < h->heads; head++) {
         for (size_t from = 0; from < t; from += ROW_BLOCK) {
             size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = h->bidirectional ? t : from + rows;
+            size_t low = first_seen(h, from) / WIDTH * WIDTH;  // no row of the block sees a key before it
             pack(q, h->q, from * h->q_stride + head * s, h->q_stride, rows, s, bf16);
-            multiply(&(struct product){rows, pad(seen), s, q, p, 1, k, width, scores, width, 0});
+            multiply(&(struct product){rows, pad(seen) - low, s, q, p, 1, k + low, width, scores, width, 0});
             float inverse[ROW_BLOCK];
             for (size_t r = 0; r < rows; r++) {
-                size_t n = h->bidirectional ? t : from + r + 1;
+                size_t n = (h->bidirectional ? t : from + r + 1) - low;
                 float lse;
-                hide(scores + r * width, bias, n);
-                inverse[r] = softmax_row(scores + r * width, n, seen, &lse);
+                blind(scores + r * width, low, h, from + r);
+                hide(scores + r * width, bias, low, n);
+                inverse[r] = softmax_row(scores + r * width, n, seen - low, &lse);
                 if (h->lse) h->lse[head * t + from + r] = lse;
-                drop(scores + r * width, n, h, head, from + r);
+                drop(scores + r * width, low, n, h, head, from + r);
             }
-            multiply(&(struct product){rows, p, seen, scores, width, 1, v, p, out, p, 0});
+            multiply(&(struct product){rows, p, seen - low, scores, width, 1, v + low * p, p, out, p, 0});
             for (size_t r = 0; r < rows; r++)
                 unpack(h->out, out + r * p, (from + r) * h->out_stride + head * s, h->out_stride, 1, s, inverse[r], bf16);
         }
@@ -217,21 +229,23 @@ INLINE void attention_backward_of(const struct heads *h, float *scratch, int bf1
         pack(dout, h->dout, column, h->out_stride, t, s, bf16);
         for (size_t from = 0; from < t; from += ROW_BLOCK) {
             size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = h->bidirectional ? t : from + rows;
+            const size_t low = first_seen(h, from) / WIDTH * WIDTH, keys = seen - low;
             const float *qs = q + from * p, *douts = dout + from * p;
-            multiply(&(struct product){rows, pad(seen), s, qs, p, 1, kt, width, scores, width, 0});
-            multiply(&(struct product){rows, pad(seen), s, douts, p, 1, vt, width, ds, width, 0});
+            multiply(&(struct product){rows, pad(seen) - low, s, qs, p, 1, kt + low, width, scores, width, 0});
+            multiply(&(struct product){rows, pad(seen) - low, s, douts, p, 1, vt + low, width, ds, width, 0});
             for (size_t r = 0; r < rows; r++) {
-                size_t row = from + r, n = h->bidirectional ? t : row + 1;
+                size_t row = from + r, n = (h->bidirectional ? t : row + 1) - low;
                 float d = inner(douts + r * p, h->out, row * h->out_stride + column, h->out_stride, s, bf16);
-                hide(scores + r * width, bias, n);
-                drop(ds + r * width, n, h, head, row);
-                dscores(scores + r * width, ds + r * width, n, seen, lse[row], d);
-                drop(scores + r * width, n, h, head, row);
+                blind(scores + r * width, low, h, row);
+                hide(scores + r * width, bias, low, n);
+                drop(ds + r * width, low, n, h, head, row);
+                dscores(scores + r * width, ds + r * width, n, keys, lse[row], d);
+                drop(scores + r * width, low, n, h, head, row);
             }
-            multiply(&(struct product){rows, p, seen, ds, width, 1, k, p, dq, p, 0});
+            multiply(&(struct product){rows, p, keys, ds, width, 1, k + low * p, p, dq, p, 0});
             unpack(h->dq, dq, from * h->q_stride + column, h->q_stride, rows, s, factor, bf16);
-            multiply(&(struct product){seen, p, rows, ds, 1, width, qs, p, dk, p, 1});
-            multiply(&(struct product){seen, p, rows, scores, 1, width, douts, p, dv, p, 1});
+            multiply(&(struct product){keys, p, rows, ds, 1, width, qs, p, dk + low * p, p, 1});
+            multiply(&(struct product){keys, p, rows, scores, 1, width, douts, p, dv + low * p, p, 1});
         }
     }
     unpack(h->dk, dk, 0, h->kv_stride, t, s, factor, bf16);

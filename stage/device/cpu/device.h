@@ -80,6 +80,7 @@ struct attention {
     float *lse;
     const int32_t *mask;
     size_t b, t, h, kv, s, q_stride, kv_stride;
+    size_t window;  // positions that a query sees at most; 0: all before it
     int bf16, bidirectional;
     struct dropout dropout;  // of probabilities; none when its threshold is 0
     uint64_t first;          // the draw of the first

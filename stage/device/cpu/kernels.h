@@ -32,7 +32,8 @@ struct heads {
     float *lse;           // (heads,T), or NULL when no backward follows
     const int32_t *mask;  // (T), or NULL: keys where it is 0 are not seen
     size_t heads, t, s, q_stride, kv_stride, out_stride;
-    int bf16;  // what all are but lse and mask; else float
+    size_t window;  // keys that a query sees at most; 0: all before it
+    int bf16;       // what all are but lse and mask; else float
     int bidirectional;
     struct dropout dropout;  // of probabilities; none when its threshold is 0
     uint64_t first;          // the draw of the first; those of a head are (T,T)

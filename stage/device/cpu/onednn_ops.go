@@ -155,6 +155,7 @@ func attention(a device.Attention, out, saved, q, k, v device.Mem) C.struct_atte
 		out: chars(out), q: chars(q), k: chars(k), v: chars(v), lse: floats(saved), mask: integers(a.Mask),
 		b: size(a.B), t: size(a.T), h: size(a.H), kv: size(a.KV), s: size(a.S),
 		q_stride: size(a.QStride), kv_stride: size(a.KVStride), bf16: truth(q.Type() == device.BF16), bidirectional: truth(a.Bidirectional),
+		window:  size(a.Window),
 		dropout: C.struct_dropout{key: C.uint64_t(a.Dropout.Key), threshold: C.uint32_t(threshold), scale: C.float(scale)},
 		first:   C.uint64_t(a.Dropout.First),
 	}

@@ -193,7 +193,7 @@ static struct heads group_at(const struct attention *x, size_t index) {
         .out = x->out + out, .dout = x->dout ? x->dout + out : NULL,
         .lse = x->lse ? x->lse + (b * x->h + kv * heads) * x->t : NULL, .mask = x->mask ? x->mask + b * x->t : NULL,
         .heads = heads, .t = x->t, .s = x->s, .q_stride = x->q_stride, .kv_stride = x->kv_stride,
-        .out_stride = x->h * x->s, .bf16 = x->bf16, .bidirectional = x->bidirectional,
+        .out_stride = x->h * x->s, .window = x->window, .bf16 = x->bf16, .bidirectional = x->bidirectional,
         .dropout = x->dropout, .first = x->first + (b * x->h + kv * heads) * x->t * x->t,
     };
 }

@@ -5,7 +5,7 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // AttentionSaved implements device.Device: a number a row and head, as what recomputes the scores keeps.
 func (d *Device) AttentionSaved(a device.Attention) int { return a.B * a.H * a.T }
 
-// Attention implements device.Device: two products of the scores, half of each where a position sees only those before it.
+// Attention implements device.Device: two products of the scores that a position sees.
 func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
 	a.CheckForward(out, saved, q, k, v, d.AttentionSaved(a))
 	d.compute(scores(a))
@@ -19,11 +19,7 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.
 }
 
 func scores(a device.Attention) float64 {
-	n := 4 * float64(a.B) * float64(a.H) * float64(a.T) * float64(a.T) * float64(a.S)
-	if a.Bidirectional {
-		return n
-	}
-	return n / 2
+	return 4 * float64(a.B) * float64(a.H) * float64(a.S) * a.Pairs()
 }
 
 // RMSNorm implements device.Device.

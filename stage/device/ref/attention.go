@@ -57,7 +57,7 @@ func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
 			o := headOf(outs, a, a.H*a.S, b, h)
 			for t := range a.T {
 				p := d.scores[:seen(a, t)]
-				scoreRow(p, qh.row(t), kh, maskOf(a, b))
+				scoreRow(p, qh.row(t), kh, a.First(t), maskOf(a, b))
 				sum := softmax(p)
 				if lse != nil {
 					lse[(b*a.H+h)*a.T+t] = sum
@@ -91,11 +91,11 @@ func dropRow(p []float32, a device.Attention, b, h, t int) {
 	}
 }
 
-// scoreRow sets p[j] = q k_j / sqrt(S), and -Inf where the mask hides key j.
-func scoreRow(p, q []float32, k head, mask []int32) {
+// scoreRow sets p[j] = q k_j / sqrt(S), and -Inf before the first key of the window and where the mask hides key j.
+func scoreRow(p, q []float32, k head, first int, mask []int32) {
 	scale := float32(1 / math.Sqrt(float64(len(q))))
 	for j := range p {
-		if mask != nil && mask[j] == 0 {
+		if j < first || mask != nil && mask[j] == 0 {
 			p[j] = float32(math.Inf(-1))
 			continue
 		}
@@ -184,7 +184,7 @@ func (d *Device) headBackward(x headBackward, a device.Attention, mask []int32) 
 		n := seen(a, t)
 		p, ds := d.scores[:n], d.dscores[:n]
 		q, do, dq := x.q.row(t), x.do.row(t), x.dq.row(t)
-		scoreRow(p, q, x.k, mask)
+		scoreRow(p, q, x.k, a.First(t), mask)
 		probabilities(p, lse)
 		mean := dot(do, x.o.row(t))
 		for j := range ds {
