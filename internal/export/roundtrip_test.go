@@ -42,6 +42,14 @@ var exported = map[string]struct {
 		"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 12, "max_position_embeddings": 6,
 		"vocab_size": 11, "initializer_range": 0.3, "tie_word_embeddings": true,
 	}},
+	"mistral": {"mistral", map[string]any{
+		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 16, "intermediate_size": 20,
+		"max_position_embeddings": 6, "vocab_size": 11, "initializer_range": 0.3, "sliding_window": 3,
+	}},
+	"qwen2": {"qwen2", map[string]any{
+		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 16, "intermediate_size": 20,
+		"max_position_embeddings": 6, "vocab_size": 11, "initializer_range": 0.3,
+	}},
 	"bert": {"bert", map[string]any{
 		"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 12, "max_position_embeddings": 6,
 		"vocab_size": 11, "num_labels": 3, "initializer_range": 0.3,

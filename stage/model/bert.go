@@ -16,6 +16,8 @@ const (
 	bertMasked     = "BertForMaskedLM"
 )
 
+const exactGELU = "gelu"
+
 // bert is the config of the BERT family (Devlin et al. 2019), with the field names and defaults of Hugging Face's BertConfig.
 type bert struct {
 	architecture, act                                  string
@@ -45,7 +47,7 @@ func (c *bert) fields() []Field {
 		{Name: "num_hidden_layers", target: &c.layers, Doc: "Transformer blocks."},
 		{Name: "num_attention_heads", target: &c.heads, Doc: "Attention heads of a block."},
 		{Name: "intermediate_size", target: &c.inner, Doc: "Inner width of the feed-forward branch."},
-		{Name: "hidden_act", target: &c.act, Doc: "gelu, or gelu_new, its tanh form."},
+		{Name: "hidden_act", target: &c.act, Doc: "gelu, or its tanh form as gelu_new, gelu_pytorch_tanh or gelu_fast."},
 		{Name: "layer_norm_eps", target: &c.epsilon, Doc: "Added to the variance in layer norms."},
 		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
 		{Name: "hidden_dropout_prob", target: &c.hiddenDropout, Doc: "Dropout of the embeddings and of both branches of a block."},
@@ -73,13 +75,11 @@ func (c *bert) validate() error {
 	if err := checkMultiple("hidden_size", c.hidden, "num_attention_heads", c.heads); err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name, found string
-		allowed     []string
-	}{{"architectures", c.architecture, []string{bertMasked, bertClassifier}}, {"hidden_act", c.act, []string{"gelu", "gelu_new"}}} {
-		if !slices.Contains(f.allowed, f.found) {
-			return &FieldError{Field: f.name, Found: f.found, Allowed: oneOf(f.allowed), Nearest: nearest.Word(f.found, f.allowed)}
-		}
+	if known := []string{bertMasked, bertClassifier}; !slices.Contains(known, c.architecture) {
+		return &FieldError{Field: "architectures", Found: c.architecture, Allowed: oneOf(known), Nearest: nearest.Word(c.architecture, known)}
+	}
+	if err := checkActivation("hidden_act", c.act, append([]string{exactGELU}, tanhGELU...)); err != nil {
+		return err
 	}
 	if !c.tie {
 		return &FieldError{Field: "tie_word_embeddings", Found: false, Allowed: "true", Nearest: "true"}
@@ -143,10 +143,10 @@ func (c *bert) embedding() layer.Layer {
 
 // activation is what follows a projection of this width.
 func (c *bert) activation(path string, width int) layer.Layer {
-	if c.act == "gelu_new" {
-		return layer.GELU{Path: path, Width: width}
+	if c.act == exactGELU {
+		return layer.GELUErf{Path: path, Width: width}
 	}
-	return layer.GELUErf{Path: path, Width: width}
+	return layer.GELU{Path: path, Width: width}
 }
 
 // block is bert.encoder.layer.i. All but the last give the mask on.

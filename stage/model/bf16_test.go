@@ -13,7 +13,7 @@ import (
 )
 
 func TestCheckComputeNamesTheFamiliesThatCan(t *testing.T) {
-	can := []string{"bert", "gpt2", "llama", "mlp"}
+	can := []string{"bert", "gpt2", "llama", "mistral", "mlp", "qwen2"}
 	for _, name := range model.Families() {
 		m, err := model.Build(name, map[string]any{})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
@@ -37,6 +38,21 @@ func checkRates(fields []rateField) error {
 		}
 	}
 	return nil
+}
+
+// tanhGELU are the names that Hugging Face's library has for the tanh form of GELU (Hendrycks and Gimpel 2016, section 2).
+var tanhGELU = []string{"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}
+
+// checkActivation refuses a name that is not among the allowed ones.
+func checkActivation(field, found string, allowed []string) error {
+	if slices.Contains(allowed, found) {
+		return nil
+	}
+	near := nearest.Word(found, allowed)
+	if near == "" {
+		near = allowed[0]
+	}
+	return &FieldError{Field: field, Found: found, Allowed: oneOf(allowed), Nearest: near}
 }
 
 // noBuffer is the skip of a family whose files hold parameters only.

@@ -34,7 +34,7 @@ func (c *gpt2) fields() []Field {
 		{Name: "n_layer", target: &c.nLayer, Doc: "Transformer blocks."},
 		{Name: "n_head", target: &c.nHead, Doc: "Attention heads of a block."},
 		{Name: "n_inner", target: &c.nInner, Doc: "Inner width of the feed-forward branch; 0 or null: 4 * n_embd."},
-		{Name: "activation_function", target: &c.activation, Doc: "gelu_new, the tanh form of GELU, is the only one."},
+		{Name: "activation_function", target: &c.activation, Doc: "The tanh form of GELU, as gelu_new, gelu_pytorch_tanh or gelu_fast."},
 		{Name: "layer_norm_epsilon", target: &c.epsilon, Doc: "Added to the variance in layer norms."},
 		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
 		{Name: "tie_word_embeddings", target: &c.tie, Doc: "The output projection is the token embedding."},
@@ -60,8 +60,8 @@ func (c *gpt2) validate() error {
 	if err := checkMultiple("n_embd", c.nEmbd, "n_head", c.nHead); err != nil {
 		return err
 	}
-	if c.activation != "gelu_new" {
-		return &FieldError{Field: "activation_function", Found: c.activation, Allowed: `"gelu_new"`, Nearest: "gelu_new"}
+	if err := checkActivation("activation_function", c.activation, tanhGELU); err != nil {
+		return err
 	}
 	if err := checkScales("layer_norm_epsilon", c.epsilon, c.initializerRange); err != nil {
 		return err

@@ -23,6 +23,14 @@ var halved = map[string]map[string]any{
 		"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16,
 		"vocab_size": 13, "max_position_embeddings": 6,
 	},
+	"mistral": {
+		"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16,
+		"vocab_size": 13, "max_position_embeddings": 6, "sliding_window": 3,
+	},
+	"qwen2": {
+		"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16,
+		"vocab_size": 13, "max_position_embeddings": 6,
+	},
 	"mlp": {"image_size": 4, "hidden_sizes": []int{9, 8}, "num_labels": 5, "dropout": 0.3},
 	"resnet": {
 		"image_size": 6, "stem": "cifar", "layer_type": "basic", "embedding_size": 4, "hidden_sizes": []int{4, 6}, "depths": []int{1, 1}, "num_labels": 5,

@@ -52,6 +52,7 @@ type Model struct {
 	aliases    func(name string) []string // older names of a tensor; nil: none has any
 	skip       func(tensor string) bool
 	heads      heads
+	window     func(layer int) int // positions that attention in a block looks back over, 0: all; nil: of a family without windows
 	config     map[string]any
 }
 
@@ -72,7 +73,9 @@ var families = map[string]family{
 	"mlp":      {fields: mlpFields, build: buildMLP, relax: keepFields(mlpFields)},
 	"resnet":   {fields: resnetFields, build: buildResNet, relax: keepFields(resnetFields), f32Only: true},
 	"vgg":      {fields: vggFields, build: buildVGG, relax: keepFields(vggFields), f32Only: true},
-	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama},
+	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama(llamaFields)},
+	"mistral":  {fields: mistralFields, build: buildMistral, relax: relaxLlama(mistralFields)},
+	"qwen2":    {fields: qwen2Fields, build: buildQwen2, relax: relaxLlama(qwen2Fields)},
 }
 
 // Families lists the names that Build accepts.
@@ -135,7 +138,8 @@ func (m *Model) Costs(s layer.Size) []float64 {
 	return costs
 }
 
-// Config is the model's config.json for export, every field written out.
+// Config is the model's config.json for export: every field written out and, of a model that was imported, whatever else its
+// config.json held.
 func (m *Model) Config() map[string]any { return maps.Clone(m.config) }
 
 // TensorNames lists the names under which a file may hold parameter p, the name for export first. A tied copy is read

@@ -53,7 +53,7 @@ func TestBuildNamesTheFieldAndTheNearest(t *testing.T) {
 		{map[string]any{"n_layer": "two"}, model.FieldError{Field: "n_layer", Found: "two", Allowed: "an integer"}},
 		{map[string]any{"n_inner": -1}, model.FieldError{Field: "n_inner", Found: -1, Allowed: "an integer from 0 to 1048576"}},
 		{map[string]any{"tie_word_embeddings": 1}, model.FieldError{Field: "tie_word_embeddings", Found: 1, Allowed: "true or false"}},
-		{map[string]any{"activation_function": "gelu"}, model.FieldError{Field: "activation_function", Found: "gelu", Allowed: `"gelu_new"`, Nearest: "gelu_new"}},
+		{map[string]any{"activation_function": "gelu"}, model.FieldError{Field: "activation_function", Found: "gelu", Allowed: "one of gelu_new, gelu_pytorch_tanh, gelu_fast", Nearest: "gelu_new"}},
 		{map[string]any{"activation_function": 3}, model.FieldError{Field: "activation_function", Found: 3, Allowed: "a string"}},
 		{map[string]any{"layer_norm_epsilon": 0}, model.FieldError{Field: "layer_norm_epsilon", Found: 0.0, Allowed: "a number above 0", Nearest: "1e-5"}},
 		{map[string]any{"initializer_range": "a"}, model.FieldError{Field: "initializer_range", Found: "a", Allowed: "a number"}},

@@ -25,7 +25,7 @@ const tolerance = 1e-4
 // listed in variants.
 var recordings = []string{
 	"awd-lstm", "bert", "bert-masked", "gnmt", "gpt2", "llama", "llama-untied",
-	"mlp", "mlp-features", "resnet", "resnet-group", "vgg", "vgg-batch",
+	"mistral", "mlp", "mlp-features", "qwen2", "resnet", "resnet-group", "vgg", "vgg-batch",
 }
 
 // variants names the families of further recordings.

@@ -15,8 +15,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
-// publishedLlama and publishedBERT are config.json of published models, with the fields of several releases of the library:
-// SmolLM-135M, and bert-base-uncased fine-tuned for three classes.
+// publishedLlama and the next are config.json of published models, with the fields of several releases of the library:
+// SmolLM-135M, Mistral-7B-v0.1, Qwen2-0.5B, and bert-base-uncased fine-tuned for three classes.
 const (
 	publishedLlama = `{
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 0,
@@ -24,6 +24,20 @@ const (
   "mlp_bias": false, "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3,
   "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "tie_word_embeddings": true,
   "torch_dtype": "float32", "transformers_version": "4.39.3", "use_cache": true, "vocab_size": 49152
+}`
+	publishedMistral = `{
+  "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+  "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+  "sliding_window": 4096, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0",
+  "use_cache": true, "vocab_size": 32000
+}`
+	publishedQwen2 = `{
+  "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "dtype": "bfloat16", "eos_token_id": 151643,
+  "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864, "layer_types": ["full_attention"],
+  "max_position_embeddings": 131072, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+  "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": null,
+  "tie_word_embeddings": true, "use_cache": true, "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936
 }`
 	publishedBERT = `{
   "architectures": ["BertForSequenceClassification"], "attention_probs_dropout_prob": 0.1, "classifier_dropout": null,
@@ -52,6 +66,8 @@ func TestPublishedTransformersHaveTheirPublishedSizes(t *testing.T) {
 		task         model.Task
 	}{
 		{"llama", publishedLlama, 134515008, model.Language},
+		{"mistral", publishedMistral, 7241732096, model.Language},
+		{"qwen2", publishedQwen2, 494032768, model.Language},
 		{"bert", publishedBERT, 109484547, model.Classification}, // BertModel's 109,482,240 and a classifier of 3 classes
 		{"masked bert", masked, 109514298, model.MaskedLanguage},
 	} {
@@ -229,6 +245,56 @@ func TestOlderTensorNamesOfTransformersAreRead(t *testing.T) {
 		err := c.m.CheckTensors(c.tensors)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: error %v, expected %q", name, err, c.want)
+		}
+	}
+}
+
+func TestExportKeepsWhatAnImportedConfigHeld(t *testing.T) {
+	m := fromHuggingFace(t, strings.Replace(publishedQwen2, `"use_cache"`, `"pad_token_id": 7, "my_note": {"a": [1]}, "quantization_config": {}, "use_cache"`, 1))
+	text, err := json.Marshal(m.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"bos_token_id":151643`, `"eos_token_id":151643`, `"pad_token_id":7`, `"my_note":{"a":[1]}`, `"dtype":"float32"`, `"torch_dtype":"float32"`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the exported config has no %s: %s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "quantization_config") {
+		t.Errorf("the exported weights are not quantised, and the config says so: %s", text)
+	}
+	named := strings.NewReplacer("LABEL_0", "no", "LABEL_1", "yes", "LABEL_2", "perhaps").Replace(publishedBERT)
+	if names := fromHuggingFace(t, named).Config()["id2label"]; !reflect.DeepEqual(names, map[string]any{"0": "no", "1": "yes", "2": "perhaps"}) {
+		t.Errorf("the classes of an imported classifier are called %v", names)
+	}
+}
+
+func TestWindowsAreReadAsHuggingFaceMeansThem(t *testing.T) {
+	for _, c := range []struct {
+		from, to, config, want string // want "": accepted
+	}{
+		{`"sliding_window": 4096`, `"sliding_window": null`, publishedMistral, ""},
+		{`"sliding_window": 4096`, `"sliding_window": -1`, publishedMistral, "sliding_window is -1"},
+		{`"use_sliding_window": false`, `"use_sliding_window": true`, publishedQwen2, "sliding_window is 0; allowed is an integer of at least 1"},
+		{`["full_attention"]`, `["full_attention", "sliding_attention"]`, publishedQwen2, `layer_types[1] is "sliding_attention"; allowed is "full_attention"`},
+		{`"use_mrope": false`, `"use_mrope": true`, publishedQwen2, "use_mrope is true"},
+	} {
+		_, err := model.FromHuggingFace([]byte(strings.Replace(c.config, c.from, c.to, 1)))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, want %q", c.to, err, c.want)
+		}
+	}
+}
+
+func TestTheNamesOfTheTanhFormOfGELUAreAccepted(t *testing.T) {
+	for _, name := range []string{"gelu_new", "gelu_pytorch_tanh", "gelu_fast"} {
+		for family, field := range map[string]string{"gpt2": "activation_function", "bert": "hidden_act"} {
+			m, err := model.Build(family, map[string]any{field: name})
+			if err != nil || m.Config()[field] != name {
+				t.Errorf("%s with %s: %v", family, name, err)
+			}
 		}
 	}
 }

@@ -1,5 +1,6 @@
-"""Plain PyTorch forward passes of gpt2, llama and bert: weights by Hugging Face's tensor names, configs with its fields, and the
-semantics of its GPT2LMHeadModel, LlamaForCausalLM, BertForSequenceClassification and BertForMaskedLM, without dropout."""
+"""Plain PyTorch forward passes of gpt2, llama, mistral, qwen2 and bert: weights by Hugging Face's tensor names, configs with its
+fields, and the semantics of its GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM,
+BertForSequenceClassification and BertForMaskedLM, without dropout."""
 import math
 
 import torch
@@ -36,8 +37,11 @@ def attend(q, k, v, hidden):
     return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-def causal(t):
-    return torch.ones(t, t, dtype=torch.bool).triu(1)[None, None]
+def causal(t, window=None):
+    """True where a query does not see a key: a later one or, with a window, one that lies window positions back or more."""
+    distance = torch.arange(t)[:, None] - torch.arange(t)[None, :]
+    hidden = distance < 0
+    return (hidden | (distance >= window) if window else hidden)[None, None]
 
 
 def gpt2(config, w, ids):
@@ -86,6 +90,14 @@ def rotate(x, f):
     return x * cos + torch.cat([-x[..., s // 2:], x[..., :s // 2]], -1) * sin
 
 
+def window_of(config, i):
+    """How many positions layer i looks back over, itself included; None for all."""
+    if config.get("model_type") == "qwen2":
+        used = config.get("use_sliding_window") and i >= config.get("max_window_layers", 28)
+        return config["sliding_window"] if used else None
+    return config.get("sliding_window")
+
+
 def llama(config, w, ids):
     heads, kv = config["num_attention_heads"], config.get("num_key_value_heads") or config["num_attention_heads"]
     s = config.get("head_dim") or config["hidden_size"] // heads
@@ -98,7 +110,7 @@ def llama(config, w, ids):
         q = rotate(linear(w, h + "self_attn.q_proj", n).view(b, t, heads, s), f)
         k = rotate(linear(w, h + "self_attn.k_proj", n).view(b, t, kv, s), f)
         v = linear(w, h + "self_attn.v_proj", n).view(b, t, kv, s)
-        x = x + linear(w, h + "self_attn.o_proj", attend(q, k, v, causal(t)))
+        x = x + linear(w, h + "self_attn.o_proj", attend(q, k, v, causal(t, window_of(config, i))))
         n = rms_norm(w, h + "post_attention_layernorm", x, epsilon)
         u = F.silu(linear(w, h + "mlp.gate_proj", n)) * linear(w, h + "mlp.up_proj", n)
         x = x + linear(w, h + "mlp.down_proj", u)
@@ -131,4 +143,4 @@ def logits(config, w, ids, types=None, mask=None):
     family = config["model_type"]
     if family == "bert":
         return bert(config, w, ids, types, mask)
-    return {"gpt2": gpt2, "llama": llama}[family](config, w, ids)
+    return {"gpt2": gpt2, "llama": llama, "mistral": llama, "qwen2": llama}[family](config, w, ids)

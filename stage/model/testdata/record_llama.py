@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Records llama.safetensors (tied embeddings) and llama-untied.safetensors: tiny LLaMAs in plain PyTorch, float64, with Hugging
-Face's tensor names.
+"""Records llama.safetensors (tied embeddings), llama-untied.safetensors, mistral.safetensors (a window) and qwen2.safetensors (biases,
+and a window in its second layer): tiny models in plain PyTorch, float64, with Hugging Face's tensor names.
 
     /usr/bin/python3 record_llama.py      (Debian: apt-get install python3-torch)
 
@@ -23,7 +23,16 @@ CONFIG = dict(vocab_size=44, max_position_embeddings=20, hidden_size=16, interme
 UNTIED = dict(CONFIG, num_key_value_heads=1, head_dim=6, rope_theta=100.0, tie_word_embeddings=False, attention_bias=True,
               mlp_bias=True, rope_scaling=dict(rope_type="llama3", factor=4.0, low_freq_factor=0.5, high_freq_factor=1.5,
                                                original_max_position_embeddings=8))
+MISTRAL = dict(CONFIG, sliding_window=5, tie_word_embeddings=False)
+QWEN2 = dict(CONFIG, use_sliding_window=True, sliding_window=4, max_window_layers=1)
 B, T = 4, 12
+
+
+def biased(c, name):
+    """Whether the projection of this name has a bias."""
+    if "attn" not in name:
+        return c.get("mlp_bias")
+    return c.get("attention_bias") or "max_window_layers" in c and "o_proj" not in name  # Qwen2's queries, keys and values
 
 
 def shapes(c):
@@ -38,7 +47,7 @@ def shapes(c):
             "mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f),
         }.items():
             out[h + name + ".weight"] = (rows, columns)
-            if c.get("attention_bias" if "attn" in name else "mlp_bias"):
+            if biased(c, name):
                 out[h + name + ".bias"] = (rows,)
         out[h + "input_layernorm.weight"] = out[h + "post_attention_layernorm.weight"] = (d,)
     out["model.norm.weight"] = (d,)
@@ -52,7 +61,7 @@ def record(path, config):
     centre_norms(w)
     ids, labels = torch.randint(0, config["vocab_size"], (B, T)), torch.randint(0, config["vocab_size"], (B, T))
     labels[1, 3] = labels[2, 11] = -1
-    logits = llama(config, w, ids)
+    logits = llama(dict(config, model_type=path.split(".")[0]), w, ids)
     loss = F.cross_entropy(logits.reshape(-1, config["vocab_size"]), labels.reshape(-1), ignore_index=-1)
     loss.backward()
     norm = torch.sqrt(sum((p.grad**2).sum() for p in w.values()))
@@ -67,6 +76,8 @@ def main():
     torch.set_default_dtype(torch.float64)
     record("llama.safetensors", CONFIG)
     record("llama-untied.safetensors", UNTIED)
+    record("mistral.safetensors", MISTRAL)
+    record("qwen2.safetensors", QWEN2)
 
 
 if __name__ == "__main__":
