@@ -16,8 +16,10 @@ func newElastic(c Config) Method {
 		return easgd{c, float32(c.Alpha)}
 	case c.Pull == PullNew:
 		return avgpipe{c, float32(c.Alpha), After}
-	default:
+	case c.Pull == PullOld:
 		return avgpipe{c, float32(c.Alpha), Before}
+	default:
+		return predicted{avgpipe{c, float32(c.Alpha), Before}}
 	}
 }
 
@@ -51,6 +53,24 @@ func (a avgpipe) Dilute(x, _, center flat.Vector) { x.Lerp(a.alpha, center) }
 func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) { add(s.Sum, message, first) }
 
 func (a avgpipe) Advance(s Shard, count int) { s.Center.Axpy(1/float32(count), s.Sum) }
+
+// predicted is elastic averaging whose pull compares like with like: the weights before the update with the center before it.
+//
+//	x_i <- x_i + D_i - alpha (x_i_before - x~_{r-1})
+//
+// That is a pull toward x~_{r-1} + D_i, the center as pipeline i predicts it from its own update. The force is EASGD's, taken
+// before the local step as there (Zhang et al. 2015, equation 5); the center takes the mean update, as in AvgPipe. alpha = 1 is
+// the local weight prediction of SAPipe (Chen et al. 2022), x_i <- x~_{r-1} + D_i. It needs no more than what is at hand when
+// the pipeline has its update, so no pipeline waits.
+//
+// With g = mean_i(x_i) - x~ a round gives g_r = (1 - alpha) g_{r-1}: the pipelines do not trail the center, as they do by one
+// update with pull: old. Rounding alone makes g differ from zero.
+type predicted struct{ avgpipe }
+
+func (p predicted) Dilute(x, message, center flat.Vector) {
+	x.Lerp(p.alpha, center)
+	x.Axpy(p.alpha, message)
+}
 
 // easgd is synchronous elastic averaging SGD (Zhang et al. 2015, equations 5 and 6, with eta rho = alpha):
 //

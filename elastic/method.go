@@ -3,6 +3,7 @@ package elastic
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -23,7 +24,11 @@ type Pull string
 
 // The values of averaging.pull.
 const (
-	// PullOld dilutes toward the center as it was before this round: no pipeline waits for another. The default.
+	// PullPredicted pulls the weights before this round's update toward the center before it, and adds the update: no pipeline
+	// waits for another, and the mean of the pipelines stays on the center. The default.
+	PullPredicted Pull = "predicted"
+	// PullOld dilutes the weights after this round's update toward the center before it: no pipeline waits for another, and
+	// the pipelines stay one update behind the center.
 	PullOld Pull = "old"
 	// PullNew dilutes toward the center after it took this round's updates: waits for the slowest pipeline, and keeps the
 	// mean of the pipelines on the center.
@@ -34,9 +39,9 @@ const (
 
 // Config configures an averaging method.
 type Config struct {
-	// Pull is the order of dilution and center update. Default PullOld, the one that waits for nobody.
+	// Pull is the order of dilution and center update. Default PullPredicted, which waits for nobody.
 	Pull Pull
-	// Alpha is how far a pipeline moves toward the center in a round, 0 < Alpha <= 1. 0 means DefaultAlpha(Pipelines).
+	// Alpha is how far a pipeline moves toward the center in a round, 0 < Alpha <= 1. 0 means DefaultAlpha(Pull, Pipelines).
 	Alpha float64
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
 	Tau int
@@ -44,17 +49,32 @@ type Config struct {
 	Pipelines int
 }
 
-// DefaultAlpha is 1/N, and 1/4 for fewer than four pipelines: a stronger pull toward a center that is a round old costs
-// quality at high learning rates, where 1/4 costs none at low ones (docs/decisions/0010-weaker-pull-by-default.md).
-func DefaultAlpha(pipelines int) float64 { return 1 / float64(max(pipelines, 4)) }
+// DefaultAlpha is how far a pull moves pipelines by default: half of the way with PullPredicted (bench/averaging/README.md), else
+// 1/N, and 1/4 for fewer than four pipelines (docs/decisions/0010-weaker-pull-by-default.md).
+func DefaultAlpha(pull Pull, pipelines int) float64 {
+	if pull == PullPredicted {
+		return 1.0 / 2
+	}
+	return 1 / float64(max(pipelines, 4))
+}
+
+// DefaultRateScale is the factor of the learning rate by default. An adaptive optimizer divides an update by the noise of its
+// pipeline's own batch, so the mean of N updates is smaller than the update of one batch of the total size by up to sqrt(N). The
+// mean of N updates of SGD is that update.
+func DefaultRateScale(adaptive bool, pipelines int) float64 {
+	if adaptive {
+		return math.Sqrt(float64(pipelines))
+	}
+	return 1
+}
 
 // withDefaults fills what is unset.
 func (c Config) withDefaults() Config {
 	if c.Pull == "" {
-		c.Pull = PullOld
+		c.Pull = PullPredicted
 	}
 	if c.Alpha == 0 && c.Pipelines > 0 {
-		c.Alpha = DefaultAlpha(c.Pipelines)
+		c.Alpha = DefaultAlpha(c.Pull, c.Pipelines)
 	}
 	if c.Tau == 0 {
 		c.Tau = 1
@@ -77,9 +97,9 @@ func (c Config) Validate() error {
 	if c.Tau < 1 {
 		return fmt.Errorf("averaging.tau is %d: at least 1 batch between rounds", c.Tau)
 	}
-	pulls := []Pull{PullNew, PullOld, PullElastic}
+	pulls := []Pull{PullPredicted, PullNew, PullOld, PullElastic}
 	if !slices.Contains(pulls, c.Pull) {
-		return fmt.Errorf("averaging.pull is %q: one of new, old, elastic", string(c.Pull))
+		return fmt.Errorf("averaging.pull is %q: one of predicted, new, old, elastic", string(c.Pull))
 	}
 	if !(c.Alpha >= 0 && c.Alpha <= 1) { // also refuses NaN
 		return fmt.Errorf("averaging.alpha is %v: between 0 and 1 (0 for the default)", c.Alpha)
@@ -153,7 +173,7 @@ func (n Needs) Vectors(pipelines int) int {
 // their vectors. Vectors of one call have one length and lie on one device. A Method has no state of its own; the vectors
 // are its state. Center decides when the rules run.
 type Method interface {
-	// String describes the method with its settings: "elastic pull=old alpha=0.5 tau=1".
+	// String describes the method with its settings: "elastic pull=predicted alpha=0.5 tau=1".
 	String() string
 	// Config is what the method was made from, defaults filled in.
 	Config() Config

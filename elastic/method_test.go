@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 // allPulls runs a test for each pull with several pipelines.
 func allPulls(t *testing.T, test func(t *testing.T, c Config)) {
 	t.Helper()
-	for _, pull := range []Pull{PullNew, PullOld, PullElastic} {
+	for _, pull := range []Pull{PullPredicted, PullNew, PullOld, PullElastic} {
 		for _, n := range []int{1, 2, 3, 5} {
 			for _, alpha := range []float64{0, 0.1, 0.3} {
 				c := Config{Pull: pull, Alpha: alpha, Pipelines: n}
@@ -85,6 +86,108 @@ func TestNewWithAlphaOneMakesAllPipelinesEqual(t *testing.T) {
 			if err := sameBits(x, s.centerCopy()); err != nil {
 				t.Fatalf("round %d: pipeline %d: %v", r+1, i, err)
 			}
+		}
+	}
+}
+
+// TestPredictedShrinksTheDistanceOfMeanAndCenter: mean_i(x_i) - x~ is multiplied by 1 - alpha in each round, for any optimizer.
+func TestPredictedShrinksTheDistanceOfMeanAndCenter(t *testing.T) {
+	const tolerance = 4e-6
+	for _, alpha := range []float64{0.1, 0.5, 1} {
+		s := newShell(t, newMethod(t, Config{Pull: PullPredicted, Alpha: alpha, Pipelines: 3}), 3, 64)
+		for j := range s.x[1] {
+			s.x[1][j] += float32(j) / 16 // so that the mean is off the center
+		}
+		for r := range 40 {
+			expected := s.mean()
+			for j, c := range s.centerCopy() {
+				expected[j] = (1 - alpha) * (expected[j] - float64(c))
+			}
+			s.round(ascending(3))
+			mean := s.mean()
+			for j, c := range s.centerCopy() {
+				if got := mean[j] - float64(c); math.Abs(got-expected[j]) > tolerance {
+					t.Fatalf("alpha %g, round %d: the mean is %g from the center, expected %g", alpha, r+1, got, expected[j])
+				}
+			}
+		}
+	}
+}
+
+// TestPredictedKeepsTheMeanOnTheCenter: with pull: predicted, mean_i(x_i) == x~ once is so after each round, for any optimizer.
+func TestPredictedKeepsTheMeanOnTheCenter(t *testing.T) {
+	const tolerance = 4e-6 // a few roundings; it does not grow with the rounds
+	allPulls(t, func(t *testing.T, c Config) {
+		if c.Pull != PullPredicted {
+			return
+		}
+		s := newShell(t, newMethod(t, c), c.Pipelines, 64)
+		for r := range 300 {
+			s.round(ascending(c.Pipelines))
+			if d := s.distance(s.mean()); d > tolerance {
+				t.Fatalf("round %d: the mean of the pipelines is %g from the center, tolerance %g", r+1, d, tolerance)
+			}
+		}
+	})
+}
+
+// TestPredictedWithAlphaOneStartsEveryUpdateAtTheCenter: x_i = x~_{r-1} + D_i to the bit, SAPipe's local weight prediction.
+func TestPredictedWithAlphaOneStartsEveryUpdateAtTheCenter(t *testing.T) {
+	s := newShell(t, newMethod(t, Config{Pull: PullPredicted, Alpha: 1, Pipelines: 3}), 3, 64)
+	for r := range 20 {
+		center := s.centerCopy()
+		for i := range 3 {
+			expected := slices.Clone(center)
+			for j, d := range localUpdate(i, uint64(r+1), s.x[i]) {
+				expected[j] += (s.x[i][j] + d) - s.x[i][j] // what the rounded sum makes of d
+			}
+			s.update(i)
+			if err := sameBits(s.x[i], expected); err != nil {
+				t.Fatalf("round %d: pipeline %d: %v", r+1, i, err)
+			}
+		}
+	}
+}
+
+// TestPredictedWaitsForNobody.
+func TestPredictedWaitsForNobody(t *testing.T) {
+	needs := newMethod(t, Config{Pull: PullPredicted, Pipelines: 3}).Needs()
+	if needs.Timing != Before || needs.CenterState != 0 {
+		t.Errorf("needs %+v, expected timing before and no state of the center", needs)
+	}
+}
+
+// TestOnePipelinePredictedAtAlphaOneIsPlainTraining by the general rule too, which solo replaces.
+func TestOnePipelinePredictedAtAlphaOneIsPlainTraining(t *testing.T) {
+	const tolerance = 2e-6
+	c := Config{Pull: PullPredicted, Alpha: 1, Pipelines: 1}
+	s := newShell(t, predicted{avgpipe{c, 1, Before}}, 1, 64)
+	plain := initial(64)
+	for r := range uint64(50) {
+		plain.Axpy(1, localUpdate(0, r+1, plain))
+		s.update(0)
+		if d := s.distance(widen(plain)); d > tolerance {
+			t.Fatalf("round %d: the center is %g from plain training, tolerance %g", r+1, d, tolerance)
+		}
+		if d := s.distance(widen(s.x[0])); d > tolerance {
+			t.Fatalf("round %d: the center is %g from the pipeline, tolerance %g", r+1, d, tolerance)
+		}
+	}
+}
+
+// TestDefaultsByPull: the alpha of each pull, and the factor of the learning rate.
+func TestDefaultsByPull(t *testing.T) {
+	for pull, expected := range map[Pull][2]float64{PullPredicted: {0.5, 0.5}, PullNew: {0.25, 0.125}, PullOld: {0.25, 0.125}, PullElastic: {0.25, 0.125}} {
+		if two, eight := DefaultAlpha(pull, 2), DefaultAlpha(pull, 8); [2]float64{two, eight} != expected {
+			t.Errorf("pull %s: alpha is %g and %g for 2 and 8 pipelines, expected %v", pull, two, eight, expected)
+		}
+	}
+	for n, expected := range map[int]float64{1: 1, 2: math.Sqrt2, 4: 2} {
+		if got := DefaultRateScale(true, n); got != expected {
+			t.Errorf("%d pipelines, adaptive: %v, expected %v", n, got, expected)
+		}
+		if got := DefaultRateScale(false, n); got != 1 {
+			t.Errorf("%d pipelines, not adaptive: %v, expected 1", n, got)
 		}
 	}
 }
@@ -242,6 +345,9 @@ func (m *model) round(updates []flat.Host) {
 			toward = m.center[j]
 		}
 		for i := range m.x {
+			if m.pull == PullPredicted {
+				toward = old + float64(updates[i][j])
+			}
 			m.x[i][j] = (1-m.alpha)*m.x[i][j] + m.alpha*toward
 		}
 	}
@@ -333,7 +439,7 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 		{Config{Pipelines: 2, Alpha: 1.01}, "alpha is 1.01: between 0 and 1"},
 		{Config{Pipelines: 2, Alpha: -0.1}, "alpha is -0.1: between 0 and 1"},
 		{Config{Pipelines: 2, Alpha: math.NaN()}, "alpha is NaN"},
-		{Config{Pipelines: 2, Pull: "newest"}, `pull is "newest": one of new, old, elastic`},
+		{Config{Pipelines: 2, Pull: "newest"}, `pull is "newest": one of predicted, new, old, elastic`},
 	}
 	for _, c := range cases {
 		_, err := NewMethod("elastic", c.config)
@@ -344,7 +450,7 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of elastic`) {
 		t.Errorf("unknown method: %v", err)
 	}
-	if got := newMethod(t, Config{Pipelines: 4}).String(); got != "elastic pull=old alpha=0.25 tau=1" {
+	if got := newMethod(t, Config{Pipelines: 4}).String(); got != "elastic pull=predicted alpha=0.5 tau=1" {
 		t.Errorf("String is %q", got)
 	}
 }

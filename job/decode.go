@@ -100,6 +100,9 @@ func (d *decoder) value(n *node, v reflect.Value, f field) {
 	case f.kind == typeCount:
 		d.count(n, v, f)
 		return
+	case f.kind == typeFactor:
+		d.factor(n, v, f)
+		return
 	case f.kind == typeDuration:
 		d.duration(n, v, f)
 		return
@@ -177,6 +180,24 @@ func (d *decoder) count(n *node, v reflect.Value, f field) {
 		d.mismatch(f, n, f.rule.closest(float64(i)))
 	default:
 		v.SetInt(i)
+	}
+}
+
+func (d *decoder) factor(n *node, v reflect.Value, f field) {
+	if n.kind == text && n.scalar == "auto" {
+		v.SetFloat(float64(AutoFactor))
+		return
+	}
+	x, ok := n.number()
+	switch {
+	case !ok && n.kind == text:
+		d.mismatch(f, n, firstOf(nearest.Word(n.scalar, []string{"auto"}), unquoted(n)))
+	case !ok:
+		d.mismatch(f, n, "")
+	case !f.rule.holds(x): // here, since 0 in a Factor means auto
+		d.mismatch(f, n, f.rule.closest(x))
+	default:
+		v.SetFloat(x)
 	}
 }
 

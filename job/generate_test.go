@@ -142,6 +142,8 @@ func (g *generator) value(f field) object {
 	switch {
 	case f.kind == typeCount:
 		out = object{"anyOf": []object{bounds(object{"type": "integer"}, f.rule), {"const": "auto"}}}
+	case f.kind == typeFactor:
+		out = object{"anyOf": []object{bounds(object{"type": "number"}, f.rule), {"const": "auto"}}}
 	case f.kind == typeDuration:
 		out = duration()
 	case f.kind.Kind() == reflect.Struct:

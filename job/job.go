@@ -87,6 +87,12 @@ type Count int
 // Auto is the value of a Count that the program chooses.
 const Auto Count = 0
 
+// Factor is a positive number or `auto` (0).
+type Factor float64
+
+// AutoFactor is the value of a Factor that the program chooses.
+const AutoFactor Factor = 0
+
 // AutoSchedule is the schedule that the program chooses.
 const AutoSchedule = "auto"
 
@@ -235,13 +241,18 @@ type Train struct {
 type Averaging struct {
 	// The averaging method, by name: elastic.
 	Method string `yaml:"method" default:"elastic"`
-	// When a pipeline is pulled toward the center: `new` after the center took this round's updates, which waits for the
-	// slowest pipeline; `old` toward the center as it was before, without a wait; `elastic` as in EASGD, where the center
-	// is pulled toward the pipelines by the same amount.
-	Pull string `yaml:"pull" default:"old" rule:"oneof=new|old|elastic"`
-	// How far a pipeline is pulled toward the center in a round: 1 makes them equal. 0:
-	// 1/pipelines, and 0.25 for fewer than four.
+	// What a pipeline is pulled toward in a round. `predicted`: its weights before the update are pulled toward the center before
+	// it, then the update is added; nobody waits. `new`: the weights after the update are pulled toward the center after it took
+	// this round's updates, which waits for the slowest pipeline. `old`: the weights after the update are pulled toward the
+	// center before it, without a wait, and stay one update behind. `elastic` is EASGD: center and pipelines are
+	// pulled toward each other by the same amount.
+	Pull string `yaml:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
+	// How far a pipeline is pulled in a round: 1 is all the way. 0: 0.5 for `predicted`; for the others 1/pipelines, and 0.25
+	// for fewer than four.
 	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
+	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
+	// updates shrink when they are averaged, and 1 for sgd and asgd.
+	RateScale Factor `yaml:"lr_scale" default:"auto" rule:"above=0 max=1e6"`
 	// Batches between rounds; a divisor of train.steps.
 	Tau int `yaml:"tau" default:"1" rule:"min=1 max=1e9"`
 }

@@ -34,6 +34,7 @@ type field struct {
 
 var (
 	typeCount    = reflect.TypeFor[Count]()
+	typeFactor   = reflect.TypeFor[Factor]()
 	typeDuration = reflect.TypeFor[time.Duration]()
 )
 
@@ -129,6 +130,8 @@ func (f field) wants() string {
 	switch f.kind {
 	case typeCount:
 		return "a whole number" + f.rule.interval() + ", or auto"
+	case typeFactor:
+		return "a number" + f.rule.interval() + ", or auto"
 	case typeDuration:
 		return "a duration such as 90s, 5m or 1h30m, or 0"
 	}

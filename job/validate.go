@@ -58,6 +58,10 @@ func (f field) check(v reflect.Value) []fault {
 		if x != Auto && !r.holds(float64(x)) {
 			return wrong(strconv.Itoa(int(x)), r.closest(float64(x)))
 		}
+	case Factor:
+		if x != AutoFactor && !r.holds(float64(x)) {
+			return wrong(number(float64(x)), r.closest(float64(x)))
+		}
 	case time.Duration:
 		if x < 0 {
 			return wrong(x.String(), "0")

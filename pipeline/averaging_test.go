@@ -14,7 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-var pulls = []elastic.Pull{elastic.PullOld, elastic.PullNew, elastic.PullElastic}
+var pulls = []elastic.Pull{elastic.PullPredicted, elastic.PullOld, elastic.PullNew, elastic.PullElastic}
 
 func TestAveragingComputesTheRulesToTheBitInWhateverOrderPipelinesArrive(t *testing.T) {
 	for _, pull := range pulls {
@@ -53,7 +53,9 @@ func TestSplitBackwardComputesTheSameBits(t *testing.T) {
 // TestASlowPipelineHoldsUpOthersOnlyAsTheRuleSays gives every pipeline a device time of its own (the fakes sleep on a shared
 // executor, so the slow one's source is slow instead) and looks how far the fast one gets.
 func TestASlowPipelineHoldsUpOthersOnlyAsTheRuleSays(t *testing.T) {
-	for pull, ahead := range map[elastic.Pull]uint64{elastic.PullOld: 1, elastic.PullElastic: 1, elastic.PullNew: 0} {
+	for pull, ahead := range map[elastic.Pull]uint64{
+		elastic.PullPredicted: 1, elastic.PullOld: 1, elastic.PullElastic: 1, elastic.PullNew: 0,
+	} {
 		t.Run(string(pull), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { slowPipeline(t, pull, ahead) })
 		})

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -296,13 +297,14 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 		center.Copy(s.fakes[0][k].params)
 		return
 	}
-	alpha := float32(elastic.DefaultAlpha(r.pipelines))
+	pull := cmp.Or(r.pull, elastic.PullPredicted)
+	alpha := float32(elastic.DefaultAlpha(pull, r.pipelines))
 	old := slices.Clone(center)
 	sum := flat.NewHost(len(center))
 	for p := range r.pipelines {
 		x := s.fakes[p][k].params
 		message := deltas[p][k]
-		if r.pull == elastic.PullElastic {
+		if pull == elastic.PullElastic {
 			message.Copy(x)
 			message.Axpy(-1, old)
 			message.Scale(alpha)
@@ -314,17 +316,19 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 			sum.Axpy(1, message)
 		}
 	}
-	switch r.pull {
-	case elastic.PullElastic:
+	if pull == elastic.PullElastic {
 		center.Axpy(1, sum)
-	case elastic.PullOld, elastic.PullNew, "":
-		center.Axpy(1/float32(r.pipelines), sum)
-		toward := old
-		if r.pull == elastic.PullNew {
-			toward = center
-		}
-		for p := range r.pipelines {
-			s.fakes[p][k].params.Lerp(alpha, toward)
+		return
+	}
+	center.Axpy(1/float32(r.pipelines), sum)
+	toward := old
+	if pull == elastic.PullNew {
+		toward = center
+	}
+	for p := range r.pipelines {
+		s.fakes[p][k].params.Lerp(alpha, toward)
+		if pull == elastic.PullPredicted {
+			s.fakes[p][k].params.Axpy(alpha, deltas[p][k])
 		}
 	}
 }

@@ -84,6 +84,9 @@ func (o Optimizer) StateVectors() int {
 	return 0
 }
 
+// Adaptive reports whether the named optimizer divides its updates by the size of the gradients, as the Adam family does.
+func Adaptive(name string) bool { return name == "adam" || name == "adamw" }
+
 // averageShare is how far asgd's average moves toward the iterate of a step: 1/n when it then covers n iterates.
 func (o Optimizer) averageShare(h Hyper) float32 {
 	covered := uint64(1)

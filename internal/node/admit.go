@@ -183,9 +183,7 @@ func (a *admission) checkCounts() {
 		return
 	}
 	a.job.Take(counts)
-	if a.job.Averaging.Alpha == 0 {
-		a.job.Averaging.Alpha = elastic.DefaultAlpha(counts.Pipelines)
-	}
+	resolveAveraging(a.job, counts.Pipelines)
 	a.spec.Why = append(a.spec.Why, why)
 	a.checkPlan(counts)
 	if a.job.Devices.Kind != job.KindEmulated { // which need no cores

@@ -11,6 +11,7 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -79,9 +80,7 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	counts, _ := job.Resolve(j, job.Facts{Cores: cores, Layers: max(c.Stages, layersOf(c))})
 	counts.Devices = max(counts.Devices, int(s.Job.Offered()))
 	j.Take(counts)
-	if j.Averaging.Alpha == 0 {
-		j.Averaging.Alpha = elastic.DefaultAlpha(c.Pipelines)
-	}
+	resolveAveraging(j, c.Pipelines)
 	out.Layout = &layout{Costs: c.Costs, PinnedLimit: c.PinnedLimit, Split: c.Split}
 	plan, why, err := out.plan()
 	if err == nil {
@@ -104,6 +103,17 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 		out.Warnings = append(out.Warnings, sharedCores(counts, cores)...)
 	}
 	return &out, nil
+}
+
+// resolveAveraging decides what the number of pipelines decides about their averaging, where the job leaves it open.
+func resolveAveraging(j *job.Job, pipelines int) {
+	a := &j.Averaging
+	if a.Alpha == 0 {
+		a.Alpha = elastic.DefaultAlpha(elastic.Pull(a.Pull), pipelines)
+	}
+	if a.RateScale == job.AutoFactor {
+		a.RateScale = job.Factor(elastic.DefaultRateScale(stage.Adaptive(j.Optimizer.Name), pipelines))
+	}
 }
 
 // holds checks that lists fit the counts that were chosen, and that the devices hold their stages. A plan may come from a cache,

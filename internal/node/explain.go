@@ -34,6 +34,7 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 	if out.Recompute == nil {
 		out.Recompute = []string{} // JSON: [], not null
 	}
+	out.Why = append(out.Why, "averaging: "+s.averaging())
 	if s.Job.Open() {
 		return out, nil
 	}

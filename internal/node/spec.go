@@ -38,7 +38,8 @@ type layout struct {
 }
 
 const (
-	specVersion   = 2 // a job may be open
+	specVersion   = 3
+	scaledVersion = 3 // averaging has a factor of the learning rate; it is 1 in jobs of before; since 2 a job may be open
 	oldestVersion = 1 // every count was resolved at admission
 )
 
@@ -58,6 +59,9 @@ func readSpec(j *elastic.Job) (*spec, error) {
 	}
 	if s.Version < oldestVersion || s.Version > specVersion {
 		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d to %d", j.ID, s.Version, oldestVersion, specVersion)
+	}
+	if s.Version < scaledVersion {
+		s.Job.Averaging.RateScale = 1
 	}
 	report, err := readReport(j)
 	if err != nil {
@@ -112,14 +116,18 @@ func (s *spec) cores(node int) int {
 	return min(int(devices)*int(s.Job.Devices.CPU.Threads), node)
 }
 
-// averaging describes the averaging method for people: "elastic pull=old alpha=0.25 tau=1".
+// averaging describes the averaging method for people: "elastic pull=predicted alpha=0.5 tau=1 lr x1.41". Where the number of
+// pipelines decides and is not known yet, it says auto.
 func (s *spec) averaging() string {
 	a := s.Job.Averaging
-	alpha := fmt.Sprintf("alpha=%.3g", a.Alpha)
+	alpha, rate := fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("lr x%.3g", a.RateScale)
 	if a.Alpha == 0 {
-		alpha = "alpha=auto" // the number of pipelines decides, and is not known yet
+		alpha = "alpha=auto"
 	}
-	return strings.Join([]string{a.Method, "pull=" + a.Pull, alpha, fmt.Sprintf("tau=%d", a.Tau)}, " ")
+	if a.RateScale == job.AutoFactor {
+		rate = "lr x auto"
+	}
+	return strings.Join([]string{a.Method, "pull=" + a.Pull, alpha, fmt.Sprintf("tau=%d", a.Tau), rate}, " ")
 }
 
 // task is what the samples of the job are.

@@ -376,11 +376,15 @@ func optimizer(o job.Optimizer) stage.Optimizer {
 	return out
 }
 
-// learningRate is the schedule of the job file.
+// learningRate is the schedule of the job file, times the factor for averaged pipelines. That of a trial may be open: then nobody
+// asks what it learns.
 func learningRate(spec job.Job) stage.Schedule {
-	o := spec.Optimizer
+	o, scale := spec.Optimizer, float64(spec.Averaging.RateScale)
+	if spec.Averaging.RateScale == job.AutoFactor {
+		scale = 1
+	}
 	return stage.Schedule{
-		Name: o.Schedule, Peak: o.LearningRate, Warmup: uint64(o.Warmup), Steps: uint64(spec.Train.Steps), MinRatio: o.MinimumRatio,
+		Name: o.Schedule, Peak: o.LearningRate * scale, Warmup: uint64(o.Warmup), Steps: uint64(spec.Train.Steps), MinRatio: o.MinimumRatio,
 	}
 }
 

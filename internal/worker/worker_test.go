@@ -306,7 +306,7 @@ func TestBF16TrainsAlmostAsF32(t *testing.T) {
 }
 
 func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
-	for _, pull := range []string{"old", "new", "elastic"} {
+	for _, pull := range []string{"predicted", "old", "new", "elastic"} {
 		change := func(j *job.Job) { j.Averaging.Pull = pull }
 		whole := setup(t, 2, 2, change)
 		want := exported(t, whole, train(t, whole, nil))
@@ -334,7 +334,7 @@ func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
 }
 
 func TestTwoNodesComputeTheShardsOfOne(t *testing.T) {
-	for _, pull := range []string{"old", "new"} {
+	for _, pull := range []string{"predicted", "old", "new"} {
 		alone := setup(t, 3, 2, func(j *job.Job) { j.Averaging.Pull = pull })
 		want := train(t, alone, nil)
 

@@ -1,0 +1,53 @@
+package node
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// TestJobsKeepTheAveragingTheyWereAdmittedWith: jobs of specs before version 3 have no factor of the learning rate, whatever the
+// defaults are now.
+func TestJobsKeepTheAveragingTheyWereAdmittedWith(t *testing.T) {
+	for text, expected := range map[string]string{
+		`{"version": 1, "job": {"Averaging": {"Method": "elastic", "Pull": "old", "Alpha": 0.25, "Tau": 1}}}`:                "elastic pull=old alpha=0.25 tau=1 lr x1",
+		`{"version": 2, "job": {"Averaging": {"Method": "elastic", "Pull": "new", "Alpha": 0, "Tau": 2}}}`:                   "elastic pull=new alpha=auto tau=2 lr x1",
+		`{"version": 3, "job": {"Averaging": {"Method": "elastic", "Pull": "old", "Alpha": 0.5, "Tau": 1, "RateScale": 2}}}`: "elastic pull=old alpha=0.5 tau=1 lr x2",
+	} {
+		s, err := readSpec(&elastic.Job{ID: "1", Spec: json.RawMessage(text)})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got := s.averaging(); got != expected {
+			t.Errorf("%s: %s, expected %s", text, got, expected)
+		}
+	}
+}
+
+// TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen, and nothing that the job says.
+func TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen(t *testing.T) {
+	for _, c := range []struct {
+		optimizer   string
+		given       job.Averaging
+		pipelines   int
+		alpha, rate float64
+	}{
+		{"adamw", job.Averaging{Pull: "predicted"}, 2, 0.5, math.Sqrt2},
+		{"adam", job.Averaging{Pull: "predicted"}, 4, 0.5, 2},
+		{"adamw", job.Averaging{Pull: "predicted"}, 1, 0.5, 1},
+		{"adamw", job.Averaging{Pull: "old"}, 8, 0.125, math.Sqrt(8)},
+		{"sgd", job.Averaging{Pull: "predicted"}, 4, 0.5, 1},
+		{"asgd", job.Averaging{Pull: "new"}, 2, 0.25, 1},
+		{"adamw", job.Averaging{Pull: "predicted", Alpha: 0.3, RateScale: 1.2}, 4, 0.3, 1.2},
+	} {
+		j := job.Job{Optimizer: job.Optimizer{Name: c.optimizer}, Averaging: c.given}
+		resolveAveraging(&j, c.pipelines)
+		if a := j.Averaging; a.Alpha != c.alpha || float64(a.RateScale) != c.rate {
+			t.Errorf("%+v: alpha %v, lr_scale %v", c, a.Alpha, a.RateScale)
+		}
+	}
+}
