@@ -110,7 +110,7 @@ func (t *table) print(w io.Writer) error {
 // paint colors a job's state.
 func paint(cell string) string {
 	colors := map[api.State]int{
-		api.Queued: 33, api.Tuning: 33, api.Starting: 33, api.Running: 36, api.Done: 32, api.Failed: 31, api.Cancelled: 35,
+		api.Queued: 33, api.Tuning: 33, api.Waiting: 33, api.Starting: 33, api.Running: 36, api.Done: 32, api.Failed: 31, api.Cancelled: 35,
 	}
 	if color, ok := colors[api.State(cell)]; ok {
 		return fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, cell)

@@ -26,12 +26,16 @@ type config struct {
 	cores       int
 	orphanAfter time.Duration
 	logLevel    zapcore.Level
+
+	responseTimeout, retryFirst, retryLongest time.Duration
+	retryLimit                                int
 }
 
 // defaultConfig is what an empty file means.
 func defaultConfig() config {
 	return config{
 		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
+		responseTimeout: 30 * time.Second, retryLimit: 10, retryFirst: 500 * time.Millisecond, retryLongest: time.Minute,
 	}
 }
 
@@ -75,14 +79,31 @@ var keys = []key{
 	},
 	{
 		"orphan_after", "how long workers go on without a daemon", "1h", "a time of at least 1s, such as 90s, 10m or 1h",
+		func(c *config, text string) error { return setTime(&c.orphanAfter, time.Second, text) },
+	},
+	{
+		"response_timeout", "how long a worker may not answer before it is killed", "30s", "a time of at least 1s, such as 30s or 2m",
+		func(c *config, text string) error { return setTime(&c.responseTimeout, time.Second, text) },
+	},
+	{
+		"retry_limit", "how many workers of a job may die, without a commit in between, before it fails", "10", "a number, 1 or more",
 		func(c *config, text string) error {
-			d, err := time.ParseDuration(text)
-			if err != nil || d < time.Second {
-				return fmt.Errorf("%q is not a time of at least 1s", text)
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a number of at least 1", text)
 			}
-			c.orphanAfter = d
+			c.retryLimit = n
 			return nil
 		},
+	},
+	{
+		"retry_first", "the pause before the second restart of a job without a commit in between; it doubles", "500ms",
+		"a time of at least 1ms, such as 500ms or 5s",
+		func(c *config, text string) error { return setTime(&c.retryFirst, time.Millisecond, text) },
+	},
+	{
+		"retry_longest", "the pause that it doubles to", "1m", "a time of at least 1ms, such as 1m",
+		func(c *config, text string) error { return setTime(&c.retryLongest, time.Millisecond, text) },
 	},
 	{
 		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error",
@@ -104,6 +125,15 @@ func setPath(to *string, text string) error {
 	return nil
 }
 
+func setTime(to *time.Duration, least time.Duration, text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < least {
+		return fmt.Errorf("%q is not a time of at least %v", text, least)
+	}
+	*to = d
+	return nil
+}
+
 func setText(to *string, text string) error {
 	if text == "" {
 		return fmt.Errorf("it is empty")
@@ -116,7 +146,7 @@ func setText(to *string, text string) error {
 func configHelp() string {
 	var b strings.Builder
 	for _, k := range keys {
-		fmt.Fprintf(&b, "  %-13s %s (default: %s)\n", k.name, k.doc, k.initial)
+		fmt.Fprintf(&b, "  %-16s %s (default: %s)\n", k.name, k.doc, k.initial)
 	}
 	return b.String()
 }

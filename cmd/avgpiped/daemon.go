@@ -86,6 +86,8 @@ func runNode(ctx context.Context, c config, log *zap.Logger, ready func()) error
 	}
 	return node.Run(ctx, node.Config{
 		StateDir: c.stateDir, Socket: c.socket, Group: c.group, NodeID: c.node, Cores: cores,
-		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, OrphanAfter: c.orphanAfter, Version: version, Log: log, OnReady: ready,
+		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, OrphanAfter: c.orphanAfter,
+		ResponseTimeout: c.responseTimeout, RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest,
+		Version: version, Log: log, OnReady: ready,
 	})
 }

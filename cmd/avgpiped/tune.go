@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/tune"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -68,7 +69,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	case cmd.Context().Err() != nil:
 		return errors.New("tune: interrupted")
 	case err != nil:
-		say(control.TuneMessage{Error: err.Error(), Permanent: tune.Permanent(err)})
+		say(control.TuneMessage{Error: err.Error(), Permanent: tune.Permanent(err), Obstacle: obstacle.Of(err)})
 		return errors.Join(err, broken)
 	}
 	say(control.TuneMessage{Report: report})

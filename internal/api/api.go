@@ -17,6 +17,7 @@ const (
 	Tuning    State = "tuning"
 	Starting  State = "starting"
 	Running   State = "running"
+	Waiting   State = "waiting" // for a full disk, a missing file or the like; Reason says for what. It goes on by itself
 	Done      State = "done"
 	Failed    State = "failed"
 	Cancelled State = "cancelled"

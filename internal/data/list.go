@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/bmatcuk/doublestar/v4"
 )
@@ -149,9 +150,25 @@ func (l *lister) expand(entry string) error {
 	case l.skipped.Empty > 0:
 		return fmt.Errorf("%s has only empty files (%d)", entry, l.skipped.Empty)
 	case pattern == "":
-		return fmt.Errorf("%s has no files below it%s", entry, l.hint())
+		return absent(root, syscall.ENODATA, "%s has no files below it%s", entry, l.hint())
+	case l.looked == 0:
+		return absent(root, syscall.ENODATA, "%s matches nothing: there are no files below %s%s", entry, root, l.hint())
 	}
 	return fmt.Errorf("%s matches none of %d files below %s%s", entry, l.looked, root, l.hint())
+}
+
+// absentError says in words of its own that files are not there. Whoever wants to wait for them finds the path in the
+// *fs.PathError that it wraps.
+type absentError struct {
+	text  string
+	cause error
+}
+
+func (e *absentError) Error() string { return e.text }
+func (e *absentError) Unwrap() error { return e.cause }
+
+func absent(path string, errno syscall.Errno, format string, args ...any) error {
+	return &absentError{fmt.Sprintf(format, args...), &fs.PathError{Op: "list", Path: path, Err: errno}}
 }
 
 func (l *lister) hint() string {
@@ -180,21 +197,21 @@ func (l *lister) missing(path string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return explain(path, err)
 	}
-	absent, dir := path, filepath.Dir(path)
+	gone, dir := path, filepath.Dir(path)
 	for {
 		info, err := os.Stat(dir)
 		if err == nil && info.IsDir() || dir == filepath.Dir(dir) {
 			break
 		}
-		absent, dir = dir, filepath.Dir(dir)
+		gone, dir = dir, filepath.Dir(dir)
 	}
 	if l.access == nil || l.access(dir) == nil {
-		l.nearest = nearestName(dir, filepath.Base(absent))
+		l.nearest = nearestName(dir, filepath.Base(gone))
 	}
-	if absent != path {
-		return fmt.Errorf("%s does not exist: there is no %s", path, absent)
+	if gone != path {
+		return absent(path, syscall.ENOENT, "%s does not exist: there is no %s", path, gone)
 	}
-	return fmt.Errorf("%s does not exist", path)
+	return absent(path, syscall.ENOENT, "%s does not exist", path)
 }
 
 // directory lists one directory and those below it. Around holds the directories that it lies in, itself last.

@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"internal/pace":       nil,
 	"internal/checkpoint": nil,
 	"internal/lint":       nil,
+	"internal/obstacle":   {"internal/checkpoint"},
 	"internal/metric":     nil,
 
 	// What knows one thing.
@@ -43,7 +44,7 @@ var mayImport = map[string][]string{
 	"internal/data/idx":       nil,
 	"internal/wire":           {"internal/pace", "internal/trace"},
 	"internal/api":            {"job", "tuner"},
-	"internal/worker/control": {"internal/api", "job", "tuner"},
+	"internal/worker/control": {"internal/api", "internal/obstacle", "job", "tuner"},
 	"internal/plancache":      {"internal/checkpoint", "tuner"},
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
@@ -57,22 +58,23 @@ var mayImport = map[string][]string{
 	"internal/worker": {
 		"pipeline", "stage/...", "schedule", "tuner", "elastic", "job",
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/feed", "internal/checkpoint", "internal/export",
+		"internal/obstacle",
 	},
 	"internal/tune": {
-		"internal/words",
+		"internal/obstacle", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/node": {
 		"internal/server", "elastic", "job", "schedule", "stage/...",
 		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/plancache", "internal/trace", "internal/words",
-		"tuner",
+		"internal/obstacle", "tuner",
 	},
 	"internal/server": {"internal/api", "job"},
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune",
+		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune", "internal/obstacle",
 		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/nearest", "internal/words", "job", "schedule", "tuner"},

@@ -14,6 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -32,6 +33,7 @@ type act struct {
 	report   *tuner.Report             // of resolve
 	shards   map[int]control.ShardInfo // of commitRound, by stage
 	reached  time.Time                 // of commitRound
+	hold     *hold                     // of probe
 }
 
 // run carries the choice out. The change is applied whether or not there is an error.
@@ -63,6 +65,8 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 		return a.kill()
 	case endJob:
 		return a.end(ctx)
+	case probe:
+		return a.probe(ctx), nil
 	case wait:
 	}
 	return nil, nil
@@ -208,7 +212,6 @@ func (a *act) kill() (func(*observed), error) {
 	a.node.say(a.job.ID, "killing the worker", zap.Int("process", a.worker.process.pid), zap.String("reason", a.decision.reason))
 	err := a.worker.process.kill()
 	return func(o *observed) {
-		o.killed = a.decision.reason
 		o.quiet = time.Now().Add(afterFail) // its end is noticed before
 	}, err
 }
@@ -291,11 +294,13 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return func(o *observed) {
 			o.worker, o.phase, o.cause = nil, exited, err.Error()
-			o.die(time.Now())
+			if obstacle.Of(err) == nil {
+				o.die(time.Now())
+			}
 		}, err
 	}
 	return func(o *observed) {
-		o.begin(w, loading, time.Now())
+		o.begin(w, loading)
 		a.node.follow(ctx, w)
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -31,7 +32,9 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return func(o *observed) {
 			o.tuning = &tuning{cause: err.Error()}
-			o.die(time.Now())
+			if obstacle.Of(err) == nil {
+				o.die(time.Now())
+			}
 		}, err
 	}
 	return func(o *observed) {
@@ -78,7 +81,7 @@ func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 		a.node.log.Warn("remove what a tuning left", zap.String("job", a.job.ID), zap.Error(err))
 	}
 	return func(o *observed) {
-		o.deaths, o.retryAt = 0, time.Time{}
+		o.deaths, o.hold = 0, nil
 		delete(a.node.specs, a.job.ID) // decoded anew from what was agreed on
 	}, nil
 }

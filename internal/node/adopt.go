@@ -88,7 +88,7 @@ func (n *node) current(ctx context.Context, state *elastic.State, id, dir string
 		w := newWorker(id, s.Generation, dir, p)
 		o := n.job(id)
 		now := time.Now()
-		o.begin(w, loading, now)
+		o.begin(w, loading)
 		o.take(report{worker: w, status: &s}, now)
 		n.follow(ctx, w)
 		return p

@@ -35,6 +35,14 @@ type Config struct {
 	// OrphanAfter is how long a worker goes on without a daemon. Default 1 h: long enough for an upgrade that goes wrong, short
 	// enough that a machine given up is idle the same day.
 	OrphanAfter time.Duration
+	// ResponseTimeout is how long a worker may not answer before it is killed. Default 30 s.
+	ResponseTimeout time.Duration
+	// RetryLimit is how many workers of a job may die, without a commit between them, before the job fails. Default 10. Obstacles that
+	// pass, such as a full disk, are no deaths.
+	RetryLimit int
+	// RetryFirst is the pause before the second restart without a commit in between; the first is at once. It doubles with each, up
+	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
+	RetryFirst, RetryLongest time.Duration
 	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back within half of it, before that
 	// is told. Default 10 s: what workers observe is the mean of as long.
 	DriftHold time.Duration
@@ -54,8 +62,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.OrphanAfter == 0 {
 		c.OrphanAfter = time.Hour
 	}
-	if c.DriftHold == 0 {
-		c.DriftHold = 10 * time.Second
+	for of, initial := range map[*time.Duration]time.Duration{
+		&c.ResponseTimeout: 30 * time.Second, &c.RetryFirst: 500 * time.Millisecond, &c.RetryLongest: time.Minute,
+		&c.DriftHold: 10 * time.Second,
+	} {
+		if *of == 0 {
+			*of = initial
+		}
+	}
+	if c.RetryLimit == 0 {
+		c.RetryLimit = 10
 	}
 	if len(c.Cores) == 0 {
 		cores, err := AvailableCores()
@@ -69,6 +85,11 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("state directory %q: %w", c.StateDir, err)
 	}
 	return c, nil
+}
+
+// rules are the numbers that decide takes from the configuration.
+func (c Config) rules() rules {
+	return rules{deaths: c.RetryLimit, firstPause: c.RetryFirst, longestPause: c.RetryLongest, responseTimeout: c.ResponseTimeout}
 }
 
 // Validate reports the first field that does not fit.

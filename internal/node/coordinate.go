@@ -10,12 +10,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/elastic"
-	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 )
 
 const (
 	round     = 100 * time.Millisecond // the longest pause between two looks; most of what matters wakes the coordinator
 	afterFail = time.Second            // until a choice that could not be carried out is made again
+
+	longestLook = time.Second // between two looks while this process runs; a longer time is one in which it was stopped
 )
 
 // outcome is how an act ended.
@@ -93,7 +95,9 @@ func (n *node) observe(r report) {
 		return
 	}
 	now := time.Now()
+	before := o.hold
 	o.take(r, now)
+	n.sayHold(r.worker.job, before, o.hold)
 	if j, err := n.raft.State().Job(r.worker.job); err == nil && r.status != nil {
 		n.watchDrift(j, o, now)
 	}
@@ -119,9 +123,17 @@ func (n *node) observeTuning(r tuneReport) {
 		return
 	}
 	t.end(r.exit)
-	if t.cause != "" {
+	before := o.hold
+	switch {
+	case t.cause != "" && t.obstacle != nil:
+		o.waitFor(t.obstacle, time.Now())
+	case t.cause != "":
+		o.hold = nil
 		o.die(time.Now())
+	default:
+		o.hold = nil
 	}
+	n.sayHold(r.job, before, o.hold)
 	n.log.Info("a tuning ended", zap.String("job", r.job), zap.Int("process", r.run.process.pid), zap.String("how", r.exit.how),
 		zap.Bool("chosen", t.report != nil), zap.String("failure", t.failure), zap.String("cause", t.cause))
 }
@@ -135,10 +147,27 @@ func (n *node) conclude(c outcome) {
 	if c.change != nil {
 		c.change(o)
 	}
-	if c.err != nil {
-		o.note = c.err.Error()
-		o.quiet = time.Now().Add(afterFail)
-		n.log.Error("could not act", zap.String("job", c.job), zap.Error(c.err))
+	if c.err == nil {
+		return
+	}
+	o.note = c.err.Error()
+	o.quiet = time.Now().Add(afterFail)
+	n.log.Error("could not act", zap.String("job", c.job), zap.Error(c.err))
+	if what := obstacle.Of(c.err); what != nil && (o.choice == place || o.choice == tune) {
+		before := o.hold
+		o.waitFor(what, time.Now())
+		n.sayHold(c.job, before, o.hold)
+	}
+}
+
+// sayHold says that a job begins to wait for something else than before, or goes on.
+func (n *node) sayHold(job string, before, now *hold) {
+	switch {
+	case before == now:
+	case now == nil:
+		n.say(job, "going on", zap.String("over", before.obstacle.String()))
+	case before == nil || before.obstacle.String() != now.obstacle.String():
+		n.say(job, "waiting", zap.String("for", now.obstacle.String()), zap.String("error", now.obstacle.Text))
 	}
 }
 
@@ -163,7 +192,9 @@ func (n *node) turn(beside context.Context, state *elastic.State, stopping bool)
 
 // world is what there is to decide about, and the jobs in it by id. The caller holds the lock.
 func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*elastic.Job) {
-	w := world{now: time.Now(), cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping}
+	w := world{now: time.Now(), cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping, rules: n.config.rules()}
+	passed := min(w.now.Sub(n.looked), longestLook)
+	n.looked = w.now
 	jobs := map[string]*elastic.Job{}
 	for _, j := range state.Jobs() {
 		o := n.job(j.ID)
@@ -175,11 +206,16 @@ func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*el
 			o.note = err.Error()
 			continue
 		}
-		if (stopping || j.Cancelling) && o.stopSince.IsZero() {
+		if asked := stopping || j.Cancelling; !asked {
+			o.stopSince = time.Time{}
+		} else if o.stopSince.IsZero() {
 			o.stopSince = w.now
 		}
+		if o.tunes() {
+			o.tuning.silent += passed
+		}
 		jobs[j.ID] = j
-		w.jobs = append(w.jobs, o.view(j, s, w.cores))
+		w.jobs = append(w.jobs, o.view(j, s, &w))
 	}
 	return w, jobs
 }
@@ -201,9 +237,12 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 	switch d.choice {
 	case place, tune:
 		need := a.spec.cores(len(n.config.Cores))
-		if own := n.coresOf(j); len(own) == need { // a job that comes back keeps its cores
+		switch own := n.coresOf(j); {
+		case len(own) == need && o.hold == nil: // a job that comes back keeps its cores
 			a.cores = own
-		} else if need <= len(free) {
+		case len(own) == need && subset(own, free): // or gets them again
+			a.cores, free = own, slices.DeleteFunc(slices.Clone(free), func(c int) bool { return slices.Contains(own, c) })
+		case need <= len(free):
 			a.cores, free = free[:need:need], free[need:]
 		}
 		o.taking = a.cores
@@ -214,7 +253,11 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 		a.report = o.tuning.report
 	case killTune:
 		a.tuning, o.tuning.killed = o.tuning.run, d.reason
-	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, killWorker, endJob:
+	case probe:
+		a.hold = o.hold
+	case killWorker:
+		o.killed = d.reason // before its end can be noticed
+	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, endJob:
 	}
 	n.acts.Go(func() {
 		change, err := a.run(beside)
@@ -247,7 +290,8 @@ func (n *node) freeCores(jobs map[string]*elastic.Job) []int {
 		if o.tunes() {
 			taken = append(taken, o.tuning.cores...)
 		}
-		if o.worker != nil && o.phase != exited || api.State(j.State) == api.Starting || api.State(j.State) == api.Running {
+		placed := (j.State == elastic.Starting || j.State == elastic.Running) && !o.waits()
+		if o.worker != nil && o.phase != exited || placed {
 			if p, err := readPlacement(j); err == nil {
 				taken = append(taken, p.Cores...)
 			}

@@ -10,12 +10,10 @@ import (
 
 // The rules' numbers.
 const (
-	maxDeaths    = 5                      // deaths of workers, without a commit between them, that fail a job
-	firstBackoff = 500 * time.Millisecond // before the second restart without progress; it doubles. The first is at once
-	deafAfter    = 30 * time.Second       // a worker that answers nothing for this long is killed
-	abortGrace   = 5 * time.Second        // for a worker to end after it was told to
-	lead         = time.Second            // a commit is begun about this long before its round
-	margin       = 300 * time.Millisecond // what is known of a worker's round may be this old
+	abortGrace = 5 * time.Second        // for a worker to end after it was told to
+	lead       = time.Second            // a commit is begun about this long before its round
+	margin     = 300 * time.Millisecond // what is known of a worker's round may be this old
+	leastPolls = 3                      // that fail one after the other before a worker is taken to be dead
 )
 
 // world is everything that decide knows: the replicated state, in the order of submission, and what was observed.
@@ -24,7 +22,16 @@ type world struct {
 	cores    int
 	lent     int  // cores that are tuned on for nobody's job
 	stopping bool // the daemon was asked to end
+	rules    rules
 	jobs     []jobView
+}
+
+// rules are the numbers that the configuration sets.
+type rules struct {
+	deaths          int           // of workers, without a commit between them, that fail a job
+	firstPause      time.Duration // before the second restart without progress; it doubles. The first is at once
+	longestPause    time.Duration // that it doubles to
+	responseTimeout time.Duration // a worker that does not answer for this long is killed
 }
 
 // jobView is one job.
@@ -46,11 +53,24 @@ type jobView struct {
 	// Observed.
 	worker    workerView
 	tuning    tuningView
+	hold      holdView
 	placing   bool          // a placement, or the beginning of a tuning, is under way
 	deaths    int           // of workers since the last commit, of tune processes before the first placement
 	retryAt   time.Time     // not before this
 	stopSince time.Time     // when the daemon or a user first asked the job to stop; zero: nobody did
 	stopBound time.Duration // how long the commit may take that they wait for
+}
+
+// holdView is what a job waits for that has no process. Without text it waits for nothing.
+type holdView struct {
+	text    string
+	passed  bool      // it may go on
+	probeAt time.Time // not looked at before
+}
+
+// waits reports whether an obstacle keeps the job from having a process.
+func (j *jobView) waits() bool {
+	return j.hold.text != "" && !j.worker.live() && !j.tuning.live && !j.placing
 }
 
 // begun is a commit in flight.
@@ -84,7 +104,8 @@ type workerView struct {
 	roundsPerS float64 // measured; 0: unknown
 	complete   bool    // every optimizer step that the job asks for is done
 	elapsed    time.Duration
-	heard      time.Time // when it last answered
+	silent     time.Duration // time that polls took which failed, one after the other; 0: the last one did not
+	polls      int           // how many
 	abortedAt  time.Time
 	cause      string // of exited: why
 	permanent  bool   // of exited: trying again would end the same way
@@ -111,6 +132,7 @@ const (
 	abortWorker               // tell the worker to end at once
 	killWorker                // make it end
 	endJob                    // the job is over: state
+	probe                     // look whether what the job waits for has passed
 )
 
 // decision is a choice for a job and the reason that its user reads.
@@ -137,7 +159,9 @@ func decide(w world) []decision {
 			d = decision{reason: "being placed"}
 		case j.state.Ended():
 			d = decideEnded(w, j)
-		case j.state == api.Queued:
+		case j.waits() && !j.hold.passed:
+			d = decideWaiting(w, j)
+		case j.state == api.Queued || j.waits():
 			d = decideQueued(w, j, free, queue)
 			if d.choice == place || d.choice == tune {
 				free -= j.cores
@@ -166,8 +190,12 @@ func (w world) free() int {
 	return free
 }
 
-// holdsCores reports whether a job is tuned or placed, or its process has not ended yet.
+// holdsCores reports whether a job is tuned or placed, or its process has not ended yet. One that waits for an obstacle to pass
+// leaves its cores to others: nobody knows how long it will wait.
 func (j *jobView) holdsCores() bool {
+	if j.waits() {
+		return false
+	}
 	return j.placing || j.worker.live() || j.tuning.live || j.state == api.Tuning || j.state == api.Starting || j.state == api.Running
 }
 
@@ -193,9 +221,26 @@ func dismiss(w world, j *jobView, why string) decision {
 	return decision{reason: "waiting for the worker to end: " + why}
 }
 
+// decideWaiting looks from time to time whether what a job waits for has passed, for as long as it takes.
+func decideWaiting(w world, j *jobView) decision {
+	switch {
+	case j.cancelled:
+		return decision{choice: endJob, state: api.Cancelled, reason: fmt.Sprintf("cancelled while it waited: %s; %s", j.hold.text, kept(j))}
+	case w.stopping:
+		return decision{reason: "the daemon is stopping; " + kept(j)}
+	case w.now.Before(j.hold.probeAt):
+		return decision{reason: j.hold.text + "; " + kept(j)}
+	}
+	return decision{choice: probe, reason: j.hold.text + "; " + kept(j)}
+}
+
 // decideQueued starts jobs first come, first served. One that wants more cores than the node has gets them all.
 func decideQueued(w world, j *jobView, free int, queue string) decision {
 	switch {
+	case j.worker.live():
+		return dismiss(w, j, "the job starts anew")
+	case j.cancelled && j.committed > 0:
+		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled before it went on; " + kept(j)}
 	case j.cancelled:
 		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled before it started"}
 	case w.stopping:
@@ -205,10 +250,14 @@ func decideQueued(w world, j *jobView, free int, queue string) decision {
 	case j.cores > free && free < w.cores:
 		return decision{reason: fmt.Sprintf("queued: needs %s, %d of %d are free", coreCount(j.cores), max(free, 0), w.cores)}
 	}
-	if j.open {
-		return decision{choice: tune, reason: fmt.Sprintf("tuning on %s", coreCount(j.cores))}
+	why := ""
+	if j.hold.text != "" {
+		why = "over: " + j.hold.text + "; "
 	}
-	return decision{choice: place, reason: fmt.Sprintf("starting: needs %s, %d of %d are free", coreCount(j.cores), free, w.cores)}
+	if j.open {
+		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}
+	}
+	return decision{choice: place, reason: fmt.Sprintf("%sstarting: needs %s, %d of %d are free", why, coreCount(j.cores), free, w.cores)}
 }
 
 func coreCount(n int) string {
@@ -226,8 +275,9 @@ func decideActive(w world, j *jobView) decision {
 	if j.worker.phase == aborted {
 		return dismiss(w, j, "it was told to")
 	}
-	if silent := w.now.Sub(j.worker.heard); silent > deafAfter {
-		return decision{choice: killWorker, reason: fmt.Sprintf("the worker has not answered for %v", silent.Round(time.Second))}
+	if j.worker.silent > w.rules.responseTimeout && j.worker.polls >= leastPolls {
+		return decision{choice: killWorker, reason: fmt.Sprintf("the worker has not answered for %v, %d times in a row",
+			j.worker.silent.Round(time.Second), j.worker.polls)}
 	}
 	if j.worker.phase == loading {
 		if j.cancelled || w.stopping {
@@ -264,11 +314,11 @@ func decideLost(w world, j *jobView) decision {
 		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled; " + kept(j)}
 	case w.stopping:
 		return decision{reason: "the daemon is stopping; " + kept(j)}
-	case j.deaths >= maxDeaths:
+	case j.deaths >= w.rules.deaths:
 		return decision{choice: endJob, state: api.Failed, reason: fmt.Sprintf(
 			"%d workers ended without a new commit between them, the last one so: %s; %s", j.deaths, why, kept(j))}
 	case w.now.Before(j.retryAt):
-		return decision{reason: fmt.Sprintf("restart %d of %d in %v: %s", j.deaths, maxDeaths-1, j.retryAt.Sub(w.now).Round(time.Millisecond), why)}
+		return decision{reason: fmt.Sprintf("restart %d of %d in %v: %s", j.deaths, w.rules.deaths-1, j.retryAt.Sub(w.now).Round(time.Millisecond), why)}
 	}
 	return decision{choice: place, reason: why}
 }
@@ -281,12 +331,12 @@ func kept(j *jobView) string {
 	return fmt.Sprintf("round %d is the last committed one", j.committed)
 }
 
-// backoff returns how long to wait before a restart after so many deaths without a commit between them.
-func backoff(deaths int) time.Duration {
+// pause returns how long to wait before a restart after so many deaths without a commit between them.
+func (r rules) pause(deaths int) time.Duration {
 	if deaths < 2 {
 		return 0
 	}
-	return firstBackoff << min(deaths-2, maxDeaths)
+	return min(r.firstPause<<min(deaths-2, 20), r.longestPause)
 }
 
 // decideFinished handles a worker that has nothing more to compute, once its final round is durable.

@@ -20,7 +20,9 @@ import (
 //	decide
 func TestDecide(t *testing.T) {
 	datadriven.Walk(t, "testdata/decide", func(t *testing.T, path string) {
-		w := world{now: time.Unix(1000, 0)}
+		w := world{now: time.Unix(1000, 0), rules: rules{
+			deaths: 5, firstPause: 500 * time.Millisecond, longestPause: time.Minute, responseTimeout: 30 * time.Second,
+		}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "node":
@@ -71,7 +73,7 @@ func editJob(t *testing.T, w *world, args []datadriven.CmdArg) {
 	}
 	j := &w.jobs[at]
 	for _, a := range args[1:] {
-		if !editReplicated(t, j, a) && !editTuning(w, j, a) && !editObserved(t, w, j, a) {
+		if !editReplicated(t, j, a) && !editTuning(j, a) && !editObserved(t, w, j, a) {
 			t.Fatalf("job: unknown key %s", a.Key)
 		}
 	}
@@ -106,11 +108,11 @@ func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
 }
 
 // editTuning changes what is known of a tune process: it runs, says something, or has ended.
-func editTuning(w *world, j *jobView, a datadriven.CmdArg) bool {
+func editTuning(j *jobView, a datadriven.CmdArg) bool {
 	words := strings.ReplaceAll(strings.Join(a.Vals, " "), "_", " ")
 	switch a.Key {
 	case "tunes":
-		j.placing, j.state, j.tuning = false, api.Tuning, tuningView{live: true, heard: w.now, bound: 5 * time.Minute, text: words}
+		j.placing, j.state, j.tuning = false, api.Tuning, tuningView{live: true, bound: 5 * time.Minute, text: words}
 	case "chosen":
 		j.tuning.live, j.tuning.chosen = false, true
 	case "tune-failure":
@@ -136,9 +138,16 @@ func editObserved(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool 
 		if k.phase, ok = phases[a.Vals[0]]; !ok {
 			t.Fatalf("unknown phase %s", a.Vals[0])
 		}
-		k.heard, k.abortedAt = w.now, w.now
-	case "heard":
-		k.heard = time.Unix(1000, 0).Add(duration(t, a))
+		k.abortedAt, k.silent, k.polls = w.now, 0, 0
+	case "silent": // of polls that take 2.2 s
+		k.silent = duration(t, a)
+		k.polls = int(k.silent.Seconds() / 2.2)
+	case "tune-silent":
+		j.tuning.silent = duration(t, a)
+	case "waits-for":
+		j.hold = holdView{text: strings.ReplaceAll(a.Vals[0], "_", " "), probeAt: w.now.Add(time.Second)}
+	case "passed":
+		j.hold.passed = true
 	case "round":
 		k.round = number(t, a)
 		k.earliest = k.round + 1
@@ -156,7 +165,7 @@ func editObserved(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool 
 		k.permanent = true
 	case "deaths":
 		j.deaths = int(number(t, a))
-		j.retryAt = w.now.Add(backoff(j.deaths))
+		j.retryAt = w.now.Add(w.rules.pause(j.deaths))
 	case "placing":
 		j.placing = true
 	case "posted":
@@ -194,7 +203,7 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 func render(all []decision) string {
 	names := [...]string{
 		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
-		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running",
+		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running", probe: "probe",
 	}
 	var b strings.Builder
 	for _, d := range all {

@@ -10,7 +10,7 @@ import (
 // tuningView is what is known of the job's tune process.
 type tuningView struct {
 	live    bool
-	heard   time.Time     // when it last said something
+	silent  time.Duration // since it last said something; time in which this daemon was stopped does not count
 	bound   time.Duration // how long it may be silent
 	text    string        // how far it is
 	chosen  bool          // it has ended with a report
@@ -23,13 +23,12 @@ type tuningView struct {
 func decideTuning(w world, j *jobView) decision {
 	t := j.tuning
 	if t.live {
-		silent := w.now.Sub(t.heard)
 		switch why := stopReason(w, j); {
 		case why != "":
 			return decision{choice: killTune, reason: why + " before the job was tuned"}
-		case silent > t.bound:
+		case t.silent > t.bound:
 			return decision{choice: killTune, reason: fmt.Sprintf("the tuning has said nothing for %v, which is more than it may, %v; it was at: %s",
-				silent.Round(time.Second), t.bound.Round(time.Second), t.text)}
+				t.silent.Round(time.Second), t.bound.Round(time.Second), t.text)}
 		}
 		return decision{reason: t.text}
 	}
@@ -42,12 +41,12 @@ func decideTuning(w world, j *jobView) decision {
 		return decision{choice: resolve, reason: "tuned"}
 	case t.failure != "":
 		return decision{choice: endJob, state: api.Failed, reason: t.failure}
-	case j.deaths >= maxDeaths:
+	case j.deaths >= w.rules.deaths:
 		return decision{choice: endJob, state: api.Failed, reason: fmt.Sprintf(
 			"%d tunings ended without a choice, the last one so: %s", j.deaths, t.cause)}
 	case w.now.Before(j.retryAt):
 		return decision{reason: fmt.Sprintf("tuning again, %d of %d, in %v: %s",
-			j.deaths, maxDeaths-1, j.retryAt.Sub(w.now).Round(time.Millisecond), t.cause)}
+			j.deaths, w.rules.deaths-1, j.retryAt.Sub(w.now).Round(time.Millisecond), t.cause)}
 	case t.cause == "":
 		return decision{choice: tune, reason: "the daemon was restarted; tuning again"}
 	}

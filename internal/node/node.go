@@ -45,6 +45,7 @@ type node struct {
 	specs    map[string]*spec
 	pins     map[elastic.Digest]int // shards that an export reads
 	lent     []int                  // cores that are tuned on for nobody's job
+	looked   time.Time              // when the coordinator last looked
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any

@@ -185,7 +185,6 @@ func TestTroubleEndsTheJobWithItsReason(t *testing.T) {
 	for name, reasons := range map[string][]string{
 		"nan-at-200":   {"step 200, stage 1", "NaN"},
 		"crash-at-200": {"5 workers ended without a new commit", "exit status 7", "fake worker: crash in round 200"},
-		"full-at-200":  {"5 workers ended without a new commit", "no space left on device", "shards is full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -19,7 +19,8 @@ type observed struct {
 	worker    *worker // the current or the last one; nil: none was started here
 	phase     phase
 	status    *control.Status // the last one of this worker; of an ended job, its last worker's
-	heard     time.Time
+	polls     int             // that failed since it last said something
+	silent    time.Duration   // that they took
 	abortedAt time.Time
 	failure   *control.Event // the worker's last words
 	cause     string         // why it ended
@@ -34,9 +35,10 @@ type observed struct {
 	reached time.Time                            // when its round was seen to be reached; zero: not yet
 	took    time.Duration                        // the longest commit of this job yet, from its round on
 
-	deaths    int // since the last commit
-	retryAt   time.Time
+	deaths    int       // since the last commit
+	diedAt    time.Time // the last of them
 	stopSince time.Time
+	hold      *hold // what the job waits for; nil: nothing
 
 	drift  driftWatch // of this worker
 	tuning *tuning    // the current or the last one; nil: none was started here
@@ -60,8 +62,8 @@ type sighting struct {
 const speedWindow = 5 * time.Second
 
 // begin starts the account of a new worker.
-func (o *observed) begin(w *worker, p phase, now time.Time) {
-	o.worker, o.phase, o.heard, o.status = w, p, now, nil
+func (o *observed) begin(w *worker, p phase) {
+	o.worker, o.phase, o.polls, o.silent, o.status = w, p, 0, 0, nil
 	o.failure, o.cause, o.killed, o.abortedAt, o.drift = nil, "", "", time.Time{}, driftWatch{}
 	o.final, o.rounds, o.posted, o.stopAt = 0, nil, 0, 0
 	o.shards, o.refused = map[uint64]map[int]control.ShardInfo{}, map[uint64]uint64{}
@@ -69,7 +71,11 @@ func (o *observed) begin(w *worker, p phase, now time.Time) {
 
 // take notes a report of the current worker.
 func (o *observed) take(r report, now time.Time) {
-	o.heard = now
+	if r.silent > 0 {
+		o.polls, o.silent = o.polls+1, o.silent+r.silent
+		return
+	}
+	o.polls, o.silent = 0, 0
 	switch {
 	case r.status != nil:
 		o.takeStatus(r.status, now)
@@ -87,7 +93,7 @@ func (o *observed) takeStatus(s *control.Status, now time.Time) {
 		o.rounds = o.rounds[1:]
 	}
 	if o.phase == loading && s.Job.State == api.Running {
-		o.phase = training
+		o.phase, o.hold = training, nil
 	}
 	if o.posted > 0 && o.reached.IsZero() && s.Job.Round >= o.posted {
 		o.reached = now
@@ -107,7 +113,7 @@ func (o *observed) takeEvent(e *control.Event) {
 	switch e.Kind {
 	case control.Started:
 		if o.phase == loading {
-			o.phase = training
+			o.phase, o.hold = training, nil
 		}
 	case control.Shard:
 		if e.Shard == nil {
@@ -130,6 +136,12 @@ func (o *observed) takeEvent(e *control.Event) {
 func (o *observed) takeExit(e *exit, now time.Time) {
 	told := o.phase == aborted // an adopted one's exit code is not known
 	o.phase = exited
+	if o.failure != nil && o.failure.Obstacle != nil { // it is not the worker that failed
+		o.cause = o.failure.Error
+		o.waitFor(o.failure.Obstacle, now)
+		return
+	}
+	o.hold = nil
 	if told && (e.code == control.ExitDone || o.worker.cmd == nil) {
 		o.cause = "the worker ended as it was told to"
 		return
@@ -151,7 +163,7 @@ func (o *observed) takeExit(e *exit, now time.Time) {
 // die counts a death.
 func (o *observed) die(now time.Time) {
 	o.deaths++
-	o.retryAt = now.Add(backoff(o.deaths))
+	o.diedAt = now
 }
 
 // speed is how many rounds a second the worker completes; 0 while that is not known.
@@ -176,17 +188,18 @@ func (o *observed) stopBound() time.Duration {
 }
 
 // view joins what is replicated and what was observed.
-func (o *observed) view(j *elastic.Job, s *spec, cores int) jobView {
+func (o *observed) view(j *elastic.Job, s *spec, w *world) jobView {
 	v := jobView{
 		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
-		stages: s.stages(), cores: s.cores(cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
-		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths, retryAt: o.retryAt,
+		stages: s.stages(), cores: s.cores(w.cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
+		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths,
+		retryAt: o.diedAt.Add(w.rules.pause(o.deaths)), hold: o.hold.view(),
 		stopSince: o.stopSince, stopBound: o.stopBound(),
-		worker: workerView{phase: o.phase, heard: o.heard, abortedAt: o.abortedAt, roundsPerS: o.speed()},
+		worker: workerView{phase: o.phase, silent: o.silent, polls: o.polls, abortedAt: o.abortedAt, roundsPerS: o.speed()},
 	}
 	if t := o.tuning; t != nil {
 		v.tuning = tuningView{
-			live: t.live, heard: t.heard, bound: t.silence(), text: t.text(), chosen: t.report != nil && !t.live, failure: t.failure, cause: t.cause,
+			live: t.live, silent: t.silent, bound: t.silence(), text: t.text(), chosen: t.report != nil && !t.live, failure: t.failure, cause: t.cause,
 		}
 	}
 	if m := j.LastCommitted(); m != nil {

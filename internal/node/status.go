@@ -36,6 +36,9 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
 	out.Reason = reasonOf(j, o)
+	if o.waits() && !j.State.Ended() || held(o) != "" && o.phase == finished {
+		out.State = api.Waiting
+	}
 	if m := j.LastCommitted(); m != nil {
 		out.CommittedRound = m.Round
 		// What the worker said may be older than the commit, and a worker that has only just been started says less.
@@ -74,6 +77,10 @@ func reasonOf(j *elastic.Job, o *observed) string {
 	switch {
 	case j.State.Ended() || o.note == "" || o.note == j.Reason:
 		return j.Reason
+	case o.waits():
+		return o.note
+	case trains && held(o) != "" && !j.Cancelling:
+		return j.Reason + "; now: " + held(o)
 	case j.Cancelling:
 		return j.Reason + ": " + o.note
 	case j.State == elastic.Running && trains && o.quiet.IsZero():
@@ -82,6 +89,14 @@ func reasonOf(j *elastic.Job, o *observed) string {
 		return j.Reason + "; now: " + o.note
 	}
 	return o.note
+}
+
+// held says why the worker cannot write a commit yet; "" when it can.
+func held(o *observed) string {
+	if o.status == nil {
+		return ""
+	}
+	return o.status.Held
 }
 
 // ofRound is what a committed round says of its job.

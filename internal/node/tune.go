@@ -16,6 +16,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -139,14 +140,16 @@ type tuning struct {
 	cores    []int
 	live     bool
 	began    time.Time
+	silent   time.Duration // since the last message; time in which this daemon was stopped does not count
 	heard    time.Time
 	longest  time.Duration // between two messages
 	progress control.TuneProgress
 	report   *tuner.Report
-	failure  string // what it said at last instead of a report, of the job
-	trouble  string // the same, of the host
-	cause    string // why it ended without a report or a failure
-	killed   string // why it was killed here
+	failure  string             // what it said at last instead of a report, of the job
+	trouble  string             // the same, of the host
+	obstacle *obstacle.Obstacle // and what of the host it was; nil: unknown
+	cause    string             // why it ended without a report or a failure
+	killed   string             // why it was killed here
 }
 
 func newTuning(run *tuneRun, cores []int, now time.Time) *tuning {
@@ -159,7 +162,7 @@ func (o *observed) tunes() bool { return o.tuning != nil && o.tuning.live }
 // take notes a message. It reports whether a new step of work has begun.
 func (t *tuning) take(m *control.TuneMessage, now time.Time) (step bool) {
 	t.longest = max(t.longest, now.Sub(t.heard))
-	t.heard = now
+	t.heard, t.silent = now, 0
 	switch {
 	case m.Progress != nil:
 		step = m.Progress.Text != t.progress.Text
@@ -169,7 +172,7 @@ func (t *tuning) take(m *control.TuneMessage, now time.Time) (step bool) {
 	case m.Permanent:
 		t.failure = m.Error
 	case m.Error != "":
-		t.trouble = m.Error
+		t.trouble, t.obstacle = m.Error, m.Obstacle
 	}
 	return step
 }

@@ -85,7 +85,6 @@ func TestTroubleOfATuningEndsTheJobWithItsReason(t *testing.T) {
 	for name, reasons := range map[string][]string{
 		"nofit":         {nodetest.NoFit},
 		"tunedies-at-2": {"5 tunings ended without a choice", "exit status 7", "fake tuning: crash in step 2"},
-		"tunefull":      {"5 tunings ended without a choice", nodetest.FullDisk},
 		"tunegarbage":   {"5 tunings ended without a choice", `no message of a tuning, "hello"`},
 	} {
 		t.Run(name, func(t *testing.T) {

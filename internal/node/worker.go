@@ -36,12 +36,13 @@ type worker struct {
 	sighted    chan struct{} // a reason to look at once whether it has ended
 }
 
-// report is something that was seen of a worker. Exactly one of the pointers is set.
+// report is something that was seen of a worker. Exactly one of its parts is set.
 type report struct {
 	worker *worker
 	status *control.Status
 	event  *control.Event
 	exit   *exit
+	silent time.Duration // how long a poll took that failed
 }
 
 // exit is how a worker ended.
@@ -139,10 +140,11 @@ func (w *worker) watch(ctx context.Context, emit func(report)) {
 	}
 }
 
-// pollStatus reports the worker's status again and again.
+// pollStatus reports the worker's status again and again, and how long polls took that failed. A poll and its pause count for no
+// longer than they may take: when they took longer, it was this process that did not run.
 func (w *worker) pollStatus(ctx context.Context, emit func(report)) {
 	answered := false
-	for {
+	for began := time.Now(); ; began = time.Now() {
 		pause := pollStatus
 		s, err := w.client.status(ctx)
 		if err == nil {
@@ -153,6 +155,9 @@ func (w *worker) pollStatus(ctx context.Context, emit func(report)) {
 		}
 		if !sleep(ctx, pause) {
 			return
+		}
+		if err != nil {
+			emit(report{worker: w, silent: min(time.Since(began), askTimeout+pause)})
 		}
 	}
 }

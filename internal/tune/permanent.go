@@ -3,6 +3,7 @@ package tune
 import (
 	"errors"
 
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -17,7 +18,7 @@ func (e *permanentError) Unwrap() error { return e.err }
 // the host: a full disk, a run that was too large for what memory was free, time that ran out.
 func Permanent(err error) bool {
 	_, permanent := errors.AsType[*permanentError](err)
-	return permanent || worker.Permanent(err)
+	return obstacle.Of(err) == nil && (permanent || worker.Permanent(err))
 }
 
 // search searches a space. That nothing of it can be chosen does not depend on when it is asked.

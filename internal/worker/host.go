@@ -13,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -82,14 +83,14 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Permanent reports whether an error of this package is about the job, which would fail with it again; others are of the host, or say
-// that something was given up.
+// Permanent reports whether an error of this package is about the job, which would fail with it again. Others are of the host
+// (package obstacle names those that pass), or say that something was given up.
 func Permanent(err error) bool {
 	var (
 		notFinite *stage.NonFiniteError
 		permanent *permanentError
 	)
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || obstacle.Of(err) != nil {
 		return false
 	}
 	return errors.As(err, &notFinite) || errors.As(err, &permanent)

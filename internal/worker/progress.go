@@ -2,6 +2,8 @@ package worker
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +39,7 @@ type progress struct {
 	rate      *trace.Rate // of tokens
 	spans     map[int]*trace.Accumulator
 	transfers *transfers
+	held      map[int]string // by stage: why its shard cannot be written yet
 }
 
 // lossSteps is how many steps of each pipeline the training loss is the mean of.
@@ -47,7 +50,7 @@ func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMet
 	p := &progress{
 		state: api.Starting, reason: "loading", rounds: map[int]uint64{}, batch: uint64(a.Job.Train.Batch),
 		steps: make([]uint64, a.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
-		transfers: newTransfers(a, plan),
+		transfers: newTransfers(a, plan), held: map[int]string{},
 	}
 	start := uint64(0)
 	if r := a.Restore; r != nil {
@@ -124,6 +127,27 @@ func (p *progress) finished(now time.Time) {
 	defer p.mu.Unlock()
 	p.ended = now
 	p.reason = "training has ended; the final round is being committed"
+}
+
+// hold notes why a stage's shard cannot be written yet; "" when it can.
+func (p *progress) hold(stage int, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if why == "" {
+		delete(p.held, stage)
+		return
+	}
+	p.held[stage] = why
+}
+
+// whyHeld says what a commit waits for; "" for nothing.
+func (p *progress) whyHeld() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, stage := range slices.Sorted(maps.Keys(p.held)) {
+		return p.held[stage]
+	}
+	return ""
 }
 
 // failed says why training ended.

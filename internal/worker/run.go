@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
 )
@@ -100,6 +101,7 @@ func (t *trainer) fail(err error) {
 	t.log.Error("training failed", zap.Error(err))
 	t.events.append(control.Event{
 		Kind: control.FailedNow, Generation: t.assignment.Generation, Error: err.Error(), Permanent: Permanent(err),
+		Obstacle: obstacle.Of(err),
 	})
 	t.progress.failed(err)
 	t.events.drain(farewell)

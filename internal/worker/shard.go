@@ -7,8 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/stage"
@@ -32,6 +35,28 @@ func vectors(s *pipeline.Snapshot) (names []elastic.ShardVector, memory [][]floa
 		}
 	}
 	return names, memory
+}
+
+// writeWhenPossible is write, tried again for as long as an obstacle is in the way: what was trained is not lost to a disk that is
+// full for a while. Training goes on meanwhile; the next commit is not begun before this one is complete.
+func (t *trainer) writeWhenPossible(ctx context.Context, h *host, s *pipeline.Snapshot) (info control.ShardInfo, err error) {
+	defer t.progress.hold(s.Stage, "")
+	var o *obstacle.Obstacle
+	for try := 0; ; try++ {
+		if o == nil || o.Passed() == nil {
+			info, err = t.write(ctx, h, s)
+			if o = obstacle.Of(err); o == nil {
+				return info, err
+			}
+			t.log.Warn("a commit waits", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("for", o.String()), zap.Error(err))
+			t.progress.hold(s.Stage, fmt.Sprintf("the commit of round %d waits: %s", s.Round, o))
+		}
+		select {
+		case <-time.After(obstacle.Pause(try)):
+		case <-ctx.Done():
+			return info, context.Cause(ctx)
+		}
+	}
 }
 
 // write makes a stage's part of a round durable in the job's store.

@@ -167,10 +167,10 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 	}
 }
 
-// persist makes a stage's part of a round durable and tells the daemon. A failure ends the worker: the round is lost, not the
-// job, which goes on from the round before it.
+// persist makes a stage's part of a round durable and tells the daemon. A failure that does not pass by itself ends the worker:
+// the round is lost, not the job, which goes on from the round before it.
 func (t *trainer) persist(ctx context.Context, h *host, s *pipeline.Snapshot) {
-	info, err := t.write(ctx, h, s)
+	info, err := t.writeWhenPossible(ctx, h, s)
 	if err != nil {
 		t.cancel(fmt.Errorf("commit round %d: %w", s.Round, err))
 		return
@@ -222,6 +222,7 @@ func (t *trainer) status() control.Status {
 		Schedule: t.assignment.Schedule, Warnings: []string{},
 	}
 	t.progress.fill(&out.Job, spec.Train.MaxTime, time.Now())
+	out.Held = t.progress.whyHeld()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g := t.group.Load(); g != nil {

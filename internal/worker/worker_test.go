@@ -470,28 +470,3 @@ func TestDamagedShardIsNeverLoaded(t *testing.T) {
 		t.Errorf("the worker ended with %v, expected a refusal that names shard %s", again.err, name)
 	}
 }
-
-func TestShardThatCannotBeWrittenIsReportedByName(t *testing.T) {
-	a := setup(t, 2, 2, func(j *job.Job) { j.Train.Steps = 100000 })
-	o := train(t, a, func(tr *trainer) {
-		dir := control.ShardDir(a.Dir)
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-		if err := os.WriteFile(dir, nil, 0o600); err != nil { // what is there now is no directory
-			t.Error(err)
-		}
-		for round := uint64(2); !tr.commit(control.CommitRequest{Generation: 1, Round: round}).Accepted; round++ {
-			time.Sleep(time.Millisecond)
-		}
-	})
-	if o.err == nil || !strings.Contains(o.err.Error(), "commit round") || !strings.Contains(o.err.Error(), control.ShardDir(a.Dir)) {
-		t.Errorf("the worker ended with %v, expected an error that names the round and the store", o.err)
-	}
-	failed := slices.ContainsFunc(o.events, func(e control.Event) bool {
-		return e.Kind == control.FailedNow && !e.Permanent && strings.Contains(e.Error, "commit round")
-	})
-	if !failed && o.status.Job.State != api.Failed {
-		t.Errorf("no event and no status tells of the failure: %+v", o.status)
-	}
-}

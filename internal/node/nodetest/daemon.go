@@ -29,6 +29,9 @@ const (
 	daemonProgram = "nodetest-daemon"
 )
 
+// ResponseTimeout is how long a worker of these daemons may not answer.
+const ResponseTimeout = 3 * time.Second
+
 // patience bounds every wait of a test. Nothing waits this long unless something is broken.
 const patience = 30 * time.Second
 
@@ -63,7 +66,7 @@ func Config(dir string, log io.Writer) node.Config {
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
 		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram}, OrphanAfter: patience,
-		DriftHold: 400 * time.Millisecond, Log: zap.New(core),
+		DriftHold: 400 * time.Millisecond, ResponseTimeout: ResponseTimeout, RetryLimit: 5, Log: zap.New(core),
 	}
 }
 
@@ -179,6 +182,14 @@ func (d *Daemon) Stop(t testing.TB) {
 	}
 	if err := d.wait(t); err != nil {
 		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// Signal sends a signal to a spawned daemon.
+func (d *Daemon) Signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := d.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -63,7 +64,11 @@ func tune(request string) int {
 		return 1
 	}
 	if kind == "tunefull" || kind == "tunefull-once" && first {
-		say(control.TuneMessage{Error: FullDisk})
+		full := &obstacle.Obstacle{Kind: obstacle.Space, Path: r.Dir, Bytes: 1, Text: FullDisk}
+		if kind == "tunefull" {
+			full.Bytes = NeverFree
+		}
+		say(control.TuneMessage{Error: FullDisk, Obstacle: full})
 		return 1
 	}
 	say(control.TuneMessage{Report: Report(&r.Job, len(r.Cores))})

@@ -3,7 +3,6 @@ package nodetest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,14 +10,19 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/tuner"
 )
+
+// NeverFree is the bytes that a worker wants whose disk is full: more than any disk has.
+const NeverFree = 1 << 60
 
 // RoundTime is how long the fake trainer takes for a round.
 const RoundTime = 2 * time.Millisecond
@@ -61,7 +65,7 @@ func worker(assignment string) int {
 	server := &http.Server{Handler: t.routes(), ReadHeaderTimeout: time.Second}
 	go func() { _ = server.Serve(listener) }() // ends with the process
 	if err := t.restore(ctx); err != nil {
-		t.fail(err.Error(), false)
+		t.fail(err, false)
 	} else {
 		t.emit(control.Event{Kind: control.Started})
 		t.train(ctx)
@@ -133,17 +137,17 @@ func (t *trainer) train(ctx context.Context) {
 			t.code = control.ExitOrphan
 			return
 		case kind == "nan" && now == at:
-			t.fail(fmt.Sprintf("step %d, stage 1: loss is NaN: lower optimizer.lr", now), true)
+			t.fail(fmt.Errorf("step %d, stage 1: loss is NaN: lower optimizer.lr", now), true)
 			return
 		case kind == "crash" && now == at:
 			fmt.Fprintf(os.Stderr, "fake worker: crash in round %d\n", now)
 			os.Exit(7)
 		case commit && full:
-			t.fail((&checkpoint.SpaceError{Dir: control.ShardDir(t.a.Dir), Needed: 1000, Available: -1, Err: errors.New("no space left on device")}).Error(), false)
+			t.fail(&checkpoint.SpaceError{Dir: control.ShardDir(t.a.Dir), Needed: NeverFree, Available: -1, Err: syscall.ENOSPC}, false)
 			return
 		case commit:
 			if err := t.snapshot(ctx, now); err != nil {
-				t.fail(err.Error(), false)
+				t.fail(err, false)
 				return
 			}
 		}
@@ -156,10 +160,10 @@ func (t *trainer) train(ctx context.Context) {
 	}
 }
 
-func (t *trainer) fail(message string, permanent bool) {
-	fmt.Fprintln(os.Stderr, "fake worker:", message)
+func (t *trainer) fail(err error, permanent bool) {
+	fmt.Fprintln(os.Stderr, "fake worker:", err)
 	t.code = control.ExitFailed
-	t.emit(control.Event{Kind: control.FailedNow, Error: message, Permanent: permanent})
+	t.emit(control.Event{Kind: control.FailedNow, Error: err.Error(), Permanent: permanent, Obstacle: obstacle.Of(err)})
 }
 
 func (t *trainer) emit(e control.Event) {

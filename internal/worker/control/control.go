@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -87,12 +88,14 @@ type RoundMeta struct {
 
 // Status is a worker's state, the part of api.JobStatus that it knows: State is Starting, Running, Done or Failed.
 type Status struct {
-	JobID      string        `json:"job"`
-	Generation uint64        `json:"generation"`
-	PID        int           `json:"pid"`
-	Final      uint64        `json:"final_round"`    // where training ends; lowered by a CommitRequest with Stop
-	NextCommit uint64        `json:"earliest_round"` // the earliest round that a CommitRequest can still name
-	Job        api.JobStatus `json:"status"`
+	JobID      string `json:"job"`
+	Generation uint64 `json:"generation"`
+	PID        int    `json:"pid"`
+	Final      uint64 `json:"final_round"`    // where training ends; lowered by a CommitRequest with Stop
+	NextCommit uint64 `json:"earliest_round"` // the earliest round that a CommitRequest can still name
+	// Held says why shards of a commit cannot be written yet; empty: nothing is in the way. The worker tries again by itself.
+	Held string        `json:"held,omitempty"`
+	Job  api.JobStatus `json:"status"`
 }
 
 // CommitRequest asks for a snapshot of round Round. With Stop, training ends there.
@@ -133,7 +136,10 @@ type Event struct {
 	Loss       *float64   `json:"loss,omitempty"`
 	Error      string     `json:"error,omitempty"`
 	Permanent  bool       `json:"permanent,omitempty"` // of FailedNow: trying again would fail the same way (a NaN loss, bad data)
-	Text       string     `json:"text,omitempty"`
+	// Obstacle, of FailedNow, is what keeps the job from going on for now: a full disk, a missing file. With neither this nor
+	// Permanent, nobody knows whether the next worker would fail.
+	Obstacle *obstacle.Obstacle `json:"obstacle,omitempty"`
+	Text     string             `json:"text,omitempty"`
 }
 
 // ShardInfo describes a durable shard of one round.

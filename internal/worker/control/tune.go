@@ -3,6 +3,7 @@ package control
 import (
 	"path/filepath"
 
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -34,6 +35,8 @@ type TuneMessage struct {
 	Error    string        `json:"error,omitempty"`
 	// Permanent, with Error: it is about the job, so that another tuning would end with it as well.
 	Permanent bool `json:"permanent,omitempty"`
+	// Obstacle, with Error, is what keeps the tuning from going on for now.
+	Obstacle *obstacle.Obstacle `json:"obstacle,omitempty"`
 }
 
 // TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total is the most that may
