@@ -131,7 +131,7 @@ func (g *generator) section(key string) object {
 		out.set("required", required)
 	}
 	if key == "model" {
-		out.set("oneOf", []object{{"required": []string{"config"}}, {"required": []string{"from"}}})
+		out.set("oneOf", []object{{"required": []string{"family", "config"}}, {"required": []string{"from"}}})
 	}
 	return out
 }

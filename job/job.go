@@ -132,8 +132,9 @@ func (j *Job) Open() bool {
 
 // Model says what is trained.
 type Model struct {
-	// The model family, by name: each has a section with its config below.
-	Family string `yaml:"family" rule:"required"`
+	// The model family, by name: each has a section with its config below. Default: with `from`, the family that its
+	// config.json names; required beside `config`.
+	Family string `yaml:"family" rule:"optional"`
 	// The family's own fields, with the names and defaults of its Hugging Face config.json; those of each family
 	// are below. Required unless `from` is there, and refused beside it.
 	Config map[string]any `yaml:"config"`
@@ -159,7 +160,8 @@ type Data struct {
 	// Whether the first line of a csv or tsv file names the columns. Without names, they are called 1, 2, 3 and so on.
 	Header bool `yaml:"header" default:"true"`
 	// What turns text into tokens: `bytes`, a vocabulary of 256 with a zero byte between documents; or the path of a
-	// tokenizer.json in Hugging Face's format, or of a directory with one (write ./bytes for a file of that name).
+	// tokenizer.json in Hugging Face's format, or of a directory with one (write ./bytes for a file of that name). When the
+	// key is absent and `model.from` is there, the model's own tokenizer is taken.
 	Tokenizer string `yaml:"tokenizer" default:"bytes" rule:"path"`
 	// Tokens in a sample. 0: the model's longest.
 	Sequence int `yaml:"sequence" default:"0" rule:"min=0 max=1048576"`

@@ -196,7 +196,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	j := Default()
 	required := map[string]bool{}
 	for _, f := range fields {
-		required[f.key] = f.rule.required || f.key == "model.config" || f.key == "name"
+		required[f.key] = f.rule.required || f.key == "model.family" || f.key == "name"
 	}
 	for _, f := range j.faults(Environment{}, nil) {
 		if !required[f.key] {

@@ -181,6 +181,11 @@ func known(key, name string, names []string) []fault {
 // faults checks that the model comes from one place.
 func (m Model) faults() []fault {
 	switch {
+	case m.Family == "" && m.From == "":
+		return []fault{{
+			key:     "model.family",
+			message: `missing key "model.family" (or "model.from", a directory to start from, whose config.json names it)`,
+		}}
 	case m.From != "" && m.Config != nil:
 		return []fault{{
 			key:     "model.config",
