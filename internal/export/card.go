@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -73,10 +74,10 @@ func (r reading) data() job.Data {
 
 const cardVersion = 1
 
-// WriteBeside writes the files that go with a job's model to dir: the card, and tokenizer unless it is nil.
-func WriteBeside(dir string, c Card, tokenizer []byte) error {
+// WriteBeside writes the files that go with a job's model to dir: the card, and the tokenizer's file unless it is nil.
+func WriteBeside(dir string, c Card, tokenizerFile []byte) error {
 	c.Version, c.Read = cardVersion, readingOf(c.Data)
-	if tokenizer != nil {
+	if tokenizerFile != nil {
 		c.Read.Tokenizer = TokenizerFile
 	}
 	text, err := json.MarshalIndent(c, "", "  ")
@@ -86,8 +87,8 @@ func WriteBeside(dir string, c Card, tokenizer []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if tokenizer != nil {
-		if err := writeWhole(dir, TokenizerFile, tokenizer); err != nil {
+	if tokenizerFile != nil {
+		if err := writeWhole(dir, TokenizerFile, tokenizerFile); err != nil {
 			return err
 		}
 	}
@@ -139,6 +140,26 @@ func readBeside(dir, name string) ([]byte, error) {
 		return nil, fmt.Errorf("%s has %d bytes; at most %d are read", path, info.Size(), maxBesideBytes)
 	}
 	return os.ReadFile(path)
+}
+
+// TokenizerOf says what turns text into the tokens of the model m in dir: the path of its tokenizer.json, or job.TokenizerBytes
+// when it has none and its tokens are bytes, as its card says or as many token ids as there are bytes.
+func TokenizerOf(dir string, m *model.Model) (string, error) {
+	path := filepath.Join(dir, TokenizerFile)
+	_, err := os.Stat(path)
+	switch {
+	case err == nil:
+		return path, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", err
+	case m.Vocabulary() == tokenizer.Bytes().Vocabulary():
+		return job.TokenizerBytes, nil
+	}
+	if _, found, err := ReadCard(dir); err != nil || found {
+		return job.TokenizerBytes, err
+	}
+	return "", fmt.Errorf("%s has no %s, and %d token ids are not bytes: save_pretrained of a fast tokenizer writes that file",
+		dir, TokenizerFile, m.Vocabulary())
 }
 
 // DefaultCard is the card of a model that was not exported by a job: read as a job reads data by default.

@@ -69,3 +69,42 @@ func TestLabelsAreInTheOrderOfTheirNumbers(t *testing.T) {
 		t.Errorf("a gap in the numbers: %v", err)
 	}
 }
+
+func TestAModelSaysWhatItsTokensAre(t *testing.T) {
+	m := tiny(t, 11)
+	for name, c := range map[string]struct {
+		files map[string]string
+		model *model.Model
+		want  string // relative to the directory, or an error
+	}{
+		"its own file":                    {map[string]string{TokenizerFile: "{}"}, m, TokenizerFile},
+		"a card without one":              {map[string]string{CardFile: `{"version": 1}`}, m, job.TokenizerBytes},
+		"as many ids as bytes":            {nil, tiny(t, 256), job.TokenizerBytes},
+		"neither, and ids that are words": {nil, m, " has no tokenizer.json, and 11 token ids are not bytes: save_pretrained of a fast tokenizer writes that file"},
+	} {
+		dir := t.TempDir()
+		for file, text := range c.files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found, err := TokenizerOf(dir, c.model)
+		found = strings.TrimPrefix(found, dir+"/")
+		if err != nil {
+			found = strings.TrimPrefix(err.Error(), dir)
+		}
+		if found != c.want {
+			t.Errorf("%s: %q, want %q", name, found, c.want)
+		}
+	}
+}
+
+// tiny is a model with so many token ids.
+func tiny(t *testing.T, ids int) *model.Model {
+	t.Helper()
+	m, err := model.Build("gpt2", map[string]any{"n_layer": 1, "n_head": 1, "n_embd": 2, "n_positions": 2, "vocab_size": ids})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}

@@ -10,13 +10,12 @@ package infer
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -97,16 +96,15 @@ func (s *Session) openCard() error {
 	if s.model.Task == model.Images {
 		return nil
 	}
-	path := filepath.Join(s.dir, export.TokenizerFile)
-	switch _, missing := os.Stat(path); {
-	case missing == nil:
+	path, err := export.TokenizerOf(s.dir, s.model)
+	if err != nil {
+		return err
+	}
+	s.tokenizer = tokenizer.Bytes()
+	if path != job.TokenizerBytes {
 		if s.tokenizer, err = tokenizer.Open(path); err != nil {
 			return err
 		}
-	case found || s.model.Vocabulary() == tokenizer.Bytes().Vocabulary():
-		s.tokenizer = tokenizer.Bytes()
-	default:
-		return fmt.Errorf("there is no %s beside it, and %d token ids are not bytes", export.TokenizerFile, s.model.Vocabulary())
 	}
 	if n := s.tokenizer.Vocabulary(); n > s.model.Vocabulary() {
 		return fmt.Errorf("its tokenizer makes %d token ids, the model has %d", n, s.model.Vocabulary())

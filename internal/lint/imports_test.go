@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 
 	// What puts it together.
 	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
-	"internal/export": {"job", "elastic", "stage", "stage/...", "internal/checkpoint"},
+	"internal/export": {"job", "elastic", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
 	"internal/infer": {
 		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "job",
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
