@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -139,7 +138,7 @@ func RemoveStale(fsys FS, dir string) (removed int, err error) {
 		return 0, err
 	}
 	for _, name := range names {
-		if !strings.HasPrefix(name, TempPrefix) {
+		if !isTemp(name) {
 			continue
 		}
 		gone, err := fsys.RemoveStale(filepath.Join(dir, name))

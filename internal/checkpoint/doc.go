@@ -9,6 +9,8 @@
 //	... f.Write ...
 //	err = f.Commit("name")
 //
+// A record (WriteRecord, ReadRecord) is such a file that says one thing as JSON, with its kind, version and checksum.
+//
 // A safetensors file is opened whole or not at all: its header is checked against its length, and its digest when it carries
 // one, before any tensor can be read.
 package checkpoint

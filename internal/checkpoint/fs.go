@@ -52,6 +52,12 @@ type File interface {
 // TempPrefix starts the name of every temporary file.
 const TempPrefix = ".tmp-"
 
+// isTemp reports whether CreateTemp may have given a file its name.
+func isTemp(name string) bool {
+	number, ok := strings.CutPrefix(name, TempPrefix)
+	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+}
+
 // OS is the operating system's file system.
 var OS FS = osFS{}
 
@@ -105,10 +111,10 @@ func (osFS) Rename(from, to string) error { return os.Rename(from, to) }
 func (osFS) Remove(name string) error { return os.Remove(name) }
 
 func (osFS) RemoveStale(name string) (removed bool, err error) {
-	if !strings.HasPrefix(filepath.Base(name), TempPrefix) {
-		return false, fmt.Errorf("remove stale %s: not a temporary file: its name does not start with %s", name, TempPrefix)
+	if !isTemp(filepath.Base(name)) {
+		return false, fmt.Errorf("remove stale %s: not a temporary file: its name is not %s and a number", name, TempPrefix)
 	}
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false, err
 	}
@@ -117,6 +123,9 @@ func (osFS) RemoveStale(name string) (removed bool, err error) {
 			err = closeErr
 		}
 	}()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return false, err
+	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return false, nil
