@@ -31,10 +31,7 @@ type checkedLog struct {
 	path string
 }
 
-var (
-	_ raft.LogStore    = (*checkedLog)(nil)
-	_ raft.StableStore = (*checkedLog)(nil)
-)
+var _ raftStore = (*checkedLog)(nil)
 
 // openLog opens or creates the file and reads all of it. Its errors name the file.
 func openLog(path string) (*checkedLog, error) {
@@ -63,8 +60,7 @@ func openBoltError(err error) error {
 
 // damagedLog says what to do about a log that cannot be used.
 func damagedLog(path string, err error) error {
-	return fmt.Errorf("raft log %s was not loaded: %w; restore the file from a backup, "+
-		"or move its directory away to start without the jobs recorded in it", path, err)
+	return fmt.Errorf("raft log %s was not loaded: %w; restore its directory from a backup; %s", path, err, rebuild)
 }
 
 // verify reads every entry, from the first to the last without a gap, and the values that Raft keeps beside them.
@@ -108,7 +104,12 @@ func (l *checkedLog) FirstIndex() (uint64, error) { return l.bolt.FirstIndex() }
 func (l *checkedLog) LastIndex() (uint64, error) { return l.bolt.LastIndex() }
 
 // DeleteRange implements raft.LogStore.
-func (l *checkedLog) DeleteRange(from, to uint64) error { return l.bolt.DeleteRange(from, to) }
+func (l *checkedLog) DeleteRange(from, to uint64) error {
+	if err := l.bolt.DeleteRange(from, to); err != nil {
+		return fmt.Errorf("compact raft log %s: %w", l.path, err)
+	}
+	return nil
+}
 
 // GetLog implements raft.LogStore.
 func (l *checkedLog) GetLog(index uint64, entry *raft.Log) error {
@@ -159,7 +160,10 @@ func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 // Set implements raft.StableStore.
 func (l *checkedLog) Set(key, value []byte) error {
 	framed := binary.LittleEndian.AppendUint32(nil, valueSum(key, value))
-	return l.bolt.Set(key, append(framed, value...))
+	if err := l.bolt.Set(key, append(framed, value...)); err != nil {
+		return fmt.Errorf("write raft log %s: %s: %w", l.path, key, err)
+	}
+	return nil
 }
 
 // Get implements raft.StableStore.

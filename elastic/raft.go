@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -34,8 +38,13 @@ type RaftConfig struct {
 	// SnapshotThreshold is how many entries the log grows by between snapshots, and how many it keeps behind one for slow
 	// followers. Default 1,024: an entry is a few kilobytes at most, and opening reads them all.
 	SnapshotThreshold uint64
+	// Existing says that Dir must hold a log: an absent or empty one is damage. Otherwise one is begun where there is none, and
+	// no snapshot either.
+	Existing bool
 	// Logger gets Raft's own log. Default: none.
 	Logger *zap.Logger
+
+	wrap func(raftStore) raftStore // for tests: a store with faults
 }
 
 func (c RaftConfig) withDefaults() RaftConfig {
@@ -53,6 +62,9 @@ func (c RaftConfig) withDefaults() RaftConfig {
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.wrap == nil {
+		c.wrap = func(s raftStore) raftStore { return s }
 	}
 	return c
 }
@@ -97,48 +109,101 @@ type Log struct {
 	config RaftConfig
 	fsm    *FSM
 	raft   *raft.Raft
-	store  *checkedLog
+	store  *guard
 
 	mu      sync.Mutex
 	closed  bool
+	closing chan struct{}  // closed with closed
 	waiters sync.WaitGroup // goroutines that wait for a future whose caller may have gone
 }
 
-// OpenRaft opens the log in config.Dir, or starts one, and takes part in its cluster. A log or a snapshot that is truncated or damaged
-// is an error that names the file; nothing of it is loaded. The caller closes the Log.
+// OpenRaft opens the log in config.Dir, or starts one, and takes part in its cluster. A log or a snapshot that is missing,
+// truncated or damaged is an error that names the file; nothing of it is loaded. The caller closes the Log.
 func OpenRaft(config RaftConfig) (*Log, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	config = config.withDefaults()
-	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open raft log: %w", err)
-	}
-	store, err := openLog(filepath.Join(config.Dir, "raft.db"))
+	found, err := openFiles(config)
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{config: config, fsm: NewFSM(), store: store}
-	if err := l.start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), store.Close())
+	l := &Log{config: config, fsm: NewFSM(), closing: make(chan struct{})}
+	l.store = newGuard(config.wrap(found.log), l.closing)
+	if err := l.start(found); err != nil {
+		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), l.store.Close())
 	}
 	return l, nil
 }
 
-// start runs Raft on the open store.
-func (l *Log) start() error {
-	snapshots, err := openSnapStore(checkpoint.OS, filepath.Join(l.config.Dir, "snapshots"))
+// files is a log and its snapshots, open and whole.
+type files struct {
+	log       *checkedLog
+	snapshots *snapStore
+}
+
+// CheckRaft reports what is wrong with the log in a directory: what OpenRaft would refuse it for if it must exist. It changes
+// nothing.
+func CheckRaft(dir string) error {
+	found, err := openFiles(RaftConfig{Dir: dir, Existing: true})
 	if err != nil {
 		return err
 	}
-	if err := checkJoint(l.store, snapshots); err != nil {
-		return err
+	return found.log.Close()
+}
+
+// openFiles opens the log and its snapshots, or begins them. It checks all that can be checked before Raft runs.
+func openFiles(config RaftConfig) (files, error) {
+	path, snapDir := filepath.Join(config.Dir, "raft.db"), filepath.Join(config.Dir, "snapshots")
+	if err := checkPresence(path, snapDir, config.Existing); err != nil {
+		return files{}, err
 	}
+	snapshots, err := openSnapStore(checkpoint.OS, snapDir)
+	if err != nil {
+		return files{}, err
+	}
+	log, err := openLog(path)
+	if err != nil {
+		return files{}, err
+	}
+	if err := checkJoint(log, snapshots, config); err != nil {
+		return files{}, errors.Join(err, log.Close())
+	}
+	return files{log, snapshots}, nil
+}
+
+// checkPresence reports a log file that is not there, or empty, although something of it must be.
+func checkPresence(path, snapDir string, existing bool) error {
+	info, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("open raft log: %w", err)
+	}
+	if err == nil && info.Size() > 0 {
+		return nil
+	}
+	what := "is missing"
+	if err == nil {
+		what = "is empty"
+	}
+	left, err := filepath.Glob(filepath.Join(snapDir, "*"+snapSuffix))
+	switch {
+	case err != nil:
+		return fmt.Errorf("open raft log %s: %w", path, err)
+	case len(left) > 0:
+		return missingLog(path, fmt.Errorf("%s, and %s is there", what, left[len(left)-1]))
+	case existing:
+		return missingLog(path, fmt.Errorf("%s, and this state directory was in use", what))
+	}
+	return nil
+}
+
+// start runs Raft on the open files.
+func (l *Log) start(found files) error {
 	transport := l.config.Transport
 	if transport == nil {
 		_, transport = raft.NewInmemTransport(raft.ServerAddress(l.config.NodeID))
 	}
-	existing, err := raft.HasExistingState(l.store, l.store, snapshots)
+	existing, err := raft.HasExistingState(l.store, l.store, found.snapshots)
 	if err != nil {
 		return err
 	}
@@ -148,33 +213,94 @@ func (l *Log) start() error {
 		if len(voters) == 0 {
 			voters = []raft.Server{{ID: rc.LocalID, Address: transport.LocalAddr()}}
 		}
-		if err := raft.BootstrapCluster(rc, l.store, l.store, snapshots, transport, raft.Configuration{Servers: voters}); err != nil {
+		if err := raft.BootstrapCluster(rc, l.store, l.store, found.snapshots, transport, raft.Configuration{Servers: voters}); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	l.raft, err = raft.NewRaft(rc, l.fsm, l.store, l.store, snapshots, transport)
-	return err
+	if l.raft, err = l.newRaft(rc, found.snapshots, transport); err != nil {
+		return err
+	}
+	l.store.run()
+	return l.checkMember()
 }
 
-// checkJoint reports entries missing between the newest snapshot and the log, as when one of the two was deleted.
-func checkJoint(log *checkedLog, snapshots *snapStore) error {
+// newRaft is raft.NewRaft, which panics or hides the cause where its store fails.
+func (l *Log) newRaft(rc *raft.Config, snapshots raft.SnapshotStore, transport raft.Transport) (r *raft.Raft, err error) {
+	defer func() {
+		p := recover()
+		if failure := l.store.first(); failure != nil {
+			err = failure
+		} else if p != nil {
+			panic(p) // not the store's doing
+		}
+	}()
+	return raft.NewRaft(rc, l.fsm, l.store, l.store, snapshots, transport)
+}
+
+// checkMember reports a lone node that the log does not know: it would wait for a leader for ever.
+func (l *Log) checkMember() error {
+	if l.config.Transport != nil {
+		return nil
+	}
+	future := l.raft.GetConfiguration()
+	if err := future.Error(); err != nil {
+		return errors.Join(err, l.stop())
+	}
+	var names []string
+	for _, s := range future.Configuration().Servers {
+		names = append(names, string(s.ID))
+	}
+	if slices.Contains(names, l.config.NodeID) {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("it is the log of node %s, and this node is %s: give the node its name back, or restore the right log",
+		strings.Join(names, ", "), l.config.NodeID), l.stop())
+}
+
+// checkJoint reports a log and snapshots that do not belong together: one of the two was deleted, or comes from a backup.
+func checkJoint(log *checkedLog, snapshots *snapStore, config RaftConfig) error {
 	metas, err := snapshots.List()
 	if err != nil {
 		return err
-	}
-	covered := uint64(0)
-	if len(metas) > 0 {
-		covered = metas[0].Index
 	}
 	first, err := log.FirstIndex()
 	if err != nil {
 		return err
 	}
-	if first > covered+1 {
+	last, err := log.LastIndex()
+	if err != nil {
+		return err
+	}
+	_, err = log.Get([]byte("CurrentTerm"))
+	begun := err == nil
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return err
+	}
+	covered, newest := uint64(0), ""
+	if len(metas) > 0 {
+		covered, newest = metas[0].Index, snapshots.path(metas[0].ID)
+	}
+	switch {
+	case !begun && newest != "":
+		return missingLog(log.path, fmt.Errorf("holds nothing, and %s is there", newest))
+	case !begun && config.Existing:
+		return missingLog(log.path, errors.New("holds nothing, and this state directory was in use"))
+	case config.Transport == nil && last < covered: // a node that follows may have got the snapshot from another
+		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", last, newest, covered))
+	case first > covered+1:
 		return fmt.Errorf("entries %d to %d are missing: the log %s starts at %d and the newest snapshot in %s ends at %d; "+
-			"restore both from one backup", covered+1, first-1, log.path, first, snapshots.dir, covered)
+			"restore both from one backup; %s", covered+1, first-1, log.path, first, snapshots.dir, covered, rebuild)
 	}
 	return nil
+}
+
+// rebuild is what is left to do without a backup.
+const rebuild = "without one, avgpiped recover rebuilds the jobs from their directories"
+
+// missingLog says what to do about a log that is gone, or about its missing end.
+func missingLog(path string, problem error) error {
+	return fmt.Errorf("raft log %s %w: mount its file system, or restore the directory %s from a backup; %s",
+		path, problem, filepath.Dir(path), rebuild)
 }
 
 // State is the replicated state as far as this node has it.
@@ -192,6 +318,13 @@ func (l *Log) Leader() string {
 // IsLeader reports whether this node leads, as far as it knows. Apply finds out for sure.
 func (l *Log) IsLeader() bool { return l.raft.State() == raft.Leader }
 
+// Failed is closed when Raft's files could not be written or read; Err says why. Nothing is decided from then on: close the Log,
+// and open it anew once its disk works again.
+func (l *Log) Failed() <-chan struct{} { return l.store.failed }
+
+// Err is why the log failed; nil while it has not.
+func (l *Log) Err() error { return l.store.first() }
+
 // Leadership delivers true when this node begins to lead and false when it no longer does; the latest replaces one that nobody
 // has received. For one receiver.
 func (l *Log) Leadership() <-chan bool { return l.raft.LeaderCh() }
@@ -208,6 +341,8 @@ func (l *Log) WaitReady(ctx context.Context) error {
 	for l.Leader() == "" {
 		select {
 		case <-changes:
+		case <-l.Failed():
+			return fmt.Errorf("raft: wait for a leader: %w", l.Err())
 		case <-ctx.Done():
 			return fmt.Errorf("raft: wait for a leader: %w", ctx.Err())
 		}
@@ -263,6 +398,8 @@ func (l *Log) wait(ctx context.Context, what string, f func() error) error {
 	select {
 	case err := <-done:
 		return l.explain(what, err)
+	case <-l.Failed():
+		return fmt.Errorf("raft: %s: no answer, it may still be applied: %w", what, l.Err())
 	case <-ctx.Done():
 		return fmt.Errorf("raft: %s: no answer yet, it may still be applied: %w", what, ctx.Err())
 	}
@@ -308,10 +445,16 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.mu.Unlock()
-	err := l.raft.Shutdown().Error()
+	err := l.stop()
 	l.waiters.Wait()
-	if err != nil {
-		err = fmt.Errorf("stop raft: %w", err)
-	}
 	return errors.Join(err, l.store.Close())
+}
+
+// stop ends Raft's goroutines.
+func (l *Log) stop() error {
+	close(l.closing)
+	if err := l.raft.Shutdown().Error(); err != nil {
+		return fmt.Errorf("stop raft: %w", err)
+	}
+	return nil
 }

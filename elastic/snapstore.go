@@ -195,8 +195,8 @@ func (s *snapStore) load(id string) (*raft.SnapshotMeta, []byte, error) {
 		err = fmt.Errorf("it is snapshot %s", meta.ID)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("raft snapshot %s was not loaded: %w; restore the file from a backup, "+
-			"or move the directory above it away to start without the jobs recorded in it", s.path(id), err)
+		return nil, nil, fmt.Errorf("raft snapshot %s was not loaded: %w; restore the directory %s from a backup; %s",
+			s.path(id), err, filepath.Dir(s.dir), rebuild)
 	}
 	return meta, state, nil
 }
