@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -94,7 +93,7 @@ func (c Config) rules() rules {
 
 // Validate reports the first field that does not fit.
 func (c Config) Validate() error {
-	longest := control.SocketPath(jobDir(c.StateDir, strings.Repeat("9", 9)))
+	longest := control.SocketPath(jobDir(c.StateDir, strconv.Itoa(maxJobID)))
 	switch {
 	case c.StateDir == "":
 		return errors.New("node: no state directory")
@@ -110,6 +109,12 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
+
+// raftDir holds Raft's log and snapshots.
+func raftDir(state string) string { return filepath.Join(state, "raft") }
+
+// maxJobID is the highest number of a job: a job's directory has room for it in a socket's path.
+const maxJobID = 999_999_999
 
 // jobDir is the directory of a job.
 func jobDir(state, id string) string { return filepath.Join(state, "jobs", id) }

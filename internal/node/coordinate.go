@@ -27,7 +27,7 @@ type outcome struct {
 	err    error
 }
 
-// coordinate observes, decides and acts until ctx has ended and nothing is left to do. Acts run under beside.
+// coordinate observes, decides and acts until ctx has ended and nothing is left to do, or Raft has failed. Acts run under beside.
 func (n *node) coordinate(ctx, beside context.Context) {
 	ticker := time.NewTicker(round)
 	defer ticker.Stop()
@@ -41,6 +41,9 @@ func (n *node) coordinate(ctx, beside context.Context) {
 		}
 		select {
 		case <-changed:
+		case <-n.raft.Failed():
+			n.stop()
+			return
 		case <-ticker.C:
 		case <-asked:
 			asked = nil

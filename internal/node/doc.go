@@ -13,7 +13,7 @@
 // # What lies where
 //
 //	STATE/lock             the daemon that holds the directory
-//	STATE/node             this node's name
+//	STATE/identity         this node's name; it is there once the state was begun
 //	STATE/raft/            jobs, generations and committed rounds (package elastic)
 //	STATE/jobs/ID/         a job: its worker's assignment, socket and log, its shards, its last status
 //	STATE/plans/           what was chosen for jobs with open counts

@@ -42,28 +42,3 @@ func writeAt(f *os.File, text string) error {
 	_, err := f.WriteAt([]byte(text), 0)
 	return err
 }
-
-// nodeID returns the node's name: the one written down at its first start, else the wanted one, else the host's, which
-// it writes down. A node keeps its name, since committed rounds say by name who holds their shards.
-func nodeID(dir, wanted string) (string, error) {
-	path := filepath.Join(dir, "node")
-	text, err := os.ReadFile(path)
-	id := strings.TrimSpace(string(text))
-	switch {
-	case err == nil && id != "" && wanted != "" && wanted != id:
-		return "", fmt.Errorf("%s says that this node is %q, the configuration says %q: a node keeps its name", path, id, wanted)
-	case err == nil && id != "":
-		return id, nil
-	case err != nil && !errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("read the node's name: %w", err)
-	}
-	if wanted == "" {
-		if wanted, err = os.Hostname(); err != nil {
-			return "", fmt.Errorf("name the node: %w", err)
-		}
-	}
-	if err := os.WriteFile(path, []byte(wanted+"\n"), 0o640); err != nil {
-		return "", fmt.Errorf("write the node's name down: %w", err)
-	}
-	return wanted, nil
-}

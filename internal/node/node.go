@@ -3,7 +3,7 @@ package node
 import (
 	"context"
 	"errors"
-	"path/filepath"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,20 +64,11 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	id, err := nodeID(c.StateDir, c.NodeID)
-	if err != nil {
-		return err
-	}
-	raft, err := elastic.OpenRaft(elastic.RaftConfig{Dir: filepath.Join(c.StateDir, "raft"), NodeID: id, Logger: c.Log})
+	id, raft, err := openState(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, raft.Close()) }()
-	waiting, cancel := context.WithTimeout(ctx, leaderTimeout)
-	defer cancel()
-	if err := raft.WaitReady(waiting); err != nil {
-		return err
-	}
 	ending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	n := &node{
@@ -86,6 +77,37 @@ func Run(ctx context.Context, c Config) (err error) {
 		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[elastic.Digest]int{},
 	}
 	return n.run(ctx)
+}
+
+// openState opens what the state directory holds, or begins it. The caller closes the log.
+func openState(ctx context.Context, c Config) (id string, raft *elastic.Log, err error) {
+	who, kept, err := readIdentity(c.StateDir, c.NodeID)
+	if err != nil {
+		return "", nil, err
+	}
+	jobs, err := jobIDs(c.StateDir)
+	if err != nil {
+		return "", nil, err
+	}
+	raft, err = elastic.OpenRaft(elastic.RaftConfig{
+		Dir: raftDir(c.StateDir), NodeID: who.Node, Existing: kept || len(jobs) > 0, Logger: c.Log,
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	err = raft.WaitReady(waiting)
+	if err == nil && !kept {
+		err = keepIdentity(c.StateDir, who)
+	}
+	if err == nil {
+		err = removeStale(c.StateDir, c.Log)
+	}
+	if err != nil {
+		return "", nil, errors.Join(err, raft.Close())
+	}
+	return who.Node, raft, nil
 }
 
 // run serves and coordinates. The API answers until the last worker has ended, so that one can watch the end.
@@ -109,6 +131,7 @@ func (n *node) run(ctx context.Context) error {
 		n.watchdog(beside)
 		return nil
 	})
+	group.Go(func() error { return n.watchRaft(beside) })
 	group.Go(func() error {
 		defer end()
 		n.coordinate(running, beside)
@@ -123,6 +146,22 @@ func (n *node) run(ctx context.Context) error {
 	err = group.Wait()
 	n.acts.Wait()
 	n.watchers.Wait()
+	return err
+}
+
+// watchRaft waits until Raft's files fail, or ctx ends. Without them nothing can be decided: the coordinator ends, the workers
+// train on, and the next daemon adopts them.
+func (n *node) watchRaft(ctx context.Context) error {
+	select {
+	case <-n.raft.Failed():
+	case <-ctx.Done():
+	}
+	err := n.raft.Err()
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("the record of jobs cannot be kept: %w; start the daemon again once its disk works: workers train on until then", err)
+	n.log.Error("stopping", zap.Error(err))
 	return err
 }
 

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// identity is the record at the top of a state directory. It is written once, after the first start has begun Raft's log: where it
+// is, a log must be as well.
+type identity struct {
+	Node string `json:"node"` // this node's name, for good: committed rounds say by name who holds their shards
+}
+
+const (
+	identityKind    = "identity"
+	identityVersion = 1
+)
+
+func identityPath(state string) string { return filepath.Join(state, "identity") }
+
+// readIdentity returns what a state directory is. One that is new, or of an older program, gets the name that it wrote to the file
+// node, else the wanted one, else the host's; keepIdentity writes it down.
+func readIdentity(state, wanted string) (id identity, kept bool, err error) {
+	err = checkpoint.ReadRecord(checkpoint.OS, identityPath(state), identityKind, identityVersion, &id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if id.Node, err = olderName(state); err != nil {
+			return id, false, err
+		}
+	case err != nil:
+		return id, false, fmt.Errorf("%w; restore it from a backup, or let avgpiped recover write it again", err)
+	default:
+		kept = true
+	}
+	if id.Node != "" && wanted != "" && wanted != id.Node {
+		return id, false, fmt.Errorf("the state directory %s says that this node is %q, the configuration says %q: a node keeps its name",
+			state, id.Node, wanted)
+	}
+	if id.Node == "" {
+		id.Node = wanted
+	}
+	if id.Node == "" {
+		if id.Node, err = os.Hostname(); err != nil {
+			return id, false, fmt.Errorf("name the node: %w", err)
+		}
+	}
+	return id, kept, nil
+}
+
+// olderName reads the name that a program before the identity record wrote; "" without one.
+func olderName(state string) (string, error) {
+	path := filepath.Join(state, "node")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the node's name: %w", err)
+	}
+	name := strings.TrimSpace(string(text))
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0xFFFD }) {
+		return "", fmt.Errorf("%s is damaged: it holds %.40q, expected this node's name: write the name that it had, or restore the file from a backup",
+			path, text)
+	}
+	return name, nil
+}
+
+func keepIdentity(state string, id identity) error {
+	return checkpoint.WriteRecord(checkpoint.OS, identityPath(state), identityKind, identityVersion, id, 0o640)
+}
+
+// jobIDs lists the numbers of the directories below jobs/, in no order. Other names are nobody's job.
+func jobIDs(state string) ([]uint64, error) {
+	names, err := checkpoint.OS.ReadDir(filepath.Join(state, "jobs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the directories of jobs: %w", err)
+	}
+	var ids []uint64
+	for _, name := range names {
+		if n, err := strconv.ParseUint(name, 10, 64); err == nil && n <= maxJobID && strconv.FormatUint(n, 10) == name {
+			ids = append(ids, n)
+		}
+	}
+	return ids, nil
+}
+
+// removeStale removes what killed writes left in the directories that are the daemon's own.
+func removeStale(state string, log *zap.Logger) error {
+	ids, err := jobIDs(state)
+	if err != nil {
+		return err
+	}
+	dirs := []string{state, plansDir(state)}
+	for _, id := range ids {
+		dir := jobDir(state, strconv.FormatUint(id, 10))
+		dirs = append(dirs, dir, control.ShardDir(dir), control.ModelDir(dir))
+	}
+	for _, dir := range dirs {
+		n, err := checkpoint.RemoveStale(checkpoint.OS, dir)
+		if n > 0 {
+			log.Info("removed what killed writes left", zap.String("directory", dir), zap.Int("files", n))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // no reason to stay down
+			log.Warn("remove what killed writes left", zap.String("directory", dir), zap.Error(err))
+		}
+	}
+	return nil
+}
