@@ -107,7 +107,7 @@ func newBench(ctx context.Context, batches int) (*bench, error) {
 	j.Optimizer.LearningRate = 1e-3
 	j.Pipelines, j.Averaging.Alpha = 1, 0.25
 	j.Devices.Kind, j.Devices.CPU = job.KindEmulated, job.CPU{Count: 1, Threads: 1}
-	if b.trials, err = worker.OpenTrials(ctx, j); err != nil {
+	if b.trials, err = worker.OpenTrials(ctx, j, nil); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/access"
 )
 
 // BenchmarkOpenStandardLibrary lists, reads and hashes the Go standard library's source, some 7,700 files.
@@ -11,7 +13,7 @@ func BenchmarkOpenStandardLibrary(b *testing.B) {
 	c := Config{
 		Files:    []string{filepath.Join(runtime.GOROOT(), "src/**/*.go")}, //nolint:staticcheck // Of the tool chain that runs it.
 		Sequence: 128,
-		Access:   Access(User{UID: 1000, GIDs: []uint32{1000}}),
+		Access:   &access.Opener{User: &access.User{UID: 1000, GIDs: []uint32{1000}}},
 	}
 	for b.Loop() {
 		s, err := Open(b.Context(), c)

@@ -36,7 +36,7 @@ func (o *opener) checkTables(ctx context.Context, s *Summary, files []File) erro
 		return o.checkTexts(ctx, s, files)
 	}
 	return o.each(ctx, files, func(_ int, f File) error {
-		return table.Read(f.Path, o.tableConfig(), func(table.Row) error {
+		return table.Read(o.Access, f.Path, o.tableConfig(), func(table.Row) error {
 			if !whole {
 				return table.ErrStop
 			}

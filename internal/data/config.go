@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/job"
@@ -52,8 +53,8 @@ type Config struct {
 	// mapped, and do not count. While it reads, Open takes up to some 64 MiB more for each of as many files as there are cores, 8 at
 	// most: a portion of text and its words, a decoded image (up to 256 MiB), a page of each Parquet column.
 	CapBytes int64
-	// Access tells whether the user of the job may read a file, or list a directory. Nil: whatever this process may.
-	Access func(path string) error
+	// Access opens everything that is named here, with the rights of the job's user. Nil: with those of this process.
+	Access *access.Opener
 }
 
 // What a Config leaves out.

@@ -10,7 +10,6 @@ import (
 	"hash"
 	"io"
 	"io/fs"
-	"os"
 	"sync/atomic"
 	"unicode/utf8"
 
@@ -117,7 +116,7 @@ func (o *opener) divideRuns(runs []run) (train, held []run, err error) {
 
 // mapTokens maps a token file and holds it against the tokenizer and the model.
 func (o *opener) mapTokens(f File) (*tokenfile.File, error) {
-	t, err := tokenfile.Open(f.Path)
+	t, err := tokenfile.Open(o.Access, f.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -173,9 +172,9 @@ func (o *opener) readBytes(f File) (r run, sum [sha256.Size]byte, err error) {
 	if err := o.hold(f.Path, f.Bytes+1); err != nil {
 		return r, sum, err
 	}
-	file, err := os.Open(f.Path)
+	file, err := o.Access.Open(f.Path, 0)
 	if err != nil {
-		return r, sum, explain(f.Path, err)
+		return r, sum, err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
 	raw := make([]byte, f.Bytes+1)      // one more, to see whether the file is longer
@@ -196,7 +195,7 @@ func (o *opener) documents(f File, empty *atomic.Int64, add document) ([sha256.S
 	if o.Format == formatText {
 		return o.textFile(f, add)
 	}
-	err := table.Read(f.Path, o.tableConfig(), func(r table.Row) error {
+	err := table.Read(o.Access, f.Path, o.tableConfig(), func(r table.Row) error {
 		text := r.Values[0]
 		if text == "" {
 			empty.Add(1)
@@ -210,7 +209,7 @@ func (o *opener) documents(f File, empty *atomic.Int64, add document) ([sha256.S
 	if err != nil {
 		return [sha256.Size]byte{}, err
 	}
-	return sumOf(f)
+	return o.sumOf(f)
 }
 
 // place puts an error about a text at its line; what is no fault of the text stays as it is.
@@ -232,9 +231,9 @@ const (
 
 // textFile passes a file on as one document.
 func (o *opener) textFile(f File, add document) (sum [sha256.Size]byte, err error) {
-	file, err := os.Open(f.Path)
+	file, err := o.Access.Open(f.Path, 0)
 	if err != nil {
-		return sum, explain(f.Path, err)
+		return sum, err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
 	digest := sha256.New()

@@ -15,7 +15,7 @@ import (
 
 // TestPackingJoinsDocuments of tables and of text files, an end token after each, whatever the tokenizer.
 func TestPackingJoinsDocuments(t *testing.T) {
-	tok, err := tokenizer.Open("tokenizer/testdata/gpt2.json")
+	tok, err := tokenizer.Open(nil, "tokenizer/testdata/gpt2.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestPortionsAreTheText(t *testing.T) {
 	}
 	text := b.String()
 	file := absolute(t, "tokenizer/testdata/gpt2.json")
-	tok, err := tokenizer.Open(file)
+	tok, err := tokenizer.Open(nil, file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	_ "image/jpeg" // for image.Decode
 	_ "image/png"  // for image.Decode
 	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -113,7 +112,7 @@ func (o *opener) openImages(ctx context.Context, s *Set) error {
 		}
 	}
 	err = o.each(ctx, files, func(i int, f File) (err error) {
-		sums[i], err = sumOf(f)
+		sums[i], err = o.sumOf(f)
 		return err
 	})
 	if err != nil {
@@ -147,7 +146,7 @@ func (o *opener) readIDX(files []File, t *labelTable) (*pictures, error) {
 	var images, labels []idx.Data
 	var imagePaths, labelPaths []string
 	for _, f := range files {
-		d, err := idx.Read(f.Path, o.CapBytes-o.memory.Load())
+		d, err := idx.Read(o.Access, f.Path, o.CapBytes-o.memory.Load())
 		if err != nil {
 			return nil, located(err)
 		}
@@ -235,21 +234,26 @@ func (o *opener) readFolder(ctx context.Context, files []File, t *labelTable) (*
 		p.labels = append(p.labels, t.number(filepath.Base(filepath.Dir(f.Path)), 0))
 	}
 	return p, o.each(ctx, files, func(i int, f File) error {
-		if err := decode(f.Path, p.shape, p.pixels[i*n:(i+1)*n]); err != nil {
-			return fmt.Errorf("%s: %w", f.Path, err)
-		}
-		return nil
+		return o.readImage(f.Path, p.shape, p.pixels[i*n:(i+1)*n])
 	})
 }
 
-// decode reads an image file and brings it to a shape: scaled so that it covers it, its middle cut out, on black where it is
-// transparent. Pixels are (C,H,W).
-func decode(path string, shape Image, pixels []byte) error {
-	file, err := os.Open(path)
+// readImage reads an image file as pixels of a shape.
+func (o *opener) readImage(path string, shape Image, pixels []byte) error {
+	file, err := o.Access.Open(path, 0)
 	if err != nil {
-		return errors.Unwrap(err)
+		return err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
+	if err := decode(file, shape, pixels); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// decode reads an image and brings it to a shape: scaled so that it covers it, its middle cut out, on black where it is
+// transparent. Pixels are (C,H,W).
+func decode(file io.ReadSeeker, shape Image, pixels []byte) error {
 	config, _, err := image.DecodeConfig(bufio.NewReader(file))
 	switch {
 	case errors.Is(err, image.ErrFormat):
@@ -307,8 +311,8 @@ func ReadImage(path string, c Config, pixels []float32) error {
 	if len(pixels) != len(raw) || len(raw) == 0 {
 		return fmt.Errorf("data: room for %d values; an image of %v has %d", len(pixels), c.Image, len(raw))
 	}
-	if err := decode(path, c.Image, raw); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	if err := o.readImage(path, c.Image, raw); err != nil {
+		return err
 	}
 	plane := c.Image.Height * c.Image.Width
 	for i, b := range raw {

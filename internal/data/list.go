@@ -14,6 +14,9 @@ import (
 	"syscall"
 
 	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // File is one file of a corpus.
@@ -70,11 +73,11 @@ func List(ctx context.Context, c Config) (Listing, error) {
 }
 
 // expandAll expands the entries of one key of the job file.
-func expandAll(ctx context.Context, key string, entries []string, access func(string) error) (Listing, error) {
+func expandAll(ctx context.Context, key string, entries []string, opener *access.Opener) (Listing, error) {
 	var all Listing
 	seen := map[string]bool{}
 	for i, pattern := range entries {
-		l := lister{ctx: ctx, access: access}
+		l := lister{ctx: ctx, access: opener}
 		if err := l.expand(filepath.Clean(pattern)); err != nil {
 			if ctx.Err() != nil {
 				return Listing{}, fmt.Errorf("data: listing %s: %w", pattern, ctx.Err())
@@ -106,7 +109,7 @@ func (s *Skipped) add(o Skipped) {
 // lister expands one entry.
 type lister struct {
 	ctx        context.Context // of one call of List
-	access     func(string) error
+	access     *access.Opener
 	pattern    string   // below the root; "" for everything
 	components []string // of the pattern; nil when they do not tell which directories it can match in
 	dots       bool     // whether the pattern asks for names that start with a dot
@@ -118,7 +121,7 @@ type lister struct {
 
 func (l *lister) expand(entry string) error {
 	root, pattern := doublestar.SplitPattern(filepath.ToSlash(entry))
-	info, err := os.Stat(entry)
+	info, err := l.access.Stat(entry)
 	switch {
 	case err == nil && info.IsDir():
 		root, pattern = entry, ""
@@ -137,11 +140,11 @@ func (l *lister) expand(entry string) error {
 			l.components = strings.Split(pattern, "/")
 		}
 	}
-	info, err = os.Stat(root)
+	info, err = l.access.Stat(root)
 	if err != nil {
 		return l.missing(root, err)
 	}
-	if err := l.directory(root, "", []os.FileInfo{info}); err != nil {
+	if err := l.directory(root, "", []access.Info{info}); err != nil {
 		return err
 	}
 	switch {
@@ -182,9 +185,9 @@ func (l *lister) hint() string {
 func hasMeta(path string) bool { return strings.ContainsAny(path, `*?[{\`) }
 
 // single takes a path that names a file.
-func (l *lister) single(path string, info os.FileInfo) error {
+func (l *lister) single(path string, info access.Info) error {
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is %s, not a file or a directory", path, describe(info.Mode()))
+		return fmt.Errorf("%s is %s, not a file or a directory", path, access.Describe(info.Mode()))
 	}
 	if info.Size() == 0 {
 		return fmt.Errorf("%s is empty", path)
@@ -195,19 +198,17 @@ func (l *lister) single(path string, info os.FileInfo) error {
 // missing reports a path that cannot be looked at, with the nearest name in its directory.
 func (l *lister) missing(path string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
-		return explain(path, err)
+		return err
 	}
 	gone, dir := path, filepath.Dir(path)
 	for {
-		info, err := os.Stat(dir)
+		info, err := l.access.Stat(dir)
 		if err == nil && info.IsDir() || dir == filepath.Dir(dir) {
 			break
 		}
 		gone, dir = dir, filepath.Dir(dir)
 	}
-	if l.access == nil || l.access(dir) == nil {
-		l.nearest = nearestName(dir, filepath.Base(gone))
-	}
+	l.nearest = l.nearestName(dir, filepath.Base(gone))
 	if gone != path {
 		return absent(path, syscall.ENOENT, "%s does not exist: there is no %s", path, gone)
 	}
@@ -215,18 +216,13 @@ func (l *lister) missing(path string, err error) error {
 }
 
 // directory lists one directory and those below it. Around holds the directories that it lies in, itself last.
-func (l *lister) directory(dir, name string, around []os.FileInfo) error {
+func (l *lister) directory(dir, name string, around []access.Info) error {
 	if err := l.ctx.Err(); err != nil {
 		return err
 	}
-	if l.access != nil {
-		if err := l.access(dir); err != nil {
-			return err
-		}
-	}
-	entries, err := os.ReadDir(dir)
+	entries, err := l.access.ReadDir(dir)
 	if err != nil {
-		return explain(dir, err)
+		return err
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") && !l.dots {
@@ -241,7 +237,7 @@ func (l *lister) directory(dir, name string, around []os.FileInfo) error {
 }
 
 // entry takes one name of a directory.
-func (l *lister) entry(at, name string, e fs.DirEntry, around []os.FileInfo) error {
+func (l *lister) entry(at, name string, e fs.DirEntry, around []access.Info) error {
 	switch {
 	case e.Type()&fs.ModeSymlink == 0 && !e.IsDir() && !l.matches(name):
 		l.looked++
@@ -249,18 +245,18 @@ func (l *lister) entry(at, name string, e fs.DirEntry, around []os.FileInfo) err
 	case e.IsDir() && !l.enters(name):
 		return nil
 	}
-	info, err := os.Stat(at)
+	info, err := l.access.Stat(at)
 	switch {
-	case err != nil && e.Type()&fs.ModeSymlink != 0 && (errors.Is(err, fs.ErrNotExist) || isLoop(err)):
+	case err != nil && e.Type()&fs.ModeSymlink != 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP)):
 		l.skipped.Broken++
 		return nil
 	case err != nil:
-		return explain(at, err)
+		return err
 	case info.IsDir():
 		if !l.enters(name) {
 			return nil
 		}
-		if slices.ContainsFunc(around, func(o os.FileInfo) bool { return os.SameFile(o, info) }) {
+		if slices.ContainsFunc(around, func(o access.Info) bool { return os.SameFile(o.FileInfo, info.FileInfo) }) {
 			l.skipped.Loops++
 			return nil
 		}
@@ -280,11 +276,9 @@ func (l *lister) entry(at, name string, e fs.DirEntry, around []os.FileInfo) err
 	return l.take(at, name, info)
 }
 
-func (l *lister) take(path, name string, info os.FileInfo) error {
-	if l.access != nil {
-		if err := l.access(path); err != nil {
-			return err
-		}
+func (l *lister) take(path, name string, info access.Info) error {
+	if err := info.Readable(); err != nil {
+		return err
 	}
 	l.files = append(l.files, File{Path: path, Name: name, Bytes: info.Size()})
 	return nil
@@ -320,17 +314,18 @@ func (l *lister) enters(name string) bool {
 	return len(l.components) > len(components)
 }
 
-// describe names a kind of file.
-func describe(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "a directory"
-	case m&fs.ModeNamedPipe != 0:
-		return "a pipe"
-	case m&fs.ModeSocket != 0:
-		return "a socket"
-	case m&fs.ModeDevice != 0:
-		return "a device"
+// nearestName returns the path of the name in a directory that is nearest to a name that is not there, "" without one.
+func (l *lister) nearestName(dir, name string) string {
+	entries, err := l.access.ReadDir(dir)
+	if err != nil {
+		return ""
 	}
-	return "a special file"
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	if near := nearest.Word(name, names); near != "" {
+		return filepath.Join(dir, near)
+	}
+	return ""
 }

@@ -2,11 +2,14 @@ package data
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/data/table"
 )
 
@@ -135,19 +138,31 @@ func TestCheckReadsNoFurtherInLargeTables(t *testing.T) {
 	}
 }
 
-// TestCheckAsksWhetherTheTokenizerMayBeRead with the rights of the job's user.
-func TestCheckAsksWhetherTheTokenizerMayBeRead(t *testing.T) {
-	late := Config{Task: Classification, Format: "csv", Sequence: 4, Files: []string{corpus(t, map[string]string{"f": "text,label\na,1\nb,0\n"})}}
-	refused := errors.New("not for you")
-	late.Tokenizer = absolute(t, bertFile)
-	late.Access = func(path string) error {
-		if path == late.Tokenizer {
-			return refused
-		}
-		return nil
+// TestCheckOpensWithTheUsersRights what it lists and the tokenizer, and says what it opens.
+func TestCheckOpensWithTheUsersRights(t *testing.T) {
+	dir := corpus(t, map[string]string{"f": "text,label\na,1\nb,0\n"})
+	var opened []string
+	c := Config{
+		Task: Classification, Format: "csv", Sequence: 4, Files: []string{filepath.Join(dir, "f")}, Tokenizer: absolute(t, bertFile),
+		Access: &access.Opener{OnOpen: func(path string) { opened = append(opened, path) }},
 	}
-	if _, err := Check(t.Context(), late); !errors.Is(err, refused) {
-		t.Errorf("error %v", err)
+	if _, err := Check(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{c.Tokenizer, c.Files[0]}; !slices.Equal(opened, want) {
+		t.Errorf("opened %q, want %q", opened, want)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.Access = &access.Opener{User: &access.User{UID: 54321, GIDs: []uint32{54321}}}
+	for range 2 {
+		_, err := Check(t.Context(), c)
+		e, ok := errors.AsType[*Error](err)
+		if !ok || e.Key != "data.files[0]" || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "user 54321 may not enter") {
+			t.Errorf("%v: %v, want a refusal under its key", c.Files, err)
+		}
+		c.Files = []string{dir + "/*"}
 	}
 }
 

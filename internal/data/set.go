@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"sync/atomic"
 
@@ -149,12 +148,7 @@ func (o *opener) openTokenizer() (err error) {
 		return &Error{Key: "data.tokenizer", Err: fmt.Errorf(format, args...)}
 	}
 	if o.vocab = tokenizer.Bytes(); o.Tokenizer != tokenizerBytes {
-		if o.Access != nil {
-			if err := o.Access(o.Tokenizer); err != nil {
-				return refuse("%w", err)
-			}
-		}
-		if o.vocab, err = tokenizer.Open(o.Tokenizer); err != nil {
+		if o.vocab, err = tokenizer.Open(o.Access, o.Tokenizer); err != nil {
 			return refuse("%w", err)
 		}
 	}
@@ -250,10 +244,10 @@ func (o *opener) identify(s *Set, files []File, sums [][sha256.Size]byte) {
 }
 
 // sumOf is the digest of a file, which must still have the size that it was listed with.
-func sumOf(f File) (sum [sha256.Size]byte, err error) {
-	file, err := os.Open(f.Path)
+func (o *opener) sumOf(f File) (sum [sha256.Size]byte, err error) {
+	file, err := o.Access.Open(f.Path, 0)
 	if err != nil {
-		return sum, explain(f.Path, err)
+		return sum, err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
 	hash := sha256.New()

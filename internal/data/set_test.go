@@ -254,7 +254,7 @@ func TestAFileThatChangesIsRefused(t *testing.T) {
 		f := File{Path: filepath.Join(dir, "a"), Name: "a", Bytes: size}
 		o := &opener{vocab: tokenizer.Bytes()}
 		_, text := o.textFile(f, func(string, bool) error { return nil })
-		_, sum := sumOf(f)
+		_, sum := o.sumOf(f)
 		_, _, whole := (&opener{Config: Config{CapBytes: 100}}).readBytes(f)
 		for _, err := range []error{text, sum, whole} {
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), f.Path) {

@@ -65,7 +65,7 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 	err := o.each(ctx, files, func(i int, f File) (err error) {
 		read[i], found[i] = &texts{}, newLabelTable(f.Path)
 		if err = o.readTexts(ctx, f, read[i], found[i], &long); err == nil {
-			sums[i], err = sumOf(f)
+			sums[i], err = o.sumOf(f)
 		}
 		return err
 	})
@@ -121,7 +121,7 @@ func (o *opener) readTexts(ctx context.Context, f File, t *texts, labels *labelT
 // readRows reads the rows of one file, notes their labels, and passes their texts on.
 func (o *opener) readRows(ctx context.Context, f File, t *texts, labels *labelTable, add func(values, columns []string) error) error {
 	c := o.tableConfig()
-	return table.Read(f.Path, c, func(r table.Row) error {
+	return table.Read(o.Access, f.Path, c, func(r table.Row) error {
 		values, columns := r.Values, c.Columns
 		var err error
 		if o.Task == Classification {

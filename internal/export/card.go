@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/job"
@@ -108,9 +109,9 @@ func writeWhole(dir, name string, content []byte) error {
 
 // ReadCard reads the card of a model directory. A directory that was not exported by a job has none: that is no error, and
 // the second result is false.
-func ReadCard(dir string) (Card, bool, error) {
+func ReadCard(opener *access.Opener, dir string) (Card, bool, error) {
 	var c Card
-	text, err := readBeside(dir, CardFile)
+	text, err := readBeside(opener, dir, CardFile)
 	if err != nil || text == nil {
 		return c, false, err
 	}
@@ -125,28 +126,22 @@ func ReadCard(dir string) (Card, bool, error) {
 }
 
 // readBeside reads a file beside a model; nil when there is none, or no directory.
-func readBeside(dir, name string) ([]byte, error) {
+func readBeside(opener *access.Opener, dir, name string) ([]byte, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	path := filepath.Join(dir, name)
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	text, err := opener.ReadFile(filepath.Join(dir, name), maxBesideBytes)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	case err != nil:
-		return nil, err
-	case info.Size() > maxBesideBytes:
-		return nil, fmt.Errorf("%s has %d bytes; at most %d are read", path, info.Size(), maxBesideBytes)
 	}
-	return os.ReadFile(path)
+	return text, err
 }
 
 // TokenizerOf says what turns text into the tokens of the model m in dir: the path of its tokenizer.json, or job.TokenizerBytes
 // when it has none and its tokens are bytes, as its card says or as many token ids as there are bytes.
-func TokenizerOf(dir string, m *model.Model) (string, error) {
+func TokenizerOf(opener *access.Opener, dir string, m *model.Model) (string, error) {
 	path := filepath.Join(dir, TokenizerFile)
-	_, err := os.Stat(path)
+	_, err := opener.Stat(path)
 	switch {
 	case err == nil:
 		return path, nil
@@ -155,7 +150,7 @@ func TokenizerOf(dir string, m *model.Model) (string, error) {
 	case m.Vocabulary() == tokenizer.Bytes().Vocabulary():
 		return job.TokenizerBytes, nil
 	}
-	if _, found, err := ReadCard(dir); err != nil || found {
+	if _, found, err := ReadCard(opener, dir); err != nil || found {
 		return job.TokenizerBytes, err
 	}
 	return "", fmt.Errorf("%s has no %s, and %d token ids are not bytes: save_pretrained of a fast tokenizer writes that file",

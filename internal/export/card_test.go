@@ -14,7 +14,7 @@ import (
 
 func TestACardIsReadAsItWasWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "model")
-	if _, found, err := ReadCard(dir); found || err != nil {
+	if _, found, err := ReadCard(nil, dir); found || err != nil {
 		t.Errorf("a card where there is none: %v, error %v", found, err)
 	}
 	want := Card{
@@ -25,13 +25,13 @@ func TestACardIsReadAsItWasWritten(t *testing.T) {
 	if err := WriteBeside(dir, want, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	found, ok, err := ReadCard(dir)
+	found, ok, err := ReadCard(nil, dir)
 	want.Version, want.Data.Files, want.Data.Tokenizer = cardVersion, nil, TokenizerFile // where they lay is nobody's business
 	want.Read = readingOf(want.Data)
 	if err != nil || !ok || !reflect.DeepEqual(found, want) {
 		t.Errorf("read %+v (%v, %v), want %+v", found, ok, err, want)
 	}
-	if text, err := readBeside(dir, TokenizerFile); err != nil || string(text) != "{}" {
+	if text, err := readBeside(nil, dir, TokenizerFile); err != nil || string(text) != "{}" {
 		t.Errorf("the tokenizer is %q (%v)", text, err)
 	}
 }
@@ -42,7 +42,7 @@ func TestADamagedCardIsRefused(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, CardFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := ReadCard(dir); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := ReadCard(nil, dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", text, err, want)
 		}
 	}
@@ -88,7 +88,7 @@ func TestAModelSaysWhatItsTokensAre(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		found, err := TokenizerOf(dir, c.model)
+		found, err := TokenizerOf(nil, dir, c.model)
 		found = strings.TrimPrefix(found, dir+"/")
 		if err != nil {
 			found = strings.TrimPrefix(err.Error(), dir)

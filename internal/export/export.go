@@ -77,7 +77,7 @@ func pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store,
 	}
 	files := append([]file{bytesFile(ConfigFile, append(config, '\n'))}, weights...)
 	for _, name := range beside {
-		content, err := readBeside(dir, name)
+		content, err := readBeside(nil, dir, name)
 		if err != nil {
 			return fmt.Errorf("export: %w", err)
 		}

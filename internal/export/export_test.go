@@ -81,7 +81,7 @@ func TestExportedModelHoldsTheCenterUnderHuggingFaceNames(t *testing.T) {
 		if err := exporttest.Unpack(t.Context(), dir, m, store, digests); err != nil {
 			t.Fatal(err)
 		}
-		back, weights, err := export.Open(dir)
+		back, weights, err := export.Open(nil, dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 // configFile is m's config.json, in which the classes have the names that the card in dir gives them.
 func configFile(m *model.Model, dir string) ([]byte, error) {
 	config := m.Config()
-	card, _, err := ReadCard(dir)
+	card, _, err := ReadCard(nil, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -19,14 +19,17 @@ type tensors interface {
 	Close() error
 }
 
+// MaxConfigBytes bounds a config.json. The largest known have some kilobytes, and a list of 10,000 labels takes 500.
+const MaxConfigBytes = 16 << 20
+
 // Weights are the tensors of an open model directory.
 type Weights struct{ file tensors }
 
 // Open opens a model directory in Hugging Face's form and checks that its tensors, in one file or in several with an index, are
-// those of its config. The caller closes the Weights.
-func Open(dir string) (*model.Model, *Weights, error) {
+// those of its config. Nil opens with the rights of this process. The caller closes the Weights.
+func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 	fail := func(err error) (*model.Model, *Weights, error) { return nil, nil, fmt.Errorf("model %s: %w", dir, err) }
-	config, err := os.ReadFile(filepath.Join(dir, ConfigFile))
+	config, err := opener.ReadFile(filepath.Join(dir, ConfigFile), MaxConfigBytes)
 	if err != nil {
 		return fail(err)
 	}
@@ -34,7 +37,7 @@ func Open(dir string) (*model.Model, *Weights, error) {
 	if err != nil {
 		return fail(err)
 	}
-	file, err := openTensors(dir)
+	file, err := openTensors(opener, dir)
 	if err != nil {
 		return fail(err)
 	}
@@ -61,20 +64,34 @@ func checkTypes(m *model.Model, file tensors) error {
 }
 
 // openTensors opens the one file, or else the index.
-func openTensors(dir string) (tensors, error) {
+func openTensors(opener *access.Opener, dir string) (tensors, error) {
 	one, index := filepath.Join(dir, WeightsFile), filepath.Join(dir, IndexFile)
-	_, err := os.Stat(one)
+	_, err := opener.Stat(one)
 	if err == nil {
-		return checkpoint.OpenSafetensors(checkpoint.OS, one)
+		return checkpoint.OpenSafetensors(checked{checkpoint.OS, opener}, one)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if _, err := os.Stat(index); errors.Is(err, fs.ErrNotExist) {
+	if _, err := opener.Stat(index); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("neither %s nor %s is there: files of other formats are not read, save_pretrained of a recent release writes these",
 			WeightsFile, IndexFile)
 	}
-	return checkpoint.OpenSharded(checkpoint.OS, index)
+	return checkpoint.OpenSharded(checked{checkpoint.OS, opener}, index)
+}
+
+// checked is the file system, files opened with a user's rights.
+type checked struct {
+	checkpoint.FS
+	access *access.Opener
+}
+
+func (c checked) Open(name string) (checkpoint.File, error) {
+	f, err := c.access.Open(name, 0)
+	if err != nil {
+		return nil, err // not f: a nil *os.File in a File is not nil
+	}
+	return f, nil
 }
 
 // Lookup reads a tensor; it is a stage.Lookup.

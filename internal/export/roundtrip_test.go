@@ -92,7 +92,7 @@ func example(m *model.Model) stagetest.Batch {
 // logits computes those of an exported model on the example.
 func logits(t *testing.T, dir string) []float32 {
 	t.Helper()
-	m, weights, err := export.Open(dir)
+	m, weights, err := export.Open(nil, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func TestOpenLoadsNothingOfAModelThatIsAnother(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "model")
 			unpackBelow(t, dir, tinyModel(t), 1, export.MaxFileBytes)
 			c.change(t, dir)
-			m, weights, err := export.Open(dir)
+			m, weights, err := export.Open(nil, dir)
 			if err == nil || m != nil || weights != nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("error %v, expected one of %s with %q", err, dir, c.want)
 			}

@@ -227,7 +227,7 @@ func TestTextIsWrittenOnceItIsCertain(t *testing.T) {
 	if err := os.WriteFile(path, []byte(pieces), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := tokenizer.Open(path)
+	tokens, err := tokenizer.Open(nil, path)
 	if err != nil {
 		t.Fatal(err)
 	}

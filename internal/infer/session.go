@@ -60,7 +60,7 @@ func Open(dir, kind string) (s *Session, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if s.model, s.weights, err = export.Open(dir); err != nil {
+	if s.model, s.weights, err = export.Open(nil, dir); err != nil {
 		return s, err
 	}
 	if err := s.openCard(); err != nil {
@@ -77,7 +77,7 @@ func Open(dir, kind string) (s *Session, err error) {
 
 // openCard finds out how text becomes tokens.
 func (s *Session) openCard() error {
-	card, found, err := export.ReadCard(s.dir)
+	card, found, err := export.ReadCard(nil, s.dir)
 	if err != nil {
 		return err
 	}
@@ -96,13 +96,13 @@ func (s *Session) openCard() error {
 	if s.model.Task == model.Images {
 		return nil
 	}
-	path, err := export.TokenizerOf(s.dir, s.model)
+	path, err := export.TokenizerOf(nil, s.dir, s.model)
 	if err != nil {
 		return err
 	}
 	s.tokenizer = tokenizer.Bytes()
 	if path != job.TokenizerBytes {
-		if s.tokenizer, err = tokenizer.Open(path); err != nil {
+		if s.tokenizer, err = tokenizer.Open(nil, path); err != nil {
 			return err
 		}
 	}

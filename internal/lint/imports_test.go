@@ -13,6 +13,7 @@ import (
 // import whatever they need.
 var mayImport = map[string][]string{
 	// Leaves.
+	"internal/access":     nil,
 	"internal/nearest":    nil,
 	"internal/words":      nil,
 	"schedule":            {"internal/nearest", "internal/words"},
@@ -37,36 +38,36 @@ var mayImport = map[string][]string{
 	"stage":                   {"stage/device", "stage/flat", "stage/layer", "stage/model"},
 	"stage/generate":          {"stage", "stage/device", "stage/layer", "stage/model"},
 	"elastic":                 {"stage/flat", "internal/checkpoint"},
-	"internal/data":           {"internal/nearest", "internal/data/...", "job"},
-	"internal/data/tokenizer": {"internal/nearest"},
-	"internal/data/table":     {"internal/nearest"},
-	"internal/data/tokenfile": nil,
-	"internal/data/idx":       nil,
+	"internal/data":           {"internal/access", "internal/nearest", "internal/data/...", "job"},
+	"internal/data/tokenizer": {"internal/access", "internal/nearest"},
+	"internal/data/table":     {"internal/access", "internal/nearest"},
+	"internal/data/tokenfile": {"internal/access"},
+	"internal/data/idx":       {"internal/access"},
 	"internal/wire":           {"internal/pace", "internal/trace"},
 	"internal/api":            {"job", "tuner"},
-	"internal/worker/control": {"internal/api", "internal/obstacle", "job", "tuner"},
+	"internal/worker/control": {"internal/access", "internal/api", "internal/obstacle", "job", "tuner"},
 	"internal/plancache":      {"internal/checkpoint", "tuner"},
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
 	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
-	"internal/export": {"job", "elastic", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
+	"internal/export": {"internal/access", "job", "elastic", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
 	"internal/infer": {
 		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "job",
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
 	},
 	"internal/worker": {
-		"pipeline", "stage/...", "schedule", "tuner", "elastic", "job",
-		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/feed", "internal/checkpoint", "internal/export",
+		"internal/access", "pipeline", "stage/...", "schedule", "tuner", "elastic", "job",
+		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/obstacle",
 	},
 	"internal/tune": {
-		"internal/obstacle", "internal/words",
+		"internal/access", "internal/obstacle", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/node": {
-		"internal/server", "elastic", "job", "schedule", "stage/...",
+		"internal/access", "internal/server", "elastic", "job", "schedule", "stage/...",
 		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/plancache", "internal/trace", "internal/words",
 		"internal/obstacle", "tuner",
 	},

@@ -49,7 +49,7 @@ func scratch(dir string) string { return filepath.Join(dir, "tune") }
 // tuneRequest asks for what a spec leaves open.
 func (n *node) tuneRequest(s *spec, dir string, cores []int) control.TuneRequest {
 	return control.TuneRequest{
-		Version: control.TuneRequestVersion, Node: n.id, Dir: dir, Job: s.Job, Cores: cores, NodeCores: len(n.config.Cores),
+		Version: control.TuneRequestVersion, Node: n.id, Dir: dir, Job: s.Job, User: s.User, Cores: cores, NodeCores: len(n.config.Cores),
 		Cache: plansDir(n.config.StateDir), Retune: s.Retune,
 	}
 }

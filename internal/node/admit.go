@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
@@ -27,8 +25,8 @@ import (
 
 // admission checks one submitted job file. Every step that can run runs, so that its author sees all problems at once.
 type admission struct {
-	cores    int // of the node
-	user     data.User
+	cores    int            // of the node
+	access   *access.Opener // opens what the job file names
 	job      *job.Job
 	at       *job.Positions
 	model    *model.Model // nil when it cannot be built
@@ -38,7 +36,7 @@ type admission struct {
 
 // admit parses, checks and resolves a job file for a node with so many cores, with the rights of the user who submits it.
 // A refused one is an *api.Error with every problem. Nothing is stored.
-func admit(ctx context.Context, r api.SubmitRequest, user data.User, cores int) (*spec, error) {
+func admit(ctx context.Context, r api.SubmitRequest, user access.User, cores int) (*spec, error) {
 	if !filepath.IsAbs(r.Base) {
 		return nil, api.Errorf(http.StatusBadRequest, "submit %s: base %q is not an absolute path", r.File, r.Base)
 	}
@@ -50,7 +48,10 @@ func admit(ctx context.Context, r api.SubmitRequest, user data.User, cores int) 
 		return nil, fmt.Errorf("submit %s: %w", r.File, err)
 	}
 	j.Absolute(r.Base)
-	a := &admission{cores: cores, user: user, job: j, at: at, spec: spec{Version: specVersion, Retune: r.Retune}}
+	a := &admission{
+		cores: cores, access: &access.Opener{User: &user}, job: j, at: at,
+		spec: spec{Version: specVersion, Retune: r.Retune, User: &user},
+	}
 	a.checkModel()
 	if a.model != nil {
 		a.checkCounts()
@@ -120,19 +121,18 @@ func fieldNames(family string) []string {
 func (a *admission) checkFrom() {
 	from := a.job.Model.From
 	weights := export.WeightsFile
-	if _, err := os.Stat(filepath.Join(from, export.IndexFile)); err == nil {
+	if _, err := a.access.Stat(filepath.Join(from, export.IndexFile)); err == nil {
 		weights = export.IndexFile
 	}
-	for _, name := range []string{export.ConfigFile, weights} {
-		path := filepath.Join(from, name)
-		if err := a.access(path); err != nil {
-			a.refuse("model.from", "", "model.from: %v; it is a directory with config.json and model.safetensors, or its index", err)
-			return
+	config, err := a.access.ReadFile(filepath.Join(from, export.ConfigFile), export.MaxConfigBytes)
+	if err == nil {
+		var info access.Info
+		if info, err = a.access.Stat(filepath.Join(from, weights)); err == nil {
+			err = info.Readable()
 		}
 	}
-	config, err := os.ReadFile(filepath.Join(from, "config.json"))
 	if err != nil {
-		a.refuse("model.from", "", "model.from: %v", err)
+		a.refuse("model.from", "", "model.from: %v; it is a directory with config.json and model.safetensors, or its index", err)
 		return
 	}
 	m, err := model.FromHuggingFace(config)
@@ -205,18 +205,12 @@ func (a *admission) checkSequence() {
 // checkData finds what is wrong with the data, as far as data.Check reads them. An error is of the daemon or of ctx, not of
 // the file.
 func (a *admission) checkData(ctx context.Context) error {
-	access := data.Access(a.user)
 	// Without a model only the files can be looked for.
 	c := data.Config{Files: a.job.Data.Files, Sequence: 1}
 	if a.model != nil {
 		c = data.ConfigOf(a.job, feed.ModelOf(a.model))
 	}
-	c.Access = func(path string) error {
-		if err := access(path); err != nil {
-			return err
-		}
-		return readableHere(path)
-	}
+	c.Access = a.access
 	if a.model == nil {
 		_, err := data.List(ctx, c)
 		return a.dataProblem(err)
@@ -250,20 +244,4 @@ func (a *admission) dataProblem(err error) error {
 		return nil
 	}
 	return fmt.Errorf("submit: %w", err)
-}
-
-// access reports why the submitting user, or the daemon, may not read a path.
-func (a *admission) access(path string) error {
-	if err := data.Readable(path, a.user); err != nil {
-		return err
-	}
-	return readableHere(path)
-}
-
-// readableHere reports why this process may not read a path.
-func readableHere(path string) error {
-	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK, unix.AT_EACCESS); err != nil {
-		return fmt.Errorf("the daemon (user %d) cannot read %s: %w", os.Geteuid(), path, err)
-	}
-	return nil
 }

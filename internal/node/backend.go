@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -58,7 +58,7 @@ func (n *node) admit(ctx context.Context, verb string, r api.SubmitRequest, peer
 	if stopping {
 		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
 	}
-	user := data.User{UID: uint32(peer.UID)}
+	user := access.User{UID: uint32(peer.UID)}
 	for _, g := range peer.GIDs {
 		user.GIDs = append(user.GIDs, uint32(g))
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/data"
 	workers "github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -45,7 +45,7 @@ micro_batches: 4
 schedule: gpipe
 devices: {kind: emulated, emulated: {forward: 0.1ms}}
 `
-	return admit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, data.User{UID: uint32(os.Getuid())}, 2)
+	return admit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, access.User{UID: uint32(os.Getuid())}, 2)
 }
 
 // What admission finds is what the worker's devices are asked for: with exactly so much a job runs, with a byte less it does
@@ -111,7 +111,7 @@ func priced(t *testing.T, j *job.Job) (*pricer, schedule.Plan) {
 // tryOut trains a batch.
 func tryOut(t *testing.T, j *job.Job, plan schedule.Plan) error {
 	t.Helper()
-	trials, err := workers.OpenTrials(t.Context(), j)
+	trials, err := workers.OpenTrials(t.Context(), j, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

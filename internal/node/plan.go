@@ -1,13 +1,7 @@
 package node
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"os"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -59,12 +53,12 @@ func (a *admission) checkLayout() bool {
 
 // readPlan reads the plan that the user wrote, proves it, and takes the counts from it.
 func (a *admission) readPlan(path string) bool {
-	text, err := a.readPlanFile(path)
+	text, err := a.access.ReadFile(path, maxPlanFileBytes)
 	if err != nil {
 		a.refuse("schedule", "", "schedule: %v", err)
 		return false
 	}
-	plan, err := schedule.Prove(text)
+	plan, err := schedule.Prove(string(text))
 	if err != nil {
 		a.refuse("schedule", "", "%s: %v", path, err)
 		return false
@@ -92,29 +86,6 @@ func (a *admission) readPlan(path string) bool {
 	}
 	a.spec.Plan = plan
 	return agrees
-}
-
-// readPlanFile reads a file that the submitting user may read.
-func (a *admission) readPlanFile(path string) (text string, err error) {
-	if err := a.access(path); err != nil {
-		return "", err
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer would keep the daemon waiting
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return "", err
-	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%s is no regular file; write the plan into one, a line a device", path)
-	case info.Size() > maxPlanFileBytes:
-		return "", fmt.Errorf("%s has %d bytes, a plan at most %d; write fewer micro-batches, or name a schedule", path, info.Size(), maxPlanFileBytes)
-	}
-	all, err := io.ReadAll(io.LimitReader(f, maxPlanFileBytes))
-	return string(all), err
 }
 
 // checkPlan generates and proves the plan, and warns of the bubble that few micro-batches cost.

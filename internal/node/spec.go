@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -22,6 +23,7 @@ type spec struct {
 	Parameters int             `json:"parameters"` // trainable values, tied copies counted once
 	Why        []string        `json:"why"`        // the automatic choices and their reasons
 	Warnings   []string        `json:"warnings"`
+	User       *access.User    `json:"user,omitempty"`   // whose rights open what the job names; nil (before version 3): the daemon's
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
 	Layout     *layout         `json:"layout,omitempty"` // of a tuned job, and of emulated devices
 	Plan       schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
@@ -39,7 +41,7 @@ type layout struct {
 
 const (
 	specVersion   = 3
-	scaledVersion = 3 // averaging has a factor of the learning rate; it is 1 in jobs of before; since 2 a job may be open
+	scaledVersion = 3 // averaging has a factor of the learning rate; it is 1 in jobs of before; a spec says whose rights count; since 2 a job may be open
 	oldestVersion = 1 // every count was resolved at admission
 )
 

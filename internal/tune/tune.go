@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -104,7 +105,7 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	trials, err := worker.OpenTrials(ctx, &c.Request.Job)
+	trials, err := worker.OpenTrials(ctx, &c.Request.Job, &access.Opener{User: c.Request.User})
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}

@@ -2,15 +2,17 @@ package worker
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
@@ -41,6 +43,7 @@ type host struct {
 
 // opened is what a job is made of, however it is laid over devices.
 type opened struct {
+	access  *access.Opener // what the job names is opened with its user's rights
 	model   *model.Model
 	weights *export.Weights // of model.from; nil: fresh ones, or restored
 	set     *data.Set
@@ -109,6 +112,7 @@ func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*ho
 
 // openModel builds the model and cuts it into stages.
 func (h *host) openModel(context.Context) error {
+	h.access = &access.Opener{User: h.assignment.User}
 	if err := h.build(&h.assignment.Job); err != nil {
 		return err
 	}
@@ -118,7 +122,7 @@ func (h *host) openModel(context.Context) error {
 // build makes the model of a job.
 func (o *opened) build(spec *job.Job) (err error) {
 	if spec.Model.From != "" {
-		if o.model, o.weights, err = export.Open(spec.Model.From); err != nil {
+		if o.model, o.weights, err = export.Open(o.access, spec.Model.From); err != nil {
 			return &permanentError{fmt.Errorf("model.from: %w", err)}
 		}
 		return nil
@@ -131,7 +135,9 @@ func (o *opened) build(spec *job.Job) (err error) {
 
 // read reads the corpus of a job.
 func (o *opened) read(ctx context.Context, spec *job.Job) error {
-	set, err := data.Open(ctx, data.ConfigOf(spec, feed.ModelOf(o.model)))
+	c := data.ConfigOf(spec, feed.ModelOf(o.model))
+	c.Access = o.access
+	set, err := data.Open(ctx, c)
 	if err != nil {
 		return &permanentError{fmt.Errorf("data: %w", err)}
 	}
@@ -243,25 +249,30 @@ func (h *host) newFeed() (err error) {
 func (h *host) leaveCard(context.Context) error {
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Job.Data}
 	c.Data.Labels = h.set.Labels()
-	tokenizer, err := readTokenizer(h.set, c.Data.Tokenizer)
+	vocabulary, err := readTokenizer(h.access, h.set, c.Data.Tokenizer)
 	if err != nil {
 		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
 	}
-	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, tokenizer); err != nil {
+	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, vocabulary); err != nil {
 		return fmt.Errorf("leave what goes with the model: %w", err)
 	}
 	return nil
 }
 
 // readTokenizer reads the file of a data set's tokenizer, or the one in a directory; nil when it is none.
-func readTokenizer(set *data.Set, path string) ([]byte, error) {
-	if t := set.Tokenizer(); t == nil || t.IsBytes() {
+func readTokenizer(opener *access.Opener, set *data.Set, path string) ([]byte, error) {
+	t := set.Tokenizer()
+	if t == nil || t.IsBytes() {
 		return nil, nil
 	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
+	if info, err := opener.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, export.TokenizerFile)
 	}
-	return os.ReadFile(path)
+	content, err := opener.ReadFile(path, tokenizer.MaxBytes)
+	if err == nil && sha256.Sum256(content) != t.Digest() {
+		err = fmt.Errorf("%s was replaced while the job started; start it again", path)
+	}
+	return content, err
 }
 
 func (h *host) openStore(context.Context) (err error) {

@@ -24,7 +24,7 @@ func trialOf(t *testing.T, a control.Assignment) TrialConfig {
 
 func TestTrialsOfOneJobRunOneAfterTheOther(t *testing.T) {
 	first := setup(t, 2, 2, nil)
-	trials, err := OpenTrials(t.Context(), &first.Job)
+	trials, err := OpenTrials(t.Context(), &first.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func checkTrial(t *testing.T, c TrialConfig, r TrialResult) {
 
 func TestATrialTakesTheSplitThatItIsGiven(t *testing.T) {
 	a := setup(t, 2, 1, nil)
-	trials, err := OpenTrials(t.Context(), &a.Job)
+	trials, err := OpenTrials(t.Context(), &a.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestATrialTakesTheSplitThatItIsGiven(t *testing.T) {
 
 func TestATrialThatCannotRunIsRefused(t *testing.T) {
 	a := setup(t, 2, 1, nil)
-	trials, err := OpenTrials(t.Context(), &a.Job)
+	trials, err := OpenTrials(t.Context(), &a.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestATrialCountsNoWorkThatWasDoneBeforeItWatched(t *testing.T) {
 		j.Devices.Kind, j.Devices.Emulated.Forward = job.KindEmulated, []time.Duration{forward}
 		j.Devices.Emulated.Backward = []time.Duration{2 * forward}
 	})
-	trials, err := OpenTrials(t.Context(), &a.Job)
+	trials, err := OpenTrials(t.Context(), &a.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

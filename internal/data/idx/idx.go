@@ -10,8 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
+
+	"github.com/avgpipe/avgpipe/internal/access"
 )
 
 // Data is the content of a file.
@@ -26,8 +27,8 @@ const (
 )
 
 // Read reads a file, through gzip if it is compressed. It takes at most limit bytes of elements. The error names the file.
-func Read(path string, limit int64) (Data, error) {
-	file, err := os.Open(path)
+func Read(opener *access.Opener, path string, limit int64) (Data, error) {
+	file, err := opener.Open(path, 0)
 	if err != nil {
 		return Data{}, err
 	}

@@ -31,11 +31,11 @@ func TestRead(t *testing.T) {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		d, err := Read(path, 6)
+		d, err := Read(nil, path, 6)
 		if err != nil || !slices.Equal(d.Sizes, []int{2, 1, 3}) || !slices.Equal(d.Bytes, []byte{1, 2, 3, 4, 5, 6}) {
 			t.Errorf("%s: %v %v", name, d, err)
 		}
-		if _, err := Read(path, 5); err == nil || !strings.HasPrefix(err.Error(), path+": [2 1 3] or more bytes") {
+		if _, err := Read(nil, path, 5); err == nil || !strings.HasPrefix(err.Error(), path+": [2 1 3] or more bytes") {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
@@ -74,8 +75,8 @@ type reader interface {
 
 // Read passes the rows of a file to yield until it fails. A file without rows is an error. What is wrong with the file is an
 // *Error; what yield returns comes back as it is.
-func Read(path string, c Config, yield func(Row) error) (err error) {
-	file, err := os.Open(path)
+func Read(opener *access.Opener, path string, c Config, yield func(Row) error) (err error) {
+	file, err := opener.Open(path, 0)
 	if err != nil {
 		return err
 	}

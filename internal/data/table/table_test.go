@@ -24,7 +24,7 @@ func write(t testing.TB, name, content string) string {
 
 // read prints rows: "LINE:VALUE|VALUE".
 func read(path string, c Config) (rows []string, err error) {
-	err = Read(path, c, func(r Row) error {
+	err = Read(nil, path, c, func(r Row) error {
 		rows = append(rows, fmt.Sprintf("%d:%s", r.Line, strings.Join(r.Values, "|")))
 		return nil
 	})
@@ -179,7 +179,7 @@ func TestAYieldEndsTheReading(t *testing.T) {
 	path := write(t, "f", "a\nb\nc\n")
 	for _, want := range []error{errors.New("enough"), ErrStop} {
 		rows := 0
-		err := Read(path, Config{Format: TSV, Columns: []string{"1"}}, func(Row) error {
+		err := Read(nil, path, Config{Format: TSV, Columns: []string{"1"}}, func(Row) error {
 			rows++
 			return want
 		})

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/access"
 )
 
 const (
@@ -91,8 +93,8 @@ type File struct {
 }
 
 // Open maps a file. It reads the header only. The error names the path.
-func Open(path string) (*File, error) {
-	file, err := os.Open(path)
+func Open(opener *access.Opener, path string) (*File, error) {
+	file, err := opener.Open(path, 0)
 	if err != nil {
 		return nil, err
 	}

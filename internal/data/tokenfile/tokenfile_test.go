@@ -50,7 +50,7 @@ func TestWhatIsWrittenIsMapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := Open(path)
+		f, err := Open(nil, path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestOpenRefuses(t *testing.T) {
 		if err := os.WriteFile(path, c.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(path); err == nil || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), c.want) {
+		if _, err := Open(nil, path); err == nil || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want ...%s...", name, err, c.want)
 		}
 	}

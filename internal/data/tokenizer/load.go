@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,36 +12,31 @@ import (
 
 	"github.com/dlclark/regexp2"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // FileName is the file that Open looks for in a directory.
 const FileName = "tokenizer.json"
 
+// MaxBytes bounds a tokenizer.json. The largest known has 40 MB.
+const MaxBytes = 256 << 20
+
 const (
-	maxFile = 256 << 20 // bytes of a file; the largest known has 40 MB
-	maxID   = 1 << 24   // ids are below it
-	maxGap  = 1 << 12   // ids below four times the tokens and this: a table by id is as large as the file allows
+	maxID  = 1 << 24 // ids are below it
+	maxGap = 1 << 12 // ids below four times the tokens and this: a table by id is as large as the file allows
 	// maxSearch bounds a search for a pattern of the file, which can go back over a text again and again.
 	maxSearch = 10 * time.Second
 )
 
 // Open reads a tokenizer.json, or the one in a directory. The error names the path and what does not fit.
-func Open(path string) (*Tokenizer, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
+func Open(opener *access.Opener, path string) (*Tokenizer, error) {
+	if info, err := opener.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, FileName)
 	}
-	file, err := os.Open(path)
+	content, err := opener.ReadFile(path, MaxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
-	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	if len(content) > maxFile {
-		return nil, fmt.Errorf("tokenizer: %s has more than %d bytes", path, maxFile)
 	}
 	t, err := Parse(content)
 	if err != nil {

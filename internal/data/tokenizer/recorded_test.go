@@ -65,7 +65,7 @@ func TestIDsAreThoseOfTheReference(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
-			tok, err := Open(file)
+			tok, err := Open(nil, file)
 			if err != nil {
 				t.Fatal(err)
 			}

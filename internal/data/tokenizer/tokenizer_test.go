@@ -37,7 +37,7 @@ func TestSpecialTokensAreFoundByName(t *testing.T) {
 		"roberta": {"<pad>", "<unk>", "<s>", "</s>", "<mask>", "<s>", "</s>"},
 		"unigram": {"<pad>", "<unk>", "<s>", "</s>", "", "<s>", "</s>"},
 	} {
-		tok, err := Open("testdata/" + file + ".json")
+		tok, err := Open(nil, "testdata/"+file+".json")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestUnknownTextIsAnError(t *testing.T) {
 
 // TestALongWordIsMergedFast: without a step that cuts, a whole text is one word; quadratic merging would take minutes.
 func TestALongWordIsMergedFast(t *testing.T) {
-	tok, err := Open("testdata/llama2.json")
+	tok, err := Open(nil, "testdata/llama2.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,13 +148,13 @@ func TestParseRefuses(t *testing.T) {
 
 func TestOpenNamesTheFile(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, FileName)) {
+	if _, err := Open(nil, dir); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, FileName)) {
 		t.Errorf("error %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, FileName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, FileName)) {
+	if _, err := Open(nil, dir); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, FileName)) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -200,7 +200,7 @@ func BenchmarkEncode(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	tok, err := Open("testdata/gpt2.json")
+	tok, err := Open(nil, "testdata/gpt2.json")
 	if err != nil {
 		b.Fatal(err)
 	}

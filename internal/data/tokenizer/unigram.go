@@ -38,7 +38,7 @@ func newUnigram(tokens []string, scores []float64, unknown int32, byteFallback b
 		for _, b := range []byte(token) {
 			next, ok := u.trie[edge{node, b}]
 			if !ok {
-				next = int32(len(u.tokenAt)) //nolint:gosec // Fewer nodes than bytes in a file, which maxFile bounds.
+				next = int32(len(u.tokenAt)) //nolint:gosec // Fewer nodes than bytes in a file, which MaxBytes bounds.
 				u.trie[edge{node, b}] = next
 				u.tokenAt = append(u.tokenAt, None)
 			}

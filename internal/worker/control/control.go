@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/job"
@@ -33,11 +34,12 @@ type Assignment struct {
 	JobID      string       `json:"job"`
 	Generation uint64       `json:"generation"`
 	Node       string       `json:"node"`
-	Dir        string       `json:"dir"`      // of the job on this node: socket, shards, log
-	Job        job.Job      `json:"spec"`     // with every count resolved
-	Stages     []StagePlace `json:"stages"`   // all of the plan, in order
-	Schedule   string       `json:"schedule"` // a name for people
-	Plan       []string     `json:"plan"`     // one line a device, the grammar of package schedule
+	Dir        string       `json:"dir"`            // of the job on this node: socket, shards, log
+	Job        job.Job      `json:"spec"`           // with every count resolved
+	User       *access.User `json:"user,omitempty"` // whose rights open what the job names; nil: the daemon's
+	Stages     []StagePlace `json:"stages"`         // all of the plan, in order
+	Schedule   string       `json:"schedule"`       // a name for people
+	Plan       []string     `json:"plan"`           // one line a device, the grammar of package schedule
 	// Split is, of each stage, its first layer and the one after its last. Empty: as even as their costs allow.
 	Split [][2]int `json:"split,omitempty"`
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from

@@ -3,6 +3,7 @@ package control
 import (
 	"path/filepath"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -18,9 +19,11 @@ type TuneRequest struct {
 	Version int     `json:"version"` // TuneRequestVersion
 	JobID   string  `json:"job,omitempty"`
 	Node    string  `json:"node"`
-	Dir     string  `json:"dir"`   // for what the runs leave; it may be removed afterwards
-	Job     job.Job `json:"spec"`  // validated, its paths absolute; counts that are to be chosen are 0, a schedule "auto"
-	Cores   []int   `json:"cores"` // of the processor, that devices may be pinned to; empty: no pinning
+	Dir     string  `json:"dir"`  // for what the runs leave; it may be removed afterwards
+	Job     job.Job `json:"spec"` // validated, its paths absolute; counts that are to be chosen are 0, a schedule "auto"
+	// User is whose rights open what the job names; nil: the daemon's.
+	User  *access.User `json:"user,omitempty"`
+	Cores []int        `json:"cores"` // of the processor, that devices may be pinned to; empty: no pinning
 	// NodeCores is how many cores the daemon may use: where Cores is empty, the number that threads are counted by.
 	NodeCores int    `json:"node_cores"`
 	Cache     string `json:"cache,omitempty"` // directory of cached plans; empty: none is read or written

@@ -1,0 +1,209 @@
+// Package access opens files with the rights of a given user, for a process that may do more than he. Between the check and
+// the use nothing can be swapped: a path is followed component by component, every directory is opened before its mode is read,
+// the next component is opened relative to that descriptor, and links are followed by hand. What is opened at the end is checked
+// once more by its own descriptor.
+//
+// The kernel checks the rights of the process itself, so both must allow an access. The user's are judged by owner, group and
+// mode alone (inode(7)). Under an access control list the group's bits are the list's mask: a stricter entry for a user or a group
+// goes unseen, and one that grants more does not help.
+package access
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// User is whose rights count.
+type User struct {
+	UID  uint32   `json:"uid"`
+	GIDs []uint32 `json:"gids"` // every group, the main one included
+}
+
+// Opener opens what a user names. A nil Opener, and one without a User, has the rights of this process. Its methods may be called
+// concurrently. Errors name the path; where a right is missing they satisfy fs.ErrPermission.
+type Opener struct {
+	User *User
+	// OnOpen is told each path before it is opened, to read it or to list it. It may be called concurrently. Nil: nobody asks.
+	OnOpen func(path string)
+}
+
+// Info is what a path leads to, through links.
+type Info struct {
+	fs.FileInfo
+	unreadable error
+}
+
+// Readable reports why the user, or this process, may not read a file or list a directory.
+func (i Info) Readable() error { return i.unreadable }
+
+// The permission bits of one class of users.
+const (
+	mayRead   = 0o4
+	maySearch = 0o1
+)
+
+// Open opens a regular file of at most maxBytes; 0 means of any size. Pipes, sockets and devices are refused unopened, and opening
+// never waits.
+func (o *Opener) Open(path string, maxBytes int64) (*os.File, error) {
+	o.tell(path)
+	p, err := o.walk(path)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if err := p.regular(path); err != nil {
+		return nil, err
+	}
+	fd, err := p.open(p.dir, p.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), path)
+	opened := place{path: p.path, fd: fd, dir: -1}
+	if err = opened.look(); err == nil {
+		err = opened.regular(path)
+	}
+	if err == nil {
+		err = o.may(&opened, mayRead, "read")
+	}
+	if size := opened.stat.Size; err == nil && maxBytes > 0 && size > maxBytes {
+		err = fmt.Errorf("%s has %d bytes; at most %d are read", path, size, maxBytes)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, false)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// ReadFile reads a regular file of at most maxBytes.
+func (o *Opener) ReadFile(path string, maxBytes int64) ([]byte, error) {
+	file, err := o.Open(path, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && int64(len(content)) > maxBytes { // it grew, or is one that has no size
+		err = fmt.Errorf("%s has more than %d bytes; at most these are read", path, maxBytes)
+	}
+	return content, errors.Join(err, file.Close())
+}
+
+// Stat looks at what a path leads to. It opens nothing.
+func (o *Opener) Stat(path string) (Info, error) {
+	p, err := o.walk(path)
+	if err != nil {
+		return Info{}, err
+	}
+	file := os.NewFile(uintptr(p.fd), path)
+	p.fd = -1
+	defer p.close()
+	defer file.Close() //nolint:errcheck // nothing was opened for reading
+	info, err := file.Stat()
+	if err != nil {
+		return Info{}, err
+	}
+	i := Info{FileInfo: info}
+	switch {
+	case info.IsDir():
+		i.unreadable = o.may(&p, mayRead|maySearch, "list")
+	case info.Mode().IsRegular():
+		if i.unreadable = o.may(&p, mayRead, "read"); i.unreadable == nil {
+			err := unix.Faccessat(p.dir, p.name, unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
+			i.unreadable = p.explain(err, mayRead, "read")
+		}
+	default:
+		i.unreadable = p.regular(path)
+	}
+	return i, nil
+}
+
+// ReadDir lists a directory by name.
+func (o *Opener) ReadDir(path string) ([]fs.DirEntry, error) {
+	o.tell(path)
+	p, err := o.walk(path)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if err := o.may(&p, mayRead|maySearch, "list"); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(p.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, p.explain(err, mayRead|maySearch, "list")
+	}
+	file := os.NewFile(uintptr(fd), path)
+	entries, err := file.ReadDir(-1)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, errors.Join(err, file.Close())
+}
+
+func (o *Opener) tell(path string) {
+	if o != nil && o.OnOpen != nil {
+		o.OnOpen(path)
+	}
+}
+
+// may reports why the user may not do something with what a descriptor is of.
+func (o *Opener) may(p *place, want uint32, verb string) error {
+	if o == nil || o.User == nil {
+		return nil
+	}
+	return permits(p, *o.User, want, fmt.Sprintf("user %d", o.User.UID), verb)
+}
+
+// permits reports why a file's owner, group and mode keep a user from it.
+func permits(p *place, u User, want uint32, who, verb string) error {
+	if u.UID == 0 {
+		return nil
+	}
+	bits, class := p.stat.Mode, "others"
+	switch {
+	case p.stat.Uid == u.UID:
+		bits, class = bits>>6, "its owner"
+	case slices.Contains(u.GIDs, p.stat.Gid):
+		bits, class = bits>>3, fmt.Sprintf("group %d", p.stat.Gid)
+	}
+	if bits&want == want {
+		return nil
+	}
+	return fmt.Errorf("%s may not %s %s: its mode is %v for owner %d and group %d, and the user counts as %s: %w",
+		who, verb, p.path, p.mode(), p.stat.Uid, p.stat.Gid, class, fs.ErrPermission)
+}
+
+// self is who this process is.
+func self() (User, error) {
+	u := User{UID: uint32(os.Geteuid())} //nolint:gosec // A user id fits.
+	groups, err := os.Getgroups()
+	for _, g := range append(groups, os.Getegid()) {
+		u.GIDs = append(u.GIDs, uint32(g)) //nolint:gosec // A group id fits.
+	}
+	return u, err
+}
+
+// components cuts a path, dropping what means nothing. A .. stays: after a link it is not what filepath.Clean takes it for.
+func components(path string) []string {
+	return slices.DeleteFunc(strings.Split(path, "/"), func(c string) bool { return c == "" || c == "." })
+}
+
+// absolute makes a path absolute. The working directory of a process means nothing to another user.
+func (o *Opener) absolute(path string) (string, error) {
+	if filepath.IsAbs(path) {
+		return path, nil
+	}
+	if o != nil && o.User != nil {
+		return "", fmt.Errorf("%s is not an absolute path", path)
+	}
+	return filepath.Abs(path)
+}
