@@ -210,15 +210,17 @@ type Optimizer struct {
 	Nesterov bool `yaml:"nesterov" default:"false"`
 	// The step from which on weights are averaged (asgd): as where the loss of evaluations stops falling without it.
 	T0 int `yaml:"t0" default:"0" rule:"min=0 max=1e9"`
-	// Weight decay: decoupled for adamw, added to the gradient for sgd, asgd and adam. The default is none for every optimizer,
-	// so that changing `name` changes one thing; PyTorch's AdamW has 0.01.
+	// Weight decay: decoupled for adamw, added to the gradient for sgd, asgd and adam. It applies to parameters of two dimensions
+	// and more; biases and the weights of norms do not decay. The default is none for every optimizer, so that changing
+	// `name` changes one thing; PyTorch's AdamW has 0.01, and decays every parameter.
 	WeightDecay float64 `yaml:"weight_decay" default:"0" rule:"min=0"`
 	// The largest norm of a batch's gradient over all stages; a longer one is scaled down to it. 0: no clipping.
 	ClipNorm float64 `yaml:"clip_norm" default:"0" rule:"min=0"`
 	// How the learning rate moves after the warm-up: it stays (constant), or falls to min_lr_ratio along a line (linear)
 	// or half a cosine (cosine) until the last step.
 	Schedule string `yaml:"schedule" default:"constant" rule:"oneof=constant|linear|cosine"`
-	// Steps in which the learning rate rises from 0 to lr; at most train.steps.
+	// Steps in which the learning rate rises to lr; at most train.steps. Step s, counted from 0, of a warm-up of W steps has
+	// lr (s+1)/W, so that the first step already moves the weights; Hugging Face's schedules have lr s/W.
 	Warmup int `yaml:"warmup" default:"0" rule:"min=0 max=1e9"`
 	// The final learning rate over lr, for linear and cosine.
 	MinimumRatio float64 `yaml:"min_lr_ratio" default:"0.1" rule:"min=0 max=1"`

@@ -38,7 +38,7 @@ type JobStatus struct {
 	Steps          uint64        `json:"steps"`
 	Round          uint64        `json:"round"` // of the center
 	CommittedRound uint64        `json:"committed_round"`
-	Loss           *float64      `json:"loss"`      // mean training loss of the last window, nats per target; null before the first
+	Loss           *float64      `json:"loss"`      // mean training loss of each pipeline's last 10 steps, nats per target; null before the first
 	EvalLoss       *float64      `json:"eval_loss"` // of the center on held-out data; null before the first
 	EvalRound      uint64        `json:"eval_round"`
 	Metrics                      // of that evaluation
