@@ -51,7 +51,7 @@ type JobStatus struct {
 	Stages         int           `json:"stages"`
 	MicroBatches   int           `json:"micro_batches"`
 	Schedule       string        `json:"schedule"`
-	Averaging      string        `json:"averaging"` // "elastic pull=old alpha=0.5 tau=1"
+	Averaging      string        `json:"averaging"` // "elastic pull=predicted alpha=0.5 tau=1 lr x1.41"
 	Device         string        `json:"device"`    // what computes, and why
 	Family         string        `json:"family"`    // of the model
 	Task           string        `json:"task"`      // "language", "classification", ...: what its samples are
@@ -123,7 +123,7 @@ type NodeStatus struct {
 type SubmitRequest struct {
 	File   string   `json:"file"`             // the job file's path, for messages
 	Source string   `json:"source"`           // its text
-	Set    []string `json:"set"`              // overrides: "train.steps=50"
+	Set    []string `json:"set,omitempty"`    // overrides: "train.steps=50"
 	Base   string   `json:"base"`             // absolute directory that relative paths start from
 	Retune bool     `json:"retune,omitempty"` // measure what is open even when an earlier choice is cached
 	// Env holds the submitter's variables that the file's paths name; the daemon's own environment is never looked at.
@@ -139,7 +139,8 @@ type SubmitResponse struct {
 // Error is the body of every answer that is not 2xx.
 type Error struct {
 	Status   int       `json:"-"` // of HTTP
-	Message  string    `json:"error"`
+	Code     Code      `json:"code"`
+	Message  string    `json:"error"`              // for people; it may change
 	Problems []Problem `json:"problems,omitempty"` // of a refused job file
 }
 

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// The paths of the API. JOB is an id or the name of exactly one job.
+// The paths of the API. Package server has the table of its operations, and describes it at PathDescription. JOB is an id or the
+// name of exactly one job.
 //
 //	POST /v1/jobs               SubmitRequest -> 201 SubmitResponse; 422 Error with Problems
 //	GET  /v1/jobs               -> []JobStatus, in the order of submission
@@ -18,13 +19,15 @@ import (
 //	POST /v1/tune               SubmitRequest -> TuneUpdate per line; 422 Error with Problems. Nothing is submitted
 //	GET  /v1/nodes              -> []NodeStatus
 //	GET  /v1/version            -> VersionInfo
+//	GET  /v1/openapi.json       -> this API, in OpenAPI 3.1
 //	GET  /metrics               -> Prometheus text
 const (
-	PathJobs    = "/v1/jobs"
-	PathTune    = "/v1/tune"
-	PathNodes   = "/v1/nodes"
-	PathVersion = "/v1/version"
-	PathMetrics = "/metrics"
+	PathJobs        = "/v1/jobs"
+	PathTune        = "/v1/tune"
+	PathNodes       = "/v1/nodes"
+	PathVersion     = "/v1/version"
+	PathDescription = "/v1/openapi.json"
+	PathMetrics     = "/metrics"
 )
 
 // DefaultSocket is where an installed daemon listens.

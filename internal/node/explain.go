@@ -31,9 +31,6 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 		MicroBatches: status.MicroBatches, Schedule: status.Schedule, Recompute: status.Recompute, Why: append([]string{}, s.Why...),
 		Warnings: status.Warnings, Plan: []string{}, Tuning: status.Tuning, Report: s.report, Drift: status.Drift,
 	}
-	if out.Recompute == nil {
-		out.Recompute = []string{} // JSON: [], not null
-	}
 	out.Why = append(out.Why, "averaging: "+s.averaging())
 	if s.Job.Open() {
 		return out, nil

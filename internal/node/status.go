@@ -61,6 +61,9 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 	if out.Warnings == nil {
 		out.Warnings = []string{} // JSON: [], not null
 	}
+	if out.Recompute == nil {
+		out.Recompute = []string{}
+	}
 	if out.StageStatus == nil {
 		out.StageStatus = []api.StageStatus{}
 	}

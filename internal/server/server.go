@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,21 +73,7 @@ func Serve(ctx context.Context, c Config) error {
 // Handler returns the API as a handler, for Serve and for tests.
 func Handler(b Backend, log *zap.Logger) http.Handler {
 	h := &handler{backend: b, log: log}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+api.PathJobs, h.answer(http.StatusCreated, h.submit))
-	mux.HandleFunc("GET "+api.PathJobs, h.answer(http.StatusOK, h.jobs))
-	mux.HandleFunc("GET "+api.PathJobs+"/{job}", h.answer(http.StatusOK, h.job))
-	mux.HandleFunc("GET "+api.PathJobs+"/{job}/explain", h.answer(http.StatusOK, h.explain))
-	mux.HandleFunc("POST "+api.PathTune, h.stream(api.ContentTypeStream, h.tune))
-	mux.HandleFunc("POST "+api.PathJobs+"/{job}/cancel", h.answer(http.StatusAccepted, h.cancel))
-	mux.HandleFunc("GET "+api.PathJobs+"/{job}/watch", h.stream(api.ContentTypeStream, h.watch))
-	mux.HandleFunc("GET "+api.PathJobs+"/{job}/logs", h.stream(api.ContentTypeStream, h.logs))
-	mux.HandleFunc("GET "+api.PathJobs+"/{job}/model", h.stream("application/x-tar", h.model))
-	mux.HandleFunc("GET "+api.PathNodes, h.answer(http.StatusOK, h.nodes))
-	mux.HandleFunc("GET "+api.PathVersion, h.answer(http.StatusOK, h.version))
-	mux.Handle("GET "+api.PathMetrics, metricsHandler(b, log))
-	mux.HandleFunc("/", h.answer(http.StatusOK, unknown))
-	return http.MaxBytesHandler(mux, maxBody)
+	return http.MaxBytesHandler(h.serve(h.routes()), maxBody)
 }
 
 type handler struct {
@@ -111,10 +98,10 @@ func (h *handler) send(w http.ResponseWriter, r *http.Request, status int, value
 	text, err := json.Marshal(value)
 	if err != nil {
 		h.log.Error("encode an answer", zap.String("path", r.URL.Path), zap.Error(err))
-		http.Error(w, "internal error: the answer cannot be encoded", http.StatusInternalServerError)
-		return
+		status = http.StatusInternalServerError
+		text = []byte(`{"error":"internal error: the answer cannot be encoded","code":"internal"}`)
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", typeJSON)
 	w.WriteHeader(status)
 	if _, err := w.Write(append(text, '\n')); err != nil {
 		h.log.Debug("send an answer", zap.String("path", r.URL.Path), zap.Error(err))
@@ -128,11 +115,12 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		h.log.Error("request failed", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Error(err))
 		e = api.Errorf(http.StatusInternalServerError, "%s %s: %v", r.Method, r.URL.Path, err)
 	}
-	status := e.Status
-	if status == 0 {
-		status = http.StatusInternalServerError
+	sent := *e
+	sent.Status = cmp.Or(e.Status, http.StatusInternalServerError)
+	if code, ok := api.CodeOf(sent.Status); ok && sent.Code == "" {
+		sent.Code = code
 	}
-	h.send(w, r, status, e)
+	h.send(w, r, sent.Status, &sent)
 }
 
 func unknown(r *http.Request) (any, error) {
@@ -152,15 +140,7 @@ func readJobFile(r *http.Request, verb string) (request api.SubmitRequest, peer 
 	if peer, err = peerFrom(r.Context()); err != nil {
 		return request, peer, err
 	}
-	decoder := json.NewDecoder(r.Body)
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&request); err != nil {
-		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return request, peer, api.Errorf(http.StatusRequestEntityTooLarge, "%s: the request has more than %d bytes", verb, large.Limit)
-		}
-		return request, peer, api.Errorf(http.StatusBadRequest, "%s: decode the request: %v", verb, err)
-	}
-	return request, peer, nil
+	return request, peer, decodeBody(r, verb, &request)
 }
 
 func (h *handler) explain(r *http.Request) (any, error) {

@@ -128,7 +128,7 @@ func (f *fake) Nodes(context.Context) ([]api.NodeStatus, error) {
 func (f *fake) Version() api.VersionInfo { return api.VersionInfo{Version: "v"} }
 
 // start serves a backend and returns a client and the socket. stop ends the server in order; the test's end does so too.
-func start(t *testing.T, f *fake) (client *api.Client, socket string, stop func()) {
+func start(t *testing.T, f server.Backend) (client *api.Client, socket string, stop func()) {
 	t.Helper()
 	socket = filepath.Join(shortDir(t), "api.sock")
 	l, err := server.Listen(t.Context(), socket, "no-such-group")
@@ -199,7 +199,8 @@ func TestErrorsKeepTheirForm(t *testing.T) {
 	f.set(func(f *fake) { f.failure = refused })
 	_, err := c.Submit(t.Context(), api.SubmitRequest{})
 	got, ok := errors.AsType[*api.Error](err)
-	if !ok || got.Status != refused.Status || len(got.Problems) != 1 || got.Problems[0] != refused.Problems[0] {
+	if !ok || got.Status != refused.Status || got.Code != api.RefusedFile || len(got.Problems) != 1 ||
+		got.Problems[0] != refused.Problems[0] {
 		t.Errorf("a refusal arrives as %v", err)
 	}
 	f.set(func(f *fake) { f.failure = errors.New("disk on fire") })
@@ -219,42 +220,6 @@ func TestErrorsKeepTheirForm(t *testing.T) {
 	_, err = api.NewClient("/nonexistent.sock").Version(t.Context())
 	if _, ok := errors.AsType[*api.ConnectError](err); !ok {
 		t.Errorf("no server: %v", err)
-	}
-}
-
-func TestBadRequests(t *testing.T) {
-	_, socket, _ := start(t, &fake{})
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	defer transport.CloseIdleConnections()
-	for _, c := range []struct {
-		method, path, body string
-		status             int
-	}{
-		{"GET", "/", "", http.StatusNotFound},
-		{"GET", "/v1/jobs/nobody", "", http.StatusNotFound},
-		{"DELETE", "/v1/jobs", "", http.StatusNotFound},
-		{"POST", "/v1/jobs", "{", http.StatusBadRequest},
-		{"POST", "/v1/jobs", `{"fiel": "x"}`, http.StatusBadRequest},
-		{"POST", "/v1/jobs", `{"source": "` + strings.Repeat("x", 2<<20) + `"}`, http.StatusRequestEntityTooLarge},
-	} {
-		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://x"+c.path, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := (&http.Client{Transport: transport}).Do(r)
-		if err != nil {
-			t.Errorf("%s %s: %v", c.method, c.path, err)
-			continue
-		}
-		text, err := io.ReadAll(response.Body)
-		if err := errors.Join(err, response.Body.Close()); err != nil {
-			t.Error(err)
-		}
-		if response.StatusCode != c.status || !strings.Contains(string(text), `{"error":`) {
-			t.Errorf("%s %s: %s %s; want %d and an error", c.method, c.path, response.Status, text, c.status)
-		}
 	}
 }
 

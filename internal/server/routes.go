@@ -1,0 +1,145 @@
+package server
+
+import (
+	"cmp"
+	_ "embed" // for Description
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// route is one operation of the API. The handler and the description of the API are both made of these.
+type route struct {
+	method, path string // a pattern of http.ServeMux: "/v1/jobs/{job}"
+	name         string // operationId
+	does         string // a sentence
+	query        []parameter
+	request      any    // a value of the body's type; nil: no body
+	status       int    // of success; 0: 200
+	answer       any    // a value of the type of what is sent, or of each line; nil: no JSON
+	contentType  string // of the answer; empty: JSON
+
+	// One of them answers.
+	value  func(*http.Request) (any, error)
+	stream func(*http.Request, io.Writer) error
+	plain  http.Handler
+}
+
+// parameter is one of a query.
+type parameter struct {
+	name    string
+	does    string
+	example any // a value of its type
+}
+
+// The content types of answers.
+const (
+	typeJSON  = "application/json"
+	typeLines = api.ContentTypeStream // a JSON value per line
+)
+
+// routes is the API. A new operation is a row here beside its function; then run `go generate ./internal/server`.
+func (h *handler) routes() []route {
+	const job = api.PathJobs + "/{job}"
+	return []route{
+		{
+			method: http.MethodPost, path: api.PathJobs, name: "submit", does: "Check a job file and queue the job.",
+			request: api.SubmitRequest{}, status: http.StatusCreated, answer: api.SubmitResponse{}, value: h.submit,
+		},
+		{
+			method: http.MethodGet, path: api.PathJobs, name: "jobs", does: "List every job, in the order of submission.",
+			answer: []api.JobStatus{}, value: h.jobs,
+		},
+		{
+			method: http.MethodGet, path: job, name: "job", does: "Say where a job stands.",
+			answer: api.JobStatus{}, value: h.job,
+		},
+		{
+			method: http.MethodGet, path: job + "/explain", name: "explain", does: "Say how a job is laid over its devices and why.",
+			answer: api.Explanation{}, value: h.explain,
+		},
+		{
+			method: http.MethodPost, path: job + "/cancel", name: "cancel", does: "Ask a job to commit and stop, without waiting for it.",
+			status: http.StatusAccepted, answer: api.JobStatus{}, value: h.cancel,
+		},
+		{
+			method: http.MethodGet, path: job + "/watch", name: "watch",
+			does:   "Send the job's status whenever it changes, at most 4 times a second; the last one has ended.",
+			answer: api.JobStatus{}, contentType: typeLines, stream: h.watch,
+		},
+		{
+			method: http.MethodGet, path: job + "/logs", name: "logs", does: "Send the job's log, an entry per line.",
+			query:  []parameter{{"follow", "1: go on until the job has ended", ""}},
+			answer: map[string]any{}, contentType: typeLines, stream: h.logs,
+		},
+		{
+			method: http.MethodGet, path: job + "/model", name: "model", does: "Send the exported model of the last committed round.",
+			contentType: "application/x-tar", stream: h.model,
+		},
+		{
+			method: http.MethodPost, path: api.PathTune, name: "tune",
+			does:    "Tune a job file and submit nothing: send how far it is, and at the end the report or why there is none.",
+			request: api.SubmitRequest{}, answer: api.TuneUpdate{}, contentType: typeLines, stream: h.tune,
+		},
+		{
+			method: http.MethodGet, path: api.PathNodes, name: "nodes", does: "List the nodes of the cluster.",
+			answer: []api.NodeStatus{}, value: h.nodes,
+		},
+		{
+			method: http.MethodGet, path: api.PathVersion, name: "version", does: "Say which program this is.",
+			answer: api.VersionInfo{}, value: h.version,
+		},
+		{
+			method: http.MethodGet, path: api.PathDescription, name: "openapi", does: "Send this description.",
+			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
+		},
+		{
+			method: http.MethodGet, path: api.PathMetrics, name: "metrics", does: "Send metrics in the text format of Prometheus.",
+			contentType: "text/plain", plain: metricsHandler(h.backend, h.log),
+		},
+	}
+}
+
+// Description is the API in OpenAPI 3.1. A test writes it from the routes, the types of package api and their comments.
+//
+//go:generate go test -run TestDescriptionIsCurrent . -rewrite
+//go:embed openapi.json
+var Description []byte
+
+// handlerOf makes a handler of what answers a route.
+func (h *handler) handlerOf(r route) http.Handler {
+	switch {
+	case r.value != nil:
+		return h.answer(cmp.Or(r.status, http.StatusOK), r.value)
+	case r.stream != nil:
+		return h.stream(r.contentType, r.stream)
+	}
+	return r.plain
+}
+
+// serve makes a handler of the routes. A path with another method is refused with those that it has.
+func (h *handler) serve(routes []route) http.Handler {
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	for _, r := range routes {
+		mux.Handle(r.method+" "+r.path, h.handlerOf(r))
+		methods[r.path] = append(methods[r.path], r.method)
+		if r.method == http.MethodGet {
+			methods[r.path] = append(methods[r.path], http.MethodHead) // as ServeMux does
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(methods)) {
+		allowed := strings.Join(slices.Sorted(slices.Values(methods[path])), ", ")
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", allowed)
+			h.refuse(w, r, api.Errorf(http.StatusMethodNotAllowed, "%s %s: this path takes %s", r.Method, r.URL.Path, allowed))
+		})
+	}
+	mux.HandleFunc("/", h.answer(http.StatusOK, unknown))
+	return mux
+}
