@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/modeldir"
 )
 
 // exportOptions are the flags of `export`.
@@ -28,8 +28,12 @@ func newExportCommand() *cobra.Command {
 		Short: "Write a job's model to a directory",
 		Long: `Write the model of a job's last committed round to a directory, in Hugging Face form: config.json and
 model.safetensors (several of them, with an index, when the model is large), with the job's tokenizer.json if it has
-one and avgpipe.json, which says how the data were read. The job may still be running. The directory appears whole or
-not at all. Without DIR it is the output.dir of the job file.
+one and avgpipe.json, which says how the data were read. The job may still be running. Without DIR it is the output.dir
+of the job file.
+
+DIR is new or empty. With --force it may hold an earlier export: avgpipe-export.json says which files that wrote, and
+these are replaced. A directory that holds anything else, or a file that was changed since, is refused. An export that
+is interrupted leaves the old model, the new one, or a directory without config.json that the next export --force finishes.
 
 Exit codes:
 ` + exitHelp,
@@ -45,7 +49,7 @@ Exit codes:
 	}
 	o.connection.addFlags(cmd)
 	o.output.addFlags(cmd)
-	cmd.Flags().BoolVar(&o.force, "force", false, "replace what is in DIR")
+	cmd.Flags().BoolVar(&o.force, "force", false, "replace an earlier export in DIR")
 	return cmd
 }
 
@@ -62,7 +66,7 @@ func runExport(ctx context.Context, o exportOptions, ref, dir string, out io.Wri
 	if dir == "" {
 		return &usageError{fmt.Errorf("export %s: the job file has no output.dir, so name a directory: avgpipectl export %s DIR", ref, ref)}
 	}
-	if err := fetchModel(ctx, client, s.ID, dir, o.force); err != nil {
+	if err := fetchModel(ctx, client, s, dir, o.force); err != nil {
 		return err
 	}
 	if o.json() {
@@ -72,53 +76,19 @@ func runExport(ctx context.Context, o exportOptions, ref, dir string, out io.Wri
 	return err
 }
 
-// errOccupied is wrapped by vacant's error.
-var errOccupied = errors.New("exists and is not empty")
-
-// vacant reports what keeps a new directory from taking a path.
-func vacant(dir string) error {
-	entries, err := os.ReadDir(dir)
-	switch {
-	case errors.Is(err, os.ErrNotExist), err == nil && len(entries) == 0:
-		return nil
-	case err == nil:
-		return fmt.Errorf("%s %w", dir, errOccupied)
-	}
-	if info, statErr := os.Lstat(dir); statErr == nil && !info.IsDir() {
-		return fmt.Errorf("%s %w: it is a file", dir, errOccupied)
-	}
-	return fmt.Errorf("look into %s: %w", dir, err)
-}
-
-// fetchModel writes the model of a job to a directory, which appears whole or not at all. With force it takes the place of
-// what is there.
-func fetchModel(ctx context.Context, client *api.Client, id, dir string, force bool) (err error) {
-	dir, err = filepath.Abs(dir)
+// fetchModel writes the model of a job to a directory. With force it replaces an earlier export there.
+func fetchModel(ctx context.Context, client *api.Client, s api.JobStatus, dir string, force bool) error {
+	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
-	if err := vacant(dir); err != nil && (!force || !errors.Is(err, errOccupied)) {
-		if errors.Is(err, errOccupied) {
-			err = &usageError{fmt.Errorf("export: %w; name another directory, or replace what is there with --force", err)}
-		}
-		return err
+	err = modeldir.Write(dir, force, modeldir.Source{Job: s.ID, Name: s.Name}, func(staging string) error {
+		return download(ctx, client, s.ID, staging)
+	})
+	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
+		return &usageError{fmt.Errorf("export: %w", refusal)}
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
-	temp, err := os.MkdirTemp(filepath.Dir(dir), ".avgpipe-export-")
-	if err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	fresh := filepath.Join(temp, "new")
-	if err := os.Mkdir(fresh, 0o755); err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
-	if err := download(ctx, client, id, fresh); err != nil {
-		return err
-	}
-	return swap(fresh, dir, filepath.Join(temp, "old"))
+	return err
 }
 
 // download unpacks a job's model into an empty directory.
@@ -130,21 +100,4 @@ func download(ctx context.Context, client *api.Client, id, dir string) error {
 	_ = packed.CloseWithError(err) // ends the sender
 	sending.Wait()
 	return err
-}
-
-// swap moves a directory to where another may be, which it moves aside; if that fails, things are as before.
-func swap(fresh, dir, aside string) error {
-	err := os.Rename(dir, aside)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("export: move the old directory aside: %w", err)
-	}
-	moved := err == nil
-	if err := os.Rename(fresh, dir); err != nil {
-		err = fmt.Errorf("export: %w", err)
-		if moved {
-			err = errors.Join(err, os.Rename(aside, dir))
-		}
-		return err
-	}
-	return nil
 }

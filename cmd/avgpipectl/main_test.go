@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 )
 
@@ -191,6 +192,20 @@ func TestSubmitWatchExports(t *testing.T) {
 	want(t, exitRefused, d, "export", "1", target)
 	want(t, exitDone, d, "export", "1", "--force") // to output.dir
 	checkModel(t, target)
+	// What somebody put there is not replaced even with --force.
+	notes := filepath.Join(target, "notes.md")
+	if err := os.WriteFile(notes, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"export", "1", "--force"}, {"submit", path, "--watch", "--force"}} {
+		if r := want(t, exitRefused, d, args...); !strings.Contains(r.messages, "notes.md") {
+			t.Errorf("%v: %s", args, r.messages)
+		}
+	}
+	if err := os.Remove(notes); err != nil {
+		t.Errorf("a file that no export wrote: %v", err)
+	}
+	checkModel(t, target)
 	if left, err := filepath.Glob(filepath.Join(d.Dir, ".avgpipe-export-*")); err != nil || len(left) > 0 {
 		t.Errorf("exports left %v behind, %v", left, err)
 	}
@@ -206,7 +221,7 @@ func checkModel(t *testing.T, dir string) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if !slices.Equal(names, []string{"config.json", "model.safetensors"}) {
+	if !slices.Equal(names, []string{modeldir.ManifestFile, "config.json", "model.safetensors"}) {
 		t.Errorf("%s holds %v", dir, names)
 	}
 }

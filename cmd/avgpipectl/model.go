@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/modeldir"
 )
 
 // useFlags are the flags of verbs that use a trained model.
@@ -27,7 +32,11 @@ func (u *useFlags) addFlags(cmd *cobra.Command) {
 
 // use gives f the directory of a model: what itself, or the model of that job, fetched for as long as f runs.
 func (u *useFlags) use(ctx context.Context, what string, f func(dir string) error) error {
-	if isModel(what) {
+	is, err := isModel(what)
+	if err != nil {
+		return err
+	}
+	if is {
 		return f(what)
 	}
 	temp, err := os.MkdirTemp("", "avgpipectl-model-")
@@ -38,16 +47,45 @@ func (u *useFlags) use(ctx context.Context, what string, f func(dir string) erro
 	dir := filepath.Join(temp, "model")
 	client := u.client()
 	defer client.Close()
-	if err := fetchModel(ctx, client, what, dir, false); err != nil {
+	s, err := client.Job(ctx, what)
+	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusNotFound {
+		if _, missing := os.Stat(what); missing == nil {
+			return &usageError{fmt.Errorf("%w; and %w", err, notModel(what))}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := fetchModel(ctx, client, s, dir, false); err != nil {
 		return err
 	}
 	return f(dir)
 }
 
-// isModel reports whether a path is an exported model.
-func isModel(path string) bool {
-	info, err := os.Stat(filepath.Join(path, "config.json"))
-	return err == nil && info.Mode().IsRegular()
+// isModel reports whether what is an exported model. A path with a slash can only be meant as one; an error says what it is.
+func isModel(what string) (bool, error) {
+	info, err := os.Stat(filepath.Join(what, "config.json"))
+	if err == nil && info.Mode().IsRegular() {
+		return true, nil
+	}
+	if strings.Contains(what, "/") || modeldir.Interrupted(what) {
+		return false, &usageError{notModel(what)}
+	}
+	return false, nil
+}
+
+// notModel says why a path is no exported model.
+func notModel(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case modeldir.Interrupted(path):
+		return fmt.Errorf("%s holds an export that was interrupted; finish it with: avgpipectl export JOB %s --force", path, path)
+	case err != nil:
+		return fmt.Errorf("%w; a model is a directory with a config.json, as avgpipectl export writes it", err)
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory without a config.json, so it holds no model that avgpipectl export wrote", path)
+	}
+	return fmt.Errorf("%s is a file; a model is a directory with a config.json, as avgpipectl export writes it", path)
 }
 
 // infer starts `avgpiped infer VERB --model DIR ARGUMENTS...`, which computes.

@@ -38,7 +38,7 @@ func TestGenerate(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	want(t, exitDone, d, "submit", "--watch", jobFile(t, d, "good", 20, ""))
 	fakeDaemon(t, "ls \"$2\"\nshift 2\necho \"$@\"\n")
-	expected := "config.json\nmodel.safetensors\n--prompt func  --tokens 7 --temperature 0.5 --top-k 3 --seed 9\n"
+	expected := "avgpipe-export.json\nconfig.json\nmodel.safetensors\n--prompt func  --tokens 7 --temperature 0.5 --top-k 3 --seed 9\n"
 	flags := []string{"--prompt", "func ", "--tokens", "7", "--temperature", "0.5", "--top-k", "3", "--seed", "9"}
 	if r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...); r.out != expected+"\n" {
 		t.Errorf("generate from a job: %q", r.out)
@@ -101,5 +101,35 @@ func TestTheProgramThatComputesSaysWhyItFailed(t *testing.T) {
 	fakeDaemon(t, "echo nonsense; exec sleep 60\n")
 	if r := want(t, exitFailed, nil, "predict", emptyModel(t), "x"); !strings.Contains(r.messages, "read what avgpiped computed") {
 		t.Errorf("messages: %q", r.messages)
+	}
+}
+
+func TestWhatIsNoModelIsSaid(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	t.Chdir(t.TempDir())
+	interrupted := `{"magic": "AVGEXPORT", "version": 1, "job": "1", "name": "x", "complete": false, "files": []}`
+	for dir, files := range map[string]map[string]string{"empty": nil, "half": {"avgpipe-export.json": interrupted}} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, content := range files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.WriteFile("file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for what, says := range map[string]string{
+		"./empty": "./empty is a directory without a config.json", "./none": "no such file", "./file": "is a file; a model is a directory",
+		"half": "interrupted; finish it with: avgpipectl export JOB half --force", "empty": "and empty is a directory without a config.json",
+	} {
+		if r := want(t, exitRefused, d, "generate", what); !strings.Contains(r.messages, says) {
+			t.Errorf("generate %s: %s", what, r.messages)
+		}
+	}
+	if r := want(t, exitFailed, d, "generate", "nobody"); !strings.Contains(r.messages, `no job "nobody"`) || strings.Contains(r.messages, "directory") {
+		t.Errorf("generate nobody: %s", r.messages)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -54,7 +55,7 @@ Exit codes:
 	f.StringArrayVar(&o.set, "set", nil, "override `KEY=VALUE` of the file, such as train.steps=50; may be repeated")
 	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
 	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
-	f.BoolVar(&o.force, "force", false, "with --watch: replace what is in output.dir")
+	f.BoolVar(&o.force, "force", false, "with --watch: replace an earlier export in output.dir")
 	return cmd
 }
 
@@ -77,7 +78,7 @@ func runSubmit(ctx context.Context, o submitOptions, file string, out, messages 
 		return err
 	}
 	if target != "" {
-		if err := fetchModel(ctx, client, answer.ID, target, o.force); err != nil {
+		if err := fetchModel(ctx, client, last, target, o.force); err != nil {
 			return err
 		}
 	}
@@ -136,12 +137,12 @@ func prepare(o submitOptions, file string) (r api.SubmitRequest, target string, 
 	if !o.watch || j.Output.Dir == "" {
 		return r, "", nil
 	}
-	if err := vacant(j.Output.Dir); err != nil && !o.force {
-		if !errors.Is(err, errOccupied) {
-			return r, "", err
-		}
-		return r, "", job.Problems{at.Problem("output.dir", fmt.Sprintf(
-			"output.dir: %v; name another directory, or replace what is there with --force", err), "")}
+	err = modeldir.Check(j.Output.Dir, o.force)
+	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
+		return r, "", job.Problems{at.Problem("output.dir", "output.dir: "+refusal.Error(), "")}
+	}
+	if err != nil {
+		return r, "", fmt.Errorf("output.dir: %w", err)
 	}
 	return r, j.Output.Dir, nil
 }

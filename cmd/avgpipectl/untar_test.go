@@ -69,24 +69,6 @@ func TestUntarRefusesWhatCouldWriteElsewhere(t *testing.T) {
 	}
 }
 
-func TestFailedExportLeavesTheOldModel(t *testing.T) {
-	outer := t.TempDir()
-	dir := filepath.Join(outer, "model")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "old"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	err := swap(filepath.Join(outer, "missing"), dir, filepath.Join(outer, "aside"))
-	if err == nil {
-		t.Fatal("a missing directory took the place")
-	}
-	if _, err := os.Stat(filepath.Join(dir, "old")); err != nil {
-		t.Errorf("the old model is gone: %v", err)
-	}
-}
-
 func TestTerminalsGetNothingToObey(t *testing.T) {
 	var b strings.Builder
 	w := &plainWriter{&b}

@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/api":            {"job", "tuner"},
 	"internal/worker/control": {"internal/access", "internal/api", "internal/obstacle", "job", "tuner"},
 	"internal/plancache":      {"internal/checkpoint", "tuner"},
+	"internal/modeldir":       {"internal/checkpoint"},
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
@@ -78,7 +79,7 @@ var mayImport = map[string][]string{
 		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune", "internal/obstacle",
 		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
+	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
 	"bench/...":      {"..."},
 }
 
