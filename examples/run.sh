@@ -21,7 +21,7 @@ for job in "${jobs[@]}"; do
 done
 [ -d examples/data/brown ] && [ -d examples/data/gettext ] || fail 'examples/data is missing or incomplete; run: make examples-data'
 [ -e examples/data/brown/train.tokens ] || for part in train validation; do # the same text once more, as a file of tokens
-	"$bin/avgpipectl" tokenize --tokenizer examples/data/brown/bpe.json "examples/data/brown/$part.txt" "examples/data/brown/$part.tokens"
+	"$bin/avgpipectl" tokenize --tokenizer examples/data/brown/bpe.json "examples/data/brown/$part.txt" --out "examples/data/brown/$part.tokens"
 done
 
 start

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +20,8 @@ import (
 // tokenizeOptions are the flags of `tokenize`.
 type tokenizeOptions struct {
 	output
+	out       string
+	force     bool
 	tokenizer string
 	format    string
 	column    string
@@ -36,23 +41,25 @@ type tokenizeView struct {
 func newTokenizeCommand() *cobra.Command {
 	var o tokenizeOptions
 	cmd := &cobra.Command{
-		Use:   "tokenize FILE... OUT",
+		Use:   "tokenize FILE... --out OUT",
 		Short: "Write documents as a file of tokens (offline)",
 		Long: `Write the documents of FILE..., which are files, directories or glob patterns as in data.files of a job file, as
 tokens to the file OUT. A job reads it with data.format: tokens and the same data.tokenizer; the file is mapped, so it
-need not fit in memory, and nothing is tokenized again. OUT appears whole or not at all.
+need not fit in memory, and nothing is tokenized again. OUT appears whole or not at all. A file that is there is replaced
+only with --force, and never when it is one of FILE... or the tokenizer.
 
 Exit codes:
 ` + exitHelp,
-		Example: `  avgpipectl tokenize --tokenizer tokenizer.json 'corpus/**/*.txt' corpus.tokens
-  avgpipectl tokenize --format jsonl --column body articles.jsonl articles.tokens`,
-		Args: arguments(cobra.MinimumNArgs(2)),
+		Example: `  avgpipectl tokenize --tokenizer tokenizer.json 'corpus/**/*.txt' --out corpus.tokens
+  avgpipectl tokenize --format jsonl --column body articles.jsonl --out articles.tokens`,
+		Args: arguments(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			last := len(args) - 1
-			return runTokenize(cmd.Context(), o, args[:last], args[last], cmd.OutOrStdout())
+			return runTokenize(cmd.Context(), o, args, cmd.OutOrStdout())
 		},
 	}
 	o.addFlags(cmd)
+	cmd.Flags().StringVar(&o.out, "out", "", "the `FILE` to write")
+	cmd.Flags().BoolVar(&o.force, "force", false, "replace OUT if it is there")
 	cmd.Flags().StringVar(&o.tokenizer, "tokenizer", job.TokenizerBytes, "`bytes`, or the path of a tokenizer.json or its directory")
 	cmd.Flags().StringVar(&o.format, "format", "text", "`format` of the files: text, jsonl, csv, tsv or parquet")
 	cmd.Flags().StringVar(&o.column, "column", "", "`name` of the column with the text, of tables (default text)")
@@ -60,7 +67,34 @@ Exit codes:
 	return cmd
 }
 
-func runTokenize(ctx context.Context, o tokenizeOptions, files []string, to string, out io.Writer) error {
+// checkOut refuses an output that is missing, or that is there and may not be replaced.
+func (o *tokenizeOptions) checkOut(files []string) error {
+	if o.out == "" {
+		if n := len(files) - 1; n > 0 {
+			return &usageError{fmt.Errorf("tokenize: the output is a flag; if it is the last file, write: avgpipectl tokenize %s --out %s",
+				strings.Join(files[:n], " "), files[n])}
+		}
+		return &usageError{fmt.Errorf("tokenize: say where to write the tokens: avgpipectl tokenize %s --out FILE", strings.Join(files, " "))}
+	}
+	info, err := os.Lstat(o.out)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("tokenize: --out: %w", err)
+	case !info.Mode().IsRegular():
+		return &usageError{fmt.Errorf("tokenize: --out %s is there and is no plain file; name another one", o.out)}
+	case !o.force:
+		return &usageError{fmt.Errorf("tokenize: --out %s is there; name another file, or replace it with --force", o.out)}
+	}
+	return nil
+}
+
+func runTokenize(ctx context.Context, o tokenizeOptions, files []string, out io.Writer) error {
+	if err := o.checkOut(files); err != nil {
+		return err
+	}
+	to := o.out
 	c := data.Config{Format: o.format, Tokenizer: o.tokenizer, NoHeader: o.noHeader, Columns: data.Columns{Text: o.column}}
 	for _, f := range files {
 		path, err := filepath.Abs(f)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,7 +22,7 @@ func TestTokenize(t *testing.T) {
 		}
 	}
 	to := filepath.Join(dir, "out.tokens")
-	r := want(t, exitDone, nil, "tokenize", dir+"/*.txt", to, "-o", "json")
+	r := want(t, exitDone, nil, "tokenize", dir+"/*.txt", "--out", to, "-o", "json")
 	var view tokenizeView
 	if err := json.Unmarshal([]byte(r.out), &view); err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func TestTokenize(t *testing.T) {
 	if err := set.Close(); err != nil {
 		t.Error(err)
 	}
-	r = want(t, exitDone, nil, "tokenize", "--format", "jsonl", "--column", "body", dir+"/c.jsonl", to)
+	r = want(t, exitDone, nil, "tokenize", "--format", "jsonl", "--column", "body", dir+"/c.jsonl", "--out", to, "--force")
 	if !strings.Contains(r.out, "6 tokens of 1 documents") || !strings.Contains(r.out, "empty texts skipped: 1") {
 		t.Error(r.out)
 	}
@@ -62,11 +63,11 @@ func TestTokenizeRefuses(t *testing.T) {
 	}
 	to := filepath.Join(dir, "out.tokens")
 	for says, args := range map[string][]string{
-		"bad.jsonl:2: no column \"text\"": {"--format", "jsonl", bad, to},
-		"does not exist":                  {filepath.Join(dir, "none"), to},
-		"data.tokenizer":                  {"--tokenizer", filepath.Join(dir, "none.json"), bad, to},
-		"data.format":                     {"--format", "images", bad, to},
-		"usage: avgpipectl tokenize":      {to},
+		"bad.jsonl:2: no column \"text\"": {"--format", "jsonl", bad, "--out", to},
+		"does not exist":                  {filepath.Join(dir, "none"), "--out", to},
+		"data.tokenizer":                  {"--tokenizer", filepath.Join(dir, "none.json"), bad, "--out", to},
+		"data.format":                     {"--format", "images", bad, "--out", to},
+		"usage: avgpipectl tokenize":      {"--out", to},
 	} {
 		if r := want(t, exitRefused, nil, append([]string{"tokenize"}, args...)...); !strings.Contains(r.messages, says) {
 			t.Errorf("%v: no %q in: %s", args, says, r.messages)
@@ -75,4 +76,51 @@ func TestTokenizeRefuses(t *testing.T) {
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
 		t.Error("left behind:", entries)
 	}
+}
+
+// TestTokenizeNeverWritesOverAFileUnasked tries the outputs that would destroy something. All files stay as they are.
+func TestTokenizeNeverWritesOverAFileUnasked(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"a.txt", "b.txt", "c.txt"} {
+		if err := os.WriteFile(at(name), []byte("text of "+name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Link(at("a.txt"), at("hard.txt")), os.Symlink("b.txt", at("soft.txt"))); err != nil {
+		t.Fatal(err)
+	}
+	tokenizer := filepath.Join(dir, "tokenizer.json")
+	text, err := os.ReadFile("../../internal/data/tokenizer/testdata/gpt2.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(tokenizer, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"avgpipectl tokenize " + at("a.txt") + " " + at("b.txt") + " --out " + at("c.txt"), []string{at("a.txt"), at("b.txt"), at("c.txt")}},
+		{"avgpipectl tokenize " + at("a.txt") + " --out FILE", []string{at("a.txt")}},
+		{"replace it with --force", []string{at("a.txt"), "--out", at("c.txt")}},
+		{"is the input " + at("a.txt"), []string{at("a.txt"), "--out", at("a.txt"), "--force"}},
+		{"is the input " + at("a.txt"), []string{at("a.txt"), "--out", at("hard.txt"), "--force"}},
+		{"is the input", []string{at("*.txt"), "--out", at("c.txt"), "--force"}},
+		{"is no plain file", []string{at("a.txt"), "--out", at("soft.txt"), "--force"}},
+		{"is no plain file", []string{at("a.txt"), "--out", dir, "--force"}},
+		{"is the tokenizer", []string{at("a.txt"), "--tokenizer", tokenizer, "--out", tokenizer, "--force"}},
+		{"is the tokenizer", []string{at("a.txt"), "--tokenizer", dir, "--out", tokenizer, "--force"}},
+	} {
+		if r := want(t, exitRefused, nil, append([]string{"tokenize"}, c.args...)...); !strings.Contains(r.messages, c.says) {
+			t.Errorf("%v: no %q in: %s", c.args, c.says, r.messages)
+		}
+	}
+	for _, name := range []string{"a.txt", "b.txt", "c.txt"} {
+		if text, err := os.ReadFile(at(name)); err != nil || string(text) != "text of "+name {
+			t.Errorf("%s holds %q, %v", name, text, err)
+		}
+	}
+	want(t, exitDone, nil, "tokenize", at("a.txt"), "--out", at("c.txt"), "--force")
 }

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 
 	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
 )
 
 // WriteTokens writes the documents that c names for a language model to one token file, in order, with a bounded part of them in
-// memory. It returns what the file holds and what was skipped, a sentence each. After an error there is no file.
+// memory. It returns what the file holds and what was skipped, a sentence each. A file that is there is replaced, but never one
+// that is read. After an error nothing was written.
 func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, []string, error) {
 	c.Sequence = 1 // windows are cut when the file is read
 	o, err := newOpener(ctx, c)
@@ -19,6 +23,9 @@ func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, 
 	}
 	if o.Task != Language || o.Format == formatTokens || len(o.held) > 0 {
 		return tokenfile.Header{}, nil, fmt.Errorf("data: write tokens: the task %s and the format %s have no documents to write", o.Task, o.Format)
+	}
+	if err := o.apart(path); err != nil {
+		return tokenfile.Header{}, nil, err
 	}
 	n := o.vocab.Vocabulary()
 	w, err := tokenfile.Create(path, tokenfile.Header{
@@ -32,6 +39,30 @@ func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, 
 	}
 	h, err := w.Close()
 	return h, o.notes, err
+}
+
+// apart refuses an output that is one of the inputs, under whatever name.
+func (o *opener) apart(path string) error {
+	there, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("data: write tokens: %w", err)
+	}
+	same := func(input string) bool {
+		info, err := os.Stat(input)
+		return err == nil && os.SameFile(there, info)
+	}
+	for _, f := range o.train {
+		if same(f.Path) {
+			return &Error{Key: "data.files", Err: fmt.Errorf("the output %s is the input %s; write to another file", path, f.Path)}
+		}
+	}
+	if same(o.Tokenizer) || same(filepath.Join(o.Tokenizer, "tokenizer.json")) {
+		return &Error{Key: "data.tokenizer", Err: fmt.Errorf("the output %s is the tokenizer; write to another file", path)}
+	}
+	return nil
 }
 
 // writeAll writes one file after the other.
