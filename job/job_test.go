@@ -46,6 +46,7 @@ func TestHostileText(t *testing.T) {
 		"escape in a value": {shortest + "name: \"a\" # \x1b[2J\n\x1b[31m: 1\n", "�[31m"},
 		"escape in a key":   {"\"\\e[2J\": 1\n", `unknown key "\x1b[2J"`},
 		"not UTF-8":         {"version: 1\nname: é\xff\n", "job.yaml:2:8: byte 0xff is not UTF-8 text\n  2 | name: é�\n    |        ^"},
+		"UTF-16":            {"\xff\xfev\x00", "job.yaml:1:1: the text is UTF-16; save it as UTF-8"},
 		"too long":          {"# " + strings.Repeat("x", CapBytes), "job.yaml:1:1: 65538 bytes; a job file has at most 65536"},
 		"deep brackets":     {strings.Repeat("[", CapBytes-1), "job.yaml:1:33: more than 32"},
 		"deep dashes":       {strings.Repeat("- ", CapBytes/2-1), "job.yaml:1:65: more than 32"},
@@ -80,6 +81,18 @@ func TestWindowsLineEnds(t *testing.T) {
 	j, _, err := Parse("job.yaml", bytes.ReplaceAll([]byte(shortest), []byte("\n"), []byte("\r\n")), nil, environment)
 	if err != nil || !slices.Equal(j.Data.Files, []string{"corpus.txt"}) {
 		t.Errorf("job %+v, error %v", j, err)
+	}
+}
+
+// TestByteOrderMark: some editors start a file with one. It is no part of the text.
+func TestByteOrderMark(t *testing.T) {
+	j, _, err := Parse("job.yaml", []byte("\ufeff"+shortest), nil, environment)
+	if err != nil || !slices.Equal(j.Data.Files, []string{"corpus.txt"}) {
+		t.Errorf("job %+v, error %v", j, err)
+	}
+	_, _, err = Parse("job.yaml", []byte("\ufeffversion: 2\n"), nil, environment)
+	if err == nil || !strings.Contains(err.Error(), "job.yaml:1:10: version wants the number 1") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"bytes"
 	"maps"
 	"path/filepath"
 	"reflect"
@@ -30,6 +31,7 @@ func (e Environment) lookup(name string) (string, bool) {
 // with an error. The error is nil or Problems: everything that is wrong, at once, but for text that is not YAML, where the
 // first fault hides the rest.
 func Parse(file string, source []byte, set []string, env Environment) (*Job, *Positions, error) {
+	source = bytes.TrimPrefix(source, []byte(byteOrderMark))
 	p := &Positions{
 		file: file, lines: splitLines(source), overrides: set, values: map[string]place{}, keys: map[string]place{},
 	}

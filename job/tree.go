@@ -2,14 +2,12 @@ package job
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
@@ -129,11 +127,7 @@ func (b *builder) read(source []byte) *node {
 	}
 	file, err := parse(tokens)
 	if err != nil {
-		at, message := b.place(nil), err.Error()
-		if located, ok := errors.AsType[yaml.Error](err); ok {
-			at, message = b.place(located.GetToken()), printable(located.GetMessage())
-		}
-		b.fault(at, "not YAML: %s", message)
+		b.syntax(source, tokens, err)
 		return nil
 	}
 	var root *node
@@ -203,6 +197,9 @@ func unreadable(source []byte) *fault {
 			break
 		}
 		good += size
+	}
+	if bytes.HasPrefix(source, []byte("\xff\xfe")) || bytes.HasPrefix(source, []byte("\xfe\xff")) {
+		return &fault{at: place{line: 1, column: 1}, message: "the text is UTF-16; save it as UTF-8"}
 	}
 	line := source[bytes.LastIndexByte(source[:good], '\n')+1 : good]
 	return &fault{

@@ -108,6 +108,9 @@ func renderLog(line []byte) string {
 	}
 	parts := []string{at, fmt.Sprintf("%-5s", take("level")), take("logger"), take("msg")}
 	for _, key := range slices.Sorted(maps.Keys(entry)) {
+		if entry[key] == nil { // not known, such as the accuracy of a language model
+			continue
+		}
 		parts = append(parts, fmt.Sprintf("%s=%v", key, entry[key]))
 	}
 	parts = slices.DeleteFunc(parts, func(s string) bool { return strings.TrimSpace(s) == "" })

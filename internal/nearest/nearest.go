@@ -3,10 +3,10 @@ package nearest
 
 import "strings"
 
-// Word returns the word with the smallest edit distance to got, "" when none is near: a guess that shares less than
-// half its letters with what was written does not help.
+// Word returns the word with the smallest edit distance to got, "" when none is near: beyond an edit for every three
+// letters a guess no longer helps.
 func Word(got string, words []string) string {
-	best, bound := "", max(1, len(got)/2)+1
+	best, bound := "", max(1, len(got)/3)+1
 	for _, w := range words {
 		if d := distance(strings.ToLower(got), strings.ToLower(w), bound); d < bound {
 			best, bound = w, d

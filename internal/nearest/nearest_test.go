@@ -6,10 +6,19 @@ func TestWordGuessesWhatWasMeant(t *testing.T) {
 	words := []string{"steps", "batch", "max_time", "eval_every", "eval_samples"}
 	for got, want := range map[string]string{
 		"step": "steps", "stpes": "steps", "Batch": "batch", "maxtime": "max_time", "eval_evry": "eval_every",
-		"eval_sample": "eval_samples", "frobnicate": "", "": "", "x": "", "pteps": "steps",
+		"eval_sample": "eval_samples", "frobnicate": "", "": "", "x": "", "pteps": "steps", "evl_smples": "eval_samples",
 	} {
 		if near := Word(got, words); near != want {
 			t.Errorf("%q: nearest is %q, want %q", got, near, want)
+		}
+	}
+}
+
+func TestWordDoesNotGuessWildly(t *testing.T) {
+	verbs := []string{"submit", "status", "watch", "cancel", "export", "translate", "tokenize", "evaluate", "history"}
+	for _, got := range []string{"frobnicate", "deploy", "install", "start", "destroy", "rotate"} {
+		if near := Word(got, verbs); near != "" {
+			t.Errorf("%q: nearest is %q, want none", got, near)
 		}
 	}
 }

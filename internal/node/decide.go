@@ -248,7 +248,7 @@ func decideQueued(w world, j *jobView, free int, queue string) decision {
 	case queue != "":
 		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
 	case j.cores > free && free < w.cores:
-		return decision{reason: fmt.Sprintf("queued: needs %s, %d of %d are free", coreCount(j.cores), max(free, 0), w.cores)}
+		return decision{reason: "queued: " + coreNeed(j.cores, free, w.cores)}
 	}
 	why := ""
 	if j.hold.text != "" {
@@ -257,7 +257,15 @@ func decideQueued(w world, j *jobView, free int, queue string) decision {
 	if j.open {
 		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}
 	}
-	return decision{choice: place, reason: fmt.Sprintf("%sstarting: needs %s, %d of %d are free", why, coreCount(j.cores), free, w.cores)}
+	return decision{choice: place, reason: why + "starting: " + coreNeed(j.cores, free, w.cores)}
+}
+
+// coreNeed says how many cores a job needs and how many of the node's are free.
+func coreNeed(need, free, node int) string {
+	if need > node {
+		return fmt.Sprintf("asks for %s; the node has %d, which its devices will share, and %d of them are free", coreCount(need), node, max(free, 0))
+	}
+	return fmt.Sprintf("needs %s, %d of %d are free", coreCount(need), max(free, 0), node)
 }
 
 func coreCount(n int) string {

@@ -127,7 +127,7 @@ func (n *node) tryBorrow(need int) (cores []int, why string) {
 	w, jobs := n.world(n.raft.State(), false)
 	free := n.freeCores(jobs)
 	if least := min(w.free(), len(free)); need > least {
-		return nil, fmt.Sprintf("waiting for cores: needs %s, %d of %d are free", coreCount(need), max(least, 0), w.cores)
+		return nil, "waiting for cores: " + coreNeed(need, least, w.cores)
 	}
 	n.lent = append(n.lent, free[:need]...)
 	return free[:need:need], ""

@@ -92,6 +92,9 @@ func set(f Field, value any) error {
 		v, ok := number(value)
 		if !ok || v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
 			wrong.Allowed = "an integer"
+			if ok && v > math.MaxInt32 {
+				wrong.Allowed = fmt.Sprintf("an integer of at most %d", math.MaxInt32)
+			}
 			return wrong
 		}
 		*t = int(v)
@@ -126,7 +129,7 @@ func set(f Field, value any) error {
 	case *[]int:
 		v, ok := integers(value)
 		if !ok {
-			wrong.Allowed = "a list of integers"
+			wrong.Allowed = fmt.Sprintf("a list of integers of at most %d", math.MaxInt32)
 			return wrong
 		}
 		*t = v

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -50,6 +51,7 @@ func TestBuildNamesTheFieldAndTheNearest(t *testing.T) {
 		{map[string]any{"n_embd": 1}, model.FieldError{Field: "n_embd", Found: 1, Allowed: "a multiple of n_head, which is 2", Nearest: "n_embd 2"}},
 		{map[string]any{"n_layer": 0}, model.FieldError{Field: "n_layer", Found: 0, Allowed: "an integer from 1 to 16384"}},
 		{map[string]any{"n_layer": 2.5}, model.FieldError{Field: "n_layer", Found: 2.5, Allowed: "an integer"}},
+		{map[string]any{"n_embd": int64(math.MaxInt64)}, model.FieldError{Field: "n_embd", Found: int64(math.MaxInt64), Allowed: "an integer of at most 2147483647"}},
 		{map[string]any{"n_layer": "two"}, model.FieldError{Field: "n_layer", Found: "two", Allowed: "an integer"}},
 		{map[string]any{"n_inner": -1}, model.FieldError{Field: "n_inner", Found: -1, Allowed: "an integer from 0 to 1048576"}},
 		{map[string]any{"tie_word_embeddings": 1}, model.FieldError{Field: "tie_word_embeddings", Found: 1, Allowed: "true or false"}},
