@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -39,35 +43,44 @@ func defaultConfig() config {
 	}
 }
 
+// limits are the values of live keys that the node reads.
+func (c *config) limits() node.Limits {
+	return node.Limits{
+		OrphanAfter: c.orphanAfter, ResponseTimeout: c.responseTimeout,
+		RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest,
+	}
+}
+
 // key is one key of the configuration file.
 type key struct {
 	name    string
 	doc     string
 	initial string // the default, for people
 	allowed string // for messages
+	live    bool   // may change while the daemon runs: config.limits or reload hands it on
 	set     func(c *config, text string) error
 }
 
 // keys is every key, in the order of the help.
 var keys = []key{
 	{
-		"state_dir", "where everything lies that outlives a restart", "/var/lib/avgpipe", "an absolute path",
+		"state_dir", "where everything lies that outlives a restart", "/var/lib/avgpipe", "an absolute path", false,
 		func(c *config, text string) error { return setPath(&c.stateDir, text) },
 	},
 	{
-		"socket", "where avgpipectl finds the daemon", api.DefaultSocket, "an absolute path",
+		"socket", "where avgpipectl finds the daemon", api.DefaultSocket, "an absolute path", false,
 		func(c *config, text string) error { return setPath(&c.socket, text) },
 	},
 	{
-		"group", "whose members may use the socket, if it exists", "avgpipe", "a group's name",
+		"group", "whose members may use the socket, if it exists", "avgpipe", "a group's name", false,
 		func(c *config, text string) error { return setText(&c.group, text) },
 	},
 	{
-		"node", "this node's name, for good", "the host's name", "a name",
+		"node", "this node's name, for good", "the host's name", "a name", false,
 		func(c *config, text string) error { return setText(&c.node, text) },
 	},
 	{
-		"cores", "processor cores that jobs compute on; 0 is all", "0", "a number, 0 or more",
+		"cores", "processor cores that jobs compute on; 0 is all", "0", "a number, 0 or more", false,
 		func(c *config, text string) error {
 			n, err := strconv.Atoi(text)
 			if err != nil || n < 0 {
@@ -78,15 +91,15 @@ var keys = []key{
 		},
 	},
 	{
-		"orphan_after", "how long workers go on without a daemon", "1h", "a time of at least 1s, such as 90s, 10m or 1h",
+		"orphan_after", "how long workers go on without a daemon", "1h", "a time of at least 1s, such as 90s, 10m or 1h", true,
 		func(c *config, text string) error { return setTime(&c.orphanAfter, time.Second, text) },
 	},
 	{
-		"response_timeout", "how long a worker may not answer before it is killed", "30s", "a time of at least 1s, such as 30s or 2m",
+		"response_timeout", "how long a worker may not answer before it is killed", "30s", "a time of at least 1s, such as 30s or 2m", true,
 		func(c *config, text string) error { return setTime(&c.responseTimeout, time.Second, text) },
 	},
 	{
-		"retry_limit", "how many workers of a job may die, without a commit in between, before it fails", "10", "a number, 1 or more",
+		"retry_limit", "how many workers of a job may die, without a commit in between, before it fails", "10", "a number, 1 or more", true,
 		func(c *config, text string) error {
 			n, err := strconv.Atoi(text)
 			if err != nil || n < 1 {
@@ -98,15 +111,15 @@ var keys = []key{
 	},
 	{
 		"retry_first", "the pause before the second restart of a job without a commit in between; it doubles", "500ms",
-		"a time of at least 1ms, such as 500ms or 5s",
+		"a time of at least 1ms, such as 500ms or 5s", true,
 		func(c *config, text string) error { return setTime(&c.retryFirst, time.Millisecond, text) },
 	},
 	{
-		"retry_longest", "the pause that it doubles to", "1m", "a time of at least 1ms, such as 1m",
+		"retry_longest", "the pause that it doubles to", "1m", "a time of at least 1ms, such as 1m", true,
 		func(c *config, text string) error { return setTime(&c.retryLongest, time.Millisecond, text) },
 	},
 	{
-		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error",
+		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error", true,
 		func(c *config, text string) error {
 			switch text {
 			case "debug", "info", "warn", "error":
@@ -146,42 +159,53 @@ func setText(to *string, text string) error {
 func configHelp() string {
 	var b strings.Builder
 	for _, k := range keys {
-		fmt.Fprintf(&b, "  %-16s %s (default: %s)\n", k.name, k.doc, k.initial)
+		mark := ' '
+		if k.live {
+			mark = '*'
+		}
+		fmt.Fprintf(&b, "%c %-16s %s (default: %s)\n", mark, k.name, k.doc, k.initial)
 	}
 	return b.String()
 }
 
-// readConfig reads a configuration file. What is wrong with its text is job.Problems.
-func readConfig(path string) (config, error) {
+// readConfig reads a configuration file, and the texts of its keys. A file that somebody has to correct is a configError.
+func readConfig(path string) (config, map[string]string, error) {
 	text, err := os.ReadFile(path)
-	if err != nil {
-		return config{}, fmt.Errorf("read the configuration: %w", err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
+		return config{}, nil, &configError{fmt.Errorf("read the configuration: %w", err)}
+	case err != nil: // of the host, and it may pass
+		return config{}, nil, fmt.Errorf("read the configuration: %w", err)
 	}
-	return parseConfig(path, text)
+	c, texts, err := parseConfig(path, text)
+	if err != nil {
+		return c, nil, &configError{fmt.Errorf("the configuration is refused\n%w", err)}
+	}
+	return c, texts, nil
 }
 
 // parseConfig parses a configuration file strictly: every problem at once, at its line, with what is allowed.
-func parseConfig(path string, text []byte) (config, error) {
+func parseConfig(path string, text []byte) (config, map[string]string, error) {
 	c := defaultConfig()
-	r := configReader{path: path, lines: strings.Split(string(text), "\n"), seen: map[string]bool{}}
+	r := configReader{path: path, lines: strings.Split(string(text), "\n"), texts: map[string]string{}}
 	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return c, r.syntax(err)
+		return c, nil, r.syntax(err)
 	}
 	for _, document := range file.Docs {
 		r.document(&c, document.Body)
 	}
 	if len(r.problems) > 0 {
-		return c, r.problems
+		return c, nil, r.problems
 	}
-	return c, nil
+	return c, r.texts, nil
 }
 
 // configReader collects the problems of one file.
 type configReader struct {
 	path     string
 	lines    []string
-	seen     map[string]bool
+	texts    map[string]string // of the keys met so far
 	problems job.Problems
 }
 
@@ -231,11 +255,11 @@ func (r *configReader) pair(c *config, pair *ast.MappingValueNode) {
 		if k.name != name {
 			continue
 		}
-		if r.seen[name] {
+		if _, twice := r.texts[name]; twice {
 			r.refuse(token.Position.Line, token.Position.Column, name, "", "%s is there twice; remove one", name)
 			return
 		}
-		r.seen[name] = true
+		r.texts[name] = pair.Value.GetToken().Value
 		r.value(c, k, pair.Value)
 		return
 	}

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/node"
-	"github.com/avgpipe/avgpipe/job"
 )
 
 // devOrphanAfter ends workers of a --dev daemon that was killed: nobody will adopt them.
@@ -29,25 +30,31 @@ type daemonOptions struct {
 func runDaemon(ctx context.Context, o daemonOptions, out io.Writer) error {
 	switch {
 	case o.dev && o.config != "":
-		return &usageError{errors.New("--dev has a configuration of its own; drop --config or --dev")}
+		return &configError{errors.New("--dev has a configuration of its own; drop --config or --dev")}
 	case o.dev:
 		return runDev(ctx, out)
 	case o.config == "":
-		return &usageError{errors.New("say how to run: --config FILE for a service, --dev to try it; see avgpiped --help")}
+		return &configError{errors.New("say how to run: --config FILE for a service, --dev to try it; see avgpiped --help")}
 	}
-	c, err := readConfig(o.config)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // before anything that takes time: it would end the program
+	defer signal.Stop(hangups)
+	c, texts, err := readConfig(o.config)
 	if err != nil {
-		if problems, ok := errors.AsType[job.Problems](err); ok {
-			err = fmt.Errorf("the configuration is refused\n%w", problems)
-		}
-		return &usageError{err}
+		return err
 	}
-	log := newLog(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), out, c.logLevel)
-	return runNode(ctx, c, log, nil)
+	r := newReloader(o.config, c, texts)
+	r.log = newLog(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), out, r.level)
+	running, end := context.WithCancel(ctx)
+	defer r.follow(running, hangups)()
+	defer end()
+	return runNode(ctx, c, func() node.Limits { return *r.limits.Load() }, r.log, nil)
 }
 
-// runDev runs a node whose state goes with it.
+// runDev runs a node whose state goes with it. It ends in order when its terminal goes away, too.
 func runDev(ctx context.Context, out io.Writer) (err error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	defer stop()
 	dir, err := os.MkdirTemp("", "avgpiped-dev-")
 	if err != nil {
 		return fmt.Errorf("make the temporary state directory: %w", err)
@@ -58,18 +65,18 @@ func runDev(ctx context.Context, out io.Writer) (err error) {
 	encoding := zap.NewDevelopmentEncoderConfig()
 	encoding.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
 	log := newLog(zapcore.NewConsoleEncoder(encoding), out, c.logLevel)
-	return runNode(ctx, c, log, func() {
+	return runNode(ctx, c, c.limits, log, func() {
 		fmt.Fprintf(out, "avgpiped --dev is ready; its state goes with it. In another shell:\n\n"+ //nolint:errcheck // for show
 			"  export AVGPIPE_SOCKET=%s\n  avgpipectl submit JOB.yaml --watch\n\n", c.socket)
 	})
 }
 
-func newLog(encoder zapcore.Encoder, out io.Writer, level zapcore.Level) *zap.Logger {
+func newLog(encoder zapcore.Encoder, out io.Writer, level zapcore.LevelEnabler) *zap.Logger {
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level))
 }
 
 // runNode runs the node that a configuration describes. Its workers are this program again.
-func runNode(ctx context.Context, c config, log *zap.Logger, ready func()) error {
+func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.Logger, ready func()) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program, which the workers run: %w", err)
@@ -79,15 +86,17 @@ func runNode(ctx context.Context, c config, log *zap.Logger, ready func()) error
 		return err
 	}
 	if c.cores > len(cores) {
-		return &usageError{fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))}
+		return &configError{fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))}
 	}
 	if c.cores > 0 {
 		cores = cores[:c.cores]
 	}
-	return node.Run(ctx, node.Config{
-		StateDir: c.stateDir, Socket: c.socket, Group: c.group, NodeID: c.node, Cores: cores,
-		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, OrphanAfter: c.orphanAfter,
-		ResponseTimeout: c.responseTimeout, RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest,
-		Version: version, Log: log, OnReady: ready,
-	})
+	n := node.Config{
+		StateDir: c.stateDir, Socket: c.socket, Group: c.group, NodeID: c.node, Cores: cores, Limits: limits,
+		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, Version: version, Log: log, OnReady: ready,
+	}
+	if err := n.Validate(); err != nil {
+		return &configError{err}
+	}
+	return node.Run(ctx, n)
 }

@@ -22,7 +22,7 @@ func TestConfig(t *testing.T) {
 		if d.Cmd != "parse" {
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 		}
-		c, err := parseConfig("avgpiped.yaml", []byte(d.Input))
+		c, _, err := parseConfig("avgpiped.yaml", []byte(d.Input))
 		if err != nil {
 			return err.Error()
 		}
@@ -37,7 +37,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := parseConfig(path, text)
+	c, _, err := parseConfig(path, text)
 	if err != nil || c != defaultConfig() {
 		t.Errorf("as shipped: %+v, %v; want the defaults, %+v", c, err, defaultConfig())
 	}
@@ -48,7 +48,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 		if k.name == "node" {
 			continue // its default depends on the host
 		}
-		if c, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.name, k.initial)); err != nil || c != defaultConfig() {
+		if c, _, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.name, k.initial)); err != nil || c != defaultConfig() {
 			t.Errorf("%s: %s is not the default: %+v, %v", k.name, k.initial, c, err)
 		}
 	}
@@ -81,8 +81,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"--config", bad}, bad + ":1:1: unknown key \"sockt\""},
 	} {
 		var out, messages bytes.Buffer
-		if code := run(t.Context(), c.args, &out, &messages); code != exitUsage || !strings.Contains(messages.String(), c.says) {
-			t.Errorf("avgpiped %s: exit code %d, want %d; no %q in: %s", strings.Join(c.args, " "), code, exitUsage, c.says, messages.String())
+		if code := run(t.Context(), c.args, &out, &messages); code != exitConfig || !strings.Contains(messages.String(), c.says) {
+			t.Errorf("avgpiped %s: exit code %d, want %d; no %q in: %s", strings.Join(c.args, " "), code, exitConfig, c.says, messages.String())
 		}
 	}
 }

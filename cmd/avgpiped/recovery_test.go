@@ -75,8 +75,8 @@ func newSite(t *testing.T) *site {
 		if s.cmd != nil {
 			s.signal(syscall.SIGTERM)
 		}
-		if text, err := os.ReadFile(filepath.Join(s.dir, "log")); t.Failed() && err == nil {
-			t.Logf("the daemon's log:\n%s", text)
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", s.log())
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -86,6 +86,15 @@ func newSite(t *testing.T) *site {
 }
 
 func (s *site) socket() string { return filepath.Join(s.dir, "a.sock") }
+
+// log is what the daemons have printed yet.
+func (s *site) log() string {
+	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		s.t.Error(err)
+	}
+	return string(text)
+}
 
 func (s *site) write(name, text string) {
 	s.t.Helper()

@@ -71,7 +71,7 @@ func testFlags(t *testing.T, program string, arguments []string) {
 // testConfiguration holds the keys and defaults that the shipped configuration shows against those in the program's help.
 func testConfiguration(t *testing.T, program, config string) {
 	shown := pairs(regexp.MustCompile(`(?m)^#?([a-z_]+): (.+)$`), config)
-	known := pairs(regexp.MustCompile(`(?m)^  ([a-z_]+) +[^-].*\(default: (.+)\)$`), run(t, root, program, "--help"))
+	known := pairs(regexp.MustCompile(`(?m)^[ *] ([a-z_]+) +[^-].*\(default: (.+)\)$`), run(t, root, program, "--help"))
 	if len(known) == 0 {
 		t.Fatal("the program's help lists no key with a default")
 	}

@@ -369,7 +369,7 @@ func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from
 	out := control.Assignment{
 		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
 		Job: a.spec.Job, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
-		OrphanAfter: a.node.config.OrphanAfter,
+		OrphanAfter: a.node.config.Limits().OrphanAfter,
 	}
 	if a.spec.Layout != nil {
 		out.Split = a.spec.Layout.Split

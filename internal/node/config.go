@@ -31,17 +31,9 @@ type Config struct {
 	WorkerCommand []string
 	// TuneCommand starts a tune process; --request FILE is appended. Required.
 	TuneCommand []string
-	// OrphanAfter is how long a worker goes on without a daemon. Default 1 h: long enough for an upgrade that goes wrong, short
-	// enough that a machine given up is idle the same day.
-	OrphanAfter time.Duration
-	// ResponseTimeout is how long a worker may not answer before it is killed. Default 30 s.
-	ResponseTimeout time.Duration
-	// RetryLimit is how many workers of a job may die, without a commit between them, before the job fails. Default 10. Obstacles that
-	// pass, such as a full disk, are no deaths.
-	RetryLimit int
-	// RetryFirst is the pause before the second restart without a commit in between; the first is at once. It doubles with each, up
-	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
-	RetryFirst, RetryLongest time.Duration
+	// Limits returns what may change while the daemon runs. It is asked whenever a limit is needed and may be called
+	// concurrently. Default: the defaults of Limits.
+	Limits func() Limits
 	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back within half of it, before that
 	// is told. Default 10 s: what workers observe is the mean of as long.
 	DriftHold time.Duration
@@ -53,24 +45,47 @@ type Config struct {
 	OnReady func()
 }
 
-// withDefaults fills in what is not set.
-func (c Config) withDefaults() (Config, error) {
-	if c.Group == "" {
-		c.Group = "avgpipe"
-	}
-	if c.OrphanAfter == 0 {
-		c.OrphanAfter = time.Hour
-	}
+// Limits are the part of the configuration that may change while the daemon runs.
+type Limits struct {
+	// OrphanAfter is how long a worker that starts from now on goes on without a daemon. Default 1 h: long enough for an upgrade
+	// that goes wrong, short enough that a machine given up is idle the same day.
+	OrphanAfter time.Duration
+	// ResponseTimeout is how long a worker may not answer before it is killed. Default 30 s.
+	ResponseTimeout time.Duration
+	// RetryLimit is how many workers of a job may die, without a commit between them, before the job fails. Default 10. Obstacles that
+	// pass, such as a full disk, are no deaths.
+	RetryLimit int
+	// RetryFirst is the pause before the second restart without a commit in between; the first is at once. It doubles with each, up
+	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
+	RetryFirst, RetryLongest time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
 	for of, initial := range map[*time.Duration]time.Duration{
-		&c.ResponseTimeout: 30 * time.Second, &c.RetryFirst: 500 * time.Millisecond, &c.RetryLongest: time.Minute,
-		&c.DriftHold: 10 * time.Second,
+		&l.OrphanAfter: time.Hour, &l.ResponseTimeout: 30 * time.Second, &l.RetryFirst: 500 * time.Millisecond, &l.RetryLongest: time.Minute,
 	} {
 		if *of == 0 {
 			*of = initial
 		}
 	}
-	if c.RetryLimit == 0 {
-		c.RetryLimit = 10
+	if l.RetryLimit == 0 {
+		l.RetryLimit = 10
+	}
+	return l
+}
+
+// withDefaults fills in what is not set.
+func (c Config) withDefaults() (Config, error) {
+	if c.Group == "" {
+		c.Group = "avgpipe"
+	}
+	given := c.Limits
+	if given == nil {
+		given = func() Limits { return Limits{} }
+	}
+	c.Limits = func() Limits { return given().withDefaults() }
+	if c.DriftHold == 0 {
+		c.DriftHold = 10 * time.Second
 	}
 	if len(c.Cores) == 0 {
 		cores, err := AvailableCores()
@@ -87,8 +102,8 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // rules are the numbers that decide takes from the configuration.
-func (c Config) rules() rules {
-	return rules{deaths: c.RetryLimit, firstPause: c.RetryFirst, longestPause: c.RetryLongest, responseTimeout: c.ResponseTimeout}
+func (l Limits) rules() rules {
+	return rules{deaths: l.RetryLimit, firstPause: l.RetryFirst, longestPause: l.RetryLongest, responseTimeout: l.ResponseTimeout}
 }
 
 // Validate reports the first field that does not fit.
@@ -104,8 +119,8 @@ func (c Config) Validate() error {
 			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))
 	case len(c.WorkerCommand) == 0 || len(c.TuneCommand) == 0 || c.Log == nil:
 		return errors.New("node: WorkerCommand, TuneCommand and Log are required")
-	case c.OrphanAfter < time.Second:
-		return fmt.Errorf("node: OrphanAfter %v: a daemon takes up to a second to come back", c.OrphanAfter)
+	case c.Limits != nil && c.Limits().OrphanAfter < time.Second:
+		return fmt.Errorf("node: OrphanAfter %v: a daemon takes up to a second to come back", c.Limits().OrphanAfter)
 	}
 	return nil
 }

@@ -195,7 +195,7 @@ func (n *node) turn(beside context.Context, state *elastic.State, stopping bool)
 
 // world is what there is to decide about, and the jobs in it by id. The caller holds the lock.
 func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*elastic.Job) {
-	w := world{now: time.Now(), cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping, rules: n.config.rules()}
+	w := world{now: time.Now(), cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping, rules: n.config.Limits().rules()}
 	passed := min(w.now.Sub(n.looked), longestLook)
 	n.looked = w.now
 	jobs := map[string]*elastic.Job{}

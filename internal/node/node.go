@@ -50,7 +50,7 @@ type node struct {
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
 // other return is a failure, after the same end in order. Workers that are still alive then go on until the next daemon or
-// OrphanAfter.
+// Limits.OrphanAfter.
 func Run(ctx context.Context, c Config) (err error) {
 	c, err = c.withDefaults()
 	if err != nil {

@@ -65,8 +65,11 @@ func Config(dir string, log io.Writer) node.Config {
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(zapcore.AddSync(log)), zap.DebugLevel)
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
-		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram}, OrphanAfter: patience,
-		DriftHold: 400 * time.Millisecond, ResponseTimeout: ResponseTimeout, RetryLimit: 5, Log: zap.New(core),
+		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram},
+		Limits: func() node.Limits {
+			return node.Limits{OrphanAfter: patience, ResponseTimeout: ResponseTimeout, RetryLimit: 5}
+		},
+		DriftHold: 400 * time.Millisecond, Log: zap.New(core),
 	}
 }
 
