@@ -40,6 +40,14 @@ func TestInstallation(t *testing.T) {
 		}
 	})
 	t.Run("an edited configuration is kept", func(t *testing.T) { testKeepsConfiguration(t, to, bin) })
+	t.Run("restarts", func(t *testing.T) {
+		for key, want := range map[string]string{"Restart": "always", "RestartPreventExitStatus": "78", "StartLimitIntervalSec": "0"} {
+			if now := setting(t, unit, key); now != want {
+				t.Errorf("the unit says %s=%s; want %s", key, now, want)
+			}
+		}
+		testRestarts(t, to, unit, start[0])
+	})
 	t.Run("systemd-analyze verify", func(t *testing.T) { testVerify(t, to, unit, start[0]) })
 	t.Run("systemd-analyze security", func(t *testing.T) {
 		requireTool(t, "systemd-analyze")
