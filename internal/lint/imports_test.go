@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"internal/trace":      nil,
 	"internal/pace":       nil,
 	"internal/checkpoint": nil,
+	"internal/history":    {"internal/checkpoint"},
 	"internal/lint":       nil,
 	"internal/obstacle":   {"internal/checkpoint"},
 	"internal/metric":     nil,
@@ -61,6 +62,7 @@ var mayImport = map[string][]string{
 		"internal/access", "pipeline", "stage/...", "schedule", "tuner", "elastic", "job",
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/obstacle",
+		"internal/history",
 	},
 	"internal/tune": {
 		"internal/access", "internal/obstacle", "internal/words",

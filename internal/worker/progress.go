@@ -78,8 +78,8 @@ func (p *progress) training(targets uint64, now time.Time) {
 	p.state, p.reason, p.began, p.targets = api.Running, "training", now, targets
 }
 
-// step notes a step of a pipeline.
-func (p *progress) step(r pipeline.StepReport) {
+// step notes a step of a pipeline, and returns the tokens per second over the window; 0 before there is one.
+func (p *progress) step(r pipeline.StepReport, now time.Time) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.steps[r.Pipeline] = r.Step + 1
@@ -92,6 +92,7 @@ func (p *progress) step(r pipeline.StepReport) {
 	}
 	mean := sum / float64(len(p.losses))
 	p.loss = &mean
+	return p.rate.PerSecond(p.until(now))
 }
 
 // span takes an event of a stage that lives here. It is called from every executor, and takes only the locks of the stage and of a

@@ -33,7 +33,8 @@ type trainer struct {
 	progress   *progress
 	cancel     context.CancelCauseFunc // ends the worker
 
-	group atomic.Pointer[pipeline.Group] // nil while loading
+	group   atomic.Pointer[pipeline.Group] // nil while loading
+	history *stepHistory                   // set before training begins
 
 	mu       sync.Mutex
 	host     *host // nil while loading
@@ -148,12 +149,16 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 			t.events.append(control.Event{Kind: control.Started, Generation: generation})
 			t.log.Info("training", zap.Int("stages_here", len(h.stages)), zap.String("device", h.devices[0].about))
 		},
-		OnStep:  t.progress.step,
+		OnStep: func(r pipeline.StepReport) {
+			now := time.Now()
+			t.history.step(r, t.progress.step(r, now), now)
+		},
 		OnRound: t.progress.round,
 		Trace:   trace.Listener{OnEvent: t.progress.span},
 		OnEvaluated: func(e pipeline.Evaluation) {
 			m, loss := feed.Metrics(h.model.Task, e.Score), e.Score.MeanLoss()
 			t.progress.evaluated(e, m)
+			t.history.evaluated(e.Round, loss, time.Now())
 			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &loss})
 			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", loss), zap.Int("targets", e.Score.Targets),
 				zap.Float64p("perplexity", m.Perplexity), zap.Float64p("accuracy", m.Accuracy), zap.Float64p("f1", m.F1))
@@ -175,6 +180,7 @@ func (t *trainer) persist(ctx context.Context, h *host, s *pipeline.Snapshot) {
 		t.cancel(fmt.Errorf("commit round %d: %w", s.Round, err))
 		return
 	}
+	t.history.durable(s.Round, time.Now())
 	t.events.append(control.Event{Kind: control.Shard, Generation: t.assignment.Generation, Round: s.Round, Shard: &info})
 	t.log.Info("shard is durable", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("digest", info.Digest),
 		zap.Int64("bytes", info.Bytes))

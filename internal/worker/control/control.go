@@ -165,5 +165,8 @@ func ShardDir(dir string) string { return filepath.Join(dir, "shards") }
 // ModelDir holds what goes with the job's model when it is exported (export.WriteBeside).
 func ModelDir(dir string) string { return filepath.Join(dir, "model") }
 
+// HistoryPath is where the worker keeps how training went (package history).
+func HistoryPath(dir string) string { return filepath.Join(dir, "history") }
+
 // LogPath is the worker's log, JSON lines.
 func LogPath(dir string) string { return filepath.Join(dir, "worker.log") }

@@ -1,0 +1,175 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+)
+
+// flushEvery is how long a record waits at most before it is written.
+const flushEvery = time.Second
+
+// maxBuffered bounds the records that wait while the disk does not take them; the oldest go first.
+const maxBuffered = 1 << 14
+
+// Writer appends to a file. Its methods may be called concurrently. Append only takes a lock: what it adds is written by Run, or
+// by Sync.
+type Writer struct {
+	path string
+	warn func(error)
+
+	mu      sync.Mutex
+	waiting []Record
+	dropped int
+
+	disk    sync.Mutex // of what follows
+	file    *os.File
+	size    int64 // of what is whole
+	limit   int   // records
+	failing bool  // the last write failed, and warn was told
+}
+
+// Open opens a file, or begins one. What a crash left unfinished at its end is cut. A file that is no history is left alone and is
+// an error. warn is told of a write that fails, once until one succeeds again, and must not call the Writer. Close closes it.
+func Open(path string, warn func(error)) (*Writer, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("open the history: %w", err)
+	}
+	w := &Writer{path: path, warn: warn, file: f, limit: maxRecords}
+	if err := w.resume(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the history %s: %w", path, err), f.Close())
+	}
+	return w, nil
+}
+
+// resume finds the end of what is whole, and cuts what follows.
+func (w *Writer) resume() error {
+	text, err := io.ReadAll(io.LimitReader(w.file, 2*MaxBytes))
+	if err != nil {
+		return err
+	}
+	_, damaged, good, err := parse(text)
+	if err != nil {
+		return err
+	}
+	if damaged > 0 {
+		w.warn(fmt.Errorf("the history %s: %d records are damaged and are passed over", w.path, damaged))
+	}
+	if good == 0 {
+		if _, err := w.file.WriteAt(header(), 0); err != nil {
+			return err
+		}
+		good = headerSize
+	}
+	w.size = good
+	return w.file.Truncate(good)
+}
+
+// Append adds a record. It does not wait for the disk.
+func (w *Writer) Append(r Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting) == maxBuffered {
+		w.waiting = append(w.waiting[:0], w.waiting[maxBuffered/4:]...)
+		w.dropped += maxBuffered / 4
+	}
+	w.waiting = append(w.waiting, r)
+}
+
+// Run writes what is appended until ctx ends, and then the rest.
+func (w *Writer) Run(ctx context.Context) {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			w.flush(false)
+		case <-ctx.Done():
+			w.flush(true)
+			return
+		}
+	}
+}
+
+// Sync writes what was appended and waits until it is on the disk. A failure is told to warn: training does not depend on it.
+func (w *Writer) Sync() { w.flush(true) }
+
+// Close closes the file.
+func (w *Writer) Close() error { return w.file.Close() }
+
+// flush writes what waits. What cannot be written waits on.
+func (w *Writer) flush(sync bool) {
+	w.disk.Lock()
+	defer w.disk.Unlock()
+	w.mu.Lock()
+	batch := append([]Record(nil), w.waiting...)
+	dropped := w.dropped
+	w.mu.Unlock()
+	err := w.write(batch, sync)
+	if err != nil {
+		if !w.failing {
+			w.warn(fmt.Errorf("write the history %s; training goes on: %w", w.path, err))
+		}
+		w.failing = true
+		return
+	}
+	w.failing = false
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	written := len(batch) - (w.dropped - dropped) // records were dropped meanwhile, of the oldest
+	w.waiting = append(w.waiting[:0], w.waiting[max(written, 0):]...)
+}
+
+// write puts records at the end of what is whole, and thins the file when it is full.
+func (w *Writer) write(batch []Record, sync bool) error {
+	text := make([]byte, 0, len(batch)*recordSize)
+	for i := range batch {
+		text = batch[i].append(text)
+	}
+	if (w.size-headerSize)/recordSize+int64(len(batch)) > int64(w.limit) {
+		return w.thin(batch)
+	}
+	if _, err := w.file.WriteAt(text, w.size); err != nil {
+		return err
+	}
+	w.size += int64(len(text))
+	if sync {
+		return w.file.Sync()
+	}
+	return nil
+}
+
+// thin writes the file anew, with what holds of it and a batch, at most three quarters full.
+func (w *Writer) thin(batch []Record) error {
+	old := make([]byte, w.size)
+	if _, err := w.file.ReadAt(old, 0); err != nil {
+		return err
+	}
+	records, _, _, err := parse(old)
+	if err != nil {
+		return err
+	}
+	records = Thin(Live(append(records, batch...)), w.limit*3/4)
+	text := header()
+	for i := range records {
+		text = records[i].append(text)
+	}
+	if err := checkpoint.WriteFile(checkpoint.OS, w.path, text, 0o640); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Clean(w.path), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	err = w.file.Close()
+	w.file, w.size = f, int64(len(text))
+	return err
+}
