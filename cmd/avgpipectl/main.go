@@ -82,7 +82,7 @@ Exit codes:
 	})
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.AddCommand(
-		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newCancelCommand(), newExportCommand(),
+		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
 		newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
 	)

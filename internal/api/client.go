@@ -11,6 +11,8 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/avgpipe/avgpipe/tuner"
@@ -69,6 +71,14 @@ func (c *Client) Job(ctx context.Context, ref string) (JobStatus, error) {
 func (c *Client) Explain(ctx context.Context, ref string) (Explanation, error) {
 	var answer Explanation
 	err := c.call(ctx, http.MethodGet, PathJob(ref, "explain"), nil, &answer)
+	return answer, err
+}
+
+// History returns how a job's training went.
+func (c *Client) History(ctx context.Context, ref string, r HistoryRequest) (History, error) {
+	var answer History
+	query := url.Values{"from": {strconv.FormatUint(r.From, 10)}, "points": {strconv.Itoa(r.Points)}}
+	err := c.call(ctx, http.MethodGet, PathJob(ref, "history")+"?"+query.Encode(), nil, &answer)
 	return answer, err
 }
 

@@ -25,8 +25,10 @@ const (
 	Evaluation                 // the center of Round, after First steps
 	Commit                     // the shards of Round are durable
 	Start                      // a worker begins at step First, from Round
-	kindsEnd
 )
+
+// kindsEnd is one more than the greatest kind.
+const kindsEnd = int(Start) + 1
 
 // Metric indexes a record's values.
 type Metric int
@@ -125,6 +127,6 @@ func decode(b []byte) (Record, bool) {
 		value := func(i int) float64 { return math.Float64frombits(word(6 + 3*m + i)) }
 		r.Values[m] = Stat{value(0), value(1), value(2)}
 	}
-	valid := r.Kind >= Step && r.Kind < kindsEnd && r.First <= r.Last && r.Count >= 1 && b[5] == 0 && b[6] == 0 && b[7] == 0
+	valid := r.Kind >= Step && int(r.Kind) < kindsEnd && r.First <= r.Last && r.Count >= 1 && b[5] == 0 && b[6] == 0 && b[7] == 0
 	return r, valid
 }

@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"stage/device":        {"stage/flat"},
 	"internal/trace":      nil,
 	"internal/pace":       nil,
+	"internal/chart":      nil,
 	"internal/checkpoint": nil,
 	"internal/history":    {"internal/checkpoint"},
 	"internal/lint":       nil,
@@ -73,6 +74,8 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/server", "elastic", "job", "schedule", "stage/...",
 		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/plancache", "internal/trace", "internal/words",
 		"internal/obstacle", "tuner",
+		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/history", "internal/plancache", "internal/trace", "internal/words",
+		"tuner",
 	},
 	"internal/server": {"internal/api", "job"},
 
@@ -81,7 +84,7 @@ var mayImport = map[string][]string{
 		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune", "internal/obstacle",
 		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/api", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
+	"cmd/avgpipectl": {"internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
 	"bench/...":      {"..."},
 }
 

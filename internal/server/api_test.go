@@ -217,6 +217,8 @@ func TestErrorsHaveACodeAndNoWordOfGo(t *testing.T) {
 		{"POST", "/metrics", "", 405, api.MethodNotAllowed, "takes GET, HEAD"},
 		{"POST", "/v1/jobs", "", 400, api.BadRequest, "is empty"},
 		{"POST", "/v1/jobs", "{", 400, api.BadRequest, "ends before"},
+		{"GET", "/v1/jobs/1/history?from=-1", "", 400, api.BadRequest, `from="-1"; allowed is a step`},
+		{"GET", "/v1/jobs/1/history?points=many", "", 400, api.BadRequest, `points="many"`},
 		{"POST", "/v1/jobs", "}", 400, api.BadRequest, "no JSON: the fault is at byte 1"},
 		{"POST", "/v1/jobs", "{} {}", 400, api.BadRequest, "something follows"},
 		{"POST", "/v1/jobs", "[]", 400, api.BadRequest, "is an array; it must be an object"},

@@ -25,6 +25,8 @@ type Backend interface {
 	Cancel(ctx context.Context, ref string) (api.JobStatus, error)
 	// Log opens a job's log. Reading past its end gives io.EOF until more is written.
 	Log(ctx context.Context, ref string) (io.ReadCloser, error)
+	// History returns how a job's training went.
+	History(ctx context.Context, ref string, r api.HistoryRequest) (api.History, error)
 	// Model writes a tar of the exported model of the job's last committed round. An error before the first byte reaches
 	// the client as an answer, a later one as a broken connection.
 	Model(ctx context.Context, ref string, w io.Writer) error

@@ -78,6 +78,13 @@ func (h *handler) routes() []route {
 			answer: map[string]any{}, contentType: typeLines, stream: h.logs,
 		},
 		{
+			method: http.MethodGet, path: job + "/history", name: "history", does: "Say how the job's training went, step by step.",
+			query: []parameter{
+				{"from", "the first step", uint64(0)}, {"points", "at most so many points and evaluations, merged evenly; 0: all that are kept", 0},
+			},
+			answer: api.History{}, value: h.history,
+		},
+		{
 			method: http.MethodGet, path: job + "/model", name: "model", does: "Send the exported model of the last committed round.",
 			contentType: "application/x-tar", stream: h.model,
 		},

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -145,6 +147,34 @@ func readJobFile(r *http.Request, verb string) (request api.SubmitRequest, peer 
 
 func (h *handler) explain(r *http.Request) (any, error) {
 	return h.backend.Explain(r.Context(), r.PathValue("job"))
+}
+
+// history reads ?from=STEP and ?points=N.
+func (h *handler) history(r *http.Request) (any, error) {
+	request := api.HistoryRequest{}
+	var err error
+	if request.From, err = number(r, "from", math.MaxInt64, "a step, counted from 0"); err != nil {
+		return nil, err
+	}
+	points, err := number(r, "points", math.MaxInt32, "a number of points; 0, or left out, means all")
+	if err != nil {
+		return nil, err
+	}
+	request.Points = int(points) //nolint:gosec // below MaxInt32
+	return h.backend.History(r.Context(), r.PathValue("job"), request)
+}
+
+// number reads a parameter of a request's query; 0 when it is not there.
+func number(r *http.Request, name string, limit uint64, allowed string) (uint64, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n > limit {
+		return 0, api.Errorf(http.StatusBadRequest, "%s %s: %s=%q; allowed is %s", r.Method, r.URL.Path, name, text, allowed)
+	}
+	return n, nil
 }
 
 func (h *handler) jobs(r *http.Request) (any, error) {

@@ -109,6 +109,14 @@ type readerFunc func([]byte) (int, error)
 
 func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
 
+func (f *fake) History(ctx context.Context, ref string, r api.HistoryRequest) (api.History, error) {
+	s, err := f.Job(ctx, ref)
+	return api.History{
+		ID: s.ID, Points: make([]api.HistoryPoint, r.Points), Evaluations: []api.HistoryEvaluation{}, Commits: []api.HistoryMark{},
+		Starts: []api.HistoryMark{}, Damaged: int(r.From),
+	}, err
+}
+
 func (f *fake) Model(_ context.Context, _ string, w io.Writer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,6 +191,9 @@ func TestCalls(t *testing.T) {
 	}
 	if e, err := c.Explain(t.Context(), "1"); err != nil || e.ID != "1" || len(e.Why) != 1 {
 		t.Errorf("explain: %+v, %v", e, err)
+	}
+	if h, err := c.History(t.Context(), "1", api.HistoryRequest{From: 3, Points: 2}); err != nil || h.ID != "1" || h.Damaged != 3 || len(h.Points) != 2 {
+		t.Errorf("history: %+v, %v", h, err)
 	}
 	if n, err := c.Nodes(t.Context()); err != nil || len(n) != 1 {
 		t.Errorf("nodes: %+v, %v", n, err)

@@ -32,7 +32,7 @@ type stepHistory struct {
 
 // openHistory opens the job's history and marks where this worker begins. Training does not depend on the file: what goes wrong
 // with it is a warning.
-func (t *trainer) openHistory(stages int) *stepHistory {
+func (t *trainer) openHistory(ctx context.Context, stages int) *stepHistory {
 	h := &stepHistory{
 		end: func() {}, generation: t.assignment.Generation, pipelines: int(t.assignment.Job.Pipelines), stages: stages, tau: t.tau(),
 		rate: learningRate(t.assignment.Job), steps: map[uint64][]pipeline.StepReport{}, commits: map[uint64]int{},
@@ -49,9 +49,9 @@ func (t *trainer) openHistory(stages int) *stepHistory {
 		round = r.Round
 	}
 	h.append(history.Mark(history.Start, round*h.tau, round, h.generation, time.Now()))
-	ctx, stop := context.WithCancel(context.Background())
+	writes, stop := context.WithCancel(context.WithoutCancel(ctx)) // the last records come when ctx has ended
 	var writing sync.WaitGroup
-	writing.Go(func() { file.Run(ctx) })
+	writing.Go(func() { file.Run(writes) })
 	h.end = func() {
 		stop()
 		writing.Wait()

@@ -37,8 +37,7 @@ func rounds(records []history.Record) []uint64 {
 // a run that nothing disturbed.
 func TestHistoryGoesOnFromTheRoundThatIsResumed(t *testing.T) {
 	a := setup(t, 2, 2, func(j *job.Job) { j.Train.EvalEvery = 2; j.Optimizer.Warmup = 4 })
-	var half outcome
-	half = train(t, a, func(tr *trainer) {
+	half := train(t, a, func(tr *trainer) {
 		if answer := tr.commit(control.CommitRequest{Generation: 1, Round: 4, Stop: true}); !answer.Accepted {
 			t.Fatalf("the commit of round 4 was refused: %+v", answer)
 		}

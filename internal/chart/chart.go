@@ -1,0 +1,104 @@
+// Package chart draws curves of training: as text for a terminal, as SVG and as PNG. A chart is a value; how it looks is the same for
+// every metric.
+package chart
+
+import "math"
+
+// Chart is what is drawn.
+type Chart struct {
+	Title string
+	X, Y  string // what the axes count
+	Lines []Line
+}
+
+// Line is one curve and what is marked beside it.
+type Line struct {
+	Name   string
+	Points []Point
+	// Dots are values of another kind: evaluations beside the training loss.
+	Dots []Point
+	// Ticks mark places on the x axis: committed rounds.
+	Ticks []float64
+	// Rules mark breaks: restarts.
+	Rules []float64
+}
+
+// Point is a value, and the range of what it is the mean of.
+type Point struct{ X, Y, Low, High float64 }
+
+// The marks' names, for legends.
+const (
+	dotsName  = "evaluation"
+	ticksName = "committed round"
+	rulesName = "restart"
+)
+
+// used says which marks a chart has.
+func (c *Chart) used() (dots, ticks, rules bool) {
+	for _, l := range c.Lines {
+		dots, ticks, rules = dots || len(l.Dots) > 0, ticks || len(l.Ticks) > 0, rules || len(l.Rules) > 0
+	}
+	return dots, ticks, rules
+}
+
+// box is a range of both axes.
+type box struct{ left, right, bottom, top float64 }
+
+// bounds is the range that shows every mean, every dot and every mark, with some room above and below. Ranges of means that reach
+// beyond are cut: one wild step would flatten the rest.
+func (c *Chart) bounds() box {
+	b := box{math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)}
+	x := func(v float64) { b.left, b.right = min(b.left, v), max(b.right, v) }
+	for _, l := range c.Lines {
+		for _, points := range [][]Point{l.Points, l.Dots} {
+			for _, p := range points {
+				x(p.X)
+				b.bottom, b.top = min(b.bottom, p.Y), max(b.top, p.Y)
+			}
+		}
+		for _, marks := range [][]float64{l.Ticks, l.Rules} {
+			for _, v := range marks {
+				x(v)
+			}
+		}
+	}
+	if b.left > b.right {
+		b.left, b.right = 0, 1
+	}
+	if b.bottom > b.top {
+		b.bottom, b.top = 0, 1
+	}
+	if b.right == b.left {
+		b.right++
+	}
+	room := 0.04 * (b.top - b.bottom)
+	if room == 0 {
+		room = max(0.1*math.Abs(b.top), 1e-9)
+	}
+	below := b.bottom >= 0 // what is never negative does not seem so
+	b.bottom, b.top = b.bottom-room, b.top+room
+	if below {
+		b.bottom = max(b.bottom, 0)
+	}
+	return b
+}
+
+// ticks are round values between two bounds, about n of them.
+func ticks(from, to float64, n int) []float64 {
+	step := (to - from) / float64(max(n, 1))
+	if !(step > 0) || math.IsInf(step, 0) {
+		return nil
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(step)))
+	for _, m := range []float64{1, 2, 5, 10} {
+		if m*unit >= step*(1-1e-9) {
+			step = m * unit
+			break
+		}
+	}
+	var out []float64
+	for i := math.Ceil(from/step - 1e-9); i*step <= to*(1+1e-9) && len(out) <= 4*n; i++ {
+		out = append(out, i*step+0) // + 0: not -0
+	}
+	return out
+}

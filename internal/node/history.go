@@ -1,0 +1,81 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/history"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// History implements server.Backend.
+func (n *node) History(_ context.Context, ref string, r api.HistoryRequest) (api.History, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return api.History{}, err
+	}
+	records, damaged, err := history.Read(control.HistoryPath(jobDir(n.config.StateDir, j.ID)))
+	if err != nil {
+		return api.History{}, fmt.Errorf("history of job %s: %w", j.ID, err)
+	}
+	if damaged > 0 {
+		n.log.Warn("a history lacks records that cannot be read", zap.String("job", j.ID), zap.Int("records", damaged))
+	}
+	out := selectHistory(history.Live(records), r, j)
+	out.ID, out.Name, out.Damaged = j.ID, j.Name, damaged
+	out.Task = n.describe(j).Task
+	return out, nil
+}
+
+// selectHistory turns the records that hold into an answer. A commit counts when Raft has it.
+func selectHistory(live []history.Record, r api.HistoryRequest, j *elastic.Job) api.History {
+	out := api.History{
+		Points: []api.HistoryPoint{}, Evaluations: []api.HistoryEvaluation{}, Commits: []api.HistoryMark{}, Starts: []api.HistoryMark{},
+	} // JSON: [], not null
+	committed := uint64(0)
+	if m := j.LastCommitted(); m != nil {
+		committed = m.Round
+	}
+	of := func(kind history.Kind) []history.Record {
+		records := slices.DeleteFunc(slices.Clone(live), func(h history.Record) bool {
+			return h.Kind != kind || h.Last < r.From || kind == history.Commit && h.Round > committed
+		})
+		if r.Points > 0 {
+			records = history.Even(records, r.Points)
+		}
+		return records
+	}
+	for _, h := range of(history.Step) {
+		out.Points = append(out.Points, api.HistoryPoint{
+			First: h.First, Last: h.Last, Time: h.Time, Loss: value(h.Values[history.Loss]), LearningRate: value(h.Values[history.LearningRate]),
+			GradientNorm: value(h.Values[history.GradientNorm]), TokensPerS: value(h.Values[history.TokensPerS]),
+		})
+	}
+	for _, h := range of(history.Evaluation) {
+		out.Evaluations = append(out.Evaluations, api.HistoryEvaluation{HistoryMark: mark(&h), Loss: h.Values[history.Loss].Mean})
+	}
+	for _, h := range of(history.Commit) {
+		out.Commits = append(out.Commits, mark(&h))
+	}
+	for _, h := range of(history.Start) {
+		out.Starts = append(out.Starts, mark(&h))
+	}
+	return out
+}
+
+func mark(h *history.Record) api.HistoryMark {
+	return api.HistoryMark{Steps: h.Last, Round: h.Round, Generation: h.Generation, Time: h.Time}
+}
+
+// value is a value as the API has it; nil while it is not known.
+func value(s history.Stat) *api.HistoryValue {
+	if !s.Known() {
+		return nil
+	}
+	return &api.HistoryValue{Mean: s.Mean, Min: s.Min, Max: s.Max}
+}
