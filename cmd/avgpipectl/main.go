@@ -154,9 +154,20 @@ func printJSONError(w io.Writer, err error) {
 	case errors.As(err, &problems):
 		body = api.Refused(problems)
 	default:
-		body = &api.Error{Message: err.Error()}
+		body = &api.Error{Code: localCode(err), Message: err.Error()}
 	}
 	_ = json.NewEncoder(w).Encode(body) // nowhere left to say it
+}
+
+// localCode is the code of an error that no daemon answered with.
+func localCode(err error) api.Code {
+	switch exitCode(err) {
+	case exitRefused:
+		return api.BadRequest
+	case exitNoDaemon:
+		return api.Unavailable
+	}
+	return api.Internal
 }
 
 // arguments makes an error about the number of arguments a usage error that says what is expected.

@@ -107,7 +107,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"completion", "bsh"}, exitRefused, "did you mean bash?"},
 		{[]string{"status"}, exitNoDaemon, "no daemon at /nonexistent/daemon.sock"},
 		{[]string{"status"}, exitNoDaemon, "systemctl start avgpiped"},
-		{[]string{"watch", "1", "-o", "json"}, exitNoDaemon, `"error":"no daemon at`},
+		{[]string{"watch", "1", "-o", "json"}, exitNoDaemon, `"code":"unavailable","error":"no daemon at`},
 	} {
 		if r := want(t, c.code, nil, c.args...); !strings.Contains(r.messages, c.says) {
 			t.Errorf("avgpipectl %s: no %q in: %s", strings.Join(c.args, " "), c.says, r.messages)
