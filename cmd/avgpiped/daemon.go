@@ -93,7 +93,8 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 	}
 	n := node.Config{
 		StateDir: c.stateDir, Socket: c.socket, Group: c.group, NodeID: c.node, Cores: cores, Limits: limits,
-		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, Version: version, Log: log, OnReady: ready,
+		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"},
+		Version: version, Log: log, OnReady: ready,
 	}
 	if err := n.Validate(); err != nil {
 		return &configError{err}

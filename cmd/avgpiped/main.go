@@ -111,7 +111,7 @@ Exit codes:
 		return &usageError{err}
 	})
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newVersionCommand(), newWorkerCommand(), newTuneCommand(), newInferCommand())
+	cmd.AddCommand(newVersionCommand(), newWorkerCommand(), newTuneCommand(), newInspectCommand(), newInferCommand())
 	return cmd
 }
 

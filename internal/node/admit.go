@@ -34,9 +34,11 @@ type admission struct {
 	spec     spec
 }
 
-// admit parses, checks and resolves a job file for a node with so many cores, with the rights of the user who submits it.
-// A refused one is an *api.Error with every problem. Nothing is stored.
-func admit(ctx context.Context, r api.SubmitRequest, user access.User, cores int) (*spec, error) {
+// admit parses, checks and resolves a job file for a node, with the rights of the user who submits it. A refused one is an
+// *api.Error with every problem. Nothing is stored. It opens what users name, so it runs in an inspect process; opens is told each path
+// beforehand.
+func admit(ctx context.Context, q inspection, opens func(path string)) (*spec, error) {
+	r := q.Request
 	if !filepath.IsAbs(r.Base) {
 		return nil, api.Errorf(http.StatusBadRequest, "submit %s: base %q is not an absolute path", r.File, r.Base)
 	}
@@ -49,8 +51,8 @@ func admit(ctx context.Context, r api.SubmitRequest, user access.User, cores int
 	}
 	j.Absolute(r.Base)
 	a := &admission{
-		cores: cores, access: &access.Opener{User: &user}, job: j, at: at,
-		spec: spec{Version: specVersion, Retune: r.Retune, User: &user},
+		cores: q.Host.Cores, access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at,
+		spec: spec{Version: specVersion, Retune: r.Retune, User: &q.User},
 	}
 	a.checkModel()
 	if a.model != nil {

@@ -45,7 +45,10 @@ micro_batches: 4
 schedule: gpipe
 devices: {kind: emulated, emulated: {forward: 0.1ms}}
 `
-	return admit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, access.User{UID: uint32(os.Getuid())}, 2)
+	return admit(t.Context(), inspection{
+		Request: api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, User: access.User{UID: uint32(os.Getuid())},
+		Host: hostFacts{Cores: 2},
+	}, nil)
 }
 
 // What admission finds is what the worker's devices are asked for: with exactly so much a job runs, with a byte less it does

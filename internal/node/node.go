@@ -26,6 +26,7 @@ type node struct {
 	config  Config
 	id      string
 	log     *zap.Logger
+	inspect *inspector
 	raft    *elastic.Log
 	started time.Time
 
@@ -72,7 +73,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	ending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	n := &node{
-		ending: ending, stop: stop, config: c, id: id, log: c.Log, raft: raft, started: time.Now(),
+		ending: ending, stop: stop, config: c, id: id, log: c.Log, inspect: newInspector(c.InspectCommand), raft: raft, started: time.Now(),
 		reports: make(chan report, 64), tunings: make(chan tuneReport, 64), outcomes: make(chan outcome, 64),
 		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[elastic.Digest]int{},
 	}

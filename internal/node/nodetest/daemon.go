@@ -24,9 +24,10 @@ import (
 
 // The first argument that makes a test binary one of the programs.
 const (
-	workerProgram = "nodetest-worker"
-	tuneProgram   = "nodetest-tune"
-	daemonProgram = "nodetest-daemon"
+	workerProgram  = "nodetest-worker"
+	tuneProgram    = "nodetest-tune"
+	inspectProgram = "nodetest-inspect"
+	daemonProgram  = "nodetest-daemon"
 )
 
 // ResponseTimeout is how long a worker of these daemons may not answer.
@@ -43,6 +44,8 @@ func Main(run func() int) {
 		os.Exit(worker(os.Args[3]))
 	case len(os.Args) == 4 && os.Args[1] == tuneProgram:
 		os.Exit(tune(os.Args[3]))
+	case len(os.Args) == 2 && os.Args[1] == inspectProgram:
+		os.Exit(inspect())
 	case len(os.Args) == 3 && os.Args[1] == daemonProgram:
 		os.Exit(daemon(os.Args[2]))
 	}
@@ -60,12 +63,22 @@ func daemon(dir string) int {
 	return 0
 }
 
+// inspect checks a job file as a daemon's own inspect process does.
+func inspect() int {
+	if err := node.Inspect(context.Background(), os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "inspect:", err)
+		return 1
+	}
+	return 0
+}
+
 // Config configures a daemon with fake workers and tunings.
 func Config(dir string, log io.Writer) node.Config {
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(zapcore.AddSync(log)), zap.DebugLevel)
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
 		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram},
+		InspectCommand: []string{os.Args[0], inspectProgram},
 		Limits: func() node.Limits {
 			return node.Limits{OrphanAfter: patience, ResponseTimeout: ResponseTimeout, RetryLimit: 5}
 		},
@@ -230,6 +243,9 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+// PID is the process of a spawned daemon.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
 // Submit submits a job and returns its id.
 func (d *Daemon) Submit(t testing.TB, source string) string {

@@ -1,0 +1,19 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/node"
+)
+
+func newInspectCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "inspect",
+		Short:  "Check the job file on standard input, and what it names; the daemon starts this, nobody else needs to",
+		Hidden: true,
+		Args:   usageArguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return node.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+}

@@ -1,0 +1,70 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/access"
+)
+
+// confine bounds what this process may allocate, and takes a user's rights if it may: that of root. It computes on one core: there
+// is then one file at a time that it reads, and trainings have the others.
+func confine(user access.User) error {
+	runtime.GOMAXPROCS(1)
+	debug.SetMemoryLimit(inspectBytes * 3 / 4) // collect before the bound is met
+	// The kernel takes this process first when memory runs out. Where it may not be told, the bound below holds.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	held, err := dataBytes()
+	if err != nil {
+		return err
+	}
+	limit := &unix.Rlimit{Cur: held + inspectBytes, Max: held + inspectBytes}
+	if err := unix.Setrlimit(unix.RLIMIT_DATA, limit); err != nil {
+		return fmt.Errorf("bound its memory: %w", err)
+	}
+	for _, none := range []int{unix.RLIMIT_CORE, unix.RLIMIT_FSIZE} {
+		if err := unix.Setrlimit(none, &unix.Rlimit{}); err != nil {
+			return fmt.Errorf("bound what it writes: %w", err)
+		}
+	}
+	if os.Geteuid() != 0 || user.UID == 0 {
+		return nil
+	}
+	groups := make([]int, len(user.GIDs))
+	for i, g := range user.GIDs {
+		groups[i] = int(g)
+	}
+	group := int(user.UID)
+	if len(groups) > 0 {
+		group = groups[0]
+	}
+	id := int(user.UID)
+	if err := errors.Join(syscall.Setgroups(groups), syscall.Setresgid(group, group, group), syscall.Setresuid(id, id, id)); err != nil {
+		return fmt.Errorf("take the rights of user %d: %w", user.UID, err)
+	}
+	return nil
+}
+
+// dataBytes is what this process has of memory that RLIMIT_DATA counts (getrlimit(2)): some has been reserved at the start, more
+// under the race detector.
+func dataBytes() (uint64, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(status) {
+		if value, found := bytes.CutPrefix(line, []byte("VmData:")); found {
+			kib, err := strconv.ParseUint(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 53)
+			return kib << 10, err
+		}
+	}
+	return 0, errors.New("/proc/self/status does not say how much memory it has")
+}

@@ -1,0 +1,211 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// How the processes that look at what users name are bounded.
+const (
+	inspectLimit  = 2 * time.Minute // of one; a table of 64 MiB takes seconds
+	inspectBytes  = 1 << 30         // that one may allocate; the header of a model of 100,000 tensors takes a tenth of it
+	mostInspected = 4               // at once
+	inspectGrace  = 5 * time.Second // to read the rest of what a dead one printed
+)
+
+// inspection is what an inspect process is asked: whether a job file is one that this node can run for a user.
+type inspection struct {
+	Request api.SubmitRequest `json:"request"`
+	User    access.User       `json:"user"`
+	Host    hostFacts         `json:"host"`
+}
+
+// hostFacts is what admission knows of the node.
+type hostFacts struct {
+	Cores int `json:"cores"`
+}
+
+// finding is one line of what an inspect process prints: a path that it is about to open, any number of times, then one answer.
+type finding struct {
+	Opens   string          `json:"opens,omitempty"`
+	Spec    json.RawMessage `json:"spec,omitempty"`
+	Refused *api.Error      `json:"refused,omitempty"`
+	Status  int             `json:"status,omitempty"` // of Refused
+	Failed  string          `json:"failed,omitempty"` // not by the job file
+}
+
+// inspector has job files admitted outside of the daemon, which opens nothing that a user names. Whatever such a file does to its
+// reader becomes a refusal of the job.
+type inspector struct {
+	command []string
+	limit   time.Duration
+	slots   chan struct{}
+}
+
+func newInspector(command []string) *inspector {
+	return &inspector{command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
+}
+
+// admit starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.
+func (i *inspector) admit(ctx context.Context, q inspection) (*spec, error) {
+	select {
+	case i.slots <- struct{}{}:
+		defer func() { <-i.slots }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("submit %s: wait for others to be admitted: %w", q.Request.File, ctx.Err())
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, fmt.Errorf("submit %s: %w", q.Request.File, err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, i.limit)
+	defer cancel()
+	said := &findings{}
+	messages := &head{}
+	cmd := exec.CommandContext(bounded, i.command[0], i.command[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", workerEnvironment(), bytes.NewReader(text), said, messages
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = inspectGrace
+	err = cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("submit %s: %w", q.Request.File, ctx.Err())
+	case said.answer != nil && err == nil:
+		return said.answer.result(q.Request.File)
+	}
+	return nil, said.explain(bounded, q.Request.File, i.limit, err, messages)
+}
+
+// result is the answer.
+func (f *finding) result(file string) (*spec, error) {
+	switch {
+	case f.Refused != nil:
+		f.Refused.Status = f.Status
+		return nil, f.Refused
+	case f.Failed != "":
+		return nil, errors.New(f.Failed)
+	}
+	s := &spec{Job: *job.Default()}
+	if err := json.Unmarshal(f.Spec, s); err != nil {
+		return nil, fmt.Errorf("submit %s: decode what its inspection found: %w", file, err)
+	}
+	return s, nil
+}
+
+// findings reads what an inspect process prints. One goroutine writes to it, which has ended when the others look.
+type findings struct {
+	rest   []byte // of a line
+	opens  string // the last path
+	answer *finding
+}
+
+// Write takes lines. An error ends the process's output, and with it the process.
+func (f *findings) Write(p []byte) (int, error) {
+	f.rest = append(f.rest, p...)
+	if len(f.rest) > maxTuneMessage {
+		return 0, errors.New("a line of its output is too long")
+	}
+	for {
+		line, rest, whole := bytes.Cut(f.rest, []byte("\n"))
+		if !whole {
+			return len(p), nil
+		}
+		var one finding
+		if err := json.Unmarshal(line, &one); err != nil {
+			return 0, fmt.Errorf("what it printed is no finding, %q: %w", clip(string(line), 80), err)
+		}
+		if f.rest = rest; one.Opens != "" {
+			f.opens = one.Opens
+		} else {
+			f.answer = &one
+		}
+	}
+}
+
+// explain says how a process ended that gave no answer.
+func (f *findings) explain(bounded context.Context, file string, limit time.Duration, err error, messages *head) error {
+	what := fmt.Sprintf("submit %s: the job file is refused: reading %s", file, f.opens)
+	if f.opens == "" {
+		what = fmt.Sprintf("submit %s: reading the job file", file)
+	}
+	switch {
+	case bounded.Err() != nil:
+		return api.Errorf(http.StatusUnprocessableEntity, "%s took longer than %v", what, limit)
+	case messages.outOfMemory():
+		return api.Errorf(http.StatusUnprocessableEntity, "%s took more than %d MiB of memory", what, inspectBytes>>20)
+	case f.opens != "":
+		return api.Errorf(http.StatusUnprocessableEntity, "%s ended the process that did it: %v: %s", what, err, messages.line())
+	}
+	return fmt.Errorf("%s: the process that does it ended: %v: %s", what, err, messages.line())
+}
+
+// head keeps the first bytes of what is written.
+type head struct{ kept []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	const most = 1 << 16
+	h.kept = append(h.kept, p[:min(len(p), most-len(h.kept))]...)
+	return len(p), nil
+}
+
+// line is the first line.
+func (h *head) line() string {
+	first, _, _ := bytes.Cut(h.kept, []byte("\n"))
+	return clip(string(first), 200)
+}
+
+// outOfMemory reports whether the Go runtime, or the C library, says so.
+func (h *head) outOfMemory() bool {
+	return bytes.Contains(h.kept, []byte("out of memory")) || bytes.Contains(h.kept, []byte("cannot allocate memory"))
+}
+
+// Inspect is the inspect process: it reads an inspection and prints findings. It confines itself first.
+func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
+	var q inspection
+	if err := json.NewDecoder(bufio.NewReader(in)).Decode(&q); err != nil {
+		return fmt.Errorf("inspect: read what to do: %w", err)
+	}
+	if err := confine(q.User); err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	var (
+		mu     sync.Mutex
+		broken error // of the output: whoever asked is gone
+		lines  = json.NewEncoder(out)
+	)
+	say := func(f finding) {
+		mu.Lock()
+		defer mu.Unlock()
+		broken = errors.Join(broken, lines.Encode(f))
+	}
+	s, err := admit(ctx, q, func(path string) { say(finding{Opens: path}) })
+	var refused *api.Error
+	switch {
+	case errors.As(err, &refused):
+		say(finding{Refused: refused, Status: refused.Status})
+	case err != nil:
+		say(finding{Failed: err.Error()})
+	default:
+		text, err := encodeSpec(s)
+		if err != nil {
+			return err
+		}
+		say(finding{Spec: text})
+	}
+	return broken
+}

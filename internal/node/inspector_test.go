@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// shell is an inspect process that runs a script.
+func shell(script string) *inspector { return newInspector([]string{"/bin/sh", "-c", script}) }
+
+// TestEndsOfInspectProcessesAreRefusals, with the path that was being read and what became of it.
+func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {
+	t.Parallel()
+	opens := `echo '{"opens":"/data/corpus"}'; `
+	for name, c := range map[string]struct {
+		script, want string
+		status       int // 0: not by the job file
+	}{
+		"out of memory": {opens + `echo 'fatal error: runtime: out of memory' >&2; exit 2`, "reading /data/corpus took more than 1024 MiB of memory", 422},
+		"crash":         {opens + `echo 'panic: oh' >&2; exit 2`, "reading /data/corpus ended the process that did it: exit status 2: panic: oh", 422},
+		"killed":        {opens + `kill -KILL $$`, "reading /data/corpus ended the process that did it: signal: killed", 422},
+		"at once":       {`exit 3`, "the process that does it ended: exit status 3", 0},
+		"nonsense":      {`echo nonsense; sleep 100`, "reading the job file: the process that does it ended", 0},
+		"refused":       {`echo '{"refused":{"error":"no"},"status":409}'`, "no", 409},
+		"failed":        {`echo '{"failed":"the disk"}'`, "the disk", 0},
+	} {
+		_, err := shell(c.script).admit(t.Context(), inspection{Request: api.SubmitRequest{File: "job.yaml"}})
+		refused, status := (*api.Error)(nil), 0
+		if errors.As(err, &refused) {
+			status = refused.Status
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || status != c.status {
+			t.Errorf("%s: %v with status %d, want %q with %d", name, err, status, c.want, c.status)
+		}
+	}
+}
+
+// TestInspectProcessesAreKilledAtTheBound, with all that they started, and when nobody waits for them any more.
+func TestInspectProcessesAreKilledAtTheBound(t *testing.T) {
+	t.Parallel()
+	i := shell(`echo '{"opens":"/data/corpus"}'; sleep 1000 & wait`)
+	i.limit = 300 * time.Millisecond
+	_, err := i.admit(t.Context(), inspection{Request: api.SubmitRequest{File: "job.yaml"}})
+	var refused *api.Error
+	if !errors.As(err, &refused) || refused.Status != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), "reading /data/corpus took longer than 300ms") {
+		t.Errorf("error %v", err)
+	}
+	i = shell(`sleep 1000`)
+	i.slots = make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	for range 2 { // one runs, the other waits
+		go func() {
+			_, err := i.admit(ctx, inspection{})
+			ended <- err
+		}()
+	}
+	cancel()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if len(i.slots) != 0 {
+		t.Error("a slot is still taken")
+	}
+}
+
+// confined makes a run of this test binary a process that confines itself and then allocates.
+const confined = "AVGPIPE_TEST_CONFINED"
+
+// TestConfinedProcessesCannotAllocateWithoutBound: they end by themselves, and say why.
+func TestConfinedProcessesCannotAllocateWithoutBound(t *testing.T) {
+	if os.Getenv(confined) != "" {
+		if err := confine(access.User{UID: uint32(os.Geteuid())}); err != nil {
+			t.Fatal(err)
+		}
+		taken := make([]byte, 3*inspectBytes/2) // the bound is of what is allocated, used or not
+		t.Fatalf("it has %d bytes", len(taken))
+	}
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$")
+	messages := &head{}
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), confined+"=1"), messages, messages
+	if err := cmd.Run(); err == nil || !messages.outOfMemory() {
+		t.Errorf("it ended with %v: %s", err, messages.kept)
+	}
+}
