@@ -130,8 +130,15 @@ func (g *generator) section(key string) object {
 	if len(required) > 0 {
 		out.set("required", required)
 	}
-	if key == "model" {
+	switch key {
+	case "model":
 		out.set("oneOf", []object{{"required": []string{"family", "config"}}, {"required": []string{"from"}}})
+	case "train":
+		var either []object
+		for _, k := range (Train{}).budgetKeys() {
+			either = append(either, object{"required": []string{last(k.key)}})
+		}
+		out.set("oneOf", either)
 	}
 	return out
 }

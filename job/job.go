@@ -20,7 +20,7 @@ const Version = 1
 //	each=stage|device   of a list: an entry for each stage, or device, or a value alone that stands for all of them
 //	alone=WORD          of such a list of words: one more word, which only a value alone may be
 //	path                a path: ~ and ${NAME} are expanded
-//	optional            a text that may be absent, without a default
+//	optional            a text or a number that may be absent, without a default
 type Job struct {
 	// The version of this file's format.
 	Version int `yaml:"version" rule:"required min=1 max=1"`
@@ -208,7 +208,8 @@ type Optimizer struct {
 	Momentum float64 `yaml:"momentum" default:"0" rule:"min=0 below=1"`
 	// Look ahead along the momentum (sgd, momentum above 0).
 	Nesterov bool `yaml:"nesterov" default:"false"`
-	// The step from which on weights are averaged (asgd): as where the loss of evaluations stops falling without it.
+	// The step from which on weights are averaged (asgd), counted as those of warmup: as where the loss of evaluations stops
+	// falling without it.
 	T0 int `yaml:"t0" default:"0" rule:"min=0 max=1e9"`
 	// Weight decay: decoupled for adamw, added to the gradient for sgd, asgd and adam. It applies to parameters of two dimensions
 	// and more; biases and the weights of norms do not decay. The default is none for every optimizer, so that changing
@@ -217,23 +218,34 @@ type Optimizer struct {
 	// The largest norm of a batch's gradient over all stages; a longer one is scaled down to it. 0: no clipping.
 	ClipNorm float64 `yaml:"clip_norm" default:"0" rule:"min=0"`
 	// How the learning rate moves after the warm-up: it stays (constant), or falls to min_lr_ratio along a line (linear)
-	// or half a cosine (cosine) until the last step.
+	// or half a cosine (cosine) until the budget of `train` is used up.
 	Schedule string `yaml:"schedule" default:"constant" rule:"oneof=constant|linear|cosine"`
-	// Steps in which the learning rate rises to lr; at most train.steps. Step s, counted from 0, of a warm-up of W steps has
-	// lr (s+1)/W, so that the first step already moves the weights; Hugging Face's schedules have lr s/W.
+	// Steps in which the learning rate rises to lr, counted as those of train.steps whatever key gives the budget: they consume
+	// warmup times train.batch samples of all pipelines together, at most the budget. Each of N pipelines has warmup/N of
+	// them, rounded up. Step s of W, counted from 0, has lr (s+1)/W, so that the first step already moves the weights; Hugging
+	// Face's schedules have lr s/W.
 	Warmup int `yaml:"warmup" default:"0" rule:"min=0 max=1e9"`
 	// The final learning rate over lr, for linear and cosine.
 	MinimumRatio float64 `yaml:"min_lr_ratio" default:"0.1" rule:"min=0 max=1"`
 }
 
-// Train says how long.
+// Train says how long. The budget is a number of samples that all pipelines consume together, however many there are: exactly one of
+// steps, samples, tokens and epochs gives it. Each of N pipelines takes samples/(N*batch) optimizer steps, rounded up to whole
+// rounds of averaging.tau.
 type Train struct {
-	// Optimizer steps of each pipeline.
-	Steps int `yaml:"steps" rule:"required min=1 max=1e9"`
-	// Samples that one pipeline consumes per step. All pipelines together consume pipelines times as many.
+	// The budget in batches: steps times batch samples, of all pipelines together. Each of N pipelines takes steps/N optimizer
+	// steps, rounded up to whole rounds.
+	Steps int `yaml:"steps" rule:"optional min=1 max=1e9"`
+	// The budget in samples.
+	Samples int `yaml:"samples" rule:"optional min=1 max=1e15"`
+	// The budget in tokens, of a model that reads them; a sample has data.sequence, padding included.
+	Tokens int `yaml:"tokens" rule:"optional min=1 max=1e15"`
+	// The budget in passes over the training data, such as 1 or 0.5. How many samples that is, is known once the data are open.
+	Epochs float64 `yaml:"epochs" rule:"optional above=0 max=1e6"`
+	// Samples that one pipeline consumes per optimizer step.
 	Batch int `yaml:"batch" rule:"required min=1 max=1048576"`
-	// End after this much training time even if steps remain; a schedule of the learning rate still counts on `steps`.
-	// 0: no bound.
+	// End after this much training time even if some of the budget remains; a schedule of the learning rate still counts on all
+	// of it. 0: no bound.
 	MaxTime time.Duration `yaml:"max_time" default:"0"`
 	// Rounds between evaluations of the center on held-out data. 0: only before the first and after the last.
 	EvalEvery int `yaml:"eval_every" default:"0" rule:"min=0 max=1e9"`
@@ -255,9 +267,10 @@ type Averaging struct {
 	// for fewer than four.
 	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
 	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
-	// updates shrink when they are averaged, and 1 for sgd and asgd.
+	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an
+	// Nth of the steps, at this rate.
 	RateScale Factor `yaml:"lr_scale" default:"auto" rule:"above=0 max=1e6"`
-	// Batches between rounds; a divisor of train.steps.
+	// Optimizer steps of each pipeline between rounds.
 	Tau int `yaml:"tau" default:"1" rule:"min=1 max=1e9"`
 }
 

@@ -28,7 +28,9 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 	var all []fault
 	v := reflect.ValueOf(j).Elem()
 	for _, f := range fields {
-		all = append(all, f.check(v.FieldByIndex(f.index))...)
+		if value := v.FieldByIndex(f.index); !f.absent(value, has) {
+			all = append(all, f.check(value)...)
+		}
 	}
 	all = append(all, known("model.family", j.Model.Family, env.Families)...)
 	switch {
@@ -40,11 +42,16 @@ func (j *Job) faults(env Environment, has func(string) bool) []fault {
 	all = append(all, known("averaging.method", j.Averaging.Method, env.Methods)...)
 	all = append(all, j.Model.faults()...)
 	all = append(all, j.Data.faults(has)...)
-	all = append(all, j.Optimizer.faults(j.Train.Steps, has)...)
-	all = append(all, j.wholeRounds()...)
+	all = append(all, j.Optimizer.faults(has)...)
+	all = append(all, j.budgetFaults(has)...)
 	all = append(all, j.Devices.faults(has)...)
 	all = append(all, j.eachStage()...)
 	return append(all, j.divides()...)
+}
+
+// absent reports whether a number that may be left out is not there.
+func (f field) absent(v reflect.Value, has func(string) bool) bool {
+	return f.rule.optional && v.IsZero() && (has == nil || !has(f.key))
 }
 
 // check holds a value to the rule of its field.
@@ -213,13 +220,10 @@ func (d Data) faults(has func(string) bool) []fault {
 
 // faults checks the optimizer's fields against each other: what the optimizer does not read is refused, since a setting
 // that is silently without effect costs its author a run.
-func (o Optimizer) faults(steps int, has func(string) bool) []fault {
+func (o Optimizer) faults(has func(string) bool) []fault {
 	var all []fault
 	add := func(key, nearest, format string, args ...any) {
 		all = append(all, fault{key: key, nearest: nearest, message: fmt.Sprintf(format, args...)})
-	}
-	if steps > 0 && o.Warmup > steps {
-		add("optimizer.warmup", strconv.Itoa(steps), "optimizer.warmup is %d steps, more than the %d of train.steps", o.Warmup, steps)
 	}
 	if o.T0 != 0 && o.Name != "asgd" {
 		add("optimizer.t0", "", "optimizer.t0 is read by asgd only; the optimizer is %s", o.Name)
@@ -243,24 +247,6 @@ func (o Optimizer) faults(steps int, has func(string) bool) []fault {
 		}
 	}
 	return all
-}
-
-// wholeRounds checks that training ends with a round: the updates after the last one would never reach the center, which is
-// what is evaluated and exported.
-func (j *Job) wholeRounds() []fault {
-	tau, steps := j.Averaging.Tau, j.Train.Steps
-	if tau < 1 || steps < 1 || steps%tau == 0 {
-		return nil
-	}
-	near := strconv.Itoa((steps/tau + 1) * tau)
-	if steps > tau {
-		near = strconv.Itoa(steps/tau*tau) + " or " + near
-	}
-	return []fault{{
-		key:     "train.steps",
-		message: fmt.Sprintf("train.steps is %d, not a whole number of rounds of %d steps (averaging.tau)", steps, tau),
-		nearest: near,
-	}}
 }
 
 // eachStage checks that a list with an entry for each stage has as many.

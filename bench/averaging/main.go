@@ -57,7 +57,7 @@ func train(ctx context.Context, d *rig.Daemon, o options, pipelines int, pull st
 	status, err := d.Run(ctx, o.File, []string{
 		fmt.Sprintf("stages=%d", pipelines), fmt.Sprintf("pipelines=%d", pipelines), fmt.Sprintf("devices.cpu.count=%d", pipelines),
 		"devices.cpu.threads=1", "schedule=afp", "averaging.pull=" + pull, "averaging.alpha=0", fmt.Sprintf("train.batch=%d", o.batch/pipelines),
-		"micro_batches=2", fmt.Sprintf("train.steps=%d", o.samples/o.batch), "train.max_time=0s", "train.eval_every=0",
+		"micro_batches=2", fmt.Sprintf("train.steps=%d", o.samples/o.batch*pipelines), fmt.Sprintf("optimizer.warmup=%d", 50*pipelines), "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=256",
 	}, nil)
 	if err != nil {

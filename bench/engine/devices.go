@@ -160,7 +160,7 @@ func trainJob(ctx context.Context, d *rig.Daemon, o options, s shape, micro, ste
 		fmt.Sprintf("model.config.n_positions=%d", s.Sequence), fmt.Sprintf("model.config.vocab_size=%d", s.Vocabulary),
 		"model.config.tie_word_embeddings=false", "precision=" + s.Precision,
 		"stages=2", fmt.Sprintf("pipelines=%d", pipelines), "devices.cpu.count=2", "devices.cpu.threads=1", "schedule=afp", fmt.Sprintf("micro_batches=%d", micro),
-		fmt.Sprintf("train.batch=%d", s.Batch), fmt.Sprintf("train.steps=%d", warmup+steps), "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
+		fmt.Sprintf("train.batch=%d", s.Batch), fmt.Sprintf("train.steps=%d", pipelines*(warmup+steps)), "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
 		"optimizer.warmup=0", "optimizer.schedule=constant", "optimizer.lr=1e-3", "center.commit_every=100000",
 	}, nil)
 	if err != nil {

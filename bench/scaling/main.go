@@ -80,12 +80,8 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 
 // run trains one side on the number of tokens, without evaluations on the way.
 func run(ctx context.Context, d *rig.Daemon, o options, s side) (api.JobStatus, error) {
-	pipelines := 1
-	if s.name == two.name {
-		pipelines = 2
-	}
 	batch, sequence := 16, 128
-	steps := max(4, o.tokens/(pipelines*batch*sequence))
+	steps := max(8, o.tokens/(batch*sequence))
 	set := append(slices.Clone(s.set), "model.config.n_layer=6", "model.config.n_embd=192", "model.config.n_head=6", fmt.Sprintf("train.steps=%d", steps), fmt.Sprintf("train.batch=%d", batch),
 		fmt.Sprintf("data.sequence=%d", sequence), "micro_batches=4", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=16", "center.commit_every=100000")

@@ -119,7 +119,7 @@ func TestUsage(t *testing.T) {
 func TestRefusedJobFiles(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	dir := t.TempDir()
-	base := nodetest.Job(t, dir, "refused", 100)
+	base := nodetest.Job(t, dir, "refused", 50)
 	if err := os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte("{\"text\": \"a\"}\n{\"txt\": \"b\"}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestSubmitWatchExports(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	target := filepath.Join(d.Dir, "out")
 	path := jobFile(t, d, "good", 60, "output: {dir: out}\n")
-	r := want(t, exitDone, d, "submit", path, "--watch", "--set", "train.steps=40")
+	r := want(t, exitDone, d, "submit", path, "--watch", "--set", "train.steps=80")
 	for _, s := range []string{"job 1 submitted\n", "step 40/40", "eval loss 5.5000 before", fmt.Sprintf("%.4f after", nodetest.Loss(40)), target} {
 		if !strings.Contains(r.out, s) {
 			t.Errorf("no %q in:\n%s", s, r.out)
@@ -186,7 +186,7 @@ func TestSubmitWatchExports(t *testing.T) {
 	if !strings.Contains(r.messages, "output.dir") || !strings.Contains(r.messages, "--force") {
 		t.Errorf("an occupied output.dir: %s", r.messages)
 	}
-	want(t, exitDone, d, "submit", path, "--watch", "--force", "--set", "train.steps=20")
+	want(t, exitDone, d, "submit", path, "--watch", "--force", "--set", "train.steps=40")
 	checkModel(t, target)
 
 	want(t, exitRefused, d, "export", "1", target)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,7 +68,7 @@ func progress(s api.JobStatus) string {
 	if s.Tuning != nil {
 		return tuningText(s.Tuning)
 	}
-	parts := []string{fmt.Sprintf("step %d/%d", s.Step, s.Steps)}
+	parts := []string{fmt.Sprintf("step %d/%s, sample %d/%s", s.Step, known(s.Steps), s.SamplesSeen, known(s.BudgetSamples))}
 	if s.Loss != nil {
 		parts = append(parts, fmt.Sprintf("loss %.3f", *s.Loss))
 	}
@@ -87,6 +88,14 @@ func progress(s api.JobStatus) string {
 		parts = append(parts, fmt.Sprintf("round %d committed", s.CommittedRound))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// known prints a part of the budget, which the data may be needed to tell.
+func known(n uint64) string {
+	if n == 0 {
+		return "?"
+	}
+	return strconv.FormatUint(n, 10)
 }
 
 // barUnits is how finely the bar counts.

@@ -62,7 +62,7 @@ func runStatusAll(ctx context.Context, o statusOptions, out io.Writer) error {
 	t := table{states: true}
 	t.add("ID", "NAME", "STATE", "STEP", "COMMITTED", "LOSS", "EVAL LOSS", "TOKENS/S", "LEFT", "REASON")
 	for _, s := range jobs {
-		t.add(s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", s.Step, s.Steps), fmt.Sprintf("round %d", s.CommittedRound),
+		t.add(s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%s", s.Step, known(s.Steps)), fmt.Sprintf("round %d", s.CommittedRound),
 			number(s.Loss, "%.4f"), number(s.EvalLoss, "%.4f"), thousands(s.TokensPerS), seconds(s.ETAS), clip(s.Reason, 60))
 	}
 	return t.print(out)
@@ -91,7 +91,8 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 		t.add("tuning", fmt.Sprintf("%s, for %s so far", tuningText(s.Tuning), seconds(&s.Tuning.ElapsedS)))
 	}
 	t.add("submitted", s.Submitted.Local().Format(time.DateTime))
-	t.add("step", fmt.Sprintf("%d of %d", s.Step, s.Steps))
+	t.add("samples", samplesSeen(s))
+	t.add("step", fmt.Sprintf("%d of %s, of each pipeline", s.Step, known(s.Steps)))
 	t.add("round", fmt.Sprintf("%d, %d committed", s.Round, s.CommittedRound))
 	t.add("loss", number(s.Loss, "%.4f nats per "+targets(s)))
 	eval := "-"
@@ -102,7 +103,7 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	if words := metrics(s.Metrics); words != "" {
 		t.add("evaluation", words)
 	}
-	t.add("speed", fmt.Sprintf("%s %s, %d samples seen", thousands(s.TokensPerS), speedUnit(s), s.SamplesSeen))
+	t.add("speed", fmt.Sprintf("%s %s", thousands(s.TokensPerS), speedUnit(s)))
 	elapsed := s.ElapsedS
 	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&elapsed), seconds(s.ETAS)))
 	t.add("shape", jobShape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule))
@@ -131,6 +132,14 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 		return err
 	}
 	return printLinkStatus(out, s.LinkStatus)
+}
+
+// samplesSeen says how much of the budget was trained on.
+func samplesSeen(s api.JobStatus) string {
+	if s.BudgetSamples == 0 {
+		return fmt.Sprintf("%d seen; how many %s make is known once the data are open, or the pipelines chosen", s.SamplesSeen, s.Budget)
+	}
+	return fmt.Sprintf("%d of %d seen (%s)", s.SamplesSeen, s.BudgetSamples, s.Budget)
 }
 
 // metrics says what an evaluation found beside its loss; "" for nothing.

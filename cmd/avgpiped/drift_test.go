@@ -14,7 +14,7 @@ import (
 // linkedJob is tinyJob on two emulated devices, of which a link with a latency joins the neighbours, with its micro-batches left open.
 func linkedJob(latency string) string {
 	return strings.NewReplacer(
-		"pipelines: 2\nmicro_batches: 2\n", "pipelines: 1\nschedule: 1f1b\n", "steps: 160", "steps: 1000000", "commit_every: 10", "commit_every: 1000000",
+		"pipelines: 2\nmicro_batches: 2\n", "pipelines: 1\nschedule: 1f1b\n", "steps: 320", "steps: 1000000", "commit_every: 10", "commit_every: 1000000",
 		"{kind: ref, cpu: {count: 2, threads: 1}}", "{kind: emulated, emulated: {count: 2, flops: 1e9, link: {latency: "+latency+"}}}",
 	).Replace(tinyJob)
 }

@@ -28,7 +28,7 @@ func TestADaemonTrainsOnEightEmulatedDevices(t *testing.T) {
 	}
 	const steps, micros, forward, backward = 4, 8, 2 * time.Millisecond, 4 * time.Millisecond
 	begin := time.Now()
-	answer, err := submit("train.steps=4", "center.commit_every=4", "train.batch=8", "micro_batches=8", "pipelines=2", "recompute=block",
+	answer, err := submit("train.steps=8", "center.commit_every=4", "train.batch=8", "micro_batches=8", "pipelines=2", "recompute=block",
 		"devices.emulated.forward=2ms", "devices.emulated.backward=4ms", "devices.emulated.link.latency=1ms")
 	if err != nil {
 		t.Fatal(err)

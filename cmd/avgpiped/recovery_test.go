@@ -39,7 +39,7 @@ name: tiny
 model: {family: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}}
 data: {files: [corpus.txt], holdout: 0.1}
 optimizer: {name: adamw, lr: 3e-3, clip_norm: 1}
-train: {steps: 160, batch: 4, eval_samples: 8}
+train: {steps: 320, batch: 4, eval_samples: 8}
 stages: 2
 pipelines: 2
 micro_batches: 2

@@ -50,7 +50,7 @@ func classifier() taskJob {
   config: {num_hidden_layers: 1, num_attention_heads: 2, hidden_size: 16, intermediate_size: 32, max_position_embeddings: 20, vocab_size: 256}
 data: {files: [texts.csv], format: csv, holdout: 0.2}
 optimizer: {lr: 1e-2, clip_norm: 1}
-train: {steps: 60, batch: 8, eval_samples: 48}
+train: {steps: 120, batch: 8, eval_samples: 48}
 stages: 2
 pipelines: 2
 micro_batches: 2
@@ -94,7 +94,7 @@ func languageModel() taskJob {
 		job: `model: {family: gpt2, config: {n_layer: 1, n_head: 2, n_embd: 24, n_positions: 24, vocab_size: 256}}
 data: {files: [song.txt], holdout: 0.1}
 optimizer: {lr: 1e-2, clip_norm: 1}
-train: {steps: 80, batch: 4, eval_samples: 16}
+train: {steps: 120, batch: 4, eval_samples: 16}
 stages: 1
 micro_batches: 2
 recompute: full
@@ -216,7 +216,7 @@ func imageClassifier() taskJob {
      depths: [1, 1], norm: batch}
 data: {files: [pictures], format: images, holdout: 0.2}
 optimizer: {lr: 1e-2}
-train: {steps: 40, batch: 8, eval_samples: 12}
+train: {steps: 80, batch: 8, eval_samples: 12}
 stages: 2
 pipelines: 2
 micro_batches: 2

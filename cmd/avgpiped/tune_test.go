@@ -15,7 +15,7 @@ import (
 )
 
 // openJob is tinyJob with the number of pipelines and micro-batches, and the schedule, left to the daemon.
-var openJob = strings.NewReplacer("pipelines: 2\n", "", "micro_batches: 2\n", "schedule: auto\n", "steps: 160", "steps: 20").Replace(tinyJob)
+var openJob = strings.NewReplacer("pipelines: 2\n", "", "micro_batches: 2\n", "schedule: auto\n", "steps: 320", "steps: 20").Replace(tinyJob)
 
 func TestOpenJobIsMeasuredOnceAndTrains(t *testing.T) {
 	s := newSite(t)

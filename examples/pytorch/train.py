@@ -117,8 +117,9 @@ def main():
         job = yaml.safe_load(file)
     model, task, length = build(job)
     samples = data.Data(job, os.path.dirname(a.job) or ".", task, length)
-    o, steps = {k: number(v) for k, v in job["optimizer"].items()}, a.steps or job["train"]["steps"]
-    size = job["train"]["batch"] * job["pipelines"]
+    o, n = {k: number(v) for k, v in job["optimizer"].items()}, job["pipelines"]
+    steps, size = a.steps or -(-job["train"]["steps"] // n), job["train"]["batch"] * n  # the job counts the batches of all pipelines
+    o["warmup"], o["t0"] = -(-o.get("warmup", 0) // n), -(-o.get("t0", 0) // n)
     optimizer, batches, started = optimizer_of(model, o), samples.batches(size), time.perf_counter()
     cast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=job.get("precision") == "bf16")
     for step in range(steps):

@@ -34,8 +34,8 @@ type JobStatus struct {
 	Reason         string        `json:"reason"` // why it is in this state, for people
 	Generation     uint64        `json:"generation"`
 	Submitted      time.Time     `json:"submitted"`
-	Step           uint64        `json:"step"` // of the slowest pipeline
-	Steps          uint64        `json:"steps"`
+	Step           uint64        `json:"step"`  // of the slowest pipeline
+	Steps          uint64        `json:"steps"` // of each pipeline; 0 while they are not known
 	Round          uint64        `json:"round"` // of the center
 	CommittedRound uint64        `json:"committed_round"`
 	Loss           *float64      `json:"loss"`      // mean training loss of each pipeline's last 10 steps, nats per target; null before the first
@@ -62,6 +62,11 @@ type JobStatus struct {
 	Warnings       []string      `json:"warnings"`
 	StageStatus    []StageStatus `json:"stage_status"`
 	LinkStatus     []LinkStatus  `json:"link_status"` // of each boundary between two stages
+	// Budget is what the job file asks for: "1000 steps of 16 samples", "2 epochs".
+	Budget string `json:"budget"`
+	// BudgetSamples is how many samples all pipelines are to see: what Budget asks for, rounded up to whole rounds once the number of
+	// pipelines is known. It is 0 while nobody knows how many samples that is.
+	BudgetSamples uint64 `json:"budget_samples"`
 	// BatchS is the seconds from one step of a pipeline to its next, over the last window; null before the first.
 	BatchS *float64 `json:"batch_s"`
 	// PredictedBatchS is what tuning leads to expect; null of a job that was not tuned.

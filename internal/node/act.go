@@ -368,7 +368,7 @@ func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from
 	}
 	out := control.Assignment{
 		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
-		Job: a.spec.Job, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
+		Job: a.spec.Job, Budget: a.spec.Budget, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
 		OrphanAfter: a.node.config.Limits().OrphanAfter,
 	}
 	if a.spec.Layout != nil {

@@ -58,6 +58,7 @@ func admit(ctx context.Context, q inspection, opens func(path string)) (*spec, e
 	if a.model != nil {
 		a.checkCounts()
 		a.checkSequence()
+		a.checkBudget()
 	}
 	if err := a.checkData(ctx); err != nil {
 		return nil, err
@@ -69,6 +70,10 @@ func admit(ctx context.Context, q inspection, opens func(path string)) (*spec, e
 		return nil, api.Refused(a.problems)
 	}
 	a.spec.Job = *j
+	if why := a.spec.setBudget(); why != "" && !j.Open() {
+		a.spec.Why = append(a.spec.Why, why)
+	}
+	a.spec.warnOfRounds()
 	return &a.spec, nil
 }
 
@@ -168,10 +173,6 @@ func (a *admission) checkCounts() {
 	if !a.checkLayout() {
 		return
 	}
-	if rounds := a.job.Train.Steps / a.job.Averaging.Tau; a.job.Center.CommitEvery > rounds {
-		a.warn("center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run",
-			a.job.Center.CommitEvery, rounds)
-	}
 	if a.job.Center.Replicas > 1 {
 		a.warn("center.replicas is %d and the cluster has 1 node: there is 1 copy of each shard", a.job.Center.Replicas)
 	}
@@ -201,6 +202,20 @@ func (a *admission) checkSequence() {
 		a.job.Data.Sequence = longest
 	case n > longest:
 		a.refuse("data.sequence", strconv.Itoa(longest), "data.sequence is %d tokens; the model has %d positions", n, longest)
+	}
+}
+
+// checkBudget checks what of the budget depends on the model: how many tokens a sample has.
+func (a *admission) checkBudget() {
+	if a.job.Train.Tokens == 0 {
+		return
+	}
+	if a.model.Task == model.Images {
+		a.refuse("train.tokens", "train.samples", "train.tokens counts what a %s does not read; say train.samples or train.epochs", a.model.Family)
+		return
+	}
+	if key, nearest, problem := a.job.CheckWarmup(0); key != "" {
+		a.refuse(key, nearest, "%s", problem)
 	}
 }
 

@@ -81,6 +81,7 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	counts.Devices = max(counts.Devices, int(s.Job.Offered()))
 	j.Take(counts)
 	resolveAveraging(j, c.Pipelines)
+	budget := out.setBudget()
 	out.Layout = &layout{Costs: c.Costs, PinnedLimit: c.PinnedLimit, Split: c.Split}
 	plan, why, err := out.plan()
 	if err == nil {
@@ -93,12 +94,15 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 		return nil, fmt.Errorf("resolve job %s: the plan that tuning chose: %w", s.Job.Name, err)
 	}
 	out.Why = append(slices.Clone(s.Why), fmt.Sprintf("stages %d, pipelines %d, micro-batches %d: %s", c.Stages, c.Pipelines, c.MicroBatches, tunedBy(r)),
-		"schedule "+c.Schedule+": "+why)
+		"schedule "+c.Schedule+": "+why, budget)
 	if s.Job.RecomputeOpen() {
 		out.report = r
 		out.Why = append(out.Why, out.whyRecompute())
 	}
 	out.Warnings = slices.Clone(s.Warnings)
+	if s.Budget == nil { // else it was warned at admission
+		out.warnOfRounds()
+	}
 	if j.Devices.Kind != job.KindEmulated { // which need no cores
 		out.Warnings = append(out.Warnings, sharedCores(counts, cores)...)
 	}

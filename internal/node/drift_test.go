@@ -194,13 +194,13 @@ func TestResolveKeepsToTheFile(t *testing.T) {
 	}
 	open := spec{Version: specVersion}
 	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
-	open.Job.Train.Batch = 8
+	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau = 8, 100, 1
 	s, err := open.resolve(report(func(*tuner.Candidate) {}), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Job.Open() || s.Job.MicroBatches != 4 || s.Job.Schedule != "1f1b" || s.Job.Averaging.Alpha == 0 || len(s.Job.Recompute) != 1 ||
-		s.cores(2) != 2 || len(s.Why) != 2 || len(s.Layout.Split) != 2 {
+		s.cores(2) != 2 || len(s.Why) != 3 || len(s.Layout.Split) != 2 {
 		t.Errorf("resolved to %+v", s)
 	}
 	if open.Layout != nil || open.Job.MicroBatches != 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -27,6 +28,8 @@ type spec struct {
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
 	Layout     *layout         `json:"layout,omitempty"` // of a tuned job, and of emulated devices
 	Plan       schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
+	// Budget is how much the job trains on. Nil: the pipelines are to be measured first, or the worker finds out how long an epoch is.
+	Budget *job.Budget `json:"budget,omitempty"`
 
 	report *tuner.Report // of a tuned job; it lies beside the spec in the replicated state
 	device []int         // of each stage, once it was asked for
@@ -41,8 +44,9 @@ type layout struct {
 
 const (
 	specVersion   = 3
-	scaledVersion = 3 // averaging has a factor of the learning rate; it is 1 in jobs of before; a spec says whose rights count; since 2 a job may be open
-	oldestVersion = 1 // every count was resolved at admission
+	scaledVersion = 3 // averaging has a factor of the learning rate; it is 1 in jobs of before; a spec says whose rights count
+	budgetVersion = 3 // before it, train.steps were those of each pipeline
+	oldestVersion = 1 // every count was resolved at admission; since 2 a job may be open
 )
 
 func encodeSpec(s *spec) (json.RawMessage, error) {
@@ -65,12 +69,47 @@ func readSpec(j *elastic.Job) (*spec, error) {
 	if s.Version < scaledVersion {
 		s.Job.Averaging.RateScale = 1
 	}
+	if s.Budget == nil {
+		s.setBudget()
+	}
 	report, err := readReport(j)
 	if err != nil {
 		return nil, err
 	}
 	s.report = report
 	return &s, nil
+}
+
+// setBudget resolves how much the job trains on, once its pipelines are known, and says what that is for each.
+func (s *spec) setBudget() (why string) {
+	switch {
+	case s.Job.Pipelines == job.Auto:
+		return ""
+	case s.Version < budgetVersion:
+		s.Budget = s.Job.PerPipeline()
+	default:
+		s.Budget = s.Job.Resolved(0)
+	}
+	if s.Budget == nil {
+		return fmt.Sprintf("budget %s: how many samples that is, is known once the data are open", s.Job.Train.Budget())
+	}
+	why = fmt.Sprintf("budget %s: %d samples, %s of each pipeline", s.Job.Train.Budget(), s.Budget.Samples, words.Count(int(s.Budget.Steps), "step"))
+	if s.Budget.Samples != s.Job.Wanted(0) {
+		why += ", rounded up to whole rounds"
+	}
+	return why
+}
+
+// warnOfRounds warns where a job ends before its first commit would be due.
+func (s *spec) warnOfRounds() {
+	if s.Budget == nil {
+		return
+	}
+	if rounds := s.Budget.Steps / uint64(s.Job.Averaging.Tau); uint64(s.Job.Center.CommitEvery) > rounds {
+		s.Warnings = append(s.Warnings, fmt.Sprintf(
+			"center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run",
+			s.Job.Center.CommitEvery, rounds))
+	}
 }
 
 // plan is the plan that the user wrote, or generates the job's, which a proof precedes (schedule.Generate). That one is not kept: it

@@ -27,8 +27,12 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 	}
 	s, err := n.spec(j)
 	if err == nil {
-		tau := uint64(s.Job.Averaging.Tau)
-		out.Steps = (uint64(s.Job.Train.Steps) + tau - 1) / tau * tau // a rest shorter than a round makes one more
+		out.Budget = s.Job.Train.Budget()
+		if s.Budget != nil {
+			out.Steps, out.BudgetSamples = s.Budget.Steps, s.Budget.Samples
+		} else if s.Job.Open() {
+			out.BudgetSamples = s.Job.Wanted(0)
+		}
 		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
 		out.Schedule, out.Averaging = s.Job.Schedule, s.averaging()
 		out.Parameters, out.Warnings, out.OutputDir = s.Parameters, s.Warnings, s.Job.Output.Dir
@@ -108,6 +112,9 @@ func ofRound(m *elastic.Manifest) api.JobStatus {
 	out := api.JobStatus{
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
 		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
+	}
+	if b := meta.Budget; b != nil {
+		out.Steps, out.BudgetSamples = b.Steps, b.Samples
 	}
 	for i, c := range m.Cursors {
 		if i == 0 || c.Step < out.Step {

@@ -70,8 +70,10 @@ func checkAssignment(a control.Assignment, plan schedule.Plan) error {
 	case len(plan) != int(spec.Stages) || len(a.Stages) != stages:
 		return fmt.Errorf("the plan has %d devices and %d stages, the job %d devices and %d stage places",
 			len(plan), stages, spec.Stages, len(a.Stages))
-	case spec.Averaging.Tau < 1 || spec.Train.Steps < 1 || spec.Train.Steps%spec.Averaging.Tau != 0:
-		return fmt.Errorf("%d steps are not a whole number of rounds of %d steps", spec.Train.Steps, spec.Averaging.Tau)
+	case spec.Averaging.Tau < 1:
+		return fmt.Errorf("a round of %d steps; it has at least 1", spec.Averaging.Tau)
+	case a.Budget != nil && (a.Budget.Steps < 1 || a.Budget.Steps%uint64(spec.Averaging.Tau) != 0):
+		return fmt.Errorf("%d steps are not a whole number of rounds of %d steps", a.Budget.Steps, spec.Averaging.Tau)
 	case len(spec.Recompute) > 1 && len(spec.Recompute) != stages:
 		return fmt.Errorf("recompute has entries for %d stages of %d", len(spec.Recompute), stages)
 	case spec.Train.Batch%int(spec.MicroBatches) != 0:

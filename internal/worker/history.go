@@ -10,6 +10,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/history"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/stage"
 )
@@ -32,10 +33,10 @@ type stepHistory struct {
 
 // openHistory opens the job's history and marks where this worker begins. Training does not depend on the file: what goes wrong
 // with it is a warning.
-func (t *trainer) openHistory(ctx context.Context, stages int) *stepHistory {
+func (t *trainer) openHistory(ctx context.Context, stages int, budget job.Budget) *stepHistory {
 	h := &stepHistory{
 		end: func() {}, generation: t.assignment.Generation, pipelines: int(t.assignment.Job.Pipelines), stages: stages, tau: t.tau(),
-		rate: learningRate(t.assignment.Job), steps: map[uint64][]pipeline.StepReport{}, commits: map[uint64]int{},
+		rate: learningRate(t.assignment.Job, budget), steps: map[uint64][]pipeline.StepReport{}, commits: map[uint64]int{},
 	}
 	warn := func(err error) { t.log.Warn("the history of this job lacks something", zap.Error(err)) }
 	file, err := history.Open(control.HistoryPath(t.assignment.Dir), warn)

@@ -33,6 +33,7 @@ type host struct {
 	opened
 	assignment control.Assignment
 	plan       schedule.Plan
+	budget     job.Budget
 	feed       feed.Feed
 	ranges     []stage.Range // the layers of each stage
 	devices    []*hostedDevice
@@ -102,12 +103,30 @@ func Permanent(err error) bool {
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*host, error) {
 	h := &host{assignment: a, plan: plan}
-	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.leaveCard, h.openStore, h.openDevices, h.priceStages} {
+	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.resolveBudget, h.leaveCard, h.openStore, h.openDevices, h.priceStages} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
 		}
 	}
 	return h, nil
+}
+
+// resolveBudget says how much is trained on. Epochs leave that to who has opened the data.
+func (h *host) resolveBudget(context.Context) error {
+	if given := h.assignment.Budget; given != nil {
+		h.budget = *given
+		return nil
+	}
+	spec, epoch := h.assignment.Job, h.set.Samples()
+	if _, nearest, problem := spec.CheckWarmup(epoch); problem != "" {
+		return &permanentError{fmt.Errorf("%s; the nearest that fits: %s", problem, nearest)}
+	}
+	b := spec.Resolved(epoch)
+	if b == nil {
+		return &permanentError{fmt.Errorf("a budget of %s makes no samples: an epoch has %d", spec.Train.Budget(), epoch)}
+	}
+	h.budget = *b
+	return nil
 }
 
 // openModel builds the model and cuts it into stages.
@@ -343,7 +362,7 @@ func (h *host) stage(s *hosted, pipeline int) stage.Config {
 		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(),
 		Slots: schedule.PinnedByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
 		Versions:  schedule.VersionsByStage(h.plan)[s.index],
-		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer), Seed: spec.Seed, Pipeline: pipeline,
+		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,
 	}
 }
 
@@ -377,10 +396,10 @@ func (h *host) newStage(s *hosted, pipeline int) (*stage.Computed, error) {
 }
 
 // optimizer translates the job file.
-func optimizer(o job.Optimizer) stage.Optimizer {
+func optimizer(o job.Optimizer, b job.Budget) stage.Optimizer {
 	out := stage.Optimizer{
 		Name: o.Name, Momentum: o.Momentum, Nesterov: o.Nesterov, Epsilon: o.Epsilon, WeightDecay: o.WeightDecay,
-		T0: uint64(o.T0),
+		T0: b.T0,
 	}
 	if len(o.Betas) == 2 {
 		out.Beta1, out.Beta2 = o.Betas[0], o.Betas[1]
@@ -390,13 +409,13 @@ func optimizer(o job.Optimizer) stage.Optimizer {
 
 // learningRate is the schedule of the job file, times the factor for averaged pipelines. That of a trial may be open: then nobody
 // asks what it learns.
-func learningRate(spec job.Job) stage.Schedule {
+func learningRate(spec job.Job, b job.Budget) stage.Schedule {
 	o, scale := spec.Optimizer, float64(spec.Averaging.RateScale)
 	if spec.Averaging.RateScale == job.AutoFactor {
 		scale = 1
 	}
 	return stage.Schedule{
-		Name: o.Schedule, Peak: o.LearningRate * scale, Warmup: uint64(o.Warmup), Steps: uint64(spec.Train.Steps), MinRatio: o.MinimumRatio,
+		Name: o.Schedule, Peak: o.LearningRate * scale, Warmup: b.Warmup, Steps: b.Steps, MinRatio: o.MinimumRatio,
 	}
 }
 

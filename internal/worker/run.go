@@ -133,7 +133,7 @@ func (t *trainer) train(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	t.history = t.openHistory(ctx, len(h.stages))
+	t.history = t.openHistory(ctx, len(h.stages), h.budget)
 	defer t.history.close()
 	t.group.Store(group)
 	return group.Run(ctx)

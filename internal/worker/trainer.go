@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
@@ -34,6 +36,7 @@ type trainer struct {
 	cancel     context.CancelCauseFunc // ends the worker
 
 	group   atomic.Pointer[pipeline.Group] // nil while loading
+	budget  atomic.Pointer[job.Budget]     // nil while loading, where the data say what it is
 	history *stepHistory                   // set before training begins
 
 	mu       sync.Mutex
@@ -48,6 +51,7 @@ func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trai
 			log.Warn("the meta of the restored round is unreadable; losses and times start anew", zap.Error(err))
 		}
 	}
+	t.budget.Store(a.Budget)
 	t.progress = newProgress(a, plan, t.restored)
 	return t
 }
@@ -55,8 +59,13 @@ func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trai
 // tau is the batches in a round.
 func (t *trainer) tau() uint64 { return uint64(t.assignment.Job.Averaging.Tau) }
 
-// finalRound is the last round that all steps make.
-func (t *trainer) finalRound() uint64 { return uint64(t.assignment.Job.Train.Steps) / t.tau() }
+// finalRound is the last round of the budget; further than any while that is not known.
+func (t *trainer) finalRound() uint64 {
+	if b := t.budget.Load(); b != nil {
+		return b.Steps / t.tau()
+	}
+	return math.MaxUint64
+}
 
 // groupConfig is what every group of a job has in common.
 func (h *host) groupConfig() (pipeline.Config, error) {
@@ -67,7 +76,7 @@ func (h *host) groupConfig() (pipeline.Config, error) {
 	if err != nil {
 		return pipeline.Config{}, &permanentError{err}
 	}
-	rate := learningRate(spec)
+	rate := learningRate(spec, h.budget)
 	if err := rate.Validate(); err != nil {
 		return pipeline.Config{}, &permanentError{err}
 	}
@@ -188,6 +197,7 @@ func (t *trainer) persist(ctx context.Context, h *host, s *pipeline.Snapshot) {
 
 // describe notes what was opened.
 func (t *trainer) describe(h *host) {
+	t.budget.Store(&h.budget)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.host = h
@@ -223,9 +233,11 @@ func (t *trainer) status() control.Status {
 	spec := t.assignment.Job
 	out := control.Status{JobID: t.assignment.JobID, Generation: t.assignment.Generation, PID: os.Getpid(), Final: t.finalRound()}
 	out.Job = api.JobStatus{
-		ID: t.assignment.JobID, Name: spec.Name, Generation: t.assignment.Generation, Steps: uint64(spec.Train.Steps),
-		Pipelines: int(spec.Pipelines), Stages: int(spec.Stages), MicroBatches: int(spec.MicroBatches),
+		ID: t.assignment.JobID, Name: spec.Name, Generation: t.assignment.Generation, Pipelines: int(spec.Pipelines), Stages: int(spec.Stages), MicroBatches: int(spec.MicroBatches),
 		Schedule: t.assignment.Schedule, Warnings: []string{},
+	}
+	if b := t.budget.Load(); b != nil {
+		out.Job.Steps, out.Job.BudgetSamples = b.Steps, b.Samples
 	}
 	t.progress.fill(&out.Job, spec.Train.MaxTime, time.Now())
 	out.Held = t.progress.whyHeld()

@@ -159,14 +159,13 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 // host lays the job of a trial over devices of its own.
 func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 	a := control.Assignment{
-		Version: control.AssignmentVersion, JobID: "trial", Generation: 1, Node: "here", Dir: "/", Job: c.Job, Plan: c.Plan.Lines(),
+		Version: control.AssignmentVersion, JobID: "trial", Generation: 1, Node: "here", Dir: "/", Job: c.Job, Budget: &job.Budget{Steps: uint64(c.total())}, Plan: c.Plan.Lines(),
 		Split: c.Split, Cores: c.Cores, Stages: slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages()),
 	}
-	a.Job.Train.Steps = c.total()
 	if err := checkAssignment(a, c.Plan); err != nil {
 		return nil, err
 	}
-	h := &host{opened: t.opened, assignment: a, plan: c.Plan}
+	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Budget}
 	for _, step := range []func() error{h.cut, h.newFeed, func() error { return h.openDevices(ctx) }} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, h.closeDevices())

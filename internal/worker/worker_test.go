@@ -71,6 +71,7 @@ func setup(t testing.TB, stages, pipelines int, change func(*job.Job)) control.A
 		Schedule: spec.Schedule, Plan: plan.Lines(), OrphanAfter: time.Minute,
 	}
 	a.Stages = slices.Repeat([]control.StagePlace{{Node: "a"}}, plan.Stages())
+	a.Budget = a.Job.PerPipeline()
 	return a
 }
 
@@ -376,7 +377,7 @@ func freeAddress(t *testing.T) string {
 
 func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*control.Assignment){
-		"version 2":                            func(a *control.Assignment) { a.Version = 2 },
+		"version 1":                            func(a *control.Assignment) { a.Version = 1 },
 		"not an absolute path":                 func(a *control.Assignment) { a.Dir = "here" },
 		"must be resolved":                     func(a *control.Assignment) { a.Job.Pipelines = job.Auto },
 		"not a multiple of":                    func(a *control.Assignment) { a.Job.Train.Batch = 5 },

@@ -277,7 +277,7 @@ func (d *Daemon) Until(t testing.TB, id, what string, holds func(api.JobStatus) 
 	return last
 }
 
-// Job is a job file of the fake trainer: steps of RoundTime each, a commit every 10.
+// Job is a job file of the fake trainer: so many steps of each of two pipelines, of RoundTime each, and a commit every 10.
 func Job(t testing.TB, dir, name string, steps int) string {
 	t.Helper()
 	text := make([]byte, 64<<10)
@@ -300,7 +300,7 @@ stages: 2
 pipelines: 2
 micro_batches: 4
 center: {commit_every: 10}
-`, name, steps)
+`, name, 2*steps)
 }
 
 // OpenJob is such a job whose counts are all to be measured.

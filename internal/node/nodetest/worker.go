@@ -83,7 +83,10 @@ func newTrainer(path string) (*trainer, error) {
 	if err := json.Unmarshal(text, &t.a); err != nil {
 		return nil, err
 	}
-	t.final = uint64(t.a.Job.Train.Steps / t.a.Job.Averaging.Tau)
+	if t.a.Budget == nil { // as where the worker finds out how long an epoch is
+		t.a.Budget = t.a.Job.Resolved(Epoch)
+	}
+	t.final = t.a.Budget.Steps / uint64(t.a.Job.Averaging.Tau)
 	t.store, err = elastic.OpenDirStore(checkpoint.OS, control.ShardDir(t.a.Dir))
 	return t, err
 }
@@ -204,9 +207,12 @@ func (t *trainer) meta(round uint64) control.RoundMeta {
 	loss, initial := Loss(round), Loss(0)
 	return control.RoundMeta{
 		ElapsedS: float64(round) * RoundTime.Seconds(), Loss: &loss, EvalLoss: &loss, EvalRound: round, InitialLoss: &initial,
-		SamplesSeen: round * uint64(t.a.Job.Train.Batch) * uint64(t.a.Job.Pipelines), DataDigest: "fake",
+		SamplesSeen: round * uint64(t.a.Job.Train.Batch) * uint64(t.a.Job.Pipelines), DataDigest: "fake", Budget: t.a.Budget,
 	}
 }
+
+// Epoch is how many samples the fake trainer finds in the data.
+const Epoch = 160
 
 // Loss is what the fake trainer reports after a round.
 func Loss(round uint64) float64 { return 5.5 / (1 + float64(round)/50) }
@@ -243,7 +249,7 @@ func (t *trainer) status() control.Status {
 	s := control.Status{JobID: t.a.JobID, Generation: t.a.Generation, PID: os.Getpid(), Final: t.final, NextCommit: t.earliest()}
 	m := t.meta(t.round)
 	s.Job = api.JobStatus{
-		State: api.Running, Round: t.round, Step: t.round * uint64(t.a.Job.Averaging.Tau), Steps: uint64(t.a.Job.Train.Steps),
+		State: api.Running, Round: t.round, Step: t.round * uint64(t.a.Job.Averaging.Tau), Steps: t.a.Budget.Steps, BudgetSamples: t.a.Budget.Samples,
 		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}

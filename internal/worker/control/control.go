@@ -40,6 +40,8 @@ type Assignment struct {
 	Stages     []StagePlace `json:"stages"`         // all of the plan, in order
 	Schedule   string       `json:"schedule"`       // a name for people
 	Plan       []string     `json:"plan"`           // one line a device, the grammar of package schedule
+	// Budget is how much is trained on. Nil: the worker resolves it from Job once its data are open, since they say how long an epoch is.
+	Budget *job.Budget `json:"budget,omitempty"`
 	// Split is, of each stage, its first layer and the one after its last. Empty: as even as their costs allow.
 	Split [][2]int `json:"split,omitempty"`
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
@@ -50,8 +52,8 @@ type Assignment struct {
 	OrphanAfter time.Duration `json:"orphan_after"`
 }
 
-// AssignmentVersion is the only one this program reads.
-const AssignmentVersion = 1
+// AssignmentVersion is the only one this program reads. Until 1, train.steps were those of each pipeline.
+const AssignmentVersion = 2
 
 // StagePlace says which node hosts a stage and where its links listen.
 type StagePlace struct {
@@ -86,6 +88,8 @@ type RoundMeta struct {
 	SamplesSeen    uint64   `json:"samples_seen"`
 	DataDigest     string   `json:"data_digest"`
 	TargetsPerStep uint64   `json:"targets_per_step"`
+	// Budget is what the job trains on, resolved.
+	Budget *job.Budget `json:"budget,omitempty"`
 }
 
 // Status is a worker's state, the part of api.JobStatus that it knows: State is Starting, Running, Done or Failed.
