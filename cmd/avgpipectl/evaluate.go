@@ -26,7 +26,7 @@ func newEvaluateCommand() *cobra.Command {
 		Use:   "evaluate JOB|DIR --data FILE",
 		Short: "Measure a model on data",
 		Long: `Measure a model on data of the format that it was trained on: the model of a job's last committed round, or an
-exported one in a directory. Printed are the loss and what the task has a use for: perplexity of models that predict
+exported one in a directory. All of the data is measured, cut as a job cuts its data.validation. Printed are the loss and what the task has a use for: perplexity of models that predict
 tokens, accuracy and F1 of classifiers, BLEU of translations. With --held-out, only the part is used that a job with
 these files holds out. It computes on this machine, with the avgpiped beside this program or in PATH.
 

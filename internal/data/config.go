@@ -32,6 +32,7 @@ type Config struct {
 	Task       Task     // Language, also when empty
 	Files      []string // absolute paths of files and directories, or glob patterns; see List
 	Validation []string // the same for what is held out; none: a share of Files
+	HoldAll    bool     // nothing is to train on: all of Files is held out, as Validation would be
 	Format     string   // text, also when empty, jsonl, csv, tsv, parquet, idx, images or tokens
 	Columns    Columns  // of tables; empty ones are called text, label, source and target
 	NoHeader   bool     // the first line of CSV and TSV is a row, and columns are called 1, 2, ...

@@ -84,7 +84,11 @@ func (o *opener) step() int {
 func (o *opener) divideRuns(runs []run) (train, held []run, err error) {
 	if len(o.held) > 0 {
 		train, held = runs[:len(o.train)], runs[len(o.train):]
-		for key, part := range map[string][]run{"data.files": train, "data.validation": held} {
+		parts := map[string][]run{"data.files": train, "data.validation": held}
+		if o.HoldAll {
+			parts = map[string][]run{"data.files": held}
+		}
+		for key, part := range parts {
 			if n := newStream(part).total(); n <= o.step() {
 				return nil, nil, &Error{Key: key, Err: fmt.Errorf("the files hold %d tokens, too few for a sample of %d", n, o.Sequence)}
 			}

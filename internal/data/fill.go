@@ -1,6 +1,7 @@
 package data
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 )
@@ -54,6 +55,9 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 		defer truncated(debug.SetPanicOnFault(true), &err)
 	}
 	size := s.Samples()
+	if size == 0 {
+		return errors.New("data: fill: all of the data are held out")
+	}
 	var order permutation
 	for j := range count {
 		position := c.Position(first + j)

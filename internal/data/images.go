@@ -12,6 +12,7 @@ import (
 	_ "image/png"  // for image.Decode
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/image/draw"
@@ -82,10 +83,7 @@ func (o *opener) values(channels int) ([][256]float32, error) {
 func (o *opener) openImages(ctx context.Context, s *Set) error {
 	files := append(append([]File(nil), o.train...), o.held...)
 	sums := make([][sha256.Size]byte, len(files))
-	parts := [][]File{o.train}
-	if len(o.held) > 0 {
-		parts = append(parts, o.held)
-	}
+	parts := slices.DeleteFunc([][]File{o.train, o.held}, func(part []File) bool { return len(part) == 0 })
 	var read []*pictures
 	var found []*labelTable
 	for _, part := range parts {
@@ -120,11 +118,14 @@ func (o *opener) openImages(ctx context.Context, s *Set) error {
 	}
 	o.identify(s, files, sums)
 	s.labels, s.image = classes, read[0].shape
-	if len(read) > 1 {
+	switch {
+	case o.HoldAll:
+		s.train, s.held = &pictures{shape: s.image}, read[0]
+	case len(read) > 1:
 		s.train, s.held = read[0], read[1]
-		return nil
+	default:
+		s.train, s.held, err = o.split(read[0])
 	}
-	s.train, s.held, err = o.split(read[0])
 	return err
 }
 

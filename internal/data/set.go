@@ -136,6 +136,9 @@ func newOpener(ctx context.Context, c Config) (*opener, error) {
 		return nil, err
 	}
 	o.train, o.held, o.notes = l.Files, v.Files, append(l.Skipped.Notes(), v.Skipped.Notes()...)
+	if o.HoldAll {
+		o.train, o.held = nil, append(o.train, o.held...)
+	}
 	return o, o.openTokenizer()
 }
 

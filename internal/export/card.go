@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -21,8 +23,15 @@ const (
 	TokenizerFile = "tokenizer.json" // in Hugging Face's format; not there when tokens are bytes
 )
 
+// Files that the usual Python library reads beside the model and that nothing here does. A job that has a tokenizer, or starts from
+// a model, passes on those that it finds there.
+var (
+	TokenizerCompanions = []string{"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}
+	ModelCompanions     = []string{"generation_config.json"}
+)
+
 // beside lists the files that Pack takes along.
-var beside = []string{CardFile, TokenizerFile}
+var beside = slices.Concat([]string{CardFile, TokenizerFile}, TokenizerCompanions, ModelCompanions)
 
 // maxBesideBytes bounds a file beside a model. The largest tokenizers in use take 35 MB.
 const maxBesideBytes = 1 << 28
@@ -75,10 +84,10 @@ func (r reading) data() job.Data {
 
 const cardVersion = 1
 
-// WriteBeside writes the files that go with a job's model to dir: the card, and the tokenizer's file unless it is nil.
-func WriteBeside(dir string, c Card, tokenizerFile []byte) error {
+// WriteBeside writes the files that go with a job's model to dir: the card, and the contents of others by name.
+func WriteBeside(dir string, c Card, others map[string][]byte) error {
 	c.Version, c.Read = cardVersion, readingOf(c.Data)
-	if tokenizerFile != nil {
+	if others[TokenizerFile] != nil {
 		c.Read.Tokenizer = TokenizerFile
 	}
 	text, err := json.MarshalIndent(c, "", "  ")
@@ -88,8 +97,8 @@ func WriteBeside(dir string, c Card, tokenizerFile []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if tokenizerFile != nil {
-		if err := writeWhole(dir, TokenizerFile, tokenizerFile); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		if err := writeWhole(dir, name, others[name]); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ func TestACardIsReadAsItWasWritten(t *testing.T) {
 			Files: []string{"/home/somebody/texts"}, Format: "text", Holdout: 0.1, Labels: []string{"ham", "spam"},
 		},
 	}
-	if err := WriteBeside(dir, want, []byte("{}")); err != nil {
+	if err := WriteBeside(dir, want, map[string][]byte{TokenizerFile: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
 	found, ok, err := ReadCard(nil, dir)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
@@ -19,7 +20,7 @@ import (
 // Evaluate says what to measure a model on.
 type Evaluate struct {
 	Files   []string // as in a job file; relative paths start at the working directory
-	HeldOut bool     // only the part that a job with these files holds out
+	HeldOut bool     // only the part that a job with these files holds out; else all of them, as what a job names data.validation
 	Samples int      // at most; 0: all
 	Beam    int      // of translations, whose BLEU is measured
 }
@@ -40,7 +41,7 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 	defer func() { err = errors.Join(err, f.close(), set.Close()) }()
 	var total stage.Score
 	var translations []pair
-	out.Samples, err = eachBatch(ctx, f, parts(set, e), func(count int) error {
+	out.Samples, err = eachBatch(ctx, f, set, e.Samples, func(count int) error {
 		if s.model.Task == model.Translation {
 			translations = append(translations, s.pairs(f.batch(), count)...)
 		}
@@ -71,6 +72,7 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 // open opens the files as the model's data were read.
 func (s *Session) open(ctx context.Context, e Evaluate) (*data.Set, error) {
 	c := s.dataConfig()
+	c.HoldAll = !e.HeldOut
 	for _, path := range e.Files {
 		absolute, err := filepath.Abs(path)
 		if err != nil {
@@ -85,7 +87,11 @@ func (s *Session) open(ctx context.Context, e Evaluate) (*data.Set, error) {
 		}
 		c.Tokenizer = absolute
 	}
-	return data.Open(ctx, c)
+	set, err := data.Open(ctx, c)
+	if problem, ok := errors.AsType[*data.Error](err); ok && strings.HasPrefix(problem.Key, "data.files") {
+		return nil, fmt.Errorf("--data: %w", problem.Err) // the key is of job files
+	}
+	return set, err
 }
 
 // dataConfig is how the model's data were read, without files.
@@ -95,51 +101,26 @@ func (s *Session) dataConfig() data.Config {
 	return data.ConfigOf(&job.Job{Data: d}, feed.ModelOf(s.model))
 }
 
-// part is a run of samples.
-type part struct {
-	samples int
-	fill    func(first, count int, b data.Batch) error
-}
-
-// parts are what is measured on: what is held out, and unless that is all, what would be trained on.
-func parts(set *data.Set, e Evaluate) []part {
-	most := e.Samples
+// eachBatch fills micro-batches with the samples that are held out in set, at most `most` of them unless it is 0, and calls do with
+// the number of new ones in each; it returns how many samples there were.
+func eachBatch(ctx context.Context, f *forward, set *data.Set, most int, do func(count int) error) (samples int, err error) {
 	if most == 0 {
-		most = int(set.HeldOut())
+		most = int(set.HeldOut()) //nolint:gosec // A count of samples in memory.
 	}
-	held := set.EvaluationSamples(most)
-	all := []part{{held, func(first, count int, b data.Batch) error { return set.FillEvaluation(most, first, count, b) }}}
-	if e.HeldOut {
-		return all
-	}
-	rest := int(set.Samples())
-	if e.Samples > 0 {
-		rest = min(rest, e.Samples-held)
-	}
-	// One pass over the training data is one batch of all of it.
-	cursor := set.Cursor(0, 1, int(set.Samples()))
-	return append(all, part{rest, func(first, count int, b data.Batch) error { return set.Fill(cursor, first, count, b) }})
-}
-
-// eachBatch fills micro-batches with all samples of parts and calls do with the number of new ones in each; it returns
-// how many samples there were.
-func eachBatch(ctx context.Context, f *forward, parts []part, do func(count int) error) (samples int, err error) {
-	for _, p := range parts {
-		for first := 0; first < p.samples; first += f.feed.Samples() {
-			if err := ctx.Err(); err != nil {
-				return samples, err
-			}
-			count := min(f.feed.Samples(), p.samples-first)
-			b := f.batch()
-			if err := p.fill(first, count, f.feed.First(b, count)); err != nil {
-				return samples, err
-			}
-			f.feed.Pad(b, count)
-			if err := do(count); err != nil {
-				return samples, err
-			}
-			samples += count
+	for n := set.EvaluationSamples(most); samples < n; {
+		if err := ctx.Err(); err != nil {
+			return samples, err
 		}
+		count := min(f.feed.Samples(), n-samples)
+		b := f.batch()
+		if err := set.FillEvaluation(most, samples, count, f.feed.First(b, count)); err != nil {
+			return samples, err
+		}
+		f.feed.Pad(b, count)
+		if err := do(count); err != nil {
+			return samples, err
+		}
+		samples += count
 	}
 	return samples, nil
 }

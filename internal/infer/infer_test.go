@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/job"
@@ -240,5 +241,43 @@ func TestTextIsWrittenOnceItIsCertain(t *testing.T) {
 	}
 	if err := errors.Join(w.write(0), w.flush()); err != nil || !strings.HasPrefix(out.String(), "é!") || out.Len() <= len("é!") {
 		t.Errorf("half a character at the end: %q (%v)", out.String(), err)
+	}
+}
+
+// TestEvaluateMeasuresTheTextAsAJobsValidationDoes: the file that is named is the text, whole. It is not cut into a part to train on
+// and one that is held out, which costs a window and adds an end token at the cut.
+func TestEvaluateMeasuresTheTextAsAJobsValidationDoes(t *testing.T) {
+	dir := fresh(t, "gpt2", tinyGPT2, nil) // T = 12
+	file := func(bytes int) string {
+		path := filepath.Join(t.TempDir(), "text")
+		if err := os.WriteFile(path, []byte(strings.Repeat("abcdefghij\n", bytes/11+1)[:bytes]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for bytes, samples := range map[int]int{12: 1, 20: 1, 24: 2, 480: 40, 491: 40} { // bytes and an end token; n tokens have (n-1)/12 windows
+		s := open(t, dir)
+		path := file(bytes)
+		scores, err := s.Evaluate(t.Context(), Evaluate{Files: []string{path}})
+		if err != nil || scores.Samples != samples || scores.Targets != 12*samples {
+			t.Errorf("%d bytes: %d samples of %d targets (%v), want %d of %d", bytes, scores.Samples, scores.Targets, err, samples, 12*samples)
+		}
+		c := s.dataConfig()
+		c.Files, c.Validation = []string{file(100)}, []string{path}
+		set, err := data.Open(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int(set.HeldOut()) != scores.Samples {
+			t.Errorf("%d bytes: %d samples, as data.validation of a job %d", bytes, scores.Samples, set.HeldOut())
+		}
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	s := open(t, dir)
+	_, err := s.Evaluate(t.Context(), Evaluate{Files: []string{file(6)}})
+	if err == nil || err.Error() != "--data: the files hold 7 tokens, too few for a sample of 12" {
+		t.Errorf("a text shorter than a sample: %v", err)
 	}
 }

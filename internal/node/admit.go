@@ -147,11 +147,27 @@ func (a *admission) checkFrom() {
 		a.refuse("model.from", "", "model.from: %s: %v", filepath.Join(from, "config.json"), err)
 		return
 	}
-	if m.Family != a.job.Model.Family {
-		a.refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", a.job.Model.Family, from, m.Family)
+	if family := a.job.Model.Family; family != "" && family != m.Family {
+		a.refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", family, from, m.Family)
 		return
 	}
+	a.job.Model.Family = m.Family
 	a.built(m)
+	a.takeTokenizer()
+}
+
+// takeTokenizer takes the tokenizer of the model to start from, unless the file names one: tokens of another mean nothing to it.
+func (a *admission) takeTokenizer() {
+	if a.model.Task == model.Images || a.at.Has("data.tokenizer") {
+		return
+	}
+	tokenizer, err := export.TokenizerOf(a.access, a.job.Model.From, a.model)
+	if err != nil {
+		a.refuse("data.tokenizer", "", "data.tokenizer: %v; or name the tokenizer of the model", err)
+		return
+	}
+	a.job.Data.Tokenizer = tokenizer
+	a.spec.Why = append(a.spec.Why, fmt.Sprintf("data.tokenizer is %s, that of model.from", tokenizer))
 }
 
 func (a *admission) built(m *model.Model) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -268,30 +269,55 @@ func (h *host) newFeed() (err error) {
 func (h *host) leaveCard(context.Context) error {
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Job.Data}
 	c.Data.Labels = h.set.Labels()
-	vocabulary, err := readTokenizer(h.access, h.set, c.Data.Tokenizer)
-	if err != nil {
+	files := map[string][]byte{}
+	if err := h.readTokenizer(c.Data.Tokenizer, files); err != nil {
 		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
 	}
-	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, vocabulary); err != nil {
+	if from := h.assignment.Job.Model.From; from != "" {
+		if err := h.readCompanions(from, export.ModelCompanions, files); err != nil {
+			return &permanentError{fmt.Errorf("model.from: %w", err)}
+		}
+	}
+	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, files); err != nil {
 		return fmt.Errorf("leave what goes with the model: %w", err)
 	}
 	return nil
 }
 
-// readTokenizer reads the file of a data set's tokenizer, or the one in a directory; nil when it is none.
-func readTokenizer(opener *access.Opener, set *data.Set, path string) ([]byte, error) {
-	t := set.Tokenizer()
+// readTokenizer reads the file of the data's tokenizer, or the one in a directory, and those that go with it; none when tokens are
+// bytes.
+func (h *host) readTokenizer(path string, files map[string][]byte) error {
+	t := h.set.Tokenizer()
 	if t == nil || t.IsBytes() {
-		return nil, nil
+		return nil
 	}
-	if info, err := opener.Stat(path); err == nil && info.IsDir() {
+	if info, err := h.access.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, export.TokenizerFile)
 	}
-	content, err := opener.ReadFile(path, tokenizer.MaxBytes)
-	if err == nil && sha256.Sum256(content) != t.Digest() {
-		err = fmt.Errorf("%s was replaced while the job started; start it again", path)
+	content, err := h.access.ReadFile(path, tokenizer.MaxBytes)
+	if err != nil {
+		return err
 	}
-	return content, err
+	if sha256.Sum256(content) != t.Digest() {
+		return fmt.Errorf("%s was replaced while the job started; start it again", path)
+	}
+	files[export.TokenizerFile] = content
+	return h.readCompanions(filepath.Dir(path), export.TokenizerCompanions, files)
+}
+
+// readCompanions reads those of some files that a directory has.
+func (h *host) readCompanions(dir string, names []string, files map[string][]byte) error {
+	for _, name := range names {
+		content, err := h.access.ReadFile(filepath.Join(dir, name), export.MaxConfigBytes)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		files[name] = content
+	}
+	return nil
 }
 
 func (h *host) openStore(context.Context) (err error) {
