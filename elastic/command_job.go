@@ -10,6 +10,7 @@ import (
 type RequestCancel struct {
 	Job    string `json:"job"`
 	Reason string `json:"reason"`
+	By     string `json:"by,omitempty"` // who, for people
 }
 
 // Kind implements Command.
@@ -24,7 +25,7 @@ func (c *RequestCancel) apply(s *State) (string, error) {
 		return c.Job, fmt.Errorf("job %s is %s: %w", c.Job, j.State, ErrEnded)
 	}
 	if !j.Cancelling {
-		j.Cancelling, j.Reason = true, c.Reason
+		j.Cancelling, j.Reason, j.CancelledBy = true, c.Reason, c.By
 	}
 	return c.Job, nil
 }

@@ -50,6 +50,8 @@ type Job struct {
 	Ended *time.Time `json:"ended,omitempty"`
 	// Cancelling says that somebody wants the job to end; it commits what it can, then CancelJob ends it.
 	Cancelling bool `json:"cancelling,omitempty"`
+	// CancelledBy is who does, for people; empty of jobs of older programs.
+	CancelledBy string `json:"cancelled_by,omitempty"`
 
 	Generation uint64          `json:"generation"`          // grows by one with each placement; 0 before the first
 	Placement  json.RawMessage `json:"placement,omitempty"` // of this generation; the coordinator's own

@@ -99,7 +99,7 @@ func describeState(s *State) string {
 			fmt.Fprintf(&out, " %d", m.Round)
 		}
 		if j.Cancelling {
-			out.WriteString(", cancelling")
+			fmt.Fprintf(&out, ", cancelling for %q", j.CancelledBy)
 		}
 		if j.Report != nil {
 			fmt.Fprintf(&out, ", spec %s, report %s", j.Spec, j.Report)

@@ -26,6 +26,7 @@ type config struct {
 	stateDir    string
 	socket      string
 	group       string
+	adminGroup  string
 	node        string
 	cores       int
 	orphanAfter time.Duration
@@ -38,7 +39,7 @@ type config struct {
 // defaultConfig is what an empty file means.
 func defaultConfig() config {
 	return config{
-		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
+		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", adminGroup: "avgpipe-admin", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
 		responseTimeout: 30 * time.Second, retryLimit: 10, retryFirst: 500 * time.Millisecond, retryLongest: time.Minute,
 	}
 }
@@ -74,6 +75,10 @@ var keys = []key{
 	{
 		"group", "whose members may use the socket, if it exists", "avgpipe", "a group's name", false,
 		func(c *config, text string) error { return setText(&c.group, text) },
+	},
+	{
+		"admin_group", "whose members may read, export and cancel the jobs of everybody, if it exists", "avgpipe-admin", "a group's name", false,
+		func(c *config, text string) error { return setText(&c.adminGroup, text) },
 	},
 	{
 		"node", "this node's name, for good", "the host's name", "a name", false,

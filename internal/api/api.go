@@ -73,6 +73,20 @@ type JobStatus struct {
 	PredictedBatchS *float64      `json:"predicted_batch_s"`
 	Drift           *Drift        `json:"drift"`  // null while BatchS keeps to it
 	Tuning          *TuneProgress `json:"tuning"` // while the job is being tuned; else null
+	// Owner is who submitted the job: the user's name, or the number where the name is not known.
+	Owner    string     `json:"owner"`
+	OwnerUID uint32     `json:"owner_uid"`
+	Ended    *time.Time `json:"ended"` // null until then
+	// Restricted says that the rest is withheld: the job belongs to somebody else.
+	Restricted bool `json:"restricted,omitempty"`
+}
+
+// Public is what users see of a job of somebody else: that it is there, in which state, whose it is and since when.
+func (s *JobStatus) Public() JobStatus {
+	return JobStatus{
+		ID: s.ID, Name: s.Name, State: s.State, Submitted: s.Submitted, Ended: s.Ended, Owner: s.Owner, OwnerUID: s.OwnerUID, Restricted: true,
+		Recompute: []string{}, Warnings: []string{}, StageStatus: []StageStatus{}, LinkStatus: []LinkStatus{},
+	}
 }
 
 // Metrics are what an evaluation says beside its loss. A figure that the model's task does not have is null.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -224,6 +225,9 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 		Job: a.job.ID, Generation: a.job.Generation, State: elastic.JobState(d.state), Reason: d.reason, At: time.Now(),
 	}
 	if d.state == api.Cancelled {
+		if by := a.job.CancelledBy; by != "" {
+			d.reason = "cancelled by " + by + strings.TrimPrefix(d.reason, "cancelled")
+		}
 		c = &elastic.CancelJob{Job: a.job.ID, Reason: d.reason, At: time.Now()}
 	}
 	if err := a.propose(ctx, c); err != nil {

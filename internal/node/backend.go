@@ -110,19 +110,19 @@ func (n *node) find(ref string) (*elastic.Job, error) {
 }
 
 // Cancel implements server.Backend.
-func (n *node) Cancel(ctx context.Context, ref string) (api.JobStatus, error) {
+func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobStatus, error) {
 	j, err := n.find(ref)
 	if err != nil {
 		return api.JobStatus{}, err
 	}
-	_, err = n.raft.Apply(ctx, &elastic.RequestCancel{Job: j.ID, Reason: "cancelling"})
+	_, err = n.raft.Apply(ctx, &elastic.RequestCancel{Job: j.ID, Reason: "cancelling, as " + by.String() + " asked", By: by.String()})
 	switch {
 	case errors.Is(err, elastic.ErrEnded):
 		return api.JobStatus{}, api.Errorf(http.StatusConflict, "cancel job %s: it is %s already", j.ID, j.State)
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("cancel job %s: %w", j.ID, err)
 	}
-	n.say(j.ID, "somebody asked to cancel the job")
+	n.say(j.ID, "somebody asked to cancel the job", zap.String("user", by.String()))
 	return n.Job(ctx, j.ID)
 }
 

@@ -23,6 +23,8 @@ type Config struct {
 	Socket string
 	// Group may use the socket when it exists. Default avgpipe.
 	Group string
+	// AdminGroup may do everything with the jobs of everybody. Default avgpipe-admin.
+	AdminGroup string
 	// NodeID names the node for good; the first start writes it down. Default: the host's name.
 	NodeID string
 	// Cores are the processor cores that jobs compute on. Default: all that the process may use.
@@ -80,6 +82,9 @@ func (l Limits) withDefaults() Limits {
 func (c Config) withDefaults() (Config, error) {
 	if c.Group == "" {
 		c.Group = "avgpipe"
+	}
+	if c.AdminGroup == "" {
+		c.AdminGroup = "avgpipe-admin"
 	}
 	given := c.Limits
 	if given == nil {

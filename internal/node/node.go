@@ -126,7 +126,7 @@ func (n *node) run(ctx context.Context) error {
 	}
 	group, running := errgroup.WithContext(ctx) // ends with ctx, or when one of the parts fails
 	group.Go(func() error {
-		return server.Serve(beside, server.Config{Listener: listener, Backend: n, Log: n.log})
+		return server.Serve(beside, server.Config{Listener: listener, Backend: n, Log: n.log, AdminGroup: n.config.AdminGroup})
 	})
 	group.Go(func() error {
 		n.watchdog(beside)

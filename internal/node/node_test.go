@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
+	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -173,6 +174,10 @@ func TestCancelCommitsAndEnds(t *testing.T) {
 	}
 	if len(modelFiles(t, d, running)) == 0 {
 		t.Error("a cancelled job has no model")
+	}
+	who := (server.Peer{UID: os.Getuid()}).String()
+	if !strings.HasPrefix(after.Reason, "cancelled by "+who+"; ") || after.Ended == nil {
+		t.Errorf("the reason does not say that %s did it, or when: %+v", who, after)
 	}
 	var refused *api.Error
 	if _, err := d.Client.Cancel(t.Context(), running); !errors.As(err, &refused) || refused.Status != http.StatusConflict {

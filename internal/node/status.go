@@ -6,6 +6,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -39,7 +40,8 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.task(), s.Job.Precision, s.Job.Recompute
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
-	out.Reason = reasonOf(j, o)
+	out.Reason, out.Ended = reasonOf(j, o), j.Ended
+	out.Owner, out.OwnerUID = server.UserName(int(j.Owner)), j.Owner
 	if o.waits() && !j.State.Ended() || held(o) != "" && o.phase == finished {
 		out.State = api.Waiting
 	}

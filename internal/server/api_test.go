@@ -203,7 +203,7 @@ func validate(t *testing.T, compiler *jsonschema.Compiler, name, pointer string,
 // TestErrorsHaveACodeAndNoWordOfGo: each is as described, and says what is wrong in the terms of HTTP and JSON.
 func TestErrorsHaveACodeAndNoWordOfGo(t *testing.T) {
 	_, compiler := readDescription(t)
-	_, socket, _ := start(t, &fake{})
+	_, socket, _ := start(t, &fake{job: api.JobStatus{ID: "1"}})
 	for _, c := range []struct {
 		method, path, body string
 		status             int

@@ -21,8 +21,8 @@ type Backend interface {
 	// Tune tunes a job file and submits nothing. It calls each with every update; an error of each ends it. An error before the
 	// first update reaches the client as an answer.
 	Tune(ctx context.Context, r api.SubmitRequest, peer Peer, each func(api.TuneUpdate) error) error
-	// Cancel asks a job to commit and stop. It returns before it has.
-	Cancel(ctx context.Context, ref string) (api.JobStatus, error)
+	// Cancel asks a job to commit and stop, for somebody. It returns before it has.
+	Cancel(ctx context.Context, ref string, by Peer) (api.JobStatus, error)
 	// Log opens a job's log. Reading past its end gives io.EOF until more is written.
 	Log(ctx context.Context, ref string) (io.ReadCloser, error)
 	// History returns how a job's training went.

@@ -107,7 +107,7 @@ func (d *describer) operation(r route) object {
 		success["description"] = "A JSON value per line; the schema is that of a line."
 	}
 	out := object{
-		"operationId": r.name, "summary": r.does,
+		"operationId": r.name, "summary": r.does, "description": "Who may: " + string(r.who),
 		"responses": object{
 			strconv.Itoa(cmp.Or(r.status, http.StatusOK)): success,
 			"default": object{"$ref": "#/components/responses/Error"},

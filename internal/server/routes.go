@@ -18,6 +18,7 @@ type route struct {
 	method, path string // a pattern of http.ServeMux: "/v1/jobs/{job}"
 	name         string // operationId
 	does         string // a sentence
+	who          right  // may use it
 	query        []parameter
 	request      any    // a value of the body's type; nil: no body
 	status       int    // of success; 0: 200
@@ -43,70 +44,70 @@ const (
 	typeLines = api.ContentTypeStream // a JSON value per line
 )
 
-// routes is the API. A new operation is a row here beside its function; then run `go generate ./internal/server`.
+// routes is the API. A new operation is a row here beside its function, with who may use it; then run `go generate ./internal/server`.
 func (h *handler) routes() []route {
 	const job = api.PathJobs + "/{job}"
 	return []route{
 		{
-			method: http.MethodPost, path: api.PathJobs, name: "submit", does: "Check a job file and queue the job.",
+			method: http.MethodPost, path: api.PathJobs, name: "submit", who: anyone, does: "Check a job file and queue the job.",
 			request: api.SubmitRequest{}, status: http.StatusCreated, answer: api.SubmitResponse{}, value: h.submit,
 		},
 		{
-			method: http.MethodGet, path: api.PathJobs, name: "jobs", does: "List every job, in the order of submission.",
+			method: http.MethodGet, path: api.PathJobs, name: "jobs", who: anyone, does: "List every job, in the order of submission.",
 			answer: []api.JobStatus{}, value: h.jobs,
 		},
 		{
-			method: http.MethodGet, path: job, name: "job", does: "Say where a job stands.",
+			method: http.MethodGet, path: job, name: "job", who: owner, does: "Say where a job stands.",
 			answer: api.JobStatus{}, value: h.job,
 		},
 		{
-			method: http.MethodGet, path: job + "/explain", name: "explain", does: "Say how a job is laid over its devices and why.",
+			method: http.MethodGet, path: job + "/explain", name: "explain", who: owner, does: "Say how a job is laid over its devices and why.",
 			answer: api.Explanation{}, value: h.explain,
 		},
 		{
-			method: http.MethodPost, path: job + "/cancel", name: "cancel", does: "Ask a job to commit and stop, without waiting for it.",
+			method: http.MethodPost, path: job + "/cancel", name: "cancel", who: owner, does: "Ask a job to commit and stop, without waiting for it.",
 			status: http.StatusAccepted, answer: api.JobStatus{}, value: h.cancel,
 		},
 		{
-			method: http.MethodGet, path: job + "/watch", name: "watch",
+			method: http.MethodGet, path: job + "/watch", name: "watch", who: owner,
 			does:   "Send the job's status whenever it changes, at most 4 times a second; the last one has ended.",
 			answer: api.JobStatus{}, contentType: typeLines, stream: h.watch,
 		},
 		{
-			method: http.MethodGet, path: job + "/logs", name: "logs", does: "Send the job's log, an entry per line.",
+			method: http.MethodGet, path: job + "/logs", name: "logs", who: owner, does: "Send the job's log, an entry per line.",
 			query:  []parameter{{"follow", "1: go on until the job has ended", ""}},
 			answer: map[string]any{}, contentType: typeLines, stream: h.logs,
 		},
 		{
-			method: http.MethodGet, path: job + "/history", name: "history", does: "Say how the job's training went, step by step.",
+			method: http.MethodGet, path: job + "/history", name: "history", who: owner, does: "Say how the job's training went, step by step.",
 			query: []parameter{
 				{"from", "the first step", uint64(0)}, {"points", "at most so many points and evaluations, merged evenly; 0: all that are kept", 0},
 			},
 			answer: api.History{}, value: h.history,
 		},
 		{
-			method: http.MethodGet, path: job + "/model", name: "model", does: "Send the exported model of the last committed round.",
+			method: http.MethodGet, path: job + "/model", name: "model", who: owner, does: "Send the exported model of the last committed round.",
 			contentType: "application/x-tar", stream: h.model,
 		},
 		{
-			method: http.MethodPost, path: api.PathTune, name: "tune",
+			method: http.MethodPost, path: api.PathTune, name: "tune", who: anyone,
 			does:    "Tune a job file and submit nothing: send how far it is, and at the end the report or why there is none.",
 			request: api.SubmitRequest{}, answer: api.TuneUpdate{}, contentType: typeLines, stream: h.tune,
 		},
 		{
-			method: http.MethodGet, path: api.PathNodes, name: "nodes", does: "List the nodes of the cluster.",
+			method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster.",
 			answer: []api.NodeStatus{}, value: h.nodes,
 		},
 		{
-			method: http.MethodGet, path: api.PathVersion, name: "version", does: "Say which program this is.",
+			method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, does: "Say which program this is.",
 			answer: api.VersionInfo{}, value: h.version,
 		},
 		{
-			method: http.MethodGet, path: api.PathDescription, name: "openapi", does: "Send this description.",
+			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, does: "Send this description.",
 			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
 		},
 		{
-			method: http.MethodGet, path: api.PathMetrics, name: "metrics", does: "Send metrics in the text format of Prometheus.",
+			method: http.MethodGet, path: api.PathMetrics, name: "metrics", who: anyone, does: "Send metrics in the text format of Prometheus.",
 			contentType: "text/plain", plain: metricsHandler(h.backend, h.log),
 		},
 	}
@@ -134,7 +135,7 @@ func (h *handler) serve(routes []route) http.Handler {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, r := range routes {
-		mux.Handle(r.method+" "+r.path, h.handlerOf(r))
+		mux.Handle(r.method+" "+r.path, h.guard(r.who, h.handlerOf(r)))
 		methods[r.path] = append(methods[r.path], r.method)
 		if r.method == http.MethodGet {
 			methods[r.path] = append(methods[r.path], http.MethodHead) // as ServeMux does

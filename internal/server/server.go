@@ -28,11 +28,13 @@ const (
 	closeTimeout  = 2 * time.Second  // for running requests when the server ends
 )
 
-// Config is what Serve needs. Every field is required.
+// Config is what Serve needs. Every field but AdminGroup is required.
 type Config struct {
 	Listener net.Listener // closed by Serve
 	Backend  Backend
 	Log      *zap.Logger
+	// AdminGroup is the group whose members may do everything with every job. It need not exist.
+	AdminGroup string
 }
 
 // Serve answers requests until ctx ends, then cancels the running ones and returns when they have. It fails only when the
@@ -41,7 +43,7 @@ func Serve(ctx context.Context, c Config) error {
 	requests, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := &http.Server{
-		Handler:           Handler(c.Backend, c.Log),
+		Handler:           Handler(c),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      answerTimeout,
@@ -73,14 +75,15 @@ func Serve(ctx context.Context, c Config) error {
 }
 
 // Handler returns the API as a handler, for Serve and for tests.
-func Handler(b Backend, log *zap.Logger) http.Handler {
-	h := &handler{backend: b, log: log}
+func Handler(c Config) http.Handler {
+	h := &handler{backend: c.Backend, log: c.Log, access: access{adminGroup: c.AdminGroup}}
 	return http.MaxBytesHandler(h.serve(h.routes()), maxBody)
 }
 
 type handler struct {
 	backend Backend
 	log     *zap.Logger
+	access  access
 }
 
 // answer turns a function that returns a value into a handler that sends it as JSON.
@@ -179,10 +182,7 @@ func number(r *http.Request, name string, limit uint64, allowed string) (uint64,
 
 func (h *handler) jobs(r *http.Request) (any, error) {
 	jobs, err := h.backend.Jobs(r.Context())
-	if jobs == nil {
-		jobs = []api.JobStatus{} // JSON: [], not null
-	}
-	return jobs, err
+	return h.visible(r, jobs), err
 }
 
 func (h *handler) job(r *http.Request) (any, error) {
@@ -190,7 +190,11 @@ func (h *handler) job(r *http.Request) (any, error) {
 }
 
 func (h *handler) cancel(r *http.Request) (any, error) {
-	return h.backend.Cancel(r.Context(), r.PathValue("job"))
+	peer, err := peerFrom(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	return h.backend.Cancel(r.Context(), r.PathValue("job"), peer)
 }
 
 func (h *handler) nodes(r *http.Request) (any, error) { return h.backend.Nodes(r.Context()) }

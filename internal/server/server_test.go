@@ -89,7 +89,7 @@ func (f *fake) Tune(_ context.Context, r api.SubmitRequest, p server.Peer, each 
 	return each(api.TuneUpdate{Report: &tuner.Report{Version: tuner.ReportVersion, Considered: 7}})
 }
 
-func (f *fake) Cancel(ctx context.Context, ref string) (api.JobStatus, error) {
+func (f *fake) Cancel(ctx context.Context, ref string, _ server.Peer) (api.JobStatus, error) {
 	f.set(func(f *fake) { f.job.State = api.Cancelled })
 	return f.Job(ctx, ref)
 }
@@ -320,7 +320,7 @@ func TestLogsFollowUntilTheJobEnds(t *testing.T) {
 }
 
 func TestHalfAModelIsAnError(t *testing.T) {
-	f := &fake{model: bytes.Repeat([]byte("x"), 100_000)}
+	f := &fake{model: bytes.Repeat([]byte("x"), 100_000), job: api.JobStatus{ID: "1"}}
 	c, _, _ := start(t, f)
 	var out bytes.Buffer
 	if err := c.Model(t.Context(), "1", &out); err != nil || !bytes.Equal(out.Bytes(), f.model) {
@@ -374,7 +374,7 @@ func scrape(t *testing.T, f *fake) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Handler(f, zap.NewNop()).ServeHTTP(w, r)
+	server.Handler(server.Config{Backend: f, Log: zap.NewNop()}).ServeHTTP(w, r)
 	return w.String()
 }
 

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// right says who may use a route, in words for the description of the API. Every route declares one.
+type right string
+
+const (
+	anyone right = "Whoever may open the socket."
+	owner  right = "The owner of the job, and administrators."
+)
+
+// access decides who may do what. Root and the daemon's own user are administrators, and so are the members of a group.
+type access struct{ adminGroup string }
+
+// administers reports whether a user is an administrator.
+func (a access) administers(p Peer) bool {
+	if p.UID == 0 || p.UID == os.Geteuid() {
+		return true
+	}
+	group, err := user.LookupGroup(a.adminGroup)
+	if err != nil { // there is no such group, so nobody is in it
+		return false
+	}
+	id, err := strconv.Atoi(group.Gid)
+	return err == nil && slices.Contains(p.GIDs, id)
+}
+
+// owns reports whether a user may do everything with a job.
+func (a access) owns(p Peer, s *api.JobStatus) bool {
+	return p.UID == int(s.OwnerUID) || a.administers(p)
+}
+
+// forbidden refuses somebody who does not own a job, and says who may and how to become one of them.
+func (a access) forbidden(p Peer, s *api.JobStatus) error {
+	name := UserName(p.UID)
+	return api.Errorf(http.StatusForbidden, "job %s (%s) belongs to %s and you are %s: only its owner, root and members of the group %s may read, "+
+		"export or cancel it; to become a member: sudo usermod -aG %s %s, then log in again",
+		s.ID, s.Name, describeUser(s.Owner, int(s.OwnerUID)), p, a.adminGroup, a.adminGroup, name)
+}
+
+// guard answers only those who have the right. The handler behind it gets a job by its id.
+func (h *handler) guard(need right, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := h.permit(need, r); err != nil {
+			h.refuse(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (h *handler) permit(need right, r *http.Request) error {
+	switch need {
+	case anyone:
+		return nil
+	case owner:
+		peer, err := peerFrom(r.Context())
+		if err != nil {
+			return api.Errorf(http.StatusForbidden, "%s %s: who asks is not known: %v", r.Method, r.URL.Path, err)
+		}
+		s, err := h.backend.Job(r.Context(), r.PathValue("job"))
+		if err != nil {
+			return err
+		}
+		if !h.access.owns(peer, &s) {
+			return h.access.forbidden(peer, &s)
+		}
+		r.SetPathValue("job", s.ID) // a name may become another job's
+		return nil
+	}
+	return fmt.Errorf("%s %s: the route does not declare who may use it", r.Method, r.URL.Path)
+}
+
+// visible is what a user may see of a list of jobs.
+func (h *handler) visible(r *http.Request, jobs []api.JobStatus) []api.JobStatus {
+	peer, err := peerFrom(r.Context())
+	seen := make([]api.JobStatus, len(jobs)) // JSON: [], not null
+	for i := range jobs {
+		if seen[i] = jobs[i]; err != nil || !h.access.owns(peer, &jobs[i]) {
+			seen[i] = jobs[i].Public()
+		}
+	}
+	return seen
+}
+
+// String names the user for people: "ada (uid 1000)".
+func (p Peer) String() string { return describeUser(UserName(p.UID), p.UID) }
+
+func describeUser(name string, uid int) string {
+	if name == strconv.Itoa(uid) {
+		return "uid " + name
+	}
+	return fmt.Sprintf("%s (uid %d)", name, uid)
+}
+
+// userNames remembers names, by user id: a status is asked for often, and a directory of users may be far.
+var userNames sync.Map
+
+// UserName returns the name of a user, its number where it has none.
+func UserName(uid int) string {
+	if name, ok := userNames.Load(uid); ok {
+		return name.(string) //nolint:forcetypeassert,errcheck // only strings are stored
+	}
+	name := strconv.Itoa(uid)
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+		userNames.Store(uid, name)
+	}
+	return name
+}
