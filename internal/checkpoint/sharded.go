@@ -31,7 +31,14 @@ type shardIndex struct {
 // OpenSharded opens an index and all files that it names, which lie beside it. It checks each file as OpenSafetensors does,
 // and that together they hold exactly the tensors that the index lists, each once. Nothing stays open after an error. The
 // caller closes what it returns.
-func OpenSharded(fsys FS, path string) (_ *Sharded, err error) {
+func OpenSharded(fsys FS, path string) (*Sharded, error) {
+	return openSharded(fsys, path, OpenSafetensors)
+}
+
+// OpenHeaders is OpenSharded with OpenHeader for each file.
+func OpenHeaders(fsys FS, path string) (*Sharded, error) { return openSharded(fsys, path, OpenHeader) }
+
+func openSharded(fsys FS, path string, open func(FS, string) (*Safetensors, error)) (_ *Sharded, err error) {
 	index, err := readIndex(fsys, path)
 	if err != nil {
 		return nil, fmt.Errorf("%s was not loaded: %w", path, err)
@@ -43,7 +50,7 @@ func OpenSharded(fsys FS, path string) (_ *Sharded, err error) {
 		}
 	}()
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(index))) {
-		f, err := OpenSafetensors(fsys, filepath.Join(filepath.Dir(path), name))
+		f, err := open(fsys, filepath.Join(filepath.Dir(path), name))
 		if err != nil {
 			return nil, err
 		}
@@ -120,6 +127,9 @@ func (s *Sharded) Tensors() []Tensor {
 	slices.SortFunc(all, func(a, b Tensor) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
+
+// File is the one that holds a tensor; nil when none does.
+func (s *Sharded) File(name string) *Safetensors { return s.of[name] }
 
 // Tensor returns one by name.
 func (s *Sharded) Tensor(name string) (Tensor, bool) {

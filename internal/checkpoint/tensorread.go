@@ -27,19 +27,28 @@ type Safetensors struct {
 // length; and the digest of all of it when it was written by WriteSafetensors. Errors name the file, what was found and what
 // was expected. The caller closes it.
 func OpenSafetensors(fsys FS, path string) (*Safetensors, error) {
+	return openSafetensors(fsys, path, (*Safetensors).checkDigest)
+}
+
+// OpenHeader is OpenSafetensors but for the digest: it reads nothing beside the header.
+func OpenHeader(fsys FS, path string) (*Safetensors, error) {
+	return openSafetensors(fsys, path, func(*Safetensors, []byte) error { return nil })
+}
+
+func openSafetensors(fsys FS, path string, rest func(s *Safetensors, header []byte) error) (*Safetensors, error) {
 	file, err := fsys.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open safetensors: %w", err)
 	}
 	s := &Safetensors{file: file, path: path}
-	if err := s.check(); err != nil {
+	if err := s.check(rest); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s was not loaded: %w", path, err), file.Close())
 	}
 	return s, nil
 }
 
-// check reads the header and verifies the file.
-func (s *Safetensors) check() error {
+// check reads the header and verifies the file, and what rest does.
+func (s *Safetensors) check(rest func(s *Safetensors, header []byte) error) error {
 	info, err := s.file.Stat()
 	if err != nil {
 		return err
@@ -57,10 +66,7 @@ func (s *Safetensors) check() error {
 	for i, t := range s.tensors {
 		s.byName[t.Name] = i
 	}
-	if expected, ok := s.metadata[DigestKey]; ok {
-		return s.checkDigest(header, expected)
-	}
-	return nil
+	return rest(s, header)
 }
 
 // readTensorHeader reads the header of a file of size bytes, allocating no more than the file holds.
@@ -84,8 +90,12 @@ func readTensorHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return header, nil
 }
 
-// checkDigest reads the whole file.
-func (s *Safetensors) checkDigest(header []byte, expected string) error {
+// checkDigest reads the whole file, if it has a digest.
+func (s *Safetensors) checkDigest(header []byte) error {
+	expected, ok := s.metadata[DigestKey]
+	if !ok {
+		return nil
+	}
 	at := digestOffset(header)
 	if at < 0 || len(expected) != 2*sha256.Size || string(header[at:at+len(expected)]) != expected {
 		return fmt.Errorf("metadata %s is %q: expected %d hexadecimal digits", DigestKey, expected, 2*sha256.Size)
@@ -120,6 +130,20 @@ func (s *Safetensors) Tensor(name string) (Tensor, bool) {
 	}
 	return s.tensors[i], true
 }
+
+// Path is where the file is.
+func (s *Safetensors) Path() string { return s.path }
+
+// File is the one that holds a tensor: this, or nil.
+func (s *Safetensors) File(name string) *Safetensors {
+	if _, ok := s.byName[name]; !ok {
+		return nil
+	}
+	return s
+}
+
+// Bytes is what a tensor takes in its file.
+func (t Tensor) Bytes() int64 { return t.end - t.begin }
 
 // Metadata is the file's free-form metadata.
 func (s *Safetensors) Metadata() map[string]string { return maps.Clone(s.metadata) }

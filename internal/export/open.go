@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 
 	"github.com/avgpipe/avgpipe/internal/access"
@@ -16,6 +17,7 @@ type tensors interface {
 	Tensors() []checkpoint.Tensor
 	Tensor(name string) (checkpoint.Tensor, bool)
 	ReadF32(name string, dst []float32, offset int) error
+	File(name string) *checkpoint.Safetensors
 	Close() error
 }
 
@@ -37,18 +39,68 @@ func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 	if err != nil {
 		return fail(err)
 	}
-	file, err := openTensors(opener, dir)
+	w, err := openWeights(opener, dir, m, checkpoint.OpenSafetensors, checkpoint.OpenSharded)
 	if err != nil {
 		return fail(err)
+	}
+	return m, w, nil
+}
+
+// checkedBytes bounds the weights whose every value Check looks at: on a core about half a second.
+const checkedBytes = 256 << 20
+
+// Check holds the weights in dir against the model of its config.json: the headers, the names, types and shapes of all tensors, and
+// where they are not large, the digests and every value. Open, and Lookup, find the rest.
+func Check(opener *access.Opener, dir string, m *model.Model) error {
+	w, err := openWeights(opener, dir, m, checkpoint.OpenHeader, checkpoint.OpenHeaders)
+	if err != nil {
+		return err
+	}
+	total := int64(0)
+	for _, t := range w.file.Tensors() {
+		total += t.Bytes()
+	}
+	if err := w.Close(); err != nil || total > checkedBytes {
+		return err
+	}
+	if w, err = openWeights(opener, dir, m, checkpoint.OpenSafetensors, checkpoint.OpenSharded); err != nil {
+		return err
+	}
+	for _, p := range m.Params() {
+		for _, name := range m.TensorNames(p) {
+			if _, _, _, err := w.Lookup(name); err != nil {
+				return errors.Join(err, w.Close())
+			}
+		}
+	}
+	return w.Close()
+}
+
+// openWeights opens the weights in dir, which have to be those of a model. The error names the file.
+func openWeights(opener *access.Opener, dir string, m *model.Model, one func(checkpoint.FS, string) (*checkpoint.Safetensors, error),
+	several func(checkpoint.FS, string) (*checkpoint.Sharded, error),
+) (*Weights, error) {
+	path, err := weightsPath(opener, dir)
+	if err != nil {
+		return nil, err
+	}
+	var file tensors
+	if filepath.Base(path) == IndexFile {
+		file, err = several(checked{checkpoint.OS, opener}, path)
+	} else {
+		file, err = one(checked{checkpoint.OS, opener}, path)
+	}
+	if err != nil {
+		return nil, err
 	}
 	shapes := map[string][]int{}
 	for _, t := range file.Tensors() {
 		shapes[t.Name] = t.Shape
 	}
 	if err := errors.Join(m.CheckTensors(shapes), checkTypes(m, file)); err != nil {
-		return fail(errors.Join(err, file.Close()))
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
-	return m, &Weights{file}, nil
+	return &Weights{file}, nil
 }
 
 // checkTypes refuses parameters of types that cannot be read, before any is loaded.
@@ -63,21 +115,16 @@ func checkTypes(m *model.Model, file tensors) error {
 	return nil
 }
 
-// openTensors opens the one file, or else the index.
-func openTensors(opener *access.Opener, dir string) (tensors, error) {
-	one, index := filepath.Join(dir, WeightsFile), filepath.Join(dir, IndexFile)
-	_, err := opener.Stat(one)
-	if err == nil {
-		return checkpoint.OpenSafetensors(checked{checkpoint.OS, opener}, one)
+// weightsPath is the one file, or else the index.
+func weightsPath(opener *access.Opener, dir string) (string, error) {
+	for _, name := range []string{WeightsFile, IndexFile} {
+		path := filepath.Join(dir, name)
+		if _, err := opener.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return path, err
+		}
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if _, err := opener.Stat(index); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("neither %s nor %s is there: files of other formats are not read, save_pretrained of a recent release writes these",
-			WeightsFile, IndexFile)
-	}
-	return checkpoint.OpenSharded(checked{checkpoint.OS, opener}, index)
+	return "", fmt.Errorf("%s: neither %s nor %s is there: files of other formats are not read, save_pretrained of a recent release writes these",
+		dir, WeightsFile, IndexFile)
 }
 
 // checked is the file system, files opened with a user's rights.
@@ -94,15 +141,27 @@ func (c checked) Open(name string) (checkpoint.File, error) {
 	return f, nil
 }
 
-// Lookup reads a tensor; it is a stage.Lookup.
+// Lookup reads a tensor, whose values have to be finite; it is a stage.Lookup.
 func (w *Weights) Lookup(name string) (shape []int, values []float32, ok bool, err error) {
 	t, ok := w.file.Tensor(name)
 	if !ok {
 		return nil, nil, false, nil
 	}
 	values = make([]float32, t.Elements())
-	return t.Shape, values, true, w.file.ReadF32(name, values, 0)
+	if err := w.file.ReadF32(name, values, 0); err != nil {
+		return nil, nil, true, err
+	}
+	for i, v := range values {
+		if math.Float32bits(v)&infinite == infinite {
+			return nil, nil, true, fmt.Errorf("%s: tensor %q of shape %v: its element %d is %v, expected finite values: the model was damaged "+
+				"before it was saved", w.file.File(name).Path(), name, t.Shape, i, v)
+		}
+	}
+	return t.Shape, values, true, nil
 }
+
+// infinite are the bits of a float32's exponent: all of them are set in what is not finite.
+const infinite = 0x7f800000
 
 // Close closes the file.
 func (w *Weights) Close() error { return w.file.Close() }

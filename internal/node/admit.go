@@ -124,31 +124,26 @@ func fieldNames(family string) []string {
 	return names
 }
 
-// checkFrom reads the config of the model to start from. Its weights are only looked at: the worker verifies them.
+// checkFrom reads the config of the model to start from, and holds its weights against it.
 func (a *admission) checkFrom() {
 	from := a.job.Model.From
-	weights := export.WeightsFile
-	if _, err := a.access.Stat(filepath.Join(from, export.IndexFile)); err == nil {
-		weights = export.IndexFile
-	}
-	config, err := a.access.ReadFile(filepath.Join(from, export.ConfigFile), export.MaxConfigBytes)
-	if err == nil {
-		var info access.Info
-		if info, err = a.access.Stat(filepath.Join(from, weights)); err == nil {
-			err = info.Readable()
-		}
-	}
+	path := filepath.Join(from, export.ConfigFile)
+	config, err := a.access.ReadFile(path, export.MaxConfigBytes)
 	if err != nil {
 		a.refuse("model.from", "", "model.from: %v; it is a directory with config.json and model.safetensors, or its index", err)
 		return
 	}
 	m, err := model.FromHuggingFace(config)
 	if err != nil {
-		a.refuse("model.from", "", "model.from: %s: %v", filepath.Join(from, "config.json"), err)
+		a.refuse("model.from", "", "model.from: %s: %v", path, err)
 		return
 	}
 	if family := a.job.Model.Family; family != "" && family != m.Family {
 		a.refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", family, from, m.Family)
+		return
+	}
+	if err := export.Check(a.access, from, m); err != nil {
+		a.refuse("model.from", "", "model.from: %v", err)
 		return
 	}
 	a.job.Model.Family = m.Family

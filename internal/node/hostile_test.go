@@ -59,6 +59,19 @@ var hostiles = []hostile{
 	{"data are a pipe", fifo("pipe.txt"), tinyModel + "data: {files: [DIR/pipe.txt]}\n", "pipe.txt is a pipe, not a file"},
 	{"validation is a pipe", fifo("pipe.txt"), tinyModel + "data: {files: [DIR/data.txt], validation: [DIR/pipe.txt]}\n", "pipe.txt is a pipe, not a file"},
 	{"plan is a pipe", fifo("plan"), tinyModel + "data: {files: [DIR/data.txt]}\nschedule: file:DIR/plan\n", "plan is a pipe, not a file"},
+	{"pages of 2 GiB", func(t *testing.T, dir string) {
+		t.Helper()
+		text, err := os.ReadFile("../data/table/testdata/claims.parquet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, "claims.parquet"), string(text))
+	}, tinyModel + "data: {files: [DIR/claims.parquet], format: parquet}\n", "claims 2147483647 bytes decompressed"},
+	{"a header of nothing", func(t *testing.T, dir string) {
+		t.Helper()
+		write(t, filepath.Join(dir, "config.json"), tinyConfig)
+		write(t, filepath.Join(dir, "model.safetensors"), "\xff\xff\xff\xff\x00\x00\x00\x00{}")
+	}, fromDir, "the header claims 4294967295 bytes in a file of 10"},
 }
 
 // TestHostileFilesHurtNobody: what makes its reader wait for ever or allocate without bound is refused in words, and the daemon has no

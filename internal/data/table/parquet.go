@@ -7,11 +7,15 @@ import (
 	"os"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 )
 
 // parquetRows reads the wanted columns side by side, a page of each at a time.
 type parquetRows struct {
+	file    *os.File
+	size    int64
 	groups  []parquet.RowGroup // not read yet
+	chunks  []format.RowGroup  // what the metadata say of them
 	names   []string
 	leaves  []int // of the wanted columns
 	columns []parquetColumn
@@ -26,11 +30,17 @@ func openParquet(file *os.File, columns []string) (r *parquetRows, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkFooter(file, info.Size()); err != nil {
+		return nil, err
+	}
 	f, err := parquet.OpenFile(file, info.Size(), parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
 	if err != nil {
 		return nil, fmt.Errorf("not a Parquet file: %w", err)
 	}
-	r = &parquetRows{groups: f.RowGroups(), names: columns, values: make([]string, len(columns))}
+	r = &parquetRows{
+		file: file, size: info.Size(), groups: f.RowGroups(), chunks: f.Metadata().RowGroups,
+		names: columns, values: make([]string, len(columns)),
+	}
 	for _, column := range columns {
 		leaf, ok := f.Schema().Lookup(column)
 		switch {
@@ -79,10 +89,13 @@ func (r *parquetRows) next() (row Row, line int, err error) {
 			return Row{}, line, io.EOF
 		}
 		chunks := r.groups[0].ColumnChunks()
-		for _, leaf := range r.leaves {
+		for i, leaf := range r.leaves {
+			if err := checkPages(r.file, r.size, &r.chunks[0].Columns[leaf]); err != nil {
+				return Row{}, line, fmt.Errorf("column %q: %w", r.names[i], err)
+			}
 			r.columns = append(r.columns, parquetColumn{pages: chunks[leaf].Pages()})
 		}
-		r.groups = r.groups[1:]
+		r.groups, r.chunks = r.groups[1:], r.chunks[1:]
 	}
 	if err != nil {
 		return Row{}, line, err
