@@ -134,9 +134,13 @@ func seconds(v *float64) string {
 	return time.Duration(*v * float64(time.Second)).Round(time.Second).String()
 }
 
-// thousands prints a rate briefly: 950, 12.3k, 4.56M.
+// thousands prints a rate briefly: 950, 12.3k, 4.56M, 242B.
 func thousands(v float64) string {
 	switch {
+	case v >= 1e12:
+		return fmt.Sprintf("%.3gT", v/1e12)
+	case v >= 1e9:
+		return fmt.Sprintf("%.3gB", v/1e9)
 	case v >= 1e6:
 		return fmt.Sprintf("%.3gM", v/1e6)
 	case v >= 1e3:

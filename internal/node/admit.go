@@ -29,6 +29,7 @@ type admission struct {
 	access   *access.Opener // opens what the job file names
 	job      *job.Job
 	at       *job.Positions
+	memory   int64        // of the node, that jobs may take; 0: not known
 	model    *model.Model // nil when it cannot be built
 	problems job.Problems
 	spec     spec
@@ -51,7 +52,7 @@ func admit(ctx context.Context, q inspection, opens func(path string)) (*spec, e
 	}
 	j.Absolute(r.Base)
 	a := &admission{
-		cores: q.Host.Cores, access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at,
+		cores: q.Host.Cores, memory: q.Host.MemoryBytes, access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at,
 		spec: spec{Version: specVersion, Retune: r.Retune, User: &q.User},
 	}
 	a.checkModel()
@@ -147,8 +148,9 @@ func (a *admission) checkFrom() {
 		return
 	}
 	a.job.Model.Family = m.Family
-	a.built(m)
-	a.takeTokenizer()
+	if a.built(m) {
+		a.takeTokenizer()
+	}
 }
 
 // takeTokenizer takes the tokenizer of the model to start from, unless the file names one: tokens of another mean nothing to it.
@@ -165,11 +167,15 @@ func (a *admission) takeTokenizer() {
 	a.spec.Why = append(a.spec.Why, fmt.Sprintf("data.tokenizer is %s, that of model.from", tokenizer))
 }
 
-func (a *admission) built(m *model.Model) {
+// built takes the model, and reports whether it can be one of this node.
+func (a *admission) built(m *model.Model) bool {
+	if !a.checkSize(m) {
+		return false
+	}
 	config, err := json.Marshal(m.Config())
 	if err != nil {
 		a.refuse("model", "", "model: its config cannot be written: %v", err)
-		return
+		return false
 	}
 	a.model, a.spec.Model, a.spec.Parameters, a.spec.Task = m, config, m.Weights(), string(m.Task)
 	if a.job.Precision == device.BF16.String() {
@@ -177,6 +183,7 @@ func (a *admission) built(m *model.Model) {
 			a.refuse("precision", device.F32.String(), "precision: %v", err)
 		}
 	}
+	return true
 }
 
 // checkCounts resolves what is automatic and proves the plan. What is to be measured stays open.

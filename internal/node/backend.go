@@ -62,7 +62,7 @@ func (n *node) admit(ctx context.Context, verb string, r api.SubmitRequest, peer
 	for _, g := range peer.GIDs {
 		user.GIDs = append(user.GIDs, uint32(g))
 	}
-	return n.inspect.admit(ctx, inspection{Request: r, User: user, Host: hostFacts{Cores: len(n.config.Cores)}})
+	return n.inspect.admit(ctx, inspection{Request: r, User: user, Host: hostFacts{Cores: len(n.config.Cores), MemoryBytes: jobMemory()}})
 }
 
 // Jobs implements server.Backend.

@@ -36,7 +36,8 @@ type inspection struct {
 
 // hostFacts is what admission knows of the node.
 type hostFacts struct {
-	Cores int `json:"cores"`
+	Cores       int   `json:"cores"`
+	MemoryBytes int64 `json:"memory_bytes"` // that jobs may take; 0: the system does not say
 }
 
 // finding is one line of what an inspect process prints: a path that it is about to open, any number of times, then one answer.

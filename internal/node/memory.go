@@ -87,13 +87,18 @@ func sequenceOf(m *model.Model, j *job.Job) int {
 	return m.Sequence()
 }
 
-// stage is what stage k takes of its device's memory for all pipelines, its part of the center included. It pins so many
-// micro-batches, of which halves are between the halves of their backward, and keeps so many versions of its weights.
-func (p *pricer) stage(k, slots, halves, versions int) (int64, error) {
+// bytes is what stage k takes of its device's memory for one pipeline. It pins so many micro-batches, of which halves are between the
+// halves of their backward, and keeps so many versions of its weights.
+func (p *pricer) bytes(k, slots, halves, versions int) (stage.Bytes, error) {
 	c := p.config
 	c.Index, c.Range, c.Slots, c.WeightSlots, c.Versions = k, p.ranges[k], slots, halves, versions
 	c.Recompute = stage.Recompute(job.At(p.job.Recompute, k))
-	b, err := c.Bytes()
+	return c.Bytes()
+}
+
+// stage is what stage k takes for all pipelines, its part of the center included.
+func (p *pricer) stage(k, slots, halves, versions int) (int64, error) {
+	b, err := p.bytes(k, slots, halves, versions)
 	return int64(p.job.Pipelines)*b.Total() + int64(p.vectors)*b.Vector, err
 }
 

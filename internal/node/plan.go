@@ -118,6 +118,7 @@ func (a *admission) checkPlan(c job.Counts) {
 	if plan.Updates() > 0 {
 		a.checkUpdates(plan)
 	}
+	a.checkHost(plan)
 	if c.MicroBatches >= c.Stages {
 		return
 	}

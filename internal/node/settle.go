@@ -152,7 +152,7 @@ const maxMore = 8
 
 // checkMemory refuses a job whose stages do not fit the memory that it gives its emulated devices, and says what would.
 func (a *admission) checkMemory(short *shortage) {
-	fits := a.whatFits()
+	fits := a.whatFits(a.fitting)
 	advice := "neither recompute nor smaller micro-batches nor fewer pipelines nor more stages make it fit; use a smaller model"
 	near := ""
 	if len(fits) > 0 {
@@ -171,18 +171,18 @@ func (a *admission) fitting(change func(j *job.Job)) bool {
 }
 
 // whatFits lists the nearest changes of one key after which the job's stages fit; where there is none, one of several keys.
-func (a *admission) whatFits() []string {
+func (a *admission) whatFits(fitting func(change func(j *job.Job)) bool) []string {
 	var out []string
 	first := func(values []int, key string, set func(j *job.Job, n job.Count)) {
 		for _, n := range values {
-			if a.fitting(func(j *job.Job) { set(j, job.Count(n)) }) {
+			if fitting(func(j *job.Job) { set(j, job.Count(n)) }) {
 				out = append(out, key+": "+strconv.Itoa(n))
 				return
 			}
 		}
 	}
 	for _, kind := range kinds[1:] {
-		if a.fitting(func(j *job.Job) { j.Recompute = []string{kind} }) {
+		if fitting(func(j *job.Job) { j.Recompute = []string{kind} }) {
 			out = append(out, "recompute: "+kind)
 			break
 		}

@@ -36,6 +36,19 @@ func Seconds(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
 }
 
+// Number is a large number to four digits, in thousands (K), millions (M), billions (B) or trillions (T): 241.6 B.
+func Number(n float64) string {
+	const units = "KMBT"
+	at := -1
+	for n >= 999.95 && at < len(units)-1 {
+		n, at = n/1000, at+1
+	}
+	if at < 0 {
+		return fmt.Sprintf("%.4g", n)
+	}
+	return fmt.Sprintf("%.4g %c", n, units[at])
+}
+
 // Bytes is an amount of memory or data to three digits, in the largest unit of 1000 that it fills: 12.5 KB.
 func Bytes(n int64) string {
 	const units = "KMGTPE"

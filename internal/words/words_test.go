@@ -24,6 +24,16 @@ func TestCount(t *testing.T) {
 	}
 }
 
+func TestNumber(t *testing.T) {
+	for n, want := range map[float64]string{
+		0: "0", 999: "999", 1500: "1.5 K", 999_960: "1 M", 124_439_808: "124.4 M", 241.6e9: "241.6 B", 1.5e12: "1.5 T", 2e18: "2e+06 T",
+	} {
+		if got := Number(n); got != want {
+			t.Errorf("%v: %s, want %s", n, got, want)
+		}
+	}
+}
+
 func TestBytes(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 KB", 999_999: "1 MB", 38_297_856: "38.3 MB", 12_345_678_901: "12.3 GB"} {
 		if got := Bytes(n); got != want {

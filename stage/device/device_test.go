@@ -2,6 +2,8 @@ package device
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unsafe"
@@ -13,9 +15,32 @@ func TestMeminfoAvailable(t *testing.T) {
 		"MemTotal: 16 kB\n":          math.MaxInt64,
 		"MemAvailable: unknown kB\n": math.MaxInt64,
 	} {
-		if got := meminfoAvailable([]byte(data)); got != want {
+		if got := meminfo([]byte(data), "MemAvailable:"); got != want {
 			t.Errorf("%q: %d bytes, want %d", data, got, want)
 		}
+	}
+}
+
+// TestLimitsOfControlGroupsCount: the process's own, and those around it.
+func TestLimitsOfControlGroupsCount(t *testing.T) {
+	root := t.TempDir()
+	for group, limit := range map[string]string{"system.slice": "700\n", "system.slice/avgpiped.service": "max\n", "user.slice": "5\n"} {
+		if err := os.MkdirAll(filepath.Join(root, group), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, group, "memory.max"), []byte(limit), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for groups, want := range map[string]int64{
+		"4:memory:/other\n0::/system.slice/avgpiped.service\n": 700, "0::/user.slice\n": 5, "0::/\n": 1000, "4:memory:/user.slice\n": 1000,
+	} {
+		if got := limited(1000, root, []byte(groups)); got != want {
+			t.Errorf("%q: %d bytes, want %d", groups, got, want)
+		}
+	}
+	if HostTotal() < 1<<20 {
+		t.Errorf("this host has %d bytes", HostTotal())
 	}
 }
 

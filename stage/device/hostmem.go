@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path"
 	"strconv"
 )
 
@@ -13,7 +14,7 @@ import (
 func HostAvailable() int64 {
 	available := int64(math.MaxInt64)
 	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
-		available = meminfoAvailable(data)
+		available = meminfo(data, "MemAvailable:")
 	}
 	limit, errLimit := readInt("/sys/fs/cgroup/memory.max")
 	used, errUsed := readInt("/sys/fs/cgroup/memory.current")
@@ -21,6 +22,41 @@ func HostAvailable() int64 {
 		available = min(available, max(limit-used, 0))
 	}
 	return available
+}
+
+// HostTotal is how many bytes of memory the host has, lowered to the limits of the process's own control group and of those around
+// it; 0 where the system does not say.
+func HostTotal() int64 {
+	total := int64(0)
+	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
+		if total = meminfo(data, "MemTotal:"); total == math.MaxInt64 {
+			total = 0
+		}
+	}
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return total
+	}
+	return limited(total, "/sys/fs/cgroup", groups)
+}
+
+// limited lowers a number of bytes to the limits of a control group, as /proc/PID/cgroup names it (cgroups(7)), and those around it.
+func limited(total int64, mounted string, groups []byte) int64 {
+	for line := range bytes.Lines(groups) {
+		own, found := bytes.CutPrefix(bytes.TrimSpace(line), []byte("0::"))
+		if !found {
+			continue
+		}
+		for dir := path.Clean("/" + string(own)); ; dir = path.Dir(dir) {
+			if limit, err := readInt(path.Join(mounted, dir, "memory.max")); err == nil && (total == 0 || limit < total) {
+				total = limit
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return total
 }
 
 // CheckHostAlloc returns the error of Device.Alloc on host memory: a negative count, or more bytes than are available.
@@ -40,10 +76,10 @@ func CheckHostAlloc(t Type, n int) error {
 	return nil
 }
 
-// meminfoAvailable reads the MemAvailable line of /proc/meminfo, which is in KiB.
-func meminfoAvailable(data []byte) int64 {
+// meminfo reads a line of /proc/meminfo, which is in KiB.
+func meminfo(data []byte, key string) int64 {
 	for line := range bytes.Lines(data) {
-		value, found := bytes.CutPrefix(line, []byte("MemAvailable:"))
+		value, found := bytes.CutPrefix(line, []byte(key))
 		if !found {
 			continue
 		}
