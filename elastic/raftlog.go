@@ -3,6 +3,7 @@ package elastic
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/zap"
@@ -21,7 +22,11 @@ type zapSink struct{ logger *zap.Logger }
 
 // Accept implements hclog.SinkAdapter.
 func (s zapSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
-	entry := s.logger.Check(zapLevel(level), msg)
+	at := zapLevel(level)
+	if at == zapcore.WarnLevel && slices.Contains(usual, msg) {
+		at = zapcore.DebugLevel
+	}
+	entry := s.logger.Check(at, msg)
 	if entry == nil {
 		return
 	}
@@ -38,6 +43,9 @@ func (s zapSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	}
 	entry.Write(fields...)
 }
+
+// usual are warnings of the library at every start of a healthy node: it hears no leader because it is to become it.
+var usual = []string{"heartbeat timeout reached, starting election", "no known peers, aborting election"}
 
 // zapLevel translates a level. Raft's Info is about elections, of interest when something is wrong: one level down.
 func zapLevel(level hclog.Level) zapcore.Level {

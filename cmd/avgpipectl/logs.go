@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/api"
 )
 
 // logsOptions are the flags of `logs`.
@@ -20,6 +21,9 @@ type logsOptions struct {
 	connection
 	output
 	follow bool
+	tail   int
+	since  string
+	level  string
 }
 
 func newLogsCommand() *cobra.Command {
@@ -27,60 +31,103 @@ func newLogsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs JOB",
 		Short: "Print a job's log",
-		Long: `Print a job's log: what the daemon decided about it and what its workers said. The json output is the log as it is
-kept, one object per line.
+		Long: `Print a job's log: what the daemon decided about it and what its workers said. Output of a worker that is no line of a
+log, such as a crash, is a line of level error.
+
+With -f it goes on until the job ends, across restarts of workers and of the daemon, which it waits for up to a minute; no line is
+lost or there twice.
+
+The json output is the log as it is kept, one object per line: time, level, msg, fields, and the cursor of the line.
 
 Exit codes:
 ` + exitHelp,
 		Example: `  avgpipectl logs my-job
-  avgpipectl logs my-job -f`,
+  avgpipectl logs my-job -f --tail 20
+  avgpipectl logs my-job --since 10m --level warn`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runLogs(cmd.Context(), o, args[0], cmd.OutOrStdout())
+			request, err := o.request(time.Now())
+			if err != nil {
+				return &usageError{err}
+			}
+			return runLogs(cmd.Context(), o, args[0], request, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.connection.addFlags(cmd)
 	o.output.addFlags(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until the job ends")
+	cmd.Flags().IntVar(&o.tail, "tail", 0, "begin with the last `N` lines; 0 is all")
+	cmd.Flags().StringVar(&o.since, "since", "", "begin at a `TIME`, or so long ago: 10m, 2026-01-02, 2026-01-02T15:04:05Z")
+	cmd.Flags().StringVar(&o.level, "level", "", "only lines of this `LEVEL` or above: "+strings.Join(logLevels, ", "))
 	return cmd
 }
 
-func runLogs(ctx context.Context, o logsOptions, ref string, out io.Writer) error {
+// logLevels are the values of --level.
+var logLevels = []string{"debug", "info", "warn", "error"}
+
+// request says what to ask for.
+func (o *logsOptions) request(now time.Time) (api.LogRequest, error) {
+	r := api.LogRequest{Follow: o.follow, Tail: o.tail, Level: o.level}
+	if o.tail < 0 {
+		return r, fmt.Errorf("--tail is %d; allowed is 0 or more", o.tail)
+	}
+	if o.level != "" && !slices.Contains(logLevels, o.level) {
+		return r, notOneOf("--level", o.level, logLevels)
+	}
+	if o.since == "" {
+		return r, nil
+	}
+	if ago, err := time.ParseDuration(o.since); err == nil && ago >= 0 {
+		r.Since = now.Add(-ago)
+		return r, nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", time.DateTime, "2006-01-02 15:04", time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, o.since, now.Location()); err == nil {
+			r.Since = at
+			return r, nil
+		}
+	}
+	return r, fmt.Errorf("--since %q: allowed is a duration, such as 10m, or a time, such as 2026-01-02 15:04", o.since)
+}
+
+// runLogs prints what is asked for. One that follows goes on where it was when the daemon is back.
+func runLogs(ctx context.Context, o logsOptions, ref string, request api.LogRequest, out, messages io.Writer) error {
 	client := o.client()
 	defer client.Close()
-	if o.json() {
-		return client.Logs(ctx, ref, o.follow, out)
-	}
-	lines := &logPrinter{out: out}
-	return errors.Join(client.Logs(ctx, ref, o.follow, lines), lines.flush())
-}
-
-// logPrinter renders lines of JSON for people.
-type logPrinter struct {
-	out  io.Writer
-	rest []byte // the start of a line whose end has not come yet
-}
-
-func (p *logPrinter) Write(text []byte) (int, error) {
-	p.rest = append(p.rest, text...)
+	gone, opened := time.Time{}, false
 	for {
-		line, rest, found := bytes.Cut(p.rest, []byte("\n"))
-		if !found {
-			return len(text), nil
+		err := client.Logs(ctx, ref, request, func(entry []byte) error {
+			var has struct{ Cursor string }
+			if json.Unmarshal(entry, &has) == nil && has.Cursor != "" {
+				request.After, request.Tail = has.Cursor, 0
+			}
+			gone, opened = time.Time{}, true
+			if o.json() {
+				_, err := fmt.Fprintf(out, "%s\n", entry)
+				return err
+			}
+			_, err := fmt.Fprintln(out, renderLog(entry))
+			return err
+		})
+		var unreachable *api.ConnectError
+		broken := errors.Is(err, io.ErrUnexpectedEOF)
+		opened = opened || broken
+		if !o.follow || err == nil || ctx.Err() != nil || !opened || !broken && !errors.As(err, &unreachable) {
+			return err
 		}
-		if _, err := fmt.Fprintln(p.out, renderLog(line)); err != nil {
-			return 0, err
+		if gone.IsZero() {
+			gone = time.Now()
+			fmt.Fprintln(messages, "the daemon went away; waiting for it to come back") //nolint:errcheck // for show
 		}
-		p.rest = rest
+		if time.Since(gone) > reconnectFor {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(reconnectFor / 240):
+		}
 	}
-}
-
-func (p *logPrinter) flush() error {
-	if len(p.rest) == 0 {
-		return nil
-	}
-	_, err := fmt.Fprintln(p.out, renderLog(p.rest))
-	return err
 }
 
 // renderLog renders a line: time, level, who, what, and the rest as key=value. A line that is not JSON stays as it is, but
@@ -99,12 +146,13 @@ func renderLog(line []byte) string {
 		return fmt.Sprint(v)
 	}
 	at := ""
-	if ts, ok := entry["ts"].(float64); ok {
-		at = time.UnixMicro(int64(ts * 1e6)).Format("15:04:05.000")
-		delete(entry, "ts")
-	} else if ts, err := time.Parse(time.RFC3339Nano, fmt.Sprint(entry["time"])); err == nil {
+	if ts, err := time.Parse(time.RFC3339Nano, fmt.Sprint(entry["time"])); err == nil {
 		at = ts.Local().Format("15:04:05.000")
 		delete(entry, "time")
+	}
+	delete(entry, "cursor")
+	if output := take("output"); output != "" {
+		entry["msg"] = output
 	}
 	parts := []string{at, fmt.Sprintf("%-5s", take("level")), take("logger"), take("msg")}
 	for _, key := range slices.Sorted(maps.Keys(entry)) {

@@ -78,7 +78,7 @@ func TestTerminalsGetNothingToObey(t *testing.T) {
 	if got, want := b.String(), "a?[31mb\tc\n??"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := renderLog([]byte(`{"level":"info","ts":0,"msg":"x\u001b[2J","k":1,"accuracy":null}`)); strings.Contains(got, "\x1b") || strings.Contains(got, "nil") || !strings.Contains(got, "k=1") {
+	if got := renderLog([]byte(`{"level":"info","time":"2026-01-02T03:04:05.678Z","msg":"x\u001b[2J","k":1,"accuracy":null}`)); strings.Contains(got, "\x1b") || strings.Contains(got, "nil") || !strings.Contains(got, "k=1") {
 		t.Errorf("a log line renders as %q", got)
 	}
 }

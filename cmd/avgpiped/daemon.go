@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
 )
 
@@ -44,7 +45,7 @@ func runDaemon(ctx context.Context, o daemonOptions, out io.Writer) error {
 		return err
 	}
 	r := newReloader(o.config, c, texts)
-	r.log = newLog(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), out, r.level)
+	r.log = logging.New(out, r.level)
 	running, end := context.WithCancel(ctx)
 	defer r.follow(running, hangups)()
 	defer end()
@@ -64,15 +65,11 @@ func runDev(ctx context.Context, out io.Writer) (err error) {
 	c.stateDir, c.socket, c.orphanAfter = dir, filepath.Join(dir, "avgpiped.sock"), devOrphanAfter
 	encoding := zap.NewDevelopmentEncoderConfig()
 	encoding.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-	log := newLog(zapcore.NewConsoleEncoder(encoding), out, c.logLevel)
+	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), zapcore.Lock(zapcore.AddSync(out)), c.logLevel))
 	return runNode(ctx, c, c.limits, log, func() {
 		fmt.Fprintf(out, "avgpiped --dev is ready; its state goes with it. In another shell:\n\n"+ //nolint:errcheck // for show
 			"  export AVGPIPE_SOCKET=%s\n  avgpipectl submit JOB.yaml --watch\n\n", c.socket)
 	})
-}
-
-func newLog(encoder zapcore.Encoder, out io.Writer, level zapcore.LevelEnabler) *zap.Logger {
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level))
 }
 
 // runNode runs the node that a configuration describes. Its workers are this program again.

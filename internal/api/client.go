@@ -31,6 +31,9 @@ const callTimeout = time.Minute
 // maxLine bounds a line of a stream.
 const maxLine = 1 << 20
 
+// maxEntry bounds an entry of a log: one line of output, escaped.
+const maxEntry = 16 << 20
+
 // NewClient returns a client of the daemon on a socket. It dials on first use.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -167,13 +170,31 @@ func (c *Client) Tune(ctx context.Context, r SubmitRequest, each func(TuneUpdate
 	}
 }
 
-// Logs copies a job's log to w. With follow it goes on until the job has ended.
-func (c *Client) Logs(ctx context.Context, ref string, follow bool, w io.Writer) error {
-	path := PathJob(ref, "logs")
-	if follow {
-		path += "?follow=1"
+// Logs calls each with every entry of a job's log that is asked for, a JSON object; with Follow it goes on until the job has
+// ended. An error that wraps io.ErrUnexpectedEOF means that the daemon went away first: ask again with After, the cursor of the
+// last entry.
+func (c *Client) Logs(ctx context.Context, ref string, r LogRequest, each func(entry []byte) error) error {
+	body, err := c.stream(ctx, PathJob(ref, "logs")+"?"+r.query().Encode())
+	if err != nil {
+		return err
 	}
-	return c.copy(ctx, path, "logs of job "+ref, w)
+	defer body.Close() //nolint:errcheck // only read
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxEntry)
+	for lines.Scan() {
+		if err := each(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("read the logs of job %s from %s: %w", ref, c.socket, err)
+	} else if err != nil {
+		return fmt.Errorf("read the logs of job %s from %s: %w: %w", ref, c.socket, io.ErrUnexpectedEOF, err)
+	}
+	return nil
 }
 
 // Model copies a tar of the exported model of the job's last committed round to w.

@@ -12,7 +12,7 @@ import (
 //	GET  /v1/jobs               -> []JobStatus, in the order of submission
 //	GET  /v1/jobs/JOB           -> JobStatus
 //	GET  /v1/jobs/JOB/watch     -> JobStatus per line whenever it changes, at most 4 a second; the last one has ended
-//	GET  /v1/jobs/JOB/logs      -> the job's log, JSON per line; ?follow=1 goes on until the job has ended
+//	GET  /v1/jobs/JOB/logs      -> the job's log, JSON per line; ?follow=1 goes on until the job has ended; LogRequest has more
 //	GET  /v1/jobs/JOB/history   -> History; ?from=STEP from a step on, ?points=N at most so many, merged
 //	GET  /v1/jobs/JOB/model     -> a tar of the exported model of the last committed round
 //	GET  /v1/jobs/JOB/explain   -> Explanation

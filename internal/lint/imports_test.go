@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"stage/device":        {"stage/flat"},
 	"internal/trace":      nil,
 	"internal/pace":       nil,
+	"internal/logging":    nil,
 	"internal/chart":      nil,
 	"internal/checkpoint": nil,
 	"internal/history":    {"internal/checkpoint"},
@@ -63,7 +64,7 @@ var mayImport = map[string][]string{
 		"internal/access", "pipeline", "stage/...", "schedule", "tuner", "elastic", "job",
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/obstacle",
-		"internal/history",
+		"internal/history", "internal/logging",
 	},
 	"internal/tune": {
 		"internal/access", "internal/obstacle", "internal/words",
@@ -74,14 +75,14 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/server", "elastic", "job", "schedule", "stage/...",
 		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/plancache", "internal/trace", "internal/words",
 		"internal/obstacle", "tuner",
-		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/history", "internal/plancache", "internal/trace", "internal/words",
+		"internal/api", "internal/worker/control", "internal/checkpoint", "internal/data", "internal/export", "internal/feed", "internal/history", "internal/logging", "internal/plancache", "internal/trace", "internal/words",
 		"tuner",
 	},
 	"internal/server": {"internal/api", "job"},
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune", "internal/obstacle",
+		"internal/logging", "internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune", "internal/obstacle",
 		"internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},

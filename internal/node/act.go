@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -233,7 +234,11 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	if err := a.propose(ctx, c); err != nil {
 		return nil, err
 	}
-	a.node.say(a.job.ID, "job "+string(d.state), zap.String("reason", d.reason))
+	level := zap.InfoLevel
+	if d.state == api.Failed {
+		level = zap.ErrorLevel
+	}
+	a.node.sayAt(level, a.job.ID, "job "+string(d.state), zap.String("reason", d.reason))
 	return func(o *observed) {
 		if final != nil {
 			o.status = final
@@ -373,7 +378,7 @@ func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from
 	out := control.Assignment{
 		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
 		Job: a.spec.Job, Budget: a.spec.Budget, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
-		OrphanAfter: a.node.config.Limits().OrphanAfter,
+		OrphanAfter: a.node.config.Limits().OrphanAfter, LogLevel: zapcore.LevelOf(a.node.log.Core()).String(),
 	}
 	if a.spec.Layout != nil {
 		out.Split = a.spec.Layout.Split

@@ -126,19 +126,6 @@ func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobS
 	return n.Job(ctx, j.ID)
 }
 
-// Log implements server.Backend.
-func (n *node) Log(_ context.Context, ref string) (io.ReadCloser, error) {
-	j, err := n.find(ref)
-	if err != nil {
-		return nil, err
-	}
-	f, err := os.Open(control.LogPath(jobDir(n.config.StateDir, j.ID)))
-	if err != nil {
-		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
-	}
-	return f, nil
-}
-
 // Model implements server.Backend.
 func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	j, err := n.find(ref)

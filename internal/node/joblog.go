@@ -12,14 +12,14 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // appendLog adds a line of the daemon's to a job's log, as JSON like the worker's own lines. A line is one write to a file
 // that is open for appending, so lines of the two do not mix.
-func appendLog(dir, message string, fields []zap.Field) error {
-	encoder := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig())
-	line, err := encoder.EncodeEntry(zapcore.Entry{Level: zap.InfoLevel, Time: time.Now(), LoggerName: "avgpiped", Message: message}, fields)
+func appendLog(dir string, level zapcore.Level, message string, fields []zap.Field) error {
+	line, err := logging.Encoder().EncodeEntry(zapcore.Entry{Level: level, Time: time.Now(), LoggerName: "avgpiped", Message: message}, fields)
 	if err != nil {
 		return fmt.Errorf("encode a line of the job's log: %w", err)
 	}

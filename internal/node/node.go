@@ -10,6 +10,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/avgpipe/avgpipe/elastic"
@@ -248,8 +249,13 @@ func (n *node) followTuning(ctx context.Context, job string, t *tuneRun) {
 
 // say writes a line to the daemon's log and to the job's.
 func (n *node) say(job, message string, fields ...zap.Field) {
-	n.log.Info(message, append([]zap.Field{zap.String("job", job)}, fields...)...)
-	if err := appendLog(jobDir(n.config.StateDir, job), message, fields); err != nil {
+	n.sayAt(zap.InfoLevel, job, message, fields...)
+}
+
+// sayAt is say with a level.
+func (n *node) sayAt(level zapcore.Level, job, message string, fields ...zap.Field) {
+	n.log.Log(level, message, append([]zap.Field{zap.String("job", job)}, fields...)...)
+	if err := appendLog(jobDir(n.config.StateDir, job), level, message, fields); err != nil {
 		n.log.Warn("write to the job's log", zap.String("job", job), zap.Error(err))
 	}
 }

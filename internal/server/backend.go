@@ -23,8 +23,8 @@ type Backend interface {
 	Tune(ctx context.Context, r api.SubmitRequest, peer Peer, each func(api.TuneUpdate) error) error
 	// Cancel asks a job to commit and stop, for somebody. It returns before it has.
 	Cancel(ctx context.Context, ref string, by Peer) (api.JobStatus, error)
-	// Log opens a job's log. Reading past its end gives io.EOF until more is written.
-	Log(ctx context.Context, ref string) (io.ReadCloser, error)
+	// Log opens a job's log. The caller closes it. Tail and Follow of the request are the caller's business.
+	Log(ctx context.Context, ref string, r api.LogRequest) (LogReader, error)
 	// History returns how a job's training went.
 	History(ctx context.Context, ref string, r api.HistoryRequest) (api.History, error)
 	// Model writes a tar of the exported model of the job's last committed round. An error before the first byte reaches
@@ -34,4 +34,12 @@ type Backend interface {
 	Nodes(ctx context.Context) ([]api.NodeStatus, error)
 	// Version returns what runs here.
 	Version() api.VersionInfo
+}
+
+// LogReader reads the entries of a log in order. It is used from one goroutine.
+type LogReader interface {
+	// Next returns the next entry that was asked for, a JSON object with a cursor, or io.EOF while there is none. ended says that
+	// nothing more will be written, so that half a line at the end is an entry.
+	Next(ended bool) ([]byte, error)
+	Close() error
 }

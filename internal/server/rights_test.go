@@ -53,10 +53,23 @@ func (b *private) Cancel(ctx context.Context, ref string, _ Peer) (api.JobStatus
 	return b.Job(ctx, ref)
 }
 
-func (b *private) Log(_ context.Context, ref string) (io.ReadCloser, error) {
+func (b *private) Log(_ context.Context, ref string, _ api.LogRequest) (LogReader, error) {
 	b.asked = append(b.asked, ref)
-	return io.NopCloser(strings.NewReader(secret)), nil
+	return &secretLog{}, nil
 }
+
+// secretLog has one entry.
+type secretLog struct{ read bool }
+
+func (l *secretLog) Next(bool) ([]byte, error) {
+	if l.read {
+		return nil, io.EOF
+	}
+	l.read = true
+	return []byte(secret), nil
+}
+
+func (l *secretLog) Close() error { return nil }
 
 func (b *private) History(_ context.Context, ref string, _ api.HistoryRequest) (api.History, error) {
 	b.asked = append(b.asked, ref)

@@ -27,14 +27,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a backend in memory: one job, whose status a test sets.
 type fake struct {
-	mu       sync.Mutex
-	job      api.JobStatus
-	log      bytes.Buffer
-	peer     server.Peer
-	failure  error // of every method
-	model    []byte
-	modelErr error // after model was written
-	tuneErr  string
+	mu         sync.Mutex
+	job        api.JobStatus
+	log        bytes.Buffer
+	logRequest api.LogRequest
+	peer       server.Peer
+	failure    error // of every method
+	model      []byte
+	modelErr   error // after model was written
+	tuneErr    string
 }
 
 func (f *fake) set(change func(*fake)) {
@@ -95,19 +96,24 @@ func (f *fake) Cancel(ctx context.Context, ref string, _ server.Peer) (api.JobSt
 }
 
 // Log reads what is in the log now, and goes on at the next read, as a file does.
-func (f *fake) Log(context.Context, string) (io.ReadCloser, error) {
+func (f *fake) Log(_ context.Context, _ string, r api.LogRequest) (server.LogReader, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return io.NopCloser(readerFunc(func(p []byte) (int, error) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.log.Read(p)
-	})), f.failure
+	f.logRequest = r
+	return (*fakeLog)(f), f.failure
 }
 
-type readerFunc func([]byte) (int, error)
+// fakeLog is the log of a fake: every line is an entry.
+type fakeLog fake
 
-func (r readerFunc) Read(p []byte) (int, error) { return r(p) }
+func (f *fakeLog) Next(bool) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	line, err := f.log.ReadBytes('\n')
+	return bytes.TrimSuffix(line, []byte("\n")), err
+}
+
+func (f *fakeLog) Close() error { return nil }
 
 func (f *fake) History(ctx context.Context, ref string, r api.HistoryRequest) (api.History, error) {
 	s, err := f.Job(ctx, ref)
@@ -221,7 +227,7 @@ func TestErrorsKeepTheirForm(t *testing.T) {
 	}
 	for name, call := range map[string]func() error{
 		"watch": func() error { _, err := c.Watch(t.Context(), "1", nil); return err },
-		"logs":  func() error { return c.Logs(t.Context(), "1", true, io.Discard) },
+		"logs":  func() error { return c.Logs(t.Context(), "1", api.LogRequest{}, func([]byte) error { return nil }) },
 		"model": func() error { return c.Model(t.Context(), "1", io.Discard) },
 	} {
 		if _, ok := errors.AsType[*api.Error](call()); !ok {
@@ -295,27 +301,38 @@ func TestWatchTellsAnEndFromABreak(t *testing.T) {
 
 func TestLogsFollowUntilTheJobEnds(t *testing.T) {
 	f := &fake{job: api.JobStatus{ID: "1", State: api.Running}}
-	f.log.WriteString("one\n")
-	c, _, _ := start(t, f)
-	var out bytes.Buffer
-	if err := c.Logs(t.Context(), "1", false, &out); err != nil || out.String() != "one\n" {
-		t.Errorf("logs: %q, %v", out.String(), err)
+	c, _, stop := start(t, f)
+	read := func(r api.LogRequest, each func(line string)) error {
+		return c.Logs(t.Context(), "1", r, func(entry []byte) error { each(string(entry)); return nil })
 	}
-	f.set(func(f *fake) { f.log.WriteString("two\n") })
-	r, w := io.Pipe()
-	done := make(chan error, 1)
-	go func() { done <- errors.Join(c.Logs(t.Context(), "1", true, w), w.Close()) }()
-	buffer := make([]byte, 16)
-	if n, err := r.Read(buffer); err != nil || string(buffer[:n]) != "two\n" {
-		t.Errorf("followed %q, %v", buffer[:n], err)
+	f.log.WriteString("zero\none\ntwo\n")
+	var got []string
+	asked := api.LogRequest{Tail: 2, Level: "warn", Since: time.Unix(7, 8).UTC(), After: "1-2"}
+	if err := read(asked, func(line string) { got = append(got, line) }); err != nil || fmt.Sprint(got) != "[one two]" {
+		t.Errorf("the last 2 lines: %q, %v", got, err)
 	}
-	f.set(func(f *fake) {
-		f.log.WriteString("three\n")
-		f.job.State = api.Done
+	if f.logRequest != asked {
+		t.Errorf("asked for %+v, the backend got %+v", asked, f.logRequest)
+	}
+	f.log.WriteString("three\nfour\n")
+	got = nil
+	err := read(api.LogRequest{Follow: true, Tail: 1}, func(line string) {
+		got = append(got, line)
+		if line == "four" {
+			f.set(func(f *fake) {
+				f.log.WriteString("five\nsix\n")
+				f.job.State = api.Done
+			})
+		}
 	})
-	rest, err := io.ReadAll(r)
-	if err := errors.Join(err, <-done); err != nil || string(rest) != "three\n" {
-		t.Errorf("the end of the log: %q, %v", rest, err)
+	if err != nil || fmt.Sprint(got) != "[four five six]" {
+		t.Errorf("followed %q, %v", got, err)
+	}
+	f.set(func(f *fake) { f.job.State, f.failure = api.Running, nil })
+	f.log.WriteString("seven\n")
+	var once sync.Once
+	if err := read(api.LogRequest{Follow: true}, func(string) { once.Do(func() { go stop() }) }); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the server went away: %v; want %v", err, io.ErrUnexpectedEOF)
 	}
 }
 

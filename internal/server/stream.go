@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +19,9 @@ import (
 
 // tick is how often streams look for something new.
 const tick = 250 * time.Millisecond
+
+// maxTail bounds how many entries of a log are kept to find the last ones.
+const maxTail = 1_000_000
 
 // stream turns a function that writes into a handler. An error before the first byte becomes an answer; after it, the
 // connection is broken so that the client does not take a part for the whole.
@@ -89,27 +94,77 @@ func (h *handler) watch(r *http.Request, w io.Writer) error {
 	})
 }
 
-// logs copies the job's log; with ?follow=1, until the job has ended and its log is copied.
+// logs writes the entries of the job's log that were asked for; with ?follow=1, until the job has ended and its log is written.
 func (h *handler) logs(r *http.Request, w io.Writer) error {
+	request, err := logRequest(r)
+	if err != nil {
+		return err
+	}
 	ref := r.PathValue("job")
-	log, err := h.backend.Log(r.Context(), ref)
+	log, err := h.backend.Log(r.Context(), ref, request)
 	if err != nil {
 		return err
 	}
 	defer log.Close() //nolint:errcheck // only read
-	if r.URL.Query().Get("follow") == "" {
-		_, err := io.Copy(w, log)
-		return err
-	}
+	out := bufio.NewWriterSize(w, 64<<10)
+	tail := request.Tail
 	return every(r.Context(), func(ctx context.Context) (bool, error) {
-		status, err := h.backend.Job(ctx, ref) // before reading: what it wrote until it ended is copied
+		status, err := h.backend.Job(ctx, ref) // before reading: what it wrote until it ended is written
 		if err != nil {
 			return false, err
 		}
 		ref = status.ID
-		_, err = io.Copy(w, log)
-		return status.State.Ended(), err
+		ended := status.State.Ended() || !request.Follow
+		err = copyEntries(ctx, log, ended, tail, out)
+		tail = 0
+		return ended, errors.Join(err, out.Flush())
 	})
+}
+
+// copyEntries writes the entries that there are now: the last ones, if tail is above 0.
+func copyEntries(ctx context.Context, log LogReader, ended bool, tail int, out io.Writer) error {
+	var kept [][]byte
+	for ctx.Err() == nil {
+		entry, err := log.Next(ended)
+		switch {
+		case errors.Is(err, io.EOF):
+			for _, e := range kept {
+				if _, err := out.Write(append(e, '\n')); err != nil {
+					return err
+				}
+			}
+			return nil
+		case err != nil:
+			return err
+		case tail > 0:
+			kept = append(kept[max(0, len(kept)+1-tail):], entry)
+		default:
+			if _, err := out.Write(append(entry, '\n')); err != nil {
+				return err
+			}
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// logRequest reads the query of a request for a log.
+func logRequest(r *http.Request) (api.LogRequest, error) {
+	query := r.URL.Query()
+	request := api.LogRequest{Follow: query.Get("follow") != "", Level: query.Get("level"), After: query.Get("after")}
+	tail, err := number(r, "tail", maxTail, "a number of entries, at most 1000000; 0, or left out, means all")
+	if err != nil {
+		return request, err
+	}
+	request.Tail = int(tail) //nolint:gosec // below maxTail
+	if since := query.Get("since"); since != "" {
+		if request.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
+			return request, api.Errorf(http.StatusBadRequest, "%s %s: since=%q; allowed is a time as in 2006-01-02T15:04:05Z", r.Method, r.URL.Path, since)
+		}
+	}
+	if !slices.Contains([]string{"", "debug", "info", "warn", "error"}, request.Level) {
+		return request, api.Errorf(http.StatusBadRequest, "%s %s: level=%q; allowed are debug, info, warn, error", r.Method, r.URL.Path, request.Level)
+	}
+	return request, nil
 }
 
 // tune writes the updates of a tuning.

@@ -7,9 +7,9 @@ import (
 	"runtime"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -34,7 +34,7 @@ func Run(ctx context.Context, c Config) (int, error) {
 	if err != nil {
 		return control.ExitInvalid, err
 	}
-	log := newLog(c.Log).With(zap.String("job", a.JobID), zap.Uint64("generation", a.Generation))
+	log := logging.New(c.Log, logging.Level(a.LogLevel)).With(zap.String("job", a.JobID), zap.Uint64("generation", a.Generation))
 	defer log.Sync() //nolint:errcheck // standard error needs none
 	t := newTrainer(a, plan, log)
 	err = t.serveAndTrain(ctx)
@@ -105,14 +105,6 @@ func (t *trainer) fail(err error) {
 	})
 	t.progress.failed(err)
 	t.events.drain(farewell)
-}
-
-// newLog writes JSON lines.
-func newLog(w io.Writer) *zap.Logger {
-	encoder := zap.NewProductionEncoderConfig()
-	encoder.EncodeTime = zapcore.RFC3339NanoTimeEncoder
-	encoder.TimeKey = "time"
-	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.AddSync(w), zap.InfoLevel))
 }
 
 // train is the worker's work, from opening the model to the end of the group.

@@ -191,7 +191,7 @@ func (t *trainer) persist(ctx context.Context, h *host, s *pipeline.Snapshot) {
 	}
 	t.history.durable(s.Round, time.Now())
 	t.events.append(control.Event{Kind: control.Shard, Generation: t.assignment.Generation, Round: s.Round, Shard: &info})
-	t.log.Info("shard is durable", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("digest", info.Digest),
+	t.log.Debug("shard is durable", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("digest", info.Digest),
 		zap.Int64("bytes", info.Bytes))
 }
 

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -74,7 +75,7 @@ func inspect() int {
 
 // Config configures a daemon with fake workers and tunings.
 func Config(dir string, log io.Writer) node.Config {
-	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.Lock(zapcore.AddSync(log)), zap.DebugLevel)
+	core := zapcore.NewCore(logging.Encoder(), zapcore.Lock(zapcore.AddSync(log)), zap.DebugLevel)
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
 		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram},

@@ -50,6 +50,8 @@ type Assignment struct {
 	Restore *Restore `json:"restore,omitempty"`
 	// OrphanAfter ends a worker that no daemon has asked anything of for this long.
 	OrphanAfter time.Duration `json:"orphan_after"`
+	// LogLevel is the least severe level that the worker logs; empty is info.
+	LogLevel string `json:"log_level,omitempty"`
 }
 
 // AssignmentVersion is the only one this program reads. Until 1, train.steps were those of each pipeline.
