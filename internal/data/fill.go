@@ -52,6 +52,7 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 		return err
 	}
 	if len(s.mapped) > 0 {
+		defer s.checkMapped(&err)
 		defer truncated(debug.SetPanicOnFault(true), &err)
 	}
 	size := s.Samples()
@@ -71,6 +72,21 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 		}
 	}
 	return nil
+}
+
+// mostLooked bounds how many token files are looked at for one batch: they take turns.
+const mostLooked = 8
+
+// checkMapped makes an error of token files that were overwritten in place, after samples were read of them.
+func (s *Set) checkMapped(err *error) {
+	n := min(mostLooked, len(s.mapped))
+	first := s.looked.Add(uint64(n)) //nolint:gosec // At most mostLooked.
+	for i := range uint64(n) {       //nolint:gosec // As above.
+		changed := s.mapped[(first+i)%uint64(len(s.mapped))].Unchanged()
+		if changed != nil && *err == nil {
+			*err = fmt.Errorf("data: fill: %w", changed)
+		}
+	}
 }
 
 // truncated makes an error of the fault that reading a mapped file gives when it became shorter, and puts back whether faults
@@ -111,6 +127,7 @@ func (s *Set) FillEvaluation(n, first, count int, b Batch) (err error) {
 		return err
 	}
 	if len(s.mapped) > 0 {
+		defer s.checkMapped(&err)
 		defer truncated(debug.SetPanicOnFault(true), &err)
 	}
 	held := s.HeldOut()

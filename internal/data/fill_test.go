@@ -2,11 +2,14 @@ package data
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 )
@@ -312,4 +315,35 @@ func show(ids []int32, length int) string {
 		out = append(out, strings.ReplaceAll(string(text), " ", "_"))
 	}
 	return strings.Join(out, " ")
+}
+
+// TestTokensOverwrittenInPlaceEndTheReading: while samples are read, and when the data are opened again, whatever the header says.
+func TestTokensOverwrittenInPlaceEndTheReading(t *testing.T) {
+	path := writeTokens(t, strings.Repeat("some text of a few words. ", 200))
+	c := Config{Format: "tokens", Files: []string{path}, Sequence: 8}
+	s := open(t, c)
+	cursor, room := s.Cursor(0, 1, 4), make([]int32, 32)
+	b := Batch{Tokens: room, Targets: make([]int32, 32)}
+	if err := s.Fill(cursor, 0, 4, b); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteAt([]byte("zzzz"), 1000); err != nil {
+		t.Fatal(err)
+	}
+	// A file system that tells times to a few milliseconds may give the same one again.
+	if err := errors.Join(file.Close(), os.Chtimes(path, time.Time{}, time.Unix(1e9, 1))); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"samples": s.Fill(cursor, 0, 4, b), "evaluation": s.FillEvaluation(4, 0, 4, b)} {
+		if err == nil || !strings.Contains(err.Error(), "was overwritten while it was read") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := Open(t.Context(), c); err == nil || !strings.Contains(err.Error(), "its header says") {
+		t.Errorf("opened again: %v", err)
+	}
 }

@@ -31,10 +31,12 @@ type Set struct {
 	labels    []string
 	tokenizer *tokenizer.Tokenizer // nil: images have none
 	mapped    []*tokenfile.File
+	looked    atomic.Uint64 // how often files of mapped were held against what they were
 }
 
 // Identity tells corpora apart: equal ones have the same files, by name, with the same bytes, in the same order, and the
-// same tokenizer. Where they lie does not count. Of a token file, the digest in its header stands for its bytes.
+// same tokenizer. Where they lie does not count. Of a token file, the digest is that in its header,
+// which its tokens have to have.
 type Identity struct {
 	Files  int    `json:"files"`
 	Bytes  int64  `json:"bytes"`

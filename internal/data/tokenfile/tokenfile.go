@@ -90,19 +90,23 @@ type File struct {
 	// faults when it was truncated meanwhile; see runtime/debug.SetPanicOnFault.
 	Tokens []byte
 	mapped []byte
+	file   *os.File // stays open, to see whether it changes
+	fd     int      // its descriptor
+	path   string
+	record record
 }
 
-// Open maps a file. It reads the header only. The error names the path.
+// Open maps a file. It reads the header only; Verify reads the rest. The error names the path.
 func Open(opener *access.Opener, path string) (*File, error) {
 	file, err := opener.Open(path, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // the mapping stays
 	f, err := open(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
+	f.file, f.fd, f.path = file, int(file.Fd()), path
 	return f, nil
 }
 
@@ -137,7 +141,7 @@ func (f *File) Close() error {
 	}
 	mapped := f.mapped
 	f.mapped, f.Tokens = nil, nil
-	return unix.Munmap(mapped)
+	return errors.Join(unix.Munmap(mapped), f.file.Close())
 }
 
 // Writer writes a file under a temporary name, which Close replaces.
