@@ -2,7 +2,7 @@
 #
 # ONEDNN   auto: use oneDNN when its header is there, and install it where that is possible; no: build without it
 # FUZZTIME how long `make fuzz` spends on each target
-# DESTDIR, PREFIX   where `make install` puts things
+# DESTDIR, PREFIX   where `make install` puts things: it builds nothing, so `make build && sudo make install`
 
 SHELL         := /bin/bash
 .SHELLFLAGS   := -eu -o pipefail -c
@@ -66,9 +66,12 @@ test-deps: deps ## the same, and what tests compare with: systemd-analyze, and P
 ##@ Build
 
 .PHONY: build
-build: ## bin/avgpiped and bin/avgpipectl, with oneDNN when it is installed
-	@mkdir -p $(BIN)
+build: ## bin/avgpiped and bin/avgpipectl, with oneDNN when it is installed, their manual pages and completions
+	@mkdir -p $(BIN)/share/completions
 	$(GO) build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/avgpiped ./cmd/avgpipectl
+	@rm -rf $(BIN)/share/man
+	@for program in avgpiped avgpipectl; do $(GO) run -trimpath -tags man ./cmd/$$program $(BIN)/share/man; done
+	@for shell in bash zsh fish; do $(BIN)/avgpipectl completion $$shell >$(BIN)/share/completions/$$shell; done
 
 .PHONY: build-portable
 build-portable: ## compile every package and test without oneDNN, with cgo and without it
@@ -188,24 +191,15 @@ bench-tuner: deps ## predicted against measured time and memory, the choice agai
 	@$(GO) build $(TAGS) -o $(BIN)/bench-tuner ./bench/tuner >&2
 	@$(BIN)/bench-tuner
 
+export DESTDIR PREFIX BIN
+
 .PHONY: install
-install: build ## programs, unit, users, directories and configuration under DESTDIR and PREFIX
-	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(BIN)/avgpiped $(BIN)/avgpipectl
-	install -d '$(DESTDIR)$(PREFIX)/lib/systemd/system'
-	sed 's|/usr/bin/|$(PREFIX)/bin/|' deploy/avgpiped.service >'$(DESTDIR)$(PREFIX)/lib/systemd/system/avgpiped.service'
-	install -D -m 0644 deploy/avgpiped.sysusers.conf '$(DESTDIR)$(PREFIX)/lib/sysusers.d/avgpiped.conf'
-	install -D -m 0644 deploy/avgpiped.tmpfiles.conf '$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/avgpiped.conf'
-	@if [ -e '$(DESTDIR)/etc/avgpipe/avgpiped.yaml' ]; then \
-	  echo 'kept $(DESTDIR)/etc/avgpipe/avgpiped.yaml as it is'; \
-	else \
-	  install -v -D -m 0644 deploy/avgpiped.yaml '$(DESTDIR)/etc/avgpipe/avgpiped.yaml'; \
-	fi
-	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v systemd-sysusers >/dev/null; then \
-	  systemd-sysusers; \
-	  systemd-tmpfiles --create avgpiped.conf; \
-	  if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi; \
-	  echo 'installed; to start it now and at every boot: systemctl enable --now avgpiped'; \
-	fi
+install: ## put what was built under DESTDIR and PREFIX: programs, unit, users, completions, manual pages, configuration
+	@deploy/install.sh install
+
+.PHONY: uninstall
+uninstall: ## remove what install put there; configuration and state stay
+	@deploy/install.sh uninstall
 
 .PHONY: clean
 clean: ## remove what the targets above made in this directory

@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -29,14 +26,6 @@ const (
 	exitNoDaemon    = 3
 	exitInterrupted = 130 // 128 + SIGINT, as shells have it
 )
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
 
 // run is the program without its process.
 func run(ctx context.Context, arguments []string, in io.Reader, out, messages io.Writer) int {

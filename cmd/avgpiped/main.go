@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"runtime"
-	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -26,14 +23,6 @@ const (
 	exitUsage  = 2  // of the hidden verbs
 	exitConfig = 78 // EX_CONFIG of sysexits(3)
 )
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
 
 // run is the program without its process.
 func run(ctx context.Context, arguments []string, out, messages io.Writer) int {

@@ -1,9 +1,17 @@
 package api
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -69,9 +77,53 @@ type ConnectError struct {
 	Err    error
 }
 
+// howToStart is what to do when there is no daemon.
+const howToStart = "start one with `avgpiped --dev` or `systemctl start avgpiped`, or name its socket with --socket or AVGPIPE_SOCKET"
+
+// Error says why nobody answers, as far as the file system tells, and what to do about it.
 func (e *ConnectError) Error() string {
-	return fmt.Sprintf("no daemon at %s (%v): start one with `avgpiped --dev` or `systemctl start avgpiped`, "+
-		"or name its socket with --socket", e.Socket, e.Err)
+	info, statErr := os.Stat(e.Socket)
+	switch {
+	case errors.Is(e.Err, fs.ErrPermission):
+		return e.forbidden()
+	case errors.Is(e.Err, fs.ErrNotExist):
+		return fmt.Sprintf("no daemon at %s: there is no such socket; %s", e.Socket, howToStart)
+	case statErr == nil && info.Mode().Type() != fs.ModeSocket:
+		return fmt.Sprintf("no daemon at %s: that is no socket; name the daemon's with --socket or AVGPIPE_SOCKET", e.Socket)
+	case errors.Is(e.Err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("no daemon at %s: the socket is the leftover of one that is gone, which `systemctl status avgpiped` may explain; %s", e.Socket, howToStart)
+	}
+	return fmt.Sprintf("no daemon at %s (%v): %s", e.Socket, e.Err, howToStart)
+}
+
+// forbidden says which group may use the socket.
+func (e *ConnectError) forbidden() string {
+	closed := e.Socket
+	var info fs.FileInfo
+	for { // the socket, or the directory that hides it
+		var err error
+		if info, err = os.Stat(closed); err == nil || closed == filepath.Dir(closed) {
+			break
+		}
+		closed = filepath.Dir(closed)
+	}
+	text := fmt.Sprintf("permission denied on %s", e.Socket)
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return text
+	}
+	name := strconv.Itoa(int(owner.Gid))
+	if group, err := user.LookupGroupId(name); err == nil {
+		name = group.Name
+	}
+	me := "USER"
+	if u, err := user.Current(); err == nil {
+		me = u.Username
+		if all, err := u.GroupIds(); err == nil && slices.Contains(all, strconv.Itoa(int(owner.Gid))) {
+			return fmt.Sprintf("%s: it is for the group %s, which you, %s, have joined since this session began: log in again", text, name, me)
+		}
+	}
+	return fmt.Sprintf("%s: it is for the group %s, and you, %s, are not in it: sudo usermod -aG %s %s, then log in again", text, name, me, name, me)
 }
 
 // Unwrap returns the error of the dial.

@@ -22,6 +22,8 @@ const (
 func TestInstallation(t *testing.T) {
 	requireTool(t, "make")
 	to, bin := t.TempDir(), t.TempDir()
+	testRefusesToBuild(t, to, bin)
+	run(t, root, "make", "--no-print-directory", "build", "BIN="+bin)
 	install(t, to, bin)
 	unit := readAt(t, to, unitPath)
 	start := strings.Fields(setting(t, unit, "ExecStart"))
@@ -48,12 +50,56 @@ func TestInstallation(t *testing.T) {
 		}
 		testRestarts(t, to, unit, start[0])
 	})
+	t.Run("uninstall removes what install put", func(t *testing.T) { testUninstall(t, bin) })
 	t.Run("systemd-analyze verify", func(t *testing.T) { testVerify(t, to, unit, start[0]) })
 	t.Run("systemd-analyze security", func(t *testing.T) {
 		requireTool(t, "systemd-analyze")
 		run(t, to, "systemd-analyze", "security", "--no-pager", "--offline=yes", "--threshold="+mostExposure, filepath.Join(to, unitPath))
 	})
 	t.Run("users and directories", func(t *testing.T) { testUsers(t, to, unit) })
+}
+
+// testRefusesToBuild installs before anything was built: as root there may be no Go, or another.
+func testRefusesToBuild(t *testing.T, to, bin string) {
+	command := exec.CommandContext(t.Context(), "make", "--no-print-directory", "install", "DESTDIR="+to, "PREFIX="+prefix, "BIN="+bin)
+	command.Dir = root
+	output, err := command.CombinedOutput()
+	if err == nil || !strings.Contains(string(output), "make build") {
+		t.Errorf("an installation of nothing: %v\n%s", err, output)
+	}
+	if entries, err := os.ReadDir(to); err != nil || len(entries) > 0 {
+		t.Errorf("it installed %v, %v", entries, err)
+	}
+}
+
+// testUninstall compares a tree before an installation and after its removal, between files of others.
+func testUninstall(t *testing.T, bin string) {
+	to := t.TempDir()
+	for _, file := range []string{prefix + "/bin/other", prefix + "/share/man/man1/other.1", "/etc/avgpipe/avgpiped.yaml", "/var/lib/avgpipe/raft/raft.db"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, file)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, file), []byte("somebody's"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := run(t, to, "find", ".", "-printf", "%P %y %m\n")
+	install(t, to, bin)
+	install(t, to, bin) // again, as an upgrade does
+	installed := run(t, to, "find", ".", "-type", "f", "-printf", "%P\n")
+	for _, file := range []string{
+		"usr/bin/avgpiped", "usr/bin/avgpipectl", "usr/share/man/man1/avgpipectl-submit.1", "usr/share/man/man8/avgpiped.8",
+		"usr/share/bash-completion/completions/avgpipectl", "usr/share/zsh/site-functions/_avgpipectl", "usr/share/fish/vendor_completions.d/avgpipectl.fish",
+	} {
+		if !slices.Contains(strings.Split(installed, "\n"), file) {
+			t.Errorf("%s is not installed", file)
+		}
+	}
+	run(t, root, "make", "--no-print-directory", "uninstall", "DESTDIR="+to, "PREFIX="+prefix, "BIN="+bin)
+	sorted := func(text string) []string { return slices.Sorted(strings.SplitSeq(text, "\n")) }
+	if after := run(t, to, "find", ".", "-printf", "%P %y %m\n"); !slices.Equal(sorted(before), sorted(after)) {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
 }
 
 // testFlags holds the flags in ExecStart against the program's help.
@@ -161,7 +207,7 @@ func setting(t *testing.T, unit, key string) string {
 	return found[0][1]
 }
 
-// install installs below the root to as a package would, building into bin.
+// install installs what lies in bin below the root to, as a package would.
 func install(t *testing.T, to, bin string) {
 	t.Helper()
 	run(t, root, "make", "--no-print-directory", "install", "DESTDIR="+to, "PREFIX="+prefix, "BIN="+bin)

@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 	"internal/worker/control": {"internal/access", "internal/api", "internal/obstacle", "job", "tuner"},
 	"internal/plancache":      {"internal/checkpoint", "tuner"},
 	"internal/modeldir":       {"internal/checkpoint"},
+	"internal/manual":         nil,
 	"internal/feed":           {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
@@ -83,9 +84,9 @@ var mayImport = map[string][]string{
 	// Programs.
 	"cmd/avgpiped": {
 		"internal/logging", "internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune", "internal/obstacle",
-		"internal/nearest", "job", "stage/device", "stage/device/pick",
+		"internal/manual", "internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
+	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
 	"bench/...":      {"..."},
 }
 
