@@ -177,6 +177,18 @@ bench-averaging: ## held-out loss of two averaged pipelines over plain training 
 bench-recovery: ## how long a job stands still when its worker is killed
 	@$(run_bench)
 
+TRIALS ?= 300
+SEED   ?= 0
+FAULTS ?=
+OUTPUT ?= text
+
+# With CI set, no fault may be skipped. Standard output is the summary alone.
+.PHONY: chaos-local
+chaos-local: ## random faults on one node, 10 minutes (TRIALS=300, SEED=the first one's, FAULTS=kill-worker,disk-full, OUTPUT=json)
+	@$(MAKE) --no-print-directory deps build >&2
+	@$(GO) build -o $(BIN)/chaos ./bench/chaos
+	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' -o $(OUTPUT) $(if $(CI),-whole)
+
 PEER   ?=
 PYTHON ?= python3
 PARTS  ?= f32,bf16,devices

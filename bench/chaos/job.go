@@ -1,0 +1,96 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// kind is a job that trials submit. It computes in plain Go, so that its bits are the same in every build.
+type kind struct {
+	name   string
+	source string
+	tuned  bool // it leaves counts open, none of which changes its bits
+}
+
+// steps is how many each pipeline of a job trains, which is the number of its rounds. What a job's file says is that of one pipeline.
+const steps = 80
+
+// corpus is the data file of all jobs.
+const corpus = "corpus.txt"
+
+const twoStages = `version: 1
+name: two-stages
+model: {family: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 16, n_positions: 16, vocab_size: 256}}
+data: {files: [corpus.txt], holdout: 0.1}
+optimizer: {name: adamw, lr: 3e-3, clip_norm: 1}
+train: {steps: 160, batch: 4, eval_samples: 4}
+stages: 2
+pipelines: 2
+micro_batches: 2
+schedule: 1f1b
+center: {commit_every: 5}
+devices: {kind: ref, cpu: {count: 2, threads: 1}}
+seed: 3
+`
+
+// kinds are the jobs, the plain ones first.
+var kinds = []kind{
+	{name: "two-stages", source: twoStages},
+	{name: "one-stage", source: strings.NewReplacer("two-stages", "one-stage", "stages: 2", "stages: 1", "count: 2", "count: 1", "seed: 3", "seed: 4").Replace(twoStages)},
+	{name: "sgd", source: strings.NewReplacer("two-stages", "sgd", "{name: adamw, lr: 3e-3, clip_norm: 1}", "{name: sgd, momentum: 0.9, lr: 1e-2}", "pipelines: 2", "pipelines: 1",
+		"steps: 160", "steps: 80", "commit_every: 5", "commit_every: 3").Replace(twoStages)},
+	{name: "tuned", tuned: true, source: strings.NewReplacer("two-stages", "tuned", "schedule: 1f1b", "schedule: auto").Replace(twoStages)},
+}
+
+// result is what must be the same however often a job was disturbed.
+type result struct {
+	model   string // SHA-256 of the exported weights
+	samples uint64
+}
+
+// submit submits a job of a kind to a daemon that answers.
+func (w *world) submit(ctx context.Context, k *kind) (id string, err error) {
+	answer, err := w.client.Submit(ctx, api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data")})
+	if err != nil {
+		return "", fmt.Errorf("submit %s: %w", k.name, err)
+	}
+	return answer.ID, nil
+}
+
+// outcome returns the result of a job that is done.
+func (w *world) outcome(ctx context.Context, id string) (result, error) {
+	status, err := w.client.Job(ctx, id)
+	if err != nil {
+		return result{}, err
+	}
+	if status.State != api.Done || status.CommittedRound != steps || status.Step != steps {
+		return result{}, fmt.Errorf("job %s is %s at step %d, round %d committed, expected done at %d: %s",
+			id, status.State, status.Step, status.CommittedRound, steps, status.Reason)
+	}
+	pr, pw := io.Pipe()
+	go func() { pw.CloseWithError(w.client.Model(ctx, id, pw)) }() // ends with pr
+	defer pr.Close()                                               //nolint:errcheck // only read
+	for archive := tar.NewReader(pr); ; {
+		header, err := archive.Next()
+		if err != nil {
+			return result{}, errors.Join(fmt.Errorf("export of job %s without model.safetensors", id), err)
+		}
+		if filepath.Base(header.Name) != "model.safetensors" {
+			continue
+		}
+		digest := sha256.New()
+		if _, err := io.Copy(digest, archive); err != nil {
+			return result{}, fmt.Errorf("export of job %s: %w", id, err)
+		}
+		return result{model: hex.EncodeToString(digest.Sum(nil)), samples: status.SamplesSeen}, nil
+	}
+}

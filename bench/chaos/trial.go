@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// plan is what a trial does. It follows from the seed and the table alone.
+type plan struct {
+	seed   uint64
+	kinds  []*kind
+	events []event // in the order in which they begin
+}
+
+// event is one fault of a trial.
+type event struct {
+	fault *fault
+	round uint64        // the first job has committed it when the fault is applied
+	delay time.Duration // after that
+	lasts time.Duration
+	next  bool // the next fault is applied while this one is in force
+}
+
+// draw draws a trial.
+func draw(seed uint64, table []fault, mounts bool) plan {
+	random := rand.New(rand.NewPCG(seed, 0))
+	p := plan{seed: seed}
+	rounds := make([]int, 1+random.IntN(3))
+	for i := range rounds {
+		rounds[i] = random.IntN(steps - 5)
+	}
+	slices.Sort(rounds)
+	tuned, draw := false, int(seed*11%uint64(len(table))) // seeds in a row go through the families, and through all of the table
+	for _, round := range rounds {
+		f := &table[draw]
+		draw = random.IntN(len(table))
+		e := event{fault: f, round: uint64(round), delay: time.Duration(random.Int64N(int64(100 * time.Millisecond))), next: random.IntN(2) == 0}
+		if f.lasts > 0 {
+			e.lasts = f.lasts/10 + time.Duration(random.Int64N(int64(f.lasts)*9/10))
+		}
+		if f.tuned { // the job is tuned before it trains
+			e.round, tuned = 0, true
+		}
+		if !f.mounts || mounts {
+			p.events = append(p.events, e)
+		}
+	}
+	if tuned {
+		p.kinds = []*kind{&kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.tuned })]}
+		slices.SortStableFunc(p.events, func(a, b event) int { return int(a.round) - int(b.round) })
+		return p
+	}
+	for range []int{1, 1, 1, 1, 2, 2, 3}[random.IntN(7)] {
+		p.kinds = append(p.kinds, &kinds[random.IntN(len(kinds)-1)])
+	}
+	return p
+}
+
+func (p *plan) String() string {
+	var jobs, events []string
+	for _, k := range p.kinds {
+		jobs = append(jobs, k.name)
+	}
+	for _, e := range p.events {
+		events = append(events, e.fault.name)
+	}
+	return strings.Join(jobs, " ") + ": " + strings.Join(events, ", ")
+}
+
+// trial runs a plan in a world of its own. references are the results of runs that nothing disturbs.
+func trial(ctx context.Context, o options, p plan, mounts bool, references map[string]result) (err error) {
+	w, err := newWorld(p.seed, mounts, func(line string) {
+		if o.verbose {
+			fmt.Fprintf(os.Stderr, "seed %d %s\n", p.seed, line)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.remove()) }()
+	w.say("%v", &p)
+	running, end := context.WithCancel(ctx)
+	w.daemon = supervise(running, o.program, w.config(), w.log())
+	err = w.suffer(ctx, &p)
+	if err == nil {
+		err = w.recover(ctx, references)
+	}
+	for _, j := range w.jobs {
+		err = errors.Join(append(j.problems, err)...)
+	}
+	err = errors.Join(err, w.end(ctx, end))
+	if err == nil {
+		err = w.checkLogs()
+	}
+	if err != nil {
+		err = errors.Join(err, w.save(o.keep, err))
+	}
+	return err
+}
+
+// suffer submits the jobs and applies the faults.
+func (w *world) suffer(ctx context.Context, p *plan) error {
+	if err := w.answers(ctx); err != nil {
+		return err
+	}
+	for _, k := range p.kinds {
+		id, err := w.submit(ctx, k)
+		if err != nil {
+			return err
+		}
+		w.jobs = append(w.jobs, &trialJob{kind: k, id: id})
+	}
+	watching, end := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	defer end()
+	for _, j := range w.jobs {
+		watchers.Go(func() { w.watch(watching, j) })
+	}
+	var inForce []force
+	for _, e := range p.events {
+		w.moment(ctx, e)
+		if e.fault.alone {
+			if err := endAll(ctx, w, &inForce); err != nil {
+				return err
+			}
+		}
+		w.say("%s", e.fault.name)
+		undo, err := e.fault.apply(ctx, w)
+		if undo != nil {
+			inForce = append(inForce, force{e.fault.name, time.Now().Add(e.lasts), undo})
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", e.fault.name, err), endAll(ctx, w, &inForce))
+		}
+		if !e.next {
+			if err := endAll(ctx, w, &inForce); err != nil {
+				return err
+			}
+		}
+	}
+	if err := endAll(ctx, w, &inForce); err != nil {
+		return err
+	}
+	return w.done(ctx)
+}
+
+// force is a fault in force.
+type force struct {
+	name string
+	till time.Time
+	undo func() error
+}
+
+// endAll waits until every fault in force has lasted long enough, and undoes it, the last one first.
+func endAll(ctx context.Context, w *world, all *[]force) (err error) {
+	for len(*all) > 0 {
+		last := (*all)[len(*all)-1]
+		select {
+		case <-time.After(time.Until(last.till)):
+		case <-ctx.Done():
+		}
+		*all = (*all)[:len(*all)-1]
+		w.say("end of %s", last.name)
+		if undone := last.undo(); undone != nil {
+			err = errors.Join(err, fmt.Errorf("undo %s: %w", last.name, undone))
+		}
+	}
+	return err
+}
+
+// moment waits for the moment of an event, or until the job cannot reach it for now.
+func (w *world) moment(ctx context.Context, e event) {
+	_ = poll(ctx, 5*time.Second, "the moment", func() bool { // it is no failure: another fault may be in force
+		s := w.jobs[0].status()
+		return s.CommittedRound >= e.round || s.State.Ended() || e.fault.tuned && s.State != api.Queued
+	})
+	select {
+	case <-time.After(e.delay):
+	case <-ctx.Done():
+	}
+}
+
+// done waits for the end of all jobs.
+func (w *world) done(ctx context.Context) error {
+	err := poll(ctx, jobBound, "the end of the jobs", func() bool {
+		return !slices.ContainsFunc(w.jobs, func(j *trialJob) bool { return !j.status().State.Ended() })
+	})
+	for _, j := range w.jobs {
+		if s := j.status(); err != nil && !s.State.Ended() {
+			err = fmt.Errorf("%w; job %s is %s at round %d: %s", err, j.id, s.State, s.CommittedRound, s.Reason)
+		}
+	}
+	return err
+}
+
+// recover compares the results with those of undisturbed runs.
+func (w *world) recover(ctx context.Context, references map[string]result) error {
+	if err := w.answers(ctx); err != nil {
+		return err
+	}
+	for _, j := range w.jobs {
+		got, err := w.outcome(ctx, j.id)
+		if err != nil {
+			return err
+		}
+		if want := references[j.kind.name]; got != want {
+			return fmt.Errorf("job %s (%s) ended with %+v, undisturbed with %+v", j.id, j.kind.name, got, want)
+		}
+	}
+	return nil
+}
+
+// end ends the daemon in order and checks that nothing is left.
+func (w *world) end(ctx context.Context, end context.CancelFunc) error {
+	pid := w.daemon.pid()
+	err := w.daemon.hold(ctx, syscall.SIGTERM)
+	if last := w.daemon.lastEnd(); err == nil && pid != 0 && last != "exit status 0" {
+		err = fmt.Errorf("the daemon ended on SIGTERM with %s", last)
+	}
+	if err != nil {
+		err = errors.Join(err, w.daemon.signal(syscall.SIGKILL))
+	}
+	end()
+	w.daemon.joined.Wait()
+	if left := w.processes(asAny); len(left) > 0 {
+		err = errors.Join(err, fmt.Errorf("processes %v are left", left), signalAll(left, syscall.SIGKILL))
+	}
+	return err
+}
+
+// checkLogs looks for crashes that nobody ordered.
+func (w *world) checkLogs() error {
+	text, err := os.ReadFile(w.log())
+	if err != nil {
+		return err
+	}
+	for _, sign := range []string{"panic: ", "fatal error: ", "DATA RACE"} {
+		if _, after, found := strings.Cut("\n"+string(text), "\n"+sign); found {
+			line, _, _ := strings.Cut(after, "\n")
+			return fmt.Errorf("the daemon crashed: %s%s", sign, line)
+		}
+	}
+	return nil
+}

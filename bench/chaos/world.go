@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// responseTimeout is the daemons' response_timeout.
+const responseTimeout = time.Second
+
+// stateBytes is the size of the small disk that the state directory is on, where file systems can be mounted.
+const stateBytes = 32 << 20
+
+// world is one trial's: a daemon, its directory and its jobs.
+type world struct {
+	dir    string // all of it
+	base   string // the state directory
+	state  string // the same, as the configuration spells it
+	seed   uint64
+	mounts bool // file systems can be mounted
+	daemon *supervisor
+	client *api.Client
+	random *rand.Rand // of whoever applies faults
+	jobs   []*trialJob
+
+	damaged []string // paths of committed shards that a fault damaged, as reasons name them
+
+	mu     sync.Mutex
+	began  time.Time
+	events []string
+	show   func(string)
+}
+
+// trialJob is a submitted job and what was seen of it.
+type trialJob struct {
+	kind *kind
+	id   string
+
+	mu       sync.Mutex
+	last     api.JobStatus
+	problems []error
+}
+
+// newWorld makes a directory with data and a configuration. Nothing runs in it yet.
+func newWorld(seed uint64, mounts bool, show func(string)) (*world, error) {
+	dir, err := os.MkdirTemp("", "chaos-") // short, for sockets
+	if err != nil {
+		return nil, err
+	}
+	w := &world{
+		dir: dir, base: filepath.Join(dir, "state"), state: filepath.Join(dir, "state"), seed: seed, mounts: mounts, random: rand.New(rand.NewPCG(seed, 1)),
+		client: api.NewClient(filepath.Join(dir, "sock")), began: time.Now(), show: show,
+	}
+	var text strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&text, "%d bottles of beer on wall %d\n", i%100, i*i%37)
+	}
+	err = errors.Join(
+		os.Mkdir(w.base, 0o750), os.Mkdir(filepath.Join(dir, "data"), 0o750),
+		os.WriteFile(filepath.Join(dir, "data", corpus), []byte(text.String()), 0o600), w.configure("info"),
+	)
+	if err == nil && mounts {
+		err = mountSmall(w.base, stateBytes)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.remove())
+	}
+	return w, nil
+}
+
+// configure writes the daemon's configuration.
+func (w *world) configure(level string) error {
+	text := fmt.Sprintf("state_dir: %s\nsocket: %s\nlog_level: %s\nresponse_timeout: %v\nretry_first: 50ms\nretry_longest: 500ms\n"+
+		"retry_limit: 20\norphan_after: 1m\n", w.state, filepath.Join(w.dir, "sock"), level, responseTimeout)
+	return os.WriteFile(w.config(), []byte(text), 0o600)
+}
+
+func (w *world) config() string { return filepath.Join(w.dir, "avgpiped.yaml") }
+
+// log is what the daemons have printed.
+func (w *world) log() string { return filepath.Join(w.dir, "daemon.log") }
+
+// jobDir is the directory of a job.
+func (w *world) jobDir(j *trialJob) string { return filepath.Join(w.base, "jobs", j.id) }
+
+// say notes what happens, for the report of a trial that fails.
+func (w *world) say(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := fmt.Sprintf("%6.2f s  %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+	w.events = append(w.events, line)
+	w.show(line)
+}
+
+// answers waits until a daemon answers.
+func (w *world) answers(ctx context.Context) error {
+	return poll(ctx, startBound, "an answer of the daemon", func() bool { return w.answered(ctx) })
+}
+
+// answered asks the daemon once.
+func (w *world) answered(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
+	defer cancel()
+	_, err := w.client.Version(ctx)
+	return err == nil
+}
+
+// remove removes the directory, and what may be mounted in it.
+func (w *world) remove() error {
+	w.client.Close()
+	if w.mounts {
+		for err := error(nil); err == nil; { // faults mount over it
+			err = unix.Unmount(w.base, unix.MNT_DETACH)
+		}
+	}
+	return os.RemoveAll(w.dir)
+}
+
+// save copies the logs of a failed trial to a directory, and what it failed with.
+func (w *world) save(to string, failed error) error {
+	to = filepath.Join(to, fmt.Sprintf("seed-%d", w.seed))
+	if err := os.MkdirAll(to, 0o750); err != nil {
+		return err
+	}
+	logs, err := filepath.Glob(filepath.Join(w.base, "jobs", "*", "worker.log"))
+	if err != nil {
+		return err
+	}
+	errs := []error{copyFile(w.log(), filepath.Join(to, "daemon.log"))}
+	for _, log := range logs {
+		errs = append(errs, copyFile(log, filepath.Join(to, "job-"+filepath.Base(filepath.Dir(log))+".log")))
+	}
+	events := fmt.Sprintf("%s\n\n%v\n", strings.Join(w.events, "\n"), failed)
+	return errors.Join(append(errs, os.WriteFile(filepath.Join(to, "events"), []byte(events), 0o600))...)
+}
+
+func copyFile(from, to string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, 0o600)
+}
+
+// mountSmall mounts a file system of so many bytes.
+func mountSmall(at string, bytes int) error {
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0750", bytes)); err != nil {
+		return fmt.Errorf("mount a small disk at %s: %w", at, err)
+	}
+	return nil
+}
+
+// poll waits until something holds.
+func poll(ctx context.Context, bound time.Duration, what string, holds func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	for !holds() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not within %v", what, bound)
+		}
+	}
+	return nil
+}
+
+// signalAll signals processes. One that has ended is no error.
+func signalAll(pids []int, sig syscall.Signal) error {
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("signal process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// pick draws one of several things; the zero value of none.
+func pick[T any](w *world, of []T) (one T) {
+	if len(of) > 0 {
+		one = of[w.random.IntN(len(of))]
+	}
+	return one
+}
