@@ -170,8 +170,9 @@ bench-scaling: ## tokens per second of two stages on two devices over one device
 	@$(run_bench)
 
 .PHONY: bench-averaging
-bench-averaging: ## held-out loss of two averaged pipelines over plain training on as many samples
-	@$(run_bench)
+bench-averaging: ## held-out loss of averaged pipelines over one pipeline's; hours, goes on where it was interrupted
+	@mkdir -p build
+	@$(run_bench) -results build/averaging.jsonl
 
 .PHONY: bench-recovery
 bench-recovery: ## how long a job stands still when its worker is killed

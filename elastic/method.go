@@ -49,11 +49,14 @@ type Config struct {
 	Pipelines int
 }
 
-// DefaultAlpha is how far a pull moves pipelines by default: half of the way with PullPredicted (bench/averaging/README.md), else
-// 1/N, and 1/4 for fewer than four pipelines (docs/decisions/0010-weaker-pull-by-default.md).
+// DefaultAlpha is how far a pull moves pipelines by default: all the way with PullPredicted and PullNew, which do not brake a step
+// (docs/decisions/0024-predicted-pull.md), else 1/N, and 1/4 for fewer than four pipelines
+// (docs/decisions/0010-weaker-pull-by-default.md).
 func DefaultAlpha(pull Pull, pipelines int) float64 {
-	if pull == PullPredicted {
-		return 1.0 / 2
+	switch pull {
+	case PullPredicted, PullNew:
+		return 1
+	case PullOld, PullElastic:
 	}
 	return 1 / float64(max(pipelines, 4))
 }
@@ -173,7 +176,7 @@ func (n Needs) Vectors(pipelines int) int {
 // their vectors. Vectors of one call have one length and lie on one device. A Method has no state of its own; the vectors
 // are its state. Center decides when the rules run.
 type Method interface {
-	// String describes the method with its settings: "elastic pull=predicted alpha=0.5 tau=1".
+	// String describes the method with its settings: "elastic pull=predicted alpha=1 tau=1".
 	String() string
 	// Config is what the method was made from, defaults filled in.
 	Config() Config

@@ -177,7 +177,7 @@ func TestOnePipelinePredictedAtAlphaOneIsPlainTraining(t *testing.T) {
 
 // TestDefaultsByPull: the alpha of each pull, and the factor of the learning rate.
 func TestDefaultsByPull(t *testing.T) {
-	for pull, expected := range map[Pull][2]float64{PullPredicted: {0.5, 0.5}, PullNew: {0.25, 0.125}, PullOld: {0.25, 0.125}, PullElastic: {0.25, 0.125}} {
+	for pull, expected := range map[Pull][2]float64{PullPredicted: {1, 1}, PullNew: {1, 1}, PullOld: {0.25, 0.125}, PullElastic: {0.25, 0.125}} {
 		if two, eight := DefaultAlpha(pull, 2), DefaultAlpha(pull, 8); [2]float64{two, eight} != expected {
 			t.Errorf("pull %s: alpha is %g and %g for 2 and 8 pipelines, expected %v", pull, two, eight, expected)
 		}
@@ -450,7 +450,7 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of elastic`) {
 		t.Errorf("unknown method: %v", err)
 	}
-	if got := newMethod(t, Config{Pipelines: 4}).String(); got != "elastic pull=predicted alpha=0.5 tau=1" {
+	if got := newMethod(t, Config{Pipelines: 4}).String(); got != "elastic pull=predicted alpha=1 tau=1" {
 		t.Errorf("String is %q", got)
 	}
 }

@@ -263,8 +263,8 @@ type Averaging struct {
 	// center before it, without a wait, and stay one update behind. `elastic` is EASGD: center and pipelines are
 	// pulled toward each other by the same amount.
 	Pull string `yaml:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
-	// How far a pipeline is pulled in a round: 1 is all the way. 0: 0.5 for `predicted`; for the others 1/pipelines, and 0.25
-	// for fewer than four.
+	// How far a pipeline is pulled in a round: 1 is all the way. 0: 1 for `predicted` and `new`; for the others
+	// 1/pipelines, and 0.25 for fewer than four.
 	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
 	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an

@@ -157,7 +157,7 @@ func (s *spec) cores(node int) int {
 	return min(int(devices)*int(s.Job.Devices.CPU.Threads), node)
 }
 
-// averaging describes the averaging method for people: "elastic pull=predicted alpha=0.5 tau=1 lr x1.41". Where the number of
+// averaging describes the averaging method for people: "elastic pull=predicted alpha=1 tau=1 lr x1.41". Where the number of
 // pipelines decides and is not known yet, it says auto.
 func (s *spec) averaging() string {
 	a := s.Job.Averaging

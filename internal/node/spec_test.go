@@ -37,12 +37,12 @@ func TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen(t *testing.T) {
 		pipelines   int
 		alpha, rate float64
 	}{
-		{"adamw", job.Averaging{Pull: "predicted"}, 2, 0.5, math.Sqrt2},
-		{"adam", job.Averaging{Pull: "predicted"}, 4, 0.5, 2},
-		{"adamw", job.Averaging{Pull: "predicted"}, 1, 0.5, 1},
+		{"adamw", job.Averaging{Pull: "predicted"}, 2, 1, math.Sqrt2},
+		{"adam", job.Averaging{Pull: "predicted"}, 4, 1, 2},
+		{"adamw", job.Averaging{Pull: "predicted"}, 1, 1, 1},
 		{"adamw", job.Averaging{Pull: "old"}, 8, 0.125, math.Sqrt(8)},
-		{"sgd", job.Averaging{Pull: "predicted"}, 4, 0.5, 1},
-		{"asgd", job.Averaging{Pull: "new"}, 2, 0.25, 1},
+		{"sgd", job.Averaging{Pull: "predicted"}, 4, 1, 1},
+		{"asgd", job.Averaging{Pull: "new"}, 2, 1, 1},
 		{"adamw", job.Averaging{Pull: "predicted", Alpha: 0.3, RateScale: 1.2}, 4, 0.3, 1.2},
 	} {
 		j := job.Job{Optimizer: job.Optimizer{Name: c.optimizer}, Averaging: c.given}
