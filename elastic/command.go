@@ -30,6 +30,7 @@ var commands = map[string]func() Command{
 	(*DiscardRound)(nil).Kind():    func() Command { return new(DiscardRound) },
 	(*BeginTuning)(nil).Kind():     func() Command { return new(BeginTuning) },
 	(*ResolveJob)(nil).Kind():      func() Command { return new(ResolveJob) },
+	(*ResumeJob)(nil).Kind():       func() Command { return new(ResumeJob) },
 }
 
 // CommandVersion is the version of the command format that this program writes, and the newest it reads.
@@ -134,6 +135,7 @@ type BeginGeneration struct {
 	Job        string          `json:"job"`
 	Generation uint64          `json:"generation"` // the one that the decision was made in; the new one is one more
 	Placement  json.RawMessage `json:"placement"`
+	From       *uint64         `json:"from,omitempty"` // the durable round that it starts from; 0: from the start. Nil: older than this field
 	Reason     string          `json:"reason"`
 }
 
@@ -144,6 +146,9 @@ func (c *BeginGeneration) apply(s *State) (string, error) {
 	j, err := s.editLive(c.Job, c.Generation)
 	if err != nil {
 		return c.Job, err
+	}
+	if c.From != nil && *c.From != j.committedRound() {
+		return c.Job, fmt.Errorf("job %s: start from round %d: %w: the newest durable one is %d", c.Job, *c.From, ErrStaleRound, j.committedRound())
 	}
 	j.Generation++
 	j.Placement = slices.Clone(c.Placement)

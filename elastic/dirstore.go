@@ -32,6 +32,9 @@ func OpenDirStore(fsys checkpoint.FS, dir string) (*DirStore, error) {
 	return &DirStore{fsys: fsys, dir: dir}, nil
 }
 
+// DirStoreAt is OpenDirStore for a directory that must be there already: nothing is made in the place of one that is not mounted.
+func DirStoreAt(fsys checkpoint.FS, dir string) *DirStore { return &DirStore{fsys: fsys, dir: dir} }
+
 // Path is the file of a shard, whether it exists or not.
 func (s *DirStore) Path(d Digest) string { return filepath.Join(s.dir, string(d)+shardSuffix) }
 
@@ -100,6 +103,15 @@ func (s *DirStore) Verify(ctx context.Context, d Digest) (int64, error) {
 	return b.Size(), b.Close()
 }
 
+// Size returns the length of a shard's file without looking into it.
+func (s *DirStore) Size(_ context.Context, d Digest) (int64, error) {
+	b, err := s.open(d)
+	if err != nil {
+		return 0, err
+	}
+	return b.size, b.Close()
+}
+
 // List implements Store.
 func (s *DirStore) List(ctx context.Context) ([]Digest, error) {
 	if err := ctx.Err(); err != nil {
@@ -121,7 +133,7 @@ func (s *DirStore) List(ctx context.Context) ([]Digest, error) {
 }
 
 // Collect implements Store.
-func (s *DirStore) Collect(ctx context.Context, keep []Digest, before uint64) ([]Digest, error) {
+func (s *DirStore) Collect(ctx context.Context, c Collection) ([]Digest, error) {
 	_, err := checkpoint.RemoveStale(s.fsys, s.dir)
 	all, listErr := s.List(ctx)
 	if err = errors.Join(err, listErr); listErr != nil {
@@ -132,18 +144,33 @@ func (s *DirStore) Collect(ctx context.Context, keep []Digest, before uint64) ([
 		if ctx.Err() != nil {
 			return removed, errors.Join(err, ctx.Err())
 		}
-		if slices.Contains(keep, d) || !s.obsolete(d, before) {
+		if slices.Contains(c.Keep, d) {
 			continue
 		}
-		if removeErr := s.fsys.Remove(s.Path(d)); removeErr != nil {
-			if !errors.Is(removeErr, fs.ErrNotExist) { // else another process was faster
-				err = errors.Join(err, fmt.Errorf("collect shard: %w", removeErr))
+		take := s.setAside
+		if slices.Contains(c.Superseded, d) || c.Aside == "" {
+			take = func(_ string, d Digest) error { return s.fsys.Remove(s.Path(d)) }
+		}
+		if !slices.Contains(c.Superseded, d) && !s.obsolete(d, c.Before) {
+			continue
+		}
+		if takeErr := take(c.Aside, d); takeErr != nil {
+			if !errors.Is(takeErr, fs.ErrNotExist) { // else another process was faster
+				err = errors.Join(err, fmt.Errorf("collect shard: %w", takeErr))
 			}
 			continue
 		}
 		removed = append(removed, d)
 	}
 	return removed, err
+}
+
+// setAside moves a shard out of the store.
+func (s *DirStore) setAside(dir string, d Digest) error {
+	if err := s.fsys.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return s.fsys.Rename(s.Path(d), filepath.Join(dir, string(d)+shardSuffix))
 }
 
 // obsolete reports whether the shard is of a round before the given one, or unusable. One that cannot be read now is not.

@@ -71,7 +71,7 @@ func (s *MemStore) List(ctx context.Context) ([]Digest, error) {
 }
 
 // Collect implements Store.
-func (s *MemStore) Collect(ctx context.Context, keep []Digest, before uint64) ([]Digest, error) {
+func (s *MemStore) Collect(ctx context.Context, c Collection) ([]Digest, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var removed []Digest
@@ -81,7 +81,8 @@ func (s *MemStore) Collect(ctx context.Context, keep []Digest, before uint64) ([
 		}
 		data := s.shards[d]
 		decoder, err := NewShardDecoder(bytes.NewReader(data), int64(len(data)))
-		if slices.Contains(keep, d) || (err == nil && decoder.Header.Round >= before) {
+		current := err == nil && decoder.Header.Round >= c.Before
+		if slices.Contains(c.Keep, d) || current && !slices.Contains(c.Superseded, d) {
 			continue
 		}
 		delete(s.shards, d)

@@ -15,7 +15,7 @@ import (
 type JobState string
 
 // The states of a job. Queued -> Starting (BeginGeneration) -> Running -> Done | Failed | Cancelled. A lost worker takes a
-// running job back to Starting with the next generation. A job whose counts are to be measured goes from Queued to Tuning
+// running job back to Starting with the next generation, and ResumeJob a failed or cancelled one to Queued. A job whose counts are to be measured goes from Queued to Tuning
 // (BeginTuning) and back (ResolveJob) first.
 const (
 	Queued    JobState = "queued"

@@ -24,10 +24,21 @@ type Store interface {
 	Verify(ctx context.Context, d Digest) (bytes int64, err error)
 	// List returns the digests of all shards, sorted.
 	List(ctx context.Context) ([]Digest, error)
-	// Collect deletes the shards of rounds before the given one, except those in keep, and what a crash left of writes
-	// that did not finish. A shard whose header is unreadable goes as well, unless it is in keep. So a shard of a round
-	// that is about to be committed is safe. It returns what it deleted, also beside an error.
-	Collect(ctx context.Context, keep []Digest, before uint64) (removed []Digest, err error)
+	// Collect takes shards out of the store, and deletes what a crash left of writes that did not finish. A shard that cannot be
+	// read now, for whatever reason of the disk, stays. It returns what is gone from the store, also beside an error.
+	Collect(ctx context.Context, c Collection) (removed []Digest, err error)
+}
+
+// Collection says which shards leave a store.
+type Collection struct {
+	Keep       []Digest // stay, whatever they hold
+	Superseded []Digest // are deleted: newer rounds have taken their place
+	// Before: all others of rounds before this one, and those whose header is unreadable, are set aside. So a shard of a round that
+	// is about to be committed is safe.
+	Before uint64
+	// Aside is the directory that shards are moved to which nobody has superseded: nobody expected them here, so a person may
+	// want them. It is made when there is one, on the store's file system. Empty: they are deleted. A store in memory deletes.
+	Aside string
 }
 
 // Blob is an open, verified shard, positioned at its start.

@@ -131,7 +131,7 @@ func TestCrashBetweenTempAndRename(t *testing.T) {
 	if list, err := after.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("list is %v: %v", list, err)
 	}
-	if removed, err := after.Collect(t.Context(), nil, 0); err != nil || len(removed) != 0 {
+	if removed, err := after.Collect(t.Context(), elastic.Collection{}); err != nil || len(removed) != 0 {
 		t.Errorf("collect removed %v: %v", removed, err)
 	}
 	if names := files(t, dir); len(names) != 0 {
@@ -147,7 +147,7 @@ func TestCollectSparesAWriteInProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, _, err := elastic.WriteShard(t.Context(), s, storetest.Header(5), func(int, []float32, int) error {
-		_, err := other.Collect(context.WithoutCancel(t.Context()), nil, 9)
+		_, err := other.Collect(context.WithoutCancel(t.Context()), elastic.Collection{Before: 9})
 		return err
 	})
 	if err != nil {
@@ -165,7 +165,7 @@ func TestUnreadableShardIsNotCollected(t *testing.T) {
 		t.Fatal(err)
 	}
 	faults.Fail(checkpointtest.Open, errors.New("injected"))
-	if removed, err := s.Collect(t.Context(), nil, 9); err != nil || len(removed) != 0 || len(files(t, dir)) != 1 {
+	if removed, err := s.Collect(t.Context(), elastic.Collection{Before: 9}); err != nil || len(removed) != 0 || len(files(t, dir)) != 1 {
 		t.Errorf("removed %v: %v", removed, err)
 	}
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -29,7 +31,7 @@ func newExportCommand() *cobra.Command {
 		Long: `Write the model of a job's last committed round to a directory, in Hugging Face form: config.json and
 model.safetensors (several of them, with an index, when the model is large), with the job's tokenizer.json if it has
 one and avgpipe.json, which says how the data were read. The job may still be running. Without DIR it is the output.dir
-of the job file.
+of the job file. When the last round is damaged, an older one that is kept is exported, and a notice says so.
 
 DIR is new or empty. With --force it may hold an earlier export: avgpipe-export.json says which files that wrote, and
 these are replaced. A directory that holds anything else, or a file that was changed since, is refused. An export that
@@ -44,7 +46,7 @@ Exit codes:
 			if len(args) == 2 {
 				dir = args[1]
 			}
-			return runExport(cmd.Context(), o, args[0], dir, cmd.OutOrStdout())
+			return runExport(cmd.Context(), o, args[0], dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.connection.addFlags(cmd)
@@ -53,7 +55,7 @@ Exit codes:
 	return cmd
 }
 
-func runExport(ctx context.Context, o exportOptions, ref, dir string, out io.Writer) error {
+func runExport(ctx context.Context, o exportOptions, ref, dir string, out, messages io.Writer) error {
 	client := o.client()
 	defer client.Close()
 	s, err := client.Job(ctx, ref)
@@ -69,11 +71,26 @@ func runExport(ctx context.Context, o exportOptions, ref, dir string, out io.Wri
 	if err := fetchModel(ctx, client, s, dir, o.force); err != nil {
 		return err
 	}
+	if notice := noticeOf(dir); notice != "" {
+		if _, err := fmt.Fprintf(messages, "avgpipectl: export %s: %s\n", ref, notice); err != nil {
+			return err
+		}
+	}
 	if o.json() {
 		return printJSON(out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
 	}
 	_, err = fmt.Fprintf(out, "the model of job %s (%s) is in %s\n", s.ID, s.Name, dir)
 	return err
+}
+
+// noticeOf is what the card of an exported model says to the person who exported it; "" for nothing.
+func noticeOf(dir string) string {
+	var card struct{ Notice string }
+	text, err := os.ReadFile(filepath.Join(dir, "avgpipe.json"))
+	if err != nil || json.Unmarshal(text, &card) != nil {
+		return "" // a model without a card has none
+	}
+	return card.Notice
 }
 
 // fetchModel writes the model of a job to a directory. With force it replaces an earlier export there.

@@ -71,7 +71,7 @@ Exit codes:
 	})
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.AddCommand(
-		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newExportCommand(),
+		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
 		newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
 	)

@@ -32,8 +32,8 @@ type config struct {
 	orphanAfter time.Duration
 	logLevel    zapcore.Level
 
-	responseTimeout, retryFirst, retryLongest time.Duration
-	retryLimit                                int
+	responseTimeout, retryFirst, retryLongest, quarantineFor time.Duration
+	retryLimit                                               int
 }
 
 // defaultConfig is what an empty file means.
@@ -41,6 +41,7 @@ func defaultConfig() config {
 	return config{
 		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", adminGroup: "avgpipe-admin", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
 		responseTimeout: 30 * time.Second, retryLimit: 10, retryFirst: 500 * time.Millisecond, retryLongest: time.Minute,
+		quarantineFor: 24 * time.Hour,
 	}
 }
 
@@ -49,6 +50,7 @@ func (c *config) limits() node.Limits {
 	return node.Limits{
 		OrphanAfter: c.orphanAfter, ResponseTimeout: c.responseTimeout,
 		RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest,
+		QuarantineFor: c.quarantineFor,
 	}
 }
 
@@ -122,6 +124,10 @@ var keys = []key{
 	{
 		"retry_longest", "the pause that it doubles to", "1m", "a time of at least 1ms, such as 1m", true,
 		func(c *config, text string) error { return setTime(&c.retryLongest, time.Millisecond, text) },
+	},
+	{
+		"quarantine_for", "how long shards are kept that no committed round names", "24h", "a time of at least 1s, such as 24h", true,
+		func(c *config, text string) error { return setTime(&c.quarantineFor, time.Second, text) },
 	},
 	{
 		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error", true,

@@ -259,7 +259,7 @@ func collects(t *testing.T, s elastic.Store, damage Damage) {
 		d = append(d, write(t, s, Header(round)))
 	}
 	damage(d[2], func(data []byte) []byte { return data[:10] })
-	removed, err := s.Collect(t.Context(), []elastic.Digest{d[1]}, 4)
+	removed, err := s.Collect(t.Context(), elastic.Collection{Keep: []elastic.Digest{d[1]}, Superseded: []elastic.Digest{d[1], d[3]}, Before: 4})
 	expected := []elastic.Digest{d[0], d[2], d[3]}
 	slices.Sort(expected)
 	slices.Sort(removed)
@@ -271,7 +271,7 @@ func collects(t *testing.T, s elastic.Store, damage Damage) {
 			t.Errorf("kept: %v", err)
 		}
 	}
-	if removed, err := s.Collect(t.Context(), []elastic.Digest{d[1]}, 4); err != nil || len(removed) != 0 {
+	if removed, err := s.Collect(t.Context(), elastic.Collection{Keep: []elastic.Digest{d[1]}, Superseded: []elastic.Digest{d[1], d[3]}, Before: 4}); err != nil || len(removed) != 0 {
 		t.Errorf("once more removed %v: %v", removed, err)
 	}
 }
@@ -290,7 +290,7 @@ func stops(t *testing.T, s elastic.Store, _ Damage) {
 	if _, err := s.List(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("list: %v", err)
 	}
-	if _, err := s.Collect(ctx, nil, 9); !errors.Is(err, context.Canceled) {
+	if _, err := s.Collect(ctx, elastic.Collection{Before: 9}); !errors.Is(err, context.Canceled) {
 		t.Errorf("collect: %v", err)
 	}
 	if list, err := s.List(t.Context()); err != nil || !slices.Equal(list, []elastic.Digest{d}) {

@@ -155,6 +155,12 @@ type SubmitResponse struct {
 	Warnings []string `json:"warnings"`
 }
 
+// ResumeRequest is the body of POST /v1/jobs/JOB/resume.
+type ResumeRequest struct {
+	FromRound uint64 `json:"from_round,omitempty"` // a committed round that is still kept; 0: the last one
+	FromStart bool   `json:"from_start,omitempty"` // give every round up
+}
+
 // Error is the body of every answer that is not 2xx.
 type Error struct {
 	Status   int       `json:"-"` // of HTTP

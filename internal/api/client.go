@@ -92,6 +92,13 @@ func (c *Client) Cancel(ctx context.Context, ref string) (JobStatus, error) {
 	return answer, err
 }
 
+// Resume restarts a job that failed, was cancelled or is waiting.
+func (c *Client) Resume(ctx context.Context, ref string, r ResumeRequest) (JobStatus, error) {
+	var answer JobStatus
+	err := c.call(ctx, http.MethodPost, PathJob(ref, "resume"), r, &answer)
+	return answer, err
+}
+
 // Nodes returns the nodes of the cluster.
 func (c *Client) Nodes(ctx context.Context) ([]NodeStatus, error) {
 	var answer []NodeStatus

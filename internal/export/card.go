@@ -44,7 +44,9 @@ type Card struct {
 	// Data is the job's section, less what is about one run and one host: the files are left out, a tokenizer of its own is
 	// the name TokenizerFile, and the labels are those that were found.
 	Data job.Data `json:"-"`
-	Read reading  `json:"data"` // Data in the file
+	// Notice says what a person should know of this copy of the model: that it is not of the last committed round, and why.
+	Notice string  `json:"notice,omitempty"`
+	Read   reading `json:"data"` // Data in the file
 }
 
 // reading is the data section of a job file with the keys that it has there.
@@ -132,6 +134,21 @@ func ReadCard(opener *access.Opener, dir string) (Card, bool, error) {
 	}
 	c.Data = c.Read.data()
 	return c, true, nil
+}
+
+// noticed is the content of a card that carries a notice, made from the one in dir, if there is one.
+func noticed(dir, notice string, m *model.Model) ([]byte, error) {
+	c, found, err := ReadCard(nil, dir)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		c = DefaultCard(m)
+		c.Read = readingOf(c.Data)
+	}
+	c.Notice = notice
+	text, err := json.MarshalIndent(c, "", "  ")
+	return append(text, '\n'), err
 }
 
 // readBeside reads a file beside a model; nil when there is none, or no directory.

@@ -46,13 +46,13 @@ type ShardMeta struct {
 // Pack writes a model directory to w as a tar archive: the center of a committed round, m's config and, from each stage's shard
 // in store, its tensors; with the files that the job left beside it in dir (WriteBeside), if there is one. Everything is read
 // and checked before the first byte is written, and nothing is written elsewhere, so a model can be taken off a disk that
-// is full.
-func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir string) error {
-	return pack(ctx, w, m, store, shards, dir, MaxFileBytes)
+// is full. A notice, unless it is empty, goes into the card.
+func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir, notice string) error {
+	return pack(ctx, w, m, store, shards, dir, notice, MaxFileBytes)
 }
 
 // pack is Pack with another limit for MaxFileBytes.
-func pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir string, limit int64) error {
+func pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir, notice string, limit int64) error {
 	config, err := configFile(m, dir)
 	if err != nil {
 		return fmt.Errorf("export: %s: %w", ConfigFile, err)
@@ -78,6 +78,9 @@ func pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store,
 	files := append([]file{bytesFile(ConfigFile, append(config, '\n'))}, weights...)
 	for _, name := range beside {
 		content, err := readBeside(nil, dir, name)
+		if notice != "" && name == CardFile {
+			content, err = noticed(dir, notice, m)
+		}
 		if err != nil {
 			return fmt.Errorf("export: %w", err)
 		}

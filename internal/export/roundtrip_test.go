@@ -117,7 +117,7 @@ func unpackBelow(t *testing.T, dir string, m *model.Model, stages int, limit int
 	t.Helper()
 	store, digests, _ := writeShards(t, m, stages)
 	var archive bytes.Buffer
-	if err := export.PackBelow(t.Context(), &archive, m, store, digests, "", limit); err != nil {
+	if err := export.PackBelow(t.Context(), &archive, m, store, digests, "", "", limit); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(dir, 0o750); err != nil {

@@ -113,12 +113,17 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		give := a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
 		return nil, errors.Join(err, give)
 	}
+	if err := checkRound(ctx, m, a.node.store(a.job.ID).Size); err != nil {
+		give := a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
+		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), give)
+	}
 	err = a.propose(ctx, &elastic.CommitRound{
 		Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: a.spec.Job.Center.Keep,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("commit round %d: %w", round, err)
 	}
+	a.collect(ctx, round)
 	took := time.Duration(0) // faster than one looks
 	if !a.reached.IsZero() {
 		took = time.Since(a.reached)
@@ -133,35 +138,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 			}
 		}
 		clear(o.refused)
-	}, a.collect(ctx, round)
-}
-
-// collect deletes shards of rounds before one, but for those that a committed round or an export still needs.
-func (a *act) collect(ctx context.Context, before uint64) error {
-	store, err := a.node.store(a.job.ID)
-	if err != nil {
-		return err
-	}
-	now, err := a.node.raft.State().Job(a.job.ID)
-	if err != nil {
-		return err
-	}
-	keep := a.node.pinned()
-	for _, m := range now.Committed {
-		keep = append(keep, digests(m)...)
-	}
-	if _, err := store.Collect(ctx, keep, before); err != nil {
-		return fmt.Errorf("job %s: delete old shards: %w", a.job.ID, err)
-	}
-	return nil
-}
-
-func digests(m *elastic.Manifest) []elastic.Digest {
-	all := make([]elastic.Digest, len(m.Shards))
-	for k, s := range m.Shards {
-		all[k] = s.Digest
-	}
-	return all
+	}, nil
 }
 
 // assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.
@@ -273,10 +250,6 @@ func (a *act) finalStatus(ctx context.Context) *control.Status {
 
 // place begins the job's next generation: its worker resumes from the newest committed round whose shards are whole.
 func (a *act) place(ctx context.Context) (func(*observed), error) {
-	dir := jobDir(a.node.config.StateDir, a.job.ID)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
-	}
 	plan, _, err := a.spec.plan()
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
@@ -285,15 +258,21 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.collect(ctx, math.MaxUint64); err != nil { // nothing is being committed
-		return nil, err
+	dir := jobDir(a.node.config.StateDir, a.job.ID) // made after its rounds were found: it may be on a mount that is late
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	a.collect(ctx, math.MaxUint64) // nothing is being committed
+	start := uint64(0)
+	if from != nil {
+		start = from.Round
 	}
 	where, err := json.Marshal(placement{Node: a.node.id, Cores: a.cores})
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
 	result, err := a.node.raft.Apply(ctx, &elastic.BeginGeneration{
-		Job: a.job.ID, Generation: a.job.Generation, Placement: where, Reason: reason,
+		Job: a.job.ID, Generation: a.job.Generation, Placement: where, From: &start, Reason: reason,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
@@ -312,61 +291,6 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		o.begin(w, loading)
 		a.node.follow(ctx, w)
 	}, nil
-}
-
-// chooseRound returns the newest committed round whose shards are whole, nil for the beginning, and the reason of the
-// placement. Damaged rounds are discarded, each named in the reason.
-func (a *act) chooseRound(ctx context.Context) (*elastic.Manifest, string, error) {
-	store, err := a.node.store(a.job.ID)
-	if err != nil {
-		return nil, "", err
-	}
-	reason := a.decision.reason
-	for {
-		now, err := a.node.raft.State().Job(a.job.ID)
-		if err != nil {
-			return nil, "", err
-		}
-		m := now.LastCommitted()
-		if m == nil {
-			if a.job.Generation > 0 {
-				reason += "; starting over: no round is committed"
-			}
-			return nil, reason, nil
-		}
-		damage, err := verify(ctx, store, m)
-		if err != nil {
-			return nil, "", err
-		}
-		if damage == nil {
-			return m, fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
-		}
-		reason = fmt.Sprintf("round %d was discarded: %v; %s", m.Round, damage, reason)
-		a.node.log.Error("a committed round is damaged", zap.String("job", a.job.ID), zap.Uint64("round", m.Round), zap.Error(damage))
-		a.node.say(a.job.ID, "a committed round is damaged and was discarded", zap.Uint64("round", m.Round), zap.Error(damage))
-		err = a.propose(ctx, &elastic.DiscardRound{Job: a.job.ID, Generation: a.job.Generation, Round: m.Round, Reason: reason})
-		if err != nil {
-			return nil, "", err
-		}
-	}
-}
-
-// verify reads the shards of a round through. damage says what is wrong with the first one that cannot be used; err is of ctx,
-// or of a disk that may answer later.
-func verify(ctx context.Context, store elastic.Store, m *elastic.Manifest) (damage, err error) {
-	for _, s := range m.Shards {
-		bytes, err := store.Verify(ctx, s.Digest)
-		var damaged *elastic.DamagedError
-		switch {
-		case errors.As(err, &damaged), errors.Is(err, os.ErrNotExist):
-			return fmt.Errorf("stage %d: %w", s.Stage, err), nil
-		case err != nil:
-			return nil, fmt.Errorf("job %s round %d stage %d: %w", m.Job, m.Round, s.Stage, err)
-		case bytes != s.Bytes:
-			return fmt.Errorf("stage %d: shard %s has %d bytes, expected %d", s.Stage, s.Digest, bytes, s.Bytes), nil
-		}
-	}
-	return nil, nil
 }
 
 // assignment tells a worker everything.

@@ -132,20 +132,30 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	m := n.pin(j.ID)
-	if m == nil {
+	kept := n.pin(j.ID)
+	if len(kept) == 0 {
 		return api.Errorf(http.StatusConflict, "job %s has no committed round yet, so there is no model; it is %s", j.ID, j.State)
 	}
-	defer n.unpin(m)
+	defer n.unpin(kept)
 	built, err := n.buildModel(j)
 	if err != nil {
 		return err
 	}
-	store, err := n.store(j.ID)
+	store := n.store(j.ID)
+	m, faults, err := newestWhole(ctx, store, kept, func(error) bool { return true })
 	if err != nil {
-		return err
+		return fmt.Errorf("export job %s: %w", j.ID, err)
 	}
-	if err := export.Pack(ctx, w, built, store, digests(m), control.ModelDir(jobDir(n.config.StateDir, j.ID))); err != nil {
+	if m == nil {
+		return api.Errorf(http.StatusConflict, "export job %s: no committed round can be read: %s", j.ID, texts(faults))
+	}
+	notice := ""
+	if len(faults) > 0 {
+		notice = fmt.Sprintf("this is round %d: newer ones cannot be read: %s", m.Round, texts(faults))
+		n.say(j.ID, "exporting an older round", zap.Uint64("round", m.Round), zap.Errors("faults", faults))
+	}
+	dir := control.ModelDir(jobDir(n.config.StateDir, j.ID))
+	if err := export.Pack(ctx, w, built, store, digests(m), dir, notice); err != nil {
 		return fmt.Errorf("job %s round %d: %w", j.ID, m.Round, err)
 	}
 	return nil
@@ -166,27 +176,30 @@ func (n *node) buildModel(j *elastic.Job) (*model.Model, error) {
 	return m, nil
 }
 
-// pin returns the job's last committed round, whose shards stay until unpin; nil without one.
-func (n *node) pin(id string) *elastic.Manifest {
+// pin returns the job's committed rounds, whose shards stay until unpin.
+func (n *node) pin(id string) []*elastic.Manifest {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	j, err := n.raft.State().Job(id) // under the lock: collect reads the pins after the state
-	if err != nil || j.LastCommitted() == nil {
+	if err != nil {
 		return nil
 	}
-	m := j.LastCommitted()
-	for _, d := range digests(m) {
-		n.pins[d]++
+	for _, m := range j.Committed {
+		for _, d := range digests(m) {
+			n.pins[d]++
+		}
 	}
-	return m
+	return j.Committed
 }
 
-func (n *node) unpin(m *elastic.Manifest) {
+func (n *node) unpin(kept []*elastic.Manifest) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, d := range digests(m) {
-		if n.pins[d]--; n.pins[d] == 0 {
-			delete(n.pins, d)
+	for _, m := range kept {
+		for _, d := range digests(m) {
+			if n.pins[d]--; n.pins[d] == 0 {
+				delete(n.pins, d)
+			}
 		}
 	}
 }

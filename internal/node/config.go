@@ -62,11 +62,14 @@ type Limits struct {
 	// RetryFirst is the pause before the second restart without a commit in between; the first is at once. It doubles with each, up
 	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
 	RetryFirst, RetryLongest time.Duration
+	// QuarantineFor is how long shards are kept that no committed round names. Default 24 h: a person has a day to see what is wrong.
+	QuarantineFor time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
 	for of, initial := range map[*time.Duration]time.Duration{
 		&l.OrphanAfter: time.Hour, &l.ResponseTimeout: 30 * time.Second, &l.RetryFirst: 500 * time.Millisecond, &l.RetryLongest: time.Minute,
+		&l.QuarantineFor: 24 * time.Hour,
 	} {
 		if *of == 0 {
 			*of = initial

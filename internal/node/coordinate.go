@@ -159,6 +159,7 @@ func (n *node) conclude(c outcome) {
 	if what := obstacle.Of(c.err); what != nil && (o.choice == place || o.choice == tune) {
 		before := o.hold
 		o.waitFor(what, time.Now())
+		o.note, o.quiet = what.String(), time.Time{}
 		n.sayHold(c.job, before, o.hold)
 	}
 }

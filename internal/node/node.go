@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/avgpipe/avgpipe/elastic"
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -48,6 +47,8 @@ type node struct {
 	pins     map[elastic.Digest]int // shards that an export reads
 	lent     []int                  // cores that are tuned on for nobody's job
 	looked   time.Time              // when the coordinator last looked
+
+	sweep sync.Mutex // held while the quarantine is looked through
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
@@ -135,6 +136,10 @@ func (n *node) run(ctx context.Context) error {
 	})
 	group.Go(func() error { return n.watchRaft(beside) })
 	group.Go(func() error {
+		n.sweepQuarantines(beside)
+		return nil
+	})
+	group.Go(func() error {
 		defer end()
 		n.coordinate(running, beside)
 		return nil
@@ -214,11 +219,6 @@ func (n *node) spec(j *elastic.Job) (*spec, error) {
 	}
 	n.specs[j.ID] = s
 	return s, nil
-}
-
-// store opens the shards of a job.
-func (n *node) store(id string) (*elastic.DirStore, error) {
-	return elastic.OpenDirStore(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, id)))
 }
 
 // follow watches a worker until it has ended or ctx has.

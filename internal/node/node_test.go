@@ -222,7 +222,6 @@ func TestDamagedShardIsNamedAndNeverLoaded(t *testing.T) {
 			return os.WriteFile(path, content, 0o600)
 		},
 		"truncated": func(path string, content []byte) error { return os.WriteFile(path, content[:len(content)/2], 0o600) },
-		"missing":   func(path string, _ []byte) error { return os.Remove(path) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -244,6 +243,9 @@ func TestDamagedShardIsNamedAndNeverLoaded(t *testing.T) {
 				if !strings.Contains(s.Reason, word) {
 					t.Errorf("the reason has no %q: %s", word, s.Reason)
 				}
+			}
+			if aside := quarantined(t, d, id); !slices.Contains(aside, filepath.Base(path)) {
+				t.Errorf("the quarantine holds %v, want %s as well", aside, filepath.Base(path))
 			}
 		})
 	}

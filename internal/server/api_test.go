@@ -125,6 +125,10 @@ func (s *sent) Explain(context.Context, string) (e api.Explanation, err error) {
 	return e, nil
 }
 
+func (s *sent) Resume(context.Context, string, api.ResumeRequest, server.Peer) (api.JobStatus, error) {
+	return s.job, nil
+}
+
 func (s *sent) Nodes(context.Context) (n []api.NodeStatus, err error) {
 	s.d.fill(reflect.ValueOf(&n).Elem())
 	return n, nil
@@ -149,6 +153,9 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 			body := ""
 			if o.RequestBody != nil {
 				body = `{"file": "job.yaml", "source": "", "base": "/"}`
+				if strings.HasSuffix(path, "/resume") {
+					body = `{"from_round": 1}`
+				}
 			}
 			answer := ask(t, socket, strings.ToUpper(method), strings.ReplaceAll(path, "{job}", "1"), body)
 			for status, r := range o.Responses {

@@ -23,6 +23,8 @@ type Backend interface {
 	Tune(ctx context.Context, r api.SubmitRequest, peer Peer, each func(api.TuneUpdate) error) error
 	// Cancel asks a job to commit and stop, for somebody. It returns before it has.
 	Cancel(ctx context.Context, ref string, by Peer) (api.JobStatus, error)
+	// Resume restarts a job that failed, was cancelled or is waiting, for somebody.
+	Resume(ctx context.Context, ref string, r api.ResumeRequest, by Peer) (api.JobStatus, error)
 	// Log opens a job's log. The caller closes it. Tail and Follow of the request are the caller's business.
 	Log(ctx context.Context, ref string, r api.LogRequest) (LogReader, error)
 	// History returns how a job's training went.

@@ -69,6 +69,11 @@ func (h *handler) routes() []route {
 			status: http.StatusAccepted, answer: api.JobStatus{}, value: h.cancel,
 		},
 		{
+			method: http.MethodPost, path: job + "/resume", name: "resume", who: owner,
+			does:    "Restart a job that failed, was cancelled or is waiting from a committed round.",
+			request: api.ResumeRequest{}, status: http.StatusAccepted, answer: api.JobStatus{}, value: h.resume,
+		},
+		{
 			method: http.MethodGet, path: job + "/watch", name: "watch", who: owner,
 			does:   "Send the job's status whenever it changes, at most 4 times a second; the last one has ended.",
 			answer: api.JobStatus{}, contentType: typeLines, stream: h.watch,

@@ -197,6 +197,18 @@ func (h *handler) cancel(r *http.Request) (any, error) {
 	return h.backend.Cancel(r.Context(), r.PathValue("job"), peer)
 }
 
+func (h *handler) resume(r *http.Request) (any, error) {
+	peer, err := peerFrom(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	var request api.ResumeRequest
+	if err := decodeBody(r, "resume", &request); err != nil {
+		return nil, err
+	}
+	return h.backend.Resume(r.Context(), r.PathValue("job"), request, peer)
+}
+
 func (h *handler) nodes(r *http.Request) (any, error) { return h.backend.Nodes(r.Context()) }
 
 func (h *handler) version(*http.Request) (any, error) { return h.backend.Version(), nil }

@@ -95,6 +95,11 @@ func (f *fake) Cancel(ctx context.Context, ref string, _ server.Peer) (api.JobSt
 	return f.Job(ctx, ref)
 }
 
+func (f *fake) Resume(ctx context.Context, ref string, r api.ResumeRequest, _ server.Peer) (api.JobStatus, error) {
+	f.set(func(f *fake) { f.job.State, f.job.Round = api.Queued, r.FromRound })
+	return f.Job(ctx, ref)
+}
+
 // Log reads what is in the log now, and goes on at the next read, as a file does.
 func (f *fake) Log(_ context.Context, _ string, r api.LogRequest) (server.LogReader, error) {
 	f.mu.Lock()
@@ -194,6 +199,9 @@ func TestCalls(t *testing.T) {
 	}
 	if s, err := c.Cancel(t.Context(), "1"); err != nil || s.State != api.Cancelled {
 		t.Errorf("cancel: %+v, %v", s, err)
+	}
+	if s, err := c.Resume(t.Context(), "1", api.ResumeRequest{FromRound: 7}); err != nil || s.State != api.Queued || s.Round != 7 {
+		t.Errorf("resume: %+v, %v", s, err)
 	}
 	if e, err := c.Explain(t.Context(), "1"); err != nil || e.ID != "1" || len(e.Why) != 1 {
 		t.Errorf("explain: %+v, %v", e, err)

@@ -321,7 +321,12 @@ func (h *host) readCompanions(dir string, names []string, files map[string][]byt
 }
 
 func (h *host) openStore(context.Context) (err error) {
-	h.store, err = elastic.OpenDirStore(checkpoint.OS, control.ShardDir(h.assignment.Dir))
+	dir := control.ShardDir(h.assignment.Dir)
+	if h.assignment.Restore != nil { // it is there, or on a mount that is late
+		h.store = elastic.DirStoreAt(checkpoint.OS, dir)
+		return nil
+	}
+	h.store, err = elastic.OpenDirStore(checkpoint.OS, dir)
 	return err
 }
 

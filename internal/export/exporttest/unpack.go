@@ -20,7 +20,7 @@ func Unpack(ctx context.Context, dir string, m *model.Model, store elastic.Store
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := export.Pack(ctx, w, m, store, shards, "")
+		err := export.Pack(ctx, w, m, store, shards, "", "")
 		packed <- errors.Join(err, w.CloseWithError(err))
 	}()
 	err := unpack(dir, tar.NewReader(r))

@@ -168,6 +168,10 @@ func SocketPath(dir string) string { return filepath.Join(dir, "worker.sock") }
 // ShardDir holds the shards of the job's committed rounds.
 func ShardDir(dir string) string { return filepath.Join(dir, "shards") }
 
+// QuarantineDir holds shards of the job that nobody expected: of rounds that were given up, damaged ones, and of commits that were not
+// completed. Each directory in it is a time at which some were moved there.
+func QuarantineDir(dir string) string { return filepath.Join(dir, "quarantine") }
+
 // ModelDir holds what goes with the job's model when it is exported (export.WriteBeside).
 func ModelDir(dir string) string { return filepath.Join(dir, "model") }
 

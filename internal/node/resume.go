@@ -1,0 +1,94 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/server"
+)
+
+// Resume implements server.Backend.
+func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by server.Peer) (api.JobStatus, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return api.JobStatus{}, err
+	}
+	refuse := func(format string, args ...any) (api.JobStatus, error) {
+		return api.JobStatus{}, api.Errorf(http.StatusConflict, "resume job %s: %s", j.ID, fmt.Sprintf(format, args...))
+	}
+	if !j.State.Ended() && !n.waits(j.ID) {
+		return refuse("it is %s; only a job that failed, was cancelled or is waiting can be resumed", j.State)
+	}
+	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
+		if err := checkRound(ctx, from, n.store(j.ID).Size); err != nil {
+			return refuse("round %d cannot be used: %v; kept are %v", from.Round, err, keptRounds(j))
+		}
+	}
+	reason := "resumed, as " + by.String() + " asked; waits for a place"
+	switch {
+	case r.FromStart:
+		reason = fmt.Sprintf("resumed from the start, as %s asked; waits for a place", by)
+	case r.FromRound > 0:
+		reason = fmt.Sprintf("resumed from round %d, as %s asked; waits for a place", r.FromRound, by)
+	}
+	_, err = n.raft.Apply(ctx, &elastic.ResumeJob{
+		Job: j.ID, Generation: j.Generation, Round: r.FromRound, FromStart: r.FromStart, Reason: reason,
+	})
+	switch {
+	case errors.Is(err, elastic.ErrStaleGeneration):
+		return refuse("it has just been started again")
+	case errors.Is(err, elastic.ErrNothingToResume) && len(j.Committed) == 0 && !r.FromStart:
+		return refuse("%v; start it over with --from-start", cmp.Or(errors.Unwrap(err), err))
+	case errors.Is(err, elastic.ErrNothingToResume):
+		return refuse("%v", cmp.Or(errors.Unwrap(err), err))
+	case err != nil:
+		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
+	}
+	n.mu.Lock()
+	o := n.job(j.ID)
+	o.deaths, o.searched = 0, false
+	if o.hold != nil {
+		o.hold = &hold{obstacle: o.hold.obstacle, passed: true} // whether it has passed is seen by trying
+	}
+	n.mu.Unlock()
+	n.say(j.ID, "resumed", zap.String("reason", reason))
+	return n.Job(ctx, j.ID)
+}
+
+// waits reports whether a job waits for an obstacle to pass.
+func (n *node) waits(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.job(id).waits()
+}
+
+// roundToResume is the committed round that a request is about; nil without one.
+func roundToResume(j *elastic.Job, r api.ResumeRequest) *elastic.Manifest {
+	if r.FromStart {
+		return nil
+	}
+	for _, m := range j.Committed {
+		if m.Round == r.FromRound {
+			return m
+		}
+	}
+	if r.FromRound > 0 {
+		return nil // the command is rejected
+	}
+	return j.LastCommitted()
+}
+
+func keptRounds(j *elastic.Job) []uint64 {
+	var all []uint64
+	for _, m := range j.Committed {
+		all = append(all, m.Round)
+	}
+	return all
+}

@@ -1,0 +1,154 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// damagedRound says which shard of a round can never be used. Every other error of checkRound may pass.
+type damagedRound struct {
+	round uint64
+	err   error
+}
+
+func (e *damagedRound) Error() string { return fmt.Sprintf("round %d: %v", e.round, e.err) }
+func (e *damagedRound) Unwrap() error { return e.err }
+
+// checkRound looks at every shard of a round: look reads it through, or only finds its length. It returns the first fault: a
+// *damagedRound when the bytes are not those that were committed; anything else when they cannot be had now.
+func checkRound(ctx context.Context, m *elastic.Manifest, look func(context.Context, elastic.Digest) (int64, error)) error {
+	for _, s := range m.Shards {
+		bytes, err := look(ctx, s.Digest)
+		if err == nil && bytes != s.Bytes {
+			return &damagedRound{m.Round, fmt.Errorf("stage %d: shard %s has %d bytes, expected %d", s.Stage, s.Digest, bytes, s.Bytes)}
+		}
+		if damaged, ok := errors.AsType[*elastic.DamagedError](err); ok {
+			return &damagedRound{m.Round, fmt.Errorf("stage %d: %w", s.Stage, damaged)}
+		}
+		if err != nil {
+			return fmt.Errorf("job %s round %d stage %d: %w", m.Job, m.Round, s.Stage, err)
+		}
+	}
+	return nil
+}
+
+// newestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. pass says whether to look at an
+// older round after such a fault. Without a whole round it returns nil.
+func newestWhole(ctx context.Context, store elastic.Store, kept []*elastic.Manifest, pass func(error) bool) (*elastic.Manifest, []error, error) {
+	var faults []error
+	for _, m := range slices.Backward(kept) {
+		err := checkRound(ctx, m, store.Verify)
+		if err == nil {
+			return m, faults, nil
+		}
+		if ctx.Err() != nil || !pass(err) {
+			return nil, faults, err
+		}
+		faults = append(faults, err)
+	}
+	return nil, faults, nil
+}
+
+func isDamaged(err error) bool {
+	_, damaged := errors.AsType[*damagedRound](err)
+	return damaged
+}
+
+// chooseRound returns the newest committed round whose shards are whole, nil for the beginning, and the reason of the placement.
+// Rounds that are damaged are given up for an older one that is whole. While shards are missing, or no round is whole, nothing is
+// given up: the error is an obstacle, and a person may choose (resume).
+func (a *act) chooseRound(ctx context.Context) (*elastic.Manifest, string, error) {
+	reason := a.decision.reason
+	now, err := a.node.raft.State().Job(a.job.ID)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(now.Committed) == 0 {
+		if a.job.Generation > 0 {
+			reason += "; starting over: no round is committed"
+		}
+		return nil, reason, nil
+	}
+	m, faults, err := newestWhole(ctx, a.node.store(a.job.ID), now.Committed, isDamaged)
+	if err != nil {
+		return nil, "", err
+	}
+	if m == nil {
+		return nil, "", &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Damaged}, Err: fmt.Errorf(
+			"every kept round is damaged, and nothing is started over without being told to: %w; restore the files and "+
+				"`avgpipectl resume %s`, or start over with --from-start", errors.Join(faults...), a.job.ID)}
+	}
+	for i, fault := range faults {
+		round := now.Committed[len(now.Committed)-1-i].Round
+		reason = fmt.Sprintf("round %d was discarded: %v; %s", round, errors.Unwrap(fault), reason)
+		a.node.log.Error("a committed round is damaged", zap.String("job", a.job.ID), zap.Uint64("round", round), zap.Error(fault))
+		a.node.say(a.job.ID, "a committed round is damaged and was discarded", zap.Uint64("round", round), zap.Error(fault))
+		err = a.propose(ctx, &elastic.DiscardRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Reason: reason})
+		if err != nil {
+			return nil, "", err
+		}
+	}
+	return m, fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
+}
+
+// collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. What the
+// job's own rounds have superseded is deleted; what nobody expected is moved to the quarantine. Whatever goes wrong, shards stay.
+func (a *act) collect(ctx context.Context, before uint64) {
+	now, err := a.node.raft.State().Job(a.job.ID)
+	if err != nil {
+		return // it was removed
+	}
+	dir := jobDir(a.node.config.StateDir, a.job.ID)
+	c := elastic.Collection{Keep: a.node.pinned(), Before: before, Aside: quarantineOf(dir, time.Now())}
+	for _, m := range now.Committed {
+		c.Keep = append(c.Keep, digests(m)...)
+	}
+	if a.decision.choice == commitRound {
+		for _, m := range a.job.Committed {
+			c.Superseded = append(c.Superseded, digests(m)...)
+		}
+	}
+	removed, err := a.node.store(a.job.ID).Collect(ctx, c)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.node.log.Warn("collect shards; they stay where they are", zap.String("job", a.job.ID), zap.Error(err))
+	}
+	if aside := slices.DeleteFunc(removed, func(d elastic.Digest) bool { return slices.Contains(c.Superseded, d) }); len(aside) > 0 {
+		a.node.say(a.job.ID, "moved shards that no round names to the quarantine", zap.Int("shards", len(aside)), zap.String("to", c.Aside),
+			zap.Duration("kept_for", a.node.config.Limits().QuarantineFor))
+	}
+	a.node.sweepQuarantine()
+}
+
+// store is where the shards of a job are, if the directory is there.
+func (n *node) store(id string) *elastic.DirStore {
+	return elastic.DirStoreAt(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, id)))
+}
+
+func digests(m *elastic.Manifest) []elastic.Digest {
+	all := make([]elastic.Digest, len(m.Shards))
+	for k, s := range m.Shards {
+		all[k] = s.Digest
+	}
+	return all
+}
+
+// texts joins what is wrong with rounds.
+func texts(faults []error) string {
+	all := make([]string, len(faults))
+	for i, f := range faults {
+		all[i] = f.Error()
+	}
+	return strings.Join(all, "; ")
+}
