@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -93,5 +94,38 @@ func TestConfinedProcessesCannotAllocateWithoutBound(t *testing.T) {
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), confined+"=1"), messages, messages
 	if err := cmd.Run(); err == nil || !messages.outOfMemory() {
 		t.Errorf("it ended with %v: %s", err, messages.kept)
+	}
+}
+
+// taken makes a run of this test binary a process that confines itself for a user who owns nothing.
+const taken = "AVGPIPE_TEST_TAKEN"
+
+// TestRootTakesTheUsersIdentity: what is not his, he cannot read, whatever opens it.
+func TestRootTakesTheUsersIdentity(t *testing.T) {
+	if secret := os.Getenv(taken); secret != "" {
+		if err := confine(access.User{UID: 54321, GIDs: []uint32{54322, 54323}}); err != nil {
+			t.Fatal(err)
+		}
+		groups, err := os.Getgroups()
+		if err != nil || os.Getuid() != 54321 || os.Geteuid() != 54321 || os.Getegid() != 54322 || len(groups) != 2 {
+			t.Fatalf("user %d (%d), group %d, groups %v, %v", os.Getuid(), os.Geteuid(), os.Getegid(), groups, err)
+		}
+		if _, err := os.ReadFile(secret); !errors.Is(err, os.ErrPermission) {
+			t.Fatalf("a file of root: %v", err)
+		}
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("only root may become somebody else")
+	}
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), taken+"="+secret)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, said)
 	}
 }
