@@ -62,6 +62,7 @@ Exit codes:
   avgpipectl status
   avgpipectl export my-job ./model`,
 		Args:          knownVerb,
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -75,6 +76,7 @@ Exit codes:
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
 		newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
 	)
+	complete(cmd)
 	return cmd
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -179,16 +180,29 @@ func forPeople(out io.Writer) io.Writer {
 	return out
 }
 
-// plainWriter replaces the bytes that a terminal would obey.
+// plainWriter shows what a terminal would obey as it would be written in a program: \x1b.
 type plainWriter struct{ out io.Writer }
 
 func (w *plainWriter) Write(p []byte) (int, error) {
-	clean := make([]byte, len(p))
-	for i, b := range p {
-		if b < ' ' && b != '\n' && b != '\t' || b == 0x7f {
-			b = '?'
+	clean := make([]byte, 0, len(p))
+	for rest := p; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && size == 1 && rest[0] >= 0xa0, r == '\n', r == '\t': // a part of a character, which the next write completes
+			clean = append(clean, rest[:size]...)
+		case r == utf8.RuneError && size == 1, r < ' ', r >= 0x7f && r < 0xa0:
+			code := r
+			if size == 1 {
+				code = rune(rest[0])
+			}
+			clean = fmt.Appendf(clean, "\\x%02x", code)
+		default:
+			clean = append(clean, rest[:size]...)
 		}
-		clean[i] = b
+		rest = rest[size:]
 	}
-	return w.out.Write(clean)
+	if _, err := w.out.Write(clean); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -73,13 +74,33 @@ func terminal(w io.Writer) (width int, ok bool) {
 // table prints aligned columns. The last one is not padded.
 type table struct {
 	rows   [][]string
-	states bool // color cells that are a job's state
+	states bool     // color cells that are a job's state
+	narrow []string // names of columns, in the order in which they are left out of a terminal that is too narrow
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+// fit leaves columns out until the table has at most so many columns of text, and clips the last one to what is left.
+func (t *table) fit(width int) {
+	for _, name := range t.narrow {
+		if sum(t.widths()) <= width {
+			return
+		}
+		if i := slices.Index(t.rows[0], name); i >= 0 {
+			for j, row := range t.rows {
+				t.rows[j] = slices.Delete(slices.Clone(row), i, i+1)
+			}
+		}
+	}
+	widths := t.widths()
+	last := len(widths) - 1
+	if room := width - sum(widths[:last]) - 2; sum(widths) > width && room > 0 {
+		for _, row := range t.rows {
+			row[last] = clip(row[last], room)
+		}
+	}
+}
 
-func (t *table) print(w io.Writer) error {
-	_, colors := terminal(w)
+// widths are those of the columns.
+func (t *table) widths() []int {
 	var widths []int
 	for _, row := range t.rows {
 		for i, c := range row {
@@ -89,6 +110,26 @@ func (t *table) print(w io.Writer) error {
 			widths[i] = max(widths[i], utf8.RuneCountInString(c))
 		}
 	}
+	return widths
+}
+
+// sum is the width of columns with two blanks between them.
+func sum(widths []int) int {
+	total := max(0, 2*(len(widths)-1))
+	for _, w := range widths {
+		total += w
+	}
+	return total
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) print(w io.Writer) error {
+	width, colors := terminal(w)
+	if colors && t.narrow != nil {
+		t.fit(width)
+	}
+	widths := t.widths()
 	var b strings.Builder
 	for _, row := range t.rows {
 		for i, c := range row {

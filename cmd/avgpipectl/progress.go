@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/schollz/progressbar/v3"
 
@@ -64,30 +67,52 @@ func (d *lineDisplay) say(message string) { fmt.Fprintln(d.out, message) } //nol
 func (d *lineDisplay) finish() error { return nil }
 
 // progress says how far a job is: step, losses, speed, time left, last committed round.
-func progress(s api.JobStatus) string {
+func progress(s api.JobStatus) string { return progressWithin(s, 1<<20) }
+
+// part is a part of a progress text. Of a text that is too long, the parts of the highest rank go first.
+type part struct {
+	rank int
+	text string
+}
+
+// progressWithin is a progress text of at most so many columns. The time left goes last.
+func progressWithin(s api.JobStatus, width int) string {
 	if s.Tuning != nil {
-		return tuningText(s.Tuning)
+		return clip(tuningText(s.Tuning), width)
 	}
-	parts := []string{fmt.Sprintf("step %d/%s, sample %d/%s", s.Step, known(s.Steps), s.SamplesSeen, known(s.BudgetSamples))}
+	parts := []part{
+		{1, fmt.Sprintf("step %d/%s", s.Step, known(s.Steps))}, {6, fmt.Sprintf("sample %d/%s", s.SamplesSeen, known(s.BudgetSamples))},
+	}
 	if s.Loss != nil {
-		parts = append(parts, fmt.Sprintf("loss %.3f", *s.Loss))
+		parts = append(parts, part{2, fmt.Sprintf("loss %.3f", *s.Loss)})
 	}
 	if s.EvalLoss != nil {
-		parts = append(parts, fmt.Sprintf("eval %.3f", *s.EvalLoss))
+		parts = append(parts, part{3, fmt.Sprintf("eval %.3f", *s.EvalLoss)})
 	}
 	if s.Accuracy != nil {
-		parts = append(parts, fmt.Sprintf("accuracy %.1f%%", 100**s.Accuracy))
+		parts = append(parts, part{4, fmt.Sprintf("accuracy %.1f%%", 100**s.Accuracy)})
 	}
 	if s.TokensPerS > 0 {
-		parts = append(parts, thousands(s.TokensPerS)+" "+speedUnit(s))
+		parts = append(parts, part{5, thousands(s.TokensPerS) + " " + speedUnit(s)})
 	}
 	if s.ETAS != nil {
-		parts = append(parts, seconds(s.ETAS)+" left")
+		parts = append(parts, part{0, seconds(s.ETAS) + " left"})
 	}
 	if s.CommittedRound > 0 {
-		parts = append(parts, fmt.Sprintf("round %d committed", s.CommittedRound))
+		parts = append(parts, part{7, fmt.Sprintf("round %d committed", s.CommittedRound)})
 	}
-	return strings.Join(parts, ", ")
+	for {
+		var texts []string
+		for _, p := range parts {
+			texts = append(texts, p.text)
+		}
+		text := strings.Join(texts, ", ")
+		if utf8.RuneCountInString(text) <= width || len(parts) == 1 {
+			return clip(text, width)
+		}
+		last := slices.MaxFunc(parts, func(a, b part) int { return cmp.Compare(a.rank, b.rank) })
+		parts = slices.DeleteFunc(parts, func(p part) bool { return p == last })
+	}
 }
 
 // known prints a part of the budget, which the data may be needed to tell.
@@ -111,8 +136,8 @@ type barDisplay struct {
 
 func newBarDisplay(out io.Writer, width int) *barDisplay {
 	const rest = 14 // columns for the percentage, the ends of the bar and the spaces
-	length := max(8, min(30, width/4))
-	return &barDisplay{out: out, text: max(20, width-length-rest), bar: progressbar.NewOptions(barUnits,
+	length := max(2, min(30, width/6))
+	return &barDisplay{out: out, text: max(1, width-length-rest), bar: progressbar.NewOptions(barUnits,
 		progressbar.OptionSetWriter(out),
 		progressbar.OptionSetWidth(length),
 		progressbar.OptionSetPredictTime(false),
@@ -127,7 +152,7 @@ func (d *barDisplay) show(s api.JobStatus) error {
 		d.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
 	}
 	d.last = s
-	return d.set(progress(s), fraction(s))
+	return d.set(progressWithin(s, d.text), fraction(s))
 }
 
 // set draws the bar with a text and a part of it done.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
@@ -18,6 +21,36 @@ import (
 type statusOptions struct {
 	connection
 	output
+	states []string
+	owner  string
+	name   string
+}
+
+// matches reports whether a job is one that the flags ask for.
+func (o *statusOptions) matches(s api.JobStatus) bool {
+	named, err := path.Match(o.name, s.Name)
+	return (len(o.states) == 0 || slices.Contains(o.states, string(s.State))) && (o.owner == "" || o.owner == s.Owner) && (o.name == "" || named && err == nil)
+}
+
+// check refuses a state or a pattern that no job can have.
+func (o *statusOptions) check() error {
+	for _, state := range o.states {
+		if !slices.Contains(stateNames, state) {
+			err := fmt.Errorf("status: no state %q; one of %s", state, strings.Join(stateNames, ", "))
+			if near := nearest.Word(state, stateNames); near != "" {
+				err = fmt.Errorf("%w; did you mean %s?", err, near)
+			}
+			return &usageError{err}
+		}
+	}
+	if _, err := path.Match(o.name, ""); err != nil {
+		return &usageError{fmt.Errorf("status: --name %q is not a pattern: %w", o.name, err)}
+	}
+	return nil
+}
+
+var stateNames = []string{
+	string(api.Queued), string(api.Tuning), string(api.Starting), string(api.Running), string(api.Waiting), string(api.Done), string(api.Failed), string(api.Cancelled),
 }
 
 func newStatusCommand() *cobra.Command {
@@ -26,11 +59,13 @@ func newStatusCommand() *cobra.Command {
 		Use:   "status [JOB]",
 		Short: "Show all jobs, or one in full",
 		Long: `Show all jobs, or one in full: where it stands and why, its losses, and what each stage's device did in the last
-seconds. The json output is an API status (docs/design.md), or a list of them.
+seconds. Of jobs of other users only the name, state, owner and times are shown. A terminal that is too narrow for the
+list gets fewer columns. The json output is an API status (docs/design.md), or a list of them.
 
 Exit codes:
 ` + exitHelp,
 		Example: `  avgpipectl status
+  avgpipectl status --state running --state queued --owner ada --name 'gpt2-*'
   avgpipectl status my-job -o json | jq .eval_loss`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,30 +77,68 @@ Exit codes:
 	}
 	o.connection.addFlags(cmd)
 	o.output.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringSliceVar(&o.states, "state", nil, "only jobs in this `STATE`; may be repeated")
+	f.StringVar(&o.owner, "owner", "", "only jobs of this `USER`")
+	f.StringVar(&o.name, "name", "", "only jobs whose name matches this `PATTERN`, such as 'gpt2-*'")
 	return cmd
 }
 
 func runStatusAll(ctx context.Context, o statusOptions, out io.Writer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	client := o.client()
 	defer client.Close()
 	jobs, err := client.Jobs(ctx)
 	if err != nil {
 		return err
 	}
+	all := len(jobs)
+	jobs = slices.DeleteFunc(jobs, func(s api.JobStatus) bool { return !o.matches(s) })
 	if o.json() {
 		return printJSON(out, jobs)
+	}
+	if len(jobs) == 0 && all > 0 {
+		_, err := fmt.Fprintf(out, "no such jobs among %d\n", all)
+		return err
 	}
 	if len(jobs) == 0 {
 		_, err := fmt.Fprintln(out, "no jobs")
 		return err
 	}
-	t := table{states: true}
-	t.add("ID", "NAME", "STATE", "STEP", "COMMITTED", "LOSS", "EVAL LOSS", "TOKENS/S", "LEFT", "REASON")
+	t := table{states: true, narrow: []string{"COMMITTED", "TOKENS/S", "LOSS", "REASON", "ENDED", "EVAL LOSS", "AGE", "OWNER", "STEP"}}
+	t.add("ID", "NAME", "STATE", "LEFT", "STEP", "EVAL LOSS", "LOSS", "TOKENS/S", "COMMITTED", "OWNER", "AGE", "ENDED", "REASON")
+	now := time.Now()
 	for _, s := range jobs {
-		t.add(s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%s", s.Step, known(s.Steps)), fmt.Sprintf("round %d", s.CommittedRound),
-			number(s.Loss, "%.4f"), number(s.EvalLoss, "%.4f"), thousands(s.TokensPerS), seconds(s.ETAS), clip(s.Reason, 60))
+		ended := "-"
+		if s.Ended != nil {
+			ended = s.Ended.Local().Format("Jan 2 15:04")
+		}
+		row := []string{s.ID, s.Name, string(s.State), "-", "-", "-", "-", "-", "-", s.Owner, age(now.Sub(s.Submitted)), ended, ""}
+		if !s.Restricted {
+			copy(row[3:], []string{
+				seconds(s.ETAS), fmt.Sprintf("%d/%s", s.Step, known(s.Steps)), number(s.EvalLoss, "%.4f"), number(s.Loss, "%.4f"),
+				thousands(s.TokensPerS), fmt.Sprintf("round %d", s.CommittedRound),
+			})
+			row[12] = clip(s.Reason, 60)
+		}
+		t.add(row...)
 	}
 	return t.print(out)
+}
+
+// age prints a time briefly: 42s, 7m, 3h, 12d.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
 func runStatus(ctx context.Context, o statusOptions, ref string, out io.Writer) error {
@@ -90,7 +163,10 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	if s.Tuning != nil {
 		t.add("tuning", fmt.Sprintf("%s, for %s so far", tuningText(s.Tuning), seconds(&s.Tuning.ElapsedS)))
 	}
-	t.add("submitted", s.Submitted.Local().Format(time.DateTime))
+	t.add("submitted", s.Submitted.Local().Format(time.DateTime)+" by "+s.Owner)
+	if s.Ended != nil {
+		t.add("ended", s.Ended.Local().Format(time.DateTime))
+	}
 	t.add("samples", samplesSeen(s))
 	t.add("step", fmt.Sprintf("%d of %s, of each pipeline", s.Step, known(s.Steps)))
 	t.add("round", fmt.Sprintf("%d, %d committed", s.Round, s.CommittedRound))

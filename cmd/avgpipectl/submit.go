@@ -71,6 +71,9 @@ func runSubmit(ctx context.Context, o submitOptions, file string, out, messages 
 		return err
 	}
 	if err := printSubmitted(o, answer, out, messages); err != nil || !o.watch {
+		if target != "" && err == nil && !o.json() {
+			_, err = fmt.Fprintf(out, "the model stays with the daemon; when the job is done, write it to %s with: avgpipectl export %s\n", target, answer.ID)
+		}
 		return err
 	}
 	last, err := watch(ctx, client, o.json(), answer.ID, out, messages)
@@ -134,8 +137,11 @@ func prepare(o submitOptions, file string) (r api.SubmitRequest, target string, 
 		return r, "", err
 	}
 	j.Absolute(base)
-	if !o.watch || j.Output.Dir == "" {
+	if j.Output.Dir == "" {
 		return r, "", nil
+	}
+	if !o.watch { // it may become free until somebody exports
+		return r, j.Output.Dir, nil
 	}
 	err = modeldir.Check(j.Output.Dir, o.force)
 	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
