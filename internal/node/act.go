@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -278,6 +279,9 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
 	a.node.say(a.job.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
+	if err := a.endOthers(dir); err != nil {
+		return nil, err
+	}
 	w, err := startWorker(a.node.config.WorkerCommand, a.assignment(dir, result.Generation, plan, from))
 	if err != nil {
 		return func(o *observed) {
@@ -291,6 +295,21 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		o.begin(w, loading)
 		a.node.follow(ctx, w)
 	}, nil
+}
+
+// endOthers ends processes that work in the job's directory and are not known: two workers must never train in it.
+func (a *act) endOthers(dir string) error {
+	found, err := findProcesses(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	for _, p := range found[dir] {
+		a.node.say(a.job.ID, "killing a process that works in the job's directory", zap.Int("process", p.pid))
+		if err := p.kill(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // assignment tells a worker everything.

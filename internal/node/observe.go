@@ -7,6 +7,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -141,6 +142,11 @@ func (o *observed) takeExit(e *exit, now time.Time) {
 		o.waitFor(o.failure.Obstacle, now)
 		return
 	}
+	if e.code == control.ExitBusy {
+		o.cause = "another worker trains in the job's directory"
+		o.waitFor(&obstacle.Obstacle{Kind: obstacle.Busy, Path: control.LockPath(o.worker.dir), Text: o.cause}, now)
+		return
+	}
 	o.hold = nil
 	if told && (e.code == control.ExitDone || o.worker.cmd == nil) {
 		o.cause = "the worker ended as it was told to"
@@ -152,8 +158,9 @@ func (o *observed) takeExit(e *exit, now time.Time) {
 	case o.killed != "":
 		o.cause = o.killed
 	default:
-		o.cause = fmt.Sprintf("the worker (process %d) ended: %s", o.worker.process.pid, e.how)
-		if tail := logTail(o.worker.dir, o.worker.logFrom); tail != "" {
+		tail := logTail(o.worker.dir, o.worker.logFrom)
+		o.cause = fmt.Sprintf("%sthe worker (process %d) ended: %s", outOfMemory(o.worker.oom, tail), o.worker.process.pid, e.how)
+		if tail != "" {
 			o.cause += "; the end of its log: " + tail
 		}
 	}

@@ -93,7 +93,12 @@ func findProcesses(root string) (map[string][]process, error) {
 			return nil, fmt.Errorf("look for processes: %w", err)
 		}
 		dir, ok := workDir(text)
-		if !ok || filepath.Dir(dir) != root {
+		if !ok {
+			continue
+		}
+		// A process is told by the directory that it works in, however that was spelt when it was started.
+		dir = filepath.Join(root, filepath.Base(dir))
+		if !sameDir(filepath.Join("/proc", e.Name(), "cwd"), dir) {
 			continue
 		}
 		if p, ok := lookupProcess(pid); ok {
@@ -101,6 +106,13 @@ func findProcesses(root string) (map[string][]process, error) {
 		}
 	}
 	return found, nil
+}
+
+// sameDir reports whether two paths lead to one directory.
+func sameDir(a, b string) bool {
+	one, errOne := os.Stat(a)
+	other, errOther := os.Stat(b)
+	return errOne == nil && errOther == nil && os.SameFile(one, other)
 }
 
 // workDir returns the directory of the assignment or the request that a command line names.

@@ -201,6 +201,26 @@ func TestOnlyWhatHasSomethingToResumeIsResumed(t *testing.T) {
 	}
 }
 
+// A state directory is what it is, however it is spelt: its workers are adopted, and never doubled.
+func TestWorkersAreAdoptedUnderAnotherSpelling(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Spawn(t, nodetest.StateDir(t))
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
+	before := d.Until(t, id, "commits", committed)
+	pid := d.WorkerPID(t, id)
+	d.Kill(t)
+	other := d.Dir + "-link"
+	if err := os.Symlink(d.Dir, other); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(other) }) // it may be gone
+	now := nodetest.Spawn(t, other)
+	after := now.Until(t, id, "commits further", func(s api.JobStatus) bool { return s.CommittedRound > before.CommittedRound })
+	if found := d.WorkerPIDs(t, id); after.Generation != before.Generation || !slices.Equal(found, []int{pid}) {
+		t.Errorf("generation %d, workers %v; want %d, and %d alone", after.Generation, found, before.Generation, pid)
+	}
+}
+
 // exportedCard exports a job and returns its card.
 func exportedCard(t *testing.T, d *nodetest.Daemon, id string) (card export.Card) {
 	t.Helper()

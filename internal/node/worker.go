@@ -32,6 +32,7 @@ type worker struct {
 	logFrom    int64 // where the job's log was when it was started or adopted
 	process    process
 	cmd        *exec.Cmd // nil when it was adopted: then nobody here can wait for it
+	oom        oomCount  // of its control group
 	client     *workerClient
 	sighted    chan struct{} // a reason to look at once whether it has ended
 }
@@ -90,7 +91,7 @@ func startWorker(command []string, a control.Assignment) (*worker, error) {
 func newWorker(job string, generation uint64, dir string, p process) *worker {
 	return &worker{
 		job: job, generation: generation, dir: dir, logFrom: logSize(dir), process: p,
-		client: newWorkerClient(dir), sighted: make(chan struct{}, 1),
+		oom: watchOOM(cgroupRoot, p.pid), client: newWorkerClient(dir), sighted: make(chan struct{}, 1),
 	}
 }
 

@@ -36,6 +36,14 @@ func Run(ctx context.Context, c Config) (int, error) {
 	}
 	log := logging.New(c.Log, logging.Level(a.LogLevel)).With(zap.String("job", a.JobID), zap.Uint64("generation", a.Generation))
 	defer log.Sync() //nolint:errcheck // standard error needs none
+	lock, err := lockDir(a.Dir)
+	if errors.Is(err, errBusy) {
+		return control.ExitBusy, err
+	}
+	if err != nil {
+		return control.ExitFailed, err
+	}
+	defer lock.Close() //nolint:errcheck // nothing was written to it
 	t := newTrainer(a, plan, log)
 	err = t.serveAndTrain(ctx)
 	switch {

@@ -26,6 +26,7 @@ const (
 	ExitFailed  = 1 // the last Event says why
 	ExitInvalid = 2 // the assignment is not usable
 	ExitOrphan  = 3 // no daemon came for Assignment.OrphanAfter
+	ExitBusy    = 4 // another worker trains in Assignment.Dir
 )
 
 // Assignment tells a worker everything: what to compute, with whom, and where to start. It is the file assignment.json in Dir.
@@ -161,6 +162,9 @@ type ShardInfo struct {
 
 // AssignmentPath is the assignment in a job's directory.
 func AssignmentPath(dir string) string { return filepath.Join(dir, "assignment.json") }
+
+// LockPath is the file that a worker holds a lock on for as long as it lives.
+func LockPath(dir string) string { return filepath.Join(dir, "worker.lock") }
 
 // SocketPath is where the worker listens.
 func SocketPath(dir string) string { return filepath.Join(dir, "worker.sock") }

@@ -1,0 +1,79 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// cgroupRoot is where control groups are mounted.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// oomCount counts the processes that the kernel has killed for want of memory in one control group.
+type oomCount struct {
+	file   string // "" where there is none that can be read
+	before uint64 // when the process was started or adopted
+}
+
+// watchOOM notes the count of the control group that a living process is in, of version 2 or 1.
+func watchOOM(root string, pid int) oomCount {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return oomCount{}
+	}
+	for _, file := range oomFiles(root, string(text)) {
+		if n, ok := readOOM(file); ok {
+			return oomCount{file, n}
+		}
+	}
+	return oomCount{}
+}
+
+// oomFiles are where the count may be, by the lines of /proc/PID/cgroup (cgroups(7)).
+func oomFiles(root, lines string) (files []string) {
+	for line := range strings.Lines(lines) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		switch {
+		case len(parts) < 3:
+		case parts[0] == "0" && parts[1] == "":
+			files = append(files, filepath.Join(root, parts[2], "memory.events"))
+		case parts[1] == "memory":
+			files = append(files, filepath.Join(root, "memory", parts[2], "memory.oom_control"))
+		}
+	}
+	return files
+}
+
+// readOOM reads the line "oom_kill N".
+func readOOM(file string) (uint64, bool) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			v, err := strconv.ParseUint(n, 10, 64)
+			return v, err == nil
+		}
+	}
+	return 0, false
+}
+
+// grew reports whether the kernel has killed a process of the group since.
+func (c oomCount) grew() bool {
+	now, ok := readOOM(c.file)
+	return ok && now > c.before
+}
+
+// outOfMemory says that a process ended for want of memory, by how it ended and the end of its log; "" when nothing says so.
+func outOfMemory(c oomCount, tail string) string {
+	switch {
+	case c.grew():
+		return "out of memory (cgroup): "
+	case strings.Contains(tail, "out of memory") || strings.Contains(tail, "cannot allocate memory"):
+		return "out of memory (a limit of the process, as of ulimit -v, or the host's): "
+	}
+	return ""
+}
