@@ -318,6 +318,26 @@ func (l *Log) Leader() string {
 // IsLeader reports whether this node leads, as far as it knows. Apply finds out for sure.
 func (l *Log) IsLeader() bool { return l.raft.State() == raft.Leader }
 
+// Applied is the index of the last entry that is in State.
+func (l *Log) Applied() uint64 { return l.raft.AppliedIndex() }
+
+// maxLag is how many committed entries may wait to be applied on a node that is ready.
+const maxLag = 1000
+
+// Ready reports what keeps this node from deciding: no leader, entries that are not applied, or files that fail.
+func (l *Log) Ready() error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if l.Leader() == "" {
+		return errors.New("there is no leader")
+	}
+	if committed, applied := l.raft.CommitIndex(), l.Applied(); committed > applied+maxLag {
+		return fmt.Errorf("entry %d is committed and only %d is applied", committed, applied)
+	}
+	return nil
+}
+
 // Failed is closed when Raft's files could not be written or read; Err says why. Nothing is decided from then on: close the Log,
 // and open it anew once its disk works again.
 func (l *Log) Failed() <-chan struct{} { return l.store.failed }

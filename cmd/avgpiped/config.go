@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ type config struct {
 	socket      string
 	group       string
 	adminGroup  string
+	metrics     string // address; empty: off
 	node        string
 	cores       int
 	orphanAfter time.Duration
@@ -81,6 +83,10 @@ var keys = []key{
 	{
 		"admin_group", "whose members may read, export and cancel the jobs of everybody, if it exists", "avgpipe-admin", "a group's name", false,
 		func(c *config, text string) error { return setText(&c.adminGroup, text) },
+	},
+	{
+		"metrics_address", "where metrics and health are served over TCP, to whoever can connect", "off", "off, or an address such as 127.0.0.1:9464", false,
+		func(c *config, text string) error { return setAddress(&c.metrics, text) },
 	},
 	{
 		"node", "this node's name, for good", "the host's name", "a name", false,
@@ -139,6 +145,20 @@ var keys = []key{
 			return fmt.Errorf("%q is not a level", text)
 		},
 	},
+}
+
+// setAddress reads host:port; off is empty.
+func setAddress(to *string, text string) error {
+	if text == "off" {
+		*to = ""
+		return nil
+	}
+	_, port, err := net.SplitHostPort(text)
+	if n, numeric := strconv.ParseUint(port, 10, 16); err != nil || numeric != nil || n == 0 {
+		return fmt.Errorf("%q is not an address with a port", text)
+	}
+	*to = text
+	return nil
 }
 
 func setPath(to *string, text string) error {

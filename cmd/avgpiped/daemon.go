@@ -89,7 +89,7 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 		cores = cores[:c.cores]
 	}
 	n := node.Config{
-		StateDir: c.stateDir, Socket: c.socket, Group: c.group, AdminGroup: c.adminGroup, NodeID: c.node, Cores: cores, Limits: limits,
+		StateDir: c.stateDir, Socket: c.socket, Group: c.group, MetricsAddress: c.metrics, AdminGroup: c.adminGroup, NodeID: c.node, Cores: cores, Limits: limits,
 		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"},
 		Version: version, Log: log, OnReady: ready,
 	}

@@ -22,6 +22,8 @@ import (
 //	GET  /v1/version            -> VersionInfo
 //	GET  /v1/openapi.json       -> this API, in OpenAPI 3.1
 //	GET  /metrics               -> Prometheus text
+//	GET  /healthz               -> 200: the process lives
+//	GET  /readyz                -> 200, or 503 with what is wrong: Raft, the coordinator, the socket
 const (
 	PathJobs        = "/v1/jobs"
 	PathTune        = "/v1/tune"
@@ -29,6 +31,8 @@ const (
 	PathVersion     = "/v1/version"
 	PathDescription = "/v1/openapi.json"
 	PathMetrics     = "/metrics"
+	PathHealth      = "/healthz"
+	PathReady       = "/readyz"
 )
 
 // DefaultSocket is where an installed daemon listens.

@@ -129,6 +129,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	if !a.reached.IsZero() {
 		took = time.Since(a.reached)
 	}
+	a.node.counts.commits.Add(1)
 	a.node.say(a.job.ID, "round committed", zap.Uint64("round", round), zap.Duration("took", took), zap.Uint64("samples", m.SamplesSeen))
 	return func(o *observed) {
 		o.took = max(o.took, took)
@@ -216,6 +217,7 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	if d.state == api.Failed {
 		level = zap.ErrorLevel
 	}
+	a.node.counts.ended(d.state)
 	a.node.sayAt(level, a.job.ID, "job "+string(d.state), zap.String("reason", d.reason))
 	return func(o *observed) {
 		if final != nil {

@@ -25,6 +25,8 @@ type Config struct {
 	Group string
 	// AdminGroup may do everything with the jobs of everybody. Default avgpipe-admin.
 	AdminGroup string
+	// MetricsAddress, host:port, serves metrics and health over TCP, without a check of who asks. Empty: nothing does.
+	MetricsAddress string
 	// NodeID names the node for good; the first start writes it down. Default: the host's name.
 	NodeID string
 	// Cores are the processor cores that jobs compute on. Default: all that the process may use.

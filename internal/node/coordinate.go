@@ -99,7 +99,11 @@ func (n *node) observe(r report) {
 	}
 	now := time.Now()
 	before := o.hold
+	deaths := o.deaths
 	o.take(r, now)
+	if o.deaths > deaths {
+		n.counts.deaths.Add(1)
+	}
 	n.sayHold(r.worker.job, before, o.hold)
 	if j, err := n.raft.State().Job(r.worker.job); err == nil && r.status != nil {
 		n.watchDrift(j, o, now)

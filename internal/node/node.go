@@ -35,6 +35,7 @@ type node struct {
 	outcomes chan outcome    // of acts, to the coordinator
 	acts     sync.WaitGroup
 	watchers sync.WaitGroup
+	counts   counts
 	beat     atomic.Int64 // when the coordinator last went round, Unix nanoseconds
 
 	ending context.Context // ends when the daemon begins to stop
@@ -120,7 +121,7 @@ func (n *node) run(ctx context.Context) error {
 	if err := n.adopt(beside); err != nil {
 		return err
 	}
-	listener, err := server.Listen(ctx, n.config.Socket, n.config.Group)
+	listener, monitoring, err := n.listen(ctx)
 	if err != nil {
 		end()
 		n.watchers.Wait()
@@ -130,6 +131,9 @@ func (n *node) run(ctx context.Context) error {
 	group.Go(func() error {
 		return server.Serve(beside, server.Config{Listener: listener, Backend: n, Log: n.log, AdminGroup: n.config.AdminGroup})
 	})
+	if monitoring != nil {
+		group.Go(func() error { return server.ServeMonitoring(beside, monitoring, n, n.log) })
+	}
 	group.Go(func() error {
 		n.watchdog(beside)
 		return nil

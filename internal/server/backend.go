@@ -34,6 +34,10 @@ type Backend interface {
 	Model(ctx context.Context, ref string, w io.Writer) error
 	// Nodes returns the nodes of the cluster.
 	Nodes(ctx context.Context) ([]api.NodeStatus, error)
+	// Ready says whether the daemon can do its work: each condition, and what is wrong with it.
+	Ready(ctx context.Context) []Check
+	// NodeMetrics returns what the node says of itself.
+	NodeMetrics() NodeMetrics
 	// Version returns what runs here.
 	Version() api.VersionInfo
 }

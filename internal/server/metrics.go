@@ -29,7 +29,7 @@ type stageGauge struct {
 	value func(*api.StageStatus) float64
 }
 
-// collector makes metrics of the jobs' statuses when it is asked, so a job that is gone leaves none behind.
+// collector makes metrics of the jobs' statuses when it is asked, so a job that has ended leaves none behind.
 type collector struct {
 	backend Backend
 	log     *zap.Logger
@@ -44,6 +44,7 @@ func metricsHandler(b Backend, log *zap.Logger) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		newCollector(b, log),
+		newNodeCollector(b),
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -52,7 +53,7 @@ func metricsHandler(b Backend, log *zap.Logger) http.Handler {
 
 func newCollector(b Backend, log *zap.Logger) *collector {
 	perJob := func(name, help string, value func(*api.JobStatus) (float64, bool)) jobGauge {
-		return jobGauge{prometheus.NewDesc("avgpipe_job_"+name, help, []string{"job", "name"}, nil), value}
+		return jobGauge{prometheus.NewDesc("avgpipe_job_"+name, help, []string{"job_id", "name"}, nil), value}
 	}
 	count := func(f func(*api.JobStatus) uint64) func(*api.JobStatus) (float64, bool) {
 		return func(s *api.JobStatus) (float64, bool) { return float64(f(s)), true }
@@ -67,9 +68,9 @@ func newCollector(b Backend, log *zap.Logger) *collector {
 	}
 	return &collector{
 		backend: b, log: log,
-		state: prometheus.NewDesc("avgpipe_job_state", "1 for the state that the job is in.", []string{"job", "name", "state"}, nil),
+		state: prometheus.NewDesc("avgpipe_job_state", "1 for the state that the job is in.", []string{"job_id", "name", "state"}, nil),
 		share: prometheus.NewDesc("avgpipe_stage_time_ratio", "Share of the last window that the stage's device spent on a kind of work.",
-			[]string{"job", "name", "stage", "kind"}, nil),
+			[]string{"job_id", "name", "stage", "kind"}, nil),
 		jobs: []jobGauge{
 			perJob("generation", "How often the job was placed.", count(func(s *api.JobStatus) uint64 { return s.Generation })),
 			perJob("step", "Optimizer steps of the slowest pipeline.", count(func(s *api.JobStatus) uint64 { return s.Step })),
@@ -136,7 +137,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	for i := range jobs {
-		c.collectJob(&jobs[i], out)
+		if !jobs[i].State.Ended() { // their number grows for ever
+			c.collectJob(&jobs[i], out)
+		}
 	}
 }
 

@@ -82,6 +82,10 @@ func (b *private) Model(_ context.Context, ref string, w io.Writer) error {
 	return err
 }
 
+func (b *private) Ready(context.Context) []Check { return nil }
+
+func (b *private) NodeMetrics() NodeMetrics { return NodeMetrics{} }
+
 func (b *private) Version() api.VersionInfo { return api.VersionInfo{} }
 
 func (b *private) Nodes(context.Context) ([]api.NodeStatus, error) { return nil, nil }

@@ -47,7 +47,7 @@ const (
 // routes is the API. A new operation is a row here beside its function, with who may use it; then run `go generate ./internal/server`.
 func (h *handler) routes() []route {
 	const job = api.PathJobs + "/{job}"
-	return []route{
+	return append([]route{
 		{
 			method: http.MethodPost, path: api.PathJobs, name: "submit", who: anyone, does: "Check a job file and queue the job.",
 			request: api.SubmitRequest{}, status: http.StatusCreated, answer: api.SubmitResponse{}, value: h.submit,
@@ -115,11 +115,7 @@ func (h *handler) routes() []route {
 			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, does: "Send this description.",
 			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
 		},
-		{
-			method: http.MethodGet, path: api.PathMetrics, name: "metrics", who: anyone, does: "Send metrics in the text format of Prometheus.",
-			contentType: "text/plain", plain: metricsHandler(h.backend, h.log),
-		},
-	}
+	}, h.monitoring()...)
 }
 
 // Description is the API in OpenAPI 3.1. A test writes it from the routes, the types of package api and their comments.

@@ -144,6 +144,19 @@ func (f *fake) Nodes(context.Context) ([]api.NodeStatus, error) {
 	return []api.NodeStatus{{ID: "n"}}, f.failure
 }
 
+func (f *fake) Ready(context.Context) []server.Check {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return []server.Check{{Name: "raft"}, {Name: "coordinator", Err: f.failure}}
+}
+
+func (f *fake) NodeMetrics() server.NodeMetrics {
+	return server.NodeMetrics{
+		Cores: 8, CoresFree: 3, StateFree: 1 << 30, StateSize: 1 << 40, Leader: true, RaftApplied: 12, LastTick: time.Unix(1e9, 0),
+		Ended: map[api.State]uint64{api.Failed: 2}, Commits: 7, WorkerDeaths: 5,
+	}
+}
+
 func (f *fake) Version() api.VersionInfo { return api.VersionInfo{Version: "v"} }
 
 // start serves a backend and returns a client and the socket. stop ends the server in order; the test's end does so too.
@@ -364,10 +377,10 @@ func TestMetrics(t *testing.T) {
 	}}
 	text := scrape(t, f)
 	for _, line := range []string{
-		`avgpipe_job_state{job="7",name="m",state="running"} 1`,
-		`avgpipe_job_step{job="7",name="m"} 3`,
-		`avgpipe_job_loss_nats{job="7",name="m"} 2.5`,
-		`avgpipe_stage_time_ratio{job="7",kind="busy",name="m",stage="1"} 0.75`,
+		`avgpipe_job_state{job_id="7",name="m",state="running"} 1`,
+		`avgpipe_job_step{job_id="7",name="m"} 3`,
+		`avgpipe_job_loss_nats{job_id="7",name="m"} 2.5`,
+		`avgpipe_stage_time_ratio{job_id="7",kind="busy",name="m",stage="1"} 0.75`,
 		"go_goroutines ",
 	} {
 		if !strings.Contains(text, line) {
@@ -386,7 +399,7 @@ func TestMetrics(t *testing.T) {
 	})
 	text = scrape(t, f)
 	for _, line := range []string{"batch_seconds%s 1.5", "predicted_batch_seconds%s 1.5", "drift_ratio%s 0.25", "tuning_ratio%s 0.75"} {
-		if want := "avgpipe_job_" + fmt.Sprintf(line, `{job="7",name="m"}`); !strings.Contains(text, want) {
+		if want := "avgpipe_job_" + fmt.Sprintf(line, `{job_id="7",name="m"}`); !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
 		}
 	}

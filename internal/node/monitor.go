@@ -1,0 +1,120 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/server"
+)
+
+// tickBound is how long the coordinator may take from one look at the jobs to the next while the daemon is ready. It looks ten times
+// a second.
+const tickBound = 5 * time.Second
+
+// counts are what happened since the daemon started.
+type counts struct {
+	done, failed, cancelled atomic.Uint64
+	commits, deaths         atomic.Uint64
+}
+
+// ended counts the end of a job.
+func (c *counts) ended(state api.State) {
+	switch state {
+	case api.Done:
+		c.done.Add(1)
+	case api.Failed:
+		c.failed.Add(1)
+	case api.Cancelled:
+		c.cancelled.Add(1)
+	case api.Queued, api.Tuning, api.Starting, api.Running:
+	}
+}
+
+// Ready implements server.Backend.
+func (n *node) Ready(ctx context.Context) []server.Check {
+	tick := error(nil)
+	if age := time.Since(time.Unix(0, n.beat.Load())); age > tickBound {
+		tick = fmt.Errorf("it last looked at the jobs %v ago; it does so ten times a second", age.Round(time.Millisecond))
+	}
+	return []server.Check{{Name: "raft", Err: n.raft.Ready()}, {Name: "coordinator", Err: tick}, {Name: "socket", Err: n.answers(ctx)}}
+}
+
+// answers asks the daemon's own socket.
+func (n *node) answers(ctx context.Context) error {
+	client := api.NewClient(n.config.Socket)
+	defer client.Close()
+	v, err := client.Version(ctx)
+	if err == nil && v.Node != n.id {
+		err = fmt.Errorf("the daemon that answers at %s is of node %s", n.config.Socket, v.Node)
+	}
+	return err
+}
+
+// NodeMetrics implements server.Backend.
+func (n *node) NodeMetrics() server.NodeMetrics {
+	m := server.NodeMetrics{
+		Cores: len(n.config.Cores), Leader: n.raft.IsLeader(), RaftApplied: n.raft.Applied(), StateFree: -1, StateSize: -1,
+		Ended: map[api.State]uint64{
+			api.Done: n.counts.done.Load(), api.Failed: n.counts.failed.Load(), api.Cancelled: n.counts.cancelled.Load(),
+		},
+		Commits: n.counts.commits.Load(), WorkerDeaths: n.counts.deaths.Load(),
+	}
+	if at := n.beat.Load(); at > 0 {
+		m.LastTick = time.Unix(0, at)
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(n.config.StateDir, &fs) == nil { // else not known
+		block := fs.Frsize
+		if block == 0 {
+			block = fs.Bsize
+		}
+		m.StateFree, m.StateSize = int64(fs.Bavail)*block, int64(fs.Blocks)*block //nolint:gosec // bytes of a disk
+	}
+	jobs := map[string]*elastic.Job{}
+	for _, j := range n.raft.State().Jobs() {
+		if !j.State.Ended() {
+			jobs[j.ID] = j
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id := range jobs {
+		n.job(id)
+	}
+	m.CoresFree = len(n.freeCores(jobs))
+	return m
+}
+
+// listenMonitoring binds the address for metrics; nil when there is none.
+func (n *node) listenMonitoring(ctx context.Context) (net.Listener, error) {
+	if n.config.MetricsAddress == "" {
+		return nil, nil
+	}
+	var c net.ListenConfig
+	l, err := c.Listen(ctx, "tcp", n.config.MetricsAddress)
+	if err != nil {
+		return nil, fmt.Errorf("listen for metrics (metrics_address): %w", err)
+	}
+	n.log.Info("metrics", zap.Stringer("address", l.Addr()))
+	return l, nil
+}
+
+// listen binds the socket of the API and the address for metrics, or neither.
+func (n *node) listen(ctx context.Context) (socket, monitoring net.Listener, err error) {
+	if socket, err = server.Listen(ctx, n.config.Socket, n.config.Group); err != nil {
+		return nil, nil, err
+	}
+	if monitoring, err = n.listenMonitoring(ctx); err != nil {
+		return nil, nil, errors.Join(err, socket.Close())
+	}
+	return socket, monitoring, nil
+}

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// readyTimeout bounds the checks of one request for /readyz.
+const readyTimeout = 5 * time.Second
+
+// Check is one condition for being ready.
+type Check struct {
+	Name string
+	Err  error // nil: it holds
+}
+
+// monitoring are the routes that ServeMonitoring has, and the API as well.
+func (h *handler) monitoring() []route {
+	return []route{
+		{
+			method: http.MethodGet, path: api.PathMetrics, name: "metrics", who: anyone, does: "Send metrics in the text format of Prometheus.",
+			contentType: "text/plain", plain: metricsHandler(h.backend, h.log),
+		},
+		{
+			method: http.MethodGet, path: api.PathHealth, name: "healthz", who: anyone, does: "Answer, as long as the process lives.",
+			contentType: "text/plain", plain: http.HandlerFunc(healthz),
+		},
+		{
+			method: http.MethodGet, path: api.PathReady, name: "readyz", who: anyone,
+			does: "Say whether the daemon can do its work, a line for each condition; 503 when one does not hold.", contentType: "text/plain", plain: readyz(h.backend),
+		},
+	}
+}
+
+// healthz answers: that it does says that the process lives.
+func healthz(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
+
+// readyz says whether the daemon can do its work, a line for each check.
+func readyz(b Backend) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
+		defer cancel()
+		var text strings.Builder
+		status := http.StatusOK
+		for _, c := range b.Ready(ctx) {
+			if c.Err != nil {
+				status = http.StatusServiceUnavailable
+				fmt.Fprintf(&text, "%s: %v\n", c.Name, c.Err)
+				continue
+			}
+			fmt.Fprintf(&text, "%s: ok\n", c.Name)
+		}
+		writeText(w, status, text.String())
+	}
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // who asked has gone, or knows
+}
+
+// ServeMonitoring answers /metrics, /healthz and /readyz, and nothing of the API, until ctx ends. It closes the listener.
+func ServeMonitoring(ctx context.Context, l net.Listener, b Backend, log *zap.Logger) error {
+	h := &handler{backend: b, log: log}
+	s := &http.Server{
+		Handler: h.serve(h.monitoring()), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: 16 << 10, ErrorLog: zap.NewStdLog(log), BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve metrics on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	err := s.Close()
+	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	if err != nil {
+		return fmt.Errorf("serve metrics on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
