@@ -131,13 +131,14 @@ type barDisplay struct {
 	out  io.Writer
 	bar  *progressbar.ProgressBar
 	text int // columns left of the bar
+	rest int // columns of the bar and around it
 	last api.JobStatus
 }
 
 func newBarDisplay(out io.Writer, width int) *barDisplay {
 	const rest = 14 // columns for the percentage, the ends of the bar and the spaces
 	length := max(2, min(30, width/6))
-	return &barDisplay{out: out, text: max(1, width-length-rest), bar: progressbar.NewOptions(barUnits,
+	return &barDisplay{out: out, text: max(1, width-length-rest), rest: length + rest, bar: progressbar.NewOptions(barUnits,
 		progressbar.OptionSetWriter(out),
 		progressbar.OptionSetWidth(length),
 		progressbar.OptionSetPredictTime(false),
@@ -152,6 +153,9 @@ func (d *barDisplay) show(s api.JobStatus) error {
 		d.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
 	}
 	d.last = s
+	if width, ok := terminal(d.out); ok { // it may have been resized
+		d.text = max(1, width-d.rest)
+	}
 	return d.set(progressWithin(s, d.text), fraction(s))
 }
 

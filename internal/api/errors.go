@@ -112,6 +112,9 @@ func (e *ConnectError) forbidden() string {
 	if !ok {
 		return text
 	}
+	if owner.Gid == 0 { // of a daemon that root started by hand; nobody should be told to join that group
+		return text + ": it belongs to root alone; use the daemon that is installed, or start one of your own with `avgpiped --dev`"
+	}
 	name := strconv.Itoa(int(owner.Gid))
 	if group, err := user.LookupGroupId(name); err == nil {
 		name = group.Name
