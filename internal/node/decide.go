@@ -13,6 +13,7 @@ const (
 	abortGrace = 5 * time.Second        // for a worker to end after it was told to
 	lead       = time.Second            // a commit is begun about this long before its round
 	margin     = 300 * time.Millisecond // what is known of a worker's round may be this old
+	loadFactor = 4                      // response timeouts without progress in loading before the worker is killed
 	leastPolls = 3                      // that fail one after the other before a worker is taken to be dead
 )
 
@@ -106,6 +107,7 @@ type workerView struct {
 	elapsed    time.Duration
 	silent     time.Duration // time that polls took which failed, one after the other; 0: the last one did not
 	polls      int           // how many
+	stalled    time.Duration // how long loading has made no progress
 	abortedAt  time.Time
 	cause      string // of exited: why
 	permanent  bool   // of exited: trying again would end the same way
@@ -288,8 +290,11 @@ func decideActive(w world, j *jobView) decision {
 			j.worker.silent.Round(time.Second), j.worker.polls)}
 	}
 	if j.worker.phase == loading {
-		if j.cancelled || w.stopping {
-			return decision{choice: killWorker, reason: stopReason(w, j) + " before training began"} // nothing to save
+		if why := stopReason(w, j); why != "" {
+			return decision{choice: killWorker, reason: why + " before training began"} // nothing to save
+		}
+		if j.worker.stalled > loadFactor*w.rules.responseTimeout {
+			return decision{choice: killWorker, reason: fmt.Sprintf("loading has made no progress for %v", j.worker.stalled.Round(time.Second))}
 		}
 		return decision{reason: "the worker is loading"}
 	}
@@ -322,6 +327,10 @@ func decideLost(w world, j *jobView) decision {
 		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled; " + kept(j)}
 	case w.stopping:
 		return decision{reason: "the daemon is stopping; " + kept(j)}
+	case j.timeIsUp() && j.committed > 0:
+		return decision{choice: endJob, state: api.Done, reason: fmt.Sprintf("train.max_time %v is over; %s", j.maxTime, kept(j))}
+	case j.timeIsUp():
+		return decision{choice: endJob, state: api.Failed, reason: fmt.Sprintf("train.max_time %v is over; %s", j.maxTime, kept(j))}
 	case j.deaths >= w.rules.deaths:
 		return decision{choice: endJob, state: api.Failed, reason: fmt.Sprintf(
 			"%d workers ended without a new commit between them, the last one so: %s; %s", j.deaths, why, kept(j))}

@@ -142,6 +142,8 @@ func editObserved(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool 
 	case "silent": // of polls that take 2.2 s
 		k.silent = duration(t, a)
 		k.polls = int(k.silent.Seconds() / 2.2)
+	case "stalled":
+		k.stalled = duration(t, a)
 	case "tune-silent":
 		j.tuning.silent = duration(t, a)
 	case "waits-for":

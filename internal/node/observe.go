@@ -27,6 +27,10 @@ type observed struct {
 	cause     string         // why it ended
 	killed    string         // why it was killed here
 
+	loaded     control.Loading // when loading was last seen to make progress
+	loadingFor time.Duration   // how long it has loaded, by polls that it answered
+	stalled    time.Duration   // how much of that was without progress since the last
+
 	final   uint64                               // the round where training ended; 0: it goes on
 	rounds  []sighting                           // recent ones of this worker, oldest first
 	shards  map[uint64]map[int]control.ShardInfo // by round and stage
@@ -67,6 +71,7 @@ func (o *observed) begin(w *worker, p phase) {
 	o.worker, o.phase, o.polls, o.silent, o.status = w, p, 0, 0, nil
 	o.failure, o.cause, o.killed, o.abortedAt, o.drift = nil, "", "", time.Time{}, driftWatch{}
 	o.final, o.rounds, o.posted, o.stopAt = 0, nil, 0, 0
+	o.loaded, o.loadingFor, o.stalled = control.Loading{}, 0, 0
 	o.shards, o.refused = map[uint64]map[int]control.ShardInfo{}, map[uint64]uint64{}
 }
 
@@ -89,6 +94,7 @@ func (o *observed) take(r report, now time.Time) {
 
 func (o *observed) takeStatus(s *control.Status, now time.Time) {
 	o.status = s
+	o.takeLoading(s.Loading)
 	o.rounds = append(o.rounds, sighting{now, s.Job.Round})
 	for now.Sub(o.rounds[0].at) > speedWindow {
 		o.rounds = o.rounds[1:]
@@ -100,6 +106,24 @@ func (o *observed) takeStatus(s *control.Status, now time.Time) {
 		o.reached = now
 	}
 	o.settle()
+}
+
+// How much a process reads or computes that makes progress in loading. Answering polls for minutes takes less.
+const (
+	loadedBytes = 1 << 20
+	loadedCPUS  = 1.0 // seconds
+)
+
+// takeLoading notes whether loading makes progress.
+func (o *observed) takeLoading(l *control.Loading) {
+	if l == nil {
+		return
+	}
+	o.loadingFor += pollStatus
+	o.stalled += pollStatus
+	if l.ReadBytes >= o.loaded.ReadBytes+loadedBytes || l.CPUSeconds >= o.loaded.CPUSeconds+loadedCPUS {
+		o.loaded, o.stalled = *l, 0
+	}
 }
 
 // settle makes a worker finished once its status is of its final round: the status says whether all steps are done.
@@ -227,7 +251,8 @@ func (o *observed) view(j *elastic.Job, s *spec, w *world) jobView {
 	if s := o.status; s != nil {
 		v.worker.round, v.worker.final, v.worker.earliest = s.Job.Round, s.Final, s.NextCommit
 		v.worker.complete = s.Job.Steps > 0 && s.Job.Step >= s.Job.Steps
-		v.worker.elapsed = time.Duration(s.Job.ElapsedS * float64(time.Second))
+		v.worker.elapsed = time.Duration(s.Job.ElapsedS*float64(time.Second)) + o.loadingFor
+		v.worker.stalled = o.stalled
 	}
 	return v
 }

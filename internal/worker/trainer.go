@@ -241,6 +241,9 @@ func (t *trainer) status() control.Status {
 	}
 	t.progress.fill(&out.Job, spec.Train.MaxTime, time.Now())
 	out.Held = t.progress.whyHeld()
+	if out.Job.State == api.Starting {
+		out.Loading = loading()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g := t.group.Load(); g != nil {

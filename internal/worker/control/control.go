@@ -102,9 +102,17 @@ type Status struct {
 	PID        int    `json:"pid"`
 	Final      uint64 `json:"final_round"`    // where training ends; lowered by a CommitRequest with Stop
 	NextCommit uint64 `json:"earliest_round"` // the earliest round that a CommitRequest can still name
+	// Loading is what the process has done so far, while it loads; nil once it trains.
+	Loading *Loading `json:"loading,omitempty"`
 	// Held says why shards of a commit cannot be written yet; empty: nothing is in the way. The worker tries again by itself.
 	Held string        `json:"held,omitempty"`
 	Job  api.JobStatus `json:"status"`
+}
+
+// Loading tells a process that loads slowly from one that hangs.
+type Loading struct {
+	ReadBytes  uint64  `json:"read_bytes"`
+	CPUSeconds float64 `json:"cpu_s"`
 }
 
 // CommitRequest asks for a snapshot of round Round. With Stop, training ends there.
