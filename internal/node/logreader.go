@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -266,11 +267,11 @@ func (r *logReader) following() (*os.File, error) {
 	}
 	var next *os.File
 	_, own := sizeOf(r.file)
-	for i := len(files) - 1; i >= 0; i-- {
-		if _, inode := sizeOf(files[i]); inode == own {
+	for _, f := range slices.Backward(files) {
+		if _, inode := sizeOf(f); inode == own {
 			break
 		}
-		next = files[i]
+		next = f
 	}
 	for _, f := range files {
 		if f != next {

@@ -87,10 +87,10 @@ func TestLogReaderFollowsAcrossRotations(t *testing.T) {
 }
 
 func rename(from, to string) error {
-	if _, err := os.Stat(from); err != nil {
-		return nil
+	if err := os.Rename(from, to); !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	return os.Rename(from, to)
+	return nil
 }
 
 // Whoever goes on after the cursor of any entry gets exactly the entries after it, rotated or not.

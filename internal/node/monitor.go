@@ -35,7 +35,7 @@ func (c *counts) ended(state api.State) {
 		c.failed.Add(1)
 	case api.Cancelled:
 		c.cancelled.Add(1)
-	case api.Queued, api.Tuning, api.Starting, api.Running:
+	case api.Queued, api.Tuning, api.Starting, api.Running, api.Waiting:
 	}
 }
 

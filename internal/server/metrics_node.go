@@ -21,7 +21,7 @@ type NodeMetrics struct {
 }
 
 // states are the states of a job, in their order.
-var states = []api.State{api.Queued, api.Tuning, api.Starting, api.Running, api.Done, api.Failed, api.Cancelled}
+var states = []api.State{api.Queued, api.Tuning, api.Starting, api.Running, api.Waiting, api.Done, api.Failed, api.Cancelled}
 
 // nodeMetric is one number of a node.
 type nodeMetric struct {
@@ -72,10 +72,12 @@ func newNodeCollector(b Backend) *nodeCollector {
 				return 0
 			})},
 			{desc("raft_applied_index", "Index of the last log entry that is applied."), gauge, count(func(m *NodeMetrics) uint64 { return m.RaftApplied })},
-			{desc("coordinator_last_tick_timestamp_seconds", "When the coordinator last looked at the jobs, Unix time."), gauge,
+			{
+				desc("coordinator_last_tick_timestamp_seconds", "When the coordinator last looked at the jobs, Unix time."), gauge,
 				func(m *NodeMetrics) (float64, bool) {
 					return float64(m.LastTick.UnixMilli()) / 1000, !m.LastTick.IsZero()
-				}},
+				},
+			},
 			{desc("rounds_committed_total", "Rounds that were made durable since the daemon started."), counter, count(func(m *NodeMetrics) uint64 { return m.Commits })},
 			{desc("worker_failures_total", "Workers and tunings that died since the daemon started."), counter, count(func(m *NodeMetrics) uint64 { return m.WorkerDeaths })},
 		},

@@ -81,8 +81,10 @@ func (h *handler) routes() []route {
 		{
 			method: http.MethodGet, path: job + "/logs", name: "logs", who: owner, does: "Send the job's log, an entry per line.",
 			query: []parameter{
-				{"follow", "1: go on until the job has ended", ""}, {"tail", "at most so many entries, the last ones; 0: all", 0},
-				{"since", "only entries from this time on, as in RFC 3339", ""}, {"level", "the least severe level: debug, info, warn or error", ""},
+				{"follow", "1: go on until the job has ended", ""},
+				{"tail", "at most so many entries, the last ones; 0: all", 0},
+				{"since", "only entries from this time on, as in RFC 3339", ""},
+				{"level", "the least severe level: debug, info, warn or error", ""},
 				{"after", "only entries after the one with this cursor", ""},
 			},
 			answer: map[string]any{}, contentType: typeLines, stream: h.logs,
