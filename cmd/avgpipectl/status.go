@@ -24,6 +24,7 @@ type statusOptions struct {
 	states []string
 	owner  string
 	name   string
+	watch  bool
 }
 
 // matches reports whether a job is one that the flags ask for.
@@ -69,6 +70,12 @@ Exit codes:
   avgpipectl status my-job -o json | jq .eval_loss`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.watch && len(args) > 0 {
+				return &usageError{fmt.Errorf("status --watch shows the list; follow one job with: avgpipectl watch %s", args[0])}
+			}
+			if o.watch {
+				return watchStatus(cmd.Context(), o, cmd.OutOrStdout())
+			}
 			if len(args) == 0 {
 				return runStatusAll(cmd.Context(), o, cmd.OutOrStdout())
 			}
@@ -79,9 +86,32 @@ Exit codes:
 	o.output.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&o.states, "state", nil, "only jobs in this `STATE`; may be repeated")
+	f.BoolVarP(&o.watch, "watch", "w", false, "show the list again every 2 seconds, until Ctrl-C")
 	f.StringVar(&o.owner, "owner", "", "only jobs of this `USER`")
 	f.StringVar(&o.name, "name", "", "only jobs whose name matches this `PATTERN`, such as 'gpt2-*'")
 	return cmd
+}
+
+// statusEvery is how often --watch shows the list again.
+const statusEvery = 2 * time.Second
+
+// watchStatus shows the list again and again, on a terminal in the same place.
+func watchStatus(ctx context.Context, o statusOptions, out io.Writer) error {
+	for {
+		if _, ok := terminal(out); ok {
+			if _, err := io.WriteString(out, "\x1b[H\x1b[2J"); err != nil {
+				return err
+			}
+		}
+		if err := runStatusAll(ctx, o, out); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(statusEvery):
+		}
+	}
 }
 
 func runStatusAll(ctx context.Context, o statusOptions, out io.Writer) error {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -70,6 +73,16 @@ func TestStatusFiltersAndCancelTakesSeveral(t *testing.T) {
 		t.Errorf("--owner: %v", got)
 	}
 	want(t, exitRefused, d, "status", "--state", "runing")
+	want(t, exitRefused, d, "status", "1", "--watch")
+	ctx, interrupt := context.WithCancel(t.Context())
+	var shown bytes.Buffer
+	code := run(ctx, []string{"status", "--watch"}, strings.NewReader(""), writerFunc(func(p []byte) (int, error) {
+		interrupt() // after the first list
+		return shown.Write(p)
+	}), io.Discard)
+	if code != exitInterrupted || !strings.Contains(shown.String(), "long-2") {
+		t.Errorf("status --watch: exit code %d\n%s", code, shown.String())
+	}
 	if r := want(t, exitDone, d, "__complete", "cancel", "3", ""); !strings.Contains(r.out, "1\tlong-0, ") || !strings.Contains(r.out, "other\tjob 4, ") {
 		t.Errorf("completion of jobs:\n%s", r.out)
 	}
@@ -97,3 +110,7 @@ func TestStatusFiltersAndCancelTakesSeveral(t *testing.T) {
 		t.Errorf("--version: %s", r.out)
 	}
 }
+
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
