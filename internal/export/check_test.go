@@ -65,8 +65,10 @@ func TestDamagedWeightsAreFoundBeforeTheyAreUsed(t *testing.T) {
 			}
 			return err
 		}, []string{"its digest is"}},
-		"missing": {func(all []checkpoint.Tensor) []checkpoint.Tensor { return slices.Delete(all, at(all), at(all)+1) }, 1, nil,
-			[]string{name, "[8 32]", "is missing among"}},
+		"missing": {
+			func(all []checkpoint.Tensor) []checkpoint.Tensor { return slices.Delete(all, at(all), at(all)+1) }, 1, nil,
+			[]string{name, "[8 32]", "is missing among"},
+		},
 		"shape": {func(all []checkpoint.Tensor) []checkpoint.Tensor {
 			all[at(all)].Shape = []int{32, 8}
 			return all

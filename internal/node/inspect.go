@@ -144,6 +144,9 @@ func (f *findings) explain(bounded context.Context, file string, limit time.Dura
 	if f.opens == "" {
 		what = fmt.Sprintf("submit %s: reading the job file", file)
 	}
+	if err == nil {
+		err = errors.New("without an answer")
+	}
 	switch {
 	case bounded.Err() != nil:
 		return api.Errorf(http.StatusUnprocessableEntity, "%s took longer than %v", what, limit)
@@ -152,7 +155,7 @@ func (f *findings) explain(bounded context.Context, file string, limit time.Dura
 	case f.opens != "":
 		return api.Errorf(http.StatusUnprocessableEntity, "%s ended the process that did it: %v: %s", what, err, messages.line())
 	}
-	return fmt.Errorf("%s: the process that does it ended: %v: %s", what, err, messages.line())
+	return fmt.Errorf("%s: the process that does it ended: %w: %s", what, err, messages.line())
 }
 
 // head keeps the first bytes of what is written.

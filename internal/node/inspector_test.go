@@ -29,6 +29,7 @@ func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {
 		"out of memory": {opens + `echo 'fatal error: runtime: out of memory' >&2; exit 2`, "reading /data/corpus took more than 1024 MiB of memory", 422},
 		"crash":         {opens + `echo 'panic: oh' >&2; exit 2`, "reading /data/corpus ended the process that did it: exit status 2: panic: oh", 422},
 		"killed":        {opens + `kill -KILL $$`, "reading /data/corpus ended the process that did it: signal: killed", 422},
+		"no answer":     {`exit 0`, "the process that does it ended: without an answer", 0},
 		"at once":       {`exit 3`, "the process that does it ended: exit status 3", 0},
 		"nonsense":      {`echo nonsense; sleep 100`, "reading the job file: the process that does it ended", 0},
 		"refused":       {`echo '{"refused":{"error":"no"},"status":409}'`, "no", 409},

@@ -46,14 +46,21 @@ func TestModelsThatNoHostHoldsAreRefused(t *testing.T) {
 	}{
 		"a model of no size": {8e9, nil, nil},
 		"memory unknown":     {0, nil, nil},
-		"n_embd: 100000": {8e9, []string{"model.config.n_embd=100000"},
-			[]string{"240 B parameters", "2 vectors of adamw take 3.84 TB", "this node has 8 GB for jobs"}},
+		"n_embd: 100000": {
+			8e9,
+			[]string{"model.config.n_embd=100000"},
+			[]string{"240 B parameters", "2 vectors of adamw take 3.84 TB", "this node has 8 GB for jobs"},
+		},
 		"counts to be measured": {8e9, []string{"model.config.n_embd=100000", "pipelines=auto", "schedule=auto"}, []string{"240 B parameters"}},
-		"all at its most": {math.MaxInt64, []string{"model.config.n_embd=262144", "model.config.n_layer=16384", "model.config.vocab_size=16777216",
-			"model.config.n_positions=1048576", "train.batch=1048576"}, []string{"floating-point operations a step"}},
+		"all at its most": {math.MaxInt64, []string{
+			"model.config.n_embd=262144", "model.config.n_layer=16384", "model.config.vocab_size=16777216",
+			"model.config.n_positions=1048576", "train.batch=1048576",
+		}, []string{"floating-point operations a step"}},
 		"emulated": {1, []string{"devices={kind: emulated, emulated: {forward: 1ms}}"}, nil},
-		"one pipeline fits": {8e6, nil,
-			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 8 MB for jobs", "pipelines: 1", "would fit"}},
+		"one pipeline fits": {
+			8e6, nil,
+			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 8 MB for jobs", "pipelines: 1", "would fit"},
+		},
 	} {
 		_, err := admitOn(t, c.memory, c.set...)
 		if len(c.want) == 0 && err != nil {
