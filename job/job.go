@@ -59,6 +59,10 @@ type Job struct {
 	// nearest to twice the stages as micro-batches, the larger of two equally near; the schedule afp; and no recomputation, but
 	// where emulated devices say what they hold, the least that fits.
 	Tuning string `yaml:"tuning" default:"profile" rule:"oneof=profile|rules"`
+	// The most that measuring may cost, as a share of the job's training time, which is estimated after the first reading; 2 seconds in
+	// any case. What would cost more is spared: first the short runs of the best candidates, then the measurement, so that the
+	// rules decide. 0: no bound. `--retune` and `avgpipectl tune` have none.
+	TuningShare float64 `yaml:"tuning_share" default:"0.1" rule:"min=0 max=1000"`
 	// The type that matrix products compute in: f32, or bf16 with sums in f32, which is faster where the processor has it.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
 	Precision string `yaml:"precision" default:"f32" rule:"oneof=f32|bf16"`

@@ -22,8 +22,12 @@ type Report struct {
 	Profile   Summary     `json:"profile"`
 	// Bound is the relative distance from the prediction, 0.15 being 15%, beyond which an observed batch time says that
 	// something has changed since.
-	Bound float64  `json:"bound"`
-	Notes []string `json:"notes,omitempty"` // what the reader should know: a choice the job's file ruled out, a profile that scatters
+	Bound float64 `json:"bound"`
+	// Ruled, unless empty, says why nothing was measured but left to the rules, and what it would have cost. Nothing is chosen then.
+	Ruled string `json:"ruled,omitempty"`
+	// Estimate is what the job and its tuning are expected to take, where that was asked for or an earlier tuning tells.
+	Estimate *Estimate `json:"estimate,omitempty"`
+	Notes    []string  `json:"notes,omitempty"` // what the reader should know: a choice the job's file ruled out, a profile that scatters
 }
 
 // Verdict says how a candidate came out.

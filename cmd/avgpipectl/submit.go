@@ -23,6 +23,7 @@ type submitOptions struct {
 	watch  bool
 	force  bool
 	retune bool
+	dryRun bool
 }
 
 func newSubmitCommand() *cobra.Command {
@@ -32,10 +33,16 @@ func newSubmitCommand() *cobra.Command {
 		Short: "Submit a job file",
 		Long: `Submit a job file (docs/job-file.md). It is checked here and by the daemon before anything starts; what is wrong
 with it is printed with its line, what is allowed, and the nearest valid key or value. Relative paths in it start at
-its directory, ${NAME} is taken from your environment, and its data are read with your rights.
+its directory, ${NAME} is taken from your environment, and its data are read with your rights. FILE - is the standard
+input; relative paths in it start at the current directory.
 
 What the file leaves open (stages, pipelines, micro_batches, or schedule: auto) is chosen by measuring before the job
-starts, or taken from an earlier choice for the same job on the same devices; avgpipectl explain says why.
+starts, or taken from an earlier choice for the same job on the same devices; avgpipectl explain says why. Measuring
+takes no more than tuning_share of the job's time; where it would, the rules of "tuning: rules" decide.
+
+With --dry-run the job is checked and laid out, and nothing is started or stored: the plan, the memory of each stage, the
+samples and the time that training is expected to take with what that rests on, and what would be measured at what
+cost. The exit code says whether it would be admitted.
 
 With --watch the job is followed until it ends. The loss before and after is printed, and when the file has
 output.dir the trained model is written there. With -o json, the answer is one line and each status another.
@@ -43,10 +50,12 @@ output.dir the trained model is written there. With -o json, the answer is one l
 Exit codes:
 ` + exitHelp,
 		Example: `  avgpipectl submit job.yaml
+  avgpipectl submit job.yaml --dry-run
+  sed 's/steps: .*/steps: 50/' job.yaml | avgpipectl submit -
   avgpipectl submit job.yaml --watch --set train.steps=50 --set optimizer.lr=1e-3`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runSubmit(cmd.Context(), o, args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runSubmit(cmd.Context(), o, args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.connection.addFlags(cmd)
@@ -54,18 +63,25 @@ Exit codes:
 	f := cmd.Flags()
 	f.StringArrayVar(&o.set, "set", nil, "override `KEY=VALUE` of the file, such as train.steps=50; may be repeated")
 	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
+	f.BoolVar(&o.dryRun, "dry-run", false, "say what the job would be, and start and store nothing")
 	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
 	f.BoolVar(&o.force, "force", false, "with --watch: replace an earlier export in output.dir")
 	return cmd
 }
 
-func runSubmit(ctx context.Context, o submitOptions, file string, out, messages io.Writer) error {
-	request, target, err := prepare(o, file)
+func runSubmit(ctx context.Context, o submitOptions, file string, in io.Reader, out, messages io.Writer) error {
+	if o.dryRun && o.watch {
+		return &usageError{errors.New("--dry-run starts nothing that --watch could follow; give one of them")}
+	}
+	request, target, err := prepare(o, file, in)
 	if err != nil {
 		return err
 	}
 	client := o.client()
 	defer client.Close()
+	if o.dryRun {
+		return runDryRun(ctx, o, client, request, out)
+	}
 	answer, err := client.Submit(ctx, request)
 	if err != nil {
 		return err
@@ -99,6 +115,17 @@ func runSubmit(ctx context.Context, o submitOptions, file string, out, messages 
 	return err
 }
 
+func runDryRun(ctx context.Context, o submitOptions, client *api.Client, r api.SubmitRequest, out io.Writer) error {
+	d, err := client.DryRun(ctx, r)
+	if err != nil {
+		return err
+	}
+	if o.json() {
+		return printJSON(out, d)
+	}
+	return printDryRun(out, &d)
+}
+
 func printSubmitted(o submitOptions, answer api.SubmitResponse, out, messages io.Writer) error {
 	if o.json() {
 		return printLine(out, answer)
@@ -110,13 +137,23 @@ func printSubmitted(o submitOptions, answer api.SubmitResponse, out, messages io
 	return err
 }
 
+// standardInput is the name of a file that is read from the standard input.
+const standardInput = "-"
+
 // maxJobFileBytes bounds a job file: the daemon takes no larger request.
 const maxJobFileBytes = 1 << 20
 
 // prepare reads the job file and checks what can be checked without a daemon. The target is where the model is to go, if it is
 // to go anywhere.
-func prepare(o submitOptions, file string) (r api.SubmitRequest, target string, err error) {
-	source, err := readFile(file, maxJobFileBytes, "a job file has some lines; its data have files of their own")
+func prepare(o submitOptions, file string, in io.Reader) (r api.SubmitRequest, target string, err error) {
+	const hint = "a job file has some lines; its data have files of their own"
+	var source []byte
+	if file == standardInput {
+		file = "stdin" // in messages, and a name of the job
+		source, err = readAll(in, file, maxJobFileBytes, hint)
+	} else {
+		source, err = readFile(file, maxJobFileBytes, hint)
+	}
 	if err != nil {
 		return r, "", &usageError{fmt.Errorf("read the job file: %w", err)}
 	}

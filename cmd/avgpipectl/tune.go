@@ -40,7 +40,7 @@ Exit codes:
   avgpipectl tune job.yaml -o json | jq .chosen.pipelines`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runTune(cmd.Context(), o, args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runTune(cmd.Context(), o, args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.connection.addFlags(cmd)
@@ -51,8 +51,8 @@ Exit codes:
 	return cmd
 }
 
-func runTune(ctx context.Context, o tuneOptions, file string, out, messages io.Writer) error {
-	request, _, err := prepare(submitOptions{set: o.set, retune: o.retune}, file)
+func runTune(ctx context.Context, o tuneOptions, file string, in io.Reader, out, messages io.Writer) error {
+	request, _, err := prepare(submitOptions{set: o.set, retune: o.retune}, file, in)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 // openJob is tinyJob with the number of pipelines and micro-batches, and the schedule, left to the daemon.
-var openJob = strings.NewReplacer("pipelines: 2\n", "", "micro_batches: 2\n", "schedule: auto\n", "steps: 320", "steps: 20").Replace(tinyJob)
+var openJob = strings.NewReplacer("pipelines: 2\n", "", "micro_batches: 2\n", "schedule: auto\n", "steps: 320", "steps: 20").Replace(tinyJob) +
+	"tuning_share: 0\n"
 
 func TestOpenJobIsMeasuredOnceAndTrains(t *testing.T) {
 	s := newSite(t)
@@ -92,6 +93,7 @@ stages: 2
 pipelines: 1
 micro_batches: 16
 schedule: gpipe
+tuning_share: 0
 center: {commit_every: 4}
 devices: {kind: emulated, emulated: {forward: 1ms}}
 `

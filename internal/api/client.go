@@ -63,6 +63,13 @@ func (c *Client) Jobs(ctx context.Context) ([]JobStatus, error) {
 	return answer, err
 }
 
+// DryRun says what a job would be, and submits nothing.
+func (c *Client) DryRun(ctx context.Context, r SubmitRequest) (DryRun, error) {
+	var answer DryRun
+	err := c.call(ctx, http.MethodPost, PathDryRun, r, &answer)
+	return answer, err
+}
+
 // Job returns one job.
 func (c *Client) Job(ctx context.Context, ref string) (JobStatus, error) {
 	var answer JobStatus

@@ -18,6 +18,7 @@ import (
 //	GET  /v1/jobs/JOB/explain   -> Explanation
 //	POST /v1/jobs/JOB/cancel    -> 202 JobStatus
 //	POST /v1/tune               SubmitRequest -> TuneUpdate per line; 422 Error with Problems. Nothing is submitted
+//	POST /v1/dry-run            SubmitRequest -> DryRun; 422 Error with Problems. Nothing is started or stored
 //	GET  /v1/nodes              -> []NodeStatus
 //	GET  /v1/version            -> VersionInfo
 //	GET  /v1/openapi.json       -> this API, in OpenAPI 3.1
@@ -27,6 +28,7 @@ import (
 const (
 	PathJobs        = "/v1/jobs"
 	PathTune        = "/v1/tune"
+	PathDryRun      = "/v1/dry-run"
 	PathNodes       = "/v1/nodes"
 	PathVersion     = "/v1/version"
 	PathDescription = "/v1/openapi.json"

@@ -46,6 +46,29 @@ type Explanation struct {
 	Drift    *Drift             `json:"drift"` // null while observations keep to the prediction, and where there is none
 }
 
+// DryRun says what a job would be: what `avgpipectl submit --dry-run FILE -o json` prints. Nothing was started or stored.
+type DryRun struct {
+	Name     string   `json:"name"`
+	Why      []string `json:"why"`      // where each choice comes from
+	Warnings []string `json:"warnings"` // of the job file
+	// Tuning says what would be measured first, and what that would cost.
+	Tuning string `json:"tuning"`
+	// Budget is what the file asks for, BudgetSamples how many samples that is, rounded up to whole rounds, and Steps what each
+	// pipeline takes of it; 0 where the data have to be opened first.
+	Budget        string   `json:"budget"`
+	BudgetSamples uint64   `json:"budget_samples"`
+	Steps         uint64   `json:"steps"`
+	Stages        int      `json:"stages"` // devices of a pipeline
+	Pipelines     int      `json:"pipelines"`
+	MicroBatches  int      `json:"micro_batches"`
+	Schedule      string   `json:"schedule"`
+	Recompute     []string `json:"recompute"`
+	Averaging     string   `json:"averaging"`
+	Plan          []string `json:"plan"` // the order of work, a line for each device; empty when it has more than a thousand ops
+	// Report has the expected times and the memory of each stage, and what the estimate rests on; null of a plan that a file gives.
+	Report *tuner.Report `json:"report"`
+}
+
 // Drift says that a job's batch time has left its prediction, and what moved most.
 type Drift struct {
 	Since            time.Time `json:"since"`

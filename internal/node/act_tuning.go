@@ -28,6 +28,7 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	a.node.say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
 	request := a.node.tuneRequest(a.spec, scratch(dir), a.cores)
 	request.JobID = a.job.ID
+	request.Bounded = !a.spec.Retune && a.spec.Version >= budgetVersion
 	run, err := startTune(a.node.config.TuneCommand, dir, request)
 	if err != nil {
 		return func(o *observed) {
@@ -65,13 +66,14 @@ func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, err
 	}
-	report, err := encodeReport(a.report)
-	if err != nil {
-		return nil, err
+	done := &elastic.ResolveJob{Job: a.job.ID, Generation: a.job.Generation, Spec: text, Reason: "laid out by the rules; waits for a place"}
+	if a.report.Ruled == "" {
+		done.Reason = "tuned; waits for a place"
+		if done.Report, err = encodeReport(a.report); err != nil {
+			return nil, err
+		}
 	}
-	err = a.propose(ctx, &elastic.ResolveJob{
-		Job: a.job.ID, Generation: a.job.Generation, Spec: text, Report: report, Reason: "tuned; waits for a place",
-	})
+	err = a.propose(ctx, done)
 	if err != nil {
 		return nil, fmt.Errorf("resolve job %s: %w", a.job.ID, err)
 	}

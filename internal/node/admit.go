@@ -198,6 +198,11 @@ func (a *admission) checkCounts() {
 		a.checkOpen()
 		return
 	}
+	a.decideCounts()
+}
+
+// decideCounts resolves what is automatic by the rules, and proves the plan.
+func (a *admission) decideCounts() {
 	counts, why := job.Resolve(a.job, job.Facts{Cores: a.cores, Layers: len(a.model.Layers)})
 	if n := int(a.job.Offered()); n > 0 && n < counts.Stages {
 		a.refuseDevices(n, counts.Stages)

@@ -61,6 +61,9 @@ func (a *admission) refuseDevices(devices, stages int) {
 
 // resolve returns the spec with what a tuning chose, for a node with so many cores.
 func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
+	if r.Ruled != "" {
+		return s.byRules(cores, r.Ruled)
+	}
 	c := &r.Chosen
 	out := *s
 	j := &out.Job
@@ -221,7 +224,7 @@ func encodeReport(r *tuner.Report) (json.RawMessage, error) {
 
 // readReport reads the report of a tuned job; nil of one that was not tuned.
 func readReport(j *elastic.Job) (*tuner.Report, error) {
-	if len(j.Report) == 0 {
+	if len(j.Report) == 0 || string(j.Report) == "null" { // as it is written where there is none
 		return nil, nil
 	}
 	var r tuner.Report

@@ -18,7 +18,7 @@ import (
 // share one.
 func givenPath(state string, s *spec, cores int) (string, error) {
 	j := s.Job
-	j.Name, j.Seed, j.Tuning, j.Output, j.Center = "", 0, "", job.Output{}, job.Center{}
+	j.Name, j.Seed, j.Tuning, j.TuningShare, j.Output, j.Center = "", 0, "", 0, job.Output{}, job.Center{}
 	j.Train = job.Train{Batch: j.Train.Batch}
 	o, a := j.Optimizer, j.Averaging
 	j.Optimizer = job.Optimizer{Name: o.Name, Momentum: one(o.Momentum), ClipNorm: one(o.ClipNorm)}

@@ -134,6 +134,11 @@ func (s *sent) Nodes(context.Context) (n []api.NodeStatus, err error) {
 	return n, nil
 }
 
+func (s *sent) DryRun(context.Context, api.SubmitRequest, server.Peer) (d api.DryRun, err error) {
+	s.d.fill(reflect.ValueOf(&d).Elem())
+	return d, nil
+}
+
 func (s *sent) Tune(_ context.Context, _ api.SubmitRequest, _ server.Peer, each func(api.TuneUpdate) error) error {
 	var u api.TuneUpdate
 	s.d.fill(reflect.ValueOf(&u).Elem())

@@ -21,6 +21,8 @@ type Backend interface {
 	// Tune tunes a job file and submits nothing. It calls each with every update; an error of each ends it. An error before the
 	// first update reaches the client as an answer.
 	Tune(ctx context.Context, r api.SubmitRequest, peer Peer, each func(api.TuneUpdate) error) error
+	// DryRun checks a job file and says what the job would be. It starts and stores nothing.
+	DryRun(ctx context.Context, r api.SubmitRequest, peer Peer) (api.DryRun, error)
 	// Cancel asks a job to commit and stop, for somebody. It returns before it has.
 	Cancel(ctx context.Context, ref string, by Peer) (api.JobStatus, error)
 	// Resume restarts a job that failed, was cancelled or is waiting, for somebody.

@@ -106,6 +106,10 @@ func (h *handler) routes() []route {
 			request: api.SubmitRequest{}, answer: api.TuneUpdate{}, contentType: typeLines, stream: h.tune,
 		},
 		{
+			method: http.MethodPost, path: api.PathDryRun, name: "dryRun", who: anyone, does: "Say what a job would be; start and store nothing.",
+			request: api.SubmitRequest{}, answer: api.DryRun{}, value: h.dryRun,
+		},
+		{
 			method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster.",
 			answer: []api.NodeStatus{}, value: h.nodes,
 		},

@@ -140,6 +140,14 @@ func (h *handler) submit(r *http.Request) (any, error) {
 	return h.backend.Submit(r.Context(), request, peer)
 }
 
+func (h *handler) dryRun(r *http.Request) (any, error) {
+	request, peer, err := readJobFile(r, "submit")
+	if err != nil {
+		return nil, err
+	}
+	return h.backend.DryRun(r.Context(), request, peer)
+}
+
 // readJobFile reads a request that has a job file for a body, and who sends it.
 func readJobFile(r *http.Request, verb string) (request api.SubmitRequest, peer Peer, err error) {
 	if peer, err = peerFrom(r.Context()); err != nil {

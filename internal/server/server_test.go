@@ -74,6 +74,10 @@ func (f *fake) Explain(ctx context.Context, ref string) (api.Explanation, error)
 	return api.Explanation{ID: s.ID, Why: []string{"because"}}, err
 }
 
+func (f *fake) DryRun(_ context.Context, r api.SubmitRequest, _ server.Peer) (api.DryRun, error) {
+	return api.DryRun{Name: r.File}, f.failure
+}
+
 func (f *fake) Tune(_ context.Context, r api.SubmitRequest, p server.Peer, each func(api.TuneUpdate) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

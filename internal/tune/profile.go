@@ -49,6 +49,12 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		if err := s.read(ctx, m, s.subject.layered(target, m.shares, samples, samples == m.middle), notes); err != nil {
 			return nil, err
 		}
+		if err := s.afford(space, target, m, samples); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.afford(space, target, m, m.middle); err != nil { // where nothing was read of layers
+		return nil, err
 	}
 	m.homes = m.shares
 	*notes = append(*notes, m.compareDevices()...)

@@ -200,7 +200,7 @@ func (s *subject) size() layer.Size { return layer.Size{B: 1, T: s.sequence, Com
 
 // guess is a profile before anything was measured: times in proportion to floating-point operations. Its memory is exact.
 func (s *subject) guess(t tuner.Target) *tuner.Profile {
-	const second = 1e11 // operations; what matters here is which candidates there are and what they hold
+	second := s.assumedFLOPs(t)
 	p := s.skeleton(t)
 	p.Samples = []int{1}
 	for i, l := range s.model.Layers {

@@ -96,6 +96,10 @@ type Session struct {
 	bench   bench
 	trials  *worker.Trials
 	subject *subject
+	epoch   uint64  // samples of the training data
+	guessed float64 // samples that the best candidate would train on in a second, by assumption
+	judged  bool    // whether measuring is worth its time
+	spared  string  // what was left out, since it is not
 	progress
 }
 
@@ -113,7 +117,7 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("tune: %w", err), trials.Close())
 	}
-	return &Session{config: c, bench: trials, trials: trials, subject: s, progress: progress{say: c.Progress}}, nil
+	return &Session{config: c, bench: trials, trials: trials, subject: s, epoch: trials.Epoch(), progress: progress{say: c.Progress}}, nil
 }
 
 // Close closes it.
@@ -135,7 +139,7 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 		return nil, fmt.Errorf("tune: %w", err)
 	}
 	report.Took = time.Since(began).Seconds()
-	if !report.Cached {
+	if !report.Cached && !c.Request.Estimate && report.Ruled == "" && s.spared == "" { // else there is more to measure another time
 		if err := writeCache(c.Request.Cache, report); err != nil {
 			report.Notes = append(report.Notes, fmt.Sprintf("the plan is not cached: %v", err))
 		}
@@ -156,6 +160,7 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 			notes = append(notes, err.Error())
 		case report != nil:
 			report.Cached = true
+			s.recall(report)
 			return report, nil
 		}
 	}
@@ -163,7 +168,13 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.config.Request.Estimate {
+		return s.foretell(&space)
+	}
 	more, err := s.Profile(ctx, &space)
+	if dear, ok := errors.AsType[*tooDearError](err); ok {
+		return &tuner.Report{Version: tuner.ReportVersion, Digest: digest, Ruled: dear.text}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +191,9 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 	if report.Chosen.Verdict == tuner.Fails {
 		return nil, fmt.Errorf("no candidate could be run: %s with %s and %d micro-batches: %s",
 			report.Chosen.Schedule, words.Count(report.Chosen.Pipelines, "pipeline"), report.Chosen.MicroBatches, report.Chosen.Reason)
+	}
+	if s.spared != "" {
+		more = append(more, s.spared)
 	}
 	report.Digest, report.Notes = digest, slices.Concat(notes, more, report.Notes)
 	report.Profile = profileOf(space, report.Chosen).Summary()
@@ -204,7 +218,10 @@ func (s *Session) Space() (tuner.Space, error) {
 	guessed := space
 	guessed.Targets = slices.Clone(space.Targets)
 	s.Guess(&guessed)
-	_, err = search(guessed)
+	out, err := search(guessed)
+	if err == nil {
+		s.guessed = out.Ranked[0].Predicted.SamplesPerSecond
+	}
 	s.left(s.steps(space))
 	return space, err
 }

@@ -46,6 +46,9 @@ func OpenTrials(ctx context.Context, spec *job.Job, opener *access.Opener) (*Tri
 // Model is the job's.
 func (t *Trials) Model() *model.Model { return t.model }
 
+// Epoch is how many samples the job may train on.
+func (t *Trials) Epoch() uint64 { return t.set.Samples() }
+
 // Close closes them.
 func (t *Trials) Close() error { return t.close() }
 

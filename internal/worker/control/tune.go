@@ -10,7 +10,7 @@ import (
 )
 
 // TuneRequestVersion is the only one this program reads.
-const TuneRequestVersion = 1
+const TuneRequestVersion = 2
 
 // TuneRequest is the file that `avgpiped tune --request FILE` reads: what to choose, and on what to measure. The process prints
 // TuneMessages on its standard output, one JSON object a line, and ends with 0 after a report; it ends at once, without one, when
@@ -28,6 +28,8 @@ type TuneRequest struct {
 	NodeCores int    `json:"node_cores"`
 	Cache     string `json:"cache,omitempty"` // directory of cached plans; empty: none is read or written
 	Retune    bool   `json:"retune"`          // do not read the cache
+	Bounded   bool   `json:"bounded"`         // measure only where that is worth its time (tuning_share of the job)
+	Estimate  bool   `json:"estimate"`        // measure nothing: report what is cached, or what is to be expected
 }
 
 // TuneMessage is one line of what a tuning prints: progress, any number of times, and then either a report or an error. Exactly

@@ -1,0 +1,138 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// DryRun implements server.Backend. It admits a job and prices it in a process of its own, and keeps nothing.
+func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.DryRun, error) {
+	var none api.DryRun
+	s, err := n.admit(ctx, "submit", r, peer)
+	if err != nil {
+		return none, err
+	}
+	out := api.DryRun{Tuning: "nothing is measured: the file, or a rule, gives every count"}
+	if s.Plan == nil { // else it is simulated by avgpipectl plan compare
+		if s, err = n.foretell(ctx, s, &out); err != nil {
+			return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
+		}
+	}
+	j := &s.Job
+	out.Name, out.Stages, out.Pipelines, out.MicroBatches = j.Name, int(j.Stages), int(j.Pipelines), int(j.MicroBatches)
+	out.Schedule, out.Recompute, out.Averaging = j.Schedule, j.Recompute, s.averaging()
+	out.Why, out.Warnings, out.Budget = append([]string{}, s.Why...), append([]string{}, s.Warnings...), j.Train.Budget()
+	if s.Budget != nil {
+		out.BudgetSamples, out.Steps = s.Budget.Samples, s.Budget.Steps
+	}
+	plan, _, err := s.plan()
+	if err != nil {
+		return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
+	}
+	out.Plan = []string{}
+	if plan.Ops() <= maxShownOps {
+		out.Plan = plan.Lines()
+	}
+	return out, nil
+}
+
+// foretell returns the spec as it is expected to be once it is resolved, and fills in what it and its tuning would take. What is only
+// predicted is said to be.
+func (n *node) foretell(ctx context.Context, s *spec, out *api.DryRun) (*spec, error) {
+	report, err := n.price(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	out.Report = report
+	if !s.Job.Open() || report.Estimate == nil {
+		return s, nil
+	}
+	e := report.Estimate
+	share := s.Job.TuningShare
+	if s.Retune {
+		share = 0
+	}
+	switch dear := e.TooDear(share); {
+	case report.Cached:
+		out.Tuning = "nothing is measured: the choice of an earlier tuning of such a job is taken"
+	case dear != "":
+		if s, err = s.byRules(len(n.config.Cores), dear); err != nil {
+			return nil, err
+		}
+		out.Tuning = dear
+		if out.Report, err = n.price(ctx, s); err == nil && out.Report.Estimate != nil {
+			out.Report.Estimate.TuningSeconds = e.TuningSeconds
+		}
+		return s, err
+	default:
+		out.Tuning = fmt.Sprintf("what is open is measured first, for about %s; what is shown here is predicted", words.Seconds(e.TuningSeconds))
+	}
+	return s.resolve(report, len(n.config.Cores))
+}
+
+// price has a process of its own say what a spec would take.
+func (n *node) price(ctx context.Context, s *spec) (*tuner.Report, error) {
+	ctx, cancel := n.untilStop(ctx)
+	defer cancel(nil)
+	if err := os.MkdirAll(tuningsDir(n.config.StateDir), 0o750); err != nil {
+		return nil, fmt.Errorf("make a directory: %w", err)
+	}
+	dir, err := os.MkdirTemp(tuningsDir(n.config.StateDir), "")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory: %w", err)
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil { // the next start tries again
+			n.log.Warn("remove what a dry run left", zap.Error(err))
+		}
+	}()
+	request := n.tuneRequest(s, scratch(dir), nil)
+	request.Estimate, request.NodeCores = true, s.cores(len(n.config.Cores))
+	last, err := n.runTuning(ctx, cancel, dir, request, func(api.TuneUpdate) error { return nil })
+	switch {
+	case err != nil:
+		return nil, err
+	case last.Report == nil:
+		return nil, api.Errorf(http.StatusUnprocessableEntity, "%s", last.Error)
+	}
+	return last.Report, nil
+}
+
+// byRules returns the spec with what is open decided by the rules, for a node with so many cores, since measuring would cost too much.
+func (s *spec) byRules(cores int, why string) (*spec, error) {
+	m, err := model.FromHuggingFace(s.Model)
+	if err != nil {
+		return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
+	}
+	j := s.Job
+	j.Tuning = job.TuneByRules
+	a := &admission{cores: cores, job: &j, model: m, spec: *s}
+	a.spec.Why, a.spec.Warnings = append(append([]string{}, s.Why...), why), append([]string{}, s.Warnings...)
+	if a.checkLayout() {
+		a.decideCounts()
+	}
+	if len(a.problems) > 0 {
+		return nil, fmt.Errorf("resolve job %s by the rules: %w", s.Job.Name, a.problems)
+	}
+	if a.job.Stages == job.Auto {
+		return nil, errors.New("resolve job " + s.Job.Name + ": the rules left its stages open")
+	}
+	a.spec.Job = j
+	a.spec.Why = append(a.spec.Why, a.spec.setBudget())
+	if s.Budget == nil {
+		a.spec.warnOfRounds()
+	}
+	return &a.spec, nil
+}
