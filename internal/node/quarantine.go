@@ -90,6 +90,8 @@ func listQuarantine(state string) []quarantined {
 
 // sweepQuarantines does so from time to time.
 func (n *node) sweepQuarantines(ctx context.Context) {
-	for n.sweepQuarantine(); sleep(ctx, sweepInterval); n.sweepQuarantine() {
+	n.sweepQuarantine()
+	for sleep(ctx, sweepInterval) {
+		n.sweepQuarantine()
 	}
 }
