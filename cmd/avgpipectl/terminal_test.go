@@ -72,7 +72,7 @@ func TestStatusFiltersAndCancelTakesSeveral(t *testing.T) {
 	if got := names("--owner", "nobody-of-that-name"); len(got) != 0 {
 		t.Errorf("--owner: %v", got)
 	}
-	want(t, exitRefused, d, "status", "--state", "runing")
+	want(t, exitRefused, d, "status", "--state", "walking")
 	want(t, exitRefused, d, "status", "1", "--watch")
 	ctx, interrupt := context.WithCancel(t.Context())
 	var shown bytes.Buffer
