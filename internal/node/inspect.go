@@ -75,7 +75,7 @@ func (i *inspector) admit(ctx context.Context, q inspection) (*spec, error) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, i.limit)
 	defer cancel()
-	said := &findings{}
+	said := &findings{stop: cancel}
 	messages := &head{}
 	cmd := exec.CommandContext(bounded, i.command[0], i.command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", workerEnvironment(), bytes.NewReader(text), said, messages
@@ -113,22 +113,31 @@ type findings struct {
 	rest   []byte // of a line
 	opens  string // the last path
 	answer *finding
+	broken error  // what it printed is no finding
+	stop   func() // ends the process
 }
 
-// Write takes lines. An error ends the process's output, and with it the process.
+// Write takes lines. An error ends the process.
 func (f *findings) Write(p []byte) (int, error) {
+	if f.broken = f.take(p); f.broken != nil {
+		f.stop()
+	}
+	return len(p), f.broken
+}
+
+func (f *findings) take(p []byte) error {
 	f.rest = append(f.rest, p...)
 	if len(f.rest) > maxTuneMessage {
-		return 0, errors.New("a line of its output is too long")
+		return errors.New("a line of its output is too long")
 	}
 	for {
 		line, rest, whole := bytes.Cut(f.rest, []byte("\n"))
 		if !whole {
-			return len(p), nil
+			return nil
 		}
 		var one finding
 		if err := json.Unmarshal(line, &one); err != nil {
-			return 0, fmt.Errorf("what it printed is no finding, %q: %w", clip(string(line), 80), err)
+			return fmt.Errorf("what it printed is no finding, %q: %w", clip(string(line), 80), err)
 		}
 		if f.rest = rest; one.Opens != "" {
 			f.opens = one.Opens
@@ -148,6 +157,8 @@ func (f *findings) explain(bounded context.Context, file string, limit time.Dura
 		err = errors.New("without an answer")
 	}
 	switch {
+	case f.broken != nil:
+		return fmt.Errorf("%s: %w", what, f.broken)
 	case bounded.Err() != nil:
 		return api.Errorf(http.StatusUnprocessableEntity, "%s took longer than %v", what, limit)
 	case messages.outOfMemory():

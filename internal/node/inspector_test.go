@@ -31,7 +31,7 @@ func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {
 		"killed":        {opens + `kill -KILL $$`, "reading /data/corpus ended the process that did it: signal: killed", 422},
 		"no answer":     {`exit 0`, "the process that does it ended: without an answer", 0},
 		"at once":       {`exit 3`, "the process that does it ended: exit status 3", 0},
-		"nonsense":      {`echo nonsense; sleep 100`, "reading the job file: the process that does it ended", 0},
+		"nonsense":      {`echo nonsense; sleep 100`, "reading the job file: what it printed is no finding", 0},
 		"refused":       {`echo '{"refused":{"error":"no"},"status":409}'`, "no", 409},
 		"failed":        {`echo '{"failed":"the disk"}'`, "the disk", 0},
 	} {
