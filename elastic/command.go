@@ -31,6 +31,8 @@ var commands = map[string]func() Command{
 	(*BeginTuning)(nil).Kind():     func() Command { return new(BeginTuning) },
 	(*ResolveJob)(nil).Kind():      func() Command { return new(ResolveJob) },
 	(*ResumeJob)(nil).Kind():       func() Command { return new(ResumeJob) },
+	(*RestoreJob)(nil).Kind():      func() Command { return new(RestoreJob) },
+	(*RemoveJob)(nil).Kind():       func() Command { return new(RemoveJob) },
 }
 
 // CommandVersion is the version of the command format that this program writes, and the newest it reads.
@@ -92,12 +94,16 @@ type SubmitJob struct {
 	Submitted time.Time `json:"submitted"` // the proposer's clock; the state machine reads none
 	// Spec is the job as it was admitted; the coordinator's own.
 	Spec json.RawMessage `json:"spec,omitempty"`
+	// After is the highest number that the proposer has found in use, as by a directory whose job this state does not know: the
+	// new one is above it.
+	After uint64 `json:"after,omitempty"`
 }
 
 // Kind implements Command.
 func (*SubmitJob) Kind() string { return "submit_job" }
 
 func (c *SubmitJob) apply(s *State) (string, error) {
+	s.NextJob = max(s.NextJob, c.After+1)
 	id := s.newID()
 	s.jobs[id] = &Job{
 		ID: id, Name: c.Name, Source: c.Source, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
@@ -287,8 +293,8 @@ func (c *CancelJob) apply(s *State) (string, error) {
 	return c.Job, nil
 }
 
-// end ends the job. Its durable rounds stay, for export.
+// end ends the job. Its durable rounds stay, for export and for a new start. The file's text goes: the spec says all of it.
 func (j *Job) end(state JobState, reason string, at time.Time) {
 	at = at.UTC()
-	j.State, j.Reason, j.Ended, j.Pending = state, reason, &at, 0
+	j.State, j.Reason, j.Ended, j.Pending, j.Source = state, reason, &at, 0, ""
 }

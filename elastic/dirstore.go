@@ -35,8 +35,11 @@ func OpenDirStore(fsys checkpoint.FS, dir string) (*DirStore, error) {
 // DirStoreAt is OpenDirStore for a directory that must be there already: nothing is made in the place of one that is not mounted.
 func DirStoreAt(fsys checkpoint.FS, dir string) *DirStore { return &DirStore{fsys: fsys, dir: dir} }
 
+// ShardFile is the name of a shard's file.
+func ShardFile(d Digest) string { return string(d) + shardSuffix }
+
 // Path is the file of a shard, whether it exists or not.
-func (s *DirStore) Path(d Digest) string { return filepath.Join(s.dir, string(d)+shardSuffix) }
+func (s *DirStore) Path(d Digest) string { return filepath.Join(s.dir, ShardFile(d)) }
 
 // Write implements Store.
 func (s *DirStore) Write(ctx context.Context, needed int64, content func(io.Writer) error) (Digest, error) {

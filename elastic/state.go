@@ -34,7 +34,7 @@ func (s JobState) Ended() bool { return s == Done || s == Failed || s == Cancell
 type Job struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
-	Source    string    `json:"source"`        // the job file's text
+	Source    string    `json:"source"`        // the job file's text; empty once the job has ended
 	File      string    `json:"file"`          // its path, for messages
 	Set       []string  `json:"set,omitempty"` // overrides
 	Base      string    `json:"base"`          // directory that relative paths start from
@@ -58,6 +58,18 @@ type Job struct {
 
 	Pending   uint64      `json:"pending"`             // the round being committed; 0: none
 	Committed []*Manifest `json:"committed,omitempty"` // durable rounds, oldest first, the newest last
+}
+
+// clone copies the job, so that the replicated state shares no memory with a command.
+func (j *Job) clone() *Job {
+	out := *j
+	out.Set = slices.Clone(j.Set)
+	out.Spec, out.Report, out.Placement = slices.Clone(j.Spec), slices.Clone(j.Report), slices.Clone(j.Placement)
+	out.Committed = slices.Clone(j.Committed)
+	for i, m := range out.Committed {
+		out.Committed[i] = m.clone()
+	}
+	return &out
 }
 
 // LastCommitted is the newest durable round, or nil.
