@@ -72,7 +72,7 @@ Exit codes:
 	})
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.AddCommand(
-		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newResumeCommand(), newExportCommand(),
+		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
 		newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
 	)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -36,6 +37,8 @@ type config struct {
 
 	responseTimeout, retryFirst, retryLongest, quarantineFor time.Duration
 	retryLimit                                               int
+
+	retain node.Retention
 }
 
 // defaultConfig is what an empty file means.
@@ -44,6 +47,7 @@ func defaultConfig() config {
 		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", adminGroup: "avgpipe-admin", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
 		responseTimeout: 30 * time.Second, retryLimit: 10, retryFirst: 500 * time.Millisecond, retryLongest: time.Minute,
 		quarantineFor: 24 * time.Hour,
+		retain:        node.Retention{Jobs: 100, Share: 0.25},
 	}
 }
 
@@ -53,6 +57,7 @@ func (c *config) limits() node.Limits {
 		OrphanAfter: c.orphanAfter, ResponseTimeout: c.responseTimeout,
 		RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest,
 		QuarantineFor: c.quarantineFor,
+		Retain:        c.retain,
 	}
 }
 
@@ -136,6 +141,25 @@ var keys = []key{
 		func(c *config, text string) error { return setTime(&c.quarantineFor, time.Second, text) },
 	},
 	{
+		"keep_ended_jobs", "ended jobs that are kept; the oldest are removed first", "100", "a number, 1 or more, or none for no bound", true,
+		func(c *config, text string) error { return setBound(&c.retain.Jobs, text) },
+	},
+	{
+		"keep_ended_age", "how long an ended job is kept", "none", "a time of at least 1m, such as 720h, or none for no bound", true,
+		func(c *config, text string) error {
+			c.retain.Age = 0
+			if text == "none" {
+				return nil
+			}
+			return setTime(&c.retain.Age, time.Minute, text)
+		},
+	},
+	{
+		"keep_ended_bytes", "what ended jobs may take on the disk; the last one always stays", "25%",
+		"bytes such as 500MB or 2TB, a share of the disk such as 25%, or none for no bound", true,
+		func(c *config, text string) error { return setSpace(&c.retain, text) },
+	},
+	{
 		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error", true,
 		func(c *config, text string) error {
 			switch text {
@@ -176,6 +200,61 @@ func setTime(to *time.Duration, least time.Duration, text string) error {
 	}
 	*to = d
 	return nil
+}
+
+// setBound reads a number of at least 1; none is 0.
+func setBound(to *int, text string) error {
+	if text == "none" {
+		*to = 0
+		return nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is not a number of at least 1", text)
+	}
+	*to = n
+	return nil
+}
+
+// setSpace reads what ended jobs may take: bytes, or a share of the disk.
+func setSpace(to *node.Retention, text string) error {
+	to.Bytes, to.Share = 0, 0
+	if text == "none" {
+		return nil
+	}
+	percent, ok := strings.CutSuffix(text, "%")
+	if !ok {
+		return setBytes(&to.Bytes, 1, text)
+	}
+	n, err := strconv.ParseFloat(percent, 64)
+	if err != nil || !(n > 0 && n <= 100) { // not a number is neither
+		return fmt.Errorf("%q is not a share above 0%% and up to 100%%", text)
+	}
+	to.Share = n / 100
+	return nil
+}
+
+// units are those of bytes. Larger ones are powers of 1,024.
+var units = []struct {
+	name  string
+	bytes int64
+}{{"KB", 1 << 10}, {"MB", 1 << 20}, {"GB", 1 << 30}, {"TB", 1 << 40}, {"B", 1}, {"", 1}}
+
+// setBytes reads a number of bytes with its unit.
+func setBytes(to *int64, least int64, text string) error {
+	for _, u := range units {
+		number, ok := strings.CutSuffix(text, u.name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || n < 1 || n > math.MaxInt64/u.bytes || n*u.bytes < least {
+			break
+		}
+		*to = n * u.bytes
+		return nil
+	}
+	return fmt.Errorf("%q is not a number of bytes of at least %d", text, least)
 }
 
 func setText(to *string, text string) error {

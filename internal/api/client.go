@@ -106,6 +106,13 @@ func (c *Client) Resume(ctx context.Context, ref string, r ResumeRequest) (JobSt
 	return answer, err
 }
 
+// Remove forgets an ended job and deletes what the daemon keeps of it. It returns its last status once the job is gone.
+func (c *Client) Remove(ctx context.Context, ref string) (JobStatus, error) {
+	var answer JobStatus
+	err := c.call(ctx, http.MethodDelete, PathJob(ref), nil, &answer)
+	return answer, err
+}
+
 // Nodes returns the nodes of the cluster.
 func (c *Client) Nodes(ctx context.Context) ([]NodeStatus, error) {
 	var answer []NodeStatus

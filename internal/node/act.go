@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -70,6 +69,8 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 		return a.end(ctx)
 	case probe:
 		return a.probe(ctx), nil
+	case removeJob:
+		return a.remove(ctx)
 	case wait:
 	}
 	return nil, nil
@@ -118,13 +119,15 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		give := a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), give)
 	}
-	err = a.propose(ctx, &elastic.CommitRound{
-		Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: a.spec.Job.Center.Keep,
-	})
+	keep := a.spec.Job.Center.Keep
+	kept := a.node.keepRecord(a.job.ID, m, keep)
+	err = a.propose(ctx, &elastic.CommitRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: keep})
 	if err != nil {
-		return nil, fmt.Errorf("commit round %d: %w", round, err)
+		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
 	}
-	a.collect(ctx, round)
+	if kept == nil { // else the copy may name what would be moved away
+		a.collect(ctx, round)
+	}
 	took := time.Duration(0) // faster than one looks
 	if !a.reached.IsZero() {
 		took = time.Since(a.reached)
@@ -140,7 +143,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 			}
 		}
 		clear(o.refused)
-	}, nil
+	}, kept
 }
 
 // assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.
@@ -213,6 +216,9 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	if err := a.propose(ctx, c); err != nil {
 		return nil, err
 	}
+	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
+		a.node.log.Warn("keep a copy of the job's record", zap.String("job", a.job.ID), zap.Error(err)) // the next start does
+	}
 	level := zap.InfoLevel
 	if d.state == api.Failed {
 		level = zap.ErrorLevel
@@ -262,7 +268,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, err
 	}
 	dir := jobDir(a.node.config.StateDir, a.job.ID) // made after its rounds were found: it may be on a mount that is late
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
 	a.collect(ctx, math.MaxUint64) // nothing is being committed

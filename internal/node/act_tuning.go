@@ -18,7 +18,7 @@ import (
 // tune starts the job's tune process.
 func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	dir := jobDir(a.node.config.StateDir, a.job.ID)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
 	err := a.propose(ctx, &elastic.BeginTuning{Job: a.job.ID, Generation: a.job.Generation, Reason: a.decision.reason})

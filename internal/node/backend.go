@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -35,15 +34,19 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, err
 	}
+	after, err := highestID(n.config.StateDir)
+	if err != nil {
+		return none, err
+	}
 	result, err := n.raft.Apply(ctx, &elastic.SubmitJob{
 		Name: s.Job.Name, Source: r.Source, File: r.File, Set: r.Set, Base: r.Base, Owner: uint32(peer.UID),
-		Submitted: time.Now(), Spec: encoded,
+		Submitted: time.Now(), Spec: encoded, After: after,
 	})
 	if err != nil {
 		return none, fmt.Errorf("submit %s: %w", r.File, err)
 	}
-	if err := os.MkdirAll(jobDir(n.config.StateDir, result.Job), 0o750); err != nil {
-		return none, fmt.Errorf("submit %s: job %s is recorded, but its directory cannot be made: %w", r.File, result.Job, err)
+	if err := n.keepRecord(result.Job, nil, 0); err != nil {
+		return none, fmt.Errorf("submit %s: job %s is queued, but no copy of its record can be kept: %w", r.File, result.Job, err)
 	}
 	n.say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
 		zap.Strings("choices", s.Why), zap.Strings("warnings", s.Warnings))

@@ -66,6 +66,8 @@ type Limits struct {
 	RetryFirst, RetryLongest time.Duration
 	// QuarantineFor is how long shards are kept that no committed round names. Default 24 h: a person has a day to see what is wrong.
 	QuarantineFor time.Duration
+	// Retain bounds what ended jobs take. Default: no bound.
+	Retain Retention
 }
 
 func (l Limits) withDefaults() Limits {

@@ -204,15 +204,22 @@ func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*el
 	passed := min(w.now.Sub(n.looked), longestLook)
 	n.looked = w.now
 	jobs := map[string]*elastic.Job{}
+	n.forget(state)
 	for _, j := range state.Jobs() {
 		o := n.job(j.ID)
-		if j.State.Ended() && (o.worker == nil || o.phase == exited) && !o.tunes() && !o.acting {
+		if j.State.Ended() && (o.worker == nil || o.phase == exited) && !o.tunes() && !o.acting && o.remove == "" {
 			continue // most jobs, after a while
+		}
+		if !j.State.Ended() {
+			o.remove = "" // it was resumed
 		}
 		s, err := n.spec(j)
 		if err != nil {
 			o.note = err.Error()
-			continue
+			if o.remove == "" {
+				continue
+			}
+			s = &spec{} // enough to remove it
 		}
 		if asked := stopping || j.Cancelling; !asked {
 			o.stopSince = time.Time{}
@@ -223,9 +230,21 @@ func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*el
 			o.tuning.silent += passed
 		}
 		jobs[j.ID] = j
-		w.jobs = append(w.jobs, o.view(j, s, &w))
+		v := o.view(j, s, &w)
+		v.exported = slices.ContainsFunc(j.Committed, func(m *elastic.Manifest) bool { return n.pins[m.Shards[0].Digest] > 0 })
+		w.jobs = append(w.jobs, v)
 	}
 	return w, jobs
+}
+
+// forget drops what was observed of jobs that were removed. The caller holds the lock.
+func (n *node) forget(state *elastic.State) {
+	for id, o := range n.jobs {
+		if _, err := state.Job(id); err != nil && !o.acting {
+			delete(n.jobs, id)
+			delete(n.specs, id)
+		}
+	}
 }
 
 // idle reports whether no process of a job lives and no act runs. The caller holds the lock.
@@ -265,7 +284,7 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 		a.hold = o.hold
 	case killWorker:
 		o.killed = d.reason // before its end can be noticed
-	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, endJob:
+	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, endJob, removeJob:
 	}
 	n.acts.Go(func() {
 		change, err := a.run(beside)

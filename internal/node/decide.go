@@ -50,6 +50,8 @@ type jobView struct {
 	maxTime     time.Duration // 0: no bound
 	committed   uint64        // the last durable round; 0: none
 	begun       *begun        // the commit in flight of this generation
+	remove      string        // of an ended job: why it is to be removed; "" when it is not
+	exported    bool          // an export reads its shards
 
 	// Observed.
 	worker    workerView
@@ -135,6 +137,7 @@ const (
 	killWorker                // make it end
 	endJob                    // the job is over: state
 	probe                     // look whether what the job waits for has passed
+	removeJob                 // forget the job and delete its directory
 )
 
 // decision is a choice for a job and the reason that its user reads.
@@ -206,10 +209,15 @@ func decideEnded(w world, j *jobView) decision {
 	if j.tuning.live {
 		return decision{choice: killTune, reason: "the job is over"}
 	}
-	if !j.worker.live() {
-		return decision{}
+	switch {
+	case j.worker.live():
+		return dismiss(w, j, "the job is over")
+	case j.remove != "" && j.exported:
+		return decision{reason: "to be removed once its export has ended: " + j.remove}
+	case j.remove != "":
+		return decision{choice: removeJob, reason: j.remove}
 	}
-	return dismiss(w, j, "the job is over")
+	return decision{}
 }
 
 // dismiss ends a worker: politely first.

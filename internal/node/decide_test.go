@@ -101,6 +101,10 @@ func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
 		j.committed, j.begun = number(t, a), nil
 	case "begun":
 		j.begun = &begun{round: number(t, a)}
+	case "remove":
+		j.remove = strings.ReplaceAll(a.Vals[0], "_", " ")
+	case "exported":
+		j.exported = len(a.Vals) == 0
 	default:
 		return false
 	}
@@ -205,7 +209,7 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 func render(all []decision) string {
 	names := [...]string{
 		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
-		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running", probe: "probe",
+		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running", probe: "probe", removeJob: "remove",
 	}
 	var b strings.Builder
 	for _, d := range all {

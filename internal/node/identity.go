@@ -47,14 +47,21 @@ func readIdentity(state, wanted string) (id identity, kept bool, err error) {
 			state, id.Node, wanted)
 	}
 	if id.Node == "" {
-		id.Node = wanted
+		id, err = newIdentity(wanted)
 	}
-	if id.Node == "" {
-		if id.Node, err = os.Hostname(); err != nil {
-			return id, false, fmt.Errorf("name the node: %w", err)
-		}
+	return id, kept, err
+}
+
+// newIdentity names a node.
+func newIdentity(wanted string) (identity, error) {
+	if wanted != "" {
+		return identity{Node: wanted}, nil
 	}
-	return id, kept, nil
+	name, err := os.Hostname()
+	if err != nil {
+		return identity{}, fmt.Errorf("name the node: %w", err)
+	}
+	return identity{Node: name}, nil
 }
 
 // olderName reads the name that a program before the identity record wrote; "" without one.
@@ -77,21 +84,6 @@ func olderName(state string) (string, error) {
 
 func keepIdentity(state string, id identity) error {
 	return checkpoint.WriteRecord(checkpoint.OS, identityPath(state), identityKind, identityVersion, id, 0o640)
-}
-
-// jobIDs lists the numbers of the directories below jobs/, in no order. Other names are nobody's job.
-func jobIDs(state string) ([]uint64, error) {
-	names, err := checkpoint.OS.ReadDir(filepath.Join(state, "jobs"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list the directories of jobs: %w", err)
-	}
-	var ids []uint64
-	for _, name := range names {
-		if n, err := strconv.ParseUint(name, 10, 64); err == nil && n <= maxJobID && strconv.FormatUint(n, 10) == name {
-			ids = append(ids, n)
-		}
-	}
-	return ids, nil
 }
 
 // removeStale removes what killed writes left in the directories that are the daemon's own.

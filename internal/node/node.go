@@ -121,6 +121,8 @@ func (n *node) run(ctx context.Context) error {
 	if err := n.adopt(beside); err != nil {
 		return err
 	}
+	n.finishRemovals()
+	n.keepRecords()
 	listener, monitoring, err := n.listen(ctx)
 	if err != nil {
 		end()
@@ -141,6 +143,10 @@ func (n *node) run(ctx context.Context) error {
 	group.Go(func() error { return n.watchRaft(beside) })
 	group.Go(func() error {
 		n.sweepQuarantines(beside)
+		return nil
+	})
+	group.Go(func() error {
+		n.retain(beside)
 		return nil
 	})
 	group.Go(func() error {

@@ -54,6 +54,8 @@ type observed struct {
 	quiet  time.Time // nothing is done before: the last choice could not be carried out
 	note   string    // the reason of the last choice, for people
 
+	remove string // why the ended job is to be removed; "" when it is not
+
 	searched bool // an ended job's last status was looked for on the disk
 }
 
@@ -225,7 +227,7 @@ func (o *observed) view(j *elastic.Job, s *spec, w *world) jobView {
 		stages: s.stages(), cores: s.cores(w.cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
 		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths,
 		retryAt: o.diedAt.Add(w.rules.pause(o.deaths)), hold: o.hold.view(),
-		stopSince: o.stopSince, stopBound: o.stopBound(),
+		stopSince: o.stopSince, stopBound: o.stopBound(), remove: o.remove,
 		worker: workerView{phase: o.phase, silent: o.silent, polls: o.polls, abortedAt: o.abortedAt, roundsPerS: o.speed()},
 	}
 	if t := o.tuning; t != nil {

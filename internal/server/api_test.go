@@ -285,3 +285,7 @@ func TestEveryCodeIsOfOneStatus(t *testing.T) {
 		}
 	}
 }
+
+func (f *fake) Remove(ctx context.Context, ref string, _ server.Peer) (api.JobStatus, error) {
+	return f.Job(ctx, ref)
+}

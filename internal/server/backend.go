@@ -27,6 +27,8 @@ type Backend interface {
 	Cancel(ctx context.Context, ref string, by Peer) (api.JobStatus, error)
 	// Resume restarts a job that failed, was cancelled or is waiting, for somebody.
 	Resume(ctx context.Context, ref string, r api.ResumeRequest, by Peer) (api.JobStatus, error)
+	// Remove forgets an ended job and deletes what is kept of it. It returns its last status once the job is gone.
+	Remove(ctx context.Context, ref string, by Peer) (api.JobStatus, error)
 	// Log opens a job's log. The caller closes it. Tail and Follow of the request are the caller's business.
 	Log(ctx context.Context, ref string, r api.LogRequest) (LogReader, error)
 	// History returns how a job's training went.

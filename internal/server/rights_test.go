@@ -53,6 +53,11 @@ func (b *private) Cancel(ctx context.Context, ref string, _ Peer) (api.JobStatus
 	return b.Job(ctx, ref)
 }
 
+func (b *private) Remove(ctx context.Context, ref string, _ Peer) (api.JobStatus, error) {
+	b.asked = append(b.asked, ref)
+	return b.Job(ctx, ref)
+}
+
 func (b *private) Log(_ context.Context, ref string, _ api.LogRequest) (LogReader, error) {
 	b.asked = append(b.asked, ref)
 	return &secretLog{}, nil

@@ -46,8 +46,7 @@ const (
 
 // routes is the API. A new operation is a row here beside its function, with who may use it; then run `go generate ./internal/server`.
 func (h *handler) routes() []route {
-	const job = api.PathJobs + "/{job}"
-	return append([]route{
+	return slices.Concat([]route{
 		{
 			method: http.MethodPost, path: api.PathJobs, name: "submit", who: anyone, does: "Check a job file and queue the job.",
 			request: api.SubmitRequest{}, status: http.StatusCreated, answer: api.SubmitResponse{}, value: h.submit,
@@ -56,6 +55,34 @@ func (h *handler) routes() []route {
 			method: http.MethodGet, path: api.PathJobs, name: "jobs", who: anyone, does: "List every job, in the order of submission.",
 			answer: []api.JobStatus{}, value: h.jobs,
 		},
+		{
+			method: http.MethodPost, path: api.PathTune, name: "tune", who: anyone,
+			does:    "Tune a job file and submit nothing: send how far it is, and at the end the report or why there is none.",
+			request: api.SubmitRequest{}, answer: api.TuneUpdate{}, contentType: typeLines, stream: h.tune,
+		},
+		{
+			method: http.MethodPost, path: api.PathDryRun, name: "dryRun", who: anyone, does: "Say what a job would be; start and store nothing.",
+			request: api.SubmitRequest{}, answer: api.DryRun{}, value: h.dryRun,
+		},
+		{
+			method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster.",
+			answer: []api.NodeStatus{}, value: h.nodes,
+		},
+		{
+			method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, does: "Say which program this is.",
+			answer: api.VersionInfo{}, value: h.version,
+		},
+		{
+			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, does: "Send this description.",
+			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
+		},
+	}, h.jobRoutes(), h.monitoring())
+}
+
+// jobRoutes are the operations on one job.
+func (h *handler) jobRoutes() []route {
+	const job = api.PathJobs + "/{job}"
+	return []route{
 		{
 			method: http.MethodGet, path: job, name: "job", who: owner, does: "Say where a job stands.",
 			answer: api.JobStatus{}, value: h.job,
@@ -72,6 +99,10 @@ func (h *handler) routes() []route {
 			method: http.MethodPost, path: job + "/resume", name: "resume", who: owner,
 			does:    "Restart a job that failed, was cancelled or is waiting from a committed round.",
 			request: api.ResumeRequest{}, status: http.StatusAccepted, answer: api.JobStatus{}, value: h.resume,
+		},
+		{
+			method: http.MethodDelete, path: job, name: "remove", who: owner, does: "Forget an ended job and delete what is kept of it; send its last status.",
+			answer: api.JobStatus{}, value: h.remove,
 		},
 		{
 			method: http.MethodGet, path: job + "/watch", name: "watch", who: owner,
@@ -100,28 +131,7 @@ func (h *handler) routes() []route {
 			method: http.MethodGet, path: job + "/model", name: "model", who: owner, does: "Send the exported model of the last committed round.",
 			contentType: "application/x-tar", stream: h.model,
 		},
-		{
-			method: http.MethodPost, path: api.PathTune, name: "tune", who: anyone,
-			does:    "Tune a job file and submit nothing: send how far it is, and at the end the report or why there is none.",
-			request: api.SubmitRequest{}, answer: api.TuneUpdate{}, contentType: typeLines, stream: h.tune,
-		},
-		{
-			method: http.MethodPost, path: api.PathDryRun, name: "dryRun", who: anyone, does: "Say what a job would be; start and store nothing.",
-			request: api.SubmitRequest{}, answer: api.DryRun{}, value: h.dryRun,
-		},
-		{
-			method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster.",
-			answer: []api.NodeStatus{}, value: h.nodes,
-		},
-		{
-			method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, does: "Say which program this is.",
-			answer: api.VersionInfo{}, value: h.version,
-		},
-		{
-			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, does: "Send this description.",
-			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
-		},
-	}, h.monitoring()...)
+	}
 }
 
 // Description is the API in OpenAPI 3.1. A test writes it from the routes, the types of package api and their comments.

@@ -217,6 +217,14 @@ func (h *handler) resume(r *http.Request) (any, error) {
 	return h.backend.Resume(r.Context(), r.PathValue("job"), request, peer)
 }
 
+func (h *handler) remove(r *http.Request) (any, error) {
+	peer, err := peerFrom(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	return h.backend.Remove(r.Context(), r.PathValue("job"), peer)
+}
+
 func (h *handler) nodes(r *http.Request) (any, error) { return h.backend.Nodes(r.Context()) }
 
 func (h *handler) version(*http.Request) (any, error) { return h.backend.Version(), nil }

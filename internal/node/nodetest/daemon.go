@@ -117,13 +117,16 @@ type Daemon struct {
 }
 
 // Start runs a daemon inside the test's process. It ends, in order, with the test at the latest.
-func Start(t testing.TB, dir string) *Daemon {
+func Start(t testing.TB, dir string, changes ...func(*node.Config)) *Daemon {
 	t.Helper()
 	d := newDaemon(t, dir)
 	ctx, cancel := context.WithCancel(context.Background()) // it ends in order, during cleanup
 	d.cancel = cancel
 	log := d.openLog(t)
 	c := Config(dir, log)
+	for _, change := range changes {
+		change(&c)
+	}
 	ready := make(chan struct{})
 	c.OnReady = func() { close(ready) }
 	ended := d.ended

@@ -1,0 +1,232 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// Recover makes the record of jobs of a state directory again from the copies in the directories of the jobs, and says on out what
+// it does, or with dryRun what it would do. The damaged files are moved aside; nothing is deleted. No daemon may run on the
+// state directory.
+func Recover(ctx context.Context, state, wanted string, dryRun bool, out io.Writer) (err error) {
+	if err := checkOwner(state); err != nil {
+		return err
+	}
+	lock, err := lockState(state)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	r := &recovery{state: state, now: time.Now(), out: out}
+	if r.raft = elastic.CheckRaft(raftDir(state)); r.raft != nil {
+		r.say("damaged: %v", r.raft)
+	}
+	var damaged *checkpoint.RecordError
+	who, kept, err := readIdentity(state, wanted)
+	if errors.As(err, &damaged) {
+		r.say("damaged: %v", err)
+		if who, err = newIdentity(wanted); err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	if r.raft == nil && damaged == nil {
+		return fmt.Errorf("recover: the record of jobs in %s is whole: there is nothing to recover; start the daemon", state)
+	}
+	if r.raft != nil {
+		if err := r.survey(); err != nil {
+			return err
+		}
+	}
+	if dryRun {
+		r.say("this was a dry run: nothing was changed")
+		return nil
+	}
+	if r.raft != nil {
+		if err := r.rebuild(ctx, who.Node); err != nil {
+			return err
+		}
+	}
+	if damaged != nil {
+		if err := r.aside(identityPath(state)); err != nil {
+			return err
+		}
+	}
+	if damaged != nil || !kept {
+		if err := keepIdentity(state, who); err != nil {
+			return err
+		}
+	}
+	r.say("recovered: start the daemon")
+	return nil
+}
+
+// checkOwner refuses to make files that the daemon could not open.
+func checkOwner(state string) error {
+	info, err := os.Stat(state)
+	if err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if ok && int(owner.Uid) != os.Geteuid() {
+		return fmt.Errorf("recover: %s belongs to user %d, and this is user %d, whose files the daemon could not open: run it as that user, "+
+			"such as sudo -u '#%d' avgpiped recover", state, owner.Uid, os.Geteuid(), owner.Uid)
+	}
+	return nil
+}
+
+// recovery is one run of Recover.
+type recovery struct {
+	state string
+	now   time.Time
+	out   io.Writer
+	raft  error // what is wrong with Raft's files; nil: nothing
+	jobs  []*elastic.Job
+}
+
+func (r *recovery) say(format string, args ...any) {
+	fmt.Fprintf(r.out, format+"\n", args...) //nolint:errcheck // for show
+}
+
+// survey reads the directories of all jobs.
+func (r *recovery) survey() error {
+	ids, err := jobIDs(r.state)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		dir := jobDir(r.state, strconv.FormatUint(id, 10))
+		j, err := readJobRecord(dir)
+		switch {
+		case removed(dir):
+			r.say("job %d: it was removed; the daemon deletes %s when it starts", id, dir)
+		case errors.Is(err, fs.ErrNotExist):
+			r.say("job %d: not recovered: %s holds no %s; it stays as it is", id, dir, filepath.Base(jobRecordPath(dir)))
+		case err != nil:
+			r.say("job %d: not recovered: %v; its directory stays as it is", id, err)
+		case j.ID != strconv.FormatUint(id, 10):
+			r.say("job %d: not recovered: %s is of job %s; it stays as it is", id, jobRecordPath(dir), j.ID)
+		default:
+			r.jobs = append(r.jobs, r.restored(j, dir))
+		}
+	}
+	if len(r.jobs) == 0 {
+		r.say("no job is recovered")
+	}
+	return nil
+}
+
+// restored is a job as it comes back: ended, for a person to decide about.
+func (r *recovery) restored(j *elastic.Job, dir string) *elastic.Job {
+	was := j.State
+	if !was.Ended() || j.Ended == nil {
+		at := r.now.UTC()
+		j.State, j.Ended = elastic.Failed, &at
+		j.Reason = fmt.Sprintf("recovered, it was %s; resume it with avgpipectl resume %s", was, j.ID)
+	}
+	j.Pending, j.Cancelling = 0, false
+	j.Generation = max(j.Generation, assignedGeneration(dir))
+	var rounds []string
+	for _, m := range j.Committed {
+		rounds = append(rounds, describeRound(dir, m))
+	}
+	if len(rounds) == 0 {
+		rounds = []string{"no committed round"}
+	}
+	r.say("job %s (%s): recovered as %s, it was %s; %s", j.ID, j.Name, j.State, was, strings.Join(rounds, ", "))
+	return j
+}
+
+// assignedGeneration is the generation of the job's last worker; 0 when that is not known.
+func assignedGeneration(dir string) uint64 {
+	var a struct{ Generation uint64 }
+	text, err := os.ReadFile(control.AssignmentPath(dir))
+	if err != nil || json.Unmarshal(text, &a) != nil {
+		return 0
+	}
+	return a.Generation
+}
+
+// describeRound says whether the shards of a round are there. They are read through when the job is resumed.
+func describeRound(dir string, m *elastic.Manifest) string {
+	there := 0
+	for _, s := range m.Shards {
+		info, err := os.Stat(filepath.Join(control.ShardDir(dir), elastic.ShardFile(s.Digest)))
+		if err == nil && info.Size() == s.Bytes {
+			there++
+		}
+	}
+	if there == len(m.Shards) {
+		return fmt.Sprintf("round %d", m.Round)
+	}
+	return fmt.Sprintf("round %d (%d of %d shards are there)", m.Round, there, len(m.Shards))
+}
+
+// rebuild makes a new log with the jobs in it, and puts it in the place of the damaged one.
+func (r *recovery) rebuild(ctx context.Context, node string) error {
+	made := raftDir(r.state) + ".recovering"
+	if err := os.RemoveAll(made); err != nil { // of a recovery that did not end
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := writeLog(ctx, made, node, r.jobs); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	if err := r.aside(raftDir(r.state)); err != nil {
+		return err
+	}
+	if err := os.Rename(made, raftDir(r.state)); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	return checkpoint.OS.SyncDir(r.state)
+}
+
+// writeLog begins a log that holds the jobs.
+func writeLog(ctx context.Context, dir, node string, jobs []*elastic.Job) (err error) {
+	log, err := elastic.OpenRaft(elastic.RaftConfig{Dir: dir, NodeID: node, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	if err := log.WaitReady(ctx); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if _, err := log.Apply(ctx, &elastic.RestoreJob{Saved: *j}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// aside moves what is damaged out of the way, if it is there.
+func (r *recovery) aside(path string) error {
+	to := path + ".damaged-" + r.now.UTC().Format("20060102T150405")
+	err := os.Rename(path, to)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("recover: move the damaged files aside: %w", err)
+	}
+	r.say("moved %s to %s", path, to)
+	return nil
+}

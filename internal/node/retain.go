@@ -1,0 +1,138 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/elastic"
+)
+
+// Retention bounds what ended jobs take: their entries in the replicated state, and their directories. The oldest go first, by
+// when they ended. A job whose model was not exported counts as any other. 0: no bound of that kind.
+type Retention struct {
+	Jobs  int           // ended jobs that are kept
+	Age   time.Duration // since a job ended
+	Bytes int64         // of the directories of all ended jobs; the job that ended last stays, whatever it takes
+	Share float64       // the same, as a share of the file system
+}
+
+// keptJob is an ended job as the policy sees it.
+type keptJob struct {
+	id    string
+	ended time.Time
+	bytes int64
+}
+
+// surplus says which ended jobs go, and why. It is a pure function. disk is the size of the file system, in bytes.
+func (r Retention) surplus(now time.Time, jobs []keptJob, disk int64) map[string]string {
+	limit := r.Bytes
+	if share := int64(r.Share * float64(disk)); share > 0 && (limit == 0 || share < limit) {
+		limit = share
+	}
+	jobs = slices.SortedFunc(slices.Values(jobs), func(a, b keptJob) int { return cmp.Or(a.ended.Compare(b.ended), cmp.Compare(a.id, b.id)) })
+	total := int64(0)
+	for _, j := range jobs {
+		total += j.bytes
+	}
+	gone := map[string]string{}
+	for i, j := range jobs {
+		left := len(jobs) - i
+		switch {
+		case r.Jobs > 0 && left > r.Jobs:
+			gone[j.id] = fmt.Sprintf("there are %d ended jobs, keep_ended_jobs is %d", left, r.Jobs)
+		case r.Age > 0 && now.Sub(j.ended) > r.Age:
+			gone[j.id] = fmt.Sprintf("it ended at %s, keep_ended_age is %v", j.ended.Format(time.DateTime), r.Age)
+		case limit > 0 && total > limit && left > 1:
+			gone[j.id] = fmt.Sprintf("ended jobs take %d bytes, keep_ended_bytes allows %d", total, limit)
+		default:
+			continue // a younger one may be too old by another's clock
+		}
+		total -= j.bytes
+	}
+	return gone
+}
+
+// retainEvery is how often the ages of ended jobs are looked at. Whenever the state changes their number is.
+const retainEvery = time.Minute
+
+// retain removes ended jobs beyond the configured bounds until ctx ends.
+func (n *node) retain(ctx context.Context) {
+	sizes := map[string]keptJob{} // of ended jobs, whose directories no longer grow
+	ticker := time.NewTicker(retainEvery)
+	defer ticker.Stop()
+	for {
+		state, changed := n.raft.Changed()
+		jobs := n.measure(state, sizes)
+		disk, err := diskBytes(n.config.StateDir)
+		if err != nil {
+			n.log.Warn("how large the disk of the state directory is", zap.Error(err))
+		}
+		for id, why := range n.config.Limits().Retain.surplus(time.Now(), jobs, disk) {
+			n.wantRemoval(id, why)
+		}
+		select {
+		case <-changed:
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// measure lists the ended jobs with what they take. It remembers sizes in known.
+func (n *node) measure(state *elastic.State, known map[string]keptJob) []keptJob {
+	var jobs []keptJob
+	for _, j := range state.Jobs() {
+		if !j.State.Ended() {
+			continue
+		}
+		ended := j.Submitted
+		if j.Ended != nil {
+			ended = *j.Ended
+		}
+		k, ok := known[j.ID]
+		if !ok || !k.ended.Equal(ended) {
+			k = keptJob{id: j.ID, ended: ended, bytes: dirBytes(jobDir(n.config.StateDir, j.ID))}
+		}
+		jobs = append(jobs, k)
+	}
+	clear(known)
+	for _, k := range jobs {
+		known[k.id] = k
+	}
+	return jobs
+}
+
+// dirBytes is what a directory takes on its disk. What cannot be read counts as nothing.
+func dirBytes(dir string) (total int64) {
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error { // the function returns no error
+		if err != nil {
+			return nil //nolint:nilerr // as documented
+		}
+		if info, err := e.Info(); err == nil {
+			if s, ok := info.Sys().(*syscall.Stat_t); ok {
+				total += s.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return total
+}
+
+// diskBytes is the size of the file system of a directory.
+func diskBytes(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	return int64(s.Blocks) * int64(s.Bsize), nil
+}
