@@ -38,7 +38,9 @@ type config struct {
 	responseTimeout, retryFirst, retryLongest, quarantineFor time.Duration
 	retryLimit                                               int
 
-	retain node.Retention
+	retain   node.Retention
+	logBytes int64
+	logFiles int
 }
 
 // defaultConfig is what an empty file means.
@@ -47,7 +49,7 @@ func defaultConfig() config {
 		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", adminGroup: "avgpipe-admin", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
 		responseTimeout: 30 * time.Second, retryLimit: 10, retryFirst: 500 * time.Millisecond, retryLongest: time.Minute,
 		quarantineFor: 24 * time.Hour,
-		retain:        node.Retention{Jobs: 100, Share: 0.25},
+		retain:        node.Retention{Jobs: 100, Share: 0.25}, logBytes: 16 << 20, logFiles: 3,
 	}
 }
 
@@ -57,7 +59,7 @@ func (c *config) limits() node.Limits {
 		OrphanAfter: c.orphanAfter, ResponseTimeout: c.responseTimeout,
 		RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest,
 		QuarantineFor: c.quarantineFor,
-		Retain:        c.retain,
+		Retain:        c.retain, LogBytes: c.logBytes, LogFiles: c.logFiles,
 	}
 }
 
@@ -158,6 +160,21 @@ var keys = []key{
 		"keep_ended_bytes", "what ended jobs may take on the disk; the last one always stays", "25%",
 		"bytes such as 500MB or 2TB, a share of the disk such as 25%, or none for no bound", true,
 		func(c *config, text string) error { return setSpace(&c.retain, text) },
+	},
+	{
+		"worker_log_bytes", "when a job's log is rotated", "16MB", "bytes, at least 4KB, such as 16MB", true,
+		func(c *config, text string) error { return setBytes(&c.logBytes, 4<<10, text) },
+	},
+	{
+		"worker_log_files", "rotated logs that a job keeps beside the current one", "3", "a number, 1 to 99", true,
+		func(c *config, text string) error {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 || n > 99 {
+				return fmt.Errorf("%q is not a number from 1 to 99", text)
+			}
+			c.logFiles = n
+			return nil
+		},
 	},
 	{
 		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error", true,

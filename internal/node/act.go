@@ -329,6 +329,7 @@ func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from
 	out := control.Assignment{
 		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
 		Job: a.spec.Job, Budget: a.spec.Budget, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
+		LogBytes: a.node.config.Limits().LogBytes, LogFiles: a.node.config.Limits().LogFiles,
 		OrphanAfter: a.node.config.Limits().OrphanAfter, LogLevel: zapcore.LevelOf(a.node.log.Core()).String(),
 	}
 	if a.spec.Layout != nil {

@@ -68,6 +68,10 @@ type Limits struct {
 	QuarantineFor time.Duration
 	// Retain bounds what ended jobs take. Default: no bound.
 	Retain Retention
+	// LogBytes is how long a job's log may grow before it is rotated, and LogFiles how many rotated ones are kept. Default 16 MiB, and 3:
+	// a log line has some hundred bytes, so that is weeks of a quiet job and the last hours of one that is not.
+	LogBytes int64
+	LogFiles int
 }
 
 func (l Limits) withDefaults() Limits {
@@ -81,6 +85,12 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.RetryLimit == 0 {
 		l.RetryLimit = 10
+	}
+	if l.LogBytes == 0 {
+		l.LogBytes = 16 << 20
+	}
+	if l.LogFiles == 0 {
+		l.LogFiles = 3
 	}
 	return l
 }

@@ -42,6 +42,14 @@ const (
 	tailWidth = 600 // bytes of a line
 )
 
+// rotateLog rotates a job's log that is too long. No worker of the job may run: one that does rotates the log by itself.
+func rotateLog(dir string, limit int64, files int) error {
+	if limit <= 0 || logSize(dir) < limit {
+		return nil
+	}
+	return control.RotateLog(dir, files)
+}
+
 // logSize is the length of a job's log; 0 when it cannot be told.
 func logSize(dir string) int64 {
 	info, err := os.Stat(control.LogPath(dir))
@@ -63,7 +71,10 @@ func logTail(dir string, from int64) string {
 	if err != nil {
 		return ""
 	}
-	text := make([]byte, max(min(info.Size()-from, tailBytes), 0))
+	if info.Size() < from {
+		from = 0 // it was rotated since
+	}
+	text := make([]byte, min(info.Size()-from, tailBytes))
 	if _, err := f.ReadAt(text, info.Size()-int64(len(text))); err != nil {
 		return ""
 	}

@@ -65,6 +65,9 @@ func startWorker(command []string, a control.Assignment) (*worker, error) {
 	if err := checkpoint.WriteFile(checkpoint.OS, path, append(text, '\n'), 0o600); err != nil {
 		return nil, fmt.Errorf("start worker of job %s: %w", a.JobID, err)
 	}
+	if err := rotateLog(a.Dir, a.LogBytes, a.LogFiles); err != nil {
+		return nil, fmt.Errorf("start worker of job %s: %w", a.JobID, err)
+	}
 	log, err := openLog(a.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("start worker of job %s: %w", a.JobID, err)

@@ -83,6 +83,10 @@ func (t *trainer) serveAndTrain(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
+		t.rotateLog(ctx)
+		return nil
+	})
+	group.Go(func() error {
 		defer stopServing()
 		err := t.train(ctx)
 		if cause := context.Cause(ctx); cause != nil {

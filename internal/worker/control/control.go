@@ -51,6 +51,9 @@ type Assignment struct {
 	Restore *Restore `json:"restore,omitempty"`
 	// OrphanAfter ends a worker that no daemon has asked anything of for this long.
 	OrphanAfter time.Duration `json:"orphan_after"`
+	// LogBytes is how long the log may grow before the worker rotates it, and LogFiles how many rotated ones are kept. 0: never.
+	LogBytes int64 `json:"log_bytes,omitempty"`
+	LogFiles int   `json:"log_files,omitempty"`
 	// LogLevel is the least severe level that the worker logs; empty is info.
 	LogLevel string `json:"log_level,omitempty"`
 }
