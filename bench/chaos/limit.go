@@ -50,6 +50,10 @@ func limitWorkerFiles(_ context.Context, w *world) (func() error, error) {
 	return limitFiles(pick(w, w.processes(asWorker)))
 }
 
-func limitDaemonFiles(_ context.Context, w *world) (func() error, error) {
+// limitDaemonFiles spares a daemon that is just starting: the Go runtime itself needs a descriptor then.
+func limitDaemonFiles(ctx context.Context, w *world) (func() error, error) {
+	if !w.answered(ctx) {
+		return nil, nil
+	}
 	return limitFiles(w.daemon.pid())
 }
