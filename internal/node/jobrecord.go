@@ -44,7 +44,7 @@ func (n *node) keepRecord(id string, next *elastic.Manifest, keep int) error {
 		return err
 	}
 	dir := jobDir(n.config.StateDir, id)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := n.makeDir(dir); err != nil {
 		return fmt.Errorf("make the directory of job %s: %w", id, err)
 	}
 	old, err := ownRecord(dir, j)
@@ -71,6 +71,27 @@ func (n *node) keepRecord(id string, next *elastic.Manifest, keep int) error {
 		}
 	}
 	return checkpoint.WriteRecord(checkpoint.OS, jobRecordPath(dir), jobKind, jobVersion, &now, 0o640)
+}
+
+// makeDir makes a job's directory where it is missing. But where the directory of no job is there that ever had a worker, a mount is
+// late: what would be written now vanished below it.
+func (n *node) makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	var missing error
+	for _, j := range n.raft.State().Jobs() {
+		if j.Generation == 0 {
+			continue
+		}
+		if _, missing = os.Stat(jobDir(n.config.StateDir, j.ID)); missing == nil {
+			break
+		}
+	}
+	if missing != nil {
+		return missing
+	}
+	return os.MkdirAll(dir, 0o750)
 }
 
 // ownRecord reads the copy in a job's directory and refuses that of another job.

@@ -105,6 +105,33 @@ func TestShardsThatAreNotThereYetHoldTheJob(t *testing.T) {
 	}
 }
 
+// A job that waits for cores has no round yet that could be missing. It is not trained below a mount that is late either.
+func TestNoJobStartsWhereNoDirectoryOfAJobIs(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Spawn(t, nodetest.StateDir(t))
+	first := d.Submit(t, nodetest.Job(t, d.Dir, "long", 1e6))
+	second := d.Submit(t, nodetest.Job(t, d.Dir, "next", 50)) // on the same cores
+	d.Until(t, first, "commits", committed)
+	d.Stop(t)
+	jobs, away := filepath.Join(d.Dir, "jobs"), filepath.Join(d.Dir, "away")
+	if err := os.Rename(jobs, away); err != nil {
+		t.Fatal(err)
+	}
+	d = nodetest.Spawn(t, d.Dir)
+	for _, id := range []string{first, second} {
+		if s := d.Until(t, id, "waits", waiting); !strings.Contains(s.Reason, jobs) || !strings.Contains(s.Reason, "is missing") {
+			t.Errorf("job %s waits: %s", id, s.Reason)
+		}
+	}
+	if err := os.Remove(jobs); err != nil { // nothing was made in it
+		t.Fatal(err)
+	}
+	if err := os.Rename(away, jobs); err != nil {
+		t.Fatal(err)
+	}
+	d.Until(t, first, "trains again", trainsAgain)
+}
+
 func TestAPersonMayGoOnFromAnOlderRound(t *testing.T) {
 	t.Parallel()
 	dir, id, _ := stopped(t)
