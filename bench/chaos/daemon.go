@@ -125,9 +125,12 @@ func (s *supervisor) once() error {
 	return nil
 }
 
+// inOrder is how a daemon ends that was told to.
+const inOrder = "exit status 0"
+
 func endOf(err error) string {
 	if err == nil {
-		return "exit status 0"
+		return inOrder
 	}
 	return err.Error()
 }

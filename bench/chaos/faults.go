@@ -27,7 +27,7 @@ var faults = []fault{
 	{name: "kill-daemon", family: "kill", does: "SIGKILL the daemon", apply: killDaemon},
 	{name: "crash-daemon", family: "kill", does: "SIGABRT the daemon, as the watchdog does", apply: crashDaemon},
 	{name: "kill-both", family: "kill", does: "SIGKILL the daemon and all workers, as a host that dies", apply: killBoth},
-	{name: "stop-daemon", family: "kill", does: "SIGTERM the daemon", apply: stopDaemon},
+	{name: "stop-daemon", family: "kill", does: "SIGTERM the daemon", alone: true, apply: stopDaemon},
 	{name: "kill-tuning", family: "kill", does: "SIGKILL the tuning of a job", tuned: true, apply: killTuning},
 	{name: "kill-tuning-daemon", family: "kill", does: "SIGKILL the daemon while it tunes a job", tuned: true, apply: killTuningDaemon},
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"time"
 )
@@ -45,8 +46,22 @@ func crashDaemon(_ context.Context, w *world) (func() error, error) {
 	return nil, w.daemon.signal(syscall.SIGABRT)
 }
 
-func stopDaemon(_ context.Context, w *world) (func() error, error) {
-	return nil, w.daemon.signal(syscall.SIGTERM)
+// stopDaemon expects that a daemon which answers ends in order.
+func stopDaemon(ctx context.Context, w *world) (func() error, error) {
+	defer w.daemon.release()
+	if err := w.answers(ctx); err != nil {
+		return nil, err
+	}
+	if err := w.daemon.hold(ctx, syscall.SIGTERM); err != nil {
+		return nil, err
+	}
+	if end := w.daemon.lastEnd(); end != inOrder {
+		return nil, fmt.Errorf("the daemon ended on SIGTERM with %s", end)
+	}
+	if left := w.processes(asWorker); len(left) > 0 {
+		return nil, fmt.Errorf("workers %v outlive a daemon that ended in order", left)
+	}
+	return nil, nil
 }
 
 func killBoth(ctx context.Context, w *world) (func() error, error) {

@@ -225,7 +225,7 @@ func (w *world) recover(ctx context.Context, references map[string]result) error
 func (w *world) end(ctx context.Context, end context.CancelFunc) error {
 	pid := w.daemon.pid()
 	err := w.daemon.hold(ctx, syscall.SIGTERM)
-	if last := w.daemon.lastEnd(); err == nil && pid != 0 && last != "exit status 0" {
+	if last := w.daemon.lastEnd(); err == nil && pid != 0 && last != inOrder {
 		err = fmt.Errorf("the daemon ended on SIGTERM with %s", last)
 	}
 	if err != nil {
