@@ -159,6 +159,20 @@ func (s *supervisor) signal(sig syscall.Signal) error {
 	return err
 }
 
+// end ends the daemon that runs, if any, with a signal.
+func (s *supervisor) end(ctx context.Context, sig syscall.Signal) error {
+	s.mu.Lock()
+	ends, running := len(s.ends), s.cmd != nil
+	s.mu.Unlock()
+	if !running {
+		return nil
+	}
+	if err := s.signal(sig); err != nil {
+		return err
+	}
+	return s.until(ctx, "the end of the daemon on "+sig.String(), func() bool { return len(s.ends) > ends })
+}
+
 // hold ends the daemon with a signal and keeps the next one from being started until release.
 func (s *supervisor) hold(ctx context.Context, sig syscall.Signal) error {
 	s.change(func() { s.held = true })

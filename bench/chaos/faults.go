@@ -12,7 +12,7 @@ type fault struct {
 	does   string // for the summary and the README
 	mounts bool   // it needs to mount file systems
 	tuned  bool   // it needs a job that is tuned
-	// alone: it stops the daemon and looks at what the next one does, so nothing else may be in force.
+	// alone: it expects something of a daemon that nothing else disturbs.
 	alone bool
 	// lasts is the longest time that it is in force; the trial draws one up to it. 0: it passes at once.
 	lasts time.Duration
@@ -25,7 +25,7 @@ var faults = []fault{
 	{name: "kill-worker", family: "kill", does: "SIGKILL a worker", apply: killWorker},
 	{name: "kill-workers", family: "kill", does: "SIGKILL each worker, three times in a row", apply: killWorkers},
 	{name: "kill-daemon", family: "kill", does: "SIGKILL the daemon", apply: killDaemon},
-	{name: "crash-daemon", family: "kill", does: "SIGABRT the daemon, as the watchdog does", apply: crashDaemon},
+	{name: "crash-daemon", family: "kill", does: "SIGABRT the daemon, as the watchdog does", alone: true, apply: crashDaemon},
 	{name: "kill-both", family: "kill", does: "SIGKILL the daemon and all workers, as a host that dies", apply: killBoth},
 	{name: "stop-daemon", family: "kill", does: "SIGTERM the daemon", alone: true, apply: stopDaemon},
 	{name: "kill-tuning", family: "kill", does: "SIGKILL the tuning of a job", tuned: true, apply: killTuning},

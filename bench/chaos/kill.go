@@ -38,12 +38,12 @@ func killWorkers(ctx context.Context, w *world) (func() error, error) {
 	return nil, nil
 }
 
-func killDaemon(_ context.Context, w *world) (func() error, error) {
-	return nil, w.daemon.signal(syscall.SIGKILL)
+func killDaemon(ctx context.Context, w *world) (func() error, error) {
+	return nil, w.daemon.end(ctx, syscall.SIGKILL)
 }
 
-func crashDaemon(_ context.Context, w *world) (func() error, error) {
-	return nil, w.daemon.signal(syscall.SIGABRT)
+func crashDaemon(ctx context.Context, w *world) (func() error, error) {
+	return nil, w.daemon.end(ctx, syscall.SIGABRT)
 }
 
 // stopDaemon expects that a daemon which answers ends in order.
@@ -84,5 +84,5 @@ func killTuning(ctx context.Context, w *world) (func() error, error) {
 
 func killTuningDaemon(ctx context.Context, w *world) (func() error, error) {
 	w.tuning(ctx)
-	return nil, w.daemon.signal(syscall.SIGKILL)
+	return nil, w.daemon.end(ctx, syscall.SIGKILL)
 }
