@@ -44,8 +44,9 @@ func (s zapSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	entry.Write(fields...)
 }
 
-// usual are warnings of the library at every start of a healthy node: it hears no leader because it is to become it.
-var usual = []string{"heartbeat timeout reached, starting election", "no known peers, aborting election"}
+// usual are warnings of the library at the start of a healthy node: it hears no leader because it is to become it, and asks for votes
+// again when its own is slow to reach the disk.
+var usual = []string{"heartbeat timeout reached, starting election", "no known peers, aborting election", "Election timeout reached, restarting election"}
 
 // zapLevel translates a level. Raft's Info is about elections, of interest when something is wrong: one level down.
 func zapLevel(level hclog.Level) zapcore.Level {

@@ -216,6 +216,7 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	if err := a.propose(ctx, c); err != nil {
 		return nil, err
 	}
+	a.node.counts.ended(d.state)
 	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
 		a.node.log.Warn("keep a copy of the job's record", zap.String("job", a.job.ID), zap.Error(err)) // the next start does
 	}
@@ -223,7 +224,6 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	if d.state == api.Failed {
 		level = zap.ErrorLevel
 	}
-	a.node.counts.ended(d.state)
 	a.node.sayAt(level, a.job.ID, "job "+string(d.state), zap.String("reason", d.reason))
 	return func(o *observed) {
 		if final != nil {

@@ -58,6 +58,11 @@ func (b *private) Remove(ctx context.Context, ref string, _ Peer) (api.JobStatus
 	return b.Job(ctx, ref)
 }
 
+func (b *private) Resume(ctx context.Context, ref string, _ api.ResumeRequest, _ Peer) (api.JobStatus, error) {
+	b.asked = append(b.asked, ref)
+	return b.Job(ctx, ref)
+}
+
 func (b *private) Log(_ context.Context, ref string, _ api.LogRequest) (LogReader, error) {
 	b.asked = append(b.asked, ref)
 	return &secretLog{}, nil
@@ -98,7 +103,11 @@ func (b *private) Nodes(context.Context) ([]api.NodeStatus, error) { return nil,
 // ask sends a request as a user.
 func ask(t *testing.T, b Backend, peer any, adminGroup, method, path string) *httptest.ResponseRecorder {
 	t.Helper()
-	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer), method, path, nil)
+	var body io.Reader
+	if method == http.MethodPost {
+		body = strings.NewReader("{}")
+	}
+	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer), method, path, body)
 	w := httptest.NewRecorder()
 	Handler(Config{Backend: b, Log: zap.NewNop(), AdminGroup: adminGroup}).ServeHTTP(w, r)
 	return w

@@ -23,6 +23,14 @@ var small = map[string]map[string]any{
 		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 48,
 		"max_position_embeddings": 16, "vocab_size": 40,
 	},
+	"mistral": {
+		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 48,
+		"max_position_embeddings": 16, "vocab_size": 40, "sliding_window": 5,
+	},
+	"qwen2": {
+		"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 48,
+		"max_position_embeddings": 16, "vocab_size": 40,
+	},
 	"bert": {
 		"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 16,
 		"vocab_size": 40, "num_labels": 3,
