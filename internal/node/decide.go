@@ -412,6 +412,8 @@ func decideBegun(w world, j *jobView) decision {
 		return decision{choice: commitRound, round: round, reason: fmt.Sprintf("all %d shards of round %d are durable", j.stages, round)}
 	case stop && !j.begun.stop && j.soonest() < round:
 		return decision{choice: dropCommit, round: round, reason: fmt.Sprintf("%s, and round %d is far", stopReason(w, j), round)}
+	case round > j.worker.final: // it was begun before the worker knew its budget
+		return decision{choice: dropCommit, round: round, reason: fmt.Sprintf("training ends before round %d, at round %d", round, j.worker.final)}
 	case j.begun.refused > 0 && round < j.worker.final:
 		next := min(max(j.begun.refused+j.worker.rounds(margin), round+1), j.worker.final)
 		return decision{choice: beginCommit, round: next, reason: fmt.Sprintf("the worker is past round %d already", round)}
