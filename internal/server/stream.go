@@ -156,6 +156,9 @@ func logRequest(r *http.Request) (api.LogRequest, error) {
 		return request, err
 	}
 	request.Tail = int(tail) //nolint:gosec // below maxTail
+	if follow := query.Get("follow"); follow != "" && follow != "1" {
+		return request, api.Errorf(http.StatusBadRequest, "%s %s: follow=%q; allowed is 1, or nothing", r.Method, r.URL.Path, follow)
+	}
 	if since := query.Get("since"); since != "" {
 		if request.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
 			return request, api.Errorf(http.StatusBadRequest, "%s %s: since=%q; allowed is a time as in 2006-01-02T15:04:05Z", r.Method, r.URL.Path, since)

@@ -22,10 +22,11 @@ type Figure struct {
 	Conditions map[string]any `json:"conditions"`
 }
 
-// holds compares the value with the bar. A value that is not a number holds nothing.
+// holds compares the value with the bar. A value that is not a number holds nothing, nor does a cost below 0: that is a measurement
+// that failed.
 func (f Figure) holds() bool {
 	if f.AtMost {
-		return f.Value <= f.Bar
+		return f.Value >= 0 && f.Value <= f.Bar
 	}
 	return f.Value >= f.Bar
 }

@@ -21,6 +21,7 @@ func TestFigureHoldsOnItsSideOfTheBar(t *testing.T) {
 		{4, 20, true, true},
 		{20, 20, true, true},
 		{21, 20, true, false},
+		{-0.1, 20, true, false},
 		{math.NaN(), 20, true, false},
 	} {
 		if got := (Figure{Value: c.value, Bar: c.bar, AtMost: c.atMost}).holds(); got != c.want {
