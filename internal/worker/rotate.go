@@ -38,7 +38,13 @@ func (t *trainer) rotateLog(ctx context.Context) {
 func rotate(dir string, limit int64, files int, descriptors []int) error {
 	path := control.LogPath(dir)
 	var log unix.Stat_t
-	if limit <= 0 || files <= 0 || unix.Stat(path, &log) != nil || log.Size < limit {
+	err := unix.Stat(path, &log)
+	switch {
+	case errors.Is(err, unix.ENOENT), limit <= 0, files <= 0:
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at the log: %w", err)
+	case log.Size < limit:
 		return nil
 	}
 	var ours []int
