@@ -76,6 +76,9 @@ func (o *tokenizeOptions) checkOut(files []string) error {
 		}
 		return &usageError{fmt.Errorf("tokenize: say where to write the tokens: avgpipectl tokenize %s --out FILE", strings.Join(files, " "))}
 	}
+	if dir, err := os.Stat(filepath.Dir(o.out)); err != nil || !dir.IsDir() {
+		return &usageError{fmt.Errorf("tokenize: --out %s: there is no directory %s; make it first", o.out, filepath.Dir(o.out))}
+	}
 	info, err := os.Lstat(o.out)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

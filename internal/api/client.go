@@ -302,5 +302,8 @@ func readError(response *http.Response) error {
 	if kind != "application/json" || json.Unmarshal(text, e) != nil || e.Message == "" {
 		e.Message = fmt.Sprintf("%s: %s", response.Status, bytes.TrimSpace(text))
 	}
+	if e.Code == MethodNotAllowed { // this client knows the path: it is newer
+		e.Message += "; the daemon is older than this program: restart it, as after every upgrade"
+	}
 	return e
 }

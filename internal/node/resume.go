@@ -23,6 +23,9 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	refuse := func(format string, args ...any) (api.JobStatus, error) {
 		return api.JobStatus{}, api.Errorf(http.StatusConflict, "resume job %s: %s", j.ID, fmt.Sprintf(format, args...))
 	}
+	if j.Cancelling && !j.State.Ended() {
+		return refuse("it is being cancelled; resume it when it has ended")
+	}
 	if !j.State.Ended() && !n.waits(j.ID) {
 		return refuse("it is %s; only a job that failed, was cancelled or is waiting can be resumed", j.State)
 	}
