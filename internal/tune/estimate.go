@@ -3,6 +3,7 @@ package tune
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -25,7 +26,7 @@ func (s *subject) assumedFLOPs(t tuner.Target) float64 {
 	switch given := job.At(d.Emulated.FLOPs, 0); {
 	case d.Kind == job.KindEmulated && given > 0:
 		return given
-	case s.device == "ref":
+	case strings.HasPrefix(s.device, "ref "):
 		perThread = assumedRef
 	}
 	return perThread * float64(max(t.Threads, 1))

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // TestAShortJobIsNotMeasured: after the first reading the rest is left to the rules, and what it would have cost is said. Nothing is
@@ -38,5 +40,13 @@ func TestAnEstimateMeasuresNothing(t *testing.T) {
 	report, err = Tune(t.Context(), Config{Request: r})
 	if err != nil || !report.Cached || report.Estimate == nil || report.Estimate.TuningSeconds != 0 || report.Estimate.Basis != "an earlier tuning of such a job" {
 		t.Errorf("after a tuning: %+v, %v", report, err)
+	}
+}
+
+// TestThePlainDeviceIsPricedAsOne: its name says more than its kind.
+func TestThePlainDeviceIsPricedAsOne(t *testing.T) {
+	s := &subject{device: ref.New().Name()}
+	if got := s.assumedFLOPs(tuner.Target{Threads: 1}); got != assumedRef {
+		t.Errorf("%s is priced at %g operations a second, want %g", s.device, got, assumedRef)
 	}
 }
