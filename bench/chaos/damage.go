@@ -187,9 +187,11 @@ func leaveTemporaries(ctx context.Context, w *world) (func() error, error) {
 	}
 	for _, dir := range dirs {
 		path := filepath.Join(dir, fmt.Sprintf(".tmp-%d", time.Now().UnixNano()))
-		if err := os.WriteFile(path, []byte("half a"), 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) { // a job may have no shards yet
+		err := os.WriteFile(path, []byte("half a"), 0o600)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a job may have no shards yet
 			return nil, err
 		}
+		w.leftovers = append(w.leftovers, path)
 	}
 	return nil, nil
 }

@@ -87,6 +87,9 @@ func away(ctx context.Context, w *world, path func(*trialJob) string, lost ...st
 		return nil, nil
 	}
 	from, to := path(j), filepath.Join(w.base, "away")
+	if _, err := os.Lstat(to); err == nil {
+		return nil, nil // something is away already
+	}
 	if err := os.Rename(from, to); err != nil {
 		return nil, err
 	}

@@ -140,6 +140,10 @@ func (w *world) suffer(ctx context.Context, p *plan) error {
 		if undo != nil {
 			inForce = append(inForce, force{e.fault.name, time.Now().Add(e.lasts), undo})
 		}
+		if undo == nil && len(inForce) > 0 && (errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC)) {
+			w.say("%s cannot be applied while %s is in force: %v", e.fault.name, inForce[len(inForce)-1].name, err)
+			err = nil
+		}
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", e.fault.name, err), endAll(ctx, w, &inForce))
 		}
@@ -216,6 +220,11 @@ func (w *world) recover(ctx context.Context, references map[string]result) error
 		}
 		if want := references[j.kind.name]; got != want {
 			return fmt.Errorf("job %s (%s) ended with %+v, undisturbed with %+v", j.id, j.kind.name, got, want)
+		}
+	}
+	for _, path := range w.leftovers {
+		if _, err := os.Lstat(path); err == nil {
+			return fmt.Errorf("%s is still there, which a killed write left", path)
 		}
 	}
 	return nil

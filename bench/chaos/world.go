@@ -35,7 +35,8 @@ type world struct {
 	random *rand.Rand // of whoever applies faults
 	jobs   []*trialJob
 
-	damaged []string // paths of committed shards that a fault damaged, as reasons name them
+	leftovers []string // temporary files that a fault left
+	damaged   []string // paths of committed shards that a fault damaged, as reasons name them
 
 	mu     sync.Mutex
 	began  time.Time
