@@ -92,6 +92,9 @@ func trial(ctx context.Context, o options, p plan, mounts bool, references map[s
 	running, end := context.WithCancel(ctx)
 	w.daemon = supervise(running, o.program, w.config(), w.log())
 	err = w.suffer(ctx, &p)
+	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {
+		w.leftovers = nil // they may have been away at the start that would have removed them
+	}
 	if err == nil {
 		err = w.recover(ctx, references)
 	}
@@ -140,7 +143,7 @@ func (w *world) suffer(ctx context.Context, p *plan) error {
 		if undo != nil {
 			inForce = append(inForce, force{e.fault.name, time.Now().Add(e.lasts), undo})
 		}
-		if undo == nil && len(inForce) > 0 && (errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC)) {
+		if undo == nil && len(inForce) > 0 && forbidden(err) {
 			w.say("%s cannot be applied while %s is in force: %v", e.fault.name, inForce[len(inForce)-1].name, err)
 			err = nil
 		}
@@ -157,6 +160,13 @@ func (w *world) suffer(ctx context.Context, p *plan) error {
 		return err
 	}
 	return w.done(ctx)
+}
+
+// forbidden reports whether an error of applying a fault may come of others in force: a disk that is full or read-only, or something that
+// is away or mounted over.
+func forbidden(err error) bool {
+	var of syscall.Errno
+	return errors.As(err, &of) && slices.Contains([]syscall.Errno{syscall.EROFS, syscall.ENOSPC, syscall.ENOENT, syscall.EXDEV}, of)
 }
 
 // force is a fault in force.
