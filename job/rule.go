@@ -250,3 +250,21 @@ func oneOf(words []string) string {
 	}
 	return "one of " + strings.Join(words, ", ")
 }
+
+// Key is a key of the job file that holds a value.
+type Key struct {
+	Name  string   // "train.batch"
+	Holds string   // what it may hold, for people
+	Words []string // the words that it may hold, when there are only these
+}
+
+// Keys lists them in the order of the documentation.
+func Keys() []Key {
+	var all []Key
+	for _, f := range fields {
+		if len(children(f.key)) == 0 {
+			all = append(all, Key{Name: f.key, Holds: f.wants(), Words: f.rule.oneof})
+		}
+	}
+	return all
+}

@@ -61,11 +61,14 @@ Exit codes:
 	cmd.Flags().StringVar(&o.out, "out", "", "the `FILE` to write")
 	cmd.Flags().BoolVar(&o.force, "force", false, "replace OUT if it is there")
 	cmd.Flags().StringVar(&o.tokenizer, "tokenizer", job.TokenizerBytes, "`bytes`, or the path of a tokenizer.json or its directory")
-	cmd.Flags().StringVar(&o.format, "format", "text", "`format` of the files: text, jsonl, csv, tsv or parquet")
+	cmd.Flags().StringVar(&o.format, "format", "text", "`format` of the files: "+strings.Join(tokenFormats, ", "))
 	cmd.Flags().StringVar(&o.column, "column", "", "`name` of the column with the text, of tables (default text)")
 	cmd.Flags().BoolVar(&o.noHeader, "no-header", false, "the first line of csv and tsv files names no columns; they are 1, 2, ...")
 	return cmd
 }
+
+// tokenFormats are the values of --format.
+var tokenFormats = []string{"text", "jsonl", "csv", "tsv", "parquet"}
 
 // checkOut refuses an output that is missing, or that is there and may not be replaced.
 func (o *tokenizeOptions) checkOut(files []string) error {
