@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 
 	"go.uber.org/zap"
 
@@ -73,23 +74,22 @@ func (n *node) keepRecord(id string, next *elastic.Manifest, keep int) error {
 	return checkpoint.WriteRecord(checkpoint.OS, jobRecordPath(dir), jobKind, jobVersion, &now, 0o640)
 }
 
-// makeDir makes a job's directory where it is missing. But where the directory of no job is there that ever had a worker, a mount is
+// makeDir makes a job's directory where it is missing. But where jobs/ holds nothing and a job is known that had a worker, a mount is
 // late: what would be written now vanished below it.
 func (n *node) makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	var missing error
-	for _, j := range n.raft.State().Jobs() {
-		if j.Generation == 0 {
-			continue
+	hadWorker := func(j *elastic.Job) bool { return j.Generation > 0 }
+	if slices.ContainsFunc(n.raft.State().Jobs(), hadWorker) {
+		all := filepath.Dir(dir)
+		entries, err := os.ReadDir(all)
+		if err == nil && len(entries) == 0 {
+			err = &fs.PathError{Op: "find the jobs in", Path: all, Err: syscall.ENODATA}
 		}
-		if _, missing = os.Stat(jobDir(n.config.StateDir, j.ID)); missing == nil {
-			break
+		if err != nil {
+			return err
 		}
-	}
-	if missing != nil {
-		return missing
 	}
 	return os.MkdirAll(dir, 0o750)
 }
