@@ -33,13 +33,24 @@ type Opener struct {
 	User *User
 	// OnOpen is told each path before it is opened, to read it or to list it. It may be called concurrently. Nil: nobody asks.
 	OnOpen func(path string)
+
+	directories *directories // nil: every path is followed from the root
 }
 
 // Info is what a path leads to, through links.
 type Info struct {
-	fs.FileInfo
-	unreadable error
+	Mode fs.FileMode
+	Size int64
+
+	device, inode uint64
+	unreadable    error
 }
+
+// IsDir reports whether it is a directory.
+func (i Info) IsDir() bool { return i.Mode.IsDir() }
+
+// Same reports whether two paths lead to one file.
+func (i Info) Same(o Info) bool { return i.device == o.device && i.inode == o.inode }
 
 // Readable reports why the user, or this process, may not read a file or list a directory.
 func (i Info) Readable() error { return i.unreadable }
@@ -66,7 +77,6 @@ func (o *Opener) Open(path string, maxBytes int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), path)
 	opened := place{path: p.path, fd: fd, dir: -1}
 	if err = opened.look(); err == nil {
 		err = opened.regular(path)
@@ -81,9 +91,10 @@ func (o *Opener) Open(path string, maxBytes int64) (*os.File, error) {
 		err = unix.SetNonblock(fd, false)
 	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		opened.close()
+		return nil, err
 	}
-	return file, nil
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // ReadFile reads a regular file of at most maxBytes.
@@ -105,19 +116,12 @@ func (o *Opener) Stat(path string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	file := os.NewFile(uintptr(p.fd), path)
-	p.fd = -1
 	defer p.close()
-	defer file.Close() //nolint:errcheck // nothing was opened for reading
-	info, err := file.Stat()
-	if err != nil {
-		return Info{}, err
-	}
-	i := Info{FileInfo: info}
+	i := Info{Mode: p.mode(), Size: p.stat.Size, device: p.stat.Dev, inode: p.stat.Ino}
 	switch {
-	case info.IsDir():
+	case i.IsDir():
 		i.unreadable = o.may(&p, mayRead|maySearch, "list")
-	case info.Mode().IsRegular():
+	case i.Mode.IsRegular():
 		if i.unreadable = o.may(&p, mayRead, "read"); i.unreadable == nil {
 			err := unix.Faccessat(p.dir, p.name, unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
 			i.unreadable = p.explain(err, mayRead, "read")

@@ -2,19 +2,29 @@ package access
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
 // stranger owns nothing here.
 var stranger = &Opener{User: &User{UID: 54321, GIDs: []uint32{54321}}}
+
+// openers are a stranger's, one of them keeping directories.
+func openers(t *testing.T) map[string]*Opener {
+	keeping, release := stranger.Keeping()
+	t.Cleanup(release)
+	return map[string]*Opener{"following": stranger, "keeping": keeping}
+}
 
 // tree writes files below a directory that everybody may enter.
 func tree(t *testing.T, files map[string]string) string {
@@ -99,13 +109,18 @@ func TestTheWholeWayIsChecked(t *testing.T) {
 		"open/file/beneath": "not a directory",
 		"open":              "is a directory, not a file",
 	} {
-		content, err := stranger.ReadFile(filepath.Join(dir, name), 10)
-		if want == "" && (err != nil || len(content) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %q, %v, want %q", name, content, err, want)
-		}
-		if want == "" {
-			if i, err := stranger.Stat(filepath.Join(dir, name)); err != nil || i.Readable() != nil || i.Size() != 1 {
-				t.Errorf("look at %s: %v, %v", name, err, i.Readable())
+		for kind, o := range openers(t) {
+			for range 2 { // the second time a directory may have been kept
+				content, err := o.ReadFile(filepath.Join(dir, name), 10)
+				if want == "" && (err != nil || len(content) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+					t.Errorf("%s, %s: %q, %v, want %q", kind, name, content, err, want)
+				}
+				if want != "" {
+					continue
+				}
+				if i, err := o.Stat(filepath.Join(dir, name)); err != nil || i.Readable() != nil || i.Size != 1 {
+					t.Errorf("%s, look at %s: %v, %v", kind, name, err, i.Readable())
+				}
 			}
 		}
 	}
@@ -222,18 +237,61 @@ func TestNothingStaysOpen(t *testing.T) {
 		return len(entries)
 	}
 	before := count()
-	for range 3 {
+	keeping, release := stranger.Keeping()
+	for _, o := range []*Opener{stranger, keeping, keeping} {
 		for _, name := range []string{"l/f", "a", "shut/f", "none", "circle", "l/../a/f", "a/f/g"} {
 			path := filepath.Join(dir, "x")[:len(dir)+1] + name
-			_, _ = stranger.ReadFile(path, 100)
-			_, _ = stranger.Stat(path)
-			_, _ = stranger.ReadDir(path)
-			_, _ = stranger.ReadFile(path, 0)
+			_, _ = o.ReadFile(path, 100)
+			_, _ = o.Stat(path)
+			_, _ = o.ReadDir(path)
+			_, _ = o.ReadFile(path, 0)
 		}
 	}
+	release()
 	if after := count(); after != before {
 		t.Errorf("%d descriptors are open, %d were", after, before)
 	}
+}
+
+// TestKeptDirectoriesAreBounded: many directories, read by many goroutines, take few descriptors, and each file is the right one.
+func TestKeptDirectoriesAreBounded(t *testing.T) {
+	files := map[string]string{}
+	for i := range 2 * maxDirectories {
+		name := strconv.Itoa(i)
+		files[name+"/f"] = name
+	}
+	dir := tree(t, files)
+	keeping, release := stranger.Keeping()
+	var readers errgroup.Group
+	for range 4 {
+		readers.Go(func() error {
+			for name, want := range files {
+				if got, err := keeping.ReadFile(filepath.Join(dir, name), 10); err != nil || string(got) != want {
+					return fmt.Errorf("%s: %q, %w", name, got, err)
+				}
+				if n := keeping.directories.count(); n > maxDirectories {
+					return fmt.Errorf("%d directories are kept", n)
+				}
+			}
+			return nil
+		})
+	}
+	if err := readers.Wait(); err != nil {
+		t.Error(err)
+	}
+	if keeping.directories.count() == 0 {
+		t.Error("no directory is kept")
+	}
+	release()
+	if n := keeping.directories.count(); n > 0 {
+		t.Errorf("%d directories are kept after release", n)
+	}
+}
+
+func (d *directories) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.kept)
 }
 
 // TestOwnRightsAreExplained: where this process itself may not read, the error tells the mode and the owner.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,7 +16,7 @@ const maxLinks = 40
 // place is what a path, or a part of it, leads to.
 type place struct {
 	path string // without links
-	fd   int    // to look at it only (O_PATH); -1: none
+	fd   int    // of a directory, to look at it only (O_PATH); -1: none
 	dir  int    // of the directory that it is in; -1: none, at the root
 	name string // in dir
 	stat unix.Stat_t
@@ -36,7 +37,29 @@ func (o *Opener) walk(path string) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	p, err := root()
+	names := components(absolute)
+	if o == nil || o.directories == nil || len(names) == 0 {
+		return o.follow(root, names, path)
+	}
+	return o.below(names, path)
+}
+
+// below follows the last name from the directory that the others lead to.
+func (o *Opener) below(names []string, path string) (place, error) {
+	parent := names[:len(names)-1]
+	find := func() (place, error) {
+		if len(parent) == 0 {
+			return root()
+		}
+		return o.below(parent, path)
+	}
+	start := func() (place, error) { return o.directories.get(strings.Join(parent, "/"), find) }
+	return o.follow(start, names[len(parent):], path)
+}
+
+// follow follows names from where start is.
+func (o *Opener) follow(start func() (place, error), names []string, path string) (place, error) {
+	p, err := start()
 	if err != nil {
 		return place{}, err
 	}
@@ -44,7 +67,7 @@ func (o *Opener) walk(path string) (place, error) {
 		p.close()
 		return place{}, err
 	}
-	rest, links := components(absolute), 0
+	rest, links := names, 0
 	for len(rest) > 0 {
 		if p.stat.Mode&unix.S_IFMT != unix.S_IFDIR {
 			return fail(&fs.PathError{Op: "enter", Path: p.path, Err: unix.ENOTDIR})
@@ -64,8 +87,7 @@ func (o *Opener) walk(path string) (place, error) {
 			p = next
 			continue
 		}
-		target, err := next.readlink()
-		next.close()
+		target, err := p.readlink(next)
 		if links++; err == nil && links > maxLinks {
 			err = &fs.PathError{Op: fmt.Sprintf("follow more than %d links of", maxLinks), Path: path, Err: unix.ELOOP}
 		}
@@ -93,16 +115,18 @@ func root() (place, error) {
 	return p, p.look()
 }
 
-// step looks at a name in a directory, and not through a link. It is asked for as a directory first: that mounts what an
-// automounter has there (open(2), O_PATH).
+// step looks at a name in a directory, and not through a link. A directory is opened, as one: that mounts what an automounter has
+// there (open(2), O_PATH).
 func (p *place) step(name string) (place, error) {
-	next := place{path: filepath.Join(p.path, name), dir: -1, name: name}
-	var err error
-	next.fd, err = p.open(p.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY)
-	if errors.Is(err, unix.ENOTDIR) {
-		next.fd, err = p.open(p.fd, name, unix.O_PATH|unix.O_NOFOLLOW)
-	}
+	next := place{path: filepath.Join(p.path, name), fd: -1, dir: -1, name: name}
+	err := unix.Fstatat(p.fd, name, &next.stat, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
+		return next, p.failed(name, err)
+	}
+	if next.stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return next, nil
+	}
+	if next.fd, err = p.open(p.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY); err != nil {
 		return next, err
 	}
 	if err := next.look(); err != nil {
@@ -122,12 +146,18 @@ func (p *place) open(dir int, name string, flags int) (int, error) {
 		case errors.Is(err, unix.EINTR):
 		case flags&unix.O_PATH == 0:
 			return -1, p.explain(err, mayRead, "read")
-		case errors.Is(err, unix.EACCES):
-			return -1, p.explain(err, maySearch, "enter")
 		default:
-			return -1, &fs.PathError{Op: "open", Path: filepath.Join(p.path, name), Err: err}
+			return -1, p.failed(name, err)
 		}
 	}
+}
+
+// failed puts words to why a name in a directory cannot be looked at.
+func (p *place) failed(name string, err error) error {
+	if errors.Is(err, unix.EACCES) {
+		return p.explain(err, maySearch, "enter")
+	}
+	return &fs.PathError{Op: "open", Path: filepath.Join(p.path, name), Err: err}
 }
 
 // look reads owner and mode of what the descriptor is of.
@@ -138,12 +168,12 @@ func (p *place) look() error {
 	return nil
 }
 
-// readlink reads the link that the descriptor is of.
-func (p *place) readlink() (string, error) {
+// readlink reads a link in a directory.
+func (p *place) readlink(link place) (string, error) {
 	target := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(p.fd, "", target)
+	n, err := unix.Readlinkat(p.fd, link.name, target)
 	if err != nil {
-		return "", &fs.PathError{Op: "readlink", Path: p.path, Err: err}
+		return "", &fs.PathError{Op: "readlink", Path: link.path, Err: err}
 	}
 	return string(target[:n]), nil
 }

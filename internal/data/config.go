@@ -195,6 +195,12 @@ func (c Config) validateUnread() error {
 	return nil
 }
 
+// keepDirectories has Access follow the path to a directory once for all files in it, until the caller calls release.
+func (c *Config) keepDirectories() (release func()) {
+	c.Access, release = c.Access.Keeping()
+	return release
+}
+
 func (c Config) validatePaths() error {
 	for i, path := range c.Files {
 		if !filepath.IsAbs(path) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -65,6 +64,11 @@ func (s Skipped) Notes() []string {
 // the files it matches (*, ?, [a-z], {a,b} and ** across directories). Links are followed, unless to a directory that they
 // lie in. It reads directories, not files. An entry that matches nothing, or a path that cannot be read, is an *Error.
 func List(ctx context.Context, c Config) (Listing, error) {
+	defer c.keepDirectories()()
+	return list(ctx, c)
+}
+
+func list(ctx context.Context, c Config) (Listing, error) {
 	c = c.withDefaults()
 	if err := c.Validate(); err != nil {
 		return Listing{}, err
@@ -186,10 +190,10 @@ func hasMeta(path string) bool { return strings.ContainsAny(path, `*?[{\`) }
 
 // single takes a path that names a file.
 func (l *lister) single(path string, info access.Info) error {
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is %s, not a file or a directory", path, access.Describe(info.Mode()))
+	if !info.Mode.IsRegular() {
+		return fmt.Errorf("%s is %s, not a file or a directory", path, access.Describe(info.Mode))
 	}
-	if info.Size() == 0 {
+	if info.Size == 0 {
 		return fmt.Errorf("%s is empty", path)
 	}
 	return l.take(path, filepath.Base(path), info)
@@ -256,7 +260,7 @@ func (l *lister) entry(at, name string, e fs.DirEntry, around []access.Info) err
 		if !l.enters(name) {
 			return nil
 		}
-		if slices.ContainsFunc(around, func(o access.Info) bool { return os.SameFile(o.FileInfo, info.FileInfo) }) {
+		if slices.ContainsFunc(around, func(o access.Info) bool { return o.Same(info) }) {
 			l.skipped.Loops++
 			return nil
 		}
@@ -266,10 +270,10 @@ func (l *lister) entry(at, name string, e fs.DirEntry, around []access.Info) err
 	switch {
 	case !l.matches(name):
 		return nil
-	case !info.Mode().IsRegular():
+	case !info.Mode.IsRegular():
 		l.skipped.NonRegular++
 		return nil
-	case info.Size() == 0:
+	case info.Size == 0:
 		l.skipped.Empty++
 		return nil
 	}
@@ -280,7 +284,7 @@ func (l *lister) take(path, name string, info access.Info) error {
 	if err := info.Readable(); err != nil {
 		return err
 	}
-	l.files = append(l.files, File{Path: path, Name: name, Bytes: info.Size()})
+	l.files = append(l.files, File{Path: path, Name: name, Bytes: info.Size})
 	return nil
 }
 

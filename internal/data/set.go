@@ -70,6 +70,7 @@ type Summary struct {
 // file. The daemon calls it when a job is submitted, with the rights of the job's user in Config.Access. What is wrong
 // further on, and text without a token, Open finds, before training starts.
 func Check(ctx context.Context, c Config) (Summary, error) {
+	defer c.keepDirectories()()
 	o, err := newOpener(ctx, c)
 	if err != nil {
 		return Summary{}, err
@@ -80,6 +81,7 @@ func Check(ctx context.Context, c Config) (Summary, error) {
 // Open lists, reads and divides the files. It fails with an *Error when the configuration or the files do not fit, and
 // stops early when ctx is done. The caller closes the set.
 func Open(ctx context.Context, c Config) (*Set, error) {
+	defer c.keepDirectories()()
 	o, err := newOpener(ctx, c)
 	if err != nil {
 		return nil, err
@@ -129,7 +131,7 @@ type opener struct {
 // newOpener lists the files and opens the tokenizer.
 func newOpener(ctx context.Context, c Config) (*opener, error) {
 	o := &opener{Config: c.withDefaults()}
-	l, err := List(ctx, o.Config)
+	l, err := list(ctx, o.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 // memory. It returns what the file holds and what was skipped, a sentence each. A file that is there is replaced, but never one
 // that is read. After an error nothing was written.
 func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, []string, error) {
+	defer c.keepDirectories()()
 	c.Sequence = 1 // windows are cut when the file is read
 	o, err := newOpener(ctx, c)
 	if err != nil {
