@@ -1,16 +1,14 @@
-// Package elastic averages parallel pipelines around a center and makes the center's rounds durable.
+// Package elastic averages parallel pipelines around a center.
 //
-// It has four parts, each usable and tested alone:
+// It has two parts, each usable and tested alone:
 //
 //   - Method: an averaging method is a pair of pure rules over flat vectors, one for the pipeline and one for the center
 //     (method.go; one file a method). Table methods holds them all.
 //   - Center: the order in which those rules run, as a state machine. One for each stage: shard k of the center averages stage
 //     k of all pipelines (center.go).
-//   - Store: shards of committed rounds as immutable files named by their SHA-256 (shard.go, store.go).
-//   - State, Log: the replicated record of jobs, generations and committed rounds (command.go, state.go), and the Raft log that
-//     replicates it (log.go). It carries digests, never tensors.
 //
-// Method, Center and State do no I/O, start no goroutine and read no clock, so the same inputs give the same bits on every host.
+// Neither does I/O, starts a goroutine or reads a clock, so the same inputs give the same bits on every host. Package
+// internal/shard makes a round's vectors durable, package internal/cluster records which rounds are committed.
 //
 // # One shard of the center
 //

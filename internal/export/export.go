@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -47,12 +47,12 @@ type ShardMeta struct {
 // in store, its tensors; with the files that the job left beside it in dir (WriteBeside), if there is one. Everything is read
 // and checked before the first byte is written, and nothing is written elsewhere, so a model can be taken off a disk that
 // is full. A notice, unless it is empty, goes into the card.
-func Pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir, notice string) error {
+func Pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string) error {
 	return pack(ctx, w, m, store, shards, dir, notice, MaxFileBytes)
 }
 
 // pack is Pack with another limit for MaxFileBytes.
-func pack(ctx context.Context, w io.Writer, m *model.Model, store elastic.Store, shards []elastic.Digest, dir, notice string, limit int64) error {
+func pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string, limit int64) error {
 	config, err := configFile(m, dir)
 	if err != nil {
 		return fmt.Errorf("export: %s: %w", ConfigFile, err)
@@ -161,7 +161,7 @@ func writeArchive(w io.Writer, files []file) error {
 }
 
 // collect reads the center's tensors from the shards of all stages. Copies of tied tensors are left out.
-func collect(ctx context.Context, store elastic.Store, shards []elastic.Digest) ([]checkpoint.Tensor, map[string][]float32, error) {
+func collect(ctx context.Context, store shard.Store, shards []shard.Digest) ([]checkpoint.Tensor, map[string][]float32, error) {
 	var tensors []checkpoint.Tensor
 	values := map[string][]float32{}
 	for k, digest := range shards {
@@ -185,17 +185,17 @@ func collect(ctx context.Context, store elastic.Store, shards []elastic.Digest) 
 }
 
 // readCenter reads the center of stage k of stages, and what it holds.
-func readCenter(ctx context.Context, store elastic.Store, digest elastic.Digest, k, stages int) (center []float32, meta ShardMeta, err error) {
-	err = elastic.ReadShard(ctx, store, digest, func(h *elastic.ShardHeader) (func(int, []float32, int) error, error) {
+func readCenter(ctx context.Context, store shard.Store, digest shard.Digest, k, stages int) (center []float32, meta ShardMeta, err error) {
+	err = shard.Read(ctx, store, digest, func(h *shard.Header) (func(int, []float32, int) error, error) {
 		if h.Stage != k || h.Stages != stages {
 			return nil, fmt.Errorf("is of stage %d of %d, expected %d of %d", h.Stage, h.Stages, k, stages)
 		}
 		if err := json.Unmarshal(h.Meta, &meta); err != nil {
 			return nil, fmt.Errorf("meta: %w", err)
 		}
-		at := slices.IndexFunc(h.Vectors, func(v elastic.ShardVector) bool { return v.Name == elastic.CenterVector })
+		at := slices.IndexFunc(h.Vectors, func(v shard.Vector) bool { return v.Name == shard.CenterVector })
 		if at < 0 {
-			return nil, fmt.Errorf("has no vector %q", elastic.CenterVector)
+			return nil, fmt.Errorf("has no vector %q", shard.CenterVector)
 		}
 		center = make([]float32, h.Vectors[at].Elements)
 		return func(v int, src []float32, offset int) error {

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/export/exporttest"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -27,9 +27,9 @@ func tinyModel(t *testing.T) *model.Model {
 
 // writeShards puts one shard a stage into a new store, each with the initial weights of its stage as the center, and returns
 // those weights by tensor name.
-func writeShards(t *testing.T, m *model.Model, stages int) (elastic.Store, []elastic.Digest, map[string][]float32) {
+func writeShards(t *testing.T, m *model.Model, stages int) (shard.Store, []shard.Digest, map[string][]float32) {
 	t.Helper()
-	store, err := elastic.OpenDirStore(checkpoint.OS, t.TempDir())
+	store, err := shard.OpenDirStore(checkpoint.OS, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func writeShards(t *testing.T, m *model.Model, stages int) (elastic.Store, []ela
 	}
 	dev := ref.New()
 	values := map[string][]float32{}
-	var digests []elastic.Digest
+	var digests []shard.Digest
 	for k, r := range ranges {
 		s, err := stage.New(stage.Config{Device: dev, Model: m, Range: r, Index: k, Count: stages, Samples: 1, Slots: 1, Seed: 3})
 		if err != nil {
@@ -55,11 +55,11 @@ func writeShards(t *testing.T, m *model.Model, stages int) (elastic.Store, []ela
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := elastic.ShardHeader{
+		h := shard.Header{
 			Job: "1", Generation: 1, Round: 5, Stage: k, Stages: stages, Meta: meta,
-			Vectors: []elastic.ShardVector{{Name: "other", Elements: 3}, {Name: elastic.CenterVector, Elements: parameters.Len()}},
+			Vectors: []shard.Vector{{Name: "other", Elements: 3}, {Name: shard.CenterVector, Elements: parameters.Len()}},
 		}
-		digest, _, err := elastic.WriteShard(t.Context(), store, &h, func(v int, dst []float32, offset int) error {
+		digest, _, err := shard.Write(t.Context(), store, &h, func(v int, dst []float32, offset int) error {
 			if v == 1 {
 				parameters.Read(dst, offset)
 			}
@@ -112,10 +112,10 @@ func TestExportRefusesWhatIsNotOneModel(t *testing.T) {
 	m := tinyModel(t)
 	store, digests, _ := writeShards(t, m, 2)
 	for name, c := range map[string]struct {
-		shards []elastic.Digest
+		shards []shard.Digest
 		want   string
 	}{
-		"stages in the wrong order": {[]elastic.Digest{digests[1], digests[0]}, "is of stage 1 of 2, expected 0 of 2"},
+		"stages in the wrong order": {[]shard.Digest{digests[1], digests[0]}, "is of stage 1 of 2, expected 0 of 2"},
 		"one stage missing":         {digests[:1], "is of stage 0 of 2, expected 0 of 1"},
 	} {
 		dir := filepath.Join(t.TempDir(), "model")

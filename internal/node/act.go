@@ -13,10 +13,11 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -26,7 +27,7 @@ import (
 // returns.
 type act struct {
 	node     *node
-	job      *elastic.Job
+	job      *cluster.Job
 	spec     *spec
 	decision decision
 	worker   *worker                   // the job's; nil: none
@@ -50,16 +51,16 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 	case place:
 		return a.place(ctx)
 	case beginCommit:
-		return nil, a.propose(ctx, &elastic.BeginCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
+		return nil, a.propose(ctx, &cluster.BeginCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
 	case postCommit:
 		return a.postCommit(ctx)
 	case dropCommit:
-		return nil, a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
+		return nil, a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
 	case commitRound:
 		return a.commitRound(ctx)
 	case setRunning:
-		return nil, a.propose(ctx, &elastic.SetState{
-			Job: a.job.ID, Generation: a.job.Generation, State: elastic.Running, Reason: a.runningReason(),
+		return nil, a.propose(ctx, &cluster.SetState{
+			Job: a.job.ID, Generation: a.job.Generation, State: cluster.Running, Reason: a.runningReason(),
 		})
 	case abortWorker:
 		return a.abort(ctx)
@@ -76,7 +77,7 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 	return nil, nil
 }
 
-func (a *act) propose(ctx context.Context, c elastic.Command) error {
+func (a *act) propose(ctx context.Context, c cluster.Command) error {
 	_, err := a.node.raft.Apply(ctx, c)
 	return err
 }
@@ -112,16 +113,16 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
 	m, err := assemble(a.job, a.node.id, a.spec.stages(), round, a.shards)
 	if err != nil {
-		give := a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
+		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
 		return nil, errors.Join(err, give)
 	}
 	if err := checkRound(ctx, m, a.node.store(a.job.ID).Size); err != nil {
-		give := a.propose(ctx, &elastic.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
+		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), give)
 	}
 	keep := a.spec.Job.Center.Keep
 	kept := a.node.keepRecord(a.job.ID, m, keep)
-	err = a.propose(ctx, &elastic.CommitRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: keep})
+	err = a.propose(ctx, &cluster.CommitRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: keep})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
 	}
@@ -147,17 +148,17 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 }
 
 // assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.
-func assemble(j *elastic.Job, node string, stages int, round uint64, shards map[int]control.ShardInfo) (*elastic.Manifest, error) {
-	m := &elastic.Manifest{Job: j.ID, Generation: j.Generation, Round: round, Stages: stages}
+func assemble(j *cluster.Job, node string, stages int, round uint64, shards map[int]control.ShardInfo) (*cluster.Manifest, error) {
+	m := &cluster.Manifest{Job: j.ID, Generation: j.Generation, Round: round, Stages: stages}
 	for k := range stages {
 		s, ok := shards[k]
 		if !ok {
 			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
 		}
-		m.Shards = append(m.Shards, elastic.ShardRef{Stage: k, Digest: elastic.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{node}})
-		cursors := make([]elastic.Cursor, len(s.Cursors))
+		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{node}})
+		cursors := make([]shard.Cursor, len(s.Cursors))
 		for i, c := range s.Cursors {
-			cursors[i] = elastic.Cursor(c)
+			cursors[i] = shard.Cursor(c)
 		}
 		if k == 0 {
 			m.Cursors = cursors
@@ -204,14 +205,14 @@ func (a *act) kill() (func(*observed), error) {
 func (a *act) end(ctx context.Context) (func(*observed), error) {
 	d := a.decision
 	final := a.finalStatus(ctx)
-	var c elastic.Command = &elastic.EndJob{
-		Job: a.job.ID, Generation: a.job.Generation, State: elastic.JobState(d.state), Reason: d.reason, At: time.Now(),
+	var c cluster.Command = &cluster.EndJob{
+		Job: a.job.ID, Generation: a.job.Generation, State: cluster.JobState(d.state), Reason: d.reason, At: time.Now(),
 	}
 	if d.state == api.Cancelled {
 		if by := a.job.CancelledBy; by != "" {
 			d.reason = "cancelled by " + by + strings.TrimPrefix(d.reason, "cancelled")
 		}
-		c = &elastic.CancelJob{Job: a.job.ID, Reason: d.reason, At: time.Now()}
+		c = &cluster.CancelJob{Job: a.job.ID, Reason: d.reason, At: time.Now()}
 	}
 	if err := a.propose(ctx, c); err != nil {
 		return nil, err
@@ -280,7 +281,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
-	result, err := a.node.raft.Apply(ctx, &elastic.BeginGeneration{
+	result, err := a.node.raft.Apply(ctx, &cluster.BeginGeneration{
 		Job: a.job.ID, Generation: a.job.Generation, Placement: where, From: &start, Reason: reason,
 	})
 	if err != nil {
@@ -321,7 +322,7 @@ func (a *act) endOthers(dir string) error {
 }
 
 // assignment tells a worker everything.
-func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from *elastic.Manifest) control.Assignment {
+func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from *cluster.Manifest) control.Assignment {
 	places := make([]control.StagePlace, a.spec.stages())
 	for k := range places {
 		places[k].Node = a.node.id

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -21,7 +21,7 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
-	err := a.propose(ctx, &elastic.BeginTuning{Job: a.job.ID, Generation: a.job.Generation, Reason: a.decision.reason})
+	err := a.propose(ctx, &cluster.BeginTuning{Job: a.job.ID, Generation: a.job.Generation, Reason: a.decision.reason})
 	if err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
@@ -59,14 +59,14 @@ func (n *node) tuneRequest(s *spec, dir string, cores []int) control.TuneRequest
 func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 	resolved, err := a.spec.resolve(a.report, len(a.node.config.Cores))
 	if err != nil {
-		failed := &elastic.EndJob{Job: a.job.ID, Generation: a.job.Generation, State: elastic.Failed, Reason: err.Error(), At: time.Now()}
+		failed := &cluster.EndJob{Job: a.job.ID, Generation: a.job.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
 		return nil, errors.Join(err, a.propose(ctx, failed))
 	}
 	text, err := encodeSpec(resolved)
 	if err != nil {
 		return nil, err
 	}
-	done := &elastic.ResolveJob{Job: a.job.ID, Generation: a.job.Generation, Spec: text, Reason: "laid out by the rules; waits for a place"}
+	done := &cluster.ResolveJob{Job: a.job.ID, Generation: a.job.Generation, Spec: text, Reason: "laid out by the rules; waits for a place"}
 	if a.report.Ruled == "" {
 		done.Reason = "tuned; waits for a place"
 		if done.Report, err = encodeReport(a.report); err != nil {

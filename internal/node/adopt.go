@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
 // adopt finds the processes that an earlier daemon left. Workers of a job's current generation are watched from here on; all
@@ -67,9 +67,9 @@ func endTunings(state string) error {
 func tuningsDir(state string) string { return filepath.Join(state, "tunings") }
 
 // current adopts the one process, if any, that is the worker of the job's current generation, and returns it.
-func (n *node) current(ctx context.Context, state *elastic.State, id, dir string, processes []process) process {
+func (n *node) current(ctx context.Context, state *cluster.State, id, dir string, processes []process) process {
 	j, err := state.Job(id)
-	if err != nil || j.State != elastic.Starting && j.State != elastic.Running {
+	if err != nil || j.State != cluster.Starting && j.State != cluster.Running {
 		return process{}
 	}
 	client := newWorkerClient(dir)

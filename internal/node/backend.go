@@ -12,11 +12,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -38,7 +39,7 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, err
 	}
-	result, err := n.raft.Apply(ctx, &elastic.SubmitJob{
+	result, err := n.raft.Apply(ctx, &cluster.SubmitJob{
 		Name: s.Job.Name, Source: r.Source, File: r.File, Set: r.Set, Base: r.Base, Owner: uint32(peer.UID),
 		Submitted: time.Now(), Spec: encoded, After: after,
 	})
@@ -87,12 +88,12 @@ func (n *node) Job(_ context.Context, ref string) (api.JobStatus, error) {
 }
 
 // find returns the job with an id, or the only one with a name.
-func (n *node) find(ref string) (*elastic.Job, error) {
+func (n *node) find(ref string) (*cluster.Job, error) {
 	state := n.raft.State()
 	if j, err := state.Job(ref); err == nil {
 		return j, nil
 	}
-	var found []*elastic.Job
+	var found []*cluster.Job
 	var ids, names []string
 	for _, j := range state.Jobs() {
 		names = append(names, fmt.Sprintf("%s (%s)", j.ID, j.Name))
@@ -118,9 +119,9 @@ func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobS
 	if err != nil {
 		return api.JobStatus{}, err
 	}
-	_, err = n.raft.Apply(ctx, &elastic.RequestCancel{Job: j.ID, Reason: "cancelling, as " + by.String() + " asked", By: by.String()})
+	_, err = n.raft.Apply(ctx, &cluster.RequestCancel{Job: j.ID, Reason: "cancelling, as " + by.String() + " asked", By: by.String()})
 	switch {
-	case errors.Is(err, elastic.ErrEnded):
+	case errors.Is(err, cluster.ErrEnded):
 		return api.JobStatus{}, api.Errorf(http.StatusConflict, "cancel job %s: it is %s already", j.ID, j.State)
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("cancel job %s: %w", j.ID, err)
@@ -165,7 +166,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 }
 
 // buildModel makes the model that a job trains.
-func (n *node) buildModel(j *elastic.Job) (*model.Model, error) {
+func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
 	n.mu.Lock()
 	s, err := n.spec(j)
 	n.mu.Unlock()
@@ -180,7 +181,7 @@ func (n *node) buildModel(j *elastic.Job) (*model.Model, error) {
 }
 
 // pin returns the job's committed rounds, whose shards stay until unpin.
-func (n *node) pin(id string) []*elastic.Manifest {
+func (n *node) pin(id string) []*cluster.Manifest {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	j, err := n.raft.State().Job(id) // under the lock: collect reads the pins after the state
@@ -195,7 +196,7 @@ func (n *node) pin(id string) []*elastic.Manifest {
 	return j.Committed
 }
 
-func (n *node) unpin(kept []*elastic.Manifest) {
+func (n *node) unpin(kept []*cluster.Manifest) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range kept {
@@ -208,10 +209,10 @@ func (n *node) unpin(kept []*elastic.Manifest) {
 }
 
 // pinned lists the shards that an export reads now.
-func (n *node) pinned() []elastic.Digest {
+func (n *node) pinned() []shard.Digest {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all := make([]elastic.Digest, 0, len(n.pins))
+	all := make([]shard.Digest, 0, len(n.pins))
 	for d := range n.pins {
 		all = append(all, d)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 )
 
@@ -180,7 +180,7 @@ func (n *node) sayHold(job string, before, now *hold) {
 }
 
 // turn decides and begins to act. It reports whether no process of a job lives and no act runs.
-func (n *node) turn(beside context.Context, state *elastic.State, stopping bool) (idle bool) {
+func (n *node) turn(beside context.Context, state *cluster.State, stopping bool) (idle bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	w, jobs := n.world(state, stopping)
@@ -199,11 +199,11 @@ func (n *node) turn(beside context.Context, state *elastic.State, stopping bool)
 }
 
 // world is what there is to decide about, and the jobs in it by id. The caller holds the lock.
-func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*elastic.Job) {
+func (n *node) world(state *cluster.State, stopping bool) (world, map[string]*cluster.Job) {
 	w := world{now: time.Now(), cores: len(n.config.Cores), lent: len(n.lent), stopping: stopping, rules: n.config.Limits().rules()}
 	passed := min(w.now.Sub(n.looked), longestLook)
 	n.looked = w.now
-	jobs := map[string]*elastic.Job{}
+	jobs := map[string]*cluster.Job{}
 	n.forget(state)
 	for _, j := range state.Jobs() {
 		o := n.job(j.ID)
@@ -231,14 +231,14 @@ func (n *node) world(state *elastic.State, stopping bool) (world, map[string]*el
 		}
 		jobs[j.ID] = j
 		v := o.view(j, s, &w)
-		v.exported = slices.ContainsFunc(j.Committed, func(m *elastic.Manifest) bool { return n.pins[m.Shards[0].Digest] > 0 })
+		v.exported = slices.ContainsFunc(j.Committed, func(m *cluster.Manifest) bool { return n.pins[m.Shards[0].Digest] > 0 })
 		w.jobs = append(w.jobs, v)
 	}
 	return w, jobs
 }
 
 // forget drops what was observed of jobs that were removed. The caller holds the lock.
-func (n *node) forget(state *elastic.State) {
+func (n *node) forget(state *cluster.State) {
 	for id, o := range n.jobs {
 		if _, err := state.Job(id); err != nil && !o.acting {
 			delete(n.jobs, id)
@@ -258,7 +258,7 @@ func (n *node) idle() bool {
 }
 
 // begin starts to carry a choice out. It returns the cores that are free after it. The caller holds the lock.
-func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d decision, free []int) []int {
+func (n *node) begin(beside context.Context, j *cluster.Job, o *observed, d decision, free []int) []int {
 	o.acting, o.choice = true, d.choice
 	a := act{node: n, job: j, spec: n.specs[j.ID], decision: d, worker: o.worker}
 	switch d.choice {
@@ -297,8 +297,8 @@ func (n *node) begin(beside context.Context, j *elastic.Job, o *observed, d deci
 }
 
 // coresOf returns the cores that a placed job is pinned to.
-func (n *node) coresOf(j *elastic.Job) []int {
-	if j.State != elastic.Starting && j.State != elastic.Running {
+func (n *node) coresOf(j *cluster.Job) []int {
+	if j.State != cluster.Starting && j.State != cluster.Running {
 		return nil
 	}
 	p, err := readPlacement(j)
@@ -309,7 +309,7 @@ func (n *node) coresOf(j *elastic.Job) []int {
 }
 
 // freeCores lists the cores that no placed job, no living process and no tuning has. The caller holds the lock.
-func (n *node) freeCores(jobs map[string]*elastic.Job) []int {
+func (n *node) freeCores(jobs map[string]*cluster.Job) []int {
 	taken := slices.Clone(n.lent)
 	for id, j := range jobs {
 		o := n.jobs[id]
@@ -317,7 +317,7 @@ func (n *node) freeCores(jobs map[string]*elastic.Job) []int {
 		if o.tunes() {
 			taken = append(taken, o.tuning.cores...)
 		}
-		placed := (j.State == elastic.Starting || j.State == elastic.Running) && !o.waits()
+		placed := (j.State == cluster.Starting || j.State == cluster.Running) && !o.waits()
 		if o.worker != nil && o.phase != exited || placed {
 			if p, err := readPlacement(j); err == nil {
 				taken = append(taken, p.Cores...)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
@@ -223,7 +224,7 @@ func encodeReport(r *tuner.Report) (json.RawMessage, error) {
 }
 
 // readReport reads the report of a tuned job; nil of one that was not tuned.
-func readReport(j *elastic.Job) (*tuner.Report, error) {
+func readReport(j *cluster.Job) (*tuner.Report, error) {
 	if len(j.Report) == 0 || string(j.Report) == "null" { // as it is written where there is none
 		return nil, nil
 	}

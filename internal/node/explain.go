@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
 // maxShownOps bounds a plan that people are shown.
@@ -52,9 +52,9 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 }
 
 // watchDrift holds what a tuned job's worker has just said against what its tuning found. The caller holds the lock.
-func (n *node) watchDrift(j *elastic.Job, o *observed, now time.Time) {
+func (n *node) watchDrift(j *cluster.Job, o *observed, now time.Time) {
 	s, err := n.spec(j)
-	if err != nil || s.report == nil || o.phase != training || j.State != elastic.Running {
+	if err != nil || s.report == nil || o.phase != training || j.State != cluster.Running {
 		return
 	}
 	status := o.status.Job

@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/history"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -33,7 +33,7 @@ func (n *node) History(_ context.Context, ref string, r api.HistoryRequest) (api
 }
 
 // selectHistory turns the records that hold into an answer. A commit counts when Raft has it.
-func selectHistory(live []history.Record, r api.HistoryRequest, j *elastic.Job) api.History {
+func selectHistory(live []history.Record, r api.HistoryRequest, j *cluster.Job) api.History {
 	out := api.History{
 		Points: []api.HistoryPoint{}, Evaluations: []api.HistoryEvaluation{}, Commits: []api.HistoryMark{}, Starts: []api.HistoryMark{},
 	} // JSON: [], not null

@@ -14,8 +14,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
 // A job's directory holds a copy of what the replicated state says of the job, so that the state can be made again when it is lost
@@ -29,8 +29,8 @@ const (
 func jobRecordPath(dir string) string { return filepath.Join(dir, "job.record") }
 
 // readJobRecord reads a job's copy. An absent one wraps fs.ErrNotExist.
-func readJobRecord(dir string) (*elastic.Job, error) {
-	j := &elastic.Job{}
+func readJobRecord(dir string) (*cluster.Job, error) {
+	j := &cluster.Job{}
 	if err := checkpoint.ReadRecord(checkpoint.OS, jobRecordPath(dir), jobKind, jobVersion, j); err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func readJobRecord(dir string) (*elastic.Job, error) {
 
 // keepRecord brings a job's copy up to date. next is a round about to be committed, of which keep are kept; nil: none is. A
 // directory of another job is refused: it comes from a state that is gone, or from another node.
-func (n *node) keepRecord(id string, next *elastic.Manifest, keep int) error {
+func (n *node) keepRecord(id string, next *cluster.Manifest, keep int) error {
 	j, err := n.raft.State().Job(id)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (n *node) makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	hadWorker := func(j *elastic.Job) bool { return j.Generation > 0 }
+	hadWorker := func(j *cluster.Job) bool { return j.Generation > 0 }
 	if slices.ContainsFunc(n.raft.State().Jobs(), hadWorker) {
 		all := filepath.Dir(dir)
 		entries, err := os.ReadDir(all)
@@ -95,7 +95,7 @@ func (n *node) makeDir(dir string) error {
 }
 
 // ownRecord reads the copy in a job's directory and refuses that of another job.
-func ownRecord(dir string, j *elastic.Job) (*elastic.Job, error) {
+func ownRecord(dir string, j *cluster.Job) (*cluster.Job, error) {
 	old, err := readJobRecord(dir)
 	if err != nil {
 		return nil, err

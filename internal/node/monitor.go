@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
 
@@ -79,7 +79,7 @@ func (n *node) NodeMetrics() server.NodeMetrics {
 		}
 		m.StateFree, m.StateSize = int64(fs.Bavail)*block, int64(fs.Blocks)*block //nolint:gosec // bytes of a disk
 	}
-	jobs := map[string]*elastic.Job{}
+	jobs := map[string]*cluster.Job{}
 	for _, j := range n.raft.State().Jobs() {
 		if !j.State.Ended() {
 			jobs[j.ID] = j

@@ -13,8 +13,10 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -27,7 +29,7 @@ type node struct {
 	id      string
 	log     *zap.Logger
 	inspect *inspector
-	raft    *elastic.Log
+	raft    *raftlog.Log
 	started time.Time
 
 	reports  chan report     // of the workers, to the coordinator
@@ -45,9 +47,9 @@ type node struct {
 	stopping bool
 	jobs     map[string]*observed
 	specs    map[string]*spec
-	pins     map[elastic.Digest]int // shards that an export reads
-	lent     []int                  // cores that are tuned on for nobody's job
-	looked   time.Time              // when the coordinator last looked
+	pins     map[shard.Digest]int // shards that an export reads
+	lent     []int                // cores that are tuned on for nobody's job
+	looked   time.Time            // when the coordinator last looked
 
 	sweep sync.Mutex // held while the quarantine is looked through
 }
@@ -78,13 +80,13 @@ func Run(ctx context.Context, c Config) (err error) {
 	n := &node{
 		ending: ending, stop: stop, config: c, id: id, log: c.Log, inspect: newInspector(c.InspectCommand), raft: raft, started: time.Now(),
 		reports: make(chan report, 64), tunings: make(chan tuneReport, 64), outcomes: make(chan outcome, 64),
-		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[elastic.Digest]int{},
+		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[shard.Digest]int{},
 	}
 	return n.run(ctx)
 }
 
 // openState opens what the state directory holds, or begins it. The caller closes the log.
-func openState(ctx context.Context, c Config) (id string, raft *elastic.Log, err error) {
+func openState(ctx context.Context, c Config) (id string, raft *raftlog.Log, err error) {
 	who, kept, err := readIdentity(c.StateDir, c.NodeID)
 	if err != nil {
 		return "", nil, err
@@ -93,7 +95,7 @@ func openState(ctx context.Context, c Config) (id string, raft *elastic.Log, err
 	if err != nil {
 		return "", nil, err
 	}
-	raft, err = elastic.OpenRaft(elastic.RaftConfig{
+	raft, err = raftlog.Open(raftlog.Config{
 		Dir: raftDir(c.StateDir), NodeID: who.Node, Existing: kept || len(jobs) > 0, Logger: c.Log,
 	})
 	if err != nil {
@@ -219,7 +221,7 @@ func (n *node) job(id string) *observed {
 }
 
 // spec returns what was admitted as a job, decoded once. The caller holds the lock.
-func (n *node) spec(j *elastic.Job) (*spec, error) {
+func (n *node) spec(j *cluster.Job) (*spec, error) {
 	if s := n.specs[j.ID]; s != nil {
 		return s, nil
 	}

@@ -5,8 +5,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -221,7 +221,7 @@ func (o *observed) stopBound() time.Duration {
 }
 
 // view joins what is replicated and what was observed.
-func (o *observed) view(j *elastic.Job, s *spec, w *world) jobView {
+func (o *observed) view(j *cluster.Job, s *spec, w *world) jobView {
 	v := jobView{
 		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
 		stages: s.stages(), cores: s.cores(w.cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,

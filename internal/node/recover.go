@@ -16,8 +16,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -34,7 +36,7 @@ func Recover(ctx context.Context, state, wanted string, dryRun bool, out io.Writ
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	r := &recovery{state: state, now: time.Now(), out: out}
-	if r.raft = elastic.CheckRaft(raftDir(state)); r.raft != nil {
+	if r.raft = raftlog.Check(raftDir(state)); r.raft != nil {
 		r.say("damaged: %v", r.raft)
 	}
 	var damaged *checkpoint.RecordError
@@ -98,7 +100,7 @@ type recovery struct {
 	now   time.Time
 	out   io.Writer
 	raft  error // what is wrong with Raft's files; nil: nothing
-	jobs  []*elastic.Job
+	jobs  []*cluster.Job
 }
 
 func (r *recovery) say(format string, args ...any) {
@@ -134,11 +136,11 @@ func (r *recovery) survey() error {
 }
 
 // restored is a job as it comes back: ended, for a person to decide about.
-func (r *recovery) restored(j *elastic.Job, dir string) *elastic.Job {
+func (r *recovery) restored(j *cluster.Job, dir string) *cluster.Job {
 	was := j.State
 	if !was.Ended() || j.Ended == nil {
 		at := r.now.UTC()
-		j.State, j.Ended = elastic.Failed, &at
+		j.State, j.Ended = cluster.Failed, &at
 		j.Reason = fmt.Sprintf("recovered, it was %s; resume it with avgpipectl resume %s", was, j.ID)
 	}
 	j.Pending, j.Cancelling = 0, false
@@ -165,10 +167,10 @@ func assignedGeneration(dir string) uint64 {
 }
 
 // describeRound says whether the shards of a round are there. They are read through when the job is resumed.
-func describeRound(dir string, m *elastic.Manifest) string {
+func describeRound(dir string, m *cluster.Manifest) string {
 	there := 0
 	for _, s := range m.Shards {
-		info, err := os.Stat(filepath.Join(control.ShardDir(dir), elastic.ShardFile(s.Digest)))
+		info, err := os.Stat(filepath.Join(control.ShardDir(dir), shard.File(s.Digest)))
 		if err == nil && info.Size() == s.Bytes {
 			there++
 		}
@@ -198,8 +200,8 @@ func (r *recovery) rebuild(ctx context.Context, node string) error {
 }
 
 // writeLog begins a log that holds the jobs.
-func writeLog(ctx context.Context, dir, node string, jobs []*elastic.Job) (err error) {
-	log, err := elastic.OpenRaft(elastic.RaftConfig{Dir: dir, NodeID: node, Logger: zap.NewNop()})
+func writeLog(ctx context.Context, dir, node string, jobs []*cluster.Job) (err error) {
+	log, err := raftlog.Open(raftlog.Config{Dir: dir, NodeID: node, Logger: zap.NewNop()})
 	if err != nil {
 		return err
 	}
@@ -210,7 +212,7 @@ func writeLog(ctx context.Context, dir, node string, jobs []*elastic.Job) (err e
 		return err
 	}
 	for _, j := range jobs {
-		if _, err := log.Apply(ctx, &elastic.RestoreJob{Saved: *j}); err != nil {
+		if _, err := log.Apply(ctx, &cluster.RestoreJob{Saved: *j}); err != nil {
 			return err
 		}
 	}

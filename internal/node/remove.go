@@ -13,9 +13,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
 
@@ -56,7 +56,7 @@ func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobS
 	n.wantRemoval(j.ID, by.String()+" asked for it")
 	for {
 		state, changed := n.raft.Changed()
-		if !slices.ContainsFunc(state.Jobs(), func(now *elastic.Job) bool { return now.ID == j.ID }) {
+		if !slices.ContainsFunc(state.Jobs(), func(now *cluster.Job) bool { return now.ID == j.ID }) {
 			return last, nil
 		}
 		select {
@@ -96,7 +96,7 @@ func (a *act) remove(ctx context.Context) (func(*observed), error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove job %s: %w", a.job.ID, err)
 	}
-	if err := a.propose(ctx, &elastic.RemoveJob{Job: a.job.ID}); err != nil {
+	if err := a.propose(ctx, &cluster.RemoveJob{Job: a.job.ID}); err != nil {
 		return nil, err
 	}
 	a.node.log.Info("job removed", zap.String("job", a.job.ID), zap.String("name", a.job.Name), zap.String("reason", a.decision.reason))

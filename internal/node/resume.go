@@ -9,8 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
 
@@ -41,15 +41,15 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	case r.FromRound > 0:
 		reason = fmt.Sprintf("resumed from round %d, as %s asked; waits for a place", r.FromRound, by)
 	}
-	_, err = n.raft.Apply(ctx, &elastic.ResumeJob{
+	_, err = n.raft.Apply(ctx, &cluster.ResumeJob{
 		Job: j.ID, Generation: j.Generation, Round: r.FromRound, FromStart: r.FromStart, Reason: reason,
 	})
 	switch {
-	case errors.Is(err, elastic.ErrStaleGeneration):
+	case errors.Is(err, cluster.ErrStaleGeneration):
 		return refuse("it has just been started again")
-	case errors.Is(err, elastic.ErrNothingToResume) && len(j.Committed) == 0 && !r.FromStart:
+	case errors.Is(err, cluster.ErrNothingToResume) && len(j.Committed) == 0 && !r.FromStart:
 		return refuse("%v; start it over with --from-start", cmp.Or(errors.Unwrap(err), err))
-	case errors.Is(err, elastic.ErrNothingToResume):
+	case errors.Is(err, cluster.ErrNothingToResume):
 		return refuse("%v", cmp.Or(errors.Unwrap(err), err))
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
@@ -73,7 +73,7 @@ func (n *node) waits(id string) bool {
 }
 
 // roundToResume is the committed round that a request is about; nil without one.
-func roundToResume(j *elastic.Job, r api.ResumeRequest) *elastic.Manifest {
+func roundToResume(j *cluster.Job, r api.ResumeRequest) *cluster.Manifest {
 	if r.FromStart {
 		return nil
 	}
@@ -88,7 +88,7 @@ func roundToResume(j *elastic.Job, r api.ResumeRequest) *elastic.Manifest {
 	return j.LastCommitted()
 }
 
-func keptRounds(j *elastic.Job) []uint64 {
+func keptRounds(j *cluster.Job) []uint64 {
 	var all []uint64
 	for _, m := range j.Committed {
 		all = append(all, m.Round)

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
 // Retention bounds what ended jobs take: their entries in the replicated state, and their directories. The oldest go first, by
@@ -89,7 +89,7 @@ func (n *node) retain(ctx context.Context) {
 }
 
 // measure lists the ended jobs with what they take. It remembers sizes in known.
-func (n *node) measure(state *elastic.State, known map[string]keptJob) []keptJob {
+func (n *node) measure(state *cluster.State, known map[string]keptJob) []keptJob {
 	var jobs []keptJob
 	for _, j := range state.Jobs() {
 		if !j.State.Ended() {

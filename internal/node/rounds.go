@@ -11,9 +11,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -28,13 +29,13 @@ func (e *damagedRound) Unwrap() error { return e.err }
 
 // checkRound looks at every shard of a round: look reads it through, or only finds its length. It returns the first fault: a
 // *damagedRound when the bytes are not those that were committed; anything else when they cannot be had now.
-func checkRound(ctx context.Context, m *elastic.Manifest, look func(context.Context, elastic.Digest) (int64, error)) error {
+func checkRound(ctx context.Context, m *cluster.Manifest, look func(context.Context, shard.Digest) (int64, error)) error {
 	for _, s := range m.Shards {
 		bytes, err := look(ctx, s.Digest)
 		if err == nil && bytes != s.Bytes {
 			return &damagedRound{m.Round, fmt.Errorf("stage %d: shard %s has %d bytes, expected %d", s.Stage, s.Digest, bytes, s.Bytes)}
 		}
-		if damaged, ok := errors.AsType[*elastic.DamagedError](err); ok {
+		if damaged, ok := errors.AsType[*shard.DamagedError](err); ok {
 			return &damagedRound{m.Round, fmt.Errorf("stage %d: %w", s.Stage, damaged)}
 		}
 		if err != nil {
@@ -46,7 +47,7 @@ func checkRound(ctx context.Context, m *elastic.Manifest, look func(context.Cont
 
 // newestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. pass says whether to look at an
 // older round after such a fault. Without a whole round it returns nil.
-func newestWhole(ctx context.Context, store elastic.Store, kept []*elastic.Manifest, pass func(error) bool) (*elastic.Manifest, []error, error) {
+func newestWhole(ctx context.Context, store shard.Store, kept []*cluster.Manifest, pass func(error) bool) (*cluster.Manifest, []error, error) {
 	var faults []error
 	for _, m := range slices.Backward(kept) {
 		err := checkRound(ctx, m, store.Verify)
@@ -69,7 +70,7 @@ func isDamaged(err error) bool {
 // chooseRound returns the newest committed round whose shards are whole, nil for the beginning, and the reason of the placement.
 // Rounds that are damaged are given up for an older one that is whole. While shards are missing, or no round is whole, nothing is
 // given up: the error is an obstacle, and a person may choose (resume).
-func (a *act) chooseRound(ctx context.Context) (*elastic.Manifest, string, error) {
+func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error) {
 	reason := a.decision.reason
 	now, err := a.node.raft.State().Job(a.job.ID)
 	if err != nil {
@@ -95,7 +96,7 @@ func (a *act) chooseRound(ctx context.Context) (*elastic.Manifest, string, error
 		reason = fmt.Sprintf("round %d was discarded: %v; %s", round, errors.Unwrap(fault), reason)
 		a.node.log.Error("a committed round is damaged", zap.String("job", a.job.ID), zap.Uint64("round", round), zap.Error(fault))
 		a.node.say(a.job.ID, "a committed round is damaged and was discarded", zap.Uint64("round", round), zap.Error(fault))
-		err = a.propose(ctx, &elastic.DiscardRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Reason: reason})
+		err = a.propose(ctx, &cluster.DiscardRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Reason: reason})
 		if err != nil {
 			return nil, "", err
 		}
@@ -111,7 +112,7 @@ func (a *act) collect(ctx context.Context, before uint64) {
 		return // it was removed
 	}
 	dir := jobDir(a.node.config.StateDir, a.job.ID)
-	c := elastic.Collection{Keep: a.node.pinned(), Before: before, Aside: quarantineOf(dir, time.Now())}
+	c := shard.Collection{Keep: a.node.pinned(), Before: before, Aside: quarantineOf(dir, time.Now())}
 	for _, m := range now.Committed {
 		c.Keep = append(c.Keep, digests(m)...)
 	}
@@ -124,7 +125,7 @@ func (a *act) collect(ctx context.Context, before uint64) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		a.node.log.Warn("collect shards; they stay where they are", zap.String("job", a.job.ID), zap.Error(err))
 	}
-	if aside := slices.DeleteFunc(removed, func(d elastic.Digest) bool { return slices.Contains(c.Superseded, d) }); len(aside) > 0 {
+	if aside := slices.DeleteFunc(removed, func(d shard.Digest) bool { return slices.Contains(c.Superseded, d) }); len(aside) > 0 {
 		a.node.say(a.job.ID, "moved shards that no round names to the quarantine", zap.Int("shards", len(aside)), zap.String("to", c.Aside),
 			zap.Duration("kept_for", a.node.config.Limits().QuarantineFor))
 	}
@@ -132,12 +133,12 @@ func (a *act) collect(ctx context.Context, before uint64) {
 }
 
 // store is where the shards of a job are, if the directory is there.
-func (n *node) store(id string) *elastic.DirStore {
-	return elastic.DirStoreAt(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, id)))
+func (n *node) store(id string) *shard.DirStore {
+	return shard.DirStoreAt(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, id)))
 }
 
-func digests(m *elastic.Manifest) []elastic.Digest {
-	all := make([]elastic.Digest, len(m.Shards))
+func digests(m *cluster.Manifest) []shard.Digest {
+	all := make([]shard.Digest, len(m.Shards))
 	for k, s := range m.Shards {
 		all[k] = s.Digest
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -58,7 +58,7 @@ func encodeSpec(s *spec) (json.RawMessage, error) {
 }
 
 // readSpec reads the spec of a job.
-func readSpec(j *elastic.Job) (*spec, error) {
+func readSpec(j *cluster.Job) (*spec, error) {
 	s := spec{Job: *job.Default()} // of keys that did not exist when it was written
 	if err := json.Unmarshal(j.Spec, &s); err != nil {
 		return nil, fmt.Errorf("job %s: decode its spec: %w", j.ID, err)
@@ -185,7 +185,7 @@ type placement struct {
 	Cores []int  `json:"cores"` // that its devices are pinned to; empty: none in particular
 }
 
-func readPlacement(j *elastic.Job) (placement, error) {
+func readPlacement(j *cluster.Job) (placement, error) {
 	var p placement
 	if len(j.Placement) == 0 {
 		return p, nil

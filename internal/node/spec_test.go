@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -18,7 +18,7 @@ func TestJobsKeepTheAveragingTheyWereAdmittedWith(t *testing.T) {
 		`{"version": 2, "job": {"Averaging": {"Method": "elastic", "Pull": "new", "Alpha": 0, "Tau": 2}}}`:                   "elastic pull=new alpha=auto tau=2 lr x1",
 		`{"version": 3, "job": {"Averaging": {"Method": "elastic", "Pull": "old", "Alpha": 0.5, "Tau": 1, "RateScale": 2}}}`: "elastic pull=old alpha=0.5 tau=1 lr x2",
 	} {
-		s, err := readSpec(&elastic.Job{ID: "1", Spec: json.RawMessage(text)})
+		s, err := readSpec(&cluster.Job{ID: "1", Spec: json.RawMessage(text)})
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
@@ -67,7 +67,7 @@ func TestStepsOfEarlierSpecs(t *testing.T) {
 		"version 2, not tuned yet": {`{"version": 2, "job": {"Pipelines": 0, ` + keys + `}}`, nil},
 		"version 3":                {`{"version": 3, "job": {"Pipelines": 3, ` + keys + `}}`, &job.Budget{Samples: 16032, Steps: 334, Warmup: 34}},
 	} {
-		s, err := readSpec(&elastic.Job{ID: "1", Spec: []byte(c.spec)})
+		s, err := readSpec(&cluster.Job{ID: "1", Spec: []byte(c.spec)})
 		if err != nil || (s.Budget == nil) != (c.want == nil) || s.Budget != nil && *s.Budget != *c.want {
 			t.Fatalf("%s: %+v, %v; want %+v", name, s.Budget, err, c.want)
 		}

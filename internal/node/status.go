@@ -4,15 +4,15 @@ import (
 	"encoding/json"
 	"os"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // describe joins what is known of a job: what its worker says, or failing that its last committed round; what was
 // admitted; and what the cluster has agreed on, which wins.
-func (n *node) describe(j *elastic.Job) api.JobStatus {
+func (n *node) describe(j *cluster.Job) api.JobStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	o := n.job(j.ID)
@@ -81,7 +81,7 @@ func (n *node) describe(j *elastic.Job) api.JobStatus {
 
 // reasonOf says why a job is in its state: what the cluster has agreed on, and while that is not the whole story, what the
 // coordinator is at.
-func reasonOf(j *elastic.Job, o *observed) string {
+func reasonOf(j *cluster.Job, o *observed) string {
 	trains := o.phase == training || o.phase == finished
 	switch {
 	case j.State.Ended() || o.note == "" || o.note == j.Reason:
@@ -92,9 +92,9 @@ func reasonOf(j *elastic.Job, o *observed) string {
 		return j.Reason + "; now: " + held(o)
 	case j.Cancelling:
 		return j.Reason + ": " + o.note
-	case j.State == elastic.Running && trains && o.quiet.IsZero():
+	case j.State == cluster.Running && trains && o.quiet.IsZero():
 		return j.Reason
-	case j.State == elastic.Running || j.State == elastic.Starting:
+	case j.State == cluster.Running || j.State == cluster.Starting:
 		return j.Reason + "; now: " + o.note
 	}
 	return o.note
@@ -109,7 +109,7 @@ func held(o *observed) string {
 }
 
 // ofRound is what a committed round says of its job.
-func ofRound(m *elastic.Manifest) api.JobStatus {
+func ofRound(m *cluster.Manifest) api.JobStatus {
 	meta := roundMeta(m)
 	out := api.JobStatus{
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
@@ -127,7 +127,7 @@ func ofRound(m *elastic.Manifest) api.JobStatus {
 }
 
 // roundMeta decodes what the worker said of a round; what it cannot decode is left out, since it is for show only.
-func roundMeta(m *elastic.Manifest) control.RoundMeta {
+func roundMeta(m *cluster.Manifest) control.RoundMeta {
 	var meta control.RoundMeta
 	_ = json.Unmarshal(m.Meta, &meta) // as documented
 	return meta

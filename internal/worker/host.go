@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
@@ -17,6 +16,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -39,7 +39,7 @@ type host struct {
 	ranges     []stage.Range // the layers of each stage
 	devices    []*hostedDevice
 	stages     []hosted // those that live here, ascending
-	store      elastic.Store
+	store      shard.Store
 	network    *wire.Network // between emulated devices; else nil
 }
 
@@ -323,10 +323,10 @@ func (h *host) readCompanions(dir string, names []string, files map[string][]byt
 func (h *host) openStore(context.Context) (err error) {
 	dir := control.ShardDir(h.assignment.Dir)
 	if h.assignment.Restore != nil { // it is there, or on a mount that is late
-		h.store = elastic.DirStoreAt(checkpoint.OS, dir)
+		h.store = shard.DirStoreAt(checkpoint.OS, dir)
 		return nil
 	}
-	h.store, err = elastic.OpenDirStore(checkpoint.OS, dir)
+	h.store, err = shard.OpenDirStore(checkpoint.OS, dir)
 	return err
 }
 

@@ -9,9 +9,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/stage"
@@ -19,19 +19,19 @@ import (
 
 // vectors pairs the names of a shard file with the memory of a snapshot, in the order of the file. The same pairing writes a
 // shard and reads it back.
-func vectors(s *pipeline.Snapshot) (names []elastic.ShardVector, memory [][]float32) {
+func vectors(s *pipeline.Snapshot) (names []shard.Vector, memory [][]float32) {
 	add := func(name string, v []float32) {
-		names = append(names, elastic.ShardVector{Name: name, Elements: len(v)})
+		names = append(names, shard.Vector{Name: name, Elements: len(v)})
 		memory = append(memory, v)
 	}
-	add(elastic.CenterVector, s.Center)
+	add(shard.CenterVector, s.Center)
 	for j, v := range s.CenterState {
-		add(elastic.CenterStateVector(j), v)
+		add(shard.CenterStateVector(j), v)
 	}
 	for _, p := range s.Pipelines {
-		add(elastic.ParametersVector(p.Pipeline), p.Parameters)
+		add(shard.ParametersVector(p.Pipeline), p.Parameters)
 		for j, v := range p.State {
-			add(elastic.StateVector(p.Pipeline, j), v)
+			add(shard.StateVector(p.Pipeline, j), v)
 		}
 	}
 	return names, memory
@@ -63,10 +63,10 @@ func (t *trainer) writeWhenPossible(ctx context.Context, h *host, s *pipeline.Sn
 func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (control.ShardInfo, error) {
 	now := time.Now()
 	cursors := make([]control.Cursor, t.assignment.Job.Pipelines)
-	shardCursors := make([]elastic.Cursor, len(cursors))
+	shardCursors := make([]shard.Cursor, len(cursors))
 	for i := range cursors {
 		cursors[i] = control.Cursor{Pipeline: i, Step: s.Round * t.tau()}
-		shardCursors[i] = elastic.Cursor(cursors[i])
+		shardCursors[i] = shard.Cursor(cursors[i])
 	}
 	about := h.hosted(s.Stage).meta
 	about.Count = s.Count
@@ -78,11 +78,11 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 		return control.ShardInfo{}, fmt.Errorf("encode the meta of stage %d: %w", s.Stage, err)
 	}
 	names, memory := vectors(s)
-	header := elastic.ShardHeader{
+	header := shard.Header{
 		Job: t.assignment.JobID, Generation: t.assignment.Generation, Round: s.Round, Stage: s.Stage, Stages: len(h.ranges),
 		Vectors: names, Cursors: shardCursors, Meta: meta,
 	}
-	digest, bytes, err := elastic.WriteShard(ctx, h.store, &header, func(v int, dst []float32, offset int) error {
+	digest, bytes, err := shard.Write(ctx, h.store, &header, func(v int, dst []float32, offset int) error {
 		copy(dst, memory[v][offset:])
 		return nil
 	})
@@ -99,12 +99,12 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 
 // restore reads a stage's shard of a committed round. It is verified before anything of it is used.
 func (h *host) restore(ctx context.Context, s *hosted, r *control.Restore) (*pipeline.Snapshot, error) {
-	digest, err := elastic.ParseDigest(r.Shards[s.index])
+	digest, err := shard.ParseDigest(r.Shards[s.index])
 	if err != nil {
 		return nil, fmt.Errorf("restore stage %d: %w", s.index, err)
 	}
 	snapshot := &pipeline.Snapshot{Stage: s.index, Round: r.Round}
-	err = elastic.ReadShard(ctx, h.store, digest, func(header *elastic.ShardHeader) (func(int, []float32, int) error, error) {
+	err = shard.Read(ctx, h.store, digest, func(header *shard.Header) (func(int, []float32, int) error, error) {
 		memory, err := h.prepare(s, r, header, snapshot)
 		if err != nil {
 			return nil, err
@@ -122,7 +122,7 @@ func (h *host) restore(ctx context.Context, s *hosted, r *control.Restore) (*pip
 
 // prepare checks that a shard is the one that the assignment means, allocates the snapshot, and returns its memory in the order
 // of the file.
-func (h *host) prepare(s *hosted, r *control.Restore, header *elastic.ShardHeader, into *pipeline.Snapshot) ([][]float32, error) {
+func (h *host) prepare(s *hosted, r *control.Restore, header *shard.Header, into *pipeline.Snapshot) ([][]float32, error) {
 	if header.Round != r.Round || header.Stage != s.index || header.Stages != len(h.ranges) || header.Job != h.assignment.JobID {
 		return nil, fmt.Errorf("is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d",
 			header.Job, header.Round, header.Stage, header.Stages, h.assignment.JobID, r.Round, s.index, len(h.ranges))
@@ -152,21 +152,21 @@ func (h *host) prepare(s *hosted, r *control.Restore, header *elastic.ShardHeade
 
 // place hangs a vector of a shard into the snapshot, by its name. State vectors come in ascending order.
 func place(s *pipeline.Snapshot, name string, v []float32) bool {
-	if name == elastic.CenterVector {
+	if name == shard.CenterVector {
 		s.Center = v
 		return true
 	}
-	if name == elastic.CenterStateVector(len(s.CenterState)) {
+	if name == shard.CenterStateVector(len(s.CenterState)) {
 		s.CenterState = append(s.CenterState, v)
 		return true
 	}
 	for i := range s.Pipelines {
 		p := &s.Pipelines[i]
-		if name == elastic.ParametersVector(p.Pipeline) {
+		if name == shard.ParametersVector(p.Pipeline) {
 			p.Parameters = v
 			return true
 		}
-		if name == elastic.StateVector(p.Pipeline, len(p.State)) {
+		if name == shard.StateVector(p.Pipeline, len(p.State)) {
 			p.State = append(p.State, v)
 			return true
 		}

@@ -19,10 +19,10 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export/exporttest"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -177,7 +177,7 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	if len(o.shards) != len(a.Stages) {
 		t.Fatalf("%d shards for %d stages; the worker ended with %v", len(o.shards), len(a.Stages), o.err)
 	}
-	store, err := elastic.OpenDirStore(checkpoint.OS, control.ShardDir(a.Dir))
+	store, err := shard.OpenDirStore(checkpoint.OS, control.ShardDir(a.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,9 +189,9 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	if err := h.openModel(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var digests []elastic.Digest
+	var digests []shard.Digest
 	for k := range a.Stages {
-		digests = append(digests, elastic.Digest(o.shards[k].Digest))
+		digests = append(digests, shard.Digest(o.shards[k].Digest))
 	}
 	return exporttest.Weights(t, h.model, store, digests)
 }

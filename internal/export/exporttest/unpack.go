@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // Unpack packs a model and unpacks it into dir, which it makes.
-func Unpack(ctx context.Context, dir string, m *model.Model, store elastic.Store, shards []elastic.Digest) error {
+func Unpack(ctx context.Context, dir string, m *model.Model, store shard.Store, shards []shard.Digest) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
@@ -50,7 +50,7 @@ func unpack(dir string, archive *tar.Reader) error {
 }
 
 // Weights returns the weights file of a model.
-func Weights(t *testing.T, m *model.Model, store elastic.Store, shards []elastic.Digest) []byte {
+func Weights(t *testing.T, m *model.Model, store shard.Store, shards []shard.Digest) []byte {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
 	if err := Unpack(t.Context(), dir, m, store, shards); err != nil {

@@ -4,16 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// shard makes a stage's shard of a round. Stage 0 has all the model's tensors, so that the round can be exported; every
+// makeShard makes a stage's shard of a round. Stage 0 has all the model's tensors, so that the round can be exported; every
 // value is the round's number, so that one can tell rounds apart.
-func shard(a control.Assignment, k int, round uint64) (*elastic.ShardHeader, []float32, error) {
+func makeShard(a control.Assignment, k int, round uint64) (*shard.Header, []float32, error) {
 	meta, elements := export.ShardMeta{Layers: [2]int{k, k + 1}}, 1
 	if k == 0 {
 		m, err := model.Build(a.Job.Model.Family, a.Job.Model.Config)
@@ -32,12 +32,12 @@ func shard(a control.Assignment, k int, round uint64) (*elastic.ShardHeader, []f
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode the shard's meta: %w", err)
 	}
-	h := &elastic.ShardHeader{
+	h := &shard.Header{
 		Job: a.JobID, Generation: a.Generation, Round: round, Stage: k, Stages: len(a.Stages), Meta: text,
-		Vectors: []elastic.ShardVector{{Name: elastic.CenterVector, Elements: elements}},
+		Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: elements}},
 	}
 	for i := range int(a.Job.Pipelines) {
-		h.Cursors = append(h.Cursors, elastic.Cursor{Pipeline: i, Step: round * uint64(a.Job.Averaging.Tau)})
+		h.Cursors = append(h.Cursors, shard.Cursor{Pipeline: i, Step: round * uint64(a.Job.Averaging.Tau)})
 	}
 	values := make([]float32, elements)
 	for i := range values {

@@ -13,10 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -34,7 +34,7 @@ const messageBytes = 4000
 // dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long.
 type trainer struct {
 	a     control.Assignment
-	store *elastic.DirStore
+	store *shard.DirStore
 	end   context.CancelFunc
 
 	mu     sync.Mutex
@@ -87,7 +87,7 @@ func newTrainer(path string) (*trainer, error) {
 		t.a.Budget = t.a.Job.Resolved(Epoch)
 	}
 	t.final = t.a.Budget.Steps / uint64(t.a.Job.Averaging.Tau)
-	t.store, err = elastic.OpenDirStore(checkpoint.OS, control.ShardDir(t.a.Dir))
+	t.store, err = shard.OpenDirStore(checkpoint.OS, control.ShardDir(t.a.Dir))
 	return t, err
 }
 
@@ -97,7 +97,7 @@ func (t *trainer) restore(ctx context.Context) error {
 		return nil
 	}
 	for _, d := range r.Shards {
-		if _, err := t.store.Verify(ctx, elastic.Digest(d)); err != nil {
+		if _, err := t.store.Verify(ctx, shard.Digest(d)); err != nil {
 			return err
 		}
 	}
@@ -181,11 +181,11 @@ func (t *trainer) emit(e control.Event) {
 // snapshot writes the shards of all stages.
 func (t *trainer) snapshot(ctx context.Context, round uint64) error {
 	for k := range t.a.Stages {
-		header, values, err := shard(t.a, k, round)
+		header, values, err := makeShard(t.a, k, round)
 		if err != nil {
 			return err
 		}
-		digest, bytes, err := elastic.WriteShard(ctx, t.store, header, func(_ int, dst []float32, offset int) error {
+		digest, bytes, err := shard.Write(ctx, t.store, header, func(_ int, dst []float32, offset int) error {
 			copy(dst, values[offset:])
 			return nil
 		})

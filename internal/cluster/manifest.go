@@ -1,0 +1,75 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/internal/shard"
+)
+
+// ShardRef names a durable shard.
+type ShardRef struct {
+	Stage  int          `json:"stage"` // 0-based
+	Digest shard.Digest `json:"digest"`
+	Bytes  int64        `json:"bytes"`
+	Nodes  []string     `json:"nodes"` // that hold it, synced and verified
+}
+
+// Manifest is a committed round: everything needed to resume from it, by reference.
+type Manifest struct {
+	Job         string          `json:"job"`
+	Generation  uint64          `json:"generation"`
+	Round       uint64          `json:"round"`
+	Stages      int             `json:"stages"`
+	Shards      []ShardRef      `json:"shards"`  // one a stage, ascending
+	Cursors     []shard.Cursor  `json:"cursors"` // one a pipeline, ascending
+	SamplesSeen uint64          `json:"samples_seen"`
+	Meta        json.RawMessage `json:"meta,omitempty"` // of whoever trains: losses as of the round, digest of the data
+}
+
+// Validate reports what keeps the manifest from describing a whole round.
+func (m *Manifest) Validate() error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("manifest of job %s round %d: %s", m.Job, m.Round, fmt.Sprintf(format, args...))
+	}
+	if m.Stages < 1 || len(m.Shards) != m.Stages {
+		return fail("%d shards for %d stages: one for each", len(m.Shards), m.Stages)
+	}
+	for k, s := range m.Shards {
+		if s.Stage != k {
+			return fail("shard %d is of stage %d: stages 0 to %d must be there once each, in order", k, s.Stage, m.Stages-1)
+		}
+		if _, err := shard.ParseDigest(string(s.Digest)); err != nil {
+			return fail("stage %d: %s", k, err)
+		}
+		if s.Bytes <= 0 || len(s.Nodes) == 0 {
+			return fail("stage %d: %d bytes on nodes %v: expected a size and at least one node", k, s.Bytes, s.Nodes)
+		}
+	}
+	if len(m.Cursors) == 0 {
+		return fail("no cursors: one for each pipeline")
+	}
+	for i := 1; i < len(m.Cursors); i++ {
+		if m.Cursors[i].Pipeline <= m.Cursors[i-1].Pipeline {
+			return fail("cursor of pipeline %d after that of %d: each pipeline once, ascending",
+				m.Cursors[i].Pipeline, m.Cursors[i-1].Pipeline)
+		}
+	}
+	if len(m.Meta) > 0 && !json.Valid(m.Meta) {
+		return fail("meta is not valid JSON")
+	}
+	return nil
+}
+
+// clone copies the manifest, so that the replicated state shares no memory with a command.
+func (m *Manifest) clone() *Manifest {
+	out := *m
+	out.Shards = slices.Clone(m.Shards)
+	for i := range out.Shards {
+		out.Shards[i].Nodes = slices.Clone(out.Shards[i].Nodes)
+	}
+	out.Cursors = slices.Clone(m.Cursors)
+	out.Meta = slices.Clone(m.Meta)
+	return &out
+}

@@ -1,0 +1,169 @@
+package raftlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+)
+
+// group is three logs that reach each other.
+type group struct {
+	logs map[string]*Log
+}
+
+func newGroup(t *testing.T) *group {
+	t.Helper()
+	c := &group{logs: map[string]*Log{}}
+	var voters []raft.Server
+	transports := map[string]*raft.InmemTransport{}
+	for _, id := range []string{"a", "b", "c"} {
+		address, transport := raft.NewInmemTransport(raft.ServerAddress(id))
+		voters = append(voters, raft.Server{ID: raft.ServerID(id), Address: address})
+		for other, peer := range transports {
+			peer.Connect(address, transport)
+			transport.Connect(raft.ServerAddress(other), peer)
+		}
+		transports[id] = transport
+	}
+	dir := t.TempDir()
+	for id, transport := range transports {
+		l, err := Open(Config{
+			Dir: filepath.Join(dir, id), NodeID: id, Transport: transport, Voters: voters, HeartbeatTimeout: 100 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.logs[id] = l
+		t.Cleanup(func() {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return c
+}
+
+// apply proposes at whoever leads until it is accepted.
+func (c *group) apply(t *testing.T, command cluster.Command) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for ctx.Err() == nil {
+		for _, l := range c.logs {
+			if err := l.WaitReady(ctx); err != nil {
+				continue // it may have lost the lead
+			}
+			_, err := l.Apply(ctx, command)
+			if err == nil {
+				return
+			}
+			if !errors.Is(err, ErrNotLeader) && !errors.Is(err, raft.ErrLeadershipLost) {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Fatal("nobody took the command")
+}
+
+// waitFor waits until a node's state satisfies a condition.
+func waitFor(t *testing.T, l *Log, what string, done func(*cluster.State) bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		state, changed := l.Changed()
+		if done(state) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Fatalf("waited for %s: %v", what, ctx.Err())
+		}
+	}
+}
+
+// TestClusterKeepsWhatWasApplied: every node gets the same state, a node that does not lead says who does, and when the leader
+// goes nothing that was applied is lost.
+func TestClusterKeepsWhatWasApplied(t *testing.T) {
+	c := newGroup(t)
+	c.apply(t, &cluster.SubmitJob{Name: "first"})
+	c.apply(t, &cluster.BeginGeneration{Job: "1", Placement: []byte("1"), Reason: "x"})
+	for id, l := range c.logs {
+		waitFor(t, l, id+" to see the generation", func(s *cluster.State) bool {
+			j, err := s.Job("1")
+			return err == nil && j.Generation == 1
+		})
+	}
+	if err := c.logs["a"].WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leader := c.logs["a"].Leader()
+	for id, l := range c.logs {
+		if id == leader {
+			continue
+		}
+		_, err := l.Apply(t.Context(), &cluster.SubmitJob{Name: "refused"})
+		if !errors.Is(err, ErrNotLeader) || !strings.Contains(err.Error(), "the leader is") {
+			t.Errorf("%s, which does not lead: %v", id, err)
+		}
+	}
+	if err := c.logs[leader].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.logs[leader].Apply(t.Context(), &cluster.SubmitJob{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	delete(c.logs, leader)
+	c.apply(t, &cluster.SubmitJob{Name: "second"})
+	var states [][]byte
+	for id, l := range c.logs {
+		waitFor(t, l, id+" to see the second job", func(s *cluster.State) bool { return len(s.Jobs()) == 2 })
+		states = append(states, bytesOf(t, l.State()))
+	}
+	if !bytes.Equal(states[0], states[1]) {
+		t.Errorf("states differ:\n%s\n%s", states[0], states[1])
+	}
+}
+
+// TestApplyEndsWithItsContext, and a command that cannot be encoded is not proposed.
+func TestApplyEndsWithItsContext(t *testing.T) {
+	l := openLone(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Apply(ctx, &cluster.SubmitJob{Name: "x"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := l.Apply(t.Context(), &cluster.BeginGeneration{Job: "1", Placement: []byte("{")}); err == nil || !strings.Contains(err.Error(), "begin_generation") {
+		t.Errorf("error %v", err)
+	}
+	if n := len(l.State().Jobs()); n != 0 {
+		t.Errorf("%d jobs", n)
+	}
+}
+
+// TestRaftConfigNamesWhatIsWrong.
+func TestRaftConfigNamesWhatIsWrong(t *testing.T) {
+	for _, c := range []Config{
+		{NodeID: "a"},
+		{Dir: "x"},
+		{Dir: "x", NodeID: "a", HeartbeatTimeout: time.Millisecond},
+		{Dir: "x", NodeID: "a", ApplyTimeout: -1},
+		{Dir: "x", NodeID: "a", Voters: []raft.Server{{ID: "a"}}},
+	} {
+		if _, err := Open(c); err == nil || !strings.HasPrefix(err.Error(), "raft: ") {
+			t.Errorf("%+v: error %v", c, err)
+		}
+	}
+	if err := (Config{Dir: "x", NodeID: "a"}).Validate(); err != nil {
+		t.Error(err)
+	}
+}

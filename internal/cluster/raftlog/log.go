@@ -1,0 +1,483 @@
+package raftlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+)
+
+// Config configures a Log.
+type Config struct {
+	// Dir holds the log and its snapshots. One process at a time.
+	Dir string
+	// NodeID names this node, for good.
+	NodeID string
+	// Transport reaches the other voters; its local address is this node's. Close closes it. nil: a node that is alone, with a
+	// transport inside the process.
+	Transport raft.Transport
+	// Voters are the cluster's first members, used only when Dir holds no state yet. Empty: this node alone.
+	Voters []raft.Server
+	// HeartbeatTimeout is how long a follower hears nothing of the leader before it stands for election, and the same again
+	// for the election. Default 1 s; 50 ms for a node that is alone, which only waits for itself.
+	HeartbeatTimeout time.Duration
+	// ApplyTimeout bounds how long Apply waits for a place in the leader's queue, beside its context. Default 10 s.
+	ApplyTimeout time.Duration
+	// SnapshotThreshold is how many entries the log grows by between snapshots, and how many it keeps behind one for slow
+	// followers. Default 1,024: an entry is a few kilobytes at most, and opening reads them all.
+	SnapshotThreshold uint64
+	// Existing says that Dir must hold a log: an absent or empty one is damage. Otherwise one is begun where there is none, and
+	// no snapshot either.
+	Existing bool
+	// Logger gets Raft's own log. Default: none.
+	Logger *zap.Logger
+
+	wrap func(raftStore) raftStore // for tests: a store with faults
+}
+
+func (c Config) withDefaults() Config {
+	if c.HeartbeatTimeout == 0 {
+		c.HeartbeatTimeout = time.Second
+		if c.Transport == nil {
+			c.HeartbeatTimeout = 50 * time.Millisecond
+		}
+	}
+	if c.ApplyTimeout == 0 {
+		c.ApplyTimeout = 10 * time.Second
+	}
+	if c.SnapshotThreshold == 0 {
+		c.SnapshotThreshold = 1024
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	if c.wrap == nil {
+		c.wrap = func(s raftStore) raftStore { return s }
+	}
+	return c
+}
+
+// Validate reports a setting that the log cannot work with.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if c.Dir == "" || c.NodeID == "" {
+		return fmt.Errorf("raft: directory %q, node %q: both must be given", c.Dir, c.NodeID)
+	}
+	if c.HeartbeatTimeout < 5*time.Millisecond || c.ApplyTimeout < 0 {
+		return fmt.Errorf("raft: heartbeat timeout %s, apply timeout %s: at least 5ms and 0", c.HeartbeatTimeout, c.ApplyTimeout)
+	}
+	if len(c.Voters) > 0 && c.Transport == nil {
+		return errors.New("raft: voters without a transport to reach them")
+	}
+	return nil
+}
+
+// raftConfig is the library's form of the settings.
+func (c Config) raftConfig() *raft.Config {
+	r := raft.DefaultConfig()
+	r.LocalID = raft.ServerID(c.NodeID)
+	r.HeartbeatTimeout, r.ElectionTimeout = c.HeartbeatTimeout, c.HeartbeatTimeout
+	r.LeaderLeaseTimeout = c.HeartbeatTimeout / 2
+	r.CommitTimeout = min(r.CommitTimeout, c.HeartbeatTimeout/5)
+	r.SnapshotThreshold, r.TrailingLogs = c.SnapshotThreshold, c.SnapshotThreshold
+	r.NoLegacyTelemetry = true
+	r.Logger = raftLogger(c.Logger)
+	return r
+}
+
+// ErrNotLeader is wrapped by Apply's error on a node that does not lead.
+var ErrNotLeader = errors.New("this node is not the leader")
+
+// ErrClosed is wrapped by the errors of a Log that is closed.
+var ErrClosed = errors.New("the raft log is closed")
+
+// Log replicates the state: commands go in at the leader, and every node's State follows. Its methods may be called
+// concurrently.
+type Log struct {
+	config Config
+	fsm    *FSM
+	raft   *raft.Raft
+	store  *guard
+
+	mu      sync.Mutex
+	closed  bool
+	closing chan struct{}  // closed with closed
+	waiters sync.WaitGroup // goroutines that wait for a future whose caller may have gone
+}
+
+// Open opens the log in config.Dir, or starts one, and takes part in its cluster. A log or a snapshot that is missing,
+// truncated or damaged is an error that names the file; nothing of it is loaded. The caller closes the Log.
+func Open(config Config) (*Log, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	found, err := openFiles(config)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{config: config, fsm: NewFSM(), closing: make(chan struct{})}
+	l.store = newGuard(config.wrap(found.log), l.closing)
+	if err := l.start(found); err != nil {
+		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), l.store.Close())
+	}
+	return l, nil
+}
+
+// files is a log and its snapshots, open and whole.
+type files struct {
+	log       *checkedLog
+	snapshots *snapStore
+}
+
+// Check reports what is wrong with the log in a directory: what Open would refuse it for if it must exist. It changes
+// nothing.
+func Check(dir string) error {
+	found, err := openFiles(Config{Dir: dir, Existing: true})
+	if err != nil {
+		return err
+	}
+	return found.log.Close()
+}
+
+// openFiles opens the log and its snapshots, or begins them. It checks all that can be checked before Raft runs.
+func openFiles(config Config) (files, error) {
+	path, snapDir := filepath.Join(config.Dir, "raft.db"), filepath.Join(config.Dir, "snapshots")
+	if err := checkPresence(path, snapDir, config.Existing); err != nil {
+		return files{}, err
+	}
+	snapshots, err := openSnapStore(checkpoint.OS, snapDir)
+	if err != nil {
+		return files{}, err
+	}
+	log, err := openLog(path)
+	if err != nil {
+		return files{}, err
+	}
+	if err := checkJoint(log, snapshots, config); err != nil {
+		return files{}, errors.Join(err, log.Close())
+	}
+	return files{log, snapshots}, nil
+}
+
+// checkPresence reports a log file that is not there, or empty, although something of it must be.
+func checkPresence(path, snapDir string, existing bool) error {
+	info, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("open raft log: %w", err)
+	}
+	if err == nil && info.Size() > 0 {
+		return nil
+	}
+	what := "is missing"
+	if err == nil {
+		what = "is empty"
+	}
+	left, err := filepath.Glob(filepath.Join(snapDir, "*"+snapSuffix))
+	switch {
+	case err != nil:
+		return fmt.Errorf("open raft log %s: %w", path, err)
+	case len(left) > 0:
+		return missingLog(path, fmt.Errorf("%s, and %s is there", what, left[len(left)-1]))
+	case existing:
+		return missingLog(path, fmt.Errorf("%s, and this state directory was in use", what))
+	}
+	return nil
+}
+
+// start runs Raft on the open files.
+func (l *Log) start(found files) error {
+	transport := l.config.Transport
+	if transport == nil {
+		_, transport = raft.NewInmemTransport(raft.ServerAddress(l.config.NodeID))
+	}
+	existing, err := raft.HasExistingState(l.store, l.store, found.snapshots)
+	if err != nil {
+		return err
+	}
+	rc := l.config.raftConfig()
+	if !existing {
+		voters := l.config.Voters
+		if len(voters) == 0 {
+			voters = []raft.Server{{ID: rc.LocalID, Address: transport.LocalAddr()}}
+		}
+		if err := raft.BootstrapCluster(rc, l.store, l.store, found.snapshots, transport, raft.Configuration{Servers: voters}); err != nil {
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+	}
+	if l.raft, err = l.newRaft(rc, found.snapshots, transport); err != nil {
+		return err
+	}
+	l.store.run()
+	return l.checkMember()
+}
+
+// newRaft is raft.NewRaft, which panics or hides the cause where its store fails.
+func (l *Log) newRaft(rc *raft.Config, snapshots raft.SnapshotStore, transport raft.Transport) (r *raft.Raft, err error) {
+	defer func() {
+		p := recover()
+		if failure := l.store.first(); failure != nil {
+			err = failure
+		} else if p != nil {
+			panic(p) // not the store's doing
+		}
+	}()
+	return raft.NewRaft(rc, l.fsm, l.store, l.store, snapshots, transport)
+}
+
+// checkMember reports a lone node that the log does not know: it would wait for a leader for ever.
+func (l *Log) checkMember() error {
+	if l.config.Transport != nil {
+		return nil
+	}
+	future := l.raft.GetConfiguration()
+	if err := future.Error(); err != nil {
+		return errors.Join(err, l.stop())
+	}
+	var names []string
+	for _, s := range future.Configuration().Servers {
+		names = append(names, string(s.ID))
+	}
+	if slices.Contains(names, l.config.NodeID) {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("it is the log of node %s, and this node is %s: give the node its name back, or restore the right log",
+		strings.Join(names, ", "), l.config.NodeID), l.stop())
+}
+
+// checkJoint reports a log and snapshots that do not belong together: one of the two was deleted, or comes from a backup.
+func checkJoint(log *checkedLog, snapshots *snapStore, config Config) error {
+	metas, err := snapshots.List()
+	if err != nil {
+		return err
+	}
+	first, err := log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		return err
+	}
+	_, err = log.Get([]byte("CurrentTerm"))
+	begun := err == nil
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return err
+	}
+	covered, newest := uint64(0), ""
+	if len(metas) > 0 {
+		covered, newest = metas[0].Index, snapshots.path(metas[0].ID)
+	}
+	switch {
+	case !begun && newest != "":
+		return missingLog(log.path, fmt.Errorf("holds nothing, and %s is there", newest))
+	case !begun && config.Existing:
+		return missingLog(log.path, errors.New("holds nothing, and this state directory was in use"))
+	case config.Transport == nil && last < covered: // a node that follows may have got the snapshot from another
+		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", last, newest, covered))
+	case first > covered+1:
+		return fmt.Errorf("entries %d to %d are missing: the log %s starts at %d and the newest snapshot in %s ends at %d; "+
+			"restore both from one backup; %s", covered+1, first-1, log.path, first, snapshots.dir, covered, rebuild)
+	}
+	return nil
+}
+
+// rebuild is what is left to do without a backup.
+const rebuild = "without one, avgpiped recover rebuilds the jobs from their directories"
+
+// missingLog says what to do about a log that is gone, or about its missing end.
+func missingLog(path string, problem error) error {
+	return fmt.Errorf("raft log %s %w: mount its file system, or restore the directory %s from a backup; %s",
+		path, problem, filepath.Dir(path), rebuild)
+}
+
+// State is the replicated state as far as this node has it.
+func (l *Log) State() *cluster.State { return l.fsm.State() }
+
+// Changed returns that state, and a channel that is closed when there is a newer one.
+func (l *Log) Changed() (*cluster.State, <-chan struct{}) { return l.fsm.Changed() }
+
+// Leader is the ID of the node that leads, as far as this one knows; empty when it knows of none.
+func (l *Log) Leader() string {
+	_, id := l.raft.LeaderWithID()
+	return string(id)
+}
+
+// IsLeader reports whether this node leads, as far as it knows. Apply finds out for sure.
+func (l *Log) IsLeader() bool { return l.raft.State() == raft.Leader }
+
+// Applied is the index of the last entry that is in State.
+func (l *Log) Applied() uint64 { return l.raft.AppliedIndex() }
+
+// maxLag is how many committed entries may wait to be applied on a node that is ready.
+const maxLag = 1000
+
+// Ready reports what keeps this node from deciding: no leader, entries that are not applied, or files that fail.
+func (l *Log) Ready() error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if l.Leader() == "" {
+		return errors.New("there is no leader")
+	}
+	if committed, applied := l.raft.CommitIndex(), l.Applied(); committed > applied+maxLag {
+		return fmt.Errorf("entry %d is committed and only %d is applied", committed, applied)
+	}
+	return nil
+}
+
+// Failed is closed when Raft's files could not be written or read; Err says why. Nothing is decided from then on: close the Log,
+// and open it anew once its disk works again.
+func (l *Log) Failed() <-chan struct{} { return l.store.failed }
+
+// Err is why the log failed; nil while it has not.
+func (l *Log) Err() error { return l.store.first() }
+
+// Leadership delivers true when this node begins to lead and false when it no longer does; the latest replaces one that nobody
+// has received. For one receiver.
+func (l *Log) Leadership() <-chan bool { return l.raft.LeaderCh() }
+
+// WaitReady waits until there is a leader and, when that is this node, until everything committed before is in State.
+func (l *Log) WaitReady(ctx context.Context) error {
+	changes := make(chan raft.Observation, 1)
+	observer := raft.NewObserver(changes, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	l.raft.RegisterObserver(observer)
+	defer l.raft.DeregisterObserver(observer)
+	for l.Leader() == "" {
+		select {
+		case <-changes:
+		case <-l.Failed():
+			return fmt.Errorf("raft: wait for a leader: %w", l.Err())
+		case <-ctx.Done():
+			return fmt.Errorf("raft: wait for a leader: %w", ctx.Err())
+		}
+	}
+	if !l.IsLeader() {
+		return nil
+	}
+	return l.wait(ctx, "barrier", func() error { return l.raft.Barrier(l.config.ApplyTimeout).Error() })
+}
+
+// Apply proposes a command and waits until it is applied here. The error is the command's own (test with errors.Is against
+// ErrStaleGeneration and the like), or wraps ErrNotLeader, ErrClosed or the context's. When the context ends first, the
+// command may still be applied later.
+func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, error) {
+	data, err := cluster.EncodeCommand(c)
+	if err != nil {
+		return cluster.Result{}, err
+	}
+	var out outcome
+	applied := make(chan outcome, 1)
+	err = l.wait(ctx, c.Kind(), func() error {
+		future := l.raft.Apply(data, l.config.ApplyTimeout)
+		if err := future.Error(); err != nil {
+			return err
+		}
+		o, ok := future.Response().(outcome)
+		if !ok {
+			return fmt.Errorf("unexpected response %T", future.Response())
+		}
+		applied <- o
+		return nil
+	})
+	if err != nil {
+		return cluster.Result{}, err
+	}
+	out = <-applied
+	return out.result, out.err
+}
+
+// wait runs f, which ends at the latest when the log is closed, and waits for it or for the context.
+func (l *Log) wait(ctx context.Context, what string, f func() error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("raft: %s: %w", what, ctx.Err())
+	}
+	done := make(chan error, 1)
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return fmt.Errorf("raft: %s: %w", what, ErrClosed)
+	}
+	l.waiters.Go(func() { done <- f() })
+	l.mu.Unlock()
+	select {
+	case err := <-done:
+		return l.explain(what, err)
+	case <-l.Failed():
+		return fmt.Errorf("raft: %s: no answer, it may still be applied: %w", what, l.Err())
+	case <-ctx.Done():
+		return fmt.Errorf("raft: %s: no answer yet, it may still be applied: %w", what, ctx.Err())
+	}
+}
+
+// explain gives the library's errors this package's names.
+func (l *Log) explain(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrNotLeader):
+		leader := l.Leader()
+		if leader == "" {
+			leader = "nobody yet"
+		}
+		return fmt.Errorf("raft: %s: %w; the leader is %s", what, ErrNotLeader, leader)
+	case errors.Is(err, raft.ErrLeadershipLost):
+		return fmt.Errorf("raft: %s: leadership was lost before it was known to be committed, it may still be applied: %w", what, err)
+	case errors.Is(err, raft.ErrRaftShutdown):
+		return fmt.Errorf("raft: %s: %w", what, ErrClosed)
+	default:
+		return fmt.Errorf("raft: %s: %w", what, err)
+	}
+}
+
+// Snapshot makes Raft write a snapshot now, as it does by itself every SnapshotThreshold entries.
+func (l *Log) Snapshot(ctx context.Context) error {
+	return l.wait(ctx, "snapshot", func() error {
+		err := l.raft.Snapshot().Error()
+		if errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			return nil
+		}
+		return err
+	})
+}
+
+// Close stops taking part, waits for all goroutines and closes the files. A second Close does nothing.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.mu.Unlock()
+	err := l.stop()
+	l.waiters.Wait()
+	return errors.Join(err, l.store.Close())
+}
+
+// stop ends Raft's goroutines.
+func (l *Log) stop() error {
+	close(l.closing)
+	if err := l.raft.Shutdown().Error(); err != nil {
+		return fmt.Errorf("stop raft: %w", err)
+	}
+	return nil
+}

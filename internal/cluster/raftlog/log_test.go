@@ -1,0 +1,64 @@
+package raftlog
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// openLone opens the log of a lone node, ready to use.
+func openLone(t *testing.T, dir string) *Log {
+	t.Helper()
+	l, err := Open(Config{Dir: dir, NodeID: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := l.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestLogSurvivesReopening: whatever Apply returned for is there after a close and an open, with and without a snapshot.
+func TestLogSurvivesReopening(t *testing.T) {
+	dir := t.TempDir()
+	var last []byte
+	for i := range 4 {
+		l := openLone(t, dir)
+		if got, err := l.State().MarshalBinary(); err != nil || i > 0 && string(got) != string(last) {
+			t.Fatalf("opening %d: state\n%s\nexpected\n%s (%v)", i, got, last, err)
+		}
+		r, err := l.Apply(t.Context(), &cluster.SubmitJob{Name: "x", Submitted: time.Unix(int64(i), 0)})
+		if err != nil || r.Job == "" {
+			t.Fatalf("submit: %+v, %v", r, err)
+		}
+		if _, err := l.Apply(t.Context(), &cluster.SetState{Job: r.Job, Generation: 7, State: cluster.Running}); !errors.Is(err, cluster.ErrStaleGeneration) {
+			t.Fatalf("stale generation: %v", err)
+		}
+		if i%2 == 1 {
+			if err := l.Snapshot(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if last, err = l.State().MarshalBinary(); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

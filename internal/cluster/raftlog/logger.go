@@ -1,0 +1,62 @@
+package raftlog
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// raftLogger passes Raft's log on to a zap logger.
+func raftLogger(logger *zap.Logger) hclog.Logger {
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Debug, Output: io.Discard})
+	l.RegisterSink(zapSink{logger.Named("raft")})
+	return l
+}
+
+// zapSink is where hclog's lines end.
+type zapSink struct{ logger *zap.Logger }
+
+// Accept implements hclog.SinkAdapter.
+func (s zapSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	at := zapLevel(level)
+	if at == zapcore.WarnLevel && slices.Contains(usual, msg) {
+		at = zapcore.DebugLevel
+	}
+	entry := s.logger.Check(at, msg)
+	if entry == nil {
+		return
+	}
+	fields := make([]zap.Field, 0, (len(args)+1)/2)
+	for i := 0; i+1 < len(args); i += 2 {
+		value := args[i+1]
+		if f, ok := value.(hclog.Format); ok && len(f) > 0 {
+			value = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+		}
+		fields = append(fields, zap.Any(fmt.Sprint(args[i]), value))
+	}
+	if len(args)%2 == 1 {
+		fields = append(fields, zap.Any("extra", args[len(args)-1]))
+	}
+	entry.Write(fields...)
+}
+
+// usual are warnings of the library at the start of a healthy node: it hears no leader because it is to become it, and asks for votes
+// again when its own is slow to reach the disk.
+var usual = []string{"heartbeat timeout reached, starting election", "no known peers, aborting election", "Election timeout reached, restarting election"}
+
+// zapLevel translates a level. Raft's Info is about elections, of interest when something is wrong: one level down.
+func zapLevel(level hclog.Level) zapcore.Level {
+	switch level {
+	case hclog.Error:
+		return zapcore.ErrorLevel
+	case hclog.Warn:
+		return zapcore.WarnLevel
+	case hclog.NoLevel, hclog.Trace, hclog.Debug, hclog.Info, hclog.Off:
+		return zapcore.DebugLevel
+	}
+	return zapcore.DebugLevel
+}

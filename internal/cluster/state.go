@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// JobState is where a job stands.
+type JobState string
+
+// The states of a job. Queued -> Starting (BeginGeneration) -> Running -> Done | Failed | Cancelled. A lost worker takes a
+// running job back to Starting with the next generation, and ResumeJob a failed or cancelled one to Queued. A job whose counts are to be measured goes from Queued to Tuning
+// (BeginTuning) and back (ResolveJob) first.
+const (
+	Queued    JobState = "queued"
+	Tuning    JobState = "tuning"
+	Starting  JobState = "starting"
+	Running   JobState = "running"
+	Done      JobState = "done"
+	Failed    JobState = "failed"
+	Cancelled JobState = "cancelled"
+)
+
+// Ended reports whether a job in this state is over.
+func (s JobState) Ended() bool { return s == Done || s == Failed || s == Cancelled }
+
+// Job is what the cluster has agreed on about one job.
+type Job struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	Source    string    `json:"source"`        // the job file's text; empty once the job has ended
+	File      string    `json:"file"`          // its path, for messages
+	Set       []string  `json:"set,omitempty"` // overrides
+	Base      string    `json:"base"`          // directory that relative paths start from
+	Owner     uint32    `json:"owner"`         // user id of the submitter
+	Submitted time.Time `json:"submitted"`     // by the clock of the node that took the submission
+	// Spec is the job as it was admitted, or resolved since; the coordinator's own. A newer program runs it as the older one meant it.
+	Spec json.RawMessage `json:"spec,omitempty"`
+	// Report is what tuning found; nil of a job that was not tuned. The coordinator's own.
+	Report json.RawMessage `json:"report,omitempty"`
+	State  JobState        `json:"state"`
+	Reason string          `json:"reason"` // why it is in this state, for people
+	// Ended is when it ended, by the clock of the proposer; nil until then.
+	Ended *time.Time `json:"ended,omitempty"`
+	// Cancelling says that somebody wants the job to end; it commits what it can, then CancelJob ends it.
+	Cancelling bool `json:"cancelling,omitempty"`
+	// CancelledBy is who does, for people; empty of jobs of older programs.
+	CancelledBy string `json:"cancelled_by,omitempty"`
+
+	Generation uint64          `json:"generation"`          // grows by one with each placement; 0 before the first
+	Placement  json.RawMessage `json:"placement,omitempty"` // of this generation; the coordinator's own
+
+	Pending   uint64      `json:"pending"`             // the round being committed; 0: none
+	Committed []*Manifest `json:"committed,omitempty"` // durable rounds, oldest first, the newest last
+}
+
+// clone copies the job, so that the replicated state shares no memory with a command.
+func (j *Job) clone() *Job {
+	out := *j
+	out.Set = slices.Clone(j.Set)
+	out.Spec, out.Report, out.Placement = slices.Clone(j.Spec), slices.Clone(j.Report), slices.Clone(j.Placement)
+	out.Committed = slices.Clone(j.Committed)
+	for i, m := range out.Committed {
+		out.Committed[i] = m.clone()
+	}
+	return &out
+}
+
+// LastCommitted is the newest durable round, or nil.
+func (j *Job) LastCommitted() *Manifest {
+	if len(j.Committed) == 0 {
+		return nil
+	}
+	return j.Committed[len(j.Committed)-1]
+}
+
+// CommittedRound is the newest durable round, or 0.
+func (j *Job) CommittedRound() uint64 {
+	if m := j.LastCommitted(); m != nil {
+		return m.Round
+	}
+	return 0
+}
+
+// State is the replicated state. Values that State hands out are shared and must not be changed: applying a command makes a
+// new State and leaves the old one as it was, so a reader may keep one for as long as it likes.
+type State struct {
+	Index   uint64          // of the last log entry applied
+	NextJob uint64          // the number the next job gets, from 1
+	Unknown uint64          // entries that this program did not understand and skipped
+	jobs    map[string]*Job // by ID
+}
+
+// NewState is the state before the first command.
+func NewState() *State { return &State{NextJob: 1, jobs: map[string]*Job{}} }
+
+// Job returns the job, or an error that wraps ErrNoJob.
+func (s *State) Job(id string) (*Job, error) {
+	j, ok := s.jobs[id]
+	if !ok {
+		return nil, fmt.Errorf("job %q: %w", id, ErrNoJob)
+	}
+	return j, nil
+}
+
+// Jobs are all jobs, in the order of submission.
+func (s *State) Jobs() []*Job {
+	return slices.SortedFunc(maps.Values(s.jobs), func(a, b *Job) int {
+		if c := cmp.Compare(len(a.ID), len(b.ID)); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.ID, b.ID)
+	})
+}
+
+// Errors that a command may be rejected with; test with errors.Is.
+var (
+	ErrNoJob           = errors.New("no such job")
+	ErrStaleGeneration = errors.New("stale generation")
+	ErrEnded           = errors.New("the job has ended")
+	ErrStaleRound      = errors.New("stale round")
+)
+
+// Result is what an applied command gave.
+type Result struct {
+	Index      uint64 // of the log entry
+	Job        string // the job it was about
+	Generation uint64 // of that job, afterwards
+	Unknown    bool   // the command was of a kind that this program does not know, and was skipped
+}
+
+// Apply applies one command and returns the state after it. A rejected command returns an error, and the state but for
+// Index as it was. Apply is a pure function: the same commands in the same order give the same states on every host.
+func (s *State) Apply(index uint64, c Command) (*State, Result, error) {
+	next := &State{Index: index, NextJob: s.NextJob, Unknown: s.Unknown, jobs: maps.Clone(s.jobs)}
+	id, err := c.apply(next)
+	if err != nil {
+		next.NextJob, next.jobs = s.NextJob, s.jobs
+		return next, Result{Index: index, Job: id}, fmt.Errorf("%s: %w", c.Kind(), err)
+	}
+	r := Result{Index: index, Job: id}
+	if j := next.jobs[id]; j != nil {
+		r.Generation = j.Generation
+	}
+	return next, r, nil
+}
+
+// Skip is the state after an entry that this program does not understand.
+func (s *State) Skip(index uint64) *State {
+	next := *s
+	next.Index = index
+	next.Unknown++
+	return &next
+}
+
+// edit returns a copy of the job, already in place, for a command to change.
+func (s *State) edit(id string) (*Job, error) {
+	old, err := s.Job(id)
+	if err != nil {
+		return nil, err
+	}
+	j := *old
+	s.jobs[id] = &j
+	return &j, nil
+}
+
+// editLive is edit for a job that has not ended and stands at the generation.
+func (s *State) editLive(id string, generation uint64) (*Job, error) {
+	j, err := s.edit(id)
+	if err != nil {
+		return nil, err
+	}
+	if j.State.Ended() {
+		return nil, fmt.Errorf("job %s is %s: %w", id, j.State, ErrEnded)
+	}
+	if generation != j.Generation {
+		return nil, fmt.Errorf("job %s: generation %d, now %d: %w", id, generation, j.Generation, ErrStaleGeneration)
+	}
+	return j, nil
+}
+
+// newID numbers a job.
+func (s *State) newID() string {
+	id := strconv.FormatUint(s.NextJob, 10)
+	s.NextJob++
+	return id
+}

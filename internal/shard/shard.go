@@ -1,0 +1,238 @@
+package shard
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+)
+
+// castagnoli is the polynomial of every checksum in this package.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A shard file holds one stage of one committed round (docs/formats.md): magic, version, header length; a JSON header; the
+// vectors, float32 little-endian, one after the other; a CRC-32C for each vector. Its length follows from its header.
+const (
+	shardMagic   = "AVGSHARD"
+	shardVersion = 1
+	shardPrefix  = 8 + 4 + 4 // magic, version, header length
+	// maxShardHeader bounds the header, so that a damaged length allocates nothing: room for ten thousand vectors.
+	maxShardHeader = 1 << 20
+	// shardChunk is how many elements are moved at a time: 256 KiB.
+	shardChunk = 64 << 10
+)
+
+// Vector names a vector of a shard.
+type Vector struct {
+	Name     string `json:"name"`
+	Elements int    `json:"elements"`
+}
+
+// CenterVector names x~. Vectors are named by what they hold; pipelines and state vectors count from 0.
+const CenterVector = "center"
+
+// CenterStateVector names a state vector of the method's center side.
+func CenterStateVector(j int) string { return fmt.Sprintf("center.state.%d", j) }
+
+// ParametersVector names a pipeline's weights.
+func ParametersVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.parameters", pipeline) }
+
+// StateVector names a state vector of a pipeline's optimizer.
+func StateVector(pipeline, j int) string { return fmt.Sprintf("pipeline.%d.state.%d", pipeline, j) }
+
+// Header says what a shard file holds.
+type Header struct {
+	Job        string          `json:"job"`
+	Generation uint64          `json:"generation"`
+	Round      uint64          `json:"round"`
+	Stage      int             `json:"stage"`  // 0-based
+	Stages     int             `json:"stages"` // K
+	Vectors    []Vector        `json:"vectors"`
+	Cursors    []Cursor        `json:"cursors"` // the optimizer steps that each pipeline had done
+	Meta       json.RawMessage `json:"meta,omitempty"`
+}
+
+// Validate reports a header that no shard can have.
+func (h *Header) Validate() error {
+	if h.Stages < 1 || h.Stage < 0 || h.Stage >= h.Stages {
+		return fmt.Errorf("shard header: stage %d of %d", h.Stage, h.Stages)
+	}
+	if len(h.Vectors) == 0 {
+		return errors.New("shard header: no vectors")
+	}
+	seen := make(map[string]bool, len(h.Vectors))
+	total := int64(0)
+	for _, v := range h.Vectors {
+		if v.Name == "" || seen[v.Name] {
+			return fmt.Errorf("shard header: vector %q: names must be given and be distinct", v.Name)
+		}
+		seen[v.Name] = true
+		if v.Elements < 0 || int64(v.Elements) > math.MaxInt64/8-total {
+			return fmt.Errorf("shard header: vector %q: %d elements", v.Name, v.Elements)
+		}
+		total += int64(v.Elements)
+	}
+	return nil
+}
+
+// dataBytes is the length of what follows the header: vectors and their checksums. The header must be valid.
+func (h *Header) dataBytes() int64 {
+	bytes := 4 * int64(len(h.Vectors))
+	for _, v := range h.Vectors {
+		bytes += 4 * int64(v.Elements)
+	}
+	return bytes
+}
+
+// prefix is the file up to its vectors.
+func (h *Header) prefix() ([]byte, error) {
+	if err := h.Validate(); err != nil {
+		return nil, err
+	}
+	header, err := json.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("shard header: %w", err)
+	}
+	// Spaces after the JSON align the vectors to 64 bytes, for readers that map the file.
+	for (shardPrefix+len(header))%64 != 0 {
+		header = append(header, ' ')
+	}
+	if len(header) > maxShardHeader {
+		return nil, fmt.Errorf("shard header: %d bytes, more than the limit of %d", len(header), maxShardHeader)
+	}
+	out := append(make([]byte, 0, shardPrefix+len(header)), shardMagic...)
+	out = binary.LittleEndian.AppendUint32(out, shardVersion)
+	out = binary.LittleEndian.AppendUint32(out, uint32(len(header)))
+	return append(out, header...), nil
+}
+
+// Bytes is the length of the file that Encode writes.
+func Bytes(h *Header) (int64, error) {
+	prefix, err := h.prefix()
+	if err != nil {
+		return 0, err
+	}
+	return int64(len(prefix)) + h.dataBytes(), nil
+}
+
+// Encode writes a shard. It asks read for each vector of the header in turn, in runs: read fills dst with elements [offset,
+// offset+len(dst)) of vector number v. So no second copy of the vectors is needed.
+func Encode(w io.Writer, h *Header, read func(v int, dst []float32, offset int) error) error {
+	prefix, err := h.prefix()
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(prefix); err != nil {
+		return fmt.Errorf("write shard header: %w", err)
+	}
+	var (
+		sums   []byte
+		floats = make([]float32, shardChunk)
+		raw    = make([]byte, 4*shardChunk)
+	)
+	for i, v := range h.Vectors {
+		sum := uint32(0)
+		for offset := 0; offset < v.Elements; offset += shardChunk {
+			n := min(shardChunk, v.Elements-offset)
+			if err := read(i, floats[:n], offset); err != nil {
+				return fmt.Errorf("read vector %q at %d: %w", v.Name, offset, err)
+			}
+			for j, f := range floats[:n] {
+				binary.LittleEndian.PutUint32(raw[4*j:], math.Float32bits(f))
+			}
+			sum = crc32.Update(sum, castagnoli, raw[:4*n])
+			if _, err := w.Write(raw[:4*n]); err != nil {
+				return fmt.Errorf("write vector %q at %d: %w", v.Name, offset, err)
+			}
+		}
+		sums = binary.LittleEndian.AppendUint32(sums, sum)
+	}
+	if _, err := w.Write(sums); err != nil {
+		return fmt.Errorf("write shard checksums: %w", err)
+	}
+	return nil
+}
+
+// Decoder reads a shard of which the header has been checked.
+type Decoder struct {
+	Header Header
+	r      io.Reader
+}
+
+// NewDecoder reads and checks the header of a shard in a file of size bytes. Nothing is allocated that the file could
+// not fill.
+func NewDecoder(r io.Reader, size int64) (*Decoder, error) {
+	var prefix [shardPrefix]byte
+	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+		return nil, fmt.Errorf("%d bytes: expected at least the %d of a shard's prefix: %w", size, shardPrefix, err)
+	}
+	if string(prefix[:8]) != shardMagic {
+		return nil, fmt.Errorf("starts with %q, expected %q: not a shard", prefix[:8], shardMagic)
+	}
+	if v := binary.LittleEndian.Uint32(prefix[8:]); v != shardVersion {
+		return nil, fmt.Errorf("version %d, this program reads %d", v, shardVersion)
+	}
+	length := int64(binary.LittleEndian.Uint32(prefix[12:]))
+	if length > maxShardHeader || length > size-shardPrefix {
+		return nil, fmt.Errorf("header claims %d bytes in a file of %d, limit %d: damaged", length, size, maxShardHeader)
+	}
+	header := make([]byte, length)
+	if _, err := io.ReadFull(r, header); err != nil {
+		return nil, fmt.Errorf("header: %w", err)
+	}
+	d := &Decoder{r: r}
+	decoder := json.NewDecoder(bytes.NewReader(bytes.TrimRight(header, " ")))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&d.Header); err != nil {
+		return nil, fmt.Errorf("header: %w", err)
+	}
+	if decoder.More() {
+		return nil, errors.New("header: more than one JSON value")
+	}
+	if err := d.Header.Validate(); err != nil {
+		return nil, err
+	}
+	if expected := shardPrefix + length + d.Header.dataBytes(); size != expected {
+		return nil, fmt.Errorf("%d bytes, expected %d by its header: truncated or damaged", size, expected)
+	}
+	return d, nil
+}
+
+// Decode reads all vectors and hands them to write in runs: src holds elements [offset, offset+len(src)) of vector number v,
+// and is valid only during the call. A vector whose checksum is wrong is an error, after its content was handed over; verify
+// the file's digest first (Store.Open does) where nothing damaged may be loaded. It can be called once.
+func (d *Decoder) Decode(write func(v int, src []float32, offset int) error) error {
+	var (
+		sums   = make([]uint32, len(d.Header.Vectors))
+		floats = make([]float32, shardChunk)
+		raw    = make([]byte, 4*shardChunk)
+	)
+	for i, v := range d.Header.Vectors {
+		for offset := 0; offset < v.Elements; offset += shardChunk {
+			n := min(shardChunk, v.Elements-offset)
+			if _, err := io.ReadFull(d.r, raw[:4*n]); err != nil {
+				return fmt.Errorf("vector %q at %d: %w", v.Name, offset, err)
+			}
+			sums[i] = crc32.Update(sums[i], castagnoli, raw[:4*n])
+			for j := range floats[:n] {
+				floats[j] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*j:]))
+			}
+			if err := write(i, floats[:n], offset); err != nil {
+				return fmt.Errorf("vector %q at %d: %w", v.Name, offset, err)
+			}
+		}
+	}
+	for i, v := range d.Header.Vectors {
+		if _, err := io.ReadFull(d.r, raw[:4]); err != nil {
+			return fmt.Errorf("checksum of vector %q: %w", v.Name, err)
+		}
+		if expected := binary.LittleEndian.Uint32(raw); sums[i] != expected {
+			return fmt.Errorf("vector %q: checksum is %08x, expected %08x: damaged", v.Name, sums[i], expected)
+		}
+	}
+	return nil
+}
