@@ -12,7 +12,7 @@ type ActionKind uint8
 
 // The kinds of action. Package elastic's documentation shows what executes each.
 const (
-	Dilute   ActionKind = iota + 1 // run Method.Dilute on Pipeline with x~ as it is now
+	Pull     ActionKind = iota + 1 // run Method.Pull on Pipeline with x~ as it is now
 	Capture                        // copy Pipeline's weights and optimizer state: they belong to the snapshot of Round
 	Release                        // Pipeline may go on to the first batch after Round
 	Merge                          // run Method.Merge with Pipeline's message of Round; then the message is Pipeline's again
@@ -24,7 +24,7 @@ const (
 // String names the kind.
 func (k ActionKind) String() string {
 	names := [...]string{
-		Dilute: "dilute", Capture: "capture", Release: "release", Merge: "merge", Advance: "advance", Snapshot: "snapshot", Admit: "admit",
+		Pull: "pull", Capture: "capture", Release: "release", Merge: "merge", Advance: "advance", Snapshot: "snapshot", Admit: "admit",
 	}
 	if k == 0 || int(k) >= len(names) {
 		return "invalid"
@@ -36,7 +36,7 @@ func (k ActionKind) String() string {
 type Action struct {
 	Kind     ActionKind
 	Round    uint64
-	Pipeline int  // of Dilute, Capture, Release, Merge, Admit
+	Pipeline int  // of Pull, Capture, Release, Merge, Admit
 	First    bool // of Merge: the first of its round
 	Count    int  // of Advance and Snapshot: pipelines whose updates are in the round
 }
@@ -50,7 +50,7 @@ func (a Action) String() string {
 		if a.First {
 			return fmt.Sprintf("merge pipeline=%d round=%d first", a.Pipeline, a.Round)
 		}
-	case Dilute, Capture, Release, Admit:
+	case Pull, Capture, Release, Admit:
 	}
 	return fmt.Sprintf("%s pipeline=%d round=%d", a.Kind, a.Pipeline, a.Round)
 }
@@ -94,10 +94,10 @@ func (c CenterConfig) Validate() error {
 // ascending order of pipeline, so one that arrives early is held until those of all lower members are merged; when all are, the
 // center advances. Thus x~_r = x~_{r-1} + f(messages of round r, summed in that order), whatever the order of arrival.
 //
-// The center that a dilution sees is unique as well. With timing After, Dilute{i, r} directly follows Advance{r}. With
+// The center that a pull sees is unique as well. With timing After, Pull{i, r} directly follows Advance{r}. With
 // Before it is issued only while the last completed round is r-1: a message of round r that comes when round r-1 is still in
-// progress is held, undiluted. And the center cannot be past r-1, since Advance{r} comes after Merge{i, r}, which comes after
-// Dilute{i, r}. So Dilute{i, r} always sees x~_{r-1}. Hence every x_i and x~ is a function of the initial vectors and of what
+// progress is held, its pipeline not yet pulled. And the center cannot be past r-1, since Advance{r} comes after Merge{i, r}, which comes after
+// Pull{i, r}. So Pull{i, r} always sees x~_{r-1}. Hence every x_i and x~ is a function of the initial vectors and of what
 // the members computed, and no timing can change a bit. (Membership is an input: whether a leaving pipeline's last message
 // counts does depend on whether it arrived before the Leave.)
 //
@@ -271,7 +271,7 @@ func (c *Center) atBoundary() bool {
 // run appends whatever has become possible, until nothing more is.
 func (c *Center) run(actions []Action) []Action {
 	for {
-		actions = c.dilute(actions)
+		actions = c.releaseArrived(actions)
 		actions = c.merge(actions)
 		if c.counted == 0 || c.counted < len(c.members) {
 			return actions
@@ -280,8 +280,8 @@ func (c *Center) run(actions []Action) []Action {
 	}
 }
 
-// dilute releases, with timing Before, every member whose message of the round in progress is here.
-func (c *Center) dilute(actions []Action) []Action {
+// releaseArrived releases, with timing Before, every member whose message of the round in progress is here.
+func (c *Center) releaseArrived(actions []Action) []Action {
 	if c.timing != Before {
 		return actions
 	}
@@ -334,7 +334,7 @@ func (c *Center) advance(actions []Action) []Action {
 func (c *Center) release(actions []Action, pipeline int) []Action {
 	m := c.members[pipeline]
 	m.released = m.sent
-	actions = append(actions, Action{Kind: Dilute, Pipeline: pipeline, Round: m.sent})
+	actions = append(actions, Action{Kind: Pull, Pipeline: pipeline, Round: m.sent})
 	if c.snapshots[m.sent] {
 		actions = append(actions, Action{Kind: Capture, Pipeline: pipeline, Round: m.sent})
 	}

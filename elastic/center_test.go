@@ -45,7 +45,7 @@ func explore(build func() *shell, rounds uint64, pipelines int, at func(s *shell
 // smallCases are the cases that are explored in full: three pipelines over the given rounds, fewer over one more.
 func smallCases(t *testing.T, roundsOfThree uint64, test func(t *testing.T, m Method, pipelines int, rounds uint64)) {
 	t.Helper()
-	for _, pull := range []Pull{PullPredicted, PullNew, PullOld, PullElastic} {
+	for _, pull := range []PullRule{PullPredicted, PullNew, PullOld, PullElastic} {
 		for n := 1; n <= 3; n++ {
 			rounds := roundsOfThree
 			if n < 3 {

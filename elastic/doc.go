@@ -19,8 +19,8 @@
 //	actions, err := center.Update(pipeline, round) // the pipeline has trained Period batches; its message is complete
 //	for _, a := range actions {
 //		switch a.Kind {
-//		case elastic.Dilute: // the pipeline's rule, toward x~ as it is now
-//			method.Dilute(x[a.Pipeline], message[a.Pipeline][a.Round], shard.Center)
+//		case elastic.Pull: // the pipeline's rule, toward x~ as it is now
+//			method.Pull(x[a.Pipeline], message[a.Pipeline][a.Round], shard.Center)
 //		case elastic.Capture: // copy the pipeline's weights and optimizer state for the snapshot of a.Round
 //		case elastic.Release: // the pipeline may start the first batch after a.Round
 //		case elastic.Merge: // the center's rule; the message may be reused from here on

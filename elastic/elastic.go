@@ -11,9 +11,9 @@ import (
 func newElastic(c Config) Method {
 	switch {
 	case c.Pipelines == 1:
-		return solo{c}
+		return solo{avgpipe{config: c}}
 	case c.Pull == PullElastic:
-		return easgd{c, float32(c.Alpha)}
+		return easgd{avgpipe{c, float32(c.Alpha), Before}}
 	case c.Pull == PullNew:
 		return avgpipe{c, float32(c.Alpha), After}
 	case c.Pull == PullOld:
@@ -23,20 +23,15 @@ func newElastic(c Config) Method {
 	}
 }
 
-// describe is the String of every variant.
-func describe(c Config) string {
-	return fmt.Sprintf("elastic pull=%s alpha=%.4g tau=%d", c.Pull, c.Alpha, c.Tau)
-}
-
 // avgpipe is elastic averaging. For a round, with D_i the updates that pipeline i's optimizer applied since the last one:
 //
-//	x_i <- (1 - alpha) x_i + alpha x~     dilution
+//	x_i <- (1 - alpha) x_i + alpha x~     pull
 //	x~  <- x~ + (sum_i D_i) / N
 //
-// timing says which x~ the dilution sees: x~_{r-1} (Before; pull: old) or x~_r (After; pull: new). Only applied updates cross
+// timing says which x~ the pull sees: x~_{r-1} (Before; pull: old) or x~_r (After; pull: new). Only applied updates cross
 // over, so any optimizer will do and its state stays private.
 //
-// After keeps mean_i(x_i) = x~: dilution multiplies their distance, at most a rounding error, by 1 - alpha. Before gives
+// After keeps mean_i(x_i) = x~: the pull multiplies their distance, at most a rounding error, by 1 - alpha. Before gives
 // g_r = (1 - alpha) g_{r-1} + alpha mean(D) for the distance g = x~ - mean_i(x_i), so that it never exceeds one update.
 type avgpipe struct {
 	config Config
@@ -44,13 +39,23 @@ type avgpipe struct {
 	timing Timing
 }
 
-func (a avgpipe) String() string { return describe(a.config) }
+func (a avgpipe) String() string {
+	return fmt.Sprintf("elastic pull=%s alpha=%.4g tau=%d", a.config.Pull, a.config.Alpha, a.config.Tau)
+}
+
 func (a avgpipe) Config() Config { return a.config }
 func (a avgpipe) Needs() Needs   { return Needs{Timing: a.timing, Delta: true} }
 
-func (a avgpipe) Dilute(x, _, center flat.Vector) { x.Lerp(a.alpha, center) }
+func (a avgpipe) Pull(x, _, center flat.Vector) { x.Lerp(a.alpha, center) }
 
-func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) { add(s.Sum, message, first) }
+// Merge makes the first message the sum. Not zeroing that saves a pass over memory.
+func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) {
+	if first {
+		s.Sum.Copy(message)
+		return
+	}
+	s.Sum.Axpy(1, message)
+}
 
 func (a avgpipe) Advance(s Shard, count int) { s.Center.Axpy(1/float32(count), s.Sum) }
 
@@ -67,7 +72,7 @@ func (a avgpipe) Advance(s Shard, count int) { s.Center.Axpy(1/float32(count), s
 // update with pull: old. Rounding alone makes g differ from zero.
 type predicted struct{ avgpipe }
 
-func (p predicted) Dilute(x, message, center flat.Vector) {
+func (p predicted) Pull(x, message, center flat.Vector) {
 	x.Lerp(p.alpha, center)
 	x.Axpy(p.alpha, message)
 }
@@ -79,25 +84,18 @@ func (p predicted) Dilute(x, message, center flat.Vector) {
 // The message is the force e_i. Each force is taken from one side and given to the other, so sum_i(x_i) + x~ changes by the
 // local updates alone; the fixed point is x_i = x~. beta = N alpha. Deviation: the paper takes the force before the local
 // gradient step of the same iteration, here it is taken after it, as in (2) and (3) of elastic averaging.
-type easgd struct {
-	config Config
-	alpha  float32
-}
+type easgd struct{ avgpipe }
 
-func (e easgd) String() string { return describe(e.config) }
-func (e easgd) Config() Config { return e.config }
-func (e easgd) Needs() Needs   { return Needs{Timing: Before} }
+func (easgd) Needs() Needs { return Needs{Timing: Before} }
 
-func (e easgd) Dilute(x, message, center flat.Vector) {
+func (e easgd) Pull(x, message, center flat.Vector) {
 	message.Copy(x)
 	message.Axpy(-1, center)
 	message.Scale(e.alpha)
 	x.Axpy(-1, message)
 }
 
-func (e easgd) Merge(s Shard, message flat.Vector, first bool) { add(s.Sum, message, first) }
-
-func (e easgd) Advance(s Shard, _ int) { s.Center.Axpy(1, s.Sum) }
+func (easgd) Advance(s Shard, _ int) { s.Center.Axpy(1, s.Sum) }
 
 // solo is what every pull becomes with one pipeline: plain training, and the center is the pipeline's weights to the bit.
 //
@@ -105,23 +103,12 @@ func (e easgd) Advance(s Shard, _ int) { s.Center.Axpy(1, s.Sum) }
 // 1/N = 1 a pipeline is set onto x~_{r-1}, the weights without the update of round r, and meets that update only a round later:
 // every gradient would be one step stale. pull: elastic at alpha = 1 swaps pipeline and center, with the same effect. pull: new
 // is plain training in exact arithmetic, but x~ + D rounds otherwise than x + D, so a run would depend on the averaging.
-type solo struct{ config Config }
+type solo struct{ avgpipe }
 
-func (s solo) String() string { return describe(s.config) }
-func (s solo) Config() Config { return s.config }
-func (s solo) Needs() Needs   { return Needs{Timing: Before, Identity: true} }
+func (solo) Needs() Needs { return Needs{Timing: Before, Identity: true} }
 
-func (solo) Dilute(x, message, _ flat.Vector) { message.Copy(x) }
+func (solo) Pull(x, message, _ flat.Vector) { message.Copy(x) }
 
 func (solo) Merge(s Shard, message flat.Vector, _ bool) { s.Sum.Copy(message) }
 
 func (solo) Advance(s Shard, _ int) { s.Center.Copy(s.Sum) }
-
-// add takes message into sum, or makes it the sum. Not zeroing saves a pass over memory.
-func add(sum, message flat.Vector, first bool) {
-	if first {
-		sum.Copy(message)
-		return
-	}
-	sum.Axpy(1, message)
-}

@@ -18,29 +18,29 @@ var methods = map[string]func(Config) Method{
 // Methods lists the names that NewMethod takes, sorted.
 func Methods() []string { return slices.Sorted(maps.Keys(methods)) }
 
-// Pull says when a pipeline is pulled toward the center, and by which rule (algorithms of Chen et al. 2023, section 3, and
+// PullRule says when a pipeline is pulled toward the center, and by which rule (algorithms of Chen et al. 2023, section 3, and
 // Zhang et al. 2015, equations 5 and 6).
-type Pull string
+type PullRule string
 
 // The values of averaging.pull.
 const (
 	// PullPredicted pulls the weights before this round's update toward the center before it, and adds the update: no pipeline
 	// waits for another, and the mean of the pipelines stays on the center. The default.
-	PullPredicted Pull = "predicted"
-	// PullOld dilutes the weights after this round's update toward the center before it: no pipeline waits for another, and
+	PullPredicted PullRule = "predicted"
+	// PullOld pulls the weights after this round's update toward the center before it: no pipeline waits for another, and
 	// the pipelines stay one update behind the center.
-	PullOld Pull = "old"
-	// PullNew dilutes toward the center after it took this round's updates: waits for the slowest pipeline, and keeps the
+	PullOld PullRule = "old"
+	// PullNew pulls toward the center after it took this round's updates: waits for the slowest pipeline, and keeps the
 	// mean of the pipelines on the center.
-	PullNew Pull = "new"
+	PullNew PullRule = "new"
 	// PullElastic is EASGD: an elastic force moves pipeline and center toward each other.
-	PullElastic Pull = "elastic"
+	PullElastic PullRule = "elastic"
 )
 
 // Config configures an averaging method.
 type Config struct {
-	// Pull is the order of dilution and center update. Default PullPredicted, which waits for nobody.
-	Pull Pull
+	// Pull is what is pulled toward what, and when. Default PullPredicted, which waits for nobody.
+	Pull PullRule
 	// Alpha is how far a pipeline moves toward the center in a round, 0 < Alpha <= 1. 0 means DefaultAlpha(Pull, Pipelines).
 	Alpha float64
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
@@ -52,7 +52,7 @@ type Config struct {
 // DefaultAlpha is how far a pull moves pipelines by default: all the way with PullPredicted and PullNew, which do not brake a step
 // (docs/decisions/0024-predicted-pull.md), else 1/N, and 1/4 for fewer than four pipelines
 // (docs/decisions/0010-weaker-pull-by-default.md).
-func DefaultAlpha(pull Pull, pipelines int) float64 {
+func DefaultAlpha(pull PullRule, pipelines int) float64 {
 	switch pull {
 	case PullPredicted, PullNew:
 		return 1
@@ -100,7 +100,7 @@ func (c Config) Validate() error {
 	if c.Tau < 1 {
 		return fmt.Errorf("averaging.tau is %d: at least 1 batch between rounds", c.Tau)
 	}
-	pulls := []Pull{PullPredicted, PullNew, PullOld, PullElastic}
+	pulls := []PullRule{PullPredicted, PullNew, PullOld, PullElastic}
 	if !slices.Contains(pulls, c.Pull) {
 		return fmt.Errorf("averaging.pull is %q: one of predicted, new, old, elastic", string(c.Pull))
 	}
@@ -154,8 +154,8 @@ type Shard struct {
 // Needs says what a method asks of whoever runs it.
 type Needs struct {
 	Timing Timing
-	// Delta: the message must come to Dilute holding the sum of the optimizer updates that were applied since the last
-	// round (stage.Stage.Step adds them). Otherwise Dilute writes the message, whatever it held.
+	// Delta: the message must come to Pull holding the sum of the optimizer updates that were applied since the last
+	// round (stage.Stage.Step adds them). Otherwise Pull writes the message, whatever it held.
 	Delta bool
 	// CenterState is how many vectors of state the center keeps beside x~. They are part of a committed shard.
 	CenterState int
@@ -172,7 +172,7 @@ func (n Needs) Vectors(pipelines int) int {
 	return 2 + n.CenterState + pipelines*n.Timing.Buffers() // center, sum; state; messages
 }
 
-// Method is an averaging method: a rule of the pipeline (Dilute) and a rule of the center (Merge, Advance), both pure functions of
+// Method is an averaging method: a rule of the pipeline (Pull) and a rule of the center (Merge, Advance), both pure functions of
 // their vectors. Vectors of one call have one length and lie on one device. A Method has no state of its own; the vectors
 // are its state. Center decides when the rules run.
 type Method interface {
@@ -181,9 +181,9 @@ type Method interface {
 	// Config is what the method was made from, defaults filled in.
 	Config() Config
 	Needs() Needs
-	// Dilute is the pipeline side of a round: it moves the weights x by the center, and may write the message. With
+	// Pull is the pipeline side of a round: it moves the weights x by the center, and may write the message. With
 	// Timing Before it runs before the message is merged, with After when the round is complete.
-	Dilute(x, message, center flat.Vector)
+	Pull(x, message, center flat.Vector)
 	// Merge takes one pipeline's message into the round's sum. First says that it is the round's first.
 	Merge(s Shard, message flat.Vector, first bool)
 	// Advance moves the center when the messages of all count pipelines of the round are merged, count >= 1.

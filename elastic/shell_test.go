@@ -142,8 +142,8 @@ func (s *shell) execute(actions []Action) {
 	s.t.Helper()
 	for _, a := range actions {
 		switch a.Kind {
-		case Dilute:
-			s.method.Dilute(s.x[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
+		case Pull:
+			s.method.Pull(s.x[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
 		case Capture:
 			s.captured[[2]uint64{a.Round, uint64(a.Pipeline)}] = slices.Clone(s.x[a.Pipeline])
 		case Release:
@@ -219,7 +219,7 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 			}
 		}
 		if m.Needs().Timing == Before {
-			diluteAll(m, x, messages, shard.Center)
+			pullAll(m, x, messages, shard.Center)
 		}
 		first := true
 		for i := range pipelines {
@@ -232,7 +232,7 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 			m.Advance(shard, len(messages))
 		}
 		if m.Needs().Timing == After {
-			diluteAll(m, x, messages, shard.Center)
+			pullAll(m, x, messages, shard.Center)
 		}
 		centers[r] = flat.NewHost(n)
 		shard.Center.Read(centers[r], 0)
@@ -243,9 +243,9 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 	return centers, weights
 }
 
-func diluteAll(m Method, x, messages map[int]flat.Host, center flat.Vector) {
+func pullAll(m Method, x, messages map[int]flat.Host, center flat.Vector) {
 	for i := range messages {
-		m.Dilute(x[i], messages[i], center)
+		m.Pull(x[i], messages[i], center)
 	}
 }
 

@@ -163,13 +163,13 @@ func trainAsync(t *testing.T, stages int, name string) [][]float32 {
 			OnSnapshot: func(s *Snapshot) { weights[s.Stage] = slices.Clone(s.Center) },
 		},
 	}
-	pinned, versions := schedule.PinnedByStage(c.Plan), schedule.VersionsByStage(c.Plan)
+	slots, versions := schedule.PinnedByStage(c.Plan), schedule.VersionsByStage(c.Plan)
 	for k, r := range ranges {
 		c.Stages = append(c.Stages, StageConfig{
 			Index: k,
 			Build: func(int) (stage.Stage, error) {
 				return stage.New(stage.Config{
-					Device: ref.New(), Model: m, Range: r, Index: k, Count: stages, Samples: 1, Slots: pinned[k], Versions: versions[k], Seed: 5,
+					Device: ref.New(), Model: m, Range: r, Index: k, Count: stages, Samples: 1, Slots: slots[k], Versions: versions[k], Seed: 5,
 				})
 			},
 			Source: func(p int) Source { return tokens{p} },

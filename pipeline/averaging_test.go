@@ -14,7 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-var pulls = []elastic.Pull{elastic.PullPredicted, elastic.PullOld, elastic.PullNew, elastic.PullElastic}
+var pulls = []elastic.PullRule{elastic.PullPredicted, elastic.PullOld, elastic.PullNew, elastic.PullElastic}
 
 func TestAveragingComputesTheRulesToTheBitInWhateverOrderPipelinesArrive(t *testing.T) {
 	for _, pull := range pulls {
@@ -53,7 +53,7 @@ func TestSplitBackwardComputesTheSameBits(t *testing.T) {
 // TestASlowPipelineHoldsUpOthersOnlyAsTheRuleSays gives every pipeline a device time of its own (the fakes sleep on a shared
 // executor, so the slow one's source is slow instead) and looks how far the fast one gets.
 func TestASlowPipelineHoldsUpOthersOnlyAsTheRuleSays(t *testing.T) {
-	for pull, ahead := range map[elastic.Pull]uint64{
+	for pull, ahead := range map[elastic.PullRule]uint64{
 		elastic.PullPredicted: 1, elastic.PullOld: 1, elastic.PullElastic: 1, elastic.PullNew: 0,
 	} {
 		t.Run(string(pull), func(t *testing.T) {
@@ -79,7 +79,7 @@ func (s slowSource) Fill(step uint64, micro int, input, labels []byte) error {
 	return s.data.Fill(step, micro, input, labels)
 }
 
-func slowPipeline(t *testing.T, pull elastic.Pull, ahead uint64) {
+func slowPipeline(t *testing.T, pull elastic.PullRule, ahead uint64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := &run{schedule: "afp", stages: 2, pipelines: 2, micros: 3, rounds: 50, pull: pull}

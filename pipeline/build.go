@@ -12,7 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-// build makes all stages on their executors, with the shards beside them and the runners that will train them.
+// build makes all stages on their executors, with their shards of the center and the runners that train them.
 func (g *Group) build(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	for _, d := range g.devices {
@@ -27,36 +27,36 @@ func (g *Group) build(ctx context.Context) error {
 	return g.checkBoundaries()
 }
 
-// buildDevice builds the stages of one device, one after the other, and the walks through them.
+// buildDevice builds the stages of one device, one after the other, and a dispatcher for each pipeline.
 func (g *Group) buildDevice(ctx context.Context, d *device) error {
-	for _, st := range d.stations {
+	for _, st := range d.stages {
 		span := trace.Event{Stage: st.config.Index, Micro: -1}
-		if err := d.executor.Do(ctx, span, func() error { return g.buildStation(st) }); err != nil {
+		if err := d.executor.Do(ctx, span, func() error { return g.buildStage(st) }); err != nil {
 			return fmt.Errorf("stage %d: %w", st.config.Index, err)
 		}
 	}
 	for p := range g.config.Pipelines {
-		lanes := make(map[int]*lane)
-		for _, st := range d.stations {
-			lanes[st.config.Index] = &st.runners[p].lane
+		runners := make(map[int]*opRunner)
+		for _, st := range d.stages {
+			runners[st.config.Index] = &st.runners[p].opRunner
 		}
-		w := &walk{cells: cellsOf(g.config.Plan[d.row], lanes), executor: d.executor, trace: g.config.Events.Trace}
-		for _, l := range lanes {
-			l.walk = w
+		w := &dispatcher{cells: cellsOf(g.config.Plan[d.row], runners), executor: d.executor, trace: g.config.Events.Trace}
+		for _, l := range runners {
+			l.dispatcher = w
 		}
 	}
 	return nil
 }
 
-// buildStation builds one stage of all pipelines. On its executor.
-func (g *Group) buildStation(st *station) error {
+// buildStage builds one stage of all pipelines. On its executor.
+func (g *Group) buildStage(st *localStage) error {
 	for p := range g.config.Pipelines {
 		s, err := st.config.Build(p)
 		if err != nil {
 			return fmt.Errorf("build it for pipeline %d: %w", p, err)
 		}
-		st.stages = append(st.stages, s)
-		if err := g.checkShape(st.config.Index, s.Shape(), st.stages[0].Shape()); err != nil {
+		st.replicas = append(st.replicas, s)
+		if err := g.checkShape(st.config.Index, s.Shape(), st.replicas[0].Shape()); err != nil {
 			return err
 		}
 		if ties := s.Ties(); len(ties) > 0 && g.config.Plan.Updates() > 0 {
@@ -67,7 +67,7 @@ func (g *Group) buildStation(st *station) error {
 	if err := g.buildShard(st); err != nil {
 		return err
 	}
-	for p, s := range st.stages {
+	for p, s := range st.replicas {
 		r := g.newRunner(st, p, s)
 		if r.feeder = g.newFeeder(st, p, s); r.feeder != nil {
 			st.feeders = append(st.feeders, r.feeder)
@@ -91,12 +91,12 @@ func (g *Group) checkShape(index int, s, lead stage.Shape) error {
 
 // checkBoundaries compares stages that are neighbours here. Those on other nodes are compared frame by frame.
 func (g *Group) checkBoundaries() error {
-	for _, a := range g.stations {
-		for _, b := range g.stations {
+	for _, a := range g.stages {
+		for _, b := range g.stages {
 			if a.config.Index+1 != b.config.Index {
 				continue
 			}
-			if out, in := a.stages[0].Shape().OutputBytes, b.stages[0].Shape().InputBytes; out != in {
+			if out, in := a.replicas[0].Shape().OutputBytes, b.replicas[0].Shape().InputBytes; out != in {
 				return fmt.Errorf("stage %d sends %d bytes for a micro-batch, stage %d takes %d", a.config.Index, out, b.config.Index, in)
 			}
 		}
@@ -104,25 +104,25 @@ func (g *Group) checkBoundaries() error {
 	return nil
 }
 
-// seat of a pipeline's runner on a device.
-func (g *Group) seat(st *station, pipeline int) seat {
-	return seat{pipeline: pipeline, index: st.config.Index, stages: len(g.placement), generation: g.config.Generation}
+// stageID names one stage of one pipeline.
+func (g *Group) stageID(st *localStage, pipeline int) stageID {
+	return stageID{pipeline: pipeline, index: st.config.Index, stages: len(g.placement), generation: g.config.Generation}
 }
 
-func (g *Group) buildShard(st *station) error {
+func (g *Group) buildShard(st *localStage) error {
 	c := &g.config
 	members := make([]int, c.Pipelines)
 	for p := range members {
 		members[p] = p
 	}
 	needs := c.Method.Needs()
-	machine, err := elastic.NewCenter(elastic.CenterConfig{Timing: needs.Timing, Round: c.StartRound, Pipelines: members})
+	center, err := elastic.NewCenter(elastic.CenterConfig{Timing: needs.Timing, Round: c.StartRound, Pipelines: members})
 	if err != nil {
 		return err
 	}
 	if c.Evaluation != nil {
-		st.eval = newEvaluator(g.seat(st, 0), c, st.config.EvaluationSource, st.executor)
-		st.eval.stage = st.stages[0]
+		st.eval = newEvaluator(g.stageID(st, 0), c, st.config.EvaluationSource, st.executor)
+		st.eval.stage = st.replicas[0]
 	}
 	st.snaps = newSnapshotter(st.config.Index, c.tau(), c.Pipelines, st.executor, func(s *Snapshot) {
 		if c.Events.OnSnapshot != nil {
@@ -130,8 +130,8 @@ func (g *Group) buildShard(st *station) error {
 		}
 	})
 	st.shard = &shard{
-		index: st.config.Index, config: c, executor: st.executor, stages: st.stages, rules: c.Method, needs: needs,
-		snaps: st.snaps, eval: st.eval, machine: machine, inputs: make(chan input, c.Pipelines),
+		index: st.config.Index, config: c, executor: st.executor, stages: st.replicas, rules: c.Method, needs: needs,
+		snaps: st.snaps, eval: st.eval, center: center, inputs: make(chan input, c.Pipelines),
 	}
 	for range members {
 		st.shard.released = append(st.shard.released, make(chan release, 1))
@@ -145,11 +145,11 @@ func (g *Group) buildShard(st *station) error {
 	return nil
 }
 
-func (g *Group) newRunner(st *station, p int, s stage.Stage) *runner {
+func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {
 	row := g.config.Plan[g.placement[st.config.Index]]
 	r := &runner{
-		lane: lane{
-			seat: g.seat(st, p), micros: g.config.MicroBatches, groups: groupsOf(row, st.config.Index, g.config.MicroBatches),
+		opRunner: opRunner{
+			stageID: g.stageID(st, p), micros: g.config.MicroBatches, groups: groupsOf(row, st.config.Index, g.config.MicroBatches),
 			stage: s, shape: s.Shape(), done: make(chan error, 1),
 		},
 		gate: g.gate, shard: st.shard, config: &g.config, ties: tiesOf(s),
@@ -160,15 +160,15 @@ func (g *Group) newRunner(st *station, p int, s stage.Stage) *runner {
 }
 
 // newFeeder makes what fills the data of a pipeline on its first and its last stage.
-func (g *Group) newFeeder(st *station, p int, s stage.Stage) *feeder {
-	seat := g.seat(st, p)
-	if !seat.first() && !seat.last() {
+func (g *Group) newFeeder(st *localStage, p int, s stage.Stage) *feeder {
+	id := g.stageID(st, p)
+	if !id.first() && !id.last() {
 		return nil
 	}
 	f := &feeder{
-		seat: seat, source: st.config.Source(p), micros: g.config.MicroBatches, gate: g.gate,
+		stageID: id, source: st.config.Source(p), micros: g.config.MicroBatches, gate: g.gate,
 		start: g.config.StartRound * g.config.tau(), inputs: s.Shape().InputBytes, labels: s.Shape().LabelBytes,
-		turns: make(chan struct{}, feedAhead),
+		credits: make(chan struct{}, feedAhead),
 	}
 	for range feedAhead {
 		f.next()
@@ -182,7 +182,7 @@ func (g *Group) evaluateStart(ctx context.Context) error {
 	if g.config.Evaluation == nil || !g.config.Evaluation.Due(round) {
 		return nil
 	}
-	for _, st := range g.stations {
+	for _, st := range g.stages {
 		if err := st.eval.claim(ctx); err != nil {
 			return err
 		}
@@ -199,8 +199,8 @@ func (g *Group) evaluateStart(ctx context.Context) error {
 // closeStages frees the stages, on their executors.
 func (g *Group) closeStages(ctx context.Context) error {
 	var errs []error
-	for _, st := range g.stations {
-		for _, s := range st.stages {
+	for _, st := range g.stages {
+		for _, s := range st.replicas {
 			errs = append(errs, st.executor.Do(ctx, trace.Event{Stage: st.config.Index, Micro: -1}, s.Close))
 		}
 	}

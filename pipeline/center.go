@@ -12,7 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// shard is the center's part of one stage, beside the stage itself: it hands every input to the elastic.Center and executes
+// shard is the center's part of one stage, in the memory of the stage's device: it hands every input to the elastic.Center and executes
 // the actions that come back, in order, on the device's executor. One goroutine (run) does so for all pipelines; a pipeline
 // waits only for its own release, and merging goes on while it trains.
 type shard struct {
@@ -30,8 +30,8 @@ type shard struct {
 	inputs   chan input
 	released []chan release // by pipeline; capacity 1
 
-	mu      sync.Mutex // of machine: Commit asks it from other goroutines
-	machine *elastic.Center
+	mu     sync.Mutex // of center: Commit asks it from other goroutines
+	center *elastic.Center
 }
 
 // input is what the shard's goroutine is told: a pipeline has ended a round or, with sync, the caller waits until all before it
@@ -50,16 +50,16 @@ type release struct {
 }
 
 // average ends a round of one pipeline and returns when it may begin the next one.
-func (s *shard) average(ctx context.Context, seat seat, round uint64) error {
-	span := seat.event(trace.WaitAverage, round*s.config.tau()-1, -1)
+func (s *shard) average(ctx context.Context, id stageID, round uint64) error {
+	span := id.event(trace.WaitAverage, round*s.config.tau()-1, -1)
 	span.Start = trace.Now()
 	select {
-	case s.inputs <- input{pipeline: seat.pipeline, round: round}:
+	case s.inputs <- input{pipeline: id.pipeline, round: round}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	select {
-	case r := <-s.released[seat.pipeline]:
+	case r := <-s.released[id.pipeline]:
 		span.End = max(span.Start, r.started)
 		s.config.Events.Trace.Emit(span)
 		if r.round != round {
@@ -94,7 +94,7 @@ func (s *shard) take(ctx context.Context, in input) error {
 		return s.captureAll(ctx, in.round)
 	}
 	s.mu.Lock()
-	actions, err := s.machine.Update(in.pipeline, in.round)
+	actions, err := s.center.Update(in.pipeline, in.round)
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (s *shard) await(ctx context.Context) error {
 }
 
 // execute carries out actions in order. Those up to a release share one visit to the device, so that a pipeline waits for no more
-// than its own dilution.
+// than its own pull.
 func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
 	var todo, held []elastic.Action
 	for _, a := range actions {
@@ -139,7 +139,7 @@ func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
 				return err
 			}
 			todo = append(todo, a)
-		case elastic.Dilute, elastic.Capture, elastic.Merge, elastic.Snapshot, elastic.Admit:
+		case elastic.Pull, elastic.Capture, elastic.Merge, elastic.Snapshot, elastic.Admit:
 			todo = append(todo, a)
 		}
 	}
@@ -207,16 +207,16 @@ func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time
 // apply executes one action on the device.
 func (s *shard) apply(a elastic.Action) {
 	switch a.Kind {
-	case elastic.Dilute:
+	case elastic.Pull:
 		if !s.needs.Identity {
-			s.rules.Dilute(s.stages[a.Pipeline].Parameters(), s.message(a.Pipeline, a.Round), s.vectors.Center)
+			s.rules.Pull(s.stages[a.Pipeline].Parameters(), s.message(a.Pipeline, a.Round), s.vectors.Center)
 		}
 	case elastic.Merge:
 		if !s.needs.Identity {
 			s.rules.Merge(s.vectors, s.message(a.Pipeline, a.Round), a.First)
 		}
 	case elastic.Advance:
-		s.snaps.settle(centerOwner)
+		s.snaps.readRest(centerOwner)
 		if !s.needs.Identity {
 			s.rules.Advance(s.vectors, a.Count)
 		}
@@ -254,11 +254,11 @@ func (s *shard) delta(pipeline int, step uint64, first bool) flat.Vector {
 	return m
 }
 
-// settle completes what still reads a pipeline's weights and state, before they change. On the executor.
-func (s *shard) settle(pipeline int) {
-	s.snaps.settle(pipeline)
+// completeReads reads what snapshots still need of a pipeline's weights and state, before they change. On the executor.
+func (s *shard) completeReads(pipeline int) {
+	s.snaps.readRest(pipeline)
 	if s.needs.Identity {
-		s.snaps.settle(centerOwner)
+		s.snaps.readRest(centerOwner)
 	}
 }
 
@@ -278,7 +278,7 @@ func (s *shard) captureAll(ctx context.Context, round uint64) error {
 	return s.snaps.hand(ctx)
 }
 
-// allocate makes the shard's vectors beside the stages and sets the center. On the executor.
+// allocate makes the shard's vectors on the stages' device and sets the center. On the executor.
 func (s *shard) allocate() error {
 	lead := s.stages[0]
 	if s.needs.Identity {
@@ -315,7 +315,7 @@ func (s *shard) allocate() error {
 	return nil
 }
 
-// newVector allocates one vector beside the stages.
+// newVector allocates one vector on the stages' device.
 func (s *shard) newVector(v *flat.Vector) error {
 	made, err := s.stages[0].NewVector()
 	if err != nil {

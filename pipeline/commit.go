@@ -15,7 +15,7 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 	}
 	g.gate.mu.Lock()
 	defer g.gate.mu.Unlock()
-	for _, st := range g.stations { // always in this order
+	for _, st := range g.stages { // always in this order
 		st.shard.mu.Lock()
 		defer st.shard.mu.Unlock()
 	}
@@ -36,9 +36,9 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 			g.captureFinal()
 		}
 	default:
-		for _, st := range g.stations {
-			// It is not earlier than the earliest that the machine gave just now.
-			if _, err := st.shard.machine.Snapshot(round); err != nil {
+		for _, st := range g.stages {
+			// It is not earlier than the earliest that the center gave just now.
+			if _, err := st.shard.center.Snapshot(round); err != nil {
 				panic("pipeline: " + err.Error())
 			}
 		}
@@ -50,8 +50,8 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 // possible is the earliest round that the shards can still snapshot as they pass it. The caller holds their locks.
 func (g *Group) possible() uint64 {
 	earliest := uint64(0)
-	for _, st := range g.stations {
-		earliest = max(earliest, st.shard.machine.EarliestSnapshot())
+	for _, st := range g.stages {
+		earliest = max(earliest, st.shard.center.EarliestSnapshot())
 	}
 	return earliest
 }
@@ -63,7 +63,7 @@ func (g *Group) Earliest() uint64 {
 	if !g.built {
 		return g.config.StartRound + 1
 	}
-	for _, st := range g.stations {
+	for _, st := range g.stages {
 		st.shard.mu.Lock()
 		defer st.shard.mu.Unlock()
 	}
@@ -79,9 +79,9 @@ func (g *Group) Final() uint64 {
 
 // captureFinal has every shard snapshot the final round, now that all is at rest. The caller holds mu.
 func (g *Group) captureFinal() {
-	for _, st := range g.stations {
+	for _, st := range g.stages {
 		select {
-		case st.shard.inputs <- input{capture: true, round: st.shard.machine.Round()}:
+		case st.shard.inputs <- input{capture: true, round: st.shard.center.Round()}:
 		case <-g.ctx.Done():
 		}
 	}

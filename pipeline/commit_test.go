@@ -171,7 +171,7 @@ func TestASlowConsumerOfSnapshotsDelaysNoTraining(t *testing.T) {
 	}
 }
 
-func slowConsumer(t *testing.T, pipelines int, pull elastic.Pull) {
+func slowConsumer(t *testing.T, pipelines int, pull elastic.PullRule) {
 	release := make(chan struct{})
 	r := &run{schedule: "1f1b", stages: 2, pipelines: pipelines, micros: 2, rounds: 40, clip: 0.05, pull: pull}
 	var g *Group

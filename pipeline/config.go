@@ -101,7 +101,7 @@ type Events struct {
 	OnRound func(stage int, round uint64)
 	// OnEvaluated: the center of a round was evaluated. Only where the last stage lives.
 	OnEvaluated func(Evaluation)
-	// OnSnapshot takes one stage's part of a committed round. It runs beside training, one call at a time for each stage, and
+	// OnSnapshot takes one stage's part of a committed round. It runs while training goes on, one call at a time for each stage, and
 	// may take its time: to write a file and sync it. The snapshot's memory is the group's again when it returns.
 	OnSnapshot func(*Snapshot)
 	// OnFinished: the final round is complete in all stages here, and its evaluation is done.

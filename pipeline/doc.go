@@ -7,16 +7,16 @@
 //     holds per-thread state (an OpenMP team, a CUDA context) sees one caller. Pipelines that share a device share its executor:
 //     while one waits for a message, another computes.
 //
-//   - walk: the ops of one pipeline on one device, a row of the plan, in the plan's order. An op enters the executor's queue the
+//   - dispatcher: the ops of one pipeline on one device, a row of the plan, in the plan's order. An op enters the executor's queue the
 //     moment its input has arrived, from the goroutine that brings it: no goroutine is woken between an arrival and the
 //     device, so a hop costs a few microseconds (docs/decisions/0007).
 //
-//   - lane: one stage of a walk. A device that has several (interleaved, V placement) has a lane for each; links between them are
+//   - opRunner: one stage of a row. A device that has several (interleaved, V placement) has one for each; links between them are
 //     links like any other.
 //
-//   - runner: a stage of a pipeline, batch by batch: its lane, the exchange of tied gradients, the global norm, the optimizer, the
+//   - runner: a stage of a pipeline, batch by batch: its ops, the exchange of tied gradients, the global norm, the optimizer, the
 //     round. The data of a batch comes over a link of its own from a feeder that fills ahead. Where the plan itself takes
-//     optimizer steps (pipedream), they run in the lane, each stage by itself, and the batch's end only drains the pipeline.
+//     optimizer steps (pipedream), they run among its ops, each stage by itself, and the batch's end only drains the pipeline.
 //
 //   - shard: the center's part of one stage. It executes what elastic.Center orders, snapshots rounds and evaluates the center.
 //

@@ -10,11 +10,11 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// evaluator computes one stage's part of the evaluations, on the executor beside training. Each reads a copy of the center
+// evaluator computes one stage's part of the evaluations, on the executor that trains. Each reads a copy of the center
 // that the shard made as the round completed, so all stages evaluate the same round, whatever training has done since. Rounds are
 // evaluated one after the other, in the same order on all stages.
 type evaluator struct {
-	seat
+	stageID
 	config   *Config
 	stage    stage.Stage // computes with vector instead of its own parameters
 	vector   flat.Vector // the copy of the center
@@ -25,9 +25,9 @@ type evaluator struct {
 	free     chan struct{} // holds a token while nobody reads vector; capacity 1
 }
 
-func newEvaluator(s seat, c *Config, source Source, e *Executor) *evaluator {
+func newEvaluator(s stageID, c *Config, source Source, e *Executor) *evaluator {
 	v := &evaluator{
-		seat: s, config: c, source: source, executor: e,
+		stageID: s, config: c, source: source, executor: e,
 		due: make(chan uint64, 1), free: make(chan struct{}, 1),
 	}
 	v.free <- struct{}{}

@@ -22,12 +22,12 @@ const width = 6
 type fake struct {
 	index, stages int
 	tied          int // of the first and last stage's parameters: the first so many are tied
-	slots         int // micro-batches that may be pinned; 0 for no limit
+	slots         int // micro-batches that may be in flight; 0 for no limit
 	params, grads flat.Host
 	momentum      flat.Host
 	newest        int               // what the weights are called
 	stash         map[int]flat.Host // older versions
-	pinned        map[int]pinnedFake
+	inFlight      map[int]fakeInFlight
 	loss          float64
 	jitter        time.Duration // the longest sleep in an op, to shake the order of events
 	delay         time.Duration // of every op
@@ -36,7 +36,7 @@ type fake struct {
 	closed        bool
 }
 
-type pinnedFake struct {
+type fakeInFlight struct {
 	in, out []float32
 	din     []float32 // of the input half, for the weight half
 	input   []byte    // the caller's buffer, which must not change
@@ -48,7 +48,7 @@ func newFake(index, stages int) *fake {
 	n := 5 + 2*index
 	f := &fake{
 		index: index, stages: stages, params: flat.NewHost(n), grads: flat.NewHost(n), momentum: flat.NewHost(n),
-		stash: map[int]flat.Host{}, pinned: map[int]pinnedFake{}, busy: new(atomic.Int32),
+		stash: map[int]flat.Host{}, inFlight: map[int]fakeInFlight{}, busy: new(atomic.Int32),
 	}
 	rng := rand.New(rand.NewPCG(uint64(index), 7))
 	for i := range f.params {
@@ -106,8 +106,8 @@ func (f *fake) Forward(m stage.Micro, input, labels, output []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := f.pinned[m.Index]; ok || f.slots > 0 && len(f.pinned) == f.slots {
-		return fmt.Errorf("micro-batch %d on stage %d: pinned already, or %d slots are taken", m.Index, f.index, len(f.pinned))
+	if _, ok := f.inFlight[m.Index]; ok || f.slots > 0 && len(f.inFlight) == f.slots {
+		return fmt.Errorf("micro-batch %d on stage %d: in flight already, or %d slots are taken", m.Index, f.index, len(f.inFlight))
 	}
 	params, err := f.version(m.Version)
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *fake) Forward(m stage.Micro, input, labels, output []byte) error {
 	} else {
 		encode(output, out)
 	}
-	f.pinned[m.Index] = pinnedFake{in: in, out: out, input: input, sum: digest(input)}
+	f.inFlight[m.Index] = fakeInFlight{in: in, out: out, input: input, sum: digest(input)}
 	return nil
 }
 
@@ -145,9 +145,9 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 	if err != nil {
 		return err
 	}
-	p, ok := f.pinned[m.Index]
+	p, ok := f.inFlight[m.Index]
 	if !ok {
-		return fmt.Errorf("micro-batch %d on stage %d is not pinned", m.Index, f.index)
+		return fmt.Errorf("micro-batch %d on stage %d is not in flight", m.Index, f.index)
 	}
 	if digest(p.input) != p.sum {
 		return fmt.Errorf("the input of micro-batch %d on stage %d changed before its backward", m.Index, f.index)
@@ -165,7 +165,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 		for i, d := range dout {
 			p.din[i] = float32(d*params[(i+2)%len(params)]) + p.in[i]*0.1
 		}
-		f.pinned[m.Index] = p
+		f.inFlight[m.Index] = p
 		if !f.first() {
 			encode(dinput, p.din)
 		}
@@ -174,7 +174,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 		for i, d := range dout {
 			f.grads[i%len(f.grads)] += float32(m.Weight*d) * (p.in[i] + p.din[i])
 		}
-		delete(f.pinned, m.Index)
+		delete(f.inFlight, m.Index)
 	}
 	return nil
 }
@@ -206,8 +206,8 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 	if slices.Contains(h.Stash, f.newest) {
 		f.stash[f.newest] = slices.Clone(f.params)
 	}
-	if f.newest = h.Version; h.Version == 0 && len(f.pinned)+len(f.stash) > 0 {
-		return fmt.Errorf("step %d on stage %d with %d micro-batches pinned", h.Step, f.index, len(f.pinned))
+	if f.newest = h.Version; h.Version == 0 && len(f.inFlight)+len(f.stash) > 0 {
+		return fmt.Errorf("step %d on stage %d with %d micro-batches in flight", h.Step, f.index, len(f.inFlight))
 	}
 	correction := float32(1 / (1 + math.Exp(-float64(h.Step)))) // the state's age matters, as in Adam
 	for i, g := range f.grads {

@@ -13,21 +13,21 @@ const feedAhead = 2
 // feeder fills the data of one pipeline ahead of its first or last stage, or of both when they are one. To the stage it is a link
 // like any other, so that waiting for data is waiting upstream. It is woken once a batch, not for each micro-batch.
 type feeder struct {
-	seat
+	stageID
 	source         Source
 	micros         int
 	gate           *gate
 	start          uint64
 	input, targets wire.End      // where inputs and labels go; nil when the stage takes none
 	inputs, labels int           // bytes
-	turns          chan struct{} // one for each batch that may be filled; capacity feedAhead
+	credits        chan struct{} // one for each batch that may be filled; capacity feedAhead
 }
 
 // run fills until training ends.
 func (f *feeder) run(ctx context.Context) error {
 	for step := f.start; f.gate.ahead(step); step++ {
 		select {
-		case <-f.turns:
+		case <-f.credits:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -41,7 +41,7 @@ func (f *feeder) run(ctx context.Context) error {
 }
 
 // next lets the feeder fill one more batch. The batches that were filled are used up one by one, so it never blocks.
-func (f *feeder) next() { f.turns <- struct{}{} }
+func (f *feeder) next() { f.credits <- struct{}{} }
 
 func (f *feeder) fill(ctx context.Context, step uint64, micro int) error {
 	h := f.header(wire.Activation, max(f.index-1, 0), f.index, step, micro)

@@ -17,8 +17,8 @@ type Group struct {
 	placement []int // device of each stage: its row in the plan
 	gate      *gate
 	wiring    *wiring
-	devices   []*device  // in the order in which Config.Stages names them
-	stations  []*station // in the order of Config.Stages
+	devices   []*device     // in the order in which Config.Stages names them
+	stages    []*localStage // in the order of Config.Stages
 	park      func() parker
 
 	mu       sync.Mutex // of what follows; taken before the gate's and the shards'
@@ -29,18 +29,18 @@ type Group struct {
 	ctx      context.Context
 }
 
-// device is one device here: its executor and what it walks through.
+// device is one device here: its executor and its stages.
 type device struct {
 	row      int // of the plan
 	executor *Executor
-	stations []*station
+	stages   []*localStage
 }
 
-// station is one stage here, of all pipelines, and all that runs on it.
-type station struct {
+// localStage is one stage here, of all pipelines, and all that runs on it.
+type localStage struct {
 	config   StageConfig
 	executor *Executor
-	stages   []stage.Stage // by pipeline
+	replicas []stage.Stage // by pipeline
 	runners  []*runner
 	feeders  []*feeder // by pipeline, on the first and the last stage; else none
 	shard    *shard
@@ -62,24 +62,24 @@ func New(c Config) (*Group, error) {
 // Run builds the stages, connects the links, trains, and ends everything it started before it returns: after the final round (see
 // Config.Linger), when ctx ends, or at the first error. A Group runs once.
 func (g *Group) Run(ctx context.Context) error {
-	var machines errgroup.Group
+	var executors errgroup.Group
 	// They outlive ctx and any failure, to free the stages.
-	ctxMachines, stopMachines := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopMachines()
-	local := make(map[int]*station)
+	ctxExecutors, stopExecutors := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopExecutors()
+	local := make(map[int]*localStage)
 	for _, s := range g.config.Stages {
 		d := g.device(g.placement[s.Index])
-		st := &station{config: s, executor: d.executor}
-		d.stations, g.stations = append(d.stations, st), append(g.stations, st)
+		st := &localStage{config: s, executor: d.executor}
+		d.stages, g.stages = append(d.stages, st), append(g.stages, st)
 		local[s.Index] = st
 	}
 	for _, d := range g.devices {
-		machines.Go(func() error { return d.executor.Run(ctxMachines) })
+		executors.Go(func() error { return d.executor.Run(ctxExecutors) })
 	}
 	g.wiring = newWiring(&g.config, local)
-	err := errors.Join(g.work(ctx), g.closeStages(ctxMachines))
-	stopMachines()
-	if cause := machines.Wait(); cause != nil { // an executor that could not start is why the rest failed
+	err := errors.Join(g.work(ctx), g.closeStages(ctxExecutors))
+	stopExecutors()
+	if cause := executors.Wait(); cause != nil { // an executor that could not start is why the rest failed
 		return cause
 	}
 	return err
@@ -141,13 +141,13 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 	}
 	ctxShards, stopShards := context.WithCancel(ctx)
 	defer stopShards()
-	shards := g.start(tasks, func(st *station) []func() error {
+	shards := g.start(tasks, func(st *localStage) []func() error {
 		return []func() error{func() error { return st.shard.run(ctxShards) }}
 	})
-	snaps := g.start(tasks, func(st *station) []func() error {
+	snaps := g.start(tasks, func(st *localStage) []func() error {
 		return []func() error{func() error { return st.snaps.run(ctx) }}
 	})
-	evals := g.start(tasks, func(st *station) []func() error {
+	evals := g.start(tasks, func(st *localStage) []func() error {
 		if st.eval == nil {
 			return nil
 		}
@@ -172,14 +172,14 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 	g.mu.Lock()
 	g.over = true
 	g.mu.Unlock()
-	for _, st := range g.stations {
+	for _, st := range g.stages {
 		if err := st.shard.await(ctx); err != nil { // the last snapshot is captured
 			return err
 		}
 	}
 	stopShards()
 	<-shards
-	for _, st := range g.stations {
+	for _, st := range g.stages {
 		close(st.snaps.jobs)
 	}
 	<-snaps
@@ -187,9 +187,9 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 }
 
 // start runs what each returns for every stage here, and closes the channel when all have ended.
-func (g *Group) start(tasks *errgroup.Group, each func(*station) []func() error) <-chan struct{} {
+func (g *Group) start(tasks *errgroup.Group, each func(*localStage) []func() error) <-chan struct{} {
 	var all sync.WaitGroup
-	for _, st := range g.stations {
+	for _, st := range g.stages {
 		for _, f := range each(st) {
 			all.Add(1)
 			tasks.Go(func() error {
@@ -211,7 +211,7 @@ func (g *Group) start(tasks *errgroup.Group, each func(*station) []func() error)
 func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 	ctxFeed, stopFeeding := context.WithCancel(ctx)
 	defer stopFeeding()
-	fed := g.start(tasks, func(st *station) []func() error {
+	fed := g.start(tasks, func(st *localStage) []func() error {
 		var all []func() error
 		for _, f := range st.feeders {
 			all = append(all, func() error {
@@ -223,7 +223,7 @@ func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 		}
 		return all
 	})
-	trained := g.start(tasks, func(st *station) []func() error {
+	trained := g.start(tasks, func(st *localStage) []func() error {
 		var all []func() error
 		for _, r := range st.runners {
 			all = append(all, func() error { return r.run(ctx) })
@@ -238,7 +238,7 @@ func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 
 // rest waits until the shards have completed the final round and the evaluations have ended.
 func (g *Group) rest(ctx context.Context, evals <-chan struct{}) error {
-	for _, st := range g.stations {
+	for _, st := range g.stages {
 		if err := st.shard.await(ctx); err != nil {
 			return err
 		}

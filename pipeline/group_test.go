@@ -26,7 +26,7 @@ type run struct {
 	schedule                  string
 	grid                      string // the plan instead of schedule's
 	stages, pipelines, micros int
-	pull                      elastic.Pull
+	pull                      elastic.PullRule
 	tau                       int
 	clip                      float64
 	tied                      int
@@ -80,10 +80,10 @@ func (r *run) config(t testing.TB) Config {
 			local = append(local, k)
 		}
 	}
-	pinned, placement := schedule.PinnedByStage(c.Plan), c.Plan.Placement()
+	slots, placement := schedule.PinnedByStage(c.Plan), c.Plan.Placement()
 	busy := make([]atomic.Int32, len(c.Plan))
 	for _, k := range local {
-		c.Stages = append(c.Stages, r.stageConfig(k, pinned[k], &busy[placement[k]]))
+		c.Stages = append(c.Stages, r.stageConfig(k, slots[k], &busy[placement[k]]))
 	}
 	if r.change != nil {
 		r.change(&c)
@@ -171,12 +171,12 @@ func (r *run) train(t testing.TB) {
 }
 
 func (r *run) collect(g *Group) {
-	for _, d := range g.stations {
+	for _, d := range g.stages {
 		r.shards[d.config.Index] = d.shard.vectors.Center.(flat.Host)
 	}
 }
 
-// sequential computes what the run must compute, with no plan, link, executor or state machine: stage after stage, micro-batch
+// sequential computes what the run must compute, with no plan, link, executor or state center: stage after stage, micro-batch
 // after micro-batch, pipeline after pipeline, and the averaging rules written out.
 type sequential struct {
 	fakes   [][]*fake // by pipeline, stage

@@ -16,10 +16,10 @@ import (
 // wiring makes the links of a group's stages and knows all of them, to close.
 type wiring struct {
 	config *Config
-	stages int              // of the pipeline, here and elsewhere
-	local  map[int]*station // by stage
-	depth  []int            // by link k -> k+1
-	device []int            // of each stage: its row of the plan
+	stages int                 // of the pipeline, here and elsewhere
+	local  map[int]*localStage // by stage
+	depth  []int               // by link k -> k+1
+	device []int               // of each stage: its row of the plan
 
 	mu     sync.Mutex
 	closed bool
@@ -27,7 +27,7 @@ type wiring struct {
 	all    []wire.End
 }
 
-func newWiring(c *Config, local map[int]*station) *wiring {
+func newWiring(c *Config, local map[int]*localStage) *wiring {
 	w := &wiring{config: c, stages: c.Plan.Stages(), local: local, device: c.Plan.Placement()}
 	for _, peak := range schedule.InFlight(c.Plan) {
 		w.depth = append(w.depth, max(peak.Forward, peak.Backward)+1) // and the norm, behind them
@@ -90,10 +90,10 @@ func (w *wiring) connect(ctx context.Context) error {
 // boundary is the bytes of a micro-batch between stages k and k+1, one of which lives here if it matters.
 func (w *wiring) boundary(k int) int {
 	if st := w.local[k]; st != nil {
-		return st.stages[0].Shape().OutputBytes
+		return st.replicas[0].Shape().OutputBytes
 	}
 	if st := w.local[k+1]; st != nil {
-		return st.stages[0].Shape().InputBytes
+		return st.replicas[0].Shape().InputBytes
 	}
 	return 0
 }
@@ -172,14 +172,14 @@ func (w *wiring) connectSources(group *errgroup.Group, p int) {
 	}
 	if st := w.local[0]; st != nil {
 		group.Go(func() error {
-			return w.pair(spec(st.stages[p].Shape().InputBytes),
+			return w.pair(spec(st.replicas[p].Shape().InputBytes),
 				func(e wire.End) { st.feeders[p].input = e },
 				func(e wire.End) { st.runners[p].up = e })
 		})
 	}
 	if st := w.local[last]; st != nil {
 		group.Go(func() error {
-			return w.pair(spec(st.stages[p].Shape().LabelBytes),
+			return w.pair(spec(st.replicas[p].Shape().LabelBytes),
 				func(e wire.End) { st.feeders[p].targets = e },
 				func(e wire.End) { st.runners[p].targets = e })
 		})

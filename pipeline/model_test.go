@@ -70,14 +70,14 @@ func trainModel(t *testing.T, grid schedule.Plan, pipelines int) (numbers []floa
 	for row := range devices {
 		devices[row] = ref.New()
 	}
-	placement, pinned, halves := grid.Placement(), schedule.PinnedByStage(grid), schedule.HalvesByStage(grid)
+	placement, slots, halves := grid.Placement(), schedule.PinnedByStage(grid), schedule.HalvesByStage(grid)
 	for k, r := range ranges {
 		c.Stages = append(c.Stages, StageConfig{
 			Index: k,
 			Build: func(int) (stage.Stage, error) {
 				return stage.New(stage.Config{
 					Device: devices[placement[k]], Model: m, Range: r, Index: k, Count: stages, Samples: 1,
-					Slots: pinned[k], WeightSlots: halves[k], Seed: 5,
+					Slots: slots[k], WeightSlots: halves[k], Seed: 5,
 				})
 			},
 			Source: func(p int) Source { return tokens{p} }, EvaluationSource: tokens{99},

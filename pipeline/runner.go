@@ -16,7 +16,7 @@ import (
 
 // runner trains one stage of one pipeline, batch by batch.
 type runner struct {
-	lane
+	opRunner
 	gate   *gate
 	shard  *shard
 	feeder *feeder // nil between the first and the last stage
@@ -52,12 +52,12 @@ func (r *runner) fault(step uint64, op string, err error) error {
 
 // do runs f on the executor, as a part of the optimizer step.
 func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
-	return r.walk.executor.Do(ctx, r.event(trace.Optimizer, step, -1), f)
+	return r.dispatcher.executor.Do(ctx, r.event(trace.Optimizer, step, -1), f)
 }
 
 // batch trains one step: its ops, the update, unless those have taken it, and, at the end of a round, the averaging.
 func (r *runner) batch(ctx context.Context, step uint64) error {
-	if err := r.lane.batch(ctx, step); err != nil {
+	if err := r.opRunner.batch(ctx, step); err != nil {
 		return r.fault(step, "batch", err)
 	}
 	if r.feeder != nil {
@@ -76,7 +76,7 @@ func (r *runner) batch(ctx context.Context, step uint64) error {
 		return nil
 	}
 	round := (step + 1) / r.gate.tau
-	if err := r.shard.average(ctx, r.seat, round); err != nil {
+	if err := r.shard.average(ctx, r.stageID, round); err != nil {
 		return r.fault(step, fmt.Sprintf("round %d", round), err)
 	}
 	return nil
@@ -196,7 +196,7 @@ func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, byte
 	span.Start = trace.Now()
 	f, err := e.Receive(ctx)
 	span.End = trace.Now()
-	r.walk.trace.Emit(span)
+	r.dispatcher.trace.Emit(span)
 	if err != nil {
 		return f, err
 	}
@@ -210,7 +210,7 @@ func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, byte
 // update applies the optimizer. Snapshots of the weights as they were are completed first. first says that it is the batch's first.
 // On the executor.
 func (r *runner) update(step uint64, h stage.Hyper, first bool) error {
-	r.shard.settle(r.pipeline)
+	r.shard.completeReads(r.pipeline)
 	if err := r.stage.Step(h, r.shard.delta(r.pipeline, step, first)); err != nil {
 		return err
 	}

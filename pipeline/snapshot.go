@@ -40,8 +40,8 @@ const copyChunk = 1 << 18
 const centerOwner = -1
 
 // snapshotter copies vectors to host memory while training goes on. A capture only notes what must be read; the reading is
-// done in chunks between other work on the executor, and whatever is about to change a vector settles its owner first: it
-// reads the rest there and then. So a snapshot costs training the copying and no wait, and no second set of vectors.
+// done in chunks between other work on the executor. Whatever is about to change a vector reads the rest of its owner's
+// vectors first. So a snapshot costs training the copying and no wait, and no second set of vectors.
 type snapshotter struct {
 	index    int
 	tau      uint64
@@ -129,8 +129,8 @@ func (s *snapshotter) read(ctx context.Context, c capture) error {
 	return nil
 }
 
-// settle reads the rest of an owner's vectors. On the executor.
-func (s *snapshotter) settle(owner int) {
+// readRest reads the rest of an owner's vectors. On the executor.
+func (s *snapshotter) readRest(owner int) {
 	for _, c := range s.unread[owner] {
 		c.read(len(c.to))
 	}

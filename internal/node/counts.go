@@ -117,7 +117,7 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 func resolveAveraging(j *job.Job, pipelines int) {
 	a := &j.Averaging
 	if a.Alpha == 0 {
-		a.Alpha = elastic.DefaultAlpha(elastic.Pull(a.Pull), pipelines)
+		a.Alpha = elastic.DefaultAlpha(elastic.PullRule(a.Pull), pipelines)
 	}
 	if a.RateScale == job.AutoFactor {
 		a.RateScale = job.Factor(elastic.DefaultRateScale(stage.Adaptive(j.Optimizer.Name), pipelines))

@@ -49,7 +49,7 @@ type pricer struct {
 // newPricer prices a job that is cut as it is said, or by floating-point operations where split is nil.
 func newPricer(m *model.Model, j *job.Job, stages int, split [][2]int) (*pricer, error) {
 	method, err := elastic.NewMethod(j.Averaging.Method, elastic.Config{
-		Pull: elastic.Pull(j.Averaging.Pull), Alpha: j.Averaging.Alpha, Tau: j.Averaging.Tau, Pipelines: int(j.Pipelines),
+		Pull: elastic.PullRule(j.Averaging.Pull), Alpha: j.Averaging.Alpha, Tau: j.Averaging.Tau, Pipelines: int(j.Pipelines),
 	})
 	if err != nil {
 		return nil, err

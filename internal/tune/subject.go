@@ -78,7 +78,7 @@ func (s *subject) space() (tuner.Space, error) {
 	j := s.request.Job
 	space := tuner.Space{
 		Batch: j.Train.Batch, Chunks: int(j.Chunks), Targets: s.targets(),
-		AverageEvery: j.Averaging.Tau, AwaitRound: elastic.Pull(j.Averaging.Pull) == elastic.PullNew, ExchangeNorm: j.Optimizer.ClipNorm > 0,
+		AverageEvery: j.Averaging.Tau, AwaitRound: elastic.PullRule(j.Averaging.Pull) == elastic.PullNew, ExchangeNorm: j.Optimizer.ClipNorm > 0,
 	}
 	if len(space.Targets) == 0 {
 		return space, &tuner.StagesError{Layers: len(s.model.Layers), Stages: int(j.Stages)}
@@ -285,5 +285,5 @@ func (s *subject) dictates() bool {
 // method is the averaging of so many pipelines.
 func (s *subject) method(pipelines int) (elastic.Method, error) {
 	a := s.request.Job.Averaging
-	return elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.Pull(a.Pull), Tau: a.Tau, Pipelines: pipelines})
+	return elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Tau: a.Tau, Pipelines: pipelines})
 }

@@ -9,20 +9,21 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// walk runs one pipeline's ops on one device, a row of the plan, batch after batch and in the plan's order. A row has a lane for
-// each of its stages; an op starts when its lane has begun the batch and the op's input has arrived. What comes after a lane's last
-// op of a batch (the norm, the optimizer, the round) is its runner's, beside what is left of the row, and the next
-// batch's first op may run while another lane still waits for its round.
+// dispatcher runs one pipeline's ops on one device, a row of the plan, batch after batch and in the plan's order. A row has an
+// opRunner for each of its stages. An op starts when its stage has begun the batch and the op's input has arrived. After a stage's
+// last op of a batch its runner does the rest (the norm, the optimizer, the round) while other stages of the row go on; the next
+// batch's first op may run while another stage still waits for its round.
 //
-// The walk's state moves on whichever goroutine brings what the next op needs: poke, called by a link, looks whether all of it is
-// there and then queues the walk on the executor; run, on the executor, computes one op, sends what it made and queues the walk again
-// if the op after it can run as well. One op at a time, so pipelines on one device take turns, first come, first served.
-type walk struct {
+// The goroutine that brings the last input of the next op dispatches it: arrived, called by a link, checks whether all inputs are
+// there and then queues the dispatcher on the executor; run, on the executor, computes one op, sends its result and queues the
+// dispatcher again if the op after it can run as well. A dispatcher has one op in the queue at a time, so the pipelines of a device
+// alternate, first come, first served.
+type dispatcher struct {
 	cells    []cell
 	executor *Executor
 	trace    trace.Listener
 
-	mu     sync.Mutex // also of the lanes' state
+	mu     sync.Mutex // also of the runners' state
 	queued bool       // the next op is in the executor's queue, or runs
 	next   int        // index of the next op
 	since  time.Duration
@@ -32,25 +33,25 @@ type walk struct {
 // cell is an op of the row with what is known of it beforehand.
 type cell struct {
 	schedule.Op
-	lane *lane
-	last bool // of the lane's ops in a batch
+	runner *opRunner
+	last   bool // of the stage's ops in a batch
 	// Of an update: which one of the batch, 0-based, and the older versions of the weights that passes after it still read.
 	update int
 	stash  []int
 }
 
-// cellsOf prepares a row of the plan. lanes are by stage.
-func cellsOf(row []schedule.Op, lanes map[int]*lane) []cell {
+// cellsOf prepares a row of the plan. runners are by stage.
+func cellsOf(row []schedule.Op, runners map[int]*opRunner) []cell {
 	cells := make([]cell, len(row))
 	last := map[int]int{}
 	for i, op := range row {
-		cells[i] = cell{Op: op, lane: lanes[op.Stage]}
+		cells[i] = cell{Op: op, runner: runners[op.Stage]}
 		last[op.Stage] = i
 	}
 	for _, i := range last {
 		cells[i].last = true
 	}
-	for s := range lanes {
+	for s := range runners {
 		stashes(cells, s)
 	}
 	return cells
@@ -82,77 +83,77 @@ func stashes(cells []cell, stage int) {
 	}
 }
 
-// poke looks whether the next op can run now.
-func (w *walk) poke() {
-	w.mu.Lock()
-	w.unlockAndAdvance()
+// arrived dispatches the next op if it can run now.
+func (d *dispatcher) arrived() {
+	d.mu.Lock()
+	d.unlockAndAdvance()
 }
 
 // unlockAndAdvance queues the next op if all it needs has arrived, and releases mu: before it queues, or the executor would
 // be woken only to wait for mu.
-func (w *walk) unlockAndAdvance() {
-	queue := !w.queued && w.advance()
-	w.mu.Unlock()
+func (d *dispatcher) unlockAndAdvance() {
+	queue := !d.queued && d.advance()
+	d.mu.Unlock()
 	if queue {
-		w.executor.submit(w)
+		d.executor.submit(d)
 	}
 }
 
 // advance reports whether the next op can run, and then counts it as queued. The caller holds mu; no op is queued or runs.
-func (w *walk) advance() bool {
-	c := &w.cells[w.next]
-	if !c.lane.active {
+func (d *dispatcher) advance() bool {
+	c := &d.cells[d.next]
+	if !c.runner.active {
 		return false
 	}
-	ok, err := c.lane.gather(c.Kind)
+	ok, err := c.runner.gather(c.Kind)
 	if err != nil {
-		c.lane.finish(c.lane.fault(c.Op, err))
+		c.runner.finish(c.runner.fault(c.Op, err))
 		return false
 	}
 	if ok {
-		w.queued, w.ready = true, trace.Now()
+		d.queued, d.ready = true, trace.Now()
 	}
 	return ok
 }
 
 // run implements work: it computes the next op.
-func (w *walk) run() {
-	w.mu.Lock()
-	c := &w.cells[w.next]
-	l := c.lane
-	if !l.active {
-		w.mu.Unlock()
+func (d *dispatcher) run() {
+	d.mu.Lock()
+	c := &d.cells[d.next]
+	r := c.runner
+	if !r.active {
+		d.mu.Unlock()
 		return
 	}
-	p := l.claim(c.Op)
-	since, ready := max(w.since, l.begun), w.ready
-	w.mu.Unlock()
+	p := r.claim(c.Op)
+	since, ready := max(d.since, r.begun), d.ready
+	d.mu.Unlock()
 
 	start := trace.Now()
-	l.emitWaits(c.Op, since, ready, start)
-	err := l.compute(c, p, start)
+	r.emitWaits(c.Op, since, ready, start)
+	err := r.compute(c, p, start)
 
-	w.mu.Lock()
-	w.queued = false
-	if w.next++; w.next == len(w.cells) {
-		w.next = 0
+	d.mu.Lock()
+	d.queued = false
+	if d.next++; d.next == len(d.cells) {
+		d.next = 0
 	}
-	w.since = trace.Now()
+	d.since = trace.Now()
 	if err != nil {
-		l.finish(l.fault(c.Op, err))
+		r.finish(r.fault(c.Op, err))
 	} else if c.last {
-		l.finish(nil)
+		r.finish(nil)
 	}
-	w.unlockAndAdvance()
+	d.unlockAndAdvance()
 }
 
 // drop implements work.
-func (w *walk) drop(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.queued = false
-	c := &w.cells[w.next]
-	c.lane.finish(c.lane.fault(c.Op, err))
+func (d *dispatcher) drop(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queued = false
+	c := &d.cells[d.next]
+	c.runner.finish(c.runner.fault(c.Op, err))
 }
 
 // groupsOf are the micro-batches whose gradients an optimizer step takes together: the last of each group, ascending.

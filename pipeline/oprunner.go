@@ -1,0 +1,303 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// opRunner computes the ops of one stage of one pipeline: what they take, hold and send.
+type opRunner struct {
+	ctx context.Context // of the group's run: bounds a Send, which a checked plan never makes wait
+	stageID
+	ends
+	dispatcher *dispatcher
+	micros     int
+	groups     []int // the last micro-batch of each optimizer step, ascending
+	stage      stage.Stage
+	shape      stage.Shape
+	take       func(c *cell) error // takes an optimizer step inside of a batch
+	done       chan error          // one result for each batch that began; capacity 1
+
+	// The dispatcher's mu guards these.
+	active bool          // a batch is in progress
+	begun  time.Duration // when it began
+	input  wire.Frame    // for the next op, once arrived
+	grad   wire.Frame
+	labels []wire.Frame // of the batch's micro-batches, as far as they have arrived; on the last stage
+
+	// The executor's alone while a batch is in progress.
+	step     uint64
+	inFlight []inFlight // by micro-batch
+	weights  []float32  // of the micro-batches in the mean loss of their optimizer step
+	shares   []float64  // of the micro-batches in the mean loss of the batch; on the last stage, as are the two below
+	forward  float64    // the share of the forwards since the last optimizer step
+	loss     float64    // of the optimizer steps inside of the batch, each with the share of its forwards
+}
+
+// stageID names a stage of a pipeline, and the generation.
+type stageID struct {
+	pipeline, index, stages int
+	generation              uint64
+}
+
+func (s stageID) first() bool { return s.index == 0 }
+func (s stageID) last() bool  { return s.index == s.stages-1 }
+
+// header of a frame from stage from to stage to.
+func (s stageID) header(kind wire.Kind, from, to int, step uint64, micro int) wire.Header {
+	return wire.Header{
+		Kind: kind, Generation: s.generation, Pipeline: s.pipeline, From: from, To: to, Step: step, Micro: micro,
+	}
+}
+
+// event is a span of this stage without its times.
+func (s stageID) event(kind trace.Kind, step uint64, micro int) trace.Event {
+	return trace.Event{Kind: kind, Pipeline: s.pipeline, Stage: s.index, Step: step, Micro: micro}
+}
+
+// ends are a runner's links. The first stage's up comes from the feeder of inputs, and the last stage's targets from the
+// feeder of labels; targets is nil elsewhere, down on the last stage, and tie where no parameter is tied.
+type ends struct {
+	up, down, tie, targets wire.End
+}
+
+// inFlight is what a micro-batch holds between its forward and its backward.
+type inFlight struct {
+	input, labels, grad wire.Frame
+	version             int // of the weights that it reads
+}
+
+func (p *inFlight) release() {
+	p.input.Release()
+	p.labels.Release()
+	p.grad.Release()
+}
+
+// listen has the links call the dispatcher. It is called once, before the first batch.
+func (r *opRunner) listen() {
+	r.inFlight, r.weights, r.shares = make([]inFlight, r.micros), make([]float32, r.micros), make([]float64, r.micros)
+	from := 0
+	for _, to := range r.groups {
+		for i := from; i <= to; i++ {
+			r.weights[i] = 1 / float32(to+1-from)
+		}
+		from = to + 1
+	}
+	for _, e := range []wire.End{r.up, r.down, r.targets} {
+		if e != nil {
+			e.OnArrival(r.dispatcher.arrived)
+		}
+	}
+}
+
+// batch runs all ops of a step and returns when the last has ended.
+func (r *opRunner) batch(ctx context.Context, step uint64) error {
+	d := r.dispatcher
+	d.mu.Lock()
+	r.active, r.begun, r.labels = true, trace.Now(), r.labels[:0]
+	r.step, r.forward, r.loss = step, 0, 0
+	d.unlockAndAdvance()
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		d.mu.Lock()
+		r.active = false
+		d.mu.Unlock()
+		return context.Cause(ctx)
+	}
+}
+
+// finish ends the batch. The caller holds the dispatcher's mu.
+func (r *opRunner) finish(err error) {
+	if r.active {
+		r.active = false
+		r.done <- err
+	}
+}
+
+func (r *opRunner) fault(op schedule.Op, err error) error {
+	return &Error{Pipeline: r.pipeline, Stage: r.index, Step: r.step, Op: op.String(), Err: err}
+}
+
+// gather takes what an op needs from the links. False: not all is there yet. The caller holds the dispatcher's mu.
+func (r *opRunner) gather(kind schedule.Kind) (bool, error) {
+	switch kind {
+	case schedule.Forward:
+		ok, err := fetch(r.up, &r.input)
+		if !ok || r.targets == nil {
+			return ok, err
+		}
+		return r.gatherLabels()
+	case schedule.Backward, schedule.BackwardInput:
+		if !r.last() {
+			return fetch(r.down, &r.grad)
+		}
+	case schedule.BackwardWeight, schedule.Update:
+	}
+	return true, nil
+}
+
+// fetch fills an empty slot with the next frame, if there is one.
+func fetch(e wire.End, slot *wire.Frame) (bool, error) {
+	if slot.Kind != 0 {
+		return true, nil
+	}
+	f, ok, err := e.TryReceive()
+	if ok {
+		*slot = f
+	}
+	return ok, err
+}
+
+// gatherLabels takes the labels of all micro-batches, before the first forward. Then the weights are the shares of the targets
+// that count, so the loss and its gradient are those of the batch (or of each optimizer step in it) as a whole, however it
+// is cut.
+func (r *opRunner) gatherLabels() (bool, error) {
+	if len(r.labels) == r.micros {
+		return true, nil
+	}
+	for len(r.labels) < r.micros {
+		f, ok, err := r.targets.TryReceive()
+		if !ok {
+			return false, err
+		}
+		r.labels = append(r.labels, f)
+	}
+	from, all := 0, 0
+	for _, to := range r.groups {
+		total := 0
+		for i := from; i <= to; i++ {
+			count := stage.CountTargets(r.labels[i].Payload)
+			r.shares[i] = float64(count)
+			total += count
+		}
+		for i := from; i <= to; i++ {
+			r.weights[i] = float32(r.shares[i] / float64(max(total, 1)))
+		}
+		from, all = to+1, all+total
+	}
+	for i := range r.shares {
+		r.shares[i] /= float64(max(all, 1))
+	}
+	return true, nil
+}
+
+// claim moves what was gathered for an op to its micro-batch. The caller holds the dispatcher's mu.
+func (r *opRunner) claim(op schedule.Op) *inFlight {
+	p := &r.inFlight[op.Micro]
+	if op.Kind == schedule.Forward {
+		*p = inFlight{input: r.input, version: op.Version}
+		if r.targets != nil {
+			p.labels = r.labels[op.Micro]
+		}
+	} else if r.grad.Kind != 0 {
+		p.grad = r.grad
+	}
+	r.input, r.grad = wire.Frame{}, wire.Frame{}
+	return p
+}
+
+// emitWaits says what passed between the op before, at since, and this one, at start, whose input was there at ready.
+func (r *opRunner) emitWaits(op schedule.Op, since, ready, start time.Duration) {
+	e := r.event(trace.WaitUpstream, r.step, op.Micro)
+	if e.Work = works[op.Kind]; op.Kind != schedule.Forward {
+		e.Kind = trace.WaitDownstream
+	}
+	e.Start, e.End = since, ready
+	r.dispatcher.trace.Emit(e)
+	e.Kind, e.Start, e.End = trace.WaitDevice, ready, start
+	r.dispatcher.trace.Emit(e)
+}
+
+// works are the kinds of op in traces.
+var works = [...]trace.Work{
+	schedule.Forward: trace.Forward, schedule.Backward: trace.Backward,
+	schedule.BackwardInput: trace.BackwardInput, schedule.BackwardWeight: trace.BackwardWeight,
+	schedule.Update: trace.BackwardWeight, // which it follows
+}
+
+// compute runs one op and sends what it made.
+func (r *opRunner) compute(c *cell, p *inFlight, start time.Duration) error {
+	m := stage.Micro{Step: r.step, Index: c.Micro, Weight: r.weights[c.Micro], Version: p.version}
+	var out wire.Frame
+	var link wire.End
+	var err error
+	e := r.event(trace.Compute, r.step, c.Micro)
+	switch c.Kind {
+	case schedule.Forward:
+		link, out, err = r.runForward(m, p)
+	case schedule.Update:
+		e.Kind = trace.Optimizer
+		err = r.take(c)
+	case schedule.Backward, schedule.BackwardInput, schedule.BackwardWeight:
+		link, out, err = r.runBackward(c.Kind, m, p)
+	}
+	e.Start, e.End, e.Work = start, trace.Now(), works[c.Kind]
+	r.dispatcher.trace.Emit(e)
+	if c.Kind == schedule.Backward || c.Kind == schedule.BackwardWeight || err != nil {
+		p.release()
+	}
+	switch {
+	case link == nil:
+		return err
+	case err != nil:
+		out.Release()
+		return err
+	}
+	return link.Send(r.ctx, out)
+}
+
+func (r *opRunner) runForward(m stage.Micro, p *inFlight) (link wire.End, out wire.Frame, err error) {
+	if err := r.expect(p.input, wire.Activation, r.index-1, m, r.shape.InputBytes); err != nil {
+		return nil, out, err
+	}
+	if r.last() {
+		if err := r.expect(p.labels, wire.Activation, r.index-1, m, r.shape.LabelBytes); err != nil {
+			return nil, out, err
+		}
+		r.forward += r.shares[m.Index]
+		return nil, out, r.stage.Forward(m, p.input.Payload, p.labels.Payload, nil)
+	}
+	out = r.down.NewFrame(r.header(wire.Activation, r.index, r.index+1, m.Step, m.Index), r.shape.OutputBytes)
+	return r.down, out, r.stage.Forward(m, p.input.Payload, nil, out.Payload)
+}
+
+var parts = map[schedule.Kind]stage.Part{
+	schedule.Backward: stage.Whole, schedule.BackwardInput: stage.Input, schedule.BackwardWeight: stage.Weight,
+}
+
+func (r *opRunner) runBackward(kind schedule.Kind, m stage.Micro, p *inFlight) (link wire.End, out wire.Frame, err error) {
+	if !r.last() && kind != schedule.BackwardWeight {
+		if err := r.expect(p.grad, wire.Gradient, r.index+1, m, r.shape.OutputBytes); err != nil {
+			return nil, out, err
+		}
+	}
+	if r.first() || kind == schedule.BackwardWeight {
+		return nil, out, r.stage.Backward(m, parts[kind], p.grad.Payload, nil)
+	}
+	out = r.up.NewFrame(r.header(wire.Gradient, r.index, r.index-1, m.Step, m.Index), r.shape.InputBytes)
+	return r.up, out, r.stage.Backward(m, parts[kind], p.grad.Payload, out.Payload)
+}
+
+// expect verifies that a frame is the one that the plan wants now.
+func (r *opRunner) expect(f wire.Frame, kind wire.Kind, from int, m stage.Micro, bytes int) error {
+	return verify(f, r.header(kind, max(from, 0), r.index, m.Step, m.Index), bytes)
+}
+
+// verify compares a frame with what its receiver expects.
+func verify(f wire.Frame, want wire.Header, bytes int) error {
+	if f.Header != want {
+		return fmt.Errorf("received %v, expected %v: the stages do not run the same plan", f.Header, want)
+	}
+	if len(f.Payload) != bytes {
+		return fmt.Errorf("received %v with %d bytes, expected %d: the stages do not have the same shapes", f.Header, len(f.Payload), bytes)
+	}
+	return nil
+}
