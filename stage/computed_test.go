@@ -286,16 +286,16 @@ func TestMicroBatchesOutOfTurnAreErrors(t *testing.T) {
 		{"a short input", forward(0, ids[:8], targets), "the input boundary buffer has 8 bytes, want 48"},
 		{"missing labels", forward(0, ids, nil), "the labels buffer has 0 bytes, want 48"},
 		{"F0", forward(0, ids, targets), ""},
-		{"F0 again", forward(0, ids, targets), "forward of micro-batch 0 of step 3: it is pinned already"},
+		{"F0 again", forward(0, ids, targets), "forward of micro-batch 0 of step 3: it is in flight already"},
 		{"F1", forward(1, ids, targets), ""},
-		{"F2 in two slots", forward(2, ids, targets), "2 micro-batches are pinned already"},
+		{"F2 in two slots", forward(2, ids, targets), "2 micro-batches are in flight already"},
 		{"W0 before I0", backward(0, stage.Weight), "out of order"},
-		{"B2", backward(2, stage.Whole), "it is not pinned"},
+		{"B2", backward(2, stage.Whole), "it is not in flight"},
 		{"I0", backward(0, stage.Input), ""},
 		{"B0 after I0", backward(0, stage.Whole), "out of order"},
 		{"I1 in one weight slot", backward(1, stage.Input), "1 micro-batches wait for their weight half already"},
 		{"W0", backward(0, stage.Weight), ""},
-		{"W0 again", backward(0, stage.Weight), "it is not pinned"},
+		{"W0 again", backward(0, stage.Weight), "it is not in flight"},
 		{"F2", forward(2, ids, targets), ""},
 		{"B1", backward(1, stage.Whole), ""},
 		{"the norm", func() error { _, err := s.SquaredNorm(0); return err }, ""},
@@ -367,12 +367,12 @@ func TestShapeCountsWhatCrossesAndWhatStays(t *testing.T) {
 	pad := func(n int) int { return (n + 15) / 16 * 16 }
 	// Two norms save mean and rstd; then norm1, qkv (3), attention, residual, norm2, up (4), GELU (4), each a multiple
 	// of rows*width.
-	pinned := 4*pad(rows) + pad(saved) + 15*rows*width
+	inFlight := 4*pad(rows) + pad(saved) + 15*rows*width
 	if shape.InputBytes != 4*rows*width || shape.OutputBytes != shape.InputBytes || shape.LabelBytes != 0 || shape.First || shape.Last {
 		t.Errorf("boundaries of a middle stage: %+v", shape)
 	}
-	if shape.PinnedBytes != 4*pinned {
-		t.Errorf("a micro-batch pins %d bytes, want %d", shape.PinnedBytes, 4*pinned)
+	if shape.InFlightBytes != 4*inFlight {
+		t.Errorf("a micro-batch holds %d bytes, want %d", shape.InFlightBytes, 4*inFlight)
 	}
 	if got := s.Parameters().Len(); got != shape.Parameters || got < 12*width*width+13*width || len(shape.ParameterNames) != 12 {
 		t.Errorf("%d parameters in %d tensors, the vector has %d", shape.Parameters, len(shape.ParameterNames), got)

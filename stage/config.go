@@ -25,7 +25,7 @@ type Config struct {
 	// Compute is the type in which matrix products take their operands: F32, or BF16 with sums in F32. Parameters, gradients,
 	// optimizer state, losses and boundaries are F32 whatever it is.
 	Compute device.Type
-	// Slots is how many micro-batches may be pinned at once: the plan's peak for this stage.
+	// Slots is how many micro-batches may be in flight at once: the plan's peak for this stage.
 	Slots int
 	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans
 	// that run backward passes whole: the gradients that wait for Weight take memory of their own.
@@ -33,7 +33,7 @@ type Config struct {
 	// Versions is how many versions of the weights passes may read at once, the newest included: the plan's peak for this
 	// stage. 0 means 1, for plans that step at the end of a batch. Each beyond the first takes the memory of the weights.
 	Versions int
-	// Recompute says what is computed again in the backward instead of being pinned; empty: nothing.
+	// Recompute says what is computed again in the backward instead of being kept; empty: nothing.
 	Recompute Recompute
 	Optimizer Optimizer
 	// Seed determines the initial parameters, together with their names and nothing else: not the split, not the device.
@@ -87,7 +87,7 @@ func (c Config) Validate() error {
 	case c.Sequence < 1 || c.Sequence > c.Model.Sequence():
 		return fmt.Errorf("%s: samples of %d positions; the model takes 1 to %d", c.what(), c.Sequence, c.Model.Sequence())
 	case c.Slots < 1 && !c.ForwardOnly:
-		return fmt.Errorf("%s: %d slots for pinned micro-batches; at least 1 is needed", c.what(), c.Slots)
+		return fmt.Errorf("%s: %d slots for micro-batches in flight; at least 1 is needed", c.what(), c.Slots)
 	case c.Versions < 1:
 		return fmt.Errorf("%s: %d versions of the weights; at least 1 is needed", c.what(), c.Versions)
 	case c.WeightSlots < 0 || c.WeightSlots > c.Slots:
@@ -129,10 +129,10 @@ func (c Config) Shape() (Shape, error) {
 	tensors, _, length := place(c.layers())
 	s := Shape{
 		First: c.first(), Last: c.last(), Samples: c.Samples,
-		InputBytes:  w.in[0] * device.F32.Bytes(),
-		OutputBytes: w.out[len(w.out)-1] * device.F32.Bytes(),
-		Parameters:  length,
-		PinnedBytes: w.pinned(c) * device.F32.Bytes(),
+		InputBytes:    w.in[0] * device.F32.Bytes(),
+		OutputBytes:   w.out[len(w.out)-1] * device.F32.Bytes(),
+		Parameters:    length,
+		InFlightBytes: w.inFlight(c) * device.F32.Bytes(),
 
 		ForwardFLOPs: w.forward, BackwardFLOPs: w.backward,
 	}

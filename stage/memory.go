@@ -37,16 +37,16 @@ func measure(c Config) widths {
 // output is the ports out of the stage.
 func (w widths) output() []layer.Port { return w.ports[len(w.ports)-1] }
 
-// pinned is the words of one slot: what each layer saves, and its output, unless they are computed again. The last layer's
+// inFlight is the words of one slot: what each layer saves, and its output, unless they are computed again. The last layer's
 // output leaves the stage, but on the last stage it is the logits, which the loss turns into their gradient in place. A
 // device that does not see the host's memory has a copy of the input and of the targets.
-func (w widths) pinned(c Config) int {
+func (w widths) inFlight(c Config) int {
 	n := 0
 	for i := range w.out {
 		if !c.Recompute.any() {
 			n += layer.Padded(w.saved[i])
 		}
-		if c.Recompute.pinsOutput(i, len(w.out), c.last()) {
+		if c.Recompute.keepsOutput(i, len(w.out), c.last()) {
 			n += layer.Padded(w.out[i])
 		}
 	}
@@ -60,7 +60,7 @@ func (w widths) pinned(c Config) int {
 	return n
 }
 
-// slot is the memory that a micro-batch pins between its forward and its backward.
+// slot is the memory that a micro-batch holds between its forward and its backward.
 type slot struct {
 	micro  Micro
 	state  slotState
@@ -119,7 +119,7 @@ func (c *Computed) alloc(what string, t device.Type, n int) (device.Mem, error) 
 func (c *Computed) newSlot() (slot, error) {
 	w := c.widths
 	n := len(w.out)
-	m, err := c.alloc("a slot for a micro-batch", device.F32, w.pinned(c.config))
+	m, err := c.alloc("a slot for a micro-batch", device.F32, w.inFlight(c.config))
 	if err != nil {
 		return slot{}, err
 	}
@@ -129,7 +129,7 @@ func (c *Computed) newSlot() (slot, error) {
 		if !c.config.Recompute.any() {
 			s.saved[i] = cut.take(w.saved[i])
 		}
-		if c.config.Recompute.pinsOutput(i, n, c.last) {
+		if c.config.Recompute.keepsOutput(i, n, c.last) {
 			s.out[i] = layer.View(cut.take(w.out[i]), w.ports[i])
 		}
 	}
@@ -206,7 +206,7 @@ func (c *Computed) newWeightSlot() (gradients, error) {
 // logits reports whether the output of the stage's layer i is that of the model.
 func (c *Computed) logits(i int) bool { return c.last && i == len(c.widths.out)-1 }
 
-// newEvaluation is the memory of a forward pass that pins nothing: two boundaries alive at a time, and one layer's
+// newEvaluation is the memory of a forward pass that keeps nothing: two boundaries alive at a time, and one layer's
 // scratch.
 func (c *Computed) newEvaluation() (slot, error) {
 	w := c.widths

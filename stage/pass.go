@@ -30,7 +30,7 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	if err != nil {
 		return c.fail("forward", m, err)
 	}
-	s, err := c.pin(m)
+	s, err := c.takeSlot(m)
 	if err != nil {
 		return c.fail("forward", m, err)
 	}
@@ -106,7 +106,7 @@ var backwardWork = [...]device.WorkKind{Whole: device.BackwardWork, Input: devic
 
 // Backward implements Stage.
 func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
-	s, err := c.pinned(m, part)
+	s, err := c.slotOf(m, part)
 	if err != nil {
 		return c.fail("backward", m, err)
 	}
@@ -407,8 +407,8 @@ func int32s(b []byte) []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
-// pin finds a free slot for a micro-batch.
-func (c *Computed) pin(m Micro) (*slot, error) {
+// takeSlot finds a free slot for a micro-batch.
+func (c *Computed) takeSlot(m Micro) (*slot, error) {
 	var found *slot
 	for i := range c.slots {
 		s := &c.slots[i]
@@ -417,18 +417,18 @@ func (c *Computed) pin(m Micro) (*slot, error) {
 				found = s
 			}
 		} else if s.micro.Index == m.Index {
-			return nil, errors.New("it is pinned already: its backward has not run")
+			return nil, errors.New("it is in flight already: its backward has not run")
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("%d micro-batches are pinned already, the most that this stage was made for", len(c.slots))
+		return nil, fmt.Errorf("%d micro-batches are in flight already, the most that this stage was made for", len(c.slots))
 	}
 	found.micro = m
 	return found, nil
 }
 
-// pinned finds the slot of a micro-batch whose part may run now.
-func (c *Computed) pinned(m Micro, part Part) (*slot, error) {
+// slotOf finds the slot of a micro-batch whose part may run now.
+func (c *Computed) slotOf(m Micro, part Part) (*slot, error) {
 	if c.tiesSummed {
 		return nil, errors.New("the batch has ended: its gradients were summed; call ZeroGradients first")
 	}
@@ -448,7 +448,7 @@ func (c *Computed) pinned(m Micro, part Part) (*slot, error) {
 			return s, nil
 		}
 	}
-	return nil, errors.New("it is not pinned: its forward has not run, or its backward has")
+	return nil, errors.New("it is not in flight: its forward has not run, or its backward has")
 }
 
 func (c *Computed) freeWeightSlot() *gradients {

@@ -36,7 +36,7 @@ func (c Config) Bytes() (Bytes, error) {
 	if !c.ForwardOnly {
 		b.Gradients = words(length)
 		b.State = int64(c.Optimizer.StateVectors()) * words(length)
-		b.Activations += int64(c.Slots)*words(w.pinned(c)) + words(s.wholeWords()) + int64(c.WeightSlots)*words(s.weightSlotWords())
+		b.Activations += int64(c.Slots)*words(w.inFlight(c)) + words(s.wholeWords()) + int64(c.WeightSlots)*words(s.weightSlotWords())
 	}
 	if c.last() {
 		b.Boundaries = 2 * words(c.Model.Loss.Targets(c.size()))
@@ -68,7 +68,7 @@ func (c Config) copyBytes(tensors []tensor, bounds []int) int64 {
 	return int64((total + widest) * device.BF16.Bytes())
 }
 
-// evaluationWords is the length of a forward pass's memory that pins nothing.
+// evaluationWords is the length of a forward pass's memory that keeps nothing.
 func evaluationWords(w widths) int {
 	saved, pair := 0, [2]int{}
 	for i := range w.out {

@@ -19,11 +19,11 @@ type Recompute string
 const (
 	// RecomputeNone keeps everything. It is what the empty Recompute means.
 	RecomputeNone Recompute = "none"
-	// RecomputeBlock pins the input of every layer, the unit of split, and runs the layer's forward again just before its
+	// RecomputeBlock keeps the input of every layer, the unit of split, and runs the layer's forward again just before its
 	// backward. All passes share the memory of the largest layer.
 	RecomputeBlock Recompute = "block"
-	// RecomputeFull pins the input of the stage alone, and runs the whole stage's forward again just before the backward.
-	// All passes share the memory that one micro-batch pins without recomputation: it pays when several are pinned.
+	// RecomputeFull keeps the input of the stage alone, and runs the whole stage's forward again just before the backward.
+	// All passes share the memory that one micro-batch holds without recomputation: it pays when several are in flight.
 	RecomputeFull Recompute = "full"
 )
 
@@ -42,9 +42,9 @@ func (r Recompute) validate() error {
 // any reports whether some forward runs again.
 func (r Recompute) any() bool { return r != RecomputeNone }
 
-// pinsOutput reports whether a slot holds the output of layer i of n. The last one leaves the stage or, on the last stage,
+// keepsOutput reports whether a slot holds the output of layer i of n. The last one leaves the stage or, on the last stage,
 // is what the loss is computed from and what its gradient takes the place of.
-func (r Recompute) pinsOutput(i, n int, last bool) bool {
+func (r Recompute) keepsOutput(i, n int, last bool) bool {
 	switch {
 	case r == RecomputeFull:
 		return false

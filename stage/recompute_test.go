@@ -102,7 +102,7 @@ func TestRecomputationSavesWhatItSays(t *testing.T) {
 	}
 	const slots = 5
 	for _, r := range []stage.Range{{From: 0, To: 4}, {From: 4, To: 8}} {
-		total, pinned := map[stage.Recompute]int{}, map[stage.Recompute]int{}
+		total, inFlight := map[stage.Recompute]int{}, map[stage.Recompute]int{}
 		for _, kind := range []stage.Recompute{stage.RecomputeNone, stage.RecomputeBlock, stage.RecomputeFull} {
 			bytes := 0
 			s, err := stage.New(stage.Config{
@@ -111,22 +111,22 @@ func TestRecomputationSavesWhatItSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			total[kind], pinned[kind] = bytes, s.Shape().PinnedBytes
+			total[kind], inFlight[kind] = bytes, s.Shape().InFlightBytes
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 		none := stage.RecomputeNone
 		// Block shares the scratch that evaluation has anyway; full needs one micro-batch's memory for all.
-		if saved, want := total[none]-total[stage.RecomputeBlock], slots*(pinned[none]-pinned[stage.RecomputeBlock]); saved != want {
+		if saved, want := total[none]-total[stage.RecomputeBlock], slots*(inFlight[none]-inFlight[stage.RecomputeBlock]); saved != want {
 			t.Errorf("layers %v: block saves %d bytes, want %d", r, saved, want)
 		}
 		// An empty slot is an allocation of one word.
-		if saved, least := total[none]-total[stage.RecomputeFull], (slots-1)*pinned[none]-slots*4; saved < least || pinned[stage.RecomputeFull] != 0 {
-			t.Errorf("layers %v: full saves %d bytes and pins %d a micro-batch, want at least %d and nothing", r, saved, pinned[stage.RecomputeFull], least)
+		if saved, least := total[none]-total[stage.RecomputeFull], (slots-1)*inFlight[none]-slots*4; saved < least || inFlight[stage.RecomputeFull] != 0 {
+			t.Errorf("layers %v: full saves %d bytes and keeps %d a micro-batch, want at least %d and nothing", r, saved, inFlight[stage.RecomputeFull], least)
 		}
-		if pinned[stage.RecomputeBlock] >= pinned[none]/4 {
-			t.Errorf("layers %v: block pins %d of %d bytes", r, pinned[stage.RecomputeBlock], pinned[none])
+		if inFlight[stage.RecomputeBlock] >= inFlight[none]/4 {
+			t.Errorf("layers %v: block keeps %d of %d bytes", r, inFlight[stage.RecomputeBlock], inFlight[none])
 		}
 	}
 }

@@ -47,7 +47,7 @@ type Shape struct {
 	LabelBytes     int // targets, on the last stage; else 0
 	Parameters     int // float32 in the flat parameter vector
 	StateVectors   int // flat vectors of optimizer state, each of Parameters float32
-	PinnedBytes    int // what one micro-batch pins between its forward and its backward, boundary buffers aside
+	InFlightBytes  int // what one micro-batch holds between its forward and its backward, boundary buffers aside
 	ForwardFLOPs   float64
 	BackwardFLOPs  float64  // with the forward that is computed again
 	ParameterNames []string // the tensors in the flat vector, in order, for messages
@@ -79,14 +79,14 @@ type Tie struct {
 //
 // All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are owned by the
 // caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order. A forward's input and labels must
-// stay unchanged until the micro-batch's backward has returned (Weight, when split). Up to `slots` micro-batches may be pinned
+// stay unchanged until the micro-batch's backward has returned (Weight, when split). Up to `slots` micro-batches may be in flight
 // at once (Config); one more is an error, not a wait.
 type Stage interface {
 	Shape() Shape
 	// Forward runs micro-batch m. On the last stage it also computes the loss against labels and writes no output.
 	Forward(m Micro, input, labels, output []byte) error
-	// Backward runs the backward of a pinned micro-batch, adding to the gradients. It reads doutput (nil on the last
-	// stage) and writes dinput (nil on the first). Whole or Weight unpins the micro-batch.
+	// Backward runs the backward of a micro-batch in flight, adding to the gradients. It reads doutput (nil on the last
+	// stage) and writes dinput (nil on the first). Whole or Weight frees its memory.
 	Backward(m Micro, part Part, doutput, dinput []byte) error
 	// Loss is the mean loss, in nats per target, of the micro-batches since the last ZeroGradients; 0 but on the last
 	// stage. A loss that is not finite is an error of type *NonFiniteError.
@@ -101,7 +101,7 @@ type Stage interface {
 	// no meaning.
 	ZeroGradients()
 	// Evaluate runs a forward pass with other parameters (the center's, or a snapshot of it; nil for the stage's own),
-	// pinning nothing. On the last stage it returns what labels, unless nil, say of the predictions, and writes the logits
+	// keeping nothing. On the last stage it returns what labels, unless nil, say of the predictions, and writes the logits
 	// when output is not nil.
 	Evaluate(parameters flat.Vector, input, labels, output []byte) (Score, error)
 
@@ -109,7 +109,7 @@ type Stage interface {
 	Gradients() flat.Vector
 	State() []flat.Vector // the optimizer's, Shape().StateVectors of them
 	Ties() []Tie
-	// NewVector allocates a zeroed vector of Shape().Parameters beside the stage's own: for deltas, centers and snapshots.
+	// NewVector allocates a zeroed vector of Shape().Parameters with the stage's own: for deltas, centers and snapshots.
 	NewVector() (flat.Vector, error)
 	// Close frees the stage's memory. Vectors of NewVector are freed with it.
 	Close() error

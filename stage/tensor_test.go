@@ -207,7 +207,7 @@ func TestConfigValidate(t *testing.T) {
 		"layers 2 to 2 of 4":                func(c *stage.Config) { c.Range = stage.Range{From: 2, To: 2} },
 		"0 samples in a micro-batch":        func(c *stage.Config) { c.Samples = 0 },
 		"samples of 7 positions; the model takes 1 to 6":                   func(c *stage.Config) { c.Sequence = 7 },
-		"0 slots for pinned micro-batches":                                 func(c *stage.Config) { c.Slots = 0 },
+		"0 slots for micro-batches in flight":                              func(c *stage.Config) { c.Slots = 0 },
 		"2 weight slots; 0 to 1":                                           func(c *stage.Config) { c.WeightSlots = 2 },
 		`stage 0 of 1: recompute is "all"; it is one of none, block, full`: func(c *stage.Config) { c.Recompute = "all" },
 		`stage 0 of 1: optimizer name: "x"`:                                func(c *stage.Config) { c.Optimizer.Name = "x" },
@@ -237,7 +237,7 @@ func TestForwardOnlyEvaluatesAndRefusesToTrain(t *testing.T) {
 		t.Error("a forward-only stage has gradients or optimizer state")
 	}
 	if err := s.Forward(stage.Micro{}, ids, targets, nil); err == nil {
-		t.Error("a forward-only stage pinned a micro-batch")
+		t.Error("a forward-only stage kept a micro-batch")
 	}
 	if err := s.Step(stage.Hyper{}, nil); err == nil || !strings.Contains(err.Error(), "forward-only") {
 		t.Errorf("step of a forward-only stage: error %v", err)

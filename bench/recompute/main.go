@@ -140,11 +140,11 @@ func (t *trial) batch(step uint64, keep bool) error {
 func figures(dev string, trials []*trial) []report.Figure {
 	var all []report.Figure
 	none := trials[0]
-	pinned, forward := none.stage.Shape().PinnedBytes, report.Median(none.forwards)
+	pinned, forward := none.stage.Shape().InFlightBytes, report.Median(none.forwards)
 	for _, t := range trials[1:] {
 		conditions := map[string]any{
 			"device": dev, "layers": "embedding and 4 blocks of width 512", "samples": 4, "positions": 128, "pinned_micro_batches": micros,
-			"pinned_bytes_each": t.stage.Shape().PinnedBytes, "pinned_bytes_each_without": pinned,
+			"pinned_bytes_each": t.stage.Shape().InFlightBytes, "pinned_bytes_each_without": pinned,
 			"stage_bytes": t.bytes, "stage_bytes_without": none.bytes,
 			"batch_s": report.Median(t.batches), "batch_s_without": report.Median(none.batches), "forward_s_without": forward,
 		}

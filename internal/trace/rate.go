@@ -29,13 +29,13 @@ func (r *Rate) Add(now time.Duration, n uint64) {
 		r.window = &w
 		return
 	}
-	r.turn(now)
+	r.advance(now)
 	if i, ok := r.window.index(now); ok {
 		r.slices[i] += n
 	}
 }
 
-func (r *Rate) turn(t time.Duration) { r.window.turn(t, func(i int) { r.slices[i] = 0 }) }
+func (r *Rate) advance(t time.Duration) { r.window.advance(t, func(i int) { r.slices[i] = 0 }) }
 
 // Total is everything counted.
 func (r *Rate) Total() uint64 {
@@ -51,7 +51,7 @@ func (r *Rate) PerSecond(now time.Duration) float64 {
 	if r.window == nil {
 		return 0
 	}
-	r.turn(now)
+	r.advance(now)
 	sum := uint64(0)
 	for _, n := range r.slices {
 		sum += n

@@ -19,8 +19,8 @@ func newSlider(window, begin time.Duration) slider {
 	return s
 }
 
-// turn moves the window on to t and has the owner empty the values of slices that come into it.
-func (s *slider) turn(t time.Duration, empty func(i int)) {
+// advance moves the window on to t and has the owner empty the values of slices that come into it.
+func (s *slider) advance(t time.Duration, empty func(i int)) {
 	n := int64(t / s.slice)
 	s.newest = max(s.newest, n-windowSlices) // slices beyond were never seen
 	for s.newest < n {

@@ -14,7 +14,7 @@ type Fractions struct {
 	Commit         float64
 	WaitUpstream   float64 // idle because pipelines waited for activations or data
 	WaitDownstream float64 // idle because pipelines waited for gradients
-	Idle           float64 // the rest: hand-overs, and times in which no pipeline waited
+	Idle           float64 // the rest: dispatch latency, and times in which no pipeline waited
 }
 
 // Accumulator adds up the spans of one stage over a sliding window. Its cost per event is a lock and a few additions, so it may
@@ -46,19 +46,21 @@ func (a *Accumulator) Add(e Event) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(e.End)
+	a.advance(e.End)
 	if i, ok := a.window.index(e.End); ok {
 		a.slices[i][e.Kind] += e.End - e.Start
 	}
 }
 
-func (a *Accumulator) turn(t time.Duration) { a.window.turn(t, func(i int) { a.slices[i] = spent{} }) }
+func (a *Accumulator) advance(t time.Duration) {
+	a.window.advance(t, func(i int) { a.slices[i] = spent{} })
+}
 
 // Fractions over the window that ends at now, on the clock of Now. Before anything has passed all are 0.
 func (a *Accumulator) Fractions(now time.Duration) Fractions {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn(now)
+	a.advance(now)
 	var total spent
 	for _, s := range a.slices {
 		for k, d := range s {

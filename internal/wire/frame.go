@@ -64,7 +64,7 @@ func (h Header) representable() error {
 }
 
 // decodeHeader checks the header in b, headerBytes long, and returns it with the payload's length: at most most, or
-// maxReason for a farewell. Nothing is allocated for a length that is refused.
+// maxReason for a close frame. Nothing is allocated for a length that is refused.
 func decodeHeader(b []byte, most int) (Header, int, error) {
 	if string(b[:4]) != frameMagic {
 		return Header{}, 0, fmt.Errorf("%w: it starts with %q, want %q: the peer is no stage of a pipeline", errHeader, b[:4], frameMagic)
@@ -85,12 +85,12 @@ func decodeHeader(b []byte, most int) (Header, int, error) {
 		Step:       binary.LittleEndian.Uint64(b[24:]),
 	}
 	n := binary.LittleEndian.Uint64(b[32:])
-	if h.Kind == bye {
+	if h.Kind == closing {
 		most = maxReason
 	}
 	switch {
-	case h.Kind < Activation || h.Kind > bye:
-		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, bye)
+	case h.Kind < Activation || h.Kind > closing:
+		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, closing)
 	case h.Micro < -1:
 		return Header{}, 0, fmt.Errorf("%w: micro-batch %d, want -1 or more", errHeader, h.Micro)
 	case binary.LittleEndian.Uint32(b[40:]) != 0:

@@ -34,7 +34,7 @@ func TestHeaderDamageIsReported(t *testing.T) {
 		{"reserved bytes", "reserved", func(b []byte) []byte { b[40] = 1; return seal(b) }},
 		{"a negative micro-batch", "micro-batch -2", func(b []byte) []byte { b[12] = 0xfe; b[13], b[14], b[15] = 255, 255, 255; return seal(b) }},
 		{"a length beyond the link's", "at most 1000", func([]byte) []byte { return encoded(good, 1001) }},
-		{"a farewell beyond its bound", "at most 512", func([]byte) []byte { return encoded(Header{Kind: bye}, 513) }},
+		{"a close frame beyond its bound", "at most 512", func([]byte) []byte { return encoded(Header{Kind: closing}, 513) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestHeaderDamageIsReported(t *testing.T) {
 func FuzzDecodeHeader(f *testing.F) {
 	f.Add(encoded(Header{Kind: Activation, Generation: 1, To: 1, Micro: 3}, 64))
 	f.Add(encoded(Header{Kind: Norm, Micro: -1, Step: 1 << 63}, 8))
-	f.Add(encoded(Header{Kind: bye}, 512))
+	f.Add(encoded(Header{Kind: closing}, 512))
 	f.Add(seal(make([]byte, headerBytes)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) < headerBytes {

@@ -45,8 +45,8 @@ type Line struct {
 	shape Shape
 
 	mu     sync.Mutex
-	free   time.Time // when the last frame has left
-	queue  []parcel  // under way, in the order of their arrival, from head on
+	free   time.Time       // when the last frame has left
+	queue  []inFlightFrame // under way, in the order of their arrival, from head on
 	head   int
 	closed bool
 
@@ -55,13 +55,13 @@ type Line struct {
 	done chan struct{}
 }
 
-// parcel is a frame under way.
-type parcel struct {
+// inFlightFrame is a frame on its way.
+type inFlightFrame struct {
 	frame   Frame
 	left    time.Duration // when it began to leave, on the clock of trace.Now
 	arrives time.Time
-	to      *lane
-	fate    *fate // of its link
+	to      *direction
+	state   *closeState // of its link
 	trace   trace.Listener
 }
 
@@ -91,7 +91,7 @@ func (l *Line) Close() {
 var errLine = errors.New("the line of the link is closed")
 
 // carry takes a frame for which there is room in p.to.
-func (l *Line) carry(p parcel) error {
+func (l *Line) carry(p inFlightFrame) error {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,12 +140,12 @@ func (l *Line) run(started chan<- error) {
 }
 
 // next waits for a frame; false when the line is closed.
-func (l *Line) next() (parcel, bool) {
+func (l *Line) next() (inFlightFrame, bool) {
 	for {
 		l.mu.Lock()
 		if l.head < len(l.queue) && !l.closed {
 			p := l.queue[l.head]
-			l.queue[l.head] = parcel{}
+			l.queue[l.head] = inFlightFrame{}
 			l.head++
 			l.mu.Unlock()
 			return p, true
@@ -154,27 +154,27 @@ func (l *Line) next() (parcel, bool) {
 		select {
 		case <-l.wake:
 		case <-l.stop:
-			return parcel{}, false
+			return inFlightFrame{}, false
 		}
 	}
 }
 
 // deliver hands the frame over, unless its link has failed meanwhile.
-func (p *parcel) deliver() {
+func (p *inFlightFrame) deliver() {
 	select {
-	case <-p.fate.failed:
+	case <-p.state.failed:
 		p.drop()
 		return
 	default:
 	}
 	p.trace.Emit(p.frame.sent(p.left))
-	p.to.frames <- p.frame // there is room: see lane.places
+	p.to.frames <- p.frame // there is room: see direction.credits
 	p.to.notify()
 }
 
-func (p *parcel) drop() {
+func (p *inFlightFrame) drop() {
 	p.frame.Release()
-	p.to.took()
+	p.to.freed()
 }
 
 // Network has the lines between devices, made as they are asked for.

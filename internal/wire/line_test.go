@@ -86,8 +86,8 @@ func TestFramesLeaveALineOneAfterTheOther(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if took, least := time.Since(start), time.Duration(i+1)*leaves+latency; took < least {
-			t.Errorf("frame %d arrived after %v, want at least %v", i, took, least)
+		if freed, least := time.Since(start), time.Duration(i+1)*leaves+latency; freed < least {
+			t.Errorf("frame %d arrived after %v, want at least %v", i, freed, least)
 		}
 		f.Release()
 	}
@@ -151,7 +151,7 @@ func TestAClosedLineRefusesFramesAndEndsAtOnce(t *testing.T) {
 	}
 	line.Close()
 	if err := send(); err == nil {
-		t.Error("a closed line took a frame")
+		t.Error("a closed line freed a frame")
 	}
 }
 

@@ -27,8 +27,8 @@ func (c *Counters) stale() {
 	}
 }
 
-// fate is how a link ends: once, for both of its ends where they share a process.
-type fate struct {
+// closeState is how a link ends: once, for both of its ends where they share a process.
+type closeState struct {
 	failed chan struct{} // closed with a cause: nothing is delivered any more
 	ended  chan struct{} // closed without: what was sent is still delivered
 
@@ -37,12 +37,12 @@ type fate struct {
 	watchers []func() // called when it is decided
 }
 
-func newFate() *fate {
-	return &fate{failed: make(chan struct{}), ended: make(chan struct{})}
+func newCloseState() *closeState {
+	return &closeState{failed: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // decide ends the link, with a cause or in order, and reports whether this call did. Only the first does.
-func (f *fate) decide(cause error) bool {
+func (f *closeState) close(cause error) bool {
 	f.mu.Lock()
 	if f.cause != nil {
 		f.mu.Unlock()
@@ -64,14 +64,14 @@ func (f *fate) decide(cause error) bool {
 }
 
 // watch has w called when the link ends.
-func (f *fate) watch(w func()) {
+func (f *closeState) watch(w func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.watchers = append(f.watchers, w)
 }
 
 // over is the cause if the link has ended, else nil.
-func (f *fate) over() error {
+func (f *closeState) over() error {
 	select {
 	case <-f.failed:
 		return f.cause
@@ -82,47 +82,47 @@ func (f *fate) over() error {
 	}
 }
 
-// lane is one direction of a link: frames, and who wants to hear of them.
-type lane struct {
+// direction is one direction of a link: frames, and who wants to hear of them.
+type direction struct {
 	frames  chan Frame
 	arrived atomic.Pointer[func()]
 
 	line *Line // that frames pass first; nil: none
-	// places, with a line, holds a token for each frame that was sent and not received: those under way count against the
+	// credits, with a line, holds a token for each frame that was sent and not received: those under way count against the
 	// depth, so the line always finds room in frames.
-	places chan struct{}
+	credits chan struct{}
 }
 
-func newLane(depth int, line *Line) *lane {
-	l := &lane{frames: make(chan Frame, depth), line: line}
+func newDirection(depth int, line *Line) *direction {
+	l := &direction{frames: make(chan Frame, depth), line: line}
 	if line != nil {
-		l.places = make(chan struct{}, depth)
+		l.credits = make(chan struct{}, depth)
 	}
 	return l
 }
 
-// took notes that a frame was received or dropped.
-func (l *lane) took() {
+// freed notes that a frame was received or dropped.
+func (l *direction) freed() {
 	if l.line != nil {
-		<-l.places
+		<-l.credits
 	}
 }
 
 // underWay reports whether a frame was sent and not received.
-func (l *lane) underWay() bool { return len(l.places) > 0 }
+func (l *direction) underWay() bool { return len(l.credits) > 0 }
 
-func (l *lane) notify() {
+func (l *direction) notify() {
 	if f := l.arrived.Load(); f != nil {
 		(*f)()
 	}
 }
 
-// queue is the part of an end that both kinds of link share: frames in, frames out, and the link's fate.
+// queue is the part of an end that both kinds of link share: frames in, frames out, and how the link ends.
 type queue struct {
 	spec    Spec
 	pool    *pool
-	fate    *fate
-	in, out *lane
+	state   *closeState
+	in, out *direction
 }
 
 // NewFrame implements End.
@@ -155,12 +155,12 @@ func (q *queue) admit(f Frame) error {
 	if len(f.Payload) > q.spec.MaxBytes {
 		return fmt.Errorf("send %v: payload is %d bytes, the link carries at most %d", f.Header, len(f.Payload), q.spec.MaxBytes)
 	}
-	return q.fate.over()
+	return q.state.over()
 }
 
 func (q *queue) put(ctx context.Context, f Frame) error {
 	if q.out.line != nil {
-		return q.post(ctx, f)
+		return q.sendOnLine(ctx, f)
 	}
 	select {
 	case q.out.frames <- f:
@@ -170,28 +170,28 @@ func (q *queue) put(ctx context.Context, f Frame) error {
 	select {
 	case q.out.frames <- f:
 		return nil
-	case <-q.fate.failed:
-		return q.fate.cause
-	case <-q.fate.ended:
-		return q.fate.cause
+	case <-q.state.failed:
+		return q.state.cause
+	case <-q.state.ended:
+		return q.state.cause
 	case <-ctx.Done():
 		return fmt.Errorf("send %v: %w", f.Header, context.Cause(ctx))
 	}
 }
 
-// post is put for a lane with a line.
-func (q *queue) post(ctx context.Context, f Frame) error {
+// sendOnLine is put for a direction with a line.
+func (q *queue) sendOnLine(ctx context.Context, f Frame) error {
 	select {
-	case q.out.places <- struct{}{}:
-	case <-q.fate.failed:
-		return q.fate.cause
-	case <-q.fate.ended:
-		return q.fate.cause
+	case q.out.credits <- struct{}{}:
+	case <-q.state.failed:
+		return q.state.cause
+	case <-q.state.ended:
+		return q.state.cause
 	case <-ctx.Done():
 		return fmt.Errorf("send %v: %w", f.Header, context.Cause(ctx))
 	}
-	if err := q.out.line.carry(parcel{frame: f, to: q.out, fate: q.fate, trace: q.spec.Trace}); err != nil {
-		q.out.took()
+	if err := q.out.line.carry(inFlightFrame{frame: f, to: q.out, state: q.state, trace: q.spec.Trace}); err != nil {
+		q.out.freed()
 		return fmt.Errorf("send %v: %w", f.Header, err)
 	}
 	return nil
@@ -203,15 +203,15 @@ func (q *queue) Receive(ctx context.Context) (Frame, error) {
 		if f, ok, err := q.TryReceive(); ok || err != nil {
 			return f, err
 		}
-		ended := q.fate.ended
+		ended := q.state.ended
 		if q.in.underWay() {
 			ended = nil // what was sent before still comes
 		}
 		select {
 		case f := <-q.in.frames:
-			q.in.took()
+			q.in.freed()
 			return f, nil
-		case <-q.fate.failed:
+		case <-q.state.failed:
 		case <-ended:
 		case <-ctx.Done():
 			return Frame{}, fmt.Errorf("receive: %w", context.Cause(ctx))
@@ -221,15 +221,15 @@ func (q *queue) Receive(ctx context.Context) (Frame, error) {
 
 // TryReceive implements End.
 func (q *queue) TryReceive() (Frame, bool, error) {
-	over := q.fate.over() // asked first: what was sent before an end in order is in the queue by then
+	over := q.state.over() // asked first: what was sent before an end in order is in the queue by then
 	select {
-	case <-q.fate.failed:
-		return Frame{}, false, q.fate.cause
+	case <-q.state.failed:
+		return Frame{}, false, q.state.cause
 	default:
 	}
 	select {
 	case f := <-q.in.frames:
-		q.in.took()
+		q.in.freed()
 		return f, true, nil
 	default:
 		if q.in.underWay() {
@@ -242,8 +242,8 @@ func (q *queue) TryReceive() (Frame, bool, error) {
 // OnArrival implements End.
 func (q *queue) OnArrival(f func()) {
 	q.in.arrived.Store(&f)
-	q.fate.watch(f)
-	if len(q.in.frames) > 0 || q.fate.over() != nil {
+	q.state.watch(f)
+	if len(q.in.frames) > 0 || q.state.over() != nil {
 		f()
 	}
 }
@@ -254,8 +254,8 @@ func NewPair(s Spec) (lower, upper End, err error) {
 	if err := s.Validate(); err != nil {
 		return nil, nil, err
 	}
-	down, up := newLane(s.Depth, s.Down), newLane(s.Depth, s.Up)
-	p, f := newPool(), newFate()
+	down, up := newDirection(s.Depth, s.Down), newDirection(s.Depth, s.Up)
+	p, f := newPool(), newCloseState()
 	return &pairEnd{queue{s, p, f, up, down}}, &pairEnd{queue{s, p, f, down, up}}, nil
 }
 
@@ -263,6 +263,6 @@ type pairEnd struct{ queue }
 
 // Close implements End.
 func (e *pairEnd) Close(cause error) error {
-	e.fate.decide(cause)
+	e.state.close(cause)
 	return nil
 }

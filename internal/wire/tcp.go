@@ -30,7 +30,7 @@ type tcpEnd struct {
 // newTCPEnd takes over a connection after its handshake. Frames from the other end pass line, unless that is nil.
 func newTCPEnd(conn net.Conn, link Link, line *Line, s Spec, c Config) *tcpEnd {
 	e := &tcpEnd{
-		queue: queue{spec: s, pool: newPool(), fate: newFate(), in: newLane(s.Depth, line), out: newLane(s.Depth, nil)},
+		queue: queue{spec: s, pool: newPool(), state: newCloseState(), in: newDirection(s.Depth, line), out: newDirection(s.Depth, nil)},
 		link:  link, conn: conn, timing: c,
 	}
 	e.open.Store(2)
@@ -64,14 +64,14 @@ func (e *tcpEnd) Close(cause error) error {
 	return nil
 }
 
-// finish decides the link's fate and bounds what its goroutines may still wait for.
+// finish ends the link and bounds what its goroutines may still wait for.
 func (e *tcpEnd) finish(cause error) {
-	if !e.fate.decide(cause) {
+	if !e.state.close(cause) {
 		return
 	}
 	linger := e.timing.Linger
 	if cause != nil {
-		linger = abortGrace
+		linger = closeTimeout
 	}
 	deadline := time.Now().Add(linger)
 	// Errors mean that the connection is gone already, which the goroutines find out themselves.
@@ -79,8 +79,8 @@ func (e *tcpEnd) finish(cause error) {
 	_ = e.conn.SetReadDeadline(deadline)
 }
 
-// abortGrace bounds the farewell on a link that failed: the time to tell the other end why.
-const abortGrace = 100 * time.Millisecond
+// closeTimeout bounds the close frame on a link that failed: the time to tell the other end why.
+const closeTimeout = 100 * time.Millisecond
 
 // done closes the connection when both goroutines are through with it.
 func (e *tcpEnd) done() {
@@ -92,18 +92,18 @@ func (e *tcpEnd) done() {
 // write sends what is queued until the link ends, then says why it ended.
 func (e *tcpEnd) write() {
 	defer e.done()
-	defer e.hangUp()
+	defer e.closeWrite()
 	for {
 		select {
-		case <-e.fate.failed:
-			e.farewell()
+		case <-e.state.failed:
+			e.sendClose()
 			return
 		case f := <-e.out.frames:
 			if err := e.writeFrame(f); err != nil {
 				e.leaveToReader(err)
 				return
 			}
-		case <-e.fate.ended:
+		case <-e.state.ended:
 			e.flush()
 			return
 		}
@@ -119,7 +119,7 @@ func (e *tcpEnd) flush() {
 				return
 			}
 		default:
-			e.farewell()
+			e.sendClose()
 			return
 		}
 	}
@@ -139,32 +139,32 @@ func (e *tcpEnd) writeFrame(f Frame) error {
 	return nil
 }
 
-// farewell tells the other end why the link ends: an empty text for an end in order. It may fail: then the other end
+// sendClose tells the other end why the link ends: an empty text for an end in order. It may fail: then the other end
 // sees the connection break.
-func (e *tcpEnd) farewell() {
+func (e *tcpEnd) sendClose() {
 	var text string
-	if cause := errors.Unwrap(e.fate.over()); cause != nil {
+	if cause := errors.Unwrap(e.state.over()); cause != nil {
 		text = "failed: " + cause.Error()
 		text = text[:min(len(text), maxReason)]
 	}
-	h := Header{Kind: bye, Generation: e.spec.Generation, Pipeline: e.link.Pipeline, From: e.link.Lower, To: e.link.Upper, Micro: -1}
+	h := Header{Kind: closing, Generation: e.spec.Generation, Pipeline: e.link.Pipeline, From: e.link.Lower, To: e.link.Upper, Micro: -1}
 	h.encode(e.header[:], len(text))
 	e.parts = [2][]byte{e.header[:], []byte(text)}
 	buffers := net.Buffers(e.parts[:])
 	_, _ = buffers.WriteTo(e.conn)
 }
 
-// leaveToReader has the reader decide the link's fate after a failed write: the other end, when it closed the connection, has
-// said why, and its farewell may not have been read yet.
+// leaveToReader has the reader end the link after a failed write: the other end, when it closed the connection, has
+// said why, and its close frame may not have been read yet.
 func (e *tcpEnd) leaveToReader(err error) {
 	e.unsent.Store(&err)
-	_ = e.conn.SetReadDeadline(time.Now().Add(abortGrace))
+	_ = e.conn.SetReadDeadline(time.Now().Add(closeTimeout))
 }
 
-// hangUp half-closes the connection, so that what was written still arrives. The reader goes on until the other end has closed
-// as well, for at most the time that finish allowed: closing with unread data would reset the connection, and the farewell
+// closeWrite half-closes the connection, so that what was written still arrives. The reader goes on until the other end has closed
+// as well, for at most the time that finish allowed: closing with unread data would reset the connection, and the close frame
 // could be lost.
-func (e *tcpEnd) hangUp() {
+func (e *tcpEnd) closeWrite() {
 	if c, ok := e.conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite()
 	}
@@ -180,8 +180,8 @@ func (e *tcpEnd) read() {
 		case err != nil:
 			e.broken(err)
 			return
-		case f.Kind == bye:
-			e.partingWords(f)
+		case f.Kind == closing:
+			e.closedByPeer(f)
 			return
 		case !e.deliver(f):
 			e.drain()
@@ -203,7 +203,7 @@ func (e *tcpEnd) broken(err error) {
 func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 	if _, err := io.ReadFull(e.conn, header); err != nil {
 		if errors.Is(err, io.EOF) {
-			err = errors.New("the other end closed the connection without a word: its process ended")
+			err = errors.New("the other end closed the connection without a reason: its process ended")
 		}
 		return Frame{}, err
 	}
@@ -245,8 +245,8 @@ func (e *tcpEnd) deliver(f Frame) bool {
 	case e.in.frames <- f:
 		e.in.notify()
 		return true
-	case <-e.fate.failed:
-	case <-e.fate.ended:
+	case <-e.state.failed:
+	case <-e.state.ended:
 	}
 	f.Release()
 	return false
@@ -255,20 +255,20 @@ func (e *tcpEnd) deliver(f Frame) bool {
 // delay is deliver along a line.
 func (e *tcpEnd) delay(f Frame) bool {
 	select {
-	case e.in.places <- struct{}{}:
-		if e.in.line.carry(parcel{frame: f, to: e.in, fate: e.fate, trace: e.spec.Trace}) == nil {
+	case e.in.credits <- struct{}{}:
+		if e.in.line.carry(inFlightFrame{frame: f, to: e.in, state: e.state, trace: e.spec.Trace}) == nil {
 			return true
 		}
-		e.in.took()
-	case <-e.fate.failed:
-	case <-e.fate.ended:
+		e.in.freed()
+	case <-e.state.failed:
+	case <-e.state.ended:
 	}
 	f.Release()
 	return false
 }
 
-// partingWords ends the link as the other end's farewell says.
-func (e *tcpEnd) partingWords(f Frame) {
+// closedByPeer ends the link as the other end's close frame says.
+func (e *tcpEnd) closedByPeer(f Frame) {
 	defer f.Release()
 	if len(f.Payload) == 0 {
 		e.finish(nil)

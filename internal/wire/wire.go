@@ -19,7 +19,7 @@ const (
 	Norm                       // forward: the running squared gradient norm; backward: the total. One float64
 	Tied                       // the gradient of a tied parameter, between the first and the last stage
 	Evaluation                 // forward: boundary activations of an evaluation
-	bye                        // the last frame of a TCP link: why it ends
+	closing                    // the last frame of a TCP link: why it ends
 )
 
 // String names the kind in messages.
@@ -35,8 +35,8 @@ func (k Kind) String() string {
 		return "tied gradient"
 	case Evaluation:
 		return "evaluation"
-	case bye:
-		return "bye"
+	case closing:
+		return "closing"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }

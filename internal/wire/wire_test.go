@@ -146,7 +146,7 @@ func TestCloseOfTheListenerEndsAccept(t *testing.T) {
 	}
 }
 
-// TestAPeerThatVanishesFailsTheLink cuts the connection without a farewell, as a killed process does.
+// TestAPeerThatVanishesFailsTheLink cuts the connection without a close frame, as a killed process does.
 func TestAPeerThatVanishesFailsTheLink(t *testing.T) {
 	s := wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}
 	l := listen(t, 1, wire.Config{})

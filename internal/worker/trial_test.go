@@ -76,7 +76,7 @@ func checkTrial(t *testing.T, c TrialConfig, r TrialResult) {
 	}
 	for k, s := range r.Stages {
 		vectors := int64(4*s.Shape.Parameters) * int64(c.Job.Pipelines)
-		least := vectors*int64(2+s.Shape.StateVectors) + int64(s.Shape.PinnedBytes)
+		least := vectors*int64(2+s.Shape.StateVectors) + int64(s.Shape.InFlightBytes)
 		if s.Shape.Parameters == 0 || s.AllocatedBytes < least || s.AllocatedBytes > 10*least {
 			t.Errorf("stage %d took %d bytes, its parameters, gradients and state alone take %d", k, s.AllocatedBytes, least)
 		}
