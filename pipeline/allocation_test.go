@@ -22,7 +22,7 @@ func TestAnOpAllocatesNothing(t *testing.T) {
 // mallocsPerStep trains stages that compute nothing, two on each of two devices.
 func mallocsPerStep(t *testing.T, micros int) float64 {
 	t.Helper()
-	grid, _, err := schedule.Generate("interleaved", schedule.Request{Stages: 2, MicroBatches: micros})
+	grid, _, err := schedule.Generate("interleaved", schedule.Request{Devices: 2, MicroBatches: micros})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -163,7 +163,7 @@ func trainAsync(t *testing.T, stages int, name string) [][]float32 {
 			OnSnapshot: func(s *Snapshot) { weights[s.Stage] = slices.Clone(s.Center) },
 		},
 	}
-	slots, versions := schedule.PinnedByStage(c.Plan), schedule.VersionsByStage(c.Plan)
+	slots, versions := schedule.InFlightByStage(c.Plan), schedule.VersionsByStage(c.Plan)
 	for k, r := range ranges {
 		c.Stages = append(c.Stages, StageConfig{
 			Index: k,

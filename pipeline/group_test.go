@@ -55,7 +55,7 @@ func (r *run) method(t testing.TB) elastic.Method {
 
 func plan(t testing.TB, name string, stages, micros int) schedule.Plan {
 	t.Helper()
-	p, _, err := schedule.Generate(name, schedule.Request{Stages: stages, MicroBatches: micros})
+	p, _, err := schedule.Generate(name, schedule.Request{Devices: stages, MicroBatches: micros})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func (r *run) config(t testing.TB) Config {
 			local = append(local, k)
 		}
 	}
-	slots, placement := schedule.PinnedByStage(c.Plan), c.Plan.Placement()
+	slots, placement := schedule.InFlightByStage(c.Plan), c.Plan.Placement()
 	busy := make([]atomic.Int32, len(c.Plan))
 	for _, k := range local {
 		c.Stages = append(c.Stages, r.stageConfig(k, slots[k], &busy[placement[k]]))

@@ -29,7 +29,7 @@ type wiring struct {
 
 func newWiring(c *Config, local map[int]*localStage) *wiring {
 	w := &wiring{config: c, stages: c.Plan.Stages(), local: local, device: c.Plan.Placement()}
-	for _, peak := range schedule.InFlight(c.Plan) {
+	for _, peak := range schedule.LinkDepths(c.Plan) {
 		w.depth = append(w.depth, max(peak.Forward, peak.Backward)+1) // and the norm, behind them
 	}
 	return w

@@ -70,7 +70,7 @@ func trainModel(t *testing.T, grid schedule.Plan, pipelines int) (numbers []floa
 	for row := range devices {
 		devices[row] = ref.New()
 	}
-	placement, slots, halves := grid.Placement(), schedule.PinnedByStage(grid), schedule.HalvesByStage(grid)
+	placement, slots, halves := grid.Placement(), schedule.InFlightByStage(grid), schedule.HalvesByStage(grid)
 	for k, r := range ranges {
 		c.Stages = append(c.Stages, StageConfig{
 			Index: k,

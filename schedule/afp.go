@@ -10,26 +10,26 @@ import (
 // advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023): 1f1b with more forwards ahead, so
 // that a stage has work while a message travels. Without costs the warm-up is the published grid, min(M, 2(K-k)+1) for
 // k = 1..K; with costs each link gets what hides it, and a simulated batch has to agree that nothing near is faster (refine), so
-// that afp is never slower than 1f1b nor, within its limits, than gpipe. Stage k pins as many micro-batches as its warm-up.
+// that afp is never slower than 1f1b nor, within its limits, than gpipe. Stage k has as many micro-batches in flight as its warm-up.
 //
 // With links as slow as a forward or a backward:
 //
 //	time     0              5              10             15             20
-//	stage 0  F0 F1 F2 F3 F4 ............B0 F5 B1 ...B2 ...B3 ...B4 ...B5   busy  60%, pins 5
-//	stage 1  ......F0 F1 F2 ......B0 F3 B1 F4 B2 F5 B3 ...B4 ...B5 ......  busy  60%, pins 3
-//	stage 2  ............F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ............  busy  60%, pins 1
+//	stage 0  F0 F1 F2 F3 F4 ............B0 F5 B1 ...B2 ...B3 ...B4 ...B5   busy  60%, 5 in flight
+//	stage 1  ......F0 F1 F2 ......B0 F3 B1 F4 B2 F5 B3 ...B4 ...B5 ......  busy  60%, 3 in flight
+//	stage 2  ............F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ............  busy  60%, 1 in flight
 //	batch time 20, bubble 40.0%
 func advanceForward(r Request) (Plan, string) {
-	steps, reason := publishedSteps(r.Stages), "the published grid (no costs known)"
+	steps, reason := publishedSteps(r.Devices), "the published grid (no costs known)"
 	if r.Costs != nil {
-		steps = sizedSteps(*r.Costs, r.Stages, r.MicroBatches)
+		steps = sizedSteps(*r.Costs, r.Devices, r.MicroBatches)
 		reason = "sized to hide each link behind compute"
 	}
 	wanted := warmupsOf(steps, r.MicroBatches)
 	warmups := wanted
 	if limited := lowerToLimit(steps, r); limited >= 0 {
 		warmups = warmupsOf(steps, r.MicroBatches)
-		reason += fmt.Sprintf(", lowered from %s since stage %d can pin %d", joinInts(wanted), limited, r.PinnedLimit[limited])
+		reason += fmt.Sprintf(", lowered from %s since stage %d has memory for %d in flight", joinInts(wanted), limited, r.InFlightLimit[limited])
 		reason += priceOf(wanted, warmups, r)
 	}
 	if r.Costs != nil {
@@ -95,8 +95,8 @@ func warmupsOf(steps []int, microBatches int) []int {
 // every link below it. It returns the first stage whose limit took one, or -1.
 func lowerToLimit(steps []int, r Request) int {
 	limited := -1
-	for k := len(steps) - 1; k >= 0 && r.PinnedLimit != nil; k-- {
-		limit := r.PinnedLimit[k]
+	for k := len(steps) - 1; k >= 0 && r.InFlightLimit != nil; k-- {
+		limit := r.InFlightLimit[k]
 		if limit == 0 || limit >= r.MicroBatches {
 			continue
 		}

@@ -18,10 +18,10 @@ const (
 // less or, if that gains a hundredth, more on one stage, until none is better. All of them keep the limits. What replaces the given
 // warm-up is lowered again as far as that costs no time. The reason is empty where the given one stays.
 func refine(warmups []int, r Request) ([]int, string) {
-	if 2*r.Stages*r.MicroBatches > mostChecked {
+	if 2*r.Devices*r.MicroBatches > mostChecked {
 		return warmups, ""
 	}
-	t := trial{request: r, left: mostTried, least: warmupsOf(repeat(1, r.Stages-1), r.MicroBatches)}
+	t := trial{request: r, left: mostTried, least: warmupsOf(repeat(1, r.Devices-1), r.MicroBatches)}
 	t.costs = Costs{
 		Forward: r.Costs.Forward, Backward: r.Costs.Backward,
 		Link: r.Costs.Link, Bandwidth: r.Costs.Bandwidth, MessageBytes: r.Costs.MessageBytes,
@@ -30,8 +30,8 @@ func refine(warmups []int, r Request) ([]int, string) {
 	given := t.time
 	for _, other := range [][]int{
 		t.least,
-		repeat(r.MicroBatches, r.Stages),
-		warmupsOf(publishedSteps(r.Stages), r.MicroBatches),
+		repeat(r.MicroBatches, r.Devices),
+		warmupsOf(publishedSteps(r.Devices), r.MicroBatches),
 	} {
 		t.try(t.within(other), rounding)
 	}
@@ -54,7 +54,7 @@ type trial struct {
 	left    int     // ops that may still be simulated to try neighbours
 }
 
-// By how much a warm-up must be faster than the best: one that pins no more, and one that does.
+// By how much a warm-up must be faster than the best: one with no more in flight, and one with more.
 const (
 	rounding = 1e-9
 	worth    = 1e-2
@@ -113,11 +113,11 @@ func (t *trial) step(k, more int) ([]int, bool) {
 		next[below] = min(next[below], next[k])
 	}
 	next = t.within(next)
-	t.left -= 2 * t.request.Stages * t.request.MicroBatches
+	t.left -= 2 * t.request.Devices * t.request.MicroBatches
 	return next, t.left >= 0 && !slices.Equal(next, t.best)
 }
 
-// within lowers a warm-up to the batch and to what stages can pin, and with a stage those below it, but nowhere below 1f1b's.
+// within lowers a warm-up to the batch and to what stages have memory for, and with a stage those below it, but nowhere below 1f1b's.
 func (t *trial) within(warmups []int) []int {
 	out := slices.Clone(warmups)
 	for k := range out {
@@ -125,7 +125,7 @@ func (t *trial) within(warmups []int) []int {
 		if k > 0 {
 			out[k] = min(out[k], out[k-1])
 		}
-		if limits := t.request.PinnedLimit; limits != nil && limits[k] > 0 {
+		if limits := t.request.InFlightLimit; limits != nil && limits[k] > 0 {
 			out[k] = min(out[k], limits[k])
 		}
 		out[k] = max(out[k], t.least[k])

@@ -10,7 +10,7 @@ func BenchmarkSimulate(b *testing.B) {
 	for _, size := range []struct{ stages, microBatches int }{{4, 32}, {64, 256}, {1024, 4096}} {
 		for _, name := range Names() {
 			b.Run(fmt.Sprintf("%s/stages=%d/micro-batches=%d", name, size.stages, size.microBatches), func(b *testing.B) {
-				plan, _, err := Generate(name, Request{Stages: size.stages, MicroBatches: size.microBatches})
+				plan, _, err := Generate(name, Request{Devices: size.stages, MicroBatches: size.microBatches})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -9,9 +9,9 @@ import (
 
 // Limits bounds what a plan may use. The zero value sets no limit.
 type Limits struct {
-	// Pinned is, per device, how many micro-batches its memory holds between their forward and their backward, counted on
+	// InFlight is, per device, how many micro-batches its memory holds between their forward and their backward, counted on
 	// each of its stages; 0 is no limit on that device. Nil is no limit at all.
-	Pinned []int
+	InFlight []int
 	// Versions is, per stage, how many versions of its weights the memory holds, the newest included; 0 is no limit on that
 	// stage. Nil is no limit at all.
 	Versions []int
@@ -28,7 +28,7 @@ func (l Limits) validate(devices, stages int) error {
 	if devices == stages {
 		unit = "stage"
 	}
-	if err := validateLimit("pinned", unit, l.Pinned, devices); err != nil {
+	if err := validateLimit("in-flight", unit, l.InFlight, devices); err != nil {
 		return err
 	}
 	return validateLimit("version", "stage", l.Versions, stages)
@@ -55,7 +55,7 @@ func validateLimit(name, unit string, limits []int, n int) error {
 //     micro-batch are done, the last one after the last micro-batch;
 //   - a forward reads weights that exist by then (older ones than the newest are kept until their last backward);
 //   - both ends of a link agree on the order of the micro-batches that cross it;
-//   - no device pins more micro-batches and no stage keeps more versions of its weights than the limits allow;
+//   - no device has more micro-batches in flight and no stage keeps more versions of its weights than the limits allow;
 //   - no set of devices wait for each other, with the links as deep as the limits say, also those between two stages of one
 //     device.
 //
@@ -67,7 +67,7 @@ func Check(plan Plan, microBatches int, limits Limits) error {
 	if err := limits.validate(len(plan), plan.Stages()); err != nil {
 		return fmt.Errorf("schedule: check: %w", err)
 	}
-	if err := checkPinned(plan, limits.Pinned); err != nil {
+	if err := checkInFlight(plan, limits.InFlight); err != nil {
 		return err
 	}
 	if err := checkVersions(plan, limits.Versions); err != nil {
@@ -164,15 +164,15 @@ func (p Plan) byStage() []stageOps {
 	return stages
 }
 
-// checkPinned reports the first forward that pins one micro-batch more than its device may hold.
-func checkPinned(plan Plan, limits []int) error {
+// checkInFlight reports the first forward with one micro-batch more in flight than its device may hold.
+func checkInFlight(plan Plan, limits []int) error {
 	for d, limit := range limits {
-		pinned := 0
+		inFlight := 0
 		for i, op := range plan[d] {
-			pinned += pinnedBy(op.Kind)
-			if limit > 0 && pinned > limit {
-				message := fmt.Sprintf("%s pins micro-batch %d of at most %d; run a backward first, or take a schedule that pins less",
-					plan.label(op), pinned, limit)
+			inFlight += inFlightBy(op.Kind)
+			if limit > 0 && inFlight > limit {
+				message := fmt.Sprintf("%s would put %d micro-batches in flight, of at most %d; run a backward first, or take a schedule with fewer in flight",
+					plan.label(op), inFlight, limit)
 				return plan.fault(OverLimit, cell{d, i}, nil, message)
 			}
 		}

@@ -26,26 +26,26 @@ func TestPinnedIsTheClosedForm(t *testing.T) {
 	}
 	forSmall(func(stages, microBatches int) {
 		for name, want := range closed {
-			plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches})
-			for k, pinned := range Pinned(plan) {
-				if pinned != want(stages, microBatches, k) {
-					t.Errorf("%s, K=%d, M=%d: stage %d pins %d; want %d", name, stages, microBatches, k, pinned, want(stages, microBatches, k))
+			plan := mustGenerate(t, name, Request{Devices: stages, MicroBatches: microBatches})
+			for k, inFlight := range InFlight(plan) {
+				if inFlight != want(stages, microBatches, k) {
+					t.Errorf("%s, K=%d, M=%d: stage %d has %d in flight; want %d", name, stages, microBatches, k, inFlight, want(stages, microBatches, k))
 				}
 			}
 		}
 		for chunks := 2; chunks <= 4; chunks++ {
-			plan := mustGenerate(t, "interleaved", Request{Stages: stages, MicroBatches: microBatches, Chunks: chunks})
+			plan := mustGenerate(t, "interleaved", Request{Devices: stages, MicroBatches: microBatches, Chunks: chunks})
 			rounds := max(1, microBatches/stages)
 			round := (microBatches + rounds - 1) / rounds
-			for k, pinned := range Pinned(plan) {
-				if want := min(chunks*microBatches, 2*(stages-1-k)+(chunks-1)*round+1); pinned != want {
-					t.Errorf("interleaved, K=%d, M=%d, v=%d: device %d pins %d; want %d", stages, microBatches, chunks, k, pinned, want)
+			for k, inFlight := range InFlight(plan) {
+				if want := min(chunks*microBatches, 2*(stages-1-k)+(chunks-1)*round+1); inFlight != want {
+					t.Errorf("interleaved, K=%d, M=%d, v=%d: device %d has %d in flight; want %d", stages, microBatches, chunks, k, inFlight, want)
 				}
 			}
 		}
-		v := Pinned(mustGenerate(t, "zb-v", Request{Stages: stages, MicroBatches: microBatches}))
+		v := InFlight(mustGenerate(t, "zb-v", Request{Devices: stages, MicroBatches: microBatches}))
 		if got, most := slices.Max(v), 2*min(microBatches, stages); got > most || microBatches >= 2*stages-1 && slices.Min(v) != most {
-			t.Errorf("zb-v, K=%d, M=%d: devices pin %v; want at most %d, and that from 2K-1 micro-batches on", stages, microBatches, v, most)
+			t.Errorf("zb-v, K=%d, M=%d: devices have %v in flight; want at most %d, and that from 2K-1 micro-batches on", stages, microBatches, v, most)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestWarmupIsTheClosedForm(t *testing.T) {
 				{"interleaved", 2, 2*(stages-1-k) + stages + 1},
 				{"interleaved", 3, 2*(stages-1-k) + 2*stages + 1},
 			} {
-				plan := mustGenerate(t, c.name, Request{Stages: stages, MicroBatches: microBatches, Chunks: c.chunks})
+				plan := mustGenerate(t, c.name, Request{Devices: stages, MicroBatches: microBatches, Chunks: c.chunks})
 				if got, want := Warmup(plan)[k], min(c.want, c.chunks*microBatches); got != want {
 					t.Errorf("%s of %d chunks, K=%d, M=%d: device %d warms up with %d; want %d", c.name, c.chunks, stages, microBatches, k, got, want)
 				}
@@ -85,7 +85,7 @@ func TestBubbleIsTheClosedForm(t *testing.T) {
 			for _, backward := range []float64{1, 2, 1.31} {
 				costs := Uniform(stages, 1, backward, 0)
 				for _, known := range []*Costs{nil, &costs} {
-					plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches, Costs: known})
+					plan := mustGenerate(t, name, Request{Devices: stages, MicroBatches: microBatches, Costs: known})
 					got := mustSimulate(t, plan, costs).Bubble
 					if want := float64(stages-1) / float64(microBatches+stages-1); !near(got, want) {
 						t.Errorf("%s, K=%d, M=%d, B=%v: bubble %v; want %v", name, stages, microBatches, backward, got, want)
@@ -105,7 +105,7 @@ func TestInterleavingDividesTheBubble(t *testing.T) {
 		for chunks := 2; chunks <= 4; chunks++ {
 			for _, backward := range []float64{1, 2, 3.5} {
 				costs := Uniform(stages*chunks, 1, backward, 0)
-				plan := mustGenerate(t, "interleaved", Request{Stages: stages, MicroBatches: microBatches, Chunks: chunks})
+				plan := mustGenerate(t, "interleaved", Request{Devices: stages, MicroBatches: microBatches, Chunks: chunks})
 				got := mustSimulate(t, plan, costs).Bubble
 				if want := float64(stages-1) / float64(chunks*microBatches+stages-1); !near(got, want) {
 					t.Errorf("interleaved, K=%d, M=%d, v=%d, B=%v: bubble %v; want %v", stages, microBatches, chunks, backward, got, want)
@@ -136,7 +136,7 @@ func idleOf(t *testing.T, plan Plan) (batch, inside float64) {
 // is never above two thirds.
 func TestZBH1HasAThirdOf1F1BsBubble(t *testing.T) {
 	forSmall(func(stages, microBatches int) {
-		request := Request{Stages: stages, MicroBatches: microBatches}
+		request := Request{Devices: stages, MicroBatches: microBatches}
 		whole, _ := idleOf(t, mustGenerate(t, "1f1b", request))
 		if whole != float64(3*(stages-1)) {
 			t.Errorf("1f1b, K=%d, M=%d: %v idle; want %d", stages, microBatches, whole, 3*(stages-1))
@@ -156,7 +156,7 @@ func TestNoDeviceOfZBH2AndZBVWaits(t *testing.T) {
 			name   string
 			chunks int
 		}{{"zb-h2", 1}, {"zb-v", 2}} {
-			batch, inside := idleOf(t, mustGenerate(t, c.name, Request{Stages: stages, MicroBatches: microBatches}))
+			batch, inside := idleOf(t, mustGenerate(t, c.name, Request{Devices: stages, MicroBatches: microBatches}))
 			if microBatches >= 2*stages-1 && (inside != 0 || batch != float64(stages-1)) {
 				t.Errorf("%s, K=%d, M=%d: a device waits %v, the batch has %v idle; want 0 and %d", c.name, stages, microBatches, inside, batch, stages-1)
 			}
@@ -173,7 +173,7 @@ func TestNoDeviceOfZBH2AndZBVWaits(t *testing.T) {
 func TestVersionsAndDelayAreTheClosedForms(t *testing.T) {
 	forSmall(func(stages, microBatches int) {
 		for _, name := range Names() {
-			plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches})
+			plan := mustGenerate(t, name, Request{Devices: stages, MicroBatches: microBatches})
 			versions, delays := VersionsByStage(plan), GradientDelay(plan)
 			for k := range versions {
 				wantVersions, wantDelay := 1, 0
@@ -213,7 +213,7 @@ func TestUpdates(t *testing.T) {
 					}
 				}
 			}
-			if got := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches}).Updates(); got != want {
+			if got := mustGenerate(t, name, Request{Devices: stages, MicroBatches: microBatches}).Updates(); got != want {
 				t.Errorf("%s, K=%d, M=%d: %d updates; want %d", name, stages, microBatches, got, want)
 			}
 		}

@@ -18,10 +18,10 @@ type Candidate struct {
 
 // Compare simulates schedules on the same devices. The costs are those of one stage a device; SpreadOver cuts them for a schedule of
 // several. chunks is how many stages a device has where the schedule leaves a choice, 0 for what it takes by default.
-// Where devices have a capacity, schedules that can pin less do so. The error is of the costs and the load, the same for all schedules.
+// Where devices have a capacity, schedules that can run with fewer in flight do so. The error is of the costs and the load, the same for all schedules.
 func Compare(names []string, microBatches, chunks int, costs Costs, load Load) ([]Candidate, error) {
 	devices := len(costs.Forward)
-	request := Request{Stages: devices, MicroBatches: microBatches, Costs: &costs}
+	request := Request{Devices: devices, MicroBatches: microBatches, Costs: &costs}
 	for _, err := range []error{request.Validate(), costs.validateDevices(devices), load.Validate(nil)} {
 		if err != nil {
 			return nil, fmt.Errorf("schedule: compare: %w", err)
@@ -44,12 +44,12 @@ func (c *Candidate) simulate(request Request, chunks int, load Load) (err error)
 	if n, err := Chunks(c.Schedule, request.Chunks); err != nil || n > 1 {
 		request.Costs = nil // sizes of another number of stages
 	} else {
-		request.PinnedLimit = costs.pinnedLimits(load.withDefaults().Pipelines)
+		request.InFlightLimit = costs.inFlightLimits(load.withDefaults().Pipelines)
 	}
 	c.Plan, c.Reason, err = Generate(c.Schedule, request)
-	if err != nil && request.PinnedLimit != nil {
-		// It cannot pin less. What it pins shows by how many bytes that is too much.
-		request.PinnedLimit = nil
+	if err != nil && request.InFlightLimit != nil {
+		// It cannot run with fewer in flight. The result shows how many bytes that is too much.
+		request.InFlightLimit = nil
 		c.Plan, c.Reason, err = Generate(c.Schedule, request)
 	}
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *Candidate) simulate(request Request, chunks int, load Load) (err error)
 }
 
 // pinnedLimits is how many micro-batches each device has memory for, of each of so many pipelines; 0 for a device without limit.
-func (c Costs) pinnedLimits(pipelines int) []int {
+func (c Costs) inFlightLimits(pipelines int) []int {
 	if c.CapacityBytes == nil || c.ActivationBytes == nil {
 		return nil
 	}

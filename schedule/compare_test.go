@@ -15,10 +15,10 @@ func TestSpreadOverKeepsTheWholeAndItsLinks(t *testing.T) {
 		Link: []float64{0.5, 3}, Bandwidth: []float64{10, 20}, MessageBytes: []int64{7, 8},
 		ActivationBytes: []int64{10, 20, 30}, CapacityBytes: []int64{100, 100, 100},
 	}
-	if plain := mustGenerate(t, "1f1b", Request{Stages: 3, MicroBatches: 3}); !slices.Equal(costs.SpreadOver(plain).Forward, costs.Forward) {
+	if plain := mustGenerate(t, "1f1b", Request{Devices: 3, MicroBatches: 3}); !slices.Equal(costs.SpreadOver(plain).Forward, costs.Forward) {
 		t.Error("one stage a device is changed")
 	}
-	rounds := costs.SpreadOver(mustGenerate(t, "interleaved", Request{Stages: 3, MicroBatches: 3, Chunks: 2}))
+	rounds := costs.SpreadOver(mustGenerate(t, "interleaved", Request{Devices: 3, MicroBatches: 3, Chunks: 2}))
 	if err := rounds.Validate(6); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestSpreadOverKeepsTheWholeAndItsLinks(t *testing.T) {
 		t.Errorf("messages %v; want %v", rounds.MessageBytes, want)
 	}
 	// Down and up again in a V, and nothing between the two stages of the last device.
-	v := costs.SpreadOver(mustGenerate(t, "zb-v", Request{Stages: 3, MicroBatches: 3}))
+	v := costs.SpreadOver(mustGenerate(t, "zb-v", Request{Devices: 3, MicroBatches: 3}))
 	if want := []float64{0.5, 3, 0, 3, 0.5}; !slices.Equal(v.Link, want) {
 		t.Errorf("latencies in the V %v; want %v", v.Link, want)
 	}
@@ -128,7 +128,7 @@ func TestPinnedLimitsAreWhatIsLeftOfTheCapacity(t *testing.T) {
 		WeightBytes: repeat[int64](50, 4), GradientBytes: repeat[int64](60, 4), StateBytes: repeat[int64](70, 4), CenterBytes: repeat[int64](41, 4),
 	}
 	for pipelines, want := range map[int][]int{1: {7, 0, 1, 0}, 2: {2, 0, 1, 0}} { // (1000 - 180 - 41) / 100, (1000 - 2*180 - 41) / 200
-		if got := costs.pinnedLimits(pipelines); !slices.Equal(got, want) {
+		if got := costs.inFlightLimits(pipelines); !slices.Equal(got, want) {
 			t.Errorf("%d pipelines: limits %v; want %v", pipelines, got, want)
 		}
 	}

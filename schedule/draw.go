@@ -11,7 +11,7 @@ import (
 // drawnRow is one line of a drawing: what a device does for one pipeline.
 type drawnRow struct {
 	name  string // "stage 0"; "device 0" where devices have several stages, "device 0, pipeline 1" where several pipelines run
-	note  string // how busy the device is and what it pins
+	note  string // how busy the device is and how many micro-batches are in flight
 	cells []drawnCell
 }
 
@@ -74,7 +74,7 @@ func (r Result) row(device, pipeline int, plain bool) drawnRow {
 		row.name += fmt.Sprintf(", pipeline %*d", len(strconv.Itoa(r.load.Pipelines-1)), pipeline)
 	}
 	if pipeline == 0 {
-		row.note = fmt.Sprintf("busy %3.0f%%, pins %d", percentBusy(r, device), r.Pinned[device])
+		row.note = fmt.Sprintf("busy %3.0f%%, %d in flight", percentBusy(r, device), r.InFlight[device])
 	}
 	return row
 }

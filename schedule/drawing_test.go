@@ -13,7 +13,7 @@ import (
 // one as slow as a forward, the others with free links, backwards of two forwards and updates of one.
 func drawn(t *testing.T, name string) (Plan, Costs) {
 	t.Helper()
-	request := Request{Stages: 3, MicroBatches: 6}
+	request := Request{Devices: 3, MicroBatches: 6}
 	if name == "pipedream-2bw" {
 		request.MicroBatches = 9 // three groups, so that the second version shows
 	}

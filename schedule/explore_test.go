@@ -213,7 +213,7 @@ func TestInFlightIsThePeakOverAllTimings(t *testing.T) {
 			continue
 		}
 		plans[plan.rowName()]++
-		got, want := InFlight(plan), explore(plan, 0).peaks
+		got, want := LinkDepths(plan), explore(plan, 0).peaks
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("%v\nin flight %+v; want %+v", plan, got, want)
 		}

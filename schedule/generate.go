@@ -15,7 +15,7 @@ type generator struct {
 	about string // one line for help texts
 	// chunks is how many stages a device may have.
 	chunks chunkRule
-	// generate returns the plan and why it looks as it does. The request is valid. It may pin more than
+	// generate returns the plan and why it looks as it does. The request is valid. It may have more in flight than
 	// Request.PinnedLimit where the schedule has no choice; Generate refuses that.
 	generate func(Request) (Plan, string)
 }
@@ -60,7 +60,7 @@ func About(name string) string {
 // Request says what a plan is for.
 type Request struct {
 	// Stages is the number of devices that the pipeline is laid over: of its stages, or with several Chunks of groups of them.
-	Stages       int
+	Devices      int
 	MicroBatches int
 	// Chunks is how many stages each device has; 0 is what the schedule takes by default. The plan has Stages*Chunks stages.
 	Chunks int
@@ -68,7 +68,7 @@ type Request struct {
 	Costs *Costs
 	// PinnedLimit is, per device, how many micro-batches its memory holds, counted on each of its stages; 0 is no limit on that
 	// device, nil none at all.
-	PinnedLimit []int
+	InFlightLimit []int
 }
 
 // maxOps bounds a generated plan: 1 GiB of ops.
@@ -76,8 +76,8 @@ const maxOps = 1 << 25
 
 // Validate refuses a request that no schedule can answer. Limits that a plan exceeds are for Generate.
 func (r Request) Validate() error {
-	if r.Stages < 1 {
-		return fmt.Errorf("%d stages; want at least 1", r.Stages)
+	if r.Devices < 1 {
+		return fmt.Errorf("%d stages; want at least 1", r.Devices)
 	}
 	if r.MicroBatches < 1 {
 		return fmt.Errorf("%d micro-batches; want at least 1", r.MicroBatches)
@@ -86,25 +86,25 @@ func (r Request) Validate() error {
 		return fmt.Errorf("%d chunks; want at least 1, or 0 for what the schedule takes by default", r.Chunks)
 	}
 	chunks := max(1, r.Chunks)
-	if r.Stages > maxOps/3/chunks || r.MicroBatches > maxOps/3/chunks/r.Stages {
-		of := words.Count(r.Stages, "stage")
+	if r.Devices > maxOps/3/chunks || r.MicroBatches > maxOps/3/chunks/r.Devices {
+		of := words.Count(r.Devices, "stage")
 		if chunks > 1 {
-			of = fmt.Sprintf("%d devices of %s", r.Stages, words.Count(chunks, "stage"))
+			of = fmt.Sprintf("%d devices of %s", r.Devices, words.Count(chunks, "stage"))
 		}
 		return fmt.Errorf("%s on %s are more than the %d ops a plan may have; want fewer of either",
 			words.Count(r.MicroBatches, "micro-batch"), of, maxOps)
 	}
 	if r.Costs != nil {
-		if err := r.Costs.Validate(r.Stages * chunks); err != nil {
+		if err := r.Costs.Validate(r.Devices * chunks); err != nil {
 			return err
 		}
 	}
-	return validateLimit("pinned", "stage", r.PinnedLimit, r.Stages)
+	return validateLimit("in-flight", "stage", r.InFlightLimit, r.Devices)
 }
 
 // Generate returns the plan of the named schedule, and the reason for its shape in words for the user. The plan passes
 // Check. An unknown name is refused with the nearest known one, and so are chunks that the schedule has no use for and a plan
-// that pins more than the limit.
+// with more in flight than the limit.
 func Generate(name string, r Request) (Plan, string, error) {
 	s, err := find(name)
 	if err != nil {
@@ -160,20 +160,20 @@ func (s *generator) resolveChunks(wanted int) (int, error) {
 	return wanted, nil
 }
 
-// withinLimit refuses a plan that pins more than a device may hold, and says what would fit.
+// withinLimit refuses a plan with more in flight than a device may hold, and says what would fit.
 func withinLimit(plan Plan, r Request) error {
-	pinned := Pinned(plan)
-	for d, limit := range r.PinnedLimit {
-		if limit == 0 || pinned[d] <= limit {
+	inFlight := InFlight(plan)
+	for d, limit := range r.InFlightLimit {
+		if limit == 0 || inFlight[d] <= limit {
 			continue
 		}
-		name := fmt.Sprintf("%s %d pins %s", plan.rowName(), d, words.Count(pinned[d], "micro-batch"))
+		name := fmt.Sprintf("%s %d has %s in flight", plan.rowName(), d, words.Count(inFlight[d], "micro-batch"))
 		if r.Chunks > 1 {
 			return fmt.Errorf("%s on its %d stages, its limit is %d; use smaller micro-batches, no more than %d of them, or 1f1b",
 				name, r.Chunks, limit, limit/r.Chunks)
 		}
-		if least := len(plan) - d; pinned[d] > least && least <= limit {
-			return fmt.Errorf("%s, its limit is %d; 1f1b and afp pin as few as %d there", name, limit, least)
+		if least := len(plan) - d; inFlight[d] > least && least <= limit {
+			return fmt.Errorf("%s, its limit is %d; 1f1b and afp have as few as %d there", name, limit, least)
 		}
 		return fmt.Errorf("%s, its limit is %d; use smaller micro-batches, or no more than %d of them", name, limit, limit)
 	}
@@ -184,12 +184,12 @@ func withinLimit(plan Plan, r Request) error {
 // (K-1)/(M+K-1) even when links cost nothing, and reordering whole backwards of whole devices makes none smaller.
 func fewMicroBatches(plan Plan, r Request) string {
 	halves := slices.ContainsFunc(plan[0], func(op Op) bool { return op.Kind == BackwardInput })
-	if r.MicroBatches >= r.Stages || r.Chunks > 1 || halves {
+	if r.MicroBatches >= r.Devices || r.Chunks > 1 || halves {
 		return ""
 	}
-	idle := 100 * float64(r.Stages-1) / float64(r.MicroBatches+r.Stages-1)
+	idle := 100 * float64(r.Devices-1) / float64(r.MicroBatches+r.Devices-1)
 	return fmt.Sprintf("; %s cannot fill %s: at least %.0f%% of the time is bubble",
-		words.Count(r.MicroBatches, "micro-batch"), words.Count(r.Stages, "stage"), idle)
+		words.Count(r.MicroBatches, "micro-batch"), words.Count(r.Devices, "stage"), idle)
 }
 
 // forwardsAhead is the order all schedules of one whole backward share (AvgPipe: Chen et al. 2023; here with 0-based

@@ -1,22 +1,22 @@
 package schedule
 
-// Pinned is, per device, the largest number of micro-batches held at once between their forward and their backward (to the
+// InFlight is, per device, the largest number of micro-batches held at once between their forward and their backward (to the
 // weight half, when it is split), counted on each of its stages.
-func Pinned(plan Plan) []int {
+func InFlight(plan Plan) []int {
 	peaks := make([]int, len(plan))
 	for d, ops := range plan {
-		pinned := 0
+		inFlight := 0
 		for _, op := range ops {
-			pinned += pinnedBy(op.Kind)
-			peaks[d] = max(peaks[d], pinned)
+			inFlight += inFlightBy(op.Kind)
+			peaks[d] = max(peaks[d], inFlight)
 		}
 	}
 	return peaks
 }
 
-// PinnedByStage is, per stage, the largest number of micro-batches it holds at once between their forward and their backward.
-// Of several stages on a device, the sum can be more than Pinned, since they need not peak at one time.
-func PinnedByStage(plan Plan) []int { return peaksByStage(plan, pinnedBy) }
+// InFlightByStage is, per stage, the largest number of micro-batches it holds at once between their forward and their backward.
+// Of several stages on a device, the sum can be more than InFlight, since they need not peak at one time.
+func InFlightByStage(plan Plan) []int { return peaksByStage(plan, inFlightBy) }
 
 // HalvesByStage is, per stage, the largest number of micro-batches at once between the input half and the weight half of
 // their backward: 0 where every backward is whole.
@@ -45,8 +45,8 @@ func peaksByStage(plan Plan, change func(Kind) int) []int {
 	return peaks
 }
 
-// pinnedBy is how an op changes the number of pinned micro-batches.
-func pinnedBy(k Kind) int {
+// inFlightBy is how an op changes the number of in flight micro-batches.
+func inFlightBy(k Kind) int {
 	switch k {
 	case Forward:
 		return 1

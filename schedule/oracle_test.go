@@ -141,7 +141,7 @@ func TestCheckAgreesWithTheDefinitions(t *testing.T) {
 	for range 6000 {
 		name := Names()[r.IntN(len(Names()))]
 		microBatches := 1 + r.IntN(6)
-		plan := mutate(r, mustGenerate(t, name, Request{Stages: 1 + r.IntN(3), MicroBatches: microBatches}))
+		plan := mutate(r, mustGenerate(t, name, Request{Devices: 1 + r.IntN(3), MicroBatches: microBatches}))
 		want := legal(plan, microBatches)
 		err := checkOrder(plan, microBatches)
 		if (err == nil) != want {

@@ -12,12 +12,12 @@ import "fmt"
 // Free links, updates as long as a forward:
 //
 //	time     0         2         4         6         8         10        12        14        16        18        20        22        24        26        28        30
-//	stage 0  F0-- F1-- F2-- ....................B0------- U0-- F3@1 B1------- U1-- F4@2 B2------- U2-- F5@3 B3------- U3-- .....B4------- U4-- .....B5------- U5--   busy  80%, pins 3
-//	stage 1  .....F0-- F1-- ..........B0------- U0-- F2@1 B1------- U1-- F3@2 B2------- U2-- F4@3 B3------- U3-- F5@4 B4------- U4-- .....B5------- U5-- ..........  busy  80%, pins 2
-//	stage 2  ..........F0-- B0------- U0-- F1@1 B1------- U1-- F2@2 B2------- U2-- F3@3 B3------- U3-- F4@4 B4------- U4-- F5@5 B5------- U5-- ....................  busy  80%, pins 1
+//	stage 0  F0-- F1-- F2-- ....................B0------- U0-- F3@1 B1------- U1-- F4@2 B2------- U2-- F5@3 B3------- U3-- .....B4------- U4-- .....B5------- U5--   busy  80%, 3 in flight
+//	stage 1  .....F0-- F1-- ..........B0------- U0-- F2@1 B1------- U1-- F3@2 B2------- U2-- F4@3 B3------- U3-- F5@4 B4------- U4-- .....B5------- U5-- ..........  busy  80%, 2 in flight
+//	stage 2  ..........F0-- B0------- U0-- F1@1 B1------- U1-- F2@2 B2------- U2-- F3@3 B3------- U3-- F4@4 B4------- U4-- F5@5 B5------- U5-- ....................  busy  80%, 1 in flight
 //	batch time 30, bubble 20.0%
 func pipeDream(r Request) (Plan, string) {
-	plan := make(Plan, r.Stages)
+	plan := make(Plan, r.Devices)
 	for k := range plan {
 		plan[k] = updatingOrder(r, k, func(int) bool { return true }, func(_, updated int) int { return updated })
 	}
@@ -27,7 +27,7 @@ func pipeDream(r Request) (Plan, string) {
 // updatingOrder is the list of stage k in a 1f1b pipeline that updates after the backwards that due names. read says which version the
 // forward of a micro-batch reads after so many updates.
 func updatingOrder(r Request, k int, due func(micro int) bool, read func(micro, updated int) int) []Op {
-	warmup := min(r.MicroBatches, r.Stages-k)
+	warmup := min(r.MicroBatches, r.Devices-k)
 	ops := make([]Op, 0, 3*r.MicroBatches)
 	updated := 0
 	forward := func(m int) {

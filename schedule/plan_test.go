@@ -81,7 +81,7 @@ func TestErrorsSayWhatAndWhere(t *testing.T) {
 		if err == nil {
 			limits := Limits{}
 			if c.problem == OverLimit {
-				limits.Pinned = []int{1, 2}
+				limits.InFlight = []int{1, 2}
 			}
 			err = Check(plan, 2, limits)
 		}
@@ -132,13 +132,13 @@ func FuzzParse(f *testing.F) {
 		if Check(plan, plan.MicroBatches(), Limits{}) != nil {
 			return
 		}
-		InFlight(plan)
-		for _, peaks := range [][]int{Pinned(plan), Warmup(plan)} {
+		LinkDepths(plan)
+		for _, peaks := range [][]int{InFlight(plan), Warmup(plan)} {
 			if len(peaks) != len(plan) {
 				t.Fatalf("%v\n%d peaks for %d devices", plan, len(peaks), len(plan))
 			}
 		}
-		for _, peaks := range [][]int{PinnedByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan)} {
+		for _, peaks := range [][]int{InFlightByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan)} {
 			if len(peaks) != plan.Stages() {
 				t.Fatalf("%v\n%d peaks for %d stages", plan, len(peaks), plan.Stages())
 			}

@@ -57,9 +57,9 @@ func TestGeneratedPlansPassCheck(t *testing.T) {
 				continue
 			}
 			forSmall(func(stages, microBatches int) {
-				plan := mustGenerate(t, name, Request{Stages: stages, MicroBatches: microBatches, Chunks: chunks})
-				limits := Limits{Pinned: Pinned(plan), Versions: VersionsByStage(plan)}
-				for _, link := range InFlight(plan) {
+				plan := mustGenerate(t, name, Request{Devices: stages, MicroBatches: microBatches, Chunks: chunks})
+				limits := Limits{InFlight: InFlight(plan), Versions: VersionsByStage(plan)}
+				for _, link := range LinkDepths(plan) {
 					limits.LinkDepth = max(limits.LinkDepth, link.Forward, link.Backward)
 				}
 				if err := Check(plan, microBatches, limits); err != nil {
@@ -83,7 +83,7 @@ func TestBatchTimeWithEnoughWarmup(t *testing.T) {
 				if c.name == "afp" && c.known == nil && 2*link > 3 {
 					continue
 				}
-				plan := mustGenerate(t, c.name, Request{Stages: stages, MicroBatches: microBatches, Costs: c.known})
+				plan := mustGenerate(t, c.name, Request{Devices: stages, MicroBatches: microBatches, Costs: c.known})
 				if got := mustSimulate(t, plan, costs).Makespan; !near(got, want) {
 					t.Errorf("%s, K=%d, M=%d, c=%v: batch time %v; want %v", c.name, stages, microBatches, link, got, want)
 				}
@@ -97,7 +97,7 @@ func TestCheckValue(t *testing.T) {
 	costs := Uniform(2, 1, 1.31, 1)
 	for name, want := range map[string]float64{"gpipe": 22.79, "afp": 22.79, "1f1b": 28.79} {
 		for _, known := range []*Costs{nil, &costs} {
-			plan := mustGenerate(t, name, Request{Stages: 2, MicroBatches: 8, Costs: known})
+			plan := mustGenerate(t, name, Request{Devices: 2, MicroBatches: 8, Costs: known})
 			if got := mustSimulate(t, plan, costs).Makespan; !near(got, want) {
 				t.Errorf("%s: %v; want %v", name, got, want)
 			}
@@ -110,15 +110,15 @@ func TestAFPIsNeverSlowerThanGPipeNorPinsMore(t *testing.T) {
 	forSmall(func(stages, microBatches int) {
 		for range 20 {
 			costs := randomCosts(r, stages)
-			request := Request{Stages: stages, MicroBatches: microBatches, Costs: &costs}
+			request := Request{Devices: stages, MicroBatches: microBatches, Costs: &costs}
 			gpipe := mustSimulate(t, mustGenerate(t, "gpipe", request), costs)
 			afp := mustSimulate(t, mustGenerate(t, "afp", request), costs)
 			if afp.Makespan > gpipe.Makespan*(1+1e-9) {
 				t.Errorf("K=%d, M=%d, %+v: afp takes %v, gpipe %v", stages, microBatches, costs, afp.Makespan, gpipe.Makespan)
 			}
-			for k := range afp.Pinned {
-				if afp.Pinned[k] > gpipe.Pinned[k] {
-					t.Errorf("K=%d, M=%d: stage %d pins %d by afp, %d by gpipe", stages, microBatches, k, afp.Pinned[k], gpipe.Pinned[k])
+			for k := range afp.InFlight {
+				if afp.InFlight[k] > gpipe.InFlight[k] {
+					t.Errorf("K=%d, M=%d: stage %d has %d in flight by afp, %d by gpipe", stages, microBatches, k, afp.InFlight[k], gpipe.InFlight[k])
 				}
 			}
 		}
@@ -131,7 +131,7 @@ func TestSizedAFPKeepsThePaceOfTheSlowestStage(t *testing.T) {
 	for range 500 {
 		stages := 1 + r.IntN(8)
 		costs := randomCosts(r, stages)
-		warmups := Warmup(mustGenerate(t, "afp", Request{Stages: stages, MicroBatches: 200, Costs: &costs}))
+		warmups := Warmup(mustGenerate(t, "afp", Request{Devices: stages, MicroBatches: 200, Costs: &costs}))
 		slowest := 0.0
 		for k := range stages {
 			slowest = max(slowest, costs.Forward[k]+costs.Backward[k])
@@ -149,11 +149,11 @@ func TestLimitedAFPStaysBetween1F1BAndItsLimit(t *testing.T) {
 	for range 1000 {
 		stages, microBatches := 1+r.IntN(8), 1+r.IntN(24)
 		costs := randomCosts(r, stages)
-		request := Request{Stages: stages, MicroBatches: microBatches, Costs: &costs}
-		request.PinnedLimit = make([]int, stages)
+		request := Request{Devices: stages, MicroBatches: microBatches, Costs: &costs}
+		request.InFlightLimit = make([]int, stages)
 		for k := range stages {
 			if r.IntN(3) > 0 {
-				request.PinnedLimit[k] = min(microBatches, stages-k) + r.IntN(6)
+				request.InFlightLimit[k] = min(microBatches, stages-k) + r.IntN(6)
 			}
 		}
 		plan, reason, err := Generate("afp", request)
@@ -162,12 +162,12 @@ func TestLimitedAFPStaysBetween1F1BAndItsLimit(t *testing.T) {
 		}
 		warmups := Warmup(plan)
 		for k, w := range warmups {
-			limit := request.PinnedLimit[k]
+			limit := request.InFlightLimit[k]
 			if w < min(microBatches, stages-k) || w > microBatches || limit > 0 && w > limit {
-				t.Errorf("K=%d, M=%d, limits %v: warm-up %v", stages, microBatches, request.PinnedLimit, warmups)
+				t.Errorf("K=%d, M=%d, limits %v: warm-up %v", stages, microBatches, request.InFlightLimit, warmups)
 			}
 		}
-		if law := warmupsOf(sizedSteps(costs, stages, microBatches), microBatches); exceeds(law, request.PinnedLimit) {
+		if law := warmupsOf(sizedSteps(costs, stages, microBatches), microBatches); exceeds(law, request.InFlightLimit) {
 			lowered++
 			if want := "lowered from " + joinInts(law); !strings.Contains(reason, want) {
 				t.Errorf("reason %q; want %q in it", reason, want)
@@ -269,7 +269,7 @@ func TestSimulationKeepsEveryDependency(t *testing.T) {
 	}
 }
 
-// exceeds reports whether a warm-up pins more than some stage may.
+// exceeds reports whether a warm-up has more in flight than some stage may.
 func exceeds(warmups, limits []int) bool {
 	for k, w := range warmups {
 		if limits[k] > 0 && w > limits[k] {

@@ -10,9 +10,9 @@ import (
 
 // TestScenarios runs the text files of testdata; -rewrite records what the code now prints.
 //
-//	generate schedule=NAME stages=K micro-batches=M [chunks=V] [forward= backward= link=] [pinned-limit=(A,B,..)]
+//	generate schedule=NAME stages=K micro-batches=M [chunks=V] [forward= backward= link=] [in flight-limit=(A,B,..)]
 //	parse              the input is a plan
-//	check micro-batches=M [depth=D] [pinned=(A,B,..)] [versions=(A,B,..)]      the input is a plan
+//	check micro-batches=M [depth=D] [in flight=(A,B,..)] [versions=(A,B,..)]      the input is a plan
 //	measure            the input is a plan
 //	simulate [forward= backward= link=]                    the input is a plan
 //	draw [forward= backward= link=] [width=COLUMNS]        the input is a plan
@@ -47,10 +47,10 @@ func runScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 		if d.HasArg("depth") {
 			d.ScanArgs(t, "depth", &depth)
 		}
-		return "ok", Check(plan, micros, Limits{Pinned: intsArg(t, d, "pinned"), Versions: intsArg(t, d, "versions"), LinkDepth: depth})
+		return "ok", Check(plan, micros, Limits{InFlight: intsArg(t, d, "in-flight"), Versions: intsArg(t, d, "versions"), LinkDepth: depth})
 	case "measure":
-		return fmt.Sprintf("warm-up %v\npinned %v, by stage %v, halves %v\nversions %v, delay %v\nin flight %+v", Warmup(plan), Pinned(plan),
-			PinnedByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan), InFlight(plan)), nil
+		return fmt.Sprintf("warm-up %v\nin flight %v, by stage %v, halves %v\nversions %v, delay %v\nlink depths %+v", Warmup(plan), InFlight(plan),
+			InFlightByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan), LinkDepths(plan)), nil
 	}
 	result, err := Simulate(plan, *costsArg(t, d, len(plan)))
 	if err != nil {
@@ -66,7 +66,7 @@ func runScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 	case "svg":
 		return DrawSVG(Drawing{Result: result}), nil
 	case "simulate":
-		return fmt.Sprintf("makespan %.4f\nbusy %.4f\nbubble %.4f\npinned %v", result.Makespan, result.Busy, result.Bubble, result.Pinned), nil
+		return fmt.Sprintf("makespan %.4f\nbusy %.4f\nbubble %.4f\nin flight %v", result.Makespan, result.Busy, result.Bubble, result.InFlight), nil
 	}
 	t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 	return "", nil
@@ -77,15 +77,15 @@ func generateScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 	var name string
 	var r Request
 	d.ScanArgs(t, "schedule", &name)
-	d.ScanArgs(t, "stages", &r.Stages)
+	d.ScanArgs(t, "stages", &r.Devices)
 	d.ScanArgs(t, "micro-batches", &r.MicroBatches)
 	if d.HasArg("chunks") {
 		d.ScanArgs(t, "chunks", &r.Chunks)
 	}
 	if d.HasArg("forward") {
-		r.Costs = costsArg(t, d, r.Stages)
+		r.Costs = costsArg(t, d, r.Devices)
 	}
-	r.PinnedLimit = intsArg(t, d, "pinned-limit")
+	r.InFlightLimit = intsArg(t, d, "in-flight-limit")
 	plan, reason, err := Generate(name, r)
 	if err != nil {
 		return "", err

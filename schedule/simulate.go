@@ -25,10 +25,10 @@ type Load struct {
 	// the sum of squares goes down the stages, each of which takes a turn of its device to add its own, and the total back up.
 	// What adding takes is a part of Costs.Update.
 	ExchangeNorm bool
-	// Scatter is how far times of ops lie around Costs, as a part of them, below 1: evenly between (1-Scatter) and (1+Scatter)
+	// Jitter is how far times of ops lie around Costs, as a part of them, below 1: evenly between (1-Jitter) and (1+Jitter)
 	// times as long, the same in every simulation of the load. Pipelines whose ops take exactly as long as each other's can stay
 	// in a step that makes all of them wait, which no real devices keep; a few hundredths end that. 0 is none.
-	Scatter float64
+	Jitter float64
 	// Record keeps Result.Spans and DeviceMemory.Over: 16 bytes an op, and as much again or more.
 	Record bool
 }
@@ -51,8 +51,8 @@ func (l Load) Validate(plan Plan) error {
 			return fmt.Errorf("load: %s is %d; want 0 to %d", count.name, count.value, 1<<20)
 		}
 	}
-	if !(l.Scatter >= 0 && l.Scatter < 1) {
-		return fmt.Errorf("load: scatter is %v; want at least 0 and less than 1", l.Scatter)
+	if !(l.Jitter >= 0 && l.Jitter < 1) {
+		return fmt.Errorf("load: jitter is %v; want at least 0 and less than 1", l.Jitter)
 	}
 	if l.ExchangeNorm && plan.Updates() > 0 {
 		return errors.New("load: the plan takes optimizer steps inside of the batch, where no stage waits for the norm of the others; want no norm exchanged, or a plan without updates")
@@ -72,12 +72,12 @@ type Result struct {
 	Makespan float64 // from the first start to the last end: the time of one batch, or of all
 	// Period is the time from the end of a batch to the end of the next, in a pipeline that goes on and beside all others. With
 	// one batch it is Makespan.
-	Period float64
-	Busy   []float64 // per device: time in which it computes, steps and averages included
-	Bubble float64   // the share of all devices' time in which nothing runs, 0..1
-	Pinned []int     // per device and pipeline: peak of micro-batches held between forward and backward
-	Memory []DeviceMemory
-	Links  []LinkLoad // in the order of their devices; those that carry no message are left out
+	Period   float64
+	Busy     []float64 // per device: time in which it computes, steps and averages included
+	Bubble   float64   // the share of all devices' time in which nothing runs, 0..1
+	InFlight []int     // per device and pipeline: peak of micro-batches held between forward and backward
+	Memory   []DeviceMemory
+	Links    []LinkLoad // in the order of their devices; those that carry no message are left out
 	// Spans[p*D+d], of D devices, is when device d works for pipeline p: the ops of Plan[d] in order and then the steps that end
 	// the batch on its stages, batch after batch. Nil if not recorded. Timeline knows which is what.
 	Spans [][]Span
@@ -128,8 +128,8 @@ func SimulateMany(plan Plan, costs Costs, load Load) (Result, error) {
 func simulate(plan Plan, costs Costs, load Load) (Result, error) {
 	e := newEngine(plan, costs, load)
 	e.run()
-	for l := range e.lanes {
-		if !e.lanes[l].done {
+	for l := range e.processes {
+		if !e.processes[l].done {
 			return Result{}, errors.New("schedule: simulate: a plan that passed Check does not end")
 		}
 	}
@@ -151,7 +151,7 @@ func countForwards(plan Plan) int {
 
 func (e *engine) result() Result {
 	r := Result{
-		Busy: make([]float64, len(e.plan)), Pinned: Pinned(e.plan), Memory: e.memory.result(), Links: e.links.result(),
+		Busy: make([]float64, len(e.plan)), InFlight: InFlight(e.plan), Memory: e.memory.result(), Links: e.links.result(),
 		Spans: e.spans, plan: e.plan, load: e.load, tails: e.tails,
 	}
 	for _, end := range e.ends {
@@ -215,7 +215,7 @@ func (r Result) Timeline() iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		for d := range r.plan {
 			for p := range r.load.Pipelines {
-				if !r.lane(d, p, yield) {
+				if !r.events(d, p, yield) {
 					return
 				}
 			}
@@ -223,8 +223,8 @@ func (r Result) Timeline() iter.Seq[Event] {
 	}
 }
 
-// lane yields the events of one pipeline on one device.
-func (r Result) lane(d, p int, yield func(Event) bool) bool {
+// process yields the events of one pipeline on one device.
+func (r Result) events(d, p int, yield func(Event) bool) bool {
 	if r.Spans == nil {
 		return true
 	}

@@ -4,7 +4,7 @@ import "slices"
 
 // simDevice is a device: one op at a time or, if shared, several side by side.
 type simDevice struct {
-	waiting []int // lanes whose op is ready, in no order
+	waiting []int // processes whose op is ready, in no order
 	running int
 	busy    float64 // time in which something ran
 	since   float64 // when the first of those that run began
@@ -35,23 +35,23 @@ func (e *engine) choose(now float64) {
 			e.start(l, now)
 		}
 		if device.shared != nil && device.running > 0 {
-			e.agenda.push(device.shared.plan(d+len(e.lanes), now))
+			e.queue.push(device.shared.plan(d+len(e.processes), now))
 		}
 	}
 	e.touched = e.touched[:0]
 }
 
-// takeFirst removes the lane that has waited longest of those whose pipeline runs nothing here, of equals the first; -1 is none.
+// takeFirst removes the process that has waited longest of those whose pipeline runs nothing here, of equals the first; -1 is none.
 func (e *engine) takeFirst(d *simDevice) int {
 	first := -1
 	for i, l := range d.waiting {
-		v := &e.lanes[l]
+		v := &e.processes[l]
 		if e.row(v).runs {
 			continue
 		}
 		if first >= 0 {
 			best := d.waiting[first]
-			if ready := e.lanes[best].ready; v.ready > ready || v.ready == ready && l > best {
+			if ready := e.processes[best].ready; v.ready > ready || v.ready == ready && l > best {
 				continue
 			}
 		}
@@ -78,8 +78,8 @@ type sharing struct {
 
 // shared is a running op.
 type shared struct {
-	lane int
-	left float64 // time that it needs when not slowed down
+	process int
+	left    float64 // time that it needs when not slowed down
 }
 
 func (s *sharing) rate() float64 { return min(1, 1/(s.use*float64(len(s.running)))) }
@@ -95,9 +95,9 @@ func (s *sharing) pass(now float64) {
 	s.at = now
 }
 
-func (s *sharing) join(lane int, time, now float64) {
+func (s *sharing) join(process int, time, now float64) {
 	s.pass(now)
-	s.running = append(s.running, shared{lane, time})
+	s.running = append(s.running, shared{process, time})
 }
 
 // least is the time that the op that ends next still needs.
@@ -110,14 +110,14 @@ func (s *sharing) least() float64 {
 }
 
 // plan is when the next op ends if nothing joins before.
-func (s *sharing) plan(subject int, now float64) happening {
+func (s *sharing) plan(subject int, now float64) event {
 	s.pass(now)
 	s.version++
-	return happening{time: now + s.least()/s.rate(), subject: int32(subject), version: s.version}
+	return event{time: now + s.least()/s.rate(), index: int32(subject), version: s.version}
 }
 
 // endShared ends what device d has completed.
-func (e *engine) endShared(d int, planned happening) {
+func (e *engine) endShared(d int, planned event) {
 	s := e.devices[d].shared
 	if planned.version != s.version {
 		return
@@ -130,7 +130,7 @@ func (e *engine) endShared(d int, planned happening) {
 	kept := s.running[:0]
 	for _, op := range s.running {
 		if op.left <= rounding*(least+planned.time) {
-			ended = append(ended, op.lane)
+			ended = append(ended, op.process)
 		} else {
 			kept = append(kept, op)
 		}

@@ -1,33 +1,33 @@
 package schedule
 
-// engine is the discrete-event simulation. Its lanes run what they have in order: one for each pipeline on each device, a row of
-// the plan, and one for each pipeline on each stage, what ends a batch there (simulate_tail.go). A lane whose next op has its
-// message asks its device for a turn; the op's end puts its message on a link and wakes the lane that waits for it.
+// engine is the discrete-event simulation. Its processes run what they have in order: one for each pipeline on each device, a row of
+// the plan, and one for each pipeline on each stage, what ends a batch there (simulate_tail.go). A process whose next op has its
+// message asks its device for a turn; the op's end puts its message on a link and wakes the process that waits for it.
 //
-// All that happens at one instant happens in a fixed order: ends, then arrivals, both in the order of lanes, then
+// All that happens at one instant happens in a fixed order: ends, then arrivals, both in the order of processes, then
 // devices choose what to run.
 type engine struct {
-	plan    Plan
-	load    Load
-	times   []float64  // [stage*kinds + kind]: of an op
-	tails   [][]tailOp // per device: what ends a batch on its stages and takes time
-	devices []simDevice
-	lanes   []lane // rows: [pipeline*devices + device]; then, unless batches just end, tails: [rows + pipeline*stages + stage]
-	endings *endings
-	links   links
-	memory  memory
-	agenda  agenda
-	touched []int // devices that may have a choice to make at this instant
+	plan      Plan
+	load      Load
+	times     []float64  // [stage*kinds + kind]: of an op
+	tails     [][]tailOp // per device: what ends a batch on its stages and takes time
+	devices   []simDevice
+	processes []process // rows: [pipeline*devices + device]; then, unless batches just end, tails: [rows + pipeline*stages + stage]
+	endings   *endings
+	links     links
+	memory    memory
+	queue     eventQueue
+	touched   []int // devices that may have a choice to make at this instant
 
 	ends  []float64 // [pipeline*batches + batch]
-	spans [][]Span  // per lane; nil if not recorded
+	spans [][]Span  // per process; nil if not recorded
 }
 
 // kinds is the number of kinds of op.
 const kinds = len(kindLetters)
 
-// lane is one pipeline on one device: its row, or what ends its batches on one stage.
-type lane struct {
+// process is one pipeline on one device: its row, or what ends its batches on one stage.
+type process struct {
 	pipeline, device int
 	stage            int32 // whose batches it ends; -1 is a row
 	waits            int   // the inbox whose message it needs, or one of those below
@@ -41,7 +41,7 @@ type lane struct {
 	done  bool
 }
 
-// What a lane waits for that is no message.
+// What a process waits for that is no message.
 const (
 	forNothing = -1 - iota
 	forTail    // a row: its next op's stage has not ended the batch before
@@ -58,16 +58,16 @@ func newEngine(plan Plan, costs Costs, load Load) *engine {
 		memory: newMemory(plan, placement, costs, load), ends: make([]float64, load.Pipelines*load.Batches),
 	}
 	e.endings = newEndings(plan, placement, load, e.tails)
-	e.agenda.unsorted = load.Pipelines == 1 && (e.endings == nil || len(placement) == len(plan))
+	e.queue.unsorted = load.Pipelines == 1 && (e.endings == nil || len(placement) == len(plan))
 	for p := range load.Pipelines {
 		for d := range plan {
-			e.lanes = append(e.lanes, lane{pipeline: p, device: d, stage: -1})
+			e.processes = append(e.processes, process{pipeline: p, device: d, stage: -1})
 		}
 	}
 	if e.endings != nil {
 		for p := range load.Pipelines {
 			for s, d := range placement {
-				e.lanes = append(e.lanes, lane{pipeline: p, device: d, stage: int32(s), waits: forRow}) //nolint:gosec // far fewer
+				e.processes = append(e.processes, process{pipeline: p, device: d, stage: int32(s), waits: forRow}) //nolint:gosec // far fewer
 			}
 		}
 	}
@@ -85,11 +85,11 @@ func newEngine(plan Plan, costs Costs, load Load) *engine {
 	return e
 }
 
-// rows is the number of lanes that are rows of the plan. They stand before the others.
+// rows is the number of processes that are rows of the plan. They stand before the others.
 func (e *engine) rows() int { return e.load.Pipelines * len(e.plan) }
 
-// row is the lane that runs the device's row for the lane's pipeline.
-func (e *engine) row(v *lane) *lane { return &e.lanes[v.pipeline*len(e.plan)+v.device] }
+// row is the process that runs the device's row for the process's pipeline.
+func (e *engine) row(v *process) *process { return &e.processes[v.pipeline*len(e.plan)+v.device] }
 
 // spanOf is where the spans of a batch begin among those of a pipeline on device d.
 func (e *engine) spanOf(d, batch int) int {
@@ -110,30 +110,30 @@ func (e *engine) run() {
 		e.prepareRow(l)
 	}
 	e.choose(0)
-	for !e.agenda.empty() {
-		next := e.agenda.pop()
+	for !e.queue.empty() {
+		next := e.queue.pop()
 		switch {
 		case next.ready:
-			e.enterNow(int(next.subject), next.time)
-		case int(next.subject) >= len(e.lanes):
-			e.endShared(int(next.subject)-len(e.lanes), next)
+			e.enterNow(int(next.index), next.time)
+		case int(next.index) >= len(e.processes):
+			e.endShared(int(next.index)-len(e.processes), next)
 		default:
-			e.end(int(next.subject), next.time)
+			e.end(int(next.index), next.time)
 		}
-		if len(e.touched) > 0 && e.agenda.later(next.time) {
+		if len(e.touched) > 0 && e.queue.later(next.time) {
 			e.choose(next.time)
 		}
 	}
 }
 
 // prepareRow finds out when the next op of a row is ready, and asks the device for a turn then. It does nothing while the op's
-// message has not been sent, or its stage has not ended the batch before; that wakes the lane.
+// message has not been sent, or its stage has not ended the batch before; that wakes the process.
 func (e *engine) prepareRow(l int) {
-	v := &e.lanes[l]
+	v := &e.processes[l]
 	op := &e.plan[v.device][v.next]
 	v.ready, v.waits = v.free, forNothing
 	if e.endings != nil {
-		tail := &e.lanes[e.tail(v.pipeline, op.Stage)]
+		tail := &e.processes[e.tail(v.pipeline, op.Stage)]
 		if tail.batch < v.batch {
 			v.waits = forTail
 			return
@@ -145,8 +145,8 @@ func (e *engine) prepareRow(l int) {
 	}
 }
 
-// receive takes a lane's message out of its box, -1 for an op that needs none. False: it has not been sent yet.
-func (e *engine) receive(v *lane, box int) bool {
+// receive takes a process's message out of its box, -1 for an op that needs none. False: it has not been sent yet.
+func (e *engine) receive(v *process, box int) bool {
 	if box < 0 {
 		return true
 	}
@@ -159,14 +159,14 @@ func (e *engine) receive(v *lane, box int) bool {
 	return true
 }
 
-// enter asks the device for a turn when the lane's op is ready.
+// enter asks the device for a turn when the process's op is ready.
 func (e *engine) enter(l int) {
-	v := &e.lanes[l]
+	v := &e.processes[l]
 	switch {
-	case e.agenda.unsorted: // nobody else asks for the device
+	case e.queue.unsorted: // nobody else asks for the device
 		e.start(l, v.ready)
 	case v.ready > v.free:
-		e.agenda.push(happening{time: v.ready, ready: true, subject: int32(l)}) //nolint:gosec // bounded by Load.Validate
+		e.queue.push(event{time: v.ready, ready: true, index: int32(l)}) //nolint:gosec // bounded by Load.Validate
 	default:
 		e.ask(l)
 	}
@@ -174,23 +174,23 @@ func (e *engine) enter(l int) {
 
 // enterNow is enter, at the instant at which the op is ready.
 func (e *engine) enterNow(l int, now float64) {
-	if v := &e.lanes[l]; v.stage >= 0 && e.endings.steps[v.stage][v.next].kind == totals {
+	if v := &e.processes[l]; v.stage >= 0 && e.endings.steps[v.stage][v.next].kind == totals {
 		e.endStep(l, now)
 		return
 	}
 	e.ask(l)
 }
 
-// ask has a lane wait for its device, at the instant at which its op is ready.
+// ask has a process wait for its device, at the instant at which its op is ready.
 func (e *engine) ask(l int) {
-	d := e.lanes[l].device
+	d := e.processes[l].device
 	e.devices[d].waiting = append(e.devices[d].waiting, l)
 	e.touched = append(e.touched, d)
 }
 
-// start runs the next op of a lane from a time on.
+// start runs the next op of a process from a time on.
 func (e *engine) start(l int, now float64) {
-	v := &e.lanes[l]
+	v := &e.processes[l]
 	v.start = now
 	e.row(v).runs = true
 	if v.stage < 0 {
@@ -204,21 +204,21 @@ func (e *engine) start(l int, now float64) {
 		device.shared.join(l, e.duration(v), now)
 		return
 	}
-	e.agenda.push(happening{time: now + e.duration(v), subject: int32(l)}) //nolint:gosec // bounded by Load.Validate
+	e.queue.push(event{time: now + e.duration(v), index: int32(l)}) //nolint:gosec // bounded by Load.Validate
 }
 
-// duration is the time of the op at a lane's position when it has the device for itself.
-func (e *engine) duration(v *lane) float64 {
+// duration is the time of the op at a process's position when it has the device for itself.
+func (e *engine) duration(v *process) float64 {
 	if v.stage >= 0 {
-		return e.scattered(v, e.endings.steps[v.stage][v.next].time)
+		return e.jittered(v, e.endings.steps[v.stage][v.next].time)
 	}
 	op := &e.plan[v.device][v.next]
-	return e.scattered(v, e.times[op.Stage*kinds+int(op.Kind)])
+	return e.jittered(v, e.times[op.Stage*kinds+int(op.Kind)])
 }
 
-// end completes the op that a lane runs on its device.
+// end completes the op that a process runs on its device.
 func (e *engine) end(l int, now float64) {
-	v := &e.lanes[l]
+	v := &e.processes[l]
 	e.row(v).runs = false
 	device := &e.devices[v.device]
 	if device.running--; device.running == 0 {
@@ -260,21 +260,21 @@ func (e *engine) endBatch(p, batch int, now float64) {
 	*end = max(*end, now)
 }
 
-// send puts the message of an op on its link and wakes the lane that waits for it.
+// send puts the message of an op on its link and wakes the process that waits for it.
 func (e *engine) send(p int, op *Op, now float64) {
 	if box, stage := e.links.send(p, op, now); box >= 0 {
 		e.wake(p, stage, box)
 	}
 }
 
-// wake prepares the lane of the stage's that waits for a message of the box.
+// wake prepares the process of the stage's that waits for a message of the box.
 func (e *engine) wake(p, stage, box int) {
-	if row := p*len(e.plan) + e.links.placement[stage]; e.lanes[row].waits == box {
+	if row := p*len(e.plan) + e.links.placement[stage]; e.processes[row].waits == box {
 		e.prepareRow(row)
 		return
 	}
 	if e.endings != nil {
-		if tail := e.tail(p, stage); e.lanes[tail].waits == box {
+		if tail := e.tail(p, stage); e.processes[tail].waits == box {
 			e.prepareStep(tail)
 		}
 	}

@@ -39,16 +39,16 @@ func (h held) plus(o held) held {
 
 // memory counts what devices hold. It is empty where costs name no bytes that change.
 type memory struct {
-	plan     Plan
-	pinned   []int64 // per stage: held by a micro-batch
-	halves   []int64 // per stage: held by one whose input half is done
-	weights  []int64 // per stage: of one version
-	versions [][]versionChange
-	devices  []DeviceMemory
-	now      []held    // per device
-	since    []float64 // per device: when that last changed
-	moves    bool      // something is held that comes and goes
-	record   bool
+	plan        Plan
+	activations []int64 // per stage: held by a micro-batch
+	halves      []int64 // per stage: held by one whose input half is done
+	weights     []int64 // per stage: of one version
+	versions    [][]versionChange
+	devices     []DeviceMemory
+	now         []held    // per device
+	since       []float64 // per device: when that last changed
+	moves       bool      // something is held that comes and goes
+	record      bool
 }
 
 // versionChange is what an op does to the versions of its stage's weights.
@@ -59,16 +59,16 @@ type versionChange struct {
 
 func newMemory(plan Plan, placement []int, costs Costs, load Load) memory {
 	m := memory{
-		plan: plan, pinned: make([]int64, len(placement)), halves: make([]int64, len(placement)), weights: make([]int64, len(placement)),
+		plan: plan, activations: make([]int64, len(placement)), halves: make([]int64, len(placement)), weights: make([]int64, len(placement)),
 		devices: make([]DeviceMemory, len(plan)), now: make([]held, len(plan)), since: make([]float64, len(plan)), record: load.Record,
 	}
 	for s, d := range placement {
-		m.pinned[s], m.weights[s] = at(costs.ActivationBytes, s), at(costs.WeightBytes, s)
-		m.halves[s] = m.pinned[s]
+		m.activations[s], m.weights[s] = at(costs.ActivationBytes, s), at(costs.WeightBytes, s)
+		m.halves[s] = m.activations[s]
 		if costs.HalfBytes != nil {
 			m.halves[s] = costs.HalfBytes[s]
 		}
-		m.moves = m.moves || m.pinned[s] > 0 || m.halves[s] > 0 || m.weights[s] > 0
+		m.moves = m.moves || m.activations[s] > 0 || m.halves[s] > 0 || m.weights[s] > 0
 		each := m.weights[s] + at(costs.GradientBytes, s) + at(costs.StateBytes, s)
 		m.devices[d].Static += int64(load.Pipelines)*each + at(costs.CenterBytes, s)
 	}
@@ -137,7 +137,7 @@ func (m *memory) atStart(d, i int) (change held) {
 	op := &m.plan[d][i]
 	switch op.Kind {
 	case Forward:
-		change.activations = m.pinned[op.Stage]
+		change.activations = m.activations[op.Stage]
 	case Update:
 		if m.versions[d][i].copies {
 			change.versions = m.weights[op.Stage]
@@ -152,9 +152,9 @@ func (m *memory) atEnd(d, i int) (change held) {
 	op := &m.plan[d][i]
 	switch op.Kind {
 	case Backward:
-		change.activations = -m.pinned[op.Stage]
+		change.activations = -m.activations[op.Stage]
 	case BackwardInput:
-		change.activations, change.halves = -m.pinned[op.Stage], m.halves[op.Stage]
+		change.activations, change.halves = -m.activations[op.Stage], m.halves[op.Stage]
 	case BackwardWeight:
 		change.halves = -m.halves[op.Stage]
 	case Forward, Update:
@@ -183,14 +183,14 @@ func (m *memory) change(d int, change held, time float64) {
 		return
 	}
 	if time > m.since[d] {
-		m.settle(d)
+		m.account(d)
 		m.since[d] = time
 	}
 	m.now[d] = m.now[d].plus(change)
 }
 
 // settle counts what device d has held up to now, since its last change.
-func (m *memory) settle(d int) {
+func (m *memory) account(d int) {
 	now, device := m.now[d], &m.devices[d]
 	bytes := device.Static + now.sum()
 	if bytes > device.Peak {
@@ -204,7 +204,7 @@ func (m *memory) settle(d int) {
 
 func (m *memory) result() []DeviceMemory {
 	for d := range m.devices {
-		m.settle(d)
+		m.account(d)
 	}
 	return m.devices
 }

@@ -15,18 +15,18 @@ type reference struct {
 	costs     Costs
 	load      Load
 
-	lanes    []referenceLane      // [pipeline*devices + device], then [pipeline*stages + stage]
-	sent     map[message]bool     // on its way, or taken
-	arrived  map[message]bool     // there to be taken, or taken
-	queues   map[[2]int][]message // per direction of a link: not yet on it
-	flying   []flight
-	peaks    []int64
-	carrying map[[2]int]float64 // per direction: time in which a message was put on it
-	waited   map[[2]int]float64 // per direction: the longest time that a message queued for it
+	processes []referenceProcess   // [pipeline*devices + device], then [pipeline*stages + stage]
+	sent      map[message]bool     // on its way, or taken
+	arrived   map[message]bool     // there to be taken, or taken
+	queues    map[[2]int][]message // per direction of a link: not yet on it
+	flying    []flight
+	peaks     []int64
+	carrying  map[[2]int]float64 // per direction: time in which a message was put on it
+	waited    map[[2]int]float64 // per direction: the longest time that a message queued for it
 }
 
-// referenceLane is what one pipeline does on one device, a row of the plan, or to end its batches on one stage.
-type referenceLane struct {
+// referenceProcess is what one pipeline does on one device, a row of the plan, or to end its batches on one stage.
+type referenceProcess struct {
 	pipeline, device int
 	stage            int  // whose batches it ends; -1 is a row
 	row              []Op // of all batches, after each other; what ends a batch has one of the Micros below
@@ -69,40 +69,40 @@ func newReference(plan Plan, costs Costs, load Load) *reference {
 	}
 	for p := range load.Pipelines {
 		for d, ops := range plan {
-			lane := referenceLane{pipeline: p, device: d, stage: -1, ready: -1}
+			process := referenceProcess{pipeline: p, device: d, stage: -1, ready: -1}
 			for b := range load.Batches {
-				lane.add(b, ops...)
+				process.add(b, ops...)
 			}
-			r.lanes = append(r.lanes, lane)
+			r.processes = append(r.processes, process)
 		}
 	}
 	for p := range load.Pipelines {
 		for s, d := range r.placement {
-			lane := referenceLane{pipeline: p, device: d, stage: s, ready: -1}
+			process := referenceProcess{pipeline: p, device: d, stage: s, ready: -1}
 			for b := range load.Batches {
 				if load.ExchangeNorm {
-					lane.add(b, Op{Stage: s, Micro: sumMicro}, Op{Stage: s, Micro: totalMicro})
+					process.add(b, Op{Stage: s, Micro: sumMicro}, Op{Stage: s, Micro: totalMicro})
 				}
 				if plan.Updates() == 0 && costs.Update[s] > 0 {
-					lane.add(b, Op{Stage: s, Micro: stepMicro})
+					process.add(b, Op{Stage: s, Micro: stepMicro})
 				}
 				if load.AverageEvery > 0 && (b+1)%load.AverageEvery == 0 && (costs.Average[s] > 0 || load.AwaitRound) {
-					lane.add(b, Op{Stage: s, Micro: averageMicro})
+					process.add(b, Op{Stage: s, Micro: averageMicro})
 				}
 			}
-			r.lanes = append(r.lanes, lane)
+			r.processes = append(r.processes, process)
 		}
 	}
 	return r
 }
 
-func (l *referenceLane) add(batch int, ops ...Op) {
+func (l *referenceProcess) add(batch int, ops ...Op) {
 	l.row = append(l.row, ops...)
 	l.batch = append(l.batch, slices.Repeat([]int{batch}, len(ops))...)
 }
 
-// complete reports whether a lane has ended all of a batch, of a stage.
-func (l *referenceLane) complete(batch, stage int) bool {
+// complete reports whether a process has ended all of a batch, of a stage.
+func (l *referenceProcess) complete(batch, stage int) bool {
 	for i := l.next; i < len(l.row); i++ {
 		if l.batch[i] == batch && l.row[i].Stage == stage {
 			return false
@@ -111,16 +111,16 @@ func (l *referenceLane) complete(batch, stage int) bool {
 	return true
 }
 
-func (r *reference) rowOf(l *referenceLane) *referenceLane {
-	return &r.lanes[l.pipeline*len(r.plan)+l.device]
+func (r *reference) rowOf(l *referenceProcess) *referenceProcess {
+	return &r.processes[l.pipeline*len(r.plan)+l.device]
 }
 
-func (r *reference) tailOf(p, s int) *referenceLane {
-	return &r.lanes[r.load.Pipelines*len(r.plan)+p*len(r.placement)+s]
+func (r *reference) tailOf(p, s int) *referenceProcess {
+	return &r.processes[r.load.Pipelines*len(r.plan)+p*len(r.placement)+s]
 }
 
-// may reports whether the lane's next op has all it needs.
-func (r *reference) may(l *referenceLane) bool {
+// may reports whether the process's next op has all it needs.
+func (r *reference) may(l *referenceProcess) bool {
 	op, batch := l.row[l.next], l.batch[l.next]
 	if m, needed := r.input(l); needed && !r.arrived[m] {
 		return false
@@ -138,8 +138,8 @@ func (r *reference) may(l *referenceLane) bool {
 	return r.rowOf(l).complete(batch, op.Stage)
 }
 
-// input is the message that the lane's next op needs.
-func (r *reference) input(l *referenceLane) (m message, needed bool) {
+// input is the message that the process's next op needs.
+func (r *reference) input(l *referenceProcess) (m message, needed bool) {
 	op := l.row[l.next]
 	m = message{pipeline: l.pipeline, batch: l.batch[l.next], micro: op.Micro}
 	switch {
@@ -166,8 +166,8 @@ func (r *reference) time(op Op) int {
 	return int(r.costs.of(op.Stage, op.Kind))
 }
 
-// end ends the lane's op, whose message queues for its link.
-func (r *reference) end(l *referenceLane, now int) {
+// end ends the process's op, whose message queues for its link.
+func (r *reference) end(l *referenceProcess, now int) {
 	op := l.row[l.next]
 	m := message{pipeline: l.pipeline, batch: l.batch[l.next], micro: op.Micro, boundary: op.Stage}
 	l.ends = append(l.ends, now)
@@ -201,10 +201,10 @@ func (r *reference) end(l *referenceLane, now int) {
 // tick is one instant: ops end, messages move, devices choose, and time passes until the next instant. What takes no time ends at
 // once, and what follows from it is of the same instant.
 func (r *reference) tick(now int) (left bool) {
-	for l := range r.lanes {
-		if lane := &r.lanes[l]; lane.running {
-			if lane.left--; lane.left == 0 {
-				r.end(lane, now)
+	for l := range r.processes {
+		if process := &r.processes[l]; process.running {
+			if process.left--; process.left == 0 {
+				r.end(process, now)
 			}
 		}
 	}
@@ -215,9 +215,9 @@ func (r *reference) tick(now int) (left bool) {
 			r.choose(d, now)
 		}
 		again = false
-		for l := range r.lanes {
-			if lane := &r.lanes[l]; lane.running && lane.left == 0 {
-				r.end(lane, now)
+		for l := range r.processes {
+			if process := &r.processes[l]; process.running && process.left == 0 {
+				r.end(process, now)
 				again = true
 			}
 		}
@@ -225,23 +225,23 @@ func (r *reference) tick(now int) (left bool) {
 	for d := range r.plan {
 		r.peaks[d] = max(r.peaks[d], r.held(d))
 	}
-	for l := range r.lanes {
-		left = left || r.lanes[l].next < len(r.lanes[l].row)
+	for l := range r.processes {
+		left = left || r.processes[l].next < len(r.processes[l].row)
 	}
 	return left
 }
 
 // takeTotals notes what is ready, and ends totals, the first first, until there are no more.
 func (r *reference) takeTotals(now int) {
-	for l := 0; l < len(r.lanes); l++ {
-		lane := &r.lanes[l]
-		if lane.next == len(lane.row) || lane.running || lane.ready >= 0 || !r.may(lane) {
+	for l := 0; l < len(r.processes); l++ {
+		process := &r.processes[l]
+		if process.next == len(process.row) || process.running || process.ready >= 0 || !r.may(process) {
 			continue
 		}
-		lane.ready = now
-		if lane.row[lane.next].Micro == totalMicro {
-			lane.starts = append(lane.starts, now)
-			r.end(lane, now)
+		process.ready = now
+		if process.row[process.next].Micro == totalMicro {
+			process.starts = append(process.starts, now)
+			r.end(process, now)
 			l = -1 // from the start
 		}
 	}
@@ -280,14 +280,14 @@ func (r *reference) deliver(now int) {
 func (r *reference) choose(d, now int) {
 	for {
 		running, best := 0, -1
-		for l := range r.lanes {
-			lane := &r.lanes[l]
-			if lane.device != d {
+		for l := range r.processes {
+			process := &r.processes[l]
+			if process.device != d {
 				continue
 			}
-			if lane.running {
+			if process.running {
 				running++
-			} else if lane.ready >= 0 && !r.works(lane.pipeline, d) && (best < 0 || lane.ready < r.lanes[best].ready) {
+			} else if process.ready >= 0 && !r.works(process.pipeline, d) && (best < 0 || process.ready < r.processes[best].ready) {
 				best = l
 			}
 		}
@@ -298,25 +298,25 @@ func (r *reference) choose(d, now int) {
 		if best < 0 || running >= room {
 			return
 		}
-		lane := &r.lanes[best]
-		lane.running, lane.left, lane.ready = true, r.time(lane.row[lane.next]), -1
-		lane.starts = append(lane.starts, now)
+		process := &r.processes[best]
+		process.running, process.left, process.ready = true, r.time(process.row[process.next]), -1
+		process.starts = append(process.starts, now)
 	}
 }
 
 // works reports whether device d runs an op of a pipeline.
 func (r *reference) works(p, d int) bool {
-	return slices.ContainsFunc(r.lanes, func(l referenceLane) bool { return l.running && l.pipeline == p && l.device == d })
+	return slices.ContainsFunc(r.processes, func(l referenceProcess) bool { return l.running && l.pipeline == p && l.device == d })
 }
 
 // held is what device d holds, found from how far each pipeline is.
 func (r *reference) held(d int) int64 {
 	bytes := int64(0)
 	for p := range r.load.Pipelines {
-		lane := &r.lanes[p*len(r.plan)+d]
+		process := &r.processes[p*len(r.plan)+d]
 		for s, at := range r.placement {
 			if at == d {
-				bytes += r.costs.WeightBytes[s] + r.costs.GradientBytes[s] + r.heldBy(lane, s)
+				bytes += r.costs.WeightBytes[s] + r.costs.GradientBytes[s] + r.heldBy(process, s)
 			}
 		}
 	}
@@ -329,16 +329,16 @@ func (r *reference) held(d int) int64 {
 }
 
 // heldBy is what comes and goes on a stage.
-func (r *reference) heldBy(lane *referenceLane, s int) int64 {
-	begun := func(i int) bool { return i < lane.next || i == lane.next && lane.running }
+func (r *reference) heldBy(process *referenceProcess, s int) int64 {
+	begun := func(i int) bool { return i < process.next || i == process.next && process.running }
 	bytes := int64(0)
 	newest, reads, needed := 0, map[int]int{}, map[int]bool{}
-	batch := lane.batch[min(lane.next, len(lane.row)-1)]
-	for i, op := range lane.row {
-		if op.Stage != s || op.Micro < 0 || lane.batch[i] != batch {
+	batch := process.batch[min(process.next, len(process.row)-1)]
+	for i, op := range process.row {
+		if op.Stage != s || op.Micro < 0 || process.batch[i] != batch {
 			continue
 		}
-		ended := i < lane.next
+		ended := i < process.next
 		switch op.Kind {
 		case Forward:
 			reads[op.Micro] = op.Version
@@ -377,16 +377,16 @@ func (r *reference) heldBy(lane *referenceLane, s int) int64 {
 
 // span is when the work of an event ran.
 func (r *reference) span(e Event) Span {
-	lane, op := r.lanes[e.Pipeline*len(r.plan)+e.Device], e.Op
+	process, op := r.processes[e.Pipeline*len(r.plan)+e.Device], e.Op
 	if op.Micro < 0 {
-		lane, op = *r.tailOf(e.Pipeline, op.Stage), Op{Stage: op.Stage, Micro: stepMicro}
+		process, op = *r.tailOf(e.Pipeline, op.Stage), Op{Stage: op.Stage, Micro: stepMicro}
 		if e.Averages {
 			op.Micro = averageMicro
 		}
 	}
-	for i := range lane.row {
-		if lane.row[i] == op && lane.batch[i] == e.Batch {
-			return Span{float64(lane.starts[i]), float64(lane.ends[i])}
+	for i := range process.row {
+		if process.row[i] == op && process.batch[i] == e.Batch {
+			return Span{float64(process.starts[i]), float64(process.ends[i])}
 		}
 	}
 	return Span{}
@@ -394,12 +394,12 @@ func (r *reference) span(e Event) Span {
 
 // stepsEarly reports whether a stage ends its batch while its device's row still runs.
 func (r *reference) stepsEarly() bool {
-	for l := range r.lanes {
-		lane := &r.lanes[l]
-		if lane.stage < 0 || len(lane.ends) == 0 {
+	for l := range r.processes {
+		process := &r.processes[l]
+		if process.stage < 0 || len(process.ends) == 0 {
 			continue
 		}
-		if row := r.rowOf(lane); lane.ends[0] < row.ends[len(r.plan[lane.device])-1] {
+		if row := r.rowOf(process); process.ends[0] < row.ends[len(r.plan[process.device])-1] {
 			return true
 		}
 	}

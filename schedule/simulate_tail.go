@@ -101,18 +101,18 @@ func newEndings(plan Plan, placement []int, load Load, tails [][]tailOp) *ending
 	return &n
 }
 
-// tail is the lane that ends the batches of a pipeline on a stage.
+// tail is the process that ends the batches of a pipeline on a stage.
 func (e *engine) tail(p, stage int) int { return e.rows() + p*e.endings.stages + stage }
 
 // beginTail ends a batch of a stage whose ops have ended.
 func (e *engine) beginTail(l int, now float64) {
-	e.lanes[l].next, e.lanes[l].free = 0, now
+	e.processes[l].next, e.processes[l].free = 0, now
 	e.prepareStep(l)
 }
 
 // prepareStep finds out when the next step of a tail is ready, and asks the device for a turn then. Without one left, the batch ends.
 func (e *engine) prepareStep(l int) {
-	v := &e.lanes[l]
+	v := &e.processes[l]
 	all, stage := e.endings.steps[v.stage], int(v.stage)
 	averaging := e.load.AverageEvery > 0 && (v.batch+1)%e.load.AverageEvery == 0
 	if v.next == len(all) || all[v.next].kind == averages && !averaging {
@@ -138,16 +138,16 @@ func (e *engine) prepareStep(l int) {
 
 // takeTotal ends a step that takes no turn of the device, at the time of its message.
 func (e *engine) takeTotal(l int) {
-	if e.agenda.unsorted {
-		e.endStep(l, e.lanes[l].ready)
+	if e.queue.unsorted {
+		e.endStep(l, e.processes[l].ready)
 		return
 	}
-	e.agenda.push(happening{time: e.lanes[l].ready, ready: true, subject: int32(l)}) //nolint:gosec // bounded by Load.Validate
+	e.queue.push(event{time: e.processes[l].ready, ready: true, index: int32(l)}) //nolint:gosec // bounded by Load.Validate
 }
 
 // average has a tail average with the center: at once, or when those of all pipelines have come to it.
 func (e *engine) average(l int) {
-	v := &e.lanes[l]
+	v := &e.processes[l]
 	if !e.load.AwaitRound {
 		e.enter(l)
 		return
@@ -160,14 +160,14 @@ func (e *engine) average(l int) {
 	*arrived = 0
 	for p := range e.load.Pipelines {
 		other := e.tail(p, int(v.stage))
-		e.lanes[other].ready, e.lanes[other].waits = v.free, forNothing
+		e.processes[other].ready, e.processes[other].waits = v.free, forNothing
 		e.enter(other)
 	}
 }
 
 // endStep completes a step.
 func (e *engine) endStep(l int, now float64) {
-	v := &e.lanes[l]
+	v := &e.processes[l]
 	step, stage := e.endings.steps[v.stage][v.next], int(v.stage)
 	if e.spans != nil && step.span >= 0 {
 		spans := e.spans[v.pipeline*len(e.plan)+v.device]
@@ -190,7 +190,7 @@ func (e *engine) endStep(l int, now float64) {
 }
 
 // endTail ends a batch of a stage, which its row may wait for.
-func (e *engine) endTail(v *lane) {
+func (e *engine) endTail(v *process) {
 	e.endBatch(v.pipeline, v.batch, v.free)
 	v.batch++
 	v.done, v.waits = v.batch == e.load.Batches, forRow

@@ -18,7 +18,7 @@ func mustSimulateMany(t *testing.T, plan Plan, costs Costs, load Load) Result {
 
 // TestSecondPipelineFillsTheBubblesOfTheFirst: one pipeline leaves devices idle while it fills and drains, two hardly ever.
 func TestSecondPipelineFillsTheBubblesOfTheFirst(t *testing.T) {
-	plan := mustGenerate(t, "1f1b", Request{Stages: 2, MicroBatches: 8})
+	plan := mustGenerate(t, "1f1b", Request{Devices: 2, MicroBatches: 8})
 	costs := Uniform(2, 1, 2, 0.5)
 	one := mustSimulateMany(t, plan, costs, Load{Batches: 10})
 	two := mustSimulateMany(t, plan, costs, Load{Pipelines: 2, Batches: 10})
@@ -99,14 +99,14 @@ func TestMessagesWaitForEachOtherOnASlowLink(t *testing.T) {
 
 // TestMemoryIsTheClosedForm: N (W + G + S + w A) and the center, at most what the device has.
 func TestMemoryIsTheClosedForm(t *testing.T) {
-	plan := mustGenerate(t, "1f1b", Request{Stages: 3, MicroBatches: 6})
+	plan := mustGenerate(t, "1f1b", Request{Devices: 3, MicroBatches: 6})
 	costs := Uniform(3, 1, 2, 0)
 	costs.ActivationBytes, costs.WeightBytes, costs.GradientBytes = []int64{100, 100, 100}, []int64{7, 8, 9}, []int64{7, 8, 9}
 	costs.StateBytes, costs.CenterBytes, costs.CapacityBytes = []int64{14, 16, 18}, []int64{14, 16, 18}, []int64{0, 500, 290}
 	result := mustSimulateMany(t, plan, costs, Load{Pipelines: 2, Batches: 3})
 	for d, m := range result.Memory {
-		pinned := 2 * int64(3-d) * 100
-		if want := 10*(7+int64(d)) + pinned; m.Reserved != want || m.Peak > want || m.Peak != m.Static+m.Activations {
+		inFlight := 2 * int64(3-d) * 100
+		if want := 10*(7+int64(d)) + inFlight; m.Reserved != want || m.Peak > want || m.Peak != m.Static+m.Activations {
 			t.Errorf("device %d: %+v; want %d reserved", d, m, want)
 		}
 	}

@@ -15,8 +15,8 @@ const maxColumns = 4000
 // bubble. Of several pipelines, each has its rows.
 //
 //	time     0              5              10             15
-//	stage 0  F0 F1 F2 ......B0--- F3 B1--- ...B2--- ...B3---   busy  75%, pins 3
-//	stage 1  .....F0 B0--- F1 B1--- F2 B2--- F3 B3--- .......  busy  75%, pins 1
+//	stage 0  F0 F1 F2 ......B0--- F3 B1--- ...B2--- ...B3---   busy  75%, 3 in flight
+//	stage 1  .....F0 B0--- F1 B1--- F2 B2--- F3 B3--- .......  busy  75%, 1 in flight
 //	batch time 16, bubble 25.0%
 //
 // width is how many columns the time may take, 0 for as many as show every label. In a drawing that has to be narrower, a

@@ -8,18 +8,18 @@ import (
 
 // zeroBubbleH1 splits each backward, so that the half that no other stage waits for, of the weights, fills the bubbles of
 // 1f1b at 1f1b's memory (Qi et al. 2024, ZB-H1, section 2.1). Device i of K runs K-1-i forwards ahead and leaves i weight halves for
-// the end; each pins K micro-batches. With all three parts of equal time, the bubble is a third of that of 1f1b.
+// the end; each has K micro-batches in flight. With all three parts of equal time, the bubble is a third of that of 1f1b.
 //
 // Free links, halves as long as a forward:
 //
 //	time     0              5              10             15             20
-//	stage 0  F0 F1 F2 ......I0 W0 F3 I1 W1 F4 I2 W2 F5 I3 W3 I4 W4 I5 W5   busy  90%, pins 3
-//	stage 1  ...F0 F1 ...I0 F2 I1 W0 F3 I2 W1 F4 I3 W2 F5 I4 W3 I5 W4 W5   busy  90%, pins 3
-//	stage 2  ......F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 F4 I4 W2 F5 I5 W3 W4 W5   busy  90%, pins 3
+//	stage 0  F0 F1 F2 ......I0 W0 F3 I1 W1 F4 I2 W2 F5 I3 W3 I4 W4 I5 W5   busy  90%, 3 in flight
+//	stage 1  ...F0 F1 ...I0 F2 I1 W0 F3 I2 W1 F4 I3 W2 F5 I4 W3 I5 W4 W5   busy  90%, 3 in flight
+//	stage 2  ......F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 F4 I4 W2 F5 I5 W3 W4 W5   busy  90%, 3 in flight
 //	batch time 20, bubble 10.0%
 func zeroBubbleH1(r Request) (Plan, string) {
 	reason := "weight halves fill the bubbles of 1f1b at the memory of its first stage: a third of its bubble where halves and forwards take the same time"
-	return splitAhead(r, 1), reason + tooFew(r, r.Stages, "")
+	return splitAhead(r, 1), reason + tooFew(r, r.Devices, "")
 }
 
 // splitAhead is the order that zb-h1 and zb-h2 share, whose device i runs depth*(K-1-i) forwards ahead and lags depth*i weight halves
@@ -27,9 +27,9 @@ func zeroBubbleH1(r Request) (Plan, string) {
 //
 //	F0 .. F(w-1);  for j = 0..M-1: F(w+j) if there is one, Ij, W(j-lag) if there is one;  the last W
 func splitAhead(r Request, depth int) Plan {
-	plan := make(Plan, r.Stages)
+	plan := make(Plan, r.Devices)
 	for d := range plan {
-		ahead, lag := min(r.MicroBatches, depth*(r.Stages-1-d)), min(r.MicroBatches, depth*d)
+		ahead, lag := min(r.MicroBatches, depth*(r.Devices-1-d)), min(r.MicroBatches, depth*d)
 		ops := make([]Op, 0, 3*r.MicroBatches)
 		for m := range ahead {
 			ops = append(ops, Op{Kind: Forward, Stage: d, Micro: m})

@@ -17,14 +17,14 @@ func heaviest(c Chain, ranges [][2]int) float64 {
 }
 
 // chunked is a chain of layers on devices that have several stages each, as the schedule lays them.
-func chunked(schedule string, devices, chunks int, times, slowness []float64) Chain {
+func chunked(schedule string, devices, chunks int, times, slowdown []float64) Chain {
 	sums, homes := []float64{0}, homesOf(schedule, devices, chunks)
 	for i, took := range times {
 		sums = append(sums, sums[i]+took)
 	}
 	return Chain{
 		Layers: len(times), Stages: len(homes), Homes: homes,
-		Cost: func(s, from, to int) float64 { return (sums[to] - sums[from]) * slowness[homes[s]] },
+		Cost: func(s, from, to int) float64 { return (sums[to] - sums[from]) * slowdown[homes[s]] },
 	}
 }
 
@@ -56,14 +56,14 @@ func TestBalanceComesNearTheBestCut(t *testing.T) {
 			t.Run(fmt.Sprint(test.name, shape), func(t *testing.T) {
 				excess, worst, gained, runs := 0.0, 0.0, 0.0, 150
 				for range runs {
-					var times, slowness []float64
+					var times, slowdown []float64
 					for i := range shape.layers {
 						times = append(times, test.layer(i, shape.layers))
 					}
 					for range shape.devices {
-						slowness = append(slowness, 1+test.uneven*r.Float64())
+						slowdown = append(slowdown, 1+test.uneven*r.Float64())
 					}
-					c := chunked(shape.schedule, shape.devices, shape.chunks, times, slowness)
+					c := chunked(shape.schedule, shape.devices, shape.chunks, times, slowdown)
 					best := math.Inf(1)
 					all(nil, 0, c.Layers, c.Stages, func(ranges [][2]int) { best = min(best, heaviest(c, ranges)) })
 					got, err := Partition(c)

@@ -74,7 +74,7 @@ func (o *Outcome) Decide(ran []Candidate) Report {
 
 // same reports whether two candidates are one.
 func same(a, b Candidate) bool {
-	return a.Stages == b.Stages && a.Threads == b.Threads && a.Chunks == b.Chunks && a.Pipelines == b.Pipelines &&
+	return a.Devices == b.Devices && a.Threads == b.Threads && a.Chunks == b.Chunks && a.Pipelines == b.Pipelines &&
 		a.MicroBatches == b.MicroBatches && a.Schedule == b.Schedule
 }
 

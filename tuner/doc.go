@@ -2,7 +2,7 @@
 // partition and recomputation, by what profiling measured (AvgPipe: Chen et al. 2023, whose third contribution is to tune the
 // counts by profiling; the equations here are this project's own and docs/tuning.md derives them).
 //
-// The package is pure: no I/O, no clock, no goroutine. Package internal/tune measures. The caller's loop:
+// The package is pure: no I/O, no clock, no goroutine. Package internal/profile measures. The caller's loop:
 //
 //	profile, err := tuner.Fit(samples)                          // measured times and bytes, per layer, at several sizes
 //	result, err := tuner.Search(profile, space)                 // every candidate predicted; the best first

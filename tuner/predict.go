@@ -10,7 +10,7 @@ import (
 
 // Target is one way to use the devices: a pipeline over the first Stages of the profile's.
 type Target struct {
-	Stages  int // devices that a pipeline is laid over
+	Devices int // devices that a pipeline is laid over
 	Threads int // of each; 0 where devices are no processor cores
 	Profile *Profile
 }
@@ -104,15 +104,15 @@ func (l *layout) price() {
 				c.Average[s] += one.Average / float64(max(l.every, 1))
 			}
 		}
-		slow := l.profile.Devices[l.homes[s]].Slowness
-		l.profile.dictate(&c, s, slow)
+		slow := l.profile.Devices[l.homes[s]].Slowdown
+		l.profile.applyFixed(&c, s, slow)
 		if again(l.Recompute[s]) {
 			c.Backward[s] += c.Forward[s]
 			c.BackwardInput[s] += c.Forward[s]
 		}
-		passes, optimizer := l.profile.crowding(l.Pipelines, l.samples)
+		passes, optimizer := l.profile.contention(l.Pipelines, l.samples)
 		for _, ops := range [][]float64{c.Forward, c.Backward, c.BackwardInput, c.BackwardWeight} {
-			ops[s] = (ops[s]*passes + l.profile.HandOver) * slow
+			ops[s] = (ops[s]*passes + l.profile.DispatchLatency) * slow
 		}
 		c.Update[s] *= slow * optimizer
 		c.Average[s] *= slow
@@ -144,7 +144,7 @@ func (l *layout) generate() error {
 // Plan makes a candidate's plan, and says why it looks as it does.
 func Plan(c *Candidate) (schedule.Plan, string, error) {
 	return schedule.Generate(c.Schedule, schedule.Request{
-		Stages: c.Stages, Chunks: c.Chunks, MicroBatches: c.MicroBatches, Costs: &c.Costs, PinnedLimit: c.PinnedLimit,
+		Devices: c.Devices, Chunks: c.Chunks, MicroBatches: c.MicroBatches, Costs: &c.Costs, InFlightLimit: c.InFlightLimit,
 	})
 }
 
@@ -160,7 +160,7 @@ const (
 // predict alike.
 const (
 	Settling = 40
-	Scatter  = 0.05
+	Jitter   = 0.05
 )
 
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
@@ -194,7 +194,7 @@ func (l *layout) simulate() error {
 func (l *layout) period(load schedule.Load) (float64, error) {
 	more := watched
 	if l.Pipelines > 1 {
-		load.Scatter, more = Scatter, Settling
+		load.Jitter, more = Jitter, Settling
 	}
 	more = max(1, min(more, opsAtMost/max(1, l.plan.Ops()*l.Pipelines)))
 	var makespan [2]float64
@@ -238,7 +238,7 @@ func (l *layout) terms() []float64 {
 			Bytes: 2 * int64(l.MicroBatches) * bytes, MessageSeconds: link.LatencySeconds + link.SecondsPerByte*float64(bytes),
 		})
 	}
-	held := make([]float64, l.Stages)
+	held := make([]float64, l.Devices)
 	for d := range held {
 		held[d] = l.held(d)
 	}
@@ -256,13 +256,13 @@ func splits(p schedule.Plan) bool {
 //
 //	Mem_s = N (W_versions + G + O + slots A + boundaries) + vectors W
 //
-// with the versions of weights W that a plan reads, gradients G, optimizer state O, what a micro-batch pins A, and the vectors that averaging keeps.
+// with the versions of weights W that a plan reads, gradients G, optimizer state O, the activations A of a micro-batch, and the vectors that averaging keeps.
 func (l *layout) memory() error {
-	pinned, halves, versions := schedule.PinnedByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
+	inFlight, halves, versions := schedule.InFlightByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
 	l.Predicted.Stages = make([]StageTerms, len(l.Split))
 	for s, run := range l.Split {
 		m, vector, err := l.profile.Sizer.Stage(StageSpec{
-			From: run[0], To: run[1], Samples: l.samples, Slots: pinned[s], WeightSlots: halves[s], Versions: versions[s],
+			From: run[0], To: run[1], Samples: l.samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s],
 			Recompute: l.Recompute[s],
 		})
 		if err != nil {
@@ -281,7 +281,7 @@ func (l *layout) memory() error {
 // lacks is the largest shortage of a device, or that of the host; nil when all fits. The host holds what devices without a memory of
 // their own hold, and all messages.
 func (l *layout) lacks() *shortage {
-	held, messages, largest := make([]int64, l.Stages), make([]int64, l.Stages), make([]int, l.Stages)
+	held, messages, largest := make([]int64, l.Devices), make([]int64, l.Devices), make([]int, l.Devices)
 	memory := func(s int) Memory { return l.Predicted.Stages[s].Memory }
 	for d := range largest {
 		largest[d] = d

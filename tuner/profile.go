@@ -17,16 +17,16 @@ type Profile struct {
 	Devices []Device
 	// Links[d] is between Devices[d] and Devices[d+1].
 	Links []Link
-	// Crowding is how many times as long passes take, by samples, when several pipelines share the devices: more than 1 where they
+	// Contention is how many times as long passes take, by samples, when several pipelines share the devices: more than 1 where they
 	// take caches and memory bandwidth from each other, less where a device that is not left idle works faster. Without a size: 1.
-	Crowding Curve
+	Contention Curve
 	// OptimizerCrowding is the same of optimizer steps. 0 stands for 1.
-	OptimizerCrowding float64
-	// HandOver is the time between two ops on a device that has both at hand.
-	HandOver float64
-	// Dictated are the times of stages that do not depend on their layers, the last entry standing for all further stages. Empty: all
+	OptimizerContention float64
+	// DispatchLatency is the time between two ops on a device that has both at hand.
+	DispatchLatency float64
+	// Fixed are the times of stages that do not depend on their layers, the last entry standing for all further stages. Empty: all
 	// do.
-	Dictated []StageTimes
+	Fixed []FixedCosts
 	// HostBytes is what all devices that name no capacity of their own may hold together; 0 is no limit.
 	HostBytes int64
 	// Sizer prices the memory of stages.
@@ -42,16 +42,16 @@ type Layer struct {
 	Optimizer, Average float64
 	// OutputBytes is what the layer hands on for one sample.
 	OutputBytes float64
-	// PinnedBytes is what one sample pins between forward and backward.
-	PinnedBytes float64
-	Parameters  int64
+	// ActivationBytes is what one sample holds between forward and backward.
+	ActivationBytes float64
+	Parameters      int64
 }
 
 // Device is one device of a profile.
 type Device struct {
 	Name string
-	// Slowness is how many times as long as on Devices[0] everything takes here.
-	Slowness float64
+	// Slowdown is how many times as long as on Devices[0] everything takes here.
+	Slowdown float64
 	// CapacityBytes is the memory of the device's own; 0 where it shares the host's.
 	CapacityBytes int64
 }
@@ -66,7 +66,7 @@ type Link struct {
 type StageSpec struct {
 	From, To    int // layers
 	Samples     int // in a micro-batch
-	Slots       int // micro-batches that are pinned at once
+	Slots       int // micro-batches that are in flight at once
 	WeightSlots int // that are between the halves of their backward at once
 	Versions    int // of the weights that are kept at once
 	Recompute   string
@@ -105,9 +105,9 @@ func (p *Profile) Validate() error {
 		}
 	}
 	for d, one := range p.Devices {
-		if !(one.Slowness > 0) || math.IsInf(one.Slowness, 1) || one.CapacityBytes < 0 {
-			return fmt.Errorf("profile: device %d: slowness %v, capacity %d bytes; want a finite slowness above 0 and a capacity of at least 0",
-				d, one.Slowness, one.CapacityBytes)
+		if !(one.Slowdown > 0) || math.IsInf(one.Slowdown, 1) || one.CapacityBytes < 0 {
+			return fmt.Errorf("profile: device %d: slowdown %v, capacity %d bytes; want a finite slowdown above 0 and a capacity of at least 0",
+				d, one.Slowdown, one.CapacityBytes)
 		}
 	}
 	for d, l := range p.Links {
@@ -115,32 +115,32 @@ func (p *Profile) Validate() error {
 			return fmt.Errorf("profile: link %d: latency %v s, %v s a byte; want finite, at least 0", d, l.LatencySeconds, l.SecondsPerByte)
 		}
 	}
-	if s := slices.IndexFunc(p.Dictated, StageTimes.invalid); s >= 0 {
-		return fmt.Errorf("profile: dictated times of stage %d are %+v; want finite, at least 0", s, p.Dictated[s])
+	if s := slices.IndexFunc(p.Fixed, FixedCosts.invalid); s >= 0 {
+		return fmt.Errorf("profile: fixed costs of stage %d are %+v; want finite, at least 0", s, p.Fixed[s])
 	}
-	if !positive(p.HandOver) || !positive(p.OptimizerCrowding) {
-		return fmt.Errorf("profile: hand-over takes %v s, crowding of the optimizer is %v; want finite, at least 0",
-			p.HandOver, p.OptimizerCrowding)
+	if !positive(p.DispatchLatency) || !positive(p.OptimizerContention) {
+		return fmt.Errorf("profile: dispatch latency is %v s, contention of the optimizer is %v; want finite, at least 0",
+			p.DispatchLatency, p.OptimizerContention)
 	}
-	if len(p.Crowding.Samples) > 0 {
-		if err := p.Crowding.Validate(); err != nil {
-			return fmt.Errorf("profile: crowding: %w", err)
+	if len(p.Contention.Samples) > 0 {
+		if err := p.Contention.Validate(); err != nil {
+			return fmt.Errorf("profile: contention: %w", err)
 		}
 	}
 	return nil
 }
 
-// crowding is what passes and optimizer steps of one of so many pipelines are multiplied by.
-func (p *Profile) crowding(pipelines, samples int) (passes, optimizer float64) {
+// contention is what passes and optimizer steps of one of so many pipelines are multiplied by.
+func (p *Profile) contention(pipelines, samples int) (passes, optimizer float64) {
 	passes, optimizer = 1, 1
 	if pipelines == 1 {
 		return passes, optimizer
 	}
-	if measured := p.Crowding.Samples; len(measured) > 0 {
-		passes = p.Crowding.At(min(max(samples, measured[0]), measured[len(measured)-1]))
+	if measured := p.Contention.Samples; len(measured) > 0 {
+		passes = p.Contention.At(min(max(samples, measured[0]), measured[len(measured)-1]))
 	}
-	if p.OptimizerCrowding > 0 {
-		optimizer = p.OptimizerCrowding
+	if p.OptimizerContention > 0 {
+		optimizer = p.OptimizerContention
 	}
 	return passes, optimizer
 }
@@ -150,17 +150,17 @@ func positive(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 
 // Summary is the profile for people.
 func (p *Profile) Summary() Summary {
-	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, HandOverSeconds: p.HandOver}
+	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, DispatchSeconds: p.DispatchLatency}
 	for _, n := range p.Samples {
-		passes, _ := p.crowding(2, n)
-		s.Crowding = append(s.Crowding, passes)
+		passes, _ := p.contention(2, n)
+		s.Contention = append(s.Contention, passes)
 	}
 	middle := p.Samples[len(p.Samples)/2]
 	for _, l := range p.Layers {
 		s.Layers = append(s.Layers, LayerSummary{
 			Name: l.Name, ForwardSeconds: l.Forward.At(middle),
 			BackwardInputSeconds: l.BackwardInput.At(middle), BackwardWeightSeconds: l.BackwardWeight.At(middle),
-			OptimizerSeconds: l.Optimizer, ActivationBytes: int64(l.PinnedBytes * float64(middle)),
+			OptimizerSeconds: l.Optimizer, ActivationBytes: int64(l.ActivationBytes * float64(middle)),
 			OutputBytes: int64(l.OutputBytes * float64(middle)), Parameters: l.Parameters,
 		})
 	}

@@ -9,8 +9,8 @@ import (
 // Passes of pipelines that share devices take as many times as long as was measured at their size; of one alone they do not.
 func TestCrowdingFollowsTheSizeOfMicroBatches(t *testing.T) {
 	p := profileOf(4, 2)
-	p.Crowding = Curve{Samples: []int{2, 8}, Values: []float64{1.5, 0.9}}
-	p.OptimizerCrowding = 2
+	p.Contention = Curve{Samples: []int{2, 8}, Values: []float64{1.5, 0.9}}
+	p.OptimizerContention = 2
 	s := spaceOf(p)
 	s.Pipelines, s.Schedules = []int{1, 2, 3}, []string{"gpipe"}
 	out, err := Search(s)
@@ -42,14 +42,14 @@ func TestCrowdingFollowsTheSizeOfMicroBatches(t *testing.T) {
 		t.Errorf("%d candidates of several pipelines, want 10", seen)
 	}
 	for _, bad := range []Curve{{Samples: []int{1}, Values: []float64{math.NaN()}}, {Samples: []int{2, 1}, Values: []float64{1, 1}}} {
-		p.Crowding = bad
-		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "crowding") {
-			t.Errorf("crowding %v: error is %v", bad, err)
+		p.Contention = bad
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "contention") {
+			t.Errorf("contention %v: error is %v", bad, err)
 		}
 	}
 }
 
-// Two pipelines of one micro-batch fill two devices: in a simulation without scatter they would take turns for ever.
+// Two pipelines of one micro-batch fill two devices: in a simulation without jitter they would take turns for ever.
 func TestPipelinesArePredictedToFallOutOfStep(t *testing.T) {
 	s := spaceOf(profileOf(4, 2))
 	s.Pipelines, s.MicroBatches, s.Schedules = []int{2}, []int{1}, []string{"gpipe"}

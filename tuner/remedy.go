@@ -56,7 +56,7 @@ func (s Space) remedy() *Candidate {
 		}
 		if fit := rank(all).Ranked; len(fit) > 0 {
 			best := slices.MinFunc(fit, func(a, b Candidate) int {
-				return cmp.Or(len(s.differences(a))-len(s.differences(b)), a.Stages-b.Stages)
+				return cmp.Or(len(s.differences(a))-len(s.differences(b)), a.Devices-b.Devices)
 			})
 			return &best
 		}
@@ -66,8 +66,8 @@ func (s Space) remedy() *Candidate {
 
 // differences are the keys, with values, that a candidate has and that the space does not allow.
 func (s Space) differences(c Candidate) (all []string) {
-	if !slices.ContainsFunc(s.Targets, func(t Target) bool { return t.Stages == c.Stages }) {
-		all = append(all, fmt.Sprintf("stages: %d, on as many devices like these,", c.Stages))
+	if !slices.ContainsFunc(s.Targets, func(t Target) bool { return t.Devices == c.Devices }) {
+		all = append(all, fmt.Sprintf("stages: %d, on as many devices like these,", c.Devices))
 	}
 	if len(s.Pipelines) > 0 && !slices.Contains(s.Pipelines, c.Pipelines) {
 		all = append(all, fmt.Sprintf("pipelines: %d", c.Pipelines))
@@ -117,7 +117,7 @@ func (s *Space) anyRecompute() bool {
 func (s *Space) moreStages() bool {
 	t := s.Targets[len(s.Targets)-1]
 	var more []Target
-	for k := t.Stages + 1; k <= min(2*t.Stages+2, len(t.Profile.Layers)); k++ {
+	for k := t.Devices + 1; k <= min(2*t.Devices+2, len(t.Profile.Layers)); k++ {
 		p := *t.Profile
 		p.Devices, p.Links = slices.Clone(p.Devices), slices.Clone(p.Links)
 		for len(p.Devices) < k {
@@ -130,7 +130,7 @@ func (s *Space) moreStages() bool {
 			}
 			p.Links = append(p.Links, link)
 		}
-		more = append(more, Target{Stages: k, Threads: t.Threads, Profile: &p})
+		more = append(more, Target{Devices: k, Threads: t.Threads, Profile: &p})
 	}
 	if len(more) == 0 {
 		return false

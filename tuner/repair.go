@@ -84,11 +84,11 @@ var errUnbounded = errors.New("no stage's memory bounds its warm-up")
 // limit bounds each device's warm-up by what its memory holds. Devices of such plans have one stage each.
 func (l *layout) limit() error {
 	limits := make([]int, len(l.Split))
-	pinned := schedule.PinnedByStage(l.plan)
+	inFlight := schedule.InFlightByStage(l.plan)
 	for s, run := range l.Split {
 		spec := StageSpec{From: run[0], To: run[1], Samples: l.samples, Recompute: l.Recompute[s]}
 		room, limited := l.room(s)
-		for spec.Slots = pinned[s]; limited && spec.Slots > 1; spec.Slots-- {
+		for spec.Slots = inFlight[s]; limited && spec.Slots > 1; spec.Slots-- {
 			bytes, err := l.size(spec)
 			if err != nil {
 				return err
@@ -99,19 +99,19 @@ func (l *layout) limit() error {
 		}
 		limits[s] = spec.Slots
 	}
-	if slices.Equal(limits, pinned) {
+	if slices.Equal(limits, inFlight) {
 		return errUnbounded
 	}
-	l.PinnedLimit = limits
+	l.InFlightLimit = limits
 	return nil
 }
 
-// recut splits the model anew, with the devices' memory as a bound, for as many pinned micro-batches as the plan has now.
+// recut splits the model anew, with the devices' memory as a bound, for as many in flight micro-batches as the plan has now.
 func (l *layout) recut() error { return l.recutFor(nil) }
 
 // recutFor is recut for stages that take as long as each other, or devices: see cut.
 func (l *layout) recutFor(homes []int) error {
-	pinned, halves, versions := schedule.PinnedByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
+	inFlight, halves, versions := schedule.InFlightByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
 	var failed error
 	err := l.cut(homes, func(s, from, to int) bool {
 		room, limited := l.room(s)
@@ -119,7 +119,7 @@ func (l *layout) recutFor(homes []int) error {
 			return true
 		}
 		bytes, err := l.size(StageSpec{
-			From: from, To: to, Samples: l.samples, Slots: pinned[s], WeightSlots: halves[s], Versions: versions[s],
+			From: from, To: to, Samples: l.samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s],
 			Recompute: l.Recompute[s],
 		})
 		failed = errors.Join(failed, err)
@@ -158,9 +158,9 @@ func (l *layout) recompute(kinds []string) error {
 // recomputeAndLimit has stages compute again what does not fit with the shortest warm-up, that of 1f1b, and then runs as many forwards
 // ahead as the memory holds.
 func (l *layout) recomputeAndLimit(kinds []string) error {
-	l.PinnedLimit = make([]int, l.Stages)
-	for d := range l.PinnedLimit {
-		l.PinnedLimit[d] = min(l.MicroBatches, l.Stages-d)
+	l.InFlightLimit = make([]int, l.Devices)
+	for d := range l.InFlightLimit {
+		l.InFlightLimit[d] = min(l.MicroBatches, l.Devices-d)
 	}
 	if err := l.generate(); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (l *layout) recomputeAndLimit(kinds []string) error {
 	if err := l.recompute(kinds); err != nil {
 		return err
 	}
-	l.PinnedLimit = nil
+	l.InFlightLimit = nil
 	l.price() // stages that compute again are slower, and others may run further ahead of them
 	if err := l.generate(); err != nil {
 		return err

@@ -25,8 +25,8 @@ func TestRecomputationAndAShorterWarmUpAreTriedTogether(t *testing.T) {
 	}
 	s := spaceOf(p)
 	s.Pipelines, s.MicroBatches, s.Schedules, s.Recompute = []int{1}, []int{16}, []string{"afp"}, []string{"none", "block"}
-	const parameters, block = 8e6, 1e5 // of two layers, with gradients and state; what one of them pins of a micro-batch of one sample
-	// The first stage pins 2 blocks a micro-batch, an eighth of them when it computes them again, beside one block.
+	const parameters, block = 8e6, 1e5 // of two layers, with gradients and state; what one of them holds for a micro-batch of one sample
+	// The first stage holds 2 blocks a micro-batch, an eighth of them when it computes them again, beside one block.
 	for d := range p.Devices {
 		p.Devices[d].CapacityBytes = parameters + block + 6*2*block/8
 	}
@@ -47,7 +47,7 @@ func TestRecomputationAndAShorterWarmUpAreTriedTogether(t *testing.T) {
 // Messages lie in the host's memory, whatever the devices hold.
 func TestMessagesTakeTheHostsMemory(t *testing.T) {
 	p := profileOf(4, 2)
-	p.Sizer = messages{layers{parameters: 1e6, pinned: 1e5}, 1e6}
+	p.Sizer = messages{layers{parameters: 1e6, inFlight: 1e5}, 1e6}
 	s := spaceOf(p)
 	s.Pipelines, s.MicroBatches, s.Schedules = []int{1}, []int{16}, []string{"gpipe"}
 	const own = 8e6 + 16*2*1e5
@@ -72,7 +72,7 @@ func TestMessagesTakeTheHostsMemory(t *testing.T) {
 // A stage that computes again is slower, so afp has one before it run further ahead, and not into its memory.
 func TestStagesAheadOfARecomputingOneKeepToTheirMemory(t *testing.T) {
 	p := profileOf(16, 8)
-	p.Devices[0].CapacityBytes = 8e6 + 8*2*1e5 // what 1f1b pins there, of two layers
+	p.Devices[0].CapacityBytes = 8e6 + 8*2*1e5 // what 1f1b has in flight there, of two layers
 	for d := range p.Devices[1:] {
 		p.Devices[1+d].CapacityBytes = 8e6 + 2*2*1e5 // enough for the last two stages
 	}

@@ -47,7 +47,7 @@ const (
 // Candidate is one way to lay the job over its devices. It has all that Plan needs to make its plan again.
 type Candidate struct {
 	// Stages is the number of devices that a pipeline is laid over, K of the job file; each has Chunks of the model's stages.
-	Stages       int    `json:"stages"`
+	Devices      int    `json:"stages"`
 	Chunks       int    `json:"chunks"`
 	Pipelines    int    `json:"pipelines"`
 	MicroBatches int    `json:"micro_batches"`
@@ -61,12 +61,12 @@ type Candidate struct {
 	// Split is, of each stage, its first layer and the one after its last.
 	Split [][2]int `json:"split"`
 	// PinnedLimit is, per device, the most micro-batches that its memory holds, where that shaped the plan; else empty.
-	PinnedLimit []int          `json:"pinned_limit,omitempty"`
-	Costs       schedule.Costs `json:"costs"` // seconds of one micro-batch, of each stage, with one pipeline at work
-	Predicted   Prediction     `json:"predicted"`
-	Measured    *Measurement   `json:"measured,omitempty"` // nil: it was not run
-	Verdict     Verdict        `json:"verdict"`
-	Reason      string         `json:"reason"` // a sentence for people: "4.1% slower, predicted", "stage 0 lacks 1.2 GB"
+	InFlightLimit []int          `json:"pinned_limit,omitempty"`
+	Costs         schedule.Costs `json:"costs"` // seconds of one micro-batch, of each stage, with one pipeline at work
+	Predicted     Prediction     `json:"predicted"`
+	Measured      *Measurement   `json:"measured,omitempty"` // nil: it was not run
+	Verdict       Verdict        `json:"verdict"`
+	Reason        string         `json:"reason"` // a sentence for people: "4.1% slower, predicted", "stage 0 lacks 1.2 GB"
 }
 
 // Prediction is what the model of time and memory says of a candidate.
@@ -105,7 +105,7 @@ type Memory struct {
 	Weights     int64 `json:"weights"` // of the pipelines, with the versions that asynchronous plans stash
 	Gradients   int64 `json:"gradients"`
 	State       int64 `json:"state"`       // of the optimizers
-	Activations int64 `json:"activations"` // pinned between forwards and backwards, and the work space of passes
+	Activations int64 `json:"activations"` // held between forwards and backwards, and the work space of passes
 	Boundaries  int64 `json:"boundaries"`  // messages that arrived or leave, in the memory of the host; 0 where observed
 	Center      int64 `json:"center"`      // the averaged weights and what averaging keeps beside them
 }
@@ -131,10 +131,10 @@ type Summary struct {
 	Device  string         `json:"device"` // its name and what it is
 	Layers  []LayerSummary `json:"layers"`
 	Links   []LinkSummary  `json:"links,omitempty"`
-	// Crowding is how many times as long passes take, at each of Samples, when several pipelines share the devices.
-	Crowding []float64 `json:"crowding"`
-	// HandOverSeconds is the time between two ops of a device.
-	HandOverSeconds float64 `json:"hand_over_seconds"`
+	// Contention is how many times as long passes take, at each of Samples, when several pipelines share the devices.
+	Contention []float64 `json:"contention"`
+	// DispatchSeconds is the time between two ops of a device.
+	DispatchSeconds float64 `json:"hand_over_seconds"`
 }
 
 // LayerSummary is one layer at the middle of the measured sizes.
@@ -144,7 +144,7 @@ type LayerSummary struct {
 	BackwardInputSeconds  float64 `json:"backward_input_seconds"`
 	BackwardWeightSeconds float64 `json:"backward_weight_seconds"`
 	OptimizerSeconds      float64 `json:"optimizer_seconds"`
-	ActivationBytes       int64   `json:"activation_bytes"` // pinned for one micro-batch
+	ActivationBytes       int64   `json:"activation_bytes"` // held by one micro-batch
 	OutputBytes           int64   `json:"output_bytes"`
 	Parameters            int64   `json:"parameters"`
 }

@@ -66,8 +66,8 @@ func (s Space) Validate() error {
 		return errors.New("tuner: no kind of recomputation to choose from; none is one")
 	}
 	for _, t := range s.Targets {
-		if t.Profile == nil || t.Stages < 1 || t.Stages > len(t.Profile.Devices) {
-			return fmt.Errorf("tuner: %d stages on devices that the profile does not have", t.Stages)
+		if t.Profile == nil || t.Devices < 1 || t.Devices > len(t.Profile.Devices) {
+			return fmt.Errorf("tuner: %d stages on devices that the profile does not have", t.Devices)
 		}
 		if err := t.Profile.Validate(); err != nil {
 			return fmt.Errorf("tuner: %w", err)
@@ -186,10 +186,10 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 	chunks, err := s.chunksOf(name)
 	l := &layout{
 		Candidate: Candidate{
-			Stages: t.Stages, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
+			Devices: t.Devices, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
 		},
 		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, awaits: s.AwaitRound, norm: s.ExchangeNorm,
-		homes:   homesOf(name, t.Stages, chunks),
+		homes:   homesOf(name, t.Devices, chunks),
 		vectors: t.Profile.Sizer.Vectors(n),
 	}
 	if err != nil {
@@ -203,7 +203,7 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 		l.Recompute = slices.Repeat([]string{s.Recompute[0]}, len(l.homes))
 	}
 	if err := l.cut(nil, nil); err != nil {
-		if _, short := errors.AsType[*StagesError](err); short && chunks > 1 && t.Stages <= len(t.Profile.Layers) {
+		if _, short := errors.AsType[*StagesError](err); short && chunks > 1 && t.Devices <= len(t.Profile.Layers) {
 			return l.fail(err), nil // one chunk a device is possible
 		}
 		return nil, err
@@ -246,7 +246,7 @@ func (l *layout) lay() error {
 // unless nil, says which layers a stage's device can hold.
 func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err error) {
 	slowest := Link{}
-	for _, link := range l.profile.Links[:l.Stages-1] {
+	for _, link := range l.profile.Links[:l.Devices-1] {
 		slowest.LatencySeconds = max(slowest.LatencySeconds, link.LatencySeconds)
 		slowest.SecondsPerByte = max(slowest.SecondsPerByte, link.SecondsPerByte)
 	}
@@ -267,7 +267,7 @@ func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err erro
 			if again(l.Recompute[s]) {
 				kind = 1
 			}
-			return max(0, sums[to][kind]-sums[from][kind]) * l.profile.Devices[l.homes[s]].Slowness
+			return max(0, sums[to][kind]-sums[from][kind]) * l.profile.Devices[l.homes[s]].Slowdown
 		},
 		Transfer: func(at int) float64 {
 			return slowest.LatencySeconds + slowest.SecondsPerByte*l.profile.Layers[at-1].OutputBytes*float64(l.samples)
@@ -283,7 +283,7 @@ func rank(all []*layout) *Outcome {
 	seen := map[string]*layout{}
 	for _, l := range all {
 		if l.Verdict == "" {
-			key := fmt.Sprint(l.Stages, l.Threads, l.Pipelines, l.MicroBatches, l.Split, l.Recompute, l.plan)
+			key := fmt.Sprint(l.Devices, l.Threads, l.Pipelines, l.MicroBatches, l.Split, l.Recompute, l.plan)
 			first := seen[key]
 			if first == nil {
 				seen[key] = l

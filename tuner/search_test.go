@@ -14,22 +14,22 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// layers prices memory by the layer: every one has the same parameters, and pins the same for each sample.
+// layers prices memory by the layer: every one has the same parameters and activations.
 type layers struct {
-	parameters, pinned int64 // bytes of one layer; of one layer and sample
+	parameters, inFlight int64 // bytes of one layer; of one layer and sample
 }
 
 func (l layers) Stage(s StageSpec) (Memory, int64, error) {
 	n := int64(s.To - s.From)
-	pinned := n * l.pinned * int64(s.Samples)
+	inFlight := n * l.inFlight * int64(s.Samples)
 	m := Memory{Weights: n * l.parameters, Gradients: n * l.parameters, State: 2 * n * l.parameters}
 	switch s.Recompute {
 	case "none":
-		m.Activations = int64(s.Slots) * pinned
+		m.Activations = int64(s.Slots) * inFlight
 	case "block": // an eighth stays, and one layer's own
-		m.Activations = int64(s.Slots)*pinned/8 + l.pinned*int64(s.Samples)
+		m.Activations = int64(s.Slots)*inFlight/8 + l.inFlight*int64(s.Samples)
 	case "full":
-		m.Activations = pinned
+		m.Activations = inFlight
 	}
 	return m, n * l.parameters, nil
 }
@@ -46,16 +46,16 @@ func profileOf(n, devices int) *Profile {
 	line := func(fixed, each float64) Curve {
 		return Curve{Samples: []int{1, 8}, Values: []float64{fixed + each, fixed + 8*each}}
 	}
-	p := &Profile{Samples: []int{1, 8}, Sizer: layers{parameters: 1e6, pinned: 1e5}}
+	p := &Profile{Samples: []int{1, 8}, Sizer: layers{parameters: 1e6, inFlight: 1e5}}
 	for i := range n {
 		p.Layers = append(p.Layers, Layer{
 			Name: fmt.Sprint("layer ", i), Forward: line(0.5e-3, 1e-3), Backward: line(1e-3, 2e-3),
 			BackwardInput: line(0.5e-3, 1e-3), BackwardWeight: line(0.5e-3, 1e-3),
-			Optimizer: 0.2e-3, Average: 0.1e-3, OutputBytes: 4096, PinnedBytes: 1e5, Parameters: 250000,
+			Optimizer: 0.2e-3, Average: 0.1e-3, OutputBytes: 4096, ActivationBytes: 1e5, Parameters: 250000,
 		})
 	}
 	for range devices {
-		p.Devices = append(p.Devices, Device{Name: "test", Slowness: 1})
+		p.Devices = append(p.Devices, Device{Name: "test", Slowdown: 1})
 	}
 	for range devices - 1 {
 		p.Links = append(p.Links, Link{LatencySeconds: 1e-5})
@@ -65,7 +65,7 @@ func profileOf(n, devices int) *Profile {
 
 func spaceOf(p *Profile) Space {
 	return Space{
-		Batch: 16, Targets: []Target{{Stages: len(p.Devices), Threads: 1, Profile: p}}, MicroBatches: divisors(16),
+		Batch: 16, Targets: []Target{{Devices: len(p.Devices), Threads: 1, Profile: p}}, MicroBatches: divisors(16),
 		Schedules: []string{"gpipe", "1f1b", "afp"}, Recompute: []string{"none"}, AverageEvery: 1,
 	}
 }
@@ -218,7 +218,7 @@ func TestAShortMemoryShortensTheWarmup(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := out.Ranked[0]
-	if got.Warmup[0] >= wanted.Warmup[0] || got.PinnedLimit == nil {
+	if got.Warmup[0] >= wanted.Warmup[0] || got.InFlightLimit == nil {
 		t.Errorf("warm-up is %v, without the limit %v", got.Warmup, wanted.Warmup)
 	}
 	if got.Predicted.BatchSeconds < wanted.Predicted.BatchSeconds {
@@ -293,7 +293,7 @@ func holdRemedy(t *testing.T, s Space, short *NoFitError) {
 	for key, change := range map[string]func(){
 		"stages:": func() {
 			s.moreStages()
-			s.Targets = slices.DeleteFunc(s.Targets, func(t Target) bool { return t.Stages != c.Stages })
+			s.Targets = slices.DeleteFunc(s.Targets, func(t Target) bool { return t.Devices != c.Devices })
 		},
 		"pipelines:":     func() { s.Pipelines = []int{c.Pipelines} },
 		"micro_batches:": func() { s.MicroBatches = []int{c.MicroBatches} },
@@ -328,7 +328,7 @@ func TestDevicesThatShareTheHostAreCountedTogether(t *testing.T) {
 
 func TestASlowDeviceGetsFewerLayersAndSaysSo(t *testing.T) {
 	p := profileOf(12, 2)
-	p.Devices[0].Slowness = 3
+	p.Devices[0].Slowdown = 3
 	s := spaceOf(p)
 	s.Pipelines = []int{1}
 	out, err := Search(s)
@@ -353,10 +353,10 @@ func TestSpacesThatCannotBeSearchedAreRefused(t *testing.T) {
 		"a divisor":     func(s *Space) { s.MicroBatches = []int{3} },
 		"0 schedules":   func(s *Space) { s.Schedules = nil },
 		"recomputation": func(s *Space) { s.Recompute = nil },
-		"does not have": func(s *Space) { s.Targets = []Target{{Stages: 9, Profile: s.Targets[0].Profile}} },
+		"does not have": func(s *Space) { s.Targets = []Target{{Devices: 9, Profile: s.Targets[0].Profile}} },
 		"0 pipelines":   func(s *Space) { s.Pipelines = []int{0} },
 		"0 links":       func(s *Space) { p := *s.Targets[0].Profile; p.Links = nil; s.Targets = []Target{{2, 1, &p}} },
-		"slowness 0": func(s *Space) {
+		"slowdown 0": func(s *Space) {
 			p := *s.Targets[0].Profile
 			p.Devices = make([]Device, 2)
 			s.Targets = []Target{{2, 1, &p}}
@@ -378,7 +378,7 @@ func TestWhateverIsTakenFits(t *testing.T) {
 		p := profileOf(2+r.IntN(9), 1+r.IntN(2))
 		for d := range p.Devices {
 			p.Devices[d].CapacityBytes = int64(4e6 + r.IntN(60e6))
-			p.Devices[d].Slowness = 1 + r.Float64()
+			p.Devices[d].Slowdown = 1 + r.Float64()
 		}
 		s := spaceOf(p)
 		s.Recompute = []string{"none", "block", "full"}
@@ -390,7 +390,7 @@ func TestWhateverIsTakenFits(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range out.Ranked {
-			held := make([]int64, c.Stages)
+			held := make([]int64, c.Devices)
 			for _, terms := range c.Predicted.Stages {
 				held[terms.Device] += terms.Memory.Total()
 			}

@@ -123,7 +123,7 @@ func (b *bench) close() error {
 
 // measure returns the median time of a batch and the simulator's.
 func (b *bench) measure(ctx context.Context, s setting) (measured, simulated time.Duration, err error) {
-	plan, _, err := schedule.Generate(s.schedule, schedule.Request{Stages: s.devices, MicroBatches: s.micros, Costs: s.costs()})
+	plan, _, err := schedule.Generate(s.schedule, schedule.Request{Devices: s.devices, MicroBatches: s.micros, Costs: s.costs()})
 	if err != nil {
 		return 0, 0, err
 	}

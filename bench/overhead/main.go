@@ -92,7 +92,7 @@ func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 // batchTime trains for about the given time and returns the time from the end of one batch to the end of the next, in which
 // every pipeline does one.
 func batchTime(s shape, each time.Duration) (time.Duration, error) {
-	plan, _, err := schedule.Generate("1f1b", schedule.Request{Stages: s.stages, MicroBatches: s.micros})
+	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: s.stages, MicroBatches: s.micros})
 	if err != nil {
 		return 0, err
 	}

@@ -10,7 +10,7 @@ import (
 // randomSets is over how many sets of costs afp may never be worse.
 const randomSets = 1000
 
-// holdAFP counts the sets in which afp is slower than gpipe or 1f1b or pins more than gpipe, and says what it gains on a slow link.
+// holdAFP counts the sets in which afp is slower than gpipe or 1f1b or has more in flight than gpipe, and says what it gains on a slow link.
 func holdAFP(options) ([]report.Figure, error) {
 	r := rand.New(rand.NewPCG(2023, 7))
 	worse, slowest, fastest := 0, 0.0, 0.0
@@ -31,8 +31,8 @@ func holdAFP(options) ([]report.Figure, error) {
 		}
 		const rounding = 1e-8
 		bad := afp.Makespan > min(gpipe.Makespan, least.Makespan)*(1+rounding)
-		for d := range afp.Pinned {
-			bad = bad || afp.Pinned[d] > gpipe.Pinned[d]
+		for d := range afp.InFlight {
+			bad = bad || afp.InFlight[d] > gpipe.InFlight[d]
 		}
 		if bad {
 			worse++
@@ -51,7 +51,7 @@ func holdAFP(options) ([]report.Figure, error) {
 	}
 	return []report.Figure{
 		{
-			Bench: "schedules", Metric: "sets in which afp is slower than gpipe or 1f1b, or pins more than gpipe", Value: float64(worse), Unit: "sets",
+			Bench: "schedules", Metric: "sets in which afp is slower than gpipe or 1f1b, or has more in flight than gpipe", Value: float64(worse), Unit: "sets",
 			Bar: 0, Aim: 0, AtMost: true,
 			Conditions: map[string]any{
 				"sets": randomSets, "stages": "2 to 16", "micro_batches": "1 to 64", "most_over_the_faster": slowest, "most_1f1b_takes_longer": fastest,
@@ -84,7 +84,7 @@ func simulate(name string, microBatches int, costs schedule.Costs) (schedule.Res
 }
 
 func simulateMany(name string, microBatches int, costs schedule.Costs, load schedule.Load) (schedule.Result, error) {
-	plan, _, err := schedule.Generate(name, schedule.Request{Stages: len(costs.Forward), MicroBatches: microBatches, Costs: &costs})
+	plan, _, err := schedule.Generate(name, schedule.Request{Devices: len(costs.Forward), MicroBatches: microBatches, Costs: &costs})
 	if err != nil {
 		return schedule.Result{}, err
 	}

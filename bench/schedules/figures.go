@@ -100,12 +100,12 @@ func speedByMicroBatches() (chart, error) {
 	return c, nil
 }
 
-// memoryByStages: what the first stage pins.
+// memoryByStages: the micro-batches in flight on the first stage.
 func memoryByStages() (chart, error) {
 	c := chart{
-		title: "Micro-batches that the first stage pins (M = 4K, 2c = F + B)", x: "stages K", y: "micro-batches", logarithmic: true,
+		title: "Micro-batches in flight on the first stage (M = 4K, 2c = F + B)", x: "stages K", y: "micro-batches", logarithmic: true,
 	}
-	err := eachSchedule(&c, func(r schedule.Result, _ int) float64 { return float64(r.Pinned[0]) })
+	err := eachSchedule(&c, func(r schedule.Result, _ int) float64 { return float64(r.InFlight[0]) })
 	return c, err
 }
 

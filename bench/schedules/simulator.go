@@ -26,7 +26,7 @@ func measureSimulator(options) ([]report.Figure, error) {
 	}
 	var figures []report.Figure
 	for _, name := range []string{"gpipe", "1f1b", "afp"} {
-		plan, _, err := schedule.Generate(name, schedule.Request{Stages: hugeStages, MicroBatches: hugeMicroBatches, Costs: &costs})
+		plan, _, err := schedule.Generate(name, schedule.Request{Devices: hugeStages, MicroBatches: hugeMicroBatches, Costs: &costs})
 		if err != nil {
 			return nil, err
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
-	"github.com/avgpipe/avgpipe/internal/tune"
+	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -103,7 +103,7 @@ func hold(ctx context.Context, o options, dir, name string) (ran []tuner.Candida
 	r.Job.Schedule = job.AutoSchedule
 	c := config(r, o)
 	c.Turns, c.Outpaced = 2, 1 // slow ones are predictions as well
-	s, err := tune.Open(ctx, c)
+	s, err := profile.Open(ctx, c)
 	if err != nil {
 		return nil, err
 	}

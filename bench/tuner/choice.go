@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
-	"github.com/avgpipe/avgpipe/internal/tune"
+	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -22,13 +22,13 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		return nil, err
 	}
 	r.Job.Pipelines, r.Job.MicroBatches = job.Auto, job.Auto
-	chosen, err := tune.Tune(ctx, config(r, o))
+	chosen, err := profile.Tune(ctx, config(r, o))
 	if err != nil {
 		return nil, err
 	}
 	c := config(r, o)
 	c.Turns, c.Outpaced, c.Watch = 2, 1, -1 // all for as many batches, however long these are
-	s, err := tune.Open(ctx, c)
+	s, err := profile.Open(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ const (
 
 // playOff runs the chosen candidate and the fastest of all in turn, and returns the throughput of the chosen over that of the best,
 // both medians. The fastest of twenty single runs is the luckiest as well, so those runs only say who takes part.
-func playOff(ctx context.Context, o options, s *tune.Session, chosen tuner.Candidate, all []tuner.Candidate) (ratio float64, best tuner.Candidate, rates map[string]float64, err error) {
+func playOff(ctx context.Context, o options, s *profile.Session, chosen tuner.Candidate, all []tuner.Candidate) (ratio float64, best tuner.Candidate, rates map[string]float64, err error) {
 	same := func(c tuner.Candidate) bool {
 		return c.Pipelines == chosen.Pipelines && c.MicroBatches == chosen.MicroBatches
 	}
@@ -130,7 +130,7 @@ func playOff(ctx context.Context, o options, s *tune.Session, chosen tuner.Candi
 
 // everything is all of N <= 4 and M in the divisors of the batch, cut and planned by a profile as the chosen one is. The profile's
 // time is not counted as a part of the search.
-func everything(ctx context.Context, s *tune.Session) ([]tuner.Candidate, error) {
+func everything(ctx context.Context, s *profile.Session) ([]tuner.Candidate, error) {
 	space, err := s.Space()
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func busy(ctx context.Context, o options, dir string) (figures []report.Figure, 
 	r.Job.Pipelines, r.Job.MicroBatches = 2, 4
 	c := config(r, o)
 	c.Batches = 10 * o.batches
-	s, err := tune.Open(ctx, c)
+	s, err := profile.Open(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -216,7 +216,7 @@ func (o *planShowOptions) simulate() (planView, schedule.Result, error) {
 	}
 	plan, reason := o.plan, "a plan of your own"
 	if plan == nil { // before memory is taken for so many stages
-		if err := (schedule.Request{Stages: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}).Validate(); err != nil {
+		if err := (schedule.Request{Devices: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}).Validate(); err != nil {
 			return fail(err)
 		}
 	}
@@ -241,7 +241,7 @@ func (o *planShowOptions) simulate() (planView, schedule.Result, error) {
 	}
 	view := planView{
 		Schedule: o.schedule, Stages: o.stages, Chunks: o.chunks, MicroBatches: o.microBatches,
-		Grid: plan, Pinned: result.Pinned, Warmup: schedule.Warmup(plan), Reason: reason,
+		Grid: plan, Pinned: result.InFlight, Warmup: schedule.Warmup(plan), Reason: reason,
 		Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
 	}
 	return view, result, nil
@@ -253,7 +253,7 @@ func (o *planShowOptions) generate(costs schedule.Costs) (schedule.Plan, string,
 	if o.chunks, err = schedule.Chunks(o.schedule, o.chunks); err != nil {
 		return nil, "", err
 	}
-	request := schedule.Request{Stages: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}
+	request := schedule.Request{Devices: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}
 	if o.chunks == 1 && (o.forward != "" || o.backward != "" || o.link != "") {
 		request.Costs = &costs
 	}

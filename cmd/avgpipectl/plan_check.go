@@ -31,7 +31,7 @@ I0 and W0 the halves of one (for the inputs, and later for the weights), U0 an o
 is the forward of stage 2; without a number a line is its own stage. F5@1 reads the weights after one step of the plan.
 Empty cells mean nothing, so the compute-only CSV files of PyTorch's schedules are plans.
 
-Prints what the plan holds at most: per stage, the micro-batches between their forward and their backward (pins) and
+Prints what the plan holds at most: per stage, the micro-batches between their forward and their backward (in flight) and
 between the halves of it (halves), the versions of its weights, and by how many steps its gradients are late; per
 link, messages on their way (sent down, sent up). The json output has the same under devices, stages and links, and the plan as grid.
 
@@ -126,11 +126,11 @@ const mostWalked = 1 << 27
 
 func proofOf(plan schedule.Plan) planProof {
 	proof := planProof{MicroBatches: plan.MicroBatches(), Updates: plan.Updates(), Grid: plan}
-	pinned, warmup := schedule.Pinned(plan), schedule.Warmup(plan)
+	pinned, warmup := schedule.InFlight(plan), schedule.Warmup(plan)
 	for d := range plan {
 		proof.Devices = append(proof.Devices, planDevice{Pinned: pinned[d], Warmup: warmup[d]})
 	}
-	perStage, halves := schedule.PinnedByStage(plan), schedule.HalvesByStage(plan)
+	perStage, halves := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan)
 	versions, delay := schedule.VersionsByStage(plan), schedule.GradientDelay(plan)
 	inOrder := true // stage s on device s
 	for s, d := range plan.Placement() {
@@ -139,7 +139,7 @@ func proofOf(plan schedule.Plan) planProof {
 	}
 	if inOrder || len(plan)*plan.Ops() <= mostWalked {
 		proof.Links = []planLink{}
-		for _, peak := range schedule.InFlight(plan) {
+		for _, peak := range schedule.LinkDepths(plan) {
 			proof.Links = append(proof.Links, planLink{Down: peak.Forward, Up: peak.Backward})
 		}
 	}
@@ -154,7 +154,7 @@ func (p planProof) print(out io.Writer, path string) error {
 	var text, table strings.Builder
 	fmt.Fprintf(&text, "%s: ok: %s, %s, %s; %s\n\n", path,
 		words.Count(len(p.Devices), "device"), words.Count(len(p.Stages), "stage"), words.Count(p.MicroBatches, "micro-batch"), steps)
-	table.WriteString("stage\tdevice\tpins\thalves\tversions\tdelay\tsent down\tsent up\t\n")
+	table.WriteString("stage\tdevice\tin flight\thalves\tversions\tdelay\tsent down\tsent up\t\n")
 	for s, stage := range p.Stages {
 		down, up := "-", "-"
 		if s < len(p.Links) {
@@ -174,7 +174,7 @@ func (p planProof) print(out io.Writer, path string) error {
 		text.WriteString("messages on their way are not counted: that takes too long for a plan of so many devices whose stages are not in order\n")
 	}
 	for d, device := range p.Devices {
-		fmt.Fprintf(&text, "device %d pins %d after a warm-up of %d\n", d, device.Pinned, device.Warmup)
+		fmt.Fprintf(&text, "device %d has %d in flight after a warm-up of %d\n", d, device.Pinned, device.Warmup)
 	}
 	_, err = io.WriteString(out, text.String())
 	return err

@@ -285,7 +285,7 @@ func viewsOf(candidates []schedule.Candidate) []compareView {
 			continue
 		}
 		v.Reason, v.BatchTime, v.Bubble = c.Reason, c.Result.Period, c.Result.Bubble
-		v.Busy, v.Pinned = planBusy(c.Result), c.Result.Pinned
+		v.Busy, v.Pinned = planBusy(c.Result), c.Result.InFlight
 		for _, m := range c.Result.Memory {
 			v.Memory = append(v.Memory, compareSize{m.Static, m.Peak, m.Reserved, m.Short()})
 		}

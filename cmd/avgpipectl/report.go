@@ -66,7 +66,7 @@ func printChoice(out io.Writer, r *tuner.Report) error {
 
 // shape says how a candidate lays a job out.
 func shape(c *tuner.Candidate) string {
-	text := fmt.Sprintf("%s, %s, %s, schedule %s", words.Count(c.Stages, "stage"), words.Count(c.Pipelines, "pipeline"),
+	text := fmt.Sprintf("%s, %s, %s, schedule %s", words.Count(c.Devices, "stage"), words.Count(c.Pipelines, "pipeline"),
 		words.Count(c.MicroBatches, "micro-batch"), c.Schedule)
 	if c.Chunks > 1 {
 		text += fmt.Sprintf(", %d chunks a device", c.Chunks)
@@ -224,7 +224,7 @@ func printCandidates(out io.Writer, r *tuner.Report) error {
 		if words := recomputes(c.Recompute); words != "" {
 			why = words + "; " + why
 		}
-		t.add(strconv.Itoa(c.Stages), strconv.Itoa(c.Pipelines), strconv.Itoa(c.MicroBatches), c.Schedule, predicted, measured, speed,
+		t.add(strconv.Itoa(c.Devices), strconv.Itoa(c.Pipelines), strconv.Itoa(c.MicroBatches), c.Schedule, predicted, measured, speed,
 			memories(c.Predicted.Stages), why)
 	}
 	return t.print(out)

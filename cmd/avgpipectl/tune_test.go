@@ -121,7 +121,7 @@ func TestUnitsOfReports(t *testing.T) {
 	if got := sampleCounts([]int{1}) + "; " + sampleCounts([]int{1, 2, 4}); got != "1 sample; 1, 2, 4 samples" {
 		t.Errorf("sizes are %s", got)
 	}
-	long := tuner.Candidate{Stages: 4, MicroBatches: 4096, Schedule: "1f1b", Costs: schedule.Uniform(4, 1, 2, 0)}
+	long := tuner.Candidate{Devices: 4, MicroBatches: 4096, Schedule: "1f1b", Costs: schedule.Uniform(4, 1, 2, 0)}
 	if text := drawCandidate(&long, 80); text != "" {
 		t.Errorf("a plan of thousands of ops is drawn:\n%.200s", text)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/obstacle"
-	"github.com/avgpipe/avgpipe/internal/tune"
+	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -47,7 +47,7 @@ func endWith(in io.Reader, messages io.Writer) {
 // runTune prints progress, and at the end the report or the error, as control.TuneMessage describes.
 func runTune(cmd *cobra.Command, path string) error {
 	endWith(cmd.InOrStdin(), cmd.ErrOrStderr())
-	r, err := tune.ReadRequest(path)
+	r, err := profile.ReadRequest(path)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -61,7 +61,7 @@ func runTune(cmd *cobra.Command, path string) error {
 			broken = errors.Join(broken, fmt.Errorf("print: %w", err))
 		}
 	}
-	report, err := tune.Tune(cmd.Context(), tune.Config{
+	report, err := profile.Tune(cmd.Context(), profile.Config{
 		Request:  r,
 		Progress: func(p control.TuneProgress) { say(control.TuneMessage{Progress: &p}) },
 	})
@@ -69,7 +69,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	case cmd.Context().Err() != nil:
 		return errors.New("tune: interrupted")
 	case err != nil:
-		say(control.TuneMessage{Error: err.Error(), Permanent: tune.Permanent(err), Obstacle: obstacle.Of(err)})
+		say(control.TuneMessage{Error: err.Error(), Permanent: profile.Permanent(err), Obstacle: obstacle.Of(err)})
 		return errors.Join(err, broken)
 	}
 	say(control.TuneMessage{Report: report})

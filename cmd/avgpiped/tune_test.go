@@ -32,7 +32,7 @@ func TestOpenJobIsMeasuredOnceAndTrains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Cached || report.Chosen.Measured == nil || report.Chosen.Stages != 2 || len(report.RunnersUp) == 0 || len(steps) < 3 {
+	if report.Cached || report.Chosen.Measured == nil || report.Chosen.Devices != 2 || len(report.RunnersUp) == 0 || len(steps) < 3 {
 		t.Errorf("after %q: %+v", steps, report)
 	}
 

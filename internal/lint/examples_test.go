@@ -43,7 +43,7 @@ func TestPlanInReadmeIsThePlan(t *testing.T) {
 	readme := read(t, "README.md")
 	draw := func(name string) (drawing string, makespan float64) {
 		costs := schedule.Uniform(3, 1, 2, 0.5)
-		plan, _, err := schedule.Generate(name, schedule.Request{Stages: 3, MicroBatches: 6, Costs: &costs})
+		plan, _, err := schedule.Generate(name, schedule.Request{Devices: 3, MicroBatches: 6, Costs: &costs})
 		if err != nil {
 			t.Fatal(err)
 		}

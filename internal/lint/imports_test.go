@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 		"internal/obstacle",
 		"internal/history", "internal/logging",
 	},
-	"internal/tune": {
+	"internal/profile": {
 		"internal/access", "internal/obstacle", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
@@ -85,7 +85,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/logging", "internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/tune", "internal/obstacle",
+		"internal/logging", "internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},

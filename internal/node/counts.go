@@ -71,7 +71,7 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	if err := agrees(&s.Job, c); err != nil {
 		return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
 	}
-	j.Stages, j.Pipelines, j.MicroBatches = job.Count(c.Stages), job.Count(c.Pipelines), job.Count(c.MicroBatches)
+	j.Stages, j.Pipelines, j.MicroBatches = job.Count(c.Devices), job.Count(c.Pipelines), job.Count(c.MicroBatches)
 	j.Schedule, j.Chunks = c.Schedule, job.Count(max(1, c.Chunks))
 	if len(c.Recompute) > 0 {
 		j.Recompute = oneForAll(c.Recompute)
@@ -81,12 +81,12 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	if c.Threads > 0 {
 		j.Devices.CPU.Threads = job.Count(c.Threads)
 	}
-	counts, _ := job.Resolve(j, job.Facts{Cores: cores, Layers: max(c.Stages, layersOf(c))})
+	counts, _ := job.Resolve(j, job.Facts{Cores: cores, Layers: max(c.Devices, layersOf(c))})
 	counts.Devices = max(counts.Devices, int(s.Job.Offered()))
 	j.Take(counts)
 	resolveAveraging(j, c.Pipelines)
 	budget := out.setBudget()
-	out.Layout = &layout{Costs: c.Costs, PinnedLimit: c.PinnedLimit, Split: c.Split}
+	out.Layout = &layout{Costs: c.Costs, PinnedLimit: c.InFlightLimit, Split: c.Split}
 	plan, why, err := out.plan()
 	if err == nil {
 		err = schedule.Check(plan, c.MicroBatches, schedule.Limits{})
@@ -97,7 +97,7 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	if err := out.holds(plan); err != nil {
 		return nil, fmt.Errorf("resolve job %s: the plan that tuning chose: %w", s.Job.Name, err)
 	}
-	out.Why = append(slices.Clone(s.Why), fmt.Sprintf("stages %d, pipelines %d, micro-batches %d: %s", c.Stages, c.Pipelines, c.MicroBatches, tunedBy(r)),
+	out.Why = append(slices.Clone(s.Why), fmt.Sprintf("stages %d, pipelines %d, micro-batches %d: %s", c.Devices, c.Pipelines, c.MicroBatches, tunedBy(r)),
 		"schedule "+c.Schedule+": "+why, budget)
 	if s.Job.RecomputeOpen() {
 		out.report = r
@@ -154,7 +154,7 @@ func agrees(j *job.Job, c *tuner.Candidate) error {
 		key           string
 		given, chosen int
 	}{
-		{"stages", int(j.Stages), c.Stages}, {"chunks", int(j.Chunks), max(1, c.Chunks)}, {"pipelines", int(j.Pipelines), c.Pipelines}, {"micro_batches", int(j.MicroBatches), c.MicroBatches},
+		{"stages", int(j.Stages), c.Devices}, {"chunks", int(j.Chunks), max(1, c.Chunks)}, {"pipelines", int(j.Pipelines), c.Pipelines}, {"micro_batches", int(j.MicroBatches), c.MicroBatches},
 	} {
 		if k.chosen < 1 || k.given > 0 && k.given != k.chosen {
 			return fmt.Errorf("tuning chose %s %d, the job file says %d", k.key, k.chosen, k.given)

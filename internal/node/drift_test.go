@@ -20,7 +20,7 @@ import (
 // expect one to take a second. A message takes 10 ms.
 func pipelined(stages, pipelines int) chosen {
 	c := &tuner.Candidate{
-		Stages: stages, Chunks: 1, Pipelines: pipelines, MicroBatches: 4, Schedule: "1f1b", Costs: schedule.Uniform(stages, 0.04, 0.06, 0.01),
+		Devices: stages, Chunks: 1, Pipelines: pipelines, MicroBatches: 4, Schedule: "1f1b", Costs: schedule.Uniform(stages, 0.04, 0.06, 0.01),
 		Predicted: tuner.Prediction{BatchSeconds: 1, Links: slices.Repeat([]tuner.LinkTerms{{MessageSeconds: 0.01}}, stages-1)},
 	}
 	for k := range stages {
@@ -185,7 +185,7 @@ func TestMeasuredAddsUp(t *testing.T) {
 func TestResolveKeepsToTheFile(t *testing.T) {
 	report := func(change func(*tuner.Candidate)) *tuner.Report {
 		r := &tuner.Report{Version: tuner.ReportVersion, Considered: 3, Chosen: tuner.Candidate{
-			Stages: 2, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Recompute: []string{"full", "full"},
+			Devices: 2, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Recompute: []string{"full", "full"},
 			Split: [][2]int{{0, 3}, {3, 4}},
 		}}
 		r.Chosen.Costs.Forward, r.Chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
@@ -207,7 +207,7 @@ func TestResolveKeepsToTheFile(t *testing.T) {
 		t.Error("the open spec was changed")
 	}
 	for want, change := range map[string]func(*tuner.Candidate){
-		"tuning chose stages 3, the job file says 2": func(c *tuner.Candidate) { c.Stages = 3 },
+		"tuning chose stages 3, the job file says 2": func(c *tuner.Candidate) { c.Devices = 3 },
 		"tuning chose pipelines 0":                   func(c *tuner.Candidate) { c.Pipelines = 0 },
 		"the plan that tuning chose":                 func(c *tuner.Candidate) { c.Schedule = "nonsense" },
 	} {

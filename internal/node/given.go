@@ -29,7 +29,7 @@ func givenPath(state string, s *spec, cores int) (string, error) {
 		return "", fmt.Errorf("digest of the job: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	return plancache.Given(plansDir(state), hex.EncodeToString(sum[:])), nil
+	return plancache.Fixed(plansDir(state), hex.EncodeToString(sum[:])), nil
 }
 
 // one is 1 for what is used, however much of it.

@@ -104,7 +104,7 @@ func (p *pricer) stage(k, slots, halves, versions int) (int64, error) {
 
 // stages is what each stage takes by a plan.
 func (p *pricer) stages(plan schedule.Plan) ([]int64, error) {
-	slots, halves, versions := schedule.PinnedByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
 	bytes := make([]int64, plan.Stages())
 	for k := range bytes {
 		var err error
@@ -134,7 +134,7 @@ func (p *pricer) short(plan schedule.Plan) ([]shortage, error) {
 // pinnable is, per device of a plan with a stage on each, how many micro-batches its memory holds, at most as many as the plan pins
 // and at least as many as 1f1b does; 0 where nothing limits it.
 func (p *pricer) pinnable(plan schedule.Plan, micro int) ([]int, error) {
-	slots := schedule.PinnedByStage(plan)
+	slots := schedule.InFlightByStage(plan)
 	limits := make([]int, len(plan))
 	for d := range limits {
 		memory := int64(job.At(p.job.Devices.Emulated.Memory, d))

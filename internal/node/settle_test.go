@@ -182,7 +182,7 @@ func TestChosenCountsThatDoNotFitAreNotResolved(t *testing.T) {
 	set := []string{"pipelines=auto", "recompute=auto"}
 	chosen := func(recompute string) *tuner.Report {
 		c := tuner.Candidate{
-			Stages: 4, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "gpipe", Recompute: slices.Repeat([]string{recompute}, 4),
+			Devices: 4, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "gpipe", Recompute: slices.Repeat([]string{recompute}, 4),
 			Split: [][2]int{{0, 2}, {2, 4}, {4, 6}, {6, 8}}, Costs: schedule.Uniform(4, 1, 2, 0),
 		}
 		return &tuner.Report{Version: tuner.ReportVersion, Chosen: c}

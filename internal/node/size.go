@@ -89,7 +89,7 @@ func (a *admission) host() string {
 
 // hostNeeds is what a job takes of the host's memory, by what it is for: of all stages and pipelines, and the center.
 func (p *pricer) hostNeeds(plan schedule.Plan) (total int64, parts stage.Bytes, err error) {
-	slots, halves, versions := schedule.PinnedByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
 	n := int64(p.job.Pipelines)
 	for k := range plan.Stages() {
 		b, err := p.bytes(k, slots[k], halves[k], versions[k])

@@ -118,9 +118,9 @@ func (s *spec) plan() (schedule.Plan, string, error) {
 	if s.Plan != nil {
 		return s.Plan, "as the file has it", nil
 	}
-	r := schedule.Request{Stages: int(s.Job.Stages), Chunks: int(s.Job.Chunks), MicroBatches: int(s.Job.MicroBatches)}
+	r := schedule.Request{Devices: int(s.Job.Stages), Chunks: int(s.Job.Chunks), MicroBatches: int(s.Job.MicroBatches)}
 	if s.Layout != nil {
-		r.PinnedLimit = s.Layout.PinnedLimit
+		r.InFlightLimit = s.Layout.PinnedLimit
 		if s.Layout.Costs.Forward != nil {
 			r.Costs = &s.Layout.Costs
 		}

@@ -74,7 +74,7 @@ func TestStepsOfEarlierSpecs(t *testing.T) {
 		if c.want == nil { // a tuning that began before the upgrade ends after it
 			s.Job.Stages, s.Job.Schedule = 2, "1f1b"
 			chosen := tuner.Candidate{
-				Stages: 2, Chunks: 1, Pipelines: 3, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Split: [][2]int{{0, 1}, {1, 2}},
+				Devices: 2, Chunks: 1, Pipelines: 3, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Split: [][2]int{{0, 1}, {1, 2}},
 			}
 			chosen.Costs.Forward, chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
 			resolved, err := s.resolve(&tuner.Report{Version: tuner.ReportVersion, Chosen: chosen}, 2)

@@ -80,7 +80,7 @@ func (c chosen) period(costs schedule.Costs) (float64, bool) {
 		Pipelines: c.Pipelines, Batches: simulatedBatches, AverageEvery: 1, ExchangeNorm: c.exchangeNorm && plan.Updates() == 0,
 	}
 	if c.Pipelines > 1 {
-		load.Batches, load.Scatter = max(simulatedBatches, min(tuner.Settling, mostSimulated/ops)), tuner.Scatter
+		load.Batches, load.Jitter = max(simulatedBatches, min(tuner.Settling, mostSimulated/ops)), tuner.Jitter
 	}
 	r, err := schedule.SimulateMany(plan, costs, load)
 	if err != nil {

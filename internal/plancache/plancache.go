@@ -28,8 +28,8 @@ const (
 // Tuned is the file of the choice that a tuning made, by the digest of what it chose from.
 func Tuned(dir, digest string) string { return filepath.Join(dir, digest+".tuned") }
 
-// Given is the file of the report of a job whose counts are all given, by the digest of what its file says.
-func Given(dir, digest string) string { return filepath.Join(dir, digest+".given") }
+// Fixed is the file of the report of a job whose counts are all given, by the digest of what its file says.
+func Fixed(dir, digest string) string { return filepath.Join(dir, digest+".given") }
 
 // Write keeps a report in a file, and makes its directory. What a crash left there is removed.
 func Write(path string, r *tuner.Report) error {

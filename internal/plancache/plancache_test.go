@@ -13,13 +13,13 @@ import (
 func someReport() *tuner.Report {
 	return &tuner.Report{
 		Version: tuner.ReportVersion, Digest: strings.Repeat("ab", 32), Considered: 3, Bound: 0.15,
-		Chosen: tuner.Candidate{Stages: 2, Pipelines: 2, Schedule: "afp", Verdict: tuner.Won, Split: [][2]int{{0, 1}, {1, 2}}},
+		Chosen: tuner.Candidate{Devices: 2, Pipelines: 2, Schedule: "afp", Verdict: tuner.Won, Split: [][2]int{{0, 1}, {1, 2}}},
 	}
 }
 
 func TestTheCacheGivesBackWhatItWasGiven(t *testing.T) {
 	want := someReport()
-	path := Given(t.TempDir()+"/plans", want.Digest)
+	path := Fixed(t.TempDir()+"/plans", want.Digest)
 	if r, err := Read(path); r != nil || err != nil {
 		t.Fatalf("an empty cache holds %v, %v", r, err)
 	}

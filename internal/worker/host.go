@@ -391,7 +391,7 @@ func (h *host) stage(s *hosted, pipeline int) stage.Config {
 	return stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
 		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(),
-		Slots: schedule.PinnedByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
+		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
 		Versions:  schedule.VersionsByStage(h.plan)[s.index],
 		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,
 	}

@@ -14,7 +14,7 @@ import (
 func transfersOf(t testing.TB, stages int) *transfers {
 	t.Helper()
 	a := setup(t, stages, 2, func(j *job.Job) { j.Schedule = "1f1b" })
-	plan, _, err := schedule.Generate("1f1b", schedule.Request{Stages: stages, MicroBatches: int(a.Job.MicroBatches)})
+	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: stages, MicroBatches: int(a.Job.MicroBatches)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestStatusShowsSlowLinks(t *testing.T) {
 		j.Devices.Emulated.Forward = []time.Duration{ms}
 		j.Devices.Emulated.Link.Latency = []time.Duration{latency}
 	})
-	plan, _, err := schedule.Generate("zb-v", schedule.Request{Stages: 2, Chunks: 2, MicroBatches: 2})
+	plan, _, err := schedule.Generate("zb-v", schedule.Request{Devices: 2, Chunks: 2, MicroBatches: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func setup(t testing.TB, stages, pipelines int, change func(*job.Job)) control.A
 	if change != nil {
 		change(&spec)
 	}
-	plan, _, err := schedule.Generate(spec.Schedule, schedule.Request{Stages: stages, MicroBatches: int(spec.MicroBatches)})
+	plan, _, err := schedule.Generate(spec.Schedule, schedule.Request{Devices: stages, MicroBatches: int(spec.MicroBatches)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func candidate(j *job.Job, pipelines, micro int) tuner.Candidate {
 		return chosen
 	}
 	c := tuner.Candidate{
-		Stages: given(j.Stages, 2), Chunks: 1, Pipelines: given(j.Pipelines, pipelines), MicroBatches: given(j.MicroBatches, micro),
+		Devices: given(j.Stages, 2), Chunks: 1, Pipelines: given(j.Pipelines, pipelines), MicroBatches: given(j.MicroBatches, micro),
 		Schedule: j.Schedule, Threads: 1,
 	}
 	if c.Schedule == job.AutoSchedule {
@@ -133,17 +133,17 @@ func candidate(j *job.Job, pipelines, micro int) tuner.Candidate {
 		recompute = "block"
 	}
 	batch := RoundTime.Seconds()
-	c.Costs = schedule.Uniform(c.Stages, 0.2*batch/float64(c.MicroBatches), 0.4*batch/float64(c.MicroBatches), 0)
+	c.Costs = schedule.Uniform(c.Devices, 0.2*batch/float64(c.MicroBatches), 0.4*batch/float64(c.MicroBatches), 0)
 	c.Predicted = tuner.Prediction{BatchSeconds: batch, SamplesPerSecond: float64(c.Pipelines*j.Train.Batch) / batch}
-	for k := range c.Stages {
+	for k := range c.Devices {
 		c.Recompute = append(c.Recompute, recompute)
-		c.Warmup = append(c.Warmup, min(c.MicroBatches, c.Stages-k))
+		c.Warmup = append(c.Warmup, min(c.MicroBatches, c.Devices-k))
 		c.Predicted.Stages = append(c.Predicted.Stages, tuner.StageTerms{
 			Device: k, ComputeSeconds: 0.9 * batch / float64(c.Pipelines), WaitSeconds: 0.1 * batch, Busy: 0.9,
 			Memory: tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500, Center: 2000, Boundaries: 2 * messageBytes},
 		})
 	}
-	for range c.Stages - 1 {
+	for range c.Devices - 1 {
 		c.Predicted.Links = append(c.Predicted.Links, tuner.LinkTerms{Bytes: int64(2 * c.MicroBatches * messageBytes), MessageSeconds: 25e-6})
 	}
 	return c

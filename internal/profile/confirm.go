@@ -1,0 +1,160 @@
+package profile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them. One that
+// could still win, since its two fastest turns differ by more than noisy and the fastest of all is no further ahead, runs again, up to
+// Config.Turns: something else took the host's time.
+const (
+	turns = 2
+	noisy = 0.05
+)
+
+// Confirm runs candidates for a few batches each and measures them. One whose run fails keeps the error as its reason.
+func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.Candidate, error) {
+	results := make([][]worker.TrialResult, len(best))
+	s.left(turns * len(best))
+	for turn := range s.config.Turns {
+		for i := range best {
+			c := &best[i]
+			if c.Verdict == tuner.Fails || turn > 0 && outpaced(c, best, s.config.Outpaced) || turn >= turns && settled(c, best) {
+				if turn < turns {
+					s.drop()
+				}
+				continue
+			}
+			s.step(confirming{i, min(turn, turns-1)}, "run %s: %s, %s, %s", c.Schedule,
+				words.Count(c.Pipelines, "pipeline"), words.Count(c.MicroBatches, "micro-batch"), words.Count(c.Devices, "stage"))
+			config, err := Trial(&s.config.Request, c, s.batches(c))
+			if err != nil {
+				return nil, err
+			}
+			r, err := s.bench.Run(ctx, config)
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("run the best candidates: %w", context.Cause(ctx))
+			}
+			if err != nil {
+				c.Verdict, c.Reason, c.Measured = tuner.Fails, fmt.Sprintf("its run failed: %v", err), nil
+				continue
+			}
+			results[i] = append(results[i], r)
+			c.Measured = Measure(c, results[i]...)
+		}
+	}
+	return best, nil
+}
+
+// mostBatches bounds what a turn is watched for when batches are predicted to take next to no time.
+const mostBatches = 200
+
+// batches is how many batches of a candidate a turn is watched for.
+func (s *Session) batches(c *tuner.Candidate) int {
+	n := max(s.config.Batches/turns, 1)
+	if c.Predicted.BatchSeconds <= 0 || s.config.Watch <= 0 {
+		return n
+	}
+	return max(n, int(min(mostBatches, math.Ceil(s.config.Watch.Seconds()/c.Predicted.BatchSeconds))))
+}
+
+// settled reports whether another turn would not change who wins: the candidate leads, its turns are alike, or it is too far behind.
+func settled(c *tuner.Candidate, all []tuner.Candidate) bool {
+	return c.Measured.Spread <= noisy/2 || leads(c, all) || outpaced(c, all, noisy)
+}
+
+// leads reports whether no other candidate was faster.
+func leads(c *tuner.Candidate, all []tuner.Candidate) bool {
+	return !slices.ContainsFunc(all, func(other tuner.Candidate) bool {
+		return other.Measured != nil && other.Measured.SamplesPerSecond > c.Measured.SamplesPerSecond
+	})
+}
+
+// outpaced reports whether another candidate was faster by more than a part of its throughput, and that is no surprise.
+func outpaced(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
+	fastest := 0.0
+	for i := range all {
+		if m := all[i].Measured; m != nil {
+			fastest = max(fastest, m.SamplesPerSecond)
+		}
+	}
+	return c.Measured.SamplesPerSecond < (1-by)*fastest && !disturbed(c)
+}
+
+// disturbed reports whether a candidate took so much longer than predicted that something else may have taken the host's time in
+// each of its turns yet.
+func disturbed(c *tuner.Candidate) bool {
+	return c.Measured.BatchSeconds > (1+bound)*c.Predicted.BatchSeconds
+}
+
+// Trial is the run of a candidate for so many batches, after warmUp that are not watched.
+func Trial(r *control.TuneRequest, c *tuner.Candidate, batches int) (worker.TrialConfig, error) {
+	plan, _, err := tuner.Plan(c)
+	if err != nil {
+		return worker.TrialConfig{}, err
+	}
+	j := resolved(&r.Job, tuner.Target{Devices: c.Devices, Threads: c.Threads}, c.Pipelines, c.MicroBatches)
+	j.Schedule, j.Recompute = c.Schedule, c.Recompute
+	if len(slices.Compact(slices.Clone(c.Recompute))) == 1 {
+		j.Recompute = c.Recompute[:1]
+	}
+	return worker.TrialConfig{
+		Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp(c.Pipelines), Batches: batches, CoolDown: min(c.Pipelines-1, 1),
+	}, nil
+}
+
+// Measure sums up runs of one candidate, at least one, in the terms of its prediction. What disturbs a run only ever adds time, so
+// it is the fastest run that counts; Spread is half of the distance to the second.
+func Measure(c *tuner.Candidate, runs ...worker.TrialResult) *tuner.Measurement {
+	period := func(r worker.TrialResult) float64 { return (r.End - r.Start).Seconds() / r.Worked }
+	runs = slices.SortedFunc(slices.Values(runs), func(a, b worker.TrialResult) int { return cmp.Compare(period(a), period(b)) })
+	fastest := runs[0]
+	m := &tuner.Measurement{Batches: len(fastest.Batches)}
+	m.Links = c.Predicted.Links
+	m.BatchSeconds = period(fastest)
+	m.SamplesPerSecond = c.Predicted.SamplesPerSecond * c.Predicted.BatchSeconds / m.BatchSeconds
+	if len(runs) > 1 {
+		m.Spread = (period(runs[1]) - m.BatchSeconds) / 2 / m.BatchSeconds
+	}
+	m.Stages = stagesOf(c, fastest)
+	return m
+}
+
+// stagesOf are the terms of each stage, of one pipeline and batch.
+func stagesOf(c *tuner.Candidate, r worker.TrialResult) []tuner.StageTerms {
+	out := make([]tuner.StageTerms, len(c.Predicted.Stages))
+	batches := r.Worked
+	for _, e := range r.Events {
+		took := (e.End - max(e.Start, r.Start)).Seconds() / batches / float64(c.Pipelines)
+		switch t := &out[e.Stage]; e.Kind { //nolint:exhaustive // what else is on the device is not the batch's
+		case trace.Compute:
+			t.ComputeSeconds += took
+		case trace.Optimizer:
+			t.OptimizerSeconds += took
+		case trace.Average:
+			t.AverageSeconds += took
+		}
+	}
+	for s := range out {
+		t := &out[s]
+		t.Device = r.Stages[s].Device
+		t.Busy = r.Devices[t.Device].Busy
+		t.WaitSeconds = (1 - t.Busy) * (r.End - r.Start).Seconds() / batches
+		t.Memory = c.Predicted.Stages[s].Memory // its parts have one length whatever the plan, but for
+		t.Memory.Activations += r.Stages[s].AllocatedBytes - deviceBytes(t.Memory)
+	}
+	return out
+}
+
+// deviceBytes is the part of a stage's memory that is allocated on its device: all but the messages of links.
+func deviceBytes(m tuner.Memory) int64 { return m.Total() - m.Boundaries }

@@ -1,0 +1,52 @@
+package profile
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// TestAShortJobIsNotMeasured: after the first reading the rest is left to the rules, and what it would have cost is said. Nothing is
+// cached, since nothing was chosen.
+func TestAShortJobIsNotMeasured(t *testing.T) {
+	r := request(t, func(j *job.Job) { j.TuningShare = 0.01 })
+	r.Bounded = true
+	report, err := Tune(t.Context(), Config{Request: r})
+	if err != nil || !strings.Contains(report.Ruled, "tuning would have cost about ") || report.Chosen.Devices != 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	if cached, err := readCache(r.Cache, report.Digest); cached != nil || err != nil {
+		t.Errorf("cached: %+v, %v", cached, err)
+	}
+}
+
+// TestAnEstimateMeasuresNothing: what is to be expected, by assumption, or by an earlier tuning.
+func TestAnEstimateMeasuresNothing(t *testing.T) {
+	r := request(t, func(*job.Job) {})
+	r.Estimate = true
+	report, err := Tune(t.Context(), Config{Request: r})
+	if err != nil || report.Estimate == nil || !strings.Contains(report.Estimate.Basis, "assumed, not measured") ||
+		!(report.Estimate.JobSeconds > 0) || !(report.Estimate.TuningSeconds > 0) || report.Chosen.Measured != nil || len(report.Chosen.Predicted.Stages) == 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	r.Estimate = false
+	if _, err := Tune(t.Context(), Config{Request: r, Runs: -1}); err != nil {
+		t.Fatal(err)
+	}
+	r.Estimate = true
+	report, err = Tune(t.Context(), Config{Request: r})
+	if err != nil || !report.Cached || report.Estimate == nil || report.Estimate.TuningSeconds != 0 || report.Estimate.Basis != "an earlier tuning of such a job" {
+		t.Errorf("after a tuning: %+v, %v", report, err)
+	}
+}
+
+// TestThePlainDeviceIsPricedAsOne: its name says more than its kind.
+func TestThePlainDeviceIsPricedAsOne(t *testing.T) {
+	s := &subject{device: ref.New().Name()}
+	if got := s.assumedFLOPs(tuner.Target{Threads: 1}); got != assumedRef {
+		t.Errorf("%s is priced at %g operations a second, want %g", s.device, got, assumedRef)
+	}
+}

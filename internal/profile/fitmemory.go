@@ -1,0 +1,112 @@
+package profile
+
+import (
+	"slices"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// kinds of recomputation, the cheapest first.
+var kinds = []string{string(stage.RecomputeNone), string(stage.RecomputeBlock), string(stage.RecomputeFull)}
+
+// fitToMemory has the stages of a reading compute again what their devices cannot hold, so that a job is measured that fits in no other
+// way. What that takes is taken off again: see once.
+func (s *subject) fitToMemory(r *reading) error {
+	recompute, short := make([]string, len(r.trial.Split)), false
+	for _, m := range s.memories(len(r.trial.Plan)) {
+		kind, err := s.fitting(r, m)
+		if err != nil {
+			return err
+		}
+		for k, home := range r.homes {
+			if slices.Contains(m.devices, home) {
+				recompute[k], short = kind, short || kind != kinds[0]
+			}
+		}
+	}
+	if short {
+		r.trial.Job.Recompute = recompute
+	}
+	return nil
+}
+
+// memory is what some devices hold together; 0 bytes are no limit.
+type memory struct {
+	devices []int
+	bytes   int64
+}
+
+// memories are those of so many devices: of each its own, or the host's for all.
+func (s *subject) memories(devices int) (all []memory) {
+	host := memory{bytes: s.memory}
+	for d := range devices {
+		if own := s.capacity(d); own > 0 {
+			all = append(all, memory{[]int{d}, own})
+		} else {
+			host.devices = append(host.devices, d)
+		}
+	}
+	return append(all, host)
+}
+
+// fitting is the cheapest kind of recomputation with which a memory holds the stages of its devices; none where all are too much.
+func (s *subject) fitting(r *reading, m memory) (string, error) {
+	for _, kind := range kinds {
+		bytes, err := s.held(r, m.devices, kind)
+		if err != nil {
+			return "", err
+		}
+		if m.bytes == 0 || bytes <= m.bytes {
+			return kind, nil
+		}
+	}
+	return kinds[0], nil // and the run says what is short
+}
+
+// held is what the stages of some devices allocate in a reading.
+func (s *subject) held(r *reading, devices []int, kind string) (total int64, err error) {
+	plan := r.trial.Plan
+	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	for k, home := range r.homes {
+		if !slices.Contains(devices, home) {
+			continue
+		}
+		m, vector, err := s.sizer.Stage(tuner.StageSpec{
+			From: r.trial.Split[k][0], To: r.trial.Split[k][1], Samples: r.samples, Slots: slots[k], WeightSlots: halves[k],
+			Versions: versions[k], Recompute: kind,
+		})
+		if err != nil {
+			return 0, err
+		}
+		total += int64(r.pipelines)*deviceBytes(m) + int64(s.sizer.Vectors(r.pipelines))*vector
+	}
+	return total, nil
+}
+
+// once is how long an op would have taken if nothing were computed again: a stage's forward less, in its backward.
+func once(r reading, result worker.TrialResult) func(trace.Event) float64 {
+	forwards := map[int][]float64{}
+	for _, e := range result.Events {
+		if e.Kind == trace.Compute && e.Work == trace.Forward {
+			forwards[e.Stage] = append(forwards[e.Stage], (e.End - e.Start).Seconds())
+		}
+	}
+	again := map[int]float64{}
+	for k, times := range forwards {
+		if kind := job.At(r.trial.Job.Recompute, k); kind != "" && kind != kinds[0] {
+			again[k] = median(times)
+		}
+	}
+	return func(e trace.Event) float64 {
+		took := (e.End - e.Start).Seconds()
+		if e.Kind == trace.Compute && (e.Work == trace.Backward || e.Work == trace.BackwardInput) {
+			took = max(0, took-again[e.Stage])
+		}
+		return took
+	}
+}

@@ -1,0 +1,72 @@
+package profile
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// progress says how far a tuning is. The steps are known beforehand, as the most that may be needed: what is repeated is the step
+// that it was, and what turns out not to be needed is taken off. So the total never grows, and less than all is done until the end.
+type progress struct {
+	say   func(control.TuneProgress) // nil: nobody listens
+	begun map[any]bool               // steps
+	total int                        // of steps; 0 while it is not known
+}
+
+// step says that one begins, or begins again. Steps differ in their keys.
+func (p *progress) step(key any, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if p.begun[key] {
+		text += ", again"
+	}
+	if p.begun == nil {
+		p.begun = map[any]bool{}
+	}
+	p.begun[key] = true
+	if p.say == nil {
+		return
+	}
+	p.say(control.TuneProgress{Done: len(p.begun) - 1, Total: max(p.total, len(p.begun)), Text: text})
+}
+
+// left says how many steps there are at most after those that have begun.
+func (p *progress) left(steps int) { p.total = len(p.begun) + max(steps, 0) }
+
+// drop takes a step off that is not needed.
+func (p *progress) drop() { p.total = max(p.total-1, len(p.begun)) }
+
+// searching is the key of the step that searches.
+type searching struct{}
+
+// readingStep is the key of a reading.
+type readingStep struct {
+	kind             kind
+	devices, threads int
+	samples          int
+}
+
+// confirming is the key of a candidate's turn; a turn beyond the usual ones repeats the last of them.
+type confirming struct{ candidate, turn int }
+
+// steps is the most that profiling a space, the search and the runs of the best candidates take.
+func (s *Session) steps(space tuner.Space) int {
+	sizes := s.subject.sizes(space)
+	n := 1 + turns*max(s.config.Runs, 0)
+	for _, target := range space.Targets {
+		n += len(s.subject.layeredSizes(sizes)) + len(sizes)
+		if s.alone(target) == 1 && s.subject.several(target) {
+			n += len(sizes)
+		}
+	}
+	return n
+}
+
+// alone is how many pipelines the merged readings of a target have: two where the job has no use for one.
+func (s *Session) alone(target tuner.Target) int {
+	if s.config.Request.Job.Pipelines > 1 && s.subject.several(target) {
+		return 2
+	}
+	return 1
+}

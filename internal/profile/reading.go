@@ -1,0 +1,151 @@
+package profile
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// shareOut gives each device of a target a run of layers, by their floating-point operations.
+func (s *subject) shareOut(target tuner.Target) ([]stage.Range, error) {
+	return stage.Split(s.model.Costs(s.size()), target.Devices)
+}
+
+// kind is what a run of a profile is for.
+type kind string
+
+const (
+	layered   kind = "layers"
+	merged    kind = "stages"
+	contended kind = "stages that share devices"
+)
+
+// reading is one run of a profile.
+type reading struct {
+	kind      kind
+	samples   int
+	pipelines int
+	homes     []int // by stage: its device
+	trial     worker.TrialConfig
+}
+
+// layeredSizes are those of layered runs: none where the job fixes what a stage takes, whichever layers it has.
+func (s *subject) layeredSizes(sizes []int) []int {
+	if s.fixedCosts() {
+		return nil
+	}
+	return sizes
+}
+
+// layered lays out a run in which each layer is a stage. At the middle size there is more to learn from it.
+func (s *subject) layered(target tuner.Target, shares []stage.Range, samples int, middle bool) reading {
+	micros := max(fewMicros, target.Devices)
+	if middle {
+		micros = max(layeredMicros, target.Devices)
+	}
+	r := s.reading(layered, target, samples, 1, micros)
+	r.trial.Plan = profilePlan(shares, micros)
+	for d, share := range shares {
+		for i := share.From; i < share.To; i++ {
+			r.homes = append(r.homes, d)
+			r.trial.Split = append(r.trial.Split, [2]int{i, i + 1})
+		}
+	}
+	return r
+}
+
+// merged lays out a run as training is, by 1f1b, with whole batches of the job.
+func (s *subject) merged(target tuner.Target, shares []stage.Range, samples, pipelines int) reading {
+	micros := s.request.Job.Train.Batch / samples
+	r := s.reading(merged, target, samples, pipelines, micros)
+	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: target.Devices, MicroBatches: micros})
+	if err != nil {
+		panic(fmt.Sprintf("1f1b of %d stages and %d micro-batches: %v", target.Devices, micros, err)) // it has a plan for any
+	}
+	r.trial.Plan = plan
+	for d, share := range shares {
+		r.homes = append(r.homes, d)
+		r.trial.Split = append(r.trial.Split, [2]int{share.From, share.To})
+	}
+	return r
+}
+
+// contended lays out a run of two pipelines, each as merged.
+func (s *subject) contended(target tuner.Target, shares []stage.Range, samples int) reading {
+	r := s.merged(target, shares, samples, 2)
+	r.kind = contended
+	return r
+}
+
+// reading is what the kinds of run have in common.
+func (s *subject) reading(k kind, target tuner.Target, samples, pipelines, micros int) reading {
+	j := *resolved(&s.request.Job, target, pipelines, micros)
+	j.Train.Batch, j.Recompute = samples*micros, []string{string(stage.RecomputeNone)}
+	return reading{kind: k, samples: samples, pipelines: pipelines, trial: worker.TrialConfig{
+		Job: j, Cores: s.request.Cores, WarmUp: warmUp(pipelines), Batches: profileBatches,
+	}}
+}
+
+// several reports whether a second pipeline is possible: the job allows it, and it takes no more than half of the memory.
+func (s *subject) several(target tuner.Target) bool {
+	if s.request.Job.Pipelines == 1 {
+		return false
+	}
+	const model = 6 // times the weights: gradients, state of adam, center and messages
+	weights := 0
+	for _, p := range s.model.Params() {
+		weights += 4 * p.Len()
+	}
+	held, capacity := int64(2*model*weights), s.memory
+	if each := s.capacity(0); each > 0 {
+		capacity = each * int64(target.Devices)
+	}
+	return capacity == 0 || held <= capacity/2
+}
+
+// resolved is the job with every count given.
+func resolved(j *job.Job, target tuner.Target, pipelines, micros int) *job.Job {
+	out := *j
+	out.Stages, out.Pipelines, out.MicroBatches = job.Count(target.Devices), job.Count(pipelines), job.Count(micros)
+	out.Devices.CPU.Count = max(out.Devices.CPU.Count, job.Count(target.Devices))
+	out.Devices.CPU.Threads = job.Count(max(target.Threads, 1))
+	return &out
+}
+
+// profilePlan runs every layer as a stage, in the order of 1f1b over the devices: a device goes through all of its layers for one
+// micro-batch before it turns to another. Every other micro-batch has its backward split.
+func profilePlan(layers []stage.Range, micros int) schedule.Plan {
+	plan := make(schedule.Plan, len(layers))
+	for d, run := range layers {
+		forward := func(m int) {
+			for s := run.From; s < run.To; s++ {
+				plan[d] = append(plan[d], schedule.Op{Kind: schedule.Forward, Stage: s, Micro: m})
+			}
+		}
+		backward := func(m int) {
+			for s := run.To - 1; s >= run.From; s-- {
+				if m%2 == 1 {
+					plan[d] = append(plan[d],
+						schedule.Op{Kind: schedule.BackwardInput, Stage: s, Micro: m}, schedule.Op{Kind: schedule.BackwardWeight, Stage: s, Micro: m})
+					continue
+				}
+				plan[d] = append(plan[d], schedule.Op{Kind: schedule.Backward, Stage: s, Micro: m})
+			}
+		}
+		ahead := min(micros, len(layers)-d)
+		for m := range ahead {
+			forward(m)
+		}
+		for m := range micros {
+			backward(m)
+			if ahead+m < micros {
+				forward(ahead + m)
+			}
+		}
+	}
+	return plan
+}

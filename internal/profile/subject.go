@@ -1,0 +1,289 @@
+package profile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// subject is the job that is tuned, with what is known of it before anything is measured.
+type subject struct {
+	request  control.TuneRequest
+	model    *model.Model
+	sequence int
+	compute  device.Type
+	cores    int
+	memory   int64  // bytes that the host can give; 0 when it does not say
+	device   string // what the job's kind of device is on this host
+	sizer    *sizer
+}
+
+// newSubject opens a device, which close closes.
+func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
+	s := &subject{request: r, model: trials.Model(), sequence: r.Job.Data.Sequence, cores: r.NodeCores, memory: availableMemory()}
+	if s.sequence == 0 {
+		s.sequence = s.model.Sequence()
+	}
+	if n := len(r.Cores); n > 0 {
+		s.cores = n
+	}
+	if r.Job.Precision == device.BF16.String() {
+		s.compute = device.BF16
+	}
+	dev, err := trials.OpenDevice(r.Job.Devices)
+	if err != nil {
+		return nil, err
+	}
+	s.device = dev.Name()
+	s.sizer = &sizer{subject: s, on: dev, known: map[tuner.StageSpec]priced{}}
+	return s, nil
+}
+
+func (s *subject) close() error { return s.sizer.on.Close() }
+
+// digest names all that a plan depends on. Two jobs with one digest get one plan.
+func (s *subject) digest() (string, error) {
+	j := s.request.Job
+	text, err := json.Marshal(map[string]any{
+		"report": tuner.ReportVersion, "family": s.model.Family, "model": s.model.Config(), "task": s.model.Task,
+		"batch": j.Train.Batch, "sequence": s.sequence, "precision": j.Precision, "optimizer": j.Optimizer.Name,
+		"momentum": j.Optimizer.Momentum > 0, "clip": j.Optimizer.ClipNorm > 0,
+		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
+		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
+		"recompute": j.Recompute, "devices": j.Devices,
+		"device": s.device, "cores": s.cores, "system": processors(), "memory": totalMemory(),
+	})
+	if err != nil {
+		return "", fmt.Errorf("digest of the job: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// space is what the job leaves open. Its targets have no profile yet.
+func (s *subject) space() (tuner.Space, error) {
+	j := s.request.Job
+	space := tuner.Space{
+		Batch: j.Train.Batch, Chunks: int(j.Chunks), Targets: s.targets(),
+		AverageEvery: j.Averaging.Tau, AwaitRound: elastic.PullRule(j.Averaging.Pull) == elastic.PullNew, ExchangeNorm: j.Optimizer.ClipNorm > 0,
+	}
+	if len(space.Targets) == 0 {
+		return space, &tuner.StagesError{Layers: len(s.model.Layers), Stages: int(j.Stages)}
+	}
+	if j.Pipelines != job.Auto {
+		space.Pipelines = []int{int(j.Pipelines)}
+	}
+	most := 0
+	for _, t := range space.Targets {
+		most = max(most, t.Devices)
+	}
+	space.MicroBatches = microBatches(j.Train.Batch, most)
+	if j.MicroBatches != job.Auto {
+		space.MicroBatches = []int{int(j.MicroBatches)}
+	}
+	space.Schedules = []string{j.Schedule}
+	if j.Schedule == job.AutoSchedule {
+		space.Schedules = synchronous()
+	}
+	switch n := len(j.Recompute); {
+	case n == 0:
+		space.Recompute = kinds[:1]
+	case j.RecomputeOpen():
+		space.Recompute = kinds
+	case n == 1:
+		space.Recompute = j.Recompute
+	default:
+		space.RecomputeByStage = j.Recompute
+	}
+	return space, nil
+}
+
+// synchronous are the schedules that a job may be given when it leaves the choice open: those that change its time and memory,
+// and not what it computes.
+func synchronous() []string {
+	return slices.DeleteFunc(schedule.Names(), func(name string) bool {
+		plan, _, err := schedule.Generate(name, schedule.Request{Devices: 2, MicroBatches: 4})
+		return err != nil || plan.Updates() > 0
+	})
+}
+
+// microBatches are the divisors of a batch that are worth a try: beyond 16 a stage the bubble is below 6% of the time, and each
+// matrix product only becomes smaller.
+func microBatches(batch, stages int) (all []int) {
+	for m := 1; m <= min(batch, max(16*stages, 16)); m++ {
+		if batch%m == 0 {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// targets are the ways to use the node's devices. Where neither stages nor devices are given, each number of devices that divides
+// the cores is one, with the cores shared out among them.
+func (s *subject) targets() []tuner.Target {
+	cpu, layers := s.request.Job.Devices.CPU, len(s.model.Layers) // of emulated devices only the threads are read
+	threads := func(devices int) int {
+		if cpu.Threads != job.Auto {
+			return int(cpu.Threads)
+		}
+		return max(s.cores/devices, 1)
+	}
+	var all []tuner.Target
+	add := func(stages, devices int) {
+		if stages <= layers {
+			all = append(all, tuner.Target{Devices: stages, Threads: threads(devices)})
+		}
+	}
+	switch given, count := int(s.request.Job.Stages), int(s.request.Job.Offered()); {
+	case given > 0:
+		add(given, max(count, given))
+	case count > 0:
+		for k := 1; k < count; k *= 2 {
+			add(k, count)
+		}
+		add(count, count)
+	default:
+		most := max(s.cores/max(int(cpu.Threads), 1), 1)
+		for k := 1; k <= most; k++ {
+			if most%k == 0 {
+				add(k, k)
+			}
+		}
+	}
+	return all[max(0, len(all)-mostTargets):]
+}
+
+// mostTargets bounds the profiles, each of which takes a few batches. The largest numbers of devices are kept.
+const mostTargets = 4
+
+// sizes are the two or three numbers of samples that are measured: the smallest and the largest micro-batch of the space, and
+// the one nearest to the middle of them, by ratio. Fewer micro-batches than stages cannot fill a pipeline, so what so large ones
+// take is left to the line through the others.
+func (s *subject) sizes(space tuner.Space) []int {
+	stages := space.Targets[0].Devices
+	for _, t := range space.Targets {
+		stages = min(stages, t.Devices)
+	}
+	var all []int
+	for _, m := range space.MicroBatches {
+		if m >= stages || m == space.MicroBatches[len(space.MicroBatches)-1] {
+			all = append(all, space.Batch/m)
+		}
+	}
+	slices.Sort(all)
+	first, last := all[0], all[len(all)-1]
+	off := func(n int) float64 { return math.Abs(math.Log(float64(n*n) / float64(first*last))) }
+	middle := first
+	for _, n := range all {
+		if off(n) <= off(middle)*(1+1e-9) { // of two equally near the larger
+			middle = n
+		}
+	}
+	return slices.Compact([]int{first, middle, last})
+}
+
+// size is a micro-batch of one sample.
+func (s *subject) size() layer.Size { return layer.Size{B: 1, T: s.sequence, Compute: s.compute} }
+
+// guess is a profile before anything was measured: times in proportion to floating-point operations. Its memory is exact.
+func (s *subject) guess(t tuner.Target) *tuner.Profile {
+	second := s.assumedFLOPs(t)
+	p := s.skeleton(t)
+	p.Samples = []int{1}
+	for i, l := range s.model.Layers {
+		f, b := l.FLOPs(s.size())
+		each := func(flops float64) tuner.Curve {
+			return tuner.Curve{Samples: []int{1}, Values: []float64{flops / second}}
+		}
+		one := &p.Layers[i]
+		one.Forward, one.Backward, one.BackwardInput, one.BackwardWeight = each(f), each(b), each(b/2), each(b/2)
+	}
+	return p
+}
+
+// skeleton is a profile without times.
+func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
+	p := &tuner.Profile{Links: make([]tuner.Link, t.Devices-1), Sizer: s.sizer}
+	p.HostBytes, p.Fixed = s.memory, s.fixed()
+	for d := range t.Devices {
+		p.Devices = append(p.Devices, tuner.Device{
+			Name: s.device, Slowdown: s.slowdown(d), CapacityBytes: s.capacity(d),
+		})
+	}
+	for _, l := range s.model.Layers {
+		_, out := l.Ports(s.size())
+		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
+		one.ActivationBytes = float64(4 * (l.Saved(s.sizer.on, s.size()) + layer.Words(out)))
+		for _, param := range l.Params() {
+			one.Parameters += int64(param.Len())
+		}
+		p.Layers = append(p.Layers, one)
+	}
+	return p
+}
+
+// capacity is the memory that device d has of its own; 0 where it shares the host's. Emulated devices hold what the job says, of
+// which a list of one stands for all.
+func (s *subject) capacity(d int) int64 {
+	if s.request.Job.Devices.Kind != job.KindEmulated {
+		return 0
+	}
+	return int64(job.At(s.request.Job.Devices.Emulated.Memory, d))
+}
+
+// slowdown is how many times as long everything takes on device d as on the first, before anything is measured: devices of a host are
+// taken to be alike; emulated ones are as fast as the job says. See compareDevices.
+func (s *subject) slowdown(d int) float64 {
+	given := s.request.Job.Devices.Emulated.FLOPs
+	if s.request.Job.Devices.Kind != job.KindEmulated || len(given) < 2 {
+		return 1
+	}
+	first, own := given[0], job.At(given, d)
+	if first <= 0 || own <= 0 {
+		return 1
+	}
+	return first / own
+}
+
+// dictated are the times that the job gives to stages of emulated devices; none where operations say what they take.
+func (s *subject) fixed() (all []tuner.FixedCosts) {
+	e := s.request.Job.Devices.Emulated
+	if !s.fixedCosts() {
+		return nil
+	}
+	for k := range max(len(e.Forward), len(e.Backward), len(e.Step)) {
+		t := tuner.FixedCosts{
+			Forward: job.At(e.Forward, k).Seconds(), Backward: job.At(e.Backward, k).Seconds(), Update: job.At(e.Step, k).Seconds(),
+		}
+		if t.Backward == 0 {
+			t.Backward = 2 * t.Forward
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// fixes reports whether the job says what passes of a stage take, whichever layers it has.
+func (s *subject) fixedCosts() bool {
+	d := s.request.Job.Devices
+	return d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0
+}
+
+// method is the averaging of so many pipelines.
+func (s *subject) method(pipelines int) (elastic.Method, error) {
+	a := s.request.Job.Averaging
+	return elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Tau: a.Tau, Pipelines: pipelines})
+}
