@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 func newInspectCommand() *cobra.Command {
@@ -13,7 +13,7 @@ func newInspectCommand() *cobra.Command {
 		Hidden: true,
 		Args:   usageArguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return node.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			return spec.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 }

@@ -75,9 +75,13 @@ var mayImport = map[string][]string{
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
+	"internal/spec": {
+		"internal/access", "elastic", "job", "schedule", "stage/...", "tuner", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/words",
+	},
 	"internal/node": {
-		"internal/access", "internal/server", "elastic", "job", "schedule", "stage/...", "tuner",
-		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/data", "internal/export", "internal/feed",
+		"internal/spec",
+		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
+		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/plancache", "internal/shard", "internal/trace", "internal/words",
 		"internal/worker/control",
 	},
@@ -85,7 +89,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/logging", "internal/node", "internal/server", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
+		"internal/logging", "internal/node", "internal/server", "internal/spec", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},

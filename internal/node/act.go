@@ -18,6 +18,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -28,7 +29,7 @@ import (
 type act struct {
 	node     *node
 	job      *cluster.Job
-	spec     *spec
+	Spec     *spec.Spec
 	decision decision
 	worker   *worker                   // the job's; nil: none
 	cores    []int                     // of place and tune
@@ -111,7 +112,7 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
 func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
-	m, err := assemble(a.job, a.node.id, a.spec.stages(), round, a.shards)
+	m, err := assemble(a.job, a.node.id, a.Spec.Stages(), round, a.shards)
 	if err != nil {
 		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
 		return nil, errors.Join(err, give)
@@ -120,7 +121,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), give)
 	}
-	keep := a.spec.Job.Center.Keep
+	keep := a.Spec.Job.Center.Keep
 	kept := a.node.keepRecord(a.job.ID, m, keep)
 	err = a.propose(ctx, &cluster.CommitRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: keep})
 	if err != nil {
@@ -260,7 +261,7 @@ func (a *act) finalStatus(ctx context.Context) *control.Status {
 
 // place begins the job's next generation: its worker resumes from the newest committed round whose shards are whole.
 func (a *act) place(ctx context.Context) (func(*observed), error) {
-	plan, _, err := a.spec.plan()
+	plan, _, err := a.Spec.Plan()
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
@@ -323,18 +324,18 @@ func (a *act) endOthers(dir string) error {
 
 // assignment tells a worker everything.
 func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from *cluster.Manifest) control.Assignment {
-	places := make([]control.StagePlace, a.spec.stages())
+	places := make([]control.StagePlace, a.Spec.Stages())
 	for k := range places {
 		places[k].Node = a.node.id
 	}
 	out := control.Assignment{
 		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
-		Job: a.spec.Job, Budget: a.spec.Budget, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
+		Job: a.Spec.Job, Budget: a.Spec.Budget, User: a.Spec.User, Stages: places, Schedule: a.Spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
 		LogBytes: a.node.config.Limits().LogBytes, LogFiles: a.node.config.Limits().LogFiles,
 		OrphanAfter: a.node.config.Limits().OrphanAfter, LogLevel: zapcore.LevelOf(a.node.log.Core()).String(),
 	}
-	if a.spec.Layout != nil {
-		out.Split = a.spec.Layout.Split
+	if a.Spec.Layout != nil {
+		out.Split = a.Spec.Layout.Split
 	}
 	if from == nil {
 		return out

@@ -12,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -26,9 +27,9 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
 	a.node.say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
-	request := a.node.tuneRequest(a.spec, scratch(dir), a.cores)
+	request := a.node.tuneRequest(a.Spec, scratch(dir), a.cores)
 	request.JobID = a.job.ID
-	request.Bounded = !a.spec.Retune && a.spec.Version >= budgetVersion
+	request.Bounded = !a.Spec.Retune && a.Spec.Version >= spec.BudgetVersion
 	run, err := startTune(a.node.config.TuneCommand, dir, request)
 	if err != nil {
 		return func(o *observed) {
@@ -48,7 +49,7 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 func scratch(dir string) string { return filepath.Join(dir, "tune") }
 
 // tuneRequest asks for what a spec leaves open.
-func (n *node) tuneRequest(s *spec, dir string, cores []int) control.TuneRequest {
+func (n *node) tuneRequest(s *spec.Spec, dir string, cores []int) control.TuneRequest {
 	return control.TuneRequest{
 		Version: control.TuneRequestVersion, Node: n.id, Dir: dir, Job: s.Job, User: s.User, Cores: cores, NodeCores: len(n.config.Cores),
 		Cache: plansDir(n.config.StateDir), Retune: s.Retune,
@@ -57,19 +58,19 @@ func (n *node) tuneRequest(s *spec, dir string, cores []int) control.TuneRequest
 
 // resolve makes what was chosen the job's. A choice that cannot be made one ends the job.
 func (a *act) resolve(ctx context.Context) (func(*observed), error) {
-	resolved, err := a.spec.resolve(a.report, len(a.node.config.Cores))
+	resolved, err := a.Spec.Resolve(a.report, len(a.node.config.Cores))
 	if err != nil {
 		failed := &cluster.EndJob{Job: a.job.ID, Generation: a.job.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
 		return nil, errors.Join(err, a.propose(ctx, failed))
 	}
-	text, err := encodeSpec(resolved)
+	text, err := spec.Encode(resolved)
 	if err != nil {
 		return nil, err
 	}
 	done := &cluster.ResolveJob{Job: a.job.ID, Generation: a.job.Generation, Spec: text, Reason: "laid out by the rules; waits for a place"}
 	if a.report.Ruled == "" {
 		done.Reason = "tuned; waits for a place"
-		if done.Report, err = encodeReport(a.report); err != nil {
+		if done.Report, err = spec.EncodeReport(a.report); err != nil {
 			return nil, err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -27,11 +28,11 @@ var _ server.Backend = (*node)(nil)
 // Submit implements server.Backend.
 func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.SubmitResponse, error) {
 	var none api.SubmitResponse
-	s, err := n.admit(ctx, "submit", r, peer)
+	s, err := n.admitJob(ctx, "submit", r, peer)
 	if err != nil {
 		return none, err
 	}
-	encoded, err := encodeSpec(s)
+	encoded, err := spec.Encode(s)
 	if err != nil {
 		return none, err
 	}
@@ -54,8 +55,8 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	return api.SubmitResponse{ID: result.Job, Warnings: append([]string{}, s.Warnings...)}, nil
 }
 
-// admit checks a job file that somebody sends, to submit it or to tune it.
-func (n *node) admit(ctx context.Context, verb string, r api.SubmitRequest, peer server.Peer) (*spec, error) {
+// admitJob checks a job file that somebody sends, to submit it or to tune it.
+func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, peer server.Peer) (*spec.Spec, error) {
 	n.mu.Lock()
 	stopping := n.stopping
 	n.mu.Unlock()
@@ -66,7 +67,7 @@ func (n *node) admit(ctx context.Context, verb string, r api.SubmitRequest, peer
 	for _, g := range peer.GIDs {
 		user.GIDs = append(user.GIDs, uint32(g))
 	}
-	return n.inspect.admit(ctx, inspection{Request: r, User: user, Host: hostFacts{Cores: len(n.config.Cores), MemoryBytes: jobMemory()}})
+	return n.inspect.Admit(ctx, spec.Inspection{Request: r, User: user, Host: spec.Host{Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory()}})
 }
 
 // Jobs implements server.Backend.
@@ -168,7 +169,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 // buildModel makes the model that a job trains.
 func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
 	n.mu.Lock()
-	s, err := n.spec(j)
+	s, err := n.Spec(j)
 	n.mu.Unlock()
 	if err != nil {
 		return nil, err

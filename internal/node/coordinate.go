@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 const (
@@ -213,13 +214,13 @@ func (n *node) world(state *cluster.State, stopping bool) (world, map[string]*cl
 		if !j.State.Ended() {
 			o.remove = "" // it was resumed
 		}
-		s, err := n.spec(j)
+		s, err := n.Spec(j)
 		if err != nil {
 			o.note = err.Error()
 			if o.remove == "" {
 				continue
 			}
-			s = &spec{} // enough to remove it
+			s = &spec.Spec{} // enough to remove it
 		}
 		if asked := stopping || j.Cancelling; !asked {
 			o.stopSince = time.Time{}
@@ -260,10 +261,10 @@ func (n *node) idle() bool {
 // begin starts to carry a choice out. It returns the cores that are free after it. The caller holds the lock.
 func (n *node) begin(beside context.Context, j *cluster.Job, o *observed, d decision, free []int) []int {
 	o.acting, o.choice = true, d.choice
-	a := act{node: n, job: j, spec: n.specs[j.ID], decision: d, worker: o.worker}
+	a := act{node: n, job: j, Spec: n.specs[j.ID], decision: d, worker: o.worker}
 	switch d.choice {
 	case place, tune:
-		need := a.spec.cores(len(n.config.Cores))
+		need := a.Spec.Cores(len(n.config.Cores))
 		switch own := n.coresOf(j); {
 		case len(own) == need && o.hold == nil: // a job that comes back keeps its cores
 			a.cores = own

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -192,15 +193,15 @@ func TestResolveKeepsToTheFile(t *testing.T) {
 		change(&r.Chosen)
 		return r
 	}
-	open := spec{Version: specVersion}
+	open := spec.Spec{Version: spec.Version}
 	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
 	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau = 8, 100, 1
-	s, err := open.resolve(report(func(*tuner.Candidate) {}), 2)
+	s, err := open.Resolve(report(func(*tuner.Candidate) {}), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Job.Open() || s.Job.MicroBatches != 4 || s.Job.Schedule != "1f1b" || s.Job.Averaging.Alpha == 0 || len(s.Job.Recompute) != 1 ||
-		s.cores(2) != 2 || len(s.Why) != 3 || len(s.Layout.Split) != 2 {
+		s.Cores(2) != 2 || len(s.Why) != 3 || len(s.Layout.Split) != 2 {
 		t.Errorf("resolved to %+v", s)
 	}
 	if open.Layout != nil || open.Job.MicroBatches != 0 {
@@ -211,7 +212,7 @@ func TestResolveKeepsToTheFile(t *testing.T) {
 		"tuning chose pipelines 0":                   func(c *tuner.Candidate) { c.Pipelines = 0 },
 		"the plan that tuning chose":                 func(c *tuner.Candidate) { c.Schedule = "nonsense" },
 	} {
-		if _, err := open.resolve(report(change), 2); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := open.Resolve(report(change), 2); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
@@ -223,8 +224,8 @@ func TestLargeReportsAreCut(t *testing.T) {
 	for range 100 {
 		r.RunnersUp = append(r.RunnersUp, tuner.Candidate{Reason: strings.Repeat("x", 10_000)})
 	}
-	text, err := encodeReport(r)
-	if err != nil || len(text) > maxReport || !strings.Contains(string(text), `"won"`) || len(r.RunnersUp) != 100 {
+	text, err := spec.EncodeReport(r)
+	if err != nil || len(text) > spec.MaxReport || !strings.Contains(string(text), `"won"`) || len(r.RunnersUp) != 100 {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,33 +10,32 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/words"
-	"github.com/avgpipe/avgpipe/job"
-	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // DryRun implements server.Backend. It admits a job and prices it in a process of its own, and keeps nothing.
 func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.DryRun, error) {
 	var none api.DryRun
-	s, err := n.admit(ctx, "submit", r, peer)
+	s, err := n.admitJob(ctx, "submit", r, peer)
 	if err != nil {
 		return none, err
 	}
 	out := api.DryRun{Tuning: "nothing is measured: the file, or a rule, gives every count"}
-	if s.Plan == nil { // else it is simulated by avgpipectl plan compare
+	if s.UserPlan == nil { // else it is simulated by avgpipectl plan compare
 		if s, err = n.foretell(ctx, s, &out); err != nil {
 			return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
 		}
 	}
 	j := &s.Job
 	out.Name, out.Stages, out.Pipelines, out.MicroBatches = j.Name, int(j.Stages), int(j.Pipelines), int(j.MicroBatches)
-	out.Schedule, out.Recompute, out.Averaging = j.Schedule, j.Recompute, s.averaging()
+	out.Schedule, out.Recompute, out.Averaging = j.Schedule, j.Recompute, s.Averaging()
 	out.Why, out.Warnings, out.Budget = append([]string{}, s.Why...), append([]string{}, s.Warnings...), j.Train.Budget()
 	if s.Budget != nil {
 		out.BudgetSamples, out.Steps = s.Budget.Samples, s.Budget.Steps
 	}
-	plan, _, err := s.plan()
+	plan, _, err := s.Plan()
 	if err != nil {
 		return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
 	}
@@ -50,7 +48,7 @@ func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer
 
 // foretell returns the spec as it is expected to be once it is resolved, and fills in what it and its tuning would take. What is only
 // predicted is said to be.
-func (n *node) foretell(ctx context.Context, s *spec, out *api.DryRun) (*spec, error) {
+func (n *node) foretell(ctx context.Context, s *spec.Spec, out *api.DryRun) (*spec.Spec, error) {
 	report, err := n.price(ctx, s)
 	if err != nil {
 		return nil, err
@@ -68,7 +66,7 @@ func (n *node) foretell(ctx context.Context, s *spec, out *api.DryRun) (*spec, e
 	case report.Cached:
 		out.Tuning = "nothing is measured: the choice of an earlier tuning of such a job is taken"
 	case dear != "":
-		if s, err = s.byRules(len(n.config.Cores), dear); err != nil {
+		if s, err = s.ByRules(len(n.config.Cores), dear); err != nil {
 			return nil, err
 		}
 		out.Tuning = dear
@@ -79,11 +77,11 @@ func (n *node) foretell(ctx context.Context, s *spec, out *api.DryRun) (*spec, e
 	default:
 		out.Tuning = fmt.Sprintf("what is open is measured first, for about %s; what is shown here is predicted", words.Seconds(e.TuningSeconds))
 	}
-	return s.resolve(report, len(n.config.Cores))
+	return s.Resolve(report, len(n.config.Cores))
 }
 
 // price has a process of its own say what a spec would take.
-func (n *node) price(ctx context.Context, s *spec) (*tuner.Report, error) {
+func (n *node) price(ctx context.Context, s *spec.Spec) (*tuner.Report, error) {
 	ctx, cancel := n.untilStop(ctx)
 	defer cancel(nil)
 	if err := os.MkdirAll(tuningsDir(n.config.StateDir), 0o750); err != nil {
@@ -99,7 +97,7 @@ func (n *node) price(ctx context.Context, s *spec) (*tuner.Report, error) {
 		}
 	}()
 	request := n.tuneRequest(s, scratch(dir), nil)
-	request.Estimate, request.NodeCores = true, s.cores(len(n.config.Cores))
+	request.Estimate, request.NodeCores = true, s.Cores(len(n.config.Cores))
 	last, err := n.runTuning(ctx, cancel, dir, request, func(api.TuneUpdate) error { return nil })
 	switch {
 	case err != nil:
@@ -108,31 +106,4 @@ func (n *node) price(ctx context.Context, s *spec) (*tuner.Report, error) {
 		return nil, api.Errorf(http.StatusUnprocessableEntity, "%s", last.Error)
 	}
 	return last.Report, nil
-}
-
-// byRules returns the spec with what is open decided by the rules, for a node with so many cores, since measuring would cost too much.
-func (s *spec) byRules(cores int, why string) (*spec, error) {
-	m, err := model.FromHuggingFace(s.Model)
-	if err != nil {
-		return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
-	}
-	j := s.Job
-	j.Tuning = job.TuneByRules
-	a := &admission{cores: cores, job: &j, model: m, spec: *s}
-	a.spec.Why, a.spec.Warnings = append(append([]string{}, s.Why...), why), append([]string{}, s.Warnings...)
-	if a.checkLayout() {
-		a.decideCounts()
-	}
-	if len(a.problems) > 0 {
-		return nil, fmt.Errorf("resolve job %s by the rules: %w", s.Job.Name, a.problems)
-	}
-	if a.job.Stages == job.Auto {
-		return nil, errors.New("resolve job " + s.Job.Name + ": the rules left its stages open")
-	}
-	a.spec.Job = j
-	a.spec.Why = append(a.spec.Why, a.spec.setBudget())
-	if s.Budget == nil {
-		a.spec.warnOfRounds()
-	}
-	return &a.spec, nil
 }

@@ -21,7 +21,7 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 	}
 	status := n.describe(j)
 	n.mu.Lock()
-	s, err := n.spec(j)
+	s, err := n.Spec(j)
 	n.mu.Unlock()
 	if err != nil {
 		return api.Explanation{}, err
@@ -29,9 +29,9 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 	out := api.Explanation{
 		ID: status.ID, Name: status.Name, State: status.State, Reason: status.Reason, Stages: status.Stages, Pipelines: status.Pipelines,
 		MicroBatches: status.MicroBatches, Schedule: status.Schedule, Recompute: status.Recompute, Why: append([]string{}, s.Why...),
-		Warnings: status.Warnings, Plan: []string{}, Tuning: status.Tuning, Report: s.report, Drift: status.Drift,
+		Warnings: status.Warnings, Plan: []string{}, Tuning: status.Tuning, Report: s.Report, Drift: status.Drift,
 	}
-	out.Why = append(out.Why, "averaging: "+s.averaging())
+	out.Why = append(out.Why, "averaging: "+s.Averaging())
 	if s.Job.Open() {
 		return out, nil
 	}
@@ -40,7 +40,7 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 			n.log.Warn("no prediction for a job", zap.String("job", j.ID), zap.Error(err))
 		}
 	}
-	plan, _, err := s.plan()
+	plan, _, err := s.Plan()
 	if err != nil {
 		return out, err
 	}
@@ -53,22 +53,22 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 
 // watchDrift holds what a tuned job's worker has just said against what its tuning found. The caller holds the lock.
 func (n *node) watchDrift(j *cluster.Job, o *observed, now time.Time) {
-	s, err := n.spec(j)
-	if err != nil || s.report == nil || o.phase != training || j.State != cluster.Running {
+	s, err := n.Spec(j)
+	if err != nil || s.Report == nil || o.phase != training || j.State != cluster.Running {
 		return
 	}
 	status := o.status.Job
 	status.Pipelines, status.MicroBatches = int(s.Job.Pipelines), int(s.Job.MicroBatches)
-	m := measured(&status, s.placement(), s.Job.Train.Batch)
+	m := measured(&status, s.Placement(), s.Job.Train.Batch)
 	if m == nil {
 		return
 	}
 	o.drift.hold = n.config.DriftHold
-	if !o.drift.see(now, chosen{&s.report.Chosen, s.Job.Optimizer.ClipNorm > 0}, m, s.report.Bound) {
+	if !o.drift.see(now, chosen{&s.Report.Chosen, s.Job.Optimizer.ClipNorm > 0}, m, s.Report.Bound) {
 		return
 	}
 	if d := o.drift.now; d != nil {
-		n.say(j.ID, "the batch time has left its prediction", zap.String("what", d.Text), zap.Float64("bound", s.report.Bound))
+		n.say(j.ID, "the batch time has left its prediction", zap.String("what", d.Text), zap.Float64("bound", s.Report.Bound))
 	} else {
 		n.say(j.ID, "the batch time is back at its prediction", zap.Float64("seconds", m.BatchSeconds))
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/avgpipe/avgpipe/internal/plancache"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -16,7 +17,7 @@ import (
 
 // givenPath is where the report of a job with given counts is kept. Two jobs that differ only in what no batch time depends on
 // share one.
-func givenPath(state string, s *spec, cores int) (string, error) {
+func givenPath(state string, s *spec.Spec, cores int) (string, error) {
 	j := s.Job
 	j.Name, j.Seed, j.Tuning, j.TuningShare, j.Output, j.Center = "", 0, "", 0, job.Output{}, job.Center{}
 	j.Train = job.Train{Batch: j.Train.Batch}
@@ -24,7 +25,7 @@ func givenPath(state string, s *spec, cores int) (string, error) {
 	j.Optimizer = job.Optimizer{Name: o.Name, Momentum: one(o.Momentum), ClipNorm: one(o.ClipNorm)}
 	j.Averaging = job.Averaging{Method: a.Method, Pull: a.Pull, Tau: a.Tau}
 	j.Data.Files, j.Data.Validation, j.Data.Holdout = nil, nil, 0
-	text, err := json.Marshal(map[string]any{"report": tuner.ReportVersion, "job": j, "model": s.Model, "plan": s.Plan, "cores": cores})
+	text, err := json.Marshal(map[string]any{"report": tuner.ReportVersion, "job": j, "model": s.Model, "plan": s.UserPlan, "cores": cores})
 	if err != nil {
 		return "", fmt.Errorf("digest of the job: %w", err)
 	}
@@ -41,7 +42,7 @@ func one(amount float64) float64 {
 }
 
 // keepGiven keeps the report of a tuning that had nothing to choose.
-func (n *node) keepGiven(s *spec, r *tuner.Report) error {
+func (n *node) keepGiven(s *spec.Spec, r *tuner.Report) error {
 	path, err := givenPath(n.config.StateDir, s, len(n.config.Cores))
 	if err != nil {
 		return err
@@ -50,7 +51,7 @@ func (n *node) keepGiven(s *spec, r *tuner.Report) error {
 }
 
 // findGiven finds it; nil when there is none for such a job.
-func (n *node) findGiven(s *spec) (*tuner.Report, error) {
+func (n *node) findGiven(s *spec.Spec) (*tuner.Report, error) {
 	path, err := givenPath(n.config.StateDir, s, len(n.config.Cores))
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func (n *node) findGiven(s *spec) (*tuner.Report, error) {
 	if r == nil || err != nil {
 		return nil, err
 	}
-	if err := agrees(&s.Job, &r.Chosen); err != nil {
+	if err := spec.Agrees(&s.Job, &r.Chosen); err != nil {
 		return nil, fmt.Errorf("plan cache: %s: %w", path, err)
 	}
 	r.Cached = true

@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -28,7 +29,7 @@ type node struct {
 	config  Config
 	id      string
 	log     *zap.Logger
-	inspect *inspector
+	inspect *spec.Inspector
 	raft    *raftlog.Log
 	started time.Time
 
@@ -46,7 +47,7 @@ type node struct {
 	mu       sync.Mutex
 	stopping bool
 	jobs     map[string]*observed
-	specs    map[string]*spec
+	specs    map[string]*spec.Spec
 	pins     map[shard.Digest]int // shards that an export reads
 	lent     []int                // cores that are tuned on for nobody's job
 	looked   time.Time            // when the coordinator last looked
@@ -78,9 +79,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	ending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	n := &node{
-		ending: ending, stop: stop, config: c, id: id, log: c.Log, inspect: newInspector(c.InspectCommand), raft: raft, started: time.Now(),
+		ending: ending, stop: stop, config: c, id: id, log: c.Log, inspect: spec.NewInspector(c.InspectCommand, workerEnvironment()), raft: raft, started: time.Now(),
 		reports: make(chan report, 64), tunings: make(chan tuneReport, 64), outcomes: make(chan outcome, 64),
-		jobs: map[string]*observed{}, specs: map[string]*spec{}, pins: map[shard.Digest]int{},
+		jobs: map[string]*observed{}, specs: map[string]*spec.Spec{}, pins: map[shard.Digest]int{},
 	}
 	return n.run(ctx)
 }
@@ -221,11 +222,11 @@ func (n *node) job(id string) *observed {
 }
 
 // spec returns what was admitted as a job, decoded once. The caller holds the lock.
-func (n *node) spec(j *cluster.Job) (*spec, error) {
+func (n *node) Spec(j *cluster.Job) (*spec.Spec, error) {
 	if s := n.specs[j.ID]; s != nil {
 		return s, nil
 	}
-	s, err := readSpec(j)
+	s, err := spec.Decode(j.ID, j.Spec, j.Report)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -221,10 +222,10 @@ func (o *observed) stopBound() time.Duration {
 }
 
 // view joins what is replicated and what was observed.
-func (o *observed) view(j *cluster.Job, s *spec, w *world) jobView {
+func (o *observed) view(j *cluster.Job, s *spec.Spec, w *world) jobView {
 	v := jobView{
 		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
-		stages: s.stages(), cores: s.cores(w.cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
+		stages: s.Stages(), cores: s.Cores(w.cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
 		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths,
 		retryAt: o.diedAt.Add(w.rules.pause(o.deaths)), hold: o.hold.view(),
 		stopSince: o.stopSince, stopBound: o.stopBound(), remove: o.remove,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -29,7 +30,7 @@ var (
 // Tune implements server.Backend. What it finds is kept in the cache of plans and nowhere else.
 func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, each func(api.TuneUpdate) error) error {
 	r.Set = append(slices.Clone(r.Set), "tuning="+job.TuneByProfile) // whatever the file says: that is what is asked for
-	s, err := n.admit(ctx, "tune", r, peer)
+	s, err := n.admitJob(ctx, "tune", r, peer)
 	if err != nil {
 		return err
 	}
@@ -56,11 +57,11 @@ func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, 
 }
 
 // preview tunes what a spec leaves open, and leaves nothing behind. It returns the last words of the tuning.
-func (n *node) preview(ctx context.Context, s *spec, each func(api.TuneUpdate) error) (last api.TuneUpdate, err error) {
+func (n *node) preview(ctx context.Context, s *spec.Spec, each func(api.TuneUpdate) error) (last api.TuneUpdate, err error) {
 	ctx, cancel := n.untilStop(ctx)
 	defer cancel(nil)
 	began := time.Now()
-	cores, err := n.borrow(ctx, s.cores(len(n.config.Cores)), func(text string) error {
+	cores, err := n.borrow(ctx, s.Cores(len(n.config.Cores)), func(text string) error {
 		return each(api.TuneUpdate{Progress: &api.TuneProgress{Text: text, ElapsedS: time.Since(began).Seconds()}})
 	})
 	if err != nil {

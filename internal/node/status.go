@@ -26,7 +26,7 @@ func (n *node) describe(j *cluster.Job) api.JobStatus {
 	} else if m := j.LastCommitted(); m != nil {
 		out = ofRound(m)
 	}
-	s, err := n.spec(j)
+	s, err := n.Spec(j)
 	if err == nil {
 		out.Budget = s.Job.Train.Budget()
 		if s.Budget != nil {
@@ -35,9 +35,9 @@ func (n *node) describe(j *cluster.Job) api.JobStatus {
 			out.BudgetSamples = s.Job.Wanted(0)
 		}
 		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
-		out.Schedule, out.Averaging = s.Job.Schedule, s.averaging()
+		out.Schedule, out.Averaging = s.Job.Schedule, s.Averaging()
 		out.Parameters, out.Warnings, out.OutputDir = s.Parameters, s.Warnings, s.Job.Output.Dir
-		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.task(), s.Job.Precision, s.Job.Recompute
+		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.TaskName(), s.Job.Precision, s.Job.Recompute
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
 	out.Reason, out.Ended = reasonOf(j, o), j.Ended
@@ -57,8 +57,8 @@ func (n *node) describe(j *cluster.Job) api.JobStatus {
 	} else {
 		out.Drift = o.drift.now
 	}
-	if err == nil && s.report != nil {
-		seconds := expectation(&s.report.Chosen).BatchSeconds
+	if err == nil && s.Report != nil {
+		seconds := expectation(&s.Report.Chosen).BatchSeconds
 		out.PredictedBatchS = &seconds
 	}
 	if t := o.tuning; out.State == api.Tuning && t != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -66,7 +67,7 @@ func daemon(dir string) int {
 
 // inspect checks a job file as a daemon's own inspect process does.
 func inspect() int {
-	if err := node.Inspect(context.Background(), os.Stdin, os.Stdout); err != nil {
+	if err := spec.Inspect(context.Background(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "inspect:", err)
 		return 1
 	}

@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"fmt"
@@ -60,7 +60,7 @@ func TestRulesRecomputeAsLittleAsTheMemoryAllows(t *testing.T) {
 		if !slices.ContainsFunc(s.Why, func(why string) bool { return strings.Contains(why, c.why) }) {
 			t.Errorf("%d bytes: %q does not say %q", c.memory, s.Why, c.why)
 		}
-		plan, _, err := s.plan()
+		plan, _, err := s.Plan()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestDictatedTimesSizeTheWarmUp(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %v", set, err)
 		}
-		plan, why, err := s.plan()
+		plan, why, err := s.Plan()
 		if err != nil {
 			t.Fatalf("%v: %v", set, err)
 		}
@@ -119,7 +119,7 @@ func TestMemoryShortensTheWarmUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, why, err := s.plan()
+	plan, why, err := s.Plan()
 	if err != nil || !strings.Contains(why, "lowered from") {
 		t.Fatalf("%s, %v", why, err)
 	}
@@ -191,7 +191,7 @@ func TestChosenCountsThatDoNotFitAreNotResolved(t *testing.T) {
 	if err != nil || !s.Job.Open() {
 		t.Fatalf("open: %v, %v", err == nil && s.Job.Open(), err)
 	}
-	roomy, err := s.resolve(chosen("full"), 2)
+	roomy, err := s.Resolve(chosen("full"), 2)
 	if err != nil || fmt.Sprint(roomy.Job.Recompute) != "[full]" || roomy.Job.Open() {
 		t.Fatalf("%v", err)
 	}
@@ -209,10 +209,10 @@ func TestChosenCountsThatDoNotFitAreNotResolved(t *testing.T) {
 	}
 	tight := *s
 	tight.Job.Devices.Emulated.Memory = []float64{float64(slices.Max(bytes))}
-	if _, err := tight.resolve(chosen("full"), 2); err != nil {
+	if _, err := tight.Resolve(chosen("full"), 2); err != nil {
 		t.Errorf("with exactly what it takes: %v", err)
 	}
-	if _, err := tight.resolve(chosen("none"), 2); err == nil || !strings.Contains(err.Error(), "bytes short") {
+	if _, err := tight.Resolve(chosen("none"), 2); err == nil || !strings.Contains(err.Error(), "bytes short") {
 		t.Errorf("without recomputation: %v", err)
 	}
 }

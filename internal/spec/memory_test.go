@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func emulatedJob(t *testing.T, set ...string) (*job.Job, error) {
 }
 
 // emulatedSpec is the same job with what admission decided.
-func emulatedSpec(t *testing.T, set ...string) (*spec, error) {
+func emulatedSpec(t *testing.T, set ...string) (*Spec, error) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "text"), []byte(strings.Repeat("some text\n", 500)), 0o600); err != nil {
@@ -45,9 +45,9 @@ micro_batches: 4
 schedule: gpipe
 devices: {kind: emulated, emulated: {forward: 0.1ms}}
 `
-	return admit(t.Context(), inspection{
+	return Admit(t.Context(), Inspection{
 		Request: api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, User: access.User{UID: uint32(os.Getuid())},
-		Host: hostFacts{Cores: 2},
+		Host: Host{Cores: 2},
 	}, nil)
 }
 
@@ -99,8 +99,8 @@ func priced(t *testing.T, j *job.Job) (*pricer, schedule.Plan) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := spec{Job: *j}
-	plan, _, err := s.plan()
+	s := Spec{Job: *j}
+	plan, _, err := s.Plan()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"encoding/json"
@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"github.com/avgpipe/avgpipe/elastic"
-	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
@@ -60,15 +59,15 @@ func (a *admission) refuseDevices(devices, stages int) {
 		"%s is %d for %d stages; every stage computes on a device of its own", a.job.OfferedKey(), devices, stages)
 }
 
-// resolve returns the spec with what a tuning chose, for a node with so many cores.
-func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
+// Resolve returns the spec with what a tuning chose, for a node with so many cores.
+func (s *Spec) Resolve(r *tuner.Report, cores int) (*Spec, error) {
 	if r.Ruled != "" {
-		return s.byRules(cores, r.Ruled)
+		return s.ByRules(cores, r.Ruled)
 	}
 	c := &r.Chosen
 	out := *s
 	j := &out.Job
-	if err := agrees(&s.Job, c); err != nil {
+	if err := Agrees(&s.Job, c); err != nil {
 		return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
 	}
 	j.Stages, j.Pipelines, j.MicroBatches = job.Count(c.Devices), job.Count(c.Pipelines), job.Count(c.MicroBatches)
@@ -86,8 +85,8 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	j.Take(counts)
 	resolveAveraging(j, c.Pipelines)
 	budget := out.setBudget()
-	out.Layout = &layout{Costs: c.Costs, PinnedLimit: c.InFlightLimit, Split: c.Split}
-	plan, why, err := out.plan()
+	out.Layout = &Layout{Costs: c.Costs, PinnedLimit: c.InFlightLimit, Split: c.Split}
+	plan, why, err := out.Plan()
 	if err == nil {
 		err = schedule.Check(plan, c.MicroBatches, schedule.Limits{})
 	}
@@ -100,7 +99,7 @@ func (s *spec) resolve(r *tuner.Report, cores int) (*spec, error) {
 	out.Why = append(slices.Clone(s.Why), fmt.Sprintf("stages %d, pipelines %d, micro-batches %d: %s", c.Devices, c.Pipelines, c.MicroBatches, tunedBy(r)),
 		"schedule "+c.Schedule+": "+why, budget)
 	if s.Job.RecomputeOpen() {
-		out.report = r
+		out.Report = r
 		out.Why = append(out.Why, out.whyRecompute())
 	}
 	out.Warnings = slices.Clone(s.Warnings)
@@ -126,7 +125,7 @@ func resolveAveraging(j *job.Job, pipelines int) {
 
 // holds checks that lists fit the counts that were chosen, and that the devices hold their stages. A plan may come from a cache,
 // and whoever filled that may count otherwise.
-func (s *spec) holds(plan schedule.Plan) error {
+func (s *Spec) holds(plan schedule.Plan) error {
 	if key, problem := s.Job.CheckEntries(plan.Stages(), int(s.Job.Devices.CPU.Count)); key != "" {
 		return errors.New(problem)
 	}
@@ -148,8 +147,8 @@ func (s *spec) holds(plan schedule.Plan) error {
 	return fmt.Errorf("%w; submit it again with --retune", &short[0])
 }
 
-// agrees checks that a choice keeps to what the job's file gives.
-func agrees(j *job.Job, c *tuner.Candidate) error {
+// Agrees checks that a choice keeps to what the job's file gives.
+func Agrees(j *job.Job, c *tuner.Candidate) error {
 	for _, k := range []struct {
 		key           string
 		given, chosen int
@@ -204,11 +203,11 @@ func sharedCores(c job.Counts, cores int) []string {
 		need, c.Stages, c.Threads, cores)}
 }
 
-// maxReport bounds what Raft's log is given to keep of a tuning.
-const maxReport = 256 << 10
+// MaxReport bounds what Raft's log is given to keep of a tuning.
+const MaxReport = 256 << 10
 
-// encodeReport is a report for the replicated state. One that is too large loses runners-up from its end.
-func encodeReport(r *tuner.Report) (json.RawMessage, error) {
+// EncodeReport is a report for the replicated state. One that is too large loses runners-up from its end.
+func EncodeReport(r *tuner.Report) (json.RawMessage, error) {
 	short := *r
 	for {
 		text, err := json.Marshal(&short)
@@ -216,7 +215,7 @@ func encodeReport(r *tuner.Report) (json.RawMessage, error) {
 			return nil, fmt.Errorf("encode the report of a tuning: %w", err)
 		}
 		n := len(short.RunnersUp)
-		if len(text) <= maxReport || n == 0 {
+		if len(text) <= MaxReport || n == 0 {
 			return text, nil
 		}
 		short.RunnersUp = short.RunnersUp[:n/2]
@@ -224,16 +223,43 @@ func encodeReport(r *tuner.Report) (json.RawMessage, error) {
 }
 
 // readReport reads the report of a tuned job; nil of one that was not tuned.
-func readReport(j *cluster.Job) (*tuner.Report, error) {
-	if len(j.Report) == 0 || string(j.Report) == "null" { // as it is written where there is none
+func readReport(id string, text json.RawMessage) (*tuner.Report, error) {
+	if len(text) == 0 || string(text) == "null" { // as it is written where there is none
 		return nil, nil
 	}
 	var r tuner.Report
-	if err := json.Unmarshal(j.Report, &r); err != nil {
-		return nil, fmt.Errorf("job %s: decode the report of its tuning: %w", j.ID, err)
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("job %s: decode the report of its tuning: %w", id, err)
 	}
 	if r.Version != tuner.ReportVersion {
-		return nil, fmt.Errorf("job %s: the report of its tuning has version %d, this program reads %d", j.ID, r.Version, tuner.ReportVersion)
+		return nil, fmt.Errorf("job %s: the report of its tuning has version %d, this program reads %d", id, r.Version, tuner.ReportVersion)
 	}
 	return &r, nil
+}
+
+// ByRules returns the spec with what is open decided by the rules, for a node with so many cores, since measuring would cost too much.
+func (s *Spec) ByRules(cores int, why string) (*Spec, error) {
+	m, err := model.FromHuggingFace(s.Model)
+	if err != nil {
+		return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
+	}
+	j := s.Job
+	j.Tuning = job.TuneByRules
+	a := &admission{cores: cores, job: &j, model: m, Spec: *s}
+	a.Spec.Why, a.Spec.Warnings = append(append([]string{}, s.Why...), why), append([]string{}, s.Warnings...)
+	if a.checkLayout() {
+		a.decideCounts()
+	}
+	if len(a.problems) > 0 {
+		return nil, fmt.Errorf("resolve job %s by the rules: %w", s.Job.Name, a.problems)
+	}
+	if a.job.Stages == job.Auto {
+		return nil, errors.New("resolve job " + s.Job.Name + ": the rules left its stages open")
+	}
+	a.Spec.Job = j
+	a.Spec.Why = append(a.Spec.Why, a.Spec.setBudget())
+	if s.Budget == nil {
+		a.Spec.warnOfRounds()
+	}
+	return &a.Spec, nil
 }

@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"bufio"
@@ -24,18 +24,19 @@ const (
 	inspectLimit  = 2 * time.Minute // of one; a table of 64 MiB takes seconds
 	inspectBytes  = 1 << 30         // that one may allocate; the header of a model of 100,000 tensors takes a tenth of it
 	mostInspected = 4               // at once
+	maxFinding    = 64 << 20        // bytes of one line that it prints
 	inspectGrace  = 5 * time.Second // to read the rest of what a dead one printed
 )
 
-// inspection is what an inspect process is asked: whether a job file is one that this node can run for a user.
-type inspection struct {
+// Inspection is what an inspect process is asked: whether a job file is one that this node can run for a user.
+type Inspection struct {
 	Request api.SubmitRequest `json:"request"`
 	User    access.User       `json:"user"`
-	Host    hostFacts         `json:"host"`
+	Host    Host              `json:"host"`
 }
 
-// hostFacts is what admission knows of the node.
-type hostFacts struct {
+// Host is what admission knows of the node.
+type Host struct {
 	Cores       int   `json:"cores"`
 	MemoryBytes int64 `json:"memory_bytes"` // that jobs may take; 0: the system does not say
 }
@@ -49,20 +50,22 @@ type finding struct {
 	Failed  string          `json:"failed,omitempty"` // not by the job file
 }
 
-// inspector has job files admitted outside of the daemon, which opens nothing that a user names. Whatever such a file does to its
+// Inspector has job files admitted outside of the daemon, which opens nothing that a user names. Whatever such a file does to its
 // reader becomes a refusal of the job.
-type inspector struct {
-	command []string
-	limit   time.Duration
-	slots   chan struct{}
+type Inspector struct {
+	command     []string
+	environment []string // of the process
+	limit       time.Duration
+	slots       chan struct{}
 }
 
-func newInspector(command []string) *inspector {
-	return &inspector{command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
+// NewInspector runs a command, with an environment, for each job file.
+func NewInspector(command, environment []string) *Inspector {
+	return &Inspector{command: command, environment: environment, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
 }
 
-// admit starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.
-func (i *inspector) admit(ctx context.Context, q inspection) (*spec, error) {
+// Admit starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.
+func (i *Inspector) Admit(ctx context.Context, q Inspection) (*Spec, error) {
 	select {
 	case i.slots <- struct{}{}:
 		defer func() { <-i.slots }()
@@ -78,7 +81,7 @@ func (i *inspector) admit(ctx context.Context, q inspection) (*spec, error) {
 	said := &findings{stop: cancel}
 	messages := &head{}
 	cmd := exec.CommandContext(bounded, i.command[0], i.command[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", workerEnvironment(), bytes.NewReader(text), said, messages
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", i.environment, bytes.NewReader(text), said, messages
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = inspectGrace
@@ -93,7 +96,7 @@ func (i *inspector) admit(ctx context.Context, q inspection) (*spec, error) {
 }
 
 // result is the answer.
-func (f *finding) result(file string) (*spec, error) {
+func (f *finding) result(file string) (*Spec, error) {
 	switch {
 	case f.Refused != nil:
 		f.Refused.Status = f.Status
@@ -101,7 +104,7 @@ func (f *finding) result(file string) (*spec, error) {
 	case f.Failed != "":
 		return nil, errors.New(f.Failed)
 	}
-	s := &spec{Job: *job.Default()}
+	s := &Spec{Job: *job.Default()}
 	if err := json.Unmarshal(f.Spec, s); err != nil {
 		return nil, fmt.Errorf("submit %s: decode what its inspection found: %w", file, err)
 	}
@@ -127,7 +130,7 @@ func (f *findings) Write(p []byte) (int, error) {
 
 func (f *findings) take(p []byte) error {
 	f.rest = append(f.rest, p...)
-	if len(f.rest) > maxTuneMessage {
+	if len(f.rest) > maxFinding {
 		return errors.New("a line of its output is too long")
 	}
 	for {
@@ -137,7 +140,7 @@ func (f *findings) take(p []byte) error {
 		}
 		var one finding
 		if err := json.Unmarshal(line, &one); err != nil {
-			return fmt.Errorf("what it printed is no finding, %q: %w", clip(string(line), 80), err)
+			return fmt.Errorf("what it printed is no finding, %q: %w", line[:min(len(line), 80)], err)
 		}
 		if f.rest = rest; one.Opens != "" {
 			f.opens = one.Opens
@@ -181,7 +184,7 @@ func (h *head) Write(p []byte) (int, error) {
 // line is the first line.
 func (h *head) line() string {
 	first, _, _ := bytes.Cut(h.kept, []byte("\n"))
-	return clip(string(first), 200)
+	return string(first[:min(len(first), 200)])
 }
 
 // outOfMemory reports whether the Go runtime, or the C library, says so.
@@ -191,7 +194,7 @@ func (h *head) outOfMemory() bool {
 
 // Inspect is the inspect process: it reads an inspection and prints findings. It confines itself first.
 func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
-	var q inspection
+	var q Inspection
 	if err := json.NewDecoder(bufio.NewReader(in)).Decode(&q); err != nil {
 		return fmt.Errorf("inspect: read what to do: %w", err)
 	}
@@ -208,7 +211,7 @@ func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
 		defer mu.Unlock()
 		broken = errors.Join(broken, lines.Encode(f))
 	}
-	s, err := admit(ctx, q, func(path string) { say(finding{Opens: path}) })
+	s, err := Admit(ctx, q, func(path string) { say(finding{Opens: path}) })
 	var refused *api.Error
 	switch {
 	case errors.As(err, &refused):
@@ -216,7 +219,7 @@ func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
 	case err != nil:
 		say(finding{Failed: err.Error()})
 	default:
-		text, err := encodeSpec(s)
+		text, err := Encode(s)
 		if err != nil {
 			return err
 		}

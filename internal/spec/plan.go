@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"strconv"
@@ -84,7 +84,7 @@ func (a *admission) readPlan(path string) bool {
 			"train.batch is %d, and the %d micro-batches of the plan in %s do not divide it", a.job.Train.Batch, plan.MicroBatches(), path)
 		agrees = false
 	}
-	a.spec.Plan = plan
+	a.Spec.UserPlan = plan
 	return agrees
 }
 
@@ -103,8 +103,8 @@ func (a *admission) checkPlan(c job.Counts) {
 	if !a.job.Open() && !a.settle() {
 		return
 	}
-	a.spec.Job = *a.job
-	plan, why, err := a.spec.plan()
+	a.Spec.Job = *a.job
+	plan, why, err := a.Spec.Plan()
 	if err == nil {
 		err = schedule.Check(plan, c.MicroBatches, schedule.Limits{})
 	}
@@ -113,7 +113,7 @@ func (a *admission) checkPlan(c job.Counts) {
 		return
 	}
 	if !a.job.Open() { // else the costs that will be measured shape it
-		a.spec.Why = append(a.spec.Why, "schedule "+a.job.Schedule+": "+why)
+		a.Spec.Why = append(a.Spec.Why, "schedule "+a.job.Schedule+": "+why)
 	}
 	if plan.Updates() > 0 {
 		a.checkUpdates(plan)
@@ -135,7 +135,7 @@ func (a *admission) checkPlan(c job.Counts) {
 // settle decides what nobody measures, and reports whether there is a plan.
 func (a *admission) settle() bool {
 	open := a.job.RecomputeOpen()
-	s := a.spec
+	s := a.Spec
 	s.Job = *a.job
 	short, err := s.settle(a.model)
 	switch {
@@ -146,9 +146,9 @@ func (a *admission) settle() bool {
 		a.checkMemory(short)
 		return false
 	}
-	a.job.Recompute, a.spec.Layout = s.Job.Recompute, s.Layout
+	a.job.Recompute, a.Spec.Layout = s.Job.Recompute, s.Layout
 	if open {
-		a.spec.Why = append(a.spec.Why, s.whyRecompute())
+		a.Spec.Why = append(a.Spec.Why, s.whyRecompute())
 	}
 	return true
 }

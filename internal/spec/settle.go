@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ var kinds = []string{string(stage.RecomputeNone), string(stage.RecomputeBlock), 
 // settle decides what nobody measures about a job whose counts are known: the warm-up of afp, where emulated devices have dictated
 // times or a memory that is too small for more; and what is computed again, where the file leaves that open. It returns the device
 // that holds its stages by no such choice; nil when all do.
-func (s *spec) settle(m *model.Model) (*shortage, error) {
+func (s *Spec) settle(m *model.Model) (*shortage, error) {
 	open := s.Job.RecomputeOpen()
 	if s.Job.Devices.Kind != job.KindEmulated { // which alone say what they take and hold
 		if open {
@@ -29,7 +29,7 @@ func (s *spec) settle(m *model.Model) (*shortage, error) {
 		return nil, nil //nolint:nilnil // Nothing is short.
 	}
 	if open {
-		s.Job.Recompute = slices.Repeat(kinds[:1], s.stages())
+		s.Job.Recompute = slices.Repeat(kinds[:1], s.Stages())
 	}
 	var nearest []shortage // full is not always less than block: it computes a whole stage again at once
 	for {
@@ -56,7 +56,7 @@ func lacking(short []shortage) (bytes int64) {
 }
 
 // recomputeMore has the stages of devices that are short compute more again. It reports whether any can.
-func (s *spec) recomputeMore(short []shortage) (more bool) {
+func (s *Spec) recomputeMore(short []shortage) (more bool) {
 	for _, device := range short {
 		for _, k := range device.stages {
 			if next := slices.Index(kinds, s.Job.Recompute[k]) + 1; next < len(kinds) {
@@ -68,17 +68,17 @@ func (s *spec) recomputeMore(short []shortage) (more bool) {
 }
 
 // warm lays the job out for what it computes again. It lists the devices that are short whatever the warm-up.
-func (s *spec) warm(m *model.Model) ([]shortage, error) {
+func (s *Spec) warm(m *model.Model) ([]shortage, error) {
 	s.Layout = nil
-	p, err := newPricer(m, &s.Job, s.stages(), nil)
+	p, err := newPricer(m, &s.Job, s.Stages(), nil)
 	if err != nil {
 		return nil, err
 	}
-	afp := s.Plan == nil && s.Job.Schedule == "afp"
+	afp := s.UserPlan == nil && s.Job.Schedule == "afp"
 	if costs := p.dictated(); costs != nil && afp {
-		s.Layout = &layout{Costs: *costs}
+		s.Layout = &Layout{Costs: *costs}
 	}
-	plan, _, err := s.plan()
+	plan, _, err := s.Plan()
 	if err != nil || !boundedMemory(&s.Job) {
 		return nil, err
 	}
@@ -91,10 +91,10 @@ func (s *spec) warm(m *model.Model) ([]shortage, error) {
 		return nil, err
 	}
 	if s.Layout == nil {
-		s.Layout = &layout{}
+		s.Layout = &Layout{}
 	}
 	s.Layout.PinnedLimit = limits
-	if plan, _, err = s.plan(); err != nil {
+	if plan, _, err = s.Plan(); err != nil {
 		return nil, err
 	}
 	return p.short(plan)
@@ -132,7 +132,7 @@ func (p *pricer) dictated() *schedule.Costs {
 }
 
 // whyRecompute says what decided what is computed again, where the file left it open.
-func (s *spec) whyRecompute() string {
+func (s *Spec) whyRecompute() string {
 	all := s.Job.Recompute
 	text := "recompute " + all[0]
 	if len(all) > 1 {
@@ -141,7 +141,7 @@ func (s *spec) whyRecompute() string {
 	switch {
 	case len(all) > 1 || all[0] != kinds[0]:
 		return text + ": the least that the memory of the devices allows"
-	case boundedMemory(&s.Job) || s.report != nil:
+	case boundedMemory(&s.Job) || s.Report != nil:
 		return text + ": the devices hold everything"
 	}
 	return text + ": what the devices hold is not known before they are measured (tuning: profile)"
@@ -163,7 +163,7 @@ func (a *admission) checkMemory(short *shortage) {
 
 // fitting reports whether the job fits after a change.
 func (a *admission) fitting(change func(j *job.Job)) bool {
-	s := a.spec
+	s := a.Spec
 	s.Job = *a.job
 	change(&s.Job)
 	short, err := s.settle(a.model)
@@ -213,7 +213,7 @@ func fewer(n int) (all []int) {
 
 // moreMicroBatches are the greater divisors of the batch, the nearest first.
 func (a *admission) moreMicroBatches() (all []int) {
-	if a.spec.Plan != nil {
+	if a.Spec.UserPlan != nil {
 		return nil // the file says how many there are
 	}
 	m, batch := int(a.job.MicroBatches), a.job.Train.Batch
@@ -227,7 +227,7 @@ func (a *admission) moreMicroBatches() (all []int) {
 
 // moreStages are the greater numbers of stages that the model has layers for, the nearest first.
 func (a *admission) moreStages() (all []int) {
-	if a.spec.Plan != nil || len(a.job.Devices.Emulated.Memory) > 1 || len(a.job.Recompute) > 1 {
+	if a.Spec.UserPlan != nil || len(a.job.Devices.Emulated.Memory) > 1 || len(a.job.Recompute) > 1 {
 		return nil // who knows what another device has
 	}
 	k := int(a.job.Stages)

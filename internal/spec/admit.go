@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"cmp"
@@ -32,13 +32,13 @@ type admission struct {
 	memory   int64        // of the node, that jobs may take; 0: not known
 	model    *model.Model // nil when it cannot be built
 	problems job.Problems
-	spec     spec
+	Spec     Spec
 }
 
-// admit parses, checks and resolves a job file for a node, with the rights of the user who submits it. A refused one is an
+// Admit parses, checks and resolves a job file for a node, with the rights of the user who submits it. A refused one is an
 // *api.Error with every problem. Nothing is stored. It opens what users name, so it runs in an inspect process; opens is told each path
 // beforehand.
-func admit(ctx context.Context, q inspection, opens func(path string)) (*spec, error) {
+func Admit(ctx context.Context, q Inspection, opens func(path string)) (*Spec, error) {
 	r := q.Request
 	if !filepath.IsAbs(r.Base) {
 		return nil, api.Errorf(http.StatusBadRequest, "submit %s: base %q is not an absolute path", r.File, r.Base)
@@ -53,7 +53,7 @@ func admit(ctx context.Context, q inspection, opens func(path string)) (*spec, e
 	j.Absolute(r.Base)
 	a := &admission{
 		cores: q.Host.Cores, memory: q.Host.MemoryBytes, access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at,
-		spec: spec{Version: specVersion, Retune: r.Retune, User: &q.User},
+		Spec: Spec{Version: Version, Retune: r.Retune, User: &q.User},
 	}
 	a.checkModel()
 	if a.model != nil {
@@ -70,12 +70,12 @@ func admit(ctx context.Context, q inspection, opens func(path string)) (*spec, e
 		})
 		return nil, api.Refused(a.problems)
 	}
-	a.spec.Job = *j
-	if why := a.spec.setBudget(); why != "" && !j.Open() {
-		a.spec.Why = append(a.spec.Why, why)
+	a.Spec.Job = *j
+	if why := a.Spec.setBudget(); why != "" && !j.Open() {
+		a.Spec.Why = append(a.Spec.Why, why)
 	}
-	a.spec.warnOfRounds()
-	return &a.spec, nil
+	a.Spec.warnOfRounds()
+	return &a.Spec, nil
 }
 
 // environment is what a job file may refer to: the submitter's variables, never the daemon's.
@@ -94,7 +94,7 @@ func (a *admission) refuse(key, nearest, format string, args ...any) {
 }
 
 func (a *admission) warn(format string, args ...any) {
-	a.spec.Warnings = append(a.spec.Warnings, fmt.Sprintf(format, args...))
+	a.Spec.Warnings = append(a.Spec.Warnings, fmt.Sprintf(format, args...))
 }
 
 // checkModel builds the model, from the file or from the directory to start from.
@@ -164,7 +164,7 @@ func (a *admission) takeTokenizer() {
 		return
 	}
 	a.job.Data.Tokenizer = tokenizer
-	a.spec.Why = append(a.spec.Why, fmt.Sprintf("data.tokenizer is %s, that of model.from", tokenizer))
+	a.Spec.Why = append(a.Spec.Why, fmt.Sprintf("data.tokenizer is %s, that of model.from", tokenizer))
 }
 
 // built takes the model, and reports whether it can be one of this node.
@@ -177,7 +177,7 @@ func (a *admission) built(m *model.Model) bool {
 		a.refuse("model", "", "model: its config cannot be written: %v", err)
 		return false
 	}
-	a.model, a.spec.Model, a.spec.Parameters, a.spec.Task = m, config, m.Weights(), string(m.Task)
+	a.model, a.Spec.Model, a.Spec.Parameters, a.Spec.Task = m, config, m.Weights(), string(m.Task)
 	if a.job.Precision == device.BF16.String() {
 		if err := m.CheckCompute(device.BF16); err != nil {
 			a.refuse("precision", device.F32.String(), "precision: %v", err)
@@ -210,10 +210,10 @@ func (a *admission) decideCounts() {
 	}
 	a.job.Take(counts)
 	resolveAveraging(a.job, counts.Pipelines)
-	a.spec.Why = append(a.spec.Why, why)
+	a.Spec.Why = append(a.Spec.Why, why)
 	a.checkPlan(counts)
 	if a.job.Devices.Kind != job.KindEmulated { // which need no cores
-		a.spec.Warnings = append(a.spec.Warnings, sharedCores(counts, a.cores)...)
+		a.Spec.Warnings = append(a.Spec.Warnings, sharedCores(counts, a.cores)...)
 	}
 }
 
@@ -265,7 +265,7 @@ func (a *admission) checkData(ctx context.Context) error {
 	if err != nil {
 		return a.dataProblem(err)
 	}
-	a.spec.Warnings = append(a.spec.Warnings, summary.Notes...)
+	a.Spec.Warnings = append(a.Spec.Warnings, summary.Notes...)
 	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
 	if n := summary.Samples; n > 0 && n < round {
 		a.warn("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round)

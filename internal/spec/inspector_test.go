@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 )
 
 // shell is an inspect process that runs a script.
-func shell(script string) *inspector { return newInspector([]string{"/bin/sh", "-c", script}) }
+func shell(script string) *Inspector { return NewInspector([]string{"/bin/sh", "-c", script}, nil) }
 
 // TestEndsOfInspectProcessesAreRefusals, with the path that was being read and what became of it.
 func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {
@@ -36,7 +36,7 @@ func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {
 		"refused":       {`echo '{"refused":{"error":"no"},"status":409}'`, "no", 409},
 		"failed":        {`echo '{"failed":"the disk"}'`, "the disk", 0},
 	} {
-		_, err := shell(c.script).admit(t.Context(), inspection{Request: api.SubmitRequest{File: "job.yaml"}})
+		_, err := shell(c.script).Admit(t.Context(), Inspection{Request: api.SubmitRequest{File: "job.yaml"}})
 		refused, status := (*api.Error)(nil), 0
 		if errors.As(err, &refused) {
 			status = refused.Status
@@ -52,7 +52,7 @@ func TestInspectProcessesAreKilledAtTheBound(t *testing.T) {
 	t.Parallel()
 	i := shell(`echo '{"opens":"/data/corpus"}'; sleep 1000 & wait`)
 	i.limit = 300 * time.Millisecond
-	_, err := i.admit(t.Context(), inspection{Request: api.SubmitRequest{File: "job.yaml"}})
+	_, err := i.Admit(t.Context(), Inspection{Request: api.SubmitRequest{File: "job.yaml"}})
 	var refused *api.Error
 	if !errors.As(err, &refused) || refused.Status != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), "reading /data/corpus took longer than 300ms") {
 		t.Errorf("error %v", err)
@@ -63,7 +63,7 @@ func TestInspectProcessesAreKilledAtTheBound(t *testing.T) {
 	ended := make(chan error)
 	for range 2 { // one runs, the other waits
 		go func() {
-			_, err := i.admit(ctx, inspection{})
+			_, err := i.Admit(ctx, Inspection{})
 			ended <- err
 		}()
 	}

@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 )
 
 // admitOn has a job file admitted on a host with so much memory.
-func admitOn(t *testing.T, memory int64, set ...string) (*spec, error) {
+func admitOn(t *testing.T, memory int64, set ...string) (*Spec, error) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "text"), []byte(strings.Repeat("some text\n", 500)), 0o600); err != nil {
@@ -31,9 +31,9 @@ micro_batches: 4
 schedule: gpipe
 devices: {kind: ref}
 `
-	return admit(t.Context(), inspection{
+	return Admit(t.Context(), Inspection{
 		Request: api.SubmitRequest{File: "job.yaml", Source: source, Base: dir, Set: set}, User: access.User{UID: uint32(os.Getuid())},
-		Host: hostFacts{Cores: 2, MemoryBytes: memory},
+		Host: Host{Cores: 2, MemoryBytes: memory},
 	}, nil)
 }
 

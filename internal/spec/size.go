@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"fmt"
@@ -21,8 +21,8 @@ const mostOperations = 1 << 56
 // reserve is the part of the host's memory that no job is planned into: the daemon, commits, buffers of files, other processes.
 const reserve = 0.1
 
-// jobMemory is how much of this host's memory jobs may take; 0 when the system does not say.
-func jobMemory() int64 { return int64((1 - reserve) * float64(device.HostTotal())) }
+// HostMemory is how much of this host's memory jobs may take; 0 when the system does not say.
+func HostMemory() int64 { return int64((1 - reserve) * float64(device.HostTotal())) }
 
 // parameters counts the trainable values of a model, in floating point: a model that nobody has memory for can have more than an
 // integer holds.
@@ -110,7 +110,7 @@ func (a *admission) checkHost(plan schedule.Plan) {
 	if a.job.Devices.Kind == job.KindEmulated || a.memory == 0 || a.job.Open() {
 		return // emulated devices hold no values; a tuning looks for what fits
 	}
-	p, err := newPricer(a.model, a.job, a.spec.stages(), nil)
+	p, err := newPricer(a.model, a.job, a.Spec.Stages(), nil)
 	if err != nil {
 		return // what is wrong was refused before
 	}
@@ -130,17 +130,17 @@ func (a *admission) checkHost(plan schedule.Plan) {
 
 // fitsHost reports whether the job fits the host's memory after a change.
 func (a *admission) fitsHost(change func(j *job.Job)) bool {
-	s := a.spec
+	s := a.Spec
 	s.Job = *a.job
 	change(&s.Job)
 	if short, err := s.settle(a.model); err != nil || short != nil {
 		return false
 	}
-	plan, _, err := s.plan()
+	plan, _, err := s.Plan()
 	if err != nil {
 		return false
 	}
-	p, err := newPricer(a.model, &s.Job, s.stages(), nil)
+	p, err := newPricer(a.model, &s.Job, s.Stages(), nil)
 	if err != nil {
 		return false
 	}

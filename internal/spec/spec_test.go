@@ -1,11 +1,10 @@
-package node
+package spec
 
 import (
 	"encoding/json"
 	"math"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -18,12 +17,12 @@ func TestJobsKeepTheAveragingTheyWereAdmittedWith(t *testing.T) {
 		`{"version": 2, "job": {"Averaging": {"Method": "elastic", "Pull": "new", "Alpha": 0, "Tau": 2}}}`:                   "elastic pull=new alpha=auto tau=2 lr x1",
 		`{"version": 3, "job": {"Averaging": {"Method": "elastic", "Pull": "old", "Alpha": 0.5, "Tau": 1, "RateScale": 2}}}`: "elastic pull=old alpha=0.5 tau=1 lr x2",
 	} {
-		s, err := readSpec(&cluster.Job{ID: "1", Spec: json.RawMessage(text)})
+		s, err := Decode("1", json.RawMessage(text), nil)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got := s.averaging(); got != expected {
+		if got := s.Averaging(); got != expected {
 			t.Errorf("%s: %s, expected %s", text, got, expected)
 		}
 	}
@@ -59,7 +58,7 @@ func TestStepsOfEarlierSpecs(t *testing.T) {
 	const keys = `"Train": {"Steps": 1000, "Batch": 16}, "Optimizer": {"Warmup": 100}, "Averaging": {"Tau": 1}`
 	of := job.Budget{Samples: 48000, Steps: 1000, Warmup: 100}
 	for name, c := range map[string]struct {
-		spec string
+		Spec string
 		want *job.Budget
 	}{
 		"version 1":                {`{"version": 1, "job": {"Pipelines": 3, ` + keys + `}}`, &of},
@@ -67,7 +66,7 @@ func TestStepsOfEarlierSpecs(t *testing.T) {
 		"version 2, not tuned yet": {`{"version": 2, "job": {"Pipelines": 0, ` + keys + `}}`, nil},
 		"version 3":                {`{"version": 3, "job": {"Pipelines": 3, ` + keys + `}}`, &job.Budget{Samples: 16032, Steps: 334, Warmup: 34}},
 	} {
-		s, err := readSpec(&cluster.Job{ID: "1", Spec: []byte(c.spec)})
+		s, err := Decode("1", []byte(c.Spec), nil)
 		if err != nil || (s.Budget == nil) != (c.want == nil) || s.Budget != nil && *s.Budget != *c.want {
 			t.Fatalf("%s: %+v, %v; want %+v", name, s.Budget, err, c.want)
 		}
@@ -77,7 +76,7 @@ func TestStepsOfEarlierSpecs(t *testing.T) {
 				Devices: 2, Chunks: 1, Pipelines: 3, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Split: [][2]int{{0, 1}, {1, 2}},
 			}
 			chosen.Costs.Forward, chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
-			resolved, err := s.resolve(&tuner.Report{Version: tuner.ReportVersion, Chosen: chosen}, 2)
+			resolved, err := s.Resolve(&tuner.Report{Version: tuner.ReportVersion, Chosen: chosen}, 2)
 			if err != nil || resolved.Budget == nil || *resolved.Budget != of {
 				t.Errorf("%s: %+v, %v; want %+v", name, resolved, err, of)
 			}

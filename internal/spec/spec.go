@@ -1,4 +1,4 @@
-package node
+package spec
 
 import (
 	"encoding/json"
@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/access"
-	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -14,9 +13,9 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
+// Spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
 // resolved, at the latest by a tuning, so a newer program runs the job as the one that admitted it meant it.
-type spec struct {
+type Spec struct {
 	Version    int             `json:"version"`    // specVersion
 	Job        job.Job         `json:"job"`        // while it is open, what is to be chosen is 0, a schedule "auto"
 	Model      json.RawMessage `json:"model"`      // its config.json, every field written out
@@ -26,30 +25,32 @@ type spec struct {
 	Warnings   []string        `json:"warnings"`
 	User       *access.User    `json:"user,omitempty"`   // whose rights open what the job names; nil (before version 3): the daemon's
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
-	Layout     *layout         `json:"layout,omitempty"` // of a tuned job, and of emulated devices
-	Plan       schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
+	Layout     *Layout         `json:"layout,omitempty"` // of a tuned job, and of emulated devices
+	UserPlan   schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
 	// Budget is how much the job trains on. Nil: the pipelines are to be measured first, or the worker finds out how long an epoch is.
 	Budget *job.Budget `json:"budget,omitempty"`
 
-	report *tuner.Report // of a tuned job; it lies beside the spec in the replicated state
+	Report *tuner.Report // of a tuned job; it lies beside the spec in the replicated state
 	device []int         // of each stage, once it was asked for
 }
 
-// layout is what has no key in the job file and shapes the plan: chosen by tuning, or known of emulated devices.
-type layout struct {
+// Layout is what has no key in the job file and shapes the plan: chosen by tuning, or known of emulated devices.
+type Layout struct {
 	Costs       schedule.Costs `json:"costs"` // that the plan is generated from; without Forward: none
 	PinnedLimit []int          `json:"pinned_limit,omitempty"`
 	Split       [][2]int       `json:"split"` // of each stage, its first layer and the one after its last; nil: by operations
 }
 
+// The versions of the form that specs are kept in.
 const (
-	specVersion   = 3
+	Version       = 3
 	scaledVersion = 3 // averaging has a factor of the learning rate; it is 1 in jobs of before; a spec says whose rights count
-	budgetVersion = 3 // before it, train.steps were those of each pipeline
+	BudgetVersion = 3 // before it, train.steps were those of each pipeline
 	oldestVersion = 1 // every count was resolved at admission; since 2 a job may be open
 )
 
-func encodeSpec(s *spec) (json.RawMessage, error) {
+// Encode writes a spec for the replicated state.
+func Encode(s *Spec) (json.RawMessage, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("encode the spec of job %s: %w", s.Job.Name, err)
@@ -57,14 +58,14 @@ func encodeSpec(s *spec) (json.RawMessage, error) {
 	return text, nil
 }
 
-// readSpec reads the spec of a job.
-func readSpec(j *cluster.Job) (*spec, error) {
-	s := spec{Job: *job.Default()} // of keys that did not exist when it was written
-	if err := json.Unmarshal(j.Spec, &s); err != nil {
-		return nil, fmt.Errorf("job %s: decode its spec: %w", j.ID, err)
+// Decode reads the spec of a job.
+func Decode(id string, text, tuned json.RawMessage) (*Spec, error) {
+	s := Spec{Job: *job.Default()} // of keys that did not exist when it was written
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("job %s: decode its spec: %w", id, err)
 	}
-	if s.Version < oldestVersion || s.Version > specVersion {
-		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d to %d", j.ID, s.Version, oldestVersion, specVersion)
+	if s.Version < oldestVersion || s.Version > Version {
+		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d to %d", id, s.Version, oldestVersion, Version)
 	}
 	if s.Version < scaledVersion {
 		s.Job.Averaging.RateScale = 1
@@ -72,20 +73,20 @@ func readSpec(j *cluster.Job) (*spec, error) {
 	if s.Budget == nil {
 		s.setBudget()
 	}
-	report, err := readReport(j)
+	report, err := readReport(id, tuned)
 	if err != nil {
 		return nil, err
 	}
-	s.report = report
+	s.Report = report
 	return &s, nil
 }
 
 // setBudget resolves how much the job trains on, once its pipelines are known, and says what that is for each.
-func (s *spec) setBudget() (why string) {
+func (s *Spec) setBudget() (why string) {
 	switch {
 	case s.Job.Pipelines == job.Auto:
 		return ""
-	case s.Version < budgetVersion:
+	case s.Version < BudgetVersion:
 		s.Budget = s.Job.PerPipeline()
 	default:
 		s.Budget = s.Job.Resolved(0)
@@ -101,7 +102,7 @@ func (s *spec) setBudget() (why string) {
 }
 
 // warnOfRounds warns where a job ends before its first commit would be due.
-func (s *spec) warnOfRounds() {
+func (s *Spec) warnOfRounds() {
 	if s.Budget == nil {
 		return
 	}
@@ -112,11 +113,11 @@ func (s *spec) warnOfRounds() {
 	}
 }
 
-// plan is the plan that the user wrote, or generates the job's, which a proof precedes (schedule.Generate). That one is not kept: it
+// Plan is the plan that the user wrote, or generates the job's, which a proof precedes (schedule.Generate). That one is not kept: it
 // grows with stages times micro-batches, and Raft's log is for small things.
-func (s *spec) plan() (schedule.Plan, string, error) {
-	if s.Plan != nil {
-		return s.Plan, "as the file has it", nil
+func (s *Spec) Plan() (schedule.Plan, string, error) {
+	if s.UserPlan != nil {
+		return s.UserPlan, "as the file has it", nil
 	}
 	r := schedule.Request{Devices: int(s.Job.Stages), Chunks: int(s.Job.Chunks), MicroBatches: int(s.Job.MicroBatches)}
 	if s.Layout != nil {
@@ -128,22 +129,22 @@ func (s *spec) plan() (schedule.Plan, string, error) {
 	return schedule.Generate(s.Job.Schedule, r)
 }
 
-// stages is how many the model is cut into.
-func (s *spec) stages() int { return int(s.Job.Stages) * max(1, int(s.Job.Chunks)) }
+// Stages is how many the model is cut into.
+func (s *Spec) Stages() int { return int(s.Job.Stages) * max(1, int(s.Job.Chunks)) }
 
-// placement is the device of each stage; nil where there is no plan. The caller of the first call is alone with the spec.
-func (s *spec) placement() []int {
+// Placement is the device of each stage; nil where there is no plan. The caller of the first call is alone with the spec.
+func (s *Spec) Placement() []int {
 	if s.device == nil {
-		if plan, _, err := s.plan(); err == nil {
+		if plan, _, err := s.Plan(); err == nil {
 			s.device = plan.Placement()
 		}
 	}
 	return s.device
 }
 
-// cores is how many of a node's cores the job computes on: a device for each stage. While it is not known how many that will
+// Cores is how many of a node's cores the job computes on: a device for each stage. While it is not known how many that will
 // be, tuning tries all that the job may have.
-func (s *spec) cores(node int) int {
+func (s *Spec) Cores(node int) int {
 	if !s.Job.Open() {
 		return int(s.Job.Stages) * int(s.Job.Devices.CPU.Threads)
 	}
@@ -157,9 +158,9 @@ func (s *spec) cores(node int) int {
 	return min(int(devices)*int(s.Job.Devices.CPU.Threads), node)
 }
 
-// averaging describes the averaging method for people: "elastic pull=predicted alpha=1 tau=1 lr x1.41". Where the number of
+// Averaging describes the averaging method for people: "elastic pull=predicted alpha=1 tau=1 lr x1.41". Where the number of
 // pipelines decides and is not known yet, it says auto.
-func (s *spec) averaging() string {
+func (s *Spec) Averaging() string {
 	a := s.Job.Averaging
 	alpha, rate := fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("lr x%.3g", a.RateScale)
 	if a.Alpha == 0 {
@@ -171,27 +172,10 @@ func (s *spec) averaging() string {
 	return strings.Join([]string{a.Method, "pull=" + a.Pull, alpha, fmt.Sprintf("tau=%d", a.Tau), rate}, " ")
 }
 
-// task is what the samples of the job are.
-func (s *spec) task() string {
+// TaskName is what the samples of the job are.
+func (s *Spec) TaskName() string {
 	if s.Task == "" { // admitted when there was no other
 		return string(model.Language)
 	}
 	return s.Task
-}
-
-// placement is where a generation of a job runs; the replicated state carries it.
-type placement struct {
-	Node  string `json:"node"`
-	Cores []int  `json:"cores"` // that its devices are pinned to; empty: none in particular
-}
-
-func readPlacement(j *cluster.Job) (placement, error) {
-	var p placement
-	if len(j.Placement) == 0 {
-		return p, nil
-	}
-	if err := json.Unmarshal(j.Placement, &p); err != nil {
-		return p, fmt.Errorf("job %s: decode its placement: %w", j.ID, err)
-	}
-	return p, nil
 }
