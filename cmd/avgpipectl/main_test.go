@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"go.uber.org/goleak"
 
+	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
@@ -174,7 +175,7 @@ func TestSubmitWatchExports(t *testing.T) {
 	target := filepath.Join(d.Dir, "out")
 	path := jobFile(t, d, "good", 60, "output: {dir: out}\n")
 	r := want(t, exitDone, d, "submit", path, "--watch", "--set", "train.steps=80")
-	for _, s := range []string{"job 1 submitted\n", "step 40/40", "eval loss 5.5000 before", fmt.Sprintf("%.4f after", nodetest.Loss(40)), target} {
+	for _, s := range []string{"job 1 submitted\n", "step 40/40", "eval loss 5.5000 before", fmt.Sprintf("%.4f after", agenttest.Loss(40)), target} {
 		if !strings.Contains(r.out, s) {
 			t.Errorf("no %q in:\n%s", s, r.out)
 		}

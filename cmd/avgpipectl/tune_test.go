@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -59,7 +60,7 @@ func TestTuneVerb(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &report); err != nil || report.Chosen.Pipelines != 2 || !strings.Contains(r.messages, "step 4 of 4") {
 		t.Errorf("%v: %s%s", err, r.out, r.messages)
 	}
-	if r := want(t, exitFailed, d, "tune", openFile(t, d, "nofit", 100)); !strings.Contains(r.messages, nodetest.NoFit) || r.out != "" {
+	if r := want(t, exitFailed, d, "tune", openFile(t, d, "nofit", 100)); !strings.Contains(r.messages, agenttest.NoFit) || r.out != "" {
 		t.Errorf("no fit: %s%s", r.out, r.messages)
 	}
 	if r := want(t, exitRefused, d, "tune", openFile(t, d, "bad", 100), "--set", "stages=9"); !strings.Contains(r.messages, "nearest: 4") {
@@ -79,7 +80,7 @@ func TestSubmitWatchesATuning(t *testing.T) {
 			t.Errorf("no %q in:\n%s", s, r.out)
 		}
 	}
-	if r := want(t, exitFailed, d, "submit", openFile(t, d, "nofit", 40), "--watch"); !strings.Contains(r.messages, nodetest.NoFit) {
+	if r := want(t, exitFailed, d, "submit", openFile(t, d, "nofit", 40), "--watch"); !strings.Contains(r.messages, agenttest.NoFit) {
 		t.Errorf("the reason of a tuning that finds nothing: %s%s", r.out, r.messages)
 	}
 	if r := want(t, exitDone, d, "explain", "nofit"); !strings.Contains(r.out, "nothing was chosen for it: it ended before") || strings.Contains(r.out, "given") {

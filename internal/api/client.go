@@ -2,28 +2,24 @@ package api
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/unixhttp"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // Client talks to a daemon over its unix socket. It is safe for concurrent use. Every call ends when its context does; calls
 // that answer at once end after a minute at the latest.
-type Client struct {
-	socket string
-	http   *http.Client
-}
+type Client struct{ unix *unixhttp.Client }
 
 // callTimeout bounds every call but the streams. A submit reads all the job's data files once.
 const callTimeout = time.Minute
@@ -35,19 +31,10 @@ const maxLine = 1 << 20
 const maxEntry = 16 << 20
 
 // NewClient returns a client of the daemon on a socket. It dials on first use.
-func NewClient(socket string) *Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		c, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", socket)
-		if err != nil && ctx.Err() == nil {
-			return nil, &ConnectError{Socket: socket, Err: err}
-		}
-		return c, err
-	}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
-}
+func NewClient(socket string) *Client { return &Client{unixhttp.New(socket, 5*time.Second)} }
 
 // Close closes idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.unix.Close() }
 
 // Submit submits a job file. A refused one is an *Error with Problems.
 func (c *Client) Submit(ctx context.Context, r SubmitRequest) (SubmitResponse, error) {
@@ -131,28 +118,22 @@ func (c *Client) Version(ctx context.Context) (VersionInfo, error) {
 // wraps io.ErrUnexpectedEOF means that the daemon went away first. each must not block for long; nil is allowed.
 func (c *Client) Watch(ctx context.Context, ref string, each func(JobStatus)) (JobStatus, error) {
 	var last JobStatus
-	body, err := c.stream(ctx, PathJob(ref, "watch"))
-	if err != nil {
-		return last, err
-	}
-	defer body.Close() //nolint:errcheck // only read
-	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
+	err := c.unix.Lines(ctx, PathJob(ref, "watch"), maxLine, func(line []byte) error {
 		var s JobStatus
-		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
-			return last, fmt.Errorf("watch job %s: decode status: %w", ref, err)
+		if err := json.Unmarshal(line, &s); err != nil {
+			return fmt.Errorf("watch job %s: decode status: %w", ref, err)
 		}
 		last = s
 		if each != nil {
 			each(s)
 		}
-	}
-	if err := context.Cause(ctx); err != nil {
-		return last, err
+		return nil
+	})
+	if _, broken := errors.AsType[*unixhttp.ReadError](err); err != nil && !broken {
+		return last, c.explain(err)
 	}
 	if !last.State.Ended() {
-		return last, fmt.Errorf("watch job %s: the daemon at %s closed the stream: %w", ref, c.socket, io.ErrUnexpectedEOF)
+		return last, fmt.Errorf("watch job %s: the daemon at %s closed the stream: %w", ref, c.unix.Socket, io.ErrUnexpectedEOF)
 	}
 	return last, nil
 }
@@ -160,16 +141,12 @@ func (c *Client) Watch(ctx context.Context, ref string, each func(JobStatus)) (J
 // Tune tunes a job file without submitting it, and calls each with every update but the last. A refused file is an *Error with
 // Problems. The tuning ends when ctx does.
 func (c *Client) Tune(ctx context.Context, r SubmitRequest, each func(TuneUpdate) error) (*tuner.Report, error) {
-	text, err := json.Marshal(r)
+	body, err := c.unix.Do(ctx, http.MethodPost, PathTune, r)
 	if err != nil {
-		return nil, fmt.Errorf("tune %s: encode: %w", r.File, err)
+		return nil, c.explain(err)
 	}
-	response, err := c.do(ctx, http.MethodPost, PathTune, bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close() //nolint:errcheck // only read
-	lines := json.NewDecoder(response.Body)
+	defer body.Close() //nolint:errcheck // only read
+	lines := json.NewDecoder(body)
 	for {
 		var u TuneUpdate
 		err := lines.Decode(&u)
@@ -177,9 +154,9 @@ func (c *Client) Tune(ctx context.Context, r SubmitRequest, each func(TuneUpdate
 		case err != nil && context.Cause(ctx) != nil:
 			return nil, context.Cause(ctx)
 		case errors.Is(err, io.EOF):
-			return nil, fmt.Errorf("tune %s: the daemon at %s closed the stream: %w", r.File, c.socket, io.ErrUnexpectedEOF)
+			return nil, fmt.Errorf("tune %s: the daemon at %s closed the stream: %w", r.File, c.unix.Socket, io.ErrUnexpectedEOF)
 		case err != nil:
-			return nil, fmt.Errorf("tune %s: read from %s: %w", r.File, c.socket, err)
+			return nil, fmt.Errorf("tune %s: read from %s: %w", r.File, c.unix.Socket, err)
 		case u.Report != nil:
 			return u.Report, nil
 		case u.Error != "":
@@ -195,112 +172,51 @@ func (c *Client) Tune(ctx context.Context, r SubmitRequest, each func(TuneUpdate
 // ended. An error that wraps io.ErrUnexpectedEOF means that the daemon went away first: ask again with After, the cursor of the
 // last entry.
 func (c *Client) Logs(ctx context.Context, ref string, r LogRequest, each func(entry []byte) error) error {
-	body, err := c.stream(ctx, PathJob(ref, "logs")+"?"+r.query().Encode())
-	if err != nil {
-		return err
+	err := c.unix.Lines(ctx, PathJob(ref, "logs")+"?"+r.query().Encode(), maxEntry, each)
+	broken, ok := errors.AsType[*unixhttp.ReadError](err)
+	switch {
+	case ok && errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("read the logs of job %s from %s: %w", ref, c.unix.Socket, broken.Err)
+	case ok:
+		return fmt.Errorf("read the logs of job %s from %s: %w: %w", ref, c.unix.Socket, io.ErrUnexpectedEOF, broken.Err)
 	}
-	defer body.Close() //nolint:errcheck // only read
-	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, maxEntry)
-	for lines.Scan() {
-		if err := each(lines.Bytes()); err != nil {
-			return err
-		}
-	}
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return fmt.Errorf("read the logs of job %s from %s: %w", ref, c.socket, err)
-	} else if err != nil {
-		return fmt.Errorf("read the logs of job %s from %s: %w: %w", ref, c.socket, io.ErrUnexpectedEOF, err)
-	}
-	return nil
+	return c.explain(err)
 }
 
 // Model copies a tar of the exported model of the job's last committed round to w.
 func (c *Client) Model(ctx context.Context, ref string, w io.Writer) error {
-	return c.copy(ctx, PathJob(ref, "model"), "model of job "+ref, w)
-}
-
-func (c *Client) copy(ctx context.Context, path, what string, w io.Writer) error {
-	body, err := c.stream(ctx, path)
+	body, err := c.unix.Do(ctx, http.MethodGet, PathJob(ref, "model"), nil)
 	if err != nil {
-		return err
+		return c.explain(err)
 	}
 	defer body.Close() //nolint:errcheck // only read
 	if _, err := io.Copy(w, body); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return fmt.Errorf("read the %s from %s: %w", what, c.socket, err)
+		return fmt.Errorf("read the model of job %s from %s: %w", ref, c.unix.Socket, err)
 	}
 	return nil
 }
 
 // call sends body as JSON and decodes the answer.
 func (c *Client) call(ctx context.Context, method, path string, body, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var reader io.Reader = http.NoBody
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("%s %s: encode: %w", method, path, err)
-		}
-		reader = bytes.NewReader(text)
+	return c.explain(c.unix.Call(ctx, callTimeout, method, path, body, answer))
+}
+
+// explain turns an answer that is not 2xx into an *Error, and a daemon that does not answer into a *ConnectError.
+func (c *Client) explain(err error) error {
+	if unreachable, ok := errors.AsType[*unixhttp.DialError](err); ok {
+		return &ConnectError{Socket: c.unix.Socket, Err: unreachable.Err}
 	}
-	response, err := c.do(ctx, method, path, reader)
-	if err != nil {
+	answer, ok := errors.AsType[*unixhttp.StatusError](err)
+	if !ok {
 		return err
 	}
-	defer response.Body.Close() //nolint:errcheck // only read
-	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
-		return fmt.Errorf("%s %s: decode the answer of %s: %w", method, path, c.socket, err)
-	}
-	return nil
-}
-
-// stream returns the body of a successful answer.
-func (c *Client) stream(ctx context.Context, path string) (io.ReadCloser, error) {
-	response, err := c.do(ctx, http.MethodGet, path, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	return response.Body, nil
-}
-
-// do sends a request and turns an answer that is not 2xx into an *Error.
-func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://avgpiped"+path, body)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := c.http.Do(request)
-	if err != nil {
-		if unreachable, ok := errors.AsType[*ConnectError](err); ok {
-			return nil, unreachable
-		}
-		return nil, fmt.Errorf("%s %s at %s: %w", method, path, c.socket, err)
-	}
-	if response.StatusCode/100 == 2 {
-		return response, nil
-	}
-	defer response.Body.Close() //nolint:errcheck // only read
-	return nil, readError(response)
-}
-
-// readError reads an answer that is not 2xx.
-func readError(response *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxLine))
-	if err != nil {
-		return fmt.Errorf("%s: read the error: %w", response.Status, err)
-	}
-	e := &Error{Status: response.StatusCode}
-	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	if kind != "application/json" || json.Unmarshal(text, e) != nil || e.Message == "" {
-		e.Message = fmt.Sprintf("%s: %s", response.Status, bytes.TrimSpace(text))
+	e := &Error{Status: answer.Code}
+	kind, _, _ := mime.ParseMediaType(answer.ContentType)
+	if kind != "application/json" || json.Unmarshal(answer.Body, e) != nil || e.Message == "" {
+		e.Message = answer.Error()
 	}
 	if e.Code == MethodNotAllowed { // this client knows the path: it is newer
 		e.Message += "; the daemon is older than this program: restart it, as after every upgrade"

@@ -29,6 +29,8 @@ var mayImport = map[string][]string{
 	"internal/history":    {"internal/checkpoint"},
 	"internal/lint":       nil,
 	"internal/obstacle":   {"internal/checkpoint"},
+	"internal/process":    nil,
+	"internal/unixhttp":   nil,
 	"internal/metric":     nil,
 
 	// What knows one thing.
@@ -50,7 +52,7 @@ var mayImport = map[string][]string{
 	"internal/data/tokenfile":  {"internal/access"},
 	"internal/data/idx":        {"internal/access"},
 	"internal/wire":            {"internal/pace", "internal/trace"},
-	"internal/api":             {"job", "tuner"},
+	"internal/api":             {"job", "tuner", "internal/unixhttp"},
 	"internal/worker/control":  {"internal/access", "internal/api", "internal/obstacle", "job", "tuner"},
 	"internal/plancache":       {"internal/checkpoint", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
@@ -76,10 +78,14 @@ var mayImport = map[string][]string{
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/spec": {
+		"internal/process",
 		"internal/access", "elastic", "job", "schedule", "stage/...", "tuner", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/words",
 	},
+	"internal/agent": {
+		"internal/api", "internal/checkpoint", "internal/logging", "internal/obstacle", "internal/process", "internal/unixhttp", "internal/worker/control",
+	},
 	"internal/node": {
-		"internal/spec",
+		"internal/agent", "internal/spec",
 		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/plancache", "internal/shard", "internal/trace", "internal/words",

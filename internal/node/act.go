@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -31,9 +30,9 @@ type act struct {
 	job      *cluster.Job
 	Spec     *spec.Spec
 	decision decision
-	worker   *worker                   // the job's; nil: none
+	worker   agent.Process             // the job's; zero: none
 	cores    []int                     // of place and tune
-	tuning   *tuneRun                  // of killTune
+	tuning   agent.Process             // of killTune
 	report   *tuner.Report             // of resolve
 	shards   map[int]control.ShardInfo // of commitRound, by stage
 	reached  time.Time                 // of commitRound
@@ -48,7 +47,7 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 	case resolve:
 		return a.resolve(ctx)
 	case killTune:
-		return a.killTune()
+		return a.killTune(ctx)
 	case place:
 		return a.place(ctx)
 	case beginCommit:
@@ -66,7 +65,7 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 	case abortWorker:
 		return a.abort(ctx)
 	case killWorker:
-		return a.kill()
+		return a.kill(ctx)
 	case endJob:
 		return a.end(ctx)
 	case probe:
@@ -94,7 +93,7 @@ func (a *act) runningReason() string {
 // postCommit asks the worker for its shards.
 func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 	d := a.decision
-	answer, err := a.worker.client.commit(ctx, control.CommitRequest{Generation: a.job.Generation, Round: d.round, Stop: d.stop})
+	answer, err := a.node.agent.Commit(ctx, a.worker, control.CommitRequest{Generation: a.job.Generation, Round: d.round, Stop: d.stop})
 	if err != nil {
 		return nil, fmt.Errorf("commit round %d: %w", d.round, err)
 	}
@@ -183,7 +182,7 @@ func assemble(j *cluster.Job, node string, stages int, round uint64, shards map[
 // abort tells the worker to end. One that does not listen is killed a little later.
 func (a *act) abort(ctx context.Context) (func(*observed), error) {
 	a.node.say(a.job.ID, "ending the worker", zap.String("reason", a.decision.reason))
-	err := a.worker.client.abort(ctx)
+	err := a.node.agent.Stop(ctx, a.worker)
 	if err != nil {
 		err = fmt.Errorf("end the worker: %w", err)
 	}
@@ -194,9 +193,9 @@ func (a *act) abort(ctx context.Context) (func(*observed), error) {
 	}, err
 }
 
-func (a *act) kill() (func(*observed), error) {
-	a.node.say(a.job.ID, "killing the worker", zap.Int("process", a.worker.process.pid), zap.String("reason", a.decision.reason))
-	err := a.worker.process.kill()
+func (a *act) kill(ctx context.Context) (func(*observed), error) {
+	a.node.say(a.job.ID, "killing the worker", zap.Int("process", a.worker.ID.PID), zap.String("reason", a.decision.reason))
+	err := a.node.agent.Kill(ctx, a.worker)
 	return func(o *observed) {
 		o.quiet = time.Now().Add(afterFail) // its end is noticed before
 	}, err
@@ -238,10 +237,8 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 func (a *act) finalStatus(ctx context.Context) *control.Status {
 	dir := jobDir(a.node.config.StateDir, a.job.ID)
 	var last *control.Status
-	if a.worker != nil && a.worker.process.alive() {
-		if s, err := a.worker.client.status(ctx); err == nil && s.Generation == a.job.Generation {
-			last = &s
-		}
+	if s, err := a.node.agent.Status(ctx, a.worker); err == nil && s.Generation == a.job.Generation {
+		last = &s
 	}
 	if last == nil {
 		last = a.node.lastStatus(a.job.ID)
@@ -269,7 +266,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := jobDir(a.node.config.StateDir, a.job.ID) // made after its rounds were found: it may be on a mount that is late
+	// The directory is made after its rounds were found: it may be on a mount that is late.
 	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
@@ -289,13 +286,10 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
 	a.node.say(a.job.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
-	if err := a.endOthers(dir); err != nil {
-		return nil, err
-	}
-	w, err := startWorker(a.node.config.WorkerCommand, a.assignment(dir, result.Generation, plan, from))
+	w, err := a.node.agent.Start(ctx, a.assignment(result.Generation, plan, from))
 	if err != nil {
 		return func(o *observed) {
-			o.worker, o.phase, o.cause = nil, exited, err.Error()
+			o.worker, o.phase, o.cause = agent.Process{}, exited, err.Error()
 			if obstacle.Of(err) == nil {
 				o.die(time.Now())
 			}
@@ -307,32 +301,15 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	}, nil
 }
 
-// endOthers ends processes that work in the job's directory and are not known: two workers must never train in it.
-func (a *act) endOthers(dir string) error {
-	found, err := findProcesses(filepath.Dir(dir))
-	if err != nil {
-		return err
-	}
-	for _, p := range found[dir] {
-		a.node.say(a.job.ID, "killing a process that works in the job's directory", zap.Int("process", p.pid))
-		if err := p.kill(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // assignment tells a worker everything.
-func (a *act) assignment(dir string, generation uint64, plan schedule.Plan, from *cluster.Manifest) control.Assignment {
+func (a *act) assignment(generation uint64, plan schedule.Plan, from *cluster.Manifest) control.Assignment {
 	places := make([]control.StagePlace, a.Spec.Stages())
 	for k := range places {
 		places[k].Node = a.node.id
 	}
 	out := control.Assignment{
-		Version: control.AssignmentVersion, JobID: a.job.ID, Generation: generation, Node: a.node.id, Dir: dir,
+		JobID: a.job.ID, Generation: generation,
 		Job: a.Spec.Job, Budget: a.Spec.Budget, User: a.Spec.User, Stages: places, Schedule: a.Spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
-		LogBytes: a.node.config.Limits().LogBytes, LogFiles: a.node.config.Limits().LogFiles,
-		OrphanAfter: a.node.config.Limits().OrphanAfter, LogLevel: zapcore.LevelOf(a.node.log.Core()).String(),
 	}
 	if a.Spec.Layout != nil {
 		out.Split = a.Spec.Layout.Split

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,7 +16,6 @@ import (
 
 // tune starts the job's tune process.
 func (a *act) tune(ctx context.Context) (func(*observed), error) {
-	dir := jobDir(a.node.config.StateDir, a.job.ID)
 	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
@@ -27,10 +24,10 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
 	a.node.say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
-	request := a.node.tuneRequest(a.Spec, scratch(dir), a.cores)
+	request := a.node.tuneRequest(a.Spec, a.cores)
 	request.JobID = a.job.ID
 	request.Bounded = !a.Spec.Retune && a.Spec.Version >= spec.BudgetVersion
-	run, err := startTune(a.node.config.TuneCommand, dir, request)
+	run, err := a.node.agent.Tune(ctx, request)
 	if err != nil {
 		return func(o *observed) {
 			o.tuning = &tuning{cause: err.Error()}
@@ -41,18 +38,14 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	}
 	return func(o *observed) {
 		o.tuning = newTuning(run, a.cores, time.Now())
-		a.node.followTuning(ctx, a.job.ID, run)
+		a.node.follow(ctx, run)
 	}, nil
 }
 
-// scratch is where the runs of a tuning leave what they leave.
-func scratch(dir string) string { return filepath.Join(dir, "tune") }
-
 // tuneRequest asks for what a spec leaves open.
-func (n *node) tuneRequest(s *spec.Spec, dir string, cores []int) control.TuneRequest {
+func (n *node) tuneRequest(s *spec.Spec, cores []int) control.TuneRequest {
 	return control.TuneRequest{
-		Version: control.TuneRequestVersion, Node: n.id, Dir: dir, Job: s.Job, User: s.User, Cores: cores, NodeCores: len(n.config.Cores),
-		Cache: plansDir(n.config.StateDir), Retune: s.Retune,
+		Job: s.Job, User: s.User, Cores: cores, NodeCores: len(n.config.Cores), Retune: s.Retune,
 	}
 }
 
@@ -80,9 +73,6 @@ func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 	}
 	a.node.say(a.job.ID, "tuned", zap.Strings("choices", resolved.Why), zap.Strings("warnings", resolved.Warnings),
 		zap.Bool("cached", a.report.Cached), zap.Float64("seconds", a.report.Took))
-	if err := os.RemoveAll(scratch(jobDir(a.node.config.StateDir, a.job.ID))); err != nil { // costs space and nothing else
-		a.node.log.Warn("remove what a tuning left", zap.String("job", a.job.ID), zap.Error(err))
-	}
 	return func(o *observed) {
 		o.deaths, o.hold = 0, nil
 		delete(a.node.specs, a.job.ID) // decoded anew from what was agreed on
@@ -90,8 +80,8 @@ func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 }
 
 // killTune ends the tune process at once: it has nothing to save.
-func (a *act) killTune() (func(*observed), error) {
-	a.node.say(a.job.ID, "ending the tuning", zap.Int("process", a.tuning.process.pid), zap.String("reason", a.decision.reason))
-	err := a.tuning.process.kill()
+func (a *act) killTune(ctx context.Context) (func(*observed), error) {
+	a.node.say(a.job.ID, "ending the tuning", zap.Int("process", a.tuning.ID.PID), zap.String("reason", a.decision.reason))
+	err := a.node.agent.Kill(ctx, a.tuning)
 	return func(o *observed) { o.quiet = time.Now().Add(afterFail) }, err // its end is noticed before
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/export"
@@ -181,6 +182,19 @@ func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
 	return m, nil
 }
 
+// Log implements server.Backend.
+func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogReader, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := agent.OpenLog(control.LogPath(jobDir(n.config.StateDir, j.ID)), r)
+	if err != nil {
+		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
+	}
+	return reader, nil
+}
+
 // pin returns the job's committed rounds, whose shards stay until unpin.
 func (n *node) pin(id string) []*cluster.Manifest {
 	n.mu.Lock()
@@ -225,7 +239,7 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 	jobs := []string{}
 	n.mu.Lock()
 	for id, o := range n.jobs {
-		if o.phase != absent && o.phase != exited {
+		if o.lives() {
 			jobs = append(jobs, id)
 		}
 	}

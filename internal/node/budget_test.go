@@ -30,7 +30,7 @@ func TestEpochsAreCountedByTheWorker(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	source := nodetest.Job(t, d.Dir, "epochs", 1)
-	id := d.Submit(t, strings.Replace(source, "steps: 2,", "epochs: 1.5,", 1)) // of nodetest.Epoch, 160
+	id := d.Submit(t, strings.Replace(source, "steps: 2,", "epochs: 1.5,", 1)) // of agenttest.Epoch, 160
 	early := d.Until(t, id, "is known", func(api.JobStatus) bool { return true })
 	if early.Budget != "1.5 epochs" || early.BudgetSamples != 0 && early.BudgetSamples != 240 {
 		t.Errorf("before the data are open: %d samples of %q", early.BudgetSamples, early.Budget)

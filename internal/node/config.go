@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -156,7 +157,7 @@ func raftDir(state string) string { return filepath.Join(state, "raft") }
 const maxJobID = 999_999_999
 
 // jobDir is the directory of a job.
-func jobDir(state, id string) string { return filepath.Join(state, "jobs", id) }
+func jobDir(state, id string) string { return agent.JobDir(state, id) }
 
 // AvailableCores lists the cores that this process may use.
 func AvailableCores() ([]int, error) {

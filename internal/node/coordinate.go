@@ -9,6 +9,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -49,10 +50,8 @@ func (n *node) coordinate(ctx, beside context.Context) {
 		case <-asked:
 			asked = nil
 			n.beginStop()
-		case r := <-n.reports:
-			n.observe(r)
-		case r := <-n.tunings:
-			n.observeTuning(r)
+		case e := <-n.events:
+			n.observe(e)
 		case o := <-n.outcomes:
 			n.conclude(o)
 		}
@@ -78,10 +77,8 @@ func (n *node) beginStop() {
 func (n *node) drain() {
 	for {
 		select {
-		case r := <-n.reports:
-			n.observe(r)
-		case r := <-n.tunings:
-			n.observeTuning(r)
+		case e := <-n.events:
+			n.observe(e)
 		case o := <-n.outcomes:
 			n.conclude(o)
 		default:
@@ -90,59 +87,58 @@ func (n *node) drain() {
 	}
 }
 
-// observe notes a report, unless it is of a worker that has been replaced.
-func (n *node) observe(r report) {
+// observe notes what was seen of a process, unless it has been replaced.
+func (n *node) observe(e agent.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	o := n.job(r.worker.job)
-	if o.worker != r.worker {
-		return
-	}
-	now := time.Now()
-	before := o.hold
-	deaths := o.deaths
-	o.take(r, now)
-	if o.deaths > deaths {
-		n.counts.deaths.Add(1)
-	}
-	n.sayHold(r.worker.job, before, o.hold)
-	if j, err := n.raft.State().Job(r.worker.job); err == nil && r.status != nil {
-		n.watchDrift(j, o, now)
-	}
-	if r.exit != nil {
-		n.log.Info("a worker ended", zap.String("job", r.worker.job), zap.Uint64("generation", r.worker.generation),
-			zap.Int("process", r.worker.process.pid), zap.String("how", r.exit.how), zap.String("cause", o.cause))
+	o, now := n.job(e.Process.Job), time.Now()
+	switch t := o.tuning; {
+	case o.worker == e.Process:
+		n.observeWorker(o, e, now)
+	case t != nil && t.process == e.Process:
+		n.observeTuning(o, e, now)
 	}
 }
 
-// observeTuning notes what was seen of a tune process, unless it is not the job's last one.
-func (n *node) observeTuning(r tuneReport) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	o := n.job(r.job)
-	t := o.tuning
-	if t == nil || t.run != r.run {
-		return
+func (n *node) observeWorker(o *observed, e agent.Event, now time.Time) {
+	before, deaths := o.hold, o.deaths
+	o.take(e, now)
+	if o.deaths > deaths {
+		n.counts.deaths.Add(1)
 	}
-	if r.message != nil {
-		if t.take(r.message, time.Now()) {
-			n.say(r.job, "tuning", zap.Int("done", t.progress.Done), zap.Int("total", t.progress.Total), zap.String("step", t.progress.Text))
+	n.sayHold(e.Process.Job, before, o.hold)
+	if j, err := n.raft.State().Job(e.Process.Job); err == nil && e.Status != nil {
+		n.watchDrift(j, o, now)
+	}
+	if e.Exit != nil {
+		n.log.Info("a worker ended", zap.Stringer("worker", e.Process), zap.Uint64("generation", e.Process.Generation),
+			zap.String("how", e.Exit.How), zap.String("cause", o.cause))
+	}
+}
+
+func (n *node) observeTuning(o *observed, e agent.Event, now time.Time) {
+	t, id := o.tuning, e.Process.Job
+	switch {
+	case e.Tuning != nil:
+		if t.take(e.Tuning, now) {
+			n.say(id, "tuning", zap.Int("done", t.progress.Done), zap.Int("total", t.progress.Total), zap.String("step", t.progress.Text))
 		}
 		return
+	case e.Exit == nil:
+		return
 	}
-	t.end(r.exit)
+	t.end(e.Exit)
 	before := o.hold
+	o.hold = nil
 	switch {
 	case t.cause != "" && t.obstacle != nil:
-		o.waitFor(t.obstacle, time.Now())
+		o.hold = before // pauses grow
+		o.waitFor(t.obstacle, now)
 	case t.cause != "":
-		o.hold = nil
-		o.die(time.Now())
-	default:
-		o.hold = nil
+		o.die(now)
 	}
-	n.sayHold(r.job, before, o.hold)
-	n.log.Info("a tuning ended", zap.String("job", r.job), zap.Int("process", r.run.process.pid), zap.String("how", r.exit.how),
+	n.sayHold(id, before, o.hold)
+	n.log.Info("a tuning ended", zap.Stringer("tuning", e.Process), zap.String("how", e.Exit.How),
 		zap.Bool("chosen", t.report != nil), zap.String("failure", t.failure), zap.String("cause", t.cause))
 }
 
@@ -208,7 +204,7 @@ func (n *node) world(state *cluster.State, stopping bool) (world, map[string]*cl
 	n.forget(state)
 	for _, j := range state.Jobs() {
 		o := n.job(j.ID)
-		if j.State.Ended() && (o.worker == nil || o.phase == exited) && !o.tunes() && !o.acting && o.remove == "" {
+		if j.State.Ended() && !o.lives() && !o.tunes() && !o.acting && o.remove == "" {
 			continue // most jobs, after a while
 		}
 		if !j.State.Ended() {
@@ -251,7 +247,7 @@ func (n *node) forget(state *cluster.State) {
 // idle reports whether no process of a job lives and no act runs. The caller holds the lock.
 func (n *node) idle() bool {
 	for _, o := range n.jobs {
-		if o.acting || o.tunes() || o.phase != absent && o.phase != exited {
+		if o.acting || o.tunes() || o.lives() {
 			return false
 		}
 	}
@@ -280,7 +276,7 @@ func (n *node) begin(beside context.Context, j *cluster.Job, o *observed, d deci
 	case resolve:
 		a.report = o.tuning.report
 	case killTune:
-		a.tuning, o.tuning.killed = o.tuning.run, d.reason
+		a.tuning, o.tuning.killed = o.tuning.process, d.reason
 	case probe:
 		a.hold = o.hold
 	case killWorker:
@@ -319,7 +315,7 @@ func (n *node) freeCores(jobs map[string]*cluster.Job) []int {
 			taken = append(taken, o.tuning.cores...)
 		}
 		placed := (j.State == cluster.Starting || j.State == cluster.Running) && !o.waits()
-		if o.worker != nil && o.phase != exited || placed {
+		if o.lives() || placed {
 			if p, err := readPlacement(j); err == nil {
 				taken = append(taken, p.Cores...)
 			}

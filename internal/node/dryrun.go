@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-
-	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/server"
@@ -84,21 +81,9 @@ func (n *node) foretell(ctx context.Context, s *spec.Spec, out *api.DryRun) (*sp
 func (n *node) price(ctx context.Context, s *spec.Spec) (*tuner.Report, error) {
 	ctx, cancel := n.untilStop(ctx)
 	defer cancel(nil)
-	if err := os.MkdirAll(tuningsDir(n.config.StateDir), 0o750); err != nil {
-		return nil, fmt.Errorf("make a directory: %w", err)
-	}
-	dir, err := os.MkdirTemp(tuningsDir(n.config.StateDir), "")
-	if err != nil {
-		return nil, fmt.Errorf("make a directory: %w", err)
-	}
-	defer func() {
-		if err := os.RemoveAll(dir); err != nil { // the next start tries again
-			n.log.Warn("remove what a dry run left", zap.Error(err))
-		}
-	}()
-	request := n.tuneRequest(s, scratch(dir), nil)
+	request := n.tuneRequest(s, nil)
 	request.Estimate, request.NodeCores = true, s.Cores(len(n.config.Cores))
-	last, err := n.runTuning(ctx, cancel, dir, request, func(api.TuneUpdate) error { return nil })
+	last, err := n.runTuning(ctx, cancel, request, func(api.TuneUpdate) error { return nil })
 	switch {
 	case err != nil:
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 )
@@ -54,7 +55,7 @@ func TestWhatIsTooDearToMeasureIsRuled(t *testing.T) {
 	d.Stop(t)
 	d = nodetest.Start(t, d.Dir)
 	e, err := d.Client.Explain(t.Context(), id)
-	if err != nil || !slices.Contains(e.Why, nodetest.Ruled) || e.Report != nil {
+	if err != nil || !slices.Contains(e.Why, agenttest.Ruled) || e.Report != nil {
 		t.Errorf("explained as %+v, %v", e, err)
 	}
 }

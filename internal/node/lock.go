@@ -35,7 +35,15 @@ func lockState(dir string) (io.Closer, error) {
 	if err := errors.Join(f.Truncate(0), writeAt(f, text)); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock the state directory: %w", err), f.Close())
 	}
-	return f, nil
+	return lock{f}, nil
+}
+
+// lock is a locked file.
+type lock struct{ *os.File }
+
+// Close frees the lock at once: a process that is being started may have the descriptor for a moment more.
+func (l lock) Close() error {
+	return errors.Join(unix.Flock(int(l.Fd()), unix.LOCK_UN), l.File.Close())
 }
 
 func writeAt(f *os.File, text string) error {

@@ -13,12 +13,12 @@ import (
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // leaderTimeout bounds the wait for Raft at the start. A lone node needs a tenth of a second.
@@ -33,9 +33,9 @@ type node struct {
 	raft    *raftlog.Log
 	started time.Time
 
-	reports  chan report     // of the workers, to the coordinator
-	tunings  chan tuneReport // of the tune processes of jobs, to the coordinator
-	outcomes chan outcome    // of acts, to the coordinator
+	agent    *agent.Local
+	events   chan agent.Event // of workers and of tunings of jobs, to the coordinator
+	outcomes chan outcome     // of acts, to the coordinator
 	acts     sync.WaitGroup
 	watchers sync.WaitGroup
 	counts   counts
@@ -76,11 +76,22 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, raft.Close()) }()
+	here, err := agent.Open(agent.Config{
+		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Log: c.Log,
+		Limits: func() agent.Limits {
+			l := c.Limits()
+			return agent.Limits{OrphanAfter: l.OrphanAfter, LogBytes: l.LogBytes, LogFiles: l.LogFiles}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer here.Close()
 	ending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	n := &node{
-		ending: ending, stop: stop, config: c, id: id, log: c.Log, inspect: spec.NewInspector(c.InspectCommand, workerEnvironment()), raft: raft, started: time.Now(),
-		reports: make(chan report, 64), tunings: make(chan tuneReport, 64), outcomes: make(chan outcome, 64),
+		ending: ending, stop: stop, config: c, id: id, log: c.Log, inspect: spec.NewInspector(c.InspectCommand), raft: raft, started: time.Now(),
+		agent: here, events: make(chan agent.Event, 64), outcomes: make(chan outcome, 64),
 		jobs: map[string]*observed{}, specs: map[string]*spec.Spec{}, pins: map[shard.Digest]int{},
 	}
 	return n.run(ctx)
@@ -234,29 +245,18 @@ func (n *node) Spec(j *cluster.Job) (*spec.Spec, error) {
 	return s, nil
 }
 
-// follow watches a worker until it has ended or ctx has.
-func (n *node) follow(ctx context.Context, w *worker) {
+// follow passes the events of a process on to the coordinator until it has ended or ctx has.
+func (n *node) follow(ctx context.Context, p agent.Process) {
 	n.watchers.Go(func() {
-		w.watch(ctx, func(r report) {
+		err := n.agent.Events(ctx, p, func(e agent.Event) {
 			select {
-			case n.reports <- r:
+			case n.events <- e:
 			case <-ctx.Done():
 			}
 		})
-	})
-}
-
-// followTuning watches a job's tune process until it has ended. It ends with ctx at the latest.
-func (n *node) followTuning(ctx context.Context, job string, t *tuneRun) {
-	n.watchers.Go(func() {
-		send := func(r tuneReport) {
-			select {
-			case n.tunings <- r:
-			case <-ctx.Done():
-			}
+		if err != nil && ctx.Err() == nil {
+			n.log.Error("a process is not watched any more", zap.Stringer("process", p), zap.Error(err))
 		}
-		end := t.watch(ctx, func(m control.TuneMessage) { send(tuneReport{job: job, run: t, message: &m}) })
-		send(tuneReport{job: job, run: t, exit: end})
 	})
 }
 
@@ -268,7 +268,15 @@ func (n *node) say(job, message string, fields ...zap.Field) {
 // sayAt is say with a level.
 func (n *node) sayAt(level zapcore.Level, job, message string, fields ...zap.Field) {
 	n.log.Log(level, message, append([]zap.Field{zap.String("job", job)}, fields...)...)
-	if err := appendLog(jobDir(n.config.StateDir, job), level, message, fields); err != nil {
-		n.log.Warn("write to the job's log", zap.String("job", job), zap.Error(err))
+	n.agent.Log(job, level, message, fields...)
+}
+
+// sleep waits and reports whether ctx still holds.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }

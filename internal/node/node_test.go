@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
@@ -34,7 +35,7 @@ func TestJobTrainsCommitsAndEnds(t *testing.T) {
 	if s.State != api.Done || s.CommittedRound != 445 || s.Step != 445 || s.Generation != 1 {
 		t.Errorf("state %s (%s), round %d, step %d, generation %d; want done, 445, 445, 1", s.State, s.Reason, s.CommittedRound, s.Step, s.Generation)
 	}
-	if s.EvalLoss == nil || *s.EvalLoss != nodetest.Loss(445) || s.InitialLoss == nil || *s.InitialLoss != nodetest.Loss(0) {
+	if s.EvalLoss == nil || *s.EvalLoss != agenttest.Loss(445) || s.InitialLoss == nil || *s.InitialLoss != agenttest.Loss(0) {
 		t.Errorf("losses %v and %v are not the worker's", s.InitialLoss, s.EvalLoss)
 	}
 	nodetest.Eventually(t, "the worker is gone", func() bool {

@@ -1,13 +1,12 @@
 package node
 
 import (
-	"fmt"
 	"math"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -18,7 +17,7 @@ const minStopBound = 10 * time.Second
 // observed is what the coordinator has seen of a job that the replicated state does not know. It belongs to the coordinator's
 // goroutine; others read it under the node's lock.
 type observed struct {
-	worker    *worker // the current or the last one; nil: none was started here
+	worker    agent.Process // the current or the last one; zero: none was started here
 	phase     phase
 	status    *control.Status // the last one of this worker; of an ended job, its last worker's
 	polls     int             // that failed since it last said something
@@ -60,6 +59,9 @@ type observed struct {
 	searched bool // an ended job's last status was looked for on the disk
 }
 
+// lives reports whether the job has a worker that has not ended.
+func (o *observed) lives() bool { return o.phase != absent && o.phase != exited }
+
 // sighting is a round that was seen at a time.
 type sighting struct {
 	at    time.Time
@@ -70,7 +72,7 @@ type sighting struct {
 const speedWindow = 5 * time.Second
 
 // begin starts the account of a new worker.
-func (o *observed) begin(w *worker, p phase) {
+func (o *observed) begin(w agent.Process, p phase) {
 	o.worker, o.phase, o.polls, o.silent, o.status = w, p, 0, 0, nil
 	o.failure, o.cause, o.killed, o.abortedAt, o.drift = nil, "", "", time.Time{}, driftWatch{}
 	o.final, o.rounds, o.posted, o.stopAt = 0, nil, 0, 0
@@ -78,20 +80,20 @@ func (o *observed) begin(w *worker, p phase) {
 	o.shards, o.refused = map[uint64]map[int]control.ShardInfo{}, map[uint64]uint64{}
 }
 
-// take notes a report of the current worker.
-func (o *observed) take(r report, now time.Time) {
-	if r.silent > 0 {
-		o.polls, o.silent = o.polls+1, o.silent+r.silent
+// take notes an event of the current worker.
+func (o *observed) take(e agent.Event, now time.Time) {
+	if e.Silent > 0 {
+		o.polls, o.silent = o.polls+1, o.silent+e.Silent
 		return
 	}
 	o.polls, o.silent = 0, 0
 	switch {
-	case r.status != nil:
-		o.takeStatus(r.status, now)
-	case r.event != nil:
-		o.takeEvent(r.event)
-	case r.exit != nil:
-		o.takeExit(r.exit, now)
+	case e.Status != nil:
+		o.takeStatus(e.Status, now)
+	case e.Worker != nil:
+		o.takeEvent(e.Worker)
+	case e.Exit != nil:
+		o.takeExit(e.Exit, now)
 	}
 }
 
@@ -122,8 +124,8 @@ func (o *observed) takeLoading(l *control.Loading) {
 	if l == nil {
 		return
 	}
-	o.loadingFor += pollStatus
-	o.stalled += pollStatus
+	o.loadingFor += agent.PollStatus
+	o.stalled += agent.PollStatus
 	if l.ReadBytes >= o.loaded.ReadBytes+loadedBytes || l.CPUSeconds >= o.loaded.CPUSeconds+loadedCPUS {
 		o.loaded, o.stalled = *l, 0
 	}
@@ -161,7 +163,7 @@ func (o *observed) takeEvent(e *control.Event) {
 }
 
 // takeExit notes the worker's end. One that was told to end has not died.
-func (o *observed) takeExit(e *exit, now time.Time) {
+func (o *observed) takeExit(e *agent.Exit, now time.Time) {
 	told := o.phase == aborted // an adopted one's exit code is not known
 	o.phase = exited
 	if o.failure != nil && o.failure.Obstacle != nil { // it is not the worker that failed
@@ -169,13 +171,13 @@ func (o *observed) takeExit(e *exit, now time.Time) {
 		o.waitFor(o.failure.Obstacle, now)
 		return
 	}
-	if e.code == control.ExitBusy {
-		o.cause = "another worker trains in the job's directory"
-		o.waitFor(&obstacle.Obstacle{Kind: obstacle.Busy, Path: control.LockPath(o.worker.dir), Text: o.cause}, now)
+	if e.Obstacle != nil {
+		o.cause = e.Obstacle.Text
+		o.waitFor(e.Obstacle, now)
 		return
 	}
 	o.hold = nil
-	if told && (e.code == control.ExitDone || o.worker.cmd == nil) {
+	if told && (e.Code == control.ExitDone || !e.Known) {
 		o.cause = "the worker ended as it was told to"
 		return
 	}
@@ -185,11 +187,7 @@ func (o *observed) takeExit(e *exit, now time.Time) {
 	case o.killed != "":
 		o.cause = o.killed
 	default:
-		tail := logTail(o.worker.dir, o.worker.logFrom)
-		o.cause = fmt.Sprintf("%sthe worker (process %d) ended: %s", outOfMemory(o.worker.oom, tail), o.worker.process.pid, e.how)
-		if tail != "" {
-			o.cause += "; the end of its log: " + tail
-		}
+		o.cause = e.Cause("worker", o.worker)
 	}
 	o.die(now)
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -68,19 +68,7 @@ func (n *node) preview(ctx context.Context, s *spec.Spec, each func(api.TuneUpda
 		return last, err
 	}
 	defer n.giveBack(cores)
-	if err := os.MkdirAll(tuningsDir(n.config.StateDir), 0o750); err != nil {
-		return last, fmt.Errorf("make a directory: %w", err)
-	}
-	dir, err := os.MkdirTemp(tuningsDir(n.config.StateDir), "")
-	if err != nil {
-		return last, fmt.Errorf("make a directory: %w", err)
-	}
-	defer func() {
-		if err := os.RemoveAll(dir); err != nil { // the next start tries again
-			n.log.Warn("remove what a tuning left", zap.Error(err))
-		}
-	}()
-	last, err = n.runTuning(ctx, cancel, dir, n.tuneRequest(s, scratch(dir), cores), each)
+	last, err = n.runTuning(ctx, cancel, n.tuneRequest(s, cores), each)
 	if err == nil && last.Report != nil && !s.Job.Open() {
 		if err := n.keepGiven(s, last.Report); err != nil { // it is shown now, and not by explain
 			n.log.Warn("keep the report of a tuning", zap.Error(err))
@@ -143,26 +131,36 @@ func (n *node) giveBack(cores []int) {
 
 // runTuning starts a tune process, passes on how far it is and returns its last words. One that hangs is ended.
 func (n *node) runTuning(
-	ctx context.Context, cancel context.CancelCauseFunc, dir string, request control.TuneRequest, each func(api.TuneUpdate) error,
+	ctx context.Context, cancel context.CancelCauseFunc, request control.TuneRequest, each func(api.TuneUpdate) error,
 ) (api.TuneUpdate, error) {
 	var none api.TuneUpdate
-	run, err := startTune(n.config.TuneCommand, dir, request)
+	p, err := n.agent.Tune(ctx, request)
 	if err != nil {
 		return none, err
 	}
-	t := newTuning(run, request.Cores, time.Now())
+	stop := context.AfterFunc(ctx, func() { _ = n.agent.Kill(context.WithoutCancel(ctx), p) }) // its end is waited for
+	defer stop()
+	t := newTuning(p, request.Cores, time.Now())
 	silence := time.AfterFunc(t.silence(), func() { cancel(errSilent) })
 	defer silence.Stop()
-	end := run.watch(ctx, func(m control.TuneMessage) {
-		t.take(&m, time.Now())
-		silence.Reset(t.silence())
-		if m.Progress != nil {
+	err = n.agent.Events(context.WithoutCancel(ctx), p, func(e agent.Event) {
+		switch {
+		case e.Tuning != nil:
+			t.take(e.Tuning, time.Now())
+			silence.Reset(t.silence())
+			if e.Tuning.Progress == nil {
+				break
+			}
 			if err := each(api.TuneUpdate{Progress: t.show()}); err != nil {
 				cancel(err)
 			}
+		case e.Exit != nil:
+			t.end(e.Exit)
 		}
 	})
-	t.end(end)
+	if err != nil { // of what it left behind: the next start tries again
+		n.log.Warn("watch a tuning", zap.Error(err))
+	}
 	switch {
 	case t.report != nil:
 		return api.TuneUpdate{Report: t.report}, nil

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -83,7 +84,7 @@ func TestGivenCountsAndRulesAreNotTuned(t *testing.T) {
 func TestTroubleOfATuningEndsTheJobWithItsReason(t *testing.T) {
 	t.Parallel()
 	for name, reasons := range map[string][]string{
-		"nofit":         {nodetest.NoFit},
+		"nofit":         {agenttest.NoFit},
 		"tunedies-at-2": {"5 tunings ended without a choice", "exit status 7", "fake tuning: crash in step 2"},
 		"tunegarbage":   {"5 tunings ended without a choice", `no message of a tuning, "hello"`},
 	} {
@@ -212,10 +213,10 @@ func TestTuneWithoutAJob(t *testing.T) {
 		t.Errorf("tuning left %v, %v", left, err)
 	}
 	var refused *api.Error
-	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "nofit", 100)); !errors.As(err, &refused) || refused.Message != nodetest.NoFit {
+	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "nofit", 100)); !errors.As(err, &refused) || refused.Message != agenttest.NoFit {
 		t.Errorf("no fit: %v", err)
 	}
-	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "tunefull", 100)); !errors.As(err, &refused) || refused.Message != nodetest.FullDisk {
+	if _, _, err := tune(t.Context(), d, nodetest.OpenJob(t, d.Dir, "tunefull", 100)); !errors.As(err, &refused) || refused.Message != agenttest.FullDisk {
 		t.Errorf("a full disk: %v", err)
 	}
 	if _, _, err := tune(t.Context(), d, "version: 2\n"); !errors.As(err, &refused) || len(refused.Problems) == 0 {
@@ -294,15 +295,15 @@ func TestBatchTimesThatLeaveTheirPredictionAreToldOnce(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.OpenJob(t, d.Dir, "slow-at-50", 1e6))
 	s := d.Until(t, id, "trains", func(s api.JobStatus) bool { return s.State == api.Running && s.BatchS != nil })
-	if s.PredictedBatchS == nil || *s.PredictedBatchS != nodetest.RoundTime.Seconds() {
-		t.Errorf("predicted %v, want %v", s.PredictedBatchS, nodetest.RoundTime)
+	if s.PredictedBatchS == nil || *s.PredictedBatchS != agenttest.RoundTime.Seconds() {
+		t.Errorf("predicted %v, want %v", s.PredictedBatchS, agenttest.RoundTime)
 	}
 	s = d.Until(t, id, "drifts", func(s api.JobStatus) bool { return s.Drift != nil })
 	if s.Drift.Relative != 1 || s.Drift.Term != api.TermCompute || !strings.Contains(s.Drift.Text, "a batch takes 4ms, 100% longer than the expected 2ms") {
 		t.Errorf("%+v", s.Drift)
 	}
 	e, err := d.Client.Explain(t.Context(), id)
-	if err != nil || e.Drift == nil || e.Observed == nil || e.Observed.BatchSeconds != 2*nodetest.RoundTime.Seconds() || e.Report == nil || len(e.Plan) != 2 {
+	if err != nil || e.Drift == nil || e.Observed == nil || e.Observed.BatchSeconds != 2*agenttest.RoundTime.Seconds() || e.Report == nil || len(e.Plan) != 2 {
 		t.Errorf("explained as %+v, %v", e, err)
 	}
 	before := s.Round

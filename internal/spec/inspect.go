@@ -11,11 +11,11 @@ import (
 	"net/http"
 	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -53,15 +53,14 @@ type finding struct {
 // Inspector has job files admitted outside of the daemon, which opens nothing that a user names. Whatever such a file does to its
 // reader becomes a refusal of the job.
 type Inspector struct {
-	command     []string
-	environment []string // of the process
-	limit       time.Duration
-	slots       chan struct{}
+	command []string
+	limit   time.Duration
+	slots   chan struct{}
 }
 
-// NewInspector runs a command, with an environment, for each job file.
-func NewInspector(command, environment []string) *Inspector {
-	return &Inspector{command: command, environment: environment, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
+// NewInspector runs a command for each job file.
+func NewInspector(command []string) *Inspector {
+	return &Inspector{command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
 }
 
 // Admit starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.
@@ -81,9 +80,8 @@ func (i *Inspector) Admit(ctx context.Context, q Inspection) (*Spec, error) {
 	said := &findings{stop: cancel}
 	messages := &head{}
 	cmd := exec.CommandContext(bounded, i.command[0], i.command[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", i.environment, bytes.NewReader(text), said, messages
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", bytes.NewReader(text), said, messages
+	process.Isolate(cmd)
 	cmd.WaitDelay = inspectGrace
 	err = cmd.Run()
 	switch {

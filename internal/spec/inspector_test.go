@@ -17,7 +17,7 @@ import (
 )
 
 // shell is an inspect process that runs a script.
-func shell(script string) *Inspector { return NewInspector([]string{"/bin/sh", "-c", script}, nil) }
+func shell(script string) *Inspector { return NewInspector([]string{"/bin/sh", "-c", script}) }
 
 // TestEndsOfInspectProcessesAreRefusals, with the path that was being read and what became of it.
 func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {

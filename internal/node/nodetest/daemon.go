@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
@@ -35,17 +36,14 @@ const (
 // ResponseTimeout is how long a worker of these daemons may not answer.
 const ResponseTimeout = 3 * time.Second
 
-// patience bounds every wait of a test. Nothing waits this long unless something is broken.
-const patience = 30 * time.Second
-
 // Main is the TestMain of a test binary that uses this package. run is what a test binary otherwise does: m.Run, or goleak's
 // form of it.
 func Main(run func() int) {
 	switch {
 	case len(os.Args) == 4 && os.Args[1] == workerProgram:
-		os.Exit(worker(os.Args[3]))
+		os.Exit(agenttest.Worker(os.Args[3]))
 	case len(os.Args) == 4 && os.Args[1] == tuneProgram:
-		os.Exit(tune(os.Args[3]))
+		os.Exit(agenttest.Tune(os.Args[3]))
 	case len(os.Args) == 2 && os.Args[1] == inspectProgram:
 		os.Exit(inspect())
 	case len(os.Args) == 3 && os.Args[1] == daemonProgram:
@@ -82,7 +80,7 @@ func Config(dir string, log io.Writer) node.Config {
 		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram},
 		InspectCommand: []string{os.Args[0], inspectProgram},
 		Limits: func() node.Limits {
-			return node.Limits{OrphanAfter: patience, ResponseTimeout: ResponseTimeout, RetryLimit: 5}
+			return node.Limits{OrphanAfter: agenttest.Patience, ResponseTimeout: ResponseTimeout, RetryLimit: 5}
 		},
 		DriftHold: 400 * time.Millisecond, Log: zap.New(core),
 	}
@@ -140,7 +138,7 @@ func Start(t testing.TB, dir string, changes ...func(*node.Config)) *Daemon {
 	case err := <-d.ended:
 		cancel()
 		t.Fatalf("the daemon ended: %v", err)
-	case <-time.After(patience):
+	case <-time.After(agenttest.Patience):
 		cancel()
 		t.Fatal("the daemon is not ready")
 	}
@@ -231,7 +229,7 @@ func (d *Daemon) wait(t testing.TB) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(patience):
+	case <-time.After(agenttest.Patience):
 		t.Fatal("the daemon does not end")
 		return nil
 	}
@@ -240,10 +238,10 @@ func (d *Daemon) wait(t testing.TB) error {
 // Eventually waits until something holds.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(agenttest.Patience)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v, not yet: %s", patience, what)
+			t.Fatalf("after %v, not yet: %s", agenttest.Patience, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -282,7 +280,7 @@ func (d *Daemon) Until(t testing.TB, id, what string, holds func(api.JobStatus) 
 	return last
 }
 
-// Job is a job file of the fake trainer: so many steps of each of two pipelines, of RoundTime each, and a commit every 10.
+// Job is a job file of the fake trainer: so many steps of each of two pipelines, of agenttest.RoundTime each, and a commit every 10.
 func Job(t testing.TB, dir, name string, steps int) string {
 	t.Helper()
 	text := make([]byte, 64<<10)

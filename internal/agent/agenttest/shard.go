@@ -1,4 +1,4 @@
-package nodetest
+package agenttest
 
 import (
 	"encoding/json"

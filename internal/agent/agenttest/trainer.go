@@ -1,11 +1,9 @@
-package nodetest
+package agenttest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -30,11 +28,14 @@ const RoundTime = 2 * time.Millisecond
 // messageBytes is what the fake trainer's stages send for a micro-batch.
 const messageBytes = 4000
 
+// Patience bounds every wait of a test. Nothing waits this long unless something is broken.
+const Patience = 30 * time.Second
+
 // trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
 // dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long.
 type trainer struct {
 	a     control.Assignment
-	store *shard.DirStore
+	store shard.Store
 	end   context.CancelFunc
 
 	mu     sync.Mutex
@@ -45,50 +46,29 @@ type trainer struct {
 	grown  chan struct{}
 	asked  time.Time
 	code   int
-	done   bool // Finished was said
+	done   bool   // Finished was said
+	words  string // the last in its log
+	log    io.Writer
 }
 
-// worker runs a fake worker and returns its exit code.
-func worker(assignment string) int {
-	t, err := newTrainer(assignment)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "fake worker:", err)
-		return control.ExitInvalid
-	}
-	ctx, end := context.WithCancel(context.Background())
-	t.end = end
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", control.SocketPath(t.a.Dir))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "fake worker:", err)
-		return control.ExitFailed
-	}
-	server := &http.Server{Handler: t.routes(), ReadHeaderTimeout: time.Second}
-	go func() { _ = server.Serve(listener) }() // ends with the process
+// run trains to the end.
+func (t *trainer) run(ctx context.Context) {
 	if err := t.restore(ctx); err != nil {
 		t.fail(err, false)
-	} else {
-		t.emit(control.Event{Kind: control.Started})
-		t.train(ctx)
+		return
 	}
-	time.Sleep(20 * time.Millisecond) // for the last events to be read
-	return t.code
+	t.emit(control.Event{Kind: control.Started})
+	t.train(ctx)
 }
 
-func newTrainer(path string) (*trainer, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+func newTrainer(a control.Assignment, store shard.Store, log io.Writer) *trainer {
+	if a.Budget == nil { // as where the worker finds out how long an epoch is
+		a.Budget = a.Job.Resolved(Epoch)
 	}
-	t := &trainer{wanted: map[uint64]bool{}, grown: make(chan struct{}), asked: time.Now()}
-	if err := json.Unmarshal(text, &t.a); err != nil {
-		return nil, err
+	return &trainer{
+		a: a, store: store, log: log, wanted: map[uint64]bool{}, grown: make(chan struct{}), asked: time.Now(),
+		final: a.Budget.Steps / uint64(a.Job.Averaging.Tau),
 	}
-	if t.a.Budget == nil { // as where the worker finds out how long an epoch is
-		t.a.Budget = t.a.Job.Resolved(Epoch)
-	}
-	t.final = t.a.Budget.Steps / uint64(t.a.Job.Averaging.Tau)
-	t.store, err = shard.OpenDirStore(checkpoint.OS, control.ShardDir(t.a.Dir))
-	return t, err
 }
 
 func (t *trainer) restore(ctx context.Context) error {
@@ -143,8 +123,9 @@ func (t *trainer) train(ctx context.Context) {
 			t.fail(fmt.Errorf("step %d, stage 1: loss is NaN: lower optimizer.lr", now), true)
 			return
 		case kind == "crash" && now == at:
-			fmt.Fprintf(os.Stderr, "fake worker: crash in round %d\n", now)
-			os.Exit(7)
+			t.say(fmt.Errorf("crash in round %d", now))
+			t.code = 7
+			return
 		case commit && full:
 			t.fail(&checkpoint.SpaceError{Dir: control.ShardDir(t.a.Dir), Needed: NeverFree, Available: -1, Err: syscall.ENOSPC}, false)
 			return
@@ -164,9 +145,15 @@ func (t *trainer) train(ctx context.Context) {
 }
 
 func (t *trainer) fail(err error, permanent bool) {
-	fmt.Fprintln(os.Stderr, "fake worker:", err)
+	t.say(err)
 	t.code = control.ExitFailed
 	t.emit(control.Event{Kind: control.FailedNow, Error: err.Error(), Permanent: permanent, Obstacle: obstacle.Of(err)})
+}
+
+// say writes to the log.
+func (t *trainer) say(err error) {
+	t.words = "fake worker: " + err.Error()
+	fmt.Fprintln(t.log, t.words)
 }
 
 func (t *trainer) emit(e control.Event) {
@@ -216,32 +203,6 @@ const Epoch = 160
 
 // Loss is what the fake trainer reports after a round.
 func Loss(round uint64) float64 { return 5.5 / (1 + float64(round)/50) }
-
-func (t *trainer) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, t.status()) })
-	mux.HandleFunc("POST /commit", func(w http.ResponseWriter, r *http.Request) {
-		var request control.CommitRequest
-		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		reply(w, t.commit(request))
-	})
-	mux.HandleFunc("POST /abort", func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusNoContent)
-		t.end()
-	})
-	mux.HandleFunc("GET /events", t.stream)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t.mu.Lock()
-		t.asked = time.Now()
-		t.mu.Unlock()
-		mux.ServeHTTP(w, r)
-	})
-}
-
-func reply(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
 
 func (t *trainer) status() control.Status {
 	t.mu.Lock()
@@ -293,29 +254,24 @@ func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
 	return control.CommitResponse{Accepted: true}
 }
 
-func (t *trainer) stream(w http.ResponseWriter, r *http.Request) {
-	after, err := strconv.Atoi(r.URL.Query().Get("after"))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	out, encoder := http.NewResponseController(w), json.NewEncoder(w)
+// follow calls each with every event after a number, and flush after those that are there, until ctx ends or either fails.
+func (t *trainer) follow(ctx context.Context, after int, each func(control.Event) bool, flush func() error) {
 	for {
 		t.mu.Lock()
 		events, grown := t.events[min(after, len(t.events)):], t.grown
 		t.mu.Unlock()
 		for _, e := range events {
-			if encoder.Encode(e) != nil {
+			if !each(e) {
 				return
 			}
 		}
 		after += len(events)
-		if out.Flush() != nil {
+		if flush() != nil {
 			return
 		}
 		select {
 		case <-grown:
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			return
 		}
 	}

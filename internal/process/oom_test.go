@@ -1,4 +1,4 @@
-package node
+package process
 
 import (
 	"os"
@@ -22,16 +22,16 @@ func TestTheKernelsKillsForMemoryAreCounted(t *testing.T) {
 		}
 		write(text)
 		n, ok := readOOM(file)
-		c := oomCount{file, n}
-		if n != 1 || !ok || outOfMemory(c, "") != "" {
-			t.Errorf("%q is read as %d, %v; out of memory: %q", text, n, ok, outOfMemory(c, ""))
+		c := OOM{file, n}
+		if n != 1 || !ok || c.Cause("") != "" {
+			t.Errorf("%q is read as %d, %v; out of memory: %q", text, n, ok, c.Cause(""))
 		}
 		write(strings.Replace(text, "oom_kill 1", "oom_kill 2", 1))
-		if said := outOfMemory(c, ""); said != "out of memory (cgroup): " {
+		if said := c.Cause(""); said != "out of memory (cgroup): " {
 			t.Errorf("after another kill: %q", said)
 		}
 	}
-	if said := outOfMemory(oomCount{}, "fatal error: runtime: cannot allocate memory"); !strings.Contains(said, "ulimit -v") {
+	if said := (OOM{}).Cause("fatal error: runtime: cannot allocate memory"); !strings.Contains(said, "ulimit -v") {
 		t.Errorf("a limit of the process: %q", said)
 	}
 }

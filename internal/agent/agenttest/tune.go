@@ -1,6 +1,7 @@
-package nodetest
+package agenttest
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,11 +20,11 @@ import (
 // tuneSteps is how many steps the fake tuning takes.
 const tuneSteps = 4
 
-// tune pretends to tune and returns its exit code. What goes wrong is in the job's name: "nofit" says that no candidate fits,
-// "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tunefull" says that the disk is full every time,
+// Tune is the program of a fake tuning: it returns its exit code. What goes wrong is in the job's name: "nofit" says that no candidate
+// fits, "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tunefull" says that the disk is full every time,
 // "tunefull-once" the first time, "tuneslow" can be watched, "tunehangs" takes until its daemon is gone, "tunegarbage" prints what is
 // no message.
-func tune(request string) int {
+func Tune(request string) int {
 	var r control.TuneRequest
 	text, err := os.ReadFile(request)
 	if err == nil {
@@ -33,12 +34,33 @@ func tune(request string) int {
 		fmt.Fprintln(os.Stderr, "fake tuning:", err)
 		return control.ExitInvalid
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the daemon is gone
+		cancel()
+	}()
+	first := os.Mkdir(r.Dir+"/began", 0o700) == nil
+	code, words := pretendToTune(ctx, &r, first, func(m control.TuneMessage) { _ = json.NewEncoder(os.Stdout).Encode(m) })
+	if words == garbage {
+		fmt.Println(words)
+		time.Sleep(2 * Patience)
+	} else if words != "" {
+		fmt.Fprintln(os.Stderr, words)
+	}
+	return code
+}
+
+// garbage is no message of a tuning.
+const garbage = "hello"
+
+// pretendToTune does what the job's name says, and returns an exit code and last words. first says that it was not done before.
+func pretendToTune(ctx context.Context, r *control.TuneRequest, first bool, say func(control.TuneMessage)) (code int, words string) {
 	kind, at, _ := strings.Cut(r.Job.Name, "-at-")
 	dies, err := strconv.Atoi(at)
 	if err != nil {
 		dies = -1
 	}
-	first := os.Mkdir(r.Dir+"/began", 0o700) == nil
 	if kind == "tunedies-once" && first {
 		dies = 1
 	}
@@ -48,32 +70,30 @@ func tune(request string) int {
 		rate := report.Chosen.Predicted.SamplesPerSecond
 		report.Estimate = &tuner.Estimate{JobSeconds: float64(r.Job.Wanted(Epoch)) / rate, TuningSeconds: 40, Basis: "a fake price"}
 		say(control.TuneMessage{Report: report})
-		return 0
+		return 0, ""
 	}
 	if kind == "tuneruled" {
 		say(control.TuneMessage{Report: &tuner.Report{Version: tuner.ReportVersion, Ruled: Ruled}})
-		return 0
+		return 0, ""
 	}
 	for step := range tuneSteps {
 		say(control.TuneMessage{Progress: &control.TuneProgress{Done: step, Total: tuneSteps, Text: fmt.Sprintf("fake step %d", step+1)}})
 		time.Sleep(2 * RoundTime)
 		switch {
 		case step == dies:
-			fmt.Fprintf(os.Stderr, "fake tuning: crash in step %d\n", step)
-			return 7
+			return 7, fmt.Sprintf("fake tuning: crash in step %d", step)
 		case kind == "tuneslow":
 			time.Sleep(150 * time.Millisecond) // long enough to be watched
 		case kind == "tunehangs":
-			_, _ = io.Copy(io.Discard, os.Stdin)
-			return 1
+			<-ctx.Done()
+			return 1, ""
 		case kind == "tunegarbage":
-			fmt.Println("hello")
-			time.Sleep(2 * patience)
+			return 1, garbage
 		}
 	}
 	if kind == "nofit" {
 		say(control.TuneMessage{Error: NoFit, Permanent: true})
-		return 1
+		return 1, ""
 	}
 	if kind == "tunefull" || kind == "tunefull-once" && first {
 		full := &obstacle.Obstacle{Kind: obstacle.Space, Path: r.Dir, Bytes: 1, Text: FullDisk}
@@ -81,10 +101,10 @@ func tune(request string) int {
 			full.Bytes = NeverFree
 		}
 		say(control.TuneMessage{Error: FullDisk, Obstacle: full})
-		return 1
+		return 1, ""
 	}
 	say(control.TuneMessage{Report: Report(&r.Job, len(r.Cores))})
-	return 0
+	return 0, ""
 }
 
 // What the fake tuning says of jobs that are called so.
@@ -93,8 +113,6 @@ const (
 	Ruled    = "tuning would have cost about 40s for a job of about 2s; chosen by the rules"
 	FullDisk = "tune: open a trial: no space left on device"
 )
-
-func say(m control.TuneMessage) { _ = json.NewEncoder(os.Stdout).Encode(m) } // a daemon that has gone ends the write
 
 // Report is what the fake tuning finds for a job on so many cores: 2 stages, 2 pipelines, 2 micro-batches and blocks computed again
 // where that is open, each stage with one layer of the fake job's model. What it predicts is what the fake trainer does.

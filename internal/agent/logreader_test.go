@@ -1,4 +1,4 @@
-package node
+package agent
 
 import (
 	"encoding/json"
@@ -33,9 +33,9 @@ func addLog(t *testing.T, path, text string) {
 	}
 }
 
-func openedLog(t *testing.T, path string, r api.LogRequest) *logReader {
+func openedLog(t *testing.T, path string, r api.LogRequest) *LogReader {
 	t.Helper()
-	reader, err := openLogReader(path, r)
+	reader, err := OpenLog(path, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func openedLog(t *testing.T, path string, r api.LogRequest) *logReader {
 }
 
 // readLog reads what there is now.
-func readLog(t *testing.T, r *logReader, ended bool) (messages string, all []shownLog) {
+func readLog(t *testing.T, r *LogReader, ended bool) (messages string, all []shownLog) {
 	t.Helper()
 	var said []string
 	for {
@@ -124,7 +124,7 @@ func TestLogReaderGoesOnAfterEveryEntry(t *testing.T) {
 	if rest, _ := readLog(t, openedLog(t, path, api.LogRequest{After: entries[0].Cursor}), true); rest != "fatal error: y,c,no end of line" {
 		t.Errorf("after an entry whose file is gone: %s", rest)
 	}
-	if _, err := openLogReader(path, api.LogRequest{After: "yesterday"}); err == nil {
+	if _, err := OpenLog(path, api.LogRequest{After: "yesterday"}); err == nil {
 		t.Error("no cursor was taken for one")
 	}
 }

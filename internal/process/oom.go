@@ -1,4 +1,4 @@
-package node
+package process
 
 import (
 	"fmt"
@@ -11,24 +11,24 @@ import (
 // cgroupRoot is where control groups are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// oomCount counts the processes that the kernel has killed for want of memory in one control group.
-type oomCount struct {
+// OOM counts the processes that the kernel has killed for want of memory in one control group.
+type OOM struct {
 	file   string // "" where there is none that can be read
 	before uint64 // when the process was started or adopted
 }
 
-// watchOOM notes the count of the control group that a living process is in, of version 2 or 1.
-func watchOOM(root string, pid int) oomCount {
+// WatchOOM notes the count of the control group that a living process is in, of version 2 or 1.
+func WatchOOM(pid int) OOM {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
-		return oomCount{}
+		return OOM{}
 	}
-	for _, file := range oomFiles(root, string(text)) {
+	for _, file := range oomFiles(cgroupRoot, string(text)) {
 		if n, ok := readOOM(file); ok {
-			return oomCount{file, n}
+			return OOM{file, n}
 		}
 	}
-	return oomCount{}
+	return OOM{}
 }
 
 // oomFiles are where the count may be, by the lines of /proc/PID/cgroup (cgroups(7)).
@@ -62,13 +62,13 @@ func readOOM(file string) (uint64, bool) {
 }
 
 // grew reports whether the kernel has killed a process of the group since.
-func (c oomCount) grew() bool {
+func (c OOM) grew() bool {
 	now, ok := readOOM(c.file)
 	return ok && now > c.before
 }
 
-// outOfMemory says that a process ended for want of memory, by how it ended and the end of its log; "" when nothing says so.
-func outOfMemory(c oomCount, tail string) string {
+// Cause says that a process ended for want of memory, by the count and the end of its log; "" when nothing says so.
+func (c OOM) Cause(tail string) string {
 	switch {
 	case c.grew():
 		return "out of memory (cgroup): "

@@ -1,4 +1,4 @@
-package node
+package agent
 
 import (
 	"bytes"
@@ -16,23 +16,65 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// appendLog adds a line of the daemon's to a job's log, as JSON like the worker's own lines. A line is one write to a file
-// that is open for appending, so lines of the two do not mix.
-func appendLog(dir string, level zapcore.Level, message string, fields []zap.Field) error {
-	line, err := logging.Encoder().EncodeEntry(zapcore.Entry{Level: level, Time: time.Now(), LoggerName: "avgpiped", Message: message}, fields)
+// jobLine is a line for a job's log.
+type jobLine struct {
+	job    string
+	entry  zapcore.Entry
+	fields []zap.Field
+}
+
+// Log implements Agent. The lines are of JSON, like the worker's own.
+func (l *Local) Log(job string, level zapcore.Level, message string, fields ...zap.Field) {
+	entry := zapcore.Entry{Level: level, Time: time.Now(), LoggerName: "avgpiped", Message: message}
+	select {
+	case l.lines <- jobLine{job, entry, fields}:
+	default:
+		l.config.Log.Warn("a line of a job's log is lost: the disk is slow", zap.String("job", job), zap.String("line", message))
+	}
+}
+
+// writeLogs writes lines until Close, and then those that are left.
+func (l *Local) writeLogs() {
+	for {
+		select {
+		case line := <-l.lines:
+			if err := line.append(l.dir(line.job)); err != nil {
+				l.config.Log.Warn("write to the job's log", zap.String("job", line.job), zap.Error(err))
+			}
+		case <-l.ctx.Done():
+			if len(l.lines) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// append adds the line to the log in a directory. It is one write to a file that is open for appending, so that lines of daemon and
+// worker do not mix.
+func (line *jobLine) append(dir string) error {
+	text, err := logging.Encoder().EncodeEntry(line.entry, line.fields)
 	if err != nil {
 		return fmt.Errorf("encode a line of the job's log: %w", err)
 	}
-	defer line.Free()
+	defer text.Free()
 	f, err := openLog(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // every line is its own write, whose error is returned
-	if _, err := f.Write(line.Bytes()); err != nil {
+	if _, err := f.Write(text.Bytes()); err != nil {
 		return fmt.Errorf("write to the job's log: %w", err)
 	}
 	return nil
+}
+
+// openLog opens a job's log for appending.
+func openLog(dir string) (*os.File, error) {
+	f, err := os.OpenFile(control.LogPath(dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("open the job's log: %w", err)
+	}
+	return f, nil
 }
 
 // How much of a worker's last words a reason quotes.

@@ -1,8 +1,7 @@
-package node
+package agent
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +17,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/logging"
-	"github.com/avgpipe/avgpipe/internal/server"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // Bounds of reading a log.
@@ -29,22 +26,9 @@ const (
 	maxLogSegments = 100
 )
 
-// Log implements server.Backend.
-func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogReader, error) {
-	j, err := n.find(ref)
-	if err != nil {
-		return nil, err
-	}
-	reader, err := openLogReader(control.LogPath(jobDir(n.config.StateDir, j.ID)), r)
-	if err != nil {
-		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
-	}
-	return reader, nil
-}
-
-// logReader reads a job's log across its rotated files, PATH.1 being the newest of them: one entry after the other, with the place
+// LogReader reads a job's log across its rotated files, PATH.1 being the newest of them: one entry after the other, with the place
 // after it, from which another reader can go on.
-type logReader struct {
+type LogReader struct {
 	path    string
 	request api.LogRequest
 	level   zapcore.Level
@@ -56,9 +40,9 @@ type logReader struct {
 	last    time.Time
 }
 
-// openLogReader opens a log at the place that the request says, or at its beginning.
-func openLogReader(path string, request api.LogRequest) (*logReader, error) {
-	r := &logReader{path: path, request: request, level: logging.Level(request.Level)}
+// OpenLog opens a log at the place that the request says, or at its beginning.
+func OpenLog(path string, request api.LogRequest) (*LogReader, error) {
+	r := &LogReader{path: path, request: request, level: logging.Level(request.Level)}
 	if request.Level == "" {
 		r.level = zapcore.DebugLevel
 	}
@@ -139,16 +123,17 @@ func parseCursor(text string) (inode uint64, offset int64, err error) {
 	return inode, at, nil
 }
 
-// Close implements server.LogReader.
-func (r *logReader) Close() error {
+// Close closes the file that is being read.
+func (r *LogReader) Close() error {
 	if r.file == nil {
 		return nil
 	}
 	return r.file.Close()
 }
 
-// Next implements server.LogReader.
-func (r *logReader) Next(ended bool) ([]byte, error) {
+// Next returns the next entry that was asked for, a JSON object with a cursor, or io.EOF while there is none. ended says that nothing
+// more will be written, so that half a line at the end is an entry.
+func (r *LogReader) Next(ended bool) ([]byte, error) {
 	for {
 		e, at, err := r.entry(ended)
 		if err != nil {
@@ -164,7 +149,7 @@ func (r *logReader) Next(ended bool) ([]byte, error) {
 
 // entry returns the next entry and the place after it. io.EOF says that there is no whole one yet; with ended, what is there is
 // taken for whole.
-func (r *logReader) entry(ended bool) (logging.Entry, string, error) {
+func (r *LogReader) entry(ended bool) (logging.Entry, string, error) {
 	for {
 		line, rest, whole := bytes.Cut(r.rest, []byte("\n"))
 		if !whole && len(r.rest) < maxLogLine {
@@ -200,20 +185,20 @@ func (r *logReader) entry(ended bool) (logging.Entry, string, error) {
 	}
 }
 
-func (r *logReader) takeForeign() (logging.Entry, string, error) {
+func (r *LogReader) takeForeign() (logging.Entry, string, error) {
 	e := logging.Foreign(r.foreign, r.last)
 	r.foreign = nil
 	return e, r.cursor(), nil
 }
 
 // cursor is the place after what was taken.
-func (r *logReader) cursor() string {
+func (r *LogReader) cursor() string {
 	_, inode := sizeOf(r.file)
 	return fmt.Sprintf("%x-%x", inode, r.offset-int64(len(r.rest)))
 }
 
 // fill reads on, in the next file when this one has been rotated. It reports false when there is nothing more now.
-func (r *logReader) fill() (bool, error) {
+func (r *LogReader) fill() (bool, error) {
 	if r.file == nil {
 		files, err := logFiles(r.path)
 		if err != nil || len(files) == 0 {
@@ -244,7 +229,7 @@ func (r *logReader) fill() (bool, error) {
 	return true, err
 }
 
-func (r *logReader) read() (bool, error) {
+func (r *LogReader) read() (bool, error) {
 	buffer := make([]byte, logReadBytes)
 	n, err := r.file.Read(buffer)
 	r.rest, r.offset = append(r.rest, buffer[:n]...), r.offset+int64(n)
@@ -260,7 +245,7 @@ func (r *logReader) read() (bool, error) {
 }
 
 // following opens the file that came after this one; nil when this is the newest.
-func (r *logReader) following() (*os.File, error) {
+func (r *LogReader) following() (*os.File, error) {
 	files, err := logFiles(r.path)
 	if err != nil {
 		return nil, err

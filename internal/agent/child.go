@@ -1,0 +1,255 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/process"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// How a process is watched.
+const (
+	// PollStatus is how often a worker is asked for its status.
+	PollStatus = 200 * time.Millisecond
+
+	pollSocket = 10 * time.Millisecond  // until it answers for the first time
+	drainGrace = 500 * time.Millisecond // to read what a process that has ended had said
+	maxMessage = 64 << 20               // bytes of one message of a tuning
+)
+
+// child is a process that a Local watches.
+type child struct {
+	process   Process
+	dir       string
+	logFrom   int64 // where the job's log was when it was started or found
+	oom       process.OOM
+	client    client
+	cmd       *exec.Cmd // nil: another daemon has started it
+	messages  *os.File  // of a tuning
+	scratch   string    // of a tuning; goes when it has ended well
+	temporary string    // of a tuning of no job; goes when it has ended
+
+	ended chan struct{}
+	exit  Exit // once ended is closed
+}
+
+// start writes what the process is to do to path and starts it; its messages go to the job's log.
+func (c *child) start(command []string, flag, path string, todo any) error {
+	text, err := json.MarshalIndent(todo, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := checkpoint.WriteFile(checkpoint.OS, path, append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	log, err := openLog(c.dir)
+	if err != nil {
+		return err
+	}
+	defer log.Close()                                                                            //nolint:errcheck // the process has its own descriptor
+	cmd := exec.Command(command[0], append(command[1:len(command):len(command)], flag, path)...) //nolint:noctx // it may outlive the daemon
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, log, log
+	if flag == requestFlag {
+		out, err := c.talk(cmd)
+		if err != nil {
+			return err
+		}
+		defer out.Close() //nolint:errcheck // the process has its own descriptor
+	}
+	c.logFrom = logSize(c.dir)
+	if c.process.ID, err = process.Start(cmd); err != nil {
+		if c.messages != nil {
+			err = errors.Join(err, c.messages.Close())
+		}
+		return err
+	}
+	c.cmd, c.oom = cmd, process.WatchOOM(c.process.ID.PID)
+	return nil
+}
+
+// talk has a tuning print to messages, and end when this process does: nothing is written to its standard input, which ends then.
+func (c *child) talk(cmd *exec.Cmd) (out *os.File, err error) {
+	if _, err = cmd.StdinPipe(); err == nil {
+		c.messages, out, err = os.Pipe()
+	}
+	cmd.Stdout = out
+	return out, err
+}
+
+// wait waits until the process has ended and says how.
+func (c *child) wait(ctx context.Context) error {
+	err := c.process.ID.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	c.exit = Exit{Code: -1, How: "it ended, and only the daemon that started it could have learned how"}
+	if c.cmd != nil {
+		c.exit = exitOf(c.cmd.Wait()) // does not block: the process has ended
+	}
+	c.exit.Trouble = logTail(c.dir, c.logFrom)
+	c.exit.Memory = c.oom.Cause(c.exit.Trouble)
+	if c.exit.Code == control.ExitBusy && c.messages == nil {
+		c.exit.Obstacle = &obstacle.Obstacle{Kind: obstacle.Busy, Path: control.LockPath(c.dir), Text: "another worker trains in the job's directory"}
+	}
+	if c.exit.Code == 0 && c.scratch != "" {
+		_ = os.RemoveAll(c.scratch) // costs space and nothing else
+	}
+	close(c.ended)
+	return nil
+}
+
+// clear removes the directory of a tuning of no job.
+func (c *child) clear() error {
+	if c.temporary == "" {
+		return nil
+	}
+	return os.RemoveAll(c.temporary)
+}
+
+// exitOf reads what waiting for a process gave.
+func exitOf(err error) Exit {
+	var status *exec.ExitError
+	switch {
+	case err == nil:
+		return Exit{Code: 0, Known: true, How: "exit status 0"}
+	case errors.As(err, &status):
+		return Exit{Code: status.ExitCode(), Known: true, How: status.String()}
+	}
+	return Exit{Code: -1, Known: true, How: err.Error()}
+}
+
+// Events implements Agent.
+func (l *Local) Events(ctx context.Context, p Process, each func(Event)) error {
+	c, err := l.find(p)
+	if err != nil {
+		return err
+	}
+	var one sync.Mutex
+	emit := func(e Event) {
+		one.Lock()
+		defer one.Unlock()
+		e.Process = p
+		each(e)
+	}
+	unreadable := c.follow(ctx, emit)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	l.mu.Lock()
+	delete(l.children, p)
+	l.mu.Unlock()
+	exit := c.exit
+	if unreadable != nil {
+		exit.How = unreadable.Error()
+	}
+	emit(Event{Exit: &exit})
+	return c.clear()
+}
+
+// follow emits what is seen of the process until it has ended or ctx has. An error is about what it printed.
+func (c *child) follow(ctx context.Context, emit func(Event)) (unreadable error) {
+	defer c.client.unix.Close()
+	alive, ended := context.WithCancel(ctx)
+	defer ended()
+	reading, cut := context.WithCancel(ctx)
+	defer cut()
+	var polls, streams sync.WaitGroup
+	if c.messages != nil {
+		streams.Go(func() { unreadable = c.readMessages(reading, emit) })
+	} else {
+		polls.Go(func() { c.pollStatus(alive, emit) })
+		streams.Go(func() { c.streamEvents(reading, alive.Done(), emit) })
+	}
+	select {
+	case <-c.ended:
+	case <-ctx.Done():
+	}
+	ended()
+	polls.Wait()
+	timer := time.AfterFunc(drainGrace, cut)
+	streams.Wait()
+	timer.Stop()
+	return unreadable
+}
+
+// pollStatus emits the worker's status again and again, and how long polls took that failed. A poll and its pause count for no
+// longer than they may take: when they took longer, it was this process that did not run.
+func (c *child) pollStatus(ctx context.Context, emit func(Event)) {
+	answered := false
+	for began := time.Now(); ; began = time.Now() {
+		pause := PollStatus
+		s, err := c.client.status(ctx)
+		if err == nil {
+			answered = true
+			emit(Event{Status: &s})
+		} else if !answered {
+			pause = pollSocket
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if err != nil {
+			emit(Event{Silent: min(time.Since(began), askTimeout+pause)})
+		}
+	}
+}
+
+// streamEvents emits the worker's events, each once. It follows the stream across breaks until the worker has ended.
+func (c *child) streamEvents(ctx context.Context, ended <-chan struct{}, emit func(Event)) {
+	var last uint64
+	for {
+		// A broken stream and a socket that is not there yet look the same and are handled so: try again.
+		_ = c.client.events(ctx, last, func(e control.Event) {
+			if e.Seq > last {
+				last = e.Seq
+				emit(Event{Worker: &e})
+			}
+		})
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(pollSocket):
+		}
+	}
+}
+
+// readMessages emits what a tuning prints. One that prints something else is killed: what it says is of no use.
+func (c *child) readMessages(ctx context.Context, emit func(Event)) error {
+	defer c.messages.Close()                                                                   //nolint:errcheck // only read
+	stop := context.AfterFunc(ctx, func() { _ = c.messages.SetReadDeadline(time.Unix(1, 0)) }) // fails once it is closed
+	defer stop()
+	lines := bufio.NewScanner(c.messages)
+	lines.Buffer(nil, maxMessage)
+	err := error(nil)
+	for err == nil && lines.Scan() {
+		var m control.TuneMessage
+		if err = json.Unmarshal(lines.Bytes(), &m); err != nil {
+			err = fmt.Errorf("what it printed is no message of a tuning, %.80q: %w", lines.Text(), err)
+		} else {
+			emit(Event{Tuning: &m})
+		}
+	}
+	if err == nil && ctx.Err() == nil && lines.Err() != nil {
+		err = fmt.Errorf("read what it printed: %w", lines.Err())
+	}
+	if err != nil {
+		_ = c.process.ID.Kill()                // its end is seen
+		_, _ = io.Copy(io.Discard, c.messages) // until it is gone
+	}
+	return err
+}

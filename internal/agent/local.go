@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/process"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// Config configures a Local.
+type Config struct {
+	Node     string   // its name
+	StateDir string   // each job has a directory below it
+	Worker   []string // the command that starts a worker; --assignment FILE is appended
+	Tuning   []string // the command that starts a tuning; --request FILE is appended
+	Limits   func() Limits
+	Log      *zap.Logger // the daemon's
+}
+
+// Limits may change while the agent runs.
+type Limits struct {
+	OrphanAfter time.Duration // how long a worker goes on without a daemon
+	LogBytes    int64         // of a job's log before it is rotated
+	LogFiles    int           // rotated ones that are kept
+}
+
+// Local runs the processes of jobs on this host.
+type Local struct {
+	config Config
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+	lines  chan jobLine // to jobs' logs
+
+	mu       sync.Mutex
+	children map[Process]*child
+}
+
+var _ Agent = (*Local)(nil)
+
+// Open returns the agent of a state directory. It ends the tunings of no job that an earlier daemon left, and removes what they
+// leave. The caller closes it.
+func Open(c Config) (*Local, error) {
+	jobs := filepath.Join(c.StateDir, "jobs")
+	if err := os.MkdirAll(jobs, 0o750); err != nil {
+		return nil, fmt.Errorf("make the directory of jobs: %w", err)
+	}
+	root := filepath.Join(c.StateDir, "tunings")
+	left, err := process.Find(root, workDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, all := range left {
+		for _, id := range all {
+			if err := id.Kill(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := os.RemoveAll(root); err != nil {
+		return nil, fmt.Errorf("remove what tunings left: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Local{config: c, ctx: ctx, cancel: cancel, lines: make(chan jobLine, 256), children: map[Process]*child{}}
+	l.tasks.Go(l.writeLogs)
+	return l, nil
+}
+
+// Close ends the tunings and writes what is left for logs. Workers go on.
+func (l *Local) Close() {
+	l.mu.Lock()
+	for p, c := range l.children {
+		if c.messages != nil {
+			_ = p.ID.Kill() // it ends with this process at the latest
+		}
+	}
+	l.mu.Unlock()
+	l.cancel()
+	l.tasks.Wait()
+}
+
+// JobDir is the directory of a job below a state directory.
+func JobDir(state, job string) string { return filepath.Join(state, "jobs", job) }
+
+func (l *Local) dir(job string) string { return JobDir(l.config.StateDir, job) }
+
+// PlansDir is where chosen plans are cached below a state directory.
+func PlansDir(state string) string { return filepath.Join(state, "plans") }
+
+// How the command line of a worker names its assignment, and that of a tuning its request. They also tell ours from other processes.
+const (
+	assignmentFlag = "--assignment"
+	requestFlag    = "--request"
+)
+
+// workDir returns the directory of the assignment or the request that a command line names; "" without one.
+func workDir(args []string) string {
+	for i := range args[:len(args)-1] {
+		dir := filepath.Dir(args[i+1])
+		if args[i] == assignmentFlag && control.AssignmentPath(dir) == args[i+1] || args[i] == requestFlag && control.TuneRequestPath(dir) == args[i+1] {
+			return dir
+		}
+	}
+	return ""
+}
+
+// Processes implements Agent. A worker is told by its answer.
+func (l *Local) Processes(ctx context.Context) ([]Running, error) {
+	found, err := process.Find(filepath.Join(l.config.StateDir, "jobs"), workDir)
+	if err != nil {
+		return nil, err
+	}
+	var all []Running
+	for dir, ids := range found {
+		c := newClient(dir)
+		s, err := c.status(ctx)
+		c.unix.Close()
+		for _, id := range ids {
+			r := Running{Process: Process{Node: l.config.Node, Job: filepath.Base(dir), ID: id}}
+			if err == nil && s.PID == id.PID && s.JobID == r.Process.Job {
+				r.Process.Generation, r.Status = s.Generation, &s
+			}
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// Start implements Agent.
+func (l *Local) Start(_ context.Context, a control.Assignment) (Process, error) {
+	dir, limits := l.dir(a.JobID), l.config.Limits()
+	a.Version, a.Node, a.Dir = control.AssignmentVersion, l.config.Node, dir
+	a.LogBytes, a.LogFiles, a.OrphanAfter = limits.LogBytes, limits.LogFiles, limits.OrphanAfter
+	a.LogLevel = zapcore.LevelOf(l.config.Log.Core()).String()
+	c := &child{process: Process{Node: l.config.Node, Job: a.JobID, Generation: a.Generation}, dir: dir}
+	err := l.endOthers(a.JobID)
+	if err == nil {
+		err = os.Remove(control.SocketPath(dir)) // of the last one
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = rotateLog(dir, limits.LogBytes, limits.LogFiles)
+	}
+	if err == nil {
+		err = c.start(l.config.Worker, assignmentFlag, control.AssignmentPath(dir), a)
+	}
+	if err != nil {
+		return Process{}, fmt.Errorf("start worker of job %s: %w", a.JobID, err)
+	}
+	l.watch(c)
+	return c.process, nil
+}
+
+// endOthers kills what works in a job's directory, except tunings of this agent, which are watched.
+func (l *Local) endOthers(job string) error {
+	found, err := process.Find(filepath.Join(l.config.StateDir, "jobs"), workDir)
+	if err != nil {
+		return err
+	}
+	for _, id := range found[l.dir(job)] {
+		l.Log(job, zap.InfoLevel, "killing a process that works in the job's directory", zap.Int("process", id.PID))
+		if err := id.Kill(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Tune implements Agent.
+func (l *Local) Tune(_ context.Context, r control.TuneRequest) (Process, error) {
+	c := &child{process: Process{Node: l.config.Node, Job: r.JobID}, dir: l.dir(r.JobID)}
+	err := l.prepareTuning(c, &r)
+	if err == nil {
+		err = c.start(l.config.Tuning, requestFlag, control.TuneRequestPath(c.dir), r)
+	}
+	if err != nil {
+		return Process{}, errors.Join(fmt.Errorf("start tuning: %w", err), c.clear())
+	}
+	l.watch(c)
+	return c.process, nil
+}
+
+// prepareTuning makes the directories of a tuning.
+func (l *Local) prepareTuning(c *child, r *control.TuneRequest) (err error) {
+	if r.JobID == "" {
+		root := filepath.Join(l.config.StateDir, "tunings")
+		if err := os.MkdirAll(root, 0o750); err != nil {
+			return err
+		}
+		if c.dir, err = os.MkdirTemp(root, ""); err != nil {
+			return err
+		}
+		c.temporary = c.dir
+	}
+	c.scratch = filepath.Join(c.dir, "tune")
+	r.Version, r.Node, r.Dir, r.Cache = control.TuneRequestVersion, l.config.Node, c.scratch, PlansDir(l.config.StateDir)
+	return os.MkdirAll(r.Dir, 0o750)
+}
+
+// watch waits for a process beside its events, so that nothing that has ended stays a zombie.
+func (l *Local) watch(c *child) {
+	c.client, c.ended = newClient(c.dir), make(chan struct{})
+	l.mu.Lock()
+	l.children[c.process] = c
+	l.mu.Unlock()
+	l.tasks.Go(func() {
+		if err := c.wait(l.ctx); err != nil && l.ctx.Err() == nil {
+			l.config.Log.Error("a process is not watched any more", zap.Stringer("process", c.process), zap.Error(err))
+		}
+	})
+}
+
+// find returns a process that has not ended, or whose end nobody was told. One that another daemon has started is watched from here on.
+func (l *Local) find(p Process) (*child, error) {
+	l.mu.Lock()
+	c := l.children[p]
+	l.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	if p.Node != l.config.Node || p.Generation == 0 || !p.ID.Alive() {
+		return nil, fmt.Errorf("%v: %w", p, ErrNoProcess)
+	}
+	c = &child{process: p, dir: l.dir(p.Job)}
+	c.logFrom, c.oom = logSize(c.dir), process.WatchOOM(p.ID.PID)
+	l.watch(c)
+	return c, nil
+}
+
+// Status implements Agent.
+func (l *Local) Status(ctx context.Context, p Process) (control.Status, error) {
+	c, err := l.find(p)
+	if err != nil {
+		return control.Status{}, err
+	}
+	return c.client.status(ctx)
+}
+
+// Commit implements Agent.
+func (l *Local) Commit(ctx context.Context, p Process, r control.CommitRequest) (control.CommitResponse, error) {
+	c, err := l.find(p)
+	if err != nil {
+		return control.CommitResponse{}, err
+	}
+	return c.client.commit(ctx, r)
+}
+
+// Stop implements Agent.
+func (l *Local) Stop(ctx context.Context, p Process) error {
+	c, err := l.find(p)
+	if err != nil {
+		return err
+	}
+	return c.client.abort(ctx)
+}
+
+// Kill implements Agent.
+func (l *Local) Kill(_ context.Context, p Process) error { return p.ID.Kill() }
+
+// Passed implements Agent.
+func (l *Local) Passed(_ context.Context, o obstacle.Obstacle) error { return o.Passed() }

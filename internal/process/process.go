@@ -1,0 +1,176 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ID is a process of this boot.
+type ID struct {
+	PID   int
+	Start uint64 // clock ticks since boot; field 22 of /proc/PID/stat
+}
+
+// Lookup returns the process that now has a number. One that has ended and waits for its parent is gone.
+func Lookup(pid int) (ID, bool) {
+	start, state, err := readStat(pid)
+	return ID{PID: pid, Start: start}, err == nil && state != 'Z' && state != 'X'
+}
+
+// Alive reports whether the process still runs.
+func (p ID) Alive() bool {
+	now, ok := Lookup(p.PID)
+	return ok && now == p
+}
+
+// Kill ends the process and its group, if it leads one, at once. One that is gone is no error.
+func (p ID) Kill() error {
+	if !p.Alive() {
+		return nil
+	}
+	err := syscall.Kill(-p.PID, syscall.SIGKILL)
+	if errors.Is(err, syscall.ESRCH) { // it does not lead a group, or is gone
+		err = syscall.Kill(p.PID, syscall.SIGKILL)
+	}
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// readStat reads a process's start time and state (proc_pid_stat(5)).
+func readStat(pid int) (start uint64, state byte, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	// The second field is the command's name in parentheses and may hold anything, so count from the last one.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat: %d fields after the name, expected at least 20", pid, len(fields))
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0, 0, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
+	}
+	return start, fields[0][0], nil
+}
+
+// Isolate has cmd start in a process group of its own, with the environment of this process but for what systemd meant for this
+// process alone. Where cmd has a context, the end of that kills the whole group.
+func Isolate(cmd *exec.Cmd) {
+	forDaemon := []string{"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(forDaemon, name)
+	})
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.Cancel != nil {
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	}
+}
+
+// Start starts cmd isolated. The caller waits for it: Wait of the ID, then cmd.Wait.
+func Start(cmd *exec.Cmd) (ID, error) {
+	Isolate(cmd)
+	if err := cmd.Start(); err != nil {
+		return ID{}, err
+	}
+	start, _, err := readStat(cmd.Process.Pid) // a child that nobody has waited for keeps its number
+	if err != nil {
+		return ID{}, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return ID{PID: cmd.Process.Pid, Start: start}, nil
+}
+
+// Wait waits until the process has ended, a child or not, or ctx has. A child that has ended is still to be reaped.
+func (p ID) Wait(ctx context.Context) error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true) // then Go's poller waits for it, without a thread
+	}
+	if err != nil {
+		return fmt.Errorf("wait for process %d: pidfd_open, which needs Linux 5.3: %w", p.PID, err)
+	}
+	file := os.NewFile(uintptr(fd), "pidfd")
+	defer file.Close() //nolint:errcheck // nothing was written
+	if !p.Alive() {    // looked at after the descriptor was opened, which then is of this process
+		return nil
+	}
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("wait for process %d: %w", p.PID, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) }) // it fails once Wait has returned
+	defer stop()
+	err = conn.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
+		return n > 0 && err == nil
+	})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("wait for process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// Find returns the running processes that work in a directory of root, by that directory. dirOf says from a command line which
+// directory its process works in; "" is none.
+func Find(root string, dirOf func(args []string) string) (map[string][]ID, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("look for processes: %w", err)
+	}
+	found := map[string][]ID{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) {
+				continue // it ended meanwhile, or is another user's
+			}
+			return nil, fmt.Errorf("look for processes: %w", err)
+		}
+		dir := dirOf(strings.Split(string(text), "\x00"))
+		if dir == "" {
+			continue
+		}
+		// A process is told by the directory that it works in, however that was spelt when it was started.
+		dir = filepath.Join(root, filepath.Base(dir))
+		if !sameDir(filepath.Join("/proc", e.Name(), "cwd"), dir) {
+			continue
+		}
+		if p, ok := Lookup(pid); ok {
+			found[dir] = append(found[dir], p)
+		}
+	}
+	return found, nil
+}
+
+// sameDir reports whether two paths lead to one directory.
+func sameDir(a, b string) bool {
+	one, errOne := os.Stat(a)
+	other, errOther := os.Stat(b)
+	return errOne == nil && errOther == nil && os.SameFile(one, other)
+}

@@ -1,0 +1,129 @@
+// Package unixhttp is a client of HTTP with JSON bodies over a unix socket: that of the daemon, and those of its workers.
+package unixhttp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// maxError bounds what is read of an answer that is not 2xx.
+const maxError = 1 << 20
+
+// Client talks to what listens on a socket. It dials on first use and is safe for concurrent use.
+type Client struct {
+	Socket string
+	http   http.Client
+}
+
+// DialError says that nobody answers at a socket.
+type DialError struct{ Err error }
+
+func (e *DialError) Error() string { return e.Err.Error() }
+func (e *DialError) Unwrap() error { return e.Err }
+
+// StatusError is an answer that is not 2xx.
+type StatusError struct {
+	Status      string
+	Code        int
+	ContentType string
+	Body        []byte
+}
+
+func (e *StatusError) Error() string { return fmt.Sprintf("%s: %s", e.Status, bytes.TrimSpace(e.Body)) }
+
+// New returns a client of a socket. Connecting takes so long at most.
+func New(socket string, dial time.Duration) *Client {
+	return &Client{Socket: socket, http: http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := (&net.Dialer{Timeout: dial}).DialContext(ctx, "unix", socket)
+			if err != nil && ctx.Err() == nil {
+				err = &DialError{err}
+			}
+			return c, err
+		},
+	}}}
+}
+
+// Close closes idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Do sends a request, with body as JSON unless it is nil. An answer that is not 2xx is a *StatusError. The caller closes the body.
+func (c *Client) Do(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
+	var reader io.Reader = http.NoBody
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: encode: %w", method, path, err)
+		}
+		reader = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://unix"+path, reader)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s at %s: %w", method, path, c.Socket, err)
+	}
+	if response.StatusCode/100 == 2 {
+		return response.Body, nil
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxError))
+	if err != nil {
+		return nil, fmt.Errorf("%s: read the error: %w", response.Status, err)
+	}
+	return nil, &StatusError{Status: response.Status, Code: response.StatusCode, ContentType: response.Header.Get("Content-Type"), Body: text}
+}
+
+// Call is Do whose answer is decoded, unless answer is nil. All together take so long at most.
+func (c *Client) Call(ctx context.Context, bound time.Duration, method, path string, body, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	content, err := c.Do(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer content.Close() //nolint:errcheck // only read
+	if answer == nil {
+		return nil
+	}
+	if err := json.NewDecoder(content).Decode(answer); err != nil {
+		return fmt.Errorf("%s %s: decode the answer of %s: %w", method, path, c.Socket, err)
+	}
+	return nil
+}
+
+// Lines calls each with every line of an answer, until each fails, the answer ends or ctx does. A line has so many bytes at most.
+func (c *Client) Lines(ctx context.Context, path string, longest int, each func(line []byte) error) error {
+	content, err := c.Do(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	defer content.Close() //nolint:errcheck // only read
+	lines := bufio.NewScanner(content)
+	lines.Buffer(nil, longest)
+	for lines.Scan() {
+		if err := each(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && context.Cause(ctx) == nil {
+		return &ReadError{err}
+	}
+	return context.Cause(ctx)
+}
+
+// ReadError says that an answer broke off.
+type ReadError struct{ Err error }
+
+func (e *ReadError) Error() string { return "the answer broke off: " + e.Err.Error() }
+func (e *ReadError) Unwrap() error { return e.Err }
