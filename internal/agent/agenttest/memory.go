@@ -42,7 +42,6 @@ type pretender struct {
 	kill     context.CancelFunc
 	ended    chan struct{}
 	exit     agent.Exit // once ended is closed
-	told     bool       // its end was an event
 }
 
 // NewMemory returns an agent without processes. The caller closes it.
@@ -111,6 +110,7 @@ func (m *Memory) Start(_ context.Context, a control.Assignment) (agent.Process, 
 	a.Version, a.Node = control.AssignmentVersion, m.Node
 	a.OrphanAfter = Patience
 	x := &pretender{trainer: newTrainer(a, m.Store(a.JobID), io.Discard)}
+	//nolint:contextcheck // the process outlives the request
 	return m.run(agent.Process{Job: a.JobID, Generation: a.Generation}, x, func(ctx context.Context) (int, string) {
 		ctx, x.trainer.end = context.WithCancel(ctx)
 		defer x.trainer.end()
@@ -142,6 +142,7 @@ func (m *Memory) Tune(_ context.Context, r control.TuneRequest) (agent.Process, 
 	m.tuned[r.JobID] = true
 	m.mu.Unlock()
 	x := &pretender{messages: make(chan control.TuneMessage, 2*tuneSteps)}
+	//nolint:contextcheck // the process outlives the request
 	return m.run(agent.Process{Job: r.JobID}, x, func(ctx context.Context) (int, string) {
 		return pretendToTune(ctx, &r, first, func(m control.TuneMessage) { x.messages <- m })
 	}), nil

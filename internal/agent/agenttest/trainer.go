@@ -153,7 +153,7 @@ func (t *trainer) fail(err error, permanent bool) {
 // say writes to the log.
 func (t *trainer) say(err error) {
 	t.words = "fake worker: " + err.Error()
-	fmt.Fprintln(t.log, t.words)
+	fmt.Fprintln(t.log, t.words) //nolint:errcheck // only a log
 }
 
 func (t *trainer) emit(e control.Event) {
