@@ -20,9 +20,6 @@ const (
 // plansDir is where chosen plans are cached.
 func plansDir(state string) string { return agent.PlansDir(state) }
 
-// clip shortens a text for a message.
-func clip(text string, bytes int) string { return text[:min(len(text), bytes)] }
-
 // tuning is what was seen of a tune process.
 type tuning struct {
 	process  agent.Process
