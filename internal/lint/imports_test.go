@@ -84,8 +84,9 @@ var mayImport = map[string][]string{
 	"internal/agent": {
 		"internal/api", "internal/checkpoint", "internal/logging", "internal/obstacle", "internal/process", "internal/unixhttp", "internal/worker/control",
 	},
+	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/agent", "internal/spec",
+		"internal/agent", "internal/drift", "internal/spec",
 		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/plancache", "internal/shard", "internal/trace", "internal/words",

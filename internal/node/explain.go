@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/drift"
 )
 
 // maxShownOps bounds a plan that people are shown.
@@ -47,7 +48,7 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 	if plan.Ops() <= maxShownOps {
 		out.Plan = plan.Lines()
 	}
-	out.Observed = measured(&status, plan.Placement(), s.Job.Train.Batch)
+	out.Observed = drift.Measured(&status, plan.Placement(), s.Job.Train.Batch)
 	return out, nil
 }
 
@@ -59,15 +60,15 @@ func (n *node) watchDrift(j *cluster.Job, o *observed, now time.Time) {
 	}
 	status := o.status.Job
 	status.Pipelines, status.MicroBatches = int(s.Job.Pipelines), int(s.Job.MicroBatches)
-	m := measured(&status, s.Placement(), s.Job.Train.Batch)
+	m := drift.Measured(&status, s.Placement(), s.Job.Train.Batch)
 	if m == nil {
 		return
 	}
-	o.drift.hold = n.config.DriftHold
-	if !o.drift.see(now, chosen{&s.Report.Chosen, s.Job.Optimizer.ClipNorm > 0}, m, s.Report.Bound) {
+	o.drift.Hold = n.config.DriftHold
+	if !o.drift.See(now, drift.Chosen{Candidate: &s.Report.Chosen, ExchangeNorm: s.Job.Optimizer.ClipNorm > 0}, m, s.Report.Bound) {
 		return
 	}
-	if d := o.drift.now; d != nil {
+	if d := o.drift.Now; d != nil {
 		n.say(j.ID, "the batch time has left its prediction", zap.String("what", d.Text), zap.Float64("bound", s.Report.Bound))
 	} else {
 		n.say(j.ID, "the batch time is back at its prediction", zap.Float64("seconds", m.BatchSeconds))

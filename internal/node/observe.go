@@ -7,6 +7,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/drift"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -45,8 +46,8 @@ type observed struct {
 	stopSince time.Time
 	hold      *hold // what the job waits for; nil: nothing
 
-	drift  driftWatch // of this worker
-	tuning *tuning    // the current or the last one; nil: none was started here
+	drift  drift.Watch // of this worker
+	tuning *tuning     // the current or the last one; nil: none was started here
 
 	acting bool      // a choice is being carried out
 	choice choice    // which one, when acting
@@ -74,7 +75,7 @@ const speedWindow = 5 * time.Second
 // begin starts the account of a new worker.
 func (o *observed) begin(w agent.Process, p phase) {
 	o.worker, o.phase, o.polls, o.silent, o.status = w, p, 0, 0, nil
-	o.failure, o.cause, o.killed, o.abortedAt, o.drift = nil, "", "", time.Time{}, driftWatch{}
+	o.failure, o.cause, o.killed, o.abortedAt, o.drift = nil, "", "", time.Time{}, drift.Watch{}
 	o.final, o.rounds, o.posted, o.stopAt = 0, nil, 0, 0
 	o.loaded, o.loadingFor, o.stalled = control.Loading{}, 0, 0
 	o.shards, o.refused = map[uint64]map[int]control.ShardInfo{}, map[uint64]uint64{}

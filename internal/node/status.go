@@ -6,6 +6,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/drift"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -55,10 +56,10 @@ func (n *node) describe(j *cluster.Job) api.JobStatus {
 	if out.State != api.Running {
 		out.ETAS, out.BatchS = nil, nil
 	} else {
-		out.Drift = o.drift.now
+		out.Drift = o.drift.Now
 	}
 	if err == nil && s.Report != nil {
-		seconds := expectation(&s.Report.Chosen).BatchSeconds
+		seconds := drift.Expectation(&s.Report.Chosen).BatchSeconds
 		out.PredictedBatchS = &seconds
 	}
 	if t := o.tuning; out.State == api.Tuning && t != nil {

@@ -1,4 +1,4 @@
-package node
+package drift
 
 import (
 	"fmt"
@@ -12,14 +12,13 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // pipelined is a candidate of 1f1b over stages with a device each, which compute 0.4 s for the 4 micro-batches of a batch and
 // expect one to take a second. A message takes 10 ms.
-func pipelined(stages, pipelines int) chosen {
+func pipelined(stages, pipelines int) Chosen {
 	c := &tuner.Candidate{
 		Devices: stages, Chunks: 1, Pipelines: pipelines, MicroBatches: 4, Schedule: "1f1b", Costs: schedule.Uniform(stages, 0.04, 0.06, 0.01),
 		Predicted: tuner.Prediction{BatchSeconds: 1, Links: slices.Repeat([]tuner.LinkTerms{{MessageSeconds: 0.01}}, stages-1)},
@@ -27,7 +26,7 @@ func pipelined(stages, pipelines int) chosen {
 	for k := range stages {
 		c.Predicted.Stages = append(c.Predicted.Stages, tuner.StageTerms{Device: k, ComputeSeconds: 0.4, WaitSeconds: 0.2})
 	}
-	return chosen{Candidate: c}
+	return Chosen{Candidate: c}
 }
 
 // TestDrift runs the scenarios of testdata/drift: two stages on two devices, two pipelines, one second a batch expected, of which
@@ -38,8 +37,8 @@ func pipelined(stages, pipelines int) chosen {
 func TestDrift(t *testing.T) {
 	c := pipelined(2, 2)
 	expected := c.Predicted
-	datadriven.Walk(t, "testdata/drift", func(t *testing.T, path string) {
-		watch := driftWatch{hold: 10 * time.Second}
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		watch := Watch{Hold: 10 * time.Second}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			at, observed := time.Unix(0, 0), tuner.Measurement{}
 			observed.Stages = append(observed.Stages, expected.Stages...)
@@ -67,9 +66,9 @@ func TestDrift(t *testing.T) {
 					t.Fatalf("unknown key %s", a.Key)
 				}
 			}
-			changed := watch.see(at, c, &observed, 0.15)
+			changed := watch.See(at, c, &observed, 0.15)
 			out := "as expected\n"
-			if x := watch.now; x != nil {
+			if x := watch.Now; x != nil {
 				out = fmt.Sprintf("drifts since %v: %s\n", x.Since.Sub(time.Unix(0, 0)), x.Text)
 			}
 			if changed {
@@ -91,7 +90,7 @@ func TestTheLinkThatBecameSlowIsNamed(t *testing.T) {
 	for link := range 3 {
 		observed.Links = slices.Clone(c.Predicted.Links)
 		observed.Links[link].MessageSeconds = 0.06
-		d := driftOf(time.Now(), c, &observed)
+		d := describe(time.Now(), c, &observed)
 		want := fmt.Sprintf("most of that is transfer between stages %d and %d, 60ms instead of 10ms for a message", link, link+1)
 		if d.Stage != link || d.Term != api.TermTransfer || d.TermPredicted != 0.01 || d.TermObserved != 0.06 || !strings.HasSuffix(d.Text, want) {
 			t.Errorf("link %d: %+v", link, d)
@@ -99,7 +98,7 @@ func TestTheLinkThatBecameSlowIsNamed(t *testing.T) {
 	}
 	observed.Links[0].MessageSeconds = 0 // none was observed
 	observed.Links[2].MessageSeconds = 0.01
-	if d := driftOf(time.Now(), c, &observed); d.Term != api.TermWait {
+	if d := describe(time.Now(), c, &observed); d.Term != api.TermWait {
 		t.Errorf("with links as expected: %+v", d)
 	}
 }
@@ -108,7 +107,7 @@ func TestTheLinkThatBecameSlowIsNamed(t *testing.T) {
 func TestNormsWaitForLinksAsWell(t *testing.T) {
 	c, slow := pipelined(2, 1), []tuner.LinkTerms{{MessageSeconds: 0.06}}
 	without := transferred(c, slow, 1).effect
-	c.exchangeNorm = true
+	c.ExchangeNorm = true
 	if more := transferred(c, slow, 1).effect - without; math.Abs(more-2*0.05) > 0.01 {
 		t.Errorf("50 ms more for a message add %v s to a batch, and %v s more with a norm, want 0.1", without, more)
 	}
@@ -117,11 +116,11 @@ func TestNormsWaitForLinksAsWell(t *testing.T) {
 // What no simulation can tell is not blamed on links.
 func TestLinksWithoutASimulationExplainNothing(t *testing.T) {
 	slow := []tuner.LinkTerms{{MessageSeconds: 0.5}}
-	for name, change := range map[string]func(chosen){
-		"no link was expected":      func(c chosen) { c.Predicted.Links = nil },
-		"the candidate has no plan": func(c chosen) { c.Schedule = "nonsense" },
-		"the plan is too long":      func(c chosen) { c.Pipelines = mostSimulated/16 + 1 },
-		"links have no costs":       func(c chosen) { c.Costs.Link = nil },
+	for name, change := range map[string]func(Chosen){
+		"no link was expected":      func(c Chosen) { c.Predicted.Links = nil },
+		"the candidate has no plan": func(c Chosen) { c.Schedule = "nonsense" },
+		"the plan is too long":      func(c Chosen) { c.Pipelines = mostSimulated/16 + 1 },
+		"links have no costs":       func(c Chosen) { c.Costs.Link = nil },
 	} {
 		c := pipelined(2, 1)
 		if m := transferred(c, slow, 1); m.effect < 0.25 {
@@ -156,7 +155,7 @@ func TestMeasuredAddsUp(t *testing.T) {
 			{Stage: 2, Busy: 0.2, WaitUpstream: 0.3, Evaluate: 0.1},
 		},
 	}
-	m := measured(&s, []int{0, 1, 0}, 8)
+	m := Measured(&s, []int{0, 1, 0}, 8)
 	if math.Abs(m.BatchSeconds-1.8) > 1e-12 || math.Abs(m.SamplesPerSecond-2*8/1.8) > 1e-9 {
 		t.Errorf("a batch takes %v s, %v samples/s; want 1.8 and %v", m.BatchSeconds, m.SamplesPerSecond, 2*8/1.8)
 	}
@@ -177,55 +176,15 @@ func TestMeasuredAddsUp(t *testing.T) {
 		}
 	}
 	s.State = api.Starting
-	if measured(&s, nil, 8) != nil {
+	if Measured(&s, nil, 8) != nil {
 		t.Error("a job that does not train is measured")
 	}
 }
 
-// TestResolveKeepsToTheFile: what the job file gives is not changed by a report that says otherwise.
-func TestResolveKeepsToTheFile(t *testing.T) {
-	report := func(change func(*tuner.Candidate)) *tuner.Report {
-		r := &tuner.Report{Version: tuner.ReportVersion, Considered: 3, Chosen: tuner.Candidate{
-			Devices: 2, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Recompute: []string{"full", "full"},
-			Split: [][2]int{{0, 3}, {3, 4}},
-		}}
-		r.Chosen.Costs.Forward, r.Chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
-		change(&r.Chosen)
-		return r
-	}
-	open := spec.Spec{Version: spec.Version}
-	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
-	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau = 8, 100, 1
-	s, err := open.Resolve(report(func(*tuner.Candidate) {}), 2)
+func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
+	d, err := time.ParseDuration(a.Vals[0])
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s: %v", a.Key, err)
 	}
-	if s.Job.Open() || s.Job.MicroBatches != 4 || s.Job.Schedule != "1f1b" || s.Job.Averaging.Alpha == 0 || len(s.Job.Recompute) != 1 ||
-		s.Cores(2) != 2 || len(s.Why) != 3 || len(s.Layout.Split) != 2 {
-		t.Errorf("resolved to %+v", s)
-	}
-	if open.Layout != nil || open.Job.MicroBatches != 0 {
-		t.Error("the open spec was changed")
-	}
-	for want, change := range map[string]func(*tuner.Candidate){
-		"tuning chose stages 3, the job file says 2": func(c *tuner.Candidate) { c.Devices = 3 },
-		"tuning chose pipelines 0":                   func(c *tuner.Candidate) { c.Pipelines = 0 },
-		"the plan that tuning chose":                 func(c *tuner.Candidate) { c.Schedule = "nonsense" },
-	} {
-		if _, err := open.Resolve(report(change), 2); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("want %q, got %v", want, err)
-		}
-	}
-}
-
-// TestLargeReportsAreCut: Raft's log is given no more than it should carry, and the choice always.
-func TestLargeReportsAreCut(t *testing.T) {
-	r := &tuner.Report{Version: tuner.ReportVersion, Chosen: tuner.Candidate{Reason: "won"}}
-	for range 100 {
-		r.RunnersUp = append(r.RunnersUp, tuner.Candidate{Reason: strings.Repeat("x", 10_000)})
-	}
-	text, err := spec.EncodeReport(r)
-	if err != nil || len(text) > spec.MaxReport || !strings.Contains(string(text), `"won"`) || len(r.RunnersUp) != 100 {
-		t.Errorf("%d bytes, %v", len(text), err)
-	}
+	return d
 }

@@ -1,4 +1,6 @@
-package node
+// Package drift holds what a job's worker observes of its batch times against what tuning has predicted, and says what has changed: a
+// term of a stage's work, or a link. It is pure.
+package drift
 
 import (
 	"fmt"
@@ -10,57 +12,57 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// The rules of drift, beside Config.DriftHold and the bound that a report says.
+// The rules of drift, beside Watch.Hold and the bound that a report says.
 const (
-	driftReturn = 0.5 // of the bound: within this, a batch time is back
-	// driftCause is the share of a drift that one term of work, or the links, must explain to be named. Else waiting is, which
+	returned = 0.5 // of the bound: within this, a batch time is back
+	// cause is the share of a drift that one term of work, or the links, must explain to be named. Else waiting is, which
 	// follows from work elsewhere, or from others on the machine.
-	driftCause = 0.25
+	cause = 0.25
 )
 
-// driftWatch holds a job's batch times against their prediction. It is a state machine without a clock.
-type driftWatch struct {
-	hold  time.Duration
-	now   *api.Drift
-	turns time.Time // since when observations have spoken against now; zero: they do not
+// Watch holds a job's batch times against their prediction. It is a state machine without a clock.
+type Watch struct {
+	Hold  time.Duration // how long observations must be beyond the bound, or back, before that is said
+	Now   *api.Drift    // nil: the job runs as expected
+	since time.Time     // since when observations have spoken against Now; zero: they do not
 }
 
-// see takes an observation of a job that runs as chosen. It reports whether the job has begun to drift, or has returned.
-func (d *driftWatch) see(at time.Time, c chosen, observed *tuner.Measurement, bound float64) bool {
-	expected := expectation(c.Candidate)
+// See takes an observation of a job that runs as chosen. It reports whether the job has begun to drift, or has returned.
+func (d *Watch) See(at time.Time, c Chosen, observed *tuner.Measurement, bound float64) bool {
+	expected := Expectation(c.Candidate)
 	if expected.BatchSeconds <= 0 || observed.BatchSeconds <= 0 || bound <= 0 {
 		return false
 	}
 	relative := observed.BatchSeconds/expected.BatchSeconds - 1
 	turned := math.Abs(relative) > bound
-	if d.now != nil {
-		turned = math.Abs(relative) < driftReturn*bound
+	if d.Now != nil {
+		turned = math.Abs(relative) < returned*bound
 	}
 	switch {
 	case !turned:
-		d.turns = time.Time{}
-		if d.now != nil {
-			d.now = driftOf(d.now.Since, c, observed)
+		d.since = time.Time{}
+		if d.Now != nil {
+			d.Now = describe(d.Now.Since, c, observed)
 		}
 		return false
-	case d.turns.IsZero():
-		d.turns = at
+	case d.since.IsZero():
+		d.since = at
 	}
-	if at.Sub(d.turns) < d.hold {
+	if at.Sub(d.since) < d.Hold {
 		return false
 	}
-	if d.now == nil {
-		d.now = driftOf(d.turns, c, observed)
+	if d.Now == nil {
+		d.Now = describe(d.since, c, observed)
 	} else {
-		d.now = nil
+		d.Now = nil
 	}
-	d.turns = time.Time{}
+	d.since = time.Time{}
 	return true
 }
 
-// driftOf says what moved.
-func driftOf(since time.Time, c chosen, observed *tuner.Measurement) *api.Drift {
-	expected := expectation(c.Candidate)
+// describe says what moved.
+func describe(since time.Time, c Chosen, observed *tuner.Measurement) *api.Drift {
+	expected := Expectation(c.Candidate)
 	d := &api.Drift{
 		Since: since.UTC(), PredictedSeconds: expected.BatchSeconds, ObservedSeconds: observed.BatchSeconds,
 		Relative: observed.BatchSeconds/expected.BatchSeconds - 1,
@@ -104,8 +106,8 @@ func (m move) String() string {
 func (m move) by(whole float64) float64 { return math.Copysign(1, whole) * m.effect }
 
 // movedMost finds the term of work, or the link, that explains most, or where none explains the whole, the waiting that does.
-func movedMost(c chosen, observed *tuner.Measurement, whole float64) move {
-	expected, n := expectation(c.Candidate).Stages, float64(max(c.Pipelines, 1))
+func movedMost(c Chosen, observed *tuner.Measurement, whole float64) move {
+	expected, n := Expectation(c.Candidate).Stages, float64(max(c.Pipelines, 1))
 	var work, waiting move
 	most := func(best *move, m move) {
 		if m.by(whole) > best.by(whole) {
@@ -121,23 +123,23 @@ func movedMost(c chosen, observed *tuner.Measurement, whole float64) move {
 		most(&waiting, term(k, api.TermWait, e.WaitSeconds, o.WaitSeconds))
 	}
 	most(&work, transferred(c, observed.Links, whole))
-	if work.term != "" && work.by(whole) >= driftCause*math.Abs(whole) || waiting.term == "" {
+	if work.term != "" && work.by(whole) >= cause*math.Abs(whole) || waiting.term == "" {
 		return work
 	}
 	return waiting
 }
 
-// expectation is what a report leads to expect of a batch: what its run measured where there was one, else what was predicted.
-func expectation(c *tuner.Candidate) *tuner.Prediction {
+// Expectation is what a report leads to expect of a batch: what its run measured where there was one, else what was predicted.
+func Expectation(c *tuner.Candidate) *tuner.Prediction {
 	if c.Measured != nil && c.Measured.BatchSeconds > 0 {
 		return &c.Measured.Prediction
 	}
 	return &c.Predicted
 }
 
-// measured puts what a worker says of its last seconds in the terms of a report; nil while it does not train. Time in which the
+// Measured puts what a worker says of its last seconds in the terms of a report; nil while it does not train. Time in which the
 // center was evaluated or committed is left out. Placement is the device of each stage.
-func measured(s *api.JobStatus, placement []int, batch int) *tuner.Measurement {
+func Measured(s *api.JobStatus, placement []int, batch int) *tuner.Measurement {
 	if s.State != api.Running || s.BatchS == nil || *s.BatchS <= 0 || len(s.StageStatus) == 0 || s.Pipelines < 1 {
 		return nil
 	}

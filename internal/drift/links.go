@@ -1,4 +1,4 @@
-package node
+package drift
 
 import (
 	"math"
@@ -17,16 +17,16 @@ const (
 	simulatedBatches = 3
 )
 
-// chosen is what tuning chose for a job, with what its stages do to end a batch beside the averaging.
-type chosen struct {
+// Chosen is what tuning chose for a job, with what its stages do to end a batch beside the averaging.
+type Chosen struct {
 	*tuner.Candidate
-	exchangeNorm bool // optimizer.clip_norm
+	ExchangeNorm bool // optimizer.clip_norm
 }
 
 // transferred says what links that have changed do to a job's batch time: the link whose messages have changed most, with the effect
 // of all links together. How much of a message's time a batch has to wait for depends on the plan, so that is simulated, with
 // what was expected of stages and with the links as they were expected and as they are. The zero move: they explain nothing.
-func transferred(c chosen, observed []tuner.LinkTerms, whole float64) move {
+func transferred(c Chosen, observed []tuner.LinkTerms, whole float64) move {
 	expected := c.Predicted.Links
 	m := move{term: api.TermTransfer}
 	costs, delays := c.Costs, 0.0
@@ -43,7 +43,7 @@ func transferred(c chosen, observed []tuner.LinkTerms, whole float64) move {
 		slowLink(&costs, k, e, o)
 	}
 	// No message is waited for more than once: those of micro-batches, and the norm's.
-	if 2*float64((c.MicroBatches+1)*c.Pipelines)*delays < driftCause*math.Abs(whole) {
+	if 2*float64((c.MicroBatches+1)*c.Pipelines)*delays < cause*math.Abs(whole) {
 		return move{}
 	}
 	before, known := c.period(c.Costs)
@@ -70,14 +70,14 @@ func slowLink(c *schedule.Costs, link int, expected, observed float64) {
 }
 
 // period is how long a batch takes with such costs; false where that is not known.
-func (c chosen) period(costs schedule.Costs) (float64, bool) {
+func (c Chosen) period(costs schedule.Costs) (float64, bool) {
 	plan, _, err := tuner.Plan(c.Candidate) // with the costs that it was made for
 	ops := max(plan.Ops()*c.Pipelines, 1)
 	if err != nil || ops > mostSimulated {
 		return 0, false
 	}
 	load := schedule.Load{
-		Pipelines: c.Pipelines, Batches: simulatedBatches, AverageEvery: 1, ExchangeNorm: c.exchangeNorm && plan.Updates() == 0,
+		Pipelines: c.Pipelines, Batches: simulatedBatches, AverageEvery: 1, ExchangeNorm: c.ExchangeNorm && plan.Updates() == 0,
 	}
 	if c.Pipelines > 1 {
 		load.Batches, load.Jitter = max(simulatedBatches, min(tuner.Settling, mostSimulated/ops)), tuner.Jitter
