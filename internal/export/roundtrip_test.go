@@ -60,20 +60,6 @@ var exported = map[string]struct {
 	}},
 }
 
-// python is an interpreter that has PyTorch. Without one the test is skipped on a developer's machine; in CI, which installs it,
-// it fails.
-func python(t *testing.T) string {
-	t.Helper()
-	const path = "/usr/bin/python3"
-	if out, err := exec.CommandContext(t.Context(), path, "-c", "import torch").CombinedOutput(); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("%s has no PyTorch, and CI is set: run `make test-deps` (%v)\n%s", path, err, out)
-		}
-		t.Skipf("%s has no PyTorch: `make test-deps` installs it (%v)\n%s", path, err, out)
-	}
-	return path
-}
-
 // example is an input of two samples, the second padded.
 func example(m *model.Model) stagetest.Batch {
 	var b stagetest.Batch
@@ -142,7 +128,7 @@ func unpackBelow(t *testing.T, dir string, m *model.Model, stages int, limit int
 }
 
 func TestPyTorchComputesTheSameLogitsAndBack(t *testing.T) {
-	interpreter := python(t)
+	interpreter := stagetest.Python(t)
 	for name, c := range exported {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,6 +24,7 @@ type PipelineConfig struct {
 	// Halves runs backward passes in halves: Input of all micro-batches, then Weight of all.
 	Halves    bool
 	Recompute stage.Recompute
+	Compute   device.Type // of the operands of products
 }
 
 // Pipeline drives the stages of one pipeline on one goroutine in plain order: all forwards, then all backwards in the
@@ -64,7 +65,7 @@ func NewPipeline(t testing.TB, c PipelineConfig) *Pipeline {
 	for k, r := range ranges {
 		s, err := stage.New(stage.Config{
 			Device: c.Device, Model: c.Model, Range: r, Index: k, Count: c.Stages, Samples: c.Samples, Sequence: c.Sequence,
-			Slots: c.Micros, WeightSlots: weightSlots, Recompute: c.Recompute, Optimizer: c.Optimizer, Seed: c.Seed,
+			Slots: c.Micros, WeightSlots: weightSlots, Recompute: c.Recompute, Optimizer: c.Optimizer, Seed: c.Seed, Compute: c.Compute,
 		})
 		if err != nil {
 			t.Fatal(err)
