@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -33,72 +35,72 @@ func main() {
 
 func run(each time.Duration, repeats int) error {
 	var figures []report.Figure
-	for _, s := range []shape{{2, 1, 16}, {3, 1, 16}, {4, 1, 16}, {2, 2, 16}, {3, 2, 16}, {4, 2, 16}} {
-		measured, err := measure(s, each, repeats)
-		if err != nil {
-			return fmt.Errorf("%v: %w", s, err)
+	for _, stages := range []int{1, 2, 3, 4} {
+		for _, pipelines := range []int{1, 2, 4} {
+			s := shape{stages, pipelines, 16}
+			measured, err := measure(s, each, repeats)
+			if err != nil {
+				return fmt.Errorf("%v: %w", s, err)
+			}
+			figures = append(figures, measured...)
 		}
-		figures = append(figures, measured...)
 	}
 	return report.Report(os.Stdout, os.Stderr, figures...)
 }
 
-// shape of a run.
+// shape of a run: every stage on a device of its own, which the pipelines share.
 type shape struct{ stages, pipelines, micros int }
 
 func (s shape) String() string {
 	return fmt.Sprintf("K=%d,N=%d,M=%d", s.stages, s.pipelines, s.micros)
 }
 
-// criticalPath is the number of op executions that must follow one another in a batch of every pipeline: a stage runs
-// 2M for each pipeline, and the first activation must reach the last stage and the last gradient come back. With more
-// stages than cores, executions of several stages share a core and follow one another there.
-func (s shape) criticalPath() int {
-	work := 2 * s.micros * s.pipelines
-	return max(work+2*(s.stages-1), work*s.stages/min(s.stages, runtime.NumCPU()))
-}
+// sequence is the number of hops that must follow one another while every pipeline does a batch: a device executes 2M ops for each
+// pipeline, and the first activation must reach the last stage and the last gradient come back.
+func (s shape) sequence() int { return 2*s.micros*s.pipelines + 2*(s.stages-1) }
 
-// measure runs a shape, and the same with four times the micro-batches, whose difference leaves the end of the batch out.
-func measure(s shape, each time.Duration, repeats int) ([]report.Figure, error) {
-	long := s
-	long.micros *= 4
-	var whole, without []float64
+// measure runs a shape several times.
+func measure(s shape, period time.Duration, repeats int) ([]report.Figure, error) {
+	var micros, hops, used []float64
 	for range repeats {
-		batch, err := batchTime(s, each)
+		wall, cpu, err := batchTime(s, period)
 		if err != nil {
 			return nil, err
 		}
-		longer, err := batchTime(long, each)
-		if err != nil {
-			return nil, err
-		}
-		whole = append(whole, microseconds(batch)/float64(s.criticalPath()))
-		without = append(without, microseconds(longer-batch)/float64(long.criticalPath()-s.criticalPath()))
+		micros = append(micros, microseconds(wall)/float64(s.micros*s.pipelines))
+		hops = append(hops, microseconds(wall)/float64(s.sequence()))
+		used = append(used, microseconds(cpu)/float64(2*s.micros*s.pipelines*s.stages))
 	}
-	figure := func(metric string, values []float64) report.Figure {
+	figure := func(metric string, values []float64, bar, aim float64) report.Figure {
 		return report.Figure{
-			Bench: "overhead", Metric: fmt.Sprintf("%s[%v]", metric, s), Value: report.Median(values), Unit: "us", Bar: 20, Aim: 5, AtMost: true,
+			Bench: "overhead", Metric: fmt.Sprintf("%s[%v]", metric, s), Value: report.Median(values), Unit: "us", Bar: bar, Aim: aim, AtMost: true,
 			Conditions: map[string]any{
 				"stages": s.stages, "pipelines": s.pipelines, "micro_batches": s.micros, "schedule": "1f1b", "compute": "none",
 				"boundary_bytes": boundaryBytes, "cores": runtime.NumCPU(), "go": runtime.Version(), "median_of": repeats,
 			},
 		}
 	}
-	return []report.Figure{figure("hop", whole), figure("hop_without_batch_end", without)}, nil
+	each := float64(s.sequence()) / float64(s.micros*s.pipelines) // hops that a micro-batch adds to a batch
+	return []report.Figure{
+		figure("stage_micro_batch", micros, hopBar*each, hopAim*each), figure("hop", hops, hopBar, hopAim), figure("hop_cpu", used, hopBar, hopAim),
+	}, nil
 }
+
+// hopBar is what a hop may take, in microseconds, and hopAim what it should.
+const hopBar, hopAim = 20, 5
 
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // batchTime trains for about the given time and returns the time from the end of one batch to the end of the next, in which
-// every pipeline does one.
-func batchTime(s shape, each time.Duration) (time.Duration, error) {
+// every pipeline does one, and the processor time that the process used for it.
+func batchTime(s shape, each time.Duration) (wall, cpu time.Duration, err error) {
 	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: s.stages, MicroBatches: s.micros})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	method, err := elastic.NewMethod("elastic", elastic.Config{Pipelines: s.pipelines})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	runtime.GOMAXPROCS(pipeline.Processors(s.stages))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -118,12 +120,13 @@ func batchTime(s shape, each time.Duration) (time.Duration, error) {
 	}
 	g, err := pipeline.New(c)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if err := g.Run(ctx); ctx.Err() == nil {
-		return 0, fmt.Errorf("training ended by itself: %w", err)
+		return 0, 0, fmt.Errorf("training ended by itself: %w", err)
 	}
-	return clock.perBatch(s.pipelines), nil
+	wall, cpu = clock.perBatch(s.pipelines)
+	return wall, cpu, nil
 }
 
 // warmup is the steps before the clock runs: pools fill, threads start.
@@ -136,26 +139,42 @@ type clock struct {
 
 	mu          sync.Mutex
 	steps       int
-	start, last time.Time
+	start, last moment
+}
+
+// moment is a time, and the processor time used until then.
+type moment struct {
+	wall time.Time
+	cpu  time.Duration
+}
+
+func now() moment {
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		panic(err) // only for an invalid argument
+	}
+	return moment{time.Now(), time.Duration(used.Utime.Nano() + used.Stime.Nano())}
 }
 
 func (c *clock) onStep(pipeline.StepReport) {
-	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.steps++; c.steps == warmup {
-		c.start = now
+	if c.steps++; c.steps < warmup {
+		return
 	}
-	if c.steps > warmup {
-		c.last = now
-		if now.Sub(c.start) > c.until {
-			c.stop()
-		}
+	c.last = now()
+	if c.steps == warmup {
+		c.start = c.last
+	} else if c.last.wall.Sub(c.start.wall) > c.until {
+		c.stop()
 	}
 }
 
-func (c *clock) perBatch(pipelines int) time.Duration {
+func (c *clock) perBatch(pipelines int) (wall, cpu time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.last.Sub(c.start) * time.Duration(pipelines) / time.Duration(c.steps-warmup)
+	each := func(d time.Duration) time.Duration {
+		return d * time.Duration(pipelines) / time.Duration(c.steps-warmup)
+	}
+	return each(c.last.wall.Sub(c.start.wall)), each(c.last.cpu - c.start.cpu)
 }
