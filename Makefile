@@ -196,6 +196,7 @@ PARTS  ?= f32,bf16,devices
 
 .PHONY: bench-engine
 bench-engine: build ## a training step on one core against a peer script, PEER=path (PYTHON=interpreter)
+	@$(call need,libopenblas0-pthread,ldconfig -p | grep -q libopenblas,the peer multiplies with the reference BLAS) >&2
 	@$(GO) build $(TAGS) -o $(BIN)/bench-engine ./bench/engine >&2
 	@$(BIN)/bench-engine -peer '$(PEER)' -python '$(PYTHON)' -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)" -parts '$(PARTS)'
 

@@ -54,6 +54,9 @@ func run(ctx context.Context, o options, child string) error {
 	if o.peer == "" {
 		return errors.New("-peer is missing: name the script to compare with")
 	}
+	if err := checkPeer(ctx, o.python); err != nil {
+		return err
+	}
 	var figures []report.Figure
 	for part := range strings.SplitSeq(o.parts, ",") {
 		f, err := measurePart(ctx, o, part)
@@ -164,6 +167,24 @@ func runPeer(ctx context.Context, o options, s shape, mode ...string) (outcome, 
 // and multiplies with SSE, five times slower; a name makes it look again, and a name that this processor cannot
 // serve is passed over.
 var peerEnvironment = []string{"OPENBLAS_CORETYPE=Cooperlake"}
+
+// optimizedBLAS prints the library that PyTorch multiplies with, or nothing where that is the reference BLAS of the distribution, which
+// is thirty times slower.
+const optimizedBLAS = `import torch
+maps = open("/proc/self/maps").read()
+print(next((name for name in ("openblas", "mkl", "blis") if name in maps), ""))`
+
+// checkPeer refuses a PyTorch that multiplies without an optimized BLAS: beating it would say nothing.
+func checkPeer(ctx context.Context, python string) error {
+	found, err := exec.CommandContext(ctx, python, "-c", optimizedBLAS).Output()
+	if err != nil {
+		return fmt.Errorf("import torch with %s: %w", python, err)
+	}
+	if strings.TrimSpace(string(found)) == "" {
+		return fmt.Errorf("the PyTorch of %s multiplies with the reference BLAS; install an optimized one: apt-get install libopenblas0-pthread", python)
+	}
+	return nil
+}
 
 // process runs a side and reads its JSON line.
 func process(cmd *exec.Cmd) (o outcome, peakBytes float64, err error) {
