@@ -77,7 +77,6 @@ func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) erro
 		}
 		return conn.SetDeadline(time.Time{})
 	case stale:
-		c.Counters.stale()
 		return &StaleError{Object: "the other node", Have: s.Generation, Found: answer.generation}
 	case early:
 		return fmt.Errorf("%w: %s", errEarly, answer.reason)

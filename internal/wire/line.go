@@ -161,11 +161,9 @@ func (l *Line) next() (inFlightFrame, bool) {
 
 // deliver hands the frame over, unless its link has failed meanwhile.
 func (p *inFlightFrame) deliver() {
-	select {
-	case <-p.state.failed:
+	if p.state.failed() {
 		p.drop()
 		return
-	default:
 	}
 	p.trace.Emit(p.frame.sent(p.left))
 	p.to.frames <- p.frame // there is room: see direction.credits

@@ -24,8 +24,6 @@ type Config struct {
 	HandshakeTimeout time.Duration
 	// Linger bounds how long an end in order waits for what was sent to arrive. Default 5 s.
 	Linger time.Duration
-	// Counters, unless nil, are added to: handshakes of another generation.
-	Counters *Counters
 }
 
 func (c Config) withDefaults() Config {
@@ -218,10 +216,8 @@ func (l *Listener) judge(h hello) (chan net.Conn, reply) {
 	case h.job != l.config.Job:
 		answer.reason = fmt.Sprintf("job %q is not here, but job %q", h.job, l.config.Job)
 	case h.generation < l.generation:
-		l.config.Counters.stale()
 		answer.verdict, answer.reason = stale, fmt.Sprintf("generation %d is over", h.generation)
 	case h.generation > l.generation:
-		l.config.Counters.stale()
 		answer.verdict, answer.reason = early, fmt.Sprintf("generation %d has not reached this node", h.generation)
 	default:
 		if arrived := l.expected(h.link); arrived != nil {

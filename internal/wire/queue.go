@@ -5,58 +5,35 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/avgpipe/avgpipe/internal/trace"
 )
-
-// Counters of the links of one process.
-type Counters struct {
-	Frames atomic.Uint64 // sent
-	Bytes  atomic.Uint64 // of their payloads
-	Stale  atomic.Uint64 // frames and handshakes of another generation, refused
-}
-
-func (c *Counters) sent(bytes int) {
-	if c != nil {
-		c.Frames.Add(1)
-		c.Bytes.Add(uint64(bytes))
-	}
-}
-
-func (c *Counters) stale() {
-	if c != nil {
-		c.Stale.Add(1)
-	}
-}
 
 // closeState is how a link ends: once, for both of its ends where they share a process.
 type closeState struct {
-	failed chan struct{} // closed with a cause: nothing is delivered any more
-	ended  chan struct{} // closed without: what was sent is still delivered
+	done chan struct{} // closed when the link has ended
 
 	mu       sync.Mutex
-	cause    error    // set before either channel is closed
-	watchers []func() // called when it is decided
+	cause    error    // set before done is closed: ErrClosed for an end in order
+	watchers []func() // called when the link has ended
 }
 
-func newCloseState() *closeState {
-	return &closeState{failed: make(chan struct{}), ended: make(chan struct{})}
-}
+func newCloseState() *closeState { return &closeState{done: make(chan struct{})} }
 
-// decide ends the link, with a cause or in order, and reports whether this call did. Only the first does.
-func (f *closeState) close(cause error) bool {
-	f.mu.Lock()
-	if f.cause != nil {
-		f.mu.Unlock()
+// close ends the link, with a cause or in order, and reports whether this call did. Only the first does.
+func (s *closeState) close(cause error) bool {
+	s.mu.Lock()
+	if s.cause != nil {
+		s.mu.Unlock()
 		return false
 	}
-	if cause == nil {
-		f.cause = ErrClosed
-		close(f.ended)
-	} else {
-		f.cause = fmt.Errorf("link failed: %w", cause)
-		close(f.failed)
+	s.cause = ErrClosed
+	if cause != nil {
+		s.cause = fmt.Errorf("link failed: %w", cause)
 	}
-	watchers := f.watchers
-	f.mu.Unlock()
+	close(s.done)
+	watchers := s.watchers
+	s.mu.Unlock()
 	for _, w := range watchers {
 		w()
 	}
@@ -64,23 +41,27 @@ func (f *closeState) close(cause error) bool {
 }
 
 // watch has w called when the link ends.
-func (f *closeState) watch(w func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.watchers = append(f.watchers, w)
+func (s *closeState) watch(w func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers = append(s.watchers, w)
 }
 
 // over is the cause if the link has ended, else nil.
-func (f *closeState) over() error {
+func (s *closeState) over() error {
 	select {
-	case <-f.failed:
-		return f.cause
-	case <-f.ended:
-		return f.cause
+	case <-s.done:
+		return s.cause
 	default:
 		return nil
 	}
 }
+
+// inOrder reports whether the link has ended without a cause: what was sent is still delivered.
+func (s *closeState) inOrder() bool { return s.over() == ErrClosed } //nolint:errorlint // the very value that close sets
+
+// failed reports whether the link has ended with a cause: nothing is delivered any more.
+func (s *closeState) failed() bool { return s.over() != nil && !s.inOrder() }
 
 // direction is one direction of a link: frames, and who wants to hear of them.
 type direction struct {
@@ -88,31 +69,48 @@ type direction struct {
 	arrived atomic.Pointer[func()]
 
 	line *Line // that frames pass first; nil: none
-	// credits, with a line, holds a token for each frame that was sent and not received: those under way count against the
-	// depth, so the line always finds room in frames.
+	// credits holds a token for each frame that was sent and not received: those that a line carries count against the depth, so
+	// there is always room in frames for what has a credit.
 	credits chan struct{}
 }
 
 func newDirection(depth int, line *Line) *direction {
-	l := &direction{frames: make(chan Frame, depth), line: line}
-	if line != nil {
-		l.credits = make(chan struct{}, depth)
+	return &direction{frames: make(chan Frame, depth), credits: make(chan struct{}, depth), line: line}
+}
+
+// push queues a frame as soon as there is room, or has the line carry it. It fails when the link or ctx ends first.
+func (d *direction) push(ctx context.Context, f Frame, s *closeState, t trace.Listener) error {
+	select {
+	case d.credits <- struct{}{}:
+	default:
+		select {
+		case d.credits <- struct{}{}:
+		case <-s.done:
+			return s.cause
+		case <-ctx.Done():
+			return fmt.Errorf("send %v: %w", f.Header, context.Cause(ctx))
+		}
 	}
-	return l
+	if d.line == nil {
+		d.frames <- f
+		d.notify()
+		return nil
+	}
+	if err := d.line.carry(inFlightFrame{frame: f, to: d, state: s, trace: t}); err != nil {
+		d.freed()
+		return fmt.Errorf("send %v: %w", f.Header, err)
+	}
+	return nil
 }
 
 // freed notes that a frame was received or dropped.
-func (l *direction) freed() {
-	if l.line != nil {
-		<-l.credits
-	}
-}
+func (d *direction) freed() { <-d.credits }
 
 // underWay reports whether a frame was sent and not received.
-func (l *direction) underWay() bool { return len(l.credits) > 0 }
+func (d *direction) underWay() bool { return len(d.credits) > 0 }
 
-func (l *direction) notify() {
-	if f := l.arrived.Load(); f != nil {
+func (d *direction) notify() {
+	if f := d.arrived.Load(); f != nil {
 		(*f)()
 	}
 }
@@ -130,26 +128,22 @@ func (q *queue) NewFrame(h Header, n int) Frame { return q.pool.frame(h, n) }
 
 // Send implements End.
 func (q *queue) Send(ctx context.Context, f Frame) error {
-	bytes := len(f.Payload)
 	err := q.admit(f)
 	if err == nil {
-		err = q.put(ctx, f)
+		err = q.out.push(ctx, f, q.state, q.spec.Trace)
 	}
 	if err != nil {
 		f.Release()
-		return err
 	}
-	q.spec.Counters.sent(bytes)
-	if q.out.line == nil {
-		q.out.notify()
-	}
-	return nil
+	return err
 }
 
 // admit refuses what the other end would refuse.
 func (q *queue) admit(f Frame) error {
+	if err := f.representable(); err != nil {
+		return err
+	}
 	if f.Generation != q.spec.Generation {
-		q.spec.Counters.stale()
 		return &StaleError{Object: "frame (" + f.String() + ")", Have: q.spec.Generation, Found: f.Generation}
 	}
 	if len(f.Payload) > q.spec.MaxBytes {
@@ -158,61 +152,21 @@ func (q *queue) admit(f Frame) error {
 	return q.state.over()
 }
 
-func (q *queue) put(ctx context.Context, f Frame) error {
-	if q.out.line != nil {
-		return q.sendOnLine(ctx, f)
-	}
-	select {
-	case q.out.frames <- f:
-		return nil
-	default:
-	}
-	select {
-	case q.out.frames <- f:
-		return nil
-	case <-q.state.failed:
-		return q.state.cause
-	case <-q.state.ended:
-		return q.state.cause
-	case <-ctx.Done():
-		return fmt.Errorf("send %v: %w", f.Header, context.Cause(ctx))
-	}
-}
-
-// sendOnLine is put for a direction with a line.
-func (q *queue) sendOnLine(ctx context.Context, f Frame) error {
-	select {
-	case q.out.credits <- struct{}{}:
-	case <-q.state.failed:
-		return q.state.cause
-	case <-q.state.ended:
-		return q.state.cause
-	case <-ctx.Done():
-		return fmt.Errorf("send %v: %w", f.Header, context.Cause(ctx))
-	}
-	if err := q.out.line.carry(inFlightFrame{frame: f, to: q.out, state: q.state, trace: q.spec.Trace}); err != nil {
-		q.out.freed()
-		return fmt.Errorf("send %v: %w", f.Header, err)
-	}
-	return nil
-}
-
 // Receive implements End.
 func (q *queue) Receive(ctx context.Context) (Frame, error) {
 	for {
 		if f, ok, err := q.TryReceive(); ok || err != nil {
 			return f, err
 		}
-		ended := q.state.ended
-		if q.in.underWay() {
-			ended = nil // what was sent before still comes
+		done := q.state.done
+		if q.state.inOrder() && q.in.underWay() {
+			done = nil // what was sent before still comes
 		}
 		select {
 		case f := <-q.in.frames:
 			q.in.freed()
 			return f, nil
-		case <-q.state.failed:
-		case <-ended:
+		case <-done:
 		case <-ctx.Done():
 			return Frame{}, fmt.Errorf("receive: %w", context.Cause(ctx))
 		}
@@ -222,10 +176,8 @@ func (q *queue) Receive(ctx context.Context) (Frame, error) {
 // TryReceive implements End.
 func (q *queue) TryReceive() (Frame, bool, error) {
 	over := q.state.over() // asked first: what was sent before an end in order is in the queue by then
-	select {
-	case <-q.state.failed:
+	if q.state.failed() {
 		return Frame{}, false, q.state.cause
-	default:
 	}
 	select {
 	case f := <-q.in.frames:
@@ -255,8 +207,8 @@ func NewPair(s Spec) (lower, upper End, err error) {
 		return nil, nil, err
 	}
 	down, up := newDirection(s.Depth, s.Down), newDirection(s.Depth, s.Up)
-	p, f := newPool(), newCloseState()
-	return &pairEnd{queue{s, p, f, up, down}}, &pairEnd{queue{s, p, f, down, up}}, nil
+	p, state := newPool(), newCloseState()
+	return &pairEnd{queue{s, p, state, up, down}}, &pairEnd{queue{s, p, state, down, up}}, nil
 }
 
 type pairEnd struct{ queue }

@@ -39,24 +39,6 @@ func newTCPEnd(conn net.Conn, link Link, line *Line, s Spec, c Config) *tcpEnd {
 	return e
 }
 
-// Send implements End. The notice of arrival is the reader's on the other node.
-func (e *tcpEnd) Send(ctx context.Context, f Frame) error {
-	bytes := len(f.Payload)
-	err := f.representable()
-	if err == nil {
-		err = e.admit(f)
-	}
-	if err == nil {
-		err = e.put(ctx, f)
-	}
-	if err != nil {
-		f.Release()
-		return err
-	}
-	e.spec.Counters.sent(bytes)
-	return nil
-}
-
 // Close implements End.
 func (e *tcpEnd) Close(cause error) error {
 	e.finish(cause)
@@ -95,34 +77,29 @@ func (e *tcpEnd) write() {
 	defer e.closeWrite()
 	for {
 		select {
-		case <-e.state.failed:
-			e.sendClose()
-			return
 		case f := <-e.out.frames:
+			e.out.freed()
 			if err := e.writeFrame(f); err != nil {
 				e.leaveToReader(err)
 				return
 			}
-		case <-e.state.ended:
+		case <-e.state.done:
 			e.flush()
 			return
 		}
 	}
 }
 
-// flush sends what was queued before the link ended in order.
+// flush sends what was queued before the link ended in order, and says why it ended.
 func (e *tcpEnd) flush() {
-	for {
-		select {
-		case f := <-e.out.frames:
-			if e.writeFrame(f) != nil {
-				return
-			}
-		default:
-			e.sendClose()
+	for e.state.inOrder() && len(e.out.frames) > 0 {
+		f := <-e.out.frames
+		e.out.freed()
+		if e.writeFrame(f) != nil {
 			return
 		}
 	}
+	e.sendClose()
 }
 
 // writeFrame sends one frame and gives its payload back to the pool.
@@ -225,7 +202,6 @@ func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 // expected refuses a frame that belongs on another link.
 func (e *tcpEnd) expected(h Header) error {
 	if h.Generation != e.spec.Generation {
-		e.spec.Counters.stale()
 		return &StaleError{Object: "frame (" + h.String() + ")", Have: e.spec.Generation, Found: h.Generation}
 	}
 	down := h.From == e.link.Lower && h.To == e.link.Upper
@@ -238,33 +214,11 @@ func (e *tcpEnd) expected(h Header) error {
 
 // deliver queues a frame for Receive. False: the link ended first.
 func (e *tcpEnd) deliver(f Frame) bool {
-	if e.in.line != nil {
-		return e.delay(f)
+	if e.in.push(context.Background(), f, e.state, e.spec.Trace) != nil { // the link's end is what ends the wait
+		f.Release()
+		return false
 	}
-	select {
-	case e.in.frames <- f:
-		e.in.notify()
-		return true
-	case <-e.state.failed:
-	case <-e.state.ended:
-	}
-	f.Release()
-	return false
-}
-
-// delay is deliver along a line.
-func (e *tcpEnd) delay(f Frame) bool {
-	select {
-	case e.in.credits <- struct{}{}:
-		if e.in.line.carry(inFlightFrame{frame: f, to: e.in, state: e.state, trace: e.spec.Trace}) == nil {
-			return true
-		}
-		e.in.freed()
-	case <-e.state.failed:
-	case <-e.state.ended:
-	}
-	f.Release()
-	return false
+	return true
 }
 
 // closedByPeer ends the link as the other end's close frame says.

@@ -156,8 +156,6 @@ type Spec struct {
 	// Trace hears of each frame that a link moved between nodes, or along a line (trace.Send). A link inside one process
 	// without a line moves nothing and stays silent.
 	Trace trace.Listener
-	// Counters, unless nil, are added to.
-	Counters *Counters
 }
 
 // Validate reports the first unusable field.
