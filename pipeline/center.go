@@ -53,22 +53,19 @@ type release struct {
 func (s *shard) average(ctx context.Context, id stageID, round uint64) error {
 	span := id.event(trace.WaitAverage, round*s.config.tau()-1, -1)
 	span.Start = trace.Now()
-	select {
-	case s.inputs <- input{pipeline: id.pipeline, round: round}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := send(ctx, s.inputs, input{pipeline: id.pipeline, round: round}); err != nil {
+		return err
 	}
-	select {
-	case r := <-s.released[id.pipeline]:
-		span.End = max(span.Start, r.started)
-		s.config.Events.Trace.Emit(span)
-		if r.round != round {
-			return fmt.Errorf("released from round %d, waits for round %d", r.round, round)
-		}
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	r, err := receive(ctx, s.released[id.pipeline])
+	if err != nil {
+		return err
 	}
+	span.End = max(span.Start, r.started)
+	s.config.Events.Trace.Emit(span)
+	if r.round != round {
+		return fmt.Errorf("released from round %d, waits for round %d", r.round, round)
+	}
+	return nil
 }
 
 // run executes inputs until ctx ends.
@@ -105,17 +102,11 @@ func (s *shard) take(ctx context.Context, in input) error {
 // await returns when the shard has done everything that it was told before.
 func (s *shard) await(ctx context.Context) error {
 	done := make(chan struct{})
-	select {
-	case s.inputs <- input{sync: done}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := send(ctx, s.inputs, input{sync: done}); err != nil {
+		return err
 	}
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	_, err := receive(ctx, done)
+	return err
 }
 
 // execute carries out actions in order. Those up to a release share one visit to the device, so that a pipeline waits for no more

@@ -80,9 +80,6 @@ func (g *Group) Final() uint64 {
 // captureFinal has every shard snapshot the final round, now that all is at rest. The caller holds mu.
 func (g *Group) captureFinal() {
 	for _, st := range g.stages {
-		select {
-		case st.shard.inputs <- input{capture: true, round: st.shard.center.Round()}:
-		case <-g.ctx.Done():
-		}
+		_ = send(g.ctx, st.shard.inputs, input{capture: true, round: st.shard.center.Round()}) // it fails when the group ends
 	}
 }

@@ -36,12 +36,8 @@ func newEvaluator(s stageID, c *Config, source Source, e *Executor) *evaluator {
 
 // claim waits until the evaluation before has ended. The one that is then started gives the claim back.
 func (v *evaluator) claim(ctx context.Context) error {
-	select {
-	case <-v.free:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	_, err := receive(ctx, v.free)
+	return err
 }
 
 // run evaluates what is due until training is over or ctx ends.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,11 +30,10 @@ type Executor struct {
 	parker parker
 
 	mu      sync.Mutex
-	queue   []work // waiting, from head on
-	head    int
-	idle    bool // the goroutine is parked or about to be
-	ended   bool // nothing is taken any more
-	leaving bool // Run's context is over
+	queue   []work // waiting; at most a few for each pipeline
+	idle    bool   // the goroutine is parked or about to be
+	ended   bool   // nothing is taken any more
+	leaving bool   // Run's context is over
 
 	wakers atomic.Int32 // that may still use the parker
 }
@@ -43,9 +43,6 @@ type work interface {
 	run()           // on the executor
 	drop(err error) // instead of run, when the executor ends first
 }
-
-// NewExecutor returns an executor; Run runs it.
-func NewExecutor(c ExecutorConfig) *Executor { return newExecutor(c, newParker()) }
 
 func newExecutor(c ExecutorConfig, p parker) *Executor { return &Executor{config: c, parker: p} }
 
@@ -99,10 +96,9 @@ func (e *Executor) next() work {
 		case e.leaving:
 			e.mu.Unlock()
 			return nil
-		case e.head < len(e.queue):
-			w := e.queue[e.head]
-			e.queue[e.head] = nil
-			e.head++
+		case len(e.queue) > 0:
+			w := e.queue[0]
+			e.queue = slices.Delete(e.queue, 0, 1)
 			e.idle = false
 			e.mu.Unlock()
 			return w
@@ -116,8 +112,8 @@ func (e *Executor) next() work {
 // end refuses what still waits.
 func (e *Executor) end() error {
 	e.mu.Lock()
-	rest := e.queue[e.head:]
-	e.queue, e.head, e.ended = nil, 0, true
+	rest := e.queue
+	e.queue, e.ended = nil, true
 	e.mu.Unlock()
 	for e.wakers.Load() > 0 { // in the middle of one call of the system
 		runtime.Gosched()
@@ -136,9 +132,6 @@ func (e *Executor) submit(w work) {
 		e.mu.Unlock()
 		w.drop(ErrStopped)
 		return
-	}
-	if len(e.queue) == cap(e.queue) { // move what waits to the front rather than grow for ever
-		e.queue, e.head = e.queue[:copy(e.queue, e.queue[e.head:])], 0
 	}
 	e.queue = append(e.queue, w)
 	e.unlockAndWake()

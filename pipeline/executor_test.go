@@ -132,7 +132,7 @@ func TestACancelledCallerLeavesTheQueueButWaitsForWhatHasStarted(t *testing.T) {
 }
 
 func TestAStoppedExecutorRefusesWhatWaits(t *testing.T) {
-	e := NewExecutor(ExecutorConfig{})
+	e := newExecutor(ExecutorConfig{}, newParker())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
@@ -174,7 +174,7 @@ func TestAttachRunsFirstAndItsFailureIsRuns(t *testing.T) {
 		t.Error(err)
 	}
 	want := errors.New("no such core")
-	broken := NewExecutor(ExecutorConfig{Attach: func() error { return want }})
+	broken := newExecutor(ExecutorConfig{Attach: func() error { return want }}, newParker())
 	done := make(chan error)
 	go func() { done <- broken.Run(t.Context()) }()
 	if err := <-done; !errors.Is(err, want) {

@@ -26,10 +26,8 @@ type feeder struct {
 // run fills until training ends.
 func (f *feeder) run(ctx context.Context) error {
 	for step := f.start; f.gate.ahead(step); step++ {
-		select {
-		case <-f.credits:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if _, err := receive(ctx, f.credits); err != nil {
+			return err
 		}
 		for micro := range f.micros {
 			if err := f.fill(ctx, step, micro); err != nil {

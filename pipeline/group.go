@@ -141,18 +141,14 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 	}
 	ctxShards, stopShards := context.WithCancel(ctx)
 	defer stopShards()
-	shards := g.start(tasks, func(st *localStage) []func() error {
-		return []func() error{func() error { return st.shard.run(ctxShards) }}
-	})
-	snaps := g.start(tasks, func(st *localStage) []func() error {
-		return []func() error{func() error { return st.snaps.run(ctx) }}
-	})
-	evals := g.start(tasks, func(st *localStage) []func() error {
-		if st.eval == nil {
-			return nil
+	var shards, snaps, evals routines
+	for _, st := range g.stages {
+		shards.run(tasks, func() error { return st.shard.run(ctxShards) })
+		snaps.run(tasks, func() error { return st.snaps.run(ctx) })
+		if st.eval != nil {
+			evals.run(tasks, func() error { return st.eval.run(ctx) })
 		}
-		return []func() error{func() error { return st.eval.run(ctx) }}
-	})
+	}
 	if err := g.evaluateStart(ctx); err != nil {
 		return err
 	}
@@ -162,7 +158,7 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 	if err := g.trainBatches(ctx, tasks); err != nil {
 		return err
 	}
-	if err := g.rest(ctx, evals); err != nil {
+	if err := g.rest(ctx, &evals); err != nil {
 		return err
 	}
 	if g.config.Linger {
@@ -178,66 +174,51 @@ func (g *Group) train(ctx context.Context, tasks *errgroup.Group) error {
 		}
 	}
 	stopShards()
-	<-shards
+	shards.Wait()
 	for _, st := range g.stages {
 		close(st.snaps.jobs)
 	}
-	<-snaps
+	snaps.Wait()
 	return nil
 }
 
-// start runs what each returns for every stage here, and closes the channel when all have ended.
-func (g *Group) start(tasks *errgroup.Group, each func(*localStage) []func() error) <-chan struct{} {
-	var all sync.WaitGroup
-	for _, st := range g.stages {
-		for _, f := range each(st) {
-			all.Add(1)
-			tasks.Go(func() error {
-				defer all.Done()
-				return f()
-			})
-		}
-	}
-	ended := make(chan struct{})
+// routines are goroutines of one kind: the first error of any ends the group, and Wait returns when all have ended.
+type routines struct{ sync.WaitGroup }
+
+func (r *routines) run(tasks *errgroup.Group, f func() error) {
+	r.Add(1)
 	tasks.Go(func() error {
-		all.Wait()
-		close(ended)
-		return nil
+		defer r.Done()
+		return f()
 	})
-	return ended
 }
 
 // trainBatches runs all runners to the final round.
 func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 	ctxFeed, stopFeeding := context.WithCancel(ctx)
 	defer stopFeeding()
-	fed := g.start(tasks, func(st *localStage) []func() error {
-		var all []func() error
+	var feeders, runners routines
+	for _, st := range g.stages {
 		for _, f := range st.feeders {
-			all = append(all, func() error {
+			feeders.run(tasks, func() error {
 				if err := f.run(ctxFeed); ctxFeed.Err() == nil {
 					return err
 				}
 				return nil // what it filled beyond the last step is not wanted
 			})
 		}
-		return all
-	})
-	trained := g.start(tasks, func(st *localStage) []func() error {
-		var all []func() error
 		for _, r := range st.runners {
-			all = append(all, func() error { return r.run(ctx) })
+			runners.run(tasks, func() error { return r.run(ctx) })
 		}
-		return all
-	})
-	<-trained
+	}
+	runners.Wait()
 	stopFeeding()
-	<-fed
+	feeders.Wait()
 	return context.Cause(ctx)
 }
 
 // rest waits until the shards have completed the final round and the evaluations have ended.
-func (g *Group) rest(ctx context.Context, evals <-chan struct{}) error {
+func (g *Group) rest(ctx context.Context, evals *routines) error {
 	for _, st := range g.stages {
 		if err := st.shard.await(ctx); err != nil {
 			return err
@@ -246,7 +227,7 @@ func (g *Group) rest(ctx context.Context, evals <-chan struct{}) error {
 			close(st.eval.due)
 		}
 	}
-	<-evals
+	evals.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

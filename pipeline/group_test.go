@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -281,7 +280,7 @@ func (r *run) updateAll(stages []*fake, step uint64, deltas []flat.Host) float64
 	}
 	scale := float32(1)
 	if r.clip > 0 {
-		scale = clipFactor(math.Sqrt(sum), r.clip)
+		scale = stage.ClipFactor(sum, r.clip)
 	}
 	for k, f := range stages {
 		_ = f.Step(stage.Hyper{Step: step, LearningRate: rate(step), GradScale: scale}, deltas[k])

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -15,19 +16,24 @@ func TestSlowLinksComputeTheSequentialModelToTheBit(t *testing.T) {
 		{schedule: "1f1b", stages: 2, pipelines: 2, micros: 4, rounds: 2, clip: 0.05, tau: 2},
 	} {
 		t.Run(r.schedule, func(t *testing.T) {
-			slow := trace.NewRing(1 << 12)
+			var mu sync.Mutex
+			var events []trace.Event
 			network := wire.NewNetwork(func(int, int) wire.Shape {
 				return wire.Shape{Latency: 200 * time.Microsecond, Bandwidth: 1e6}
 			})
 			defer network.Close()
 			r.change = func(c *Config) {
 				c.Network = network
-				c.Events.Trace = trace.Listener{OnEvent: slow.Add}
+				c.Events.Trace = trace.Listener{OnEvent: func(e trace.Event) {
+					mu.Lock()
+					events = append(events, e)
+					mu.Unlock()
+				}}
 			}
 			r.train(t)
 			r.compare(t, r.sequential(t))
 			frames := 0
-			for _, e := range slow.Events() {
+			for _, e := range events {
 				if e.Kind == trace.Send && e.Micro >= 0 {
 					frames++
 					if e.End-e.Start < 200*time.Microsecond {

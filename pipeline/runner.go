@@ -145,7 +145,7 @@ func (r *runner) norm(ctx context.Context, report *StepReport) (scale float32, e
 		}
 	}
 	report.GradientNorm = math.Sqrt(sum)
-	return clipFactor(report.GradientNorm, r.config.ClipNorm), nil
+	return stage.ClipFactor(sum, r.config.ClipNorm), nil
 }
 
 // measure adds this stage's squared norm to sum and reads the loss, on the executor.
@@ -162,14 +162,6 @@ func (r *runner) measure(sum *float64, report *StepReport) (err error) {
 		return err
 	}
 	return finite("gradient norm", r.index, report.Step, *sum)
-}
-
-// clipFactor scales a gradient of norm down to at most clip. The small constant is PyTorch's (clip_grad_norm_).
-func clipFactor(norm, clip float64) float32 {
-	if factor := clip / (norm + 1e-6); factor < 1 {
-		return float32(factor)
-	}
-	return 1
 }
 
 func (r *runner) sendNorm(ctx context.Context, e wire.End, to int, step uint64, sum float64) error {

@@ -218,10 +218,8 @@ func (s *snapshotter) hand(ctx context.Context) error {
 	captured := s.ordered
 	s.ordered = nil
 	for _, c := range captured {
-		select {
-		case s.jobs <- c:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := send(ctx, s.jobs, c); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -30,9 +30,6 @@ type Optimizer struct {
 
 var optimizers = []string{"adam", "adamw", "asgd", "sgd"}
 
-// Optimizers lists the names that Optimizer.Name accepts.
-func Optimizers() []string { return slices.Clone(optimizers) }
-
 func (o Optimizer) withDefaults() Optimizer {
 	if o.Name == "" {
 		o.Name = "adamw"

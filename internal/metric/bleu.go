@@ -30,16 +30,6 @@ func (b *BLEU) Add(translation, reference []string) {
 	}
 }
 
-// Merge adds the counts of another part of the corpus.
-func (b *BLEU) Merge(o BLEU) {
-	for n := range maxOrder {
-		b.matched[n] += o.matched[n]
-		b.total[n] += o.total[n]
-	}
-	b.translated += o.translated
-	b.expected += o.expected
-}
-
 // grams counts the runs of n words. Words are joined by a character that text does not have.
 func grams(words []string, n int) map[string]int {
 	counts := map[string]int{}

@@ -2,7 +2,6 @@ package trace
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -99,27 +98,8 @@ func TestRateIsThatOfTheWindow(t *testing.T) {
 	near(t, "rate after a pause", r.PerSecond(100*second), 0)
 }
 
-func TestRingKeepsTheNewest(t *testing.T) {
-	r := NewRing(3)
-	var want []int
-	for i := range 8 {
-		r.Add(Event{Micro: i})
-		want = append(want, i)
-		if len(want) > 3 {
-			want = want[1:]
-		}
-		var got []int
-		for _, e := range r.Events() {
-			got = append(got, e.Micro)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("after %d events: %v, want %v", i+1, got, want)
-		}
-	}
-}
-
 func TestListenersMayBeCalledFromManyGoroutines(t *testing.T) {
-	a, ring, rate := NewAccumulator(time.Minute), NewRing(10), NewRate(time.Minute)
+	a, rate := NewAccumulator(time.Minute), NewRate(time.Minute)
 	var all sync.WaitGroup
 	for p := range 4 {
 		all.Go(func() {
@@ -127,7 +107,6 @@ func TestListenersMayBeCalledFromManyGoroutines(t *testing.T) {
 				now := Now()
 				e := Event{Kind: Compute, Pipeline: p, Start: now, End: now + 1}
 				a.Add(e)
-				ring.Add(e)
 				rate.Add(now, 1)
 				a.Fractions(now)
 			}
@@ -136,9 +115,6 @@ func TestListenersMayBeCalledFromManyGoroutines(t *testing.T) {
 	all.Wait()
 	if n := rate.Total(); n != 4000 {
 		t.Errorf("counted %d, want 4000", n)
-	}
-	if n := len(ring.Events()); n != 10 {
-		t.Errorf("the ring holds %d events, want 10", n)
 	}
 }
 

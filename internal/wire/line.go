@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,8 +47,7 @@ type Line struct {
 
 	mu     sync.Mutex
 	free   time.Time       // when the last frame has left
-	queue  []inFlightFrame // under way, in the order of their arrival, from head on
-	head   int
+	queue  []inFlightFrame // under way, in the order of their arrival
 	closed bool
 
 	wake chan struct{} // capacity 1: the queue was empty
@@ -104,9 +104,6 @@ func (l *Line) carry(p inFlightFrame) error {
 	}
 	l.free = leaves.Add(l.shape.leave(len(p.frame.Payload)))
 	p.left, p.arrives = leaves.Sub(trace.Epoch), l.free.Add(l.shape.Latency)
-	if len(l.queue) == cap(l.queue) { // move what is under way to the front rather than grow for ever
-		l.queue, l.head = l.queue[:copy(l.queue, l.queue[l.head:])], 0
-	}
 	l.queue = append(l.queue, p)
 	select {
 	case l.wake <- struct{}{}:
@@ -133,20 +130,19 @@ func (l *Line) run(started chan<- error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, p := range l.queue[l.head:] {
+	for _, p := range l.queue {
 		p.drop()
 	}
-	l.queue, l.head = nil, 0
+	l.queue = nil
 }
 
 // next waits for a frame; false when the line is closed.
 func (l *Line) next() (inFlightFrame, bool) {
 	for {
 		l.mu.Lock()
-		if l.head < len(l.queue) && !l.closed {
-			p := l.queue[l.head]
-			l.queue[l.head] = inFlightFrame{}
-			l.head++
+		if len(l.queue) > 0 && !l.closed {
+			p := l.queue[0]
+			l.queue = slices.Delete(l.queue, 0, 1)
 			l.mu.Unlock()
 			return p, true
 		}
