@@ -9,8 +9,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -38,10 +40,39 @@ type Agent interface {
 	Stop(ctx context.Context, p Process) error
 	// Kill ends a process at once. One that has ended is no error.
 	Kill(ctx context.Context, p Process) error
+	Files
 	// Passed returns nil when what kept a process of this host from going on is over.
 	Passed(ctx context.Context, o obstacle.Obstacle) error
 	// Log adds a line to a job's log. It does not block; a line that cannot be written is lost.
 	Log(job string, level zapcore.Level, message string, fields ...zap.Field)
+}
+
+// Files are what a host keeps of jobs, each in a directory of its own.
+type Files interface {
+	// Record brings the copy of what the cluster has agreed on about a job up to date, and makes the job's directory. That of another
+	// job is refused. started says that jobs have had workers: where no directory of any job is, a mount is late.
+	Record(ctx context.Context, j *cluster.Job, started bool) error
+	// Retire notes that a job's directory may go once the cluster has forgotten the job. It returns false where there is none.
+	Retire(ctx context.Context, j *cluster.Job, reason string) (bool, error)
+	// Delete deletes the directory of a retired job.
+	Delete(ctx context.Context, job string) error
+	// Shards are those of a job.
+	Shards(job string) Shards
+	// KeepStatus keeps the last status of a job, and KeptStatus returns it; nil where there is none.
+	KeepStatus(ctx context.Context, job string, s *control.Status) error
+	KeptStatus(ctx context.Context, job string) *control.Status
+	// Usage is what a job's directory takes, in bytes, and Disk what the file system has.
+	Usage(ctx context.Context, job string) (int64, error)
+	Disk(ctx context.Context) (int64, error)
+}
+
+// Shards are the shards of a job on one host.
+type Shards interface {
+	// Verify reads a shard through and returns its length, and Size only finds that (shard.Store).
+	Verify(ctx context.Context, d shard.Digest) (int64, error)
+	Size(ctx context.Context, d shard.Digest) (int64, error)
+	// Collect takes shards out that nobody needs (shard.Store). The agent decides where those go that nobody expected.
+	Collect(ctx context.Context, c shard.Collection) (removed []shard.Digest, err error)
 }
 
 // ErrNoProcess is wrapped by the errors of Events, Status, Commit and Stop about a process that has ended, or was never this host's.

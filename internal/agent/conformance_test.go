@@ -38,7 +38,7 @@ func TestLocalIsAnAgent(t *testing.T) {
 			a, err := agent.Open(agent.Config{
 				Node: "host", StateDir: dir, Worker: []string{os.Args[0], "worker"}, Tuning: []string{os.Args[0], "tuning"}, Log: zap.NewNop(),
 				Limits: func() agent.Limits {
-					return agent.Limits{OrphanAfter: agenttest.Patience, LogBytes: 1 << 20, LogFiles: 1}
+					return agent.Limits{OrphanAfter: agenttest.Patience, LogBytes: 1 << 20, LogFiles: 1, QuarantineFor: agenttest.Patience}
 				},
 			})
 			if err != nil {

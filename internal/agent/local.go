@@ -33,6 +33,8 @@ type Limits struct {
 	OrphanAfter time.Duration // how long a worker goes on without a daemon
 	LogBytes    int64         // of a job's log before it is rotated
 	LogFiles    int           // rotated ones that are kept
+
+	QuarantineFor time.Duration // how long shards are kept that no committed round names
 }
 
 // Local runs the processes of jobs on this host.
@@ -43,8 +45,10 @@ type Local struct {
 	tasks  sync.WaitGroup
 	lines  chan jobLine // to jobs' logs
 
+	sweep    sync.Mutex // held while the quarantine is looked through
 	mu       sync.Mutex
 	children map[Process]*child
+	probes   map[obstacle.Obstacle]chan error // of probes that have not ended
 }
 
 var _ Agent = (*Local)(nil)
@@ -72,8 +76,9 @@ func Open(c Config) (*Local, error) {
 		return nil, fmt.Errorf("remove what tunings left: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Local{config: c, ctx: ctx, cancel: cancel, lines: make(chan jobLine, 256), children: map[Process]*child{}}
+	l := &Local{config: c, ctx: ctx, cancel: cancel, lines: make(chan jobLine, 256), children: map[Process]*child{}, probes: map[obstacle.Obstacle]chan error{}}
 	l.tasks.Go(l.writeLogs)
+	l.tasks.Go(l.sweepQuarantines)
 	return l, nil
 }
 
@@ -267,5 +272,24 @@ func (l *Local) Stop(ctx context.Context, p Process) error {
 // Kill implements Agent.
 func (l *Local) Kill(_ context.Context, p Process) error { return p.ID.Kill() }
 
-// Passed implements Agent.
-func (l *Local) Passed(_ context.Context, o obstacle.Obstacle) error { return o.Passed() }
+// Passed implements Agent. A file system that hangs answers later; until then nobody asks it again, so that at most one thread hangs
+// with it.
+func (l *Local) Passed(ctx context.Context, o obstacle.Obstacle) error {
+	l.mu.Lock()
+	answer := l.probes[o]
+	if answer == nil {
+		answer = make(chan error, 1)
+		l.probes[o] = answer
+		go func() { answer <- o.Passed() }() // it cannot be ended while the system call hangs
+	}
+	l.mu.Unlock()
+	select {
+	case err := <-answer:
+		l.mu.Lock()
+		delete(l.probes, o)
+		l.mu.Unlock()
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

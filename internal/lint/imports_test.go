@@ -82,11 +82,16 @@ var mayImport = map[string][]string{
 		"internal/access", "elastic", "job", "schedule", "stage/...", "tuner", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/words",
 	},
 	"internal/agent": {
-		"internal/api", "internal/checkpoint", "internal/logging", "internal/obstacle", "internal/process", "internal/unixhttp", "internal/worker/control",
+		"internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
+		"internal/unixhttp", "internal/worker/control",
+	},
+	"internal/coordinator": {
+		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/obstacle", "internal/shard", "internal/spec",
+		"internal/worker/control", "schedule", "tuner",
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/agent", "internal/drift", "internal/spec",
+		"internal/agent", "internal/coordinator", "internal/drift", "internal/spec",
 		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/plancache", "internal/shard", "internal/trace", "internal/words",

@@ -15,7 +15,9 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -37,7 +39,7 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, err
 	}
-	after, err := highestID(n.config.StateDir)
+	after, err := agent.HighestID(n.config.StateDir)
 	if err != nil {
 		return none, err
 	}
@@ -48,20 +50,17 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, fmt.Errorf("submit %s: %w", r.File, err)
 	}
-	if err := n.keepRecord(result.Job, nil, 0); err != nil {
+	if err := n.coordinator.Record(ctx, result.Job); err != nil {
 		return none, fmt.Errorf("submit %s: job %s is queued, but no copy of its record can be kept: %w", r.File, result.Job, err)
 	}
-	n.say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
+	n.coordinator.Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
 		zap.Strings("choices", s.Why), zap.Strings("warnings", s.Warnings))
 	return api.SubmitResponse{ID: result.Job, Warnings: append([]string{}, s.Warnings...)}, nil
 }
 
 // admitJob checks a job file that somebody sends, to submit it or to tune it.
 func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, peer server.Peer) (*spec.Spec, error) {
-	n.mu.Lock()
-	stopping := n.stopping
-	n.mu.Unlock()
-	if stopping {
+	if n.stopping() {
 		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
 	}
 	user := access.User{UID: uint32(peer.UID)}
@@ -72,21 +71,21 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 }
 
 // Jobs implements server.Backend.
-func (n *node) Jobs(context.Context) ([]api.JobStatus, error) {
+func (n *node) Jobs(ctx context.Context) ([]api.JobStatus, error) {
 	var all []api.JobStatus
 	for _, j := range n.raft.State().Jobs() {
-		all = append(all, n.describe(j))
+		all = append(all, n.describe(ctx, j))
 	}
 	return all, nil
 }
 
 // Job implements server.Backend.
-func (n *node) Job(_ context.Context, ref string) (api.JobStatus, error) {
+func (n *node) Job(ctx context.Context, ref string) (api.JobStatus, error) {
 	j, err := n.find(ref)
 	if err != nil {
 		return api.JobStatus{}, err
 	}
-	return n.describe(j), nil
+	return n.describe(ctx, j), nil
 }
 
 // find returns the job with an id, or the only one with a name.
@@ -128,7 +127,7 @@ func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobS
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("cancel job %s: %w", j.ID, err)
 	}
-	n.say(j.ID, "somebody asked to cancel the job", zap.String("user", by.String()))
+	n.coordinator.Say(j.ID, "somebody asked to cancel the job", zap.String("user", by.String()))
 	return n.Job(ctx, j.ID)
 }
 
@@ -138,30 +137,30 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	kept := n.pin(j.ID)
+	kept := n.coordinator.Pin(j.ID)
 	if len(kept) == 0 {
 		return api.Errorf(http.StatusConflict, "job %s has no committed round yet, so there is no model; it is %s", j.ID, j.State)
 	}
-	defer n.unpin(kept)
+	defer n.coordinator.Unpin(kept)
 	built, err := n.buildModel(j)
 	if err != nil {
 		return err
 	}
-	store := n.store(j.ID)
-	m, faults, err := newestWhole(ctx, store, kept, func(error) bool { return true })
+	m, faults, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID), kept, func(error) bool { return true })
 	if err != nil {
 		return fmt.Errorf("export job %s: %w", j.ID, err)
 	}
 	if m == nil {
-		return api.Errorf(http.StatusConflict, "export job %s: no committed round can be read: %s", j.ID, texts(faults))
+		return api.Errorf(http.StatusConflict, "export job %s: no committed round can be read: %s", j.ID, coordinator.Texts(faults))
 	}
 	notice := ""
 	if len(faults) > 0 {
-		notice = fmt.Sprintf("this is round %d: newer ones cannot be read: %s", m.Round, texts(faults))
-		n.say(j.ID, "exporting an older round", zap.Uint64("round", m.Round), zap.Errors("faults", faults))
+		notice = fmt.Sprintf("this is round %d: newer ones cannot be read: %s", m.Round, coordinator.Texts(faults))
+		n.coordinator.Say(j.ID, "exporting an older round", zap.Uint64("round", m.Round), zap.Errors("faults", faults))
 	}
 	dir := control.ModelDir(jobDir(n.config.StateDir, j.ID))
-	if err := export.Pack(ctx, w, built, store, digests(m), dir, notice); err != nil {
+	store := shard.DirStoreAt(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, j.ID)))
+	if err := export.Pack(ctx, w, built, store, coordinator.Digests(m), dir, notice); err != nil {
 		return fmt.Errorf("job %s round %d: %w", j.ID, m.Round, err)
 	}
 	return nil
@@ -169,9 +168,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 
 // buildModel makes the model that a job trains.
 func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
-	n.mu.Lock()
-	s, err := n.Spec(j)
-	n.mu.Unlock()
+	s, err := n.coordinator.Spec(j)
 	if err != nil {
 		return nil, err
 	}
@@ -195,55 +192,14 @@ func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogR
 	return reader, nil
 }
 
-// pin returns the job's committed rounds, whose shards stay until unpin.
-func (n *node) pin(id string) []*cluster.Manifest {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	j, err := n.raft.State().Job(id) // under the lock: collect reads the pins after the state
-	if err != nil {
-		return nil
-	}
-	for _, m := range j.Committed {
-		for _, d := range digests(m) {
-			n.pins[d]++
-		}
-	}
-	return j.Committed
-}
-
-func (n *node) unpin(kept []*cluster.Manifest) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, m := range kept {
-		for _, d := range digests(m) {
-			if n.pins[d]--; n.pins[d] == 0 {
-				delete(n.pins, d)
-			}
-		}
-	}
-}
-
-// pinned lists the shards that an export reads now.
-func (n *node) pinned() []shard.Digest {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	all := make([]shard.Digest, 0, len(n.pins))
-	for d := range n.pins {
-		all = append(all, d)
-	}
-	return all
-}
-
 // Nodes implements server.Backend.
 func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 	jobs := []string{}
-	n.mu.Lock()
-	for id, o := range n.jobs {
-		if o.lives() {
+	for id, v := range n.coordinator.Published().Jobs {
+		if v.Lives {
 			jobs = append(jobs, id)
 		}
 	}
-	n.mu.Unlock()
 	devices := make([]string, len(n.config.Cores))
 	for i, c := range n.config.Cores {
 		devices[i] = fmt.Sprintf("cpu core %d", c)

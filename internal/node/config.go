@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -75,6 +76,9 @@ type Limits struct {
 	LogFiles int
 }
 
+// Retention bounds what ended jobs take.
+type Retention = coordinator.Retention
+
 func (l Limits) withDefaults() Limits {
 	for of, initial := range map[*time.Duration]time.Duration{
 		&l.OrphanAfter: time.Hour, &l.ResponseTimeout: 30 * time.Second, &l.RetryFirst: 500 * time.Millisecond, &l.RetryLongest: time.Minute,
@@ -126,14 +130,21 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// rules are the numbers that decide takes from the configuration.
-func (l Limits) rules() rules {
-	return rules{deaths: l.RetryLimit, firstPause: l.RetryFirst, longestPause: l.RetryLongest, responseTimeout: l.ResponseTimeout}
+// agent are those limits that the agent keeps to.
+func (l Limits) agent() agent.Limits {
+	return agent.Limits{OrphanAfter: l.OrphanAfter, LogBytes: l.LogBytes, LogFiles: l.LogFiles, QuarantineFor: l.QuarantineFor}
+}
+
+// coordinator are those that the coordinator keeps to.
+func (l Limits) coordinator() coordinator.Limits {
+	return coordinator.Limits{
+		ResponseTimeout: l.ResponseTimeout, RetryLimit: l.RetryLimit, RetryFirst: l.RetryFirst, RetryLongest: l.RetryLongest, Retain: l.Retain,
+	}
 }
 
 // Validate reports the first field that does not fit.
 func (c Config) Validate() error {
-	longest := control.SocketPath(jobDir(c.StateDir, strconv.Itoa(maxJobID)))
+	longest := control.SocketPath(jobDir(c.StateDir, strconv.Itoa(agent.MaxJobID)))
 	switch {
 	case c.StateDir == "":
 		return errors.New("node: no state directory")
@@ -152,9 +163,6 @@ func (c Config) Validate() error {
 
 // raftDir holds Raft's log and snapshots.
 func raftDir(state string) string { return filepath.Join(state, "raft") }
-
-// maxJobID is the highest number of a job: a job's directory has room for it in a socket's path.
-const maxJobID = 999_999_999
 
 // jobDir is the directory of a job.
 func jobDir(state, id string) string { return agent.JobDir(state, id) }

@@ -1,14 +1,5 @@
-// Package node is the daemon: a Raft peer, the agent that starts and watches worker processes on its host, the coordinator
-// that decides what happens to each job, and what answers the API.
-//
-// Run is all of it. Inside, one goroutine (coordinate.go) repeats
-//
-//	observe   the replicated state, and what workers reported (observe.go)
-//	decide    a pure function of both gives a choice and its reason for each job (decide.go)
-//	act       propose it to Raft, or do it to a worker (act.go)
-//
-// Acting runs beside the loop, one choice a job at a time, and its outcome is observed like everything else. So a worker or a
-// disk that hangs holds up its own job and nothing more, and every choice can be tested as text.
+// Package node is the daemon: it locks the state directory, opens Raft's log and this host's agent, runs the coordinator, and answers
+// the API (backend.go) from the replicated state and what the coordinator publishes. Run is all of it.
 //
 // # What lies where
 //
@@ -21,8 +12,7 @@
 //
 // # When something dies
 //
-// A tune process, which measures what a job leaves open before its first placement (tune.go): another begins anew, also after
-// the end of the daemon, which lets none outlive it.
+// A tuning: another begins anew, also after the end of the daemon, which lets none outlive it.
 //
 // A worker: the job's next generation starts from the last committed round. The daemon: its workers train on, and the next
 // daemon finds them by their command line, asks them who they are, and adopts those of the current generation. The

@@ -79,11 +79,7 @@ func (n *node) foretell(ctx context.Context, s *spec.Spec, out *api.DryRun) (*sp
 
 // price has a process of its own say what a spec would take.
 func (n *node) price(ctx context.Context, s *spec.Spec) (*tuner.Report, error) {
-	ctx, cancel := n.untilStop(ctx)
-	defer cancel(nil)
-	request := n.tuneRequest(s, nil)
-	request.Estimate, request.NodeCores = true, s.Cores(len(n.config.Cores))
-	last, err := n.runTuning(ctx, cancel, request, func(api.TuneUpdate) error { return nil })
+	last, err := n.coordinator.Price(ctx, s)
 	switch {
 	case err != nil:
 		return nil, err

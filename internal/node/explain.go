@@ -2,12 +2,10 @@ package node
 
 import (
 	"context"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/drift"
 )
 
@@ -15,15 +13,13 @@ import (
 const maxShownOps = 1000
 
 // Explain implements server.Backend.
-func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
+func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error) {
 	j, err := n.find(ref)
 	if err != nil {
 		return api.Explanation{}, err
 	}
-	status := n.describe(j)
-	n.mu.Lock()
-	s, err := n.Spec(j)
-	n.mu.Unlock()
+	status := n.describe(ctx, j)
+	s, err := n.coordinator.Spec(j)
 	if err != nil {
 		return api.Explanation{}, err
 	}
@@ -50,27 +46,4 @@ func (n *node) Explain(_ context.Context, ref string) (api.Explanation, error) {
 	}
 	out.Observed = drift.Measured(&status, plan.Placement(), s.Job.Train.Batch)
 	return out, nil
-}
-
-// watchDrift holds what a tuned job's worker has just said against what its tuning found. The caller holds the lock.
-func (n *node) watchDrift(j *cluster.Job, o *observed, now time.Time) {
-	s, err := n.Spec(j)
-	if err != nil || s.Report == nil || o.phase != training || j.State != cluster.Running {
-		return
-	}
-	status := o.status.Job
-	status.Pipelines, status.MicroBatches = int(s.Job.Pipelines), int(s.Job.MicroBatches)
-	m := drift.Measured(&status, s.Placement(), s.Job.Train.Batch)
-	if m == nil {
-		return
-	}
-	o.drift.Hold = n.config.DriftHold
-	if !o.drift.See(now, drift.Chosen{Candidate: &s.Report.Chosen, ExchangeNorm: s.Job.Optimizer.ClipNorm > 0}, m, s.Report.Bound) {
-		return
-	}
-	if d := o.drift.Now; d != nil {
-		n.say(j.ID, "the batch time has left its prediction", zap.String("what", d.Text), zap.Float64("bound", s.Report.Bound))
-	} else {
-		n.say(j.ID, "the batch time is back at its prediction", zap.Float64("seconds", m.BatchSeconds))
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/plancache"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
@@ -30,7 +31,7 @@ func givenPath(state string, s *spec.Spec, cores int) (string, error) {
 		return "", fmt.Errorf("digest of the job: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	return plancache.Fixed(plansDir(state), hex.EncodeToString(sum[:])), nil
+	return plancache.Fixed(agent.PlansDir(state), hex.EncodeToString(sum[:])), nil
 }
 
 // one is 1 for what is used, however much of it.

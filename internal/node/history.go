@@ -14,7 +14,7 @@ import (
 )
 
 // History implements server.Backend.
-func (n *node) History(_ context.Context, ref string, r api.HistoryRequest) (api.History, error) {
+func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (api.History, error) {
 	j, err := n.find(ref)
 	if err != nil {
 		return api.History{}, err
@@ -28,7 +28,7 @@ func (n *node) History(_ context.Context, ref string, r api.HistoryRequest) (api
 	}
 	out := selectHistory(history.Live(records), r, j)
 	out.ID, out.Name, out.Damaged = j.ID, j.Name, damaged
-	out.Task = n.describe(j).Task
+	out.Task = n.describe(ctx, j).Task
 	return out, nil
 }
 

@@ -6,13 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // identity is the record at the top of a state directory. It is written once, after the first start has begun Raft's log: where it
@@ -84,27 +80,4 @@ func olderName(state string) (string, error) {
 
 func keepIdentity(state string, id identity) error {
 	return checkpoint.WriteRecord(checkpoint.OS, identityPath(state), identityKind, identityVersion, id, 0o640)
-}
-
-// removeStale removes what killed writes left in the directories that are the daemon's own.
-func removeStale(state string, log *zap.Logger) error {
-	ids, err := jobIDs(state)
-	if err != nil {
-		return err
-	}
-	dirs := []string{state, plansDir(state)}
-	for _, id := range ids {
-		dir := jobDir(state, strconv.FormatUint(id, 10))
-		dirs = append(dirs, dir, control.ShardDir(dir), control.ModelDir(dir))
-	}
-	for _, dir := range dirs {
-		n, err := checkpoint.RemoveStale(checkpoint.OS, dir)
-		if n > 0 {
-			log.Info("removed what killed writes left", zap.String("directory", dir), zap.Int("files", n))
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // no reason to stay down
-			log.Warn("remove what killed writes left", zap.String("directory", dir), zap.Error(err))
-		}
-	}
-	return nil
 }

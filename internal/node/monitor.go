@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
 
@@ -20,29 +18,10 @@ import (
 // a second.
 const tickBound = 5 * time.Second
 
-// counts are what happened since the daemon started.
-type counts struct {
-	done, failed, cancelled atomic.Uint64
-	commits, deaths         atomic.Uint64
-}
-
-// ended counts the end of a job.
-func (c *counts) ended(state api.State) {
-	switch state {
-	case api.Done:
-		c.done.Add(1)
-	case api.Failed:
-		c.failed.Add(1)
-	case api.Cancelled:
-		c.cancelled.Add(1)
-	case api.Queued, api.Tuning, api.Starting, api.Running, api.Waiting:
-	}
-}
-
 // Ready implements server.Backend.
 func (n *node) Ready(ctx context.Context) []server.Check {
 	tick := error(nil)
-	if age := time.Since(time.Unix(0, n.beat.Load())); age > tickBound {
+	if age := time.Since(n.coordinator.Published().Tick); age > tickBound {
 		tick = fmt.Errorf("it last looked at the jobs %v ago; it does so ten times a second", age.Round(time.Millisecond))
 	}
 	return []server.Check{{Name: "raft", Err: n.raft.Ready()}, {Name: "coordinator", Err: tick}, {Name: "socket", Err: n.answers(ctx)}}
@@ -61,15 +40,11 @@ func (n *node) answers(ctx context.Context) error {
 
 // NodeMetrics implements server.Backend.
 func (n *node) NodeMetrics() server.NodeMetrics {
+	p, counts := n.coordinator.Published(), &n.coordinator.Counts
 	m := server.NodeMetrics{
-		Cores: len(n.config.Cores), Leader: n.raft.IsLeader(), RaftApplied: n.raft.Applied(), StateFree: -1, StateSize: -1,
-		Ended: map[api.State]uint64{
-			api.Done: n.counts.done.Load(), api.Failed: n.counts.failed.Load(), api.Cancelled: n.counts.cancelled.Load(),
-		},
-		Commits: n.counts.commits.Load(), WorkerDeaths: n.counts.deaths.Load(),
-	}
-	if at := n.beat.Load(); at > 0 {
-		m.LastTick = time.Unix(0, at)
+		Cores: len(n.config.Cores), CoresFree: p.FreeCores, Leader: n.raft.IsLeader(), RaftApplied: n.raft.Applied(), StateFree: -1, StateSize: -1,
+		Ended:   map[api.State]uint64{api.Done: counts.Done.Load(), api.Failed: counts.Failed.Load(), api.Cancelled: counts.Cancelled.Load()},
+		Commits: counts.Commits.Load(), WorkerDeaths: counts.Deaths.Load(), LastTick: p.Tick,
 	}
 	var fs unix.Statfs_t
 	if unix.Statfs(n.config.StateDir, &fs) == nil { // else not known
@@ -79,18 +54,6 @@ func (n *node) NodeMetrics() server.NodeMetrics {
 		}
 		m.StateFree, m.StateSize = int64(fs.Bavail)*block, int64(fs.Blocks)*block //nolint:gosec // bytes of a disk
 	}
-	jobs := map[string]*cluster.Job{}
-	for _, j := range n.raft.State().Jobs() {
-		if !j.State.Ended() {
-			jobs[j.ID] = j
-		}
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for id := range jobs {
-		n.job(id)
-	}
-	m.CoresFree = len(n.freeCores(jobs))
 	return m
 }
 

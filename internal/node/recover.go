@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
@@ -109,22 +110,22 @@ func (r *recovery) say(format string, args ...any) {
 
 // survey reads the directories of all jobs.
 func (r *recovery) survey() error {
-	ids, err := jobIDs(r.state)
+	ids, err := agent.JobIDs(r.state)
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
 		dir := jobDir(r.state, strconv.FormatUint(id, 10))
-		j, err := readJobRecord(dir)
+		j, err := agent.ReadRecord(dir)
 		switch {
-		case removed(dir):
+		case agent.Removed(dir):
 			r.say("job %d: it was removed; the daemon deletes %s when it starts", id, dir)
 		case errors.Is(err, fs.ErrNotExist):
-			r.say("job %d: not recovered: %s holds no %s; it stays as it is", id, dir, filepath.Base(jobRecordPath(dir)))
+			r.say("job %d: not recovered: %s holds no %s; it stays as it is", id, dir, filepath.Base(agent.RecordPath(dir)))
 		case err != nil:
 			r.say("job %d: not recovered: %v; its directory stays as it is", id, err)
 		case j.ID != strconv.FormatUint(id, 10):
-			r.say("job %d: not recovered: %s is of job %s; it stays as it is", id, jobRecordPath(dir), j.ID)
+			r.say("job %d: not recovered: %s is of job %s; it stays as it is", id, agent.RecordPath(dir), j.ID)
 		default:
 			r.jobs = append(r.jobs, r.restored(j, dir))
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
 
@@ -26,11 +27,11 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	if j.Cancelling && !j.State.Ended() {
 		return refuse("it is being cancelled; resume it when it has ended")
 	}
-	if !j.State.Ended() && !n.waits(j.ID) {
+	if !j.State.Ended() && !n.coordinator.Published().Jobs[j.ID].Waits {
 		return refuse("it is %s; only a job that failed, was cancelled or is waiting can be resumed", j.State)
 	}
 	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
-		if err := checkRound(ctx, from, n.store(j.ID).Size); err != nil {
+		if err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size); err != nil {
 			return refuse("round %d cannot be used: %v; kept are %v", from.Round, err, keptRounds(j))
 		}
 	}
@@ -54,22 +55,11 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
 	}
-	n.mu.Lock()
-	o := n.job(j.ID)
-	o.deaths, o.searched = 0, false
-	if o.hold != nil {
-		o.hold = &hold{obstacle: o.hold.obstacle, passed: true} // whether it has passed is seen by trying
+	if err := n.coordinator.Resumed(ctx, j.ID); err != nil {
+		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
 	}
-	n.mu.Unlock()
-	n.say(j.ID, "resumed", zap.String("reason", reason))
+	n.coordinator.Say(j.ID, "resumed", zap.String("reason", reason))
 	return n.Job(ctx, j.ID)
-}
-
-// waits reports whether a job waits for an obstacle to pass.
-func (n *node) waits(id string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.job(id).waits()
 }
 
 // roundToResume is the committed round that a request is about; nil without one.

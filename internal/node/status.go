@@ -1,34 +1,43 @@
 package node
 
 import (
-	"encoding/json"
-	"os"
+	"context"
+	"sync"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/drift"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// describe joins what is known of a job: what its worker says, or failing that its last committed round; what was
-// admitted; and what the cluster has agreed on, which wins.
-func (n *node) describe(j *cluster.Job) api.JobStatus {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	o := n.job(j.ID)
-	if o.status == nil && j.State.Ended() && !o.searched {
-		o.searched = true
-		o.status = readStatus(jobDir(n.config.StateDir, j.ID))
+// describe is the status of a job for users. For an ended job whose worker this daemon has not seen, it looks for the worker's last
+// words on the disk.
+func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
+	v := n.coordinator.Published().Jobs[j.ID]
+	if v.Status == nil && j.State.Ended() {
+		v.Status = n.kept.get(ctx, n.agent, j)
 	}
+	s, err := n.coordinator.Spec(j)
+	if err != nil {
+		s = nil // the reason says so
+	}
+	return statusOf(j, s, v)
+}
+
+// statusOf joins what is known of a job: what its worker reports, or failing that its last committed round; what was admitted, nil where
+// that cannot be read; and what the cluster has agreed on, which wins. It is a pure function.
+func statusOf(j *cluster.Job, s *spec.Spec, v coordinator.View) api.JobStatus {
 	var out api.JobStatus
-	if o.status != nil {
-		out = o.status.Job
+	if v.Status != nil {
+		out = v.Status.Job
 	} else if m := j.LastCommitted(); m != nil {
 		out = ofRound(m)
 	}
-	s, err := n.Spec(j)
-	if err == nil {
+	if s != nil {
 		out.Budget = s.Job.Train.Budget()
 		if s.Budget != nil {
 			out.Steps, out.BudgetSamples = s.Budget.Steps, s.Budget.Samples
@@ -41,9 +50,9 @@ func (n *node) describe(j *cluster.Job) api.JobStatus {
 		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.TaskName(), s.Job.Precision, s.Job.Recompute
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
-	out.Reason, out.Ended = reasonOf(j, o), j.Ended
+	out.Reason, out.Ended = reasonOf(j, v), j.Ended
 	out.Owner, out.OwnerUID = server.UserName(int(j.Owner)), j.Owner
-	if o.waits() && !j.State.Ended() || held(o) != "" && o.phase == finished {
+	if v.Waits && !j.State.Ended() || held(v) != "" && v.Finished {
 		out.State = api.Waiting
 	}
 	if m := j.LastCommitted(); m != nil {
@@ -56,14 +65,14 @@ func (n *node) describe(j *cluster.Job) api.JobStatus {
 	if out.State != api.Running {
 		out.ETAS, out.BatchS = nil, nil
 	} else {
-		out.Drift = o.drift.Now
+		out.Drift = v.Drift
 	}
-	if err == nil && s.Report != nil {
+	if s != nil && s.Report != nil {
 		seconds := drift.Expectation(&s.Report.Chosen).BatchSeconds
 		out.PredictedBatchS = &seconds
 	}
-	if t := o.tuning; out.State == api.Tuning && t != nil {
-		out.Tuning = t.show()
+	if out.State == api.Tuning {
+		out.Tuning = v.Tuning
 	}
 	if out.Warnings == nil {
 		out.Warnings = []string{} // JSON: [], not null
@@ -82,36 +91,35 @@ func (n *node) describe(j *cluster.Job) api.JobStatus {
 
 // reasonOf says why a job is in its state: what the cluster has agreed on, and while that is not the whole story, what the
 // coordinator is at.
-func reasonOf(j *cluster.Job, o *observed) string {
-	trains := o.phase == training || o.phase == finished
+func reasonOf(j *cluster.Job, v coordinator.View) string {
 	switch {
-	case j.State.Ended() || o.note == "" || o.note == j.Reason:
+	case j.State.Ended() || v.Note == "" || v.Note == j.Reason:
 		return j.Reason
-	case o.waits():
-		return o.note
-	case trains && held(o) != "" && !j.Cancelling:
-		return j.Reason + "; now: " + held(o)
+	case v.Waits:
+		return v.Note
+	case v.Trains && held(v) != "" && !j.Cancelling:
+		return j.Reason + "; now: " + held(v)
 	case j.Cancelling:
-		return j.Reason + ": " + o.note
-	case j.State == cluster.Running && trains && o.quiet.IsZero():
+		return j.Reason + ": " + v.Note
+	case j.State == cluster.Running && v.Trains && !v.Failing:
 		return j.Reason
 	case j.State == cluster.Running || j.State == cluster.Starting:
-		return j.Reason + "; now: " + o.note
+		return j.Reason + "; now: " + v.Note
 	}
-	return o.note
+	return v.Note
 }
 
 // held says why the worker cannot write a commit yet; "" when it can.
-func held(o *observed) string {
-	if o.status == nil {
+func held(v coordinator.View) string {
+	if v.Status == nil {
 		return ""
 	}
-	return o.status.Held
+	return v.Status.Held
 }
 
 // ofRound is what a committed round says of its job.
 func ofRound(m *cluster.Manifest) api.JobStatus {
-	meta := roundMeta(m)
+	meta := coordinator.RoundMeta(m)
 	out := api.JobStatus{
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
 		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
@@ -127,34 +135,31 @@ func ofRound(m *cluster.Manifest) api.JobStatus {
 	return out
 }
 
-// roundMeta decodes what the worker said of a round; what it cannot decode is left out, since it is for show only.
-func roundMeta(m *cluster.Manifest) control.RoundMeta {
-	var meta control.RoundMeta
-	_ = json.Unmarshal(m.Meta, &meta) // as documented
-	return meta
+// keptStatuses remembers the last statuses of ended jobs that lie on the disk.
+type keptStatuses struct {
+	mu  sync.Mutex
+	all map[string]keptStatus // by job
 }
 
-// readStatus reads the last status of an ended job; nil when there is none, or none that can be read.
-func readStatus(dir string) *control.Status {
-	text, err := os.ReadFile(statusPath(dir))
-	if err != nil {
-		return nil
-	}
-	var s control.Status
-	if json.Unmarshal(text, &s) != nil {
-		return nil
-	}
-	return &s
+type keptStatus struct {
+	generation uint64
+	status     *control.Status // nil: there is none
 }
 
-// lastStatus returns a copy of the last status that a job's worker gave; nil without one.
-func (n *node) lastStatus(id string) *control.Status {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	o := n.job(id)
-	if o.status == nil {
-		return nil
+// get returns the last status of an ended job.
+func (k *keptStatuses) get(ctx context.Context, a agent.Agent, j *cluster.Job) *control.Status {
+	k.mu.Lock()
+	old, found := k.all[j.ID]
+	k.mu.Unlock()
+	if found && old.generation == j.Generation {
+		return old.status
 	}
-	s := *o.status
-	return &s
+	now := keptStatus{j.Generation, a.KeptStatus(ctx, j.ID)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all == nil {
+		k.all = map[string]keptStatus{}
+	}
+	k.all[j.ID] = now
+	return now.status
 }

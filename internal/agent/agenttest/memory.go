@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -31,6 +32,9 @@ type Memory struct {
 	tuned     map[string]bool            // jobs that were tuned before
 	logs      map[string][]string        // of jobs
 	obstacles map[string]bool            // paths that have not passed
+	records   map[string]*cluster.Job
+	retired   map[string]bool
+	statuses  map[string]*control.Status
 }
 
 var _ agent.Agent = (*Memory)(nil)
@@ -48,7 +52,7 @@ type pretender struct {
 func NewMemory(node string) *Memory {
 	return &Memory{
 		Node: node, processes: map[agent.Process]*pretender{}, stores: map[string]*shard.MemStore{}, tuned: map[string]bool{},
-		logs: map[string][]string{}, obstacles: map[string]bool{},
+		logs: map[string][]string{}, obstacles: map[string]bool{}, records: map[string]*cluster.Job{}, retired: map[string]bool{}, statuses: map[string]*control.Status{},
 	}
 }
 
@@ -200,29 +204,6 @@ func (m *Memory) Events(ctx context.Context, p agent.Process, each func(agent.Ev
 	m.mu.Unlock()
 	emit(agent.Event{Exit: &x.exit})
 	return nil
-}
-
-// follow emits what a trainer says until it has ended.
-func (x *pretender) follow(ctx context.Context, emit func(agent.Event)) {
-	var both sync.WaitGroup
-	seen := 0
-	alive, ended := context.WithCancel(ctx)
-	event := func(e control.Event) bool {
-		seen++
-		emit(agent.Event{Worker: &e})
-		return true
-	}
-	both.Go(func() { x.trainer.follow(alive, 0, event, func() error { return alive.Err() }) })
-	both.Go(func() { x.pollStatus(alive, emit) })
-	select {
-	case <-x.ended:
-	case <-ctx.Done():
-	}
-	ended()
-	both.Wait()
-	if ctx.Err() == nil {
-		x.trainer.follow(ctx, seen, event, func() error { return io.EOF }) // what is left
-	}
 }
 
 // find returns a process whose end nobody was told.

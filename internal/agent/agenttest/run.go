@@ -40,6 +40,8 @@ func Run(t *testing.T, open func(t *testing.T) Rig) {
 		"workers are found and taken over":   testAnother,
 		"events end with their context":      testCancelled,
 		"a line is added to a job's log":     testLog,
+		"a job's files are kept and deleted": testFiles,
+		"shards are kept while needed":       testShards,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -220,51 +222,6 @@ func testOneWorker(t *testing.T, r Rig) {
 	}
 	if err := r.Agent.Kill(t.Context(), second); err != nil {
 		t.Error(err)
-	}
-}
-
-func tune(t *testing.T, r Rig, id, name string) (agent.Process, *seen) {
-	t.Helper()
-	if id != "" {
-		r.Job(id)
-	}
-	p, err := r.Agent.Tune(t.Context(), control.TuneRequest{JobID: id, Job: trainJob(name), Cores: []int{0}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p, watch(t.Context(), r.Agent, p)
-}
-
-func testTuning(t *testing.T, r Rig) {
-	for _, id := range []string{"1", ""} {
-		_, s := tune(t, r, id, "open")
-		for i := range tuneSteps {
-			e := s.until(t, "a step", func(e agent.Event) bool { return e.Tuning != nil })
-			if e.Tuning.Progress == nil || e.Tuning.Progress.Done != i {
-				t.Errorf("step %d: %+v", i, e.Tuning)
-			}
-		}
-		if e := s.until(t, "the report", func(e agent.Event) bool { return e.Tuning != nil }); e.Tuning.Report == nil {
-			t.Errorf("%+v", e.Tuning)
-		}
-		if x := s.end(t); x.Code != 0 {
-			t.Errorf("it ended: %+v", x)
-		}
-	}
-	_, s := tune(t, r, "1", "tunedies-at-1")
-	if x := s.end(t); x.Code != 7 || x.Trouble != "fake tuning: crash in step 1" {
-		t.Errorf("it ended: %+v", x)
-	}
-}
-
-func testKilledTuning(t *testing.T, r Rig) {
-	p, s := tune(t, r, "1", "tunehangs")
-	s.until(t, "a step", func(e agent.Event) bool { return e.Tuning != nil })
-	if err := r.Agent.Kill(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
-	if x := s.end(t); x.How != "signal: killed" {
-		t.Errorf("it ended: %+v", x)
 	}
 }
 

@@ -2,6 +2,8 @@ package agenttest
 
 import (
 	"context"
+	"io"
+	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -35,5 +37,28 @@ func (x *pretender) messagesUntil(ctx context.Context, emit func(agent.Event)) {
 			}
 			return
 		}
+	}
+}
+
+// follow emits what a trainer says until it has ended.
+func (x *pretender) follow(ctx context.Context, emit func(agent.Event)) {
+	var both sync.WaitGroup
+	seen := 0
+	alive, ended := context.WithCancel(ctx)
+	event := func(e control.Event) bool {
+		seen++
+		emit(agent.Event{Worker: &e})
+		return true
+	}
+	both.Go(func() { x.trainer.follow(alive, 0, event, func() error { return alive.Err() }) })
+	both.Go(func() { x.pollStatus(alive, emit) })
+	select {
+	case <-x.ended:
+	case <-ctx.Done():
+	}
+	ended()
+	both.Wait()
+	if ctx.Err() == nil {
+		x.trainer.follow(ctx, seen, event, func() error { return io.EOF }) // what is left
 	}
 }

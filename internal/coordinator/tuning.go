@@ -1,4 +1,4 @@
-package node
+package coordinator
 
 import (
 	"fmt"
@@ -16,9 +16,6 @@ const (
 	leastSilence  = 5 * time.Minute // that any step is allowed, since the first ones read the data
 	silenceFactor = 10              // times the longest step yet
 )
-
-// plansDir is where chosen plans are cached.
-func plansDir(state string) string { return agent.PlansDir(state) }
 
 // tuning is what was seen of a tune process.
 type tuning struct {

@@ -1,24 +1,23 @@
-package node
+package coordinator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// damagedRound says which shard of a round can never be used. Every other error of checkRound may pass.
+// damagedRound says which shard of a round can never be used. Every other error of CheckRound may pass.
 type damagedRound struct {
 	round uint64
 	err   error
@@ -27,9 +26,9 @@ type damagedRound struct {
 func (e *damagedRound) Error() string { return fmt.Sprintf("round %d: %v", e.round, e.err) }
 func (e *damagedRound) Unwrap() error { return e.err }
 
-// checkRound looks at every shard of a round: look reads it through, or only finds its length. It returns the first fault: a
+// CheckRound looks at every shard of a round: look reads it through, or only finds its length. It returns the first fault: a
 // *damagedRound when the bytes are not those that were committed; anything else when they cannot be had now.
-func checkRound(ctx context.Context, m *cluster.Manifest, look func(context.Context, shard.Digest) (int64, error)) error {
+func CheckRound(ctx context.Context, m *cluster.Manifest, look func(context.Context, shard.Digest) (int64, error)) error {
 	for _, s := range m.Shards {
 		bytes, err := look(ctx, s.Digest)
 		if err == nil && bytes != s.Bytes {
@@ -45,12 +44,12 @@ func checkRound(ctx context.Context, m *cluster.Manifest, look func(context.Cont
 	return nil
 }
 
-// newestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. pass says whether to look at an
+// NewestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. pass says whether to look at an
 // older round after such a fault. Without a whole round it returns nil.
-func newestWhole(ctx context.Context, store shard.Store, kept []*cluster.Manifest, pass func(error) bool) (*cluster.Manifest, []error, error) {
+func NewestWhole(ctx context.Context, store agent.Shards, kept []*cluster.Manifest, pass func(error) bool) (*cluster.Manifest, []error, error) {
 	var faults []error
 	for _, m := range slices.Backward(kept) {
-		err := checkRound(ctx, m, store.Verify)
+		err := CheckRound(ctx, m, store.Verify)
 		if err == nil {
 			return m, faults, nil
 		}
@@ -72,7 +71,7 @@ func isDamaged(err error) bool {
 // given up: the error is an obstacle, and a person may choose (resume).
 func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error) {
 	reason := a.decision.reason
-	now, err := a.node.raft.State().Job(a.job.ID)
+	now, err := a.raft.State().Job(a.job.ID)
 	if err != nil {
 		return nil, "", err
 	}
@@ -82,7 +81,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 		}
 		return nil, reason, nil
 	}
-	m, faults, err := newestWhole(ctx, a.node.store(a.job.ID), now.Committed, isDamaged)
+	m, faults, err := NewestWhole(ctx, a.agent.Shards(a.job.ID), now.Committed, isDamaged)
 	if err != nil {
 		return nil, "", err
 	}
@@ -94,8 +93,8 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	for i, fault := range faults {
 		round := now.Committed[len(now.Committed)-1-i].Round
 		reason = fmt.Sprintf("round %d was discarded: %v; %s", round, errors.Unwrap(fault), reason)
-		a.node.log.Error("a committed round is damaged", zap.String("job", a.job.ID), zap.Uint64("round", round), zap.Error(fault))
-		a.node.say(a.job.ID, "a committed round is damaged and was discarded", zap.Uint64("round", round), zap.Error(fault))
+		a.log.Error("a committed round is damaged", zap.String("job", a.job.ID), zap.Uint64("round", round), zap.Error(fault))
+		a.Say(a.job.ID, "a committed round is damaged and was discarded", zap.Uint64("round", round), zap.Error(fault))
 		err = a.propose(ctx, &cluster.DiscardRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Reason: reason})
 		if err != nil {
 			return nil, "", err
@@ -105,39 +104,28 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 }
 
 // collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. What the
-// job's own rounds have superseded is deleted; what nobody expected is moved to the quarantine. Whatever goes wrong, shards stay.
+// job's own rounds have superseded is deleted; what nobody expected is kept aside for a while. Whatever goes wrong, shards stay.
 func (a *act) collect(ctx context.Context, before uint64) {
-	now, err := a.node.raft.State().Job(a.job.ID)
+	now, err := a.raft.State().Job(a.job.ID)
 	if err != nil {
 		return // it was removed
 	}
-	dir := jobDir(a.node.config.StateDir, a.job.ID)
-	c := shard.Collection{Keep: a.node.pinned(), Before: before, Aside: quarantineOf(dir, time.Now())}
+	c := shard.Collection{Keep: a.pins.all(), Before: before}
 	for _, m := range now.Committed {
-		c.Keep = append(c.Keep, digests(m)...)
+		c.Keep = append(c.Keep, Digests(m)...)
 	}
 	if a.decision.choice == commitRound {
 		for _, m := range a.job.Committed {
-			c.Superseded = append(c.Superseded, digests(m)...)
+			c.Superseded = append(c.Superseded, Digests(m)...)
 		}
 	}
-	removed, err := a.node.store(a.job.ID).Collect(ctx, c)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.node.log.Warn("collect shards; they stay where they are", zap.String("job", a.job.ID), zap.Error(err))
+	if _, err := a.agent.Shards(a.job.ID).Collect(ctx, c); err != nil {
+		a.log.Warn("collect shards; they stay where they are", zap.String("job", a.job.ID), zap.Error(err))
 	}
-	if aside := slices.DeleteFunc(removed, func(d shard.Digest) bool { return slices.Contains(c.Superseded, d) }); len(aside) > 0 {
-		a.node.say(a.job.ID, "moved shards that no round names to the quarantine", zap.Int("shards", len(aside)), zap.String("to", c.Aside),
-			zap.Duration("kept_for", a.node.config.Limits().QuarantineFor))
-	}
-	a.node.sweepQuarantine()
 }
 
-// store is where the shards of a job are, if the directory is there.
-func (n *node) store(id string) *shard.DirStore {
-	return shard.DirStoreAt(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, id)))
-}
-
-func digests(m *cluster.Manifest) []shard.Digest {
+// Digests are those of a round's shards.
+func Digests(m *cluster.Manifest) []shard.Digest {
 	all := make([]shard.Digest, len(m.Shards))
 	for k, s := range m.Shards {
 		all[k] = s.Digest
@@ -145,11 +133,18 @@ func digests(m *cluster.Manifest) []shard.Digest {
 	return all
 }
 
-// texts joins what is wrong with rounds.
-func texts(faults []error) string {
+// Texts joins what is wrong with rounds.
+func Texts(faults []error) string {
 	all := make([]string, len(faults))
 	for i, f := range faults {
 		all[i] = f.Error()
 	}
 	return strings.Join(all, "; ")
+}
+
+// RoundMeta decodes what the worker said of a round; what it cannot decode is left out, since it is for show only.
+func RoundMeta(m *cluster.Manifest) control.RoundMeta {
+	var meta control.RoundMeta
+	_ = json.Unmarshal(m.Meta, &meta) // as documented
+	return meta
 }

@@ -1,4 +1,4 @@
-package node
+package coordinator
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
-// TestDecide runs the scenarios of testdata/decide. A scenario keeps a world; its commands change the world by `key=value`
+// TestDecide runs the scenarios of testdata/decide. A scenario keeps a snapshot; its commands change it by `key=value`
 // arguments, and `decide` prints what is decided about every job.
 //
 //	node cores=2 stopping now=3s     the node, and the clock
@@ -20,8 +20,8 @@ import (
 //	decide
 func TestDecide(t *testing.T) {
 	datadriven.Walk(t, "testdata/decide", func(t *testing.T, path string) {
-		w := world{now: time.Unix(1000, 0), rules: rules{
-			deaths: 5, firstPause: 500 * time.Millisecond, longestPause: time.Minute, responseTimeout: 30 * time.Second,
+		w := snapshot{now: time.Unix(1000, 0), limits: Limits{
+			RetryLimit: 5, RetryFirst: 500 * time.Millisecond, RetryLongest: time.Minute, ResponseTimeout: 30 * time.Second,
 		}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
@@ -39,15 +39,15 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-func editNode(t *testing.T, w *world, args []datadriven.CmdArg) {
+func editNode(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 	for _, a := range args {
 		switch a.Key {
 		case "cores":
 			w.cores = int(number(t, a))
 		case "stopping":
 			w.stopping = true
-		case "lent":
-			w.lent = int(number(t, a))
+		case "reserved":
+			w.reserved = int(number(t, a))
 		case "now":
 			w.now = time.Unix(1000, 0).Add(duration(t, a))
 		default:
@@ -56,7 +56,7 @@ func editNode(t *testing.T, w *world, args []datadriven.CmdArg) {
 	}
 }
 
-func editJob(t *testing.T, w *world, args []datadriven.CmdArg) {
+func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 	id := args[0].Key
 	at := -1
 	for i := range w.jobs {
@@ -131,7 +131,7 @@ func editTuning(j *jobView, a datadriven.CmdArg) bool {
 	return true
 }
 
-func editObserved(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool {
+func editObserved(t *testing.T, w *snapshot, j *jobView, a datadriven.CmdArg) bool {
 	phases := map[string]phase{
 		"absent": absent, "loading": loading, "training": training, "finished": finished, "aborted": aborted, "exited": exited,
 	}
@@ -171,7 +171,7 @@ func editObserved(t *testing.T, w *world, j *jobView, a datadriven.CmdArg) bool 
 		k.permanent = true
 	case "deaths":
 		j.deaths = int(number(t, a))
-		j.retryAt = w.now.Add(w.rules.pause(j.deaths))
+		j.retryAt = w.now.Add(w.limits.pause(j.deaths))
 	case "placing":
 		j.placing = true
 	case "posted":

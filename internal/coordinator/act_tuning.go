@@ -1,4 +1,4 @@
-package node
+package coordinator
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 
 // tune starts the job's tune process.
 func (a *act) tune(ctx context.Context) (func(*observed), error) {
-	if err := a.node.keepRecord(a.job.ID, nil, 0); err != nil {
+	if err := a.Record(ctx, a.job.ID); err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
 	err := a.propose(ctx, &cluster.BeginTuning{Job: a.job.ID, Generation: a.job.Generation, Reason: a.decision.reason})
 	if err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
 	}
-	a.node.say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
-	request := a.node.tuneRequest(a.Spec, a.cores)
+	a.Say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
+	request := a.tuneRequest(a.spec, a.cores)
 	request.JobID = a.job.ID
-	request.Bounded = !a.Spec.Retune && a.Spec.Version >= spec.BudgetVersion
-	run, err := a.node.agent.Tune(ctx, request)
+	request.Bounded = !a.spec.Retune && a.spec.Version >= spec.BudgetVersion
+	run, err := a.agent.Tune(ctx, request)
 	if err != nil {
 		return func(o *observed) {
 			o.tuning = &tuning{cause: err.Error()}
@@ -38,20 +38,20 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	}
 	return func(o *observed) {
 		o.tuning = newTuning(run, a.cores, time.Now())
-		a.node.follow(ctx, run)
+		a.follow(run)
 	}, nil
 }
 
 // tuneRequest asks for what a spec leaves open.
-func (n *node) tuneRequest(s *spec.Spec, cores []int) control.TuneRequest {
+func (c *Coordinator) tuneRequest(s *spec.Spec, cores []int) control.TuneRequest {
 	return control.TuneRequest{
-		Job: s.Job, User: s.User, Cores: cores, NodeCores: len(n.config.Cores), Retune: s.Retune,
+		Job: s.Job, User: s.User, Cores: cores, NodeCores: len(c.config.Cores), Retune: s.Retune,
 	}
 }
 
 // resolve makes what was chosen the job's. A choice that cannot be made one ends the job.
 func (a *act) resolve(ctx context.Context) (func(*observed), error) {
-	resolved, err := a.Spec.Resolve(a.report, len(a.node.config.Cores))
+	resolved, err := a.spec.Resolve(a.report, len(a.config.Cores))
 	if err != nil {
 		failed := &cluster.EndJob{Job: a.job.ID, Generation: a.job.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
 		return nil, errors.Join(err, a.propose(ctx, failed))
@@ -71,17 +71,9 @@ func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, fmt.Errorf("resolve job %s: %w", a.job.ID, err)
 	}
-	a.node.say(a.job.ID, "tuned", zap.Strings("choices", resolved.Why), zap.Strings("warnings", resolved.Warnings),
+	a.Say(a.job.ID, "tuned", zap.Strings("choices", resolved.Why), zap.Strings("warnings", resolved.Warnings),
 		zap.Bool("cached", a.report.Cached), zap.Float64("seconds", a.report.Took))
 	return func(o *observed) {
 		o.deaths, o.hold = 0, nil
-		delete(a.node.specs, a.job.ID) // decoded anew from what was agreed on
 	}, nil
-}
-
-// killTune ends the tune process at once: it has nothing to save.
-func (a *act) killTune(ctx context.Context) (func(*observed), error) {
-	a.node.say(a.job.ID, "ending the tuning", zap.Int("process", a.tuning.ID.PID), zap.String("reason", a.decision.reason))
-	err := a.node.agent.Kill(ctx, a.tuning)
-	return func(o *observed) { o.quiet = time.Now().Add(afterFail) }, err // its end is noticed before
 }

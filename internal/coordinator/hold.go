@@ -1,8 +1,7 @@
-package node
+package coordinator
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/obstacle"
@@ -18,8 +17,6 @@ type hold struct {
 	tries    int       // probes, and placements that met an obstacle again
 	probeAt  time.Time // when it is looked at next
 	passed   bool
-
-	answer chan error // of a probe that has not ended; it belongs to the act that probes
 }
 
 // waitFor makes the job wait until an obstacle has passed. Pauses grow until the job trains again.
@@ -45,9 +42,11 @@ func (h *hold) view() holdView {
 	return holdView{text: h.obstacle.String(), passed: h.passed, probeAt: h.probeAt}
 }
 
-// probe looks whether what the job waits for has passed.
+// probe looks whether what the job waits for has passed, for a bounded time.
 func (a *act) probe(ctx context.Context) func(*observed) {
-	err := a.hold.look(ctx)
+	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	defer cancel()
+	err := a.agent.Passed(ctx, a.hold.obstacle)
 	return func(o *observed) {
 		if o.hold != a.hold {
 			return // a person was faster
@@ -55,24 +54,5 @@ func (a *act) probe(ctx context.Context) func(*observed) {
 		o.hold.passed = err == nil
 		o.hold.tries++
 		o.hold.probeAt = time.Now().Add(obstacle.Pause(o.hold.tries))
-	}
-}
-
-// look asks whether the obstacle has passed, for a bounded time. A file system that hangs answers later; until then nobody asks it
-// again, so at most one thread of a job hangs with it.
-func (h *hold) look(ctx context.Context) error {
-	if h.answer == nil {
-		answer, what := make(chan error, 1), h.obstacle
-		h.answer = answer
-		go func() { answer <- what.Passed() }() // it cannot be ended while the system call hangs
-	}
-	select {
-	case err := <-h.answer:
-		h.answer = nil
-		return err
-	case <-time.After(probeBound):
-		return errors.New("no answer")
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

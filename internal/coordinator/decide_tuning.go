@@ -1,4 +1,4 @@
-package node
+package coordinator
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ type tuningView struct {
 
 // decideTuning looks after a job whose counts are being measured. Nothing of a tuning outlives its process or its daemon: it
 // begins again.
-func decideTuning(w world, j *jobView) decision {
+func decideTuning(w snapshot, j *jobView) decision {
 	t := j.tuning
 	if t.live {
 		switch why := stopReason(w, j); {
@@ -41,12 +41,12 @@ func decideTuning(w world, j *jobView) decision {
 		return decision{choice: resolve, reason: "tuned"}
 	case t.failure != "":
 		return decision{choice: endJob, state: api.Failed, reason: t.failure}
-	case j.deaths >= w.rules.deaths:
+	case j.deaths >= w.limits.RetryLimit:
 		return decision{choice: endJob, state: api.Failed, reason: fmt.Sprintf(
 			"%d tunings ended without a choice, the last one so: %s", j.deaths, t.cause)}
 	case w.now.Before(j.retryAt):
 		return decision{reason: fmt.Sprintf("tuning again, %d of %d, in %v: %s",
-			j.deaths, w.rules.deaths-1, j.retryAt.Sub(w.now).Round(time.Millisecond), t.cause)}
+			j.deaths, w.limits.RetryLimit-1, j.retryAt.Sub(w.now).Round(time.Millisecond), t.cause)}
 	case t.cause == "":
 		return decision{choice: tune, reason: "the daemon was restarted; tuning again"}
 	}

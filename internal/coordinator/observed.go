@@ -1,4 +1,4 @@
-package node
+package coordinator
 
 import (
 	"math"
@@ -16,7 +16,7 @@ import (
 const minStopBound = 10 * time.Second
 
 // observed is what the coordinator has seen of a job that the replicated state does not know. It belongs to the coordinator's
-// goroutine; others read it under the node's lock.
+// goroutine.
 type observed struct {
 	worker    agent.Process // the current or the last one; zero: none was started here
 	phase     phase
@@ -46,18 +46,17 @@ type observed struct {
 	stopSince time.Time
 	hold      *hold // what the job waits for; nil: nothing
 
-	drift  drift.Watch // of this worker
-	tuning *tuning     // the current or the last one; nil: none was started here
+	drift     drift.Watch // of this worker
+	comparing bool        // with its prediction, in the background
+	tuning    *tuning     // the current or the last one; nil: none was started here
 
-	acting bool      // a choice is being carried out
-	choice choice    // which one, when acting
-	taking []int     // the cores that it gives to a process
-	quiet  time.Time // nothing is done before: the last choice could not be carried out
-	note   string    // the reason of the last choice, for people
+	acting    bool      // a choice is being carried out
+	choice    choice    // which one, when acting
+	taking    []int     // the cores that it gives to a process
+	notBefore time.Time // nothing is done before: the last choice could not be carried out
+	note      string    // the reason of the last choice, for people
 
 	remove string // why the ended job is to be removed; "" when it is not
-
-	searched bool // an ended job's last status was looked for on the disk
 }
 
 // lives reports whether the job has a worker that has not ended.
@@ -111,7 +110,7 @@ func (o *observed) takeStatus(s *control.Status, now time.Time) {
 	if o.posted > 0 && o.reached.IsZero() && s.Job.Round >= o.posted {
 		o.reached = now
 	}
-	o.settle()
+	o.finish()
 }
 
 // How much a process reads or computes that makes progress in loading. Answering polls for minutes takes less.
@@ -132,8 +131,8 @@ func (o *observed) takeLoading(l *control.Loading) {
 	}
 }
 
-// settle makes a worker finished once its status is of its final round: the status says whether all steps are done.
-func (o *observed) settle() {
+// finish makes a worker finished once its status is of its final round: the status says whether all steps are done.
+func (o *observed) finish() {
 	running := o.phase == loading || o.phase == training
 	if running && o.final > 0 && o.status != nil && o.status.Job.Round >= o.final {
 		o.phase = finished
@@ -156,7 +155,7 @@ func (o *observed) takeEvent(e *control.Event) {
 		o.shards[e.Round][e.Shard.Stage] = *e.Shard
 	case control.Finished:
 		o.final = e.Round
-		o.settle()
+		o.finish()
 	case control.FailedNow:
 		o.failure = e
 	case control.Evaluated, control.Note: // the worker's own log has them
@@ -221,12 +220,12 @@ func (o *observed) stopBound() time.Duration {
 }
 
 // view joins what is replicated and what was observed.
-func (o *observed) view(j *cluster.Job, s *spec.Spec, w *world) jobView {
+func (o *observed) view(j *cluster.Job, s *spec.Spec, w *snapshot) jobView {
 	v := jobView{
 		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
 		stages: s.Stages(), cores: s.Cores(w.cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
 		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths,
-		retryAt: o.diedAt.Add(w.rules.pause(o.deaths)), hold: o.hold.view(),
+		retryAt: o.diedAt.Add(w.limits.pause(o.deaths)), hold: o.hold.view(),
 		stopSince: o.stopSince, stopBound: o.stopBound(), remove: o.remove,
 		worker: workerView{phase: o.phase, silent: o.silent, polls: o.polls, abortedAt: o.abortedAt, roundsPerS: o.speed()},
 	}

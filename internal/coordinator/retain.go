@@ -1,17 +1,13 @@
-package node
+package coordinator
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
@@ -64,24 +60,26 @@ func (r Retention) surplus(now time.Time, jobs []keptJob, disk int64) map[string
 // retainEvery is how often the ages of ended jobs are looked at. Whenever the state changes their number is.
 const retainEvery = time.Minute
 
-// retain removes ended jobs beyond the configured bounds until ctx ends.
-func (n *node) retain(ctx context.Context) {
+// RetainJobs has ended jobs beyond the configured bounds removed, until the coordinator has stopped.
+func (c *Coordinator) RetainJobs(ctx context.Context) {
 	sizes := map[string]keptJob{} // of ended jobs, whose directories no longer grow
 	ticker := time.NewTicker(retainEvery)
 	defer ticker.Stop()
 	for {
-		state, changed := n.raft.Changed()
-		jobs := n.measure(state, sizes)
-		disk, err := diskBytes(n.config.StateDir)
+		state, changed := c.raft.Changed()
+		jobs := c.measure(ctx, state, sizes)
+		disk, err := c.agent.Disk(ctx)
 		if err != nil {
-			n.log.Warn("how large the disk of the state directory is", zap.Error(err))
+			c.log.Warn("how large the disk of the state directory is", zap.Error(err))
 		}
-		for id, why := range n.config.Limits().Retain.surplus(time.Now(), jobs, disk) {
-			n.wantRemoval(id, why)
+		for id, why := range c.config.Limits().Retain.surplus(time.Now(), jobs, disk) {
+			_ = c.Remove(ctx, id, why) // it has stopped otherwise
 		}
 		select {
 		case <-changed:
 		case <-ticker.C:
+		case <-c.background.Done():
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -89,7 +87,7 @@ func (n *node) retain(ctx context.Context) {
 }
 
 // measure lists the ended jobs with what they take. It remembers sizes in known.
-func (n *node) measure(state *cluster.State, known map[string]keptJob) []keptJob {
+func (c *Coordinator) measure(ctx context.Context, state *cluster.State, known map[string]keptJob) []keptJob {
 	var jobs []keptJob
 	for _, j := range state.Jobs() {
 		if !j.State.Ended() {
@@ -101,7 +99,11 @@ func (n *node) measure(state *cluster.State, known map[string]keptJob) []keptJob
 		}
 		k, ok := known[j.ID]
 		if !ok || !k.ended.Equal(ended) {
-			k = keptJob{id: j.ID, ended: ended, bytes: dirBytes(jobDir(n.config.StateDir, j.ID))}
+			k = keptJob{id: j.ID, ended: ended}
+			var err error
+			if k.bytes, err = c.agent.Usage(ctx, j.ID); err != nil {
+				c.log.Warn("what a job takes", zap.String("job", j.ID), zap.Error(err))
+			}
 		}
 		jobs = append(jobs, k)
 	}
@@ -110,29 +112,4 @@ func (n *node) measure(state *cluster.State, known map[string]keptJob) []keptJob
 		known[k.id] = k
 	}
 	return jobs
-}
-
-// dirBytes is what a directory takes on its disk. What cannot be read counts as nothing.
-func dirBytes(dir string) (total int64) {
-	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error { // the function returns no error
-		if err != nil {
-			return nil //nolint:nilerr // as documented
-		}
-		if info, err := e.Info(); err == nil {
-			if s, ok := info.Sys().(*syscall.Stat_t); ok {
-				total += s.Blocks * 512
-			}
-		}
-		return nil
-	})
-	return total
-}
-
-// diskBytes is the size of the file system of a directory.
-func diskBytes(dir string) (int64, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", dir, err)
-	}
-	return int64(s.Blocks) * int64(s.Bsize), nil
 }

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// Bounds of the quarantine beside Limits.QuarantineFor.
+const (
+	quarantineShare = 10               // at most one part in so many of the file system
+	sweepInterval   = 10 * time.Minute // between two looks
+	quarantineTime  = "20060102T150405.000Z"
+)
+
+// quarantineOf is the directory that shards of a job are moved to at a time.
+func quarantineOf(dir string, now time.Time) string {
+	return filepath.Join(control.QuarantineDir(dir), now.UTC().Format(quarantineTime))
+}
+
+// quarantined is a directory of shards that were moved there together.
+type quarantined struct {
+	path  string
+	at    time.Time
+	bytes int64
+}
+
+// Shards implements Agent.
+func (l *Local) Shards(job string) Shards {
+	return &localShards{shard.DirStoreAt(checkpoint.OS, control.ShardDir(l.dir(job))), l, job}
+}
+
+// localShards are the shards of a job.
+type localShards struct {
+	*shard.DirStore
+	agent *Local
+	job   string
+}
+
+// Collect implements Shards.
+func (s *localShards) Collect(ctx context.Context, c shard.Collection) ([]shard.Digest, error) {
+	l := s.agent
+	c.Aside = quarantineOf(l.dir(s.job), time.Now())
+	removed, err := s.DirStore.Collect(ctx, c)
+	if aside := slices.DeleteFunc(slices.Clone(removed), func(d shard.Digest) bool { return slices.Contains(c.Superseded, d) }); len(aside) > 0 {
+		say := []zap.Field{zap.Int("shards", len(aside)), zap.String("to", c.Aside), zap.Duration("kept_for", l.config.Limits().QuarantineFor)}
+		l.config.Log.Info("moved shards that no round names to the quarantine", append(say, zap.String("job", s.job))...)
+		l.Log(s.job, zap.InfoLevel, "moved shards that no round names to the quarantine", say...)
+	}
+	l.sweepQuarantine()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // there are none yet
+	}
+	return removed, err
+}
+
+// sweepQuarantine deletes what was in quarantine for long enough, and the oldest of it where all together takes too much of the disk.
+// It looks at no other files, and leaves directories alone that are not named as those.
+func (l *Local) sweepQuarantine() {
+	l.sweep.Lock() // one at a time
+	defer l.sweep.Unlock()
+	all := listQuarantine(l.config.StateDir)
+	room := int64(0)
+	var disk unix.Statfs_t
+	if err := unix.Statfs(l.config.StateDir, &disk); err == nil {
+		room = int64(disk.Blocks) * disk.Bsize / quarantineShare
+	}
+	for _, q := range expired(all, time.Now().Add(-l.config.Limits().QuarantineFor), room) {
+		l.config.Log.Info("deleting shards from the quarantine", zap.String("path", q.path), zap.Int64("bytes", q.bytes))
+		if err := os.RemoveAll(q.path); err != nil {
+			l.config.Log.Warn("delete from the quarantine", zap.Error(err))
+		}
+	}
+}
+
+// expired returns those of a quarantine that are older than a time, and of the others the oldest that do not fit in room bytes.
+func expired(all []quarantined, oldest time.Time, room int64) []quarantined {
+	slices.SortFunc(all, func(a, b quarantined) int { return b.at.Compare(a.at) }) // newest first
+	var out []quarantined
+	for _, q := range all {
+		room -= q.bytes
+		if q.at.Before(oldest) || room < 0 {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// listQuarantine finds what is in the quarantines of all jobs.
+func listQuarantine(state string) []quarantined {
+	paths, _ := filepath.Glob(filepath.Join(control.QuarantineDir(JobDir(state, "*")), "*")) // the pattern is right
+	var all []quarantined
+	for _, path := range paths {
+		at, err := time.Parse(quarantineTime, filepath.Base(path))
+		if err != nil {
+			continue
+		}
+		q := quarantined{path: path, at: at}
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			continue // it cannot be read now
+		}
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil {
+				q.bytes += info.Size()
+			}
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// sweepQuarantines does so from time to time.
+func (l *Local) sweepQuarantines() {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		l.sweepQuarantine()
+		select {
+		case <-ticker.C:
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+// Usage implements Agent. What cannot be read counts as nothing.
+func (l *Local) Usage(_ context.Context, job string) (total int64, err error) {
+	_ = filepath.WalkDir(l.dir(job), func(_ string, e fs.DirEntry, err error) error { // the function returns no error
+		if err != nil {
+			return nil //nolint:nilerr // as documented
+		}
+		if info, err := e.Info(); err == nil {
+			if s, ok := info.Sys().(*syscall.Stat_t); ok {
+				total += s.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return total, nil
+}
+
+// Disk implements Agent.
+func (l *Local) Disk(context.Context) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(l.config.StateDir, &s); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", l.config.StateDir, err)
+	}
+	return int64(s.Blocks) * s.Bsize, nil
+}

@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// A job's directory holds a copy of what the replicated state says of the job, so that the state can be made again when it is lost
+// (Recover). It is written whenever a job is submitted, placed or ended, after the state has it, and before a round is committed: its
+// shards are durable by then.
+const (
+	jobKind    = "job"
+	jobVersion = 1
+)
+
+// RecordPath is the copy in the directory of a job.
+func RecordPath(dir string) string { return filepath.Join(dir, "job.record") }
+
+// ReadRecord reads a job's copy. An absent one wraps fs.ErrNotExist.
+func ReadRecord(dir string) (*cluster.Job, error) {
+	j := &cluster.Job{}
+	if err := checkpoint.ReadRecord(checkpoint.OS, RecordPath(dir), jobKind, jobVersion, j); err != nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+// Record implements Agent.
+func (l *Local) Record(_ context.Context, j *cluster.Job, started bool) error {
+	dir := l.dir(j.ID)
+	if err := makeDir(dir, started); err != nil {
+		return fmt.Errorf("make the directory of job %s: %w", j.ID, err)
+	}
+	old, err := ownRecord(dir, j)
+	var damaged *checkpoint.RecordError
+	switch {
+	case errors.As(err, &damaged):
+		l.config.Log.Warn("a damaged copy of a job's record is written anew", zap.String("job", j.ID), zap.Error(err))
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	now := *j
+	if old != nil {
+		if now.Source == "" {
+			now.Source = old.Source
+		}
+		was, wasErr := json.Marshal(old)
+		is, isErr := json.Marshal(&now)
+		if wasErr == nil && isErr == nil && bytes.Equal(was, is) {
+			return nil
+		}
+	}
+	return checkpoint.WriteRecord(checkpoint.OS, RecordPath(dir), jobKind, jobVersion, &now, 0o640)
+}
+
+// makeDir makes a job's directory where it is missing. But where jobs/ holds nothing and jobs have had workers, a mount is late: what
+// would be written now vanished below it.
+func makeDir(dir string, started bool) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if started {
+		all := filepath.Dir(dir)
+		entries, err := os.ReadDir(all)
+		if err == nil && len(entries) == 0 {
+			err = &fs.PathError{Op: "find the jobs in", Path: all, Err: syscall.ENODATA}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(dir, 0o750)
+}
+
+// ownRecord reads the copy in a job's directory and refuses that of another job.
+func ownRecord(dir string, j *cluster.Job) (*cluster.Job, error) {
+	old, err := ReadRecord(dir)
+	if err != nil {
+		return nil, err
+	}
+	if old.ID != j.ID || !old.Submitted.Equal(j.Submitted) {
+		return nil, fmt.Errorf("job %s: the directory %s is of another job, %q, submitted at %s: nothing in it is touched; move it away",
+			j.ID, dir, old.Name, old.Submitted.Format("2006-01-02 15:04:05"))
+	}
+	return old, nil
+}
+
+// MaxJobID is the highest number of a job: a job's directory has room for it in a socket's path.
+const MaxJobID = 999_999_999
+
+// HighestID is the highest number that a directory of a job below a state directory has, whether anybody knows the job or not; 0
+// without any.
+func HighestID(state string) (uint64, error) {
+	ids, err := JobIDs(state)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	return ids[len(ids)-1], nil
+}
+
+// JobIDs lists the numbers of the directories below jobs/, ascending. Other names are nobody's job.
+func JobIDs(state string) ([]uint64, error) {
+	names, err := checkpoint.OS.ReadDir(filepath.Join(state, "jobs"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the directories of jobs: %w", err)
+	}
+	var ids []uint64
+	for _, name := range names {
+		if n, err := strconv.ParseUint(name, 10, 64); err == nil && n <= MaxJobID && strconv.FormatUint(n, 10) == name {
+			ids = append(ids, n)
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// KeepStatus implements Agent.
+func (l *Local) KeepStatus(_ context.Context, job string, s *control.Status) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return checkpoint.WriteFile(checkpoint.OS, statusPath(l.dir(job)), text, 0o640)
+}
+
+// KeptStatus implements Agent. One that cannot be read is none: it is for show only.
+func (l *Local) KeptStatus(_ context.Context, job string) *control.Status {
+	var s control.Status
+	text, err := os.ReadFile(statusPath(l.dir(job)))
+	if err != nil || json.Unmarshal(text, &s) != nil {
+		return nil
+	}
+	return &s
+}
+
+// statusPath is where the last status of a job's last worker is kept.
+func statusPath(dir string) string { return filepath.Join(dir, "status.json") }

@@ -1,0 +1,106 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// postCommit asks the worker for its shards.
+func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
+	d := a.decision
+	answer, err := a.agent.Commit(ctx, a.worker, control.CommitRequest{Generation: a.job.Generation, Round: d.round, Stop: d.stop})
+	if err != nil {
+		return nil, fmt.Errorf("commit round %d: %w", d.round, err)
+	}
+	if !answer.Accepted {
+		return func(o *observed) { o.refused[d.round] = max(answer.Earliest, 1) }, nil
+	}
+	return func(o *observed) {
+		o.posted, o.reached = d.round, time.Time{}
+		if d.stop {
+			o.stopAt = d.round
+		}
+	}, nil
+}
+
+// commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
+func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
+	round := a.decision.round
+	m, err := assemble(a.job, a.config.Node, a.spec.Stages(), round, a.shards)
+	if err != nil {
+		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
+		return nil, errors.Join(err, give)
+	}
+	if err := CheckRound(ctx, m, a.agent.Shards(a.job.ID).Size); err != nil {
+		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
+		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), give)
+	}
+	keep := a.spec.Job.Center.Keep
+	kept := a.record(ctx, m, keep)
+	err = a.propose(ctx, &cluster.CommitRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: keep})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
+	}
+	if kept == nil { // else the copy may name what would be moved away
+		a.collect(ctx, round)
+	}
+	a.Counts.Commits.Add(1)
+	took := time.Duration(0)
+	fields := []zap.Field{zap.Uint64("round", round), zap.Uint64("samples", m.SamplesSeen)}
+	if !a.reached.IsZero() { // it was not faster than the worker's status is asked for
+		took = time.Since(a.reached)
+		fields = append(fields, zap.Duration("took", took))
+	}
+	a.Say(a.job.ID, "round committed", fields...)
+	return func(o *observed) {
+		o.took = max(o.took, took)
+		o.deaths = 0
+		for r := range o.shards {
+			if r <= round {
+				delete(o.shards, r)
+			}
+		}
+		clear(o.refused)
+	}, kept
+}
+
+// assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.
+func assemble(j *cluster.Job, node string, stages int, round uint64, shards map[int]control.ShardInfo) (*cluster.Manifest, error) {
+	m := &cluster.Manifest{Job: j.ID, Generation: j.Generation, Round: round, Stages: stages}
+	for k := range stages {
+		s, ok := shards[k]
+		if !ok {
+			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
+		}
+		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{node}})
+		cursors := make([]shard.Cursor, len(s.Cursors))
+		for i, c := range s.Cursors {
+			cursors[i] = shard.Cursor(c)
+		}
+		if k == 0 {
+			m.Cursors = cursors
+		}
+		for i := range max(len(cursors), len(m.Cursors)) {
+			if i >= len(cursors) || i >= len(m.Cursors) || cursors[i] != m.Cursors[i] {
+				return nil, fmt.Errorf("job %s round %d: stages 0 and %d were cut at different places of the data: %v and %v",
+					j.ID, round, k, m.Cursors, cursors)
+			}
+		}
+	}
+	meta := shards[stages-1].Meta // the last stage knows the loss
+	m.SamplesSeen = meta.SamplesSeen
+	var err error
+	if m.Meta, err = json.Marshal(meta); err != nil {
+		return nil, fmt.Errorf("job %s round %d: encode its meta: %w", j.ID, round, err)
+	}
+	return m, nil
+}

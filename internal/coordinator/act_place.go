@@ -1,0 +1,91 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// place begins the job's next generation: its worker resumes from the newest committed round whose shards are whole.
+func (a *act) place(ctx context.Context) (func(*observed), error) {
+	plan, _, err := a.spec.Plan()
+	if err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	from, reason, err := a.chooseRound(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The directory is made after its rounds were found: it may be on a mount that is late.
+	if err := a.Record(ctx, a.job.ID); err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	a.collect(ctx, math.MaxUint64) // nothing is being committed
+	start := uint64(0)
+	if from != nil {
+		start = from.Round
+	}
+	placed := placeOn(a.config.Node, a.spec, a.cores)
+	where, err := json.Marshal(placed)
+	if err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	result, err := a.raft.Apply(ctx, &cluster.BeginGeneration{
+		Job: a.job.ID, Generation: a.job.Generation, Placement: where, From: &start, Reason: reason,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	}
+	a.Say(a.job.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
+	w, err := a.agent.Start(ctx, a.assignment(result.Generation, plan, placed, from))
+	if err != nil {
+		return func(o *observed) {
+			o.worker, o.phase, o.cause = agent.Process{}, exited, err.Error()
+			if obstacle.Of(err) == nil {
+				o.die(time.Now())
+			}
+		}, err
+	}
+	return func(o *observed) {
+		o.begin(w, loading)
+		a.follow(w)
+	}, nil
+}
+
+// assignment tells a worker everything.
+func (a *act) assignment(generation uint64, plan schedule.Plan, placed placement, from *cluster.Manifest) control.Assignment {
+	places := make([]control.StagePlace, len(placed))
+	for k := range places {
+		places[k].Node = placed[k].Node
+	}
+	out := control.Assignment{
+		JobID: a.job.ID, Generation: generation,
+		Job: a.spec.Job, Budget: a.spec.Budget, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
+	}
+	if a.spec.Layout != nil {
+		out.Split = a.spec.Layout.Split
+	}
+	if from == nil {
+		return out
+	}
+	r := &control.Restore{Round: from.Round, Meta: from.Meta}
+	for _, s := range from.Shards {
+		r.Shards = append(r.Shards, string(s.Digest))
+	}
+	for _, c := range from.Cursors {
+		r.Cursors = append(r.Cursors, control.Cursor(c))
+	}
+	r.Data = RoundMeta(from).DataDigest
+	out.Restore = r
+	return out
+}

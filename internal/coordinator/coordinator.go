@@ -1,0 +1,259 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/spec"
+)
+
+const (
+	tickEvery = 100 * time.Millisecond // the longest pause between two ticks; most of what matters wakes the coordinator
+	afterFail = time.Second            // until a choice that could not be carried out is made again
+
+	longestTick = time.Second // between two ticks while this process runs; a longer time is one in which it was stopped
+)
+
+// Raft is the replicated state (raftlog.Log).
+type Raft interface {
+	State() *cluster.State
+	Changed() (*cluster.State, <-chan struct{})
+	Apply(ctx context.Context, c cluster.Command) (cluster.Result, error)
+	Failed() <-chan struct{}
+}
+
+// Config configures a Coordinator. All but OnStop is required.
+type Config struct {
+	Node   string      // where jobs are placed
+	Cores  []int       // of that node, that jobs compute on
+	Agent  agent.Agent // of that node
+	Raft   Raft
+	Limits func() Limits
+	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back, before that is said.
+	DriftHold time.Duration
+	Log       *zap.Logger
+	// OnStop is called when the coordinator begins to stop, with how long that may take. Nil: nobody is told.
+	OnStop func(bound time.Duration)
+}
+
+// Limits may change while the coordinator runs.
+type Limits struct {
+	ResponseTimeout          time.Duration // a worker that does not answer for this long is killed
+	RetryLimit               int           // of workers, without a commit between them, that fail a job
+	RetryFirst, RetryLongest time.Duration // before the second restart without progress, and what that doubles to
+	Retain                   Retention     // of ended jobs
+}
+
+// Coordinator decides and has its decisions carried out.
+type Coordinator struct {
+	config Config
+	raft   Raft
+	agent  agent.Agent
+	log    *zap.Logger
+	specs  spec.Cache
+	pins   pins
+	Counts Counts // since the daemon started
+
+	background context.Context // of acts and watchers; ends when Run has
+	end        context.CancelFunc
+	tasks      sync.WaitGroup
+	stopping   context.Context // ends when the coordinator begins to stop
+	stop       context.CancelFunc
+
+	events    chan agent.Event
+	outcomes  chan outcome
+	requests  chan request
+	published atomic.Pointer[Published]
+
+	// Of the goroutine of Run.
+	jobs     map[string]*observed
+	reserved []int     // cores of tunings that belong to no job
+	ticked   time.Time // when the last tick was
+}
+
+// Counts are what happened to jobs.
+type Counts struct {
+	Done, Failed, Cancelled atomic.Uint64
+	Commits, Deaths         atomic.Uint64
+}
+
+// outcome is how something in the background ended.
+type outcome struct {
+	job    string
+	act    bool            // it was the job's act
+	change func(*observed) // what it changed; nil: nothing
+	err    error
+}
+
+// request is something that others ask of the coordinator's goroutine.
+type request struct {
+	do   func()
+	done chan struct{} // closed once it was done and published
+}
+
+// errStopping is returned to those who ask when the coordinator stops.
+var errStopping = errors.New("the daemon is stopping")
+
+// New returns a coordinator that does not run yet. The caller runs or closes it.
+func New(c Config) *Coordinator {
+	background, end := context.WithCancel(context.Background())
+	stopping, stop := context.WithCancel(context.Background())
+	out := &Coordinator{
+		config: c, raft: c.Raft, agent: c.Agent, log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
+		events: make(chan agent.Event, 64), outcomes: make(chan outcome, 64), requests: make(chan request), jobs: map[string]*observed{},
+	}
+	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(c.Cores)})
+	return out
+}
+
+// Stopping is closed when the coordinator begins to stop.
+func (c *Coordinator) Stopping() <-chan struct{} { return c.stopping.Done() }
+
+// Close ends what runs in the background. Workers go on.
+func (c *Coordinator) Close() {
+	c.stop()
+	c.end()
+	c.tasks.Wait()
+}
+
+// Run observes, decides and acts until ctx has ended and nothing is left to do, or Raft has failed. Then workers go on.
+func (c *Coordinator) Run(ctx context.Context) {
+	defer c.Close()
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	asked := ctx.Done()
+	var answered []request
+	for {
+		state, changed := c.raft.Changed()
+		idle := c.tick(state, ctx.Err() != nil)
+		for _, r := range answered {
+			close(r.done)
+		}
+		answered = answered[:0]
+		if idle && ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-c.raft.Failed():
+			return
+		case <-ticker.C:
+		case <-asked:
+			asked = nil
+			c.beginStop()
+		case e := <-c.events:
+			c.observe(e)
+		case o := <-c.outcomes:
+			c.conclude(o)
+		case r := <-c.requests:
+			r.do()
+			answered = append(answered, r)
+		}
+		c.drain()
+	}
+}
+
+// drain takes in what has come together meanwhile.
+func (c *Coordinator) drain() {
+	for {
+		select {
+		case e := <-c.events:
+			c.observe(e)
+		case o := <-c.outcomes:
+			c.conclude(o)
+		default:
+			return
+		}
+	}
+}
+
+// beginStop makes known that the coordinator stops, and how long it may take.
+func (c *Coordinator) beginStop() {
+	bound := time.Duration(0)
+	for _, o := range c.jobs {
+		bound = max(bound, o.stopBound()+abortGrace)
+	}
+	c.stop()
+	c.log.Info("stopping: jobs commit the round they are in", zap.Duration("bound", bound))
+	if c.config.OnStop != nil {
+		c.config.OnStop(bound)
+	}
+}
+
+// ask has something done by the coordinator's goroutine, and returns once it was and was published.
+func (c *Coordinator) ask(ctx context.Context, do func()) error {
+	r := request{do, make(chan struct{})}
+	select {
+	case c.requests <- r:
+	case <-c.background.Done():
+		return errStopping
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-r.done:
+		return nil
+	case <-c.background.Done():
+		return errStopping
+	}
+}
+
+// job returns what was observed of a job.
+func (c *Coordinator) job(id string) *observed {
+	o := c.jobs[id]
+	if o == nil {
+		o = &observed{}
+		c.jobs[id] = o
+	}
+	return o
+}
+
+// Spec returns what was admitted as a job. It may be called concurrently.
+func (c *Coordinator) Spec(j *cluster.Job) (*spec.Spec, error) {
+	return c.specs.Get(j.ID, j.Spec, j.Report)
+}
+
+// start does something in the background. What it returns changes the job.
+func (c *Coordinator) start(job string, act bool, do func(ctx context.Context) (func(*observed), error)) {
+	c.tasks.Go(func() {
+		change, err := do(c.background)
+		select {
+		case c.outcomes <- outcome{job, act, change, err}:
+		case <-c.background.Done():
+		}
+	})
+}
+
+// follow passes the events of a process on until it has ended.
+func (c *Coordinator) follow(p agent.Process) {
+	c.tasks.Go(func() {
+		err := c.agent.Events(c.background, p, func(e agent.Event) {
+			select {
+			case c.events <- e:
+			case <-c.background.Done():
+			}
+		})
+		if err != nil && c.background.Err() == nil {
+			c.log.Error("a process is not watched any more", zap.Stringer("process", p), zap.Error(err))
+		}
+	})
+}
+
+// Say writes a line to the daemon's log and to the job's.
+func (c *Coordinator) Say(job, message string, fields ...zap.Field) {
+	c.sayAt(zap.InfoLevel, job, message, fields...)
+}
+
+// sayAt is Say with a level.
+func (c *Coordinator) sayAt(level zapcore.Level, job, message string, fields ...zap.Field) {
+	c.log.Log(level, message, append([]zap.Field{zap.String("job", job)}, fields...)...)
+	c.agent.Log(job, level, message, fields...)
+}

@@ -1,0 +1,152 @@
+package coordinator
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// The rules' numbers.
+const (
+	abortGrace = 5 * time.Second        // for a worker to end after it was told to
+	lead       = time.Second            // a commit is begun about this long before its round
+	margin     = 300 * time.Millisecond // what is known of a worker's round may be this old
+	loadFactor = 4                      // response timeouts without progress in loading before the worker is killed
+	leastPolls = 3                      // that fail one after the other before a worker is taken to be dead
+)
+
+// decide says what to do about every job, in order. It is a pure function. Doing what it says, and observing again, brings
+// every job to its end.
+func decide(w snapshot) []decision {
+	free := w.free()
+	var all []decision
+	queue := "" // the first job that waits for cores: nobody overtakes it
+	for i := range w.jobs {
+		j := &w.jobs[i]
+		var d decision
+		switch {
+		case j.placing:
+			d = decision{reason: "being placed"}
+		case j.state.Ended():
+			d = decideEnded(w, j)
+		case j.waits() && !j.hold.passed:
+			d = decideWaiting(w, j)
+		case j.state == api.Queued || j.waits():
+			d = decideQueued(w, j, free, queue)
+			if d.choice == place || d.choice == tune {
+				free -= j.cores
+			} else if d.choice == wait && queue == "" {
+				queue = j.id
+			}
+		case j.state == api.Tuning:
+			d = decideTuning(w, j)
+		default:
+			d = decideActive(w, j)
+		}
+		d.job = j.id
+		all = append(all, d)
+	}
+	return all
+}
+
+// free is how many cores nobody has; below 0 when jobs share some.
+func (w snapshot) free() int {
+	free := w.cores - w.reserved
+	for i := range w.jobs {
+		if j := &w.jobs[i]; j.holdsCores() {
+			free -= j.cores
+		}
+	}
+	return free
+}
+
+// holdsCores reports whether a job is tuned or placed, or its process has not ended yet. One that waits for an obstacle to pass
+// leaves its cores to others: nobody knows how long it will wait.
+func (j *jobView) holdsCores() bool {
+	if j.waits() {
+		return false
+	}
+	return j.placing || j.worker.live() || j.tuning.live || j.state == api.Tuning || j.state == api.Starting || j.state == api.Running
+}
+
+// decideEnded lets the process of a job go that is over.
+func decideEnded(w snapshot, j *jobView) decision {
+	if j.tuning.live {
+		return decision{choice: killTune, reason: "the job is over"}
+	}
+	switch {
+	case j.worker.live():
+		return dismiss(w, j, "the job is over")
+	case j.remove != "" && j.exported:
+		return decision{reason: "to be removed once its export has ended: " + j.remove}
+	case j.remove != "":
+		return decision{choice: removeJob, reason: j.remove}
+	}
+	return decision{}
+}
+
+// dismiss ends a worker: politely first.
+func dismiss(w snapshot, j *jobView, why string) decision {
+	if j.worker.phase != aborted {
+		return decision{choice: abortWorker, reason: why}
+	}
+	if w.now.Sub(j.worker.abortedAt) > abortGrace {
+		return decision{choice: killWorker, reason: fmt.Sprintf("the worker did not end within %v of being told to", abortGrace)}
+	}
+	return decision{reason: "waiting for the worker to end: " + why}
+}
+
+// decideWaiting looks from time to time whether what a job waits for has passed, for as long as it takes.
+func decideWaiting(w snapshot, j *jobView) decision {
+	switch {
+	case j.cancelled:
+		return decision{choice: endJob, state: api.Cancelled, reason: fmt.Sprintf("cancelled while it waited: %s; %s", j.hold.text, kept(j))}
+	case w.stopping:
+		return decision{reason: "the daemon is stopping; " + kept(j)}
+	case w.now.Before(j.hold.probeAt):
+		return decision{reason: j.hold.text + "; " + kept(j)}
+	}
+	return decision{choice: probe, reason: j.hold.text + "; " + kept(j)}
+}
+
+// decideQueued starts jobs first come, first served. One that wants more cores than the node has gets them all.
+func decideQueued(w snapshot, j *jobView, free int, queue string) decision {
+	switch {
+	case j.worker.live():
+		return dismiss(w, j, "the job starts anew")
+	case j.cancelled && j.committed > 0:
+		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled before it went on; " + kept(j)}
+	case j.cancelled:
+		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled before it started"}
+	case w.stopping:
+		return decision{reason: "queued: the daemon is stopping"}
+	case queue != "":
+		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
+	case j.cores > free && free < w.cores:
+		return decision{reason: "queued: " + coreNeed(j.cores, free, w.cores)}
+	}
+	why := ""
+	if j.hold.text != "" {
+		why = "over: " + j.hold.text + "; "
+	}
+	if j.open {
+		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}
+	}
+	return decision{choice: place, reason: why + "starting: " + coreNeed(j.cores, free, w.cores)}
+}
+
+// coreNeed says how many cores a job needs and how many of the node's are free.
+func coreNeed(need, free, node int) string {
+	if need > node {
+		return fmt.Sprintf("asks for %s; the node has %d, which its devices will share, and %d of them are free", coreCount(need), node, max(free, 0))
+	}
+	return fmt.Sprintf("needs %s, %d of %d are free", coreCount(need), max(free, 0), node)
+}
+
+func coreCount(n int) string {
+	if n == 1 {
+		return "1 core"
+	}
+	return fmt.Sprintf("%d cores", n)
+}

@@ -1,0 +1,133 @@
+package coordinator
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/drift"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+)
+
+// observe notes what was seen of a process, unless it has been replaced.
+func (c *Coordinator) observe(e agent.Event) {
+	o, now := c.job(e.Process.Job), time.Now()
+	switch t := o.tuning; {
+	case o.worker == e.Process:
+		c.observeWorker(o, e, now)
+	case t != nil && t.process == e.Process:
+		c.observeTuning(o, e, now)
+	}
+}
+
+func (c *Coordinator) observeWorker(o *observed, e agent.Event, now time.Time) {
+	before, deaths := o.hold, o.deaths
+	o.take(e, now)
+	if o.deaths > deaths {
+		c.Counts.Deaths.Add(1)
+	}
+	c.sayHold(e.Process.Job, before, o.hold)
+	if j, err := c.raft.State().Job(e.Process.Job); err == nil && e.Status != nil {
+		c.watchDrift(j, o, now)
+	}
+	if e.Exit != nil {
+		c.log.Info("a worker ended", zap.Stringer("worker", e.Process), zap.Uint64("generation", e.Process.Generation),
+			zap.String("how", e.Exit.How), zap.String("cause", o.cause))
+	}
+}
+
+func (c *Coordinator) observeTuning(o *observed, e agent.Event, now time.Time) {
+	t, id := o.tuning, e.Process.Job
+	switch {
+	case e.Tuning != nil:
+		if t.take(e.Tuning, now) {
+			c.Say(id, "tuning", zap.Int("done", t.progress.Done), zap.Int("total", t.progress.Total), zap.String("step", t.progress.Text))
+		}
+		return
+	case e.Exit == nil:
+		return
+	}
+	t.end(e.Exit)
+	before := o.hold
+	switch {
+	case t.cause != "" && t.obstacle != nil:
+		o.waitFor(t.obstacle, now)
+	case t.cause != "":
+		o.hold = nil
+		o.die(now)
+	default:
+		o.hold = nil
+	}
+	c.sayHold(id, before, o.hold)
+	c.log.Info("a tuning ended", zap.Stringer("tuning", e.Process), zap.String("how", e.Exit.How),
+		zap.Bool("chosen", t.report != nil), zap.String("failure", t.failure), zap.String("cause", t.cause))
+}
+
+// conclude notes how something in the background ended. What could not be done is decided about again a little later.
+func (c *Coordinator) conclude(x outcome) {
+	o := c.job(x.job)
+	if x.act {
+		o.acting, o.taking = false, nil
+	}
+	if x.change != nil {
+		x.change(o)
+	}
+	if x.err == nil {
+		return
+	}
+	o.note = x.err.Error()
+	o.notBefore = time.Now().Add(afterFail)
+	c.log.Error("could not act", zap.String("job", x.job), zap.Error(x.err))
+	if what := obstacle.Of(x.err); what != nil && (o.choice == place || o.choice == tune) {
+		before := o.hold
+		o.waitFor(what, time.Now())
+		o.note, o.notBefore = what.String(), time.Time{}
+		c.sayHold(x.job, before, o.hold)
+	}
+}
+
+// sayHold says that a job begins to wait for something else than before, or goes on.
+func (c *Coordinator) sayHold(job string, before, now *hold) {
+	switch {
+	case before == now:
+	case now == nil:
+		c.Say(job, "going on", zap.String("over", before.obstacle.String()))
+	case before == nil || before.obstacle.String() != now.obstacle.String():
+		c.Say(job, "waiting", zap.String("for", now.obstacle.String()), zap.String("error", now.obstacle.Text))
+	}
+}
+
+// watchDrift compares what a tuned job's worker has just said with what its tuning found, in the background: it simulates.
+func (c *Coordinator) watchDrift(j *cluster.Job, o *observed, now time.Time) {
+	s, err := c.Spec(j)
+	if err != nil || s.Report == nil || o.phase != training || j.State != cluster.Running || o.comparing {
+		return
+	}
+	status := o.status.Job
+	status.Pipelines, status.MicroBatches = int(s.Job.Pipelines), int(s.Job.MicroBatches)
+	m := drift.Measured(&status, s.Placement(), s.Job.Train.Batch)
+	if m == nil {
+		return
+	}
+	o.comparing = true
+	watch, worker := o.drift, o.worker
+	watch.Hold = c.config.DriftHold
+	c.start(j.ID, false, func(context.Context) (func(*observed), error) {
+		turned := watch.See(now, drift.Chosen{Candidate: &s.Report.Chosen, ExchangeNorm: s.Job.Optimizer.ClipNorm > 0}, m, s.Report.Bound)
+		return func(o *observed) {
+			o.comparing = false
+			if o.worker != worker {
+				return
+			}
+			o.drift = watch
+			if d := watch.Now; turned && d != nil {
+				c.Say(j.ID, "the batch time has left its prediction", zap.String("what", d.Text), zap.Float64("bound", s.Report.Bound))
+			} else if turned {
+				c.Say(j.ID, "the batch time is back at its prediction", zap.Float64("seconds", m.BatchSeconds))
+			}
+		}, nil
+	})
+}

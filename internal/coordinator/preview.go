@@ -1,0 +1,121 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// lookForCores is how often a tuning of no job looks for free cores.
+const lookForCores = 200 * time.Millisecond
+
+// errSilent ends a tuning of no job that hangs.
+var errSilent = errors.New("the tuning has said nothing for longer than it may")
+
+// Tune tunes what a spec leaves open, for no job, and leaves nothing behind. It calls each with how far it is, and returns the last
+// words of the tuning. It ends when the coordinator begins to stop.
+func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.TuneUpdate) error) (last api.TuneUpdate, err error) {
+	ctx, cancel := c.untilStop(ctx)
+	defer cancel(nil)
+	began := time.Now()
+	cores, err := c.waitForCores(ctx, s.Cores(len(c.config.Cores)), func(text string) error {
+		return each(api.TuneUpdate{Progress: &api.TuneProgress{Text: text, ElapsedS: time.Since(began).Seconds()}})
+	})
+	if err != nil {
+		return last, err
+	}
+	defer c.giveBack(context.WithoutCancel(ctx), cores)
+	return c.runTuning(ctx, cancel, c.tuneRequest(s, cores), each)
+}
+
+// Price has a process of its own say what a spec would take. It measures nothing.
+func (c *Coordinator) Price(ctx context.Context, s *spec.Spec) (api.TuneUpdate, error) {
+	ctx, cancel := c.untilStop(ctx)
+	defer cancel(nil)
+	request := c.tuneRequest(s, nil)
+	request.Estimate, request.NodeCores = true, s.Cores(len(c.config.Cores))
+	return c.runTuning(ctx, cancel, request, func(api.TuneUpdate) error { return nil })
+}
+
+// untilStop is ctx, ended when the coordinator begins to stop.
+func (c *Coordinator) untilStop(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.stopping, func() { cancel(errStopping) })
+	return ctx, func(cause error) {
+		stop()
+		cancel(cause)
+	}
+}
+
+// waitForCores waits for so many cores, and says what it waits for.
+func (c *Coordinator) waitForCores(ctx context.Context, need int, say func(string) error) ([]int, error) {
+	said := ""
+	for {
+		cores, why, err := c.borrow(ctx, need)
+		if why == "" || err != nil {
+			return cores, err
+		}
+		if why != said {
+			said = why
+			if err := say(why); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-time.After(lookForCores):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// runTuning starts a tuning of no job, passes on how far it is and returns its last words. One that hangs is ended.
+func (c *Coordinator) runTuning(
+	ctx context.Context, cancel context.CancelCauseFunc, request control.TuneRequest, each func(api.TuneUpdate) error,
+) (api.TuneUpdate, error) {
+	var none api.TuneUpdate
+	p, err := c.agent.Tune(ctx, request)
+	if err != nil {
+		return none, err
+	}
+	toTheEnd := context.WithoutCancel(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = c.agent.Kill(toTheEnd, p) }) // its end is waited for
+	defer stop()
+	t := newTuning(p, request.Cores, time.Now())
+	silence := time.AfterFunc(t.silence(), func() { cancel(errSilent) })
+	defer silence.Stop()
+	err = c.agent.Events(toTheEnd, p, func(e agent.Event) {
+		switch {
+		case e.Tuning != nil:
+			t.take(e.Tuning, time.Now())
+			silence.Reset(t.silence())
+			if e.Tuning.Progress == nil {
+				break
+			}
+			if err := each(api.TuneUpdate{Progress: t.show()}); err != nil {
+				cancel(err)
+			}
+		case e.Exit != nil:
+			t.end(e.Exit)
+		}
+	})
+	if err != nil { // of what it left behind: the next start tries again
+		c.log.Warn("watch a tuning", zap.Error(err))
+	}
+	switch {
+	case t.report != nil:
+		return api.TuneUpdate{Report: t.report}, nil
+	case t.failure+t.trouble != "":
+		return api.TuneUpdate{Error: t.failure + t.trouble}, nil
+	case context.Cause(ctx) != nil:
+		return none, context.Cause(ctx)
+	}
+	return none, errors.New(t.cause)
+}

@@ -1,0 +1,109 @@
+package coordinator
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/shard"
+)
+
+// Remove has an ended job removed.
+func (c *Coordinator) Remove(ctx context.Context, id, reason string) error {
+	return c.ask(ctx, func() {
+		if o := c.job(id); o.remove == "" {
+			o.remove = reason
+		}
+	})
+}
+
+// Resumed makes known that somebody wants a job to go on: whether what it waited for has passed is seen by trying.
+func (c *Coordinator) Resumed(ctx context.Context, id string) error {
+	return c.ask(ctx, func() {
+		o := c.job(id)
+		o.deaths = 0
+		if o.hold != nil {
+			o.hold = &hold{obstacle: o.hold.obstacle, passed: true}
+		}
+	})
+}
+
+// borrow reserves cores that are free, or says why it cannot. Jobs that are queued do not wait for it, nor it for them.
+func (c *Coordinator) borrow(ctx context.Context, need int) (cores []int, why string, err error) {
+	err = c.ask(ctx, func() {
+		s, jobs := c.snapshot(c.raft.State(), false)
+		free := c.freeCores(jobs)
+		if least := min(s.free(), len(free)); need > least {
+			why = "waiting for cores: " + coreNeed(need, least, s.cores)
+			return
+		}
+		cores = free[:need:need]
+		c.reserved = append(c.reserved, cores...)
+	})
+	return cores, why, err
+}
+
+// giveBack makes reserved cores free.
+func (c *Coordinator) giveBack(ctx context.Context, cores []int) {
+	_ = c.ask(ctx, func() { // it has stopped otherwise
+		c.reserved = slices.DeleteFunc(c.reserved, func(core int) bool { return slices.Contains(cores, core) })
+	})
+}
+
+// pins are the shards that exports read.
+type pins struct {
+	mu    sync.Mutex
+	count map[shard.Digest]int
+}
+
+// Pin returns the committed rounds of a job, whose shards stay until Unpin.
+func (c *Coordinator) Pin(id string) []*cluster.Manifest {
+	c.pins.mu.Lock()
+	defer c.pins.mu.Unlock()
+	j, err := c.raft.State().Job(id) // under the lock: collect reads the pins after the state
+	if err != nil {
+		return nil
+	}
+	c.pins.add(j.Committed, 1)
+	return j.Committed
+}
+
+// Unpin lets go of what Pin returned.
+func (c *Coordinator) Unpin(kept []*cluster.Manifest) {
+	c.pins.mu.Lock()
+	defer c.pins.mu.Unlock()
+	c.pins.add(kept, -1)
+}
+
+// add counts the shards of rounds. The caller holds the lock.
+func (p *pins) add(rounds []*cluster.Manifest, n int) {
+	if p.count == nil {
+		p.count = map[shard.Digest]int{}
+	}
+	for _, m := range rounds {
+		for _, d := range Digests(m) {
+			if p.count[d] += n; p.count[d] == 0 {
+				delete(p.count, d)
+			}
+		}
+	}
+}
+
+// all lists the shards that an export reads now.
+func (p *pins) all() []shard.Digest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]shard.Digest, 0, len(p.count))
+	for d := range p.count {
+		all = append(all, d)
+	}
+	return all
+}
+
+// holds reports whether an export reads a round of the job.
+func (p *pins) holds(j *cluster.Job) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(j.Committed, func(m *cluster.Manifest) bool { return p.count[m.Shards[0].Digest] > 0 })
+}
