@@ -190,7 +190,6 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 		},
 		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, awaits: s.AwaitRound, norm: s.ExchangeNorm,
 		homes:   homesOf(name, t.Devices, chunks),
-		vectors: t.Profile.Sizer.Vectors(n),
 	}
 	if err != nil {
 		return l.fail(err), nil

@@ -35,7 +35,7 @@ func main() {
 	names := flag.String("parts", "accuracy,choice,busy", "what to measure")
 	models := flag.String("models", "gpt2,awd-lstm,vgg", "models whose predictions are held to runs")
 	batches := flag.Int("batches", 16, "batches that each configuration is watched for, in two turns")
-	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated, of which the median counts")
+	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated")
 	assignment := flag.String("worker", "", "be the worker of this assignment, whose memory is looked at")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -62,7 +62,7 @@ var empty = layout{Model: "mlp", Stages: 1, Pipelines: 1, Micros: 1, Schedule: "
 
 // memory compares the memory that is predicted for a job with the peak of the worker process that trains it, evaluates it and
 // commits a round, less the peak of an empty worker. What libraries and the runtime take is a part of that.
-func memory(ctx context.Context, _ options, dir string) ([]report.Figure, error) {
+func memory(ctx context.Context, o options, dir string) ([]report.Figure, error) {
 	_, baseline, err := trainOnce(ctx, dir, empty)
 	if err != nil {
 		return nil, fmt.Errorf("empty worker: %w", err)
@@ -70,6 +70,9 @@ func memory(ctx context.Context, _ options, dir string) ([]report.Figure, error)
 	errs := make([]float64, 0, len(layouts))
 	byLayout := map[string]any{"empty worker, bytes": baseline}
 	for _, l := range layouts {
+		if !slices.Contains(o.models, l.Model) {
+			continue
+		}
 		predicted, peak, err := trainOnce(ctx, dir, l)
 		if err != nil {
 			return nil, fmt.Errorf("%v: %w", l, err)
@@ -111,7 +114,7 @@ func trainOnce(ctx context.Context, root string, l layout) (predicted, peak int6
 	if err := cmd.Start(); err != nil {
 		return 0, 0, err
 	}
-	peak, err = peakOf(ctx, cmd.Process.Pid, control.SocketPath(dir))
+	peak, err = peakOf(ctx, cmd.Process.Pid, len(a.Stages), control.SocketPath(dir))
 	if err != nil {
 		_ = cmd.Process.Kill() // Wait says how it ended
 	}
@@ -165,7 +168,7 @@ func (l layout) assignment(ctx context.Context, root, dir string) (a control.Ass
 const rounds = 4
 
 // peakOf waits until a worker has trained, evaluated and committed, ends it, and returns the most memory that it had.
-func peakOf(ctx context.Context, pid int, socket string) (int64, error) {
+func peakOf(ctx context.Context, pid, stages int, socket string) (int64, error) {
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
@@ -190,7 +193,7 @@ func peakOf(ctx context.Context, pid int, socket string) (int64, error) {
 		return json.NewDecoder(resp.Body).Decode(answer)
 	}
 	asked := false
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		var s control.Status
 		if err := call(http.MethodGet, "/status", nil, &s); err != nil {
 			if _, gone := os.Stat(fmt.Sprintf("/proc/%d/status", pid)); gone != nil || ctx.Err() != nil {
@@ -209,7 +212,10 @@ func peakOf(ctx context.Context, pid int, socket string) (int64, error) {
 			}
 			asked = answer.Accepted
 		case asked && s.Job.Round >= s.Final:
-			time.Sleep(300 * time.Millisecond) // evaluation and commit
+			shards, err := filepath.Glob(filepath.Join(filepath.Dir(socket), "shards", "*"))
+			if err != nil || len(shards) < stages || s.Job.EvalRound < s.Final {
+				continue // not evaluated or not committed yet
+			}
 			peak, err := highWater(pid)
 			return peak, errors.Join(err, call(http.MethodPost, "/abort", nil, nil))
 		}

@@ -72,13 +72,15 @@ var mayImport = map[string][]string{
 		"internal/obstacle",
 		"internal/history", "internal/logging",
 	},
+	"internal/footprint": {"elastic", "job", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/profile": {
+		"internal/footprint",
 		"internal/access", "internal/obstacle", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/spec": {
-		"internal/process",
+		"internal/footprint", "internal/process",
 		"internal/access", "elastic", "job", "schedule", "stage/...", "tuner", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/words",
 	},
 	"internal/agent": {

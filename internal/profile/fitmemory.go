@@ -76,14 +76,14 @@ func (s *subject) held(r *reading, devices []int, kind string) (total int64, err
 		if !slices.Contains(devices, home) {
 			continue
 		}
-		m, vector, err := s.sizer.Stage(tuner.StageSpec{
+		m, err := s.sizer.Stage(tuner.StageSpec{
 			From: r.trial.Split[k][0], To: r.trial.Split[k][1], Samples: r.samples, Slots: slots[k], WeightSlots: halves[k],
-			Versions: versions[k], Recompute: kind,
+			Versions: versions[k], Recompute: kind, Pipelines: r.pipelines,
 		})
 		if err != nil {
 			return 0, err
 		}
-		total += int64(r.pipelines)*deviceBytes(m) + int64(s.sizer.Vectors(r.pipelines))*vector
+		total += m.OnDevice()
 	}
 	return total, nil
 }

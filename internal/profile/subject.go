@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -26,17 +27,15 @@ type subject struct {
 	sequence int
 	compute  device.Type
 	cores    int
-	memory   int64  // bytes that the host can give; 0 when it does not say
-	device   string // what the job's kind of device is on this host
-	sizer    *sizer
+	memory   int64         // bytes that the host can give; 0 when it does not say
+	device   string        // what the job's kind of device is on this host
+	on       device.Device // the first of the job's; closed with the subject
+	sizer    *footprint.Sizer
 }
 
 // newSubject opens a device, which close closes.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
-	s := &subject{request: r, model: trials.Model(), sequence: r.Job.Data.Sequence, cores: r.NodeCores, memory: availableMemory()}
-	if s.sequence == 0 {
-		s.sequence = s.model.Sequence()
-	}
+	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Job), cores: r.NodeCores, memory: availableMemory()}
 	if n := len(r.Cores); n > 0 {
 		s.cores = n
 	}
@@ -48,11 +47,11 @@ func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) 
 		return nil, err
 	}
 	s.device = dev.Name()
-	s.sizer = &sizer{subject: s, on: dev, known: map[tuner.StageSpec]priced{}}
+	s.on, s.sizer = dev, footprint.New(s.model, &s.request.Job, dev, dev.Host())
 	return s, nil
 }
 
-func (s *subject) close() error { return s.sizer.on.Close() }
+func (s *subject) close() error { return s.on.Close() }
 
 // digest names all that a plan depends on. Two jobs with one digest get one plan.
 func (s *subject) digest() (string, error) {
@@ -226,7 +225,7 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	for _, l := range s.model.Layers {
 		_, out := l.Ports(s.size())
 		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
-		one.ActivationBytes = float64(4 * (l.Saved(s.sizer.on, s.size()) + layer.Words(out)))
+		one.ActivationBytes = float64(4 * (l.Saved(s.on, s.size()) + layer.Words(out)))
 		for _, param := range l.Params() {
 			one.Parameters += int64(param.Len())
 		}
@@ -280,10 +279,4 @@ func (s *subject) fixed() (all []tuner.FixedCosts) {
 func (s *subject) fixedCosts() bool {
 	d := s.request.Job.Devices
 	return d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0
-}
-
-// method is the averaging of so many pipelines.
-func (s *subject) method(pipelines int) (elastic.Method, error) {
-	a := s.request.Job.Averaging
-	return elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Tau: a.Tau, Pipelines: pipelines})
 }

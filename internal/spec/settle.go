@@ -86,7 +86,7 @@ func (s *Spec) warm(m *model.Model) ([]shortage, error) {
 	if err != nil || len(short) == 0 || !afp {
 		return short, err
 	}
-	limits, err := p.pinnable(plan, int(s.Job.MicroBatches))
+	limits, err := p.roomFor(plan, int(s.Job.MicroBatches))
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (p *pricer) dictated() *schedule.Costs {
 			c.Backward[k] += c.Forward[k]
 		}
 		if k+1 < stages {
-			_, out := p.config.Model.Layers[p.ranges[k].To-1].Ports(p.size())
+			_, out := p.model.Layers[p.ranges[k].To-1].Ports(p.sizer.Size(p.samples()))
 			c.Link[k], c.Bandwidth[k], c.MessageBytes[k] = seconds(e.Link.Latency, k), job.At(e.Link.Bandwidth, k), int64(4*layer.Words(out))
 		}
 	}

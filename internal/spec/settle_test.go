@@ -199,7 +199,7 @@ func TestChosenCountsThatDoNotFitAreNotResolved(t *testing.T) {
 		t.Errorf("%q does not say what is computed again", roomy.Why)
 	}
 	p, plan := priced(t, &roomy.Job)
-	p, err = newPricer(p.config.Model, &roomy.Job, 4, roomy.Layout.Split)
+	p, err = newPricer(p.model, &roomy.Job, 4, roomy.Layout.Split)
 	if err != nil {
 		t.Fatal(err)
 	}

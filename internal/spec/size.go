@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -12,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // mostOperations bounds a step of a job whose sizes are added up in integers: no layer keeps more values than it computes operations. At
@@ -60,7 +62,7 @@ func (a *admission) checkSize(m *model.Model) bool {
 
 // checkOperations refuses steps that nobody waits for, which are also those whose sizes an integer may not hold.
 func (a *admission) checkOperations(m *model.Model) bool {
-	tokens := sequenceOf(m, a.job)
+	tokens := footprint.Sequence(m, a.job)
 	step := float64(a.job.Train.Batch) * float64(max(1, a.job.Pipelines))
 	operations := 0.0
 	for _, cost := range m.Costs(layer.Size{B: 1, T: tokens}) {
@@ -87,22 +89,19 @@ func (a *admission) host() string {
 	return fmt.Sprintf("this node has %s for jobs", words.Bytes(a.memory))
 }
 
-// hostNeeds is what a job takes of the host's memory, by what it is for: of all stages and pipelines, and the center.
-func (p *pricer) hostNeeds(plan schedule.Plan) (total int64, parts stage.Bytes, err error) {
-	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	n := int64(p.job.Pipelines)
-	for k := range plan.Stages() {
-		b, err := p.bytes(k, slots[k], halves[k], versions[k])
-		if err != nil {
-			return 0, parts, err
-		}
-		parts.Parameters += n * b.Parameters
-		parts.Gradients += n * b.Gradients
-		parts.State += n * b.State
-		parts.Activations += n * (b.Activations + b.Boundaries)
-		parts.Vector += int64(p.vectors) * b.Vector
+// hostNeeds is what a job takes of the host's memory, by what it is for: of all stages and pipelines, the center, and the worker.
+func (p *pricer) hostNeeds(plan schedule.Plan) (sum tuner.Memory, err error) {
+	all, err := p.memories(plan)
+	for _, m := range all {
+		sum.Weights += m.Weights
+		sum.Gradients += m.Gradients
+		sum.State += m.State
+		sum.Activations += m.Activations
+		sum.Boundaries += m.Boundaries
+		sum.Center += m.Center
+		sum.Host += m.Host
 	}
-	return parts.Total() + parts.Vector, parts, nil
+	return sum, err
 }
 
 // checkHost refuses a job that does not fit the host's memory, with the numbers, and says what would.
@@ -114,7 +113,8 @@ func (a *admission) checkHost(plan schedule.Plan) {
 	if err != nil {
 		return // what is wrong was refused before
 	}
-	need, parts, err := p.hostNeeds(plan)
+	parts, err := p.hostNeeds(plan)
+	need := parts.Total()
 	if err != nil || need <= a.memory {
 		return
 	}
@@ -123,9 +123,10 @@ func (a *admission) checkHost(plan schedule.Plan) {
 	if len(fits) > 0 {
 		advice, near = strings.Join(fits, " or ")+" would fit", fits[0]
 	}
-	a.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s; %s; %s",
-		words.Number(parameters(a.model)), words.Bytes(need), words.Count(int(a.job.Pipelines), "pipeline"), words.Bytes(parts.Parameters),
-		words.Bytes(parts.Gradients), words.Bytes(parts.State), words.Bytes(parts.Activations), words.Bytes(parts.Vector), a.host(), advice)
+	a.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s; %s; %s",
+		words.Number(parameters(a.model)), words.Bytes(need), words.Count(int(a.job.Pipelines), "pipeline"), words.Bytes(parts.Weights),
+		words.Bytes(parts.Gradients), words.Bytes(parts.State), words.Bytes(parts.Activations), words.Bytes(parts.Center),
+		words.Bytes(parts.Boundaries+parts.Host), a.host(), advice)
 }
 
 // fitsHost reports whether the job fits the host's memory after a change.
@@ -144,6 +145,6 @@ func (a *admission) fitsHost(change func(j *job.Job)) bool {
 	if err != nil {
 		return false
 	}
-	need, _, err := p.hostNeeds(plan)
-	return err == nil && need <= a.memory
+	need, err := p.hostNeeds(plan)
+	return err == nil && need.Total() <= a.memory
 }

@@ -58,8 +58,8 @@ func TestModelsThatNoHostHoldsAreRefused(t *testing.T) {
 		}, []string{"floating-point operations a step"}},
 		"emulated": {1, []string{"devices={kind: emulated, emulated: {forward: 1ms}}"}, nil},
 		"one pipeline fits": {
-			8e6, nil,
-			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 8 MB for jobs", "pipelines: 1", "would fit"},
+			14e6, nil,
+			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 14 MB for jobs", "pipelines: 1", "would fit"},
 		},
 	} {
 		_, err := admitOn(t, c.memory, c.set...)
@@ -86,15 +86,15 @@ func TestHostNeedsAreTheStages(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, plan := priced(t, &s.Job)
-	stages, err := p.stages(plan)
+	stages, err := p.memories(plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := int64(0)
-	for _, bytes := range stages {
-		sum += bytes
+	for _, m := range stages {
+		sum += m.Total()
 	}
-	if need, _, err := p.hostNeeds(plan); err != nil || need != sum {
+	if need, err := p.hostNeeds(plan); err != nil || need.Total() != sum {
 		t.Errorf("%d bytes (%v), the stages take %d", need, err, sum)
 	}
 	if _, err := admitOn(t, sum); err != nil {
