@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/profile"
+	"github.com/avgpipe/avgpipe/internal/unixhttp"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -169,33 +169,12 @@ const rounds = 4
 
 // peakOf waits until a worker has trained, evaluated and committed, ends it, and returns the most memory that it had.
 func peakOf(ctx context.Context, pid, stages int, socket string) (int64, error) {
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
-	defer client.CloseIdleConnections()
-	call := func(method, path string, body, answer any) error {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		r, err := http.NewRequestWithContext(ctx, method, "http://worker"+path, bytes.NewReader(text))
-		if err != nil {
-			return err
-		}
-		resp, err := client.Do(r)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close() //nolint:errcheck // it was read
-		if answer == nil {
-			return nil
-		}
-		return json.NewDecoder(resp.Body).Decode(answer)
-	}
+	client := unixhttp.New(socket, time.Second)
+	defer client.Close()
 	asked := false
 	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		var s control.Status
-		if err := call(http.MethodGet, "/status", nil, &s); err != nil {
+		if err := client.Call(ctx, 10*time.Second, http.MethodGet, "/status", nil, &s); err != nil {
 			if _, gone := os.Stat(fmt.Sprintf("/proc/%d/status", pid)); gone != nil || ctx.Err() != nil {
 				return 0, err
 			}
@@ -206,21 +185,23 @@ func peakOf(ctx context.Context, pid, stages int, socket string) (int64, error) 
 			return 0, errors.New("the worker failed")
 		case !asked && s.Job.State == api.Running && s.Job.Round >= rounds:
 			var answer control.CommitResponse // refused where the round has passed meanwhile
-			margin := max(2, s.Job.Round/2)
-			if err := call(http.MethodPost, "/commit", control.CommitRequest{Generation: 1, Round: s.NextCommit + margin, Stop: true}, &answer); err != nil {
+			request := control.CommitRequest{Generation: 1, Round: s.NextCommit + max(2, s.Job.Round/2), Stop: true}
+			if err := client.Call(ctx, 10*time.Second, http.MethodPost, "/commit", request, &answer); err != nil {
 				return 0, err
 			}
 			asked = answer.Accepted
-		case asked && s.Job.Round >= s.Final:
-			shards, err := filepath.Glob(filepath.Join(filepath.Dir(socket), "shards", "*"))
-			if err != nil || len(shards) < stages || s.Job.EvalRound < s.Final {
-				continue // not evaluated or not committed yet
-			}
+		case asked && committed(&s, stages, filepath.Dir(socket)):
 			peak, err := highWater(pid)
-			return peak, errors.Join(err, call(http.MethodPost, "/abort", nil, nil))
+			return peak, errors.Join(err, client.Call(ctx, 10*time.Second, http.MethodPost, "/abort", nil, nil))
 		}
 	}
 	return 0, errors.New("the worker has not committed a round")
+}
+
+// committed reports whether a worker has evaluated and committed its last round.
+func committed(s *control.Status, stages int, dir string) bool {
+	shards, err := filepath.Glob(filepath.Join(dir, "shards", "*"))
+	return err == nil && len(shards) >= stages && s.Job.Round >= s.Final && s.Job.EvalRound >= s.Final
 }
 
 // highWater is the most memory that a process had at once.
