@@ -58,33 +58,3 @@ func TestEmulatedDevicesThatAreNotReadOrNotTimed(t *testing.T) {
 		}
 	}
 }
-
-// What a node offers is counted, else as many as a list has entries for; and one for each stage where the stages are given.
-func TestEmulatedDevicesAreCounted(t *testing.T) {
-	for _, c := range []struct {
-		set             []string
-		devices, stages int
-		key             string // of the list that does not fit
-	}{
-		{[]string{"devices.emulated.count=4"}, 4, 4, ""},
-		{[]string{"devices.emulated.count=4", "stages=2"}, 4, 2, ""},
-		{[]string{"devices.emulated.count=4", "stages=2", "devices.emulated.memory=[1, 2, 3, 4]"}, 4, 2, ""},
-		{[]string{"devices.emulated.flops=[1, 2, 3]"}, 3, 3, ""},
-		{[]string{"devices.emulated.flops=[1, 2, 3]", "devices.emulated.memory=[1, 2]"}, 3, 3, "devices.emulated.memory"},
-		{[]string{"stages=2", "devices.emulated.flops=[1, 2, 3]"}, 2, 2, "devices.emulated.flops"},
-		{[]string{"stages=8"}, 8, 8, ""},
-		{nil, 2, 2, ""}, // of the node's cores
-	} {
-		j, _, err := Parse("job.yaml", []byte(shortest), append(c.set, "devices.kind=emulated", "devices.emulated.forward=1ms"), environment)
-		if err != nil {
-			t.Fatalf("%v: %v", c.set, err)
-		}
-		counts, why := Resolve(j, Facts{Cores: 2, Layers: 8})
-		if counts.Devices != c.devices || counts.Stages != c.stages {
-			t.Errorf("%v: %d stages on %d devices (%s), want %d on %d", c.set, counts.Stages, counts.Devices, why, c.stages, c.devices)
-		}
-		if key, message := j.CheckEntries(counts.Stages, counts.Devices); key != c.key {
-			t.Errorf("%v: %q, want %q", c.set, message, c.key)
-		}
-	}
-}

@@ -23,34 +23,34 @@ const Version = 1
 //	optional            a text or a number that may be absent, without a default
 type Job struct {
 	// The version of this file's format.
-	Version int `yaml:"version" rule:"required min=1 max=1"`
+	Version int `yaml:"version" json:"version" rule:"required min=1 max=1"`
 	// What people call the run. Default: the job file's name without its extension.
-	Name string `yaml:"name" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" form:"1 to 63 letters, digits, dots, dashes and underscores, the first a letter or a digit"`
+	Name string `yaml:"name" json:"name" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" form:"1 to 63 letters, digits, dots, dashes and underscores, the first a letter or a digit"`
 	// What is trained.
-	Model Model `yaml:"model" rule:"required"`
+	Model Model `yaml:"model" json:"model" rule:"required"`
 	// What it is trained on.
-	Data Data `yaml:"data" rule:"required"`
+	Data Data `yaml:"data" json:"data" rule:"required"`
 	// How the weights are updated.
-	Optimizer Optimizer `yaml:"optimizer" rule:"required"`
+	Optimizer Optimizer `yaml:"optimizer" json:"optimizer" rule:"required"`
 	// How long, and in what portions.
-	Train Train `yaml:"train" rule:"required"`
+	Train Train `yaml:"train" json:"train" rule:"required"`
 	// Devices that each pipeline is laid over, a stage on each; with `chunks` several. The model has a layer or more for every
 	// stage. `auto`: see `tuning`.
-	Stages Count `yaml:"stages" default:"auto" rule:"min=1 max=1024"`
+	Stages Count `yaml:"stages" json:"stages" default:"auto" rule:"min=1 max=1024"`
 	// Stages on each device, for the schedules interleaved and zb-v; the model is cut into stages times chunks. `auto`: what the
 	// schedule takes by default, 2 for those two and else 1.
-	Chunks Count `yaml:"chunks" default:"auto" rule:"min=1 max=64"`
+	Chunks Count `yaml:"chunks" json:"chunks" default:"auto" rule:"min=1 max=64"`
 	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: see `tuning`.
-	Pipelines Count `yaml:"pipelines" default:"auto" rule:"min=1 max=1024"`
+	Pipelines Count `yaml:"pipelines" json:"pipelines" default:"auto" rule:"min=1 max=1024"`
 	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix
 	// product smaller. `auto`: see `tuning`.
-	MicroBatches Count `yaml:"micro_batches" default:"auto" rule:"min=1 max=65536"`
+	MicroBatches Count `yaml:"micro_batches" json:"micro_batches" default:"auto" rule:"min=1 max=65536"`
 	// The order of forward and backward work on the stages, by name: gpipe, 1f1b, afp (advance forward propagation), interleaved,
 	// zb-h1, zb-h2, zb-v, pipedream or pipedream-2bw; docs/schedules.md says what each is for, and `avgpipectl plan show`
 	// draws them. pipedream and pipedream-2bw step the optimizer inside of a batch. Or `file:` and the path of a plan that
 	// you wrote: a line a device, as `avgpipectl plan check` proves it; stages, chunks and micro_batches follow from it,
 	// and what else is open is set by rule. `auto`: see `tuning`.
-	Schedule string `yaml:"schedule" default:"afp"`
+	Schedule string `yaml:"schedule" json:"schedule" default:"afp"`
 	// How counts and a schedule that are `auto` are decided. `profile`: the job is measured on its devices for some batches
 	// before it starts, candidates are predicted from that, the best are run for a few batches, and the measured best is taken;
 	// `avgpipectl explain` says why. `rules`: at once, without a measurement: a stage for each device (devices.cpu.count, or of
@@ -58,31 +58,31 @@ type Job struct {
 	// several stages, so that a device has other work while one pipeline waits for a message, else 1; the divisor of the batch
 	// nearest to twice the stages as micro-batches, the larger of two equally near; the schedule afp; and no recomputation, but
 	// where emulated devices say what they hold, the least that fits.
-	Tuning string `yaml:"tuning" default:"profile" rule:"oneof=profile|rules"`
+	Tuning string `yaml:"tuning" json:"tuning" default:"profile" rule:"oneof=profile|rules"`
 	// The most that measuring may cost, as a share of the job's training time, which is estimated after the first reading; 2 seconds in
 	// any case. What would cost more is spared: first the short runs of the best candidates, then the measurement, so that the
 	// rules decide. 0: no bound. `--retune` and `avgpipectl tune` have none.
-	TuningShare float64 `yaml:"tuning_share" default:"0.1" rule:"min=0 max=1000"`
+	TuningShare float64 `yaml:"tuning_share" json:"tuning_share" default:"0.1" rule:"min=0 max=1000"`
 	// The type that matrix products compute in: f32, or bf16 with sums in f32, which is faster where the processor has it.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
-	Precision string `yaml:"precision" default:"f32" rule:"oneof=f32|bf16"`
+	Precision string `yaml:"precision" json:"precision" default:"f32" rule:"oneof=f32|bf16"`
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing
 	// (none), what is inside of each layer, of which the input is kept (block), or everything, with only the stage's
 	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage (of which
 	// there are stages times chunks): the first ones hold the most micro-batches. `auto`: as little as the memory allows, stage
 	// by stage; see `tuning`.
-	Recompute []string `yaml:"recompute" default:"none" rule:"oneof=none|block|full alone=auto items=1+ each=stage"`
+	Recompute []string `yaml:"recompute" json:"recompute" default:"none" rule:"oneof=none|block|full alone=auto items=1+ each=stage"`
 	// How the pipelines share what they learn.
-	Averaging Averaging `yaml:"averaging"`
+	Averaging Averaging `yaml:"averaging" json:"averaging"`
 	// How rounds of the center become durable.
-	Center Center `yaml:"center"`
+	Center Center `yaml:"center" json:"center"`
 	// What the stages run on.
-	Devices Devices `yaml:"devices"`
+	Devices Devices `yaml:"devices" json:"devices"`
 	// Where the trained model goes.
-	Output Output `yaml:"output"`
+	Output Output `yaml:"output" json:"output"`
 	// Determines the initial weights and the order of the samples. What is held out depends on the data alone, so runs
 	// with different seeds compare.
-	Seed uint64 `yaml:"seed" default:"0"`
+	Seed uint64 `yaml:"seed" json:"seed" default:"0"`
 }
 
 // Count is a positive number or `auto` (0).
@@ -138,13 +138,13 @@ func (j *Job) Open() bool {
 type Model struct {
 	// The model family, by name: each has a section with its config below. Default: with `from`, the family that its
 	// config.json names; required beside `config`.
-	Family string `yaml:"family" rule:"optional"`
+	Family string `yaml:"family" json:"family" rule:"optional"`
 	// The family's own fields, with the names and defaults of its Hugging Face config.json; those of each family
 	// are below. Required unless `from` is there, and refused beside it.
-	Config map[string]any `yaml:"config"`
+	Config map[string]any `yaml:"config" json:"config"`
 	// A directory to start from, with config.json and model.safetensors, or several such files with an index, as
 	// `avgpipectl export` and the usual Python library write it. Default: fresh random weights.
-	From string `yaml:"from" rule:"path"`
+	From string `yaml:"from" json:"from" rule:"path"`
 }
 
 // Data says what it is trained on. What a sample is, the model's family says: docs/data.md lists the formats and keys of each.
@@ -152,85 +152,85 @@ type Data struct {
 	// Files, directories or glob patterns. A directory stands for every file below it, a pattern (`*`, `?`, `[a-z]`,
 	// `{a,b}`, and `**` across directories) for the files it matches; names that start with a dot are skipped unless the
 	// pattern says them. Relative paths start at the job file's directory.
-	Files []string `yaml:"files" rule:"required items=1+ path"`
+	Files []string `yaml:"files" json:"files" rule:"required items=1+ path"`
 	// Files to evaluate on, like `files`; nothing else is held out then. Default: a share of `files`, see `holdout`.
-	Validation []string `yaml:"validation" rule:"path"`
+	Validation []string `yaml:"validation" json:"validation" rule:"path"`
 	// What the files hold: `text`, a document per file; a table of rows, as `jsonl` (JSON Lines), `csv`, `tsv` or `parquet`;
 	// images, as `idx` (MNIST's files) or `images` (PNG and JPEG files, the directory of each its class); or `tokens`,
 	// as `avgpipectl tokenize` writes them.
-	Format string `yaml:"format" default:"text" rule:"oneof=text|jsonl|csv|tsv|parquet|idx|images|tokens"`
+	Format string `yaml:"format" json:"format" default:"text" rule:"oneof=text|jsonl|csv|tsv|parquet|idx|images|tokens"`
 	// Which column of a table holds what.
-	Columns Columns `yaml:"columns"`
+	Columns Columns `yaml:"columns" json:"columns"`
 	// Whether the first line of a csv or tsv file names the columns. Without names, they are called 1, 2, 3 and so on.
-	Header bool `yaml:"header" default:"true"`
+	Header bool `yaml:"header" json:"header" default:"true"`
 	// What turns text into tokens: `bytes`, a vocabulary of 256 with a zero byte between documents; or the path of a
 	// tokenizer.json in Hugging Face's format, or of a directory with one (write ./bytes for a file of that name). When the
 	// key is absent and `model.from` is there, the model's own tokenizer is taken.
-	Tokenizer string `yaml:"tokenizer" default:"bytes" rule:"path"`
+	Tokenizer string `yaml:"tokenizer" json:"tokenizer" default:"bytes" rule:"path"`
 	// Tokens in a sample. 0: the model's longest.
-	Sequence int `yaml:"sequence" default:"0" rule:"min=0 max=1048576"`
+	Sequence int `yaml:"sequence" json:"sequence" default:"0" rule:"min=0 max=1048576"`
 	// The share of the data that is kept for evaluation and never trained on. Of a language model's data it is whole files,
 	// or the end of the file when there is only one; else it is samples, chosen evenly whatever the seed.
-	Holdout float64 `yaml:"holdout" default:"0.05" rule:"above=0 max=0.5"`
+	Holdout float64 `yaml:"holdout" json:"holdout" default:"0.05" rule:"above=0 max=0.5"`
 	// The classes, in the order of their numbers. Default: the labels that the data have, in order: as numbers when all
 	// of them are, else as text. An image's class is its directory.
-	Labels []string `yaml:"labels"`
+	Labels []string `yaml:"labels" json:"labels"`
 	// The share of tokens that a masked language model has to guess.
-	Masked float64 `yaml:"masked" default:"0.15" rule:"above=0 below=1"`
+	Masked float64 `yaml:"masked" json:"masked" default:"0.15" rule:"above=0 below=1"`
 	// What is subtracted from the values of an image, which are 0 to 1; one number, or one for each channel. Default: 0.
-	Mean []float64 `yaml:"mean" rule:"min=0 max=1"`
+	Mean []float64 `yaml:"mean" json:"mean" rule:"min=0 max=1"`
 	// What the values of an image are then divided by; one number, or one for each channel. Default: 1.
-	Std []float64 `yaml:"std" rule:"above=0"`
+	Std []float64 `yaml:"std" json:"std" rule:"above=0"`
 }
 
 // Columns says which column of a table, or which key of a JSON object, holds what. A key that the model's task does not read is
 // refused.
 type Columns struct {
 	// The text of a language model, or that is classified. Default: text.
-	Text string `yaml:"text" rule:"optional"`
+	Text string `yaml:"text" json:"text" rule:"optional"`
 	// The second text, where pairs are classified. Default: none, so that single texts are.
-	TextPair string `yaml:"text_pair" rule:"optional"`
+	TextPair string `yaml:"text_pair" json:"text_pair" rule:"optional"`
 	// The class. Default: label.
-	Label string `yaml:"label" rule:"optional"`
+	Label string `yaml:"label" json:"label" rule:"optional"`
 	// The text that is translated. Default: source.
-	Source string `yaml:"source" rule:"optional"`
+	Source string `yaml:"source" json:"source" rule:"optional"`
 	// Its translation. Default: target.
-	Target string `yaml:"target" rule:"optional"`
+	Target string `yaml:"target" json:"target" rule:"optional"`
 }
 
 // Optimizer says how weights are updated.
 type Optimizer struct {
 	// The update rule. asgd is sgd whose weights are averaged from t0 on: the average is evaluated, committed and exported.
-	Name string `yaml:"name" default:"adamw" rule:"oneof=sgd|asgd|adam|adamw"`
+	Name string `yaml:"name" json:"name" default:"adamw" rule:"oneof=sgd|asgd|adam|adamw"`
 	// The learning rate, before the schedule.
-	LearningRate float64 `yaml:"lr" rule:"required above=0"`
+	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0"`
 	// The decay of the first and second moment (adam, adamw).
-	Betas []float64 `yaml:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1"`
+	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1"`
 	// Added to the root of the second moment (adam, adamw).
-	Epsilon float64 `yaml:"epsilon" default:"1e-8" rule:"above=0"`
+	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"above=0"`
 	// The momentum (sgd).
-	Momentum float64 `yaml:"momentum" default:"0" rule:"min=0 below=1"`
+	Momentum float64 `yaml:"momentum" json:"momentum" default:"0" rule:"min=0 below=1"`
 	// Look ahead along the momentum (sgd, momentum above 0).
-	Nesterov bool `yaml:"nesterov" default:"false"`
+	Nesterov bool `yaml:"nesterov" json:"nesterov" default:"false"`
 	// The step from which on weights are averaged (asgd), counted as those of warmup: as where the loss of evaluations stops
 	// falling without it.
-	T0 int `yaml:"t0" default:"0" rule:"min=0 max=1e9"`
+	T0 int `yaml:"t0" json:"t0" default:"0" rule:"min=0 max=1e9"`
 	// Weight decay: decoupled for adamw, added to the gradient for sgd, asgd and adam. It applies to parameters of two dimensions
 	// and more; biases and the weights of norms do not decay. The default is none for every optimizer, so that changing
 	// `name` changes one thing; PyTorch's AdamW has 0.01, and decays every parameter.
-	WeightDecay float64 `yaml:"weight_decay" default:"0" rule:"min=0"`
+	WeightDecay float64 `yaml:"weight_decay" json:"weight_decay" default:"0" rule:"min=0"`
 	// The largest norm of a batch's gradient over all stages; a longer one is scaled down to it. 0: no clipping.
-	ClipNorm float64 `yaml:"clip_norm" default:"0" rule:"min=0"`
+	ClipNorm float64 `yaml:"clip_norm" json:"clip_norm" default:"0" rule:"min=0"`
 	// How the learning rate moves after the warm-up: it stays (constant), or falls to min_lr_ratio along a line (linear)
 	// or half a cosine (cosine) until the budget of `train` is used up.
-	Schedule string `yaml:"schedule" default:"constant" rule:"oneof=constant|linear|cosine"`
+	Schedule string `yaml:"schedule" json:"schedule" default:"constant" rule:"oneof=constant|linear|cosine"`
 	// Steps in which the learning rate rises to lr, counted as those of train.steps whatever key gives the budget: they consume
 	// warmup times train.batch samples of all pipelines together, at most the budget. Each of N pipelines has warmup/N of
 	// them, rounded up. Step s of W, counted from 0, has lr (s+1)/W, so that the first step already moves the weights; Hugging
 	// Face's schedules have lr s/W.
-	Warmup int `yaml:"warmup" default:"0" rule:"min=0 max=1e9"`
+	Warmup int `yaml:"warmup" json:"warmup" default:"0" rule:"min=0 max=1e9"`
 	// The final learning rate over lr, for linear and cosine.
-	MinimumRatio float64 `yaml:"min_lr_ratio" default:"0.1" rule:"min=0 max=1"`
+	MinimumRatio float64 `yaml:"min_lr_ratio" json:"min_lr_ratio" default:"0.1" rule:"min=0 max=1"`
 }
 
 // Train says how long. The budget is a number of samples that all pipelines consume together, however many there are: exactly one of
@@ -239,115 +239,115 @@ type Optimizer struct {
 type Train struct {
 	// The budget in batches: steps times batch samples, of all pipelines together. Each of N pipelines takes steps/N optimizer
 	// steps, rounded up to whole rounds.
-	Steps int `yaml:"steps" rule:"optional min=1 max=1e9"`
+	Steps int `yaml:"steps" json:"steps" rule:"optional min=1 max=1e9"`
 	// The budget in samples.
-	Samples int `yaml:"samples" rule:"optional min=1 max=1e15"`
+	Samples int `yaml:"samples" json:"samples" rule:"optional min=1 max=1e15"`
 	// The budget in tokens, of a model that reads them; a sample has data.sequence, padding included.
-	Tokens int `yaml:"tokens" rule:"optional min=1 max=1e15"`
+	Tokens int `yaml:"tokens" json:"tokens" rule:"optional min=1 max=1e15"`
 	// The budget in passes over the training data, such as 1 or 0.5. How many samples that is, is known once the data are open.
-	Epochs float64 `yaml:"epochs" rule:"optional above=0 max=1e6"`
+	Epochs float64 `yaml:"epochs" json:"epochs" rule:"optional above=0 max=1e6"`
 	// Samples that one pipeline consumes per optimizer step.
-	Batch int `yaml:"batch" rule:"required min=1 max=1048576"`
+	Batch int `yaml:"batch" json:"batch" rule:"required min=1 max=1048576"`
 	// End after this much training time even if some of the budget remains; a schedule of the learning rate still counts on all
 	// of it. 0: no bound.
-	MaxTime time.Duration `yaml:"max_time" default:"0"`
+	MaxTime time.Duration `yaml:"max_time" json:"max_time" default:"0"`
 	// Rounds between evaluations of the center on held-out data. 0: only before the first and after the last.
-	EvalEvery int `yaml:"eval_every" default:"0" rule:"min=0 max=1e9"`
+	EvalEvery int `yaml:"eval_every" json:"eval_every" default:"0" rule:"min=0 max=1e9"`
 	// Held-out samples in an evaluation, always the same ones; all of them when there are fewer.
-	EvalSamples int `yaml:"eval_samples" default:"64" rule:"min=1 max=1048576"`
+	EvalSamples int `yaml:"eval_samples" json:"eval_samples" default:"64" rule:"min=1 max=1048576"`
 }
 
 // Averaging says how pipelines share what they learn.
 type Averaging struct {
 	// The averaging method, by name: elastic.
-	Method string `yaml:"method" default:"elastic"`
+	Method string `yaml:"method" json:"method" default:"elastic"`
 	// What a pipeline is pulled toward in a round. `predicted`: its weights before the update are pulled toward the center before
 	// it, then the update is added; nobody waits. `new`: the weights after the update are pulled toward the center after it took
 	// this round's updates, which waits for the slowest pipeline. `old`: the weights after the update are pulled toward the
 	// center before it, without a wait, and stay one update behind. `elastic` is EASGD: center and pipelines are
 	// pulled toward each other by the same amount.
-	Pull string `yaml:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
+	Pull string `yaml:"pull" json:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
 	// How far a pipeline is pulled in a round: 1 is all the way. 0: 1 for `predicted` and `new`; for the others
 	// 1/pipelines, and 0.25 for fewer than four.
-	Alpha float64 `yaml:"alpha" default:"0" rule:"min=0 max=1"`
+	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1"`
 	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
-	RateScale Factor `yaml:"lr_scale" default:"auto" rule:"above=0 max=1e6"`
+	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6"`
 	// Optimizer steps of each pipeline between rounds.
-	Tau int `yaml:"tau" default:"1" rule:"min=1 max=1e9"`
+	Tau int `yaml:"tau" json:"tau" default:"1" rule:"min=1 max=1e9"`
 }
 
 // Center says how rounds become durable.
 type Center struct {
 	// Rounds between commits. A crash costs at most the rounds since the last one.
-	CommitEvery int `yaml:"commit_every" default:"20" rule:"min=1 max=1e9"`
+	CommitEvery int `yaml:"commit_every" json:"commit_every" default:"20" rule:"min=1 max=1e9"`
 	// Nodes that keep a copy of each committed shard. 1: only the node that computes it, which survives the death of any
 	// process but not of the host.
-	Replicas int `yaml:"replicas" default:"1" rule:"min=1 max=64"`
+	Replicas int `yaml:"replicas" json:"replicas" default:"1" rule:"min=1 max=64"`
 	// Committed rounds kept on disk.
-	Keep int `yaml:"keep" default:"2" rule:"min=1 max=1000"`
+	Keep int `yaml:"keep" json:"keep" default:"2" rule:"min=1 max=1000"`
 	// What a commit holds: `full`, the center with the weights and optimizer state of every pipeline, from which the run
 	// goes on as if it had not been interrupted; `center`, the center alone, which is smaller, and every pipeline
 	// restarts from it with a fresh optimizer.
-	State string `yaml:"state" default:"full" rule:"oneof=full|center"`
+	State string `yaml:"state" json:"state" default:"full" rule:"oneof=full|center"`
 }
 
 // Devices says what the stages run on.
 type Devices struct {
 	// The kind of device. `auto`: the fastest that this node has; `ref` is plain Go, slow, the one that every other is
 	// tested against; `emulated` computes nothing, but takes the time and the memory that `emulated` says.
-	Kind string `yaml:"kind" default:"auto" rule:"oneof=auto|cpu|ref|emulated"`
+	Kind string `yaml:"kind" json:"kind" default:"auto" rule:"oneof=auto|cpu|ref|emulated"`
 	// The CPU devices of a node.
-	CPU CPU `yaml:"cpu"`
+	CPU CPU `yaml:"cpu" json:"cpu"`
 	// Devices that spend time instead of computing, to measure a pipeline on a machine that does not have them; only with the
 	// kind emulated, which needs flops or forward at least. docs/emulation.md says how.
-	Emulated Emulated `yaml:"emulated"`
+	Emulated Emulated `yaml:"emulated" json:"emulated"`
 }
 
 // Emulated describes emulated devices.
 type Emulated struct {
 	// Devices that a node offers, of which a job takes one for each of `stages`. `auto`: as many as the lists below have entries
 	// for devices, else one for each stage.
-	Count Count `yaml:"count" default:"auto" rule:"min=1 max=1024"`
+	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024"`
 	// Floating-point operations of products that a device does in a second. 0: they take no time.
-	FLOPs []float64 `yaml:"flops" default:"0" rule:"min=0 items=1+ each=device"`
+	FLOPs []float64 `yaml:"flops" json:"flops" default:"0" rule:"min=0 items=1+ each=device"`
 	// Bytes that a device's other operations move in a second. 0: they take no time.
-	Bandwidth []float64 `yaml:"bandwidth" default:"0" rule:"min=0 items=1+ each=device"`
+	Bandwidth []float64 `yaml:"bandwidth" json:"bandwidth" default:"0" rule:"min=0 items=1+ each=device"`
 	// The time that each operation takes besides.
-	Launch time.Duration `yaml:"launch" default:"0"`
+	Launch time.Duration `yaml:"launch" json:"launch" default:"0"`
 	// Bytes of a device's memory. 0: as much as is asked for.
-	Memory []float64 `yaml:"memory" default:"0" rule:"min=0 max=1e18 items=1+ each=device"`
+	Memory []float64 `yaml:"memory" json:"memory" default:"0" rule:"min=0 max=1e18 items=1+ each=device"`
 	// The time of a stage's forward of one micro-batch. 0: what its operations take.
-	Forward []time.Duration `yaml:"forward" default:"0" rule:"items=1+ each=stage"`
+	Forward []time.Duration `yaml:"forward" json:"forward" default:"0" rule:"items=1+ each=stage"`
 	// The time of a stage's backward of one micro-batch. 0: twice the forward, where that is given.
-	Backward []time.Duration `yaml:"backward" default:"0" rule:"items=1+ each=stage"`
+	Backward []time.Duration `yaml:"backward" json:"backward" default:"0" rule:"items=1+ each=stage"`
 	// The time of a stage's optimizer step, where forward is given.
-	Step []time.Duration `yaml:"step" default:"0" rule:"items=1+ each=stage"`
+	Step []time.Duration `yaml:"step" json:"step" default:"0" rule:"items=1+ each=stage"`
 	// The links between the devices.
-	Link Link `yaml:"link"`
+	Link Link `yaml:"link" json:"link"`
 }
 
 // Link describes the links between emulated devices: entry k of a list is that between device k and the next one, the last
 // that between the last and the first. All pipelines share it; each direction carries one frame at a time.
 type Link struct {
 	// The time from the moment a frame has left to its arrival.
-	Latency []time.Duration `yaml:"latency" default:"0" rule:"items=1+ each=device"`
+	Latency []time.Duration `yaml:"latency" json:"latency" default:"0" rule:"items=1+ each=device"`
 	// Bytes that leave in a second. 0: no limit.
-	Bandwidth []float64 `yaml:"bandwidth" default:"0" rule:"min=0 items=1+ each=device"`
+	Bandwidth []float64 `yaml:"bandwidth" json:"bandwidth" default:"0" rule:"min=0 items=1+ each=device"`
 }
 
 // CPU describes the CPU devices of a node.
 type CPU struct {
 	// Devices that a node offers. `auto`: one for each stage.
-	Count Count `yaml:"count" default:"auto" rule:"min=1 max=1024"`
+	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024"`
 	// Threads of each device. `auto`: the node's cores shared evenly by its devices, at least 1.
-	Threads Count `yaml:"threads" default:"auto" rule:"min=1 max=1024"`
+	Threads Count `yaml:"threads" json:"threads" default:"auto" rule:"min=1 max=1024"`
 }
 
 // Output says where the trained model goes.
 type Output struct {
 	// The directory that `avgpipectl submit --watch`, and `avgpipectl export` without a directory, write the trained model
 	// to. Default: it stays with the daemon until it is exported.
-	Dir string `yaml:"dir" rule:"path"`
+	Dir string `yaml:"dir" json:"dir" rule:"path"`
 }

@@ -169,45 +169,6 @@ func TestRecomputeIsForEachStage(t *testing.T) {
 	}
 }
 
-// TestResolve holds the rule for automatic counts.
-func TestResolve(t *testing.T) {
-	for _, c := range []struct {
-		name                          string
-		stages, pipelines, micro, cpu Count
-		batch                         int
-		facts                         Facts
-		want                          string
-	}{
-		{"a stage for each core", 0, 0, 0, 0, 16, Facts{2, 8}, "{2 2 4 2 1}"},
-		{"no more stages than layers", 0, 0, 0, 0, 16, Facts{16, 6}, "{6 2 16 6 2}"},
-		{"one core, one stage, one pipeline", 0, 0, 0, 0, 16, Facts{1, 8}, "{1 1 2 1 1}"},
-		{"devices before cores", 0, 0, 0, 3, 12, Facts{8, 8}, "{3 2 6 3 2}"},
-		{"given counts are kept", 4, 3, 8, 0, 16, Facts{2, 8}, "{4 3 8 4 1}"},
-		{"the larger of two equally near divisors", 3, 0, 0, 0, 32, Facts{8, 8}, "{3 2 8 3 2}"}, // 4 and 8 around 6
-		{"a prime batch", 2, 0, 0, 0, 13, Facts{8, 8}, "{2 2 1 2 4}"},                           // 1 and 13 around 4
-		{"a small batch", 4, 0, 0, 0, 2, Facts{8, 8}, "{4 2 2 4 2}"},
-		{"a node that says nothing", 0, 0, 0, 0, 4, Facts{}, "{1 1 2 1 1}"},
-	} {
-		j := Default()
-		j.Stages, j.Pipelines, j.MicroBatches, j.Devices.CPU.Count, j.Train.Batch = c.stages, c.pipelines, c.micro, c.cpu, c.batch
-		counts, reason := Resolve(j, c.facts)
-		if got := fmt.Sprint(counts); got != c.want {
-			t.Errorf("%s: %s (%s), want %s", c.name, got, reason, c.want)
-		}
-		if c.batch%counts.MicroBatches != 0 {
-			t.Errorf("%s: %d micro-batches do not divide %d", c.name, counts.MicroBatches, c.batch)
-		}
-	}
-	j := Default()
-	j.Train.Batch = 16
-	_, reason := Resolve(j, Facts{Cores: 2, Layers: 8})
-	want := "stages 2 (one for each of 2 cores), pipelines 2 (the second works while the first waits), " +
-		"micro-batches 4 (the divisor of batch 16 nearest to twice the stages)"
-	if reason != want {
-		t.Errorf("reason %q\nwant %q", reason, want)
-	}
-}
-
 func TestNearestDivisors(t *testing.T) {
 	for _, c := range [][4]int{{16, 5, 4, 8}, {16, 4, 4, 4}, {16, 32, 16, 0}, {7, 3, 1, 7}, {1, 1, 1, 1}, {12, 0, 0, 1}} {
 		if below, above := NearestDivisors(c[0], c[1]); below != c[2] || above != c[3] {

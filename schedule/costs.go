@@ -15,33 +15,35 @@ import (
 // gradients up.
 type Costs struct {
 	// Times of one micro-batch, per stage.
-	Forward  []float64
-	Backward []float64 // the whole backward
+	Forward  []float64 `json:"Forward"`
+	Backward []float64 `json:"Backward"` // the whole backward
 	// BackwardInput and BackwardWeight are the two halves of a split backward; nil is half of Backward each.
-	BackwardInput  []float64
-	BackwardWeight []float64
-	Update         []float64 // per stage: one optimizer step
-	Average        []float64 // per stage: averaging one pipeline with the center, once
+	BackwardInput  []float64 `json:"BackwardInput"`
+	BackwardWeight []float64 `json:"BackwardWeight"`
+	Update         []float64 `json:"Update"`  // per stage: one optimizer step
+	Average        []float64 `json:"Average"` // per stage: averaging one pipeline with the center, once
 
 	// Link is the one-way latency of a message, per boundary. Bandwidth, bytes a unit of time, is how fast it is put on its
 	// link, 0 for at once: MessageBytes / Bandwidth occupies the link in that direction, one message after the other. All
 	// boundaries between the same two devices share their link, one inside of a device takes no time.
-	Link         []float64
-	Bandwidth    []float64
-	MessageBytes []int64
+	Link         []float64 `json:"Link"`
+	Bandwidth    []float64 `json:"Bandwidth"`
+	MessageBytes []int64   `json:"MessageBytes"`
 
 	// ActivationBytes is, per stage, what one micro-batch holds from the start of its forward to the end of its backward; with a
 	// split backward HalfBytes from the end of the input half to the end of the weight half, nil for ActivationBytes there too.
-	ActivationBytes []int64
-	HalfBytes       []int64
+	ActivationBytes []int64 `json:"ActivationBytes"`
+	HalfBytes       []int64 `json:"HalfBytes"`
 	// Per stage and pipeline: one version of the weights, their gradients, the optimizer's state.
-	WeightBytes, GradientBytes, StateBytes []int64
-	CenterBytes                            []int64 // per stage, once for all pipelines: the center and what it accumulates
+	WeightBytes   []int64 `json:"WeightBytes"`
+	GradientBytes []int64 `json:"GradientBytes"`
+	StateBytes    []int64 `json:"StateBytes"`
+	CenterBytes   []int64 `json:"CenterBytes"` // per stage, once for all pipelines: the center and what it accumulates
 
 	// Utilisation is, per device, which share of it one op can use, above 0 and up to 1; nil is 1. A device that one op fills
 	// runs one op at a time, another as many as there are side by side, slowed down once they want more than all of it.
-	Utilisation   []float64
-	CapacityBytes []int64 // per device; 0 is no limit
+	Utilisation   []float64 `json:"Utilisation"`
+	CapacityBytes []int64   `json:"CapacityBytes"` // per device; 0 is no limit
 }
 
 // Uniform are the costs of stages that are all alike.

@@ -21,7 +21,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 	if err != nil {
 		return nil, err
 	}
-	r.Job.Pipelines, r.Job.MicroBatches = job.Auto, job.Auto
+	r.Spec.Job.Pipelines, r.Spec.Job.MicroBatches = job.Auto, job.Auto
 	chosen, err := profile.Tune(ctx, config(r, o))
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		return nil, err
 	}
 	conditions := map[string]any{
-		"model": "gpt2, 4 layers of width 128", "batch": r.Job.Train.Batch, "runs": len(ran), "batches": o.batches,
+		"model": "gpt2, 4 layers of width 128", "batch": r.Spec.Job.Train.Batch, "runs": len(ran), "batches": o.batches,
 		"chosen": combination{chosen.Chosen.Pipelines, chosen.Chosen.MicroBatches, chosen.Chosen.Schedule}.String(),
 		"best":   combination{best.Pipelines, best.MicroBatches, best.Schedule}.String(),
 		"tune_s": chosen.Took, "exhaustive_s": took, "candidates": chosen.Considered, "play_off_samples_per_s": rates,
@@ -159,7 +159,7 @@ func busy(ctx context.Context, o options, dir string) (figures []report.Figure, 
 	if err != nil {
 		return nil, err
 	}
-	r.Job.Pipelines, r.Job.MicroBatches = 2, 4
+	r.Spec.Job.Pipelines, r.Spec.Job.MicroBatches = 2, 4
 	c := config(r, o)
 	c.Batches = 10 * o.batches
 	s, err := profile.Open(ctx, c)

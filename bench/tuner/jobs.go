@@ -15,10 +15,6 @@ import (
 
 // jobs are the models that are measured: matrix products, recurrences and convolutions, small enough for many runs.
 var jobs = map[string]func(j *job.Job, dir string) error{
-	"mlp": func(j *job.Job, dir string) error { // of next to no weights
-		j.Model = job.Model{Family: "mlp", Config: map[string]any{"image_size": 28, "num_channels": 1, "hidden_sizes": []any{}, "num_labels": 10}}
-		return digits(j, dir)
-	},
 	"gpt2": func(j *job.Job, dir string) error {
 		j.Model = job.Model{Family: "gpt2", Config: map[string]any{
 			"n_layer": 6, "n_embd": 192, "n_head": 6, "n_positions": 64, "vocab_size": 256, "tie_word_embeddings": false,
@@ -49,7 +45,7 @@ var jobs = map[string]func(j *job.Job, dir string) error{
 
 // request asks for a model to be tuned on two devices of a core each.
 func request(name, dir string) (control.TuneRequest, error) {
-	r := control.TuneRequest{Version: control.TuneRequestVersion, Node: "bench", Dir: dir, Cores: []int{0, 1}, NodeCores: 2}
+	r := control.TuneRequest{Version: control.Version, Node: "bench", Dir: dir, Cores: []int{0, 1}, NodeCores: 2}
 	fill, known := jobs[name]
 	if !known {
 		return r, fmt.Errorf("model %q is unknown", name)
@@ -62,7 +58,7 @@ func request(name, dir string) (control.TuneRequest, error) {
 	if err := fill(j, dir); err != nil {
 		return r, err
 	}
-	r.Job = *j
+	r.Spec.Job = *j
 	return r, nil
 }
 

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/admission"
 )
 
 func newInspectCommand() *cobra.Command {
@@ -13,7 +13,7 @@ func newInspectCommand() *cobra.Command {
 		Hidden: true,
 		Args:   usageArguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return spec.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			return admission.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 }

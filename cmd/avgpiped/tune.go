@@ -47,7 +47,7 @@ func endWith(in io.Reader, messages io.Writer) {
 // runTune prints progress, and at the end the report or the error, as control.TuneMessage describes.
 func runTune(cmd *cobra.Command, path string) error {
 	endWith(cmd.InOrStdin(), cmd.ErrOrStderr())
-	r, err := profile.ReadRequest(path)
+	r, err := control.ReadTuneRequest(path)
 	if err != nil {
 		return &usageError{err}
 	}

@@ -145,7 +145,7 @@ func (l *Local) Processes(ctx context.Context) ([]Running, error) {
 // Start implements Agent.
 func (l *Local) Start(_ context.Context, a control.Assignment) (Process, error) {
 	dir, limits := l.dir(a.JobID), l.config.Limits()
-	a.Version, a.Node, a.Dir = control.AssignmentVersion, l.config.Node, dir
+	a.Version, a.Node, a.Dir = control.Version, l.config.Node, dir
 	a.LogBytes, a.LogFiles, a.OrphanAfter = limits.LogBytes, limits.LogFiles, limits.OrphanAfter
 	a.LogLevel = zapcore.LevelOf(l.config.Log.Core()).String()
 	c := &child{process: Process{Node: l.config.Node, Job: a.JobID, Generation: a.Generation}, dir: dir}
@@ -208,7 +208,7 @@ func (l *Local) prepareTuning(c *child, r *control.TuneRequest) (err error) {
 		c.temporary = c.dir
 	}
 	c.scratch = filepath.Join(c.dir, "tune")
-	r.Version, r.Node, r.Dir, r.Cache = control.TuneRequestVersion, l.config.Node, c.scratch, PlansDir(l.config.StateDir)
+	r.Version, r.Node, r.Dir, r.Cache = control.Version, l.config.Node, c.scratch, PlansDir(l.config.StateDir)
 	return os.MkdirAll(r.Dir, 0o750)
 }
 

@@ -70,10 +70,7 @@ func (a *act) assignment(generation uint64, plan schedule.Plan, placed placement
 	}
 	out := control.Assignment{
 		JobID: a.job.ID, Generation: generation,
-		Job: a.spec.Job, Budget: a.spec.Budget, User: a.spec.User, Stages: places, Schedule: a.spec.Job.Schedule, Plan: plan.Lines(), Cores: a.cores,
-	}
-	if a.spec.Layout != nil {
-		out.Split = a.spec.Layout.Split
+		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.cores,
 	}
 	if from == nil {
 		return out

@@ -26,7 +26,7 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	a.Say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
 	request := a.tuneRequest(a.spec, a.cores)
 	request.JobID = a.job.ID
-	request.Bounded = !a.spec.Retune && a.spec.Version >= spec.BudgetVersion
+	request.Bounded = a.spec.Bounded()
 	run, err := a.agent.Tune(ctx, request)
 	if err != nil {
 		return func(o *observed) {
@@ -45,13 +45,13 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 // tuneRequest asks for what a spec leaves open.
 func (c *Coordinator) tuneRequest(s *spec.Spec, cores []int) control.TuneRequest {
 	return control.TuneRequest{
-		Job: s.Job, User: s.User, Cores: cores, NodeCores: len(c.config.Cores), Retune: s.Retune,
+		Spec: *s, Cores: cores, NodeCores: len(c.config.Cores),
 	}
 }
 
 // resolve makes what was chosen the job's. A choice that cannot be made one ends the job.
 func (a *act) resolve(ctx context.Context) (func(*observed), error) {
-	resolved, err := a.spec.Resolve(a.report, len(a.config.Cores))
+	resolved, err := a.spec.Tuned(a.report, len(a.config.Cores))
 	if err != nil {
 		failed := &cluster.EndJob{Job: a.job.ID, Generation: a.job.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
 		return nil, errors.Join(err, a.propose(ctx, failed))

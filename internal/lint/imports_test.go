@@ -53,7 +53,8 @@ var mayImport = map[string][]string{
 	"internal/data/idx":        {"internal/access"},
 	"internal/wire":            {"internal/pace", "internal/trace"},
 	"internal/api":             {"job", "tuner", "internal/unixhttp"},
-	"internal/worker/control":  {"internal/access", "internal/api", "internal/obstacle", "job", "tuner"},
+	"internal/spec":            {"internal/access", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
+	"internal/worker/control":  {"internal/api", "internal/obstacle", "internal/spec", "job", "tuner"},
 	"internal/plancache":       {"internal/checkpoint", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
 	"internal/manual":          nil,
@@ -69,19 +70,17 @@ var mayImport = map[string][]string{
 	"internal/worker": {
 		"internal/access", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
 		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
-		"internal/obstacle",
+		"internal/obstacle", "internal/spec",
 		"internal/history", "internal/logging",
 	},
-	"internal/footprint": {"elastic", "job", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/profile": {
-		"internal/footprint",
-		"internal/access", "internal/obstacle", "internal/words",
+		"internal/access", "internal/obstacle", "internal/spec", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
-	"internal/spec": {
-		"internal/footprint", "internal/process",
-		"internal/access", "elastic", "job", "schedule", "stage/...", "tuner", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/words",
+	"internal/admission": {
+		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/process", "internal/spec",
+		"elastic", "job", "schedule", "stage/device", "stage/model",
 	},
 	"internal/agent": {
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
@@ -93,7 +92,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/agent", "internal/coordinator", "internal/drift", "internal/spec",
+		"internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/spec",
 		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/plancache", "internal/shard", "internal/trace", "internal/words",
@@ -103,7 +102,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/logging", "internal/node", "internal/server", "internal/spec", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
+		"internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -67,7 +68,7 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 	for _, g := range peer.GIDs {
 		user.GIDs = append(user.GIDs, uint32(g))
 	}
-	return n.inspect.Admit(ctx, spec.Inspection{Request: r, User: user, Host: spec.Host{Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory()}})
+	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: user, Host: admission.Host{Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory()}})
 }
 
 // Jobs implements server.Backend.

@@ -63,7 +63,7 @@ func (n *node) foretell(ctx context.Context, s *spec.Spec, out *api.DryRun) (*sp
 	case report.Cached:
 		out.Tuning = "nothing is measured: the choice of an earlier tuning of such a job is taken"
 	case dear != "":
-		if s, err = s.ByRules(len(n.config.Cores), dear); err != nil {
+		if s, err = s.Tuned(&tuner.Report{Ruled: dear}, len(n.config.Cores)); err != nil {
 			return nil, err
 		}
 		out.Tuning = dear
@@ -74,7 +74,7 @@ func (n *node) foretell(ctx context.Context, s *spec.Spec, out *api.DryRun) (*sp
 	default:
 		out.Tuning = fmt.Sprintf("what is open is measured first, for about %s; what is shown here is predicted", words.Seconds(e.TuningSeconds))
 	}
-	return s.Resolve(report, len(n.config.Cores))
+	return s.Tuned(report, len(n.config.Cores))
 }
 
 // price has a process of its own say what a spec would take.

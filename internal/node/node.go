@@ -10,11 +10,11 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/server"
-	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // leaderTimeout bounds the wait for Raft at the start. A lone node needs a tenth of a second.
@@ -25,7 +25,7 @@ type node struct {
 	config      Config
 	id          string
 	log         *zap.Logger
-	inspect     *spec.Inspector
+	inspect     *admission.Inspector
 	raft        *raftlog.Log
 	agent       *agent.Local
 	coordinator *coordinator.Coordinator
@@ -63,7 +63,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer here.Close()
 	here.Tidy(ctx, raft.State())
-	n := &node{config: c, id: id, log: c.Log, inspect: spec.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now()}
+	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now()}
 	n.coordinator = coordinator.New(coordinator.Config{
 		Node: id, Cores: c.Cores, Agent: here, Raft: raft, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
 		Limits: func() coordinator.Limits { return c.Limits().coordinator() },

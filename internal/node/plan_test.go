@@ -57,7 +57,7 @@ func TestPlanOfTheUserOutlivesItsFile(t *testing.T) {
 	if !slices.Equal(a.Plan, want) {
 		t.Errorf("plan\n%s\nwant\n%s", strings.Join(a.Plan, "\n"), strings.Join(want, "\n"))
 	}
-	if j := a.Job; j.Stages != 2 || j.Chunks != 2 || j.MicroBatches != 2 || len(a.Stages) != 4 || a.Restore == nil || len(a.Restore.Shards) != 4 {
+	if j := a.Spec.Job; j.Stages != 2 || j.Chunks != 2 || j.MicroBatches != 2 || len(a.Stages) != 4 || a.Restore == nil || len(a.Restore.Shards) != 4 {
 		t.Errorf("%d stages of %d chunks, %d micro-batches, %d places, restore %+v; want 2 of 2, 2, 4 and as many shards",
 			j.Stages, j.Chunks, j.MicroBatches, len(a.Stages), a.Restore)
 	}
@@ -70,7 +70,7 @@ func TestChunksAreStagesToTheWorker(t *testing.T) {
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "chunks", 1e6)+"schedule: zb-v\n")
 	s := d.Until(t, id, "commits", committed)
 	a := readAssignment(t, d, id)
-	if len(a.Plan) != 2 || len(a.Stages) != 4 || a.Job.Chunks != 2 || s.Stages != 2 {
-		t.Errorf("%d devices and %d stages for a job of %d stages and %d chunks; want 2, 4, 2, 2", len(a.Plan), len(a.Stages), s.Stages, a.Job.Chunks)
+	if len(a.Plan) != 2 || len(a.Stages) != 4 || a.Spec.Job.Chunks != 2 || s.Stages != 2 {
+		t.Errorf("%d devices and %d stages for a job of %d stages and %d chunks; want 2, 4, 2, 2", len(a.Plan), len(a.Stages), s.Stages, a.Spec.Job.Chunks)
 	}
 }

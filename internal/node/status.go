@@ -47,7 +47,7 @@ func statusOf(j *cluster.Job, s *spec.Spec, v coordinator.View) api.JobStatus {
 		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
 		out.Schedule, out.Averaging = s.Job.Schedule, s.Averaging()
 		out.Parameters, out.Warnings, out.OutputDir = s.Parameters, s.Warnings, s.Job.Output.Dir
-		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.TaskName(), s.Job.Precision, s.Job.Recompute
+		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.Task, s.Job.Precision, s.Job.Recompute
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
 	out.Reason, out.Ended = reasonOf(j, v), j.Ended

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
@@ -56,20 +57,6 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 	return best, nil
 }
 
-// RunOnce runs a candidate one time and measures it.
-func (s *Session) RunOnce(ctx context.Context, c tuner.Candidate) (tuner.Candidate, error) {
-	config, err := Trial(&s.config.Request, &c, s.batches(&c))
-	if err != nil {
-		return c, err
-	}
-	r, err := s.bench.Run(ctx, config)
-	if err != nil {
-		return c, err
-	}
-	c.Measured = Measure(&c, r)
-	return c, nil
-}
-
 // mostBatches bounds what a turn is watched for when batches are predicted to take next to no time.
 const mostBatches = 200
 
@@ -117,13 +104,9 @@ func Trial(r *control.TuneRequest, c *tuner.Candidate, batches int) (worker.Tria
 	if err != nil {
 		return worker.TrialConfig{}, err
 	}
-	j := resolved(&r.Job, tuner.Target{Devices: c.Devices, Threads: c.Threads}, c.Pipelines, c.MicroBatches)
-	j.Schedule, j.Recompute = c.Schedule, c.Recompute
-	if len(slices.Compact(slices.Clone(c.Recompute))) == 1 {
-		j.Recompute = c.Recompute[:1]
-	}
+	j := spec.With(&r.Spec.Job, c)
 	return worker.TrialConfig{
-		Job: *j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp(c.Pipelines), Batches: batches, CoolDown: min(c.Pipelines-1, 1),
+		Job: j, Plan: plan, Split: c.Split, Cores: r.Cores, WarmUp: warmUp(c.Pipelines), Batches: batches, CoolDown: min(c.Pipelines-1, 1),
 	}, nil
 }
 
@@ -164,7 +147,8 @@ func stagesOf(c *tuner.Candidate, r worker.TrialResult) []tuner.StageTerms {
 		t.Device = r.Stages[s].Device
 		t.Busy = r.Devices[t.Device].Busy
 		t.WaitSeconds = (1 - t.Busy) * (r.End - r.Start).Seconds() / batches
-		t.Memory.Allocated = r.Stages[s].AllocatedBytes
+		t.Memory = c.Predicted.Stages[s].Memory // its parts have one length whatever the plan, but for
+		t.Memory.Activations += r.Stages[s].AllocatedBytes - spec.OnDevice(t.Memory)
 	}
 	return out
 }

@@ -21,12 +21,12 @@ const (
 // assumedFLOPs is how many floating-point operations a device of a target does in a second, by assumption, or as the job says of
 // emulated ones.
 func (s *subject) assumedFLOPs(t tuner.Target) float64 {
-	d := s.request.Job.Devices
+	d := s.request.Spec.Job.Devices
 	perThread := assumedCPU
 	switch given := job.At(d.Emulated.FLOPs, 0); {
 	case d.Kind == job.KindEmulated && given > 0:
 		return given
-	case strings.HasPrefix(s.device, "ref "):
+	case strings.HasPrefix(s.device.Name(), "ref "):
 		perThread = assumedRef
 	}
 	return perThread * float64(max(t.Threads, 1))
@@ -62,7 +62,7 @@ func (e *tooDearError) Error() string { return e.text }
 // afford holds what measuring costs against what the job allows of its time, once the first reading has told how fast the devices
 // are. What the short runs of the best cost is spared where that suffices.
 func (s *Session) afford(space *tuner.Space, target tuner.Target, m *measurement, samples int) error {
-	share := s.config.Request.Job.TuningShare
+	share := s.config.Request.Spec.Job.TuningShare
 	if s.judged || !s.config.Request.Bounded || share == 0 {
 		return nil
 	}
@@ -106,7 +106,7 @@ func (s *Session) foretell(space *tuner.Space) (*tuner.Report, error) {
 	switch {
 	case s.subject.fixedCosts():
 		basis = "the times that the job gives to its emulated devices"
-	case s.config.Request.Job.Devices.Kind == job.KindEmulated:
+	case s.config.Request.Spec.Job.Devices.Kind == job.KindEmulated:
 		basis = "what the job says of its emulated devices"
 	}
 	e, _ := s.estimate(space, report.Chosen.Predicted.SamplesPerSecond, basis)
@@ -125,7 +125,7 @@ func (s *Session) recall(r *tuner.Report) {
 
 // jobSeconds is how long the job trains at a rate.
 func (s *Session) jobSeconds(rate float64) float64 {
-	j := &s.config.Request.Job
+	j := &s.config.Request.Spec.Job
 	seconds := float64(j.Wanted(s.epoch)) / rate
 	if most := j.Train.MaxTime.Seconds(); most > 0 {
 		return min(seconds, most)

@@ -45,8 +45,8 @@ func TestAnEstimateMeasuresNothing(t *testing.T) {
 
 // TestThePlainDeviceIsPricedAsOne: its name says more than its kind.
 func TestThePlainDeviceIsPricedAsOne(t *testing.T) {
-	s := &subject{device: ref.New().Name()}
+	s := &subject{device: ref.New()}
 	if got := s.assumedFLOPs(tuner.Target{Threads: 1}); got != assumedRef {
-		t.Errorf("%s is priced at %g operations a second, want %g", s.device, got, assumedRef)
+		t.Errorf("%s is priced at %g operations a second, want %g", s.device.Name(), got, assumedRef)
 	}
 }

@@ -3,16 +3,11 @@ package profile
 import (
 	"slices"
 
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
-	"github.com/avgpipe/avgpipe/schedule"
-	"github.com/avgpipe/avgpipe/stage"
-	"github.com/avgpipe/avgpipe/tuner"
 )
-
-// kinds of recomputation, the cheapest first.
-var kinds = []string{string(stage.RecomputeNone), string(stage.RecomputeBlock), string(stage.RecomputeFull)}
 
 // fitToMemory has the stages of a reading compute again what their devices cannot hold, so that a job is measured that fits in no other
 // way. What that takes is taken off again: see once.
@@ -25,7 +20,7 @@ func (s *subject) fitToMemory(r *reading) error {
 		}
 		for k, home := range r.homes {
 			if slices.Contains(m.devices, home) {
-				recompute[k], short = kind, short || kind != kinds[0]
+				recompute[k], short = kind, short || kind != spec.RecomputeKinds[0]
 			}
 		}
 	}
@@ -56,7 +51,7 @@ func (s *subject) memories(devices int) (all []memory) {
 
 // fitting is the cheapest kind of recomputation with which a memory holds the stages of its devices; none where all are too much.
 func (s *subject) fitting(r *reading, m memory) (string, error) {
-	for _, kind := range kinds {
+	for _, kind := range spec.RecomputeKinds {
 		bytes, err := s.held(r, m.devices, kind)
 		if err != nil {
 			return "", err
@@ -65,27 +60,18 @@ func (s *subject) fitting(r *reading, m memory) (string, error) {
 			return kind, nil
 		}
 	}
-	return kinds[0], nil // and the run says what is short
+	return spec.RecomputeKinds[0], nil // and the run says what is short
 }
 
 // held is what the stages of some devices allocate in a reading.
 func (s *subject) held(r *reading, devices []int, kind string) (total int64, err error) {
-	plan := r.trial.Plan
-	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	for k, home := range r.homes {
-		if !slices.Contains(devices, home) {
-			continue
+	all, err := s.sizer.Stages(r.trial.Plan, r.trial.Split, r.samples, r.pipelines, []string{kind})
+	for k, m := range all {
+		if slices.Contains(devices, r.homes[k]) {
+			total += spec.OnDevice(m)
 		}
-		m, err := s.sizer.Stage(tuner.StageSpec{
-			From: r.trial.Split[k][0], To: r.trial.Split[k][1], Samples: r.samples, Slots: slots[k], WeightSlots: halves[k],
-			Versions: versions[k], Recompute: kind, Pipelines: r.pipelines,
-		})
-		if err != nil {
-			return 0, err
-		}
-		total += m.OnDevice()
 	}
-	return total, nil
+	return total, err
 }
 
 // once is how long an op would have taken if nothing were computed again: a stage's forward less, in its backward.
@@ -98,7 +84,7 @@ func once(r reading, result worker.TrialResult) func(trace.Event) float64 {
 	}
 	again := map[int]float64{}
 	for k, times := range forwards {
-		if kind := job.At(r.trial.Job.Recompute, k); kind != "" && kind != kinds[0] {
+		if kind := job.At(r.trial.Job.Recompute, k); kind != "" && kind != spec.RecomputeKinds[0] {
 			again[k] = median(times)
 		}
 	}

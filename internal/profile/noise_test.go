@@ -36,8 +36,8 @@ func (s *slowed) Run(ctx context.Context, c worker.TrialConfig) (worker.TrialRes
 func profileBeside(t *testing.T, disturbs func(run int) bool) (*tuner.Profile, int) {
 	t.Helper()
 	r := request(t, emulate(0))
-	r.Job.Pipelines, r.Job.MicroBatches = job.Auto, 2
-	r.Job.Devices.Emulated.FLOPs = []float64{2e8, 1e8} // slow, so that what the host does beside counts little
+	r.Spec.Job.Pipelines, r.Spec.Job.MicroBatches = job.Auto, 2
+	r.Spec.Job.Devices.Emulated.FLOPs = []float64{2e8, 1e8} // slow, so that what the host does beside counts little
 	s, err := Open(t.Context(), Config{Request: r})
 	if err != nil {
 		t.Fatal(err)

@@ -28,8 +28,8 @@ func TestOnlyErrorsAboutTheJobArePermanent(t *testing.T) {
 			}
 		})
 	}
-	_, err := Tune(t.Context(), Config{Request: control.TuneRequest{Version: control.TuneRequestVersion + 1}})
+	_, err := Tune(t.Context(), Config{Request: control.TuneRequest{Version: control.Version}})
 	if err == nil || Permanent(err) {
-		t.Errorf("a request of another version: permanent, or no error: %v", err)
+		t.Errorf("a request without cores: permanent, or no error: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ const (
 func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
 	p := s.subject.skeleton(target)
 	m := &measurement{
-		profile: p, guess: s.subject.guess(target), batch: s.config.Request.Job.Train.Batch, layers: newMeasured(len(p.Layers)), stages: newMeasured(target.Devices), contended: newMeasured(target.Devices),
+		profile: p, guess: s.subject.guess(target), batch: s.config.Request.Spec.Job.Train.Batch, layers: newMeasured(len(p.Layers)), stages: newMeasured(target.Devices), contended: newMeasured(target.Devices),
 	}
 	var err error
 	if m.shares, err = s.subject.shareOut(target); err != nil {

@@ -65,7 +65,7 @@ func (s *Session) steps(space tuner.Space) int {
 
 // alone is how many pipelines the merged readings of a target have: two where the job has no use for one.
 func (s *Session) alone(target tuner.Target) int {
-	if s.config.Request.Job.Pipelines > 1 && s.subject.several(target) {
+	if s.config.Request.Spec.Job.Pipelines > 1 && s.subject.several(target) {
 		return 2
 	}
 	return 1

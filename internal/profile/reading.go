@@ -3,8 +3,8 @@ package profile
 import (
 	"fmt"
 
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker"
-	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -60,7 +60,7 @@ func (s *subject) layered(target tuner.Target, shares []stage.Range, samples int
 
 // merged lays out a run as training is, by 1f1b, with whole batches of the job.
 func (s *subject) merged(target tuner.Target, shares []stage.Range, samples, pipelines int) reading {
-	micros := s.request.Job.Train.Batch / samples
+	micros := s.request.Spec.Job.Train.Batch / samples
 	r := s.reading(merged, target, samples, pipelines, micros)
 	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: target.Devices, MicroBatches: micros})
 	if err != nil {
@@ -83,8 +83,10 @@ func (s *subject) contended(target tuner.Target, shares []stage.Range, samples i
 
 // reading is what the kinds of run have in common.
 func (s *subject) reading(k kind, target tuner.Target, samples, pipelines, micros int) reading {
-	j := *resolved(&s.request.Job, target, pipelines, micros)
-	j.Train.Batch, j.Recompute = samples*micros, []string{string(stage.RecomputeNone)}
+	j := spec.With(&s.request.Spec.Job, &tuner.Candidate{
+		Devices: target.Devices, Threads: max(target.Threads, 1), Pipelines: pipelines, MicroBatches: micros, Recompute: spec.RecomputeKinds[:1],
+	})
+	j.Train.Batch = samples * micros
 	return reading{kind: k, samples: samples, pipelines: pipelines, trial: worker.TrialConfig{
 		Job: j, Cores: s.request.Cores, WarmUp: warmUp(pipelines), Batches: profileBatches,
 	}}
@@ -92,7 +94,7 @@ func (s *subject) reading(k kind, target tuner.Target, samples, pipelines, micro
 
 // several reports whether a second pipeline is possible: the job allows it, and it takes no more than half of the memory.
 func (s *subject) several(target tuner.Target) bool {
-	if s.request.Job.Pipelines == 1 {
+	if s.request.Spec.Job.Pipelines == 1 {
 		return false
 	}
 	const model = 6 // times the weights: gradients, state of adam, center and messages
@@ -105,15 +107,6 @@ func (s *subject) several(target tuner.Target) bool {
 		capacity = each * int64(target.Devices)
 	}
 	return capacity == 0 || held <= capacity/2
-}
-
-// resolved is the job with every count given.
-func resolved(j *job.Job, target tuner.Target, pipelines, micros int) *job.Job {
-	out := *j
-	out.Stages, out.Pipelines, out.MicroBatches = job.Count(target.Devices), job.Count(pipelines), job.Count(micros)
-	out.Devices.CPU.Count = max(out.Devices.CPU.Count, job.Count(target.Devices))
-	out.Devices.CPU.Threads = job.Count(max(target.Threads, 1))
-	return &out
 }
 
 // profilePlan runs every layer as a stage, in the order of 1f1b over the devices: a device goes through all of its layers for one

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
-	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -28,34 +28,35 @@ type subject struct {
 	compute  device.Type
 	cores    int
 	memory   int64         // bytes that the host can give; 0 when it does not say
-	device   string        // what the job's kind of device is on this host
-	on       device.Device // the first of the job's; closed with the subject
-	sizer    *footprint.Sizer
+	device   device.Device // that the job asks for, to price stages on
+	sizer    *spec.Pricer
 }
 
 // newSubject opens a device, which close closes.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
-	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Job), cores: r.NodeCores, memory: availableMemory()}
+	s := &subject{request: r, model: trials.Model(), sequence: r.Spec.Job.Data.Sequence, cores: r.NodeCores, memory: availableMemory()}
+	if s.sequence == 0 {
+		s.sequence = s.model.Sequence()
+	}
 	if n := len(r.Cores); n > 0 {
 		s.cores = n
 	}
-	if r.Job.Precision == device.BF16.String() {
+	if r.Spec.Job.Precision == device.BF16.String() {
 		s.compute = device.BF16
 	}
-	dev, err := trials.OpenDevice(r.Job.Devices)
-	if err != nil {
+	var err error
+	if s.device, err = trials.OpenDevice(r.Spec.Job.Devices); err != nil {
 		return nil, err
 	}
-	s.device = dev.Name()
-	s.on, s.sizer = dev, footprint.New(s.model, &s.request.Job, dev, dev.Host())
+	s.sizer = spec.NewPricer(&s.request.Spec.Job, s.model, s.device)
 	return s, nil
 }
 
-func (s *subject) close() error { return s.on.Close() }
+func (s *subject) close() error { return s.device.Close() }
 
 // digest names all that a plan depends on. Two jobs with one digest get one plan.
 func (s *subject) digest() (string, error) {
-	j := s.request.Job
+	j := s.request.Spec.Job
 	text, err := json.Marshal(map[string]any{
 		"report": tuner.ReportVersion, "family": s.model.Family, "model": s.model.Config(), "task": s.model.Task,
 		"batch": j.Train.Batch, "sequence": s.sequence, "precision": j.Precision, "optimizer": j.Optimizer.Name,
@@ -63,7 +64,7 @@ func (s *subject) digest() (string, error) {
 		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
 		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
 		"recompute": j.Recompute, "devices": j.Devices,
-		"device": s.device, "cores": s.cores, "system": processors(), "memory": totalMemory(),
+		"device": s.device.Name(), "cores": s.cores, "system": processors(), "memory": totalMemory(),
 	})
 	if err != nil {
 		return "", fmt.Errorf("digest of the job: %w", err)
@@ -74,7 +75,7 @@ func (s *subject) digest() (string, error) {
 
 // space is what the job leaves open. Its targets have no profile yet.
 func (s *subject) space() (tuner.Space, error) {
-	j := s.request.Job
+	j := s.request.Spec.Job
 	space := tuner.Space{
 		Batch: j.Train.Batch, Chunks: int(j.Chunks), Targets: s.targets(),
 		AverageEvery: j.Averaging.Tau, AwaitRound: elastic.PullRule(j.Averaging.Pull) == elastic.PullNew, ExchangeNorm: j.Optimizer.ClipNorm > 0,
@@ -99,9 +100,9 @@ func (s *subject) space() (tuner.Space, error) {
 	}
 	switch n := len(j.Recompute); {
 	case n == 0:
-		space.Recompute = kinds[:1]
+		space.Recompute = spec.RecomputeKinds[:1]
 	case j.RecomputeOpen():
-		space.Recompute = kinds
+		space.Recompute = spec.RecomputeKinds
 	case n == 1:
 		space.Recompute = j.Recompute
 	default:
@@ -133,7 +134,7 @@ func microBatches(batch, stages int) (all []int) {
 // targets are the ways to use the node's devices. Where neither stages nor devices are given, each number of devices that divides
 // the cores is one, with the cores shared out among them.
 func (s *subject) targets() []tuner.Target {
-	cpu, layers := s.request.Job.Devices.CPU, len(s.model.Layers) // of emulated devices only the threads are read
+	cpu, layers := s.request.Spec.Job.Devices.CPU, len(s.model.Layers) // of emulated devices only the threads are read
 	threads := func(devices int) int {
 		if cpu.Threads != job.Auto {
 			return int(cpu.Threads)
@@ -146,7 +147,7 @@ func (s *subject) targets() []tuner.Target {
 			all = append(all, tuner.Target{Devices: stages, Threads: threads(devices)})
 		}
 	}
-	switch given, count := int(s.request.Job.Stages), int(s.request.Job.Offered()); {
+	switch given, count := int(s.request.Spec.Job.Stages), int(s.request.Spec.Job.Offered()); {
 	case given > 0:
 		add(given, max(count, given))
 	case count > 0:
@@ -219,13 +220,13 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	p.HostBytes, p.Fixed = s.memory, s.fixed()
 	for d := range t.Devices {
 		p.Devices = append(p.Devices, tuner.Device{
-			Name: s.device, Slowdown: s.slowdown(d), CapacityBytes: s.capacity(d),
+			Name: s.device.Name(), Slowdown: s.slowdown(d), CapacityBytes: s.capacity(d),
 		})
 	}
 	for _, l := range s.model.Layers {
 		_, out := l.Ports(s.size())
 		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
-		one.ActivationBytes = float64(4 * (l.Saved(s.on, s.size()) + layer.Words(out)))
+		one.ActivationBytes = float64(4 * (l.Saved(s.device, s.size()) + layer.Words(out)))
 		for _, param := range l.Params() {
 			one.Parameters += int64(param.Len())
 		}
@@ -237,17 +238,17 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 // capacity is the memory that device d has of its own; 0 where it shares the host's. Emulated devices hold what the job says, of
 // which a list of one stands for all.
 func (s *subject) capacity(d int) int64 {
-	if s.request.Job.Devices.Kind != job.KindEmulated {
+	if s.request.Spec.Job.Devices.Kind != job.KindEmulated {
 		return 0
 	}
-	return int64(job.At(s.request.Job.Devices.Emulated.Memory, d))
+	return int64(job.At(s.request.Spec.Job.Devices.Emulated.Memory, d))
 }
 
 // slowdown is how many times as long everything takes on device d as on the first, before anything is measured: devices of a host are
 // taken to be alike; emulated ones are as fast as the job says. See compareDevices.
 func (s *subject) slowdown(d int) float64 {
-	given := s.request.Job.Devices.Emulated.FLOPs
-	if s.request.Job.Devices.Kind != job.KindEmulated || len(given) < 2 {
+	given := s.request.Spec.Job.Devices.Emulated.FLOPs
+	if s.request.Spec.Job.Devices.Kind != job.KindEmulated || len(given) < 2 {
 		return 1
 	}
 	first, own := given[0], job.At(given, d)
@@ -259,7 +260,7 @@ func (s *subject) slowdown(d int) float64 {
 
 // dictated are the times that the job gives to stages of emulated devices; none where operations say what they take.
 func (s *subject) fixed() (all []tuner.FixedCosts) {
-	e := s.request.Job.Devices.Emulated
+	e := s.request.Spec.Job.Devices.Emulated
 	if !s.fixedCosts() {
 		return nil
 	}
@@ -277,6 +278,6 @@ func (s *subject) fixed() (all []tuner.FixedCosts) {
 
 // fixes reports whether the job says what passes of a stage take, whichever layers it has.
 func (s *subject) fixedCosts() bool {
-	d := s.request.Job.Devices
+	d := s.request.Spec.Job.Devices
 	return d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0
 }

@@ -64,12 +64,10 @@ func (c Config) withDefaults() Config {
 func (c Config) Validate() error {
 	r := c.Request
 	switch {
-	case r.Version != control.TuneRequestVersion:
-		return fmt.Errorf("tune: request of version %d, this program reads %d: the daemon is of another version", r.Version, control.TuneRequestVersion)
 	case r.NodeCores < 1 && len(r.Cores) == 0:
 		return errors.New("tune: the request names neither cores nor their number")
-	case r.Job.Train.Batch < 1 || r.Job.Averaging.Tau < 1:
-		return fmt.Errorf("tune: batch %d, tau %d: the job was not validated", r.Job.Train.Batch, r.Job.Averaging.Tau)
+	case r.Spec.Job.Train.Batch < 1 || r.Spec.Job.Averaging.Tau < 1:
+		return fmt.Errorf("tune: batch %d, tau %d: the job was not validated", r.Spec.Job.Train.Batch, r.Spec.Job.Averaging.Tau)
 	case !(c.Outpaced >= 0 && c.Outpaced <= 1):
 		return fmt.Errorf("tune: Outpaced is %v: above 0 and at most 1, or 0 for the default", c.Outpaced)
 	case c.Batches < 0 || c.Turns < turns || c.Limit < 0:
@@ -109,7 +107,7 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	trials, err := worker.OpenTrials(ctx, &c.Request.Job, &access.Opener{User: c.Request.User})
+	trials, err := worker.OpenTrials(ctx, &c.Request.Spec.Job, &access.Opener{User: c.Request.Spec.User})
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}
@@ -154,7 +152,7 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 		return nil, err
 	}
 	var notes []string
-	if !s.config.Request.Retune {
+	if !s.config.Request.Spec.Retune {
 		switch report, err := readCache(s.config.Request.Cache, digest); {
 		case err != nil:
 			notes = append(notes, err.Error())

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -45,7 +46,7 @@ func request(t *testing.T, change func(*job.Job)) control.TuneRequest {
 		change(&j)
 	}
 	return control.TuneRequest{
-		Version: control.TuneRequestVersion, Node: "here", Dir: dir, Job: j, NodeCores: 2, Cache: filepath.Join(dir, "plans"),
+		Version: control.Version, Node: "here", Dir: dir, Spec: spec.Spec{Version: spec.Version, Job: j}, NodeCores: 2, Cache: filepath.Join(dir, "plans"),
 	}
 }
 
@@ -96,8 +97,8 @@ func holdCandidate(t *testing.T, r control.TuneRequest, c tuner.Candidate) {
 	if err := schedule.Check(plan, c.MicroBatches, schedule.Limits{}); err != nil {
 		t.Error(err)
 	}
-	if r.Job.Train.Batch%c.MicroBatches != 0 || len(c.Split) != plan.Stages() || c.Split[len(c.Split)-1][1] != 4 {
-		t.Errorf("%d micro-batches of %d, split %v for %d stages of 4 layers", c.MicroBatches, r.Job.Train.Batch, c.Split, plan.Stages())
+	if r.Spec.Job.Train.Batch%c.MicroBatches != 0 || len(c.Split) != plan.Stages() || c.Split[len(c.Split)-1][1] != 4 {
+		t.Errorf("%d micro-batches of %d, split %v for %d stages of 4 layers", c.MicroBatches, r.Spec.Job.Train.Batch, c.Split, plan.Stages())
 	}
 	if c.Predicted.BatchSeconds <= 0 || c.Predicted.Stages[0].Memory.Total() <= 0 {
 		t.Errorf("predicted: %+v", c.Predicted)
@@ -126,7 +127,7 @@ func TestPredictedMemoryIsWhatIsAllocated(t *testing.T) {
 				continue
 			}
 			for s, terms := range c.Measured.Stages {
-				if got, want := terms.Memory.Allocated, c.Predicted.Stages[s].Memory.OnDevice(); got != want {
+				if got, want := terms.Memory.Total(), c.Predicted.Stages[s].Memory.Total(); got != want {
 					t.Errorf("%s N=%d M=%d, stage %d holds %d bytes, predicted %d", c.Schedule, c.Pipelines, c.MicroBatches, s, got, want)
 				}
 			}

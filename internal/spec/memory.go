@@ -5,132 +5,337 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
+	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// boundedMemory reports whether a job says what its devices hold: of emulated ones. What others have, the worker finds out.
-func boundedMemory(j *job.Job) bool {
-	return j.Devices.Kind == job.KindEmulated && slices.ContainsFunc(j.Devices.Emulated.Memory, func(b float64) bool { return b > 0 })
+// Pricer prices the stages of a job exactly: by what package stage would allocate, and by what the links and the averaging of package
+// pipeline keep beside it. It is a tuner.Sizer.
+type Pricer struct {
+	job   *job.Job
+	model *model.Model
+	on    device.Device // nothing is allocated there; layers ask it how much they save
+	known map[tuner.StageSpec]priced
 }
 
-// shortage is a device whose stages do not fit.
-type shortage struct {
-	device      int
-	stages      []int // of the device
-	need, bytes int64
+type priced struct {
+	memory tuner.Memory
+	vector int64
 }
 
-func (s *shortage) Error() string {
-	return fmt.Sprintf("%s %d bytes, and the memory of its device is %d: %d bytes short", needs(s.stages), s.need, s.bytes, s.need-s.bytes)
+// NewPricer prices stages on a device.
+func NewPricer(j *job.Job, m *model.Model, on device.Device) *Pricer {
+	return &Pricer{job: j, model: m, on: on, known: map[tuner.StageSpec]priced{}}
 }
 
-func needs(stages []int) string {
-	if len(stages) == 1 {
-		return fmt.Sprintf("stage %d needs", stages[0])
+// pricer prices stages on a device that holds as much as is asked for.
+func (f *Facts) pricer(j *job.Job) (*Pricer, error) {
+	on, err := emulated.Open(emulated.Config{})
+	return NewPricer(j, f.Model, on), err
+}
+
+// Stage implements tuner.Sizer.
+func (p *Pricer) Stage(s tuner.StageSpec) (tuner.Memory, int64, error) {
+	if known, ok := p.known[s]; ok {
+		return known.memory, known.vector, nil
 	}
-	return fmt.Sprintf("stages %s on one device need", strings.Trim(strings.ReplaceAll(fmt.Sprint(stages), " ", ", "), "[]"))
-}
-
-// pricer prices the stages of a job whose counts are known.
-type pricer struct {
-	job    *job.Job
-	model  *model.Model
-	sizer  *footprint.Sizer
-	ranges []stage.Range
-}
-
-// newPricer prices a job that is cut as it is said, or by floating-point operations where split is nil.
-func newPricer(m *model.Model, j *job.Job, stages int, split [][2]int) (*pricer, error) {
-	everything, err := emulated.Open(emulated.Config{}) // nothing is allocated on it
+	c := stage.Config{
+		Device: p.on, Model: p.model, Range: stage.Range{From: s.From, To: s.To}, Samples: s.Samples, Sequence: sequence(p.job, p.model),
+		Compute: compute(p.job), Slots: max(s.Slots, 1), WeightSlots: s.WeightSlots, Versions: s.Versions, Recompute: stage.Recompute(s.Recompute),
+		Optimizer: stage.Optimizer{Name: p.job.Optimizer.Name, Momentum: p.job.Optimizer.Momentum},
+	}
+	b, err := c.Bytes()
 	if err != nil {
-		return nil, err
+		return tuner.Memory{}, 0, err
 	}
-	p := &pricer{job: j, model: m, sizer: footprint.New(m, j, everything, j.Devices.Kind != job.KindEmulated)}
-	for _, layers := range split {
-		p.ranges = append(p.ranges, stage.Range{From: layers[0], To: layers[1]})
+	shape, err := c.Shape()
+	if err != nil {
+		return tuner.Memory{}, 0, err
 	}
-	if split == nil {
-		p.ranges, err = stage.Split(m.Costs(p.sizer.Size(p.samples())), stages)
-	}
-	return p, err
+	p.known[s] = priced{vector: b.Vector, memory: tuner.Memory{
+		Weights: b.Parameters, Gradients: b.Gradients, State: b.State, Activations: b.Activations + b.Boundaries, Boundaries: p.messages(shape, s),
+	}}
+	return p.known[s].memory, b.Vector, nil
 }
 
-// samples is how many are in a micro-batch.
-func (p *pricer) samples() int { return p.job.Train.Batch / int(p.job.MicroBatches) }
-
-// stage is what stage k takes for all pipelines, its part of the center included. Slots micro-batches are in flight, of which halves are
-// between the halves of their backward, and so many versions of the weights are kept.
-func (p *pricer) stage(k, slots, halves, versions int) (tuner.Memory, error) {
-	return p.sizer.Stage(tuner.StageSpec{
-		From: p.ranges[k].From, To: p.ranges[k].To, Samples: p.samples(), Slots: slots, WeightSlots: halves, Versions: versions,
-		Recompute: job.At(p.job.Recompute, k), Pipelines: int(p.job.Pipelines),
-	})
-}
-
-// stages is what each stage takes of its device's memory by a plan.
-func (p *pricer) stages(plan schedule.Plan) (bytes []int64, err error) {
-	all, err := p.memories(plan)
-	for _, m := range all {
-		bytes = append(bytes, m.OnDevice())
+// messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has
+// run; a gradient that arrived and one that leaves; and, at the ends of the pipeline, two batches of data, of which one is
+// filled ahead.
+func (p *Pricer) messages(s stage.Shape, of tuner.StageSpec) int64 {
+	micros := p.job.Train.Batch / of.Samples
+	n := 0
+	if s.First {
+		n += 2 * micros * s.InputBytes
+	} else {
+		n += of.Slots*s.InputBytes + s.InputBytes
 	}
-	return bytes, err
+	if s.Last {
+		n += 2 * micros * s.LabelBytes
+	} else {
+		n += s.OutputBytes
+	}
+	return int64(n)
 }
 
-// memories is what each stage takes by a plan.
-func (p *pricer) memories(plan schedule.Plan) ([]tuner.Memory, error) {
+// Vectors implements tuner.Sizer: what averaging keeps, and the evaluator's copy.
+func (p *Pricer) Vectors(pipelines int) int {
+	a := p.job.Averaging
+	m, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Tau: a.Tau, Pipelines: pipelines})
+	if err != nil {
+		return 1
+	}
+	return m.Needs().Vectors(pipelines) + 1
+}
+
+// Stages prices every stage of a plan for so many pipelines, with its part of the center.
+func (p *Pricer) Stages(plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]tuner.Memory, error) {
 	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	all := make([]tuner.Memory, plan.Stages())
+	all, n := make([]tuner.Memory, len(split)), int64(pipelines)
 	for k := range all {
-		var err error
-		if all[k], err = p.stage(k, slots[k], halves[k], versions[k]); err != nil {
+		one, vector, err := p.Stage(tuner.StageSpec{
+			From: split[k][0], To: split[k][1], Samples: samples, Slots: slots[k], WeightSlots: halves[k], Versions: versions[k],
+			Recompute: job.At(recompute, k),
+		})
+		if err != nil {
 			return nil, err
+		}
+		all[k] = tuner.Memory{
+			Weights: n * one.Weights, Gradients: n * one.Gradients, State: n * one.State, Activations: n * one.Activations,
+			Boundaries: n * one.Boundaries, Center: int64(p.Vectors(pipelines)) * vector,
 		}
 	}
 	return all, nil
 }
 
-// short lists the devices whose memory is too small.
-func (p *pricer) short(plan schedule.Plan) ([]shortage, error) {
-	bytes, err := p.stages(plan)
+// OnDevice is the part of a stage's memory that its device allocates: all but the messages of links.
+func OnDevice(m tuner.Memory) int64 { return m.Total() - m.Boundaries }
+
+// sequence is the length of a sample. One that is too long is refused elsewhere.
+func sequence(j *job.Job, m *model.Model) int {
+	if n := j.Data.Sequence; n > 0 && n <= m.Sequence() {
+		return n
+	}
+	return m.Sequence()
+}
+
+// compute is the type in which products take their operands.
+func compute(j *job.Job) device.Type {
+	if j.Precision == device.BF16.String() {
+		return device.BF16
+	}
+	return device.F32
+}
+
+// shortage is a device whose stages do not fit, or the host.
+type shortage struct {
+	stages      []int // of the device; none: of the host
+	need, bytes int64
+}
+
+func (s *shortage) Error() string {
+	stages := fmt.Sprintf("stages %s on one device need", strings.Trim(strings.ReplaceAll(fmt.Sprint(s.stages), " ", ", "), "[]"))
+	if len(s.stages) == 1 {
+		stages = fmt.Sprintf("stage %d needs", s.stages[0])
+	}
+	return fmt.Sprintf("%s %d bytes, and the memory of its device is %d: %d bytes short", stages, s.need, s.bytes, s.need-s.bytes)
+}
+
+// arrangement is a job of known counts with what follows from them alone.
+type arrangement struct {
+	job    job.Job // with what is computed again decided
+	layout Layout
+	plan   schedule.Plan
+	why    string         // the plan is that one
+	memory []tuner.Memory // by stage; nil where nobody says what there is
+	short  []shortage
+}
+
+// bounded reports whether it is known what the job's devices hold: of emulated ones, if the job says, else of the host's memory.
+func (f *Facts) bounded(j *job.Job) bool {
+	if j.Devices.Kind != job.KindEmulated { // which hold no values
+		return f.MemoryBytes > 0
+	}
+	return slices.ContainsFunc(j.Devices.Emulated.Memory, func(b float64) bool { return b > 0 })
+}
+
+// arrange decides what nobody measures about a job: the cut; what is computed again, where the file leaves that open; and the warm-up
+// of afp, where emulated devices have fixed times or a memory that is too small for more.
+func (f *Facts) arrange(j *job.Job) (*arrangement, error) {
+	a := &arrangement{job: *j}
+	open := j.RecomputeOpen()
+	if open {
+		a.job.Recompute = slices.Repeat(RecomputeKinds[:1], stages(j))
+	}
+	p, err := f.pricer(&a.job)
 	if err != nil {
 		return nil, err
 	}
-	on := make([]shortage, len(plan))
-	for s, d := range plan.Placement() {
-		on[d].stages, on[d].need = append(on[d].stages, s), on[d].need+bytes[s]
+	if a.layout.Split, err = f.cut(j); err != nil {
+		return nil, err
 	}
-	for d := range on {
-		on[d].device, on[d].bytes = d, int64(job.At(p.job.Devices.Emulated.Memory, d))
+	var least []shortage // full is not always less than block: it computes a whole stage again at once
+	for {
+		if err := f.warm(a, p); err != nil {
+			return nil, err
+		}
+		if len(a.short) == 0 {
+			a.job.Recompute = oneForAll(a.job.Recompute)
+			return a, nil
+		}
+		if least == nil || lacking(a.short) < lacking(least) {
+			least = a.short
+		}
+		if !open || j.Devices.Kind != job.KindEmulated || !a.recomputeMore() {
+			a.short = least
+			return a, nil
+		}
 	}
-	return slices.DeleteFunc(on, func(s shortage) bool { return s.bytes == 0 || s.need <= s.bytes }), nil
 }
 
-// roomFor is, per device of a plan with a stage on each, how many micro-batches its memory holds, at most as many as the plan has in flight
-// and at least as many as 1f1b does; 0 where nothing limits it.
-func (p *pricer) roomFor(plan schedule.Plan, micro int) ([]int, error) {
-	slots := schedule.InFlightByStage(plan)
-	limits := make([]int, len(plan))
+// cut gives every stage its layers, by floating-point operations.
+func (f *Facts) cut(j *job.Job) (split [][2]int, err error) {
+	ranges, err := stage.Split(f.Model.Costs(microBatch(j, f.Model)), stages(j))
+	for _, r := range ranges {
+		split = append(split, [2]int{r.From, r.To})
+	}
+	return split, err
+}
+
+// microBatch is the size of one.
+func microBatch(j *job.Job, m *model.Model) layer.Size {
+	return layer.Size{B: j.Train.Batch / int(j.MicroBatches), T: sequence(j, m), Compute: compute(j)}
+}
+
+// lacking is how many bytes are short together.
+func lacking(short []shortage) (bytes int64) {
+	for _, s := range short {
+		bytes += s.need - s.bytes
+	}
+	return bytes
+}
+
+// recomputeMore has the stages of devices that are short compute more again. It reports whether any can.
+func (a *arrangement) recomputeMore() (more bool) {
+	for _, s := range a.short {
+		for _, k := range s.stages {
+			if next := slices.Index(RecomputeKinds, a.job.Recompute[k]) + 1; next < len(RecomputeKinds) {
+				a.job.Recompute[k], more = RecomputeKinds[next], true
+			}
+		}
+	}
+	return more
+}
+
+// warm generates the plan for what is computed again, and finds what is short whatever the warm-up.
+func (f *Facts) warm(a *arrangement, p *Pricer) (err error) {
+	a.layout = Layout{Split: a.layout.Split}
+	afp := f.UserPlan == nil && a.job.Schedule == "afp"
+	if afp && a.job.Devices.Kind == job.KindEmulated {
+		a.layout.Costs = f.fixedCosts(a)
+	}
+	if err = f.price(a, p); err != nil || len(a.short) == 0 || !afp || a.short[0].stages == nil {
+		return err
+	}
+	if a.layout.InFlightLimit, err = a.inFlight(p); err != nil {
+		return err
+	}
+	return f.price(a, p)
+}
+
+// price generates the plan, prices its stages, and finds what is short.
+func (f *Facts) price(a *arrangement, p *Pricer) (err error) {
+	a.plan, a.why, a.short = f.UserPlan, userPlan, nil
+	if f.UserPlan == nil {
+		if a.plan, a.why, err = generate(&a.job, &a.layout); err != nil {
+			return err
+		}
+	}
+	if f.Model == nil || !f.bounded(&a.job) {
+		return nil
+	}
+	a.memory, err = p.Stages(a.plan, a.layout.Split, a.job.Train.Batch/int(a.job.MicroBatches), int(a.job.Pipelines), a.job.Recompute)
+	if err != nil {
+		return err
+	}
+	a.short = f.lacks(a)
+	return nil
+}
+
+// lacks lists what is short.
+func (f *Facts) lacks(a *arrangement) []shortage {
+	on := []shortage{{bytes: f.MemoryBytes}}
+	place := make([]int, len(a.memory))
+	if a.job.Devices.Kind == job.KindEmulated {
+		on, place = make([]shortage, len(a.plan)), a.plan.Placement()
+		for d := range on {
+			on[d].bytes = int64(job.At(a.job.Devices.Emulated.Memory, d))
+		}
+	}
+	for k, d := range place {
+		on[d].need += OnDevice(a.memory[k])
+		if a.job.Devices.Kind == job.KindEmulated {
+			on[d].stages = append(on[d].stages, k)
+		}
+	}
+	return slices.DeleteFunc(on, func(s shortage) bool { return s.bytes == 0 || s.need <= s.bytes })
+}
+
+// inFlight is, per device of a plan with a stage on each, how many micro-batches its memory holds, at most as many as the plan has in
+// flight and at least as many as 1f1b does; 0 where nothing limits it.
+func (a *arrangement) inFlight(p *Pricer) ([]int, error) {
+	slots, micros, limits := schedule.InFlightByStage(a.plan), int(a.job.MicroBatches), make([]int, len(a.plan))
 	for d := range limits {
-		memory := int64(job.At(p.job.Devices.Emulated.Memory, d))
+		memory := int64(job.At(a.job.Devices.Emulated.Memory, d))
 		if memory == 0 {
 			continue
 		}
-		least := min(micro, len(plan)-d)
+		least := min(micros, len(a.plan)-d)
 		for limits[d] = slots[d]; limits[d] > least; limits[d]-- {
-			m, err := p.stage(d, limits[d], 0, 1)
+			one, vector, err := p.Stage(tuner.StageSpec{
+				From: a.layout.Split[d][0], To: a.layout.Split[d][1], Samples: a.job.Train.Batch / micros, Slots: limits[d], Versions: 1,
+				Recompute: job.At(a.job.Recompute, d),
+			})
 			if err != nil {
 				return nil, err
 			}
-			if m.OnDevice() <= memory {
+			if int64(a.job.Pipelines)*OnDevice(one)+int64(p.Vectors(int(a.job.Pipelines)))*vector <= memory {
 				break
 			}
 		}
 	}
 	return limits, nil
+}
+
+// fixedCosts are the costs of stages whose times the job says, in seconds; none where it leaves one to operations. A device has one of
+// the stages.
+func (f *Facts) fixedCosts(a *arrangement) (c schedule.Costs) {
+	e, n := a.job.Devices.Emulated, len(a.layout.Split)
+	for k := range n {
+		forward, backward := job.At(e.Forward, k).Seconds(), job.At(e.Backward, k).Seconds()
+		if forward == 0 || n != int(a.job.Stages) {
+			return schedule.Costs{}
+		}
+		if backward == 0 {
+			backward = 2 * forward // as the devices take it
+		}
+		if job.At(a.job.Recompute, k) != RecomputeKinds[0] {
+			backward += forward
+		}
+		c.Forward, c.Backward = append(c.Forward, forward), append(c.Backward, backward)
+		c.Update = append(c.Update, job.At(e.Step, k).Seconds())
+		if k+1 < n {
+			_, out := f.Model.Layers[a.layout.Split[k][1]-1].Ports(microBatch(&a.job, f.Model))
+			c.Link = append(c.Link, job.At(e.Link.Latency, k).Seconds())
+			c.Bandwidth = append(c.Bandwidth, job.At(e.Link.Bandwidth, k))
+			c.MessageBytes = append(c.MessageBytes, int64(4*layer.Words(out)))
+		}
+	}
+	return c
 }

@@ -1,57 +1,151 @@
 package spec_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// TestResolveKeepsToTheFile: what the job file gives is not changed by a report that says otherwise.
-func TestResolveKeepsToTheFile(t *testing.T) {
-	report := func(change func(*tuner.Candidate)) *tuner.Report {
-		r := &tuner.Report{Version: tuner.ReportVersion, Considered: 3, Chosen: tuner.Candidate{
-			Devices: 2, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Recompute: []string{"full", "full"},
-			Split: [][2]int{{0, 3}, {3, 4}},
-		}}
-		r.Chosen.Costs.Forward, r.Chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
-		change(&r.Chosen)
-		return r
+const emulatedJob = `version: 1
+name: emulated
+model: {family: gpt2, config: {n_layer: 6, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}}
+data: {files: [text]}
+optimizer: {lr: 1e-3}
+train: {steps: 8, batch: 16}
+stages: 4
+pipelines: 2
+micro_batches: 4
+schedule: gpipe
+devices: {kind: emulated, emulated: {forward: 0.1ms}}
+`
+
+const refJob = `version: 1
+name: large
+model: {family: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}}
+data: {files: [text]}
+optimizer: {lr: 1e-3}
+train: {steps: 8, batch: 16}
+stages: 2
+pipelines: 2
+micro_batches: 4
+schedule: gpipe
+devices: {kind: ref}
+`
+
+// parsed is a job file, with changes, and what it is resolved by on a node with so much memory.
+func parsed(t *testing.T, source string, memory int64, set ...string) (*job.Job, spec.Facts) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte(strings.Repeat("some text\n", 500)), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	open := spec.Spec{Version: spec.Version}
-	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
-	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau = 8, 100, 1
-	s, err := open.Resolve(report(func(*tuner.Candidate) {}), 2)
+	j, _, err := job.Parse("job.yaml", []byte(source), set, job.Environment{
+		Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Methods(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Job.Open() || s.Job.MicroBatches != 4 || s.Job.Schedule != "1f1b" || s.Job.Averaging.Alpha == 0 || len(s.Job.Recompute) != 1 ||
-		s.Cores(2) != 2 || len(s.Why) != 3 || len(s.Layout.Split) != 2 {
-		t.Errorf("resolved to %+v", s)
+	j.Absolute(dir)
+	m, err := model.Build(j.Model.Family, j.Model.Config)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if open.Layout != nil || open.Job.MicroBatches != 0 {
-		t.Error("the open spec was changed")
-	}
-	for want, change := range map[string]func(*tuner.Candidate){
-		"tuning chose stages 3, the job file says 2": func(c *tuner.Candidate) { c.Devices = 3 },
-		"tuning chose pipelines 0":                   func(c *tuner.Candidate) { c.Pipelines = 0 },
-		"the plan that tuning chose":                 func(c *tuner.Candidate) { c.Schedule = "nonsense" },
-	} {
-		if _, err := open.Resolve(report(change), 2); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("want %q, got %v", want, err)
-		}
-	}
+	return j, spec.Facts{Cores: 2, MemoryBytes: memory, Model: m}
 }
 
-// TestLargeReportsAreCut: Raft's log is given no more than it should carry, and the choice always.
-func TestLargeReportsAreCut(t *testing.T) {
-	r := &tuner.Report{Version: tuner.ReportVersion, Chosen: tuner.Candidate{Reason: "won"}}
-	for range 100 {
-		r.RunnersUp = append(r.RunnersUp, tuner.Candidate{Reason: strings.Repeat("x", 10_000)})
+// resolve resolves it.
+func resolve(t *testing.T, source string, memory int64, set ...string) (*spec.Resolution, error) {
+	t.Helper()
+	j, facts := parsed(t, source, memory, set...)
+	found, problems := spec.Resolve(j, facts, nil)
+	if len(problems) > 0 {
+		return nil, problems
 	}
-	text, err := spec.EncodeReport(r)
-	if err != nil || len(text) > spec.MaxReport || !strings.Contains(string(text), `"won"`) || len(r.RunnersUp) != 100 {
-		t.Errorf("%d bytes, %v", len(text), err)
+	return found, nil
+}
+
+func emulated(t *testing.T, set ...string) (*spec.Resolution, error) {
+	t.Helper()
+	return resolve(t, emulatedJob, 0, set...)
+}
+
+// emulatedSpec is the spec of a job on emulated devices.
+func emulatedSpec(t *testing.T, set ...string) (*spec.Spec, error) {
+	t.Helper()
+	j, facts := parsed(t, emulatedJob, 0, set...)
+	found, problems := spec.Resolve(j, facts, nil)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return spec.New(found, facts.Model, nil, false)
+}
+
+// onDevices is what each stage of a job on emulated devices takes.
+func onDevices(t *testing.T, set ...string) (bytes []int64) {
+	t.Helper()
+	found, err := emulated(t, append(slices.Clone(set), "devices.emulated.memory=1e15")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range found.Memory {
+		bytes = append(bytes, spec.OnDevice(m))
+	}
+	return bytes
+}
+
+// most is what the fullest of them takes.
+func most(t *testing.T, set ...string) int64 { return slices.Max(onDevices(t, set...)) }
+
+// TestResolvedJobsStayAsTheyAre: Resolve of a resolved job, with the facts and the report that it was resolved by, changes nothing.
+func TestResolvedJobsStayAsTheyAre(t *testing.T) {
+	chosen := &tuner.Report{Version: tuner.ReportVersion, Chosen: tuner.Candidate{
+		Devices: 2, Chunks: 1, Pipelines: 3, MicroBatches: 8, Schedule: "1f1b", Threads: 1, Recompute: []string{"none", "block"},
+		Split: [][2]int{{0, 5}, {5, 8}}, Costs: schedule.Uniform(2, 1, 2, 0),
+	}}
+	rules := []string{"tuning=rules", "stages=auto", "pipelines=auto", "micro_batches=auto", "schedule=auto", "recompute=auto", "chunks=auto"}
+	for name, c := range map[string]struct {
+		source string
+		memory int64
+		report *tuner.Report
+		set    []string
+	}{
+		"given":                       {refJob, 0, nil, nil},
+		"rules":                       {refJob, 1e12, nil, rules},
+		"rules, devices too small":    {emulatedJob, 0, nil, append(rules, "stages=4", fmt.Sprintf("devices.emulated.memory=%d", most(t, rules[0], "schedule=afp")-100))},
+		"several stages on a device":  {emulatedJob, 0, nil, []string{"schedule=interleaved", "stages=2"}},
+		"a tuning":                    {refJob, 0, chosen, []string{"model.config.n_layer=6", "stages=auto", "pipelines=auto", "micro_batches=auto", "schedule=auto", "recompute=auto"}},
+		"rules, since tuning is dear": {refJob, 0, &tuner.Report{Ruled: "it would take too long"}, []string{"stages=auto", "schedule=auto"}},
+		"samples, in bf16":            {refJob, 1e12, nil, []string{"train={samples: 1000, batch: 16}", "precision=bf16", "averaging.pull=old", "tuning=rules"}},
+	} {
+		j, facts := parsed(t, c.source, c.memory, c.set...)
+		before := *j
+		once, problems := spec.Resolve(j, facts, c.report)
+		if len(problems) > 0 || once.Job.Open() {
+			t.Errorf("%s: %v, open: %v", name, problems, once.Job.Open())
+			continue
+		}
+		if !reflect.DeepEqual(*j, before) {
+			t.Errorf("%s: the job was changed", name)
+		}
+		twice, problems := spec.Resolve(&once.Job, facts, c.report)
+		if len(problems) > 0 {
+			t.Errorf("%s: once more: %v", name, problems)
+			continue
+		}
+		once.Why, twice.Why = nil, nil // what was decided is given the second time
+		if !reflect.DeepEqual(once, twice) {
+			t.Errorf("%s: resolved to\n%+v\nand that to\n%+v", name, once, twice)
+		}
 	}
 }

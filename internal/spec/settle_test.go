@@ -1,4 +1,4 @@
-package spec
+package spec_test
 
 import (
 	"fmt"
@@ -6,25 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
-
-// most is what the fullest stage of a job takes.
-func most(t *testing.T, set ...string) int64 {
-	t.Helper()
-	j, err := emulatedJob(t, set...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, plan := priced(t, j)
-	bytes, err := p.stages(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.Max(bytes)
-}
 
 // With tuning: rules, recompute: auto is the least that the emulated devices' memory allows, device by device; and it runs there.
 func TestRulesRecomputeAsLittleAsTheMemoryAllows(t *testing.T) {
@@ -191,28 +177,31 @@ func TestChosenCountsThatDoNotFitAreNotResolved(t *testing.T) {
 	if err != nil || !s.Job.Open() {
 		t.Fatalf("open: %v, %v", err == nil && s.Job.Open(), err)
 	}
-	roomy, err := s.Resolve(chosen("full"), 2)
+	roomy, err := s.Tuned(chosen("full"), 2)
 	if err != nil || fmt.Sprint(roomy.Job.Recompute) != "[full]" || roomy.Job.Open() {
 		t.Fatalf("%v", err)
 	}
 	if !slices.ContainsFunc(roomy.Why, func(why string) bool { return strings.HasPrefix(why, "recompute full: ") }) {
 		t.Errorf("%q does not say what is computed again", roomy.Why)
 	}
-	p, plan := priced(t, &roomy.Job)
-	p, err = newPricer(p.model, &roomy.Job, 4, roomy.Layout.Split)
-	if err != nil {
-		t.Fatal(err)
+	tight := func(bytes int64) *spec.Spec {
+		out := *s
+		out.Job.Devices.Emulated.Memory = []float64{float64(bytes)}
+		return &out
 	}
-	bytes, err := p.stages(plan)
-	if err != nil {
-		t.Fatal(err)
+	_, facts := parsed(t, emulatedJob, 0, set...)
+	found, problems := spec.Resolve(&tight(1e15).Job, facts, chosen("full"))
+	if len(problems) > 0 {
+		t.Fatal(problems)
 	}
-	tight := *s
-	tight.Job.Devices.Emulated.Memory = []float64{float64(slices.Max(bytes))}
-	if _, err := tight.Resolve(chosen("full"), 2); err != nil {
+	most := int64(0)
+	for _, m := range found.Memory {
+		most = max(most, spec.OnDevice(m))
+	}
+	if _, err := tight(most).Tuned(chosen("full"), 2); err != nil {
 		t.Errorf("with exactly what it takes: %v", err)
 	}
-	if _, err := tight.Resolve(chosen("none"), 2); err == nil || !strings.Contains(err.Error(), "bytes short") {
+	if _, err := tight(most).Tuned(chosen("none"), 2); err == nil || !strings.Contains(err.Error(), "bytes short") {
 		t.Errorf("without recomputation: %v", err)
 	}
 }
@@ -220,10 +209,10 @@ func TestChosenCountsThatDoNotFitAreNotResolved(t *testing.T) {
 // Other devices do not say what they hold: nothing is computed again until somebody measures.
 func TestRulesRecomputeNothingOnRealDevices(t *testing.T) {
 	s, err := emulatedSpec(t, "devices={kind: ref}", "tuning=rules", "recompute=auto")
-	if err != nil || fmt.Sprint(s.Job.Recompute) != "[none]" || s.Layout != nil {
+	if err != nil || fmt.Sprint(s.Job.Recompute) != "[none]" || s.Layout.Costs.Forward != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if j, err := emulatedJob(t, "devices={kind: ref}", "recompute=auto"); err != nil || !j.Open() || j.Recompute[0] != job.AutoRecompute {
-		t.Errorf("%+v, %v", j, err)
+	if s, err := emulatedSpec(t, "devices={kind: ref}", "recompute=auto"); err != nil || !s.Job.Open() || s.Job.Recompute[0] != job.AutoRecompute {
+		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -3,20 +3,21 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/avgpipe/avgpipe/internal/access"
-	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// Spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every count is
-// resolved, at the latest by a tuning, so a newer program runs the job as the one that admitted it meant it.
+// Spec is an admitted job: what the replicated state keeps of it beside the file that it was read from. Every value is resolved, at
+// the latest by a tuning, so a newer program runs the job as the one that admitted it meant it. It is not changed once it is built.
 type Spec struct {
-	Version    int             `json:"version"`    // specVersion
+	Version    int             `json:"version"`
 	Job        job.Job         `json:"job"`        // while it is open, what is to be chosen is 0, a schedule "auto"
 	Model      json.RawMessage `json:"model"`      // its config.json, every field written out
 	Task       string          `json:"task"`       // of the model
@@ -25,121 +26,131 @@ type Spec struct {
 	Warnings   []string        `json:"warnings"`
 	User       *access.User    `json:"user,omitempty"`   // whose rights open what the job names; nil (before version 3): the daemon's
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
-	Layout     *Layout         `json:"layout,omitempty"` // of a tuned job, and of emulated devices
-	UserPlan   schedule.Plan   `json:"plan,omitempty"`   // that the user wrote, as it was when the job was submitted
+	Layout     *Layout         `json:"layout,omitempty"`
+	UserPlan   []string        `json:"plan,omitempty"` // that the user wrote, as it was when the job was submitted; a line a device
 	// Budget is how much the job trains on. Nil: the pipelines are to be measured first, or the worker finds out how long an epoch is.
 	Budget *job.Budget `json:"budget,omitempty"`
 
-	Report *tuner.Report // of a tuned job; it lies beside the spec in the replicated state
-	device []int         // of each stage, once it was asked for
+	Report *tuner.Report `json:"-"` // of a tuned job; it lies beside the spec in the replicated state
+
+	perPipeline bool         // train.steps are those of each pipeline, as in versions before 3
+	placement   func() []int // once
 }
 
-// Layout is what has no key in the job file and shapes the plan: chosen by tuning, or known of emulated devices.
+// Layout is what has no key in the job file and shapes the plan and its stages.
 type Layout struct {
-	Costs       schedule.Costs `json:"costs"` // that the plan is generated from; without Forward: none
-	PinnedLimit []int          `json:"pinned_limit,omitempty"`
-	Split       [][2]int       `json:"split"` // of each stage, its first layer and the one after its last; nil: by operations
+	Costs         schedule.Costs `json:"costs"` // that the plan is generated from; without Forward: none
+	InFlightLimit []int          `json:"pinned_limit,omitempty"`
+	Split         [][2]int       `json:"split"` // of each stage, its first layer and the one after its last; nil (before version 4): by operations
 }
 
-// The versions of the form that specs are kept in.
-const (
-	Version       = 3
-	scaledVersion = 3 // averaging has a factor of the learning rate; it is 1 in jobs of before; a spec says whose rights count
-	BudgetVersion = 3 // before it, train.steps were those of each pipeline
-	oldestVersion = 1 // every count was resolved at admission; since 2 a job may be open
-)
-
-// Encode writes a spec for the replicated state.
-func Encode(s *Spec) (json.RawMessage, error) {
-	text, err := json.Marshal(s)
+// New is the spec of a job that was resolved, or is left open for a tuning.
+func New(r *Resolution, m *model.Model, user *access.User, retune bool) (*Spec, error) {
+	config, err := json.Marshal(m.Config())
 	if err != nil {
-		return nil, fmt.Errorf("encode the spec of job %s: %w", s.Job.Name, err)
+		return nil, fmt.Errorf("the config of the model of job %s cannot be written: %w", r.Job.Name, err)
 	}
-	return text, nil
+	s := &Spec{Version: Version, Model: config, Task: string(m.Task), Parameters: m.Weights(), User: user, Retune: retune}
+	s.take(r)
+	if r.userPlan {
+		s.UserPlan = r.Plan.Lines()
+	}
+	return s, nil
 }
 
-// Decode reads the spec of a job.
-func Decode(id string, text, tuned json.RawMessage) (*Spec, error) {
-	s := Spec{Job: *job.Default()} // of keys that did not exist when it was written
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, fmt.Errorf("job %s: decode its spec: %w", id, err)
+// take makes what was resolved the spec's.
+func (s *Spec) take(r *Resolution) {
+	s.Job, s.Layout, s.Budget = r.Job, r.Layout, r.Budget
+	s.Why = append(slices.Clone(s.Why), r.Why...)
+	s.Warnings = slices.Clone(s.Warnings)
+	for _, w := range r.Warnings {
+		if !slices.Contains(s.Warnings, w) {
+			s.Warnings = append(s.Warnings, w)
+		}
 	}
-	if s.Version < oldestVersion || s.Version > Version {
-		return nil, fmt.Errorf("job %s: its spec has version %d, this program reads %d to %d", id, s.Version, oldestVersion, Version)
-	}
-	if s.Version < scaledVersion {
-		s.Job.Averaging.RateScale = 1
-	}
-	if s.Budget == nil {
-		s.setBudget()
-	}
-	report, err := readReport(id, tuned)
-	if err != nil {
-		return nil, err
-	}
-	s.Report = report
-	return &s, nil
+	s.placement = sync.OnceValue(s.place)
 }
 
-// setBudget resolves how much the job trains on, once its pipelines are known, and says what that is for each.
-func (s *Spec) setBudget() (why string) {
+// Tuned is the spec with what a tuning chose, or the rules where that says so, for a node with so many cores.
+func (s *Spec) Tuned(r *tuner.Report, cores int) (*Spec, error) {
+	f := Facts{Cores: cores, PerPipeline: s.perPipeline}
+	var err error
+	if len(s.Model) > 0 {
+		if f.Model, err = model.FromHuggingFace(s.Model); err != nil {
+			return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
+		}
+	}
+	found, problems := Resolve(&s.Job, f, r)
 	switch {
-	case s.Job.Pipelines == job.Auto:
-		return ""
-	case s.Version < BudgetVersion:
-		s.Budget = s.Job.PerPipeline()
-	default:
-		s.Budget = s.Job.Resolved(0)
+	case len(problems) > 0 && r.Ruled != "":
+		return nil, fmt.Errorf("resolve job %s by the rules: %w", s.Job.Name, problems)
+	case len(problems) > 0:
+		return nil, fmt.Errorf("resolve job %s: %s", s.Job.Name, problems[0].Message)
 	}
-	if s.Budget == nil {
-		return fmt.Sprintf("budget %s: how many samples that is, is known once the data are open", s.Job.Train.Budget())
+	out := *s
+	out.perPipeline = false // its budget is resolved
+	if r.Ruled == "" {
+		out.Report = r
 	}
-	why = fmt.Sprintf("budget %s: %d samples, %s of each pipeline", s.Job.Train.Budget(), s.Budget.Samples, words.Count(int(s.Budget.Steps), "step"))
-	if s.Budget.Samples != s.Job.Wanted(0) {
-		why += ", rounded up to whole rounds"
-	}
-	return why
+	out.take(found)
+	return &out, nil
 }
 
-// warnOfRounds warns where a job ends before its first commit would be due.
-func (s *Spec) warnOfRounds() {
-	if s.Budget == nil {
-		return
-	}
-	if rounds := s.Budget.Steps / uint64(s.Job.Averaging.Tau); uint64(s.Job.Center.CommitEvery) > rounds {
-		s.Warnings = append(s.Warnings, fmt.Sprintf(
-			"center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run",
-			s.Job.Center.CommitEvery, rounds))
-	}
-}
+// Bounded reports whether measuring the job is bounded by its tuning_share.
+func (s *Spec) Bounded() bool { return !s.Retune && !s.perPipeline }
 
 // Plan is the plan that the user wrote, or generates the job's, which a proof precedes (schedule.Generate). That one is not kept: it
 // grows with stages times micro-batches, and Raft's log is for small things.
 func (s *Spec) Plan() (schedule.Plan, string, error) {
 	if s.UserPlan != nil {
-		return s.UserPlan, "as the file has it", nil
+		plan, err := schedule.Parse(strings.Join(s.UserPlan, "\n"))
+		return plan, userPlan, err
 	}
-	r := schedule.Request{Devices: int(s.Job.Stages), Chunks: int(s.Job.Chunks), MicroBatches: int(s.Job.MicroBatches)}
-	if s.Layout != nil {
-		r.InFlightLimit = s.Layout.PinnedLimit
-		if s.Layout.Costs.Forward != nil {
-			r.Costs = &s.Layout.Costs
+	return generate(&s.Job, s.Layout)
+}
+
+// userPlan says where a plan comes from that nobody generates.
+const userPlan = "as the file has it"
+
+// generate generates the plan of a job of known counts.
+func generate(j *job.Job, l *Layout) (schedule.Plan, string, error) {
+	r := schedule.Request{Devices: int(j.Stages), Chunks: int(j.Chunks), MicroBatches: int(j.MicroBatches)}
+	if l != nil {
+		r.InFlightLimit = l.InFlightLimit
+		if l.Costs.Forward != nil {
+			r.Costs = &l.Costs
 		}
 	}
-	return schedule.Generate(s.Job.Schedule, r)
+	return schedule.Generate(j.Schedule, r)
 }
 
 // Stages is how many the model is cut into.
-func (s *Spec) Stages() int { return int(s.Job.Stages) * max(1, int(s.Job.Chunks)) }
+func (s *Spec) Stages() int { return stages(&s.Job) }
 
-// Placement is the device of each stage; nil where there is no plan. The caller of the first call is alone with the spec.
+func stages(j *job.Job) int { return int(j.Stages) * max(1, int(j.Chunks)) }
+
+// Placement is the device of each stage; nil where there is no plan.
 func (s *Spec) Placement() []int {
-	if s.device == nil {
-		if plan, _, err := s.Plan(); err == nil {
-			s.device = plan.Placement()
-		}
+	if s.placement == nil {
+		return s.place()
 	}
-	return s.device
+	return s.placement()
+}
+
+func (s *Spec) place() []int {
+	plan, _, err := s.Plan()
+	if err != nil {
+		return nil
+	}
+	return plan.Placement()
+}
+
+// Split is, of each stage, its first layer and the one after its last; nil: by operations.
+func (s *Spec) Split() [][2]int {
+	if s.Layout == nil {
+		return nil
+	}
+	return s.Layout.Split
 }
 
 // Cores is how many of a node's cores the job computes on: a device for each stage. While it is not known how many that will
@@ -170,12 +181,4 @@ func (s *Spec) Averaging() string {
 		rate = "lr x auto"
 	}
 	return strings.Join([]string{a.Method, "pull=" + a.Pull, alpha, fmt.Sprintf("tau=%d", a.Tau), rate}, " ")
-}
-
-// TaskName is what the samples of the job are.
-func (s *Spec) TaskName() string {
-	if s.Task == "" { // admitted when there was no other
-		return string(model.Language)
-	}
-	return s.Task
 }

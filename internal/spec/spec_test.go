@@ -44,8 +44,8 @@ func TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen(t *testing.T) {
 		{"asgd", job.Averaging{Pull: "new"}, 2, 1, 1},
 		{"adamw", job.Averaging{Pull: "predicted", Alpha: 0.3, RateScale: 1.2}, 4, 0.3, 1.2},
 	} {
-		j := job.Job{Optimizer: job.Optimizer{Name: c.optimizer}, Averaging: c.given}
-		resolveAveraging(&j, c.pipelines)
+		j := job.Job{Optimizer: job.Optimizer{Name: c.optimizer}, Averaging: c.given, Pipelines: job.Count(c.pipelines)}
+		decideAveraging(&j)
 		if a := j.Averaging; a.Alpha != c.alpha || float64(a.RateScale) != c.rate {
 			t.Errorf("%+v: alpha %v, lr_scale %v", c, a.Alpha, a.RateScale)
 		}
@@ -76,7 +76,7 @@ func TestStepsOfEarlierSpecs(t *testing.T) {
 				Devices: 2, Chunks: 1, Pipelines: 3, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Split: [][2]int{{0, 1}, {1, 2}},
 			}
 			chosen.Costs.Forward, chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
-			resolved, err := s.Resolve(&tuner.Report{Version: tuner.ReportVersion, Chosen: chosen}, 2)
+			resolved, err := s.Tuned(&tuner.Report{Version: tuner.ReportVersion, Chosen: chosen}, 2)
 			if err != nil || resolved.Budget == nil || *resolved.Budget != of {
 				t.Errorf("%s: %+v, %v; want %+v", name, resolved, err, of)
 			}

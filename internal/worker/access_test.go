@@ -29,7 +29,7 @@ func TestAFileThatBecameALinkIsOpenedWithTheSubmittersRights(t *testing.T) {
 		}
 	}
 	a := setup(t, 1, 1, func(j *job.Job) { j.Data.Files = []string{corpus} })
-	a.User = &access.User{UID: 54321, GIDs: []uint32{54321}}
+	a.Spec.User = &access.User{UID: 54321, GIDs: []uint32{54321}}
 	plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,11 +1,8 @@
 package worker
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -14,30 +11,14 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// maxAssignmentBytes bounds the assignment file. The plan dominates: 1,024 stages of 4,096 micro-batches take 50 MB.
-const maxAssignmentBytes = 1 << 28
-
 // loadAssignment reads and checks the file that the daemon wrote.
 func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
 	fail := func(err error) (control.Assignment, schedule.Plan, error) {
 		return control.Assignment{}, nil, fmt.Errorf("worker: assignment %s: %w", path, err)
 	}
-	info, err := os.Stat(path)
+	a, err := control.ReadAssignment(path)
 	if err != nil {
-		return fail(err)
-	}
-	if info.Size() > maxAssignmentBytes {
-		return fail(fmt.Errorf("%d bytes, the limit is %d", info.Size(), maxAssignmentBytes))
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fail(err)
-	}
-	a := control.Assignment{Job: *job.Default()} // of keys that did not exist when it was written
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&a); err != nil {
-		return fail(err)
+		return a, nil, err
 	}
 	plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
 	if err != nil {
@@ -46,7 +27,7 @@ func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
 	if err := checkAssignment(a, plan); err != nil {
 		return fail(err)
 	}
-	if err := schedule.Check(plan, int(a.Job.MicroBatches), schedule.Limits{}); err != nil {
+	if err := schedule.Check(plan, int(a.Spec.Job.MicroBatches), schedule.Limits{}); err != nil {
 		return fail(err)
 	}
 	return a, plan, nil
@@ -56,9 +37,7 @@ func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
 func checkAssignment(a control.Assignment, plan schedule.Plan) error {
 	stages := plan.Stages()
 	unresolved := func(count job.Count) bool { return count < 1 }
-	switch spec := a.Job; {
-	case a.Version != control.AssignmentVersion:
-		return fmt.Errorf("version %d, this worker reads %d: the daemon is of another version", a.Version, control.AssignmentVersion)
+	switch spec := a.Spec.Job; {
 	case a.JobID == "" || a.Generation == 0:
 		return fmt.Errorf("job %q generation %d: both must be given", a.JobID, a.Generation)
 	case !filepath.IsAbs(a.Dir):
@@ -72,14 +51,14 @@ func checkAssignment(a control.Assignment, plan schedule.Plan) error {
 			len(plan), stages, spec.Stages, len(a.Stages))
 	case spec.Averaging.Tau < 1:
 		return fmt.Errorf("a round of %d steps; it has at least 1", spec.Averaging.Tau)
-	case a.Budget != nil && (a.Budget.Steps < 1 || a.Budget.Steps%uint64(spec.Averaging.Tau) != 0):
-		return fmt.Errorf("%d steps are not a whole number of rounds of %d steps", a.Budget.Steps, spec.Averaging.Tau)
+	case a.Spec.Budget != nil && (a.Spec.Budget.Steps < 1 || a.Spec.Budget.Steps%uint64(spec.Averaging.Tau) != 0):
+		return fmt.Errorf("%d steps are not a whole number of rounds of %d steps", a.Spec.Budget.Steps, spec.Averaging.Tau)
 	case len(spec.Recompute) > 1 && len(spec.Recompute) != stages:
 		return fmt.Errorf("recompute has entries for %d stages of %d", len(spec.Recompute), stages)
 	case spec.Train.Batch%int(spec.MicroBatches) != 0:
 		return fmt.Errorf("batch %d is not a multiple of %d micro-batches", spec.Train.Batch, spec.MicroBatches)
 	}
-	if _, problem := a.Job.CheckEntries(len(a.Stages), len(a.Plan)); problem != "" {
+	if _, problem := a.Spec.Job.CheckEntries(len(a.Stages), len(a.Plan)); problem != "" {
 		return errors.New(problem)
 	}
 	if err := checkPlaces(a, plan); err != nil {
@@ -93,14 +72,14 @@ func checkRestore(a control.Assignment) error {
 	if r == nil {
 		return nil
 	}
-	if len(r.Shards) != len(a.Stages) || len(r.Cursors) != int(a.Job.Pipelines) {
+	if len(r.Shards) != len(a.Stages) || len(r.Cursors) != int(a.Spec.Job.Pipelines) {
 		return fmt.Errorf("restore of round %d: %d shards and %d cursors for %d stages and %d pipelines",
-			r.Round, len(r.Shards), len(r.Cursors), len(a.Stages), a.Job.Pipelines)
+			r.Round, len(r.Shards), len(r.Cursors), len(a.Stages), a.Spec.Job.Pipelines)
 	}
 	for i, c := range r.Cursors {
-		if c.Pipeline != i || c.Step != r.Round*uint64(a.Job.Averaging.Tau) {
+		if c.Pipeline != i || c.Step != r.Round*uint64(a.Spec.Job.Averaging.Tau) {
 			return fmt.Errorf("restore of round %d: pipeline %d stands at step %d, a round is %d steps",
-				r.Round, c.Pipeline, c.Step, a.Job.Averaging.Tau)
+				r.Round, c.Pipeline, c.Step, a.Spec.Job.Averaging.Tau)
 		}
 	}
 	return nil

@@ -114,11 +114,11 @@ func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*ho
 
 // resolveBudget says how much is trained on. Epochs leave that to who has opened the data.
 func (h *host) resolveBudget(context.Context) error {
-	if given := h.assignment.Budget; given != nil {
+	if given := h.assignment.Spec.Budget; given != nil {
 		h.budget = *given
 		return nil
 	}
-	spec, epoch := h.assignment.Job, h.set.Samples()
+	spec, epoch := h.assignment.Spec.Job, h.set.Samples()
 	if _, nearest, problem := spec.CheckWarmup(epoch); problem != "" {
 		return &permanentError{fmt.Errorf("%s; the nearest that fits: %s", problem, nearest)}
 	}
@@ -132,8 +132,8 @@ func (h *host) resolveBudget(context.Context) error {
 
 // openModel builds the model and cuts it into stages.
 func (h *host) openModel(context.Context) error {
-	h.access = &access.Opener{User: h.assignment.User}
-	if err := h.build(&h.assignment.Job); err != nil {
+	h.access = &access.Opener{User: h.assignment.Spec.User}
+	if err := h.build(&h.assignment.Spec.Job); err != nil {
 		return err
 	}
 	return h.cut()
@@ -183,7 +183,7 @@ func (h *host) cut() (err error) {
 		return &permanentError{fmt.Errorf("precision: %w", err)}
 	}
 	stages := h.plan.Stages()
-	if h.assignment.Split == nil {
+	if h.assignment.Spec.Split() == nil {
 		if h.ranges, err = stage.Split(h.model.Costs(h.size()), stages); err != nil {
 			return &permanentError{fmt.Errorf("stages: %w", err)}
 		}
@@ -191,7 +191,7 @@ func (h *host) cut() (err error) {
 	}
 	h.ranges = nil
 	from := 0
-	for k, layers := range h.assignment.Split {
+	for k, layers := range h.assignment.Spec.Split() {
 		if layers[0] != from || layers[1] <= from {
 			return &permanentError{fmt.Errorf("split: stage %d has layers %d to %d: every stage begins at the layer after the one before, %d, "+
 				"and has at least one", k, layers[0], layers[1], from)}
@@ -213,7 +213,7 @@ func (h *host) size() layer.Size {
 
 // compute is the type in which products take their operands.
 func (h *host) compute() device.Type {
-	if h.assignment.Job.Precision == device.BF16.String() {
+	if h.assignment.Spec.Job.Precision == device.BF16.String() {
 		return device.BF16
 	}
 	return device.F32
@@ -221,12 +221,12 @@ func (h *host) compute() device.Type {
 
 // samples is the number of samples in a micro-batch.
 func (h *host) samples() int {
-	return h.assignment.Job.Train.Batch / int(h.assignment.Job.MicroBatches)
+	return h.assignment.Spec.Job.Train.Batch / int(h.assignment.Spec.Job.MicroBatches)
 }
 
 // sequence is the number of tokens in a sample.
 func (h *host) sequence() int {
-	if n := h.assignment.Job.Data.Sequence; n > 0 {
+	if n := h.assignment.Spec.Job.Data.Sequence; n > 0 {
 		return n
 	}
 	return h.model.Sequence()
@@ -234,7 +234,7 @@ func (h *host) sequence() int {
 
 // recompute is what stage k computes again.
 func (h *host) recompute(k int) stage.Recompute {
-	switch all := h.assignment.Job.Recompute; len(all) {
+	switch all := h.assignment.Spec.Job.Recompute; len(all) {
 	case 0: // written before there was a choice
 		return stage.RecomputeNone
 	case 1:
@@ -246,7 +246,7 @@ func (h *host) recompute(k int) stage.Recompute {
 
 // openData reads the corpus, and refuses one that has changed since the round that is restored.
 func (h *host) openData(ctx context.Context) error {
-	if err := h.read(ctx, &h.assignment.Job); err != nil {
+	if err := h.read(ctx, &h.assignment.Spec.Job); err != nil {
 		return err
 	}
 	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != h.set.Identity().Digest {
@@ -267,13 +267,13 @@ func (h *host) newFeed() (err error) {
 
 // leaveCard leaves what whoever exports the model needs to use it.
 func (h *host) leaveCard(context.Context) error {
-	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Job.Data}
+	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Spec.Job.Data}
 	c.Data.Labels = h.set.Labels()
 	files := map[string][]byte{}
 	if err := h.readTokenizer(c.Data.Tokenizer, files); err != nil {
 		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
 	}
-	if from := h.assignment.Job.Model.From; from != "" {
+	if from := h.assignment.Spec.Job.Model.From; from != "" {
 		if err := h.readCompanions(from, export.ModelCompanions, files); err != nil {
 			return &permanentError{fmt.Errorf("model.from: %w", err)}
 		}
@@ -333,7 +333,7 @@ func (h *host) openStore(context.Context) (err error) {
 // openDevices opens a device for each row of the plan whose stages live here. With fewer devices than rows, rows share the cores
 // of one.
 func (h *host) openDevices(context.Context) error {
-	spec := h.assignment.Job.Devices
+	spec := h.assignment.Spec.Job.Devices
 	h.network = network(spec, len(h.plan))
 	for k, row := range h.plan.Placement() {
 		if h.assignment.Stages[k].Node != h.assignment.Node {
@@ -387,7 +387,7 @@ func coresOf(d int, cpu job.CPU, cores []int) []int {
 
 // stage is the configuration of stage s in a pipeline.
 func (h *host) stage(s *hosted, pipeline int) stage.Config {
-	spec := h.assignment.Job
+	spec := h.assignment.Spec.Job
 	return stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
 		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(),

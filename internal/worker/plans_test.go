@@ -11,7 +11,7 @@ import (
 
 // laid lays an assignment over devices as a plan says, whose stages all live here.
 func laid(a control.Assignment, stages int, plan ...string) control.Assignment {
-	a.Job.Stages, a.Plan = job.Count(len(plan)), plan
+	a.Spec.Job.Stages, a.Plan = job.Count(len(plan)), plan
 	a.Stages = slices.Repeat([]control.StagePlace{{Node: "a"}}, stages)
 	return a
 }
@@ -24,7 +24,7 @@ func TestStagesThatShareADeviceGiveTheSameBits(t *testing.T) {
 			"interleaved": laid(one, 4, "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"),
 			"v in halves": laid(one, 4, "0F0 0F1 3F0 3I0 3F1 3I1 3W0 3W1 0I0 0I1 0W0 0W1", "1F0 2F0 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1"),
 		} {
-			a.Dir, a.Job.Recompute = t.TempDir(), []string{"none", "full", "block", "none"}
+			a.Dir, a.Spec.Job.Recompute = t.TempDir(), []string{"none", "full", "block", "none"}
 			o := train(t, a, nil)
 			if got := exported(t, a, o); !bytes.Equal(got, want) {
 				t.Errorf("%s, %s: the weights after training differ from those of one stage", name, precision)

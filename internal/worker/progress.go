@@ -48,8 +48,8 @@ const lossSteps = 10
 // newProgress starts where the assignment does.
 func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMeta) *progress {
 	p := &progress{
-		state: api.Starting, reason: "loading", rounds: map[int]uint64{}, batch: uint64(a.Job.Train.Batch),
-		steps: make([]uint64, a.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
+		state: api.Starting, reason: "loading", rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
+		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
 		transfers: newTransfers(a, plan), held: map[int]string{},
 	}
 	start := uint64(0)

@@ -62,7 +62,7 @@ func (t *trainer) writeWhenPossible(ctx context.Context, h *host, s *pipeline.Sn
 // write makes a stage's part of a round durable in the job's store.
 func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (control.ShardInfo, error) {
 	now := time.Now()
-	cursors := make([]control.Cursor, t.assignment.Job.Pipelines)
+	cursors := make([]control.Cursor, t.assignment.Spec.Job.Pipelines)
 	shardCursors := make([]shard.Cursor, len(cursors))
 	for i := range cursors {
 		cursors[i] = control.Cursor{Pipeline: i, Step: s.Round * t.tau()}

@@ -51,13 +51,13 @@ func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trai
 			log.Warn("the meta of the restored round is unreadable; losses and times start anew", zap.Error(err))
 		}
 	}
-	t.budget.Store(a.Budget)
+	t.budget.Store(a.Spec.Budget)
 	t.progress = newProgress(a, plan, t.restored)
 	return t
 }
 
 // tau is the batches in a round.
-func (t *trainer) tau() uint64 { return uint64(t.assignment.Job.Averaging.Tau) }
+func (t *trainer) tau() uint64 { return uint64(t.assignment.Spec.Job.Averaging.Tau) }
 
 // finalRound is the last round of the budget; further than any while that is not known.
 func (t *trainer) finalRound() uint64 {
@@ -69,7 +69,7 @@ func (t *trainer) finalRound() uint64 {
 
 // groupConfig is what every group of a job has in common.
 func (h *host) groupConfig() (pipeline.Config, error) {
-	spec := h.assignment.Job
+	spec := h.assignment.Spec.Job
 	method, err := elastic.NewMethod(spec.Averaging.Method, elastic.Config{
 		Pull: elastic.PullRule(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Tau: spec.Averaging.Tau, Pipelines: int(spec.Pipelines),
 	})
@@ -96,7 +96,7 @@ func (h *host) groupConfig() (pipeline.Config, error) {
 
 // held is the data of evaluations.
 func (h *host) held() evaluation {
-	return evaluation{Feed: h.feed, set: h.set, total: h.assignment.Job.Train.EvalSamples}
+	return evaluation{Feed: h.feed, set: h.set, total: h.assignment.Spec.Job.Train.EvalSamples}
 }
 
 // newGroup wires the stages that live here.
@@ -105,7 +105,7 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 	if err != nil {
 		return nil, err
 	}
-	c.FinalRound, c.CenterOnly, c.Linger = t.finalRound(), t.assignment.Job.Center.State == "center", true
+	c.FinalRound, c.CenterOnly, c.Linger = t.finalRound(), t.assignment.Spec.Job.Center.State == "center", true
 	c.Evaluation.Due, c.Events = t.evaluationDue, t.listeners(ctx, h)
 	if reach != nil {
 		c.Connect = reach.connect
@@ -123,7 +123,7 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 
 // evaluationDue says which rounds are evaluated: the untrained center, every train.eval_every, and the last.
 func (t *trainer) evaluationDue(round uint64) bool {
-	every := uint64(t.assignment.Job.Train.EvalEvery)
+	every := uint64(t.assignment.Spec.Job.Train.EvalEvery)
 	return round == 0 || round == t.final() || every > 0 && round%every == 0
 }
 
@@ -138,7 +138,7 @@ func (t *trainer) final() uint64 {
 
 // stageConfig describes one stage.
 func (h *host) stageConfig(s *hosted) pipeline.StageConfig {
-	spec := h.assignment.Job
+	spec := h.assignment.Spec.Job
 	return pipeline.StageConfig{
 		Index: s.index,
 		Build: func(p int) (stage.Stage, error) { return h.newStage(s, p) },
@@ -154,7 +154,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 	generation := t.assignment.Generation
 	return pipeline.Events{
 		OnStarted: func() {
-			t.progress.training(uint64(t.assignment.Job.Train.Batch*h.sequence()), time.Now())
+			t.progress.training(uint64(t.assignment.Spec.Job.Train.Batch*h.sequence()), time.Now())
 			t.events.append(control.Event{Kind: control.Started, Generation: generation})
 			t.log.Info("training", zap.Int("stages_here", len(h.stages)), zap.String("device", h.devices[0].about))
 		},
@@ -230,11 +230,11 @@ func (t *trainer) abort() { t.cancel(errAborted) }
 
 // status implements controller.
 func (t *trainer) status() control.Status {
-	spec := t.assignment.Job
+	spec := t.assignment.Spec.Job
 	out := control.Status{JobID: t.assignment.JobID, Generation: t.assignment.Generation, PID: os.Getpid(), Final: t.finalRound()}
 	out.Job = api.JobStatus{
 		ID: t.assignment.JobID, Name: spec.Name, Generation: t.assignment.Generation, Pipelines: int(spec.Pipelines), Stages: int(spec.Stages), MicroBatches: int(spec.MicroBatches),
-		Schedule: t.assignment.Schedule, Warnings: []string{},
+		Schedule: t.assignment.Spec.Job.Schedule, Warnings: []string{},
 	}
 	if b := t.budget.Load(); b != nil {
 		out.Job.Steps, out.Job.BudgetSamples = b.Steps, b.Samples

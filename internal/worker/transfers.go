@@ -53,13 +53,13 @@ type transfer struct{ at, took time.Duration }
 // newTransfers observes the boundaries between stages that both live here, on two devices.
 func newTransfers(a control.Assignment, plan schedule.Plan) *transfers {
 	t := &transfers{links: make([][2]*direction, max(len(a.Stages)-1, 0))}
-	placement, micros := plan.Placement(), int(a.Job.MicroBatches)
+	placement, micros := plan.Placement(), int(a.Spec.Job.MicroBatches)
 	for k := range t.links {
 		if a.Stages[k].Node != a.Node || a.Stages[k+1].Node != a.Node || placement[k] == placement[k+1] {
 			continue
 		}
 		for way := range t.links[k] {
-			t.links[k][way] = &direction{micros: micros, made: make([]made, int(a.Job.Pipelines)*micros)}
+			t.links[k][way] = &direction{micros: micros, made: make([]made, int(a.Spec.Job.Pipelines)*micros)}
 		}
 	}
 	return t

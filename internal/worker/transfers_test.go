@@ -14,7 +14,7 @@ import (
 func transfersOf(t testing.TB, stages int) *transfers {
 	t.Helper()
 	a := setup(t, stages, 2, func(j *job.Job) { j.Schedule = "1f1b" })
-	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: stages, MicroBatches: int(a.Job.MicroBatches)})
+	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: stages, MicroBatches: int(a.Spec.Job.MicroBatches)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -162,13 +163,14 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 // host lays the job of a trial over devices of its own.
 func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 	a := control.Assignment{
-		Version: control.AssignmentVersion, JobID: "trial", Generation: 1, Node: "here", Dir: "/", Job: c.Job, Budget: &job.Budget{Steps: uint64(c.total())}, Plan: c.Plan.Lines(),
-		Split: c.Split, Cores: c.Cores, Stages: slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages()),
+		Version: control.Version, JobID: "trial", Generation: 1, Node: "here", Dir: "/", Plan: c.Plan.Lines(), Cores: c.Cores,
+		Spec:   spec.Spec{Job: c.Job, Budget: &job.Budget{Steps: uint64(c.total())}, Layout: &spec.Layout{Split: c.Split}},
+		Stages: slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages()),
 	}
 	if err := checkAssignment(a, c.Plan); err != nil {
 		return nil, err
 	}
-	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Budget}
+	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Spec.Budget}
 	for _, step := range []func() error{h.cut, h.newFeed, func() error { return h.openDevices(ctx) }} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, h.closeDevices())

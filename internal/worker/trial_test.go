@@ -19,12 +19,12 @@ func trialOf(t *testing.T, a control.Assignment) TrialConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return TrialConfig{Job: a.Job, Plan: plan, Split: a.Split, WarmUp: 2, Batches: 5}
+	return TrialConfig{Job: a.Spec.Job, Plan: plan, Split: a.Spec.Split(), WarmUp: 2, Batches: 5}
 }
 
 func TestTrialsOfOneJobRunOneAfterTheOther(t *testing.T) {
 	first := setup(t, 2, 2, nil)
-	trials, err := OpenTrials(t.Context(), &first.Job, nil)
+	trials, err := OpenTrials(t.Context(), &first.Spec.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestTrialsOfOneJobRunOneAfterTheOther(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	change := func(j *job.Job) { j.Data, j.MicroBatches, j.Averaging.Tau = first.Job.Data, 4, 3 }
+	change := func(j *job.Job) { j.Data, j.MicroBatches, j.Averaging.Tau = first.Spec.Job.Data, 4, 3 }
 	for _, a := range []control.Assignment{first, setup(t, 3, 1, change), setup(t, 1, 2, change)} {
 		c := trialOf(t, a)
 		r, err := trials.Run(t.Context(), c)
@@ -93,7 +93,7 @@ func checkTrial(t *testing.T, c TrialConfig, r TrialResult) {
 
 func TestATrialTakesTheSplitThatItIsGiven(t *testing.T) {
 	a := setup(t, 2, 1, nil)
-	trials, err := OpenTrials(t.Context(), &a.Job, nil)
+	trials, err := OpenTrials(t.Context(), &a.Spec.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestATrialTakesTheSplitThatItIsGiven(t *testing.T) {
 
 func TestATrialThatCannotRunIsRefused(t *testing.T) {
 	a := setup(t, 2, 1, nil)
-	trials, err := OpenTrials(t.Context(), &a.Job, nil)
+	trials, err := OpenTrials(t.Context(), &a.Spec.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestATrialCountsNoWorkThatWasDoneBeforeItWatched(t *testing.T) {
 		j.Devices.Kind, j.Devices.Emulated.Forward = job.KindEmulated, []time.Duration{forward}
 		j.Devices.Emulated.Backward = []time.Duration{2 * forward}
 	})
-	trials, err := OpenTrials(t.Context(), &a.Job, nil)
+	trials, err := OpenTrials(t.Context(), &a.Spec.Job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

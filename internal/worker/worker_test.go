@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	specs "github.com/avgpipe/avgpipe/internal/spec"
+
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
@@ -67,11 +69,11 @@ func setup(t testing.TB, stages, pipelines int, change func(*job.Job)) control.A
 		t.Fatal(err)
 	}
 	a := control.Assignment{
-		Version: control.AssignmentVersion, JobID: "1", Generation: 1, Node: "a", Dir: t.TempDir(), Job: spec,
-		Schedule: spec.Schedule, Plan: plan.Lines(), OrphanAfter: time.Minute,
+		Version: control.Version, JobID: "1", Generation: 1, Node: "a", Dir: t.TempDir(),
+		Spec: specs.Spec{Version: specs.Version, Job: spec}, Plan: plan.Lines(), OrphanAfter: time.Minute,
 	}
 	a.Stages = slices.Repeat([]control.StagePlace{{Node: "a"}}, plan.Stages())
-	a.Budget = a.Job.PerPipeline()
+	a.Spec.Budget = a.Spec.Job.PerPipeline()
 	return a
 }
 
@@ -274,7 +276,7 @@ func everySplit(t *testing.T, precision string) {
 		recompute []string
 	}{{1, nil}, {2, []string{"none"}}, {3, []string{"full", "block", "none"}}, {4, []string{"block"}}} {
 		a := setup(t, c.stages, 1, func(j *job.Job) { j.Recompute, j.Precision = c.recompute, precision })
-		a.Job.Data.Files = sharedCorpus(t)
+		a.Spec.Job.Data.Files = sharedCorpus(t)
 		got := exported(t, a, train(t, a, nil))
 		if want == nil {
 			want = got
@@ -313,7 +315,7 @@ func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
 		want := exported(t, whole, train(t, whole, nil))
 
 		first := setup(t, 2, 2, change)
-		first.Job.Data.Files = whole.Job.Data.Files
+		first.Spec.Job.Data.Files = whole.Spec.Job.Data.Files
 		half := train(t, first, func(tr *trainer) {
 			for round := uint64(3); ; round++ {
 				answer := tr.commit(control.CommitRequest{Generation: 1, Round: round, Stop: true})
@@ -379,9 +381,9 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*control.Assignment){
 		"version 1":                            func(a *control.Assignment) { a.Version = 1 },
 		"not an absolute path":                 func(a *control.Assignment) { a.Dir = "here" },
-		"must be resolved":                     func(a *control.Assignment) { a.Job.Pipelines = job.Auto },
-		"not a multiple of":                    func(a *control.Assignment) { a.Job.Train.Batch = 5 },
-		"not a whole number of":                func(a *control.Assignment) { a.Job.Averaging.Tau = 3 },
+		"must be resolved":                     func(a *control.Assignment) { a.Spec.Job.Pipelines = job.Auto },
+		"not a multiple of":                    func(a *control.Assignment) { a.Spec.Job.Train.Batch = 5 },
+		"not a whole number of":                func(a *control.Assignment) { a.Spec.Job.Averaging.Tau = 3 },
 		"the job 2 devices and 3 stage places": func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]) },
 		"the plan has 1 devices and 1 stages":  func(a *control.Assignment) { a.Plan = a.Plan[:1] },
 		"another stage of its device 0 on node": func(a *control.Assignment) {
@@ -436,7 +438,7 @@ func TestLossThatIsNotANumberFailsForGood(t *testing.T) {
 func TestChangedDataAreRefused(t *testing.T) {
 	a := setup(t, 1, 1, nil)
 	o := train(t, a, nil)
-	if err := os.WriteFile(a.Job.Data.Files[0], bytes.Repeat([]byte("something else\n"), 1000), 0o600); err != nil {
+	if err := os.WriteFile(a.Spec.Job.Data.Files[0], bytes.Repeat([]byte("something else\n"), 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	a.Generation, a.Restore = 2, restoreOf(o)

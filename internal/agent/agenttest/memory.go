@@ -111,7 +111,7 @@ func (m *Memory) Processes(context.Context) ([]agent.Running, error) {
 // Start implements agent.Agent.
 func (m *Memory) Start(_ context.Context, a control.Assignment) (agent.Process, error) {
 	m.endOthers(a.JobID)
-	a.Version, a.Node = control.AssignmentVersion, m.Node
+	a.Version, a.Node = control.Version, m.Node
 	a.OrphanAfter = Patience
 	x := &pretender{trainer: newTrainer(a, m.Store(a.JobID), io.Discard)}
 	//nolint:contextcheck // the process outlives the request

@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/process"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -53,7 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) Rig) {
 // Assignment is one of the fake worker: so many rounds.
 func Assignment(id, name string, generation, rounds uint64) control.Assignment {
 	return control.Assignment{
-		JobID: id, Generation: generation, Job: trainJob(name), Budget: &job.Budget{Steps: rounds, Samples: 4 * rounds},
+		JobID: id, Generation: generation, Spec: spec.Spec{Version: spec.Version, Job: trainJob(name), Budget: &job.Budget{Steps: rounds, Samples: 4 * rounds}},
 		Stages: []control.StagePlace{{}},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -18,7 +19,7 @@ func tune(t *testing.T, r Rig, id, name string) (agent.Process, *seen) {
 	if id != "" {
 		r.Job(id)
 	}
-	p, err := r.Agent.Tune(t.Context(), control.TuneRequest{JobID: id, Job: trainJob(name), Cores: []int{0}})
+	p, err := r.Agent.Tune(t.Context(), control.TuneRequest{JobID: id, Spec: spec.Spec{Version: spec.Version, Job: trainJob(name)}, Cores: []int{0}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 func makeShard(a control.Assignment, k int, round uint64) (*shard.Header, []float32, error) {
 	meta, elements := export.ShardMeta{Layers: [2]int{k, k + 1}}, 1
 	if k == 0 {
-		m, err := model.Build(a.Job.Model.Family, a.Job.Model.Config)
+		m, err := model.Build(a.Spec.Job.Model.Family, a.Spec.Job.Model.Config)
 		if err != nil {
 			return nil, nil, fmt.Errorf("build the model: %w", err)
 		}
@@ -36,8 +36,8 @@ func makeShard(a control.Assignment, k int, round uint64) (*shard.Header, []floa
 		Job: a.JobID, Generation: a.Generation, Round: round, Stage: k, Stages: len(a.Stages), Meta: text,
 		Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: elements}},
 	}
-	for i := range int(a.Job.Pipelines) {
-		h.Cursors = append(h.Cursors, shard.Cursor{Pipeline: i, Step: round * uint64(a.Job.Averaging.Tau)})
+	for i := range int(a.Spec.Job.Pipelines) {
+		h.Cursors = append(h.Cursors, shard.Cursor{Pipeline: i, Step: round * uint64(a.Spec.Job.Averaging.Tau)})
 	}
 	values := make([]float32, elements)
 	for i := range values {

@@ -62,12 +62,12 @@ func (t *trainer) run(ctx context.Context) {
 }
 
 func newTrainer(a control.Assignment, store shard.Store, log io.Writer) *trainer {
-	if a.Budget == nil { // as where the worker finds out how long an epoch is
-		a.Budget = a.Job.Resolved(Epoch)
+	if a.Spec.Budget == nil { // as where the worker finds out how long an epoch is
+		a.Spec.Budget = a.Spec.Job.Resolved(Epoch)
 	}
 	return &trainer{
 		a: a, store: store, log: log, wanted: map[uint64]bool{}, grown: make(chan struct{}), asked: time.Now(),
-		final: a.Budget.Steps / uint64(a.Job.Averaging.Tau),
+		final: a.Spec.Budget.Steps / uint64(a.Spec.Job.Averaging.Tau),
 	}
 }
 
@@ -87,7 +87,7 @@ func (t *trainer) restore(ctx context.Context) error {
 
 // trouble returns what the job's name asks for, and the round.
 func (t *trainer) trouble() (string, uint64) {
-	kind, at, ok := strings.Cut(t.a.Job.Name, "-at-")
+	kind, at, ok := strings.Cut(t.a.Spec.Job.Name, "-at-")
 	n, err := strconv.ParseUint(at, 10, 64)
 	if !ok || err != nil {
 		return "", 0
@@ -194,7 +194,7 @@ func (t *trainer) meta(round uint64) control.RoundMeta {
 	loss, initial := Loss(round), Loss(0)
 	return control.RoundMeta{
 		ElapsedS: float64(round) * RoundTime.Seconds(), Loss: &loss, EvalLoss: &loss, EvalRound: round, InitialLoss: &initial,
-		SamplesSeen: round * uint64(t.a.Job.Train.Batch) * uint64(t.a.Job.Pipelines), DataDigest: "fake", Budget: t.a.Budget,
+		SamplesSeen: round * uint64(t.a.Spec.Job.Train.Batch) * uint64(t.a.Spec.Job.Pipelines), DataDigest: "fake", Budget: t.a.Spec.Budget,
 	}
 }
 
@@ -210,7 +210,7 @@ func (t *trainer) status() control.Status {
 	s := control.Status{JobID: t.a.JobID, Generation: t.a.Generation, PID: os.Getpid(), Final: t.final, NextCommit: t.earliest()}
 	m := t.meta(t.round)
 	s.Job = api.JobStatus{
-		State: api.Running, Round: t.round, Step: t.round * uint64(t.a.Job.Averaging.Tau), Steps: t.a.Budget.Steps, BudgetSamples: t.a.Budget.Samples,
+		State: api.Running, Round: t.round, Step: t.round * uint64(t.a.Spec.Job.Averaging.Tau), Steps: t.a.Spec.Budget.Steps, BudgetSamples: t.a.Spec.Budget.Samples,
 		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
@@ -229,7 +229,7 @@ func (t *trainer) status() control.Status {
 		down, up := 30e-6, 40e-6
 		s.Job.LinkStatus = append(s.Job.LinkStatus, api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
 	}
-	s.Job.MicroBatches = int(t.a.Job.MicroBatches)
+	s.Job.MicroBatches = int(t.a.Spec.Job.MicroBatches)
 	return s
 }
 

@@ -25,11 +25,7 @@ const tuneSteps = 4
 // "tunefull-once" the first time, "tuneslow" can be watched, "tunehangs" takes until its daemon is gone, "tunegarbage" prints what is
 // no message.
 func Tune(request string) int {
-	var r control.TuneRequest
-	text, err := os.ReadFile(request)
-	if err == nil {
-		err = json.Unmarshal(text, &r)
-	}
+	r, err := control.ReadTuneRequest(request)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "fake tuning:", err)
 		return control.ExitInvalid
@@ -56,7 +52,7 @@ const garbage = "hello"
 
 // pretendToTune does what the job's name says, and returns an exit code and last words. first says that it was not done before.
 func pretendToTune(ctx context.Context, r *control.TuneRequest, first bool, say func(control.TuneMessage)) (code int, words string) {
-	kind, at, _ := strings.Cut(r.Job.Name, "-at-")
+	kind, at, _ := strings.Cut(r.Spec.Job.Name, "-at-")
 	dies, err := strconv.Atoi(at)
 	if err != nil {
 		dies = -1
@@ -65,10 +61,10 @@ func pretendToTune(ctx context.Context, r *control.TuneRequest, first bool, say 
 		dies = 1
 	}
 	if r.Estimate {
-		report := Report(&r.Job, r.NodeCores)
+		report := Report(&r.Spec.Job, r.NodeCores)
 		report.Chosen.Measured = nil
 		rate := report.Chosen.Predicted.SamplesPerSecond
-		report.Estimate = &tuner.Estimate{JobSeconds: float64(r.Job.Wanted(Epoch)) / rate, TuningSeconds: 40, Basis: "a fake price"}
+		report.Estimate = &tuner.Estimate{JobSeconds: float64(r.Spec.Job.Wanted(Epoch)) / rate, TuningSeconds: 40, Basis: "a fake price"}
 		say(control.TuneMessage{Report: report})
 		return 0, ""
 	}
@@ -103,7 +99,7 @@ func pretendToTune(ctx context.Context, r *control.TuneRequest, first bool, say 
 		say(control.TuneMessage{Error: FullDisk, Obstacle: full})
 		return 1, ""
 	}
-	say(control.TuneMessage{Report: Report(&r.Job, len(r.Cores))})
+	say(control.TuneMessage{Report: Report(&r.Spec.Job, len(r.Cores))})
 	return 0, ""
 }
 

@@ -17,11 +17,11 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
-	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -65,7 +65,7 @@ func daemon(dir string) int {
 
 // inspect checks a job file as a daemon's own inspect process does.
 func inspect() int {
-	if err := spec.Inspect(context.Background(), os.Stdin, os.Stdout); err != nil {
+	if err := admission.Inspect(context.Background(), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "inspect:", err)
 		return 1
 	}

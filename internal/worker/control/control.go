@@ -14,9 +14,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -31,20 +31,14 @@ const (
 
 // Assignment tells a worker everything: what to compute, with whom, and where to start. It is the file assignment.json in Dir.
 type Assignment struct {
-	Version    int          `json:"version"` // AssignmentVersion
+	Version    int          `json:"version"` // Version
 	JobID      string       `json:"job"`
 	Generation uint64       `json:"generation"`
 	Node       string       `json:"node"`
-	Dir        string       `json:"dir"`            // of the job on this node: socket, shards, log
-	Job        job.Job      `json:"spec"`           // with every count resolved
-	User       *access.User `json:"user,omitempty"` // whose rights open what the job names; nil: the daemon's
-	Stages     []StagePlace `json:"stages"`         // all of the plan, in order
-	Schedule   string       `json:"schedule"`       // a name for people
-	Plan       []string     `json:"plan"`           // one line a device, the grammar of package schedule
-	// Budget is how much is trained on. Nil: the worker resolves it from Job once its data are open, since they say how long an epoch is.
-	Budget *job.Budget `json:"budget,omitempty"`
-	// Split is, of each stage, its first layer and the one after its last. Empty: as even as their costs allow.
-	Split [][2]int `json:"split,omitempty"`
+	Dir        string       `json:"dir"`    // of the job on this node: socket, shards, log
+	Spec       spec.Spec    `json:"spec"`   // resolved; without a budget, the worker finds it once it knows how long an epoch is
+	Stages     []StagePlace `json:"stages"` // all of the plan, in order
+	Plan       []string     `json:"plan"`   // one line a device, the grammar of package schedule
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
 	// the front. Empty: no pinning.
 	Cores   []int    `json:"cores,omitempty"`
@@ -58,8 +52,8 @@ type Assignment struct {
 	LogLevel string `json:"log_level,omitempty"`
 }
 
-// AssignmentVersion is the only one this program reads. Until 1, train.steps were those of each pipeline.
-const AssignmentVersion = 2
+// Version is that of assignments and tune requests as they are written now. Those of version 2 are read as well.
+const Version = 3
 
 // StagePlace says which node hosts a stage and where its links listen.
 type StagePlace struct {

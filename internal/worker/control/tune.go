@@ -3,31 +3,24 @@ package control
 import (
 	"path/filepath"
 
-	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/tuner"
 )
-
-// TuneRequestVersion is the only one this program reads.
-const TuneRequestVersion = 2
 
 // TuneRequest is the file that `avgpiped tune --request FILE` reads: what to choose, and on what to measure. The process prints
 // TuneMessages on its standard output, one JSON object a line, and ends with 0 after a report; it ends at once, without one, when
 // it is interrupted or its standard input ends: the daemon holds that open for as long as it lives.
 type TuneRequest struct {
-	Version int     `json:"version"` // TuneRequestVersion
-	JobID   string  `json:"job,omitempty"`
-	Node    string  `json:"node"`
-	Dir     string  `json:"dir"`  // for what the runs leave; it may be removed afterwards
-	Job     job.Job `json:"spec"` // validated, its paths absolute; counts that are to be chosen are 0, a schedule "auto"
-	// User is whose rights open what the job names; nil: the daemon's.
-	User  *access.User `json:"user,omitempty"`
-	Cores []int        `json:"cores"` // of the processor, that devices may be pinned to; empty: no pinning
+	Version int       `json:"version"` // Version
+	JobID   string    `json:"job,omitempty"`
+	Node    string    `json:"node"`
+	Dir     string    `json:"dir"`   // for what the runs leave; it may be removed afterwards
+	Spec    spec.Spec `json:"spec"`  // what is to be chosen is open
+	Cores   []int     `json:"cores"` // of the processor, that devices may be pinned to; empty: no pinning
 	// NodeCores is how many cores the daemon may use: where Cores is empty, the number that threads are counted by.
 	NodeCores int    `json:"node_cores"`
 	Cache     string `json:"cache,omitempty"` // directory of cached plans; empty: none is read or written
-	Retune    bool   `json:"retune"`          // do not read the cache
 	Bounded   bool   `json:"bounded"`         // measure only where that is worth its time (tuning_share of the job)
 	Estimate  bool   `json:"estimate"`        // measure nothing: report what is cached, or what is to be expected
 }

@@ -1,15 +1,13 @@
-package spec
+package admission
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
@@ -17,29 +15,27 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
-	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // admission checks one submitted job file. Every step that can run runs, so that its author sees all problems at once.
 type admission struct {
-	cores    int            // of the node
-	access   *access.Opener // opens what the job file names
-	job      *job.Job
-	at       *job.Positions
-	memory   int64        // of the node, that jobs may take; 0: not known
-	model    *model.Model // nil when it cannot be built
-	problems job.Problems
-	Spec     Spec
+	access        *access.Opener // opens what the job file names
+	job           *job.Job
+	at            *job.Positions
+	model         *model.Model // nil when it cannot be built
+	problems      job.Problems
+	why, warnings []string
 }
 
-// Admit parses, checks and resolves a job file for a node, with the rights of the user who submits it. A refused one is an
+// Admit parses, checks, resolves and prices a job file for a node, with the rights of the user who submits it. A refused one is an
 // *api.Error with every problem. Nothing is stored. It opens what users name, so it runs in an inspect process; opens is told each path
 // beforehand.
-func Admit(ctx context.Context, q Inspection, opens func(path string)) (*Spec, error) {
-	r := q.Request
+func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec, error) {
+	r := q.Submit
 	if !filepath.IsAbs(r.Base) {
 		return nil, api.Errorf(http.StatusBadRequest, "submit %s: base %q is not an absolute path", r.File, r.Base)
 	}
@@ -51,16 +47,9 @@ func Admit(ctx context.Context, q Inspection, opens func(path string)) (*Spec, e
 		return nil, fmt.Errorf("submit %s: %w", r.File, err)
 	}
 	j.Absolute(r.Base)
-	a := &admission{
-		cores: q.Host.Cores, memory: q.Host.MemoryBytes, access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at,
-		Spec: Spec{Version: Version, Retune: r.Retune, User: &q.User},
-	}
+	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at}
 	a.checkModel()
-	if a.model != nil {
-		a.checkCounts()
-		a.checkSequence()
-		a.checkBudget()
-	}
+	found := a.resolve(spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model})
 	if err := a.checkData(ctx); err != nil {
 		return nil, err
 	}
@@ -70,12 +59,37 @@ func Admit(ctx context.Context, q Inspection, opens func(path string)) (*Spec, e
 		})
 		return nil, api.Refused(a.problems)
 	}
-	a.Spec.Job = *j
-	if why := a.Spec.setBudget(); why != "" && !j.Open() {
-		a.Spec.Why = append(a.Spec.Why, why)
+	found.Why, found.Warnings = append(a.why, found.Why...), append(found.Warnings, a.warnings...)
+	return spec.New(found, a.model, &q.User, r.Retune)
+}
+
+// resolve resolves the job, once its model and its plan are there; what is wrong gets its place in the file.
+func (a *admission) resolve(f spec.Facts) *spec.Resolution {
+	if path := a.job.PlanFile(); f.Model == nil || path != "" && !a.readPlan(path, &f) {
+		return nil
 	}
-	a.Spec.warnOfRounds()
-	return &a.Spec, nil
+	found, problems := spec.Resolve(a.job, f, nil)
+	for _, p := range problems {
+		a.refuse(p.Key, p.Nearest, "%s", p.Message)
+	}
+	a.job = &found.Job
+	return found
+}
+
+// maxPlanFileBytes bounds a plan that a user wrote: the replicated log keeps it. 64 stages of 512 micro-batches fit.
+const maxPlanFileBytes = 1 << 19
+
+// readPlan reads the plan that the user wrote, and proves it.
+func (a *admission) readPlan(path string, f *spec.Facts) bool {
+	text, err := a.access.ReadFile(path, maxPlanFileBytes)
+	if err != nil {
+		a.refuse("schedule", "", "schedule: %v", err)
+		return false
+	}
+	if f.UserPlan, err = schedule.Prove(string(text)); err != nil {
+		a.refuse("schedule", "", "%s: %v", path, err)
+	}
+	return err == nil
 }
 
 // environment is what a job file may refer to: the submitter's variables, never the daemon's.
@@ -93,10 +107,6 @@ func (a *admission) refuse(key, nearest, format string, args ...any) {
 	a.problems = append(a.problems, a.at.Problem(key, fmt.Sprintf(format, args...), nearest))
 }
 
-func (a *admission) warn(format string, args ...any) {
-	a.Spec.Warnings = append(a.Spec.Warnings, fmt.Sprintf(format, args...))
-}
-
 // checkModel builds the model, from the file or from the directory to start from.
 func (a *admission) checkModel() {
 	if a.job.Model.From != "" {
@@ -107,7 +117,7 @@ func (a *admission) checkModel() {
 	var field *model.FieldError
 	switch {
 	case err == nil:
-		a.built(m)
+		a.model = m
 	case !errors.As(err, &field):
 		a.refuse("model.config", "", "%v", err)
 	case field.Unknown:
@@ -147,10 +157,8 @@ func (a *admission) checkFrom() {
 		a.refuse("model.from", "", "model.from: %v", err)
 		return
 	}
-	a.job.Model.Family = m.Family
-	if a.built(m) {
-		a.takeTokenizer()
-	}
+	a.job.Model.Family, a.model = m.Family, m
+	a.takeTokenizer()
 }
 
 // takeTokenizer takes the tokenizer of the model to start from, unless the file names one: tokens of another mean nothing to it.
@@ -164,82 +172,7 @@ func (a *admission) takeTokenizer() {
 		return
 	}
 	a.job.Data.Tokenizer = tokenizer
-	a.Spec.Why = append(a.Spec.Why, fmt.Sprintf("data.tokenizer is %s, that of model.from", tokenizer))
-}
-
-// built takes the model, and reports whether it can be one of this node.
-func (a *admission) built(m *model.Model) bool {
-	if !a.checkSize(m) {
-		return false
-	}
-	config, err := json.Marshal(m.Config())
-	if err != nil {
-		a.refuse("model", "", "model: its config cannot be written: %v", err)
-		return false
-	}
-	a.model, a.Spec.Model, a.Spec.Parameters, a.Spec.Task = m, config, m.Weights(), string(m.Task)
-	if a.job.Precision == device.BF16.String() {
-		if err := m.CheckCompute(device.BF16); err != nil {
-			a.refuse("precision", device.F32.String(), "precision: %v", err)
-		}
-	}
-	return true
-}
-
-// checkCounts resolves what is automatic and proves the plan. What is to be measured stays open.
-func (a *admission) checkCounts() {
-	if !a.checkLayout() {
-		return
-	}
-	if a.job.Center.Replicas > 1 {
-		a.warn("center.replicas is %d and the cluster has 1 node: there is 1 copy of each shard", a.job.Center.Replicas)
-	}
-	if a.job.Open() {
-		a.checkOpen()
-		return
-	}
-	a.decideCounts()
-}
-
-// decideCounts resolves what is automatic by the rules, and proves the plan.
-func (a *admission) decideCounts() {
-	counts, why := job.Resolve(a.job, job.Facts{Cores: a.cores, Layers: len(a.model.Layers)})
-	if n := int(a.job.Offered()); n > 0 && n < counts.Stages {
-		a.refuseDevices(n, counts.Stages)
-		return
-	}
-	a.job.Take(counts)
-	resolveAveraging(a.job, counts.Pipelines)
-	a.Spec.Why = append(a.Spec.Why, why)
-	a.checkPlan(counts)
-	if a.job.Devices.Kind != job.KindEmulated { // which need no cores
-		a.Spec.Warnings = append(a.Spec.Warnings, sharedCores(counts, a.cores)...)
-	}
-}
-
-// checkSequence resolves the length of a sample.
-func (a *admission) checkSequence() {
-	longest := a.model.Sequence()
-	switch n := a.job.Data.Sequence; {
-	case n == 0:
-		a.job.Data.Sequence = longest
-	case n > longest:
-		a.refuse("data.sequence", strconv.Itoa(longest), "data.sequence is %d tokens; the model has %d positions", n, longest)
-	}
-}
-
-// checkBudget checks what of the budget depends on the model: how many tokens a sample has.
-func (a *admission) checkBudget() {
-	if a.job.Train.Tokens == 0 {
-		return
-	}
-	if a.model.Task == model.Images {
-		a.refuse("train.tokens", "train.samples", "train.tokens counts what a %s does not read; say train.samples or train.epochs", a.model.Family)
-		return
-	}
-	if key, nearest, problem := a.job.CheckWarmup(0); key != "" {
-		a.refuse(key, nearest, "%s", problem)
-	}
+	a.why = append(a.why, fmt.Sprintf("data.tokenizer is %s, that of model.from", tokenizer))
 }
 
 // checkData finds what is wrong with the data, as far as data.Check reads them. An error is of the daemon or of ctx, not of
@@ -265,10 +198,10 @@ func (a *admission) checkData(ctx context.Context) error {
 	if err != nil {
 		return a.dataProblem(err)
 	}
-	a.Spec.Warnings = append(a.Spec.Warnings, summary.Notes...)
+	a.warnings = append(a.warnings, summary.Notes...)
 	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
 	if n := summary.Samples; n > 0 && n < round {
-		a.warn("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round)
+		a.warnings = append(a.warnings, fmt.Sprintf("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package spec
+package admission
 
 import (
 	"bufio"
@@ -16,23 +16,23 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/process"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // How the processes that look at what users name are bounded.
 const (
 	inspectLimit  = 2 * time.Minute // of one; a table of 64 MiB takes seconds
 	inspectBytes  = 1 << 30         // that one may allocate; the header of a model of 100,000 tensors takes a tenth of it
-	mostInspected = 4               // at once
+	mostInspected = 4               // at once, half of them for one user
 	maxFinding    = 64 << 20        // bytes of one line that it prints
 	inspectGrace  = 5 * time.Second // to read the rest of what a dead one printed
 )
 
-// Inspection is what an inspect process is asked: whether a job file is one that this node can run for a user.
-type Inspection struct {
-	Request api.SubmitRequest `json:"request"`
-	User    access.User       `json:"user"`
-	Host    Host              `json:"host"`
+// Request is what an inspect process is asked: whether a job file is one that this node can run for a user.
+type Request struct {
+	Submit api.SubmitRequest `json:"request"`
+	User   access.User       `json:"user"`
+	Host   Host              `json:"host"`
 }
 
 // Host is what admission knows of the node.
@@ -56,24 +56,67 @@ type Inspector struct {
 	command []string
 	limit   time.Duration
 	slots   chan struct{}
+
+	mu    sync.Mutex
+	users map[uint32]*share // who has a file inspected, or waits
+}
+
+// share is what of the slots one user may take.
+type share struct {
+	slots chan struct{}
+	files int // that are inspected, or wait
 }
 
 // NewInspector runs a command for each job file.
 func NewInspector(command []string) *Inspector {
-	return &Inspector{command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
+	return &Inspector{
+		command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected), users: map[uint32]*share{},
+	}
+}
+
+// enter waits for a slot, and returns what gives it back. A user takes half of them at most, so that nobody keeps others out.
+func (i *Inspector) enter(ctx context.Context, user uint32) (leave func(), err error) {
+	i.mu.Lock()
+	own := i.users[user]
+	if own == nil {
+		own = &share{slots: make(chan struct{}, max(1, cap(i.slots)/2))}
+		i.users[user] = own
+	}
+	own.files++
+	i.mu.Unlock()
+	held := []chan struct{}{}
+	leave = func() {
+		for _, slots := range held {
+			<-slots
+		}
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if own.files--; own.files == 0 {
+			delete(i.users, user)
+		}
+	}
+	for _, slots := range []chan struct{}{own.slots, i.slots} {
+		select {
+		case slots <- struct{}{}:
+			held = append(held, slots)
+		case <-ctx.Done():
+			leave()
+			return nil, ctx.Err()
+		}
+	}
+	return leave, nil
 }
 
 // Admit starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.
-func (i *Inspector) Admit(ctx context.Context, q Inspection) (*Spec, error) {
-	select {
-	case i.slots <- struct{}{}:
-		defer func() { <-i.slots }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("submit %s: wait for others to be admitted: %w", q.Request.File, ctx.Err())
+func (i *Inspector) Admit(ctx context.Context, q Request) (*spec.Spec, error) {
+	leave, err := i.enter(ctx, q.User.UID)
+	if err != nil {
+		return nil, fmt.Errorf("submit %s: wait for others to be admitted: %w", q.Submit.File, err)
 	}
+	defer leave()
 	text, err := json.Marshal(q)
 	if err != nil {
-		return nil, fmt.Errorf("submit %s: %w", q.Request.File, err)
+		return nil, fmt.Errorf("submit %s: %w", q.Submit.File, err)
 	}
 	bounded, cancel := context.WithTimeout(ctx, i.limit)
 	defer cancel()
@@ -86,15 +129,15 @@ func (i *Inspector) Admit(ctx context.Context, q Inspection) (*Spec, error) {
 	err = cmd.Run()
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("submit %s: %w", q.Request.File, ctx.Err())
+		return nil, fmt.Errorf("submit %s: %w", q.Submit.File, ctx.Err())
 	case said.answer != nil && err == nil:
-		return said.answer.result(q.Request.File)
+		return said.answer.result(q.Submit.File)
 	}
-	return nil, said.explain(bounded, q.Request.File, i.limit, err, messages)
+	return nil, said.explain(bounded, q.Submit.File, i.limit, err, messages)
 }
 
 // result is the answer.
-func (f *finding) result(file string) (*Spec, error) {
+func (f *finding) result(file string) (*spec.Spec, error) {
 	switch {
 	case f.Refused != nil:
 		f.Refused.Status = f.Status
@@ -102,7 +145,7 @@ func (f *finding) result(file string) (*Spec, error) {
 	case f.Failed != "":
 		return nil, errors.New(f.Failed)
 	}
-	s := &Spec{Job: *job.Default()}
+	s := &spec.Spec{}
 	if err := json.Unmarshal(f.Spec, s); err != nil {
 		return nil, fmt.Errorf("submit %s: decode what its inspection found: %w", file, err)
 	}
@@ -192,7 +235,7 @@ func (h *head) outOfMemory() bool {
 
 // Inspect is the inspect process: it reads an inspection and prints findings. It confines itself first.
 func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
-	var q Inspection
+	var q Request
 	if err := json.NewDecoder(bufio.NewReader(in)).Decode(&q); err != nil {
 		return fmt.Errorf("inspect: read what to do: %w", err)
 	}
@@ -217,7 +260,7 @@ func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
 	case err != nil:
 		say(finding{Failed: err.Error()})
 	default:
-		text, err := Encode(s)
+		text, err := spec.Encode(s)
 		if err != nil {
 			return err
 		}

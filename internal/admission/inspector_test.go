@@ -1,4 +1,4 @@
-package spec
+package admission
 
 import (
 	"bytes"
@@ -36,7 +36,7 @@ func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {
 		"refused":       {`echo '{"refused":{"error":"no"},"status":409}'`, "no", 409},
 		"failed":        {`echo '{"failed":"the disk"}'`, "the disk", 0},
 	} {
-		_, err := shell(c.script).Admit(t.Context(), Inspection{Request: api.SubmitRequest{File: "job.yaml"}})
+		_, err := shell(c.script).Admit(t.Context(), Request{Submit: api.SubmitRequest{File: "job.yaml"}})
 		refused, status := (*api.Error)(nil), 0
 		if errors.As(err, &refused) {
 			status = refused.Status
@@ -52,7 +52,7 @@ func TestInspectProcessesAreKilledAtTheBound(t *testing.T) {
 	t.Parallel()
 	i := shell(`echo '{"opens":"/data/corpus"}'; sleep 1000 & wait`)
 	i.limit = 300 * time.Millisecond
-	_, err := i.Admit(t.Context(), Inspection{Request: api.SubmitRequest{File: "job.yaml"}})
+	_, err := i.Admit(t.Context(), Request{Submit: api.SubmitRequest{File: "job.yaml"}})
 	var refused *api.Error
 	if !errors.As(err, &refused) || refused.Status != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), "reading /data/corpus took longer than 300ms") {
 		t.Errorf("error %v", err)
@@ -63,7 +63,7 @@ func TestInspectProcessesAreKilledAtTheBound(t *testing.T) {
 	ended := make(chan error)
 	for range 2 { // one runs, the other waits
 		go func() {
-			_, err := i.Admit(ctx, Inspection{})
+			_, err := i.Admit(ctx, Request{})
 			ended <- err
 		}()
 	}
@@ -129,5 +129,43 @@ func TestRootTakesTheUsersIdentity(t *testing.T) {
 	cmd.Env = append(os.Environ(), taken+"="+secret)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, said)
+	}
+}
+
+// TestOneUserKeepsNobodyOut: half of the slots are left to others, whatever one user sends.
+func TestOneUserKeepsNobodyOut(t *testing.T) {
+	i := shell(`sleep 1000`)
+	i.limit = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	for range 2 * mostInspected {
+		go func() {
+			_, err := i.Admit(ctx, Request{User: access.User{UID: 1}})
+			ended <- err
+		}()
+	}
+	for range mostInspected / 2 { // each of them is let in, while the first user's files run and wait
+		leave, err := i.enter(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+	}
+	for len(i.slots) < mostInspected { // the other half is the first user's
+		time.Sleep(time.Millisecond)
+	}
+	full, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if _, err := i.enter(full, 2); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a third file of the second user: %v", err)
+	}
+	cancel()
+	for range 2 * mostInspected {
+		<-ended
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.users) != 1 {
+		t.Errorf("%d users are remembered, one has slots", len(i.users))
 	}
 }

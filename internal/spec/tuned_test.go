@@ -1,0 +1,57 @@
+package spec_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// TestResolveKeepsToTheFile: what the job file gives is not changed by a report that says otherwise.
+func TestResolveKeepsToTheFile(t *testing.T) {
+	report := func(change func(*tuner.Candidate)) *tuner.Report {
+		r := &tuner.Report{Version: tuner.ReportVersion, Considered: 3, Chosen: tuner.Candidate{
+			Devices: 2, Chunks: 1, Pipelines: 2, MicroBatches: 4, Schedule: "1f1b", Threads: 1, Recompute: []string{"full", "full"},
+			Split: [][2]int{{0, 3}, {3, 4}},
+		}}
+		r.Chosen.Costs.Forward, r.Chosen.Costs.Backward = []float64{1, 1}, []float64{2, 2}
+		change(&r.Chosen)
+		return r
+	}
+	open := spec.Spec{Version: spec.Version}
+	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
+	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau = 8, 100, 1
+	s, err := open.Tuned(report(func(*tuner.Candidate) {}), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Job.Open() || s.Job.MicroBatches != 4 || s.Job.Schedule != "1f1b" || s.Job.Averaging.Alpha == 0 || len(s.Job.Recompute) != 1 ||
+		s.Cores(2) != 2 || len(s.Why) != 3 || len(s.Layout.Split) != 2 {
+		t.Errorf("resolved to %+v", s)
+	}
+	if open.Layout != nil || open.Job.MicroBatches != 0 {
+		t.Error("the open spec was changed")
+	}
+	for want, change := range map[string]func(*tuner.Candidate){
+		"tuning chose stages 3, the job file says 2": func(c *tuner.Candidate) { c.Devices = 3 },
+		"tuning chose pipelines 0":                   func(c *tuner.Candidate) { c.Pipelines = 0 },
+		"the plan that tuning chose":                 func(c *tuner.Candidate) { c.Schedule = "nonsense" },
+	} {
+		if _, err := open.Tuned(report(change), 2); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// TestLargeReportsAreCut: Raft's log is given no more than it should carry, and the choice always.
+func TestLargeReportsAreCut(t *testing.T) {
+	r := &tuner.Report{Version: tuner.ReportVersion, Chosen: tuner.Candidate{Reason: "won"}}
+	for range 100 {
+		r.RunnersUp = append(r.RunnersUp, tuner.Candidate{Reason: strings.Repeat("x", 10_000)})
+	}
+	text, err := spec.EncodeReport(r)
+	if err != nil || len(text) > spec.MaxReport || !strings.Contains(string(text), `"won"`) || len(r.RunnersUp) != 100 {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}
