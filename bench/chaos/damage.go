@@ -137,20 +137,33 @@ func tree(root string) (map[string][sha256.Size]byte, error) {
 	return all, err
 }
 
-func raftFile() string { return filepath.Join("raft", "raft.db") }
+// raftMeta and raftSegment are files of the log, below the state directory.
+func raftMeta() string { return filepath.Join("raft", "wal", "meta") }
+
+func (w *world) raftSegment() (string, error) {
+	names, err := filepath.Glob(filepath.Join(w.base, "raft", "wal", "*.wal"))
+	if err != nil || len(names) == 0 {
+		return "", fmt.Errorf("segments of the log %q: %w", names, err)
+	}
+	return filepath.Rel(w.base, names[len(names)-1])
+}
 
 func overwrite(path string, text []byte) error { return os.WriteFile(path, text, 0o600) }
 
 func emptyRaft(ctx context.Context, w *world) (func() error, error) {
-	return nil, refused(ctx, w, raftFile(), harmful, func(path string, _ []byte) error { return os.Truncate(path, 0) })
+	return nil, refused(ctx, w, raftMeta(), harmful, func(path string, _ []byte) error { return os.Truncate(path, 0) })
 }
 
 func removeRaft(ctx context.Context, w *world) (func() error, error) {
-	return nil, refused(ctx, w, raftFile(), harmful, func(path string, _ []byte) error { return os.Remove(path) })
+	return nil, refused(ctx, w, raftMeta(), harmful, func(path string, _ []byte) error { return os.Remove(path) })
 }
 
 func garbleRaft(ctx context.Context, w *world) (func() error, error) {
-	return nil, refused(ctx, w, raftFile(), harmful, func(path string, text []byte) error {
+	segment, err := w.raftSegment()
+	if err != nil {
+		return nil, err
+	}
+	return nil, refused(ctx, w, segment, harmful, func(path string, text []byte) error {
 		garbled := slices.Clone(text)
 		for i := range garbled[:min(len(garbled), 1<<14)] {
 			garbled[i] = byte(w.random.Uint32())
@@ -160,7 +173,11 @@ func garbleRaft(ctx context.Context, w *world) (func() error, error) {
 }
 
 func cutRaft(ctx context.Context, w *world) (func() error, error) {
-	return nil, refused(ctx, w, raftFile(), harmless, func(path string, text []byte) error { return os.Truncate(path, w.random.Int64N(int64(len(text)))) })
+	segment, err := w.raftSegment()
+	if err != nil {
+		return nil, err
+	}
+	return nil, refused(ctx, w, segment, harmless, func(path string, text []byte) error { return os.Truncate(path, w.random.Int64N(int64(len(text)))) })
 }
 
 func emptyIdentity(ctx context.Context, w *world) (func() error, error) {

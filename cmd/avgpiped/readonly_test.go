@@ -91,7 +91,7 @@ func TestReadOnlyRecordEndsTheDaemonInOrder(t *testing.T) {
 	}
 	lines := bytes.Split(bytes.TrimSpace(log), []byte("\n"))
 	last := string(lines[len(lines)-1])
-	if code != 1 || bytes.Contains(log, []byte("panic")) || !strings.Contains(last, filepath.Join(record.dir, "raft.db")) ||
+	if code != 1 || bytes.Contains(log, []byte("panic")) || !strings.Contains(last, filepath.Join(record.dir, "wal")) ||
 		!strings.Contains(last, "read-only file system") && !strings.Contains(last, "input/output error") {
 		t.Errorf("exit code %d, last words: %s", code, last)
 	}

@@ -64,7 +64,7 @@ func TestRecoveryIsAsDocumented(t *testing.T) {
 			t.Errorf("the section has a command that this test does not know: %s", command)
 		}
 	}
-	for _, words := range []string{"raft.db is missing", "recovered as failed, it was running", "dry run", "recovered: start the daemon"} {
+	for _, words := range []string{"wal/meta is missing", "recovered as failed, it was running", "dry run", "recovered: start the daemon"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("recover said\n%s\nwhich has no %q", said, words)
 		}

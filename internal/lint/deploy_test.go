@@ -75,7 +75,7 @@ func testRefusesToBuild(t *testing.T, to, bin string) {
 // testUninstall compares a tree before an installation and after its removal, between files of others.
 func testUninstall(t *testing.T, bin string) {
 	to := t.TempDir()
-	for _, file := range []string{prefix + "/bin/other", prefix + "/share/man/man1/other.1", "/etc/avgpipe/avgpiped.yaml", "/var/lib/avgpipe/raft/raft.db"} {
+	for _, file := range []string{prefix + "/bin/other", prefix + "/share/man/man1/other.1", "/etc/avgpipe/avgpiped.yaml", "/var/lib/avgpipe/raft/wal/meta"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, file)), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -159,7 +159,7 @@ func TestRecover(t *testing.T) {
 		t.Errorf("a whole record: %v", err)
 	}
 	damage := []byte("garbage")
-	for _, path := range []string{"raft/raft.db", "identity"} {
+	for _, path := range []string{"raft/wal/meta", "identity"} {
 		if err := os.WriteFile(filepath.Join(d.Dir, path), damage, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestRecover(t *testing.T) {
 	if err := node.Recover(t.Context(), d.Dir, "test", true, &out); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := os.ReadFile(filepath.Join(d.Dir, "raft/raft.db")); err != nil || !bytes.Equal(now, damage) {
+	if now, err := os.ReadFile(filepath.Join(d.Dir, "raft/wal/meta")); err != nil || !bytes.Equal(now, damage) {
 		t.Errorf("the dry run changed the log: %q, %v", now, err)
 	}
 	if err := node.Recover(t.Context(), d.Dir, "test", false, &out); err != nil {
@@ -183,7 +183,7 @@ func TestRecover(t *testing.T) {
 	if after := tree(t, before); after != shards {
 		t.Errorf("the jobs' files were\n%sand are\n%s", shards, after)
 	}
-	for _, pattern := range []string{"raft.damaged-*/raft.db", "identity.damaged-*"} {
+	for _, pattern := range []string{"raft.damaged-*/wal/meta", "identity.damaged-*"} {
 		found, err := filepath.Glob(filepath.Join(d.Dir, pattern))
 		if err != nil || len(found) != 1 {
 			t.Errorf("%s: %v, %v", pattern, found, err)

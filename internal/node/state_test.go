@@ -47,8 +47,8 @@ func TestLostRecordOfJobsIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(dir string) error{
 		"raft gone":                  func(dir string) error { return os.Rename(filepath.Join(dir, "raft"), filepath.Join(dir, "away")) },
-		"log gone":                   func(dir string) error { return os.Remove(filepath.Join(dir, "raft", "raft.db")) },
-		"log empty":                  func(dir string) error { return os.Truncate(filepath.Join(dir, "raft", "raft.db"), 0) },
+		"log gone":                   func(dir string) error { return os.RemoveAll(filepath.Join(dir, "raft", "wal")) },
+		"log empty":                  func(dir string) error { return os.Truncate(filepath.Join(dir, "raft", "wal", "meta"), 0) },
 		"of a program without names": func(dir string) error { return os.RemoveAll(filepath.Join(dir, "raft")) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestLostRecordOfJobsIsRefused(t *testing.T) {
 			}
 			before := tree(t, filepath.Join(d.Dir, "jobs"))
 			for range 2 {
-				refused(t, d.Dir, filepath.Join(d.Dir, "raft", "raft.db"), "restore", "avgpiped recover")
+				refused(t, d.Dir, filepath.Join(d.Dir, "raft", "wal", "meta"), "restore", "avgpiped recover")
 			}
 			if after := tree(t, filepath.Join(d.Dir, "jobs")); after != before || !strings.Contains(after, ".shard") {
 				t.Errorf("files of jobs before:\n%safter:\n%s", before, after)

@@ -11,6 +11,7 @@ import (
 // raftStore is what Raft writes to: its log, and the few values that it keeps with it.
 type raftStore interface {
 	raft.LogStore
+	raft.MonotonicLogStore
 	raft.StableStore
 	Close() error
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -47,7 +46,8 @@ type Config struct {
 	// Logger gets Raft's own log. Default: none.
 	Logger *zap.Logger
 
-	wrap func(raftStore) raftStore // for tests: a store with faults
+	wrap      func(raftStore) raftStore // for tests: a store with faults
+	interrupt func() error              // for tests: after each step of a migration
 }
 
 func (c Config) withDefaults() Config {
@@ -65,6 +65,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.interrupt == nil {
+		c.interrupt = func() error { return nil }
 	}
 	if c.wrap == nil {
 		c.wrap = func(s raftStore) raftStore { return s }
@@ -127,7 +130,16 @@ func Open(config Config) (*Log, error) {
 		return nil, err
 	}
 	config = config.withDefaults()
-	found, err := openFiles(config)
+	old, snapshots, err := findFiles(config)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		if err := old.migrate(raftLogger(config.Logger), config.interrupt); err != nil {
+			return nil, err
+		}
+	}
+	found, err := openFiles(config, snapshots)
 	if err != nil {
 		return nil, err
 	}
@@ -148,36 +160,65 @@ type files struct {
 // Check reports what is wrong with the log in a directory: what Open would refuse it for if it must exist. It changes
 // nothing.
 func Check(dir string) error {
-	found, err := openFiles(Config{Dir: dir, Existing: true})
+	config := Config{Dir: dir, Existing: true}.withDefaults()
+	old, snapshots, err := findFiles(config)
+	if err != nil || old != nil {
+		return err
+	}
+	found, err := openFiles(config, snapshots)
 	if err != nil {
 		return err
 	}
 	return found.log.Close()
 }
 
-// openFiles opens the log and its snapshots, or begins them. It checks all that can be checked before Raft runs.
-func openFiles(config Config) (files, error) {
-	path, snapDir := filepath.Join(config.Dir, "raft.db"), filepath.Join(config.Dir, "snapshots")
-	if err := checkPresence(path, snapDir, config.Existing); err != nil {
-		return files{}, err
+// findFiles finds the files of a log, and checks the log of an older program that is yet to be migrated.
+func findFiles(config Config) (old *boltLog, snapshots *snapStore, err error) {
+	snapDir, bolt := filepath.Join(config.Dir, "snapshots"), filepath.Join(config.Dir, boltName)
+	info, err := os.Stat(bolt)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("open raft log: %w", err)
 	}
-	snapshots, err := openSnapStore(checkpoint.OS, snapDir)
+	older := err == nil && info.Size() > 0
+	if !older {
+		if err := checkPresence(config, snapDir); err != nil {
+			return nil, nil, err
+		}
+	}
+	if snapshots, err = openSnapStore(checkpoint.OS, snapDir); err != nil || !older {
+		return nil, snapshots, err
+	}
+	if old, err = readBolt(bolt); err != nil {
+		return nil, nil, err
+	}
+	return old, snapshots, checkJoint(old.extent(), snapshots, config)
+}
+
+// openFiles opens the log, or begins it. It checks all that can be checked before Raft runs.
+func openFiles(config Config, snapshots *snapStore) (files, error) {
+	log, err := openLog(filepath.Join(config.Dir, walName), raftLogger(config.Logger))
 	if err != nil {
 		return files{}, err
 	}
-	log, err := openLog(path)
-	if err != nil {
-		return files{}, err
+	holds, err := log.extent()
+	if err == nil {
+		err = checkJoint(holds, snapshots, config)
 	}
-	if err := checkJoint(log, snapshots, config); err != nil {
+	if err != nil {
 		return files{}, errors.Join(err, log.Close())
 	}
 	return files{log, snapshots}, nil
 }
 
-// checkPresence reports a log file that is not there, or empty, although something of it must be.
-func checkPresence(path, snapDir string, existing bool) error {
+// checkPresence reports a log that is not there, or empty, although something of it must be.
+func checkPresence(config Config, snapDir string) error {
+	path := filepath.Join(config.Dir, walName, metaName)
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if older, olderErr := os.Stat(filepath.Join(config.Dir, boltName)); olderErr == nil {
+			path, info, err = filepath.Join(config.Dir, boltName), older, nil
+		}
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("open raft log: %w", err)
 	}
@@ -188,13 +229,16 @@ func checkPresence(path, snapDir string, existing bool) error {
 	if err == nil {
 		what = "is empty"
 	}
-	left, err := filepath.Glob(filepath.Join(snapDir, "*"+snapSuffix))
-	switch {
-	case err != nil:
-		return fmt.Errorf("open raft log %s: %w", path, err)
-	case len(left) > 0:
-		return missingLog(path, fmt.Errorf("%s, and %s is there", what, left[len(left)-1]))
-	case existing:
+	for _, pattern := range []string{filepath.Join(snapDir, "*"+snapSuffix), filepath.Join(config.Dir, walName, "*.wal")} {
+		left, err := filepath.Glob(pattern)
+		if err != nil {
+			return fmt.Errorf("open raft log %s: %w", path, err)
+		}
+		if len(left) > 0 {
+			return missingLog(path, fmt.Errorf("%s, and %s is there", what, left[len(left)-1]))
+		}
+	}
+	if config.Existing {
 		return missingLog(path, fmt.Errorf("%s, and this state directory was in use", what))
 	}
 	return nil
@@ -261,22 +305,9 @@ func (l *Log) checkMember() error {
 }
 
 // checkJoint reports a log and snapshots that do not belong together: one of the two was deleted, or comes from a backup.
-func checkJoint(log *checkedLog, snapshots *snapStore, config Config) error {
+func checkJoint(log extent, snapshots *snapStore, config Config) error {
 	metas, err := snapshots.List()
 	if err != nil {
-		return err
-	}
-	first, err := log.FirstIndex()
-	if err != nil {
-		return err
-	}
-	last, err := log.LastIndex()
-	if err != nil {
-		return err
-	}
-	_, err = log.Get([]byte("CurrentTerm"))
-	begun := err == nil
-	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return err
 	}
 	covered, newest := uint64(0), ""
@@ -284,15 +315,15 @@ func checkJoint(log *checkedLog, snapshots *snapStore, config Config) error {
 		covered, newest = metas[0].Index, snapshots.path(metas[0].ID)
 	}
 	switch {
-	case !begun && newest != "":
+	case !log.begun && newest != "":
 		return missingLog(log.path, fmt.Errorf("holds nothing, and %s is there", newest))
-	case !begun && config.Existing:
+	case !log.begun && config.Existing:
 		return missingLog(log.path, errors.New("holds nothing, and this state directory was in use"))
-	case config.Transport == nil && last < covered: // a node that follows may have got the snapshot from another
-		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", last, newest, covered))
-	case first > covered+1:
+	case config.Transport == nil && log.last < covered: // a node that follows may have got the snapshot from another
+		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", log.last, newest, covered))
+	case log.first > covered+1:
 		return fmt.Errorf("entries %d to %d are missing: the log %s starts at %d and the newest snapshot in %s ends at %d; "+
-			"restore both from one backup; %s", covered+1, first-1, log.path, first, snapshots.dir, covered, rebuild)
+			"restore both from one backup; %s", covered+1, log.first-1, log.path, log.first, snapshots.dir, covered, rebuild)
 	}
 	return nil
 }

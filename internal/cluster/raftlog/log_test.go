@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // openLone opens the log of a lone node, ready to use.
-func openLone(t *testing.T, dir string) *Log {
+func openLone(t testing.TB, dir string) *Log {
 	t.Helper()
 	l, err := Open(Config{Dir: dir, NodeID: "a"})
 	if err != nil {
@@ -59,6 +59,19 @@ func TestLogSurvivesReopening(t *testing.T) {
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkApply is the time of one command, from the proposal until it is durable and applied.
+func BenchmarkApply(b *testing.B) {
+	l := openLone(b, b.TempDir())
+	if _, err := l.Apply(b.Context(), &cluster.SubmitJob{Name: "x"}); err != nil {
+		b.Fatal(err)
+	}
+	for round := uint64(1); b.Loop(); round++ {
+		if _, err := l.Apply(b.Context(), &cluster.BeginCommit{Job: "1", Round: round}); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

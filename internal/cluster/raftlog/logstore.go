@@ -5,60 +5,90 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"slices"
+	"path/filepath"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
 
 // castagnoli is the polynomial of every checksum in this package.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Each entry that Raft stores is preceded by magic, version and a CRC-32C over its index, term, type and data
-// (docs/formats.md). Bolt checks only its own meta records.
+// (docs/formats.md). raft-wal checks only the last batch.
 const (
 	entryMagic   = "AVGE"
 	entryVersion = 1
 	entryHeader  = 4 + 2 + 4
 )
 
-// lockTimeout bounds the wait for another process that has the log open.
-const lockTimeout = time.Second
+const (
+	// lockTimeout bounds the wait for another process that has the log open.
+	lockTimeout = time.Second
+	// segmentBytes is the length at which a new segment begins; its file is preallocated.
+	segmentBytes = 8 << 20
+)
 
-// checkedLog is Raft's log and stable store in a bolt file, with a checksum on every entry and value.
+// checkedLog is Raft's log and stable store: raft-wal's segments in a directory. raft-wal takes whatever follows the first damaged
+// frame for a torn append, and drops it. So the index of the last entry that was acknowledged is kept beside the segments: a
+// log that ends before it is damaged. Everything else has a checksum, which is verified when the log is opened.
 type checkedLog struct {
-	bolt *raftboltdb.BoltStore
-	path string
+	*wal.WAL
+	dir      string
+	meta     *metaFile
+	last     *lastFile
+	segments *segmentFiler
 }
 
 var _ raftStore = (*checkedLog)(nil)
 
-// openLog opens or creates the file and reads all of it. Its errors name the file.
-func openLog(path string) (*checkedLog, error) {
-	if err := checkBolt(path); err != nil {
-		return nil, damagedLog(path, err)
+// openLog opens or creates the log in a directory and reads all of it. Its errors name the file.
+func openLog(dir string, logger hclog.Logger) (*checkedLog, error) {
+	if err := checkpoint.OS.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open raft log %s: %w", dir, err)
 	}
-	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: lockTimeout}})
+	l := &checkedLog{dir: dir, meta: &metaFile{path: filepath.Join(dir, metaName)}}
+	if err := l.meta.read(); err != nil {
+		return nil, damagedLog(l.meta.path, err)
+	}
+	var err error
+	if l.last, err = openLast(filepath.Join(dir, lastName), !l.meta.kept); err != nil {
+		return nil, err
+	}
+	sealed, err := l.open(logger)
+	if err == nil && sealed {
+		err = l.WAL.Close()
+		if err == nil {
+			err = l.meta.seal(l.segments.tail)
+		}
+		if err == nil {
+			_, err = l.open(logger)
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("open raft log %s: %w", path, openBoltError(err))
-	}
-	l := &checkedLog{bolt, path}
-	if err := l.verify(); err != nil {
-		return nil, errors.Join(damagedLog(path, err), bolt.Close())
+		return nil, errors.Join(err, l.last.close())
 	}
 	return l, nil
 }
 
-// openBoltError explains why bolt could not open a file.
-func openBoltError(err error) error {
-	if errors.Is(err, bbolterrors.ErrTimeout) {
-		return fmt.Errorf("another process has it open, for more than %s: stop the other avgpiped, "+
-			"or give this one its own state directory: %w", lockTimeout, err)
+// open opens the segments. sealed says that the last one is full and its successor was not begun yet, as after a crash: raft-wal
+// would refuse every append.
+func (l *checkedLog) open(logger hclog.Logger) (sealed bool, err error) {
+	l.segments = newSegmentFiler(l.dir, l.last.entry(), l.meta)
+	l.WAL, err = wal.Open(l.dir, wal.WithMetaStore(l.meta), wal.WithSegmentFiler(l.segments), wal.WithSegmentSize(segmentBytes), wal.WithLogger(logger))
+	if err != nil {
+		return false, damagedLog(l.dir, err)
 	}
-	return err
+	if err := l.verify(); err != nil {
+		return false, errors.Join(damagedLog(l.dir, err), l.WAL.Close())
+	}
+	sealed, _, err = l.segments.tail.Sealed()
+	return sealed, err
 }
 
 // damagedLog says what to do about a log that cannot be used.
@@ -66,28 +96,43 @@ func damagedLog(path string, err error) error {
 	return fmt.Errorf("raft log %s was not loaded: %w; restore its directory from a backup; %s", path, err, rebuild)
 }
 
-// verify reads every entry, from the first to the last without a gap, and the values that Raft keeps beside them.
+// verify reads every entry, from the first to the last without a gap.
 func (l *checkedLog) verify() error {
-	first, err := l.bolt.FirstIndex()
+	e, err := l.extent()
 	if err != nil {
 		return err
 	}
-	last, err := l.bolt.LastIndex()
-	if err != nil {
-		return err
+	if written := l.last.entry(); e.last < written {
+		return fmt.Errorf("%s: truncated or damaged: the log ends at entry %d, and entry %d was written", l.segments.path(e.last+1), e.last, written)
 	}
 	var entry raft.Log
-	for i := first; i <= last && last > 0; i++ {
+	for i := e.first; i <= e.last && e.last > 0; i++ {
 		if err := l.GetLog(i, &entry); err != nil {
 			return err
 		}
 	}
-	for _, key := range []string{"CurrentTerm", "LastVoteTerm", "LastVoteCand"} { // Raft's own, raft.go
-		if _, err := l.Get([]byte(key)); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
-			return err
-		}
-	}
 	return nil
+}
+
+// extent is what a log holds.
+type extent struct {
+	path        string
+	first, last uint64 // entries; 0 without any
+	begun       bool   // Raft has written to it
+}
+
+// extent says what the log holds.
+func (l *checkedLog) extent() (e extent, err error) {
+	e.path = l.dir
+	if e.first, err = l.FirstIndex(); err != nil {
+		return e, err
+	}
+	if e.last, err = l.LastIndex(); err != nil {
+		return e, err
+	}
+	term, err := l.Get([]byte("CurrentTerm"))
+	e.begun = term != nil
+	return e, err
 }
 
 // entrySum is the checksum of an entry.
@@ -100,43 +145,41 @@ func entrySum(e *raft.Log, data []byte) uint32 {
 	return crc32.Update(sum, castagnoli, e.Extensions)
 }
 
-// FirstIndex implements raft.LogStore.
-func (l *checkedLog) FirstIndex() (uint64, error) { return l.bolt.FirstIndex() }
-
-// LastIndex implements raft.LogStore.
-func (l *checkedLog) LastIndex() (uint64, error) { return l.bolt.LastIndex() }
-
-// DeleteRange implements raft.LogStore.
-func (l *checkedLog) DeleteRange(from, to uint64) error {
-	if err := l.bolt.DeleteRange(from, to); err != nil {
-		return fmt.Errorf("compact raft log %s: %w", l.path, err)
+// unframe checks a stored entry and takes the header off its data.
+func unframe(stored *raft.Log, index uint64) error {
+	if len(stored.Data) < entryHeader || string(stored.Data[:4]) != entryMagic {
+		return fmt.Errorf("entry %d: starts with %q, expected %q: damaged", index, stored.Data[:min(4, len(stored.Data))], entryMagic)
 	}
+	if v := binary.LittleEndian.Uint16(stored.Data[4:]); v != entryVersion {
+		return fmt.Errorf("entry %d: version %d, this program reads %d", index, v, entryVersion)
+	}
+	data := stored.Data[entryHeader:]
+	found, expected := entrySum(stored, data), binary.LittleEndian.Uint32(stored.Data[6:])
+	if found != expected || stored.Index != index {
+		return fmt.Errorf("entry %d: checksum is %08x, expected %08x: damaged", index, found, expected)
+	}
+	stored.Data = data
 	return nil
 }
 
 // GetLog implements raft.LogStore.
-func (l *checkedLog) GetLog(index uint64, entry *raft.Log) error {
-	var stored raft.Log
-	if err := l.bolt.GetLog(index, &stored); err != nil {
-		if errors.Is(err, raft.ErrLogNotFound) {
-			return raft.ErrLogNotFound // compared by identity inside Raft
+func (l *checkedLog) GetLog(index uint64, entry *raft.Log) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // raft-wal's, at a number that its decoder does not expect
+			err = fmt.Errorf("%s: entry %d: %v: damaged", l.segments.path(index), index, p)
 		}
-		return fmt.Errorf("%s: entry %d: %w", l.path, index, err)
+	}()
+	var stored raft.Log
+	if err = l.WAL.GetLog(index, &stored); errors.Is(err, raft.ErrLogNotFound) {
+		return raft.ErrLogNotFound // compared by identity inside Raft
 	}
-	if len(stored.Data) < entryHeader || string(stored.Data[:4]) != entryMagic {
-		return fmt.Errorf("%s: entry %d: starts with %q, expected %q: damaged",
-			l.path, index, stored.Data[:min(4, len(stored.Data))], entryMagic)
+	if err == nil {
+		err = unframe(&stored, index)
 	}
-	if v := binary.LittleEndian.Uint16(stored.Data[4:]); v != entryVersion {
-		return fmt.Errorf("%s: entry %d: version %d, this program reads %d", l.path, index, v, entryVersion)
-	}
-	data := stored.Data[entryHeader:]
-	found, expected := entrySum(&stored, data), binary.LittleEndian.Uint32(stored.Data[6:])
-	if found != expected || stored.Index != index {
-		return fmt.Errorf("%s: entry %d: checksum is %08x, expected %08x: damaged", l.path, index, found, expected)
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.segments.path(index), err)
 	}
 	*entry = stored
-	entry.Data = slices.Clone(data)
 	return nil
 }
 
@@ -145,6 +188,9 @@ func (l *checkedLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raf
 
 // StoreLogs implements raft.LogStore.
 func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
+	if len(entries) == 0 {
+		return nil
+	}
 	stored := make([]*raft.Log, len(entries))
 	for i, e := range entries {
 		framed := *e
@@ -154,61 +200,48 @@ func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 		framed.Data = append(framed.Data, e.Data...)
 		stored[i] = &framed
 	}
-	if err := l.bolt.StoreLogs(stored); err != nil {
-		return fmt.Errorf("write raft log %s: %w", l.path, err)
+	err := l.WAL.StoreLogs(stored)
+	if errors.Is(err, types.ErrSealed) { // the next segment could not be begun: raft-wal only logs why
+		err = errors.Join(err, l.segments.failure(), l.meta.failure())
+	}
+	if err == nil {
+		err = l.last.write(entries[len(entries)-1].Index, false)
+	}
+	if err != nil {
+		return fmt.Errorf("write raft log %s: %w", l.dir, err)
 	}
 	return nil
 }
 
-// Set implements raft.StableStore.
-func (l *checkedLog) Set(key, value []byte) error {
-	framed := binary.LittleEndian.AppendUint32(nil, valueSum(key, value))
-	if err := l.bolt.Set(key, append(framed, value...)); err != nil {
-		return fmt.Errorf("write raft log %s: %s: %w", l.path, key, err)
+// DeleteRange implements raft.LogStore.
+func (l *checkedLog) DeleteRange(from, to uint64) error {
+	err := l.shorten(from, to)
+	if err == nil {
+		err = l.WAL.DeleteRange(from, to)
+	}
+	if err != nil {
+		return fmt.Errorf("compact raft log %s: %w", l.dir, err)
 	}
 	return nil
 }
 
-// Get implements raft.StableStore.
-func (l *checkedLog) Get(key []byte) ([]byte, error) {
-	framed, err := l.bolt.Get(key)
-	if err != nil {
-		return nil, err // ErrKeyNotFound, whose text Raft compares
+// shorten lowers the last entry before the end of the log is deleted, as where a new leader overwrites it.
+func (l *checkedLog) shorten(from, to uint64) error {
+	first, err := l.FirstIndex()
+	last := l.last.entry()
+	if err != nil || to < last || from > last {
+		return err
 	}
-	if len(framed) < 4 {
-		return nil, fmt.Errorf("%s: value %s: %d bytes, expected at least 4: damaged", l.path, key, len(framed))
+	if from <= first {
+		from = 1 // all of it
 	}
-	if found, expected := valueSum(key, framed[4:]), binary.LittleEndian.Uint32(framed); found != expected {
-		return nil, fmt.Errorf("%s: value %s: checksum is %08x, expected %08x: damaged", l.path, key, found, expected)
-	}
-	return framed[4:], nil
+	return l.last.write(from-1, true)
 }
 
-func valueSum(key, value []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
-}
-
-// SetUint64 implements raft.StableStore.
-func (l *checkedLog) SetUint64(key []byte, value uint64) error {
-	return l.Set(key, binary.BigEndian.AppendUint64(nil, value))
-}
-
-// GetUint64 implements raft.StableStore.
-func (l *checkedLog) GetUint64(key []byte) (uint64, error) {
-	value, err := l.Get(key)
-	if err != nil {
-		return 0, err
-	}
-	if len(value) != 8 {
-		return 0, fmt.Errorf("%s: value %s: %d bytes, expected 8", l.path, key, len(value))
-	}
-	return binary.BigEndian.Uint64(value), nil
-}
-
-// Close closes the file.
+// Close closes the files.
 func (l *checkedLog) Close() error {
-	if err := l.bolt.Close(); err != nil {
-		return fmt.Errorf("close raft log %s: %w", l.path, err)
+	if err := errors.Join(l.WAL.Close(), l.last.close()); err != nil {
+		return fmt.Errorf("close raft log %s: %w", l.dir, err)
 	}
 	return nil
 }

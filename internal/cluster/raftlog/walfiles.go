@@ -1,0 +1,290 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	walfs "github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+)
+
+// The files beside the segments (docs/formats.md).
+const (
+	metaName = "meta" // a record: which segments there are, and Raft's term and vote
+	lastName = "last" // the index of the last entry
+
+	metaKind    = "raft-log"
+	metaVersion = 1
+)
+
+// metaFile is raft-wal's metadata as a record, written anew at every change. raft-wal's own is a bolt file, which goes back one
+// transaction without a word when a page is damaged.
+type metaFile struct {
+	path string
+
+	mu     sync.Mutex
+	kept   bool // the file is there
+	record metaRecord
+	err    error // of the last write
+}
+
+type metaRecord struct {
+	// Log is as raft-wal defines it.
+	Log types.PersistentState `json:"log"`
+	// Values are Raft's: CurrentTerm, LastVoteTerm, LastVoteCand.
+	Values map[string][]byte `json:"values"`
+}
+
+var _ types.MetaStore = (*metaFile)(nil)
+
+// read reads the file, if it is there.
+func (m *metaFile) read() error {
+	m.record.Values = map[string][]byte{}
+	err := checkpoint.ReadRecord(checkpoint.OS, m.path, metaKind, metaVersion, &m.record)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	m.kept = true
+	return err
+}
+
+// change writes the record as edit leaves it.
+func (m *metaFile) change(edit func(r *metaRecord)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	edit(&m.record)
+	m.err = checkpoint.WriteRecord(checkpoint.OS, m.path, metaKind, metaVersion, m.record, 0o600)
+	return m.err
+}
+
+// failure is why the last change was not written.
+func (m *metaFile) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// Load implements types.MetaStore.
+func (m *metaFile) Load(string) (types.PersistentState, error) { return m.record.Log, nil }
+
+// CommitState implements types.MetaStore.
+func (m *metaFile) CommitState(s types.PersistentState) error {
+	return m.change(func(r *metaRecord) { r.Log = s })
+}
+
+// GetStable implements types.MetaStore.
+func (m *metaFile) GetStable(key []byte) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.record.Values[string(key)], nil
+}
+
+// SetStable implements types.MetaStore.
+func (m *metaFile) SetStable(key, value []byte) error {
+	return m.change(func(r *metaRecord) { r.Values[string(key)] = value })
+}
+
+// Close implements types.MetaStore.
+func (m *metaFile) Close() error { return nil }
+
+// seal notes that the last segment is full, and which one follows.
+func (m *metaFile) seal(tail types.SegmentWriter) error {
+	_, start, err := tail.Sealed()
+	if err != nil {
+		return err
+	}
+	return m.change(func(r *metaRecord) {
+		full := &r.Log.Segments[len(r.Log.Segments)-1]
+		full.MaxIndex, full.IndexStart, full.SealTime = tail.LastIndex(), start, time.Now()
+		next := types.SegmentInfo{
+			ID: r.Log.NextSegmentID, BaseIndex: full.MaxIndex + 1, MinIndex: full.MaxIndex + 1, Codec: full.Codec, CreateTime: full.SealTime, SizeLimit: full.SizeLimit,
+		}
+		r.Log.NextSegmentID++
+		r.Log.Segments = append(r.Log.Segments, next)
+	})
+}
+
+// lastFile holds the index of the last entry of the log: magic, index, CRC-32C. It is written in place after each append, and not synced:
+// whatever reaches the disk was appended before. The process that has the log open holds a lock on it.
+type lastFile struct {
+	f *os.File
+
+	mu    sync.Mutex
+	index uint64
+}
+
+const (
+	lastMagic = "AVGL"
+	lastBytes = 4 + 8 + 4
+)
+
+// openLast opens and locks the file. With fresh it may be absent or empty.
+func openLast(path string, fresh bool) (*lastFile, error) {
+	flags := os.O_RDWR
+	if fresh {
+		flags |= os.O_CREATE
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return nil, damagedLog(path, err)
+	}
+	l := &lastFile{f: f}
+	if err := l.lock(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", path, err), f.Close())
+	}
+	if err := l.load(fresh); err != nil {
+		return nil, errors.Join(damagedLog(path, err), f.Close())
+	}
+	return l, nil
+}
+
+// lock waits a little for another process.
+func (l *lastFile) lock() error {
+	for start := time.Now(); ; time.Sleep(lockTimeout / 20) {
+		err := unix.Flock(int(l.f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		if time.Since(start) > lockTimeout {
+			return fmt.Errorf("another process has it open, for more than %s: stop the other avgpiped, or give this one its own state directory", lockTimeout)
+		}
+	}
+}
+
+// load reads the index, or begins the file.
+func (l *lastFile) load(fresh bool) error {
+	var data [lastBytes + 1]byte
+	n, err := l.f.ReadAt(data[:], 0)
+	if n == 0 && fresh {
+		return errors.Join(l.write(0, true), checkpoint.OS.SyncDir(filepath.Dir(l.f.Name())))
+	}
+	if n != lastBytes {
+		return fmt.Errorf("%d bytes, expected %d: truncated or damaged: %w", n, lastBytes, err)
+	}
+	found, expected := crc32.Checksum(data[:lastBytes-4], castagnoli), binary.LittleEndian.Uint32(data[lastBytes-4:])
+	if found != expected || string(data[:4]) != lastMagic {
+		return fmt.Errorf("checksum is %08x, expected %08x: damaged", found, expected)
+	}
+	l.index = binary.LittleEndian.Uint64(data[4:])
+	return nil
+}
+
+// entry is the index.
+func (l *lastFile) entry() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.index
+}
+
+// write replaces the index.
+func (l *lastFile) write(index uint64, sync bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	data := binary.LittleEndian.AppendUint64([]byte(lastMagic), index)
+	data = binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
+	_, err := l.f.WriteAt(data, 0)
+	if err == nil && sync {
+		err = l.f.Sync()
+	}
+	if err == nil {
+		l.index = index
+	}
+	return err
+}
+
+// close makes the index durable and lets the lock go.
+func (l *lastFile) close() error { return errors.Join(l.f.Sync(), l.f.Close()) }
+
+// segmentFiler opens raft-wal's segment files, and refuses to begin one in the place of one that is lost.
+type segmentFiler struct {
+	*segment.Filer
+	dir  string
+	last uint64 // entry of the log, when it is opened: the segments up to it must be there
+	next uint64 // number of the next segment then: no other is greater
+
+	mu     sync.Mutex
+	opened []types.SegmentInfo // ascending
+	tail   types.SegmentWriter
+	err    error // of the segment that was to begin last
+}
+
+var _ types.SegmentFiler = (*segmentFiler)(nil)
+
+func newSegmentFiler(dir string, last uint64, meta *metaFile) *segmentFiler {
+	return &segmentFiler{Filer: segment.NewFiler(dir, walfs.New()), dir: dir, last: last, next: meta.record.Log.NextSegmentID}
+}
+
+// path is the file that holds an entry, or the one before it that is the last.
+func (s *segmentFiler) path(index uint64) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := ""
+	for _, info := range s.opened {
+		if name == "" || info.BaseIndex <= index {
+			name = segment.FileName(info)
+		}
+	}
+	return filepath.Join(s.dir, name)
+}
+
+// note remembers an open segment, or why it is not.
+func (s *segmentFiler) note(info types.SegmentInfo, tail types.SegmentWriter, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.err = fmt.Errorf("%s: %w", filepath.Join(s.dir, segment.FileName(info)), err)
+		return s.err
+	}
+	s.opened, s.tail = append(s.opened, info), tail
+	return nil
+}
+
+// failure is why the last segment was not begun.
+func (s *segmentFiler) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Open implements types.SegmentFiler.
+func (s *segmentFiler) Open(info types.SegmentInfo) (types.SegmentReader, error) {
+	r, err := s.Filer.Open(info)
+	return r, s.note(info, nil, err)
+}
+
+// RecoverTail implements types.SegmentFiler. raft-wal begins the segment anew if its file does not exist.
+func (s *segmentFiler) RecoverTail(info types.SegmentInfo) (types.SegmentWriter, error) {
+	w, err := s.Filer.RecoverTail(info)
+	if errors.Is(err, fs.ErrNotExist) && info.BaseIndex <= s.last {
+		err = fmt.Errorf("missing: entries %d to %d were written to it", info.BaseIndex, s.last)
+	}
+	return w, s.note(info, w, err)
+}
+
+// Create implements types.SegmentFiler.
+func (s *segmentFiler) Create(info types.SegmentInfo) (types.SegmentWriter, error) {
+	w, err := s.Filer.Create(info)
+	return w, s.note(info, w, err)
+}
+
+// List implements types.SegmentFiler. raft-wal deletes the files that its metadata does not name.
+func (s *segmentFiler) List() (map[uint64]uint64, error) {
+	all, err := s.Filer.List()
+	for id, base := range all {
+		if id >= s.next {
+			err = fmt.Errorf("segment %d, from entry %d, is newer than %s: the files are not of one backup", id, base, metaName)
+		}
+	}
+	return all, err
+}
