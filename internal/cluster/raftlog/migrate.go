@@ -195,34 +195,41 @@ func (b *boltPages) check(n uint64, page []byte) error {
 		return fmt.Errorf("damaged: page %d says that it has %d elements in %d bytes", n, count, len(body))
 	}
 	for e := range count {
-		head := body[16*e:]
-		if flags == boltLeaf {
-			head = head[4:]
+		head, from := body[16*e:][:16], end
+		at := 16*e + uint64(order.Uint32(head[4*(flags-1):]))
+		value := end + uint64(order.Uint32(head[4*flags:]))
+		if end = value; flags == boltLeaf {
+			end += uint64(order.Uint32(head[12:]))
 		}
-		at, value := 16*e+uint64(order.Uint32(head)), end+uint64(order.Uint32(head[4:]))
-		if at != end {
-			return fmt.Errorf("damaged: page %d: element %d of %d lies at %d, expected %d", n, e, count, at, end)
+		if at != from || end > uint64(len(body)) {
+			return fmt.Errorf("damaged: page %d: element %d of %d lies at %d to %d of %d bytes, expected from %d", n, e, count, at, end, len(body), from)
 		}
-		refers := uint64(0)
-		if flags == boltBranch {
-			refers, end = order.Uint64(head[8:]), value
-		} else {
-			end = value + uint64(order.Uint32(head[8:]))
-		}
-		if end > uint64(len(body)) {
-			return fmt.Errorf("damaged: page %d: element %d of %d ends at %d of %d bytes", n, e, count, end, len(body))
-		}
-		if flags == boltLeaf && order.Uint32(body[16*e:]) == 1 && end >= value+16 { // a bucket: its root page (8), sequence (8), a page if that is 0
-			refers = order.Uint64(body[value:])
-			if small := body[value+16 : end]; len(small) >= boltHeader {
-				if err := b.check(n, small); err != nil {
-					return err
-				}
+		if flags == boltBranch || order.Uint32(head) == 1 {
+			if err := b.refers(n, flags, head, body[value:end]); err != nil {
+				return err
 			}
 		}
-		if b.free[refers] || refers >= b.count {
-			return fmt.Errorf("damaged: page %d refers to page %d, which is free", n, refers)
+	}
+	return nil
+}
+
+// refers checks what an element of page n refers to: a branch's to a page, a bucket's to its root page (8; then a sequence, 8) or, where
+// that is 0, to a page that follows.
+func (b *boltPages) refers(n uint64, flags uint16, head, value []byte) error {
+	page := binary.NativeEndian.Uint64(head[8:])
+	if flags == boltLeaf {
+		if len(value) < 16 {
+			return fmt.Errorf("damaged: page %d has a bucket of %d bytes", n, len(value))
 		}
+		page = binary.NativeEndian.Uint64(value)
+		if small := value[16:]; len(small) >= boltHeader {
+			if err := b.check(n, small); err != nil {
+				return err
+			}
+		}
+	}
+	if b.free[page] || page >= b.count {
+		return fmt.Errorf("damaged: page %d refers to page %d, which is free", n, page)
 	}
 	return nil
 }

@@ -113,11 +113,11 @@ func TestDamagedOldLogIsReportedByName(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		text := fmt.Sprintf("%q", b.values)
+		lines := []string{fmt.Sprintf("%q", b.values)}
 		for _, e := range b.entries {
-			text += fmt.Sprintf("\n%d %d %d %x", e.Index, e.Term, e.Type, e.Data)
+			lines = append(lines, fmt.Sprintf("%d %d %d %x", e.Index, e.Term, e.Type, e.Data))
 		}
-		return text, nil
+		return strings.Join(lines, "\n"), nil
 	}
 	expected, err := describe()
 	if err != nil {
