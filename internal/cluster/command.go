@@ -35,7 +35,8 @@ var commands = map[string]func() Command{
 	(*RemoveJob)(nil).Kind():       func() Command { return new(RemoveJob) },
 }
 
-// CommandVersion is the version of the command format that this program writes, and the newest it reads.
+// CommandVersion is the version of the command format that this program writes, and the newest it reads. It grows with every change that
+// an older program would apply differently.
 const CommandVersion = 1
 
 // commandMagic starts every command in the log.
@@ -43,44 +44,87 @@ const commandMagic = "AVGC"
 
 // envelope is a command in the log, after the magic.
 type envelope struct {
-	V    int             `json:"v"`
-	Kind string          `json:"kind"`
-	Body json.RawMessage `json:"body"`
+	V    int    `json:"v"`
+	Kind string `json:"kind"`
+	// By is the version of the program that wrote it, for people.
+	By string `json:"by,omitempty"`
+	// Ignorable says that a program which does not know the kind, or the version, goes on without it: it changes nothing that others depend on.
+	Ignorable bool            `json:"ignorable,omitempty"`
+	Body      json.RawMessage `json:"body"`
 }
 
-// EncodeCommand gives the command's bytes in the log (docs/formats.md).
-func EncodeCommand(c Command) ([]byte, error) {
+// EncodeCommand gives the command's bytes in the log (docs/formats.md). by is the version of this program.
+func EncodeCommand(c Command, by string) ([]byte, error) {
 	body, err := json.Marshal(c)
 	if err != nil {
 		return nil, fmt.Errorf("encode command %s: %w", c.Kind(), err)
 	}
-	data, err := json.Marshal(envelope{CommandVersion, c.Kind(), body})
+	data, err := json.Marshal(envelope{V: CommandVersion, Kind: c.Kind(), By: by, Body: body})
 	if err != nil {
 		return nil, fmt.Errorf("encode command %s: %w", c.Kind(), err)
 	}
 	return append([]byte(commandMagic), data...), nil
 }
 
-// DecodeCommand reads a command. One of a newer version or an unknown kind, written by a newer program, gives nil and no error: it is
-// to be skipped.
-func DecodeCommand(data []byte) (Command, error) {
+// decodeCommand reads a command; nil without an error if it may be ignored. Every error says that this program must not go on.
+func decodeCommand(data []byte) (Command, error) {
 	text, ok := bytes.CutPrefix(data, []byte(commandMagic))
 	if !ok {
-		return nil, fmt.Errorf("decode command: starts with %q, expected %q", data[:min(len(data), len(commandMagic))], commandMagic)
+		return nil, fmt.Errorf("it starts with %q, expected %q", data[:min(len(data), len(commandMagic))], commandMagic)
 	}
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {
-		return nil, fmt.Errorf("decode command: envelope: %w", err)
+		return nil, fmt.Errorf("its envelope: %w", err)
+	}
+	by := "an avgpiped that does not say its version"
+	if e.By != "" {
+		by = "avgpiped " + e.By
 	}
 	build, known := commands[e.Kind]
-	if e.V > CommandVersion || !known {
+	switch {
+	case known && e.V <= CommandVersion:
+	case e.Ignorable:
 		return nil, nil
+	case known:
+		return nil, fmt.Errorf("command %q has version %d, written by %s, and this program knows versions up to %d", e.Kind, e.V, by, CommandVersion)
+	default:
+		return nil, fmt.Errorf("command %q of version %d, written by %s, is not known to this program", e.Kind, e.V, by)
 	}
 	c := build()
 	if err := json.Unmarshal(e.Body, c); err != nil {
-		return nil, fmt.Errorf("decode command %s: %w", e.Kind, err)
+		return nil, fmt.Errorf("command %q of version %d, written by %s: %w", e.Kind, e.V, by, err)
 	}
 	return c, nil
+}
+
+// RefusedError reports an entry that this program cannot apply. To go on without it would give another state than on the nodes that
+// can: nothing after it may be applied.
+type RefusedError struct {
+	Index   uint64
+	Problem error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("entry %d of the log is refused, and all after it: %v: start the avgpiped that wrote it, or a newer one", e.Index, e.Problem)
+}
+
+// Unwrap gives the cause.
+func (e *RefusedError) Unwrap() error { return e.Problem }
+
+// ApplyEntry applies the entry of the log that holds a command. It is a pure function, like Apply. An entry that this program does not
+// understand is a *RefusedError, with the state as it was, unless the entry says that it may be ignored.
+func (s *State) ApplyEntry(index uint64, data []byte) (*State, Result, error) {
+	c, err := decodeCommand(data)
+	if err != nil {
+		return s, Result{}, &RefusedError{index, err}
+	}
+	if c == nil {
+		next := *s
+		next.Index = index
+		next.Unknown++
+		return &next, Result{Index: index, Unknown: true}, nil
+	}
+	return s.Apply(index, c)
 }
 
 // SubmitJob records a new job, queued. Result.Job is its ID.

@@ -13,8 +13,13 @@ const (
 	stateMagic   = "AVGS"
 	stateVersion = 1
 	stateHeader  = 4 + 4 + 8 + 4
-	// maxStateBytes bounds what Restore allocates before it has read anything: about a hundred thousand jobs.
-	maxStateBytes = 1 << 30
+)
+
+const (
+	// MaxStateBytes bounds a snapshot, when a command is proposed: about a hundred thousand jobs. What was written is read, whatever its size.
+	MaxStateBytes = 1 << 30
+	// MaxCommandBytes bounds a command when it is proposed.
+	MaxCommandBytes = 16 << 20
 )
 
 // castagnoli is the polynomial of every checksum in this package.
@@ -55,10 +60,7 @@ func ReadState(r io.Reader) (*State, error) {
 		return nil, fmt.Errorf("read state: version %d, this program reads %d", v, stateVersion)
 	}
 	length := binary.LittleEndian.Uint64(header[8:])
-	if length > maxStateBytes {
-		return nil, fmt.Errorf("read state: claims %d bytes, more than the limit of %d", length, maxStateBytes)
-	}
-	body, err := io.ReadAll(io.LimitReader(r, int64(length)+1))
+	body, err := io.ReadAll(r) // takes memory for what is there, not for what the header claims
 	if err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
 	}

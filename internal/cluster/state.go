@@ -93,7 +93,7 @@ func (j *Job) CommittedRound() uint64 {
 type State struct {
 	Index   uint64          // of the last log entry applied
 	NextJob uint64          // the number the next job gets, from 1
-	Unknown uint64          // entries that this program did not understand and skipped
+	Unknown uint64          // entries that were ignored
 	jobs    map[string]*Job // by ID
 }
 
@@ -132,7 +132,7 @@ type Result struct {
 	Index      uint64 // of the log entry
 	Job        string // the job it was about
 	Generation uint64 // of that job, afterwards
-	Unknown    bool   // the command was of a kind that this program does not know, and was skipped
+	Unknown    bool   // this program does not know the command, and it may be ignored
 }
 
 // Apply applies one command and returns the state after it. A rejected command returns an error, and the state but for
@@ -149,14 +149,6 @@ func (s *State) Apply(index uint64, c Command) (*State, Result, error) {
 		r.Generation = j.Generation
 	}
 	return next, r, nil
-}
-
-// Skip is the state after an entry that this program does not understand.
-func (s *State) Skip(index uint64) *State {
-	next := *s
-	next.Index = index
-	next.Unknown++
-	return &next
 }
 
 // edit returns a copy of the job, already in place, for a command to change.

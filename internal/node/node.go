@@ -83,7 +83,7 @@ func openState(ctx context.Context, c Config) (id string, raft *raftlog.Log, err
 		return "", nil, err
 	}
 	raft, err = raftlog.Open(raftlog.Config{
-		Dir: raftDir(c.StateDir), NodeID: who.Node, Existing: kept || len(jobs) > 0, Logger: c.Log,
+		Dir: raftDir(c.StateDir), NodeID: who.Node, Existing: kept || len(jobs) > 0, Version: c.Version, Logger: c.Log,
 	})
 	if err != nil {
 		return "", nil, err

@@ -204,66 +204,6 @@ func TestTornAppendIsNoDamage(t *testing.T) {
 	}
 }
 
-// TestFullSegmentIsFollowedByAnother, also where the process ended between the two.
-func TestFullSegmentIsFollowedByAnother(t *testing.T) {
-	dir := t.TempDir()
-	l, err := openLog(dir, hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	next := uint64(0)
-	for range 20 {
-		next++
-		if err := l.StoreLog(&raft.Log{Index: next, Term: 1, Data: make([]byte, segmentBytes/4)}); err != nil {
-			t.Fatal(err)
-		}
-		if sealed, _, err := l.segments.tail.Sealed(); err != nil || !sealed && next%4 != 0 {
-			continue
-		}
-		if err := l.Close(); err != nil { // before the next segment is begun, or right after
-			t.Fatal(err)
-		}
-		if l, err = openLog(dir, hclog.NewNullLogger()); err != nil {
-			t.Fatal(err)
-		}
-		if e, err := l.extent(); err != nil || e.first != 1 || e.last != next {
-			t.Fatalf("%+v, expected the last entry to be %d: %v", e, next, err)
-		}
-	}
-	names, err := filepath.Glob(filepath.Join(dir, "*.wal"))
-	if err != nil || len(names) < 5 {
-		t.Errorf("segments %v: %v", names, err)
-	}
-	if err := l.DeleteRange(1, 10); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.DeleteRange(15, 20); err != nil { // a new leader overwrites the tail
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if l, err = openLog(dir, hclog.NewNullLogger()); err != nil {
-		t.Fatal(err)
-	}
-	if e, err := l.extent(); err != nil || e.first != 11 || e.last != 14 {
-		t.Errorf("%+v: %v", e, err)
-	}
-	if err := l.DeleteRange(11, 14); err != nil { // a snapshot takes the place of all
-		t.Fatal(err)
-	}
-	if err := errors.Join(l.StoreLog(&raft.Log{Index: 40, Term: 2}), l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	left, err := filepath.Glob(filepath.Join(dir, "*.wal"))
-	if err != nil || len(left) != 1 {
-		t.Fatalf("segments %v: %v", left, err)
-	}
-	if text, err := entriesOf(t, dir); err != nil || !strings.HasPrefix(text, "40 2 ") {
-		t.Errorf("%q: %v", text, err)
-	}
-}
-
 // TestSegmentOfAnotherLogIsRefused and not deleted: raft-wal deletes what its metadata does not name.
 func TestSegmentOfAnotherLogIsRefused(t *testing.T) {
 	wal := writtenLog(t, t.TempDir(), 2)
@@ -389,44 +329,6 @@ func beginLog(dir string) error {
 	return l.Close()
 }
 
-// snapshottedLog makes a log whose first entries are only in its snapshots, closed.
-func snapshottedLog(t *testing.T) (dir string) {
-	t.Helper()
-	dir = t.TempDir()
-	l, err := Open(Config{Dir: dir, NodeID: "a", SnapshotThreshold: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.WaitReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for range 5 {
-		if _, err := l.Apply(t.Context(), &cluster.SubmitJob{Name: "x"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := l.Snapshot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Apply(t.Context(), &cluster.RequestCancel{Job: "1"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// TestLogOfAnotherNodeIsRefused at once: it would wait for a leader for ever.
-func TestLogOfAnotherNodeIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	writtenLog(t, dir, 1)
-	_, err := Open(Config{Dir: dir, NodeID: "b"})
-	if err == nil || !strings.Contains(err.Error(), "it is the log of node a, and this node is b") {
-		t.Errorf("error %v", err)
-	}
-}
-
 // TestLogWithoutChecksumsIsRefused: one that another program wrote.
 func TestLogWithoutChecksumsIsRefused(t *testing.T) {
 	dir := t.TempDir()
@@ -449,44 +351,6 @@ func TestLogInUseIsReported(t *testing.T) {
 	_, err := Open(Config{Dir: dir, NodeID: "a"})
 	if err == nil || !strings.Contains(err.Error(), "another process has it open") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("error %v", err)
-	}
-}
-
-// TestCheckedLogKeepsWhatItIsGiven as Raft's own stores do.
-func TestCheckedLogKeepsWhatItIsGiven(t *testing.T) {
-	l, err := openLog(t.TempDir(), hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := []byte("abc")
-	entries := []*raft.Log{
-		{Index: 5, Term: 2, Type: raft.LogNoop},
-		{Index: 6, Term: 2, Type: raft.LogCommand, Data: data, Extensions: []byte("ext")},
-	}
-	if err := l.StoreLogs(entries); err != nil {
-		t.Fatal(err)
-	}
-	if string(data) != "abc" {
-		t.Errorf("the caller's data is %q", data)
-	}
-	var got raft.Log
-	if err := l.GetLog(6, &got); err != nil || string(got.Data) != "abc" || string(got.Extensions) != "ext" || got.Type != raft.LogCommand || got.Term != 2 {
-		t.Errorf("entry %+v: %v", got, err)
-	}
-	if err := l.GetLog(7, &got); err != raft.ErrLogNotFound { //nolint:errorlint // Raft compares by identity
-		t.Errorf("absent entry: %v", err)
-	}
-	if v, err := l.Get([]byte("absent")); err != nil || v != nil {
-		t.Errorf("absent value: %q, %v", v, err)
-	}
-	if err := l.DeleteRange(5, 5); err != nil {
-		t.Fatal(err)
-	}
-	if first, err := l.FirstIndex(); err != nil || first != 6 {
-		t.Errorf("first is %d: %v", first, err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 

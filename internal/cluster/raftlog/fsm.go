@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -13,6 +14,9 @@ import (
 // FSM holds the replicated state and lets Raft drive it. Raft calls Apply, Snapshot and Restore from one goroutine; State and
 // Changed may be called from any.
 type FSM struct {
+	// refuse gets why an entry was refused, and does not return: Raft would apply those after it. fail gets why a snapshot was.
+	refuse, fail func(error)
+
 	mu      sync.Mutex
 	state   *cluster.State
 	changed chan struct{} // closed when state is replaced
@@ -21,7 +25,9 @@ type FSM struct {
 var _ raft.FSM = (*FSM)(nil)
 
 // NewFSM starts with an empty state.
-func NewFSM() *FSM { return &FSM{state: cluster.NewState(), changed: make(chan struct{})} }
+func NewFSM(refuse, fail func(error)) *FSM {
+	return &FSM{refuse: refuse, fail: fail, state: cluster.NewState(), changed: make(chan struct{})}
+}
 
 // State is the state as of now. It never changes; ask again for a newer one.
 func (f *FSM) State() *cluster.State {
@@ -52,15 +58,12 @@ type outcome struct {
 	err    error
 }
 
-// Apply implements raft.FSM. An entry that cannot be decoded is rejected without a change on every host alike.
+// Apply implements raft.FSM.
 func (f *FSM) Apply(l *raft.Log) any {
-	state := f.State()
-	c, err := cluster.DecodeCommand(l.Data)
-	if err != nil || c == nil {
-		f.replace(state.Skip(l.Index))
-		return outcome{cluster.Result{Index: l.Index, Unknown: true}, err}
+	next, result, err := f.State().ApplyEntry(l.Index, l.Data)
+	if _, refused := errors.AsType[*cluster.RefusedError](err); refused {
+		f.refuse(err)
 	}
-	next, result, err := state.Apply(l.Index, c)
 	f.replace(next)
 	return outcome{result, err}
 }
@@ -75,6 +78,7 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 		err = fmt.Errorf("read state: %w", closeErr)
 	}
 	if err != nil {
+		f.fail(err) // Raft would go on from an older snapshot
 		return err
 	}
 	f.replace(s)

@@ -63,9 +63,14 @@ func (g *guard) halt(err error) error {
 	if err == nil || !g.report(err) {
 		return err
 	}
+	g.stop()
+	return err
+}
+
+// stop ends the calling goroutine, of Raft, when the Log begins to close.
+func (g *guard) stop() {
 	<-g.closing
 	runtime.Goexit()
-	return err
 }
 
 // StoreLog implements raft.LogStore.

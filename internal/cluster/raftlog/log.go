@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,8 +14,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 
 	"go.uber.org/zap"
-
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
 
 // Config configures a Log.
@@ -43,9 +38,12 @@ type Config struct {
 	// Existing says that Dir must hold a log: an absent or empty one is damage. Otherwise one is begun where there is none, and
 	// no snapshot either.
 	Existing bool
+	// Version is that of this program. Every command says which program wrote it.
+	Version string
 	// Logger gets Raft's own log. Default: none.
 	Logger *zap.Logger
 
+	maxState  int                       // for tests: cluster.MaxStateBytes
 	wrap      func(raftStore) raftStore // for tests: a store with faults
 	interrupt func() error              // for tests: after each step of a migration
 }
@@ -65,6 +63,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.maxState == 0 {
+		c.maxState = cluster.MaxStateBytes
 	}
 	if c.interrupt == nil {
 		c.interrupt = func() error { return nil }
@@ -112,13 +113,15 @@ var ErrClosed = errors.New("the raft log is closed")
 // Log replicates the state: commands go in at the leader, and every node's State follows. Its methods may be called
 // concurrently.
 type Log struct {
-	config Config
-	fsm    *FSM
-	raft   *raft.Raft
-	store  *guard
+	config    Config
+	fsm       *FSM
+	raft      *raft.Raft
+	store     *guard
+	snapshots *snapStore
 
 	mu      sync.Mutex
 	closed  bool
+	size    int            // of the state at most, as a snapshot has it; 0: not known yet
 	closing chan struct{}  // closed with closed
 	waiters sync.WaitGroup // goroutines that wait for a future whose caller may have gone
 }
@@ -143,105 +146,16 @@ func Open(config Config) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{config: config, fsm: NewFSM(), closing: make(chan struct{})}
+	l := &Log{config: config, snapshots: snapshots, closing: make(chan struct{})}
 	l.store = newGuard(config.wrap(found.log), l.closing)
+	l.fsm = NewFSM(func(err error) {
+		l.store.report(fmt.Errorf("raft log %s: %w", config.Dir, err))
+		l.store.stop()
+	}, func(err error) { l.store.report(err) })
 	if err := l.start(found); err != nil {
 		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), l.store.Close())
 	}
 	return l, nil
-}
-
-// files is a log and its snapshots, open and whole.
-type files struct {
-	log       *checkedLog
-	snapshots *snapStore
-}
-
-// Check reports what is wrong with the log in a directory: what Open would refuse it for if it must exist. It changes
-// nothing.
-func Check(dir string) error {
-	config := Config{Dir: dir, Existing: true}.withDefaults()
-	old, snapshots, err := findFiles(config)
-	if err != nil || old != nil {
-		return err
-	}
-	found, err := openFiles(config, snapshots)
-	if err != nil {
-		return err
-	}
-	return found.log.Close()
-}
-
-// findFiles finds the files of a log, and checks the log of an older program that is yet to be migrated.
-func findFiles(config Config) (old *boltLog, snapshots *snapStore, err error) {
-	snapDir, bolt := filepath.Join(config.Dir, "snapshots"), filepath.Join(config.Dir, boltName)
-	info, err := os.Stat(bolt)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("open raft log: %w", err)
-	}
-	older := err == nil && info.Size() > 0
-	if !older {
-		if err := checkPresence(config, snapDir); err != nil {
-			return nil, nil, err
-		}
-	}
-	if snapshots, err = openSnapStore(checkpoint.OS, snapDir); err != nil || !older {
-		return nil, snapshots, err
-	}
-	if old, err = readBolt(bolt); err != nil {
-		return nil, nil, err
-	}
-	return old, snapshots, checkJoint(old.extent(), snapshots, config)
-}
-
-// openFiles opens the log, or begins it. It checks all that can be checked before Raft runs.
-func openFiles(config Config, snapshots *snapStore) (files, error) {
-	log, err := openLog(filepath.Join(config.Dir, walName), raftLogger(config.Logger))
-	if err != nil {
-		return files{}, err
-	}
-	holds, err := log.extent()
-	if err == nil {
-		err = checkJoint(holds, snapshots, config)
-	}
-	if err != nil {
-		return files{}, errors.Join(err, log.Close())
-	}
-	return files{log, snapshots}, nil
-}
-
-// checkPresence reports a log that is not there, or empty, although something of it must be.
-func checkPresence(config Config, snapDir string) error {
-	path := filepath.Join(config.Dir, walName, metaName)
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if older, olderErr := os.Stat(filepath.Join(config.Dir, boltName)); olderErr == nil {
-			path, info, err = filepath.Join(config.Dir, boltName), older, nil
-		}
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("open raft log: %w", err)
-	}
-	if err == nil && info.Size() > 0 {
-		return nil
-	}
-	what := "is missing"
-	if err == nil {
-		what = "is empty"
-	}
-	for _, pattern := range []string{filepath.Join(snapDir, "*"+snapSuffix), filepath.Join(config.Dir, walName, "*.wal")} {
-		left, err := filepath.Glob(pattern)
-		if err != nil {
-			return fmt.Errorf("open raft log %s: %w", path, err)
-		}
-		if len(left) > 0 {
-			return missingLog(path, fmt.Errorf("%s, and %s is there", what, left[len(left)-1]))
-		}
-	}
-	if config.Existing {
-		return missingLog(path, fmt.Errorf("%s, and this state directory was in use", what))
-	}
-	return nil
 }
 
 // start runs Raft on the open files.
@@ -265,6 +179,9 @@ func (l *Log) start(found files) error {
 		}
 	}
 	if l.raft, err = l.newRaft(rc, found.snapshots, transport); err != nil {
+		if l.raft != nil {
+			err = errors.Join(err, l.stop())
+		}
 		return err
 	}
 	l.store.run()
@@ -304,39 +221,6 @@ func (l *Log) checkMember() error {
 		strings.Join(names, ", "), l.config.NodeID), l.stop())
 }
 
-// checkJoint reports a log and snapshots that do not belong together: one of the two was deleted, or comes from a backup.
-func checkJoint(log extent, snapshots *snapStore, config Config) error {
-	metas, err := snapshots.List()
-	if err != nil {
-		return err
-	}
-	covered, newest := uint64(0), ""
-	if len(metas) > 0 {
-		covered, newest = metas[0].Index, snapshots.path(metas[0].ID)
-	}
-	switch {
-	case !log.begun && newest != "":
-		return missingLog(log.path, fmt.Errorf("holds nothing, and %s is there", newest))
-	case !log.begun && config.Existing:
-		return missingLog(log.path, errors.New("holds nothing, and this state directory was in use"))
-	case config.Transport == nil && log.last < covered: // a node that follows may have got the snapshot from another
-		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", log.last, newest, covered))
-	case log.first > covered+1:
-		return fmt.Errorf("entries %d to %d are missing: the log %s starts at %d and the newest snapshot in %s ends at %d; "+
-			"restore both from one backup; %s", covered+1, log.first-1, log.path, log.first, snapshots.dir, covered, rebuild)
-	}
-	return nil
-}
-
-// rebuild is what is left to do without a backup.
-const rebuild = "without one, avgpiped recover rebuilds the jobs from their directories"
-
-// missingLog says what to do about a log that is gone, or about its missing end.
-func missingLog(path string, problem error) error {
-	return fmt.Errorf("raft log %s %w: mount its file system, or restore the directory %s from a backup; %s",
-		path, problem, filepath.Dir(path), rebuild)
-}
-
 // State is the replicated state as far as this node has it.
 func (l *Log) State() *cluster.State { return l.fsm.State() }
 
@@ -365,6 +249,9 @@ func (l *Log) Ready() error {
 	}
 	if l.Leader() == "" {
 		return errors.New("there is no leader")
+	}
+	if err := l.snapshots.failure(); err != nil {
+		return fmt.Errorf("no snapshot can be written, and the log grows: %w", err)
 	}
 	if committed, applied := l.raft.CommitIndex(), l.Applied(); committed > applied+maxLag {
 		return fmt.Errorf("entry %d is committed and only %d is applied", committed, applied)
@@ -411,7 +298,10 @@ func (l *Log) WaitReady(ctx context.Context) error {
 // ErrStaleGeneration and the like), or wraps ErrNotLeader, ErrClosed or the context's. When the context ends first, the
 // command may still be applied later.
 func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, error) {
-	data, err := cluster.EncodeCommand(c)
+	data, err := cluster.EncodeCommand(c, l.config.Version)
+	if err == nil {
+		err = l.fits(c, len(data))
+	}
 	if err != nil {
 		return cluster.Result{}, err
 	}
@@ -434,6 +324,38 @@ func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, err
 	}
 	out = <-applied
 	return out.result, out.err
+}
+
+// ErrTooLarge is wrapped by Apply's error when a command, or the state after it, would be too large for a snapshot or an entry.
+var ErrTooLarge = errors.New("too large for the record of jobs")
+
+// fits reports a command that is too large, or that would make the state so. A quarter is left for the jobs that are there.
+func (l *Log) fits(c cluster.Command, size int) error {
+	if size > cluster.MaxCommandBytes {
+		return fmt.Errorf("raft: %s: %w: %d bytes, at most %d", c.Kind(), ErrTooLarge, size, cluster.MaxCommandBytes)
+	}
+	limit := l.config.maxState
+	switch c.(type) {
+	case *cluster.RemoveJob:
+		return nil
+	case *cluster.SubmitJob, *cluster.RestoreJob:
+		limit -= limit / 4
+	}
+	const beside = 512 // bytes of a job that its command does not have
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.size == 0 || l.size+size+beside > limit {
+		state, err := l.State().MarshalBinary()
+		if err != nil {
+			return err
+		}
+		l.size = len(state)
+	}
+	if l.size+size+beside > limit {
+		return fmt.Errorf("raft: %s: %w: it holds %d bytes, at most %d: remove jobs that have ended (avgpipectl remove)", c.Kind(), ErrTooLarge, l.size, limit)
+	}
+	l.size += size + beside
+	return nil
 }
 
 // wait runs f, which ends at the latest when the log is closed, and waits for it or for the context.

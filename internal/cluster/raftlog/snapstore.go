@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/raft"
 
@@ -33,6 +34,9 @@ type snapStore struct {
 	fsys   checkpoint.FS
 	dir    string
 	retain int // snapshots kept, the newest
+
+	mu  sync.Mutex
+	err error // why the last snapshot was not written
 }
 
 var _ raft.SnapshotStore = (*snapStore)(nil)
@@ -65,7 +69,7 @@ func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, con
 	}
 	file, err := checkpoint.Create(s.fsys, s.dir, 0o600, 0)
 	if err != nil {
-		return nil, fmt.Errorf("create raft snapshot %s: %w", meta.ID, err)
+		return nil, s.note(fmt.Errorf("create raft snapshot %s: %w", meta.ID, err))
 	}
 	sink := &snapSink{store: s, id: meta.ID, file: file}
 	prefix := append(make([]byte, 0, snapPrefix+len(head)), snapMagic...)
@@ -75,6 +79,21 @@ func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, con
 		return nil, errors.Join(err, sink.Cancel())
 	}
 	return sink, nil
+}
+
+// note remembers how the last snapshot went. Raft only logs it.
+func (s *snapStore) note(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+	return err
+}
+
+// failure is why the last snapshot was not written; nil when it was.
+func (s *snapStore) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 // snapSink writes one snapshot.
@@ -94,7 +113,7 @@ func (k *snapSink) Write(p []byte) (int, error) {
 	n, err := k.file.Write(p)
 	k.sum = crc32.Update(k.sum, castagnoli, p[:n])
 	if err != nil {
-		return n, fmt.Errorf("write raft snapshot %s: %w", k.id, err)
+		return n, k.store.note(fmt.Errorf("write raft snapshot %s: %w", k.id, err))
 	}
 	return n, nil
 }
@@ -106,12 +125,12 @@ func (k *snapSink) Close() error {
 	}
 	k.closed = true
 	if _, err := k.file.Write(binary.LittleEndian.AppendUint32(nil, k.sum)); err != nil {
-		return errors.Join(fmt.Errorf("write raft snapshot %s: %w", k.id, err), k.file.Abort())
+		return k.store.note(errors.Join(fmt.Errorf("write raft snapshot %s: %w", k.id, err), k.file.Abort()))
 	}
 	if err := k.file.Commit(k.id + snapSuffix); err != nil {
-		return err
+		return k.store.note(err)
 	}
-	return k.store.reap()
+	return k.store.note(k.store.reap())
 }
 
 // Cancel implements raft.SnapshotSink.

@@ -1,11 +1,10 @@
-package raftlog
+package cluster_test
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/hashicorp/raft"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -34,39 +32,48 @@ func manifestFor(job string, generation, round uint64, stages int) cluster.Manif
 	return m
 }
 
-// logEntry is a command as Raft hands it to the state machine.
-func logEntry(tb testing.TB, index uint64, c cluster.Command) *raft.Log {
+// encode is a command as it lies in the log.
+func encode(tb testing.TB, c cluster.Command) []byte {
 	tb.Helper()
-	data, err := cluster.EncodeCommand(c)
+	data, err := cluster.EncodeCommand(c, "v1.2")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &raft.Log{Index: index, Term: 1, Data: data}
+	return data
 }
 
-// TestStateScenarios runs testdata/state: one command a line as KIND JSON, and the jobs afterwards.
+// TestStateScenarios runs testdata/state: one command a line as KIND JSON, or the rest of an envelope, and the jobs afterwards.
 func TestStateScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/state", func(t *testing.T, path string) {
-		fsm, index := NewFSM(), uint64(0)
+		state, index := cluster.NewState(), uint64(0)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var out strings.Builder
 			for line := range strings.Lines(d.Input) {
 				index++
 				kind, body, _ := strings.Cut(strings.TrimSpace(line), " ")
 				data := fmt.Sprintf(`AVGC{"v":1,"kind":%q,"body":%s}`, kind, expandManifest(body))
-				o, ok := fsm.Apply(&raft.Log{Index: index, Data: []byte(data)}).(outcome)
-				switch {
-				case !ok:
-					t.Fatal("Apply returned something else than an outcome")
-				case o.err != nil:
-					fmt.Fprintf(&out, "%d %s: rejected: %v\n", index, kind, o.err)
-				case o.result.Unknown:
-					fmt.Fprintf(&out, "%d %s: skipped\n", index, kind)
-				default:
-					fmt.Fprintf(&out, "%d %s: job %s generation %d\n", index, kind, o.result.Job, o.result.Generation)
+				if kind == "entry" {
+					data = body
 				}
+				next, result, err := state.ApplyEntry(index, []byte(data))
+				refused, stops := errors.AsType[*cluster.RefusedError](err)
+				switch {
+				case stops:
+					fmt.Fprintf(&out, "%v\n", refused)
+					if next != state {
+						t.Error("a refused entry changed the state")
+					}
+					index-- // Raft's next attempt
+				case err != nil:
+					fmt.Fprintf(&out, "%d %s: rejected: %v\n", index, kind, err)
+				case result.Unknown:
+					fmt.Fprintf(&out, "%d %s: ignored\n", index, kind)
+				default:
+					fmt.Fprintf(&out, "%d %s: job %s generation %d\n", index, kind, result.Job, result.Generation)
+				}
+				state = next
 			}
-			return out.String() + describeState(fsm.State())
+			return out.String() + describeState(state)
 		})
 	})
 }
@@ -110,7 +117,7 @@ func describeState(s *cluster.State) string {
 		out.WriteString("\n")
 	}
 	if s.Unknown > 0 {
-		fmt.Fprintf(&out, "  %d skipped\n", s.Unknown)
+		fmt.Fprintf(&out, "  %d ignored\n", s.Unknown)
 	}
 	return out.String()
 }
@@ -169,18 +176,25 @@ func bytesOf(t *testing.T, s *cluster.State) []byte {
 // TestReplayGivesIdenticalStateBytes: the same log gives the same bytes, from the start and from a snapshot at any entry; and a state
 // once handed out never changes.
 func TestReplayGivesIdenticalStateBytes(t *testing.T) {
+	apply := func(s *cluster.State, data []byte) *cluster.State {
+		next, _, err := s.ApplyEntry(s.Index+1, data)
+		if _, refused := errors.AsType[*cluster.RefusedError](err); refused {
+			t.Fatal(err)
+		}
+		return next
+	}
 	for seed := range uint64(10) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		fsm := NewFSM()
+		state := cluster.NewState()
 		var (
-			log    []*raft.Log
+			log    [][]byte
 			states []*cluster.State
 			texts  [][]byte
 		)
-		for i := range uint64(120) {
-			entry := logEntry(t, i+1, randomCommand(random, fsm.State()))
-			fsm.Apply(entry)
-			log, states, texts = append(log, entry), append(states, fsm.State()), append(texts, bytesOf(t, fsm.State()))
+		for range 120 {
+			entry := encode(t, randomCommand(random, state))
+			state = apply(state, entry)
+			log, states, texts = append(log, entry), append(states, state), append(texts, bytesOf(t, state))
 		}
 		final := texts[len(texts)-1]
 		for at := range log {
@@ -190,17 +204,17 @@ func TestReplayGivesIdenticalStateBytes(t *testing.T) {
 			if at%10 != 0 {
 				continue
 			}
-			restored := NewFSM()
-			if err := restored.Restore(io.NopCloser(bytes.NewReader(texts[at]))); err != nil {
+			restored, err := cluster.ReadState(bytes.NewReader(texts[at]))
+			if err != nil {
 				t.Fatal(err)
 			}
-			if !bytes.Equal(bytesOf(t, restored.State()), texts[at]) {
+			if !bytes.Equal(bytesOf(t, restored), texts[at]) {
 				t.Fatalf("seed %d: snapshot after entry %d does not survive the round trip", seed, at+1)
 			}
 			for _, entry := range log[at+1:] {
-				restored.Apply(entry)
+				restored = apply(restored, entry)
 			}
-			if got := bytesOf(t, restored.State()); !bytes.Equal(got, final) {
+			if got := bytesOf(t, restored); !bytes.Equal(got, final) {
 				t.Fatalf("seed %d: replay from entry %d gives\n%s\nexpected\n%s", seed, at+1, got, final)
 			}
 		}
@@ -301,35 +315,16 @@ func TestErrorsCanBeTold(t *testing.T) {
 	}
 }
 
-// TestChangedTellsOfANewState.
-func TestChangedTellsOfANewState(t *testing.T) {
-	fsm := NewFSM()
-	before, changed := fsm.Changed()
-	select {
-	case <-changed:
-		t.Fatal("closed before anything changed")
-	default:
-	}
-	fsm.Apply(logEntry(t, 1, &cluster.SubmitJob{Name: "x"}))
-	select {
-	case <-changed:
-	default:
-		t.Fatal("not closed by a change")
-	}
-	if len(before.Jobs()) != 0 || len(fsm.State().Jobs()) != 1 {
-		t.Errorf("%d jobs before, %d after", len(before.Jobs()), len(fsm.State().Jobs()))
-	}
-}
-
-// TestDamagedStateIsNotRestored: any byte flipped, any cut, and the state before stands.
+// TestDamagedStateIsNotRestored: any byte flipped, and any cut.
 func TestDamagedStateIsNotRestored(t *testing.T) {
-	fsm := NewFSM()
-	fsm.Apply(logEntry(t, 1, &cluster.SubmitJob{Name: "x", Source: "y"}))
-	whole := bytesOf(t, fsm.State())
+	state, _, err := cluster.NewState().Apply(1, &cluster.SubmitJob{Name: "x", Source: "y"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := bytesOf(t, state)
 	try := func(what string, data []byte) {
-		target := NewFSM()
-		if err := target.Restore(io.NopCloser(bytes.NewReader(data))); err == nil || len(target.State().Jobs()) != 0 {
-			t.Errorf("%s: error %v, %d jobs", what, err, len(target.State().Jobs()))
+		if s, err := cluster.ReadState(bytes.NewReader(data)); err == nil || s != nil {
+			t.Errorf("%s: error %v", what, err)
 		}
 	}
 	for i := range whole {
@@ -341,28 +336,19 @@ func TestDamagedStateIsNotRestored(t *testing.T) {
 	try("a byte more", append(bytes.Clone(whole), 0))
 }
 
-// FuzzDecodeCommand: no entry may crash a host, and what is accepted is applied or rejected, and encodes again.
-func FuzzDecodeCommand(f *testing.F) {
+// FuzzApplyEntry: no entry may crash a host, and what is not refused leaves a state that can be written.
+func FuzzApplyEntry(f *testing.F) {
 	for _, c := range []cluster.Command{&cluster.SubmitJob{Name: "x"}, &cluster.CommitRound{Job: "1", Manifest: manifestFor("1", 0, 1, 2), Keep: 1}, &cluster.CancelJob{Job: "1"}} {
-		data, err := cluster.EncodeCommand(c)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(data)
+		f.Add(encode(f, c))
 	}
-	f.Add([]byte(`AVGC{"v":2,"kind":"future","body":{}}`))
+	f.Add([]byte(`AVGC{"v":2,"kind":"future","ignorable":true,"body":{}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		fsm := NewFSM()
-		fsm.Apply(logEntry(t, 1, &cluster.SubmitJob{Name: "y"}))
-		fsm.Apply(&raft.Log{Index: 2, Data: data})
-		bytesOf(t, fsm.State())
-		c, err := cluster.DecodeCommand(data)
-		if err != nil || c == nil {
-			return
+		state, _, err := cluster.NewState().Apply(1, &cluster.SubmitJob{Name: "y"})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if _, err := cluster.EncodeCommand(c); err != nil {
-			t.Errorf("accepted, but cannot be encoded: %v", err)
-		}
+		state, _, _ = state.ApplyEntry(2, data) // whatever it says
+		bytesOf(t, state)
 	})
 }
 

@@ -1,0 +1,137 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+)
+
+// files is a log and its snapshots, open and whole.
+type files struct {
+	log       *checkedLog
+	snapshots *snapStore
+}
+
+// Check reports what is wrong with the log in a directory: what Open would refuse it for if it must exist. It changes
+// nothing.
+func Check(dir string) error {
+	config := Config{Dir: dir, Existing: true}.withDefaults()
+	old, snapshots, err := findFiles(config)
+	if err != nil || old != nil {
+		return err
+	}
+	found, err := openFiles(config, snapshots)
+	if err != nil {
+		return err
+	}
+	return found.log.Close()
+}
+
+// findFiles finds the files of a log, and checks the log of an older program that is yet to be migrated.
+func findFiles(config Config) (old *boltLog, snapshots *snapStore, err error) {
+	snapDir, bolt := filepath.Join(config.Dir, "snapshots"), filepath.Join(config.Dir, boltName)
+	info, err := os.Stat(bolt)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("open raft log: %w", err)
+	}
+	older := err == nil && info.Size() > 0
+	if !older {
+		if err := checkPresence(config, snapDir); err != nil {
+			return nil, nil, err
+		}
+	}
+	if snapshots, err = openSnapStore(checkpoint.OS, snapDir); err != nil || !older {
+		return nil, snapshots, err
+	}
+	if old, err = readBolt(bolt); err != nil {
+		return nil, nil, err
+	}
+	return old, snapshots, checkJoint(old.extent(), snapshots, config)
+}
+
+// openFiles opens the log, or begins it. It checks all that can be checked before Raft runs.
+func openFiles(config Config, snapshots *snapStore) (files, error) {
+	log, err := openLog(filepath.Join(config.Dir, walName), raftLogger(config.Logger))
+	if err != nil {
+		return files{}, err
+	}
+	holds, err := log.extent()
+	if err == nil {
+		err = checkJoint(holds, snapshots, config)
+	}
+	if err != nil {
+		return files{}, errors.Join(err, log.Close())
+	}
+	return files{log, snapshots}, nil
+}
+
+// checkPresence reports a log that is not there, or empty, although something of it must be.
+func checkPresence(config Config, snapDir string) error {
+	path := filepath.Join(config.Dir, walName, metaName)
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if older, olderErr := os.Stat(filepath.Join(config.Dir, boltName)); olderErr == nil {
+			path, info, err = filepath.Join(config.Dir, boltName), older, nil
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("open raft log: %w", err)
+	}
+	if err == nil && info.Size() > 0 {
+		return nil
+	}
+	what := "is missing"
+	if err == nil {
+		what = "is empty"
+	}
+	for _, pattern := range []string{filepath.Join(snapDir, "*"+snapSuffix), filepath.Join(config.Dir, walName, "*.wal")} {
+		left, err := filepath.Glob(pattern)
+		if err != nil {
+			return fmt.Errorf("open raft log %s: %w", path, err)
+		}
+		if len(left) > 0 {
+			return missingLog(path, fmt.Errorf("%s, and %s is there", what, left[len(left)-1]))
+		}
+	}
+	if config.Existing {
+		return missingLog(path, fmt.Errorf("%s, and this state directory was in use", what))
+	}
+	return nil
+}
+
+// checkJoint reports a log and snapshots that do not belong together: one of the two was deleted, or comes from a backup.
+func checkJoint(log extent, snapshots *snapStore, config Config) error {
+	metas, err := snapshots.List()
+	if err != nil {
+		return err
+	}
+	covered, newest := uint64(0), ""
+	if len(metas) > 0 {
+		covered, newest = metas[0].Index, snapshots.path(metas[0].ID)
+	}
+	switch {
+	case !log.begun && newest != "":
+		return missingLog(log.path, fmt.Errorf("holds nothing, and %s is there", newest))
+	case !log.begun && config.Existing:
+		return missingLog(log.path, errors.New("holds nothing, and this state directory was in use"))
+	case config.Transport == nil && log.last < covered: // a node that follows may have got the snapshot from another
+		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", log.last, newest, covered))
+	case log.first > covered+1:
+		return fmt.Errorf("entries %d to %d are missing: the log %s starts at %d and the newest snapshot in %s ends at %d; "+
+			"restore both from one backup; %s", covered+1, log.first-1, log.path, log.first, snapshots.dir, covered, rebuild)
+	}
+	return nil
+}
+
+// rebuild is what is left to do without a backup.
+const rebuild = "without one, avgpiped recover rebuilds the jobs from their directories"
+
+// missingLog says what to do about a log that is gone, or about its missing end.
+func missingLog(path string, problem error) error {
+	return fmt.Errorf("raft log %s %w: mount its file system, or restore the directory %s from a backup; %s",
+		path, problem, filepath.Dir(path), rebuild)
+}
