@@ -1,15 +1,14 @@
 package admission
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/access"
@@ -56,15 +55,10 @@ func confine(user access.User) error {
 // dataBytes is what this process has of memory that RLIMIT_DATA counts (getrlimit(2)): some has been reserved at the start, more
 // under the race detector.
 func dataBytes() (uint64, error) {
-	status, err := os.ReadFile("/proc/self/status")
+	self, err := procfs.Self()
 	if err != nil {
 		return 0, err
 	}
-	for line := range bytes.Lines(status) {
-		if value, found := bytes.CutPrefix(line, []byte("VmData:")); found {
-			kib, err := strconv.ParseUint(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 53)
-			return kib << 10, err
-		}
-	}
-	return 0, errors.New("/proc/self/status does not say how much memory it has")
+	status, err := self.NewStatus()
+	return status.VmData, err
 }

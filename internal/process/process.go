@@ -1,7 +1,6 @@
 package process
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,7 +27,7 @@ type ID struct {
 // Lookup returns the process that now has a number. One that has ended and waits for its parent is gone.
 func Lookup(pid int) (ID, bool) {
 	start, state, err := readStat(pid)
-	return ID{PID: pid, Start: start}, err == nil && state != 'Z' && state != 'X'
+	return ID{PID: pid, Start: start}, err == nil && state != "Z" && state != "X"
 }
 
 // Alive reports whether the process still runs.
@@ -52,21 +52,13 @@ func (p ID) Kill() error {
 }
 
 // readStat reads a process's start time and state (proc_pid_stat(5)).
-func readStat(pid int) (start uint64, state byte, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+func readStat(pid int) (start uint64, state string, err error) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return 0, 0, err
+		return 0, "", err
 	}
-	// The second field is the command's name in parentheses and may hold anything, so count from the last one.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 20 {
-		return 0, 0, fmt.Errorf("/proc/%d/stat: %d fields after the name, expected at least 20", pid, len(fields))
-	}
-	start, err = strconv.ParseUint(fields[19], 10, 64)
-	if err != nil {
-		return 0, 0, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
-	}
-	return start, fields[0][0], nil
+	stat, err := p.Stat()
+	return stat.Starttime, stat.State, err
 }
 
 // Isolate has cmd start in a process group of its own, with the environment of this process but for what systemd meant for this

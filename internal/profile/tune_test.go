@@ -216,15 +216,3 @@ func TestAutomaticSchedulesChangeNoResults(t *testing.T) {
 		}
 	}
 }
-
-func TestMeminfoIsReadInBytes(t *testing.T) {
-	text := []byte("MemTotal:       24684220 kB\nMemFree:          100 kB\nMemAvailable:   23000000 kB\n")
-	if got := parseMeminfo(text, "MemAvailable:"); got != 23000000<<10 {
-		t.Errorf("available: %d", got)
-	}
-	for _, bad := range []string{"", "MemAvailable: x kB\n", "MemAvailable: -5 kB\n"} {
-		if got := parseMeminfo([]byte(bad), "MemAvailable:"); got != 0 {
-			t.Errorf("%q: %d", bad, got)
-		}
-	}
-}

@@ -352,7 +352,7 @@ func (l *Log) fits(c cluster.Command, size int) error {
 		l.size = len(state)
 	}
 	if l.size+size+beside > limit {
-		return fmt.Errorf("raft: %s: %w: it holds %d bytes, at most %d: remove jobs that have ended (avgpipectl remove)", c.Kind(), ErrTooLarge, l.size, limit)
+		return fmt.Errorf("raft: %s: %w: it holds %d bytes, at most %d: remove jobs that have ended (avgpipectl rm)", c.Kind(), ErrTooLarge, l.size, limit)
 	}
 	l.size += size + beside
 	return nil
