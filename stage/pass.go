@@ -335,7 +335,7 @@ func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
 	if !c.last {
 		return 0, nil
 	}
-	for i, id := range int32s(labels) {
+	for i, id := range device.Values[int32](labels) {
 		if id < -1 || int(id) >= c.config.Model.Loss.Classes() {
 			return 0, fmt.Errorf("target %d at index %d; targets are 0 to %d, or -1 for none",
 				id, i, c.config.Model.Loss.Classes()-1)
@@ -401,10 +401,6 @@ func wrap(b []byte, ports []layer.Port) device.Mem {
 		t = ports[0].Type
 	}
 	return device.NewMem(unsafe.Pointer(unsafe.SliceData(b)), len(b)/t.Bytes(), t)
-}
-
-func int32s(b []byte) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
 // takeSlot finds a free slot for a micro-batch.

@@ -68,7 +68,7 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 		s.Classes = make([]ClassCount, classes)
 	}
 	row := c.rowReader(logits, classes)
-	for i, target := range int32s(labels) {
+	for i, target := range device.Values[int32](labels) {
 		if target >= 0 {
 			s.count(target, largest(row(i)))
 		}

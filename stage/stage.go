@@ -3,6 +3,7 @@ package stage
 import (
 	"fmt"
 
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
@@ -20,7 +21,7 @@ type Micro struct {
 // CountTargets is how many targets in a labels buffer count: those that are not -1.
 func CountTargets(labels []byte) int {
 	n := 0
-	for _, target := range int32s(labels) {
+	for _, target := range device.Values[int32](labels) {
 		if target >= 0 {
 			n++
 		}

@@ -4,9 +4,9 @@ package feed
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -56,16 +56,16 @@ func New(ports []layer.Port, samples int) (Feed, error) {
 
 // Batch views the buffers of a micro-batch, either of which may be nil, as a batch.
 func (f Feed) Batch(input, labels []byte) data.Batch {
-	b := data.Batch{Targets: view[int32](labels)}
+	b := data.Batch{Targets: device.Values[int32](labels)}
 	if input == nil {
 		return b
 	}
 	for _, p := range f.ports {
 		values := input[p.from:p.to]
 		if p.field.pixels {
-			b.Pixels = view[float32](values)
+			b.Pixels = device.Values[float32](values)
 		} else {
-			*p.field.tokens(&b) = view[int32](values)
+			*p.field.tokens(&b) = device.Values[int32](values)
 		}
 	}
 	return b
@@ -106,20 +106,9 @@ func repeat[T any](v []T, n int) {
 	}
 }
 
-// Floats views a boundary buffer as values.
-func Floats(b []byte) []float32 { return view[float32](b) }
-
 // ModelOf is what a data set is to fit.
 func ModelOf(m *model.Model) data.Model {
 	return data.Model{
 		Task: data.Task(m.Task), Sequence: m.Sequence(), Vocabulary: m.Vocabulary(), Classes: m.Loss.Classes(), Image: data.Image(m.Image),
 	}
-}
-
-// view is a part of a boundary buffer, which is aligned to 64 bytes, as values in native byte order; nil of nothing.
-func view[T int32 | float32](b []byte) []T {
-	if len(b) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -41,7 +42,7 @@ func (s *Session) newForward(samples int) (*forward, error) {
 	}
 	shape := f.stage.Shape()
 	f.input, f.labels, f.logits = stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.LabelBytes), stage.NewBoundary(shape.OutputBytes)
-	f.values = feed.Floats(f.logits)
+	f.values = device.Values[float32](f.logits)
 	return f, nil
 }
 

@@ -24,6 +24,14 @@ func CopyOut(dst []byte, src Mem) {
 // HostBytes views the elements of m as bytes. Only for devices whose memory is the host's.
 func HostBytes(m Mem) []byte { return unsafe.Slice((*byte)(m.ptr), m.Bytes()) }
 
+// Values views bytes, aligned to 4, as values in native order; nil of nothing.
+func Values[T int32 | float32](b []byte) []T {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
 // FloatBytes views floats as their bytes in native order, for Upload and Download.
 func FloatBytes(s []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))

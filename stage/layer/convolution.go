@@ -9,6 +9,7 @@ import (
 // Convolution is y (B,OH,OW,Out) = x (B,H,W,In) * W (Out,In,Kernel,Kernel) [+ b]. It saves nothing and keeps nothing: the
 // weight half needs x and dy alone.
 type Convolution struct {
+	memoryless
 	Path    string // "layer1.0.conv1": the parameters are Path.weight and Path.bias
 	Of      Image  // the input
 	Out     int    // channels
@@ -53,12 +54,6 @@ func (l Convolution) Params() []Param {
 func (l Convolution) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Output().Elements())
 }
-
-// Saved implements Layer.
-func (l Convolution) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l Convolution) Kept(Size) int { return 0 }
 
 // FLOPs implements Layer.
 func (l Convolution) FLOPs(s Size) (forward, backward float64) {

@@ -4,6 +4,7 @@ import "github.com/avgpipe/avgpipe/stage/device"
 
 // Embedding is y (B,T,D) = tokens[ids (B,T)] + positions[t]. Its input has no gradient.
 type Embedding struct {
+	memoryless
 	Path                    string // of the layer: "transformer.embedding"
 	TokenPath, PositionPath string // of the tensors: "transformer.wte", "transformer.wpe"
 	Vocabulary, MaxT, Width int
@@ -25,12 +26,6 @@ func (l Embedding) Params() []Param {
 func (l Embedding) Ports(s Size) (in, out []Port) {
 	return []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Vocabulary}}, row("y", s, l.Width)
 }
-
-// Saved implements Layer.
-func (l Embedding) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l Embedding) Kept(Size) int { return 0 }
 
 // FLOPs implements Layer: look-ups and sums, no matrix product.
 func (l Embedding) FLOPs(s Size) (forward, backward float64) {

@@ -1,7 +1,5 @@
 package layer
 
-import "github.com/avgpipe/avgpipe/stage/device"
-
 // Image is the shape of the images (Height,Width,Channels) of one layer, channels last. Micro-batches of images have one
 // position: T = 1.
 type Image struct{ Height, Width, Channels int }
@@ -17,6 +15,8 @@ const PixelsPort = "pixels"
 
 // FromPixels brings images from the model's input (B,C,H,W) to the layout of its layers (B,H,W,C). No gradient flows to it.
 type FromPixels struct {
+	parameterless
+	memoryless
 	Path string
 	Of   Image
 }
@@ -24,22 +24,10 @@ type FromPixels struct {
 // Name implements Layer.
 func (l FromPixels) Name() string { return l.Path }
 
-// Params implements Layer: none.
-func (l FromPixels) Params() []Param { return nil }
-
 // Ports implements Layer.
 func (l FromPixels) Ports(s Size) (in, out []Port) {
 	return Data{}.constant(row("x", s, l.Of.Elements())), row("y", s, l.Of.Elements())
 }
-
-// Saved implements Layer.
-func (l FromPixels) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l FromPixels) Kept(Size) int { return 0 }
-
-// FLOPs implements Layer: no matrix product.
-func (l FromPixels) FLOPs(Size) (forward, backward float64) { return 0, 0 }
 
 // Forward implements Layer.
 func (l FromPixels) Forward(p Pass) {
@@ -48,9 +36,6 @@ func (l FromPixels) Forward(p Pass) {
 
 // BackwardInput implements Layer: the input is data.
 func (l FromPixels) BackwardInput(Pass) {}
-
-// BackwardWeight implements Layer: no parameters.
-func (l FromPixels) BackwardWeight(Pass) {}
 
 // Data is a layer that works on data, or on what is made of data alone: the gradient of its input is not computed. At the
 // beginning of a model its input is the port of images. The layer's weight half must not need its input half.
@@ -79,6 +64,8 @@ func (l Data) BackwardInput(Pass) {}
 // Flatten turns images (B,H,W,C) into rows (B,C*H*W) in the order that PyTorch's flatten gives, so that the weights of a
 // classifier that follows are the same.
 type Flatten struct {
+	parameterless
+	memoryless
 	Path string
 	Of   Image
 }
@@ -86,22 +73,10 @@ type Flatten struct {
 // Name implements Layer.
 func (l Flatten) Name() string { return l.Path }
 
-// Params implements Layer: none.
-func (l Flatten) Params() []Param { return nil }
-
 // Ports implements Layer.
 func (l Flatten) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Of.Elements())
 }
-
-// Saved implements Layer.
-func (l Flatten) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l Flatten) Kept(Size) int { return 0 }
-
-// FLOPs implements Layer: no matrix product.
-func (l Flatten) FLOPs(Size) (forward, backward float64) { return 0, 0 }
 
 // Forward implements Layer.
 func (l Flatten) Forward(p Pass) {
@@ -112,6 +87,3 @@ func (l Flatten) Forward(p Pass) {
 func (l Flatten) BackwardInput(p Pass) {
 	p.Device.Transpose(p.DIn, p.DOut, p.Size.B, l.Of.Channels, l.Of.Pixels())
 }
-
-// BackwardWeight implements Layer: no parameters.
-func (l Flatten) BackwardWeight(Pass) {}

@@ -5,6 +5,7 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // Linear is y (R,Out) = x (R,In) W [+ b]. It saves nothing and keeps nothing: the weight half needs x and dy alone. Where
 // products compute in BF16, W is a copy in BF16, and x and y are of the types that the pass gives them: F32 or BF16.
 type Linear struct {
+	memoryless
 	Path    string // "transformer.h.0.attn.c_attn": the parameters are Path.weight and Path.bias
 	In, Out int
 	Bias    bool
@@ -34,12 +35,6 @@ func (l Linear) Params() []Param {
 func (l Linear) Ports(s Size) (in, out []Port) { return row("x", s, l.In), row("y", s, l.Out) }
 
 func (l Linear) adapts() (in, out bool) { return true, true }
-
-// Saved implements Layer.
-func (l Linear) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l Linear) Kept(Size) int { return 0 }
 
 // FLOPs implements Layer.
 func (l Linear) FLOPs(s Size) (forward, backward float64) {

@@ -5,6 +5,8 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // MaxPool is y (B,OH,OW,C): the largest element of each window of x (B,H,W,C), channel by channel. It saves nothing: the
 // backward finds the winners again.
 type MaxPool struct {
+	parameterless
+	memoryless
 	Path    string
 	Of      Image
 	Kernel  int // rows and columns of the window
@@ -14,9 +16,6 @@ type MaxPool struct {
 
 // Name implements Layer.
 func (l MaxPool) Name() string { return l.Path }
-
-// Params implements Layer: none.
-func (l MaxPool) Params() []Param { return nil }
 
 func (l MaxPool) shape(s Size) device.Pool {
 	return device.Pool{
@@ -36,15 +35,6 @@ func (l MaxPool) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Output().Elements())
 }
 
-// Saved implements Layer.
-func (l MaxPool) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l MaxPool) Kept(Size) int { return 0 }
-
-// FLOPs implements Layer: no matrix product.
-func (l MaxPool) FLOPs(Size) (forward, backward float64) { return 0, 0 }
-
 // Forward implements Layer.
 func (l MaxPool) Forward(p Pass) { p.Device.MaxPool(p.Out, p.In, l.shape(p.Size)) }
 
@@ -53,11 +43,10 @@ func (l MaxPool) BackwardInput(p Pass) {
 	p.Device.MaxPoolBackward(p.DIn, p.DOut, p.In, l.shape(p.Size))
 }
 
-// BackwardWeight implements Layer: no parameters.
-func (l MaxPool) BackwardWeight(Pass) {}
-
 // AveragePool is y (B,C), the mean of x (B,H,W,C) over its pixels.
 type AveragePool struct {
+	parameterless
+	memoryless
 	Path string
 	Of   Image
 }
@@ -65,22 +54,10 @@ type AveragePool struct {
 // Name implements Layer.
 func (l AveragePool) Name() string { return l.Path }
 
-// Params implements Layer: none.
-func (l AveragePool) Params() []Param { return nil }
-
 // Ports implements Layer.
 func (l AveragePool) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Of.Channels)
 }
-
-// Saved implements Layer.
-func (l AveragePool) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l AveragePool) Kept(Size) int { return 0 }
-
-// FLOPs implements Layer: no matrix product.
-func (l AveragePool) FLOPs(Size) (forward, backward float64) { return 0, 0 }
 
 // Forward implements Layer.
 func (l AveragePool) Forward(p Pass) {
@@ -91,6 +68,3 @@ func (l AveragePool) Forward(p Pass) {
 func (l AveragePool) BackwardInput(p Pass) {
 	p.Device.AveragePoolBackward(p.DIn, p.DOut, p.Size.Rows(), l.Of.Pixels(), l.Of.Channels)
 }
-
-// BackwardWeight implements Layer: no parameters.
-func (l AveragePool) BackwardWeight(Pass) {}

@@ -4,15 +4,13 @@ import "github.com/avgpipe/avgpipe/stage/device"
 
 // Tanh is y = tanh(x) on x (R,Width). It saves y.
 type Tanh struct {
+	parameterless
 	Path  string
 	Width int
 }
 
 // Name implements Layer.
 func (l Tanh) Name() string { return l.Path }
-
-// Params implements Layer: none.
-func (l Tanh) Params() []Param { return nil }
 
 // Ports implements Layer.
 func (l Tanh) Ports(s Size) (in, out []Port) { return row("x", s, l.Width), row("y", s, l.Width) }
@@ -22,9 +20,6 @@ func (l Tanh) Saved(_ device.Device, s Size) int { return s.Rows() * l.Width }
 
 // Kept implements Layer.
 func (l Tanh) Kept(Size) int { return 0 }
-
-// FLOPs implements Layer: no matrix product.
-func (l Tanh) FLOPs(Size) (forward, backward float64) { return 0, 0 }
 
 // Forward implements Layer.
 func (l Tanh) Forward(p Pass) {
@@ -36,9 +31,6 @@ func (l Tanh) Forward(p Pass) {
 
 // BackwardInput implements Layer. DIn may be DOut.
 func (l Tanh) BackwardInput(p Pass) { p.Device.TanhBackward(p.DIn, p.DOut, p.Saved) }
-
-// BackwardWeight implements Layer: no parameters.
-func (l Tanh) BackwardWeight(Pass) {}
 
 // backwardInPlace tells Chain that DIn may be DOut.
 func (l Tanh) backwardInPlace() {}

@@ -5,6 +5,7 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // Lookup replaces streams of ids (R) by their rows of a table, (R,Width), and passes the others on, in their order. Several
 // streams may share the table.
 type Lookup struct {
+	memoryless
 	Path              string // the parameter is Path.weight
 	Vocabulary, Width int
 	In                []Stream
@@ -35,12 +36,6 @@ func (l *Lookup) Ports(s Size) (in, out []Port) {
 	}
 	return streamPorts(l.In, s), out
 }
-
-// Saved implements Layer.
-func (l *Lookup) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l *Lookup) Kept(Size) int { return 0 }
 
 // FLOPs implements Layer: look-ups, no matrix product.
 func (l *Lookup) FLOPs(s Size) (forward, backward float64) {

@@ -5,6 +5,7 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // TypedEmbedding is y (B,T,D) = tokens[ids (B,T)] + positions[t] + types[token_types (B,T)], BERT's (Devlin et al. 2019,
 // section 3). Its input, behind which the mask (B,T) lies for the layers that follow, has no gradient.
 type TypedEmbedding struct {
+	memoryless
 	Path                              string
 	TokenPath, PositionPath, TypePath string // of the tensors
 	Vocabulary, MaxT, Types, Width    int
@@ -31,12 +32,6 @@ func (l TypedEmbedding) Ports(s Size) (in, out []Port) {
 		maskPort(s),
 	}, row("y", s, l.Width)
 }
-
-// Saved implements Layer.
-func (l TypedEmbedding) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l TypedEmbedding) Kept(Size) int { return 0 }
 
 // FLOPs implements Layer: look-ups and sums, no matrix product.
 func (l TypedEmbedding) FLOPs(s Size) (forward, backward float64) {
@@ -69,6 +64,7 @@ func (l TypedEmbedding) BackwardWeight(p Pass) {
 
 // TokenEmbedding is y (R,D) = tokens[ids (R)]. Its input has no gradient.
 type TokenEmbedding struct {
+	memoryless
 	Path              string // of the layer and its tensor
 	Vocabulary, Width int
 	Init              Init
@@ -86,12 +82,6 @@ func (l TokenEmbedding) Params() []Param {
 func (l TokenEmbedding) Ports(s Size) (in, out []Port) {
 	return []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Vocabulary}}, row("y", s, l.Width)
 }
-
-// Saved implements Layer.
-func (l TokenEmbedding) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l TokenEmbedding) Kept(Size) int { return 0 }
 
 // FLOPs implements Layer: look-ups, no matrix product.
 func (l TokenEmbedding) FLOPs(s Size) (forward, backward float64) {

@@ -10,6 +10,8 @@ import "github.com/avgpipe/avgpipe/stage/device"
 //
 // with the means over the batch. Evaluating, y = x.
 type VariationalDropout struct {
+	parameterless
+	memoryless
 	Path  string
 	Width int
 	Rate  float64 // in [0,1)
@@ -20,22 +22,10 @@ type VariationalDropout struct {
 // Name implements Layer.
 func (l VariationalDropout) Name() string { return l.Path }
 
-// Params implements Layer: none.
-func (l VariationalDropout) Params() []Param { return nil }
-
 // Ports implements Layer.
 func (l VariationalDropout) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Width), row("y", s, l.Width)
 }
-
-// Saved implements Layer.
-func (l VariationalDropout) Saved(device.Device, Size) int { return 0 }
-
-// Kept implements Layer.
-func (l VariationalDropout) Kept(Size) int { return 0 }
-
-// FLOPs implements Layer: no matrix product.
-func (l VariationalDropout) FLOPs(Size) (forward, backward float64) { return 0, 0 }
 
 // drop sets y = x with elements dropped; y may be x.
 func (l VariationalDropout) drop(p Pass, y, x device.Mem) {
@@ -91,9 +81,6 @@ func (l VariationalDropout) temporal(p Pass) {
 		d.Axpy(dafter, -scale, x)
 	}
 }
-
-// BackwardWeight implements Layer: no parameters.
-func (l VariationalDropout) BackwardWeight(Pass) {}
 
 // WordEmbedding is y (R,D) = tokens[ids (R)], in which whole words are dropped: all occurrences in an optimizer step of
 // a word, or none (Gal and Ghahramani 2016, section 4.2; Merity et al. 2018, section 4.3). Its input has no gradient.
