@@ -192,7 +192,7 @@ func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time
 	if err != nil {
 		return 0, err
 	}
-	return started, s.snaps.hand(ctx)
+	return started, s.snaps.enqueue(ctx)
 }
 
 // apply executes one action on the device.
@@ -266,7 +266,7 @@ func (s *shard) captureAll(ctx context.Context, round uint64) error {
 	if err != nil {
 		return err
 	}
-	return s.snaps.hand(ctx)
+	return s.snaps.enqueue(ctx)
 }
 
 // allocate makes the shard's vectors on the stages' device and sets the center. On the executor.

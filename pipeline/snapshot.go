@@ -50,10 +50,10 @@ type snapshotter struct {
 	deliver  func(*Snapshot)
 	jobs     chan capture // to run, from the shard's goroutine
 
-	// Of closures on the executor, and of hand between them.
+	// Used by closures on the executor, and by enqueue between them.
 	open    map[uint64]*Snapshot // captured in part
 	unread  map[int][]*copier    // by owner
-	ordered []capture            // since the last hand
+	ordered []capture            // since the last enqueue
 
 	mu   sync.Mutex
 	free []*Snapshot // buffers for reuse
@@ -212,9 +212,9 @@ func (s *snapshotter) order(owner int, c capture) {
 	s.ordered = append(s.ordered, c)
 }
 
-// hand gives what was captured to run. It waits when two snapshots are still on their way: a consumer that is too slow
+// enqueue gives what was captured to run. It waits when two snapshots are still on their way: a consumer that is too slow
 // holds up the center rather than filling memory.
-func (s *snapshotter) hand(ctx context.Context) error {
+func (s *snapshotter) enqueue(ctx context.Context) error {
 	captured := s.ordered
 	s.ordered = nil
 	for _, c := range captured {

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/data/table"
 	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
@@ -13,7 +14,7 @@ const wholeBytes = 64 << 20
 
 // check looks at the start of every file, and at all of tables that are not large.
 func (o *opener) check(ctx context.Context) (Summary, error) {
-	files := append(append([]File(nil), o.train...), o.held...)
+	files := slices.Concat(o.train, o.held)
 	s := Summary{Files: len(files), HeldOutFiles: len(o.held), Notes: o.notes}
 	for _, f := range files {
 		s.Bytes += f.Bytes
@@ -99,7 +100,7 @@ func (o *opener) checkTokens(s *Summary, files []File) (err error) {
 
 // checkBytes divides files by their sizes, which are those of their tokens.
 func (o *opener) checkBytes(s *Summary) error {
-	for _, f := range append(append([]File(nil), o.train...), o.held...) {
+	for _, f := range slices.Concat(o.train, o.held) {
 		if err := o.hold(f.Path, f.Bytes+1); err != nil {
 			return err
 		}

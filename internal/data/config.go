@@ -133,7 +133,7 @@ type reading struct {
 	key   string
 	set   bool // differs from what it is when nobody sets it
 	read  bool
-	other string // what to do beside removing it; "" for nothing
+	other string // what to do instead of removing it; "" for nothing
 }
 
 func (c Config) readings() []reading {
@@ -202,14 +202,13 @@ func (c *Config) keepDirectories() (release func()) {
 }
 
 func (c Config) validatePaths() error {
-	for i, path := range c.Files {
-		if !filepath.IsAbs(path) {
+	for i, path := range slices.Concat(c.Files, c.Validation) {
+		switch {
+		case filepath.IsAbs(path):
+		case i < len(c.Files):
 			return entryError("data.files", i, fmt.Errorf("%s is not an absolute path", path))
-		}
-	}
-	for i, path := range c.Validation {
-		if !filepath.IsAbs(path) {
-			return entryError("data.validation", i, fmt.Errorf("%s is not an absolute path", path))
+		default:
+			return entryError("data.validation", i-len(c.Files), fmt.Errorf("%s is not an absolute path", path))
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"slices"
 	"sync/atomic"
 	"unicode/utf8"
 
@@ -20,7 +21,7 @@ import (
 
 // openCorpus reads documents as one line of tokens, an end token after each, and cuts it into windows.
 func (o *opener) openCorpus(ctx context.Context, s *Set) error {
-	files := append(append([]File(nil), o.train...), o.held...)
+	files := slices.Concat(o.train, o.held)
 	runs, sums := make([]run, len(files)), make([][sha256.Size]byte, len(files))
 	var empty atomic.Int64
 	mapped := make([]*tokenfile.File, len(files))

@@ -64,24 +64,14 @@ func divide(files []File, share float64, sequence int) (train, held []piece, err
 	return train, held, nil
 }
 
-// byHash orders files by a hash of their names, and by the names where two patterns give the same.
+// byHash orders files by a hash of their names. Two patterns can give the same name: then as they are listed.
 func byHash(files []File) []int {
-	type hashed struct {
-		hash uint64
-		file int
-	}
-	all := make([]hashed, len(files))
+	hashes, order := make([]uint64, len(files)), make([]int, len(files))
 	for i, f := range files {
 		sum := sha256.Sum256([]byte(f.Name))
-		all[i] = hashed{binary.BigEndian.Uint64(sum[:]), i}
+		hashes[i], order[i] = binary.BigEndian.Uint64(sum[:]), i
 	}
-	slices.SortFunc(all, func(a, b hashed) int {
-		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.file, b.file))
-	})
-	order := make([]int, len(files))
-	for i := range all {
-		order[i] = all[i].file
-	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(hashes[a], hashes[b]) })
 	return order
 }
 

@@ -81,7 +81,7 @@ func (o *opener) values(channels int) ([][256]float32, error) {
 
 // openImages reads images and their classes.
 func (o *opener) openImages(ctx context.Context, s *Set) error {
-	files := append(append([]File(nil), o.train...), o.held...)
+	files := slices.Concat(o.train, o.held)
 	sums := make([][sha256.Size]byte, len(files))
 	parts := slices.DeleteFunc([][]File{o.train, o.held}, func(part []File) bool { return len(part) == 0 })
 	var read []*pictures

@@ -58,7 +58,7 @@ func (l library) find(i int) (*texts, int) {
 
 // openTexts reads the rows of classifications and translations.
 func (o *opener) openTexts(ctx context.Context, s *Set) error {
-	files := append(append([]File(nil), o.train...), o.held...)
+	files := slices.Concat(o.train, o.held)
 	read, sums := make([]*texts, len(files)), make([][sha256.Size]byte, len(files))
 	found := make([]*labelTable, len(files))
 	var long atomic.Int64

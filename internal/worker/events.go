@@ -46,41 +46,38 @@ func (l *eventLog) sent(seq uint64) {
 	}
 }
 
-// drain waits until some reader has been sent every event, at most for bound: a worker's last words should not end with it. A
-// daemon that comes too late finds them in the log.
-func (l *eventLog) drain(bound time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
+// drain waits until some reader has been sent every event, at most for bound: the reason of a failure should not be lost with the worker. A
+// daemon that comes too late finds it in the log.
+func (l *eventLog) drain(ctx context.Context, bound time.Duration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
-	for {
-		l.mu.Lock()
-		done, grown := l.delivered == uint64(len(l.events)), l.grown
-		l.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-grown:
-		case <-ctx.Done():
-			return
-		}
-	}
+	_ = l.await(ctx, func() bool { return l.delivered == uint64(len(l.events)) })
 }
 
 // after returns the events that follow seq, waiting for the first of them until ctx ends.
-func (l *eventLog) after(ctx context.Context, seq uint64) ([]control.Event, error) {
+func (l *eventLog) after(ctx context.Context, seq uint64) (events []control.Event, err error) {
+	err = l.await(ctx, func() bool {
+		if n := len(l.events); seq < uint64(n) {
+			events = l.events[seq:n:n]
+		}
+		return events != nil
+	})
+	return events, err
+}
+
+// await returns when done does so, which is called with mu held after each change, or when ctx ends.
+func (l *eventLog) await(ctx context.Context, done func() bool) error {
 	for {
 		l.mu.Lock()
-		if seq < uint64(len(l.events)) {
-			events := l.events[seq:len(l.events):len(l.events)]
-			l.mu.Unlock()
-			return events, nil
-		}
-		grown := l.grown
+		over, grown := done(), l.grown
 		l.mu.Unlock()
+		if over {
+			return nil
+		}
 		select {
 		case <-grown:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func Permanent(err error) bool {
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*host, error) {
 	h := &host{assignment: a, plan: plan}
-	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.resolveBudget, h.leaveCard, h.openStore, h.openDevices, h.priceStages} {
+	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.resolveBudget, h.writeCard, h.openStore, h.openDevices, h.priceStages} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
 		}
@@ -265,8 +265,8 @@ func (h *host) newFeed() (err error) {
 	return nil
 }
 
-// leaveCard leaves what whoever exports the model needs to use it.
-func (h *host) leaveCard(context.Context) error {
+// writeCard writes what an exported model needs besides its weights.
+func (h *host) writeCard(context.Context) error {
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Spec.Job.Data}
 	c.Data.Labels = h.set.Labels()
 	files := map[string][]byte{}

@@ -177,24 +177,12 @@ func (p *progress) until(now time.Time) time.Duration {
 	return now.Sub(trace.Epoch)
 }
 
-// slowest is the step of the pipeline that is behind the others. The caller holds mu.
-func (p *progress) slowest() uint64 {
-	least := p.steps[0]
-	for _, s := range p.steps {
-		least = min(least, s)
-	}
-	return least
-}
-
 // completed is the round that every stage here has completed. The caller holds mu.
 func (p *progress) completed() uint64 {
-	first, least := true, uint64(0)
-	for _, r := range p.rounds {
-		if first || r < least {
-			first, least = false, r
-		}
+	for _, least := range slices.Sorted(maps.Values(p.rounds)) {
+		return least
 	}
-	return least
+	return 0
 }
 
 // fill writes what is known into a status whose Steps are set; maxTime bounds the time left.
@@ -202,7 +190,7 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out.State, out.Reason = p.state, p.reason
-	out.Step, out.Round = p.slowest(), p.completed()
+	out.Step, out.Round = slices.Min(p.steps), p.completed()
 	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = p.loss, p.eval, p.evalRound, p.metrics, p.initial
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
 	for _, s := range p.steps {

@@ -95,28 +95,28 @@ func (t *trainer) serveAndTrain(ctx context.Context) error {
 		if err == nil {
 			err = errAborted // the group lingers until then
 		}
-		t.explain(err)
+		t.explain(ctx, err)
 		return err
 	})
 	return group.Wait()
 }
 
 // explain reports an end that is a failure of training, as against one that somebody asked for.
-func (t *trainer) explain(err error) {
+func (t *trainer) explain(ctx context.Context, err error) {
 	if !errors.Is(err, errAborted) && !errors.Is(err, errOrphan) && !errors.Is(err, context.Canceled) {
-		t.fail(err)
+		t.fail(ctx, err)
 	}
 }
 
 // fail tells the daemon why training ended, before the process does.
-func (t *trainer) fail(err error) {
+func (t *trainer) fail(ctx context.Context, err error) {
 	t.log.Error("training failed", zap.Error(err))
 	t.events.append(control.Event{
 		Kind: control.FailedNow, Generation: t.assignment.Generation, Error: err.Error(), Permanent: Permanent(err),
 		Obstacle: obstacle.Of(err),
 	})
 	t.progress.failed(err)
-	t.events.drain(farewell)
+	t.events.drain(ctx, drainTimeout)
 }
 
 // train is the worker's work, from opening the model to the end of the group.

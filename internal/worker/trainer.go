@@ -23,8 +23,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-// farewell bounds how long a failing worker waits for the daemon to read why.
-const farewell = time.Second
+// drainTimeout bounds how long a failing worker waits for the daemon to read why.
+const drainTimeout = time.Second
 
 // trainer runs one generation of a job and answers the daemon's requests about it.
 type trainer struct {

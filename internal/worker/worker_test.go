@@ -428,7 +428,7 @@ func TestLossThatIsNotANumberFailsForGood(t *testing.T) {
 	}
 	plan, _ := schedule.Parse(strings.Join(a.Plan, "\n"))
 	tr := newTrainer(a, plan, zap.NewNop())
-	tr.fail(o.err)
+	tr.fail(t.Context(), o.err)
 	events, err := tr.events.after(t.Context(), 0)
 	if err != nil || len(events) != 1 || !events[0].Permanent || !strings.Contains(events[0].Error, "step") {
 		t.Errorf("events are %+v (%v), expected one permanent failure that names the step", events, err)
