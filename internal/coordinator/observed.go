@@ -251,6 +251,12 @@ func (o *observed) view(j *cluster.Job, s *spec.Spec, w *snapshot) jobView {
 	}
 	if s := o.status; s != nil {
 		v.worker.round, v.worker.final, v.worker.earliest = s.Job.Round, s.Final, s.NextCommit
+		if o.final > 0 {
+			v.worker.final = o.final // newer than the status as well
+		}
+		for _, offered := range o.refused { // newer than the status: without it, the same round would be asked for again and again
+			v.worker.earliest = max(v.worker.earliest, offered)
+		}
 		v.worker.complete = s.Job.Steps > 0 && s.Job.Step >= s.Job.Steps
 		v.worker.elapsed = time.Duration(s.Job.ElapsedS*float64(time.Second)) + o.loadingFor
 		v.worker.stalled = o.stalled
