@@ -17,7 +17,9 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/job"
@@ -38,7 +40,7 @@ type config struct {
 	responseTimeout, retryFirst, retryLongest, quarantineFor time.Duration
 	retryLimit                                               int
 
-	retain   node.Retention
+	retain   coordinator.Retention
 	logBytes int64
 	logFiles int
 }
@@ -49,17 +51,17 @@ func defaultConfig() config {
 		stateDir: "/var/lib/avgpipe", socket: api.DefaultSocket, group: "avgpipe", adminGroup: "avgpipe-admin", orphanAfter: time.Hour, logLevel: zapcore.InfoLevel,
 		responseTimeout: 30 * time.Second, retryLimit: 10, retryFirst: 500 * time.Millisecond, retryLongest: time.Minute,
 		quarantineFor: 24 * time.Hour,
-		retain:        node.Retention{Jobs: 100, Share: 0.25}, logBytes: 16 << 20, logFiles: 3,
+		retain:        coordinator.Retention{Jobs: 100, Share: 0.25}, logBytes: 16 << 20, logFiles: 3,
 	}
 }
 
 // limits are the values of live keys that the node reads.
 func (c *config) limits() node.Limits {
 	return node.Limits{
-		OrphanAfter: c.orphanAfter, ResponseTimeout: c.responseTimeout,
-		RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest,
-		QuarantineFor: c.quarantineFor,
-		Retain:        c.retain, LogBytes: c.logBytes, LogFiles: c.logFiles,
+		Agent: agent.Limits{OrphanAfter: c.orphanAfter, QuarantineFor: c.quarantineFor, LogBytes: c.logBytes, LogFiles: c.logFiles},
+		Jobs: coordinator.Limits{
+			ResponseTimeout: c.responseTimeout, RetryLimit: c.retryLimit, RetryFirst: c.retryFirst, RetryLongest: c.retryLongest, Retain: c.retain,
+		},
 	}
 }
 
@@ -234,7 +236,7 @@ func setBound(to *int, text string) error {
 }
 
 // setSpace reads what ended jobs may take: bytes, or a share of the disk.
-func setSpace(to *node.Retention, text string) error {
+func setSpace(to *coordinator.Retention, text string) error {
 	to.Bytes, to.Share = 0, 0
 	if text == "none" {
 		return nil

@@ -30,11 +30,15 @@ type Config struct {
 
 // Limits may change while the agent runs.
 type Limits struct {
-	OrphanAfter time.Duration // how long a worker goes on without a daemon
-	LogBytes    int64         // of a job's log before it is rotated
-	LogFiles    int           // rotated ones that are kept
-
-	QuarantineFor time.Duration // how long shards are kept that no committed round names
+	// OrphanAfter is how long a worker that starts from now on goes on without a daemon. Default of the daemon 1 h: long enough for an
+	// upgrade that goes wrong, short enough that a machine given up is idle the same day.
+	OrphanAfter time.Duration
+	// LogBytes is how long a job's log may grow before it is rotated, and LogFiles how many rotated ones are kept. Default 16 MiB, and 3:
+	// a log line has some hundred bytes, so that is weeks of a quiet job and the last hours of one that is not.
+	LogBytes int64
+	LogFiles int
+	// QuarantineFor is how long shards are kept that no committed round names. Default 24 h: a person has a day to see what is wrong.
+	QuarantineFor time.Duration
 }
 
 // Local runs the processes of jobs on this host.

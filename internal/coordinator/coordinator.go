@@ -46,10 +46,15 @@ type Config struct {
 
 // Limits may change while the coordinator runs.
 type Limits struct {
-	ResponseTimeout          time.Duration // a worker that does not answer for this long is killed
-	RetryLimit               int           // of workers, without a commit between them, that fail a job
-	RetryFirst, RetryLongest time.Duration // before the second restart without progress, and what that doubles to
-	Retain                   Retention     // of ended jobs
+	// ResponseTimeout is how long a worker may not answer before it is killed. Default of the daemon 30 s.
+	ResponseTimeout time.Duration
+	// RetryLimit is how many workers of a job may die, without a commit between them, before the job fails. Default 10. Obstacles that
+	// pass, such as a full disk, are no deaths.
+	RetryLimit int
+	// RetryFirst is the pause before the second restart without a commit in between; the first is at once. It doubles with each, up
+	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
+	RetryFirst, RetryLongest time.Duration
+	Retain                   Retention // of ended jobs; default: no bound
 }
 
 // Coordinator decides and has its decisions carried out.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -55,48 +56,19 @@ type Config struct {
 
 // Limits are the part of the configuration that may change while the daemon runs.
 type Limits struct {
-	// OrphanAfter is how long a worker that starts from now on goes on without a daemon. Default 1 h: long enough for an upgrade
-	// that goes wrong, short enough that a machine given up is idle the same day.
-	OrphanAfter time.Duration
-	// ResponseTimeout is how long a worker may not answer before it is killed. Default 30 s.
-	ResponseTimeout time.Duration
-	// RetryLimit is how many workers of a job may die, without a commit between them, before the job fails. Default 10. Obstacles that
-	// pass, such as a full disk, are no deaths.
-	RetryLimit int
-	// RetryFirst is the pause before the second restart without a commit in between; the first is at once. It doubles with each, up
-	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
-	RetryFirst, RetryLongest time.Duration
-	// QuarantineFor is how long shards are kept that no committed round names. Default 24 h: a person has a day to see what is wrong.
-	QuarantineFor time.Duration
-	// Retain bounds what ended jobs take. Default: no bound.
-	Retain Retention
-	// LogBytes is how long a job's log may grow before it is rotated, and LogFiles how many rotated ones are kept. Default 16 MiB, and 3:
-	// a log line has some hundred bytes, so that is weeks of a quiet job and the last hours of one that is not.
-	LogBytes int64
-	LogFiles int
+	Agent agent.Limits
+	Jobs  coordinator.Limits
 }
 
-// Retention bounds what ended jobs take.
-type Retention = coordinator.Retention
-
 func (l Limits) withDefaults() Limits {
+	a, j := &l.Agent, &l.Jobs
 	for of, initial := range map[*time.Duration]time.Duration{
-		&l.OrphanAfter: time.Hour, &l.ResponseTimeout: 30 * time.Second, &l.RetryFirst: 500 * time.Millisecond, &l.RetryLongest: time.Minute,
-		&l.QuarantineFor: 24 * time.Hour,
+		&a.OrphanAfter: time.Hour, &a.QuarantineFor: 24 * time.Hour,
+		&j.ResponseTimeout: 30 * time.Second, &j.RetryFirst: 500 * time.Millisecond, &j.RetryLongest: time.Minute,
 	} {
-		if *of == 0 {
-			*of = initial
-		}
+		*of = cmp.Or(*of, initial)
 	}
-	if l.RetryLimit == 0 {
-		l.RetryLimit = 10
-	}
-	if l.LogBytes == 0 {
-		l.LogBytes = 16 << 20
-	}
-	if l.LogFiles == 0 {
-		l.LogFiles = 3
-	}
+	j.RetryLimit, a.LogBytes, a.LogFiles = cmp.Or(j.RetryLimit, 10), cmp.Or(a.LogBytes, 16<<20), cmp.Or(a.LogFiles, 3)
 	return l
 }
 
@@ -130,18 +102,6 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// agent are those limits that the agent keeps to.
-func (l Limits) agent() agent.Limits {
-	return agent.Limits{OrphanAfter: l.OrphanAfter, LogBytes: l.LogBytes, LogFiles: l.LogFiles, QuarantineFor: l.QuarantineFor}
-}
-
-// coordinator are those that the coordinator keeps to.
-func (l Limits) coordinator() coordinator.Limits {
-	return coordinator.Limits{
-		ResponseTimeout: l.ResponseTimeout, RetryLimit: l.RetryLimit, RetryFirst: l.RetryFirst, RetryLongest: l.RetryLongest, Retain: l.Retain,
-	}
-}
-
 // Validate reports the first field that does not fit.
 func (c Config) Validate() error {
 	longest := control.SocketPath(jobDir(c.StateDir, strconv.Itoa(agent.MaxJobID)))
@@ -155,8 +115,8 @@ func (c Config) Validate() error {
 			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))
 	case len(c.WorkerCommand) == 0 || len(c.TuneCommand) == 0 || len(c.InspectCommand) == 0 || c.Log == nil:
 		return errors.New("node: WorkerCommand, TuneCommand, InspectCommand and Log are required")
-	case c.Limits != nil && c.Limits().OrphanAfter < time.Second:
-		return fmt.Errorf("node: OrphanAfter %v: a daemon takes up to a second to come back", c.Limits().OrphanAfter)
+	case c.Limits != nil && c.Limits().Agent.OrphanAfter < time.Second:
+		return fmt.Errorf("node: OrphanAfter %v: a daemon takes up to a second to come back", c.Limits().Agent.OrphanAfter)
 	}
 	return nil
 }

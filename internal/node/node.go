@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -30,12 +31,12 @@ type node struct {
 	agent       *agent.Local
 	coordinator *coordinator.Coordinator
 	started     time.Time
-	kept        keptStatuses
+	kept        sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
 // other return is a failure, after the same end in order. Workers that are still alive then go on until the next daemon or
-// Limits.OrphanAfter.
+// Limits.Agent.OrphanAfter.
 func Run(ctx context.Context, c Config) (err error) {
 	c, err = c.withDefaults()
 	if err != nil {
@@ -56,7 +57,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer func() { err = errors.Join(err, raft.Close()) }()
 	here, err := agent.Open(agent.Config{
 		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Log: c.Log,
-		Limits: func() agent.Limits { return c.Limits().agent() },
+		Limits: func() agent.Limits { return c.Limits().Agent },
 	})
 	if err != nil {
 		return err
@@ -66,7 +67,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now()}
 	n.coordinator = coordinator.New(coordinator.Config{
 		Node: id, Cores: c.Cores, Agent: here, Raft: raft, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
-		Limits: func() coordinator.Limits { return c.Limits().coordinator() },
+		Limits: func() coordinator.Limits { return c.Limits().Jobs },
 	})
 	defer n.coordinator.Close()
 	return n.run(ctx)

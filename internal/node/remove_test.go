@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 )
@@ -125,7 +126,7 @@ func TestEndedJobsAreBounded(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t), func(c *node.Config) {
 		limits := c.Limits()
-		limits.Retain = node.Retention{Jobs: 2}
+		limits.Jobs.Retain = coordinator.Retention{Jobs: 2}
 		c.Limits = func() node.Limits { return limits }
 	})
 	for _, name := range []string{"a", "b", "c", "d"} {

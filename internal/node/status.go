@@ -2,9 +2,7 @@ package node
 
 import (
 	"context"
-	"sync"
 
-	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
@@ -19,7 +17,7 @@ import (
 func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
 	v := n.coordinator.Published().Jobs[j.ID]
 	if v.Status == nil && j.State.Ended() {
-		v.Status = n.kept.get(ctx, n.agent, j)
+		v.Status = n.lastStatus(ctx, j)
 	}
 	s, err := n.coordinator.Spec(j)
 	if err != nil {
@@ -135,31 +133,19 @@ func ofRound(m *cluster.Manifest) api.JobStatus {
 	return out
 }
 
-// keptStatuses remembers the last statuses of ended jobs that lie on the disk.
-type keptStatuses struct {
-	mu  sync.Mutex
-	all map[string]keptStatus // by job
-}
-
+// keptStatus names the last status of a job.
 type keptStatus struct {
+	job        string
 	generation uint64
-	status     *control.Status // nil: there is none
 }
 
-// get returns the last status of an ended job.
-func (k *keptStatuses) get(ctx context.Context, a agent.Agent, j *cluster.Job) *control.Status {
-	k.mu.Lock()
-	old, found := k.all[j.ID]
-	k.mu.Unlock()
-	if found && old.generation == j.Generation {
-		return old.status
+// lastStatus returns the last status of an ended job; nil where there is none.
+func (n *node) lastStatus(ctx context.Context, j *cluster.Job) *control.Status {
+	key := keptStatus{j.ID, j.Generation}
+	s, found := n.kept.Load(key)
+	if !found {
+		s = n.agent.KeptStatus(ctx, j.ID)
+		n.kept.Store(key, s)
 	}
-	now := keptStatus{j.Generation, a.KeptStatus(ctx, j.ID)}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.all == nil {
-		k.all = map[string]keptStatus{}
-	}
-	k.all[j.ID] = now
-	return now.status
+	return s.(*control.Status) //nolint:forcetypeassert // nothing else is stored
 }

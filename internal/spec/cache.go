@@ -6,10 +6,7 @@ import (
 )
 
 // Cache decodes each spec once. Its methods may be called concurrently; what it returns is shared and must not be changed.
-type Cache struct {
-	mu    sync.Mutex
-	specs map[string]cached // by job
-}
+type Cache struct{ specs sync.Map } // cached, by job
 
 // cached is a spec and what it was decoded from.
 type cached struct {
@@ -19,11 +16,10 @@ type cached struct {
 
 // Get returns the spec of a job, as Decode does.
 func (c *Cache) Get(id string, text, report json.RawMessage) (*Spec, error) {
-	c.mu.Lock()
-	old := c.specs[id]
-	c.mu.Unlock()
-	if old.spec != nil && same(old.text, text) && same(old.report, report) {
-		return old.spec, nil
+	if old, found := c.specs.Load(id); found {
+		if old := old.(cached); same(old.text, text) && same(old.report, report) { //nolint:forcetypeassert // nothing else is stored
+			return old.spec, nil
+		}
 	}
 	s, err := Decode(id, text, report)
 	if err != nil {
@@ -32,12 +28,7 @@ func (c *Cache) Get(id string, text, report json.RawMessage) (*Spec, error) {
 	if !s.Job.Open() {
 		s.Placement() // before it is shared
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.specs == nil {
-		c.specs = map[string]cached{}
-	}
-	c.specs[id] = cached{text, report, s}
+	c.specs.Store(id, cached{text, report, s})
 	return s, nil
 }
 
@@ -47,8 +38,4 @@ func same(a, b json.RawMessage) bool {
 }
 
 // Forget drops a job.
-func (c *Cache) Forget(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.specs, id)
-}
+func (c *Cache) Forget(id string) { c.specs.Delete(id) }

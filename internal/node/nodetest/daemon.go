@@ -18,8 +18,10 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/admission"
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -80,7 +82,9 @@ func Config(dir string, log io.Writer) node.Config {
 		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram},
 		InspectCommand: []string{os.Args[0], inspectProgram},
 		Limits: func() node.Limits {
-			return node.Limits{OrphanAfter: agenttest.Patience, ResponseTimeout: ResponseTimeout, RetryLimit: 5}
+			return node.Limits{
+				Agent: agent.Limits{OrphanAfter: agenttest.Patience}, Jobs: coordinator.Limits{ResponseTimeout: ResponseTimeout, RetryLimit: 5},
+			}
 		},
 		DriftHold: 400 * time.Millisecond, Log: zap.New(core),
 	}
