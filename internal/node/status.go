@@ -142,10 +142,11 @@ type keptStatus struct {
 // lastStatus returns the last status of an ended job; nil where there is none.
 func (n *node) lastStatus(ctx context.Context, j *cluster.Job) *control.Status {
 	key := keptStatus{j.ID, j.Generation}
-	s, found := n.kept.Load(key)
+	value, _ := n.kept.Load(key)
+	s, found := value.(*control.Status)
 	if !found {
 		s = n.agent.KeptStatus(ctx, j.ID)
 		n.kept.Store(key, s)
 	}
-	return s.(*control.Status) //nolint:forcetypeassert // nothing else is stored
+	return s
 }

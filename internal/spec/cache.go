@@ -16,10 +16,9 @@ type cached struct {
 
 // Get returns the spec of a job, as Decode does.
 func (c *Cache) Get(id string, text, report json.RawMessage) (*Spec, error) {
-	if old, found := c.specs.Load(id); found {
-		if old := old.(cached); same(old.text, text) && same(old.report, report) { //nolint:forcetypeassert // nothing else is stored
-			return old.spec, nil
-		}
+	value, _ := c.specs.Load(id)
+	if old, found := value.(cached); found && same(old.text, text) && same(old.report, report) {
+		return old.spec, nil
 	}
 	s, err := Decode(id, text, report)
 	if err != nil {
