@@ -60,6 +60,9 @@ var _ Agent = (*Local)(nil)
 // Open returns the agent of a state directory. It ends the tunings of no job that an earlier daemon left, and removes what they
 // leave. The caller closes it.
 func Open(c Config) (*Local, error) {
+	if err := process.CheckWait(); err != nil {
+		return nil, err
+	}
 	jobs := filepath.Join(c.StateDir, "jobs")
 	if err := os.MkdirAll(jobs, 0o750); err != nil {
 		return nil, fmt.Errorf("make the directory of jobs: %w", err)

@@ -88,19 +88,36 @@ func Start(cmd *exec.Cmd) (ID, error) {
 	return ID{PID: cmd.Process.Pid, Start: start}, nil
 }
 
-// Wait waits until the process has ended, a child or not, or ctx has. A child that has ended is still to be reaped.
-func (p ID) Wait(ctx context.Context) error {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
+// open returns a descriptor that is readable once a process has ended.
+func open(pid int) (*os.File, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err == nil {
 		err = unix.SetNonblock(fd, true) // then Go's poller waits for it, without a thread
 	}
 	if err != nil {
-		return fmt.Errorf("wait for process %d: pidfd_open, which needs Linux 5.3: %w", p.PID, err)
+		return nil, fmt.Errorf("wait for process %d: pidfd_open, which needs Linux 5.3: %w", pid, err)
 	}
-	file := os.NewFile(uintptr(fd), "pidfd")
+	return os.NewFile(uintptr(fd), "pidfd"), nil
+}
+
+// CheckWait reports why this system does not let anybody wait for processes.
+func CheckWait() error {
+	file, err := open(os.Getpid())
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// Wait waits until the process has ended, a child or not, or ctx has. A child that has ended is still to be reaped.
+func (p ID) Wait(ctx context.Context) error {
+	file, err := open(p.PID)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	defer file.Close() //nolint:errcheck // nothing was written
 	if !p.Alive() {    // looked at after the descriptor was opened, which then is of this process
 		return nil
