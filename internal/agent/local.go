@@ -278,25 +278,3 @@ func (l *Local) Stop(ctx context.Context, p Process) error {
 
 // Kill implements Agent.
 func (l *Local) Kill(_ context.Context, p Process) error { return p.ID.Kill() }
-
-// Passed implements Agent. A file system that hangs answers later; until then nobody asks it again, so that at most one thread hangs
-// with it.
-func (l *Local) Passed(ctx context.Context, o obstacle.Obstacle) error {
-	l.mu.Lock()
-	answer := l.probes[o]
-	if answer == nil {
-		answer = make(chan error, 1)
-		l.probes[o] = answer
-		go func() { answer <- o.Passed() }() // it cannot be ended while the system call hangs
-	}
-	l.mu.Unlock()
-	select {
-	case err := <-answer:
-		l.mu.Lock()
-		delete(l.probes, o)
-		l.mu.Unlock()
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}

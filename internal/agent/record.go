@@ -17,6 +17,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -150,3 +151,25 @@ func (l *Local) KeptStatus(_ context.Context, job string) *control.Status {
 
 // statusPath is where the last status of a job's last worker is kept.
 func statusPath(dir string) string { return filepath.Join(dir, "status.json") }
+
+// Passed implements Agent. A file system that hangs answers later; until then nobody asks it again, so that at most one thread hangs
+// with it.
+func (l *Local) Passed(ctx context.Context, o obstacle.Obstacle) error {
+	l.mu.Lock()
+	answer := l.probes[o]
+	if answer == nil {
+		answer = make(chan error, 1)
+		l.probes[o] = answer
+		go func() { answer <- o.Passed() }() // it cannot be ended while the system call hangs
+	}
+	l.mu.Unlock()
+	select {
+	case err := <-answer:
+		l.mu.Lock()
+		delete(l.probes, o)
+		l.mu.Unlock()
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -83,8 +83,9 @@ func (r *rig) start() {
 
 func (r *rig) submit(name string, rounds uint64) string {
 	a := agenttest.Assignment("", name, 0, rounds)
-	a.Job.Schedule, a.Job.Train.Steps, a.Job.Center.CommitEvery, a.Job.Devices.CPU.Threads = "1f1b", int(rounds), 100, 1
-	text, err := spec.Encode(&spec.Spec{Version: spec.Version, Job: a.Job, Budget: a.Budget})
+	j := &a.Spec.Job
+	j.Schedule, j.Train.Steps, j.Center.CommitEvery, j.Devices.CPU.Threads = "1f1b", int(rounds), 100, 1
+	text, err := spec.Encode(&a.Spec)
 	if err != nil {
 		r.t.Fatal(err)
 	}
