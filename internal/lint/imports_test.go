@@ -102,7 +102,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
+		"internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
