@@ -13,6 +13,9 @@ type Bytes struct {
 	State       int64 // of the optimizer
 	Activations int64 // slots, weight slots and the work space of passes
 	Boundaries  int64 // losses, and copies of the boundaries where the device does not see the host's memory
+	// Padding is what all of these take more in the host's memory, where allocations end on whole pages (device.HostPages).
+	// No part of Total, which is what is asked of the device.
+	Padding int64
 }
 
 // Total is the sum of the parts; Vector is not one.
@@ -30,13 +33,20 @@ func (c Config) Bytes() (Bytes, error) {
 	w := measure(c)
 	s := Computed{config: c, layers: c.layers(), widths: w, last: c.last(), tensors: tensors}
 	words := func(n int) int64 { return int64(max(n, 1) * device.F32.Bytes()) }
-	b := Bytes{Vector: words(length), Parameters: words(length) + c.copyBytes(tensors, bounds) + int64(s.stashBytes())}
-	evaluation := evaluationWords(w)
-	b.Activations = words(evaluation)
+	b := Bytes{Vector: words(length), Parameters: words(length) + int64(s.stashBytes())}
+	taken := func(bytes int64, times int) int64 {
+		b.Padding += int64(times) * (device.HostPages(bytes) - bytes)
+		return int64(times) * bytes
+	}
+	taken(b.Vector, 1) // the parameters
+	whole, widest := c.copyBytes(tensors, bounds)
+	b.Parameters += taken(whole, 1) + taken(widest, 1)
+	taken(int64(s.stashBytes())/int64(max(c.Versions-1, 1)), c.Versions-1)
+	b.Activations = taken(words(evaluationWords(w)), 1)
 	if !c.ForwardOnly {
-		b.Gradients = words(length)
-		b.State = int64(c.Optimizer.StateVectors()) * words(length)
-		b.Activations += int64(c.Slots)*words(w.inFlight(c)) + words(s.wholeWords()) + int64(c.WeightSlots)*words(s.weightSlotWords())
+		b.Gradients = taken(words(length), 1)
+		b.State = taken(words(length), c.Optimizer.StateVectors())
+		b.Activations += taken(words(w.inFlight(c)), c.Slots) + taken(words(s.wholeWords()), 1) + taken(words(s.weightSlotWords()), c.WeightSlots)
 	}
 	if c.last() {
 		b.Boundaries = 2 * words(c.Model.Loss.Targets(c.size()))
@@ -50,10 +60,10 @@ func (c Config) Bytes() (Bytes, error) {
 	return b, nil
 }
 
-// copyBytes is what allocateCopies takes.
-func (c Config) copyBytes(tensors []tensor, bounds []int) int64 {
+// copyBytes is what allocateCopies takes: for all layers, and for the widest.
+func (c Config) copyBytes(tensors []tensor, bounds []int) (whole, scratch int64) {
 	if c.Compute != device.BF16 {
-		return 0
+		return 0, 0
 	}
 	total, widest := 0, 0
 	for i := range len(bounds) - 1 {
@@ -65,7 +75,7 @@ func (c Config) copyBytes(tensors []tensor, bounds []int) int64 {
 		}
 		total, widest = total+n, max(widest, n)
 	}
-	return int64((total + widest) * device.BF16.Bytes())
+	return int64(total * device.BF16.Bytes()), int64(widest * device.BF16.Bytes())
 }
 
 // evaluationWords is the length of a forward pass's memory that keeps nothing.

@@ -25,7 +25,6 @@ type layout struct {
 	norm     bool // Space.ExchangeNorm
 	plan     schedule.Plan
 	homes    []int // per stage: its device
-	vectors  int   // that averaging keeps beside the pipelines
 	shortage *shortage
 }
 
@@ -254,25 +253,22 @@ func splits(p schedule.Plan) bool {
 
 // memory prices every stage and finds out whether the devices hold them:
 //
-//	Mem_s = N (W_versions + G + O + slots A + boundaries) + vectors W
+//	Mem_s = N (W_versions + G + O + slots A + boundaries) + vectors W + host
 //
-// with the versions of weights W that a plan reads, gradients G, optimizer state O, the activations A of a micro-batch, and the vectors that averaging keeps.
+// with the versions of weights W that a plan reads, gradients G, optimizer state O, the activations A of a micro-batch, the vectors that averaging keeps,
+// and what the worker process holds beside all of that.
 func (l *layout) memory() error {
 	inFlight, halves, versions := schedule.InFlightByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
 	l.Predicted.Stages = make([]StageTerms, len(l.Split))
 	for s, run := range l.Split {
-		m, vector, err := l.profile.Sizer.Stage(StageSpec{
+		m, err := l.profile.Sizer.Stage(StageSpec{
 			From: run[0], To: run[1], Samples: l.samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s],
-			Recompute: l.Recompute[s],
+			Recompute: l.Recompute[s], Pipelines: l.Pipelines,
 		})
 		if err != nil {
 			return err
 		}
-		n := int64(l.Pipelines)
-		l.Predicted.Stages[s] = StageTerms{Device: l.homes[s], Memory: Memory{
-			Weights: n * m.Weights, Gradients: n * m.Gradients, State: n * m.State,
-			Activations: n * m.Activations, Boundaries: n * m.Boundaries, Center: int64(l.vectors) * vector,
-		}}
+		l.Predicted.Stages[s] = StageTerms{Device: l.homes[s], Memory: m}
 	}
 	l.shortage = l.lacks()
 	return nil
@@ -287,8 +283,8 @@ func (l *layout) lacks() *shortage {
 		largest[d] = d
 	}
 	for s, d := range l.homes {
-		held[d] += memory(s).onDevice()
-		messages[d] += memory(s).Boundaries
+		held[d] += memory(s).OnDevice()
+		messages[d] += memory(s).Boundaries + memory(s).Host
 		if memory(s).Total() > memory(largest[d]).Total() {
 			largest[d] = s
 		}

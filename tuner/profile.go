@@ -70,14 +70,13 @@ type StageSpec struct {
 	WeightSlots int // that are between the halves of their backward at once
 	Versions    int // of the weights that are kept at once
 	Recompute   string
+	Pipelines   int
 }
 
 // Sizer prices stages without making them. It must give the same answer for the same question.
 type Sizer interface {
-	// Stage is what one pipeline's stage takes, Center aside, and the bytes of one of its flat vectors.
-	Stage(StageSpec) (m Memory, vector int64, err error)
-	// Vectors is how many flat vectors averaging keeps of each stage beside n pipelines.
-	Vectors(pipelines int) int
+	// Stage is what a stage takes, of all pipelines and the center.
+	Stage(StageSpec) (Memory, error)
 }
 
 // Validate reports the first part that no prediction can be made from.

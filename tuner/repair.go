@@ -74,8 +74,9 @@ func (l *layout) room(s int) (bytes int64, limited bool) {
 
 // size is the memory of one stage of all pipelines on its device.
 func (l *layout) size(spec StageSpec) (int64, error) {
-	m, vector, err := l.profile.Sizer.Stage(spec)
-	return int64(l.Pipelines)*m.onDevice() + int64(l.vectors)*vector, err
+	spec.Pipelines = l.Pipelines
+	m, err := l.profile.Sizer.Stage(spec)
+	return m.OnDevice(), err
 }
 
 // errUnbounded says that memory is no reason for a shorter warm-up.

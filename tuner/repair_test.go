@@ -11,10 +11,10 @@ type messages struct {
 	bytes int64
 }
 
-func (m messages) Stage(s StageSpec) (Memory, int64, error) {
-	memory, vector, err := m.layers.Stage(s)
-	memory.Boundaries = m.bytes
-	return memory, vector, err
+func (m messages) Stage(s StageSpec) (Memory, error) {
+	memory, err := m.layers.Stage(s)
+	memory.Boundaries = int64(s.Pipelines) * m.bytes
+	return memory, err
 }
 
 // Neither the shortest warm-up nor any recomputation is enough by itself: both together are, and no more of either than it takes.

@@ -108,15 +108,20 @@ type Memory struct {
 	Activations int64 `json:"activations"` // held between forwards and backwards, and the work space of passes
 	Boundaries  int64 `json:"boundaries"`  // messages that arrived or leave, in the memory of the host; 0 where observed
 	Center      int64 `json:"center"`      // the averaged weights and what averaging keeps beside them
+	// Host is what the worker process holds in the host's memory beside all of these: the copy that a commit writes, what allocations
+	// of whole pages waste, the work space of libraries. 0 in reports of older versions and where observed.
+	Host int64 `json:"host,omitempty"`
+	// Allocated, where measured, is what the allocator of the device gave out; the parts above are 0 then, since nobody measures them.
+	Allocated int64 `json:"allocated,omitempty"`
 }
 
 // Total is the sum of the parts.
 func (m Memory) Total() int64 {
-	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center
+	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center + m.Host + m.Allocated
 }
 
-// onDevice is all but the messages, which are the host's.
-func (m Memory) onDevice() int64 { return m.Total() - m.Boundaries }
+// OnDevice is what is allocated on the device: all but messages and what else is the host's.
+func (m Memory) OnDevice() int64 { return m.Total() - m.Boundaries - m.Host }
 
 // LinkTerms are what a link carries in one batch of one pipeline, both ways.
 type LinkTerms struct {

@@ -189,8 +189,7 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 			Devices: t.Devices, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
 		},
 		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, awaits: s.AwaitRound, norm: s.ExchangeNorm,
-		homes:   homesOf(name, t.Devices, chunks),
-		vectors: t.Profile.Sizer.Vectors(n),
+		homes: homesOf(name, t.Devices, chunks),
 	}
 	if err != nil {
 		return l.fail(err), nil

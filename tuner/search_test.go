@@ -19,7 +19,7 @@ type layers struct {
 	parameters, inFlight int64 // bytes of one layer; of one layer and sample
 }
 
-func (l layers) Stage(s StageSpec) (Memory, int64, error) {
+func (l layers) Stage(s StageSpec) (Memory, error) {
 	n := int64(s.To - s.From)
 	inFlight := n * l.inFlight * int64(s.Samples)
 	m := Memory{Weights: n * l.parameters, Gradients: n * l.parameters, State: 2 * n * l.parameters}
@@ -31,14 +31,12 @@ func (l layers) Stage(s StageSpec) (Memory, int64, error) {
 	case "full":
 		m.Activations = inFlight
 	}
-	return m, n * l.parameters, nil
-}
-
-func (l layers) Vectors(pipelines int) int {
-	if pipelines == 1 {
-		return 0
+	of := int64(s.Pipelines)
+	m = Memory{Weights: of * m.Weights, Gradients: of * m.Gradients, State: of * m.State, Activations: of * m.Activations}
+	if of > 1 {
+		m.Center = (2 + 2*of) * n * l.parameters
 	}
-	return 2 + 2*pipelines
+	return m, nil
 }
 
 // profileOf has so many equal layers: a forward takes 1 ms for a sample and 0.5 ms beside that, a backward twice as much.

@@ -15,6 +15,10 @@ import (
 
 // jobs are the models that are measured: matrix products, recurrences and convolutions, small enough for many runs.
 var jobs = map[string]func(j *job.Job, dir string) error{
+	"mlp": func(j *job.Job, dir string) error { // of next to no weights
+		j.Model = job.Model{Family: "mlp", Config: map[string]any{"image_size": 28, "num_channels": 1, "hidden_sizes": []any{}, "num_labels": 10}}
+		return digits(j, dir)
+	},
 	"gpt2": func(j *job.Job, dir string) error {
 		j.Model = job.Model{Family: "gpt2", Config: map[string]any{
 			"n_layer": 6, "n_embd": 192, "n_head": 6, "n_positions": 64, "vocab_size": 256, "tie_word_embeddings": false,

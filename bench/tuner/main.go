@@ -28,15 +28,26 @@ var parts = map[string]func(context.Context, options, string) ([]report.Figure, 
 	"accuracy": accuracy,
 	"choice":   choice,
 	"busy":     busy,
+	"memory":   memory,
 }
 
 func main() {
 	names := flag.String("parts", "accuracy,choice,busy", "what to measure")
 	models := flag.String("models", "gpt2,awd-lstm,vgg", "models whose predictions are held to runs")
 	batches := flag.Int("batches", 16, "batches that each configuration is watched for, in two turns")
-	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated, of which the median counts")
+	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated")
+	assignment := flag.String("worker", "", "be the worker of this assignment, whose memory is looked at")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if *assignment != "" {
+		err := runWorker(ctx, *assignment)
+		stop()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "tuner:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	err := run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
 	stop()
 	if err != nil {
@@ -52,7 +63,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	var all []report.Figure
-	for _, name := range []string{"accuracy", "choice", "busy"} {
+	for _, name := range []string{"accuracy", "memory", "choice", "busy"} {
 		if !slices.Contains(o.parts, name) {
 			continue
 		}

@@ -142,7 +142,7 @@ func printTerms(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) 
 			layers = fmt.Sprintf("%d-%d", c.Split[k][0], c.Split[k][1]-1)
 		}
 		t.add(strconv.Itoa(k), layers, what, words.Seconds(s.ComputeSeconds), words.Seconds(s.OptimizerSeconds), words.Seconds(s.AverageSeconds),
-			words.Seconds(s.WaitSeconds), fmt.Sprintf("%.0f%%", 100*s.Busy), size(s.Memory.Total()))
+			words.Seconds(s.WaitSeconds), fmt.Sprintf("%.0f%%", 100*s.Busy), size(s.Memory.OnDevice()))
 	}
 	kinds := []struct {
 		what   string

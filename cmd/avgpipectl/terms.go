@@ -41,8 +41,8 @@ func unlessNone(seconds float64) string {
 	return words.Seconds(seconds)
 }
 
-// printMemory prints what each stage holds, by what it is for. What is predicted is exact; what is observed is taken of the
-// devices, so it lacks the messages, which lie in the host's memory.
+// printMemory prints what each stage holds, by what it is for. What is observed is taken of the
+// devices, so it lacks messages and what else the worker process holds in the host's memory.
 func printMemory(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
 	var predicted, seen []tuner.StageTerms
 	if c != nil {
@@ -52,11 +52,11 @@ func printMemory(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement)
 		seen = observed.Stages
 	}
 	var t table
-	t.add("MEMORY", "", "WEIGHTS", "GRADIENTS", "STATE", "ACTIVATIONS", "CENTER", "ON DEVICE", "MESSAGES")
+	t.add("MEMORY", "", "WEIGHTS", "GRADIENTS", "STATE", "ACTIVATIONS", "CENTER", "ON DEVICE", "MESSAGES", "PROCESS")
 	row := func(k int, what string, m tuner.Memory) {
 		if m.Total() > 0 {
 			t.add(strconv.Itoa(k), what, size(m.Weights), size(m.Gradients), size(m.State), size(m.Activations), size(m.Center),
-				size(m.Total()-m.Boundaries), size(m.Boundaries))
+				size(m.OnDevice()), size(m.Boundaries), size(m.Host))
 		}
 	}
 	for k := range max(len(predicted), len(seen)) {

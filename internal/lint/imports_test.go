@@ -53,7 +53,8 @@ var mayImport = map[string][]string{
 	"internal/data/idx":        {"internal/access"},
 	"internal/wire":            {"internal/pace", "internal/trace"},
 	"internal/api":             {"job", "tuner", "internal/unixhttp"},
-	"internal/spec":            {"internal/access", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
+	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
+	"internal/spec":            {"internal/access", "internal/footprint", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":  {"internal/api", "internal/obstacle", "internal/spec", "job", "tuner"},
 	"internal/plancache":       {"internal/checkpoint", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
@@ -74,7 +75,7 @@ var mayImport = map[string][]string{
 		"internal/history", "internal/logging",
 	},
 	"internal/profile": {
-		"internal/access", "internal/obstacle", "internal/spec", "internal/words",
+		"internal/access", "internal/footprint", "internal/obstacle", "internal/spec", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},

@@ -57,6 +57,20 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 	return best, nil
 }
 
+// RunOnce runs a candidate one time and measures it.
+func (s *Session) RunOnce(ctx context.Context, c tuner.Candidate) (tuner.Candidate, error) {
+	config, err := Trial(&s.config.Request, &c, s.batches(&c))
+	if err != nil {
+		return c, err
+	}
+	r, err := s.bench.Run(ctx, config)
+	if err != nil {
+		return c, err
+	}
+	c.Measured = Measure(&c, r)
+	return c, nil
+}
+
 // mostBatches bounds what a turn is watched for when batches are predicted to take next to no time.
 const mostBatches = 200
 
@@ -147,8 +161,7 @@ func stagesOf(c *tuner.Candidate, r worker.TrialResult) []tuner.StageTerms {
 		t.Device = r.Stages[s].Device
 		t.Busy = r.Devices[t.Device].Busy
 		t.WaitSeconds = (1 - t.Busy) * (r.End - r.Start).Seconds() / batches
-		t.Memory = c.Predicted.Stages[s].Memory // its parts have one length whatever the plan, but for
-		t.Memory.Activations += r.Stages[s].AllocatedBytes - spec.OnDevice(t.Memory)
+		t.Memory.Allocated = r.Stages[s].AllocatedBytes
 	}
 	return out
 }

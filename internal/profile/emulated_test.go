@@ -84,7 +84,7 @@ func TestTooSmallDevicesAreRefusedWithStageBytesAndAFix(t *testing.T) {
 func held(c tuner.Candidate) int64 {
 	most := int64(0)
 	for _, s := range c.Predicted.Stages {
-		most = max(most, s.Memory.Total())
+		most = max(most, s.Memory.OnDevice())
 	}
 	return most
 }

@@ -68,7 +68,7 @@ func (s *subject) held(r *reading, devices []int, kind string) (total int64, err
 	all, err := s.sizer.Stages(r.trial.Plan, r.trial.Split, r.samples, r.pipelines, []string{kind})
 	for k, m := range all {
 		if slices.Contains(devices, r.homes[k]) {
-			total += spec.OnDevice(m)
+			total += m.OnDevice()
 		}
 	}
 	return total, err

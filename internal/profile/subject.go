@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -28,16 +29,13 @@ type subject struct {
 	compute  device.Type
 	cores    int
 	memory   int64         // bytes that the host can give; 0 when it does not say
-	device   device.Device // that the job asks for, to price stages on
-	sizer    *spec.Pricer
+	device   device.Device // the first of the job's; closed with the subject
+	sizer    *footprint.Sizer
 }
 
 // newSubject opens a device, which close closes.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
-	s := &subject{request: r, model: trials.Model(), sequence: r.Spec.Job.Data.Sequence, cores: r.NodeCores, memory: availableMemory()}
-	if s.sequence == 0 {
-		s.sequence = s.model.Sequence()
-	}
+	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Spec.Job), cores: r.NodeCores, memory: availableMemory()}
 	if n := len(r.Cores); n > 0 {
 		s.cores = n
 	}
@@ -48,7 +46,7 @@ func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) 
 	if s.device, err = trials.OpenDevice(r.Spec.Job.Devices); err != nil {
 		return nil, err
 	}
-	s.sizer = spec.NewPricer(&s.request.Spec.Job, s.model, s.device)
+	s.sizer = footprint.New(s.model, &s.request.Spec.Job, s.device, s.device.Host())
 	return s, nil
 }
 

@@ -127,7 +127,7 @@ func TestPredictedMemoryIsWhatIsAllocated(t *testing.T) {
 				continue
 			}
 			for s, terms := range c.Measured.Stages {
-				if got, want := terms.Memory.Total(), c.Predicted.Stages[s].Memory.Total(); got != want {
+				if got, want := terms.Memory.Allocated, c.Predicted.Stages[s].Memory.OnDevice(); got != want {
 					t.Errorf("%s N=%d M=%d, stage %d holds %d bytes, predicted %d", c.Schedule, c.Pipelines, c.MicroBatches, s, got, want)
 				}
 			}

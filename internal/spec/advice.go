@@ -28,10 +28,12 @@ func (x *resolver) refuseShort(a *arrangement) {
 	for _, s := range a.memory {
 		m.Weights, m.Gradients, m.State = m.Weights+s.Weights, m.Gradients+s.Gradients, m.State+s.State
 		m.Activations, m.Center = m.Activations+s.Activations, m.Center+s.Center
+		m.Boundaries, m.Host = m.Boundaries+s.Boundaries, m.Host+s.Host
 	}
-	x.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s; %s; %s",
+	x.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s; %s; %s",
 		words.Number(parameters(x.Model)), words.Bytes(short.need), words.Count(int(x.Job.Pipelines), "pipeline"), words.Bytes(m.Weights),
-		words.Bytes(m.Gradients), words.Bytes(m.State), words.Bytes(m.Activations), words.Bytes(m.Center), x.host(), advice)
+		words.Bytes(m.Gradients), words.Bytes(m.State), words.Bytes(m.Activations), words.Bytes(m.Center),
+		words.Bytes(m.Boundaries+m.Host), x.host(), advice)
 }
 
 // fits reports whether the job fits after a change.

@@ -34,7 +34,7 @@ func (x *resolver) take(c *tuner.Candidate) {
 
 // hold proves what was chosen, and checks that lists fit it and that the devices hold it.
 func (x *resolver) hold(a *arrangement) error {
-	p, err := x.pricer(&a.job)
+	p, err := x.sizer(&a.job)
 	if err == nil {
 		err = x.price(a, p)
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
@@ -16,113 +16,10 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// Pricer prices the stages of a job exactly: by what package stage would allocate, and by what the links and the averaging of package
-// pipeline keep beside it. It is a tuner.Sizer.
-type Pricer struct {
-	job   *job.Job
-	model *model.Model
-	on    device.Device // nothing is allocated there; layers ask it how much they save
-	known map[tuner.StageSpec]priced
-}
-
-type priced struct {
-	memory tuner.Memory
-	vector int64
-}
-
-// NewPricer prices stages on a device.
-func NewPricer(j *job.Job, m *model.Model, on device.Device) *Pricer {
-	return &Pricer{job: j, model: m, on: on, known: map[tuner.StageSpec]priced{}}
-}
-
-// pricer prices stages on a device that holds as much as is asked for.
-func (f *Facts) pricer(j *job.Job) (*Pricer, error) {
+// sizer sizes stages on a device that holds as much as is asked for.
+func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
 	on, err := emulated.Open(emulated.Config{})
-	return NewPricer(j, f.Model, on), err
-}
-
-// Stage implements tuner.Sizer.
-func (p *Pricer) Stage(s tuner.StageSpec) (tuner.Memory, int64, error) {
-	if known, ok := p.known[s]; ok {
-		return known.memory, known.vector, nil
-	}
-	c := stage.Config{
-		Device: p.on, Model: p.model, Range: stage.Range{From: s.From, To: s.To}, Samples: s.Samples, Sequence: sequence(p.job, p.model),
-		Compute: compute(p.job), Slots: max(s.Slots, 1), WeightSlots: s.WeightSlots, Versions: s.Versions, Recompute: stage.Recompute(s.Recompute),
-		Optimizer: stage.Optimizer{Name: p.job.Optimizer.Name, Momentum: p.job.Optimizer.Momentum},
-	}
-	b, err := c.Bytes()
-	if err != nil {
-		return tuner.Memory{}, 0, err
-	}
-	shape, err := c.Shape()
-	if err != nil {
-		return tuner.Memory{}, 0, err
-	}
-	p.known[s] = priced{vector: b.Vector, memory: tuner.Memory{
-		Weights: b.Parameters, Gradients: b.Gradients, State: b.State, Activations: b.Activations + b.Boundaries, Boundaries: p.messages(shape, s),
-	}}
-	return p.known[s].memory, b.Vector, nil
-}
-
-// messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has
-// run; a gradient that arrived and one that leaves; and, at the ends of the pipeline, two batches of data, of which one is
-// filled ahead.
-func (p *Pricer) messages(s stage.Shape, of tuner.StageSpec) int64 {
-	micros := p.job.Train.Batch / of.Samples
-	n := 0
-	if s.First {
-		n += 2 * micros * s.InputBytes
-	} else {
-		n += of.Slots*s.InputBytes + s.InputBytes
-	}
-	if s.Last {
-		n += 2 * micros * s.LabelBytes
-	} else {
-		n += s.OutputBytes
-	}
-	return int64(n)
-}
-
-// Vectors implements tuner.Sizer: what averaging keeps, and the evaluator's copy.
-func (p *Pricer) Vectors(pipelines int) int {
-	a := p.job.Averaging
-	m, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Tau: a.Tau, Pipelines: pipelines})
-	if err != nil {
-		return 1
-	}
-	return m.Needs().Vectors(pipelines) + 1
-}
-
-// Stages prices every stage of a plan for so many pipelines, with its part of the center.
-func (p *Pricer) Stages(plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]tuner.Memory, error) {
-	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	all, n := make([]tuner.Memory, len(split)), int64(pipelines)
-	for k := range all {
-		one, vector, err := p.Stage(tuner.StageSpec{
-			From: split[k][0], To: split[k][1], Samples: samples, Slots: slots[k], WeightSlots: halves[k], Versions: versions[k],
-			Recompute: job.At(recompute, k),
-		})
-		if err != nil {
-			return nil, err
-		}
-		all[k] = tuner.Memory{
-			Weights: n * one.Weights, Gradients: n * one.Gradients, State: n * one.State, Activations: n * one.Activations,
-			Boundaries: n * one.Boundaries, Center: int64(p.Vectors(pipelines)) * vector,
-		}
-	}
-	return all, nil
-}
-
-// OnDevice is the part of a stage's memory that its device allocates: all but the messages of links.
-func OnDevice(m tuner.Memory) int64 { return m.Total() - m.Boundaries }
-
-// sequence is the length of a sample. One that is too long is refused elsewhere.
-func sequence(j *job.Job, m *model.Model) int {
-	if n := j.Data.Sequence; n > 0 && n <= m.Sequence() {
-		return n
-	}
-	return m.Sequence()
+	return footprint.New(f.Model, j, on, j.Devices.Kind != job.KindEmulated), err
 }
 
 // compute is the type in which products take their operands.
@@ -173,7 +70,7 @@ func (f *Facts) arrange(j *job.Job) (*arrangement, error) {
 	if open {
 		a.job.Recompute = slices.Repeat(RecomputeKinds[:1], stages(j))
 	}
-	p, err := f.pricer(&a.job)
+	p, err := f.sizer(&a.job)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +107,7 @@ func (f *Facts) cut(j *job.Job) (split [][2]int, err error) {
 
 // microBatch is the size of one.
 func microBatch(j *job.Job, m *model.Model) layer.Size {
-	return layer.Size{B: j.Train.Batch / int(j.MicroBatches), T: sequence(j, m), Compute: compute(j)}
+	return layer.Size{B: j.Train.Batch / int(j.MicroBatches), T: footprint.Sequence(m, j), Compute: compute(j)}
 }
 
 // lacking is how many bytes are short together.
@@ -234,7 +131,7 @@ func (a *arrangement) recomputeMore() (more bool) {
 }
 
 // warm generates the plan for what is computed again, and finds what is short whatever the warm-up.
-func (f *Facts) warm(a *arrangement, p *Pricer) (err error) {
+func (f *Facts) warm(a *arrangement, p *footprint.Sizer) (err error) {
 	a.layout = Layout{Split: a.layout.Split}
 	afp := f.UserPlan == nil && a.job.Schedule == "afp"
 	if afp && a.job.Devices.Kind == job.KindEmulated {
@@ -250,7 +147,7 @@ func (f *Facts) warm(a *arrangement, p *Pricer) (err error) {
 }
 
 // price generates the plan, prices its stages, and finds what is short.
-func (f *Facts) price(a *arrangement, p *Pricer) (err error) {
+func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 	a.plan, a.why, a.short = f.UserPlan, userPlan, nil
 	if f.UserPlan == nil {
 		if a.plan, a.why, err = generate(&a.job, &a.layout); err != nil {
@@ -279,9 +176,10 @@ func (f *Facts) lacks(a *arrangement) []shortage {
 		}
 	}
 	for k, d := range place {
-		on[d].need += OnDevice(a.memory[k])
 		if a.job.Devices.Kind == job.KindEmulated {
-			on[d].stages = append(on[d].stages, k)
+			on[d].need, on[d].stages = on[d].need+a.memory[k].OnDevice(), append(on[d].stages, k)
+		} else {
+			on[d].need += a.memory[k].Total()
 		}
 	}
 	return slices.DeleteFunc(on, func(s shortage) bool { return s.bytes == 0 || s.need <= s.bytes })
@@ -289,7 +187,7 @@ func (f *Facts) lacks(a *arrangement) []shortage {
 
 // inFlight is, per device of a plan with a stage on each, how many micro-batches its memory holds, at most as many as the plan has in
 // flight and at least as many as 1f1b does; 0 where nothing limits it.
-func (a *arrangement) inFlight(p *Pricer) ([]int, error) {
+func (a *arrangement) inFlight(p *footprint.Sizer) ([]int, error) {
 	slots, micros, limits := schedule.InFlightByStage(a.plan), int(a.job.MicroBatches), make([]int, len(a.plan))
 	for d := range limits {
 		memory := int64(job.At(a.job.Devices.Emulated.Memory, d))
@@ -298,14 +196,14 @@ func (a *arrangement) inFlight(p *Pricer) ([]int, error) {
 		}
 		least := min(micros, len(a.plan)-d)
 		for limits[d] = slots[d]; limits[d] > least; limits[d]-- {
-			one, vector, err := p.Stage(tuner.StageSpec{
+			m, err := p.Stage(tuner.StageSpec{
 				From: a.layout.Split[d][0], To: a.layout.Split[d][1], Samples: a.job.Train.Batch / micros, Slots: limits[d], Versions: 1,
-				Recompute: job.At(a.job.Recompute, d),
+				Recompute: job.At(a.job.Recompute, d), Pipelines: int(a.job.Pipelines),
 			})
 			if err != nil {
 				return nil, err
 			}
-			if int64(a.job.Pipelines)*OnDevice(one)+int64(p.Vectors(int(a.job.Pipelines)))*vector <= memory {
+			if m.OnDevice() <= memory {
 				break
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -148,7 +149,7 @@ func (x *resolver) checkSize() bool {
 			words.Number(n), state, x.Job.Optimizer.Name, words.Bytes(int64(min(need, math.MaxInt64/2))), x.host())
 		return false
 	}
-	tokens, operations := sequence(&x.Job, x.Model), 0.0
+	tokens, operations := footprint.Sequence(x.Model, &x.Job), 0.0
 	step := float64(x.Job.Train.Batch) * float64(max(1, x.Job.Pipelines))
 	for _, cost := range x.Model.Costs(layer.Size{B: 1, T: tokens}) {
 		operations += cost * step

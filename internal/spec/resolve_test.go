@@ -99,7 +99,7 @@ func onDevices(t *testing.T, set ...string) (bytes []int64) {
 		t.Fatal(err)
 	}
 	for _, m := range found.Memory {
-		bytes = append(bytes, spec.OnDevice(m))
+		bytes = append(bytes, m.OnDevice())
 	}
 	return bytes
 }

@@ -196,7 +196,7 @@ func TestChosenCountsThatDoNotFitAreNotResolved(t *testing.T) {
 	}
 	most := int64(0)
 	for _, m := range found.Memory {
-		most = max(most, spec.OnDevice(m))
+		most = max(most, m.OnDevice())
 	}
 	if _, err := tight(most).Tuned(chosen("full"), 2); err != nil {
 		t.Errorf("with exactly what it takes: %v", err)

@@ -4,8 +4,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-
-	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // TestModelsThatNoHostHoldsAreRefused at submission, with the numbers, whatever they are, and with what would fit.
@@ -29,8 +27,8 @@ func TestModelsThatNoHostHoldsAreRefused(t *testing.T) {
 		}, []string{"floating-point operations a step"}},
 		"emulated": {1, []string{"devices={kind: emulated, emulated: {forward: 1ms}}"}, nil},
 		"one pipeline fits": {
-			8e6, nil,
-			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 8 MB for jobs", "pipelines: 1", "would fit"},
+			14e6, nil,
+			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 14 MB for jobs", "pipelines: 1", "would fit"},
 		},
 	} {
 		_, err := resolve(t, refJob, c.memory, c.set...)
@@ -57,7 +55,7 @@ func TestHostNeedsAreTheStages(t *testing.T) {
 	}
 	sum := int64(0)
 	for _, m := range found.Memory {
-		sum += spec.OnDevice(m)
+		sum += m.Total()
 	}
 	if _, err := resolve(t, refJob, sum); err != nil {
 		t.Errorf("with exactly %d bytes: %v", sum, err)

@@ -59,6 +59,17 @@ func limited(total int64, mounted string, groups []byte) int64 {
 	return total
 }
 
+// hugePage is the size of the pages that devices ask of the system for allocations that are at least as large.
+const hugePage = 2 << 20
+
+// HostPages is how much of the host's memory an allocation of so many bytes takes: whole huge pages, from one on.
+func HostPages(bytes int64) int64 {
+	if bytes < hugePage {
+		return bytes
+	}
+	return (bytes + hugePage - 1) / hugePage * hugePage
+}
+
 // CheckHostAlloc returns the error of Device.Alloc on host memory: a negative count, or more bytes than are available.
 func CheckHostAlloc(t Type, n int) error {
 	size := t.Bytes()

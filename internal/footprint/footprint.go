@@ -1,0 +1,139 @@
+// Package footprint says how much memory the stages of a job take: on their devices, and in the worker process beside that. Tuning
+// and admission both ask it. bench/tuner compares its answers with processes.
+package footprint
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// Sizer implements tuner.Sizer for the stages of one job.
+type Sizer struct {
+	job      *job.Job
+	model    *model.Model
+	on       device.Device // nothing is allocated there; layers ask it how much they save
+	host     bool          // its memory is the host's
+	sequence int
+	compute  device.Type
+	known    map[tuner.StageSpec]tuner.Memory
+}
+
+// New sizes the stages of a job on a device like on. Of the job's counts it reads the batch alone. host says that the devices which
+// the job will get use the host's memory, whatever on does.
+func New(m *model.Model, j *job.Job, on device.Device, host bool) *Sizer {
+	z := &Sizer{job: j, model: m, on: on, host: host, sequence: Sequence(m, j), known: map[tuner.StageSpec]tuner.Memory{}}
+	if j.Precision == device.BF16.String() {
+		z.compute = device.BF16
+	}
+	return z
+}
+
+// Sequence is the length of a sample. One that is too long is refused at admission.
+func Sequence(m *model.Model, j *job.Job) int {
+	if n := j.Data.Sequence; n > 0 && n <= m.Sequence() {
+		return n
+	}
+	return m.Sequence()
+}
+
+// Size is a micro-batch of so many samples.
+func (z *Sizer) Size(samples int) layer.Size {
+	return layer.Size{B: samples, T: z.sequence, Compute: z.compute}
+}
+
+// workspace is what a stage adds to its process that nobody allocates for it: compiled kernels and scratch memory of libraries,
+// threads and their stacks, garbage of the Go program. Fitted to processes (bench/tuner, part memory).
+const workspace = 3 << 20
+
+// Stage implements tuner.Sizer.
+func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
+	if m, ok := z.known[spec]; ok {
+		return m, nil
+	}
+	c := stage.Config{
+		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: spec.Samples, Sequence: z.sequence,
+		Compute: z.compute, Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
+		Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
+	}
+	b, err := c.Bytes()
+	if err != nil {
+		return tuner.Memory{}, err
+	}
+	shape, err := c.Shape()
+	if err != nil {
+		return tuner.Memory{}, err
+	}
+	a := z.job.Averaging
+	method, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Tau: a.Tau, Pipelines: spec.Pipelines})
+	if err != nil {
+		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
+	}
+	n := int64(spec.Pipelines)
+	vectors := int64(method.Needs().Vectors(spec.Pipelines)) + 1 // and the evaluator's copy
+	m := tuner.Memory{
+		Weights: n * b.Parameters, Gradients: n * b.Gradients, State: n * b.State, Activations: n * (b.Activations + b.Boundaries),
+		Center: vectors * b.Vector, Boundaries: n * z.messages(shape, spec),
+		Host: workspace + z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector,
+	}
+	if z.host {
+		m.Host += n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)
+	}
+	z.known[spec] = m
+	return m, nil
+}
+
+// Stages is what every stage of a plan takes.
+func (z *Sizer) Stages(plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]tuner.Memory, error) {
+	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	all := make([]tuner.Memory, len(split))
+	for k := range all {
+		var err error
+		all[k], err = z.Stage(tuner.StageSpec{
+			From: split[k][0], To: split[k][1], Samples: samples, Slots: slots[k], WeightSlots: halves[k], Versions: versions[k],
+			Recompute: job.At(recompute, k), Pipelines: pipelines,
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has
+// run; a gradient that arrived and one that leaves; and, at the ends of the pipeline, two batches of data, of which one is
+// filled ahead.
+func (z *Sizer) messages(s stage.Shape, spec tuner.StageSpec) int64 {
+	micros := z.job.Train.Batch / spec.Samples
+	n := 0
+	if s.First {
+		n += 2 * micros * s.InputBytes
+	} else {
+		n += spec.Slots*s.InputBytes + s.InputBytes
+	}
+	if s.Last {
+		n += 2 * micros * s.LabelBytes
+	} else {
+		n += s.OutputBytes
+	}
+	return int64(n)
+}
+
+// snapshot is how many vectors a commit copies to host memory before it writes them. The copy stays for the next commit.
+func (z *Sizer) snapshot(needs elastic.Needs, pipelines, state int64) int64 {
+	center := 1 + int64(needs.CenterState)
+	if z.job.Center.State == "center" {
+		return center
+	}
+	if needs.Identity { // the center is the pipeline's parameters
+		center--
+	}
+	return center + pipelines*(1+state)
+}

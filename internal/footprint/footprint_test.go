@@ -1,0 +1,70 @@
+package footprint
+
+import (
+	"testing"
+
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+func newSizer(t *testing.T, change func(*job.Job), host bool) *Sizer {
+	t.Helper()
+	m, err := model.Build("gpt2", map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 256, "n_positions": 16, "vocab_size": 256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := job.Default()
+	j.Train.Batch, j.Optimizer.Name, j.Averaging.Alpha = 4, "adamw", 1
+	if change != nil {
+		change(j)
+	}
+	return New(m, j, ref.New(), host)
+}
+
+func size(t *testing.T, z *Sizer, pipelines int) tuner.Memory {
+	t.Helper()
+	m, err := z.Stage(tuner.StageSpec{From: 0, To: 2, Samples: 2, Slots: 2, Versions: 1, Recompute: "none", Pipelines: pipelines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// A commit copies weights and optimizer state of each pipeline, and the center where that is none of them.
+func TestCommitsTakeMemory(t *testing.T) {
+	onlyCenter := func(j *job.Job) { j.Center.State = "center" }
+	for name, c := range map[string]struct {
+		pipelines int
+		change    func(*job.Job)
+		vectors   int64
+	}{
+		"one pipeline":                        {1, nil, 3},
+		"three pipelines":                     {3, nil, 10},
+		"three pipelines, center alone":       {3, onlyCenter, 1},
+		"two pipelines, sgd without momentum": {2, func(j *job.Job) { j.Optimizer.Name, j.Optimizer.Momentum = "sgd", 0 }, 3},
+	} {
+		m := size(t, newSizer(t, c.change, false), c.pipelines)
+		vector := m.Gradients / int64(c.pipelines)
+		if m.Host != workspace+c.vectors*vector {
+			t.Errorf("%s: %d bytes beside the devices' memory; want %d vectors of %d and %d", name, m.Host, c.vectors, vector, workspace)
+		}
+	}
+}
+
+// In the host's memory, large allocations end on huge pages.
+func TestWholePagesTakeMemory(t *testing.T) {
+	apart, shared := size(t, newSizer(t, nil, false), 2), size(t, newSizer(t, nil, true), 2)
+	vector := shared.Gradients / 2
+	padding := device.HostPages(vector) - vector
+	if vector < 2<<20 || padding <= 0 {
+		t.Fatalf("a vector of %d bytes is padded by %d; the model is too small for this test", vector, padding)
+	}
+	vectors := shared.Center/vector + (shared.Weights+shared.Gradients+shared.State)/vector
+	if got := shared.Host - apart.Host; got < vectors*padding || shared.OnDevice() != apart.OnDevice() {
+		t.Errorf("%d bytes more on the host, want at least %d for %d vectors; %d and %d bytes on devices",
+			got, vectors*padding, vectors, shared.OnDevice(), apart.OnDevice())
+	}
+}
