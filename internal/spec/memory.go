@@ -154,7 +154,7 @@ func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 			return err
 		}
 	}
-	if f.Model == nil || !f.bounded(&a.job) {
+	if !f.bounded(&a.job) {
 		return nil
 	}
 	a.memory, err = p.Stages(a.plan, a.layout.Split, a.job.Train.Batch/int(a.job.MicroBatches), int(a.job.Pipelines), a.job.Recompute)
