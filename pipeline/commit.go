@@ -15,10 +15,7 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 	}
 	g.gate.mu.Lock()
 	defer g.gate.mu.Unlock()
-	for _, st := range g.stages { // always in this order
-		st.shard.mu.Lock()
-		defer st.shard.mu.Unlock()
-	}
+	defer g.lockShards()()
 	last, earliest := g.gate.final, g.possible()
 	if stop {
 		earliest = max(g.gate.begun, g.config.StartRound)
@@ -63,11 +60,20 @@ func (g *Group) Earliest() uint64 {
 	if !g.built {
 		return g.config.StartRound + 1
 	}
+	defer g.lockShards()()
+	return min(g.possible(), g.Final())
+}
+
+// lockShards locks all shards here, always in the same order.
+func (g *Group) lockShards() (unlock func()) {
 	for _, st := range g.stages {
 		st.shard.mu.Lock()
-		defer st.shard.mu.Unlock()
 	}
-	return min(g.possible(), g.Final())
+	return func() {
+		for _, st := range g.stages {
+			st.shard.mu.Unlock()
+		}
+	}
 }
 
 // Final is the last round.

@@ -98,30 +98,29 @@ func (w *wiring) boundary(k int) int {
 	return 0
 }
 
-// join makes one link if either of its stages lives here.
+// join makes one link if either of its stages lives here, with the lines of the network between its two devices.
 func (w *wiring) join(ctx context.Context, group *errgroup.Group, l wire.Link, depth, most int, lower, upper func(wire.End)) {
-	spec := wire.Spec{Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace}
 	hasLower, hasUpper := w.local[l.Lower] != nil, w.local[l.Upper] != nil
-	switch {
-	case hasLower && hasUpper:
-		group.Go(func() error { return w.along(&spec, l, func() error { return w.pair(spec, lower, upper) }) })
-	case hasLower:
-		group.Go(func() error { return w.along(&spec, l, func() error { return w.reach(ctx, l, false, spec, lower) }) })
-	case hasUpper:
-		group.Go(func() error { return w.along(&spec, l, func() error { return w.reach(ctx, l, true, spec, upper) }) })
+	if !hasLower && !hasUpper {
+		return
 	}
-}
-
-// along makes a link with the lines of the network between its two devices.
-func (w *wiring) along(s *wire.Spec, l wire.Link, connect func() error) (err error) {
-	lower, upper := w.device[l.Lower], w.device[l.Upper]
-	if s.Down, err = w.config.Network.Line(lower, upper); err != nil {
-		return err
-	}
-	if s.Up, err = w.config.Network.Line(upper, lower); err != nil {
-		return err
-	}
-	return connect()
+	group.Go(func() (err error) {
+		s := wire.Spec{Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace}
+		from, to := w.device[l.Lower], w.device[l.Upper]
+		if s.Down, err = w.config.Network.Line(from, to); err != nil {
+			return err
+		}
+		if s.Up, err = w.config.Network.Line(to, from); err != nil {
+			return err
+		}
+		switch {
+		case hasLower && hasUpper:
+			return w.pair(s, lower, upper)
+		case hasLower:
+			return w.reach(ctx, l, false, s, lower)
+		}
+		return w.reach(ctx, l, true, s, upper)
+	})
 }
 
 func (w *wiring) pair(s wire.Spec, lower, upper func(wire.End)) error {

@@ -87,10 +87,8 @@ func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) erro
 
 // sleep waits for d, or returns false when ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -162,19 +162,16 @@ func (l *Listener) serve() {
 		case err != nil: // of one connection, or out of file descriptors: neither ends the listener
 			sleep(l.ctx, 50*time.Millisecond)
 		default:
-			l.workers.Go(func() { l.welcome(conn) })
+			l.workers.Go(func() {
+				if err := l.handshake(conn); err != nil { // the dialling end was told, or is no stage of a pipeline
+					conn.Close()
+				}
+			})
 		}
 	}
 }
 
-// welcome answers one handshake and hands the connection to the Accept that waits for it.
-func (l *Listener) welcome(conn net.Conn) {
-	if err := l.handshake(conn); err != nil {
-		// The dialling end was told, or is no stage of a pipeline; either way it is not our failure.
-		conn.Close()
-	}
-}
-
+// handshake answers one hello and hands the connection to the Accept that waits for it.
 func (l *Listener) handshake(conn net.Conn) error {
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

@@ -172,18 +172,18 @@ func (c *Chain) BackwardWeight(p Pass) {
 	}
 }
 
-// walk is a position in a chain's memory, going backward over its layers.
-type walk struct {
+// backwardStep is a position in a chain's memory, going backward over its layers.
+type backwardStep struct {
 	saved, kept int // words of Saved and Kept that belong to the layers not yet visited
 	dout        device.Mem
 }
 
-func (c *Chain) end(p Pass) walk {
-	return walk{saved: c.Saved(p.Device, p.Size), kept: c.Kept(p.Size), dout: p.DOut}
+func (c *Chain) end(p Pass) backwardStep {
+	return backwardStep{saved: c.Saved(p.Device, p.Size), kept: c.Kept(p.Size), dout: p.DOut}
 }
 
 // step gives the pass of layer i and moves w before it. The layout is that of Forward and Kept, from the end.
-func (c *Chain) step(w *walk, p Pass, i int) Pass {
+func (c *Chain) step(w *backwardStep, p Pass, i int) Pass {
 	l := c.layers[i]
 	q := p
 	q.Params = p.Params[c.first[i]:c.first[i+1]]

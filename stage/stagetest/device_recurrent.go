@@ -151,7 +151,7 @@ func columns(c *comparison) {
 	}
 }
 
-// droppedRows compares with the oracle, and checks that rows of one id share their fate, that both fates occur, and that
+// droppedRows compares with the oracle, and checks that rows of one id are all kept or all dropped, that both occur, and that
 // they are those of device.Draws.
 func droppedRows(c *comparison) {
 	const rows, vocabulary = 200, 50

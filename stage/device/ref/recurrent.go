@@ -6,8 +6,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// walk gives the positions of a direction in their order: the first one, and the step from one to the next.
-func walk(l device.LSTM) (first, step int) {
+// positions gives the positions of a direction in their order: the first one, and the step from one to the next.
+func positions(l device.LSTM) (first, step int) {
 	if l.Reverse {
 		return l.T - 1, -1
 	}
@@ -18,7 +18,7 @@ func walk(l device.LSTM) (first, step int) {
 func (d *Device) LSTM(out, gates, cells, previous, weight device.Mem, l device.LSTM) {
 	l.CheckForward(out, gates, cells, previous, weight)
 	x := sequence{l: l, out: out.F32(), gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
-	first, step := walk(l)
+	first, step := positions(l)
 	for b := range l.B {
 		for n, t := 0, first; n < l.T; n, t = n+1, t+step {
 			row := b*l.T + t
@@ -74,7 +74,7 @@ func sigmoid(x float64) float64 { return 1 / (1 + exp(-x)) }
 func (d *Device) LSTMBackward(dgates, carry, dout, gates, cells, weight device.Mem, l device.LSTM) {
 	l.CheckBackward(dgates, carry, dout, gates, cells, weight)
 	x := sequence{l: l, gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
-	first, step := walk(l)
+	first, step := positions(l)
 	for b := range l.B {
 		dh, dc := carry.F32()[b*l.H:][:l.H], carry.F32()[(l.B+b)*l.H:][:l.H]
 		clear(dh)
