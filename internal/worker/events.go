@@ -30,7 +30,7 @@ func (l *eventLog) append(e control.Event) {
 	l.wake()
 }
 
-// wake rouses whoever waits for a change. The caller holds mu.
+// wake wakes all that wait for a change. The caller holds mu.
 func (l *eventLog) wake() {
 	close(l.grown)
 	l.grown = make(chan struct{})

@@ -31,7 +31,7 @@ type Device struct {
 	products  map[productKey]*C.struct_avg_product
 	lstms     lstms
 	failure   error // the first since the last Synchronize
-	breath    breath
+	yielder   yielder
 	vision    vision
 	rotations device.Rotations
 }
@@ -170,7 +170,7 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 	if status := C.avg_product_run(d.c, p, c.Pointer(), a.Pointer(), b.Pointer(), floats(m.Bias)); status != 0 {
 		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", m.M, m.N, m.K, statusError(status)))
 	}
-	d.breath.take()
+	d.yielder.yield()
 }
 
 // product returns the primitive for m with C, A and B of these types.

@@ -46,7 +46,7 @@ func (d *Device) lstmStatus(op string, l device.LSTM, status C.int) {
 	if status != 0 {
 		d.fail(fmt.Errorf("cpu device: %s of B=%d T=%d H=%d: %w", op, l.B, l.T, l.H, statusError(status)))
 	}
-	d.breath.take()
+	d.yielder.yield()
 }
 
 // LSTM implements device.Device.

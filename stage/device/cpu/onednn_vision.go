@@ -57,7 +57,7 @@ func (d *Device) convolve(form C.int, y, x, weight device.Mem, c device.Convolut
 	if status := C.avg_convolution_run(d.c, &d.vision.c, p, floats(y), floats(x), floats(weight), floats(c.Bias)); status != 0 {
 		d.fail(fmt.Errorf("cpu device: %s: %w", words(form, c), statusError(status)))
 	}
-	d.breath.take()
+	d.yielder.yield()
 }
 
 // words describes a convolution for messages.
