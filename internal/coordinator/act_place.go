@@ -50,14 +50,14 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	w, err := a.agent.Start(ctx, a.assignment(result.Generation, plan, placed, from))
 	if err != nil {
 		return func(o *observed) {
-			o.worker, o.phase, o.cause = agent.Process{}, exited, err.Error()
+			o.process, o.phase, o.cause = agent.Process{}, exited, err.Error()
 			if obstacle.Of(err) == nil {
 				o.die(time.Now())
 			}
 		}, err
 	}
 	return func(o *observed) {
-		o.begin(w, loading)
+		o.worker = newWorker(w)
 		a.follow(w)
 	}, nil
 }

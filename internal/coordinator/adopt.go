@@ -32,7 +32,7 @@ func (c *Coordinator) Adopt(ctx context.Context) error {
 		}
 		c.Say(p.Job, "adopted the worker of an earlier daemon", zap.Int("process", p.ID.PID), zap.Uint64("generation", p.Generation))
 		o := c.job(p.Job)
-		o.begin(p, loading)
+		o.worker = newWorker(p)
 		o.take(agent.Event{Process: p, Status: r.Status}, time.Now())
 		c.follow(p)
 	}

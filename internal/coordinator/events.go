@@ -16,7 +16,7 @@ import (
 func (c *Coordinator) observe(e agent.Event) {
 	o, now := c.job(e.Process.Job), time.Now()
 	switch t := o.tuning; {
-	case o.worker == e.Process:
+	case o.process == e.Process:
 		c.observeWorker(o, e, now)
 	case t != nil && t.process == e.Process:
 		c.observeTuning(o, e, now)
@@ -113,16 +113,15 @@ func (c *Coordinator) watchDrift(j *cluster.Job, o *observed, now time.Time) {
 		return
 	}
 	o.comparing = true
-	watch, worker := o.drift, o.worker
+	watch, process := o.drift, o.process
 	watch.Hold = c.config.DriftHold
 	c.start(j.ID, false, func(context.Context) (func(*observed), error) {
 		turned := watch.See(now, drift.Chosen{Candidate: &s.Report.Chosen, ExchangeNorm: s.Job.Optimizer.ClipNorm > 0}, m, s.Report.Bound)
 		return func(o *observed) {
-			o.comparing = false
-			if o.worker != worker {
+			if o.process != process {
 				return
 			}
-			o.drift = watch
+			o.comparing, o.drift = false, watch
 			if d := watch.Now; turned && d != nil {
 				c.Say(j.ID, "the batch time has left its prediction", zap.String("what", d.Text), zap.Float64("bound", s.Report.Bound))
 			} else if turned {

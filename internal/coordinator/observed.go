@@ -18,37 +18,15 @@ const minStopBound = 10 * time.Second
 // observed is what the coordinator has seen of a job that the replicated state does not know. It belongs to the coordinator's
 // goroutine.
 type observed struct {
-	worker    agent.Process // the current or the last one; zero: none was started here
-	phase     phase
-	status    *control.Status // the last one of this worker; of an ended job, its last worker's
-	polls     int             // that failed since it last said something
-	silent    time.Duration   // that they took
-	abortedAt time.Time
-	failure   *control.Event // the worker's last words
-	cause     string         // why it ended
-	killed    string         // why it was killed here
+	worker // the current or the last one; absent: none was started here
 
-	loaded     control.Loading // when loading was last seen to make progress
-	loadingFor time.Duration   // how long it has loaded, by polls that it answered
-	stalled    time.Duration   // how much of that was without progress since the last
-
-	final   uint64                               // the round where training ended; 0: it goes on
-	rounds  []sighting                           // recent ones of this worker, oldest first
-	shards  map[uint64]map[int]control.ShardInfo // by round and stage
-	posted  uint64                               // the round that the worker has accepted to commit
-	stopAt  uint64                               // the round where it was told to end
-	refused map[uint64]uint64                    // by round: the earliest one it offered instead
-	reached time.Time                            // when its round was seen to be reached; zero: not yet
-	took    time.Duration                        // the longest commit of this job yet, from its round on
+	tuning *tuning       // the current or the last one; nil: none was started here
+	took   time.Duration // the longest commit of this job yet, from its round on
 
 	deaths    int       // since the last commit
 	diedAt    time.Time // the last of them
 	stopSince time.Time
 	hold      *hold // what the job waits for; nil: nothing
-
-	drift     drift.Watch // of this worker
-	comparing bool        // with its prediction, in the background
-	tuning    *tuning     // the current or the last one; nil: none was started here
 
 	acting    bool      // a choice is being carried out
 	choice    choice    // which one, when acting
@@ -59,8 +37,41 @@ type observed struct {
 	remove string // why the ended job is to be removed; "" when it is not
 }
 
-// lives reports whether the job has a worker that has not ended.
-func (o *observed) lives() bool { return o.phase != absent && o.phase != exited }
+// worker is what was seen of a worker.
+type worker struct {
+	process   agent.Process // zero: it could not be started
+	phase     phase
+	status    *control.Status // the last one
+	polls     int             // that failed since it last said something
+	silent    time.Duration   // that they took
+	abortedAt time.Time
+	failure   *control.Event // its last words
+	cause     string         // why it ended
+	killed    string         // why it was killed here
+
+	loaded     control.Loading // when loading was last seen to make progress
+	loadingFor time.Duration   // how long it has loaded, by polls that it answered
+	stalled    time.Duration   // how much of that was without progress since the last
+
+	final   uint64                               // the round where training ended; 0: it goes on
+	rounds  []sighting                           // recent ones, oldest first
+	shards  map[uint64]map[int]control.ShardInfo // by round and stage
+	posted  uint64                               // the round that it has accepted to commit
+	stopAt  uint64                               // the round where it was told to end
+	refused map[uint64]uint64                    // by round: the earliest one it offered instead
+	reached time.Time                            // when its round was seen to be reached; zero: not yet
+
+	drift     drift.Watch
+	comparing bool // with its prediction, in the background
+}
+
+// newWorker begins the account of a worker.
+func newWorker(p agent.Process) worker {
+	return worker{process: p, phase: loading, shards: map[uint64]map[int]control.ShardInfo{}, refused: map[uint64]uint64{}}
+}
+
+// lives reports whether there is a worker that has not ended.
+func (o *worker) lives() bool { return o.phase != absent && o.phase != exited }
 
 // sighting is a round that was seen at a time.
 type sighting struct {
@@ -70,15 +81,6 @@ type sighting struct {
 
 // speedWindow is how far back the speed of a worker is measured.
 const speedWindow = 5 * time.Second
-
-// begin starts the account of a new worker.
-func (o *observed) begin(w agent.Process, p phase) {
-	o.worker, o.phase, o.polls, o.silent, o.status = w, p, 0, 0, nil
-	o.failure, o.cause, o.killed, o.abortedAt, o.drift = nil, "", "", time.Time{}, drift.Watch{}
-	o.final, o.rounds, o.posted, o.stopAt = 0, nil, 0, 0
-	o.loaded, o.loadingFor, o.stalled = control.Loading{}, 0, 0
-	o.shards, o.refused = map[uint64]map[int]control.ShardInfo{}, map[uint64]uint64{}
-}
 
 // take notes an event of the current worker.
 func (o *observed) take(e agent.Event, now time.Time) {
@@ -120,7 +122,7 @@ const (
 )
 
 // takeLoading notes whether loading makes progress.
-func (o *observed) takeLoading(l *control.Loading) {
+func (o *worker) takeLoading(l *control.Loading) {
 	if l == nil {
 		return
 	}
@@ -132,7 +134,7 @@ func (o *observed) takeLoading(l *control.Loading) {
 }
 
 // finish makes a worker finished once its status is of its final round: the status says whether all steps are done.
-func (o *observed) finish() {
+func (o *worker) finish() {
 	running := o.phase == loading || o.phase == training
 	if running && o.final > 0 && o.status != nil && o.status.Job.Round >= o.final {
 		o.phase = finished
@@ -187,7 +189,7 @@ func (o *observed) takeExit(e *agent.Exit, now time.Time) {
 	case o.killed != "":
 		o.cause = o.killed
 	default:
-		o.cause = e.Cause("worker", o.worker)
+		o.cause = e.Cause("worker", o.process)
 	}
 	o.die(now)
 }
@@ -199,7 +201,7 @@ func (o *observed) die(now time.Time) {
 }
 
 // speed is how many rounds a second the worker completes; 0 while that is not known.
-func (o *observed) speed() float64 {
+func (o *worker) speed() float64 {
 	if len(o.rounds) < 2 {
 		return 0
 	}

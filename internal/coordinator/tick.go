@@ -85,7 +85,7 @@ func (c *Coordinator) forget(state *cluster.State) {
 func (c *Coordinator) begin(j *cluster.Job, o *observed, d decision, free []int) []int {
 	o.acting, o.choice = true, d.choice
 	admitted, _ := c.Spec(j) // a job without a spec is removed at most, which needs none
-	a := act{Coordinator: c, job: j, spec: admitted, decision: d, worker: o.worker, last: o.status}
+	a := act{Coordinator: c, job: j, spec: admitted, decision: d, worker: o.process, last: o.status}
 	switch d.choice {
 	case place, tune:
 		need := a.spec.Cores(len(c.config.Cores))

@@ -45,3 +45,14 @@ func TestEpochsAreCountedByTheWorker(t *testing.T) {
 		t.Errorf("after a restart: %d steps, %d samples", after.Steps, after.BudgetSamples)
 	}
 }
+
+func TestMaxTimeEndsTheJob(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	source := strings.Replace(nodetest.Job(t, d.Dir, "long", 1e6), "batch: 4", "batch: 4, max_time: 200ms", 1)
+	id := d.Submit(t, source)
+	s := d.Until(t, id, "ends", ended)
+	if s.State != api.Done || !strings.Contains(s.Reason, "max_time") || s.CommittedRound != s.Round || s.Step >= s.Steps {
+		t.Errorf("%s at round %d, %d committed: %s", s.State, s.Round, s.CommittedRound, s.Reason)
+	}
+}

@@ -272,17 +272,6 @@ func newestShard(t *testing.T, dir string) string {
 	return filepath.Join(control.ShardDir(dir), newest.Name())
 }
 
-func TestMaxTimeEndsTheJob(t *testing.T) {
-	t.Parallel()
-	d := nodetest.Start(t, nodetest.StateDir(t))
-	source := strings.Replace(nodetest.Job(t, d.Dir, "long", 1e6), "batch: 4", "batch: 4, max_time: 200ms", 1)
-	id := d.Submit(t, source)
-	s := d.Until(t, id, "ends", ended)
-	if s.State != api.Done || !strings.Contains(s.Reason, "max_time") || s.CommittedRound != s.Round || s.Step >= s.Steps {
-		t.Errorf("%s at round %d, %d committed: %s", s.State, s.Round, s.CommittedRound, s.Reason)
-	}
-}
-
 func TestSecondDaemonIsRefused(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Spawn(t, nodetest.StateDir(t))
