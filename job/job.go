@@ -347,7 +347,8 @@ type CPU struct {
 
 // Output says where the trained model goes.
 type Output struct {
-	// The directory that `avgpipectl submit --watch`, and `avgpipectl export` without a directory, write the trained model
-	// to. Default: it stays with the daemon until it is exported.
+	// The directory that the trained model is written to when the job is done: by `avgpipectl submit --watch`, else by the daemon where
+	// its user may write there, else by `avgpipectl export` without a directory.
+	// Default: it stays with the daemon until it is exported.
 	Dir string `yaml:"dir" json:"dir" rule:"path"`
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,6 +22,7 @@ type exportOptions struct {
 	connection
 	output
 	force bool
+	wait  bool
 }
 
 func newExportCommand() *cobra.Command {
@@ -31,7 +33,8 @@ func newExportCommand() *cobra.Command {
 		Long: `Write the model of a job's last committed round to a directory, in Hugging Face form: config.json and
 model.safetensors (several of them, with an index, when the model is large), with the job's tokenizer.json if it has
 one and avgpipe.json, which says how the data were read. The job may still be running. Without DIR it is the output.dir
-of the job file. When the last round is damaged, an older one that is kept is exported, and a notice says so.
+of the job file. With --wait the job is followed until it is done, and its model exported then; of a job that ends otherwise
+nothing is exported, and the exit code is 1. When the last round is damaged, an older one that is kept is exported, and a notice says so.
 
 DIR is new or empty. With --force it may hold an earlier export: avgpipe-export.json says which files that wrote, and
 these are replaced. A directory that holds anything else, or a file that was changed since, is refused. An export that
@@ -39,8 +42,9 @@ is interrupted leaves the old model, the new one, or a directory without config.
 
 Exit codes:
 ` + exitHelp,
-		Example: `  avgpipectl export my-job ./model`,
-		Args:    arguments(cobra.RangeArgs(1, 2)),
+		Example: `  avgpipectl export my-job ./model
+  avgpipectl export my-job --wait`,
+		Args: arguments(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := ""
 			if len(args) == 2 {
@@ -52,6 +56,7 @@ Exit codes:
 	o.connection.addFlags(cmd)
 	o.output.addFlags(cmd)
 	cmd.Flags().BoolVar(&o.force, "force", false, "replace an earlier export in DIR")
+	cmd.Flags().BoolVarP(&o.wait, "wait", "w", false, "wait until the job is done")
 	return cmd
 }
 
@@ -68,19 +73,79 @@ func runExport(ctx context.Context, o exportOptions, ref, dir string, out, messa
 	if dir == "" {
 		return &usageError{fmt.Errorf("export %s: the job file has no output.dir, so name a directory: avgpipectl export %s DIR", ref, ref)}
 	}
-	if err := fetchModel(ctx, client, s, dir, o.force); err != nil {
-		return err
+	if dir, err = filepath.Abs(dir); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	if o.wait {
+		if s, err = o.awaitEnd(ctx, client, s, dir, out, messages); err != nil {
+			return err
+		}
+	}
+	if !o.wait || exportTo(s, dir) != api.ExportDone {
+		if err := fetchModel(ctx, client, s, dir, o.force); err != nil {
+			return err
+		}
 	}
 	if notice := noticeOf(dir); notice != "" {
 		if _, err := fmt.Fprintf(messages, "avgpipectl: export %s: %s\n", ref, notice); err != nil {
 			return err
 		}
 	}
+	if o.json() && o.wait {
+		return printLine(out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
+	}
 	if o.json() {
 		return printJSON(out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
 	}
 	_, err = fmt.Fprintf(out, "the model of job %s (%s) is in %s\n", s.ID, s.Name, dir)
 	return err
+}
+
+// awaitEnd waits until a job is done, and until the daemon has written its model if it is to write it to dir.
+func (o *exportOptions) awaitEnd(ctx context.Context, client *api.Client, s api.JobStatus, dir string, out, messages io.Writer) (api.JobStatus, error) {
+	if exportTo(s, dir) == "" {
+		if err := refused(modeldir.Check(dir, o.force)); err != nil {
+			return s, err
+		}
+	}
+	s, err := watch(ctx, client, o.json(), s.ID, out, messages)
+	for err == nil && exportTo(s, dir) == api.ExportDue {
+		select {
+		case <-ctx.Done():
+			return s, context.Cause(ctx)
+		case <-time.After(exportPoll):
+			s, err = client.Job(ctx, s.ID)
+		}
+	}
+	return s, err
+}
+
+// exportPoll is how often awaitEnd looks whether the daemon has written a model.
+const exportPoll = 200 * time.Millisecond
+
+// exportTo is how far the daemon is with writing a job's model to dir; empty when it does not write it there.
+func exportTo(s api.JobStatus, dir string) api.ExportState {
+	if s.Export == nil || s.Export.Dir != dir || s.Export.State == api.ExportManual || s.Export.State == api.ExportFailed {
+		return ""
+	}
+	return s.Export.State
+}
+
+// exportPlan says how the model of a job gets, or got, to output.dir; "" when there is nothing to tell.
+func exportPlan(id string, e *api.Export) string {
+	if e == nil {
+		return ""
+	}
+	switch e.State {
+	case api.ExportManual:
+		return fmt.Sprintf("when the job is done, write its model to %s with: avgpipectl export %s --wait (the daemon cannot: %s)", e.Dir, id, e.Reason)
+	case api.ExportFailed:
+		return fmt.Sprintf("the daemon could not write the model to %s: %s; write it with: avgpipectl export %s", e.Dir, e.Reason, id)
+	case api.ExportDone:
+		return "the daemon wrote the model to " + e.Dir
+	case api.ExportDue:
+	}
+	return fmt.Sprintf("when the job is done, the daemon writes its model to %s", e.Dir)
 }
 
 // noticeOf is what the card of an exported model says to the person who exported it; "" for nothing.
@@ -93,15 +158,15 @@ func noticeOf(dir string) string {
 	return card.Notice
 }
 
-// fetchModel writes the model of a job to a directory. With force it replaces an earlier export there.
+// fetchModel writes the model of a job to a directory, whose path is absolute. With force it replaces an earlier export there.
 func fetchModel(ctx context.Context, client *api.Client, s api.JobStatus, dir string, force bool) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
-	err = modeldir.Write(dir, force, modeldir.Source{Job: s.ID, Name: s.Name}, func(staging string) error {
+	return refused(modeldir.Write(dir, force, modeldir.Source{Job: s.ID, Name: s.Name}, func(staging string) error {
 		return download(ctx, client, s.ID, staging)
-	})
+	}))
+}
+
+// refused makes a refusal a usage error.
+func refused(err error) error {
 	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
 		return &usageError{fmt.Errorf("export: %w", refusal)}
 	}
@@ -113,7 +178,7 @@ func download(ctx context.Context, client *api.Client, id, dir string) error {
 	packed, sent := io.Pipe()
 	var sending sync.WaitGroup
 	sending.Go(func() { _ = sent.CloseWithError(client.Model(ctx, id, sent)) }) // the reader gets the error
-	err := untar(packed, dir)
+	err := modeldir.Unpack(packed, dir)
 	_ = packed.CloseWithError(err) // ends the sender
 	sending.Wait()
 	return err

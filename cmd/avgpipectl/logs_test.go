@@ -95,3 +95,17 @@ func TestLogsUsage(t *testing.T) {
 		}
 	}
 }
+
+func TestTerminalsGetNothingToObey(t *testing.T) {
+	var b strings.Builder
+	w := &plainWriter{&b}
+	if _, err := w.Write([]byte("a\x1b[31mb\tc\n\x07\x7fé\u009b\x9b")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := b.String(), `a\x1b[31mb`+"\tc\n"+`\x07\x7fé\x9b\x9b`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := renderLog([]byte(`{"level":"info","time":"2026-01-02T03:04:05.678Z","msg":"x\u001b[2J","k":1,"accuracy":null}`)); strings.Contains(got, "\x1b") || strings.Contains(got, "nil") || !strings.Contains(got, "k=1") {
+		t.Errorf("a log line renders as %q", got)
+	}
+}

@@ -353,3 +353,46 @@ func TestWatchTellsOfAKilledWorker(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, out.String(), messages.String())
 	}
 }
+
+// TestTheDaemonExports: without --watch the daemon writes the model when the job is done, and export --wait waits for that.
+func TestTheDaemonExports(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	target := filepath.Join(d.Dir, "out")
+	path := jobFile(t, d, "good", 60, "output: {dir: out}\n")
+	if r := want(t, exitDone, d, "submit", path); !strings.Contains(r.out, "when the job is done, the daemon writes its model to "+target) {
+		t.Errorf("submit does not say what becomes of output.dir:\n%s", r.out)
+	}
+	if r := want(t, exitDone, d, "export", "1", "--wait"); !strings.Contains(r.out, "the model of job 1 (good) is in "+target) {
+		t.Errorf("export --wait:\n%s", r.out)
+	}
+	checkModel(t, target)
+	if r := want(t, exitDone, d, "status", "1"); !strings.Contains(r.out, "the daemon wrote the model to "+target) {
+		t.Errorf("status does not tell:\n%s", r.out)
+	}
+
+	// What is there is not replaced unasked: the user is told what to run.
+	r := want(t, exitDone, d, "submit", path)
+	if !strings.Contains(r.out, "avgpipectl export 2 --wait (the daemon cannot: "+target) || !strings.Contains(r.out, "--force") {
+		t.Errorf("an occupied output.dir:\n%s", r.out)
+	}
+	want(t, exitRefused, d, "export", "2", "--wait") // before it waits
+	elsewhere := filepath.Join(d.Dir, "elsewhere")
+	want(t, exitDone, d, "export", "2", elsewhere, "--wait", "-o", "json")
+	checkModel(t, elsewhere)
+	want(t, exitDone, d, "submit", path, "--force")
+	want(t, exitDone, d, "export", "3", "--wait")
+	if text, err := os.ReadFile(filepath.Join(target, modeldir.ManifestFile)); err != nil || !strings.Contains(string(text), `"job": "3"`) {
+		t.Errorf("the model of job 3 is not in %s: %v\n%s", target, err, text)
+	}
+}
+
+func TestWaitEndsAsTheJobDoes(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	want(t, exitDone, d, "submit", jobFile(t, d, "nan-at-50", 1000, "output: {dir: out}\n"))
+	if r := want(t, exitFailed, d, "export", "1", "--wait"); !strings.Contains(r.messages, "loss is NaN") {
+		t.Errorf("the reason is not told: %s", r.messages)
+	}
+	if _, err := os.Stat(filepath.Join(d.Dir, "out")); !os.IsNotExist(err) {
+		t.Errorf("a failed job was exported: %v", err)
+	}
+}

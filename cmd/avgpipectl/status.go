@@ -225,6 +225,9 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	if s.Device != "" {
 		t.add("device", s.Device)
 	}
+	if words := exportPlan(s.ID, s.Export); words != "" {
+		t.add("output", words)
+	}
 	for _, w := range s.Warnings {
 		t.add("warning", w)
 	}

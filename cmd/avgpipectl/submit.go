@@ -45,7 +45,9 @@ samples and the time that training is expected to take with what that rests on, 
 cost. The exit code says whether it would be admitted.
 
 With --watch the job is followed until it ends. The loss before and after is printed, and when the file has
-output.dir the trained model is written there. With -o json, the answer is one line and each status another.
+output.dir the trained model is written there. Without --watch the daemon writes it there when the job is done, if you and
+the daemon's user may both write to that directory; if not, the answer says why and what to run. With -o json, the answer
+is one line and each status another.
 
 Exit codes:
 ` + exitHelp,
@@ -65,7 +67,7 @@ Exit codes:
 	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what the job would be, and start and store nothing")
 	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
-	f.BoolVar(&o.force, "force", false, "with --watch: replace an earlier export in output.dir")
+	f.BoolVar(&o.force, "force", false, "replace an earlier export in output.dir")
 	return cmd
 }
 
@@ -87,9 +89,6 @@ func runSubmit(ctx context.Context, o submitOptions, file string, in io.Reader, 
 		return err
 	}
 	if err := printSubmitted(o, answer, out, messages); err != nil || !o.watch {
-		if target != "" && err == nil && !o.json() {
-			_, err = fmt.Fprintf(out, "the model stays with the daemon; when the job is done, write it to %s with: avgpipectl export %s\n", target, answer.ID)
-		}
 		return err
 	}
 	last, err := watch(ctx, client, o.json(), answer.ID, out, messages)
@@ -133,7 +132,11 @@ func printSubmitted(o submitOptions, answer api.SubmitResponse, out, messages io
 	for _, w := range answer.Warnings {
 		fmt.Fprintln(messages, "warning:", w) //nolint:errcheck // the daemon keeps them
 	}
-	_, err := fmt.Fprintf(out, "job %s submitted\n", answer.ID)
+	text := fmt.Sprintf("job %s submitted\n", answer.ID)
+	if words := exportPlan(answer.ID, answer.Export); words != "" {
+		text += words + "\n"
+	}
+	_, err := io.WriteString(out, text)
 	return err
 }
 
@@ -161,7 +164,7 @@ func prepare(o submitOptions, file string, in io.Reader) (r api.SubmitRequest, t
 	if err != nil {
 		return r, "", fmt.Errorf("find the directory of %s: %w", file, err)
 	}
-	r = api.SubmitRequest{File: file, Source: string(source), Set: o.set, Base: base, Retune: o.retune, Env: map[string]string{}}
+	r = api.SubmitRequest{File: file, Source: string(source), Set: o.set, Base: base, Retune: o.retune, Force: o.force, Env: map[string]string{}}
 	lookup := func(name string) (string, bool) { // what the file asks for goes with it
 		value, ok := os.LookupEnv(name)
 		if ok {
@@ -177,9 +180,10 @@ func prepare(o submitOptions, file string, in io.Reader) (r api.SubmitRequest, t
 	if j.Output.Dir == "" {
 		return r, "", nil
 	}
-	if !o.watch { // it may become free until somebody exports
+	if !o.watch { // the daemon says what is to become of it
 		return r, j.Output.Dir, nil
 	}
+	r.ClientExports = true
 	err = modeldir.Check(j.Output.Dir, o.force)
 	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
 		return r, "", job.Problems{at.Problem("output.dir", "output.dir: "+refusal.Error(), "")}

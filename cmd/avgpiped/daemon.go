@@ -90,7 +90,7 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 	}
 	n := node.Config{
 		StateDir: c.stateDir, Socket: c.socket, Group: c.group, MetricsAddress: c.metrics, AdminGroup: c.adminGroup, NodeID: c.node, Cores: cores, Limits: limits,
-		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"},
+		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
 		Version: version, Log: log, OnReady: ready,
 	}
 	if err := n.Validate(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/admission"
+	"github.com/avgpipe/avgpipe/internal/outputdir"
 )
 
 func newInspectCommand() *cobra.Command {
@@ -15,5 +16,15 @@ func newInspectCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return admission.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
+	}
+}
+
+func newExportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "export",
+		Short:  "Write the model on standard input to a job's output.dir; the daemon starts this, nobody else needs to",
+		Hidden: true,
+		Args:   usageArguments(cobra.NoArgs),
+		RunE:   func(cmd *cobra.Command, _ []string) error { return outputdir.Receive(cmd.InOrStdin()) },
 	}
 }

@@ -100,7 +100,7 @@ Exit codes:
 		return &usageError{err}
 	})
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newVersionCommand(), newRecoverCommand(), newWorkerCommand(), newTuneCommand(), newInspectCommand(), newInferCommand())
+	cmd.AddCommand(newVersionCommand(), newRecoverCommand(), newWorkerCommand(), newTuneCommand(), newInspectCommand(), newExportCommand(), newInferCommand())
 	return cmd
 }
 

@@ -58,6 +58,7 @@ func (i Info) Readable() error { return i.unreadable }
 // The permission bits of one class of users.
 const (
 	mayRead   = 0o4
+	mayWrite  = 0o2
 	maySearch = 0o1
 )
 

@@ -311,3 +311,35 @@ func TestOwnRightsAreExplained(t *testing.T) {
 		}
 	}
 }
+
+// TestWritableAsksForBoth: the user and this process must both be allowed to make files, and what is written by the descriptor goes
+// to the directory that was judged, whatever has taken its name.
+func TestWritableAsksForBoth(t *testing.T) {
+	dir := tree(t, map[string]string{"closed/f": "", "open/f": "", "file": ""})
+	closed, open := filepath.Join(dir, "closed"), filepath.Join(dir, "open")
+	chmod(t, open, 0o777)
+	for path, says := range map[string]string{
+		closed:                        "user 54321 may not write to " + closed,
+		filepath.Join(dir, "file"):    "not a directory",
+		filepath.Join(dir, "missing"): "no such file",
+	} {
+		if f, err := stranger.Writable(path); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, %v; want %q", path, f, err, says)
+		}
+	}
+	f, err := stranger.Writable(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.Rename(open, open+"-moved"); err != nil {
+		t.Fatal(err)
+	}
+	link(t, closed, open)
+	if err := os.WriteFile(fmt.Sprintf("/proc/self/fd/%d/new", f.Fd()), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(open+"-moved", "new")); err != nil {
+		t.Error(err)
+	}
+}

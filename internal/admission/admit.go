@@ -50,6 +50,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at}
 	a.checkModel()
 	found := a.resolve(spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model})
+	output := a.checkOutput(r, &q.User)
 	if err := a.checkData(ctx); err != nil {
 		return nil, err
 	}
@@ -60,7 +61,12 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 		return nil, api.Refused(a.problems)
 	}
 	found.Why, found.Warnings = append(a.why, found.Why...), append(found.Warnings, a.warnings...)
-	return spec.New(found, a.model, &q.User, r.Retune)
+	s, err := spec.New(found, a.model, &q.User, r.Retune)
+	if err != nil {
+		return nil, err
+	}
+	s.Output = output
+	return s, nil
 }
 
 // resolve resolves the job, once its model and its plan are there; what is wrong gets its place in the file.

@@ -1,12 +1,10 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -37,19 +35,7 @@ func confine(user access.User) error {
 	if os.Geteuid() != 0 || user.UID == 0 {
 		return nil
 	}
-	groups := make([]int, len(user.GIDs))
-	for i, g := range user.GIDs {
-		groups[i] = int(g)
-	}
-	group := int(user.UID)
-	if len(groups) > 0 {
-		group = groups[0]
-	}
-	id := int(user.UID)
-	if err := errors.Join(syscall.Setgroups(groups), syscall.Setresgid(group, group, group), syscall.Setresuid(id, id, id)); err != nil {
-		return fmt.Errorf("take the rights of user %d: %w", user.UID, err)
-	}
-	return nil
+	return user.Become()
 }
 
 // dataBytes is what this process has of memory that RLIMIT_DATA counts (getrlimit(2)): some has been reserved at the start, more

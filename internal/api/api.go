@@ -61,6 +61,7 @@ type JobStatus struct {
 	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings       []string      `json:"warnings"`
 	StageStatus    []StageStatus `json:"stage_status"`
+	Export         *Export       `json:"export"`      // of the model to output_dir; null where that is up to the client
 	LinkStatus     []LinkStatus  `json:"link_status"` // of each boundary between two stages
 	// Budget is what the job file asks for: "1000 steps of 16 samples", "2 epochs".
 	Budget string `json:"budget"`
@@ -145,6 +146,10 @@ type SubmitRequest struct {
 	Set    []string `json:"set,omitempty"`    // overrides: "train.steps=50"
 	Base   string   `json:"base"`             // absolute directory that relative paths start from
 	Retune bool     `json:"retune,omitempty"` // measure what is open even when an earlier choice is cached
+	// ClientExports says that the client writes the model to output.dir, so that the daemon does not.
+	ClientExports bool `json:"client_exports,omitempty"`
+	// Force lets the daemon replace an earlier export in output.dir.
+	Force bool `json:"force,omitempty"`
 	// Env holds the submitter's variables that the file's paths name; the daemon's own environment is never looked at.
 	Env map[string]string `json:"env,omitempty"`
 }
@@ -153,7 +158,26 @@ type SubmitRequest struct {
 type SubmitResponse struct {
 	ID       string   `json:"id"`
 	Warnings []string `json:"warnings"`
+	Export   *Export  `json:"export"` // null where the daemon has nothing to do with output.dir
 }
+
+// Export says how a job's model gets to the job file's output.dir.
+type Export struct {
+	Dir    string      `json:"dir"`
+	State  ExportState `json:"state"`
+	Reason string      `json:"reason,omitempty"` // why the user does it, or why the daemon could not
+}
+
+// ExportState says who writes a model to output.dir, and how far that is.
+type ExportState string
+
+// The states of an export.
+const (
+	ExportManual ExportState = "manual" // the user does, with avgpipectl export
+	ExportDue    ExportState = "due"    // the daemon does when the job is done
+	ExportDone   ExportState = "done"   // the daemon did
+	ExportFailed ExportState = "failed" // the daemon could not
+)
 
 // ResumeRequest is the body of POST /v1/jobs/JOB/resume.
 type ResumeRequest struct {

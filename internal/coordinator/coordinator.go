@@ -30,7 +30,7 @@ type Raft interface {
 	Failed() <-chan struct{}
 }
 
-// Config configures a Coordinator. All but OnStop is required.
+// Config configures a Coordinator. All but OnStop and Spare is required.
 type Config struct {
 	Node   string      // where jobs are placed
 	Cores  []int       // of that node, that jobs compute on
@@ -40,6 +40,8 @@ type Config struct {
 	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back, before that is said.
 	DriftHold time.Duration
 	Log       *zap.Logger
+	// Spare says of an ended job that something is still to be done with what is kept of it. Nil: there is none.
+	Spare func(*cluster.Job) bool
 	// OnStop is called when the coordinator begins to stop, with how long that may take. Nil: nobody is told.
 	OnStop func(bound time.Duration)
 }

@@ -90,7 +90,7 @@ func (c *Coordinator) RetainJobs(ctx context.Context) {
 func (c *Coordinator) measure(ctx context.Context, state *cluster.State, known map[string]keptJob) []keptJob {
 	var jobs []keptJob
 	for _, j := range state.Jobs() {
-		if !j.State.Ended() {
+		if !j.State.Ended() || c.config.Spare != nil && c.config.Spare(j) {
 			continue
 		}
 		ended := j.Submitted

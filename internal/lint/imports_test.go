@@ -58,6 +58,7 @@ var mayImport = map[string][]string{
 	"internal/worker/control":  {"internal/api", "internal/obstacle", "internal/spec", "job", "tuner"},
 	"internal/plancache":       {"internal/checkpoint", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
+	"internal/outputdir":       {"internal/access", "internal/modeldir", "internal/process"},
 	"internal/manual":          nil,
 	"internal/feed":            {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
@@ -80,7 +81,7 @@ var mayImport = map[string][]string{
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/admission": {
-		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/process", "internal/spec",
+		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/outputdir", "internal/process", "internal/spec",
 		"elastic", "job", "schedule", "stage/device", "stage/model",
 	},
 	"internal/agent": {
@@ -96,6 +97,7 @@ var mayImport = map[string][]string{
 		"internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/spec",
 		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
+		"internal/modeldir", "internal/outputdir",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/plancache", "internal/shard", "internal/trace", "internal/words",
 		"internal/worker/control",
 	},
@@ -103,7 +105,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/profile", "internal/obstacle",
+		"internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},

@@ -37,9 +37,20 @@ func Check(dir string, force bool) error {
 }
 
 // Interrupted reports whether an export into a directory was interrupted, so that it holds no whole model.
-func Interrupted(dir string) bool {
-	m, err := readManifest(dir)
-	return err == nil && m != nil && !m.Complete
+func Interrupted(dir string) bool { return interrupted(dir) != nil }
+
+// InterruptedFrom reports whether that was an export from a source.
+func InterruptedFrom(dir string, from Source) bool {
+	m := interrupted(dir)
+	return m != nil && m.Source == from
+}
+
+// interrupted is the manifest of an export that was interrupted; nil when there is none.
+func interrupted(dir string) *manifest {
+	if m, err := readManifest(dir); err == nil && m != nil && !m.Complete {
+		return m
+	}
+	return nil
 }
 
 // Write writes a model into a directory, which is made when it is missing. fill puts the files, plain ones, into the staging
@@ -154,7 +165,7 @@ func (c *content) sortOut(dir, own string, entries []fs.DirEntry) ([]fs.DirEntry
 			continue
 		}
 		if held(filepath.Join(dir, e.Name())) {
-			return nil, &Refusal{dir, "is being exported to by another avgpipectl", "let it end, or name another directory"}
+			return nil, &Refusal{dir, "is being exported to by another process", "let it end, or name another directory"}
 		}
 		c.stale = append(c.stale, e.Name())
 	}

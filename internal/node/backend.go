@@ -56,7 +56,7 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	}
 	n.coordinator.Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
 		zap.Strings("choices", s.Why), zap.Strings("warnings", s.Warnings))
-	return api.SubmitResponse{ID: result.Job, Warnings: append([]string{}, s.Warnings...)}, nil
+	return api.SubmitResponse{ID: result.Job, Warnings: append([]string{}, s.Warnings...), Export: planned(s)}, nil
 }
 
 // admitJob checks a job file that somebody sends, to submit it or to tune it.

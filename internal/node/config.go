@@ -40,6 +40,8 @@ type Config struct {
 	TuneCommand []string
 	// InspectCommand starts a process that runs Inspect. Required.
 	InspectCommand []string
+	// ExportCommand starts a process that runs outputdir.Receive. Required.
+	ExportCommand []string
 	// Limits returns what may change while the daemon runs. It is asked whenever a limit is needed and may be called
 	// concurrently. Default: the defaults of Limits.
 	Limits func() Limits
@@ -113,8 +115,8 @@ func (c Config) Validate() error {
 	case len(longest) > server.MaxSocketPath:
 		return fmt.Errorf("node: state directory %s: %d bytes are too long for the workers' sockets below it; at most %d fit",
 			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))
-	case len(c.WorkerCommand) == 0 || len(c.TuneCommand) == 0 || len(c.InspectCommand) == 0 || c.Log == nil:
-		return errors.New("node: WorkerCommand, TuneCommand, InspectCommand and Log are required")
+	case len(c.WorkerCommand) == 0 || len(c.TuneCommand) == 0 || len(c.InspectCommand) == 0 || len(c.ExportCommand) == 0 || c.Log == nil:
+		return errors.New("node: WorkerCommand, TuneCommand, InspectCommand, ExportCommand and Log are required")
 	case c.Limits != nil && c.Limits().Agent.OrphanAfter < time.Second:
 		return fmt.Errorf("node: OrphanAfter %v: a daemon takes up to a second to come back", c.Limits().Agent.OrphanAfter)
 	}

@@ -32,6 +32,7 @@ type node struct {
 	coordinator *coordinator.Coordinator
 	started     time.Time
 	kept        sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
+	exports     *exporter
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
@@ -65,9 +66,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer here.Close()
 	here.Tidy(ctx, raft.State())
 	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now()}
+	n.exports = &exporter{node: n, records: map[string]exportRecord{}}
 	n.coordinator = coordinator.New(coordinator.Config{
 		Node: id, Cores: c.Cores, Agent: here, Raft: raft, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
-		Limits: func() coordinator.Limits { return c.Limits().Jobs },
+		Limits: func() coordinator.Limits { return c.Limits().Jobs }, Spare: n.exports.due,
 	})
 	defer n.coordinator.Close()
 	return n.run(ctx)
@@ -126,6 +128,10 @@ func (n *node) run(ctx context.Context) error {
 			return nil
 		})
 	}
+	group.Go(func() error {
+		n.exports.run(running)
+		return nil
+	})
 	group.Go(func() error {
 		defer end()
 		n.coordinator.Run(running)

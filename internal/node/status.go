@@ -23,7 +23,11 @@ func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
 	if err != nil {
 		s = nil // the reason says so
 	}
-	return statusOf(j, s, v)
+	out := statusOf(j, s, v)
+	if s != nil {
+		out.Export = n.exports.describe(j, s)
+	}
+	return out
 }
 
 // statusOf joins what is known of a job: what its worker reports, or failing that its last committed round; what was admitted, nil where

@@ -28,6 +28,8 @@ type Spec struct {
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
 	Layout     *Layout         `json:"layout,omitempty"`
 	UserPlan   []string        `json:"plan,omitempty"` // that the user wrote, as it was when the job was submitted; a line a device
+	// Output is how the model gets to output.dir. Nil: the user exports it.
+	Output *Output `json:"output,omitempty"`
 	// Budget is how much the job trains on. Nil: the pipelines are to be measured first, or the worker finds out how long an epoch is.
 	Budget *job.Budget `json:"budget,omitempty"`
 
@@ -35,6 +37,12 @@ type Spec struct {
 
 	perPipeline bool         // train.steps are those of each pipeline, as in versions before 3
 	placement   func() []int // once
+}
+
+// Output is how a job's model gets to its output.dir, as judged when the job was submitted.
+type Output struct {
+	Force   bool   `json:"force,omitempty"`   // an earlier export there is replaced
+	Refused string `json:"refused,omitempty"` // why the daemon cannot write there, so that the user has to; empty: it writes
 }
 
 // Layout is what has no key in the job file and shapes the plan and its stages.

@@ -24,6 +24,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/outputdir"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -32,6 +33,7 @@ const (
 	workerProgram  = "nodetest-worker"
 	tuneProgram    = "nodetest-tune"
 	inspectProgram = "nodetest-inspect"
+	exportProgram  = "nodetest-export"
 	daemonProgram  = "nodetest-daemon"
 )
 
@@ -47,7 +49,9 @@ func Main(run func() int) {
 	case len(os.Args) == 4 && os.Args[1] == tuneProgram:
 		os.Exit(agenttest.Tune(os.Args[3]))
 	case len(os.Args) == 2 && os.Args[1] == inspectProgram:
-		os.Exit(inspect())
+		os.Exit(ended("inspect", admission.Inspect(context.Background(), os.Stdin, os.Stdout)))
+	case len(os.Args) == 2 && os.Args[1] == exportProgram:
+		os.Exit(ended("export", outputdir.Receive(os.Stdin)))
 	case len(os.Args) == 3 && os.Args[1] == daemonProgram:
 		os.Exit(daemon(os.Args[2]))
 	}
@@ -58,17 +62,13 @@ func Main(run func() int) {
 func daemon(dir string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := node.Run(ctx, Config(dir, os.Stderr)); err != nil {
-		fmt.Fprintln(os.Stderr, "daemon:", err)
-		return 1
-	}
-	return 0
+	return ended("daemon", node.Run(ctx, Config(dir, os.Stderr)))
 }
 
-// inspect checks a job file as a daemon's own inspect process does.
-func inspect() int {
-	if err := admission.Inspect(context.Background(), os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "inspect:", err)
+// ended is the exit code of a program that ended with an error, or nil.
+func ended(program string, err error) int {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, program+":", err)
 		return 1
 	}
 	return 0
@@ -80,7 +80,7 @@ func Config(dir string, log io.Writer) node.Config {
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
 		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram},
-		InspectCommand: []string{os.Args[0], inspectProgram},
+		InspectCommand: []string{os.Args[0], inspectProgram}, ExportCommand: []string{os.Args[0], exportProgram},
 		Limits: func() node.Limits {
 			return node.Limits{
 				Agent: agent.Limits{OrphanAfter: agenttest.Patience}, Jobs: coordinator.Limits{ResponseTimeout: ResponseTimeout, RetryLimit: 5},

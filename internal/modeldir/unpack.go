@@ -1,4 +1,4 @@
-package main
+package modeldir
 
 import (
 	"archive/tar"
@@ -7,15 +7,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // maxFiles bounds the files of a model. A daemon sends two; one that sends thousands is not one of ours.
 const maxFiles = 1000
 
-// untar unpacks plain files by their bare names into an empty directory. An archive with anything else (directories, links, a
-// path, a name twice) is refused: nothing that a daemon sends may write outside the directory.
-func untar(r io.Reader, dir string) error {
+// Unpack unpacks a tar archive of plain files into an empty directory, and reads it to its end. An archive with anything else
+// (directories, links, a path, a name twice) is refused: nothing that a daemon sends may write outside the directory.
+func Unpack(r io.Reader, dir string) error {
 	archive := tar.NewReader(r)
 	for n := 0; ; n++ {
 		h, err := archive.Next()
@@ -29,7 +28,7 @@ func untar(r io.Reader, dir string) error {
 		case n == maxFiles:
 			return fmt.Errorf("unpack the model: more than %d files", maxFiles)
 		}
-		if h.Typeflag != tar.TypeReg || !plainName(h.Name) {
+		if h.Typeflag != tar.TypeReg || !plain(h.Name) {
 			return fmt.Errorf("unpack the model: refused %q of type %q: only plain files without a path are expected", h.Name, h.Typeflag)
 		}
 		if err := writeFile(filepath.Join(dir, h.Name), archive); err != nil {
@@ -44,11 +43,6 @@ func drain(r io.Reader) error {
 		return fmt.Errorf("unpack the model: %w", err)
 	}
 	return nil
-}
-
-// plainName reports whether a name stays in the directory that it is joined to.
-func plainName(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\\x00")
 }
 
 // writeFile writes a new file and syncs it.

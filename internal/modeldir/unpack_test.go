@@ -1,11 +1,10 @@
-package main
+package modeldir
 
 import (
 	"archive/tar"
 	"bytes"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -33,7 +32,7 @@ func pack(t *testing.T, headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-func TestUntarRefusesWhatCouldWriteElsewhere(t *testing.T) {
+func TestUnpackRefusesWhatCouldWriteElsewhere(t *testing.T) {
 	file := func(name string) tar.Header { return tar.Header{Typeflag: tar.TypeReg, Name: name} }
 	for name, archive := range map[string][]byte{
 		"parent":    pack(t, file("../evil")),
@@ -55,7 +54,7 @@ func TestUntarRefusesWhatCouldWriteElsewhere(t *testing.T) {
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := untar(bytes.NewReader(archive), dir); err == nil {
+			if err := Unpack(bytes.NewReader(archive), dir); err == nil {
 				t.Error("unpacked without an error")
 			}
 			if entries, err := os.ReadDir(outer); err != nil || len(entries) != 1 {
@@ -64,21 +63,7 @@ func TestUntarRefusesWhatCouldWriteElsewhere(t *testing.T) {
 		})
 	}
 	dir := t.TempDir()
-	if err := untar(bytes.NewReader(pack(t, file("config.json"), file("model.safetensors"))), dir); err != nil {
+	if err := Unpack(bytes.NewReader(pack(t, file("config.json"), file("model.safetensors"))), dir); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestTerminalsGetNothingToObey(t *testing.T) {
-	var b strings.Builder
-	w := &plainWriter{&b}
-	if _, err := w.Write([]byte("a\x1b[31mb\tc\n\x07\x7fé\u009b\x9b")); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := b.String(), `a\x1b[31mb`+"\tc\n"+`\x07\x7fé\x9b\x9b`; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got := renderLog([]byte(`{"level":"info","time":"2026-01-02T03:04:05.678Z","msg":"x\u001b[2J","k":1,"accuracy":null}`)); strings.Contains(got, "\x1b") || strings.Contains(got, "nil") || !strings.Contains(got, "k=1") {
-		t.Errorf("a log line renders as %q", got)
 	}
 }
