@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // smallDisk puts the state directory on a file system of so many bytes.
@@ -24,7 +25,7 @@ func (s *site) smallDisk(bytes int) (path string) {
 		s.t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", state, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
-		s.t.Skipf("no small disk can be mounted here: %v", err)
+		envtest.Missing(s.t, "no small disk can be mounted here: %v", err)
 	}
 	s.t.Cleanup(func() {
 		if err := unix.Unmount(state, unix.MNT_DETACH); err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // disk is a file system in a file that turns read-only on demand, as one does whose device fails.
@@ -21,9 +23,7 @@ type disk struct {
 // newDisk makes a file system and mounts it on a new directory. The test is skipped where that is not possible.
 func newDisk(t *testing.T, dir string) *disk {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a file system")
-	}
+	envtest.Root(t)
 	d := &disk{t: t, image: filepath.Join(t.TempDir(), "image"), dir: dir}
 	d.run("truncate", "--size=32M", d.image)
 	d.run("mkfs.ext4", "-q", d.image)
@@ -43,7 +43,7 @@ func (d *disk) run(command string, arguments ...string) string {
 	d.t.Helper()
 	out, err := exec.CommandContext(d.t.Context(), command, arguments...).CombinedOutput()
 	if err != nil {
-		d.t.Skipf("no disk of a test's own can be made here: %s: %v: %s", command, err, out)
+		envtest.Missing(d.t, "no disk of a test's own can be made here: %s: %v: %s", command, err, out)
 	}
 	return strings.TrimSpace(string(out))
 }
@@ -66,7 +66,7 @@ func (d *disk) unmount() {
 func (d *disk) fail() {
 	d.t.Helper()
 	if err := os.WriteFile(filepath.Join("/sys/fs/ext4", d.device, "trigger_fs_error"), []byte("1"), 0o200); err != nil {
-		d.t.Skipf("the file system cannot be made to fail here: %v", err)
+		envtest.Missing(d.t, "the file system cannot be made to fail here: %v", err)
 	}
 }
 

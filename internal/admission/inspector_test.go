@@ -14,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // shell is an inspect process that runs a script.
@@ -117,9 +118,7 @@ func TestRootTakesTheUsersIdentity(t *testing.T) {
 		}
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("only root may become somebody else")
-	}
+	envtest.Root(t)
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {

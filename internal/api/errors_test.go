@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // asNobody is the variable that makes this test's program ask for a version as it is, and print the error.
@@ -54,9 +55,7 @@ func TestConnectErrorsTellCausesApart(t *testing.T) {
 
 // TestPermissionDeniedNamesTheGroup asks as a user who may not open the socket, or may not even see it.
 func TestPermissionDeniedNamesTheGroup(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to become another user")
-	}
+	envtest.Root(t)
 	dir, err := os.MkdirTemp("", "api-") //nolint:usetesting // t.TempDir's path is too long for a socket
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // corpus writes files, by name, below a new directory.
@@ -268,7 +269,7 @@ func TestAFileThatChangesIsRefused(t *testing.T) {
 func TestTheStandardLibrary(t *testing.T) {
 	root := runtime.GOROOT() //nolint:staticcheck // A test may know where its own tool chain lies.
 	if _, err := os.Stat(filepath.Join(root, "src", "fmt")); err != nil {
-		t.Skip("the standard library's source is not installed")
+		envtest.Missing(t, "the standard library's source is not installed")
 	}
 	c := Config{Files: []string{filepath.Join(root, "src/fmt/**/*.go")}, Sequence: 128, Holdout: 0.05}
 	sum, err := Check(t.Context(), c)

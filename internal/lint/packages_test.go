@@ -96,7 +96,7 @@ var readsEnvironment = []string{"Getenv", "LookupEnv", "ExpandEnv"}
 // The environment is a program's input, so the programs read it and pass on what it says.
 func TestOnlyProgramsReadTheEnvironment(t *testing.T) {
 	for _, s := range allSources(t) {
-		if s.test() || strings.HasPrefix(s.name, "cmd/") || strings.HasSuffix(path.Dir(s.name), "test") { // or part of tests
+		if s.test() || forTests(s.dir()) || strings.HasPrefix(s.name, "cmd/") {
 			continue
 		}
 		ast.Inspect(s.tree, func(n ast.Node) bool {

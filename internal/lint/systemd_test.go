@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // An ending is what happens to a daemon that runs under the shipped unit, and what systemd makes of it.
@@ -111,7 +113,7 @@ bash $DIR/script 2>&1`
 		t.Logf("systemd: %s", manager)
 	}
 	if err != nil && strings.Contains(out.String(), "unshare failed") {
-		t.Skipf("no namespaces can be made here: %s", out.String())
+		envtest.Missing(t, "no namespaces can be made here: %s", out.String())
 	}
 	if err != nil {
 		t.Errorf("under systemd: %v\n%s", err, out.String())
@@ -129,11 +131,11 @@ func controlGroup(t *testing.T) string {
 	}
 	at := regexp.MustCompile(`(?m)^\S+ \S+ \S+ / (\S+) .* - cgroup2 `).FindSubmatch(mounts)
 	if os.Getuid() != 0 || at == nil {
-		t.Skip("a control group of its own for systemd needs root, and cgroup2")
+		envtest.Missing(t, "a control group of its own for systemd needs root, and cgroup2")
 	}
 	group := filepath.Join(string(at[1]), "avgpipe-test-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(group, 0o755); err != nil {
-		t.Skipf("no control group can be made here: %v", err)
+		envtest.Missing(t, "no control group can be made here: %v", err)
 	}
 	t.Cleanup(func() {
 		command := exec.Command("find", group, "-depth", "-type", "d", "-delete")

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // forbidden is what no committed file says, and what to write instead. The patterns are put together from halves so that
@@ -203,8 +205,5 @@ func requireTool(t *testing.T, name string) {
 	if _, err := exec.LookPath(name); err == nil {
 		return
 	}
-	if os.Getenv("CI") != "" {
-		t.Fatalf("%s is not installed, and CI is set: run `make test-deps`", name)
-	}
-	t.Skipf("%s is not installed: `make test-deps` installs it", name)
+	envtest.Missing(t, "%s is not installed: `make test-deps` installs it", name)
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 )
 
@@ -100,9 +101,7 @@ func directory(t *testing.T, name string, uid, gid int, mode os.FileMode) string
 
 // TestADaemonOfItsOwnUserWritesWhereBothMay, and says what is missing where one of them may not.
 func TestADaemonOfItsOwnUserWritesWhereBothMay(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be two users")
-	}
+	envtest.Root(t) // to be two users
 	user := access.User{UID: jobUser, GIDs: []uint32{jobUser, daemonUser}}
 	shared := directory(t, "model", jobUser, daemonUser, 0o770)
 	if err := send(t, daemonUser, Target{Dir: shared, User: user}); err != nil {
@@ -130,9 +129,7 @@ func TestADaemonOfItsOwnUserWritesWhereBothMay(t *testing.T) {
 
 // TestADaemonOfRootWritesAsTheUser, who need not let anybody else in.
 func TestADaemonOfRootWritesAsTheUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be two users")
-	}
+	envtest.Root(t) // to be two users
 	user := access.User{UID: jobUser, GIDs: []uint32{jobUser}}
 	own := directory(t, "own", jobUser, jobUser, 0o700)
 	fresh := filepath.Join(own, "a", "model")

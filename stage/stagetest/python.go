@@ -5,10 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"sync"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 const python = "/usr/bin/python3"
@@ -27,10 +28,7 @@ var importTorch = sync.OnceValue(func() string {
 func Python(t testing.TB) string {
 	t.Helper()
 	if why := importTorch(); why != "" {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("%s has no PyTorch, and CI is set: run `make test-deps` (%s)", python, why)
-		}
-		t.Skipf("%s has no PyTorch: `make test-deps` installs it (%s)", python, why)
+		envtest.Missing(t, "%s has no PyTorch: `make test-deps` installs it (%s)", python, why)
 	}
 	return python
 }

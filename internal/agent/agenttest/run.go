@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -228,7 +229,7 @@ func testOneWorker(t *testing.T, r Rig) {
 
 func testAnother(t *testing.T, r Rig) {
 	if r.Another == nil {
-		t.Skip("no process outlives this agent")
+		envtest.Impossible(t, "no process outlives this agent")
 	}
 	p, s := start(t, r, Assignment("1", "long", 4, 1e6))
 	s.until(t, "it trains", trains)

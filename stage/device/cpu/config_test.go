@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 func TestConfigIsValidated(t *testing.T) {
@@ -27,7 +29,7 @@ func TestConfigIsValidated(t *testing.T) {
 
 func TestAttachToACoreThatIsNotThereNamesThoseThatAre(t *testing.T) {
 	if runtime.GOOS != "linux" || runtime.NumCPU() >= maxCores {
-		t.Skip("needs Linux and a core that does not exist")
+		envtest.Impossible(t, "it needs Linux and a core that does not exist")
 	}
 	d, err := Open(Config{Cores: []int{maxCores - 1}})
 	if err != nil {
