@@ -85,6 +85,13 @@ build-portable: ## compile every package and test without oneDNN, with cgo and w
 test: test-deps ## all tests
 	$(GO) test $(TAGS) ./...
 
+# What computes and what moves the results around, in the build without oneDNN and cgo.
+PORTABLE := ./stage ./stage/device/... ./stage/layer ./pipeline/... ./schedule/...
+
+.PHONY: test-portable
+test-portable: ## the packages that compute, without oneDNN and cgo
+	CGO_ENABLED=0 $(GO) test -timeout 5m $(PORTABLE)
+
 .PHONY: test-race
 test-race: test-deps ## the concurrent packages under the race detector
 	$(GO) test -race $(TAGS) $(CONCURRENT)
@@ -99,7 +106,7 @@ fuzz: deps ## every fuzz target for FUZZTIME
 	done
 
 .PHONY: check
-check: lint build build-portable test test-race ## what CI runs: lint, the three builds, tests, race tests
+check: lint build build-portable test test-portable test-race ## what CI runs: lint, the three builds, tests of two of them, race tests
 
 ##@ Lint
 
@@ -177,6 +184,14 @@ bench-averaging: ## held-out loss of averaged pipelines over one pipeline's; hou
 .PHONY: bench-recovery
 bench-recovery: ## how long a job stands still when its worker is killed
 	@$(run_bench)
+
+BENCHES ?=
+
+# Every benchmark prints its own bars. It takes about half an hour on two cores that do nothing else; CI does not run it.
+.PHONY: bench-check
+bench-check: ## a short form of every benchmark against its bars, BENCHES=overhead,recovery some of them
+	@$(MAKE) --no-print-directory deps build >&2
+	@$(GO) run ./bench/check -go '$(GO)' -tags '$(strip $(subst -tags,,$(TAGS)))' -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)" -only '$(BENCHES)'
 
 TRIALS ?= 300
 SEED   ?= 0

@@ -2,12 +2,14 @@
 # What `make demo` runs: a daemon of its own trains a small GPT on the source of Go's standard library, at byte level, for
 # DEMO_SECONDS (100 by default). Before it starts, the daemon chooses micro-batches and schedule by measuring, which takes
 # some seconds more. It shows what was chosen and why, the loss on held-out files before and after, a sample, and where the model lies.
-# It needs nothing but bin/ and the Go toolchain, leaves nothing but build/demo, and fails when the loss did not fall.
+# It needs nothing but bin/ and the Go toolchain, leaves nothing but build/demo, and fails unless the loss ends below DEMO_LOSS
+# nats per byte (2.5 by default, which takes a minute on two cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bin=${BIN:-$PWD/bin}
 seconds=${DEMO_SECONDS:-100}
+bound=${DEMO_LOSS:-2.5}
 job=go-source # the name in the job file
 out=$PWD/build/demo
 log=$out/avgpiped.log
@@ -17,6 +19,7 @@ name=demo
 say() { printf '\n%s\n' "$*"; }
 
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "DEMO_SECONDS is '$seconds'; give whole seconds, such as 100"
+[[ $bound =~ ^[0-9]+(\.[0-9]+)?$ ]] || fail "DEMO_LOSS is '$bound'; give a number, such as 2.5"
 rm -rf "$out"
 mkdir -p "$out"
 GOROOT=${GOROOT:-$(go env GOROOT)}
@@ -43,7 +46,7 @@ say 'A sample of what the model writes, from "func " on:'
 printf 'func '
 timeout --foreground 60 "$bin/avgpipectl" generate "$job" --prompt 'func ' --tokens 300 || fail 'the model could not generate text'
 
-awk -v before="$before" -v after="$after" 'BEGIN { exit !(after < before) }' ||
-	fail "the loss did not fall: $before before, $after after"
+awk -v after="$after" -v bound="$bound" 'BEGIN { exit !(after < bound) }' ||
+	fail "the loss is $after nats per byte after $seconds s, $before before; it must end below $bound"
 say "The model, in Hugging Face form: $out/model"
 ls -l "$out/model"
