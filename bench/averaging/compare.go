@@ -48,7 +48,7 @@ func compare(o options, losses *results) ([]report.Figure, error) {
 	for _, s := range sides {
 		for _, u := range o.rules {
 			for _, steps := range o.steps {
-				for _, n := range pipelineCounts {
+				for _, n := range o.counts {
 					f, err := s.figure(o, losses, u, steps, n)
 					if err != nil {
 						return nil, err
@@ -75,7 +75,7 @@ func (s side) figure(o options, losses *results, u rule, steps, pipelines int) (
 	}
 	sample := losses.all[s.averaged(o, u, steps, pipelines, o.seeds[0])[averaged.best]]
 	return report.Figure{
-		Bench: "averaging", Metric: "held-out loss, " + name, Value: averaged.mean[averaged.best] / best, Unit: "x",
+		Metric: "held-out loss, " + name, Value: averaged.mean[averaged.best] / best, Unit: "x",
 		Bar: s.bars[pipelines], Aim: 1, AtMost: true,
 		Conditions: map[string]any{
 			"averaging": sample.Averaging, "steps": steps, "samples": sample.samples(), "batch": sample.Batch, "seeds": o.seeds,

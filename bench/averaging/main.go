@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
@@ -18,6 +17,7 @@ import (
 type options struct {
 	rig.Options
 	results string
+	counts  []int // of averaged pipelines
 	steps   []int
 	seeds   []int
 	rates   []float64
@@ -28,26 +28,29 @@ type options struct {
 
 func main() {
 	results := flag.String("results", "", "a file to add each finished run to, as a JSON line; runs that it has are not run again")
+	counts := flag.String("pipelines", "2,4", "numbers of averaged pipelines: 2, 4")
 	steps := flag.String("steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline")
 	seeds := flag.String("seeds", "1,2,3", "seeds of initial weights and sample order")
 	rates := flag.String("rates", "0.003,0.006", "learning rates to choose from")
 	names := flag.String("rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:LR_SCALE")
 	batch := flag.Int("batch", 16, "samples in a step of one pipeline; a multiple of 4")
 	jobs := flag.Int("jobs", 2, "jobs that run at a time, each on one core")
-	rig.Main("averaging", func(ctx context.Context, daemon *rig.Daemon, r rig.Options) error {
+	rig.Main("averaging", func(ctx context.Context, daemon *rig.Daemon, r rig.Options) (figures []report.Figure, err error) {
 		o := options{Options: r, results: *results, batch: *batch, jobs: *jobs}
-		var err error
+		if o.counts, err = list("pipelines", *counts, strconv.Atoi); err != nil {
+			return nil, err
+		}
 		if o.steps, err = list("steps", *steps, strconv.Atoi); err != nil {
-			return err
+			return nil, err
 		}
 		if o.seeds, err = list("seeds", *seeds, strconv.Atoi); err != nil {
-			return err
+			return nil, err
 		}
 		if o.rates, err = list("rates", *rates, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); err != nil {
-			return err
+			return nil, err
 		}
 		if o.rules, err = list("rules", *names, ruleOf); err != nil {
-			return err
+			return nil, err
 		}
 		return measure(ctx, daemon, o)
 	})
@@ -67,20 +70,16 @@ func list[T any](name, text string, parse func(string) (T, error)) ([]T, error) 
 }
 
 // measure trains what is not in the results file yet, and compares all that is.
-func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
+func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
 	if o.batch < 4 || o.batch%4 != 0 {
-		return fmt.Errorf("-batch %d: a multiple of 4, so that four pipelines can share it", o.batch)
+		return nil, fmt.Errorf("-batch %d: a multiple of 4, so that four pipelines can share it", o.batch)
 	}
 	losses, err := open(o.results)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := trainAll(ctx, daemon, o, losses); err != nil {
-		return fmt.Errorf("%w; %d runs are kept in the results file", err, losses.len())
+		return nil, fmt.Errorf("%w; %d runs are kept in the results file", err, losses.len())
 	}
-	figures, err := compare(o, losses)
-	if err != nil {
-		return err
-	}
-	return report.Report(os.Stdout, os.Stderr, figures...)
+	return compare(o, losses)
 }

@@ -93,9 +93,6 @@ var sides = []side{
 	},
 }
 
-// pipelineCounts are the numbers of averaged pipelines.
-var pipelineCounts = []int{2, 4}
-
 // rate writes a learning rate so that equal ones look equal.
 func rate(r float64) string { return strconv.FormatFloat(r, 'g', 5, 64) }
 
@@ -134,7 +131,7 @@ func matrix(o options) []run {
 	for _, u := range o.rules {
 		for _, seed := range o.seeds {
 			for _, steps := range o.steps {
-				for _, n := range pipelineCounts {
+				for _, n := range o.counts {
 					for _, s := range sides {
 						add(s.references(o, steps, n, seed))
 						add(s.averaged(o, u, steps, n, seed))

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
 )
 
 // summary is what all trials found.
@@ -198,8 +200,14 @@ func (s *summary) progress(began time.Time, err error) {
 
 // print prints the summary to the standard output.
 func (s *summary) print(o options) error {
-	if o.output == "json" {
+	switch o.output {
+	case "json":
 		return json.NewEncoder(os.Stdout).Encode(s)
+	case "figure":
+		return report.Report(os.Stdout, os.Stderr, report.Figure{
+			Bench: "chaos", Metric: "trials that end as if undisturbed", Value: float64(s.Passed) / float64(s.Trials), Unit: "of 1", Bar: 1, Aim: 1,
+			Conditions: map[string]any{"trials": s.Trials, "failed": s.Failed},
+		})
 	}
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "FAULT\tTRIALS\tPASSED\tWHAT HAPPENS") //nolint:errcheck // Flush reports it

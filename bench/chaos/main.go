@@ -36,7 +36,7 @@ func main() {
 	flag.IntVar(&o.trials, "trials", 300, "how many trials")
 	flag.Uint64Var(&o.seed, "seed", 0, "of the first trial; the others follow it. 0: from 1 on, and a random one for the last trial")
 	flag.IntVar(&o.parallel, "parallel", 4, "how many trials run at the same time")
-	flag.StringVar(&o.output, "o", "text", "text or json: how the summary is printed")
+	flag.StringVar(&o.output, "o", "text", "text, json, or figure, a line as other benchmarks print it: how the summary is printed")
 	flag.StringVar(&o.faults, "faults", "", "draw among these alone, separated by commas")
 	flag.StringVar(&o.keep, "keep", "", "`directory` for the logs of failed trials; default: a temporary one")
 	flag.BoolVar(&o.whole, "whole", false, "fail at once when a fault would have to be skipped")
@@ -69,8 +69,8 @@ func run(o options, inside bool) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.output != "text" && o.output != "json" {
-		return 0, fmt.Errorf("-o %s: allowed are text and json", o.output)
+	if !slices.Contains([]string{"text", "json", "figure"}, o.output) {
+		return 0, fmt.Errorf("-o %s: allowed are text, json and figure", o.output)
 	}
 	if o.whole && !mounts {
 		return 0, errors.New("-whole: faults of the file system need root and are not to be skipped")

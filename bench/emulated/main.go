@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -26,13 +25,7 @@ func main() {
 	forward := flag.Duration("forward", 6*time.Millisecond, "a device's forward of one micro-batch; its backward takes twice that")
 	batches := flag.Int("batches", 5, "batches that are measured of 8 devices and more, of which the median counts; more of fewer devices")
 	only := flag.String("only", "", "measure the rows whose name contains this")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *forward, *batches, *only); err != nil {
-		fmt.Fprintln(os.Stderr, "emulated:", err)
-		os.Exit(1)
-	}
+	report.Main("emulated", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, *forward, *batches, *only) })
 }
 
 // setting is a pipeline of emulated devices.
@@ -51,13 +44,12 @@ func (s setting) String() string {
 	return name
 }
 
-func run(ctx context.Context, forward time.Duration, batches int, only string) (err error) {
+func run(ctx context.Context, forward time.Duration, batches int, only string) (figures []report.Figure, err error) {
 	b, err := newBench(ctx, batches)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	var figures []report.Figure
 	for _, devices := range []int{2, 4, 8, 16} {
 		for _, name := range []string{"gpipe", "1f1b", "afp", "interleaved", "zb-h1"} {
 			s := setting{schedule: name, devices: devices, micros: max(8, 2*devices), forward: forward}
@@ -66,7 +58,7 @@ func run(ctx context.Context, forward time.Duration, batches int, only string) (
 			}
 			f, _, err := b.compare(ctx, s)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			figures = append(figures, f)
 		}
@@ -74,11 +66,11 @@ func run(ctx context.Context, forward time.Duration, batches int, only string) (
 	if strings.Contains("slow links", only) {
 		slow, err := b.slowLinks(ctx, forward)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		figures = append(figures, slow...)
 	}
-	return report.Report(os.Stdout, os.Stderr, figures...)
+	return figures, nil
 }
 
 // bench runs one job laid over devices in many ways.
@@ -169,7 +161,7 @@ func (b *bench) compare(ctx context.Context, s setting) (f report.Figure, measur
 	}
 	fmt.Fprintf(os.Stderr, "%-28v measured %v, simulated %v\n", s, measured, simulated)
 	return report.Figure{
-		Bench: "emulated", Metric: fmt.Sprintf("error[%v]", s), Unit: "%", Bar: 3, Aim: 1, AtMost: true,
+		Metric: fmt.Sprintf("error[%v]", s), Unit: "%", Bar: 3, Aim: 1, AtMost: true,
 		Value:      100 * math.Abs(measured.Seconds()/simulated.Seconds()-1),
 		Conditions: b.conditions(s, measured, simulated),
 	}, measured, nil
@@ -189,7 +181,7 @@ func (b *bench) slowLinks(ctx context.Context, forward time.Duration) ([]report.
 		figures, times[i] = append(figures, f), measured
 	}
 	return append(figures, report.Figure{
-		Bench: "emulated", Metric: "speed[afp over 1f1b,K=4,M=16,slow links]", Unit: "times", Bar: 1.2, Aim: 1.3,
+		Metric: "speed[afp over 1f1b,K=4,M=16,slow links]", Unit: "times", Bar: 1.2, Aim: 1.3,
 		Value:      times[0].Seconds() / times[1].Seconds(),
 		Conditions: map[string]any{"afp_ms": milliseconds(times[1]), "1f1b_ms": milliseconds(times[0])},
 	}), nil

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,6 +24,7 @@ type options struct {
 	program, job, goRoot string
 	rounds               int
 	parts                string
+	own                  bool
 }
 
 func main() {
@@ -36,36 +36,35 @@ func main() {
 	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon that runs the job on two devices")
 	flag.StringVar(&o.job, "job", "examples/go-source.yaml", "that job, with overrides")
 	flag.StringVar(&o.goRoot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
+	flag.BoolVar(&o.own, "own", false, "without a peer: measure the step over raw products alone")
 	flag.StringVar(&o.parts, "parts", "f32,bf16,devices", "what is measured")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, o, *child)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "engine:", err)
-		os.Exit(1)
-	}
+	report.Main("engine", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o, *child) })
 }
 
-func run(ctx context.Context, o options, child string) error {
+func run(ctx context.Context, o options, child string) ([]report.Figure, error) {
 	if child != "" {
-		return measureHere(child, os.Stdout)
+		return nil, measureHere(child, os.Stdout)
 	}
-	if o.peer == "" {
-		return errors.New("-peer is missing: name the script to compare with")
-	}
-	if err := checkPeer(ctx, o.python); err != nil {
-		return err
+	switch {
+	case o.own && strings.Contains(o.parts, "devices"):
+		return nil, errors.New("-own: -parts devices compares with a peer")
+	case o.own:
+	case o.peer == "":
+		return nil, errors.New("-peer is missing: name the script to compare with, or give -own")
+	default:
+		if err := checkPeer(ctx, o.python); err != nil {
+			return nil, err
+		}
 	}
 	var figures []report.Figure
 	for part := range strings.SplitSeq(o.parts, ",") {
 		f, err := measurePart(ctx, o, part)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		figures = append(figures, f...)
 	}
-	return report.Report(os.Stdout, os.Stderr, figures...)
+	return figures, nil
 }
 
 // bars are what a precision must reach: tokens/s over the peer's, step over raw products, with their aims.
@@ -101,6 +100,10 @@ func compare(ctx context.Context, o options, s shape) ([]report.Figure, error) {
 		if err != nil {
 			return nil, err
 		}
+		shares, last = append(shares, own.StepGFLOPS/own.ProductGFLOPS), own
+		if o.own {
+			continue
+		}
 		peer, peerPeak, err := runPeer(ctx, o, s)
 		if err != nil {
 			return nil, err
@@ -108,20 +111,22 @@ func compare(ctx context.Context, o options, s shape) ([]report.Figure, error) {
 		fmt.Fprintf(os.Stderr, "%s, %s: %.0f tokens/s, the peer %.0f; step %.1f of %.1f GFLOP/s\n",
 			s.Name, s.Precision, own.TokensPerS, peer.TokensPerS, own.StepGFLOPS, own.ProductGFLOPS)
 		ratios = append(ratios, own.TokensPerS/peer.TokensPerS)
-		shares = append(shares, own.StepGFLOPS/own.ProductGFLOPS)
 		memory = append(memory, ownPeak/peerPeak)
-		last = own
 	}
 	conditions := map[string]any{
 		"shape": s, "parameters": last.Parameters, "device": last.Device, "ratios": ratios, "shares": shares,
 		"tokens_per_s": last.TokensPerS, "step_gflops": last.StepGFLOPS, "product_gflops": last.ProductGFLOPS,
 	}
 	bar, of := bars[s.Precision], s.Precision+", "+s.Name
-	return []report.Figure{
-		{Bench: "engine", Metric: "tokens/s over the peer's, " + of, Value: report.Median(ratios), Unit: "x", Bar: bar[0][0], Aim: bar[0][1], Conditions: conditions},
-		{Bench: "engine", Metric: "step over raw products, " + of, Value: report.Median(shares), Unit: "of 1", Bar: bar[1][0], Aim: bar[1][1], Conditions: conditions},
-		{Bench: "engine", Metric: "peak memory over the peer's, " + of, Value: report.Median(memory), Unit: "x", Bar: 1, Aim: 0.8, AtMost: true, Conditions: conditions},
-	}, nil
+	figures := []report.Figure{
+		{Metric: "step over raw products, " + of, Value: report.Median(shares), Unit: "of 1", Bar: bar[1][0], Aim: bar[1][1], Conditions: conditions},
+	}
+	if !o.own {
+		figures = append(figures,
+			report.Figure{Metric: "tokens/s over the peer's, " + of, Value: report.Median(ratios), Unit: "x", Bar: bar[0][0], Aim: bar[0][1], Conditions: conditions},
+			report.Figure{Metric: "peak memory over the peer's, " + of, Value: report.Median(memory), Unit: "x", Bar: 1, Aim: 0.8, AtMost: true, Conditions: conditions})
+	}
+	return figures, nil
 }
 
 // runSelf measures a shape in a fresh process.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -26,26 +25,24 @@ const boundaryBytes = 1 << 20
 func main() {
 	seconds := flag.Float64("seconds", 0.3, "time of each measurement")
 	repeats := flag.Int("repeats", 5, "measurements of each shape; the median is reported")
-	flag.Parse()
-	if err := run(time.Duration(*seconds*float64(time.Second)), *repeats); err != nil {
-		fmt.Fprintln(os.Stderr, "overhead:", err)
-		os.Exit(1)
-	}
+	report.Main("overhead", func(ctx context.Context) ([]report.Figure, error) {
+		return run(ctx, time.Duration(*seconds*float64(time.Second)), *repeats)
+	})
 }
 
-func run(each time.Duration, repeats int) error {
+func run(ctx context.Context, each time.Duration, repeats int) ([]report.Figure, error) {
 	var figures []report.Figure
 	for _, stages := range []int{1, 2, 3, 4} {
 		for _, pipelines := range []int{1, 2, 4} {
 			s := shape{stages, pipelines, 16}
-			measured, err := measure(s, each, repeats)
+			measured, err := measure(ctx, s, each, repeats)
 			if err != nil {
-				return fmt.Errorf("%v: %w", s, err)
+				return nil, fmt.Errorf("%v: %w", s, err)
 			}
 			figures = append(figures, measured...)
 		}
 	}
-	return report.Report(os.Stdout, os.Stderr, figures...)
+	return figures, nil
 }
 
 // shape of a run: every stage on a device of its own, which the pipelines share.
@@ -60,10 +57,10 @@ func (s shape) String() string {
 func (s shape) sequence() int { return 2*s.micros*s.pipelines + 2*(s.stages-1) }
 
 // measure runs a shape several times.
-func measure(s shape, period time.Duration, repeats int) ([]report.Figure, error) {
+func measure(ctx context.Context, s shape, period time.Duration, repeats int) ([]report.Figure, error) {
 	var micros, hops, used []float64
 	for range repeats {
-		wall, cpu, err := batchTime(s, period)
+		wall, cpu, err := batchTime(ctx, s, period)
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +70,7 @@ func measure(s shape, period time.Duration, repeats int) ([]report.Figure, error
 	}
 	figure := func(metric string, values []float64, bar, aim float64) report.Figure {
 		return report.Figure{
-			Bench: "overhead", Metric: fmt.Sprintf("%s[%v]", metric, s), Value: report.Median(values), Unit: "us", Bar: bar, Aim: aim, AtMost: true,
+			Metric: fmt.Sprintf("%s[%v]", metric, s), Value: report.Median(values), Unit: "us", Bar: bar, Aim: aim, AtMost: true,
 			Conditions: map[string]any{
 				"stages": s.stages, "pipelines": s.pipelines, "micro_batches": s.micros, "schedule": "1f1b", "compute": "none",
 				"boundary_bytes": boundaryBytes, "cores": runtime.NumCPU(), "go": runtime.Version(), "median_of": repeats,
@@ -93,7 +90,7 @@ func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // batchTime trains for about the given time and returns the time from the end of one batch to the end of the next, in which
 // every pipeline does one, and the processor time that the process used for it.
-func batchTime(s shape, each time.Duration) (wall, cpu time.Duration, err error) {
+func batchTime(ctx context.Context, s shape, each time.Duration) (wall, cpu time.Duration, err error) {
 	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: s.stages, MicroBatches: s.micros})
 	if err != nil {
 		return 0, 0, err
@@ -103,7 +100,7 @@ func batchTime(s shape, each time.Duration) (wall, cpu time.Duration, err error)
 		return 0, 0, err
 	}
 	runtime.GOMAXPROCS(pipeline.Processors(s.stages))
-	ctx, cancel := context.WithCancel(context.Background())
+	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	clock := &clock{until: each, stop: cancel}
 	c := pipeline.Config{
@@ -122,8 +119,11 @@ func batchTime(s shape, each time.Duration) (wall, cpu time.Duration, err error)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := g.Run(ctx); ctx.Err() == nil {
+	if err := g.Run(running); running.Err() == nil {
 		return 0, 0, fmt.Errorf("training ended by itself: %w", err)
+	}
+	if ctx.Err() != nil {
+		return 0, 0, ctx.Err()
 	}
 	wall, cpu = clock.perBatch(s.pipelines)
 	return wall, cpu, nil

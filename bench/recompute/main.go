@@ -3,11 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"time"
 
@@ -23,30 +22,26 @@ const micros = 4
 
 func main() {
 	rounds := flag.Int("rounds", 7, "batches of each kind, in turn")
-	flag.Parse()
-	if err := run(*rounds); err != nil {
-		fmt.Fprintln(os.Stderr, "recompute:", err)
-		os.Exit(1)
-	}
+	report.Main("recompute", func(context.Context) ([]report.Figure, error) { return run(*rounds) })
 }
 
-func run(rounds int) (err error) {
+func run(rounds int) (found []report.Figure, err error) {
 	runtime.LockOSThread() // the device's threads belong to this one
 	dev, _, err := pick.Open("auto", pick.Config{Threads: 1, Cores: []int{0}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	if t, ok := dev.(device.Threaded); ok {
 		if err := t.Attach(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	var trials []*trial
 	for _, kind := range []stage.Recompute{stage.RecomputeNone, stage.RecomputeBlock, stage.RecomputeFull} {
 		t, err := newTrial(dev, kind)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer func() { err = errors.Join(err, t.stage.Close()) }()
 		trials = append(trials, t)
@@ -54,11 +49,11 @@ func run(rounds int) (err error) {
 	for n := range rounds + 1 { // the first warms up
 		for _, t := range trials {
 			if err := t.batch(uint64(n), n > 0); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return report.Report(os.Stdout, os.Stderr, figures(dev.Name(), trials)...)
+	return figures(dev.Name(), trials), nil
 }
 
 // trial is a stage and what was measured of it.
@@ -155,11 +150,11 @@ func figures(dev string, trials []*trial) []report.Figure {
 		}
 		all = append(all,
 			report.Figure{
-				Bench: "recompute", Metric: "activation memory saved, " + string(t.kind), Unit: "of 1",
+				Metric: "activation memory saved, " + string(t.kind), Unit: "of 1",
 				Value: float64(none.bytes-t.bytes) / float64(micros*pinned), Bar: 0.7, Aim: 0.9, Conditions: conditions,
 			},
 			report.Figure{
-				Bench: "recompute", Metric: "time added, in forward passes, " + string(t.kind), Unit: "forwards",
+				Metric: "time added, in forward passes, " + string(t.kind), Unit: "forwards",
 				Value: report.Median(extra), Bar: 1, Aim: 1, AtMost: true, Conditions: conditions,
 			})
 	}

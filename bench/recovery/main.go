@@ -33,7 +33,7 @@ type options struct {
 
 func main() {
 	kills := flag.Int("kills", 7, "how often its worker is killed")
-	rig.Main("recovery", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) error {
+	rig.Main("recovery", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) ([]report.Figure, error) {
 		return measure(ctx, daemon, options{Options: o, kills: *kills})
 	})
 }
@@ -44,41 +44,41 @@ type outage struct {
 	lost             uint64        // steps that were done and not committed
 }
 
-func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
+func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
 	id, err := daemon.Submit(ctx, o.File, []string{
 		"train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
 		"center.commit_every=40",
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var running, trained []float64
 	var last api.JobStatus
 	for range o.kills {
 		cost, status, err := kill(ctx, daemon.Client(), id, last.CommittedRound)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		fmt.Fprintf(os.Stderr, "killed: training again after %v, first step after %v, %d steps to repeat\n",
 			cost.running.Round(time.Millisecond), cost.trained.Round(time.Millisecond), cost.lost)
 		running, trained, last = append(running, cost.running.Seconds()), append(trained, cost.trained.Seconds()), status
 	}
 	if _, err := daemon.Client().Cancel(ctx, id); err != nil {
-		return err
+		return nil, err
 	}
 	conditions := map[string]any{
 		"job": o.File, "parameters": last.Parameters, "kills": o.kills, "trained_s": trained, "running_s": running, "device": last.Device,
 	}
-	return report.Report(os.Stdout, os.Stderr,
-		report.Figure{
-			Bench: "recovery", Metric: "worker SIGKILL to training again, longest", Value: slices.Max(running), Unit: "s", Bar: 3, Aim: 1,
+	return []report.Figure{
+		{
+			Metric: "worker SIGKILL to training again, longest", Value: slices.Max(running), Unit: "s", Bar: 3, Aim: 1,
 			AtMost: true, Conditions: conditions,
 		},
-		report.Figure{
-			Bench: "recovery", Metric: "worker SIGKILL to the first new step done, longest", Value: slices.Max(trained), Unit: "s", Bar: 3, Aim: 1,
+		{
+			Metric: "worker SIGKILL to the first new step done, longest", Value: slices.Max(trained), Unit: "s", Bar: 3, Aim: 1,
 			AtMost: true, Conditions: conditions,
 		},
-	)
+	}, nil
 }
 
 // kill waits for a commit after the given round and for progress beyond it, kills the worker and times what follows.

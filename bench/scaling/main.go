@@ -35,27 +35,30 @@ type options struct {
 func main() {
 	rounds := flag.Int("rounds", 4, "runs of each side, in turn")
 	tokens := flag.Int("tokens", 200_000, "tokens that a run trains on")
-	rig.Main("scaling", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) error {
+	rig.Main("scaling", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) ([]report.Figure, error) {
 		return measure(ctx, daemon, options{Options: o, rounds: *rounds, tokens: *tokens})
 	})
 }
 
 // measure runs the two sides in turn, so that a machine that slows down slows both, and reports the median of the ratios of
 // neighbouring runs.
-func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
-	var ratios, singles, busy []float64
+func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
+	var ratios, singles, busy, losses []float64
 	var last api.JobStatus
 	for range o.rounds {
 		alone, err := run(ctx, daemon, o, one)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		both, err := run(ctx, daemon, o, two)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		ratios = append(ratios, both.TokensPerS/alone.TokensPerS)
 		singles = append(singles, alone.TokensPerS)
+		if alone.EvalLoss != nil && both.EvalLoss != nil {
+			losses = []float64{*alone.EvalLoss, *both.EvalLoss}
+		}
 		for _, s := range both.StageStatus {
 			busy = append(busy, s.Busy+s.Optimizer+s.Average)
 		}
@@ -64,18 +67,18 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) error {
 	conditions := map[string]any{
 		"job": o.File, "parameters": last.Parameters, "micro_batches": last.MicroBatches, "schedule": last.Schedule,
 		"averaging": last.Averaging, "device": last.Device, "cores": runtime.NumCPU(), "ratios": ratios,
-		"one_device_tokens_per_s": report.Median(singles),
+		"one_device_tokens_per_s": report.Median(singles), "held_out_loss_of_one_and_two": losses,
 	}
-	return report.Report(os.Stdout, os.Stderr,
-		report.Figure{
-			Bench: "scaling", Metric: "tokens/s of 2 one-core devices (K=2, N=2) over 1", Value: report.Median(ratios), Unit: "x",
+	return []report.Figure{
+		{
+			Metric: "tokens/s of 2 one-core devices (K=2, N=2) over 1", Value: report.Median(ratios), Unit: "x",
 			Bar: 1.7, Aim: 1.9, Conditions: conditions,
 		},
-		report.Figure{
-			Bench: "scaling", Metric: "device busy time (compute, optimizer, averaging) at K=2, N=2", Value: report.Median(busy), Unit: "of 1",
+		{
+			Metric: "device busy time (compute, optimizer, averaging) at K=2, N=2", Value: report.Median(busy), Unit: "of 1",
 			Bar: 0.95, Aim: 0.98, Conditions: conditions,
 		},
-	)
+	}, nil
 }
 
 // run trains one side on the number of tokens, without evaluations on the way.

@@ -51,14 +51,14 @@ func holdAFP(options) ([]report.Figure, error) {
 	}
 	return []report.Figure{
 		{
-			Bench: "schedules", Metric: "sets in which afp is slower than gpipe or 1f1b, or has more in flight than gpipe", Value: float64(worse), Unit: "sets",
+			Metric: "sets in which afp is slower than gpipe or 1f1b, or has more in flight than gpipe", Value: float64(worse), Unit: "sets",
 			Bar: 0, Aim: 0, AtMost: true,
 			Conditions: map[string]any{
 				"sets": randomSets, "stages": "2 to 16", "micro_batches": "1 to 64", "most_over_the_faster": slowest, "most_1f1b_takes_longer": fastest,
 			},
 		},
 		{
-			Bench: "schedules", Metric: "simulated speed of afp over 1f1b on a slow link", Value: least.Makespan / afp.Makespan, Unit: "x", Bar: 1.2, Aim: 1.2,
+			Metric: "simulated speed of afp over 1f1b on a slow link", Value: least.Makespan / afp.Makespan, Unit: "x", Bar: 1.2, Aim: 1.2,
 			Conditions: map[string]any{"stages": 4, "micro_batches": 16, "link": "2c = F + B"},
 		},
 	}, nil

@@ -47,7 +47,7 @@ func drawFigures(o options) ([]report.Figure, error) {
 		return nil, err
 	}
 	return []report.Figure{{
-		Bench: "schedules", Metric: "simulated busy share of two devices by two pipelines", Value: min(result.Busy[0], result.Busy[1]) / result.Makespan, Unit: "of 1",
+		Metric: "simulated busy share of two devices by two pipelines", Value: min(result.Busy[0], result.Busy[1]) / result.Makespan, Unit: "of 1",
 		Bar: 0.95, Aim: 0.95, Conditions: map[string]any{"schedule": "afp", "micro_batches": 8, "link": "2c = F + B", "batches": 16},
 	}}, nil
 }

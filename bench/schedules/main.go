@@ -2,9 +2,9 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -33,11 +33,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.figures, "figures", "bench/schedules/figures", "`DIRECTORY` that the images are written to")
 	only := flag.String("parts", strings.Join(names(), ","), "`PARTS` to run, separated by commas")
-	flag.Parse()
-	if err := run(o, strings.Split(*only, ",")); err != nil {
-		fmt.Fprintln(os.Stderr, "schedules:", err)
-		os.Exit(1)
-	}
+	report.Main("schedules", func(context.Context) ([]report.Figure, error) { return run(o, strings.Split(*only, ",")) })
 }
 
 func names() []string {
@@ -48,22 +44,21 @@ func names() []string {
 	return all
 }
 
-func run(o options, only []string) error {
+func run(o options, only []string) (figures []report.Figure, err error) {
 	for _, name := range only {
 		if !slices.Contains(names(), name) {
-			return fmt.Errorf("-parts: %q is unknown; want some of %s", name, strings.Join(names(), ","))
+			return nil, fmt.Errorf("-parts: %q is unknown; want some of %s", name, strings.Join(names(), ","))
 		}
 	}
-	var figures []report.Figure
 	for _, p := range parts {
 		if !slices.Contains(only, p.name) {
 			continue
 		}
 		found, err := p.run(o)
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 		figures = append(figures, found...)
 	}
-	return report.Report(os.Stdout, os.Stderr, figures...)
+	return figures, nil
 }

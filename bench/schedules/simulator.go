@@ -37,7 +37,7 @@ func measureSimulator(options) ([]report.Figure, error) {
 		}
 		took := time.Since(start)
 		figures = append(figures, report.Figure{
-			Bench: "schedules", Metric: "time to simulate " + name, Value: took.Seconds(), Unit: "s", Bar: 10, Aim: 3, AtMost: true,
+			Metric: "time to simulate " + name, Value: took.Seconds(), Unit: "s", Bar: 10, Aim: 3, AtMost: true,
 			Conditions: map[string]any{
 				"stages": hugeStages, "micro_batches": hugeMicroBatches, "ops": plan.Ops(), "cores": 1,
 				"ns_per_op": float64(took.Nanoseconds()) / float64(plan.Ops()), "simulated_batch_time": result.Makespan, "check": "included",
@@ -49,7 +49,7 @@ func measureSimulator(options) ([]report.Figure, error) {
 		return nil, err
 	}
 	return append(figures, report.Figure{
-		Bench: "schedules", Metric: "memory of simulating them", Value: peak / (1 << 30), Unit: "GiB", Bar: 4, Aim: 1, AtMost: true,
+		Metric: "memory of simulating them", Value: peak / (1 << 30), Unit: "GiB", Bar: 4, Aim: 1, AtMost: true,
 		Conditions: map[string]any{"what": "largest resident set of the process, the plan included"},
 	}), nil
 }

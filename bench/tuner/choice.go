@@ -62,11 +62,11 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 	}
 	return []report.Figure{
 		{
-			Bench: "tuner", Metric: "throughput of the chosen configuration over the best", Unit: "of 1",
+			Metric: "throughput of the chosen configuration over the best", Unit: "of 1",
 			Value: own, Bar: 0.95, Aim: 0.98, Conditions: conditions,
 		},
 		{
-			Bench: "tuner", Metric: "time of tuning over that of running everything", Unit: "of 1",
+			Metric: "time of tuning over that of running everything", Unit: "of 1",
 			Value: chosen.Took / took, Bar: 0.25, Aim: 0.1, AtMost: true, Conditions: conditions,
 		},
 	}, nil
@@ -190,7 +190,7 @@ func busy(ctx context.Context, o options, dir string) (figures []report.Figure, 
 		least = min(least, t.Busy)
 	}
 	return []report.Figure{{
-		Bench: "tuner", Metric: "busy time of the idler of two devices, two pipelines", Unit: "of 1", Value: least, Bar: 0.95, Aim: 0.98,
+		Metric: "busy time of the idler of two devices, two pipelines", Unit: "of 1", Value: least, Bar: 0.95, Aim: 0.98,
 		Conditions: map[string]any{"model": "gpt2, 6 layers of width 192", "batches": c.Batches, "predicted": ran[0].Predicted.Stages[0].Busy},
 	}}, nil
 }

@@ -8,10 +8,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 )
@@ -37,32 +35,20 @@ func main() {
 	batches := flag.Int("batches", 16, "batches that each configuration is watched for, in two turns")
 	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated")
 	assignment := flag.String("worker", "", "be the worker of this assignment, whose memory is looked at")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	if *assignment != "" {
-		err := runWorker(ctx, *assignment)
-		stop()
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "tuner:", err)
-			os.Exit(1)
+	report.Main("tuner", func(ctx context.Context) ([]report.Figure, error) {
+		if *assignment != "" {
+			return nil, runWorker(ctx, *assignment)
 		}
-		return
-	}
-	err := run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "tuner:", err)
-		os.Exit(1)
-	}
+		return run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
+	})
 }
 
-func run(ctx context.Context, o options) (err error) {
+func run(ctx context.Context, o options) (all []report.Figure, err error) {
 	dir, err := os.MkdirTemp("", "avgpipe-bench-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	var all []report.Figure
 	for _, name := range []string{"accuracy", "memory", "choice", "busy"} {
 		if !slices.Contains(o.parts, name) {
 			continue
@@ -73,12 +59,12 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		for i := range figures {
 			figures[i].Conditions["processor_time_of_others"] = part
 		}
 		all = append(all, figures...)
 	}
-	return report.Report(os.Stdout, os.Stderr, all...)
+	return all, nil
 }

@@ -2,10 +2,15 @@
 package report
 
 import (
+	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"text/tabwriter"
 )
 
@@ -15,10 +20,10 @@ type Figure struct {
 	Metric     string         `json:"metric"`
 	Value      float64        `json:"value"`
 	Unit       string         `json:"unit"`
-	Bar        float64        `json:"bar"`   // what must hold
-	Aim        float64        `json:"aim"`   // what would be better
-	AtMost     bool           `json:"-"`     // the value must not be above the bar; otherwise not below it
-	Holds      bool           `json:"holds"` // set by Report
+	Bar        float64        `json:"bar"`     // what must hold
+	Aim        float64        `json:"aim"`     // what would be better
+	AtMost     bool           `json:"at_most"` // the value must not be above the bar; otherwise not below it
+	Holds      bool           `json:"holds"`   // set by Report
 	Conditions map[string]any `json:"conditions"`
 }
 
@@ -31,24 +36,49 @@ func (f Figure) holds() bool {
 	return f.Value >= f.Bar
 }
 
+// Main is the main function of a benchmark: it parses the flags, which the caller has defined, reports what measure found, and exits
+// with 0 when it could measure. A signal ends ctx.
+func Main(name string, measure func(ctx context.Context) ([]Figure, error)) {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	figures, err := measure(ctx)
+	stop()
+	for i := range figures {
+		figures[i].Bench = name
+	}
+	if err == nil && len(figures) > 0 {
+		err = Report(os.Stdout, os.Stderr, figures...)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		os.Exit(1)
+	}
+}
+
 // Report prints figures: JSON lines to machine, a table to people.
 func Report(machine, people io.Writer, figures ...Figure) error {
 	lines := json.NewEncoder(machine)
-	for _, f := range figures {
+	for i := range figures {
+		f := &figures[i]
 		f.Holds = f.holds()
 		if err := lines.Encode(f); err != nil {
 			return fmt.Errorf("write figure %s of %s: %w", f.Metric, f.Bench, err)
 		}
 	}
+	return Table(people, figures)
+}
+
+// Table prints figures that were reported to people.
+func Table(people io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(people, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "metric\tvalue\tbar\taim\t") //nolint:errcheck // Flush returns it
 	for _, f := range figures {
-		side, verdict := ">=", "holds"
+		side, verdict := ">=", "does not hold"
 		if f.AtMost {
 			side = "<="
 		}
-		if !f.holds() {
-			verdict = "does not hold"
+		if f.Holds {
+			verdict = "holds"
 		}
 		fmt.Fprintf(table, "%s\t%.4g %s\t%s %g\t%s %g\t%s\n", f.Metric, f.Value, f.Unit, side, f.Bar, side, f.Aim, verdict) //nolint:errcheck // Flush returns it
 	}
