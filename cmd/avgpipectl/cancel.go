@@ -18,8 +18,7 @@ import (
 
 // cancelOptions are the flags of `cancel`.
 type cancelOptions struct {
-	connection
-	output
+	daemonFlags
 	all, yes bool
 }
 
@@ -31,10 +30,7 @@ func newCancelCommand() *cobra.Command {
 		Long: `End jobs. Each commits the round that it is in first, so what it has learned can be exported; if that takes too long
 it ends without. The command returns once the daemon knows, before the jobs have ended. With --all it ends every job of yours
 that has not ended, after you have agreed; where nobody can be asked, --yes says so. With -o json the answer is an API status, or
-a list of them for --all or several jobs.
-
-Exit codes:
-` + exitHelp,
+a list of them for --all or several jobs.`,
 		Example: `  avgpipectl cancel my-job
   avgpipectl cancel 30 31
   avgpipectl cancel --all --yes`,
@@ -45,8 +41,7 @@ Exit codes:
 			return runCancel(cmd.Context(), o, args, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	cmd.Flags().BoolVar(&o.all, "all", false, "all jobs of yours that have not ended")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "with --all: do not ask")
 	return cmd

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
-
-	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // shells makes the completion script of each shell.
@@ -23,10 +20,7 @@ func newCompletionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a completion script for a shell",
-		Long: `Print a script that makes a shell complete verbs and flags.
-
-Exit codes:
-` + exitHelp,
+		Long:  `Print a script that makes a shell complete verbs and flags.`,
 		Example: `  avgpipectl completion bash > /etc/bash_completion.d/avgpipectl
   avgpipectl completion zsh > "${fpath[1]}/_avgpipectl"`,
 		Args:      arguments(cobra.ExactArgs(1)),
@@ -34,11 +28,7 @@ Exit codes:
 		RunE: func(cmd *cobra.Command, args []string) error {
 			generate, ok := shells[args[0]]
 			if !ok {
-				err := fmt.Errorf("completion: no shell %q; one of bash, zsh, fish, powershell", args[0])
-				if near := nearest.Word(args[0], shellNames); near != "" {
-					err = fmt.Errorf("%w; did you mean %s?", err, near)
-				}
-				return &usageError{err}
+				return &usageError{notOneOf("completion", args[0], shellNames)}
 			}
 			return generate(cmd.Root(), cmd.OutOrStdout())
 		},

@@ -15,6 +15,17 @@ func (c *connection) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.socket, "socket", "", "the daemon's `PATH` (default $AVGPIPE_SOCKET, else "+api.DefaultSocket+")")
 }
 
+// daemonFlags are the flags of every verb that asks the daemon.
+type daemonFlags struct {
+	connection
+	output
+}
+
+func (d *daemonFlags) addFlags(cmd *cobra.Command) {
+	d.connection.addFlags(cmd)
+	d.output.addFlags(cmd)
+}
+
 // client returns a client of the daemon. The caller closes it.
 func (c *connection) client() *api.Client {
 	socket := c.socket

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -12,7 +11,7 @@ import (
 )
 
 // printDryRun prints what a job would be.
-func printDryRun(out io.Writer, d *api.DryRun) error {
+func printDryRun(p *page, d *api.DryRun) {
 	var t table
 	t.add("job", d.Name+" would be admitted; nothing was started or stored")
 	shape := jobShape(d.Stages, d.Pipelines, d.MicroBatches, d.Schedule)
@@ -37,19 +36,15 @@ func printDryRun(out io.Writer, d *api.DryRun) error {
 	for _, w := range d.Warnings {
 		t.add("warning", w)
 	}
-	if err := t.print(out); err != nil {
-		return err
-	}
-	if drawing := drawDryRun(d, terminalWidth(out)); drawing != "" {
-		if _, err := io.WriteString(out, "\n"+drawing+"\n"); err != nil {
-			return err
-		}
+	p.table(&t)
+	if drawing := drawDryRun(d, p.drawingWidth()); drawing != "" {
+		p.printf("\n%s\n", drawing)
 	}
 	if d.Report == nil {
-		_, err := fmt.Fprintln(out, "\nthere is no estimate of a plan that a file gives; avgpipectl plan compare simulates it")
-		return err
+		p.printf("\nthere is no estimate of a plan that a file gives; avgpipectl plan compare simulates it\n")
+		return
 	}
-	return printTerms(out, &d.Report.Chosen, nil)
+	printTerms(p, &d.Report.Chosen, nil)
 }
 
 // drawDryRun draws the plan, with the expected times where there are any.

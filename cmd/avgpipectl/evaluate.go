@@ -13,7 +13,7 @@ import (
 
 // evaluateOptions are the flags of `evaluate`.
 type evaluateOptions struct {
-	useFlags
+	daemonFlags
 	data    []string
 	heldOut bool
 	samples int
@@ -28,10 +28,7 @@ func newEvaluateCommand() *cobra.Command {
 		Long: `Measure a model on data of the format that it was trained on: the model of a job's last committed round, or an
 exported one in a directory. All of the data is measured, cut as a job cuts its data.validation. Printed are the loss and what the task has a use for: perplexity of models that predict
 tokens, accuracy and F1 of classifiers, BLEU of translations. With --held-out, only the part is used that a job with
-these files holds out. It computes on this machine, with the avgpiped beside this program or in PATH.
-
-Exit codes:
-` + exitHelp,
+these files holds out. It computes on this machine, with the avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl evaluate spam-job --data spam/*.csv --held-out
   avgpipectl evaluate ./model --data test.jsonl -o json | jq .accuracy`,
 		Args: arguments(cobra.ExactArgs(1)),
@@ -58,16 +55,13 @@ func runEvaluate(ctx context.Context, o evaluateOptions, what string, out, messa
 	}
 	return o.use(ctx, what, func(dir string) error {
 		return inferLines(ctx, "evaluate", dir, arguments, nil, messages, func(s api.Scores) error {
-			if o.json() {
-				return printJSON(out, s)
-			}
-			return printScores(forPeople(out), s)
+			return o.show(forPeople(out), s, func(p *page) { printScores(p, s) })
 		})
 	})
 }
 
 // printScores prints an evaluation for people.
-func printScores(out io.Writer, s api.Scores) error {
+func printScores(p *page, s api.Scores) {
 	var t table
 	t.add("task", s.Task)
 	t.add("samples", fmt.Sprintf("%d, %d targets", s.Samples, s.Targets))
@@ -87,16 +81,11 @@ func printScores(out io.Writer, s api.Scores) error {
 			t.add(f.name, fmt.Sprintf(f.format, f.scale**f.value))
 		}
 	}
-	if err := t.print(out); err != nil || len(s.Classes) == 0 {
-		return err
-	}
-	classes := table{}
+	p.table(&t)
+	var classes table
 	classes.add("CLASS", "SAMPLES", "PREDICTED", "CORRECT", "F1")
 	for _, c := range s.Classes {
 		classes.add(c.Label, strconv.Itoa(c.Targets), strconv.Itoa(c.Predicted), strconv.Itoa(c.Correct), fmt.Sprintf("%.4f", c.F1))
 	}
-	if _, err := io.WriteString(out, "\n"); err != nil {
-		return err
-	}
-	return classes.print(out)
+	p.below(&classes)
 }

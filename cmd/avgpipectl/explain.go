@@ -13,17 +13,10 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
-	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// explainOptions are the flags of `explain`.
-type explainOptions struct {
-	connection
-	output
-}
-
 func newExplainCommand() *cobra.Command {
-	var o explainOptions
+	var o daemonFlags
 	cmd := &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say how a job is laid over its devices, and why",
@@ -34,10 +27,7 @@ average are of one pipeline's batch, wait is what the device spends on no pipeli
 on each link, and what memory is for. A batch time that has left its prediction by more than the bound is told with the
 stage or link and the term that moved most.
 
-The json output has the plan, the tuning's report and what is observed (docs/tuning.md).
-
-Exit codes:
-` + exitHelp,
+The json output has the plan, the tuning's report and what is observed (docs/tuning.md).`,
 		Example: `  avgpipectl explain my-job
   avgpipectl explain my-job -o json | jq '.report.runners_up[] | .reason'`,
 		Args: arguments(cobra.ExactArgs(1)),
@@ -45,25 +35,21 @@ Exit codes:
 			return runExplain(cmd.Context(), o, args[0], cmd.OutOrStdout())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	return cmd
 }
 
-func runExplain(ctx context.Context, o explainOptions, ref string, out io.Writer) error {
+func runExplain(ctx context.Context, o daemonFlags, ref string, out io.Writer) error {
 	client := o.client()
 	defer client.Close()
 	e, err := client.Explain(ctx, ref)
 	if err != nil {
 		return err
 	}
-	if o.json() {
-		return printJSON(out, e)
-	}
-	return printExplanation(out, &e)
+	return o.show(out, e, func(p *page) { printExplanation(p, &e) })
 }
 
-func printExplanation(out io.Writer, e *api.Explanation) error {
+func printExplanation(p *page, e *api.Explanation) {
 	t := table{states: true}
 	t.add("job", e.ID+" ("+e.Name+")")
 	t.add("state", string(e.State))
@@ -82,73 +68,43 @@ func printExplanation(out io.Writer, e *api.Explanation) error {
 	if e.Drift != nil {
 		t.add("drift", e.Drift.Text)
 	}
-	if err := t.print(out); err != nil {
-		return err
-	}
+	p.table(&t)
 	if e.Tuning != nil {
-		_, err := fmt.Fprintf(out, "\nIt is being tuned, %s.\n", tuningText(e.Tuning))
-		return err
+		p.printf("\nIt is being tuned, %s.\n", tuningText(e.Tuning))
+		return
 	}
-	if _, err := io.WriteString(out, "\n"); err != nil {
-		return err
-	}
+	p.printf("\n")
 	switch {
 	case e.Report != nil:
-		return printTuned(out, e)
-	case open(e):
-		return printOpen(out, e)
+		printTuned(p, e)
+	case !open(e):
+		printGiven(p, e)
+	case e.State.Ended():
+		p.printf("nothing was chosen for it: it ended before its tuning did, for the reason above\n")
+	default:
+		p.printf("nothing is chosen for it yet: it is tuned first\n")
 	}
-	return printGiven(out, e)
 }
 
 // printTuned prints the plan of a tuned job, what is observed of it, and what lost against it.
-func printTuned(out io.Writer, e *api.Explanation) error {
+func printTuned(p *page, e *api.Explanation) {
 	r := e.Report
-	if drawing := drawCandidate(&r.Chosen, terminalWidth(out)); drawing != "" {
-		if _, err := io.WriteString(out, drawing+"\n"); err != nil {
-			return err
-		}
-	}
-	if err := printTerms(out, &r.Chosen, e.Observed); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintf(out, "\nan observed batch that is %.0f%% off is told\n", 100*r.Bound); err != nil {
-		return err
-	}
-	if err := printCandidates(out, r); err != nil {
-		return err
-	}
-	return printNotes(out, r)
+	p.drawing(drawCandidate(&r.Chosen, p.drawingWidth()))
+	printTerms(p, &r.Chosen, e.Observed)
+	p.printf("\nan observed batch that is %.0f%% off is told\n", 100*r.Bound)
+	printCandidates(p, r)
+	printNotes(p, r)
 }
 
 // printGiven prints the plan of a job whose counts were given or ruled, and what is observed of it. Its times are not known, so
 // the drawing has a backward of two forwards, for two products instead of one.
-func printGiven(out io.Writer, e *api.Explanation) error {
+func printGiven(p *page, e *api.Explanation) {
 	plan, err := schedule.Parse(strings.Join(e.Plan, "\n"))
 	if err == nil && plan.Ops() <= mostDrawnOps {
-		costs := schedule.Uniform(plan.Stages(), 1, 2, 0)
-		if drawing := drawPlan(plan, costs, terminalWidth(out), "forwards, a backward being two", 1); drawing != "" {
-			if _, err := io.WriteString(out, drawing+"\n"); err != nil {
-				return err
-			}
-		}
+		p.drawing(drawPlan(plan, schedule.Uniform(plan.Stages(), 1, 2, 0), p.drawingWidth(), "forwards, a backward being two", 1))
 	}
-	var none *tuner.Candidate
-	if err := printTerms(out, none, e.Observed); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(out, "\nnothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures")
-	return err
-}
-
-// printOpen says why there is nothing to show of a job whose counts are still open.
-func printOpen(out io.Writer, e *api.Explanation) error {
-	text := "nothing is chosen for it yet: it is tuned first"
-	if e.State.Ended() {
-		text = "nothing was chosen for it: it ended before its tuning did, for the reason above"
-	}
-	_, err := fmt.Fprintln(out, text)
-	return err
+	printTerms(p, nil, e.Observed)
+	p.printf("\nnothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures\n")
 }
 
 // open reports whether something of the job is still to be chosen.

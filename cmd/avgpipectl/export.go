@@ -19,8 +19,7 @@ import (
 
 // exportOptions are the flags of `export`.
 type exportOptions struct {
-	connection
-	output
+	daemonFlags
 	force bool
 	wait  bool
 }
@@ -38,10 +37,7 @@ nothing is exported, and the exit code is 1. When the last round is damaged, an 
 
 DIR is new or empty. With --force it may hold an earlier export: avgpipe-export.json says which files that wrote, and
 these are replaced. A directory that holds anything else, or a file that was changed since, is refused. An export that
-is interrupted leaves the old model, the new one, or a directory without config.json that the next export --force finishes.
-
-Exit codes:
-` + exitHelp,
+is interrupted leaves the old model, the new one, or a directory without config.json that the next export --force finishes.`,
 		Example: `  avgpipectl export my-job ./model
   avgpipectl export my-job --wait`,
 		Args: arguments(cobra.RangeArgs(1, 2)),
@@ -53,8 +49,7 @@ Exit codes:
 			return runExport(cmd.Context(), o, args[0], dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	cmd.Flags().BoolVar(&o.force, "force", false, "replace an earlier export in DIR")
 	cmd.Flags().BoolVarP(&o.wait, "wait", "w", false, "wait until the job is done")
 	return cmd

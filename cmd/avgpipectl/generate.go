@@ -12,7 +12,7 @@ import (
 
 // generateOptions are the flags of `generate`.
 type generateOptions struct {
-	useFlags
+	daemonFlags
 	prompt      string
 	tokens      int
 	temperature float64
@@ -27,10 +27,7 @@ func newGenerateCommand() *cobra.Command {
 		Short: "Let a language model continue a text",
 		Long: `Let a language model continue a text: the one of a job's last committed round, or an exported one in a directory. It
 computes on this machine, with the avgpiped beside this program or in PATH. The continuation is printed as it is
-drawn, without the prompt, up to the end of the document or --tokens.
-
-Exit codes:
-` + exitHelp,
+drawn, without the prompt, up to the end of the document or --tokens.`,
 		Example: `  avgpipectl generate my-job --prompt 'func '
   avgpipectl generate ./model --prompt 'func ' --tokens 200 --temperature 0.7 --top-k 40`,
 		Args: arguments(cobra.ExactArgs(1)),

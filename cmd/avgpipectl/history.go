@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
 // historyOptions are the flags of `history`.
@@ -52,10 +51,7 @@ Committed rounds and restarts are marked. Steps that were trained again after a 
 for many steps it is their mean; an image shows their range too. Old steps of a long job are kept merged.
 
 The output is text, csv, json, svg or png; when --out names a file that ends in one of them, it is that. csv has a line for each
-step, evaluation, committed round and start of a worker. The json output is an API history, or a list of them.
-
-Exit codes:
-` + exitHelp,
+step, evaluation, committed round and start of a worker. The json output is an API history, or a list of them.`,
 		Example: `  avgpipectl history my-job
   avgpipectl history first second --metric tokens
   avgpipectl history my-job --out loss.svg
@@ -105,14 +101,6 @@ func (o *historyOptions) check(out io.Writer) error {
 		return fmt.Errorf("%s exists; name another file, or replace it with --force", o.out)
 	}
 	return nil
-}
-
-func notOneOf(flag, value string, allowed []string) error {
-	err := fmt.Errorf("%s %q: allowed are %s", flag, value, strings.Join(allowed, ", "))
-	if near := nearest.Word(value, allowed); near != "" {
-		err = fmt.Errorf("%s %q: did you mean %s?", flag, value, near)
-	}
-	return err
 }
 
 func runHistory(ctx context.Context, o historyOptions, refs []string, out io.Writer) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,8 +17,7 @@ import (
 
 // logsOptions are the flags of `logs`.
 type logsOptions struct {
-	connection
-	output
+	daemonFlags
 	follow bool
 	tail   int
 	since  string
@@ -37,10 +35,7 @@ log, such as a crash, is a line of level error.
 With -f it goes on until the job ends, across restarts of workers and of the daemon, which it waits for up to a minute; no line is
 lost or there twice.
 
-The json output is the log as it is kept, one object per line: time, level, msg, fields, and the cursor of the line.
-
-Exit codes:
-` + exitHelp,
+The json output is the log as it is kept, one object per line: time, level, msg, fields, and the cursor of the line.`,
 		Example: `  avgpipectl logs my-job
   avgpipectl logs my-job -f --tail 20
   avgpipectl logs my-job --since 10m --level warn`,
@@ -53,8 +48,7 @@ Exit codes:
 			return runLogs(cmd.Context(), o, args[0], request, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until the job ends")
 	cmd.Flags().IntVar(&o.tail, "tail", 0, "begin with the last `N` lines; 0 is all")
 	cmd.Flags().StringVar(&o.since, "since", "", "begin at a `TIME`, or so long ago: 10m, 2026-01-02, 2026-01-02T15:04:05Z")
@@ -94,40 +88,26 @@ func (o *logsOptions) request(now time.Time) (api.LogRequest, error) {
 func runLogs(ctx context.Context, o logsOptions, ref string, request api.LogRequest, out, messages io.Writer) error {
 	client := o.client()
 	defer client.Close()
-	gone, opened := time.Time{}, false
-	for {
-		err := client.Logs(ctx, ref, request, func(entry []byte) error {
+	say := func(text string) { fmt.Fprintln(messages, text) } //nolint:errcheck // for show
+	ask := func(answered func()) error {
+		return client.Logs(ctx, ref, request, func(entry []byte) error {
 			var has struct{ Cursor string }
 			if json.Unmarshal(entry, &has) == nil && has.Cursor != "" {
 				request.After, request.Tail = has.Cursor, 0
 			}
-			gone, opened = time.Time{}, true
-			if o.json() {
-				_, err := fmt.Fprintf(out, "%s\n", entry)
-				return err
+			answered()
+			text := string(entry)
+			if !o.json() {
+				text = renderLog(entry)
 			}
-			_, err := fmt.Fprintln(out, renderLog(entry))
+			_, err := fmt.Fprintln(out, text)
 			return err
 		})
-		var unreachable *api.ConnectError
-		broken := errors.Is(err, io.ErrUnexpectedEOF)
-		opened = opened || broken
-		if !o.follow || err == nil || ctx.Err() != nil || !opened || !broken && !errors.As(err, &unreachable) {
-			return err
-		}
-		if gone.IsZero() {
-			gone = time.Now()
-			fmt.Fprintln(messages, "the daemon went away; waiting for it to come back") //nolint:errcheck // for show
-		}
-		if time.Since(gone) > reconnectFor {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(reconnectFor / 240):
-		}
 	}
+	if !o.follow {
+		return ask(func() {})
+	}
+	return acrossRestarts(ctx, say, ask)
 }
 
 // renderLog renders a line: time, level, who, what, and the rest as key=value. A line that is not JSON stays as it is, but

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -54,14 +54,11 @@ func newRootCommand() *cobra.Command {
 		Long: `Avgpipectl submits training jobs to a daemon (avgpiped), watches them, and fetches what they trained.
 
 The daemon is found at --socket, else at $AVGPIPE_SOCKET, else at ` + api.DefaultSocket + `.
-A JOB is named by its id, or by its name if only one job has it.
-
-Exit codes:
-` + exitHelp,
+A JOB is named by its id, or by its name if only one job has it.`,
 		Example: `  avgpipectl submit job.yaml --watch
   avgpipectl status
   avgpipectl export my-job ./model`,
-		Args:          knownVerb,
+		Args:          onlyVerbs,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -76,24 +73,32 @@ Exit codes:
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
 		newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
 	)
+	explainExits(cmd)
 	complete(cmd)
 	return cmd
 }
 
-// knownVerb refuses a verb that does not exist, with the nearest that does.
-func knownVerb(cmd *cobra.Command, args []string) error {
+// explainExits adds the exit codes to the help of every verb but those of plan, which have fewer.
+func explainExits(cmd *cobra.Command) {
+	cmd.Long += "\n\nExit codes:\n" + exitHelp
+	for _, verb := range cmd.Commands() {
+		if verb.Name() != "plan" {
+			explainExits(verb)
+		}
+	}
+}
+
+// onlyVerbs refuses an argument of a command that has verbs below it and takes nothing else, with the nearest verb.
+func onlyVerbs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	var verbs []string
-	for _, c := range cmd.Commands() {
-		verbs = append(verbs, c.Name())
+	cmd.SuggestionsMinimumDistance = 2
+	hint := "see " + cmd.CommandPath() + " --help"
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, ", ") + "?"
 	}
-	err := fmt.Errorf("no verb %q; see avgpipectl --help", args[0])
-	if near := nearest.Word(args[0], verbs); near != "" {
-		err = fmt.Errorf("no verb %q; did you mean %s?", args[0], near)
-	}
-	return &usageError{err}
+	return &usageError{fmt.Errorf("no verb %q; %s", args[0], hint)}
 }
 
 // exitHelp explains the exit codes in every verb's help.

@@ -14,25 +14,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
-
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 )
 
-// useFlags are the flags of verbs that use a trained model.
-type useFlags struct {
-	connection
-	output
-}
-
-func (u *useFlags) addFlags(cmd *cobra.Command) {
-	u.connection.addFlags(cmd)
-	u.output.addFlags(cmd)
-}
-
 // use gives f the directory of a model: what itself, or the model of that job, fetched for as long as f runs.
-func (u *useFlags) use(ctx context.Context, what string, f func(dir string) error) error {
+func (d *daemonFlags) use(ctx context.Context, what string, f func(dir string) error) error {
 	is, err := isModel(what)
 	if err != nil {
 		return err
@@ -46,7 +33,7 @@ func (u *useFlags) use(ctx context.Context, what string, f func(dir string) erro
 	}
 	defer func() { _ = os.RemoveAll(temp) }() // temporary
 	dir := filepath.Join(temp, "model")
-	client := u.client()
+	client := d.client()
 	defer client.Close()
 	s, err := client.Job(ctx, what)
 	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusNotFound {

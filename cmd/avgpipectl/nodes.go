@@ -9,21 +9,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// nodesOptions are the flags of `nodes`.
-type nodesOptions struct {
-	connection
-	output
-}
-
 func newNodesCommand() *cobra.Command {
-	var o nodesOptions
+	var o daemonFlags
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "Show the nodes of the cluster",
-		Long: `Show the nodes of the cluster: what each one computes with, and the jobs that it works on.
-
-Exit codes:
-` + exitHelp,
+		Long:  `Show the nodes of the cluster: what each one computes with, and the jobs that it works on.`,
 		Example: `  avgpipectl nodes
   avgpipectl nodes -o json | jq '.[].devices'`,
 		Args: arguments(cobra.NoArgs),
@@ -31,12 +22,11 @@ Exit codes:
 			return runNodes(cmd.Context(), o, cmd.OutOrStdout())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	return cmd
 }
 
-func runNodes(ctx context.Context, o nodesOptions, out io.Writer) error {
+func runNodes(ctx context.Context, o daemonFlags, out io.Writer) error {
 	client := o.client()
 	defer client.Close()
 	nodes, err := client.Nodes(ctx)

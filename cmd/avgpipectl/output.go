@@ -40,13 +40,19 @@ func (o *output) Type() string { return "format" }
 // Set implements pflag.Value.
 func (o *output) Set(text string) error {
 	if text != formatText && text != formatJSON {
-		if near := nearest.Word(text, []string{formatText, formatJSON}); near != "" {
-			return fmt.Errorf("text or json, did you mean %s?", near)
-		}
-		return fmt.Errorf("text or json")
+		return notOneOf("--output", text, []string{formatText, formatJSON})
 	}
 	o.format = text
 	return nil
+}
+
+// notOneOf refuses a value, with the nearest that is allowed.
+func notOneOf(flag, value string, allowed []string) error {
+	hint := ""
+	if near := nearest.Word(value, allowed); near != "" {
+		hint = "did you mean " + near + "? "
+	}
+	return fmt.Errorf("%s %q: %sallowed are %s", flag, value, hint, strings.Join(allowed, ", "))
 }
 
 func (o *output) json() bool { return o.format == formatJSON }
@@ -56,6 +62,37 @@ func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(v)
+}
+
+// show prints what a verb found: as JSON, or as the text that write puts on a page.
+func (o *output) show(out io.Writer, v any, write func(p *page)) error {
+	if o.json() {
+		return printJSON(out, v)
+	}
+	p := newPage(out)
+	write(p)
+	return p.print()
+}
+
+// page is a text that is printed once it is whole.
+type page struct {
+	out    io.Writer
+	width  int  // columns of the terminal
+	colors bool // it is one
+	text   strings.Builder
+}
+
+func newPage(out io.Writer) *page {
+	p := &page{out: out}
+	p.width, p.colors = terminal(out)
+	return p
+}
+
+func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }
+
+func (p *page) print() error {
+	_, err := io.WriteString(p.out, p.text.String())
+	return err
 }
 
 // printLine prints a value on one line.
@@ -125,27 +162,38 @@ func sum(widths []int) int {
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *table) print(w io.Writer) error {
-	width, colors := terminal(w)
-	if colors && t.narrow != nil {
-		t.fit(width)
+	p := newPage(w)
+	p.table(t)
+	return p.print()
+}
+
+// table puts a table on the page.
+func (p *page) table(t *table) {
+	if p.colors && t.narrow != nil {
+		t.fit(p.width)
 	}
 	widths := t.widths()
-	var b strings.Builder
 	for _, row := range t.rows {
 		for i, c := range row {
 			pad := ""
 			if i < len(row)-1 {
 				pad = strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c)+2)
 			}
-			if colors && t.states {
+			if p.colors && t.states {
 				c = paint(c)
 			}
-			b.WriteString(c + pad)
+			p.printf("%s%s", c, pad)
 		}
-		b.WriteString("\n")
+		p.printf("\n")
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+}
+
+// below puts a table below what is there, unless it has nothing but its head.
+func (p *page) below(t *table) {
+	if len(t.rows) > 1 {
+		p.printf("\n")
+		p.table(t)
+	}
 }
 
 // paint colors a job's state.

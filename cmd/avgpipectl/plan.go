@@ -1,28 +1,18 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
 )
-
-// planInputError is a request that no retry of the same words can answer.
-type planInputError struct{ err error }
-
-func (e *planInputError) Error() string { return e.err.Error() }
-func (e *planInputError) Unwrap() error { return e.err }
-
-// ExitCode is the program's exit code for bad input.
-func (e *planInputError) ExitCode() int { return 2 }
 
 // newPlanCommand is `avgpipectl plan`: schedules, without a daemon.
 func newPlanCommand() *cobra.Command {
@@ -30,7 +20,7 @@ func newPlanCommand() *cobra.Command {
 		Use:   "plan",
 		Short: "Show the order of work of a schedule (offline)",
 		Long:  "Show what each stage of a pipeline runs, in which order and when. Needs no daemon.",
-		Args:  noPlanArguments,
+		Args:  onlyVerbs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newPlanShowCommand(), newPlanCheckCommand(), newPlanCompareCommand())
@@ -53,12 +43,12 @@ type planShowOptions struct {
 func (o *planShowOptions) readFile(in io.Reader, changed func(string) bool) error {
 	for _, flag := range []string{"schedule", "stages", "micro-batches", "chunks"} {
 		if changed(flag) {
-			return &planInputError{fmt.Errorf("--%s stands beside --file, which holds the whole plan; remove one of them", flag)}
+			return &usageError{fmt.Errorf("--%s stands beside --file, which holds the whole plan; remove one of them", flag)}
 		}
 	}
 	plan, err := readPlanFile(o.file, in)
 	if err != nil {
-		return &planInputError{err}
+		return &usageError{err}
 	}
 	o.plan, o.schedule, o.stages, o.microBatches = plan, o.file, len(plan), plan.MicroBatches()
 	if stages := plan.Stages(); stages%len(plan) == 0 {
@@ -98,7 +88,7 @@ Exit codes: 0 ok, 2 bad input.`,
   avgpipectl plan show --stages 3 --micro-batches 12 --forward 3,3,4 --backward 6,6,8 --link 0.5,8 -o svg > plan.svg
   avgpipectl plan show --stages 4 --micro-batches 8 -o json | jq -r .grid[]
   avgpipectl plan show --file plan.csv --link 0.5`,
-		Args: noPlanArguments,
+		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if cmd.Flags().Changed("file") {
@@ -135,30 +125,6 @@ func describeSchedules() string {
 	return b.String()
 }
 
-func noPlanArguments(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	var verbs []string
-	for _, sub := range cmd.Commands() {
-		verbs = append(verbs, sub.Name())
-	}
-	err := fmt.Errorf("%s: unexpected argument %q%s", cmd.CommandPath(), args[0], planHint(args[0], verbs))
-	return &planInputError{err}
-}
-
-// planHint names the valid words, the nearest first where one is near.
-func planHint(word string, valid []string) string {
-	if len(valid) == 0 {
-		return ""
-	}
-	hint := "; want " + strings.Join(valid, ", ")
-	if near := nearest.Word(word, valid); near != "" && len(valid) > 1 {
-		hint = fmt.Sprintf("; did you mean %q? Known: %s", near, strings.Join(valid, ", "))
-	}
-	return hint
-}
-
 // planView is the json output.
 type planView struct {
 	Schedule     string        `json:"schedule"`
@@ -191,13 +157,11 @@ const (
 func (o *planShowOptions) run(out io.Writer) error {
 	view, result, err := o.simulate()
 	if err != nil {
-		return &planInputError{err}
+		return &usageError{err}
 	}
 	switch o.output {
 	case "json":
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(view)
+		return printJSON(out, view)
 	case "svg":
 		_, err = io.WriteString(out, schedule.DrawSVG(schedule.Drawing{Result: result}))
 	default:
@@ -261,13 +225,9 @@ func (o *planShowOptions) generate(costs schedule.Costs) (schedule.Plan, string,
 }
 
 func (o *planShowOptions) validate() error {
-	known := false
-	for _, output := range planOutputs {
-		known = known || o.output == output
-	}
 	switch {
-	case !known:
-		return fmt.Errorf("--output %q is unknown%s", o.output, planHint(o.output, planOutputs))
+	case !slices.Contains(planOutputs, o.output):
+		return notOneOf("--output", o.output, planOutputs)
 	case o.stages < 1:
 		return fmt.Errorf("--stages is %d; want at least 1, such as --stages 4", o.stages)
 	case o.microBatches < 1:

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +39,7 @@ Exit codes: 0 the plan can run, 2 it cannot: the first fault is named and marked
   avgpipectl plan show --schedule zb-v --stages 4 --micro-batches 8 -o json | jq -r .grid[] | avgpipectl plan check -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := runPlanCheck(cmd.InOrStdin(), cmd.OutOrStdout(), args, output); err != nil {
-				return fmt.Errorf("plan check: %w", &planInputError{err})
+				return fmt.Errorf("plan check: %w", &usageError{err})
 			}
 			return nil
 		},
@@ -82,7 +81,7 @@ type planLink struct {
 // runPlanCheck proves the plan in the file that args name. All its errors are bad input.
 func runPlanCheck(in io.Reader, out io.Writer, args []string, output string) error {
 	if output != "text" && output != "json" {
-		return fmt.Errorf("--output %q is unknown%s", output, planHint(output, planCheckOutputs))
+		return notOneOf("--output", output, planCheckOutputs)
 	}
 	if len(args) != 1 {
 		return fmt.Errorf("%d files; want one: avgpipectl plan check FILE", len(args))
@@ -93,9 +92,7 @@ func runPlanCheck(in io.Reader, out io.Writer, args []string, output string) err
 	}
 	proof := proofOf(plan)
 	if output == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(proof)
+		return printJSON(out, proof)
 	}
 	return proof.print(out, args[0])
 }

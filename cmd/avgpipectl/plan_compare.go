@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -86,7 +85,7 @@ The perfetto output opens in ui.perfetto.dev and in chrome://tracing. Exit codes
   avgpipectl plan compare -f costs.yaml --schedules 1f1b,afp --pipelines 2
   avgpipectl plan compare -f costs.yaml -o svg > plans.svg
   avgpipectl plan compare -f costs.yaml -o perfetto > trace.json`,
-		Args: noPlanArguments,
+		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.run(cmd.OutOrStdout()); err != nil {
 				return fmt.Errorf("plan compare: %w", err)
@@ -106,7 +105,7 @@ The perfetto output opens in ui.perfetto.dev and in chrome://tracing. Exit codes
 func (o *planCompareOptions) run(out io.Writer) error {
 	file, load, err := o.read()
 	if err != nil {
-		return &planInputError{err}
+		return &usageError{err}
 	}
 	names := o.schedules
 	if names == nil {
@@ -117,18 +116,16 @@ func (o *planCompareOptions) run(out io.Writer) error {
 	}
 	for _, name := range names {
 		if !slices.Contains(schedule.Names(), name) {
-			return &planInputError{fmt.Errorf("--schedules: %q is unknown%s", name, planHint(name, schedule.Names()))}
+			return &usageError{notOneOf("--schedules", name, schedule.Names())}
 		}
 	}
 	candidates, err := schedule.Compare(names, file.microBatches, file.chunks, file.costs, load)
 	if err != nil {
-		return &planInputError{fmt.Errorf("%s: %w", o.file, err)}
+		return &usageError{fmt.Errorf("%s: %w", o.file, err)}
 	}
 	switch o.output {
 	case "json":
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(viewsOf(candidates))
+		err = printJSON(out, viewsOf(candidates))
 	case "svg":
 		_, err = io.WriteString(out, schedule.DrawSVG(drawingsOf(candidates)...))
 	case "perfetto":
@@ -149,7 +146,7 @@ func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
 	case o.file == "":
 		return nil, schedule.Load{}, errors.New("no costs; name their file, such as -f examples/plan/costs.yaml")
 	case !slices.Contains(compareOutputs, o.output):
-		return nil, schedule.Load{}, fmt.Errorf("--output %q is unknown%s", o.output, planHint(o.output, compareOutputs))
+		return nil, schedule.Load{}, notOneOf("--output", o.output, compareOutputs)
 	case o.width < 0:
 		return nil, schedule.Load{}, fmt.Errorf("--width is %d; want at least 1, or 0 for no drawings", o.width)
 	case o.pipelines < 0:

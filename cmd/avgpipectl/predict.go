@@ -14,7 +14,7 @@ import (
 
 // predictOptions are the flags of `predict`.
 type predictOptions struct {
-	useFlags
+	daemonFlags
 	top int
 }
 
@@ -30,10 +30,7 @@ masked language model are written as the tokenizer's mask token, such as [MASK].
 
 For each input a line is printed: the class, its probability and the input, with tabs between them; or the text with
 its hidden words filled in. With --top K, the K likeliest with their probabilities. It computes on this machine, with the
-avgpiped beside this program or in PATH.
-
-Exit codes:
-` + exitHelp,
+avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl predict spam-job 'You have won a prize'
   avgpipectl predict ./model digit.png --top 3 -o json | jq '.guesses[0]'
   avgpipectl predict ./masked 'The [MASK] barks.'`,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -17,51 +16,42 @@ import (
 const mostDrawnOps = 400
 
 // printReport prints what a tuning found: the profile, the choice with its plan and its stages, and what lost against it.
-func printReport(out io.Writer, r *tuner.Report) error {
-	for _, part := range []func(io.Writer, *tuner.Report) error{printProfile, printChoice, printCandidates, printNotes} {
-		if err := part(out, r); err != nil {
-			return err
-		}
-	}
-	return nil
+func printReport(p *page, r *tuner.Report) {
+	printProfile(p, r)
+	c := &r.Chosen
+	p.printf("\nchosen: %s; %s\n\n", shape(c), c.Reason)
+	p.drawing(drawCandidate(c, p.drawingWidth()))
+	printTerms(p, c, nil)
+	printCandidates(p, r)
+	printNotes(p, r)
 }
 
 // printProfile prints what was measured of the layers.
-func printProfile(out io.Writer, r *tuner.Report) error {
-	p := r.Profile
-	took := "took " + words.Seconds(r.Took)
+func printProfile(p *page, r *tuner.Report) {
+	profile, took := r.Profile, "took "+words.Seconds(r.Took)
 	if r.Cached {
 		took = "of an earlier tuning, from the cache"
 	}
-	_, err := fmt.Fprintf(out, "profile of micro-batches of %s, %s\ndevice: %s\n", sampleCounts(p.Samples), took, p.Device)
-	if err != nil || len(p.Layers) == 0 {
-		return err
+	p.printf("profile of micro-batches of %s, %s\ndevice: %s\n", sampleCounts(profile.Samples), took, profile.Device)
+	if len(profile.Layers) == 0 {
+		return
 	}
-	middle := words.Count(p.Samples[len(p.Samples)/2], "sample") // see tuner.LayerSummary
-	if _, err := fmt.Fprintf(out, "\nlayers, of a micro-batch of %s:\n", middle); err != nil {
-		return err
-	}
+	middle := words.Count(profile.Samples[len(profile.Samples)/2], "sample") // see tuner.LayerSummary
+	p.printf("\nlayers, of a micro-batch of %s:\n", middle)
 	var t table
 	t.add("LAYER", "FORWARD", "BACKWARD", "OPTIMIZER", "ACTIVATIONS", "PARAMETERS")
-	for _, l := range p.Layers {
+	for _, l := range profile.Layers {
 		t.add(l.Name, words.Seconds(l.ForwardSeconds), words.Seconds(l.BackwardInputSeconds+l.BackwardWeightSeconds), words.Seconds(l.OptimizerSeconds),
 			size(l.ActivationBytes), thousands(float64(l.Parameters)))
 	}
-	return t.print(out)
+	p.table(&t)
 }
 
-// printChoice prints the chosen candidate.
-func printChoice(out io.Writer, r *tuner.Report) error {
-	c := &r.Chosen
-	if _, err := fmt.Fprintf(out, "\nchosen: %s; %s\n\n", shape(c), c.Reason); err != nil {
-		return err
+// drawing puts a drawing on the page, if there is one.
+func (p *page) drawing(text string) {
+	if text != "" {
+		p.printf("%s\n", text)
 	}
-	if drawing := drawCandidate(c, terminalWidth(out)); drawing != "" {
-		if _, err := io.WriteString(out, drawing+"\n"); err != nil {
-			return err
-		}
-	}
-	return printTerms(out, c, nil)
 }
 
 // shape says how a candidate lays a job out.
@@ -133,7 +123,7 @@ func scaled(values []float64, by float64) []float64 {
 
 // printTerms prints where the time of each stage goes in a batch of one pipeline, and what it holds: predicted, measured by the
 // tuning, and observed while the job trains, where there is each. A job that was not tuned has no candidate.
-func printTerms(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
+func printTerms(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
 	var t table
 	t.add("STAGE", "LAYERS", "", "COMPUTE", "OPTIMIZER", "AVERAGE", "WAIT", "BUSY", "MEMORY")
 	row := func(k int, what string, s tuner.StageTerms) {
@@ -165,22 +155,16 @@ func printTerms(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) 
 		}
 	}
 	if len(t.rows) == 1 {
-		return nil
+		return
 	}
-	if err := t.print(out); err != nil {
-		return err
-	}
-	if err := printBatches(out, c, observed); err != nil {
-		return err
-	}
-	if err := printLinks(out, c, observed); err != nil {
-		return err
-	}
-	return printMemory(out, c, observed)
+	p.table(&t)
+	p.printf("a batch of each pipeline: %s\n", batchTimes(c, observed))
+	printLinks(p, c, observed)
+	printMemory(p, c, observed)
 }
 
-// printBatches prints the batch times.
-func printBatches(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
+// batchTimes says how long a batch takes.
+func batchTimes(c *tuner.Candidate, observed *tuner.Measurement) string {
 	var parts []string
 	add := func(what string, p tuner.Prediction) {
 		parts = append(parts, fmt.Sprintf("%s %s, %.4g samples/s", what, words.Seconds(p.BatchSeconds), p.SamplesPerSecond))
@@ -194,19 +178,16 @@ func printBatches(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement
 	if observed != nil {
 		add("observed", observed.Prediction)
 	}
-	_, err := fmt.Fprintf(out, "a batch of each pipeline: %s\n", strings.Join(parts, "; "))
-	return err
+	return strings.Join(parts, "; ")
 }
 
 // printCandidates prints the chosen candidate and the runners-up, and why each lost.
-func printCandidates(out io.Writer, r *tuner.Report) error {
+func printCandidates(p *page, r *tuner.Report) {
 	count := words.Count(r.Considered, "candidate")
 	if listed := 1 + len(r.RunnersUp); listed < r.Considered {
 		count = fmt.Sprintf("%d of %s", listed, count)
 	}
-	if _, err := fmt.Fprintf(out, "\n%s: those that were run, the others by what was predicted, what cannot run:\n", count); err != nil {
-		return err
-	}
+	p.printf("\n%s: those that were run, the others by what was predicted, what cannot run:\n", count)
 	var t table
 	t.add("STAGES", "PIPELINES", "MICRO", "SCHEDULE", "PREDICTED", "MEASURED", "SAMPLES/S", "MEMORY", "WHY")
 	for i, c := range append([]tuner.Candidate{r.Chosen}, r.RunnersUp...) {
@@ -227,7 +208,7 @@ func printCandidates(out io.Writer, r *tuner.Report) error {
 		t.add(strconv.Itoa(c.Devices), strconv.Itoa(c.Pipelines), strconv.Itoa(c.MicroBatches), c.Schedule, predicted, measured, speed,
 			memories(c.Predicted.Stages), why)
 	}
-	return t.print(out)
+	p.table(&t)
 }
 
 // memories lists what each stage holds.
@@ -247,13 +228,10 @@ func memories(stages []tuner.StageTerms) string {
 	return strings.Join(words, " ")
 }
 
-func printNotes(out io.Writer, r *tuner.Report) error {
+func printNotes(p *page, r *tuner.Report) {
 	for _, note := range r.Notes {
-		if _, err := fmt.Fprintln(out, "note:", note); err != nil {
-			return err
-		}
+		p.printf("note: %s\n", note)
 	}
-	return nil
 }
 
 // size prints bytes; none are not known.
@@ -276,11 +254,11 @@ func sampleCounts(values []int) string {
 	return "no sample"
 }
 
-// terminalWidth is how many columns a drawing's time may take: those of a terminal less its labels, else 100.
-func terminalWidth(out io.Writer) int {
+// drawingWidth is how many columns a drawing's time may take: those of a terminal less its labels, else 100.
+func (p *page) drawingWidth() int {
 	const labels = 40
-	if width, ok := terminal(out); ok {
-		return max(40, width-labels)
+	if p.colors {
+		return max(40, p.width-labels)
 	}
 	return 100
 }

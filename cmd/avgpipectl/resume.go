@@ -13,8 +13,7 @@ import (
 
 // resumeOptions are the flags of `resume`.
 type resumeOptions struct {
-	connection
-	output
+	daemonFlags
 	api.ResumeRequest
 }
 
@@ -27,10 +26,7 @@ func newResumeCommand() *cobra.Command {
 missing files, tries again at once; it does so by itself as well when what it waits for has passed.
 
 With --from-round the job starts from an older round that is still kept, and newer ones are given up; with
---from-start all of them are. Shards of rounds that are given up stay in the job's quarantine for a while.
-
-Exit codes:
-` + exitHelp,
+--from-start all of them are. Shards of rounds that are given up stay in the job's quarantine for a while.`,
 		Example: `  avgpipectl resume my-job
   avgpipectl resume my-job --from-round 300`,
 		Args: arguments(cobra.MinimumNArgs(1)),
@@ -41,8 +37,7 @@ Exit codes:
 			return runResume(cmd.Context(), o, args, cmd.OutOrStdout())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	cmd.Flags().Uint64Var(&o.FromRound, "from-round", 0, "start from this kept round and give newer ones up")
 	cmd.Flags().BoolVar(&o.FromStart, "from-start", false, "start over and give every round up")
 	cmd.MarkFlagsMutuallyExclusive("from-round", "from-start")

@@ -13,8 +13,7 @@ import (
 
 // rmOptions are the flags of `rm`.
 type rmOptions struct {
-	connection
-	output
+	daemonFlags
 	force bool
 }
 
@@ -25,10 +24,7 @@ func newRmCommand() *cobra.Command {
 		Short: "Remove ended jobs and what the daemon keeps of them",
 		Long: `Remove ended jobs: their entries, logs and committed rounds. What was not exported is gone then. A job that has not
 ended is refused; with --force it is cancelled first. The command returns once the jobs are gone. It stops at the first that
-cannot be removed.
-
-Exit codes:
-` + exitHelp,
+cannot be removed.`,
 		Example: `  avgpipectl rm my-job
   avgpipectl rm 3 4 5
   avgpipectl rm --force my-job`,
@@ -37,8 +33,7 @@ Exit codes:
 			return runRm(cmd.Context(), o, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	cmd.Flags().BoolVar(&o.force, "force", false, "cancel a job first that has not ended")
 	return cmd
 }

@@ -19,8 +19,7 @@ import (
 
 // statusOptions are the flags of `status`.
 type statusOptions struct {
-	connection
-	output
+	daemonFlags
 	states []string
 	owner  string
 	name   string
@@ -61,10 +60,7 @@ func newStatusCommand() *cobra.Command {
 		Short: "Show all jobs, or one in full",
 		Long: `Show all jobs, or one in full: where it stands and why, its losses, and what each stage's device did in the last
 seconds. Of jobs of other users only the name, state, owner and times are shown. A terminal that is too narrow for the
-list gets fewer columns. The json output is an API status (docs/design.md), or a list of them.
-
-Exit codes:
-` + exitHelp,
+list gets fewer columns. The json output is an API status (docs/design.md), or a list of them.`,
 		Example: `  avgpipectl status
   avgpipectl status --state running --state queued --owner ada --name 'gpt2-*'
   avgpipectl status my-job -o json | jq .eval_loss`,
@@ -82,8 +78,7 @@ Exit codes:
 			return runStatus(cmd.Context(), o, args[0], cmd.OutOrStdout())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringSliceVar(&o.states, "state", nil, "only jobs in this `STATE`; may be repeated")
 	f.BoolVarP(&o.watch, "watch", "w", false, "show the list again every 2 seconds, until Ctrl-C")
@@ -178,14 +173,11 @@ func runStatus(ctx context.Context, o statusOptions, ref string, out io.Writer) 
 	if err != nil {
 		return err
 	}
-	if o.json() {
-		return printJSON(out, s)
-	}
-	return printStatus(out, s)
+	return o.show(out, s, func(p *page) { printStatus(p, s) })
 }
 
 // printStatus prints a job in full.
-func printStatus(out io.Writer, s api.JobStatus) error {
+func printStatus(p *page, s api.JobStatus) {
 	t := table{states: true}
 	t.add("job", s.ID+" ("+s.Name+")")
 	t.add("state", string(s.State))
@@ -231,16 +223,11 @@ func printStatus(out io.Writer, s api.JobStatus) error {
 	for _, w := range s.Warnings {
 		t.add("warning", w)
 	}
-	if err := t.print(out); err != nil || len(s.StageStatus) == 0 {
-		return err
+	p.table(&t)
+	if len(s.StageStatus) > 0 {
+		printStages(p, s.StageStatus)
+		printLinkStatus(p, s.LinkStatus)
 	}
-	if _, err := io.WriteString(out, "\n"); err != nil {
-		return err
-	}
-	if err := printStages(out, s.StageStatus); err != nil {
-		return err
-	}
-	return printLinkStatus(out, s.LinkStatus)
 }
 
 // samplesSeen says how much of the budget was trained on.
@@ -304,7 +291,7 @@ func computes(s api.JobStatus) string {
 }
 
 // printStages prints what the stages' devices did, in percent of their time.
-func printStages(out io.Writer, stages []api.StageStatus) error {
+func printStages(p *page, stages []api.StageStatus) {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f%%", 100*v) }
 	var t table
 	t.add(strings.Split("STAGE|LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
@@ -312,5 +299,5 @@ func printStages(out io.Writer, stages []api.StageStatus) error {
 		t.add(strconv.Itoa(s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
 			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
 	}
-	return t.print(out)
+	p.below(&t)
 }

@@ -15,7 +15,7 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 		Metrics: api.Metrics{Accuracy: &accuracy, F1: &f1}, TokensPerS: 1200,
 	}
 	var out bytes.Buffer
-	if err := printStatus(&out, s); err != nil {
+	if err := (&output{}).show(&out, nil, func(p *page) { printStatus(p, s) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

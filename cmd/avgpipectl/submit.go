@@ -17,8 +17,7 @@ import (
 
 // submitOptions are the flags of `submit`.
 type submitOptions struct {
-	connection
-	output
+	daemonFlags
 	set    []string
 	watch  bool
 	force  bool
@@ -33,8 +32,8 @@ func newSubmitCommand() *cobra.Command {
 		Short: "Submit a job file",
 		Long: `Submit a job file (docs/job-file.md). It is checked here and by the daemon before anything starts; what is wrong
 with it is printed with its line, what is allowed, and the nearest valid key or value. Relative paths in it start at
-its directory, ${NAME} is taken from your environment, and its data are read with your rights. FILE - is the standard
-input; relative paths in it start at the current directory.
+its directory, and ${NAME} is taken from your environment. What it names is read with your rights, and must be readable for
+the daemon's user as well. FILE - is the standard input; relative paths in it start at the current directory.
 
 What the file leaves open (stages, pipelines, micro_batches, or schedule: auto) is chosen by measuring before the job
 starts, or taken from an earlier choice for the same job on the same devices; avgpipectl explain says why. Measuring
@@ -47,10 +46,7 @@ cost. The exit code says whether it would be admitted.
 With --watch the job is followed until it ends. The loss before and after is printed, and when the file has
 output.dir the trained model is written there. Without --watch the daemon writes it there when the job is done, if you and
 the daemon's user may both write to that directory; if not, the answer says why and what to run. With -o json, the answer
-is one line and each status another.
-
-Exit codes:
-` + exitHelp,
+is one line and each status another.`,
 		Example: `  avgpipectl submit job.yaml
   avgpipectl submit job.yaml --dry-run
   sed 's/steps: .*/steps: 50/' job.yaml | avgpipectl submit -
@@ -60,8 +56,7 @@ Exit codes:
 			return runSubmit(cmd.Context(), o, args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&o.set, "set", nil, "override `KEY=VALUE` of the file, such as train.steps=50; may be repeated")
 	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
@@ -119,10 +114,7 @@ func runDryRun(ctx context.Context, o submitOptions, client *api.Client, r api.S
 	if err != nil {
 		return err
 	}
-	if o.json() {
-		return printJSON(out, d)
-	}
-	return printDryRun(out, &d)
+	return o.show(out, d, func(p *page) { printDryRun(p, &d) })
 }
 
 func printSubmitted(o submitOptions, answer api.SubmitResponse, out, messages io.Writer) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -11,7 +10,7 @@ import (
 )
 
 // printLinks prints what crosses each link in a batch of one pipeline and what one message takes, predicted and observed.
-func printLinks(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
+func printLinks(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
 	var predicted, seen []tuner.LinkTerms
 	if c != nil {
 		predicted = c.Predicted.Links
@@ -30,7 +29,7 @@ func printLinks(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) 
 			t.add(between, "observed", unlessNone(seen[k].MessageSeconds), size(seen[k].Bytes))
 		}
 	}
-	return printBelow(out, t)
+	p.below(&t)
 }
 
 // unlessNone prints seconds that were observed.
@@ -43,7 +42,7 @@ func unlessNone(seconds float64) string {
 
 // printMemory prints what each stage holds, by what it is for. What is observed is taken of the
 // devices, so it lacks messages and what else the worker process holds in the host's memory.
-func printMemory(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement) error {
+func printMemory(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
 	var predicted, seen []tuner.StageTerms
 	if c != nil {
 		predicted = c.Predicted.Stages
@@ -67,22 +66,11 @@ func printMemory(out io.Writer, c *tuner.Candidate, observed *tuner.Measurement)
 			row(k, "observed", seen[k].Memory)
 		}
 	}
-	return printBelow(out, t)
-}
-
-// printBelow prints a table below another, unless it has nothing but its head.
-func printBelow(out io.Writer, t table) error {
-	if len(t.rows) == 1 {
-		return nil
-	}
-	if _, err := io.WriteString(out, "\n"); err != nil {
-		return err
-	}
-	return t.print(out)
+	p.below(&t)
 }
 
 // printLinkStatus prints what messages between stages take, each way, where any were waited for.
-func printLinkStatus(out io.Writer, links []api.LinkStatus) error {
+func printLinkStatus(p *page, links []api.LinkStatus) {
 	var t table
 	t.add("LINK", "MESSAGE", "DOWN", "UP")
 	for _, l := range links {
@@ -90,7 +78,7 @@ func printLinkStatus(out io.Writer, links []api.LinkStatus) error {
 			t.add(fmt.Sprintf("%d-%d", l.Link, l.Link+1), size(l.MessageBytes), waited(l.DownS), waited(l.UpS))
 		}
 	}
-	return printBelow(out, t)
+	p.below(&t)
 }
 
 // waited prints what a message took; none that somebody waited for is "-".

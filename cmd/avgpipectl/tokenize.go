@@ -46,10 +46,7 @@ func newTokenizeCommand() *cobra.Command {
 		Long: `Write the documents of FILE..., which are files, directories or glob patterns as in data.files of a job file, as
 tokens to the file OUT. A job reads it with data.format: tokens and the same data.tokenizer; the file is mapped, so it
 need not fit in memory, and nothing is tokenized again. OUT appears whole or not at all. A file that is there is replaced
-only with --force, and never when it is one of FILE... or the tokenizer.
-
-Exit codes:
-` + exitHelp,
+only with --force, and never when it is one of FILE... or the tokenizer.`,
 		Example: `  avgpipectl tokenize --tokenizer tokenizer.json 'corpus/**/*.txt' --out corpus.tokens
   avgpipectl tokenize --format jsonl --column body articles.jsonl --out articles.tokens`,
 		Args: arguments(cobra.MinimumNArgs(1)),

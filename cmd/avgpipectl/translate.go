@@ -13,7 +13,7 @@ import (
 
 // translateOptions are the flags of `translate`.
 type translateOptions struct {
-	useFlags
+	daemonFlags
 	beam int
 }
 
@@ -24,10 +24,7 @@ func newTranslateCommand() *cobra.Command {
 		Short: "Translate texts",
 		Long: `Translate texts with a translation model: the one of a job's last committed round, or an exported one in a directory.
 Without texts, the lines of standard input are translated. A line is printed for each. It computes on this machine,
-with the avgpiped beside this program or in PATH.
-
-Exit codes:
-` + exitHelp,
+with the avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl translate gettext-job 'File not found'
   avgpipectl translate ./model -o json < english.txt | jq -r .text`,
 		Args: arguments(cobra.MinimumNArgs(1)),

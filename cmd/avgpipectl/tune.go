@@ -13,8 +13,7 @@ import (
 
 // tuneOptions are the flags of `tune`.
 type tuneOptions struct {
-	connection
-	output
+	daemonFlags
 	set    []string
 	retune bool
 }
@@ -31,10 +30,7 @@ once; what is cached is shown without measuring, unless --retune is given. It wa
 have are free.
 
 To let it choose what the file gives, override that: --set pipelines=auto. Progress goes to standard error. The json output is
-the report of the tuning (docs/tuning.md).
-
-Exit codes:
-` + exitHelp,
+the report of the tuning (docs/tuning.md).`,
 		Example: `  avgpipectl tune job.yaml
   avgpipectl tune job.yaml --retune --set stages=auto --set schedule=auto
   avgpipectl tune job.yaml -o json | jq .chosen.pipelines`,
@@ -43,8 +39,7 @@ Exit codes:
 			return runTune(cmd.Context(), o, args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringArrayVar(&o.set, "set", nil, "override `KEY=VALUE` of the file, such as stages=auto; may be repeated")
 	f.BoolVar(&o.retune, "retune", false, "measure again, whatever is cached")
@@ -63,10 +58,7 @@ func runTune(ctx context.Context, o tuneOptions, file string, in io.Reader, out,
 	if err := errors.Join(err, show.finish()); err != nil {
 		return err
 	}
-	if o.json() {
-		return printJSON(out, report)
-	}
-	return printReport(out, report)
+	return o.show(out, report, func(p *page) { printReport(p, report) })
 }
 
 // tuneDisplay shows how far a tuning is: a bar on a terminal, else a line for each step.

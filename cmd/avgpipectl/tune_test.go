@@ -95,7 +95,7 @@ func TestStatusShowsTuningAndDrift(t *testing.T) {
 		{ID: "1", State: api.Tuning, Schedule: "auto", Tuning: &api.TuneProgress{Done: 2, Total: 9, Text: "run afp", ElapsedS: 12}},
 		{ID: "2", State: api.Running, Stages: 2, Pipelines: 1, MicroBatches: 4, BatchS: &batch, PredictedBatchS: &predicted, Drift: &api.Drift{Since: time.Now(), Text: "a batch takes longer"}},
 	} {
-		if err := printStatus(&out, s); err != nil {
+		if err := (&output{}).show(&out, nil, func(p *page) { printStatus(p, s) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +116,9 @@ func TestUnitsOfReports(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := printCandidates(&out, &tuner.Report{Considered: 210, RunnersUp: make([]tuner.Candidate, 11)}); err != nil || !strings.HasPrefix(out.String(), "\n12 of 210 candidates: ") {
+	if err := (&output{}).show(&out, nil, func(p *page) {
+		printCandidates(p, &tuner.Report{Considered: 210, RunnersUp: make([]tuner.Candidate, 11)})
+	}); err != nil || !strings.HasPrefix(out.String(), "\n12 of 210 candidates: ") {
 		t.Errorf("12 that are listed of 210: %v\n%s", err, out.String())
 	}
 	if got := sampleCounts([]int{1}) + "; " + sampleCounts([]int{1, 2, 4}); got != "1 sample; 1, 2, 4 samples" {

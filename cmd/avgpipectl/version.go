@@ -12,12 +12,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
-// versionOptions are the flags of `version`.
-type versionOptions struct {
-	connection
-	output
-}
-
 // versionView is the json output.
 type versionView struct {
 	Client string           `json:"client"`
@@ -26,26 +20,22 @@ type versionView struct {
 }
 
 func newVersionCommand() *cobra.Command {
-	var o versionOptions
+	var o daemonFlags
 	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this program and of the daemon",
-		Long: `Print the version of this program and, when one answers, of the daemon.
-
-Exit codes:
-` + exitHelp,
+		Use:     "version",
+		Short:   "Print the version of this program and of the daemon",
+		Long:    `Print the version of this program and, when one answers, of the daemon.`,
 		Example: `  avgpipectl version -o json`,
 		Args:    arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runVersion(cmd.Context(), o, cmd.OutOrStdout())
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	return cmd
 }
 
-func runVersion(ctx context.Context, o versionOptions, out io.Writer) error {
+func runVersion(ctx context.Context, o daemonFlags, out io.Writer) error {
 	client := o.client()
 	defer client.Close()
 	view := versionView{Client: version, Go: runtime.Version()}

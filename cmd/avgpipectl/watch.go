@@ -15,23 +15,14 @@ import (
 // reconnectFor is how long a watch waits for a daemon that went away: an upgrade takes seconds.
 const reconnectFor = time.Minute
 
-// watchOptions are the flags of `watch`.
-type watchOptions struct {
-	connection
-	output
-}
-
 func newWatchCommand() *cobra.Command {
-	var o watchOptions
+	var o daemonFlags
 	cmd := &cobra.Command{
 		Use:   "watch JOB",
 		Short: "Follow a job until it ends",
 		Long: `Follow a job until it ends: a progress bar on a terminal, else a line whenever something changed, at most every few
 seconds. Ctrl-C ends the watching, not the job. A daemon that is restarted meanwhile is waited for, up to a minute.
-The json output is one API status per line.
-
-Exit codes:
-` + exitHelp,
+The json output is one API status per line.`,
 		Example: `  avgpipectl watch my-job
   avgpipectl watch my-job -o json | jq .loss`,
 		Args: arguments(cobra.ExactArgs(1)),
@@ -42,8 +33,7 @@ Exit codes:
 			return err
 		},
 	}
-	o.connection.addFlags(cmd)
-	o.output.addFlags(cmd)
+	o.addFlags(cmd)
 	return cmd
 }
 
@@ -79,30 +69,41 @@ func watch(ctx context.Context, client *api.Client, asJSON bool, ref string, out
 func follow(ctx context.Context, client *api.Client, ref string, show display) (api.JobStatus, error) {
 	var last api.JobStatus
 	var shown error
-	gone := time.Time{}
-	for {
+	err := acrossRestarts(ctx, show.say, func(answered func()) error {
 		_, err := client.Watch(ctx, ref, func(s api.JobStatus) {
-			last, gone, ref = s, time.Time{}, s.ID
+			answered()
+			last, ref = s, s.ID
 			shown = errors.Join(shown, show.show(s))
 		})
+		return err
+	})
+	return last, errors.Join(err, shown)
+}
+
+// acrossRestarts calls ask, and calls it again while a daemon that has answered goes away and comes back within reconnectFor. ask calls
+// answered whenever something comes.
+func acrossRestarts(ctx context.Context, say func(string), ask func(answered func()) error) error {
+	gone, answered := time.Time{}, false
+	for {
+		err := ask(func() { gone, answered = time.Time{}, true })
 		var unreachable *api.ConnectError
-		away := errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &unreachable)
+		broken := errors.Is(err, io.ErrUnexpectedEOF)
 		if ctx.Err() != nil {
-			return last, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		if err == nil || !away || last.ID == "" {
-			return last, errors.Join(err, shown)
+		if !broken && !errors.As(err, &unreachable) || !broken && !answered {
+			return err
 		}
-		if gone.IsZero() {
+		if answered = true; gone.IsZero() {
 			gone = time.Now()
-			show.say("the daemon went away; waiting for it to come back")
+			say("the daemon went away; waiting for it to come back")
 		}
 		if time.Since(gone) > reconnectFor {
-			return last, err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return last, context.Cause(ctx)
+			return context.Cause(ctx)
 		case <-time.After(reconnectFor / 240):
 		}
 	}
