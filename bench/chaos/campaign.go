@@ -109,7 +109,7 @@ func undisturbed(ctx context.Context, o options) (map[string]result, error) {
 			results[k.name] = results[kinds[0].name] // what it leaves open does not change its bits
 			continue
 		}
-		w, err := newWorld(0, false, func(string) {})
+		w, err := newTestbed(0, false, func(string) {})
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +127,7 @@ func undisturbed(ctx context.Context, o options) (map[string]result, error) {
 }
 
 // reference runs one job to its end.
-func (w *world) reference(ctx context.Context, k *kind) (result, error) {
+func (w *testbed) reference(ctx context.Context, k *kind) (result, error) {
 	if err := w.answers(ctx); err != nil {
 		return result{}, err
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // damageShard damages the newest shard of a job while nothing runs. The round before it is whole.
-func damageShard(ctx context.Context, w *world, damage func(path string, size int64) error) error {
+func damageShard(ctx context.Context, w *testbed, damage func(path string, size int64) error) error {
 	defer w.daemon.release()
 	if err := w.halt(ctx); err != nil {
 		return err
@@ -43,7 +43,7 @@ func damageShard(ctx context.Context, w *world, damage func(path string, size in
 	return damage(filepath.Join(w.jobDir(j), "shards", newest.Name()), newest.Size())
 }
 
-func flipShard(ctx context.Context, w *world) (func() error, error) {
+func flipShard(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, damageShard(ctx, w, func(path string, size int64) error {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -56,7 +56,7 @@ func flipShard(ctx context.Context, w *world) (func() error, error) {
 	})
 }
 
-func cutShard(ctx context.Context, w *world) (func() error, error) {
+func cutShard(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, damageShard(ctx, w, func(path string, size int64) error { return os.Truncate(path, w.random.Int64N(size)) })
 }
 
@@ -68,7 +68,7 @@ const (
 
 // refused damages a file while nothing runs and expects that the daemon says so, does not start, and touches nothing. Then it restores
 // the backup.
-func refused(ctx context.Context, w *world, name string, mayStart bool, damage func(path string, text []byte) error) error {
+func refused(ctx context.Context, w *testbed, name string, mayStart bool, damage func(path string, text []byte) error) error {
 	defer w.daemon.release()
 	if err := w.halt(ctx); err != nil {
 		return err
@@ -115,7 +115,7 @@ func refused(ctx context.Context, w *world, name string, mayStart bool, damage f
 }
 
 // logText is what the daemons have printed.
-func (w *world) logText() string {
+func (w *testbed) logText() string {
 	text, err := os.ReadFile(w.log())
 	if err != nil {
 		return err.Error()
@@ -140,7 +140,7 @@ func tree(root string) (map[string][sha256.Size]byte, error) {
 // raftMeta and raftSegment are files of the log, below the state directory.
 func raftMeta() string { return filepath.Join("raft", "wal", "meta") }
 
-func (w *world) raftSegment() (string, error) {
+func (w *testbed) raftSegment() (string, error) {
 	names, err := filepath.Glob(filepath.Join(w.base, "raft", "wal", "*.wal"))
 	if err != nil || len(names) == 0 {
 		return "", fmt.Errorf("segments of the log %q: %w", names, err)
@@ -150,15 +150,15 @@ func (w *world) raftSegment() (string, error) {
 
 func overwrite(path string, text []byte) error { return os.WriteFile(path, text, 0o600) }
 
-func emptyRaft(ctx context.Context, w *world) (func() error, error) {
+func emptyRaft(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, refused(ctx, w, raftMeta(), harmful, func(path string, _ []byte) error { return os.Truncate(path, 0) })
 }
 
-func removeRaft(ctx context.Context, w *world) (func() error, error) {
+func removeRaft(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, refused(ctx, w, raftMeta(), harmful, func(path string, _ []byte) error { return os.Remove(path) })
 }
 
-func garbleRaft(ctx context.Context, w *world) (func() error, error) {
+func garbleRaft(ctx context.Context, w *testbed) (func() error, error) {
 	segment, err := w.raftSegment()
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func garbleRaft(ctx context.Context, w *world) (func() error, error) {
 	})
 }
 
-func cutRaft(ctx context.Context, w *world) (func() error, error) {
+func cutRaft(ctx context.Context, w *testbed) (func() error, error) {
 	segment, err := w.raftSegment()
 	if err != nil {
 		return nil, err
@@ -180,11 +180,11 @@ func cutRaft(ctx context.Context, w *world) (func() error, error) {
 	return nil, refused(ctx, w, segment, harmless, func(path string, text []byte) error { return os.Truncate(path, w.random.Int64N(int64(len(text)))) })
 }
 
-func emptyIdentity(ctx context.Context, w *world) (func() error, error) {
+func emptyIdentity(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, refused(ctx, w, "identity", harmful, func(path string, _ []byte) error { return os.Truncate(path, 0) })
 }
 
-func garbleIdentity(ctx context.Context, w *world) (func() error, error) {
+func garbleIdentity(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, refused(ctx, w, "identity", harmful, func(path string, text []byte) error {
 		garbled := slices.Clone(text)
 		garbled[w.random.IntN(len(garbled))] ^= byte(1 + w.random.IntN(255))
@@ -193,7 +193,7 @@ func garbleIdentity(ctx context.Context, w *world) (func() error, error) {
 }
 
 // leaveTemporaries leaves what a daemon and a worker leave that are killed while they write, and lets the next daemon find it.
-func leaveTemporaries(ctx context.Context, w *world) (func() error, error) {
+func leaveTemporaries(ctx context.Context, w *testbed) (func() error, error) {
 	defer w.daemon.release()
 	if err := w.halt(ctx); err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func fillDisk(_ context.Context, w *world) (func() error, error) {
+func fillDisk(_ context.Context, w *testbed) (func() error, error) {
 	path := filepath.Join(w.base, "filler")
 	undo := func() error { return os.Remove(path) }
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
@@ -33,7 +33,7 @@ func fillDisk(_ context.Context, w *world) (func() error, error) {
 	return undo, f.Close()
 }
 
-func fillDiskAtStart(ctx context.Context, w *world) (func() error, error) {
+func fillDiskAtStart(ctx context.Context, w *testbed) (func() error, error) {
 	defer w.daemon.release()
 	if err := w.halt(ctx); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func fillDiskAtStart(ctx context.Context, w *world) (func() error, error) {
 
 // overmountReadOnly mounts the state directory over itself, read-only: what is open stays writable, as after an error of a disk that
 // not every file has met.
-func overmountReadOnly(_ context.Context, w *world) (func() error, error) {
+func overmountReadOnly(_ context.Context, w *testbed) (func() error, error) {
 	if err := unix.Mount(w.base, w.base, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("mount %s over itself: %w", w.base, err)
 	}
@@ -60,7 +60,7 @@ func unmount(at string) func() error {
 	}
 }
 
-func remountReadOnly(ctx context.Context, w *world) (func() error, error) {
+func remountReadOnly(ctx context.Context, w *testbed) (func() error, error) {
 	defer w.daemon.release()
 	if err := w.halt(ctx); err != nil {
 		return nil, err

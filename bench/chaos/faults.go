@@ -17,7 +17,7 @@ type fault struct {
 	// lasts is the longest time that it is in force; the trial draws one up to it. 0: it passes at once.
 	lasts time.Duration
 	// apply makes it happen. undo, unless nil, takes it away again.
-	apply func(ctx context.Context, w *world) (undo func() error, err error)
+	apply func(ctx context.Context, w *testbed) (undo func() error, err error)
 }
 
 // faults are all of them, by family.

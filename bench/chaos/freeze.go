@@ -14,7 +14,7 @@ func freeze(pids []int) (undo func() error, err error) {
 	return func() error { return signalAll(pids, syscall.SIGCONT) }, signalAll(pids, syscall.SIGSTOP)
 }
 
-func freezeWorker(_ context.Context, w *world) (func() error, error) {
+func freezeWorker(_ context.Context, w *testbed) (func() error, error) {
 	pid := pick(w, w.processes(asWorker))
 	if pid == 0 {
 		return nil, nil
@@ -22,12 +22,12 @@ func freezeWorker(_ context.Context, w *world) (func() error, error) {
 	return freeze([]int{pid})
 }
 
-func freezeAll(_ context.Context, w *world) (func() error, error) {
+func freezeAll(_ context.Context, w *testbed) (func() error, error) {
 	return freeze(w.processes(asAny))
 }
 
 // freezeDaemon expects that a daemon which was away itself spares its workers.
-func freezeDaemon(ctx context.Context, w *world) (func() error, error) {
+func freezeDaemon(ctx context.Context, w *testbed) (func() error, error) {
 	pid := w.daemon.pid()
 	if pid == 0 {
 		return nil, nil
@@ -52,7 +52,7 @@ func freezeDaemon(ctx context.Context, w *world) (func() error, error) {
 }
 
 // generations are those of the jobs that train.
-func (w *world) generations() map[string]uint64 {
+func (w *testbed) generations() map[string]uint64 {
 	all := map[string]uint64{}
 	for _, j := range w.jobs {
 		if s := j.status(); s.State == api.Running {

@@ -58,7 +58,7 @@ type result struct {
 }
 
 // submit submits a job of a kind to a daemon that answers.
-func (w *world) submit(ctx context.Context, k *kind) (id string, err error) {
+func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
 	answer, err := w.client.Submit(ctx, api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data")})
 	if err != nil {
 		return "", fmt.Errorf("submit %s: %w", k.name, err)
@@ -67,7 +67,7 @@ func (w *world) submit(ctx context.Context, k *kind) (id string, err error) {
 }
 
 // outcome returns the result of a job that is done.
-func (w *world) outcome(ctx context.Context, id string) (result, error) {
+func (w *testbed) outcome(ctx context.Context, id string) (result, error) {
 	status, err := w.client.Job(ctx, id)
 	if err != nil {
 		return result{}, err

@@ -8,7 +8,7 @@ import (
 )
 
 // halt ends the daemon and all workers at once and keeps them away until release.
-func (w *world) halt(ctx context.Context) error {
+func (w *testbed) halt(ctx context.Context) error {
 	if err := w.daemon.hold(ctx, syscall.SIGKILL); err != nil {
 		return err
 	}
@@ -19,7 +19,7 @@ func (w *world) halt(ctx context.Context) error {
 	})
 }
 
-func killWorker(_ context.Context, w *world) (func() error, error) {
+func killWorker(_ context.Context, w *testbed) (func() error, error) {
 	pid := pick(w, w.processes(asWorker))
 	if pid == 0 {
 		return nil, nil
@@ -27,7 +27,7 @@ func killWorker(_ context.Context, w *world) (func() error, error) {
 	return nil, signalAll([]int{pid}, syscall.SIGKILL)
 }
 
-func killWorkers(ctx context.Context, w *world) (func() error, error) {
+func killWorkers(ctx context.Context, w *testbed) (func() error, error) {
 	for range 3 {
 		if err := signalAll(w.processes(asWorker), syscall.SIGKILL); err != nil {
 			return nil, err
@@ -38,16 +38,16 @@ func killWorkers(ctx context.Context, w *world) (func() error, error) {
 	return nil, nil
 }
 
-func killDaemon(ctx context.Context, w *world) (func() error, error) {
+func killDaemon(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, w.daemon.end(ctx, syscall.SIGKILL)
 }
 
-func crashDaemon(ctx context.Context, w *world) (func() error, error) {
+func crashDaemon(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, w.daemon.end(ctx, syscall.SIGABRT)
 }
 
 // stopDaemon expects that a daemon which answers ends in order.
-func stopDaemon(ctx context.Context, w *world) (func() error, error) {
+func stopDaemon(ctx context.Context, w *testbed) (func() error, error) {
 	defer w.daemon.release()
 	if err := w.answers(ctx); err != nil {
 		return nil, err
@@ -64,13 +64,13 @@ func stopDaemon(ctx context.Context, w *world) (func() error, error) {
 	return nil, nil
 }
 
-func killBoth(ctx context.Context, w *world) (func() error, error) {
+func killBoth(ctx context.Context, w *testbed) (func() error, error) {
 	defer w.daemon.release()
 	return nil, w.halt(ctx)
 }
 
 // tuning waits for a tuning, for a short time: it may be over.
-func (w *world) tuning(ctx context.Context) (pids []int) {
+func (w *testbed) tuning(ctx context.Context) (pids []int) {
 	_ = poll(ctx, 2*time.Second, "a tuning", func() bool {
 		pids = w.processes(asTuning)
 		return len(pids) > 0
@@ -78,11 +78,11 @@ func (w *world) tuning(ctx context.Context) (pids []int) {
 	return pids
 }
 
-func killTuning(ctx context.Context, w *world) (func() error, error) {
+func killTuning(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, signalAll(w.tuning(ctx), syscall.SIGKILL)
 }
 
-func killTuningDaemon(ctx context.Context, w *world) (func() error, error) {
+func killTuningDaemon(ctx context.Context, w *testbed) (func() error, error) {
 	w.tuning(ctx)
 	return nil, w.daemon.end(ctx, syscall.SIGKILL)
 }

@@ -28,7 +28,7 @@ func ignoreEnded(err error) error {
 }
 
 // limitMemory makes the next request of a worker for memory fail. The worker that comes after it has no limit.
-func limitMemory(_ context.Context, w *world) (func() error, error) {
+func limitMemory(_ context.Context, w *testbed) (func() error, error) {
 	pid := pick(w, w.processes(asWorker))
 	if pid == 0 {
 		return nil, nil
@@ -46,12 +46,12 @@ func limitFiles(pid int) (func() error, error) {
 	return limit(pid, unix.RLIMIT_NOFILE, uint64(len(open)))
 }
 
-func limitWorkerFiles(_ context.Context, w *world) (func() error, error) {
+func limitWorkerFiles(_ context.Context, w *testbed) (func() error, error) {
 	return limitFiles(pick(w, w.processes(asWorker)))
 }
 
 // limitDaemonFiles spares a daemon that is just starting: the Go runtime itself needs a descriptor then.
-func limitDaemonFiles(ctx context.Context, w *world) (func() error, error) {
+func limitDaemonFiles(ctx context.Context, w *testbed) (func() error, error) {
 	if !w.answered(ctx) {
 		return nil, nil
 	}

@@ -16,7 +16,7 @@ import (
 const lateBytes = 4 << 20
 
 // late mounts an empty directory over one while nothing runs, as if its file system were not mounted yet.
-func late(ctx context.Context, w *world, path string) (func() error, error) {
+func late(ctx context.Context, w *testbed, path string) (func() error, error) {
 	defer w.daemon.release()
 	if err := w.halt(ctx); err != nil {
 		return nil, err
@@ -24,12 +24,12 @@ func late(ctx context.Context, w *world, path string) (func() error, error) {
 	return unmount(path), mountSmall(path, lateBytes)
 }
 
-func lateJobs(ctx context.Context, w *world) (func() error, error) {
+func lateJobs(ctx context.Context, w *testbed) (func() error, error) {
 	return late(ctx, w, filepath.Join(w.base, "jobs"))
 }
 
 // lateRaft expects that no daemon begins anew without its log.
-func lateRaft(ctx context.Context, w *world) (func() error, error) {
+func lateRaft(ctx context.Context, w *testbed) (func() error, error) {
 	undo, err := late(ctx, w, filepath.Join(w.base, "raft"))
 	if err != nil {
 		return undo, err
@@ -46,7 +46,7 @@ func lateRaft(ctx context.Context, w *world) (func() error, error) {
 	}, nil
 }
 
-func lateData(_ context.Context, w *world) (func() error, error) {
+func lateData(_ context.Context, w *testbed) (func() error, error) {
 	data := filepath.Join(w.dir, "data")
 	if err := mountSmall(data, lateBytes); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func lateData(_ context.Context, w *world) (func() error, error) {
 	return unmount(data), signalAll(w.processes(asWorker), syscall.SIGKILL)
 }
 
-func dataAway(_ context.Context, w *world) (func() error, error) {
+func dataAway(_ context.Context, w *testbed) (func() error, error) {
 	path := filepath.Join(w.dir, "data", corpus)
 	if err := os.Rename(path, path+".away"); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // another fault was faster
@@ -65,7 +65,7 @@ func dataAway(_ context.Context, w *world) (func() error, error) {
 }
 
 // committed draws a job that has committed a round, and will not end for a while; nil without one.
-func (w *world) committed() *trialJob {
+func (w *testbed) committed() *trialJob {
 	var all []*trialJob
 	for _, j := range w.jobs {
 		if s := j.status(); s.CommittedRound > 0 && s.CommittedRound < steps/2 && s.State != api.Done {
@@ -77,7 +77,7 @@ func (w *world) committed() *trialJob {
 
 // away moves a directory of a job away while nothing runs. Where the daemon has made a new one when it comes back, it is empty, but
 // for what may be lost.
-func away(ctx context.Context, w *world, path func(*trialJob) string, lost ...string) (func() error, error) {
+func away(ctx context.Context, w *testbed, path func(*trialJob) string, lost ...string) (func() error, error) {
 	defer w.daemon.release()
 	if err := w.halt(ctx); err != nil {
 		return nil, err
@@ -101,10 +101,10 @@ func away(ctx context.Context, w *world, path func(*trialJob) string, lost ...st
 	}, nil
 }
 
-func shardsAway(ctx context.Context, w *world) (func() error, error) {
+func shardsAway(ctx context.Context, w *testbed) (func() error, error) {
 	return away(ctx, w, func(j *trialJob) string { return filepath.Join(w.jobDir(j), "shards") })
 }
 
-func jobAway(ctx context.Context, w *world) (func() error, error) {
+func jobAway(ctx context.Context, w *testbed) (func() error, error) {
 	return away(ctx, w, w.jobDir, "worker.log", "shards")
 }

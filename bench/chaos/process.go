@@ -17,7 +17,7 @@ const (
 )
 
 // processes returns the running processes whose command line names something in the trial's directory, and holds what.
-func (w *world) processes(what string) (pids []int) {
+func (w *testbed) processes(what string) (pids []int) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		panic(fmt.Sprintf("a constant pattern: %v", err))

@@ -13,7 +13,7 @@ import (
 )
 
 // secondDaemon expects that a second daemon is refused while the first one runs.
-func secondDaemon(ctx context.Context, w *world) (func() error, error) {
+func secondDaemon(ctx context.Context, w *testbed) (func() error, error) {
 	if w.daemon.pid() == 0 {
 		return nil, nil
 	}
@@ -36,7 +36,7 @@ func secondDaemon(ctx context.Context, w *world) (func() error, error) {
 }
 
 // respell kills the daemon and starts it with another spelling of its directory. No job may have two workers then.
-func respell(ctx context.Context, w *world) (func() error, error) {
+func respell(ctx context.Context, w *testbed) (func() error, error) {
 	defer w.daemon.release()
 	link := filepath.Join(w.dir, "link")
 	if err := os.Symlink(w.base, link); err != nil && !errors.Is(err, os.ErrExist) {
@@ -72,7 +72,7 @@ func respell(ctx context.Context, w *world) (func() error, error) {
 }
 
 // reload reloads a bad configuration, and then the good one.
-func reload(ctx context.Context, w *world) (func() error, error) {
+func reload(ctx context.Context, w *testbed) (func() error, error) {
 	if err := os.WriteFile(w.config(), []byte("sockt: /x\n"), 0o600); err != nil {
 		return nil, err
 	}

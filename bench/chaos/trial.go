@@ -77,9 +77,9 @@ func (p *plan) String() string {
 	return strings.Join(jobs, " ") + ": " + strings.Join(events, ", ")
 }
 
-// trial runs a plan in a world of its own. references are the results of runs that nothing disturbs.
+// trial runs a plan on a testbed of its own. references are the results of runs that nothing disturbs.
 func trial(ctx context.Context, o options, p plan, mounts bool, references map[string]result) (err error) {
-	w, err := newWorld(p.seed, mounts, func(line string) {
+	w, err := newTestbed(p.seed, mounts, func(line string) {
 		if o.verbose {
 			fmt.Fprintf(os.Stderr, "seed %d %s\n", p.seed, line)
 		}
@@ -91,12 +91,12 @@ func trial(ctx context.Context, o options, p plan, mounts bool, references map[s
 	w.say("%v", &p)
 	running, end := context.WithCancel(ctx)
 	w.daemon = supervise(running, o.program, w.config(), w.log())
-	err = w.suffer(ctx, &p)
+	err = w.applyFaults(ctx, &p)
 	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {
 		w.leftovers = nil // they may have been away at the start that would have removed them
 	}
 	if err == nil {
-		err = w.recover(ctx, references)
+		err = w.checkResults(ctx, references)
 	}
 	for _, j := range w.jobs {
 		err = errors.Join(append(j.problems, err)...)
@@ -111,8 +111,8 @@ func trial(ctx context.Context, o options, p plan, mounts bool, references map[s
 	return err
 }
 
-// suffer submits the jobs and applies the faults.
-func (w *world) suffer(ctx context.Context, p *plan) error {
+// applyFaults submits the jobs and applies the faults.
+func (w *testbed) applyFaults(ctx context.Context, p *plan) error {
 	if err := w.answers(ctx); err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ type force struct {
 }
 
 // endAll waits until every fault in force has lasted long enough, and undoes it, the last one first.
-func endAll(ctx context.Context, w *world, all *[]force) (err error) {
+func endAll(ctx context.Context, w *testbed, all *[]force) (err error) {
 	for len(*all) > 0 {
 		last := (*all)[len(*all)-1]
 		select {
@@ -194,7 +194,7 @@ func endAll(ctx context.Context, w *world, all *[]force) (err error) {
 }
 
 // moment waits for the moment of an event, or until the job cannot reach it for now.
-func (w *world) moment(ctx context.Context, e event) {
+func (w *testbed) moment(ctx context.Context, e event) {
 	_ = poll(ctx, 5*time.Second, "the moment", func() bool { // it is no failure: another fault may be in force
 		s := w.jobs[0].status()
 		return s.CommittedRound >= e.round || s.State.Ended() || e.fault.tuned && s.State != api.Queued
@@ -206,7 +206,7 @@ func (w *world) moment(ctx context.Context, e event) {
 }
 
 // done waits for the end of all jobs.
-func (w *world) done(ctx context.Context) error {
+func (w *testbed) done(ctx context.Context) error {
 	err := poll(ctx, jobBound, "the end of the jobs", func() bool {
 		return !slices.ContainsFunc(w.jobs, func(j *trialJob) bool { return !j.status().State.Ended() })
 	})
@@ -218,8 +218,8 @@ func (w *world) done(ctx context.Context) error {
 	return err
 }
 
-// recover compares the results with those of undisturbed runs.
-func (w *world) recover(ctx context.Context, references map[string]result) error {
+// checkResults compares the results with those of undisturbed runs.
+func (w *testbed) checkResults(ctx context.Context, references map[string]result) error {
 	if err := w.answers(ctx); err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (w *world) recover(ctx context.Context, references map[string]result) error
 }
 
 // end ends the daemon in order and checks that nothing is left.
-func (w *world) end(ctx context.Context, end context.CancelFunc) error {
+func (w *testbed) end(ctx context.Context, end context.CancelFunc) error {
 	pid := w.daemon.pid()
 	err := w.daemon.hold(ctx, syscall.SIGTERM)
 	if last := w.daemon.lastEnd(); err == nil && pid != 0 && last != inOrder {
@@ -259,7 +259,7 @@ func (w *world) end(ctx context.Context, end context.CancelFunc) error {
 }
 
 // checkLogs looks for crashes that nobody ordered.
-func (w *world) checkLogs() error {
+func (w *testbed) checkLogs() error {
 	text, err := os.ReadFile(w.log())
 	if err != nil {
 		return err

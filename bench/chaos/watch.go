@@ -10,7 +10,7 @@ import (
 )
 
 // watch follows a job until ctx ends, across daemons that come and go, and notes what must never be seen.
-func (w *world) watch(ctx context.Context, j *trialJob) {
+func (w *testbed) watch(ctx context.Context, j *trialJob) {
 	for ctx.Err() == nil {
 		if status, err := w.client.Job(ctx, j.id); err == nil {
 			j.take(w, status)
@@ -23,7 +23,7 @@ func (w *world) watch(ctx context.Context, j *trialJob) {
 }
 
 // take notes a status of the job.
-func (j *trialJob) take(w *world, s api.JobStatus) {
+func (j *trialJob) take(w *testbed, s api.JobStatus) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if s.State != j.last.State || s.Generation != j.last.Generation {
@@ -54,7 +54,7 @@ func (j *trialJob) problem(format string, args ...any) {
 }
 
 // mayGoBack reports whether an older round may take a committed one's place: a shard was damaged, and the reason names it.
-func (w *world) mayGoBack(reason string) bool {
+func (w *testbed) mayGoBack(reason string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, shard := range w.damaged {

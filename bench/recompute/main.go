@@ -17,7 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// micros is how many micro-batches the stage pins at once: what the first of four stages holds under 1F1B.
+// micros is how many micro-batches the stage has in flight: what the first of four stages holds under 1F1B.
 const micros = 4
 
 func main() {
@@ -135,11 +135,11 @@ func (t *trial) batch(step uint64, keep bool) error {
 func figures(dev string, trials []*trial) []report.Figure {
 	var all []report.Figure
 	none := trials[0]
-	pinned, forward := none.stage.Shape().InFlightBytes, report.Median(none.forwards)
+	inFlight, forward := none.stage.Shape().InFlightBytes, report.Median(none.forwards)
 	for _, t := range trials[1:] {
 		conditions := map[string]any{
-			"device": dev, "layers": "embedding and 4 blocks of width 512", "samples": 4, "positions": 128, "pinned_micro_batches": micros,
-			"pinned_bytes_each": t.stage.Shape().InFlightBytes, "pinned_bytes_each_without": pinned,
+			"device": dev, "layers": "embedding and 4 blocks of width 512", "samples": 4, "positions": 128, "micro_batches_in_flight": micros,
+			"bytes_of_each": t.stage.Shape().InFlightBytes, "bytes_of_each_without": inFlight,
 			"stage_bytes": t.bytes, "stage_bytes_without": none.bytes,
 			"batch_s": report.Median(t.batches), "batch_s_without": report.Median(none.batches), "forward_s_without": forward,
 		}
@@ -151,7 +151,7 @@ func figures(dev string, trials []*trial) []report.Figure {
 		all = append(all,
 			report.Figure{
 				Metric: "activation memory saved, " + string(t.kind), Unit: "of 1",
-				Value: float64(none.bytes-t.bytes) / float64(micros*pinned), Bar: 0.7, Aim: 0.9, Conditions: conditions,
+				Value: float64(none.bytes-t.bytes) / float64(micros*inFlight), Bar: 0.7, Aim: 0.9, Conditions: conditions,
 			},
 			report.Figure{
 				Metric: "time added, in forward passes, " + string(t.kind), Unit: "forwards",

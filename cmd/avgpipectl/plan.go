@@ -132,7 +132,7 @@ type planView struct {
 	Chunks       int           `json:"chunks"` // stages a device
 	MicroBatches int           `json:"micro_batches"`
 	Grid         schedule.Plan `json:"grid"`
-	Pinned       []int         `json:"pinned"` // micro-batches, per stage
+	InFlight     []int         `json:"pinned"` // micro-batches, per stage
 	Warmup       []int         `json:"warmup"` // forwards before the first backward, per stage
 	Reason       string        `json:"reason"`
 	Simulated    planTimes     `json:"simulated"`
@@ -205,7 +205,7 @@ func (o *planShowOptions) simulate() (planView, schedule.Result, error) {
 	}
 	view := planView{
 		Schedule: o.schedule, Stages: o.stages, Chunks: o.chunks, MicroBatches: o.microBatches,
-		Grid: plan, Pinned: result.InFlight, Warmup: schedule.Warmup(plan), Reason: reason,
+		Grid: plan, InFlight: result.InFlight, Warmup: schedule.Warmup(plan), Reason: reason,
 		Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
 	}
 	return view, result, nil

@@ -61,13 +61,13 @@ type planProof struct {
 }
 
 type planDevice struct {
-	Pinned int `json:"pinned"` // micro-batches, counted on each of its stages
-	Warmup int `json:"warmup"` // forwards before the first backward
+	InFlight int `json:"pinned"` // micro-batches, counted on each of its stages
+	Warmup   int `json:"warmup"` // forwards before the first backward
 }
 
 type planStage struct {
 	Device   int `json:"device"`
-	Pinned   int `json:"pinned"`   // micro-batches
+	InFlight int `json:"pinned"`   // micro-batches
 	Halves   int `json:"halves"`   // micro-batches between the halves of their backward
 	Versions int `json:"versions"` // of its weights
 	Delay    int `json:"delay"`    // of its gradients, in updates
@@ -117,24 +117,24 @@ func readPlanFile(path string, in io.Reader) (schedule.Plan, error) {
 	return plan, nil
 }
 
-// mostWalked bounds the ops that are walked to count messages on their way: some seconds. Where device s is not just stage s, each
-// device takes a walk.
-const mostWalked = 1 << 27
+// mostVisited bounds the ops that are visited to count messages on their way: some seconds. Where device s is not just stage s, each
+// device takes a pass over them all.
+const mostVisited = 1 << 27
 
 func proofOf(plan schedule.Plan) planProof {
 	proof := planProof{MicroBatches: plan.MicroBatches(), Updates: plan.Updates(), Grid: plan}
-	pinned, warmup := schedule.InFlight(plan), schedule.Warmup(plan)
+	inFlight, warmup := schedule.InFlight(plan), schedule.Warmup(plan)
 	for d := range plan {
-		proof.Devices = append(proof.Devices, planDevice{Pinned: pinned[d], Warmup: warmup[d]})
+		proof.Devices = append(proof.Devices, planDevice{InFlight: inFlight[d], Warmup: warmup[d]})
 	}
 	perStage, halves := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan)
 	versions, delay := schedule.VersionsByStage(plan), schedule.GradientDelay(plan)
 	inOrder := true // stage s on device s
 	for s, d := range plan.Placement() {
 		inOrder = inOrder && s == d
-		proof.Stages = append(proof.Stages, planStage{Device: d, Pinned: perStage[s], Halves: halves[s], Versions: versions[s], Delay: delay[s]})
+		proof.Stages = append(proof.Stages, planStage{Device: d, InFlight: perStage[s], Halves: halves[s], Versions: versions[s], Delay: delay[s]})
 	}
-	if inOrder || len(plan)*plan.Ops() <= mostWalked {
+	if inOrder || len(plan)*plan.Ops() <= mostVisited {
 		proof.Links = []planLink{}
 		for _, peak := range schedule.LinkDepths(plan) {
 			proof.Links = append(proof.Links, planLink{Down: peak.Forward, Up: peak.Backward})
@@ -160,7 +160,7 @@ func (p planProof) print(out io.Writer, path string) error {
 		if s > 0 && p.Links != nil {
 			up = strconv.Itoa(p.Links[s-1].Up)
 		}
-		fmt.Fprintf(&table, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", s, stage.Device, stage.Pinned, stage.Halves, stage.Versions, stage.Delay, down, up)
+		fmt.Fprintf(&table, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", s, stage.Device, stage.InFlight, stage.Halves, stage.Versions, stage.Delay, down, up)
 	}
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, err := io.WriteString(w, table.String())
@@ -171,7 +171,7 @@ func (p planProof) print(out io.Writer, path string) error {
 		text.WriteString("messages on their way are not counted: that takes too long for a plan of so many devices whose stages are not in order\n")
 	}
 	for d, device := range p.Devices {
-		fmt.Fprintf(&text, "device %d has %d in flight after a warm-up of %d\n", d, device.Pinned, device.Warmup)
+		fmt.Fprintf(&text, "device %d has %d in flight after a warm-up of %d\n", d, device.InFlight, device.Warmup)
 	}
 	_, err = io.WriteString(out, text.String())
 	return err

@@ -58,7 +58,7 @@ func TestPlanCheckReadsWhatPlanShowPrints(t *testing.T) {
 	}
 }
 
-// TestPlanCheckEndsForManyDevices: messages on their way take a walk for each, unless devices and stages are in one order.
+// TestPlanCheckEndsForManyDevices: counting messages on their way takes a pass over the plan for each, unless devices and stages are in one order.
 func TestPlanCheckEndsForManyDevices(t *testing.T) {
 	const devices = 9000
 	for first, counted := range map[string]bool{"F0 B0\nF0 B0\n": true, "1F0 1B0\n0F0 0B0\n": false} {

@@ -140,7 +140,7 @@ func (o *planCompareOptions) run(out io.Writer) error {
 	return err
 }
 
-// read reads the file and settles the load. All its errors are bad input.
+// read reads the file and decides the load. All its errors are bad input.
 func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
 	switch {
 	case o.file == "":
@@ -251,7 +251,7 @@ type compareView struct {
 	BatchTime float64       `json:"batch_time,omitempty"` // in the file's unit, from batch to batch of a pipeline
 	Bubble    float64       `json:"bubble"`               // 0..1 of all devices' time
 	Busy      []float64     `json:"busy,omitempty"`       // per device, 0..1 of the time
-	Pinned    []int         `json:"pinned,omitempty"`     // micro-batches, per device and pipeline
+	InFlight  []int         `json:"pinned,omitempty"`     // micro-batches, per device and pipeline
 	Memory    []compareSize `json:"memory,omitempty"`     // per device
 	Links     []compareLink `json:"links,omitempty"`
 }
@@ -282,7 +282,7 @@ func viewsOf(candidates []schedule.Candidate) []compareView {
 			continue
 		}
 		v.Reason, v.BatchTime, v.Bubble = c.Reason, c.Result.Period, c.Result.Bubble
-		v.Busy, v.Pinned = planBusy(c.Result), c.Result.InFlight
+		v.Busy, v.InFlight = planBusy(c.Result), c.Result.InFlight
 		for _, m := range c.Result.Memory {
 			v.Memory = append(v.Memory, compareSize{m.Static, m.Peak, m.Reserved, m.Short()})
 		}

@@ -30,11 +30,11 @@ var (
 	ModelCompanions     = []string{"generation_config.json"}
 )
 
-// beside lists the files that Pack takes along.
-var beside = slices.Concat([]string{CardFile, TokenizerFile}, TokenizerCompanions, ModelCompanions)
+// companions lists the files that Pack takes along.
+var companions = slices.Concat([]string{CardFile, TokenizerFile}, TokenizerCompanions, ModelCompanions)
 
-// maxBesideBytes bounds a file beside a model. The largest tokenizers in use take 35 MB.
-const maxBesideBytes = 1 << 28
+// maxCompanionBytes bounds a file beside a model. The largest tokenizers in use take 35 MB.
+const maxCompanionBytes = 1 << 28
 
 // Card says how the data of a model were read.
 type Card struct {
@@ -86,8 +86,8 @@ func (r reading) data() job.Data {
 
 const cardVersion = 1
 
-// WriteBeside writes the files that go with a job's model to dir: the card, and the contents of others by name.
-func WriteBeside(dir string, c Card, others map[string][]byte) error {
+// WriteCompanions writes the files that go with a job's model to dir: the card, and the contents of others by name.
+func WriteCompanions(dir string, c Card, others map[string][]byte) error {
 	c.Version, c.Read = cardVersion, readingOf(c.Data)
 	if others[TokenizerFile] != nil {
 		c.Read.Tokenizer = TokenizerFile
@@ -122,7 +122,7 @@ func writeWhole(dir, name string, content []byte) error {
 // the second result is false.
 func ReadCard(opener *access.Opener, dir string) (Card, bool, error) {
 	var c Card
-	text, err := readBeside(opener, dir, CardFile)
+	text, err := readCompanion(opener, dir, CardFile)
 	if err != nil || text == nil {
 		return c, false, err
 	}
@@ -151,12 +151,12 @@ func noticed(dir, notice string, m *model.Model) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// readBeside reads a file beside a model; nil when there is none, or no directory.
-func readBeside(opener *access.Opener, dir, name string) ([]byte, error) {
+// readCompanion reads a file beside a model; nil when there is none, or no directory.
+func readCompanion(opener *access.Opener, dir, name string) ([]byte, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	text, err := opener.ReadFile(filepath.Join(dir, name), maxBesideBytes)
+	text, err := opener.ReadFile(filepath.Join(dir, name), maxCompanionBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -22,7 +22,7 @@ func TestACardIsReadAsItWasWritten(t *testing.T) {
 			Files: []string{"/home/somebody/texts"}, Format: "text", Holdout: 0.1, Labels: []string{"ham", "spam"},
 		},
 	}
-	if err := WriteBeside(dir, want, map[string][]byte{TokenizerFile: []byte("{}")}); err != nil {
+	if err := WriteCompanions(dir, want, map[string][]byte{TokenizerFile: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
 	found, ok, err := ReadCard(nil, dir)
@@ -31,7 +31,7 @@ func TestACardIsReadAsItWasWritten(t *testing.T) {
 	if err != nil || !ok || !reflect.DeepEqual(found, want) {
 		t.Errorf("read %+v (%v, %v), want %+v", found, ok, err, want)
 	}
-	if text, err := readBeside(nil, dir, TokenizerFile); err != nil || string(text) != "{}" {
+	if text, err := readCompanion(nil, dir, TokenizerFile); err != nil || string(text) != "{}" {
 		t.Errorf("the tokenizer is %q (%v)", text, err)
 	}
 }

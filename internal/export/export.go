@@ -44,7 +44,7 @@ type ShardMeta struct {
 }
 
 // Pack writes a model directory to w as a tar archive: the center of a committed round, m's config and, from each stage's shard
-// in store, its tensors; with the files that the job left beside it in dir (WriteBeside), if there is one. Everything is read
+// in store, its tensors; with the files that the job left beside it in dir (WriteCompanions), if there is one. Everything is read
 // and checked before the first byte is written, and nothing is written elsewhere, so a model can be taken off a disk that
 // is full. A notice, unless it is empty, goes into the card.
 func Pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string) error {
@@ -76,8 +76,8 @@ func pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, s
 		return fmt.Errorf("export: %w", err)
 	}
 	files := append([]file{bytesFile(ConfigFile, append(config, '\n'))}, weights...)
-	for _, name := range beside {
-		content, err := readBeside(nil, dir, name)
+	for _, name := range companions {
+		content, err := readCompanion(nil, dir, name)
 		if notice != "" && name == CardFile {
 			content, err = noticed(dir, notice, m)
 		}

@@ -31,7 +31,7 @@ func fresh(t *testing.T, family string, config map[string]any, card *export.Card
 	dir := t.TempDir()
 	if card != nil {
 		card.Task = m.Task
-		if err := export.WriteBeside(dir, *card, nil); err != nil {
+		if err := export.WriteCompanions(dir, *card, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestOpenRefusesWhatDoesNotBelongTogether(t *testing.T) {
 		t.Errorf("bytes for 100 token ids: %v", err)
 	}
 	dir := fresh(t, "gpt2", tinyGPT2, nil)
-	if err := export.WriteBeside(dir, export.Card{Task: model.Images}, nil); err != nil {
+	if err := export.WriteCompanions(dir, export.Card{Task: model.Images}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir, "ref"); err == nil || !strings.Contains(err.Error(), "is of the task images") {

@@ -278,7 +278,7 @@ func (h *host) writeCard(context.Context) error {
 			return &permanentError{fmt.Errorf("model.from: %w", err)}
 		}
 	}
-	if err := export.WriteBeside(control.ModelDir(h.assignment.Dir), c, files); err != nil {
+	if err := export.WriteCompanions(control.ModelDir(h.assignment.Dir), c, files); err != nil {
 		return fmt.Errorf("leave what goes with the model: %w", err)
 	}
 	return nil

@@ -181,7 +181,7 @@ func ShardDir(dir string) string { return filepath.Join(dir, "shards") }
 // completed. Each directory in it is a time at which some were moved there.
 func QuarantineDir(dir string) string { return filepath.Join(dir, "quarantine") }
 
-// ModelDir holds what goes with the job's model when it is exported (export.WriteBeside).
+// ModelDir holds what goes with the job's model when it is exported (export.WriteCompanions).
 func ModelDir(dir string) string { return filepath.Join(dir, "model") }
 
 // HistoryPath is where the worker keeps how training went (package history).

@@ -23,8 +23,8 @@ const responseTimeout = time.Second
 // stateBytes is the size of the small disk that the state directory is on, where file systems can be mounted.
 const stateBytes = 32 << 20
 
-// world is one trial's: a daemon, its directory and its jobs.
-type world struct {
+// testbed is one trial's: a daemon, its directory and its jobs.
+type testbed struct {
 	dir    string // all of it
 	base   string // the state directory
 	state  string // the same, as the configuration spells it
@@ -54,13 +54,13 @@ type trialJob struct {
 	problems []error
 }
 
-// newWorld makes a directory with data and a configuration. Nothing runs in it yet.
-func newWorld(seed uint64, mounts bool, show func(string)) (*world, error) {
+// newTestbed makes a directory with data and a configuration. Nothing runs in it yet.
+func newTestbed(seed uint64, mounts bool, show func(string)) (*testbed, error) {
 	dir, err := os.MkdirTemp("", "chaos-") // short, for sockets
 	if err != nil {
 		return nil, err
 	}
-	w := &world{
+	w := &testbed{
 		dir: dir, base: filepath.Join(dir, "state"), state: filepath.Join(dir, "state"), seed: seed, mounts: mounts, random: rand.New(rand.NewPCG(seed, 1)),
 		client: api.NewClient(filepath.Join(dir, "sock")), began: time.Now(), show: show,
 	}
@@ -82,22 +82,22 @@ func newWorld(seed uint64, mounts bool, show func(string)) (*world, error) {
 }
 
 // configure writes the daemon's configuration.
-func (w *world) configure(level string) error {
+func (w *testbed) configure(level string) error {
 	text := fmt.Sprintf("state_dir: %s\nsocket: %s\nlog_level: %s\nresponse_timeout: %v\nretry_first: 50ms\nretry_longest: 500ms\n"+
 		"retry_limit: 20\norphan_after: 1m\n", w.state, filepath.Join(w.dir, "sock"), level, responseTimeout)
 	return os.WriteFile(w.config(), []byte(text), 0o600)
 }
 
-func (w *world) config() string { return filepath.Join(w.dir, "avgpiped.yaml") }
+func (w *testbed) config() string { return filepath.Join(w.dir, "avgpiped.yaml") }
 
 // log is what the daemons have printed.
-func (w *world) log() string { return filepath.Join(w.dir, "daemon.log") }
+func (w *testbed) log() string { return filepath.Join(w.dir, "daemon.log") }
 
 // jobDir is the directory of a job.
-func (w *world) jobDir(j *trialJob) string { return filepath.Join(w.base, "jobs", j.id) }
+func (w *testbed) jobDir(j *trialJob) string { return filepath.Join(w.base, "jobs", j.id) }
 
 // say notes what happens, for the report of a trial that fails.
-func (w *world) say(format string, args ...any) {
+func (w *testbed) say(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	line := fmt.Sprintf("%6.2f s  %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
@@ -106,12 +106,12 @@ func (w *world) say(format string, args ...any) {
 }
 
 // answers waits until a daemon answers.
-func (w *world) answers(ctx context.Context) error {
+func (w *testbed) answers(ctx context.Context) error {
 	return poll(ctx, startBound, "an answer of the daemon", func() bool { return w.answered(ctx) })
 }
 
 // answered asks the daemon once.
-func (w *world) answered(ctx context.Context) bool {
+func (w *testbed) answered(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
 	_, err := w.client.Version(ctx)
@@ -119,7 +119,7 @@ func (w *world) answered(ctx context.Context) bool {
 }
 
 // remove removes the directory, and what may be mounted in it.
-func (w *world) remove() error {
+func (w *testbed) remove() error {
 	w.client.Close()
 	if w.mounts {
 		for err := error(nil); err == nil; { // faults mount over it
@@ -130,7 +130,7 @@ func (w *world) remove() error {
 }
 
 // save copies the logs of a failed trial to a directory, and what it failed with.
-func (w *world) save(to string, failed error) error {
+func (w *testbed) save(to string, failed error) error {
 	to = filepath.Join(to, fmt.Sprintf("seed-%d", w.seed))
 	if err := os.MkdirAll(to, 0o750); err != nil {
 		return err
@@ -188,7 +188,7 @@ func signalAll(pids []int, sig syscall.Signal) error {
 }
 
 // pick draws one of several things; the zero value of none.
-func pick[T any](w *world, of []T) (one T) {
+func pick[T any](w *testbed, of []T) (one T) {
 	if len(of) > 0 {
 		one = of[w.random.IntN(len(of))]
 	}
