@@ -103,6 +103,7 @@ type place struct {
 // only.
 type Positions struct {
 	file      string
+	kind      string   // "a configuration"; "": a job file
 	lines     []string // of the file, without line ends
 	overrides []string
 	values    map[string]place // by key: "train.batch", "data.files[1]"
@@ -142,6 +143,9 @@ func (p *Positions) UnknownKey(key string, allowed []string) Problem {
 	where := section
 	if section == "" {
 		where = "the job file"
+		if p != nil && p.kind != "" {
+			where = p.kind
+		}
 	}
 	message := fmt.Sprintf("unknown key %q; %s allows %s", name, where, strings.Join(allowed, ", "))
 	near := nearest.Word(name, allowed)

@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -89,11 +90,16 @@ type fault struct {
 
 // builder converts a parsed document to nodes.
 type builder struct {
-	override int // of the places
-	shift    int // columns before the text
-	depth    int // of the value being converted
+	of       string // what is read, for messages; "": a job file
+	limit    int    // of its bytes; 0: CapBytes
+	override int    // of the places
+	shift    int    // columns before the text
+	depth    int    // of the value being converted
 	faults   []fault
 }
+
+// kind is what is read.
+func (b *builder) kind() string { return cmp.Or(b.of, "a job file") }
 
 func (b *builder) place(t *token.Token) place {
 	if t == nil || t.Position == nil {
@@ -112,7 +118,7 @@ func (b *builder) fault(at place, format string, args ...any) {
 
 // read parses one YAML document. The returned node is nil for an empty one, and when there are faults.
 func (b *builder) read(source []byte) *node {
-	if f := unreadable(source); f != nil {
+	if f := b.unreadable(source); f != nil {
 		f.at.override = b.override
 		if f.at.line == 1 {
 			f.at.column += b.shift
@@ -122,7 +128,7 @@ func (b *builder) read(source []byte) *node {
 	}
 	tokens := lexer.Tokenize(string(source))
 	if t := deep(tokens); t != nil {
-		b.fault(b.place(t), "more than %d values in each other; a job file needs few", maxDepth)
+		b.fault(b.place(t), "more than %d values in each other; %s needs few", maxDepth, b.kind())
 		return nil
 	}
 	file, err := parse(tokens)
@@ -135,7 +141,7 @@ func (b *builder) read(source []byte) *node {
 		switch {
 		case doc.Body == nil:
 		case root != nil:
-			b.fault(b.node(doc.Body).at, "a second YAML document; a job file is one")
+			b.fault(b.node(doc.Body).at, "a second YAML document; %s is one", b.kind())
 			return nil
 		default:
 			root = b.node(doc.Body)
@@ -180,11 +186,11 @@ func deep(tokens token.Tokens) *token.Token {
 }
 
 // unreadable reports text that is too long, or not UTF-8, at its place.
-func unreadable(source []byte) *fault {
-	if len(source) > CapBytes {
+func (b *builder) unreadable(source []byte) *fault {
+	if most := cmp.Or(b.limit, CapBytes); len(source) > most {
 		return &fault{
 			at:      place{line: 1, column: 1},
-			message: fmt.Sprintf("%d bytes; a job file has at most %d", len(source), CapBytes),
+			message: fmt.Sprintf("%d bytes; %s has at most %d", len(source), b.kind(), most),
 		}
 	}
 	if utf8.Valid(source) {
@@ -212,7 +218,7 @@ func unreadable(source []byte) *fault {
 func (b *builder) node(n ast.Node) *node {
 	out := &node{at: b.place(first(n))}
 	if b.depth++; b.depth > maxDepth {
-		b.fault(out.at, "more than %d values in each other; a job file needs few", maxDepth)
+		b.fault(out.at, "more than %d values in each other; %s needs few", maxDepth, b.kind())
 		b.depth--
 		out.kind = refused
 		return out
@@ -234,7 +240,7 @@ func (b *builder) node(n ast.Node) *node {
 		}
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		out.kind = refused
-		b.fault(out.at, "anchors, aliases and tags are not allowed in a job file; write the value out")
+		b.fault(out.at, "anchors, aliases and tags are not allowed in %s; write the value out", b.kind())
 	case *ast.LiteralNode:
 		out.kind, out.scalar = text, n.Value.Value
 	default:
@@ -261,7 +267,7 @@ func (b *builder) entry(out *node, v *ast.MappingValueNode) {
 	t := v.Key.GetToken()
 	at := b.place(t)
 	if v.Key.IsMergeKey() {
-		b.fault(at, "merge keys are not allowed in a job file; write the keys out")
+		b.fault(at, "merge keys are not allowed in %s; write the keys out", b.kind())
 		return
 	}
 	if t.Type != token.StringType && t.Type != token.SingleQuoteType && t.Type != token.DoubleQuoteType &&

@@ -1,17 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -88,89 +82,23 @@ var costsCounts = []struct {
 }
 
 // costsParser reads a costs file.
-type costsParser struct {
-	file     string
-	lines    []string
-	problems job.Problems
-	values   map[string]ast.Node
-	keys     map[string]*token.Token
-}
+type costsParser struct{ *job.Flat }
 
 // parseCosts reads a costs file: source is its text, file its name for messages. The error is job.Problems: all that is wrong,
 // each with its line.
 func parseCosts(file string, source []byte) (*costsFile, error) {
-	p := costsParser{file: file, lines: strings.Split(string(source), "\n"), values: map[string]ast.Node{}, keys: map[string]*token.Token{}}
+	p := costsParser{job.ReadFlat(file, source, "a costs file", capCostsBytes, knownCosts())}
 	c := &costsFile{}
-	if p.read(source); len(p.problems) == 0 {
-		if p.counts(c); len(p.problems) == 0 { // they say how many values lists have
+	if p.Err() == nil {
+		if p.counts(c); p.Err() == nil { // they say how many values lists have
 			p.lists(c)
 		}
 		p.words(c)
 	}
-	if len(p.problems) > 0 {
-		slices.SortStableFunc(p.problems, func(a, b job.Problem) int { return a.Line - b.Line })
-		return nil, p.problems
+	if err := p.Err(); err != nil {
+		return nil, err
 	}
 	return c, nil
-}
-
-// problem reports what is wrong at a token; nil is the file as a whole.
-func (p *costsParser) problem(at *token.Token, key, near, format string, args ...any) {
-	problem := job.Problem{File: p.file, Line: 1, Column: 1, Key: key, Message: fmt.Sprintf(format, args...), Nearest: near}
-	if at != nil && at.Position != nil {
-		problem.Line, problem.Column = at.Position.Line, at.Position.Column
-	}
-	if problem.Line <= len(p.lines) {
-		problem.Text = strings.TrimSuffix(p.lines[problem.Line-1], "\r")
-	}
-	p.problems = append(p.problems, problem)
-}
-
-// read finds the keys and their values.
-func (p *costsParser) read(source []byte) {
-	file, err := parseYAML(source)
-	if err != nil {
-		var at *token.Token
-		message := err.Error()
-		if located, ok := errors.AsType[yaml.Error](err); ok {
-			at, message = located.GetToken(), located.GetMessage()
-		}
-		p.problem(at, "", "", "not YAML: %s", message)
-		return
-	}
-	var entries []*ast.MappingValueNode
-	for _, doc := range file.Docs {
-		switch body := doc.Body.(type) {
-		case nil:
-		case *ast.MappingNode:
-			entries = append(entries, body.Values...)
-		case *ast.MappingValueNode:
-			entries = append(entries, body)
-		default:
-			p.problem(body.GetToken(), "", "", "a costs file is a mapping of keys to values: %s", strings.Join(knownCosts(), ", "))
-		}
-	}
-	for _, entry := range entries {
-		at := entry.Key.GetToken()
-		switch key := at.Value; {
-		case !slices.Contains(knownCosts(), key):
-			p.problem(at, key, nearest.Word(key, knownCosts()), "unknown key %q; known: %s", key, strings.Join(knownCosts(), ", "))
-		case p.keys[key] != nil:
-			p.problem(at, key, "", "key %q is here twice; it stands first at line %d", key, p.keys[key].Position.Line)
-		default:
-			p.keys[key], p.values[key] = at, entry.Value
-		}
-	}
-}
-
-// parseYAML calls the YAML parser, which may panic on input that is far from YAML; that is the file's fault.
-func parseYAML(source []byte) (file *ast.File, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			file, err = nil, fmt.Errorf("the parser gave up (%v)", r)
-		}
-	}()
-	return parser.ParseBytes(source, 0, parser.AllowDuplicateMapKey())
 }
 
 func knownCosts() []string {
@@ -188,16 +116,16 @@ func knownCosts() []string {
 // counts reads the whole numbers.
 func (p *costsParser) counts(c *costsFile) {
 	for _, count := range costsCounts {
-		node, found := p.values[count.key]
+		value, found := p.Value(count.key)
 		if !found {
 			if count.key == "stages" || count.key == "micro_batches" {
-				p.problem(nil, count.key, "", "%s is missing; write its number, such as %s: 4", count.key, count.key)
+				p.Refuse(count.key, "", "%s is missing; write its number, such as %s: 4", count.key, count.key)
 			}
 			continue
 		}
-		n, err := strconv.Atoi(node.GetToken().Value)
+		n, err := strconv.Atoi(value.Text)
 		if err != nil || n < count.least || n > mostCount {
-			p.problem(node.GetToken(), count.key, "", "%s is %s; want a whole number, %d to %d", count.key, node.String(), count.least, mostCount)
+			p.Refuse(count.key, "", "%s is %s; want a whole number, %d to %d", count.key, said(value), count.least, mostCount)
 			continue
 		}
 		*count.value(c) = n
@@ -209,19 +137,18 @@ func (p *costsParser) words(c *costsFile) {
 	c.unit = p.word("unit", "s", "ms", "us")
 	c.awaitRound = p.word("pull", "old", "new", "elastic") == "new"
 	c.exchangeNorm = p.word("clip_norm", "true", "false") == "true"
-	node, found := p.values["schedules"]
+	value, found := p.Value("schedules")
 	if !found {
 		return
 	}
-	sequence, ok := node.(*ast.SequenceNode)
-	if !ok {
-		p.problem(node.GetToken(), "schedules", "", "schedules is no list; want names, such as [gpipe, 1f1b, afp]")
+	if value.Items == nil {
+		p.Refuse("schedules", "", "schedules is no list; want names, such as [gpipe, 1f1b, afp]")
 		return
 	}
-	for _, item := range sequence.Values {
-		name := item.GetToken().Value
+	for _, item := range value.Items {
+		name := item.Text
 		if !slices.Contains(schedule.Names(), name) {
-			p.problem(item.GetToken(), "schedules", nearest.Word(name, schedule.Names()), "schedule %q is unknown; known: %s", name, strings.Join(schedule.Names(), ", "))
+			p.Refuse(item.Key, nearest.Word(name, schedule.Names()), "schedule %q is unknown; known: %s", name, strings.Join(schedule.Names(), ", "))
 		}
 		c.schedules = append(c.schedules, name)
 	}
@@ -229,25 +156,24 @@ func (p *costsParser) words(c *costsFile) {
 
 // word reads a key that has one of a few values; "" where the file does not have it.
 func (p *costsParser) word(key string, valid ...string) string {
-	node, found := p.values[key]
+	value, found := p.Value(key)
 	if !found {
 		return ""
 	}
-	value := node.GetToken().Value
-	if !slices.Contains(valid, value) {
+	if !slices.Contains(valid, value.Text) {
 		last := len(valid) - 1
-		p.problem(node.GetToken(), key, "", "%s %q; want %s or %s", key, value, strings.Join(valid[:last], ", "), valid[last])
+		p.Refuse(key, "", "%s %q; want %s or %s", key, value.Text, strings.Join(valid[:last], ", "), valid[last])
 	}
-	return value
+	return value.Text
 }
 
 // lists reads the times and bytes.
 func (p *costsParser) lists(c *costsFile) {
 	for _, k := range costsKeys {
-		node, found := p.values[k.key]
+		value, found := p.Value(k.key)
 		if !found {
 			if k.key == "forward" || k.key == "backward" {
-				p.problem(nil, k.key, "", "%s is missing; write its time, one for all stages or a list with one a stage", k.key)
+				p.Refuse(k.key, "", "%s is missing; write its time, one for all stages or a list with one a stage", k.key)
 			}
 			continue
 		}
@@ -259,7 +185,7 @@ func (p *costsParser) lists(c *costsFile) {
 			unit = "device"
 		case perStage:
 		}
-		values, ok := p.list(k.key, node, n, unit)
+		values, ok := p.list(k.key, value, n, unit)
 		if !ok {
 			continue
 		}
@@ -273,20 +199,20 @@ func (p *costsParser) lists(c *costsFile) {
 		}
 		*k.bytes(&c.costs) = bytes
 	}
-	if len(p.problems) > 0 {
+	if p.Err() != nil {
 		return
 	}
 	if err := c.costs.Validate(c.stages); err != nil {
-		p.problem(p.keys["bandwidth"], "", "", "%v", err) // all else has been checked value by value
+		p.Refuse("bandwidth", "", "%v", err) // all else has been checked value by value
 	}
 }
 
 // list reads n values, or one for all of them.
-func (p *costsParser) list(key string, node ast.Node, n int, unit string) ([]float64, bool) {
-	items := []ast.Node{node}
-	if sequence, ok := node.(*ast.SequenceNode); ok {
-		if items = sequence.Values; len(items) != n {
-			p.problem(node.GetToken(), key, "", "%s has %s for %s; want one for all, or one a %s", key, words.Count(len(items), "value"), words.Count(n, unit), unit)
+func (p *costsParser) list(key string, value job.Value, n int, unit string) ([]float64, bool) {
+	items := []job.Value{value}
+	if value.Items != nil {
+		if items = value.Items; len(items) != n {
+			p.Refuse(key, "", "%s has %s for %s; want one for all, or one a %s", key, words.Count(len(items), "value"), words.Count(n, unit), unit)
 			return nil, false
 		}
 	}
@@ -295,7 +221,7 @@ func (p *costsParser) list(key string, node ast.Node, n int, unit string) ([]flo
 	for i, item := range items {
 		v, message := costsValue(key, item)
 		if message != "" {
-			p.problem(item.GetToken(), key, "", "%s", message)
+			p.Refuse(item.Key, "", "%s", message)
 			good = false
 		}
 		if len(items) == n {
@@ -310,8 +236,8 @@ func (p *costsParser) list(key string, node ast.Node, n int, unit string) ([]flo
 }
 
 // costsValue reads a value, or says what is wrong with it.
-func costsValue(key string, node ast.Node) (float64, string) {
-	text := node.GetToken().Value
+func costsValue(key string, value job.Value) (float64, string) {
+	text := said(value)
 	v, err := strconv.ParseFloat(text, 64)
 	bytes := strings.HasSuffix(key, "_bytes")
 	switch {
@@ -329,4 +255,12 @@ func costsValue(key string, node ast.Node) (float64, string) {
 		return 0, fmt.Sprintf("utilisation is %s; want the share of a device that one op uses, above 0 and at most 1", text)
 	}
 	return v, ""
+}
+
+// said is a value as it is written, or what it is.
+func said(v job.Value) string {
+	if v.Plain {
+		return v.Text
+	}
+	return v.Found
 }

@@ -12,15 +12,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
-	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -313,102 +309,32 @@ func readConfig(path string) (config, map[string]string, error) {
 	return c, texts, nil
 }
 
+// capConfigBytes bounds a configuration file.
+const capConfigBytes = 64 << 10
+
 // parseConfig parses a configuration file strictly: every problem at once, at its line, with what is allowed.
 func parseConfig(path string, text []byte) (config, map[string]string, error) {
-	c := defaultConfig()
-	r := configReader{path: path, lines: strings.Split(string(text), "\n"), texts: map[string]string{}}
-	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		return c, nil, r.syntax(err)
-	}
-	for _, document := range file.Docs {
-		r.document(&c, document.Body)
-	}
-	if len(r.problems) > 0 {
-		return c, nil, r.problems
-	}
-	return c, r.texts, nil
-}
-
-// configReader collects the problems of one file.
-type configReader struct {
-	path     string
-	lines    []string
-	texts    map[string]string // of the keys met so far
-	problems job.Problems
-}
-
-func (r *configReader) refuse(line, column int, name, nearest, format string, args ...any) {
-	text := ""
-	if line >= 1 && line <= len(r.lines) {
-		text = strings.TrimSuffix(r.lines[line-1], "\r")
-	}
-	r.problems = append(r.problems, job.Problem{
-		File: r.path, Line: max(line, 1), Column: max(column, 1), Text: text, Key: name, Message: fmt.Sprintf(format, args...), Nearest: nearest,
-	})
-}
-
-// syntax turns an error of the YAML parser into problems.
-func (r *configReader) syntax(err error) error {
-	line, column, message := 1, 1, err.Error()
-	if e, ok := err.(yaml.Error); ok { //nolint:errorlint // the parser returns its own error unwrapped
-		message = e.GetMessage()
-		if at := e.GetToken(); at != nil && at.Position != nil {
-			line, column = at.Position.Line, at.Position.Column
-		}
-	}
-	r.refuse(line, column, "", "", "not YAML: %s", message)
-	return r.problems
-}
-
-func (r *configReader) document(c *config, body ast.Node) {
-	switch n := body.(type) {
-	case nil, *ast.NullNode, *ast.CommentGroupNode:
-	case *ast.MappingNode:
-		for _, pair := range n.Values {
-			r.pair(c, pair)
-		}
-	case *ast.MappingValueNode:
-		r.pair(c, n)
-	default:
-		at := body.GetToken().Position
-		r.refuse(at.Line, at.Column, "", "", "a configuration is a mapping of %s; found a %s",
-			strings.Join(keyNames(), ", "), strings.ToLower(body.Type().String()))
-	}
-}
-
-func (r *configReader) pair(c *config, pair *ast.MappingValueNode) {
-	token := pair.Key.GetToken()
-	name := token.Value
+	c, texts := defaultConfig(), map[string]string{}
+	file := job.ReadFlat(path, text, "a configuration", capConfigBytes, keyNames())
 	for _, k := range keys {
-		if k.name != name {
-			continue
+		v, found := file.Value(k.name)
+		switch texts[k.name] = v.Text; {
+		case !found:
+			delete(texts, k.name)
+		case v.Null:
+			file.Refuse(k.name, "", "%s has no value; write %s, or remove the line for the default, %s", k.name, k.allowed, k.initial)
+		case !v.Plain:
+			file.Refuse(k.name, k.initial, "%s wants %s; found %s", k.name, k.allowed, v.Found)
+		default:
+			if err := k.set(&c, v.Text); err != nil {
+				file.Refuse(k.name, k.initial, "%s: %v; allowed is %s", k.name, err, k.allowed)
+			}
 		}
-		if _, twice := r.texts[name]; twice {
-			r.refuse(token.Position.Line, token.Position.Column, name, "", "%s is there twice; remove one", name)
-			return
-		}
-		r.texts[name] = pair.Value.GetToken().Value
-		r.value(c, k, pair.Value)
-		return
 	}
-	r.refuse(token.Position.Line, token.Position.Column, name, nearest.Word(name, keyNames()),
-		"unknown key %q; allowed are %s", name, strings.Join(keyNames(), ", "))
-}
-
-func (r *configReader) value(c *config, k key, node ast.Node) {
-	token := node.GetToken()
-	line, column := token.Position.Line, token.Position.Column
-	switch node.(type) {
-	case *ast.StringNode, *ast.IntegerNode:
-		if err := k.set(c, token.Value); err != nil {
-			r.refuse(line, column, k.name, k.initial, "%s: %v; allowed is %s", k.name, err, k.allowed)
-		}
-	case *ast.NullNode:
-		r.refuse(line, column, k.name, "", "%s has no value; write %s, or remove the line for the default, %s", k.name, k.allowed, k.initial)
-	default:
-		r.refuse(line, column, k.name, k.initial, "%s wants %s; found a %s", k.name, k.allowed, strings.ToLower(node.Type().String()))
+	if err := file.Err(); err != nil {
+		return c, nil, err
 	}
+	return c, texts, nil
 }
 
 func keyNames() []string {
