@@ -9,8 +9,8 @@ import (
 
 // advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023): 1f1b with more forwards ahead, so
 // that a stage has work while a message travels. Without costs the warm-up is the published grid, min(M, 2(K-k)+1) for
-// k = 1..K; with costs each link gets what hides it, and a simulated batch has to agree that nothing near is faster (refine), so
-// that afp is never slower than 1f1b nor, within its limits, than gpipe. Stage k has as many micro-batches in flight as its warm-up.
+// k = 1..K; with costs each link gets what hides it, and refine simulates a batch with it and with others near it. So one
+// pipeline is never slower in the simulator than by 1f1b nor, within its limits, by gpipe. Several pipelines can be. Stage k has as many micro-batches in flight as its warm-up.
 //
 // With links as slow as a forward or a backward:
 //

@@ -12,8 +12,8 @@ type Curve struct {
 	Values  []float64
 }
 
-// FitCurve fits a curve to measurements, several of each size, that cannot fall as the size grows: of each size the median, and
-// where medians fall nevertheless, the mean of the neighbours that do (pool adjacent violators, Ayer et al. 1955: the
+// FitCurve fits a curve to measurements, several of each size, that cannot fall as the size grows: of each size the trimmed mean, and
+// where these fall nevertheless, the mean of the neighbours that do (pool adjacent violators, Ayer et al. 1955: the
 // non-decreasing values of least squared error). With two sizes it is t(b) = t0 + t1 b; a third bends the line
 // where the device's kernels change their pace.
 func FitCurve(measured map[int][]float64) (Curve, error) {
@@ -27,7 +27,7 @@ func FitCurve(measured map[int][]float64) (Curve, error) {
 		if len(measured[n]) == 0 {
 			return c, fmt.Errorf("no measurement at %d samples", n)
 		}
-		c.Values = append(c.Values, median(measured[n]))
+		c.Values = append(c.Values, TrimmedMean(measured[n]))
 		weights = append(weights, float64(len(measured[n])))
 	}
 	c.Values = nonDecreasing(c.Values, weights)
@@ -93,11 +93,19 @@ func (c Curve) Line() (t0, t1 float64) {
 	return t0, t1
 }
 
-// median of at least one value; the values keep their order.
-func median(values []float64) float64 {
+// TrimmedMean is the mean of values without the lowest and highest tenth, at least one of each where there are four or more; 0 of
+// none. A batch is a sum of passes, and times have a long tail, so their median would predict it too short.
+func TrimmedMean(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	if n := len(sorted); n >= 4 {
+		cut := max(1, n/10)
+		sorted = sorted[cut : n-cut]
+	}
+	sum := 0.0
+	for _, v := range sorted {
+		sum += v
+	}
+	return sum / float64(max(len(sorted), 1))
 }
 
 // nonDecreasing returns the non-decreasing values of least weighted squared error.

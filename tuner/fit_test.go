@@ -112,3 +112,21 @@ func TestCurvesThatCannotBeAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A batch is the sum of its passes: times with a long tail are predicted by their mean, without single ones that a host has disturbed.
+func TestTimesAreTrimmedMeans(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		want   float64
+	}{
+		{nil, 0},
+		{[]float64{3}, 3},
+		{[]float64{1, 2, 6}, 3},
+		{[]float64{9, 1, 2, 4}, 3},
+		{[]float64{1, 1, 1, 1, 1, 1, 3, 3, 3, 100}, 1.75},
+	} {
+		if got := TrimmedMean(c.values); got != c.want {
+			t.Errorf("%v: %v, want %v", c.values, got, c.want)
+		}
+	}
+}

@@ -32,11 +32,13 @@ type Raft interface {
 
 // Config configures a Coordinator. All but OnStop and Spare is required.
 type Config struct {
-	Node   string      // where jobs are placed
-	Cores  []int       // of that node, that jobs compute on
-	Agent  agent.Agent // of that node
-	Raft   Raft
-	Limits func() Limits
+	Node  string // where jobs are placed
+	Cores []int  // of that node, that jobs compute on
+	// MemoryBytes is what jobs may take of that node's memory, all together; 0: not known, and not looked at.
+	MemoryBytes int64
+	Agent       agent.Agent // of that node
+	Raft        Raft
+	Limits      func() Limits
 	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back, before that is said.
 	DriftHold time.Duration
 	Log       *zap.Logger

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // The rules' numbers.
@@ -19,7 +20,7 @@ const (
 // decide says what to do about every job, in order. It is a pure function. Doing what it says, and observing again, brings
 // every job to its end.
 func decide(w snapshot) []decision {
-	free := w.free()
+	free, memory := w.free(), w.freeMemory()
 	var all []decision
 	queue := "" // the first job that waits for cores: nobody overtakes it
 	for i := range w.jobs {
@@ -33,9 +34,10 @@ func decide(w snapshot) []decision {
 		case j.waits() && !j.hold.passed:
 			d = decideWaiting(w, j)
 		case j.state == api.Queued || j.waits():
-			d = decideQueued(w, j, free, queue)
+			d = decideQueued(w, j, free, memory, queue)
 			if d.choice == place || d.choice == tune {
 				free -= j.cores
+				memory -= j.memory
 			} else if d.choice == wait && queue == "" {
 				queue = j.id
 			}
@@ -56,6 +58,18 @@ func (w snapshot) free() int {
 	for i := range w.jobs {
 		if j := &w.jobs[i]; j.holdsCores() {
 			free -= j.cores
+		}
+	}
+	return free
+}
+
+// freeMemory is what is left of the node's memory after what was promised to jobs. What is free at the moment says little: Linux gives
+// memory out when it is first touched, and a worker that loads has touched next to nothing.
+func (w snapshot) freeMemory() int64 {
+	free := w.memory
+	for i := range w.jobs {
+		if j := &w.jobs[i]; j.holdsCores() {
+			free -= j.memory
 		}
 	}
 	return free
@@ -111,7 +125,7 @@ func decideWaiting(w snapshot, j *jobView) decision {
 }
 
 // decideQueued starts jobs first come, first served. One that wants more cores than the node has gets them all.
-func decideQueued(w snapshot, j *jobView, free int, queue string) decision {
+func decideQueued(w snapshot, j *jobView, free int, memory int64, queue string) decision {
 	switch {
 	case j.worker.live():
 		return dismiss(w, j, "the job starts anew")
@@ -125,6 +139,9 @@ func decideQueued(w snapshot, j *jobView, free int, queue string) decision {
 		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
 	case j.cores > free && free < w.cores:
 		return decision{reason: "queued: " + coreNeed(j.cores, free, w.cores)}
+	case j.memory > memory && memory < w.memory: // one that wants more than there is waits until it is alone
+		return decision{reason: fmt.Sprintf("queued: needs %s of memory, %s of %s are not promised to other jobs",
+			words.Bytes(j.memory), words.Bytes(max(memory, 0)), words.Bytes(w.memory))}
 	}
 	why := ""
 	if j.hold.text != "" {

@@ -44,6 +44,8 @@ func editNode(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 		switch a.Key {
 		case "cores":
 			w.cores = int(number(t, a))
+		case "memory":
+			w.memory = int64(number(t, a))
 		case "stopping":
 			w.stopping = true
 		case "reserved":
@@ -85,6 +87,8 @@ func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
 		j.state = api.State(a.Vals[0])
 	case "generation":
 		j.generation = number(t, a)
+	case "memory":
+		j.memory = int64(number(t, a))
 	case "cancelled":
 		j.cancelled = true
 	case "cores":

@@ -225,7 +225,7 @@ func (o *observed) stopBound() time.Duration {
 func (o *observed) view(j *cluster.Job, s *spec.Spec, w *snapshot) jobView {
 	v := jobView{
 		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
-		stages: s.Stages(), cores: s.Cores(w.cores), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
+		stages: s.Stages(), cores: s.Cores(w.cores), memory: s.HostBytes(), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
 		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths,
 		retryAt: o.diedAt.Add(w.limits.pause(o.deaths)), hold: o.hold.view(),
 		stopSince: o.stopSince, stopBound: o.stopBound(), remove: o.remove,

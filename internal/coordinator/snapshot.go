@@ -10,8 +10,9 @@ import (
 type snapshot struct {
 	now      time.Time
 	cores    int
-	reserved int  // cores of tunings that belong to no job
-	stopping bool // the daemon was asked to end
+	memory   int64 // bytes that jobs may take; 0: not known
+	reserved int   // cores of tunings that belong to no job
+	stopping bool  // the daemon was asked to end
 	limits   Limits
 	jobs     []jobView
 }
@@ -25,8 +26,9 @@ type jobView struct {
 	generation  uint64
 	cancelled   bool // somebody asked for it
 	stages      int
-	cores       int  // that it computes on, or is tuned on
-	open        bool // it is to be tuned before it is placed
+	cores       int   // that it computes on, or is tuned on
+	memory      int64 // bytes of the host that it was promised once it is placed; 0 while it is open
+	open        bool  // it is to be tuned before it is placed
 	commitEvery uint64
 	maxTime     time.Duration // 0: no bound
 	committed   uint64        // the last durable round; 0: none

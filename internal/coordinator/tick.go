@@ -34,7 +34,7 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 // snapshot is what there is to decide about, and the jobs in it by id.
 func (c *Coordinator) snapshot(state *cluster.State, stopping bool) (snapshot, map[string]*cluster.Job) {
 	limits := c.config.Limits()
-	s := snapshot{now: time.Now(), cores: len(c.config.Cores), reserved: len(c.reserved), stopping: stopping, limits: limits}
+	s := snapshot{now: time.Now(), cores: len(c.config.Cores), memory: c.config.MemoryBytes, reserved: len(c.reserved), stopping: stopping, limits: limits}
 	passed := min(s.now.Sub(c.ticked), longestTick)
 	c.ticked = s.now
 	jobs := map[string]*cluster.Job{}

@@ -89,7 +89,7 @@ var mayImport = map[string][]string{
 		"internal/unixhttp", "internal/worker/control",
 	},
 	"internal/coordinator": {
-		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/obstacle", "internal/shard", "internal/spec",
+		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/obstacle", "internal/shard", "internal/spec", "internal/words",
 		"internal/worker/control", "schedule", "tuner",
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},

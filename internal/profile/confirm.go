@@ -12,6 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -38,11 +39,7 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 			}
 			s.step(confirming{i, min(turn, turns-1)}, "run %s: %s, %s, %s", c.Schedule,
 				words.Count(c.Pipelines, "pipeline"), words.Count(c.MicroBatches, "micro-batch"), words.Count(c.Devices, "stage"))
-			config, err := Trial(&s.config.Request, c, s.batches(c))
-			if err != nil {
-				return nil, err
-			}
-			r, err := s.bench.Run(ctx, config)
+			r, err := s.trial(ctx, c)
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("run the best candidates: %w", context.Cause(ctx))
 			}
@@ -59,16 +56,25 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 
 // RunOnce runs a candidate one time and measures it.
 func (s *Session) RunOnce(ctx context.Context, c tuner.Candidate) (tuner.Candidate, error) {
-	config, err := Trial(&s.config.Request, &c, s.batches(&c))
-	if err != nil {
-		return c, err
-	}
-	r, err := s.bench.Run(ctx, config)
+	r, err := s.trial(ctx, &c)
 	if err != nil {
 		return c, err
 	}
 	c.Measured = Measure(&c, r)
 	return c, nil
+}
+
+// trial runs a candidate, where the memory for it is free beside what other jobs hold now.
+func (s *Session) trial(ctx context.Context, c *tuner.Candidate) (r worker.TrialResult, err error) {
+	config, err := Trial(&s.config.Request, c, s.batches(c))
+	if err != nil {
+		return r, err
+	}
+	need, free := c.Predicted.Bytes(), availableMemory()
+	if free > 0 && need > free && s.config.Request.Spec.Job.Devices.Kind != job.KindEmulated {
+		return r, fmt.Errorf("it needs %s of memory, and %s are free now", words.Bytes(need), words.Bytes(free))
+	}
+	return s.bench.Run(ctx, config)
 }
 
 // mostBatches bounds what a turn is watched for when batches are predicted to take next to no time.

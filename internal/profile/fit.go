@@ -107,9 +107,9 @@ func (m *measurement) fitDevice(d int) error {
 			}
 		}
 	}
-	average := median(m.contended.average[d])
+	average := tuner.TrimmedMean(m.contended.average[d])
 	if average == 0 { // measured with several pipelines all along; or not at all: like the optimizer it reads and writes a few vectors
-		average = max(median(m.stages.average[d]), median(m.stages.optimizer[d]))
+		average = max(tuner.TrimmedMean(m.stages.average[d]), tuner.TrimmedMean(m.stages.optimizer[d]))
 	}
 	steps, parameters := 0.0, 0.0
 	for i := share.From; i < share.To; i++ {
@@ -124,7 +124,7 @@ func (m *measurement) fitDevice(d int) error {
 		l, backward := &p.Layers[i], m.alone(trace.Backward, i, m.middle)
 		l.BackwardInput = scale(l.Backward, part(m.alone(trace.BackwardInput, i, m.middle), backward))
 		l.BackwardWeight = scale(l.Backward, part(m.alone(trace.BackwardWeight, i, m.middle), backward))
-		l.Optimizer = median(m.stages.optimizer[d]) * step(i) / slow
+		l.Optimizer = tuner.TrimmedMean(m.stages.optimizer[d]) * step(i) / slow
 		l.Average = average * part(float64(l.Parameters), parameters) / slow
 	}
 	return nil
@@ -139,17 +139,17 @@ func part(a, b float64) float64 {
 }
 
 // contention is how many times as long passes take, by samples, and optimizer steps, when pipelines share the devices: of all
-// stages together, medians over medians. 1 where it was not measured.
+// stages together, trimmed means over trimmed means. 1 where it was not measured.
 func contention(alone, together *measured) (passes tuner.Curve, optimizer float64) {
 	var steps, contendedSteps float64
 	one, several := map[int]float64{}, map[int]float64{}
 	for i := range alone.optimizer {
-		steps += median(alone.optimizer[i])
-		contendedSteps += median(together.optimizer[i])
+		steps += tuner.TrimmedMean(alone.optimizer[i])
+		contendedSteps += tuner.TrimmedMean(together.optimizer[i])
 		for _, w := range []trace.Work{trace.Forward, trace.Backward} {
 			for samples, times := range together.passes[w][i] {
-				one[samples] += median(alone.passes[w][i][samples])
-				several[samples] += median(times)
+				one[samples] += tuner.TrimmedMean(alone.passes[w][i][samples])
+				several[samples] += tuner.TrimmedMean(times)
 			}
 		}
 	}

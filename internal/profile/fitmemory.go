@@ -38,7 +38,7 @@ type memory struct {
 
 // memories are those of so many devices: of each its own, or the host's for all.
 func (s *subject) memories(devices int) (all []memory) {
-	host := memory{bytes: s.memory}
+	host := memory{bytes: min(s.memory, availableMemory())} // a reading runs now, beside what other jobs hold
 	for d := range devices {
 		if own := s.capacity(d); own > 0 {
 			all = append(all, memory{[]int{d}, own})

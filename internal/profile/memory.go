@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// reserve is the part of the available memory that a job is not planned into: commits, buffers of files, other processes.
+// reserve is the part of the memory that no job is planned into: commits, buffers of files, other processes.
 const reserve = 0.1
 
 // cgroupRoot is where control groups of version 2 are mounted.

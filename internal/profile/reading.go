@@ -2,6 +2,7 @@ package profile
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker"
@@ -58,13 +59,21 @@ func (s *subject) layered(target tuner.Target, shares []stage.Range, samples int
 	return r
 }
 
-// merged lays out a run as training is, by 1f1b, with whole batches of the job.
+// orders are the schedules in whose order stages are measured, where the job has one of them; the others split backwards or stages. Passes
+// take longer where more activations are in flight.
+var orders = []string{"gpipe", "afp"}
+
+// merged lays out a run as training is, with whole batches of the job: in the job's own order, or by 1f1b.
 func (s *subject) merged(target tuner.Target, shares []stage.Range, samples, pipelines int) reading {
 	micros := s.request.Spec.Job.Train.Batch / samples
 	r := s.reading(merged, target, samples, pipelines, micros)
-	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: target.Devices, MicroBatches: micros})
+	order := "1f1b"
+	if slices.Contains(orders, s.request.Spec.Job.Schedule) {
+		order = s.request.Spec.Job.Schedule
+	}
+	plan, _, err := schedule.Generate(order, schedule.Request{Devices: target.Devices, MicroBatches: micros})
 	if err != nil {
-		panic(fmt.Sprintf("1f1b of %d stages and %d micro-batches: %v", target.Devices, micros, err)) // it has a plan for any
+		panic(fmt.Sprintf("a plan of %d stages and %d micro-batches: %v", target.Devices, micros, err)) // it has a plan for any
 	}
 	r.trial.Plan = plan
 	for d, share := range shares {

@@ -28,14 +28,14 @@ type subject struct {
 	sequence int
 	compute  device.Type
 	cores    int
-	memory   int64         // bytes that the host can give; 0 when it does not say
+	memory   int64         // bytes that the host has for jobs; 0 when it does not say
 	device   device.Device // the first of the job's; closed with the subject
 	sizer    *footprint.Sizer
 }
 
 // newSubject opens a device, which close closes.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
-	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Spec.Job), cores: r.NodeCores, memory: availableMemory()}
+	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Spec.Job), cores: r.NodeCores, memory: int64((1 - reserve) * float64(totalMemory()))}
 	if n := len(r.Cores); n > 0 {
 		s.cores = n
 	}

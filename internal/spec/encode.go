@@ -78,7 +78,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	if s.Budget == nil {
 		s.Budget = budget(&s.Job, s.perPipeline)
 	}
-	s.placement = sync.OnceValue(s.place)
+	s.placement, s.hostBytes = sync.OnceValue(s.place), sync.OnceValue(s.predictHost)
 	return nil
 }
 

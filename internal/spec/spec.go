@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,6 +38,7 @@ type Spec struct {
 
 	perPipeline bool         // train.steps are those of each pipeline, as in versions before 3
 	placement   func() []int // once
+	hostBytes   func() int64 // once
 }
 
 // Output is how a job's model gets to its output.dir, as judged when the job was submitted.
@@ -76,7 +78,7 @@ func (s *Spec) take(r *Resolution) {
 			s.Warnings = append(s.Warnings, w)
 		}
 	}
-	s.placement = sync.OnceValue(s.place)
+	s.placement, s.hostBytes = sync.OnceValue(s.place), sync.OnceValue(s.predictHost)
 }
 
 // Tuned is the spec with what a tuning chose, or the rules where that says so, for a node with so many cores.
@@ -151,6 +153,55 @@ func (s *Spec) place() []int {
 		return nil
 	}
 	return plan.Placement()
+}
+
+// HostBytes is the memory of its host that the job's worker takes, as predicted; 0 while the job is open, or where it cannot be told.
+func (s *Spec) HostBytes() int64 {
+	if s.hostBytes == nil {
+		return s.predictHost()
+	}
+	return s.hostBytes()
+}
+
+func (s *Spec) predictHost() int64 {
+	all, err := s.memory()
+	if err != nil {
+		return 0
+	}
+	bytes := int64(0)
+	for _, m := range all {
+		bytes += m.Total()
+		if s.Job.Devices.Kind == job.KindEmulated { // its devices hold no values
+			bytes -= m.OnDevice()
+		}
+	}
+	return bytes
+}
+
+// memory is what each stage takes.
+func (s *Spec) memory() ([]tuner.Memory, error) {
+	if s.Job.Open() {
+		return nil, errors.New("its counts are open")
+	}
+	plan, _, err := s.Plan()
+	if err != nil {
+		return nil, err
+	}
+	m, err := model.FromHuggingFace(s.Model)
+	if err != nil {
+		return nil, err
+	}
+	f, split := Facts{Model: m}, s.Split()
+	if split == nil {
+		if split, err = f.cut(&s.Job); err != nil {
+			return nil, err
+		}
+	}
+	z, err := f.sizer(&s.Job)
+	if err != nil {
+		return nil, err
+	}
+	return z.Stages(plan, split, s.Job.Train.Batch/int(s.Job.MicroBatches), int(s.Job.Pipelines), s.Job.Recompute)
 }
 
 // Split is, of each stage, its first layer and the one after its last; nil: by operations.
