@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
 )
 
 // damageShard damages the newest shard of a job while nothing runs. The round before it is whole.
@@ -23,6 +25,13 @@ func damageShard(ctx context.Context, w *testbed, damage func(path string, size 
 	j := w.committed()
 	if j == nil {
 		return nil
+	}
+	record, err := agent.ReadRecord(w.jobDir(j))
+	if err != nil {
+		return err
+	}
+	if len(record.Committed) < 2 {
+		return nil // with its only round damaged, the job would rightly wait for a person
 	}
 	entries, err := os.ReadDir(filepath.Join(w.jobDir(j), "shards"))
 	if err != nil {
