@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
 // Command is a change of the replicated state. The set is closed: table commands lists every kind.
@@ -130,12 +132,14 @@ func (s *State) ApplyEntry(index uint64, data []byte) (*State, Result, error) {
 // SubmitJob records a new job, queued. Result.Job is its ID.
 type SubmitJob struct {
 	Name      string    `json:"name"`
-	Source    string    `json:"source"`
+	Source    string    `json:"source,omitempty"` // of older programs
 	File      string    `json:"file"`
 	Set       []string  `json:"set,omitempty"`
 	Base      string    `json:"base"`
 	Owner     uint32    `json:"owner"`
 	Submitted time.Time `json:"submitted"` // the proposer's clock; the state machine reads none
+	// SourceDigest names the job file's text, a file of the job's directory.
+	SourceDigest shard.Digest `json:"source_digest,omitempty"`
 	// Spec is the job as it was admitted; the coordinator's own.
 	Spec json.RawMessage `json:"spec,omitempty"`
 	// After is the highest number that the proposer has found in use, as by a directory whose job this state does not know: the
@@ -150,7 +154,7 @@ func (c *SubmitJob) apply(s *State) (string, error) {
 	s.NextJob = max(s.NextJob, c.After+1)
 	id := s.newID()
 	s.jobs[id] = &Job{
-		ID: id, Name: c.Name, Source: c.Source, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
+		ID: id, Name: c.Name, Source: c.Source, SourceDigest: c.SourceDigest, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
 		Spec: slices.Clone(c.Spec), Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
 	}
 	return id, nil

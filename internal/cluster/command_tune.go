@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
 // BeginTuning says that a job's open counts are being measured: it is tuning until ResolveJob. A tuning that was lost with its
@@ -35,9 +37,11 @@ type ResolveJob struct {
 	Generation uint64 `json:"generation"`
 	// Spec takes the place of SubmitJob's; every count in it is resolved.
 	Spec json.RawMessage `json:"spec"`
-	// Report is what the choice was made from; the coordinator's own.
+	// Report is what the choice was made from, in short; the coordinator's own.
 	Report json.RawMessage `json:"report"`
-	Reason string          `json:"reason"`
+	// ReportDigest names the whole report, a file of the job's directory.
+	ReportDigest shard.Digest `json:"report_digest,omitempty"`
+	Reason       string       `json:"reason"`
 }
 
 // Kind implements Command.
@@ -54,7 +58,7 @@ func (c *ResolveJob) apply(s *State) (string, error) {
 	if len(c.Spec) == 0 {
 		return c.Job, fmt.Errorf("job %s: no spec: the resolved one takes the place of the admitted", c.Job)
 	}
-	j.Spec, j.Report = slices.Clone(c.Spec), slices.Clone(c.Report)
+	j.Spec, j.Report, j.ReportDigest = slices.Clone(c.Spec), slices.Clone(c.Report), c.ReportDigest
 	j.State, j.Reason = Queued, c.Reason
 	return c.Job, nil
 }

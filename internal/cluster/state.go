@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
 // JobState is where a job stands.
@@ -34,18 +36,22 @@ func (s JobState) Ended() bool { return s == Done || s == Failed || s == Cancell
 type Job struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
-	Source    string    `json:"source"`        // the job file's text; empty once the job has ended
+	Source    string    `json:"source"`        // the job file's text, of jobs of older programs; empty once the job has ended
 	File      string    `json:"file"`          // its path, for messages
 	Set       []string  `json:"set,omitempty"` // overrides
 	Base      string    `json:"base"`          // directory that relative paths start from
 	Owner     uint32    `json:"owner"`         // user id of the submitter
 	Submitted time.Time `json:"submitted"`     // by the clock of the node that took the submission
+	// SourceDigest names the job file's text, a file of the job's directory; empty of jobs of older programs.
+	SourceDigest shard.Digest `json:"source_digest,omitempty"`
 	// Spec is the job as it was admitted, or resolved since; the coordinator's own. A newer program runs it as the older one meant it.
 	Spec json.RawMessage `json:"spec,omitempty"`
-	// Report is what tuning found; nil of a job that was not tuned. The coordinator's own.
+	// Report is what tuning found, in short; nil of a job that was not tuned. The coordinator's own.
 	Report json.RawMessage `json:"report,omitempty"`
-	State  JobState        `json:"state"`
-	Reason string          `json:"reason"` // why it is in this state, for people
+	// ReportDigest names the whole report, a file of the job's directory; empty where Report is whole, as of older programs.
+	ReportDigest shard.Digest `json:"report_digest,omitempty"`
+	State        JobState     `json:"state"`
+	Reason       string       `json:"reason"` // why it is in this state, for people
 	// Ended is when it ended, by the clock of the proposer; nil until then.
 	Ended *time.Time `json:"ended,omitempty"`
 	// Cancelling says that somebody wants the job to end; it commits what it can, then CancelJob ends it.

@@ -63,8 +63,12 @@ func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 	done := &cluster.ResolveJob{Job: a.job.ID, Generation: a.job.Generation, Spec: text, Reason: "laid out by the rules; waits for a place"}
 	if a.report.Ruled == "" {
 		done.Reason = "tuned; waits for a place"
-		if done.Report, err = spec.EncodeReport(a.report); err != nil {
+		var whole []byte
+		if whole, done.Report, err = spec.EncodeReport(a.report); err != nil {
 			return nil, err
+		}
+		if done.ReportDigest, err = a.config.KeepReport(a.job.ID, whole); err != nil {
+			return nil, fmt.Errorf("resolve job %s: keep the report of its tuning: %w", a.job.ID, err)
 		}
 	}
 	err = a.propose(ctx, done)

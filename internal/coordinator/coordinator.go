@@ -12,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
@@ -39,6 +40,8 @@ type Config struct {
 	Agent       agent.Agent // of that node
 	Raft        Raft
 	Limits      func() Limits
+	// KeepReport keeps the whole report of a job's tuning, which Raft knows by its digest.
+	KeepReport func(job string, report []byte) (shard.Digest, error)
 	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back, before that is said.
 	DriftHold time.Duration
 	Log       *zap.Logger

@@ -45,13 +45,17 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 		return none, err
 	}
 	result, err := n.raft.Apply(ctx, &cluster.SubmitJob{
-		Name: s.Job.Name, Source: r.Source, File: r.File, Set: r.Set, Base: r.Base, Owner: uint32(peer.UID),
-		Submitted: time.Now(), Spec: encoded, After: after,
+		Name: s.Job.Name, File: r.File, Set: r.Set, Base: r.Base, Owner: uint32(peer.UID),
+		Submitted: time.Now(), SourceDigest: shard.Digest(checkpoint.ObjectDigest([]byte(r.Source))), Spec: encoded, After: after,
 	})
 	if err != nil {
 		return none, fmt.Errorf("submit %s: %w", r.File, err)
 	}
-	if err := n.coordinator.Record(ctx, result.Job); err != nil {
+	err = n.coordinator.Record(ctx, result.Job)
+	if err == nil {
+		_, err = n.keepObject(result.Job, []byte(r.Source))
+	}
+	if err != nil {
 		return none, fmt.Errorf("submit %s: job %s is queued, but no copy of its record can be kept: %w", r.File, result.Job, err)
 	}
 	n.coordinator.Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),

@@ -6,7 +6,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/drift"
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // maxShownOps bounds a plan that people are shown.
@@ -28,6 +33,11 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 		MicroBatches: status.MicroBatches, Schedule: status.Schedule, Recompute: status.Recompute, Why: append([]string{}, s.Why...),
 		Warnings: status.Warnings, Plan: []string{}, Tuning: status.Tuning, Report: s.Report, Drift: status.Drift,
 	}
+	if j.ReportDigest != "" {
+		if out.Report, err = n.wholeReport(j); err != nil {
+			out.Report, out.Warnings = s.Report, append(out.Warnings, "the whole report of the tuning is lost: "+err.Error())
+		}
+	}
 	out.Why = append(out.Why, "averaging: "+s.Averaging())
 	if s.Job.Open() {
 		return out, nil
@@ -46,4 +56,19 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 	}
 	out.Observed = drift.Measured(&status, plan.Placement(), s.Job.Train.Batch)
 	return out, nil
+}
+
+// keepObject keeps what is too large for Raft in the job's directory: the text of its file, the report of its tuning.
+func (n *node) keepObject(id string, whole []byte) (shard.Digest, error) {
+	digest, err := checkpoint.WriteObject(checkpoint.OS, jobDir(n.config.StateDir, id), whole, 0o640)
+	return shard.Digest(digest), err
+}
+
+// wholeReport reads it again.
+func (n *node) wholeReport(j *cluster.Job) (*tuner.Report, error) {
+	text, err := checkpoint.ReadObject(checkpoint.OS, jobDir(n.config.StateDir, j.ID), string(j.ReportDigest))
+	if err != nil {
+		return nil, err
+	}
+	return spec.ReadReport(j.ID, text)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +141,25 @@ func TestBatchTimesThatLeaveTheirPredictionAreToldOnce(t *testing.T) {
 	e, err := d.Client.Explain(t.Context(), id)
 	if err != nil || e.Drift == nil || e.Observed == nil || e.Observed.BatchSeconds != 2*agenttest.RoundTime.Seconds() || e.Report == nil || len(e.Plan) != 2 {
 		t.Errorf("explained as %+v, %v", e, err)
+	}
+	kept, err := filepath.Glob(filepath.Join(d.Dir, "jobs", id, "*.object"))
+	all := len(kept)
+	kept = slices.DeleteFunc(kept, func(path string) bool {
+		text, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(text), "name: slow-at-50") // the text of the job file
+	})
+	if err != nil || len(kept) != 1 || all != 2 || slices.ContainsFunc(e.Warnings, func(w string) bool { return strings.Contains(w, "lost") }) {
+		t.Fatalf("reports %v, %v; warnings %q", kept, err, e.Warnings)
+	}
+	if err := os.Remove(kept[0]); err != nil {
+		t.Fatal(err)
+	}
+	short, err := d.Client.Explain(t.Context(), id)
+	if err != nil || short.Report == nil || short.Report.Chosen.Schedule != e.Report.Chosen.Schedule ||
+		!slices.ContainsFunc(short.Warnings, func(w string) bool {
+			return strings.Contains(w, "report of the tuning is lost") && strings.Contains(w, kept[0])
+		}) {
+		t.Errorf("without its report: %+v, %v", short, err)
 	}
 	before := s.Round
 	d.Until(t, id, "trains on", func(s api.JobStatus) bool { return s.Round > before+300 })

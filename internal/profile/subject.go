@@ -35,7 +35,7 @@ type subject struct {
 
 // newSubject opens a device, which close closes.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
-	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Spec.Job), cores: r.NodeCores, memory: int64((1 - reserve) * float64(totalMemory()))}
+	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Spec.Job), cores: r.NodeCores, memory: int64((1 - reserve) * float64(device.HostTotal()))}
 	if n := len(r.Cores); n > 0 {
 		s.cores = n
 	}
@@ -62,7 +62,7 @@ func (s *subject) digest() (string, error) {
 		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
 		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
 		"recompute": j.Recompute, "devices": j.Devices,
-		"device": s.device.Name(), "cores": s.cores, "system": processors(), "memory": totalMemory(),
+		"device": s.device.Name(), "cores": s.cores, "system": processors(), "memory": device.HostTotal(),
 	})
 	if err != nil {
 		return "", fmt.Errorf("digest of the job: %w", err)

@@ -39,7 +39,7 @@ func Decode(id string, text, tuned json.RawMessage) (*Spec, error) {
 		return nil, fmt.Errorf("job %s: decode its spec: %w", id, err)
 	}
 	var err error
-	if s.Report, err = readReport(id, tuned); err != nil {
+	if s.Report, err = ReadReport(id, tuned); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -160,27 +160,22 @@ func planLines(old json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(plan.Lines())
 }
 
-// MaxReport bounds what Raft's log is given to keep of a tuning.
-const MaxReport = 256 << 10
-
-// EncodeReport is a report for the replicated state. One that is too large loses runners-up from its end.
-func EncodeReport(r *tuner.Report) (json.RawMessage, error) {
-	short := *r
-	for {
-		text, err := json.Marshal(&short)
-		if err != nil {
-			return nil, fmt.Errorf("encode the report of a tuning: %w", err)
-		}
-		n := len(short.RunnersUp)
-		if len(text) <= MaxReport || n == 0 {
-			return text, nil
-		}
-		short.RunnersUp = short.RunnersUp[:n/2]
+// EncodeReport gives a report whole, and in short for the replicated state: without what only people read.
+func EncodeReport(r *tuner.Report) (whole, short json.RawMessage, err error) {
+	cut := *r
+	cut.RunnersUp = nil
+	whole, err = json.Marshal(r)
+	if err == nil {
+		short, err = json.Marshal(&cut)
 	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the report of a tuning: %w", err)
+	}
+	return whole, short, nil
 }
 
-// readReport reads the report of a tuned job; nil of one that was not tuned.
-func readReport(id string, text json.RawMessage) (*tuner.Report, error) {
+// ReadReport reads the report of a tuned job; nil of one that was not tuned.
+func ReadReport(id string, text json.RawMessage) (*tuner.Report, error) {
 	if len(text) == 0 || string(text) == "null" { // as it is written where there is none
 		return nil, nil
 	}

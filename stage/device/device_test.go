@@ -11,38 +11,38 @@ import (
 	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
-func TestMeminfoAvailable(t *testing.T) {
-	for data, want := range map[string]int64{
-		"MemTotal:       16 kB\nMemAvailable:    7 kB\nBuffers: 1 kB\n": 7 << 10,
-		"MemTotal: 16 kB\n":          math.MaxInt64,
-		"MemAvailable: unknown kB\n": math.MaxInt64,
-	} {
-		if got := meminfo([]byte(data), "MemAvailable:"); got != want {
-			t.Errorf("%q: %d bytes, want %d", data, got, want)
-		}
-	}
-}
-
-// TestLimitsOfControlGroupsCount: the process's own, and those around it.
-func TestLimitsOfControlGroupsCount(t *testing.T) {
+// TestMemoryOfControlGroups: the least of a group and those above it, less what each uses and cannot give up.
+func TestMemoryOfControlGroups(t *testing.T) {
 	root := t.TempDir()
-	for group, limit := range map[string]string{"system.slice": "700\n", "system.slice/avgpiped.service": "max\n", "user.slice": "5\n"} {
+	put := func(group, file, text string) {
+		t.Helper()
 		if err := os.MkdirAll(filepath.Join(root, group), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(root, group, "memory.max"), []byte(limit), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(root, group, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for groups, want := range map[string]int64{
-		"4:memory:/other\n0::/system.slice/avgpiped.service\n": 700, "0::/user.slice\n": 5, "0::/\n": 1000, "4:memory:/user.slice\n": 1000,
-	} {
-		if got := limited(1000, root, []byte(groups)); got != want {
-			t.Errorf("%q: %d bytes, want %d", groups, got, want)
+	expect := func(total, available int64) {
+		t.Helper()
+		if most, now := groupMemory(root, "/system.slice/avgpiped.service/jobs"); most != total || now != available {
+			t.Errorf("%d in all, %d now, expected %d and %d", most, now, total, available)
 		}
 	}
-	if HostTotal() < 1<<20 {
-		t.Errorf("this host has %d bytes", HostTotal())
+	expect(math.MaxInt64, math.MaxInt64)
+	put("system.slice/avgpiped.service/jobs", "memory.max", "max\n")
+	expect(math.MaxInt64, math.MaxInt64)
+	put("system.slice/avgpiped.service", "memory.max", "1000\n")
+	put("system.slice/avgpiped.service", "memory.current", "700\n")
+	put("system.slice/avgpiped.service", "memory.stat", "anon 500\nfile 200\ninactive_file 100\nactive_file 100\n")
+	expect(1000, 400)
+	put("system.slice", "memory.max", "2000\n")
+	put("system.slice", "memory.current", "1900\n")
+	expect(1000, 100)
+	put("system.slice", "memory.current", "2100\n")
+	expect(1000, 0)
+	if HostTotal() < 1<<20 || HostAvailable() > HostTotal() {
+		t.Errorf("this host: %d in all, %d now", HostTotal(), HostAvailable())
 	}
 }
 

@@ -1,62 +1,87 @@
 package device
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"os"
 	"path"
 	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/procfs"
 )
 
-// HostAvailable is how many bytes of host memory can be allocated without swapping: the kernel's estimate, lowered to
-// what the process's own control group has left. It is math.MaxInt64 where the system does not say.
+// HostAvailable is how many bytes of host memory can be allocated without swapping: the kernel's estimate, lowered to what the
+// process's own control group, and those around it, have left. It is math.MaxInt64 where the system does not say.
 func HostAvailable() int64 {
-	available := int64(math.MaxInt64)
-	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
-		available = meminfo(data, "MemAvailable:")
-	}
-	limit, errLimit := readInt("/sys/fs/cgroup/memory.max")
-	used, errUsed := readInt("/sys/fs/cgroup/memory.current")
-	if errLimit == nil && errUsed == nil {
-		available = min(available, max(limit-used, 0))
-	}
+	_, available := hostMemory()
 	return available
 }
 
-// HostTotal is how many bytes of memory the host has, lowered to the limits of the process's own control group and of those around
-// it; 0 where the system does not say.
+// HostTotal is how many bytes of memory the host has, lowered to the limits of those control groups; 0 where the system does not say.
 func HostTotal() int64 {
-	total := int64(0)
-	if data, err := os.ReadFile("/proc/meminfo"); err == nil {
-		if total = meminfo(data, "MemTotal:"); total == math.MaxInt64 {
-			total = 0
-		}
-	}
-	groups, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return total
-	}
-	return limited(total, "/sys/fs/cgroup", groups)
-}
-
-// limited lowers a number of bytes to the limits of a control group, as /proc/PID/cgroup names it (cgroups(7)), and those around it.
-func limited(total int64, mounted string, groups []byte) int64 {
-	for line := range bytes.Lines(groups) {
-		own, found := bytes.CutPrefix(bytes.TrimSpace(line), []byte("0::"))
-		if !found {
-			continue
-		}
-		for dir := path.Clean("/" + string(own)); ; dir = path.Dir(dir) {
-			if limit, err := readInt(path.Join(mounted, dir, "memory.max")); err == nil && (total == 0 || limit < total) {
-				total = limit
-			}
-			if dir == "/" {
-				break
-			}
-		}
+	total, _ := hostMemory()
+	if total == math.MaxInt64 {
+		return 0
 	}
 	return total
+}
+
+func hostMemory() (total, available int64) {
+	total, available = math.MaxInt64, math.MaxInt64
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		info, err := fs.Meminfo()
+		if err == nil && info.MemTotalBytes != nil && info.MemAvailableBytes != nil {
+			total, available = int64(*info.MemTotalBytes), int64(*info.MemAvailableBytes)
+		}
+	}
+	most, now := groupMemory("/sys/fs/cgroup", ownGroup())
+	return min(total, most), min(available, now)
+}
+
+// ownGroup is the control group of this process, of version 2 (cgroups(7)).
+var ownGroup = sync.OnceValue(func() string {
+	if self, err := procfs.Self(); err == nil {
+		groups, _ := self.Cgroups() // none: the root
+		for _, g := range groups {
+			if g.HierarchyID == 0 {
+				return g.Path
+			}
+		}
+	}
+	return "/"
+})
+
+// groupMemory is what a control group and all around it allow, as by the unit's MemoryMax, and what they allow beside what they use. The
+// kernel gives up the pages of files that were not used lately before it kills.
+func groupMemory(mounted, group string) (total, available int64) {
+	total, available = math.MaxInt64, math.MaxInt64
+	for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {
+		if limit, ok := readNumber(path.Join(mounted, dir, "memory.max"), ""); ok {
+			used, _ := readNumber(path.Join(mounted, dir, "memory.current"), "")
+			files, _ := readNumber(path.Join(mounted, dir, "memory.stat"), "inactive_file ")
+			total, available = min(total, limit), min(available, max(limit-used+files, 0))
+		}
+		if dir == "/" {
+			return total, available
+		}
+	}
+}
+
+// readNumber reads the number after a key at the start of a line; "max" is none.
+func readNumber(name, key string) (int64, bool) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), key); ok {
+			n, err := strconv.ParseInt(value, 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
 }
 
 // hugePage is the size of the pages that devices ask of the system for allocations that are at least as large.
@@ -85,28 +110,4 @@ func CheckHostAlloc(t Type, n int) error {
 			"use fewer pipelines, smaller micro-batches or more stages", n, t, asked, available)
 	}
 	return nil
-}
-
-// meminfo reads a line of /proc/meminfo, which is in KiB.
-func meminfo(data []byte, key string) int64 {
-	for line := range bytes.Lines(data) {
-		value, found := bytes.CutPrefix(line, []byte(key))
-		if !found {
-			continue
-		}
-		value = bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))
-		if kib, err := strconv.ParseInt(string(value), 10, 64); err == nil {
-			return kib << 10
-		}
-	}
-	return math.MaxInt64
-}
-
-// readInt reads a file that holds one number; a control group without a limit says "max", which is an error here.
-func readInt(path string) (int64, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64)
 }

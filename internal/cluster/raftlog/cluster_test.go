@@ -16,39 +16,95 @@ import (
 
 // group is three logs that reach each other.
 type group struct {
-	logs map[string]*Log
+	dir        string
+	voters     []raft.Server
+	transports map[string]*raft.InmemTransport
+	logs       map[string]*Log
 }
 
 func newGroup(t *testing.T) *group {
 	t.Helper()
-	c := &group{logs: map[string]*Log{}}
-	var voters []raft.Server
-	transports := map[string]*raft.InmemTransport{}
+	c := &group{dir: t.TempDir(), transports: map[string]*raft.InmemTransport{}, logs: map[string]*Log{}}
 	for _, id := range []string{"a", "b", "c"} {
-		address, transport := raft.NewInmemTransport(raft.ServerAddress(id))
-		voters = append(voters, raft.Server{ID: raft.ServerID(id), Address: address})
-		for other, peer := range transports {
+		c.connect(id)
+		c.voters = append(c.voters, raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(id)})
+	}
+	for id := range c.transports {
+		c.open(t, id)
+	}
+	return c
+}
+
+// connect gives a node a transport, which closing its log closes.
+func (c *group) connect(id string) {
+	address, transport := raft.NewInmemTransport(raft.ServerAddress(id))
+	for other, peer := range c.transports {
+		if other != id {
 			peer.Connect(address, transport)
 			transport.Connect(raft.ServerAddress(other), peer)
 		}
-		transports[id] = transport
 	}
-	dir := t.TempDir()
-	for id, transport := range transports {
-		l, err := Open(Config{
-			Dir: filepath.Join(dir, id), NodeID: id, Transport: transport, Voters: voters, HeartbeatTimeout: 100 * time.Millisecond,
-		})
-		if err != nil {
+	c.transports[id] = transport
+}
+
+// open opens a node's log.
+func (c *group) open(t *testing.T, id string) {
+	t.Helper()
+	l, err := Open(Config{
+		Dir: filepath.Join(c.dir, id), NodeID: id, Transport: c.transports[id], Voters: c.voters, HeartbeatTimeout: 100 * time.Millisecond,
+		SnapshotThreshold: 8,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.logs[id] = l
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFollowerThatWasAwayGetsASnapshot, and its log goes on behind it: raft-wal takes no entry after a gap.
+func TestFollowerThatWasAwayGetsASnapshot(t *testing.T) {
+	c := newGroup(t)
+	c.apply(t, &cluster.SubmitJob{Name: "first"})
+	if err := c.logs["a"].WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	away := "a"
+	if c.logs["a"].Leader() == away {
+		away = "b"
+	}
+	waitFor(t, c.logs[away], "the first job", func(s *cluster.State) bool { return len(s.Jobs()) == 1 })
+	if err := c.logs[away].Close(); err != nil {
+		t.Fatal(err)
+	}
+	delete(c.logs, away)
+	large := strings.Repeat("x", segmentBytes/4) // raft-wal still reads what was deleted of its last segment
+	for range 12 {
+		c.apply(t, &cluster.SubmitJob{Name: "while it was away", Source: large})
+	}
+	for _, l := range c.logs {
+		if err := l.Snapshot(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		c.logs[id] = l
-		t.Cleanup(func() {
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
-		})
 	}
-	return c
+	for range 2 { // and again from what it has on disk then
+		c.connect(away)
+		c.open(t, away)
+		c.apply(t, &cluster.SubmitJob{Name: "after it"})
+		jobs := 0
+		for _, l := range c.logs {
+			jobs = max(jobs, len(l.State().Jobs()))
+		}
+		waitFor(t, c.logs[away], "all jobs", func(s *cluster.State) bool { return len(s.Jobs()) >= jobs })
+		first, err := c.logs[away].store.FirstIndex()
+		if err := errors.Join(err, c.logs[away].Err(), c.logs[away].Close()); err != nil || first < 10 {
+			t.Fatalf("its log begins at entry %d: %v", first, err)
+		}
+		delete(c.logs, away)
+	}
 }
 
 // apply proposes at whoever leads until it is accepted.
