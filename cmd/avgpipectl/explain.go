@@ -91,7 +91,7 @@ func printTuned(p *page, e *api.Explanation) {
 	r := e.Report
 	p.drawing(drawCandidate(&r.Chosen, p.drawingWidth()))
 	printTerms(p, &r.Chosen, e.Observed)
-	p.printf("\nan observed batch that is %.0f%% off is told\n", 100*r.Bound)
+	p.printf("\na batch whose observed time differs by more than %.0f%% is reported as drift\n", 100*r.Bound)
 	printCandidates(p, r)
 	printNotes(p, r)
 }

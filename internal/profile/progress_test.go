@@ -62,10 +62,10 @@ func TestProgressGoesOneWay(t *testing.T) {
 		fails  string
 		change func(*job.Job)
 	}{
-		"all open":       {"", func(j *job.Job) { j.Schedule = job.AutoSchedule }},
-		"all given":      {"", func(j *job.Job) { j.Stages, j.Pipelines, j.MicroBatches = 2, 2, 2 }},
-		"a run fails":    {"gpipe", func(j *job.Job) { j.Stages, j.Schedule = 2, job.AutoSchedule }},
-		"dictated times": {"", func(j *job.Job) { emulate(0)(j); j.Devices.Emulated.Forward = []time.Duration{time.Millisecond} }},
+		"all open":    {"", func(j *job.Job) { j.Schedule = job.AutoSchedule }},
+		"all given":   {"", func(j *job.Job) { j.Stages, j.Pipelines, j.MicroBatches = 2, 2, 2 }},
+		"a run fails": {"gpipe", func(j *job.Job) { j.Stages, j.Schedule = 2, job.AutoSchedule }},
+		"fixed times": {"", func(j *job.Job) { emulate(0)(j); j.Devices.Emulated.Forward = []time.Duration{time.Millisecond} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := progressOf(t, c.fails, c.change)

@@ -256,7 +256,7 @@ func (s *subject) slowdown(d int) float64 {
 	return first / own
 }
 
-// dictated are the times that the job gives to stages of emulated devices; none where operations say what they take.
+// fixed are the times that the job gives to stages of emulated devices; none where operations say what they take.
 func (s *subject) fixed() (all []tuner.FixedCosts) {
 	e := s.request.Spec.Job.Devices.Emulated
 	if !s.fixedCosts() {

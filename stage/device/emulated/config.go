@@ -59,8 +59,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// dictated is what a pass takes; 0 when its operations say.
-func (c Config) dictated(w device.Work) time.Duration {
+// fixed is the time of a pass that the configuration gives; 0 when its operations say.
+func (c Config) fixed(w device.Work) time.Duration {
 	if len(c.Stages) == 0 {
 		return 0
 	}

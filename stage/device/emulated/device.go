@@ -27,12 +27,12 @@ import (
 type Device struct {
 	config Config
 	until  time.Time // when everything so far has ended
-	// dictated: the pass in progress has its time already.
-	dictated bool
-	spent    time.Duration // by everything so far
-	held     int64
-	peak     int64
-	blocks   map[unsafe.Pointer]block
+	// fixed: the pass in progress has its time from the configuration.
+	fixed  bool
+	spent  time.Duration // by everything so far
+	held   int64
+	peak   int64
+	blocks map[unsafe.Pointer]block
 }
 
 // block is what Alloc gave out.
@@ -149,16 +149,16 @@ func (d *Device) Download(dst []byte, src device.Mem) {
 
 // Begin implements device.Emulator.
 func (d *Device) Begin(w device.Work) {
-	if t := d.config.dictated(w); t > 0 {
-		d.dictated = false // of the pass before
+	if t := d.config.fixed(w); t > 0 {
+		d.fixed = false // of the pass before
 		d.spend(t)
-		d.dictated = true
+		d.fixed = true
 	}
 }
 
 // Synchronize implements device.Device.
 func (d *Device) Synchronize() error {
-	d.dictated = false
+	d.fixed = false
 	pace.Until(d.until)
 	return nil
 }
@@ -176,7 +176,7 @@ const grace = 100 * time.Microsecond
 
 // spend queues an operation.
 func (d *Device) spend(t time.Duration) {
-	if d.dictated {
+	if d.fixed {
 		return
 	}
 	if now := time.Now(); now.Sub(d.until) > grace {
