@@ -98,7 +98,7 @@ center: {commit_every: 4}
 devices: {kind: emulated, emulated: {forward: 1ms}}
 `
 
-// needs is what the fullest stage of the job takes, as a tuning counts it.
+// needs is what the fullest stage of the job takes of its device, as a tuning counts it.
 func (s *site) needs(set ...string) int64 {
 	s.t.Helper()
 	report, err := s.client.Tune(s.t.Context(), api.SubmitRequest{File: "job.yaml", Source: shortJob, Base: s.dir, Set: set},
@@ -108,7 +108,7 @@ func (s *site) needs(set ...string) int64 {
 	}
 	most := int64(0)
 	for _, stage := range report.Chosen.Predicted.Stages {
-		most = max(most, stage.Memory.Total())
+		most = max(most, stage.Memory.OnDevice())
 	}
 	return most
 }

@@ -23,8 +23,12 @@ func WriteRecord(fsys FS, path, kind string, version int, value any, perm fs.Fil
 		return fmt.Errorf("write %s: encode: %w", path, err)
 	}
 	body = append(body, '\n')
-	head := fmt.Sprintf("avgpipe %s %d %08x\n", kind, version, recordSum(kind, version, body))
-	return WriteFile(fsys, path, append([]byte(head), body...), perm)
+	head := recordHead(kind, version, recordSum(kind, version, body))
+	return WriteFile(fsys, path, append([]byte(head+"\n"), body...), perm)
+}
+
+func recordHead(kind string, version int, sum uint32) string {
+	return fmt.Sprintf("avgpipe %s %d %08x", kind, version, sum)
 }
 
 func recordSum(kind string, version int, body []byte) uint32 {
@@ -69,8 +73,12 @@ func parseRecord(text []byte, kind string, newest int, value any) error {
 	if version < 1 || version > newest {
 		return fmt.Errorf("it has version %d, this program reads 1 to %d", version, newest)
 	}
-	if expected := recordSum(kind, version, body); sum != expected {
+	expected := recordSum(kind, version, body)
+	if sum != expected {
 		return fmt.Errorf("its checksum is %08x, expected %08x", sum, expected)
+	}
+	if written := recordHead(kind, version, expected); written != string(head) { // Sscanf takes upper-case digits and blanks too
+		return fmt.Errorf("it starts with %.40q, expected %q", head, written)
 	}
 	return json.Unmarshal(body, value)
 }

@@ -121,9 +121,9 @@ type Log struct {
 
 	mu      sync.Mutex
 	closed  bool
-	size    int            // of the state at most, as a snapshot has it; 0: not known yet
-	closing chan struct{}  // closed with closed
-	waiters sync.WaitGroup // goroutines that wait for a future whose caller may have gone
+	size    int           // of the state at most, as a snapshot has it; 0: not known yet
+	closing chan struct{} // closed with closed
+	stopped chan struct{} // closed when Raft's goroutines have ended
 }
 
 // Open opens the log in config.Dir, or starts one, and takes part in its cluster. A log or a snapshot that is missing,
@@ -146,7 +146,7 @@ func Open(config Config) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{config: config, snapshots: snapshots, closing: make(chan struct{})}
+	l := &Log{config: config, snapshots: snapshots, closing: make(chan struct{}), stopped: make(chan struct{})}
 	l.store = newGuard(config.wrap(found.log), l.closing)
 	l.fsm = NewFSM(func(err error) {
 		l.store.report(fmt.Errorf("raft log %s: %w", config.Dir, err))
@@ -358,7 +358,8 @@ func (l *Log) fits(c cluster.Command, size int) error {
 	return nil
 }
 
-// wait runs f, which ends at the latest when the log is closed, and waits for it or for the context.
+// wait runs f and waits for it, for the end of the log or for the context. Raft may leave a future without an answer when it stops; f
+// stays where it is then.
 func (l *Log) wait(ctx context.Context, what string, f func() error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("raft: %s: %w", what, ctx.Err())
@@ -369,11 +370,13 @@ func (l *Log) wait(ctx context.Context, what string, f func() error) error {
 		l.mu.Unlock()
 		return fmt.Errorf("raft: %s: %w", what, ErrClosed)
 	}
-	l.waiters.Go(func() { done <- f() })
 	l.mu.Unlock()
+	go func() { done <- f() }()
 	select {
 	case err := <-done:
 		return l.explain(what, err)
+	case <-l.stopped:
+		return fmt.Errorf("raft: %s: no answer, it may still be applied: %w", what, ErrClosed)
 	case <-l.Failed():
 		return fmt.Errorf("raft: %s: no answer, it may still be applied: %w", what, l.Err())
 	case <-ctx.Done():
@@ -412,7 +415,7 @@ func (l *Log) Snapshot(ctx context.Context) error {
 	})
 }
 
-// Close stops taking part, waits for all goroutines and closes the files. A second Close does nothing.
+// Close stops taking part, waits for Raft's goroutines and closes the files. A second Close does nothing.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -422,7 +425,7 @@ func (l *Log) Close() error {
 	l.closed = true
 	l.mu.Unlock()
 	err := l.stop()
-	l.waiters.Wait()
+	close(l.stopped)
 	return errors.Join(err, l.store.Close())
 }
 

@@ -11,7 +11,10 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Raft leaves futures unanswered when it stops.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*deferError).Error"))
+}
 
 // openLone opens the log of a lone node, ready to use.
 func openLone(t testing.TB, dir string) *Log {

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"hash/crc32"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
@@ -31,7 +33,7 @@ const (
 	// lockTimeout bounds the wait for another process that has the log open.
 	lockTimeout = time.Second
 	// segmentBytes is the length at which a new segment begins; its file is preallocated.
-	segmentBytes = 8 << 20
+	segmentBytes = 1 << 20
 )
 
 // checkedLog is Raft's log and stable store: raft-wal's segments in a directory. raft-wal takes whatever follows the first damaged
@@ -91,8 +93,14 @@ func (l *checkedLog) open(logger hclog.Logger) (sealed bool, err error) {
 	return sealed, err
 }
 
+// passing are the errors of a system that has no room, no descriptors or no disk for a while: they say nothing of the files.
+var passing = []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.EACCES}
+
 // damagedLog says what to do about a log that cannot be used.
 func damagedLog(path string, err error) error {
+	if slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }) {
+		return fmt.Errorf("raft log %s was not opened: %w; its entries are as they were: start the daemon again once that has passed", path, err)
+	}
 	return fmt.Errorf("raft log %s was not loaded: %w; restore its directory from a backup; %s", path, err, rebuild)
 }
 
