@@ -65,6 +65,30 @@ func TestAJobOutlivesAFullDisk(t *testing.T) {
 	}
 }
 
+// A full disk can be freed by removing a job, and a job that is submitted meanwhile is told apart from one that is refused.
+func TestAFullDiskIsFreedByRemovingAJob(t *testing.T) {
+	s := newSite(t)
+	state := s.smallDisk(16 << 20)
+	s.start()
+	id := s.submit()
+	s.done(id)
+	fill := filepath.Join(state, "fill")
+	if err := os.WriteFile(fill, make([]byte, 16<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk took all: %v", err)
+	}
+	answer, err := s.client.Submit(t.Context(), api.SubmitRequest{File: "tiny.yaml", Source: tinyJob, Base: s.dir})
+	if err != nil || !strings.Contains(strings.Join(answer.Warnings, "\n"), "no copy of the job's record") {
+		t.Errorf("submit on a full disk: %+v, %v", answer, err)
+	}
+	if _, err := s.client.Remove(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	s.done(answer.ID)
+}
+
 // Data that are not there when a worker starts, as on a mount that is late, hold the job; it goes on when they are back.
 func TestAJobOutlivesMissingData(t *testing.T) {
 	s := newSite(t)

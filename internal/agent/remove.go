@@ -43,9 +43,22 @@ func (l *Local) Retire(_ context.Context, j *cluster.Job, reason string) (own bo
 		return false, nil
 	}
 	if err == nil {
-		err = checkpoint.WriteRecord(checkpoint.OS, removedPath(dir), removedKind, removedVersion, removal{reason}, 0o640)
+		err = markRemoved(dir, reason)
 	}
 	return err == nil, err
+}
+
+// markRemoved notes that a job's directory may go. On a full disk its shards make room for the note: whoever removes a job to free a
+// disk must not need room for it.
+func markRemoved(dir, reason string) error {
+	mark := func() error {
+		return checkpoint.WriteRecord(checkpoint.OS, removedPath(dir), removedKind, removedVersion, removal{reason}, 0o640)
+	}
+	err := mark()
+	if _, full := errors.AsType[*checkpoint.SpaceError](err); !full {
+		return err
+	}
+	return errors.Join(os.RemoveAll(control.ShardDir(dir)), mark())
 }
 
 // Delete implements Agent.

@@ -55,12 +55,13 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err == nil {
 		_, err = n.keepObject(result.Job, []byte(r.Source))
 	}
-	if err != nil {
-		return none, fmt.Errorf("submit %s: job %s is queued, but no copy of its record can be kept: %w", r.File, result.Job, err)
+	warnings := append([]string{}, s.Warnings...)
+	if err != nil { // the job is queued, so this is no refusal
+		warnings = append(warnings, fmt.Sprintf("no copy of the job's record can be kept yet: %v", err))
 	}
 	n.coordinator.Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
-		zap.Strings("choices", s.Why), zap.Strings("warnings", s.Warnings))
-	return api.SubmitResponse{ID: result.Job, Warnings: append([]string{}, s.Warnings...), Export: planned(s)}, nil
+		zap.Strings("choices", s.Why), zap.Strings("warnings", warnings))
+	return api.SubmitResponse{ID: result.Job, Warnings: warnings, Export: planned(s)}, nil
 }
 
 // admitJob checks a job file that somebody sends, to submit it or to tune it.

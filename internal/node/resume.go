@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -32,7 +33,7 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	}
 	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
 		if err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size); err != nil {
-			return refuse("round %d cannot be used: %v; kept are %v", from.Round, err, keptRounds(j))
+			return refuse("round %d cannot be used: %v; %s", from.Round, err, insteadOf(from.Round, j))
 		}
 	}
 	reason := "resumed, as " + by.String() + " asked; waits for a place"
@@ -78,10 +79,16 @@ func roundToResume(j *cluster.Job, r api.ResumeRequest) *cluster.Manifest {
 	return j.LastCommitted()
 }
 
-func keptRounds(j *cluster.Job) []uint64 {
-	var all []uint64
+// insteadOf says how to go on without a round.
+func insteadOf(round uint64, j *cluster.Job) string {
+	var others []uint64
 	for _, m := range j.Committed {
-		all = append(all, m.Round)
+		if m.Round != round {
+			others = append(others, m.Round)
+		}
 	}
-	return all
+	if len(others) == 0 {
+		return "no other round is kept: restore its files, or start over with --from-start"
+	}
+	return fmt.Sprintf("restore its files, name another kept round (--from-round %d), or start over with --from-start", slices.Max(others))
 }

@@ -144,7 +144,8 @@ func TestAPersonMayGoOnFromAnOlderRound(t *testing.T) {
 	d.Until(t, id, "waits", waiting)
 	older, newest := kept(t, d, id)
 	var refused *api.Error
-	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: newest}); !errors.As(err, &refused) || refused.Status != http.StatusConflict {
+	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: newest}); !errors.As(err, &refused) || refused.Status != http.StatusConflict ||
+		!strings.Contains(refused.Message, fmt.Sprintf("--from-round %d)", older)) {
 		t.Errorf("round %d, which is not whole: %v", newest, err)
 	}
 	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: older}); err != nil {
