@@ -135,7 +135,7 @@ func (p *costsParser) counts(c *costsFile) {
 // words reads the words and the schedules.
 func (p *costsParser) words(c *costsFile) {
 	c.unit = p.word("unit", "s", "ms", "us")
-	c.awaitRound = p.word("pull", "old", "new", "elastic") == "new"
+	c.awaitRound = p.word("pull", "predicted", "old", "new", "elastic") == "new"
 	c.exchangeNorm = p.word("clip_norm", "true", "false") == "true"
 	value, found := p.Value("schedules")
 	if !found {

@@ -72,29 +72,39 @@ func runDev(ctx context.Context, out io.Writer) (err error) {
 	})
 }
 
-// runNode runs the node that a configuration describes. Its workers are this program again.
+// runNode runs the node that a configuration describes.
 func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.Logger, ready func()) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program, which the workers run: %w", err)
-	}
-	cores, err := node.AvailableCores()
+	n, err := nodeConfig(c, log)
 	if err != nil {
 		return err
 	}
+	n.Limits, n.OnReady = limits, ready
+	return node.Run(ctx, n)
+}
+
+// nodeConfig is what a configuration means on this host. The node's workers are this program again.
+func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return node.Config{}, fmt.Errorf("find this program, which the workers run: %w", err)
+	}
+	cores, err := node.AvailableCores()
+	if err != nil {
+		return node.Config{}, err
+	}
 	if c.cores > len(cores) {
-		return &configError{fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))}
+		return node.Config{}, &configError{fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))}
 	}
 	if c.cores > 0 {
 		cores = cores[:c.cores]
 	}
 	n := node.Config{
-		StateDir: c.stateDir, Socket: c.socket, Group: c.group, MetricsAddress: c.metrics, AdminGroup: c.adminGroup, NodeID: c.node, Cores: cores, Limits: limits,
+		StateDir: c.stateDir, Socket: c.socket, Group: c.group, MetricsAddress: c.metrics, AdminGroup: c.adminGroup, NodeID: c.node, Cores: cores,
 		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
-		Version: version, Log: log, OnReady: ready,
+		Version: version, Log: log,
 	}
 	if err := n.Validate(); err != nil {
-		return &configError{err}
+		return node.Config{}, &configError{err}
 	}
-	return node.Run(ctx, n)
+	return n, nil
 }

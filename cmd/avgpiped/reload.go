@@ -54,6 +54,9 @@ func (r *reloader) follow(ctx context.Context, hangups <-chan os.Signal) (join f
 // reload reads the file. One that is refused changes nothing.
 func (r *reloader) reload() {
 	c, texts, err := readConfig(r.path)
+	if err == nil {
+		_, err = nodeConfig(c, r.log) // what the next start would refuse
+	}
 	if err != nil {
 		r.log.Error("the configuration was not read again; the one in force stays", zap.String("file", r.path), zap.Error(err))
 		return

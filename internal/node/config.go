@@ -112,6 +112,8 @@ func (c Config) Validate() error {
 		return errors.New("node: no state directory")
 	case c.Socket == "":
 		return errors.New("node: no socket")
+	case len(c.Socket) > server.MaxSocketPath:
+		return fmt.Errorf("node: socket %s: %d bytes are too long for the path of a socket; at most %d fit", c.Socket, len(c.Socket), server.MaxSocketPath)
 	case len(longest) > server.MaxSocketPath:
 		return fmt.Errorf("node: state directory %s: %d bytes are too long for the workers' sockets below it; at most %d fit",
 			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))
