@@ -63,10 +63,10 @@ func accuracy(ctx context.Context, o options, dir string) ([]report.Figure, erro
 		return report.Figure{Bench: "tuner", Metric: metric, Unit: "of 1", Value: value, Bar: bar, Aim: aim, AtMost: most, Conditions: conditions}
 	}
 	return []report.Figure{
-		figure("error of predicted batch time, median", at(0.5), 0.06, 0.04, true),
-		figure("error of predicted batch time, 90% of runs", at(0.9), 0.15, 0.1, true),
-		figure("error of predicted batch time, worst", errs[len(errs)-1], 0.4, 0.2, true),
-		figure("runs within 10% of the predicted batch time", within, 0.8, 0.9, false),
+		figure("error of predicted batch time, median", at(0.5), 0.04, 0.02, true),
+		figure("error of predicted batch time, 90% of runs", at(0.9), 0.1, 0.05, true),
+		figure("error of predicted batch time, worst", errs[len(errs)-1], 0.2, 0.1, true),
+		figure("runs within 10% of the predicted batch time", within, 0.9, 0.95, false),
 	}, nil
 }
 
