@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,13 +146,3 @@ func (d *Daemon) Submit(ctx context.Context, file string, set []string) (id stri
 
 // Client speaks to the daemon.
 func (d *Daemon) Client() *api.Client { return d.client }
-
-// CopyLog writes the daemon's log to w, for a benchmark that failed.
-func (d *Daemon) CopyLog(w io.Writer) error {
-	text, err := os.ReadFile(d.log)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(text)
-	return err
-}
