@@ -228,9 +228,12 @@ func (h *head) line() string {
 	return string(first[:min(len(first), 200)])
 }
 
-// outOfMemory reports whether the Go runtime, or the C library, says so.
+// outOfMemory reports whether the Go runtime, or the C library, says so. The kernel lets the heap grow into what the runtime has
+// reserved, so the bound may be met first where the garbage collector asks for memory of its own; there Go 1.26 uses the answer
+// unchecked, and faults.
 func (h *head) outOfMemory() bool {
-	return bytes.Contains(h.kept, []byte("out of memory")) || bytes.Contains(h.kept, []byte("cannot allocate memory"))
+	has := func(words string) bool { return bytes.Contains(h.kept, []byte(words)) }
+	return has("out of memory") || has("cannot allocate memory") || has("SIGSEGV: segmentation violation") && has("runtime.gcDrain")
 }
 
 // Inspect is the inspect process: it reads an inspection and prints findings. It confines itself first.

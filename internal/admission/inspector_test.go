@@ -29,6 +29,8 @@ func TestEndsOfInspectProcessesAreRefusals(t *testing.T) {
 		status       int // 0: not by the job file
 	}{
 		"out of memory": {opens + `echo 'fatal error: runtime: out of memory' >&2; exit 2`, "reading /data/corpus took more than 1024 MiB of memory", 422},
+		"collector":     {opens + `echo 'SIGSEGV: segmentation violation' >&2; echo 'runtime.gcDrainN(0x14a)' >&2; exit 2`, "took more than 1024 MiB of memory", 422},
+		"fault":         {opens + `echo 'SIGSEGV: segmentation violation' >&2; exit 2`, "ended the process that did it", 422},
 		"crash":         {opens + `echo 'panic: oh' >&2; exit 2`, "reading /data/corpus ended the process that did it: exit status 2: panic: oh", 422},
 		"killed":        {opens + `kill -KILL $$`, "reading /data/corpus ended the process that did it: signal: killed", 422},
 		"no answer":     {`exit 0`, "the process that does it ended: without an answer", 0},
