@@ -38,80 +38,58 @@ func (c *Client) Close() { c.unix.Close() }
 
 // Submit submits a job file. A refused one is an *Error with Problems.
 func (c *Client) Submit(ctx context.Context, r SubmitRequest) (SubmitResponse, error) {
-	var answer SubmitResponse
-	err := c.call(ctx, http.MethodPost, PathJobs, r, &answer)
-	return answer, err
+	return call[SubmitResponse](ctx, c, http.MethodPost, PathJobs, r)
 }
 
 // Jobs returns all jobs, in the order of submission.
 func (c *Client) Jobs(ctx context.Context) ([]JobStatus, error) {
-	var answer []JobStatus
-	err := c.call(ctx, http.MethodGet, PathJobs, nil, &answer)
-	return answer, err
+	return call[[]JobStatus](ctx, c, http.MethodGet, PathJobs, nil)
 }
 
 // DryRun says what a job would be, and submits nothing.
 func (c *Client) DryRun(ctx context.Context, r SubmitRequest) (DryRun, error) {
-	var answer DryRun
-	err := c.call(ctx, http.MethodPost, PathDryRun, r, &answer)
-	return answer, err
+	return call[DryRun](ctx, c, http.MethodPost, PathDryRun, r)
 }
 
 // Job returns one job.
 func (c *Client) Job(ctx context.Context, ref string) (JobStatus, error) {
-	var answer JobStatus
-	err := c.call(ctx, http.MethodGet, PathJob(ref), nil, &answer)
-	return answer, err
+	return call[JobStatus](ctx, c, http.MethodGet, PathJob(ref), nil)
 }
 
 // Explain says how a job is laid over its devices and why.
 func (c *Client) Explain(ctx context.Context, ref string) (Explanation, error) {
-	var answer Explanation
-	err := c.call(ctx, http.MethodGet, PathJob(ref, "explain"), nil, &answer)
-	return answer, err
+	return call[Explanation](ctx, c, http.MethodGet, PathJob(ref, "explain"), nil)
 }
 
 // History returns how a job's training went.
 func (c *Client) History(ctx context.Context, ref string, r HistoryRequest) (History, error) {
-	var answer History
 	query := url.Values{"from": {strconv.FormatUint(r.From, 10)}, "points": {strconv.Itoa(r.Points)}}
-	err := c.call(ctx, http.MethodGet, PathJob(ref, "history")+"?"+query.Encode(), nil, &answer)
-	return answer, err
+	return call[History](ctx, c, http.MethodGet, PathJob(ref, "history")+"?"+query.Encode(), nil)
 }
 
 // Cancel asks a job to commit and stop.
 func (c *Client) Cancel(ctx context.Context, ref string) (JobStatus, error) {
-	var answer JobStatus
-	err := c.call(ctx, http.MethodPost, PathJob(ref, "cancel"), nil, &answer)
-	return answer, err
+	return call[JobStatus](ctx, c, http.MethodPost, PathJob(ref, "cancel"), nil)
 }
 
 // Resume restarts a job that failed, was cancelled or is waiting.
 func (c *Client) Resume(ctx context.Context, ref string, r ResumeRequest) (JobStatus, error) {
-	var answer JobStatus
-	err := c.call(ctx, http.MethodPost, PathJob(ref, "resume"), r, &answer)
-	return answer, err
+	return call[JobStatus](ctx, c, http.MethodPost, PathJob(ref, "resume"), r)
 }
 
 // Remove forgets an ended job and deletes what the daemon keeps of it. It returns its last status once the job is gone.
 func (c *Client) Remove(ctx context.Context, ref string) (JobStatus, error) {
-	var answer JobStatus
-	err := c.call(ctx, http.MethodDelete, PathJob(ref), nil, &answer)
-	return answer, err
+	return call[JobStatus](ctx, c, http.MethodDelete, PathJob(ref), nil)
 }
 
 // Nodes returns the nodes of the cluster.
 func (c *Client) Nodes(ctx context.Context) ([]NodeStatus, error) {
-	var answer []NodeStatus
-	err := c.call(ctx, http.MethodGet, PathNodes, nil, &answer)
-	return answer, err
+	return call[[]NodeStatus](ctx, c, http.MethodGet, PathNodes, nil)
 }
 
 // Version returns the daemon's version.
 func (c *Client) Version(ctx context.Context) (VersionInfo, error) {
-	var answer VersionInfo
-	err := c.call(ctx, http.MethodGet, PathVersion, nil, &answer)
-	return answer, err
+	return call[VersionInfo](ctx, c, http.MethodGet, PathVersion, nil)
 }
 
 // Watch calls each with every status of a job as it changes, until it has ended. It returns the last status; an error that
@@ -200,8 +178,9 @@ func (c *Client) Model(ctx context.Context, ref string, w io.Writer) error {
 }
 
 // call sends body as JSON and decodes the answer.
-func (c *Client) call(ctx context.Context, method, path string, body, answer any) error {
-	return c.explain(c.unix.Call(ctx, callTimeout, method, path, body, answer))
+func call[A any](ctx context.Context, c *Client, method, path string, body any) (answer A, err error) {
+	err = c.unix.Call(ctx, callTimeout, method, path, body, &answer)
+	return answer, c.explain(err)
 }
 
 // explain turns an answer that is not 2xx into an *Error, and a daemon that does not answer into a *ConnectError.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -59,7 +60,7 @@ func (e *Error) Error() string {
 
 // Refused returns the error of a refused job file.
 func Refused(problems job.Problems) *Error {
-	e := Errorf(http.StatusUnprocessableEntity, "the job file is refused: %s", count(len(problems), "problem"))
+	e := Errorf(http.StatusUnprocessableEntity, "the job file is refused: %s", words.Count(len(problems), "problem"))
 	for _, p := range problems {
 		e.Problems = append(e.Problems, Problem(p))
 	}
@@ -131,10 +132,3 @@ func (e *ConnectError) forbidden() string {
 
 // Unwrap returns the error of the dial.
 func (e *ConnectError) Unwrap() error { return e.Err }
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}

@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"internal/data/tokenfile":  {"internal/access"},
 	"internal/data/idx":        {"internal/access"},
 	"internal/wire":            {"internal/pace", "internal/trace"},
-	"internal/api":             {"job", "tuner", "internal/unixhttp"},
+	"internal/api":             {"job", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":            {"internal/access", "internal/footprint", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":  {"internal/api", "internal/obstacle", "internal/spec", "job", "tuner"},

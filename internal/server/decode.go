@@ -13,7 +13,8 @@ import (
 )
 
 // decodeBody reads the JSON body of a request into value, and refuses keys that value does not have.
-func decodeBody(r *http.Request, verb string, value any) error {
+func decodeBody(r *http.Request, value any) error {
+	verb := r.Method + " " + r.URL.Path
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(value)

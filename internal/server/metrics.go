@@ -17,149 +17,180 @@ import (
 // collectTimeout bounds one scrape's look at the jobs.
 const collectTimeout = 5 * time.Second
 
-// jobGauge is one gauge of a job. ok is false while the value is not known.
-type jobGauge struct {
-	desc  *prometheus.Desc
-	value func(*api.JobStatus) (v float64, ok bool)
+// NodeMetrics are what a node says of itself for metrics.
+type NodeMetrics struct {
+	Cores, CoresFree      int
+	StateFree, StateSize  int64 // bytes of the file system that holds the state directory; negative: not known
+	Leader                bool
+	RaftApplied           uint64 // index of the last log entry that is applied
+	LastTick              time.Time
+	Ended                 map[api.State]uint64 // jobs, since the daemon started
+	Commits, WorkerDeaths uint64               // since then
 }
 
-// stageGauge is one share of a stage's time.
-type stageGauge struct {
-	kind  string
-	value func(*api.StageStatus) float64
-}
+// states are the states of a job, in their order.
+var states = []api.State{api.Queued, api.Tuning, api.Starting, api.Running, api.Waiting, api.Done, api.Failed, api.Cancelled}
 
-// collector makes metrics of the jobs' statuses when it is asked, so a job that has ended leaves none behind.
-type collector struct {
-	backend Backend
-	log     *zap.Logger
-	state   *prometheus.Desc
-	share   *prometheus.Desc
-	jobs    []jobGauge
-	stages  []stageGauge
-}
-
-// metricsHandler serves the jobs' gauges and those of the process.
+// metricsHandler serves the metrics of the jobs, of the node and of the process.
 func metricsHandler(b Backend, log *zap.Logger) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
-		newCollector(b, log),
-		newNodeCollector(b),
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collector{b, log}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(log), Timeout: 2 * collectTimeout})
 }
 
-func newCollector(b Backend, log *zap.Logger) *collector {
-	perJob := func(name, help string, value func(*api.JobStatus) (float64, bool)) jobGauge {
-		return jobGauge{prometheus.NewDesc("avgpipe_job_"+name, help, []string{"job_id", "name"}, nil), value}
-	}
-	count := func(f func(*api.JobStatus) uint64) func(*api.JobStatus) (float64, bool) {
-		return func(s *api.JobStatus) (float64, bool) { return float64(f(s)), true }
-	}
-	known := func(f func(*api.JobStatus) *float64) func(*api.JobStatus) (float64, bool) {
-		return func(s *api.JobStatus) (float64, bool) {
-			if v := f(s); v != nil {
-				return *v, true
-			}
-			return 0, false
-		}
-	}
-	return &collector{
-		backend: b, log: log,
-		state: prometheus.NewDesc("avgpipe_job_state", "1 for the state that the job is in.", []string{"job_id", "name", "state"}, nil),
-		share: prometheus.NewDesc("avgpipe_stage_time_ratio", "Share of the last window that the stage's device spent on a kind of work.",
-			[]string{"job_id", "name", "stage", "kind"}, nil),
-		jobs: []jobGauge{
-			perJob("generation", "How often the job was placed.", count(func(s *api.JobStatus) uint64 { return s.Generation })),
-			perJob("step", "Optimizer steps of the slowest pipeline.", count(func(s *api.JobStatus) uint64 { return s.Step })),
-			perJob("steps", "Optimizer steps that the job asks for.", count(func(s *api.JobStatus) uint64 { return s.Steps })),
-			perJob("round", "Round of the center.", count(func(s *api.JobStatus) uint64 { return s.Round })),
-			perJob("committed_round", "The last durable round.", count(func(s *api.JobStatus) uint64 { return s.CommittedRound })),
-			perJob("samples", "Samples consumed by all pipelines.", count(func(s *api.JobStatus) uint64 { return s.SamplesSeen })),
-			perJob("loss_nats", "Mean training loss per target of the last window.", known(func(s *api.JobStatus) *float64 { return s.Loss })),
-			perJob("eval_loss_nats", "Loss per target of the center on held-out data.", known(func(s *api.JobStatus) *float64 { return s.EvalLoss })),
-			perJob("eval_perplexity", "Perplexity of the center on held-out data.", known(func(s *api.JobStatus) *float64 { return s.Perplexity })),
-			perJob("eval_accuracy_ratio", "Share of right predictions of the center on held-out data.", known(func(s *api.JobStatus) *float64 { return s.Accuracy })),
-			perJob("eval_f1_ratio", "F1 of the center on held-out data.", known(func(s *api.JobStatus) *float64 { return s.F1 })),
-			perJob("tokens_per_second", "Tokens per second of all pipelines over the last window.",
-				func(s *api.JobStatus) (float64, bool) { return s.TokensPerS, true }),
-			perJob("batch_seconds", "From one step of a pipeline to its next, over the last window.", known(func(s *api.JobStatus) *float64 { return s.BatchS })),
-			perJob("predicted_batch_seconds", "What tuning leads to expect of it.", known(func(s *api.JobStatus) *float64 { return s.PredictedBatchS })),
-			perJob("drift_ratio", "How far the batch time has left its prediction for good, 0.25 being 25% longer; 0 while it keeps to it.", drift),
-			perJob("tuning_ratio", "How much of its tuning is done.", tuningDone),
-			perJob("elapsed_seconds", "Training time.", func(s *api.JobStatus) (float64, bool) { return s.ElapsedS, true }),
-		},
-		stages: []stageGauge{
-			{"busy", func(s *api.StageStatus) float64 { return s.Busy }},
-			{"wait_upstream", func(s *api.StageStatus) float64 { return s.WaitUpstream }},
-			{"wait_downstream", func(s *api.StageStatus) float64 { return s.WaitDownstream }},
-			{"average", func(s *api.StageStatus) float64 { return s.Average }},
-			{"optimizer", func(s *api.StageStatus) float64 { return s.Optimizer }},
-			{"commit", func(s *api.StageStatus) float64 { return s.Commit }},
-		},
-	}
+// collector makes metrics of what the backend says when it is asked, so a job that has ended leaves none behind.
+type collector struct {
+	backend Backend
+	log     *zap.Logger
 }
 
-// drift is known of jobs that were tuned, while they train.
-func drift(s *api.JobStatus) (float64, bool) {
-	if s.Drift != nil {
-		return s.Drift.Relative, true
-	}
-	return 0, s.PredictedBatchS != nil && s.State == api.Running
+// Describe implements prometheus.Collector. It names nothing: which metrics there are depends on the jobs.
+func (collector) Describe(chan<- *prometheus.Desc) {}
+
+// metric is a name after avgpipe_, its help, and its value; nil: not known.
+type metric struct {
+	name, help string
+	value      *float64
 }
 
-func tuningDone(s *api.JobStatus) (float64, bool) {
-	if s.Tuning == nil || s.Tuning.Total == 0 {
-		return 0, false
-	}
-	return min(float64(s.Tuning.Done)/float64(s.Tuning.Total), 1), true
+// labels are a metric's labels, name and value in turn.
+type labels []string
+
+// sender sends metrics of one kind.
+type sender struct {
+	out  chan<- prometheus.Metric
+	kind prometheus.ValueType
 }
 
-// Describe implements prometheus.Collector.
-func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	out <- c.state
-	out <- c.share
-	for _, g := range c.jobs {
-		out <- g.desc
+func (s sender) send(m metric, with labels) {
+	if m.value == nil {
+		return
 	}
+	var names, values []string
+	for i := 0; i < len(with); i += 2 {
+		names, values = append(names, with[i]), append(values, with[i+1])
+	}
+	s.out <- prometheus.MustNewConstMetric(prometheus.NewDesc("avgpipe_"+m.name, m.help, names, nil), s.kind, *m.value, values...)
+}
+
+// known is a value that is known.
+func known[N int | int64 | uint64 | float64](n N) *float64 {
+	v := float64(n)
+	return &v
+}
+
+// when is a value that is known if ok.
+func when[N int | int64 | uint64 | float64](ok bool, n N) *float64 {
+	if !ok {
+		return nil
+	}
+	return known(n)
 }
 
 // Collect implements prometheus.Collector.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	gauge, counter := sender{out, prometheus.GaugeValue}, sender{out, prometheus.CounterValue}
+	c.collectNode(gauge, counter)
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout) // the interface passes none
 	defer cancel()
 	jobs, err := c.backend.Jobs(ctx)
 	if err != nil {
 		c.log.Warn("collect metrics of jobs", zap.Error(err))
-		out <- prometheus.NewInvalidMetric(c.state, err)
+		out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
 		return
 	}
+	by, waiting := map[api.State]int{}, 0.0
 	for i := range jobs {
+		by[jobs[i].State]++
+		if jobs[i].State == api.Queued {
+			waiting = max(waiting, time.Since(jobs[i].Submitted).Seconds())
+		}
 		if !jobs[i].State.Ended() { // their number grows for ever
-			c.collectJob(&jobs[i], out)
+			collectJob(&jobs[i], gauge)
+		}
+	}
+	for _, s := range states {
+		gauge.send(metric{"jobs", "Jobs that are listed, by state.", known(by[s])}, labels{"state", string(s)})
+	}
+	gauge.send(metric{"queue_oldest_seconds", "How long the oldest job that waits for cores has been waiting; 0 without one.", &waiting}, nil)
+}
+
+func (c collector) collectNode(gauge, counter sender) {
+	v, n := c.backend.Version(), c.backend.NodeMetrics()
+	gauge.send(metric{"build_info", "1, with the program's version and the node's name.", known(1)},
+		labels{"version", v.Version, "goversion", v.Go, "node", v.Node})
+	leader := 0
+	if n.Leader {
+		leader = 1
+	}
+	for _, m := range []metric{
+		{"node_cores", "Processor cores that jobs compute on.", known(n.Cores)},
+		{"node_cores_free", "Those that no job has.", known(n.CoresFree)},
+		{"state_free_bytes", "Free space of the file system that holds the state directory.", when(n.StateFree >= 0, n.StateFree)},
+		{"state_size_bytes", "Size of that file system.", when(n.StateSize >= 0, n.StateSize)},
+		{"raft_leader", "1 while this node leads.", known(leader)},
+		{"raft_applied_index", "Index of the last log entry that is applied.", known(n.RaftApplied)},
+		{
+			"coordinator_last_tick_timestamp_seconds", "When the coordinator last looked at the jobs, Unix time.",
+			when(!n.LastTick.IsZero(), float64(n.LastTick.UnixMilli())/1000),
+		},
+	} {
+		gauge.send(m, nil)
+	}
+	counter.send(metric{"rounds_committed_total", "Rounds that were made durable since the daemon started.", known(n.Commits)}, nil)
+	counter.send(metric{"worker_failures_total", "Workers and tunings that died since the daemon started.", known(n.WorkerDeaths)}, nil)
+	for _, s := range states {
+		if s.Ended() {
+			counter.send(metric{"jobs_ended_total", "Jobs that ended since the daemon started, by how.", known(n.Ended[s])}, labels{"state", string(s)})
 		}
 	}
 }
 
-func (c *collector) collectJob(s *api.JobStatus, out chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{s.ID, s.Name}, labels...)...)
+func collectJob(s *api.JobStatus, gauge sender) {
+	of := labels{"job_id", s.ID, "name", s.Name}
+	gauge.send(metric{"job_state", "1 for the state that the job is in.", known(1)}, append(of, "state", string(s.State)))
+	drift := when(s.PredictedBatchS != nil && s.State == api.Running, 0) // of jobs that were tuned, while they train
+	if s.Drift != nil {
+		drift = &s.Drift.Relative
 	}
-	gauge(c.state, 1, string(s.State))
-	for _, g := range c.jobs {
-		if v, ok := g.value(s); ok {
-			gauge(g.desc, v)
-		}
+	var tuned *float64
+	if s.Tuning != nil && s.Tuning.Total > 0 {
+		tuned = known(min(float64(s.Tuning.Done)/float64(s.Tuning.Total), 1))
+	}
+	for _, m := range []metric{
+		{"generation", "How often the job was placed.", known(s.Generation)},
+		{"step", "Optimizer steps of the slowest pipeline.", known(s.Step)},
+		{"steps", "Optimizer steps that the job asks for.", known(s.Steps)},
+		{"round", "Round of the center.", known(s.Round)},
+		{"committed_round", "The last durable round.", known(s.CommittedRound)},
+		{"samples", "Samples consumed by all pipelines.", known(s.SamplesSeen)},
+		{"loss_nats", "Mean training loss per target of the last window.", s.Loss},
+		{"eval_loss_nats", "Loss per target of the center on held-out data.", s.EvalLoss},
+		{"eval_perplexity", "Perplexity of the center on held-out data.", s.Perplexity},
+		{"eval_accuracy_ratio", "Share of right predictions of the center on held-out data.", s.Accuracy},
+		{"eval_f1_ratio", "F1 of the center on held-out data.", s.F1},
+		{"tokens_per_second", "Tokens per second of all pipelines over the last window.", &s.TokensPerS},
+		{"batch_seconds", "From one step of a pipeline to its next, over the last window.", s.BatchS},
+		{"predicted_batch_seconds", "What tuning leads to expect of it.", s.PredictedBatchS},
+		{"drift_ratio", "How far the batch time has left its prediction for good, 0.25 being 25% longer; 0 while it keeps to it.", drift},
+		{"tuning_ratio", "How much of its tuning is done.", tuned},
+		{"elapsed_seconds", "Training time.", &s.ElapsedS},
+	} {
+		m.name = "job_" + m.name
+		gauge.send(m, of)
 	}
 	if s.State != api.Running {
 		return
 	}
-	for i := range s.StageStatus {
-		stage := &s.StageStatus[i]
-		for _, g := range c.stages {
-			gauge(c.share, g.value(stage), strconv.Itoa(stage.Stage), g.kind)
+	for _, stage := range s.StageStatus {
+		for kind, share := range map[string]float64{
+			"busy": stage.Busy, "wait_upstream": stage.WaitUpstream, "wait_downstream": stage.WaitDownstream,
+			"average": stage.Average, "optimizer": stage.Optimizer, "commit": stage.Commit,
+		} {
+			gauge.send(metric{"stage_time_ratio", "Share of the last window that the stage's device spent on a kind of work.", &share},
+				append(of, "stage", strconv.Itoa(stage.Stage), "kind", kind))
 		}
 	}
 }

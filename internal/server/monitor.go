@@ -2,14 +2,10 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 )
@@ -67,28 +63,4 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(text)) // who asked has gone, or knows
-}
-
-// ServeMonitoring answers /metrics, /healthz and /readyz, and nothing of the API, until ctx ends. It closes the listener.
-func ServeMonitoring(ctx context.Context, l net.Listener, b Backend, log *zap.Logger) error {
-	h := &handler{backend: b, log: log}
-	s := &http.Server{
-		Handler: h.serve(h.monitoring()), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: 16 << 10, ErrorLog: zap.NewStdLog(log), BaseContext: func(net.Listener) context.Context { return ctx },
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(l) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve metrics on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	err := s.Close()
-	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
-	}
-	if err != nil {
-		return fmt.Errorf("serve metrics on %s: %w", l.Addr(), err)
-	}
-	return nil
 }

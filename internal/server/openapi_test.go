@@ -30,7 +30,7 @@ var rewrite = flag.Bool("rewrite", false, "write openapi.json")
 
 // TestDescriptionIsCurrent holds openapi.json against the routes and the types. With -rewrite it writes the file.
 func TestDescriptionIsCurrent(t *testing.T) {
-	want := (&describer{t: t, schemas: object{}}).document((&handler{log: zap.NewNop()}).routes())
+	want := (&describer{t: t, schemas: object{}}).document((&handler{backend: &private{}, log: zap.NewNop()}).routes())
 	if *rewrite {
 		if err := os.WriteFile("openapi.json", want, 0o644); err != nil { //nolint:gosec // a file of the repository
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func (d *describer) document(routes []route) []byte {
 		"info": object{
 			"title": "avgpiped", "version": "1",
 			"description": "The API that avgpiped serves on its unix socket. An answer that is not 2xx is an Error; its code keeps its " +
-				"meaning, its text may change. Objects may gain keys; a request with a key that it does not have is refused.",
+				"meaning, its text may change. Objects may gain keys; a request with a key or a parameter that it does not have is refused.",
 		},
 		"paths": paths,
 		"components": object{
@@ -324,7 +324,7 @@ func TestEveryRouteIsDescribedAndNoOther(t *testing.T) {
 		}
 	}
 	served := map[string]string{}
-	for _, r := range (&handler{log: zap.NewNop()}).routes() {
+	for _, r := range (&handler{backend: &private{}, log: zap.NewNop()}).routes() {
 		served[r.method+" "+r.path] = r.name
 	}
 	if !maps.Equal(described, served) {

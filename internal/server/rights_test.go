@@ -120,7 +120,7 @@ func TestAJobIsItsOwners(t *testing.T) {
 		envtest.Missing(t, "a name of this test's group: %v", err)
 	}
 	b := &private{owner: 1234}
-	for _, route := range (&handler{log: zap.NewNop()}).routes() {
+	for _, route := range (&handler{backend: &private{}, log: zap.NewNop()}).routes() {
 		if !strings.Contains(route.path, "{job}") {
 			continue
 		}
@@ -183,7 +183,7 @@ func TestTheListShowsOfOthersWhatIsPublic(t *testing.T) {
 }
 
 func TestEveryRouteDeclaresWhoMayUseIt(t *testing.T) {
-	for _, r := range (&handler{log: zap.NewNop()}).routes() {
+	for _, r := range (&handler{backend: &private{}, log: zap.NewNop()}).routes() {
 		ofJob := strings.Contains(r.path, "{job}")
 		if r.who != owner && r.who != anyone || ofJob != (r.who == owner) {
 			t.Errorf("%s %s is for %q", r.method, r.path, r.who)

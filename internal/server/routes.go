@@ -2,11 +2,13 @@ package server
 
 import (
 	"cmp"
+	"context"
 	_ "embed" // for Description
 	"encoding/json"
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -38,40 +40,99 @@ type parameter struct {
 	example any // a value of its type
 }
 
+// checkQuery refuses parameters that the route does not have, and those that are there twice.
+func (r route) checkQuery(q *http.Request) error {
+	given, err := url.ParseQuery(q.URL.RawQuery)
+	if err != nil {
+		return api.Errorf(http.StatusBadRequest, "%s %s: the query cannot be read: %q", q.Method, q.URL.Path, q.URL.RawQuery)
+	}
+	var names []string
+	for _, p := range r.query {
+		names = append(names, p.name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		switch {
+		case len(names) == 0:
+			return api.Errorf(http.StatusBadRequest, "%s %s: the query has %q; this request has no parameters", q.Method, q.URL.Path, name)
+		case !slices.Contains(names, name):
+			return api.Errorf(http.StatusBadRequest, "%s %s: the query has %q; allowed are %s", q.Method, q.URL.Path, name, strings.Join(names, ", "))
+		case len(given[name]) > 1:
+			return api.Errorf(http.StatusBadRequest, "%s %s: the query has %q %d times", q.Method, q.URL.Path, name, len(given[name]))
+		}
+	}
+	return nil
+}
+
 // The content types of answers.
 const (
 	typeJSON  = "application/json"
 	typeLines = api.ContentTypeStream // a JSON value per line
 )
 
-// routes is the API. A new operation is a row here beside its function, with who may use it; then run `go generate ./internal/server`.
+// answering makes f answer a route, whose description then has the type that f returns.
+func answering[A any](r route, f func(*http.Request) (A, error)) route {
+	var answer A
+	r.answer = answer
+	r.value = func(q *http.Request) (any, error) { return f(q) }
+	return r
+}
+
+// ofJob answers with what f says of the job in the path.
+func ofJob[A any](r route, f func(context.Context, string) (A, error)) route {
+	return answering(r, func(q *http.Request) (A, error) { return f(q.Context(), q.PathValue("job")) })
+}
+
+// byPeer answers with what f does with the job in the path for whoever asks.
+func byPeer[A any](r route, f func(context.Context, string, Peer) (A, error)) route {
+	return answering(r, func(q *http.Request) (answer A, err error) {
+		peer, err := peerFrom(q.Context())
+		if err != nil {
+			return answer, err
+		}
+		return f(q.Context(), q.PathValue("job"), peer)
+	})
+}
+
+// fromBody answers with what f makes of the request's body for whoever asks.
+func fromBody[B, A any](r route, f func(*http.Request, B, Peer) (A, error)) route {
+	var body B
+	r.request = body
+	return answering(r, func(q *http.Request) (answer A, err error) {
+		body, peer, err := readBody[B](q)
+		if err != nil {
+			return answer, err
+		}
+		return f(q, body, peer)
+	})
+}
+
+// ofFile is fromBody for a job file.
+func ofFile[A any](r route, f func(context.Context, api.SubmitRequest, Peer) (A, error)) route {
+	return fromBody(r, func(q *http.Request, file api.SubmitRequest, peer Peer) (A, error) { return f(q.Context(), file, peer) })
+}
+
+// routes is the API. A new operation is a row here, with who may use it and the function of the backend that answers; then run
+// `go generate ./internal/server`.
 func (h *handler) routes() []route {
+	b := h.backend
 	return slices.Concat([]route{
-		{
+		ofFile(route{
 			method: http.MethodPost, path: api.PathJobs, name: "submit", who: anyone, does: "Check a job file and queue the job.",
-			request: api.SubmitRequest{}, status: http.StatusCreated, answer: api.SubmitResponse{}, value: h.submit,
-		},
-		{
-			method: http.MethodGet, path: api.PathJobs, name: "jobs", who: anyone, does: "List every job, in the order of submission.",
-			answer: []api.JobStatus{}, value: h.jobs,
-		},
+			status: http.StatusCreated,
+		}, b.Submit),
+		answering(route{method: http.MethodGet, path: api.PathJobs, name: "jobs", who: anyone, does: "List every job, in the order of submission."}, h.jobs),
 		{
 			method: http.MethodPost, path: api.PathTune, name: "tune", who: anyone,
 			does:    "Tune a job file and submit nothing: send how far it is, and at the end the report or why there is none.",
 			request: api.SubmitRequest{}, answer: api.TuneUpdate{}, contentType: typeLines, stream: h.tune,
 		},
-		{
+		ofFile(route{
 			method: http.MethodPost, path: api.PathDryRun, name: "dryRun", who: anyone, does: "Say what a job would be; start and store nothing.",
-			request: api.SubmitRequest{}, answer: api.DryRun{}, value: h.dryRun,
-		},
-		{
-			method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster.",
-			answer: []api.NodeStatus{}, value: h.nodes,
-		},
-		{
-			method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, does: "Say which program this is.",
-			answer: api.VersionInfo{}, value: h.version,
-		},
+		}, b.DryRun),
+		answering(route{method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster."},
+			func(q *http.Request) ([]api.NodeStatus, error) { return b.Nodes(q.Context()) }),
+		answering(route{method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, does: "Say which program this is."},
+			func(*http.Request) (api.VersionInfo, error) { return b.Version(), nil }),
 		{
 			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, does: "Send this description.",
 			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
@@ -82,28 +143,26 @@ func (h *handler) routes() []route {
 // jobRoutes are the operations on one job.
 func (h *handler) jobRoutes() []route {
 	const job = api.PathJobs + "/{job}"
+	b := h.backend
 	return []route{
-		{
-			method: http.MethodGet, path: job, name: "job", who: owner, does: "Say where a job stands.",
-			answer: api.JobStatus{}, value: h.job,
-		},
-		{
+		ofJob(route{method: http.MethodGet, path: job, name: "job", who: owner, does: "Say where a job stands."}, b.Job),
+		ofJob(route{
 			method: http.MethodGet, path: job + "/explain", name: "explain", who: owner, does: "Say how a job is laid over its devices and why.",
-			answer: api.Explanation{}, value: h.explain,
-		},
-		{
+		}, b.Explain),
+		byPeer(route{
 			method: http.MethodPost, path: job + "/cancel", name: "cancel", who: owner, does: "Ask a job to commit and stop, without waiting for it.",
-			status: http.StatusAccepted, answer: api.JobStatus{}, value: h.cancel,
-		},
-		{
+			status: http.StatusAccepted,
+		}, b.Cancel),
+		fromBody(route{
 			method: http.MethodPost, path: job + "/resume", name: "resume", who: owner,
-			does:    "Restart a job that failed, was cancelled or is waiting from a committed round.",
-			request: api.ResumeRequest{}, status: http.StatusAccepted, answer: api.JobStatus{}, value: h.resume,
-		},
-		{
+			does:   "Restart a job that failed, was cancelled or is waiting from a committed round.",
+			status: http.StatusAccepted,
+		}, func(q *http.Request, r api.ResumeRequest, peer Peer) (api.JobStatus, error) {
+			return b.Resume(q.Context(), q.PathValue("job"), r, peer)
+		}),
+		byPeer(route{
 			method: http.MethodDelete, path: job, name: "remove", who: owner, does: "Forget an ended job and delete what is kept of it; send its last status.",
-			answer: api.JobStatus{}, value: h.remove,
-		},
+		}, b.Remove),
 		{
 			method: http.MethodGet, path: job + "/watch", name: "watch", who: owner,
 			does:   "Send the job's status whenever it changes, at most 4 times a second; the last one has ended.",
@@ -120,16 +179,16 @@ func (h *handler) jobRoutes() []route {
 			},
 			answer: map[string]any{}, contentType: typeLines, stream: h.logs,
 		},
-		{
+		answering(route{
 			method: http.MethodGet, path: job + "/history", name: "history", who: owner, does: "Say how the job's training went, step by step.",
 			query: []parameter{
 				{"from", "the first step", uint64(0)}, {"points", "at most so many points and evaluations, merged evenly; 0: all that are kept", 0},
 			},
-			answer: api.History{}, value: h.history,
-		},
+		}, h.history),
 		{
 			method: http.MethodGet, path: job + "/model", name: "model", who: owner, does: "Send the exported model of the last committed round.",
-			contentType: "application/x-tar", stream: h.model,
+			contentType: "application/x-tar",
+			stream:      func(q *http.Request, w io.Writer) error { return b.Model(q.Context(), q.PathValue("job"), w) },
 		},
 	}
 }
@@ -142,13 +201,20 @@ var Description []byte
 
 // handlerOf makes a handler of what answers a route.
 func (h *handler) handlerOf(r route) http.Handler {
-	switch {
-	case r.value != nil:
-		return h.answer(cmp.Or(r.status, http.StatusOK), r.value)
-	case r.stream != nil:
-		return h.stream(r.contentType, r.stream)
+	if r.plain != nil {
+		return r.plain
 	}
-	return r.plain
+	answer := h.stream(r.contentType, r.stream)
+	if r.value != nil {
+		answer = h.answer(cmp.Or(r.status, http.StatusOK), r.value)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if err := r.checkQuery(q); err != nil {
+			h.refuse(w, q, err)
+			return
+		}
+		answer(w, q)
+	})
 }
 
 // serve makes a handler of the routes. A path with another method is refused with those that it has.

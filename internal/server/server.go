@@ -20,6 +20,7 @@ import (
 // Limits of the server.
 const (
 	maxBody       = 1 << 20          // of a request, bytes
+	maxHeader     = 64 << 10         // of a request, bytes
 	headerTimeout = 5 * time.Second  // to send a request's header
 	readTimeout   = 30 * time.Second // to send a request
 	answerTimeout = 2 * time.Minute  // to work an answer out and send it; streams go by writeTimeout
@@ -40,36 +41,39 @@ type Config struct {
 // Serve answers requests until ctx ends, then cancels the running ones and returns when they have. It fails only when the
 // listener does.
 func Serve(ctx context.Context, c Config) error {
+	return serve(ctx, c.Listener, &http.Server{Handler: Handler(c), WriteTimeout: answerTimeout, ConnContext: withPeer}, c.Log)
+}
+
+// ServeMonitoring answers /metrics, /healthz and /readyz, and nothing of the API, until ctx ends. It closes the listener.
+func ServeMonitoring(ctx context.Context, l net.Listener, b Backend, log *zap.Logger) error {
+	h := &handler{backend: b, log: log}
+	return serve(ctx, l, &http.Server{Handler: h.serve(h.monitoring()), WriteTimeout: writeTimeout}, log)
+}
+
+// serve runs a server on a listener until ctx ends.
+func serve(ctx context.Context, l net.Listener, s *http.Server, log *zap.Logger) error {
 	requests, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &http.Server{
-		Handler:           Handler(c),
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      answerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          zap.NewStdLog(c.Log),
-		BaseContext:       func(net.Listener) context.Context { return requests },
-		ConnContext:       withPeer,
-	}
+	s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout = headerTimeout, readTimeout, idleTimeout
+	s.MaxHeaderBytes, s.ErrorLog = maxHeader, zap.NewStdLog(log)
+	s.BaseContext = func(net.Listener) context.Context { return requests }
 	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(c.Listener) }()
+	go func() { failed <- s.Serve(l) }()
 	select {
 	case err := <-failed:
-		return fmt.Errorf("serve %s: %w", c.Listener.Addr(), err)
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
 	ending, done := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer done()
 	if err := s.Shutdown(ending); err != nil {
-		c.Log.Warn("requests did not end, closing them", zap.Error(err))
+		log.Warn("requests did not end, closing them", zap.Error(err))
 		if err := s.Close(); err != nil {
-			c.Log.Warn("close the server", zap.Error(err))
+			log.Warn("close the server", zap.Error(err))
 		}
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", c.Listener.Addr(), err)
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
 }
@@ -132,44 +136,29 @@ func unknown(r *http.Request) (any, error) {
 	return nil, api.Errorf(http.StatusNotFound, "%s %s: the API has no such path", r.Method, r.URL.Path)
 }
 
-func (h *handler) submit(r *http.Request) (any, error) {
-	request, peer, err := readJobFile(r, "submit")
-	if err != nil {
-		return nil, err
-	}
-	return h.backend.Submit(r.Context(), request, peer)
-}
-
-func (h *handler) dryRun(r *http.Request) (any, error) {
-	request, peer, err := readJobFile(r, "submit")
-	if err != nil {
-		return nil, err
-	}
-	return h.backend.DryRun(r.Context(), request, peer)
-}
-
-// readJobFile reads a request that has a job file for a body, and who sends it.
-func readJobFile(r *http.Request, verb string) (request api.SubmitRequest, peer Peer, err error) {
+// readBody reads the JSON body of a request, and who sends it.
+func readBody[B any](r *http.Request) (body B, peer Peer, err error) {
 	if peer, err = peerFrom(r.Context()); err != nil {
-		return request, peer, err
+		return body, peer, err
 	}
-	return request, peer, decodeBody(r, verb, &request)
+	return body, peer, decodeBody(r, &body)
 }
 
-func (h *handler) explain(r *http.Request) (any, error) {
-	return h.backend.Explain(r.Context(), r.PathValue("job"))
+// jobs lists all jobs, as far as whoever asks may see them.
+func (h *handler) jobs(r *http.Request) ([]api.JobStatus, error) {
+	jobs, err := h.backend.Jobs(r.Context())
+	return h.visible(r, jobs), err
 }
 
 // history reads ?from=STEP and ?points=N.
-func (h *handler) history(r *http.Request) (any, error) {
+func (h *handler) history(r *http.Request) (none api.History, err error) {
 	request := api.HistoryRequest{}
-	var err error
 	if request.From, err = number(r, "from", math.MaxInt64, "a step, counted from 0"); err != nil {
-		return nil, err
+		return none, err
 	}
 	points, err := number(r, "points", math.MaxInt32, "a number of points; 0, or left out, means all")
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	request.Points = int(points) //nolint:gosec // below MaxInt32
 	return h.backend.History(r.Context(), r.PathValue("job"), request)
@@ -187,44 +176,3 @@ func number(r *http.Request, name string, limit uint64, allowed string) (uint64,
 	}
 	return n, nil
 }
-
-func (h *handler) jobs(r *http.Request) (any, error) {
-	jobs, err := h.backend.Jobs(r.Context())
-	return h.visible(r, jobs), err
-}
-
-func (h *handler) job(r *http.Request) (any, error) {
-	return h.backend.Job(r.Context(), r.PathValue("job"))
-}
-
-func (h *handler) cancel(r *http.Request) (any, error) {
-	peer, err := peerFrom(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	return h.backend.Cancel(r.Context(), r.PathValue("job"), peer)
-}
-
-func (h *handler) resume(r *http.Request) (any, error) {
-	peer, err := peerFrom(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	var request api.ResumeRequest
-	if err := decodeBody(r, "resume", &request); err != nil {
-		return nil, err
-	}
-	return h.backend.Resume(r.Context(), r.PathValue("job"), request, peer)
-}
-
-func (h *handler) remove(r *http.Request) (any, error) {
-	peer, err := peerFrom(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	return h.backend.Remove(r.Context(), r.PathValue("job"), peer)
-}
-
-func (h *handler) nodes(r *http.Request) (any, error) { return h.backend.Nodes(r.Context()) }
-
-func (h *handler) version(*http.Request) (any, error) { return h.backend.Version(), nil }

@@ -172,7 +172,7 @@ func logRequest(r *http.Request) (api.LogRequest, error) {
 
 // tune writes the updates of a tuning.
 func (h *handler) tune(r *http.Request, w io.Writer) error {
-	request, peer, err := readJobFile(r, "tune")
+	request, peer, err := readBody[api.SubmitRequest](r)
 	if err != nil {
 		return err
 	}
@@ -184,10 +184,6 @@ func (h *handler) tune(r *http.Request, w io.Writer) error {
 		_, err = w.Write(append(text, '\n'))
 		return err
 	})
-}
-
-func (h *handler) model(r *http.Request, w io.Writer) error {
-	return h.backend.Model(r.Context(), r.PathValue("job"), w)
 }
 
 // every calls f at once and then at every tick, until it says that it is done, fails, or ctx ends.
