@@ -10,12 +10,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// describe is the status of a job for users. For an ended job whose worker this daemon has not seen, it looks for the worker's last
-// status on the disk.
+// describe is the status of a job for users.
 func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
 	v := n.coordinator.Published().Jobs[j.ID]
-	if v.Status == nil && j.State.Ended() {
-		v.Status = n.lastStatus(ctx, j)
+	if j.State.Ended() {
+		v.Status = lastOf(j, v.Status, n.lastStatus(ctx, j))
 	}
 	s, err := n.coordinator.Spec(j)
 	if err != nil {
@@ -35,7 +34,17 @@ type keptStatus struct {
 	generation uint64
 }
 
-// lastStatus returns the last status of an ended job; nil where there is none.
+// lastOf chooses the last status of an ended job: the kept one, which was asked for and written before the end was agreed on. What the
+// coordinator published may be of the tick before, when the last evaluation was not done. It serves where nothing was kept of the
+// job's last worker.
+func lastOf(j *cluster.Job, published, kept *control.Status) *control.Status {
+	if published == nil || kept != nil && kept.Generation == j.Generation {
+		return kept
+	}
+	return published
+}
+
+// lastStatus returns the kept status of an ended job; nil where there is none.
 func (n *node) lastStatus(ctx context.Context, j *cluster.Job) *control.Status {
 	key := keptStatus{j.ID, j.Generation}
 	value, _ := n.kept.Load(key)

@@ -1,0 +1,28 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// TestEndedJobsShowWhatWasKept: the coordinator may have published the status of before the last evaluation when the end is agreed on.
+func TestEndedJobsShowWhatWasKept(t *testing.T) {
+	t.Parallel()
+	j := &cluster.Job{ID: "1", Generation: 2}
+	before, after := &control.Status{Generation: 2}, &control.Status{Generation: 2}
+	older := &control.Status{Generation: 1} // of the worker before
+	for name, c := range map[string]struct{ published, kept, want *control.Status }{
+		"published a tick early":      {before, after, after},
+		"the daemon was started anew": {nil, after, after},
+		"nothing could be kept":       {before, nil, before},
+		"kept of an earlier worker":   {before, older, before},
+		"only an earlier worker":      {nil, older, older},
+		"never started":               {nil, nil, nil},
+	} {
+		if got := lastOf(j, c.published, c.kept); got != c.want {
+			t.Errorf("%s: %p, want %p", name, got, c.want)
+		}
+	}
+}
