@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
@@ -356,7 +355,7 @@ func TestLogInUseIsReported(t *testing.T) {
 
 // FuzzParseSnapshot: no file may crash the reader.
 func FuzzParseSnapshot(f *testing.F) {
-	store, err := openSnapStore(checkpoint.OS, f.TempDir())
+	store, err := openSnapStore(f.TempDir())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -6,15 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
-
-// files is a log and its snapshots, open and whole.
-type files struct {
-	log       *checkedLog
-	snapshots *snapStore
-}
 
 // Check reports what is wrong with the log in a directory: what Open would refuse it for if it must exist. It changes
 // nothing.
@@ -28,7 +20,22 @@ func Check(dir string) error {
 	if err != nil {
 		return err
 	}
-	return found.log.Close()
+	return found.Close()
+}
+
+// tighten closes a directory, and what an older program left in it, to all but the user of this process: the log holds what users
+// submitted.
+func tighten(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil || info.Mode().Perm()&0o077 == 0 {
+			return err
+		}
+		return os.Chmod(path, info.Mode().Perm()&0o700)
+	})
 }
 
 // findFiles finds the files of a log, and checks the log of an older program that is yet to be migrated.
@@ -44,7 +51,7 @@ func findFiles(config Config) (old *boltLog, snapshots *snapStore, err error) {
 			return nil, nil, err
 		}
 	}
-	if snapshots, err = openSnapStore(checkpoint.OS, snapDir); err != nil || !older {
+	if snapshots, err = openSnapStore(snapDir); err != nil || !older {
 		return nil, snapshots, err
 	}
 	if old, err = readBolt(bolt); err != nil {
@@ -54,19 +61,19 @@ func findFiles(config Config) (old *boltLog, snapshots *snapStore, err error) {
 }
 
 // openFiles opens the log, or begins it. It checks all that can be checked before Raft runs.
-func openFiles(config Config, snapshots *snapStore) (files, error) {
+func openFiles(config Config, snapshots *snapStore) (*checkedLog, error) {
 	log, err := openLog(filepath.Join(config.Dir, walName), raftLogger(config.Logger))
 	if err != nil {
-		return files{}, err
+		return nil, err
 	}
 	holds, err := log.extent()
 	if err == nil {
 		err = checkJoint(holds, snapshots, config)
 	}
 	if err != nil {
-		return files{}, errors.Join(err, log.Close())
+		return nil, errors.Join(err, log.Close())
 	}
-	return files{log, snapshots}, nil
+	return log, nil
 }
 
 // checkPresence reports a log that is not there, or empty, although something of it must be.

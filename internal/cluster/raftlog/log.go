@@ -30,8 +30,6 @@ type Config struct {
 	// HeartbeatTimeout is how long a follower hears nothing of the leader before it stands for election, and the same again
 	// for the election. Default 1 s; 50 ms for a node that is alone, which only waits for itself.
 	HeartbeatTimeout time.Duration
-	// ApplyTimeout bounds how long Apply waits for a place in the leader's queue, beside its context. Default 10 s.
-	ApplyTimeout time.Duration
 	// SnapshotThreshold is how many entries the log grows by between snapshots, and how many it keeps behind one for slow
 	// followers. Default 1,024: an entry is a few kilobytes at most, and opening reads them all.
 	SnapshotThreshold uint64
@@ -48,15 +46,15 @@ type Config struct {
 	interrupt func() error              // for tests: after each step of a migration
 }
 
+// applyTimeout bounds how long Apply waits for a place in the leader's queue, in addition to its context.
+const applyTimeout = 10 * time.Second
+
 func (c Config) withDefaults() Config {
 	if c.HeartbeatTimeout == 0 {
 		c.HeartbeatTimeout = time.Second
 		if c.Transport == nil {
 			c.HeartbeatTimeout = 50 * time.Millisecond
 		}
-	}
-	if c.ApplyTimeout == 0 {
-		c.ApplyTimeout = 10 * time.Second
 	}
 	if c.SnapshotThreshold == 0 {
 		c.SnapshotThreshold = 1024
@@ -76,14 +74,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate reports a setting that the log cannot work with.
-func (c Config) Validate() error {
-	c = c.withDefaults()
+// validate reports a setting that the log cannot work with.
+func (c Config) validate() error {
 	if c.Dir == "" || c.NodeID == "" {
 		return fmt.Errorf("raft: directory %q, node %q: both must be given", c.Dir, c.NodeID)
 	}
-	if c.HeartbeatTimeout < 5*time.Millisecond || c.ApplyTimeout < 0 {
-		return fmt.Errorf("raft: heartbeat timeout %s, apply timeout %s: at least 5ms and 0", c.HeartbeatTimeout, c.ApplyTimeout)
+	if c.HeartbeatTimeout < 5*time.Millisecond {
+		return fmt.Errorf("raft: heartbeat timeout %s: at least 5ms", c.HeartbeatTimeout)
 	}
 	if len(c.Voters) > 0 && c.Transport == nil {
 		return errors.New("raft: voters without a transport to reach them")
@@ -114,25 +111,28 @@ var ErrClosed = errors.New("the raft log is closed")
 // concurrently.
 type Log struct {
 	config    Config
-	fsm       *FSM
 	raft      *raft.Raft
 	store     *guard
 	snapshots *snapStore
 
 	mu      sync.Mutex
+	state   *cluster.State
+	changed chan struct{} // closed when state is replaced
 	closed  bool
-	size    int           // of the state at most, as a snapshot has it; 0: not known yet
 	closing chan struct{} // closed with closed
 	stopped chan struct{} // closed when Raft's goroutines have ended
+
+	sizing sync.Mutex
+	size   int // of the state at most, as a snapshot has it; 0: not known yet
 }
 
 // Open opens the log in config.Dir, or starts one, and takes part in its cluster. A log or a snapshot that is missing,
 // truncated or damaged is an error that names the file; nothing of it is loaded. The caller closes the Log.
 func Open(config Config) (*Log, error) {
-	if err := config.Validate(); err != nil {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	config = config.withDefaults()
 	old, snapshots, err := findFiles(config)
 	if err != nil {
 		return nil, err
@@ -142,29 +142,31 @@ func Open(config Config) (*Log, error) {
 			return nil, err
 		}
 	}
+	if err := tighten(config.Dir); err != nil {
+		config.Logger.Warn("the files of the raft log stay readable for others", zap.Error(err))
+	}
 	found, err := openFiles(config, snapshots)
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{config: config, snapshots: snapshots, closing: make(chan struct{}), stopped: make(chan struct{})}
-	l.store = newGuard(config.wrap(found.log), l.closing)
-	l.fsm = NewFSM(func(err error) {
-		l.store.report(fmt.Errorf("raft log %s: %w", config.Dir, err))
-		l.store.stop()
-	}, func(err error) { l.store.report(err) })
-	if err := l.start(found); err != nil {
+	l := &Log{
+		config: config, snapshots: snapshots, state: cluster.NewState(),
+		changed: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	l.store = newGuard(config.wrap(found), l.closing)
+	if err := l.start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), l.store.Close())
 	}
 	return l, nil
 }
 
 // start runs Raft on the open files.
-func (l *Log) start(found files) error {
+func (l *Log) start() error {
 	transport := l.config.Transport
 	if transport == nil {
 		_, transport = raft.NewInmemTransport(raft.ServerAddress(l.config.NodeID))
 	}
-	existing, err := raft.HasExistingState(l.store, l.store, found.snapshots)
+	existing, err := raft.HasExistingState(l.store, l.store, l.snapshots)
 	if err != nil {
 		return err
 	}
@@ -174,11 +176,11 @@ func (l *Log) start(found files) error {
 		if len(voters) == 0 {
 			voters = []raft.Server{{ID: rc.LocalID, Address: transport.LocalAddr()}}
 		}
-		if err := raft.BootstrapCluster(rc, l.store, l.store, found.snapshots, transport, raft.Configuration{Servers: voters}); err != nil {
+		if err := raft.BootstrapCluster(rc, l.store, l.store, l.snapshots, transport, raft.Configuration{Servers: voters}); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	if l.raft, err = l.newRaft(rc, found.snapshots, transport); err != nil {
+	if l.raft, err = l.newRaft(rc, transport); err != nil {
 		if l.raft != nil {
 			err = errors.Join(err, l.stop())
 		}
@@ -189,7 +191,7 @@ func (l *Log) start(found files) error {
 }
 
 // newRaft is raft.NewRaft, which panics or hides the cause where its store fails.
-func (l *Log) newRaft(rc *raft.Config, snapshots raft.SnapshotStore, transport raft.Transport) (r *raft.Raft, err error) {
+func (l *Log) newRaft(rc *raft.Config, transport raft.Transport) (r *raft.Raft, err error) {
 	defer func() {
 		p := recover()
 		if failure := l.store.first(); failure != nil {
@@ -198,7 +200,7 @@ func (l *Log) newRaft(rc *raft.Config, snapshots raft.SnapshotStore, transport r
 			panic(p) // not the store's doing
 		}
 	}()
-	return raft.NewRaft(rc, l.fsm, l.store, l.store, snapshots, transport)
+	return raft.NewRaft(rc, (*fsm)(l), l.store, l.store, l.snapshots, transport)
 }
 
 // checkMember reports a lone node that the log does not know: it would wait for a leader for ever.
@@ -221,11 +223,27 @@ func (l *Log) checkMember() error {
 		strings.Join(names, ", "), l.config.NodeID), l.stop())
 }
 
-// State is the replicated state as far as this node has it.
-func (l *Log) State() *cluster.State { return l.fsm.State() }
+// State is the replicated state as far as this node has it. It never changes; ask again for a newer one.
+func (l *Log) State() *cluster.State {
+	s, _ := l.Changed()
+	return s
+}
 
 // Changed returns that state, and a channel that is closed when there is a newer one.
-func (l *Log) Changed() (*cluster.State, <-chan struct{}) { return l.fsm.Changed() }
+func (l *Log) Changed() (*cluster.State, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state, l.changed
+}
+
+// replace makes s the state.
+func (l *Log) replace(s *cluster.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = s
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
 
 // Leader is the ID of the node that leads, as far as this one knows; empty when it knows of none.
 func (l *Log) Leader() string {
@@ -266,10 +284,6 @@ func (l *Log) Failed() <-chan struct{} { return l.store.failed }
 // Err is why the log failed; nil while it has not.
 func (l *Log) Err() error { return l.store.first() }
 
-// Leadership delivers true when this node begins to lead and false when it no longer does; the latest replaces one that nobody
-// has received. For one receiver.
-func (l *Log) Leadership() <-chan bool { return l.raft.LeaderCh() }
-
 // WaitReady waits until there is a leader and, when that is this node, until everything committed before is in State.
 func (l *Log) WaitReady(ctx context.Context) error {
 	changes := make(chan raft.Observation, 1)
@@ -291,7 +305,7 @@ func (l *Log) WaitReady(ctx context.Context) error {
 	if !l.IsLeader() {
 		return nil
 	}
-	return l.wait(ctx, "barrier", func() error { return l.raft.Barrier(l.config.ApplyTimeout).Error() })
+	return l.wait(ctx, "barrier", func() error { return l.raft.Barrier(applyTimeout).Error() })
 }
 
 // Apply proposes a command and waits until it is applied here. The error is the command's own (test with errors.Is against
@@ -305,24 +319,19 @@ func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, err
 	if err != nil {
 		return cluster.Result{}, err
 	}
-	var out outcome
 	applied := make(chan outcome, 1)
 	err = l.wait(ctx, c.Kind(), func() error {
-		future := l.raft.Apply(data, l.config.ApplyTimeout)
+		future := l.raft.Apply(data, applyTimeout)
 		if err := future.Error(); err != nil {
 			return err
 		}
-		o, ok := future.Response().(outcome)
-		if !ok {
-			return fmt.Errorf("unexpected response %T", future.Response())
-		}
-		applied <- o
+		applied <- future.Response().(outcome) //nolint:forcetypeassert,errcheck // of fsm.Apply
 		return nil
 	})
 	if err != nil {
 		return cluster.Result{}, err
 	}
-	out = <-applied
+	out := <-applied
 	return out.result, out.err
 }
 
@@ -341,20 +350,20 @@ func (l *Log) fits(c cluster.Command, size int) error {
 	case *cluster.SubmitJob, *cluster.RestoreJob:
 		limit -= limit / 4
 	}
-	const beside = 512 // bytes of a job that its command does not have
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.size == 0 || l.size+size+beside > limit {
+	const reserved = 512 // bytes of a job that its command does not have
+	l.sizing.Lock()
+	defer l.sizing.Unlock()
+	if l.size == 0 || l.size+size+reserved > limit {
 		state, err := l.State().MarshalBinary()
 		if err != nil {
 			return err
 		}
 		l.size = len(state)
 	}
-	if l.size+size+beside > limit {
+	if l.size+size+reserved > limit {
 		return fmt.Errorf("raft: %s: %w: it holds %d bytes, at most %d: remove jobs that have ended (avgpipectl rm)", c.Kind(), ErrTooLarge, l.size, limit)
 	}
-	l.size += size + beside
+	l.size += size + reserved
 	return nil
 }
 
@@ -364,13 +373,12 @@ func (l *Log) wait(ctx context.Context, what string, f func() error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("raft: %s: %w", what, ctx.Err())
 	}
-	done := make(chan error, 1)
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
+	select {
+	case <-l.closing:
 		return fmt.Errorf("raft: %s: %w", what, ErrClosed)
+	default:
 	}
-	l.mu.Unlock()
+	done := make(chan error, 1)
 	go func() { done <- f() }()
 	select {
 	case err := <-done:

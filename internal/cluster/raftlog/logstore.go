@@ -93,12 +93,12 @@ func (l *checkedLog) open(logger hclog.Logger) (sealed bool, err error) {
 	return sealed, err
 }
 
-// passing are the errors of a system that has no room, no descriptors or no disk for a while: they say nothing of the files.
-var passing = []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.EACCES}
+// transient are the errors of a system that has no room, no descriptors or no disk for a while: they say nothing of the files.
+var transient = []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.EACCES}
 
 // damagedLog says what to do about a log that cannot be used.
 func damagedLog(path string, err error) error {
-	if slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }) {
+	if slices.ContainsFunc(transient, func(e error) bool { return errors.Is(err, e) }) {
 		return fmt.Errorf("raft log %s was not opened: %w; its entries are as they were: start the daemon again once that has passed", path, err)
 	}
 	return fmt.Errorf("raft log %s was not loaded: %w; restore its directory from a backup; %s", path, err, rebuild)

@@ -2,12 +2,17 @@ package raftlog
 
 import (
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // TestFullSegmentIsFollowedByAnother, also where the process ended between the two.
@@ -102,5 +107,69 @@ func TestCheckedLogKeepsWhatItIsGiven(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLogIsOpenToItsUserOnly: what is made, and what an older program left with wider modes.
+func TestLogIsOpenToItsUserOnly(t *testing.T) {
+	dir := snapshottedLog(t)
+	check := func(when string) {
+		t.Helper()
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if info, err := e.Info(); err != nil || path != dir && info.Mode().Perm()&0o077 != 0 {
+				t.Errorf("%s: %s has the mode %v: %v", when, path, info.Mode(), err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("made")
+	wal := filepath.Join(dir, walName)
+	err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(wal, 0o755), os.Chmod(segmentOf(t, wal), 0o644), os.Chmod(filepath.Join(wal, metaName), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	openLone(t, dir)
+	check("left by an older program")
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// TestTransientErrorIsNotDamage: nobody is told to restore a log that a full or a read-only disk keeps from opening.
+func TestTransientErrorIsNotDamage(t *testing.T) {
+	for _, errno := range transient {
+		err := damagedLog("state/raft/wal", &fs.PathError{Op: "open", Path: "meta", Err: errno})
+		if text := err.Error(); !errors.Is(err, errno) || !strings.Contains(text, "state/raft/wal was not opened") || !strings.Contains(text, "its entries are as they were") ||
+			strings.Contains(text, "restore") || strings.Contains(text, "recover") {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
+		envtest.Missing(t, "no small disk can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := Open(Config{Dir: dir, NodeID: "a"}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "was not opened") || strings.Contains(err.Error(), "restore") {
+		t.Errorf("on a full disk: %v", err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	writtenLog(t, dir, 2)
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Config{Dir: dir, NodeID: "a"}); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "was not opened") || strings.Contains(err.Error(), "restore") {
+		t.Errorf("on a read-only disk: %v", err)
 	}
 }

@@ -29,11 +29,12 @@ const (
 	snapSuffix  = ".raftsnap"
 )
 
+// snapshotsKept are the newest ones.
+const snapshotsKept = 2
+
 // snapStore keeps Raft's snapshots as files in a directory.
 type snapStore struct {
-	fsys   checkpoint.FS
-	dir    string
-	retain int // snapshots kept, the newest
+	dir string
 
 	mu  sync.Mutex
 	err error // why the last snapshot was not written
@@ -42,14 +43,15 @@ type snapStore struct {
 var _ raft.SnapshotStore = (*snapStore)(nil)
 
 // openSnapStore makes the directory if need be and removes what a crash left behind.
-func openSnapStore(fsys checkpoint.FS, dir string) (*snapStore, error) {
-	if err := fsys.MkdirAll(dir, 0o700); err != nil {
+func openSnapStore(dir string) (*snapStore, error) {
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		_, err = checkpoint.RemoveStale(checkpoint.OS, dir)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("open raft snapshots %s: %w", dir, err)
 	}
-	if _, err := checkpoint.RemoveStale(fsys, dir); err != nil {
-		return nil, fmt.Errorf("open raft snapshots %s: %w", dir, err)
-	}
-	return &snapStore{fsys: fsys, dir: dir, retain: 2}, nil
+	return &snapStore{dir: dir}, nil
 }
 
 // Create implements raft.SnapshotStore.
@@ -59,34 +61,10 @@ func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, con
 	if version != raft.SnapshotVersionMax {
 		return nil, fmt.Errorf("create raft snapshot: version %d, this program writes %d", version, raft.SnapshotVersionMax)
 	}
-	meta := raft.SnapshotMeta{
+	return &snapSink{store: s, meta: raft.SnapshotMeta{
 		Version: version, ID: fmt.Sprintf("%020d-%020d", term, index), Index: index, Term: term,
 		Configuration: configuration, ConfigurationIndex: configurationIndex,
-	}
-	head, err := json.Marshal(meta)
-	if err != nil {
-		return nil, fmt.Errorf("create raft snapshot %s: %w", meta.ID, err)
-	}
-	file, err := checkpoint.Create(s.fsys, s.dir, 0o600, 0)
-	if err != nil {
-		return nil, s.note(fmt.Errorf("create raft snapshot %s: %w", meta.ID, err))
-	}
-	sink := &snapSink{store: s, id: meta.ID, file: file}
-	prefix := append(make([]byte, 0, snapPrefix+len(head)), snapMagic...)
-	prefix = binary.LittleEndian.AppendUint32(prefix, snapVersion)
-	prefix = binary.LittleEndian.AppendUint32(prefix, uint32(len(head)))
-	if _, err := sink.Write(append(prefix, head...)); err != nil {
-		return nil, errors.Join(err, sink.Cancel())
-	}
-	return sink, nil
-}
-
-// note remembers how the last snapshot went. Raft only logs it.
-func (s *snapStore) note(err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = err
-	return err
+	}}, nil
 }
 
 // failure is why the last snapshot was not written; nil when it was.
@@ -96,49 +74,59 @@ func (s *snapStore) failure() error {
 	return s.err
 }
 
-// snapSink writes one snapshot.
+// snapSink gathers one snapshot in memory, as the state that it is of, and writes it when it is closed.
 type snapSink struct {
+	bytes.Buffer
 	store  *snapStore
-	id     string
-	file   *checkpoint.AtomicFile
-	sum    uint32
+	meta   raft.SnapshotMeta
 	closed bool
 }
 
 // ID implements raft.SnapshotSink.
-func (k *snapSink) ID() string { return k.id }
+func (k *snapSink) ID() string { return k.meta.ID }
 
-// Write implements io.Writer.
-func (k *snapSink) Write(p []byte) (int, error) {
-	n, err := k.file.Write(p)
-	k.sum = crc32.Update(k.sum, castagnoli, p[:n])
-	if err != nil {
-		return n, k.store.note(fmt.Errorf("write raft snapshot %s: %w", k.id, err))
-	}
-	return n, nil
-}
-
-// Close makes the snapshot durable and removes the oldest ones. Raft calls it once more after Persist has.
+// Close makes the snapshot durable and removes the oldest ones. Raft calls it once more after Persist has, and only logs the error,
+// which is why it is kept.
 func (k *snapSink) Close() error {
 	if k.closed {
 		return nil
 	}
 	k.closed = true
-	if _, err := k.file.Write(binary.LittleEndian.AppendUint32(nil, k.sum)); err != nil {
-		return k.store.note(errors.Join(fmt.Errorf("write raft snapshot %s: %w", k.id, err), k.file.Abort()))
+	err := k.write()
+	if err == nil {
+		err = k.store.reap()
 	}
-	if err := k.file.Commit(k.id + snapSuffix); err != nil {
-		return k.store.note(err)
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	k.store.err = err
+	return err
+}
+
+func (k *snapSink) write() error {
+	head, err := json.Marshal(k.meta)
+	if err != nil {
+		return fmt.Errorf("write raft snapshot %s: %w", k.meta.ID, err)
 	}
-	return k.store.note(k.store.reap())
+	data := append(make([]byte, 0, snapPrefix+len(head)+k.Len()+4), snapMagic...)
+	data = binary.LittleEndian.AppendUint32(data, snapVersion)
+	data = binary.LittleEndian.AppendUint32(data, uint32(len(head)))
+	data = append(append(data, head...), k.Bytes()...)
+	data = binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
+	if err := checkpoint.WriteFile(checkpoint.OS, k.store.path(k.meta.ID), data, 0o600); err != nil {
+		return fmt.Errorf("write raft snapshot %s: %w", k.meta.ID, err)
+	}
+	return nil
 }
 
 // Cancel implements raft.SnapshotSink.
-func (k *snapSink) Cancel() error { return k.file.Abort() }
+func (k *snapSink) Cancel() error {
+	k.closed = true
+	return nil
+}
 
 // ids are the snapshots in the directory, newest first.
 func (s *snapStore) ids() ([]string, error) {
-	names, err := s.fsys.ReadDir(s.dir)
+	names, err := checkpoint.OS.ReadDir(s.dir)
 	if err != nil {
 		return nil, fmt.Errorf("list raft snapshots: %w", err)
 	}
@@ -159,8 +147,8 @@ func (s *snapStore) reap() error {
 	if err != nil {
 		return err
 	}
-	for _, id := range ids[min(s.retain, len(ids)):] {
-		if err := s.fsys.Remove(s.path(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, id := range ids[min(snapshotsKept, len(ids)):] {
+		if err := os.Remove(s.path(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove old raft snapshot: %w", err)
 		}
 	}
@@ -198,16 +186,9 @@ func (s *snapStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 
 // load reads a snapshot and checks it.
 func (s *snapStore) load(id string) (*raft.SnapshotMeta, []byte, error) {
-	f, err := s.fsys.Open(s.path(id))
+	data, err := os.ReadFile(s.path(id))
 	if err != nil {
-		return nil, nil, fmt.Errorf("open raft snapshot: %w", err)
-	}
-	data, err := io.ReadAll(f)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("read raft snapshot %s: %w", s.path(id), err)
+		return nil, nil, fmt.Errorf("read raft snapshot: %w", err)
 	}
 	meta, state, err := parseSnapshot(data)
 	if err == nil && meta.ID != id {

@@ -206,6 +206,21 @@ func (l *lastFile) write(index uint64, sync bool) error {
 // close makes the index durable and lets the lock go.
 func (l *lastFile) close() error { return errors.Join(l.f.Sync(), l.f.Close()) }
 
+// privateFS is raft-wal's own but for the mode of the files that it makes, which is 0644.
+type privateFS struct{ *walfs.FS }
+
+// Create implements types.VFS.
+func (p privateFS) Create(dir, name string, size uint64) (types.WritableFile, error) {
+	f, err := p.FS.Create(dir, name, size)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(filepath.Join(dir, name), 0o600); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // segmentFiler opens raft-wal's segment files, and refuses to begin one in the place of one that is lost.
 type segmentFiler struct {
 	*segment.Filer
@@ -222,7 +237,7 @@ type segmentFiler struct {
 var _ types.SegmentFiler = (*segmentFiler)(nil)
 
 func newSegmentFiler(dir string, last uint64, meta *metaFile) *segmentFiler {
-	return &segmentFiler{Filer: segment.NewFiler(dir, walfs.New()), dir: dir, last: last, next: meta.record.Log.NextSegmentID}
+	return &segmentFiler{Filer: segment.NewFiler(dir, privateFS{walfs.New()}), dir: dir, last: last, next: meta.record.Log.NextSegmentID}
 }
 
 // path is the file that holds an entry, or the one before it that is the last.
