@@ -64,7 +64,7 @@ type Job struct {
 	// rules decide. 0: no bound. `--retune` and `avgpipectl tune` have none.
 	TuningShare float64 `yaml:"tuning_share" json:"tuning_share" default:"0.1" rule:"min=0 max=1000"`
 	// The type that matrix products compute in: f32, or bf16 with sums in f32. On CPUs bf16 takes half the memory for what products
-	// keep and has the speed of f32: a processor's bf16 units are not used, even where they are the faster ones.
+	// keep; it is faster than f32 where the processor has fast bf16 units (AMD's since Zen 4, Intel's with AMX), else as fast.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
 	Precision string `yaml:"precision" json:"precision" default:"f32" rule:"oneof=f32|bf16"`
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing

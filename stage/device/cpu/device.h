@@ -11,6 +11,7 @@
 struct avg_device {
     const struct kernels *kernels;
     int threads;
+    int bf16_units;  // avg_bf16_units
     float *scratch;  // attention: threads * as many floats as one thread needs
     size_t scratch_bytes;
     dnnl_engine_t engine;
@@ -26,6 +27,10 @@ void avg_close(struct avg_device *d);
 // avg_kernels returns the kernels of an instruction set by name ("avx512", "avx2", "sse2"), or NULL when the processor
 // lacks it; with a NULL name the best that it has.
 const struct kernels *avg_kernels(const char *name);
+
+// avg_bf16_units reports whether products of bf16 operands are faster in the processor's bf16 units than in those for floats. It
+// depends on the kind of processor alone: what a job computes must not depend on a measurement.
+int avg_bf16_units(void);
 
 // avg_allocate returns zeroed memory at a multiple of 64 bytes, in huge pages where it is large, or NULL.
 void *avg_allocate(size_t bytes);

@@ -69,8 +69,12 @@ func Open(c Config) (*Device, error) {
 // Name implements device.Device.
 func (d *Device) Name() string {
 	v := C.dnnl_version()
-	return fmt.Sprintf("cpu (oneDNN %d.%d.%d, %s, %s)", int(v.major), int(v.minor), int(v.patch),
-		C.GoString(C.avg_isa(d.c)), threads(int(d.c.threads)))
+	units := ""
+	if d.c.bf16_units != 0 {
+		units = " with bf16 units"
+	}
+	return fmt.Sprintf("cpu (oneDNN %d.%d.%d, %s%s, %s)", int(v.major), int(v.minor), int(v.patch),
+		C.GoString(C.avg_isa(d.c)), units, threads(int(d.c.threads)))
 }
 
 // Attach implements device.Threaded.

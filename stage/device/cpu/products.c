@@ -8,9 +8,8 @@
 // oneDNN multiplies fastest, by up to two times where rows lie a multiple of 4 KiB apart, when B lies in blocks of its own
 // choice. So each product first brings B there, in scratch memory; that takes the place of what oneDNN would copy itself.
 //
-// Operands in bf16 are widened and multiplied as floats, sums in float: the same products, exact, and sums of the same
-// precision. oneDNN's kernels for the bf16 dot products of AVX-512 reach half of the rate on the processors that have no
-// matrix unit (bench/engine/README.md).
+// Where the processor's bf16 units are fast (avg_bf16_units), a product of two bf16 operands is oneDNN's own. Elsewhere such operands are
+// widened and multiplied as floats: the same products, exact, and sums in float either way.
 struct avg_product {
     dnnl_primitive_t primitive, pack_a, pack_b, round_c;  // pack_a only widens; NULL where there is nothing to do
     dnnl_memory_t a, b, c, bias, scratch;                 // what the primitive works on
@@ -100,15 +99,16 @@ static dnnl_status_t build(struct avg_device *d, struct avg_product *p, dnnl_pri
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product) {
     omp_set_num_threads(d->threads);  // a primitive divides its work when it is created
     const int bias = (flags & AVG_BIAS) != 0;
+    const int bf16 = d->bf16_units && (flags & AVG_BF16_A) && (flags & AVG_BF16_B);
     dnnl_memory_desc_t given[4], wide[3];
     dnnl_dims_t b = {k, n};
     dnnl_status_t status = matrix(&given[0], m, k, flags & AVG_TRANS_A, flags & AVG_BF16_A);
     if (status == dnnl_success) status = matrix(&given[1], k, n, flags & AVG_TRANS_B, flags & AVG_BF16_B);
     if (status == dnnl_success) status = matrix(&given[2], m, n, 0, flags & AVG_BF16_C);
     if (status == dnnl_success) status = matrix(&given[3], 1, n, 0, 0);
-    if (status == dnnl_success) status = matrix(&wide[0], m, k, flags & AVG_TRANS_A, 0);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&wide[1], 2, b, dnnl_f32, dnnl_format_tag_any);
-    if (status == dnnl_success) status = matrix(&wide[2], m, n, 0, 0);
+    if (status == dnnl_success) status = matrix(&wide[0], m, k, flags & AVG_TRANS_A, bf16);
+    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&wide[1], 2, b, bf16 ? dnnl_bf16 : dnnl_f32, dnnl_format_tag_any);
+    if (status == dnnl_success) status = matrix(&wide[2], m, n, 0, bf16 && (flags & AVG_BF16_C));
     dnnl_matmul_desc_t operation;
     if (status == dnnl_success) status = dnnl_matmul_desc_init(&operation, &wide[0], &wide[1], bias ? &given[3] : NULL, &wide[2]);
     if (status != dnnl_success) return status;
