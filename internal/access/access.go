@@ -1,7 +1,7 @@
 // Package access opens files with the rights of a given user, for a process that may do more than he. Between the check and
 // the use nothing can be swapped: a path is followed component by component, every directory is opened before its mode is read,
-// the next component is opened relative to that descriptor, and links are followed by hand. What is opened at the end is checked
-// once more by its own descriptor.
+// the next component is opened relative to that descriptor, and links are followed by hand. What is read at the end is what the last
+// descriptor is of, whose owner and mode were checked.
 //
 // The kernel checks the rights of the process itself, so both must allow an access. The user's are judged by owner, group and
 // mode alone (inode(7)). Under an access control list the group's bits are the list's mask: a stricter entry for a user or a group
@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,28 +75,13 @@ func (o *Opener) Open(path string, maxBytes int64) (*os.File, error) {
 	if err := p.regular(path); err != nil {
 		return nil, err
 	}
-	fd, err := p.open(p.dir, p.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
-	if err != nil {
+	if err := o.may(&p, mayRead, "read"); err != nil {
 		return nil, err
 	}
-	opened := place{path: p.path, fd: fd, dir: -1}
-	if err = opened.look(); err == nil {
-		err = opened.regular(path)
+	if maxBytes > 0 && p.stat.Size > maxBytes {
+		return nil, fmt.Errorf("%s has %d bytes; at most %d are read", path, p.stat.Size, maxBytes)
 	}
-	if err == nil {
-		err = o.may(&opened, mayRead, "read")
-	}
-	if size := opened.stat.Size; err == nil && maxBytes > 0 && size > maxBytes {
-		err = fmt.Errorf("%s has %d bytes; at most %d are read", path, size, maxBytes)
-	}
-	if err == nil {
-		err = unix.SetNonblock(fd, false)
-	}
-	if err != nil {
-		opened.close()
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return p.reopen(path, unix.O_RDONLY, mayRead, "read")
 }
 
 // ReadFile reads a regular file of at most maxBytes.
@@ -124,8 +110,7 @@ func (o *Opener) Stat(path string) (Info, error) {
 		i.unreadable = o.may(&p, mayRead|maySearch, "list")
 	case i.Mode.IsRegular():
 		if i.unreadable = o.may(&p, mayRead, "read"); i.unreadable == nil {
-			err := unix.Faccessat(p.dir, p.name, unix.R_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
-			i.unreadable = p.explain(err, mayRead, "read")
+			i.unreadable = p.allows(unix.R_OK, mayRead, "read")
 		}
 	default:
 		i.unreadable = p.regular(path)
@@ -144,14 +129,52 @@ func (o *Opener) ReadDir(path string) ([]fs.DirEntry, error) {
 	if err := o.may(&p, mayRead|maySearch, "list"); err != nil {
 		return nil, err
 	}
-	fd, err := unix.Openat(p.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	file, err := p.reopen(path, unix.O_RDONLY|unix.O_DIRECTORY, mayRead|maySearch, "list")
 	if err != nil {
-		return nil, p.explain(err, mayRead|maySearch, "list")
+		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), path)
 	entries, err := file.ReadDir(-1)
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, errors.Join(err, file.Close())
+}
+
+// Writable opens a directory that both the user and this process may make files in, to work in it by its descriptor: whatever
+// becomes of the path in the meantime, what is written goes there. The caller closes it.
+func (o *Opener) Writable(path string) (*os.File, error) {
+	o.tell(path)
+	p, err := o.walk(path)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if !p.mode().IsDir() {
+		return nil, &fs.PathError{Op: "write to", Path: path, Err: unix.ENOTDIR}
+	}
+	if err := o.may(&p, mayWrite|maySearch, "write to"); err != nil {
+		return nil, err
+	}
+	const verb = "write to"
+	if err := p.allows(unix.W_OK|unix.X_OK, mayWrite|maySearch, verb); err != nil {
+		return nil, err
+	}
+	return p.reopen(path, unix.O_RDONLY|unix.O_DIRECTORY, mayWrite|maySearch, verb)
+}
+
+// Become gives this process the user's rights for good. Only root may.
+func (u User) Become() error {
+	group := int(u.UID)
+	groups := make([]int, len(u.GIDs))
+	for i, g := range u.GIDs {
+		groups[i] = int(g)
+	}
+	if len(groups) > 0 {
+		group = groups[0]
+	}
+	id := int(u.UID)
+	if err := errors.Join(syscall.Setgroups(groups), syscall.Setresgid(group, group, group), syscall.Setresuid(id, id, id)); err != nil {
+		return fmt.Errorf("take the rights of user %d: %w", u.UID, err)
+	}
+	return nil
 }
 
 func (o *Opener) tell(path string) {

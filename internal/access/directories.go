@@ -26,27 +26,13 @@ type directories struct {
 	kept map[string]place
 }
 
-// get returns a descriptor of its own of the place at a path. follow finds it the first time; two calls at once may both
-// follow.
-func (d *directories) get(path string, follow func() (place, error)) (place, error) {
-	if p, ok := d.duplicate(path); ok {
-		return p, nil
-	}
-	p, err := follow()
-	if err != nil {
-		return p, err
-	}
-	d.keep(path, p)
-	return p, nil
-}
-
-// duplicate copies what is kept. Without descriptors to spare there is nothing to copy.
-func (d *directories) duplicate(path string) (place, bool) {
+// get returns a copy of what is kept, if a descriptor can be spared for it.
+func (d *directories) get(path string) (place, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p, ok := d.kept[path]
 	if !ok {
-		return place{}, false
+		return p, false
 	}
 	return p.duplicate()
 }
@@ -80,8 +66,9 @@ func (d *directories) empty() {
 	clear(d.kept)
 }
 
-// duplicate copies a place without the directory that it is in.
-func (p *place) duplicate() (place, bool) {
+// duplicate copies a place.
+func (p place) duplicate() (place, bool) {
 	fd, err := unix.FcntlInt(uintptr(p.fd), unix.F_DUPFD_CLOEXEC, 0)
-	return place{path: p.path, fd: fd, dir: -1, name: p.name, stat: p.stat}, err == nil
+	p.fd = fd
+	return p, err == nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -16,20 +17,11 @@ const maxLinks = 40
 // place is what a path, or a part of it, leads to.
 type place struct {
 	path string // without links
-	fd   int    // of a directory, to look at it only (O_PATH); -1: none
-	dir  int    // of the directory that it is in; -1: none, at the root
-	name string // in dir
+	fd   int    // to look at it only (O_PATH)
 	stat unix.Stat_t
 }
 
-func (p *place) close() {
-	for _, fd := range []int{p.fd, p.dir} {
-		if fd >= 0 {
-			_ = unix.Close(fd) // nothing was opened for reading
-		}
-	}
-	p.fd, p.dir = -1, -1
-}
+func (p *place) close() { _ = unix.Close(p.fd) } // nothing was opened for reading
 
 // walk follows a path. The caller closes the place.
 func (o *Opener) walk(path string) (place, error) {
@@ -38,56 +30,60 @@ func (o *Opener) walk(path string) (place, error) {
 		return place{}, err
 	}
 	names := components(absolute)
-	if o == nil || o.directories == nil || len(names) == 0 {
-		return o.follow(root, names, path)
+	if o != nil && o.directories != nil {
+		return o.below(names, path)
 	}
-	return o.below(names, path)
-}
-
-// below follows the last name from the directory that the others lead to.
-func (o *Opener) below(names []string, path string) (place, error) {
-	parent := names[:len(names)-1]
-	find := func() (place, error) {
-		if len(parent) == 0 {
-			return root()
-		}
-		return o.below(parent, path)
-	}
-	start := func() (place, error) { return o.directories.get(strings.Join(parent, "/"), find) }
-	return o.follow(start, names[len(parent):], path)
-}
-
-// follow follows names from where start is.
-func (o *Opener) follow(start func() (place, error), names []string, path string) (place, error) {
-	p, err := start()
+	start, err := root()
 	if err != nil {
 		return place{}, err
 	}
+	return o.follow(start, names, path)
+}
+
+// below follows the last name from the directory that the others lead to, which is kept.
+func (o *Opener) below(names []string, path string) (place, error) {
+	if len(names) == 0 {
+		return root()
+	}
+	parent := names[:len(names)-1]
+	key := strings.Join(parent, "/")
+	start, kept := o.directories.get(key)
+	if !kept {
+		var err error
+		if start, err = o.below(parent, path); err != nil {
+			return place{}, err
+		}
+		o.directories.keep(key, start)
+	}
+	return o.follow(start, names[len(parent):], path)
+}
+
+// follow follows names from p, which it closes.
+func (o *Opener) follow(p place, names []string, path string) (place, error) {
 	fail := func(err error) (place, error) {
 		p.close()
 		return place{}, err
 	}
-	rest, links := names, 0
-	for len(rest) > 0 {
-		if p.stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+	links := 0
+	for len(names) > 0 {
+		if p.kind() != unix.S_IFDIR {
 			return fail(&fs.PathError{Op: "enter", Path: p.path, Err: unix.ENOTDIR})
 		}
 		if err := o.may(&p, maySearch, "enter"); err != nil {
 			return fail(err)
 		}
-		next, err := p.step(rest[0])
+		next, err := p.step(names[0])
 		if err != nil {
 			return fail(err)
 		}
-		rest = rest[1:]
-		if next.stat.Mode&unix.S_IFMT != unix.S_IFLNK {
-			next.dir = p.fd
-			p.fd = -1
+		names = names[1:]
+		if next.kind() != unix.S_IFLNK {
 			p.close()
 			p = next
 			continue
 		}
-		target, err := p.readlink(next)
+		target, err := next.readlink()
+		next.close()
 		if links++; err == nil && links > maxLinks {
 			err = &fs.PathError{Op: fmt.Sprintf("follow more than %d links of", maxLinks), Path: path, Err: unix.ELOOP}
 		}
@@ -100,80 +96,75 @@ func (o *Opener) follow(start func() (place, error), names []string, path string
 				return place{}, err
 			}
 		}
-		rest = append(components(target), rest...)
+		names = append(components(target), names...)
 	}
 	return p, nil
 }
 
 // root is where every path starts.
-func root() (place, error) {
-	fd, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	p := place{path: "/", fd: fd, dir: -1}
-	if err != nil {
-		return p, &fs.PathError{Op: "open", Path: p.path, Err: err}
+func root() (place, error) { return at(unix.AT_FDCWD, "/", "/") }
+
+// at looks at a name in a directory, and not through a link. A directory is opened as one: that mounts what an automounter has there
+// (open(2), O_PATH).
+func at(dir int, name, path string) (place, error) {
+	const look = unix.O_PATH | unix.O_NOFOLLOW
+	fd, err := open(dir, name, look|unix.O_DIRECTORY)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		fd, err = open(dir, name, look)
 	}
-	return p, p.look()
+	p := place{path: path, fd: fd}
+	if err == nil {
+		if err = unix.Fstat(fd, &p.stat); err != nil {
+			p.close()
+		}
+	}
+	if err != nil {
+		return p, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return p, nil
 }
 
-// step looks at a name in a directory, and not through a link. A directory is opened, as one: that mounts what an automounter has
-// there (open(2), O_PATH).
-func (p *place) step(name string) (place, error) {
-	next := place{path: filepath.Join(p.path, name), fd: -1, dir: -1, name: name}
-	err := unix.Fstatat(p.fd, name, &next.stat, unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil {
-		return next, p.failed(name, err)
-	}
-	if next.stat.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return next, nil
-	}
-	if next.fd, err = p.open(p.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY); err != nil {
-		return next, err
-	}
-	if err := next.look(); err != nil {
-		next.close()
-		return next, err
-	}
-	return next, nil
-}
-
-// open opens a name in a directory of which p tells the rights.
-func (p *place) open(dir int, name string, flags int) (int, error) {
+func open(dir int, name string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
-		switch {
-		case err == nil:
-			return fd, nil
-		case errors.Is(err, unix.EINTR):
-		case flags&unix.O_PATH == 0:
-			return -1, p.explain(err, mayRead, "read")
-		default:
-			return -1, p.failed(name, err)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
 		}
 	}
 }
 
-// failed puts words to why a name in a directory cannot be looked at.
-func (p *place) failed(name string, err error) error {
+// step looks at a name in the directory p.
+func (p *place) step(name string) (place, error) {
+	next, err := at(p.fd, name, filepath.Join(p.path, name))
 	if errors.Is(err, unix.EACCES) {
-		return p.explain(err, maySearch, "enter")
+		err = p.explain(unix.EACCES, maySearch, "enter")
 	}
-	return &fs.PathError{Op: "open", Path: filepath.Join(p.path, name), Err: err}
+	return next, err
 }
 
-// look reads owner and mode of what the descriptor is of.
-func (p *place) look() error {
-	if err := unix.Fstat(p.fd, &p.stat); err != nil {
-		return &fs.PathError{Op: "stat", Path: p.path, Err: err}
-	}
-	return nil
-}
+// byDescriptor is the path by which this process can open again what the descriptor is of, whatever its own path has become.
+func (p *place) byDescriptor() string { return fmt.Sprintf("/proc/self/fd/%d", p.fd) }
 
-// readlink reads a link in a directory.
-func (p *place) readlink(link place) (string, error) {
-	target := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(p.fd, link.name, target)
+// reopen opens what p is, for this process's own rights. The file is named as the user did.
+func (p *place) reopen(named string, flags int, want uint32, verb string) (*os.File, error) {
+	fd, err := open(unix.AT_FDCWD, p.byDescriptor(), flags)
 	if err != nil {
-		return "", &fs.PathError{Op: "readlink", Path: link.path, Err: err}
+		return nil, p.explain(err, want, verb)
+	}
+	return os.NewFile(uintptr(fd), named), nil
+}
+
+// allows reports why this process may not do what a mode of access(2) stands for.
+func (p *place) allows(mode, want uint32, verb string) error {
+	return p.explain(unix.Faccessat(unix.AT_FDCWD, p.byDescriptor(), mode, unix.AT_EACCESS), want, verb)
+}
+
+// readlink reads the link that p is.
+func (p *place) readlink() (string, error) {
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(p.fd, "", target)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: p.path, Err: err}
 	}
 	return string(target[:n]), nil
 }
@@ -190,33 +181,33 @@ func (p *place) explain(err error, want uint32, verb string) error {
 			}
 		}
 	}
-	return &fs.PathError{Op: verb, Path: p.path, Err: err} // something beside owner, group and mode refuses it
+	return &fs.PathError{Op: verb, Path: p.path, Err: err} // something other than owner, group and mode refuses it
 }
 
 // regular reports what is not a regular file.
 func (p *place) regular(path string) error {
-	if p.stat.Mode&unix.S_IFMT == unix.S_IFREG {
+	if p.kind() == unix.S_IFREG {
 		return nil
 	}
 	return fmt.Errorf("%s is %s, not a file", path, Describe(p.mode()))
 }
 
+// kind is the type of file (inode(7)).
+func (p *place) kind() uint32 { return p.stat.Mode & unix.S_IFMT }
+
+// kinds are the types as package fs has them.
+var kinds = map[uint32]fs.FileMode{
+	unix.S_IFREG: 0, unix.S_IFDIR: fs.ModeDir, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
+	unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice,
+}
+
 // mode is the mode as package fs has it.
 func (p *place) mode() fs.FileMode {
-	mode := fs.FileMode(p.stat.Mode & 0o777)
-	switch p.stat.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		return mode
-	case unix.S_IFDIR:
-		return mode | fs.ModeDir
-	case unix.S_IFIFO:
-		return mode | fs.ModeNamedPipe
-	case unix.S_IFSOCK:
-		return mode | fs.ModeSocket
-	case unix.S_IFBLK, unix.S_IFCHR:
-		return mode | fs.ModeDevice
+	kind, known := kinds[p.kind()]
+	if !known {
+		kind = fs.ModeIrregular
 	}
-	return mode | fs.ModeIrregular
+	return kind | fs.FileMode(p.stat.Mode&0o777)
 }
 
 // Describe names a kind of file.
