@@ -96,7 +96,7 @@ func TestPersistedFormsStay(t *testing.T) {
 			t.Errorf("%T does not survive the round trip: %v\n%s", v, err, line)
 		}
 		if c, ok := v.(Command); ok {
-			text.WriteString(c.Kind() + " ")
+			text.WriteString(Kind(c) + " ")
 		}
 		text.Write(append(line, '\n'))
 	}

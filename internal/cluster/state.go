@@ -148,7 +148,7 @@ func (s *State) Apply(index uint64, c Command) (*State, Result, error) {
 	id, err := c.apply(next)
 	if err != nil {
 		next.NextJob, next.jobs = s.NextJob, s.jobs
-		return next, Result{Index: index, Job: id}, fmt.Errorf("%s: %w", c.Kind(), err)
+		return next, Result{Index: index, Job: id}, fmt.Errorf("%s: %w", Kind(c), err)
 	}
 	r := Result{Index: index, Job: id}
 	if j := next.jobs[id]; j != nil {

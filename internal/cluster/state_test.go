@@ -310,7 +310,7 @@ func TestErrorsCanBeTold(t *testing.T) {
 		{&cluster.BeginGeneration{Job: "1"}, cluster.ErrEnded},
 	} {
 		if err := apply(c.command); !errors.Is(err, c.expect) {
-			t.Errorf("%s: %v, expected %v", c.command.Kind(), err, c.expect)
+			t.Errorf("%s: %v, expected %v", cluster.Kind(c.command), err, c.expect)
 		}
 	}
 }

@@ -343,16 +343,6 @@ func TestLogWithoutChecksumsIsRefused(t *testing.T) {
 	}
 }
 
-// TestLogInUseIsReported: a second process is told so.
-func TestLogInUseIsReported(t *testing.T) {
-	dir := t.TempDir()
-	openLone(t, dir)
-	_, err := Open(Config{Dir: dir, NodeID: "a"})
-	if err == nil || !strings.Contains(err.Error(), "another process has it open") || !strings.Contains(err.Error(), dir) {
-		t.Errorf("error %v", err)
-	}
-}
-
 // FuzzParseSnapshot: no file may crash the reader.
 func FuzzParseSnapshot(f *testing.F) {
 	store, err := openSnapStore(f.TempDir())

@@ -18,7 +18,7 @@ import (
 
 // Config configures a Log.
 type Config struct {
-	// Dir holds the log and its snapshots. One process at a time.
+	// Dir holds the log and its snapshots. The caller sees to it that no other process has it open.
 	Dir string
 	// NodeID names this node, for good.
 	NodeID string
@@ -320,7 +320,7 @@ func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, err
 		return cluster.Result{}, err
 	}
 	applied := make(chan outcome, 1)
-	err = l.wait(ctx, c.Kind(), func() error {
+	err = l.wait(ctx, cluster.Kind(c), func() error {
 		future := l.raft.Apply(data, applyTimeout)
 		if err := future.Error(); err != nil {
 			return err
@@ -341,7 +341,7 @@ var ErrTooLarge = errors.New("too large for the record of jobs")
 // fits reports a command that is too large, or that would make the state so. A quarter is left for the jobs that are there.
 func (l *Log) fits(c cluster.Command, size int) error {
 	if size > cluster.MaxCommandBytes {
-		return fmt.Errorf("raft: %s: %w: %d bytes, at most %d", c.Kind(), ErrTooLarge, size, cluster.MaxCommandBytes)
+		return fmt.Errorf("raft: %s: %w: %d bytes, at most %d", cluster.Kind(c), ErrTooLarge, size, cluster.MaxCommandBytes)
 	}
 	limit := l.config.maxState
 	switch c.(type) {
@@ -361,7 +361,7 @@ func (l *Log) fits(c cluster.Command, size int) error {
 		l.size = len(state)
 	}
 	if l.size+size+reserved > limit {
-		return fmt.Errorf("raft: %s: %w: it holds %d bytes, at most %d: remove jobs that have ended (avgpipectl rm)", c.Kind(), ErrTooLarge, l.size, limit)
+		return fmt.Errorf("raft: %s: %w: it holds %d bytes, at most %d: remove jobs that have ended (avgpipectl rm)", cluster.Kind(c), ErrTooLarge, l.size, limit)
 	}
 	l.size += size + reserved
 	return nil

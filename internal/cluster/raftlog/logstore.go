@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -29,12 +28,8 @@ const (
 	entryHeader  = 4 + 2 + 4
 )
 
-const (
-	// lockTimeout bounds the wait for another process that has the log open.
-	lockTimeout = time.Second
-	// segmentBytes is the length at which a new segment begins; its file is preallocated.
-	segmentBytes = 1 << 20
-)
+// segmentBytes is the length at which a new segment begins; its file is preallocated.
+const segmentBytes = 1 << 20
 
 // checkedLog is Raft's log and stable store: raft-wal's segments in a directory. raft-wal takes whatever follows the first damaged
 // frame for a torn append, and drops it. So the index of the last entry that was acknowledged is kept beside the segments: a

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
@@ -63,10 +63,7 @@ func readBolt(path string) (log *boltLog, err error) {
 	if err := checkBolt(data); err != nil {
 		return nil, err
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true})
-	if errors.Is(err, bbolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("another process has it open: stop the other avgpiped: %w", err)
-	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	walfs "github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
-	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
@@ -116,7 +115,7 @@ func (m *metaFile) seal(tail types.SegmentWriter) error {
 }
 
 // lastFile holds the index of the last entry of the log: magic, index, CRC-32C. It is written in place after each append, and not synced:
-// whatever reaches the disk was appended before. The process that has the log open holds a lock on it.
+// whatever reaches the disk was appended before.
 type lastFile struct {
 	f *os.File
 
@@ -129,7 +128,7 @@ const (
 	lastBytes = 4 + 8 + 4
 )
 
-// openLast opens and locks the file. With fresh it may be absent or empty.
+// openLast opens the file. With fresh it may be absent or empty.
 func openLast(path string, fresh bool) (*lastFile, error) {
 	flags := os.O_RDWR
 	if fresh {
@@ -140,26 +139,10 @@ func openLast(path string, fresh bool) (*lastFile, error) {
 		return nil, damagedLog(path, err)
 	}
 	l := &lastFile{f: f}
-	if err := l.lock(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", path, err), f.Close())
-	}
 	if err := l.load(fresh); err != nil {
 		return nil, errors.Join(damagedLog(path, err), f.Close())
 	}
 	return l, nil
-}
-
-// lock waits a little for another process.
-func (l *lastFile) lock() error {
-	for start := time.Now(); ; time.Sleep(lockTimeout / 20) {
-		err := unix.Flock(int(l.f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		if time.Since(start) > lockTimeout {
-			return fmt.Errorf("another process has it open, for more than %s: stop the other avgpiped, or give this one its own state directory", lockTimeout)
-		}
-	}
 }
 
 // load reads the index, or begins the file.
@@ -203,7 +186,7 @@ func (l *lastFile) write(index uint64, sync bool) error {
 	return err
 }
 
-// close makes the index durable and lets the lock go.
+// close makes the index durable.
 func (l *lastFile) close() error { return errors.Join(l.f.Sync(), l.f.Close()) }
 
 // privateFS is raft-wal's own but for the mode of the files that it makes, which is 0644.

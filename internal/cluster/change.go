@@ -1,0 +1,398 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/shard"
+)
+
+// SubmitJob records a new job, queued. Result.Job is its ID.
+type SubmitJob struct {
+	Name      string    `json:"name"`
+	Source    string    `json:"source,omitempty"` // of older programs
+	File      string    `json:"file"`
+	Set       []string  `json:"set,omitempty"`
+	Base      string    `json:"base"`
+	Owner     uint32    `json:"owner"`
+	Submitted time.Time `json:"submitted"` // the proposer's clock; the state machine reads none
+	// SourceDigest names the job file's text, a file of the job's directory.
+	SourceDigest shard.Digest `json:"source_digest,omitempty"`
+	// Spec is the job as it was admitted; the coordinator's own.
+	Spec json.RawMessage `json:"spec,omitempty"`
+	// After is the highest number that the proposer has found in use, as by a directory whose job this state does not know: the
+	// new one is above it.
+	After uint64 `json:"after,omitempty"`
+}
+
+func (c *SubmitJob) apply(s *State) (string, error) {
+	s.NextJob = max(s.NextJob, c.After+1)
+	id := s.newID()
+	s.jobs[id] = &Job{
+		ID: id, Name: c.Name, Source: c.Source, SourceDigest: c.SourceDigest, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
+		Spec: slices.Clone(c.Spec), Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
+	}
+	return id, nil
+}
+
+// SetState moves a job that has not ended to queued, starting or running.
+type SetState struct {
+	Job        string   `json:"job"`
+	Generation uint64   `json:"generation"`
+	State      JobState `json:"state"`
+	Reason     string   `json:"reason"`
+}
+
+func (c *SetState) apply(s *State) (string, error) {
+	if !slices.Contains([]JobState{Queued, Starting, Running}, c.State) {
+		return c.Job, fmt.Errorf("job %s: state %q: one of queued, starting, running", c.Job, string(c.State))
+	}
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	j.State, j.Reason = c.State, c.Reason
+	return c.Job, nil
+}
+
+// BeginGeneration gives a job a new placement: its generation grows by one, whatever was being committed is abandoned, and it
+// is starting. Result.Generation is the new one.
+type BeginGeneration struct {
+	Job        string          `json:"job"`
+	Generation uint64          `json:"generation"` // the one that the decision was made in; the new one is one more
+	Placement  json.RawMessage `json:"placement"`
+	From       *uint64         `json:"from,omitempty"` // the durable round that it starts from; 0: from the start. Nil: older than this field
+	Reason     string          `json:"reason"`
+}
+
+func (c *BeginGeneration) apply(s *State) (string, error) {
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	if c.From != nil && *c.From != j.CommittedRound() {
+		return c.Job, fmt.Errorf("job %s: start from round %d: %w: the newest durable one is %d", c.Job, *c.From, ErrStaleRound, j.CommittedRound())
+	}
+	j.Generation++
+	j.Placement = slices.Clone(c.Placement)
+	j.Pending = 0
+	j.State, j.Reason = Starting, c.Reason
+	return c.Job, nil
+}
+
+// BeginCommit names the round that becomes durable next. It replaces an older one that did not.
+type BeginCommit struct {
+	Job        string `json:"job"`
+	Generation uint64 `json:"generation"`
+	Round      uint64 `json:"round"`
+}
+
+func (c *BeginCommit) apply(s *State) (string, error) {
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	if newest := max(j.Pending, j.CommittedRound()); c.Round <= newest {
+		return c.Job, fmt.Errorf("job %s: round %d: %w: round %d is pending or durable already", c.Job, c.Round, ErrStaleRound, newest)
+	}
+	j.Pending = c.Round
+	return c.Job, nil
+}
+
+// AbortCommit gives up the pending round: a shard could not be written.
+type AbortCommit struct {
+	Job        string `json:"job"`
+	Generation uint64 `json:"generation"`
+	Round      uint64 `json:"round"`
+}
+
+func (c *AbortCommit) apply(s *State) (string, error) {
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	if j.Pending != c.Round {
+		return c.Job, fmt.Errorf("job %s: round %d: %w: the pending round is %d", c.Job, c.Round, ErrStaleRound, j.Pending)
+	}
+	j.Pending = 0
+	return c.Job, nil
+}
+
+// CommitRound makes the pending round durable: once applied, the job never falls behind it, unless a DiscardRound finds it
+// damaged.
+type CommitRound struct {
+	Job        string   `json:"job"`
+	Generation uint64   `json:"generation"`
+	Round      uint64   `json:"round"`
+	Manifest   Manifest `json:"manifest"`
+	// Keep is how many durable rounds the job keeps, this one included. At least 1.
+	Keep int `json:"keep"`
+}
+
+func (c *CommitRound) apply(s *State) (string, error) {
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	if j.Pending != c.Round || c.Round <= j.CommittedRound() {
+		return c.Job, fmt.Errorf("job %s: round %d: %w: round %d is pending, round %d durable",
+			c.Job, c.Round, ErrStaleRound, j.Pending, j.CommittedRound())
+	}
+	m := &c.Manifest
+	if m.Job != c.Job || m.Generation != c.Generation || m.Round != c.Round {
+		return c.Job, fmt.Errorf("job %s generation %d round %d: the manifest is of job %s generation %d round %d",
+			c.Job, c.Generation, c.Round, m.Job, m.Generation, m.Round)
+	}
+	if err := m.Validate(); err != nil {
+		return c.Job, err
+	}
+	if c.Keep < 1 {
+		return c.Job, fmt.Errorf("job %s: keep is %d: at least 1 durable round", c.Job, c.Keep)
+	}
+	j.Pending = 0
+	j.Committed = append(slices.Clone(j.Committed), m.clone())
+	j.Committed = j.Committed[max(0, len(j.Committed)-c.Keep):]
+	return c.Job, nil
+}
+
+// EndJob records that a job is done or has failed.
+type EndJob struct {
+	Job        string    `json:"job"`
+	Generation uint64    `json:"generation"`
+	State      JobState  `json:"state"` // Done or Failed
+	Reason     string    `json:"reason"`
+	At         time.Time `json:"at"` // the proposer's clock
+}
+
+func (c *EndJob) apply(s *State) (string, error) {
+	if c.State != Done && c.State != Failed {
+		return c.Job, fmt.Errorf("job %s: state %q: done or failed", c.Job, string(c.State))
+	}
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	j.end(c.State, c.Reason, c.At)
+	return c.Job, nil
+}
+
+// CancelJob ends a job because somebody wants it to, in whatever generation it is.
+type CancelJob struct {
+	Job    string    `json:"job"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"` // the proposer's clock
+}
+
+func (c *CancelJob) apply(s *State) (string, error) {
+	j, err := s.edit(c.Job)
+	if err != nil {
+		return c.Job, err
+	}
+	if j.State.Ended() {
+		return c.Job, fmt.Errorf("job %s is %s: %w", c.Job, j.State, ErrEnded)
+	}
+	j.end(Cancelled, c.Reason, c.At)
+	return c.Job, nil
+}
+
+// end ends the job. Its durable rounds stay, for export and for a new start. The file's text goes: the spec says all of it.
+func (j *Job) end(state JobState, reason string, at time.Time) {
+	at = at.UTC()
+	j.State, j.Reason, j.Ended, j.Pending, j.Source = state, reason, &at, 0, ""
+}
+
+// RequestCancel records that somebody wants a job to end, so that a new leader goes on ending it. Asking again changes
+// nothing.
+type RequestCancel struct {
+	Job    string `json:"job"`
+	Reason string `json:"reason"`
+	By     string `json:"by,omitempty"` // who, for people
+}
+
+func (c *RequestCancel) apply(s *State) (string, error) {
+	j, err := s.edit(c.Job)
+	if err != nil {
+		return c.Job, err
+	}
+	if j.State.Ended() {
+		return c.Job, fmt.Errorf("job %s is %s: %w", c.Job, j.State, ErrEnded)
+	}
+	if !j.Cancelling {
+		j.Cancelling, j.Reason, j.CancelledBy = true, c.Reason, c.By
+	}
+	return c.Job, nil
+}
+
+// DiscardRound takes a durable round back whose shards no node can give whole any more. The job then resumes from the one
+// before it, or from the start.
+type DiscardRound struct {
+	Job        string `json:"job"`
+	Generation uint64 `json:"generation"`
+	Round      uint64 `json:"round"`
+	Reason     string `json:"reason"` // which shard, and what is wrong with it
+}
+
+func (c *DiscardRound) apply(s *State) (string, error) {
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	at := slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
+	if at < 0 {
+		return c.Job, fmt.Errorf("job %s: round %d: %w: it is not one of the durable rounds", c.Job, c.Round, ErrStaleRound)
+	}
+	j.Committed = slices.Delete(slices.Clone(j.Committed), at, at+1)
+	j.Reason = c.Reason
+	return c.Job, nil
+}
+
+// BeginTuning says that a job's open counts are being measured: it is tuning until ResolveJob. A tuning that was lost with its
+// process or its leader begins again.
+type BeginTuning struct {
+	Job        string `json:"job"`
+	Generation uint64 `json:"generation"`
+	Reason     string `json:"reason"`
+}
+
+func (c *BeginTuning) apply(s *State) (string, error) {
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	if j.State != Queued && j.State != Tuning {
+		return c.Job, fmt.Errorf("job %s is %s: only a queued job is tuned", c.Job, j.State)
+	}
+	j.State, j.Reason = Tuning, c.Reason
+	return c.Job, nil
+}
+
+// ResolveJob ends a tuning: the job is queued with what was chosen.
+type ResolveJob struct {
+	Job        string `json:"job"`
+	Generation uint64 `json:"generation"`
+	// Spec takes the place of SubmitJob's; every count in it is resolved.
+	Spec json.RawMessage `json:"spec"`
+	// Report is what the choice was made from, in short; the coordinator's own.
+	Report json.RawMessage `json:"report"`
+	// ReportDigest names the whole report, a file of the job's directory.
+	ReportDigest shard.Digest `json:"report_digest,omitempty"`
+	Reason       string       `json:"reason"`
+}
+
+func (c *ResolveJob) apply(s *State) (string, error) {
+	j, err := s.editLive(c.Job, c.Generation)
+	if err != nil {
+		return c.Job, err
+	}
+	if j.State != Tuning {
+		return c.Job, fmt.Errorf("job %s is %s: only a job that is tuning can be resolved", c.Job, j.State)
+	}
+	if len(c.Spec) == 0 {
+		return c.Job, fmt.Errorf("job %s: no spec: the resolved one takes the place of the admitted", c.Job)
+	}
+	j.Spec, j.Report, j.ReportDigest = slices.Clone(c.Spec), slices.Clone(c.Report), c.ReportDigest
+	j.State, j.Reason = Queued, c.Reason
+	return c.Job, nil
+}
+
+// ResumeJob restarts a job that failed or was cancelled from a durable round: it is queued again. Of a job that has not ended it
+// changes from which round the next generation starts; the coordinator sees to it that no worker trains meanwhile.
+type ResumeJob struct {
+	Job        string `json:"job"`
+	Generation uint64 `json:"generation"`
+	// Round is the durable round to start from; those after it are given up. 0: the newest.
+	Round uint64 `json:"round,omitempty"`
+	// FromStart gives all durable rounds up.
+	FromStart bool   `json:"from_start,omitempty"`
+	Reason    string `json:"reason"`
+}
+
+// ErrNothingToResume rejects a ResumeJob; the error says why.
+var ErrNothingToResume = errors.New("nothing to resume from")
+
+func (c *ResumeJob) apply(s *State) (string, error) {
+	j, err := s.edit(c.Job)
+	if err != nil {
+		return c.Job, err
+	}
+	if c.Generation != j.Generation {
+		return c.Job, fmt.Errorf("job %s: generation %d, now %d: %w", c.Job, c.Generation, j.Generation, ErrStaleGeneration)
+	}
+	at := slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
+	switch {
+	case j.State == Done:
+		return c.Job, fmt.Errorf("job %s is done: %w: %s", c.Job, ErrNothingToResume, j.Reason)
+	case c.FromStart && c.Round > 0:
+		return c.Job, fmt.Errorf("job %s: round %d and from the start: only one of them", c.Job, c.Round)
+	case c.FromStart:
+		j.Committed = nil
+	case c.Round > 0 && at < 0:
+		return c.Job, fmt.Errorf("job %s: %w: round %d is not kept; kept are %v", c.Job, ErrNothingToResume, c.Round, rounds(j.Committed))
+	case c.Round > 0:
+		j.Committed = slices.Clone(j.Committed[:at+1])
+	case j.State.Ended() && len(j.Committed) == 0:
+		return c.Job, fmt.Errorf("job %s: %w: no round was committed", c.Job, ErrNothingToResume)
+	}
+	j.Pending, j.Reason = 0, c.Reason
+	if j.State.Ended() {
+		j.State, j.Ended, j.Cancelling, j.CancelledBy = Queued, nil, false, ""
+	}
+	return c.Job, nil
+}
+
+// rounds lists the numbers of durable rounds.
+func rounds(all []*Manifest) []uint64 {
+	numbers := make([]uint64, len(all))
+	for i, m := range all {
+		numbers[i] = m.Round
+	}
+	return numbers
+}
+
+// RestoreJob puts a job back that the replicated state has lost, as it was last recorded elsewhere. Later jobs get higher numbers.
+type RestoreJob struct {
+	Saved Job `json:"saved"`
+}
+
+func (c *RestoreJob) apply(s *State) (string, error) {
+	j := c.Saved.clone()
+	number, err := strconv.ParseUint(j.ID, 10, 64)
+	if err != nil || strconv.FormatUint(number, 10) != j.ID {
+		return j.ID, fmt.Errorf("job %q: its id is no number", j.ID)
+	}
+	if s.jobs[j.ID] != nil {
+		return j.ID, fmt.Errorf("job %s: there is one of that id", j.ID)
+	}
+	if !j.State.Ended() || j.Ended == nil {
+		return j.ID, fmt.Errorf("job %s is %s: only an ended job is restored; resuming it is decided afterwards", j.ID, j.State)
+	}
+	for _, m := range j.Committed {
+		if err := m.Validate(); err != nil {
+			return j.ID, err
+		}
+	}
+	s.jobs[j.ID] = j
+	s.NextJob = max(s.NextJob, number+1)
+	return j.ID, nil
+}
+
+// RemoveJob forgets an ended job. Its number is never used again.
+type RemoveJob struct {
+	Job string `json:"job"`
+}
+
+func (c *RemoveJob) apply(s *State) (string, error) {
+	j, err := s.Job(c.Job)
+	if err != nil {
+		return c.Job, err
+	}
+	if !j.State.Ended() {
+		return c.Job, fmt.Errorf("job %s is %s: only an ended job is removed", c.Job, j.State)
+	}
+	delete(s.jobs, c.Job)
+	return c.Job, nil
+}
