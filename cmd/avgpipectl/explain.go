@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -13,11 +11,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 func newExplainCommand() *cobra.Command {
-	var o daemonFlags
-	cmd := &cobra.Command{
+	return daemonVerb(&cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say how a job is laid over its devices, and why",
 		Long: `Say how a job is laid over its devices, and why: the plan, drawn over time; where each choice comes from; and of a job
@@ -31,22 +29,13 @@ The json output has the plan, the tuning's report and what is observed (docs/tun
 		Example: `  avgpipectl explain my-job
   avgpipectl explain my-job -o json | jq '.report.runners_up[] | .reason'`,
 		Args: arguments(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runExplain(cmd.Context(), o, args[0], cmd.OutOrStdout())
-		},
-	}
-	o.addFlags(cmd)
-	return cmd
-}
-
-func runExplain(ctx context.Context, o daemonFlags, ref string, out io.Writer) error {
-	client := o.client()
-	defer client.Close()
-	e, err := client.Explain(ctx, ref)
-	if err != nil {
-		return err
-	}
-	return o.show(out, e, func(p *page) { printExplanation(p, &e) })
+	}, func(c *call) error {
+		e, err := c.client.Explain(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		return c.show(e, func(p *page) { printExplanation(p, &e) })
+	})
 }
 
 func printExplanation(p *page, e *api.Explanation) {
@@ -54,17 +43,9 @@ func printExplanation(p *page, e *api.Explanation) {
 	t.add("job", e.ID+" ("+e.Name+")")
 	t.add("state", string(e.State))
 	t.add("reason", e.Reason)
-	shape := jobShape(e.Stages, e.Pipelines, e.MicroBatches, e.Schedule)
-	if words := recomputes(e.Recompute); words != "" {
-		shape += ", " + words
-	}
-	t.add("shape", shape)
-	for _, why := range e.Why {
-		t.add("why", why)
-	}
-	for _, w := range e.Warnings {
-		t.add("warning", w)
-	}
+	t.add("shape", shape(e.Stages, e.Pipelines, e.MicroBatches, e.Schedule, e.Recompute))
+	t.list("why", e.Why)
+	t.list("warning", e.Warnings)
 	if e.Drift != nil {
 		t.add("drift", e.Drift.Text)
 	}
@@ -74,11 +55,17 @@ func printExplanation(p *page, e *api.Explanation) {
 		return
 	}
 	p.printf("\n")
+	plan, _ := schedule.Parse(strings.Join(e.Plan, "\n")) // too long a plan is not there
 	switch {
 	case e.Report != nil:
-		printTuned(p, e)
-	case !open(e):
-		printGiven(p, e)
+		p.drawing(plan, &e.Report.Chosen)
+		printTerms(p, &e.Report.Chosen, e.Observed)
+		p.printf("\na batch whose observed time differs by more than %.0f%% is reported as drift\n", 100*e.Report.Bound)
+		printCandidates(p, e.Report)
+	case e.Stages > 0 && e.Pipelines > 0 && e.MicroBatches > 0 && e.Schedule != job.AutoSchedule && !slices.Contains(e.Recompute, job.AutoRecompute):
+		p.drawing(plan, nil)
+		printTerms(p, nil, e.Observed)
+		p.printf("\nnothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures\n")
 	case e.State.Ended():
 		p.printf("nothing was chosen for it: it ended before its tuning did, for the reason above\n")
 	default:
@@ -86,40 +73,67 @@ func printExplanation(p *page, e *api.Explanation) {
 	}
 }
 
-// printTuned prints the plan of a tuned job, what is observed of it, and what lost against it.
-func printTuned(p *page, e *api.Explanation) {
-	r := e.Report
-	p.drawing(drawCandidate(&r.Chosen, p.drawingWidth()))
-	printTerms(p, &r.Chosen, e.Observed)
-	p.printf("\na batch whose observed time differs by more than %.0f%% is reported as drift\n", 100*r.Bound)
-	printCandidates(p, r)
-	printNotes(p, r)
-}
-
-// printGiven prints the plan of a job whose counts were given or ruled, and what is observed of it. Its times are not known, so
-// the drawing has a backward of two forwards, for two products instead of one.
-func printGiven(p *page, e *api.Explanation) {
-	plan, err := schedule.Parse(strings.Join(e.Plan, "\n"))
-	if err == nil && plan.Ops() <= mostDrawnOps {
-		p.drawing(drawPlan(plan, schedule.Uniform(plan.Stages(), 1, 2, 0), p.drawingWidth(), "forwards, a backward being two", 1))
-	}
-	printTerms(p, nil, e.Observed)
-	p.printf("\nnothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures\n")
-}
-
-// open reports whether something of the job is still to be chosen.
-func open(e *api.Explanation) bool {
-	return e.Stages == 0 || e.Pipelines == 0 || e.MicroBatches == 0 || e.Schedule == job.AutoSchedule || slices.Contains(e.Recompute, job.AutoRecompute)
-}
-
-// jobShape says the counts of a job, those that are still to be chosen as auto.
-func jobShape(stages, pipelines, micro int, name string) string {
-	count := func(n int, noun string) string {
-		if n == 0 {
-			_, many, _ := strings.Cut(words.Count(n, noun), " ")
-			return many + " auto"
+// shape says the counts of a job, those that are still to be chosen as auto, and what it computes again.
+func shape(stages, pipelines, micro int, name string, recompute []string) string {
+	var parts []string
+	for _, c := range []struct {
+		n    int
+		noun string
+	}{{stages, "stage"}, {pipelines, "pipeline"}, {micro, "micro-batch"}} {
+		text := words.Count(c.n, c.noun)
+		if many, open := strings.CutPrefix(text, "0 "); open {
+			text = many + " auto"
 		}
-		return words.Count(n, noun)
+		parts = append(parts, text)
 	}
-	return fmt.Sprintf("%s, %s, %s, schedule %s", count(stages, "stage"), count(pipelines, "pipeline"), count(micro, "micro-batch"), name)
+	parts = append(parts, "schedule "+name)
+	if again := recomputes(recompute); again != "" {
+		parts = append(parts, again)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// recomputes says what is computed again; "" for nothing.
+func recomputes(all []string) string {
+	kinds := slices.Compact(slices.Sorted(slices.Values(all)))
+	switch {
+	case len(kinds) == 0 || len(kinds) == 1 && kinds[0] == "none":
+		return ""
+	case all[0] == job.AutoRecompute:
+		return "recomputation auto"
+	case len(kinds) == 1:
+		return "recomputes " + all[0]
+	}
+	return "recomputes by stage " + strings.Join(all, " ")
+}
+
+// printDryRun prints what a job would be.
+func printDryRun(p *page, d *api.DryRun) {
+	var t table
+	t.add("job", d.Name+" would be admitted; nothing was started or stored")
+	t.add("shape", shape(d.Stages, d.Pipelines, d.MicroBatches, d.Schedule, d.Recompute))
+	t.add("averaging", d.Averaging)
+	budget := d.Budget + ": how many samples that is, is known once the data are open"
+	if d.BudgetSamples > 0 {
+		budget = fmt.Sprintf("%s: %d samples, %d steps of each pipeline", d.Budget, d.BudgetSamples, d.Steps)
+	}
+	t.add("budget", budget)
+	t.add("tuning", d.Tuning)
+	var chosen *tuner.Candidate
+	if d.Report != nil {
+		chosen = &d.Report.Chosen
+		if e := d.Report.Estimate; e != nil {
+			t.add("time", fmt.Sprintf("about %s of training, by %s", words.Seconds(e.JobSeconds), e.Basis))
+		}
+	}
+	t.list("why", d.Why)
+	t.list("warning", d.Warnings)
+	p.table(&t)
+	p.printf("\n")
+	plan, _ := schedule.Parse(strings.Join(d.Plan, "\n")) // too long a plan is not there
+	p.drawing(plan, chosen)
+	if chosen == nil {
+		p.printf("there is no estimate of a plan that a file gives; avgpipectl plan compare simulates it\n")
+	}
+	printTerms(p, chosen, nil)
 }

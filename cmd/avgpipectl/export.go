@@ -17,16 +17,9 @@ import (
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 )
 
-// exportOptions are the flags of `export`.
-type exportOptions struct {
-	daemonFlags
-	force bool
-	wait  bool
-}
-
 func newExportCommand() *cobra.Command {
-	var o exportOptions
-	cmd := &cobra.Command{
+	var force, wait bool
+	cmd := daemonVerb(&cobra.Command{
 		Use:   "export JOB [DIR]",
 		Short: "Write a job's model to a directory",
 		Long: `Write the model of a job's last committed round to a directory, in Hugging Face form: config.json and
@@ -41,75 +34,67 @@ is interrupted leaves the old model, the new one, or a directory without config.
 		Example: `  avgpipectl export my-job ./model
   avgpipectl export my-job --wait`,
 		Args: arguments(cobra.RangeArgs(1, 2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			dir := ""
-			if len(args) == 2 {
-				dir = args[1]
-			}
-			return runExport(cmd.Context(), o, args[0], dir, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
-	}
-	o.addFlags(cmd)
-	cmd.Flags().BoolVar(&o.force, "force", false, "replace an earlier export in DIR")
-	cmd.Flags().BoolVarP(&o.wait, "wait", "w", false, "wait until the job is done")
+	}, func(c *call) error { return c.export(force, wait) })
+	cmd.Flags().BoolVar(&force, "force", false, "replace an earlier export in DIR")
+	cmd.Flags().BoolVarP(&wait, "wait", "w", false, "wait until the job is done")
 	return cmd
 }
 
-func runExport(ctx context.Context, o exportOptions, ref, dir string, out, messages io.Writer) error {
-	client := o.client()
-	defer client.Close()
-	s, err := client.Job(ctx, ref)
+func (c *call) export(force, wait bool) error {
+	ref := c.args[0]
+	s, err := c.client.Job(c.ctx, ref)
 	if err != nil {
 		return err
 	}
-	if dir == "" {
-		dir = s.OutputDir
+	dir := s.OutputDir
+	if len(c.args) == 2 {
+		dir = c.args[1]
 	}
 	if dir == "" {
-		return &usageError{fmt.Errorf("export %s: the job file has no output.dir, so name a directory: avgpipectl export %s DIR", ref, ref)}
+		return usagef("export %s: the job file has no output.dir, so name a directory: avgpipectl export %s DIR", ref, ref)
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
-	if o.wait {
-		if s, err = o.awaitEnd(ctx, client, s, dir, out, messages); err != nil {
+	if wait {
+		if s, err = c.awaitEnd(s, dir, force); err != nil {
 			return err
 		}
 	}
-	if !o.wait || exportTo(s, dir) != api.ExportDone {
-		if err := fetchModel(ctx, client, s, dir, o.force); err != nil {
+	if !wait || exportTo(s, dir) != api.ExportDone {
+		if err := c.fetchModel(s, dir, force); err != nil {
 			return err
 		}
 	}
 	if notice := noticeOf(dir); notice != "" {
-		if _, err := fmt.Fprintf(messages, "avgpipectl: export %s: %s\n", ref, notice); err != nil {
+		if _, err := fmt.Fprintf(c.messages, "avgpipectl: export %s: %s\n", ref, notice); err != nil {
 			return err
 		}
 	}
-	if o.json() && o.wait {
-		return printLine(out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
+	if c.format == formatText {
+		return c.printf("the model of job %s (%s) is in %s\n", s.ID, s.Name, dir)
 	}
-	if o.json() {
-		return printJSON(out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
+	print := printJSON
+	if wait { // behind the statuses, a line each
+		print = printLine
 	}
-	_, err = fmt.Fprintf(out, "the model of job %s (%s) is in %s\n", s.ID, s.Name, dir)
-	return err
+	return print(c.out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
 }
 
 // awaitEnd waits until a job is done, and until the daemon has written its model if it is to write it to dir.
-func (o *exportOptions) awaitEnd(ctx context.Context, client *api.Client, s api.JobStatus, dir string, out, messages io.Writer) (api.JobStatus, error) {
+func (c *call) awaitEnd(s api.JobStatus, dir string, force bool) (api.JobStatus, error) {
 	if exportTo(s, dir) == "" {
-		if err := refused(modeldir.Check(dir, o.force)); err != nil {
+		if err := refused(modeldir.Check(dir, force)); err != nil {
 			return s, err
 		}
 	}
-	s, err := watch(ctx, client, o.json(), s.ID, out, messages)
+	s, err := c.watch(s.ID)
 	for err == nil && exportTo(s, dir) == api.ExportDue {
 		select {
-		case <-ctx.Done():
-			return s, context.Cause(ctx)
+		case <-c.ctx.Done():
+			return s, context.Cause(c.ctx)
 		case <-time.After(exportPoll):
-			s, err = client.Job(ctx, s.ID)
+			s, err = c.client.Job(c.ctx, s.ID)
 		}
 	}
 	return s, err
@@ -127,20 +112,33 @@ func exportTo(s api.JobStatus, dir string) api.ExportState {
 }
 
 // exportPlan says how the model of a job gets, or got, to output.dir; "" when there is nothing to tell.
-func exportPlan(id string, e *api.Export) string {
+func exportPlan(id string, state api.State, e *api.Export) string {
 	if e == nil {
 		return ""
 	}
-	switch e.State {
-	case api.ExportManual:
-		return fmt.Sprintf("when the job is done, write its model to %s with: avgpipectl export %s --wait (the daemon cannot: %s)", e.Dir, id, e.Reason)
-	case api.ExportFailed:
+	switch {
+	case e.State == api.ExportFailed:
 		return fmt.Sprintf("the daemon could not write the model to %s: %s; write it with: avgpipectl export %s", e.Dir, e.Reason, id)
-	case api.ExportDone:
+	case e.State == api.ExportDone:
 		return "the daemon wrote the model to " + e.Dir
-	case api.ExportDue:
+	case state == api.Failed || state == api.Cancelled:
+		return fmt.Sprintf("nothing was written to %s, since the job %s; its last committed round can be: avgpipectl export %s", e.Dir, ended(state), id)
+	case state == api.Done && e.State == api.ExportManual:
+		return fmt.Sprintf("write the model to %s with: avgpipectl export %s (the daemon cannot: %s)", e.Dir, id, e.Reason)
+	case state == api.Done:
+		return "the daemon is writing the model to " + e.Dir
+	case e.State == api.ExportManual:
+		return fmt.Sprintf("when the job is done, write its model to %s with: avgpipectl export %s --wait (the daemon cannot: %s)", e.Dir, id, e.Reason)
 	}
 	return fmt.Sprintf("when the job is done, the daemon writes its model to %s", e.Dir)
+}
+
+// ended says how a job ended that is not done.
+func ended(state api.State) string {
+	if state == api.Cancelled {
+		return "was cancelled"
+	}
+	return "failed"
 }
 
 // noticeOf is what the card of an exported model says to the person who exported it; "" for nothing.
@@ -154,27 +152,22 @@ func noticeOf(dir string) string {
 }
 
 // fetchModel writes the model of a job to a directory, whose path is absolute. With force it replaces an earlier export there.
-func fetchModel(ctx context.Context, client *api.Client, s api.JobStatus, dir string, force bool) error {
+func (c *call) fetchModel(s api.JobStatus, dir string, force bool) error {
 	return refused(modeldir.Write(dir, force, modeldir.Source{Job: s.ID, Name: s.Name}, func(staging string) error {
-		return download(ctx, client, s.ID, staging)
+		packed, sent := io.Pipe()
+		var sending sync.WaitGroup
+		sending.Go(func() { _ = sent.CloseWithError(c.client.Model(c.ctx, s.ID, sent)) }) // the reader gets the error
+		err := modeldir.Unpack(packed, staging)
+		_ = packed.CloseWithError(err) // ends the sender
+		sending.Wait()
+		return err
 	}))
 }
 
 // refused makes a refusal a usage error.
 func refused(err error) error {
 	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
-		return &usageError{fmt.Errorf("export: %w", refusal)}
+		return usagef("export: %w", refusal)
 	}
-	return err
-}
-
-// download unpacks a job's model into an empty directory.
-func download(ctx context.Context, client *api.Client, id, dir string) error {
-	packed, sent := io.Pipe()
-	var sending sync.WaitGroup
-	sending.Go(func() { _ = sent.CloseWithError(client.Model(ctx, id, sent)) }) // the reader gets the error
-	err := modeldir.Unpack(packed, dir)
-	_ = packed.CloseWithError(err) // ends the sender
-	sending.Wait()
 	return err
 }

@@ -42,11 +42,11 @@ func metricOf(name string) *historyMetric {
 }
 
 // plot draws histories as text or as an image.
-func (o *historyOptions) plot(w io.Writer, all []api.History, width int, colors bool) error {
+func (o *historyOptions) plot(w io.Writer, format string, all []api.History, width int, colors bool) error {
 	metric := metricOf(o.metric)
 	c := &chart.Chart{X: "optimizer steps", Y: metric.label}
 	if metric.name == "loss" {
-		c.Y += targets(api.JobStatus{Task: all[0].Task})
+		c.Y += targets(all[0].Task)
 	}
 	empty := true
 	for i := range all {
@@ -54,11 +54,11 @@ func (o *historyOptions) plot(w io.Writer, all []api.History, width int, colors 
 		empty = empty && len(l.Points)+len(l.Dots) == 0
 		c.Lines = append(c.Lines, l)
 	}
-	if empty && o.output == formatText {
+	if empty && format == formatText {
 		_, err := fmt.Fprintf(w, "no %s is recorded%s\n", metric.name, whyEmpty(all, metric))
 		return err
 	}
-	switch o.output {
+	switch format {
 	case "svg":
 		return c.SVG(w)
 	case "png":

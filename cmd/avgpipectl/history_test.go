@@ -118,7 +118,7 @@ func images(t *testing.T, d *nodetest.Daemon) {
 func TestHistoryUsage(t *testing.T) {
 	for says, args := range map[string][]string{
 		"did you mean loss?":        {"history", "1", "--metric", "los"},
-		"text, csv, json, svg, png": {"history", "1", "-o", "gif"},
+		"text, json, csv, svg, png": {"history", "1", "-o", "gif"},
 		"allowed is 8 to 200":       {"history", "1", "--height", "3"},
 		"usage: avgpipectl history": {"history"},
 	} {

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -17,16 +15,13 @@ import (
 
 // logsOptions are the flags of `logs`.
 type logsOptions struct {
-	daemonFlags
-	follow bool
-	tail   int
-	since  string
-	level  string
+	api.LogRequest
+	since string
 }
 
 func newLogsCommand() *cobra.Command {
 	var o logsOptions
-	cmd := &cobra.Command{
+	cmd := daemonVerb(&cobra.Command{
 		Use:   "logs JOB",
 		Short: "Print a job's log",
 		Long: `Print a job's log: what the daemon decided about it and what its workers said. Output of a worker that is no line of a
@@ -40,74 +35,59 @@ The json output is the log as it is kept, one object per line: time, level, msg,
   avgpipectl logs my-job -f --tail 20
   avgpipectl logs my-job --since 10m --level warn`,
 		Args: arguments(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := o.request(time.Now())
-			if err != nil {
-				return &usageError{err}
-			}
-			return runLogs(cmd.Context(), o, args[0], request, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
-	}
-	o.addFlags(cmd)
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on until the job ends")
-	cmd.Flags().IntVar(&o.tail, "tail", 0, "begin with the last `N` lines; 0 is all")
+	}, func(c *call) error {
+		if err := o.check(time.Now()); err != nil {
+			return usagef("%w", err)
+		}
+		return c.logs(o.LogRequest)
+	})
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the job ends")
+	cmd.Flags().IntVar(&o.Tail, "tail", 0, "begin with the last `N` lines; 0 is all")
 	cmd.Flags().StringVar(&o.since, "since", "", "begin at a `TIME`, or so long ago: 10m, 2026-01-02, 2026-01-02T15:04:05Z")
-	cmd.Flags().StringVar(&o.level, "level", "", "only lines of this `LEVEL` or above: "+strings.Join(logLevels, ", "))
+	choiceVar(cmd, &o.Level, "level", "", "only lines of this `LEVEL` or above", []string{"debug", "info", "warn", "error"})
 	return cmd
 }
 
-// logLevels are the values of --level.
-var logLevels = []string{"debug", "info", "warn", "error"}
-
-// request says what to ask for.
-func (o *logsOptions) request(now time.Time) (api.LogRequest, error) {
-	r := api.LogRequest{Follow: o.follow, Tail: o.tail, Level: o.level}
-	if o.tail < 0 {
-		return r, fmt.Errorf("--tail is %d; allowed is 0 or more", o.tail)
-	}
-	if o.level != "" && !slices.Contains(logLevels, o.level) {
-		return r, notOneOf("--level", o.level, logLevels)
+// check completes the request and refuses what cannot be asked for.
+func (o *logsOptions) check(now time.Time) error {
+	if o.Tail < 0 {
+		return fmt.Errorf("--tail is %d; allowed is 0 or more", o.Tail)
 	}
 	if o.since == "" {
-		return r, nil
+		return nil
 	}
 	if ago, err := time.ParseDuration(o.since); err == nil && ago >= 0 {
-		r.Since = now.Add(-ago)
-		return r, nil
+		o.Since = now.Add(-ago)
+		return nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", time.DateTime, "2006-01-02 15:04", time.DateOnly} {
 		if at, err := time.ParseInLocation(layout, o.since, now.Location()); err == nil {
-			r.Since = at
-			return r, nil
+			o.Since = at
+			return nil
 		}
 	}
-	return r, fmt.Errorf("--since %q: allowed is a duration, such as 10m, or a time, such as 2026-01-02 15:04", o.since)
+	return fmt.Errorf("--since %q: allowed is a duration, such as 10m, or a time, such as 2026-01-02 15:04", o.since)
 }
 
-// runLogs prints what is asked for. One that follows goes on where it was when the daemon is back.
-func runLogs(ctx context.Context, o logsOptions, ref string, request api.LogRequest, out, messages io.Writer) error {
-	client := o.client()
-	defer client.Close()
-	say := func(text string) { fmt.Fprintln(messages, text) } //nolint:errcheck // for show
+// logs prints what is asked for. A log that is followed goes on where it was when the daemon is back.
+func (c *call) logs(request api.LogRequest) error {
 	ask := func(answered func()) error {
-		return client.Logs(ctx, ref, request, func(entry []byte) error {
+		return c.client.Logs(c.ctx, c.args[0], request, func(entry []byte) error {
 			var has struct{ Cursor string }
 			if json.Unmarshal(entry, &has) == nil && has.Cursor != "" {
 				request.After, request.Tail = has.Cursor, 0
 			}
 			answered()
-			text := string(entry)
-			if !o.json() {
-				text = renderLog(entry)
+			if c.format == formatJSON {
+				return c.printf("%s\n", entry)
 			}
-			_, err := fmt.Fprintln(out, text)
-			return err
+			return c.printf("%s\n", renderLog(entry))
 		})
 	}
-	if !o.follow {
+	if !request.Follow {
 		return ask(func() {})
 	}
-	return acrossRestarts(ctx, say, ask)
+	return c.acrossRestarts(func(text string) { fmt.Fprintln(c.messages, text) }, ask) //nolint:errcheck // for show
 }
 
 // renderLog renders a line: time, level, who, what, and the rest as key=value. A line that is not JSON stays as it is, but

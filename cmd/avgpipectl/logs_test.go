@@ -90,8 +90,8 @@ func TestLogsUsage(t *testing.T) {
 		"10m": now.Add(-10 * time.Minute), "2026-01-01": now.Truncate(24 * time.Hour).Add(-24 * time.Hour), "2026-01-02T03:04:05Z": now,
 	} {
 		o := logsOptions{since: since}
-		if r, err := o.request(now); err != nil || !r.Since.Equal(at) {
-			t.Errorf("since %s is %v, %v; want %v", since, r.Since, err, at)
+		if err := o.check(now); err != nil || !o.Since.Equal(at) {
+			t.Errorf("since %s is %v, %v; want %v", since, o.Since, err, at)
 		}
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -64,25 +66,25 @@ A JOB is named by its id, or by its name if only one job has it.`,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
-	})
-	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.AddCommand(
 		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
-		newNodesCommand(), newPlanCommand(), newVersionCommand(), newCompletionCommand(),
+		newNodesCommand(), newPlanCommand(), newVersionCommand(),
 	)
+	cmd.InitDefaultCompletionCmd()
 	explainExits(cmd)
-	complete(cmd)
 	return cmd
 }
 
-// explainExits adds the exit codes to the help of every verb but those of plan, which have fewer.
+// explainExits adds the exit codes to the help of every verb but those of plan, which have fewer, and refuses arguments of verbs that
+// take none with what they take.
 func explainExits(cmd *cobra.Command) {
 	cmd.Long += "\n\nExit codes:\n" + exitHelp
 	for _, verb := range cmd.Commands() {
-		if verb.Name() != "plan" {
+		if verb.Name() == "completion" {
+			verb.Args, verb.RunE = onlyVerbs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		} else if verb.Name() != "plan" {
 			explainExits(verb)
 		}
 	}
@@ -98,7 +100,19 @@ func onlyVerbs(cmd *cobra.Command, args []string) error {
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, ", ") + "?"
 	}
-	return &usageError{fmt.Errorf("no verb %q; %s", args[0], hint)}
+	return usagef("no verb %q; %s", args[0], hint)
+}
+
+// flagError says what is wrong with the flags of a verb, and which flag is near to one that it does not have.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := nearest.Word(unknown.GetSpecifiedName(), names); near != "" {
+			return usagef("%w; did you mean --%s?", err, near)
+		}
+	}
+	return usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
 // exitHelp explains the exit codes in every verb's help.
@@ -108,31 +122,36 @@ const exitHelp = `  0    done
   3    no daemon answers
   130  interrupted`
 
-// usageError is an error of whoever typed the command.
-type usageError struct{ err error }
+// exit is an error that ends the program with a code. Without err everything was said.
+type exit struct {
+	code int
+	err  error
+}
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-func (e *usageError) ExitCode() int { return exitRefused }
+func (e *exit) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
 
-// failure ends the program with a code after everything was said.
-type failure struct{ code int }
+func (e *exit) Unwrap() error { return e.err }
 
-func (f *failure) Error() string { return "" }
-func (f *failure) ExitCode() int { return f.code }
+// usagef is an error of whoever typed the command.
+func usagef(format string, args ...any) error { return &exit{exitRefused, fmt.Errorf(format, args...)} }
 
 func exitCode(err error) int {
-	var coder interface{ ExitCode() int }
+	var coded *exit
 	var unreachable *api.ConnectError
 	var refused *api.Error
 	var problems job.Problems
 	switch {
-	case errors.As(err, &coder):
-		return coder.ExitCode()
-	case errors.As(err, &unreachable):
-		return exitNoDaemon
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted
+	case errors.As(err, &coded):
+		return coded.code
+	case errors.As(err, &unreachable):
+		return exitNoDaemon
 	case errors.As(err, &problems), errors.As(err, &refused) && len(refused.Problems) > 0:
 		return exitRefused
 	}
@@ -149,28 +168,20 @@ func printJSONError(w io.Writer, err error) {
 	case errors.As(err, &body):
 	case errors.As(err, &problems):
 		body = api.Refused(problems)
-	default:
-		body = &api.Error{Code: localCode(err), Message: err.Error()}
+	default: // no daemon answered with it
+		codes := map[int]api.Code{exitRefused: api.BadRequest, exitNoDaemon: api.Unavailable}
+		if body = (&api.Error{Code: codes[exitCode(err)], Message: err.Error()}); body.Code == "" {
+			body.Code = api.Internal
+		}
 	}
 	_ = json.NewEncoder(w).Encode(body) // nowhere left to say it
-}
-
-// localCode is the code of an error that no daemon answered with.
-func localCode(err error) api.Code {
-	switch exitCode(err) {
-	case exitRefused:
-		return api.BadRequest
-	case exitNoDaemon:
-		return api.Unavailable
-	}
-	return api.Internal
 }
 
 // arguments makes an error about the number of arguments a usage error that says what is expected.
 func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return &usageError{fmt.Errorf("%w; usage: %s", err, cmd.UseLine())}
+			return usagef("%w; usage: %s", err, cmd.UseLine())
 		}
 		return nil
 	}

@@ -38,7 +38,7 @@ func TestGenerate(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	want(t, exitDone, d, "submit", "--watch", jobFile(t, d, "good", 20, ""))
 	fakeDaemon(t, "ls \"$2\"\nshift 2\necho \"$@\"\n")
-	expected := "avgpipe-export.json\nconfig.json\nmodel.safetensors\n--prompt func  --tokens 7 --temperature 0.5 --top-k 3 --seed 9\n"
+	expected := "avgpipe-export.json\nconfig.json\nmodel.safetensors\n--prompt=func  --seed=9 --temperature=0.5 --tokens=7 --top-k=3\n"
 	flags := []string{"--prompt", "func ", "--tokens", "7", "--temperature", "0.5", "--top-k", "3", "--seed", "9"}
 	if r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...); r.out != expected+"\n" {
 		t.Errorf("generate from a job: %q", r.out)
@@ -55,7 +55,7 @@ func TestGenerate(t *testing.T) {
 func TestPredictPrintsALineForEachInput(t *testing.T) {
 	class := `{"input":"a b","guesses":[[{"id":1,"label":"spam","probability":0.75},{"id":0,"label":"ham","probability":0.25}]]}`
 	words := `{"input":"the [MASK]","text":"the dog","guesses":[[{"id":5,"label":"dog","probability":0.5}]]}`
-	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"predict $2 --top $4 -- a b\" ] || exit 8\necho '%s'\necho '%s'\n", class, words))
+	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"predict $2 --top=2 -- a b\" -o \"$*\" = \"predict $2 -- a b\" ] || exit 8\necho '%s'\necho '%s'\n", class, words))
 	model := emptyModel(t)
 	if r := want(t, exitDone, nil, "predict", model, "--top", "2", "a b"); r.out != "spam 0.7500, ham 0.2500\ta b\nthe dog\tdog 0.5000\n" {
 		t.Errorf("predict --top 2: %q", r.out)
@@ -74,7 +74,7 @@ func TestPredictPrintsALineForEachInput(t *testing.T) {
 func TestEvaluatePrintsWhatTheTaskHas(t *testing.T) {
 	scores := `{"task":"classification","samples":9,"targets":9,"loss":0.5,"perplexity":null,"accuracy":0.875,"f1":0.5,"bleu":null,` +
 		`"classes":[{"label":"ham","targets":5,"predicted":4,"correct":4,"f1":0.8889}]}`
-	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"evaluate $2 --samples 9 --held-out=true --beam 1 --data x.csv\" ] || exit 8\necho '%s'\n", scores))
+	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"evaluate $2 --data=x.csv --held-out=true --samples=9\" ] || exit 8\necho '%s'\n", scores))
 	model := emptyModel(t)
 	flags := []string{"evaluate", model, "--data", "x.csv", "--samples", "9", "--held-out"}
 	r := want(t, exitDone, nil, flags...)

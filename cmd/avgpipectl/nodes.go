@@ -1,8 +1,7 @@
 package main
 
 import (
-	"context"
-	"io"
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -10,43 +9,29 @@ import (
 )
 
 func newNodesCommand() *cobra.Command {
-	var o daemonFlags
-	cmd := &cobra.Command{
+	return daemonVerb(&cobra.Command{
 		Use:   "nodes",
 		Short: "Show the nodes of the cluster",
 		Long:  `Show the nodes of the cluster: what each one computes with, and the jobs that it works on.`,
 		Example: `  avgpipectl nodes
   avgpipectl nodes -o json | jq '.[].devices'`,
 		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runNodes(cmd.Context(), o, cmd.OutOrStdout())
-		},
-	}
-	o.addFlags(cmd)
-	return cmd
-}
-
-func runNodes(ctx context.Context, o daemonFlags, out io.Writer) error {
-	client := o.client()
-	defer client.Close()
-	nodes, err := client.Nodes(ctx)
-	if err != nil {
-		return err
-	}
-	if o.json() {
-		return printJSON(out, nodes)
-	}
-	var t table
-	t.add("NODE", "ROLE", "CORES", "JOBS", "UP", "VERSION", "ADDRESS")
-	for _, n := range nodes {
-		role, jobs, up := "follower", strings.Join(n.Jobs, ","), n.UptimeS
-		if n.Leader {
-			role = "leader"
+	}, func(c *call) error {
+		nodes, err := c.client.Nodes(c.ctx)
+		if err != nil {
+			return err
 		}
-		if jobs == "" {
-			jobs = "-"
-		}
-		t.add(n.ID, role, strconv.Itoa(n.Cores), jobs, seconds(&up), n.Version, n.Address)
-	}
-	return t.print(out)
+		return c.show(nodes, func(p *page) {
+			t := table{narrow: []string{"ADDRESS", "VERSION", "UP"}}
+			t.add("NODE", "ROLE", "CORES", "JOBS", "UP", "VERSION", "ADDRESS")
+			for _, n := range nodes {
+				role := "follower"
+				if n.Leader {
+					role = "leader"
+				}
+				t.add(n.ID, role, strconv.Itoa(n.Cores), cmp.Or(strings.Join(n.Jobs, ","), "-"), seconds(&n.UptimeS), n.Version, n.Address)
+			}
+			p.table(&t)
+		})
+	})
 }

@@ -10,52 +10,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/nearest"
 )
-
-// The output formats.
-const (
-	formatText = "text"
-	formatJSON = "json"
-)
-
-// output says how to print.
-type output struct{ format string }
-
-func (o *output) addFlags(cmd *cobra.Command) {
-	o.format = formatText
-	cmd.Flags().VarP(o, "output", "o", "`FORMAT`: text or json")
-}
-
-// String implements pflag.Value.
-func (o *output) String() string { return o.format }
-
-// Type implements pflag.Value.
-func (o *output) Type() string { return "format" }
-
-// Set implements pflag.Value.
-func (o *output) Set(text string) error {
-	if text != formatText && text != formatJSON {
-		return notOneOf("--output", text, []string{formatText, formatJSON})
-	}
-	o.format = text
-	return nil
-}
-
-// notOneOf refuses a value, with the nearest that is allowed.
-func notOneOf(flag, value string, allowed []string) error {
-	hint := ""
-	if near := nearest.Word(value, allowed); near != "" {
-		hint = "did you mean " + near + "? "
-	}
-	return fmt.Errorf("%s %q: %sallowed are %s", flag, value, hint, strings.Join(allowed, ", "))
-}
-
-func (o *output) json() bool { return o.format == formatJSON }
 
 // printJSON prints a value on lines of its own.
 func printJSON(w io.Writer, v any) error {
@@ -65,13 +23,19 @@ func printJSON(w io.Writer, v any) error {
 }
 
 // show prints what a verb found: as JSON, or as the text that write puts on a page.
-func (o *output) show(out io.Writer, v any, write func(p *page)) error {
-	if o.json() {
-		return printJSON(out, v)
+func (c *call) show(v any, write func(p *page)) error {
+	if c.format == formatJSON {
+		return printJSON(c.out, v)
 	}
-	p := newPage(out)
+	p := newPage(c.out)
 	write(p)
 	return p.print()
+}
+
+// printf prints to whoever reads the verb's output.
+func (c *call) printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(c.out, format, args...)
+	return err
 }
 
 // page is a text that is printed once it is whole.
@@ -115,11 +79,23 @@ type table struct {
 	narrow []string // names of columns, in the order in which they are left out of a terminal that is too narrow
 }
 
-// fit leaves columns out until the table has at most so many columns of text, and clips the last one to what is left.
+// leastColumn is the width below which the last column is not broken into lines while another column can be left out.
+const leastColumn = 20
+
+// fit leaves columns out, and then breaks the last one into lines, until the table has at most so many columns of text.
 func (t *table) fit(width int) {
+	if len(t.rows) == 0 {
+		return
+	}
+	head := t.rows[0]
+	breaks := !slices.Contains(t.narrow, head[len(head)-1]) // else it is left out like others
 	for _, name := range t.narrow {
-		if sum(t.widths()) <= width {
-			return
+		widths := t.widths()
+		if last := len(widths) - 1; breaks {
+			widths[last] = min(widths[last], leastColumn)
+		}
+		if sum(widths) <= width {
+			break
 		}
 		if i := slices.Index(t.rows[0], name); i >= 0 {
 			for j, row := range t.rows {
@@ -129,11 +105,30 @@ func (t *table) fit(width int) {
 	}
 	widths := t.widths()
 	last := len(widths) - 1
-	if room := width - sum(widths[:last]) - 2; sum(widths) > width && room > 0 {
-		for _, row := range t.rows {
-			row[last] = clip(row[last], room)
+	if sum(widths) <= width {
+		return
+	}
+	var rows [][]string
+	for _, row := range t.rows {
+		for _, line := range wrap(row[last], max(leastColumn/2, width-sum(widths[:last])-2)) {
+			rows = append(rows, append(slices.Clone(row[:last]), line))
+			row = make([]string, last+1) // the lines that follow stand alone
 		}
 	}
+	t.rows = rows
+}
+
+// wrap breaks a text between words into lines of at most so many columns. A longer word stays whole.
+func wrap(text string, width int) []string {
+	var lines []string
+	for _, word := range strings.Fields(text) {
+		if last := len(lines) - 1; last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= width {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return append(lines, make([]string, max(0, 1-len(lines)))...) // one at least
 }
 
 // widths are those of the columns.
@@ -161,15 +156,16 @@ func sum(widths []int) int {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-func (t *table) print(w io.Writer) error {
-	p := newPage(w)
-	p.table(t)
-	return p.print()
+// list adds a row for each text.
+func (t *table) list(name string, texts []string) {
+	for _, text := range texts {
+		t.add(name, text)
+	}
 }
 
 // table puts a table on the page.
 func (p *page) table(t *table) {
-	if p.colors && t.narrow != nil {
+	if p.colors {
 		t.fit(p.width)
 	}
 	widths := t.widths()
@@ -225,17 +221,14 @@ func seconds(v *float64) string {
 
 // thousands prints a rate briefly: 950, 12.3k, 4.56M, 242B.
 func thousands(v float64) string {
-	switch {
-	case v >= 1e12:
-		return fmt.Sprintf("%.3gT", v/1e12)
-	case v >= 1e9:
-		return fmt.Sprintf("%.3gB", v/1e9)
-	case v >= 1e6:
-		return fmt.Sprintf("%.3gM", v/1e6)
-	case v >= 1e3:
-		return fmt.Sprintf("%.3gk", v/1e3)
+	unit := ""
+	for _, larger := range []string{"k", "M", "B", "T"} {
+		if v < 1e3 {
+			break
+		}
+		v, unit = v/1e3, larger
 	}
-	return fmt.Sprintf("%.3g", v)
+	return fmt.Sprintf("%.3g%s", v, unit)
 }
 
 // clip shortens a text for a column.

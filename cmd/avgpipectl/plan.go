@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +27,16 @@ func newPlanCommand() *cobra.Command {
 	return cmd
 }
 
+// planVerb is a verb of plan. All its errors are bad input.
+func planVerb(cmd *cobra.Command, run func(c *call) error, more ...string) *cobra.Command {
+	return verb(cmd, func(c *call) error {
+		if err := run(c); err != nil {
+			return usagef("plan %s: %w", cmd.Name(), err)
+		}
+		return nil
+	}, more...)
+}
+
 // planShowOptions are the flags of `plan show`.
 type planShowOptions struct {
 	schedule, file          string // a file is read instead of making the plan of a schedule
@@ -34,27 +44,6 @@ type planShowOptions struct {
 	chunks                  int
 	forward, backward, link string // one time, or one a stage or link, separated by commas; empty is the default
 	width                   int
-	output                  string
-
-	plan schedule.Plan // of the file
-}
-
-// readFile reads the plan that is to be shown. changed tells which flags were given.
-func (o *planShowOptions) readFile(in io.Reader, changed func(string) bool) error {
-	for _, flag := range []string{"schedule", "stages", "micro-batches", "chunks"} {
-		if changed(flag) {
-			return &usageError{fmt.Errorf("--%s stands beside --file, which holds the whole plan; remove one of them", flag)}
-		}
-	}
-	plan, err := readPlanFile(o.file, in)
-	if err != nil {
-		return &usageError{err}
-	}
-	o.plan, o.schedule, o.stages, o.microBatches = plan, o.file, len(plan), plan.MicroBatches()
-	if stages := plan.Stages(); stages%len(plan) == 0 {
-		o.chunks = stages / len(plan)
-	}
-	return nil
 }
 
 // The times of an op where the user gives none, in units of a forward. A backward is about two forwards: it multiplies by
@@ -66,8 +55,8 @@ const (
 )
 
 func newPlanShowCommand() *cobra.Command {
-	var o planShowOptions
-	cmd := &cobra.Command{
+	o := planShowOptions{schedule: "afp"}
+	cmd := planVerb(&cobra.Command{
 		Use:   "show --stages K --micro-batches M | --file FILE",
 		Short: "Draw the plan of a schedule over time",
 		Long: `Draw the plan of a schedule over time: what each stage runs, in which order and when, simulated from the time of
@@ -89,22 +78,9 @@ Exit codes: 0 ok, 2 bad input.`,
   avgpipectl plan show --stages 4 --micro-batches 8 -o json | jq -r .grid[]
   avgpipectl plan show --file plan.csv --link 0.5`,
 		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if cmd.Flags().Changed("file") {
-				err = o.readFile(cmd.InOrStdin(), cmd.Flags().Changed)
-			}
-			if err == nil {
-				err = o.run(cmd.OutOrStdout())
-			}
-			if err != nil {
-				return fmt.Errorf("plan show: %w", err)
-			}
-			return nil
-		},
-	}
+	}, func(c *call) error { return c.planShow(o) }, "svg")
 	f := cmd.Flags()
-	f.StringVar(&o.schedule, "schedule", "afp", "`NAME`: one of "+strings.Join(schedule.Names(), ", "))
+	choiceVar(cmd, &o.schedule, "schedule", "", "`NAME`", schedule.Names())
 	f.IntVar(&o.stages, "stages", 0, "number `K` of stages")
 	f.IntVar(&o.microBatches, "micro-batches", 0, "number `M` of micro-batches in a batch")
 	f.IntVar(&o.chunks, "chunks", 0, "stages `V` a device, for schedules that have several; 0 for their default")
@@ -113,7 +89,6 @@ Exit codes: 0 ok, 2 bad input.`,
 	f.StringVar(&o.backward, "backward", "", "`TIME` of a backward, or one a stage (default "+defaultBackward+")")
 	f.StringVar(&o.link, "link", "", "one-way `TIME` of a message, or one a link (default "+defaultLink+")")
 	f.IntVar(&o.width, "width", 0, "`COLUMNS` that the time may take in text; 0 for as many as show every label")
-	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT`: one of "+strings.Join(planOutputs, ", "))
 	return cmd
 }
 
@@ -145,120 +120,97 @@ type planTimes struct {
 	Busy      []float64 `json:"busy"`       // per stage, 0..1 of the batch time
 }
 
-// planOutputs are the values of --output.
-var planOutputs = []string{"text", "json", "svg"}
-
 // What a drawing shows at most: of an SVG image a browser shows no more ops, of text nobody reads more rows.
 const (
 	mostDrawn = 200_000 // ops
 	mostRows  = 4096
 )
 
-func (o *planShowOptions) run(out io.Writer) error {
-	view, result, err := o.simulate()
+func (c *call) planShow(o planShowOptions) error {
+	if err := c.exclusive("file", "schedule", "stages", "micro-batches", "chunks"); err != nil { // the file has the whole plan
+		return err
+	}
+	plan, costs, reason, err := o.make(c)
 	if err != nil {
-		return &usageError{err}
+		return err
 	}
-	switch o.output {
-	case "json":
-		return printJSON(out, view)
-	case "svg":
-		_, err = io.WriteString(out, schedule.DrawSVG(schedule.Drawing{Result: result}))
-	default:
-		_, err = fmt.Fprintf(out, "%s: %s\n\n%s", o.schedule, view.Reason, schedule.DrawText(result, o.width))
-	}
-	return err
-}
-
-// simulate does the work: flags in, what to print out. All its errors are bad input.
-func (o *planShowOptions) simulate() (planView, schedule.Result, error) {
-	fail := func(err error) (planView, schedule.Result, error) {
-		return planView{}, schedule.Result{}, err
-	}
-	if err := o.validate(); err != nil {
-		return fail(err)
-	}
-	plan, reason := o.plan, "a plan of your own"
-	if plan == nil { // before memory is taken for so many stages
-		if err := (schedule.Request{Devices: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}).Validate(); err != nil {
-			return fail(err)
-		}
-	}
-	costs, err := o.costs()
-	if err != nil {
-		return fail(err)
-	}
-	if plan == nil {
-		if plan, reason, err = o.generate(costs); err != nil {
-			return fail(err)
-		}
-	}
-	if o.output == "svg" && plan.Ops() > mostDrawn {
-		return fail(fmt.Errorf("--output svg: the plan has %d ops, more than the %d an image can show; use --output json", plan.Ops(), mostDrawn))
-	}
-	if o.output == "text" && len(plan) > mostRows {
-		return fail(fmt.Errorf("--output text: the plan has %d devices, more than the %d rows that text shows; use --output json", len(plan), mostRows))
+	switch {
+	case c.format == "svg" && plan.Ops() > mostDrawn:
+		return fmt.Errorf("--output svg: the plan has %d ops, more than the %d an image can show; use --output json", plan.Ops(), mostDrawn)
+	case c.format == formatText && len(plan) > mostRows:
+		return fmt.Errorf("--output text: the plan has %d devices, more than the %d rows that text shows; use --output json", len(plan), mostRows)
 	}
 	result, err := schedule.Simulate(plan, costs.SpreadOver(plan))
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	view := planView{
-		Schedule: o.schedule, Stages: o.stages, Chunks: o.chunks, MicroBatches: o.microBatches,
-		Grid: plan, InFlight: result.InFlight, Warmup: schedule.Warmup(plan), Reason: reason,
-		Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
+	switch c.format {
+	case formatJSON:
+		return printJSON(c.out, planView{
+			Schedule: o.schedule, Stages: o.stages, Chunks: o.chunks, MicroBatches: o.microBatches,
+			Grid: plan, InFlight: result.InFlight, Warmup: schedule.Warmup(plan), Reason: reason,
+			Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
+		})
+	case "svg":
+		return c.printf("%s", schedule.DrawSVG(schedule.Drawing{Result: result}))
 	}
-	return view, result, nil
+	return c.printf("%s: %s\n\n%s", o.schedule, reason, schedule.DrawText(result, o.width))
 }
 
-// generate makes the plan of the schedule, for the costs if any was given.
-func (o *planShowOptions) generate(costs schedule.Costs) (schedule.Plan, string, error) {
-	var err error
-	if o.chunks, err = schedule.Chunks(o.schedule, o.chunks); err != nil {
-		return nil, "", err
+// make makes the plan of the schedule, for the costs if any was given, or reads that of the file, and completes what the flags say of it.
+func (o *planShowOptions) make(c *call) (plan schedule.Plan, costs schedule.Costs, reason string, err error) {
+	if c.flags.Changed("file") {
+		if plan, err = c.readPlan(o.file); err != nil {
+			return nil, costs, "", err
+		}
+		o.schedule, o.stages, o.microBatches, reason = o.file, len(plan), plan.MicroBatches(), "a plan of your own"
+		if stages := plan.Stages(); stages%len(plan) == 0 {
+			o.chunks = stages / len(plan)
+		}
 	}
 	request := schedule.Request{Devices: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}
-	if o.chunks == 1 && (o.forward != "" || o.backward != "" || o.link != "") {
+	switch {
+	case o.stages < 1:
+		err = fmt.Errorf("--stages is %d; want at least 1, such as --stages 4", o.stages)
+	case o.microBatches < 1:
+		err = fmt.Errorf("--micro-batches is %d; want at least 1, such as --micro-batches 8", o.microBatches)
+	case o.width < 0:
+		err = fmt.Errorf("--width is %d; want at least 1, or 0 for as many columns as show every label", o.width)
+	case plan == nil: // before memory is taken for so many stages
+		err = request.Validate()
+	}
+	if err == nil {
+		costs, err = o.costs()
+	}
+	if err != nil || plan != nil {
+		return plan, costs, reason, err
+	}
+	if o.chunks, err = schedule.Chunks(o.schedule, o.chunks); err != nil {
+		return nil, costs, "", err
+	}
+	if request.Chunks = o.chunks; o.chunks == 1 && (o.forward != "" || o.backward != "" || o.link != "") {
 		request.Costs = &costs
 	}
-	return schedule.Generate(o.schedule, request)
-}
-
-func (o *planShowOptions) validate() error {
-	switch {
-	case !slices.Contains(planOutputs, o.output):
-		return notOneOf("--output", o.output, planOutputs)
-	case o.stages < 1:
-		return fmt.Errorf("--stages is %d; want at least 1, such as --stages 4", o.stages)
-	case o.microBatches < 1:
-		return fmt.Errorf("--micro-batches is %d; want at least 1, such as --micro-batches 8", o.microBatches)
-	case o.width < 0:
-		return fmt.Errorf("--width is %d; want at least 1, or 0 for as many columns as show every label", o.width)
-	}
-	return nil
+	plan, reason, err = schedule.Generate(o.schedule, request)
+	return plan, costs, reason, err
 }
 
 // costs reads the times of the flags, or their defaults.
 func (o *planShowOptions) costs() (schedule.Costs, error) {
 	var c schedule.Costs
 	for _, list := range []struct {
-		flag, text, absent, unit string
-		n                        int
-		values                   *[]float64
+		flag, text, unit string
+		n                int
+		values           *[]float64
 	}{
-		{"--forward", o.forward, defaultForward, "stage", o.stages, &c.Forward},
-		{"--backward", o.backward, defaultBackward, "stage", o.stages, &c.Backward},
-		{"--link", o.link, defaultLink, "link", o.stages - 1, &c.Link},
+		{"--forward", cmp.Or(o.forward, defaultForward), "stage", o.stages, &c.Forward},
+		{"--backward", cmp.Or(o.backward, defaultBackward), "stage", o.stages, &c.Backward},
+		{"--link", cmp.Or(o.link, defaultLink), "link", o.stages - 1, &c.Link},
 	} {
-		text := list.text
-		if text == "" {
-			text = list.absent
+		var err error
+		if *list.values, err = parsePlanTimes(list.text, list.n, list.unit); err != nil {
+			return c, fmt.Errorf("%s %q: %w", list.flag, list.text, err)
 		}
-		values, err := parsePlanTimes(text, list.n, list.unit)
-		if err != nil {
-			return c, fmt.Errorf("%s %q: %w", list.flag, text, err)
-		}
-		*list.values = values
 	}
 	return c, c.Validate(o.stages)
 }
@@ -266,25 +218,28 @@ func (o *planShowOptions) costs() (schedule.Costs, error) {
 // parsePlanTimes reads one time for all, or n of them separated by commas.
 func parsePlanTimes(text string, n int, unit string) ([]float64, error) {
 	items := strings.Split(text, ",")
-	if len(items) != 1 && len(items) != n {
-		return nil, fmt.Errorf("%s for %s; want one for all, or one a %s", words.Count(len(items), "time"), words.Count(n, unit), unit)
-	}
-	values := make([]float64, n)
+	values := make([]float64, len(items))
 	for i, item := range items {
 		v, err := strconv.ParseFloat(strings.TrimSpace(item), 64)
-		switch {
+		switch values[i] = v; {
 		case errors.Is(err, strconv.ErrRange):
 			return nil, fmt.Errorf("time %d, %q, is too large", i+1, item)
 		case err != nil:
 			return nil, fmt.Errorf("time %d, %q, is not a number; want a time such as 0.5, in any one unit", i+1, item)
 		}
-		for j := range values {
-			if len(items) == 1 || i == j {
-				values[j] = v
-			}
-		}
 	}
-	return values, nil
+	return spread(values, "time", n, unit)
+}
+
+// spread gives each of n stages, links or devices its value: one value is for all of them.
+func spread[T any](values []T, noun string, n int, unit string) ([]T, error) {
+	switch len(values) {
+	case n:
+		return values, nil
+	case 1:
+		return slices.Repeat(values, n), nil
+	}
+	return nil, fmt.Errorf("%s for %s; want one for all, or one a %s", words.Count(len(values), noun), words.Count(n, unit), unit)
 }
 
 // planBusy turns each stage's time of compute into a fraction of the batch time.

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +14,7 @@ import (
 const maxPlanFileBytes = 1 << 26
 
 func newPlanCheckCommand() *cobra.Command {
-	var output string
-	cmd := &cobra.Command{
+	return planVerb(&cobra.Command{
 		Use:   "check FILE",
 		Short: "Prove a plan that you wrote",
 		Long: `Prove a plan that you wrote, as a job with "schedule: file:FILE" is proved when it is submitted: all work once and in
@@ -37,18 +32,16 @@ link, messages on their way (sent down, sent up). The json output has the same u
 Exit codes: 0 the plan can run, 2 it cannot: the first fault is named and marked in the grid.`,
 		Example: `  avgpipectl plan check plan.txt
   avgpipectl plan show --schedule zb-v --stages 4 --micro-batches 8 -o json | jq -r .grid[] | avgpipectl plan check -`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := runPlanCheck(cmd.InOrStdin(), cmd.OutOrStdout(), args, output); err != nil {
-				return fmt.Errorf("plan check: %w", &usageError{err})
-			}
-			return nil
-		},
-	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT`: one of "+strings.Join(planCheckOutputs, ", "))
-	return cmd
+		Args: arguments(cobra.ExactArgs(1)),
+	}, func(c *call) error {
+		plan, err := c.readPlan(c.args[0])
+		if err != nil {
+			return err
+		}
+		proof := proofOf(plan)
+		return c.show(proof, func(p *page) { proof.print(p, c.args[0]) })
+	})
 }
-
-var planCheckOutputs = []string{"text", "json"}
 
 // planProof is what `plan check` finds.
 type planProof struct {
@@ -78,35 +71,9 @@ type planLink struct {
 	Up   int `json:"up"`   // and from it
 }
 
-// runPlanCheck proves the plan in the file that args name. All its errors are bad input.
-func runPlanCheck(in io.Reader, out io.Writer, args []string, output string) error {
-	if output != "text" && output != "json" {
-		return notOneOf("--output", output, planCheckOutputs)
-	}
-	if len(args) != 1 {
-		return fmt.Errorf("%d files; want one: avgpipectl plan check FILE", len(args))
-	}
-	plan, err := readPlanFile(args[0], in)
-	if err != nil {
-		return err
-	}
-	proof := proofOf(plan)
-	if output == "json" {
-		return printJSON(out, proof)
-	}
-	return proof.print(out, args[0])
-}
-
-// readPlanFile reads a plan that can run from a file, or from in where the path is -.
-func readPlanFile(path string, in io.Reader) (schedule.Plan, error) {
-	const hint = "want a plan of fewer micro-batches"
-	var text []byte
-	var err error
-	if path == "-" {
-		text, err = readAll(in, path, maxPlanFileBytes, hint)
-	} else {
-		text, err = readFile(path, maxPlanFileBytes, hint)
-	}
+// readPlan reads a plan that can run.
+func (c *call) readPlan(path string) (schedule.Plan, error) {
+	text, err := c.read(path, "a plan", maxPlanFileBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -143,36 +110,34 @@ func proofOf(plan schedule.Plan) planProof {
 	return proof
 }
 
-func (p planProof) print(out io.Writer, path string) error {
+func (proof planProof) print(p *page, path string) {
 	steps := "one optimizer step, after the batch"
-	if p.Updates > 0 {
-		steps = words.Count(p.Updates, "optimizer step") + ", inside of the batch"
+	if proof.Updates > 0 {
+		steps = words.Count(proof.Updates, "optimizer step") + ", inside of the batch"
 	}
-	var text, table strings.Builder
-	fmt.Fprintf(&text, "%s: ok: %s, %s, %s; %s\n\n", path,
-		words.Count(len(p.Devices), "device"), words.Count(len(p.Stages), "stage"), words.Count(p.MicroBatches, "micro-batch"), steps)
-	table.WriteString("stage\tdevice\tin flight\thalves\tversions\tdelay\tsent down\tsent up\t\n")
-	for s, stage := range p.Stages {
+	p.printf("%s: ok: %s, %s, %s; %s\n\n", path,
+		words.Count(len(proof.Devices), "device"), words.Count(len(proof.Stages), "stage"), words.Count(proof.MicroBatches, "micro-batch"), steps)
+	t := table{narrow: []string{"device", "halves", "delay", "versions", "sent up", "sent down"}}
+	t.add("stage", "device", "in flight", "halves", "versions", "delay", "sent down", "sent up")
+	for s, stage := range proof.Stages {
 		down, up := "-", "-"
-		if s < len(p.Links) {
-			down = strconv.Itoa(p.Links[s].Down)
+		if s < len(proof.Links) {
+			down = strconv.Itoa(proof.Links[s].Down)
 		}
-		if s > 0 && p.Links != nil {
-			up = strconv.Itoa(p.Links[s-1].Up)
+		if s > 0 && proof.Links != nil {
+			up = strconv.Itoa(proof.Links[s-1].Up)
 		}
-		fmt.Fprintf(&table, "%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", s, stage.Device, stage.InFlight, stage.Halves, stage.Versions, stage.Delay, down, up)
+		row := []string{strconv.Itoa(s)}
+		for _, n := range []int{stage.Device, stage.InFlight, stage.Halves, stage.Versions, stage.Delay} {
+			row = append(row, strconv.Itoa(n))
+		}
+		t.add(append(row, down, up)...)
 	}
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, err := io.WriteString(w, table.String())
-	if err = errors.Join(err, w.Flush()); err != nil {
-		return err
+	p.table(&t)
+	if proof.Links == nil {
+		p.printf("messages on their way are not counted: that takes too long for a plan of so many devices whose stages are not in order\n")
 	}
-	if p.Links == nil {
-		text.WriteString("messages on their way are not counted: that takes too long for a plan of so many devices whose stages are not in order\n")
+	for d, device := range proof.Devices {
+		p.printf("device %d has %d in flight after a warm-up of %d\n", d, device.InFlight, device.Warmup)
 	}
-	for d, device := range p.Devices {
-		fmt.Fprintf(&text, "device %d has %d in flight after a warm-up of %d\n", d, device.InFlight, device.Warmup)
-	}
-	_, err = io.WriteString(out, text.String())
-	return err
 }

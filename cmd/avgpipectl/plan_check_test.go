@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,8 +33,7 @@ func TestPlanCheck(t *testing.T) {
 		}
 		out, err := runPlan(args...)
 		if err != nil {
-			var coded interface{ ExitCode() int }
-			if !errors.As(err, &coded) || coded.ExitCode() != 2 {
+			if exitCode(err) != exitRefused {
 				t.Errorf("%s: error %v does not exit with 2", d.Pos, err)
 			}
 			out += "error: " + err.Error()
@@ -44,17 +42,25 @@ func TestPlanCheck(t *testing.T) {
 	})
 }
 
+// planCheck proves a plan from the standard input.
+func planCheck(t *testing.T, plan string) result {
+	t.Helper()
+	var out, messages strings.Builder
+	code := run(t.Context(), []string{"plan", "check", "-"}, strings.NewReader(plan), &out, &messages)
+	return result{code, out.String(), messages.String()}
+}
+
 // TestPlanCheckReadsWhatPlanShowPrints from the standard input.
 func TestPlanCheckReadsWhatPlanShowPrints(t *testing.T) {
-	var out strings.Builder
-	if err := runPlanCheck(strings.NewReader("F0 F1 B0 B1\nF0 B0 F1 B1\n"), &out, []string{"-"}, "text"); err != nil {
-		t.Fatal(err)
+	want := "-: ok: 2 devices, 2 stages, 2 micro-batches; one optimizer step, after the batch\n"
+	if r := planCheck(t, "F0 F1 B0 B1\nF0 B0 F1 B1\n"); r.code != exitDone || !strings.HasPrefix(r.out, want) {
+		t.Errorf("printed\n%s%s\nwant %q first", r.out, r.messages, want)
 	}
-	if want := "-: ok: 2 devices, 2 stages, 2 micro-batches; one optimizer step, after the batch\n"; !strings.HasPrefix(out.String(), want) {
-		t.Errorf("printed\n%s\nwant %q first", out.String(), want)
+	if r := planCheck(t, strings.Repeat(" ", maxPlanFileBytes+1)); r.code != exitRefused || !strings.Contains(r.messages, "more than") {
+		t.Errorf("a file without an end: %s", r.messages)
 	}
-	if err := runPlanCheck(strings.NewReader(strings.Repeat(" ", maxPlanFileBytes+1)), &out, []string{"-"}, "text"); err == nil || !strings.Contains(err.Error(), "more than") {
-		t.Errorf("a file without an end: error %v", err)
+	if r := planCheck(t, ""); r.code != exitRefused || !strings.Contains(r.messages, "is empty") {
+		t.Errorf("nothing: %s", r.messages)
 	}
 }
 
@@ -62,11 +68,8 @@ func TestPlanCheckReadsWhatPlanShowPrints(t *testing.T) {
 func TestPlanCheckEndsForManyDevices(t *testing.T) {
 	const devices = 9000
 	for first, counted := range map[string]bool{"F0 B0\nF0 B0\n": true, "1F0 1B0\n0F0 0B0\n": false} {
-		var out strings.Builder
-		if err := runPlanCheck(strings.NewReader(first+strings.Repeat("F0 B0\n", devices-2)), &out, []string{"-"}, "text"); err != nil {
-			t.Fatal(err)
-		}
-		if is := !strings.Contains(out.String(), "messages on their way are not counted"); is != counted {
+		r := planCheck(t, first+strings.Repeat("F0 B0\n", devices-2))
+		if is := !strings.Contains(r.out, "messages on their way are not counted"); r.code != exitDone || is != counted {
 			t.Errorf("first lines %q: messages are counted: %v; want %v", first, is, counted)
 		}
 	}

@@ -3,10 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -20,11 +16,7 @@ type planCompareOptions struct {
 	schedules []string
 	pipelines int
 	width     int
-	output    string
 }
-
-// compareOutputs are the values of --output.
-var compareOutputs = []string{"text", "json", "svg", "perfetto"}
 
 // steadyBatches is how many batches pipelines that share devices run where the file does not say: the first ones find out who runs
 // when.
@@ -32,7 +24,7 @@ const steadyBatches = 8
 
 func newPlanCompareCommand() *cobra.Command {
 	var o planCompareOptions
-	cmd := &cobra.Command{
+	cmd := planVerb(&cobra.Command{
 		Use:   "compare -f costs.yaml",
 		Short: "Simulate all schedules with given costs, tabulate and draw them",
 		Long: `Simulate schedules with the times and bytes of a file, side by side: batch time, bubble, the memory of the device
@@ -86,73 +78,55 @@ The perfetto output opens in ui.perfetto.dev and in chrome://tracing. Exit codes
   avgpipectl plan compare -f costs.yaml -o svg > plans.svg
   avgpipectl plan compare -f costs.yaml -o perfetto > trace.json`,
 		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.run(cmd.OutOrStdout()); err != nil {
-				return fmt.Errorf("plan compare: %w", err)
-			}
-			return nil
-		},
-	}
+	}, func(c *call) error { return c.planCompare(o) }, "svg", "perfetto")
 	f := cmd.Flags()
 	f.StringVarP(&o.file, "file", "f", "", "`FILE` of costs")
 	f.StringSliceVar(&o.schedules, "schedules", nil, "`NAMES` of schedules, separated by commas; those of the file by default, else all")
 	f.IntVar(&o.pipelines, "pipelines", 0, "number `N` of pipelines that share the devices; that of the file by default, else 1")
 	f.IntVar(&o.width, "width", 120, "`COLUMNS` that the time may take in text; 0 for no drawings")
-	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT`: one of "+strings.Join(compareOutputs, ", "))
 	return cmd
 }
 
-func (o *planCompareOptions) run(out io.Writer) error {
-	file, load, err := o.read()
+func (c *call) planCompare(o planCompareOptions) error {
+	file, load, err := o.read(c)
 	if err != nil {
-		return &usageError{err}
+		return err
 	}
-	names := o.schedules
-	if names == nil {
-		names = file.schedules
+	if o.schedules == nil {
+		o.schedules = file.schedules
 	}
-	if names == nil {
-		names = schedule.Names()
+	if o.schedules == nil {
+		o.schedules = schedule.Names()
 	}
-	for _, name := range names {
-		if !slices.Contains(schedule.Names(), name) {
-			return &usageError{notOneOf("--schedules", name, schedule.Names())}
+	for _, name := range o.schedules {
+		if err := oneOf(name, schedule.Names()); err != nil {
+			return fmt.Errorf("--schedules %q: %w", name, err)
 		}
 	}
-	candidates, err := schedule.Compare(names, file.microBatches, file.chunks, file.costs, load)
+	candidates, err := schedule.Compare(o.schedules, file.microBatches, file.chunks, file.costs, load)
 	if err != nil {
-		return &usageError{fmt.Errorf("%s: %w", o.file, err)}
+		return fmt.Errorf("%s: %w", o.file, err)
 	}
-	switch o.output {
-	case "json":
-		err = printJSON(out, viewsOf(candidates))
+	switch c.format {
 	case "svg":
-		_, err = io.WriteString(out, schedule.DrawSVG(drawingsOf(candidates)...))
+		return c.printf("%s", schedule.DrawSVG(drawingsOf(candidates)...))
 	case "perfetto":
-		unit := traceUnits["ms"]
-		if file.unit != "" {
-			unit = traceUnits[file.unit]
-		}
-		_, err = io.WriteString(out, schedule.DrawTrace(unit, drawingsOf(candidates)...))
-	default:
-		err = o.text(out, candidates)
+		return c.printf("%s", schedule.DrawTrace(traceUnits[file.unit], drawingsOf(candidates)...))
 	}
-	return err
+	return c.show(viewsOf(candidates), func(p *page) { o.print(p, candidates) })
 }
 
-// read reads the file and decides the load. All its errors are bad input.
-func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
+// read reads the file and decides the load.
+func (o *planCompareOptions) read(c *call) (*costsFile, schedule.Load, error) {
 	switch {
 	case o.file == "":
 		return nil, schedule.Load{}, errors.New("no costs; name their file, such as -f examples/plan/costs.yaml")
-	case !slices.Contains(compareOutputs, o.output):
-		return nil, schedule.Load{}, notOneOf("--output", o.output, compareOutputs)
 	case o.width < 0:
 		return nil, schedule.Load{}, fmt.Errorf("--width is %d; want at least 1, or 0 for no drawings", o.width)
 	case o.pipelines < 0:
 		return nil, schedule.Load{}, fmt.Errorf("--pipelines is %d; want at least 1", o.pipelines)
 	}
-	source, err := readFile(o.file, capCostsBytes, "want the costs of one pipeline")
+	source, err := c.read(o.file, "a costs file", capCostsBytes)
 	if err != nil {
 		return nil, schedule.Load{}, err
 	}
@@ -160,10 +134,7 @@ func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
 	if err != nil {
 		return nil, schedule.Load{}, err
 	}
-	load := schedule.Load{
-		Pipelines: max(1, file.pipelines), Batches: file.batches, AverageEvery: file.averageEvery,
-		AwaitRound: file.awaitRound, ExchangeNorm: file.exchangeNorm,
-	}
+	load := file.load
 	if o.pipelines > 0 {
 		load.Pipelines = o.pipelines
 	}
@@ -174,25 +145,24 @@ func (o *planCompareOptions) read() (*costsFile, schedule.Load, error) {
 		}
 	}
 	ops := 3 * max(1, file.chunks) * file.stages * file.microBatches * load.Pipelines * load.Batches
-	load.Record = o.output == "svg" || o.output == "perfetto" || o.output == "text" && o.width > 0
+	load.Record = c.format == "svg" || c.format == "perfetto" || c.format == formatText && o.width > 0
 	if load.Record && ops > mostDrawn {
-		if o.output != "text" {
-			return nil, load, fmt.Errorf("--output %s: about %d ops a schedule, more than the %d a drawing can show; use --output json", o.output, ops, mostDrawn)
+		if c.format != formatText {
+			return nil, load, fmt.Errorf("--output %s: about %d ops a schedule, more than the %d a drawing can show; use --output json", c.format, ops, mostDrawn)
 		}
 		load.Record, o.width = false, 0
 	}
 	return file, load, nil
 }
 
-// text prints the table, the reasons and the drawings.
-func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate) error {
+// print prints the table, the reasons and the drawings.
+func (o *planCompareOptions) print(p *page, candidates []schedule.Candidate) {
 	best, err := schedule.Best(candidates)
-	var b strings.Builder
-	table := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "schedule\tbatch time\tbubble\tmemory\ton device\tlink\tagainst the best") //nolint:errcheck // Flush returns it
+	t := table{narrow: []string{"on device", "link", "bubble", "memory"}}
+	t.add("schedule", "batch time", "bubble", "memory", "on device", "link", "against the best")
 	for i, c := range candidates {
 		if c.Err != nil {
-			fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t%v\n", c.Schedule, c.Err) //nolint:errcheck // Flush returns it
+			t.add(c.Schedule, "-", "-", "-", "-", "-", c.Err.Error())
 			continue
 		}
 		device, memory := c.Result.Worst()
@@ -205,23 +175,18 @@ func (o *planCompareOptions) text(out io.Writer, candidates []schedule.Candidate
 		case err == nil:
 			note = against(c.Result.Period, candidates[best].Result.Period)
 		}
-		//nolint:errcheck // Flush returns it
-		fmt.Fprintf(table, "%s\t%.6g\t%.1f%%\t%s\t%d\t%.0f%%\t%s\n", c.Schedule, c.Result.Period, 100*c.Result.Bubble,
-			words.Bytes(memory.Reserved), device, 100*c.Result.Busiest().Busy, note)
+		t.add(c.Schedule, fmt.Sprintf("%.6g", c.Result.Period), fmt.Sprintf("%.1f%%", 100*c.Result.Bubble),
+			words.Bytes(memory.Reserved), fmt.Sprint(device), fmt.Sprintf("%.0f%%", 100*c.Result.Busiest().Busy), note)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
+	p.table(&t)
 	if err != nil {
-		fmt.Fprintf(&b, "%v; fewer pipelines, smaller micro-batches or more devices need less\n", err)
+		p.printf("%v; fewer pipelines, smaller micro-batches or more devices need less\n", err)
 	}
 	for _, c := range candidates {
 		if c.Err == nil && o.width > 0 {
-			fmt.Fprintf(&b, "\n%s: %s\n%s", c.Schedule, c.Reason, schedule.DrawText(c.Result, o.width))
+			p.printf("\n%s: %s\n%s", c.Schedule, c.Reason, schedule.DrawText(c.Result, o.width))
 		}
 	}
-	_, err = io.WriteString(out, b.String())
-	return err
 }
 
 // against says how much longer than another time a time is.

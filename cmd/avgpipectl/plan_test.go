@@ -2,9 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -13,20 +13,18 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // runPlan runs `avgpipectl plan ARGS` and returns what it prints.
 func runPlan(args ...string) (string, error) {
-	root := &cobra.Command{Use: "avgpipectl", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(newPlanCommand())
+	root := newRootCommand()
 	var out bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(&out)
 	root.SetArgs(append([]string{"plan"}, args...))
-	err := root.Execute()
+	err := root.ExecuteContext(context.Background())
 	return out.String(), err
 }
 
@@ -40,8 +38,7 @@ func TestPlan(t *testing.T) {
 		if err == nil {
 			return out
 		}
-		var coded interface{ ExitCode() int }
-		if !errors.As(err, &coded) || coded.ExitCode() != 2 {
+		if exitCode(err) != exitRefused {
 			t.Errorf("%s: error %v does not exit with 2", d.Pos, err)
 		}
 		return out + "error: " + err.Error()
@@ -67,8 +64,7 @@ func TestPlanCompare(t *testing.T) {
 		if err == nil {
 			return out
 		}
-		var coded interface{ ExitCode() int }
-		if !errors.As(err, &coded) || coded.ExitCode() != 2 {
+		if exitCode(err) != exitRefused {
 			t.Errorf("%s: error %v does not exit with 2", d.Pos, err)
 		}
 		return out + "error: " + err.Error()
@@ -77,7 +73,7 @@ func TestPlanCompare(t *testing.T) {
 
 // TestExampleCostsAreUnderstood, for all schedules and every form of output.
 func TestExampleCostsAreUnderstood(t *testing.T) {
-	for _, output := range compareOutputs {
+	for _, output := range []string{"text", "json", "svg", "perfetto"} {
 		out, err := runPlan("compare", "-f", "../../examples/plan/costs.yaml", "-o", output, "--pipelines=2")
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +106,7 @@ func TestExampleCostsHaveEveryKey(t *testing.T) {
 	if _, err := parseCosts("costs.yaml", []byte(text)); err != nil {
 		t.Error(err)
 	}
-	for _, key := range knownCosts() {
+	for _, key := range new(costsFile).keys() {
 		if !strings.Contains(text, "\n"+key+": ") {
 			t.Errorf("%s is missing", key)
 		}

@@ -10,48 +10,104 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
-// display shows a job's statuses as they come.
-type display interface {
-	show(s api.JobStatus) error
-	say(message string) // something beside the job's status
-	finish() error
+// progress shows how far a job or a tuning is: on a terminal a bar that is drawn in its place again, else lines.
+type progress struct {
+	out     io.Writer
+	width   int // of the terminal; 0: it is none
+	last    api.JobStatus
+	printed time.Time // the last line
 }
 
-// jsonDisplay prints one status per line.
-type jsonDisplay struct{ out io.Writer }
-
-func (d jsonDisplay) show(s api.JobStatus) error { return printLine(d.out, s) }
-func (d jsonDisplay) say(string)                 {}
-func (d jsonDisplay) finish() error              { return nil }
+func newProgress(out io.Writer) *progress {
+	p := &progress{out: out}
+	p.width, _ = terminal(out)
+	return p
+}
 
 // lineEvery is how often a line is printed for progress alone.
 const lineEvery = 5 * time.Second
 
-// lineDisplay prints lines: whenever the job's state, generation or evaluation changes, and for progress now and then.
-type lineDisplay struct {
-	out     io.Writer
-	now     func() time.Time
-	last    api.JobStatus
-	printed time.Time
-}
-
-func (d *lineDisplay) show(s api.JobStatus) error {
-	changed := s.State != d.last.State || s.Generation != d.last.Generation || s.EvalRound != d.last.EvalRound || tuningStep(s) != tuningStep(d.last)
-	if !changed && d.now().Sub(d.printed) < lineEvery {
+// status shows a job's status: what is new about its state in a line, the rest in the bar, or in lines now and then.
+func (p *progress) status(s api.JobStatus) error {
+	entered := s.State != p.last.State || s.Generation != p.last.Generation
+	changed := entered || s.EvalRound != p.last.EvalRound || tuningStep(s) != tuningStep(p.last)
+	p.last = s
+	switch {
+	case p.width > 0 && entered:
+		p.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
+		fallthrough
+	case p.width > 0:
+		return p.bar(func(width int) string { return progressText(s, width) }, fraction(s))
+	case !changed && time.Since(p.printed) < lineEvery:
 		return nil
 	}
+	p.printed = time.Now()
 	why := ""
-	if (s.State != d.last.State || s.Generation != d.last.Generation) && s.Tuning == nil { // the progress of a tuning is its reason
+	if entered && s.Tuning == nil { // the progress of a tuning is its reason
 		why = ": " + s.Reason
 	}
-	d.last, d.printed = s, d.now()
-	_, err := fmt.Fprintf(d.out, "%s %s%s\n", s.State, progress(s), why)
+	_, err := fmt.Fprintf(p.out, "%s %s%s\n", s.State, progressText(s, 1<<20), why)
 	return err
+}
+
+// tuning shows how far a tuning is that is no job's.
+func (p *progress) tuning(t *api.TuneProgress) error {
+	s := api.JobStatus{Tuning: t}
+	if p.width > 0 {
+		return p.bar(func(width int) string { return progressText(s, width) }, fraction(s))
+	}
+	if tuningStep(s) != tuningStep(p.last) {
+		p.say(tuningText(t))
+	}
+	p.last = s
+	return nil
+}
+
+// bar draws text, how much is done, and a bar of a sixth of the columns over what was drawn before.
+func (p *progress) bar(text func(width int) string, done float64) error {
+	if width, ok := terminal(p.out); ok { // it may have been resized
+		p.width = width
+	}
+	const around = 9 // "  45% |...|"
+	length := max(2, min(30, p.width/6))
+	full := min(int(float64(length)*done), length)
+	_, err := fmt.Fprintf(p.out, "\r\x1b[K%s %3.0f%% |%-*s|", text(max(1, p.width-length-around)), 100*done, length, strings.Repeat("█", full))
+	return err
+}
+
+// say prints a line, in the place of the bar.
+func (p *progress) say(line string) {
+	if p.width > 0 {
+		line = "\r\x1b[K" + line
+	}
+	fmt.Fprintln(p.out, line) //nolint:errcheck // the next status finds out
+}
+
+// finish leaves the bar where it is.
+func (p *progress) finish() error {
+	if p.width == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintln(p.out)
+	return err
+}
+
+// fraction is how much of a job is done: of its time when that is known, since it may end before its steps do.
+func fraction(s api.JobStatus) float64 {
+	switch {
+	case s.Tuning != nil:
+		return min(float64(s.Tuning.Done)/float64(max(s.Tuning.Total, 1)), 1)
+	case s.State == api.Done:
+		return 1
+	case s.ETAS != nil && s.ElapsedS+*s.ETAS > 0:
+		return s.ElapsedS / (s.ElapsedS + *s.ETAS)
+	case s.Steps > 0:
+		return min(float64(s.Step)/float64(s.Steps), 1)
+	}
+	return 0
 }
 
 // tuningStep is what a tuning measures; "" when there is none.
@@ -59,48 +115,43 @@ func tuningStep(s api.JobStatus) string {
 	if s.Tuning == nil {
 		return ""
 	}
-	return s.Tuning.Text
+	return tuningText(s.Tuning)
 }
 
-func (d *lineDisplay) say(message string) { fmt.Fprintln(d.out, message) } //nolint:errcheck // the next show finds out
-
-func (d *lineDisplay) finish() error { return nil }
-
-// progress says how far a job is: step, losses, speed, time left, last committed round.
-func progress(s api.JobStatus) string { return progressWithin(s, 1<<20) }
-
-// part is a part of a progress text. Of a text that is too long, the parts of the highest rank go first.
-type part struct {
-	rank int
-	text string
+// tuningText says how far a tuning is.
+func tuningText(p *api.TuneProgress) string {
+	if p.Total == 0 {
+		return cmp.Or(p.Text, "starting")
+	}
+	return fmt.Sprintf("step %d of %d: %s", min(p.Done+1, p.Total), p.Total, p.Text)
 }
 
-// progressWithin is a progress text of at most so many columns. The time left goes last.
-func progressWithin(s api.JobStatus, width int) string {
+// progressText says how far a job is in at most so many columns: step, losses, speed, time left, last committed round. Of a text that is
+// too long, the parts of the highest rank go first; the time left goes last.
+func progressText(s api.JobStatus, width int) string {
 	if s.Tuning != nil {
 		return clip(tuningText(s.Tuning), width)
+	}
+	type part struct {
+		rank int
+		text string
 	}
 	parts := []part{
 		{1, fmt.Sprintf("step %d/%s", s.Step, known(s.Steps))}, {6, fmt.Sprintf("sample %d/%s", s.SamplesSeen, known(s.BudgetSamples))},
 	}
-	if s.Loss != nil {
-		parts = append(parts, part{2, fmt.Sprintf("loss %.3f", *s.Loss)})
+	add := func(rank int, there bool, text string) {
+		if there {
+			parts = append(parts, part{rank, text})
+		}
 	}
-	if s.EvalLoss != nil {
-		parts = append(parts, part{3, fmt.Sprintf("eval %.3f", *s.EvalLoss)})
-	}
+	add(2, s.Loss != nil, "loss "+number(s.Loss, "%.3f"))
+	add(3, s.EvalLoss != nil, "eval "+number(s.EvalLoss, "%.3f"))
 	if s.Accuracy != nil {
-		parts = append(parts, part{4, fmt.Sprintf("accuracy %.1f%%", 100**s.Accuracy)})
+		add(4, true, fmt.Sprintf("accuracy %.1f%%", 100**s.Accuracy))
 	}
-	if s.TokensPerS > 0 {
-		parts = append(parts, part{5, thousands(s.TokensPerS) + " " + speedUnit(s)})
-	}
-	if s.ETAS != nil {
-		parts = append(parts, part{0, seconds(s.ETAS) + " left"})
-	}
-	if s.CommittedRound > 0 {
-		parts = append(parts, part{7, fmt.Sprintf("round %d committed", s.CommittedRound)})
-	}
+	add(5, s.TokensPerS > 0, thousands(s.TokensPerS)+" "+speedUnit(s))
+	add(0, s.ETAS != nil, seconds(s.ETAS)+" left")
+	add(7, s.CommittedRound > 0, fmt.Sprintf("round %d committed", s.CommittedRound))
 	for {
 		var texts []string
 		for _, p := range parts {
@@ -121,72 +172,4 @@ func known(n uint64) string {
 		return "?"
 	}
 	return strconv.FormatUint(n, 10)
-}
-
-// barUnits is how finely the bar counts.
-const barUnits = 1000
-
-// barDisplay draws a progress bar on a terminal.
-type barDisplay struct {
-	out  io.Writer
-	bar  *progressbar.ProgressBar
-	text int // columns left of the bar
-	rest int // columns of the bar and around it
-	last api.JobStatus
-}
-
-func newBarDisplay(out io.Writer, width int) *barDisplay {
-	const rest = 14 // columns for the percentage, the ends of the bar and the spaces
-	length := max(2, min(30, width/6))
-	return &barDisplay{out: out, text: max(1, width-length-rest), rest: length + rest, bar: progressbar.NewOptions(barUnits,
-		progressbar.OptionSetWriter(out),
-		progressbar.OptionSetWidth(length),
-		progressbar.OptionSetPredictTime(false),
-		progressbar.OptionSetElapsedTime(false),
-		progressbar.OptionUseANSICodes(true),
-		progressbar.OptionSetRenderBlankState(false),
-	)}
-}
-
-func (d *barDisplay) show(s api.JobStatus) error {
-	if s.State != d.last.State || s.Generation != d.last.Generation {
-		d.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
-	}
-	d.last = s
-	if width, ok := terminal(d.out); ok { // it may have been resized
-		d.text = max(1, width-d.rest)
-	}
-	return d.set(progressWithin(s, d.text), fraction(s))
-}
-
-// set draws the bar with a text and a part of it done.
-func (d *barDisplay) set(text string, done float64) error {
-	d.bar.Describe(clip(text, d.text))
-	return d.bar.Set(int(barUnits * done))
-}
-
-// fraction is how much of a job is done: of its time when that is known, since it may end before its steps do.
-func fraction(s api.JobStatus) float64 {
-	switch {
-	case s.Tuning != nil:
-		return tuned(s.Tuning)
-	case s.State == api.Done:
-		return 1
-	case s.ETAS != nil && s.ElapsedS+*s.ETAS > 0:
-		return s.ElapsedS / (s.ElapsedS + *s.ETAS)
-	case s.Steps > 0:
-		return min(float64(s.Step)/float64(s.Steps), 1)
-	}
-	return 0
-}
-
-func (d *barDisplay) say(message string) {
-	if d.bar.Clear() == nil {
-		fmt.Fprintln(d.out, message) //nolint:errcheck // the next show finds out
-	}
-}
-
-func (d *barDisplay) finish() error {
-	_, err := fmt.Fprintln(d.out)
-	return err
 }

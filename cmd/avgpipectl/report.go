@@ -2,28 +2,28 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/words"
-	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
-
-// mostDrawnOps bounds a plan that is drawn in a terminal.
-const mostDrawnOps = 400
 
 // printReport prints what a tuning found: the profile, the choice with its plan and its stages, and what lost against it.
 func printReport(p *page, r *tuner.Report) {
 	printProfile(p, r)
 	c := &r.Chosen
-	p.printf("\nchosen: %s; %s\n\n", shape(c), c.Reason)
-	p.drawing(drawCandidate(c, p.drawingWidth()))
+	chosen := shape(c.Devices, c.Pipelines, c.MicroBatches, c.Schedule, c.Recompute)
+	if c.Chunks > 1 {
+		chosen += fmt.Sprintf(", %d chunks a device", c.Chunks)
+	}
+	p.printf("\nchosen: %s; %s\n\n", chosen, c.Reason)
+	plan, _, _ := tuner.Plan(c) // one that cannot be made is not drawn
+	p.drawing(plan, c)
 	printTerms(p, c, nil)
 	printCandidates(p, r)
-	printNotes(p, r)
 }
 
 // printProfile prints what was measured of the layers.
@@ -38,7 +38,7 @@ func printProfile(p *page, r *tuner.Report) {
 	}
 	middle := words.Count(profile.Samples[len(profile.Samples)/2], "sample") // see tuner.LayerSummary
 	p.printf("\nlayers, of a micro-batch of %s:\n", middle)
-	var t table
+	t := table{narrow: []string{"OPTIMIZER", "PARAMETERS", "ACTIVATIONS"}}
 	t.add("LAYER", "FORWARD", "BACKWARD", "OPTIMIZER", "ACTIVATIONS", "PARAMETERS")
 	for _, l := range profile.Layers {
 		t.add(l.Name, words.Seconds(l.ForwardSeconds), words.Seconds(l.BackwardInputSeconds+l.BackwardWeightSeconds), words.Seconds(l.OptimizerSeconds),
@@ -47,148 +47,141 @@ func printProfile(p *page, r *tuner.Report) {
 	p.table(&t)
 }
 
-// drawing puts a drawing on the page, if there is one.
-func (p *page) drawing(text string) {
-	if text != "" {
-		p.printf("%s\n", text)
+// What is drawn on a page: plans of so many ops at most, with so many columns beside the time, and the time in no fewer columns.
+const (
+	mostDrawnOps = 400
+	besideTime   = 40
+	leastTime    = 24
+)
+
+// drawing draws a batch of one pipeline by a plan, if it is short enough: with the times of a candidate that has its stages, else with
+// forwards that take 1 and backwards that take 2.
+func (p *page) drawing(plan schedule.Plan, c *tuner.Candidate) {
+	width := 100
+	if p.colors {
+		width = p.width - besideTime
+	}
+	if len(plan) == 0 || plan.Ops() > mostDrawnOps || width < leastTime {
+		return
+	}
+	costs, unit := schedule.Uniform(plan.Stages(), 1, 2, 0), "forwards, a backward being two"
+	if c != nil && len(c.Costs.Forward) == plan.Stages() && c.MicroBatches == plan.MicroBatches() {
+		costs, unit = inMilliseconds(c.Costs), "milliseconds"
+	}
+	if result, err := schedule.Simulate(plan, costs); err == nil {
+		p.printf("one batch of one pipeline, in %s:\n%s\n", unit, schedule.DrawText(result, width))
 	}
 }
 
-// shape says how a candidate lays a job out.
-func shape(c *tuner.Candidate) string {
-	text := fmt.Sprintf("%s, %s, %s, schedule %s", words.Count(c.Devices, "stage"), words.Count(c.Pipelines, "pipeline"),
-		words.Count(c.MicroBatches, "micro-batch"), c.Schedule)
-	if c.Chunks > 1 {
-		text += fmt.Sprintf(", %d chunks a device", c.Chunks)
-	}
-	if words := recomputes(c.Recompute); words != "" {
-		text += ", " + words
-	}
-	return text
-}
-
-// recomputes says what is computed again; "" for nothing.
-func recomputes(all []string) string {
-	same, some := true, false
-	for _, word := range all {
-		same, some = same && word == all[0], some || word != "none"
-	}
-	switch {
-	case !some:
-		return ""
-	case all[0] == job.AutoRecompute:
-		return "recomputation auto"
-	case same:
-		return "recomputes " + all[0]
-	}
-	return "recomputes by stage " + strings.Join(all, " ")
-}
-
-// drawCandidate draws a batch of a candidate's plan; "" when it is too long to show.
-func drawCandidate(c *tuner.Candidate, width int) string {
-	plan, _, err := tuner.Plan(c)
-	if err != nil || plan.Ops() > mostDrawnOps {
-		return ""
-	}
-	return drawPlan(plan, c.Costs, width, "milliseconds", 1e3)
-}
-
-// drawPlan draws a batch of one pipeline; "" when the costs do not fit. Times are printed in a unit of which there are so many in
-// one of the costs.
-func drawPlan(plan schedule.Plan, costs schedule.Costs, width int, unit string, scale float64) string {
-	for _, list := range []*[]float64{
-		&costs.Forward, &costs.Backward, &costs.BackwardInput, &costs.BackwardWeight, &costs.Update, &costs.Average, &costs.Link,
-	} {
-		*list = scaled(*list, scale)
-	}
-	costs.Bandwidth = scaled(costs.Bandwidth, 1/scale)
-	result, err := schedule.Simulate(plan, costs)
-	if err != nil {
-		return ""
-	}
-	return fmt.Sprintf("one batch of one pipeline, in %s:\n%s", unit, schedule.DrawText(result, width))
-}
-
-// scaled multiplies a list; nil stays nil.
-func scaled(values []float64, by float64) []float64 {
-	if values == nil {
-		return nil
-	}
-	out := make([]float64, len(values))
-	for i, v := range values {
-		out[i] = v * by
-	}
-	return out
-}
-
-// printTerms prints where the time of each stage goes in a batch of one pipeline, and what it holds: predicted, measured by the
-// tuning, and observed while the job trains, where there is each. A job that was not tuned has no candidate.
-func printTerms(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
-	var t table
-	t.add("STAGE", "LAYERS", "", "COMPUTE", "OPTIMIZER", "AVERAGE", "WAIT", "BUSY", "MEMORY")
-	row := func(k int, what string, s tuner.StageTerms) {
-		layers := "-"
-		if c != nil && k < len(c.Split) {
-			layers = fmt.Sprintf("%d-%d", c.Split[k][0], c.Split[k][1]-1)
+// inMilliseconds are costs whose times were in seconds.
+func inMilliseconds(c schedule.Costs) schedule.Costs {
+	scale := func(list *[]float64, by float64) {
+		*list = slices.Clone(*list)
+		for i := range *list {
+			(*list)[i] *= by
 		}
-		t.add(strconv.Itoa(k), layers, what, words.Seconds(s.ComputeSeconds), words.Seconds(s.OptimizerSeconds), words.Seconds(s.AverageSeconds),
-			words.Seconds(s.WaitSeconds), fmt.Sprintf("%.0f%%", 100*s.Busy), size(s.Memory.OnDevice()))
 	}
-	kinds := []struct {
-		what   string
-		stages []tuner.StageTerms
-	}{{"predicted", nil}, {"measured", nil}, {"observed", nil}}
+	for _, times := range []*[]float64{&c.Forward, &c.Backward, &c.BackwardInput, &c.BackwardWeight, &c.Update, &c.Average, &c.Link} {
+		scale(times, 1e3)
+	}
+	scale(&c.Bandwidth, 1e-3)
+	return c
+}
+
+// evidence is what one source says of a plan's times and memory.
+type evidence struct {
+	source string
+	tuner.Prediction
+}
+
+// evidenceOf lists what was predicted of a candidate and measured of it by the tuning, and what is observed while the job trains, as far
+// as there is each. A job that was not tuned has no candidate.
+func evidenceOf(c *tuner.Candidate, observed *tuner.Measurement) []evidence {
+	var list []evidence
 	if c != nil {
-		kinds[0].stages = c.Predicted.Stages
+		list = append(list, evidence{"predicted", c.Predicted})
 		if c.Measured != nil {
-			kinds[1].stages = c.Measured.Stages
+			list = append(list, evidence{"measured", c.Measured.Prediction})
 		}
 	}
 	if observed != nil {
-		kinds[2].stages = observed.Stages
+		list = append(list, evidence{"observed", observed.Prediction})
 	}
-	for k := range max(len(kinds[0].stages), len(kinds[2].stages)) {
-		for _, kind := range kinds {
-			if k < len(kind.stages) {
-				row(k, kind.what, kind.stages[k])
+	return list
+}
+
+// side puts what the sources say of each stage, or each link, next to each other.
+func side(list []evidence, count func(e evidence) int, add func(k int, e evidence)) {
+	most := 0
+	for _, e := range list {
+		most = max(most, count(e))
+	}
+	for k := range most {
+		for _, e := range list {
+			if k < count(e) {
+				add(k, e)
 			}
 		}
 	}
+}
+
+// printTerms prints where the time of each stage goes in a batch of one pipeline, what a message takes on each link, and what each stage
+// holds for what.
+func printTerms(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
+	list := evidenceOf(c, observed)
+	stages := func(e evidence) int { return len(e.Stages) }
+	t := table{narrow: []string{"LAYERS", "AVERAGE", "OPTIMIZER", "WAIT"}}
+	t.add("STAGE", "LAYERS", "", "COMPUTE", "OPTIMIZER", "AVERAGE", "WAIT", "BUSY", "MEMORY")
+	side(list, stages, func(k int, e evidence) {
+		layers, s := "-", e.Stages[k]
+		if c != nil && k < len(c.Split) {
+			layers = fmt.Sprintf("%d-%d", c.Split[k][0], c.Split[k][1]-1)
+		}
+		t.add(strconv.Itoa(k), layers, e.source, words.Seconds(s.ComputeSeconds), words.Seconds(s.OptimizerSeconds), words.Seconds(s.AverageSeconds),
+			words.Seconds(s.WaitSeconds), fmt.Sprintf("%.0f%%", 100*s.Busy), size(s.Memory.OnDevice()))
+	})
 	if len(t.rows) == 1 {
 		return
 	}
 	p.table(&t)
-	p.printf("a batch of each pipeline: %s\n", batchTimes(c, observed))
-	printLinks(p, c, observed)
-	printMemory(p, c, observed)
-}
-
-// batchTimes says how long a batch takes.
-func batchTimes(c *tuner.Candidate, observed *tuner.Measurement) string {
-	var parts []string
-	add := func(what string, p tuner.Prediction) {
-		parts = append(parts, fmt.Sprintf("%s %s, %.4g samples/s", what, words.Seconds(p.BatchSeconds), p.SamplesPerSecond))
+	var times []string
+	for _, e := range list {
+		times = append(times, fmt.Sprintf("%s %s, %.4g samples/s", e.source, words.Seconds(e.BatchSeconds), e.SamplesPerSecond))
 	}
-	if c != nil {
-		add("predicted", c.Predicted)
-		if c.Measured != nil {
-			add("measured", c.Measured.Prediction)
+	p.printf("a batch of each pipeline: %s\n", strings.Join(times, "; "))
+
+	list = slices.DeleteFunc(list, func(e evidence) bool { return e.source == "measured" }) // it has stages' times alone
+	var links table
+	links.add("LINK", "", "MESSAGE", "BYTES OF A BATCH")
+	side(list, func(e evidence) int { return len(e.Links) }, func(k int, e evidence) {
+		took := "-" // nothing was observed
+		if l := e.Links[k]; l.MessageSeconds > 0 || e.source == "predicted" {
+			took = words.Seconds(l.MessageSeconds)
 		}
-	}
-	if observed != nil {
-		add("observed", observed.Prediction)
-	}
-	return strings.Join(parts, "; ")
+		links.add(fmt.Sprintf("%d-%d", k, k+1), e.source, took, size(e.Links[k].Bytes))
+	})
+	p.below(&links)
+
+	// What is observed is taken of the devices, so it lacks messages and what else the worker process holds in the host's memory.
+	memory := table{narrow: []string{"CENTER", "STATE", "GRADIENTS", "MESSAGES", "ACTIVATIONS", "WEIGHTS"}}
+	memory.add("MEMORY", "", "WEIGHTS", "GRADIENTS", "STATE", "ACTIVATIONS", "CENTER", "ON DEVICE", "MESSAGES", "PROCESS")
+	side(list, stages, func(k int, e evidence) {
+		if m := e.Stages[k].Memory; m.Total() > 0 {
+			memory.add(strconv.Itoa(k), e.source, size(m.Weights), size(m.Gradients), size(m.State), size(m.Activations), size(m.Center),
+				size(m.OnDevice()), size(m.Boundaries), size(m.Host))
+		}
+	})
+	p.below(&memory)
 }
 
-// printCandidates prints the chosen candidate and the runners-up, and why each lost.
+// printCandidates prints the chosen candidate and the runners-up, why each lost, and what is to be noted.
 func printCandidates(p *page, r *tuner.Report) {
 	count := words.Count(r.Considered, "candidate")
 	if listed := 1 + len(r.RunnersUp); listed < r.Considered {
 		count = fmt.Sprintf("%d of %s", listed, count)
 	}
 	p.printf("\n%s: those that were run, the others by what was predicted, what cannot run:\n", count)
-	var t table
+	t := table{narrow: []string{"MEMORY", "SAMPLES/S", "PREDICTED", "MICRO", "MEASURED"}}
 	t.add("STAGES", "PIPELINES", "MICRO", "SCHEDULE", "PREDICTED", "MEASURED", "SAMPLES/S", "MEMORY", "WHY")
 	for i, c := range append([]tuner.Candidate{r.Chosen}, r.RunnersUp...) {
 		predicted, measured, speed := "-", "-", "-"
@@ -209,6 +202,9 @@ func printCandidates(p *page, r *tuner.Report) {
 			memories(c.Predicted.Stages), why)
 	}
 	p.table(&t)
+	for _, note := range r.Notes {
+		p.printf("note: %s\n", note)
+	}
 }
 
 // memories lists what each stage holds.
@@ -226,12 +222,6 @@ func memories(stages []tuner.StageTerms) string {
 		words = append(words, size(s.Memory.Total()))
 	}
 	return strings.Join(words, " ")
-}
-
-func printNotes(p *page, r *tuner.Report) {
-	for _, note := range r.Notes {
-		p.printf("note: %s\n", note)
-	}
 }
 
 // size prints bytes; none are not known.
@@ -252,24 +242,4 @@ func sampleCounts(values []int) string {
 		fmt.Fprintf(&b, "%d, ", v)
 	}
 	return "no sample"
-}
-
-// drawingWidth is how many columns a drawing's time may take: those of a terminal less its labels, else 100.
-func (p *page) drawingWidth() int {
-	const labels = 40
-	if p.colors {
-		return max(40, p.width-labels)
-	}
-	return 100
-}
-
-// tuningText says how far a tuning is.
-func tuningText(p *api.TuneProgress) string {
-	if p.Total == 0 {
-		if p.Text != "" {
-			return p.Text
-		}
-		return "starting"
-	}
-	return fmt.Sprintf("step %d of %d: %s", min(p.Done+1, p.Total), p.Total, p.Text)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strconv"
@@ -13,17 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // statusOptions are the flags of `status`.
 type statusOptions struct {
-	daemonFlags
-	states []string
-	owner  string
-	name   string
-	watch  bool
+	states      []string
+	owner, name string
+	watch       bool
 }
 
 // matches reports whether a job is one that the flags ask for.
@@ -32,19 +28,18 @@ func (o *statusOptions) matches(s api.JobStatus) bool {
 	return (len(o.states) == 0 || slices.Contains(o.states, string(s.State))) && (o.owner == "" || o.owner == s.Owner) && (o.name == "" || named && err == nil)
 }
 
-// check refuses a state or a pattern that no job can have.
-func (o *statusOptions) check() error {
+// check refuses what no job can match.
+func (o *statusOptions) check(args []string) error {
 	for _, state := range o.states {
-		if !slices.Contains(stateNames, state) {
-			err := fmt.Errorf("status: no state %q; one of %s", state, strings.Join(stateNames, ", "))
-			if near := nearest.Word(state, stateNames); near != "" {
-				err = fmt.Errorf("%w; did you mean %s?", err, near)
-			}
-			return &usageError{err}
+		if err := oneOf(state, stateNames); err != nil {
+			return usagef("status: no state %q; %w", state, err)
 		}
 	}
 	if _, err := path.Match(o.name, ""); err != nil {
-		return &usageError{fmt.Errorf("status: --name %q is not a pattern: %w", o.name, err)}
+		return usagef("status: --name %q is not a pattern: %w", o.name, err)
+	}
+	if o.watch && len(args) > 0 {
+		return usagef("status --watch shows the list; follow one job with: avgpipectl watch %s", args[0])
 	}
 	return nil
 }
@@ -55,7 +50,7 @@ var stateNames = []string{
 
 func newStatusCommand() *cobra.Command {
 	var o statusOptions
-	cmd := &cobra.Command{
+	cmd := daemonVerb(&cobra.Command{
 		Use:   "status [JOB]",
 		Short: "Show all jobs, or one in full",
 		Long: `Show all jobs, or one in full: where it stands and why, its losses, and what each stage's device did in the last
@@ -65,22 +60,22 @@ list gets fewer columns. The json output is an API status (docs/design.md), or a
   avgpipectl status --state running --state queued --owner ada --name 'gpt2-*'
   avgpipectl status my-job -o json | jq .eval_loss`,
 		Args: arguments(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.watch && len(args) > 0 {
-				return &usageError{fmt.Errorf("status --watch shows the list; follow one job with: avgpipectl watch %s", args[0])}
-			}
-			if o.watch {
-				return watchStatus(cmd.Context(), o, cmd.OutOrStdout())
-			}
-			if len(args) == 0 {
-				return runStatusAll(cmd.Context(), o, cmd.OutOrStdout())
-			}
-			return runStatus(cmd.Context(), o, args[0], cmd.OutOrStdout())
-		},
-	}
-	o.addFlags(cmd)
+	}, func(c *call) error {
+		if err := o.check(c.args); err != nil {
+			return err
+		}
+		if len(c.args) == 0 {
+			return c.statusAll(o)
+		}
+		s, err := c.client.Job(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		return c.show(s, func(p *page) { printStatus(p, s) })
+	})
 	f := cmd.Flags()
 	f.StringSliceVar(&o.states, "state", nil, "only jobs in this `STATE`; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	f.BoolVarP(&o.watch, "watch", "w", false, "show the list again every 2 seconds, until Ctrl-C")
 	f.StringVar(&o.owner, "owner", "", "only jobs of this `USER`")
 	f.StringVar(&o.name, "name", "", "only jobs whose name matches this `PATTERN`, such as 'gpt2-*'")
@@ -90,47 +85,38 @@ list gets fewer columns. The json output is an API status (docs/design.md), or a
 // statusEvery is how often --watch shows the list again.
 const statusEvery = 2 * time.Second
 
-// watchStatus shows the list again and again, on a terminal in the same place.
-func watchStatus(ctx context.Context, o statusOptions, out io.Writer) error {
+// statusAll shows the list, with --watch again and again, on a terminal in the same place.
+func (c *call) statusAll(o statusOptions) error {
 	for {
-		if _, ok := terminal(out); ok {
-			if _, err := io.WriteString(out, "\x1b[H\x1b[2J"); err != nil {
-				return err
-			}
+		jobs, err := c.client.Jobs(c.ctx)
+		if err != nil {
+			return err
 		}
-		if err := runStatusAll(ctx, o, out); err != nil {
+		all := len(jobs)
+		jobs = slices.DeleteFunc(jobs, func(s api.JobStatus) bool { return !o.matches(s) })
+		if err := c.show(jobs, func(p *page) { printJobs(p, jobs, all, o.watch) }); err != nil || !o.watch {
 			return err
 		}
 		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
 		case <-time.After(statusEvery):
 		}
 	}
 }
 
-func runStatusAll(ctx context.Context, o statusOptions, out io.Writer) error {
-	if err := o.check(); err != nil {
-		return err
+// printJobs prints a list of jobs out of all that there are.
+func printJobs(p *page, jobs []api.JobStatus, all int, again bool) {
+	if again && p.colors {
+		p.printf("\x1b[H\x1b[2J")
 	}
-	client := o.client()
-	defer client.Close()
-	jobs, err := client.Jobs(ctx)
-	if err != nil {
-		return err
-	}
-	all := len(jobs)
-	jobs = slices.DeleteFunc(jobs, func(s api.JobStatus) bool { return !o.matches(s) })
-	if o.json() {
-		return printJSON(out, jobs)
-	}
-	if len(jobs) == 0 && all > 0 {
-		_, err := fmt.Fprintf(out, "no such jobs among %d\n", all)
-		return err
-	}
-	if len(jobs) == 0 {
-		_, err := fmt.Fprintln(out, "no jobs")
-		return err
+	switch {
+	case all == 0:
+		p.printf("no jobs\n")
+		return
+	case len(jobs) == 0:
+		p.printf("no such jobs among %d\n", all)
+		return
 	}
 	t := table{states: true, narrow: []string{"COMMITTED", "TOKENS/S", "LOSS", "REASON", "ENDED", "EVAL LOSS", "AGE", "OWNER", "STEP"}}
 	t.add("ID", "NAME", "STATE", "LEFT", "STEP", "EVAL LOSS", "LOSS", "TOKENS/S", "COMMITTED", "OWNER", "AGE", "ENDED", "REASON")
@@ -150,7 +136,7 @@ func runStatusAll(ctx context.Context, o statusOptions, out io.Writer) error {
 		}
 		t.add(row...)
 	}
-	return t.print(out)
+	p.table(&t)
 }
 
 // age prints a time briefly: 42s, 7m, 3h, 12d.
@@ -164,16 +150,6 @@ func age(d time.Duration) string {
 		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
-
-func runStatus(ctx context.Context, o statusOptions, ref string, out io.Writer) error {
-	client := o.client()
-	defer client.Close()
-	s, err := client.Job(ctx, ref)
-	if err != nil {
-		return err
-	}
-	return o.show(out, s, func(p *page) { printStatus(p, s) })
 }
 
 // printStatus prints a job in full.
@@ -192,7 +168,7 @@ func printStatus(p *page, s api.JobStatus) {
 	t.add("samples", samplesSeen(s))
 	t.add("step", fmt.Sprintf("%d of %s, of each pipeline", s.Step, known(s.Steps)))
 	t.add("round", fmt.Sprintf("%d, %d committed", s.Round, s.CommittedRound))
-	t.add("loss", number(s.Loss, "%.4f nats per "+targets(s)))
+	t.add("loss", number(s.Loss, "%.4f nats per "+targets(s.Task)))
 	eval := "-"
 	if s.EvalLoss != nil {
 		eval = fmt.Sprintf("%.4f at round %d, %s untrained", *s.EvalLoss, s.EvalRound, number(s.InitialLoss, "%.4f"))
@@ -202,9 +178,8 @@ func printStatus(p *page, s api.JobStatus) {
 		t.add("evaluation", words)
 	}
 	t.add("speed", fmt.Sprintf("%s %s", thousands(s.TokensPerS), speedUnit(s)))
-	elapsed := s.ElapsedS
-	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&elapsed), seconds(s.ETAS)))
-	t.add("shape", jobShape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule))
+	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&s.ElapsedS), seconds(s.ETAS)))
+	t.add("shape", shape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule, nil))
 	if words := batches(s); words != "" {
 		t.add("batch", words)
 	}
@@ -217,12 +192,10 @@ func printStatus(p *page, s api.JobStatus) {
 	if s.Device != "" {
 		t.add("device", s.Device)
 	}
-	if words := exportPlan(s.ID, s.Export); words != "" {
+	if words := exportPlan(s.ID, s.State, s.Export); words != "" {
 		t.add("output", words)
 	}
-	for _, w := range s.Warnings {
-		t.add("warning", w)
-	}
+	t.list("warning", s.Warnings)
 	p.table(&t)
 	if len(s.StageStatus) > 0 {
 		printStages(p, s.StageStatus)
@@ -238,17 +211,28 @@ func samplesSeen(s api.JobStatus) string {
 	return fmt.Sprintf("%d of %d seen (%s)", s.SamplesSeen, s.BudgetSamples, s.Budget)
 }
 
+// figure is a figure of an evaluation beside its loss.
+type figure struct{ name, text string }
+
+// figures are those that the task has.
+func figures(m api.Metrics) []figure {
+	var list []figure
+	add := func(name string, value *float64, scale float64, format string) {
+		if value != nil {
+			list = append(list, figure{name, fmt.Sprintf(format, scale**value)})
+		}
+	}
+	add("perplexity", m.Perplexity, 1, "%.4g")
+	add("accuracy", m.Accuracy, 100, "%.2f%%")
+	add("F1", m.F1, 1, "%.4f")
+	return list
+}
+
 // metrics says what an evaluation found beside its loss; "" for nothing.
 func metrics(m api.Metrics) string {
 	var parts []string
-	for _, f := range []struct {
-		value  *float64
-		scale  float64
-		format string
-	}{{m.Perplexity, 1, "perplexity %.4g"}, {m.Accuracy, 100, "accuracy %.2f%%"}, {m.F1, 1, "F1 %.4f"}} {
-		if f.value != nil {
-			parts = append(parts, fmt.Sprintf(f.format, f.scale**f.value))
-		}
+	for _, f := range figures(m) {
+		parts = append(parts, f.name+" "+f.text)
 	}
 	return strings.Join(parts, ", ")
 }
@@ -266,9 +250,9 @@ func batches(s api.JobStatus) string {
 	return ""
 }
 
-// targets is what a loss is the mean over.
-func targets(s api.JobStatus) string {
-	if s.Task == "images" || s.Task == "classification" {
+// targets is what a loss of a task is the mean over.
+func targets(task string) string {
+	if task == "images" || task == "classification" {
 		return "sample"
 	}
 	return "token"
@@ -293,11 +277,29 @@ func computes(s api.JobStatus) string {
 // printStages prints what the stages' devices did, in percent of their time.
 func printStages(p *page, stages []api.StageStatus) {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f%%", 100*v) }
-	var t table
+	t := table{narrow: []string{"DEVICE", "LAYERS", "COMMIT", "OPTIMIZER", "AVERAGE"}}
 	t.add(strings.Split("STAGE|LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
 	for _, s := range stages {
 		t.add(strconv.Itoa(s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
 			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
+	}
+	p.below(&t)
+}
+
+// printLinkStatus prints what messages between stages take, each way, where any were waited for.
+func printLinkStatus(p *page, links []api.LinkStatus) {
+	took := func(seconds *float64) string {
+		if seconds == nil {
+			return "-"
+		}
+		return words.Seconds(*seconds)
+	}
+	var t table
+	t.add("LINK", "MESSAGE", "DOWN", "UP")
+	for _, l := range links {
+		if l.DownS != nil || l.UpS != nil {
+			t.add(fmt.Sprintf("%d-%d", l.Link, l.Link+1), size(l.MessageBytes), took(l.DownS), took(l.UpS))
+		}
 	}
 	p.below(&t)
 }

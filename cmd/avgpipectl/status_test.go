@@ -15,7 +15,7 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 		Metrics: api.Metrics{Accuracy: &accuracy, F1: &f1}, TokensPerS: 1200,
 	}
 	var out bytes.Buffer
-	if err := (&output{}).show(&out, nil, func(p *page) { printStatus(p, s) }); err != nil {
+	if err := (&call{out: &out, format: formatText}).show(nil, func(p *page) { printStatus(p, s) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -25,12 +25,12 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, out.String())
 		}
 	}
-	if line := progress(s); !strings.Contains(line, "accuracy 92.5%, 1.2k images/s") {
+	if line := progressText(s, 1000); !strings.Contains(line, "accuracy 92.5%, 1.2k images/s") {
 		t.Errorf("progress says %q", line)
 	}
 	perplexity := 12.5
 	s = api.JobStatus{Task: "language", Precision: "bf16", Recompute: []string{"none"}, Metrics: api.Metrics{Perplexity: &perplexity}}
-	if got := metrics(s.Metrics) + "; " + computes(s) + "; " + targets(s); got != "perplexity 12.5; bf16; token" {
+	if got := metrics(s.Metrics) + "; " + computes(s) + "; " + targets(s.Task); got != "perplexity 12.5; bf16; token" {
 		t.Errorf("a language model shows %q", got)
 	}
 	s.Recompute = []string{"auto"} // it is being tuned

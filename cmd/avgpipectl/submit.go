@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -17,23 +15,20 @@ import (
 
 // submitOptions are the flags of `submit`.
 type submitOptions struct {
-	daemonFlags
-	set    []string
-	watch  bool
-	force  bool
-	retune bool
-	dryRun bool
+	set                          []string
+	watch, force, retune, dryRun bool
 }
 
 func newSubmitCommand() *cobra.Command {
 	var o submitOptions
-	cmd := &cobra.Command{
+	cmd := daemonVerb(&cobra.Command{
 		Use:   "submit FILE",
 		Short: "Submit a job file",
 		Long: `Submit a job file (docs/job-file.md). It is checked here and by the daemon before anything starts; what is wrong
 with it is printed with its line, what is allowed, and the nearest valid key or value. Relative paths in it start at
 its directory, and ${NAME} is taken from your environment. What it names is read with your rights, and must be readable for
-the daemon's user as well. FILE - is the standard input; relative paths in it start at the current directory.
+the daemon's user as well. FILE - is the standard input; relative paths in it start at the current directory. A job file has
+at most 64 KiB.
 
 What the file leaves open (stages, pipelines, micro_batches, or schedule: auto) is chosen by measuring before the job
 starts, or taken from an earlier choice for the same job on the same devices; avgpipectl explain says why. Measuring
@@ -52,13 +47,9 @@ is one line and each status another.`,
   sed 's/steps: .*/steps: 50/' job.yaml | avgpipectl submit -
   avgpipectl submit job.yaml --watch --set train.steps=50 --set optimizer.lr=1e-3`,
 		Args: arguments(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runSubmit(cmd.Context(), o, args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
-	}
-	o.addFlags(cmd)
+	}, func(c *call) error { return c.submit(o) })
+	setVar(cmd, &o.set, "train.steps=50")
 	f := cmd.Flags()
-	f.StringArrayVar(&o.set, "set", nil, "override `KEY=VALUE` of the file, such as train.steps=50; may be repeated")
 	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what the job would be, and start and store nothing")
 	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
@@ -66,36 +57,38 @@ is one line and each status another.`,
 	return cmd
 }
 
-func runSubmit(ctx context.Context, o submitOptions, file string, in io.Reader, out, messages io.Writer) error {
+func (c *call) submit(o submitOptions) error {
 	if o.dryRun && o.watch {
-		return &usageError{errors.New("--dry-run starts nothing that --watch could follow; give one of them")}
+		return usagef("--dry-run starts nothing that --watch could follow; give one of them")
 	}
-	request, target, err := prepare(o, file, in)
+	request, target, err := c.prepare(o)
 	if err != nil {
 		return err
 	}
-	client := o.client()
-	defer client.Close()
 	if o.dryRun {
-		return runDryRun(ctx, o, client, request, out)
+		d, err := c.client.DryRun(c.ctx, request)
+		if err != nil {
+			return err
+		}
+		return c.show(d, func(p *page) { printDryRun(p, &d) })
 	}
-	answer, err := client.Submit(ctx, request)
+	answer, err := c.client.Submit(c.ctx, request)
 	if err != nil {
 		return err
 	}
-	if err := printSubmitted(o, answer, out, messages); err != nil || !o.watch {
+	if err := c.printSubmitted(answer); err != nil || !o.watch {
 		return err
 	}
-	last, err := watch(ctx, client, o.json(), answer.ID, out, messages)
+	last, err := c.watch(answer.ID)
 	if err != nil {
 		return err
 	}
 	if target != "" {
-		if err := fetchModel(ctx, client, last, target, o.force); err != nil {
+		if err := c.fetchModel(last, target, o.force); err != nil {
 			return err
 		}
 	}
-	if o.json() {
+	if c.format == formatJSON {
 		return nil
 	}
 	text := fmt.Sprintf("job %s done: eval loss %s before, %s after", answer.ID, number(last.InitialLoss, "%.4f"), number(last.EvalLoss, "%.4f"))
@@ -105,52 +98,33 @@ func runSubmit(ctx context.Context, o submitOptions, file string, in io.Reader, 
 	if target != "" {
 		text += "; the model is in " + target
 	}
-	_, err = fmt.Fprintln(out, text)
-	return err
+	return c.printf("%s\n", text)
 }
 
-func runDryRun(ctx context.Context, o submitOptions, client *api.Client, r api.SubmitRequest, out io.Writer) error {
-	d, err := client.DryRun(ctx, r)
-	if err != nil {
-		return err
-	}
-	return o.show(out, d, func(p *page) { printDryRun(p, &d) })
-}
-
-func printSubmitted(o submitOptions, answer api.SubmitResponse, out, messages io.Writer) error {
-	if o.json() {
-		return printLine(out, answer)
+func (c *call) printSubmitted(answer api.SubmitResponse) error {
+	if c.format == formatJSON {
+		return printLine(c.out, answer)
 	}
 	for _, w := range answer.Warnings {
-		fmt.Fprintln(messages, "warning:", w) //nolint:errcheck // the daemon keeps them
+		fmt.Fprintln(c.messages, "warning:", w) //nolint:errcheck // the daemon keeps them
 	}
 	text := fmt.Sprintf("job %s submitted\n", answer.ID)
-	if words := exportPlan(answer.ID, answer.Export); words != "" {
+	if words := exportPlan(answer.ID, api.Queued, answer.Export); words != "" {
 		text += words + "\n"
 	}
-	_, err := io.WriteString(out, text)
-	return err
+	return c.printf("%s", text)
 }
-
-// standardInput is the name of a file that is read from the standard input.
-const standardInput = "-"
-
-// maxJobFileBytes bounds a job file: the daemon takes no larger request.
-const maxJobFileBytes = 1 << 20
 
 // prepare reads the job file and checks what can be checked without a daemon. The target is where the model is to go, if it is
 // to go anywhere.
-func prepare(o submitOptions, file string, in io.Reader) (r api.SubmitRequest, target string, err error) {
-	const hint = "a job file has some lines; its data have files of their own"
-	var source []byte
+func (c *call) prepare(o submitOptions) (r api.SubmitRequest, target string, err error) {
+	file := c.args[0]
+	source, err := c.read(file, "a job file", job.CapBytes)
+	if err != nil {
+		return r, "", usagef("read the job file: %w", err)
+	}
 	if file == standardInput {
 		file = "stdin" // in messages, and a name of the job
-		source, err = readAll(in, file, maxJobFileBytes, hint)
-	} else {
-		source, err = readFile(file, maxJobFileBytes, hint)
-	}
-	if err != nil {
-		return r, "", &usageError{fmt.Errorf("read the job file: %w", err)}
 	}
 	base, err := filepath.Abs(filepath.Dir(file))
 	if err != nil {
@@ -169,10 +143,7 @@ func prepare(o submitOptions, file string, in io.Reader) (r api.SubmitRequest, t
 		return r, "", err
 	}
 	j.Absolute(base)
-	if j.Output.Dir == "" {
-		return r, "", nil
-	}
-	if !o.watch { // the daemon says what is to become of it
+	if j.Output.Dir == "" || !o.watch { // the daemon says what is to become of it
 		return r, j.Output.Dir, nil
 	}
 	r.ClientExports = true

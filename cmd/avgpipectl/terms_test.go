@@ -14,7 +14,7 @@ func TestStatusShowsLinksThatWereWaitedFor(t *testing.T) {
 		{Link: 0, MessageBytes: 65536, DownS: &took}, {Link: 1, MessageBytes: 65536},
 	}}
 	var out bytes.Buffer
-	if err := (&output{}).show(&out, nil, func(p *page) { printStatus(p, s) }); err != nil {
+	if err := (&call{out: &out, format: formatText}).show(nil, func(p *page) { printStatus(p, s) }); err != nil {
 		t.Fatal(err)
 	}
 	if text := out.String(); !strings.Contains(text, "0-1   65.5 KB  12.3ms  -") || strings.Contains(text, "1-2") {

@@ -63,11 +63,12 @@ func TestTokenizeRefuses(t *testing.T) {
 	}
 	to := filepath.Join(dir, "out.tokens")
 	for says, args := range map[string][]string{
-		"bad.jsonl:2: no column \"text\"": {"--format", "jsonl", bad, "--out", to},
-		"does not exist":                  {filepath.Join(dir, "none"), "--out", to},
-		"data.tokenizer":                  {"--tokenizer", filepath.Join(dir, "none.json"), bad, "--out", to},
-		"data.format":                     {"--format", "images", bad, "--out", to},
-		"usage: avgpipectl tokenize":      {"--out", to},
+		"bad.jsonl:2: no column \"text\"":                      {"--format", "jsonl", bad, "--out", to},
+		"does not exist":                                       {filepath.Join(dir, "none"), "--out", to},
+		"data.tokenizer":                                       {"--tokenizer", filepath.Join(dir, "none.json"), bad, "--out", to},
+		"allowed are text, jsonl":                              {"--format", "images", bad, "--out", to},
+		"usage: avgpipectl tokenize":                           {"--out", to},
+		"there is no directory " + filepath.Join(dir, "nodir"): {bad, "--out", filepath.Join(dir, "nodir", "x")},
 	} {
 		if r := want(t, exitRefused, nil, append([]string{"tokenize"}, args...)...); !strings.Contains(r.messages, says) {
 			t.Errorf("%v: no %q in: %s", args, says, r.messages)

@@ -95,7 +95,7 @@ func TestStatusShowsTuningAndDrift(t *testing.T) {
 		{ID: "1", State: api.Tuning, Schedule: "auto", Tuning: &api.TuneProgress{Done: 2, Total: 9, Text: "run afp", ElapsedS: 12}},
 		{ID: "2", State: api.Running, Stages: 2, Pipelines: 1, MicroBatches: 4, BatchS: &batch, PredictedBatchS: &predicted, Drift: &api.Drift{Since: time.Now(), Text: "a batch takes longer"}},
 	} {
-		if err := (&output{}).show(&out, nil, func(p *page) { printStatus(p, s) }); err != nil {
+		if err := (&call{out: &out, format: formatText}).show(nil, func(p *page) { printStatus(p, s) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +116,7 @@ func TestUnitsOfReports(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := (&output{}).show(&out, nil, func(p *page) {
+	if err := (&call{out: &out, format: formatText}).show(nil, func(p *page) {
 		printCandidates(p, &tuner.Report{Considered: 210, RunnersUp: make([]tuner.Candidate, 11)})
 	}); err != nil || !strings.HasPrefix(out.String(), "\n12 of 210 candidates: ") {
 		t.Errorf("12 that are listed of 210: %v\n%s", err, out.String())
@@ -125,7 +125,12 @@ func TestUnitsOfReports(t *testing.T) {
 		t.Errorf("sizes are %s", got)
 	}
 	long := tuner.Candidate{Devices: 4, MicroBatches: 4096, Schedule: "1f1b", Costs: schedule.Uniform(4, 1, 2, 0)}
-	if text := drawCandidate(&long, 80); text != "" {
-		t.Errorf("a plan of thousands of ops is drawn:\n%.200s", text)
+	plan, _, err := tuner.Plan(&long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPage(&out)
+	if p.drawing(plan, &long); p.text.Len() > 0 {
+		t.Errorf("a plan of thousands of ops is drawn:\n%.200s", p.text.String())
 	}
 }

@@ -16,8 +16,7 @@ import (
 const reconnectFor = time.Minute
 
 func newWatchCommand() *cobra.Command {
-	var o daemonFlags
-	cmd := &cobra.Command{
+	return daemonVerb(&cobra.Command{
 		Use:   "watch JOB",
 		Short: "Follow a job until it ends",
 		Long: `Follow a job until it ends: a progress bar on a terminal, else a line whenever something changed, at most every few
@@ -26,70 +25,58 @@ The json output is one API status per line.`,
 		Example: `  avgpipectl watch my-job
   avgpipectl watch my-job -o json | jq .loss`,
 		Args: arguments(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client := o.client()
-			defer client.Close()
-			_, err := watch(cmd.Context(), client, o.json(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
-			return err
-		},
-	}
-	o.addFlags(cmd)
-	return cmd
+	}, func(c *call) error {
+		_, err := c.watch(c.args[0])
+		return err
+	})
 }
 
-// watch follows a job until it ends and returns its last status. A job that is not done is a *failure, after its reason
-// was printed.
-func watch(ctx context.Context, client *api.Client, asJSON bool, ref string, out, messages io.Writer) (api.JobStatus, error) {
-	var show display = &lineDisplay{out: out, now: time.Now}
-	if asJSON {
-		show = jsonDisplay{out}
-	} else if width, ok := terminal(out); ok {
-		show = newBarDisplay(out, width)
+// watch follows a job until it ends, across restarts of the daemon, and returns its last status. A job that is not done is an error,
+// after its reason was printed.
+func (c *call) watch(ref string) (api.JobStatus, error) {
+	var last api.JobStatus
+	var shown error
+	p := newProgress(c.out)
+	show, say := p.status, p.say
+	if c.format == formatJSON {
+		show, say = func(s api.JobStatus) error { return printLine(c.out, s) }, func(string) {}
 	}
-	last, err := follow(ctx, client, ref, show)
-	if finish := show.finish(); err == nil {
-		err = finish
+	err := c.acrossRestarts(say, func(answered func()) error {
+		_, err := c.client.Watch(c.ctx, ref, func(s api.JobStatus) {
+			answered()
+			last, ref = s, s.ID
+			shown = errors.Join(shown, show(s))
+		})
+		return err
+	})
+	if err = errors.Join(err, shown); c.format == formatText {
+		err = errors.Join(err, p.finish())
 	}
 	switch {
 	case errors.Is(err, context.Canceled) && last.ID != "":
-		fmt.Fprintf(messages, "job %s goes on; see it again with: avgpipectl watch %s\n", last.ID, last.ID) //nolint:errcheck // for show
-		return last, &failure{exitInterrupted}
+		fmt.Fprintf(c.messages, "job %s goes on; see it again with: avgpipectl watch %s\n", last.ID, last.ID) //nolint:errcheck // for show
+		return last, &exit{code: exitInterrupted}
 	case err != nil:
 		return last, err
 	case last.State != api.Done:
-		if !asJSON {
-			fmt.Fprintf(messages, "job %s %s: %s\n", last.ID, last.State, last.Reason) //nolint:errcheck // the exit code says it too
+		if c.format == formatText {
+			fmt.Fprintf(c.messages, "job %s %s: %s\n", last.ID, last.State, last.Reason) //nolint:errcheck // the exit code says it too
 		}
-		return last, &failure{exitFailed}
+		return last, &exit{code: exitFailed}
 	}
 	return last, nil
 }
 
-// follow passes a job's statuses on, across restarts of the daemon.
-func follow(ctx context.Context, client *api.Client, ref string, show display) (api.JobStatus, error) {
-	var last api.JobStatus
-	var shown error
-	err := acrossRestarts(ctx, show.say, func(answered func()) error {
-		_, err := client.Watch(ctx, ref, func(s api.JobStatus) {
-			answered()
-			last, ref = s, s.ID
-			shown = errors.Join(shown, show.show(s))
-		})
-		return err
-	})
-	return last, errors.Join(err, shown)
-}
-
 // acrossRestarts calls ask, and calls it again while a daemon that has answered goes away and comes back within reconnectFor. ask calls
 // answered whenever something comes.
-func acrossRestarts(ctx context.Context, say func(string), ask func(answered func()) error) error {
+func (c *call) acrossRestarts(say func(string), ask func(answered func()) error) error {
 	gone, answered := time.Time{}, false
 	for {
 		err := ask(func() { gone, answered = time.Time{}, true })
 		var unreachable *api.ConnectError
 		broken := errors.Is(err, io.ErrUnexpectedEOF)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
 		}
 		if !broken && !errors.As(err, &unreachable) || !broken && !answered {
 			return err
@@ -102,8 +89,8 @@ func acrossRestarts(ctx context.Context, say func(string), ask func(answered fun
 			return err
 		}
 		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
 		case <-time.After(reconnectFor / 240):
 		}
 	}

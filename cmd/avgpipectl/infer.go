@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+func newGenerateCommand() *cobra.Command {
+	cmd := daemonVerb(&cobra.Command{
+		Use:   "generate JOB|DIR --prompt TEXT",
+		Short: "Let a language model continue a text",
+		Long: `Let a language model continue a text: the one of a job's last committed round, or an exported one in a directory. It
+computes on this machine, with the avgpiped beside this program or in PATH. The continuation is printed as it is
+drawn, without the prompt, up to the end of the document or --tokens.`,
+		Example: `  avgpipectl generate my-job --prompt 'func '
+  avgpipectl generate ./model --prompt 'func ' --tokens 200 --temperature 0.7 --top-k 40`,
+		Args: arguments(cobra.ExactArgs(1)),
+	}, runGenerate)
+	f := cmd.Flags()
+	f.String("prompt", "", "`TEXT` to continue")
+	f.Int("tokens", 300, "`NUMBER` of tokens to generate at most")
+	f.Float64("temperature", 0.8, "`VALUE` of 0 takes the most likely token every time, 1 draws as the model says")
+	f.Int("top-k", 0, "draw from the `K` most likely tokens; 0 is all")
+	f.Uint64("seed", 1, "`NUMBER` that determines the draws")
+	return cmd
+}
+
+func runGenerate(c *call) error {
+	return c.withModel(func(dir string) error {
+		var text bytes.Buffer
+		cmd, err := c.infer("generate", dir)
+		if err != nil {
+			return err
+		}
+		if cmd.Stdout = forPeople(c.out); c.format == formatJSON {
+			cmd.Stdout = &text
+		}
+		if err := c.outcome(cmd, cmd.Run()); err != nil {
+			return err
+		}
+		if c.format == formatJSON {
+			return printJSON(c.out, map[string]string{"prompt": c.flags.Lookup("prompt").Value.String(), "text": text.String()})
+		}
+		return c.printf("\n")
+	})
+}
+
+func newPredictCommand() *cobra.Command {
+	var top int
+	cmd := daemonVerb(&cobra.Command{
+		Use:   "predict JOB|DIR [INPUT...]",
+		Short: "Classify texts or images, or fill in hidden words",
+		Long: `Classify texts or images, or fill in hidden words, as the model was trained to: the one of a job's last committed
+round, or an exported one in a directory. An input is a text, two texts with a tab between them for a model of
+pairs, or the path of a PNG or JPEG file. Without any, the lines of standard input are the inputs. Hidden words of a
+masked language model are written as the tokenizer's mask token, such as [MASK].
+
+For each input a line is printed: the class, its probability and the input, with tabs between them; or the text with
+its hidden words filled in. With --top K, the K likeliest with their probabilities. It computes on this machine, with the
+avgpiped beside this program or in PATH.`,
+		Example: `  avgpipectl predict spam-job 'You have won a prize'
+  avgpipectl predict ./model digit.png --top 3 -o json | jq '.guesses[0]'
+  avgpipectl predict ./masked 'The [MASK] barks.'`,
+		Args: arguments(cobra.MinimumNArgs(1)),
+	}, func(c *call) error {
+		if top < 1 {
+			return usagef("predict: --top is %d; at least 1 is shown", top)
+		}
+		return inferLines(c, "predict", func(p api.Prediction) error {
+			_, err := fmt.Fprintln(forPeople(c.out), predictionLine(p, top))
+			return err
+		})
+	})
+	cmd.Flags().IntVar(&top, "top", 1, "show the `K` likeliest classes or words")
+	return cmd
+}
+
+// predictionLine is a prediction for people.
+func predictionLine(p api.Prediction, top int) string {
+	var words []string
+	for _, guesses := range p.Guesses {
+		var likeliest []string
+		for _, g := range guesses {
+			likeliest = append(likeliest, fmt.Sprintf("%s %.4f", g.Label, g.Probability))
+		}
+		words = append(words, strings.Join(likeliest, ", "))
+	}
+	switch {
+	case p.Text != "" && top == 1:
+		return p.Text
+	case p.Text != "":
+		return p.Text + "\t" + strings.Join(words, "; ")
+	case top == 1 && len(p.Guesses) == 1 && len(p.Guesses[0]) == 1:
+		g := p.Guesses[0][0]
+		return fmt.Sprintf("%s\t%.4f\t%s", g.Label, g.Probability, p.Input)
+	}
+	return strings.Join(words, "; ") + "\t" + p.Input
+}
+
+func newTranslateCommand() *cobra.Command {
+	cmd := daemonVerb(&cobra.Command{
+		Use:   "translate JOB|DIR [TEXT...]",
+		Short: "Translate texts",
+		Long: `Translate texts with a translation model: the one of a job's last committed round, or an exported one in a directory.
+Without texts, the lines of standard input are translated. A line is printed for each. It computes on this machine,
+with the avgpiped beside this program or in PATH.`,
+		Example: `  avgpipectl translate gettext-job 'File not found'
+  avgpipectl translate ./model -o json < english.txt | jq -r .text`,
+		Args: arguments(cobra.MinimumNArgs(1)),
+	}, func(c *call) error {
+		return inferLines(c, "translate", func(t api.Translation) error {
+			_, err := fmt.Fprintln(forPeople(c.out), t.Text)
+			return err
+		})
+	})
+	cmd.Flags().Int("beam", 4, "`NUMBER` of translations that are pursued at once; 1 takes the likeliest token every time")
+	return cmd
+}
+
+func newEvaluateCommand() *cobra.Command {
+	cmd := daemonVerb(&cobra.Command{
+		Use:   "evaluate JOB|DIR --data FILE",
+		Short: "Measure a model on data",
+		Long: `Measure a model on data of the format that it was trained on: the model of a job's last committed round, or an
+exported one in a directory. All of the data is measured, cut as a job cuts its data.validation. Printed are the loss and what the task has a use for: perplexity of models that predict
+tokens, accuracy and F1 of classifiers, BLEU of translations. With --held-out, only the part is used that a job with
+these files holds out. It computes on this machine, with the avgpiped beside this program or in PATH.`,
+		Example: `  avgpipectl evaluate spam-job --data spam/*.csv --held-out
+  avgpipectl evaluate ./model --data test.jsonl -o json | jq .accuracy`,
+		Args: arguments(cobra.ExactArgs(1)),
+	}, func(c *call) error {
+		if !c.flags.Changed("data") {
+			return usagef("evaluate %s: name the data, as with --data test.txt", c.args[0])
+		}
+		return inferLines(c, "evaluate", func(s api.Scores) error {
+			p := newPage(forPeople(c.out))
+			printScores(p, s)
+			return p.print()
+		})
+	})
+	f := cmd.Flags()
+	f.StringArray("data", nil, "`FILE`, directory or pattern to measure on; may be repeated")
+	f.Bool("held-out", false, "only the part that a job with these files holds out")
+	f.Int("beam", 1, "`NUMBER` of translations that are pursued at once, for BLEU")
+	f.Int("samples", 0, "`NUMBER` of samples at most; 0 is all")
+	return cmd
+}
+
+// printScores prints an evaluation for people.
+func printScores(p *page, s api.Scores) {
+	var t table
+	t.add("task", s.Task)
+	t.add("samples", fmt.Sprintf("%d, %d targets", s.Samples, s.Targets))
+	t.add("loss", fmt.Sprintf("%.4f nats per %s", s.Loss, targets(s.Task)))
+	for _, f := range figures(s.Metrics) {
+		t.add(f.name, f.text)
+	}
+	if s.BLEU != nil {
+		t.add("BLEU", fmt.Sprintf("%.2f", *s.BLEU))
+	}
+	p.table(&t)
+	var classes table
+	classes.add("CLASS", "SAMPLES", "PREDICTED", "CORRECT", "F1")
+	for _, c := range s.Classes {
+		classes.add(c.Label, strconv.Itoa(c.Targets), strconv.Itoa(c.Predicted), strconv.Itoa(c.Correct), fmt.Sprintf("%.4f", c.F1))
+	}
+	p.below(&classes)
+}
+
+// infer prepares `avgpiped infer VERB --model DIR`, which computes. What this verb was given goes with it.
+func (c *call) infer(verb, dir string) (*exec.Cmd, error) {
+	program, err := findDaemon()
+	if err != nil {
+		return nil, err
+	}
+	arguments := []string{"infer", verb, "--model", dir}
+	c.flags.Visit(func(f *pflag.Flag) {
+		list, several := f.Value.(pflag.SliceValue)
+		switch {
+		case f.Name == "output" || f.Name == "socket":
+		case several:
+			for _, item := range list.GetSlice() {
+				arguments = append(arguments, "--"+f.Name+"="+item)
+			}
+		default:
+			arguments = append(arguments, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	if inputs := c.args[1:]; len(inputs) > 0 {
+		arguments = append(append(arguments, "--"), inputs...)
+	}
+	cmd := exec.CommandContext(c.ctx, program, arguments...)
+	cmd.Stdin, cmd.Stderr = c.in, c.messages
+	cmd.WaitDelay = time.Second // for whatever it started and left behind
+	return cmd, nil
+}
+
+// outcome is what the end of a program means for the verb that ran it.
+func (c *call) outcome(cmd *exec.Cmd, err error) error {
+	var status *exec.ExitError
+	switch {
+	case c.ctx.Err() != nil:
+		return c.ctx.Err()
+	case errors.As(err, &status) && status.ExitCode() > 0:
+		return &exit{code: status.ExitCode()} // it has said why
+	case err != nil:
+		return fmt.Errorf("run %s: %w", cmd.Path, err)
+	}
+	return nil
+}
+
+// inferLines runs infer, whose output is a T for each line, and prints each as soon as it comes: as JSON, or by show.
+func inferLines[T any](c *call, verb string, show func(T) error) error {
+	if c.format == formatJSON {
+		show = func(t T) error { return printLine(c.out, t) }
+	}
+	return c.withModel(func(dir string) error {
+		cmd, err := c.infer(verb, dir)
+		if err != nil {
+			return err
+		}
+		lines, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			return fmt.Errorf("run %s: %w", cmd.Path, err)
+		}
+		failed := decodeLines(lines, show)
+		if failed != nil {
+			_ = cmd.Process.Kill() // it may wait for somebody to read on
+		}
+		err = c.outcome(cmd, cmd.Wait())
+		if failed != nil && c.ctx.Err() == nil {
+			return failed
+		}
+		return err
+	})
+}
+
+func decodeLines[T any](lines io.Reader, each func(T) error) error {
+	decoder := json.NewDecoder(lines)
+	for {
+		var line T
+		err := decoder.Decode(&line)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read what avgpiped computed: %w", err)
+		}
+		if err := each(line); err != nil {
+			return err
+		}
+	}
+}
+
+// findDaemon finds the program that computes: the one that was installed with this one, else one in PATH.
+func findDaemon() (string, error) {
+	const name = "avgpiped"
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor in PATH; it does the computing: %w", name, err)
+	}
+	return path, nil
+}
