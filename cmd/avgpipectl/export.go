@@ -74,11 +74,11 @@ func (c *call) export(force, wait bool) error {
 	if c.format == formatText {
 		return c.printf("the model of job %s (%s) is in %s\n", s.ID, s.Name, dir)
 	}
-	print := printJSON
+	encode := printJSON
 	if wait { // behind the statuses, a line each
-		print = printLine
+		encode = printLine
 	}
-	return print(c.out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
+	return encode(c.out, map[string]string{"job": s.ID, "name": s.Name, "dir": dir})
 }
 
 // awaitEnd waits until a job is done, and until the daemon has written its model if it is to write it to dir.

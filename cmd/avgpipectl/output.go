@@ -121,7 +121,7 @@ func (t *table) fit(width int) {
 // wrap breaks a text between words into lines of at most so many columns. A longer word stays whole.
 func wrap(text string, width int) []string {
 	var lines []string
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if last := len(lines) - 1; last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= width {
 			lines[last] += " " + word
 		} else {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -176,7 +177,7 @@ func (o *planCompareOptions) print(p *page, candidates []schedule.Candidate) {
 			note = against(c.Result.Period, candidates[best].Result.Period)
 		}
 		t.add(c.Schedule, fmt.Sprintf("%.6g", c.Result.Period), fmt.Sprintf("%.1f%%", 100*c.Result.Bubble),
-			words.Bytes(memory.Reserved), fmt.Sprint(device), fmt.Sprintf("%.0f%%", 100*c.Result.Busiest().Busy), note)
+			words.Bytes(memory.Reserved), strconv.Itoa(device), fmt.Sprintf("%.0f%%", 100*c.Result.Busiest().Busy), note)
 	}
 	p.table(&t)
 	if err != nil {

@@ -41,14 +41,23 @@ type costsList struct {
 func (c *costsFile) lists() []costsList {
 	k := &c.costs
 	return []costsList{
-		{"forward", "stage", &k.Forward, nil}, {"backward", "stage", &k.Backward, nil},
-		{"backward_input", "stage", &k.BackwardInput, nil}, {"backward_weight", "stage", &k.BackwardWeight, nil},
-		{"update", "stage", &k.Update, nil}, {"average", "stage", &k.Average, nil},
-		{"latency", "link", &k.Link, nil}, {"bandwidth", "link", &k.Bandwidth, nil}, {"message_bytes", "link", nil, &k.MessageBytes},
-		{"activation_bytes", "stage", nil, &k.ActivationBytes}, {"half_bytes", "stage", nil, &k.HalfBytes},
-		{"weight_bytes", "stage", nil, &k.WeightBytes}, {"gradient_bytes", "stage", nil, &k.GradientBytes},
-		{"state_bytes", "stage", nil, &k.StateBytes}, {"center_bytes", "stage", nil, &k.CenterBytes},
-		{"utilisation", "device", &k.Utilisation, nil}, {"capacity_bytes", "device", nil, &k.CapacityBytes},
+		{"forward", "stage", &k.Forward, nil},
+		{"backward", "stage", &k.Backward, nil},
+		{"backward_input", "stage", &k.BackwardInput, nil},
+		{"backward_weight", "stage", &k.BackwardWeight, nil},
+		{"update", "stage", &k.Update, nil},
+		{"average", "stage", &k.Average, nil},
+		{"latency", "link", &k.Link, nil},
+		{"bandwidth", "link", &k.Bandwidth, nil},
+		{"message_bytes", "link", nil, &k.MessageBytes},
+		{"activation_bytes", "stage", nil, &k.ActivationBytes},
+		{"half_bytes", "stage", nil, &k.HalfBytes},
+		{"weight_bytes", "stage", nil, &k.WeightBytes},
+		{"gradient_bytes", "stage", nil, &k.GradientBytes},
+		{"state_bytes", "stage", nil, &k.StateBytes},
+		{"center_bytes", "stage", nil, &k.CenterBytes},
+		{"utilisation", "device", &k.Utilisation, nil},
+		{"capacity_bytes", "device", nil, &k.CapacityBytes},
 	}
 }
 
@@ -61,8 +70,12 @@ type costsCount struct {
 
 func (c *costsFile) counts() []costsCount {
 	return []costsCount{
-		{"stages", &c.stages, true}, {"micro_batches", &c.microBatches, true}, {"chunks", &c.chunks, false},
-		{"pipelines", &c.load.Pipelines, false}, {"batches", &c.load.Batches, false}, {"average_every", &c.load.AverageEvery, false},
+		{"stages", &c.stages, true},
+		{"micro_batches", &c.microBatches, true},
+		{"chunks", &c.chunks, false},
+		{"pipelines", &c.load.Pipelines, false},
+		{"batches", &c.load.Batches, false},
+		{"average_every", &c.load.AverageEvery, false},
 	}
 }
 

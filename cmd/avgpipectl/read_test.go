@@ -15,32 +15,37 @@ import (
 
 // A pipe that nobody writes to keeps no verb from ending when it is told to, and one that somebody writes to is read.
 func TestPipesAreReadAndLeft(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pipe.yaml")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	pipe := func(name string) string {
+		path := filepath.Join(dir, name)
+		if err := syscall.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	write := func(text string) { // returns when somebody reads
+	write := func(path, text string) { // returns when somebody reads
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
-			t.Fatal(err)
+			t.Error(err)
+			return
 		}
 		if _, err := f.WriteString(text); err != nil {
 			t.Error(err)
 		}
 		f.Close()
 	}
+	path := pipe("left.yaml")
 	for _, args := range [][]string{{"submit", path, "--dry-run"}, {"tune", path}, {"plan", "compare", "-f", path}, {"plan", "check", path}} {
-		ctx, interrupt := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		ctx, interrupt := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Millisecond, interrupt)
 		var out, messages bytes.Buffer
-		cause, stop := context.WithCancel(ctx)
-		context.AfterFunc(ctx, stop)
-		if code := run(cause, args, strings.NewReader(""), &out, &messages); code != exitInterrupted {
+		if code := run(ctx, args, strings.NewReader(""), &out, &messages); code != exitInterrupted {
 			t.Errorf("avgpipectl %s: exit code %d, want %d: %s", strings.Join(args, " "), code, exitInterrupted, messages.String())
 		}
-		interrupt()
-		write("") // lets the reader go that was left
+		write(path, "") // lets the reader go that was left
 	}
-	go write("stages: 2\n")
+	path = pipe("read.yaml") // of the other one, readers that were left may not be gone yet
+	go write(path, "stages: 2\n")
 	var out, messages bytes.Buffer
 	if code := run(t.Context(), []string{"plan", "compare", "-f", path}, strings.NewReader(""), &out, &messages); code != exitRefused || !strings.Contains(messages.String(), "micro_batches is missing") {
 		t.Errorf("what somebody writes: exit code %d: %s", code, messages.String())
