@@ -197,14 +197,13 @@ bench-check: ## a short form of every benchmark against its bars, BENCHES=overhe
 TRIALS ?= 300
 SEED   ?= 0
 FAULTS ?=
-OUTPUT ?= text
 
 # With CI set, no fault may be skipped. Standard output is the summary alone.
 .PHONY: chaos-local
-chaos-local: ## random faults on one node, 10 minutes (TRIALS=300, SEED=the first one's, FAULTS=kill-worker,disk-full, OUTPUT=json)
+chaos-local: ## random faults on one node, 10 minutes (TRIALS=300, SEED=the first one's, FAULTS=kill-worker,disk-full)
 	@$(MAKE) --no-print-directory deps build >&2
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
-	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' -o $(OUTPUT) $(if $(CI),-whole)
+	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
 
 PEER   ?=
 PYTHON ?= python3

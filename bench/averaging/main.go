@@ -15,7 +15,6 @@ import (
 
 // options are the program's flags.
 type options struct {
-	rig.Options
 	results string
 	counts  []int // of averaged pipelines
 	steps   []int
@@ -35,8 +34,8 @@ func main() {
 	names := flag.String("rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:LR_SCALE")
 	batch := flag.Int("batch", 16, "samples in a step of one pipeline; a multiple of 4")
 	jobs := flag.Int("jobs", 2, "jobs that run at a time, each on one core")
-	rig.Main("averaging", func(ctx context.Context, daemon *rig.Daemon, r rig.Options) (figures []report.Figure, err error) {
-		o := options{Options: r, results: *results, batch: *batch, jobs: *jobs}
+	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) (figures []report.Figure, err error) {
+		o := options{results: *results, batch: *batch, jobs: *jobs}
 		if o.counts, err = list("pipelines", *counts, strconv.Atoi); err != nil {
 			return nil, err
 		}
@@ -52,7 +51,7 @@ func main() {
 		if o.rules, err = list("rules", *names, ruleOf); err != nil {
 			return nil, err
 		}
-		return measure(ctx, daemon, o)
+		return measure(ctx, d, o)
 	})
 }
 
@@ -70,7 +69,7 @@ func list[T any](name, text string, parse func(string) (T, error)) ([]T, error) 
 }
 
 // measure trains what is not in the results file yet, and compares all that is.
-func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
+func measure(ctx context.Context, d *rig.Daemon, o options) ([]report.Figure, error) {
 	if o.batch < 4 || o.batch%4 != 0 {
 		return nil, fmt.Errorf("-batch %d: a multiple of 4, so that four pipelines can share it", o.batch)
 	}
@@ -78,8 +77,8 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figur
 	if err != nil {
 		return nil, err
 	}
-	if err := trainAll(ctx, daemon, o, losses); err != nil {
-		return nil, fmt.Errorf("%w; %d runs are kept in the results file", err, losses.len())
+	if err := trainAll(ctx, d, o, losses); err != nil {
+		return nil, fmt.Errorf("%w; %d runs are kept in the results file", err, len(losses.all))
 	}
 	return compare(o, losses)
 }

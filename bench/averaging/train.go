@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,49 +38,29 @@ type result struct {
 	Seconds   float64 `json:"seconds"`
 }
 
-// results is what has been trained so far.
+// results is what has been trained so far. It may be used concurrently once it is open.
 type results struct {
-	mu   sync.Mutex
 	path string // empty: they are not kept
+	mu   sync.Mutex
 	all  map[run]result
 }
 
 // open reads a results file; one that does not exist has none.
 func open(path string) (*results, error) {
 	r := &results{path: path, all: map[run]result{}}
-	if path == "" {
-		return r, nil
-	}
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
-	if err != nil {
+	text, err := os.ReadFile(path)
+	if err != nil && path != "" && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("results: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
-	lines := bufio.NewScanner(f)
-	for n := 1; lines.Scan(); n++ {
+	lines := json.NewDecoder(bytes.NewReader(text))
+	for lines.More() {
 		var one result
-		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			return nil, fmt.Errorf("results %s, line %d: %w", path, n, err)
+		if err := lines.Decode(&one); err != nil {
+			return nil, fmt.Errorf("results %s, byte %d: %w", path, lines.InputOffset(), err)
 		}
 		r.all[one.run] = one
 	}
-	return r, lines.Err()
-}
-
-func (r *results) len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.all)
-}
-
-func (r *results) has(one run) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, ok := r.all[one]
-	return ok
+	return r, nil
 }
 
 // add keeps a result, in the file too.
@@ -90,57 +71,43 @@ func (r *results) add(one result) error {
 	if r.path == "" {
 		return nil
 	}
-	line, err := json.Marshal(one)
-	if err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
 	f, err := os.OpenFile(r.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	_, err = f.Write(append(line, '\n'))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
-	return nil
+	return errors.Join(json.NewEncoder(f).Encode(one), f.Close())
 }
 
 // trainAll trains what is missing, some jobs at a time, and says how far it is.
 func trainAll(ctx context.Context, d *rig.Daemon, o options, losses *results) error {
 	var missing []run
-	total, done := 0, 0 // samples
+	total := 0 // samples
 	for _, r := range matrix(o) {
-		if !losses.has(r) {
+		if _, known := losses.all[r]; !known {
 			missing = append(missing, r)
 			total += r.samples()
 		}
 	}
-	fmt.Fprintf(os.Stderr, "%d runs of %.1f million samples; %d runs are there\n", len(missing), float64(total)/1e6, losses.len())
+	fmt.Fprintf(os.Stderr, "%d runs of %.1f million samples; %d runs are there\n", len(missing), float64(total)/1e6, len(losses.all))
 	start := time.Now()
-	var mu sync.Mutex
-	finished := func(r result) {
-		mu.Lock()
-		defer mu.Unlock()
-		done += r.samples()
-		left := time.Duration(float64(time.Since(start)) * float64(total-done) / float64(done))
-		fmt.Fprintf(os.Stderr, "%s: loss %.4f in %.0f s; %d%%, %s left\n",
-			r.run, r.Loss, r.Seconds, 100*done/total, left.Round(time.Minute))
-	}
+	var done atomic.Int64 // samples
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(o.jobs)
 	for _, r := range missing {
-		if ctx.Err() != nil {
-			break
-		}
 		g.Go(func() error {
-			one, err := train(ctx, d, o, r)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			one, err := train(ctx, d, r)
+			if err == nil {
+				err = losses.add(one)
+			}
 			if err != nil {
 				return err
 			}
-			if err := losses.add(one); err != nil {
-				return err
-			}
-			finished(one)
+			part := float64(done.Add(int64(r.samples()))) / float64(total)
+			left := time.Duration(float64(time.Since(start)) * (1 - part) / part)
+			fmt.Fprintf(os.Stderr, "%s: loss %.4f in %.0f s; %.0f%%, %s left\n", r, one.Loss, one.Seconds, 100*part, left.Round(time.Minute))
 			return nil
 		})
 	}
@@ -148,13 +115,13 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options, losses *results) er
 }
 
 // train runs one job to its end, all pipelines on one core: in how many stages they run does not change what they compute.
-func train(ctx context.Context, d *rig.Daemon, o options, r run) (result, error) {
+func train(ctx context.Context, d *rig.Daemon, r run) (result, error) {
 	pull, scale := r.Pull, r.RateScale
 	if pull == "" {
 		pull, scale = "predicted", "auto" // with one pipeline nothing is averaged, and auto is 1
 	}
 	start := time.Now()
-	status, err := d.Run(ctx, o.File, append([]string{
+	status, err := d.Run(ctx, append([]string{
 		"stages=1", "devices.cpu.count=1", "devices.cpu.threads=1", "schedule=afp", "micro_batches=1",
 		"pipelines=" + strconv.Itoa(r.Pipelines), "averaging.pull=" + pull, "averaging.alpha=" + cmp.Or(r.Alpha, "0"), "averaging.lr_scale=" + scale,
 		// A job's steps and warm-up are batches of all pipelines together.
@@ -162,14 +129,13 @@ func train(ctx context.Context, d *rig.Daemon, o options, r run) (result, error)
 		"optimizer.warmup=" + strconv.Itoa(warmup*r.Pipelines), "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=" + strconv.Itoa(heldOut), "optimizer.lr=" + r.Rate, "seed=" + strconv.Itoa(r.Seed),
 		"center.state=center", "center.commit_every=" + strconv.Itoa(r.Steps),
-	}, model...), nil)
-	if err != nil {
+	}, model...)...)
+	switch {
+	case err != nil:
 		return result{}, fmt.Errorf("%s: %w", r, err)
-	}
-	if status.EvalLoss == nil || status.InitialLoss == nil {
+	case status.EvalLoss == nil || status.InitialLoss == nil:
 		return result{}, fmt.Errorf("%s: the job is done and its status has no loss", r)
-	}
-	if status.SamplesSeen != uint64(r.samples()) {
+	case status.SamplesSeen != uint64(r.samples()):
 		return result{}, fmt.Errorf("%s: trained on %d samples, expected %d", r, status.SamplesSeen, r.samples())
 	}
 	return result{

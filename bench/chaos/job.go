@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 )
@@ -93,4 +96,62 @@ func (w *testbed) outcome(ctx context.Context, id string) (result, error) {
 		}
 		return result{model: hex.EncodeToString(digest.Sum(nil)), samples: status.SamplesSeen}, nil
 	}
+}
+
+// trialJob is a submitted job and what was seen of it.
+type trialJob struct {
+	kind *kind
+	id   string
+
+	mu       sync.Mutex
+	last     api.JobStatus
+	problems []error
+}
+
+// watch follows a job until ctx ends, across daemons that come and go, and notes what must never be seen.
+func (w *testbed) watch(ctx context.Context, j *trialJob) {
+	for ; ctx.Err() == nil; pause(ctx, 20*time.Millisecond) {
+		if status, err := w.client.Job(ctx, j.id); err == nil {
+			w.see(j, status)
+		}
+	}
+}
+
+// see notes a status of a job.
+func (w *testbed) see(j *trialJob, s api.JobStatus) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	last := j.last
+	j.last = s
+	if s.State == last.State && s.Generation == last.Generation && s.CommittedRound >= last.CommittedRound {
+		return // what is wrong with it is noted
+	}
+	w.say("job %s is %s, generation %d, round %d committed: %s", j.id, s.State, s.Generation, s.CommittedRound, s.Reason)
+	problem := ""
+	switch {
+	case s.State == api.Failed || s.State == api.Cancelled:
+	case s.CommittedRound < last.CommittedRound && !w.mayGoBack(s.Reason):
+		problem = fmt.Sprintf(", and round %d was committed", last.CommittedRound)
+	case s.Generation < last.Generation:
+		problem = fmt.Sprintf(", and it was in generation %d", last.Generation)
+	case last.State == api.Done && s.State != api.Done:
+		problem = ", and it was done"
+	default:
+		return
+	}
+	j.problems = append(j.problems, fmt.Errorf("job %s is %s, generation %d, round %d committed%s: %s", j.id, s.State, s.Generation, s.CommittedRound, problem, s.Reason))
+}
+
+// mayGoBack reports whether an older round may take a committed one's place: a shard was damaged, and the reason names it.
+func (w *testbed) mayGoBack(reason string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.damaged, func(shard string) bool { return strings.Contains(reason, shard) })
+}
+
+// status is what was last seen of the job.
+func (j *trialJob) status() api.JobStatus {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.last
 }

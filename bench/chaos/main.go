@@ -10,11 +10,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
 )
 
 // options are the program's flags.
@@ -23,11 +24,11 @@ type options struct {
 	trials   int
 	seed     uint64
 	parallel int
-	output   string
 	faults   string
 	keep     string
 	whole    bool
 	verbose  bool
+	inside   bool
 }
 
 func main() {
@@ -36,69 +37,51 @@ func main() {
 	flag.IntVar(&o.trials, "trials", 300, "how many trials")
 	flag.Uint64Var(&o.seed, "seed", 0, "of the first trial; the others follow it. 0: from 1 on, and a random one for the last trial")
 	flag.IntVar(&o.parallel, "parallel", 4, "how many trials run at the same time")
-	flag.StringVar(&o.output, "o", "text", "text, json, or figure, a line as other benchmarks print it: how the summary is printed")
 	flag.StringVar(&o.faults, "faults", "", "draw among these alone, separated by commas")
 	flag.StringVar(&o.keep, "keep", "", "`directory` for the logs of failed trials; default: a temporary one")
 	flag.BoolVar(&o.whole, "whole", false, "fail at once when a fault would have to be skipped")
 	flag.BoolVar(&o.verbose, "v", false, "print what happens in each trial")
-	inside := flag.Bool("inside", false, "used by the program itself: it runs in namespaces of its own")
-	flag.Parse()
-	code, err := run(o, *inside)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		code = 1
-	}
-	os.Exit(code)
+	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
+	report.Main("chaos", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o) })
 }
 
 // run runs the trials, as root in namespaces: no mount and no process outlives the program, however it ends.
-func run(o options, inside bool) (code int, err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if os.Getuid() == 0 && !inside {
-		return again(ctx)
+func run(ctx context.Context, o options) ([]report.Figure, error) {
+	if os.Getuid() == 0 && !o.inside {
+		return nil, again(ctx)
 	}
-	mounts := false
-	if inside {
+	if o.inside {
 		if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-			return 0, fmt.Errorf("mount /proc: %w", err)
+			return nil, fmt.Errorf("mount /proc: %w", err)
 		}
-		mounts = true
 	}
 	table, err := choose(o.faults)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if !slices.Contains([]string{"text", "json", "figure"}, o.output) {
-		return 0, fmt.Errorf("-o %s: allowed are text, json and figure", o.output)
-	}
-	if o.whole && !mounts {
-		return 0, errors.New("-whole: faults of the file system need root and are not to be skipped")
+	if o.whole && !o.inside {
+		return nil, errors.New("-whole: faults of the file system need root and are not to be skipped")
 	}
 	if _, err := os.Stat(o.program); err != nil {
-		return 0, fmt.Errorf("-avgpiped: %w; `make build` makes it", err)
+		return nil, fmt.Errorf("-avgpiped: %w; `make build` makes it", err)
 	}
 	if o.keep == "" {
 		if o.keep, err = os.MkdirTemp("", "chaos-failed-"); err != nil {
-			return 0, err
+			return nil, err
 		}
 		defer os.Remove(o.keep) //nolint:errcheck // it stays when there is something in it
 	}
-	return campaign(ctx, o, table, mounts)
+	return campaign(ctx, o, table)
 }
 
 // again runs this program in a mount and a process namespace of its own.
-func again(ctx context.Context) (code int, err error) {
+func again(ctx context.Context) error {
 	command := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"-inside"}, os.Args[1:]...)...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = stopBound
-	err = command.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return max(exit.ExitCode(), 1), nil
-	}
-	return 0, err
+	return command.Run()
 }
 
 // choose returns the faults that trials draw from.
@@ -110,7 +93,7 @@ func choose(names string) ([]fault, error) {
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(faults, func(f fault) bool { return f.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("-faults: no fault is called %q; there are %s", name, strings.Join(faultNames(), ", "))
+			return nil, fmt.Errorf("-faults: no fault is called %q; faults.go lists them", name)
 		}
 		chosen = append(chosen, faults[i])
 	}

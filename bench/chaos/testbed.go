@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
@@ -25,44 +26,36 @@ const stateBytes = 32 << 20
 
 // testbed is one trial's: a daemon, its directory and its jobs.
 type testbed struct {
-	dir    string // all of it
-	base   string // the state directory
-	state  string // the same, as the configuration spells it
-	seed   uint64
-	mounts bool // file systems can be mounted
-	daemon *supervisor
-	client *api.Client
-	random *rand.Rand // of whoever applies faults
-	jobs   []*trialJob
+	program string // the daemon
+	dir     string // all of it
+	base    string // the state directory
+	state   string // the same, as the configuration spells it
+	seed    uint64
+	mounts  bool // file systems can be mounted
+	verbose bool
+	daemon  *supervisor
+	client  *api.Client
+	random  *rand.Rand // of whoever applies faults
+	jobs    []*trialJob
 
+	inForce   []force  // faults, the last one last
 	leftovers []string // temporary files that a fault left
-	damaged   []string // paths of committed shards that a fault damaged, as reasons name them
 
-	mu     sync.Mutex
-	began  time.Time
-	events []string
-	show   func(string)
-}
-
-// trialJob is a submitted job and what was seen of it.
-type trialJob struct {
-	kind *kind
-	id   string
-
-	mu       sync.Mutex
-	last     api.JobStatus
-	problems []error
+	mu      sync.Mutex
+	damaged []string // paths of committed shards that a fault damaged, as reasons name them
+	began   time.Time
+	events  []string
 }
 
 // newTestbed makes a directory with data and a configuration. Nothing runs in it yet.
-func newTestbed(seed uint64, mounts bool, show func(string)) (*testbed, error) {
+func newTestbed(o options, seed uint64) (*testbed, error) {
 	dir, err := os.MkdirTemp("", "chaos-") // short, for sockets
 	if err != nil {
 		return nil, err
 	}
 	w := &testbed{
-		dir: dir, base: filepath.Join(dir, "state"), state: filepath.Join(dir, "state"), seed: seed, mounts: mounts, random: rand.New(rand.NewPCG(seed, 1)),
-		client: api.NewClient(filepath.Join(dir, "sock")), began: time.Now(), show: show,
+		program: o.program, dir: dir, base: filepath.Join(dir, "state"), state: filepath.Join(dir, "state"), seed: seed, mounts: o.inside, verbose: o.verbose,
+		random: rand.New(rand.NewPCG(seed, 1)), client: api.NewClient(filepath.Join(dir, "sock")), began: time.Now(),
 	}
 	var text strings.Builder
 	for i := range 2000 {
@@ -72,7 +65,7 @@ func newTestbed(seed uint64, mounts bool, show func(string)) (*testbed, error) {
 		os.Mkdir(w.base, 0o750), os.Mkdir(filepath.Join(dir, "data"), 0o750),
 		os.WriteFile(filepath.Join(dir, "data", corpus), []byte(text.String()), 0o600), w.configure("info"),
 	)
-	if err == nil && mounts {
+	if err == nil && w.mounts {
 		err = mountSmall(w.base, stateBytes)
 	}
 	if err != nil {
@@ -90,7 +83,7 @@ func (w *testbed) configure(level string) error {
 
 func (w *testbed) config() string { return filepath.Join(w.dir, "avgpiped.yaml") }
 
-// log is what the daemons have printed.
+// log is where the daemons print.
 func (w *testbed) log() string { return filepath.Join(w.dir, "daemon.log") }
 
 // jobDir is the directory of a job.
@@ -102,7 +95,18 @@ func (w *testbed) say(format string, args ...any) {
 	defer w.mu.Unlock()
 	line := fmt.Sprintf("%6.2f s  %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
 	w.events = append(w.events, line)
-	w.show(line)
+	if w.verbose {
+		fmt.Fprintf(os.Stderr, "seed %d %s\n", w.seed, line)
+	}
+}
+
+// logText is what the daemons have printed.
+func (w *testbed) logText() string {
+	text, err := os.ReadFile(w.log())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // answers waits until a daemon answers.
@@ -139,29 +143,26 @@ func (w *testbed) save(to string, failed error) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{copyFile(w.log(), filepath.Join(to, "daemon.log"))}
-	for _, log := range logs {
-		errs = append(errs, copyFile(log, filepath.Join(to, "job-"+filepath.Base(filepath.Dir(log))+".log")))
+	errs := []error{os.WriteFile(filepath.Join(to, "events"), fmt.Appendf(nil, "%s\n\n%v\n", strings.Join(w.events, "\n"), failed), 0o600)}
+	for _, log := range append(logs, w.log()) {
+		name := "daemon.log"
+		if log != w.log() {
+			name = "job-" + filepath.Base(filepath.Dir(log)) + ".log"
+		}
+		text, err := os.ReadFile(log)
+		errs = append(errs, err, os.WriteFile(filepath.Join(to, name), text, 0o600))
 	}
-	events := fmt.Sprintf("%s\n\n%v\n", strings.Join(w.events, "\n"), failed)
-	return errors.Join(append(errs, os.WriteFile(filepath.Join(to, "events"), []byte(events), 0o600))...)
+	return errors.Join(errs...)
 }
 
-func copyFile(from, to string) error {
-	text, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, text, 0o600)
-}
+// What tells a worker and a tuning from other processes of a trial.
+const (
+	asWorker = "\x00--assignment\x00"
+	asTuning = "\x00--request\x00"
+)
 
-// mountSmall mounts a file system of so many bytes.
-func mountSmall(at string, bytes int) error {
-	if err := unix.Mount("tmpfs", at, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0750", bytes)); err != nil {
-		return fmt.Errorf("mount a small disk at %s: %w", at, err)
-	}
-	return nil
-}
+// processes returns the running processes whose command line names something in the trial's directory, and holds what.
+func (w *testbed) processes(what string) []int { return rig.Processes(what, w.dir+"/") }
 
 // poll waits until something holds.
 func poll(ctx context.Context, bound time.Duration, what string, holds func() bool) error {
@@ -175,6 +176,14 @@ func poll(ctx context.Context, bound time.Duration, what string, holds func() bo
 		}
 	}
 	return nil
+}
+
+// pause waits for a time.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // signalAll signals processes. One that has ended is no error.

@@ -77,20 +77,24 @@ func (p *plan) String() string {
 	return strings.Join(jobs, " ") + ": " + strings.Join(events, ", ")
 }
 
+// faults are the names of a trial's.
+func (p *plan) faults() map[string]bool {
+	names := map[string]bool{}
+	for _, e := range p.events {
+		names[e.fault.name] = true
+	}
+	return names
+}
+
 // trial runs a plan on a testbed of its own. references are the results of runs that nothing disturbs.
-func trial(ctx context.Context, o options, p plan, mounts bool, references map[string]result) (err error) {
-	w, err := newTestbed(p.seed, mounts, func(line string) {
-		if o.verbose {
-			fmt.Fprintf(os.Stderr, "seed %d %s\n", p.seed, line)
-		}
-	})
+func trial(ctx context.Context, o options, p plan, references map[string]result) (err error) {
+	w, err := newTestbed(o, p.seed)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.remove()) }()
 	w.say("%v", &p)
-	running, end := context.WithCancel(ctx)
-	w.daemon = supervise(running, o.program, w.config(), w.log())
+	w.daemon = supervise(ctx, w)
 	err = w.applyFaults(ctx, &p)
 	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {
 		w.leftovers = nil // they may have been away at the start that would have removed them
@@ -101,8 +105,7 @@ func trial(ctx context.Context, o options, p plan, mounts bool, references map[s
 	for _, j := range w.jobs {
 		err = errors.Join(append(j.problems, err)...)
 	}
-	err = errors.Join(err, w.end(ctx, end))
-	if err == nil {
+	if err = errors.Join(err, w.end(ctx)); err == nil {
 		err = w.checkLogs()
 	}
 	if err != nil {
@@ -130,36 +133,41 @@ func (w *testbed) applyFaults(ctx context.Context, p *plan) error {
 	for _, j := range w.jobs {
 		watchers.Go(func() { w.watch(watching, j) })
 	}
-	var inForce []force
 	for _, e := range p.events {
 		w.moment(ctx, e)
-		if e.fault.alone {
-			if err := endAll(ctx, w, &inForce); err != nil {
-				return err
-			}
-		}
-		w.say("%s", e.fault.name)
-		undo, err := e.fault.apply(ctx, w)
-		if undo != nil {
-			inForce = append(inForce, force{e.fault.name, time.Now().Add(e.lasts), undo})
-		}
-		if undo == nil && len(inForce) > 0 && forbidden(err) {
-			w.say("%s cannot be applied while %s is in force: %v", e.fault.name, inForce[len(inForce)-1].name, err)
-			err = nil
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", e.fault.name, err), endAll(ctx, w, &inForce))
-		}
-		if !e.next {
-			if err := endAll(ctx, w, &inForce); err != nil {
-				return err
-			}
+		if err := w.apply(ctx, e); err != nil {
+			return errors.Join(err, w.endAll(ctx))
 		}
 	}
-	if err := endAll(ctx, w, &inForce); err != nil {
+	if err := w.endAll(ctx); err != nil {
 		return err
 	}
 	return w.done(ctx)
+}
+
+// apply applies a fault. It stays in force when the next one is to meet it.
+func (w *testbed) apply(ctx context.Context, e event) error {
+	if e.fault.alone {
+		if err := w.endAll(ctx); err != nil {
+			return err
+		}
+	}
+	w.say("%s", e.fault.name)
+	undo, err := e.fault.apply(ctx, w)
+	if n := len(w.inForce); undo == nil && n > 0 && forbidden(err) {
+		w.say("%s cannot be applied while %s is in force: %v", e.fault.name, w.inForce[n-1].name, err)
+		err = nil
+	}
+	if undo != nil {
+		w.inForce = append(w.inForce, force{e.fault.name, time.Now().Add(e.lasts), undo})
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", e.fault.name, err)
+	}
+	if e.next {
+		return nil
+	}
+	return w.endAll(ctx)
 }
 
 // forbidden reports whether an error of applying a fault may come of others in force: a disk that is full or read-only, or something that
@@ -177,19 +185,15 @@ type force struct {
 }
 
 // endAll waits until every fault in force has lasted long enough, and undoes it, the last one first.
-func endAll(ctx context.Context, w *testbed, all *[]force) (err error) {
-	for len(*all) > 0 {
-		last := (*all)[len(*all)-1]
-		select {
-		case <-time.After(time.Until(last.till)):
-		case <-ctx.Done():
-		}
-		*all = (*all)[:len(*all)-1]
-		w.say("end of %s", last.name)
-		if undone := last.undo(); undone != nil {
-			err = errors.Join(err, fmt.Errorf("undo %s: %w", last.name, undone))
+func (w *testbed) endAll(ctx context.Context) (err error) {
+	for _, f := range slices.Backward(w.inForce) {
+		pause(ctx, time.Until(f.till))
+		w.say("end of %s", f.name)
+		if undone := f.undo(); undone != nil {
+			err = errors.Join(err, fmt.Errorf("undo %s: %w", f.name, undone))
 		}
 	}
+	w.inForce = nil
 	return err
 }
 
@@ -199,10 +203,7 @@ func (w *testbed) moment(ctx context.Context, e event) {
 		s := w.jobs[0].status()
 		return s.CommittedRound >= e.round || s.State.Ended() || e.fault.tuned && s.State != api.Queued
 	})
-	select {
-	case <-time.After(e.delay):
-	case <-ctx.Done():
-	}
+	pause(ctx, e.delay)
 }
 
 // done waits for the end of all jobs.
@@ -241,18 +242,17 @@ func (w *testbed) checkResults(ctx context.Context, references map[string]result
 }
 
 // end ends the daemon in order and checks that nothing is left.
-func (w *testbed) end(ctx context.Context, end context.CancelFunc) error {
-	pid := w.daemon.pid()
-	err := w.daemon.hold(ctx, syscall.SIGTERM)
-	if last := w.daemon.lastEnd(); err == nil && pid != 0 && last != inOrder {
-		err = fmt.Errorf("the daemon ended on SIGTERM with %s", last)
-	}
-	if err != nil {
+func (w *testbed) end(ctx context.Context) error {
+	how, err := w.daemon.hold(ctx, syscall.SIGTERM)
+	switch {
+	case err != nil:
 		err = errors.Join(err, w.daemon.signal(syscall.SIGKILL))
+	case how != inOrder:
+		err = fmt.Errorf("the daemon ended on SIGTERM with %s", how)
 	}
-	end()
+	w.daemon.stop()
 	w.daemon.joined.Wait()
-	if left := w.processes(asAny); len(left) > 0 {
+	if left := w.processes(""); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("processes %v are left", left), signalAll(left, syscall.SIGKILL))
 	}
 	return err
@@ -260,12 +260,9 @@ func (w *testbed) end(ctx context.Context, end context.CancelFunc) error {
 
 // checkLogs looks for crashes that nobody ordered.
 func (w *testbed) checkLogs() error {
-	text, err := os.ReadFile(w.log())
-	if err != nil {
-		return err
-	}
+	text := "\n" + w.logText()
 	for _, sign := range []string{"panic: ", "fatal error: ", "DATA RACE"} {
-		if _, after, found := strings.Cut("\n"+string(text), "\n"+sign); found {
+		if _, after, found := strings.Cut(text, "\n"+sign); found {
 			line, _, _ := strings.Cut(after, "\n")
 			return fmt.Errorf("the daemon crashed: %s%s", sign, line)
 		}

@@ -33,7 +33,7 @@ var benches = []struct {
 	{"emulated", "-batches 3", false},
 	{"recovery", "-kills 3", true},
 	{"scaling", "-rounds 1 -tokens 100000", true},
-	{"chaos", "-trials 20 -o figure", false},
+	{"chaos", "-trials 20", false},
 	{"tuner", "-parts accuracy -rounds 3", false},
 	{"averaging", "-pipelines 2 -steps 512 -seeds 1 -rates 0.006 -rules default", true},
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -41,18 +40,7 @@ var own = []struct {
 
 // compareDevices runs two one-core devices (K = 2 stages, N = 2 pipelines) and the peer's three ways on the same two cores,
 // alternately, each with the number of micro-batches that is best for it.
-func compareDevices(ctx context.Context, o options) (figures []report.Figure, err error) {
-	dir, err := os.MkdirTemp("", "avgpipe-bench-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	daemon, err := rig.Start(ctx, o.program, dir, map[string]string{"GOROOT": o.goRoot})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, daemon.Stop()) }()
-
+func compareDevices(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
 	s := shapes[0]
 	s.Precision, s.Batch = "bf16", devicesBatch
 	var all []*contestant
@@ -60,7 +48,7 @@ func compareDevices(ctx context.Context, o options) (figures []report.Figure, er
 		s := s
 		s.Batch /= v.divides
 		c := &contestant{name: v.name, rate: func(ctx context.Context, micro, steps int) (float64, error) {
-			return trainJob(ctx, daemon, o, s, micro, steps*v.divides) // as many samples
+			return trainJob(ctx, daemon, s, micro, steps*v.divides) // as many samples
 		}}
 		for _, n := range cuts {
 			c.micros = append(c.micros, n/v.divides)
@@ -154,15 +142,14 @@ func contest(ctx context.Context, o options, s shape, all []*contestant) ([]repo
 }
 
 // trainJob trains the shape through the daemon, as a user's job: each pipeline takes a batch of the shape's size a step.
-func trainJob(ctx context.Context, d *rig.Daemon, o options, s shape, micro, steps int) (float64, error) {
-	status, err := d.Run(ctx, o.job, []string{
+func trainJob(ctx context.Context, d *rig.Daemon, s shape, micro, steps int) (float64, error) {
+	status, err := d.Run(ctx,
 		fmt.Sprintf("model.config.n_layer=%d", s.Layers), fmt.Sprintf("model.config.n_embd=%d", s.Width), fmt.Sprintf("model.config.n_head=%d", s.Heads),
 		fmt.Sprintf("model.config.n_positions=%d", s.Sequence), fmt.Sprintf("model.config.vocab_size=%d", s.Vocabulary),
-		"model.config.tie_word_embeddings=false", "precision=" + s.Precision,
+		"model.config.tie_word_embeddings=false", "precision="+s.Precision,
 		"stages=2", fmt.Sprintf("pipelines=%d", pipelines), "devices.cpu.count=2", "devices.cpu.threads=1", "schedule=afp", fmt.Sprintf("micro_batches=%d", micro),
 		fmt.Sprintf("train.batch=%d", s.Batch), fmt.Sprintf("train.steps=%d", pipelines*(warmup+steps)), "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
-		"optimizer.warmup=0", "optimizer.schedule=constant", "optimizer.lr=1e-3", "center.commit_every=100000",
-	}, nil)
+		"optimizer.warmup=0", "optimizer.schedule=constant", "optimizer.lr=1e-3", "center.commit_every=100000")
 	if err != nil {
 		return 0, err
 	}

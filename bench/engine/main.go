@@ -16,26 +16,24 @@ import (
 	"syscall"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 )
 
 // options are the program's flags.
 type options struct {
-	python, peer         string
-	program, job, goRoot string
-	rounds               int
-	parts                string
-	own                  bool
+	daemon       *rig.Options // that runs the job on two devices
+	python, peer string
+	rounds       int
+	parts        string
+	own          bool
 }
 
 func main() {
-	var o options
+	o := options{daemon: rig.Flags()}
 	child := flag.String("child", "", "measure this shape (JSON) in this process and print the outcome; used by the program itself")
 	flag.StringVar(&o.python, "python", "python3", "runs the peer script")
 	flag.StringVar(&o.peer, "peer", "", "peer script; it takes `single --layers --width --heads --seq --batch --vocab --steps` and prints a JSON line with tokens_per_s")
 	flag.IntVar(&o.rounds, "rounds", 3, "runs of each side and shape, in turn")
-	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon that runs the job on two devices")
-	flag.StringVar(&o.job, "job", "examples/go-source.yaml", "that job, with overrides")
-	flag.StringVar(&o.goRoot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
 	flag.BoolVar(&o.own, "own", false, "without a peer: measure the step over raw products alone")
 	flag.StringVar(&o.parts, "parts", "f32,bf16,devices", "what is measured")
 	report.Main("engine", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o, *child) })
@@ -75,7 +73,7 @@ var bars = map[string][2][2]float64{
 
 func measurePart(ctx context.Context, o options, part string) (figures []report.Figure, err error) {
 	if part == "devices" {
-		return compareDevices(ctx, o)
+		return o.daemon.With(ctx, func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) { return compareDevices(ctx, d, o) })
 	}
 	if _, ok := bars[part]; !ok {
 		return nil, fmt.Errorf("-parts names %q; the parts are f32, bf16 and devices", part)

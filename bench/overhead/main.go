@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
 // boundaryBytes of a micro-batch: activations of 1,024 positions, 256 wide. Frames cross by pointer, so it hardly matters.
@@ -110,8 +111,10 @@ func batchTime(ctx context.Context, s shape, each time.Duration) (wall, cpu time
 	}
 	for k := range s.stages {
 		c.Stages = append(c.Stages, pipeline.StageConfig{
-			Index:  k,
-			Build:  func(int) (stage.Stage, error) { return newNothing(k, s.stages), nil },
+			Index: k,
+			Build: func(int) (stage.Stage, error) {
+				return nothing{index: k, stages: s.stages, vector: flat.NewHost(1)}, nil
+			},
 			Source: func(int) pipeline.Source { return nothing{} },
 		})
 	}

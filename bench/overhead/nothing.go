@@ -5,13 +5,12 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// nothing is a stage that computes nothing. It is also its own data.
+// nothing is a stage that computes nothing. It is also its own data. What a run without evaluations does not call it does not have.
 type nothing struct {
+	stage.Stage
 	index, stages int
 	vector        flat.Host
 }
-
-func newNothing(index, stages int) nothing { return nothing{index, stages, flat.NewHost(1)} }
 
 func (n nothing) Shape() stage.Shape {
 	s := stage.Shape{
@@ -30,15 +29,10 @@ func (nothing) Loss() (float64, error)                                 { return 
 func (nothing) SquaredNorm(sum float64) (float64, error)               { return sum, nil }
 func (nothing) Step(stage.Hyper, flat.Vector) error                    { return nil }
 func (nothing) ZeroGradients()                                         {}
-func (nothing) Evaluate(flat.Vector, []byte, []byte, []byte) (stage.Score, error) {
-	return stage.Score{}, nil
-}
-
-func (n nothing) Parameters() flat.Vector { return n.vector }
-
-func (n nothing) Gradients() flat.Vector               { return n.vector }
-func (nothing) State() []flat.Vector                   { return nil }
-func (nothing) Ties() []stage.Tie                      { return nil }
-func (nothing) NewVector() (flat.Vector, error)        { return flat.NewHost(1), nil }
-func (nothing) Close() error                           { return nil }
-func (nothing) Fill(uint64, int, []byte, []byte) error { return nil }
+func (n nothing) Parameters() flat.Vector                              { return n.vector }
+func (n nothing) Gradients() flat.Vector                               { return n.vector }
+func (nothing) State() []flat.Vector                                   { return nil }
+func (nothing) Ties() []stage.Tie                                      { return nil }
+func (nothing) NewVector() (flat.Vector, error)                        { return flat.NewHost(1), nil }
+func (nothing) Close() error                                           { return nil }
+func (nothing) Fill(uint64, int, []byte, []byte) error                 { return nil }

@@ -3,13 +3,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -25,17 +22,9 @@ const poll = 10 * time.Millisecond
 // bound ends a wait that should take seconds.
 const bound = time.Minute
 
-// options are the program's flags.
-type options struct {
-	rig.Options
-	kills int
-}
-
 func main() {
 	kills := flag.Int("kills", 7, "how often its worker is killed")
-	rig.Main("recovery", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) ([]report.Figure, error) {
-		return measure(ctx, daemon, options{Options: o, kills: *kills})
-	})
+	rig.Main("recovery", func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) { return measure(ctx, d, *kills) })
 }
 
 // outage is what one kill cost.
@@ -44,18 +33,16 @@ type outage struct {
 	lost             uint64        // steps that were done and not committed
 }
 
-func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
-	id, err := daemon.Submit(ctx, o.File, []string{
-		"train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
-		"center.commit_every=40",
-	})
+func measure(ctx context.Context, d *rig.Daemon, kills int) ([]report.Figure, error) {
+	id, err := d.SubmitFile(ctx, "train.steps=1000000", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
+		"center.commit_every=40")
 	if err != nil {
 		return nil, err
 	}
 	var running, trained []float64
 	var last api.JobStatus
-	for range o.kills {
-		cost, status, err := kill(ctx, daemon.Client(), id, last.CommittedRound)
+	for range kills {
+		cost, status, err := kill(ctx, d, id, last.CommittedRound)
 		if err != nil {
 			return nil, err
 		}
@@ -63,11 +50,11 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figur
 			cost.running.Round(time.Millisecond), cost.trained.Round(time.Millisecond), cost.lost)
 		running, trained, last = append(running, cost.running.Seconds()), append(trained, cost.trained.Seconds()), status
 	}
-	if _, err := daemon.Client().Cancel(ctx, id); err != nil {
+	if _, err := d.Cancel(ctx, id); err != nil {
 		return nil, err
 	}
 	conditions := map[string]any{
-		"job": o.File, "parameters": last.Parameters, "kills": o.kills, "trained_s": trained, "running_s": running, "device": last.Device,
+		"job": d.File, "parameters": last.Parameters, "kills": kills, "trained_s": trained, "running_s": running, "device": last.Device,
 	}
 	return []report.Figure{
 		{
@@ -82,16 +69,16 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figur
 }
 
 // kill waits for a commit after the given round and for progress beyond it, kills the worker and times what follows.
-func kill(ctx context.Context, c *api.Client, id string, after uint64) (outage, api.JobStatus, error) {
+func kill(ctx context.Context, d *rig.Daemon, id string, after uint64) (outage, api.JobStatus, error) {
 	var before api.JobStatus
-	err := until(ctx, c, id, "progress beyond a commit", func(s api.JobStatus) bool {
+	err := until(ctx, d, id, "progress beyond a commit", func(s api.JobStatus) bool {
 		before = s
 		return s.State == api.Running && s.CommittedRound > after && s.Round > s.CommittedRound+2
 	})
 	if err != nil {
 		return outage{}, before, err
 	}
-	pid, err := workerOf(os.Getpid())
+	pid, err := d.Worker()
 	if err != nil {
 		return outage{}, before, err
 	}
@@ -101,7 +88,7 @@ func kill(ctx context.Context, c *api.Client, id string, after uint64) (outage, 
 	}
 	var cost outage
 	var now api.JobStatus
-	err = until(ctx, c, id, "the next generation", func(s api.JobStatus) bool {
+	err = until(ctx, d, id, "the next generation", func(s api.JobStatus) bool {
 		if s.Step < before.CommittedRound {
 			err = fmt.Errorf("step %d was shown after the commit of round %d", s.Step, before.CommittedRound)
 		}
@@ -113,7 +100,7 @@ func kill(ctx context.Context, c *api.Client, id string, after uint64) (outage, 
 		return cost, now, err
 	}
 	cost.lost = before.Step - min(before.Step, now.CommittedRound)
-	err = until(ctx, c, id, "a step", func(s api.JobStatus) bool {
+	err = until(ctx, d, id, "a step", func(s api.JobStatus) bool {
 		now = s
 		return s.Step > s.CommittedRound && s.Loss != nil && s.Generation > before.Generation
 	})
@@ -122,11 +109,11 @@ func kill(ctx context.Context, c *api.Client, id string, after uint64) (outage, 
 }
 
 // until polls the job's status.
-func until(ctx context.Context, c *api.Client, id, what string, reached func(api.JobStatus) bool) error {
+func until(ctx context.Context, d *rig.Daemon, id, what string, reached func(api.JobStatus) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no %s within %v", what, bound))
 	defer cancel()
 	for {
-		status, err := c.Job(ctx, id)
+		status, err := d.Job(ctx, id)
 		if err != nil {
 			return fmt.Errorf("wait for %s: %w", what, err)
 		}
@@ -142,38 +129,4 @@ func until(ctx context.Context, c *api.Client, id, what string, reached func(api
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// workerOf finds the worker among the descendants of a process: its grandchild that was started with an assignment.
-func workerOf(ancestor int) (int, error) {
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return 0, err
-	}
-	for _, path := range lines {
-		line, err := os.ReadFile(path)
-		var pid int
-		if _, scanned := fmt.Sscanf(path, "/proc/%d/", &pid); err != nil || scanned != nil {
-			continue // it has ended meanwhile
-		}
-		if bytes.Contains(line, []byte("\x00worker\x00--assignment")) && parent(parent(pid)) == ancestor {
-			return pid, nil
-		}
-	}
-	return 0, errors.New("find the worker: no grandchild of this process is one")
-}
-
-// parent is a process's parent; 0 when it has ended.
-func parent(pid int) int {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	var state string
-	var ppid int
-	after := stat[bytes.LastIndexByte(stat, ')')+1:] // the program's name may hold anything
-	if _, err := fmt.Sscan(string(after), &state, &ppid); err != nil {
-		return 0
-	}
-	return ppid
 }

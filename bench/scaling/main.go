@@ -26,31 +26,25 @@ var (
 	two = side{"two devices", []string{"stages=2", "pipelines=2", "devices.cpu.count=2", "devices.cpu.threads=1"}}
 )
 
-// options are the program's flags.
-type options struct {
-	rig.Options
-	rounds, tokens int
-}
-
 func main() {
 	rounds := flag.Int("rounds", 4, "runs of each side, in turn")
 	tokens := flag.Int("tokens", 200_000, "tokens that a run trains on")
-	rig.Main("scaling", func(ctx context.Context, daemon *rig.Daemon, o rig.Options) ([]report.Figure, error) {
-		return measure(ctx, daemon, options{Options: o, rounds: *rounds, tokens: *tokens})
+	rig.Main("scaling", func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) {
+		return measure(ctx, d, *rounds, *tokens)
 	})
 }
 
 // measure runs the two sides in turn, so that a machine that slows down slows both, and reports the median of the ratios of
 // neighbouring runs.
-func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
+func measure(ctx context.Context, d *rig.Daemon, rounds, tokens int) ([]report.Figure, error) {
 	var ratios, singles, busy, losses []float64
 	var last api.JobStatus
-	for range o.rounds {
-		alone, err := run(ctx, daemon, o, one)
+	for range rounds {
+		alone, err := run(ctx, d, tokens, one)
 		if err != nil {
 			return nil, err
 		}
-		both, err := run(ctx, daemon, o, two)
+		both, err := run(ctx, d, tokens, two)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +59,7 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figur
 		last = both
 	}
 	conditions := map[string]any{
-		"job": o.File, "parameters": last.Parameters, "micro_batches": last.MicroBatches, "schedule": last.Schedule,
+		"job": d.File, "parameters": last.Parameters, "micro_batches": last.MicroBatches, "schedule": last.Schedule,
 		"averaging": last.Averaging, "device": last.Device, "cores": runtime.NumCPU(), "ratios": ratios,
 		"one_device_tokens_per_s": report.Median(singles), "held_out_loss_of_one_and_two": losses,
 	}
@@ -82,13 +76,13 @@ func measure(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figur
 }
 
 // run trains one side on the number of tokens, without evaluations on the way.
-func run(ctx context.Context, d *rig.Daemon, o options, s side) (api.JobStatus, error) {
+func run(ctx context.Context, d *rig.Daemon, tokens int, s side) (api.JobStatus, error) {
 	batch, sequence := 16, 128
-	steps := max(8, o.tokens/(batch*sequence))
+	steps := max(8, tokens/(batch*sequence))
 	set := append(slices.Clone(s.set), "model.config.n_layer=6", "model.config.n_embd=192", "model.config.n_head=6", fmt.Sprintf("train.steps=%d", steps), fmt.Sprintf("train.batch=%d", batch),
 		fmt.Sprintf("data.sequence=%d", sequence), "micro_batches=4", "optimizer.warmup=0", "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=16", "center.commit_every=100000")
-	status, err := d.Run(ctx, o.File, set, nil)
+	status, err := d.Run(ctx, set...)
 	if err != nil {
 		return status, fmt.Errorf("%s: %w", s.name, err)
 	}

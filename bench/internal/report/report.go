@@ -4,6 +4,7 @@ package report
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -46,8 +47,8 @@ func Main(name string, measure func(ctx context.Context) ([]Figure, error)) {
 	for i := range figures {
 		figures[i].Bench = name
 	}
-	if err == nil && len(figures) > 0 {
-		err = Report(os.Stdout, os.Stderr, figures...)
+	if len(figures) > 0 {
+		err = errors.Join(err, Report(os.Stdout, os.Stderr, figures...))
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)

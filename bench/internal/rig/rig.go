@@ -3,146 +3,178 @@
 package rig
 
 import (
-	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
-// The bounds of waits for the daemon itself; those for jobs are the callers'.
-const (
-	startBound = 30 * time.Second
-	stopBound  = 30 * time.Second
-)
+// bound is how long the daemon may take to start, and to stop. How long jobs may take is the callers'.
+const bound = 30 * time.Second
 
-// Daemon is a running avgpiped --dev.
+// Daemon is a running avgpiped.
 type Daemon struct {
-	client *api.Client
-	cmd    *exec.Cmd
-	log    string
-	env    map[string]string
+	*api.Client
+	Options
+
+	cmd *exec.Cmd
+	dir string // its configuration, state and log
 }
 
-// socket finds the socket's path in the daemon's first lines.
-var socket = regexp.MustCompile(`/[^ "]*\.sock`)
+// Options are the flags that every benchmark through the daemon has.
+type Options struct {
+	Program string // the daemon
+	File    string // the job file
+	GoRoot  string // what ${GOROOT} in it stands for
+}
 
-// Start starts the program and returns when it answers. Its log goes to a file in dir. env is what paths in job files may name.
-func Start(ctx context.Context, program, dir string, env map[string]string) (*Daemon, error) {
-	path := filepath.Join(dir, "avgpiped.log")
-	log, err := os.Create(path)
+// Flags defines the flags.
+func Flags() *Options {
+	var o Options
+	flag.StringVar(&o.Program, "avgpiped", "bin/avgpiped", "the daemon")
+	flag.StringVar(&o.File, "job", "examples/go-source.yaml", "the job that is run, with overrides")
+	flag.StringVar(&o.GoRoot, "goroot", "", "what ${GOROOT} in the job file stands for: $(go env GOROOT)")
+	return &o
+}
+
+// Main is the main function of such a benchmark: report.Main with a daemon.
+func Main(name string, measure func(context.Context, *Daemon) ([]report.Figure, error)) {
+	o := Flags()
+	report.Main(name, func(ctx context.Context) ([]report.Figure, error) { return o.With(ctx, measure) })
+}
+
+// With measures with a daemon. It returns when that has ended.
+func (o *Options) With(ctx context.Context, measure func(context.Context, *Daemon) ([]report.Figure, error)) (figures []report.Figure, err error) {
+	d := &Daemon{Options: *o}
+	if d.dir, err = os.MkdirTemp("", "avgpipe-bench-"); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(d.dir)) }()
+	if err := d.start(ctx); err != nil {
+		return nil, fmt.Errorf("start %s: %w", o.Program, err)
+	}
+	figures, err = measure(ctx, d)
+	return figures, errors.Join(err, d.stop())
+}
+
+// start starts the program and returns when it answers.
+func (d *Daemon) start(ctx context.Context) error {
+	log, err := os.Create(filepath.Join(d.dir, "avgpiped.log"))
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", program, err)
+		return err
 	}
 	defer log.Close() //nolint:errcheck // the daemon has its own descriptor
-	d := &Daemon{cmd: exec.CommandContext(ctx, program, "--dev"), log: path, env: env}
+	config, socket := filepath.Join(d.dir, "avgpiped.yaml"), filepath.Join(d.dir, "sock")
+	state := filepath.Join(d.dir, "state")
+	text := fmt.Appendf(nil, "state_dir: %s\nsocket: %s\n", state, socket)
+	if err := errors.Join(os.Mkdir(state, 0o750), os.WriteFile(config, text, 0o600)); err != nil {
+		return err
+	}
+	d.Client = api.NewClient(socket)
+	d.cmd = exec.CommandContext(ctx, d.Program, "--config", config)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) }
-	d.cmd.WaitDelay = stopBound
+	d.cmd.WaitDelay = bound
 	if err := d.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", program, err)
+		return err
 	}
-	if err := d.connect(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w; its log is %s", program, err, path), d.Stop())
-	}
-	return d, nil
-}
-
-// connect waits until the daemon answers on the socket that it prints.
-func (d *Daemon) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startBound)
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no answer within %v", bound))
 	defer cancel()
 	for {
-		if path, err := d.socket(); err != nil {
-			return err
-		} else if path != "" {
-			client := api.NewClient(path)
-			if _, err := client.Version(ctx); err == nil {
-				d.client = client
-				return nil
-			}
-			client.Close()
+		if _, err := d.Version(ctx); err == nil {
+			return nil
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("no answer within %s", startBound)
+			return errors.Join(context.Cause(ctx), d.stop())
 		}
 	}
 }
 
-// socket reads the path of the socket from the log; "" while it is not there.
-func (d *Daemon) socket() (path string, err error) {
-	f, err := os.Open(d.log)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close() //nolint:errcheck // only read
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if found := socket.FindString(lines.Text()); found != "" {
-			return found, nil
-		}
-	}
-	return "", lines.Err()
-}
-
-// Stop ends the daemon in order.
-func (d *Daemon) Stop() error {
-	if d.client != nil {
-		d.client.Close()
-	}
+// stop ends the daemon in order. One that ends with an error says in its log why.
+func (d *Daemon) stop() error {
+	d.Close()
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop the daemon: %w", err)
 	}
-	timer := time.AfterFunc(stopBound, func() { _ = d.cmd.Process.Kill() })
+	timer := time.AfterFunc(bound, func() { _ = d.cmd.Process.Kill() })
 	defer timer.Stop()
 	if err := d.cmd.Wait(); err != nil {
-		return fmt.Errorf("the daemon ended: %w; its log is %s", err, d.log)
+		log, _ := os.ReadFile(filepath.Join(d.dir, "avgpiped.log")) // without it, less is known
+		return fmt.Errorf("the daemon ended: %w; the end of its log: %s", err, log[max(0, len(log)-2000):])
 	}
 	return nil
 }
 
-// Run submits a job file with overrides, waits until the job has ended, and returns its last status. each, unless nil, sees every
-// status on the way. A job that is not done is an error.
-func (d *Daemon) Run(ctx context.Context, file string, set []string, each func(api.JobStatus)) (api.JobStatus, error) {
-	id, err := d.Submit(ctx, file, set)
+// Run submits the job file with overrides, waits until the job has ended, and returns its last status. A job that is not done is an
+// error.
+func (d *Daemon) Run(ctx context.Context, set ...string) (api.JobStatus, error) {
+	id, err := d.SubmitFile(ctx, set...)
 	if err != nil {
 		return api.JobStatus{}, err
 	}
-	if each == nil {
-		each = func(api.JobStatus) {}
-	}
-	last, err := d.client.Watch(ctx, id, each)
+	last, err := d.Watch(ctx, id, func(api.JobStatus) {})
 	if err == nil && last.State != api.Done {
 		err = fmt.Errorf("job %s is %s: %s", id, last.State, last.Reason)
 	}
 	return last, err
 }
 
-// Submit submits a job file with overrides.
-func (d *Daemon) Submit(ctx context.Context, file string, set []string) (id string, err error) {
-	source, err := os.ReadFile(file)
+// SubmitFile submits the job file with overrides.
+func (d *Daemon) SubmitFile(ctx context.Context, set ...string) (id string, err error) {
+	source, err := os.ReadFile(d.File)
 	if err != nil {
 		return "", err
 	}
-	base, err := filepath.Abs(filepath.Dir(file))
+	base, err := filepath.Abs(filepath.Dir(d.File))
 	if err != nil {
 		return "", err
 	}
-	answer, err := d.client.Submit(ctx, api.SubmitRequest{File: file, Source: string(source), Set: set, Base: base, Env: d.env})
+	answer, err := d.Submit(ctx, api.SubmitRequest{File: d.File, Source: string(source), Set: set, Base: base, Env: map[string]string{"GOROOT": d.GoRoot}})
 	if err != nil {
-		return "", fmt.Errorf("submit %s %v: %w", file, set, err)
+		return "", fmt.Errorf("submit %s %v: %w", d.File, set, err)
 	}
 	return answer.ID, nil
 }
 
-// Client speaks to the daemon.
-func (d *Daemon) Client() *api.Client { return d.client }
+// Worker finds the process of the only running job.
+func (d *Daemon) Worker() (int, error) {
+	found := Processes("\x00--assignment\x00", d.dir+"/")
+	if len(found) != 1 {
+		return 0, fmt.Errorf("find the worker: the processes %v are workers", found)
+	}
+	return found[0], nil
+}
+
+// Processes returns the other running processes whose command lines, with a zero byte around each argument, hold all words.
+func Processes(words ...string) (pids []int) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return nil
+	}
+	for _, p := range all {
+		arguments, err := p.CmdLine()
+		line := "\x00" + strings.Join(arguments, "\x00") + "\x00"
+		lacks := func(word string) bool { return !strings.Contains(line, word) }
+		if err != nil || p.PID == os.Getpid() || slices.ContainsFunc(words, lacks) {
+			continue // it has ended meanwhile, or is another's
+		}
+		if stat, err := p.Stat(); err == nil && stat.State != "Z" && stat.State != "X" {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids
+}

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+func fillDisk(_ context.Context, w *testbed) (func() error, error) {
+	path := filepath.Join(w.base, "filler")
+	undo := func() error { return os.Remove(path) }
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.EROFS) {
+		return nil, nil // it is full, or nothing can be written anyhow
+	}
+	if err != nil {
+		return nil, err
+	}
+	zeros := make([]byte, 4096)
+	for range stateBytes/len(zeros) + 1 {
+		if _, err = f.Write(zeros); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		return undo, errors.Join(fmt.Errorf("fill the disk: %w, expected %w", err, unix.ENOSPC), f.Close())
+	}
+	return undo, f.Close()
+}
+
+// overmountReadOnly mounts the state directory over itself, read-only: what is open stays writable, as after an error of a disk that
+// not every file has met.
+func overmountReadOnly(_ context.Context, w *testbed) (func() error, error) {
+	if err := unix.Mount(w.base, w.base, "", unix.MS_BIND, ""); err != nil {
+		return nil, fmt.Errorf("mount %s over itself: %w", w.base, err)
+	}
+	return unmount(w.base), unix.Mount("", w.base, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+}
+
+// unmount takes the topmost mount away, whoever uses it.
+func unmount(at string) func() error {
+	return func() error {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", at, err)
+		}
+		return nil
+	}
+}
+
+func remountReadOnly(ctx context.Context, w *testbed) (func() error, error) {
+	remount := func(flags uintptr) (err error) {
+		waited := poll(ctx, stopBound, "the last thread of a killed worker", func() bool {
+			err = unix.Mount("", w.base, "", unix.MS_REMOUNT|flags, "")
+			return !errors.Is(err, unix.EBUSY)
+		})
+		if err != nil {
+			return errors.Join(fmt.Errorf("mount %s again: %w", w.base, err), waited)
+		}
+		return nil
+	}
+	return func() error { return remount(0) }, remount(unix.MS_RDONLY)
+}
+
+// mountSmall mounts a file system of so many bytes.
+func mountSmall(at string, bytes int) error {
+	if err := unix.Mount("tmpfs", at, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0750", bytes)); err != nil {
+		return fmt.Errorf("mount a small disk at %s: %w", at, err)
+	}
+	return nil
+}
+
+// lateBytes is the size of what lies where a file system is not mounted yet.
+const lateBytes = 4 << 20
+
+// late mounts an empty directory over one of the state directory, as if its file system were not mounted yet.
+func late(name string) apply {
+	return func(_ context.Context, w *testbed) (func() error, error) {
+		path := filepath.Join(w.base, name)
+		return unmount(path), mountSmall(path, lateBytes)
+	}
+}
+
+// lateRaft expects that no daemon begins anew without its log.
+func lateRaft(ctx context.Context, w *testbed) (func() error, error) {
+	undo, err := late("raft")(ctx, w)
+	return func() error {
+		_, answer := w.client.Version(ctx)
+		if err := undo(); err != nil {
+			return err
+		}
+		if answer == nil {
+			return errors.New("a daemon answers that has no Raft log")
+		}
+		return nil
+	}, err
+}
+
+func lateData(_ context.Context, w *testbed) (func() error, error) {
+	data := filepath.Join(w.dir, "data")
+	if err := mountSmall(data, lateBytes); err != nil {
+		return nil, err
+	}
+	return unmount(data), signalAll(w.processes(asWorker), syscall.SIGKILL)
+}
+
+func dataAway(_ context.Context, w *testbed) (func() error, error) {
+	path := filepath.Join(w.dir, "data", corpus)
+	if err := os.Rename(path, path+".away"); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // another fault was faster
+	} else if err != nil {
+		return nil, err
+	}
+	return func() error { return os.Rename(path+".away", path) }, signalAll(w.processes(asWorker), syscall.SIGKILL)
+}
+
+// committed draws a job that has committed a round, and will not end for a while; nil without one.
+func (w *testbed) committed() *trialJob {
+	var all []*trialJob
+	for _, j := range w.jobs {
+		if s := j.status(); s.CommittedRound > 0 && s.CommittedRound < steps/2 && s.State != api.Done {
+			all = append(all, j)
+		}
+	}
+	return pick(w, all)
+}
+
+// away moves a directory of a job away. Where the daemon has made a new one when it comes back, it holds nothing but a log and an empty
+// directory of shards.
+func away(name string) apply {
+	return func(_ context.Context, w *testbed) (func() error, error) {
+		j := w.committed()
+		if j == nil {
+			return nil, nil
+		}
+		from, to := filepath.Join(w.jobDir(j), name), filepath.Join(w.base, "away")
+		if _, err := os.Lstat(to); err == nil {
+			return nil, nil // something is away already
+		}
+		if err := os.Rename(from, to); err != nil {
+			return nil, err
+		}
+		return func() error {
+			for _, made := range []string{"worker.log", "shards"} {
+				_ = os.Remove(filepath.Join(from, made)) // the next line sees it
+			}
+			return os.Rename(to, from)
+		}, nil
+	}
+}
+
+// A damage changes a file that holds text.
+type damage func(w *testbed, path string, text []byte) error
+
+func empty(_ *testbed, path string, _ []byte) error { return os.Truncate(path, 0) }
+
+func gone(_ *testbed, path string, _ []byte) error { return os.Remove(path) }
+
+func cut(w *testbed, path string, text []byte) error {
+	return os.Truncate(path, w.random.Int64N(int64(len(text))))
+}
+
+func flip(w *testbed, path string, text []byte) error {
+	text = slices.Clone(text)
+	for range 3 { // an odd number changes something, wherever they fall
+		text[w.random.IntN(len(text))] ^= 0x55
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
+func garble(w *testbed, path string, text []byte) error {
+	text = slices.Clone(text)
+	for i := range text[:min(len(text), 1<<14)] {
+		text[i] = byte(w.random.Uint32())
+	}
+	return os.WriteFile(path, text, 0o600)
+}
+
+// damageShard damages the newest shard of a job. The round before it is whole.
+func damageShard(do damage) func(context.Context, *testbed) error {
+	return func(_ context.Context, w *testbed) error {
+		j := w.committed()
+		if j == nil {
+			return nil
+		}
+		record, err := agent.ReadRecord(w.jobDir(j))
+		if err != nil || len(record.Committed) < 2 {
+			return err // with its only round damaged, the job would rightly wait for a person
+		}
+		entries, err := os.ReadDir(filepath.Join(w.jobDir(j), "shards"))
+		if err != nil {
+			return err
+		}
+		var newest fs.FileInfo
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil && (newest == nil || info.ModTime().After(newest.ModTime())) && !strings.HasPrefix(e.Name(), ".") {
+				newest = info
+			}
+		}
+		if newest == nil {
+			return fmt.Errorf("job %s has committed a round and has no shard", j.id)
+		}
+		w.mu.Lock()
+		w.damaged = append(w.damaged, newest.Name())
+		w.mu.Unlock()
+		path := filepath.Join(w.jobDir(j), "shards", newest.Name())
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return do(w, path, text)
+	}
+}
+
+func identity(*testbed) string { return "identity" }
+
+func raftMeta(*testbed) string { return filepath.Join("raft", "wal", "meta") }
+
+func raftSegment(w *testbed) string {
+	names, err := filepath.Glob(filepath.Join(w.base, "raft", "wal", "*.wal"))
+	if err != nil || len(names) == 0 {
+		return filepath.Join("raft", "wal", "no segment")
+	}
+	return filepath.Join("raft", "wal", filepath.Base(names[len(names)-1]))
+}
+
+// errStarted says that the daemon started with a damaged file.
+var errStarted = errors.New("the daemon started with a damaged file")
+
+// mayStart is for a damage that may hit nothing that the file holds: the trial goes on to see that nothing was lost.
+func mayStart(do apply) apply {
+	return func(ctx context.Context, w *testbed) (func() error, error) {
+		undo, err := do(ctx, w)
+		if errors.Is(err, errStarted) {
+			err = nil
+		}
+		return undo, err
+	}
+}
+
+// refused damages a file of the state directory and expects that the daemon says so, does not start, and touches nothing. Then it
+// restores the backup.
+func refused(file func(*testbed) string, do damage) apply {
+	return once(func(ctx context.Context, w *testbed) error {
+		name := file(w)
+		path := filepath.Join(w.base, name)
+		backup, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := do(w, path, backup); err != nil {
+			return err
+		}
+		before, err := tree(w.base)
+		if err != nil {
+			return err
+		}
+		said := len(w.logText())
+		_, ends := w.daemon.now()
+		ended := func() bool {
+			_, now := w.daemon.now()
+			return len(now) > len(ends)
+		}
+		w.daemon.release()
+		if err := poll(ctx, startBound, "a refusal of "+name, func() bool { return ended() || w.answered(ctx) }); err != nil {
+			return err
+		}
+		if !ended() {
+			return fmt.Errorf("%s: %w", name, errStarted)
+		}
+		if err := w.halt(ctx); err != nil {
+			return err
+		}
+		after, err := tree(w.base)
+		if err != nil {
+			return err
+		}
+		words := w.logText()[said:]
+		if !strings.Contains(words, filepath.Join(w.state, name)) && !strings.Contains(words, filepath.Join(w.state, filepath.Dir(name))+" ") {
+			err = fmt.Errorf("the daemon refused to start without naming %s: %s", path, words)
+		}
+		for _, name := range slices.Sorted(maps.Keys(before)) {
+			if after[name] != before[name] {
+				err = errors.Join(err, fmt.Errorf("a daemon that refused to start changed or deleted %s", name))
+			}
+		}
+		return errors.Join(err, os.WriteFile(path, backup, 0o600))
+	})
+}
+
+// tree digests all files below a directory, but for the daemon's lock.
+func tree(root string) (map[string][sha256.Size]byte, error) {
+	all := map[string][sha256.Size]byte{}
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() || e.Name() == "lock" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all[path] = sha256.Sum256(text)
+		return err
+	})
+	return all, err
+}
+
+// leaveTemporaries leaves what a daemon and a worker leave that are killed while they write, and lets the next daemon find it.
+func leaveTemporaries(_ context.Context, w *testbed) error {
+	dirs := []string{w.base}
+	for _, j := range w.jobs {
+		dirs = append(dirs, w.jobDir(j), filepath.Join(w.jobDir(j), "shards"))
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(dir, fmt.Sprintf(".tmp-%d", time.Now().UnixNano()))
+		err := os.WriteFile(path, []byte("half a"), 0o600)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a job may have no shards yet
+			return err
+		}
+		w.leftovers = append(w.leftovers, path)
+	}
+	return nil
+}
