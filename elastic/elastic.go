@@ -1,10 +1,6 @@
 package elastic
 
-import (
-	"fmt"
-
-	"github.com/avgpipe/avgpipe/stage/flat"
-)
+import "github.com/avgpipe/avgpipe/stage/flat"
 
 // newElastic makes AvgPipe's elastic averaging (Chen, Xu, Qian, Zhou, PPoPP 2023, section 3) or, with PullElastic, its ancestor
 // EASGD (Zhang, Choromanska, LeCun, NIPS 2015). N = 1 needs no averaging and gets none.
@@ -13,40 +9,51 @@ func newElastic(c Config) Method {
 	case c.Pipelines == 1:
 		return solo{avgpipe{config: c}}
 	case c.Pull == PullElastic:
-		return easgd{avgpipe{c, float32(c.Alpha), Before}}
+		return easgd{avgpipe{c, float32(c.Alpha), 0, Before}}
 	case c.Pull == PullNew:
-		return avgpipe{c, float32(c.Alpha), After}
+		return avgpipe{c, float32(c.Alpha), 0, After}
 	case c.Pull == PullOld:
-		return avgpipe{c, float32(c.Alpha), Before}
+		return avgpipe{c, float32(c.Alpha), 0, Before}
 	default:
-		return predicted{avgpipe{c, float32(c.Alpha), Before}}
+		return avgpipe{c, float32(c.Alpha), float32(c.Alpha * c.Horizon), Before}
 	}
 }
 
-// avgpipe is elastic averaging. For a round, with D_i the updates that pipeline i's optimizer applied since the last one:
+// avgpipe is elastic averaging. For a round, with D_i the updates that pipeline i's optimizer applied since the last one, and the
+// prediction horizon h:
 //
-//	x_i <- (1 - alpha) x_i + alpha x~     pull
+//	x_i <- (1 - alpha) x_i + alpha (x~ + h D_i)     pull
 //	x~  <- x~ + (sum_i D_i) / N
 //
-// timing says which x~ the pull sees: x~_{r-1} (Before; pull: old) or x~_r (After; pull: new). Only applied updates cross
-// over, so any optimizer will do and its state stays private.
+// timing says which x~ the pull sees: x~_{r-1} (Before; pull: old with h = 0, pull: predicted) or x~_r (After; pull: new, h = 0). Only
+// applied updates cross over, so any optimizer will do and its state stays private.
 //
 // After keeps mean_i(x_i) = x~: the pull multiplies their distance, at most a rounding error, by 1 - alpha. Before gives
-// g_r = (1 - alpha) g_{r-1} + alpha mean(D) for the distance g = x~ - mean_i(x_i), so that it never exceeds one update.
+// g_r = (1 - alpha) g_{r-1} + alpha (h - 1) mean(D) for the distance g = mean_i(x_i) - x~, which settles at h - 1 updates:
+//
+//   - h = 0, AvgPipe's rule: the pipelines trail the center by an update.
+//   - h = 1: weights before the update are compared with the center before it. This is EASGD's order (Zhang et al. 2015, equation
+//     5), and with alpha = 1 the local weight prediction of SAPipe (Chen et al. 2022), x_i <- x~_{r-1} + D_i.
+//   - h > 1: gradients are taken ahead of the center, about where it will be when they arrive there. For a pipeline of delayed
+//     gradients this is Linear Weight Prediction with a horizon (Kosson et al. 2021).
 type avgpipe struct {
 	config Config
 	alpha  float32
+	reach  float32 // alpha h
 	timing Timing
 }
 
-func (a avgpipe) String() string {
-	return fmt.Sprintf("elastic pull=%s alpha=%.4g tau=%d", a.config.Pull, a.config.Alpha, a.config.Tau)
-}
+func (a avgpipe) String() string { return "elastic " + a.config.String() }
 
 func (a avgpipe) Config() Config { return a.config }
 func (a avgpipe) Needs() Needs   { return Needs{Timing: a.timing, Delta: true} }
 
-func (a avgpipe) Pull(x, _, center flat.Vector) { x.Lerp(a.alpha, center) }
+func (a avgpipe) Pull(x, message, center flat.Vector) {
+	x.Lerp(a.alpha, center)
+	if a.reach != 0 {
+		x.Axpy(a.reach, message)
+	}
+}
 
 // Merge makes the first message the sum. Not zeroing that saves a pass over memory.
 func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) {
@@ -58,24 +65,6 @@ func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) {
 }
 
 func (a avgpipe) Advance(s Shard, count int) { s.Center.Axpy(1/float32(count), s.Sum) }
-
-// predicted is elastic averaging whose pull compares like with like: the weights before the update with the center before it.
-//
-//	x_i <- x_i + D_i - alpha (x_i_before - x~_{r-1})
-//
-// That is a pull toward x~_{r-1} + D_i, the center as pipeline i predicts it from its own update. The force is EASGD's, taken
-// before the local step as there (Zhang et al. 2015, equation 5); the center takes the mean update, as in AvgPipe. alpha = 1 is
-// the local weight prediction of SAPipe (Chen et al. 2022), x_i <- x~_{r-1} + D_i. It needs no more than what is at hand when
-// the pipeline has its update, so no pipeline waits.
-//
-// With g = mean_i(x_i) - x~ a round gives g_r = (1 - alpha) g_{r-1}: the pipelines do not trail the center, as they do by one
-// update with pull: old. Rounding alone makes g differ from zero.
-type predicted struct{ avgpipe }
-
-func (p predicted) Pull(x, message, center flat.Vector) {
-	x.Lerp(p.alpha, center)
-	x.Axpy(p.alpha, message)
-}
 
 // easgd is synchronous elastic averaging SGD (Zhang et al. 2015, equations 5 and 6, with eta rho = alpha):
 //

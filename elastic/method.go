@@ -24,8 +24,8 @@ type PullRule string
 
 // The values of averaging.pull.
 const (
-	// PullPredicted pulls the weights before this round's update toward the center before it, and adds the update: no pipeline
-	// waits for another, and the mean of the pipelines stays on the center. The default.
+	// PullPredicted pulls toward the center before this round plus Horizon times the pipeline's own update: the center as the
+	// pipeline predicts it. No pipeline waits for another. The default.
 	PullPredicted PullRule = "predicted"
 	// PullOld pulls the weights after this round's update toward the center before it: no pipeline waits for another, and
 	// the pipelines stay one update behind the center.
@@ -43,6 +43,9 @@ type Config struct {
 	Pull PullRule
 	// Alpha is how far a pipeline moves toward the center in a round, 0 < Alpha <= 1. 0 means DefaultAlpha(Pull, Pipelines).
 	Alpha float64
+	// Horizon is how many of its own updates a pipeline adds to the center to predict where that will be, with PullPredicted. 0 means
+	// DefaultHorizon(Tau); other pulls do without.
+	Horizon float64
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
 	Tau int
 	// Pipelines is N >= 1, at the start. It may drop when a pipeline leaves; Alpha stays what it was.
@@ -59,6 +62,25 @@ func DefaultAlpha(pull PullRule, pipelines int) float64 {
 	case PullOld, PullElastic:
 	}
 	return 1 / float64(max(pipelines, 4))
+}
+
+// DefaultHorizon is the prediction horizon by default. With 1 a pipeline computes gradients where its own update takes the center. Half an
+// update further was measured to be better with a round in every step, and worse with fewer, when an update is long
+// (docs/decisions/0039-prediction-horizon.md).
+func DefaultHorizon(tau int) float64 {
+	if tau > 1 {
+		return 1
+	}
+	return 1.5
+}
+
+// String is "pull=predicted alpha=1 horizon=1.5 tau=1".
+func (c Config) String() string {
+	horizon := ""
+	if c.Pull == PullPredicted {
+		horizon = fmt.Sprintf(" horizon=%.4g", c.Horizon)
+	}
+	return fmt.Sprintf("pull=%s alpha=%.4g%s tau=%d", c.Pull, c.Alpha, horizon, c.Tau)
 }
 
 // DefaultRateScale is the factor of the learning rate by default. An adaptive optimizer divides an update by the noise of its
@@ -81,6 +103,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Tau == 0 {
 		c.Tau = 1
+	}
+	if c.Horizon == 0 {
+		c.Horizon = DefaultHorizon(c.Tau)
 	}
 	return c
 }
@@ -106,6 +131,9 @@ func (c Config) Validate() error {
 	}
 	if !(c.Alpha >= 0 && c.Alpha <= 1) { // also refuses NaN
 		return fmt.Errorf("averaging.alpha is %v: between 0 and 1 (0 for the default)", c.Alpha)
+	}
+	if !(c.Horizon > 0 && c.Horizon <= 4) {
+		return fmt.Errorf("averaging.horizon is %v: above 0 and at most 4 updates", c.Horizon)
 	}
 	if limit := 2 / float64(c.Pipelines+1); c.Pull == PullElastic && c.Pipelines > 1 && c.Alpha > limit {
 		return fmt.Errorf("averaging.alpha is %v: with pull: elastic and %d pipelines at most 2/(%d+1) = %.4g, "+
@@ -176,7 +204,7 @@ func (n Needs) Vectors(pipelines int) int {
 // their vectors. Vectors of one call have one length and lie on one device. A Method has no state of its own; the vectors
 // are its state. Center decides when the rules run.
 type Method interface {
-	// String describes the method with its settings: "elastic pull=predicted alpha=1 tau=1".
+	// String describes the method with its settings: "elastic pull=predicted alpha=1 horizon=1.5 tau=1".
 	String() string
 	// Config is what the method was made from, defaults filled in.
 	Config() Config

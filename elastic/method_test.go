@@ -60,13 +60,14 @@ func (s *shell) distance(v []float64) float64 {
 	return largest
 }
 
-// TestNewAndPredictedKeepTheMeanOnTheCenter: mean_i(x_i) == x~ after each round, for any optimizer.
+// TestNewAndPredictedKeepTheMeanOnTheCenter: mean_i(x_i) == x~ after each round, for any optimizer, with a horizon of 1.
 func TestNewAndPredictedKeepTheMeanOnTheCenter(t *testing.T) {
 	allPulls(t, func(t *testing.T, c Config) {
 		tolerance, keeps := map[PullRule]float64{PullNew: 2e-6, PullPredicted: 4e-6}[c.Pull] // a few roundings; it does not grow with the rounds
 		if !keeps {
 			return
 		}
+		c.Horizon = 1
 		s := newShell(t, newMethod(t, c), c.Pipelines, 64)
 		for r := range 300 {
 			s.round(ascending(c.Pipelines))
@@ -90,33 +91,38 @@ func TestNewWithAlphaOneMakesAllPipelinesEqual(t *testing.T) {
 	}
 }
 
-// TestPredictedShrinksTheDistanceOfMeanAndCenter: mean_i(x_i) - x~ is multiplied by 1 - alpha in each round, for any optimizer.
-func TestPredictedShrinksTheDistanceOfMeanAndCenter(t *testing.T) {
+// TestPredictedSetsTheDistanceOfMeanAndCenter: mean_i(x_i) - x~ is multiplied by 1 - alpha in each round, and alpha (horizon - 1) mean
+// updates are added, for any optimizer.
+func TestPredictedSetsTheDistanceOfMeanAndCenter(t *testing.T) {
 	const tolerance = 4e-6
-	for _, alpha := range []float64{0.1, 0.5, 1} {
-		s := newShell(t, newMethod(t, Config{Pull: PullPredicted, Alpha: alpha, Pipelines: 3}), 3, 64)
+	for _, c := range []struct{ alpha, horizon float64 }{{0.1, 1}, {0.5, 1}, {1, 1}, {1, 1.5}, {0.5, 2}, {0.25, 0.5}} {
+		alpha := c.alpha
+		s := newShell(t, newMethod(t, Config{Pull: PullPredicted, Alpha: alpha, Horizon: c.horizon, Pipelines: 3}), 3, 64)
 		for j := range s.x[1] {
 			s.x[1][j] += float32(j) / 16 // so that the mean is off the center
 		}
 		for r := range 40 {
 			expected := s.mean()
-			for j, c := range s.centerCopy() {
-				expected[j] = (1 - alpha) * (expected[j] - float64(c))
+			before := s.centerCopy()
+			for j, x := range before {
+				expected[j] = (1 - alpha) * (expected[j] - float64(x))
 			}
 			s.round(ascending(3))
 			mean := s.mean()
-			for j, c := range s.centerCopy() {
-				if got := mean[j] - float64(c); math.Abs(got-expected[j]) > tolerance {
-					t.Fatalf("alpha %g, round %d: the mean is %g from the center, expected %g", alpha, r+1, got, expected[j])
+			for j, x := range s.centerCopy() {
+				expected[j] += alpha * (c.horizon - 1) * float64(x-before[j]) // the center has moved by the mean update
+				if got := mean[j] - float64(x); math.Abs(got-expected[j]) > tolerance {
+					t.Fatalf("%+v, round %d: the mean is %g from the center, expected %g", c, r+1, got, expected[j])
 				}
 			}
 		}
 	}
 }
 
-// TestPredictedWithAlphaOneStartsEveryUpdateAtTheCenter: x_i = x~_{r-1} + D_i to the bit, SAPipe's local weight prediction.
+// TestPredictedWithAlphaOneStartsEveryUpdateAtTheCenter: x_i = x~_{r-1} + D_i to the bit with a horizon of 1, SAPipe's
+// local weight prediction.
 func TestPredictedWithAlphaOneStartsEveryUpdateAtTheCenter(t *testing.T) {
-	s := newShell(t, newMethod(t, Config{Pull: PullPredicted, Alpha: 1, Pipelines: 3}), 3, 64)
+	s := newShell(t, newMethod(t, Config{Pull: PullPredicted, Alpha: 1, Horizon: 1, Pipelines: 3}), 3, 64)
 	for r := range 20 {
 		center := s.centerCopy()
 		for i := range 3 {
@@ -143,8 +149,8 @@ func TestPredictedWaitsForNobody(t *testing.T) {
 // TestOnePipelinePredictedAtAlphaOneIsPlainTraining by the general rule too, which solo replaces.
 func TestOnePipelinePredictedAtAlphaOneIsPlainTraining(t *testing.T) {
 	const tolerance = 2e-6
-	c := Config{Pull: PullPredicted, Alpha: 1, Pipelines: 1}
-	s := newShell(t, predicted{avgpipe{c, 1, Before}}, 1, 64)
+	c := Config{Pull: PullPredicted, Alpha: 1, Horizon: 1, Pipelines: 1}
+	s := newShell(t, avgpipe{c, 1, 1, Before}, 1, 64)
 	plain := initial(64)
 	for r := range uint64(50) {
 		plain.Axpy(1, localUpdate(0, r+1, plain))
@@ -158,11 +164,16 @@ func TestOnePipelinePredictedAtAlphaOneIsPlainTraining(t *testing.T) {
 	}
 }
 
-// TestDefaultsByPull: the alpha of each pull, and the factor of the learning rate.
-func TestDefaultsByPull(t *testing.T) {
+// TestDefaults: the alpha of each pull, the factor of the learning rate, and the horizon by the steps between rounds.
+func TestDefaults(t *testing.T) {
 	for pull, expected := range map[PullRule][2]float64{PullPredicted: {1, 1}, PullNew: {1, 1}, PullOld: {0.25, 0.125}, PullElastic: {0.25, 0.125}} {
 		if two, eight := DefaultAlpha(pull, 2), DefaultAlpha(pull, 8); [2]float64{two, eight} != expected {
 			t.Errorf("pull %s: alpha is %g and %g for 2 and 8 pipelines, expected %v", pull, two, eight, expected)
+		}
+	}
+	for tau, expected := range map[int]float64{0: 1.5, 1: 1.5, 2: 1, 8: 1} {
+		if got := newMethod(t, Config{Tau: tau, Pipelines: 2}).Config().Horizon; got != expected {
+			t.Errorf("tau %d: a horizon of %v, expected %v", tau, got, expected)
 		}
 	}
 	for n, expected := range map[int]float64{1: 1, 2: math.Sqrt2, 4: 2} {
@@ -255,7 +266,7 @@ func TestElasticMovesTheCenterByBetaAndKeepsTheSum(t *testing.T) {
 func TestElasticWithoutUpdatesMeetsAtItsFixedPoint(t *testing.T) {
 	const n = 3
 	spread := func(alpha float64) float64 {
-		s := newShell(t, easgd{avgpipe{Config{Pipelines: n}, float32(alpha), Before}}, n, 8)
+		s := newShell(t, easgd{avgpipe{Config{Pipelines: n}, float32(alpha), 0, Before}}, n, 8)
 		for i := range n {
 			s.updateWith(i, localUpdate(i, 1, s.x[i])) // away from each other, once
 		}
@@ -300,8 +311,7 @@ func TestOnePipelineIsPlainTraining(t *testing.T) {
 
 // model is the equations in float64, for updates that are given.
 type model struct {
-	pull   PullRule
-	alpha  float64
+	Config
 	x      [][]float64
 	center []float64
 }
@@ -315,23 +325,23 @@ func (m *model) round(updates []flat.Host) {
 			d := float64(updates[i][j])
 			m.x[i][j] += d
 			sum += d
-			force += m.alpha * (m.x[i][j] - old)
+			force += m.Alpha * (m.x[i][j] - old)
 		}
-		switch m.pull {
+		switch m.Pull {
 		case PullElastic:
 			m.center[j] = old + force
 		default:
 			m.center[j] = old + sum/n
 		}
 		toward := old
-		if m.pull == PullNew {
+		if m.Pull == PullNew {
 			toward = m.center[j]
 		}
 		for i := range m.x {
-			if m.pull == PullPredicted {
-				toward = old + float64(updates[i][j])
+			if m.Pull == PullPredicted {
+				toward = old + m.Horizon*float64(updates[i][j])
 			}
-			m.x[i][j] = (1-m.alpha)*m.x[i][j] + m.alpha*toward
+			m.x[i][j] = (1-m.Alpha)*m.x[i][j] + m.Alpha*toward
 		}
 	}
 }
@@ -345,7 +355,7 @@ func TestRulesAgainstTheirEquations(t *testing.T) {
 		}
 		method := newMethod(t, c)
 		s := newShell(t, method, c.Pipelines, 32)
-		m := model{pull: c.Pull, alpha: method.Config().Alpha, center: widen(initial(32))}
+		m := model{Config: method.Config(), center: widen(initial(32))}
 		for range c.Pipelines {
 			m.x = append(m.x, widen(initial(32)))
 		}
@@ -422,6 +432,8 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 		{Config{Pipelines: 2, Alpha: 1.01}, "alpha is 1.01: between 0 and 1"},
 		{Config{Pipelines: 2, Alpha: -0.1}, "alpha is -0.1: between 0 and 1"},
 		{Config{Pipelines: 2, Alpha: math.NaN()}, "alpha is NaN"},
+		{Config{Pipelines: 2, Horizon: 4.5}, "horizon is 4.5: above 0 and at most 4"},
+		{Config{Pipelines: 2, Horizon: math.NaN()}, "horizon is NaN"},
 		{Config{Pipelines: 2, Pull: "newest"}, `pull is "newest": one of predicted, new, old, elastic`},
 	}
 	for _, c := range cases {
@@ -433,7 +445,7 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of elastic`) {
 		t.Errorf("unknown method: %v", err)
 	}
-	if got := newMethod(t, Config{Pipelines: 4}).String(); got != "elastic pull=predicted alpha=1 tau=1" {
+	if got := newMethod(t, Config{Pipelines: 4}).String(); got != "elastic pull=predicted alpha=1 horizon=1.5 tau=1" {
 		t.Errorf("String is %q", got)
 	}
 }

@@ -262,8 +262,8 @@ type Train struct {
 type Averaging struct {
 	// The averaging method, by name: elastic.
 	Method string `yaml:"method" json:"method" default:"elastic"`
-	// What a pipeline is pulled toward in a round. `predicted`: its weights before the update are pulled toward the center before
-	// it, then the update is added; nobody waits. `new`: the weights after the update are pulled toward the center after it took
+	// What a pipeline is pulled toward in a round. `predicted`: where the center will be, as its own update tells: the center before the
+	// update plus `horizon` times that update; nobody waits. `new`: the weights after the update are pulled toward the center after it took
 	// this round's updates, which waits for the slowest pipeline. `old`: the weights after the update are pulled toward the
 	// center before it, without a wait, and stay one update behind. `elastic` is EASGD: center and pipelines are
 	// pulled toward each other by the same amount.
@@ -271,6 +271,9 @@ type Averaging struct {
 	// How far a pipeline is pulled in a round: 1 is all the way. 0: 1 for `predicted` and `new`; for the others
 	// 1/pipelines, and 0.25 for fewer than four.
 	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1"`
+	// With `pull: predicted`, how many of its own updates a pipeline adds to the center to predict where that will be. 1: where this
+	// round's updates take it. More: ahead of that, where the next gradients arrive. 0: 1.5, and 1 with a tau above 1.
+	Horizon float64 `yaml:"horizon" json:"horizon" default:"0" rule:"min=0 max=4"`
 	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.

@@ -31,7 +31,7 @@ func main() {
 	steps := flag.String("steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline")
 	seeds := flag.String("seeds", "1,2,3", "seeds of initial weights and sample order")
 	rates := flag.String("rates", "0.003,0.006", "learning rates to choose from")
-	names := flag.String("rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:LR_SCALE")
+	names := flag.String("rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:HORIZON:LR_SCALE")
 	batch := flag.Int("batch", 16, "samples in a step of one pipeline; a multiple of 4")
 	jobs := flag.Int("jobs", 2, "jobs that run at a time, each on one core")
 	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) (figures []report.Figure, err error) {

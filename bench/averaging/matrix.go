@@ -14,9 +14,10 @@ import (
 type run struct {
 	Steps     int    `json:"steps"` // of each pipeline
 	Pipelines int    `json:"pipelines"`
-	Batch     int    `json:"batch"`           // samples of one pipeline in a step
-	Pull      string `json:"pull"`            // empty: one pipeline, nothing is averaged
-	Alpha     string `json:"alpha,omitempty"` // empty: the pull's default
+	Batch     int    `json:"batch"`             // samples of one pipeline in a step
+	Pull      string `json:"pull"`              // empty: one pipeline, nothing is averaged
+	Alpha     string `json:"alpha,omitempty"`   // empty: the pull's default
+	Horizon   string `json:"horizon,omitempty"` // empty: it is not predicted, or the run is of before there was one, when it was 1
 	RateScale string `json:"lr_scale"`
 	Rate      string `json:"lr"` // before it is scaled
 	Seed      int    `json:"seed"`
@@ -25,7 +26,7 @@ type run struct {
 func (r run) String() string {
 	averaging := "plain"
 	if r.Pull != "" {
-		averaging = "pull " + r.Pull + ", alpha " + cmp.Or(r.Alpha, "default") + ", lr_scale " + r.RateScale
+		averaging = "pull " + r.Pull + ", alpha " + cmp.Or(r.Alpha, "default") + ", horizon " + cmp.Or(r.Horizon, "none") + ", lr_scale " + r.RateScale
 	}
 	return fmt.Sprintf("%d steps, N = %d, batch %d, lr %s, %s, seed %d", r.Steps, r.Pipelines, r.Batch, r.Rate, averaging, r.Seed)
 }
@@ -35,29 +36,30 @@ func (r run) samples() int { return r.Steps * r.Batch * r.Pipelines }
 
 // rule is a setting of averaging.
 type rule struct {
-	name, pull, alpha, rateScale string
+	name, pull, alpha, horizon, rateScale string
 }
 
 // rules are those that can be measured.
 var rules = map[string]rule{
-	"default":  {"default", "predicted", "", "auto"},
-	"old":      {"old", "old", "", "1"},
-	"new":      {"new", "new", "", "auto"},
-	"unscaled": {"unscaled", "predicted", "", "1"},
+	"default":  {"default", "predicted", "", "1.5", "auto"},
+	"nearer":   {"nearer", "predicted", "", "1", "auto"},
+	"old":      {"old", "old", "", "", "1"},
+	"new":      {"new", "new", "", "", "auto"},
+	"unscaled": {"unscaled", "predicted", "", "1.5", "1"},
 }
 
 func ruleNames() string { return strings.Join(slices.Sorted(maps.Keys(rules)), ", ") }
 
-// ruleOf finds a rule by its name, or makes one of PULL:ALPHA:LR_SCALE.
+// ruleOf finds a rule by its name, or makes one of PULL:ALPHA:HORIZON:LR_SCALE.
 func ruleOf(name string) (rule, error) {
 	if r, ok := rules[name]; ok {
 		return r, nil
 	}
 	parts := strings.Split(name, ":")
-	if len(parts) != 3 {
-		return rule{}, fmt.Errorf("no rule %q; there are %s, and PULL:ALPHA:LR_SCALE", name, ruleNames())
+	if len(parts) != 4 {
+		return rule{}, fmt.Errorf("no rule %q; there are %s, and PULL:ALPHA:HORIZON:LR_SCALE", name, ruleNames())
 	}
-	return rule{name, parts[0], parts[1], parts[2]}, nil
+	return rule{name, parts[0], parts[1], parts[2], parts[3]}, nil
 }
 
 // side is one of the two comparisons: what a pipeline and its reference train on in a step.
@@ -110,7 +112,7 @@ func (s side) averaged(o options, u rule, steps, pipelines, seed int) map[string
 	all := map[string]run{}
 	for _, lr := range o.rates {
 		all[rate(lr)] = run{
-			Steps: steps, Pipelines: pipelines, Batch: s.batch(o.batch, pipelines), Pull: u.pull, Alpha: u.alpha, RateScale: u.rateScale, Rate: rate(lr), Seed: seed,
+			Steps: steps, Pipelines: pipelines, Batch: s.batch(o.batch, pipelines), Pull: u.pull, Alpha: u.alpha, Horizon: u.horizon, RateScale: u.rateScale, Rate: rate(lr), Seed: seed,
 		}
 	}
 	return all

@@ -124,6 +124,7 @@ func train(ctx context.Context, d *rig.Daemon, r run) (result, error) {
 	status, err := d.Run(ctx, append([]string{
 		"stages=1", "devices.cpu.count=1", "devices.cpu.threads=1", "schedule=afp", "micro_batches=1",
 		"pipelines=" + strconv.Itoa(r.Pipelines), "averaging.pull=" + pull, "averaging.alpha=" + cmp.Or(r.Alpha, "0"), "averaging.lr_scale=" + scale,
+		"averaging.horizon=" + cmp.Or(r.Horizon, "1"),
 		// A job's steps and warm-up are batches of all pipelines together.
 		"train.batch=" + strconv.Itoa(r.Batch), "train.steps=" + strconv.Itoa(r.Steps*r.Pipelines),
 		"optimizer.warmup=" + strconv.Itoa(warmup*r.Pipelines), "train.max_time=0s", "train.eval_every=0",

@@ -51,7 +51,7 @@ type JobStatus struct {
 	Stages         int           `json:"stages"`
 	MicroBatches   int           `json:"micro_batches"`
 	Schedule       string        `json:"schedule"`
-	Averaging      string        `json:"averaging"` // "elastic pull=predicted alpha=1 tau=1 lr x1.41"
+	Averaging      string        `json:"averaging"` // "elastic pull=predicted alpha=1 horizon=1.5 tau=1 lr x1.41"
 	Device         string        `json:"device"`    // what computes, and why
 	Family         string        `json:"family"`    // of the model
 	Task           string        `json:"task"`      // "language", "classification", ...: what its samples are

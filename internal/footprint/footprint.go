@@ -72,7 +72,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		return tuner.Memory{}, err
 	}
 	a := z.job.Averaging
-	method, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Tau: a.Tau, Pipelines: spec.Pipelines})
+	method, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Horizon: a.Horizon, Tau: a.Tau, Pipelines: spec.Pipelines})
 	if err != nil {
 		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
 	}

@@ -15,12 +15,13 @@ import (
 )
 
 // Version is that of specs as they are written now, and the newest that is read.
-const Version = 4
+const Version = 5
 
 const (
-	namedVersion  = 4 // before it, the job had the names that its Go fields had then
-	budgetVersion = 3 // before it, train.steps were those of each pipeline, and averaging had no factor of the learning rate: it is 1
-	oldestVersion = 1 // every count was resolved at admission; since 2 a job may be open
+	horizonVersion = 5 // before it, the prediction horizon of averaging was 1
+	namedVersion   = 4 // before it, the job had the names that its Go fields had then
+	budgetVersion  = 3 // before it, train.steps were those of each pipeline, and averaging had no factor of the learning rate: it is 1
+	oldestVersion  = 1 // every count was resolved at admission; since 2 a job may be open
 )
 
 // Encode writes a spec for the replicated state.
@@ -71,6 +72,9 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	s.Version, s.perPipeline = Version, written.Version < budgetVersion
 	if s.perPipeline {
 		s.Job.Averaging.RateScale = 1
+	}
+	if written.Version < horizonVersion {
+		s.Job.Averaging.Horizon = 1
 	}
 	if s.Task == "" { // admitted when there was no other
 		s.Task = string(model.Language)

@@ -96,9 +96,10 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 4, "job": {"devices": {"cpu": {"cores": 3}}}}`,
 		`{"version": 4, "job": {"MicroBatches": 2}}`,
 		`{"version": 4, "layuot": {}}`,
+		`{"version": 5, "layuot": {}}`,
 		`{"version": 3, "job": {"Stagez": 2}}`,
 		`{"version": 2, "job": {"Averaging": {"Alfa": 1}}}`,
-		`{"version": 5}`,
+		`{"version": 6}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil {
 			t.Errorf("%s is read as %+v", text, s)

@@ -386,11 +386,14 @@ func (x *resolver) checkUpdates(plan schedule.Plan) {
 	}
 }
 
-// decideAveraging decides what the number of pipelines decides about their averaging, where the job leaves it open.
+// decideAveraging decides what a job leaves open of its averaging, most of it by the number of pipelines.
 func decideAveraging(j *job.Job) {
 	a := &j.Averaging
 	if a.Alpha == 0 {
 		a.Alpha = elastic.DefaultAlpha(elastic.PullRule(a.Pull), int(j.Pipelines))
+	}
+	if a.Horizon == 0 {
+		a.Horizon = elastic.DefaultHorizon(a.Tau)
 	}
 	if a.RateScale == job.AutoFactor {
 		a.RateScale = job.Factor(elastic.DefaultRateScale(stage.Adaptive(j.Optimizer.Name), int(j.Pipelines)))

@@ -24,7 +24,7 @@ var RecomputeKinds = []string{string(stage.RecomputeNone), string(stage.Recomput
 //     plan holds in flight, so fewer could not fill it. More would shrink the bubble slower than they shrink each matrix product.
 //   - devices.cpu.count, devices.emulated.count: one for each stage. devices.cpu.threads: the cores shared evenly by the devices,
 //     at least 1.
-//   - averaging.alpha, averaging.lr_scale: by the number of pipelines.
+//   - averaging.alpha, averaging.lr_scale: by the number of pipelines; averaging.horizon: by tau.
 func (x *resolver) count(cores, layers, devices int) string {
 	j := &x.Job
 	cores = max(cores, 1)

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -228,8 +230,8 @@ func (s *Spec) Cores(node int) int {
 	return min(int(devices)*int(s.Job.Devices.CPU.Threads), node)
 }
 
-// Averaging describes the averaging method for people: "elastic pull=predicted alpha=1 tau=1 lr x1.41". Where the number of
-// pipelines decides and is not known yet, it says auto.
+// Averaging describes the averaging method for people: "elastic pull=predicted alpha=1 horizon=1.5 tau=1 lr
+// x1.41". Where the number of pipelines decides and is not known yet, it says auto.
 func (s *Spec) Averaging() string {
 	a := s.Job.Averaging
 	alpha, rate := fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("lr x%.3g", a.RateScale)
@@ -238,6 +240,9 @@ func (s *Spec) Averaging() string {
 	}
 	if a.RateScale == job.AutoFactor {
 		rate = "lr x auto"
+	}
+	if elastic.PullRule(a.Pull) == elastic.PullPredicted {
+		alpha += fmt.Sprintf(" horizon=%.3g", cmp.Or(a.Horizon, elastic.DefaultHorizon(a.Tau)))
 	}
 	return strings.Join([]string{a.Method, "pull=" + a.Pull, alpha, fmt.Sprintf("tau=%d", a.Tau), rate}, " ")
 }

@@ -15,6 +15,8 @@ func TestJobsKeepTheAveragingTheyWereAdmittedWith(t *testing.T) {
 	for text, expected := range map[string]string{
 		`{"version": 1, "job": {"Averaging": {"Method": "elastic", "Pull": "old", "Alpha": 0.25, "Tau": 1}}}`:                "elastic pull=old alpha=0.25 tau=1 lr x1",
 		`{"version": 2, "job": {"Averaging": {"Method": "elastic", "Pull": "new", "Alpha": 0, "Tau": 2}}}`:                   "elastic pull=new alpha=auto tau=2 lr x1",
+		`{"version": 4, "job": {"averaging": {"alpha": 1, "lr_scale": 2}}}`:                                                  "elastic pull=predicted alpha=1 horizon=1 tau=1 lr x2",
+		`{"version": 5, "job": {"averaging": {"alpha": 1, "lr_scale": 2, "horizon": 1.25}}}`:                                 "elastic pull=predicted alpha=1 horizon=1.25 tau=1 lr x2",
 		`{"version": 3, "job": {"Averaging": {"Method": "elastic", "Pull": "old", "Alpha": 0.5, "Tau": 1, "RateScale": 2}}}`: "elastic pull=old alpha=0.5 tau=1 lr x2",
 	} {
 		s, err := Decode("1", json.RawMessage(text), nil)

@@ -71,7 +71,8 @@ func (t *trainer) finalRound() uint64 {
 func (h *host) groupConfig() (pipeline.Config, error) {
 	spec := h.assignment.Spec.Job
 	method, err := elastic.NewMethod(spec.Averaging.Method, elastic.Config{
-		Pull: elastic.PullRule(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Tau: spec.Averaging.Tau, Pipelines: int(spec.Pipelines),
+		Pull: elastic.PullRule(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Horizon: spec.Averaging.Horizon, Tau: spec.Averaging.Tau,
+		Pipelines: int(spec.Pipelines),
 	})
 	if err != nil {
 		return pipeline.Config{}, &permanentError{err}
