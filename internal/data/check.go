@@ -88,7 +88,7 @@ func (o *opener) checkTokens(s *Summary, files []File) (err error) {
 			return located(err)
 		}
 		open = append(open, t)
-		runs[i] = run{raw: t.Tokens, width: t.Width}
+		runs[i] = run{raw: t.Tokens, width: int(t.Width)}
 	}
 	train, held, err := o.divideRuns(runs)
 	if err != nil {

@@ -33,7 +33,7 @@ func (o *opener) openCorpus(ctx context.Context, s *Set) error {
 		mapped[i], err = o.mapTokens(f)
 		if err == nil {
 			err = mapped[i].Verify(ctx)
-			runs[i], sums[i] = run{raw: mapped[i].Tokens, width: mapped[i].Width}, mapped[i].Digest
+			runs[i], sums[i] = run{raw: mapped[i].Tokens, width: int(mapped[i].Width)}, mapped[i].Digest
 		}
 		return err
 	})

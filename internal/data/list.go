@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -31,31 +32,23 @@ type Listing struct {
 	Skipped Skipped
 }
 
-// Skipped counts what was passed over on the way.
-type Skipped struct {
-	Hidden     int // names that start with a dot, where the pattern does not ask for them
-	Loops      int // links to a directory around them
-	Broken     int // links to nothing
-	NonRegular int // pipes, sockets, devices
-	Empty      int // files of no bytes
-}
+// Skipped counts what was passed over on the way, by what it is.
+type Skipped map[string]int
+
+const (
+	hidden     = "hidden (a name that starts with a dot)" // where the pattern does not ask for them
+	loop       = "links to a directory around them"
+	broken     = "links to nothing"
+	nonRegular = "neither files nor directories"
+	empty      = "empty"
+	vanished   = "removed while their directory was listed"
+)
 
 // Notes says what was skipped, one sentence for each kind; nil when nothing was.
 func (s Skipped) Notes() []string {
 	var notes []string
-	for _, k := range []struct {
-		count int
-		what  string
-	}{
-		{s.Hidden, "hidden (a name that starts with a dot)"},
-		{s.Loops, "links to a directory around them"},
-		{s.Broken, "links to nothing"},
-		{s.NonRegular, "neither files nor directories"},
-		{s.Empty, "empty"},
-	} {
-		if k.count > 0 {
-			notes = append(notes, fmt.Sprintf("data.files: entries skipped for being %s: %d", k.what, k.count))
-		}
+	for _, what := range slices.Sorted(maps.Keys(s)) {
+		notes = append(notes, fmt.Sprintf("data.files: entries skipped for being %s: %d", what, s[what]))
 	}
 	return notes
 }
@@ -78,10 +71,10 @@ func list(ctx context.Context, c Config) (Listing, error) {
 
 // expandAll expands the entries of one key of the job file.
 func expandAll(ctx context.Context, key string, entries []string, opener *access.Opener) (Listing, error) {
-	var all Listing
+	all := Listing{Skipped: Skipped{}}
 	seen := map[string]bool{}
 	for i, pattern := range entries {
-		l := lister{ctx: ctx, access: opener}
+		l := lister{ctx: ctx, access: opener, skipped: Skipped{}}
 		if err := l.expand(filepath.Clean(pattern)); err != nil {
 			if ctx.Err() != nil {
 				return Listing{}, fmt.Errorf("data: listing %s: %w", pattern, ctx.Err())
@@ -97,17 +90,11 @@ func expandAll(ctx context.Context, key string, entries []string, opener *access
 				all.Files = append(all.Files, f)
 			}
 		}
-		all.Skipped.add(l.skipped)
+		for what, n := range l.skipped {
+			all.Skipped[what] += n
+		}
 	}
 	return all, nil
-}
-
-func (s *Skipped) add(o Skipped) {
-	s.Hidden += o.Hidden
-	s.Loops += o.Loops
-	s.Broken += o.Broken
-	s.NonRegular += o.NonRegular
-	s.Empty += o.Empty
 }
 
 // lister expands one entry.
@@ -154,8 +141,8 @@ func (l *lister) expand(entry string) error {
 	switch {
 	case len(l.files) > 0:
 		return nil
-	case l.skipped.Empty > 0:
-		return fmt.Errorf("%s has only empty files (%d)", entry, l.skipped.Empty)
+	case l.skipped[empty] > 0:
+		return fmt.Errorf("%s has only empty files (%d)", entry, l.skipped[empty])
 	case pattern == "":
 		return absent(root, syscall.ENODATA, "%s has no files below it%s", entry, l.hint())
 	case l.looked == 0:
@@ -179,8 +166,8 @@ func absent(path string, errno syscall.Errno, format string, args ...any) error 
 }
 
 func (l *lister) hint() string {
-	if l.skipped.Hidden > 0 {
-		return fmt.Sprintf(" (%d hidden entries are skipped; a pattern component that starts with a dot matches them)", l.skipped.Hidden)
+	if l.skipped[hidden] > 0 {
+		return fmt.Sprintf(" (%d hidden entries are skipped; a pattern component that starts with a dot matches them)", l.skipped[hidden])
 	}
 	return ""
 }
@@ -204,19 +191,39 @@ func (l *lister) missing(path string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	gone, dir := path, filepath.Dir(path)
-	for {
-		info, err := l.access.Stat(dir)
-		if err == nil && info.IsDir() || dir == filepath.Dir(dir) {
-			break
-		}
-		gone, dir = dir, filepath.Dir(dir)
-	}
-	l.nearest = l.nearestName(dir, filepath.Base(gone))
+	gone := firstMissing(l.access, path)
+	l.nearest = Nearest(l.access, path)
 	if gone != path {
 		return absent(path, syscall.ENOENT, "%s does not exist: there is no %s", path, gone)
 	}
 	return absent(path, syscall.ENOENT, "%s does not exist", path)
+}
+
+// firstMissing is the first part of a path that does not exist.
+func firstMissing(opener *access.Opener, path string) string {
+	dir := filepath.Dir(path)
+	if info, err := opener.Stat(dir); err == nil && info.IsDir() || dir == path {
+		return path
+	}
+	return firstMissing(opener, dir)
+}
+
+// Nearest is the path most like one that does not exist, in the directory where it would be; "" without one.
+func Nearest(opener *access.Opener, path string) string {
+	gone := firstMissing(opener, path)
+	dir := filepath.Dir(gone)
+	entries, err := opener.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	if near := nearest.Word(filepath.Base(gone), names); near != "" {
+		return filepath.Join(dir, near)
+	}
+	return ""
 }
 
 // directory lists one directory and those below it. Around holds the directories that it lies in, itself last.
@@ -225,12 +232,16 @@ func (l *lister) directory(dir, name string, around []access.Info) error {
 		return err
 	}
 	entries, err := l.access.ReadDir(dir)
+	if gone(err) && name != "" {
+		l.skipped[vanished]++
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") && !l.dots {
-			l.skipped.Hidden++
+			l.skipped[hidden]++
 			continue
 		}
 		if err := l.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), e, around); err != nil {
@@ -252,7 +263,10 @@ func (l *lister) entry(at, name string, e fs.DirEntry, around []access.Info) err
 	info, err := l.access.Stat(at)
 	switch {
 	case err != nil && e.Type()&fs.ModeSymlink != 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP)):
-		l.skipped.Broken++
+		l.skipped[broken]++
+		return nil
+	case gone(err):
+		l.skipped[vanished]++
 		return nil
 	case err != nil:
 		return err
@@ -261,7 +275,7 @@ func (l *lister) entry(at, name string, e fs.DirEntry, around []access.Info) err
 			return nil
 		}
 		if slices.ContainsFunc(around, func(o access.Info) bool { return o.Same(info) }) {
-			l.skipped.Loops++
+			l.skipped[loop]++
 			return nil
 		}
 		return l.directory(at, name, append(slices.Clip(around), info))
@@ -271,14 +285,17 @@ func (l *lister) entry(at, name string, e fs.DirEntry, around []access.Info) err
 	case !l.matches(name):
 		return nil
 	case !info.Mode.IsRegular():
-		l.skipped.NonRegular++
+		l.skipped[nonRegular]++
 		return nil
 	case info.Size == 0:
-		l.skipped.Empty++
+		l.skipped[empty]++
 		return nil
 	}
 	return l.take(at, name, info)
 }
+
+// gone reports whether a name that was listed leads nowhere any more; of processes below /proc too.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 func (l *lister) take(path, name string, info access.Info) error {
 	if err := info.Readable(); err != nil {
@@ -316,20 +333,4 @@ func (l *lister) enters(name string) bool {
 		}
 	}
 	return len(l.components) > len(components)
-}
-
-// nearestName returns the path of the name in a directory that is nearest to a name that is not there, "" without one.
-func (l *lister) nearestName(dir, name string) string {
-	entries, err := l.access.ReadDir(dir)
-	if err != nil {
-		return ""
-	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	if near := nearest.Word(name, names); near != "" {
-		return filepath.Join(dir, near)
-	}
-	return ""
 }

@@ -3,12 +3,15 @@ package data
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/access"
 )
 
 func names(t *testing.T, dir string, patterns ...string) ([]string, Skipped) {
@@ -89,10 +92,10 @@ func TestLinks(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if skipped.Broken != 2 || skipped.NonRegular != 1 || skipped.Empty != 1 || skipped.Hidden != 1 || skipped.Loops != 2 {
-		t.Errorf("skipped %+v", skipped)
+	if want := (Skipped{broken: 2, nonRegular: 1, empty: 1, hidden: 1, loop: 2}); !maps.Equal(skipped, want) {
+		t.Errorf("skipped %+v, want %+v", skipped, want)
 	}
-	if notes := skipped.Notes(); len(notes) != 5 || !strings.Contains(notes[0], "skipped for being hidden (a name that starts with a dot): 1") {
+	if notes := skipped.Notes(); len(notes) != 5 || !strings.Contains(notes[1], "skipped for being hidden (a name that starts with a dot): 1") {
 		t.Errorf("notes %q", notes)
 	}
 	if notes := (Skipped{}).Notes(); notes != nil {
@@ -110,5 +113,21 @@ func TestListingStopsWhenCancelled(t *testing.T) {
 	dir := corpus(t, map[string]string{"a": "1"})
 	if _, err := List(ctx, Config{Files: []string{dir}, Sequence: 1}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestWhatVanishesWhileItIsListedIsSkipped: files and directories of a tree that others change, such as a cache.
+func TestWhatVanishesWhileItIsListedIsSkipped(t *testing.T) {
+	dir := corpus(t, map[string]string{"a": "1", "sub/b": "2", "z": "3"})
+	opener := &access.Opener{OnOpen: func(path string) {
+		if path == dir+"/sub" {
+			if err := errors.Join(os.RemoveAll(path), os.Remove(dir+"/z")); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	l, err := List(t.Context(), Config{Files: []string{dir}, Sequence: 1, Access: opener})
+	if err != nil || len(l.Files) != 1 || !maps.Equal(l.Skipped, Skipped{vanished: 2}) {
+		t.Errorf("%+v, error %v", l, err)
 	}
 }

@@ -30,7 +30,7 @@ func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, 
 	}
 	n := o.vocab.Vocabulary()
 	w, err := tokenfile.Create(path, tokenfile.Header{
-		Width: widthOf(n), Vocabulary: uint32(n), End: uint32(o.vocab.Special().End), Tokenizer: o.vocab.Digest(), //nolint:gosec // Token ids.
+		Width: uint32(widthOf(n)), Vocabulary: uint32(n), End: uint32(o.vocab.Special().End), Tokenizer: o.vocab.Digest(), //nolint:gosec // Token ids.
 	})
 	if err != nil {
 		return tokenfile.Header{}, nil, fmt.Errorf("data: write tokens: %w", err)

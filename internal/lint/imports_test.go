@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"internal/data":            {"internal/access", "internal/nearest", "internal/data/...", "job"},
 	"internal/data/tokenizer":  {"internal/access", "internal/nearest"},
 	"internal/data/table":      {"internal/access", "internal/nearest"},
-	"internal/data/tokenfile":  {"internal/access"},
+	"internal/data/tokenfile":  {"internal/access", "internal/checkpoint"},
 	"internal/data/idx":        {"internal/access"},
 	"internal/wire":            {"internal/pace", "internal/trace"},
 	"internal/api":             {"job", "tuner", "internal/unixhttp", "internal/words"},
@@ -81,7 +81,7 @@ var mayImport = map[string][]string{
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/admission": {
-		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/outputdir", "internal/process", "internal/spec",
+		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec",
 		"elastic", "job", "schedule", "stage/device", "stage/model",
 	},
 	"internal/agent": {

@@ -3,19 +3,25 @@
 package tokenfile
 
 import (
+	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
 
 const (
@@ -24,59 +30,52 @@ const (
 	headerSize = 128
 )
 
-// Header says what a file holds.
+// Header says what a file holds, in the order of the file.
 type Header struct {
-	Width      int    // bytes of a token: 1, 2 or 4
+	Width      uint32 // bytes of a token: 1, 2 or 4
 	Tokens     uint64 // in the file
 	Documents  uint64 // of which the tokens are, an end token after each
 	Vocabulary uint32 // ids are below it
 	End        uint32 // the end token
-	Digest     [32]byte
-	Tokenizer  [32]byte // SHA-256 of the tokenizer.json; zero when tokens are bytes
+	Digest     [sha256.Size]byte
+	Tokenizer  [sha256.Size]byte // of the tokenizer.json; zero when tokens are bytes
 }
 
-// castagnoli is the polynomial of the header's checksum.
+// prefix is the file before its tokens, but for the checksum at its end.
+type prefix struct {
+	Magic   [len(magic)]byte
+	Version uint32
+	Header
+	Reserved [20]byte
+}
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode writes the header as it stands in the file.
-func (h Header) encode() []byte {
-	b := make([]byte, 0, headerSize)
-	b = append(b, magic...)
-	b = binary.LittleEndian.AppendUint32(b, version)
-	b = binary.LittleEndian.AppendUint32(b, uint32(h.Width)) //nolint:gosec // 1, 2 or 4.
-	b = binary.LittleEndian.AppendUint64(b, h.Tokens)
-	b = binary.LittleEndian.AppendUint64(b, h.Documents)
-	b = binary.LittleEndian.AppendUint32(b, h.Vocabulary)
-	b = binary.LittleEndian.AppendUint32(b, h.End)
-	b = append(b, h.Digest[:]...)
-	b = append(b, h.Tokenizer[:]...)
-	b = append(b, make([]byte, headerSize-4-len(b))...)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+func (h Header) encode() ([]byte, error) {
+	b, err := binary.Append(nil, binary.LittleEndian, prefix{Magic: [len(magic)]byte([]byte(magic)), Version: version, Header: h})
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), err
 }
 
-// decode reads a header of a file of so many bytes.
+// decode reads the header of a file of so many bytes.
 func decode(b []byte, size int64) (Header, error) {
-	if size < headerSize || len(b) < headerSize || string(b[:8]) != magic {
+	if size < headerSize || len(b) < headerSize || string(b[:len(magic)]) != magic {
 		return Header{}, fmt.Errorf("not a token file: it does not start with %s; `avgpipectl tokenize` writes them", magic)
 	}
-	b = b[:headerSize]
-	if v := binary.LittleEndian.Uint32(b[8:]); v != version {
-		return Header{}, fmt.Errorf("a token file of version %d; this program reads version %d", v, version)
-	}
-	if sum := binary.LittleEndian.Uint32(b[headerSize-4:]); sum != crc32.Checksum(b[:headerSize-4], castagnoli) {
+	var p prefix
+	n, err := binary.Decode(b, binary.LittleEndian, &p)
+	switch h := p.Header; {
+	case err != nil:
+		return Header{}, err
+	case p.Version != version:
+		return Header{}, fmt.Errorf("a token file of version %d; this program reads version %d", p.Version, version)
+	case binary.LittleEndian.Uint32(b[n:]) != crc32.Checksum(b[:n], castagnoli):
 		return Header{}, errors.New("its header is damaged: the checksum does not fit")
-	}
-	h := Header{
-		Width: int(binary.LittleEndian.Uint32(b[12:])), Tokens: binary.LittleEndian.Uint64(b[16:]), Documents: binary.LittleEndian.Uint64(b[24:]),
-		Vocabulary: binary.LittleEndian.Uint32(b[32:]), End: binary.LittleEndian.Uint32(b[36:]),
-		Digest: [32]byte(b[40:72]), Tokenizer: [32]byte(b[72:104]),
-	}
-	switch {
 	case h.Width != 1 && h.Width != 2 && h.Width != 4:
 		return Header{}, fmt.Errorf("its tokens have %d bytes; they have 1, 2 or 4", h.Width)
 	case h.Vocabulary > math.MaxInt32 || uint64(h.Vocabulary) > 1<<(8*h.Width) || h.End >= h.Vocabulary:
 		return Header{}, fmt.Errorf("a vocabulary of %d with the end token %d does not fit tokens of %d bytes", h.Vocabulary, h.End, h.Width)
 	}
+	h := p.Header
 	if payload := uint64(size) - headerSize; payload%uint64(h.Width) != 0 || payload/uint64(h.Width) != h.Tokens { //nolint:gosec // Not negative: the header is there.
 		return Header{}, fmt.Errorf("it has %d bytes; its header says %d tokens of %d bytes after %d", size, h.Tokens, h.Width, headerSize)
 	}
@@ -91,9 +90,10 @@ type File struct {
 	Tokens []byte
 	mapped []byte
 	file   *os.File // stays open, to see whether it changes
-	fd     int      // its descriptor
 	path   string
-	record record
+
+	mu       sync.Mutex
+	verified stamp // of the file when its tokens had the digest
 }
 
 // Open maps a file. It reads the header only; Verify reads the rest. The error names the path.
@@ -102,36 +102,34 @@ func Open(opener *access.Opener, path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := open(file)
-	if err != nil {
+	f := &File{file: file, path: path}
+	if err := f.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
-	f.file, f.fd, f.path = file, int(file.Fd()), path
 	return f, nil
 }
 
-func open(file *os.File) (*File, error) {
-	info, err := file.Stat()
+func (f *File) open() error {
+	info, err := f.file.Stat()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	head := make([]byte, headerSize)
-	n, err := file.ReadAt(head, 0)
+	n, err := f.file.ReadAt(head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+		return err
 	}
-	h, err := decode(head[:n], info.Size())
-	if err != nil {
-		return nil, err
+	if f.Header, err = decode(head[:n], info.Size()); err != nil {
+		return err
 	}
 	if info.Size() > math.MaxInt {
-		return nil, fmt.Errorf("%d bytes cannot be mapped on this system", info.Size())
+		return fmt.Errorf("%d bytes cannot be mapped on this system", info.Size())
 	}
-	mapped, err := unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map %d bytes: %w", info.Size(), err)
+	if f.mapped, err = unix.Mmap(int(f.file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map %d bytes: %w", info.Size(), err)
 	}
-	return &File{Header: h, Tokens: mapped[headerSize:], mapped: mapped}, nil
+	f.Tokens = f.mapped[headerSize:]
+	return nil
 }
 
 // Close unmaps the file. Its tokens must not be read afterwards.
@@ -144,28 +142,103 @@ func (f *File) Close() error {
 	return errors.Join(unix.Munmap(mapped), f.file.Close())
 }
 
+// stamp changes when a file is written. The time of modification can be set back, that of change cannot.
+type stamp struct {
+	size              int64
+	modified, changed unix.Timespec
+}
+
+// stamp asks for it. It allocates nothing.
+func (f *File) stamp() (stamp, error) {
+	var s unix.Stat_t
+	if err := unix.Fstat(int(f.file.Fd()), &s); err != nil {
+		return stamp{}, fmt.Errorf("%s: stat: %w", f.path, err)
+	}
+	return stamp{s.Size, s.Mtim, s.Ctim}, nil
+}
+
+// Verify reads the whole file and holds its tokens against the digest in the header. Call it once, before the tokens are read.
+func (f *File) Verify(ctx context.Context) error {
+	before, err := f.stamp()
+	if err != nil {
+		return err
+	}
+	found, err := f.digest(ctx)
+	if err != nil {
+		return err
+	}
+	if found != f.Digest {
+		return fmt.Errorf("%s: its tokens have the digest %.12x, its header says %.12x: it was damaged, or overwritten in part; "+
+			"write it again with `avgpipectl tokenize`", f.path, found, f.Digest)
+	}
+	f.verified = before
+	return f.Unchanged()
+}
+
+// Unchanged reports a file that was overwritten in place since Verify, as far as its size and time of change tell; when these differ,
+// its digest decides. It may be called concurrently, and allocates nothing as long as nothing has changed.
+func (f *File) Unchanged() error {
+	now, err := f.stamp()
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case now == f.verified:
+		return nil
+	case now.size != f.verified.size:
+		return fmt.Errorf("%s was overwritten while it was read: it had %d bytes and has %d; restore it", f.path, f.verified.size, now.size)
+	}
+	found, err := f.digest(context.Background())
+	if err == nil && found != f.Digest {
+		err = fmt.Errorf("%s was overwritten while it was read: its tokens have the digest %.12x, they had %.12x; restore it", f.path, found, f.Digest)
+	}
+	if err == nil {
+		f.verified = now // touched, or written with what was there
+	}
+	return err
+}
+
+// digest is that of the tokens as the file has them now.
+func (f *File) digest(ctx context.Context) (sum [sha256.Size]byte, err error) {
+	const block = 1 << 20
+	tokens, digest := io.NewSectionReader(f.file, headerSize, int64(len(f.Tokens))), sha256.New()
+	for left := tokens.Size(); left > 0; left -= block {
+		if err := ctx.Err(); err != nil {
+			return sum, err
+		}
+		if _, err := io.CopyN(digest, tokens, min(left, block)); err != nil {
+			return sum, fmt.Errorf("%s: read: %w", f.path, err)
+		}
+	}
+	return [sha256.Size]byte(digest.Sum(nil)), nil
+}
+
 // Writer writes a file under a temporary name, which Close replaces.
 type Writer struct {
-	file   *os.File
+	file   *checkpoint.AtomicFile
 	path   string
 	header Header
-	digest interface {
-		io.Writer
-		Sum(b []byte) []byte
-	}
-	buffer []byte
+	digest hash.Hash
+	out    *bufio.Writer // to both
 }
 
 // Create starts a file. The header's Tokens, Documents and Digest come from what is written.
 func Create(path string, h Header) (*Writer, error) {
-	file, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	file, err := checkpoint.Create(checkpoint.OS, filepath.Dir(path), 0o644, 0)
+	if at, ok := errors.AsType[*fs.PathError](err); ok { // of a temporary file
+		return nil, fmt.Errorf("create a file in %s: %w", filepath.Dir(path), at.Err)
+	}
 	if err != nil {
 		return nil, err
 	}
+	if _, err := file.Write(make([]byte, headerSize)); err != nil {
+		return nil, errors.Join(err, file.Abort())
+	}
 	h.Tokens, h.Documents = 0, 0
-	w := &Writer{file: file, path: path, header: h, digest: sha256.New()}
-	w.buffer = make([]byte, headerSize, 1<<16)
-	return w, nil
+	digest := sha256.New()
+	return &Writer{file: file, path: path, header: h, digest: digest, out: bufio.NewWriterSize(io.MultiWriter(file, digest), 1<<16)}, nil
 }
 
 // Add appends the tokens of a part of a document, then, if it is the last part, the end token.
@@ -189,46 +262,23 @@ func (w *Writer) put(id uint32) error {
 	w.header.Tokens++
 	var raw [4]byte
 	binary.LittleEndian.PutUint32(raw[:], id)
-	w.buffer = append(w.buffer, raw[:w.header.Width]...)
-	if len(w.buffer) > cap(w.buffer)-len(raw) {
-		return w.flush()
-	}
-	return nil
-}
-
-// flush writes what is buffered. The room for the header counts in no digest.
-func (w *Writer) flush() error {
-	from := 0
-	if at, err := w.file.Seek(0, io.SeekCurrent); err != nil {
-		return err
-	} else if at == 0 {
-		from = headerSize
-	}
-	_, _ = w.digest.Write(w.buffer[from:]) // a hash takes everything
-	_, err := w.file.Write(w.buffer)
-	w.buffer = w.buffer[:0]
+	_, err := w.out.Write(raw[:w.header.Width])
 	return err
 }
 
 // Close writes the header, makes the file durable and gives it its name; it returns what the file holds.
 func (w *Writer) Close() (Header, error) {
-	err := w.flush()
-	copy(w.header.Digest[:], w.digest.Sum(nil))
-	if err == nil {
-		_, err = w.file.WriteAt(w.header.encode(), 0)
-	}
-	if err == nil {
-		err = w.file.Chmod(0o644)
-	}
-	err = errors.Join(err, w.file.Sync(), w.file.Close())
-	if err == nil {
-		err = os.Rename(w.file.Name(), w.path)
+	err := w.out.Flush()
+	w.digest.Sum(w.header.Digest[:0])
+	head, encoded := w.header.encode()
+	if err = errors.Join(err, encoded); err == nil {
+		_, err = w.file.WriteAt(head, 0)
 	}
 	if err != nil {
-		return Header{}, errors.Join(fmt.Errorf("write %s: %w", w.path, err), os.Remove(w.file.Name()))
+		return Header{}, errors.Join(fmt.Errorf("write %s: %w", w.path, err), w.file.Abort())
 	}
-	return w.header, nil
+	return w.header, w.file.Commit(filepath.Base(w.path))
 }
 
 // Abort gives up and leaves nothing behind.
-func (w *Writer) Abort() error { return errors.Join(w.file.Close(), os.Remove(w.file.Name())) }
+func (w *Writer) Abort() error { return w.file.Abort() }

@@ -3,7 +3,9 @@ package tokenfile
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,7 +35,7 @@ func writeFile(t testing.TB, h Header, documents ...[]int32) string {
 func TestWhatIsWrittenIsMapped(t *testing.T) {
 	for width, vocabulary := range map[int]uint32{1: 256, 2: 65536, 4: 1 << 20} {
 		path := filepath.Join(t.TempDir(), "f.tokens")
-		w, err := Create(path, Header{Width: width, Vocabulary: vocabulary, End: 3, Tokenizer: [32]byte{7}})
+		w, err := Create(path, Header{Width: uint32(width), Vocabulary: vocabulary, End: 3, Tokenizer: [32]byte{7}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,6 +97,15 @@ func TestTheWriterRefusesATokenBeyondTheVocabulary(t *testing.T) {
 		if left, _ := os.ReadDir(filepath.Dir(path)); len(left) > 0 {
 			t.Error("left behind:", left)
 		}
+	}
+}
+
+// TestAMissingDirectoryIsNamed, and no temporary file in it.
+func TestAMissingDirectoryIsNamed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "nodir")
+	_, err := Create(filepath.Join(dir, "x"), Header{Width: 1, Vocabulary: 10})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "create a file in "+dir+": no such file or directory") {
+		t.Errorf("error %v", err)
 	}
 }
 

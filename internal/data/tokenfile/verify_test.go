@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// written is a token file of a few blocks, mapped.
+// written is a token file of a few MiB, mapped.
 func written(t *testing.T) (string, *File) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "f.tokens")
@@ -18,7 +18,7 @@ func written(t *testing.T) (string, *File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids := make([]int32, 3*blockBytes/4)
+	ids := make([]int32, 3<<18)
 	for i := range ids {
 		ids[i] = int32(i % 999)
 	}
@@ -55,7 +55,7 @@ func overwrite(t *testing.T, path string, at int64, text string) {
 	}
 }
 
-// TestOverwritingInPlaceIsNoticed, with the bytes that differ; touching a file is no change.
+// TestOverwritingInPlaceIsNoticed; touching a file is no change.
 func TestOverwritingInPlaceIsNoticed(t *testing.T) {
 	path, f := written(t)
 	if err := f.Verify(t.Context()); err != nil {
@@ -68,8 +68,8 @@ func TestOverwritingInPlaceIsNoticed(t *testing.T) {
 	if err := f.Unchanged(); err != nil {
 		t.Errorf("touched: %v", err)
 	}
-	overwrite(t, path, 2*blockBytes+5, "x")
-	if err := f.Unchanged(); err == nil || !strings.Contains(err.Error(), path+" was overwritten while it was read: its bytes 2097152 to 3145728 differ") {
+	overwrite(t, path, 2<<20+5, "x")
+	if err := f.Unchanged(); err == nil || !strings.Contains(err.Error(), path+" was overwritten while it was read: its tokens have the digest ") {
 		t.Errorf("overwritten: %v", err)
 	}
 	if err := f.Unchanged(); err == nil {
