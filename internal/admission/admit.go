@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
@@ -48,7 +50,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	}
 	j.Absolute(r.Base)
 	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at}
-	a.checkModel()
+	a.checkModel(r.Base)
 	found := a.resolve(spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model})
 	output := a.checkOutput(r, &q.User)
 	if err := a.checkData(ctx); err != nil {
@@ -114,9 +116,9 @@ func (a *admission) refuse(key, nearest, format string, args ...any) {
 }
 
 // checkModel builds the model, from the file or from the directory to start from.
-func (a *admission) checkModel() {
+func (a *admission) checkModel(base string) {
 	if a.job.Model.From != "" {
-		a.checkFrom()
+		a.checkFrom(base)
 		return
 	}
 	m, err := model.Build(a.job.Model.Family, a.job.Model.Config)
@@ -141,18 +143,23 @@ func fieldNames(family string) []string {
 	return names
 }
 
-// checkFrom reads the config of the model to start from, and holds its weights against it.
-func (a *admission) checkFrom() {
+// hubName is what names a model of the Hugging Face hub.
+var hubName = regexp.MustCompile(`^([\w.-]+/)?[\w-][\w.-]*$`)
+
+// checkFrom reads the config of the model to start from, and holds its weights against it. Relative paths start at base.
+func (a *admission) checkFrom(base string) {
 	from := a.job.Model.From
-	path := filepath.Join(from, export.ConfigFile)
-	config, err := a.access.ReadFile(path, export.MaxConfigBytes)
-	if err != nil {
-		a.refuse("model.from", "", "model.from: %v; it is a directory with config.json and model.safetensors, or its index", err)
+	m, err := export.ReadModel(a.access, from)
+	if errors.Is(err, fs.ErrNotExist) {
+		hint := ""
+		if name, outside := filepath.Rel(base, from); outside == nil && hubName.MatchString(name) {
+			hint = fmt.Sprintf("; is %s a model of the Hugging Face hub? download it first: `hf download %[1]s --local-dir %[2]s`", name, from)
+		}
+		a.refuse("model.from", data.Nearest(a.access, from), "model.from: %v%s", err, hint)
 		return
 	}
-	m, err := model.FromHuggingFace(config)
 	if err != nil {
-		a.refuse("model.from", "", "model.from: %s: %v", path, err)
+		a.refuse("model.from", "", "model.from: %v", err)
 		return
 	}
 	if family := a.job.Model.Family; family != "" && family != m.Family {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -31,11 +32,7 @@ type Weights struct{ file tensors }
 // those of its config. Nil opens with the rights of this process. The caller closes the Weights.
 func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 	fail := func(err error) (*model.Model, *Weights, error) { return nil, nil, fmt.Errorf("model %s: %w", dir, err) }
-	config, err := opener.ReadFile(filepath.Join(dir, ConfigFile), MaxConfigBytes)
-	if err != nil {
-		return fail(err)
-	}
-	m, err := model.FromHuggingFace(config)
+	m, err := ReadModel(opener, dir)
 	if err != nil {
 		return fail(err)
 	}
@@ -44,6 +41,49 @@ func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 		return fail(err)
 	}
 	return m, w, nil
+}
+
+// ReadModel builds the model of the config.json in a directory. An error says what is there instead.
+func ReadModel(opener *access.Opener, dir string) (*model.Model, error) {
+	const expected = "expected a directory with " + ConfigFile + " and *.safetensors"
+	path := filepath.Join(dir, ConfigFile)
+	config, err := opener.ReadFile(path, MaxConfigBytes)
+	if err == nil {
+		m, err := model.FromHuggingFace(config)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return m, nil
+	}
+	info, absent := opener.Stat(dir)
+	switch {
+	case absent != nil:
+		return nil, fmt.Errorf("%w; %s", absent, expected)
+	case info.Mode.IsRegular():
+		return nil, fmt.Errorf("%s is a file; %s, such as the one that it lies in", dir, expected)
+	case !info.IsDir():
+		return nil, fmt.Errorf("%s is %s; %s", dir, access.Describe(info.Mode), expected)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w; %s, this one holds %s", err, expected, contents(opener, dir))
+	}
+	return nil, err
+}
+
+// contents names the first entries of a directory.
+func contents(opener *access.Opener, dir string) string {
+	const most = 5
+	entries, err := opener.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		return "no files"
+	}
+	var names []string
+	for _, e := range entries[:min(most, len(entries))] {
+		names = append(names, e.Name())
+	}
+	if more := len(entries) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
 }
 
 // checkedBytes bounds the weights whose every value Check looks at: on a core about half a second.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -73,7 +74,29 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 	for _, g := range peer.GIDs {
 		user.GIDs = append(user.GIDs, uint32(g))
 	}
-	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: user, Host: admission.Host{Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory()}})
+	s, err := n.inspect.Admit(ctx, admission.Request{Submit: r, User: user, Host: admission.Host{Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory()}})
+	if err != nil {
+		return nil, err
+	}
+	return s, n.checkOutputIsFree(r, s)
+}
+
+// checkOutputIsFree refuses the output.dir of another job that is not done yet: one of the two models would not be written.
+func (n *node) checkOutputIsFree(r api.SubmitRequest, s *spec.Spec) error {
+	if s.Job.Output.Dir == "" || r.Force {
+		return nil
+	}
+	for _, j := range n.raft.State().Jobs() {
+		if j.State.Ended() {
+			continue // its model is there, and tells so by itself
+		}
+		other, err := n.coordinator.Spec(j)
+		if err == nil && filepath.Clean(other.Job.Output.Dir) == filepath.Clean(s.Job.Output.Dir) {
+			return api.Errorf(http.StatusConflict, "submit %s: output.dir: %s is that of job %s, which is not done yet; name another directory, or replace that model with --force",
+				r.File, s.Job.Output.Dir, j.ID)
+		}
+	}
+	return nil
 }
 
 // Jobs implements server.Backend.

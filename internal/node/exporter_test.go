@@ -80,3 +80,18 @@ func TestNobodyExportsWhatTheClientDoes(t *testing.T) {
 		t.Errorf("export %+v of a job that is %s", s.Export, s.State)
 	}
 }
+
+// TestTwoJobsDoNotShareAnOutputDir, unless the second is to replace what the first writes.
+func TestTwoJobsDoNotShareAnOutputDir(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	first := d.Submit(t, nodetest.Job(t, d.Dir, "first", 100_000)+"output: {dir: out}\n")
+	r := api.SubmitRequest{File: "job.yaml", Source: nodetest.Job(t, d.Dir, "second", 100_000) + "output: {dir: ./out/}\n", Base: d.Dir}
+	if _, err := d.Client.Submit(t.Context(), r); err == nil || !strings.Contains(err.Error(), d.Dir+"/out is that of job "+first+", which is not done yet") {
+		t.Errorf("error %v", err)
+	}
+	r.Force = true
+	if _, err := d.Client.Submit(t.Context(), r); err != nil {
+		t.Error(err)
+	}
+}

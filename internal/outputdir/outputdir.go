@@ -8,6 +8,7 @@
 package outputdir
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -20,6 +21,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,30 +43,56 @@ type Target struct {
 	Again bool `json:"again"`
 }
 
-// Check reports why a process with the rights of this one may not write a model to the target, and what to do about it.
+// Check reports why a process with the rights of this one may not write a model to the target, and what to do about it. A
+// *modeldir.Refusal is what no right would change.
 func (t Target) Check() error {
-	return t.in(func(dir string) error { return modeldir.Check(dir, t.Force) })
+	return t.in(func(dir string) error {
+		if err := modeldir.Check(dir, t.Force); err != nil {
+			return err
+		}
+		return writable(dir)
+	})
 }
 
 // in calls do with a path to the directory that leads nowhere else in the meantime.
 func (t Target) in(do func(dir string) error) error {
+	if err := t.stored(); err != nil {
+		return err
+	}
 	if os.Geteuid() == int(t.User.UID) { // the kernel judges every step
-		if err := writable(t.Dir); err != nil {
-			return err
-		}
-		return t.named(do(t.Dir))
+		return t.explain(do(t.Dir))
 	}
 	f, err := (&access.Opener{User: &t.User}).Writable(t.Dir)
 	if err != nil {
-		return t.explain(err)
+		return t.advise(t.explain(err))
 	}
-	return errors.Join(t.named(do(fmt.Sprintf("/proc/self/fd/%d/.", f.Fd()))), f.Close())
+	return errors.Join(t.explain(do(fmt.Sprintf("/proc/self/fd/%d/.", f.Fd()))), f.Close())
 }
 
-// named gives a refusal the name that the user knows.
-func (t Target) named(err error) error {
+// kernelFileSystems show what the kernel has, and store no files.
+var kernelFileSystems = map[int64]string{
+	unix.PROC_SUPER_MAGIC: "proc", unix.SYSFS_MAGIC: "sysfs", unix.CGROUP_SUPER_MAGIC: "cgroup", unix.CGROUP2_SUPER_MAGIC: "cgroup2",
+	unix.DEVPTS_SUPER_MAGIC: "devpts", unix.DEBUGFS_MAGIC: "debugfs", unix.TRACEFS_MAGIC: "tracefs", unix.SECURITYFS_MAGIC: "securityfs",
+}
+
+// stored refuses a directory on a file system that stores none.
+func (t Target) stored() error {
+	var on unix.Statfs_t
+	for dir := t.Dir; unix.Statfs(dir, &on) != nil && dir != filepath.Dir(dir); {
+		dir = filepath.Dir(dir) // it is to be made there
+	}
+	if name, kernels := kernelFileSystems[on.Type]; kernels {
+		return &modeldir.Refusal{Dir: t.Dir, Why: "is on " + name + ", which stores no files", Remedy: "name a directory on a disk"}
+	}
+	return nil
+}
+
+// explain gives a refusal the name that the user knows, and makes one of a path that leads through a file.
+func (t Target) explain(err error) error {
 	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
 		refusal.Dir = t.Dir
+	} else if errors.Is(err, unix.ENOTDIR) {
+		return &modeldir.Refusal{Dir: t.Dir, Why: "is a file, or lies below one", Remedy: "name a directory"}
 	}
 	return err
 }
@@ -81,24 +109,45 @@ func writable(dir string) error {
 	return nil
 }
 
-// explain says what would let this process write to a directory of another user.
-func (t Target) explain(err error) error {
-	group := strconv.Itoa(os.Getegid())
-	if g, lookup := user.LookupGroupId(group); lookup == nil {
-		group = g.Name
-	}
+// advise says what the user can do to let this process write to his directory.
+func (t Target) advise(err error) error {
 	switch {
 	case errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%w: to let it, name the directory in ReadWritePaths= (systemctl edit avgpiped)", err)
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w: to let it, mkdir %s; chgrp %s %[2]s; chmod g+rwx %[2]s; and submit again", err, t.Dir, group)
-	case errors.Is(err, fs.ErrPermission):
-		if f, own := (*access.Opener)(nil).Writable(t.Dir); own == nil { // only the user's right is missing
-			return errors.Join(err, f.Close())
-		}
-		return fmt.Errorf("%w: to let it, chgrp %s %s; chmod g+rwx %[3]s; and submit again", err, group, t.Dir)
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission):
+		return err
 	}
-	return err
+	mkdir := ""
+	var there unix.Stat_t
+	switch unix.Stat(t.Dir, &there) {
+	case nil:
+		if there.Uid != t.User.UID { // he may not change it
+			return err
+		}
+	case unix.ENOENT:
+		mkdir = "mkdir -p " + t.Dir + "; "
+	}
+	group, found := t.group()
+	if !found {
+		return fmt.Errorf("%w: no group has both user %d and the daemon's user %d, who could write there; "+
+			"`avgpipectl export` writes the model with your rights", err, t.User.UID, os.Geteuid())
+	}
+	return fmt.Errorf("%w: to let it, %schgrp %s %s; chmod g+rwx %[4]s; and submit again", err, mkdir, group, t.Dir)
+}
+
+// group is one that this process and the user are in, who may give his directory to no other.
+func (t Target) group() (name string, found bool) {
+	own, _ := os.Getgroups() // without them there is still its first
+	for _, id := range append([]int{os.Getegid()}, own...) {
+		if !slices.Contains(t.User.GIDs, uint32(id)) { //nolint:gosec // A group's number.
+			continue
+		}
+		if g, err := user.LookupGroupId(strconv.Itoa(id)); err == nil {
+			return g.Name, true
+		}
+		return strconv.Itoa(id), true
+	}
+	return "", false
 }
 
 // trailer follows the archive. Where it is missing, the sender died.
@@ -147,12 +196,13 @@ func Send(ctx context.Context, command []string, t Target, pack func(io.Writer) 
 
 // Receive is the process that Send starts.
 func Receive(in io.Reader) error {
-	line, err := readLine(in)
-	if err != nil {
-		return err
-	}
+	from := bufio.NewReader(in)
+	line, err := from.ReadBytes('\n')
 	var t Target
-	if err := json.Unmarshal(line, &t); err != nil {
+	if err == nil {
+		err = json.Unmarshal(line, &t)
+	}
+	if err != nil {
 		return fmt.Errorf("read where the model goes: %w", err)
 	}
 	unix.Umask(0o022) // whoever may enter the directory may read the model: its owner says who
@@ -164,7 +214,7 @@ func Receive(in io.Reader) error {
 	return t.in(func(dir string) error {
 		force := t.Force || t.Again && modeldir.InterruptedFrom(dir, t.From)
 		return modeldir.Write(dir, force, t.From, func(staging string) error {
-			end := &tail{from: in}
+			end := &tail{from: from}
 			if err := modeldir.Unpack(end, staging); err != nil {
 				return err
 			}
@@ -174,21 +224,6 @@ func Receive(in io.Reader) error {
 			return nil
 		})
 	})
-}
-
-// readLine reads the first line, and no byte more.
-func readLine(in io.Reader) (line []byte, err error) {
-	one := make([]byte, 1)
-	for len(line) < 1<<20 {
-		if _, err := io.ReadFull(in, one); err != nil {
-			return nil, fmt.Errorf("read where the model goes: %w", err)
-		}
-		if one[0] == '\n' {
-			return line, nil
-		}
-		line = append(line, one[0])
-	}
-	return nil, errors.New("read where the model goes: the line is too long")
 }
 
 // tail passes bytes on and keeps as many of the last as the trailer has.

@@ -116,13 +116,58 @@ func TestADaemonOfItsOwnUserWritesWhereBothMay(t *testing.T) {
 	}{
 		{own, "this process, user 54321, may not write to " + own + ": its mode is drwxr-xr-x for owner 54322", ""},
 		{own, "to let it, chgrp 54321 " + own + "; chmod g+rwx", ""},
-		{filepath.Join(own, "missing"), "to let it, mkdir " + own + "/missing; chgrp", ""},
+		{filepath.Join(own, "missing"), "to let it, mkdir -p " + own + "/missing; chgrp 54321", ""},
 		{daemons, "user 54322 may not write to " + daemons, "to let it"},
 		{shared, "holds the model of job", "/proc"},
 	} {
 		err := send(t, daemonUser, Target{Dir: c.dir, User: user})
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.not != "" && strings.Contains(err.Error(), c.not) {
 			t.Errorf("%s: %v\nwant %q, and not %q", c.dir, err, c.says, c.not)
+		}
+	}
+}
+
+// TestAdviceIsWhatTheUserCanDo: he gives a directory of his own to a group of his own, and nothing else.
+func TestAdviceIsWhatTheUserCanDo(t *testing.T) {
+	envtest.Root(t) // to be two users
+	const others = 54323
+	own := directory(t, "own", jobUser, jobUser, 0o755)
+	foreign := directory(t, "foreign", others, others, 0o755)
+	for _, c := range []struct {
+		dir       string
+		groups    []uint32
+		says, not string
+	}{
+		{own, []uint32{jobUser}, "no group has both user 54322 and the daemon's user 54321", "chgrp"},
+		{foreign, []uint32{jobUser, daemonUser}, "may not write to " + foreign, "to let it"},
+	} {
+		err := send(t, daemonUser, Target{Dir: c.dir, User: access.User{UID: jobUser, GIDs: c.groups}})
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), c.not) {
+			t.Errorf("%s: %v\nwant %q, and not %q", c.dir, err, c.says, c.not)
+		}
+	}
+}
+
+// TestWhatNoRightWouldChangeIsARefusal, by whose admission the job is refused.
+func TestWhatNoRightWouldChangeIsARefusal(t *testing.T) {
+	dir := t.TempDir()
+	file, link, full := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "full")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Symlink(dir, link), os.Mkdir(full, 0o700), os.WriteFile(full+"/mine", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for path, says := range map[string]string{
+		file:                        "is not a directory",
+		file + "/below":             "is a file, or lies below one",
+		link:                        "is a symbolic link to " + dir,
+		full:                        "it holds mine",
+		"/proc/sys/model":           "is on proc, which stores no files",
+		"/sys/kernel/a/model":       "is on sysfs, which stores no files",
+		filepath.Join(dir, "fresh"): "",
+	} {
+		err := Target{Dir: path, User: access.User{UID: uint32(os.Geteuid())}}.Check()
+		refusal, refused := errors.AsType[*modeldir.Refusal](err)
+		if says == "" && err != nil || says != "" && (!refused || refusal.Dir != path || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %v, want %q", path, err, says)
 		}
 	}
 }

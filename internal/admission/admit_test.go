@@ -1,0 +1,58 @@
+package admission
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+const jobFile = "version: 1\nname: x\ndata: {files: [x]}\noptimizer: {name: sgd, lr: 1}\ntrain: {steps: 1, batch: 1}\n"
+
+// TestAWrongModelFromSaysWhatIsThere, what is expected, and how to get a model of the hub.
+func TestAWrongModelFromSaysWhatIsThere(t *testing.T) {
+	base := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(base, "model"), 0o700), os.WriteFile(filepath.Join(base, "model/weights.bin"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	const expected = "expected a directory with config.json and *.safetensors"
+	for from, want := range map[string][]string{
+		"gpt2":                    {"open " + base + "/gpt2: no such file", expected, "is gpt2 a model of the Hugging Face hub? download it first: `hf download gpt2 --local-dir " + base + "/gpt2`"},
+		"org/name":                {"`hf download org/name --local-dir " + base + "/org/name`"},
+		"modle":                   {"nearest: " + base + "/model"},
+		"model":                   {"open " + base + "/model/config.json: no such file", expected + ", this one holds weights.bin"},
+		"model/weights.bin":       {base + "/model/weights.bin is a file; " + expected + ", such as the one that it lies in"},
+		"/nowhere/models/my-gpt2": {"no such file", expected},
+	} {
+		source := jobFile + "model: {from: " + from + "}\n"
+		q := Request{Submit: api.SubmitRequest{File: "job.yaml", Source: source, Base: base}, User: access.User{UID: uint32(os.Geteuid())}}
+		_, err := Admit(t.Context(), q, func(string) {})
+		for _, text := range want {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %v\nwant %q", from, err, text)
+			}
+		}
+		if filepath.IsAbs(from) && strings.Contains(err.Error(), "hub") {
+			t.Errorf("%s is taken for a model of the hub: %v", from, err)
+		}
+	}
+}
+
+// TestAnOutputDirThatCannotWorkIsRefused.
+func TestAnOutputDirThatCannotWorkIsRefused(t *testing.T) {
+	base := t.TempDir()
+	if err := os.WriteFile(filepath.Join(base, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{"file": "output.dir: " + base + "/file exists and is not a directory", "/proc/x": "output.dir: /proc/x is on proc"} {
+		source := jobFile + "model: {from: x}\noutput: {dir: " + dir + "}\n"
+		q := Request{Submit: api.SubmitRequest{File: "job.yaml", Source: source, Base: base}, User: access.User{UID: uint32(os.Geteuid())}}
+		if _, err := Admit(t.Context(), q, func(string) {}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\nwant %q", dir, err, want)
+		}
+	}
+}
