@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -30,9 +31,6 @@ var (
 	ModelCompanions     = []string{"generation_config.json"}
 )
 
-// companions lists the files that Pack takes along.
-var companions = slices.Concat([]string{CardFile, TokenizerFile}, TokenizerCompanions, ModelCompanions)
-
 // maxCompanionBytes bounds a file beside a model. The largest tokenizers in use take 35 MB.
 const maxCompanionBytes = 1 << 28
 
@@ -43,79 +41,80 @@ type Card struct {
 	Sequence int        `json:"sequence"` // tokens in a sample
 	// Data is the job's section, less what is about one run and one host: the files are left out, a tokenizer of its own is
 	// the name TokenizerFile, and the labels are those that were found.
-	Data job.Data `json:"-"`
+	Data job.Data `json:"data"`
 	// Notice says what a person should know of this copy of the model: that it is not of the last committed round, and why.
-	Notice string  `json:"notice,omitempty"`
-	Read   reading `json:"data"` // Data in the file
-}
-
-// reading is the data section of a job file with the keys that it has there.
-type reading struct {
-	Format    string    `json:"format"`
-	Columns   columns   `json:"columns"`
-	Header    bool      `json:"header"`
-	Tokenizer string    `json:"tokenizer"`
-	Holdout   float64   `json:"holdout"`
-	Labels    []string  `json:"labels,omitempty"`
-	Masked    float64   `json:"masked"`
-	Mean      []float64 `json:"mean,omitempty"`
-	Std       []float64 `json:"std,omitempty"`
-}
-
-type columns struct {
-	Text     string `json:"text,omitempty"`
-	TextPair string `json:"text_pair,omitempty"`
-	Label    string `json:"label,omitempty"`
-	Source   string `json:"source,omitempty"`
-	Target   string `json:"target,omitempty"`
-}
-
-func readingOf(d job.Data) reading {
-	return reading{
-		Format: d.Format, Columns: columns(d.Columns), Header: d.Header, Tokenizer: d.Tokenizer, Holdout: d.Holdout,
-		Labels: d.Labels, Masked: d.Masked, Mean: d.Mean, Std: d.Std,
-	}
-}
-
-func (r reading) data() job.Data {
-	return job.Data{
-		Format: r.Format, Columns: job.Columns(r.Columns), Header: r.Header, Tokenizer: r.Tokenizer, Holdout: r.Holdout,
-		Labels: r.Labels, Masked: r.Masked, Mean: r.Mean, Std: r.Std,
-	}
+	Notice string `json:"notice,omitempty"`
 }
 
 const cardVersion = 1
 
-// WriteCompanions writes the files that go with a job's model to dir: the card, and the contents of others by name.
-func WriteCompanions(dir string, c Card, others map[string][]byte) error {
-	c.Version, c.Read = cardVersion, readingOf(c.Data)
-	if others[TokenizerFile] != nil {
-		c.Read.Tokenizer = TokenizerFile
-	}
+// Encode is the text of the card's file.
+func (c Card) Encode() ([]byte, error) {
+	c.Version, c.Data.Files, c.Data.Validation, c.Data.Sequence = cardVersion, nil, nil, 0
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encode %s: %w", CardFile, err)
+		return nil, fmt.Errorf("encode %s: %w", CardFile, err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(others)) {
-		if err := writeWhole(dir, name, others[name]); err != nil {
-			return err
-		}
-	}
-	return writeWhole(dir, CardFile, append(text, '\n'))
+	return append(text, '\n'), nil
 }
 
-func writeWhole(dir, name string, content []byte) error {
-	f, err := checkpoint.Create(checkpoint.OS, dir, 0o600, int64(len(content)))
-	if err != nil {
-		return err
+func decodeCard(path string, text []byte) (Card, error) {
+	var c Card
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, fmt.Errorf("read %s: %w", path, err)
 	}
-	if _, err := f.Write(content); err != nil {
-		return errors.Join(err, f.Abort())
+	if c.Version != cardVersion {
+		return c, fmt.Errorf("read %s: its version is %d, this program reads %d", path, c.Version, cardVersion)
 	}
-	return f.Commit(name)
+	return c, nil
+}
+
+// WriteCompanions keeps the files that go with a job's model in dir, the card and the contents of others by name, and returns their
+// digests for ShardMeta.
+func WriteCompanions(dir string, c Card, others map[string][]byte) (digests map[string]string, err error) {
+	if others[TokenizerFile] != nil {
+		c.Data.Tokenizer = TokenizerFile
+	}
+	files := map[string][]byte{}
+	maps.Copy(files, others)
+	if files[CardFile], err = c.Encode(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	digests = map[string]string{}
+	for name, content := range files {
+		if digests[name], err = checkpoint.WriteObject(checkpoint.OS, dir, content, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return digests, nil
+}
+
+// readCompanions reads the files with these digests that WriteCompanions kept in dir, by name.
+func readCompanions(dir string, digests map[string]string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	var err error
+	for name, digest := range digests {
+		if files[name], err = checkpoint.ReadObject(checkpoint.OS, dir, digest); err != nil {
+			return nil, fmt.Errorf("%s, which goes with the model, is lost or damaged: %w; put it there again from a backup, or from an earlier export of the job",
+				name, err)
+		}
+	}
+	if digests != nil || dir == "" {
+		return files, nil
+	}
+	for _, name := range slices.Concat([]string{CardFile, TokenizerFile}, TokenizerCompanions, ModelCompanions) { // of rounds without digests
+		content, err := readCompanion(nil, dir, name)
+		if err != nil {
+			return nil, err
+		}
+		if content != nil {
+			files[name] = content
+		}
+	}
+	return files, nil
 }
 
 // ReadCard reads the card of a model directory. A directory that was not exported by a job has none: that is no error, and
@@ -126,36 +125,12 @@ func ReadCard(opener *access.Opener, dir string) (Card, bool, error) {
 	if err != nil || text == nil {
 		return c, false, err
 	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return c, false, fmt.Errorf("read %s: %w", filepath.Join(dir, CardFile), err)
-	}
-	if c.Version != cardVersion {
-		return c, false, fmt.Errorf("read %s: its version is %d, this program reads %d", filepath.Join(dir, CardFile), c.Version, cardVersion)
-	}
-	c.Data = c.Read.data()
-	return c, true, nil
+	c, err = decodeCard(filepath.Join(dir, CardFile), text)
+	return c, err == nil, err
 }
 
-// noticed is the content of a card that carries a notice, made from the one in dir, if there is one.
-func noticed(dir, notice string, m *model.Model) ([]byte, error) {
-	c, found, err := ReadCard(nil, dir)
-	if err != nil {
-		return nil, err
-	}
-	if !found {
-		c = DefaultCard(m)
-		c.Read = readingOf(c.Data)
-	}
-	c.Notice = notice
-	text, err := json.MarshalIndent(c, "", "  ")
-	return append(text, '\n'), err
-}
-
-// readCompanion reads a file beside a model; nil when there is none, or no directory.
+// readCompanion reads a file beside a model; nil when there is none.
 func readCompanion(opener *access.Opener, dir, name string) ([]byte, error) {
-	if dir == "" {
-		return nil, nil
-	}
 	text, err := opener.ReadFile(filepath.Join(dir, name), maxCompanionBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -186,4 +161,28 @@ func TokenizerOf(opener *access.Opener, dir string, m *model.Model) (string, err
 // DefaultCard is the card of a model that was not exported by a job: read as a job reads data by default.
 func DefaultCard(m *model.Model) Card {
 	return Card{Version: cardVersion, Task: m.Task, Sequence: m.Sequence(), Data: job.Default().Data}
+}
+
+// Labels are the names that a model directory's config.json gives its classes, in order; nil when it names none.
+func Labels(dir string) ([]string, error) {
+	path := filepath.Join(dir, ConfigFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		Names map[string]string `json:"id2label"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return nil, fmt.Errorf("read id2label of %s: %w", path, err)
+	}
+	var labels []string
+	for i := range len(config.Names) {
+		name, ok := config.Names[strconv.Itoa(i)]
+		if !ok {
+			return nil, fmt.Errorf("read id2label of %s: %d classes, and none has the number %d", path, len(config.Names), i)
+		}
+		labels = append(labels, name)
+	}
+	return labels, nil
 }

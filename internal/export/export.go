@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -41,6 +43,8 @@ type ShardMeta struct {
 	Updates []uint64 `json:"updates,omitempty"`
 	// Count is the number of pipelines whose updates are in the round.
 	Count int `json:"count"`
+	// Companions are the digests of the files that WriteCompanions kept, by name. Absent in older shards.
+	Companions map[string]string `json:"companions,omitempty"`
 }
 
 // Pack writes a model directory to w as a tar archive: the center of a committed round, m's config and, from each stage's shard
@@ -48,47 +52,69 @@ type ShardMeta struct {
 // and checked before the first byte is written, and nothing is written elsewhere, so a model can be taken off a disk that
 // is full. A notice, unless it is empty, goes into the card.
 func Pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string) error {
-	return pack(ctx, w, m, store, shards, dir, notice, MaxFileBytes)
+	if err := pack(ctx, w, m, store, shards, dir, notice, MaxFileBytes); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	return nil
 }
 
 // pack is Pack with another limit for MaxFileBytes.
 func pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string, limit int64) error {
-	config, err := configFile(m, dir)
+	tensors, values, digests, err := collect(ctx, store, shards)
 	if err != nil {
-		return fmt.Errorf("export: %s: %w", ConfigFile, err)
-	}
-	tensors, values, err := collect(ctx, store, shards)
-	if err != nil {
-		return fmt.Errorf("export: %w", err)
+		return err
 	}
 	shapes := make(map[string][]int, len(tensors))
 	for _, t := range tensors {
 		shapes[t.Name] = t.Shape
 	}
 	if err := m.CheckTensors(shapes); err != nil {
-		return fmt.Errorf("export: %w", err)
+		return err
 	}
 	weights, err := weightFiles(tensors, limit, func(t checkpoint.Tensor, dst []float32, offset int) error {
 		copy(dst, values[t.Name][offset:])
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("export: %w", err)
+		return err
 	}
-	files := append([]file{bytesFile(ConfigFile, append(config, '\n'))}, weights...)
-	for _, name := range companions {
-		content, err := readCompanion(nil, dir, name)
-		if notice != "" && name == CardFile {
-			content, err = noticed(dir, notice, m)
-		}
-		if err != nil {
-			return fmt.Errorf("export: %w", err)
-		}
-		if content != nil {
-			files = append(files, bytesFile(name, content))
+	others, err := readCompanions(dir, digests)
+	if err != nil {
+		return err
+	}
+	if others[ConfigFile], err = label(others, m, notice); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		weights = append(weights, bytesFile(name, others[name]))
+	}
+	return writeArchive(w, weights)
+}
+
+// label makes m's config.json, in which the classes have the names that the card among files gives them, and puts a notice in the card.
+func label(files map[string][]byte, m *model.Model, notice string) (config []byte, err error) {
+	card := DefaultCard(m)
+	if text := files[CardFile]; text != nil {
+		if card, err = decodeCard(CardFile, text); err != nil {
+			return nil, err
 		}
 	}
-	return writeArchive(w, files)
+	if notice != "" {
+		card.Notice = notice
+		if files[CardFile], err = card.Encode(); err != nil {
+			return nil, err
+		}
+	}
+	object := m.Config()
+	if labels := card.Data.Labels; object["id2label"] != nil && len(labels) == m.Loss.Classes() {
+		names, numbers := map[string]string{}, map[string]int{}
+		for i, label := range labels {
+			names[strconv.Itoa(i)], numbers[label] = label, i
+		}
+		object["id2label"], object["label2id"] = names, numbers
+	}
+	config, err = json.MarshalIndent(object, "", "  ")
+	return append(config, '\n'), err
 }
 
 // weightFiles are the files of tensors, in order, each of at most limit bytes of them where it has more than one; and their
@@ -148,40 +174,40 @@ func writeArchive(w io.Writer, files []file) error {
 	for _, f := range files {
 		header := &tar.Header{Name: f.name, Mode: 0o644, Size: f.length, ModTime: time.Now(), Format: tar.FormatPAX}
 		if err := out.WriteHeader(header); err != nil {
-			return fmt.Errorf("export: %s: %w", f.name, err)
+			return fmt.Errorf("%s: %w", f.name, err)
 		}
 		if err := f.write(out); err != nil {
-			return fmt.Errorf("export: %s: %w", f.name, err)
+			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
-	if err := out.Close(); err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
-	return nil
+	return out.Close()
 }
 
-// collect reads the center's tensors from the shards of all stages. Copies of tied tensors are left out.
-func collect(ctx context.Context, store shard.Store, shards []shard.Digest) ([]checkpoint.Tensor, map[string][]float32, error) {
-	var tensors []checkpoint.Tensor
-	values := map[string][]float32{}
+// collect reads the center's tensors from the shards of all stages, and the digests of their companions. Copies of tied tensors are
+// left out.
+func collect(ctx context.Context, store shard.Store, shards []shard.Digest) (
+	tensors []checkpoint.Tensor, values map[string][]float32, companions map[string]string, err error,
+) {
+	values = map[string][]float32{}
 	for k, digest := range shards {
 		center, meta, err := readCenter(ctx, store, digest, k, len(shards))
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
+		companions = meta.Companions
 		for _, t := range meta.Tensors {
 			if t.TiedTo != "" {
 				continue
 			}
 			if t.Offset < 0 || t.Offset+t.Len() > len(center) {
-				return nil, nil, fmt.Errorf("shard %s: tensor %q at %d, %d elements, in a center of %d",
+				return nil, nil, nil, fmt.Errorf("shard %s: tensor %q at %d, %d elements, in a center of %d",
 					digest, t.Name, t.Offset, t.Len(), len(center))
 			}
 			tensors = append(tensors, checkpoint.Tensor{Name: t.Name, DType: checkpoint.F32, Shape: t.Shape})
 			values[t.Name] = center[t.Offset : t.Offset+t.Len()]
 		}
 	}
-	return tensors, values, nil
+	return tensors, values, companions, nil
 }
 
 // readCenter reads the center of stage k of stages, and what it holds.

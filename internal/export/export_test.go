@@ -1,7 +1,9 @@
 package export_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/export/exporttest"
+	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
@@ -27,7 +30,7 @@ func tinyModel(t *testing.T) *model.Model {
 
 // writeShards puts one shard a stage into a new store, each with the initial weights of its stage as the center, and returns
 // those weights by tensor name.
-func writeShards(t *testing.T, m *model.Model, stages int) (shard.Store, []shard.Digest, map[string][]float32) {
+func writeShards(t *testing.T, m *model.Model, stages int, companions ...map[string]string) (shard.Store, []shard.Digest, map[string][]float32) {
 	t.Helper()
 	store, err := shard.OpenDirStore(checkpoint.OS, t.TempDir())
 	if err != nil {
@@ -51,7 +54,11 @@ func writeShards(t *testing.T, m *model.Model, stages int) (shard.Store, []shard
 			parameters.Read(v, tensor.Offset)
 			values[tensor.Name] = v
 		}
-		meta, err := json.Marshal(export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: s.Tensors()})
+		about := export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: s.Tensors()}
+		if len(companions) > 0 {
+			about.Companions = companions[0]
+		}
+		meta, err := json.Marshal(about)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,6 +132,64 @@ func TestExportRefusesWhatIsNotOneModel(t *testing.T) {
 		}
 		if matches, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), "*")); len(matches) != 0 {
 			t.Errorf("%s: left %v behind", name, matches)
+		}
+	}
+}
+
+// TestLostOrDamagedCompanionsRefuseAnExport: the shards of the round know what goes with it, whatever a later worker left there.
+func TestLostOrDamagedCompanionsRefuseAnExport(t *testing.T) {
+	m, dir := tinyModel(t), t.TempDir()
+	digests, err := export.WriteCompanions(dir, export.Card{Task: m.Task, Sequence: 4}, map[string][]byte{export.TokenizerFile: []byte("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := export.WriteCompanions(dir, export.Card{Task: m.Task, Sequence: 5}, nil); err != nil { // of another generation
+		t.Fatal(err)
+	}
+	store, shards, _ := writeShards(t, m, 2, digests)
+	pack := func() (map[string]string, error) {
+		var archive bytes.Buffer
+		if err := export.Pack(t.Context(), &archive, m, store, shards, dir, ""); err != nil {
+			return nil, err
+		}
+		out, files := t.TempDir(), map[string]string{}
+		if err := modeldir.Unpack(&archive, out); err != nil {
+			t.Fatal(err)
+		}
+		for name := range digests {
+			text, err := os.ReadFile(filepath.Join(out, name))
+			if err != nil {
+				t.Error(err)
+			}
+			files[name] = string(text)
+		}
+		return files, nil
+	}
+	files, err := pack()
+	if err != nil || files[export.TokenizerFile] != "{}" || !strings.Contains(files[export.CardFile], `"sequence": 4`) {
+		t.Fatalf("%q, %v", files, err)
+	}
+	for name, digest := range digests {
+		path := checkpoint.ObjectPath(dir, digest)
+		for what, damage := range map[string]func() error{
+			"changed": func() error { return os.WriteFile(path, []byte(files[name]+" "), 0o600) },
+			"lost":    func() error { return os.Remove(path) },
+		} {
+			if err := damage(); err != nil {
+				t.Fatal(err)
+			}
+			_, err := pack()
+			for _, want := range []string{name + ", which goes with the model, is lost or damaged", path, "put it there again from a backup"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s %s: error is %v, want %q", name, what, err, want)
+				}
+			}
+		}
+		if err := os.WriteFile(path, []byte(files[name]), 0o600); err != nil { // the repair
+			t.Fatal(err)
+		}
+		if _, err := pack(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -31,12 +31,18 @@ func fresh(t *testing.T, family string, config map[string]any, card *export.Card
 	dir := t.TempDir()
 	if card != nil {
 		card.Task = m.Task
-		if err := export.WriteCompanions(dir, *card, nil); err != nil {
-			t.Fatal(err)
-		}
+		writeCard(t, dir, *card)
 	}
 	writeModel(t, dir, m)
 	return dir
+}
+
+func writeCard(t *testing.T, dir string, c export.Card) {
+	t.Helper()
+	text, err := c.Encode()
+	if err := errors.Join(err, os.WriteFile(filepath.Join(dir, export.CardFile), text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func writeModel(t *testing.T, dir string, m *model.Model) {
@@ -152,9 +158,7 @@ func TestOpenRefusesWhatDoesNotBelongTogether(t *testing.T) {
 		t.Errorf("bytes for 100 token ids: %v", err)
 	}
 	dir := fresh(t, "gpt2", tinyGPT2, nil)
-	if err := export.WriteCompanions(dir, export.Card{Task: model.Images}, nil); err != nil {
-		t.Fatal(err)
-	}
+	writeCard(t, dir, export.Card{Task: model.Images})
 	if _, err := Open(dir, "ref"); err == nil || !strings.Contains(err.Error(), "is of the task images") {
 		t.Errorf("a card of another task: %v", err)
 	}

@@ -38,7 +38,8 @@ type host struct {
 	feed       feed.Feed
 	ranges     []stage.Range // the layers of each stage
 	devices    []*hostedDevice
-	stages     []hosted // those that live here, ascending
+	stages     []hosted          // those that live here, ascending
+	companions map[string]string // digests of the files that go with the exported model
 	store      shard.Store
 	network    *wire.Network // between emulated devices; else nil
 }
@@ -266,7 +267,7 @@ func (h *host) newFeed() (err error) {
 }
 
 // writeCard writes what an exported model needs besides its weights.
-func (h *host) writeCard(context.Context) error {
+func (h *host) writeCard(context.Context) (err error) {
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Spec.Job.Data}
 	c.Data.Labels = h.set.Labels()
 	files := map[string][]byte{}
@@ -278,7 +279,7 @@ func (h *host) writeCard(context.Context) error {
 			return &permanentError{fmt.Errorf("model.from: %w", err)}
 		}
 	}
-	if err := export.WriteCompanions(control.ModelDir(h.assignment.Dir), c, files); err != nil {
+	if h.companions, err = export.WriteCompanions(control.ModelDir(h.assignment.Dir), c, files); err != nil {
 		return fmt.Errorf("leave what goes with the model: %w", err)
 	}
 	return nil
@@ -354,7 +355,7 @@ func (h *host) openDevices(context.Context) error {
 		r := h.ranges[k]
 		h.stages = append(h.stages, hosted{
 			index: k, on: h.devices[at], device: &meter{Device: h.devices[at].Device},
-			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To])},
+			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To]), Companions: h.companions},
 		})
 	}
 	return nil
