@@ -23,7 +23,7 @@ func TestAWrongModelFromSaysWhatIsThere(t *testing.T) {
 	for from, want := range map[string][]string{
 		"gpt2":                    {"open " + base + "/gpt2: no such file", expected, "is gpt2 a model of the Hugging Face hub? download it first: `hf download gpt2 --local-dir " + base + "/gpt2`"},
 		"org/name":                {"`hf download org/name --local-dir " + base + "/org/name`"},
-		"modle":                   {"nearest: " + base + "/model"},
+		"modelx":                  {"nearest: " + base + "/model"},
 		"model":                   {"open " + base + "/model/config.json: no such file", expected + ", this one holds weights.bin"},
 		"model/weights.bin":       {base + "/model/weights.bin is a file; " + expected + ", such as the one that it lies in"},
 		"/nowhere/models/my-gpt2": {"no such file", expected},

@@ -163,7 +163,7 @@ func (f *File) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found, err := f.digest(ctx)
+	found, err := f.digest(ctx.Err)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (f *File) Unchanged() error {
 	case now.size != f.verified.size:
 		return fmt.Errorf("%s was overwritten while it was read: it had %d bytes and has %d; restore it", f.path, f.verified.size, now.size)
 	}
-	found, err := f.digest(context.Background())
+	found, err := f.digest(func() error { return nil })
 	if err == nil && found != f.Digest {
 		err = fmt.Errorf("%s was overwritten while it was read: its tokens have the digest %.12x, they had %.12x; restore it", f.path, found, f.Digest)
 	}
@@ -200,12 +200,12 @@ func (f *File) Unchanged() error {
 	return err
 }
 
-// digest is that of the tokens as the file has them now.
-func (f *File) digest(ctx context.Context) (sum [sha256.Size]byte, err error) {
+// digest is that of the tokens as the file has them now. It ends early when stop fails.
+func (f *File) digest(stop func() error) (sum [sha256.Size]byte, err error) {
 	const block = 1 << 20
 	tokens, digest := io.NewSectionReader(f.file, headerSize, int64(len(f.Tokens))), sha256.New()
 	for left := tokens.Size(); left > 0; left -= block {
-		if err := ctx.Err(); err != nil {
+		if err := stop(); err != nil {
 			return sum, err
 		}
 		if _, err := io.CopyN(digest, tokens, min(left, block)); err != nil {
