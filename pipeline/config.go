@@ -127,7 +127,7 @@ type Evaluation struct {
 
 // Validate reports the first setting that no group can run with.
 func (c *Config) Validate() error {
-	if err := schedule.Check(c.Plan, c.MicroBatches, schedule.Limits{}); err != nil {
+	if err := schedule.Check(c.Plan, c.MicroBatches); err != nil {
 		return err
 	}
 	placement := c.Plan.Placement()

@@ -224,29 +224,3 @@ func at[T any](list []T, i int) T {
 	}
 	return list[i]
 }
-
-// SteadyPeriod is the time per micro-batch in the middle of a long batch: of the slowest stage, or of the slowest loop over
-// stages k..l, which the warm-up lets w_k - w_l + 1 micro-batches share (docs/schedules.md derives it). It is +Inf for a
-// warm-up that grows from one stage to a later one, since that plan deadlocks. The costs must be valid. Messages that
-// wait for each other are not part of it.
-//
-//	P(w) = max( max_k (F_k + B_k),
-//	            max_{k<l} [ sum_{j=k..l} (F_j + B_j) + 2 sum_{j=k..l-1} c_j ] / (w_k - w_l + 1) )
-func SteadyPeriod(warmups []int, c Costs) float64 {
-	period := 0.0
-	for k := range warmups {
-		loop := 0.0
-		for l := k; l < len(warmups); l++ {
-			loop += c.Forward[l] + c.Backward[l]
-			if l > k {
-				loop += 2 * c.link(l-1)
-			}
-			share := warmups[k] - warmups[l] + 1
-			if share < 1 {
-				return math.Inf(1)
-			}
-			period = max(period, loop/float64(share))
-		}
-	}
-	return period
-}

@@ -8,8 +8,8 @@
 // The caller's loop:
 //
 //	plan, reason, err := schedule.Generate("afp", schedule.Request{Stages: 4, MicroBatches: 8, Costs: &measured})
-//	err = schedule.Check(plan, 8, schedule.Limits{InFlight: fits})
-//	depths := schedule.InFlight(plan)                  // link queues this deep never make a sender wait
+//	err = schedule.Check(plan, 8)
+//	depths := schedule.LinkDepths(plan)                // link queues this deep never make a sender wait
 //	result, err := schedule.Simulate(plan, measured)   // batch time, bubble, when each op runs
 //	fmt.Print(reason, "\n", schedule.DrawText(result, 0))
 //

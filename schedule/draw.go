@@ -19,43 +19,27 @@ type drawnRow struct {
 type drawnCell struct {
 	label  string // "F0", "2F0", "U", "A"
 	number string // its micro-batch; "" for a step at the end of the batch
-	kind   drawnKind
+	kind   Kind
 	named  bool // its device has several stages, so its label tells which
 	second bool // of every second stage of the device: drawn lighter
 	Span
 }
 
-// drawnKind is a Kind, or averaging.
-type drawnKind int
-
-const averaging = drawnKind(kinds)
-
-// letter starts the label of a cell.
-func (k drawnKind) letter() string {
-	if k == averaging {
-		return "A"
-	}
-	return Kind(k).String()
-}
-
 // rowsOf lists what a recorded simulation of a plan ran.
 func rowsOf(r Result) []drawnRow {
 	plain, chunks := r.plan.plain(), chunksOf(r.plan)
-	rows := make([]drawnRow, 0, len(r.Spans))
+	var rows []drawnRow
 	device, pipeline := -1, -1
-	for e := range r.Timeline() {
+	for _, e := range r.Events {
 		if e.Device != device || e.Pipeline != pipeline {
 			device, pipeline = e.Device, e.Pipeline
 			rows = append(rows, r.row(device, pipeline, plain))
 		}
-		cell := drawnCell{kind: drawnKind(e.Op.Kind), named: !plain, second: chunks[e.Op.Stage]%2 == 1, Span: e.Span}
-		if e.Averages {
-			cell.kind = averaging
+		cell := drawnCell{
+			label: string(e.Op.appendCell(nil, !plain)), kind: e.Op.Kind, named: !plain, second: chunks[e.Op.Stage]%2 == 1, Span: e.Span,
 		}
 		if e.Op.Micro >= 0 {
-			cell.label, cell.number = string(e.Op.appendCell(nil, !plain)), strconv.Itoa(e.Op.Micro)
-		} else if cell.label = cell.kind.letter(); !plain {
-			cell.label = strconv.Itoa(e.Op.Stage) + cell.label
+			cell.number = strconv.Itoa(e.Op.Micro)
 		}
 		rows[len(rows)-1].cells = append(rows[len(rows)-1].cells, cell)
 	}
@@ -102,11 +86,9 @@ func summary(r Result) string {
 // drawing of at most limit.
 func scaleOf(r Result, cell, limit float64) float64 {
 	shortest := math.Inf(1)
-	for _, spans := range r.Spans {
-		for _, s := range spans {
-			if d := s.End - s.Start; d > 0 {
-				shortest = min(shortest, d)
-			}
+	for _, e := range r.Events {
+		if d := e.End - e.Start; d > 0 {
+			shortest = min(shortest, d)
 		}
 	}
 	if r.Makespan <= 0 {

@@ -102,7 +102,7 @@ func TestTraceHasAThreadForEachPipelineOnEachDevice(t *testing.T) {
 	if len(threads) != 6 {
 		t.Errorf("threads %v; want 3 devices of 2 pipelines", threads)
 	}
-	for e := range r.Timeline() {
+	for _, e := range r.Events {
 		want := fmt.Sprintf("stage %d, pipeline %d: %v of stage %d at %v for %v", e.Device, e.Pipeline, Op{Kind: e.Op.Kind, Micro: e.Op.Micro}, e.Op.Stage, 1e3*e.Start, 1e3*(e.End-e.Start))
 		if found[want] != 1 {
 			t.Errorf("%q is there %d times; want it once", want, found[want])

@@ -19,14 +19,13 @@ const (
 	Premature                   // a backward before its forward, or a weight half before its input half
 	Missing                     // work never done
 	Misordered                  // a link would deliver micro-batches in another order than the receiver takes them; an update out of turn
-	OverLimit                   // more micro-batches in flight, or versions of weights kept, than there is room for
 	Deadlock                    // every unfinished device waits for another
 	Misplaced                   // one stage on two devices
 	WrongVersion                // a forward of weights that do not exist by then
 )
 
 var problemNames = [...]string{
-	"malformed", "out of range", "repeated", "premature", "missing", "misordered", "over limit", "deadlock",
+	"malformed", "out of range", "repeated", "premature", "missing", "misordered", "deadlock",
 	"misplaced", "wrong version",
 }
 

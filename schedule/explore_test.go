@@ -95,31 +95,22 @@ func randomPlacement(r *rand.Rand) []int {
 type explorer struct {
 	plan  Plan
 	home  []int
-	depth int
 	seen  map[string]bool
 	peaks []LinkPeak
 	stuck bool // a state was reached in which work is left and nothing can go on
 }
 
-// deviceState is how far a device is. holding: the op at next has taken its message and has not sent its own.
-type deviceState struct {
-	next    int
-	holding bool
-}
-
-func explore(plan Plan, depth int) *explorer {
-	e := &explorer{plan: plan, home: plan.Placement(), depth: depth, seen: make(map[string]bool), peaks: make([]LinkPeak, plan.Stages()-1)}
-	e.visit(make([]deviceState, len(plan)))
+func explore(plan Plan) *explorer {
+	e := &explorer{plan: plan, home: plan.Placement(), seen: make(map[string]bool), peaks: make([]LinkPeak, plan.Stages()-1)}
+	e.visit(make([]int, len(plan)))
 	return e
 }
 
-// crossed counts the ops of kind that stage s has begun, or ended.
-func (e *explorer) crossed(state []deviceState, s int, kind Kind, ended bool) int {
+// crossed counts the ops of kind that stage s has run.
+func (e *explorer) crossed(state []int, s int, kind Kind) int {
 	n := 0
-	at := state[e.home[s]]
-	for i, op := range e.plan[e.home[s]] {
-		begun := i < at.next || i == at.next && at.holding
-		if op.Stage == s && op.Kind == kind && (i < at.next || begun && !ended) {
+	for _, op := range e.plan[e.home[s]][:state[e.home[s]]] {
+		if op.Stage == s && op.Kind == kind {
 			n++
 		}
 	}
@@ -127,11 +118,11 @@ func (e *explorer) crossed(state []deviceState, s int, kind Kind, ended bool) in
 }
 
 // inFlight counts the messages of kind on their way from stage `from` to its neighbour.
-func (e *explorer) inFlight(state []deviceState, from, to int, kind Kind) int {
-	return e.crossed(state, from, kind, true) - e.crossed(state, to, kind, false)
+func (e *explorer) inFlight(state []int, from, to int, kind Kind) int {
+	return e.crossed(state, from, kind) - e.crossed(state, to, kind)
 }
 
-func (e *explorer) visit(state []deviceState) {
+func (e *explorer) visit(state []int) {
 	key := fmt.Sprint(state)
 	if e.seen[key] {
 		return
@@ -143,35 +134,28 @@ func (e *explorer) visit(state []deviceState) {
 	}
 	moved, left := false, false
 	for d := range state {
-		if state[d].next == len(e.plan[d]) {
+		if state[d] == len(e.plan[d]) {
 			continue
 		}
 		left = true
-		if next, ok := e.move(state, d); ok {
+		if e.canMove(state, d) {
 			moved = true
-			after := append([]deviceState(nil), state...)
-			after[d] = next
+			after := slices.Clone(state)
+			after[d]++
 			e.visit(after)
 		}
 	}
 	e.stuck = e.stuck || left && !moved
 }
 
-// move is the next state of device d, if it can go on.
-func (e *explorer) move(state []deviceState, d int) (deviceState, bool) {
-	at := state[d]
-	op := e.plan[d][at.next]
-	from, to := op.Stage-1, op.Stage+1
+// canMove reports whether device d can run its next op.
+func (e *explorer) canMove(state []int, d int) bool {
+	op := e.plan[d][state[d]]
+	from := op.Stage - 1
 	if op.Kind == Backward {
-		from, to = to, from
+		from = op.Stage + 1
 	}
-	within := func(stage int) bool { return stage >= 0 && stage < len(e.home) }
-	if at.holding {
-		room := !within(to) || e.depth == 0 || e.inFlight(state, op.Stage, to, op.Kind) < e.depth
-		return deviceState{next: at.next + 1}, room
-	}
-	arrived := !within(from) || e.inFlight(state, from, op.Stage, op.Kind) > 0
-	return deviceState{next: at.next, holding: true}, arrived
+	return from < 0 || from == len(e.home) || e.inFlight(state, from, op.Stage, op.Kind) > 0
 }
 
 func TestCheckFindsADeadlockExactlyWhereSomeTimingHasOne(t *testing.T) {
@@ -180,23 +164,14 @@ func TestCheckFindsADeadlockExactlyWhereSomeTimingHasOne(t *testing.T) {
 	for range 600 {
 		microBatches := 1 + r.IntN(3)
 		plan := randomPlacedPlan(r, randomPlacement(r), microBatches)
-		for depth := range 3 {
-			want := explore(plan, depth).stuck
-			err := Check(plan, microBatches, Limits{LinkDepth: depth})
-			if (err != nil) != want {
-				t.Fatalf("depth %d:\n%v\nreaches a deadlock: %v; Check says %v", depth, plan, want, err)
-			}
-			verdicts[fmt.Sprintf("%s, depth %d, deadlock %v", plan.rowName(), depth, want)]++
+		want := explore(plan).stuck
+		if err := Check(plan, microBatches); (err != nil) != want {
+			t.Fatalf("%v\nreaches a deadlock: %v; Check says %v", plan, want, err)
 		}
+		verdicts[fmt.Sprintf("%s, deadlock %v", plan.rowName(), want)]++
 	}
-	for _, rows := range []string{stageRow, deviceRow} {
-		for depth := range 3 {
-			for _, deadlock := range []bool{false, true} {
-				if key := fmt.Sprintf("%s, depth %d, deadlock %v", rows, depth, deadlock); verdicts[key] == 0 {
-					t.Errorf("no case of %s among the random plans", key)
-				}
-			}
-		}
+	if len(verdicts) != 4 {
+		t.Errorf("the random plans have only %v", verdicts)
 	}
 }
 
@@ -209,11 +184,11 @@ func TestInFlightIsThePeakOverAllTimings(t *testing.T) {
 		if i%2 == 0 {
 			plan = randomRunnablePlan(r, randomPlacement(r), microBatches)
 		}
-		if Check(plan, microBatches, Limits{}) != nil {
+		if Check(plan, microBatches) != nil {
 			continue
 		}
 		plans[plan.rowName()]++
-		got, want := LinkDepths(plan), explore(plan, 0).peaks
+		got, want := LinkDepths(plan), explore(plan).peaks
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("%v\nin flight %+v; want %+v", plan, got, want)
 		}

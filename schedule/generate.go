@@ -16,7 +16,7 @@ type generator struct {
 	// chunks is how many stages a device may have.
 	chunks chunkRule
 	// generate returns the plan and why it looks as it does. The request is valid. It may have more in flight than
-	// Request.PinnedLimit where the schedule has no choice; Generate refuses that.
+	// Request.InFlightLimit where the schedule has no choice; Generate refuses that.
 	generate func(Request) (Plan, string)
 }
 
@@ -59,14 +59,13 @@ func About(name string) string {
 
 // Request says what a plan is for.
 type Request struct {
-	// Stages is the number of devices that the pipeline is laid over: of its stages, or with several Chunks of groups of them.
-	Devices      int
+	Devices      int // that the pipeline is laid over: the pipeline-parallel size
 	MicroBatches int
-	// Chunks is how many stages each device has; 0 is what the schedule takes by default. The plan has Stages*Chunks stages.
+	// Chunks is how many virtual stages each device has; 0 is what the schedule takes by default. The plan has Devices*Chunks stages.
 	Chunks int
 	// Costs are the measured times, where they are known; nil where they are not. afp sizes its warm-up by them.
 	Costs *Costs
-	// PinnedLimit is, per device, how many micro-batches its memory holds, counted on each of its stages; 0 is no limit on that
+	// InFlightLimit is, per device, how many micro-batches its memory holds, counted on each of its stages; 0 is no limit on that
 	// device, nil none at all.
 	InFlightLimit []int
 }
@@ -99,7 +98,15 @@ func (r Request) Validate() error {
 			return err
 		}
 	}
-	return validateLimit("in-flight", "stage", r.InFlightLimit, r.Devices)
+	if r.InFlightLimit != nil && len(r.InFlightLimit) != r.Devices {
+		return fmt.Errorf("%d in-flight limits for %s; want one a device, or none", len(r.InFlightLimit), words.Count(r.Devices, "device"))
+	}
+	for d, limit := range r.InFlightLimit {
+		if limit < 0 {
+			return fmt.Errorf("in-flight limit of device %d is %d; want 1 or more, or 0 for no limit", d, limit)
+		}
+	}
+	return nil
 }
 
 // Generate returns the plan of the named schedule, and the reason for its shape in words for the user. The plan passes

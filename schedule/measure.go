@@ -1,5 +1,7 @@
 package schedule
 
+import "slices"
+
 // InFlight is, per device, the largest number of micro-batches held at once between their forward and their backward (to the
 // weight half, when it is split), counted on each of its stages.
 func InFlight(plan Plan) []int {
@@ -60,79 +62,78 @@ func inFlightBy(k Kind) int {
 // VersionsByStage is, per stage, the largest number of versions of its weights kept at once: the newest, and each older one
 // until the last backward that reads it. 1 in a plan without updates. The plan must have passed Check.
 func VersionsByStage(plan Plan) []int {
-	work := plan.byStage()
-	peaks := make([]int, len(work))
-	for s, w := range work {
-		peaks[s] = 1
-		walkVersions(plan[w.device], w.at, func(_, kept int) { peaks[s] = max(peaks[s], kept) })
+	kept := repeat(1, plan.Stages())
+	peaks := slices.Clone(kept)
+	if plan.Updates() == 0 {
+		return peaks
+	}
+	for _, row := range plan {
+		for i, change := range versionChanges(row) {
+			s := row[i].Stage
+			if change.copies {
+				kept[s]++
+				peaks[s] = max(peaks[s], kept[s])
+			}
+			kept[s] -= int(change.frees)
+		}
 	}
 	return peaks
 }
 
-// walkVersions calls found after each update of a stage, whose ops stand at the positions at, with the update's position and
-// the number of versions of the weights that are kept from then on.
-func walkVersions(ops []Op, at []int32, found func(position, kept int)) {
-	updates, micros := 0, 0
-	for _, i := range at {
-		switch ops[i].Kind {
-		case Update:
-			updates++
+// versionChange is what an op does to the versions of its stage's weights.
+type versionChange struct {
+	copies bool // an update that must leave the version before it in place
+	frees  int8 // versions that nothing needs after the op
+}
+
+// stageNumber names a micro-batch of a stage, or a version of its weights.
+type stageNumber struct{ stage, number int }
+
+// versionChanges finds, for a device's row, where versions of weights appear and when nothing needs them any more: neither a
+// forward that reads them, nor the backward of the same micro-batch, nor the update that makes the next version.
+func versionChanges(row []Op) []versionChange {
+	reads := make(map[stageNumber]int) // of a micro-batch: the version
+	last := make(map[stageNumber]int)  // of a version: position of the last op that needs it
+	for i, op := range row {
+		switch op.Kind {
 		case Forward:
-			micros++
+			reads[stageNumber{op.Stage, op.Micro}] = op.Version
+			last[stageNumber{op.Stage, op.Version}] = i
 		case Backward, BackwardInput, BackwardWeight:
+			last[stageNumber{op.Stage, reads[stageNumber{op.Stage, op.Micro}]}] = i
+		case Update:
 		}
 	}
-	if updates == 0 {
-		return
-	}
-	version := make([]int, micros)       // per micro-batch: that it reads
-	lastRead := make([]int32, updates+1) // per version: position of the last op that reads it
-	for v := range lastRead {
-		lastRead[v] = -1
-	}
-	for _, i := range at {
-		op := ops[i]
-		if op.Kind == Forward {
-			version[op.Micro] = op.Version
-		}
+	changes := make([]versionChange, len(row))
+	updates := make(map[int]int) // of a stage, so far
+	for i, op := range row {
 		if op.Kind != Update {
-			lastRead[version[op.Micro]] = i
+			continue
 		}
-	}
-	newest, kept := 0, 1
-	for _, i := range at {
-		op := ops[i]
-		switch {
-		case op.Kind == Update:
-			if lastRead[newest] > i {
-				kept++
-			}
-			newest++
-			found(int(i), kept)
-		case lastRead[version[op.Micro]] == i && version[op.Micro] < newest:
-			kept--
+		if until, used := last[stageNumber{op.Stage, updates[op.Stage]}]; used && until > i {
+			changes[i].copies = true
+			changes[until].frees++
 		}
+		updates[op.Stage]++
 	}
+	return changes
 }
 
 // GradientDelay is, per stage, the most updates that the weights take between a gradient's forward and the update that applies
 // it, which itself does not count: 0 in a plan without updates. The plan must have passed Check.
 func GradientDelay(plan Plan) []int {
-	work := plan.byStage()
-	delays := make([]int, len(work))
-	for s, w := range work {
-		updated, taken := 0, 0
-		version := make(map[int]int) // of the micro-batches that no update has taken yet
-		for _, i := range w.at {
-			switch op := plan[w.device][i]; op.Kind {
+	delays, updated, taken := make([]int, plan.Stages()), make([]int, plan.Stages()), make([]int, plan.Stages())
+	for _, row := range plan {
+		reads := make(map[stageNumber]int) // of a micro-batch: the version
+		for _, op := range row {
+			switch s := op.Stage; op.Kind {
 			case Forward:
-				version[op.Micro] = op.Version
+				reads[stageNumber{s, op.Micro}] = op.Version
 			case Update:
-				for ; taken <= op.Micro; taken++ {
-					delays[s] = max(delays[s], updated-version[taken])
-					delete(version, taken)
+				for ; taken[s] <= op.Micro; taken[s]++ {
+					delays[s] = max(delays[s], updated[s]-reads[stageNumber{s, taken[s]}])
 				}
-				updated++
+				updated[s]++
 			case Backward, BackwardInput, BackwardWeight:
 			}
 		}

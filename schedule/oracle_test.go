@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -143,7 +144,10 @@ func TestCheckAgreesWithTheDefinitions(t *testing.T) {
 		microBatches := 1 + r.IntN(6)
 		plan := mutate(r, mustGenerate(t, name, Request{Devices: 1 + r.IntN(3), MicroBatches: microBatches}))
 		want := legal(plan, microBatches)
-		err := checkOrder(plan, microBatches)
+		err := Check(plan, microBatches)
+		if fault, ok := errors.AsType[*PlanError](err); want && ok && fault.Problem == Deadlock {
+			continue // of which the definitions say nothing
+		}
 		if (err == nil) != want {
 			t.Fatalf("%s, changed, %d micro-batches:\n%v\nis legal: %v; Check says %v", name, microBatches, plan, want, err)
 		}
@@ -163,7 +167,7 @@ func TestVersionsKeptAreThoseThatAreReadLater(t *testing.T) {
 		microBatches := 1 + r.IntN(10)
 		ops := randomUpdates(r, microBatches)
 		plan := Plan{ops}
-		if err := Check(plan, microBatches, Limits{}); err != nil {
+		if err := Check(plan, microBatches); err != nil {
 			t.Fatalf("%v\n%v", plan, err)
 		}
 		read := make(map[int]int) // micro-batch -> version

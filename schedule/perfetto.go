@@ -61,17 +61,10 @@ func (t *traceDrawing) draw(process int, one Drawing) {
 			t.event(traceEvent{Name: "thread_name", Phase: "M", Process: process, Thread: thread(d, p), Args: map[string]any{"name": name}})
 		}
 	}
-	for e := range r.Timeline() {
-		kind := drawnKind(e.Op.Kind)
-		if e.Averages {
-			kind = averaging
-		}
-		name := kind.letter()
-		if e.Op.Micro >= 0 {
-			name = string(e.Op.appendCell(nil, !plain))
-		}
+	for _, e := range r.Events {
+		name := string(e.Op.appendCell(nil, !plain))
 		t.event(traceEvent{
-			Name: name, Category: svgKinds[kind].legend, Phase: "X", Process: process, Thread: thread(e.Device, e.Pipeline),
+			Name: name, Category: svgKinds[e.Op.Kind].legend, Phase: "X", Process: process, Thread: thread(e.Device, e.Pipeline),
 			Time: e.Start * t.unit, Duration: (e.End - e.Start) * t.unit,
 			Args: map[string]any{"stage": e.Op.Stage, "micro_batch": e.Op.Micro, "batch": e.Batch},
 		})

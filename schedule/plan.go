@@ -22,12 +22,13 @@ const (
 // kindLetters[k] is the grammar's letter of Kind k.
 const kindLetters = "FBIWU"
 
-// String is the letter of the kind in the plan grammar.
+// String is the letter of the kind in the plan grammar, and A for averaging, which drawings have beside it.
 func (k Kind) String() string {
-	if int(k) >= len(kindLetters) {
+	const letters = kindLetters + "A"
+	if int(k) >= len(letters) {
 		return fmt.Sprintf("Kind(%d)", uint8(k))
 	}
-	return kindLetters[k : k+1]
+	return letters[k : k+1]
 }
 
 // Op is one unit of a device's work on one stage.
@@ -48,7 +49,9 @@ func (o Op) appendCell(b []byte, withStage bool) []byte {
 		b = strconv.AppendInt(b, int64(o.Stage), 10)
 	}
 	b = append(b, o.Kind.String()...)
-	b = strconv.AppendInt(b, int64(o.Micro), 10)
+	if o.Micro >= 0 { // else it ends a batch
+		b = strconv.AppendInt(b, int64(o.Micro), 10)
+	}
 	if o.Version != 0 {
 		b = append(b, '@')
 		b = strconv.AppendInt(b, int64(o.Version), 10)

@@ -74,16 +74,11 @@ func TestErrorsSayWhatAndWhere(t *testing.T) {
 		{"F0 F1 B0 B1\nF0 F1 W0 B1 I0", Premature, 1, 2},
 		{"F0 F1 B0", Missing, 0, 3},
 		{"F0 F1 B0 B1\nF0 F1 B1 B0", Misordered, 0, 2},
-		{"F0 F1 B0 B1\nF0 F1 B0 B1", OverLimit, 0, 1},
 		{"F0 B0 F1 B1\nF0 F1 B0 B1", Deadlock, 0, 1},
 	} {
 		plan, err := Parse(c.text)
 		if err == nil {
-			limits := Limits{}
-			if c.problem == OverLimit {
-				limits.InFlight = []int{1, 2}
-			}
-			err = Check(plan, 2, limits)
+			err = Check(plan, 2)
 		}
 		var fault *PlanError
 		if !errors.As(err, &fault) {
@@ -107,7 +102,7 @@ func TestCheckRefusesWhatTheGrammarCannotSay(t *testing.T) {
 		{Plan{{{Kind: 9}, {Kind: Backward}}}, "kind 9 does not exist"},
 		{Plan{{{Micro: -1}, {Kind: Backward}}}, "want a number from 0 to 0"},
 	} {
-		if err := Check(c.plan, 1, Limits{}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := Check(c.plan, 1); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: error %v; want %q in it", c.plan, err, c.want)
 		}
 	}
@@ -129,7 +124,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q parsed as\n%v\nwhich parses as\n%v, %v", text, plan, again, err)
 		}
 		// No plan, however odd, makes what consumes it fail other than by an error.
-		if Check(plan, plan.MicroBatches(), Limits{}) != nil {
+		if Check(plan, plan.MicroBatches()) != nil {
 			return
 		}
 		LinkDepths(plan)

@@ -13,7 +13,7 @@ func Prove(text string) (Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Check(plan, max(1, plan.MicroBatches()), Limits{}); err != nil {
+	if err := Check(plan, max(1, plan.MicroBatches())); err != nil {
 		return nil, err
 	}
 	stages := make([]int, len(plan))

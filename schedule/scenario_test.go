@@ -10,9 +10,9 @@ import (
 
 // TestScenarios runs the text files of testdata; -rewrite records what the code now prints.
 //
-//	generate schedule=NAME stages=K micro-batches=M [chunks=V] [forward= backward= link=] [in flight-limit=(A,B,..)]
+//	generate schedule=NAME stages=K micro-batches=M [chunks=V] [forward= backward= link=] [in-flight-limit=(A,B,..)]
 //	parse              the input is a plan
-//	check micro-batches=M [depth=D] [in flight=(A,B,..)] [versions=(A,B,..)]      the input is a plan
+//	check micro-batches=M                                  the input is a plan
 //	measure            the input is a plan
 //	simulate [forward= backward= link=]                    the input is a plan
 //	draw [forward= backward= link=] [width=COLUMNS]        the input is a plan
@@ -42,12 +42,9 @@ func runScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 	case "parse":
 		return plan.String(), nil
 	case "check":
-		var micros, depth int
+		var micros int
 		d.ScanArgs(t, "micro-batches", &micros)
-		if d.HasArg("depth") {
-			d.ScanArgs(t, "depth", &depth)
-		}
-		return "ok", Check(plan, micros, Limits{InFlight: intsArg(t, d, "in-flight"), Versions: intsArg(t, d, "versions"), LinkDepth: depth})
+		return "ok", Check(plan, micros)
 	case "measure":
 		return fmt.Sprintf("warm-up %v\nin flight %v, by stage %v, halves %v\nversions %v, delay %v\nlink depths %+v", Warmup(plan), InFlight(plan),
 			InFlightByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan), LinkDepths(plan)), nil

@@ -1,10 +1,11 @@
 package schedule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/words"
 )
@@ -29,7 +30,7 @@ type Load struct {
 	// times as long, the same in every simulation of the load. Pipelines whose ops take exactly as long as each other's can stay
 	// in a step that makes all of them wait, which no real devices keep; a few hundredths end that. 0 is none.
 	Jitter float64
-	// Record keeps Result.Spans and DeviceMemory.Over: 16 bytes an op, and as much again or more.
+	// Record keeps Result.Events and DeviceMemory.Over: about 100 bytes an op.
 	Record bool
 }
 
@@ -78,13 +79,10 @@ type Result struct {
 	InFlight []int     // per device and pipeline: peak of micro-batches held between forward and backward
 	Memory   []DeviceMemory
 	Links    []LinkLoad // in the order of their devices; those that carry no message are left out
-	// Spans[p*D+d], of D devices, is when device d works for pipeline p: the ops of Plan[d] in order and then the steps that end
-	// the batch on its stages, batch after batch. Nil if not recorded. Timeline knows which is what.
-	Spans [][]Span
+	Events   []Event    // if recorded: by device, pipeline and start
 
-	plan  Plan
-	load  Load
-	tails [][]tailOp
+	plan Plan
+	load Load
 }
 
 // LinkLoad is what one direction of the link between two devices carries.
@@ -102,7 +100,7 @@ func (r Result) Throughput() float64 { return float64(r.load.withDefaults().Pipe
 // Simulate times one batch of one pipeline. An op starts when its device is free and its message has arrived; a message
 // starts on its way when its op ends and the link is free, and sending costs the device nothing. Without Bandwidth a
 // link carries any number of messages at once. The optimizer step of a plan without updates follows the stage's own ops, beside
-// what its device still does for other stages. Spans are recorded. The result depends on the arguments only.
+// what its device still does for other stages. Events are recorded. The result depends on the arguments only.
 //
 // A plan that Check refuses is refused here with the same error.
 func Simulate(plan Plan, costs Costs) (Result, error) {
@@ -113,7 +111,7 @@ func Simulate(plan Plan, costs Costs) (Result, error) {
 // fills runs them first come, first served: the op that was ready first, of equals that of the lower pipeline, as
 // the executor of package pipeline does. The work is O(ops log devices).
 func SimulateMany(plan Plan, costs Costs, load Load) (Result, error) {
-	if err := Check(plan, max(1, countForwards(plan)), Limits{}); err != nil {
+	if err := Check(plan, max(1, plan.MicroBatches())); err != nil {
 		return Result{}, err
 	}
 	for _, err := range []error{costs.Validate(plan.Stages()), costs.validateDevices(len(plan)), load.Validate(plan)} {
@@ -136,24 +134,13 @@ func simulate(plan Plan, costs Costs, load Load) (Result, error) {
 	return e.result(), nil
 }
 
-// countForwards is the number of micro-batches of a plan that Check would pass.
-func countForwards(plan Plan) int {
-	n := 0
-	if len(plan) > 0 && len(plan[0]) > 0 {
-		for _, op := range plan[0] {
-			if op.Kind == Forward && op.Stage == plan[0][0].Stage {
-				n++
-			}
-		}
-	}
-	return n
-}
-
 func (e *engine) result() Result {
 	r := Result{
-		Busy: make([]float64, len(e.plan)), InFlight: InFlight(e.plan), Memory: e.memory.result(), Links: e.links.result(),
-		Spans: e.spans, plan: e.plan, load: e.load, tails: e.tails,
+		Busy: make([]float64, len(e.plan)), InFlight: InFlight(e.plan), Memory: e.memory.result(), Events: e.events, plan: e.plan, load: e.load,
 	}
+	slices.SortFunc(r.Events, func(a, b Event) int {
+		return cmp.Or(a.Device-b.Device, a.Pipeline-b.Pipeline, cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))
+	})
 	for _, end := range e.ends {
 		r.Makespan = max(r.Makespan, end)
 	}
@@ -164,10 +151,16 @@ func (e *engine) result() Result {
 	}
 	if r.Makespan > 0 {
 		r.Bubble = max(0, 1-total/(float64(len(e.plan))*r.Makespan)) // not below 0 by rounding
-		for i := range r.Links {
-			r.Links[i].Busy /= r.Makespan
+	}
+	for _, w := range e.wires {
+		if w.Messages > 0 {
+			if r.Makespan > 0 {
+				w.Busy /= r.Makespan
+			}
+			r.Links = append(r.Links, w.LinkLoad)
 		}
 	}
+	slices.SortFunc(r.Links, func(a, b LinkLoad) int { return cmp.Or(a.From-b.From, a.To-b.To) })
 	r.Period = steadyPeriod(e.ends, e.load)
 	return r
 }
@@ -203,48 +196,6 @@ func steadyPeriod(ends []float64, load Load) float64 {
 // Event is one piece of work of a recorded simulation.
 type Event struct {
 	Device, Pipeline, Batch int
-	// Op is the work. An optimizer step that no Update of the plan takes, and averaging, have Micro -1.
-	Op       Op
-	Averages bool // averaging with the center; Op tells the stage only
+	Op                      Op // an optimizer step that no Update of the plan takes, and averaging with the center, have Micro -1
 	Span
-}
-
-// Timeline lists the work of a recorded simulation, device by device, pipeline by pipeline, batch by batch: the ops in the order of
-// the plan, then the steps that end the batch, of which those of one stage may run before ops of another.
-func (r Result) Timeline() iter.Seq[Event] {
-	return func(yield func(Event) bool) {
-		for d := range r.plan {
-			for p := range r.load.Pipelines {
-				if !r.events(d, p, yield) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// process yields the events of one pipeline on one device.
-func (r Result) events(d, p int, yield func(Event) bool) bool {
-	if r.Spans == nil {
-		return true
-	}
-	spans := r.Spans[p*len(r.plan)+d]
-	for b, i := 0, 0; i < len(spans); b++ {
-		event := Event{Device: d, Pipeline: p, Batch: b}
-		for _, op := range r.plan[d] {
-			event.Op, event.Span = op, spans[i]
-			if !yield(event) {
-				return false
-			}
-			i++
-		}
-		for _, tail := range tailOf(r.tails[d], b, r.load.AverageEvery) {
-			event.Op, event.Averages, event.Span = Op{Kind: Update, Stage: tail.stage, Micro: -1}, tail.averages, spans[i]
-			if !yield(event) {
-				return false
-			}
-			i++
-		}
-	}
-	return true
 }

@@ -22,7 +22,7 @@ func newDevices(plan Plan, costs Costs, load Load) []simDevice {
 	return devices
 }
 
-// choose starts what the devices can run, at an instant at which nothing else happens any more.
+// choose starts what the devices can run, when no other event of the instant is left.
 func (e *engine) choose(now float64) {
 	for _, d := range e.touched {
 		device := &e.devices[d]
@@ -110,10 +110,10 @@ func (s *sharing) least() float64 {
 }
 
 // plan is when the next op ends if nothing joins before.
-func (s *sharing) plan(subject int, now float64) event {
+func (s *sharing) plan(index int, now float64) event {
 	s.pass(now)
 	s.version++
-	return event{time: now + s.least()/s.rate(), index: int32(subject), version: s.version}
+	return event{time: now + s.least()/s.rate(), index: int32(index), version: s.version}
 }
 
 // endShared ends what device d has completed.

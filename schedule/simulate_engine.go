@@ -1,39 +1,63 @@
 package schedule
 
-// engine is the discrete-event simulation. Its processes run what they have in order: one for each pipeline on each device, a row of
-// the plan, and one for each pipeline on each stage, what ends a batch there (simulate_tail.go). A process whose next op has its
-// message asks its device for a turn; the op's end puts its message on a link and wakes the process that waits for it.
+// engine is the discrete-event simulation. Its processes run what they have in order: a row for each pipeline on each device, which
+// is that of the plan, and an ending for each pipeline on each stage, what ends a batch there. As in package pipeline, a stage ends its
+// batch when its own last op has ended, while its device goes on with other stages; its next batch waits for that. A process whose
+// next op has its message asks its device for a turn; the end of the op puts its message on a link and wakes the process that waits
+// for it.
 //
-// All that happens at one instant happens in a fixed order: ends, then arrivals, both in the order of processes, then
-// devices choose what to run.
+// Events of one instant have a fixed order: ends, then arrivals, both in the order of processes; then devices choose what to run.
 type engine struct {
 	plan      Plan
 	load      Load
-	times     []float64  // [stage*kinds + kind]: of an op
-	tails     [][]tailOp // per device: what ends a batch on its stages and takes time
+	placement []int
+	works     []work   // [stage*works + kind]
+	endings   [][]Kind // per stage: the work that ends a batch, averaging last; nil where no stage has any
+	last      []int    // per stage: position of its last op in the row
+	gathered  []int    // per stage: pipelines that wait to average
 	devices   []simDevice
-	processes []process // rows: [pipeline*devices + device]; then, unless batches just end, tails: [rows + pipeline*stages + stage]
-	endings   *endings
-	links     links
+	processes []process // rows: [pipeline*devices + device]; then, if there are endings: [rows + pipeline*stages + stage]
+	boxes     []inbox   // [pipeline*boxes of one + box]
+	wires     []wire
 	memory    memory
 	queue     eventQueue
 	touched   []int // devices that may have a choice to make at this instant
 
-	ends  []float64 // [pipeline*batches + batch]
-	spans [][]Span  // per process; nil if not recorded
+	ends   []float64 // [pipeline*batches + batch]
+	events []Event   // if recorded
 }
 
 // kinds is the number of kinds of op.
 const kinds = len(kindLetters)
 
-// process is one pipeline on one device: its row, or what ends its batches on one stage.
+// What ends a batch on a stage beside an Update, numbered behind the kinds. No plan has it.
+const (
+	averaging = kinds + iota // with the center
+	addNorm                  // adds its part to the square of the gradient's norm that comes down, and sends it on: takes a turn of the device
+	takeNorm                 // takes the square of the whole norm, and sends it up: takes no turn
+	works                    // the number of all
+)
+
+// work is what an op of a stage and kind takes, and its messages.
+type work struct {
+	time          float64 // when it has the device for itself
+	input, output int     // of pipeline 0: the box that it takes a message from, and the one that it sends to; -1 for none
+	to            int     // the stage that takes what it sends
+	wire          int     // that carries it; -1 inside of a device
+	transmit      float64 // how long it occupies the wire
+	latency       float64 // until it arrives after that
+	bytes         int64   // of the message
+	begin, end    int64   // what the device holds more of when the op begins, and when it ends
+}
+
+// process is the row of one pipeline on one device, or what ends its batches on one stage.
 type process struct {
 	pipeline, device int
-	stage            int32 // whose batches it ends; -1 is a row
-	waits            int   // the inbox whose message it needs, or one of those below
+	stage            int // whose batches it ends; -1 is a row
+	waits            int // the box whose message it needs, or one of those below
 
-	next  int     // position in the row, or in the stage's steps
-	batch int     // of those that it runs; of a tail: that it has ended so many
+	next  int     // position in the row, or in the ending
+	batch int     // of those that it runs; of an ending: that it has ended so many
 	free  float64 // when its last op ended
 	ready float64 // when the op at next had all it needs
 	start float64 // when it began to run
@@ -44,21 +68,26 @@ type process struct {
 // What a process waits for that is no message.
 const (
 	forNothing = -1 - iota
-	forTail    // a row: its next op's stage has not ended the batch before
-	forRound   // a tail: other pipelines have not come to the averaging
-	forRow     // a tail: its stage has work left in the batch
+	forEnding  // a row: its next op's stage has not ended the batch before
+	forRound   // an ending: other pipelines have not come to the averaging
+	forRow     // an ending: its stage has work left in the batch
 )
 
 func newEngine(plan Plan, costs Costs, load Load) *engine {
 	placement := plan.Placement()
 	e := &engine{
-		plan: plan, load: load, tails: tailsOf(plan, placement, costs),
-		times: make([]float64, len(placement)*kinds), devices: newDevices(plan, costs, load),
-		links:  newLinks(placement, costs, load.Pipelines),
-		memory: newMemory(plan, placement, costs, load), ends: make([]float64, load.Pipelines*load.Batches),
+		plan: plan, load: load, placement: placement, works: make([]work, len(placement)*works), last: make([]int, len(placement)),
+		gathered: make([]int, len(placement)), devices: newDevices(plan, costs, load),
+		boxes: make([]inbox, 2*(len(placement)-1)*load.Pipelines), ends: make([]float64, load.Pipelines*load.Batches),
 	}
-	e.endings = newEndings(plan, placement, load, e.tails)
-	e.queue.unsorted = load.Pipelines == 1 && (e.endings == nil || len(placement) == len(plan))
+	for _, row := range plan {
+		for i := range row {
+			e.last[row[i].Stage] = i
+		}
+	}
+	e.price(costs)
+	e.addEndings()
+	e.memory = newMemory(e, costs)
 	for p := range load.Pipelines {
 		for d := range plan {
 			e.processes = append(e.processes, process{pipeline: p, device: d, stage: -1})
@@ -67,23 +96,36 @@ func newEngine(plan Plan, costs Costs, load Load) *engine {
 	if e.endings != nil {
 		for p := range load.Pipelines {
 			for s, d := range placement {
-				e.processes = append(e.processes, process{pipeline: p, device: d, stage: int32(s), waits: forRow}) //nolint:gosec // far fewer
+				e.processes = append(e.processes, process{pipeline: p, device: d, stage: s, waits: forRow})
 			}
 		}
 	}
-	for s := range placement {
-		for kind := range kinds {
-			e.times[s*kinds+kind] = costs.of(s, Kind(kind))
-		}
-	}
-	if load.Record {
-		e.spans = make([][]Span, e.rows())
-		for l := range e.spans {
-			e.spans[l] = make([]Span, e.spanOf(l%len(plan), load.Batches))
-		}
-	}
+	e.queue.unsorted = load.Pipelines == 1 && (e.endings == nil || len(placement) == len(plan))
 	return e
 }
+
+// addEndings lists what ends the batches of each stage: the exchange of the norm, the optimizer step unless the plan takes it, averaging.
+func (e *engine) addEndings() {
+	endings, some := make([][]Kind, len(e.placement)), false
+	updates := e.plan.Updates() > 0
+	for s := range endings {
+		if e.load.ExchangeNorm {
+			endings[s] = append(endings[s], Kind(addNorm), Kind(takeNorm))
+		}
+		if !updates && e.work(s, Update).time > 0 {
+			endings[s] = append(endings[s], Update)
+		}
+		if e.load.AverageEvery > 0 && (e.work(s, Kind(averaging)).time > 0 || e.load.AwaitRound) {
+			endings[s] = append(endings[s], Kind(averaging))
+		}
+		some = some || len(endings[s]) > 0
+	}
+	if some {
+		e.endings = endings
+	}
+}
+
+func (e *engine) work(stage int, kind Kind) *work { return &e.works[stage*works+int(kind)] }
 
 // rows is the number of processes that are rows of the plan. They stand before the others.
 func (e *engine) rows() int { return e.load.Pipelines * len(e.plan) }
@@ -91,34 +133,33 @@ func (e *engine) rows() int { return e.load.Pipelines * len(e.plan) }
 // row is the process that runs the device's row for the process's pipeline.
 func (e *engine) row(v *process) *process { return &e.processes[v.pipeline*len(e.plan)+v.device] }
 
-// spanOf is where the spans of a batch begin among those of a pipeline on device d.
-func (e *engine) spanOf(d, batch int) int {
-	spans := batch * len(e.plan[d])
-	for _, tail := range e.tails[d] {
-		switch {
-		case !tail.averages:
-			spans += batch
-		case e.load.AverageEvery > 0:
-			spans += batch / e.load.AverageEvery
-		}
+// ending is the process that ends the batches of a pipeline on a stage.
+func (e *engine) ending(p, stage int) int { return e.rows() + p*len(e.placement) + stage }
+
+// op is what a process runs next.
+func (e *engine) op(v *process) (stage int, kind Kind) {
+	if v.stage >= 0 {
+		return v.stage, e.endings[v.stage][v.next]
 	}
-	return spans
+	op := &e.plan[v.device][v.next]
+	return op.Stage, op.Kind
 }
 
 func (e *engine) run() {
 	for l := range e.rows() {
-		e.prepareRow(l)
+		e.prepare(l)
 	}
 	e.choose(0)
 	for !e.queue.empty() {
 		next := e.queue.pop()
+		l := int(next.index)
 		switch {
-		case next.ready:
-			e.enterNow(int(next.index), next.time)
-		case int(next.index) >= len(e.processes):
-			e.endShared(int(next.index)-len(e.processes), next)
+		case l >= len(e.processes):
+			e.endShared(l-len(e.processes), next)
+		case next.ready && !e.takesNoTurn(l):
+			e.ask(l)
 		default:
-			e.end(int(next.index), next.time)
+			e.end(l, next.time)
 		}
 		if len(e.touched) > 0 && e.queue.later(next.time) {
 			e.choose(next.time)
@@ -126,59 +167,80 @@ func (e *engine) run() {
 	}
 }
 
-// prepareRow finds out when the next op of a row is ready, and asks the device for a turn then. It does nothing while the op's
-// message has not been sent, or its stage has not ended the batch before; that wakes the process.
-func (e *engine) prepareRow(l int) {
+// takesNoTurn reports whether the next op of a process does not occupy its device.
+func (e *engine) takesNoTurn(l int) bool {
 	v := &e.processes[l]
-	op := &e.plan[v.device][v.next]
-	v.ready, v.waits = v.free, forNothing
-	if e.endings != nil {
-		tail := &e.processes[e.tail(v.pipeline, op.Stage)]
-		if tail.batch < v.batch {
-			v.waits = forTail
-			return
-		}
-		v.ready = max(v.ready, tail.free)
-	}
-	if e.receive(v, e.links.input(v.pipeline, op)) {
-		e.enter(l)
-	}
+	return v.stage >= 0 && e.endings[v.stage][v.next] == Kind(takeNorm)
 }
 
-// receive takes a process's message out of its box, -1 for an op that needs none. False: it has not been sent yet.
-func (e *engine) receive(v *process, box int) bool {
-	if box < 0 {
-		return true
+// prepare finds out when the next op of a process is ready, and asks the device for a turn then. It does nothing while the op's
+// message has not been sent, or its stage has not ended the batch before; that wakes the process.
+func (e *engine) prepare(l int) {
+	v := &e.processes[l]
+	if v.stage >= 0 && e.ended(v) {
+		e.endEnding(v)
+		return
 	}
-	arrival, ok := e.links.take(box)
-	if !ok {
-		v.waits = box
-		return false
+	v.ready, v.waits = v.free, forNothing
+	stage, kind := e.op(v)
+	if v.stage < 0 && e.endings != nil {
+		before := &e.processes[e.ending(v.pipeline, stage)]
+		if before.batch < v.batch {
+			v.waits = forEnding
+			return
+		}
+		v.ready = max(v.ready, before.free)
 	}
-	v.ready = max(v.ready, arrival)
-	return true
+	if box := e.work(stage, kind).input; box >= 0 {
+		box = e.box(v.pipeline, box)
+		arrival, sent := e.boxes[box].take()
+		if !sent {
+			v.waits = box
+			return
+		}
+		v.ready = max(v.ready, arrival)
+	}
+	if kind == Kind(averaging) && e.load.AwaitRound {
+		e.gather(v)
+		return
+	}
+	e.enter(l)
+}
+
+// ended reports whether a stage has done all that ends the batch at hand, of which averaging is a part in every AverageEvery-th.
+func (e *engine) ended(v *process) bool {
+	all := e.endings[v.stage]
+	return v.next == len(all) || all[v.next] == Kind(averaging) && (v.batch+1)%e.load.AverageEvery != 0
+}
+
+// gather has a stage average in all pipelines once it has come to that in all of them.
+func (e *engine) gather(v *process) {
+	v.waits = forRound
+	if e.gathered[v.stage]++; e.gathered[v.stage] < e.load.Pipelines {
+		return
+	}
+	e.gathered[v.stage] = 0
+	for p := range e.load.Pipelines {
+		other := e.ending(p, v.stage)
+		e.processes[other].ready, e.processes[other].waits = v.free, forNothing
+		e.enter(other)
+	}
 }
 
 // enter asks the device for a turn when the process's op is ready.
 func (e *engine) enter(l int) {
 	v := &e.processes[l]
+	noTurn := e.takesNoTurn(l)
 	switch {
+	case e.queue.unsorted && noTurn:
+		e.end(l, v.ready)
 	case e.queue.unsorted: // nobody else asks for the device
 		e.start(l, v.ready)
-	case v.ready > v.free:
+	case noTurn || v.ready > v.free:
 		e.queue.push(event{time: v.ready, ready: true, index: int32(l)}) //nolint:gosec // bounded by Load.Validate
 	default:
 		e.ask(l)
 	}
-}
-
-// enterNow is enter, at the instant at which the op is ready.
-func (e *engine) enterNow(l int, now float64) {
-	if v := &e.processes[l]; v.stage >= 0 && e.endings.steps[v.stage][v.next].kind == totals {
-		e.endStep(l, now)
-		return
-	}
-	e.ask(l)
 }
 
 // ask has a process wait for its device, at the instant at which its op is ready.
@@ -193,32 +255,59 @@ func (e *engine) start(l int, now float64) {
 	v := &e.processes[l]
 	v.start = now
 	e.row(v).runs = true
+	stage, kind := e.op(v)
+	w := e.work(stage, kind)
 	if v.stage < 0 {
-		e.memory.begin(v.device, v.next, now)
+		e.memory.begin(v.device, v.next, w, now)
 	}
 	device := &e.devices[v.device]
 	if device.running++; device.running == 1 {
 		device.since = now
 	}
+	time := e.jittered(v, w.time)
 	if device.shared != nil {
-		device.shared.join(l, e.duration(v), now)
+		device.shared.join(l, time, now)
 		return
 	}
-	e.queue.push(event{time: now + e.duration(v), index: int32(l)}) //nolint:gosec // bounded by Load.Validate
+	e.queue.push(event{time: now + time, index: int32(l)}) //nolint:gosec // bounded by Load.Validate
 }
 
-// duration is the time of the op at a process's position when it has the device for itself.
-func (e *engine) duration(v *process) float64 {
-	if v.stage >= 0 {
-		return e.jittered(v, e.endings.steps[v.stage][v.next].time)
-	}
-	op := &e.plan[v.device][v.next]
-	return e.jittered(v, e.times[op.Stage*kinds+int(op.Kind)])
-}
-
-// end completes the op that a process runs on its device.
+// end completes the op that a process runs.
 func (e *engine) end(l int, now float64) {
 	v := &e.processes[l]
+	if !e.takesNoTurn(l) {
+		e.leave(v, now)
+	}
+	stage, kind := e.op(v)
+	w := e.work(stage, kind)
+	e.record(v, stage, kind, now)
+	at, batch := v.next, v.batch
+	v.free = now
+	v.next++
+	if v.stage < 0 {
+		e.memory.end(v.device, at, w, now)
+		if v.next == len(e.plan[v.device]) {
+			v.next = 0
+			v.batch++
+			v.done = v.batch == e.load.Batches
+			e.endBatch(v.pipeline, batch, now)
+		}
+	}
+	if w.output >= 0 {
+		e.send(v.pipeline, w, now)
+	}
+	if v.stage < 0 && e.endings != nil && e.last[stage] == at {
+		ending := e.ending(v.pipeline, stage)
+		e.processes[ending].next, e.processes[ending].free = 0, now
+		e.prepare(ending)
+	}
+	if !v.done {
+		e.prepare(l)
+	}
+}
+
+// leave frees the device of a process's op.
+func (e *engine) leave(v *process, now float64) {
 	e.row(v).runs = false
 	device := &e.devices[v.device]
 	if device.running--; device.running == 0 {
@@ -227,31 +316,23 @@ func (e *engine) end(l int, now float64) {
 	if len(device.waiting) > 0 {
 		e.touched = append(e.touched, v.device)
 	}
-	if v.stage >= 0 {
-		e.endStep(l, now)
+}
+
+// record notes what has run: of what ends a batch the optimizer step and averaging, where they take time.
+func (e *engine) record(v *process, stage int, kind Kind, now float64) {
+	if !e.load.Record {
 		return
 	}
-	e.memory.end(v.device, v.next, now)
-	if e.spans != nil {
-		e.spans[l][e.spanOf(v.device, v.batch)+v.next] = Span{Start: v.start, End: now}
+	op := Op{Kind: kind, Stage: stage, Micro: -1}
+	switch {
+	case v.stage < 0:
+		op = e.plan[v.device][v.next]
+	case kind > Kind(averaging) || e.work(stage, kind).time == 0:
+		return
 	}
-	row := e.plan[v.device]
-	op := &row[v.next]
-	batch, last := v.batch, e.endings != nil && e.endings.last[op.Stage] == v.next
-	v.free = now
-	if v.next++; v.next == len(row) {
-		v.next = 0
-		v.batch++
-		v.done = v.batch == e.load.Batches
-		e.endBatch(v.pipeline, batch, now)
-	}
-	e.send(v.pipeline, op, now)
-	if last {
-		e.beginTail(e.tail(v.pipeline, op.Stage), now)
-	}
-	if !v.done {
-		e.prepareRow(l)
-	}
+	e.events = append(e.events, Event{
+		Device: v.device, Pipeline: v.pipeline, Batch: v.batch, Op: op, Span: Span{v.start, now},
+	})
 }
 
 // endBatch notes that a part of a batch ends; the last part ends it.
@@ -260,22 +341,36 @@ func (e *engine) endBatch(p, batch int, now float64) {
 	*end = max(*end, now)
 }
 
-// send puts the message of an op on its link and wakes the process that waits for it.
-func (e *engine) send(p int, op *Op, now float64) {
-	if box, stage := e.links.send(p, op, now); box >= 0 {
-		e.wake(p, stage, box)
+// endEnding ends a batch of a stage, which its row may wait for.
+func (e *engine) endEnding(v *process) {
+	e.endBatch(v.pipeline, v.batch, v.free)
+	v.batch++
+	v.done, v.waits = v.batch == e.load.Batches, forRow
+	row := e.row(v)
+	if row.waits == forEnding && e.plan[v.device][row.next].Stage == v.stage {
+		e.prepare(v.pipeline*len(e.plan) + v.device)
 	}
 }
 
-// wake prepares the process of the stage's that waits for a message of the box.
-func (e *engine) wake(p, stage, box int) {
-	if row := p*len(e.plan) + e.links.placement[stage]; e.processes[row].waits == box {
-		e.prepareRow(row)
-		return
+// jittered is a time of the process's next op, up to Load.Jitter shorter or longer than the time given: evenly so, by a hash of which
+// op it is. Two simulations of one load jitter alike.
+func (e *engine) jittered(v *process, time float64) float64 {
+	if e.load.Jitter == 0 {
+		return time
 	}
-	if e.endings != nil {
-		if tail := e.tail(p, stage); e.processes[tail].waits == box {
-			e.prepareStep(tail)
-		}
+	h := uint64(0)
+	for _, part := range [...]int{v.pipeline, v.device, v.stage, v.batch, v.next} {
+		h = mix(h ^ uint64(part)) //nolint:gosec // any bits do
 	}
+	even := float64(h>>11)/(1<<52) - 1 // in [-1, 1)
+	return time * (1 + e.load.Jitter*even)
+}
+
+// mix is a bijection in which every bit of the argument changes each bit of the result with a chance of one half: the finalizer
+// of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
+func mix(h uint64) uint64 {
+	h += 0x9e3779b97f4a7c15
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
 }

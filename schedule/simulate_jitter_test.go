@@ -34,7 +34,7 @@ func TestScatterLiesEvenlyAroundCosts(t *testing.T) {
 	const jitter, batches = 0.2, 2000
 	r := mustSimulateMany(t, plan, Costs{Forward: []float64{10}, Backward: []float64{20}}, Load{Batches: batches, Jitter: jitter, Record: true})
 	least, most := math.Inf(1), 0.0
-	for i, span := range r.Spans[0] {
+	for i, span := range spansOf(r, 0) {
 		relative := (span.End - span.Start) / []float64{10, 20}[i%2]
 		least, most = min(least, relative), max(most, relative)
 	}

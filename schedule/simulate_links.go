@@ -1,34 +1,13 @@
 package schedule
 
-import "slices"
-
-// links carries messages between stages. Each pipeline has a box for each boundary and direction, in which the times of
-// arrival stand in the order of sending, as Check has proved that they are taken.
-type links struct {
-	boundaries int
-	placement  []int
-	latency    []float64 // per boundary
-	transmit   []float64 // per boundary: how long a message occupies its link
-	norm       []float64 // per boundary: how long a message with a norm does
-	bytes      []int64   // per boundary: of a message
-	wires      []wire
-	wire       [2][]int // per direction and boundary: index of its wire, -1 inside of a device
-	boxes      []inbox  // [(pipeline*2 + direction)*boundaries + boundary]
-}
-
-// The directions of a boundary.
-const (
-	down = iota // activations
-	up          // gradients
-)
-
 // wire is one direction of the link between two devices.
 type wire struct {
 	LinkLoad
 	free float64 // when the last message is on it
 }
 
-// inbox holds times of arrival, a queue: a ring, since a long batch would otherwise fill memory.
+// inbox holds the times at which messages over a boundary arrive, in the order of sending, as Check has proved that they are
+// taken. It is a ring, since a queue of a long batch would otherwise fill memory.
 type inbox struct {
 	ring        []float64 // its length is a power of 2
 	head, count int
@@ -45,59 +24,8 @@ func (b *inbox) put(time float64) {
 	b.count++
 }
 
-func newLinks(placement []int, costs Costs, pipelines int) links {
-	n := len(placement) - 1
-	l := links{
-		boundaries: n, placement: placement, latency: make([]float64, n), transmit: make([]float64, n), norm: make([]float64, n),
-		bytes: make([]int64, n), wire: [2][]int{make([]int, n), make([]int, n)}, boxes: make([]inbox, 2*n*pipelines),
-	}
-	index := make(map[[2]int]int)
-	for b := range n {
-		l.latency[b], l.transmit[b], l.bytes[b] = at(costs.Link, b), costs.transmit(b), at(costs.MessageBytes, b)
-		if bandwidth := at(costs.Bandwidth, b); bandwidth > 0 {
-			l.norm[b] = normBytes / bandwidth
-		}
-		l.wire[down][b] = l.wireOf(index, placement[b], placement[b+1])
-		l.wire[up][b] = l.wireOf(index, placement[b+1], placement[b])
-	}
-	return l
-}
-
-func (l *links) wireOf(index map[[2]int]int, from, to int) int {
-	if from == to {
-		return -1
-	}
-	i, known := index[[2]int{from, to}]
-	if !known {
-		i = len(l.wires)
-		index[[2]int{from, to}] = i
-		l.wires = append(l.wires, wire{LinkLoad: LinkLoad{From: from, To: to}})
-	}
-	return i
-}
-
-// input is the box from which an op of pipeline p takes a message, -1 for an op that needs none.
-func (l *links) input(p int, op *Op) int {
-	switch {
-	case crossesDown(op.Kind):
-		return l.box(p, down, op.Stage-1)
-	case crossesUp(op.Kind):
-		return l.box(p, up, op.Stage)
-	}
-	return -1
-}
-
-// box is that of a pipeline's messages over a boundary, -1 beyond the ends of the pipeline.
-func (l *links) box(p, direction, boundary int) int {
-	if boundary < 0 || boundary >= l.boundaries {
-		return -1
-	}
-	return (2*p+direction)*l.boundaries + boundary
-}
-
-// take removes the first message of a box and returns when it arrives; false if none has been sent.
-func (l *links) take(box int) (arrival float64, ok bool) {
-	b := &l.boxes[box]
+// take removes the first message and returns when it arrives; false if none has been sent.
+func (b *inbox) take() (arrival float64, sent bool) {
 	if b.count == 0 {
 		return 0, false
 	}
@@ -107,38 +35,95 @@ func (l *links) take(box int) (arrival float64, ok bool) {
 	return arrival, true
 }
 
-// send puts the message of an op that has ended on its way, and returns its box and the stage that takes it; -1 for an op that
-// sends none.
-func (l *links) send(p int, op *Op, now float64) (box, stage int) {
-	direction, boundary, to := down, op.Stage, op.Stage+1
-	switch {
-	case crossesDown(op.Kind) && to <= l.boundaries:
-	case crossesUp(op.Kind) && op.Stage > 0:
-		direction, boundary, to = up, op.Stage-1, op.Stage-1
-	default:
-		return -1, -1
+// normBytes is a message with a norm.
+const normBytes = 8
+
+// price finds what all work takes, and which boxes and wires its messages use. Each pipeline has a box for each boundary and
+// direction: first those of activations, then those of gradients.
+func (e *engine) price(costs Costs) {
+	boundaries := len(e.placement) - 1
+	wires := make(map[[2]int]int)
+	for s := range e.placement {
+		activations, halves := at(costs.ActivationBytes, s), at(costs.ActivationBytes, s)
+		if costs.HalfBytes != nil {
+			halves = costs.HalfBytes[s]
+		}
+		for kind := range works {
+			w := e.work(s, Kind(kind))
+			w.input, w.output = -1, -1
+			switch {
+			case kind < kinds:
+				w.time = costs.of(s, Kind(kind))
+			case kind == averaging:
+				w.time = at(costs.Average, s)
+			}
+			switch {
+			case crossesDown(Kind(kind)) || kind == addNorm:
+				if s > 0 {
+					w.input = s - 1
+				}
+				if s < boundaries {
+					w.output, w.to = s, s+1
+					e.route(w, wires, s, s, costs, kind == addNorm)
+				}
+			case crossesUp(Kind(kind)) || kind == takeNorm:
+				if s < boundaries {
+					w.input = boundaries + s
+				}
+				if s > 0 {
+					w.output, w.to = boundaries+s-1, s-1
+					e.route(w, wires, s, s-1, costs, kind == takeNorm)
+				}
+			}
+		}
+		e.work(s, Forward).begin = activations
+		e.work(s, Backward).end = -activations
+		e.work(s, BackwardInput).end = halves - activations
+		e.work(s, BackwardWeight).end = -halves
 	}
-	box = l.box(p, direction, boundary)
-	l.put(box, direction, boundary, l.transmit[boundary], l.bytes[boundary], now)
-	return box, to
 }
 
-// sendNorm puts a norm on its way over a boundary, and returns its box; -1 beyond the ends of the pipeline.
-func (l *links) sendNorm(p, direction, boundary int, now float64) int {
-	box := l.box(p, direction, boundary)
-	if box >= 0 {
-		l.put(box, direction, boundary, l.norm[boundary], normBytes, now)
+// route finds the wire of a message from a stage over a boundary, and how long it takes.
+func (e *engine) route(w *work, wires map[[2]int]int, from, boundary int, costs Costs, norm bool) {
+	w.latency, w.transmit, w.bytes = at(costs.Link, boundary), costs.transmit(boundary), at(costs.MessageBytes, boundary)
+	if norm {
+		w.transmit, w.bytes = 0, normBytes
+		if bandwidth := at(costs.Bandwidth, boundary); bandwidth > 0 {
+			w.transmit = normBytes / bandwidth
+		}
 	}
-	return box
+	ends := [2]int{e.placement[from], e.placement[w.to]}
+	if ends[0] == ends[1] {
+		w.wire = -1
+		return
+	}
+	i, known := wires[ends]
+	if !known {
+		i = len(e.wires)
+		wires[ends] = i
+		e.wires = append(e.wires, wire{LinkLoad: LinkLoad{From: ends[0], To: ends[1]}})
+	}
+	w.wire = i
 }
 
-// put carries a message to its box.
-func (l *links) put(box, direction, boundary int, transmit float64, bytes int64, now float64) {
+// box is the one of a pipeline that is such a one of pipeline 0.
+func (e *engine) box(pipeline, box int) int { return 2*pipeline*(len(e.placement)-1) + box }
+
+// send puts the message of an op that has ended on its way and wakes the process that waits for it.
+func (e *engine) send(p int, w *work, now float64) {
+	box := e.box(p, w.output)
 	arrival := now
-	if i := l.wire[direction][boundary]; i >= 0 {
-		arrival = l.wires[i].carry(now, transmit, bytes) + l.latency[boundary]
+	if w.wire >= 0 {
+		arrival = e.wires[w.wire].carry(now, w.transmit, w.bytes) + w.latency
 	}
-	l.boxes[box].put(arrival)
+	e.boxes[box].put(arrival)
+	if row := p*len(e.plan) + e.placement[w.to]; e.processes[row].waits == box {
+		e.prepare(row)
+	} else if e.endings != nil {
+		if ending := e.ending(p, w.to); e.processes[ending].waits == box {
+			e.prepare(ending)
+		}
+	}
 }
 
 // carry puts a message on the wire, after those that are being put on it, and returns when all of it is.
@@ -153,20 +138,4 @@ func (w *wire) carry(now, transmit float64, bytes int64) float64 {
 	w.Busy += transmit
 	w.free = start + transmit
 	return w.free
-}
-
-func (l *links) result() []LinkLoad {
-	var loads []LinkLoad
-	for _, w := range l.wires {
-		if w.Messages > 0 {
-			loads = append(loads, w.LinkLoad)
-		}
-	}
-	slices.SortFunc(loads, func(a, b LinkLoad) int {
-		if a.From != b.From {
-			return a.From - b.From
-		}
-		return a.To - b.To
-	})
-	return loads
 }

@@ -5,56 +5,56 @@ type event struct {
 	time    float64
 	index   int32 // a process, or as many more as there are processes: a device
 	version int32 // of what a shared device runs
-	ready   bool  // the process's op is ready; else the op that the subject runs ends
+	ready   bool  // the process's op is ready; else the op that it runs ends
 }
 
-// before orders happenings: by time; then ends before arrivals, so that a device that becomes free knows all that is ready;
+// before orders events: by time; then ends before arrivals, so that a device that becomes free knows all that is ready;
 // then by number.
-func (h event) before(other event) bool {
+func (v event) before(other event) bool {
 	switch {
-	case h.time != other.time:
-		return h.time < other.time
-	case h.ready != other.ready:
+	case v.time != other.time:
+		return v.time < other.time
+	case v.ready != other.ready:
 		return other.ready
 	}
-	return h.index < other.index
+	return v.index < other.index
 }
 
-// eventQueue is what is going to happen: a binary heap, the next on top. A single pipeline shares nothing: each device has one
-// row, and each direction of a link is fed by one device, in the order of that row. So what happens on one
-// device need not wait for earlier times elsewhere, and a stack, unsorted, finds the same times sooner.
+// eventQueue is a binary heap, the next event on top. A single pipeline shares nothing: each device has one row, and each direction of
+// a link is fed by one device, in the order of that row. So the events of one device need not wait for earlier ones of another, and a
+// stack, unsorted, finds the same times sooner.
 type eventQueue struct {
 	heap     []event
 	unsorted bool
 }
 
-func (a *eventQueue) empty() bool { return len(a.heap) == 0 }
+func (q *eventQueue) empty() bool { return len(q.heap) == 0 }
 
 // later reports whether nothing more happens at an instant.
-func (a *eventQueue) later(now float64) bool { return len(a.heap) == 0 || a.heap[0].time > now }
+func (q *eventQueue) later(now float64) bool { return len(q.heap) == 0 || q.heap[0].time > now }
 
-func (a *eventQueue) push(h event) {
-	a.heap = append(a.heap, h)
-	if a.unsorted {
+func (q *eventQueue) push(v event) {
+	q.heap = append(q.heap, v)
+	if q.unsorted {
 		return
 	}
-	i := len(a.heap) - 1
+	i := len(q.heap) - 1
 	for i > 0 {
 		above := (i - 1) / 2
-		if !h.before(a.heap[above]) {
+		if !v.before(q.heap[above]) {
 			break
 		}
-		a.heap[i] = a.heap[above]
+		q.heap[i] = q.heap[above]
 		i = above
 	}
-	a.heap[i] = h
+	q.heap[i] = v
 }
 
-func (a *eventQueue) pop() event {
-	next, last := a.heap[0], a.heap[len(a.heap)-1]
-	a.heap = a.heap[:len(a.heap)-1]
-	n := len(a.heap)
-	if n == 0 || a.unsorted {
+func (q *eventQueue) pop() event {
+	next, last := q.heap[0], q.heap[len(q.heap)-1]
+	q.heap = q.heap[:len(q.heap)-1]
+	n := len(q.heap)
+	if n == 0 || q.unsorted {
 		return last
 	}
 	i := 0
@@ -63,15 +63,15 @@ func (a *eventQueue) pop() event {
 		if below >= n {
 			break
 		}
-		if below+1 < n && a.heap[below+1].before(a.heap[below]) {
+		if below+1 < n && q.heap[below+1].before(q.heap[below]) {
 			below++
 		}
-		if !a.heap[below].before(last) {
+		if !q.heap[below].before(last) {
 			break
 		}
-		a.heap[i] = a.heap[below]
+		q.heap[i] = q.heap[below]
 		i = below
 	}
-	a.heap[i] = last
+	q.heap[i] = last
 	return next
 }

@@ -380,7 +380,7 @@ func (r *reference) span(e Event) Span {
 	process, op := r.processes[e.Pipeline*len(r.plan)+e.Device], e.Op
 	if op.Micro < 0 {
 		process, op = *r.tailOf(e.Pipeline, op.Stage), Op{Stage: op.Stage, Micro: stepMicro}
-		if e.Averages {
+		if e.Op.Kind == Kind(averaging) {
 			op.Micro = averageMicro
 		}
 	}
@@ -429,7 +429,7 @@ func TestSimulatorAgreesWithATickingReference(t *testing.T) {
 		if got.Makespan != float64(now) {
 			t.Fatalf("%v\n%+v %+v: takes %v; want %d", plan, costs, load, got.Makespan, now)
 		}
-		for e := range got.Timeline() {
+		for _, e := range got.Events {
 			if span := want.span(e); e.Span != span {
 				t.Fatalf("%v\n%+v %+v: %+v; want %v", plan, costs, load, e, span)
 			}

@@ -10,12 +10,12 @@ import (
 // endingsOf lists what ends the batches in a recorded simulation: "U0 12-13" is stage 0's step, "A0.1 7-8" its averaging of pipeline 1.
 func endingsOf(r Result) string {
 	var all []string
-	for e := range r.Timeline() {
+	for _, e := range r.Events {
 		if e.Op.Micro >= 0 {
 			continue
 		}
 		name := fmt.Sprintf("U%d", e.Op.Stage)
-		if e.Averages {
+		if e.Op.Kind == Kind(averaging) {
 			name = fmt.Sprintf("A%d.%d", e.Op.Stage, e.Pipeline)
 		}
 		all = append(all, name+" "+formatTime(e.Start)+"-"+formatTime(e.End))
@@ -29,11 +29,11 @@ func TestStageStepsWhenItsOwnWorkIsDone(t *testing.T) {
 	costs := Uniform(4, 1, 2, 0)
 	costs.Update = repeat(1.0, 4)
 	one := mustSimulateMany(t, plan, costs, Load{Record: true})
-	if got, want := endingsOf(one), "U0 12-13, U2 8-9, U1 10-11, U3 6-7"; got != want || one.Makespan != 13 {
+	if got, want := endingsOf(one), "U2 8-9, U0 12-13, U3 6-7, U1 10-11"; got != want || one.Makespan != 13 {
 		t.Errorf("steps %s, in all %v; want %s in 13", got, one.Makespan, want)
 	}
 	costs.Update = []float64{1, 1, 8, 1} // ends at 20, after 0B0 has ended and waited for it
-	if got, want := endingsOf(mustSimulateMany(t, plan, costs, Load{Record: true})), "U0 18-19, U2 8-16, U1 10-11, U3 6-7"; got != want {
+	if got, want := endingsOf(mustSimulateMany(t, plan, costs, Load{Record: true})), "U2 8-16, U0 18-19, U3 6-7, U1 10-11"; got != want {
 		t.Errorf("steps %s; want %s, of which U2 keeps 0B0 from its device", got, want)
 	}
 }
@@ -91,7 +91,7 @@ func TestAwaitedRoundHoldsEachStageForTheSlowestPipeline(t *testing.T) {
 	free := mustSimulateMany(t, plan, costs, load)
 	load.AwaitRound = true
 	held := mustSimulateMany(t, plan, costs, load)
-	if free.Spans[0][2].Start != 4 || held.Spans[0][2].Start != 6 {
-		t.Errorf("pipeline 0 begins its second batch at %v, and at %v where it waits; want 4 and 6", free.Spans[0][2].Start, held.Spans[0][2].Start)
+	if spansOf(free, 0)[2].Start != 4 || spansOf(held, 0)[2].Start != 6 {
+		t.Errorf("pipeline 0 begins its second batch at %v, and at %v where it waits; want 4 and 6", spansOf(free, 0)[2].Start, spansOf(held, 0)[2].Start)
 	}
 }

@@ -67,7 +67,7 @@ func fillCell(columns []byte, c drawnCell, apart int) {
 		return
 	}
 	for i := range columns {
-		columns[i] = c.kind.letter()[0]
+		columns[i] = c.kind.String()[0]
 		if i > 0 {
 			columns[i] += 'a' - 'A'
 		}

@@ -1,19 +1,22 @@
 package schedule
 
-// traversal runs a plan in an order its dependencies allow, without a clock: a device runs its next op as soon as the
-// message the op consumes has been sent, and goes on as soon as the link has room for the message the op produced. The
-// micro-batches of a link arrive in the order they were sent (Check proves that both ends agree on it), so a count per
-// link and direction says all. Two stages on one device have a link between them like any other.
+import (
+	"fmt"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/words"
+)
+
+// traversal runs a plan without a clock, in an order that its dependencies allow: a device runs its next op as soon as the
+// message that the op consumes has been sent. A link delivers in order, and holds any number of messages. Two stages on one device
+// have a link between them like any other.
 //
-// The work is O(ops) and allocates per device and stage only.
+// The work is O(ops).
 type traversal struct {
 	plan  Plan
 	home  []int // device of each stage
-	depth int   // messages one direction of a link holds; 0: any number
-
-	until   []int  // per device: the position it stops before, the end of its list unless told otherwise
-	next    []int  // per device: position of the op it runs next
-	holding []bool // per device: the op at next has run, its message waits for room on the link
+	until []int // per device: the position it stops before, the end of its list unless told otherwise
+	next  []int // per device: position of the op it runs next
 
 	activations []traffic // per link s -> s+1
 	gradients   []traffic // per link s+1 -> s
@@ -22,18 +25,17 @@ type traversal struct {
 	queued []bool
 }
 
-// traffic counts the messages of one direction of a link.
-type traffic struct{ sent, taken int }
+// traffic is what has crossed one direction of a link.
+type traffic struct {
+	sent  []int32 // positions of the ops that sent, in the sender's row
+	taken int
+}
 
-func (t traffic) inFlight() int       { return t.sent - t.taken }
-func (t traffic) empty() bool         { return t.sent == t.taken }
-func (t traffic) full(depth int) bool { return depth > 0 && t.sent-t.taken >= depth }
-
-func newTraversal(plan Plan, depth int) *traversal {
+func newTraversal(plan Plan) *traversal {
 	home := plan.Placement()
 	t := &traversal{
-		plan: plan, home: home, depth: depth,
-		until: make([]int, len(plan)), next: make([]int, len(plan)), holding: make([]bool, len(plan)), queued: make([]bool, len(plan)),
+		plan: plan, home: home,
+		until: make([]int, len(plan)), next: make([]int, len(plan)), queued: make([]bool, len(plan)),
 		activations: make([]traffic, len(home)-1), gradients: make([]traffic, len(home)-1),
 	}
 	for d := len(plan) - 1; d >= 0; d-- {
@@ -43,21 +45,24 @@ func newTraversal(plan Plan, depth int) *traversal {
 	return t
 }
 
-// run executes ops until none can go on, and calls visit for each, after the ops it depends on. It reports whether all of
-// them ran.
-func (t *traversal) run(visit func(device, position int)) bool {
+// run executes ops until none can go on. The error is of a message other than the one that its receiver expects.
+func (t *traversal) run() error {
 	for len(t.ready) > 0 {
 		d := t.ready[len(t.ready)-1]
 		t.ready = t.ready[:len(t.ready)-1]
 		t.queued[d] = false
-		t.advance(d, visit)
-	}
-	for d, ops := range t.plan {
-		if t.next[d] < len(ops) {
-			return false
+		for ; t.next[d] < t.until[d]; t.next[d]++ {
+			op := t.plan[d][t.next[d]]
+			if taken, err := t.take(d, op); !taken {
+				if err != nil {
+					return err
+				}
+				break
+			}
+			t.send(d, op)
 		}
 	}
-	return true
+	return nil
 }
 
 func (t *traversal) wake(d int) {
@@ -67,27 +72,14 @@ func (t *traversal) wake(d int) {
 	}
 }
 
-// advance runs device d as far as it can go.
-func (t *traversal) advance(d int, visit func(device, position int)) {
-	for t.next[d] < t.until[d] {
-		op := t.plan[d][t.next[d]]
-		if !t.holding[d] {
-			if !t.take(op) {
-				return
-			}
-			visit(d, t.next[d])
-			t.holding[d] = true
-		}
-		if !t.send(op) {
-			return
-		}
-		t.holding[d] = false
-		t.next[d]++
-	}
-}
+// crossesDown reports whether an op ends in a message to the next stage, and takes one from the stage before.
+func crossesDown(k Kind) bool { return k == Forward }
+
+// crossesUp reports whether an op ends in a message to the stage before, and takes one from the next stage.
+func crossesUp(k Kind) bool { return k == Backward || k == BackwardInput }
 
 // take consumes the message that an op needs, if it needs one, and reports whether it was there.
-func (t *traversal) take(op Op) bool {
+func (t *traversal) take(d int, op Op) (bool, error) {
 	var in *traffic
 	from := op.Stage - 1
 	switch {
@@ -96,18 +88,23 @@ func (t *traversal) take(op Op) bool {
 	case crossesUp(op.Kind) && op.Stage+1 < len(t.home):
 		in, from = &t.gradients[op.Stage], op.Stage+1
 	default:
-		return true
+		return true, nil
 	}
-	if in.empty() {
-		return false
+	if in.taken == len(in.sent) {
+		return false, nil
+	}
+	position := int(in.sent[in.taken])
+	if sent := t.plan[t.home[from]][position]; sent.Micro != op.Micro {
+		message := fmt.Sprintf("%s takes the message of micro-batch %d, but stage %d sends that of %s first; a link delivers in order, so both must agree",
+			t.plan.label(op), op.Micro, sent.Stage, t.plan.label(sent))
+		return false, t.plan.fault(Misordered, cell{d, t.next[d]}, map[int]int{t.home[from]: position}, message)
 	}
 	in.taken++
-	t.wake(t.home[from])
-	return true
+	return true, nil
 }
 
-// send puts the message that an op produces, if it produces one, on its link and reports whether there was room.
-func (t *traversal) send(op Op) bool {
+// send puts the message that an op produces, if it produces one, on its link.
+func (t *traversal) send(d int, op Op) {
 	var out *traffic
 	to := op.Stage + 1
 	switch {
@@ -116,12 +113,76 @@ func (t *traversal) send(op Op) bool {
 	case crossesUp(op.Kind) && op.Stage > 0:
 		out, to = &t.gradients[op.Stage-1], op.Stage-1
 	default:
-		return true
+		return
 	}
-	if out.full(t.depth) {
-		return false
-	}
-	out.sent++
+	out.sent = append(out.sent, int32(t.next[d])) //nolint:gosec // a row is far shorter
 	t.wake(t.home[to])
-	return true
 }
+
+// checkProgress proves that both ends of each link agree on the order of its micro-batches, and that devices do not wait for each
+// other for ever.
+func checkProgress(plan Plan) error {
+	t := newTraversal(plan)
+	if err := t.run(); err != nil {
+		return err
+	}
+	stuck := make(map[int]int) // device -> position
+	var why []string
+	first := -1
+	for d, i := range t.next {
+		if i == len(plan[d]) {
+			continue
+		}
+		stuck[d] = i
+		if first < 0 {
+			first = d
+		}
+		if len(why) < 4 {
+			op := plan[d][i]
+			neighbour := op.Stage + 1
+			if op.Kind == Forward {
+				neighbour = op.Stage - 1
+			}
+			why = append(why, fmt.Sprintf("%s %d waits with %s for stage %d to send micro-batch %d", plan.rowName(), d, plan.label(op), neighbour, op.Micro))
+		}
+	}
+	if first < 0 {
+		return nil
+	}
+	if len(stuck) > len(why) {
+		why = append(why, words.Count(len(stuck)-len(why), plan.rowName())+" more")
+	}
+	return plan.fault(Deadlock, cell{first, stuck[first]}, stuck, strings.Join(why, "; "))
+}
+
+// LinkPeak is the largest number of messages in flight on one link: sent, and not yet taken by the op that consumes them.
+type LinkPeak struct {
+	Forward  int // activations, stage s -> s+1
+	Backward int // gradients, stage s+1 -> s
+}
+
+// LinkDepths is, per link s -> s+1 between stages, the peak over every timing the plan allows, however slow a device is at any
+// point; also where both stages are on one device. A queue this deep never makes a sender wait. The plan must have passed
+// Check. For each device in turn it stops that device before each of its ops, and lets all others run as far as they can: the work is
+// O(devices * ops).
+func LinkDepths(plan Plan) []LinkPeak {
+	peaks := make([]LinkPeak, plan.Stages()-1)
+	for d := range plan {
+		t := newTraversal(plan)
+		for t.until[d] = 0; t.until[d] <= len(plan[d]); t.until[d]++ {
+			t.wake(d)
+			_ = t.run() // Check has passed the order
+			for s := range peaks {
+				if t.home[s+1] == d {
+					peaks[s].Forward = max(peaks[s].Forward, t.activations[s].inFlight())
+				}
+				if t.home[s] == d {
+					peaks[s].Backward = max(peaks[s].Backward, t.gradients[s].inFlight())
+				}
+			}
+		}
+	}
+	return peaks
+}
+
+func (t traffic) inFlight() int { return len(t.sent) - t.taken }

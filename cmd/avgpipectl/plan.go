@@ -140,7 +140,7 @@ func (c *call) planShow(o planShowOptions) error {
 	case c.format == formatText && len(plan) > mostRows:
 		return fmt.Errorf("--output text: the plan has %d devices, more than the %d rows that text shows; use --output json", len(plan), mostRows)
 	}
-	result, err := schedule.Simulate(plan, costs.SpreadOver(plan))
+	result, err := schedule.SimulateMany(plan, costs.SpreadOver(plan), schedule.Load{Record: c.format != formatJSON})
 	if err != nil {
 		return err
 	}

@@ -64,13 +64,12 @@ func TestPlanCheckReadsWhatPlanShowPrints(t *testing.T) {
 	}
 }
 
-// TestPlanCheckEndsForManyDevices: counting messages on their way takes a pass over the plan for each, unless devices and stages are in one order.
+// TestPlanCheckEndsForManyDevices: counting messages on their way takes a pass over the plan for each.
 func TestPlanCheckEndsForManyDevices(t *testing.T) {
-	const devices = 9000
-	for first, counted := range map[string]bool{"F0 B0\nF0 B0\n": true, "1F0 1B0\n0F0 0B0\n": false} {
-		r := planCheck(t, first+strings.Repeat("F0 B0\n", devices-2))
+	for devices, counted := range map[int]bool{1000: true, 9000: false} {
+		r := planCheck(t, strings.Repeat("F0 B0\n", devices))
 		if is := !strings.Contains(r.out, "messages on their way are not counted"); r.code != exitDone || is != counted {
-			t.Errorf("first lines %q: messages are counted: %v; want %v", first, is, counted)
+			t.Errorf("%d devices: messages are counted: %v; want %v", devices, is, counted)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func holdCandidate(t *testing.T, r control.TuneRequest, c tuner.Candidate) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := schedule.Check(plan, c.MicroBatches, schedule.Limits{}); err != nil {
+	if err := schedule.Check(plan, c.MicroBatches); err != nil {
 		t.Error(err)
 	}
 	if r.Spec.Job.Train.Batch%c.MicroBatches != 0 || len(c.Split) != plan.Stages() || c.Split[len(c.Split)-1][1] != 4 {

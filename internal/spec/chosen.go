@@ -43,7 +43,7 @@ func (x *resolver) hold(a *arrangement) error {
 		err = x.price(a, p)
 	}
 	if err == nil {
-		err = schedule.Check(a.plan, int(a.job.MicroBatches), schedule.Limits{})
+		err = schedule.Check(a.plan, int(a.job.MicroBatches))
 	}
 	if err != nil {
 		return err

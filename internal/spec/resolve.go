@@ -349,7 +349,7 @@ func (x *resolver) whyRecompute() string {
 // prove proves the plan, refuses what its optimizer steps rule out, and warns of the bubble that few micro-batches cost.
 func (x *resolver) prove(plan schedule.Plan, err error) {
 	if err == nil {
-		err = schedule.Check(plan, int(x.Job.MicroBatches), schedule.Limits{})
+		err = schedule.Check(plan, int(x.Job.MicroBatches))
 	}
 	if err != nil {
 		x.refuse("schedule", "", "%v", err)
@@ -362,7 +362,7 @@ func (x *resolver) prove(plan schedule.Plan, err error) {
 		return
 	}
 	// A backward costs about twice a forward: two matrix products for each one.
-	timed, err := schedule.Simulate(plan, schedule.Uniform(plan.Stages(), 1, 2, 0))
+	timed, err := schedule.SimulateMany(plan, schedule.Uniform(plan.Stages(), 1, 2, 0), schedule.Load{})
 	if err != nil {
 		x.refuse("schedule", "", "%v", err)
 		return

@@ -27,7 +27,7 @@ func loadAssignment(path string) (control.Assignment, schedule.Plan, error) {
 	if err := checkAssignment(a, plan); err != nil {
 		return fail(err)
 	}
-	if err := schedule.Check(plan, int(a.Spec.Job.MicroBatches), schedule.Limits{}); err != nil {
+	if err := schedule.Check(plan, int(a.Spec.Job.MicroBatches)); err != nil {
 		return fail(err)
 	}
 	return a, plan, nil
