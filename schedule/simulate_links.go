@@ -41,8 +41,7 @@ const normBytes = 8
 // price finds what all work takes, and which boxes and wires its messages use. Each pipeline has a box for each boundary and
 // direction: first those of activations, then those of gradients.
 func (e *engine) price(costs Costs) {
-	boundaries := len(e.placement) - 1
-	wires := make(map[[2]int]int)
+	wires := make(map[[2]int]int) // by the devices at their ends
 	for s := range e.placement {
 		activations, halves := at(costs.ActivationBytes, s), at(costs.ActivationBytes, s)
 		if costs.HalfBytes != nil {
@@ -50,31 +49,13 @@ func (e *engine) price(costs Costs) {
 		}
 		for kind := range works {
 			w := e.work(s, Kind(kind))
-			w.input, w.output = -1, -1
 			switch {
 			case kind < kinds:
 				w.time = costs.of(s, Kind(kind))
 			case kind == averaging:
 				w.time = at(costs.Average, s)
 			}
-			switch {
-			case crossesDown(Kind(kind)) || kind == addNorm:
-				if s > 0 {
-					w.input = s - 1
-				}
-				if s < boundaries {
-					w.output, w.to = s, s+1
-					e.route(w, wires, s, s, costs, kind == addNorm)
-				}
-			case crossesUp(Kind(kind)) || kind == takeNorm:
-				if s < boundaries {
-					w.input = boundaries + s
-				}
-				if s > 0 {
-					w.output, w.to = boundaries+s-1, s-1
-					e.route(w, wires, s, s-1, costs, kind == takeNorm)
-				}
-			}
+			e.connect(w, s, kind, costs, wires)
 		}
 		e.work(s, Forward).begin = activations
 		e.work(s, Backward).end = -activations
@@ -83,8 +64,32 @@ func (e *engine) price(costs Costs) {
 	}
 }
 
+// connect finds the boxes that an op of a stage takes its message from and sends one to.
+func (e *engine) connect(w *work, s, kind int, costs Costs, wires map[[2]int]int) {
+	boundaries, norm := len(e.placement)-1, kind == addNorm || kind == takeNorm
+	w.input, w.output = -1, -1
+	switch {
+	case crossesDown(Kind(kind)) || kind == addNorm:
+		if s > 0 {
+			w.input = s - 1
+		}
+		if s < boundaries {
+			w.output, w.to = s, s+1
+			e.route(w, s, s, costs, wires, norm)
+		}
+	case crossesUp(Kind(kind)) || kind == takeNorm:
+		if s < boundaries {
+			w.input = boundaries + s
+		}
+		if s > 0 {
+			w.output, w.to = boundaries+s-1, s-1
+			e.route(w, s, s-1, costs, wires, norm)
+		}
+	}
+}
+
 // route finds the wire of a message from a stage over a boundary, and how long it takes.
-func (e *engine) route(w *work, wires map[[2]int]int, from, boundary int, costs Costs, norm bool) {
+func (e *engine) route(w *work, from, boundary int, costs Costs, wires map[[2]int]int, norm bool) {
 	w.latency, w.transmit, w.bytes = at(costs.Link, boundary), costs.transmit(boundary), at(costs.MessageBytes, boundary)
 	if norm {
 		w.transmit, w.bytes = 0, normBytes

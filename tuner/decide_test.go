@@ -107,3 +107,17 @@ func TestARunThatFailsIsNotChosen(t *testing.T) {
 		t.Errorf("chosen: %s", r.Chosen.Verdict)
 	}
 }
+
+// TestReasonsOfEqualsSayWhatTheyHold more or less than the chosen one, as the column of their memory does.
+func TestReasonsOfEqualsSayWhatTheyHold(t *testing.T) {
+	holding := func(bytes int64) Candidate {
+		return Candidate{Pipelines: 1, Predicted: Prediction{SamplesPerSecond: 100, Stages: []StageTerms{{Memory: Memory{Weights: bytes}}}}}
+	}
+	all := []Candidate{holding(500), holding(700), holding(200), holding(500)}
+	explain(all, func(c *Candidate) float64 { return c.Predicted.SamplesPerSecond }, Tie, "predicted")
+	for i, want := range []string{"the highest throughput", "and holds 200 bytes more", "and holds 300 bytes less", "and holds as much"} {
+		if !strings.Contains(all[i].Reason, want) {
+			t.Errorf("%d bytes: %q; want %q in it", all[i].Predicted.Bytes(), all[i].Reason, want)
+		}
+	}
+}

@@ -353,8 +353,15 @@ func explain(ranked []Candidate, throughput func(*Candidate) float64, tie float6
 			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, with %s more",
 				100*tie, how, words.Count(c.Pipelines-best.Pipelines, "pipeline"))
 		default:
-			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, and holds %s more", 100*tie, how,
-				bytesText(max(0, c.Predicted.Bytes()-best.Predicted.Bytes())))
+			c.Verdict, c.Reason = Equal, fmt.Sprintf("as fast within %.0f%%, %s, and holds ", 100*tie, how)
+			switch more := c.Predicted.Bytes() - best.Predicted.Bytes(); {
+			case more > 0:
+				c.Reason += bytesText(more) + " more"
+			case more < 0:
+				c.Reason += bytesText(-more) + " less"
+			default:
+				c.Reason += "as much"
+			}
 		}
 	}
 }

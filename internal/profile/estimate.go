@@ -3,6 +3,7 @@ package profile
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,28 +12,50 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// What a price model assumes, before anything of a job is measured.
-const (
-	assumedCPU = 1e11 // floating-point operations that a thread does in a second: what AVX-512 does in small products
-	assumedRef = 1e9  // the same, of the plain Go device
-	runSeconds = 0.5  // of a run, beside its batches: devices are opened, memory is touched, what scatters is read again
-)
-
-// assumedFLOPs is how many floating-point operations a device of a target does in a second, by assumption, or as the job says of
-// emulated ones.
-func (s *subject) assumedFLOPs(t tuner.Target) float64 {
-	d := s.request.Spec.Job.Devices
-	perThread := assumedCPU
-	switch given := job.At(d.Emulated.FLOPs, 0); {
-	case d.Kind == job.KindEmulated && given > 0:
-		return given
-	case strings.HasPrefix(s.device.Name(), "ref "):
-		perThread = assumedRef
-	}
-	return perThread * float64(max(t.Threads, 1))
+// price is what a price model assumes of a device before anything of a job is measured.
+type price struct {
+	flops float64 // floating-point operations a second
+	bytes float64 // a second, of memory that an optimizer step or an averaging passes over
+	layer float64 // seconds of a layer's forward however small it is: some ten kernels; a backward has twice as many
+	op    float64 // seconds between two ops of the plan
+	step  float64 // seconds that a step takes beside its passes: data, messages, events
 }
 
-// estimate prices a job and its tuning, where all pipelines together train on so many samples a second.
+type devicePrice struct {
+	device string
+	price
+}
+
+// prices are those of a thread, by how the names of devices begin. Small jobs were measured on a virtual machine of two cores: half to
+// three times of what these say.
+var prices = []devicePrice{
+	{"ref ", price{flops: 3e9, bytes: 1e10, layer: 2e-5, op: 2e-5, step: 2e-4}},       // has one thread, whatever the job says
+	{"cpu (gonum", price{flops: 5e9, bytes: 1e10, layer: 2e-5, op: 2e-5, step: 2e-4}}, // a build without oneDNN
+	{"", price{flops: 1e11, bytes: 1e10, layer: 1e-5, op: 2e-5, step: 2e-4}},          // AVX-512 in small products
+}
+
+// runSeconds is what a run takes beside its batches: devices are opened, memory is touched, what scatters is read again.
+const runSeconds = 0.3
+
+// assumed is the price of a target's devices: an assumption, or what the job says of emulated ones.
+func (s *subject) assumed(t tuner.Target) price {
+	d := s.request.Spec.Job.Devices
+	if given := job.At(d.Emulated.FLOPs, 0); d.Kind == job.KindEmulated {
+		if given > 0 {
+			return price{flops: given}
+		}
+		return price{flops: 1e11}
+	}
+	i := slices.IndexFunc(prices, func(p devicePrice) bool { return strings.HasPrefix(s.device.Name(), p.device) })
+	p := prices[i].price
+	if prices[i].device != "ref " {
+		p.flops *= float64(max(t.Threads, 1))
+	}
+	return p
+}
+
+// estimate prices a job and its tuning, where all pipelines together train on so many samples a second; and as a part of the tuning the
+// runs of the best candidates.
 func (s *Session) estimate(space *tuner.Space, rate float64, basis string) (e tuner.Estimate, confirming float64) {
 	e.JobSeconds, e.Basis = s.jobSeconds(rate), basis
 	batch := float64(space.Batch) / rate // of one pipeline, at best
@@ -49,7 +72,11 @@ func (s *Session) estimate(space *tuner.Space, rate float64, basis string) (e tu
 			e.TuningSeconds += float64(len(sizes)) * watched(2, profileBatches, s.config.Watch/2)
 		}
 	}
-	confirming = float64(turns*max(s.config.Runs, 0)) * watched(2, max(s.config.Batches/turns, 1), s.config.Watch)
+	runs := len(space.Targets) * len(space.MicroBatches) * len(space.Schedules)
+	if len(space.Pipelines) == 0 {
+		runs *= mostPipelines
+	}
+	confirming = float64(turns*min(runs, max(s.config.Runs, 0))) * watched(2, max(s.config.Batches/turns, 1), s.config.Watch)
 	e.TuningSeconds += confirming
 	return e, confirming
 }
@@ -58,6 +85,9 @@ func (s *Session) estimate(space *tuner.Space, rate float64, basis string) (e tu
 type tooDearError struct{ text string }
 
 func (e *tooDearError) Error() string { return e.text }
+
+// mostPipelines are worth a run of their own, where the job leaves their number open.
+const mostPipelines = 3
 
 // afford holds what measuring costs against what the job allows of its time, once the first reading has told how fast the devices
 // are. What the short runs of the best cost is spared where that suffices.
@@ -84,14 +114,12 @@ func (s *Session) afford(space *tuner.Space, target tuner.Target, m *measurement
 	return &tooDearError{e.TooDear(share)}
 }
 
-// passSeconds is what the guess says that all layers take for a micro-batch, forward and backward.
-func (s *subject) passSeconds(t tuner.Target, samples int) float64 {
-	sum := 0.0
-	for _, l := range s.model.Layers {
-		f, b := l.FLOPs(s.size())
-		sum += f + b
+// passSeconds is what the price model says that all layers take for a micro-batch, forward and backward.
+func (s *subject) passSeconds(t tuner.Target, samples int) (sum float64) {
+	for _, l := range s.guess(t).Layers {
+		sum += l.Forward.At(samples) + l.Backward.At(samples)
 	}
-	return sum * float64(samples) / s.assumedFLOPs(t)
+	return sum
 }
 
 // foretell is the report of a job of which nothing is measured: its price, by an earlier tuning of such a job or by assumption.
@@ -102,7 +130,9 @@ func (s *Session) foretell(space *tuner.Space) (*tuner.Report, error) {
 		return nil, err
 	}
 	report := out.Decide(nil)
-	basis := fmt.Sprintf("a price model: %.3g floating-point operations a second on a device, assumed, not measured", s.subject.assumedFLOPs(space.Targets[0]))
+	p := s.subject.assumed(space.Targets[0])
+	basis := fmt.Sprintf("a price model, assumed, not measured: %.3g floating-point operations a second on %s, %s for a layer of a micro-batch and %s for a step at least",
+		p.flops, s.subject.device.Name(), words.Seconds(3*p.layer), words.Seconds(p.step))
 	switch {
 	case s.subject.fixedCosts():
 		basis = "the times that the job gives to its emulated devices"

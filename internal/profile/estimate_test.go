@@ -43,10 +43,33 @@ func TestAnEstimateMeasuresNothing(t *testing.T) {
 	}
 }
 
-// TestThePlainDeviceIsPricedAsOne: its name says more than its kind.
+// TestThePlainDeviceIsPricedAsOne: its name says more than its kind, and it has one thread, whatever the job says.
 func TestThePlainDeviceIsPricedAsOne(t *testing.T) {
 	s := &subject{device: ref.New()}
-	if got := s.assumedFLOPs(tuner.Target{Threads: 1}); got != assumedRef {
-		t.Errorf("%s is priced at %g operations a second, want %g", s.device.Name(), got, assumedRef)
+	if got, fast := s.assumed(tuner.Target{Threads: 2}).flops, prices[len(prices)-1].flops; got != prices[0].flops || got > fast/20 {
+		t.Errorf("%s is priced at %g operations a second, a thread of the fast device at %g", s.device.Name(), got, fast)
+	}
+}
+
+// TestATinyJobIsPricedByMoreThanItsArithmetic: by what each layer and step takes however small it is; and its tuning by the runs that
+// it can have, which are those of one candidate here.
+func TestATinyJobIsPricedByMoreThanItsArithmetic(t *testing.T) {
+	for _, kind := range []string{"ref", "cpu"} {
+		r := request(t, func(j *job.Job) {
+			j.Devices.Kind, j.Stages, j.Pipelines, j.MicroBatches, j.Schedule = kind, 1, 1, 1, "1f1b"
+			j.Train.Steps = 1000
+		})
+		r.Estimate = true
+		report, err := Tune(t.Context(), Config{Request: r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := report.Estimate
+		if least := 1000 * (4*3*1e-5 + 2e-4); e.JobSeconds < least || !strings.Contains(e.Basis, " for a step at least") {
+			t.Errorf("%s: %v s by %s; want at least %v for 1000 steps of 4 layers", kind, e.JobSeconds, e.Basis, least)
+		}
+		if e.TuningSeconds > 4 {
+			t.Errorf("%s: %v s of tuning for a single candidate", kind, e.TuningSeconds)
+		}
 	}
 }

@@ -20,7 +20,7 @@ type shape struct {
 func (m *measurement) shapeOf(w trace.Work, layer int) (of shape, is bool) {
 	l := &m.guess.Layers[layer]
 	of = shape{w, l.Forward.At(m.middle), l.Backward.At(m.middle), l.OutputBytes, l.ActivationBytes, float64(l.Parameters)}
-	return of, of.forward > 0 && of.weights > 0
+	return of, l.Forward.At(2) > l.Forward.At(1) && of.weights > 0
 }
 
 // compareDevices finds how slow devices are from the layered run, in which layers of one shape ran on several of them: a transformer's

@@ -196,18 +196,25 @@ func (s *subject) sizes(space tuner.Space) []int {
 // size is a micro-batch of one sample.
 func (s *subject) size() layer.Size { return layer.Size{B: 1, T: s.sequence, Compute: s.compute} }
 
-// guess is a profile before anything was measured: times in proportion to floating-point operations. Its memory is exact.
+// guess is a profile before anything was measured: times by a price model. Its memory is exact.
 func (s *subject) guess(t tuner.Target) *tuner.Profile {
-	second := s.assumedFLOPs(t)
+	price := s.assumed(t)
 	p := s.skeleton(t)
-	p.Samples = []int{1}
+	p.Samples, p.DispatchLatency = []int{1}, price.op
 	for i, l := range s.model.Layers {
 		f, b := l.FLOPs(s.size())
-		each := func(flops float64) tuner.Curve {
-			return tuner.Curve{Samples: []int{1}, Values: []float64{flops / second}}
+		each := func(flops, least float64) tuner.Curve {
+			return tuner.Curve{Samples: []int{1, 2}, Values: []float64{least + flops/price.flops, least + 2*flops/price.flops}}
 		}
 		one := &p.Layers[i]
-		one.Forward, one.Backward, one.BackwardInput, one.BackwardWeight = each(f), each(b), each(b/2), each(b/2)
+		one.Forward, one.Backward = each(f, price.layer), each(b, 2*price.layer)
+		one.BackwardInput, one.BackwardWeight = each(b/2, price.layer), each(b/2, price.layer)
+		one.Optimizer = price.step / float64(len(s.model.Layers))
+		if price.bytes > 0 {
+			const vectors = 5 // parameters, gradients and the state of adam; averaging has about as many
+			one.Average = 4 * vectors * float64(one.Parameters) / price.bytes
+			one.Optimizer += one.Average
+		}
 	}
 	return p
 }
