@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"net"
 	"os"
+	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,12 +20,15 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/job"
 )
 
 // config is the configuration file.
 type config struct {
+	file *job.Flat // nil: none was read
+
 	stateDir    string
 	socket      string
 	group       string
@@ -82,12 +88,12 @@ var keys = []key{
 		func(c *config, text string) error { return setPath(&c.socket, text) },
 	},
 	{
-		"group", "whose members may use the socket, if it exists", "avgpipe", "a group's name", false,
-		func(c *config, text string) error { return setText(&c.group, text) },
+		"group", "whose members may use the socket", "avgpipe, if it exists", "the name of a group of this host", false,
+		func(c *config, text string) error { return setGroup(&c.group, text) },
 	},
 	{
-		"admin_group", "whose members may read, export and cancel the jobs of everybody, if it exists", "avgpipe-admin", "a group's name", false,
-		func(c *config, text string) error { return setText(&c.adminGroup, text) },
+		"admin_group", "whose members may read, export and cancel the jobs of everybody", "avgpipe-admin, if it exists", "the name of a group of this host", false,
+		func(c *config, text string) error { return setGroup(&c.adminGroup, text) },
 	},
 	{
 		"metrics_address", "where metrics and health are served over TCP, to whoever can connect", "off", "off, or an address such as 127.0.0.1:9464", false,
@@ -177,13 +183,18 @@ var keys = []key{
 	{
 		"log_level", "debug, info, warn or error", "info", "debug, info, warn or error", true,
 		func(c *config, text string) error {
-			switch text {
-			case "debug", "info", "warn", "error":
-				return c.logLevel.UnmarshalText([]byte(text))
+			if !slices.Contains(words["log_level"], text) {
+				return fmt.Errorf("%q is not a level", text)
 			}
-			return fmt.Errorf("%q is not a level", text)
+			return c.logLevel.UnmarshalText([]byte(text))
 		},
 	},
+}
+
+// words are the values of keys that are words, for whoever mistypes one.
+var words = map[string][]string{
+	"log_level": {"debug", "info", "warn", "error"}, "metrics_address": {"off"},
+	"keep_ended_jobs": {"none"}, "keep_ended_age": {"none"}, "keep_ended_bytes": {"none"},
 }
 
 // setAddress reads host:port; off is empty.
@@ -280,6 +291,15 @@ func setText(to *string, text string) error {
 	return nil
 }
 
+// setGroup reads the name of a group that exists, as far as this host can tell.
+func setGroup(to *string, text string) error {
+	_, err := user.LookupGroup(text)
+	if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
+		return fmt.Errorf("there is no group %q on this host", text)
+	}
+	return setText(to, text)
+}
+
 // configHelp lists the keys for the help.
 func configHelp() string {
 	var b strings.Builder
@@ -302,11 +322,31 @@ func readConfig(path string) (config, map[string]string, error) {
 	case err != nil: // of the host, and it may pass
 		return config{}, nil, fmt.Errorf("read the configuration: %w", err)
 	}
+	if len(bytes.TrimSpace(text)) == 0 { // as while somebody writes it
+		return config{}, nil, &configError{fmt.Errorf("the configuration is refused\n%s is empty; a comment is enough where every key has its default", path)}
+	}
 	c, texts, err := parseConfig(path, text)
 	if err != nil {
-		return c, nil, &configError{fmt.Errorf("the configuration is refused\n%w", err)}
+		return c, nil, refused(err)
 	}
 	return c, texts, nil
+}
+
+func refused(err error) error {
+	return &configError{fmt.Errorf("the configuration is refused\n%w", err)}
+}
+
+// explain makes an error of the node about a key of its configuration one of the file, at the key's line.
+func (c *config) explain(err error) error {
+	wrong, ok := errors.AsType[*node.KeyError](err)
+	switch {
+	case !ok:
+		return err
+	case c.file == nil:
+		return &configError{err}
+	}
+	c.file.Refuse(wrong.Key, "", "%v", wrong.Err)
+	return refused(c.file.Err())
 }
 
 // capConfigBytes bounds a configuration file.
@@ -324,17 +364,15 @@ func parseConfig(path string, text []byte) (config, map[string]string, error) {
 		case v.Null:
 			file.Refuse(k.name, "", "%s has no value; write %s, or remove the line for the default, %s", k.name, k.allowed, k.initial)
 		case !v.Plain:
-			file.Refuse(k.name, k.initial, "%s wants %s; found %s", k.name, k.allowed, v.Found)
+			file.Refuse(k.name, "", "%s wants %s; found %s", k.name, k.allowed, v.Found)
 		default:
 			if err := k.set(&c, v.Text); err != nil {
-				file.Refuse(k.name, k.initial, "%s: %v; allowed is %s", k.name, err, k.allowed)
+				file.Refuse(k.name, nearest.Word(v.Text, words[k.name]), "%s: %v; allowed is %s", k.name, err, k.allowed)
 			}
 		}
 	}
-	if err := file.Err(); err != nil {
-		return c, nil, err
-	}
-	return c, texts, nil
+	c.file = file
+	return c, texts, file.Err()
 }
 
 func keyNames() []string {

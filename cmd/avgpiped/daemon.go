@@ -79,7 +79,7 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 		return err
 	}
 	n.Limits, n.OnReady = limits, ready
-	return node.Run(ctx, n)
+	return c.explain(node.Run(ctx, n))
 }
 
 // nodeConfig is what a configuration means on this host. The node's workers are this program again.
@@ -93,7 +93,7 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 		return node.Config{}, err
 	}
 	if c.cores > len(cores) {
-		return node.Config{}, &configError{fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))}
+		return node.Config{}, c.explain(&node.KeyError{Key: "cores", Err: fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))})
 	}
 	if c.cores > 0 {
 		cores = cores[:c.cores]
@@ -103,8 +103,5 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
 		Version: version, Log: log,
 	}
-	if err := n.Validate(); err != nil {
-		return node.Config{}, &configError{err}
-	}
-	return n, nil
+	return n, c.explain(n.Validate())
 }

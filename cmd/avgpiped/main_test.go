@@ -65,21 +65,39 @@ func TestHelp(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	bad := filepath.Join(t.TempDir(), "avgpiped.yaml")
-	if err := os.WriteFile(bad, []byte("sockt: /x\n"), 0o600); err != nil {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "avgpiped.yaml")
+	long, here := "/"+strings.Repeat("x", 200), filepath.Join(dir, "state")
+	if err := os.Mkdir(here, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(here, "node"), []byte("first\n"), 0o600); err != nil { // as an older program named it
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		args []string
-		says string
+		config string // of the file bad
+		args   []string
+		says   string
 	}{
-		{nil, "--config FILE for a service, --dev to try it"},
-		{[]string{"--dev", "--config", "x"}, "drop --config or --dev"},
-		{[]string{"--cfg"}, "unknown flag"},
-		{[]string{"start"}, "unknown command"},
-		{[]string{"--config", "/nonexistent"}, "read the configuration"},
-		{[]string{"--config", bad}, bad + ":1:1: unknown key \"sockt\""},
+		{"", nil, "--config FILE for a service, --dev to try it"},
+		{"", []string{"--dev", "--config", "x"}, "drop --config or --dev"},
+		{"", []string{"--cfg"}, "unknown flag"},
+		{"", []string{"start"}, "unknown command"},
+		{"", []string{"--config", "/nonexistent"}, "read the configuration"},
+		{"", []string{"--config", bad}, bad + " is empty"},
+		{"sockt: /x\n", []string{"--config", bad}, bad + ":1:1: unknown key \"sockt\""},
+		{"# first\nlog_level: wran\n", []string{"--config", bad}, "nearest: warn"},
+		{"keep_ended_age: nne\n", []string{"--config", bad}, "nearest: none"},
+		{"# first\ncores: 100000\n", []string{"--config", bad}, bad + ":2:8: cores is 100000; this process may use"},
+		{"socket: " + long + "\n", []string{"--config", bad}, bad + ":1:9: socket " + long},
+		{"state_dir: " + long + "\n", []string{"--config", bad}, bad + ":1:12: state directory " + long},
+		{"group: no-such-group\n", []string{"--config", bad}, bad + `:1:8: group: there is no group "no-such-group" on this host`},
+		{"admin_group: no-such-group\n", []string{"--config", bad}, bad + `:1:14: admin_group: there is no group`},
+		{"state_dir: " + here + "\nsocket: " + here + "/s\nnode: second\n", []string{"--config", bad}, bad + ":3:7: the state directory " + here + ` says that this node is "first"`},
 	} {
+		if err := os.WriteFile(bad, []byte(c.config), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		var out, messages bytes.Buffer
 		if code := run(t.Context(), c.args, &out, &messages); code != exitConfig || !strings.Contains(messages.String(), c.says) {
 			t.Errorf("avgpiped %s: exit code %d, want %d; no %q in: %s", strings.Join(c.args, " "), code, exitConfig, c.says, messages.String())

@@ -24,6 +24,7 @@ func TestReload(t *testing.T) {
 		says []string
 	}{
 		{"sockt: /x\n", []string{"the one in force stays", config, `unknown key \"sockt\"`}},
+		{"", []string{"the one in force stays", config + " is empty"}},
 		{string(asStarted) + "cores: 100000\n", []string{"the one in force stays", "cores is 100000; this process may use"}},
 		{string(asStarted) + "log_level: debug\norphan_after: 2h\n", []string{`"changed":["orphan_after","log_level"]`}},
 		{string(asStarted) + "log_level: debug\ncores: 1\n", []string{`"changed":["orphan_after"]`, `wait for a restart","keys":["cores"]`}},

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -242,4 +244,170 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 // Version implements server.Backend.
 func (n *node) Version() api.VersionInfo {
 	return api.VersionInfo{Version: n.config.Version, Go: runtime.Version(), Node: n.id}
+}
+
+// describe is the status of a job for users.
+func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
+	v := n.coordinator.Published().Jobs[j.ID]
+	if j.State.Ended() {
+		v.Status = lastOf(j, v.Status, n.lastStatus(ctx, j))
+	}
+	s, err := n.coordinator.Spec(j)
+	if err != nil {
+		s = nil // the reason says so
+	}
+	out := coordinator.Status(j, s, v)
+	if v.Status == nil && j.State.Ended() {
+		dropStale(&out)
+	}
+	out.Owner = server.UserName(int(j.Owner))
+	if s != nil {
+		out.Export = n.exports.describe(j, s)
+	}
+	return out
+}
+
+// dropStale drops from the status of an ended job, made of its last committed round, an evaluation of an earlier round: the later one
+// was in the status that is lost.
+func dropStale(s *api.JobStatus) {
+	if s.EvalRound < s.CommittedRound {
+		s.EvalLoss, s.EvalRound, s.Metrics = nil, 0, api.Metrics{}
+	}
+}
+
+// keptStatus names the last status of a job.
+type keptStatus struct {
+	job        string
+	generation uint64
+}
+
+// lastOf chooses the last status of an ended job: the kept one, which was asked for and written before the end was agreed on. What the
+// coordinator published may be of the tick before, when the last evaluation was not done. It serves where nothing was kept of the
+// job's last worker.
+func lastOf(j *cluster.Job, published, kept *control.Status) *control.Status {
+	if published == nil || kept != nil && kept.Generation == j.Generation {
+		return kept
+	}
+	return published
+}
+
+// lastStatus returns the kept status of an ended job; nil where there is none.
+func (n *node) lastStatus(ctx context.Context, j *cluster.Job) *control.Status {
+	key := keptStatus{j.ID, j.Generation}
+	value, _ := n.kept.Load(key)
+	s, found := value.(*control.Status)
+	if !found {
+		s = n.agent.KeptStatus(ctx, j.ID)
+		n.kept.Store(key, s)
+	}
+	return s
+}
+
+// Remove implements server.Backend.
+func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobStatus, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return api.JobStatus{}, err
+	}
+	last, err := n.Job(ctx, j.ID)
+	if err != nil {
+		return last, err
+	}
+	if !j.State.Ended() {
+		return last, api.Errorf(http.StatusConflict, "remove job %s (%s): it is %s: cancel it first (avgpipectl cancel %s), or let --force do so",
+			j.ID, j.Name, j.State, j.ID)
+	}
+	if err := n.coordinator.Remove(ctx, j.ID, by.String()+" asked for it"); err != nil {
+		return last, api.Errorf(http.StatusServiceUnavailable, "remove job %s: %v", j.ID, err)
+	}
+	for {
+		state, changed := n.raft.Changed()
+		if !slices.ContainsFunc(state.Jobs(), func(now *cluster.Job) bool { return now.ID == j.ID }) {
+			return last, nil
+		}
+		select {
+		case <-changed:
+		case <-n.coordinator.Stopping():
+			return last, api.Errorf(http.StatusServiceUnavailable, "remove job %s: the daemon is stopping", j.ID)
+		case <-ctx.Done():
+			return last, fmt.Errorf("remove job %s: %w: %s", j.ID, ctx.Err(), n.coordinator.Published().Jobs[j.ID].Note)
+		}
+	}
+}
+
+// Resume implements server.Backend.
+func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by server.Peer) (api.JobStatus, error) {
+	j, err := n.find(ref)
+	if err != nil {
+		return api.JobStatus{}, err
+	}
+	refuse := func(format string, args ...any) (api.JobStatus, error) {
+		return api.JobStatus{}, api.Errorf(http.StatusConflict, "resume job %s: %s", j.ID, fmt.Sprintf(format, args...))
+	}
+	if j.Cancelling && !j.State.Ended() {
+		return refuse("it is being cancelled; resume it when it has ended")
+	}
+	if !j.State.Ended() && !n.coordinator.Published().Jobs[j.ID].Waits {
+		return refuse("it is %s; only a job that failed, was cancelled or is waiting can be resumed", j.State)
+	}
+	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
+		if err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size); err != nil {
+			return refuse("round %d cannot be used: %v; %s", from.Round, err, insteadOf(from.Round, j))
+		}
+	}
+	reason := "resumed, as " + by.String() + " asked; waits for a place"
+	switch {
+	case r.FromStart:
+		reason = fmt.Sprintf("resumed from the start, as %s asked; waits for a place", by)
+	case r.FromRound > 0:
+		reason = fmt.Sprintf("resumed from round %d, as %s asked; waits for a place", r.FromRound, by)
+	}
+	_, err = n.raft.Apply(ctx, &cluster.ResumeJob{
+		Job: j.ID, Generation: j.Generation, Round: r.FromRound, FromStart: r.FromStart, Reason: reason,
+	})
+	switch {
+	case errors.Is(err, cluster.ErrStaleGeneration):
+		return refuse("it has just been started again")
+	case errors.Is(err, cluster.ErrNothingToResume) && len(j.Committed) == 0 && !r.FromStart:
+		return refuse("%v; start it over with --from-start", cmp.Or(errors.Unwrap(err), err))
+	case errors.Is(err, cluster.ErrNothingToResume):
+		return refuse("%v", cmp.Or(errors.Unwrap(err), err))
+	case err != nil:
+		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
+	}
+	if err := n.coordinator.Resumed(ctx, j.ID); err != nil {
+		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
+	}
+	n.coordinator.Say(j.ID, "resumed", zap.String("reason", reason))
+	return n.Job(ctx, j.ID)
+}
+
+// roundToResume is the committed round that a request is about; nil without one.
+func roundToResume(j *cluster.Job, r api.ResumeRequest) *cluster.Manifest {
+	if r.FromStart {
+		return nil
+	}
+	for _, m := range j.Committed {
+		if m.Round == r.FromRound {
+			return m
+		}
+	}
+	if r.FromRound > 0 {
+		return nil // the command is rejected
+	}
+	return j.LastCommitted()
+}
+
+// insteadOf says how to go on without a round.
+func insteadOf(round uint64, j *cluster.Job) string {
+	var others []uint64
+	for _, m := range j.Committed {
+		if m.Round != round {
+			others = append(others, m.Round)
+		}
+	}
+	if len(others) == 0 {
+		return "no other round is kept: restore its files, or start over with --from-start"
+	}
+	return fmt.Sprintf("restore its files, name another kept round (--from-round %d), or start over with --from-start", slices.Max(others))
 }

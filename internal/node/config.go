@@ -104,6 +104,17 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// KeyError says that the value of a key of the daemon's configuration file does not fit this host, or what the state directory holds.
+type KeyError struct {
+	Key string
+	Err error
+}
+
+func (e *KeyError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *KeyError) Unwrap() error { return e.Err }
+
 // Validate reports the first field that does not fit.
 func (c Config) Validate() error {
 	longest := control.SocketPath(jobDir(c.StateDir, strconv.Itoa(agent.MaxJobID)))
@@ -113,10 +124,10 @@ func (c Config) Validate() error {
 	case c.Socket == "":
 		return errors.New("node: no socket")
 	case len(c.Socket) > server.MaxSocketPath:
-		return fmt.Errorf("node: socket %s: %d bytes are too long for the path of a socket; at most %d fit", c.Socket, len(c.Socket), server.MaxSocketPath)
+		return &KeyError{"socket", fmt.Errorf("socket %s: %d bytes are too long for the path of a socket; at most %d fit", c.Socket, len(c.Socket), server.MaxSocketPath)}
 	case len(longest) > server.MaxSocketPath:
-		return fmt.Errorf("node: state directory %s: %d bytes are too long for the workers' sockets below it; at most %d fit",
-			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))
+		return &KeyError{"state_dir", fmt.Errorf("state directory %s: %d bytes are too long for the workers' sockets below it; at most %d fit",
+			c.StateDir, len(c.StateDir), len(c.StateDir)-(len(longest)-server.MaxSocketPath))}
 	case len(c.WorkerCommand) == 0 || len(c.TuneCommand) == 0 || len(c.InspectCommand) == 0 || len(c.ExportCommand) == 0 || c.Log == nil:
 		return errors.New("node: WorkerCommand, TuneCommand, InspectCommand, ExportCommand and Log are required")
 	case c.Limits != nil && c.Limits().Agent.OrphanAfter < time.Second:

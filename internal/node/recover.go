@@ -20,6 +20,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -54,7 +55,7 @@ func Recover(ctx context.Context, state, wanted string, dryRun bool, out io.Writ
 		return fmt.Errorf("recover: the record of jobs in %s is whole: there is nothing to recover; start the daemon", state)
 	}
 	if r.raft != nil {
-		if err := r.survey(); err != nil {
+		if err := r.survey(ctx); err != nil {
 			return err
 		}
 	}
@@ -109,7 +110,7 @@ func (r *recovery) say(format string, args ...any) {
 }
 
 // survey reads the directories of all jobs.
-func (r *recovery) survey() error {
+func (r *recovery) survey(ctx context.Context) error {
 	ids, err := agent.JobIDs(r.state)
 	if err != nil {
 		return err
@@ -127,7 +128,7 @@ func (r *recovery) survey() error {
 		case j.ID != strconv.FormatUint(id, 10):
 			r.say("job %d: not recovered: %s is of job %s; it stays as it is", id, agent.RecordPath(dir), j.ID)
 		default:
-			r.jobs = append(r.jobs, r.restored(j, dir))
+			r.jobs = append(r.jobs, r.restored(ctx, j, dir))
 		}
 	}
 	if len(r.jobs) == 0 {
@@ -137,7 +138,7 @@ func (r *recovery) survey() error {
 }
 
 // restored is a job as it comes back: ended, for a person to decide about.
-func (r *recovery) restored(j *cluster.Job, dir string) *cluster.Job {
+func (r *recovery) restored(ctx context.Context, j *cluster.Job, dir string) *cluster.Job {
 	was := j.State
 	if !was.Ended() || j.Ended == nil {
 		at := r.now.UTC()
@@ -148,7 +149,7 @@ func (r *recovery) restored(j *cluster.Job, dir string) *cluster.Job {
 	j.Generation = max(j.Generation, assignedGeneration(dir))
 	var rounds []string
 	for _, m := range j.Committed {
-		rounds = append(rounds, describeRound(dir, m))
+		rounds = append(rounds, describeRound(ctx, dir, m))
 	}
 	if len(rounds) == 0 {
 		rounds = []string{"no committed round"}
@@ -167,19 +168,12 @@ func assignedGeneration(dir string) uint64 {
 	return a.Generation
 }
 
-// describeRound says whether the shards of a round are there. They are read through when the job is resumed.
-func describeRound(dir string, m *cluster.Manifest) string {
-	there := 0
-	for _, s := range m.Shards {
-		info, err := os.Stat(filepath.Join(control.ShardDir(dir), shard.File(s.Digest)))
-		if err == nil && info.Size() == s.Bytes {
-			there++
-		}
+// describeRound reads the shards of a round through, and says what keeps it from being used.
+func describeRound(ctx context.Context, dir string, m *cluster.Manifest) string {
+	if err := coordinator.CheckRound(ctx, m, shard.DirStoreAt(checkpoint.OS, control.ShardDir(dir)).Verify); err != nil {
+		return fmt.Sprintf("not usable: %v", err)
 	}
-	if there == len(m.Shards) {
-		return fmt.Sprintf("round %d", m.Round)
-	}
-	return fmt.Sprintf("round %d (%d of %d shards are there)", m.Round, there, len(m.Shards))
+	return fmt.Sprintf("round %d", m.Round)
 }
 
 // rebuild makes a new log with the jobs in it, and puts it in the place of the damaged one.

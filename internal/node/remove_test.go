@@ -156,6 +156,19 @@ func TestRecover(t *testing.T) {
 	d.Stop(t)
 	before := d.Dir + "/jobs"
 	shards := tree(t, before)
+	damaged, err := filepath.Glob(filepath.Join(before, first, "shards", "*.shard"))
+	if err != nil || len(damaged) == 0 {
+		t.Fatalf("%v, %v", damaged, err)
+	}
+	for _, path := range damaged { // of the same length
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte("damage"), 100); errors.Join(err, f.Close()) != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := node.Recover(t.Context(), d.Dir, "", false, &out); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
 		t.Errorf("a whole record: %v", err)
 	}
@@ -176,7 +189,7 @@ func TestRecover(t *testing.T) {
 	if err := node.Recover(t.Context(), d.Dir, "test", false, &out); err != nil {
 		t.Fatalf("%v; it said\n%s", err, &out)
 	}
-	for _, words := range []string{"dry run", "job 1 (first): recovered as done, it was done; round", "job 2 (second): recovered as failed, it was running; round"} {
+	for _, words := range []string{"dry run", "job 1 (first): recovered as done, it was done; not usable: round", "stage 0: shard " + before, "job 2 (second): recovered as failed, it was running; round"} {
 		if !strings.Contains(out.String(), words) {
 			t.Errorf("it said\n%s\nwhich has no %q", &out, words)
 		}

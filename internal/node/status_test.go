@@ -3,6 +3,7 @@ package node
 import (
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -24,5 +25,20 @@ func TestEndedJobsShowWhatWasKept(t *testing.T) {
 		if got := lastOf(j, c.published, c.kept); got != c.want {
 			t.Errorf("%s: %p, want %p", name, got, c.want)
 		}
+	}
+}
+
+// TestAStaleEvaluationIsNotTheLast: without the status that a job's worker gave last, what its last round says of an earlier evaluation
+// is not shown as the result.
+func TestAStaleEvaluationIsNotTheLast(t *testing.T) {
+	loss := 2.5
+	stale := api.JobStatus{CommittedRound: 12, EvalRound: 10, EvalLoss: &loss, Metrics: api.Metrics{Perplexity: &loss}}
+	dropStale(&stale)
+	if stale.EvalLoss != nil || stale.Perplexity != nil || stale.EvalRound != 0 {
+		t.Errorf("%+v", stale)
+	}
+	last := api.JobStatus{CommittedRound: 12, EvalRound: 12, EvalLoss: &loss}
+	if dropStale(&last); last.EvalLoss == nil {
+		t.Errorf("%+v", last)
 	}
 }

@@ -61,7 +61,7 @@ func (e *DamagedError) Error() string {
 		problem = e.Problem.Error() + "; "
 	}
 	return fmt.Sprintf("shard %s is damaged and was not loaded: %sits digest is %s, expected %s; "+
-		"copy it from another replica, or resume from an older round", e.Path, problem, e.Found, e.Expected)
+		"restore it from a backup, or resume from an older round", e.Path, problem, e.Found, e.Expected)
 }
 
 // Unwrap gives the cause.
