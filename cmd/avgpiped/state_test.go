@@ -2,8 +2,10 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,10 +14,60 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 )
 
-// recordedData is where the job of testdata/state-v3 has its data: a state directory holds absolute paths.
+// recordedData is where the job of testdata/state-v3 had its data: a state directory holds absolute paths.
 const recordedData = "/tmp/avgpipe-recorded"
+
+// relocate makes the record of jobs of the unpacked state anew, with the data in another directory.
+func (s *site) relocate(data string) {
+	s.t.Helper()
+	dir := filepath.Join(s.dir, "state", "raft")
+	jobs := s.raft(dir, func(*raftlog.Log) error { return nil })
+	if err := os.RemoveAll(dir); err != nil {
+		s.t.Fatal(err)
+	}
+	s.raft(dir, func(l *raftlog.Log) error {
+		for _, j := range jobs {
+			text, err := json.Marshal(j)
+			if err != nil {
+				return err
+			}
+			var moved cluster.Job
+			if err := json.Unmarshal(bytes.ReplaceAll(text, []byte(recordedData), []byte(data)), &moved); err != nil {
+				return err
+			}
+			moved.State, moved.Ended = cluster.Failed, &moved.Submitted // as it is restored; then it goes on
+			if _, err := l.Apply(s.t.Context(), &cluster.RestoreJob{Saved: moved}); err != nil {
+				return err
+			}
+			again := &cluster.ResumeJob{Job: moved.ID, Generation: moved.Generation, FromStart: len(moved.Committed) == 0, Reason: j.Reason}
+			if _, err := l.Apply(s.t.Context(), again); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// raft opens the record of jobs in a directory, hands it to f and returns the jobs that it then has.
+func (s *site) raft(dir string, f func(*raftlog.Log) error) []*cluster.Job {
+	s.t.Helper()
+	l, err := raftlog.Open(raftlog.Config{Dir: dir, NodeID: "recorded"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	err = l.WaitReady(s.t.Context())
+	if err == nil {
+		err = f(l)
+	}
+	if err := errors.Join(err, l.Close()); err != nil {
+		s.t.Fatal(err)
+	}
+	return l.State().Jobs()
+}
 
 // unpack unpacks a state directory that an earlier program left.
 func (s *site) unpack(archive string) {
@@ -61,13 +113,11 @@ func TestStateOfTheProgramBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(recordedData, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	data := t.TempDir()
+	if err := os.WriteFile(filepath.Join(data, "train.txt"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(recordedData) })
-	if err := os.WriteFile(filepath.Join(recordedData, "train.txt"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	s.relocate(data)
 	s.start()
 	const left = 26 // the round that was committed last
 	status := s.committed("1", left+20)

@@ -344,11 +344,8 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	refuse := func(format string, args ...any) (api.JobStatus, error) {
 		return api.JobStatus{}, api.Errorf(http.StatusConflict, "resume job %s: %s", j.ID, fmt.Sprintf(format, args...))
 	}
-	if j.Cancelling && !j.State.Ended() {
-		return refuse("it is being cancelled; resume it when it has ended")
-	}
-	if !j.State.Ended() && !n.coordinator.Published().Jobs[j.ID].Waits {
-		return refuse("it is %s; only a job that failed, was cancelled or is waiting can be resumed", j.State)
+	if why := notResumable(j, n.coordinator.Published().Jobs[j.ID].Waits); why != "" {
+		return refuse("%s", why)
 	}
 	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
 		if err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size); err != nil {
@@ -380,6 +377,19 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	}
 	n.coordinator.Say(j.ID, "resumed", zap.String("reason", reason))
 	return n.Job(ctx, j.ID)
+}
+
+// notResumable says why a job cannot be resumed now; "" when it can. waits: for an obstacle to pass.
+func notResumable(j *cluster.Job, waits bool) string {
+	switch {
+	case j.State.Ended():
+		return ""
+	case j.Cancelling:
+		return "it is being cancelled; resume it when it has ended"
+	case !waits:
+		return fmt.Sprintf("it is %s; only a job that failed, was cancelled or is waiting can be resumed", j.State)
+	}
+	return ""
 }
 
 // roundToResume is the committed round that a request is about; nil without one.

@@ -76,28 +76,19 @@ func (l Limits) withDefaults() Limits {
 
 // withDefaults fills in what is not set.
 func (c Config) withDefaults() (Config, error) {
-	if c.Group == "" {
-		c.Group = "avgpipe"
+	c.Group, c.AdminGroup = cmp.Or(c.Group, "avgpipe"), cmp.Or(c.AdminGroup, "avgpipe-admin")
+	c.DriftHold = cmp.Or(c.DriftHold, 10*time.Second)
+	limits := c.Limits
+	if limits == nil {
+		limits = func() Limits { return Limits{} }
 	}
-	if c.AdminGroup == "" {
-		c.AdminGroup = "avgpipe-admin"
-	}
-	given := c.Limits
-	if given == nil {
-		given = func() Limits { return Limits{} }
-	}
-	c.Limits = func() Limits { return given().withDefaults() }
-	if c.DriftHold == 0 {
-		c.DriftHold = 10 * time.Second
-	}
+	c.Limits = func() Limits { return limits().withDefaults() }
+	var err error
 	if len(c.Cores) == 0 {
-		cores, err := AvailableCores()
-		if err != nil {
+		if c.Cores, err = AvailableCores(); err != nil {
 			return c, err
 		}
-		c.Cores = cores
 	}
-	var err error
 	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
 		return c, fmt.Errorf("state directory %q: %w", c.StateDir, err)
 	}

@@ -32,7 +32,10 @@ const (
 	exportVersion = 1
 )
 
-func exportPath(dir string) string { return filepath.Join(dir, "export.record") }
+// path is where the record of a job's export lies.
+func (e *exporter) path(id string) string {
+	return filepath.Join(jobDir(e.node.config.StateDir, id), "export.record")
+}
 
 // exporter writes the models of jobs that are done to their output.dir, one after the other.
 type exporter struct {
@@ -71,13 +74,14 @@ func (e *exporter) forget(state *cluster.State) {
 
 // planned is what is known of the way to output.dir when a job has just been admitted; nil: there is nothing to tell.
 func planned(s *spec.Spec) *api.Export {
-	switch {
-	case s.Output == nil:
+	if s.Output == nil {
 		return nil
-	case s.Output.Refused != "":
-		return &api.Export{Dir: s.Job.Output.Dir, State: api.ExportManual, Reason: s.Output.Refused}
 	}
-	return &api.Export{Dir: s.Job.Output.Dir, State: api.ExportDue}
+	out := &api.Export{Dir: s.Job.Output.Dir, State: api.ExportDue}
+	if s.Output.Refused != "" {
+		out.State, out.Reason = api.ExportManual, s.Output.Refused
+	}
+	return out
 }
 
 // describe says how the model of a job gets to output.dir; nil where there is nothing to tell.
@@ -115,8 +119,7 @@ func (e *exporter) record(id string) exportRecord {
 	if known {
 		return r
 	}
-	path := exportPath(jobDir(e.node.config.StateDir, id))
-	err := checkpoint.ReadRecord(checkpoint.OS, path, exportKind, exportVersion, &r)
+	err := checkpoint.ReadRecord(checkpoint.OS, e.path(id), exportKind, exportVersion, &r)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it is written once more, which does no harm
 		e.node.log.Warn("read what became of an export", zap.String("job", id), zap.Error(err))
 		r = exportRecord{Begun: time.Now()}
@@ -127,8 +130,7 @@ func (e *exporter) record(id string) exportRecord {
 
 // keep makes a record durable.
 func (e *exporter) keep(id string, r exportRecord) {
-	path := exportPath(jobDir(e.node.config.StateDir, id))
-	if err := checkpoint.WriteRecord(checkpoint.OS, path, exportKind, exportVersion, r, 0o640); err != nil {
+	if err := checkpoint.WriteRecord(checkpoint.OS, e.path(id), exportKind, exportVersion, r, 0o640); err != nil {
 		e.node.log.Warn("keep what became of an export", zap.String("job", id), zap.Error(err))
 	}
 	e.mu.Lock()
@@ -155,14 +157,13 @@ func (e *exporter) export(ctx context.Context, j *cluster.Job) {
 	}
 	r.Begun = time.Now()
 	e.keep(j.ID, r)
-	send := func() error {
-		return outputdir.Send(ctx, n.config.ExportCommand, t, func(w io.Writer) error { return n.Model(ctx, j.ID, w) })
-	}
-	err = send()
-	for attempt := 1; err != nil && t.Again && attempt < exportAttempts && ctx.Err() == nil; attempt++ {
+	for attempt := 1; ; attempt++ {
+		err = outputdir.Send(ctx, n.config.ExportCommand, t, func(w io.Writer) error { return n.Model(ctx, j.ID, w) })
+		if err == nil || !t.Again || attempt == exportAttempts || ctx.Err() != nil {
+			break
+		}
 		select {
 		case <-time.After(exportPause):
-			err = send()
 		case <-ctx.Done():
 		}
 	}

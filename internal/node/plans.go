@@ -54,7 +54,7 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 		return out, nil
 	}
 	if out.Report == nil {
-		if out.Report, err = n.findGiven(s); err != nil { // it may be made anew
+		if out.Report, err = n.findFixed(s); err != nil { // it may be made anew
 			n.log.Warn("no prediction for a job", zap.String("job", j.ID), zap.Error(err))
 		}
 	}
@@ -186,19 +186,19 @@ func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, 
 	case err != nil:
 		last = api.TuneUpdate{Error: fmt.Sprintf("tune %s: %v", r.File, err)}
 	case last.Report != nil && !s.Job.Open():
-		if err := n.keepGiven(s, last.Report); err != nil { // it is shown now, and not by explain
+		if err := n.keepFixed(s, last.Report); err != nil { // it is shown now, and not by explain
 			n.log.Warn("keep the report of a tuning", zap.Error(err))
 		}
 	}
 	return each(last)
 }
 
-// Reports of jobs whose counts are all given lie in the cache of plans by what their files say, so that explain finds them
+// Reports of jobs whose counts are all fixed lie in the cache of plans by what their files say, so that explain finds them
 // without opening model and data: STATE/plans/DIGEST.given, a file like those of plans that were chosen (docs/formats.md).
 
-// givenPath is where the report of a job with given counts is kept. Two jobs that differ only in what no batch time depends on
+// fixedPath is where the report of a job with fixed counts is kept. Two jobs that differ only in what no batch time depends on
 // share one.
-func givenPath(state string, s *spec.Spec, cores int) (string, error) {
+func fixedPath(state string, s *spec.Spec, cores int) (string, error) {
 	j := s.Job
 	j.Name, j.Seed, j.Tuning, j.TuningShare, j.Output, j.Center = "", 0, "", 0, job.Output{}, job.Center{}
 	j.Train = job.Train{Batch: j.Train.Batch}
@@ -222,18 +222,18 @@ func one(amount float64) float64 {
 	return 0
 }
 
-// keepGiven keeps the report of a tuning that had nothing to choose.
-func (n *node) keepGiven(s *spec.Spec, r *tuner.Report) error {
-	path, err := givenPath(n.config.StateDir, s, len(n.config.Cores))
+// keepFixed keeps the report of a tuning that had nothing to choose.
+func (n *node) keepFixed(s *spec.Spec, r *tuner.Report) error {
+	path, err := fixedPath(n.config.StateDir, s, len(n.config.Cores))
 	if err != nil {
 		return err
 	}
 	return plancache.Write(path, r)
 }
 
-// findGiven finds it; nil when there is none for such a job.
-func (n *node) findGiven(s *spec.Spec) (*tuner.Report, error) {
-	path, err := givenPath(n.config.StateDir, s, len(n.config.Cores))
+// findFixed finds it; nil when there is none for such a job.
+func (n *node) findFixed(s *spec.Spec) (*tuner.Report, error) {
+	path, err := fixedPath(n.config.StateDir, s, len(n.config.Cores))
 	if err != nil {
 		return nil, err
 	}

@@ -64,22 +64,18 @@ func Recover(ctx context.Context, state, wanted string, dryRun bool, out io.Writ
 		return nil
 	}
 	if r.raft != nil {
-		if err := r.rebuild(ctx, who.Node); err != nil {
-			return err
-		}
+		err = r.rebuild(ctx, who.Node)
 	}
-	if damaged != nil {
-		if err := r.aside(identityPath(state)); err != nil {
-			return err
-		}
+	if err == nil && damaged != nil {
+		err = r.aside(identityPath(state))
 	}
-	if damaged != nil || !kept {
-		if err := keepIdentity(state, who); err != nil {
-			return err
-		}
+	if err == nil && !kept {
+		err = keepIdentity(state, who)
 	}
-	r.say("recovered: start the daemon")
-	return nil
+	if err == nil {
+		r.say("recovered: start the daemon")
+	}
+	return err
 }
 
 // checkOwner refuses to make files that the daemon could not open.

@@ -34,8 +34,11 @@ func lockState(dir string) (io.Closer, error) {
 		}
 		return nil, errors.Join(err, f.Close())
 	}
-	text := fmt.Sprintf("%d\n", os.Getpid())
-	if err := errors.Join(f.Truncate(0), writeAt(f, text)); err != nil {
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock the state directory: %w", err), f.Close())
 	}
 	return lock{f}, nil
@@ -47,11 +50,6 @@ type lock struct{ *os.File }
 // Close frees the lock at once: a process that is being started may have the descriptor for a moment more.
 func (l lock) Close() error {
 	return errors.Join(unix.Flock(int(l.Fd()), unix.LOCK_UN), l.File.Close())
-}
-
-func writeAt(f *os.File, text string) error {
-	_, err := f.WriteAt([]byte(text), 0)
-	return err
 }
 
 // identity is the record at the top of a state directory. It is written once, after the first start has begun Raft's log: where it

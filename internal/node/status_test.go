@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -40,5 +41,24 @@ func TestAStaleEvaluationIsNotTheLast(t *testing.T) {
 	last := api.JobStatus{CommittedRound: 12, EvalRound: 12, EvalLoss: &loss}
 	if dropStale(&last); last.EvalLoss == nil {
 		t.Errorf("%+v", last)
+	}
+}
+
+// TestACancellingJobIsNotSaidToRun where somebody wants to resume it.
+func TestACancellingJobIsNotSaidToRun(t *testing.T) {
+	for _, c := range []struct {
+		job   cluster.Job
+		waits bool
+		says  string
+	}{
+		{cluster.Job{State: cluster.Running, Cancelling: true}, false, "being cancelled"},
+		{cluster.Job{State: cluster.Starting, Cancelling: true}, true, "being cancelled"},
+		{cluster.Job{State: cluster.Running}, false, "it is running; only"},
+		{cluster.Job{State: cluster.Starting}, true, ""},
+		{cluster.Job{State: cluster.Cancelled, Cancelling: true}, false, ""},
+	} {
+		if got := notResumable(&c.job, c.waits); c.says == "" && got != "" || !strings.Contains(got, c.says) {
+			t.Errorf("%+v: %q, want %q", c.job, got, c.says)
+		}
 	}
 }

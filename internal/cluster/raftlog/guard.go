@@ -73,9 +73,6 @@ func (g *guard) stop() {
 	runtime.Goexit()
 }
 
-// StoreLog implements raft.LogStore.
-func (g *guard) StoreLog(entry *raft.Log) error { return g.StoreLogs([]*raft.Log{entry}) }
-
 // StoreLogs implements raft.LogStore. Raft answers its callers with the error and no longer leads.
 func (g *guard) StoreLogs(entries []*raft.Log) error {
 	err := g.raftStore.StoreLogs(entries)

@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,21 +51,14 @@ type Config struct {
 const applyTimeout = 10 * time.Second
 
 func (c Config) withDefaults() Config {
-	if c.HeartbeatTimeout == 0 {
-		c.HeartbeatTimeout = time.Second
-		if c.Transport == nil {
-			c.HeartbeatTimeout = 50 * time.Millisecond
-		}
+	heartbeat := time.Second
+	if c.Transport == nil {
+		heartbeat = 50 * time.Millisecond
 	}
-	if c.SnapshotThreshold == 0 {
-		c.SnapshotThreshold = 1024
-	}
-	if c.Logger == nil {
-		c.Logger = zap.NewNop()
-	}
-	if c.maxState == 0 {
-		c.maxState = cluster.MaxStateBytes
-	}
+	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, heartbeat)
+	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, 1024)
+	c.Logger = cmp.Or(c.Logger, zap.NewNop())
+	c.maxState = cmp.Or(c.maxState, cluster.MaxStateBytes)
 	if c.interrupt == nil {
 		c.interrupt = func() error { return nil }
 	}

@@ -50,13 +50,8 @@ var usual = []string{"heartbeat timeout reached, starting election", "no known p
 
 // zapLevel translates a level. Raft's Info is about elections, of interest when something is wrong: one level down.
 func zapLevel(level hclog.Level) zapcore.Level {
-	switch level {
-	case hclog.Error:
-		return zapcore.ErrorLevel
-	case hclog.Warn:
-		return zapcore.WarnLevel
-	case hclog.NoLevel, hclog.Trace, hclog.Debug, hclog.Info, hclog.Off:
-		return zapcore.DebugLevel
+	if at, told := map[hclog.Level]zapcore.Level{hclog.Error: zapcore.ErrorLevel, hclog.Warn: zapcore.WarnLevel}[level]; told {
+		return at
 	}
 	return zapcore.DebugLevel
 }

@@ -28,41 +28,33 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// The first argument that makes a test binary one of the programs.
-const (
-	workerProgram  = "nodetest-worker"
-	tuneProgram    = "nodetest-tune"
-	inspectProgram = "nodetest-inspect"
-	exportProgram  = "nodetest-export"
-	daemonProgram  = "nodetest-daemon"
-)
-
 // ResponseTimeout is how long a worker of these daemons may not answer.
 const ResponseTimeout = 3 * time.Second
+
+// programs are what a test binary becomes by its first argument. Each gets the last one.
+var programs = map[string]func(last string) int{
+	"nodetest-worker": agenttest.Worker,
+	"nodetest-tune":   agenttest.Tune,
+	"nodetest-inspect": func(string) int {
+		return ended("inspect", admission.Inspect(context.Background(), os.Stdin, os.Stdout))
+	},
+	"nodetest-export": func(string) int { return ended("export", outputdir.Receive(os.Stdin)) },
+	"nodetest-daemon": func(dir string) int { // until SIGTERM
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		return ended("daemon", node.Run(ctx, Config(dir, os.Stderr)))
+	},
+}
 
 // Main is the TestMain of a test binary that uses this package. run is what a test binary otherwise does: m.Run, or goleak's
 // form of it.
 func Main(run func() int) {
-	switch {
-	case len(os.Args) == 4 && os.Args[1] == workerProgram:
-		os.Exit(agenttest.Worker(os.Args[3]))
-	case len(os.Args) == 4 && os.Args[1] == tuneProgram:
-		os.Exit(agenttest.Tune(os.Args[3]))
-	case len(os.Args) == 2 && os.Args[1] == inspectProgram:
-		os.Exit(ended("inspect", admission.Inspect(context.Background(), os.Stdin, os.Stdout)))
-	case len(os.Args) == 2 && os.Args[1] == exportProgram:
-		os.Exit(ended("export", outputdir.Receive(os.Stdin)))
-	case len(os.Args) == 3 && os.Args[1] == daemonProgram:
-		os.Exit(daemon(os.Args[2]))
+	if len(os.Args) > 1 {
+		if program, ok := programs[os.Args[1]]; ok {
+			os.Exit(program(os.Args[len(os.Args)-1]))
+		}
 	}
 	os.Exit(run())
-}
-
-// daemon runs a node until SIGTERM and returns its exit code.
-func daemon(dir string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	return ended("daemon", node.Run(ctx, Config(dir, os.Stderr)))
 }
 
 // ended is the exit code of a program that ended with an error, or nil.
@@ -79,8 +71,8 @@ func Config(dir string, log io.Writer) node.Config {
 	core := zapcore.NewCore(logging.Encoder(), zapcore.Lock(zapcore.AddSync(log)), zap.DebugLevel)
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
-		WorkerCommand: []string{os.Args[0], workerProgram}, TuneCommand: []string{os.Args[0], tuneProgram},
-		InspectCommand: []string{os.Args[0], inspectProgram}, ExportCommand: []string{os.Args[0], exportProgram},
+		WorkerCommand: []string{os.Args[0], "nodetest-worker"}, TuneCommand: []string{os.Args[0], "nodetest-tune"},
+		InspectCommand: []string{os.Args[0], "nodetest-inspect"}, ExportCommand: []string{os.Args[0], "nodetest-export"},
 		Limits: func() node.Limits {
 			return node.Limits{
 				Agent: agent.Limits{OrphanAfter: agenttest.Patience}, Jobs: coordinator.Limits{ResponseTimeout: ResponseTimeout, RetryLimit: 5},
@@ -113,10 +105,10 @@ func StateDir(t testing.TB) string {
 type Daemon struct {
 	Dir    string
 	Client *api.Client
-	log    string
-	cmd    *exec.Cmd
-	cancel context.CancelFunc
-	ended  chan error
+	log    *os.File
+	cmd    *exec.Cmd // of a spawned one
+	stop   func() error
+	ended  chan error // nil once it was waited for
 }
 
 // Start runs a daemon inside the test's process. It ends, in order, with the test at the latest.
@@ -124,29 +116,27 @@ func Start(t testing.TB, dir string, changes ...func(*node.Config)) *Daemon {
 	t.Helper()
 	d := newDaemon(t, dir)
 	ctx, cancel := context.WithCancel(context.Background()) // it ends in order, during cleanup
-	d.cancel = cancel
-	log := d.openLog(t)
-	c := Config(dir, log)
+	d.stop = func() error {
+		cancel()
+		return nil
+	}
+	c := Config(dir, d.log)
 	for _, change := range changes {
 		change(&c)
 	}
 	ready := make(chan struct{})
 	c.OnReady = func() { close(ready) }
 	ended := d.ended
-	go func() {
-		ended <- node.Run(ctx, c)
-		_ = log.Close() // only a log
-	}()
+	go func() { ended <- node.Run(ctx, c) }()
+	t.Cleanup(func() { d.Stop(t) })
 	select {
 	case <-ready:
 	case err := <-d.ended:
-		cancel()
+		d.ended = nil
 		t.Fatalf("the daemon ended: %v", err)
 	case <-time.After(agenttest.Patience):
-		cancel()
 		t.Fatal("the daemon is not ready")
 	}
-	t.Cleanup(func() { d.Stop(t) })
 	return d
 }
 
@@ -154,10 +144,9 @@ func Start(t testing.TB, dir string, changes ...func(*node.Config)) *Daemon {
 func Spawn(t testing.TB, dir string) *Daemon {
 	t.Helper()
 	d := newDaemon(t, dir)
-	log := d.openLog(t)
-	defer log.Close()
-	d.cmd = exec.Command(os.Args[0], daemonProgram, dir) //nolint:noctx // it ends in order, during cleanup
-	d.cmd.Stderr = log
+	d.cmd = exec.Command(os.Args[0], "nodetest-daemon", dir) //nolint:noctx // it ends in order, during cleanup
+	d.cmd.Stderr = d.log
+	d.stop = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) }
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,24 +161,20 @@ func Spawn(t testing.TB, dir string) *Daemon {
 }
 
 func newDaemon(t testing.TB, dir string) *Daemon {
-	d := &Daemon{Dir: dir, Client: api.NewClient(Socket(dir)), log: filepath.Join(dir, "daemon.log"), ended: make(chan error, 1)}
-	t.Cleanup(func() {
-		d.Client.Close()
-		if t.Failed() {
-			if text, err := os.ReadFile(d.log); err == nil {
-				t.Logf("the daemon's log:\n%s", text)
-			}
-		}
-	})
-	return d
-}
-
-func (d *Daemon) openLog(t testing.TB) *os.File {
-	f, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(dir, "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f
+	d := &Daemon{Dir: dir, Client: api.NewClient(Socket(dir)), log: log, ended: make(chan error, 1)}
+	t.Cleanup(func() {
+		d.Client.Close()
+		_ = log.Close() // only a log
+		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+			t.Logf("the daemon's log:\n%s", text)
+		}
+	})
+	return d
 }
 
 // Stop ends the daemon in order, as SIGTERM does. A second Stop does nothing.
@@ -198,9 +183,7 @@ func (d *Daemon) Stop(t testing.TB) {
 	if d.ended == nil {
 		return
 	}
-	if d.cancel != nil {
-		d.cancel()
-	} else if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := d.stop(); err != nil {
 		t.Errorf("stop the daemon: %v", err)
 	}
 	if err := d.wait(t); err != nil {
@@ -219,9 +202,7 @@ func (d *Daemon) Signal(t testing.TB, s syscall.Signal) {
 // Kill ends a spawned daemon with SIGKILL.
 func (d *Daemon) Kill(t testing.TB) {
 	t.Helper()
-	if err := d.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	d.Signal(t, syscall.SIGKILL)
 	_ = d.wait(t) // it was killed
 }
 
