@@ -89,7 +89,7 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 func (o *opener) divideTexts(read []*texts) (train, held samples, err error) {
 	wrap := func(l library) samples {
 		if o.Task == Classification {
-			return classification{library: l, t: o.vocab, sequence: o.Sequence, pair: o.Columns.TextPair != ""}
+			return o.classification(l)
 		}
 		return translation{library: l, t: o.vocab, sequence: o.Sequence}
 	}
@@ -97,6 +97,10 @@ func (o *opener) divideTexts(read []*texts) (train, held samples, err error) {
 		return wrap(newLibrary(read[:len(o.train)])), wrap(newLibrary(read[len(o.train):])), nil
 	}
 	return o.split(wrap(newLibrary(read)))
+}
+
+func (o *opener) classification(l library) classification {
+	return classification{library: l, t: o.vocab, sequence: o.Sequence, pair: o.Columns.TextPair != ""}
 }
 
 // readTexts reads the rows of one file.
@@ -172,7 +176,7 @@ func (o *opener) fits(sizes [2]int, columns []string, long *atomic.Int64) error 
 		}
 		return nil
 	}
-	n := sizes[0] + sizes[1] + o.template().Special()
+	n := sizes[0] + sizes[1] + o.classification(library{}).template().Special()
 	if n == 0 {
 		return fmt.Errorf("column %q is empty", columns[0])
 	}
@@ -180,14 +184,6 @@ func (o *opener) fits(sizes [2]int, columns []string, long *atomic.Int64) error 
 		long.Add(1)
 	}
 	return nil
-}
-
-// template is what a model that classifies is given.
-func (o *opener) template() tokenizer.Template {
-	if o.Columns.TextPair != "" {
-		return o.vocab.Pair()
-	}
-	return o.vocab.Single()
 }
 
 // classification are texts, or pairs of them, with a class each.
@@ -198,15 +194,20 @@ type classification struct {
 	pair     bool
 }
 
+// template is what a model that classifies is given.
+func (c classification) template() tokenizer.Template {
+	if c.pair {
+		return c.t.Pair()
+	}
+	return c.t.Single()
+}
+
 func (c classification) fill(b Batch, j int, i, _ uint64) error {
 	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
 	if b.Targets != nil {
 		b.Targets[j] = file.labels[i1]
 	}
-	template := c.t.Single()
-	if c.pair {
-		template = c.t.Pair()
-	}
+	template := c.template()
 	var from, size [2]int
 	for k := range from {
 		var to int
@@ -231,7 +232,7 @@ func (c classification) fill(b Batch, j int, i, _ uint64) error {
 		put(mask, at, n, 1)
 		at += n
 	}
-	put(ids, at, c.sequence-at, padding(c.t))
+	put(ids, at, c.sequence-at, c.t.Special().Padding())
 	put(types, at, c.sequence-at, 0)
 	put(mask, at, c.sequence-at, 0)
 	return nil
@@ -244,15 +245,18 @@ func put(v []int32, at, n int, value int32) {
 	}
 }
 
-// padding is the token of padding, whatever does for it where there is none: a mask hides it.
-func padding(t *tokenizer.Tokenizer) int32 {
-	s := t.Special()
-	for _, id := range [...]int32{s.Pad, s.End} {
-		if id != tokenizer.None {
-			return id
-		}
+// FillText writes a text, or a pair of them, as the only sample of b, as one that is classified: in the template of the tokenizer.
+func FillText(t *tokenizer.Tokenizer, sequence int, parts []string, b Batch) error {
+	c := classification{t: t, sequence: sequence, pair: len(parts) > 1}
+	if sequence-c.template().Special() < len(parts) {
+		return fmt.Errorf("samples of %d tokens have no room for a text", sequence)
 	}
-	return 0
+	one := &texts{tokens: run{width: widthOf(t.Vocabulary())}}
+	if _, err := one.add(t.NewEncoder(), parts, []string{"text", "text_pair"}); err != nil {
+		return err
+	}
+	c.library = newLibrary([]*texts{one})
+	return c.fill(b, 0, 0, 0)
 }
 
 // shorten takes tokens from the end of the longer text until both fit (the second if they are equally long).
@@ -277,7 +281,8 @@ type translation struct {
 
 func (c translation) fill(b Batch, j int, i, _ uint64) error {
 	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
-	pad, end := padding(c.t), c.t.Special().End
+	special := c.t.Special()
+	pad, end := special.Padding(), special.End
 	source, target := row(b.Tokens, j, c.sequence), row(b.Targets, j, c.sequence)
 	decoder := row(b.Decoder, j, c.sequence)
 
@@ -300,18 +305,10 @@ func (c translation) fill(b Batch, j int, i, _ uint64) error {
 		put(target, min(n+1, c.sequence), max(c.sequence-n-1, 0), Ignored)
 	}
 	if decoder != nil {
-		decoder[0] = start(c.t)
+		decoder[0] = special.Start()
 		n = min(n, c.sequence-1)
 		file.tokens.read(decoder[1:1+n], from)
 		set(decoder[1+n:], pad)
 	}
 	return nil
-}
-
-// start is what a decoder is given first: the begin token, else padding (Raffel et al. 2020, section 2.1), else the end token.
-func start(t *tokenizer.Tokenizer) int32 {
-	if s := t.Special(); s.Begin != tokenizer.None {
-		return s.Begin
-	}
-	return padding(t)
 }

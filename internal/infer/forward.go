@@ -1,6 +1,7 @@
 package infer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -81,15 +82,7 @@ func likeliest(logits []float32, n int) []likely {
 	for _, l := range logits {
 		sum += math.Exp(float64(l) - highest)
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case logits[a] > logits[b]:
-			return -1
-		case logits[a] < logits[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
 	out := make([]likely, min(n, len(order)))
 	for i := range out {
 		out[i] = likely{order[i], math.Exp(float64(logits[order[i]])-highest) / sum}

@@ -110,70 +110,24 @@ func (s *Session) enter(b data.Batch, i int, input string) ([]int32, error) {
 	if s.model.Task == model.MaskedLanguage && s.tokenizer.IsBytes() {
 		input = strings.ReplaceAll(input, "[MASK]", string(rune(tokenizer.ByteMask)))
 	}
-	ids, types, err := s.encode(input)
-	if err != nil {
+	texts := []string{input}
+	if first, second, pair := strings.Cut(input, "\t"); pair && s.tokenizer.Pair() != nil {
+		texts = []string{first, second}
+	}
+	n := s.card.Sequence
+	own := data.Batch{Tokens: make([]int32, n), Types: make([]int32, n), Mask: make([]int32, n)}
+	if err := data.FillText(s.tokenizer, n, texts, own); err != nil {
 		return nil, err
+	}
+	for _, f := range [...]struct{ to, from []int32 }{{b.Tokens, own.Tokens}, {b.Types, own.Types}, {b.Mask, own.Mask}} {
+		copy(f.to[min(i*n, len(f.to)):], f.from) // the model need not have it
+	}
+	ids := own.Tokens
+	if end := slices.Index(own.Mask, 0); end >= 0 {
+		ids = ids[:end]
 	}
 	if s.model.Task == model.MaskedLanguage && !slices.Contains(ids, s.tokenizer.Special().Mask) {
 		return nil, errors.New("no token is hidden; write the mask token, such as [MASK], where one is")
 	}
-	n := s.card.Sequence
-	pad := firstOf(s.tokenizer.Special().Pad, s.tokenizer.Special().End)
-	for j := range n {
-		id, kind, there := pad, int32(0), int32(0)
-		if j < len(ids) {
-			id, kind, there = ids[j], types[j], 1
-		}
-		put(b.Tokens, i*n+j, id)
-		put(b.Types, i*n+j, kind)
-		put(b.Mask, i*n+j, there)
-	}
 	return ids, nil
-}
-
-// put writes a value of a field that the model has.
-func put(v []int32, at int, value int32) {
-	if v != nil {
-		v[at] = value
-	}
-}
-
-// encode turns a text, or two with a tab between them, into the tokens that the model is given. What is too long is cut off,
-// of two texts the longer one.
-func (s *Session) encode(input string) (ids, types []int32, err error) {
-	template, texts := s.tokenizer.Single(), []string{input}
-	if first, second, pair := strings.Cut(input, "\t"); pair && s.tokenizer.Pair() != nil {
-		template, texts = s.tokenizer.Pair(), []string{first, second}
-	}
-	encoder := s.tokenizer.NewEncoder()
-	parts, total := make([][]int32, len(texts)), 0
-	for i, text := range texts {
-		if parts[i], err = encoder.Append(nil, text); err != nil {
-			return nil, nil, err
-		}
-		total += len(parts[i])
-	}
-	room := s.card.Sequence - template.Special()
-	if room < len(texts) {
-		return nil, nil, fmt.Errorf("samples of %d tokens have no room for a text", s.card.Sequence)
-	}
-	for ; total > room; total-- {
-		longest := 0
-		for i := range parts {
-			if len(parts[i]) >= len(parts[longest]) { // of equals the second
-				longest = i
-			}
-		}
-		parts[longest] = parts[longest][:len(parts[longest])-1]
-	}
-	for _, item := range template {
-		part := []int32{item.ID}
-		if item.Text != tokenizer.None {
-			part = parts[item.Text]
-		}
-		for _, id := range part {
-			ids, types = append(ids, id), append(types, item.Type)
-		}
-	}
-	return ids, types, nil
 }

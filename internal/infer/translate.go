@@ -7,7 +7,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
-	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/metric"
 	"github.com/avgpipe/avgpipe/stage/generate"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -42,23 +41,13 @@ func (s *Session) translate(ctx context.Context, beam int, sources [][]int32, em
 	special := s.tokenizer.Special()
 	t := generate.Translation{
 		Device: s.device, Model: s.model, Weights: s.weights.Lookup, Sequence: s.card.Sequence,
-		Start: firstOf(special.Begin, special.Pad, special.End), End: special.End, Pad: firstOf(special.Pad, special.End),
+		Start: special.Start(), End: special.End, Pad: special.Padding(),
 		Beam: beam, LengthPenalty: lengthPenalty,
 	}
 	if err := t.Validate(); err != nil {
 		return &UsageError{err}
 	}
 	return t.Run(ctx, sources, emit)
-}
-
-// firstOf is the first token that there is; else 0.
-func firstOf(ids ...int32) int32 {
-	for _, id := range ids {
-		if id != tokenizer.None {
-			return id
-		}
-	}
-	return 0
 }
 
 // pair is a source and the translation that is expected of it.

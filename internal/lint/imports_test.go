@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 	"internal/checkpoint": nil,
 	"internal/history":    {"internal/checkpoint"},
 	"internal/lint":       nil,
-	"internal/obstacle":   {"internal/checkpoint"},
+	"internal/obstacle":   {"internal/checkpoint", "internal/words"},
 	"internal/process":    nil,
 	"internal/unixhttp":   nil,
 	"internal/metric":     nil,

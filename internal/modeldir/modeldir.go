@@ -245,15 +245,6 @@ func (s *staging) replace(dir string, from Source, old, fresh []file) []func() e
 
 // entryFirst sorts files by name, the one that makes a model of them first.
 func entryFirst(files []file) []file {
-	return slices.SortedFunc(slices.Values(files), func(a, b file) int {
-		switch {
-		case a.Name == b.Name:
-			return 0
-		case a.Name == entry:
-			return -1
-		case b.Name == entry:
-			return 1
-		}
-		return cmp.Compare(a.Name, b.Name)
-	})
+	key := func(f file) string { return strings.TrimPrefix(f.Name, entry) }
+	return slices.SortedFunc(slices.Values(files), func(a, b file) int { return cmp.Compare(key(a), key(b)) })
 }

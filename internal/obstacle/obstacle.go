@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // Kind is what is in the way.
@@ -118,7 +119,7 @@ func (o *Obstacle) String() string {
 	switch o.Kind {
 	case Space:
 		if o.Bytes > 0 {
-			return fmt.Sprintf("no space on %s, %s needed", path, size(o.Bytes))
+			return fmt.Sprintf("no space on %s, %s needed", path, words.Bytes(o.Bytes))
 		}
 		return "no space on " + path
 	case Missing:
@@ -134,21 +135,6 @@ func (o *Obstacle) String() string {
 	case Busy, Damaged:
 	}
 	return o.Text
-}
-
-// size prints bytes in decimal units, as df -H does.
-func size(bytes int64) string {
-	value, unit := float64(bytes), "B"
-	for _, next := range []string{"kB", "MB", "GB", "TB"} {
-		if value < 1000 {
-			break
-		}
-		value, unit = value/1000, next
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	return fmt.Sprintf("%.1f %s", value, unit)
 }
 
 // Passed reports whether it is worth to try again; the error says what is still in the way. It reads and writes no data of
@@ -185,7 +171,7 @@ func (o *Obstacle) spacePassed() error {
 		return err
 	}
 	if free <= 0 || free < o.Bytes {
-		return fmt.Errorf("%s, %s free", o, size(free))
+		return fmt.Errorf("%s, %s free", o, words.Bytes(free))
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 )
@@ -85,33 +84,17 @@ func parse(r io.Reader, limit int64) (Data, error) {
 		}
 		total *= n
 	}
-	return d.fill(r, total)
-}
-
-// fill reads the elements. Room for them grows with what is there, not with what the header promises.
-func (d Data) fill(r io.Reader, total int64) (Data, error) {
-	const step = 16 << 20
-	for have := int64(0); have < total; {
-		n := min(step, total-have)
-		d.Bytes = slices.Grow(d.Bytes, int(n))
-		part := d.Bytes[have : have+n]
-		if read, err := io.ReadFull(r, part); err != nil {
-			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				return Data{}, fmt.Errorf("it is truncated: %v needs %d bytes, %d are there", d.Sizes, total, have+int64(read))
-			}
-			return Data{}, err
-		}
-		have += n
-		d.Bytes = d.Bytes[:have]
-	}
-	var more [1]byte
-	switch _, err := io.ReadFull(r, more[:]); {
-	case err == nil:
-		return Data{}, fmt.Errorf("it is longer than the %d bytes of %v", total, d.Sizes)
+	var err error
+	d.Bytes, err = io.ReadAll(io.LimitReader(r, total+1)) // room for them grows with what is there, not with what the header promises
+	switch have := int64(len(d.Bytes)); {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return Data{}, errors.New("it is truncated: the compressed stream has no end")
-	case !errors.Is(err, io.EOF):
+	case err != nil:
 		return Data{}, err // also a wrong checksum of gzip
+	case have < total:
+		return Data{}, fmt.Errorf("it is truncated: %v needs %d bytes, %d are there", d.Sizes, total, have)
+	case have > total:
+		return Data{}, fmt.Errorf("it is longer than the %d bytes of %v", total, d.Sizes)
 	}
 	return d, nil
 }

@@ -1,152 +1,85 @@
 package table
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/parquet-go/parquet-go/encoding/thrift"
 )
 
-// Types of the compact protocol of Apache Thrift, in which Parquet writes its metadata.
-const (
-	thriftStop   = 0
-	thriftTrue   = 1
-	thriftFalse  = 2
-	thriftByte   = 3
-	thriftI64    = 6 // and the two below: variable length
-	thriftDouble = 7
-	thriftBinary = 8
-	thriftList   = 9
-	thriftSet    = 10
-	thriftMap    = 11
-	thriftStruct = 12
-)
-
-// thriftDepth bounds structures in structures. Those of Parquet have 6.
-const thriftDepth = 32
+// thriftOpen bounds the structures that have begun or are announced and have not ended, and with them how deep one goes.
+const thriftOpen = 1 << 20
 
 var errThrift = errors.New("its metadata are not those of a Parquet file")
 
 // thriftStructure is how many bytes a structure takes that text begins with. Every length in it is held against the bytes that are
 // left: whoever decodes it afterwards can allocate by them. io.ErrUnexpectedEOF: it goes on behind text.
 func thriftStructure(text []byte) (int, error) {
-	t := thriftText{text}
-	err := t.structure(0)
-	return len(text) - len(t.text), err
+	r := &boundedReader{BytesReader: new(thrift.CompactProtocol).NewReaderFromBytes(text), size: len(text), open: 1}
+	err := thrift.NewDecoder(r).Decode(&struct{}{}) // without fields: everything is stepped over
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return r.BytesRead(), err
 }
 
-// thriftText steps over values.
-type thriftText struct{ text []byte }
-
-func (t *thriftText) structure(depth int) error {
-	if depth > thriftDepth {
-		return errThrift
-	}
-	for {
-		head, err := t.byte()
-		if err != nil || head == thriftStop {
-			return err
-		}
-		if head>>4 == 0 { // the field's number follows
-			if _, err := t.number(); err != nil {
-				return err
-			}
-		}
-		kind := head & 0xf
-		if kind == thriftTrue || kind == thriftFalse { // the type is the value
-			continue
-		}
-		if err := t.value(kind, depth); err != nil {
-			return err
-		}
-	}
+// boundedReader refuses lists that are longer than what is left of the text, and those in lists, which Parquet has not.
+type boundedReader struct {
+	thrift.BytesReader
+	size, open int
 }
 
-func (t *thriftText) value(kind byte, depth int) error {
-	switch kind {
-	case thriftTrue, thriftFalse, thriftByte:
-		return t.skip(1)
-	case thriftByte + 1, thriftI64 - 1, thriftI64:
-		_, err := t.number()
-		return err
-	case thriftDouble:
-		return t.skip(8)
-	case thriftBinary:
-		n, err := t.number()
-		if err != nil {
-			return err
-		}
-		return t.skip(n)
-	case thriftList, thriftSet:
-		head, err := t.byte()
-		n := uint64(head >> 4)
-		if err == nil && n == 0xf {
-			n, err = t.number()
-		}
-		if err != nil {
-			return err
-		}
-		return t.elements(n, depth, head&0xf)
-	case thriftMap:
-		n, err := t.number()
-		if err != nil || n == 0 {
-			return err
-		}
-		kinds, err := t.byte()
-		if err != nil {
-			return err
-		}
-		return t.elements(n, depth, kinds>>4, kinds&0xf)
-	case thriftStruct:
-		return t.structure(depth + 1)
-	}
-	return errThrift
+// Discard makes the decoder step over the text, not over a copy of it.
+func (r *boundedReader) Discard(n int) (int, error) {
+	return r.BytesReader.(interface{ Discard(n int) (int, error) }).Discard(n) //nolint:forcetypeassert // As every reader of bytes.
 }
 
-// elements steps over n values of each kind. None takes less than a byte.
-func (t *thriftText) elements(n uint64, depth int, kinds ...byte) error {
-	if depth > thriftDepth {
-		return errThrift
-	}
-	if n > uint64(len(t.text)) {
-		return fmt.Errorf("a list claims %d elements in %d bytes: %w", n, len(t.text), io.ErrUnexpectedEOF)
-	}
-	for range n {
-		for _, kind := range kinds {
-			if err := t.value(kind, depth+1); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (t *thriftText) byte() (byte, error) {
-	if len(t.text) == 0 {
-		return 0, io.ErrUnexpectedEOF
-	}
-	b := t.text[0]
-	t.text = t.text[1:]
-	return b, nil
-}
-
-func (t *thriftText) skip(n uint64) error {
-	if n > uint64(len(t.text)) {
-		return fmt.Errorf("a value claims %d bytes of %d: %w", n, len(t.text), io.ErrUnexpectedEOF)
-	}
-	t.text = t.text[n:]
-	return nil
-}
-
-// number steps over a number of variable length.
-func (t *thriftText) number() (uint64, error) {
-	v, n := binary.Uvarint(t.text)
+func (r *boundedReader) ReadField() (thrift.Field, error) {
+	f, err := r.BytesReader.ReadField()
 	switch {
-	case n == 0:
-		return 0, io.ErrUnexpectedEOF
-	case n < 0:
-		return 0, errThrift
+	case err != nil:
+	case f.Type == thrift.STOP:
+		r.open--
+	case f.Type == thrift.STRUCT:
+		err = r.elements(1, thrift.STRUCT)
 	}
-	t.text = t.text[n:]
-	return v, nil
+	return f, err
+}
+
+func (r *boundedReader) ReadList() (thrift.List, error) {
+	l, err := r.BytesReader.ReadList()
+	if err == nil {
+		err = r.elements(l.Size, l.Type)
+	}
+	return l, err
+}
+
+func (r *boundedReader) ReadSet() (thrift.Set, error) {
+	l, err := r.ReadList()
+	return thrift.Set(l), err
+}
+
+func (r *boundedReader) ReadMap() (thrift.Map, error) {
+	m, err := r.BytesReader.ReadMap()
+	if err == nil {
+		err = errors.Join(r.elements(m.Size, m.Key), r.elements(m.Size, m.Value))
+	}
+	return m, err
+}
+
+// elements judges n values of a type that are to follow. None takes less than a byte.
+func (r *boundedReader) elements(n int32, of thrift.Type) error {
+	left := r.size - r.BytesRead()
+	switch {
+	case n < 0 || int(n) > left:
+		return fmt.Errorf("a list claims %d elements in %d bytes: %w", n, left, io.ErrUnexpectedEOF)
+	case of == thrift.LIST || of == thrift.SET || of == thrift.MAP:
+		return errThrift
+	case of == thrift.STRUCT:
+		if r.open += int(n); r.open > thriftOpen {
+			return errThrift
+		}
+	}
+	return nil
 }

@@ -21,6 +21,24 @@ type Special struct {
 	End       int32 // ends a document or a generated text
 }
 
+// Padding fills a sample up; whatever does for it where there is no such token: a mask hides it.
+func (s Special) Padding() int32 {
+	for _, id := range [...]int32{s.Pad, s.End} {
+		if id != None {
+			return id
+		}
+	}
+	return 0
+}
+
+// Start is what a decoder is given first: the begin token, else padding (Raffel et al. 2020, section 2.1), else the end token.
+func (s Special) Start() int32 {
+	if s.Begin != None {
+		return s.Begin
+	}
+	return s.Padding()
+}
+
 // Bytes of text that stand for special tokens of the tokenizer of bytes: control characters of ASCII whose meaning this is.
 const (
 	ByteEnd       = 0x00 // null: also padding
