@@ -80,7 +80,6 @@ func row[T any](buffer []T, j, n int) []T {
 	return buffer[j*n : (j+1)*n]
 }
 
-// set writes one value everywhere.
 func set(v []int32, value int32) {
 	for i := range v {
 		v[i] = value

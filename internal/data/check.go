@@ -46,7 +46,6 @@ func (o *opener) checkTables(ctx context.Context, s *Summary, files []File) erro
 	})
 }
 
-// checkTexts reads all rows of classifications and translations.
 func (o *opener) checkTexts(ctx context.Context, s *Summary, files []File) error {
 	read, found := make([]*texts, len(files)), make([]*labelTable, len(files))
 	err := o.each(ctx, files, func(i int, f File) error {
@@ -118,7 +117,6 @@ func (o *opener) checkBytes(s *Summary) error {
 	return nil
 }
 
-// whole are files that are not cut.
 func whole(files []File) []piece {
 	out := make([]piece, len(files))
 	for i, f := range files {
@@ -127,7 +125,6 @@ func whole(files []File) []piece {
 	return out
 }
 
-// room is how many tokens the pieces take.
 func room(pieces []piece) int64 {
 	var n int64
 	for _, p := range pieces {

@@ -75,7 +75,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// tokenizerBytes is the tokenizer that is no file.
 const tokenizerBytes = "bytes"
 
 // The formats that are no tables.
@@ -95,7 +94,6 @@ var formats = map[Task][]string{
 	Images:         {formatIDX, formatImages},
 }
 
-// isTable reports whether a format has columns.
 func isTable(format string) bool {
 	return format != formatText && format != formatTokens && format != formatIDX && format != formatImages
 }
@@ -155,7 +153,6 @@ func (c Config) readings() []reading {
 	}
 }
 
-// problem says that a key has no effect.
 func (c Config) problem(r reading) *Error {
 	fix := "remove it"
 	if r.other != "" {
@@ -252,7 +249,6 @@ func (e *Error) Error() string {
 // Unwrap returns what is wrong.
 func (e *Error) Unwrap() error { return e.Err }
 
-// entryError is a problem with the i-th entry of a list.
 func entryError(key string, i int, err error) *Error {
 	return &Error{Key: fmt.Sprintf("%s[%d]", key, i), Err: err}
 }

@@ -3,11 +3,10 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"slices"
@@ -22,18 +21,17 @@ import (
 // openCorpus reads documents as one line of tokens, an end token after each, and cuts it into windows.
 func (o *opener) openCorpus(ctx context.Context, s *Set) error {
 	files := slices.Concat(o.train, o.held)
-	runs, sums := make([]run, len(files)), make([][sha256.Size]byte, len(files))
+	runs := make([]run, len(files))
 	var empty atomic.Int64
 	mapped := make([]*tokenfile.File, len(files))
 	err := o.each(ctx, files, func(i int, f File) (err error) {
 		if o.Format != formatTokens {
-			runs[i], sums[i], err = o.readDocuments(ctx, f, &empty)
+			runs[i], err = o.readDocuments(ctx, f, &empty)
 			return err
 		}
-		mapped[i], err = o.mapTokens(f)
-		if err == nil {
+		if mapped[i], err = o.mapTokens(f); err == nil {
 			err = mapped[i].Verify(ctx)
-			runs[i], sums[i] = run{raw: mapped[i].Tokens, width: int(mapped[i].Width)}, mapped[i].Digest
+			runs[i] = run{raw: mapped[i].Tokens, width: int(mapped[i].Width)}
 		}
 		return err
 	})
@@ -48,7 +46,6 @@ func (o *opener) openCorpus(ctx context.Context, s *Set) error {
 	if n := empty.Load(); n > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("data.files: empty texts skipped: %d", n))
 	}
-	o.identify(s, files, sums)
 	train, held, err := o.divideRuns(runs)
 	if err != nil {
 		return err
@@ -57,7 +54,6 @@ func (o *opener) openCorpus(ctx context.Context, s *Set) error {
 	return nil
 }
 
-// samplesOf cuts a line of tokens into the samples of the task.
 func (o *opener) samplesOf(runs []run) samples {
 	w := windows{stream: newStream(runs), sequence: o.step(), vocabulary: o.vocabulary()}
 	if o.Task != MaskedLanguage {
@@ -66,7 +62,6 @@ func (o *opener) samplesOf(runs []run) samples {
 	return newMasked(w, o.vocab, o.Sequence, o.Masked)
 }
 
-// vocabulary is what ids have to be below.
 func (o *opener) vocabulary() int {
 	if o.ModelVocabulary > 0 {
 		return o.ModelVocabulary
@@ -74,7 +69,6 @@ func (o *opener) vocabulary() int {
 	return o.vocab.Vocabulary()
 }
 
-// step is how far windows are apart.
 func (o *opener) step() int {
 	if o.Task == MaskedLanguage {
 		return o.Sequence - framing(o.vocab)
@@ -145,8 +139,7 @@ func (o *opener) mapTokens(f File) (*tokenfile.File, error) {
 // document takes the tokens of documents: parts, of which the last ends one.
 type document func(text string, last bool) error
 
-// readDocuments reads the documents of one file as tokens.
-func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64) (run, [sha256.Size]byte, error) {
+func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64) (run, error) {
 	if o.vocab.IsBytes() && o.Format == formatText {
 		return o.readBytes(f)
 	}
@@ -169,39 +162,37 @@ func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64)
 		held = int64(len(raw))
 		return errors.Join(err, ctx.Err())
 	}
-	sum, err := o.documents(f, empty, add)
-	return run{raw: raw, width: width}, sum, err
+	err := o.documents(f, empty, add)
+	return run{raw: raw, width: width}, err
 }
 
 // readBytes reads a file whose bytes are its tokens, which must still have the size that it was listed with.
-func (o *opener) readBytes(f File) (r run, sum [sha256.Size]byte, err error) {
+func (o *opener) readBytes(f File) (r run, err error) {
 	if err := o.hold(f.Path, f.Bytes+1); err != nil {
-		return r, sum, err
+		return r, err
 	}
 	file, err := o.Access.Open(f.Path, 0)
 	if err != nil {
-		return r, sum, err
+		return r, err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
 	raw := make([]byte, f.Bytes+1)      // one more, to see whether the file is longer
 	n, err := io.ReadFull(file, raw)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return r, sum, err
+		return r, err
 	}
 	if err := changed(f, int64(n)); err != nil {
-		return r, sum, err
+		return r, err
 	}
-	sum = sha256.Sum256(raw[:n])
 	raw[n] = Separator
-	return run{raw: raw, width: 1}, sum, nil
+	return run{raw: raw, width: 1}, nil
 }
 
-// documents passes the documents of a file on, and returns the file's digest.
-func (o *opener) documents(f File, empty *atomic.Int64, add document) ([sha256.Size]byte, error) {
+func (o *opener) documents(f File, empty *atomic.Int64, add document) error {
 	if o.Format == formatText {
 		return o.textFile(f, add)
 	}
-	err := table.Read(o.Access, f.Path, o.tableConfig(), func(r table.Row) error {
+	return table.Read(o.Access, f.Path, o.tableConfig(), func(r table.Row) error {
 		text := r.Values[0]
 		if text == "" {
 			empty.Add(1)
@@ -212,10 +203,6 @@ func (o *opener) documents(f File, empty *atomic.Int64, add document) ([sha256.S
 		}
 		return nil
 	})
-	if err != nil {
-		return [sha256.Size]byte{}, err
-	}
-	return o.sumOf(f)
 }
 
 // place puts an error about a text at its line; what is no fault of the text stays as it is.
@@ -236,35 +223,29 @@ const (
 )
 
 // textFile passes a file on as one document.
-func (o *opener) textFile(f File, add document) (sum [sha256.Size]byte, err error) {
+func (o *opener) textFile(f File, add document) error {
 	file, err := o.Access.Open(f.Path, 0)
 	if err != nil {
-		return sum, err
+		return err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
-	digest := sha256.New()
-	p := &portions{r: bufio.NewReaderSize(io.TeeReader(file, digest), 1<<16), path: f.Path, bytes: o.vocab.IsBytes(), line: 1}
+	p := &portions{r: bufio.NewReaderSize(file, 1<<16), path: f.Path, bytes: o.vocab.IsBytes(), line: 1}
 	for {
 		text, last, err := p.next()
 		if err != nil {
-			return sum, err
+			return err
 		}
 		if err := changed(f, max(p.read, f.Bytes)); err != nil { // longer
-			return sum, err
+			return err
 		}
 		if err := add(text, last); err != nil {
-			return sum, p.locate(text, err, o.vocab)
+			return p.locate(text, err, o.vocab)
 		}
 		p.line += bytes.Count([]byte(text), []byte("\n"))
 		if last {
-			return finish(f, p.read, digest)
+			return changed(f, p.read)
 		}
 	}
-}
-
-func finish(f File, read int64, digest hash.Hash) (sum [sha256.Size]byte, err error) {
-	digest.Sum(sum[:0])
-	return sum, changed(f, read)
 }
 
 // portions takes a text apart.
@@ -277,7 +258,6 @@ type portions struct {
 	ahead []byte // read already: the line after the portion
 }
 
-// next returns the next portion, and whether it is the last.
 func (p *portions) next() (text string, last bool, err error) {
 	buffer := p.ahead
 	p.ahead = nil
@@ -349,25 +329,18 @@ func (p *portions) locate(text string, err error, t *tokenizer.Tokenizer) error 
 	return place(p.path, line, err)
 }
 
-// tableConfig is how rows of the task are read.
 func (o *opener) tableConfig() table.Config {
 	c := table.Config{Format: table.Format(o.Format), Header: !o.NoHeader}
-	or := func(name, fallback string) string {
-		if name == "" {
-			return fallback
-		}
-		return name
-	}
 	switch o.Task {
 	case Language, MaskedLanguage:
-		c.Columns = []string{or(o.Columns.Text, "text")}
+		c.Columns = []string{cmp.Or(o.Columns.Text, "text")}
 	case Classification:
-		c.Columns = []string{or(o.Columns.Label, "label"), or(o.Columns.Text, "text")}
+		c.Columns = []string{cmp.Or(o.Columns.Label, "label"), cmp.Or(o.Columns.Text, "text")}
 		if o.Columns.TextPair != "" {
 			c.Columns = append(c.Columns, o.Columns.TextPair)
 		}
 	case Translation:
-		c.Columns = []string{or(o.Columns.Source, "source"), or(o.Columns.Target, "target")}
+		c.Columns = []string{cmp.Or(o.Columns.Source, "source"), cmp.Or(o.Columns.Target, "target")}
 	case Images:
 	}
 	return c

@@ -51,13 +51,12 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 	if err := s.fits(count, b); err != nil {
 		return err
 	}
-	if len(s.mapped) > 0 {
-		defer s.checkMapped(&err)
-		defer truncated(debug.SetPanicOnFault(true), &err)
-	}
 	size := s.Samples()
 	if size == 0 {
 		return errors.New("data: fill: all of the data are held out")
+	}
+	if len(s.mapped) > 0 {
+		defer s.checkMapped(debug.SetPanicOnFault(true), &err)
 	}
 	var order permutation
 	for j := range count {
@@ -77,8 +76,17 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 // mostLooked bounds how many token files are looked at for one batch: they take turns.
 const mostLooked = 8
 
-// checkMapped makes an error of token files that were overwritten in place, after samples were read of them.
-func (s *Set) checkMapped(err *error) {
+// checkMapped makes an error of token files that were overwritten in place, after samples were read of them, and of the fault that
+// reading one gives when it became shorter. It puts back whether faults of this goroutine are panics.
+func (s *Set) checkMapped(before bool, err *error) {
+	debug.SetPanicOnFault(before)
+	if p := recover(); p != nil {
+		fault, ok := p.(interface{ Addr() uintptr })
+		if !ok {
+			panic(p)
+		}
+		*err = fmt.Errorf("data: fill: a token file became shorter while it was read (fault at %#x); restore it", fault.Addr())
+	}
 	n := min(mostLooked, len(s.mapped))
 	first := s.looked.Add(uint64(n)) //nolint:gosec // At most mostLooked.
 	for i := range uint64(n) {       //nolint:gosec // As above.
@@ -87,21 +95,6 @@ func (s *Set) checkMapped(err *error) {
 			*err = fmt.Errorf("data: fill: %w", changed)
 		}
 	}
-}
-
-// truncated makes an error of the fault that reading a mapped file gives when it became shorter, and puts back whether faults
-// of this goroutine are panics.
-func truncated(before bool, err *error) {
-	debug.SetPanicOnFault(before)
-	p := recover()
-	if p == nil {
-		return
-	}
-	fault, ok := p.(interface{ Addr() uintptr })
-	if !ok {
-		panic(p)
-	}
-	*err = fmt.Errorf("data: fill: a token file became shorter while it was read (fault at %#x); restore it", fault.Addr())
 }
 
 // keyOf is the source of what is random in a sample of an epoch.
@@ -127,8 +120,7 @@ func (s *Set) FillEvaluation(n, first, count int, b Batch) (err error) {
 		return err
 	}
 	if len(s.mapped) > 0 {
-		defer s.checkMapped(&err)
-		defer truncated(debug.SetPanicOnFault(true), &err)
+		defer s.checkMapped(debug.SetPanicOnFault(true), &err)
 	}
 	held := s.HeldOut()
 	for j := range count {

@@ -75,7 +75,6 @@ func byHash(files []File) []int {
 	return order
 }
 
-// largest returns the first of the largest files that are not held out.
 func largest(files []File, out []bool) int {
 	best := -1
 	for i, f := range files {
@@ -86,7 +85,6 @@ func largest(files []File, out []bool) int {
 	return best
 }
 
-// tooShort reports a corpus without a window for each part.
 func tooShort(total int64, sequence int) *Error {
 	fits := (total-1)/2 - 1
 	if fits < 1 {

@@ -3,7 +3,6 @@ package data
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"image"
@@ -79,10 +78,7 @@ func (o *opener) values(channels int) ([][256]float32, error) {
 	return out, nil
 }
 
-// openImages reads images and their classes.
 func (o *opener) openImages(ctx context.Context, s *Set) error {
-	files := slices.Concat(o.train, o.held)
-	sums := make([][sha256.Size]byte, len(files))
 	parts := slices.DeleteFunc([][]File{o.train, o.held}, func(part []File) bool { return len(part) == 0 })
 	var read []*pictures
 	var found []*labelTable
@@ -109,14 +105,6 @@ func (o *opener) openImages(ctx context.Context, s *Set) error {
 			return &Error{Key: "data.validation", Err: fmt.Errorf("its images are %v, those to train on %v", p.shape, read[0].shape)}
 		}
 	}
-	err = o.each(ctx, files, func(i int, f File) (err error) {
-		sums[i], err = o.sumOf(f)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	o.identify(s, files, sums)
 	s.labels, s.image = classes, read[0].shape
 	switch {
 	case o.HoldAll:
@@ -239,7 +227,6 @@ func (o *opener) readFolder(ctx context.Context, files []File, t *labelTable) (*
 	})
 }
 
-// readImage reads an image file as pixels of a shape.
 func (o *opener) readImage(path string, shape Image, pixels []byte) error {
 	file, err := o.Access.Open(path, 0)
 	if err != nil {

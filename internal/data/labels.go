@@ -26,7 +26,6 @@ func newLabelTable(path string) *labelTable {
 	return &labelTable{path: path, numbers: map[string]int32{}}
 }
 
-// number is that of a label.
 func (t *labelTable) number(name string, line int) int32 {
 	n, ok := t.numbers[name]
 	if !ok {
@@ -91,7 +90,6 @@ func (o *opener) classes(found []*labelTable) ([]string, error) {
 	return classes, nil
 }
 
-// translate maps the labels of a file to classes.
 func (o *opener) translate(classes []string, t *labelTable) ([]int32, error) {
 	out := make([]int32, len(t.names))
 	_, numbers := largestOf(t.names)
@@ -123,7 +121,6 @@ func largestOf(names []string) (largest int, ok bool) {
 	return largest, len(names) > 0
 }
 
-// some lists the first few names.
 func some(names []string) string {
 	const most = 10
 	if len(names) > most {

@@ -69,7 +69,6 @@ func list(ctx context.Context, c Config) (Listing, error) {
 	return expandAll(ctx, "data.files", c.Files, c.Access)
 }
 
-// expandAll expands the entries of one key of the job file.
 func expandAll(ctx context.Context, key string, entries []string, opener *access.Opener) (Listing, error) {
 	all := Listing{Skipped: Skipped{}}
 	seen := map[string]bool{}
@@ -97,7 +96,6 @@ func expandAll(ctx context.Context, key string, entries []string, opener *access
 	return all, nil
 }
 
-// lister expands one entry.
 type lister struct {
 	ctx        context.Context // of one call of List
 	access     *access.Opener
@@ -172,10 +170,8 @@ func (l *lister) hint() string {
 	return ""
 }
 
-// hasMeta reports whether a path can be a pattern.
 func hasMeta(path string) bool { return strings.ContainsAny(path, `*?[{\`) }
 
-// single takes a path that names a file.
 func (l *lister) single(path string, info access.Info) error {
 	if !info.Mode.IsRegular() {
 		return fmt.Errorf("%s is %s, not a file or a directory", path, access.Describe(info.Mode))
@@ -199,7 +195,6 @@ func (l *lister) missing(path string, err error) error {
 	return absent(path, syscall.ENOENT, "%s does not exist", path)
 }
 
-// firstMissing is the first part of a path that does not exist.
 func firstMissing(opener *access.Opener, path string) string {
 	dir := filepath.Dir(path)
 	if info, err := opener.Stat(dir); err == nil && info.IsDir() || dir == path {
@@ -251,7 +246,6 @@ func (l *lister) directory(dir, name string, around []access.Info) error {
 	return nil
 }
 
-// entry takes one name of a directory.
 func (l *lister) entry(at, name string, e fs.DirEntry, around []access.Info) error {
 	switch {
 	case e.Type()&fs.ModeSymlink == 0 && !e.IsDir() && !l.matches(name):
@@ -305,7 +299,6 @@ func (l *lister) take(path, name string, info access.Info) error {
 	return nil
 }
 
-// matches reports whether the pattern matches a file.
 func (l *lister) matches(name string) bool {
 	if l.pattern == "" {
 		return true

@@ -56,7 +56,6 @@ func (m masked) fill(b Batch, j int, i, key uint64) error {
 	return nil
 }
 
-// unit maps a random number to [0, 1).
 func unit(x uint64) float64 { return float64(x>>11) / (1 << 53) }
 
 // chosen reports whether the token at a place of the window is to be guessed. Forced is a place that is in any case.
@@ -82,7 +81,6 @@ func (m masked) forced(ids []int32, key uint64) int {
 	return -1
 }
 
-// ask keeps the tokens that are to be guessed.
 func (m masked) ask(ids []int32, key uint64) {
 	forced := m.forced(ids, key)
 	for place, id := range ids {
@@ -92,7 +90,6 @@ func (m masked) ask(ids []int32, key uint64) {
 	}
 }
 
-// hide replaces tokens that are to be guessed.
 func (m masked) hide(ids []int32, key uint64) {
 	forced := m.forced(ids, key)
 	for place, id := range ids {

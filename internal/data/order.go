@@ -28,7 +28,6 @@ func newPermutation(seed, epoch, size uint64) permutation {
 	return p
 }
 
-// at returns the window at place i of the epoch, 0 <= i < size.
 func (p *permutation) at(i uint64) uint64 {
 	for {
 		i = p.round(i)
@@ -38,7 +37,6 @@ func (p *permutation) at(i uint64) uint64 {
 	}
 }
 
-// round runs the network once over all its numbers.
 func (p *permutation) round(x uint64) uint64 {
 	low, high := p.low, p.high
 	for _, key := range p.keys {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -96,6 +97,9 @@ func Open(ctx context.Context, c Config) (*Set, error) {
 	case Language, MaskedLanguage:
 		err = o.openCorpus(ctx, s)
 	}
+	if err == nil {
+		err = o.identify(ctx, s)
+	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -118,7 +122,6 @@ func (s *Set) Labels() []string { return s.labels }
 // Tokenizer is what the tokens are of; nil for images.
 func (s *Set) Tokenizer() *tokenizer.Tokenizer { return s.tokenizer }
 
-// opener opens one set.
 type opener struct {
 	Config
 	vocab  *tokenizer.Tokenizer // nil for images
@@ -175,7 +178,6 @@ func (o *opener) openTokenizer() (err error) {
 	return nil
 }
 
-// hold counts what is held in memory.
 func (o *opener) hold(path string, bytes int64) error {
 	if total := o.memory.Add(bytes); total > o.CapBytes {
 		return &Error{Key: "data.files", Err: fmt.Errorf(
@@ -224,8 +226,20 @@ func located(err error) error {
 	return e
 }
 
-// identify sets the identity of files whose contents have these digests.
-func (o *opener) identify(s *Set, files []File, sums [][sha256.Size]byte) {
+func (o *opener) identify(ctx context.Context, s *Set) error {
+	files := slices.Concat(o.train, o.held)
+	sums := make([][sha256.Size]byte, len(files))
+	err := o.each(ctx, files, func(i int, f File) (err error) {
+		if o.Format == formatTokens {
+			sums[i] = s.mapped[i].Digest
+			return nil
+		}
+		sums[i], err = o.sumOf(f)
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	digest := sha256.New()
 	if o.vocab != nil && o.vocab.IsBytes() && o.Format == formatText && len(o.held) == 0 {
 		digest.Write([]byte("avgpipe corpus 1\n"))
@@ -248,6 +262,7 @@ func (o *opener) identify(s *Set, files []File, sums [][sha256.Size]byte) {
 	}
 	id.Digest = hex.EncodeToString(digest.Sum(nil))
 	s.identity = id
+	return nil
 }
 
 // sumOf is the digest of a file, which must still have the size that it was listed with.
@@ -266,7 +281,6 @@ func (o *opener) sumOf(f File) (sum [sha256.Size]byte, err error) {
 	return sum, changed(f, n)
 }
 
-// changed reports a file that has not the size that it was listed with.
 func changed(f File, bytes int64) error {
 	switch {
 	case bytes < f.Bytes:

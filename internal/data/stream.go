@@ -12,10 +12,8 @@ type run struct {
 	width int
 }
 
-// size is the number of tokens.
 func (r run) size() int { return len(r.raw) / r.width }
 
-// slice is tokens [from, to).
 func (r run) slice(from, to int) run {
 	return run{raw: r.raw[from*r.width : to*r.width], width: r.width}
 }
@@ -50,7 +48,6 @@ func widthOf(vocabulary int) int {
 	return 4
 }
 
-// appendID appends a token id of a width.
 func appendID(raw []byte, width, id int) []byte {
 	switch width {
 	case 1:
@@ -78,7 +75,6 @@ func newStream(runs []run) stream {
 	return s
 }
 
-// total is the number of tokens.
 func (s stream) total() int { return s.starts[len(s.starts)-1] }
 
 // read writes len(ids) tokens from at on; there are as many.

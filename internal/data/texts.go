@@ -2,7 +2,6 @@ package data
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"sort"
@@ -59,15 +58,11 @@ func (l library) find(i int) (*texts, int) {
 // openTexts reads the rows of classifications and translations.
 func (o *opener) openTexts(ctx context.Context, s *Set) error {
 	files := slices.Concat(o.train, o.held)
-	read, sums := make([]*texts, len(files)), make([][sha256.Size]byte, len(files))
-	found := make([]*labelTable, len(files))
+	read, found := make([]*texts, len(files)), make([]*labelTable, len(files))
 	var long atomic.Int64
-	err := o.each(ctx, files, func(i int, f File) (err error) {
+	err := o.each(ctx, files, func(i int, f File) error {
 		read[i], found[i] = &texts{}, newLabelTable(f.Path)
-		if err = o.readTexts(ctx, f, read[i], found[i], &long); err == nil {
-			sums[i], err = o.sumOf(f)
-		}
-		return err
+		return o.readTexts(ctx, f, read[i], found[i], &long)
 	})
 	if err != nil {
 		return err
@@ -80,7 +75,6 @@ func (o *opener) openTexts(ctx context.Context, s *Set) error {
 	if n := long.Load(); n > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("data.sequence: samples longer than %d tokens, which were cut: %d", o.Sequence, n))
 	}
-	o.identify(s, files, sums)
 	s.train, s.held, err = o.divideTexts(read)
 	return err
 }

@@ -66,13 +66,12 @@ func (o *opener) apart(path string) error {
 	return nil
 }
 
-// writeAll writes one file after the other.
 func (o *opener) writeAll(ctx context.Context, w *tokenfile.Writer) error {
 	var empty atomic.Int64
 	var ids []int32
 	e := o.vocab.NewEncoder()
 	for _, f := range o.train {
-		_, err := o.documents(f, &empty, func(text string, last bool) (err error) {
+		err := o.documents(f, &empty, func(text string, last bool) (err error) {
 			if ids, err = e.Append(ids[:0], text); err != nil {
 				return err
 			}

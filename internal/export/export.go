@@ -158,7 +158,6 @@ func divide(tensors []checkpoint.Tensor, limit int64) [][]checkpoint.Tensor {
 	return parts
 }
 
-// file is a file of the archive.
 type file struct {
 	name   string
 	length int64

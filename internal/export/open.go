@@ -69,7 +69,6 @@ func ReadModel(opener *access.Opener, dir string) (*model.Model, error) {
 	return nil, err
 }
 
-// contents names the first entries of a directory.
 func contents(opener *access.Opener, dir string) string {
 	const most = 5
 	entries, err := opener.ReadDir(dir)
@@ -155,7 +154,6 @@ func checkTypes(m *model.Model, file tensors) error {
 	return nil
 }
 
-// weightsPath is the one file, or else the index.
 func weightsPath(opener *access.Opener, dir string) (string, error) {
 	for _, name := range []string{WeightsFile, IndexFile} {
 		path := filepath.Join(dir, name)

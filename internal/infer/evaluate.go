@@ -25,7 +25,6 @@ type Evaluate struct {
 	Beam    int      // of translations, whose BLEU is measured
 }
 
-// samplesAtOnce is the micro-batch of an evaluation.
 const samplesAtOnce = 8
 
 // Evaluate measures the model.

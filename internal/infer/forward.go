@@ -49,13 +49,11 @@ func (s *Session) newForward(samples int) (*forward, error) {
 
 func (f *forward) close() error { return f.stage.Close() }
 
-// batch is the buffers of a micro-batch, to be filled.
 func (f *forward) batch() data.Batch { return f.feed.Batch(f.input, f.labels) }
 
 // score compares the predictions with the targets of what batch was filled with.
 func (f *forward) score() (stage.Score, error) { return f.stage.Evaluate(nil, f.input, f.labels, nil) }
 
-// predict computes the logits of what batch was filled with.
 func (f *forward) predict() error {
 	_, err := f.stage.Evaluate(nil, f.input, nil, f.logits)
 	return err
@@ -64,7 +62,6 @@ func (f *forward) predict() error {
 // row is a row of logits; the caller may change it.
 func (f *forward) row(i int) []float32 { return f.values[i*f.classes : (i+1)*f.classes] }
 
-// likely is an index and its probability.
 type likely struct {
 	id          int
 	probability float64

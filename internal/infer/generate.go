@@ -21,7 +21,6 @@ type Generate struct {
 	Seed        uint64
 }
 
-// errEnd ends a generation at the end of the document.
 var errEnd = errors.New("the document ends")
 
 // Generate writes the continuation of a prompt to out, as it is drawn, until the document ends or there are enough tokens.

@@ -55,7 +55,6 @@ func (s *Session) Predict(ctx context.Context, top int, inputs []string, emit fu
 	return nil
 }
 
-// clip shortens an input for a message.
 func clip(input string) string {
 	const most = 60
 	if runes := []rune(input); len(runes) > most {
@@ -64,7 +63,6 @@ func clip(input string) string {
 	return input
 }
 
-// classes are the likeliest classes.
 func (s *Session) classes(logits []float32, top int) []api.Guess {
 	var out []api.Guess
 	for _, l := range likeliest(logits, top) {
@@ -73,7 +71,6 @@ func (s *Session) classes(logits []float32, top int) []api.Guess {
 	return out
 }
 
-// label names a class.
 func (s *Session) label(class int) string {
 	if labels := s.card.Data.Labels; class < len(labels) {
 		return labels[class]

@@ -44,7 +44,6 @@ func (e *TaskError) Error() string {
 	return fmt.Sprintf("model %s: it cannot %s, its task is %s; try avgpipectl %s", e.Dir, e.Asks, e.Task, e.Verb)
 }
 
-// verbs says what a model of each task is for.
 var verbs = map[model.Task]string{
 	model.Language: "generate", model.MaskedLanguage: "predict", model.Classification: "predict", model.Images: "predict",
 	model.Translation: "translate",
@@ -130,7 +129,6 @@ func (s *Session) Close() error {
 	return errors.Join(errs...)
 }
 
-// require refuses what the model is not for.
 func (s *Session) require(asks string, tasks ...model.Task) error {
 	if slices.Contains(tasks, s.model.Task) {
 		return nil

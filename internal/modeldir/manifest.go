@@ -41,7 +41,6 @@ type manifest struct {
 	Files    []file `json:"files"`
 }
 
-// file is one file as it was written.
 type file struct {
 	Name   string `json:"name"`
 	Bytes  int64  `json:"bytes"`
@@ -101,7 +100,6 @@ func readManifest(dir string) (*manifest, error) {
 	return m, nil
 }
 
-// encode is the text of a manifest.
 func (m manifest) encode() ([]byte, error) {
 	m.Magic, m.Version = magic, version
 	text, err := json.MarshalIndent(m, "", "  ")

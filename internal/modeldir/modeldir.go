@@ -18,7 +18,6 @@ import (
 // entry is the file that makes a directory a model: without it nothing loads.
 const entry = "config.json"
 
-// mostNamed is how many entries a refusal names.
 const mostNamed = 8
 
 // Refusal reports why nothing is written to a directory. Nothing was changed.
@@ -96,7 +95,6 @@ func Write(dir string, force bool, from Source, fill func(staging string) error)
 	return nil
 }
 
-// makeAll makes a directory and reports whether it was missing.
 func makeAll(dir string) (made bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return false, err
@@ -203,7 +201,6 @@ func (m *manifest) match(dir string, entries []fs.DirEntry) ([]file, error) {
 	return found, nil
 }
 
-// names lists the first entries of a directory.
 func names(entries []fs.DirEntry) string {
 	var all []string
 	for _, e := range entries {

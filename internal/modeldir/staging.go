@@ -27,7 +27,6 @@ type staging struct {
 	lock *os.File
 }
 
-// newStaging makes a staging directory in dir.
 func newStaging(dir string) (*staging, error) {
 	at, err := os.MkdirTemp(dir, stagingPrefix)
 	if err != nil {
@@ -40,10 +39,8 @@ func newStaging(dir string) (*staging, error) {
 	return &staging{at, lock}, nil
 }
 
-// errHeld reports a lock that another process holds.
 var errHeld = errors.New("locked by another process")
 
-// lockAt takes the lock of a staging directory.
 func lockAt(dir string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|unix.O_NOFOLLOW|flags, 0o600)
 	if err != nil {
@@ -59,10 +56,8 @@ func lockAt(dir string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// remove removes the staging directory with what is left in it.
 func (s *staging) remove() error { return errors.Join(os.RemoveAll(s.dir), s.lock.Close()) }
 
-// describe lists the collected files.
 func (s *staging) describe() ([]file, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -101,7 +96,6 @@ func (s *staging) manifest(dir string, m manifest) error {
 	return checkpoint.OS.SyncDir(dir)
 }
 
-// held reports whether the writer of a staging directory lives.
 func held(dir string) bool {
 	f, err := lockAt(dir, 0)
 	if err != nil {
@@ -110,7 +104,6 @@ func held(dir string) bool {
 	return f.Close() != nil
 }
 
-// removeStale removes staging directories whose writers are gone.
 func removeStale(dir string, names []string) error {
 	for _, name := range names {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {

@@ -45,7 +45,6 @@ func drain(r io.Reader) error {
 	return nil
 }
 
-// writeFile writes a new file and syncs it.
 func writeFile(path string, r io.Reader) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -47,7 +47,6 @@ type Obstacle struct {
 	Text  string `json:"text"`            // the whole error
 }
 
-// kinds says which errors of the system are obstacles.
 var kinds = map[syscall.Errno]Kind{
 	syscall.ENOSPC: Space, syscall.EDQUOT: Space,
 	syscall.ENOENT: Missing, syscall.ENOTDIR: Missing, syscall.ENODATA: Empty,
@@ -187,7 +186,6 @@ func existing(path string) string {
 	return path
 }
 
-// readable opens a file or directory and reads a little of it.
 func readable(path string) error {
 	if path == "" {
 		return nil
@@ -212,7 +210,6 @@ func readable(path string) error {
 	return err
 }
 
-// lockable reports whether nobody holds a lock.
 func lockable(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

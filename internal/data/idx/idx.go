@@ -39,7 +39,6 @@ func Read(opener *access.Opener, path string, limit int64) (Data, error) {
 	return d, nil
 }
 
-// read reads a plain or compressed stream.
 func read(r io.Reader, limit int64) (Data, error) {
 	plain := bufio.NewReader(r)
 	if magic, err := plain.Peek(2); err != nil || magic[0] != 0x1f || magic[1] != 0x8b {

@@ -58,7 +58,6 @@ func openParquet(file *os.File, columns []string) (r *parquetRows, err error) {
 	return r, nil
 }
 
-// recovered makes an error of a panic.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the file is damaged: %v", p)

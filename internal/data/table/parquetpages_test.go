@@ -2,6 +2,7 @@ package table
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -123,4 +124,13 @@ func TestParquetAllocatesByWhatIsThere(t *testing.T) {
 // values sets how many values a page claims.
 func values(h *format.PageHeader, n int32) {
 	h.DataPageHeader.V.NumValues, h.DataPageHeaderV2.V.NumValues = n, n
+}
+
+// TestDeepMetadataAreRefused before they exhaust the stack: structures in structures, in lists, and lists in lists.
+func TestDeepMetadataAreRefused(t *testing.T) {
+	for name, level := range map[string]string{"structures": "\x1c", "structures in lists": "\x19\x1c", "lists": "\x19\x19", "maps": "\x1b\x01\xbb"} {
+		if n, err := thriftStructure([]byte(strings.Repeat(level, 8<<20/len(level)))); !errors.Is(err, errThrift) {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+	}
 }

@@ -110,7 +110,6 @@ func Read(opener *access.Opener, path string, c Config, yield func(Row) error) (
 	}
 }
 
-// at puts an error at its place.
 func at(path string, line int, err error) error {
 	e := &Error{Path: path, Line: line, Err: err}
 	if missing, ok := errors.AsType[*missingError](err); ok {
@@ -156,7 +155,6 @@ func missing(column string, there []string) error {
 	return &missingError{column: column, there: there, nearest: nearest.Word(column, there)}
 }
 
-// lineReader reads lines and counts them.
 type lineReader struct {
 	r    *bufio.Reader
 	line int
@@ -185,7 +183,6 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// trimEnd drops the end of a line.
 func trimEnd(line []byte) []byte {
 	n := len(line)
 	if n > 0 && line[n-1] == '\n' {

@@ -87,7 +87,6 @@ func (u *unigram) append(ids []int32, word string) ([]int32, error) {
 	return ids, nil
 }
 
-// give appends the tokens of unknown text.
 func (u *unigram) give(ids []int32, text string) ([]int32, error) {
 	if id, ok := u.ids[text]; ok { // the unknown token's own name
 		return append(ids, id), nil
@@ -103,7 +102,6 @@ func (u *unigram) give(ids []int32, text string) ([]int32, error) {
 	return append(ids, u.unknown), nil
 }
 
-// search finds the best way to each place.
 func (u *unigram) search(word string) []step {
 	best := make([]step, len(word)+1)
 	best[0].reached = true

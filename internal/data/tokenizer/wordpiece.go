@@ -45,7 +45,6 @@ func (w *wordPiece) match(word string, at int) (id int32, size int) {
 	return 0, 0
 }
 
-// give appends the token of an unknown word.
 func (w *wordPiece) give(ids []int32, word string) ([]int32, error) {
 	if w.unknown == None {
 		return ids, &UnknownError{Text: word}
