@@ -78,32 +78,20 @@ func (o *opener) step() int {
 
 // divideRuns parts a corpus, one run a file, into what is trained on and what is held out.
 func (o *opener) divideRuns(runs []run) (train, held []run, err error) {
-	if len(o.held) > 0 {
-		train, held = runs[:len(o.train)], runs[len(o.train):]
-		parts := map[string][]run{"data.files": train, "data.validation": held}
-		if o.HoldAll {
-			parts = map[string][]run{"data.files": held}
-		}
-		for key, part := range parts {
-			if n := newStream(part).total(); n <= o.step() {
-				return nil, nil, &Error{Key: key, Err: fmt.Errorf("the files hold %d tokens, too few for a sample of %d", n, o.Sequence)}
-			}
-		}
-		return train, held, nil
-	}
-	sized := make([]File, len(runs))
+	sizes := make([]int64, len(runs))
 	for i, r := range runs {
-		sized[i] = File{Name: o.train[i].Name, Bytes: int64(r.size()) - 1} // the end token is counted apart
+		sizes[i] = int64(r.size())
 	}
-	trainPieces, heldPieces, err := divide(sized, o.Holdout, o.step())
+	trainPieces, heldPieces, err := o.divideSizes(sizes)
 	if err != nil {
 		return nil, nil, err
 	}
-	end := run{raw: appendID(nil, widthOf(o.vocab.Vocabulary()), int(o.vocab.Special().End)), width: widthOf(o.vocab.Vocabulary())}
+	width := widthOf(o.vocab.Vocabulary())
+	end := run{raw: appendID(nil, width, int(o.vocab.Special().End)), width: width}
 	cut := func(pieces []piece) (out []run) {
 		for _, p := range pieces {
 			r := runs[p.file]
-			if p.first+p.size == sized[p.file].Bytes { // the end token is there
+			if p.first+p.tokens() == sizes[p.file] { // the end token is there
 				out = append(out, r.slice(int(p.first), r.size()))
 			} else {
 				out = append(out, r.slice(int(p.first), int(p.first+p.size)), end)
@@ -112,6 +100,35 @@ func (o *opener) divideRuns(runs []run) (train, held []run, err error) {
 		return out
 	}
 	return cut(trainPieces), cut(heldPieces), nil
+}
+
+// divideSizes parts files of so many tokens each, their end tokens included.
+func (o *opener) divideSizes(sizes []int64) (train, held []piece, err error) {
+	if len(o.held) == 0 {
+		files := make([]File, len(sizes))
+		for i, n := range sizes {
+			files[i] = File{Name: o.train[i].Name, Bytes: n - 1} // the end token is counted apart
+		}
+		return divide(files, o.Holdout, o.step())
+	}
+	for i, n := range sizes {
+		p := piece{file: i, size: n - 1}
+		if i < len(o.train) {
+			train = append(train, p)
+		} else {
+			held = append(held, p)
+		}
+	}
+	heldKey := "data.validation"
+	if o.HoldAll {
+		heldKey = "data.files"
+	}
+	for key, part := range map[string][]piece{"data.files": train, heldKey: held} {
+		if n := tokens(part); n <= int64(o.step()) {
+			return nil, nil, &Error{Key: key, Err: fmt.Errorf("the files hold %d tokens, too few for a sample of %d", n, o.Sequence)}
+		}
+	}
+	return train, held, nil
 }
 
 // mapTokens maps a token file and holds it against the tokenizer and the model.

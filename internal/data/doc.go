@@ -1,6 +1,6 @@
-// Package data turns a job's text files into samples: a deterministic stream that can be cut off anywhere and resumed.
+// Package data turns a job's files into samples: a deterministic stream that can be cut off anywhere and resumed.
 //
-// Open lists the files, keeps a share of them for evaluation, and holds their bytes once, in memory. A sample is a window
+// Open lists the files, keeps a share of them for evaluation, and holds what they say once, in memory. A sample of a language model is a window
 // of Sequence+1 consecutive tokens: the inputs are its first Sequence, the targets its last. Windows start Sequence tokens
 // apart, so every token is the target of exactly one sample (the first token, and a rest shorter than a window, are of
 // none). An epoch visits the windows in an order drawn for it; see order.go.
@@ -11,7 +11,7 @@
 //	cursor := set.Cursor(pipeline, pipelines, batch)
 //	for step := range steps {
 //		for m := range micros { // samples m*b .. m*b+b-1 of the batch
-//			err = set.Fill(cursor, m*b, b, inputs, targets) // (b,T) each; nil for what is not wanted
+//			err = set.Fill(cursor, m*b, b, batch) // of buffers; nil for what is not wanted
 //		}
 //		cursor = cursor.Next()
 //	}

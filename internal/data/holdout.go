@@ -18,6 +18,13 @@ type piece struct {
 // tokens is the room a piece takes, its separator included.
 func (p piece) tokens() int64 { return p.size + 1 }
 
+func tokens(pieces []piece) (n int64) {
+	for _, p := range pieces {
+		n += p.tokens()
+	}
+	return n
+}
+
 // divide parts the files into those to train on and those held out, of about share of all tokens. It depends on names and
 // sizes alone, so that every host and every run holds out the same, whatever their seed.
 //

@@ -125,8 +125,8 @@ func TestDivide(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 				continue
 			}
-			if room(train) <= sequence || room(held) <= sequence {
-				t.Errorf("%s, %v: %d and %d tokens, a window is %d", name, share, room(train), room(held), sequence+1)
+			if tokens(train) <= sequence || tokens(held) <= sequence {
+				t.Errorf("%s, %v: %d and %d tokens, a window is %d", name, share, tokens(train), tokens(held), sequence+1)
 			}
 			covered := make([]int64, len(files))
 			for _, p := range append(slices.Clone(train), held...) {
@@ -140,7 +140,7 @@ func TestDivide(t *testing.T) {
 					t.Errorf("%s, %v: %d of %d bytes of file %d", name, share, covered[i], sizes[i], i)
 				}
 			}
-			if got, most := room(held), max(int64(share*float64(total)), sequence+1)+sequence+2; got > most {
+			if got, most := tokens(held), max(int64(share*float64(total)), sequence+1)+sequence+2; got > most {
 				t.Errorf("%s, %v: %d of %d tokens are held out, at most %d are wanted", name, share, got, total, most)
 			}
 		}
