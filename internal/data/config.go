@@ -22,10 +22,7 @@ const Vocabulary = 256
 const Separator = tokenizer.ByteEnd
 
 // Columns are the names of the columns of a table, by what they hold; "" for what the task does not read.
-type Columns struct {
-	Text, TextPair, Label string // of a language (text) and of a classification
-	Source, Target        string // of a translation
-}
+type Columns = job.Columns
 
 // Config says what to read, for what, and how to cut it.
 type Config struct {
@@ -224,7 +221,7 @@ type Model struct {
 func ConfigOf(j *job.Job, m Model) Config {
 	d := j.Data
 	return Config{
-		Task: m.Task, Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: Columns(d.Columns),
+		Task: m.Task, Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: d.Columns,
 		NoHeader:  !d.Header && (d.Format == "csv" || d.Format == "tsv"), // other formats have none in any case
 		Tokenizer: d.Tokenizer, Labels: d.Labels, Sequence: cmp.Or(d.Sequence, m.Sequence), Holdout: d.Holdout, Masked: d.Masked,
 		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary, ModelClasses: m.Classes, Image: m.Image,

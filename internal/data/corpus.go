@@ -283,7 +283,7 @@ func (p *portions) next() (text string, last bool, err error) {
 		p.read += int64(len(line))
 		whole := len(buffer) > 0 && buffer[len(buffer)-1] == '\n'
 		switch {
-		case len(buffer) >= portion && whole && len(line) > 0 && line[0] > ' ', len(buffer) >= maxPortion && utf8.RuneStart(first(line)):
+		case len(buffer) >= portion && whole && len(line) > 0 && line[0] > ' ', len(buffer) >= maxPortion && (len(line) == 0 || utf8.RuneStart(line[0])):
 			p.ahead = bytes.Clone(line)
 			if errors.Is(err, io.EOF) { // there is still this line
 				err = nil
@@ -305,14 +305,6 @@ func (p *portions) next() (text string, last bool, err error) {
 		}
 		return string(buffer), p.ahead == nil, nil
 	}
-}
-
-// first is the first byte, or a letter if there is none.
-func first(line []byte) byte {
-	if len(line) == 0 {
-		return 'a'
-	}
-	return line[0]
 }
 
 // invalid is where text stops to be UTF-8; -1 where it does not.

@@ -24,7 +24,7 @@ const (
 	TokenizerFile = "tokenizer.json" // in Hugging Face's format; not there when tokens are bytes
 )
 
-// Files that the usual Python library reads beside the model and that nothing here does. A job that has a tokenizer, or starts from
+// Files that Hugging Face's transformers reads beside the model and that nothing here does. A job that has a tokenizer, or starts from
 // a model, passes on those that it finds there.
 var (
 	TokenizerCompanions = []string{"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}

@@ -1,4 +1,4 @@
-// Package export turns the committed center into a model directory that the usual Python library loads: config.json and
+// Package export turns the committed center into a model directory that Hugging Face's transformers loads: config.json and
 // model.safetensors in Hugging Face's form, cut into several files with an index beyond MaxFileBytes. It moves bytes and computes nothing, so the daemon can do it.
 package export
 
@@ -30,7 +30,7 @@ const (
 // into one, and what common file systems and web servers take.
 const MaxFileBytes = 5_000_000_000
 
-// metadata is what the usual Python library asks for in a weights file.
+// metadata is what transformers asks for in a weights file.
 var metadata = map[string]string{"format": "pt"}
 
 // ShardMeta is what a worker writes into the header of every shard (elastic.ShardHeader.Meta), so that a shard says by itself

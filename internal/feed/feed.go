@@ -19,23 +19,17 @@ type Feed struct {
 
 // port is one tensor of a model's input.
 type port struct {
-	field    field
+	view     func(b *data.Batch, values []byte)
 	from, to int // bytes of the input boundary
 }
 
-// field is where a tensor comes from: one of a batch's.
-type field struct {
-	tokens func(b *data.Batch) *[]int32
-	pixels bool
-}
-
 // inputs says which field of a batch each input port of a model is, by its name (model.Task lists those of each task).
-var inputs = map[string]field{
-	"ids":         {tokens: func(b *data.Batch) *[]int32 { return &b.Tokens }},
-	"token_types": {tokens: func(b *data.Batch) *[]int32 { return &b.Types }},
-	"mask":        {tokens: func(b *data.Batch) *[]int32 { return &b.Mask }},
-	"decoder_ids": {tokens: func(b *data.Batch) *[]int32 { return &b.Decoder }},
-	"pixels":      {pixels: true},
+var inputs = map[string]func(b *data.Batch, values []byte){
+	"ids":         func(b *data.Batch, values []byte) { b.Tokens = device.Values[int32](values) },
+	"token_types": func(b *data.Batch, values []byte) { b.Types = device.Values[int32](values) },
+	"mask":        func(b *data.Batch, values []byte) { b.Mask = device.Values[int32](values) },
+	"decoder_ids": func(b *data.Batch, values []byte) { b.Decoder = device.Values[int32](values) },
+	"pixels":      func(b *data.Batch, values []byte) { b.Pixels = device.Values[float32](values) },
 }
 
 // New makes the feed of a model whose first layer has these input ports for a micro-batch of so many samples.
@@ -43,12 +37,12 @@ func New(ports []layer.Port, samples int) (Feed, error) {
 	f := Feed{samples: samples}
 	at := 0
 	for _, p := range ports {
-		from, ok := inputs[p.Name]
+		view, ok := inputs[p.Name]
 		if !ok {
 			return f, fmt.Errorf("the model takes an input %q, which no data set gives", p.Name)
 		}
 		n := layer.WordsOf(p.Type, p.Elements)
-		f.ports = append(f.ports, port{field: from, from: 4 * at, to: 4 * (at + n)})
+		f.ports = append(f.ports, port{view: view, from: 4 * at, to: 4 * (at + n)})
 		at += layer.Padded(n)
 	}
 	return f, nil
@@ -61,12 +55,7 @@ func (f Feed) Batch(input, labels []byte) data.Batch {
 		return b
 	}
 	for _, p := range f.ports {
-		values := input[p.from:p.to]
-		if p.field.pixels {
-			b.Pixels = device.Values[float32](values)
-		} else {
-			*p.field.tokens(&b) = device.Values[int32](values)
-		}
+		p.view(&b, input[p.from:p.to])
 	}
 	return b
 }

@@ -176,8 +176,11 @@ func TestInputsAreEncodedAsInTraining(t *testing.T) {
 		"abcdef\tgh": {[]int32{begin, 'a', 'b', 'c', end, 'g', 'h', end}, []int32{0, 0, 0, 0, 0, 1, 1, 1}},
 		"abc\tdef":   {[]int32{begin, 'a', 'b', 'c', end, 'd', 'e', end}, []int32{0, 0, 0, 0, 0, 1, 1, 1}},
 	} {
-		ids, types, err := s.encode(input)
-		if err != nil || !slices.Equal(ids, want.ids) || !slices.Equal(types, want.types) {
+		b := data.Batch{Tokens: make([]int32, 16), Types: make([]int32, 16), Mask: make([]int32, 16)}
+		ids, err := s.enter(b, 1, input)
+		types := b.Types[8 : 8+len(ids)]
+		if err != nil || !slices.Equal(ids, want.ids) || !slices.Equal(types, want.types) || !slices.Equal(b.Tokens[8:8+len(ids)], ids) ||
+			slices.Contains(b.Mask[8:8+len(ids)], 0) || slices.Contains(b.Mask[8+len(ids):], 1) {
 			t.Errorf("%q: ids %v types %v (%v), want %v %v", input, ids, types, err, want.ids, want.types)
 		}
 	}

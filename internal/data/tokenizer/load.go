@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/dlclark/regexp2"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/nearest"
@@ -135,13 +138,13 @@ func Parse(content []byte) (*Tokenizer, error) {
 	if t.model, t.tokens, err = f.Model.build(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	if t.normalize, err = normalizers(f.Normalizer); err != nil {
+	if t.normalize, err = steps(f.Normalizer, normalizers); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	if t.cut, err = cutters(f.PreTokenizer); err != nil {
+	if t.preTokenize, err = steps(f.PreTokenizer, preTokenizers); err != nil {
 		return nil, fmt.Errorf("pre_tokenizer: %w", err)
 	}
-	if t.decode, err = decoders(f.Decoder); err != nil {
+	if t.decode, err = steps(f.Decoder, decoders); err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
 	}
 	if err := t.add(f.AddedTokens); err != nil {
@@ -236,46 +239,62 @@ func unsupported(kind string, known ...string) error {
 	return fmt.Errorf("the type %q is not supported, only: %s", kind, strings.Join(known, ", "))
 }
 
-// normalizers makes the steps of a normalizer.
-func normalizers(c *component) ([]normalizer, error) {
+// builder makes the steps of a component of one type.
+type builder[S any] func(c *component) ([]S, error)
+
+// always are steps without settings.
+func always[S any](all ...S) builder[S] { return func(*component) ([]S, error) { return all, nil } }
+
+// steps makes the steps of a component: of a Sequence, those of each of its components.
+func steps[S any](c *component, known map[string]builder[S]) ([]S, error) {
 	if c == nil {
 		return nil, nil
 	}
 	if c.Type == "Sequence" {
-		var all []normalizer
-		for i := range c.Normalizers {
-			steps, err := normalizers(&c.Normalizers[i])
+		var all []S
+		for _, inner := range slices.Concat(c.Normalizers, c.PreTokenizers, c.Decoders) {
+			more, err := steps(&inner, known)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, steps...)
+			all = append(all, more...)
 		}
 		return all, nil
 	}
-	if f, ok := unicodeForms[c.Type]; ok {
-		return []normalizer{f}, nil
+	build, ok := known[c.Type]
+	if !ok {
+		return nil, unsupported(c.Type, slices.AppendSeq([]string{"Sequence"}, maps.Keys(known))...)
 	}
-	switch c.Type {
-	case "BertNormalizer":
+	return build(c)
+}
+
+var normalizers = map[string]builder[normalizer]{
+	"NFC": always[normalizer](change(norm.NFC.String)), "NFD": always[normalizer](change(norm.NFD.String)),
+	"NFKC": always[normalizer](change(norm.NFKC.String)), "NFKD": always[normalizer](change(norm.NFKD.String)),
+	"Lowercase":    always[normalizer](lower),
+	"StripAccents": always[normalizer](without(unicode.M)),
+	"BertNormalizer": func(c *component) ([]normalizer, error) {
 		return bertNormalizer(*c), nil
-	case "Strip":
+	},
+	"Strip": func(c *component) ([]normalizer, error) {
 		return []normalizer{trim(orTrue(c.StripLeft), orTrue(c.StripRight))}, nil
-	case "Prepend":
+	},
+	"Prepend": func(c *component) ([]normalizer, error) {
 		return []normalizer{change(func(text string) string {
 			if text == "" {
 				return text
 			}
 			return c.Prepend + text
 		})}, nil
-	case "Replace":
+	},
+	"Replace": func(c *component) ([]normalizer, error) {
 		r, err := replacementOf(c)
 		return []normalizer{r}, err
-	case "Precompiled":
+	},
+	"Precompiled": func(c *component) ([]normalizer, error) {
 		m, err := newCharsMap(c.CharsMap)
 		return []normalizer{m}, err
-	}
-	return nil, unsupported(c.Type, "Sequence", "BertNormalizer", "Strip", "Prepend", "Replace", "Precompiled", "NFC", "NFD", "NFKC", "NFKD",
-		"Lowercase", "StripAccents")
+	},
 }
 
 func replacementOf(c *component) (replacement, error) {
@@ -286,56 +305,35 @@ func replacementOf(c *component) (replacement, error) {
 	return replacement{pattern: p, content: c.Content}, err
 }
 
-// cutters makes the steps of a pre-tokenizer.
-func cutters(c *component) ([]cutter, error) {
-	if c == nil {
-		return nil, nil
-	}
-	switch c.Type {
-	case "Sequence":
-		var all []cutter
-		for i := range c.PreTokenizers {
-			steps, err := cutters(&c.PreTokenizers[i])
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, steps...)
-		}
-		return all, nil
-	case "ByteLevel":
-		return []cutter{byteLevel{addPrefixSpace: orTrue(c.AddPrefixSpace), cuts: orTrue(c.UseRegex)}}, nil
-	case "BertPreTokenizer":
-		return []cutter{byRune{isSpace, removed}, byRune{isPunctuation, isolated}}, nil
-	case "Whitespace":
-		return []cutter{byWord{}}, nil
-	case "WhitespaceSplit":
-		return []cutter{byRune{isSpace, removed}}, nil
-	case "Punctuation":
+var preTokenizers = map[string]builder[preTokenizer]{
+	"BertPreTokenizer": always[preTokenizer](byRune{isSpace, removed}, byRune{isPunctuation, isolated}),
+	"Whitespace":       always[preTokenizer](byWord{}),
+	"WhitespaceSplit":  always[preTokenizer](byRune{isSpace, removed}),
+	"ByteLevel": func(c *component) ([]preTokenizer, error) {
+		return []preTokenizer{byteLevel{addPrefixSpace: orTrue(c.AddPrefixSpace), cuts: orTrue(c.UseRegex)}}, nil
+	},
+	"Punctuation": func(c *component) ([]preTokenizer, error) {
 		b, err := behaviorOf(c, isolated)
-		return []cutter{byRune{isPunctuation, b}}, err
-	case "Digits":
-		b := contiguous
+		return []preTokenizer{byRune{isPunctuation, b}}, err
+	},
+	"Digits": func(c *component) ([]preTokenizer, error) {
 		if c.Individual {
-			b = isolated
+			return []preTokenizer{byRune{isNumber, isolated}}, nil
 		}
-		return []cutter{byRune{isNumber, b}}, nil
-	case "Split":
-		return splitOf(c)
-	case "Metaspace":
+		return []preTokenizer{byRune{isNumber, contiguous}}, nil
+	},
+	"Split": func(c *component) ([]preTokenizer, error) {
+		b, err := behaviorOf(c, "")
+		if err != nil {
+			return nil, err
+		}
+		p, err := c.Pattern.compile()
+		return []preTokenizer{byPattern{pattern: p, invert: c.Invert, behavior: b}}, err
+	},
+	"Metaspace": func(c *component) ([]preTokenizer, error) {
 		m, err := metaspaceOf(c)
-		return []cutter{m}, err
-	}
-	return nil, unsupported(c.Type, "Sequence", "ByteLevel", "BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits",
-		"Split", "Metaspace")
-}
-
-func splitOf(c *component) ([]cutter, error) {
-	b, err := behaviorOf(c, "")
-	if err != nil {
-		return nil, err
-	}
-	p, err := c.Pattern.compile()
-	return []cutter{byPattern{pattern: p, invert: c.Invert, behavior: b}}, err
+		return []preTokenizer{m}, err
+	},
 }
 
 func behaviorOf(c *component, fallback behavior) (behavior, error) {
@@ -366,39 +364,24 @@ func metaspaceOf(c *component) (metaspace, error) {
 	return m, nil
 }
 
-// decoders makes the steps of a decoder.
-func decoders(c *component) ([]decoder, error) {
-	if c == nil {
-		return nil, nil
-	}
-	switch c.Type {
-	case "Sequence":
-		var all []decoder
-		for i := range c.Decoders {
-			steps, err := decoders(&c.Decoders[i])
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, steps...)
-		}
-		return all, nil
-	case "ByteLevel":
-		return []decoder{fromByteLevel{}}, nil
-	case "WordPiece":
+var decoders = map[string]builder[decoder]{
+	"ByteLevel":    always[decoder](fromByteLevel{}),
+	"ByteFallback": always[decoder](fromBytes{}),
+	"Fuse":         always[decoder](fuse{}),
+	"WordPiece": func(c *component) ([]decoder, error) {
 		return []decoder{fromWordPiece(c.Prefix, orTrue(c.Cleanup))}, nil
-	case "Metaspace":
+	},
+	"Metaspace": func(c *component) ([]decoder, error) {
 		m, err := metaspaceOf(c)
 		return []decoder{fromMetaspace(m.mark, m.prepend != "never")}, err
-	case "ByteFallback":
-		return []decoder{fromBytes{}}, nil
-	case "Fuse":
-		return []decoder{fuse{}}, nil
-	case "Strip":
+	},
+	"Strip": func(c *component) ([]decoder, error) {
 		if c.Content == "" {
 			return nil, errors.New("the content of Strip is empty")
 		}
 		return []decoder{strip(c.Content, c.Start, c.Stop)}, nil
-	case "Replace":
+	},
+	"Replace": func(c *component) ([]decoder, error) {
 		r, err := replacementOf(c)
 		return []decoder{each(func(_ int, part string) string {
 			replaced, err := r.normalize(part)
@@ -407,10 +390,10 @@ func decoders(c *component) ([]decoder, error) {
 			}
 			return replaced
 		})}, err
-	case "BPEDecoder":
+	},
+	"BPEDecoder": func(c *component) ([]decoder, error) {
 		return []decoder{fuse{}, each(func(_ int, part string) string {
 			return strings.TrimSuffix(strings.ReplaceAll(part, c.Suffix, " "), " ")
 		})}, nil
-	}
-	return nil, unsupported(c.Type, "Sequence", "ByteLevel", "WordPiece", "Metaspace", "ByteFallback", "Fuse", "Strip", "Replace", "BPEDecoder")
+	},
 }

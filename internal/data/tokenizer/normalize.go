@@ -44,12 +44,6 @@ var lower = runes(func(b *strings.Builder, r rune) {
 	b.WriteRune(unicode.ToLower(r))
 })
 
-// unicodeForms are the normalizers without settings.
-var unicodeForms = map[string]normalizer{
-	"NFC": change(norm.NFC.String), "NFD": change(norm.NFD.String), "NFKC": change(norm.NFKC.String), "NFKD": change(norm.NFKD.String),
-	"Lowercase": lower, "StripAccents": without(unicode.M),
-}
-
 // trim drops white space at the ends.
 func trim(left, right bool) change {
 	return func(text string) string {

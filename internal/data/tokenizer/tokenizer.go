@@ -77,12 +77,12 @@ type Tokenizer struct {
 	hidden       []bool // by id: a special token, that Decode leaves out
 	single, pair Template
 
-	added      added // cut out of the text as it is
-	addedAfter added // cut out of the normalized text
-	normalize  []normalizer
-	cut        []cutter
-	model      model // nil: bytes
-	decode     []decoder
+	added       added // cut out of the text as it is
+	addedAfter  added // cut out of the normalized text
+	normalize   []normalizer
+	preTokenize []preTokenizer
+	model       model // nil: bytes
+	decode      []decoder
 }
 
 // model cuts a word into tokens.
@@ -202,7 +202,7 @@ func (e *Encoder) pieces(ids []int32, text string, first bool) ([]int32, error) 
 	}
 	var err error
 	words := []string{text}
-	for _, c := range e.t.cut {
+	for _, c := range e.t.preTokenize {
 		var next []string
 		for i, w := range words {
 			if next, err = c.cut(next, w, first && i == 0); err != nil {

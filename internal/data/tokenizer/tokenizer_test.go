@@ -100,7 +100,7 @@ func TestASlowPatternIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tok.cut[0].(byPattern).pattern.MatchTimeout = time.Millisecond
+	tok.preTokenize[0].(byPattern).pattern.MatchTimeout = time.Millisecond
 	if ids, err := tok.NewEncoder().Append(nil, strings.Repeat("a", 60)+"b"); err == nil || !strings.Contains(err.Error(), "takes more than 1ms") {
 		t.Errorf("%v %v", ids, err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-// cutter cuts text into words.
-type cutter interface {
+// preTokenizer cuts text into words.
+type preTokenizer interface {
 	// cut appends the words of text. First tells whether the text is where the whole one starts. It fails only where a search
 	// for a pattern takes too long.
 	cut(words []string, text string, first bool) ([]string, error)
