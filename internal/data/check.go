@@ -13,7 +13,7 @@ const wholeBytes = 64 << 20
 // check looks at the start of every file, and at all of tables that are not large.
 func (o *opener) check(ctx context.Context) (Summary, error) {
 	files := slices.Concat(o.train, o.held)
-	s := Summary{Files: len(files), HeldOutFiles: len(o.held), Notes: o.notes}
+	s := Summary{Files: len(files), Notes: o.notes}
 	for _, f := range files {
 		s.Bytes += f.Bytes
 	}
@@ -32,7 +32,7 @@ func (o *opener) check(ctx context.Context) (Summary, error) {
 func (o *opener) checkTables(ctx context.Context, s *Summary, files []File) error {
 	whole := s.Bytes <= wholeBytes
 	if whole && (o.Task == Classification || o.Task == Translation) {
-		return o.checkTexts(ctx, s, files)
+		return o.checkTexts(ctx, s)
 	}
 	return o.each(ctx, files, func(_ int, f File) error {
 		return table.Read(o.Access, f.Path, o.tableConfig(), func(table.Row) error {
@@ -44,23 +44,15 @@ func (o *opener) checkTables(ctx context.Context, s *Summary, files []File) erro
 	})
 }
 
-func (o *opener) checkTexts(ctx context.Context, s *Summary, files []File) error {
-	read, found := make([]*texts, len(files)), make([]*labelTable, len(files))
-	err := o.each(ctx, files, func(i int, f File) error {
-		t := &texts{}
-		read[i], found[i] = t, newLabelTable(f.Path)
-		return o.readRows(ctx, f, t, found[i], func(_, _ []string) error {
+func (o *opener) checkTexts(ctx context.Context, s *Summary) error {
+	read, _, err := o.eachTexts(ctx, func(f File, t *texts, labels *labelTable) error {
+		return o.readRows(ctx, f, t, labels, func(_, _ []string) error {
 			t.ends = append(t.ends, 0, 0)
 			return nil
 		})
 	})
 	if err != nil {
 		return err
-	}
-	if o.Task == Classification {
-		if _, err := o.classify(read, found); err != nil {
-			return err
-		}
 	}
 	train, held, err := o.divideTexts(read)
 	if err != nil {
@@ -103,9 +95,6 @@ func (o *opener) checkSizes(s *Summary, sizes []int64) error {
 	train, held, err := o.divideSizes(sizes)
 	if err != nil {
 		return err
-	}
-	if len(o.held) == 0 {
-		s.HeldOutFiles = len(held)
 	}
 	s.Samples, s.HeldOut = countWindows(tokens(train), o.step()), countWindows(tokens(held), o.step())
 	return nil

@@ -280,21 +280,14 @@ func (p *portions) next() (text string, last bool, err error) {
 	p.ahead = nil
 	for {
 		line, err := p.r.ReadSlice('\n')
-		p.read += int64(len(line))
-		whole := len(buffer) > 0 && buffer[len(buffer)-1] == '\n'
-		switch {
-		case len(buffer) >= portion && whole && len(line) > 0 && line[0] > ' ', len(buffer) >= maxPortion && (len(line) == 0 || utf8.RuneStart(line[0])):
-			p.ahead = bytes.Clone(line)
-			if errors.Is(err, io.EOF) { // there is still this line
-				err = nil
-			}
-		default:
-			buffer = append(buffer, line...)
-		}
-		switch {
-		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull):
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 			return "", false, err
-		case p.ahead == nil && !errors.Is(err, io.EOF):
+		}
+		p.read += int64(len(line))
+		startsLine := len(buffer) > 0 && buffer[len(buffer)-1] == '\n' && len(line) > 0 && line[0] > ' '
+		if len(buffer) >= portion && startsLine || len(buffer) >= maxPortion && (len(line) == 0 || utf8.RuneStart(line[0])) {
+			p.ahead = bytes.Clone(line)
+		} else if buffer = append(buffer, line...); !errors.Is(err, io.EOF) {
 			continue
 		}
 		if at := invalid(buffer); !p.bytes && at >= 0 {

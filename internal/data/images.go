@@ -82,28 +82,20 @@ func (o *opener) openImages(ctx context.Context, s *Set) error {
 	parts := slices.DeleteFunc([][]File{o.train, o.held}, func(part []File) bool { return len(part) == 0 })
 	var read []*pictures
 	var found []*labelTable
+	var samples [][]int32
 	for _, part := range parts {
 		p, t, err := o.readImages(ctx, part)
 		if err != nil {
 			return err
 		}
-		read, found = append(read, p), append(found, t)
+		read, found, samples = append(read, p), append(found, t), append(samples, p.labels)
 	}
-	classes, err := o.classes(found)
+	classes, err := o.classify(samples, found)
 	if err != nil {
 		return err
 	}
-	for i, p := range read {
-		classOf, err := o.translate(classes, found[i])
-		if err != nil {
-			return err
-		}
-		for k, n := range p.labels {
-			p.labels[k] = classOf[n]
-		}
-		if p.shape != read[0].shape {
-			return &Error{Key: "data.validation", Err: fmt.Errorf("its images are %v, those to train on %v", p.shape, read[0].shape)}
-		}
+	if last := read[len(read)-1]; last.shape != read[0].shape {
+		return &Error{Key: "data.validation", Err: fmt.Errorf("its images are %v, those to train on %v", last.shape, read[0].shape)}
 	}
 	s.labels, s.image = classes, read[0].shape
 	switch {

@@ -36,19 +36,19 @@ func (t *labelTable) number(name string, line int) int32 {
 	return n
 }
 
-// classify gives the samples of all files their classes.
-func (o *opener) classify(files []*texts, found []*labelTable) ([]string, error) {
+// classify makes classes of the labels of samples, which are numbered as in the table of their file, and names them.
+func (o *opener) classify(samples [][]int32, found []*labelTable) ([]string, error) {
 	classes, err := o.classes(found)
 	if err != nil {
 		return nil, err
 	}
-	for i, f := range files {
+	for i, labels := range samples {
 		classOf, err := o.translate(classes, found[i])
 		if err != nil {
 			return nil, err
 		}
-		for k, n := range f.labels {
-			f.labels[k] = classOf[n]
+		for k, n := range labels {
+			labels[k] = classOf[n]
 		}
 	}
 	return classes, nil

@@ -44,14 +44,6 @@ type Identity struct {
 	Digest string `json:"digest"` // SHA-256, hexadecimal
 }
 
-// Same returns nil when a corpus is what it was, and else says how the two differ.
-func (i Identity) Same(is Identity) error {
-	if i == is {
-		return nil
-	}
-	return fmt.Errorf("the data have changed: they were %v, they are %v; restore them, or submit the job anew", i, is)
-}
-
 // String describes the corpus.
 func (i Identity) String() string {
 	return fmt.Sprintf("%d files of %d bytes (sha256 %.12s)", i.Files, i.Bytes, i.Digest)
@@ -59,11 +51,11 @@ func (i Identity) String() string {
 
 // Summary is what the names, sizes and first rows of the files tell.
 type Summary struct {
-	Files, HeldOutFiles int    // a file that is cut counts in both
-	Bytes               int64  // of all files
-	Samples             uint64 // in an epoch; 0 when only reading all files tells
-	HeldOut             uint64 // samples kept for evaluation; 0 likewise
-	Notes               []string
+	Files   int
+	Bytes   int64  // of all files
+	Samples uint64 // in an epoch; 0 when only reading all files tells
+	HeldOut uint64 // samples kept for evaluation; 0 likewise
+	Notes   []string
 }
 
 // Check does what Open does as far as that is cheap: it finds every *Error of the configuration, of names and permissions, of the

@@ -55,23 +55,33 @@ func (l library) find(i int) (*texts, int) {
 	return l.files[k], i - l.starts[k]
 }
 
+// eachTexts reads the rows of all files, and names the classes of classifications.
+func (o *opener) eachTexts(ctx context.Context, read func(f File, t *texts, labels *labelTable) error) (all []*texts, classes []string, err error) {
+	files := slices.Concat(o.train, o.held)
+	all = make([]*texts, len(files))
+	found, samples := make([]*labelTable, len(files)), make([][]int32, len(files))
+	err = o.each(ctx, files, func(i int, f File) error {
+		all[i], found[i] = &texts{}, newLabelTable(f.Path)
+		err := read(f, all[i], found[i])
+		samples[i] = all[i].labels
+		return err
+	})
+	if err == nil && o.Task == Classification {
+		classes, err = o.classify(samples, found)
+	}
+	return all, classes, err
+}
+
 // openTexts reads the rows of classifications and translations.
 func (o *opener) openTexts(ctx context.Context, s *Set) error {
-	files := slices.Concat(o.train, o.held)
-	read, found := make([]*texts, len(files)), make([]*labelTable, len(files))
 	var long atomic.Int64
-	err := o.each(ctx, files, func(i int, f File) error {
-		read[i], found[i] = &texts{}, newLabelTable(f.Path)
-		return o.readTexts(ctx, f, read[i], found[i], &long)
+	read, classes, err := o.eachTexts(ctx, func(f File, t *texts, labels *labelTable) error {
+		return o.readTexts(ctx, f, t, labels, &long)
 	})
 	if err != nil {
 		return err
 	}
-	if o.Task == Classification {
-		if s.labels, err = o.classify(read, found); err != nil {
-			return err
-		}
-	}
+	s.labels = classes
 	if n := long.Load(); n > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("data.sequence: samples longer than %d tokens, which were cut: %d", o.Sequence, n))
 	}

@@ -32,7 +32,11 @@ type boundedReader struct {
 
 // Discard makes the decoder step over the text, not over a copy of it.
 func (r *boundedReader) Discard(n int) (int, error) {
-	return r.BytesReader.(interface{ Discard(n int) (int, error) }).Discard(n) //nolint:forcetypeassert // As every reader of bytes.
+	inner, ok := r.BytesReader.(interface{ Discard(n int) (int, error) })
+	if !ok {
+		return 0, errThrift // every reader of bytes is one
+	}
+	return inner.Discard(n)
 }
 
 func (r *boundedReader) ReadField() (thrift.Field, error) {
