@@ -86,36 +86,27 @@ func (j *Job) PerPipeline() *Budget {
 
 func divideUp(a, b uint64) uint64 { return (a + b - 1) / b }
 
-// budgetFaults checks that one key gives the budget, and that the warm-up is within it.
-func (j *Job) budgetFaults(has func(string) bool) []fault {
+// checkBudget checks that one key gives the budget, and that the warm-up is within it.
+func (c *checker) checkBudget() {
 	var given, all []string
 	written := false // perhaps with a value that is refused already
-	for _, k := range j.Train.budgetKeys() {
+	for _, k := range c.Train.budgetKeys() {
 		all = append(all, k.key)
-		written = written || has != nil && has(k.key)
+		written = written || c.Has(k.key)
 		if k.given {
 			given = append(given, k.key)
 		}
 	}
 	switch {
-	case len(given) == 0 && written:
-		return nil
-	case len(given) == 0:
-		return []fault{{
-			key:     all[0],
-			message: fmt.Sprintf("missing key %q (or %s): how much to train on", all[0], strings.Join(all[1:], ", ")),
-		}}
+	case len(given) == 0 && !written:
+		c.refuse(all[0], "", "missing key %q (or %s): how much to train on", all[0], strings.Join(all[1:], ", "))
 	case len(given) > 1:
-		return []fault{{
-			key:     given[1],
-			message: fmt.Sprintf("%s stands beside %s; the budget is given once", given[1], given[0]),
-			nearest: "remove " + strings.Join(given[1:], " and ") + ", or " + given[0],
-		}}
+		c.refuse(given[1], "remove "+strings.Join(given[1:], " and ")+", or "+given[0], "%s stands beside %s; the budget is given once", given[1], given[0])
+	case len(given) == 1:
+		if key, nearest, problem := c.CheckWarmup(0); key != "" {
+			c.refuse(key, nearest, "%s", problem)
+		}
 	}
-	if key, nearest, problem := j.CheckWarmup(0); key != "" {
-		return []fault{{key: key, message: problem, nearest: nearest}}
-	}
-	return nil
 }
 
 // CheckWarmup checks that the learning rate has risen before the budget is used up. It returns the key that is wrong and the

@@ -1,363 +1,288 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
-// decoder fills a Job from a tree and collects what does not fit.
-type decoder struct {
-	positions *Positions
-	problems  Problems
-	refused   map[string]bool // keys whose value is reported already, by its form
+// decoder fills a Job from a document and notes there what does not fit: each value against the rule of its field.
+type decoder struct{ *strictyaml.Document }
+
+// mismatch reports a value that its field cannot hold.
+func (d decoder) mismatch(f field, n *strictyaml.Node, nearest string) {
+	d.wants(f, n.Found(), nearest)
 }
 
-func (d *decoder) problem(key, nearest, format string, args ...any) {
-	d.problems = append(d.problems, d.positions.Problem(key, fmt.Sprintf(format, args...), nearest))
-}
-
-// mismatch reports a value of the wrong type.
-func (d *decoder) mismatch(f field, n *node, nearest string) {
-	d.problem(f.key, nearest, "%s wants %s; found %s", f.key, f.wants(), n.found())
-}
-
-// locate notes where every key of a tree stands.
-func (p *Positions) locate(n *node, key string) {
-	for _, e := range n.entries {
-		k := join(key, e.name)
-		p.keys[k] = e.at
-		p.values[k] = e.value.at
-		if e.value.kind == mapping {
-			p.values[k] = e.at
-		}
-		p.locate(e.value, k)
-	}
-	for i, item := range n.items {
-		k := fmt.Sprintf("%s[%d]", key, i)
-		p.values[k] = item.at
-		p.locate(item, k)
-	}
+func (d decoder) wants(f field, found, nearest string) {
+	d.Refuse(f.key, nearest, "%s wants %s; found %s", f.key, f.wants(), found)
 }
 
 // section decodes a mapping into a struct: unknown and missing keys are problems, absent ones keep their defaults.
-func (d *decoder) section(n *node, v reflect.Value, key string) {
-	t := v.Type()
+func (d decoder) section(n *strictyaml.Node, v reflect.Value, key string) {
 	known := map[string]bool{}
-	for i := range t.NumField() {
-		f := field{kind: t.Field(i).Type, rule: ruleOf(t.Field(i))}
-		name := t.Field(i).Tag.Get("yaml")
-		f.key = join(key, name)
-		known[name] = true
-		if at := n.find(name); at >= 0 {
-			d.value(n.entries[at].value, v.Field(i), f)
-			continue
-		}
-		if f.rule.required {
-			d.missing(f)
-		}
-	}
-	for _, e := range n.entries {
-		if !known[e.name] {
-			d.unknown(key, e.name)
-		}
-	}
-}
-
-func (d *decoder) missing(f field) {
-	wants := f.wants()
-	if f.kind.Kind() == reflect.Struct {
-		wants += ": " + strings.Join(children(f.key), ", ")
-	}
-	d.problem(f.key, "", "missing key %q: %s", f.key, wants)
-}
-
-// unknown reports a key that no field has. When nothing near it is allowed there, a key of that name elsewhere is it.
-func (d *decoder) unknown(section, name string) {
-	p := d.positions.UnknownKey(join(section, name), children(section))
-	if p.Nearest == "" {
-		for _, f := range fields {
-			if last(f.key) == name {
-				p.Nearest = f.key
-				break
+	for _, f := range members(key) {
+		known[last(f.key)] = true
+		if value := n.Child(last(f.key)); value != nil {
+			d.value(value, v.Field(f.index[len(f.index)-1]), f)
+		} else if f.rule.required {
+			wants := f.wants()
+			if f.kind.Kind() == reflect.Struct {
+				wants += ": " + strings.Join(children(f.key), ", ")
 			}
+			d.Refuse(f.key, "", "missing key %q: %s", f.key, wants)
 		}
 	}
-	d.problems = append(d.problems, p)
+	for _, e := range n.Entries {
+		if !known[e.Name] {
+			d.UnknownKey(strictyaml.Join(key, e.Name), elsewhere(key, e.Name), children(key))
+		}
+	}
+}
+
+// elsewhere is the key that is meant by one that its section does not have: where nothing near it is allowed there, what has that name
+// elsewhere, or has it in other programs.
+func elsewhere(section, name string) string {
+	near := ""
+	for _, f := range fields {
+		if slices.Contains(f.rule.also, name) || near == "" && last(f.key) == name {
+			near = f.key
+		}
+	}
+	if nearest.Word(name, children(section)) != "" {
+		return ""
+	}
+	return near
 }
 
 // value decodes one value into a field.
-func (d *decoder) value(n *node, v reflect.Value, f field) {
+func (d decoder) value(n *strictyaml.Node, v reflect.Value, f field) {
+	kind := f.kind.Kind()
 	switch {
-	case n.kind == refused:
-		d.refused[f.key] = true
-		return
-	case f.kind == typeCount:
-		d.count(n, v, f)
-		return
-	case f.kind == typeFactor:
-		d.factor(n, v, f)
-		return
-	case f.kind == typeDuration:
-		d.duration(n, v, f)
-		return
-	}
-	switch f.kind.Kind() {
-	case reflect.Struct:
-		if n.kind != mapping {
-			d.mismatch(f, n, "")
-			return
-		}
-		d.section(n, v, f.key)
-	case reflect.Slice:
+	case n.Kind == strictyaml.Refused: // it is reported already
+	case kind == reflect.Slice:
 		d.list(n, v, f)
-	case reflect.Map:
-		if n.kind != mapping {
-			d.mismatch(f, n, "")
-			return
+	case kind != reflect.Struct && kind != reflect.Map:
+		x, near, ok := f.read(n)
+		switch {
+		case ok:
+			v.Set(x)
+		case kind == reflect.String && n.Kind == strictyaml.Text && n.Scalar == "" && f.rule.oneof == nil && f.rule.pattern == nil:
+			d.Refuse(f.key, "", "%s is empty; remove it or write %s", f.key, f.wants()) // it would mean the same as nothing, by accident
+		default:
+			d.mismatch(f, n, near)
 		}
-		v.Set(reflect.ValueOf(d.free(n, f.key)))
-	case reflect.String:
-		if n.kind != text {
-			d.mismatch(f, n, quoted(n))
-			return
-		}
-		if (f.rule.path || f.rule.optional) && n.scalar == "" { // absent and empty would mean the same, and one of them by accident
-			d.problem(f.key, "", "%s is empty; remove it or write %s", f.key, f.wants())
-			return
-		}
-		v.SetString(n.scalar)
-	case reflect.Bool:
-		if n.kind != boolean {
-			d.mismatch(f, n, truth(n))
-			return
-		}
-		v.SetBool(n.scalar == "true")
+	case n.Kind != strictyaml.Mapping:
+		d.mismatch(f, n, "")
+	case kind == reflect.Struct:
+		d.section(n, v, f.key)
 	default:
-		d.number(n, v, f)
+		v.Set(reflect.ValueOf(d.free(n)))
 	}
 }
 
-// number decodes a whole number or a number.
-func (d *decoder) number(n *node, v reflect.Value, f field) {
-	switch f.kind.Kind() {
-	case reflect.Int:
-		if i, ok := n.whole(); ok {
-			v.SetInt(i)
-			return
-		}
-	case reflect.Uint64:
-		if u, ok := n.natural(); ok {
-			v.SetUint(u)
-			return
-		}
-	default:
-		if x, ok := n.number(); ok {
-			v.SetFloat(x)
-			return
-		}
+// read reads one value, or finds the nearest that the field can hold.
+func (f field) read(n *strictyaml.Node) (x reflect.Value, near string, ok bool) {
+	switch kind := f.kind.Kind(); {
+	case f.kind == typeDuration:
+		t, near, ok := duration(n)
+		return reflect.ValueOf(t), near, ok
+	case kind == reflect.Bool:
+		return reflect.ValueOf(n.Scalar == "true"), truth(n), n.Kind == strictyaml.Bool
+	case kind == reflect.String:
+		return f.readText(n)
+	case (f.kind == typeCount || f.kind == typeFactor) && n.Kind == strictyaml.Text:
+		near = cmp.Or(nearest.Word(n.Scalar, []string{"auto"}), unquoted(n))
+		return reflect.Zero(f.kind), near, n.Scalar == "auto"
 	}
-	d.mismatch(f, n, unquoted(n))
+	return f.readNumber(n)
 }
 
-func (d *decoder) count(n *node, v reflect.Value, f field) {
-	if n.kind == text && n.scalar == "auto" {
-		v.SetInt(int64(Auto))
-		return
+func (f field) readText(n *strictyaml.Node) (x reflect.Value, near string, ok bool) {
+	if n.Kind != strictyaml.Text {
+		if n.Plain() {
+			near = strconv.Quote(n.Scalar)
+		}
+		if f.rule.oneof != nil {
+			near = f.rule.near(n.Scalar)
+		}
+		return x, near, false
 	}
-	i, ok := n.whole()
+	x = reflect.ValueOf(n.Scalar)
+	switch r := f.rule; {
+	case r.oneof != nil && !slices.Contains(r.oneof, n.Scalar):
+		return x, r.near(n.Scalar), false
+	case r.pattern != nil:
+		return x, "", r.pattern.MatchString(n.Scalar)
+	}
+	return x, "", n.Scalar != ""
+}
+
+// readNumber reads a number; near one that is out of bounds is the bound, near one that should be whole the whole one.
+func (f field) readNumber(n *strictyaml.Node) (x reflect.Value, near string, ok bool) {
+	number, ok := n.Number()
+	if !ok {
+		return x, unquoted(n), false
+	}
+	near = f.rule.closest(number)
 	switch {
-	case !ok && n.kind == text:
-		d.mismatch(f, n, firstOf(nearest.Word(n.scalar, []string{"auto"}), unquoted(n)))
-	case !ok:
-		d.mismatch(f, n, "")
-	case !f.rule.holds(float64(i)): // here, since 0 in a Count means auto
-		d.mismatch(f, n, f.rule.closest(float64(i)))
-	default:
-		v.SetInt(i)
+	case f.kind.Kind() == reflect.Uint64:
+		if u, ok := n.Natural(); ok {
+			return reflect.ValueOf(u), "", true
+		}
+		switch {
+		case number >= math.MaxUint64:
+			return x, strconv.FormatUint(math.MaxUint64, 10), false
+		case number > 0:
+			return x, strconv.FormatUint(uint64(math.Round(number)), 10), false
+		}
+		return x, "0", false
+	case !f.rule.holds(number):
+		return x, near, false
+	case f.kind.Kind() == reflect.Float64:
+		return reflect.ValueOf(number).Convert(f.kind), "", true
 	}
+	if i, ok := n.Whole(); ok {
+		return reflect.ValueOf(i).Convert(f.kind), "", true
+	}
+	if whole := max(math.Round(number), math.Ceil(cmp.Or(f.rule.min, 0))); math.Abs(whole) < 1<<53 {
+		near = strconv.FormatFloat(whole, 'f', -1, 64)
+	}
+	return x, near, false
 }
 
-func (d *decoder) factor(n *node, v reflect.Value, f field) {
-	if n.kind == text && n.scalar == "auto" {
-		v.SetFloat(float64(AutoFactor))
-		return
+func duration(n *strictyaml.Node) (t time.Duration, near string, ok bool) {
+	if x, number := n.Number(); number {
+		return 0, n.Scalar + "s", x == 0
 	}
-	x, ok := n.number()
-	switch {
-	case !ok && n.kind == text:
-		d.mismatch(f, n, firstOf(nearest.Word(n.scalar, []string{"auto"}), unquoted(n)))
-	case !ok:
-		d.mismatch(f, n, "")
-	case !f.rule.holds(x): // here, since 0 in a Factor means auto
-		d.mismatch(f, n, f.rule.closest(x))
-	default:
-		v.SetFloat(x)
+	if n.Kind != strictyaml.Text || n.Scalar == "" || !durations.MatchString(n.Scalar) {
+		return 0, "", false
 	}
+	t, err := time.ParseDuration(n.Scalar)
+	return t, "", err == nil
 }
 
-func (d *decoder) duration(n *node, v reflect.Value, f field) {
-	if n.kind == integer || n.kind == float {
-		if x, ok := n.number(); ok && x == 0 {
-			v.SetInt(0)
+// list decodes a list, or a value that stands for a list of equal ones.
+func (d decoder) list(n *strictyaml.Node, v reflect.Value, f field) {
+	element, r := f.element(), f.rule
+	if r.each != "" && n.Plain() {
+		one := reflect.MakeSlice(f.kind, 1, 1)
+		x, near, ok := element.read(n)
+		if alone := n.Kind == strictyaml.Text && n.Scalar != "" && n.Scalar == r.alone; alone {
+			x, ok = reflect.ValueOf(r.alone), true
+		} else if !ok && r.alone != "" && near == "" {
+			near = nearest.Word(n.Scalar, []string{r.alone})
+		}
+		if !ok {
+			d.mismatch(f, n, near)
 			return
 		}
-		d.mismatch(f, n, n.scalar+"s")
+		one.Index(0).Set(x)
+		v.Set(one)
 		return
 	}
-	if n.kind != text || n.scalar == "" || !durations.MatchString(n.scalar) {
-		d.mismatch(f, n, "")
-		return
-	}
-	t, err := time.ParseDuration(n.scalar)
-	if err != nil {
-		d.mismatch(f, n, "")
-		return
-	}
-	v.SetInt(int64(t))
-}
-
-func (d *decoder) list(n *node, v reflect.Value, f field) {
-	if f.rule.each != "" && (n.kind == text || n.kind == integer || n.kind == float) {
-		d.alone(n, v, f)
-		return
-	}
-	if n.kind != list {
+	if n.Kind != strictyaml.List {
 		near := ""
-		if f.rule.maxItems == 0 && (n.kind == text || n.kind == integer || n.kind == float) {
-			near = "[" + n.scalar + "]"
+		if r.maxItems == 0 && n.Plain() && n.Kind != strictyaml.Bool {
+			near = "[" + n.Scalar + "]"
 		}
 		d.mismatch(f, n, near)
 		return
 	}
-	out := reflect.MakeSlice(f.kind, len(n.items), len(n.items))
-	for i, item := range n.items {
-		entry := field{key: fmt.Sprintf("%s[%d]", f.key, i), kind: f.kind.Elem(), rule: rule{path: f.rule.path}}
-		d.value(item, out.Index(i), entry)
+	if len(n.Items) < r.minItems || r.maxItems > 0 && len(n.Items) > r.maxItems {
+		d.wants(f, fmt.Sprintf("a list of %d", len(n.Items)), "")
+		return
+	}
+	out := reflect.MakeSlice(f.kind, len(n.Items), len(n.Items))
+	for i, item := range n.Items {
+		element.key = item.Key
+		switch stands := r.alone != "" && item.Kind == strictyaml.Text && item.Scalar == r.alone; {
+		case stands && len(n.Items) == 1:
+			out.Index(0).SetString(r.alone)
+		case stands:
+			d.Refuse(item.Key, f.key+": "+r.alone, "%s is %s, which stands alone, for all of the list", item.Key, r.alone)
+		default:
+			d.value(item, out.Index(i), element)
+		}
 	}
 	v.Set(out)
 }
 
-// alone decodes a value that stands for a list of equal ones. A value of the wrong type is reported as what the list may be.
-func (d *decoder) alone(n *node, v reflect.Value, f field) {
-	before := len(d.problems)
-	one := reflect.MakeSlice(f.kind, 1, 1)
-	d.value(n, one.Index(0), f.element())
-	if len(d.problems) == before {
-		v.Set(one)
-		return
-	}
-	near := d.problems[before].Nearest
-	d.problems = d.problems[:before]
-	d.mismatch(f, n, near)
-}
-
 // free decodes what only somebody else knows the keys of: mappings as map[string]any, lists as []any, whole numbers as
 // int64 (float64 when they do not fit), numbers as float64, and bool, string and nil.
-func (d *decoder) free(n *node, key string) any {
-	switch n.kind {
-	case mapping:
-		m := make(map[string]any, len(n.entries))
-		for _, e := range n.entries {
-			m[e.name] = d.free(e.value, join(key, e.name))
+func (d decoder) free(n *strictyaml.Node) any {
+	switch n.Kind {
+	case strictyaml.Mapping:
+		m := make(map[string]any, len(n.Entries))
+		for _, e := range n.Entries {
+			m[e.Name] = d.free(e.Value)
 		}
 		return m
-	case list:
-		l := make([]any, len(n.items))
-		for i, item := range n.items {
-			l[i] = d.free(item, fmt.Sprintf("%s[%d]", key, i))
+	case strictyaml.List:
+		l := make([]any, len(n.Items))
+		for i, item := range n.Items {
+			l[i] = d.free(item)
 		}
 		return l
-	case boolean:
-		return n.scalar == "true"
-	case integer, float:
-		if i, err := strconv.ParseInt(n.scalar, 0, 64); err == nil {
+	case strictyaml.Bool:
+		return n.Scalar == "true"
+	case strictyaml.Int, strictyaml.Float:
+		if i, err := strconv.ParseInt(n.Scalar, 0, 64); err == nil {
 			return i
 		}
-		if x, ok := n.number(); ok {
-			return x
+		x, _ := n.Number()
+		if math.IsInf(x, 0) || math.IsNaN(x) {
+			d.Refuse(n.Key, "", "%s wants a finite number; found %s", n.Key, n.Scalar)
 		}
-		d.problem(key, "", "%s wants a finite number; found %s", key, n.scalar)
-		return nil
-	case text:
-		return n.scalar
-	case null, refused:
+		return x
+	case strictyaml.Text:
+		return n.Scalar
+	case strictyaml.Null, strictyaml.Refused:
 	}
 	return nil
 }
 
-// whole returns the value of a node that is a whole number, written as one or as 1e4.
-func (n *node) whole() (int64, bool) {
-	if n.kind == integer {
-		if i, err := strconv.ParseInt(n.scalar, 0, 64); err == nil {
-			return i, true
-		}
-	}
-	x, ok := n.number()
-	if !ok || x != math.Trunc(x) || math.Abs(x) > 1<<53 {
-		return 0, false
-	}
-	return int64(x), true
-}
-
-// natural returns the value of a node that is a whole number of at least 0.
-func (n *node) natural() (uint64, bool) {
-	if n.kind == integer {
-		if u, err := strconv.ParseUint(strings.TrimPrefix(n.scalar, "+"), 0, 64); err == nil {
-			return u, true
-		}
-	}
-	i, ok := n.whole()
-	return uint64(max(i, 0)), ok && i >= 0
-}
-
-// number returns the value of a node that is a finite number.
-func (n *node) number() (float64, bool) {
-	if n.kind != integer && n.kind != float {
-		return 0, false
-	}
-	if u, err := strconv.ParseUint(n.scalar, 0, 64); err == nil { // 0x10 is no float to strconv
-		return float64(u), true
-	}
-	x, err := strconv.ParseFloat(n.scalar, 64)
-	return x, err == nil && !math.IsInf(x, 0) && !math.IsNaN(x)
-}
-
-// quoted returns what a number or truth value looks like as text.
-func quoted(n *node) string {
-	if n.kind == integer || n.kind == float || n.kind == boolean {
-		return strconv.Quote(n.scalar)
-	}
-	return ""
-}
-
 // unquoted returns the number in a text.
-func unquoted(n *node) string {
-	if n.kind == text && (integers.MatchString(n.scalar) || floats.MatchString(n.scalar)) {
-		return n.scalar
+func unquoted(n *strictyaml.Node) string {
+	if n.Kind == strictyaml.Text && strictyaml.IsNumber(n.Scalar) {
+		return n.Scalar
 	}
 	return ""
 }
 
-// truth returns the truth value that older YAML read in a text.
-func truth(n *node) string {
-	switch strings.ToLower(n.found()) {
-	case `text "yes"`, `text "y"`, `text "on"`, `text "true"`, "1":
+// truth returns the truth value that older YAML read in a text, or that a number stands for in other languages.
+func truth(n *strictyaml.Node) string {
+	switch strings.ToLower(n.Scalar) {
+	case "yes", "y", "on", "true", "1":
 		return "true"
-	case `text "no"`, `text "n"`, `text "off"`, `text "false"`, "0":
+	case "no", "n", "off", "false", "0":
 		return "false"
 	}
 	return ""
 }
 
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
+// near is the allowed word that is meant by another.
+func (r rule) near(word string) string {
+	return cmp.Or(r.means[strings.ToLower(word)], nearest.Word(word, r.oneof))
 }
+
+// members lists the fields right below a section.
+func members(section string) []field { return sections[section] }
+
+// sections are the fields below each section, in order.
+var sections = func() map[string][]field {
+	all := map[string][]field{}
+	for _, f := range fields {
+		section := strictyaml.Parent(f.key)
+		all[section] = append(all[section], f)
+	}
+	return all
+}()

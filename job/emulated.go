@@ -49,32 +49,22 @@ func given[T float64 | time.Duration](list []T) bool {
 	return slices.ContainsFunc(list, func(x T) bool { return x != 0 })
 }
 
-// faults checks that what is said of emulated devices is read, and enough.
-func (d Devices) faults(has func(string) bool) []fault {
-	e := d.Emulated
-	timed := given(e.FLOPs) || given(e.Forward)
+// checkDevices checks that what is said of emulated devices is read, and enough.
+func (c *checker) checkDevices() {
+	d, e := c.Devices, c.Devices.Emulated
+	emulated := d.Kind == KindEmulated
 	switch {
-	case d.Kind != KindEmulated && has != nil && has("devices.emulated"):
-		return []fault{{
-			key: "devices.emulated", message: "devices.emulated is read by the kind emulated only; devices.kind is " + d.Kind,
-		}}
-	case d.Kind == KindEmulated && has != nil && has("devices.cpu.count"):
-		return []fault{{
-			key: "devices.cpu.count", nearest: "devices.emulated.count",
-			message: "devices.cpu.count is read by kinds that compute; devices.kind is emulated, and devices.emulated.count says how many there are",
-		}}
-	case d.Kind == KindEmulated && !timed:
-		return []fault{{
-			key:     "devices.kind",
-			message: "devices.kind is emulated and neither devices.emulated.flops nor devices.emulated.forward is set; a pass would take no time",
-		}}
-	case d.Kind == KindEmulated && !given(e.Forward) && (given(e.Backward) || given(e.Step)):
-		return []fault{{
-			key:     "devices.emulated",
-			message: "devices.emulated.forward is not set beside backward or step; give it, or flops alone",
-		}}
+	case !emulated && c.Has("devices.emulated"):
+		c.refuse("devices.emulated", "", "devices.emulated is read by the kind emulated only; devices.kind is %s", d.Kind)
+	case !emulated:
+	case c.Has("devices.cpu.count"):
+		c.refuse("devices.cpu.count", "devices.emulated.count",
+			"devices.cpu.count is read by kinds that compute; devices.kind is emulated, and devices.emulated.count says how many there are")
+	case !given(e.FLOPs) && !given(e.Forward):
+		c.refuse("devices.kind", "", "devices.kind is emulated and neither devices.emulated.flops nor devices.emulated.forward is set; a pass would take no time")
+	case !given(e.Forward) && (given(e.Backward) || given(e.Step)):
+		c.refuse("devices.emulated", "", "devices.emulated.forward is not set beside backward or step; give it, or flops alone")
 	}
-	return nil
 }
 
 // EachStage lists the keys of lists that have several entries, one for each stage, and how many.

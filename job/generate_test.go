@@ -85,17 +85,6 @@ func (g *generator) comment(f field) string {
 	return g.comments[owner.Name()+"."+owner.Field(f.index[len(f.index)-1]).Name]
 }
 
-// members lists the fields right below a section.
-func members(section string) []field {
-	var out []field
-	for _, f := range fields {
-		if parent(f.key) == section {
-			out = append(out, f)
-		}
-	}
-	return out
-}
-
 // schemaFile returns the text of schema.json.
 func (g *generator) schemaFile(t *testing.T) []byte {
 	t.Helper()
@@ -152,7 +141,7 @@ func (g *generator) value(f field) object {
 	case f.kind == typeFactor:
 		out = object{"anyOf": []object{bounds(object{"type": "number"}, f.rule), {"const": "auto"}}}
 	case f.kind == typeDuration:
-		out = duration()
+		out = durationSchema()
 	case f.kind.Kind() == reflect.Struct:
 		return g.section(f.key)
 	case f.kind.Kind() == reflect.Slice:
@@ -179,15 +168,15 @@ func (g *generator) value(f field) object {
 	return out
 }
 
-// duration returns the schema of a duration.
-func duration() object {
+// durationSchema returns the schema of a duration.
+func durationSchema() object {
 	return object{"anyOf": []object{{"const": 0}, {"type": "string", "pattern": durationPattern, "minLength": 1}}}
 }
 
 // entry returns the schema of an entry of a list.
 func (g *generator) entry(f field) object {
 	if f.kind.Elem() == typeDuration {
-		return duration()
+		return durationSchema()
 	}
 	return element(f.kind.Elem().Kind(), f.rule)
 }
@@ -232,7 +221,7 @@ func bounds(o object, r rule) object {
 func (g *generator) reference() []byte {
 	var b bytes.Buffer
 	b.WriteString(introduction)
-	for _, section := range sections() {
+	for _, section := range mappings() {
 		title := "Top level"
 		if section != "" {
 			title = "`" + section + "`"
@@ -252,8 +241,8 @@ func (g *generator) reference() []byte {
 	return b.Bytes()
 }
 
-// sections lists the mappings of the file, the top one first.
-func sections() []string {
+// mappings lists the sections of the file, the top one first.
+func mappings() []string {
 	out := []string{""}
 	for _, f := range fields {
 		if f.kind.Kind() == reflect.Struct {

@@ -21,6 +21,8 @@ const Version = 1
 //	alone=WORD          of such a list of words: one more word, which only a value alone may be
 //	path                a path: ~ and ${NAME} are expanded
 //	optional            a text or a number that may be absent, without a default
+//
+// `also` lists what other programs call the key, and THEIRS=OURS what they call a value: whoever writes that is shown ours.
 type Job struct {
 	// The version of this file's format.
 	Version int `yaml:"version" json:"version" rule:"required min=1 max=1"`
@@ -36,15 +38,15 @@ type Job struct {
 	Train Train `yaml:"train" json:"train" rule:"required"`
 	// Devices that each pipeline is laid over, a stage on each; with `chunks` several. The model has a layer or more for every
 	// stage. `auto`: see `tuning`.
-	Stages Count `yaml:"stages" json:"stages" default:"auto" rule:"min=1 max=1024"`
+	Stages Count `yaml:"stages" json:"stages" default:"auto" rule:"min=1 max=1024" also:"pipeline_parallel_size pp_size num_stages"`
 	// Stages on each device, for the schedules interleaved and zb-v; the model is cut into stages times chunks. `auto`: what the
 	// schedule takes by default, 2 for those two and else 1.
-	Chunks Count `yaml:"chunks" json:"chunks" default:"auto" rule:"min=1 max=64"`
+	Chunks Count `yaml:"chunks" json:"chunks" default:"auto" rule:"min=1 max=64" also:"virtual_stages num_virtual_stages"`
 	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: see `tuning`.
 	Pipelines Count `yaml:"pipelines" json:"pipelines" default:"auto" rule:"min=1 max=1024"`
 	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix
 	// product smaller. `auto`: see `tuning`.
-	MicroBatches Count `yaml:"micro_batches" json:"micro_batches" default:"auto" rule:"min=1 max=65536"`
+	MicroBatches Count `yaml:"micro_batches" json:"micro_batches" default:"auto" rule:"min=1 max=65536" also:"microbatches gradient_accumulation_steps num_microbatches"`
 	// The order of forward and backward work on the stages, by name: gpipe, 1f1b, afp (advance forward propagation), interleaved,
 	// zb-h1, zb-h2, zb-v, pipedream or pipedream-2bw; docs/schedules.md says what each is for, and `avgpipectl plan show`
 	// draws them. pipedream and pipedream-2bw step the optimizer inside of a batch. Or `file:` and the path of a plan that
@@ -66,13 +68,13 @@ type Job struct {
 	// The type that matrix products compute in: f32, or bf16 with sums in f32. On CPUs bf16 takes half the memory for what products
 	// keep; it is faster than f32 where the processor has fast bf16 units (AMD's since Zen 4, Intel's with AMX), else as fast.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
-	Precision string `yaml:"precision" json:"precision" default:"f32" rule:"oneof=f32|bf16"`
+	Precision string `yaml:"precision" json:"precision" default:"f32" rule:"oneof=f32|bf16" also:"dtype torch_dtype fp32=f32 float32=f32 float=f32 bfloat16=bf16 fp16=bf16 float16=bf16 half=bf16"`
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing
 	// (none), what is inside of each layer, of which the input is kept (block), or everything, with only the stage's
 	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage (of which
 	// there are stages times chunks): the first ones hold the most micro-batches. `auto`: as little as the memory allows, stage
 	// by stage; see `tuning`.
-	Recompute []string `yaml:"recompute" json:"recompute" default:"none" rule:"oneof=none|block|full alone=auto items=1+ each=stage"`
+	Recompute []string `yaml:"recompute" json:"recompute" default:"none" rule:"oneof=none|block|full alone=auto items=1+ each=stage" also:"activation_checkpointing gradient_checkpointing"`
 	// How the pipelines share what they learn.
 	Averaging Averaging `yaml:"averaging" json:"averaging"`
 	// How rounds of the center become durable.
@@ -169,7 +171,7 @@ type Data struct {
 	// key is absent and `model.from` is there, the model's own tokenizer is taken.
 	Tokenizer string `yaml:"tokenizer" json:"tokenizer" default:"bytes" rule:"path"`
 	// Tokens in a sample. 0: the model's longest.
-	Sequence int `yaml:"sequence" json:"sequence" default:"0" rule:"min=0 max=1048576"`
+	Sequence int `yaml:"sequence" json:"sequence" default:"0" rule:"min=0 max=1048576" also:"seq_length max_length max_seq_length sequence_length"`
 	// The share of the data that is kept for evaluation and never trained on. Of a language model's data it is whole files,
 	// or the end of the file when there is only one; else it is samples, chosen evenly whatever the seed.
 	Holdout float64 `yaml:"holdout" json:"holdout" default:"0.05" rule:"above=0 max=0.5"`
@@ -204,11 +206,11 @@ type Optimizer struct {
 	// The update rule. asgd is sgd whose weights are averaged from t0 on: the average is evaluated, committed and exported.
 	Name string `yaml:"name" json:"name" default:"adamw" rule:"oneof=sgd|asgd|adam|adamw"`
 	// The learning rate, before the schedule.
-	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0"`
+	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0" also:"learning_rate"`
 	// The decay of the first and second moment (adam, adamw).
-	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1"`
+	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1" also:"beta1 beta2 adam_beta1 adam_beta2"`
 	// Added to the root of the second moment (adam, adamw).
-	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"above=0"`
+	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"above=0" also:"eps adam_epsilon"`
 	// The momentum (sgd).
 	Momentum float64 `yaml:"momentum" json:"momentum" default:"0" rule:"min=0 below=1"`
 	// Look ahead along the momentum (sgd, momentum above 0).
@@ -221,7 +223,7 @@ type Optimizer struct {
 	// `name` changes one thing; PyTorch's AdamW has 0.01, and decays every parameter.
 	WeightDecay float64 `yaml:"weight_decay" json:"weight_decay" default:"0" rule:"min=0"`
 	// The largest norm of a batch's gradient over all stages; a longer one is scaled down to it. 0: no clipping.
-	ClipNorm float64 `yaml:"clip_norm" json:"clip_norm" default:"0" rule:"min=0"`
+	ClipNorm float64 `yaml:"clip_norm" json:"clip_norm" default:"0" rule:"min=0" also:"max_grad_norm grad_clip gradient_clipping"`
 	// How the learning rate moves after the warm-up: it stays (constant), or falls to min_lr_ratio along a line (linear)
 	// or half a cosine (cosine) until the budget of `train` is used up.
 	Schedule string `yaml:"schedule" json:"schedule" default:"constant" rule:"oneof=constant|linear|cosine"`
@@ -229,7 +231,7 @@ type Optimizer struct {
 	// warmup times train.batch samples of all pipelines together, at most the budget. Each of N pipelines has warmup/N of
 	// them, rounded up. Step s of W, counted from 0, has lr (s+1)/W, so that the first step already moves the weights; Hugging
 	// Face's schedules have lr s/W.
-	Warmup int `yaml:"warmup" json:"warmup" default:"0" rule:"min=0 max=1e9"`
+	Warmup int `yaml:"warmup" json:"warmup" default:"0" rule:"min=0 max=1e9" also:"warmup_steps"`
 	// The final learning rate over lr, for linear and cosine.
 	MinimumRatio float64 `yaml:"min_lr_ratio" json:"min_lr_ratio" default:"0.1" rule:"min=0 max=1"`
 }
@@ -240,15 +242,15 @@ type Optimizer struct {
 type Train struct {
 	// The budget in batches: steps times batch samples, of all pipelines together. Each of N pipelines takes steps/N optimizer
 	// steps, rounded up to whole rounds.
-	Steps int `yaml:"steps" json:"steps" rule:"optional min=1 max=1e9"`
+	Steps int `yaml:"steps" json:"steps" rule:"optional min=1 max=1e9" also:"max_steps train_steps"`
 	// The budget in samples.
 	Samples int `yaml:"samples" json:"samples" rule:"optional min=1 max=1e15"`
 	// The budget in tokens, of a model that reads them; a sample has data.sequence, padding included.
 	Tokens int `yaml:"tokens" json:"tokens" rule:"optional min=1 max=1e15"`
 	// The budget in passes over the training data, such as 1 or 0.5. How many samples that is, is known once the data are open.
-	Epochs float64 `yaml:"epochs" json:"epochs" rule:"optional above=0 max=1e6"`
+	Epochs float64 `yaml:"epochs" json:"epochs" rule:"optional above=0 max=1e6" also:"num_epochs num_train_epochs"`
 	// Samples that one pipeline consumes per optimizer step.
-	Batch int `yaml:"batch" json:"batch" rule:"required min=1 max=1048576"`
+	Batch int `yaml:"batch" json:"batch" rule:"required min=1 max=1048576" also:"batch_size per_device_train_batch_size"`
 	// End after this much training time even if some of the budget remains; a schedule of the learning rate still counts on all
 	// of it. 0: no bound.
 	MaxTime time.Duration `yaml:"max_time" json:"max_time" default:"0"`
@@ -301,7 +303,7 @@ type Center struct {
 type Devices struct {
 	// The kind of device. `auto`: the fastest that this node has; `ref` is plain Go, slow, the one that every other is
 	// tested against; `emulated` computes nothing, but takes the time and the memory that `emulated` says.
-	Kind string `yaml:"kind" json:"kind" default:"auto" rule:"oneof=auto|cpu|ref|emulated"`
+	Kind string `yaml:"kind" json:"kind" default:"auto" rule:"oneof=auto|cpu|ref|emulated" also:"device_type"`
 	// The CPU devices of a node.
 	CPU CPU `yaml:"cpu" json:"cpu"`
 	// Devices that spend time instead of computing, to measure a pipeline on a machine that does not have them; only with the

@@ -16,26 +16,31 @@ func TestPositionsAreForWhoeverFindsAProblemLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		problem Problem
-		want    string
-	}{
-		{p.Problem("data.files[0]", "it is not there", "corpus.md"), "job.yaml:6:11: it is not there"},
-		{p.Problem("data.files[7].x", "around", ""), "job.yaml:6:10: around"},
-		{p.Problem("train.max_time", "short", ""), "job.yaml:9:1: short"},
-		{p.Problem("averaging.alpha", "nowhere", ""), "job.yaml:1:1: nowhere"},
-		{p.Problem("model.config.n_embd", "indivisible", ""), "job.yaml:4:32: indivisible"},
-		{p.Problem("stages", "more than the layers", "4"), "--set:1:14: more than the layers"},
-		{p.Problem("data.sequence", "too long", ""), "--set:1:21: too long"},
-		{p.UnknownKey("model.config.n_layer", []string{"layers", "n_head"}), `job.yaml:4:12: unknown key "n_layer"; model.config allows layers, n_head`},
-		{p.UnknownKey("nonsense", []string{"x"}), `job.yaml:1:1: unknown key "nonsense"; the job file allows x`},
-		{(*Positions)(nil).UnknownKey("a.b", []string{"c"}), `a.b: unknown key "b"; a allows c`},
+	for _, c := range []struct{ key, message, nearest, want string }{
+		{"data.files[0]", "it is not there", "corpus.md", "job.yaml:6:11: it is not there"},
+		{"data.files[7].x", "around", "", "job.yaml:6:10: around"},
+		{"train.max_time", "short", "", "job.yaml:9:1: short"},
+		{"averaging.alpha", "nowhere", "", "job.yaml:1:1: nowhere"},
+		{"model.config.n_embd", "indivisible", "", "job.yaml:4:32: indivisible"},
+		{"stages", "more than the layers", "4", "--set:1:14: more than the layers"},
+		{"data.sequence", "too long", "", "--set:1:21: too long"},
 	} {
-		if got, _, _ := strings.Cut(c.problem.Error(), "\n"); got != c.want {
-			t.Errorf("got %s\nwant %s", got, c.want)
+		p.Refuse(c.key, c.nearest, "%s", c.message)
+		if err := p.Err(); err == nil || !strings.Contains(err.Error(), c.want+"\n") {
+			t.Errorf("got %v\nwant %s", err, c.want)
 		}
 	}
-	if !p.Has("data.files[0]") || p.Has("data.files[1]") || (*Positions)(nil).Has("data") {
+	p.UnknownKey("model.config.n_layer", "", []string{"layers", "n_head"})
+	p.UnknownKey("nonsense", "", []string{"x"})
+	for _, want := range []string{
+		`job.yaml:4:12: unknown key "n_layer"; model.config allows layers, n_head`,
+		`job.yaml:1:1: unknown key "nonsense"; a job file allows x`,
+	} {
+		if err := p.Err(); !strings.Contains(err.Error(), want+"\n") {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+	if !p.Has("data.files[0]") || p.Has("data.files[1]") {
 		t.Error("Has is wrong")
 	}
 }
@@ -53,12 +58,12 @@ func TestHostileText(t *testing.T) {
 		"deep mappings":     {strings.Repeat("{a: ", CapBytes/4-1), "job.yaml:1:129: more than 32 values in each other"},
 		"deep sections":     {nested(300), "job.yaml:33:33: more than 32 values in each other"},
 	} {
-		_, p, err := Parse("job.yaml", []byte(c.source), nil, environment)
+		_, _, err := Parse("job.yaml", []byte(c.source), nil, environment)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\x1b") || !utf8.ValidString(err.Error()) {
 			t.Errorf("%s: error %.300v\nwant %s", name, err, c.want)
 			continue
 		}
-		inside(t, p, err)
+		inside(t, c.source, err)
 	}
 }
 
@@ -150,21 +155,43 @@ func TestPlanOfAFile(t *testing.T) {
 // TestRecomputeIsForEachStage: there are stages times chunks of them.
 func TestRecomputeIsForEachStage(t *testing.T) {
 	for _, c := range []struct {
-		stages, chunks Count
-		entries        int
-		want           string
+		chunks  string
+		entries int
+		want    string
 	}{
-		{2, 2, 4, ""},
-		{2, 2, 2, "recompute has entries for 2 stages, and there are 4 (stages times chunks)"},
-		{2, Auto, 4, ""}, // if the schedule has chunks
-		{2, Auto, 3, "recompute has entries for 3 stages, and there are 2 (stages)"},
-		{2, 1, 4, "recompute has entries for 4 stages, and there are 2 (stages)"},
+		{"2", 4, ""},
+		{"2", 2, "recompute has entries for 2 stages, and there are 4 (stages times chunks)"},
+		{"auto", 4, ""}, // if the schedule has chunks
+		{"auto", 3, "recompute has entries for 3 stages, and there are 2 (stages)"},
+		{"1", 4, "recompute has entries for 4 stages, and there are 2 (stages)"},
 	} {
-		j := Default()
-		j.Stages, j.Chunks, j.Recompute = c.stages, c.chunks, slices.Repeat([]string{"none"}, c.entries)
-		faults := j.eachStage()
-		if len(faults) > 1 || c.want == "" != (len(faults) == 0) || c.want != "" && !strings.HasPrefix(faults[0].message, c.want) {
-			t.Errorf("%d stages, %d chunks, %d entries: %v, want %q", c.stages, c.chunks, c.entries, faults, c.want)
+		set := []string{"stages=2", "chunks=" + c.chunks, "recompute=[" + strings.Join(slices.Repeat([]string{"none"}, c.entries), ", ") + "]"}
+		_, _, err := Parse("job.yaml", []byte(shortest), set, environment)
+		if c.want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", set, err, c.want)
+		}
+	}
+}
+
+// TestWordsOfOtherProgramsAreKnown, and numbers that are too large or not whole have a nearest one.
+func TestWordsOfOtherProgramsAreKnown(t *testing.T) {
+	for set, want := range map[string]string{
+		"optimizer.learning_rate=1e-3": "nearest: optimizer.lr", "learning_rate=1": "nearest: optimizer.lr", "train.batch_size=4": "nearest: train.batch",
+		"batch_size=4": "nearest: train.batch", "optimizer.beta1=0.9": "nearest: betas", "pipeline_parallel_size=2": "nearest: stages",
+		"precision=fp16": "nearest: bf16", "precision=float32": "nearest: f32", "precision=BF16": "nearest: bf16",
+		"train.steps=1e300": "nearest: 1000000000", "train.steps=99999999999999999999999": "nearest: 1000000000", "train.batch=-1e30": "nearest: 1\n",
+		"train.batch=2.6": "nearest: 3", "train.batch=0.2": "nearest: 1", "stages=1.5": "nearest: 2", "stages=.inf": "nearest: 1024",
+		"seed=-1": "nearest: 0", "seed=1e40": "nearest: 18446744073709551615", "seed=1.5": "nearest: 2", "data.holdout=1e400": "nearest: 0.5",
+	} {
+		_, _, err := Parse("job.yaml", []byte(shortest), []string{set}, environment)
+		if err == nil || !strings.Contains(err.Error()+"\n", want) {
+			t.Errorf("%s: %v, want %q", set, err, want)
+		}
+	}
+	for _, source := range []string{"", "# nothing\n", "\n---\n"} {
+		_, _, err := Parse("job.yaml", []byte(source), nil, environment)
+		if err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:1: the file is empty; a job file is a mapping of keys to values: version, ") || strings.Contains(err.Error(), "missing") {
+			t.Errorf("%q: %v", source, err)
 		}
 	}
 }

@@ -1,12 +1,12 @@
 package job
 
 import (
-	"bytes"
-	"maps"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // Environment is what a job file may refer to. The zero value knows no variable and checks no name, for tools that link
@@ -25,61 +25,40 @@ func (e Environment) lookup(name string) (string, bool) {
 	return e.Lookup(name)
 }
 
-// Parse reads a job file: source is its text, file its name for messages, and set the overrides (`train.steps=50`), which
-// replace or add keys. The job has its defaults and expanded paths and is valid as far as the file alone can tell; whether
-// its data exist and its layers suffice is found out later and reported through the Positions, which are returned even
-// with an error. The error is nil or Problems: everything that is wrong, at once, but for text that is not YAML, where the
-// first fault hides the rest.
-func Parse(file string, source []byte, set []string, env Environment) (*Job, *Positions, error) {
-	source = bytes.TrimPrefix(source, []byte(byteOrderMark))
-	p := &Positions{
-		file: file, lines: splitLines(source), overrides: set, values: map[string]place{}, keys: map[string]place{},
-	}
-	root, faults := tree(source, set)
-	d := decoder{positions: p, refused: map[string]bool{}}
-	for _, f := range faults {
-		d.problems = append(d.problems, p.at(f.at, f.key, f.message, f.nearest))
-	}
-	if root == nil {
-		p.order(d.problems)
-		return nil, p, d.problems.err()
-	}
-	p.locate(root, "")
-	j := Default()
-	d.section(root, reflect.ValueOf(j).Elem(), "")
-	if !p.Has("name") {
-		j.Name = nameOf(file)
-	}
-	d.expand(j, env)
-	d.check(j, env)
-	p.order(d.problems)
-	if err := d.problems.err(); err != nil {
-		return nil, p, err
-	}
-	return j, p, nil
+// CapBytes bounds a job file.
+const CapBytes = 64 << 10
+
+// read reads the text of a job file.
+func read(file string, source []byte, set []string) *strictyaml.Document {
+	return strictyaml.Read(file, source, strictyaml.Format{Name: "a job file", MaxBytes: CapBytes, Keys: children("")}, set...)
 }
 
-// tree reads the file and applies the overrides. The root is nil when the text is not YAML or no mapping.
-func tree(source []byte, set []string) (*node, []fault) {
-	var b builder
-	root := b.read(source)
-	faults := b.faults
-	if len(faults) > 0 && root == nil {
-		return nil, faults
+// Parse reads a job file: source is its text, file its name for messages, and set the overrides (`train.steps=50`), which
+// replace or add keys. The job has its defaults and expanded paths and is valid as far as the file alone can tell; whether
+// its data exist and its layers suffice is found out later and reported through the document, which is returned even
+// with an error. The error is nil or strictyaml.Problems: everything that is wrong, at once, but for text that is not YAML, where the
+// first fault hides the rest.
+func Parse(file string, source []byte, set []string, env Environment) (*Job, *strictyaml.Document, error) {
+	d := read(file, source, set)
+	switch {
+	case d.Root == nil:
+		return nil, d, d.Err()
+	case d.Empty():
+		d.Refuse("", "", "the file is empty; a job file is a mapping of keys to values: %s", strings.Join(children(""), ", "))
+		return nil, d, d.Err()
 	}
-	if root == nil {
-		root = &node{kind: mapping, at: place{line: 1, column: 1}}
+	j := Default()
+	decoder{d}.section(d.Root, reflect.ValueOf(j).Elem(), "")
+	if !d.Has("name") {
+		j.Name = nameOf(file)
 	}
-	if root.kind != mapping {
-		return nil, append(faults, fault{
-			at:      root.at,
-			message: "a job file is a mapping of keys to values: " + strings.Join(children(""), ", ") + "; found " + root.found(),
-		})
+	c := &checker{d, j}
+	c.expand(env)
+	c.check(env)
+	if err := d.Err(); err != nil {
+		return nil, d, err
 	}
-	for i, s := range set {
-		faults = append(faults, override(root, i+1, s)...)
-	}
-	return root, faults
+	return j, d, nil
 }
 
 // Default returns a job with the default of every field that has one. The required ones are empty.
@@ -101,60 +80,37 @@ func setDefaults(v reflect.Value) {
 		if r.fallback == "" {
 			continue
 		}
-		var b builder
-		d := decoder{}
-		n := b.read([]byte(r.fallback))
-		d.value(n, v.Field(i), field{key: t.Name, kind: t.Type, rule: r})
-		if len(b.faults) > 0 || len(d.problems) > 0 {
-			panic("job: field " + t.Name + ": default " + r.fallback + " does not fit")
+		d := strictyaml.Read(t.Name, []byte(t.Name+": "+r.fallback), strictyaml.Format{Name: "a default", MaxBytes: CapBytes})
+		if d.Root != nil {
+			decoder{d}.value(d.Value(t.Name), v.Field(i), field{key: t.Name, kind: t.Type, rule: r})
+		}
+		if err := d.Err(); err != nil {
+			panic("job: the default of a field does not fit: " + err.Error())
 		}
 	}
 }
 
 // expand expands the paths.
-func (d *decoder) expand(j *Job, env Environment) {
-	paths := map[string]*string{"model.from": &j.Model.From, "output.dir": &j.Output.Dir, "data.tokenizer": &j.Data.Tokenizer}
-	for i := range j.Data.Files {
-		paths[item("data.files", i)] = &j.Data.Files[i]
+func (c *checker) expand(env Environment) {
+	paths := map[string]*string{"model.from": &c.Model.From, "output.dir": &c.Output.Dir, "data.tokenizer": &c.Data.Tokenizer}
+	for i := range c.Data.Files {
+		paths[strictyaml.Item("data.files", i)] = &c.Data.Files[i]
 	}
-	for i := range j.Data.Validation {
-		paths[item("data.validation", i)] = &j.Data.Validation[i]
+	for i := range c.Data.Validation {
+		paths[strictyaml.Item("data.validation", i)] = &c.Data.Validation[i]
 	}
-	if path := j.PlanFile(); path != "" {
+	if path := c.PlanFile(); path != "" {
 		paths["schedule"] = &path
-		defer func() { j.Schedule = planFile + path }()
+		defer func() { c.Schedule = planFile + path }()
 	}
 	for key, path := range paths {
 		expanded, err := expand(*path, env.lookup)
 		if err != nil {
-			d.problem(key, "", "%s: %v", key, err)
+			c.refuse(key, "", "%s: %v", key, err)
 			continue
 		}
 		*path = expanded
 	}
-}
-
-// check adds what Validate finds, but for keys that already have a problem.
-func (d *decoder) check(j *Job, env Environment) {
-	bad := maps.Clone(d.refused)
-	for _, p := range d.problems {
-		bad[p.Key] = true
-	}
-	for _, f := range j.faults(env, d.positions.Has) {
-		if !within(bad, f.key) {
-			d.problems = append(d.problems, d.positions.Problem(f.key, f.message, f.nearest))
-		}
-	}
-}
-
-// within reports whether a key or one that encloses it is in the set.
-func within(set map[string]bool, key string) bool {
-	for ; key != ""; key = parent(key) {
-		if set[key] {
-			return true
-		}
-	}
-	return false
 }
 
 // Absolute makes the job's relative paths start at a directory, that of the job file.
@@ -194,13 +150,4 @@ func nameOf(file string) string {
 		return "job"
 	}
 	return name[:min(len(name), 63)]
-}
-
-// splitLines cuts text into lines without their ends; there is at least one.
-func splitLines(source []byte) []string {
-	lines := strings.Split(string(source), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimSuffix(lines[i], "\r")
-	}
-	return lines
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // environment is what the tests' files may refer to.
@@ -36,9 +38,9 @@ func TestParse(t *testing.T) {
 			}
 			switch d.Cmd {
 			case "parse":
-				j, p, err := Parse("job.yaml", []byte(d.Input+"\n"), set, environment)
+				j, _, err := Parse("job.yaml", []byte(d.Input+"\n"), set, environment)
 				if err != nil {
-					inside(t, p, err)
+					inside(t, d.Input+"\n", err)
 					return err.Error() + "\n"
 				}
 				return difference(Default(), j)
@@ -51,19 +53,20 @@ func TestParse(t *testing.T) {
 }
 
 // inside fails unless every problem lies inside the file or its override.
-func inside(t *testing.T, p *Positions, err error) {
+func inside(t *testing.T, source string, err error) {
 	t.Helper()
-	problems, ok := err.(Problems) //nolint:errorlint // Parse documents the type.
+	lines := strings.Split(strings.ReplaceAll(strings.TrimPrefix(source, "\ufeff"), "\r\n", "\n"), "\n")
+	problems, ok := err.(strictyaml.Problems) //nolint:errorlint // Parse documents the type.
 	if !ok {
 		t.Fatalf("error is a %T, want Problems", err)
 	}
 	for _, q := range problems {
 		text := q.Text
 		if q.File != "--set" {
-			if q.Line < 1 || q.Line > len(p.lines) {
-				t.Fatalf("line %d of %d: %v", q.Line, len(p.lines), q)
+			if q.Line < 1 || q.Line > len(lines) {
+				t.Fatalf("line %d of %d: %v", q.Line, len(lines), q)
 			}
-			if want := strings.ToValidUTF8(p.lines[q.Line-1], "\uFFFD"); text != want {
+			if want := strings.ToValidUTF8(lines[q.Line-1], "\uFFFD"); text != want {
 				t.Fatalf("text %q, line %d is %q", text, q.Line, want)
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // rule is what the tags of a field say.
@@ -18,7 +20,9 @@ type rule struct {
 	min, max, above, below   float64 // NaN when there is no such bound
 	minItems, maxItems       int     // of a list; maxItems 0: no bound
 	oneof                    []string
-	alone                    string // a word that is no entry of a list, and stands for all of it; "" for none
+	alone                    string            // a word that is no entry of a list, and stands for all of it; "" for none
+	also                     []string          // what other programs call the key
+	means                    map[string]string // of words that other programs have, the one of oneof that is meant
 	pattern                  *regexp.Regexp
 	form                     string // pattern in words
 	fallback                 string // what an absent key means, in YAML; "" for the type's zero value
@@ -50,6 +54,16 @@ func ruleOf(f reflect.StructField) rule {
 	r := rule{min: none, max: none, above: none, below: none, form: f.Tag.Get("form"), fallback: f.Tag.Get("default")}
 	if p := f.Tag.Get("pattern"); p != "" {
 		r.pattern = regexp.MustCompile(p)
+	}
+	for word := range strings.FieldsSeq(f.Tag.Get("also")) {
+		if theirs, ours, value := strings.Cut(word, "="); value {
+			if r.means == nil {
+				r.means = map[string]string{}
+			}
+			r.means[theirs] = ours
+		} else {
+			r.also = append(r.also, word)
+		}
 	}
 	for word := range strings.FieldsSeq(f.Tag.Get("rule")) {
 		name, value, _ := strings.Cut(word, "=")
@@ -101,7 +115,7 @@ func fieldsOf(t reflect.Type, key string, index []int) []field {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		x := field{
-			key: join(key, f.Tag.Get("yaml")), index: append(slices.Clone(index), i), kind: f.Type, rule: ruleOf(f),
+			key: strictyaml.Join(key, f.Tag.Get("yaml")), index: append(slices.Clone(index), i), kind: f.Type, rule: ruleOf(f),
 		}
 		all = append(all, x)
 		if f.Type.Kind() == reflect.Struct {
@@ -117,13 +131,14 @@ var fields = fieldsOf(reflect.TypeFor[Job](), "", nil)
 // children lists the keys of a section, the last part of each.
 func children(section string) []string {
 	var names []string
-	for _, f := range fields {
-		if parent(f.key) == section {
-			names = append(names, last(f.key))
-		}
+	for _, f := range members(section) {
+		names = append(names, last(f.key))
 	}
 	return names
 }
+
+// last returns the last part of a key.
+func last(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 
 // wants says in words what a field may hold: "a whole number from 1 to 1024, or auto".
 func (f field) wants() string {
@@ -156,7 +171,7 @@ func (f field) wants() string {
 	}
 }
 
-// element is an entry of a list, or the value that stands for all of them.
+// element is an entry of a list, or the value that stands for all of them: it is held to the same rule.
 func (f field) element() field { return field{key: f.key, kind: f.kind.Elem(), rule: f.rule} }
 
 func (f field) wantsText() string {
@@ -262,7 +277,7 @@ type Key struct {
 func Keys() []Key {
 	var all []Key
 	for _, f := range fields {
-		if len(children(f.key)) == 0 {
+		if f.kind.Kind() != reflect.Struct {
 			all = append(all, Key{Name: f.key, Holds: f.wants(), Words: f.rule.oneof})
 		}
 	}

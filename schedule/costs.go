@@ -90,12 +90,12 @@ func (c Costs) perStage() []costList {
 
 // Times other than 0 lie between these: sums of as many ops as a plan can have, and quotients of them, stay numbers.
 const (
-	leastTime = 1e-200
-	mostTime  = 1e200
+	LeastTime = 1e-200
+	MostTime  = 1e200
 )
 
-// timely reports whether v can be a time: false for what is no number.
-func timely(v float64) bool { return v == 0 || v >= leastTime && v <= mostTime }
+// Timely reports whether v can be a time: false for what is no number.
+func Timely(v float64) bool { return v == 0 || v >= LeastTime && v <= MostTime }
 
 // Validate refuses lists of the wrong length for a pipeline of so many stages, bytes that are negative, and times that are negative,
 // not a number, or so large or small that sums of them are none, by name. How many devices there are is for Simulate.
@@ -131,9 +131,9 @@ func (c Costs) validateBandwidth(stages int) error {
 		if v > 0 && c.MessageBytes == nil {
 			return fmt.Errorf("costs: link %d has a bandwidth and no message bytes; want the bytes of a message for each link", i)
 		}
-		if v > 0 && !timely(float64(c.MessageBytes[i])/v) {
+		if v > 0 && !Timely(float64(c.MessageBytes[i])/v) {
 			return fmt.Errorf("costs: at its bandwidth of %v link %d takes %v for a message; want 0, or a time from %v to %v",
-				v, i, float64(c.MessageBytes[i])/v, leastTime, mostTime)
+				v, i, float64(c.MessageBytes[i])/v, LeastTime, MostTime)
 		}
 	}
 	return nil
@@ -170,8 +170,8 @@ func (l costList) validate(unit string, want, stages int) error {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return fmt.Errorf("costs: %s time of %s %d is %v; want a finite time, 0 or more", l.name, unit, i, v)
 		}
-		if !timely(v) {
-			return fmt.Errorf("costs: %s time of %s %d is %v; want 0, or a time from %v to %v: choose another unit", l.name, unit, i, v, leastTime, mostTime)
+		if !Timely(v) {
+			return fmt.Errorf("costs: %s time of %s %d is %v; want 0, or a time from %v to %v: choose another unit", l.name, unit, i, v, LeastTime, MostTime)
 		}
 	}
 	for i, v := range l.bytes {

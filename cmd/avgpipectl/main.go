@@ -14,7 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/nearest"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // version is stamped by the Makefile.
@@ -144,7 +144,7 @@ func exitCode(err error) int {
 	var coded *exit
 	var unreachable *api.ConnectError
 	var refused *api.Error
-	var problems job.Problems
+	var problems strictyaml.Problems
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted
@@ -161,7 +161,7 @@ func exitCode(err error) int {
 // printJSONError prints an error for programs: as the API has it.
 func printJSONError(w io.Writer, err error) {
 	var body *api.Error
-	var problems job.Problems
+	var problems strictyaml.Problems
 	switch {
 	case err.Error() == "":
 		return

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
@@ -91,11 +91,14 @@ func (c *costsFile) keys() []string {
 	return keys
 }
 
-// parseCosts reads a costs file: source is its text, file its name for messages. The error is job.Problems: all that is wrong,
+// parseCosts reads a costs file: source is its text, file its name for messages. The error is strictyaml.Problems: all that is wrong,
 // each with its line.
 func parseCosts(file string, source []byte) (*costsFile, error) {
 	c := &costsFile{unit: "ms", load: schedule.Load{Pipelines: 1}}
-	f := job.ReadFlat(file, source, "a costs file", capCostsBytes, c.keys())
+	f := strictyaml.Read(file, source, strictyaml.Format{Name: "a costs file", MaxBytes: capCostsBytes, Keys: c.keys()})
+	if f.CheckKeys(); f.Empty() {
+		f.Refuse("", "", "the file is empty; a costs file is a mapping of keys to values: %s", strings.Join(c.keys(), ", "))
+	}
 	if f.Err() == nil {
 		if c.readCounts(f); f.Err() == nil { // they say how many values lists have
 			c.readLists(f)
@@ -108,16 +111,16 @@ func parseCosts(file string, source []byte) (*costsFile, error) {
 	return c, nil
 }
 
-func (c *costsFile) readCounts(f *job.Flat) {
+func (c *costsFile) readCounts(f *strictyaml.Document) {
 	for _, k := range c.counts() {
-		value, found := f.Value(k.key)
-		if !found {
+		value := f.Value(k.key)
+		if value == nil {
 			if k.needed {
 				f.Refuse(k.key, "", "%s is missing; write its number, such as %s: 4", k.key, k.key)
 			}
 			continue
 		}
-		n, err := strconv.Atoi(value.Text)
+		n, err := strconv.Atoi(value.Scalar)
 		if err != nil || n < 1 || n > mostCount {
 			f.Refuse(k.key, "", "%s is %s; want a whole number, 1 to %d", k.key, said(value), mostCount)
 			continue
@@ -127,26 +130,35 @@ func (c *costsFile) readCounts(f *job.Flat) {
 }
 
 // readWords reads the words and the schedules.
-func (c *costsFile) readWords(f *job.Flat) {
+func (c *costsFile) readWords(f *strictyaml.Document) {
 	word := func(key string, valid ...string) string {
-		value, found := f.Value(key)
-		if found && !slices.Contains(valid, value.Text) {
-			last := len(valid) - 1
-			f.Refuse(key, "", "%s %q; want %s or %s", key, value.Text, strings.Join(valid[:last], ", "), valid[last])
+		value := f.Value(key)
+		if value == nil {
+			return ""
 		}
-		return value.Text
+		if !slices.Contains(valid, value.Scalar) {
+			last, near := len(valid)-1, ""
+			if len(value.Scalar) > 1 { // any letter is near any other
+				near = nearest.Word(value.Scalar, valid)
+			}
+			f.Refuse(key, near, "%s %q; want %s or %s", key, value.Scalar, strings.Join(valid[:last], ", "), valid[last])
+		}
+		return value.Scalar
 	}
 	if unit := word("unit", "s", "ms", "us"); unit != "" {
 		c.unit = unit
 	}
 	c.load.AwaitRound = word("pull", "predicted", "old", "new", "elastic") == "new"
 	c.load.ExchangeNorm = word("clip_norm", "true", "false") == "true"
-	value, found := f.Value("schedules")
-	if found && value.Items == nil {
+	value := f.Value("schedules")
+	switch {
+	case value == nil:
+		return
+	case value.Items == nil:
 		f.Refuse("schedules", "", "schedules is no list; want names, such as [gpipe, 1f1b, afp]")
 	}
 	for _, item := range value.Items {
-		name := item.Text
+		name := item.Scalar
 		if !slices.Contains(schedule.Names(), name) {
 			f.Refuse(item.Key, nearest.Word(name, schedule.Names()), "schedule %q is unknown; known: %s", name, strings.Join(schedule.Names(), ", "))
 		}
@@ -155,10 +167,10 @@ func (c *costsFile) readWords(f *job.Flat) {
 }
 
 // readLists reads the times and bytes.
-func (c *costsFile) readLists(f *job.Flat) {
+func (c *costsFile) readLists(f *strictyaml.Document) {
 	for _, k := range c.lists() {
-		value, found := f.Value(k.key)
-		if !found {
+		value := f.Value(k.key)
+		if value == nil {
 			if k.key == "forward" || k.key == "backward" {
 				f.Refuse(k.key, "", "%s is missing; write its time, one for all stages or a list with one a stage", k.key)
 			}
@@ -168,16 +180,16 @@ func (c *costsFile) readLists(f *job.Flat) {
 		if k.unit == "link" {
 			n--
 		}
-		items := []job.Value{value}
+		items := []*strictyaml.Node{value}
 		if value.Items != nil {
 			items = value.Items
 		}
 		var times []float64
 		var bytes []int64
 		for _, item := range items {
-			v, message := costsValue(k.key, item)
+			v, message, near := costsValue(k.key, item)
 			if message != "" {
-				f.Refuse(item.Key, "", "%s", message)
+				f.Refuse(item.Key, near, "%s", message)
 			}
 			times, bytes = append(times, v), append(bytes, int64(v))
 		}
@@ -199,32 +211,39 @@ func (c *costsFile) readLists(f *job.Flat) {
 	}
 }
 
-// costsValue reads a value, or says what is wrong with it.
-func costsValue(key string, value job.Value) (float64, string) {
+// costsValue reads a value, or says what is wrong with it and what is nearest.
+func costsValue(key string, value *strictyaml.Node) (v float64, message, near string) {
 	text := said(value)
 	v, err := strconv.ParseFloat(text, 64)
-	bytes := strings.HasSuffix(key, "_bytes")
+	finite := err == nil && !math.IsNaN(v) && !math.IsInf(v, 0) && v >= 0
+	want, good := "a time, 0 or more", finite
 	switch {
-	case err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0:
-		want := "a time, 0 or more"
-		if bytes {
-			want = "a number of bytes, 0 or more"
-		} else if key == "bandwidth" {
-			want = "bytes a unit of time, or 0 for a link without limit"
+	case strings.HasSuffix(key, "_bytes"):
+		if want = "a number of bytes, 0 or more"; finite {
+			want, good = "a whole number of bytes", v == math.Trunc(v) && v < 1<<53
 		}
-		return 0, fmt.Sprintf("%s is %s; want %s", key, text, want)
-	case bytes && (v != math.Trunc(v) || v >= 1<<53):
-		return 0, fmt.Sprintf("%s is %s; want a whole number of bytes", key, text)
-	case key == "utilisation" && (v <= 0 || v > 1):
-		return 0, fmt.Sprintf("utilisation is %s; want the share of a device that one op uses, above 0 and at most 1", text)
+	case key == "bandwidth":
+		want = "bytes a unit of time, or 0 for a link without limit"
+	case key == "utilisation":
+		want, good = "the share of a device that one op uses, above 0 and at most 1", finite && v > 0 && v <= 1
+		if share, percent := strings.CutSuffix(text, "%"); percent {
+			if x, err := strconv.ParseFloat(share, 64); err == nil && x > 0 && x <= 100 {
+				near = strconv.FormatFloat(x/100, 'g', -1, 64)
+			}
+		}
+	case finite && !schedule.Timely(v):
+		want, good = fmt.Sprintf("0, or a time from %v to %v: choose another unit", schedule.LeastTime, schedule.MostTime), false
 	}
-	return v, ""
+	if good {
+		return v, "", ""
+	}
+	return 0, fmt.Sprintf("%s is %s; want %s", key, text, want), near
 }
 
 // said is a value as it is written, or what it is.
-func said(v job.Value) string {
-	if v.Plain {
-		return v.Text
+func said(v *strictyaml.Node) string {
+	if v.Plain() {
+		return v.Scalar
 	}
-	return v.Found
+	return v.Found()
 }

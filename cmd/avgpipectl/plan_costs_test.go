@@ -3,10 +3,31 @@ package main
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
+
+// TestCostsAreRefusedAtTheirOwnLine, with what is nearest.
+func TestCostsAreRefusedAtTheirOwnLine(t *testing.T) {
+	const costs = "stages: 2\nmicro_batches: 4\nforward: 1\nbackward: 2\nlatency: 1\nmessage_bytes: 8\nbandwidth: 1\n"
+	for line, want := range map[string]string{
+		"update: 1e300":        "costs.yaml:8:9: update is 1e300; want 0, or a time from 1e-200 to 1e+200: choose another unit",
+		"utilisation: 80%":     "costs.yaml:8:14: utilisation is 80%; want the share of a device that one op uses, above 0 and at most 1",
+		"unit: mss":            "nearest: ms",
+		"state_bytes: 1.5":     "costs.yaml:8:14: state_bytes is 1.5; want a whole number of bytes",
+		"activation_bytes: -1": "costs.yaml:8:19: activation_bytes is -1; want a number of bytes, 0 or more",
+	} {
+		_, err := parseCosts("costs.yaml", []byte(costs+line+"\n"))
+		if err == nil || !strings.Contains(err.Error(), want) || line == "utilisation: 80%" && !strings.Contains(err.Error(), "nearest: 0.8") {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+	if _, err := parseCosts("costs.yaml", nil); err == nil || !strings.Contains(err.Error(), "costs.yaml:1:1: the file is empty; ") {
+		t.Errorf("of nothing: %v", err)
+	}
+}
 
 // FuzzCosts: whatever a costs file says, it is understood or refused with a line.
 func FuzzCosts(f *testing.F) {
@@ -29,7 +50,7 @@ func FuzzCosts(f *testing.F) {
 			}
 			return
 		}
-		if problems, ok := errors.AsType[job.Problems](err); ok && len(problems) == 0 {
+		if problems, ok := errors.AsType[strictyaml.Problems](err); ok && len(problems) == 0 {
 			t.Error("refused without a reason")
 		}
 	})

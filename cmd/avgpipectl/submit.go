@@ -149,7 +149,8 @@ func (c *call) prepare(o submitOptions) (r api.SubmitRequest, target string, err
 	r.ClientExports = true
 	err = modeldir.Check(j.Output.Dir, o.force)
 	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
-		return r, "", job.Problems{at.Problem("output.dir", "output.dir: "+refusal.Error(), "")}
+		at.Refuse("output.dir", "", "output.dir: %v", refusal)
+		return r, "", at.Err()
 	}
 	if err != nil {
 		return r, "", fmt.Errorf("output.dir: %w", err)

@@ -22,12 +22,12 @@ import (
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/node"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // config is the configuration file.
 type config struct {
-	file *job.Flat // nil: none was read
+	file *strictyaml.Document // nil: none was read
 
 	stateDir    string
 	socket      string
@@ -355,19 +355,21 @@ const capConfigBytes = 64 << 10
 // parseConfig parses a configuration file strictly: every problem at once, at its line, with what is allowed.
 func parseConfig(path string, text []byte) (config, map[string]string, error) {
 	c, texts := defaultConfig(), map[string]string{}
-	file := job.ReadFlat(path, text, "a configuration", capConfigBytes, keyNames())
+	file := strictyaml.Read(path, text, strictyaml.Format{Name: "a configuration", MaxBytes: capConfigBytes, Keys: keyNames()})
+	file.CheckKeys()
 	for _, k := range keys {
-		v, found := file.Value(k.name)
-		switch texts[k.name] = v.Text; {
-		case !found:
-			delete(texts, k.name)
-		case v.Null:
+		v := file.Value(k.name)
+		if v == nil {
+			continue
+		}
+		switch texts[k.name] = v.Scalar; {
+		case v.Kind == strictyaml.Null:
 			file.Refuse(k.name, "", "%s has no value; write %s, or remove the line for the default, %s", k.name, k.allowed, k.initial)
-		case !v.Plain:
-			file.Refuse(k.name, "", "%s wants %s; found %s", k.name, k.allowed, v.Found)
+		case !v.Plain():
+			file.Refuse(k.name, "", "%s wants %s; found %s", k.name, k.allowed, v.Found())
 		default:
-			if err := k.set(&c, v.Text); err != nil {
-				file.Refuse(k.name, nearest.Word(v.Text, words[k.name]), "%s: %v; allowed is %s", k.name, err, k.allowed)
+			if err := k.set(&c, v.Scalar); err != nil {
+				file.Refuse(k.name, nearest.Word(v.Scalar, words[k.name]), "%s: %v; allowed is %s", k.name, err, k.allowed)
 			}
 		}
 	}

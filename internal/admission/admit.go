@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
-	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
@@ -18,6 +16,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -27,9 +26,8 @@ import (
 type admission struct {
 	access        *access.Opener // opens what the job file names
 	job           *job.Job
-	at            *job.Positions
-	model         *model.Model // nil when it cannot be built
-	problems      job.Problems
+	at            *strictyaml.Document // knows where each key stands, and collects problems
+	model         *model.Model         // nil when it cannot be built
 	why, warnings []string
 }
 
@@ -43,10 +41,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	}
 	j, at, err := job.Parse(r.File, []byte(r.Source), r.Set, environment(r.Env))
 	if err != nil {
-		if problems, ok := errors.AsType[job.Problems](err); ok {
-			return nil, api.Refused(problems)
-		}
-		return nil, fmt.Errorf("submit %s: %w", r.File, err)
+		return nil, refusal(r.File, err)
 	}
 	j.Absolute(r.Base)
 	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at}
@@ -56,11 +51,8 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	if err := a.checkData(ctx); err != nil {
 		return nil, err
 	}
-	if len(a.problems) > 0 {
-		slices.SortStableFunc(a.problems, func(p, q job.Problem) int {
-			return cmp.Or(cmp.Compare(p.Line, q.Line), cmp.Compare(p.Column, q.Column))
-		})
-		return nil, api.Refused(a.problems)
+	if err := at.Err(); err != nil {
+		return nil, refusal(r.File, err)
 	}
 	found.Why, found.Warnings = append(a.why, found.Why...), append(found.Warnings, a.warnings...)
 	s, err := spec.New(found, a.model, &q.User, r.Retune)
@@ -71,6 +63,14 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	return s, nil
 }
 
+// refusal is the answer to a job file with problems.
+func refusal(file string, err error) error {
+	if problems, ok := errors.AsType[strictyaml.Problems](err); ok {
+		return api.Refused(problems)
+	}
+	return fmt.Errorf("submit %s: %w", file, err)
+}
+
 // resolve resolves the job, once its model and its plan are there; what is wrong gets its place in the file.
 func (a *admission) resolve(f spec.Facts) *spec.Resolution {
 	if path := a.job.PlanFile(); f.Model == nil || path != "" && !a.readPlan(path, &f) {
@@ -78,7 +78,7 @@ func (a *admission) resolve(f spec.Facts) *spec.Resolution {
 	}
 	found, problems := spec.Resolve(a.job, f, nil)
 	for _, p := range problems {
-		a.refuse(p.Key, p.Nearest, "%s", p.Message)
+		a.at.Refuse(p.Key, p.Nearest, "%s", p.Message)
 	}
 	a.job = &found.Job
 	return found
@@ -91,11 +91,11 @@ const maxPlanFileBytes = 1 << 19
 func (a *admission) readPlan(path string, f *spec.Facts) bool {
 	text, err := a.access.ReadFile(path, maxPlanFileBytes)
 	if err != nil {
-		a.refuse("schedule", "", "schedule: %v", err)
+		a.at.Refuse("schedule", "", "schedule: %v", err)
 		return false
 	}
 	if f.UserPlan, err = schedule.Prove(string(text)); err != nil {
-		a.refuse("schedule", "", "%s: %v", path, err)
+		a.at.Refuse("schedule", "", "%s: %v", path, err)
 	}
 	return err == nil
 }
@@ -111,10 +111,6 @@ func environment(variables map[string]string) job.Environment {
 	}
 }
 
-func (a *admission) refuse(key, nearest, format string, args ...any) {
-	a.problems = append(a.problems, a.at.Problem(key, fmt.Sprintf(format, args...), nearest))
-}
-
 // checkModel builds the model, from the file or from the directory to start from.
 func (a *admission) checkModel(base string) {
 	if a.job.Model.From != "" {
@@ -127,11 +123,11 @@ func (a *admission) checkModel(base string) {
 	case err == nil:
 		a.model = m
 	case !errors.As(err, &field):
-		a.refuse("model.config", "", "%v", err)
+		a.at.Refuse("model.config", "", "%v", err)
 	case field.Unknown:
-		a.problems = append(a.problems, a.at.UnknownKey("model.config."+field.Field, fieldNames(a.job.Model.Family)))
+		a.at.UnknownKey("model.config."+field.Field, "", fieldNames(a.job.Model.Family))
 	default:
-		a.refuse("model.config."+field.Field, field.Nearest, "model.config.%s is %v; allowed is %s", field.Field, field.Found, field.Allowed)
+		a.at.Refuse("model.config."+field.Field, field.Nearest, "model.config.%s is %v; allowed is %s", field.Field, field.Found, field.Allowed)
 	}
 }
 
@@ -155,19 +151,19 @@ func (a *admission) checkFrom(base string) {
 		if name, outside := filepath.Rel(base, from); outside == nil && hubName.MatchString(name) {
 			hint = fmt.Sprintf("; is %s a model of the Hugging Face hub? download it first: `hf download %[1]s --local-dir %[2]s`", name, from)
 		}
-		a.refuse("model.from", data.Nearest(a.access, from), "model.from: %v%s", err, hint)
+		a.at.Refuse("model.from", data.Nearest(a.access, from), "model.from: %v%s", err, hint)
 		return
 	}
 	if err != nil {
-		a.refuse("model.from", "", "model.from: %v", err)
+		a.at.Refuse("model.from", "", "model.from: %v", err)
 		return
 	}
 	if family := a.job.Model.Family; family != "" && family != m.Family {
-		a.refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", family, from, m.Family)
+		a.at.Refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", family, from, m.Family)
 		return
 	}
 	if err := export.Check(a.access, from, m); err != nil {
-		a.refuse("model.from", "", "model.from: %v", err)
+		a.at.Refuse("model.from", "", "model.from: %v", err)
 		return
 	}
 	a.job.Model.Family, a.model = m.Family, m
@@ -181,7 +177,7 @@ func (a *admission) takeTokenizer() {
 	}
 	tokenizer, err := export.TokenizerOf(a.access, a.job.Model.From, a.model)
 	if err != nil {
-		a.refuse("data.tokenizer", "", "data.tokenizer: %v; or name the tokenizer of the model", err)
+		a.at.Refuse("data.tokenizer", "", "data.tokenizer: %v; or name the tokenizer of the model", err)
 		return
 	}
 	a.job.Data.Tokenizer = tokenizer
@@ -203,7 +199,7 @@ func (a *admission) checkData(ctx context.Context) error {
 	}
 	if unread := c.Unread(a.at.Has); len(unread) > 0 {
 		for _, u := range unread {
-			a.refuse(u.Key, "", "%v", u)
+			a.at.Refuse(u.Key, "", "%v", u)
 		}
 		return nil
 	}
@@ -226,7 +222,7 @@ func (a *admission) dataProblem(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &problem):
-		a.refuse(problem.Key, problem.Nearest, "%s: %v", problem.Key, problem.Err)
+		a.at.Refuse(problem.Key, problem.Nearest, "%s: %v", problem.Key, problem.Err)
 		return nil
 	}
 	return fmt.Errorf("submit: %w", err)

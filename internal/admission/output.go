@@ -19,7 +19,7 @@ func (a *admission) checkOutput(r api.SubmitRequest, user *access.User) *spec.Ou
 	o := &spec.Output{Force: r.Force}
 	err := outputdir.Target{Dir: a.job.Output.Dir, User: *user, Force: r.Force}.Check()
 	if _, never := errors.AsType[*modeldir.Refusal](err); never {
-		a.refuse("output.dir", "", "output.dir: %v", err)
+		a.at.Refuse("output.dir", "", "output.dir: %v", err)
 	} else if err != nil {
 		o.Refused = err.Error()
 	}

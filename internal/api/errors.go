@@ -13,8 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/internal/words"
-	"github.com/avgpipe/avgpipe/job"
 )
 
 // Code says what kind of error an answer is, for programs. A code keeps its meaning in all versions of the API.
@@ -53,13 +53,13 @@ func (e *Error) Error() string {
 	}
 	texts := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
-		texts[i] = job.Problem(p).Error()
+		texts[i] = strictyaml.Problem(p).Error()
 	}
 	return strings.Join(texts, "\n")
 }
 
 // Refused returns the error of a refused job file.
-func Refused(problems job.Problems) *Error {
+func Refused(problems strictyaml.Problems) *Error {
 	e := Errorf(http.StatusUnprocessableEntity, "the job file is refused: %s", words.Count(len(problems), "problem"))
 	for _, p := range problems {
 		e.Problems = append(e.Problems, Problem(p))

@@ -18,7 +18,8 @@ var mayImport = map[string][]string{
 	"internal/words":      nil,
 	"schedule":            {"internal/nearest", "internal/words"},
 	"tuner":               {"internal/words", "schedule"},
-	"job":                 {"internal/nearest"},
+	"internal/strictyaml": {"internal/nearest"},
+	"job":                 {"internal/nearest", "internal/strictyaml"},
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
 	"internal/trace":      nil,
@@ -52,9 +53,9 @@ var mayImport = map[string][]string{
 	"internal/data/tokenfile":  {"internal/access", "internal/checkpoint"},
 	"internal/data/idx":        {"internal/access"},
 	"internal/wire":            {"internal/pace", "internal/trace"},
-	"internal/api":             {"job", "tuner", "internal/unixhttp", "internal/words"},
+	"internal/api":             {"internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
-	"internal/spec":            {"internal/access", "internal/footprint", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
+	"internal/spec":            {"internal/access", "internal/footprint", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":  {"internal/api", "internal/obstacle", "internal/spec", "job", "tuner"},
 	"internal/plancache":       {"internal/checkpoint", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
@@ -81,7 +82,7 @@ var mayImport = map[string][]string{
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
 	"internal/admission": {
-		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec",
+		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
 		"elastic", "job", "schedule", "stage/device", "stage/model",
 	},
 	"internal/agent": {
@@ -106,9 +107,9 @@ var mayImport = map[string][]string{
 	// Programs.
 	"cmd/avgpiped": {
 		"internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
-		"internal/manual", "internal/nearest", "job", "stage/device", "stage/device/pick",
+		"internal/manual", "internal/nearest", "internal/strictyaml", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/words", "job", "schedule", "tuner"},
+	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "tuner"},
 	"bench/...":      {"..."},
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -43,7 +44,7 @@ type Resolution struct {
 
 // Resolve decides every automatic value of a job: the file's, by the rules, or by the report of a tuning. It changes nothing about a
 // job that it resolved. What is wrong names keys; there is then no more to the resolution than was found before.
-func Resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, job.Problems) {
+func Resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Problems) {
 	x := &resolver{Facts: f, Resolution: &Resolution{Job: *j}}
 	switch {
 	case r == nil:
@@ -71,11 +72,11 @@ type resolver struct {
 	Facts
 	*Resolution
 	report   *tuner.Report // of what was chosen; nil: the rules decide
-	problems job.Problems
+	problems strictyaml.Problems
 }
 
 func (x *resolver) refuse(key, nearest, format string, args ...any) {
-	x.problems = append(x.problems, (*job.Positions)(nil).Problem(key, fmt.Sprintf(format, args...), nearest))
+	x.problems = append(x.problems, strictyaml.Problem{Key: key, Nearest: nearest, Message: fmt.Sprintf(format, args...)})
 }
 
 func (x *resolver) warn(format string, args ...any) {

@@ -1,0 +1,193 @@
+// Package strictyaml reads files of YAML that people write, and keeps where everything stands: job files, the daemon's configuration,
+// files of costs. It refuses what surprises: keys that are there twice, anchors and tags, numbers that versions of YAML read differently.
+// Whatever is wrong is reported at once, each with its line.
+package strictyaml
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
+)
+
+// Format is a kind of file.
+type Format struct {
+	Name     string   // with its article, for messages: "a job file"
+	MaxBytes int      // nobody writes a longer one by hand, and the YAML parser's time grows with the square of some
+	Keys     []string // that it may have at its top
+}
+
+// Document is a file that was read. It collects what is wrong with it.
+type Document struct {
+	Root *Node // a mapping; nil where the text is none, which is a problem then
+
+	file      string
+	format    Format
+	lines     []string // of the file, without line ends
+	overrides []string
+	values    map[string]place // by key: "train.batch", "data.files[1]"
+	keys      map[string]place
+	problems  []located
+	refused   map[string]bool // keys that have a problem
+}
+
+// located is a problem at its place.
+type located struct {
+	place
+	Problem
+}
+
+// Read reads a file, and applies overrides such as train.steps=50. Its name is for messages.
+func Read(file string, source []byte, f Format, set ...string) *Document {
+	source = bytes.TrimPrefix(source, []byte("\ufeff")) // some editors write it; it is no part of the text
+	d := &Document{
+		file: file, format: f, lines: splitLines(source), overrides: set,
+		values: map[string]place{}, keys: map[string]place{}, refused: map[string]bool{},
+	}
+	b := builder{Document: d}
+	root := b.read(source)
+	switch {
+	case root == nil && len(d.problems) > 0:
+		return d
+	case root == nil:
+		root = &Node{Kind: Mapping, at: place{line: 1, column: 1}}
+	case root.Kind != Mapping:
+		d.report(root.at, "", "", "%s is a mapping of keys to values: %s; found %s", f.Name, strings.Join(f.Keys, ", "), root.Found())
+		return d
+	}
+	for i, s := range set {
+		d.override(root, i+1, s)
+	}
+	d.Root = root
+	d.locate(root)
+	return d
+}
+
+// locate notes where every key below a node stands.
+func (d *Document) locate(n *Node) {
+	for _, e := range n.Entries {
+		v := e.Value
+		v.Key = Join(n.Key, e.Name)
+		d.keys[v.Key], d.values[v.Key] = e.at, v.at
+		if v.Kind == Mapping {
+			d.values[v.Key] = e.at
+		}
+		if v.Kind == Refused {
+			d.refused[v.Key] = true
+		}
+		d.locate(v)
+	}
+	for i, item := range n.Items {
+		item.Key = Item(n.Key, i)
+		d.values[item.Key] = item.at
+		d.locate(item)
+	}
+}
+
+// Has reports whether the key is in the file or in an override.
+func (d *Document) Has(key string) bool {
+	_, ok := d.values[key]
+	return ok
+}
+
+// Refused reports whether a key, or one that encloses it, has a problem.
+func (d *Document) Refused(key string) bool {
+	for ; key != ""; key = Parent(key) {
+		if d.refused[key] {
+			return true
+		}
+	}
+	return false
+}
+
+// Refuse notes a problem with the value of a key. Where the file does not have the key, it points to the nearest enclosing one.
+func (d *Document) Refuse(key, nearest, format string, args ...any) {
+	at := place{line: 1, column: 1}
+	for k := key; k != ""; k = Parent(k) {
+		if v, ok := d.values[k]; ok {
+			at = v
+			break
+		}
+	}
+	d.report(at, key, nearest, format, args...)
+}
+
+// UnknownKey notes that a key is none of the allowed ones. near is the key that is meant; where it is empty, one of those that looks like
+// it is.
+func (d *Document) UnknownKey(key, near string, allowed []string) {
+	allowed = slices.Sorted(slices.Values(allowed))
+	section, name := d.split(key)
+	near = cmp.Or(near, nearest.Word(name, allowed))
+	at, ok := d.keys[key]
+	if !ok {
+		at = place{line: 1, column: 1}
+	}
+	d.report(at, key, near, "unknown key %q; %s allows %s", name, cmp.Or(section, d.format.Name), strings.Join(allowed, ", "))
+}
+
+// split parts a key into its section and its name. The name may have dots of its own; the longest section that is in the file tells.
+func (d *Document) split(key string) (section, name string) {
+	for section = Parent(key); d.Has(key) && section != "" && !d.Has(section); {
+		section = Parent(section)
+	}
+	return section, strings.TrimPrefix(key[len(section):], ".")
+}
+
+// report notes a problem at a place, which is moved inside the text if it lies outside.
+func (d *Document) report(at place, key, nearest, format string, args ...any) {
+	p := Problem{File: "--set", Key: key, Message: fmt.Sprintf(format, args...), Nearest: nearest}
+	if at.override > 0 {
+		at.line, p.Text = 1, "--set "+d.overrides[at.override-1]
+	} else {
+		at.line = min(max(at.line, 1), len(d.lines))
+		p.File, p.Text = d.file, d.lines[at.line-1]
+	}
+	p.Text = strings.ToValidUTF8(p.Text, "\uFFFD")
+	p.Line, p.Column = at.line, min(max(at.column, 1), len([]rune(p.Text))+1)
+	at.column = p.Column
+	d.problems = append(d.problems, located{at, p})
+	if key != "" {
+		d.refused[key] = true
+	}
+}
+
+// Err is all that is wrong so far, Problems in the order of lines, those of overrides last; nil when nothing is.
+func (d *Document) Err() error {
+	if len(d.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.problems, func(a, b located) int {
+		return cmp.Or(cmp.Compare(a.override, b.override), cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
+	})
+	all := make(Problems, len(d.problems))
+	for i, p := range d.problems {
+		all[i] = p.Problem
+	}
+	return all
+}
+
+// CheckKeys notes what the file has at its top that its format does not know. Without a mapping there is nothing to look at.
+func (d *Document) CheckKeys() {
+	if d.Root == nil {
+		return
+	}
+	for _, e := range d.Root.Entries {
+		if !slices.Contains(d.format.Keys, e.Name) {
+			d.UnknownKey(e.Name, "", d.format.Keys)
+		}
+	}
+}
+
+// Value is the value of a key at the top; nil where the file does not have it.
+func (d *Document) Value(key string) *Node {
+	if d.Root == nil {
+		return nil
+	}
+	return d.Root.Child(key)
+}
+
+// Empty reports whether there is nothing in the file, or comments alone.
+func (d *Document) Empty() bool { return d.Root != nil && len(d.Root.Entries) == 0 }

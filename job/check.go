@@ -1,0 +1,138 @@
+package job
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
+)
+
+// checker holds the fields of a job against each other. What has a problem already is spared another.
+type checker struct {
+	*strictyaml.Document
+	*Job
+}
+
+func (c *checker) refuse(key, nearest, format string, args ...any) {
+	if !c.Refused(key) {
+		c.Refuse(key, nearest, format, args...)
+	}
+}
+
+func (c *checker) check(env Environment) {
+	c.known("model.family", c.Model.Family, env.Families)
+	switch {
+	case c.Schedule == planFile:
+		c.refuse("schedule", "file:plan.txt", "schedule is file: without a path; write it behind the colon")
+	case c.Schedule != AutoSchedule && c.PlanFile() == "":
+		c.known("schedule", c.Schedule, env.Schedules)
+	}
+	c.known("averaging.method", c.Averaging.Method, env.Methods)
+	c.checkModel()
+	if len(c.Data.Validation) > 0 && c.Has("data.holdout") {
+		c.refuse("data.holdout", "", "data.holdout stands beside data.validation, which says what is evaluated on; remove one of them")
+	}
+	c.checkOptimizer()
+	c.checkBudget()
+	c.checkDevices()
+	c.checkRecompute()
+	c.checkMicroBatches()
+}
+
+// known checks a name that another package's table holds.
+func (c *checker) known(key, name string, names []string) {
+	if name != "" && names != nil && !slices.Contains(names, name) {
+		c.refuse(key, nearest.Word(name, names), "%s wants %s; found %q", key, oneOf(names), name)
+	}
+}
+
+// checkModel checks that the model comes from one place.
+func (c *checker) checkModel() {
+	switch m := c.Model; {
+	case m.Family == "" && m.From == "":
+		c.refuse("model.family", "", `missing key "model.family" (or "model.from", a directory to start from, whose config.json names it)`)
+	case m.From != "" && m.Config != nil:
+		c.refuse("model.config", "", "model.config stands beside model.from, whose config.json already says it; remove one of them")
+	case m.From == "" && m.Config == nil:
+		c.refuse("model.config", "", `missing key "model.config" (or "model.from", a directory to start from)`)
+	}
+}
+
+// checkOptimizer refuses what the optimizer does not read, since a setting that is silently without effect costs its author a run.
+func (c *checker) checkOptimizer() {
+	o := c.Optimizer
+	betas := o.Name != "sgd" && o.Name != "asgd"
+	unread := func(key, nearest, readers, others string) {
+		c.refuse("optimizer."+key, nearest, "optimizer.%s is read by %s only; %s", key, readers, others)
+	}
+	is := "the optimizer is " + o.Name
+	if o.T0 != 0 && o.Name != "asgd" {
+		unread("t0", "", "asgd", is)
+	}
+	switch {
+	case o.Name == "sgd" && o.Nesterov && o.Momentum == 0:
+		c.refuse("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")
+	case o.Name == "sgd":
+	case o.Momentum != 0 && betas:
+		unread("momentum", "betas", "sgd", o.Name+" has betas")
+	case o.Momentum != 0:
+		unread("momentum", "", "sgd", is)
+	}
+	if o.Nesterov && o.Name != "sgd" {
+		unread("nesterov", "", "sgd", is)
+	}
+	for _, key := range []string{"betas", "epsilon"} {
+		if !betas && c.Has("optimizer."+key) {
+			unread(key, "", "adam and adamw", is)
+		}
+	}
+}
+
+// checkRecompute checks that a list with an entry for each stage has as many.
+func (c *checker) checkRecompute() {
+	n, k := len(c.Recompute), int(c.Stages)
+	if n <= 1 || k <= 0 || n == k*max(1, int(c.Chunks)) || c.Chunks == Auto && n%k == 0 { // else the schedule says how many chunks
+		return
+	}
+	what := strconv.Itoa(k) + " (stages)"
+	if c.Chunks > 1 {
+		what = fmt.Sprintf("%d (stages times chunks)", k*int(c.Chunks))
+	}
+	c.refuse("recompute", "", "recompute has entries for %d stages, and there are %s; a word alone stands for all", n, what)
+}
+
+// checkMicroBatches checks that the micro-batches cut the batch evenly: the mean of a batch's gradients weighs every sample the
+// same, and the stages' buffers have one size.
+func (c *checker) checkMicroBatches() {
+	m, batch := int(c.MicroBatches), c.Train.Batch
+	if m <= 0 || batch <= 0 || batch%m == 0 {
+		return
+	}
+	below, above := NearestDivisors(batch, m)
+	near := []string{strconv.Itoa(below)}
+	if above > 0 {
+		near = append(near, strconv.Itoa(above))
+	}
+	c.refuse("micro_batches", strings.Join(near, " or "), "micro_batches is %d, which does not divide train.batch, %d", m, batch)
+}
+
+// NearestDivisors returns the largest divisor of batch that is at most n and the smallest that is at least n; 0 for one
+// that does not exist.
+func NearestDivisors(batch, n int) (below, above int) {
+	for d := min(n, batch); d >= 1; d-- {
+		if batch%d == 0 {
+			below = d
+			break
+		}
+	}
+	for d := max(n, 1); d <= batch; d++ {
+		if batch%d == 0 {
+			above = d
+			break
+		}
+	}
+	return below, above
+}
