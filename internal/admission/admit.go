@@ -190,7 +190,7 @@ func (a *admission) checkData(ctx context.Context) error {
 	// Without a model only the files can be looked for.
 	c := data.Config{Files: a.job.Data.Files, Sequence: 1}
 	if a.model != nil {
-		c = data.ConfigOf(a.job, feed.ModelOf(a.model))
+		c = feed.ConfigOf(a.job, a.model)
 	}
 	c.Access = a.access
 	if a.model == nil {

@@ -208,26 +208,6 @@ func (c Config) validatePaths() error {
 	return nil
 }
 
-// Model is what a job's model has room for, and what it trains on.
-type Model struct {
-	Task       Task
-	Sequence   int // positions; the default of data.sequence
-	Vocabulary int
-	Classes    int
-	Image      Image
-}
-
-// ConfigOf is what a job file says of its data, for its model.
-func ConfigOf(j *job.Job, m Model) Config {
-	d := j.Data
-	return Config{
-		Task: m.Task, Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: d.Columns,
-		NoHeader:  !d.Header && (d.Format == "csv" || d.Format == "tsv"), // other formats have none in any case
-		Tokenizer: d.Tokenizer, Labels: d.Labels, Sequence: cmp.Or(d.Sequence, m.Sequence), Holdout: d.Holdout, Masked: d.Masked,
-		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary, ModelClasses: m.Classes, Image: m.Image,
-	}
-}
-
 // Error is a problem with the data, under the key of the job file that it belongs to.
 type Error struct {
 	Key     string // "data.files[1]", "data.sequence"

@@ -3,9 +3,11 @@
 package feed
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -95,9 +97,13 @@ func repeat[T any](v []T, n int) {
 	}
 }
 
-// ModelOf is what a data set is to fit.
-func ModelOf(m *model.Model) data.Model {
-	return data.Model{
-		Task: data.Task(m.Task), Sequence: m.Sequence(), Vocabulary: m.Vocabulary(), Classes: m.Loss.Classes(), Image: data.Image(m.Image),
+// ConfigOf is what a job file says of its data, for its model.
+func ConfigOf(j *job.Job, m *model.Model) data.Config {
+	d := j.Data
+	return data.Config{
+		Task: data.Task(m.Task), Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: d.Columns,
+		NoHeader:  !d.Header && (d.Format == "csv" || d.Format == "tsv"), // other formats have none in any case
+		Tokenizer: d.Tokenizer, Labels: d.Labels, Sequence: cmp.Or(d.Sequence, m.Sequence()), Holdout: d.Holdout, Masked: d.Masked,
+		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary(), ModelClasses: m.Loss.Classes(), Image: data.Image(m.Image),
 	}
 }

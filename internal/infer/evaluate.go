@@ -97,7 +97,7 @@ func (s *Session) open(ctx context.Context, e Evaluate) (*data.Set, error) {
 func (s *Session) dataConfig() data.Config {
 	d := s.card.Data
 	d.Files, d.Sequence = nil, s.card.Sequence
-	return data.ConfigOf(&job.Job{Data: d}, feed.ModelOf(s.model))
+	return feed.ConfigOf(&job.Job{Data: d}, s.model)
 }
 
 // eachBatch fills micro-batches with the samples that are held out in set, at most `most` of them unless it is 0, and calls do with

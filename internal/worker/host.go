@@ -156,7 +156,7 @@ func (o *opened) build(spec *job.Job) (err error) {
 
 // read reads the corpus of a job.
 func (o *opened) read(ctx context.Context, spec *job.Job) error {
-	c := data.ConfigOf(spec, feed.ModelOf(o.model))
+	c := feed.ConfigOf(spec, o.model)
 	c.Access = o.access
 	set, err := data.Open(ctx, c)
 	if err != nil {

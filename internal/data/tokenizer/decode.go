@@ -115,6 +115,3 @@ func strip(content string, left, right int) decoder {
 		return part
 	})
 }
-
-// concat joins the parts that remain.
-func concat(parts []string, separator string) string { return strings.Join(parts, separator) }

@@ -306,9 +306,9 @@ func replacementOf(c *component) (replacement, error) {
 }
 
 var preTokenizers = map[string]builder[preTokenizer]{
-	"BertPreTokenizer": always[preTokenizer](byRune{isSpace, removed}, byRune{isPunctuation, isolated}),
+	"BertPreTokenizer": always[preTokenizer](byRune{unicode.IsSpace, removed}, byRune{isPunctuation, isolated}),
 	"Whitespace":       always[preTokenizer](byWord{}),
-	"WhitespaceSplit":  always[preTokenizer](byRune{isSpace, removed}),
+	"WhitespaceSplit":  always[preTokenizer](byRune{unicode.IsSpace, removed}),
 	"ByteLevel": func(c *component) ([]preTokenizer, error) {
 		return []preTokenizer{byteLevel{addPrefixSpace: orTrue(c.AddPrefixSpace), cuts: orTrue(c.UseRegex)}}, nil
 	},
@@ -318,9 +318,9 @@ var preTokenizers = map[string]builder[preTokenizer]{
 	},
 	"Digits": func(c *component) ([]preTokenizer, error) {
 		if c.Individual {
-			return []preTokenizer{byRune{isNumber, isolated}}, nil
+			return []preTokenizer{byRune{unicode.IsNumber, isolated}}, nil
 		}
-		return []preTokenizer{byRune{isNumber, contiguous}}, nil
+		return []preTokenizer{byRune{unicode.IsNumber, contiguous}}, nil
 	},
 	"Split": func(c *component) ([]preTokenizer, error) {
 		b, err := behaviorOf(c, "")

@@ -172,10 +172,6 @@ func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }
 
-func isSpace(r rune) bool { return unicode.IsSpace(r) }
-
-func isNumber(r rune) bool { return unicode.IsNumber(r) }
-
 // isPunctuation is what BERT isolates: also the symbols of ASCII.
 func isPunctuation(r rune) bool {
 	if r < utf8.RuneSelf {

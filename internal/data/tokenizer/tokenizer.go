@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -138,12 +139,6 @@ func (t *Tokenizer) Single() Template { return t.single }
 // Pair is what a model is given for two texts; nil when the tokenizer has nothing to separate them by.
 func (t *Tokenizer) Pair() Template { return t.pair }
 
-// ID finds a token by its name.
-func (t *Tokenizer) ID(token string) (int32, bool) {
-	i := slices.Index(t.tokens, token)
-	return int32(i), i >= 0 && token != "" //nolint:gosec // Ids are below maxID.
-}
-
 // maxRemembered bounds the words that an encoder remembers, and maxWord the bytes of each: together below 64 MiB.
 const (
 	maxRemembered = 1 << 16
@@ -251,15 +246,11 @@ func (t *Tokenizer) Decode(ids []int32) string {
 	for _, d := range t.decode {
 		parts = d.decode(parts)
 	}
-	return valid(concat(parts, t.separator()))
-}
-
-// separator joins the tokens of a file that says nothing about decoding.
-func (t *Tokenizer) separator() string {
-	if len(t.decode) == 0 {
-		return " "
+	separator := ""
+	if len(t.decode) == 0 { // the file says nothing about decoding
+		separator = " "
 	}
-	return ""
+	return valid(strings.Join(parts, separator))
 }
 
 // valid replaces what is no UTF-8.
