@@ -83,18 +83,18 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 	return s, n.checkOutputIsFree(r, s)
 }
 
-// checkOutputIsFree refuses the output.dir of another job that is not done yet: one of the two models would not be written.
+// checkOutputIsFree refuses the output.dir of another job whose model is still to be written: one of the two would not be.
 func (n *node) checkOutputIsFree(r api.SubmitRequest, s *spec.Spec) error {
 	if s.Job.Output.Dir == "" || r.Force {
 		return nil
 	}
 	for _, j := range n.raft.State().Jobs() {
-		if j.State.Ended() {
-			continue // its model is there, and tells so by itself
+		if j.State.Ended() && !n.exports.due(j) {
+			continue // if it was written, the directory tells
 		}
 		other, err := n.coordinator.Spec(j)
 		if err == nil && filepath.Clean(other.Job.Output.Dir) == filepath.Clean(s.Job.Output.Dir) {
-			return api.Errorf(http.StatusConflict, "submit %s: output.dir: %s is that of job %s, which is not done yet; name another directory, or replace that model with --force",
+			return api.Errorf(http.StatusConflict, "submit %s: output.dir: %s is that of job %s, whose model is still to be written; name another directory, or replace that model with --force",
 				r.File, s.Job.Output.Dir, j.ID)
 		}
 	}

@@ -87,7 +87,7 @@ func TestTwoJobsDoNotShareAnOutputDir(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	first := d.Submit(t, nodetest.Job(t, d.Dir, "first", 100_000)+"output: {dir: out}\n")
 	r := api.SubmitRequest{File: "job.yaml", Source: nodetest.Job(t, d.Dir, "second", 100_000) + "output: {dir: ./out/}\n", Base: d.Dir}
-	if _, err := d.Client.Submit(t.Context(), r); err == nil || !strings.Contains(err.Error(), d.Dir+"/out is that of job "+first+", which is not done yet") {
+	if _, err := d.Client.Submit(t.Context(), r); err == nil || !strings.Contains(err.Error(), d.Dir+"/out is that of job "+first+", whose model is still to be written") {
 		t.Errorf("error %v", err)
 	}
 	r.Force = true
