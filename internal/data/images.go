@@ -287,16 +287,12 @@ func ReadImage(path string, c Config, pixels []float32) error {
 	if err != nil {
 		return err
 	}
-	raw := make([]byte, c.Image.Values())
-	if len(pixels) != len(raw) || len(raw) == 0 {
-		return fmt.Errorf("data: room for %d values; an image of %v has %d", len(pixels), c.Image, len(raw))
+	p := pictures{shape: c.Image, pixels: make([]byte, c.Image.Values()), labels: make([]int32, 1), value: value}
+	if len(pixels) != len(p.pixels) || len(pixels) == 0 {
+		return fmt.Errorf("data: room for %d values; an image of %v has %d", len(pixels), c.Image, len(p.pixels))
 	}
-	if err := o.readImage(path, c.Image, raw); err != nil {
+	if err := o.readImage(path, c.Image, p.pixels); err != nil {
 		return err
 	}
-	plane := c.Image.Height * c.Image.Width
-	for i, b := range raw {
-		pixels[i] = value[i/plane][b]
-	}
-	return nil
+	return p.fill(Batch{Pixels: pixels}, 0, 0, 0)
 }
