@@ -32,7 +32,6 @@ import (
 
 var _ server.Backend = (*node)(nil)
 
-// Submit implements server.Backend.
 func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.SubmitResponse, error) {
 	var none api.SubmitResponse
 	s, err := n.admitJob(ctx, "submit", r, peer)
@@ -101,7 +100,6 @@ func (n *node) checkOutputIsFree(r api.SubmitRequest, s *spec.Spec) error {
 	return nil
 }
 
-// Jobs implements server.Backend.
 func (n *node) Jobs(ctx context.Context) ([]api.JobStatus, error) {
 	var all []api.JobStatus
 	for _, j := range n.raft.State().Jobs() {
@@ -110,7 +108,6 @@ func (n *node) Jobs(ctx context.Context) ([]api.JobStatus, error) {
 	return all, nil
 }
 
-// Job implements server.Backend.
 func (n *node) Job(ctx context.Context, ref string) (api.JobStatus, error) {
 	j, err := n.find(ref)
 	if err != nil {
@@ -145,7 +142,6 @@ func (n *node) find(ref string) (*cluster.Job, error) {
 	return nil, api.Errorf(http.StatusNotFound, "no job %q; there are %s", ref, strings.Join(names[max(0, len(names)-10):], ", "))
 }
 
-// Cancel implements server.Backend.
 func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobStatus, error) {
 	j, err := n.find(ref)
 	if err != nil {
@@ -162,7 +158,6 @@ func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobS
 	return n.Job(ctx, j.ID)
 }
 
-// Model implements server.Backend.
 func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	j, err := n.find(ref)
 	if err != nil {
@@ -210,7 +205,6 @@ func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
 	return m, nil
 }
 
-// Log implements server.Backend.
 func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogReader, error) {
 	j, err := n.find(ref)
 	if err != nil {
@@ -223,7 +217,6 @@ func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogR
 	return reader, nil
 }
 
-// Nodes implements server.Backend.
 func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 	jobs := []string{}
 	for id, v := range n.coordinator.Published().Jobs {
@@ -241,7 +234,6 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 	}}, nil
 }
 
-// Version implements server.Backend.
 func (n *node) Version() api.VersionInfo {
 	return api.VersionInfo{Version: n.config.Version, Go: runtime.Version(), Node: n.id}
 }
@@ -303,7 +295,6 @@ func (n *node) lastStatus(ctx context.Context, j *cluster.Job) *control.Status {
 	return s
 }
 
-// Remove implements server.Backend.
 func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobStatus, error) {
 	j, err := n.find(ref)
 	if err != nil {
@@ -335,7 +326,6 @@ func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobS
 	}
 }
 
-// Resume implements server.Backend.
 func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by server.Peer) (api.JobStatus, error) {
 	j, err := n.find(ref)
 	if err != nil {

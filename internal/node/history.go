@@ -13,7 +13,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// History implements server.Backend.
 func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (api.History, error) {
 	j, err := n.find(ref)
 	if err != nil {

@@ -19,7 +19,6 @@ import (
 // a second.
 const tickBound = 5 * time.Second
 
-// Ready implements server.Backend.
 func (n *node) Ready(ctx context.Context) []server.Check {
 	tick := error(nil)
 	if age := time.Since(n.coordinator.Published().Tick); age > tickBound {
@@ -39,7 +38,6 @@ func (n *node) answers(ctx context.Context) error {
 	return err
 }
 
-// NodeMetrics implements server.Backend.
 func (n *node) NodeMetrics() server.NodeMetrics {
 	p, counts := n.coordinator.Published(), &n.coordinator.Counts
 	m := server.NodeMetrics{

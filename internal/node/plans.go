@@ -28,7 +28,6 @@ import (
 // maxShownOps bounds a plan that people are shown.
 const maxShownOps = 1000
 
-// Explain implements server.Backend.
 func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error) {
 	j, err := n.find(ref)
 	if err != nil {

@@ -89,7 +89,6 @@ func when[N int | int64 | uint64 | float64](ok bool, n N) *float64 {
 	return known(n)
 }
 
-// Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	gauge, counter := sender{out, prometheus.GaugeValue}, sender{out, prometheus.CounterValue}
 	c.collectNode(gauge, counter)

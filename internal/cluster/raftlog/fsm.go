@@ -32,7 +32,6 @@ func (f *fsm) Apply(l *raft.Log) any {
 	return outcome{result, err}
 }
 
-// Snapshot implements raft.FSM.
 func (f *fsm) Snapshot() (raft.FSMSnapshot, error) { return stateSnapshot{(*Log)(f).State()}, nil }
 
 // Restore implements raft.FSM. The state is replaced only when all of the snapshot was read and is whole.
@@ -49,7 +48,6 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 // stateSnapshot writes one state, which no later Apply touches.
 type stateSnapshot struct{ state *cluster.State }
 
-// Persist implements raft.FSMSnapshot.
 func (s stateSnapshot) Persist(sink raft.SnapshotSink) error {
 	data, err := s.state.MarshalBinary()
 	if err == nil {
@@ -61,5 +59,4 @@ func (s stateSnapshot) Persist(sink raft.SnapshotSink) error {
 	return sink.Close()
 }
 
-// Release implements raft.FSMSnapshot.
 func (stateSnapshot) Release() {}

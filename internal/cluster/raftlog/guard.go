@@ -96,10 +96,8 @@ func (g *guard) GetLog(index uint64, entry *raft.Log) error {
 	return g.halt(err)
 }
 
-// Set implements raft.StableStore.
 func (g *guard) Set(key, value []byte) error { return g.halt(g.raftStore.Set(key, value)) }
 
-// SetUint64 implements raft.StableStore.
 func (g *guard) SetUint64(key []byte, value uint64) error {
 	return g.halt(g.raftStore.SetUint64(key, value))
 }

@@ -20,7 +20,6 @@ func raftLogger(logger *zap.Logger) hclog.Logger {
 // zapSink is where hclog's lines end.
 type zapSink struct{ logger *zap.Logger }
 
-// Accept implements hclog.SinkAdapter.
 func (s zapSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	at := zapLevel(level)
 	if at == zapcore.WarnLevel && slices.Contains(usual, msg) {

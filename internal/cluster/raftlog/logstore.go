@@ -165,7 +165,6 @@ func unframe(stored *raft.Log, index uint64) error {
 	return nil
 }
 
-// GetLog implements raft.LogStore.
 func (l *checkedLog) GetLog(index uint64, entry *raft.Log) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // raft-wal's, at a number that its decoder does not expect
@@ -186,10 +185,8 @@ func (l *checkedLog) GetLog(index uint64, entry *raft.Log) (err error) {
 	return nil
 }
 
-// StoreLog implements raft.LogStore.
 func (l *checkedLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
-// StoreLogs implements raft.LogStore.
 func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
@@ -216,7 +213,6 @@ func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange implements raft.LogStore.
 func (l *checkedLog) DeleteRange(from, to uint64) error {
 	err := l.shorten(from, to)
 	if err == nil {

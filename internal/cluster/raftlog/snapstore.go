@@ -54,7 +54,6 @@ func openSnapStore(dir string) (*snapStore, error) {
 	return &snapStore{dir: dir}, nil
 }
 
-// Create implements raft.SnapshotStore.
 func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, _ raft.Transport,
 ) (raft.SnapshotSink, error) {
@@ -82,7 +81,6 @@ type snapSink struct {
 	closed bool
 }
 
-// ID implements raft.SnapshotSink.
 func (k *snapSink) ID() string { return k.meta.ID }
 
 // Close makes the snapshot durable and removes the oldest ones. Raft calls it once more after Persist has, and only logs the error,
@@ -118,7 +116,6 @@ func (k *snapSink) write() error {
 	return nil
 }
 
-// Cancel implements raft.SnapshotSink.
 func (k *snapSink) Cancel() error {
 	k.closed = true
 	return nil
@@ -175,7 +172,6 @@ func (s *snapStore) List() ([]*raft.SnapshotMeta, error) {
 	return metas, nil
 }
 
-// Open implements raft.SnapshotStore.
 func (s *snapStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.load(id)
 	if err != nil {

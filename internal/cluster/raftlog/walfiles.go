@@ -74,27 +74,22 @@ func (m *metaFile) failure() error {
 	return m.err
 }
 
-// Load implements types.MetaStore.
 func (m *metaFile) Load(string) (types.PersistentState, error) { return m.record.Log, nil }
 
-// CommitState implements types.MetaStore.
 func (m *metaFile) CommitState(s types.PersistentState) error {
 	return m.change(func(r *metaRecord) { r.Log = s })
 }
 
-// GetStable implements types.MetaStore.
 func (m *metaFile) GetStable(key []byte) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.record.Values[string(key)], nil
 }
 
-// SetStable implements types.MetaStore.
 func (m *metaFile) SetStable(key, value []byte) error {
 	return m.change(func(r *metaRecord) { r.Values[string(key)] = value })
 }
 
-// Close implements types.MetaStore.
 func (m *metaFile) Close() error { return nil }
 
 // seal notes that the last segment is full, and which one follows.
@@ -192,7 +187,6 @@ func (l *lastFile) close() error { return errors.Join(l.f.Sync(), l.f.Close()) }
 // privateFS is raft-wal's own but for the mode of the files that it makes, which is 0644.
 type privateFS struct{ *walfs.FS }
 
-// Create implements types.VFS.
 func (p privateFS) Create(dir, name string, size uint64) (types.WritableFile, error) {
 	f, err := p.FS.Create(dir, name, size)
 	if err != nil {
@@ -255,7 +249,6 @@ func (s *segmentFiler) failure() error {
 	return s.err
 }
 
-// Open implements types.SegmentFiler.
 func (s *segmentFiler) Open(info types.SegmentInfo) (types.SegmentReader, error) {
 	r, err := s.Filer.Open(info)
 	return r, s.note(info, nil, err)
@@ -270,7 +263,6 @@ func (s *segmentFiler) RecoverTail(info types.SegmentInfo) (types.SegmentWriter,
 	return w, s.note(info, w, err)
 }
 
-// Create implements types.SegmentFiler.
 func (s *segmentFiler) Create(info types.SegmentInfo) (types.SegmentWriter, error) {
 	w, err := s.Filer.Create(info)
 	return w, s.note(info, w, err)
