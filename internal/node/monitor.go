@@ -56,28 +56,18 @@ func (n *node) NodeMetrics() server.NodeMetrics {
 	return m
 }
 
-// listenMonitoring binds the address for metrics; nil when there is none.
-func (n *node) listenMonitoring(ctx context.Context) (net.Listener, error) {
-	if n.config.MetricsAddress == "" {
-		return nil, nil
+// listen binds the socket of the API and the address for metrics, if there is one, or neither.
+func (n *node) listen(ctx context.Context) (socket, monitoring net.Listener, err error) {
+	socket, err = server.Listen(ctx, n.config.Socket, n.config.Group)
+	if err != nil || n.config.MetricsAddress == "" {
+		return socket, nil, err
 	}
 	var c net.ListenConfig
-	l, err := c.Listen(ctx, "tcp", n.config.MetricsAddress)
+	monitoring, err = c.Listen(ctx, "tcp", n.config.MetricsAddress)
 	if err != nil {
-		return nil, fmt.Errorf("listen for metrics (metrics_address): %w", err)
+		return nil, nil, errors.Join(fmt.Errorf("listen for metrics (metrics_address): %w", err), socket.Close())
 	}
-	n.log.Info("metrics", zap.Stringer("address", l.Addr()))
-	return l, nil
-}
-
-// listen binds the socket of the API and the address for metrics, or neither.
-func (n *node) listen(ctx context.Context) (socket, monitoring net.Listener, err error) {
-	if socket, err = server.Listen(ctx, n.config.Socket, n.config.Group); err != nil {
-		return nil, nil, err
-	}
-	if monitoring, err = n.listenMonitoring(ctx); err != nil {
-		return nil, nil, errors.Join(err, socket.Close())
-	}
+	n.log.Info("metrics", zap.Stringer("address", monitoring.Addr()))
 	return socket, monitoring, nil
 }
 

@@ -112,8 +112,8 @@ type Log struct {
 	mu      sync.Mutex
 	state   *cluster.State
 	changed chan struct{} // closed when state is replaced
-	closed  bool
-	closing chan struct{} // closed with closed
+	close   sync.Once
+	closing chan struct{} // closed when Close begins
 	stopped chan struct{} // closed when Raft's goroutines have ended
 
 	sizing sync.Mutex
@@ -262,7 +262,7 @@ func (l *Log) Ready() error {
 	if l.Leader() == "" {
 		return errors.New("there is no leader")
 	}
-	if err := l.snapshots.failure(); err != nil {
+	if err := l.snapshots.failed.get(); err != nil {
 		return fmt.Errorf("no snapshot can be written, and the log grows: %w", err)
 	}
 	if committed, applied := l.raft.CommitIndex(), l.Applied(); committed > applied+maxLag {
@@ -418,17 +418,13 @@ func (l *Log) Snapshot(ctx context.Context) error {
 }
 
 // Close stops taking part, waits for Raft's goroutines and closes the files. A second Close does nothing.
-func (l *Log) Close() error {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return nil
-	}
-	l.closed = true
-	l.mu.Unlock()
-	err := l.stop()
-	close(l.stopped)
-	return errors.Join(err, l.store.Close())
+func (l *Log) Close() (err error) {
+	l.close.Do(func() {
+		err = l.stop()
+		close(l.stopped)
+		err = errors.Join(err, l.store.Close())
+	})
+	return err
 }
 
 // stop ends Raft's goroutines.

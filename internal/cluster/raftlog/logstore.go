@@ -202,7 +202,7 @@ func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 	}
 	err := l.WAL.StoreLogs(stored)
 	if errors.Is(err, types.ErrSealed) { // the next segment could not be begun: raft-wal only logs why
-		err = errors.Join(err, l.segments.failure(), l.meta.failure())
+		err = errors.Join(err, l.segments.failed.get(), l.meta.failed.get())
 	}
 	if err == nil {
 		err = l.last.write(entries[len(entries)-1].Index, false)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/hashicorp/raft"
 
@@ -34,10 +33,8 @@ const snapshotsKept = 2
 
 // snapStore keeps Raft's snapshots as files in a directory.
 type snapStore struct {
-	dir string
-
-	mu  sync.Mutex
-	err error // why the last snapshot was not written
+	dir    string
+	failed lastError // of the last snapshot
 }
 
 var _ raft.SnapshotStore = (*snapStore)(nil)
@@ -66,13 +63,6 @@ func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, con
 	}}, nil
 }
 
-// failure is why the last snapshot was not written; nil when it was.
-func (s *snapStore) failure() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
 // snapSink gathers one snapshot in memory, as the state that it is of, and writes it when it is closed.
 type snapSink struct {
 	bytes.Buffer
@@ -94,10 +84,7 @@ func (k *snapSink) Close() error {
 	if err == nil {
 		err = k.store.reap()
 	}
-	k.store.mu.Lock()
-	defer k.store.mu.Unlock()
-	k.store.err = err
-	return err
+	return k.store.failed.note(err)
 }
 
 func (k *snapSink) write() error {

@@ -35,7 +35,26 @@ type metaFile struct {
 	mu     sync.Mutex
 	kept   bool // the file is there
 	record metaRecord
-	err    error // of the last write
+	failed lastError // of the last write
+}
+
+// lastError is how the last attempt at something ended, where the library only logs it.
+type lastError struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (l *lastError) note(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+	return err
+}
+
+func (l *lastError) get() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }
 
 type metaRecord struct {
@@ -63,15 +82,7 @@ func (m *metaFile) change(edit func(r *metaRecord)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	edit(&m.record)
-	m.err = checkpoint.WriteRecord(checkpoint.OS, m.path, metaKind, metaVersion, m.record, 0o600)
-	return m.err
-}
-
-// failure is why the last change was not written.
-func (m *metaFile) failure() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.err
+	return m.failed.note(checkpoint.WriteRecord(checkpoint.OS, m.path, metaKind, metaVersion, m.record, 0o600))
 }
 
 func (m *metaFile) Load(string) (types.PersistentState, error) { return m.record.Log, nil }
@@ -208,7 +219,7 @@ type segmentFiler struct {
 	mu     sync.Mutex
 	opened []types.SegmentInfo // ascending
 	tail   types.SegmentWriter
-	err    error // of the segment that was to begin last
+	failed lastError // of the segment that was to begin last
 }
 
 var _ types.SegmentFiler = (*segmentFiler)(nil)
@@ -235,18 +246,10 @@ func (s *segmentFiler) note(info types.SegmentInfo, tail types.SegmentWriter, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		s.err = fmt.Errorf("%s: %w", filepath.Join(s.dir, segment.FileName(info)), err)
-		return s.err
+		return s.failed.note(fmt.Errorf("%s: %w", filepath.Join(s.dir, segment.FileName(info)), err))
 	}
 	s.opened, s.tail = append(s.opened, info), tail
 	return nil
-}
-
-// failure is why the last segment was not begun.
-func (s *segmentFiler) failure() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
 }
 
 func (s *segmentFiler) Open(info types.SegmentInfo) (types.SegmentReader, error) {
