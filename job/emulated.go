@@ -28,9 +28,9 @@ func (j *Job) Offered() Count {
 	case e.Count != Auto || j.Stages != Auto:
 		return e.Count
 	}
-	for _, n := range []int{len(e.FLOPs), len(e.Bandwidth), len(e.Memory), len(e.Link.Latency), len(e.Link.Bandwidth)} {
-		if n > 1 {
-			return Count(n)
+	for _, l := range j.lists() {
+		if l.each == "devices" && l.have > 1 {
+			return Count(l.have)
 		}
 	}
 	return Auto
@@ -67,15 +67,33 @@ func (c *checker) checkDevices() {
 	}
 }
 
+// entries is a list with an entry for each stage, or device, or one for all of them.
+type entries struct {
+	key, each string // "stages" or "devices"
+	have      int
+}
+
+func (j *Job) lists() []entries {
+	e := j.Devices.Emulated
+	return []entries{
+		{"recompute", "stages", len(j.Recompute)},
+		{"devices.emulated.forward", "stages", len(e.Forward)},
+		{"devices.emulated.backward", "stages", len(e.Backward)},
+		{"devices.emulated.step", "stages", len(e.Step)},
+		{"devices.emulated.flops", "devices", len(e.FLOPs)},
+		{"devices.emulated.bandwidth", "devices", len(e.Bandwidth)},
+		{"devices.emulated.memory", "devices", len(e.Memory)},
+		{"devices.emulated.link.latency", "devices", len(e.Link.Latency)},
+		{"devices.emulated.link.bandwidth", "devices", len(e.Link.Bandwidth)},
+	}
+}
+
 // EachStage lists the keys of lists that have several entries, one for each stage, and how many.
 func (j *Job) EachStage() map[string]int {
-	e, all := j.Devices.Emulated, map[string]int{}
-	for key, entries := range map[string]int{
-		"recompute": len(j.Recompute), "devices.emulated.forward": len(e.Forward),
-		"devices.emulated.backward": len(e.Backward), "devices.emulated.step": len(e.Step),
-	} {
-		if entries > 1 {
-			all[key] = entries
+	all := map[string]int{}
+	for _, l := range j.lists() {
+		if l.each == "stages" && l.have > 1 {
+			all[l.key] = l.have
 		}
 	}
 	return all
@@ -84,29 +102,15 @@ func (j *Job) EachStage() map[string]int {
 // CheckEntries reports the first list that does not have an entry for each of so many stages, or devices: its key and what is
 // wrong. "" when all fit; where it is not known how many there are, 0, all do.
 func (j *Job) CheckEntries(stages, devices int) (key, message string) {
-	e := j.Devices.Emulated
-	for _, list := range []struct {
-		key        string
-		have, want int
-		what       string
-	}{
-		{"recompute", len(j.Recompute), stages, "stages"},
-		{"devices.emulated.forward", len(e.Forward), stages, "stages"},
-		{"devices.emulated.backward", len(e.Backward), stages, "stages"},
-		{"devices.emulated.step", len(e.Step), stages, "stages"},
-		{"devices.emulated.flops", len(e.FLOPs), devices, "devices"},
-		{"devices.emulated.bandwidth", len(e.Bandwidth), devices, "devices"},
-		{"devices.emulated.memory", len(e.Memory), devices, "devices"},
-		{"devices.emulated.link.latency", len(e.Link.Latency), devices, "devices"},
-		{"devices.emulated.link.bandwidth", len(e.Link.Bandwidth), devices, "devices"},
-	} {
-		if list.have > 1 && list.have != list.want && list.want > 0 {
-			chunks := ""
-			if list.what == "stages" && j.Chunks > 1 {
+	for _, l := range j.lists() {
+		want, chunks := devices, ""
+		if l.each == "stages" {
+			if want = stages; j.Chunks > 1 {
 				chunks = " (stages times chunks)"
 			}
-			return list.key, fmt.Sprintf("%s has entries for %d %s, and there are %d%s; a value alone stands for all",
-				list.key, list.have, list.what, list.want, chunks)
+		}
+		if l.have > 1 && l.have != want && want > 0 {
+			return l.key, fmt.Sprintf("%s has entries for %d %s, and there are %d%s; a value alone stands for all", l.key, l.have, l.each, want, chunks)
 		}
 	}
 	return "", ""

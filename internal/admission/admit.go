@@ -15,6 +15,8 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/modeldir"
+	"github.com/avgpipe/avgpipe/internal/outputdir"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/job"
@@ -226,4 +228,20 @@ func (a *admission) dataProblem(err error) error {
 		return nil
 	}
 	return fmt.Errorf("submit: %w", err)
+}
+
+// checkOutput judges whether the daemon can write the model to output.dir, and refuses one that no model can be written to. A right
+// that is missing does not refuse the job: the user can give it, or export the model. Nil: the daemon is not to.
+func (a *admission) checkOutput(r api.SubmitRequest, user *access.User) *spec.Output {
+	if a.job.Output.Dir == "" || r.ClientExports {
+		return nil
+	}
+	o := &spec.Output{Force: r.Force}
+	err := outputdir.Target{Dir: a.job.Output.Dir, User: *user, Force: r.Force}.Check()
+	if _, never := errors.AsType[*modeldir.Refusal](err); never {
+		a.at.Refuse("output.dir", "", "output.dir: %v", err)
+	} else if err != nil {
+		o.Refused = err.Error()
+	}
+	return o
 }

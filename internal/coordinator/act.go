@@ -48,7 +48,7 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 	case postCommit:
 		return a.postCommit(ctx)
 	case dropCommit:
-		return nil, a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
+		return nil, a.dropCommit(ctx)
 	case commitRound:
 		return a.commitRound(ctx)
 	case setRunning:

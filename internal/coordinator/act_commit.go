@@ -32,17 +32,20 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 	}, nil
 }
 
+// dropCommit gives up the commit in flight.
+func (a *act) dropCommit(ctx context.Context) error {
+	return a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
+}
+
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
 func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
 	m, err := assemble(a.job, a.config.Node, a.spec.Stages(), round, a.shards)
-	if err != nil {
-		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
-		return nil, errors.Join(err, give)
+	if err == nil {
+		err = CheckRound(ctx, m, a.agent.Shards(a.job.ID).Size)
 	}
-	if err := CheckRound(ctx, m, a.agent.Shards(a.job.ID).Size); err != nil {
-		give := a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: round})
-		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), give)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), a.dropCommit(ctx))
 	}
 	keep := a.spec.Job.Center.Keep
 	kept := a.record(ctx, m, keep)

@@ -31,7 +31,7 @@ func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.Tune
 	if err != nil {
 		return last, err
 	}
-	defer c.giveBack(context.WithoutCancel(ctx), cores)
+	defer c.release(context.WithoutCancel(ctx), cores)
 	return c.runTuning(ctx, cancel, c.tuneRequest(s, cores), each)
 }
 
@@ -58,7 +58,7 @@ func (c *Coordinator) untilStop(ctx context.Context) (context.Context, context.C
 func (c *Coordinator) waitForCores(ctx context.Context, need int, say func(string) error) ([]int, error) {
 	said := ""
 	for {
-		cores, why, err := c.borrow(ctx, need)
+		cores, why, err := c.reserve(ctx, need)
 		if why == "" || err != nil {
 			return cores, err
 		}

@@ -29,8 +29,8 @@ func (c *Coordinator) Resumed(ctx context.Context, id string) error {
 	})
 }
 
-// borrow reserves cores that are free, or says why it cannot. Jobs that are queued do not wait for it, nor it for them.
-func (c *Coordinator) borrow(ctx context.Context, need int) (cores []int, why string, err error) {
+// reserve takes cores that are free for a tuning of no job, or says why it cannot. Jobs that are queued do not wait for it, nor it for them.
+func (c *Coordinator) reserve(ctx context.Context, need int) (cores []int, why string, err error) {
 	err = c.ask(ctx, func() {
 		s, jobs := c.snapshot(c.raft.State(), false)
 		free := c.freeCores(jobs)
@@ -44,8 +44,8 @@ func (c *Coordinator) borrow(ctx context.Context, need int) (cores []int, why st
 	return cores, why, err
 }
 
-// giveBack makes reserved cores free.
-func (c *Coordinator) giveBack(ctx context.Context, cores []int) {
+// release makes reserved cores free.
+func (c *Coordinator) release(ctx context.Context, cores []int) {
 	_ = c.ask(ctx, func() { // it has stopped otherwise
 		c.reserved = slices.DeleteFunc(c.reserved, func(core int) bool { return slices.Contains(cores, core) })
 	})

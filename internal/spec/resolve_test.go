@@ -30,18 +30,8 @@ schedule: gpipe
 devices: {kind: emulated, emulated: {forward: 0.1ms}}
 `
 
-const refJob = `version: 1
-name: large
-model: {family: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 256}}
-data: {files: [text]}
-optimizer: {lr: 1e-3}
-train: {steps: 8, batch: 16}
-stages: 2
-pipelines: 2
-micro_batches: 4
-schedule: gpipe
-devices: {kind: ref}
-`
+var refJob = strings.NewReplacer("name: emulated", "name: large", "n_layer: 6", "n_layer: 2", "stages: 4", "stages: 2",
+	"{kind: emulated, emulated: {forward: 0.1ms}}", "{kind: ref}").Replace(emulatedJob)
 
 // parsed is a job file, with changes, and what it is resolved by on a node with so much memory.
 func parsed(t *testing.T, source string, memory int64, set ...string) (*job.Job, spec.Facts) {
