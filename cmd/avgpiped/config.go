@@ -88,11 +88,11 @@ var keys = []key{
 		func(c *config, text string) error { return setPath(&c.socket, text) },
 	},
 	{
-		"group", "whose members may use the socket", "avgpipe, if it exists", "the name of a group of this host", false,
+		"group", "whose members may use the socket; the default may be missing", "avgpipe", "the name of a group of this host", false,
 		func(c *config, text string) error { return setGroup(&c.group, text) },
 	},
 	{
-		"admin_group", "whose members may read, export and cancel the jobs of everybody", "avgpipe-admin, if it exists", "the name of a group of this host", false,
+		"admin_group", "whose members may read, export and cancel the jobs of everybody; the default may be missing", "avgpipe-admin", "the name of a group of this host", false,
 		func(c *config, text string) error { return setGroup(&c.adminGroup, text) },
 	},
 	{
