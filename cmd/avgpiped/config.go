@@ -291,8 +291,11 @@ func setText(to *string, text string) error {
 	return nil
 }
 
-// setGroup reads the name of a group that exists, as far as this host can tell.
+// setGroup reads the name of a group that exists, as far as this host can tell. The default may be missing, written or not.
 func setGroup(to *string, text string) error {
+	if text == *to {
+		return nil
+	}
 	_, err := user.LookupGroup(text)
 	if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
 		return fmt.Errorf("there is no group %q on this host", text)
