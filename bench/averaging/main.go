@@ -26,46 +26,35 @@ type options struct {
 }
 
 func main() {
-	results := flag.String("results", "", "a file to add each finished run to, as a JSON line; runs that it has are not run again")
-	counts := flag.String("pipelines", "2,4", "numbers of averaged pipelines: 2, 4")
-	steps := flag.String("steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline")
-	seeds := flag.String("seeds", "1,2,3", "seeds of initial weights and sample order")
-	rates := flag.String("rates", "0.003,0.006", "learning rates to choose from")
-	names := flag.String("rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:HORIZON:LR_SCALE")
-	batch := flag.Int("batch", 16, "samples in a step of one pipeline; a multiple of 4")
-	jobs := flag.Int("jobs", 2, "jobs that run at a time, each on one core")
-	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) (figures []report.Figure, err error) {
-		o := options{results: *results, batch: *batch, jobs: *jobs}
-		if o.counts, err = list("pipelines", *counts, strconv.Atoi); err != nil {
-			return nil, err
-		}
-		if o.steps, err = list("steps", *steps, strconv.Atoi); err != nil {
-			return nil, err
-		}
-		if o.seeds, err = list("seeds", *seeds, strconv.Atoi); err != nil {
-			return nil, err
-		}
-		if o.rates, err = list("rates", *rates, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); err != nil {
-			return nil, err
-		}
-		if o.rules, err = list("rules", *names, ruleOf); err != nil {
-			return nil, err
-		}
-		return measure(ctx, d, o)
-	})
+	var o options
+	flag.StringVar(&o.results, "results", "", "a file to add each finished run to, as a JSON line; runs that it has are not run again")
+	list(&o.counts, "pipelines", "2,4", "numbers of averaged pipelines: 2, 4", strconv.Atoi)
+	list(&o.steps, "steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline", strconv.Atoi)
+	list(&o.seeds, "seeds", "1,2,3", "seeds of initial weights and sample order", strconv.Atoi)
+	list(&o.rates, "rates", "0.003,0.006", "learning rates to choose from", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+	list(&o.rules, "rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:HORIZON:LR_SCALE", ruleOf)
+	flag.IntVar(&o.batch, "batch", 16, "samples in a step of one pipeline; a multiple of 4")
+	flag.IntVar(&o.jobs, "jobs", 2, "jobs that run at a time, each on one core")
+	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) { return measure(ctx, d, o) })
 }
 
-// list parses the comma-separated value of a flag.
-func list[T any](name, text string, parse func(string) (T, error)) ([]T, error) {
-	var all []T
-	for part := range strings.SplitSeq(text, ",") {
-		v, err := parse(part)
-		if err != nil {
-			return nil, fmt.Errorf("-%s %s: %w", name, text, err)
+// list defines a flag of values that commas separate. Its default must parse.
+func list[T any](to *[]T, name, initial, usage string, parse func(string) (T, error)) {
+	set := func(text string) error {
+		*to = nil
+		for part := range strings.SplitSeq(text, ",") {
+			v, err := parse(part)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, v)
 		}
-		all = append(all, v)
+		return nil
 	}
-	return all, nil
+	if err := set(initial); err != nil {
+		panic(err)
+	}
+	flag.Func(name, usage+" (default "+initial+")", set)
 }
 
 // measure trains what is not in the results file yet, and compares all that is.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -146,21 +145,8 @@ func runPeer(ctx context.Context, o options, s shape, mode ...string) (outcome, 
 		mode = []string{"single"}
 	}
 	arguments := append([]string{o.peer}, mode...)
-	arguments = append(arguments, "--precision", s.Precision)
-	for _, f := range []struct {
-		name  string
-		value int
-	}{
-		{"--layers", s.Layers},
-		{"--width", s.Width},
-		{"--heads", s.Heads},
-		{"--seq", s.Sequence},
-		{"--batch", s.Batch},
-		{"--vocab", s.Vocabulary},
-		{"--steps", s.Steps},
-	} {
-		arguments = append(arguments, f.name, strconv.Itoa(f.value))
-	}
+	arguments = append(arguments, strings.Fields(fmt.Sprintf("--precision %s --layers %d --width %d --heads %d --seq %d --batch %d --vocab %d --steps %d",
+		s.Precision, s.Layers, s.Width, s.Heads, s.Sequence, s.Batch, s.Vocabulary, s.Steps))...)
 	cmd := exec.CommandContext(ctx, o.python, arguments...)
 	cmd.Env = append(os.Environ(), peerEnvironment...)
 	return process(cmd)
