@@ -18,7 +18,7 @@ func TestAFullDiskHoldsTheJobAndItsCoresGoToOthers(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "full-at-200", 1000))
 	s := d.Until(t, id, "waits", waiting)
-	for _, word := range []string{"no space on " + control.ShardDir(d.Dir+"/jobs/"+id), "1152921.5 TB needed", "is the last committed one"} {
+	for _, word := range []string{"no space on " + control.ShardDir(d.Dir+"/jobs/"+id), "1.15 EB needed", "is the last committed one"} {
 		if !strings.Contains(s.Reason, word) {
 			t.Errorf("the reason has no %q: %s", word, s.Reason)
 		}
