@@ -70,6 +70,7 @@ func modelFiles(t *testing.T, d *nodetest.Daemon, id string) []string {
 	for r := tar.NewReader(&packed); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
+			slices.Sort(names)
 			return names
 		}
 		if err != nil {

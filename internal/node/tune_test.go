@@ -25,7 +25,7 @@ func TestOpenJobIsTunedAndTrains(t *testing.T) {
 	if s.State != api.Done || s.Step != 40 || s.Generation != 1 {
 		t.Errorf("%s at step %d, generation %d: %s", s.State, s.Step, s.Generation, s.Reason)
 	}
-	if s.Stages != 2 || s.Pipelines != 2 || s.MicroBatches != 2 || s.Schedule != "1f1b" || !strings.Contains(s.Averaging, "alpha=1 tau=1 lr x1.41") {
+	if s.Stages != 2 || s.Pipelines != 2 || s.MicroBatches != 2 || s.Schedule != "1f1b" || !strings.Contains(s.Averaging, "alpha=1 horizon=1.5 tau=1 lr x1.41") {
 		t.Errorf("the job ran as %d stages, %d pipelines, %d micro-batches, %s, %s; want what was chosen: 2, 2, 2, 1f1b and its alpha",
 			s.Stages, s.Pipelines, s.MicroBatches, s.Schedule, s.Averaging)
 	}
