@@ -3,7 +3,7 @@
 // It has two parts, each usable and tested alone:
 //
 //   - Method: an averaging method is a pair of pure rules over flat vectors, one for the pipeline and one for the center
-//     (method.go; one file a method). Table methods holds them all.
+//     (method.go has the interface and the table of methods; elastic.go the one method that there is).
 //   - Center: the order in which those rules run, as a state machine. One for each stage: shard k of the center averages stage
 //     k of all pipelines (center.go).
 //
@@ -12,11 +12,11 @@
 //
 // # One shard of the center
 //
-// Whoever hosts a stage owns one Center for it, and vectors that lie where the stage computes: the center's x~ and its sum, and for
-// each pipeline the weights x and Timing.Buffers messages. It hands every input to the Center and executes the actions
-// that come back, in order, on the device's executor:
+// The process that hosts a stage has one Center for it, and vectors on the stage's device: the center's x~ and its sum, and for each
+// pipeline the weights x and Timing.Buffers messages. It passes every input to the Center and executes the returned actions, in
+// order, on the device's executor:
 //
-//	actions, err := center.Update(pipeline, round) // the pipeline has trained Period batches; its message is complete
+//	actions, err := center.Update(pipeline, round) // the pipeline has trained Config.Tau batches; its message is complete
 //	for _, a := range actions {
 //		switch a.Kind {
 //		case elastic.Pull: // the pipeline's rule, toward x~ as it is now

@@ -2,8 +2,8 @@ package elastic
 
 import "github.com/avgpipe/avgpipe/stage/flat"
 
-// newElastic makes AvgPipe's elastic averaging (Chen, Xu, Qian, Zhou, PPoPP 2023, section 3) or, with PullElastic, its ancestor
-// EASGD (Zhang, Choromanska, LeCun, NIPS 2015). N = 1 needs no averaging and gets none.
+// newElastic makes AvgPipe's elastic averaging (Chen, Xu, Qian, Zhou, PPoPP 2023, section 3) or, with PullElastic, EASGD (Zhang,
+// Choromanska, LeCun, NIPS 2015), which it is derived from. N = 1 is plain training.
 func newElastic(c Config) Method {
 	switch {
 	case c.Pipelines == 1:
@@ -29,7 +29,7 @@ func newElastic(c Config) Method {
 // applied updates cross over, so any optimizer will do and its state stays private.
 //
 // After keeps mean_i(x_i) = x~: the pull multiplies their distance, at most a rounding error, by 1 - alpha. Before gives
-// g_r = (1 - alpha) g_{r-1} + alpha (h - 1) mean(D) for the distance g = mean_i(x_i) - x~, which settles at h - 1 updates:
+// g_r = (1 - alpha) g_{r-1} + alpha (h - 1) mean(D) for the distance g = mean_i(x_i) - x~, which converges to h - 1 updates:
 //
 //   - h = 0, AvgPipe's rule: the pipelines trail the center by an update.
 //   - h = 1: weights before the update are compared with the center before it. This is EASGD's order (Zhang et al. 2015, equation
@@ -71,8 +71,8 @@ func (a avgpipe) Advance(s Shard, count int) { s.Center.Axpy(1/float32(count), s
 //	e_i = alpha (x_i - x~);   x_i <- x_i - e_i;   x~ <- x~ + sum_i e_i
 //
 // The message is the force e_i. Each force is taken from one side and given to the other, so sum_i(x_i) + x~ changes by the
-// local updates alone; the fixed point is x_i = x~. beta = N alpha. Deviation: the paper takes the force before the local
-// gradient step of the same iteration, here it is taken after it, as in (2) and (3) of elastic averaging.
+// local updates alone; the fixed point is x_i = x~. The paper's beta is N alpha. Deviation: the paper computes the force before the
+// local gradient step of the same iteration; here it is computed after it, as with pull: old.
 type easgd struct{ avgpipe }
 
 func (easgd) Needs() Needs { return Needs{Timing: Before} }
@@ -88,10 +88,11 @@ func (easgd) Advance(s Shard, _ int) { s.Center.Axpy(1, s.Sum) }
 
 // solo is what every pull becomes with one pipeline: plain training, and the center is the pipeline's weights to the bit.
 //
-// It is a case of its own because the general rules are not plain training at N = 1. With pull: old and the default alpha =
-// 1/N = 1 a pipeline is set onto x~_{r-1}, the weights without the update of round r, and meets that update only a round later:
-// every gradient would be one step stale. pull: elastic at alpha = 1 swaps pipeline and center, with the same effect. pull: new
-// is plain training in exact arithmetic, but x~ + D rounds otherwise than x + D, so a run would depend on the averaging.
+// The general rules are not plain training at N = 1. With pull: old and alpha = 1 a pipeline is set to x~_{r-1}, the weights without
+// the update of round r, and gets that update a round later: every gradient would be one step stale. pull: elastic with alpha = 1
+// swaps pipeline and center, with the same effect. pull: predicted with a horizon above 1 computes gradients ahead of the center.
+// pull: new, and pull: predicted with a horizon of 1, are plain training in exact arithmetic, but x~ + D rounds otherwise than x + D,
+// so a run would depend on the averaging.
 type solo struct{ avgpipe }
 
 func (solo) Needs() Needs { return Needs{Timing: Before, Identity: true} }

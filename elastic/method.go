@@ -44,7 +44,7 @@ type Config struct {
 	// Alpha is how far a pipeline moves toward the center in a round, 0 < Alpha <= 1. 0 means DefaultAlpha(Pull, Pipelines).
 	Alpha float64
 	// Horizon is how many of its own updates a pipeline adds to the center to predict where that will be, with PullPredicted. 0 means
-	// DefaultHorizon(Tau); other pulls do without.
+	// DefaultHorizon(Tau). Other pulls do not use it.
 	Horizon float64
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
 	Tau int
@@ -187,8 +187,8 @@ type Needs struct {
 	Delta bool
 	// CenterState is how many vectors of state the center keeps beside x~. They are part of a committed shard.
 	CenterState int
-	// Identity: the center is the only pipeline's weights, to the bit, whenever a pipeline may ask. The owner may let both
-	// be one vector, allocate no messages and run no rule, as long as it releases the pipeline last.
+	// Identity: the center has the bits of the only pipeline's weights. The owner may use one vector for both,
+	// allocate no messages and run no rule, as long as it releases the pipeline last.
 	Identity bool
 }
 

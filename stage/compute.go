@@ -7,15 +7,15 @@ import (
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
-// copies are what products read of the parameters where they compute in BF16: the parameters themselves stay F32. Whoever
-// writes the parameters does so through their flat vector, which counts that, or is the stage itself; so the copies are made
-// again before a pass whenever they are out of date, and not otherwise.
+// copies are the BF16 copies of parameters that products read where they compute in BF16; the parameters themselves stay F32.
+// The flat vector of the parameters counts its writes, so a pass knows when the copies are out of date and makes them again only
+// then. A step of the stage, which does not write through that vector, clears made.
 type copies struct {
 	whole   device.Mem   // BF16: of all tensors that are copied, absent where none is
 	own     []device.Mem // of each tensor; absent where passes read the tensor itself
 	scratch device.Mem   // BF16: of one layer's tensors in a vector that Evaluate was given
 	layer   []device.Mem // of one layer's tensors: copied, or the tensor itself
-	made    bool         // they are those of the parameters when these had been written `writes` times
+	made    bool         // the copies are current, if the parameters have been written `writes` times
 	writes  uint64
 }
 
@@ -68,7 +68,7 @@ func (c *Computed) refresh() {
 	x.made, x.writes = true, writes
 }
 
-// source is what the passes of a batch compute with, before it is copied: the parameter, but for asgd.
+// source is the F32 memory that the passes of a batch compute with, or copy to BF16: the parameter, or with asgd the iterate.
 func (c *Computed) source(t *tensor) device.Mem {
 	if c.config.Optimizer.Name == "asgd" && !c.config.ForwardOnly {
 		return t.s[1]
@@ -76,8 +76,8 @@ func (c *Computed) source(t *tensor) device.Mem {
 	return t.p
 }
 
-// layerParams is what layer i reads of params, tensors of the stage's kind in F32: copies where products compute in BF16. They
-// are good until the next call.
+// layerParams is what layer i reads of params, F32 tensors that lie as the stage's do: BF16 copies where products compute in
+// BF16. The copies are valid until the next call.
 func (c *Computed) layerParams(params []device.Mem, i int) []device.Mem {
 	params = params[c.bounds[i]:c.bounds[i+1]]
 	if c.copies.whole.Absent() {
@@ -95,7 +95,7 @@ func (c *Computed) layerParams(params []device.Mem, i int) []device.Mem {
 	return out
 }
 
-// checkTypes reports the first two layers of which one gives what the other does not take, computing in BF16.
+// checkTypes reports the first two neighbouring layers of which one writes a type that the other does not read.
 func (c Config) checkTypes() error {
 	layers := c.layers()
 	for i := 1; i < len(layers); i++ {

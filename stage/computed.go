@@ -25,11 +25,11 @@ type Computed struct {
 	parameters, gradients flat.Vector // gradients is nil when ForwardOnly
 	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
-	weights               []device.Mem // of each tensor, what passes of a batch compute with: params, but for asgd
+	weights               []device.Mem // of each tensor, what passes of a batch read: params, copies of them in BF16, or iterates of asgd
 	copies                copies
-	newest                int          // what Hyper.Version called the weights that passes read as they are
+	newest                int          // the Hyper.Version of the newest weights
 	versions              []version    // older ones
-	begun                 bool         // a forward of the batch has run: weights stay until the next
+	begun                 bool         // a forward of the batch has run, so the weights do not change before the next batch
 	otherParams           []device.Mem // of each tensor, in the vector that Evaluate was given
 	ties                  []Tie
 	pairs                 [][2]int // tensors of this stage that are tied to each other: original, copy

@@ -38,8 +38,8 @@ func measure(c Config) widths {
 func (w widths) output() []layer.Port { return w.ports[len(w.ports)-1] }
 
 // inFlight is the words of one slot: what each layer saves, and its output, unless they are computed again. The last layer's
-// output leaves the stage, but on the last stage it is the logits, which the loss turns into their gradient in place. A
-// device that does not see the host's memory has a copy of the input and of the targets.
+// output is sent to the next stage and takes no place; on the last stage it is the logits, which the loss overwrites with their
+// gradient. A device that cannot read the host's memory has a copy of the input and of the targets.
 func (w widths) inFlight(c Config) int {
 	n := 0
 	for i := range w.out {
@@ -145,8 +145,8 @@ func (c *Computed) newSlot() (slot, error) {
 	return s, nil
 }
 
-// newWhole is the memory of whole backward passes: each layer's weight half follows its input half, so two gradients of
-// boundaries are alive at a time and what is kept is used at once.
+// newWhole is the memory of whole backward passes. Each layer's weight half follows its input half at once, so two gradients of
+// boundaries are in use at a time, and all layers share the memory of what an input half keeps for its weight half.
 func (c *Computed) newWhole() (gradients, error) {
 	w := c.widths
 	n := len(w.out)
@@ -175,8 +175,8 @@ func (c *Computed) newWhole() (gradients, error) {
 	return g, nil
 }
 
-// newWeightSlot is the memory of a backward pass whose weight half runs later: every gradient of a boundary stays. The
-// last stage's dout of its last layer lies in the slot, in place of the logits.
+// newWeightSlot is the memory of a backward pass whose weight half runs later: every gradient of a boundary is kept until then. On the
+// last stage the gradient of the logits lies in the slot, where the logits were.
 func (c *Computed) newWeightSlot() (gradients, error) {
 	w := c.widths
 	total := c.againWords(true)

@@ -84,7 +84,7 @@ func (o Optimizer) StateVectors() int {
 // Adaptive reports whether the named optimizer divides its updates by the size of the gradients, as the Adam family does.
 func Adaptive(name string) bool { return name == "adam" || name == "adamw" }
 
-// averageShare is how far asgd's average moves toward the iterate of a step: 1/n when it then covers n iterates.
+// averageShare is how far asgd's average moves toward the iterate of a step: 1/n where it is then the average of n iterates.
 func (o Optimizer) averageShare(h Hyper) float32 {
 	covered := uint64(1)
 	if run := h.Before + h.Step; run > o.T0 {

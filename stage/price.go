@@ -13,12 +13,12 @@ type Bytes struct {
 	State       int64 // of the optimizer
 	Activations int64 // slots, weight slots and the work space of passes
 	Boundaries  int64 // losses, and copies of the boundaries where the device does not see the host's memory
-	// Padding is what all of these take more in the host's memory, where allocations end on whole pages (device.HostPages).
-	// No part of Total, which is what is asked of the device.
+	// Padding is what these take in addition in the host's memory, where allocations end on whole pages (device.HostPages).
+	// It is not part of Total, which is what the stage allocates on the device.
 	Padding int64
 }
 
-// Total is the sum of the parts; Vector is not one.
+// Total is what the stage allocates on its device: all but Vector and Padding.
 func (b Bytes) Total() int64 {
 	return b.Parameters + b.Gradients + b.State + b.Activations + b.Boundaries
 }

@@ -54,13 +54,13 @@ func (r Recompute) keepsOutput(i, n int, last bool) bool {
 	return last && r == RecomputeNone
 }
 
-// again is the memory that a backward pass has of its own for what is computed again, by layer; absent where the slot or
-// the evaluation's scratch serves.
+// again is a backward pass's own memory for what it computes again, by layer; absent where it uses the slot or the scratch of
+// evaluations.
 type again struct{ out, saved []device.Mem }
 
 // ownAgain reports whether a backward pass needs memory of its own for the output of layer i, and for what all layers save.
-// outlast says that a later call runs its weight half. A whole backward of layer after layer shares the evaluation's
-// scratch, which nothing else uses between the two.
+// outlast says that a later call runs its weight half. A whole backward with RecomputeBlock needs none: it uses the scratch of
+// evaluations, which nothing else uses during a backward.
 func (c *Computed) ownAgain(i int, outlast bool) (out, saved bool) {
 	full, last := c.config.Recompute == RecomputeFull, len(c.layers)-1
 	return full && i < last || outlast && c.logits(i), full || outlast

@@ -12,9 +12,9 @@ type Micro struct {
 	Step   uint64  // the pipeline's optimizer step, counted from 0; keys whatever is random
 	Index  int     // the micro-batch within the batch, 0..M-1
 	Weight float32 // its share of the batch: on the last stage of the targets that count, else of the samples
-	// Version of the weights that its passes read: 0 at the beginning of the batch, and after that what Hyper.Version called
-	// those that a step made. It is the same in all passes of the micro-batch. Where a plan steps inside of the batch, Weight is
-	// the share of the samples of one step.
+	// Version of the weights that its passes read: 0 for those at the beginning of the batch, else the Hyper.Version of the step
+	// that made them. It is the same in all passes of the micro-batch. Where a plan steps within the batch, Weight is the share
+	// of the samples of one step.
 	Version int
 }
 
@@ -60,7 +60,7 @@ type Hyper struct {
 	Before       uint64  // steps of the run before Step 0: above 0 where it was resumed without that state
 	LearningRate float32 // after the schedule
 	GradScale    float32 // the global-norm clip factor, 1 when not clipping
-	// Version is what the weights are called that the step makes. It is 0 for the only or the last step of a batch: the next
+	// Version names the weights that the step makes. It is 0 for the only or the last step of a batch, since the next
 	// batch begins with them.
 	Version int
 	// Stash lists the older versions that passes after this step still read; others are forgotten. At most Config.Versions
@@ -76,7 +76,7 @@ type Tie struct {
 }
 
 // Stage computes a run of consecutive layers of one pipeline. Everything that crosses the seam is bytes in host memory
-// or a flat vector, so a stage may as well run in another process.
+// or a flat vector, so that a stage can run in another process.
 //
 // All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are owned by the
 // caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order. A forward's input and labels must
@@ -98,8 +98,8 @@ type Stage interface {
 	// Step applies the optimizer to the parameters and, unless delta is nil, adds the applied update to delta. Call
 	// ZeroGradients before the next backward.
 	Step(h Hyper, delta flat.Vector) error
-	// ZeroGradients begins a batch: what Gradients hold until its first weight half, or SquaredNorm or Step without one, has
-	// no meaning.
+	// ZeroGradients begins a batch. Gradients are undefined from then until the first weight half of a backward, or until
+	// SquaredNorm or Step if there is none.
 	ZeroGradients()
 	// Evaluate runs a forward pass with other parameters (the center's, or a snapshot of it; nil for the stage's own),
 	// keeping nothing. On the last stage it returns what labels, unless nil, say of the predictions, and writes the logits

@@ -53,8 +53,8 @@ var ownGroup = sync.OnceValue(func() string {
 	return "/"
 })
 
-// groupMemory is what a control group and all around it allow, as by the unit's MemoryMax, and what they allow beside what they use. The
-// kernel gives up the pages of files that were not used lately before it kills.
+// groupMemory is the memory limit of a control group and of all groups around it (for example MemoryMax of the unit), and what is left of it.
+// Inactive file pages count as left, since the kernel reclaims them before it kills.
 func groupMemory(mounted, group string) (total, available int64) {
 	total, available = math.MaxInt64, math.MaxInt64
 	for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {

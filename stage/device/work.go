@@ -5,7 +5,7 @@ type Work struct {
 	Kind WorkKind
 	// Stage is the stage that works, 0-based.
 	Stage int
-	// Again says that a backward runs its forward once more first.
+	// Again says that a backward first recomputes its forward.
 	Again bool
 }
 
@@ -21,8 +21,8 @@ const (
 	UpdateWork         // the optimizer's step
 )
 
-// Emulator is implemented by devices that spend time instead of computing. A stage tells them what it is about to do, so that
-// they can spend what somebody measured for it, and leaves out what only values need: the initial weights.
+// Emulator is implemented by devices that spend time instead of computing. A stage tells them which pass comes next, so that
+// they can spend the configured time of that pass. It leaves out the initial weights, since no values are kept.
 type Emulator interface {
 	// Begin is called before the first operation of a pass, which ends with Synchronize. Work between passes (averaging,
 	// norms) is not announced.

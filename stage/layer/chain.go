@@ -37,11 +37,11 @@ func NewChain(name string, layers ...Layer) *Chain {
 	return c
 }
 
-// adaptive is implemented by layers that take their input, or give their output, in F32 or in BF16, as the pass has it, where
-// their Ports say F32.
+// adaptive is implemented by layers that can read their input, or write their output, in BF16 although their Ports say F32. The
+// memory in the pass says which.
 type adaptive interface{ adapts() (in, out bool) }
 
-// adaptation is what a layer says of itself; a layer that does not is bound to its Ports.
+// adaptation is the adapts of an adaptive layer; other layers read and write the types of their Ports.
 func adaptation(l Layer) (in, out bool) {
 	if a, ok := l.(adaptive); ok {
 		return a.adapts()
@@ -49,8 +49,8 @@ func adaptation(l Layer) (in, out bool) {
 	return false, false
 }
 
-// kindBetween is the type of what a gives to b where products compute in BF16: BF16 if either says so in its Ports, or if both
-// take it.
+// kindBetween is the type of a's output, which is b's input, where products compute in BF16: BF16 if either has it in its Ports, or
+// if both can take it.
 func kindBetween(a, b Layer) device.Type {
 	s := Size{B: 1, T: 1, Compute: device.BF16}
 	_, out := a.Ports(s)
@@ -69,11 +69,11 @@ func (c *Chain) adapts() (in, out bool) {
 	return in, out
 }
 
-// summing is implemented by layers that can add Pass.Plus to the gradient of their input as they compute it, which spares a pass
+// summing is implemented by layers that can add Pass.Plus to the gradient of their input as they compute it, which saves a pass
 // over memory.
 type summing interface{ sums() bool }
 
-// sums is what a layer says of itself; others add nothing.
+// sums reports whether l adds Pass.Plus.
 func sums(l Layer) bool {
 	s, ok := l.(summing)
 	return ok && s.sums()
@@ -218,8 +218,8 @@ func before(at *int, m device.Mem, n int) device.Mem {
 	return m.Slice(*at, n)
 }
 
-// Residual is y = x + f(x) (He et al. 2016), f computed into y and x added in place. In the backward the two gradients of x are
-// summed by f where it is summing, else in place too.
+// Residual is y = x + f(x) (He et al. 2016): f writes y, then x is added in place. In the backward f adds the two gradients of x if it is
+// summing; otherwise they are added in place.
 type Residual struct{ f Layer }
 
 // NewResidual makes a residual branch around f, whose input and output have the same shape.

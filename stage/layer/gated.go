@@ -31,7 +31,7 @@ func (l *GatedMLP) inner(s Size) int { return Padded(WordsOf(s.Compute, s.Rows()
 // Saved implements Layer: g, u and h.
 func (l *GatedMLP) Saved(_ device.Device, s Size) int { return 3 * l.inner(s) }
 
-// Kept implements Layer: dg, du, and dh, which the second half of the gradient of x takes the place of.
+// Kept implements Layer: dg, du and dh. The second part of the gradient of x later overwrites dh.
 func (l *GatedMLP) Kept(s Size) int {
 	return 2*l.inner(s) + max(l.inner(s), Padded(l.words(s)))
 }

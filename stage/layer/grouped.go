@@ -121,7 +121,7 @@ func (l *GroupedAttention) saved(p Pass) attended {
 	return x
 }
 
-// Kept implements Layer: dq, dk, dv, and da, whose place parts of the gradient of x take.
+// Kept implements Layer: dq, dk, dv and da. Parts of the gradient of x later overwrite da.
 func (l *GroupedAttention) Kept(s Size) int {
 	rows := s.Rows()
 	return l.projected(s) + Padded(WordsOf(s.Compute, rows*max(l.Q.Out, l.Q.In)))

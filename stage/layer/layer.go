@@ -137,8 +137,8 @@ type Pass struct {
 	Size   Size
 	// Params and Grads hold the layer's tensors in the order of Params(). Gradients are added to.
 	Params, Grads []device.Mem
-	// Fresh says that the gradients of Param.Product parameters hold nothing yet: BackwardWeight sets them instead. It spares
-	// a batch the writing of zeros and the reading of them back.
+	// Fresh says that the gradients of Param.Product parameters are undefined: BackwardWeight sets them instead of adding. That
+	// saves writing zeros and reading them back.
 	Fresh bool
 	// In holds the input ports. It is the same, unchanged, in the forward and in both halves of the backward.
 	In device.Mem
@@ -152,7 +152,7 @@ type Pass struct {
 	// Recomputing says that this forward repeats one of the same micro-batch, to fill Saved again: running statistics
 	// have been counted.
 	Recomputing bool
-	// Key is the source of whatever is random: a mixture of seed, pipeline and step. Layers add their own name (KeyOf).
+	// Key is the key of all random numbers: a hash of seed, pipeline and step. Layers add their own name (KeyOf).
 	Key uint64
 	// First is the index of the micro-batch's first sample in its batch, so that what is random does not depend on how a
 	// batch is cut into micro-batches.
@@ -167,7 +167,7 @@ type Pass struct {
 	// Kept (Kept() elements) is written by BackwardInput and read by BackwardWeight.
 	Kept device.Mem
 	// Plus (like DIn, F32) is what BackwardInput adds to DIn: the gradient that reaches the input past the layer. It does not
-	// overlap DIn. It is absent but where the layer is summing.
+	// overlap DIn. It is absent unless the layer is summing.
 	Plus device.Mem
 }
 
@@ -193,7 +193,7 @@ type Layer interface {
 	BackwardWeight(p Pass)
 }
 
-// KeyOf is the source of randomness of the layer with this name in a pass: the same on every split, in the forward, in the
+// KeyOf is the key of the random numbers of the layer with this name in a pass: the same on every split, in the forward, in the
 // backward and in a recomputed forward.
 func (p Pass) KeyOf(name string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a (Fowler, Noll and Vo)
@@ -204,7 +204,7 @@ func (p Pass) KeyOf(name string) uint64 {
 	return Mix(p.Key ^ h)
 }
 
-// Mix maps a number to another without any visible relation, one to one: the finaliser of SplitMix64 (Steele, Lea and Flood
+// Mix is a bijective hash of 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood
 // 2014, figure 15).
 func Mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15

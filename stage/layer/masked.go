@@ -14,8 +14,8 @@ func maskOf(m device.Mem, s Size) device.Mem {
 // mainOf is the first of several ports, F32 (R,width).
 func mainOf(m device.Mem, s Size, width int) device.Mem { return m.Slice(0, s.Rows()*width) }
 
-// PassMask gives the mask, the last input port of a layer f, on behind f's one output y (R,Width), F32, to the layers that
-// follow.
+// PassMask passes the mask on to later layers: it adds the last input port of a layer f as a second output port, behind f's
+// output y (R,Width), F32.
 type PassMask struct {
 	Layer
 	Width int

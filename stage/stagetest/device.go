@@ -15,8 +15,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat/flattest"
 )
 
-// Device holds the device that open returns against its contract and, operation by operation, against package ref. A new
-// device inherits all of it with
+// Device tests the device that open returns against its contract and, operation by operation, against package ref. A new
+// device runs all of it with
 //
 //	stagetest.Device(t, func() device.Device { return mine.New() })
 //
@@ -102,8 +102,8 @@ func Device(t *testing.T, open func() device.Device) {
 	})
 }
 
-// Emulator holds a device that spends time instead of computing to what is left of the contract: operands that do not fit
-// panic, and no operation allocates.
+// Emulator tests a device that spends time instead of computing against the part of the contract that is not about values: operands
+// that do not fit panic, and no operation allocates.
 func Emulator(t *testing.T, open func() device.Device) {
 	for _, test := range []struct {
 		name string
