@@ -87,11 +87,12 @@ type Result struct {
 
 // LinkLoad is what one direction of the link between two devices carries.
 type LinkLoad struct {
-	From, To int // devices
-	Messages int
-	Bytes    int64
-	Busy     float64 // the share of the makespan in which a message is being put on it, 0..1
-	Waited   float64 // the longest time that a message waited for those before it
+	From     int     `json:"from"` // device
+	To       int     `json:"to"`
+	Messages int     `json:"messages"`
+	Bytes    int64   `json:"bytes"`
+	Busy     float64 `json:"busy"`   // the share of the makespan in which a message is being put on it, 0..1
+	Waited   float64 `json:"waited"` // the longest time that a message waited for those before it
 }
 
 // Throughput is the number of batches, of all pipelines together, that end in a unit of time.

@@ -42,20 +42,24 @@ func DrawText(r Result, width int) string {
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-*s  %s\n", name, "time", textAxis(r, scale, column))
+	narrow := false
 	for _, row := range rows {
 		columns := bytes.Repeat([]byte{'.'}, column(r.Makespan))
 		for _, c := range row.cells {
-			fillCell(columns[column(c.Start):column(c.End)], c, apart)
+			narrow = fillCell(columns[column(c.Start):column(c.End)], c, apart) || narrow
 		}
 		line := fmt.Sprintf("%-*s  %s  %s", name, row.name, columns, row.note)
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	b.WriteString(summary(r) + "\n")
+	if narrow {
+		b.WriteString("lower-case letters carry on an op that is too narrow for its number\n")
+	}
 	return b.String()
 }
 
-// fillCell writes an op over its columns: "B0--- " where the label fits, "Bbb" where it does not.
-func fillCell(columns []byte, c drawnCell, apart int) {
+// fillCell writes an op over its columns: "B0--- " where the label fits, "Bbb" where it does not. It reports whether it used lower case.
+func fillCell(columns []byte, c drawnCell, apart int) (lower bool) {
 	if len(c.label)+apart <= len(columns) {
 		fill := columns[copy(columns, c.label):]
 		for i := range fill {
@@ -64,7 +68,7 @@ func fillCell(columns []byte, c drawnCell, apart int) {
 		if len(fill) > 0 {
 			fill[len(fill)-1] = ' '
 		}
-		return
+		return false
 	}
 	for i := range columns {
 		columns[i] = c.kind.String()[0]
@@ -72,6 +76,7 @@ func fillCell(columns []byte, c drawnCell, apart int) {
 			columns[i] += 'a' - 'A'
 		}
 	}
+	return len(columns) > 1
 }
 
 // textAxis prints round times, each starting in its column.

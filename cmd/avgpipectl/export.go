@@ -122,7 +122,7 @@ func exportPlan(id string, state api.State, e *api.Export) string {
 	case e.State == api.ExportDone:
 		return "the daemon wrote the model to " + e.Dir
 	case state == api.Failed || state == api.Cancelled:
-		return fmt.Sprintf("nothing was written to %s, since the job %s; its last committed round can be: avgpipectl export %s", e.Dir, ended(state), id)
+		return fmt.Sprintf("nothing was written to %s, for the job is %s; its last committed round can be: avgpipectl export %s", e.Dir, state, id)
 	case state == api.Done && e.State == api.ExportManual:
 		return fmt.Sprintf("write the model to %s with: avgpipectl export %s (the daemon cannot: %s)", e.Dir, id, e.Reason)
 	case state == api.Done:
@@ -131,14 +131,6 @@ func exportPlan(id string, state api.State, e *api.Export) string {
 		return fmt.Sprintf("when the job is done, write its model to %s with: avgpipectl export %s --wait (the daemon cannot: %s)", e.Dir, id, e.Reason)
 	}
 	return fmt.Sprintf("when the job is done, the daemon writes its model to %s", e.Dir)
-}
-
-// ended says how a job ended that is not done.
-func ended(state api.State) string {
-	if state == api.Cancelled {
-		return "was cancelled"
-	}
-	return "failed"
 }
 
 // noticeOf is what the card of an exported model says to the person who exported it; "" for nothing.

@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,26 +25,16 @@ var historyMetrics = []historyMetric{
 	{"tokens", "tokens per second", func(p *api.HistoryPoint) *api.HistoryValue { return p.TokensPerS }},
 }
 
-func metricNames() []string {
-	var names []string
+func metricNames() (names []string) {
 	for _, m := range historyMetrics {
 		names = append(names, m.name)
 	}
 	return names
 }
 
-func metricOf(name string) *historyMetric {
-	for i := range historyMetrics {
-		if historyMetrics[i].name == name {
-			return &historyMetrics[i]
-		}
-	}
-	return nil
-}
-
 // plot draws histories as text or as an image.
 func (o *historyOptions) plot(w io.Writer, format string, all []api.History, width int, colors bool) error {
-	metric := metricOf(o.metric)
+	metric := &historyMetrics[slices.Index(metricNames(), o.metric)]
 	c := &chart.Chart{X: "optimizer steps", Y: metric.label}
 	if metric.name == "loss" {
 		c.Y += targets(all[0].Task)

@@ -32,10 +32,16 @@ a list of them for --all or several jobs.`,
 			return usagef("name the jobs, or end all of yours with --all; usage: avgpipectl cancel JOB... | --all")
 		}
 		if all {
-			return c.cancelAll(yes)
+			if err := c.nameAll(yes); err != nil || len(c.args) == 0 && c.format == formatText {
+				return err
+			}
 		}
 		return c.each(func(ref string) (api.JobStatus, string, error) {
 			s, err := c.client.Cancel(c.ctx, ref)
+			if refused, ok := errors.AsType[*api.Error](err); ok && all && refused.Status == http.StatusConflict {
+				s, err = c.client.Job(c.ctx, ref)
+				return s, "has ended since", err
+			}
 			return s, "is being cancelled", err
 		})
 	})
@@ -129,8 +135,8 @@ func (c *call) each(do func(ref string) (s api.JobStatus, say string, err error)
 	return errors.Join(printJSON(c.out, statuses), failed)
 }
 
-// cancelAll ends the jobs of this user that have not ended, once the user has agreed.
-func (c *call) cancelAll(yes bool) error {
+// nameAll names the jobs of this user that have not ended, once the user has agreed that they are to end.
+func (c *call) nameAll(agreed bool) error {
 	jobs, err := c.client.Jobs(c.ctx)
 	if err != nil {
 		return err
@@ -140,22 +146,13 @@ func (c *call) cancelAll(yes bool) error {
 			c.args = append(c.args, s.ID)
 		}
 	}
-	if len(c.args) == 0 && c.format == formatText {
+	switch {
+	case len(c.args) == 0 && c.format == formatText:
 		return c.printf("no job of yours is there that has not ended\n")
+	case len(c.args) == 0 || agreed:
+		return nil
 	}
-	if !yes && len(c.args) > 0 {
-		if err := c.agree(); err != nil {
-			return err
-		}
-	}
-	return c.each(func(ref string) (api.JobStatus, string, error) {
-		s, err := c.client.Cancel(c.ctx, ref)
-		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusConflict { // it has ended since
-			s, err = c.client.Job(c.ctx, ref)
-			return s, "has ended by itself", err
-		}
-		return s, "is being cancelled", err
-	})
+	return c.agree()
 }
 
 // agree asks whether the jobs are to end. Where there is nobody to ask, only --yes agrees.

@@ -91,11 +91,11 @@ func (c *call) logs(request api.LogRequest) error {
 }
 
 // renderLog renders a line: time, level, who, what, and the rest as key=value. A line that is not JSON stays as it is, but
-// for what a terminal would obey.
+// for control characters.
 func renderLog(line []byte) string {
 	var entry map[string]any
 	if json.Unmarshal(line, &entry) != nil {
-		return printable(string(line))
+		return string(printable(line))
 	}
 	take := func(key string) string {
 		v, ok := entry[key]
@@ -122,15 +122,5 @@ func renderLog(line []byte) string {
 		parts = append(parts, fmt.Sprintf("%s=%v", key, entry[key]))
 	}
 	parts = slices.DeleteFunc(parts, func(s string) bool { return strings.TrimSpace(s) == "" })
-	return printable(strings.Join(parts, " "))
-}
-
-// printable replaces what a terminal would obey.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\t' && r != '\n' || r == 0x7f {
-			return '·'
-		}
-		return r
-	}, text)
+	return string(printable([]byte(strings.Join(parts, " "))))
 }

@@ -72,7 +72,7 @@ func notModel(path string) error {
 	return fmt.Errorf("%s is a file; a model is a directory with a config.json, as avgpipectl export writes it", path)
 }
 
-// forPeople is out, without the bytes that a terminal would obey when it is one: a model writes what it likes.
+// forPeople is out, without control characters when it is a terminal: a model writes what it likes.
 func forPeople(out io.Writer) io.Writer {
 	if _, ok := terminal(out); ok {
 		return &plainWriter{out}
@@ -80,29 +80,32 @@ func forPeople(out io.Writer) io.Writer {
 	return out
 }
 
-// plainWriter shows what a terminal would obey as it would be written in a program: \x1b.
+// plainWriter writes what is printable.
 type plainWriter struct{ out io.Writer }
 
 func (w *plainWriter) Write(p []byte) (int, error) {
-	clean := make([]byte, 0, len(p))
-	for rest := p; len(rest) > 0; {
-		r, size := utf8.DecodeRune(rest)
-		switch {
-		case r == utf8.RuneError && size == 1 && rest[0] >= 0xa0, r == '\n', r == '\t': // a part of a character, which the next write completes
-			clean = append(clean, rest[:size]...)
-		case r == utf8.RuneError && size == 1, r < ' ', r >= 0x7f && r < 0xa0:
-			code := r
-			if size == 1 {
-				code = rune(rest[0])
-			}
-			clean = fmt.Appendf(clean, "\\x%02x", code)
-		default:
-			clean = append(clean, rest[:size]...)
-		}
-		rest = rest[size:]
-	}
-	if _, err := w.out.Write(clean); err != nil {
+	if _, err := w.out.Write(printable(p)); err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// printable writes control characters, on which a terminal would act, as a program would: \x1b. A part of a character, which the next write
+// completes, stays.
+func printable(p []byte) []byte {
+	clean := make([]byte, 0, len(p))
+	for len(p) > 0 {
+		r, size := utf8.DecodeRune(p)
+		code := r
+		if size == 1 {
+			code = rune(p[0])
+		}
+		if obeyed := code < ' ' && code != '\n' && code != '\t' || code >= 0x7f && code < 0xa0; obeyed {
+			clean = fmt.Appendf(clean, "\\x%02x", code)
+		} else {
+			clean = append(clean, p[:size]...)
+		}
+		p = p[size:]
+	}
+	return clean
 }

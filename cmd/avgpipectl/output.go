@@ -79,8 +79,11 @@ type table struct {
 	narrow []string // names of columns, in the order in which they are left out of a terminal that is too narrow
 }
 
-// leastColumn is the width below which the last column is not broken into lines while another column can be left out.
-const leastColumn = 20
+// The last column is broken into lines of no less than leastColumn while another column can be left out, and then of no less than leastWord.
+const (
+	leastColumn = 20
+	leastWord   = 8
+)
 
 // fit leaves columns out, and then breaks the last one into lines, until the table has at most so many columns of text.
 func (t *table) fit(width int) {
@@ -110,7 +113,7 @@ func (t *table) fit(width int) {
 	}
 	var rows [][]string
 	for _, row := range t.rows {
-		for _, line := range wrap(row[last], max(leastColumn/2, width-sum(widths[:last])-2)) {
+		for _, line := range wrap(row[last], max(leastWord, width-sum(widths[:last])-2)) {
 			rows = append(rows, append(slices.Clone(row[:last]), line))
 			row = make([]string, last+1) // the lines that follow stand alone
 		}
@@ -217,25 +220,4 @@ func seconds(v *float64) string {
 		return "-"
 	}
 	return time.Duration(*v * float64(time.Second)).Round(time.Second).String()
-}
-
-// thousands prints a rate briefly: 950, 12.3k, 4.56M, 242B.
-func thousands(v float64) string {
-	unit := ""
-	for _, larger := range []string{"k", "M", "B", "T"} {
-		if v < 1e3 {
-			break
-		}
-		v, unit = v/1e3, larger
-	}
-	return fmt.Sprintf("%.3g%s", v, unit)
-}
-
-// clip shortens a text for a column.
-func clip(text string, width int) string {
-	text, _, _ = strings.Cut(text, "\n")
-	if utf8.RuneCountInString(text) <= width {
-		return text
-	}
-	return string([]rune(text)[:width-1]) + "…"
 }

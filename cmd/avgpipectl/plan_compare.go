@@ -211,15 +211,15 @@ func drawingsOf(candidates []schedule.Candidate) []schedule.Drawing {
 
 // compareView is one schedule of the json output.
 type compareView struct {
-	Schedule  string        `json:"schedule"`
-	Error     string        `json:"error,omitempty"` // why it cannot run; then nothing follows
-	Reason    string        `json:"reason,omitempty"`
-	BatchTime float64       `json:"batch_time,omitempty"` // in the file's unit, from batch to batch of a pipeline
-	Bubble    float64       `json:"bubble"`               // 0..1 of all devices' time
-	Busy      []float64     `json:"busy,omitempty"`       // per device, 0..1 of the time
-	InFlight  []int         `json:"pinned,omitempty"`     // micro-batches, per device and pipeline
-	Memory    []compareSize `json:"memory,omitempty"`     // per device
-	Links     []compareLink `json:"links,omitempty"`
+	Schedule  string              `json:"schedule"`
+	Error     string              `json:"error,omitempty"` // why it cannot run; then nothing follows
+	Reason    string              `json:"reason,omitempty"`
+	BatchTime float64             `json:"batch_time,omitempty"` // in the file's unit, from batch to batch of a pipeline
+	Bubble    float64             `json:"bubble"`               // 0..1 of all devices' time
+	Busy      []float64           `json:"busy,omitempty"`       // per device, 0..1 of the time
+	InFlight  []int               `json:"pinned,omitempty"`     // micro-batches, per device and pipeline
+	Memory    []compareSize       `json:"memory,omitempty"`     // per device
+	Links     []schedule.LinkLoad `json:"links,omitempty"`
 }
 
 type compareSize struct {
@@ -229,33 +229,20 @@ type compareSize struct {
 	Short    int64 `json:"short_bytes"`
 }
 
-type compareLink struct {
-	From     int     `json:"from"`
-	To       int     `json:"to"`
-	Messages int     `json:"messages"`
-	Bytes    int64   `json:"bytes"`
-	Busy     float64 `json:"busy"`
-	Waited   float64 `json:"waited"`
-}
-
 func viewsOf(candidates []schedule.Candidate) []compareView {
-	views := make([]compareView, len(candidates))
-	for i, c := range candidates {
+	var views []compareView
+	for _, c := range candidates {
 		v := compareView{Schedule: c.Schedule}
 		if c.Err != nil {
 			v.Error = c.Err.Error()
-			views[i] = v
-			continue
+		} else {
+			v.Reason, v.BatchTime, v.Bubble = c.Reason, c.Result.Period, c.Result.Bubble
+			v.Busy, v.InFlight, v.Links = planBusy(c.Result), c.Result.InFlight, c.Result.Links
+			for _, m := range c.Result.Memory {
+				v.Memory = append(v.Memory, compareSize{m.Static, m.Peak, m.Reserved, m.Short()})
+			}
 		}
-		v.Reason, v.BatchTime, v.Bubble = c.Reason, c.Result.Period, c.Result.Bubble
-		v.Busy, v.InFlight = planBusy(c.Result), c.Result.InFlight
-		for _, m := range c.Result.Memory {
-			v.Memory = append(v.Memory, compareSize{m.Static, m.Peak, m.Reserved, m.Short()})
-		}
-		for _, l := range c.Result.Links {
-			v.Links = append(v.Links, compareLink(l))
-		}
-		views[i] = v
+		views = append(views, v)
 	}
 	return views
 }

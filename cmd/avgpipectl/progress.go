@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // progress shows how far a job or a tuning is: on a terminal a bar that is drawn in its place again, else lines.
@@ -130,7 +131,7 @@ func tuningText(p *api.TuneProgress) string {
 // too long, the parts of the highest rank go first; the time left goes last.
 func progressText(s api.JobStatus, width int) string {
 	if s.Tuning != nil {
-		return clip(tuningText(s.Tuning), width)
+		return words.Clip(tuningText(s.Tuning), width)
 	}
 	type part struct {
 		rank int
@@ -149,7 +150,7 @@ func progressText(s api.JobStatus, width int) string {
 	if s.Accuracy != nil {
 		add(4, true, fmt.Sprintf("accuracy %.1f%%", 100**s.Accuracy))
 	}
-	add(5, s.TokensPerS > 0, thousands(s.TokensPerS)+" "+speedUnit(s))
+	add(5, s.TokensPerS > 0, words.Number(s.TokensPerS)+" "+speedUnit(s))
 	add(0, s.ETAS != nil, seconds(s.ETAS)+" left")
 	add(7, s.CommittedRound > 0, fmt.Sprintf("round %d committed", s.CommittedRound))
 	for {
@@ -159,7 +160,7 @@ func progressText(s api.JobStatus, width int) string {
 		}
 		text := strings.Join(texts, ", ")
 		if utf8.RuneCountInString(text) <= width || len(parts) == 1 {
-			return clip(text, width)
+			return words.Clip(text, width)
 		}
 		last := slices.MaxFunc(parts, func(a, b part) int { return cmp.Compare(a.rank, b.rank) })
 		parts = slices.DeleteFunc(parts, func(p part) bool { return p == last })

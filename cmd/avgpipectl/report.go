@@ -42,7 +42,7 @@ func printProfile(p *page, r *tuner.Report) {
 	t.add("LAYER", "FORWARD", "BACKWARD", "OPTIMIZER", "ACTIVATIONS", "PARAMETERS")
 	for _, l := range profile.Layers {
 		t.add(l.Name, words.Seconds(l.ForwardSeconds), words.Seconds(l.BackwardInputSeconds+l.BackwardWeightSeconds), words.Seconds(l.OptimizerSeconds),
-			size(l.ActivationBytes), thousands(float64(l.Parameters)))
+			size(l.ActivationBytes), words.Number(float64(l.Parameters)))
 	}
 	p.table(&t)
 }
@@ -234,12 +234,12 @@ func size(bytes int64) string {
 
 // sampleCounts lists sizes of micro-batches: 1, 4, 16 samples.
 func sampleCounts(values []int) string {
-	var b strings.Builder
-	for i, v := range values {
-		if i == len(values)-1 {
-			return b.String() + words.Count(v, "sample")
-		}
-		fmt.Fprintf(&b, "%d, ", v)
+	var list []string
+	for _, v := range values {
+		list = append(list, words.Count(v, "sample"))
 	}
-	return "no sample"
+	for i := range max(0, len(list)-1) {
+		list[i], _, _ = strings.Cut(list[i], " ")
+	}
+	return strings.Join(list, ", ")
 }

@@ -130,9 +130,9 @@ func printJobs(p *page, jobs []api.JobStatus, all int, again bool) {
 		if !s.Restricted {
 			copy(row[3:], []string{
 				seconds(s.ETAS), fmt.Sprintf("%d/%s", s.Step, known(s.Steps)), number(s.EvalLoss, "%.4f"), number(s.Loss, "%.4f"),
-				thousands(s.TokensPerS), fmt.Sprintf("round %d", s.CommittedRound),
+				words.Number(s.TokensPerS), fmt.Sprintf("round %d", s.CommittedRound),
 			})
-			row[12] = clip(s.Reason, 60)
+			row[12] = words.Clip(s.Reason, 60)
 		}
 		t.add(row...)
 	}
@@ -177,7 +177,7 @@ func printStatus(p *page, s api.JobStatus) {
 	if words := metrics(s.Metrics); words != "" {
 		t.add("evaluation", words)
 	}
-	t.add("speed", fmt.Sprintf("%s %s", thousands(s.TokensPerS), speedUnit(s)))
+	t.add("speed", fmt.Sprintf("%s %s", words.Number(s.TokensPerS), speedUnit(s)))
 	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&s.ElapsedS), seconds(s.ETAS)))
 	t.add("shape", shape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule, nil))
 	if words := batches(s); words != "" {
@@ -187,7 +187,7 @@ func printStatus(p *page, s api.JobStatus) {
 		t.add("drift", s.Drift.Text+"; see avgpipectl explain "+s.ID)
 	}
 	t.add("averaging", s.Averaging)
-	t.add("model", fmt.Sprintf("%s (%s), %s parameters", s.Family, s.Task, thousands(float64(s.Parameters))))
+	t.add("model", fmt.Sprintf("%s (%s), %s parameters", s.Family, s.Task, words.Number(float64(s.Parameters))))
 	t.add("computes", computes(s))
 	if s.Device != "" {
 		t.add("device", s.Device)

@@ -19,13 +19,13 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"0.2500 nats per sample", "accuracy 92.50%, F1 0.9000", "1.2k images/s", "resnet (images)", "f32, recomputes by stage full none",
+		"0.2500 nats per sample", "accuracy 92.50%, F1 0.9000", "1.2 K images/s", "resnet (images)", "f32, recomputes by stage full none",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
 		}
 	}
-	if line := progressText(s, 1000); !strings.Contains(line, "accuracy 92.5%, 1.2k images/s") {
+	if line := progressText(s, 1000); !strings.Contains(line, "accuracy 92.5%, 1.2 K images/s") {
 		t.Errorf("progress says %q", line)
 	}
 	perplexity := 12.5

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,11 +32,11 @@ type daemonOptions struct {
 func runDaemon(ctx context.Context, o daemonOptions, out io.Writer) error {
 	switch {
 	case o.dev && o.config != "":
-		return &configError{errors.New("--dev has a configuration of its own; drop --config or --dev")}
+		return configError(errors.New("--dev has a configuration of its own; drop --config or --dev"))
 	case o.dev:
 		return runDev(ctx, out)
 	case o.config == "":
-		return &configError{errors.New("say how to run: --config FILE for a service, --dev to try it; see avgpiped --help")}
+		return configError(errors.New("say how to run: --config FILE for a service, --dev to try it; see avgpiped --help"))
 	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // before anything that takes time: it would end the program
@@ -47,7 +48,9 @@ func runDaemon(ctx context.Context, o daemonOptions, out io.Writer) error {
 	r := newReloader(o.config, c, texts)
 	r.log = logging.New(out, r.level)
 	running, end := context.WithCancel(ctx)
-	defer r.follow(running, hangups)()
+	var following sync.WaitGroup
+	following.Go(func() { r.follow(running, hangups) })
+	defer following.Wait()
 	defer end()
 	return runNode(ctx, c, func() node.Limits { return *r.limits.Load() }, r.log, nil)
 }
@@ -62,11 +65,11 @@ func runDev(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	c := defaultConfig()
-	c.stateDir, c.socket, c.orphanAfter = dir, filepath.Join(dir, "avgpiped.sock"), devOrphanAfter
+	c.stateDir, c.socket, c.limits.Agent.OrphanAfter = dir, filepath.Join(dir, "avgpiped.sock"), devOrphanAfter
 	encoding := zap.NewDevelopmentEncoderConfig()
 	encoding.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
 	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), zapcore.Lock(zapcore.AddSync(out)), c.logLevel))
-	return runNode(ctx, c, c.limits, log, func() {
+	return runNode(ctx, c, func() node.Limits { return c.limits }, log, func() {
 		fmt.Fprintf(out, "avgpiped --dev is ready; its state goes with it. In another shell:\n\n"+ //nolint:errcheck // for show
 			"  export AVGPIPE_SOCKET=%s\n  avgpipectl submit JOB.yaml --watch\n\n", c.socket)
 	})

@@ -24,44 +24,39 @@ func newInferCommand() *cobra.Command {
 		Use:    "infer VERB --model DIR",
 		Short:  "Use an exported model; avgpipectl runs this",
 		Hidden: true,
-		Args:   usageArguments(cobra.NoArgs),
+		Args:   noArguments(usageError),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return &usageError{fmt.Errorf("name what to do with the model; see %s --help", cmd.CommandPath())}
+			return usageError(fmt.Errorf("name what to do with the model; see %s --help", cmd.CommandPath()))
 		},
 	}
-	cmd.PersistentFlags().StringVar(&o.model, "model", "", "directory with config.json and model.safetensors")
 	cmd.PersistentFlags().StringVar(&o.device, "device", "auto", "what computes: auto, cpu or ref")
-	if err := cmd.MarkPersistentFlagRequired("model"); err != nil {
-		panic(fmt.Sprintf("flag: %v", err)) // it was defined two lines above
-	}
 	cmd.AddCommand(newInferGenerate(&o), newInferPredict(&o), newInferTranslate(&o), newInferEvaluate(&o))
-	return cmd
+	return required(cmd, &o.model, "model", "directory with config.json and model.safetensors")
 }
 
-// with opens the model for as long as f runs.
-func (o *inferOptions) with(f func(s *infer.Session) error) (err error) {
-	s, err := infer.Open(o.model, o.device)
-	if err != nil {
-		return &usageError{err}
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	err = f(s)
-	var task *infer.TaskError
-	var usage *infer.UsageError
-	if errors.As(err, &task) || errors.As(err, &usage) {
-		err = &usageError{err}
-	}
-	return err
+// verb is a verb of infer, which runs with the model.
+func (o *inferOptions) verb(use, short string, run func(s *infer.Session, cmd *cobra.Command, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, args []string) (err error) {
+		s, err := infer.Open(o.model, o.device)
+		if err != nil {
+			return usageError(err)
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		err = run(s, cmd, args)
+		var task *infer.TaskError
+		var usage *infer.UsageError
+		if errors.As(err, &task) || errors.As(err, &usage) {
+			err = usageError(err)
+		}
+		return err
+	}}
 }
 
 func newInferGenerate(o *inferOptions) *cobra.Command {
 	var g infer.Generate
-	cmd := &cobra.Command{
-		Use: "generate --prompt TEXT", Short: "Continue a text", Args: usageArguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.with(func(s *infer.Session) error { return s.Generate(cmd.Context(), g, cmd.OutOrStdout()) })
-		},
-	}
+	cmd := o.verb("generate --prompt TEXT", "Continue a text", func(s *infer.Session, cmd *cobra.Command, _ []string) error {
+		return s.Generate(cmd.Context(), g, cmd.OutOrStdout())
+	})
 	f := cmd.Flags()
 	f.StringVar(&g.Prompt, "prompt", "", "text to continue")
 	f.IntVar(&g.Tokens, "tokens", 300, "tokens to generate at most")
@@ -73,52 +68,39 @@ func newInferGenerate(o *inferOptions) *cobra.Command {
 
 func newInferPredict(o *inferOptions) *cobra.Command {
 	var top int
-	cmd := &cobra.Command{
-		Use: "predict [INPUT...]", Short: "Classify, or fill in hidden words; the arguments, or lines of standard input",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.with(func(s *infer.Session) error {
-				lines := json.NewEncoder(cmd.OutOrStdout())
-				return eachInput(cmd.Context(), args, cmd.InOrStdin(), func(inputs []string) error {
-					return s.Predict(cmd.Context(), top, inputs, func(p api.Prediction) error { return lines.Encode(p) })
-				})
+	cmd := o.verb("predict [INPUT...]", "Classify, or fill in hidden words; the arguments, or lines of standard input",
+		func(s *infer.Session, cmd *cobra.Command, args []string) error {
+			lines := json.NewEncoder(cmd.OutOrStdout())
+			return eachInput(cmd.Context(), args, cmd.InOrStdin(), func(inputs []string) error {
+				return s.Predict(cmd.Context(), top, inputs, func(p api.Prediction) error { return lines.Encode(p) })
 			})
-		},
-	}
+		})
 	cmd.Flags().IntVar(&top, "top", 1, "guesses of each class or word")
 	return cmd
 }
 
 func newInferTranslate(o *inferOptions) *cobra.Command {
 	var beam int
-	cmd := &cobra.Command{
-		Use: "translate [TEXT...]", Short: "Translate the arguments, or lines of standard input",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.with(func(s *infer.Session) error {
-				lines := json.NewEncoder(cmd.OutOrStdout())
-				return eachInput(cmd.Context(), args, cmd.InOrStdin(), func(texts []string) error {
-					return s.Translate(cmd.Context(), beam, texts, func(t api.Translation) error { return lines.Encode(t) })
-				})
+	cmd := o.verb("translate [TEXT...]", "Translate the arguments, or lines of standard input",
+		func(s *infer.Session, cmd *cobra.Command, args []string) error {
+			lines := json.NewEncoder(cmd.OutOrStdout())
+			return eachInput(cmd.Context(), args, cmd.InOrStdin(), func(texts []string) error {
+				return s.Translate(cmd.Context(), beam, texts, func(t api.Translation) error { return lines.Encode(t) })
 			})
-		},
-	}
+		})
 	cmd.Flags().IntVar(&beam, "beam", 4, "translations that are pursued at once")
 	return cmd
 }
 
 func newInferEvaluate(o *inferOptions) *cobra.Command {
 	var e infer.Evaluate
-	cmd := &cobra.Command{
-		Use: "evaluate --data FILE", Short: "Measure a model on data", Args: usageArguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.with(func(s *infer.Session) error {
-				scores, err := s.Evaluate(cmd.Context(), e)
-				if err != nil {
-					return err
-				}
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(scores)
-			})
-		},
-	}
+	cmd := o.verb("evaluate --data FILE", "Measure a model on data", func(s *infer.Session, cmd *cobra.Command, _ []string) error {
+		scores, err := s.Evaluate(cmd.Context(), e)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(scores)
+	})
 	f := cmd.Flags()
 	f.StringArrayVar(&e.Files, "data", nil, "files, directories or patterns")
 	f.BoolVar(&e.HeldOut, "held-out", false, "only the part that a job holds out")

@@ -10,6 +10,9 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+
+	"github.com/avgpipe/avgpipe/internal/admission"
+	"github.com/avgpipe/avgpipe/internal/outputdir"
 )
 
 // version is stamped by the Makefile.
@@ -35,34 +38,26 @@ func run(ctx context.Context, arguments []string, out, messages io.Writer) int {
 		return exitDone
 	}
 	fmt.Fprintln(messages, "avgpiped:", err) //nolint:errcheck // nowhere left to say it
-	return exitCode(err)
-}
-
-// usageError is an error of whoever started a hidden verb.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-// exitCoder is an error that knows its exit code.
-type exitCoder interface{ ExitCode() int }
-
-func (e *usageError) ExitCode() int { return exitUsage }
-
-// configError is a fault of the daemon's flags or configuration file: starting it again does not help.
-type configError struct{ err error }
-
-func (e *configError) Error() string { return e.err.Error() }
-func (e *configError) Unwrap() error { return e.err }
-func (e *configError) ExitCode() int { return exitConfig }
-
-func exitCode(err error) int {
-	var coder exitCoder
-	if errors.As(err, &coder) {
-		return coder.ExitCode()
+	if coded, ok := errors.AsType[*exit](err); ok {
+		return coded.code
 	}
 	return exitFailed
 }
+
+// exit is an error that ends the program with a code.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string { return e.err.Error() }
+func (e *exit) Unwrap() error { return e.err }
+
+// usageError is an error of whoever started a hidden verb.
+func usageError(err error) error { return &exit{exitUsage, err} }
+
+// configError is a fault of the daemon's flags or configuration file: starting it again does not help.
+func configError(err error) error { return &exit{exitConfig, err} }
 
 func newRootCommand() *cobra.Command {
 	var o daemonOptions
@@ -86,7 +81,7 @@ Exit codes:
   78  the flags or the configuration file are not usable: starting it again does not help`,
 		Example: `  avgpiped --dev
   avgpiped --config /etc/avgpipe/avgpiped.yaml`,
-		Args:          configArguments,
+		Args:          noArguments(configError),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return runDaemon(cmd.Context(), o, cmd.ErrOrStderr()) },
@@ -95,38 +90,51 @@ Exit codes:
 	cmd.Flags().BoolVar(&o.dev, "dev", false, "one node whose state is in a temporary directory and goes with it")
 	cmd.SetFlagErrorFunc(func(at *cobra.Command, err error) error {
 		if at == cmd {
-			return &configError{err}
+			return configError(err)
 		}
-		return &usageError{err}
+		return usageError(err)
 	})
 	cmd.CompletionOptions.HiddenDefaultCmd = true
-	cmd.AddCommand(newVersionCommand(), newRecoverCommand(), newWorkerCommand(), newTuneCommand(), newInspectCommand(), newExportCommand(), newInferCommand())
+	cmd.AddCommand(
+		newVersionCommand(), newRecoverCommand(), newWorkerCommand(), newTuneCommand(), newInferCommand(),
+		hidden("inspect", "Check the job file on standard input, and what it names", func(cmd *cobra.Command) error {
+			return admission.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		}),
+		hidden("export", "Write the model on standard input to a job's output.dir", func(cmd *cobra.Command) error { return outputdir.Receive(cmd.InOrStdin()) }),
+	)
 	return cmd
 }
 
-// configArguments refuses arguments of the daemon itself.
-func configArguments(cmd *cobra.Command, arguments []string) error {
-	if err := cobra.NoArgs(cmd, arguments); err != nil {
-		return &configError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+// hidden is a verb without arguments that the daemon starts, or avgpipectl, and nobody else needs to.
+func hidden(use, does string, run func(cmd *cobra.Command) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: does + "; the daemon starts this, nobody else needs to", Hidden: true, Args: noArguments(usageError),
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd) },
 	}
-	return nil
 }
 
-// usageArguments makes an error about arguments a usage error.
-func usageArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+// noArguments refuses arguments.
+func noArguments(refuse func(error) error) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, arguments []string) error {
-		if err := check(cmd, arguments); err != nil {
-			return &usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+		if err := cobra.NoArgs(cmd, arguments); err != nil {
+			return refuse(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 		}
 		return nil
 	}
+}
+
+// required is the value of a flag of a hidden verb without which it does nothing.
+func required(cmd *cobra.Command, to *string, name, usage string) *cobra.Command {
+	cmd.PersistentFlags().StringVar(to, name, "", usage)
+	_ = cmd.MarkPersistentFlagRequired(name) // the flag is there
+	return cmd
 }
 
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  usageArguments(cobra.NoArgs),
+		Args:  noArguments(usageError),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "avgpiped %s (%s %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err

@@ -26,10 +26,10 @@ Exit codes:
   2  the flags are not usable
   78 the configuration file is not usable`,
 		Example: `  sudo -u avgpipe avgpiped recover --config /etc/avgpipe/avgpiped.yaml --dry-run`,
-		Args:    usageArguments(cobra.NoArgs),
+		Args:    noArguments(usageError),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
-				return &configError{errors.New("recover needs --config FILE, which says where the state directory is")}
+				return configError(errors.New("recover needs --config FILE, which says where the state directory is"))
 			}
 			c, _, err := readConfig(path)
 			if err != nil {

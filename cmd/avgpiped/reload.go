@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"os"
-	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -31,24 +30,19 @@ func newReloader(path string, c config, texts map[string]string) *reloader {
 // apply puts what live keys say into force.
 func (r *reloader) apply(c config) {
 	r.level.SetLevel(c.logLevel)
-	limits := c.limits()
-	r.limits.Store(&limits)
+	r.limits.Store(&c.limits)
 }
 
-// follow reloads at each hangup until ctx ends. The caller joins it with what is returned.
-func (r *reloader) follow(ctx context.Context, hangups <-chan os.Signal) (join func()) {
-	var following sync.WaitGroup
-	following.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-hangups:
-				r.reload()
-			}
+// follow reloads at each hangup until ctx ends.
+func (r *reloader) follow(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			r.reload()
 		}
-	})
-	return following.Wait
+	}
 }
 
 // reload reads the file. One that is refused changes nothing.
@@ -62,18 +56,14 @@ func (r *reloader) reload() {
 		return
 	}
 	changed, ignored := []string{}, []string{}
-	for _, k := range keys {
-		text, given := texts[k.name]
-		before, had := r.texts[k.name]
-		switch {
-		case text == before && given == had:
+	for _, k := range keys(&c) {
+		switch { // a key that the file does not have is "", which no key may be
+		case texts[k.name] == r.texts[k.name]:
 		case !k.live:
 			ignored = append(ignored, k.name)
 		default:
 			changed = append(changed, k.name)
-			if r.texts[k.name] = text; !given {
-				delete(r.texts, k.name)
-			}
+			r.texts[k.name] = texts[k.name]
 		}
 	}
 	r.apply(c)

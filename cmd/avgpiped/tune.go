@@ -17,20 +17,8 @@ import (
 
 func newTuneCommand() *cobra.Command {
 	var request string
-	cmd := &cobra.Command{
-		Use:    "tune --request FILE",
-		Short:  "Choose a job's counts by measuring; the daemon starts this, nobody else needs to",
-		Hidden: true,
-		Args:   usageArguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runTune(cmd, request)
-		},
-	}
-	cmd.Flags().StringVar(&request, "request", "", "file that says what to choose")
-	if err := cmd.MarkFlagRequired("request"); err != nil {
-		panic(fmt.Sprintf("flag: %v", err)) // it was defined a line above
-	}
-	return cmd
+	cmd := hidden("tune --request FILE", "Choose a job's counts by measuring", func(cmd *cobra.Command) error { return runTune(cmd, request) })
+	return required(cmd, &request, "request", "file that says what to choose")
 }
 
 // endWith ends the program when in does. A tuning has nothing to save, and one step of it may take minutes, during which the next daemon
@@ -49,7 +37,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	endWith(cmd.InOrStdin(), cmd.ErrOrStderr())
 	r, err := control.ReadTuneRequest(path)
 	if err != nil {
-		return &usageError{err}
+		return usageError(err)
 	}
 	if r.NodeCores == 0 && len(r.Cores) == 0 {
 		r.NodeCores = runtime.NumCPU()

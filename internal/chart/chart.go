@@ -2,11 +2,13 @@
 // every metric.
 package chart
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Chart is what is drawn.
 type Chart struct {
-	Title string
 	X, Y  string // what the axes count
 	Lines []Line
 }
@@ -26,19 +28,30 @@ type Line struct {
 // Point is a value, and the range of what it is the mean of.
 type Point struct{ X, Y, Low, High float64 }
 
-// The marks' names, for legends.
+// The marks as characters.
 const (
-	dotsName  = "evaluation"
-	ticksName = "committed round"
-	rulesName = "restart"
+	dotRune  = '●'
+	tickRune = '▲'
+	ruleRune = '┊'
 )
 
-// used says which marks a chart has.
-func (c *Chart) used() (dots, ticks, rules bool) {
-	for _, l := range c.Lines {
-		dots, ticks, rules = dots || len(l.Dots) > 0, ticks || len(l.Ticks) > 0, rules || len(l.Rules) > 0
+// mark is what stands in a legend beside the lines.
+type mark struct {
+	as   rune
+	name string
+}
+
+// marks are those that a chart has.
+func (c *Chart) marks() (marks []mark) {
+	add := func(as rune, name string, of func(l Line) bool) {
+		if slices.ContainsFunc(c.Lines, of) {
+			marks = append(marks, mark{as, name})
+		}
 	}
-	return dots, ticks, rules
+	add(dotRune, "evaluation", func(l Line) bool { return len(l.Dots) > 0 })
+	add(tickRune, "committed round", func(l Line) bool { return len(l.Ticks) > 0 })
+	add(ruleRune, "restart", func(l Line) bool { return len(l.Rules) > 0 })
+	return marks
 }
 
 // box is a range of both axes.
@@ -47,26 +60,19 @@ type box struct{ left, right, bottom, top float64 }
 // bounds is the range that shows every mean, every dot and every mark, with some room above and below. Ranges of means that reach
 // beyond are cut: one wild step would flatten the rest.
 func (c *Chart) bounds() box {
-	b := box{math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)}
-	x := func(v float64) { b.left, b.right = min(b.left, v), max(b.right, v) }
+	var xs, ys []float64
 	for _, l := range c.Lines {
-		for _, points := range [][]Point{l.Points, l.Dots} {
-			for _, p := range points {
-				x(p.X)
-				b.bottom, b.top = min(b.bottom, p.Y), max(b.top, p.Y)
-			}
+		for _, p := range slices.Concat(l.Points, l.Dots) {
+			xs, ys = append(xs, p.X), append(ys, p.Y)
 		}
-		for _, marks := range [][]float64{l.Ticks, l.Rules} {
-			for _, v := range marks {
-				x(v)
-			}
-		}
+		xs = slices.Concat(xs, l.Ticks, l.Rules)
 	}
-	if b.left > b.right {
-		b.left, b.right = 0, 1
+	b := box{0, 1, 0, 1}
+	if len(xs) > 0 {
+		b.left, b.right = slices.Min(xs), slices.Max(xs)
 	}
-	if b.bottom > b.top {
-		b.bottom, b.top = 0, 1
+	if len(ys) > 0 {
+		b.bottom, b.top = slices.Min(ys), slices.Max(ys)
 	}
 	if b.right == b.left {
 		b.right++

@@ -80,9 +80,9 @@ func TestOddCharts(t *testing.T) {
 		"huge":          {Lines: []Line{{Name: "a", Points: []Point{{0, -big, -big, -big}, {9, big, big, big}}}}},
 		"tiny":          {Lines: []Line{{Name: "a", Points: []Point{{0, 1, 1, 1}, {9, 1 + 1e-15, 1, 1}}}}},
 		"only marks":    {Lines: []Line{{Name: "a", Ticks: []float64{4}, Rules: []float64{5}}}},
-		"a long title":  {Title: strings.Repeat("title ", 40), Lines: []Line{curve(strings.Repeat("name", 30), 20, 1)}},
+		"a long name":   {Lines: []Line{curve(strings.Repeat("name", 30), 20, 1)}},
 		"many colors":   sample(9),
-		"markup & such": {Title: "<&>", X: "<x>", Lines: []Line{{Name: "<b>&amp;", Points: []Point{{0, 1, 1, 1}}}}},
+		"markup & such": {X: "<x>", Lines: []Line{{Name: "<b>&amp;", Points: []Point{{0, 1, 1, 1}}}}},
 	} {
 		for _, s := range []TextStyle{{}, {Width: 30, Height: 9, Colors: true}, {Width: 200, Height: 60}} {
 			var out bytes.Buffer
@@ -123,7 +123,6 @@ func wellFormed(t *testing.T, name string, c *Chart) {
 
 func TestImages(t *testing.T) {
 	one, three := sample(1), sample(3)
-	one.Title = "Job 1, shakespeare"
 	wellFormed(t, "one job", one)
 	wellFormed(t, "three jobs", three)
 }

@@ -54,7 +54,7 @@ func (c *Chart) PNG(w io.Writer) error {
 	return err
 }
 
-// draw draws title, legend and curves.
+// draw draws legend and curves.
 func (c *Chart) draw(dc draw.Canvas) {
 	dc.SetColor(color.White)
 	dc.Fill(dc.Path())
@@ -70,23 +70,17 @@ func (c *Chart) draw(dc draw.Canvas) {
 		axis.Tick.Label.Font, axis.Tick.Label.Color = sans(fontSize-1), ink
 		axis.Label.Padding, axis.Padding = vg.Points(5), vg.Points(4)
 	}
-	p.Add(curves{c})
-	top := c.head(dc)
-	p.Draw(draw.Crop(dc, 12, -18, 12, -top))
+	area := draw.Crop(dc, 12, -18, 12, -c.head(dc))
+	c.curves(p.DataCanvas(area), p)
+	p.Draw(area)
 }
 
-// head draws the title and the legend and returns how much they take.
+// head draws the legend and returns how much they take.
 func (c *Chart) head(dc draw.Canvas) vg.Length {
 	const left, gap, row = 16, 16, 17
-	y := dc.Max.Y - 22
-	if c.Title != "" {
-		title := style(fontSize+3, ink)
-		dc.FillText(title, vg.Point{X: left, Y: y}, c.Title)
-		y -= 20
-	}
-	x := vg.Length(left)
+	x, y := vg.Length(left), dc.Max.Y-22
 	entry := func(name string, sample vg.Length, show func(draw.Canvas, vg.Point)) {
-		words := style(fontSize, ink)
+		words := text.Style{Color: ink, Font: sans(fontSize), Handler: plot.DefaultTextHandler}
 		width := sample + 6 + words.Width(name)
 		if x > left && x+width > dc.Max.X-left {
 			x, y = left, y-row
@@ -100,33 +94,32 @@ func (c *Chart) head(dc draw.Canvas) vg.Length {
 			dc.StrokeLine2(draw.LineStyle{Color: colour(i), Width: 2.4}, at.X-10, at.Y, at.X+10, at.Y)
 		})
 	}
-	dots, commits, rules := c.used()
-	if dots {
-		entry(dotsName, 8, func(dc draw.Canvas, at vg.Point) { dot(dc, at, ink) })
-	}
-	if commits {
-		entry(ticksName, 8, func(dc draw.Canvas, at vg.Point) { tick(dc, at, ink) })
-	}
-	if rules {
-		entry(rulesName, 8, func(dc draw.Canvas, at vg.Point) { dc.StrokeLine2(dashes(ink), at.X, at.Y-6, at.X, at.Y+6) })
+	for _, m := range c.marks() {
+		entry(m.name, 8, func(dc draw.Canvas, at vg.Point) {
+			switch m.as {
+			case dotRune:
+				dot(dc, at, ink)
+			case tickRune:
+				tick(dc, at, ink)
+			default:
+				dc.StrokeLine2(dashes(ink), at.X, at.Y-6, at.X, at.Y+6)
+			}
+		})
 	}
 	return dc.Max.Y - y + 14
 }
 
 // curves draws the lines of a chart in the area of a plot.
-type curves struct{ chart *Chart }
-
-// Plot implements plot.Plotter.
-func (s curves) Plot(dc draw.Canvas, p *plot.Plot) {
+func (c *Chart) curves(dc draw.Canvas, p *plot.Plot) {
 	tx, ty := p.Transforms(&dc)
 	at := func(x, y float64) vg.Point { return vg.Point{X: tx(x), Y: ty(min(max(y, p.Y.Min), p.Y.Max))} }
 	for _, t := range p.Y.Tick.Marker.Ticks(p.Y.Min, p.Y.Max) {
 		dc.StrokeLine2(draw.LineStyle{Color: faint, Width: 0.7}, dc.Min.X, ty(t.Value), dc.Max.X, ty(t.Value))
 	}
-	for i, l := range s.chart.Lines {
+	for i, l := range c.Lines {
 		band(dc, &l, at, fade(colour(i), 0x30))
 	}
-	for i, l := range s.chart.Lines {
+	for i, l := range c.Lines {
 		for _, x := range l.Rules {
 			dc.StrokeLine2(dashes(fade(colour(i), 0xb0)), tx(x), dc.Min.Y, tx(x), dc.Max.Y)
 		}
@@ -142,7 +135,7 @@ func (s curves) Plot(dc draw.Canvas, p *plot.Plot) {
 			tick(dc, vg.Point{X: tx(x), Y: dc.Min.Y + 3}, colour(i))
 		}
 	}
-	for i, l := range s.chart.Lines {
+	for i, l := range c.Lines {
 		for _, v := range l.Dots {
 			dot(dc, at(v.X, v.Y), colour(i))
 		}
@@ -191,19 +184,12 @@ func sans(size vg.Length) font.Font {
 	return f
 }
 
-// style is that of a text.
-func style(size vg.Length, c color.Color) text.Style {
-	return text.Style{Color: c, Font: sans(size), Handler: plot.DefaultTextHandler}
-}
-
-// marker makes the ticks of an axis, about so many.
-type marker int
-
-// Ticks implements plot.Ticker.
-func (n marker) Ticks(from, to float64) []plot.Tick {
-	var out []plot.Tick
-	for _, v := range ticks(from, to, int(n)) {
-		out = append(out, plot.Tick{Value: v, Label: label(v)})
-	}
-	return out
+// marker makes the ticks of an axis, about n of them.
+func marker(n int) plot.Ticker {
+	return plot.TickerFunc(func(from, to float64) (out []plot.Tick) {
+		for _, v := range ticks(from, to, n) {
+			out = append(out, plot.Tick{Value: v, Label: label(v)})
+		}
+		return out
+	})
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // TextStyle is how a chart is drawn as text.
@@ -14,13 +16,6 @@ type TextStyle struct {
 	Width, Height int  // of all, in characters; at least 24 and 8 are taken
 	Colors        bool // ANSI; without them, several curves are drawn with letters
 }
-
-// The marks as characters.
-const (
-	dotRune  = '●'
-	tickRune = '▲'
-	ruleRune = '┊'
-)
 
 // lineColors are the ANSI colors of the curves.
 var lineColors = []int{36, 33, 35, 32, 34, 31}
@@ -65,7 +60,7 @@ func (c *Chart) Text(w io.Writer, s TextStyle) error {
 	return err
 }
 
-// legend is the title and the names, in as many lines as they take.
+// legend is the names, in as many lines as they take.
 func (c *Chart) legend(s TextStyle) []string {
 	type entry struct {
 		text  string
@@ -79,21 +74,12 @@ func (c *Chart) legend(s TextStyle) []string {
 		}
 		entries = append(entries, entry{sample + l.Name, lineColors[i%len(lineColors)]})
 	}
-	dots, commits, rules := c.used()
-	for _, m := range []struct {
-		there bool
-		text  string
-	}{{dots, string(dotRune) + " " + dotsName}, {commits, string(tickRune) + " " + ticksName}, {rules, string(ruleRune) + " " + rulesName}} {
-		if m.there {
-			entries = append(entries, entry{m.text, 0})
-		}
+	for _, m := range c.marks() {
+		entries = append(entries, entry{string(m.as) + " " + m.name, 0})
 	}
 	lines, width := []string{""}, 0
-	if c.Title != "" {
-		lines = []string{clip(c.Title, s.Width), ""}
-	}
 	for _, e := range entries {
-		text := clip(e.text, s.Width)
+		text := words.Clip(e.text, s.Width)
 		n := utf8.RuneCountInString(text)
 		last := len(lines) - 1
 		if width > 0 && width+3+n > s.Width {
@@ -240,24 +226,19 @@ func (c *Chart) axis(out *strings.Builder, g *grid, left int, colors bool) {
 	if c.Y != "" {
 		note = c.Y + " by " + c.X
 	}
-	fmt.Fprintf(out, "%s  %s\n", pad, colored(clip(note, g.columns), 2, colors))
+	fmt.Fprintf(out, "%s  %s\n", pad, colored(words.Clip(note, g.columns), 2, colors))
 }
 
-// label prints a value of an axis.
+// label prints a value of an axis: 1e4, not 1e+04.
 func label(v float64) string {
-	if math.Abs(v) < 1e-12 {
+	a, digits := math.Abs(v), 5
+	if a < 1e-12 {
 		return "0"
 	}
-	if a := math.Abs(v); a >= 1e4 || a < 1e-3 {
-		return shorten(strconv.FormatFloat(v, 'g', 3, 64))
+	if a >= 1e4 || a < 1e-3 {
+		digits = 3
 	}
-	return strconv.FormatFloat(v, 'g', 5, 64)
-}
-
-// shorten writes 1e+04 as 1e4.
-func shorten(text string) string {
-	text = strings.Replace(text, "e+0", "e", 1)
-	return strings.Replace(strings.Replace(text, "e-0", "e-", 1), "e+", "e", 1)
+	return strings.NewReplacer("e+0", "e", "e-0", "e-", "e+", "e").Replace(strconv.FormatFloat(v, 'g', digits, 64))
 }
 
 func letter(i int) string { return string(rune('A' + i%26)) }
@@ -267,13 +248,6 @@ func colored(text string, color int, colors bool) string {
 		return text
 	}
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, text)
-}
-
-func clip(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
-	}
-	return string([]rune(text)[:width-1]) + "…"
 }
 
 func clamp(v, n int) int { return min(max(v, 0), n-1) }

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -84,14 +85,12 @@ func header() []byte {
 
 // checkHeader refuses what is no history, or one of another version.
 func checkHeader(b []byte) error {
-	if len(b) < headerSize || string(b[:8]) != magic {
+	switch {
+	case len(b) < headerSize || string(b[:8]) != magic:
 		return fmt.Errorf("not a history: it does not start with %s; move the file away, and a new one is begun", magic)
-	}
-	if v := binary.LittleEndian.Uint32(b[8:]); v != version {
-		return fmt.Errorf("a history of version %d; this program reads version %d", v, version)
-	}
-	if n := binary.LittleEndian.Uint32(b[12:]); n != recordSize {
-		return fmt.Errorf("a history with records of %d bytes; version %d has %d", n, version, recordSize)
+	case !bytes.Equal(b[:headerSize], header()):
+		return fmt.Errorf("a history of version %d with records of %d bytes; this program reads version %d with %d",
+			binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), version, recordSize)
 	}
 	return nil
 }

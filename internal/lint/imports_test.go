@@ -25,7 +25,7 @@ var mayImport = map[string][]string{
 	"internal/trace":      nil,
 	"internal/pace":       nil,
 	"internal/logging":    nil,
-	"internal/chart":      nil,
+	"internal/chart":      {"internal/words"},
 	"internal/checkpoint": nil,
 	"internal/history":    {"internal/checkpoint"},
 	"internal/lint":       nil,

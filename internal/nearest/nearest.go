@@ -19,7 +19,7 @@ func Word(got string, words []string) string {
 // when it is not below bound (Damerau 1964, in the restricted form that edits no place twice). The bound keeps a hostile
 // key of many kilobytes cheap.
 func distance(a, b string, bound int) int {
-	if abs(len(a)-len(b)) >= bound {
+	if max(len(a)-len(b), len(b)-len(a)) >= bound {
 		return bound
 	}
 	before, row, next := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
@@ -41,11 +41,4 @@ func distance(a, b string, bound int) int {
 		before, row, next = row, next, before
 	}
 	return min(row[len(b)], bound)
-}
-
-func abs(x int) int {
-	if x < 0 {
-		return -x
-	}
-	return x
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Count is a number and its noun: 1 stage, 2 stages, 3 micro-batches.
@@ -38,26 +39,33 @@ func Seconds(seconds float64) string {
 
 // Number is a large number to four digits, in thousands (K), millions (M), billions (B) or trillions (T): 241.6 B.
 func Number(n float64) string {
-	const units = "KMBT"
-	at := -1
-	for n >= 999.95 && at < len(units)-1 {
-		n, at = n/1000, at+1
-	}
-	if at < 0 {
-		return fmt.Sprintf("%.4g", n)
-	}
-	return fmt.Sprintf("%.4g %c", n, units[at])
+	n, unit := scaled(n, 999.95, "KMBT")
+	return strings.TrimSpace(fmt.Sprintf("%.4g %s", n, unit))
 }
 
 // Bytes is an amount of memory or data to three digits, in the largest unit of 1000 that it fills: 12.5 KB.
 func Bytes(n int64) string {
-	const units = "KMGTPE"
-	value, at := float64(n), -1
-	for value >= 999.5 && at < len(units)-1 {
-		value, at = value/1000, at+1
-	}
-	if at < 0 {
+	if n < 1000 {
 		return fmt.Sprintf("%d B", n)
 	}
-	return fmt.Sprintf("%.3g %cB", value, units[at])
+	value, unit := scaled(float64(n), 999.5, "KMGTPE")
+	return fmt.Sprintf("%.3g %sB", value, unit)
+}
+
+// scaled is a number in the first unit in which it is below a limit, or in the last.
+func scaled(n, limit float64, units string) (float64, string) {
+	unit := ""
+	for ; n >= limit && units != ""; units = units[1:] {
+		n, unit = n/1000, units[:1]
+	}
+	return n, unit
+}
+
+// Clip is the first line of a text, shortened to a width.
+func Clip(text string, width int) string {
+	text, _, _ = strings.Cut(text, "\n")
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
 }
