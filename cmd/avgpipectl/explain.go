@@ -44,8 +44,8 @@ func printExplanation(p *page, e *api.Explanation) {
 	t.add("state", string(e.State))
 	t.add("reason", e.Reason)
 	t.add("shape", shape(e.Stages, e.Pipelines, e.MicroBatches, e.Schedule, e.Recompute))
-	t.list("why", e.Why)
-	t.list("warning", e.Warnings)
+	t.list("why", e.Why...)
+	t.list("warning", e.Warnings...)
 	if e.Drift != nil {
 		t.add("drift", e.Drift.Text)
 	}
@@ -126,8 +126,8 @@ func printDryRun(p *page, d *api.DryRun) {
 			t.add("time", fmt.Sprintf("about %s of training, by %s", words.Seconds(e.JobSeconds), e.Basis))
 		}
 	}
-	t.list("why", d.Why)
-	t.list("warning", d.Warnings)
+	t.list("why", d.Why...)
+	t.list("warning", d.Warnings...)
 	p.table(&t)
 	p.printf("\n")
 	plan, _ := schedule.Parse(strings.Join(d.Plan, "\n")) // too long a plan is not there

@@ -373,20 +373,20 @@ func TestTheDaemonExports(t *testing.T) {
 		t.Errorf("status does not tell:\n%s", r.out)
 	}
 
-	// What is there is not replaced unasked: the user is told what to run.
-	r := want(t, exitDone, d, "submit", path)
-	if !strings.Contains(r.out, "avgpipectl export 2 --wait (the daemon cannot: "+target) || !strings.Contains(r.out, "--force") {
-		t.Errorf("an occupied output.dir:\n%s", r.out)
+	// What is there is not replaced unasked: the job is refused before it starts.
+	r := want(t, exitRefused, d, "submit", path)
+	if !strings.Contains(r.messages, "output.dir: "+target) || !strings.Contains(r.messages, "--force") {
+		t.Errorf("an occupied output.dir:\n%s", r.messages)
 	}
-	want(t, exitRefused, d, "export", "2", "--wait") // before it waits
+	want(t, exitDone, d, "submit", path, "--force")
+	want(t, exitDone, d, "export", "2", "--wait")
+	if text, err := os.ReadFile(filepath.Join(target, modeldir.ManifestFile)); err != nil || !strings.Contains(string(text), `"job": "2"`) {
+		t.Errorf("the model of job 2 is not in %s: %v\n%s", target, err, text)
+	}
 	elsewhere := filepath.Join(d.Dir, "elsewhere")
 	want(t, exitDone, d, "export", "2", elsewhere, "--wait", "-o", "json")
 	checkModel(t, elsewhere)
-	want(t, exitDone, d, "submit", path, "--force")
-	want(t, exitDone, d, "export", "3", "--wait")
-	if text, err := os.ReadFile(filepath.Join(target, modeldir.ManifestFile)); err != nil || !strings.Contains(string(text), `"job": "3"`) {
-		t.Errorf("the model of job 3 is not in %s: %v\n%s", target, err, text)
-	}
+	want(t, exitRefused, d, "export", "2", elsewhere, "--wait") // before it waits
 }
 
 func TestWaitEndsAsTheJobDoes(t *testing.T) {

@@ -159,10 +159,12 @@ func sum(widths []int) int {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// list adds a row for each text.
-func (t *table) list(name string, texts []string) {
+// list adds a row for each text that there is.
+func (t *table) list(name string, texts ...string) {
 	for _, text := range texts {
-		t.add(name, text)
+		if text != "" {
+			t.add(name, text)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -207,21 +208,17 @@ func printCandidates(p *page, r *tuner.Report) {
 	}
 }
 
-// memories lists what each stage holds.
+// memories lists what each stage holds, as far as there is room for it.
 func memories(stages []tuner.StageTerms) string {
 	const most = 4
-	if len(stages) == 0 {
-		return "-"
+	var list []string
+	for _, s := range stages[:min(most, len(stages))] {
+		list = append(list, size(s.Memory.Total()))
 	}
-	var words []string
-	for k, s := range stages {
-		if k == most {
-			words = append(words, "...")
-			break
-		}
-		words = append(words, size(s.Memory.Total()))
+	if len(stages) > most {
+		list = append(list, "...")
 	}
-	return strings.Join(words, " ")
+	return cmp.Or(strings.Join(list, " "), "-")
 }
 
 // size prints bytes; none are not known.

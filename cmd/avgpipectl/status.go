@@ -174,28 +174,20 @@ func printStatus(p *page, s api.JobStatus) {
 		eval = fmt.Sprintf("%.4f at round %d, %s untrained", *s.EvalLoss, s.EvalRound, number(s.InitialLoss, "%.4f"))
 	}
 	t.add("eval loss", eval)
-	if words := metrics(s.Metrics); words != "" {
-		t.add("evaluation", words)
-	}
+	t.list("evaluation", metrics(s.Metrics))
 	t.add("speed", fmt.Sprintf("%s %s", words.Number(s.TokensPerS), speedUnit(s)))
 	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&s.ElapsedS), seconds(s.ETAS)))
 	t.add("shape", shape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule, nil))
-	if words := batches(s); words != "" {
-		t.add("batch", words)
-	}
+	t.list("batch", batches(s))
 	if s.Drift != nil {
 		t.add("drift", s.Drift.Text+"; see avgpipectl explain "+s.ID)
 	}
 	t.add("averaging", s.Averaging)
 	t.add("model", fmt.Sprintf("%s (%s), %s parameters", s.Family, s.Task, words.Number(float64(s.Parameters))))
 	t.add("computes", computes(s))
-	if s.Device != "" {
-		t.add("device", s.Device)
-	}
-	if words := exportPlan(s.ID, s.State, s.Export); words != "" {
-		t.add("output", words)
-	}
-	t.list("warning", s.Warnings)
+	t.list("device", s.Device)
+	t.list("output", exportPlan(s.ID, s.State, s.Export))
+	t.list("warning", s.Warnings...)
 	p.table(&t)
 	if len(s.StageStatus) > 0 {
 		printStages(p, s.StageStatus)
@@ -268,10 +260,7 @@ func speedUnit(s api.JobStatus) string {
 
 // computes says in what precision, and what is computed twice.
 func computes(s api.JobStatus) string {
-	if words := recomputes(s.Recompute); words != "" {
-		return s.Precision + ", " + words
-	}
-	return s.Precision
+	return strings.TrimSuffix(s.Precision+", "+recomputes(s.Recompute), ", ")
 }
 
 // printStages prints what the stages' devices did, in percent of their time.

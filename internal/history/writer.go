@@ -27,7 +27,6 @@ type Writer struct {
 
 	mu      sync.Mutex
 	waiting []Record
-	dropped int
 
 	disk    sync.Mutex // of what follows
 	file    *os.File
@@ -77,11 +76,15 @@ func (w *Writer) resume() error {
 func (w *Writer) Append(r Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.waiting) == maxBuffered {
-		w.waiting = append(w.waiting[:0], w.waiting[maxBuffered/4:]...)
-		w.dropped += maxBuffered / 4
+	w.waiting = bounded(append(w.waiting, r))
+}
+
+// bounded drops the oldest records of too many, a quarter at once.
+func bounded(waiting []Record) []Record {
+	if len(waiting) <= maxBuffered {
+		return waiting
 	}
-	w.waiting = append(w.waiting, r)
+	return append([]Record(nil), waiting[len(waiting)-1-maxBuffered*3/4:]...)
 }
 
 // Run writes what is appended until ctx ends, and then the rest.
@@ -110,22 +113,18 @@ func (w *Writer) flush(sync bool) {
 	w.disk.Lock()
 	defer w.disk.Unlock()
 	w.mu.Lock()
-	batch := append([]Record(nil), w.waiting...)
-	dropped := w.dropped
+	batch := w.waiting
+	w.waiting = nil
 	w.mu.Unlock()
 	err := w.write(batch, sync)
-	if err != nil {
-		if !w.failing {
-			w.warn(fmt.Errorf("write the history %s; training goes on: %w", w.path, err))
-		}
-		w.failing = true
-		return
+	if err != nil && !w.failing {
+		w.warn(fmt.Errorf("write the history %s; training goes on: %w", w.path, err))
 	}
-	w.failing = false
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	written := len(batch) - (w.dropped - dropped) // records were dropped meanwhile, of the oldest
-	w.waiting = append(w.waiting[:0], w.waiting[max(written, 0):]...)
+	if w.failing = err != nil; w.failing {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.waiting = bounded(append(batch, w.waiting...))
+	}
 }
 
 // write puts records at the end of what is whole, and thins the file when it is full.
