@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -201,6 +202,7 @@ func (o *opener) readBytes(f File) (r run, err error) {
 	if err := changed(f, int64(n)); err != nil {
 		return r, err
 	}
+	o.sums.Store(f.Path, sha256.Sum256(raw[:n]))
 	raw[n] = Separator
 	return run{raw: raw, width: 1}, nil
 }
@@ -246,7 +248,8 @@ func (o *opener) textFile(f File, add document) error {
 		return err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
-	p := &portions{r: bufio.NewReaderSize(file, 1<<16), path: f.Path, bytes: o.vocab.IsBytes(), line: 1}
+	digest := sha256.New()
+	p := &portions{r: bufio.NewReaderSize(io.TeeReader(file, digest), 1<<16), path: f.Path, bytes: o.vocab.IsBytes(), line: 1}
 	for {
 		text, last, err := p.next()
 		if err != nil {
@@ -260,6 +263,7 @@ func (o *opener) textFile(f File, add document) error {
 		}
 		p.line += bytes.Count([]byte(text), []byte("\n"))
 		if last {
+			o.sums.Store(f.Path, [sha256.Size]byte(digest.Sum(nil)))
 			return changed(f, p.read)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -121,6 +122,7 @@ type opener struct {
 	held   []File
 	notes  []string
 	memory atomic.Int64 // bytes that are held
+	sums   sync.Map     // by path: the digests of files that were hashed as they were read
 }
 
 // newOpener lists the files and opens the tokenizer.
@@ -226,7 +228,11 @@ func (o *opener) identify(ctx context.Context, s *Set) error {
 			sums[i] = s.mapped[i].Digest
 			return nil
 		}
-		sums[i], err = o.sumOf(f)
+		sum, _ := o.sums.Load(f.Path)
+		var read bool
+		if sums[i], read = sum.([sha256.Size]byte); !read {
+			sums[i], err = o.sumOf(f)
+		}
 		return err
 	})
 	if err != nil {
@@ -257,7 +263,7 @@ func (o *opener) identify(ctx context.Context, s *Set) error {
 	return nil
 }
 
-// sumOf is the digest of a file, which must still have the size that it was listed with.
+// sumOf is the digest of a file that a library reads in its own way. It must still have the size that it was listed with.
 func (o *opener) sumOf(f File) (sum [sha256.Size]byte, err error) {
 	file, err := o.Access.Open(f.Path, 0)
 	if err != nil {
