@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/unixhttp"
@@ -183,11 +182,11 @@ func peakOf(ctx context.Context, pid, stages int, socket string) (int64, error) 
 			continue // it has not opened its socket yet
 		}
 		switch {
-		case s.Job.State == api.Failed:
+		case s.Progress.State == control.Failed:
 			return 0, errors.New("the worker failed")
-		case !asked && s.Job.State == api.Running && s.Job.Round >= rounds:
+		case !asked && s.Progress.State == control.Training && s.Progress.Round >= rounds:
 			var answer control.CommitResponse // refused where the round has passed meanwhile
-			request := control.CommitRequest{Generation: 1, Round: s.NextCommit + max(2, s.Job.Round/2), Stop: true}
+			request := control.CommitRequest{Generation: 1, Round: s.NextCommit + max(2, s.Progress.Round/2), Stop: true}
 			if err := client.Call(ctx, 10*time.Second, http.MethodPost, "/commit", request, &answer); err != nil {
 				return 0, err
 			}
@@ -203,7 +202,7 @@ func peakOf(ctx context.Context, pid, stages int, socket string) (int64, error) 
 // committed reports whether a worker has evaluated and committed its last round.
 func committed(s *control.Status, stages int, dir string) bool {
 	shards, err := filepath.Glob(filepath.Join(dir, "shards", "*"))
-	return err == nil && len(shards) >= stages && s.Job.Round >= s.Final && s.Job.EvalRound >= s.Final
+	return err == nil && len(shards) >= stages && s.Progress.Round >= s.Final && s.Progress.EvalRound >= s.Final
 }
 
 // highWater is the most memory that a process had at once.

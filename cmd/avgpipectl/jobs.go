@@ -189,6 +189,12 @@ func (c *call) endFirst(ref string) error {
 			return errors.Join(err, again)
 		}
 	}
-	_, err = c.client.Watch(c.ctx, s.ID, nil)
-	return err
+	said, printed := s.Reason, error(nil)
+	_, err = c.client.Watch(c.ctx, s.ID, func(s api.JobStatus) {
+		if s.Reason != said && !s.State.Ended() { // what it waits for
+			said = s.Reason
+			_, printed = fmt.Fprintf(c.messages, "job %s: %s\n", s.ID, s.Reason)
+		}
+	})
+	return errors.Join(err, printed)
 }

@@ -281,6 +281,18 @@ func TestVerbsOnARunningJob(t *testing.T) {
 	want(t, exitFailed, d, "cancel", "long")
 }
 
+func TestRmForceSaysWhatItWaitsFor(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	want(t, exitDone, d, "submit", jobFile(t, d, "long", 1e6, ""))
+	d.Until(t, "1", "trains", func(s api.JobStatus) bool { return s.State == api.Running && s.Round > 0 })
+	r := want(t, exitDone, d, "rm", "--force", "long")
+	for _, says := range []string{"cancelling it first", "job 1: cancelling, as "} {
+		if !strings.Contains(r.messages, says) {
+			t.Errorf("no %q in: %s", says, r.messages)
+		}
+	}
+}
+
 func TestWatchEndsWithTheJobsFailure(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	r := want(t, exitFailed, d, "submit", "--watch", jobFile(t, d, "nan-at-50", 1000, ""))

@@ -78,10 +78,15 @@ type Shards interface {
 // ErrNoProcess is wrapped by the errors of Events, Status, Commit and Stop about a process that has ended, or was never this host's.
 var ErrNoProcess = errors.New("there is no such process")
 
+// Key names the part of a job on one host. A job has one process of its generation for each.
+type Key struct {
+	Job  string // "" of a tuning that belongs to no job
+	Node string
+}
+
 // Process names a process of a job.
 type Process struct {
-	Node       string
-	Job        string // "" of a tuning that belongs to no job
+	Key
 	Generation uint64 // of a worker; 0: it is none, or does not say
 	ID         process.ID
 }

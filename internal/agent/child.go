@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,11 +35,11 @@ type child struct {
 	dir       string
 	logFrom   int64 // where the job's log was when it was started or found
 	oom       process.OOM
-	client    client
-	cmd       *exec.Cmd // nil: another daemon has started it
-	messages  *os.File  // of a tuning
-	scratch   string    // of a tuning; goes when it has ended well
-	temporary string    // of a tuning of no job; goes when it has ended
+	client    control.Client
+	processes Processes
+	started   Started // zero: another daemon has started it
+	scratch   string  // of a tuning; goes when it has ended well
+	temporary string  // of a tuning of no job; goes when it has ended
 
 	ended chan struct{}
 	exit  Exit // once ended is closed
@@ -57,49 +58,32 @@ func (c *child) start(command []string, flag, path string, todo any) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()                                                                            //nolint:errcheck // the process has its own descriptor
-	cmd := exec.Command(command[0], append(command[1:len(command):len(command)], flag, path)...) //nolint:noctx // it may outlive the daemon
-	cmd.Dir, cmd.Stdout, cmd.Stderr = c.dir, log, log
-	if flag == requestFlag {
-		out, err := c.talk(cmd)
-		if err != nil {
-			return err
-		}
-		defer out.Close() //nolint:errcheck // the process has its own descriptor
-	}
+	defer log.Close() //nolint:errcheck // the process has its own descriptor
 	c.logFrom = logSize(c.dir)
-	if c.process.ID, err = process.Start(cmd); err != nil {
-		if c.messages != nil {
-			err = errors.Join(err, c.messages.Close())
-		}
+	c.started, err = c.processes.Start(Program{
+		Command: append(slices.Clip(command), flag, path), Dir: c.dir, Log: log, Reports: flag == requestFlag,
+	})
+	if err != nil {
 		return err
 	}
-	c.cmd, c.oom = cmd, process.WatchOOM(c.process.ID.PID)
+	c.process.ID = c.started.ID
+	c.oom = process.WatchOOM(c.process.ID.PID)
 	return nil
-}
-
-// talk has a tuning print to messages, and end when this process does: nothing is written to its standard input, which ends then.
-func (c *child) talk(cmd *exec.Cmd) (out *os.File, err error) {
-	if _, err = cmd.StdinPipe(); err == nil {
-		c.messages, out, err = os.Pipe()
-	}
-	cmd.Stdout = out
-	return out, err
 }
 
 // wait waits until the process has ended and says how.
 func (c *child) wait(ctx context.Context) error {
-	err := c.process.ID.Wait(ctx)
+	err := c.processes.Wait(ctx, c.process.ID)
 	if err != nil {
 		return err
 	}
 	c.exit = Exit{Code: -1, How: "it ended, and only the daemon that started it could have learned how"}
-	if c.cmd != nil {
-		c.exit = exitOf(c.cmd.Wait()) // does not block: the process has ended
+	if c.started.Exit != nil {
+		c.exit = c.started.Exit()
 	}
 	c.exit.Trouble = logTail(c.dir, c.logFrom)
 	c.exit.Memory = c.oom.Cause(c.exit.Trouble)
-	if c.exit.Code == control.ExitBusy && c.messages == nil {
+	if c.exit.Code == control.ExitBusy && c.started.Messages == nil {
 		c.exit.Obstacle = &obstacle.Obstacle{Kind: obstacle.Busy, Path: control.LockPath(c.dir), Text: "another worker trains in the job's directory"}
 	}
 	if c.exit.Code == 0 && c.scratch != "" {
@@ -159,13 +143,13 @@ func (l *Local) Events(ctx context.Context, p Process, each func(Event)) error {
 
 // follow emits what is seen of the process until it has ended or ctx has. An error is about what it printed.
 func (c *child) follow(ctx context.Context, emit func(Event)) (unreadable error) {
-	defer c.client.unix.Close()
+	defer c.client.Close()
 	alive, ended := context.WithCancel(ctx)
 	defer ended()
 	reading, cut := context.WithCancel(ctx)
 	defer cut()
 	var polls, streams sync.WaitGroup
-	if c.messages != nil {
+	if c.started.Messages != nil {
 		streams.Go(func() { unreadable = c.readMessages(reading, emit) })
 	} else {
 		polls.Go(func() { c.pollStatus(alive, emit) })
@@ -189,7 +173,7 @@ func (c *child) pollStatus(ctx context.Context, emit func(Event)) {
 	answered := false
 	for began := time.Now(); ; began = time.Now() {
 		pause := PollStatus
-		s, err := c.client.status(ctx)
+		s, err := c.client.Status(ctx)
 		if err == nil {
 			answered = true
 			emit(Event{Status: &s})
@@ -202,7 +186,7 @@ func (c *child) pollStatus(ctx context.Context, emit func(Event)) {
 		case <-time.After(pause):
 		}
 		if err != nil {
-			emit(Event{Silent: min(time.Since(began), askTimeout+pause)})
+			emit(Event{Silent: min(time.Since(began), control.AskTimeout+pause)})
 		}
 	}
 }
@@ -212,7 +196,7 @@ func (c *child) streamEvents(ctx context.Context, ended <-chan struct{}, emit fu
 	var last uint64
 	for {
 		// A broken stream and a socket that is not there yet look the same and are handled so: try again.
-		_ = c.client.events(ctx, last, func(e control.Event) {
+		_ = c.client.Events(ctx, last, func(e control.Event) {
 			if e.Seq > last {
 				last = e.Seq
 				emit(Event{Worker: &e})
@@ -230,10 +214,11 @@ func (c *child) streamEvents(ctx context.Context, ended <-chan struct{}, emit fu
 
 // readMessages emits what a tuning prints. One that prints something else is killed: what it says is of no use.
 func (c *child) readMessages(ctx context.Context, emit func(Event)) error {
-	defer c.messages.Close()                                                                   //nolint:errcheck // only read
-	stop := context.AfterFunc(ctx, func() { _ = c.messages.SetReadDeadline(time.Unix(1, 0)) }) // fails once it is closed
+	messages := c.started.Messages
+	defer messages.Close()                                                                   //nolint:errcheck // only read
+	stop := context.AfterFunc(ctx, func() { _ = messages.SetReadDeadline(time.Unix(1, 0)) }) // fails once it is closed
 	defer stop()
-	lines := bufio.NewScanner(c.messages)
+	lines := bufio.NewScanner(messages)
 	lines.Buffer(nil, maxMessage)
 	err := error(nil)
 	for err == nil && lines.Scan() {
@@ -248,8 +233,8 @@ func (c *child) readMessages(ctx context.Context, emit func(Event)) error {
 		err = fmt.Errorf("read what it printed: %w", lines.Err())
 	}
 	if err != nil {
-		_ = c.process.ID.Kill()                // its end is seen
-		_, _ = io.Copy(io.Discard, c.messages) // until it is gone
+		_ = c.processes.Kill(c.process.ID)   // its end is seen
+		_, _ = io.Copy(io.Discard, messages) // until it is gone
 	}
 	return err
 }

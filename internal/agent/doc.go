@@ -9,5 +9,5 @@
 // Local is the implementation for this host. A worker outlives the daemon: the next one finds it (Processes) and goes on with
 // Events, which needs no process to be a child. A tuning ends with its daemon.
 //
-// Package agenttest has an implementation in memory, and the tests that each implementation passes.
+// The tests of this package have a suite that each implementation passes; package agenttest has processes that are goroutines.
 package agent

@@ -26,6 +26,8 @@ type Config struct {
 	Tuning   []string // the command that starts a tuning; --request FILE is appended
 	Limits   func() Limits
 	Log      *zap.Logger // the daemon's
+	// Processes is nil but in tests: those of the operating system.
+	Processes Processes
 }
 
 // Limits may change while the agent runs.
@@ -60,21 +62,24 @@ var _ Agent = (*Local)(nil)
 // Open returns the agent of a state directory. It ends the tunings of no job that an earlier daemon left, and removes what they
 // leave. The caller closes it.
 func Open(c Config) (*Local, error) {
-	if err := process.CheckWait(); err != nil {
-		return nil, err
+	if c.Processes == nil {
+		if err := process.CheckWait(); err != nil {
+			return nil, err
+		}
+		c.Processes = osProcesses{}
 	}
 	jobs := filepath.Join(c.StateDir, "jobs")
 	if err := os.MkdirAll(jobs, 0o750); err != nil {
 		return nil, fmt.Errorf("make the directory of jobs: %w", err)
 	}
 	root := filepath.Join(c.StateDir, "tunings")
-	left, err := process.Find(root, workDir)
+	left, err := c.Processes.Find(root)
 	if err != nil {
 		return nil, err
 	}
 	for _, all := range left {
 		for _, id := range all {
-			if err := id.Kill(); err != nil {
+			if err := c.Processes.Kill(id); err != nil {
 				return nil, err
 			}
 		}
@@ -93,8 +98,8 @@ func Open(c Config) (*Local, error) {
 func (l *Local) Close() {
 	l.mu.Lock()
 	for p, c := range l.children {
-		if c.messages != nil {
-			_ = p.ID.Kill() // it ends with this process at the latest
+		if c.started.Messages != nil {
+			_ = l.config.Processes.Kill(p.ID) // it ends with this process at the latest
 		}
 	}
 	l.mu.Unlock()
@@ -106,6 +111,9 @@ func (l *Local) Close() {
 func JobDir(state, job string) string { return filepath.Join(state, "jobs", job) }
 
 func (l *Local) dir(job string) string { return JobDir(l.config.StateDir, job) }
+
+// key names the part of a job here.
+func (l *Local) key(job string) Key { return Key{Job: job, Node: l.config.Node} }
 
 // PlansDir is where chosen plans are cached below a state directory.
 func PlansDir(state string) string { return filepath.Join(state, "plans") }
@@ -129,17 +137,17 @@ func workDir(args []string) string {
 
 // Processes implements Agent. A worker is told by its answer.
 func (l *Local) Processes(ctx context.Context) ([]Running, error) {
-	found, err := process.Find(filepath.Join(l.config.StateDir, "jobs"), workDir)
+	found, err := l.config.Processes.Find(filepath.Join(l.config.StateDir, "jobs"))
 	if err != nil {
 		return nil, err
 	}
 	var all []Running
 	for dir, ids := range found {
-		c := newClient(dir)
-		s, err := c.status(ctx)
-		c.unix.Close()
+		c := control.NewClient(dir, l.config.Processes.Dial)
+		s, err := c.Status(ctx)
+		c.Close()
 		for _, id := range ids {
-			r := Running{Process: Process{Node: l.config.Node, Job: filepath.Base(dir), ID: id}}
+			r := Running{Process: Process{Key: l.key(filepath.Base(dir)), ID: id}}
 			if err == nil && s.PID == id.PID && s.JobID == r.Process.Job {
 				r.Process.Generation, r.Status = s.Generation, &s
 			}
@@ -155,7 +163,7 @@ func (l *Local) Start(_ context.Context, a control.Assignment) (Process, error) 
 	a.Version, a.Node, a.Dir = control.Version, l.config.Node, dir
 	a.LogBytes, a.LogFiles, a.OrphanAfter = limits.LogBytes, limits.LogFiles, limits.OrphanAfter
 	a.LogLevel = zapcore.LevelOf(l.config.Log.Core()).String()
-	c := &child{process: Process{Node: l.config.Node, Job: a.JobID, Generation: a.Generation}, dir: dir}
+	c := &child{process: Process{Key: l.key(a.JobID), Generation: a.Generation}, dir: dir, processes: l.config.Processes}
 	err := l.endOthers(a.JobID)
 	if err == nil {
 		err = os.Remove(control.SocketPath(dir)) // of the last one
@@ -175,13 +183,13 @@ func (l *Local) Start(_ context.Context, a control.Assignment) (Process, error) 
 
 // endOthers kills what works in a job's directory, except tunings of this agent, which are watched.
 func (l *Local) endOthers(job string) error {
-	found, err := process.Find(filepath.Join(l.config.StateDir, "jobs"), workDir)
+	found, err := l.config.Processes.Find(filepath.Join(l.config.StateDir, "jobs"))
 	if err != nil {
 		return err
 	}
 	for _, id := range found[l.dir(job)] {
 		l.Log(job, zap.InfoLevel, "killing a process that works in the job's directory", zap.Int("process", id.PID))
-		if err := id.Kill(); err != nil {
+		if err := l.config.Processes.Kill(id); err != nil {
 			return err
 		}
 	}
@@ -190,7 +198,7 @@ func (l *Local) endOthers(job string) error {
 
 // Tune implements Agent.
 func (l *Local) Tune(_ context.Context, r control.TuneRequest) (Process, error) {
-	c := &child{process: Process{Node: l.config.Node, Job: r.JobID}, dir: l.dir(r.JobID)}
+	c := &child{process: Process{Key: l.key(r.JobID)}, dir: l.dir(r.JobID), processes: l.config.Processes}
 	err := l.prepareTuning(c, &r)
 	if err == nil {
 		err = c.start(l.config.Tuning, requestFlag, control.TuneRequestPath(c.dir), r)
@@ -221,7 +229,7 @@ func (l *Local) prepareTuning(c *child, r *control.TuneRequest) (err error) {
 
 // watch waits for a process beside its events, so that nothing that has ended stays a zombie.
 func (l *Local) watch(c *child) {
-	c.client, c.ended = newClient(c.dir), make(chan struct{})
+	c.client, c.ended = control.NewClient(c.dir, l.config.Processes.Dial), make(chan struct{})
 	l.mu.Lock()
 	l.children[c.process] = c
 	l.mu.Unlock()
@@ -240,10 +248,10 @@ func (l *Local) find(p Process) (*child, error) {
 	if c != nil {
 		return c, nil
 	}
-	if p.Node != l.config.Node || p.Generation == 0 || !p.ID.Alive() {
+	if p.Node != l.config.Node || p.Generation == 0 || !l.config.Processes.Alive(p.ID) {
 		return nil, fmt.Errorf("%v: %w", p, ErrNoProcess)
 	}
-	c = &child{process: p, dir: l.dir(p.Job)}
+	c = &child{process: p, dir: l.dir(p.Job), processes: l.config.Processes}
 	c.logFrom, c.oom = logSize(c.dir), process.WatchOOM(p.ID.PID)
 	l.watch(c)
 	return c, nil
@@ -255,7 +263,7 @@ func (l *Local) Status(ctx context.Context, p Process) (control.Status, error) {
 	if err != nil {
 		return control.Status{}, err
 	}
-	return c.client.status(ctx)
+	return c.client.Status(ctx)
 }
 
 // Commit implements Agent.
@@ -264,7 +272,7 @@ func (l *Local) Commit(ctx context.Context, p Process, r control.CommitRequest) 
 	if err != nil {
 		return control.CommitResponse{}, err
 	}
-	return c.client.commit(ctx, r)
+	return c.client.Commit(ctx, r)
 }
 
 // Stop implements Agent.
@@ -273,8 +281,8 @@ func (l *Local) Stop(ctx context.Context, p Process) error {
 	if err != nil {
 		return err
 	}
-	return c.client.abort(ctx)
+	return c.client.Abort(ctx)
 }
 
 // Kill implements Agent.
-func (l *Local) Kill(_ context.Context, p Process) error { return p.ID.Kill() }
+func (l *Local) Kill(_ context.Context, p Process) error { return l.config.Processes.Kill(p.ID) }

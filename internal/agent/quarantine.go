@@ -40,12 +40,12 @@ type quarantined struct {
 
 // Shards implements Agent.
 func (l *Local) Shards(job string) Shards {
-	return &localShards{shard.DirStoreAt(checkpoint.OS, control.ShardDir(l.dir(job))), l, job}
+	return &localShards{shard.StoreAt(checkpoint.OS, control.ShardDir(l.dir(job))), l, job}
 }
 
 // localShards are the shards of a job.
 type localShards struct {
-	*shard.DirStore
+	shard.Store
 	agent *Local
 	job   string
 }
@@ -54,7 +54,7 @@ type localShards struct {
 func (s *localShards) Collect(ctx context.Context, c shard.Collection) ([]shard.Digest, error) {
 	l := s.agent
 	c.Aside = quarantineOf(l.dir(s.job), time.Now())
-	removed, err := s.DirStore.Collect(ctx, c)
+	removed, err := s.Store.Collect(ctx, c)
 	if aside := slices.DeleteFunc(slices.Clone(removed), func(d shard.Digest) bool { return slices.Contains(c.Superseded, d) }); len(aside) > 0 {
 		say := []zap.Field{zap.Int("shards", len(aside)), zap.String("to", c.Aside), zap.Duration("kept_for", l.config.Limits().QuarantineFor)}
 		l.config.Log.Info("moved shards that no round names to the quarantine", append(say, zap.String("job", s.job))...)

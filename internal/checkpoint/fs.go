@@ -75,7 +75,7 @@ func (osFS) CreateTemp(dir string, perm fs.FileMode) (File, error) {
 			err = f.Chmod(perm)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("create %s: %w", f.Name(), closeAndRemove(f, err))
+			return nil, fmt.Errorf("create %s: %w", f.Name(), errors.Join(err, f.Close(), os.Remove(f.Name())))
 		}
 		// Between creation and lock another process may have taken the file for stale and removed it: then once more.
 		if _, err = os.Lstat(f.Name()); err == nil {
@@ -85,17 +85,6 @@ func (osFS) CreateTemp(dir string, perm fs.FileMode) (File, error) {
 			return nil, errors.Join(err, closeErr)
 		}
 	}
-}
-
-// closeAndRemove gives up a temporary file because of err, which it returns with whatever else went wrong.
-func closeAndRemove(f *os.File, err error) error {
-	if closeErr := f.Close(); closeErr != nil {
-		err = fmt.Errorf("%w (and then: %w)", err, closeErr)
-	}
-	if removeErr := os.Remove(f.Name()); removeErr != nil {
-		err = fmt.Errorf("%w (and then: %w)", err, removeErr)
-	}
-	return err
 }
 
 func (osFS) Open(name string) (File, error) {

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -183,57 +184,26 @@ func parseTensor(name string, value json.RawMessage) (Tensor, error) {
 	return t, nil
 }
 
-// tensorHeader makes the file's first bytes, its tensors in the order given, padded so that they are aligned to 8 bytes.
+// tensorHeader makes the file's first bytes, padded so that the tensors are aligned to 8 bytes.
 func tensorHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) {
-	var b bytes.Buffer
-	b.Write(make([]byte, tensorPrefix))
-	b.WriteByte('{')
-	write := func(key string, value any) error {
-		if b.Len() > tensorPrefix+1 {
-			b.WriteByte(',')
-		}
-		for i, part := range []any{key, value} {
-			text, err := json.Marshal(part)
-			if err != nil {
-				return fmt.Errorf("tensor %q: %w", key, err)
-			}
-			if i == 1 {
-				b.WriteByte(':')
-			}
-			b.Write(text)
-		}
-		return nil
+	type entry struct {
+		DType   DType    `json:"dtype"`
+		Shape   []int    `json:"shape"`
+		Offsets [2]int64 `json:"data_offsets"`
 	}
-	if len(metadata) > 0 {
-		if err := write(metadataKey, metadata); err != nil {
-			return nil, err
-		}
-	}
+	entries := map[string]any{metadataKey: metadata}
 	for _, t := range tensors {
-		shape := t.Shape
-		if shape == nil {
-			shape = []int{}
-		}
-		entry := struct {
-			DType   DType    `json:"dtype"`
-			Shape   []int    `json:"shape"`
-			Offsets [2]int64 `json:"data_offsets"`
-		}{t.DType, shape, [2]int64{t.begin, t.end}}
-		if err := write(t.Name, entry); err != nil {
-			return nil, err
-		}
+		entries[t.Name] = entry{t.DType, append([]int{}, t.Shape...), [2]int64{t.begin, t.end}}
 	}
-	b.WriteByte('}')
-	for b.Len()%8 != 0 {
-		b.WriteByte(' ')
+	text, err := json.Marshal(entries)
+	if err != nil {
+		return nil, fmt.Errorf("encode the header: %w", err)
 	}
-	length := b.Len() - tensorPrefix
-	if length > maxTensorHeader {
-		return nil, fmt.Errorf("the header takes %d bytes, the format's limit is %d", length, maxTensorHeader)
+	for (tensorPrefix+len(text))%8 != 0 {
+		text = append(text, ' ')
 	}
-	header := b.Bytes()
-	for i := range tensorPrefix {
-		header[i] = byte(uint64(length) >> (8 * i))
+	if len(text) > maxTensorHeader {
+		return nil, fmt.Errorf("the header takes %d bytes, the format's limit is %d", len(text), maxTensorHeader)
 	}
-	return header, nil
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), nil
 }

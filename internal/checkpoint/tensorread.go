@@ -8,65 +8,92 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
+	"path/filepath"
 )
 
-// Safetensors is an open safetensors file of which all has been checked. Its reading methods may be called concurrently.
+// Safetensors are the tensors of an open file, or of several with an index of which one holds which. All has been checked. Its reading
+// methods may be called concurrently.
 type Safetensors struct {
-	file     File
-	path     string
-	base     int64 // where the tensors begin
-	tensors  []Tensor
-	byName   map[string]int
-	metadata map[string]string
+	files []*tensorFile
+	of    map[string]place
+}
+
+// place is where a tensor is.
+type place struct {
+	file *tensorFile
+	Tensor
 }
 
 // OpenSafetensors opens and checks a file: the header's length and JSON, every tensor's type, shape and place, and the file's
-// length; and the digest of all of it when it was written by WriteSafetensors. Errors name the file, what was found and what
-// was expected. The caller closes it.
+// length; and the digest of all of it when it was written by EncodeSafetensors. A path that ends in .json is that of an index: it opens
+// all files that this names, which lie beside it, and checks that together they hold exactly the tensors that it lists, each once. Errors
+// name the file, what was found and what was expected. Nothing stays open after one. The caller closes what it returns.
 func OpenSafetensors(fsys FS, path string) (*Safetensors, error) {
-	return openSafetensors(fsys, path, (*Safetensors).checkDigest)
+	return openSafetensors(fsys, path, (*tensorFile).checkDigest)
 }
 
-// OpenHeader is OpenSafetensors but for the digest: it reads nothing beside the header.
+// OpenHeader is OpenSafetensors but for the digests: it reads nothing beside the headers.
 func OpenHeader(fsys FS, path string) (*Safetensors, error) {
-	return openSafetensors(fsys, path, func(*Safetensors, []byte) error { return nil })
+	return openSafetensors(fsys, path, func(*tensorFile, []byte) error { return nil })
 }
 
-func openSafetensors(fsys FS, path string, rest func(s *Safetensors, header []byte) error) (*Safetensors, error) {
-	file, err := fsys.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("open safetensors: %w", err)
+func openSafetensors(fsys FS, path string, rest func(f *tensorFile, header []byte) error) (*Safetensors, error) {
+	s := &Safetensors{of: map[string]place{}}
+	var err error
+	if filepath.Ext(path) == ".json" {
+		err = s.openAll(fsys, path, rest)
+	} else {
+		_, err = s.open(fsys, path, rest)
 	}
-	s := &Safetensors{file: file, path: path}
-	if err := s.check(rest); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s was not loaded: %w", path, err), file.Close())
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
+// open opens and checks one file.
+func (s *Safetensors) open(fsys FS, path string, rest func(f *tensorFile, header []byte) error) (*tensorFile, error) {
+	file, err := fsys.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open safetensors: %w", err)
+	}
+	f := &tensorFile{File: file, path: path}
+	s.files = append(s.files, f)
+	if err := f.check(rest); err != nil {
+		return nil, fmt.Errorf("%s was not loaded: %w", path, err)
+	}
+	for _, t := range f.tensors {
+		s.of[t.Name] = place{f, t}
+	}
+	return f, nil
+}
+
+// tensorFile is one file.
+type tensorFile struct {
+	File
+	path     string
+	base     int64 // where the tensors begin
+	tensors  []Tensor
+	metadata map[string]string
+}
+
 // check reads the header and verifies the file, and what rest does.
-func (s *Safetensors) check(rest func(s *Safetensors, header []byte) error) error {
-	info, err := s.file.Stat()
+func (f *tensorFile) check(rest func(f *tensorFile, header []byte) error) error {
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	header, err := readTensorHeader(s.file, info.Size())
+	header, err := readTensorHeader(f, info.Size())
 	if err != nil {
 		return err
 	}
-	s.base = tensorPrefix + int64(len(header))
-	s.tensors, s.metadata, err = parseTensorHeader(header, info.Size()-s.base)
+	f.base = tensorPrefix + int64(len(header))
+	f.tensors, f.metadata, err = parseTensorHeader(header, info.Size()-f.base)
 	if err != nil {
 		return err
 	}
-	s.byName = make(map[string]int, len(s.tensors))
-	for i, t := range s.tensors {
-		s.byName[t.Name] = i
-	}
-	return rest(s, header)
+	return rest(f, header)
 }
 
 // readTensorHeader reads the header of a file of size bytes, allocating no more than the file holds.
@@ -91,8 +118,8 @@ func readTensorHeader(r io.ReaderAt, size int64) ([]byte, error) {
 }
 
 // checkDigest reads the whole file, if it has a digest.
-func (s *Safetensors) checkDigest(header []byte) error {
-	expected, ok := s.metadata[DigestKey]
+func (f *tensorFile) checkDigest(header []byte) error {
+	expected, ok := f.metadata[DigestKey]
 	if !ok {
 		return nil
 	}
@@ -105,11 +132,11 @@ func (s *Safetensors) checkDigest(header []byte) error {
 	h.Write(header[:at])
 	h.Write(bytes.Repeat([]byte("0"), len(expected)))
 	h.Write(header[at+len(expected):])
-	end := s.base
-	if n := len(s.tensors); n > 0 {
-		end += s.tensors[n-1].end
+	end := f.base
+	if n := len(f.tensors); n > 0 {
+		end += f.tensors[n-1].end
 	}
-	if _, err := io.Copy(h, io.NewSectionReader(s.file, s.base, end-s.base)); err != nil {
+	if _, err := io.Copy(h, io.NewSectionReader(f, f.base, end-f.base)); err != nil {
 		return fmt.Errorf("read for its digest: %w", err)
 	}
 	if found := hex.EncodeToString(h.Sum(nil)); found != expected {
@@ -119,55 +146,48 @@ func (s *Safetensors) checkDigest(header []byte) error {
 	return nil
 }
 
-// Tensors are the file's tensors, in the order of their place in it.
-func (s *Safetensors) Tensors() []Tensor { return slices.Clone(s.tensors) }
+// Tensors are those of all files, in the order of their places.
+func (s *Safetensors) Tensors() []Tensor {
+	var all []Tensor
+	for _, f := range s.files {
+		all = append(all, f.tensors...)
+	}
+	return all
+}
 
 // Tensor returns one by name.
 func (s *Safetensors) Tensor(name string) (Tensor, bool) {
-	i, ok := s.byName[name]
-	if !ok {
-		return Tensor{}, false
-	}
-	return s.tensors[i], true
+	p, ok := s.of[name]
+	return p.Tensor, ok
 }
 
-// Path is where the file is.
-func (s *Safetensors) Path() string { return s.path }
-
-// File is the one that holds a tensor: this, or nil.
-func (s *Safetensors) File(name string) *Safetensors {
-	if _, ok := s.byName[name]; !ok {
-		return nil
-	}
-	return s
-}
+// Path is the file that holds a tensor.
+func (s *Safetensors) Path(name string) string { return s.of[name].file.path }
 
 // Bytes is what a tensor takes in its file.
 func (t Tensor) Bytes() int64 { return t.end - t.begin }
 
-// Metadata is the file's free-form metadata.
-func (s *Safetensors) Metadata() map[string]string { return maps.Clone(s.metadata) }
-
 // ReadF32 reads elements [offset, offset+len(dst)) of a tensor, row-major. The tensor must be of type F32, F16 or BF16.
 func (s *Safetensors) ReadF32(name string, dst []float32, offset int) error {
-	t, ok := s.Tensor(name)
+	t, ok := s.of[name]
 	if !ok {
-		return fmt.Errorf("%s: no tensor %q among %d", s.path, name, len(s.tensors))
+		return fmt.Errorf("no tensor %q among the %d of %d files", name, len(s.of), len(s.files))
 	}
+	path := t.file.path
 	decode, ok := decoders[t.DType]
 	if !ok {
 		return fmt.Errorf("%s: tensor %q is %s, expected F32, F16 or BF16: convert the file first (model.float() in PyTorch)",
-			s.path, name, t.DType)
+			path, name, t.DType)
 	}
 	if offset < 0 || offset > t.Elements()-len(dst) {
-		return fmt.Errorf("%s: tensor %q has %d elements, %d to %d were asked for", s.path, name, t.Elements(), offset, offset+len(dst))
+		return fmt.Errorf("%s: tensor %q has %d elements, %d to %d were asked for", path, name, t.Elements(), offset, offset+len(dst))
 	}
 	size := int(dtypeBits[t.DType] / 8)
 	raw := make([]byte, size*min(len(dst), tensorChunk))
 	for len(dst) > 0 {
 		n := min(len(dst), tensorChunk)
-		if _, err := s.file.ReadAt(raw[:size*n], s.base+t.begin+int64(size)*int64(offset)); err != nil {
-			return fmt.Errorf("%s: tensor %q at %d: %w", s.path, name, offset, err)
+		if _, err := t.file.ReadAt(raw[:size*n], t.file.base+t.begin+int64(size)*int64(offset)); err != nil {
+			return fmt.Errorf("%s: tensor %q at %d: %w", path, name, offset, err)
 		}
 		decode(dst[:n], raw)
 		dst, offset = dst[n:], offset+n
@@ -181,9 +201,7 @@ func (t DType) Float32() bool { return decoders[t] != nil }
 // decoders turn the bytes of len(dst) elements into float32.
 var decoders = map[DType]func(dst []float32, raw []byte){
 	F32: func(dst []float32, raw []byte) {
-		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		}
+		_, _ = binary.Decode(raw, binary.LittleEndian, dst) // it fails for other lengths alone
 	},
 	BF16: func(dst []float32, raw []byte) {
 		for i := range dst {
@@ -209,5 +227,11 @@ func fromHalf(h uint16) float32 {
 	return math.Float32frombits(sign | (exponent+127-15)<<23 | fraction<<13)
 }
 
-// Close closes the file.
-func (s *Safetensors) Close() error { return s.file.Close() }
+// Close closes all files.
+func (s *Safetensors) Close() error {
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}

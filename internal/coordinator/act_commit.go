@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,8 +45,8 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	if err == nil {
 		err = CheckRound(ctx, m, a.agent.Shards(a.job.ID).Size)
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), a.dropCommit(ctx))
+	if err != nil { // what was reported is of no use: the worker, if it still can, is asked to write it again
+		return func(o *observed) { o.forget(round) }, errors.Join(fmt.Errorf("commit round %d: %w", round, err), a.dropCommit(ctx))
 	}
 	keep := a.spec.Job.Center.Keep
 	kept := a.record(ctx, m, keep)
@@ -85,18 +86,12 @@ func assemble(j *cluster.Job, node string, stages int, round uint64, shards map[
 			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
 		}
 		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{node}})
-		cursors := make([]shard.Cursor, len(s.Cursors))
-		for i, c := range s.Cursors {
-			cursors[i] = shard.Cursor(c)
-		}
 		if k == 0 {
-			m.Cursors = cursors
+			m.Cursors = s.Cursors
 		}
-		for i := range max(len(cursors), len(m.Cursors)) {
-			if i >= len(cursors) || i >= len(m.Cursors) || cursors[i] != m.Cursors[i] {
-				return nil, fmt.Errorf("job %s round %d: stages 0 and %d were cut at different places of the data: %v and %v",
-					j.ID, round, k, m.Cursors, cursors)
-			}
+		if !slices.Equal(s.Cursors, m.Cursors) {
+			return nil, fmt.Errorf("job %s round %d: stages 0 and %d were cut at different places of the data: %v and %v",
+				j.ID, round, k, m.Cursors, s.Cursors)
 		}
 	}
 	meta := shards[stages-1].Meta // the last stage knows the loss

@@ -76,12 +76,9 @@ func (a *act) assignment(generation uint64, plan schedule.Plan, placed placement
 	if from == nil {
 		return out
 	}
-	r := &control.Restore{Round: from.Round, Meta: from.Meta}
+	r := &control.Restore{Round: from.Round, Cursors: from.Cursors, Meta: from.Meta}
 	for _, s := range from.Shards {
 		r.Shards = append(r.Shards, string(s.Digest))
-	}
-	for _, c := range from.Cursors {
-		r.Cursors = append(r.Cursors, control.Cursor(c))
 	}
 	r.Data = RoundMeta(from).DataDigest
 	out.Restore = r

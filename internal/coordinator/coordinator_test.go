@@ -2,18 +2,24 @@ package coordinator_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // memoryRaft is the replicated state of a cluster of one that loses nothing.
@@ -47,18 +53,44 @@ func (r *memoryRaft) Apply(_ context.Context, c cluster.Command) (cluster.Result
 
 func (r *memoryRaft) Failed() <-chan struct{} { return r.failed }
 
+// fragile is an agent that, once damaging, cuts each shard short before its length is looked at for the first time.
+type fragile struct {
+	*agent.Local
+	state    string // the state directory
+	damaging atomic.Bool
+	seen     sync.Map // digests
+}
+
+func (f *fragile) Shards(job string) agent.Shards { return fragileShards{f.Local.Shards(job), f, job} }
+
+type fragileShards struct {
+	agent.Shards
+	of  *fragile
+	job string
+}
+
+func (s fragileShards) Size(ctx context.Context, d shard.Digest) (int64, error) {
+	if _, again := s.of.seen.LoadOrStore(d, true); !again && s.of.damaging.Load() {
+		if err := os.Truncate(filepath.Join(control.ShardDir(agent.JobDir(s.of.state, s.job)), shard.File(d)), 10); err != nil {
+			return 0, err
+		}
+	}
+	return s.Shards.Size(ctx, d)
+}
+
 // rig is a coordinator of a node with one core, whose processes are pretended.
 type rig struct {
 	t     *testing.T
 	raft  *memoryRaft
-	agent *agenttest.Memory
+	agent *fragile
 	stop  func()
 	*coordinator.Coordinator
 }
 
 func newRig(t *testing.T) *rig {
+	state := t.TempDir()
 	r := &rig{
-		t: t, agent: agenttest.NewMemory("a"),
+		t: t, agent: &fragile{Local: agenttest.Open(t, state, agenttest.NewProcesses(t)), state: state},
 		raft: &memoryRaft{state: cluster.NewState(), changed: make(chan struct{}), failed: make(chan struct{})},
 	}
 	r.start()
@@ -121,7 +153,6 @@ func (r *rig) end() {
 	r.stop()
 	synctest.Wait()
 	time.Sleep(time.Minute)
-	r.agent.Close()
 }
 
 func TestAJobIsBroughtToItsEnd(t *testing.T) {
@@ -181,6 +212,9 @@ func TestRunningWorkersAreAdopted(t *testing.T) {
 		close(r.raft.failed) // it ends, and leaves the worker
 		synctest.Wait()
 		r.stop()
+		if err := r.agent.Record(t.Context(), &cluster.Job{ID: "7"}, false); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := r.agent.Start(t.Context(), agenttest.Assignment("7", "long", 4, 1e6)); err != nil { // of no job
 			t.Fatal(err)
 		}
@@ -191,6 +225,25 @@ func TestRunningWorkersAreAdopted(t *testing.T) {
 		running, err := r.agent.Processes(t.Context())
 		if err != nil || len(running) != 1 || running[0].Process.Job != id || j.Generation != 1 {
 			t.Errorf("generation %d, running %+v, %v", j.Generation, running, err)
+		}
+	})
+}
+
+// A job is cancelled, and the shard of the round at which it ends is damaged before that is committed. The worker still has the round,
+// and writes it again.
+func TestADamagedShardIsWrittenAgainBeforeItIsCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		defer r.end()
+		id := r.submit("long", 1e6)
+		before := r.until(id, "commits", committed).CommittedRound()
+		r.agent.damaging.Store(true)
+		if _, err := r.raft.Apply(t.Context(), &cluster.RequestCancel{Job: id, Reason: "cancelling"}); err != nil {
+			t.Fatal(err)
+		}
+		j := r.until(id, "ends", ended)
+		if j.State != cluster.Cancelled || j.CommittedRound() <= before || !strings.Contains(j.Reason, "is committed") {
+			t.Errorf("%s at round %d, %d before: %s", j.State, j.CommittedRound(), before, j.Reason)
 		}
 	})
 }

@@ -143,6 +143,9 @@ func decideBegun(w snapshot, j *jobView) decision {
 	case !j.begun.posted:
 		return decision{choice: postCommit, round: round, stop: stop, reason: fmt.Sprintf("round %d is begun", round)}
 	}
+	if j.begun.shards == 0 && j.worker.round < round {
+		return decision{reason: fmt.Sprintf("training is at round %d; round %d will be committed", j.worker.round, round)}
+	}
 	return decision{reason: fmt.Sprintf("%d of %d shards of round %d are durable", j.begun.shards, j.stages, round)}
 }
 

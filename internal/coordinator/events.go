@@ -106,7 +106,7 @@ func (c *Coordinator) watchDrift(j *cluster.Job, o *observed, now time.Time) {
 	if err != nil || s.Report == nil || o.phase != training || j.State != cluster.Running || o.comparing {
 		return
 	}
-	status := o.status.Job
+	status := measured(&o.status.Progress)
 	status.Pipelines, status.MicroBatches = int(s.Job.Pipelines), int(s.Job.MicroBatches)
 	m := drift.Measured(&status, s.Placement(), s.Job.Train.Batch)
 	if m == nil {

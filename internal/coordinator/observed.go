@@ -104,14 +104,14 @@ func (o *observed) take(e agent.Event, now time.Time) {
 func (o *observed) takeStatus(s *control.Status, now time.Time) {
 	o.status = s
 	o.takeLoading(s.Loading)
-	o.rounds = append(o.rounds, sighting{now, s.Job.Round})
+	o.rounds = append(o.rounds, sighting{now, s.Progress.Round})
 	for now.Sub(o.rounds[0].at) > speedWindow {
 		o.rounds = o.rounds[1:]
 	}
-	if o.phase == loading && s.Job.State == api.Running {
+	if o.phase == loading && s.Progress.State == control.Training {
 		o.phase, o.hold = training, nil
 	}
-	if o.posted > 0 && o.reached.IsZero() && s.Job.Round >= o.posted {
+	if o.posted > 0 && o.reached.IsZero() && s.Progress.Round >= o.posted {
 		o.reached = now
 	}
 	o.finish()
@@ -138,7 +138,7 @@ func (o *worker) takeLoading(l *control.Loading) {
 // finish makes a worker finished once its status is of its final round: the status says whether all steps are done.
 func (o *worker) finish() {
 	running := o.phase == loading || o.phase == training
-	if running && o.final > 0 && o.status != nil && o.status.Job.Round >= o.final {
+	if running && o.final > 0 && o.status != nil && o.status.Progress.Round >= o.final {
 		o.phase = finished
 	}
 }
@@ -214,11 +214,21 @@ func (o *worker) speed() float64 {
 	return float64(last.round-first.round) / last.at.Sub(first.at).Seconds()
 }
 
-// stopBound is how long a commit may take that somebody waits for: three times the longest one yet, and three rounds.
+// forget drops what was reported of the commit of a round.
+func (o *worker) forget(round uint64) {
+	delete(o.shards, round)
+	if o.posted == round {
+		o.posted, o.reached = 0, time.Time{}
+	}
+}
+
+// stopBound is how long a commit may take that somebody waits for: three times the longest one yet, and the rounds up to where the
+// worker was told to end, with three more.
 func (o *observed) stopBound() time.Duration {
 	bound := max(minStopBound, 3*o.took)
 	if v := o.speed(); v > 0 {
-		bound = max(bound, time.Duration(math.Ceil(3/v))*time.Second)
+		left := 3 + max(float64(o.stopAt)-float64(o.status.Progress.Round), 0)
+		bound = max(bound, time.Duration(math.Ceil(left/v))*time.Second)
 	}
 	return bound
 }
@@ -254,15 +264,15 @@ func (o *observed) view(j *cluster.Job, s *spec.Spec, w *snapshot) jobView {
 		v.worker.phase = loading // until it has said where it stands
 	}
 	if s := o.status; s != nil {
-		v.worker.round, v.worker.final, v.worker.earliest = s.Job.Round, s.Final, s.NextCommit
+		v.worker.round, v.worker.final, v.worker.earliest = s.Progress.Round, s.Final, s.NextCommit
 		if o.final > 0 {
 			v.worker.final = o.final // newer than the status as well
 		}
 		for _, offered := range o.refused { // newer than the status: without it, the same round would be asked for again and again
 			v.worker.earliest = max(v.worker.earliest, offered)
 		}
-		v.worker.complete = s.Job.Steps > 0 && s.Job.Step >= s.Job.Steps
-		v.worker.elapsed = time.Duration(s.Job.ElapsedS*float64(time.Second)) + o.loadingFor
+		v.worker.complete = s.Progress.Steps > 0 && s.Progress.Step >= s.Progress.Steps
+		v.worker.elapsed = time.Duration(s.Progress.ElapsedS*float64(time.Second)) + o.loadingFor
 		v.worker.stalled = o.stalled
 	}
 	return v

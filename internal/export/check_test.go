@@ -1,6 +1,7 @@
 package export_test
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -27,13 +28,19 @@ func untrained(t *testing.T, change func(all []checkpoint.Tensor) []checkpoint.T
 		}
 	}
 	dir := t.TempDir()
-	err = checkpoint.WriteSafetensors(checkpoint.OS, filepath.Join(dir, export.WeightsFile), 0o600, change(all), nil,
-		func(_ checkpoint.Tensor, dst []float32, _ int) error {
-			clear(dst)
-			dst[len(dst)/2] = value
-			return nil
-		})
+	_, write, err := checkpoint.EncodeSafetensors(change(all), nil, func(_ checkpoint.Tensor, dst []float32, _ int) error {
+		clear(dst)
+		dst[len(dst)/2] = value
+		return nil
+	})
 	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(dir, export.WeightsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(write(file), file.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir, m

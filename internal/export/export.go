@@ -211,7 +211,7 @@ func collect(ctx context.Context, store shard.Store, shards []shard.Digest) (
 
 // readCenter reads the center of stage k of stages, and what it holds.
 func readCenter(ctx context.Context, store shard.Store, digest shard.Digest, k, stages int) (center []float32, meta ShardMeta, err error) {
-	err = shard.Read(ctx, store, digest, func(h *shard.Header) (func(int, []float32, int) error, error) {
+	err = shard.Read(ctx, store, digest, func(h *shard.Header) ([][]float32, error) {
 		if h.Stage != k || h.Stages != stages {
 			return nil, fmt.Errorf("is of stage %d of %d, expected %d of %d", h.Stage, h.Stages, k, stages)
 		}
@@ -223,12 +223,9 @@ func readCenter(ctx context.Context, store shard.Store, digest shard.Digest, k, 
 			return nil, fmt.Errorf("has no vector %q", shard.CenterVector)
 		}
 		center = make([]float32, h.Vectors[at].Elements)
-		return func(v int, src []float32, offset int) error {
-			if v == at {
-				copy(center[offset:], src)
-			}
-			return nil
-		}, nil
+		vectors := make([][]float32, len(h.Vectors))
+		vectors[at] = center
+		return vectors, nil
 	})
 	return center, meta, err
 }

@@ -32,7 +32,7 @@ func tinyModel(t *testing.T) *model.Model {
 // those weights by tensor name.
 func writeShards(t *testing.T, m *model.Model, stages int, companions ...map[string]string) (shard.Store, []shard.Digest, map[string][]float32) {
 	t.Helper()
-	store, err := shard.OpenDirStore(checkpoint.OS, t.TempDir())
+	store, err := shard.OpenStore(checkpoint.OS, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,12 +66,9 @@ func writeShards(t *testing.T, m *model.Model, stages int, companions ...map[str
 			Job: "1", Generation: 1, Round: 5, Stage: k, Stages: stages, Meta: meta,
 			Vectors: []shard.Vector{{Name: "other", Elements: 3}, {Name: shard.CenterVector, Elements: parameters.Len()}},
 		}
-		digest, _, err := shard.Write(t.Context(), store, &h, func(v int, dst []float32, offset int) error {
-			if v == 1 {
-				parameters.Read(dst, offset)
-			}
-			return nil
-		})
+		center := make([]float32, parameters.Len())
+		parameters.Read(center, 0)
+		digest, _, err := shard.Write(t.Context(), store, &h, [][]float32{make([]float32, 3), center})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,20 +13,11 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// tensors are those of one file or of several.
-type tensors interface {
-	Tensors() []checkpoint.Tensor
-	Tensor(name string) (checkpoint.Tensor, bool)
-	ReadF32(name string, dst []float32, offset int) error
-	File(name string) *checkpoint.Safetensors
-	Close() error
-}
-
 // MaxConfigBytes bounds a config.json. The largest known have some kilobytes, and a list of 10,000 labels takes 500.
 const MaxConfigBytes = 16 << 20
 
 // Weights are the tensors of an open model directory.
-type Weights struct{ file tensors }
+type Weights struct{ file *checkpoint.Safetensors }
 
 // Open opens a model directory in Hugging Face's form and checks that its tensors, in one file or in several with an index, are
 // those of its config. Nil opens with the rights of this process. The caller closes the Weights.
@@ -36,7 +27,7 @@ func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 	if err != nil {
 		return fail(err)
 	}
-	w, err := openWeights(opener, dir, m, checkpoint.OpenSafetensors, checkpoint.OpenSharded)
+	w, err := openWeights(opener, dir, m, checkpoint.OpenSafetensors)
 	if err != nil {
 		return fail(err)
 	}
@@ -91,7 +82,7 @@ const checkedBytes = 256 << 20
 // Check holds the weights in dir against the model of its config.json: the headers, the names, types and shapes of all tensors, and
 // where they are not large, the digests and every value. Open, and Lookup, find the rest.
 func Check(opener *access.Opener, dir string, m *model.Model) error {
-	w, err := openWeights(opener, dir, m, checkpoint.OpenHeader, checkpoint.OpenHeaders)
+	w, err := openWeights(opener, dir, m, checkpoint.OpenHeader)
 	if err != nil {
 		return err
 	}
@@ -102,7 +93,7 @@ func Check(opener *access.Opener, dir string, m *model.Model) error {
 	if err := w.Close(); err != nil || total > checkedBytes {
 		return err
 	}
-	if w, err = openWeights(opener, dir, m, checkpoint.OpenSafetensors, checkpoint.OpenSharded); err != nil {
+	if w, err = openWeights(opener, dir, m, checkpoint.OpenSafetensors); err != nil {
 		return err
 	}
 	for _, p := range m.Params() {
@@ -116,19 +107,12 @@ func Check(opener *access.Opener, dir string, m *model.Model) error {
 }
 
 // openWeights opens the weights in dir, which have to be those of a model. The error names the file.
-func openWeights(opener *access.Opener, dir string, m *model.Model, one func(checkpoint.FS, string) (*checkpoint.Safetensors, error),
-	several func(checkpoint.FS, string) (*checkpoint.Sharded, error),
-) (*Weights, error) {
+func openWeights(opener *access.Opener, dir string, m *model.Model, open func(checkpoint.FS, string) (*checkpoint.Safetensors, error)) (*Weights, error) {
 	path, err := weightsPath(opener, dir)
 	if err != nil {
 		return nil, err
 	}
-	var file tensors
-	if filepath.Base(path) == IndexFile {
-		file, err = several(checked{checkpoint.OS, opener}, path)
-	} else {
-		file, err = one(checked{checkpoint.OS, opener}, path)
-	}
+	file, err := open(checked{checkpoint.OS, opener}, path)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +127,7 @@ func openWeights(opener *access.Opener, dir string, m *model.Model, one func(che
 }
 
 // checkTypes refuses parameters of types that cannot be read, before any is loaded.
-func checkTypes(m *model.Model, file tensors) error {
+func checkTypes(m *model.Model, file *checkpoint.Safetensors) error {
 	for _, p := range m.Params() {
 		for _, name := range m.TensorNames(p) {
 			if t, ok := file.Tensor(name); ok && !t.DType.Float32() {
@@ -192,7 +176,7 @@ func (w *Weights) Lookup(name string) (shape []int, values []float32, ok bool, e
 	for i, v := range values {
 		if math.Float32bits(v)&infinite == infinite {
 			return nil, nil, true, fmt.Errorf("%s: tensor %q of shape %v: its element %d is %v, expected finite values: the model was damaged "+
-				"before it was saved", w.file.File(name).Path(), name, t.Shape, i, v)
+				"before it was saved", w.file.Path(name), name, t.Shape, i, v)
 		}
 	}
 	return t.Shape, values, true, nil

@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/api":             {"internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":            {"internal/access", "internal/footprint", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
-	"internal/worker/control":  {"internal/api", "internal/obstacle", "internal/spec", "job", "tuner"},
+	"internal/worker/control":  {"internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/plancache":       {"internal/checkpoint", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
 	"internal/outputdir":       {"internal/access", "internal/modeldir", "internal/process"},
@@ -72,7 +72,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/worker": {
 		"internal/access", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
-		"internal/worker/control", "internal/api", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
+		"internal/worker/control", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/obstacle", "internal/spec",
 		"internal/history", "internal/logging",
 	},
@@ -87,7 +87,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/agent": {
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
-		"internal/unixhttp", "internal/worker/control",
+		"internal/worker/control",
 	},
 	"internal/coordinator": {
 		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/obstacle", "internal/shard", "internal/spec", "internal/words",

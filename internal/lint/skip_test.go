@@ -8,7 +8,6 @@ import (
 
 // impossible lists the tests that skip, in CI as well, what a machine cannot have whatever is installed.
 var impossible = map[string]string{
-	"internal/agent/agenttest/run.go": "no process outlives an agent without another one",
 	"stage/stagetest/each.go":         "an emulated device computes nothing",
 	"stage/device/cpu/onednn_test.go": "a processor without AVX-512 or AVX2 cannot run their kernels",
 	"stage/device/cpu/config_test.go": "a machine with as many cores as a CPU set holds has none that does not exist",

@@ -166,7 +166,7 @@ func assignedGeneration(dir string) uint64 {
 
 // describeRound reads the shards of a round through, and says what keeps it from being used.
 func describeRound(ctx context.Context, dir string, m *cluster.Manifest) string {
-	if err := coordinator.CheckRound(ctx, m, shard.DirStoreAt(checkpoint.OS, control.ShardDir(dir)).Verify); err != nil {
+	if err := coordinator.CheckRound(ctx, m, shard.StoreAt(checkpoint.OS, control.ShardDir(dir)).Verify); err != nil {
 		return fmt.Sprintf("not usable: %v", err)
 	}
 	return fmt.Sprintf("round %d", m.Round)

@@ -5,7 +5,12 @@
 //	pace.Until(start.Add(10 * time.Millisecond))
 package pace
 
-import "time"
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // early is how long before the moment the thread is woken: a little more than what a wake takes (docs/emulation.md has
 // figures). The rest is spent looking at the clock.
@@ -36,4 +41,20 @@ func UntilOr(moment time.Time, stop <-chan struct{}) bool {
 	}
 	Until(moment)
 	return true
+}
+
+// Tighten has the kernel wake the calling thread on time: by default it may be 50 us late, to save power. The goroutine should be
+// locked to the thread.
+func Tighten() error {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set the timer slack of a thread to 1 ns: %w", err)
+	}
+	return nil
+}
+
+// sleep blocks the thread. Go's own timers wake through its poller, which counts in milliseconds. A signal ends it early, and
+// Until sleeps again.
+func sleep(d time.Duration) {
+	t := unix.NsecToTimespec(int64(d))
+	_ = unix.ClockNanosleep(unix.CLOCK_MONOTONIC, 0, &t, nil)
 }

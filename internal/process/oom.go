@@ -1,11 +1,13 @@
 package process
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // cgroupRoot is where control groups are mounted.
@@ -19,11 +21,12 @@ type OOM struct {
 
 // WatchOOM notes the count of the control group that a living process is in, of version 2 or 1.
 func WatchOOM(pid int) OOM {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return OOM{}
 	}
-	for _, file := range oomFiles(cgroupRoot, string(text)) {
+	groups, _ := p.Cgroups() // none: nothing is known
+	for _, file := range oomFiles(cgroupRoot, groups) {
 		if n, ok := readOOM(file); ok {
 			return OOM{file, n}
 		}
@@ -31,16 +34,13 @@ func WatchOOM(pid int) OOM {
 	return OOM{}
 }
 
-// oomFiles are where the count may be, by the lines of /proc/PID/cgroup (cgroups(7)).
-func oomFiles(root, lines string) (files []string) {
-	for line := range strings.Lines(lines) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		switch {
-		case len(parts) < 3:
-		case parts[0] == "0" && parts[1] == "":
-			files = append(files, filepath.Join(root, parts[2], "memory.events"))
-		case parts[1] == "memory":
-			files = append(files, filepath.Join(root, "memory", parts[2], "memory.oom_control"))
+// oomFiles are where the count may be (cgroups(7)).
+func oomFiles(root string, groups []procfs.Cgroup) (files []string) {
+	for _, g := range groups {
+		if g.HierarchyID == 0 {
+			files = append(files, filepath.Join(root, g.Path, "memory.events"))
+		} else if slices.Contains(g.Controllers, "memory") {
+			files = append(files, filepath.Join(root, "memory", g.Path, "memory.oom_control"))
 		}
 	}
 	return files

@@ -6,10 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/procfs"
 )
 
 func TestTheKernelsKillsForMemoryAreCounted(t *testing.T) {
-	files := oomFiles("/cg", "4:memory:/a/b\n3:cpuset:/\n0::/c\n")
+	files := oomFiles("/cg", []procfs.Cgroup{
+		{HierarchyID: 4, Controllers: []string{"memory"}, Path: "/a/b"}, {HierarchyID: 3, Controllers: []string{"cpuset"}, Path: "/"}, {Path: "/c"},
+	})
 	if want := []string{"/cg/memory/a/b/memory.oom_control", "/cg/c/memory.events"}; !slices.Equal(files, want) {
 		t.Errorf("looked for in %v, want %v", files, want)
 	}

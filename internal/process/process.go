@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -144,34 +143,36 @@ func (p ID) Wait(ctx context.Context) error {
 // Find returns the running processes that work in a directory of root, by that directory. dirOf says from a command line which
 // directory its process works in; "" is none.
 func Find(root string, dirOf func(args []string) string) (map[string][]ID, error) {
-	entries, err := os.ReadDir("/proc")
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("look for processes: %w", err)
 	}
 	found := map[string][]ID{}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
+	for _, p := range all {
+		if p.PID == os.Getpid() {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		args, err := p.CmdLine()
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) {
 				continue // it ended meanwhile, or is another user's
 			}
 			return nil, fmt.Errorf("look for processes: %w", err)
 		}
-		dir := dirOf(strings.Split(string(text), "\x00"))
+		dir := ""
+		if len(args) > 0 { // else it is the kernel's
+			dir = dirOf(args)
+		}
 		if dir == "" {
 			continue
 		}
 		// A process is told by the directory that it works in, however that was spelt when it was started.
 		dir = filepath.Join(root, filepath.Base(dir))
-		if !sameDir(filepath.Join("/proc", e.Name(), "cwd"), dir) {
+		if !sameDir(fmt.Sprintf("/proc/%d/cwd", p.PID), dir) {
 			continue
 		}
-		if p, ok := Lookup(pid); ok {
-			found[dir] = append(found[dir], p)
+		if id, ok := Lookup(p.PID); ok {
+			found[dir] = append(found[dir], id)
 		}
 	}
 	return found, nil

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
+	"slices"
 )
 
 // castagnoli is the polynomial of every checksum in this package.
@@ -43,6 +45,12 @@ func ParametersVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.par
 
 // StateVector names a state vector of a pipeline's optimizer.
 func StateVector(pipeline, j int) string { return fmt.Sprintf("pipeline.%d.state.%d", pipeline, j) }
+
+// Cursor is where a pipeline stands in its data: the batches it has consumed.
+type Cursor struct {
+	Pipeline int    `json:"pipeline"`
+	Step     uint64 `json:"step"`
+}
 
 // Header says what a shard file holds.
 type Header struct {
@@ -119,9 +127,8 @@ func Bytes(h *Header) (int64, error) {
 	return int64(len(prefix)) + h.dataBytes(), nil
 }
 
-// Encode writes a shard. It asks read for each vector of the header in turn, in runs: read fills dst with elements [offset,
-// offset+len(dst)) of vector number v. So no second copy of the vectors is needed.
-func Encode(w io.Writer, h *Header, read func(v int, dst []float32, offset int) error) error {
+// Encode writes a shard with the vectors that its header lists.
+func Encode(ctx context.Context, w io.Writer, h *Header, vectors [][]float32) error {
 	prefix, err := h.prefix()
 	if err != nil {
 		return err
@@ -129,24 +136,21 @@ func Encode(w io.Writer, h *Header, read func(v int, dst []float32, offset int) 
 	if _, err := w.Write(prefix); err != nil {
 		return fmt.Errorf("write shard header: %w", err)
 	}
-	var (
-		sums   []byte
-		floats = make([]float32, shardChunk)
-		raw    = make([]byte, 4*shardChunk)
-	)
+	var sums []byte
+	raw := make([]byte, 4*shardChunk)
 	for i, v := range h.Vectors {
+		if len(vectors[i]) != v.Elements {
+			return fmt.Errorf("vector %q has %d elements, its header says %d", v.Name, len(vectors[i]), v.Elements)
+		}
 		sum := uint32(0)
-		for offset := 0; offset < v.Elements; offset += shardChunk {
-			n := min(shardChunk, v.Elements-offset)
-			if err := read(i, floats[:n], offset); err != nil {
-				return fmt.Errorf("read vector %q at %d: %w", v.Name, offset, err)
+		for chunk := range slices.Chunk(vectors[i], shardChunk) {
+			n, err := binary.Encode(raw, binary.LittleEndian, chunk)
+			if err = errors.Join(err, ctx.Err()); err != nil {
+				return fmt.Errorf("vector %q: %w", v.Name, err)
 			}
-			for j, f := range floats[:n] {
-				binary.LittleEndian.PutUint32(raw[4*j:], math.Float32bits(f))
-			}
-			sum = crc32.Update(sum, castagnoli, raw[:4*n])
-			if _, err := w.Write(raw[:4*n]); err != nil {
-				return fmt.Errorf("write vector %q at %d: %w", v.Name, offset, err)
+			sum = crc32.Update(sum, castagnoli, raw[:n])
+			if _, err := w.Write(raw[:n]); err != nil {
+				return fmt.Errorf("write vector %q: %w", v.Name, err)
 			}
 		}
 		sums = binary.LittleEndian.AppendUint32(sums, sum)
@@ -157,15 +161,8 @@ func Encode(w io.Writer, h *Header, read func(v int, dst []float32, offset int) 
 	return nil
 }
 
-// Decoder reads a shard of which the header has been checked.
-type Decoder struct {
-	Header Header
-	r      io.Reader
-}
-
-// NewDecoder reads and checks the header of a shard in a file of size bytes. Nothing is allocated that the file could
-// not fill.
-func NewDecoder(r io.Reader, size int64) (*Decoder, error) {
+// readHeader reads and checks the header of a shard in a file of size bytes. Nothing is allocated that the file could not fill.
+func readHeader(r io.Reader, size int64) (*Header, error) {
 	var prefix [shardPrefix]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
 		return nil, fmt.Errorf("%d bytes: expected at least the %d of a shard's prefix: %w", size, shardPrefix, err)
@@ -180,54 +177,61 @@ func NewDecoder(r io.Reader, size int64) (*Decoder, error) {
 	if length > maxShardHeader || length > size-shardPrefix {
 		return nil, fmt.Errorf("header claims %d bytes in a file of %d, limit %d: damaged", length, size, maxShardHeader)
 	}
-	header := make([]byte, length)
-	if _, err := io.ReadFull(r, header); err != nil {
+	text := make([]byte, length)
+	if _, err := io.ReadFull(r, text); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
 	}
-	d := &Decoder{r: r}
-	decoder := json.NewDecoder(bytes.NewReader(bytes.TrimRight(header, " ")))
+	var h Header
+	decoder := json.NewDecoder(bytes.NewReader(bytes.TrimRight(text, " ")))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&d.Header); err != nil {
+	if err := decoder.Decode(&h); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
 	}
 	if decoder.More() {
 		return nil, errors.New("header: more than one JSON value")
 	}
-	if err := d.Header.Validate(); err != nil {
+	if err := h.Validate(); err != nil {
 		return nil, err
 	}
-	if expected := shardPrefix + length + d.Header.dataBytes(); size != expected {
+	if expected := shardPrefix + length + h.dataBytes(); size != expected {
 		return nil, fmt.Errorf("%d bytes, expected %d by its header: truncated or damaged", size, expected)
 	}
-	return d, nil
+	return &h, nil
 }
 
-// Decode reads all vectors and hands them to write in runs: src holds elements [offset, offset+len(src)) of vector number v,
-// and is valid only during the call. A vector whose checksum is wrong is an error, after its content was handed over; verify
-// the file's digest first (Store.Open does) where nothing damaged may be loaded. It can be called once.
-func (d *Decoder) Decode(write func(v int, src []float32, offset int) error) error {
-	var (
-		sums   = make([]uint32, len(d.Header.Vectors))
-		floats = make([]float32, shardChunk)
-		raw    = make([]byte, 4*shardChunk)
-	)
-	for i, v := range d.Header.Vectors {
+// Decode reads a shard of size bytes: it hands the header to accept, and fills the memory that accept returns for each vector; nil is
+// skipped. A vector whose checksum is wrong is an error, after its memory was filled: Read verifies the file's digest first.
+func Decode(ctx context.Context, r io.Reader, size int64, accept func(h *Header) ([][]float32, error)) error {
+	h, err := readHeader(r, size)
+	if err != nil {
+		return err
+	}
+	vectors, err := accept(h)
+	if err != nil {
+		return err
+	}
+	sums := make([]uint32, len(h.Vectors))
+	raw := make([]byte, 4*shardChunk)
+	for i, v := range h.Vectors {
 		for offset := 0; offset < v.Elements; offset += shardChunk {
-			n := min(shardChunk, v.Elements-offset)
-			if _, err := io.ReadFull(d.r, raw[:4*n]); err != nil {
+			chunk := raw[:4*min(shardChunk, v.Elements-offset)]
+			if _, err := io.ReadFull(r, chunk); err != nil {
 				return fmt.Errorf("vector %q at %d: %w", v.Name, offset, err)
 			}
-			sums[i] = crc32.Update(sums[i], castagnoli, raw[:4*n])
-			for j := range floats[:n] {
-				floats[j] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*j:]))
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("vector %q at %d: %w", v.Name, offset, err)
 			}
-			if err := write(i, floats[:n], offset); err != nil {
+			sums[i] = crc32.Update(sums[i], castagnoli, chunk)
+			if vectors[i] == nil {
+				continue
+			}
+			if _, err := binary.Decode(chunk, binary.LittleEndian, vectors[i][offset:offset+len(chunk)/4]); err != nil {
 				return fmt.Errorf("vector %q at %d: %w", v.Name, offset, err)
 			}
 		}
 	}
-	for i, v := range d.Header.Vectors {
-		if _, err := io.ReadFull(d.r, raw[:4]); err != nil {
+	for i, v := range h.Vectors {
+		if _, err := io.ReadFull(r, raw[:4]); err != nil {
 			return fmt.Errorf("checksum of vector %q: %w", v.Name, err)
 		}
 		if expected := binary.LittleEndian.Uint32(raw); sums[i] != expected {

@@ -6,46 +6,133 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
 
-// Store keeps the shards of committed rounds on one node, as immutable files named by their SHA-256. Its methods may be called
-// concurrently. Package shardtest is the conformance suite. A ctx that ends stops the work at the next run of bytes.
-type Store interface {
-	// Write makes what content writes durable under its digest: when it returns, a crash loses nothing. needed is the bytes that
-	// content will write, as Bytes says; anything else is an error. A failed Write leaves nothing behind. A full disk
-	// is a *checkpoint.SpaceError. Writing the same bytes again is harmless.
-	Write(ctx context.Context, needed int64, content func(io.Writer) error) (Digest, error)
-	// Open returns a shard after it has been read through and found whole: magic, version, header, length and digest. A
-	// damaged one is a *DamagedError, an absent one wraps fs.ErrNotExist. The caller closes the Blob.
-	Open(ctx context.Context, d Digest) (Blob, error)
-	// Verify does what Open does and returns the length.
-	Verify(ctx context.Context, d Digest) (bytes int64, err error)
-	// List returns the digests of all shards, sorted.
-	List(ctx context.Context) ([]Digest, error)
-	// Collect takes shards out of the store, and deletes what a crash left of writes that did not finish. A shard that cannot be
-	// read now, for whatever reason of the disk, stays. It returns what is gone from the store, also beside an error.
-	Collect(ctx context.Context, c Collection) (removed []Digest, err error)
+// shardSuffix ends the name of every shard file.
+const shardSuffix = ".shard"
+
+// Digest is the SHA-256 of a file, in 64 lower-case hexadecimal digits.
+type Digest string
+
+// ParseDigest checks that s is a digest.
+func ParseDigest(s string) (Digest, error) {
+	raw, err := hex.DecodeString(s)
+	if err != nil || len(raw) != sha256.Size || hex.EncodeToString(raw) != s {
+		return "", fmt.Errorf("digest %q: expected 64 lower-case hexadecimal digits (SHA-256)", s)
+	}
+	return Digest(s), nil
 }
 
-// Collection says which shards leave a store.
-type Collection struct {
-	Keep       []Digest // stay, whatever they hold
-	Superseded []Digest // are deleted: newer rounds have taken their place
-	// Before: all others of rounds before this one, and those whose header is unreadable, are set aside. So a shard of a round that
-	// is about to be committed is safe.
-	Before uint64
-	// Aside is the directory that shards are moved to which nobody has superseded: nobody expected them here, so a person may
-	// want them. It is made when there is one, on the store's file system. Empty: they are deleted. A store in memory deletes.
-	Aside string
+// Store keeps the shards of committed rounds in one directory, as immutable files named by their SHA-256. Several processes may use
+// the directory at a time, and methods may be called concurrently. A ctx that ends stops the work at the next chunk of bytes.
+type Store struct {
+	fsys checkpoint.FS
+	dir  string
 }
 
-// Blob is an open, verified shard, positioned at its start.
-type Blob interface {
-	io.Reader
-	io.Closer
-	Size() int64
+// OpenStore makes the directory if need be. fsys is checkpoint.OS but in tests.
+func OpenStore(fsys checkpoint.FS, dir string) (Store, error) {
+	if err := fsys.MkdirAll(dir, 0o750); err != nil {
+		return Store{}, fmt.Errorf("open shard store %s: %w", dir, err)
+	}
+	return StoreAt(fsys, dir), nil
+}
+
+// StoreAt is OpenStore for a directory that must be there already: nothing is made in the place of one that is not mounted.
+func StoreAt(fsys checkpoint.FS, dir string) Store { return Store{fsys: fsys, dir: dir} }
+
+// File is the name of a shard's file.
+func File(d Digest) string { return string(d) + shardSuffix }
+
+// Path is the file of a shard, whether it exists or not.
+func (s Store) Path(d Digest) string { return filepath.Join(s.dir, File(d)) }
+
+// Write makes a shard durable: when it returns, a crash loses nothing. vectors are those that the header lists. It returns the shard's
+// digest and length. A failed Write leaves nothing behind. A full disk is a *checkpoint.SpaceError. Writing the same shard again heals
+// a damaged one.
+func Write(ctx context.Context, s Store, h *Header, vectors [][]float32) (d Digest, size int64, err error) {
+	if d, size, err = s.write(ctx, h, vectors); err != nil {
+		return "", 0, fmt.Errorf("write shard of job %s round %d stage %d in %s: %w", h.Job, h.Round, h.Stage, s.dir, err)
+	}
+	return d, size, nil
+}
+
+func (s Store) write(ctx context.Context, h *Header, vectors [][]float32) (Digest, int64, error) {
+	size, err := Bytes(h)
+	if err != nil {
+		return "", 0, err
+	}
+	f, err := checkpoint.Create(s.fsys, s.dir, 0o640, size)
+	if err != nil {
+		return "", 0, err
+	}
+	hash := sha256.New()
+	if err := Encode(ctx, io.MultiWriter(f, hash), h, vectors); err != nil {
+		return "", 0, errors.Join(err, f.Abort())
+	}
+	d := Digest(hex.EncodeToString(hash.Sum(nil)))
+	return d, size, f.Commit(File(d))
+}
+
+// Read verifies a shard, hands its header to accept, and reads its vectors into the memory that accept returns; nil for a vector that
+// is not wanted. Nothing is handed over unless the whole file is right: a damaged one is a *DamagedError, an absent one wraps
+// fs.ErrNotExist.
+func Read(ctx context.Context, s Store, d Digest, accept func(h *Header) ([][]float32, error)) (err error) {
+	f, size, err := s.open(d)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := verify(ctx, f, size, s.Path(d), d); err != nil {
+		return err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("read shard %s: %w", s.Path(d), err)
+	}
+	if err := Decode(ctx, f, size, accept); err != nil {
+		return fmt.Errorf("shard %s: %w", d, err)
+	}
+	return nil
+}
+
+// Verify reads a shard through, as Read does, and returns its length.
+func (s Store) Verify(ctx context.Context, d Digest) (bytes int64, err error) {
+	f, size, err := s.open(d)
+	if err != nil {
+		return 0, err
+	}
+	return size, errors.Join(verify(ctx, f, size, s.Path(d), d), f.Close())
+}
+
+// Size returns the length of a shard's file without looking into it.
+func (s Store) Size(_ context.Context, d Digest) (int64, error) {
+	f, size, err := s.open(d)
+	if err != nil {
+		return 0, err
+	}
+	return size, f.Close()
+}
+
+// open opens a shard file without looking into it.
+func (s Store) open(d Digest) (f checkpoint.File, size int64, err error) {
+	if _, err := ParseDigest(string(d)); err != nil {
+		return nil, 0, fmt.Errorf("open shard: %w", err)
+	}
+	if f, err = s.fsys.Open(s.Path(d)); err != nil {
+		return nil, 0, fmt.Errorf("open shard: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("open shard: %w", err), f.Close())
+	}
+	return f, info.Size(), nil
 }
 
 // DamagedError reports a shard that must not be loaded.
@@ -67,97 +154,103 @@ func (e *DamagedError) Error() string {
 // Unwrap gives the cause.
 func (e *DamagedError) Unwrap() error { return e.Problem }
 
-// Write encodes a shard into the store.
-func Write(ctx context.Context, s Store, h *Header, read func(v int, dst []float32, offset int) error) (Digest, int64, error) {
-	needed, err := Bytes(h)
-	if err != nil {
-		return "", 0, err
-	}
-	d, err := s.Write(ctx, needed, func(w io.Writer) error { return Encode(w, h, read) })
-	if err != nil {
-		return "", 0, fmt.Errorf("write shard of job %s round %d stage %d: %w", h.Job, h.Round, h.Stage, err)
-	}
-	return d, needed, nil
-}
-
-// Read opens and verifies a shard, hands its header to accept, and then its vectors to the function that accept returns, as
-// Decoder.Decode does. Nothing is handed over unless the whole file is right.
-func Read(ctx context.Context, s Store, d Digest,
-	accept func(h *Header) (write func(v int, src []float32, offset int) error, err error),
-) (err error) {
-	blob, err := s.Open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, blob.Close()) }()
-	decoder, err := NewDecoder(blob, blob.Size())
-	if err != nil {
-		return fmt.Errorf("shard %s: %w", d, err)
-	}
-	write, err := accept(&decoder.Header)
-	if err != nil {
-		return fmt.Errorf("shard %s: %w", d, err)
-	}
-	err = decoder.Decode(func(v int, src []float32, offset int) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		return write(v, src, offset)
-	})
-	if err != nil {
-		return fmt.Errorf("shard %s: %w", d, err)
-	}
-	return nil
-}
-
-// verifyShard reads a whole shard of size bytes and reports what is wrong with it.
-func verifyShard(ctx context.Context, r io.Reader, size int64, path string, expected Digest) error {
-	h := newHasher(ctx, io.Discard)
-	_, problem := NewDecoder(io.TeeReader(r, h), size)
-	if _, err := io.Copy(h, r); err != nil {
+// verify reads a whole shard of size bytes and reports what is wrong with it.
+func verify(ctx context.Context, f io.Reader, size int64, path string, expected Digest) error {
+	hash := sha256.New()
+	r := io.TeeReader(untilDone{ctx, f}, hash)
+	_, problem := readHeader(r, size)
+	if _, err := io.Copy(io.Discard, r); err != nil {
 		return fmt.Errorf("verify shard %s: %w", path, err)
 	}
-	if problem == nil && h.written != size {
-		problem = fmt.Errorf("%d bytes, expected %d", h.written, size)
-	}
-	if found := h.digest(); problem != nil || found != expected {
+	if found := Digest(hex.EncodeToString(hash.Sum(nil))); problem != nil || found != expected {
 		return &DamagedError{Path: path, Expected: expected, Found: found, Problem: problem}
 	}
 	return nil
 }
 
-// hasher passes bytes on, digests and counts them, and stops when its context ends.
-type hasher struct {
-	ctx     context.Context //nolint:containedctx // it lives no longer than the call that made it
-	w       io.Writer
-	hash    hash.Hash
-	written int64
+// untilDone fails once its context has ended.
+type untilDone struct {
+	ctx context.Context //nolint:containedctx // it lives no longer than the call that made it
+	io.Reader
 }
 
-func newHasher(ctx context.Context, w io.Writer) *hasher {
-	return &hasher{ctx: ctx, w: w, hash: sha256.New()}
-}
-
-func (h *hasher) Write(p []byte) (int, error) {
-	if err := h.ctx.Err(); err != nil {
+func (r untilDone) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
-	n, err := h.w.Write(p)
-	h.hash.Write(p[:n]) // never fails, by its contract
-	h.written += int64(n)
-	return n, err
+	return r.Reader.Read(p)
 }
 
-func (h *hasher) digest() Digest { return Digest(hex.EncodeToString(h.hash.Sum(nil))) }
+// list returns the digests of all shards, sorted. Other files are none of our business.
+func (s Store) list() ([]Digest, error) {
+	names, err := s.fsys.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list shards: %w", err)
+	}
+	var digests []Digest
+	for _, name := range names {
+		base, ok := strings.CutSuffix(name, shardSuffix)
+		if d, err := ParseDigest(base); ok && err == nil {
+			digests = append(digests, d)
+		}
+	}
+	return digests, nil
+}
 
-// writeContent runs content into w and checks that it kept its word about the length.
-func writeContent(ctx context.Context, w io.Writer, needed int64, content func(io.Writer) error) (Digest, error) {
-	h := newHasher(ctx, w)
-	if err := content(h); err != nil {
-		return "", err
+// Collection says which shards leave a store.
+type Collection struct {
+	Keep       []Digest // stay, whatever they hold
+	Superseded []Digest // are deleted: newer rounds have taken their place
+	// Before: all others of rounds before this one, and those whose header is unreadable, are set aside. So a shard of a round that
+	// is about to be committed is safe.
+	Before uint64
+	// Aside is the directory that shards are moved to which nobody has superseded: nobody expected them here, so a person may
+	// want them. It is made when there is one, on the store's file system. Empty: they are deleted.
+	Aside string
+}
+
+// Collect takes shards out of the store, and deletes what a crash left of writes that did not finish. A shard that cannot be
+// read now, for whatever reason of the disk, stays. It returns what is gone from the store, also beside an error.
+func (s Store) Collect(ctx context.Context, c Collection) (removed []Digest, err error) {
+	_, err = checkpoint.RemoveStale(s.fsys, s.dir)
+	all, listErr := s.list()
+	if err = errors.Join(err, listErr); listErr != nil {
+		return nil, err
 	}
-	if h.written != needed {
-		return "", fmt.Errorf("%d bytes were written, %d were announced", h.written, needed)
+	for _, d := range all {
+		if ctx.Err() != nil {
+			return removed, errors.Join(err, ctx.Err())
+		}
+		superseded := slices.Contains(c.Superseded, d)
+		if slices.Contains(c.Keep, d) || !superseded && !s.obsolete(d, c.Before) {
+			continue
+		}
+		takeErr := error(nil)
+		if superseded || c.Aside == "" {
+			takeErr = s.fsys.Remove(s.Path(d))
+		} else if takeErr = s.fsys.MkdirAll(c.Aside, 0o750); takeErr == nil {
+			takeErr = s.fsys.Rename(s.Path(d), filepath.Join(c.Aside, File(d)))
+		}
+		switch {
+		case takeErr == nil:
+			removed = append(removed, d)
+		case !errors.Is(takeErr, fs.ErrNotExist): // else another process was faster
+			err = errors.Join(err, fmt.Errorf("collect shard: %w", takeErr))
+		}
 	}
-	return h.digest(), nil
+	return removed, err
+}
+
+// obsolete reports whether the shard is of a round before the given one, or unusable. One that cannot be read now is not.
+func (s Store) obsolete(d Digest, before uint64) bool {
+	f, size, err := s.open(d)
+	if err != nil {
+		return false
+	}
+	h, err := readHeader(f, size)
+	_ = f.Close() // only read from
+	if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
+		return false
+	}
+	return err != nil || h.Round < before
 }

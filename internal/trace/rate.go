@@ -5,14 +5,54 @@ import (
 	"time"
 )
 
-// Rate counts something, tokens for example, in total and over a sliding window.
+// windowSlices is how finely a window slides.
+const windowSlices = 16
+
+// window keeps values of the newest slices of time: that of slice n, counted from the process's Epoch, at n % windowSlices.
+type window[T any] struct {
+	slice  time.Duration
+	begin  time.Duration // when counting began
+	newest int64         // number of the newest slice
+	values [windowSlices]T
+}
+
+func newWindow[T any](length, begin time.Duration) window[T] {
+	w := window[T]{slice: max(length/windowSlices, time.Millisecond), begin: begin}
+	w.newest = int64(begin / w.slice)
+	return w
+}
+
+// advance moves the window on to t, and empties the slices that come into it.
+func (w *window[T]) advance(t time.Duration) {
+	n := int64(t / w.slice)
+	w.newest = max(w.newest, n-windowSlices) // slices beyond were never seen
+	for w.newest < n {
+		w.newest++
+		w.values[w.newest%windowSlices] = *new(T)
+	}
+}
+
+// at moves the window on to t and is its value there; nil when t lies before the window.
+func (w *window[T]) at(t time.Duration) *T {
+	w.advance(t)
+	n := int64(t / w.slice)
+	if n <= w.newest-windowSlices {
+		return nil
+	}
+	return &w.values[n%windowSlices]
+}
+
+// span is how long the window that ends at now is.
+func (w *window[T]) span(now time.Duration) time.Duration {
+	return now - max(w.begin, time.Duration(w.newest-windowSlices+1)*w.slice)
+}
+
+// Rate counts something, tokens for example, over a sliding window.
 type Rate struct {
 	length time.Duration // of the window
 
 	mu     sync.Mutex
-	total  uint64
-	window *slider // nil before the first Add
-	slices [windowSlices]uint64
+	window *window[uint64] // nil before the first Add
 }
 
 // NewRate looks back over about a window.
@@ -23,25 +63,12 @@ func NewRate(window time.Duration) *Rate { return &Rate{length: window} }
 func (r *Rate) Add(now time.Duration, n uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.total += n
 	if r.window == nil {
-		w := newSlider(r.length, now)
+		w := newWindow[uint64](r.length, now)
 		r.window = &w
-		return
+	} else if count := r.window.at(now); count != nil {
+		*count += n
 	}
-	r.advance(now)
-	if i, ok := r.window.index(now); ok {
-		r.slices[i] += n
-	}
-}
-
-func (r *Rate) advance(t time.Duration) { r.window.advance(t, func(i int) { r.slices[i] = 0 }) }
-
-// Total is everything counted.
-func (r *Rate) Total() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.total
 }
 
 // PerSecond is the rate over the window that ends at now; 0 before there is one.
@@ -51,9 +78,9 @@ func (r *Rate) PerSecond(now time.Duration) float64 {
 	if r.window == nil {
 		return 0
 	}
-	r.advance(now)
+	r.window.advance(now)
 	sum := uint64(0)
-	for _, n := range r.slices {
+	for _, n := range r.window.values {
 		sum += n
 	}
 	if span := r.window.span(now); span > 0 {

@@ -25,8 +25,7 @@ type Fractions struct {
 // the pipelines waited for each. Waiting for the device itself is no cause of idleness and does not count.
 type Accumulator struct {
 	mu     sync.Mutex
-	window slider
-	slices [windowSlices]spent
+	window window[spent]
 }
 
 // spent is the time of each kind that ended in one slice.
@@ -36,7 +35,7 @@ type spent [kinds]time.Duration
 func NewAccumulator(window time.Duration) *Accumulator { return newAccumulator(window, Now()) }
 
 func newAccumulator(window, begin time.Duration) *Accumulator {
-	return &Accumulator{window: newSlider(window, begin)}
+	return &Accumulator{window: newWindow[spent](window, begin)}
 }
 
 // Add takes a span of the stage.
@@ -46,23 +45,18 @@ func (a *Accumulator) Add(e Event) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.advance(e.End)
-	if i, ok := a.window.index(e.End); ok {
-		a.slices[i][e.Kind] += e.End - e.Start
+	if s := a.window.at(e.End); s != nil {
+		s[e.Kind] += e.End - e.Start
 	}
-}
-
-func (a *Accumulator) advance(t time.Duration) {
-	a.window.advance(t, func(i int) { a.slices[i] = spent{} })
 }
 
 // Fractions over the window that ends at now, on the clock of Now. Before anything has passed all are 0.
 func (a *Accumulator) Fractions(now time.Duration) Fractions {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.advance(now)
+	a.window.advance(now)
 	var total spent
-	for _, s := range a.slices {
+	for _, s := range a.window.values {
 		for k, d := range s {
 			total[k] += d
 		}

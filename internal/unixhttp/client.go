@@ -39,10 +39,18 @@ type StatusError struct {
 func (e *StatusError) Error() string { return fmt.Sprintf("%s: %s", e.Status, bytes.TrimSpace(e.Body)) }
 
 // New returns a client of a socket. Connecting takes so long at most.
-func New(socket string, dial time.Duration) *Client {
+func New(socket string, bound time.Duration) *Client {
+	dialer := &net.Dialer{Timeout: bound}
+	return Over(socket, func(ctx context.Context, socket string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", socket)
+	})
+}
+
+// Over is New with another way to connect.
+func Over(socket string, dial func(ctx context.Context, socket string) (net.Conn, error)) *Client {
 	return &Client{Socket: socket, http: http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			c, err := (&net.Dialer{Timeout: dial}).DialContext(ctx, "unix", socket)
+			c, err := dial(ctx, socket)
 			if err != nil && ctx.Err() == nil {
 				err = &DialError{err}
 			}

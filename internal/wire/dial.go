@@ -20,11 +20,10 @@ func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End
 	if err := errors.Join(s.Validate(), c.Validate()); err != nil {
 		return nil, err
 	}
-	c = c.withDefaults()
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		conn, err := dialOnce(ctx, address, link, s, c)
 		if err == nil {
-			return newTCPEnd(conn, link, s.Up, s, c), nil
+			return newTCPEnd(conn, link, s.Up, s), nil
 		}
 		if !mayPass(err) || !sleep(ctx, wait) {
 			return nil, fmt.Errorf("dial %s for the %v: %w", address, link, err)
@@ -41,7 +40,7 @@ func mayPass(err error) bool {
 
 // dialOnce makes one attempt.
 func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: c.HandshakeTimeout, KeepAliveConfig: c.keepAlive()}
+	dialer := net.Dialer{Timeout: handshakeTimeout, KeepAliveConfig: keepAlive}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -60,17 +59,17 @@ func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) 
 func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
-	if err := conn.SetDeadline(time.Now().Add(c.HandshakeTimeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
-	if _, err := conn.Write(hello{c.Job, s.Generation, link}.encode()); err != nil {
+	if err := (hello{Job: c.Job, generation: s.Generation, link: link}).write(conn); err != nil {
 		return err
 	}
 	answer, err := readReply(conn)
 	if err != nil {
 		return err
 	}
-	switch answer.verdict {
+	switch answer.Verdict {
 	case accepted:
 		if !stop() {
 			return context.Cause(ctx)
@@ -79,10 +78,10 @@ func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) erro
 	case stale:
 		return &StaleError{Object: "the other node", Have: s.Generation, Found: answer.generation}
 	case early:
-		return fmt.Errorf("%w: %s", errEarly, answer.reason)
+		return fmt.Errorf("%w: %s", errEarly, answer.Reason)
 	case refused:
 	}
-	return errors.New("refused: " + answer.reason)
+	return errors.New("refused: " + answer.Reason)
 }
 
 // sleep waits for d, or returns false when ctx ends first.

@@ -1,5 +1,5 @@
 // Package wire carries frames between the stages of a pipeline: a channel inside one process (NewPair), TCP between nodes
-// (Listen, Dial). Both pass the suite of package wiretest, and a run gives the same bits over either.
+// (Listen, Dial). Both pass the same conformance suite, and a run gives the same bits over either.
 //
 // Every link is one pipeline's, between two stages, for one purpose, and over TCP has a connection of its own: the
 // pipelines of a job never wait in each other's queues, and the kernel does the flow control. A connection starts with

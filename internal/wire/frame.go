@@ -25,7 +25,7 @@ import (
 const (
 	headerBytes  = 48
 	frameMagic   = "AVGF"
-	frameVersion = 1
+	frameVersion = 2
 	maxStage     = math.MaxUint16
 	maxPayload   = 1 << 36 // 64 GiB: beyond it a length is damage, not data
 )
@@ -89,8 +89,8 @@ func decodeHeader(b []byte, most int) (Header, int, error) {
 		most = maxReason
 	}
 	switch {
-	case h.Kind < Activation || h.Kind > closing:
-		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, closing)
+	case h.Kind < Activation || h.Kind > answering:
+		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, answering)
 	case h.Micro < -1:
 		return Header{}, 0, fmt.Errorf("%w: micro-batch %d, want -1 or more", errHeader, h.Micro)
 	case binary.LittleEndian.Uint32(b[40:]) != 0:

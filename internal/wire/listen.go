@@ -17,44 +17,24 @@ type Config struct {
 	// TLS, unless nil, secures every connection. For Dial it names the server or verifies the peer itself; for Listen
 	// it requires the client's certificate.
 	TLS *tls.Config
-	// KeepAlive is the time without traffic after which a peer is probed; it counts as lost after three unanswered
-	// probes a third of it apart. It only catches what nobody reports: the coordinator's heartbeats are faster. Default 15 s.
-	KeepAlive time.Duration
-	// HandshakeTimeout bounds each handshake, and how long a connection waits for its Accept. Default 10 s.
-	HandshakeTimeout time.Duration
-	// Linger bounds how long an end in order waits for what was sent to arrive. Default 5 s.
-	Linger time.Duration
 }
 
-func (c Config) withDefaults() Config {
-	if c.KeepAlive == 0 {
-		c.KeepAlive = 15 * time.Second
-	}
-	if c.HandshakeTimeout == 0 {
-		c.HandshakeTimeout = 10 * time.Second
-	}
-	if c.Linger == 0 {
-		c.Linger = 5 * time.Second
-	}
-	return c
-}
+// Bounds of waits. All but the last only catch what nobody reports: the coordinator's heartbeats are faster.
+const (
+	handshakeTimeout = 10 * time.Second       // of each handshake, and how long a connection waits for its Accept
+	orderTimeout     = 5 * time.Second        // for what was sent to arrive, when a link ends in order
+	causeTimeout     = 100 * time.Millisecond // to tell the other end why a link failed
+)
+
+// keepAlive probes a peer after 15 s without traffic; it counts as lost after three unanswered probes.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // Validate reports the first unusable field.
 func (c Config) Validate() error {
 	if len(c.Job) > maxJob {
 		return fmt.Errorf("links: job name of %d bytes: at most %d", len(c.Job), maxJob)
 	}
-	for name, d := range map[string]time.Duration{"keep-alive": c.KeepAlive, "handshake timeout": c.HandshakeTimeout, "linger": c.Linger} {
-		if d < 0 {
-			return fmt.Errorf("links: %s is %v: want 0 (the default) or more", name, d)
-		}
-	}
 	return nil
-}
-
-// keepAlive sets the probes of a connection.
-func (c Config) keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: c.KeepAlive, Interval: max(c.KeepAlive/3, time.Second), Count: 3}
 }
 
 // Listener takes the connections of the links whose upper stage is on this node.
@@ -75,8 +55,7 @@ func Listen(ctx context.Context, address string, generation uint64, c Config) (*
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	c = c.withDefaults()
-	config := net.ListenConfig{KeepAliveConfig: c.keepAlive()}
+	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	inner, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for links on %s: %w", address, err)
@@ -119,7 +98,7 @@ func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
 	defer l.forget(link)
 	select {
 	case conn := <-arrived:
-		return newTCPEnd(conn, link, s.Down, s, l.config), nil
+		return newTCPEnd(conn, link, s.Down, s), nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("accept %v on %s: the other node has not dialled: %w", link, l.Address(), context.Cause(ctx))
 	case <-l.ctx.Done():
@@ -175,7 +154,7 @@ func (l *Listener) serve() {
 func (l *Listener) handshake(conn net.Conn) error {
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
-	if err := conn.SetDeadline(time.Now().Add(l.config.HandshakeTimeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
 	h, err := readHello(conn)
@@ -183,12 +162,8 @@ func (l *Listener) handshake(conn net.Conn) error {
 		return err
 	}
 	arrived, answer := l.judge(h)
-	if answer.verdict != accepted {
-		_, err := conn.Write(answer.encode())
-		return errors.Join(errors.New(answer.reason), err)
-	}
-	if _, err := conn.Write(answer.encode()); err != nil {
-		return err
+	if err := answer.write(conn); err != nil || answer.Verdict != accepted {
+		return errors.Join(errors.New(answer.Reason), err)
 	}
 	if !stop() { // Close has begun
 		return net.ErrClosed
@@ -199,7 +174,7 @@ func (l *Listener) handshake(conn net.Conn) error {
 	select {
 	case arrived <- conn:
 		return nil
-	case <-time.After(l.config.HandshakeTimeout): // its Accept has ended in the meantime
+	case <-time.After(handshakeTimeout): // its Accept has ended in the meantime
 		return context.DeadlineExceeded
 	case <-l.ctx.Done():
 		return net.ErrClosed
@@ -208,20 +183,20 @@ func (l *Listener) handshake(conn net.Conn) error {
 
 // judge decides on a hello.
 func (l *Listener) judge(h hello) (chan net.Conn, reply) {
-	answer := reply{verdict: refused, generation: l.generation}
+	answer := reply{Verdict: refused, generation: l.generation}
 	switch {
-	case h.job != l.config.Job:
-		answer.reason = fmt.Sprintf("job %q is not here, but job %q", h.job, l.config.Job)
+	case h.Job != l.config.Job:
+		answer.Reason = fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)
 	case h.generation < l.generation:
-		answer.verdict, answer.reason = stale, fmt.Sprintf("generation %d is over", h.generation)
+		answer.Verdict, answer.Reason = stale, fmt.Sprintf("generation %d is over", h.generation)
 	case h.generation > l.generation:
-		answer.verdict, answer.reason = early, fmt.Sprintf("generation %d has not reached this node", h.generation)
+		answer.Verdict, answer.Reason = early, fmt.Sprintf("generation %d has not reached this node", h.generation)
 	default:
 		if arrived := l.expected(h.link); arrived != nil {
-			answer.verdict = accepted
+			answer.Verdict = accepted
 			return arrived, answer
 		}
-		answer.verdict, answer.reason = early, fmt.Sprintf("the %v is not expected", h.link)
+		answer.Verdict, answer.Reason = early, fmt.Sprintf("the %v is not expected", h.link)
 	}
 	return nil, answer
 }

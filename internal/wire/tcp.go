@@ -19,7 +19,6 @@ type tcpEnd struct {
 	queue
 	link    Link
 	conn    net.Conn
-	timing  Config
 	workers sync.WaitGroup
 	open    atomic.Int32          // goroutines that still use conn; the last one closes it
 	unsent  atomic.Pointer[error] // why a write failed
@@ -28,10 +27,10 @@ type tcpEnd struct {
 }
 
 // newTCPEnd takes over a connection after its handshake. Frames from the other end pass line, unless that is nil.
-func newTCPEnd(conn net.Conn, link Link, line *Line, s Spec, c Config) *tcpEnd {
+func newTCPEnd(conn net.Conn, link Link, line *Line, s Spec) *tcpEnd {
 	e := &tcpEnd{
 		queue: queue{spec: s, pool: newPool(), state: newCloseState(), in: newDirection(s.Depth, line), out: newDirection(s.Depth, nil)},
-		link:  link, conn: conn, timing: c,
+		link:  link, conn: conn,
 	}
 	e.open.Store(2)
 	e.workers.Go(e.write)
@@ -51,18 +50,14 @@ func (e *tcpEnd) finish(cause error) {
 	if !e.state.close(cause) {
 		return
 	}
-	linger := e.timing.Linger
+	deadline := time.Now().Add(orderTimeout)
 	if cause != nil {
-		linger = closeTimeout
+		deadline = time.Now().Add(causeTimeout)
 	}
-	deadline := time.Now().Add(linger)
 	// Errors mean that the connection is gone already, which the goroutines find out themselves.
 	_ = e.conn.SetWriteDeadline(deadline)
 	_ = e.conn.SetReadDeadline(deadline)
 }
-
-// closeTimeout bounds the close frame on a link that failed: the time to tell the other end why.
-const closeTimeout = 100 * time.Millisecond
 
 // done closes the connection when both goroutines are through with it.
 func (e *tcpEnd) done() {
@@ -126,16 +121,14 @@ func (e *tcpEnd) sendClose() {
 	}
 	h := Header{Kind: closing, Generation: e.spec.Generation, Pipeline: e.link.Pipeline, From: e.link.Lower, To: e.link.Upper, Micro: -1}
 	h.encode(e.header[:], len(text))
-	e.parts = [2][]byte{e.header[:], []byte(text)}
-	buffers := net.Buffers(e.parts[:])
-	_, _ = buffers.WriteTo(e.conn)
+	_, _ = e.conn.Write(append(e.header[:], text...))
 }
 
 // leaveToReader has the reader end the link after a failed write: the other end, when it closed the connection, has
 // said why, and its close frame may not have been read yet.
 func (e *tcpEnd) leaveToReader(err error) {
 	e.unsent.Store(&err)
-	_ = e.conn.SetReadDeadline(time.Now().Add(closeTimeout))
+	_ = e.conn.SetReadDeadline(time.Now().Add(causeTimeout))
 }
 
 // closeWrite half-closes the connection, so that what was written still arrives. The reader goes on until the other end has closed

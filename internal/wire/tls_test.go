@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/wire"
-	"github.com/avgpipe/avgpipe/internal/wire/wiretest"
 )
 
 // TestTLS runs the suite over mutual TLS, each side with a certificate that the other trusts.
@@ -22,7 +21,7 @@ func TestTLS(t *testing.T) {
 		Certificates: []tls.Certificate{certificate}, RootCAs: pool, ClientCAs: pool,
 		ClientAuth: tls.RequireAndVerifyClientCert, ServerName: "node", MinVersion: tls.VersionTLS13,
 	}
-	wiretest.Run(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
 		return connect(t, s, wire.Config{Job: "j", TLS: config})
 	})
 }

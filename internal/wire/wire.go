@@ -20,6 +20,8 @@ const (
 	Tied                       // the gradient of a tied parameter, between the first and the last stage
 	Evaluation                 // forward: boundary activations of an evaluation
 	closing                    // the last frame of a TCP link: why it ends
+	opening                    // the first frame of the dialling end: see hello
+	answering                  // that of the listening end: see reply
 )
 
 // String names the kind in messages.
@@ -37,6 +39,10 @@ func (k Kind) String() string {
 		return "evaluation"
 	case closing:
 		return "closing"
+	case opening:
+		return "hello"
+	case answering:
+		return "reply"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }

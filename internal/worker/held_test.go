@@ -22,12 +22,12 @@ func TestACommitWaitsUntilItsShardsCanBeWritten(t *testing.T) {
 			t.Error(err)
 		}
 		round := uint64(2)
-		for !tr.commit(control.CommitRequest{Generation: 1, Round: round, Stop: true}).Accepted {
+		for !tr.Commit(control.CommitRequest{Generation: 1, Round: round, Stop: true}).Accepted {
 			time.Sleep(time.Millisecond)
 			round++
 		}
 		for held == "" {
-			held = tr.status().Held
+			held = tr.Status().Held
 			time.Sleep(time.Millisecond)
 		}
 		if want := fmt.Sprintf("the commit of round %d waits: ", round); !strings.Contains(held, want) || !strings.Contains(held, dir) {

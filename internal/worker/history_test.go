@@ -38,7 +38,7 @@ func rounds(records []history.Record) []uint64 {
 func TestHistoryGoesOnFromTheRoundThatIsResumed(t *testing.T) {
 	a := setup(t, 2, 2, func(j *job.Job) { j.Train.EvalEvery = 2; j.Optimizer.Warmup = 4 })
 	half := train(t, a, func(tr *trainer) {
-		if answer := tr.commit(control.CommitRequest{Generation: 1, Round: 4, Stop: true}); !answer.Accepted {
+		if answer := tr.Commit(control.CommitRequest{Generation: 1, Round: 4, Stop: true}); !answer.Accepted {
 			t.Fatalf("the commit of round 4 was refused: %+v", answer)
 		}
 	})
@@ -96,8 +96,8 @@ func TestTrainingDoesNotDependOnItsHistory(t *testing.T) {
 	if err := os.WriteFile(control.HistoryPath(a.Dir), []byte("not a history"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if o := train(t, a, nil); o.status.Job.Step != 8 {
-		t.Errorf("it trained to step %d, %v", o.status.Job.Step, o.err)
+	if o := train(t, a, nil); o.status.Progress.Step != 8 {
+		t.Errorf("it trained to step %d, %v", o.status.Progress.Step, o.err)
 	}
 	if text, err := os.ReadFile(control.HistoryPath(a.Dir)); err != nil || string(text) != "not a history" {
 		t.Errorf("the file is now %q, %v", text, err)

@@ -324,10 +324,10 @@ func (h *host) readCompanions(dir string, names []string, files map[string][]byt
 func (h *host) openStore(context.Context) (err error) {
 	dir := control.ShardDir(h.assignment.Dir)
 	if h.assignment.Restore != nil { // it is there, or on a mount that is late
-		h.store = shard.DirStoreAt(checkpoint.OS, dir)
+		h.store = shard.StoreAt(checkpoint.OS, dir)
 		return nil
 	}
-	h.store, err = shard.OpenDirStore(checkpoint.OS, dir)
+	h.store, err = shard.OpenStore(checkpoint.OS, dir)
 	return err
 }
 

@@ -1,11 +1,9 @@
 package worker
 
 import (
-	"bytes"
-	"fmt"
-	"os"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -14,13 +12,9 @@ import (
 // loading is what this process has read and computed so far; zeros where the system does not say.
 func loading() *control.Loading {
 	out := &control.Loading{}
-	text, _ := os.ReadFile("/proc/self/io") // as documented
-	for line := range bytes.Lines(text) {
-		var n uint64
-		for _, key := range []string{"rchar: %d", "read_bytes: %d"} { // through calls, and of mapped files
-			if got, _ := fmt.Sscanf(string(line), key, &n); got == 1 {
-				out.ReadBytes += n
-			}
+	if self, err := procfs.Self(); err == nil {
+		if io, err := self.IO(); err == nil {
+			out.ReadBytes = io.RChar + io.ReadBytes // through calls, and of mapped files
 		}
 	}
 	var used unix.Rusage

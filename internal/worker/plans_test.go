@@ -29,8 +29,8 @@ func TestStagesThatShareADeviceGiveTheSameBits(t *testing.T) {
 			if got := exported(t, a, o); !bytes.Equal(got, want) {
 				t.Errorf("%s, %s: the weights after training differ from those of one stage", name, precision)
 			}
-			if len(o.status.Job.StageStatus) != 4 {
-				t.Errorf("%s: status has %d stages, want 4", name, len(o.status.Job.StageStatus))
+			if len(o.status.Progress.Stages) != 4 {
+				t.Errorf("%s: status has %d stages, want 4", name, len(o.status.Progress.Stages))
 			}
 		}
 	}
@@ -51,7 +51,7 @@ func TestAnAsynchronousPlanResumesToTheSameBits(t *testing.T) {
 	half.Dir = t.TempDir()
 	first := train(t, half, func(tr *trainer) {
 		for round := uint64(3); ; round++ {
-			if tr.commit(control.CommitRequest{Generation: 1, Round: round, Stop: true}).Accepted {
+			if tr.Commit(control.CommitRequest{Generation: 1, Round: round, Stop: true}).Accepted {
 				return
 			}
 		}

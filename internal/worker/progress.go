@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -21,8 +20,7 @@ const window = 10 * time.Second
 // clock comes with the calls.
 type progress struct {
 	mu        sync.Mutex
-	state     api.State
-	reason    string
+	state     control.State
 	began     time.Time     // training of this generation; zero before
 	ended     time.Time     // zero while it goes on
 	before    time.Duration // training time of earlier generations
@@ -34,7 +32,7 @@ type progress struct {
 	loss      *float64
 	eval      *float64
 	evalRound uint64
-	metrics   api.Metrics // of that round
+	metrics   control.Metrics // of that round
 	initial   *float64
 	rate      *trace.Rate // of tokens
 	spans     map[int]*trace.Accumulator
@@ -48,7 +46,7 @@ const lossSteps = 10
 // newProgress starts where the assignment does.
 func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMeta) *progress {
 	p := &progress{
-		state: api.Starting, reason: "loading", rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
+		state: control.Starting, rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
 		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
 		transfers: newTransfers(a, plan), held: map[int]string{},
 	}
@@ -75,7 +73,7 @@ func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMet
 func (p *progress) training(targets uint64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state, p.reason, p.began, p.targets = api.Running, "training", now, targets
+	p.state, p.began, p.targets = control.Training, now, targets
 }
 
 // step notes a step of a pipeline, and returns the tokens per second over the window; 0 before there is one.
@@ -112,7 +110,7 @@ func (p *progress) round(stage int, round uint64) {
 }
 
 // evaluated notes how the center does.
-func (p *progress) evaluated(e pipeline.Evaluation, m api.Metrics) {
+func (p *progress) evaluated(e pipeline.Evaluation, m control.Metrics) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	loss := e.Score.MeanLoss()
@@ -127,7 +125,6 @@ func (p *progress) finished(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = now
-	p.reason = "training has ended; the final round is being committed"
 }
 
 // hold notes why a stage's shard cannot be written yet; "" when it can.
@@ -151,11 +148,11 @@ func (p *progress) whyHeld() string {
 	return ""
 }
 
-// failed says why training ended.
-func (p *progress) failed(err error) {
+// failed says that training has failed.
+func (p *progress) failed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state, p.reason = api.Failed, err.Error()
+	p.state = control.Failed
 }
 
 // elapsed is the training time over all generations. The caller holds mu.
@@ -186,10 +183,10 @@ func (p *progress) completed() uint64 {
 }
 
 // fill writes what is known into a status whose Steps are set; maxTime bounds the time left.
-func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time) {
+func (p *progress) fill(out *control.Progress, maxTime time.Duration, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out.State, out.Reason = p.state, p.reason
+	out.State = p.state
 	out.Step, out.Round = slices.Min(p.steps), p.completed()
 	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = p.loss, p.eval, p.evalRound, p.metrics, p.initial
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
@@ -206,11 +203,11 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 }
 
 // stage says what the device of a stage that lives here did in the window.
-func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
+func (p *progress) stage(k int, s *hosted, now time.Time) control.StageStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.spans[k].Fractions(p.until(now))
-	return api.StageStatus{
+	return control.StageStatus{
 		Stage: k, Device: s.on.name, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
 		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
 		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)),
@@ -218,21 +215,21 @@ func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 }
 
 // link says how long messages take between a stage that lives here and the one after it.
-func (p *progress) link(s *hosted, now time.Time) api.LinkStatus {
+func (p *progress) link(s *hosted, now time.Time) control.LinkStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	until := p.until(now)
-	return api.LinkStatus{
+	return control.LinkStatus{
 		Link: s.index, MessageBytes: int64(s.shape.OutputBytes),
 		DownS: p.transfers.direction(s.index, down).seconds(until), UpS: p.transfers.direction(s.index, up).seconds(until),
 	}
 }
 
 // left is the time left in seconds; nil while unknown. The caller holds mu.
-func (p *progress) left(out *api.JobStatus, untilMax time.Duration, bounded bool) *float64 {
+func (p *progress) left(out *control.Progress, untilMax time.Duration, bounded bool) *float64 {
 	var left float64
 	switch {
-	case p.state != api.Running:
+	case p.state != control.Training:
 		return nil
 	case !p.ended.IsZero():
 		return &left

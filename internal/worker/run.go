@@ -22,11 +22,8 @@ type Config struct {
 	Log        io.Writer // gets JSON lines
 }
 
-// The ends of a worker that are not failures of training.
-var (
-	errAborted = errors.New("worker: told to stop")
-	errOrphan  = errors.New("worker: no daemon has come back")
-)
+// errAborted is the end of a worker that was told to stop.
+var errAborted = errors.New("worker: told to stop")
 
 // garbage is how much of the Go heap may be garbage, in percent of what lives there. The heap is mostly a few vectors without pointers, the copies that
 // commits write, which cost a collection nothing; with Go's default of 100 it could grow to twice what internal/footprint predicts.
@@ -54,9 +51,9 @@ func Run(ctx context.Context, c Config) (int, error) {
 	err = t.serveAndTrain(ctx)
 	switch {
 	case errors.Is(err, errAborted):
-		log.Info("ended as told", zap.Uint64("round", t.status().Job.Round))
+		log.Info("ended as told", zap.Uint64("round", t.Status().Progress.Round))
 		return control.ExitDone, nil
-	case errors.Is(err, errOrphan):
+	case errors.Is(err, control.ErrOrphan):
 		log.Error("ended", zap.Error(err))
 		return control.ExitOrphan, err
 	case err != nil:
@@ -70,19 +67,23 @@ func (t *trainer) serveAndTrain(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.cancel = cancel
-	server := &server{controller: t, events: t.events}
+	listener, err := control.Listen(ctx, control.SocketPath(t.assignment.Dir))
+	if err != nil {
+		return err
+	}
+	server := &control.Server{Trainer: t, Events: t.events}
 	// The server outlives training, so that the daemon can read how it ended.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		err := server.serve(serving, control.SocketPath(t.assignment.Dir))
+		err := server.Serve(serving, listener)
 		if err != nil {
 			cancel(err)
 		}
 		return err
 	})
 	group.Go(func() error {
-		err := server.watchOrphan(ctx, t.assignment.OrphanAfter)
+		err := server.WatchOrphan(ctx, t.assignment.OrphanAfter)
 		if err != nil {
 			cancel(err)
 		}
@@ -109,7 +110,7 @@ func (t *trainer) serveAndTrain(ctx context.Context) error {
 
 // explain reports an end that is a failure of training, as against one that somebody asked for.
 func (t *trainer) explain(ctx context.Context, err error) {
-	if !errors.Is(err, errAborted) && !errors.Is(err, errOrphan) && !errors.Is(err, context.Canceled) {
+	if !errors.Is(err, errAborted) && !errors.Is(err, control.ErrOrphan) && !errors.Is(err, context.Canceled) {
 		t.fail(ctx, err)
 	}
 }
@@ -117,12 +118,12 @@ func (t *trainer) explain(ctx context.Context, err error) {
 // fail tells the daemon why training ended, before the process does.
 func (t *trainer) fail(ctx context.Context, err error) {
 	t.log.Error("training failed", zap.Error(err))
-	t.events.append(control.Event{
-		Kind: control.FailedNow, Generation: t.assignment.Generation, Error: err.Error(), Permanent: Permanent(err),
+	t.events.Append(control.Event{
+		Kind: control.FailedNow, Error: err.Error(), Permanent: Permanent(err),
 		Obstacle: obstacle.Of(err),
 	})
-	t.progress.failed(err)
-	t.events.drain(ctx, drainTimeout)
+	t.progress.failed()
+	t.events.Drain(ctx, drainTimeout)
 }
 
 // train is the worker's work, from opening the model to the end of the group.

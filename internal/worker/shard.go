@@ -62,11 +62,9 @@ func (t *trainer) writeWhenPossible(ctx context.Context, h *host, s *pipeline.Sn
 // write makes a stage's part of a round durable in the job's store.
 func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (control.ShardInfo, error) {
 	now := time.Now()
-	cursors := make([]control.Cursor, t.assignment.Spec.Job.Pipelines)
-	shardCursors := make([]shard.Cursor, len(cursors))
+	cursors := make([]shard.Cursor, t.assignment.Spec.Job.Pipelines)
 	for i := range cursors {
-		cursors[i] = control.Cursor{Pipeline: i, Step: s.Round * t.tau()}
-		shardCursors[i] = shard.Cursor(cursors[i])
+		cursors[i] = shard.Cursor{Pipeline: i, Step: s.Round * t.tau()}
 	}
 	about := h.hosted(s.Stage).meta
 	about.Count = s.Count
@@ -80,12 +78,9 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	names, memory := vectors(s)
 	header := shard.Header{
 		Job: t.assignment.JobID, Generation: t.assignment.Generation, Round: s.Round, Stage: s.Stage, Stages: len(h.ranges),
-		Vectors: names, Cursors: shardCursors, Meta: meta,
+		Vectors: names, Cursors: cursors, Meta: meta,
 	}
-	digest, bytes, err := shard.Write(ctx, h.store, &header, func(v int, dst []float32, offset int) error {
-		copy(dst, memory[v][offset:])
-		return nil
-	})
+	digest, bytes, err := shard.Write(ctx, h.store, &header, memory)
 	if err != nil {
 		return control.ShardInfo{}, err
 	}
@@ -104,15 +99,8 @@ func (h *host) restore(ctx context.Context, s *hosted, r *control.Restore) (*pip
 		return nil, fmt.Errorf("restore stage %d: %w", s.index, err)
 	}
 	snapshot := &pipeline.Snapshot{Stage: s.index, Round: r.Round}
-	err = shard.Read(ctx, h.store, digest, func(header *shard.Header) (func(int, []float32, int) error, error) {
-		memory, err := h.prepare(s, r, header, snapshot)
-		if err != nil {
-			return nil, err
-		}
-		return func(v int, src []float32, offset int) error {
-			copy(memory[v][offset:], src)
-			return nil
-		}, nil
+	err = shard.Read(ctx, h.store, digest, func(header *shard.Header) ([][]float32, error) {
+		return h.prepare(s, r, header, snapshot)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("restore stage %d from round %d: %w", s.index, r.Round, err)

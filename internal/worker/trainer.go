@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/elastic"
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -31,7 +30,7 @@ type trainer struct {
 	assignment control.Assignment
 	plan       schedule.Plan
 	log        *zap.Logger
-	events     *eventLog
+	events     *control.EventLog
 	progress   *progress
 	cancel     context.CancelCauseFunc // ends the worker
 
@@ -45,7 +44,7 @@ type trainer struct {
 }
 
 func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trainer {
-	t := &trainer{assignment: a, plan: plan, log: log, events: newEventLog()}
+	t := &trainer{assignment: a, plan: plan, log: log, events: control.NewEventLog(a.Generation)}
 	if a.Restore != nil && len(a.Restore.Meta) > 0 {
 		if err := json.Unmarshal(a.Restore.Meta, &t.restored); err != nil {
 			log.Warn("the meta of the restored round is unreadable; losses and times start anew", zap.Error(err))
@@ -152,11 +151,10 @@ func (h *host) stageConfig(s *hosted) pipeline.StageConfig {
 
 // listeners are what the group tells of itself.
 func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
-	generation := t.assignment.Generation
 	return pipeline.Events{
 		OnStarted: func() {
 			t.progress.training(uint64(t.assignment.Spec.Job.Train.Batch*h.sequence()), time.Now())
-			t.events.append(control.Event{Kind: control.Started, Generation: generation})
+			t.events.Append(control.Event{Kind: control.Started})
 			t.log.Info("training", zap.Int("stages_here", len(h.stages)), zap.String("device", h.devices[0].about))
 		},
 		OnStep: func(r pipeline.StepReport) {
@@ -167,16 +165,16 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		Trace:   trace.Listener{OnEvent: t.progress.span},
 		OnEvaluated: func(e pipeline.Evaluation) {
 			m, loss := feed.Metrics(h.model.Task, e.Score), e.Score.MeanLoss()
-			t.progress.evaluated(e, m)
+			t.progress.evaluated(e, control.Metrics(m))
 			t.history.evaluated(e.Round, loss, time.Now())
-			t.events.append(control.Event{Kind: control.Evaluated, Generation: generation, Round: e.Round, Loss: &loss})
+			t.events.Append(control.Event{Kind: control.Evaluated, Round: e.Round, Loss: &loss})
 			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", loss), zap.Int("targets", e.Score.Targets),
 				zap.Float64p("perplexity", m.Perplexity), zap.Float64p("accuracy", m.Accuracy), zap.Float64p("f1", m.F1))
 		},
 		OnSnapshot: func(s *pipeline.Snapshot) { t.persist(ctx, h, s) },
 		OnFinished: func(round uint64) {
 			t.progress.finished(time.Now())
-			t.events.append(control.Event{Kind: control.Finished, Generation: generation, Round: round})
+			t.events.Append(control.Event{Kind: control.Finished, Round: round})
 			t.log.Info("the final round is complete", zap.Uint64("round", round))
 		},
 	}
@@ -191,7 +189,7 @@ func (t *trainer) persist(ctx context.Context, h *host, s *pipeline.Snapshot) {
 		return
 	}
 	t.history.durable(s.Round, time.Now())
-	t.events.append(control.Event{Kind: control.Shard, Generation: t.assignment.Generation, Round: s.Round, Shard: &info})
+	t.events.Append(control.Event{Kind: control.Shard, Round: s.Round, Shard: &info})
 	t.log.Debug("shard is durable", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("digest", info.Digest),
 		zap.Int64("bytes", info.Bytes))
 }
@@ -203,15 +201,15 @@ func (t *trainer) describe(h *host) {
 	defer t.mu.Unlock()
 	t.host = h
 	for _, note := range h.set.Notes() {
-		t.events.append(control.Event{Kind: control.Note, Generation: t.assignment.Generation, Text: note})
+		t.events.Append(control.Event{Kind: control.Note, Text: note})
 		t.log.Info(note)
 	}
 	t.log.Info("opened", zap.Stringer("data", h.set.Identity()), zap.Uint64("samples_in_epoch", h.set.Samples()),
 		zap.Int("weights", h.model.Weights()))
 }
 
-// commit implements controller.
-func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
+// Commit implements control.Trainer.
+func (t *trainer) Commit(r control.CommitRequest) control.CommitResponse {
 	if r.Generation != t.assignment.Generation {
 		return control.CommitResponse{Reason: fmt.Sprintf("this worker is of generation %d, not %d", t.assignment.Generation, r.Generation)}
 	}
@@ -226,23 +224,20 @@ func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
 	return control.CommitResponse{Accepted: true, Earliest: earliest}
 }
 
-// abort implements controller.
-func (t *trainer) abort() { t.cancel(errAborted) }
+// Abort implements control.Trainer.
+func (t *trainer) Abort() { t.cancel(errAborted) }
 
-// status implements controller.
-func (t *trainer) status() control.Status {
-	spec := t.assignment.Spec.Job
+// Status implements control.Trainer.
+func (t *trainer) Status() control.Status {
 	out := control.Status{JobID: t.assignment.JobID, Generation: t.assignment.Generation, PID: os.Getpid(), Final: t.finalRound()}
-	out.Job = api.JobStatus{
-		ID: t.assignment.JobID, Name: spec.Name, Generation: t.assignment.Generation, Pipelines: int(spec.Pipelines), Stages: int(spec.Stages), MicroBatches: int(spec.MicroBatches),
-		Schedule: t.assignment.Spec.Job.Schedule, Warnings: []string{},
-	}
+	p := &out.Progress
 	if b := t.budget.Load(); b != nil {
-		out.Job.Steps, out.Job.BudgetSamples = b.Steps, b.Samples
+		p.Steps, p.BudgetSamples = b.Steps, b.Samples
 	}
-	t.progress.fill(&out.Job, spec.Train.MaxTime, time.Now())
+	now := time.Now()
+	t.progress.fill(p, t.assignment.Spec.Job.Train.MaxTime, now)
 	out.Held = t.progress.whyHeld()
-	if out.Job.State == api.Starting {
+	if p.State == control.Starting {
 		out.Loading = loading()
 	}
 	t.mu.Lock()
@@ -253,14 +248,12 @@ func (t *trainer) status() control.Status {
 	if t.host == nil {
 		return out
 	}
-	out.Job.Parameters = t.host.model.Weights()
-	out.Job.Device = t.host.devices[0].about
-	now := time.Now()
+	p.Parameters, p.Device = t.host.model.Weights(), t.host.devices[0].about
 	for i := range t.host.stages {
 		s := &t.host.stages[i]
-		out.Job.StageStatus = append(out.Job.StageStatus, t.progress.stage(s.index, s, now))
+		p.Stages = append(p.Stages, t.progress.stage(s.index, s, now))
 		if s.index+1 < len(t.assignment.Stages) {
-			out.Job.LinkStatus = append(out.Job.LinkStatus, t.progress.link(s, now))
+			p.Links = append(p.Links, t.progress.link(s, now))
 		}
 	}
 	return out

@@ -21,7 +21,6 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export/exporttest"
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -126,7 +125,7 @@ func train(t *testing.T, a control.Assignment, drive func(*trainer)) outcome {
 					drive(tr)
 				}
 			case control.Finished:
-				if answer := tr.commit(control.CommitRequest{Generation: a.Generation, Round: e.Round}); !answer.Accepted {
+				if answer := tr.Commit(control.CommitRequest{Generation: a.Generation, Round: e.Round}); !answer.Accepted {
 					t.Errorf("the commit of the final round %d was refused: %s", e.Round, answer.Reason)
 				}
 				out.round = e.Round
@@ -139,9 +138,9 @@ func train(t *testing.T, a control.Assignment, drive func(*trainer)) outcome {
 			}
 		}
 	}
-	out.status = tr.status()
+	out.status = tr.Status()
 	if out.err == nil {
-		tr.abort()
+		tr.Abort()
 		out.err = <-done
 	}
 	return out
@@ -157,7 +156,7 @@ func nextEvents(ctx context.Context, tr *trainer, seq uint64, done chan error) (
 	}
 	got := make(chan result, 1)
 	go func() {
-		events, err := tr.events.after(ctx, seq)
+		events, err := tr.events.After(ctx, seq)
 		got <- result{events, err}
 	}()
 	select {
@@ -179,7 +178,7 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	if len(o.shards) != len(a.Stages) {
 		t.Fatalf("%d shards for %d stages; the worker ended with %v", len(o.shards), len(a.Stages), o.err)
 	}
-	store, err := shard.OpenDirStore(checkpoint.OS, control.ShardDir(a.Dir))
+	store, err := shard.OpenStore(checkpoint.OS, control.ShardDir(a.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,8 +215,8 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 	if len(weights) < 10000 {
 		t.Errorf("the exported weights are %d bytes", len(weights))
 	}
-	s := o.status.Job
-	if s.Step != 40 || s.Round != 40 || s.SamplesSeen != 40*2*4 || s.State != api.Running {
+	s := o.status.Progress
+	if s.Step != 40 || s.Round != 40 || s.SamplesSeen != 40*2*4 || s.State != control.Training {
 		t.Errorf("status is step %d round %d samples %d state %s", s.Step, s.Round, s.SamplesSeen, s.State)
 	}
 	if s.InitialLoss == nil || s.EvalLoss == nil || !(*s.EvalLoss < 0.8**s.InitialLoss) || s.EvalRound != 40 {
@@ -229,14 +228,14 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 	if math.Abs(*s.InitialLoss-math.Log(256)) > 0.2 {
 		t.Errorf("the untrained model has a loss of %v, expected about ln 256", *s.InitialLoss)
 	}
-	if len(s.StageStatus) != 2 {
-		t.Fatalf("status has %d stages, expected 2", len(s.StageStatus))
+	if len(s.Stages) != 2 {
+		t.Fatalf("status has %d stages, expected 2", len(s.Stages))
 	}
-	if len(s.LinkStatus) != 1 || s.LinkStatus[0].MessageBytes != 2*16*16*4 { // samples, tokens, width, bytes
-		t.Errorf("links are %+v", s.LinkStatus)
+	if len(s.Links) != 1 || s.Links[0].MessageBytes != 2*16*16*4 { // samples, tokens, width, bytes
+		t.Errorf("links are %+v", s.Links)
 	}
 	held := int64(0)
-	for _, st := range s.StageStatus {
+	for _, st := range s.Stages {
 		if m := st.Memory; m == nil || m.Total() != st.MemoryBytes || m.Boundaries != 0 || m.Center <= 0 || m.Center%(m.Gradients/2) != 0 {
 			t.Errorf("stage %d holds %d bytes: %+v; want parts that add up, and a center of whole vectors", st.Stage, st.MemoryBytes, m)
 		}
@@ -246,7 +245,7 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 		}
 		held += st.MemoryBytes
 	}
-	if weights := int64(4 * s.Parameters * s.Pipelines); held < 2*weights { // and their gradients, at least
+	if weights := int64(4 * s.Parameters * 2); held < 2*weights { // and their gradients, at least
 		t.Errorf("stages hold %d bytes, the pipelines' weights alone are %d", held, weights)
 	}
 	if s.BatchS == nil || *s.BatchS <= 0 || *s.BatchS > s.ElapsedS {
@@ -298,10 +297,10 @@ func TestBF16TrainsAlmostAsF32(t *testing.T) {
 	for _, precision := range []string{"f32", "bf16"} {
 		a := setup(t, 2, 1, func(j *job.Job) { j.Precision, j.Train.Steps = precision, 40 })
 		o := train(t, a, nil)
-		if o.status.Job.EvalLoss == nil {
+		if o.status.Progress.EvalLoss == nil {
 			t.Fatalf("%s: no evaluation; the worker ended with %v", precision, o.err)
 		}
-		losses[precision] = *o.status.Job.EvalLoss
+		losses[precision] = *o.status.Progress.EvalLoss
 	}
 	if d := math.Abs(losses["bf16"] - losses["f32"]); d == 0 || d > 0.05*losses["f32"] {
 		t.Errorf("evaluation losses %v: they differ, by 5%% at most", losses)
@@ -318,7 +317,7 @@ func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
 		first.Spec.Job.Data.Files = whole.Spec.Job.Data.Files
 		half := train(t, first, func(tr *trainer) {
 			for round := uint64(3); ; round++ {
-				answer := tr.commit(control.CommitRequest{Generation: 1, Round: round, Stop: true})
+				answer := tr.Commit(control.CommitRequest{Generation: 1, Round: round, Stop: true})
 				if answer.Accepted {
 					return
 				}
@@ -352,7 +351,7 @@ func TestTwoNodesComputeTheShardsOfOne(t *testing.T) {
 		}
 		group.Wait()
 		for k, node := range []int{0, 1, 1} {
-			for _, l := range got[node].status.Job.LinkStatus {
+			for _, l := range got[node].status.Progress.Links {
 				if across := l.Link == 0; across && (l.DownS != nil || l.UpS != nil) {
 					t.Errorf("a message between two processes takes %v s down and %v s up, by two clocks", l.DownS, l.UpS)
 				}
@@ -394,7 +393,7 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 		"has no address":         func(a *control.Assignment) { a.Stages[1].Node = "b" },
 		"stands at step 3":       func(a *control.Assignment) { a.Restore = restoreAt(3, 2) },
 		"1 shards and 1 cursors": func(a *control.Assignment) {
-			a.Restore = &control.Restore{Shards: []string{""}, Cursors: make([]control.Cursor, 1)}
+			a.Restore = &control.Restore{Shards: []string{""}, Cursors: make([]shard.Cursor, 1)}
 		},
 		"F9": func(a *control.Assignment) { a.Plan[0] += " F9" },
 	} {
@@ -417,7 +416,7 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 
 // restoreAt is a round whose pipelines stand at another step than it says.
 func restoreAt(step, round uint64) *control.Restore {
-	return &control.Restore{Round: round, Shards: []string{"", ""}, Cursors: []control.Cursor{{Step: step}}}
+	return &control.Restore{Round: round, Shards: []string{"", ""}, Cursors: []shard.Cursor{{Step: step}}}
 }
 
 func TestLossThatIsNotANumberFailsForGood(t *testing.T) {
@@ -429,7 +428,7 @@ func TestLossThatIsNotANumberFailsForGood(t *testing.T) {
 	plan, _ := schedule.Parse(strings.Join(a.Plan, "\n"))
 	tr := newTrainer(a, plan, zap.NewNop())
 	tr.fail(t.Context(), o.err)
-	events, err := tr.events.after(t.Context(), 0)
+	events, err := tr.events.After(t.Context(), 0)
 	if err != nil || len(events) != 1 || !events[0].Permanent || !strings.Contains(events[0].Error, "step") {
 		t.Errorf("events are %+v (%v), expected one permanent failure that names the step", events, err)
 	}

@@ -2,20 +2,28 @@ package agenttest
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -28,47 +36,98 @@ const RoundTime = 2 * time.Millisecond
 // messageBytes is what the fake trainer's stages send for a micro-batch.
 const messageBytes = 4000
 
-// Patience bounds every wait of a test. Nothing waits this long unless something is broken.
-const Patience = 30 * time.Second
+// Assignment is one of the fake worker: so many rounds.
+func Assignment(id, name string, generation, rounds uint64) control.Assignment {
+	return control.Assignment{
+		JobID: id, Generation: generation, Spec: spec.Spec{Version: spec.Version, Job: TrainJob(name), Budget: &job.Budget{Steps: rounds, Samples: 4 * rounds}},
+		Stages: []control.StagePlace{{}},
+	}
+}
+
+// TrainJob is a job that the fake worker trains; its name says what goes wrong.
+func TrainJob(name string) job.Job {
+	j := *job.Default()
+	j.Name, j.Stages, j.Pipelines, j.MicroBatches, j.Train.Batch = name, 1, 1, 1, 4
+	j.Model.Family = "gpt2"
+	j.Model.Config = map[string]any{"vocab_size": 16, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 1}
+	return j
+}
 
 // trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
 // dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long.
 type trainer struct {
-	a     control.Assignment
-	store shard.Store
-	end   context.CancelFunc
+	a      control.Assignment
+	pid    int
+	store  shard.Store
+	events *control.EventLog
+	log    io.Writer
+	end    context.CancelFunc
 
 	mu     sync.Mutex
 	round  uint64
 	final  uint64
 	wanted map[uint64]bool // rounds to commit
-	events []control.Event
-	grown  chan struct{}
-	asked  time.Time
-	code   int
-	done   bool   // Finished was said
-	words  string // the last in its log
-	log    io.Writer
+	done   bool            // Finished was said
 }
 
-// run trains to the end.
-func (t *trainer) run(ctx context.Context) {
-	if err := t.restore(ctx); err != nil {
-		t.fail(err, false)
-		return
+// Worker is the program of a fake worker: it returns its exit code.
+func Worker(assignment string) int {
+	return worker(context.Background(), assignment, os.Getpid(), os.Stderr, control.Listen)
+}
+
+// worker is Worker until ctx ends, with a socket that listen makes.
+func worker(ctx context.Context, path string, pid int, log io.Writer, listen func(context.Context, string) (net.Listener, error)) int {
+	a, err := control.ReadAssignment(path)
+	if err != nil {
+		fmt.Fprintln(log, "fake worker:", err) //nolint:errcheck // only a log
+		return control.ExitInvalid
 	}
-	t.emit(control.Event{Kind: control.Started})
-	t.train(ctx)
-}
-
-func newTrainer(a control.Assignment, store shard.Store, log io.Writer) *trainer {
 	if a.Spec.Budget == nil { // as where the worker finds out how long an epoch is
 		a.Spec.Budget = a.Spec.Job.Resolved(Epoch)
 	}
-	return &trainer{
-		a: a, store: store, log: log, wanted: map[uint64]bool{}, grown: make(chan struct{}), asked: time.Now(),
-		final: a.Spec.Budget.Steps / uint64(a.Spec.Job.Averaging.Tau),
+	killed := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t := &trainer{
+		a: a, pid: pid, log: log, end: func() { cancel(nil) }, wanted: map[uint64]bool{}, final: a.Spec.Budget.Steps / uint64(a.Spec.Job.Averaging.Tau),
+		events: control.NewEventLog(a.Generation),
 	}
+	socket, err := listen(ctx, control.SocketPath(a.Dir))
+	if err == nil {
+		t.store, err = shard.OpenStore(checkpoint.OS, control.ShardDir(a.Dir))
+	}
+	if err != nil {
+		return t.fail(err, false)
+	}
+	server := control.Server{Trainer: t, Events: t.events}
+	serving, stop := context.WithCancel(killed)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { _ = server.Serve(serving, socket) }) // it ends as told
+	tasks.Go(func() {
+		if err := server.WatchOrphan(ctx, a.OrphanAfter); err != nil {
+			cancel(err)
+		}
+	})
+	code := t.run(ctx)
+	if errors.Is(context.Cause(ctx), control.ErrOrphan) {
+		code = control.ExitOrphan
+	}
+	cancel(nil)
+	if killed.Err() == nil {
+		t.events.Drain(killed, time.Second)
+	}
+	stop()
+	tasks.Wait()
+	return code
+}
+
+// run trains until it fails or ctx ends, and returns the exit code of a failure.
+func (t *trainer) run(ctx context.Context) int {
+	if err := t.restore(ctx); err != nil {
+		return t.fail(err, false)
+	}
+	t.events.Append(control.Event{Kind: control.Started})
+	return t.train(ctx)
 }
 
 func (t *trainer) restore(ctx context.Context) error {
@@ -95,74 +154,46 @@ func (t *trainer) trouble() (string, uint64) {
 	return kind, n
 }
 
-func (t *trainer) train(ctx context.Context) {
+func (t *trainer) train(ctx context.Context) int {
 	ticker := time.NewTicker(RoundTime)
 	defer ticker.Stop()
 	kind, at := t.trouble()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return control.ExitDone
 		case <-ticker.C:
 		}
 		t.mu.Lock()
-		orphan := time.Since(t.asked) > t.a.OrphanAfter
-		if t.round < t.final {
-			t.round++
-		}
-		now, full := t.round, kind == "full" && t.round >= at
-		finished := t.round == t.final && !t.done
-		commit := t.wanted[now]
+		t.round = min(t.round+1, t.final)
+		now, commit, finished := t.round, t.wanted[t.round], t.round == t.final && !t.done
 		delete(t.wanted, now)
+		t.done = t.done || finished
 		t.mu.Unlock()
 		switch {
-		case orphan:
-			t.code = control.ExitOrphan
-			return
 		case kind == "nan" && now == at:
-			t.fail(fmt.Errorf("step %d, stage 1: loss is NaN: lower optimizer.lr", now), true)
-			return
+			return t.fail(fmt.Errorf("step %d, stage 1: loss is NaN: lower optimizer.lr", now), true)
 		case kind == "crash" && now == at:
-			t.say(fmt.Errorf("crash in round %d", now))
-			t.code = 7
-			return
-		case commit && full:
-			t.fail(&checkpoint.SpaceError{Dir: control.ShardDir(t.a.Dir), Needed: NeverFree, Available: -1, Err: syscall.ENOSPC}, false)
-			return
+			fmt.Fprintf(t.log, "fake worker: crash in round %d\n", now) //nolint:errcheck // only a log
+			return 7
+		case commit && kind == "full" && now >= at:
+			return t.fail(&checkpoint.SpaceError{Dir: control.ShardDir(t.a.Dir), Needed: NeverFree, Available: -1, Err: syscall.ENOSPC}, false)
 		case commit:
 			if err := t.snapshot(ctx, now); err != nil {
-				t.fail(err, false)
-				return
+				return t.fail(err, false)
 			}
 		}
 		if finished {
-			t.mu.Lock()
-			t.done = true
-			t.mu.Unlock()
-			t.emit(control.Event{Kind: control.Finished, Round: now})
+			t.events.Append(control.Event{Kind: control.Finished, Round: now})
 		}
 	}
 }
 
-func (t *trainer) fail(err error, permanent bool) {
-	t.say(err)
-	t.code = control.ExitFailed
-	t.emit(control.Event{Kind: control.FailedNow, Error: err.Error(), Permanent: permanent, Obstacle: obstacle.Of(err)})
-}
-
-// say writes to the log.
-func (t *trainer) say(err error) {
-	t.words = "fake worker: " + err.Error()
-	fmt.Fprintln(t.log, t.words) //nolint:errcheck // only a log
-}
-
-func (t *trainer) emit(e control.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e.Seq, e.Time, e.Generation = uint64(len(t.events))+1, time.Now(), t.a.Generation
-	t.events = append(t.events, e)
-	close(t.grown)
-	t.grown = make(chan struct{})
+// fail says why training ends.
+func (t *trainer) fail(err error, permanent bool) int {
+	fmt.Fprintln(t.log, "fake worker:", err) //nolint:errcheck // only a log
+	t.events.Append(control.Event{Kind: control.FailedNow, Error: err.Error(), Permanent: permanent, Obstacle: obstacle.Of(err)})
+	return control.ExitFailed
 }
 
 // snapshot writes the shards of all stages.
@@ -172,19 +203,12 @@ func (t *trainer) snapshot(ctx context.Context, round uint64) error {
 		if err != nil {
 			return err
 		}
-		digest, bytes, err := shard.Write(ctx, t.store, header, func(_ int, dst []float32, offset int) error {
-			copy(dst, values[offset:])
-			return nil
-		})
+		digest, bytes, err := shard.Write(ctx, t.store, header, [][]float32{values})
 		if err != nil {
 			return err
 		}
-		cursors := make([]control.Cursor, len(header.Cursors))
-		for i, c := range header.Cursors {
-			cursors[i] = control.Cursor(c)
-		}
-		t.emit(control.Event{Kind: control.Shard, Round: round, Shard: &control.ShardInfo{
-			Stage: k, Digest: string(digest), Bytes: bytes, Cursors: cursors, Meta: t.meta(round),
+		t.events.Append(control.Event{Kind: control.Shard, Round: round, Shard: &control.ShardInfo{
+			Stage: k, Digest: string(digest), Bytes: bytes, Cursors: header.Cursors, Meta: t.meta(round),
 		}})
 	}
 	return nil
@@ -204,13 +228,14 @@ const Epoch = 160
 // Loss is what the fake trainer reports after a round.
 func Loss(round uint64) float64 { return 5.5 / (1 + float64(round)/50) }
 
-func (t *trainer) status() control.Status {
+// Status implements control.Trainer.
+func (t *trainer) Status() control.Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := control.Status{JobID: t.a.JobID, Generation: t.a.Generation, PID: os.Getpid(), Final: t.final, NextCommit: t.earliest()}
+	s := control.Status{JobID: t.a.JobID, Generation: t.a.Generation, PID: t.pid, Final: t.final, NextCommit: t.earliest()}
 	m := t.meta(t.round)
-	s.Job = api.JobStatus{
-		State: api.Running, Round: t.round, Step: t.round * uint64(t.a.Spec.Job.Averaging.Tau), Steps: t.a.Spec.Budget.Steps, BudgetSamples: t.a.Spec.Budget.Samples,
+	s.Progress = control.Progress{
+		State: control.Training, Round: t.round, Step: t.round * uint64(t.a.Spec.Job.Averaging.Tau), Steps: t.a.Spec.Budget.Steps, BudgetSamples: t.a.Spec.Budget.Samples,
 		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
@@ -218,18 +243,17 @@ func (t *trainer) status() control.Status {
 	if kind, at := t.trouble(); kind == "slow" && t.round >= at {
 		batch *= 2
 	}
-	s.Job.BatchS = &batch
+	s.Progress.BatchS = &batch
 	for k := range t.a.Stages {
 		m := tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500, Center: 2000}
-		s.Job.StageStatus = append(s.Job.StageStatus, api.StageStatus{
+		s.Progress.Stages = append(s.Progress.Stages, control.StageStatus{
 			Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1, MemoryBytes: m.Total(), Memory: &m,
 		})
 	}
 	for k := range len(t.a.Stages) - 1 {
 		down, up := 30e-6, 40e-6
-		s.Job.LinkStatus = append(s.Job.LinkStatus, api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
+		s.Progress.Links = append(s.Progress.Links, control.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
 	}
-	s.Job.MicroBatches = int(t.a.Spec.Job.MicroBatches)
 	return s
 }
 
@@ -241,7 +265,8 @@ func (t *trainer) earliest() uint64 {
 	return t.round + 1
 }
 
-func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
+// Commit implements control.Trainer.
+func (t *trainer) Commit(r control.CommitRequest) control.CommitResponse {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.Generation != t.a.Generation || r.Round < t.earliest() || r.Round > t.final {
@@ -254,25 +279,33 @@ func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
 	return control.CommitResponse{Accepted: true}
 }
 
-// follow calls each with every event after a number, and flush after those that are there, until ctx ends or either fails.
-func (t *trainer) follow(ctx context.Context, after int, each func(control.Event) bool, flush func() error) {
-	for {
-		t.mu.Lock()
-		events, grown := t.events[min(after, len(t.events)):], t.grown
-		t.mu.Unlock()
-		for _, e := range events {
-			if !each(e) {
-				return
-			}
+// Abort implements control.Trainer.
+func (t *trainer) Abort() { t.end() }
+
+// makeShard makes a stage's shard of a round. Stage 0 has all the model's tensors, so that the round can be exported; every
+// value is the round's number, so that one can tell rounds apart.
+func makeShard(a control.Assignment, k int, round uint64) (*shard.Header, []float32, error) {
+	meta, elements := export.ShardMeta{Layers: [2]int{k, k + 1}}, 1
+	if k == 0 {
+		m, err := model.Build(a.Spec.Job.Model.Family, a.Spec.Job.Model.Config)
+		if err != nil {
+			return nil, nil, fmt.Errorf("build the model: %w", err)
 		}
-		after += len(events)
-		if flush() != nil {
-			return
-		}
-		select {
-		case <-grown:
-		case <-ctx.Done():
-			return
+		meta.Tensors = stage.Layout(m.Layers)
+		for _, t := range meta.Tensors {
+			elements = max(elements, t.Offset+t.Len())
 		}
 	}
+	text, err := json.Marshal(meta)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the shard's meta: %w", err)
+	}
+	h := &shard.Header{
+		Job: a.JobID, Generation: a.Generation, Round: round, Stage: k, Stages: len(a.Stages), Meta: text,
+		Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: elements}},
+	}
+	for i := range int(a.Spec.Job.Pipelines) {
+		h.Cursors = append(h.Cursors, shard.Cursor{Pipeline: i, Step: round * uint64(a.Spec.Job.Averaging.Tau)})
+	}
+	return h, slices.Repeat([]float32{float32(round)}, elements), nil
 }

@@ -17,41 +17,38 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// tuneSteps is how many steps the fake tuning takes.
-const tuneSteps = 4
+// TuneSteps is how many steps the fake tuning takes.
+const TuneSteps = 4
 
 // Tune is the program of a fake tuning: it returns its exit code. What goes wrong is in the job's name: "nofit" says that no candidate
 // fits, "tunedies-at-2" dies in step 2 every time, "tunedies-once" the first time, "tunefull" says that the disk is full every time,
 // "tunefull-once" the first time, "tuneslow" can be watched, "tunehangs" takes until its daemon is gone, "tunegarbage" prints what is
 // no message.
 func Tune(request string) int {
-	r, err := control.ReadTuneRequest(request)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "fake tuning:", err)
-		return control.ExitInvalid
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the daemon is gone
 		cancel()
 	}()
-	first := os.Mkdir(r.Dir+"/began", 0o700) == nil
-	code, words := pretendToTune(ctx, &r, first, func(m control.TuneMessage) { _ = json.NewEncoder(os.Stdout).Encode(m) })
-	if words == garbage {
-		fmt.Println(words)
-		time.Sleep(2 * Patience)
-	} else if words != "" {
-		fmt.Fprintln(os.Stderr, words)
-	}
-	return code
+	return tuning(ctx, request, os.Stdout, os.Stderr)
 }
 
-// garbage is no message of a tuning.
-const garbage = "hello"
-
-// pretendToTune does what the job's name says, and returns an exit code and last words. first says that it was not done before.
-func pretendToTune(ctx context.Context, r *control.TuneRequest, first bool, say func(control.TuneMessage)) (code int, words string) {
+// tuning is Tune until ctx ends.
+func tuning(ctx context.Context, request string, out, log io.Writer) int {
+	r, err := control.ReadTuneRequest(request)
+	if err != nil {
+		fmt.Fprintln(log, "fake tuning:", err) //nolint:errcheck // only a log
+		return control.ExitInvalid
+	}
+	first := os.Mkdir(r.Dir+"/began", 0o700) == nil
+	say := func(m control.TuneMessage) int {
+		_ = json.NewEncoder(out).Encode(m) // it is killed when nobody reads
+		if m.Report == nil {
+			return 1
+		}
+		return 0
+	}
 	kind, at, _ := strings.Cut(r.Spec.Job.Name, "-at-")
 	dies, err := strconv.Atoi(at)
 	if err != nil {
@@ -60,47 +57,44 @@ func pretendToTune(ctx context.Context, r *control.TuneRequest, first bool, say 
 	if kind == "tunedies-once" && first {
 		dies = 1
 	}
-	if r.Estimate {
-		report := Report(&r.Spec.Job, r.NodeCores)
+	report := Report(&r.Spec.Job, len(r.Cores))
+	switch {
+	case r.Estimate:
+		report = Report(&r.Spec.Job, r.NodeCores)
 		report.Chosen.Measured = nil
 		rate := report.Chosen.Predicted.SamplesPerSecond
 		report.Estimate = &tuner.Estimate{JobSeconds: float64(r.Spec.Job.Wanted(Epoch)) / rate, TuningSeconds: 40, Basis: "a fake price"}
-		say(control.TuneMessage{Report: report})
-		return 0, ""
+		return say(control.TuneMessage{Report: report})
+	case kind == "tuneruled":
+		return say(control.TuneMessage{Report: &tuner.Report{Version: tuner.ReportVersion, Ruled: Ruled}})
 	}
-	if kind == "tuneruled" {
-		say(control.TuneMessage{Report: &tuner.Report{Version: tuner.ReportVersion, Ruled: Ruled}})
-		return 0, ""
-	}
-	for step := range tuneSteps {
-		say(control.TuneMessage{Progress: &control.TuneProgress{Done: step, Total: tuneSteps, Text: fmt.Sprintf("fake step %d", step+1)}})
+	for step := range TuneSteps {
+		say(control.TuneMessage{Progress: &control.TuneProgress{Done: step, Total: TuneSteps, Text: fmt.Sprintf("fake step %d", step+1)}})
 		time.Sleep(2 * RoundTime)
 		switch {
 		case step == dies:
-			return 7, fmt.Sprintf("fake tuning: crash in step %d", step)
+			fmt.Fprintf(log, "fake tuning: crash in step %d\n", step) //nolint:errcheck // only a log
+			return 7
 		case kind == "tuneslow":
 			time.Sleep(150 * time.Millisecond) // long enough to be watched
+		case kind == "tunegarbage":
+			fmt.Fprintln(out, "hello") //nolint:errcheck // it is killed for that
+			<-ctx.Done()
 		case kind == "tunehangs":
 			<-ctx.Done()
-			return 1, ""
-		case kind == "tunegarbage":
-			return 1, garbage
+			return 1
 		}
 	}
-	if kind == "nofit" {
-		say(control.TuneMessage{Error: NoFit, Permanent: true})
-		return 1, ""
+	switch full := (&obstacle.Obstacle{Kind: obstacle.Space, Path: r.Dir, Bytes: 1, Text: FullDisk}); {
+	case kind == "nofit":
+		return say(control.TuneMessage{Error: NoFit, Permanent: true})
+	case kind == "tunefull":
+		full.Bytes = NeverFree
+		return say(control.TuneMessage{Error: FullDisk, Obstacle: full})
+	case kind == "tunefull-once" && first:
+		return say(control.TuneMessage{Error: FullDisk, Obstacle: full})
 	}
-	if kind == "tunefull" || kind == "tunefull-once" && first {
-		full := &obstacle.Obstacle{Kind: obstacle.Space, Path: r.Dir, Bytes: 1, Text: FullDisk}
-		if kind == "tunefull" {
-			full.Bytes = NeverFree
-		}
-		say(control.TuneMessage{Error: FullDisk, Obstacle: full})
-		return 1, ""
-	}
-	say(control.TuneMessage{Report: Report(&r.Spec.Job, len(r.Cores))})
-	return 0, ""
+	return say(control.TuneMessage{Report: report})
 }
 
 // What the fake tuning says of jobs that are called so.

@@ -19,7 +19,6 @@ const (
 	CreateTemp Op = "create"
 	Open       Op = "open"
 	Write      Op = "write"
-	WriteAt    Op = "writeat"
 	Sync       Op = "sync"
 	Close      Op = "close"
 	Rename     Op = "rename"
@@ -94,20 +93,22 @@ func (f *Faults) take(n int) int {
 	return n
 }
 
-// MkdirAll implements checkpoint.FS.
-func (f *Faults) MkdirAll(dir string, perm fs.FileMode) error {
-	if err := f.check(MkdirAll); err != nil {
+// do is an operation, unless it is to fail.
+func (f *Faults) do(op Op, operation func() error) error {
+	if err := f.check(op); err != nil {
 		return err
 	}
-	return f.FS.MkdirAll(dir, perm)
+	return operation()
+}
+
+// MkdirAll implements checkpoint.FS.
+func (f *Faults) MkdirAll(dir string, perm fs.FileMode) error {
+	return f.do(MkdirAll, func() error { return f.FS.MkdirAll(dir, perm) })
 }
 
 // CreateTemp implements checkpoint.FS.
-func (f *Faults) CreateTemp(dir string, perm fs.FileMode) (checkpoint.File, error) {
-	if err := f.check(CreateTemp); err != nil {
-		return nil, err
-	}
-	file, err := f.FS.CreateTemp(dir, perm)
+func (f *Faults) CreateTemp(dir string, perm fs.FileMode) (file checkpoint.File, err error) {
+	err = f.do(CreateTemp, func() error { file, err = f.FS.CreateTemp(dir, perm); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -115,43 +116,30 @@ func (f *Faults) CreateTemp(dir string, perm fs.FileMode) (checkpoint.File, erro
 }
 
 // Open implements checkpoint.FS.
-func (f *Faults) Open(name string) (checkpoint.File, error) {
-	if err := f.check(Open); err != nil {
-		return nil, err
-	}
-	return f.FS.Open(name)
+func (f *Faults) Open(name string) (file checkpoint.File, err error) {
+	err = f.do(Open, func() error { file, err = f.FS.Open(name); return err })
+	return file, err
 }
 
 // Rename implements checkpoint.FS.
 func (f *Faults) Rename(from, to string) error {
-	if err := f.check(Rename); err != nil {
-		return err
-	}
-	return f.FS.Rename(from, to)
+	return f.do(Rename, func() error { return f.FS.Rename(from, to) })
 }
 
 // Remove implements checkpoint.FS.
 func (f *Faults) Remove(name string) error {
-	if err := f.check(Remove); err != nil {
-		return err
-	}
-	return f.FS.Remove(name)
+	return f.do(Remove, func() error { return f.FS.Remove(name) })
 }
 
 // ReadDir implements checkpoint.FS.
-func (f *Faults) ReadDir(dir string) ([]string, error) {
-	if err := f.check(ReadDir); err != nil {
-		return nil, err
-	}
-	return f.FS.ReadDir(dir)
+func (f *Faults) ReadDir(dir string) (names []string, err error) {
+	err = f.do(ReadDir, func() error { names, err = f.FS.ReadDir(dir); return err })
+	return names, err
 }
 
 // SyncDir implements checkpoint.FS.
 func (f *Faults) SyncDir(dir string) error {
-	if err := f.check(SyncDir); err != nil {
-		return err
-	}
-	return f.FS.SyncDir(dir)
+	return f.do(SyncDir, func() error { return f.FS.SyncDir(dir) })
 }
 
 // Available implements checkpoint.FS.
@@ -183,19 +171,7 @@ func (f *faultyFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (f *faultyFile) WriteAt(p []byte, offset int64) (int, error) {
-	if err := f.faults.check(WriteAt); err != nil {
-		return 0, err
-	}
-	return f.File.WriteAt(p, offset)
-}
-
-func (f *faultyFile) Sync() error {
-	if err := f.faults.check(Sync); err != nil {
-		return err
-	}
-	return f.File.Sync()
-}
+func (f *faultyFile) Sync() error { return f.faults.do(Sync, f.File.Sync) }
 
 // Close closes the file even when it reports a fault, so that tests leak nothing and a crash frees the file's lock.
 func (f *faultyFile) Close() error {

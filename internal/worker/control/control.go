@@ -14,10 +14,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // Exit codes of a worker process.
@@ -65,16 +66,9 @@ type StagePlace struct {
 type Restore struct {
 	Round   uint64          `json:"round"`
 	Shards  []string        `json:"shards"`  // per stage: digest in DIR/shards
-	Cursors []Cursor        `json:"cursors"` // per pipeline
+	Cursors []shard.Cursor  `json:"cursors"` // per pipeline
 	Data    string          `json:"data"`    // digest of the data it was trained on
 	Meta    json.RawMessage `json:"meta"`    // RoundMeta of that round
-}
-
-// Cursor is where a pipeline stands in its data: the number of batches it has consumed. With the job's seed, batch size and
-// pipelines it names the next sample.
-type Cursor struct {
-	Pipeline int    `json:"pipeline"`
-	Step     uint64 `json:"step"`
 }
 
 // RoundMeta is what a manifest keeps beside the shards, for status after a restart.
@@ -83,7 +77,7 @@ type RoundMeta struct {
 	Loss      *float64 `json:"loss"`
 	EvalLoss  *float64 `json:"eval_loss"`
 	EvalRound uint64   `json:"eval_round"`
-	api.Metrics
+	Metrics
 	InitialLoss    *float64 `json:"initial_eval_loss"`
 	SamplesSeen    uint64   `json:"samples_seen"`
 	DataDigest     string   `json:"data_digest"`
@@ -92,7 +86,7 @@ type RoundMeta struct {
 	Budget *job.Budget `json:"budget,omitempty"`
 }
 
-// Status is a worker's state, the part of api.JobStatus that it knows: State is Starting, Running, Done or Failed.
+// Status is how a worker is.
 type Status struct {
 	JobID      string `json:"job"`
 	Generation uint64 `json:"generation"`
@@ -102,8 +96,73 @@ type Status struct {
 	// Loading is what the process has done so far, while it loads; nil once it trains.
 	Loading *Loading `json:"loading,omitempty"`
 	// Held says why shards of a commit cannot be written yet; empty: nothing is in the way. The worker tries again by itself.
-	Held string        `json:"held,omitempty"`
-	Job  api.JobStatus `json:"status"`
+	Held     string   `json:"held,omitempty"`
+	Progress Progress `json:"status"`
+}
+
+// State is where a worker stands.
+type State string
+
+// The states of a worker.
+const (
+	Starting State = "starting"
+	Training State = "running" // also after the final round, until it is told to end
+	Failed   State = "failed"
+)
+
+// Progress is what a worker measures of its training. Rates and fractions are of the last seconds.
+type Progress struct {
+	State         State         `json:"state"`
+	Device        string        `json:"device"` // what computes, and why
+	Parameters    int           `json:"parameters"`
+	Step          uint64        `json:"step"`  // of the slowest pipeline
+	Steps         uint64        `json:"steps"` // of each pipeline; 0 while they are not known
+	Round         uint64        `json:"round"` // of the center
+	BudgetSamples uint64        `json:"budget_samples"`
+	SamplesSeen   uint64        `json:"samples_seen"`
+	Loss          *float64      `json:"loss"` // mean training loss of each pipeline's last steps, nats per target
+	EvalLoss      *float64      `json:"eval_loss"`
+	EvalRound     uint64        `json:"eval_round"`
+	Metrics                     // of that evaluation
+	InitialLoss   *float64      `json:"initial_eval_loss"`
+	TokensPerS    float64       `json:"tokens_per_s"` // all pipelines
+	BatchS        *float64      `json:"batch_s"`      // seconds from one step of a pipeline to its next
+	ElapsedS      float64       `json:"elapsed_s"`
+	ETAS          *float64      `json:"eta_s"` // seconds; nil while unknown
+	Stages        []StageStatus `json:"stage_status"`
+	Links         []LinkStatus  `json:"link_status"`
+}
+
+// Metrics are what an evaluation says beside its loss; nil where the model's task has no use for one.
+type Metrics struct {
+	Perplexity *float64 `json:"perplexity"`
+	Accuracy   *float64 `json:"accuracy"`
+	F1         *float64 `json:"f1"`
+}
+
+// StageStatus is what a stage's device did, as fractions of its time, and what the stage takes of its memory. Its fields are those of
+// api.StageStatus, which explains them.
+type StageStatus struct {
+	Stage          int           `json:"stage"`
+	Device         string        `json:"device"`
+	Layers         string        `json:"layers"`
+	Busy           float64       `json:"busy"`
+	WaitUpstream   float64       `json:"wait_upstream"`
+	WaitDownstream float64       `json:"wait_downstream"`
+	Average        float64       `json:"average"`
+	Optimizer      float64       `json:"optimizer"`
+	Commit         float64       `json:"commit"`
+	Evaluate       float64       `json:"evaluate"`
+	MemoryBytes    int64         `json:"memory_bytes"`
+	Memory         *tuner.Memory `json:"memory"`
+}
+
+// LinkStatus is how long a message takes between a stage and the next, as api.LinkStatus explains.
+type LinkStatus struct {
+	Link         int      `json:"link"`
+	MessageBytes int64    `json:"message_bytes"`
+	DownS        *float64 `json:"down_s"`
+	UpS          *float64 `json:"up_s"`
 }
 
 // Loading tells a process that loads slowly from one that hangs.
@@ -158,11 +217,11 @@ type Event struct {
 
 // ShardInfo describes a durable shard of one round.
 type ShardInfo struct {
-	Stage   int       `json:"stage"`
-	Digest  string    `json:"digest"` // SHA-256, hexadecimal
-	Bytes   int64     `json:"bytes"`
-	Cursors []Cursor  `json:"cursors"`
-	Meta    RoundMeta `json:"meta"`
+	Stage   int            `json:"stage"`
+	Digest  string         `json:"digest"` // SHA-256, hexadecimal
+	Bytes   int64          `json:"bytes"`
+	Cursors []shard.Cursor `json:"cursors"`
+	Meta    RoundMeta      `json:"meta"`
 }
 
 // AssignmentPath is the assignment in a job's directory.

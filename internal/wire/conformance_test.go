@@ -1,5 +1,4 @@
-// Package wiretest is the conformance suite of wire.End: every kind of link passes it.
-package wiretest
+package wire_test
 
 import (
 	"bytes"
@@ -16,14 +15,14 @@ import (
 	"github.com/avgpipe/avgpipe/internal/wire"
 )
 
-// Open makes a link of pipeline 1 between stages 0 and 1 and closes it when the test ends.
-type Open func(t *testing.T, s wire.Spec) (lower, upper wire.End)
+// openLink makes a link of pipeline 1 between stages 0 and 1 and closes it when the test ends.
+type openLink func(t *testing.T, s wire.Spec) (lower, upper wire.End)
 
-// Run holds a kind of link to the contract.
-func Run(t *testing.T, open Open) {
+// conforms holds a kind of link to the contract of wire.End.
+func conforms(t *testing.T, open openLink) {
 	tests := []struct {
 		claim string
-		test  func(t *testing.T, open Open)
+		test  func(t *testing.T, open openLink)
 	}{
 		{"frames arrive in order with their headers and bytes", arriveInOrder},
 		{"payloads are aligned to 64 bytes and reused", reusePayloads},
@@ -91,7 +90,7 @@ func check(t *testing.T, e wire.End, f wire.Frame, kind wire.Kind, micro, n int)
 	}
 }
 
-func arriveInOrder(t *testing.T, open Open) {
+func arriveInOrder(t *testing.T, open openLink) {
 	lower, upper := open(t, spec(8, 1<<20))
 	sizes := []int{0, 1, 8, 63, 64, 65, 4096, 1 << 20}
 	for i, n := range sizes {
@@ -104,7 +103,7 @@ func arriveInOrder(t *testing.T, open Open) {
 	expect(t, lower, wire.Gradient, 3, 100)
 }
 
-func reusePayloads(t *testing.T, open Open) {
+func reusePayloads(t *testing.T, open openLink) {
 	lower, _ := open(t, spec(1, 1000))
 	f := lower.NewFrame(wire.Header{}, 1000)
 	first := unsafe.SliceData(f.Payload)
@@ -125,7 +124,7 @@ func reusePayloads(t *testing.T, open Open) {
 	}
 }
 
-func bothDirections(t *testing.T, open Open) {
+func bothDirections(t *testing.T, open openLink) {
 	lower, upper := open(t, spec(2, 1<<16))
 	const frames = 200
 	var all sync.WaitGroup
@@ -156,7 +155,7 @@ func expectAll(t *testing.T, e wire.End, kind wire.Kind, frames, n int) {
 	}
 }
 
-func blockWhenFull(t *testing.T, open Open) {
+func blockWhenFull(t *testing.T, open openLink) {
 	const depth = 3
 	lower, upper := open(t, spec(depth, 1<<20))
 	for m := range depth {
@@ -181,7 +180,7 @@ func blockWhenFull(t *testing.T, open Open) {
 	}
 }
 
-func endWithContext(t *testing.T, open Open) {
+func endWithContext(t *testing.T, open openLink) {
 	_, upper := open(t, spec(1, 8))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
@@ -196,7 +195,7 @@ func endWithContext(t *testing.T, open Open) {
 	}
 }
 
-func refuseStale(t *testing.T, open Open) {
+func refuseStale(t *testing.T, open openLink) {
 	s := spec(2, 8)
 	lower, upper := open(t, s)
 	f := frame(lower, wire.Activation, 0, 8)
@@ -209,7 +208,7 @@ func refuseStale(t *testing.T, open Open) {
 	expect(t, upper, wire.Activation, 1, 8)
 }
 
-func refuseLong(t *testing.T, open Open) {
+func refuseLong(t *testing.T, open openLink) {
 	lower, upper := open(t, spec(2, 100))
 	err := lower.Send(t.Context(), frame(lower, wire.Activation, 0, 101))
 	if err == nil || !strings.Contains(err.Error(), "101 bytes") || !strings.Contains(err.Error(), "at most 100") {
@@ -219,7 +218,7 @@ func refuseLong(t *testing.T, open Open) {
 	expect(t, upper, wire.Activation, 1, 100)
 }
 
-func failBoth(t *testing.T, open Open) {
+func failBoth(t *testing.T, open openLink) {
 	lower, upper := open(t, spec(1, 8))
 	cause := errors.New("device 3 caught fire")
 	type result struct {
@@ -258,7 +257,7 @@ func failBoth(t *testing.T, open Open) {
 	}
 }
 
-func endInOrder(t *testing.T, open Open) {
+func endInOrder(t *testing.T, open openLink) {
 	lower, upper := open(t, spec(4, 1<<16))
 	for m := range 3 {
 		send(t, lower, wire.Activation, m, 1<<16)
@@ -280,7 +279,7 @@ func endInOrder(t *testing.T, open Open) {
 	}
 }
 
-func noticeArrivals(t *testing.T, open Open) {
+func noticeArrivals(t *testing.T, open openLink) {
 	lower, upper := open(t, spec(4, 8))
 	if _, ok, err := upper.TryReceive(); ok || err != nil {
 		t.Errorf("TryReceive of nothing: %v, %v", ok, err)
@@ -328,7 +327,7 @@ func receiveAll(t *testing.T, e wire.End, micros []int) []int {
 	}
 }
 
-func steadyPool(t *testing.T, open Open) {
+func steadyPool(t *testing.T, open openLink) {
 	lower, upper := open(t, spec(2, 1<<20))
 	lend := func() {
 		send(t, lower, wire.Activation, 0, 1<<20)

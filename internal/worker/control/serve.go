@@ -1,4 +1,4 @@
-package worker
+package control
 
 import (
 	"context"
@@ -13,43 +13,46 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/avgpipe/avgpipe/internal/trace"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // maxRequestBytes bounds the body of a control request; the largest is a few dozen bytes.
 const maxRequestBytes = 1 << 16
 
-// controller is what the control socket drives; the trainer is the one in use.
-type controller interface {
-	status() control.Status
-	commit(control.CommitRequest) control.CommitResponse
-	abort()
+// Trainer is what a Server answers for.
+type Trainer interface {
+	Status() Status
+	Commit(r CommitRequest) CommitResponse
+	// Abort ends training without a commit.
+	Abort()
 }
 
-// server answers the daemon on the worker's unix socket.
-type server struct {
-	controller controller
-	events     *eventLog
-	lastAsked  atomic.Int64 // trace.Now of the last request, for the orphan watch
-	streams    atomic.Int64 // open event streams: a daemon that listens needs not ask
+// Server answers the daemon.
+type Server struct {
+	Trainer Trainer
+	Events  *EventLog
+
+	lastAsked atomic.Pointer[time.Time] // when the last request came or stream ended, for the orphan watch
+	streams   atomic.Int64              // open event streams: a daemon that listens needs not ask
 }
 
-// serve answers on path until ctx ends. It replaces a socket that a dead worker left behind.
-func (s *server) serve(ctx context.Context, path string) error {
+// Listen makes the socket of a worker. It replaces one that a dead worker left behind.
+func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("worker: remove stale control socket %s: %w", path, err)
+		return nil, fmt.Errorf("worker: remove stale control socket %s: %w", path, err)
 	}
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "unix", path)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
-		return fmt.Errorf("worker: listen on control socket %s: %w", path, err)
+		return nil, fmt.Errorf("worker: listen on control socket %s: %w", path, err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("worker: restrict control socket %s: %w", path, err), listener.Close())
+		return nil, errors.Join(fmt.Errorf("worker: restrict control socket %s: %w", path, err), listener.Close())
 	}
-	s.lastAsked.Store(int64(trace.Now()))
+	return listener, nil
+}
+
+// Serve answers what comes on a listener until ctx ends, and closes it.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	s.asked()
 	server := &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -58,7 +61,7 @@ func (s *server) serve(ctx context.Context, path string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("worker: serve control socket %s: %w", path, err)
+			return fmt.Errorf("worker: serve control socket %s: %w", listener.Addr(), err)
 		}
 		return nil
 	})
@@ -69,34 +72,40 @@ func (s *server) serve(ctx context.Context, path string) error {
 	return group.Wait()
 }
 
-func (s *server) routes() http.Handler {
+func (s *Server) asked() {
+	now := time.Now()
+	s.lastAsked.Store(&now)
+}
+
+func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, s.controller.status()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { reply(w, s.Trainer.Status()) })
 	mux.HandleFunc("GET /events", s.stream)
 	mux.HandleFunc("POST /commit", s.postCommit)
 	mux.HandleFunc("POST /abort", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
-		s.controller.abort()
+		_ = http.NewResponseController(w).Flush() // the end closes the connection; a reader that has gone is told nothing
+		s.Trainer.Abort()
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.lastAsked.Store(int64(trace.Now()))
+		s.asked()
 		mux.ServeHTTP(w, r)
 	})
 }
 
-func (s *server) postCommit(w http.ResponseWriter, r *http.Request) {
-	var request control.CommitRequest
+func (s *Server) postCommit(w http.ResponseWriter, r *http.Request) {
+	var request CommitRequest
 	body := json.NewDecoder(io.LimitReader(r.Body, maxRequestBytes))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&request); err != nil {
 		http.Error(w, fmt.Sprintf("commit request: %v", err), http.StatusBadRequest)
 		return
 	}
-	reply(w, s.controller.commit(request))
+	reply(w, s.Trainer.Commit(request))
 }
 
 // stream writes the events after ?after=SEQ, one JSON line each, until the reader or the worker goes.
-func (s *server) stream(w http.ResponseWriter, r *http.Request) {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	var seq uint64
 	if after := r.URL.Query().Get("after"); after != "" {
 		if _, err := fmt.Sscan(after, &seq); err != nil {
@@ -107,7 +116,7 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request) {
 	s.streams.Add(1)
 	defer func() {
 		s.streams.Add(-1)
-		s.lastAsked.Store(int64(trace.Now()))
+		s.asked()
 	}()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
@@ -117,7 +126,7 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for {
-		events, err := s.events.after(r.Context(), seq)
+		events, err := s.Events.After(r.Context(), seq)
 		if err != nil {
 			return
 		}
@@ -130,15 +139,19 @@ func (s *server) stream(w http.ResponseWriter, r *http.Request) {
 		if err := flush.Flush(); err != nil {
 			return
 		}
-		s.events.sent(seq)
+		s.Events.sent(seq)
 	}
 }
 
-// watchOrphan returns errOrphan when no daemon has asked for longer than bound. A bound of 0 never does.
-func (s *server) watchOrphan(ctx context.Context, bound time.Duration) error {
+// ErrOrphan says that no daemon has come back.
+var ErrOrphan = errors.New("worker: no daemon has come back")
+
+// WatchOrphan returns ErrOrphan when no daemon has asked for longer than bound. A bound of 0 never does.
+func (s *Server) WatchOrphan(ctx context.Context, bound time.Duration) error {
 	if bound <= 0 {
 		return nil
 	}
+	s.asked()
 	tick := time.NewTicker(bound / 10)
 	defer tick.Stop()
 	for {
@@ -147,9 +160,9 @@ func (s *server) watchOrphan(ctx context.Context, bound time.Duration) error {
 			return nil
 		case <-tick.C:
 		}
-		idle := trace.Now() - time.Duration(s.lastAsked.Load())
+		idle := time.Since(*s.lastAsked.Load())
 		if s.streams.Load() == 0 && idle > bound {
-			return fmt.Errorf("%w: nothing asked for %s (orphan_after %s)", errOrphan, idle.Round(time.Second), bound)
+			return fmt.Errorf("%w: nothing asked for %s (orphan_after %s)", ErrOrphan, idle.Round(time.Second), bound)
 		}
 	}
 }

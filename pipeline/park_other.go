@@ -1,5 +1,0 @@
-//go:build !linux
-
-package pipeline
-
-func newParker() parker { return newChannelParker() }
