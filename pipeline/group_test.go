@@ -327,7 +327,7 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 	for p := range r.pipelines {
 		s.fakes[p][k].params.Lerp(alpha, toward)
 		if pull == elastic.PullPredicted {
-			s.fakes[p][k].params.Axpy(alpha, deltas[p][k])
+			s.fakes[p][k].params.Axpy(alpha*float32(elastic.DefaultHorizon(r.tau)), deltas[p][k])
 		}
 	}
 }

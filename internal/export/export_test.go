@@ -82,7 +82,7 @@ func TestExportedModelHoldsTheCenterUnderHuggingFaceNames(t *testing.T) {
 		m := tinyModel(t)
 		store, digests, want := writeShards(t, m, stages)
 		dir := filepath.Join(t.TempDir(), "model")
-		if err := exporttest.Unpack(t.Context(), dir, m, store, digests); err != nil {
+		if err := exporttest.Unpack(t.Context(), dir, m, store, digests, ""); err != nil {
 			t.Fatal(err)
 		}
 		back, weights, err := export.Open(nil, dir)
@@ -123,7 +123,7 @@ func TestExportRefusesWhatIsNotOneModel(t *testing.T) {
 		"one stage missing":         {digests[:1], "is of stage 0 of 2, expected 0 of 1"},
 	} {
 		dir := filepath.Join(t.TempDir(), "model")
-		err := exporttest.Unpack(t.Context(), dir, m, store, c.shards)
+		err := exporttest.Unpack(t.Context(), dir, m, store, c.shards, "")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v, want %q", name, err, c.want)
 		}

@@ -194,7 +194,7 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	for k := range a.Stages {
 		digests = append(digests, shard.Digest(o.shards[k].Digest))
 	}
-	return exporttest.Weights(t, h.model, store, digests)
+	return exporttest.Weights(t, h.model, store, digests, control.ModelDir(a.Dir))
 }
 
 func restoreOf(o outcome) *control.Restore {

@@ -14,10 +14,10 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// Unpack packs a model and unpacks it into dir, which it makes.
-func Unpack(ctx context.Context, dir string, m *model.Model, store shard.Store, shards []shard.Digest) error {
+// Unpack packs a model, with what goes with it in companions (empty: nothing), and unpacks it into dir, which it makes.
+func Unpack(ctx context.Context, dir string, m *model.Model, store shard.Store, shards []shard.Digest, companions string) error {
 	var archive bytes.Buffer
-	if err := export.Pack(ctx, &archive, m, store, shards, "", ""); err != nil {
+	if err := export.Pack(ctx, &archive, m, store, shards, companions, ""); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -27,10 +27,10 @@ func Unpack(ctx context.Context, dir string, m *model.Model, store shard.Store, 
 }
 
 // Weights returns the weights file of a model.
-func Weights(t *testing.T, m *model.Model, store shard.Store, shards []shard.Digest) []byte {
+func Weights(t *testing.T, m *model.Model, store shard.Store, shards []shard.Digest, companions string) []byte {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "model")
-	if err := Unpack(t.Context(), dir, m, store, shards); err != nil {
+	if err := Unpack(t.Context(), dir, m, store, shards, companions); err != nil {
 		t.Fatal(err)
 	}
 	weights, err := os.ReadFile(filepath.Join(dir, export.WeightsFile))
