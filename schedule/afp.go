@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -10,7 +11,8 @@ import (
 // advanceForward is advance forward propagation (AvgPipe: Chen et al. 2023): 1f1b with more forwards ahead, so
 // that a stage has work while a message travels. Without costs the warm-up is the published grid, min(M, 2(K-k)+1) for
 // k = 1..K; with costs each link gets what hides it, and refine simulates a batch with it and with others near it. So one
-// pipeline is never slower in the simulator than by 1f1b nor, within its limits, by gpipe. Several pipelines can be. Stage k has as many micro-batches in flight as its warm-up.
+// pipeline is never slower in the simulator than by 1f1b nor, within its limits, by gpipe. Several pipelines can be. Stage k has as
+// many micro-batches in flight as its warm-up.
 //
 // With links as slow as a forward or a backward:
 //
@@ -20,15 +22,13 @@ import (
 //	stage 2  ............F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ............  busy  60%, 1 in flight
 //	batch time 20, bubble 40.0%
 func advanceForward(r Request) (Plan, string) {
-	steps, reason := publishedSteps(r.Devices), "the published grid (no costs known)"
+	wanted, reason := warmupsOf(publishedSteps(r.Devices), r.MicroBatches), "the published grid (no costs known)"
 	if r.Costs != nil {
-		steps = sizedSteps(*r.Costs, r.Devices, r.MicroBatches)
+		wanted = warmupsOf(sizedSteps(*r.Costs, r.Devices, r.MicroBatches), r.MicroBatches)
 		reason = "sized to hide each link behind compute"
 	}
-	wanted := warmupsOf(steps, r.MicroBatches)
-	warmups := wanted
-	if limited := lowerToLimit(steps, r); limited >= 0 {
-		warmups = warmupsOf(steps, r.MicroBatches)
+	warmups, limited := lower(wanted, r)
+	if limited >= 0 {
 		reason += fmt.Sprintf(", lowered from %s since stage %d has memory for %d in flight", joinInts(wanted), limited, r.InFlightLimit[limited])
 		reason += priceOf(wanted, warmups, r)
 	}
@@ -91,45 +91,24 @@ func warmupsOf(steps []int, microBatches int) []int {
 	return warmups
 }
 
-// lowerToLimit takes single micro-batches from the steps until every stage is within its limit, or has the step of 1f1b on
-// every link below it. It returns the first stage whose limit took one, or -1.
-func lowerToLimit(steps []int, r Request) int {
-	limited := -1
-	for k := len(steps) - 1; k >= 0 && r.InFlightLimit != nil; k-- {
-		limit := r.InFlightLimit[k]
-		if limit == 0 || limit >= r.MicroBatches {
-			continue
+// lower brings a warm-up within the limits. A stage below a lowered one runs a forward less ahead than that, at most, so that
+// neighbours do not wait for each other; but no stage runs fewer than in 1f1b. It returns the first stage that was lowered to its
+// limit, -1 for none.
+func lower(wanted []int, r Request) (warmups []int, limited int) {
+	warmups, limited = slices.Clone(wanted), -1
+	for k := range warmups {
+		least := min(r.MicroBatches, r.Devices-k)
+		if k > 0 && warmups[k-1] < wanted[k-1] {
+			warmups[k] = max(least, min(warmups[k], warmups[k-1]-1))
 		}
-		for warmup := 1 + sum(steps[k:]); warmup > limit; warmup-- {
-			link := cheapestStep(steps, k, r.Costs)
-			if link < 0 {
-				break
+		if limit := max(least, at(r.InFlightLimit, k)); at(r.InFlightLimit, k) > 0 && limit < warmups[k] {
+			warmups[k] = limit
+			if limited < 0 {
+				limited = k
 			}
-			steps[link]--
-			limited = k
 		}
 	}
-	return limited
-}
-
-// cheapestStep is the link at or below stage k that loses least by one micro-batch less, the nearest to k of equals; -1 when
-// all have the step of 1f1b. A link's loss is the time per micro-batch of its two stages, SteadyPeriod's term for l = k+1.
-func cheapestStep(steps []int, k int, costs *Costs) int {
-	best, least := -1, math.Inf(1)
-	for l := k; l < len(steps); l++ {
-		if steps[l] <= 1 {
-			continue
-		}
-		loss := 1 / float64(steps[l])
-		if costs != nil {
-			round := costs.Forward[l] + costs.Backward[l] + costs.Forward[l+1] + costs.Backward[l+1] + 2*costs.link(l)
-			loss = round / float64(steps[l])
-		}
-		if loss < least {
-			best, least = l, loss
-		}
-	}
-	return best
+	return warmups, limited
 }
 
 // sameAs says so where the warm-up is that of 1f1b.
@@ -140,14 +119,6 @@ func sameAs(warmups []int, microBatches int) string {
 		}
 	}
 	return "; the same as 1f1b"
-}
-
-func sum(values []int) int {
-	total := 0
-	for _, v := range values {
-		total += v
-	}
-	return total
 }
 
 // joinInts prints 4,3,2,1, with the middle of a long list left out.

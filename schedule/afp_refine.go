@@ -13,10 +13,10 @@ const (
 )
 
 // refine simulates a batch with the given warm-up and takes another one if that is faster. The law that sizes warm-ups is about
-// the middle of a long batch; where stages differ, filling and draining a short one may want another order. So the
-// warm-ups of 1f1b, of gpipe and of the published grid are tried, and then neighbours of the best, one micro-batch
-// less or, if that gains a hundredth, more on one stage, until none is better. All of them keep the limits. What replaces the given
-// warm-up is lowered again as far as that costs no time. The reason is empty where the given one stays.
+// the middle of a long batch; where stages differ, filling and draining a short one may want another order. So refine tries the
+// warm-ups of 1f1b, of gpipe and of the published grid, and then neighbours of the best: a micro-batch less on one stage, or a
+// micro-batch more if that gains a hundredth, until none is better. All of them keep the limits. It lowers what replaces the given
+// warm-up again as far as that costs no time. The reason is empty where the given one stays.
 func refine(warmups []int, r Request) ([]int, string) {
 	if 2*r.Devices*r.MicroBatches > mostChecked {
 		return warmups, ""

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/internal/chart"
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
@@ -26,7 +29,7 @@ func drawFigures(o options) ([]report.Figure, error) {
 	}
 	for _, figure := range []struct {
 		file string
-		draw func() (chart, error)
+		draw func() (chart.Chart, error)
 	}{
 		{"pipelines.svg", speedByPipelines},
 		{"micro-batches.svg", speedByMicroBatches},
@@ -37,7 +40,11 @@ func drawFigures(o options) ([]report.Figure, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", figure.file, err)
 		}
-		if err := os.WriteFile(filepath.Join(o.figures, figure.file), []byte(c.svg()), 0o644); err != nil {
+		var image bytes.Buffer
+		if err := c.SVG(&image); err != nil {
+			return nil, fmt.Errorf("%s: %w", figure.file, err)
+		}
+		if err := os.WriteFile(filepath.Join(o.figures, figure.file), image.Bytes(), 0o644); err != nil {
 			return nil, err
 		}
 	}
@@ -53,13 +60,12 @@ func drawFigures(o options) ([]report.Figure, error) {
 }
 
 // speedByPipelines: pipelines that share devices fill each other's bubbles, until there are none left.
-func speedByPipelines() (chart, error) {
-	c := chart{
-		title: "Speed with N pipelines on the same devices (afp, M = 2K, 2c = F + B, one op fills a device)",
-		x:     "pipelines N", y: "speed over that of one pipeline",
+func speedByPipelines() (chart.Chart, error) {
+	c := chart.Chart{
+		X: "pipelines N on the same devices (afp, M = 2K, 2c = F + B)", Y: "speed over that of one pipeline",
 	}
 	for _, stages := range stageCounts {
-		line := series{name: fmt.Sprintf("%d stages", stages)}
+		line := chart.Line{Name: fmt.Sprintf("%d stages", stages)}
 		costs := schedule.Uniform(stages, forward, backward, slowLink)
 		first := 0.0
 		for pipelines := 1; pipelines <= 6; pipelines++ {
@@ -70,22 +76,21 @@ func speedByPipelines() (chart, error) {
 			if pipelines == 1 {
 				first = result.Throughput()
 			}
-			line.points = append(line.points, point{float64(pipelines), result.Throughput() / first})
+			line.Points = append(line.Points, chart.Point{X: float64(pipelines), Y: result.Throughput() / first})
 		}
-		c.series = append(c.series, line)
+		c.Lines = append(c.Lines, line)
 	}
 	return c, nil
 }
 
 // speedByMicroBatches: more micro-batches make smaller bubbles, until what each costs in itself outweighs that.
-func speedByMicroBatches() (chart, error) {
+func speedByMicroBatches() (chart.Chart, error) {
 	const batch, fixed = 256, 1.0 / 16 // samples; the share of a sample's time that each op takes however small it is
-	c := chart{
-		title: "Speed with M micro-batches of a batch of 256 (afp; an op takes 1/16 + its samples)",
-		x:     "micro-batches M", y: "speed over that of devices never idle", logarithmic: true,
+	c := chart.Chart{
+		X: "micro-batches M of a batch of 256, as a power of 2 (afp; an op takes 1/16 + its samples)", Y: "speed over that of devices never idle",
 	}
 	for _, stages := range stageCounts {
-		line := series{name: fmt.Sprintf("%d stages", stages)}
+		line := chart.Line{Name: fmt.Sprintf("%d stages", stages)}
 		for microBatches := 1; microBatches <= batch; microBatches *= 2 {
 			samples := float64(batch) / float64(microBatches)
 			costs := schedule.Uniform(stages, forward*(fixed+samples), backward*(fixed+samples), slowLink*samples)
@@ -93,26 +98,26 @@ func speedByMicroBatches() (chart, error) {
 			if err != nil {
 				return c, err
 			}
-			line.points = append(line.points, point{float64(microBatches), batch * (forward + backward) / result.Makespan})
+			line.Points = append(line.Points, chart.Point{X: math.Log2(float64(microBatches)), Y: batch * (forward + backward) / result.Makespan})
 		}
-		c.series = append(c.series, line)
+		c.Lines = append(c.Lines, line)
 	}
 	return c, nil
 }
 
 // memoryByStages: the micro-batches in flight on the first stage.
-func memoryByStages() (chart, error) {
-	c := chart{
-		title: "Micro-batches in flight on the first stage (M = 4K, 2c = F + B)", x: "stages K", y: "micro-batches", logarithmic: true,
+func memoryByStages() (chart.Chart, error) {
+	c := chart.Chart{
+		X: "stages K, as a power of 2 (M = 4K, 2c = F + B)", Y: "micro-batches in flight on the first stage",
 	}
 	err := eachSchedule(&c, func(r schedule.Result, _ int) float64 { return float64(r.InFlight[0]) })
 	return c, err
 }
 
 // timeByStages: AFAB (gpipe), 1F1B and AFP.
-func timeByStages() (chart, error) {
-	c := chart{
-		title: "Batch time over that of devices never idle (M = 4K, 2c = F + B)", x: "stages K", y: "time over M (F + B)", logarithmic: true,
+func timeByStages() (chart.Chart, error) {
+	c := chart.Chart{
+		X: "stages K, as a power of 2 (M = 4K, 2c = F + B)", Y: "batch time over M (F + B)",
 	}
 	err := eachSchedule(&c, func(r schedule.Result, stages int) float64 {
 		return r.Makespan / (4 * float64(stages) * (forward + backward))
@@ -120,20 +125,17 @@ func timeByStages() (chart, error) {
 	return c, err
 }
 
-func eachSchedule(c *chart, value func(r schedule.Result, stages int) float64) error {
+func eachSchedule(c *chart.Chart, value func(r schedule.Result, stages int) float64) error {
 	for _, name := range []string{"afp", "1f1b", "gpipe"} {
-		line := series{name: name, dashed: name == "gpipe"} // above the others: where lines meet, both show
-		if name == "gpipe" {
-			line.name = "gpipe (AFAB)"
-		}
+		line := chart.Line{Name: name}
 		for _, stages := range stageCounts {
 			result, err := simulate(name, 4*stages, schedule.Uniform(stages, forward, backward, slowLink))
 			if err != nil {
 				return err
 			}
-			line.points = append(line.points, point{float64(stages), value(result, stages)})
+			line.Points = append(line.Points, chart.Point{X: math.Log2(float64(stages)), Y: value(result, stages)})
 		}
-		c.series = append(c.series, line)
+		c.Lines = append(c.Lines, line)
 	}
 	return nil
 }

@@ -1,31 +1,18 @@
 package profile
 
 import (
-	"bytes"
-	"os"
 	"runtime"
+
+	"github.com/prometheus/procfs"
 )
 
 // processors is the kind of processor that this program runs on, for the digest: its model where the host names it.
 func processors() string {
 	kind := runtime.GOOS + "/" + runtime.GOARCH
-	data, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return kind
-	}
-	if name := parseModel(data); name != "" {
-		kind += " " + name
-	}
-	return kind
-}
-
-// parseModel reads the first model name of /proc/cpuinfo (proc_cpuinfo(5)); "" when there is none.
-func parseModel(cpuinfo []byte) string {
-	for line := range bytes.Lines(cpuinfo) {
-		key, value, _ := bytes.Cut(line, []byte(":"))
-		if string(bytes.TrimSpace(key)) == "model name" {
-			return string(bytes.TrimSpace(value))
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if all, err := fs.CPUInfo(); err == nil && len(all) > 0 && all[0].ModelName != "" {
+			kind += " " + all[0].ModelName
 		}
 	}
-	return ""
+	return kind
 }
