@@ -8,7 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// Target is one way to use the devices: a pipeline over the first Stages of the profile's.
+// Target is one way to use the devices: a pipeline over the first Devices of the profile's.
 type Target struct {
 	Devices int // devices that a pipeline is laid over
 	Threads int // of each; 0 where devices are no processor cores
@@ -149,28 +149,28 @@ func Plan(c *Candidate) (schedule.Plan, string, error) {
 
 // How a simulation finds the period of a plan.
 const (
-	opsAtMost = 1 << 15 // that one simulation runs, so that a search over hundreds of candidates ends within seconds
-	filling   = 2       // batches in which pipelines fill
-	watched   = 4       // batches after them, of which the period is the mean
+	MostSimulated = 1 << 15 // ops that one simulation runs, so that a search over hundreds of candidates ends within seconds
+	filling       = 2       // batches in which pipelines fill
+	watched       = 4       // batches after them, of which the period is the mean
 )
 
-// How pipelines that share devices are simulated: for so many batches, in which they fall out of the step in which they begin, and
+// Pipelines that share devices are simulated for more batches, in which they fall out of the step in which they begin, and
 // with ops whose times lie so far around their costs. On a quiet host the quartiles of one pass lie 2 to 10% apart, and 0.02 to 0.1
 // predict alike.
 const (
-	Settling = 40
-	Jitter   = 0.05
+	settling = 40
+	jitter   = 0.05
 )
 
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
 // and the averaging are a part. Pipelines that wait for each other do so once in as many batches as lie between averagings.
 func (l *layout) simulate() error {
 	load := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1, ExchangeNorm: l.norm}
-	period, err := l.period(load)
+	period, err := Period(l.plan, l.Costs, load)
 	if err == nil && l.awaits && l.Pipelines > 1 {
 		var waiting float64
 		load.AwaitRound = true
-		waiting, err = l.period(load)
+		waiting, err = Period(l.plan, l.Costs, load)
 		period += (waiting - period) / float64(max(l.every, 1))
 	}
 	if err != nil {
@@ -189,17 +189,17 @@ func (l *layout) simulate() error {
 	return nil
 }
 
-// period is what a batch more takes, the mean of a few: pipelines fill and drain once in both runs.
-func (l *layout) period(load schedule.Load) (float64, error) {
+// Period is what a batch more takes by a plan, the mean of a few: pipelines fill and drain once in both of two simulations.
+func Period(plan schedule.Plan, costs schedule.Costs, load schedule.Load) (float64, error) {
 	more := watched
-	if l.Pipelines > 1 {
-		load.Jitter, more = Jitter, Settling
+	if load.Pipelines > 1 {
+		load.Jitter, more = jitter, settling
 	}
-	more = max(1, min(more, opsAtMost/max(1, l.plan.Ops()*l.Pipelines)))
+	more = max(1, min(more, MostSimulated/max(1, plan.Ops()*load.Pipelines)))
 	var makespan [2]float64
 	for i, batches := range []int{filling, filling + more} {
 		load.Batches = batches
-		r, err := schedule.SimulateMany(l.plan, l.Costs, load)
+		r, err := schedule.SimulateMany(plan, costs, load)
 		if err != nil {
 			return 0, err
 		}

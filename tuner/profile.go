@@ -20,7 +20,7 @@ type Profile struct {
 	// Contention is how many times as long passes take, by samples, when several pipelines share the devices: more than 1 where they
 	// take caches and memory bandwidth from each other, less where a device that is not left idle works faster. Without a size: 1.
 	Contention Curve
-	// OptimizerCrowding is the same of optimizer steps. 0 stands for 1.
+	// OptimizerContention is the same of optimizer steps. 0 stands for 1.
 	OptimizerContention float64
 	// DispatchLatency is the time between two ops on a device that has both at hand.
 	DispatchLatency float64
@@ -59,7 +59,8 @@ type Device struct {
 // Link says how long a message takes between two neighbouring devices: LatencySeconds + bytes * SecondsPerByte, of which the
 // second part occupies the link.
 type Link struct {
-	LatencySeconds, SecondsPerByte float64
+	LatencySeconds float64 `json:"latency_seconds"`
+	SecondsPerByte float64 `json:"seconds_per_byte"`
 }
 
 // StageSpec is what the memory of a stage depends on.
@@ -149,7 +150,7 @@ func positive(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 
 // Summary is the profile for people.
 func (p *Profile) Summary() Summary {
-	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, DispatchSeconds: p.DispatchLatency}
+	s := Summary{Samples: p.Samples, Device: p.Devices[0].Name, DispatchSeconds: p.DispatchLatency, Links: p.Links}
 	for _, n := range p.Samples {
 		passes, _ := p.contention(2, n)
 		s.Contention = append(s.Contention, passes)
@@ -162,9 +163,6 @@ func (p *Profile) Summary() Summary {
 			OptimizerSeconds: l.Optimizer, ActivationBytes: int64(l.ActivationBytes * float64(middle)),
 			OutputBytes: int64(l.OutputBytes * float64(middle)), Parameters: l.Parameters,
 		})
-	}
-	for _, l := range p.Links {
-		s.Links = append(s.Links, LinkSummary(l))
 	}
 	return s
 }

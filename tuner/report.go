@@ -46,7 +46,7 @@ const (
 
 // Candidate is one way to lay the job over its devices. It has all that Plan needs to make its plan again.
 type Candidate struct {
-	// Stages is the number of devices that a pipeline is laid over, K of the job file; each has Chunks of the model's stages.
+	// Devices is the pipeline-parallel size, `stages` of the job file; each device has Chunks virtual stages.
 	Devices      int    `json:"stages"`
 	Chunks       int    `json:"chunks"`
 	Pipelines    int    `json:"pipelines"`
@@ -60,7 +60,7 @@ type Candidate struct {
 	Recompute []string `json:"recompute"`
 	// Split is, of each stage, its first layer and the one after its last.
 	Split [][2]int `json:"split"`
-	// PinnedLimit is, per device, the most micro-batches that its memory holds, where that shaped the plan; else empty.
+	// InFlightLimit is, per device, the most micro-batches that its memory holds, where that shaped the plan; else empty.
 	InFlightLimit []int          `json:"pinned_limit,omitempty"`
 	Costs         schedule.Costs `json:"costs"` // seconds of one micro-batch, of each stage, with one pipeline at work
 	Predicted     Prediction     `json:"predicted"`
@@ -135,7 +135,7 @@ type Summary struct {
 	Samples []int          `json:"samples"`
 	Device  string         `json:"device"` // its name and what it is
 	Layers  []LayerSummary `json:"layers"`
-	Links   []LinkSummary  `json:"links,omitempty"`
+	Links   []Link         `json:"links,omitempty"`
 	// Contention is how many times as long passes take, at each of Samples, when several pipelines share the devices.
 	Contention []float64 `json:"contention"`
 	// DispatchSeconds is the time between two ops of a device.
@@ -152,11 +152,4 @@ type LayerSummary struct {
 	ActivationBytes       int64   `json:"activation_bytes"` // held by one micro-batch
 	OutputBytes           int64   `json:"output_bytes"`
 	Parameters            int64   `json:"parameters"`
-}
-
-// LinkSummary is what was measured of the path between two neighbouring devices: a message of n bytes takes
-// LatencySeconds + n * SecondsPerByte.
-type LinkSummary struct {
-	LatencySeconds float64 `json:"latency_seconds"`
-	SecondsPerByte float64 `json:"seconds_per_byte"`
 }

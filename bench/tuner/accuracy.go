@@ -82,15 +82,7 @@ func hold(ctx context.Context, o options, dir, name string) (ran []tuner.Candida
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	space, err := s.Space()
-	if err != nil {
-		return nil, err
-	}
-	space.Pipelines = []int{1, 2, 3}
-	if _, err := s.Profile(ctx, &space); err != nil {
-		return nil, err
-	}
-	out, err := tuner.Search(space)
+	out, err := search(ctx, s, 1, 2, 3)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +95,21 @@ func hold(ctx context.Context, o options, dir, name string) (ran []tuner.Candida
 		}
 	}
 	return ran, nil
+}
+
+// search profiles the job of a session and predicts all candidates, with so many pipelines, or as many as the job leaves open.
+func search(ctx context.Context, s *profile.Session, pipelines ...int) (*tuner.Outcome, error) {
+	space, err := s.Space()
+	if err != nil {
+		return nil, err
+	}
+	if len(pipelines) > 0 {
+		space.Pipelines = pipelines
+	}
+	if _, err := s.Profile(ctx, &space); err != nil {
+		return nil, err
+	}
+	return tuner.Search(space)
 }
 
 // line is one run for people: its error, and the terms of each stage.

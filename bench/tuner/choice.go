@@ -131,15 +131,7 @@ func playOff(ctx context.Context, o options, s *profile.Session, chosen tuner.Ca
 // everything is all of N <= 4 and M in the divisors of the batch, cut and planned by a profile as the chosen one is. The profile's
 // time is not counted as a part of the search.
 func everything(ctx context.Context, s *profile.Session) ([]tuner.Candidate, error) {
-	space, err := s.Space()
-	if err != nil {
-		return nil, err
-	}
-	space.Pipelines = []int{1, 2, 3, 4}
-	if _, err := s.Profile(ctx, &space); err != nil {
-		return nil, err
-	}
-	out, err := tuner.Search(space)
+	out, err := search(ctx, s, 1, 2, 3, 4)
 	if err != nil {
 		return nil, err
 	}
@@ -167,14 +159,7 @@ func busy(ctx context.Context, o options, dir string) (figures []report.Figure, 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	space, err := s.Space()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := s.Profile(ctx, &space); err != nil {
-		return nil, err
-	}
-	out, err := tuner.Search(space)
+	out, err := search(ctx, s)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/internal/profile"
@@ -207,14 +208,12 @@ func committed(s *control.Status, stages int, dir string) bool {
 
 // highWater is the most memory that a process had at once.
 func highWater(pid int) (int64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	_, after, _ := strings.Cut(string(data), "VmHWM:")
-	var kib int64
-	_, err = fmt.Sscan(after, &kib)
-	return kib << 10, err
+	status, err := p.NewStatus()
+	return int64(status.VmHWM), err //nolint:gosec // of a process
 }
 
 // runWorker is the process that peakOf looks at.

@@ -83,7 +83,7 @@ func TestDrift(t *testing.T) {
 // plan makes of it.
 func TestTheLinkThatBecameSlowIsNamed(t *testing.T) {
 	c := pipelined(4, 1)
-	observed := tuner.Measurement{Prediction: tuner.Prediction{BatchSeconds: 1.4, Stages: slices.Clone(c.Predicted.Stages)}}
+	observed := tuner.Measurement{Prediction: tuner.Prediction{BatchSeconds: 1.38, Stages: slices.Clone(c.Predicted.Stages)}}
 	for k := range observed.Stages {
 		observed.Stages[k].WaitSeconds = 0.6
 	}
@@ -119,7 +119,7 @@ func TestLinksWithoutASimulationExplainNothing(t *testing.T) {
 	for name, change := range map[string]func(Chosen){
 		"no link was expected":      func(c Chosen) { c.Predicted.Links = nil },
 		"the candidate has no plan": func(c Chosen) { c.Schedule = "nonsense" },
-		"the plan is too long":      func(c Chosen) { c.Pipelines = mostSimulated/16 + 1 },
+		"the plan is too long":      func(c Chosen) { c.Pipelines = tuner.MostSimulated/16 + 1 },
 		"links have no costs":       func(c Chosen) { c.Costs.Link = nil },
 	} {
 		c := pipelined(2, 1)

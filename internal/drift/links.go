@@ -9,14 +9,6 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-const (
-	// mostSimulated bounds the ops of all pipelines of a batch, so that a simulation takes a tenth of a second at most. Links of larger
-	// plans are not held against a drift.
-	mostSimulated = 1 << 15
-	// simulatedBatches say how long one takes between others.
-	simulatedBatches = 3
-)
-
 // Chosen is what tuning chose for a job, with what its stages do to end a batch beside the averaging.
 type Chosen struct {
 	*tuner.Candidate
@@ -69,22 +61,13 @@ func slowLink(c *schedule.Costs, link int, expected, observed float64) {
 	}
 }
 
-// period is how long a batch takes with such costs; false where that is not known.
+// period is how long a batch takes with such costs; false where that is not known: links of plans too large to be simulated in a
+// tenth of a second are not held against a drift.
 func (c Chosen) period(costs schedule.Costs) (float64, bool) {
 	plan, _, err := tuner.Plan(c.Candidate) // with the costs that it was made for
-	ops := max(plan.Ops()*c.Pipelines, 1)
-	if err != nil || ops > mostSimulated {
+	if err != nil || plan.Ops()*c.Pipelines > tuner.MostSimulated {
 		return 0, false
 	}
-	load := schedule.Load{
-		Pipelines: c.Pipelines, Batches: simulatedBatches, AverageEvery: 1, ExchangeNorm: c.ExchangeNorm && plan.Updates() == 0,
-	}
-	if c.Pipelines > 1 {
-		load.Batches, load.Jitter = max(simulatedBatches, min(tuner.Settling, mostSimulated/ops)), tuner.Jitter
-	}
-	r, err := schedule.SimulateMany(plan, costs, load)
-	if err != nil {
-		return 0, false
-	}
-	return r.Period, true
+	period, err := tuner.Period(plan, costs, schedule.Load{Pipelines: c.Pipelines, AverageEvery: 1, ExchangeNorm: c.ExchangeNorm && plan.Updates() == 0})
+	return period, err == nil
 }

@@ -1,12 +1,14 @@
 package profile
 
 import (
+	"math"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // fitToMemory has the stages of a reading compute again what their devices cannot hold, so that a job is measured that fits in no other
@@ -95,4 +97,16 @@ func once(r reading, result worker.TrialResult) func(trace.Event) float64 {
 		}
 		return took
 	}
+}
+
+// reserve is the part of the memory that no job is planned into: commits, buffers of files, other processes.
+const reserve = 0.1
+
+// availableMemory is what this host can give to a job now, in bytes; 0 when it does not say.
+func availableMemory() int64 {
+	available := device.HostAvailable()
+	if available == math.MaxInt64 {
+		return 0
+	}
+	return max(1, int64((1-reserve)*float64(available)))
 }

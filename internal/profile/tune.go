@@ -1,3 +1,9 @@
+// Package profile measures for package tuner, on the devices that the job will run on: it profiles layers, has the best candidates
+// run for a few batches, and keeps what was found in a cache.
+//
+//	report, err := profile.Tune(ctx, profile.Config{Request: request, Progress: func(p control.TuneProgress) { ... }})
+//
+// Everything that is measured runs through package worker, as training does: the same executor, events, links and devices.
 package profile
 
 import (
@@ -8,6 +14,8 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/plancache"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -250,4 +258,48 @@ func profileOf(space tuner.Space, c tuner.Candidate) *tuner.Profile {
 		}
 	}
 	return space.Targets[0].Profile
+}
+
+// permanentError marks what another tuning would say again: that nothing fits, or nothing can run.
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// Permanent reports whether an error of this package is about the job, so that another tuning would end with it as well. Others are of
+// the host: a full disk, a run that was too large for what memory was free, time that ran out.
+func Permanent(err error) bool {
+	_, permanent := errors.AsType[*permanentError](err)
+	return obstacle.Of(err) == nil && (permanent || worker.Permanent(err))
+}
+
+// search searches a space. That nothing of it can be chosen does not depend on when it is asked.
+func search(space tuner.Space) (*tuner.Outcome, error) {
+	out, err := tuner.Search(space)
+	if err != nil {
+		return nil, &permanentError{err}
+	}
+	return out, nil
+}
+
+// writeCache keeps a report. Without a directory it keeps nothing.
+func writeCache(dir string, r *tuner.Report) error {
+	if dir == "" {
+		return nil
+	}
+	return plancache.Write(plancache.Tuned(dir, r.Digest), r)
+}
+
+// readCache finds the report of an earlier tuning; nil when there is none that can be read: then it is made anew, and written
+// over whatever was there.
+func readCache(dir, digest string) (*tuner.Report, error) {
+	if dir == "" {
+		return nil, nil //nolint:nilnil // no cache, no report
+	}
+	path := plancache.Tuned(dir, digest)
+	r, err := plancache.Read(path)
+	if r != nil && r.Digest != digest {
+		return nil, fmt.Errorf("plan cache: %s holds the plan of %.12s", path, r.Digest)
+	}
+	return r, err
 }
