@@ -9,21 +9,8 @@ import (
 // checkStages proves that each stage, by itself, does all work once and in an order that makes sense, and that all stages take
 // the same updates.
 func checkStages(plan Plan, work []stageOps, microBatches int) error {
-	// A plan too short for its micro-batches is found before memory is taken for them.
-	for s, w := range work {
-		if len(w.at)/2 < microBatches {
-			done := make(map[Op]bool, len(w.at))
-			for _, i := range w.at {
-				op := plan[w.device][i]
-				op.Version = 0
-				done[op] = true
-			}
-			if err := missingWork(plan, w, s, microBatches, func(op Op) bool { return done[op] }); err != nil {
-				return err
-			}
-		}
-	}
-	c := stageCheck{plan: plan, done: make([]kindSet, microBatches)}
+	// No stage has an op for each of more micro-batches than the plan has ops, which bounds the memory taken for them.
+	c := stageCheck{plan: plan, microBatches: microBatches, done: make([]kindSet, min(microBatches, plan.Ops()+1))}
 	for s, w := range work {
 		if err := c.check(s, w); err != nil {
 			return err
@@ -41,9 +28,10 @@ func (s kindSet) finished() bool      { return s.has(Backward) || s.has(Backward
 
 // stageCheck follows the work of one stage after another.
 type stageCheck struct {
-	plan    Plan
-	done    []kindSet // per micro-batch, of the stage at hand
-	updates []int     // the micro-batches after which stage 0 updates
+	plan         Plan
+	microBatches int
+	done         []kindSet // per micro-batch, of the stage at hand; of the first ones where the plan has too few ops for all
+	updates      []int     // the micro-batches after which stage 0 updates
 
 	// Of the stage at hand:
 	largest int // micro-batch of a backward begun, -1 before the first
@@ -57,6 +45,9 @@ func (c *stageCheck) check(s int, w stageOps) error {
 	c.largest, c.ended, c.updated = -1, 0, 0
 	for _, i := range w.at {
 		op := c.plan[w.device][i]
+		if op.Micro >= len(c.done) && op.Micro < c.microBatches {
+			continue // a micro-batch before it is missing
+		}
 		problem, message := c.checkOp(op)
 		if message == "" && op.Kind == Update {
 			problem, message = c.checkUpdate(op)
@@ -66,7 +57,7 @@ func (c *stageCheck) check(s int, w stageOps) error {
 		}
 		c.follow(op)
 	}
-	if err := missingWork(c.plan, w, s, len(c.done), func(op Op) bool { return c.done[op.Micro].has(op.Kind) }); err != nil {
+	if err := c.missingWork(s, w); err != nil {
 		return err
 	}
 	return c.missingUpdate(s, w)
@@ -100,7 +91,7 @@ func (c *stageCheck) checkOp(op Op) (Problem, string) {
 	label := func(k Kind) string { return c.plan.label(Op{Kind: k, Stage: op.Stage, Micro: op.Micro}) }
 	self := func() string { return c.plan.label(op) }
 	if op.Micro < 0 || op.Micro >= len(c.done) {
-		return OutOfRange, fmt.Sprintf("%s: the batch has %s; want a number from 0 to %d", self(), words.Count(len(c.done), "micro-batch"), len(c.done)-1)
+		return OutOfRange, fmt.Sprintf("%s: the batch has %s; want a number from 0 to %d", self(), words.Count(c.microBatches, "micro-batch"), c.microBatches-1)
 	}
 	before := c.done[op.Micro]
 	switch op.Kind {
@@ -176,7 +167,7 @@ func (c *stageCheck) rest(stage, micro int) string {
 
 // missingUpdate reports an update that stage s does not take: one of stage 0, or the one after the last micro-batch.
 func (c *stageCheck) missingUpdate(s int, w stageOps) error {
-	last := len(c.done) - 1
+	last := c.microBatches - 1
 	var message string
 	switch {
 	case c.updated < len(c.updates):
@@ -192,23 +183,17 @@ func (c *stageCheck) missingUpdate(s int, w stageOps) error {
 }
 
 // missingWork reports the first forward or backward that stage s never does.
-func missingWork(plan Plan, w stageOps, s, microBatches int, done func(Op) bool) error {
-	for m := range microBatches {
-		forward, whole := Op{Kind: Forward, Stage: s, Micro: m}, Op{Kind: Backward, Stage: s, Micro: m}
-		input, weight := Op{Kind: BackwardInput, Stage: s, Micro: m}, Op{Kind: BackwardWeight, Stage: s, Micro: m}
-		var missing string
+func (c *stageCheck) missingWork(s int, w stageOps) error {
+	for m, done := range c.done {
+		missing := c.rest(s, m)
 		switch {
-		case !done(forward):
-			missing = plan.label(forward)
-		case !done(whole) && !done(input):
-			missing = fmt.Sprintf("%s (or %s and %s)", plan.label(whole), plan.label(input), plan.label(weight))
-		case !done(whole) && !done(weight):
-			missing = plan.label(weight)
-		default:
+		case !done.has(Forward):
+			missing = c.plan.label(Op{Kind: Forward, Stage: s, Micro: m})
+		case done.finished():
 			continue
 		}
-		message := fmt.Sprintf("%s never runs; want each of %s once", missing, words.Count(microBatches, "micro-batch"))
-		return plan.fault(Missing, cell{w.device, len(plan[w.device])}, nil, message)
+		message := fmt.Sprintf("%s never runs; want each of %s once", missing, words.Count(c.microBatches, "micro-batch"))
+		return c.plan.fault(Missing, cell{w.device, len(c.plan[w.device])}, nil, message)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ const (
 	Repeated                    // work done twice
 	Premature                   // a backward before its forward, or a weight half before its input half
 	Missing                     // work never done
-	Misordered                  // a link would deliver micro-batches in another order than the receiver takes them; an update out of turn
+	Misordered                  // a link would deliver micro-batches in another order than the receiver takes them; an update that other stages do not take
 	Deadlock                    // every unfinished device waits for another
 	Misplaced                   // one stage on two devices
 	WrongVersion                // a forward of weights that do not exist by then

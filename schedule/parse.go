@@ -12,8 +12,8 @@ import (
 // blanks, with the stage before the letter (2F0) where it is not the line's number and the version of the weights behind
 // the micro-batch (F5@1) where it is not 0. Extra blanks and blank lines mean nothing.
 //
-// Commas separate cells as well, and nothing between two of them is a device that idles, which a plan does not say: so the
-// compute-only CSV files of PyTorch's pipeline schedules are plans, one line a rank.
+// Commas separate cells as well. Nothing between two commas is an idle step, which a plan does not record. So the compute-only CSV
+// files of PyTorch's pipeline schedules are plans, one line a rank.
 //
 // The first bad cell is an error of type *PlanError. Parse knows the grammar only; Check proves that the plan can run.
 func Parse(text string) (Plan, error) {
@@ -98,7 +98,7 @@ func parseOp(cell string, d int) (Op, string) {
 	return op, ""
 }
 
-// isTransfer reports whether a cell, without its stage, is one of those that PyTorch's schedules have beside compute.
+// isTransfer reports whether a cell, without its stage, is one of PyTorch's cells other than compute.
 func isTransfer(cell string) bool {
 	for _, name := range []string{"SEND_", "RECV_", "UNSHARD", "RESHARD", "REDUCE_GRAD", "("} {
 		if strings.HasPrefix(cell, name) {

@@ -23,7 +23,7 @@ type Load struct {
 	// averaging.pull: new does. Else a pipeline waits for no other.
 	AwaitRound bool
 	// ExchangeNorm has the stages find the norm of the whole gradient before any of them steps, as optimizer.clip_norm does:
-	// the sum of squares goes down the stages, each of which takes a turn of its device to add its own, and the total back up.
+	// the sum of squares goes down the stages, each of which occupies its device to add its own, and the total back up.
 	// What adding takes is a part of Costs.Update.
 	ExchangeNorm bool
 	// Jitter is how far times of ops lie around Costs, as a part of them, below 1: evenly between (1-Jitter) and (1+Jitter)
@@ -71,7 +71,7 @@ type Span struct{ Start, End float64 }
 // Result is what a simulation finds. Times are in the unit of Costs.
 type Result struct {
 	Makespan float64 // from the first start to the last end: the time of one batch, or of all
-	// Period is the time from the end of a batch to the end of the next, in a pipeline that goes on and beside all others. With
+	// Period is the time from the end of a batch to the end of the next, while all pipelines run. With
 	// one batch it is Makespan.
 	Period   float64
 	Busy     []float64 // per device: time in which it computes, steps and averages included
@@ -100,8 +100,8 @@ func (r Result) Throughput() float64 { return float64(r.load.withDefaults().Pipe
 
 // Simulate times one batch of one pipeline. An op starts when its device is free and its message has arrived; a message
 // starts on its way when its op ends and the link is free, and sending costs the device nothing. Without Bandwidth a
-// link carries any number of messages at once. The optimizer step of a plan without updates follows the stage's own ops, beside
-// what its device still does for other stages. Events are recorded. The result depends on the arguments only.
+// link carries any number of messages at once. The optimizer step of a plan without updates follows the stage's own ops, while
+// its device goes on with other stages. Events are recorded. The result depends on the arguments only.
 //
 // A plan that Check refuses is refused here with the same error.
 func Simulate(plan Plan, costs Costs) (Result, error) {

@@ -3,7 +3,7 @@ package schedule
 // engine is the discrete-event simulation. Its processes run what they have in order: a row for each pipeline on each device, which
 // is that of the plan, and an ending for each pipeline on each stage, what ends a batch there. As in package pipeline, a stage ends its
 // batch when its own last op has ended, while its device goes on with other stages; its next batch waits for that. A process whose
-// next op has its message asks its device for a turn; the end of the op puts its message on a link and wakes the process that waits
+// next op has its message waits for its device; the end of the op puts its message on a link and wakes the process that waits
 // for it.
 //
 // Events of one instant have a fixed order: ends, then arrivals, both in the order of processes; then devices choose what to run.
@@ -30,11 +30,11 @@ type engine struct {
 // kinds is the number of kinds of op.
 const kinds = len(kindLetters)
 
-// What ends a batch on a stage beside an Update, numbered behind the kinds. No plan has it.
+// Work that ends a batch on a stage, other than Update, numbered after the kinds. No plan has it.
 const (
 	averaging = kinds + iota // with the center
-	addNorm                  // adds its part to the square of the gradient's norm that comes down, and sends it on: takes a turn of the device
-	takeNorm                 // takes the square of the whole norm, and sends it up: takes no turn
+	addNorm                  // adds its part to the square of the gradient's norm that comes down, and sends it on; occupies the device
+	takeNorm                 // takes the square of the whole norm, and sends it up; does not occupy the device
 	works                    // the number of all
 )
 
@@ -156,7 +156,7 @@ func (e *engine) run() {
 		switch {
 		case l >= len(e.processes):
 			e.endShared(l-len(e.processes), next)
-		case next.ready && !e.takesNoTurn(l):
+		case next.ready && !e.offDevice(l):
 			e.ask(l)
 		default:
 			e.end(l, next.time)
@@ -167,13 +167,13 @@ func (e *engine) run() {
 	}
 }
 
-// takesNoTurn reports whether the next op of a process does not occupy its device.
-func (e *engine) takesNoTurn(l int) bool {
+// offDevice reports whether the next op of a process does not occupy its device.
+func (e *engine) offDevice(l int) bool {
 	v := &e.processes[l]
 	return v.stage >= 0 && e.endings[v.stage][v.next] == Kind(takeNorm)
 }
 
-// prepare finds out when the next op of a process is ready, and asks the device for a turn then. It does nothing while the op's
+// prepare finds out when the next op of a process is ready, and has it wait for the device from then on. It does nothing while the op's
 // message has not been sent, or its stage has not ended the batch before; that wakes the process.
 func (e *engine) prepare(l int) {
 	v := &e.processes[l]
@@ -227,16 +227,16 @@ func (e *engine) gather(v *process) {
 	}
 }
 
-// enter asks the device for a turn when the process's op is ready.
+// enter has a process wait for its device from when its op is ready.
 func (e *engine) enter(l int) {
 	v := &e.processes[l]
-	noTurn := e.takesNoTurn(l)
+	off := e.offDevice(l)
 	switch {
-	case e.queue.unsorted && noTurn:
+	case e.queue.unsorted && off:
 		e.end(l, v.ready)
 	case e.queue.unsorted: // nobody else asks for the device
 		e.start(l, v.ready)
-	case noTurn || v.ready > v.free:
+	case off || v.ready > v.free:
 		e.queue.push(event{time: v.ready, ready: true, index: int32(l)}) //nolint:gosec // bounded by Load.Validate
 	default:
 		e.ask(l)
@@ -275,7 +275,7 @@ func (e *engine) start(l int, now float64) {
 // end completes the op that a process runs.
 func (e *engine) end(l int, now float64) {
 	v := &e.processes[l]
-	if !e.takesNoTurn(l) {
+	if !e.offDevice(l) {
 		e.leave(v, now)
 	}
 	stage, kind := e.op(v)

@@ -3,7 +3,7 @@ package schedule
 // zeroBubbleV gives each device two stages, laid out in a V: device d has the d-th from the input side and the d-th from the output
 // side, so the last of a micro-batch's forwards and the first of its backwards run on device 0 (Qi et al. 2024, in
 // the arXiv version, ZB-V; Qi et al. 2024b derive it again).
-// The turn at the end of the V costs no message. No device waits between its first op and its last where forwards and both halves
+// The last stage down and the first stage up share a device, so no message crosses there. No device waits between its first op and its last where forwards and both halves
 // take the same time and M >= 2K-1. Each has at most 2K micro-batches of its half-sized stages in flight: as much as 1f1b.
 //
 // Written for the stages 0 (down) and 1 (up) of device d, until all forwards are done:

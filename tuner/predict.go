@@ -154,12 +154,12 @@ const (
 	watched       = 4       // batches after them, of which the period is the mean
 )
 
-// Pipelines that share devices are simulated for more batches, in which they fall out of the step in which they begin, and
-// with ops whose times lie so far around their costs. On a quiet host the quartiles of one pass lie 2 to 10% apart, and 0.02 to 0.1
-// predict alike.
+// Pipelines that share devices are simulated for more batches, and with ops whose times vary by jitter. Otherwise they stay in the
+// lockstep in which they begin, and all of them wait for one device at a time. On a quiet host the quartiles of one pass lie 2 to 10%
+// apart; 0.02 to 0.1 give the same predictions.
 const (
-	settling = 40
-	jitter   = 0.05
+	sharing = 40
+	jitter  = 0.05
 )
 
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
@@ -193,7 +193,7 @@ func (l *layout) simulate() error {
 func Period(plan schedule.Plan, costs schedule.Costs, load schedule.Load) (float64, error) {
 	more := watched
 	if load.Pipelines > 1 {
-		load.Jitter, more = jitter, settling
+		load.Jitter, more = jitter, sharing
 	}
 	more = max(1, min(more, MostSimulated/max(1, plan.Ops()*load.Pipelines)))
 	var makespan [2]float64

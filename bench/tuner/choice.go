@@ -27,7 +27,7 @@ func choice(ctx context.Context, o options, dir string) (figures []report.Figure
 		return nil, err
 	}
 	c := config(r, o)
-	c.Turns, c.Outpaced, c.Watch = 2, 1, -1 // all for as many batches, however long these are
+	c.Repeats, c.Outpaced, c.Watch = 2, 1, -1 // all for as many batches, however long these are
 	s, err := profile.Open(ctx, c)
 	if err != nil {
 		return nil, err
@@ -85,10 +85,10 @@ func predicted(r *tuner.Report, of tuner.Candidate) float64 {
 // How the best of everything is found among runs that scatter as much as they differ.
 const (
 	finalists = 3 // the fastest of everything, beside the chosen one
-	playOffs  = 3 // times the rounds of the other parts: in each all of them run in turn
+	playOffs  = 3 // times the rounds of the other parts: in each all of them run in repeat
 )
 
-// playOff runs the chosen candidate and the fastest of all in turn, and returns the throughput of the chosen over that of the best,
+// playOff runs the chosen candidate and the fastest of all in repeat, and returns the throughput of the chosen over that of the best,
 // both medians. The fastest of twenty single runs is the luckiest as well, so those runs only say who takes part.
 func playOff(ctx context.Context, o options, s *profile.Session, chosen tuner.Candidate, all []tuner.Candidate) (ratio float64, best tuner.Candidate, rates map[string]float64, err error) {
 	same := func(c tuner.Candidate) bool {

@@ -16,28 +16,28 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// turns is how often each candidate runs: alternating, so that a host that slows down meanwhile slows down all of them. One that
-// could still win, since its two fastest turns differ by more than noisy and the fastest of all is no further ahead, runs again, up to
-// Config.Turns: something else took the host's time.
+// repeats is how often each candidate runs. Candidates alternate, so that a host that slows down slows down all of them. A candidate
+// runs again, up to Config.Repeats times, if it could still win: its two fastest runs differ by more than noisy, which says that
+// something else took the host's time, and the fastest candidate is ahead by no more than that.
 const (
-	turns = 2
-	noisy = 0.05
+	repeats = 2
+	noisy   = 0.05
 )
 
 // Confirm runs candidates for a few batches each and measures them. One whose run fails keeps the error as its reason.
 func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.Candidate, error) {
 	results := make([][]worker.TrialResult, len(best))
-	s.left(turns * len(best))
-	for turn := range s.config.Turns {
+	s.left(repeats * len(best))
+	for repeat := range s.config.Repeats {
 		for i := range best {
 			c := &best[i]
-			if c.Verdict == tuner.Fails || turn > 0 && outpaced(c, best, s.config.Outpaced) || turn >= turns && settled(c, best) {
-				if turn < turns {
+			if s.needless(repeat, c, best) {
+				if repeat < repeats {
 					s.drop()
 				}
 				continue
 			}
-			s.step(confirming{i, min(turn, turns-1)}, "run %s: %s, %s, %s", c.Schedule,
+			s.step(confirming{i, min(repeat, repeats-1)}, "run %s: %s, %s, %s", c.Schedule,
 				words.Count(c.Pipelines, "pipeline"), words.Count(c.MicroBatches, "micro-batch"), words.Count(c.Devices, "stage"))
 			r, err := s.trial(ctx, c)
 			if ctx.Err() != nil {
@@ -54,6 +54,17 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 	return best, nil
 }
 
+// needless reports whether one more run of a candidate would not change who wins.
+func (s *Session) needless(repeat int, c *tuner.Candidate, all []tuner.Candidate) bool {
+	switch {
+	case c.Verdict == tuner.Fails:
+		return true
+	case repeat == 0:
+		return false
+	}
+	return outpaced(c, all, s.config.Outpaced) || unrivalled(c, all, s.config.Outpaced) || repeat >= repeats && decided(c, all)
+}
+
 // RunOnce runs a candidate one time and measures it.
 func (s *Session) RunOnce(ctx context.Context, c tuner.Candidate) (tuner.Candidate, error) {
 	r, err := s.trial(ctx, &c)
@@ -64,7 +75,7 @@ func (s *Session) RunOnce(ctx context.Context, c tuner.Candidate) (tuner.Candida
 	return c, nil
 }
 
-// trial runs a candidate, where the memory for it is free beside what other jobs hold now.
+// trial runs a candidate, if that much memory is free now.
 func (s *Session) trial(ctx context.Context, c *tuner.Candidate) (r worker.TrialResult, err error) {
 	config, err := Trial(&s.config.Request, c, s.batches(c))
 	if err != nil {
@@ -77,21 +88,31 @@ func (s *Session) trial(ctx context.Context, c *tuner.Candidate) (r worker.Trial
 	return s.bench.Run(ctx, config)
 }
 
-// mostBatches bounds what a turn is watched for when batches are predicted to take next to no time.
+// mostBatches bounds how long a run is watched when batches are predicted to take next to no time.
 const mostBatches = 200
 
-// batches is how many batches of a candidate a turn is watched for.
+// batches is how many batches of a candidate a run is watched for.
 func (s *Session) batches(c *tuner.Candidate) int {
-	n := max(s.config.Batches/turns, 1)
+	n := max(s.config.Batches/repeats, 1)
 	if c.Predicted.BatchSeconds <= 0 || s.config.Watch <= 0 {
 		return n
 	}
 	return max(n, int(min(mostBatches, math.Ceil(s.config.Watch.Seconds()/c.Predicted.BatchSeconds))))
 }
 
-// settled reports whether another turn would not change who wins: the candidate leads, its turns are alike, or it is too far behind.
-func settled(c *tuner.Candidate, all []tuner.Candidate) bool {
+// decided reports whether a third run is of no use: the candidate leads, its runs are alike, or it is too far behind.
+func decided(c *tuner.Candidate, all []tuner.Candidate) bool {
 	return c.Measured.Spread <= noisy/2 || leads(c, all) || outpaced(c, all, noisy)
+}
+
+// unrivalled reports whether all other candidates are too far behind to run again, so that another run of this one decides nothing.
+func unrivalled(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
+	for i := range all {
+		if other := &all[i]; other != c && other.Measured != nil && !outpaced(other, all, by) {
+			return false
+		}
+	}
+	return !disturbed(c)
 }
 
 // leads reports whether no other candidate was faster.
@@ -101,7 +122,7 @@ func leads(c *tuner.Candidate, all []tuner.Candidate) bool {
 	})
 }
 
-// outpaced reports whether another candidate was faster by more than a part of its throughput, and that is no surprise.
+// outpaced reports whether another candidate was faster by more than a part of its throughput, as predicted: see disturbed.
 func outpaced(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
 	fastest := 0.0
 	for i := range all {
@@ -113,7 +134,7 @@ func outpaced(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
 }
 
 // disturbed reports whether a candidate took so much longer than predicted that something else may have taken the host's time in
-// each of its turns yet.
+// each of its runs so far.
 func disturbed(c *tuner.Candidate) bool {
 	return c.Measured.BatchSeconds > (1+bound)*c.Predicted.BatchSeconds
 }

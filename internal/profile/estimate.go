@@ -76,7 +76,7 @@ func (s *Session) estimate(space *tuner.Space, rate float64, basis string) (e tu
 	if len(space.Pipelines) == 0 {
 		runs *= mostPipelines
 	}
-	confirming = float64(turns*min(runs, max(s.config.Runs, 0))) * watched(2, max(s.config.Batches/turns, 1), s.config.Watch)
+	confirming = float64(repeats*min(runs, max(s.config.Runs, 0))) * watched(2, max(s.config.Batches/repeats, 1), s.config.Watch)
 	e.TuningSeconds += confirming
 	return e, confirming
 }

@@ -25,18 +25,18 @@ const likelyContention = 1.3
 // what the others do at the moment: such a reading runs once, and readContended looks at what it says.
 func (s *Session) repeatIfNoisy(ctx context.Context, r reading) (best worker.TrialResult, err error) {
 	step := readingStep{r.kind, int(r.trial.Job.Stages), int(r.trial.Job.Devices.CPU.Threads), r.samples}
-	for turn := range noisyRuns {
+	for repeat := range noisyRuns {
 		s.step(step, "measure %s on %s: micro-batches of %d, %s",
 			r.kind, words.Count(int(r.trial.Job.Stages), "device"), r.samples, words.Count(r.pipelines, "pipeline"))
 		result, err := s.bench.Run(ctx, r.trial)
 		if err != nil {
-			if turn > 0 && ctx.Err() == nil {
+			if repeat > 0 && ctx.Err() == nil {
 				break
 			}
 			return best, err
 		}
 		times := passTimes(result.Events)
-		if turn == 0 || pace(times) < pace(passTimes(best.Events)) {
+		if repeat == 0 || pace(times) < pace(passTimes(best.Events)) {
 			best = result
 		}
 		if scatter(times) <= noisyRatio || r.pipelines > 1 {

@@ -147,7 +147,31 @@ func TestSmallMicroBatchesAreProfiledForMore(t *testing.T) {
 	}
 }
 
-// A third turn is for who could still win by it.
+// TestTheWinnerRunsOnceWhereAllOthersAreOutpaced: a second run of it would decide nothing.
+func TestTheWinnerRunsOnceWhereAllOthersAreOutpaced(t *testing.T) {
+	candidate := func(rate, predicted float64) tuner.Candidate {
+		m := &tuner.Measurement{}
+		m.SamplesPerSecond, m.BatchSeconds = rate, 1/rate
+		return tuner.Candidate{Measured: m, Predicted: tuner.Prediction{BatchSeconds: 1 / predicted}}
+	}
+	s := &Session{config: Config{}.withDefaults()}
+	failed := tuner.Candidate{Verdict: tuner.Fails}
+	for i, c := range []struct {
+		all  []tuner.Candidate
+		want bool // the first runs no more
+	}{
+		{[]tuner.Candidate{candidate(100, 100), candidate(85, 85), failed}, true},
+		{[]tuner.Candidate{candidate(100, 100), candidate(95, 95)}, false},
+		{[]tuner.Candidate{candidate(100, 130), candidate(85, 85)}, false}, // it was disturbed
+		{[]tuner.Candidate{candidate(100, 100), candidate(70, 99)}, false}, // the other was
+	} {
+		if got := s.needless(1, &c.all[0], c.all); got != c.want {
+			t.Errorf("case %d: a second run is needless: %v", i, got)
+		}
+	}
+}
+
+// A third repeat is for who could still win by it.
 func TestOnlyWhoCouldStillWinRunsAgain(t *testing.T) {
 	candidate := func(rate, spread, predicted float64) tuner.Candidate {
 		m := &tuner.Measurement{Spread: spread}
@@ -156,11 +180,11 @@ func TestOnlyWhoCouldStillWinRunsAgain(t *testing.T) {
 	}
 	all := []tuner.Candidate{
 		candidate(100, 0.1, 100), candidate(97, 0.1, 97), candidate(97, 0.01, 97), candidate(94, 0.1, 94),
-		candidate(50, 0.1, 99), // both turns of it were disturbed, it seems
+		candidate(50, 0.1, 99), // both repeats of it were disturbed, it seems
 	}
 	for i, want := range []bool{true, false, true, true, false} {
-		if got := settled(&all[i], all); got != want {
-			t.Errorf("candidate %d is settled: %v", i, got)
+		if got := decided(&all[i], all); got != want {
+			t.Errorf("candidate %d is decided: %v", i, got)
 		}
 	}
 }

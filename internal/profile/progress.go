@@ -8,7 +8,7 @@ import (
 )
 
 // progress says how far a tuning is. The steps are known beforehand, as the most that may be needed: what is repeated is the step
-// that it was, and what turns out not to be needed is taken off. So the total never grows, and less than all is done until the end.
+// that it was, and what repeats out not to be needed is taken off. So the total never grows, and less than all is done until the end.
 type progress struct {
 	say   func(control.TuneProgress) // nil: nobody listens
 	begun map[any]bool               // steps
@@ -47,13 +47,13 @@ type readingStep struct {
 	samples          int
 }
 
-// confirming is the key of a candidate's turn; a turn beyond the usual ones repeats the last of them.
-type confirming struct{ candidate, turn int }
+// confirming is the key of a candidate's repeat; a repeat beyond the usual ones repeats the last of them.
+type confirming struct{ candidate, repeat int }
 
 // steps is the most that profiling a space, the search and the runs of the best candidates take.
 func (s *Session) steps(space tuner.Space) int {
 	sizes := s.subject.sizes(space)
-	n := 1 + turns*max(s.config.Runs, 0)
+	n := 1 + repeats*max(s.config.Runs, 0)
 	for _, target := range space.Targets {
 		n += len(s.subject.layeredSizes(sizes)) + len(sizes)
 		if s.alone(target) == 1 && s.subject.several(target) {

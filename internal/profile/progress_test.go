@@ -38,7 +38,7 @@ func progressOf(t *testing.T, fails string, change func(*job.Job)) []control.Tun
 	t.Helper()
 	var said []control.TuneProgress
 	s, err := Open(t.Context(), Config{
-		Request: request(t, change), Batches: 2, Watch: -1, Turns: 4, Outpaced: 1, Progress: func(p control.TuneProgress) { said = append(said, p) },
+		Request: request(t, change), Batches: 2, Watch: -1, Repeats: 4, Outpaced: 1, Progress: func(p control.TuneProgress) { said = append(said, p) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestProgressGoesOneWay(t *testing.T) {
 					again++
 				}
 			}
-			// Turns of what has failed are taken off when they come, of which nothing is said after the last run.
+			// Repeats of what has failed are taken off when they come, of which nothing is said after the last run.
 			if last := said[len(said)-1]; last.Done+1 != last.Total && c.fails == "" {
 				t.Errorf("the last step is %+v", last)
 			}

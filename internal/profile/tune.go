@@ -29,15 +29,15 @@ type Config struct {
 	Progress func(control.TuneProgress)
 	// Runs is how many of the best candidates are run. Default 3. Below 0: none; the predicted best is taken.
 	Runs int
-	// Batches that each of them is watched for, at least, in two turns. Default 16.
+	// Batches that each of them is watched for, at least, in two runs together. Default 16.
 	Batches int
-	// Watch is for how long each of their turns is to last, at least, as predicted, and half of it a run of the profile: what takes
-	// milliseconds is disturbed by what takes milliseconds. Default 250 ms; below 0: batches alone count.
+	// Watch is how long each of their runs is to last at least, as predicted, and half of it is that of a run of the profile. Shorter
+	// runs would show what the host does for some milliseconds. Default 250 ms; below 0: batches alone count.
 	Watch time.Duration
-	// Turns is how often each of them runs at most, where runs scatter; at least 2. Default 3.
-	Turns int
-	// Outpaced is by how much, of 1, a candidate has to be slower than the fastest to run no further turn. Default 0.1, twice as
-	// much as turns of one candidate may differ; 1: all run as often. One that took far longer than predicted runs in any case.
+	// Repeats is how often each of them runs at most, where runs scatter; at least 2. Default 3.
+	Repeats int
+	// Outpaced is by how much, of 1, a candidate has to be slower than the fastest to run no more. Default 0.1, twice as much as runs of
+	// one candidate may differ; 1: all run as often. A candidate that took far longer than predicted runs in any case.
 	Outpaced float64
 	// Limit bounds the whole tuning. Default 30 minutes.
 	Limit time.Duration
@@ -56,8 +56,8 @@ func (c Config) withDefaults() Config {
 	if c.Watch == 0 {
 		c.Watch = 250 * time.Millisecond
 	}
-	if c.Turns == 0 {
-		c.Turns = 3
+	if c.Repeats == 0 {
+		c.Repeats = 3
 	}
 	if c.Outpaced == 0 {
 		c.Outpaced = 0.1
@@ -78,8 +78,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("tune: batch %d, tau %d: the job was not validated", r.Spec.Job.Train.Batch, r.Spec.Job.Averaging.Tau)
 	case !(c.Outpaced >= 0 && c.Outpaced <= 1):
 		return fmt.Errorf("tune: Outpaced is %v: above 0 and at most 1, or 0 for the default", c.Outpaced)
-	case c.Batches < 0 || c.Turns < turns || c.Limit < 0:
-		return fmt.Errorf("tune: %d batches in %d turns within %v: at least 1 batch and %d turns, in a time above 0", c.Batches, c.Turns, c.Limit, turns)
+	case c.Batches < 0 || c.Repeats < repeats || c.Limit < 0:
+		return fmt.Errorf("tune: %d batches in %d repeats within %v: at least 1 batch and %d repeats, in a time above 0", c.Batches, c.Repeats, c.Limit, repeats)
 	}
 	return nil
 }
