@@ -60,7 +60,7 @@ func (c *Candidate) simulate(request Request, chunks int, load Load) (err error)
 	return err
 }
 
-// pinnedLimits is how many micro-batches each device has memory for, of each of so many pipelines; 0 for a device without limit.
+// inFlightLimits is how many micro-batches each device has memory for, of each of so many pipelines; 0 for a device without limit.
 func (c Costs) inFlightLimits(pipelines int) []int {
 	if c.CapacityBytes == nil || c.ActivationBytes == nil {
 		return nil

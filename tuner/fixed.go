@@ -8,10 +8,6 @@ type FixedCosts struct {
 	Forward, Backward, Update float64
 }
 
-func (t FixedCosts) invalid() bool {
-	return !positive(t.Forward) || !positive(t.Backward) || !positive(t.Update)
-}
-
 // applyFixed replaces what the layers of stage s take by what the profile fixes, which is said of the stage wherever it lives: of a
 // device so slow, on one of speed 1.
 func (p *Profile) applyFixed(c *schedule.Costs, s int, slow float64) {

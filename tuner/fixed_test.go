@@ -7,7 +7,7 @@ import (
 )
 
 // What a stage is told to take it takes, with any layers and samples: two stages a device are twice the work.
-func TestDictatedTimesDependOnTheStageAlone(t *testing.T) {
+func TestFixedCostsDependOnTheStageAlone(t *testing.T) {
 	p := profileOf(9, 2)
 	p.Devices[1].Slowdown = 3
 	p.Fixed = []FixedCosts{{Forward: 10e-3, Backward: 20e-3, Update: 1e-3}, {Forward: 15e-3, Backward: 20e-3}}
@@ -47,7 +47,7 @@ func TestDictatedTimesDependOnTheStageAlone(t *testing.T) {
 
 func alike(a, b float64) bool { return math.Abs(a-b) < 1e-12 }
 
-func TestDictatedTimesAreChecked(t *testing.T) {
+func TestFixedCostsAreChecked(t *testing.T) {
 	p := profileOf(4, 2)
 	p.Fixed = []FixedCosts{{Forward: 1, Backward: 2}, {Forward: 1, Backward: -2}}
 	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "stage 1") {

@@ -80,8 +80,8 @@ type Sizer interface {
 	Stage(StageSpec) (Memory, error)
 }
 
-// Validate reports the first part that no prediction can be made from.
-func (p *Profile) Validate() error {
+// Validate reports all that no prediction can be made from.
+func (p *Profile) Validate() (err error) {
 	switch {
 	case len(p.Layers) == 0 || len(p.Devices) == 0:
 		return fmt.Errorf("profile: %d layers on %d devices; at least 1 of each is needed", len(p.Layers), len(p.Devices))
@@ -90,44 +90,40 @@ func (p *Profile) Validate() error {
 	case p.Sizer == nil:
 		return errors.New("profile: no Sizer")
 	}
+	curve := func(of string, c Curve) {
+		if invalid := c.Validate(); invalid != nil {
+			err = errors.Join(err, fmt.Errorf("profile: %s: %w", of, invalid))
+		}
+	}
+	numbers := func(of string, values ...float64) {
+		if slices.ContainsFunc(values, func(v float64) bool { return !positive(v) }) {
+			err = errors.Join(err, fmt.Errorf("profile: %s: %v; want finite, at least 0", of, values))
+		}
+	}
 	for _, l := range p.Layers {
-		for _, c := range []struct {
-			name  string
-			curve Curve
-		}{{"forward", l.Forward}, {"backward", l.Backward}, {"backward input", l.BackwardInput}, {"backward weight", l.BackwardWeight}} {
-			if err := c.curve.Validate(); err != nil {
-				return fmt.Errorf("profile: layer %s: %s: %w", l.Name, c.name, err)
-			}
-		}
-		if !positive(l.Optimizer) || !positive(l.Average) || !positive(l.OutputBytes) {
-			return fmt.Errorf("profile: layer %s: optimizer %v s, average %v s, output %v bytes; want finite, at least 0",
-				l.Name, l.Optimizer, l.Average, l.OutputBytes)
-		}
+		curve("layer "+l.Name+": forward", l.Forward)
+		curve("layer "+l.Name+": backward", l.Backward)
+		curve("layer "+l.Name+": backward input", l.BackwardInput)
+		curve("layer "+l.Name+": backward weight", l.BackwardWeight)
+		numbers("layer "+l.Name+": optimizer s, average s, output bytes", l.Optimizer, l.Average, l.OutputBytes)
 	}
 	for d, one := range p.Devices {
 		if !(one.Slowdown > 0) || math.IsInf(one.Slowdown, 1) || one.CapacityBytes < 0 {
-			return fmt.Errorf("profile: device %d: slowdown %v, capacity %d bytes; want a finite slowdown above 0 and a capacity of at least 0",
-				d, one.Slowdown, one.CapacityBytes)
+			err = errors.Join(err, fmt.Errorf("profile: device %d: slowdown %v, capacity %d bytes; want a finite slowdown above 0 and a capacity of at least 0",
+				d, one.Slowdown, one.CapacityBytes))
 		}
 	}
 	for d, l := range p.Links {
-		if !positive(l.LatencySeconds) || !positive(l.SecondsPerByte) {
-			return fmt.Errorf("profile: link %d: latency %v s, %v s a byte; want finite, at least 0", d, l.LatencySeconds, l.SecondsPerByte)
-		}
+		numbers(fmt.Sprintf("link %d: latency s, s a byte", d), l.LatencySeconds, l.SecondsPerByte)
 	}
-	if s := slices.IndexFunc(p.Fixed, FixedCosts.invalid); s >= 0 {
-		return fmt.Errorf("profile: fixed costs of stage %d are %+v; want finite, at least 0", s, p.Fixed[s])
+	for s, c := range p.Fixed {
+		numbers(fmt.Sprintf("fixed costs of stage %d: forward, backward, update s", s), c.Forward, c.Backward, c.Update)
 	}
-	if !positive(p.DispatchLatency) || !positive(p.OptimizerContention) {
-		return fmt.Errorf("profile: dispatch latency is %v s, contention of the optimizer is %v; want finite, at least 0",
-			p.DispatchLatency, p.OptimizerContention)
-	}
+	numbers("dispatch latency s, contention of the optimizer", p.DispatchLatency, p.OptimizerContention)
 	if len(p.Contention.Samples) > 0 {
-		if err := p.Contention.Validate(); err != nil {
-			return fmt.Errorf("profile: contention: %w", err)
-		}
+		curve("contention", p.Contention)
 	}
-	return nil
+	return err
 }
 
 // contention is what passes and optimizer steps of one of so many pipelines are multiplied by.

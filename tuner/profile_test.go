@@ -7,7 +7,7 @@ import (
 )
 
 // Passes of pipelines that share devices take as many times as long as was measured at their size; of one alone they do not.
-func TestCrowdingFollowsTheSizeOfMicroBatches(t *testing.T) {
+func TestContentionFollowsTheSizeOfMicroBatches(t *testing.T) {
 	p := profileOf(4, 2)
 	p.Contention = Curve{Samples: []int{2, 8}, Values: []float64{1.5, 0.9}}
 	p.OptimizerContention = 2

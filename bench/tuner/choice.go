@@ -85,10 +85,10 @@ func predicted(r *tuner.Report, of tuner.Candidate) float64 {
 // How the best of everything is found among runs that scatter as much as they differ.
 const (
 	finalists = 3 // the fastest of everything, beside the chosen one
-	playOffs  = 3 // times the rounds of the other parts: in each all of them run in repeat
+	playOffs  = 3 // times the rounds of the other parts: in each all of them run alternately
 )
 
-// playOff runs the chosen candidate and the fastest of all in repeat, and returns the throughput of the chosen over that of the best,
+// playOff runs the chosen candidate and the fastest of all alternately, and returns the throughput of the chosen over that of the best,
 // both medians. The fastest of twenty single runs is the luckiest as well, so those runs only say who takes part.
 func playOff(ctx context.Context, o options, s *profile.Session, chosen tuner.Candidate, all []tuner.Candidate) (ratio float64, best tuner.Candidate, rates map[string]float64, err error) {
 	same := func(c tuner.Candidate) bool {

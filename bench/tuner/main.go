@@ -32,7 +32,7 @@ var parts = map[string]func(context.Context, options, string) ([]report.Figure, 
 func main() {
 	names := flag.String("parts", "accuracy,choice,busy", "what to measure")
 	models := flag.String("models", "gpt2,awd-lstm,vgg", "models whose predictions are held to runs")
-	batches := flag.Int("batches", 16, "batches that each configuration is watched for, in two repeats")
+	batches := flag.Int("batches", 16, "batches that each configuration is watched for, in two runs")
 	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated")
 	assignment := flag.String("worker", "", "be the worker of this assignment, whose memory is looked at")
 	report.Main("tuner", func(ctx context.Context) ([]report.Figure, error) {

@@ -140,7 +140,7 @@ func TestRecomputationOfAReadingIsTakenOff(t *testing.T) {
 	}}
 	r := reading{}
 	r.trial.Job.Recompute = []string{"block", "none"}
-	alone := once(r, result)
+	alone := withoutRecompute(r, result)
 	for i, want := range []time.Duration{2, 4, 3, 3, 3, 6} {
 		if got := alone(result.Events[i]); math.Abs(got-want.Seconds()) > 1e-12 {
 			t.Errorf("event %d takes %v, want %v", i, got, want.Seconds())

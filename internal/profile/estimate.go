@@ -81,16 +81,16 @@ func (s *Session) estimate(space *tuner.Space, rate float64, basis string) (e tu
 	return e, confirming
 }
 
-// tooDearError says that measuring a job would cost more than its file allows.
-type tooDearError struct{ text string }
+// tooCostlyError says that measuring a job would cost more than its file allows.
+type tooCostlyError struct{ text string }
 
-func (e *tooDearError) Error() string { return e.text }
+func (e *tooCostlyError) Error() string { return e.text }
 
 // mostPipelines are worth a run of their own, where the job leaves their number open.
 const mostPipelines = 3
 
 // afford holds what measuring costs against what the job allows of its time, once the first reading has told how fast the devices
-// are. What the short runs of the best cost is spared where that suffices.
+// are. What the short runs of the best cost is skipped where that suffices.
 func (s *Session) afford(space *tuner.Space, target tuner.Target, m *measurement, samples int) error {
 	share := s.config.Request.Spec.Job.TuningShare
 	if s.judged || !s.config.Request.Bounded || share == 0 {
@@ -107,11 +107,11 @@ func (s *Session) afford(space *tuner.Space, target tuner.Target, m *measurement
 		return nil
 	case e.Affordable(share, e.TuningSeconds-confirming):
 		s.config.Runs = -1
-		s.spared = fmt.Sprintf("a full tuning would have cost about %s for a job of about %s: the best candidates were not run, and the predicted best is taken",
+		s.skipped = fmt.Sprintf("a full tuning would have cost about %s for a job of about %s: the best candidates were not run, and the predicted best is taken",
 			words.Seconds(e.TuningSeconds), words.Seconds(e.JobSeconds))
 		return nil
 	}
-	return &tooDearError{e.TooDear(share)}
+	return &tooCostlyError{e.TooDear(share)}
 }
 
 // passSeconds is what the price model says that all layers take for a micro-batch, forward and backward.
@@ -122,8 +122,8 @@ func (s *subject) passSeconds(t tuner.Target, samples int) (sum float64) {
 	return sum
 }
 
-// foretell is the report of a job of which nothing is measured: its price, by an earlier tuning of such a job or by assumption.
-func (s *Session) foretell(space *tuner.Space) (*tuner.Report, error) {
+// estimateOnly is the report of a job of which nothing is measured: its price, by an earlier tuning of such a job or by assumption.
+func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 	s.Guess(space)
 	out, err := search(*space)
 	if err != nil {
@@ -144,8 +144,8 @@ func (s *Session) foretell(space *tuner.Space) (*tuner.Report, error) {
 	return &report, nil
 }
 
-// recall adds the price of a job to the report of an earlier tuning, which costs nothing again.
-func (s *Session) recall(r *tuner.Report) {
+// estimateCached adds the price of a job to the report of an earlier tuning, which costs nothing again.
+func (s *Session) estimateCached(r *tuner.Report) {
 	rate := r.Chosen.Predicted.SamplesPerSecond
 	if m := r.Chosen.Measured; m != nil {
 		rate = m.SamplesPerSecond

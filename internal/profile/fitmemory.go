@@ -11,8 +11,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// fitToMemory has the stages of a reading compute again what their devices cannot hold, so that a job is measured that fits in no other
-// way. What that takes is taken off again: see once.
+// fitToMemory has the stages of a run recompute what their devices cannot hold, so that a job that fits in no other way is measured.
+// The time of that is subtracted again: see withoutRecompute.
 func (s *subject) fitToMemory(r *reading) error {
 	recompute, short := make([]string, len(r.trial.Split)), false
 	for _, m := range s.memories(len(r.trial.Plan)) {
@@ -76,8 +76,8 @@ func (s *subject) held(r *reading, devices []int, kind string) (total int64, err
 	return total, err
 }
 
-// once is how long an op would have taken if nothing were computed again: a stage's forward less, in its backward.
-func once(r reading, result worker.TrialResult) func(trace.Event) float64 {
+// withoutRecompute returns how long an op takes where nothing is recomputed: a backward that recomputes takes its stage's forward less.
+func withoutRecompute(r reading, result worker.TrialResult) func(trace.Event) float64 {
 	forwards := map[int][]float64{}
 	for _, e := range result.Events {
 		if e.Kind == trace.Compute && e.Work == trace.Forward {

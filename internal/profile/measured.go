@@ -37,7 +37,7 @@ func (m *measured) read(r reading, result worker.TrialResult) {
 		number          uint64
 	}
 	optimizer, average := map[step]float64{}, map[step]float64{}
-	alone := once(r, result)
+	alone := withoutRecompute(r, result)
 	for _, e := range result.Events {
 		at := step{e.Stage, e.Pipeline, e.Step}
 		switch took := alone(e); e.Kind { //nolint:exhaustive // waits are for dispatch and message
@@ -84,8 +84,8 @@ func (m *measured) takeFaster(samples int, other *measured) {
 	}
 }
 
-// readHandOvers takes the gaps between ops of one device of which the second was there when the first ended: on a device that is
-// busy, the short ones.
+// readDispatch takes the gaps between ops of one device, of which the short ones are those of ops that were ready before the op before
+// them ended.
 func (m *measured) readDispatch(r reading, events []trace.Event) {
 	last := map[int]time.Duration{} // by device: when its last op ended
 	ordered := slices.Clone(events)

@@ -16,7 +16,7 @@ const (
 	noisyRatio = 1.2
 )
 
-// likelyCrowding is how many times as long passes take with two pipelines as with one, or the reverse, before one of the two
+// likelyContention is how many times as long passes take with two pipelines as with one, or the reverse, before one of the two
 // readings is taken to be disturbed. Seen on a quiet host are 0.9 to 1.2.
 const likelyContention = 1.3
 

@@ -7,8 +7,8 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// progress says how far a tuning is. The steps are known beforehand, as the most that may be needed: what is repeated is the step
-// that it was, and what repeats out not to be needed is taken off. So the total never grows, and less than all is done until the end.
+// progress says how far a tuning is. The total is the most steps that may be needed: a repeated run counts as the same step, and a
+// step that is not needed is taken off. So the total never grows.
 type progress struct {
 	say   func(control.TuneProgress) // nil: nobody listens
 	begun map[any]bool               // steps
@@ -47,7 +47,7 @@ type readingStep struct {
 	samples          int
 }
 
-// confirming is the key of a candidate's repeat; a repeat beyond the usual ones repeats the last of them.
+// confirming is the key of a run of a candidate; a third run counts as the second.
 type confirming struct{ candidate, repeat int }
 
 // steps is the most that profiling a space, the search and the runs of the best candidates take.

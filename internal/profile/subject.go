@@ -281,7 +281,7 @@ func (s *subject) fixed() (all []tuner.FixedCosts) {
 	return all
 }
 
-// fixes reports whether the job says what passes of a stage take, whichever layers it has.
+// fixedCosts reports whether the job says what passes of a stage take, whichever layers it has.
 func (s *subject) fixedCosts() bool {
 	d := s.request.Spec.Job.Devices
 	return d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0

@@ -105,7 +105,7 @@ type Session struct {
 	epoch   uint64  // samples of the training data
 	guessed float64 // samples that the best candidate would train on in a second, by assumption
 	judged  bool    // whether measuring is worth its time
-	spared  string  // what was left out, since it is not
+	skipped string  // what was left out, since it is not
 	progress
 }
 
@@ -145,7 +145,7 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 		return nil, fmt.Errorf("tune: %w", err)
 	}
 	report.Took = time.Since(began).Seconds()
-	if !report.Cached && !c.Request.Estimate && report.Ruled == "" && s.spared == "" { // else there is more to measure another time
+	if !report.Cached && !c.Request.Estimate && report.Ruled == "" && s.skipped == "" { // else there is more to measure another time
 		if err := writeCache(c.Request.Cache, report); err != nil {
 			report.Notes = append(report.Notes, fmt.Sprintf("the plan is not cached: %v", err))
 		}
@@ -166,7 +166,7 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 			notes = append(notes, err.Error())
 		case report != nil:
 			report.Cached = true
-			s.recall(report)
+			s.estimateCached(report)
 			return report, nil
 		}
 	}
@@ -175,10 +175,10 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 		return nil, err
 	}
 	if s.config.Request.Estimate {
-		return s.foretell(&space)
+		return s.estimateOnly(&space)
 	}
 	more, err := s.Profile(ctx, &space)
-	if dear, ok := errors.AsType[*tooDearError](err); ok {
+	if dear, ok := errors.AsType[*tooCostlyError](err); ok {
 		return &tuner.Report{Version: tuner.ReportVersion, Digest: digest, Ruled: dear.text}, nil
 	}
 	if err != nil {
@@ -198,8 +198,8 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 		return nil, fmt.Errorf("no candidate could be run: %s with %s and %d micro-batches: %s",
 			report.Chosen.Schedule, words.Count(report.Chosen.Pipelines, "pipeline"), report.Chosen.MicroBatches, report.Chosen.Reason)
 	}
-	if s.spared != "" {
-		more = append(more, s.spared)
+	if s.skipped != "" {
+		more = append(more, s.skipped)
 	}
 	report.Digest, report.Notes = digest, slices.Concat(notes, more, report.Notes)
 	report.Profile = profileOf(space, report.Chosen).Summary()
