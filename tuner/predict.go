@@ -258,20 +258,36 @@ func splits(p schedule.Plan) bool {
 // with the versions of weights W that a plan reads, gradients G, optimizer state O, the activations A of a micro-batch, the vectors that averaging keeps,
 // and what the worker process holds beside all of that.
 func (l *layout) memory() error {
-	inFlight, halves, versions := schedule.InFlightByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
-	l.Predicted.Stages = make([]StageTerms, len(l.Split))
-	for s, run := range l.Split {
-		m, err := l.profile.Sizer.Stage(StageSpec{
-			From: run[0], To: run[1], Samples: l.samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s],
-			Recompute: l.Recompute[s], Pipelines: l.Pipelines,
-		})
-		if err != nil {
-			return err
-		}
+	all, err := Memories(l.profile.Sizer, l.plan, l.Split, l.samples, l.Pipelines, l.Recompute)
+	if err != nil {
+		return err
+	}
+	l.Predicted.Stages = make([]StageTerms, len(all))
+	for s, m := range all {
 		l.Predicted.Stages[s] = StageTerms{Device: l.homes[s], Memory: m}
 	}
 	l.shortage = l.lacks()
 	return nil
+}
+
+// Memories is what every stage of a plan takes, with layers split so and micro-batches of so many samples. One entry of recompute stands
+// for all stages, none for no recomputation.
+func Memories(z Sizer, plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]Memory, error) {
+	inFlight, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	all := make([]Memory, len(split))
+	for s, run := range split {
+		spec := StageSpec{
+			From: run[0], To: run[1], Samples: samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s], Pipelines: pipelines,
+		}
+		if len(recompute) > 0 {
+			spec.Recompute = recompute[min(s, len(recompute)-1)]
+		}
+		var err error
+		if all[s], err = z.Stage(spec); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // lacks is the largest shortage of a device, or that of the host; nil when all fits. The host holds what devices without a memory of

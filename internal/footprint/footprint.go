@@ -7,7 +7,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/job"
-	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -88,23 +87,6 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	}
 	z.known[spec] = m
 	return m, nil
-}
-
-// Stages is what every stage of a plan takes.
-func (z *Sizer) Stages(plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]tuner.Memory, error) {
-	slots, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	all := make([]tuner.Memory, len(split))
-	for k := range all {
-		var err error
-		all[k], err = z.Stage(tuner.StageSpec{
-			From: split[k][0], To: split[k][1], Samples: samples, Slots: slots[k], WeightSlots: halves[k], Versions: versions[k],
-			Recompute: job.At(recompute, k), Pipelines: pipelines,
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
 }
 
 // messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has

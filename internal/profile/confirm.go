@@ -112,7 +112,7 @@ func unrivalled(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
 			return false
 		}
 	}
-	return !disturbed(c)
+	return by < 1 && !disturbed(c)
 }
 
 // leads reports whether no other candidate was faster.

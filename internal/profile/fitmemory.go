@@ -9,6 +9,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // fitToMemory has the stages of a run recompute what their devices cannot hold, so that a job that fits in no other way is measured.
@@ -67,7 +68,7 @@ func (s *subject) fitting(r *reading, m memory) (string, error) {
 
 // held is what the stages of some devices allocate in a reading.
 func (s *subject) held(r *reading, devices []int, kind string) (total int64, err error) {
-	all, err := s.sizer.Stages(r.trial.Plan, r.trial.Split, r.samples, r.pipelines, []string{kind})
+	all, err := tuner.Memories(s.sizer, r.trial.Plan, r.trial.Split, r.samples, r.pipelines, []string{kind})
 	for k, m := range all {
 		if slices.Contains(devices, r.homes[k]) {
 			total += m.OnDevice()

@@ -154,6 +154,9 @@ func TestTheWinnerRunsOnceWhereAllOthersAreOutpaced(t *testing.T) {
 		m.SamplesPerSecond, m.BatchSeconds = rate, 1/rate
 		return tuner.Candidate{Measured: m, Predicted: tuner.Prediction{BatchSeconds: 1 / predicted}}
 	}
+	if only := []tuner.Candidate{candidate(100, 100)}; (&Session{config: Config{Outpaced: 1}.withDefaults()}).needless(1, &only[0], only) {
+		t.Error("a candidate that is to run as often as others does not")
+	}
 	s := &Session{config: Config{}.withDefaults()}
 	failed := tuner.Candidate{Verdict: tuner.Fails}
 	for i, c := range []struct {

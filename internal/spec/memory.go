@@ -157,7 +157,7 @@ func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 	if !f.bounded(&a.job) {
 		return nil
 	}
-	a.memory, err = p.Stages(a.plan, a.layout.Split, a.job.Train.Batch/int(a.job.MicroBatches), int(a.job.Pipelines), a.job.Recompute)
+	a.memory, err = tuner.Memories(p, a.plan, a.layout.Split, a.job.Train.Batch/int(a.job.MicroBatches), int(a.job.Pipelines), a.job.Recompute)
 	if err != nil {
 		return err
 	}
