@@ -146,7 +146,7 @@ type Model struct {
 	// are below. Required unless `from` is there, and refused beside it.
 	Config map[string]any `yaml:"config" json:"config"`
 	// A directory to start from, with config.json and model.safetensors, or several such files with an index, as
-	// `avgpipectl export` and the usual Python library write it. Default: fresh random weights.
+	// `avgpipectl export` and Hugging Face's transformers write it. Default: fresh random weights.
 	From string `yaml:"from" json:"from" rule:"path"`
 }
 

@@ -20,20 +20,22 @@
 //
 //   - shard: the center's part of one stage. It executes what elastic.Center orders, snapshots rounds and evaluates the center.
 //
-//   - Group: all of these, wired. What callers use:
+//   - Group: all of these together. It is what callers use.
 //
-//     g, err := pipeline.New(pipeline.Config{
-//     Plan: plan, MicroBatches: 8, Pipelines: 2, Method: method, FinalRound: 1000,
-//     LearningRate: func(step uint64) float32 { return 3e-4 },
-//     Stages: []pipeline.StageConfig{
-//     {Index: 0, Build: func(pipeline int) (stage.Stage, error) { ... }, Source: ...},
-//     {Index: 1, Build: ..., Source: ...},
-//     },
-//     Attach: func(device int) error { return devices[device].Attach() },
-//     Events: pipeline.Events{OnStep: ..., OnSnapshot: ...},
-//     })
-//     go func() { done <- g.Run(ctx) }()          // starts everything, and joins everything before it returns
-//     earliest, ok := g.Commit(round, false)      // from any goroutine while it runs: a snapshot of round for OnSnapshot
+// The caller's loop:
+//
+//	g, err := pipeline.New(pipeline.Config{
+//		Plan: plan, MicroBatches: 8, Pipelines: 2, Method: method, FinalRound: 1000,
+//		LearningRate: func(step uint64) float32 { return 3e-4 },
+//		Stages: []pipeline.StageConfig{
+//			{Index: 0, Build: func(pipeline int) (stage.Stage, error) { ... }, Source: ...},
+//			{Index: 1, Build: ..., Source: ...},
+//		},
+//		Attach: func(device int) error { return devices[device].Attach() },
+//		Events: pipeline.Events{OnStep: ..., OnSnapshot: ...},
+//	})
+//	go func() { done <- g.Run(ctx) }()          // starts everything, and joins everything before it returns
+//	earliest, ok := g.Commit(round, false)      // from any goroutine while it runs: a snapshot of round for OnSnapshot
 //
 // Stages on other nodes are reached through Config.Connect; every node runs the same Config with its own Stages.
 //

@@ -121,8 +121,8 @@ func TestCompareRefusesWhatNoScheduleCanRun(t *testing.T) {
 	}
 }
 
-// TestPinnedLimitsAreWhatIsLeftOfTheCapacity after weights, gradients and state of each pipeline, and the center.
-func TestPinnedLimitsAreWhatIsLeftOfTheCapacity(t *testing.T) {
+// TestInFlightLimitsAreWhatIsLeftOfTheCapacity after weights, gradients and state of each pipeline, and the center.
+func TestInFlightLimitsAreWhatIsLeftOfTheCapacity(t *testing.T) {
 	costs := Costs{
 		ActivationBytes: []int64{100, 100, 100, 0}, CapacityBytes: []int64{1000, 0, 10, 1000},
 		WeightBytes: repeat[int64](50, 4), GradientBytes: repeat[int64](60, 4), StateBytes: repeat[int64](70, 4), CenterBytes: repeat[int64](41, 4),

@@ -7,7 +7,7 @@
 //
 // The caller's loop:
 //
-//	plan, reason, err := schedule.Generate("afp", schedule.Request{Stages: 4, MicroBatches: 8, Costs: &measured})
+//	plan, reason, err := schedule.Generate("afp", schedule.Request{Devices: 4, MicroBatches: 8, Costs: &measured})
 //	err = schedule.Check(plan, 8)
 //	depths := schedule.LinkDepths(plan)                // link queues this deep never make a sender wait
 //	result, err := schedule.Simulate(plan, measured)   // batch time, bubble, when each op runs
