@@ -17,7 +17,7 @@ func DrawTrace(unit float64, drawings ...Drawing) string {
 	for i, one := range drawings {
 		trace.Events = append(trace.Events, traceEvents(unit, i+1, one)...)
 	}
-	text, err := json.MarshalIndent(trace, "", " ")
+	text, err := json.Marshal(trace)
 	if err != nil {
 		panic(fmt.Sprintf("schedule: trace: %v", err)) // finite numbers and text
 	}
