@@ -6,8 +6,8 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
-// Prove reads a plan that somebody wrote, and proves that a job can run it: it passes Check without limits, and each device has as many
-// stages as the others.
+// Prove reads a plan that a user wrote, and proves that a job can run it: it passes Check, and all devices have the same number of
+// stages.
 func Prove(text string) (Plan, error) {
 	plan, err := Parse(text)
 	if err != nil {

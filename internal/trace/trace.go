@@ -1,5 +1,5 @@
-// Package trace is the one stream of events that status, metrics, timelines and the tuner read: who did what from when to
-// when. Whoever computes or waits emits events; whoever wants to know listens.
+// Package trace is the one stream of events that status, metrics, timelines and the tuner read. An event is a span of time: which
+// pipeline did what on which stage, from when to when. The code that computes or waits emits events; listeners receive them.
 package trace
 
 import "time"
