@@ -140,6 +140,8 @@ func (t *trainer) restore(ctx context.Context) error {
 			return err
 		}
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.round = r.Round
 	return nil
 }

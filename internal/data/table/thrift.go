@@ -8,15 +8,16 @@ import (
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 )
 
-// thriftOpen bounds the structures that have begun or are announced and have not ended, and with them how deep one goes.
-const thriftOpen = 1 << 20
+// thriftDepth bounds how deep structures lie in each other; those of Parquet's metadata go down to about eight. The decoder goes
+// deeper with each of them.
+const thriftDepth = 64
 
 var errThrift = errors.New("its metadata are not those of a Parquet file")
 
 // thriftStructure is how many bytes a structure takes that text begins with. Every length in it is held against the bytes that are
 // left: whoever decodes it afterwards can allocate by them. io.ErrUnexpectedEOF: it goes on behind text.
 func thriftStructure(text []byte) (int, error) {
-	r := &boundedReader{BytesReader: new(thrift.CompactProtocol).NewReaderFromBytes(text), size: len(text), open: 1}
+	r := &boundedReader{BytesReader: new(thrift.CompactProtocol).NewReaderFromBytes(text), size: len(text), open: []int32{1}}
 	err := thrift.NewDecoder(r).Decode(&struct{}{}) // without fields: everything is stepped over
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -24,10 +25,12 @@ func thriftStructure(text []byte) (int, error) {
 	return r.BytesRead(), err
 }
 
-// boundedReader refuses lists that are longer than what is left of the text, and those in lists, which Parquet has not.
+// boundedReader refuses lists that are longer than what is left of the text, those in lists, which Parquet has not, and structures that
+// lie too deep.
 type boundedReader struct {
 	thrift.BytesReader
-	size, open int
+	size int
+	open []int32 // by depth: how many structures have begun or are announced there, and have not ended
 }
 
 // Discard makes the decoder step over the text, not over a copy of it.
@@ -44,7 +47,7 @@ func (r *boundedReader) ReadField() (thrift.Field, error) {
 	switch {
 	case err != nil:
 	case f.Type == thrift.STOP:
-		r.open--
+		r.close()
 	case f.Type == thrift.STRUCT:
 		err = r.elements(1, thrift.STRUCT)
 	}
@@ -81,9 +84,21 @@ func (r *boundedReader) elements(n int32, of thrift.Type) error {
 	case of == thrift.LIST || of == thrift.SET || of == thrift.MAP:
 		return errThrift
 	case of == thrift.STRUCT:
-		if r.open += int(n); r.open > thriftOpen {
+		if len(r.open) == thriftDepth {
 			return errThrift
+		}
+		if n > 0 {
+			r.open = append(r.open, n)
 		}
 	}
 	return nil
+}
+
+// close ends the structure that began last.
+func (r *boundedReader) close() {
+	if last := len(r.open) - 1; last >= 0 {
+		if r.open[last]--; r.open[last] == 0 {
+			r.open = r.open[:last]
+		}
+	}
 }
