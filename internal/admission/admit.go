@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
@@ -49,7 +52,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at}
 	a.checkModel(r.Base)
 	found := a.resolve(spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model})
-	output := a.checkOutput(r, &q.User)
+	output := a.checkOutput(&q)
 	if err := a.checkData(ctx); err != nil {
 		return nil, err
 	}
@@ -232,16 +235,62 @@ func (a *admission) dataProblem(err error) error {
 
 // checkOutput judges whether the daemon can write the model to output.dir, and refuses one that no model can be written to. A right
 // that is missing does not refuse the job: the user can give it, or export the model. Nil: the daemon is not to.
-func (a *admission) checkOutput(r api.SubmitRequest, user *access.User) *spec.Output {
-	if a.job.Output.Dir == "" || r.ClientExports {
+func (a *admission) checkOutput(q *Request) *spec.Output {
+	r := q.Submit
+	if a.job.Output.Dir == "" || !a.outputIsFree(q) || r.ClientExports {
 		return nil
 	}
 	o := &spec.Output{Force: r.Force}
-	err := outputdir.Target{Dir: a.job.Output.Dir, User: *user, Force: r.Force}.Check()
+	err := outputdir.Target{Dir: a.job.Output.Dir, User: q.User, Force: r.Force}.Check()
 	if _, never := errors.AsType[*modeldir.Refusal](err); never {
 		a.at.Refuse("output.dir", "", "output.dir: %v", err)
 	} else if err != nil {
 		o.Refused = err.Error()
 	}
 	return o
+}
+
+// outputIsFree refuses an output.dir where the daemon keeps files of its own, and one that another job's model is still to be written to,
+// or into, or around: one of the two would be lost.
+func (a *admission) outputIsFree(q *Request) bool {
+	dir := resolved(a.job.Output.Dir)
+	for _, own := range q.Host.Reserved {
+		if within(dir, resolved(own)) {
+			a.at.Refuse("output.dir", "", "output.dir: %s is in %s, which is the daemon's own; name another directory", a.job.Output.Dir, own)
+			return false
+		}
+	}
+	for _, other := range slices.Sorted(maps.Keys(q.Host.Pending)) {
+		at := resolved(other)
+		switch id := q.Host.Pending[other]; {
+		case dir == at && q.Submit.Force: // his decision
+		case dir == at:
+			a.at.Refuse("output.dir", "", "output.dir: %s is that of job %s, whose model is still to be written; name another directory, or replace that model with --force",
+				a.job.Output.Dir, id)
+			return false
+		case within(dir, at) || within(at, dir):
+			a.at.Refuse("output.dir", "", "output.dir: one of %s and %s of job %s, whose model is still to be written, lies in the other; name another directory",
+				a.job.Output.Dir, other, id)
+			return false
+		}
+	}
+	return true
+}
+
+// resolved is a path without the links of that part of it that exists.
+func resolved(path string) string {
+	for there, rest := path, ""; ; there, rest = filepath.Dir(there), filepath.Join(filepath.Base(there), rest) {
+		if real, err := filepath.EvalSymlinks(there); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if there == filepath.Dir(there) {
+			return filepath.Clean(path)
+		}
+	}
+}
+
+// within reports whether a path is a directory or lies in it.
+func within(path, dir string) bool {
+	rest, err := filepath.Rel(dir, path)
+	return err == nil && rest != ".." && !strings.HasPrefix(rest, "../")
 }

@@ -42,6 +42,30 @@ func TestAWrongModelFromSaysWhatIsThere(t *testing.T) {
 	}
 }
 
+// TestAnOutputDirOfTheDaemonOrOfAnotherJobIsRefused, under whatever name, and those that lie in each other.
+func TestAnOutputDirOfTheDaemonOrOfAnotherJobIsRefused(t *testing.T) {
+	base := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(base, "raft"), 0o700), os.Symlink(filepath.Join(base, "raft"), filepath.Join(base, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	host := Host{Cores: 2, Reserved: []string{filepath.Join(base, "raft")}, Pending: map[string]string{filepath.Join(base, "model"): "7"}}
+	for dir, want := range map[string]string{
+		"raft": "is in " + base + "/raft, which is the daemon's own", "raft/wal/x": "the daemon's own", "link/x": "the daemon's own",
+		"model": "is that of job 7", "./model/": "is that of job 7", "model/sub": "lies in the other", ".": "lies in the other",
+		"rafts": "", "models": "",
+	} {
+		source := jobFile + "model: {from: x}\noutput: {dir: " + dir + "}\n"
+		q := Request{Submit: api.SubmitRequest{File: "job.yaml", Source: source, Base: base}, User: access.User{UID: uint32(os.Geteuid())}, Host: host}
+		_, err := Admit(t.Context(), q, func(string) {})
+		if err == nil || !strings.Contains(err.Error(), want) || want == "" && strings.Contains(err.Error(), "output.dir") {
+			t.Errorf("%s: %v\nwant %q", dir, err, want)
+		}
+		if want != "" && !strings.Contains(err.Error(), "job.yaml:7:") {
+			t.Errorf("%s: no line in %v", dir, err)
+		}
+	}
+}
+
 // TestAnOutputDirThatCannotWorkIsRefused.
 func TestAnOutputDirThatCannotWorkIsRefused(t *testing.T) {
 	base := t.TempDir()

@@ -39,6 +39,9 @@ type Request struct {
 type Host struct {
 	Cores       int   `json:"cores"`
 	MemoryBytes int64 `json:"memory_bytes"` // that jobs may take; 0: the system does not say
+
+	Reserved []string          `json:"reserved"` // directories of the daemon's own
+	Pending  map[string]string `json:"pending"`  // the output.dir of jobs whose model is still to be written: directory to job
 }
 
 // finding is one line of what an inspect process prints: a path that it is about to open, any number of times, then one answer.

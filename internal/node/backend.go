@@ -75,29 +75,31 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 	for _, g := range peer.GIDs {
 		user.GIDs = append(user.GIDs, uint32(g))
 	}
-	s, err := n.inspect.Admit(ctx, admission.Request{Submit: r, User: user, Host: admission.Host{Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory()}})
-	if err != nil {
-		return nil, err
-	}
-	return s, n.checkOutputIsFree(r, s)
+	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: user, Host: admission.Host{
+		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), Reserved: reserved(n.config.StateDir), Pending: n.pendingOutputs(),
+	}})
 }
 
-// checkOutputIsFree refuses the output.dir of another job whose model is still to be written: one of the two would not be.
-func (n *node) checkOutputIsFree(r api.SubmitRequest, s *spec.Spec) error {
-	if s.Job.Output.Dir == "" || r.Force {
-		return nil
+// reserved are the directories of a state directory.
+func reserved(state string) (all []string) {
+	for _, name := range []string{"raft", "jobs", "plans", "tunings"} {
+		all = append(all, filepath.Join(state, name))
 	}
+	return all
+}
+
+// pendingOutputs are the directories that models are still to be written to, and the jobs of these.
+func (n *node) pendingOutputs() map[string]string {
+	pending := map[string]string{}
 	for _, j := range n.raft.State().Jobs() {
 		if j.State.Ended() && !n.exports.due(j) {
 			continue // if it was written, the directory tells
 		}
-		other, err := n.coordinator.Spec(j)
-		if err == nil && filepath.Clean(other.Job.Output.Dir) == filepath.Clean(s.Job.Output.Dir) {
-			return api.Errorf(http.StatusConflict, "submit %s: output.dir: %s is that of job %s, whose model is still to be written; name another directory, or replace that model with --force",
-				r.File, s.Job.Output.Dir, j.ID)
+		if s, err := n.coordinator.Spec(j); err == nil && s.Job.Output.Dir != "" {
+			pending[s.Job.Output.Dir] = j.ID
 		}
 	}
-	return nil
+	return pending
 }
 
 func (n *node) Jobs(ctx context.Context) ([]api.JobStatus, error) {
