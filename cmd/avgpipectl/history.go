@@ -75,7 +75,10 @@ func (o *historyOptions) check(c *call) error {
 }
 
 func (c *call) history(o historyOptions) error {
-	if kind := strings.TrimPrefix(filepath.Ext(o.out), "."); !c.flags.Changed("output") && c.flags.Lookup("output").Value.Set(kind) == nil {
+	if kind := strings.TrimPrefix(filepath.Ext(o.out), "."); !c.flags.Changed("output") && kind != "" && kind != "txt" {
+		if err := c.flags.Lookup("output").Value.Set(kind); err != nil {
+			return usagef("%s: its extension says no format: %v; name one with -o, or a file in .txt, .csv, .json, .svg or .png", o.out, err)
+		}
 		c.format = kind
 	}
 	if err := o.check(c); err != nil {

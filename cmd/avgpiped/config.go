@@ -3,19 +3,19 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"net"
-	"os"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/nearest"
@@ -100,9 +100,12 @@ func absolutePath(to *string) kind {
 }
 
 func nodeName(to *string) kind {
-	return kind{allowed: "a name", ofHost: true, set: func(text string) bool {
+	strange := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-", r)
+	}
+	return kind{allowed: "a name of up to 64 letters, digits, dots, dashes and underscores", ofHost: true, set: func(text string) bool {
 		*to = text
-		return text != ""
+		return text != "" && len(text) <= 64 && !strings.ContainsFunc(text, strange)
 	}}
 }
 
@@ -221,12 +224,12 @@ func configHelp() string {
 
 // readConfig reads a configuration file, and the texts of its keys. A file that somebody has to correct is a configError.
 func readConfig(path string) (config, map[string]string, error) {
-	text, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
-		return config{}, nil, configError(fmt.Errorf("read the configuration: %w", err))
-	case err != nil: // of the host, and it may pass
+	text, err := (*access.Opener)(nil).ReadFile(path, capConfigBytes)
+	switch errno, ofHost := errors.AsType[syscall.Errno](err); {
+	case ofHost && errno != syscall.ENOENT && errno != syscall.EACCES && errno != syscall.ENOTDIR: // it may pass
 		return config{}, nil, fmt.Errorf("read the configuration: %w", err)
+	case err != nil:
+		return config{}, nil, configError(fmt.Errorf("read the configuration: %w", err))
 	}
 	if strings.TrimSpace(string(text)) == "" { // as while somebody writes it
 		return config{}, nil, refused(fmt.Errorf("%s is empty; a comment is enough where every key has its default", path))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 )
@@ -77,6 +78,10 @@ func TestUsage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(here, "node"), []byte("first\n"), 0o600); err != nil { // as an older program named it
 		t.Fatal(err)
 	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		config string // of the file bad
 		args   []string
@@ -88,6 +93,8 @@ func TestUsage(t *testing.T) {
 		{"", []string{"start"}, "unknown command"},
 		{"", []string{"--config", "/nonexistent"}, "read the configuration"},
 		{"", []string{"--config", bad}, bad + " is empty"},
+		{"", []string{"--config", pipe}, pipe + " is a pipe, not a file"},
+		{"node: a b/c\n", []string{"--config", bad}, bad + ":1:7: node is \"a b/c\"; allowed is a name of up to 64 letters"},
 		{"sockt: /x\n", []string{"--config", bad}, bad + ":1:1: unknown key \"sockt\""},
 		{"# first\nlog_level: wran\n", []string{"--config", bad}, "nearest: warn"},
 		{"keep_ended_age: nne\n", []string{"--config", bad}, "nearest: none"},

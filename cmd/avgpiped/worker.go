@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os/signal"
+	"syscall"
+
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/worker"
@@ -9,6 +12,7 @@ import (
 func newWorkerCommand() *cobra.Command {
 	var c worker.Config
 	cmd := hidden("worker --assignment FILE", "Train a job's stages", func(cmd *cobra.Command) error {
+		signal.Ignore(syscall.SIGHUP) // the kernel sends it to a worker that is stopped when its daemon dies (setpgid(2))
 		c.Log = cmd.ErrOrStderr()
 		if code, err := worker.Run(cmd.Context(), c); err != nil {
 			return &exit{code, err} // of package control

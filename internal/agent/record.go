@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
@@ -142,12 +143,15 @@ func (l *Local) KeepStatus(_ context.Context, job string, s *control.Status) err
 // KeptStatus implements Agent. One that cannot be read is none: it is for show only.
 func (l *Local) KeptStatus(_ context.Context, job string) *control.Status {
 	var s control.Status
-	text, err := os.ReadFile(statusPath(l.dir(job)))
+	text, err := (*access.Opener)(nil).ReadFile(statusPath(l.dir(job)), maxStatusBytes)
 	if err != nil || json.Unmarshal(text, &s) != nil {
 		return nil
 	}
 	return &s
 }
+
+// maxStatusBytes bounds a kept status: of 64 stages in 64 pipelines it has some hundred KB.
+const maxStatusBytes = 16 << 20
 
 // statusPath is where the last status of a job's last worker is kept.
 func statusPath(dir string) string { return filepath.Join(dir, "status.json") }

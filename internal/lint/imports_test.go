@@ -86,7 +86,7 @@ var mayImport = map[string][]string{
 		"elastic", "job", "schedule", "stage/device", "stage/model",
 	},
 	"internal/agent": {
-		"internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
+		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
 		"internal/worker/control",
 	},
 	"internal/coordinator": {
@@ -106,7 +106,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
+		"internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "internal/strictyaml", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "tuner"},

@@ -3,17 +3,21 @@ package nearest
 
 import "strings"
 
-// Word returns the word with the smallest edit distance to got, "" when none is near: beyond an edit for every three
-// letters a guess no longer helps.
+// Word returns the word with the smallest edit distance to got, of equally near ones one that begins with the same letter; "" when none
+// is near: beyond an edit for every three letters a guess no longer helps.
 func Word(got string, words []string) string {
 	best, bound := "", max(1, len(got)/3)+1
 	for _, w := range words {
-		if d := distance(strings.ToLower(got), strings.ToLower(w), bound); d < bound {
+		d := distance(strings.ToLower(got), strings.ToLower(w), bound+1)
+		if d < bound || d == bound && best != "" && begins(w, got) && !begins(best, got) {
 			best, bound = w, d
 		}
 	}
 	return best
 }
+
+// begins reports whether two words begin with the same byte.
+func begins(a, b string) bool { return a != "" && b != "" && a[0] == b[0] }
 
 // distance is the number of insertions, deletions, substitutions and swaps of neighbours that turn a into b, or bound
 // when it is not below bound (Damerau 1964, in the restricted form that edits no place twice). The bound keeps a hostile

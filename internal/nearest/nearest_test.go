@@ -14,6 +14,15 @@ func TestWordGuessesWhatWasMeant(t *testing.T) {
 	}
 }
 
+// TestOfEquallyNearWordsOneBeginsAlike, wherever it stands.
+func TestOfEquallyNearWordsOneBeginsAlike(t *testing.T) {
+	for _, words := range [][]string{{"tuning", "running"}, {"running", "tuning"}} {
+		if near := Word("runing", words); near != "running" {
+			t.Errorf("of %v: %q", words, near)
+		}
+	}
+}
+
 func TestWordDoesNotGuessWildly(t *testing.T) {
 	verbs := []string{"submit", "status", "watch", "cancel", "export", "translate", "tokenize", "evaluate", "history"}
 	for _, got := range []string{"frobnicate", "deploy", "install", "start", "destroy", "rotate"} {
