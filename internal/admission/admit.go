@@ -280,8 +280,8 @@ func (a *admission) outputIsFree(q *Request) bool {
 // resolved is a path without the links of that part of it that exists.
 func resolved(path string) string {
 	for there, rest := path, ""; ; there, rest = filepath.Dir(there), filepath.Join(filepath.Base(there), rest) {
-		if real, err := filepath.EvalSymlinks(there); err == nil {
-			return filepath.Join(real, rest)
+		if plain, err := filepath.EvalSymlinks(there); err == nil {
+			return filepath.Join(plain, rest)
 		}
 		if there == filepath.Dir(there) {
 			return filepath.Clean(path)

@@ -17,7 +17,7 @@ func TestWordGuessesWhatWasMeant(t *testing.T) {
 // TestOfEquallyNearWordsOneBeginsAlike, wherever it stands.
 func TestOfEquallyNearWordsOneBeginsAlike(t *testing.T) {
 	for _, words := range [][]string{{"tuning", "running"}, {"running", "tuning"}} {
-		if near := Word("runing", words); near != "running" {
+		if near := Word("runing", words); near != "running" { //nolint:misspell // as somebody types it
 			t.Errorf("of %v: %q", words, near)
 		}
 	}
