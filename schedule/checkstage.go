@@ -185,12 +185,14 @@ func (c *stageCheck) missingUpdate(s int, w stageOps) error {
 // missingWork reports the first forward or backward that stage s never does.
 func (c *stageCheck) missingWork(s int, w stageOps) error {
 	for m, done := range c.done {
-		missing := c.rest(s, m)
+		var missing string // a label looks at the whole plan, so only what is missing gets one
 		switch {
 		case !done.has(Forward):
 			missing = c.plan.label(Op{Kind: Forward, Stage: s, Micro: m})
 		case done.finished():
 			continue
+		default:
+			missing = c.rest(s, m)
 		}
 		message := fmt.Sprintf("%s never runs; want each of %s once", missing, words.Count(c.microBatches, "micro-batch"))
 		return c.plan.fault(Missing, cell{w.device, len(c.plan[w.device])}, nil, message)
