@@ -56,7 +56,7 @@ func (a *act) run(ctx context.Context) (func(*observed), error) {
 			Job: a.job.ID, Generation: a.job.Generation, State: cluster.Running, Reason: a.runningReason(),
 		})
 	case abortWorker:
-		return a.abort(ctx)
+		return nil, a.abort(ctx)
 	case killWorker:
 		return a.kill(ctx)
 	case endJob:
@@ -84,17 +84,12 @@ func (a *act) runningReason() string {
 }
 
 // abort tells the worker to end. One that does not listen is killed a little later.
-func (a *act) abort(ctx context.Context) (func(*observed), error) {
+func (a *act) abort(ctx context.Context) error {
 	a.Say(a.job.ID, "ending the worker", zap.String("reason", a.decision.reason))
-	err := a.agent.Stop(ctx, a.worker)
-	if err != nil {
-		err = fmt.Errorf("end the worker: %w", err)
+	if err := a.agent.Stop(ctx, a.worker); err != nil {
+		return fmt.Errorf("end the worker: %w", err)
 	}
-	return func(o *observed) {
-		if o.phase != exited {
-			o.phase, o.abortedAt = aborted, time.Now()
-		}
-	}, err
+	return nil
 }
 
 // kill ends a worker or a tuning at once: the one has committed what it could, the other has nothing to save.

@@ -53,12 +53,19 @@ func (r *memoryRaft) Apply(_ context.Context, c cluster.Command) (cluster.Result
 
 func (r *memoryRaft) Failed() <-chan struct{} { return r.failed }
 
-// fragile is an agent that, once damaging, cuts each shard short before its length is looked at for the first time.
+// fragile is an agent that is slow to say that a worker was told to end and, once damaging, cuts each shard short before its length
+// is looked at for the first time.
 type fragile struct {
 	*agent.Local
 	state    string // the state directory
 	damaging atomic.Bool
 	seen     sync.Map // digests
+}
+
+// Stop returns a second after the worker was told to end, which has ended by then.
+func (f *fragile) Stop(ctx context.Context, p agent.Process) error {
+	defer time.Sleep(time.Second)
+	return f.Local.Stop(ctx, p)
 }
 
 func (f *fragile) Shards(job string) agent.Shards { return fragileShards{f.Local.Shards(job), f, job} }
@@ -176,6 +183,9 @@ func TestAJobIsBroughtToItsEnd(t *testing.T) {
 		}
 		if n := r.Counts.Commits.Load(); n < 2 {
 			t.Errorf("%d commits were counted", n)
+		}
+		if n := r.Counts.Deaths.Load(); n != 0 {
+			t.Errorf("%d workers died that were told to end", n)
 		}
 	})
 }

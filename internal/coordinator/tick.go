@@ -108,7 +108,9 @@ func (c *Coordinator) begin(j *cluster.Job, o *observed, d decision, free []int)
 		a.hold = o.hold
 	case killWorker:
 		o.killed = d.reason // before its end can be noticed
-	case wait, beginCommit, postCommit, dropCommit, setRunning, abortWorker, endJob, removeJob:
+	case abortWorker:
+		o.phase, o.abortedAt = aborted, time.Now() // before its end can be noticed
+	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob:
 	}
 	c.start(j.ID, true, a.run)
 	return free
