@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -156,6 +157,22 @@ func TestWhatIsNoHistoryIsLeftAlone(t *testing.T) {
 		}
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, text) {
 			t.Errorf("it is %q now, %v", after, err)
+		}
+	}
+}
+
+// A pipe at the file's place would be waited for without end.
+func TestWhatIsNoFileIsRefused(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "history")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{pipe: "is a pipe, not a file", t.TempDir(): "is a directory, not a file", "/dev/zero": "is a device, not a file"} {
+		if _, _, err := Read(path); err == nil || !strings.Contains(err.Error(), path+" "+want) {
+			t.Errorf("read: %v, want that it %s", err, want)
+		}
+		if _, err := Open(path, nil); err == nil || !strings.Contains(err.Error(), path+" "+want) {
+			t.Errorf("open: %v, want that it %s", err, want)
 		}
 	}
 }

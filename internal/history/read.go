@@ -3,9 +3,9 @@ package history
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
+
+	"github.com/avgpipe/avgpipe/internal/access"
 )
 
 // MaxBytes bounds a file: about 27,000 records.
@@ -17,23 +17,21 @@ const maxRecords = (MaxBytes - headerSize) / recordSize
 // Read reads a file. A file that is not there is an empty history. What a crash left at its end is not read; damaged is how many
 // records before that cannot be read and are passed over.
 func Read(path string) (records []Record, damaged int, err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, nil
+	records, damaged, _, err = load(path)
+	return records, damaged, err
+}
+
+// load is Read, with the length of what is whole. A pipe or a device in the file's place is an error and is not opened: it could be
+// waited for without end.
+func load(path string) (records []Record, damaged int, good int64, err error) {
+	text, err := (*access.Opener)(nil).ReadFile(path, 2*MaxBytes)
+	if err == nil {
+		records, damaged, good, err = parse(text)
 	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the history: %w", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, 0, fmt.Errorf("read the history %s: %w", path, err)
 	}
-	defer f.Close() //nolint:errcheck // only read
-	text, err := io.ReadAll(io.LimitReader(f, 2*MaxBytes))
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the history %s: %w", path, err)
-	}
-	records, damaged, _, err = parse(text)
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the history %s: %w", path, err)
-	}
-	return records, damaged, nil
+	return records, damaged, good, nil
 }
 
 // parse reads a file's bytes. good is the length of what is whole: up to the end of the last record that can be read.

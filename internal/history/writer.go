@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -38,38 +36,26 @@ type Writer struct {
 // Open opens a file, or begins one. What a crash left unfinished at its end is cut. A file that is no history is left alone and is
 // an error. warn is told of a write that fails, once until one succeeds again, and must not call the Writer. Close closes it.
 func Open(path string, warn func(error)) (*Writer, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o640)
+	_, damaged, good, err := load(path)
+	if err != nil {
+		return nil, err
+	}
+	if damaged > 0 {
+		warn(fmt.Errorf("the history %s: %d records are damaged and are passed over", path, damaged))
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("open the history: %w", err)
 	}
-	w := &Writer{path: path, warn: warn, file: f, limit: maxRecords}
-	if err := w.resume(); err != nil {
+	err = f.Truncate(good)
+	if err == nil && good == 0 {
+		good = headerSize
+		_, err = f.WriteAt(header(), 0)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the history %s: %w", path, err), f.Close())
 	}
-	return w, nil
-}
-
-// resume finds the end of what is whole, and cuts what follows.
-func (w *Writer) resume() error {
-	text, err := io.ReadAll(io.LimitReader(w.file, 2*MaxBytes))
-	if err != nil {
-		return err
-	}
-	_, damaged, good, err := parse(text)
-	if err != nil {
-		return err
-	}
-	if damaged > 0 {
-		w.warn(fmt.Errorf("the history %s: %d records are damaged and are passed over", w.path, damaged))
-	}
-	if good == 0 {
-		if _, err := w.file.WriteAt(header(), 0); err != nil {
-			return err
-		}
-		good = headerSize
-	}
-	w.size = good
-	return w.file.Truncate(good)
+	return &Writer{path: path, warn: warn, file: f, size: good, limit: maxRecords}, nil
 }
 
 // Append adds a record. It does not wait for the disk.
@@ -148,11 +134,10 @@ func (w *Writer) write(batch []Record, sync bool) error {
 
 // thin writes the file anew, with what holds of it and a batch, at most three quarters full.
 func (w *Writer) thin(batch []Record) error {
-	old := make([]byte, w.size)
-	if _, err := w.file.ReadAt(old, 0); err != nil {
+	if err := w.file.Truncate(w.size); err != nil { // a write that failed may have left a part
 		return err
 	}
-	records, _, _, err := parse(old)
+	records, _, _, err := load(w.path)
 	if err != nil {
 		return err
 	}
@@ -164,7 +149,7 @@ func (w *Writer) thin(batch []Record) error {
 	if err := checkpoint.WriteFile(checkpoint.OS, w.path, text, 0o640); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Clean(w.path), os.O_RDWR, 0)
+	f, err := os.OpenFile(w.path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"internal/logging":    nil,
 	"internal/chart":      {"internal/words"},
 	"internal/checkpoint": nil,
-	"internal/history":    {"internal/checkpoint"},
+	"internal/history":    {"internal/access", "internal/checkpoint"},
 	"internal/lint":       nil,
 	"internal/obstacle":   {"internal/checkpoint", "internal/words"},
 	"internal/process":    nil,
