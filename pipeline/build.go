@@ -30,7 +30,7 @@ func (g *Group) build(ctx context.Context) error {
 // buildDevice builds the stages of one device, one after the other, and a dispatcher for each pipeline.
 func (g *Group) buildDevice(ctx context.Context, d *device) error {
 	for _, st := range d.stages {
-		span := trace.Event{Stage: st.config.Index, Micro: -1}
+		span := trace.Span{Stage: st.config.Index, Micro: -1}
 		if err := d.executor.Do(ctx, span, func() error { return g.buildStage(st) }); err != nil {
 			return fmt.Errorf("stage %d: %w", st.config.Index, err)
 		}
@@ -186,7 +186,7 @@ func (g *Group) evaluateStart(ctx context.Context) error {
 		if err := st.eval.claim(ctx); err != nil {
 			return err
 		}
-		span := trace.Event{Kind: trace.Average, Stage: st.config.Index, Micro: -1, Step: round * g.config.tau()}
+		span := trace.Span{Kind: trace.Average, Stage: st.config.Index, Micro: -1, Step: round * g.config.tau()}
 		err := st.executor.Do(ctx, span, func() error { st.eval.vector.Copy(st.shard.vectors.Center); return nil })
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func (g *Group) closeStages(ctx context.Context) error {
 	var errs []error
 	for _, st := range g.stages {
 		for _, s := range st.replicas {
-			errs = append(errs, st.executor.Do(ctx, trace.Event{Stage: st.config.Index, Micro: -1}, s.Close))
+			errs = append(errs, st.executor.Do(ctx, trace.Span{Stage: st.config.Index, Micro: -1}, s.Close))
 		}
 	}
 	return errors.Join(errs...)

@@ -51,7 +51,7 @@ type release struct {
 
 // average ends a round of one pipeline and returns when it may begin the next one.
 func (s *shard) average(ctx context.Context, id stageID, round uint64) error {
-	span := id.event(trace.WaitAverage, round*s.config.tau()-1, -1)
+	span := id.span(trace.WaitAverage, round*s.config.tau()-1, -1)
 	span.Start = trace.Now()
 	if err := send(ctx, s.inputs, input{pipeline: id.pipeline, round: round}); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time
 		return trace.Now(), nil
 	}
 	*todo = nil
-	span := trace.Event{
+	span := trace.Span{
 		Kind: trace.Average, Pipeline: actions[0].Pipeline, Stage: s.index, Micro: -1,
 		Step: actions[0].Round*s.config.tau() - 1,
 	}
@@ -255,7 +255,7 @@ func (s *shard) completeReads(pipeline int) {
 
 // captureAll snapshots the final round: no pipeline trains any more, and everything is as it left that round.
 func (s *shard) captureAll(ctx context.Context, round uint64) error {
-	span := trace.Event{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: round * s.config.tau()}
+	span := trace.Span{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: round * s.config.tau()}
 	err := s.executor.Do(ctx, span, func() error {
 		for p := range s.stages {
 			s.apply(elastic.Action{Kind: elastic.Capture, Pipeline: p, Round: round})

@@ -47,6 +47,6 @@
 //
 // # Time
 //
-// Everything that happens is a trace.Event. Nothing in this package has a timeout: waits end with data, with the context, or
+// What devices and pipelines spend their time on is told as trace.Spans. Nothing in this package has a timeout: waits end with data, with the context, or
 // with the link, and whoever watches the job decides what is too long.
 package pipeline

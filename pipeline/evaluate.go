@@ -86,7 +86,7 @@ func (v *evaluator) forward(ctx context.Context, round uint64, micro int) (score
 	if !v.last() {
 		out = v.down.NewFrame(v.header(wire.Evaluation, v.index, v.index+1, round, micro), shape.OutputBytes)
 	}
-	err = v.executor.Do(ctx, v.event(trace.Evaluate, round*v.config.tau(), micro), func() (err error) {
+	err = v.executor.Do(ctx, v.span(trace.Evaluate, round*v.config.tau(), micro), func() (err error) {
 		score, err = v.stage.Evaluate(v.vector, input.Payload, labels, out.Payload)
 		return err
 	})

@@ -137,9 +137,9 @@ func (e *Executor) submit(w work) {
 	e.unlockAndWake()
 }
 
-// Do runs f on the executor and returns its error. The wait for the device and the run are emitted as events with the fields
+// Do runs f on the executor and returns its error. The wait for the device and the run are emitted as spans with the fields
 // of span, whose Kind is the run's. When ctx ends before f has started, f is not run; once started it is always waited for.
-func (e *Executor) Do(ctx context.Context, span trace.Event, f func() error) error {
+func (e *Executor) Do(ctx context.Context, span trace.Span, f func() error) error {
 	c := &call{f: f, done: make(chan error, 1)}
 	asked := trace.Now()
 	e.submit(c)
@@ -158,7 +158,7 @@ func (e *Executor) Do(ctx context.Context, span trace.Event, f func() error) err
 	return err
 }
 
-func (e *Executor) emit(span trace.Event, asked time.Duration, c *call) {
+func (e *Executor) emit(span trace.Span, asked time.Duration, c *call) {
 	run := span
 	span.Kind, span.Start, span.End = trace.WaitDevice, asked, c.start
 	e.config.Trace.Emit(span)

@@ -44,7 +44,7 @@ func TestExecutorRunsOneClosureAtATimeInOrder(t *testing.T) {
 				all.Go(func() {
 					last := -1
 					for i := range 500 {
-						err := e.Do(t.Context(), trace.Event{}, func() error {
+						err := e.Do(t.Context(), trace.Span{}, func() error {
 							if busy.Add(1) != 1 {
 								t.Error("two closures at once")
 							}
@@ -82,7 +82,7 @@ func TestExecutorIsFirstInFirstOut(t *testing.T) {
 		for i := range 100 {
 			e.submit(order{100*round + i, &ran})
 		}
-		if err := e.Do(t.Context(), trace.Event{}, func() error { return nil }); err != nil {
+		if err := e.Do(t.Context(), trace.Span{}, func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,7 +94,7 @@ func TestExecutorIsFirstInFirstOut(t *testing.T) {
 func TestDoReturnsTheClosuresError(t *testing.T) {
 	e := execute(t, ExecutorConfig{})
 	want := errors.New("no")
-	if err := e.Do(t.Context(), trace.Event{}, func() error { return want }); !errors.Is(err, want) {
+	if err := e.Do(t.Context(), trace.Span{}, func() error { return want }); !errors.Is(err, want) {
 		t.Errorf("Do: %v, want %v", err, want)
 	}
 }
@@ -106,10 +106,10 @@ func TestACancelledCallerLeavesTheQueueButWaitsForWhatHasStarted(t *testing.T) {
 	first, second := make(chan error, 1), make(chan error, 1)
 	ran := false
 	go func() {
-		first <- e.Do(ctx, trace.Event{}, func() error { close(started); <-finish; return nil })
+		first <- e.Do(ctx, trace.Span{}, func() error { close(started); <-finish; return nil })
 	}()
 	<-started
-	go func() { second <- e.Do(ctx, trace.Event{}, func() error { ran = true; return nil }) }()
+	go func() { second <- e.Do(ctx, trace.Span{}, func() error { ran = true; return nil }) }()
 	cancel()
 	if err := <-second; !errors.Is(err, context.Canceled) {
 		t.Errorf("the closure that waited: %v, want the context's error", err)
@@ -123,7 +123,7 @@ func TestACancelledCallerLeavesTheQueueButWaitsForWhatHasStarted(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Errorf("the closure that ran: %v", err)
 	}
-	if err := e.Do(t.Context(), trace.Event{}, func() error { return nil }); err != nil {
+	if err := e.Do(t.Context(), trace.Span{}, func() error { return nil }); err != nil {
 		t.Error(err)
 	}
 	if ran {
@@ -139,7 +139,7 @@ func TestAStoppedExecutorRefusesWhatWaits(t *testing.T) {
 	started, finish := make(chan struct{}), make(chan struct{})
 	results := make(chan error, 2)
 	go func() {
-		results <- e.Do(context.Background(), trace.Event{}, func() error { close(started); <-finish; return nil })
+		results <- e.Do(context.Background(), trace.Span{}, func() error { close(started); <-finish; return nil })
 	}()
 	<-started
 	var ran []int
@@ -156,7 +156,7 @@ func TestAStoppedExecutorRefusesWhatWaits(t *testing.T) {
 	if !slices.Equal(ran, []int{-7}) {
 		t.Errorf("the work that waited: %v, want it dropped", ran)
 	}
-	if err := e.Do(t.Context(), trace.Event{}, func() error { return nil }); !errors.Is(err, ErrStopped) {
+	if err := e.Do(t.Context(), trace.Span{}, func() error { return nil }); !errors.Is(err, ErrStopped) {
 		t.Errorf("Do afterwards: %v, want ErrStopped", err)
 	}
 }
@@ -164,7 +164,7 @@ func TestAStoppedExecutorRefusesWhatWaits(t *testing.T) {
 func TestAttachRunsFirstAndItsFailureIsRuns(t *testing.T) {
 	attached := false
 	e := execute(t, ExecutorConfig{Attach: func() error { attached = true; return nil }})
-	err := e.Do(t.Context(), trace.Event{}, func() error {
+	err := e.Do(t.Context(), trace.Span{}, func() error {
 		if !attached {
 			return errors.New("not attached")
 		}
@@ -185,26 +185,26 @@ func TestAttachRunsFirstAndItsFailureIsRuns(t *testing.T) {
 func TestDoTellsTheWaitAndTheRunApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		var events []trace.Event
-		listen := trace.Listener{OnEvent: func(e trace.Event) {
+		var spans []trace.Span
+		listen := func(e trace.Span) {
 			mu.Lock()
 			defer mu.Unlock()
-			events = append(events, e)
-		}}
+			spans = append(spans, e)
+		}
 		e := executeOn(t, ExecutorConfig{Trace: listen}, newChannelParker())
 		var first sync.WaitGroup
 		first.Go(func() {
-			_ = e.Do(t.Context(), trace.Event{Kind: trace.Compute}, func() error { time.Sleep(3 * time.Second); return nil })
+			_ = e.Do(t.Context(), trace.Span{Kind: trace.Compute}, func() error { time.Sleep(3 * time.Second); return nil })
 		})
 		synctest.Wait()
-		err := e.Do(t.Context(), trace.Event{Kind: trace.Average, Pipeline: 2, Stage: 1, Step: 9, Micro: -1},
+		err := e.Do(t.Context(), trace.Span{Kind: trace.Average, Pipeline: 2, Stage: 1, Step: 9, Micro: -1},
 			func() error { time.Sleep(time.Second); return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
 		first.Wait()
 		want := map[trace.Kind]time.Duration{trace.WaitDevice: 3 * time.Second, trace.Average: time.Second}
-		for _, ev := range events {
+		for _, ev := range spans {
 			if ev.Pipeline != 2 {
 				continue
 			}

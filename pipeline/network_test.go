@@ -17,23 +17,23 @@ func TestSlowLinksComputeTheSequentialModelToTheBit(t *testing.T) {
 	} {
 		t.Run(r.schedule, func(t *testing.T) {
 			var mu sync.Mutex
-			var events []trace.Event
+			var spans []trace.Span
 			network := wire.NewNetwork(func(int, int) wire.Shape {
 				return wire.Shape{Latency: 200 * time.Microsecond, Bandwidth: 1e6}
 			})
 			defer network.Close()
 			r.change = func(c *Config) {
 				c.Network = network
-				c.Events.Trace = trace.Listener{OnEvent: func(e trace.Event) {
+				c.Events.Trace = func(e trace.Span) {
 					mu.Lock()
-					events = append(events, e)
+					spans = append(spans, e)
 					mu.Unlock()
-				}}
+				}
 			}
 			r.train(t)
 			r.compare(t, r.sequential(t))
 			frames := 0
-			for _, e := range events {
+			for _, e := range spans {
 				if e.Kind == trace.Send && e.Micro >= 0 {
 					frames++
 					if e.End-e.Start < 200*time.Microsecond {

@@ -56,9 +56,9 @@ func (s stageID) header(kind wire.Kind, from, to int, step uint64, micro int) wi
 	}
 }
 
-// event is a span of this stage without its times.
-func (s stageID) event(kind trace.Kind, step uint64, micro int) trace.Event {
-	return trace.Event{Kind: kind, Pipeline: s.pipeline, Stage: s.index, Step: step, Micro: micro}
+// span is one of this stage without its times.
+func (s stageID) span(kind trace.Kind, step uint64, micro int) trace.Span {
+	return trace.Span{Kind: kind, Pipeline: s.pipeline, Stage: s.index, Step: step, Micro: micro}
 }
 
 // ends are a runner's links. The first stage's up comes from the feeder of inputs, and the last stage's targets from the
@@ -206,7 +206,7 @@ func (r *opRunner) claim(op schedule.Op) *inFlight {
 
 // emitWaits says what passed between the op before, at since, and this one, at start, whose input was there at ready.
 func (r *opRunner) emitWaits(op schedule.Op, since, ready, start time.Duration) {
-	e := r.event(trace.WaitUpstream, r.step, op.Micro)
+	e := r.span(trace.WaitUpstream, r.step, op.Micro)
 	if e.Work = works[op.Kind]; op.Kind != schedule.Forward {
 		e.Kind = trace.WaitDownstream
 	}
@@ -229,7 +229,7 @@ func (r *opRunner) compute(c *cell, p *inFlight, start time.Duration) error {
 	var out wire.Frame
 	var link wire.End
 	var err error
-	e := r.event(trace.Compute, r.step, c.Micro)
+	e := r.span(trace.Compute, r.step, c.Micro)
 	switch c.Kind {
 	case schedule.Forward:
 		link, out, err = r.runForward(m, p)

@@ -52,7 +52,7 @@ func (r *runner) fault(step uint64, op string, err error) error {
 
 // do runs f on the executor, as a part of the optimizer step.
 func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
-	return r.dispatcher.executor.Do(ctx, r.event(trace.Optimizer, step, -1), f)
+	return r.dispatcher.executor.Do(ctx, r.span(trace.Optimizer, step, -1), f)
 }
 
 // batch trains one step: its ops, the update, unless those have taken it, and, at the end of a round, the averaging.
@@ -181,7 +181,7 @@ func (r *runner) receiveNorm(ctx context.Context, e wire.End, from int, step uin
 
 // receive waits for a frame that is not of a micro-batch.
 func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, bytes int) (wire.Frame, error) {
-	span := r.event(trace.WaitUpstream, want.Step, -1)
+	span := r.span(trace.WaitUpstream, want.Step, -1)
 	if want.From > want.To {
 		span.Kind = trace.WaitDownstream
 	}

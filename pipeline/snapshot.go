@@ -113,7 +113,7 @@ func (s *snapshotter) run(ctx context.Context) error {
 
 // read visits the device until all parts of c are in host memory.
 func (s *snapshotter) read(ctx context.Context, c capture) error {
-	span := trace.Event{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: c.snapshot.Round * s.tau}
+	span := trace.Span{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: c.snapshot.Round * s.tau}
 	for _, part := range c.parts {
 		for complete := false; !complete; {
 			err := s.executor.Do(ctx, span, func() error {

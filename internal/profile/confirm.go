@@ -172,7 +172,7 @@ func Measure(c *tuner.Candidate, runs ...worker.TrialResult) *tuner.Measurement 
 func stagesOf(c *tuner.Candidate, r worker.TrialResult) []tuner.StageTerms {
 	out := make([]tuner.StageTerms, len(c.Predicted.Stages))
 	batches := r.Worked
-	for _, e := range r.Events {
+	for _, e := range r.Spans {
 		took := (e.End - max(e.Start, r.Start)).Seconds() / batches / float64(c.Pipelines)
 		switch t := &out[e.Stage]; e.Kind { //nolint:exhaustive // what else is on the device is not the batch's
 		case trace.Compute:

@@ -131,10 +131,10 @@ func TestWhatFitsOnlyWithRecomputationIsTuned(t *testing.T) {
 
 // What a reading computes again only to fit is no part of what it found.
 func TestRecomputationOfAReadingIsTakenOff(t *testing.T) {
-	at := func(work trace.Work, stage int, from, to time.Duration) trace.Event {
-		return trace.Event{Kind: trace.Compute, Work: work, Stage: stage, Start: from, End: to}
+	at := func(work trace.Work, stage int, from, to time.Duration) trace.Span {
+		return trace.Span{Kind: trace.Compute, Work: work, Stage: stage, Start: from, End: to}
 	}
-	result := worker.TrialResult{Events: []trace.Event{
+	result := worker.TrialResult{Spans: []trace.Span{
 		at(trace.Forward, 0, 0, 2), at(trace.Backward, 0, 10, 16), at(trace.BackwardInput, 0, 20, 25), at(trace.BackwardWeight, 0, 25, 28),
 		at(trace.Forward, 1, 0, 3), at(trace.Backward, 1, 10, 16),
 	}}
@@ -142,7 +142,7 @@ func TestRecomputationOfAReadingIsTakenOff(t *testing.T) {
 	r.trial.Job.Recompute = []string{"block", "none"}
 	alone := withoutRecompute(r, result)
 	for i, want := range []time.Duration{2, 4, 3, 3, 3, 6} {
-		if got := alone(result.Events[i]); math.Abs(got-want.Seconds()) > 1e-12 {
+		if got := alone(result.Spans[i]); math.Abs(got-want.Seconds()) > 1e-12 {
 			t.Errorf("event %d takes %v, want %v", i, got, want.Seconds())
 		}
 	}

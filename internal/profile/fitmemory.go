@@ -78,9 +78,9 @@ func (s *subject) held(r *reading, devices []int, kind string) (total int64, err
 }
 
 // withoutRecompute returns how long an op takes where nothing is recomputed: a backward that recomputes takes its stage's forward less.
-func withoutRecompute(r reading, result worker.TrialResult) func(trace.Event) float64 {
+func withoutRecompute(r reading, result worker.TrialResult) func(trace.Span) float64 {
 	forwards := map[int][]float64{}
-	for _, e := range result.Events {
+	for _, e := range result.Spans {
 		if e.Kind == trace.Compute && e.Work == trace.Forward {
 			forwards[e.Stage] = append(forwards[e.Stage], (e.End - e.Start).Seconds())
 		}
@@ -91,7 +91,7 @@ func withoutRecompute(r reading, result worker.TrialResult) func(trace.Event) fl
 			again[k] = median(times)
 		}
 	}
-	return func(e trace.Event) float64 {
+	return func(e trace.Span) float64 {
 		took := (e.End - e.Start).Seconds()
 		if e.Kind == trace.Compute && (e.Work == trace.Backward || e.Work == trace.BackwardInput) {
 			took = max(0, took-again[e.Stage])

@@ -30,7 +30,7 @@ func newMeasured(stages int) *measured {
 	return m
 }
 
-// read takes the events of a reading.
+// read takes the spans of a reading.
 func (m *measured) read(r reading, result worker.TrialResult) {
 	type step struct {
 		stage, pipeline int
@@ -38,7 +38,7 @@ func (m *measured) read(r reading, result worker.TrialResult) {
 	}
 	optimizer, average := map[step]float64{}, map[step]float64{}
 	alone := withoutRecompute(r, result)
-	for _, e := range result.Events {
+	for _, e := range result.Spans {
 		at := step{e.Stage, e.Pipeline, e.Step}
 		switch took := alone(e); e.Kind { //nolint:exhaustive // waits are for dispatch and message
 		case trace.Compute:
@@ -57,7 +57,7 @@ func (m *measured) read(r reading, result worker.TrialResult) {
 	for at, took := range average {
 		m.average[at.stage] = append(m.average[at.stage], took/float64(r.pipelines))
 	}
-	m.readDispatch(r, result.Events)
+	m.readDispatch(r, result.Spans)
 	m.readMessages(r, result)
 }
 
@@ -86,10 +86,10 @@ func (m *measured) takeFaster(samples int, other *measured) {
 
 // readDispatch takes the gaps between ops of one device, of which the short ones are those of ops that were ready before the op before
 // them ended.
-func (m *measured) readDispatch(r reading, events []trace.Event) {
+func (m *measured) readDispatch(r reading, spans []trace.Span) {
 	last := map[int]time.Duration{} // by device: when its last op ended
-	ordered := slices.Clone(events)
-	slices.SortStableFunc(ordered, func(a, b trace.Event) int { return int(a.Start - b.Start) })
+	ordered := slices.Clone(spans)
+	slices.SortStableFunc(ordered, func(a, b trace.Span) int { return int(a.Start - b.Start) })
 	var gaps []float64
 	for _, e := range ordered {
 		if !e.Kind.OnDevice() {
@@ -114,12 +114,12 @@ func (m *measured) readMessages(r reading, result worker.TrialResult) {
 		step                   uint64
 	}
 	sent := map[message]time.Duration{}
-	for _, e := range result.Events {
+	for _, e := range result.Spans {
 		if e.Kind == trace.Compute && e.Work == trace.Forward {
 			sent[message{e.Stage, e.Pipeline, e.Micro, e.Step}] = e.End
 		}
 	}
-	for _, e := range result.Events {
+	for _, e := range result.Spans {
 		if e.Kind != trace.WaitUpstream || e.Work != trace.Forward || e.Micro < 0 || e.Stage == 0 || r.homes[e.Stage] == r.homes[e.Stage-1] {
 			continue
 		}

@@ -35,8 +35,8 @@ func (s *Session) repeatIfNoisy(ctx context.Context, r reading) (best worker.Tri
 			}
 			return best, err
 		}
-		times := passTimes(result.Events)
-		if repeat == 0 || pace(times) < pace(passTimes(best.Events)) {
+		times := passTimes(result.Spans)
+		if repeat == 0 || pace(times) < pace(passTimes(best.Spans)) {
 			best = result
 		}
 		if scatter(times) <= noisyRatio || r.pipelines > 1 {
@@ -77,9 +77,9 @@ type pass struct {
 }
 
 // passTimes are the times of all passes, in seconds.
-func passTimes(events []trace.Event) map[pass][]float64 {
+func passTimes(spans []trace.Span) map[pass][]float64 {
 	times := map[pass][]float64{}
-	for _, e := range events {
+	for _, e := range spans {
 		if e.Kind == trace.Compute {
 			times[pass{e.Stage, e.Work}] = append(times[pass{e.Stage, e.Work}], (e.End - e.Start).Seconds())
 		}

@@ -25,8 +25,8 @@ func (s *slowed) Run(ctx context.Context, c worker.TrialConfig) (worker.TrialRes
 		return r, err
 	}
 	if s.runs++; s.disturbs(s.runs) {
-		for i := range r.Events {
-			r.Events[i].Start = r.Events[i].End - 3*(r.Events[i].End-r.Events[i].Start)
+		for i := range r.Spans {
+			r.Spans[i].Start = r.Spans[i].End - 3*(r.Spans[i].End-r.Spans[i].Start)
 		}
 	}
 	return r, nil
@@ -91,7 +91,7 @@ func TestTheFastestOfScatteredReadingsCounts(t *testing.T) {
 	times := func(scale float64, spread ...float64) worker.TrialResult {
 		var r worker.TrialResult
 		for _, s := range spread {
-			r.Events = append(r.Events, trace.Event{Kind: trace.Compute, Work: trace.Forward, End: time.Duration(scale * s * float64(time.Second))})
+			r.Spans = append(r.Spans, trace.Span{Kind: trace.Compute, Work: trace.Forward, End: time.Duration(scale * s * float64(time.Second))})
 		}
 		return r
 	}
@@ -101,7 +101,7 @@ func TestTheFastestOfScatteredReadingsCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := pace(passTimes(r.Events)); got < 1.04 || got > 1.06 {
+	if got := pace(passTimes(r.Spans)); got < 1.04 || got > 1.06 {
 		t.Errorf("a run with a median of %v s counts, want that of 1.05", got)
 	}
 }

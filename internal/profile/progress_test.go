@@ -25,8 +25,8 @@ func (b *restless) Run(ctx context.Context, c worker.TrialConfig) (worker.TrialR
 	}
 	r, err := b.bench.Run(ctx, c)
 	if b.runs++; err == nil && b.runs%2 == 0 {
-		for i := range r.Events {
-			r.Events[i].End += 2 * (r.Events[i].End - r.Events[i].Start)
+		for i := range r.Spans {
+			r.Spans[i].End += 2 * (r.Spans[i].End - r.Spans[i].Start)
 		}
 		r.End += 2 * (r.End - r.Start)
 	}

@@ -1,5 +1,5 @@
-// Package trace is the one stream of events that status, metrics, timelines and the tuner read. An event is a span of time: which
-// pipeline did what on which stage, from when to when. The code that computes or waits emits events; listeners receive them.
+// Package trace is the one stream of spans that status, metrics, timelines and the tuner read. A span says which pipeline did what on
+// which stage, from when to when. The code that computes or waits emits spans; listeners receive them.
 package trace
 
 import "time"
@@ -37,8 +37,8 @@ func (k Kind) String() string {
 // OnDevice reports whether the span held the device.
 func (k Kind) OnDevice() bool { return k <= Evaluate }
 
-// Event is one span. Start and End are on the monotonic clock of the process that emitted it.
-type Event struct {
+// Span is what a stretch of time was spent on. Start and End are on the monotonic clock of the process that emitted it.
+type Span struct {
 	Start, End time.Duration // since the process's Epoch
 	Kind       Kind
 	Pipeline   int // 0-based
@@ -59,21 +59,18 @@ const (
 	BackwardWeight      // the gradients of the weights
 )
 
-// Epoch is the zero of every Event of this process.
+// Epoch is the zero of every Span of this process.
 var Epoch = time.Now()
 
 // Now is the time since Epoch.
 func Now() time.Duration { return time.Since(Epoch) }
 
-// Listener receives events. A nil func is not called. OnEvent runs on the emitting goroutine, concurrently with itself, and must
-// return at once.
-type Listener struct {
-	OnEvent func(Event)
-}
+// Listener receives spans; nil receives none. It runs on the emitting goroutine, concurrently with itself, and must return at once.
+type Listener func(Span)
 
-// Emit calls OnEvent if there is one.
-func (l Listener) Emit(e Event) {
-	if l.OnEvent != nil {
-		l.OnEvent(e)
+// Emit calls the listener if there is one.
+func (l Listener) Emit(s Span) {
+	if l != nil {
+		l(s)
 	}
 }

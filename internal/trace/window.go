@@ -17,8 +17,8 @@ type Fractions struct {
 	Idle           float64 // the rest: dispatch latency, and times in which no pipeline waited
 }
 
-// Accumulator adds up the spans of one stage over a sliding window. Its cost per event is a lock and a few additions, so it may
-// listen to every event. Spans count in the slice of time in which they end.
+// Accumulator adds up the spans of one stage over a sliding window. Its cost per span is a lock and a few additions, so it may
+// listen to every span. Spans count in the slice of time in which they end.
 //
 // A pipeline that waits does not idle its device while another one computes. So the device's idle time is what is left of the
 // window after all spans on the device, and it is attributed to upstream, downstream and average in proportion to how long
@@ -39,7 +39,7 @@ func newAccumulator(window, begin time.Duration) *Accumulator {
 }
 
 // Add takes a span of the stage.
-func (a *Accumulator) Add(e Event) {
+func (a *Accumulator) Add(e Span) {
 	if e.End <= e.Start || e.Kind >= kinds {
 		return
 	}

@@ -10,16 +10,16 @@ import (
 const second = time.Second
 
 // spans adds spans that end one after the other from begin on.
-func spans(a *Accumulator, begin time.Duration, events ...Event) {
+func spans(a *Accumulator, begin time.Duration, all ...Span) {
 	at := begin
-	for _, e := range events {
+	for _, e := range all {
 		e.Start, e.End = at, at+e.End
 		at = e.End
 		a.Add(e)
 	}
 }
 
-func of(k Kind, d time.Duration) Event { return Event{Kind: k, End: d} }
+func of(k Kind, d time.Duration) Span { return Span{Kind: k, End: d} }
 
 func near(t *testing.T, what string, got, want float64) {
 	t.Helper()
@@ -50,11 +50,11 @@ func TestFractionsOfAWindowAddUpToOne(t *testing.T) {
 // TestIdleTimeIsSharedOutByWhatPipelinesWaitedFor has three pipelines wait for 12 s in all while the device idles for 4 s.
 func TestIdleTimeIsSharedOutByWhatPipelinesWaitedFor(t *testing.T) {
 	a := newAccumulator(16*second, 0)
-	a.Add(Event{Kind: Compute, Start: 0, End: 6 * second})
-	a.Add(Event{Kind: WaitUpstream, Start: 0, End: 6 * second, Pipeline: 1})
-	a.Add(Event{Kind: WaitDownstream, Start: 6 * second, End: 9 * second})
-	a.Add(Event{Kind: WaitAverage, Start: 6 * second, End: 9 * second, Pipeline: 2})
-	a.Add(Event{Kind: WaitDevice, Start: 0, End: 6 * second, Pipeline: 2})
+	a.Add(Span{Kind: Compute, Start: 0, End: 6 * second})
+	a.Add(Span{Kind: WaitUpstream, Start: 0, End: 6 * second, Pipeline: 1})
+	a.Add(Span{Kind: WaitDownstream, Start: 6 * second, End: 9 * second})
+	a.Add(Span{Kind: WaitAverage, Start: 6 * second, End: 9 * second, Pipeline: 2})
+	a.Add(Span{Kind: WaitDevice, Start: 0, End: 6 * second, Pipeline: 2})
 	f := a.Fractions(10 * second)
 	near(t, "busy", f.Busy, 0.6)
 	near(t, "wait upstream", f.WaitUpstream, 0.2)
@@ -70,7 +70,7 @@ func TestTheWindowForgetsWhatIsOlder(t *testing.T) {
 	near(t, "busy", a.Fractions(108*second).Busy, 1)
 	near(t, "busy half of the window later", a.Fractions(116*second-1).Busy, 8./16)
 	near(t, "busy a window later", a.Fractions(124*second).Busy, 0)
-	a.Add(Event{Kind: Compute, Start: 100 * second, End: 105 * second}) // late, and too old to count
+	a.Add(Span{Kind: Compute, Start: 100 * second, End: 105 * second}) // late, and too old to count
 	near(t, "busy after an old span", a.Fractions(125*second).Busy, 0)
 	near(t, "busy long after", a.Fractions(1e6*second).Busy, 0)
 }
@@ -102,7 +102,7 @@ func TestListenersMayBeCalledFromManyGoroutines(t *testing.T) {
 		all.Go(func() {
 			for range 1000 {
 				now := Now()
-				e := Event{Kind: Compute, Pipeline: p, Start: now, End: now + 1}
+				e := Span{Kind: Compute, Pipeline: p, Start: now, End: now + 1}
 				a.Add(e)
 				rate.Add(now, 1)
 				a.Fractions(now)

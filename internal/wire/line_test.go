@@ -44,18 +44,18 @@ func TestTCPAlongLines(t *testing.T) {
 	})
 }
 
-// spans collects events.
+// spans collects spans.
 type spans struct {
-	mu     sync.Mutex
-	events []trace.Event
+	mu  sync.Mutex
+	all []trace.Span
 }
 
 func (s *spans) listener() trace.Listener {
-	return trace.Listener{OnEvent: func(e trace.Event) {
+	return func(e trace.Span) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.events = append(s.events, e)
-	}}
+		s.all = append(s.all, e)
+	}
 }
 
 // Two links share a line: what they send at once leaves one after the other, and none arrives early.
@@ -90,15 +90,15 @@ func TestFramesLeaveALineOneAfterTheOther(t *testing.T) {
 		}
 		f.Release()
 	}
-	if len(seen.events) != 4 {
-		t.Fatalf("%d events for 4 frames", len(seen.events))
+	if len(seen.all) != 4 {
+		t.Fatalf("%d spans for 4 frames", len(seen.all))
 	}
-	for i, e := range seen.events {
+	for i, e := range seen.all {
 		if e.Kind != trace.Send || e.Pipeline != i/2 || e.Micro != i%2 || e.End-e.Start < leaves+latency {
-			t.Errorf("event %d: %+v", i, e)
+			t.Errorf("span %d: %+v", i, e)
 		}
-		if i > 0 && e.Start-seen.events[i-1].Start < leaves {
-			t.Errorf("frame %d left %v after the one before, want at least %v", i, e.Start-seen.events[i-1].Start, leaves)
+		if i > 0 && e.Start-seen.all[i-1].Start < leaves {
+			t.Errorf("frame %d left %v after the one before, want at least %v", i, e.Start-seen.all[i-1].Start, leaves)
 		}
 	}
 }

@@ -64,9 +64,9 @@ func (h Header) String() string {
 		h.Kind, h.Pipeline, h.From, h.To, h.Generation, h.Step, h.Micro)
 }
 
-// sent is the event of a frame that was on its way from start until now.
-func (h Header) sent(start time.Duration) trace.Event {
-	e := trace.Event{Start: start, End: trace.Now(), Kind: trace.Send, Pipeline: h.Pipeline, Stage: h.From, Micro: h.Micro, Step: h.Step}
+// sent is the span of a frame that was on its way from start until now.
+func (h Header) sent(start time.Duration) trace.Span {
+	e := trace.Span{Start: start, End: trace.Now(), Kind: trace.Send, Pipeline: h.Pipeline, Stage: h.From, Micro: h.Micro, Step: h.Step}
 	if h.Kind == Gradient {
 		e.Work = trace.Backward
 	}

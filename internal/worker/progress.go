@@ -93,12 +93,12 @@ func (p *progress) step(r pipeline.StepReport, now time.Time) float64 {
 	return p.rate.PerSecond(p.until(now))
 }
 
-// span takes an event of a stage that lives here. It is called from every executor, and takes only the locks of the stage and of a
+// span takes a span of a stage that lives here. It is called from every executor, and takes only the locks of the stage and of a
 // link.
-func (p *progress) span(e trace.Event) {
+func (p *progress) span(e trace.Span) {
 	if a := p.spans[e.Stage]; a != nil {
 		a.Add(e)
-		p.transfers.event(e)
+		p.transfers.span(e)
 	}
 }
 

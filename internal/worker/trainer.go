@@ -14,7 +14,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/feed"
-	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -162,7 +161,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 			t.history.step(r, t.progress.step(r, now), now)
 		},
 		OnRound: t.progress.round,
-		Trace:   trace.Listener{OnEvent: t.progress.span},
+		Trace:   t.progress.span,
 		OnEvaluated: func(e pipeline.Evaluation) {
 			m, loss := feed.Metrics(h.model.Task, e.Score), e.Score.MeanLoss()
 			t.progress.evaluated(e, control.Metrics(m))

@@ -16,7 +16,7 @@ const recentTransfers = 64
 // promptQuantile is the part of the messages that counts as undisturbed: tuning fits links to as many.
 const promptQuantile = 0.25
 
-// transfers observes, from the events of a worker, how long messages take from one stage to the next: from the end of the op that
+// transfers observes, from the spans of a worker, how long messages take from one stage to the next: from the end of the op that
 // made one to the moment at which the other side has it. That is what tuning predicts of a link, latency and bytes over
 // bandwidth, where the receiver waited before the message was made: links keep the order, so no earlier one of its pipeline was on the way.
 // Others do not count, nor messages between stages of one device, which cross no link, or of two processes, whose clocks differ.
@@ -73,9 +73,9 @@ func (t *transfers) direction(link, way int) *direction {
 	return t.links[link][way]
 }
 
-// event takes an event of a stage. The end of an op comes before its message is sent, and the wait for one before the op that takes
+// span takes a span of a stage. The end of an op comes before its message is sent, and the wait for one before the op that takes
 // it, so both are in order. It is called from every executor.
-func (t *transfers) event(e trace.Event) {
+func (t *transfers) span(e trace.Span) {
 	forward := e.Work == trace.Forward
 	if e.Micro < 0 || !forward && e.Work == trace.BackwardWeight {
 		return
@@ -93,7 +93,7 @@ func (t *transfers) event(e trace.Event) {
 }
 
 // sent notes the op that made a message.
-func (d *direction) sent(e trace.Event) {
+func (d *direction) sent(e trace.Span) {
 	if d == nil {
 		return
 	}
@@ -103,7 +103,7 @@ func (d *direction) sent(e trace.Event) {
 }
 
 // arrived notes the wait for a message, unless it was made before anybody waited.
-func (d *direction) arrived(e trace.Event) {
+func (d *direction) arrived(e trace.Span) {
 	if d == nil {
 		return
 	}

@@ -29,8 +29,8 @@ func hand(t *transfers, from, to int, work trace.Work, step uint64, made, since,
 	if work != trace.Forward {
 		wait = trace.WaitDownstream
 	}
-	t.event(trace.Event{Kind: trace.Compute, Work: work, Stage: from, Pipeline: 1, Micro: 1, Step: step, Start: made - ms, End: made})
-	t.event(trace.Event{Kind: wait, Work: work, Stage: to, Pipeline: 1, Micro: 1, Step: step, Start: since, End: arrives})
+	t.span(trace.Span{Kind: trace.Compute, Work: work, Stage: from, Pipeline: 1, Micro: 1, Step: step, Start: made - ms, End: made})
+	t.span(trace.Span{Kind: wait, Work: work, Stage: to, Pipeline: 1, Micro: 1, Step: step, Start: since, End: arrives})
 }
 
 func took(t *transfers, link, way int, now time.Duration) float64 {
@@ -60,10 +60,10 @@ func TestMessagesThatNobodyWaitedForSayNothing(t *testing.T) {
 	x := transfersOf(t, 2)
 	hand(x, 0, 1, trace.Forward, 0, 10*ms, 11*ms, 40*ms)
 	// The op is of another step than the wait.
-	x.event(trace.Event{Kind: trace.WaitUpstream, Stage: 1, Pipeline: 1, Micro: 1, Step: 1, Start: 5 * ms, End: 40 * ms})
+	x.span(trace.Span{Kind: trace.WaitUpstream, Stage: 1, Pipeline: 1, Micro: 1, Step: 1, Start: 5 * ms, End: 40 * ms})
 	// Weight halves and steps wait for no message, norms are of no micro-batch, and beyond the ends are no links.
 	hand(x, 1, 0, trace.BackwardWeight, 0, 10*ms, 5*ms, 40*ms)
-	x.event(trace.Event{Kind: trace.WaitDownstream, Work: trace.Backward, Stage: 0, Micro: -1, Start: 5 * ms, End: 40 * ms})
+	x.span(trace.Span{Kind: trace.WaitDownstream, Work: trace.Backward, Stage: 0, Micro: -1, Start: 5 * ms, End: 40 * ms})
 	hand(x, 1, 2, trace.Forward, 0, 10*ms, 5*ms, 40*ms)
 	hand(x, 0, -1, trace.Backward, 0, 10*ms, 5*ms, 40*ms)
 	for way := range 2 {

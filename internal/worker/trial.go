@@ -72,7 +72,7 @@ type TrialConfig struct {
 	// Batches that each pipeline is watched for, after WarmUp batches that are not: pools fill, kernels are made. Both at least 1.
 	WarmUp, Batches int
 	// CoolDown is how many batches follow those that are watched: while the slowest of several pipelines ends the last of these, the
-	// others go on, as they do in training. 1 is enough for TrialResult.Worked; 0 will do where single events are of interest.
+	// others go on, as they do in training. 1 is enough for TrialResult.Worked; 0 will do where single spans are of interest.
 	CoolDown int
 }
 
@@ -93,7 +93,7 @@ func (c *TrialConfig) Validate() error {
 	return nil
 }
 
-// TrialResult is what a trial measured. Times are of the watched batches; events lie on the clock of package trace.
+// TrialResult is what a trial measured. Times are of the watched batches; spans lie on the clock of package trace.
 type TrialResult struct {
 	// Batches[i] is how long batch i took: from the moment at which the last pipeline had ended the one before to that at which
 	// the last had ended it. Every pipeline did one.
@@ -103,8 +103,8 @@ type TrialResult struct {
 	// Worked is how many batches, of which every pipeline does one, the passes come to that the devices ran in the watched time. It
 	// is not quite len(Batches): some pipelines are ahead of the slowest one, further at one end of that time than at the other.
 	Worked float64
-	// Events that ended in it, in the order in which they did.
-	Events  []trace.Event
+	// Spans that ended in it, in the order in which they did.
+	Spans   []trace.Span
 	Stages  []StageTrial  // by stage
 	Devices []DeviceTrial // by row of the plan
 	// PeakRSSBytes is the most memory that the process held at any time of the trial, all that it had before included. 0 where
@@ -145,7 +145,7 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 	}
 	config.FinalRound = uint64(c.total() / c.Job.Averaging.Tau)
 	config.Evaluation.Due = func(uint64) bool { return false } // it is there for the memory that it takes
-	config.Events = pipeline.Events{OnStep: w.step, Trace: trace.Listener{OnEvent: w.event}}
+	config.Events = pipeline.Events{OnStep: w.step, Trace: w.span}
 	for i := range config.Stages {
 		config.Stages[i].Build = w.shaped(config.Stages[i].Index, config.Stages[i].Build)
 	}
@@ -184,7 +184,7 @@ type watch struct {
 	warmUp, batches int
 
 	mu     sync.Mutex
-	events []trace.Event
+	spans  []trace.Span
 	ended  [][]time.Duration // when each step ended, by pipeline
 	shapes []stage.Shape
 }
@@ -216,10 +216,10 @@ func (w *watch) step(r pipeline.StepReport) {
 	w.ended[r.Pipeline] = append(w.ended[r.Pipeline], now)
 }
 
-func (w *watch) event(e trace.Event) {
+func (w *watch) span(e trace.Span) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.events = append(w.events, e)
+	w.spans = append(w.spans, e)
 }
 
 // slowest is when the last pipeline ended a step.
@@ -235,17 +235,17 @@ func (w *watch) result(h *host) TrialResult {
 	r := TrialResult{
 		Start: w.slowest(w.warmUp - 1), End: w.slowest(w.warmUp + w.batches - 1), PeakRSSBytes: peakRSS(),
 	}
-	r.Worked = worked(w.events, r.Start, r.End, len(w.ended[0]))
+	r.Worked = worked(w.spans, r.Start, r.End, len(w.ended[0]))
 	for i := range w.batches {
 		r.Batches = append(r.Batches, w.slowest(w.warmUp+i)-w.slowest(w.warmUp+i-1))
 	}
-	slices.SortStableFunc(w.events, func(a, b trace.Event) int { return int(a.End - b.End) })
+	slices.SortStableFunc(w.spans, func(a, b trace.Span) int { return int(a.End - b.End) })
 	held := make(map[int]time.Duration) // by device
-	for _, e := range w.events {
+	for _, e := range w.spans {
 		if e.End <= r.Start || e.End > r.End {
 			continue
 		}
-		r.Events = append(r.Events, e)
+		r.Spans = append(r.Spans, e)
 		if e.Kind.OnDevice() {
 			held[h.hosted(e.Stage).on.row] += e.End - max(e.Start, r.Start)
 		}

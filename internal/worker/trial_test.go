@@ -65,7 +65,7 @@ func checkTrial(t *testing.T, c TrialConfig, r TrialResult) {
 	for i := range work {
 		work[i] = map[trace.Work]int{}
 	}
-	for _, e := range r.Events {
+	for _, e := range r.Spans {
 		if e.End <= r.Start || e.End > r.End {
 			t.Errorf("%+v lies outside of %v to %v", e, r.Start, r.End)
 		}

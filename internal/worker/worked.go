@@ -8,7 +8,7 @@ import (
 
 // worked is how many batches of a run the passes between two moments come to. The run did so many in all. A pass of which a part
 // lies between the moments counts in part; passes count by the time that those of their stage and kind take in the mean.
-func worked(events []trace.Event, from, to time.Duration, batches int) float64 {
+func worked(spans []trace.Span, from, to time.Duration, batches int) float64 {
 	type pass struct {
 		stage int
 		work  trace.Work
@@ -18,7 +18,7 @@ func worked(events []trace.Event, from, to time.Duration, batches int) float64 {
 		took, within time.Duration // those inside; all parts between the moments
 	}
 	sums := map[pass]*sum{}
-	for _, e := range events {
+	for _, e := range spans {
 		if e.Kind != trace.Compute {
 			continue
 		}
