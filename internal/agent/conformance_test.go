@@ -357,7 +357,7 @@ func testKilledTuning(t *testing.T, r rig) {
 
 func testFiles(t *testing.T, r rig) {
 	ctx := t.Context()
-	j := &cluster.Job{ID: "1", Name: "one", Source: "text", Submitted: time.Unix(1000, 0).UTC()}
+	j := &cluster.Job{ID: "1", Name: "one", File: "job.yaml", Submitted: time.Unix(1000, 0).UTC()}
 	if own, err := r.agent.Retire(ctx, j, "x"); err != nil || own {
 		t.Errorf("a job without a directory: %v, %v", own, err)
 	}

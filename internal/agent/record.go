@@ -56,18 +56,14 @@ func (l *Local) Record(_ context.Context, j *cluster.Job, started bool) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	now := *j
 	if old != nil {
-		if now.Source == "" {
-			now.Source = old.Source
-		}
 		was, wasErr := json.Marshal(old)
-		is, isErr := json.Marshal(&now)
+		is, isErr := json.Marshal(j)
 		if wasErr == nil && isErr == nil && bytes.Equal(was, is) {
 			return nil
 		}
 	}
-	return checkpoint.WriteRecord(checkpoint.OS, RecordPath(dir), jobKind, jobVersion, &now, 0o640)
+	return checkpoint.WriteRecord(checkpoint.OS, RecordPath(dir), jobKind, jobVersion, j, 0o640)
 }
 
 // makeDir makes a job's directory where it is missing. But where jobs/ holds nothing and jobs have had workers, a mount is late: what

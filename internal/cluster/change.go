@@ -14,7 +14,6 @@ import (
 // SubmitJob records a new job, queued. Result.Job is its ID.
 type SubmitJob struct {
 	Name      string    `json:"name"`
-	Source    string    `json:"source,omitempty"` // of older programs
 	File      string    `json:"file"`
 	Set       []string  `json:"set,omitempty"`
 	Base      string    `json:"base"`
@@ -33,7 +32,7 @@ func (c *SubmitJob) apply(s *State) (string, error) {
 	s.NextJob = max(s.NextJob, c.After+1)
 	id := s.newID()
 	s.jobs[id] = &Job{
-		ID: id, Name: c.Name, Source: c.Source, SourceDigest: c.SourceDigest, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
+		ID: id, Name: c.Name, SourceDigest: c.SourceDigest, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
 		Spec: slices.Clone(c.Spec), Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
 	}
 	return id, nil
@@ -65,7 +64,7 @@ type BeginGeneration struct {
 	Job        string          `json:"job"`
 	Generation uint64          `json:"generation"` // the one that the decision was made in; the new one is one more
 	Placement  json.RawMessage `json:"placement"`
-	From       *uint64         `json:"from,omitempty"` // the durable round that it starts from; 0: from the start. Nil: older than this field
+	From       uint64          `json:"from"` // the durable round that it starts from; 0: from the start
 	Reason     string          `json:"reason"`
 }
 
@@ -74,8 +73,8 @@ func (c *BeginGeneration) apply(s *State) (string, error) {
 	if err != nil {
 		return c.Job, err
 	}
-	if c.From != nil && *c.From != j.CommittedRound() {
-		return c.Job, fmt.Errorf("job %s: start from round %d: %w: the newest durable one is %d", c.Job, *c.From, ErrStaleRound, j.CommittedRound())
+	if c.From != j.CommittedRound() {
+		return c.Job, fmt.Errorf("job %s: start from round %d: %w: the newest durable one is %d", c.Job, c.From, ErrStaleRound, j.CommittedRound())
 	}
 	j.Generation++
 	j.Placement = slices.Clone(c.Placement)
@@ -199,10 +198,10 @@ func (c *CancelJob) apply(s *State) (string, error) {
 	return c.Job, nil
 }
 
-// end ends the job. Its durable rounds stay, for export and for a new start. The file's text goes: the spec says all of it.
+// end ends the job. Its durable rounds stay, for export and for a new start.
 func (j *Job) end(state JobState, reason string, at time.Time) {
 	at = at.UTC()
-	j.State, j.Reason, j.Ended, j.Pending, j.Source = state, reason, &at, 0, ""
+	j.State, j.Reason, j.Ended, j.Pending = state, reason, &at, 0
 }
 
 // RequestCancel records that somebody wants a job to end, so that a new leader goes on ending it. Asking again changes

@@ -15,12 +15,8 @@ const (
 	stateHeader  = 4 + 4 + 8 + 4
 )
 
-const (
-	// MaxStateBytes bounds a snapshot, when a command is proposed: about a hundred thousand jobs. What was written is read, whatever its size.
-	MaxStateBytes = 1 << 30
-	// MaxCommandBytes bounds a command when it is proposed.
-	MaxCommandBytes = 16 << 20
-)
+// MaxCommandBytes bounds a command when it is proposed.
+const MaxCommandBytes = 16 << 20
 
 // castagnoli is the polynomial of every checksum in this package.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -36,19 +36,18 @@ func (s JobState) Ended() bool { return s == Done || s == Failed || s == Cancell
 type Job struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
-	Source    string    `json:"source"`        // the job file's text, of jobs of older programs; empty once the job has ended
 	File      string    `json:"file"`          // its path, for messages
 	Set       []string  `json:"set,omitempty"` // overrides
 	Base      string    `json:"base"`          // directory that relative paths start from
 	Owner     uint32    `json:"owner"`         // user id of the submitter
 	Submitted time.Time `json:"submitted"`     // by the clock of the node that took the submission
-	// SourceDigest names the job file's text, a file of the job's directory; empty of jobs of older programs.
+	// SourceDigest names the job file's text, a file of the job's directory.
 	SourceDigest shard.Digest `json:"source_digest,omitempty"`
 	// Spec is the job as it was admitted, or resolved since; the coordinator's own. A newer program runs it as the older one meant it.
 	Spec json.RawMessage `json:"spec,omitempty"`
 	// Report is what tuning found, in short; nil of a job that was not tuned. The coordinator's own.
 	Report json.RawMessage `json:"report,omitempty"`
-	// ReportDigest names the whole report, a file of the job's directory; empty where Report is whole, as of older programs.
+	// ReportDigest names the whole report, a file of the job's directory; empty where Report is whole.
 	ReportDigest shard.Digest `json:"report_digest,omitempty"`
 	State        JobState     `json:"state"`
 	Reason       string       `json:"reason"` // why it is in this state, for people
@@ -56,7 +55,7 @@ type Job struct {
 	Ended *time.Time `json:"ended,omitempty"`
 	// Cancelling says that somebody wants the job to end; it commits what it can, then CancelJob ends it.
 	Cancelling bool `json:"cancelling,omitempty"`
-	// CancelledBy is who does, for people; empty of jobs of older programs.
+	// CancelledBy is who does, for people.
 	CancelledBy string `json:"cancelled_by,omitempty"`
 
 	Generation uint64          `json:"generation"`          // grows by one with each placement; 0 before the first

@@ -138,7 +138,7 @@ func randomCommand(random *rand.Rand, s *cluster.State) cluster.Command {
 	at := time.Unix(int64(random.IntN(1e9)), 0)
 	switch random.IntN(12) {
 	case 0:
-		return &cluster.SubmitJob{Name: strconv.Itoa(random.IntN(100)), Source: "version: 1 <&>", Set: []string{"a=b"}, Submitted: at}
+		return &cluster.SubmitJob{Name: strconv.Itoa(random.IntN(100)), File: "version: 1 <&>", Set: []string{"a=b"}, Submitted: at}
 	case 1:
 		return &cluster.SetState{Job: job, Generation: generation, State: cluster.Running, Reason: "\u2028"}
 	case 2:
@@ -317,7 +317,7 @@ func TestErrorsCanBeTold(t *testing.T) {
 
 // TestDamagedStateIsNotRestored: any byte flipped, and any cut.
 func TestDamagedStateIsNotRestored(t *testing.T) {
-	state, _, err := cluster.NewState().Apply(1, &cluster.SubmitJob{Name: "x", Source: "y"})
+	state, _, err := cluster.NewState().Apply(1, &cluster.SubmitJob{Name: "x", File: "y"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
 	}
 	result, err := a.raft.Apply(ctx, &cluster.BeginGeneration{
-		Job: a.job.ID, Generation: a.job.Generation, Placement: where, From: &start, Reason: reason,
+		Job: a.job.ID, Generation: a.job.Generation, Placement: where, From: start, Reason: reason,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)

@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -53,13 +52,7 @@ func readPlacement(j *cluster.Job) (p placement, err error) {
 	if len(j.Placement) == 0 {
 		return nil, nil
 	}
-	if bytes.HasPrefix(j.Placement, []byte("{")) { // of a program that placed jobs as a whole
-		p = make(placement, 1)
-		err = json.Unmarshal(j.Placement, &p[0])
-	} else {
-		err = json.Unmarshal(j.Placement, &p)
-	}
-	if err != nil {
+	if err := json.Unmarshal(j.Placement, &p); err != nil {
 		return nil, fmt.Errorf("job %s: decode its placement: %w", j.ID, err)
 	}
 	return p, nil

@@ -22,12 +22,10 @@ func TestAPlacementIsAListOfStages(t *testing.T) {
 		t.Errorf("placed %s, want %s", text, want)
 	}
 	for placed, cores := range map[string][]int{
-		want:                         {4, 5, 6, 7},
-		`{"node":"a","cores":[1,0]}`: {1, 0}, // of a program that placed jobs as a whole
-		`{"node":"b","cores":[1,0]}`: nil,
-		`{"node":"a","cores":null}`:  nil,
-		`[{"stage":0,"node":"a"}]`:   nil,
-		``:                           nil,
+		want:                                     {4, 5, 6, 7},
+		`[{"stage":0,"node":"b","cores":[1,0]}]`: nil,
+		`[{"stage":0,"node":"a"}]`:               nil,
+		``:                                       nil,
 	} {
 		p, err := readPlacement(&cluster.Job{Placement: json.RawMessage(placed)})
 		if got := p.cores("a"); err != nil || !slices.Equal(got, cores) {

@@ -76,37 +76,35 @@ func TestLostRecordOfJobsIsRefused(t *testing.T) {
 	}
 }
 
-// TestNameIsKeptOrRefused: the name of a state directory of an older program is taken over; a damaged one is refused at once.
+// TestNameIsKeptOrRefused: a damaged name is refused at once, and so is a configuration that names the node otherwise.
 func TestNameIsKeptOrRefused(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	d.Stop(t)
-	identity, older := filepath.Join(d.Dir, "identity"), filepath.Join(d.Dir, "node")
+	identity := filepath.Join(d.Dir, "identity")
 	whole, err := os.ReadFile(identity)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(path, text string) {
+	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(identity, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, text := range []string{"", "other", string(whole[:len(whole)-3]), strings.Replace(string(whole), "test", "tent", 1)} {
-		write(identity, text)
+		write(text)
 		refused(t, d.Dir, identity, "damaged", "restore it from a backup")
 		if now, err := os.ReadFile(identity); err != nil || string(now) != text {
 			t.Errorf("the damaged record was changed to %q, %v", now, err)
 		}
 	}
-	if err := os.Remove(identity); err != nil { // as an older program left it
-		t.Fatal(err)
+	write(string(whole))
+	renamed := nodetest.Config(d.Dir, io.Discard)
+	renamed.NodeID = "another"
+	if err := node.Run(t.Context(), renamed); err == nil || !strings.Contains(err.Error(), `is "test", the configuration says "another": a node keeps its name`) {
+		t.Errorf("a node of another name: %v", err)
 	}
-	write(older, "")
-	refused(t, d.Dir, older, "damaged")
-	write(older, "another\n")
-	refused(t, d.Dir, `"another"`, `"test"`, "a node keeps its name")
-	write(older, "test\n")
 	d = nodetest.Start(t, d.Dir)
 	d.Stop(t)
 	if now, err := os.ReadFile(identity); err != nil || string(now) != string(whole) {

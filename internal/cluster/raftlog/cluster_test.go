@@ -51,7 +51,7 @@ func (c *group) connect(id string) {
 func (c *group) open(t *testing.T, id string) {
 	t.Helper()
 	l, err := Open(Config{
-		Dir: filepath.Join(c.dir, id), NodeID: id, Transport: c.transports[id], Voters: c.voters, HeartbeatTimeout: 100 * time.Millisecond,
+		Dir: filepath.Join(c.dir, id), NodeID: id, Transport: c.transports[id], Voters: c.voters, HeartbeatTimeout: 500 * time.Millisecond,
 		SnapshotThreshold: 8,
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func TestFollowerThatWasAwayGetsASnapshot(t *testing.T) {
 	delete(c.logs, away)
 	large := strings.Repeat("x", segmentBytes/4) // raft-wal still reads what was deleted of its last segment
 	for range 12 {
-		c.apply(t, &cluster.SubmitJob{Name: "while it was away", Source: large})
+		c.apply(t, &cluster.SubmitJob{Name: "while it was away", File: large})
 	}
 	for _, l := range c.logs {
 		if err := l.Snapshot(t.Context()); err != nil {

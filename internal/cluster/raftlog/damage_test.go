@@ -22,7 +22,7 @@ func writtenLog(t *testing.T, dir string, jobs int) (wal string) {
 	t.Helper()
 	l := openLone(t, dir)
 	for i := range jobs {
-		if _, err := l.Apply(t.Context(), &cluster.SubmitJob{Name: strconv.Itoa(i), Source: strings.Repeat("x", 50*i), Submitted: time.Unix(0, 0)}); err != nil {
+		if _, err := l.Apply(t.Context(), &cluster.SubmitJob{Name: strconv.Itoa(i), File: strings.Repeat("x", 50*i), Submitted: time.Unix(0, 0)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -288,6 +288,9 @@ func TestAbsenceIsDamage(t *testing.T) {
 		{"all gone but the segments", false, func(dir string) error {
 			return errors.Join(os.RemoveAll(filepath.Join(dir, "snapshots")), os.Remove(filepath.Join(dir, walName, metaName)))
 		}, []string{"wal/meta", "is missing", ".wal is there"}},
+		{"all gone but the log of an older program", false, func(dir string) error {
+			return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, boltName), []byte("bolt"), 0o600))
+		}, []string{"raft.db", "older avgpiped"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := snapshottedLog(t)

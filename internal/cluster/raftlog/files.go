@@ -8,92 +8,62 @@ import (
 	"path/filepath"
 )
 
+// The log's directory below Config.Dir, and the file that held the log until decision 0029.
+const (
+	walName  = "wal"
+	boltName = "raft.db"
+)
+
 // Check reports what is wrong with the log in a directory: what Open would refuse it for if it must exist. It changes
 // nothing.
 func Check(dir string) error {
-	config := Config{Dir: dir, Existing: true}.withDefaults()
-	old, snapshots, err := findFiles(config)
-	if err != nil || old != nil {
-		return err
-	}
-	found, err := openFiles(config, snapshots)
+	log, _, err := openFiles(Config{Dir: dir, Existing: true}.withDefaults())
 	if err != nil {
 		return err
 	}
-	return found.Close()
+	return log.Close()
 }
 
-// tighten closes a directory, and what an older program left in it, to all but the user of this process: the log holds what users
-// submitted.
-func tighten(dir string) error {
-	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil || info.Mode().Perm()&0o077 == 0 {
-			return err
-		}
-		return os.Chmod(path, info.Mode().Perm()&0o700)
-	})
-}
-
-// findFiles finds the files of a log, and checks the log of an older program that is yet to be migrated.
-func findFiles(config Config) (old *boltLog, snapshots *snapStore, err error) {
-	snapDir, bolt := filepath.Join(config.Dir, "snapshots"), filepath.Join(config.Dir, boltName)
-	info, err := os.Stat(bolt)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("open raft log: %w", err)
-	}
-	older := err == nil && info.Size() > 0
-	if !older {
-		if err := checkPresence(config, snapDir); err != nil {
-			return nil, nil, err
-		}
-	}
-	if snapshots, err = openSnapStore(snapDir); err != nil || !older {
-		return nil, snapshots, err
-	}
-	if old, err = readBolt(bolt); err != nil {
+// openFiles opens the log and its snapshots, or begins them. It checks all that can be checked before Raft runs.
+func openFiles(config Config) (*checkedLog, *snapStore, error) {
+	snapDir := filepath.Join(config.Dir, "snapshots")
+	if err := checkPresence(config, snapDir); err != nil {
 		return nil, nil, err
 	}
-	return old, snapshots, checkJoint(old.extent(), snapshots, config)
-}
-
-// openFiles opens the log, or begins it. It checks all that can be checked before Raft runs.
-func openFiles(config Config, snapshots *snapStore) (*checkedLog, error) {
+	snapshots, err := openSnapStore(snapDir)
+	if err != nil {
+		return nil, nil, err
+	}
 	log, err := openLog(filepath.Join(config.Dir, walName), raftLogger(config.Logger))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	holds, err := log.extent()
 	if err == nil {
 		err = checkJoint(holds, snapshots, config)
 	}
 	if err != nil {
-		return nil, errors.Join(err, log.Close())
+		return nil, nil, errors.Join(err, log.Close())
 	}
-	return log, nil
+	return log, snapshots, nil
 }
 
 // checkPresence reports a log that is not there, or empty, although something of it must be.
 func checkPresence(config Config, snapDir string) error {
 	path := filepath.Join(config.Dir, walName, metaName)
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if older, olderErr := os.Stat(filepath.Join(config.Dir, boltName)); olderErr == nil {
-			path, info, err = filepath.Join(config.Dir, boltName), older, nil
-		}
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	what := "is missing"
+	switch {
+	case err == nil && info.Size() > 0:
+		return nil
+	case err == nil:
+		what = "is empty"
+	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("open raft log: %w", err)
 	}
-	if err == nil && info.Size() > 0 {
-		return nil
-	}
-	what := "is missing"
-	if err == nil {
-		what = "is empty"
+	older := filepath.Join(config.Dir, boltName)
+	if _, err := os.Stat(older); err == nil {
+		return missingLog(older, errors.New("is of an older avgpiped, whose log this one does not read"))
 	}
 	for _, pattern := range []string{filepath.Join(snapDir, "*"+snapSuffix), filepath.Join(config.Dir, walName, "*.wal")} {
 		left, err := filepath.Glob(pattern)

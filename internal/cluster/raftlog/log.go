@@ -42,9 +42,7 @@ type Config struct {
 	// Logger gets Raft's own log. Default: none.
 	Logger *zap.Logger
 
-	maxState  int                       // for tests: cluster.MaxStateBytes
-	wrap      func(raftStore) raftStore // for tests: a store with faults
-	interrupt func() error              // for tests: after each step of a migration
+	wrap func(raftStore) raftStore // for tests: a store with faults
 }
 
 // applyTimeout bounds how long Apply waits for a place in the leader's queue, in addition to its context.
@@ -58,10 +56,6 @@ func (c Config) withDefaults() Config {
 	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, heartbeat)
 	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, 1024)
 	c.Logger = cmp.Or(c.Logger, zap.NewNop())
-	c.maxState = cmp.Or(c.maxState, cluster.MaxStateBytes)
-	if c.interrupt == nil {
-		c.interrupt = func() error { return nil }
-	}
 	if c.wrap == nil {
 		c.wrap = func(s raftStore) raftStore { return s }
 	}
@@ -115,9 +109,6 @@ type Log struct {
 	close   sync.Once
 	closing chan struct{} // closed when Close begins
 	stopped chan struct{} // closed when Raft's goroutines have ended
-
-	sizing sync.Mutex
-	size   int // of the state at most, as a snapshot has it; 0: not known yet
 }
 
 // Open opens the log in config.Dir, or starts one, and takes part in its cluster. A log or a snapshot that is missing,
@@ -127,19 +118,7 @@ func Open(config Config) (*Log, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	old, snapshots, err := findFiles(config)
-	if err != nil {
-		return nil, err
-	}
-	if old != nil {
-		if err := old.migrate(raftLogger(config.Logger), config.interrupt); err != nil {
-			return nil, err
-		}
-	}
-	if err := tighten(config.Dir); err != nil {
-		config.Logger.Warn("the files of the raft log stay readable for others", zap.Error(err))
-	}
-	found, err := openFiles(config, snapshots)
+	found, snapshots, err := openFiles(config)
 	if err != nil {
 		return nil, err
 	}
@@ -307,8 +286,8 @@ func (l *Log) WaitReady(ctx context.Context) error {
 // command may still be applied later.
 func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, error) {
 	data, err := cluster.EncodeCommand(c, l.config.Version)
-	if err == nil {
-		err = l.fits(c, len(data))
+	if err == nil && len(data) > cluster.MaxCommandBytes {
+		err = fmt.Errorf("raft: %s: too large for the record of jobs: %d bytes, at most %d", cluster.Kind(c), len(data), cluster.MaxCommandBytes)
 	}
 	if err != nil {
 		return cluster.Result{}, err
@@ -327,38 +306,6 @@ func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, err
 	}
 	out := <-applied
 	return out.result, out.err
-}
-
-// ErrTooLarge is wrapped by Apply's error when a command, or the state after it, would be too large for a snapshot or an entry.
-var ErrTooLarge = errors.New("too large for the record of jobs")
-
-// fits reports a command that is too large, or that would make the state so. A quarter is left for the jobs that are there.
-func (l *Log) fits(c cluster.Command, size int) error {
-	if size > cluster.MaxCommandBytes {
-		return fmt.Errorf("raft: %s: %w: %d bytes, at most %d", cluster.Kind(c), ErrTooLarge, size, cluster.MaxCommandBytes)
-	}
-	limit := l.config.maxState
-	switch c.(type) {
-	case *cluster.RemoveJob:
-		return nil
-	case *cluster.SubmitJob, *cluster.RestoreJob:
-		limit -= limit / 4
-	}
-	const reserved = 512 // bytes of a job that its command does not have
-	l.sizing.Lock()
-	defer l.sizing.Unlock()
-	if l.size == 0 || l.size+size+reserved > limit {
-		state, err := l.State().MarshalBinary()
-		if err != nil {
-			return err
-		}
-		l.size = len(state)
-	}
-	if l.size+size+reserved > limit {
-		return fmt.Errorf("raft: %s: %w: it holds %d bytes, at most %d: remove jobs that have ended (avgpipectl rm)", cluster.Kind(c), ErrTooLarge, l.size, limit)
-	}
-	l.size += size + reserved
-	return nil
 }
 
 // wait runs f and waits for it, for the end of the log or for the context. Raft may leave a future without an answer when it stops; f
