@@ -18,7 +18,7 @@ import (
 // postCommit asks the worker for its shards.
 func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 	d := a.decision
-	answer, err := a.agent.Commit(ctx, a.worker, control.CommitRequest{Generation: a.job.Generation, Round: d.round, Stop: d.stop})
+	answer, err := a.agent.Commit(ctx, a.process, control.CommitRequest{Generation: a.Generation, Round: d.round, Stop: d.stop})
 	if err != nil {
 		return nil, fmt.Errorf("commit round %d: %w", d.round, err)
 	}
@@ -35,22 +35,22 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 
 // dropCommit gives up the commit in flight.
 func (a *act) dropCommit(ctx context.Context) error {
-	return a.propose(ctx, &cluster.AbortCommit{Job: a.job.ID, Generation: a.job.Generation, Round: a.decision.round})
+	return a.propose(ctx, &cluster.AbortCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
 }
 
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
 func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
-	m, err := assemble(a.job, a.config.Node, a.spec.Stages(), round, a.shards)
+	m, err := assemble(a.Job, a.config.Node, a.spec.Stages(), round, a.durable)
 	if err == nil {
-		err = CheckRound(ctx, m, a.agent.Shards(a.job.ID).Size)
+		err = CheckRound(ctx, m, a.agent.Shards(a.ID).Size)
 	}
 	if err != nil { // what was reported is of no use: the worker, if it still can, is asked to write it again
 		return func(o *observed) { o.forget(round) }, errors.Join(fmt.Errorf("commit round %d: %w", round, err), a.dropCommit(ctx))
 	}
 	keep := a.spec.Job.Center.Keep
 	kept := a.record(ctx, m, keep)
-	err = a.propose(ctx, &cluster.CommitRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Manifest: *m, Keep: keep})
+	err = a.propose(ctx, &cluster.CommitRound{Job: a.ID, Generation: a.Generation, Round: round, Manifest: *m, Keep: keep})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
 	}
@@ -64,7 +64,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		took = time.Since(a.reached)
 		fields = append(fields, zap.Duration("took", took))
 	}
-	a.Say(a.job.ID, "round committed", fields...)
+	a.Say(a.ID, "round committed", fields...)
 	return func(o *observed) {
 		o.took = max(o.took, took)
 		o.deaths = 0

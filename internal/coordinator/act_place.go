@@ -21,33 +21,33 @@ import (
 func (a *act) place(ctx context.Context) (func(*observed), error) {
 	plan, _, err := a.spec.Plan()
 	if err != nil {
-		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	from, reason, err := a.chooseRound(ctx)
 	if err != nil {
 		return nil, err
 	}
 	// The directory is made after its rounds were found: it may be on a mount that is late.
-	if err := a.Record(ctx, a.job.ID); err != nil {
-		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+	if err := a.Record(ctx, a.ID); err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	a.collect(ctx, math.MaxUint64) // nothing is being committed
 	start := uint64(0)
 	if from != nil {
 		start = from.Round
 	}
-	placed := placeOn(a.config.Node, a.spec, a.cores)
+	placed := placeOn(a.config.Node, a.spec, a.taking)
 	where, err := json.Marshal(placed)
 	if err != nil {
-		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	result, err := a.raft.Apply(ctx, &cluster.BeginGeneration{
-		Job: a.job.ID, Generation: a.job.Generation, Placement: where, From: start, Reason: reason,
+		Job: a.ID, Generation: a.Generation, Placement: where, From: start, Reason: reason,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("place job %s: %w", a.job.ID, err)
+		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
-	a.Say(a.job.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
+	a.Say(a.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
 	w, err := a.agent.Start(ctx, a.assignment(result.Generation, plan, placed, from))
 	if err != nil {
 		return func(o *observed) {
@@ -70,8 +70,8 @@ func (a *act) assignment(generation uint64, plan schedule.Plan, placed placement
 		places[k].Node = placed[k].Node
 	}
 	out := control.Assignment{
-		JobID: a.job.ID, Generation: generation,
-		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.cores,
+		JobID: a.ID, Generation: generation,
+		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.taking,
 	}
 	if from == nil {
 		return out
@@ -98,7 +98,7 @@ func (c *Coordinator) Record(ctx context.Context, id string) error {
 
 // record does so with a round that is about to be committed, of which keep are kept.
 func (a *act) record(ctx context.Context, next *cluster.Manifest, keep int) error {
-	j, err := a.raft.State().Job(a.job.ID)
+	j, err := a.raft.State().Job(a.ID)
 	if err != nil {
 		return err
 	}
@@ -110,19 +110,19 @@ func (a *act) record(ctx context.Context, next *cluster.Manifest, keep int) erro
 
 // remove makes the state forget an ended job, and has its directory deleted.
 func (a *act) remove(ctx context.Context) (func(*observed), error) {
-	own, err := a.agent.Retire(ctx, a.job, a.decision.reason)
+	own, err := a.agent.Retire(ctx, a.Job, a.decision.reason)
 	if err != nil {
-		return nil, fmt.Errorf("remove job %s: %w", a.job.ID, err)
+		return nil, fmt.Errorf("remove job %s: %w", a.ID, err)
 	}
-	if err := a.propose(ctx, &cluster.RemoveJob{Job: a.job.ID}); err != nil {
+	if err := a.propose(ctx, &cluster.RemoveJob{Job: a.ID}); err != nil {
 		return nil, err
 	}
-	a.log.Info("job removed", zap.String("job", a.job.ID), zap.String("name", a.job.Name), zap.String("reason", a.decision.reason))
+	a.log.Info("job removed", zap.String("job", a.ID), zap.String("name", a.Name), zap.String("reason", a.decision.reason))
 	if !own {
 		return nil, nil
 	}
-	if err := a.agent.Delete(ctx, a.job.ID); err != nil { // the next start deletes it
-		return nil, fmt.Errorf("job %s is removed, but its directory is not: %w", a.job.ID, err)
+	if err := a.agent.Delete(ctx, a.ID); err != nil { // the next start deletes it
+		return nil, fmt.Errorf("job %s is removed, but its directory is not: %w", a.ID, err)
 	}
 	return nil, nil
 }

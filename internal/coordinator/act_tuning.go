@@ -16,16 +16,16 @@ import (
 
 // tune starts the job's tune process.
 func (a *act) tune(ctx context.Context) (func(*observed), error) {
-	if err := a.Record(ctx, a.job.ID); err != nil {
-		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
+	if err := a.Record(ctx, a.ID); err != nil {
+		return nil, fmt.Errorf("tune job %s: %w", a.ID, err)
 	}
-	err := a.propose(ctx, &cluster.BeginTuning{Job: a.job.ID, Generation: a.job.Generation, Reason: a.decision.reason})
+	err := a.propose(ctx, &cluster.BeginTuning{Job: a.ID, Generation: a.Generation, Reason: a.decision.reason})
 	if err != nil {
-		return nil, fmt.Errorf("tune job %s: %w", a.job.ID, err)
+		return nil, fmt.Errorf("tune job %s: %w", a.ID, err)
 	}
-	a.Say(a.job.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.cores))
-	request := a.tuneRequest(a.spec, a.cores)
-	request.JobID = a.job.ID
+	a.Say(a.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.taking))
+	request := a.tuneRequest(a.spec, a.taking)
+	request.JobID = a.ID
 	request.Bounded = a.spec.Bounded()
 	run, err := a.agent.Tune(ctx, request)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 		}, err
 	}
 	return func(o *observed) {
-		o.tuning = newTuning(run, a.cores, time.Now())
+		o.tuning = newTuning(run, a.taking, time.Now())
 		a.follow(run)
 	}, nil
 }
@@ -51,32 +51,32 @@ func (c *Coordinator) tuneRequest(s *spec.Spec, cores []int) control.TuneRequest
 
 // resolve makes what was chosen the job's. A choice that cannot be made one ends the job.
 func (a *act) resolve(ctx context.Context) (func(*observed), error) {
-	resolved, err := a.spec.Tuned(a.report, len(a.config.Cores))
+	resolved, err := a.spec.Tuned(a.tuning.report, len(a.config.Cores))
 	if err != nil {
-		failed := &cluster.EndJob{Job: a.job.ID, Generation: a.job.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
+		failed := &cluster.EndJob{Job: a.ID, Generation: a.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
 		return nil, errors.Join(err, a.propose(ctx, failed))
 	}
 	text, err := spec.Encode(resolved)
 	if err != nil {
 		return nil, err
 	}
-	done := &cluster.ResolveJob{Job: a.job.ID, Generation: a.job.Generation, Spec: text, Reason: "laid out by the rules; waits for a place"}
-	if a.report.Ruled == "" {
+	done := &cluster.ResolveJob{Job: a.ID, Generation: a.Generation, Spec: text, Reason: "laid out by the rules; waits for a place"}
+	if a.tuning.report.Ruled == "" {
 		done.Reason = "tuned; waits for a place"
 		var whole []byte
-		if whole, done.Report, err = spec.EncodeReport(a.report); err != nil {
+		if whole, done.Report, err = spec.EncodeReport(a.tuning.report); err != nil {
 			return nil, err
 		}
-		if done.ReportDigest, err = a.config.KeepReport(a.job.ID, whole); err != nil {
-			return nil, fmt.Errorf("resolve job %s: keep the report of its tuning: %w", a.job.ID, err)
+		if done.ReportDigest, err = a.config.KeepReport(a.ID, whole); err != nil {
+			return nil, fmt.Errorf("resolve job %s: keep the report of its tuning: %w", a.ID, err)
 		}
 	}
 	err = a.propose(ctx, done)
 	if err != nil {
-		return nil, fmt.Errorf("resolve job %s: %w", a.job.ID, err)
+		return nil, fmt.Errorf("resolve job %s: %w", a.ID, err)
 	}
-	a.Say(a.job.ID, "tuned", zap.Strings("choices", resolved.Why), zap.Strings("warnings", resolved.Warnings),
-		zap.Bool("cached", a.report.Cached), zap.Float64("seconds", a.report.Took))
+	a.Say(a.ID, "tuned", zap.Strings("choices", resolved.Why), zap.Strings("warnings", resolved.Warnings),
+		zap.Bool("cached", a.tuning.report.Cached), zap.Float64("seconds", a.tuning.report.Took))
 	return func(o *observed) {
 		o.deaths, o.hold = 0, nil
 	}, nil

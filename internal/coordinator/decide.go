@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
@@ -17,36 +17,34 @@ const (
 	leastPolls = 3                      // that fail one after the other before a worker is taken to be dead
 )
 
-// decide says what to do about every job, in order. It is a pure function. Doing what it says, and observing again, brings
+// decide says what to do about every job of the snapshot, in order. It is a pure function. Doing what it says, and observing again, brings
 // every job to its end.
 func decide(w snapshot) []decision {
 	free, memory := w.free(), w.freeMemory()
 	var all []decision
 	queue := "" // the first job that waits for cores: nobody overtakes it
-	for i := range w.jobs {
-		j := &w.jobs[i]
+	for _, j := range w.jobs {
 		var d decision
 		switch {
-		case j.placing:
+		case j.placing():
 			d = decision{reason: "being placed"}
-		case j.state.Ended():
+		case j.State.Ended():
 			d = decideEnded(w, j)
 		case j.waits() && !j.hold.passed:
 			d = decideWaiting(w, j)
-		case j.state == api.Queued || j.waits():
+		case j.State == cluster.Queued || j.waits():
 			d = decideQueued(w, j, free, memory, queue)
 			if d.choice == place || d.choice == tune {
 				free -= j.cores
 				memory -= j.memory
 			} else if d.choice == wait && queue == "" {
-				queue = j.id
+				queue = j.ID
 			}
-		case j.state == api.Tuning:
+		case j.State == cluster.Tuning:
 			d = decideTuning(w, j)
 		default:
 			d = decideActive(w, j)
 		}
-		d.job = j.id
 		all = append(all, d)
 	}
 	return all
@@ -55,8 +53,8 @@ func decide(w snapshot) []decision {
 // free is how many cores nobody has; below 0 when jobs share some.
 func (w snapshot) free() int {
 	free := w.cores - w.reserved
-	for i := range w.jobs {
-		if j := &w.jobs[i]; j.holdsCores() {
+	for _, j := range w.jobs {
+		if j.holdsCores() {
 			free -= j.cores
 		}
 	}
@@ -67,8 +65,8 @@ func (w snapshot) free() int {
 // memory out when it is first touched, and a worker that loads has touched next to nothing.
 func (w snapshot) freeMemory() int64 {
 	free := w.memory
-	for i := range w.jobs {
-		if j := &w.jobs[i]; j.holdsCores() {
+	for _, j := range w.jobs {
+		if j.holdsCores() {
 			free -= j.memory
 		}
 	}
@@ -77,20 +75,18 @@ func (w snapshot) freeMemory() int64 {
 
 // holdsCores reports whether a job is tuned or placed, or its process has not ended yet. One that waits for an obstacle to pass
 // leaves its cores to others: nobody knows how long it will wait.
-func (j *jobView) holdsCores() bool {
-	if j.waits() {
-		return false
-	}
-	return j.placing || j.worker.live() || j.tuning.live || j.state == api.Tuning || j.state == api.Starting || j.state == api.Running
+func (j *observed) holdsCores() bool {
+	placed := j.State == cluster.Tuning || j.State == cluster.Starting || j.State == cluster.Running
+	return j.placing() || j.lives() || j.tunes() || placed && !j.waits()
 }
 
 // decideEnded lets the process of a job go that is over.
-func decideEnded(w snapshot, j *jobView) decision {
-	if j.tuning.live {
+func decideEnded(w snapshot, j *observed) decision {
+	if j.tunes() {
 		return decision{choice: killTune, reason: "the job is over"}
 	}
 	switch {
-	case j.worker.live():
+	case j.lives():
 		return dismiss(w, j, "the job is over")
 	case j.remove != "" && j.exported:
 		return decision{reason: "to be removed once its export has ended: " + j.remove}
@@ -101,38 +97,38 @@ func decideEnded(w snapshot, j *jobView) decision {
 }
 
 // dismiss ends a worker: politely first.
-func dismiss(w snapshot, j *jobView, why string) decision {
-	if j.worker.phase != aborted {
+func dismiss(w snapshot, j *observed, why string) decision {
+	if j.phase != aborted {
 		return decision{choice: abortWorker, reason: why}
 	}
-	if w.now.Sub(j.worker.abortedAt) > abortGrace {
+	if w.now.Sub(j.abortedAt) > abortGrace {
 		return decision{choice: killWorker, reason: fmt.Sprintf("the worker did not end within %v of being told to", abortGrace)}
 	}
 	return decision{reason: "waiting for the worker to end: " + why}
 }
 
 // decideWaiting looks from time to time whether what a job waits for has passed, for as long as it takes.
-func decideWaiting(w snapshot, j *jobView) decision {
+func decideWaiting(w snapshot, j *observed) decision {
 	switch {
-	case j.cancelled:
-		return decision{choice: endJob, state: api.Cancelled, reason: fmt.Sprintf("cancelled while it waited: %s; %s", j.hold.text, kept(j))}
+	case j.Cancelling:
+		return decision{choice: endJob, state: cluster.Cancelled, reason: fmt.Sprintf("cancelled while it waited: %s; %s", j.hold.obstacle.String(), kept(j))}
 	case w.stopping:
 		return decision{reason: "the daemon is stopping; " + kept(j)}
 	case w.now.Before(j.hold.probeAt):
-		return decision{reason: j.hold.text + "; " + kept(j)}
+		return decision{reason: j.hold.obstacle.String() + "; " + kept(j)}
 	}
-	return decision{choice: probe, reason: j.hold.text + "; " + kept(j)}
+	return decision{choice: probe, reason: j.hold.obstacle.String() + "; " + kept(j)}
 }
 
 // decideQueued starts jobs first come, first served. One that wants more cores than the node has gets them all.
-func decideQueued(w snapshot, j *jobView, free int, memory int64, queue string) decision {
+func decideQueued(w snapshot, j *observed, free int, memory int64, queue string) decision {
 	switch {
-	case j.worker.live():
+	case j.lives():
 		return dismiss(w, j, "the job starts anew")
-	case j.cancelled && j.committed > 0:
-		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled before it went on; " + kept(j)}
-	case j.cancelled:
-		return decision{choice: endJob, state: api.Cancelled, reason: "cancelled before it started"}
+	case j.Cancelling && j.CommittedRound() > 0:
+		return decision{choice: endJob, state: cluster.Cancelled, reason: "cancelled before it went on; " + kept(j)}
+	case j.Cancelling:
+		return decision{choice: endJob, state: cluster.Cancelled, reason: "cancelled before it started"}
 	case w.stopping:
 		return decision{reason: "queued: the daemon is stopping"}
 	case queue != "":
@@ -144,10 +140,10 @@ func decideQueued(w snapshot, j *jobView, free int, memory int64, queue string) 
 			words.Bytes(j.memory), words.Bytes(max(memory, 0)), words.Bytes(w.memory))}
 	}
 	why := ""
-	if j.hold.text != "" {
-		why = "over: " + j.hold.text + "; "
+	if j.hold != nil {
+		why = "over: " + j.hold.obstacle.String() + "; "
 	}
-	if j.open {
+	if j.spec.Job.Open() {
 		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}
 	}
 	return decision{choice: place, reason: why + "starting: " + coreNeed(j.cores, free, w.cores)}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,7 +10,13 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
-	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // TestDecide runs the scenarios of testdata/decide. A scenario keeps a snapshot; its commands change it by `key=value`
@@ -30,7 +37,7 @@ func TestDecide(t *testing.T) {
 			case "job":
 				editJob(t, &w, d.CmdArgs)
 			case "decide":
-				return render(decide(w))
+				return render(w, decide(w))
 			default:
 				t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 			}
@@ -60,53 +67,54 @@ func editNode(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 
 func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 	id := args[0].Key
-	at := -1
-	for i := range w.jobs {
-		if w.jobs[i].id == id {
-			at = i
-		}
-	}
+	at := slices.IndexFunc(w.jobs, func(j *observed) bool { return j.ID == id })
 	if at < 0 {
-		w.jobs = append(w.jobs, jobView{
-			id: id, state: api.Queued, stages: 2, cores: 2, commitEvery: 10, stopBound: 10 * time.Second,
-			worker: workerView{final: 100, roundsPerS: 4},
-		})
-		at = len(w.jobs) - 1
+		j := &observed{Job: &cluster.Job{ID: id, State: cluster.Queued}, spec: &spec.Spec{}, cores: 2, worker: newWorker(agent.Process{})}
+		j.phase, j.status = absent, &control.Status{Final: 100}
+		j.spec.Job.Stages, j.spec.Job.Pipelines, j.spec.Job.MicroBatches, j.spec.Job.Center.CommitEvery, j.spec.Job.Tuning = 2, 1, 1, 10, job.TuneByProfile
+		setSpeed(j, 4)
+		w.jobs, at = append(w.jobs, j), len(w.jobs)
 	}
-	j := &w.jobs[at]
+	j := w.jobs[at]
 	for _, a := range args[1:] {
-		if !editReplicated(t, j, a) && !editTuning(j, a) && !editObserved(t, w, j, a) {
+		if !editReplicated(t, j, a) && !editTuning(t, j, a) && !editObserved(t, w, j, a) {
 			t.Fatalf("job: unknown key %s", a.Key)
 		}
 	}
 }
 
-func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
+// setSpeed makes a worker complete so many rounds a second.
+func setSpeed(j *observed, speed uint64) {
+	j.rounds = []sighting{{time.Unix(0, 0), 0}, {time.Unix(1, 0), speed}}
+}
+
+func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 	switch a.Key {
 	case "state":
-		j.state = api.State(a.Vals[0])
-	case "generation":
-		j.generation = number(t, a)
+		j.State = cluster.JobState(a.Vals[0])
 	case "memory":
 		j.memory = int64(number(t, a))
 	case "cancelled":
-		j.cancelled = true
+		j.Cancelling = true
 	case "cores":
 		j.cores = int(number(t, a))
 	case "open":
-		j.open = true
+		j.spec.Job.Pipelines = job.Auto
 	case "resolved":
-		j.open, j.state, j.tuning = false, api.Queued, tuningView{}
+		j.spec.Job.Pipelines, j.State, j.tuning = 1, cluster.Queued, nil
 	case "commit-every":
-		j.commitEvery = number(t, a)
+		j.spec.Job.Center.CommitEvery = int(number(t, a))
 	case "max-time":
-		j.maxTime = duration(t, a)
+		j.spec.Job.Train.MaxTime = duration(t, a)
 	case "committed":
-		j.committed, j.begun = number(t, a), nil
+		j.Committed, j.Pending = []*cluster.Manifest{{Round: number(t, a)}}, 0
 	case "begun":
-		j.begun = &begun{round: number(t, a)}
+		j.Pending = number(t, a)
+		j.forget(j.Pending)
+		delete(j.refused, j.Pending)
+		j.stopAt = 0
 	case "remove":
-		j.remove = strings.ReplaceAll(a.Vals[0], "_", " ")
+		j.remove = text(a)
 	case "exported":
 		j.exported = len(a.Vals) == 0
 	default:
@@ -116,76 +124,78 @@ func editReplicated(t *testing.T, j *jobView, a datadriven.CmdArg) bool {
 }
 
 // editTuning changes what is known of a tune process: it runs, says something, or has ended.
-func editTuning(j *jobView, a datadriven.CmdArg) bool {
-	words := strings.ReplaceAll(strings.Join(a.Vals, " "), "_", " ")
+func editTuning(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 	switch a.Key {
 	case "tunes":
-		j.placing, j.state, j.tuning = false, api.Tuning, tuningView{live: true, bound: 5 * time.Minute, text: words}
+		done := int(number(t, a)) - 1
+		j.acting, j.State = false, cluster.Tuning
+		j.tuning = &tuning{live: true, progress: control.TuneProgress{Done: done, Total: 4, Text: "candidates"}}
 	case "chosen":
-		j.tuning.live, j.tuning.chosen = false, true
+		j.tuning.live, j.tuning.report = false, &tuner.Report{}
 	case "tune-failure":
-		j.tuning.live, j.tuning.failure = false, words
+		j.tuning.live, j.tuning.failure = false, text(a)
 	case "tune-cause":
-		j.tuning.live, j.tuning.cause = false, words
+		j.tuning.live, j.tuning.cause = false, text(a)
+	case "tune-silent":
+		j.tuning.silent = duration(t, a)
 	case "tune-absent":
-		j.tuning = tuningView{}
+		j.tuning = nil
 	default:
 		return false
 	}
 	return true
 }
 
-func editObserved(t *testing.T, w *snapshot, j *jobView, a datadriven.CmdArg) bool {
+func editObserved(t *testing.T, w *snapshot, j *observed, a datadriven.CmdArg) bool {
 	phases := map[string]phase{
 		"absent": absent, "loading": loading, "training": training, "finished": finished, "aborted": aborted, "exited": exited,
 	}
-	k := &j.worker
 	switch a.Key {
 	case "worker":
 		var ok bool
-		if k.phase, ok = phases[a.Vals[0]]; !ok {
+		if j.phase, ok = phases[a.Vals[0]]; !ok {
 			t.Fatalf("unknown phase %s", a.Vals[0])
 		}
-		k.abortedAt, k.silent, k.polls = w.now, 0, 0
+		j.abortedAt, j.silent, j.polls = w.now, 0, 0
 	case "silent": // of polls that take 2.2 s
-		k.silent = duration(t, a)
-		k.polls = int(k.silent.Seconds() / 2.2)
+		j.silent = duration(t, a)
+		j.polls = int(j.silent.Seconds() / 2.2)
 	case "stalled":
-		k.stalled = duration(t, a)
-	case "tune-silent":
-		j.tuning.silent = duration(t, a)
+		j.stalled = duration(t, a)
 	case "waits-for":
-		j.hold = holdView{text: strings.ReplaceAll(a.Vals[0], "_", " "), probeAt: w.now.Add(time.Second)}
+		j.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.Busy, Text: text(a)}, probeAt: w.now.Add(time.Second)}
 	case "passed":
 		j.hold.passed = true
 	case "round":
-		k.round = number(t, a)
-		k.earliest = k.round + 1
+		j.status.Progress.Round = number(t, a)
+		j.status.NextCommit = j.round() + 1
 	case "final":
-		k.final = number(t, a)
+		j.status.Final = number(t, a)
 	case "rate":
-		k.roundsPerS = float64(number(t, a))
+		setSpeed(j, number(t, a))
 	case "complete":
-		k.complete = true
+		j.status.Progress.Step, j.status.Progress.Steps = 1, 1
 	case "elapsed":
-		k.elapsed = duration(t, a)
+		j.status.Progress.ElapsedS = duration(t, a).Seconds()
 	case "cause":
-		k.cause = strings.ReplaceAll(a.Vals[0], "_", " ")
+		j.cause = text(a)
 	case "permanent":
-		k.permanent = true
+		j.failure = &control.Event{Permanent: true}
 	case "deaths":
-		j.deaths = int(number(t, a))
-		j.retryAt = w.now.Add(w.limits.pause(j.deaths))
+		j.deaths, j.diedAt = int(number(t, a)), w.now
 	case "placing":
-		j.placing = true
+		j.acting, j.choice = true, place
 	case "posted":
-		j.begun.posted = true
+		j.posted = j.Pending
 	case "ends-there":
-		j.begun.stop = true
+		j.stopAt = j.Pending
 	case "refused":
-		j.begun.refused = number(t, a)
+		j.refused[j.Pending] = number(t, a)
 	case "shards":
-		j.begun.shards = int(number(t, a))
+		j.shards[j.Pending] = map[int]control.ShardInfo{}
+		for k := range int(number(t, a)) {
+			j.shards[j.Pending][k] = control.ShardInfo{}
+		}
 	case "stop-since":
 		j.stopSince = time.Unix(1000, 0).Add(duration(t, a))
 	default:
@@ -193,6 +203,9 @@ func editObserved(t *testing.T, w *snapshot, j *jobView, a datadriven.CmdArg) bo
 	}
 	return true
 }
+
+// text is a value in which blanks are written as underscores.
+func text(a datadriven.CmdArg) string { return strings.ReplaceAll(strings.Join(a.Vals, " "), "_", " ") }
 
 func number(t *testing.T, a datadriven.CmdArg) uint64 {
 	n, err := strconv.ParseUint(a.Vals[0], 10, 64)
@@ -210,14 +223,14 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 	return d
 }
 
-func render(all []decision) string {
+func render(w snapshot, all []decision) string {
 	names := [...]string{
 		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
 		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running", probe: "probe", removeJob: "remove",
 	}
 	var b strings.Builder
-	for _, d := range all {
-		fmt.Fprintf(&b, "%s: %s", d.job, names[d.choice])
+	for i, d := range all {
+		fmt.Fprintf(&b, "%s: %s", w.jobs[i].ID, names[d.choice])
 		if d.round > 0 {
 			fmt.Fprintf(&b, " round=%d", d.round)
 		}

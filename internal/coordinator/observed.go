@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
-	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/drift"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
@@ -17,18 +16,25 @@ import (
 // minStopBound is how long at least a commit may take that somebody waits for.
 const minStopBound = 10 * time.Second
 
-// observed is what the coordinator has seen of a job that the replicated state does not know. It belongs to the coordinator's
-// goroutine.
+// observed is a job as the coordinator sees it: what is agreed on and was admitted, as of the last tick, and what the replicated state
+// does not know. It belongs to the coordinator's goroutine.
 type observed struct {
+	*cluster.Job
+
+	spec     *spec.Spec
+	cores    int   // that it computes on, or is tuned on
+	memory   int64 // bytes of the host that it is promised once it is placed; 0 while it is open
+	exported bool  // an export reads its shards
+
 	worker // the current or the last one; absent: none was started here
 
 	tuning *tuning       // the current or the last one; nil: none was started here
 	took   time.Duration // the longest commit of this job yet, from its round on
 
-	deaths    int       // since the last commit
+	deaths    int       // of workers since the last commit, of tune processes before the first placement
 	diedAt    time.Time // the last of them
-	stopSince time.Time
-	hold      *hold // what the job waits for; nil: nothing
+	stopSince time.Time // when the daemon or a user first asked the job to stop; zero: nobody did
+	hold      *hold     // what the job waits for; nil: nothing
 
 	acting    bool      // a choice is being carried out
 	choice    choice    // which one, when acting
@@ -39,11 +45,24 @@ type observed struct {
 	remove string // why the ended job is to be removed; "" when it is not
 }
 
+// phase is where a worker stands.
+type phase uint8
+
+// The phases of a worker.
+const (
+	absent   phase = iota // none was started for this generation
+	loading               // it runs and has not said yet that it trains
+	training              // it trains
+	finished              // it has reached its final round and waits
+	aborted               // it was told to end
+	exited                // it is gone
+)
+
 // worker is what was seen of a worker.
 type worker struct {
 	process   agent.Process // zero: it could not be started
 	phase     phase
-	status    *control.Status // the last one
+	status    *control.Status // the last one; nil: it has said nothing yet
 	polls     int             // that failed since it last said something
 	silent    time.Duration   // that they took
 	abortedAt time.Time
@@ -145,10 +164,6 @@ func (o *worker) finish() {
 
 func (o *observed) takeEvent(e *control.Event) {
 	switch e.Kind {
-	case control.Started:
-		if o.phase == loading {
-			o.phase, o.hold = training, nil
-		}
 	case control.Shard:
 		if e.Shard == nil {
 			return
@@ -162,7 +177,7 @@ func (o *observed) takeEvent(e *control.Event) {
 		o.finish()
 	case control.FailedNow:
 		o.failure = e
-	case control.Evaluated, control.Note: // the worker's own log has them
+	case control.Started, control.Evaluated, control.Note: // its status says so, and its own log
 	}
 }
 
@@ -227,56 +242,47 @@ func (o *worker) forget(round uint64) {
 func (o *observed) stopBound() time.Duration {
 	bound := max(minStopBound, 3*o.took)
 	if v := o.speed(); v > 0 {
-		left := 3 + max(float64(o.stopAt)-float64(o.status.Progress.Round), 0)
+		left := 3 + max(float64(o.stopAt)-float64(o.round()), 0)
 		bound = max(bound, time.Duration(math.Ceil(left/v))*time.Second)
 	}
 	return bound
 }
 
-// view joins what is replicated and what was observed.
-func (o *observed) view(j *cluster.Job, s *spec.Spec, w *snapshot) jobView {
-	v := jobView{
-		id: j.ID, state: api.State(j.State), generation: j.Generation, cancelled: j.Cancelling,
-		stages: s.Stages(), cores: s.Cores(w.cores), memory: s.HostBytes(), open: s.Job.Open(), commitEvery: uint64(s.Job.Center.CommitEvery), maxTime: s.Job.Train.MaxTime,
-		placing: o.acting && (o.choice == place || o.choice == tune), deaths: o.deaths,
-		retryAt: o.diedAt.Add(w.limits.pause(o.deaths)), hold: o.hold.view(),
-		stopSince: o.stopSince, stopBound: o.stopBound(), remove: o.remove,
-		worker: workerView{phase: o.phase, silent: o.silent, polls: o.polls, abortedAt: o.abortedAt, roundsPerS: o.speed()},
+// round is the center's, as far as the worker has said.
+func (o *worker) round() uint64 {
+	if o.status == nil {
+		return 0
 	}
-	if t := o.tuning; t != nil {
-		v.tuning = tuningView{
-			live: t.live, silent: t.silent, bound: t.silence(), text: t.text(), chosen: t.report != nil && !t.live, failure: t.failure, cause: t.cause,
-		}
-	}
-	if m := j.LastCommitted(); m != nil {
-		v.committed = m.Round
-	}
-	if j.Pending > 0 {
-		v.begun = &begun{
-			round: j.Pending, posted: o.posted == j.Pending, stop: o.stopAt == j.Pending, refused: o.refused[j.Pending], shards: len(o.shards[j.Pending]),
-		}
-	}
-	if o.phase == exited {
-		v.worker.cause = o.cause
-		v.worker.permanent = o.failure != nil && o.failure.Permanent
-	}
-	if o.phase == training && o.status == nil {
-		v.worker.phase = loading // until it has said where it stands
-	}
-	if s := o.status; s != nil {
-		v.worker.round, v.worker.final, v.worker.earliest = s.Progress.Round, s.Final, s.NextCommit
-		if o.final > 0 {
-			v.worker.final = o.final // newer than the status as well
-		}
-		for _, offered := range o.refused { // newer than the status: without it, the same round would be asked for again and again
-			v.worker.earliest = max(v.worker.earliest, offered)
-		}
-		v.worker.complete = s.Progress.Steps > 0 && s.Progress.Step >= s.Progress.Steps
-		v.worker.elapsed = time.Duration(s.Progress.ElapsedS*float64(time.Second)) + o.loadingFor
-		v.worker.stalled = o.stalled
-	}
-	return v
+	return o.status.Progress.Round
 }
+
+// lastRound is the round where training ends, as far as the worker has said.
+func (o *worker) lastRound() uint64 {
+	if o.final > 0 || o.status == nil {
+		return o.final // newer than the status
+	}
+	return o.status.Final
+}
+
+// earliest is the earliest round that a commit can name. What the worker refused is newer than its status: without it, the same round would
+// be asked for again and again.
+func (o *worker) earliest() (round uint64) {
+	if o.status != nil {
+		round = o.status.NextCommit
+	}
+	for _, offered := range o.refused {
+		round = max(round, offered)
+	}
+	return round
+}
+
+// complete reports whether every optimizer step that the job asks for is done.
+func (o *worker) complete() bool {
+	return o.status != nil && o.status.Progress.Steps > 0 && o.status.Progress.Step >= o.status.Progress.Steps
+}
+
+// placing reports whether a placement, or the beginning of a tuning, is under way.
+func (o *observed) placing() bool { return o.acting && (o.choice == place || o.choice == tune) }
 
 // probeBound is how long it may take to find out whether an obstacle has passed, before the job is decided about again.
 const probeBound = 5 * time.Second
@@ -302,15 +308,7 @@ func (o *observed) waitFor(what *obstacle.Obstacle, now time.Time) {
 
 // waits reports whether the job waits for an obstacle to pass, and has no process meanwhile.
 func (o *observed) waits() bool {
-	return o.hold != nil && (o.phase == absent || o.phase == exited) && !o.tunes()
-}
-
-// view is what decide knows of a hold. A nil one is none.
-func (h *hold) view() holdView {
-	if h == nil {
-		return holdView{}
-	}
-	return holdView{text: h.obstacle.String(), passed: h.passed, probeAt: h.probeAt}
+	return o.hold != nil && !o.lives() && !o.tunes()
 }
 
 // probe looks whether what the job waits for has passed, for a bounded time.

@@ -32,8 +32,8 @@ func (c *Coordinator) Resumed(ctx context.Context, id string) error {
 // reserve takes cores that are free for a tuning of no job, or says why it cannot. Jobs that are queued do not wait for it, nor it for them.
 func (c *Coordinator) reserve(ctx context.Context, need int) (cores []int, why string, err error) {
 	err = c.ask(ctx, func() {
-		s, jobs := c.snapshot(c.raft.State(), false)
-		free := c.freeCores(jobs)
+		s := c.snapshot(c.raft.State(), false)
+		free := c.freeCores(s)
 		if least := min(s.free(), len(free)); need > least {
 			why = "waiting for cores: " + coreNeed(need, least, s.cores)
 			return

@@ -71,31 +71,31 @@ func isDamaged(err error) bool {
 // given up: the error is an obstacle, and a person may choose (resume).
 func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error) {
 	reason := a.decision.reason
-	now, err := a.raft.State().Job(a.job.ID)
+	now, err := a.raft.State().Job(a.ID)
 	if err != nil {
 		return nil, "", err
 	}
 	if len(now.Committed) == 0 {
-		if a.job.Generation > 0 {
+		if a.Generation > 0 {
 			reason += "; starting over: no round is committed"
 		}
 		return nil, reason, nil
 	}
-	m, faults, err := NewestWhole(ctx, a.agent.Shards(a.job.ID), now.Committed, isDamaged)
+	m, faults, err := NewestWhole(ctx, a.agent.Shards(a.ID), now.Committed, isDamaged)
 	if err != nil {
 		return nil, "", err
 	}
 	if m == nil {
 		return nil, "", &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Damaged}, Err: fmt.Errorf(
 			"every kept round is damaged, and nothing is started over without being told to: %w; restore the files and "+
-				"`avgpipectl resume %s`, or start over with --from-start", errors.Join(faults...), a.job.ID)}
+				"`avgpipectl resume %s`, or start over with --from-start", errors.Join(faults...), a.ID)}
 	}
 	for i, fault := range faults {
 		round := now.Committed[len(now.Committed)-1-i].Round
 		reason = fmt.Sprintf("round %d was discarded: %v; %s", round, errors.Unwrap(fault), reason)
-		a.log.Error("a committed round is damaged", zap.String("job", a.job.ID), zap.Uint64("round", round), zap.Error(fault))
-		a.Say(a.job.ID, "a committed round is damaged and was discarded", zap.Uint64("round", round), zap.Error(fault))
-		err = a.propose(ctx, &cluster.DiscardRound{Job: a.job.ID, Generation: a.job.Generation, Round: round, Reason: reason})
+		a.log.Error("a committed round is damaged", zap.String("job", a.ID), zap.Uint64("round", round), zap.Error(fault))
+		a.Say(a.ID, "a committed round is damaged and was discarded", zap.Uint64("round", round), zap.Error(fault))
+		err = a.propose(ctx, &cluster.DiscardRound{Job: a.ID, Generation: a.Generation, Round: round, Reason: reason})
 		if err != nil {
 			return nil, "", err
 		}
@@ -106,7 +106,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 // collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. What the
 // job's own rounds have superseded is deleted; what nobody expected is kept aside for a while. Whatever goes wrong, shards stay.
 func (a *act) collect(ctx context.Context, before uint64) {
-	now, err := a.raft.State().Job(a.job.ID)
+	now, err := a.raft.State().Job(a.ID)
 	if err != nil {
 		return // it was removed
 	}
@@ -114,13 +114,13 @@ func (a *act) collect(ctx context.Context, before uint64) {
 	for _, m := range now.Committed {
 		c.Keep = append(c.Keep, Digests(m)...)
 	}
-	if a.decision.choice == commitRound {
-		for _, m := range a.job.Committed {
+	if a.choice == commitRound {
+		for _, m := range a.Committed {
 			c.Superseded = append(c.Superseded, Digests(m)...)
 		}
 	}
-	if _, err := a.agent.Shards(a.job.ID).Collect(ctx, c); err != nil {
-		a.log.Warn("collect shards; they stay where they are", zap.String("job", a.job.ID), zap.Error(err))
+	if _, err := a.agent.Shards(a.ID).Collect(ctx, c); err != nil {
+		a.log.Warn("collect shards; they stay where they are", zap.String("job", a.ID), zap.Error(err))
 	}
 }
 

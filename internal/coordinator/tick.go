@@ -10,19 +10,19 @@ import (
 
 // tick decides, begins to act and publishes. It reports whether no process of a job lives and no act runs.
 func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
-	s, jobs := c.snapshot(state, stopping)
-	free := c.freeCores(jobs)
-	for _, d := range decide(s) {
-		o := c.job(d.job)
+	s := c.snapshot(state, stopping)
+	free := c.freeCores(s)
+	for i, d := range decide(s) {
+		o := s.jobs[i]
 		if o.acting || s.now.Before(o.notBefore) {
 			continue
 		}
 		o.note = d.reason
 		if d.choice != wait {
-			free = c.begin(jobs[d.job], o, d, free)
+			free = c.begin(o, d, free)
 		}
 	}
-	c.publish(c.freeCores(jobs))
+	c.publish(c.freeCores(s))
 	for _, o := range c.jobs {
 		if o.acting || o.tunes() || o.lives() {
 			return false
@@ -31,13 +31,13 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 	return true
 }
 
-// snapshot is what there is to decide about, and the jobs in it by id.
-func (c *Coordinator) snapshot(state *cluster.State, stopping bool) (snapshot, map[string]*cluster.Job) {
-	limits := c.config.Limits()
-	s := snapshot{now: time.Now(), cores: len(c.config.Cores), memory: c.config.MemoryBytes, reserved: len(c.reserved), stopping: stopping, limits: limits}
+// snapshot is what there is to decide about.
+func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
+	s := snapshot{
+		now: time.Now(), cores: len(c.config.Cores), memory: c.config.MemoryBytes, reserved: len(c.reserved), stopping: stopping, limits: c.config.Limits(),
+	}
 	passed := min(s.now.Sub(c.ticked), longestTick)
 	c.ticked = s.now
-	jobs := map[string]*cluster.Job{}
 	c.forget(state)
 	for _, j := range state.Jobs() {
 		o := c.job(j.ID)
@@ -63,12 +63,10 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) (snapshot, m
 		if o.tunes() {
 			o.tuning.silent += passed
 		}
-		jobs[j.ID] = j
-		v := o.view(j, admitted, &s)
-		v.exported = c.pins.holds(j)
-		s.jobs = append(s.jobs, v)
+		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(s.cores), admitted.HostBytes(), c.pins.holds(j)
+		s.jobs = append(s.jobs, o)
 	}
-	return s, jobs
+	return s
 }
 
 // forget drops what was observed of jobs that were removed.
@@ -82,37 +80,31 @@ func (c *Coordinator) forget(state *cluster.State) {
 }
 
 // begin starts to carry a choice out. It returns the cores that are free after it.
-func (c *Coordinator) begin(j *cluster.Job, o *observed, d decision, free []int) []int {
+func (c *Coordinator) begin(o *observed, d decision, free []int) []int {
 	o.acting, o.choice = true, d.choice
-	admitted, _ := c.Spec(j) // a job without a spec is removed at most, which needs none
-	a := act{Coordinator: c, job: j, spec: admitted, decision: d, worker: o.process, last: o.status}
+	a := act{Coordinator: c, observed: *o, decision: d}
 	switch d.choice {
 	case place, tune:
-		need := a.spec.Cores(len(c.config.Cores))
-		switch own := c.coresOf(j); {
-		case len(own) == need && o.hold == nil: // a job that comes back keeps its cores
-			a.cores = own
-		case len(own) == need && subset(own, free): // or gets them again
-			a.cores, free = own, slices.DeleteFunc(slices.Clone(free), func(core int) bool { return slices.Contains(own, core) })
-		case need <= len(free):
-			a.cores, free = free[:need:need], free[need:]
+		switch own := c.coresOf(o.Job); {
+		case len(own) == o.cores && o.hold == nil: // a job that comes back keeps its cores
+			a.taking = own
+		case len(own) == o.cores && subset(own, free): // or gets them again
+			a.taking, free = own, slices.DeleteFunc(slices.Clone(free), func(core int) bool { return slices.Contains(own, core) })
+		case o.cores <= len(free):
+			a.taking, free = free[:o.cores:o.cores], free[o.cores:]
 		}
-		o.taking = a.cores
+		o.taking = a.taking
 	case commitRound:
-		a.shards, a.reached = o.shards[d.round], o.reached
-	case resolve:
-		a.report = o.tuning.report
+		a.durable = o.shards[d.round]
 	case killTune:
-		a.worker, o.tuning.killed = o.tuning.process, d.reason
-	case probe:
-		a.hold = o.hold
+		o.tuning.killed = d.reason // before its end can be noticed
 	case killWorker:
-		o.killed = d.reason // before its end can be noticed
+		o.killed = d.reason // so here
 	case abortWorker:
-		o.phase, o.abortedAt = aborted, time.Now() // before its end can be noticed
-	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob:
+		o.phase, o.abortedAt = aborted, time.Now() // and here
+	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe:
 	}
-	c.start(j.ID, true, a.run)
+	c.start(o.ID, true, a.run)
 	return free
 }
 
@@ -129,17 +121,16 @@ func (c *Coordinator) coresOf(j *cluster.Job) []int {
 }
 
 // freeCores lists the cores that no placed job, no living process and no tuning has.
-func (c *Coordinator) freeCores(jobs map[string]*cluster.Job) []int {
+func (c *Coordinator) freeCores(s snapshot) []int {
 	taken := slices.Clone(c.reserved)
-	for id, j := range jobs {
-		o := c.jobs[id]
+	for _, o := range s.jobs {
 		taken = append(taken, o.taking...)
 		if o.tunes() {
 			taken = append(taken, o.tuning.cores...)
 		}
-		placed := (j.State == cluster.Starting || j.State == cluster.Running) && !o.waits()
+		placed := (o.State == cluster.Starting || o.State == cluster.Running) && !o.waits()
 		if o.lives() || placed {
-			if p, err := readPlacement(j); err == nil {
+			if p, err := readPlacement(o.Job); err == nil {
 				taken = append(taken, p.cores(c.config.Node)...)
 			}
 		}
