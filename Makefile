@@ -188,7 +188,7 @@ bench-recovery: ## how long a job stands still when its worker is killed
 
 BENCHES ?=
 
-# Every benchmark prints its own bars. It takes about half an hour on two cores that do nothing else; CI does not run it.
+# Every benchmark prints its own bars. It takes about ten minutes on two cores that do nothing else; CI does not run it.
 .PHONY: bench-check
 bench-check: ## a short form of every benchmark against its bars, BENCHES=overhead,recovery some of them
 	@$(MAKE) --no-print-directory deps build >&2

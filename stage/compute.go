@@ -62,7 +62,7 @@ func (c *Computed) refresh() {
 	}
 	for i := range c.tensors {
 		if !x.own[i].Absent() {
-			c.dev.Convert(x.own[i], c.source(&c.tensors[i]))
+			c.dev.Do(&device.Copy{Y: x.own[i], X: c.source(&c.tensors[i])})
 		}
 	}
 	x.made, x.writes = true, writes
@@ -89,7 +89,7 @@ func (c *Computed) layerParams(params []device.Mem, i int) []device.Mem {
 		out[j] = p
 		if t := &c.tensors[c.bounds[i]+j]; c.copied(t) {
 			out[j] = cut.take(t.param.Len())
-			c.dev.Convert(out[j], p)
+			c.dev.Do(&device.Copy{Y: out[j], X: p})
 		}
 	}
 	return out

@@ -25,7 +25,7 @@ func measure(c Config) widths {
 		w.in = append(w.in, layer.Words(in))
 		w.out = append(w.out, layer.Words(out))
 		w.ports = append(w.ports, out)
-		w.saved = append(w.saved, l.Saved(c.Device, s))
+		w.saved = append(w.saved, l.Saved(s))
 		w.kept = append(w.kept, l.Kept(s))
 		f, b := l.FLOPs(s)
 		w.forward, w.backward = w.forward+f, w.backward+b

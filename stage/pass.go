@@ -98,7 +98,7 @@ func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
 		gradient = device.Mem{} // its memory is not the slot's
 	}
 	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, gradient, logits, s.targets, s.scale)
-	c.dev.Axpy(c.lossSum, s.scale, c.losses)
+	c.dev.Do(&device.Axpy{Y: c.lossSum, A: s.scale, X: c.losses})
 }
 
 // backwardWork is what a device is told of each part.

@@ -45,8 +45,8 @@ func (c *Computed) sumTies() {
 	}
 	for _, p := range c.pairs {
 		original, copied := c.grads[p[0]], c.grads[p[1]]
-		c.dev.Add(original, original, copied)
-		c.dev.Copy(copied, original)
+		c.dev.Do(&device.Add{Out: original, A: original, B: copied})
+		c.dev.Do(&device.Copy{Y: copied, X: original})
 	}
 	c.tiesSummed = true
 }
@@ -100,23 +100,23 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 			decay = float32(o.WeightDecay)
 		}
 		if o.Name == "asgd" {
-			c.dev.ASGDStep(t.p, t.g, t.s[0], t.cut(d), device.ASGD{
+			c.dev.Do(&device.ASGDStep{P: t.p, G: t.g, S: t.s[0], Delta: t.cut(d), ASGD: device.ASGD{
 				LearningRate: h.LearningRate, WeightDecay: decay, GradScale: h.GradScale, Share: o.averageShare(h),
-			})
+			}})
 			continue
 		}
 		if o.Name == "sgd" {
-			c.dev.SGDStep(t.p, t.g, t.s[0], t.cut(d), device.SGD{
+			c.dev.Do(&device.SGDStep{P: t.p, G: t.g, M: t.s[0], Delta: t.cut(d), SGD: device.SGD{
 				LearningRate: h.LearningRate, Momentum: float32(o.Momentum), Nesterov: o.Nesterov,
 				First: h.Step == 0, WeightDecay: decay, GradScale: h.GradScale,
-			})
+			}})
 			continue
 		}
-		c.dev.AdamStep(t.p, t.g, t.s[0], t.s[1], t.cut(d), device.Adam{
+		c.dev.Do(&device.AdamStep{P: t.p, G: t.g, M: t.s[0], V: t.s[1], Delta: t.cut(d), Adam: device.Adam{
 			LearningRate: h.LearningRate, Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Epsilon: float32(o.Epsilon),
 			WeightDecay: decay, Decoupled: o.Name == "adamw", GradScale: h.GradScale,
 			Correction1: correction(o.Beta1, h.Step), Correction2: correction(o.Beta2, h.Step),
-		})
+		}})
 	}
 	if err := c.dev.Synchronize(); err != nil {
 		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, err)
@@ -127,11 +127,11 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 // advance moves a running statistic toward the batch's, p = p + Running (g - p), and adds the move to delta.
 func (c *Computed) advance(t *tensor, delta device.Mem) {
 	if !delta.Absent() {
-		c.dev.Axpy(delta, -1, t.p)
+		c.dev.Do(&device.Axpy{Y: delta, A: -1, X: t.p})
 	}
-	c.dev.Lerp(t.p, t.param.Running, t.g)
+	c.dev.Do(&device.Lerp{Y: t.p, A: t.param.Running, X: t.g})
 	if !delta.Absent() {
-		c.dev.Axpy(delta, 1, t.p)
+		c.dev.Do(&device.Axpy{Y: delta, A: 1, X: t.p})
 	}
 }
 
@@ -151,7 +151,7 @@ func (c *Computed) iterate() {
 	}
 	for i := range c.tensors {
 		t := &c.tensors[i]
-		c.dev.Add(t.s[1], t.p, t.s[0])
+		c.dev.Do(&device.Add{Out: t.s[1], A: t.p, B: t.s[0]})
 	}
 	c.copies.made = false
 }
@@ -160,7 +160,7 @@ func (c *Computed) iterate() {
 func (c *Computed) zeroGradients(product bool) {
 	for i := range c.tensors {
 		if t := &c.tensors[i]; t.param.Product == product {
-			c.dev.Zero(t.g)
+			c.dev.Do(&device.Zero{X: t.g})
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (c *Computed) ZeroGradients() {
 		c.fresh = true
 	}
 	if c.last {
-		c.dev.Zero(c.lossSum)
+		c.dev.Do(&device.Zero{X: c.lossSum})
 	}
 	c.lossWeight, c.tiesSummed, c.begun = 0, false, false
 }

@@ -113,7 +113,7 @@ func (c *Computed) stash(names []int) error {
 			unused.weights[i], c.weights[i] = c.weights[i], unused.weights[i]
 			c.copies.own[i] = c.weights[i]
 		} else {
-			c.dev.Copy(unused.weights[i], c.weights[i])
+			c.dev.Do(&device.Copy{Y: unused.weights[i], X: c.weights[i]})
 		}
 	}
 	unused.name, unused.kept = c.newest, true
@@ -153,13 +153,13 @@ func (c *Computed) cutStatistics(s *slot, cut *cutter) {
 // clearStatistics begins the forward of a micro-batch.
 func (c *Computed) clearStatistics(s *slot) {
 	for _, i := range s.statistics {
-		c.dev.Zero(s.grads[i])
+		c.dev.Do(&device.Zero{X: s.grads[i]})
 	}
 }
 
 // countStatistics adds a micro-batch's statistics where the step takes them, with its other gradients.
 func (c *Computed) countStatistics(s *slot) {
 	for _, i := range s.statistics {
-		c.dev.Axpy(c.grads[i], 1, s.grads[i])
+		c.dev.Do(&device.Axpy{Y: c.grads[i], A: 1, X: s.grads[i]})
 	}
 }

@@ -153,7 +153,7 @@ func step(st *stage.Computed, n uint64, input, labels []byte) error {
 
 // rawProduct is one of the products of a step, on operands that lie ready.
 type rawProduct struct {
-	product device.MatMul
+	product device.Product
 	operand device.Type // of A and B, and of C where nothing is summed up in it
 	count   int         // times in a step
 	seconds []float64   // of each call
@@ -171,7 +171,7 @@ func rawProducts(s shape) (all []rawProduct) {
 		for _, p := range []struct{ in, out, count int }{
 			{d, 3 * d, s.Layers}, {d, d, s.Layers}, {d, 4 * d, s.Layers}, {4 * d, d, s.Layers}, {d, s.Vocabulary, 1},
 		} {
-			for _, m := range []device.MatMul{
+			for _, m := range []device.Product{
 				{M: rows, N: p.out, K: p.in},               // y = x w
 				{M: rows, N: p.in, K: p.out, TransB: true}, // dx = dy w^T
 				{M: p.in, N: p.out, K: rows, TransA: true}, // dw = x^T dy, of the only micro-batch
@@ -201,7 +201,7 @@ func (p *rawProduct) measure(dev device.Device) error {
 	}
 	for n := range 1 + 2 {
 		start := time.Now()
-		dev.MatMul(operands[0], operands[1], operands[2], m)
+		dev.Do(&device.MatMul{C: operands[0], A: operands[1], B: operands[2], Product: m})
 		if n >= 1 {
 			p.seconds = append(p.seconds, time.Since(start).Seconds())
 		}

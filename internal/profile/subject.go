@@ -231,7 +231,7 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	for _, l := range s.model.Layers {
 		_, out := l.Ports(s.size())
 		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
-		one.ActivationBytes = float64(4 * (l.Saved(s.device, s.size()) + layer.Words(out)))
+		one.ActivationBytes = float64(4 * (l.Saved(s.size()) + layer.Words(out)))
 		for _, param := range l.Params() {
 			one.Parameters += int64(param.Len())
 		}

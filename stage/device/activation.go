@@ -1,10 +1,53 @@
 package device
 
-// Activations are functions of single elements, with their derivatives.
-type Activations interface {
-	// GELU sets y = gelu(x), the tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Within 2e-6.
-	// y and x are of one type.
-	GELU(y, x Mem)
-	// GELUBackward sets dx = dy * gelu'(x); dx may be dy. Within 2e-6. All are of one type.
-	GELUBackward(dx, dy, x Mem)
+// Function is a function of single elements.
+type Function uint8
+
+// The functions of Unary.
+const (
+	// GELU is the tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016, section 2). Within 2e-6.
+	GELU Function = iota
+	// GELUErf is GELU itself: x/2 (1 + erf(x/sqrt(2))). Within 2e-6.
+	GELUErf
+	// Tanh is F32 only. Within 2e-6.
+	Tanh
+	// ReLU is max(x, 0); a NaN stays one. F32 only (exact).
+	ReLU
+)
+
+type (
+	// Unary sets Y = Function(X), of one type, F32 or BF16. Y may be X.
+	Unary struct {
+		Y, X Mem
+		Function
+	}
+	// UnaryBackward sets DX = DY * Function'(X); DX may be DY. X is what went in; for Tanh it is what came out, and for ReLU it may
+	// be. Tolerances are those of the function.
+	UnaryBackward struct {
+		DX, DY, X Mem
+		Function
+	}
+	// SwiGLU sets Y = Gate / (1 + exp(-Gate)) * Up (Shazeer 2020, equation 6), of one type, F32 or BF16. Within 2e-6.
+	SwiGLU struct{ Y, Gate, Up Mem }
+	// SwiGLUBackward sets DGate and DUp from DY; one of them may be DY. Within 2e-6.
+	SwiGLUBackward struct{ DGate, DUp, DY, Gate, Up Mem }
+)
+
+// Check implements Op.
+func (o *Unary) Check() { o.Function.check("Unary", o.Y, o.X) }
+
+// Check implements Op.
+func (o *UnaryBackward) Check() { o.Function.check("UnaryBackward", o.DX, o.DY, o.X) }
+
+func (f Function) check(op string, operands ...Mem) {
+	if f == Tanh || f == ReLU {
+		needF32(op, operands[0].n, operands...)
+	}
+	needSame(op, operands...)
 }
+
+// Check implements Op.
+func (o *SwiGLU) Check() { needSame("SwiGLU", o.Y, o.Gate, o.Up) }
+
+// Check implements Op.
+func (o *SwiGLUBackward) Check() { needSame("SwiGLUBackward", o.DGate, o.DUp, o.DY, o.Gate, o.Up) }

@@ -1,26 +1,55 @@
 package device
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
-// Need panics unless m holds exactly n elements of type t: operand shapes that disagree are a broken invariant of the
-// caller. op and operand name what was called, for the message. Devices call it first in every operation.
-func Need(op, operand string, m Mem, t Type, n int) {
+// need panics unless m holds exactly n elements of type t. op and operand name what was called, for the message.
+func need(op, operand string, m Mem, t Type, n int) {
 	if m.n != n || m.typ != t || m.ptr == nil {
 		badOperand(op, operand, m, t, n, "")
 	}
 }
 
-// NeedAtLeast is Need for an operand that may be longer than what the operation touches.
-func NeedAtLeast(op, operand string, m Mem, t Type, n int) {
+// needAtLeast is need for an operand that may be longer than what the operation touches.
+func needAtLeast(op, operand string, m Mem, t Type, n int) {
 	if m.n < n || m.typ != t || m.ptr == nil {
 		badOperand(op, operand, m, t, n, "at least ")
 	}
 }
 
-// needOptional is Need for an F32 operand that may be absent.
+// needOptional is need for an F32 operand that may be absent.
 func needOptional(op, operand string, m Mem, n int) {
 	if !m.Absent() {
-		Need(op, operand, m, F32, n)
+		need(op, operand, m, F32, n)
+	}
+}
+
+// needFloating is need for an operand that may be F32 or BF16.
+func needFloating(op, operand string, m Mem, n int) {
+	need(op, operand, m, floating(op, operand, m.typ), n)
+}
+
+// needF32 is need for operands of one length.
+func needF32(op string, n int, operands ...Mem) {
+	for _, m := range operands {
+		need(op, "operand", m, F32, n)
+	}
+}
+
+// needSame panics unless all operands are of one type, F32 or BF16, and of one length.
+func needSame(op string, operands ...Mem) {
+	first := operands[0]
+	needFloating(op, "operand", first, first.n)
+	for _, m := range operands[1:] {
+		need(op, "operand", m, first.typ, first.n)
+	}
+}
+
+func needPositive(op string, first, second, third int) {
+	if first < 1 || second < 1 || third < 1 {
+		panic(fmt.Sprintf("device: %s: dimensions %d, %d and %d, expected all positive", op, first, second, third))
 	}
 }
 
@@ -31,31 +60,6 @@ func badOperand(op, operand string, m Mem, t Type, n int, bound string) {
 	panic(fmt.Sprintf("device: %s: %s has %d %v, expected %s%d %v", op, operand, m.n, m.typ, bound, n, t))
 }
 
-// Check panics unless the operands of a product have the shapes that m describes.
-func (m MatMul) Check(c, a, b Mem) {
-	if m.M < 1 || m.N < 1 || m.K < 1 {
-		panic(fmt.Sprintf("device: MatMul: dimensions M=%d N=%d K=%d, expected all positive", m.M, m.N, m.K))
-	}
-	NeedFloating("MatMul", "c", c, m.M*m.N)
-	NeedFloating("MatMul", "a", a, m.M*m.K)
-	NeedFloating("MatMul", "b", b, m.K*m.N)
-	if m.Accumulate {
-		Need("MatMul", "c", c, F32, m.M*m.N)
-	}
-	if m.Bias.Absent() {
-		return
-	}
-	Need("MatMul", "bias", m.Bias, F32, m.N)
-	if m.Accumulate {
-		panic("device: MatMul: Bias with Accumulate; add the bias in the product that overwrites C")
-	}
-}
-
-// NeedFloating is Need for an operand that may be F32 or BF16.
-func NeedFloating(op, operand string, m Mem, n int) {
-	Need(op, operand, m, floating(op, operand, m.typ), n)
-}
-
 // floating is t, unless operand is of a type that the operation does not compute with.
 func floating(op, operand string, t Type) Type {
 	if t != F32 && t != BF16 {
@@ -64,79 +68,27 @@ func floating(op, operand string, t Type) Type {
 	return t
 }
 
-// CheckLayerNorm panics unless the operands of LayerNorm fit.
-func CheckLayerNorm(y, mean, rstd, x, weight, bias Mem, rows, columns int) {
-	const op = "LayerNorm"
-	NeedFloating(op, "y", y, rows*columns)
-	Need(op, "x", x, F32, rows*columns)
-	Need(op, "mean", mean, F32, rows)
-	Need(op, "rstd", rstd, F32, rows)
-	Need(op, "weight", weight, F32, columns)
-	Need(op, "bias", bias, F32, columns)
-}
+// CheckDot panics unless x and y are F32 and of one length.
+func CheckDot(x, y Mem) { needF32("Dot", x.n, x, y) }
 
-// CheckLayerNormBackward panics unless the operands of LayerNormBackward fit.
-func CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, plus Mem, rows, columns int) {
-	const op = "LayerNormBackward"
-	Need(op, "dx", dx, F32, rows*columns)
-	NeedFloating(op, "dy", dy, rows*columns)
-	Need(op, "x", x, F32, rows*columns)
-	Need(op, "mean", mean, F32, rows)
-	Need(op, "rstd", rstd, F32, rows)
-	Need(op, "weight", weight, F32, columns)
-	needOptional(op, "plus", plus, rows*columns)
-}
-
-// CheckLayerNormBackwardWeight panics unless the operands of LayerNormBackwardWeight fit.
-func CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd Mem, rows, columns int) {
-	const op = "LayerNormBackwardWeight"
-	Need(op, "dweight", dweight, F32, columns)
-	Need(op, "dbias", dbias, F32, columns)
-	NeedFloating(op, "dy", dy, rows*columns)
-	Need(op, "x", x, F32, rows*columns)
-	Need(op, "mean", mean, F32, rows)
-	Need(op, "rstd", rstd, F32, rows)
-}
-
-// CheckEmbed panics unless the operands of an embedding fit and every id lies in the table: of Embed, or with the
-// gradients in their places of EmbedBackward. It reads ids, so they must be in host memory.
-func CheckEmbed(op string, out, tokens, positions, ids Mem, b, t, width int) {
-	CheckEmbedShape(op, out, tokens, positions, ids, b, t, width)
-	checkIDs(op, "ids", ids.I32(), 0, tokens.n/width)
-}
-
-// CheckEmbedShape is CheckEmbed without a look at the ids: for devices whose memory is not the host's.
-func CheckEmbedShape(op string, out, tokens, positions, ids Mem, b, t, width int) {
-	if width < 1 || tokens.n%width != 0 {
-		panic(fmt.Sprintf("device: %s: tokens has %d f32, expected a multiple of the width %d", op, tokens.n, width))
+// CheckIDs panics where an id or a target of op lies outside of its table: it would read or write beyond it. Devices whose memory is the
+// host's call it before they run an operation.
+func CheckIDs(op Op) {
+	switch o := op.(type) {
+	case *Embed:
+		checkIDs("Embed", "ids", o.IDs.I32(), 0, o.Tokens.n/o.Width())
+	case *EmbedBackward:
+		checkIDs("EmbedBackward", "ids", o.IDs.I32(), 0, o.DTokens.n/o.Width())
+	case *CrossEntropy:
+		_, vocabulary := o.Size()
+		checkIDs("CrossEntropy", "targets", o.Targets.I32(), -1, vocabulary)
+	case *Dropout:
+		if !o.IDs.Absent() {
+			checkIDs("Dropout", "ids", o.IDs.I32(), 0, math.MaxInt32)
+		}
 	}
-	Need(op, "out", out, F32, b*t*width)
-	NeedAtLeast(op, "tokens", tokens, F32, width)
-	if !positions.Absent() {
-		NeedAtLeast(op, "positions", positions, F32, t*width)
-	}
-	Need(op, "ids", ids, I32, b*t)
 }
 
-// CheckCrossEntropy panics unless the operands of CrossEntropy fit and every target is -1 or a class. It reads targets, so
-// they must be in host memory.
-func CheckCrossEntropy(losses, dlogits, logits, targets Mem, rows, vocabulary int) {
-	CheckCrossEntropyShape(losses, dlogits, logits, targets, rows, vocabulary)
-	checkIDs("CrossEntropy", "targets", targets.I32(), -1, vocabulary)
-}
-
-// CheckCrossEntropyShape is CheckCrossEntropy without a look at the targets.
-func CheckCrossEntropyShape(losses, dlogits, logits, targets Mem, rows, vocabulary int) {
-	const op = "CrossEntropy"
-	Need(op, "losses", losses, F32, rows)
-	Need(op, "logits", logits, F32, rows*vocabulary)
-	if !dlogits.Absent() {
-		Need(op, "dlogits", dlogits, F32, rows*vocabulary)
-	}
-	Need(op, "targets", targets, I32, rows)
-}
-
-// checkIDs panics unless every id lies in [low, count): an id outside would read or write beyond a table.
 func checkIDs(op, operand string, ids []int32, low, count int) {
 	for i, id := range ids {
 		if int(id) < low || int(id) >= count {

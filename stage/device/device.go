@@ -105,33 +105,15 @@ type Threaded interface {
 	Attach() error
 }
 
-// Device computes. Its operations come in groups, one file each; a layer needs few of them. Its methods are called from one
-// goroutine that stays on one OS thread (the device's executor), never concurrently. Operations may return before they have
-// finished on a device with a queue of its own; Synchronize waits for all of them and returns the first failure. Operand
-// shapes that disagree are a broken invariant and panic.
-//
-// Tolerances against package ref, relative to the largest magnitude of the result unless stated: element-wise and copies
-// exact unless stated; reductions 1e-5; products and attention 1e-5 times sqrt(K).
+// Device computes. Its methods are called from one goroutine that stays on one OS thread (the device's executor), never concurrently.
+// Operations may return before they have finished on a device with a queue of its own; Synchronize waits for all of them and returns
+// the first failure.
 type Device interface {
-	Storage
-	Elementwise
-	Products
-	Activations
-	Norms
-	Embeddings
-	Attentions
-	Losses
-	Optimizers
-	Random
-	Vision
-	Recurrent
-	SmoothedLosses
-	AveragedOptimizers
-	Transformers
-}
+	// Do runs an operation. It keeps op no longer than until it returns.
+	Do(op Op)
+	// Dot is the sum of x[i] y[i], F32, accumulated in float64 in a fixed order.
+	Dot(x, y Mem) float64
 
-// Storage is the device itself: its memory and its queue.
-type Storage interface {
 	// Name says what the device is, for people: "cpu (oneDNN 2.6.3, avx512_core_bf16, 1 thread)".
 	Name() string
 	// Host reports whether the device's memory is the host's, so that Mem.F32 and Wrap work.

@@ -85,5 +85,5 @@ func TestNeedNamesOperationOperandFoundAndExpected(t *testing.T) {
 			t.Errorf("panic is %q, want %q", got, want)
 		}
 	}()
-	Need("LayerNorm", "mean", NewMem(unsafe.Pointer(unsafe.SliceData(make([]float32, 4))), 4, F32), F32, 3)
+	need("LayerNorm", "mean", NewMem(unsafe.Pointer(unsafe.SliceData(make([]float32, 4))), 4, F32), F32, 3)
 }

@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// Dropout says which elements of a matrix (R,C) are dropped. Element (r,c) draws number First + (r/Share) C + c of the
+// DropoutMask says which elements of a matrix (R,C) are dropped. Element (r,c) draws number First + (r/Share) C + c of the
 // sequence that Key begins, so that a mask is never stored: the backward draws it again.
-type Dropout struct {
+type DropoutMask struct {
 	Rate  float32 // the probability that an element becomes 0: 0 <= Rate < 1
 	Key   uint64  // selects one of 2^64 independent sequences
 	First int     // the number, in the sequence, that the first row begins with: its row in the batch times C
@@ -18,33 +18,38 @@ type Dropout struct {
 	Share int
 }
 
-// Random is the operation that draws.
-type Random interface {
-	// Dropout sets y (R,C) = x / (1 - Rate), or 0 where an element is dropped (Srivastava et al. 2014, section 10, scaled
-	// during training). x and y are F32 or both BF16; y may be x. The same call on dy is the backward. Exact on every
-	// device: 1/(1-Rate) is rounded before the product, and an element is dropped where its draw lies below Rate 2^32.
-	Dropout(y, x Mem, d Dropout)
+// Dropout sets Y (R,C) = X / (1 - Rate), or 0 where an element is dropped (Srivastava et al. 2014, section 10, scaled during training).
+// X and Y are F32 or both BF16; Y may be X. The same operation on the gradient is the backward. Exact on every device: 1/(1-Rate) is
+// rounded before the product, and an element is dropped where its draw lies below Rate 2^32.
+//
+// With IDs (R) it drops whole rows of F32 out, all those of one id or none (Gal and Ghahramani 2016, section 4.2: embeddings): row r is
+// dropped where draw number IDs[r] says so. First and Share have no meaning then.
+type Dropout struct {
+	Y, X, IDs Mem
+	DropoutMask
 }
 
-// Check panics unless the operands of Dropout fit.
-func (d Dropout) Check(y, x Mem) {
+// Check implements Op.
+func (o *Dropout) Check() {
 	const op = "Dropout"
-	if !(d.Rate >= 0 && d.Rate < 1) {
-		panic(fmt.Sprintf("device: %s: a rate of %v, expected 0 <= rate < 1", op, d.Rate))
+	n := o.Rows * o.Columns
+	if !(o.Rate >= 0 && o.Rate < 1) {
+		panic(fmt.Sprintf("device: %s: a rate of %v, expected 0 <= rate < 1", op, o.Rate))
 	}
-	if d.Rows < 1 || d.Columns < 1 || d.Share < 1 || d.Rows%d.Share != 0 || d.First < 0 {
+	if o.IDs.Absent() && (o.Share < 1 || o.Rows%o.Share != 0 || o.First < 0) || o.Rows < 1 || o.Columns < 1 {
 		panic(fmt.Sprintf("device: %s: R=%d C=%d Share=%d First=%d, expected positive numbers, R a multiple of Share, First at least 0",
-			op, d.Rows, d.Columns, d.Share, d.First))
+			op, o.Rows, o.Columns, o.Share, o.First))
 	}
-	if x.typ != BF16 {
-		Need(op, "x", x, F32, d.Rows*d.Columns)
+	if !o.IDs.Absent() {
+		need(op, "x", o.X, F32, n)
+		need(op, "ids", o.IDs, I32, o.Rows)
 	}
-	Need(op, "x", x, x.typ, d.Rows*d.Columns)
-	Need(op, "y", y, x.typ, d.Rows*d.Columns)
+	needFloating(op, "x", o.X, n)
+	need(op, "y", o.Y, o.X.typ, n)
 }
 
 // Derived are the numbers that every device uses: a draw below threshold drops its element; the others are scaled.
-func (d Dropout) Derived() (threshold uint32, scale float32) {
+func (d DropoutMask) Derived() (threshold uint32, scale float32) {
 	return uint32(float64(d.Rate) * (1 << 32)), float32(1 / (1 - float64(d.Rate)))
 }
 

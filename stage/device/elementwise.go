@@ -1,23 +1,65 @@
 package device
 
-// Elementwise works on runs of elements.
-type Elementwise interface {
-	// Zero sets x = 0.
-	Zero(x Mem)
-	// Copy sets y = x.
-	Copy(y, x Mem)
-	// Scale sets x = a x.
-	Scale(x Mem, a float32)
-	// Axpy sets y = y + a x, the product rounded before the sum (exact on every device).
-	Axpy(y Mem, a float32, x Mem)
-	// Lerp sets y = y + a (x - y), the product rounded before the sum; a = 1 sets y = x (exact on every device).
-	Lerp(y Mem, a float32, x Mem)
-	// Mul sets y = y * x, element by element.
-	Mul(y, x Mem)
-	// Convert sets y = x, rounded to y's type when that is BF16 (to nearest, ties to even). y must not overlap x.
-	Convert(y, x Mem)
-	// Add sets out = a + b; out may be a or b. Each is F32 or BF16.
-	Add(out, a, b Mem)
-	// Dot is the sum of x[i] y[i], accumulated in float64 in a fixed order.
-	Dot(x, y Mem) float64
+// Operations on runs of elements.
+type (
+	// Zero sets X = 0.
+	Zero struct{ X Mem }
+	// Copy sets Y = X, rounded to Y's type when that is BF16 and X is F32 (to nearest, ties to even). Where the types differ, Y must
+	// not overlap X.
+	Copy struct{ Y, X Mem }
+	// Scale sets X = A X.
+	Scale struct {
+		X Mem
+		A float32
+	}
+	// Axpy sets Y = Y + A X, the product rounded before the sum (exact on every device).
+	Axpy struct {
+		Y Mem
+		A float32
+		X Mem
+	}
+	// Lerp sets Y = Y + A (X - Y), the product rounded before the sum; A = 1 sets Y = X (exact on every device).
+	Lerp struct {
+		Y Mem
+		A float32
+		X Mem
+	}
+	// Mul sets Y = Y * X, element by element.
+	Mul struct{ Y, X Mem }
+	// Add sets Out = A + B; Out may be A or B. Each is F32 or BF16.
+	Add struct{ Out, A, B Mem }
+)
+
+// Check implements Op.
+func (o *Zero) Check() {}
+
+// Check implements Op.
+func (o *Copy) Check() {
+	const op = "Copy"
+	if o.X.typ == o.Y.typ {
+		need(op, "x", o.X, o.Y.typ, o.Y.n)
+		return
+	}
+	needFloating(op, "y", o.Y, o.X.n)
+	needFloating(op, "x", o.X, o.Y.n)
+}
+
+// Check implements Op.
+func (o *Scale) Check() { needF32("Scale", o.X.n, o.X) }
+
+// Check implements Op.
+func (o *Axpy) Check() { needF32("Axpy", o.Y.n, o.Y, o.X) }
+
+// Check implements Op.
+func (o *Lerp) Check() { needF32("Lerp", o.Y.n, o.Y, o.X) }
+
+// Check implements Op.
+func (o *Mul) Check() { needF32("Mul", o.Y.n, o.Y, o.X) }
+
+// Check implements Op.
+func (o *Add) Check() {
+	const op = "Add"
+	needFloating(op, "out", o.Out, o.Out.n)
+	needFloating(op, "a", o.A, o.Out.n)
+	needFloating(op, "b", o.B, o.Out.n)
 }

@@ -26,6 +26,16 @@ type SGD struct {
 	GradScale    float32
 }
 
+// ASGD holds the coefficients of one step of averaged SGD on one run of parameters; see ASGDStep.
+type ASGD struct {
+	LearningRate float32
+	WeightDecay  float32 // added to the gradient, times the iterate
+	GradScale    float32 // the clip factor: the gradient used is GradScale * g
+	// Share is how far the average moves toward the new iterate: 1/n when it then covers n iterates; 1 before averaging
+	// starts, when the average is the iterate.
+	Share float32
+}
+
 // Derived are the coefficients that AdamStep applies to every element, computed in one place so that every device uses
 // the same bits:
 //
@@ -39,11 +49,45 @@ func (a Adam) Derived() (coupled, keep, rate, root float32) {
 	return coupled, keep, a.LearningRate / a.Correction1, float32(math.Sqrt(float64(a.Correction2)))
 }
 
-// Optimizers turn gradients into updates.
-type Optimizers interface {
-	// AdamStep updates p, m and v from g as Adam.Derived writes it, every product rounded before the sum (exact on every
-	// device, so that the two copies of a tied parameter stay equal). Unless delta is absent, delta += (p after) - (p before).
-	AdamStep(p, g, m, v, delta Mem, a Adam)
-	// SGDStep updates p and, when Momentum is not 0, the momentum buffer m (exact on every device). delta as in AdamStep.
-	SGDStep(p, g, m, delta Mem, s SGD)
+// Operations that turn gradients into updates: one step of the optimizer on a run of parameters. Unless Delta is absent, Delta += (P after)
+// - (P before). Every product is rounded before its sum (exact on every device, so that the two copies of a tied parameter stay equal).
+type (
+	// AdamStep updates P, M and V from G as Adam.Derived writes it.
+	AdamStep struct {
+		P, M, V, Delta, G Mem
+		Adam
+	}
+	// SGDStep updates P and, when Momentum is not 0, the momentum buffer M.
+	SGDStep struct {
+		P, M, Delta, G Mem
+		SGD
+	}
+	// ASGDStep takes one step of SGD from the iterate P + S, and averages the iterates (Polyak and Juditsky 1992).
+	//
+	//	ahead = s - LearningRate (GradScale g + WeightDecay (p + s));   p = p + Share ahead;   s = ahead - Share ahead
+	ASGDStep struct {
+		P, S, Delta, G Mem
+		ASGD
+	}
+)
+
+// Check implements Op.
+func (o *AdamStep) Check() {
+	needF32("AdamStep", o.P.n, o.P, o.G, o.M, o.V)
+	needOptional("AdamStep", "delta", o.Delta, o.P.n)
+}
+
+// Check implements Op.
+func (o *SGDStep) Check() {
+	needF32("SGDStep", o.P.n, o.P, o.G)
+	if o.Momentum != 0 {
+		needF32("SGDStep", o.P.n, o.M)
+	}
+	needOptional("SGDStep", "delta", o.Delta, o.P.n)
+}
+
+// Check implements Op.
+func (o *ASGDStep) Check() {
+	needF32("ASGDStep", o.P.n, o.P, o.G, o.S)
+	needOptional("ASGDStep", "delta", o.Delta, o.P.n)
 }

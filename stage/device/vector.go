@@ -11,12 +11,19 @@ type vector struct {
 	dev    Device
 	mem    Mem
 	writes uint64
+	// The last operation of each kind, kept so that running one allocates nothing.
+	zero  Zero
+	copy  Copy
+	scale Scale
+	axpy  Axpy
+	lerp  Lerp
+	mul   Mul
 }
 
 // NewVector returns the float32 elements of mem, memory of dev, as a flat vector. It keeps no other copy: the vector and
 // mem see each other's changes.
 func NewVector(dev Device, mem Mem) flat.Vector {
-	NeedAtLeast("NewVector", "mem", mem, F32, 0)
+	needAtLeast("NewVector", "mem", mem, F32, 0)
 	return &vector{dev: dev, mem: mem}
 }
 
@@ -56,14 +63,39 @@ func (v *vector) written() Mem {
 	return v.mem
 }
 
-func (v *vector) Len() int                      { return v.mem.n }
-func (v *vector) Zero()                         { v.dev.Zero(v.written()) }
-func (v *vector) Copy(x flat.Vector)            { v.dev.Copy(v.written(), v.operand("Copy", x)) }
-func (v *vector) Scale(a float32)               { v.dev.Scale(v.written(), a) }
-func (v *vector) Axpy(a float32, x flat.Vector) { v.dev.Axpy(v.written(), a, v.operand("Axpy", x)) }
-func (v *vector) Lerp(a float32, x flat.Vector) { v.dev.Lerp(v.written(), a, v.operand("Lerp", x)) }
-func (v *vector) Mul(x flat.Vector)             { v.dev.Mul(v.written(), v.operand("Mul", x)) }
-func (v *vector) Dot(x flat.Vector) float64     { return v.dev.Dot(v.mem, v.operand("Dot", x)) }
+func (v *vector) Len() int { return v.mem.n }
+
+func (v *vector) Zero() {
+	v.zero = Zero{v.written()}
+	v.dev.Do(&v.zero)
+}
+
+func (v *vector) Copy(x flat.Vector) {
+	v.copy = Copy{v.written(), v.operand("Copy", x)}
+	v.dev.Do(&v.copy)
+}
+
+func (v *vector) Scale(a float32) {
+	v.scale = Scale{v.written(), a}
+	v.dev.Do(&v.scale)
+}
+
+func (v *vector) Axpy(a float32, x flat.Vector) {
+	v.axpy = Axpy{v.written(), a, v.operand("Axpy", x)}
+	v.dev.Do(&v.axpy)
+}
+
+func (v *vector) Lerp(a float32, x flat.Vector) {
+	v.lerp = Lerp{v.written(), a, v.operand("Lerp", x)}
+	v.dev.Do(&v.lerp)
+}
+
+func (v *vector) Mul(x flat.Vector) {
+	v.mul = Mul{v.written(), v.operand("Mul", x)}
+	v.dev.Do(&v.mul)
+}
+
+func (v *vector) Dot(x flat.Vector) float64 { return v.dev.Dot(v.mem, v.operand("Dot", x)) }
 
 func (v *vector) Read(dst []float32, offset int) {
 	flat.CheckRange("Read", v.mem.n, offset, len(dst))

@@ -74,7 +74,7 @@ func (l *AttendingLSTM) saved(p Pass) attendSaved {
 	c, r := cutter{mem: p.Saved}, p.Size.Rows()
 	x := attendSaved{
 		y: c.take(r * l.LSTM.Hidden), query: c.take(r * l.Units), key: c.take(r * l.Units), v: c.take(l.Units),
-		probabilities: c.take(r * p.Size.T), lstm: c.take(l.LSTM.Saved(p.Device, p.Size)),
+		probabilities: c.take(r * p.Size.T), lstm: c.take(l.LSTM.Saved(p.Size)),
 	}
 	if l.Dropout > 0 {
 		x.input = c.take(r * l.LSTM.In)
@@ -83,9 +83,9 @@ func (l *AttendingLSTM) saved(p Pass) attendSaved {
 }
 
 // Saved implements Layer.
-func (l *AttendingLSTM) Saved(d device.Device, s Size) int {
+func (l *AttendingLSTM) Saved(s Size) int {
 	r := s.Rows()
-	n := Padded(r*l.LSTM.Hidden) + 2*Padded(r*l.Units) + Padded(l.Units) + Padded(r*s.T) + Padded(l.LSTM.Saved(d, s))
+	n := Padded(r*l.LSTM.Hidden) + 2*Padded(r*l.Units) + Padded(l.Units) + Padded(r*s.T) + Padded(l.LSTM.Saved(s))
 	if l.Dropout > 0 {
 		n += Padded(r * l.LSTM.In)
 	}
@@ -125,8 +125,8 @@ func (l *AttendingLSTM) shape(s Size, mask device.Mem) device.Additive {
 }
 
 // project is a product of R rows with a weight stored (out,in).
-func project(p Pass, in, out int) device.MatMul {
-	return device.MatMul{M: p.Size.Rows(), N: out, K: in, TransB: true}
+func project(p Pass, in, out int) device.Product {
+	return device.Product{M: p.Size.Rows(), N: out, K: in, TransB: true}
 }
 
 // Forward implements Layer.
@@ -141,17 +141,19 @@ func (l *AttendingLSTM) Forward(p Pass) {
 		q.In = saved.input
 	}
 	l.LSTM.Forward(q)
-	d.Copy(y, saved.y)
+	d.Do(&device.Copy{Y: y, X: saved.y})
 	toUnits := project(p, l.LSTM.Hidden, l.Units)
 	toUnits.Bias = p.Params[attendBias]
-	d.MatMul(saved.query, saved.y, p.Params[attendQuery], toUnits)
-	d.MatMul(saved.key, encoder, p.Params[attendKey], project(p, l.Keys, l.Units))
-	d.WeightNorm(saved.v, p.Params[attendDirection], p.Params[attendLength])
-	d.AdditiveAttention(saved.probabilities, saved.query, saved.key, saved.v, l.shape(p.Size, mask))
+	d.Do(&device.MatMul{C: saved.query, A: saved.y, B: p.Params[attendQuery], Product: toUnits})
+	d.Do(&device.MatMul{C: saved.key, A: encoder, B: p.Params[attendKey], Product: project(p, l.Keys, l.Units)})
+	d.Do(&device.WeightNorm{V: saved.v, Direction: p.Params[attendDirection], Length: p.Params[attendLength]})
+	d.Do(&device.AdditiveAttention{
+		Probabilities: saved.probabilities, Q: saved.query, K: saved.key, V: saved.v, Additive: l.shape(p.Size, mask),
+	})
 	s := p.Size
 	for b := range s.B {
-		m := device.MatMul{M: s.T, N: l.Keys, K: s.T}
-		d.MatMul(sample(context, s, b), sample(saved.probabilities, s, b), sample(encoder, s, b), m)
+		m := device.Product{M: s.T, N: l.Keys, K: s.T}
+		d.Do(&device.MatMul{C: sample(context, s, b), A: sample(saved.probabilities, s, b), B: sample(encoder, s, b), Product: m})
 	}
 }
 
@@ -168,18 +170,27 @@ func (l *AttendingLSTM) BackwardInput(p Pass) {
 	dencoder, _, dtarget := l.in(p.DIn, s)
 	dy, dcontext := l.out(p.DOut, s)
 	for b := range s.B {
-		d.MatMul(sample(kept.scores, s, b), sample(dcontext, s, b), sample(encoder, s, b),
-			device.MatMul{M: s.T, N: s.T, K: l.Keys, TransB: true})
-		d.MatMul(sample(dencoder, s, b), sample(saved.probabilities, s, b), sample(dcontext, s, b),
-			device.MatMul{M: s.T, N: l.Keys, K: s.T, TransA: true})
+		d.Do(&device.MatMul{
+			C: sample(kept.scores, s, b), A: sample(dcontext, s, b), B: sample(encoder, s, b),
+			Product: device.Product{M: s.T, N: s.T, K: l.Keys, TransB: true},
+		})
+		d.Do(&device.MatMul{
+			C: sample(dencoder, s, b), A: sample(saved.probabilities, s, b), B: sample(dcontext, s, b),
+			Product: device.Product{M: s.T, N: l.Keys, K: s.T, TransA: true},
+		})
 	}
-	d.AdditiveAttentionBackward(kept.query, kept.key, kept.v, kept.scores, saved.probabilities, saved.query, saved.key, saved.v,
-		l.shape(s, mask))
-	d.MatMul(dencoder, kept.key, p.Params[attendKey],
-		device.MatMul{M: s.Rows(), N: l.Keys, K: l.Units, Accumulate: true})
-	d.Copy(kept.y, dy)
-	d.MatMul(kept.y, kept.query, p.Params[attendQuery],
-		device.MatMul{M: s.Rows(), N: l.LSTM.Hidden, K: l.Units, Accumulate: true})
+	d.Do(&device.AdditiveAttentionBackward{
+		DQ: kept.query, DK: kept.key, DV: kept.v, DProbabilities: kept.scores, Probabilities: saved.probabilities, Q: saved.query,
+		K: saved.key, V: saved.v, Additive: l.shape(s, mask),
+	})
+	d.Do(&device.MatMul{
+		C: dencoder, A: kept.key, B: p.Params[attendKey], Product: device.Product{M: s.Rows(), N: l.Keys, K: l.Units, Accumulate: true},
+	})
+	d.Do(&device.Copy{Y: kept.y, X: dy})
+	d.Do(&device.MatMul{
+		C: kept.y, A: kept.query, B: p.Params[attendQuery],
+		Product: device.Product{M: s.Rows(), N: l.LSTM.Hidden, K: l.Units, Accumulate: true},
+	})
 	q := p
 	q.DOut, q.DIn, q.Saved, q.Kept = kept.y, dtarget, saved.lstm, kept.lstm
 	l.LSTM.BackwardInput(q)
@@ -198,10 +209,13 @@ func (l *AttendingLSTM) BackwardWeight(p Pass) {
 		q.In = saved.input
 	}
 	l.LSTM.BackwardWeight(q)
-	weight := device.MatMul{M: l.Units, N: l.LSTM.Hidden, K: p.Size.Rows(), TransA: true, Accumulate: true}
-	d.MatMul(p.Grads[attendQuery], kept.query, saved.y, weight)
+	weight := device.Product{M: l.Units, N: l.LSTM.Hidden, K: p.Size.Rows(), TransA: true, Accumulate: true}
+	d.Do(&device.MatMul{C: p.Grads[attendQuery], A: kept.query, B: saved.y, Product: weight})
 	weight.N = l.Keys
-	d.MatMul(p.Grads[attendKey], kept.key, encoder, weight)
-	d.WeightNormBackward(p.Grads[attendDirection], p.Grads[attendLength], kept.v, p.Params[attendDirection], p.Params[attendLength])
-	d.SumRows(p.Grads[attendBias], kept.query, p.Size.Rows(), l.Units)
+	d.Do(&device.MatMul{C: p.Grads[attendKey], A: kept.key, B: encoder, Product: weight})
+	d.Do(&device.WeightNormBackward{
+		DDirection: p.Grads[attendDirection], DLength: p.Grads[attendLength], DV: kept.v, Direction: p.Params[attendDirection],
+		Length: p.Params[attendLength],
+	})
+	d.Do(&device.SumRows{Sum: p.Grads[attendBias], X: kept.query})
 }

@@ -31,12 +31,12 @@ func (l *SelfAttention) Ports(s Size) (in, out []Port) {
 
 func (l *SelfAttention) adapts() (in, out bool) { return true, true }
 
-func (l *SelfAttention) shape(s Size) device.Attention {
-	return device.Attention{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads, QStride: l.QKV.Out, KVStride: l.QKV.Out}
+func (l *SelfAttention) shape(s Size) device.AttentionShape {
+	return device.AttentionShape{B: s.B, T: s.T, H: l.Heads, S: l.Project.In / l.Heads, QStride: l.QKV.Out, KVStride: l.QKV.Out}
 }
 
 // attention is the shape with what the pass drops.
-func (l *SelfAttention) attention(p Pass) device.Attention {
+func (l *SelfAttention) attention(p Pass) device.AttentionShape {
 	a := l.shape(p.Size)
 	a.Dropout = attentionDropout(p, l.Path, l.Rate, l.Heads)
 	return a
@@ -49,9 +49,9 @@ func (l *SelfAttention) thirds(qkv device.Mem, s Size) (q, k, v device.Mem) {
 }
 
 // Saved implements Layer: qkv (B,T,3D) and a (B,T,D), in the type in which products compute, and what the device needs.
-func (l *SelfAttention) Saved(d device.Device, s Size) int {
+func (l *SelfAttention) Saved(s Size) int {
 	rows := s.Rows()
-	return Padded(WordsOf(s.Compute, rows*l.QKV.Out)) + Padded(WordsOf(s.Compute, rows*l.Project.In)) + Padded(d.AttentionSaved(l.shape(s)))
+	return Padded(WordsOf(s.Compute, rows*l.QKV.Out)) + Padded(WordsOf(s.Compute, rows*l.Project.In)) + Padded(l.shape(s).Saved())
 }
 
 func (l *SelfAttention) saved(p Pass) (qkv, a, saved device.Mem) {
@@ -60,7 +60,7 @@ func (l *SelfAttention) saved(p Pass) (qkv, a, saved device.Mem) {
 	if p.Evaluating {
 		return qkv, a, device.Mem{}
 	}
-	return qkv, a, c.take(p.Device.AttentionSaved(l.shape(p.Size)))
+	return qkv, a, c.take(l.shape(p.Size).Saved())
 }
 
 // Kept implements Layer: dqkv (B,T,3D).
@@ -87,7 +87,7 @@ func (l *SelfAttention) Forward(p Pass) {
 	first.Out, first.Params = qkv, p.Params[:2]
 	l.QKV.Forward(first)
 	q, k, v := l.thirds(qkv, p.Size)
-	p.Device.Attention(a, saved, q, k, v, l.attention(p))
+	p.Device.Do(&device.Attention{Out: a, Saved: saved, Q: q, K: k, V: v, AttentionShape: l.attention(p)})
 	second.In, second.Params = a, p.Params[2:]
 	l.Project.Forward(second)
 }
@@ -101,7 +101,9 @@ func (l *SelfAttention) BackwardInput(p Pass) {
 	l.Project.BackwardInput(second)
 	q, k, v := l.thirds(qkv, p.Size)
 	dq, dk, dv := l.thirds(dqkv, p.Size)
-	p.Device.AttentionBackward(dq, dk, dv, da, q, k, v, a, saved, l.attention(p))
+	p.Device.Do(&device.AttentionBackward{
+		DQ: dq, DK: dk, DV: dv, DOut: da, Q: q, K: k, V: v, Out: a, Saved: saved, AttentionShape: l.attention(p),
+	})
 	first.DOut, first.Params = dqkv, p.Params[:2]
 	l.QKV.BackwardInput(first)
 }

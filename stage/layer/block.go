@@ -1,8 +1,10 @@
 package layer
 
+import "github.com/avgpipe/avgpipe/stage/device"
+
 // NewMLP is the feed-forward branch of a transformer block: x (R,D) -> up (R,F) -> GELU -> down (R,D).
 func NewMLP(path string, up, down Linear) *Chain {
-	return NewChain(path, up, GELU{Path: path + ".act", Width: up.Out}, down)
+	return NewChain(path, up, Activation{Function: device.GELU, Path: path + ".act", Width: up.Out}, down)
 }
 
 // NewBlock is a pre-norm transformer block, GPT-2's unit (Radford et al. 2019, section 2.3):

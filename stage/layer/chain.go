@@ -95,10 +95,10 @@ func (c *Chain) Ports(s Size) (in, out []Port) {
 }
 
 // Saved implements Layer.
-func (c *Chain) Saved(d device.Device, s Size) int {
+func (c *Chain) Saved(s Size) int {
 	n := 0
 	for i, l := range c.layers {
-		n += Padded(l.Saved(d, s))
+		n += Padded(l.Saved(s))
 		if i < len(c.layers)-1 {
 			n += Padded(c.words(i, s))
 		}
@@ -147,7 +147,7 @@ func (c *Chain) Forward(p Pass) {
 		if len(p.Grads) > 0 {
 			q.Grads = p.Grads[c.first[i]:c.first[i+1]]
 		}
-		q.In, q.Saved = in, saved.take(l.Saved(p.Device, p.Size))
+		q.In, q.Saved = in, saved.take(l.Saved(p.Size))
 		if i < len(c.layers)-1 {
 			q.Out = saved.takeAs(c.between(i, p.Size))
 		}
@@ -179,7 +179,7 @@ type backwardStep struct {
 }
 
 func (c *Chain) end(p Pass) backwardStep {
-	return backwardStep{saved: c.Saved(p.Device, p.Size), kept: c.Kept(p.Size), dout: p.DOut}
+	return backwardStep{saved: c.Saved(p.Size), kept: c.Kept(p.Size), dout: p.DOut}
 }
 
 // step gives the pass of layer i and moves w before it. The layout is that of Forward and Kept, from the end.
@@ -193,7 +193,7 @@ func (c *Chain) step(w *backwardStep, p Pass, i int) Pass {
 	if i < len(c.layers)-1 {
 		w.saved -= Padded(c.words(i, p.Size)) // the layer's output
 	}
-	q.Saved = before(&w.saved, p.Saved, l.Saved(p.Device, p.Size))
+	q.Saved = before(&w.saved, p.Saved, l.Saved(p.Size))
 	q.DOut = w.dout
 	if i > 0 {
 		t, elements := c.between(i-1, p.Size)
@@ -235,7 +235,7 @@ func (r Residual) Params() []Param { return r.f.Params() }
 func (r Residual) Ports(s Size) (in, out []Port) { return r.f.Ports(s) }
 
 // Saved implements Layer.
-func (r Residual) Saved(d device.Device, s Size) int { return r.f.Saved(d, s) }
+func (r Residual) Saved(s Size) int { return r.f.Saved(s) }
 
 // Kept implements Layer.
 func (r Residual) Kept(s Size) int { return r.f.Kept(s) }
@@ -246,7 +246,7 @@ func (r Residual) FLOPs(s Size) (forward, backward float64) { return r.f.FLOPs(s
 // Forward implements Layer.
 func (r Residual) Forward(p Pass) {
 	r.f.Forward(p)
-	p.Device.Add(p.Out, p.Out, p.In)
+	p.Device.Do(&device.Add{Out: p.Out, A: p.Out, B: p.In})
 }
 
 // BackwardInput implements Layer: dx = dy + the gradient through f.
@@ -257,7 +257,7 @@ func (r Residual) BackwardInput(p Pass) {
 		return
 	}
 	r.f.BackwardInput(p)
-	p.Device.Add(p.DIn, p.DIn, p.DOut)
+	p.Device.Do(&device.Add{Out: p.DIn, A: p.DIn, B: p.DOut})
 }
 
 // BackwardWeight implements Layer.

@@ -23,8 +23,8 @@ type Convolution struct {
 func (l Convolution) Name() string { return l.Path }
 
 // shape is the device's view of a micro-batch.
-func (l Convolution) shape(s Size) device.Convolution {
-	return device.Convolution{
+func (l Convolution) shape(s Size) device.ConvolutionShape {
+	return device.ConvolutionShape{
 		B: s.Rows(), Height: l.Of.Height, Width: l.Of.Width, In: l.Of.Channels, Out: l.Out,
 		Kernel: l.Kernel, Stride: l.Stride, Padding: l.Padding,
 	}
@@ -67,18 +67,18 @@ func (l Convolution) Forward(p Pass) {
 	if l.Bias {
 		c.Bias = p.Params[1]
 	}
-	p.Device.Convolution(p.Out, p.In, p.Params[0], c)
+	p.Device.Do(&device.Convolution{Y: p.Out, X: p.In, Weight: p.Params[0], ConvolutionShape: c})
 }
 
 // BackwardInput implements Layer.
 func (l Convolution) BackwardInput(p Pass) {
-	p.Device.ConvolutionBackward(p.DIn, p.DOut, p.Params[0], l.shape(p.Size))
+	p.Device.Do(&device.ConvolutionBackward{DX: p.DIn, DY: p.DOut, Weight: p.Params[0], ConvolutionShape: l.shape(p.Size)})
 }
 
 // BackwardWeight implements Layer.
 func (l Convolution) BackwardWeight(p Pass) {
-	p.Device.ConvolutionBackwardWeight(p.Grads[0], p.DOut, p.In, l.shape(p.Size))
+	p.Device.Do(&device.ConvolutionBackwardWeight{DWeight: p.Grads[0], DY: p.DOut, X: p.In, ConvolutionShape: l.shape(p.Size)})
 	if l.Bias {
-		p.Device.SumRows(p.Grads[1], p.DOut, p.Size.Rows()*l.Output().Pixels(), l.Out)
+		p.Device.Do(&device.SumRows{Sum: p.Grads[1], X: p.DOut})
 	}
 }

@@ -1,7 +1,5 @@
 package layer
 
-import "github.com/avgpipe/avgpipe/stage/device"
-
 // parameterless is embedded by layers that have no parameters, and no matrix product.
 type parameterless struct{}
 
@@ -18,7 +16,7 @@ func (parameterless) BackwardWeight(Pass) {}
 type memoryless struct{}
 
 // Saved implements Layer.
-func (memoryless) Saved(device.Device, Size) int { return 0 }
+func (memoryless) Saved(Size) int { return 0 }
 
 // Kept implements Layer.
 func (memoryless) Kept(Size) int { return 0 }

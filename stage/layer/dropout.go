@@ -33,7 +33,7 @@ func (l *Dropout) Params() []Param { return l.f.Params() }
 func (l *Dropout) Ports(s Size) (in, out []Port) { return l.f.Ports(s) }
 
 // Saved implements Layer.
-func (l *Dropout) Saved(d device.Device, s Size) int { return l.f.Saved(d, s) }
+func (l *Dropout) Saved(s Size) int { return l.f.Saved(s) }
 
 // Kept implements Layer.
 func (l *Dropout) Kept(s Size) int {
@@ -51,9 +51,9 @@ func (l *Dropout) kind(s Size) device.Type {
 func (l *Dropout) FLOPs(s Size) (forward, backward float64) { return l.f.FLOPs(s) }
 
 func (l *Dropout) drop(p Pass, y, x device.Mem) {
-	p.Device.Dropout(y, x, device.Dropout{
+	p.Device.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
 		Rate: l.rate, Key: p.KeyOf(l.path), First: p.First * p.Size.T * l.width, Rows: p.Size.Rows(), Columns: l.width, Share: 1,
-	})
+	}})
 }
 
 // inner is f's pass of a backward, with the gradient of its output.
@@ -83,9 +83,9 @@ func (l *Dropout) BackwardInput(p Pass) {
 func (l *Dropout) BackwardWeight(p Pass) { l.f.BackwardWeight(l.inner(p)) }
 
 // attentionDropout is what a pass of the attention layer at path drops of the softmax of its heads.
-func attentionDropout(p Pass, path string, rate float64, heads int) device.Dropout {
+func attentionDropout(p Pass, path string, rate float64, heads int) device.DropoutMask {
 	if p.Evaluating || rate == 0 {
-		return device.Dropout{}
+		return device.DropoutMask{}
 	}
-	return device.Dropout{Rate: float32(rate), Key: p.KeyOf(path + ".softmax"), First: p.First * heads * p.Size.T * p.Size.T}
+	return device.DropoutMask{Rate: float32(rate), Key: p.KeyOf(path + ".softmax"), First: p.First * heads * p.Size.T * p.Size.T}
 }

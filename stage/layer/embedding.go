@@ -35,7 +35,7 @@ func (l Embedding) FLOPs(s Size) (forward, backward float64) {
 
 // Forward implements Layer.
 func (l Embedding) Forward(p Pass) {
-	p.Device.Embed(p.Out, p.Params[0], p.Params[1], p.In, p.Size.B, p.Size.T, l.Width)
+	p.Device.Do(&device.Embed{Out: p.Out, Tokens: p.Params[0], Positions: p.Params[1], IDs: p.In, T: p.Size.T})
 }
 
 // BackwardInput implements Layer: token ids have no gradient.
@@ -43,5 +43,5 @@ func (l Embedding) BackwardInput(Pass) {}
 
 // BackwardWeight implements Layer.
 func (l Embedding) BackwardWeight(p Pass) {
-	p.Device.EmbedBackward(p.Grads[0], p.Grads[1], p.DOut, p.In, p.Size.B, p.Size.T, l.Width)
+	p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[0], DPositions: p.Grads[1], DOut: p.DOut, IDs: p.In, T: p.Size.T})
 }

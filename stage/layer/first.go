@@ -31,7 +31,7 @@ func (l *First) Ports(s Size) (in, out []Port) {
 }
 
 // Saved implements Layer: the first positions (B,D) and what f saves.
-func (l *First) Saved(d device.Device, s Size) int { return Padded(s.B*l.width) + l.f.Saved(d, one(s)) }
+func (l *First) Saved(s Size) int { return Padded(s.B*l.width) + l.f.Saved(one(s)) }
 
 // Kept implements Layer: the gradient of the first positions and what f keeps.
 func (l *First) Kept(s Size) int { return Padded(s.B*l.width) + l.f.Kept(one(s)) }
@@ -44,7 +44,7 @@ func (l *First) inner(p Pass) Pass {
 	q := p
 	c := cutter{mem: p.Saved}
 	q.Size, q.In = one(p.Size), c.take(p.Size.B*l.width)
-	q.Saved = c.take(l.f.Saved(p.Device, q.Size))
+	q.Saved = c.take(l.f.Saved(q.Size))
 	if p.Kept.Absent() {
 		return q
 	}
@@ -63,7 +63,7 @@ func (l *First) place(x device.Mem, s Size, b int) device.Mem {
 func (l *First) Forward(p Pass) {
 	q := l.inner(p)
 	for b := range p.Size.B {
-		p.Device.Copy(q.In.Slice(b*l.width, l.width), l.place(p.In, p.Size, b))
+		p.Device.Do(&device.Copy{Y: q.In.Slice(b*l.width, l.width), X: l.place(p.In, p.Size, b)})
 	}
 	l.f.Forward(q)
 }
@@ -72,9 +72,9 @@ func (l *First) Forward(p Pass) {
 func (l *First) BackwardInput(p Pass) {
 	q := l.inner(p)
 	l.f.BackwardInput(q)
-	p.Device.Zero(p.DIn)
+	p.Device.Do(&device.Zero{X: p.DIn})
 	for b := range p.Size.B {
-		p.Device.Copy(l.place(p.DIn, p.Size, b), q.DIn.Slice(b*l.width, l.width))
+		p.Device.Do(&device.Copy{Y: l.place(p.DIn, p.Size, b), X: q.DIn.Slice(b*l.width, l.width)})
 	}
 }
 

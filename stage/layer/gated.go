@@ -29,7 +29,7 @@ func (l *GatedMLP) Ports(s Size) (in, out []Port) {
 func (l *GatedMLP) inner(s Size) int { return Padded(WordsOf(s.Compute, s.Rows()*l.Gate.Out)) }
 
 // Saved implements Layer: g, u and h.
-func (l *GatedMLP) Saved(_ device.Device, s Size) int { return 3 * l.inner(s) }
+func (l *GatedMLP) Saved(s Size) int { return 3 * l.inner(s) }
 
 // Kept implements Layer: dg, du and dh. The second part of the gradient of x later overwrites dh.
 func (l *GatedMLP) Kept(s Size) int {
@@ -60,7 +60,7 @@ func (l *GatedMLP) Forward(p Pass) {
 	at := l.bounds()
 	l.Gate.Forward(part(p, at[0], at[1], p.In, g))
 	l.Up.Forward(part(p, at[1], at[2], p.In, u))
-	p.Device.SwiGLU(h, g, u)
+	p.Device.Do(&device.SwiGLU{Y: h, Gate: g, Up: u})
 	l.Down.Forward(part(p, at[2], at[3], h, p.Out))
 }
 
@@ -78,11 +78,11 @@ func (l *GatedMLP) BackwardInput(p Pass) {
 	dg, du, dh := l.three(p.Kept, p.Size)
 	at := l.bounds()
 	l.Down.BackwardInput(backward(p, at[2], at[3], p.DOut, dh))
-	p.Device.SwiGLUBackward(dg, du, dh, g, u)
+	p.Device.Do(&device.SwiGLUBackward{DGate: dg, DUp: du, DY: dh, Gate: g, Up: u})
 	second := p.Kept.Slice(2*l.inner(p.Size), l.words(p.Size)).As(p.Size.Compute, p.Size.Rows()*l.Gate.In)
 	l.Gate.BackwardInput(backward(p, at[0], at[1], dg, p.DIn))
 	l.Up.BackwardInput(backward(p, at[1], at[2], du, second))
-	p.Device.Add(p.DIn, p.DIn, second)
+	p.Device.Do(&device.Add{Out: p.DIn, A: p.DIn, B: second})
 }
 
 // BackwardWeight implements Layer.

@@ -55,14 +55,14 @@ func (l *GroupedAttention) Ports(s Size) (in, out []Port) {
 }
 
 // shape is without the mask.
-func (l *GroupedAttention) shape(s Size) device.Attention {
-	return device.Attention{
+func (l *GroupedAttention) shape(s Size) device.AttentionShape {
+	return device.AttentionShape{
 		B: s.B, T: s.T, H: l.Heads, KV: l.KV, S: l.Q.Out / l.Heads, Bidirectional: l.Bidirectional, Window: l.Window,
 	}
 }
 
 // attention is the shape with what the pass adds to it.
-func (l *GroupedAttention) attention(p Pass) device.Attention {
+func (l *GroupedAttention) attention(p Pass) device.AttentionShape {
 	a := l.shape(p.Size)
 	if l.Masked {
 		a.Mask = maskOf(p.In, p.Size)
@@ -80,8 +80,8 @@ func (l *GroupedAttention) rotate(p Pass, q, k device.Mem, inverse bool) {
 	if l.Theta == 0 {
 		return
 	}
-	p.Device.Rotate(q, q, l.rotation(p.Size, l.Heads, inverse))
-	p.Device.Rotate(k, k, l.rotation(p.Size, l.KV, inverse))
+	p.Device.Do(&device.Rotate{Y: q, X: q, Rotation: l.rotation(p.Size, l.Heads, inverse)})
+	p.Device.Do(&device.Rotate{Y: k, X: k, Rotation: l.rotation(p.Size, l.KV, inverse)})
 }
 
 // x is the first input port, or its gradient.
@@ -99,8 +99,8 @@ func (l *GroupedAttention) projected(s Size) int {
 }
 
 // Saved implements Layer: q, k, v, a and what the device needs.
-func (l *GroupedAttention) Saved(d device.Device, s Size) int {
-	return l.projected(s) + Padded(WordsOf(s.Compute, s.Rows()*l.Q.Out)) + Padded(d.AttentionSaved(l.shape(s)))
+func (l *GroupedAttention) Saved(s Size) int {
+	return l.projected(s) + Padded(WordsOf(s.Compute, s.Rows()*l.Q.Out)) + Padded(l.shape(s).Saved())
 }
 
 // attended is what a pass saves, or the gradients of the first three.
@@ -116,7 +116,7 @@ func (l *GroupedAttention) saved(p Pass) attended {
 	c := cutter{mem: p.Saved}
 	x := l.cut(&c, p.Size)
 	if !p.Evaluating {
-		x.saved = c.take(p.Device.AttentionSaved(l.shape(p.Size)))
+		x.saved = c.take(l.shape(p.Size).Saved())
 	}
 	return x
 }
@@ -144,7 +144,7 @@ func (l *GroupedAttention) Forward(p Pass) {
 	l.K.Forward(part(p, at[1], at[2], x, y.k))
 	l.V.Forward(part(p, at[2], at[3], x, y.v))
 	l.rotate(p, y.q, y.k, false)
-	p.Device.Attention(y.a, y.saved, y.q, y.k, y.v, l.attention(p))
+	p.Device.Do(&device.Attention{Out: y.a, Saved: y.saved, Q: y.q, K: y.k, V: y.v, AttentionShape: l.attention(p)})
 	l.Project.Forward(part(p, at[3], at[4], y.a, p.Out))
 }
 
@@ -154,15 +154,17 @@ func (l *GroupedAttention) BackwardInput(p Pass) {
 	c := cutter{mem: p.Kept}
 	d := l.cut(&c, p.Size)
 	l.Project.BackwardInput(backward(p, at[3], at[4], p.DOut, d.a))
-	p.Device.AttentionBackward(d.q, d.k, d.v, d.a, y.q, y.k, y.v, y.a, y.saved, l.attention(p))
+	p.Device.Do(&device.AttentionBackward{
+		DQ: d.q, DK: d.k, DV: d.v, DOut: d.a, Q: y.q, K: y.k, V: y.v, Out: y.a, Saved: y.saved, AttentionShape: l.attention(p),
+	})
 	l.rotate(p, d.q, d.k, true)
 	n, dx := p.Size.Rows()*l.Q.In, l.x(p.DIn, p.Size)
 	more := p.Kept.Slice(l.projected(p.Size), WordsOf(p.Size.Compute, n)).As(p.Size.Compute, n)
 	l.Q.BackwardInput(backward(p, at[0], at[1], d.q, dx))
 	l.K.BackwardInput(backward(p, at[1], at[2], d.k, more))
-	p.Device.Add(dx, dx, more)
+	p.Device.Do(&device.Add{Out: dx, A: dx, B: more})
 	l.V.BackwardInput(backward(p, at[2], at[3], d.v, more))
-	p.Device.Add(dx, dx, more)
+	p.Device.Do(&device.Add{Out: dx, A: dx, B: more})
 }
 
 // BackwardWeight implements Layer.

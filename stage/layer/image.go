@@ -1,5 +1,7 @@
 package layer
 
+import "github.com/avgpipe/avgpipe/stage/device"
+
 // Image is the shape of the images (Height,Width,Channels) of one layer, channels last. Micro-batches of images have one
 // position: T = 1.
 type Image struct{ Height, Width, Channels int }
@@ -31,7 +33,7 @@ func (l FromPixels) Ports(s Size) (in, out []Port) {
 
 // Forward implements Layer.
 func (l FromPixels) Forward(p Pass) {
-	p.Device.Transpose(p.Out, p.In, p.Size.B, l.Of.Channels, l.Of.Pixels())
+	p.Device.Do(&device.Transpose{Y: p.Out, X: p.In, N: p.Size.B, Rows: l.Of.Channels, Columns: l.Of.Pixels()})
 }
 
 // BackwardInput implements Layer: the input is data.
@@ -80,10 +82,10 @@ func (l Flatten) Ports(s Size) (in, out []Port) {
 
 // Forward implements Layer.
 func (l Flatten) Forward(p Pass) {
-	p.Device.Transpose(p.Out, p.In, p.Size.B, l.Of.Pixels(), l.Of.Channels)
+	p.Device.Do(&device.Transpose{Y: p.Out, X: p.In, N: p.Size.B, Rows: l.Of.Pixels(), Columns: l.Of.Channels})
 }
 
 // BackwardInput implements Layer.
 func (l Flatten) BackwardInput(p Pass) {
-	p.Device.Transpose(p.DIn, p.DOut, p.Size.B, l.Of.Channels, l.Of.Pixels())
+	p.Device.Do(&device.Transpose{Y: p.DIn, X: p.DOut, N: p.Size.B, Rows: l.Of.Channels, Columns: l.Of.Pixels()})
 }

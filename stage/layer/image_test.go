@@ -30,7 +30,7 @@ func imageLayers() map[string]layer.Layer {
 		"group norm":        grouped,
 		"max pool":          layer.MaxPool{Path: "pool", Of: of, Kernel: 3, Stride: 2, Padding: 1},
 		"average pool":      layer.AveragePool{Path: "pool", Of: of},
-		"relu":              layer.ReLU{Path: "relu", Width: of.Elements()},
+		"relu":              layer.Activation{Function: device.ReLU, Path: "relu", Width: of.Elements()},
 		"flatten":           layer.Flatten{Path: "flatten", Of: of},
 		"from pixels": layer.NewChain("chain", layer.FromPixels{Path: "pixels", Of: of}, layer.Data{Layer: convolution}, norm,
 			layer.Flatten{Path: "flatten", Of: of}),
@@ -99,7 +99,7 @@ func normPass(t *testing.T) (layer.ImageNorm, layer.Pass) {
 	size := layer.Size{B: 2, T: 1}
 	return l, layer.Pass{
 		Device: dev, Size: size, Weight: 0.25, In: alloc(1, 3, 5, 11), Out: alloc(0, 0, 0, 0),
-		Saved:  alloc(make([]float32, l.Saved(dev, size))...),
+		Saved:  alloc(make([]float32, l.Saved(size))...),
 		Params: []device.Mem{alloc(1), alloc(0), alloc(3), alloc(4)},
 		Grads:  []device.Mem{alloc(0), alloc(0), alloc(1), alloc(1)},
 	}

@@ -42,10 +42,10 @@ func (l *ImageBlock) Ports(s Size) (in, out []Port) {
 func (l *ImageBlock) outputs(s Size) int { return s.Rows() * l.norm.Of.Elements() }
 
 // Saved implements Layer: what f, norm and skip save, f's output and the projection's.
-func (l *ImageBlock) Saved(d device.Device, s Size) int {
-	n := Padded(l.branch.Saved(d, s)) + Padded(l.outputs(s)) + Padded(l.norm.Saved(d, s))
+func (l *ImageBlock) Saved(s Size) int {
+	n := Padded(l.branch.Saved(s)) + Padded(l.outputs(s)) + Padded(l.norm.Saved(s))
 	if l.skip != nil {
-		n += Padded(l.skip.Saved(d, s)) + Padded(l.outputs(s))
+		n += Padded(l.skip.Saved(s)) + Padded(l.outputs(s))
 	}
 	return n
 }
@@ -76,12 +76,12 @@ type inside struct{ branch, norm, skip Pass }
 func (l *ImageBlock) inside(p Pass) (in inside, skipped, dskipped device.Mem) {
 	in = inside{l.of(p, 0), l.of(p, 1), l.of(p, 2)}
 	saved := cutter{mem: p.Saved}
-	in.branch.Saved = saved.take(l.branch.Saved(p.Device, p.Size))
+	in.branch.Saved = saved.take(l.branch.Saved(p.Size))
 	in.branch.Out = saved.take(l.outputs(p.Size))
-	in.norm.In, in.norm.Saved = in.branch.Out, saved.take(l.norm.Saved(p.Device, p.Size))
+	in.norm.In, in.norm.Saved = in.branch.Out, saved.take(l.norm.Saved(p.Size))
 	skipped = p.In
 	if l.skip != nil {
-		in.skip.Saved = saved.take(l.skip.Saved(p.Device, p.Size))
+		in.skip.Saved = saved.take(l.skip.Saved(p.Size))
 		in.skip.Out = saved.take(l.outputs(p.Size))
 		skipped = in.skip.Out
 	}
@@ -129,7 +129,7 @@ func (l *ImageBlock) BackwardInput(p Pass) {
 		l.skip.BackwardInput(in.skip)
 	}
 	l.branch.BackwardInput(in.branch)
-	p.Device.Add(p.DIn, p.DIn, in.branch.DIn)
+	p.Device.Do(&device.Add{Out: p.DIn, A: p.DIn, B: in.branch.DIn})
 }
 
 // BackwardWeight implements Layer.

@@ -38,8 +38,8 @@ func (l ImageNorm) Ports(s Size) (in, out []Port) {
 }
 
 // shape is the device's view of a micro-batch: for batch norm one sample of all positions, a group for each channel.
-func (l ImageNorm) shape(s Size) device.GroupNorm {
-	n := device.GroupNorm{
+func (l ImageNorm) shape(s Size) device.GroupShape {
+	n := device.GroupShape{
 		B: s.Rows(), P: l.Of.Pixels(), C: l.Of.Channels, Groups: l.Groups, Epsilon: l.Epsilon, ReLU: l.ReLU,
 	}
 	if l.Groups == 0 {
@@ -49,7 +49,7 @@ func (l ImageNorm) shape(s Size) device.GroupNorm {
 }
 
 // Saved implements Layer: the mean and the variance of each group.
-func (l ImageNorm) Saved(_ device.Device, s Size) int {
+func (l ImageNorm) Saved(s Size) int {
 	n := l.shape(s)
 	return 2 * Padded(n.B*n.Groups)
 }
@@ -78,14 +78,16 @@ func (l ImageNorm) forward(p Pass, skip device.Mem) {
 	if p.Evaluating && l.Groups == 0 {
 		mean, variance = p.Params[2], p.Params[3]
 	} else {
-		p.Device.GroupMoments(mean, variance, p.In, n)
+		p.Device.Do(&device.GroupMoments{Mean: mean, Variance: variance, X: p.In, GroupShape: n})
 	}
 	if !p.Evaluating && !p.Recomputing && l.Groups == 0 {
 		unbiased := float32(float64(n.P) / float64(max(n.P-1, 1)))
-		p.Device.Axpy(p.Grads[2], p.Weight, mean)
-		p.Device.Axpy(p.Grads[3], p.Weight*unbiased, variance)
+		p.Device.Do(&device.Axpy{Y: p.Grads[2], A: p.Weight, X: mean})
+		p.Device.Do(&device.Axpy{Y: p.Grads[3], A: p.Weight * unbiased, X: variance})
 	}
-	p.Device.GroupNorm(p.Out, p.In, skip, mean, variance, p.Params[0], p.Params[1], n)
+	p.Device.Do(&device.GroupNorm{
+		Y: p.Out, X: p.In, Skip: skip, Mean: mean, Variance: variance, Weight: p.Params[0], Bias: p.Params[1], GroupShape: n,
+	})
 }
 
 // BackwardInput implements Layer.
@@ -94,12 +96,15 @@ func (l ImageNorm) BackwardInput(p Pass) { l.backward(p, device.Mem{}, device.Me
 // backward takes the skip of forward; dskip, unless absent, receives its gradient.
 func (l ImageNorm) backward(p Pass, skip, dskip device.Mem) {
 	mean, variance := l.saved(p)
-	p.Device.GroupNormBackward(p.DIn, dskip, p.Kept, p.DOut, p.In, skip, mean, variance, p.Params[0], p.Params[1], l.shape(p.Size))
+	p.Device.Do(&device.GroupNormBackward{
+		DX: p.DIn, DZ: dskip, Sums: p.Kept, DY: p.DOut, X: p.In, Skip: skip, Mean: mean, Variance: variance, Weight: p.Params[0],
+		Bias: p.Params[1], GroupShape: l.shape(p.Size),
+	})
 }
 
 // BackwardWeight implements Layer.
 func (l ImageNorm) BackwardWeight(p Pass) {
 	n := l.shape(p.Size)
-	p.Device.SumRows(p.Grads[1], p.Kept.Slice(0, n.B*n.C), n.B, n.C)
-	p.Device.SumRows(p.Grads[0], p.Kept.Slice(n.B*n.C, n.B*n.C), n.B, n.C)
+	p.Device.Do(&device.SumRows{Sum: p.Grads[1], X: p.Kept.Slice(0, n.B*n.C)})
+	p.Device.Do(&device.SumRows{Sum: p.Grads[0], X: p.Kept.Slice(n.B*n.C, n.B*n.C)})
 }

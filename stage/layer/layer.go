@@ -180,7 +180,7 @@ type Layer interface {
 	// Ports lists the tensors that go in and come out, for a micro-batch of size s.
 	Ports(s Size) (in, out []Port)
 	// Saved is how many words the forward keeps for the backward, besides its input.
-	Saved(d device.Device, s Size) int
+	Saved(s Size) int
 	// Kept is how many words BackwardInput leaves for BackwardWeight, besides the gradient of the output.
 	Kept(s Size) int
 	// FLOPs counts the floating-point operations of the matrix products, for balancing stages before a profile exists.

@@ -27,14 +27,14 @@ func layers() map[string]layer.Layer {
 		"linear no bias": layer.Linear{Path: "linear", In: 12, Out: 7},
 		"linear out-in":  layer.Linear{Path: "linear", In: 12, Out: 7, Bias: true, OutIn: true},
 		"norm":           norm("norm"),
-		"gelu":           layer.GELU{Path: "gelu", Width: 12},
+		"gelu":           layer.Activation{Function: device.GELU, Path: "gelu", Width: 12},
 		"attention":      attention(),
 		"mlp":            mlp(),
 		"residual":       layer.NewResidual(linear("linear", 12, 12)),
 		"chain of in-place layers": layer.NewChain("chain",
-			linear("a", 12, 8), layer.GELU{Path: "b", Width: 8}, layer.GELU{Path: "c", Width: 8}, linear("d", 8, 12)),
+			linear("a", 12, 8), layer.Activation{Function: device.GELU, Path: "b", Width: 8}, layer.Activation{Function: device.GELU, Path: "c", Width: 8}, linear("d", 8, 12)),
 		"chain that begins and ends in place": layer.NewChain("chain",
-			layer.GELU{Path: "a", Width: 12}, linear("b", 12, 12), layer.GELU{Path: "c", Width: 12}),
+			layer.Activation{Function: device.GELU, Path: "a", Width: 12}, linear("b", 12, 12), layer.Activation{Function: device.GELU, Path: "c", Width: 12}),
 		"block": layer.NewBlock("block", norm("block.norm1"), attention(), norm("block.norm2"), mlp()),
 		"head":  layer.NewHead("head", norm("head.norm"), layer.Linear{Path: "head.logits", In: 12, Out: 9, OutIn: true}),
 	}
@@ -79,10 +79,10 @@ func TestGradientCheckCatchesWrongBackwards(t *testing.T) {
 		"a forgotten skip": wrong{Layer: all["residual"], input: linear.BackwardInput},
 		"an input gradient 1% too large": wrong{Layer: norm, input: func(p layer.Pass) {
 			norm.BackwardInput(p)
-			p.Device.Scale(p.DIn, 1.01)
+			p.Device.Do(&device.Scale{X: p.DIn, A: 1.01})
 		}},
 		"a weight gradient that is overwritten": wrong{Layer: linear, weight: func(p layer.Pass) {
-			p.Device.Zero(p.Grads[0])
+			p.Device.Do(&device.Zero{X: p.Grads[0]})
 			linear.BackwardWeight(p)
 		}},
 		"a gradient of one bias left out": wrong{Layer: block, weight: func(p layer.Pass) {

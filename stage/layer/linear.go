@@ -44,29 +44,31 @@ func (l Linear) FLOPs(s Size) (forward, backward float64) {
 
 // Forward implements Layer.
 func (l Linear) Forward(p Pass) {
-	m := device.MatMul{M: p.Size.Rows(), N: l.Out, K: l.In, TransB: l.OutIn}
+	m := device.Product{M: p.Size.Rows(), N: l.Out, K: l.In, TransB: l.OutIn}
 	if l.Bias {
 		m.Bias = p.Params[1]
 	}
-	p.Device.MatMul(p.Out, p.In, p.Params[0], m)
+	p.Device.Do(&device.MatMul{C: p.Out, A: p.In, B: p.Params[0], Product: m})
 }
 
 // BackwardInput sets dx (R,In) = dy (R,Out) W^T.
 func (l Linear) BackwardInput(p Pass) {
-	p.Device.MatMul(p.DIn, p.DOut, p.Params[0], device.MatMul{M: p.Size.Rows(), N: l.In, K: l.Out, TransB: !l.OutIn})
+	p.Device.Do(&device.MatMul{
+		C: p.DIn, A: p.DOut, B: p.Params[0], Product: device.Product{M: p.Size.Rows(), N: l.In, K: l.Out, TransB: !l.OutIn},
+	})
 }
 
 // BackwardWeight adds dW += x^T dy, or (dy^T x) when W is (Out,In), and db += the sum of dy over the rows. Where the pass is
 // Fresh it sets dW.
 func (l Linear) BackwardWeight(p Pass) {
 	if l.OutIn {
-		m := device.MatMul{M: l.Out, N: l.In, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
-		p.Device.MatMul(p.Grads[0], p.DOut, p.In, m)
+		m := device.Product{M: l.Out, N: l.In, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
+		p.Device.Do(&device.MatMul{C: p.Grads[0], A: p.DOut, B: p.In, Product: m})
 	} else {
-		m := device.MatMul{M: l.In, N: l.Out, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
-		p.Device.MatMul(p.Grads[0], p.In, p.DOut, m)
+		m := device.Product{M: l.In, N: l.Out, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
+		p.Device.Do(&device.MatMul{C: p.Grads[0], A: p.In, B: p.DOut, Product: m})
 	}
 	if l.Bias {
-		p.Device.SumRows(p.Grads[1], p.DOut, p.Size.Rows(), l.Out)
+		p.Device.Do(&device.SumRows{Sum: p.Grads[1], X: p.DOut})
 	}
 }

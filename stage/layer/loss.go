@@ -24,7 +24,7 @@ func (l CrossEntropy) Classes() int { return l.Vocabulary }
 
 // Compute implements Loss: forward and backward in one pass over the logits.
 func (l CrossEntropy) Compute(d device.Device, s Size, losses, doutput, output, targets device.Mem, scale float32) {
-	d.CrossEntropy(losses, doutput, output, targets, s.Rows(), l.Vocabulary, scale)
+	d.Do(&device.CrossEntropy{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: scale})
 }
 
 // SampleCrossEntropy is CrossEntropy of logits (B,Number) for samples as wholes, whatever their positions.
@@ -38,5 +38,5 @@ func (l SampleCrossEntropy) Classes() int { return l.Number }
 
 // Compute implements Loss.
 func (l SampleCrossEntropy) Compute(d device.Device, s Size, losses, doutput, output, targets device.Mem, scale float32) {
-	d.CrossEntropy(losses, doutput, output, targets, s.B, l.Number, scale)
+	d.Do(&device.CrossEntropy{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: scale})
 }

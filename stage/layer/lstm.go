@@ -74,7 +74,7 @@ func (l LSTM) cutSaved(c *cutter, s Size) lstmSaved {
 }
 
 // Saved implements Layer.
-func (l LSTM) Saved(_ device.Device, s Size) int {
+func (l LSTM) Saved(s Size) int {
 	n := s.Rows() * l.Hidden
 	words := Padded(gateCount*n) + 2*Padded(n) + Padded(gateCount*l.Hidden)
 	if l.WeightDrop > 0 {
@@ -112,8 +112,8 @@ func (l LSTM) FLOPs(s Size) (forward, backward float64) {
 }
 
 // shape is that of direction i.
-func (l LSTM) shape(s Size, i int, mask device.Mem) device.LSTM {
-	return device.LSTM{B: s.B, T: s.T, H: l.Hidden, Reverse: i == 1, OutStride: l.Width(), Mask: mask}
+func (l LSTM) shape(s Size, i int, mask device.Mem) device.LSTMShape {
+	return device.LSTMShape{B: s.B, T: s.T, H: l.Hidden, Reverse: i == 1, OutStride: l.Width(), Mask: mask}
 }
 
 // columns is the part of y, or of its gradient, from direction i's first element on.
@@ -122,8 +122,8 @@ func (l LSTM) columns(y device.Mem, i int) device.Mem {
 }
 
 // drop is the dropout of direction i's recurrent weights: the same for all micro-batches of a step.
-func (l LSTM) drop(p Pass, i int) device.Dropout {
-	return device.Dropout{
+func (l LSTM) drop(p Pass, i int) device.DropoutMask {
+	return device.DropoutMask{
 		Rate: float32(l.WeightDrop), Key: Mix(p.KeyOf(l.Path+".weight_hh") + uint64(i)),
 		Rows: gateCount * l.Hidden, Columns: l.Hidden, Share: 1,
 	}
@@ -138,15 +138,20 @@ func (l LSTM) forward(p Pass, mask device.Mem) {
 	d, hidden := p.Device, gateCount*l.Hidden
 	for i := range l.directions() {
 		params, s := p.Params[i*lstmParams:], l.cutSaved(&saved, p.Size)
-		d.Add(s.bias, params[biasIH], params[biasHH])
-		d.MatMul(s.gates, p.In, params[weightIH],
-			device.MatMul{M: p.Size.Rows(), N: hidden, K: l.In, TransB: true, Bias: s.bias})
+		d.Do(&device.Add{Out: s.bias, A: params[biasIH], B: params[biasHH]})
+		d.Do(&device.MatMul{
+			C: s.gates, A: p.In, B: params[weightIH],
+			Product: device.Product{M: p.Size.Rows(), N: hidden, K: l.In, TransB: true, Bias: s.bias},
+		})
 		weight := params[weightHH]
 		if l.WeightDrop > 0 && !p.Evaluating {
-			d.Dropout(s.weight, weight, l.drop(p, i))
+			d.Do(&device.Dropout{Y: s.weight, X: weight, DropoutMask: l.drop(p, i)})
 			weight = s.weight
 		}
-		d.LSTM(l.columns(p.Out, i), s.gates, s.cells, s.previous, weight, l.shape(p.Size, i, mask))
+		d.Do(&device.LSTM{
+			Out: l.columns(p.Out, i), Gates: s.gates, Cells: s.cells, Previous: s.previous, Weight: weight,
+			LSTMShape: l.shape(p.Size, i, mask),
+		})
 	}
 }
 
@@ -163,9 +168,14 @@ func (l LSTM) backwardInput(p Pass, mask device.Mem) {
 		if l.WeightDrop > 0 {
 			weight = s.weight
 		}
-		p.Device.LSTMBackward(dgates[i], carry, l.columns(p.DOut, i), s.gates, s.cells, weight, l.shape(p.Size, i, mask))
-		p.Device.MatMul(p.DIn, dgates[i], params[weightIH],
-			device.MatMul{M: p.Size.Rows(), N: l.In, K: gateCount * l.Hidden, Accumulate: i > 0})
+		p.Device.Do(&device.LSTMBackward{
+			DGates: dgates[i], Carry: carry, DOut: l.columns(p.DOut, i), Gates: s.gates, Cells: s.cells, Weight: weight,
+			LSTMShape: l.shape(p.Size, i, mask),
+		})
+		p.Device.Do(&device.MatMul{
+			C: p.DIn, A: dgates[i], B: params[weightIH],
+			Product: device.Product{M: p.Size.Rows(), N: l.In, K: gateCount * l.Hidden, Accumulate: i > 0},
+		})
 	}
 }
 
@@ -176,19 +186,21 @@ func (l LSTM) BackwardWeight(p Pass) {
 	d, rows, hidden := p.Device, p.Size.Rows(), gateCount*l.Hidden
 	for i := range l.directions() {
 		grads, s := p.Grads[i*lstmParams:], l.cutSaved(&saved, p.Size)
-		d.MatMul(grads[weightIH], dgates[i], p.In, device.MatMul{M: hidden, N: l.In, K: rows, TransA: true, Accumulate: true})
-		m := device.MatMul{M: hidden, N: l.Hidden, K: rows, TransA: true, Accumulate: true}
+		d.Do(&device.MatMul{
+			C: grads[weightIH], A: dgates[i], B: p.In, Product: device.Product{M: hidden, N: l.In, K: rows, TransA: true, Accumulate: true},
+		})
+		m := device.Product{M: hidden, N: l.Hidden, K: rows, TransA: true, Accumulate: true}
 		if l.WeightDrop > 0 {
 			m.Accumulate = false
 			dropped := scratch.Slice(0, hidden*l.Hidden)
-			d.MatMul(dropped, dgates[i], s.previous, m)
-			d.Dropout(dropped, dropped, l.drop(p, i))
-			d.Add(grads[weightHH], grads[weightHH], dropped)
+			d.Do(&device.MatMul{C: dropped, A: dgates[i], B: s.previous, Product: m})
+			d.Do(&device.Dropout{Y: dropped, X: dropped, DropoutMask: l.drop(p, i)})
+			d.Do(&device.Add{Out: grads[weightHH], A: grads[weightHH], B: dropped})
 		} else {
-			d.MatMul(grads[weightHH], dgates[i], s.previous, m)
+			d.Do(&device.MatMul{C: grads[weightHH], A: dgates[i], B: s.previous, Product: m})
 		}
-		d.SumRows(grads[biasIH], dgates[i], rows, hidden)
-		d.SumRows(grads[biasHH], dgates[i], rows, hidden)
+		d.Do(&device.SumRows{Sum: grads[biasIH], X: dgates[i]})
+		d.Do(&device.SumRows{Sum: grads[biasHH], X: dgates[i]})
 	}
 }
 

@@ -29,7 +29,7 @@ func (l PassMask) Ports(s Size) (in, out []Port) {
 
 // Forward implements Layer.
 func (l PassMask) Forward(p Pass) {
-	p.Device.Copy(maskOf(p.Out, p.Size), maskOf(p.In, p.Size))
+	p.Device.Do(&device.Copy{Y: maskOf(p.Out, p.Size), X: maskOf(p.In, p.Size)})
 	p.Out = mainOf(p.Out, p.Size, l.Width)
 	l.Layer.Forward(p)
 }
@@ -83,8 +83,8 @@ func (l *PostNorm) Ports(s Size) (in, out []Port) {
 func (l *PostNorm) sum(s Size) int { return s.Rows() * l.width }
 
 // Saved implements Layer: x + f(x), what the norm saves and what f saves.
-func (l *PostNorm) Saved(d device.Device, s Size) int {
-	return Padded(l.sum(s)) + Padded(l.norm.Saved(d, s)) + Padded(l.f.Saved(d, s))
+func (l *PostNorm) Saved(s Size) int {
+	return Padded(l.sum(s)) + Padded(l.norm.Saved(s)) + Padded(l.f.Saved(s))
 }
 
 // Kept implements Layer: the gradient of the sum, what the norm keeps and what f keeps.
@@ -110,7 +110,7 @@ func cutSum(m device.Mem, sum, norm, f int) (s, ofNorm, ofF device.Mem) {
 }
 
 func (l *PostNorm) saved(p Pass) (sum, norm, f device.Mem) {
-	return cutSum(p.Saved, l.sum(p.Size), l.norm.Saved(p.Device, p.Size), l.f.Saved(p.Device, p.Size))
+	return cutSum(p.Saved, l.sum(p.Size), l.norm.Saved(p.Size), l.f.Saved(p.Size))
 }
 
 // passes are those of f and of the norm in a backward.
@@ -135,7 +135,7 @@ func (l *PostNorm) Forward(p Pass) {
 	f, norm := p, p
 	f.Params, f.Out, f.Saved = p.Params[:at], sum, ofF
 	l.f.Forward(f)
-	p.Device.Add(sum, sum, l.main(p.In, p.Size))
+	p.Device.Do(&device.Add{Out: sum, A: sum, B: l.main(p.In, p.Size)})
 	norm.Params, norm.In, norm.Saved = p.Params[at:], sum, ofNorm
 	l.norm.Forward(norm)
 }
@@ -146,7 +146,7 @@ func (l *PostNorm) BackwardInput(p Pass) {
 	l.norm.BackwardInput(norm)
 	l.f.BackwardInput(f)
 	dx := l.main(p.DIn, p.Size)
-	p.Device.Add(dx, dx, f.DOut)
+	p.Device.Do(&device.Add{Out: dx, A: dx, B: f.DOut})
 }
 
 // BackwardWeight implements Layer.

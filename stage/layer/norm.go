@@ -29,7 +29,7 @@ func (l LayerNorm) adapts() (in, out bool) { return false, true }
 func (l LayerNorm) sums() bool { return true }
 
 // Saved implements Layer.
-func (l LayerNorm) Saved(_ device.Device, s Size) int { return 2 * Padded(s.Rows()) }
+func (l LayerNorm) Saved(s Size) int { return 2 * Padded(s.Rows()) }
 
 // Kept implements Layer.
 func (l LayerNorm) Kept(Size) int { return 0 }
@@ -45,17 +45,17 @@ func (l LayerNorm) saved(p Pass) (mean, rstd device.Mem) {
 // Forward implements Layer.
 func (l LayerNorm) Forward(p Pass) {
 	mean, rstd := l.saved(p)
-	p.Device.LayerNorm(p.Out, mean, rstd, p.In, p.Params[0], p.Params[1], p.Size.Rows(), l.Width, l.Epsilon)
+	p.Device.Do(&device.Norm{Y: p.Out, Mean: mean, Rstd: rstd, X: p.In, Weight: p.Params[0], Bias: p.Params[1], Epsilon: l.Epsilon})
 }
 
 // BackwardInput implements Layer.
 func (l LayerNorm) BackwardInput(p Pass) {
 	mean, rstd := l.saved(p)
-	p.Device.LayerNormBackward(p.DIn, p.DOut, p.In, mean, rstd, p.Params[0], p.Plus, p.Size.Rows(), l.Width)
+	p.Device.Do(&device.NormBackward{DX: p.DIn, DY: p.DOut, X: p.In, Mean: mean, Rstd: rstd, Weight: p.Params[0], Plus: p.Plus})
 }
 
 // BackwardWeight implements Layer.
 func (l LayerNorm) BackwardWeight(p Pass) {
 	mean, rstd := l.saved(p)
-	p.Device.LayerNormBackwardWeight(p.Grads[0], p.Grads[1], p.DOut, p.In, mean, rstd, p.Size.Rows(), l.Width)
+	p.Device.Do(&device.NormBackwardWeight{DWeight: p.Grads[0], DBias: p.Grads[1], DY: p.DOut, X: p.In, Mean: mean, Rstd: rstd})
 }

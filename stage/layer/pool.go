@@ -36,11 +36,13 @@ func (l MaxPool) Ports(s Size) (in, out []Port) {
 }
 
 // Forward implements Layer.
-func (l MaxPool) Forward(p Pass) { p.Device.MaxPool(p.Out, p.In, l.shape(p.Size)) }
+func (l MaxPool) Forward(p Pass) {
+	p.Device.Do(&device.MaxPool{Y: p.Out, X: p.In, Pool: l.shape(p.Size)})
+}
 
 // BackwardInput implements Layer.
 func (l MaxPool) BackwardInput(p Pass) {
-	p.Device.MaxPoolBackward(p.DIn, p.DOut, p.In, l.shape(p.Size))
+	p.Device.Do(&device.MaxPoolBackward{DX: p.DIn, DY: p.DOut, X: p.In, Pool: l.shape(p.Size)})
 }
 
 // AveragePool is y (B,C), the mean of x (B,H,W,C) over its pixels.
@@ -61,10 +63,10 @@ func (l AveragePool) Ports(s Size) (in, out []Port) {
 
 // Forward implements Layer.
 func (l AveragePool) Forward(p Pass) {
-	p.Device.AveragePool(p.Out, p.In, p.Size.Rows(), l.Of.Pixels(), l.Of.Channels)
+	p.Device.Do(&device.AveragePool{Y: p.Out, X: p.In, B: p.Size.Rows(), P: l.Of.Pixels(), C: l.Of.Channels})
 }
 
 // BackwardInput implements Layer.
 func (l AveragePool) BackwardInput(p Pass) {
-	p.Device.AveragePoolBackward(p.DIn, p.DOut, p.Size.Rows(), l.Of.Pixels(), l.Of.Channels)
+	p.Device.Do(&device.AveragePoolBackward{DX: p.DIn, DY: p.DOut, B: p.Size.Rows(), P: l.Of.Pixels(), C: l.Of.Channels})
 }

@@ -40,8 +40,8 @@ func (l *Recurrence) input(s Size) int {
 }
 
 // Saved implements Layer: the LSTM's input where it is not x, and what it saves.
-func (l *Recurrence) Saved(d device.Device, s Size) int {
-	return Padded(l.input(s)) + l.LSTM.Saved(d, s)
+func (l *Recurrence) Saved(s Size) int {
+	return Padded(l.input(s)) + l.LSTM.Saved(s)
 }
 
 // Kept implements Layer: the gradient of the LSTM's input where that is not x, and what it keeps.
@@ -69,7 +69,7 @@ func (l *Recurrence) inner(p Pass) (q Pass, mask, dinput device.Mem) {
 	if l.copies() {
 		saved := cutter{mem: p.Saved}
 		q.In = saved.take(l.input(p.Size))
-		q.Saved = saved.take(l.LSTM.Saved(p.Device, p.Size))
+		q.Saved = saved.take(l.LSTM.Saved(p.Size))
 	}
 	if l.copies() && !p.Kept.Absent() {
 		kept := cutter{mem: p.Kept}
@@ -92,22 +92,22 @@ func (l *Recurrence) Forward(p Pass) {
 	q.Out = out[0]
 	l.LSTM.forward(q, mask)
 	if l.Residual {
-		p.Device.Add(out[0], out[0], in[0])
+		p.Device.Do(&device.Add{Out: out[0], A: out[0], B: in[0]})
 	}
 	for _, i := range l.Passed {
-		p.Device.Copy(out[i], in[i])
+		p.Device.Do(&device.Copy{Y: out[i], X: in[i]})
 	}
 }
 
 // join writes the LSTM's input.
 func (l *Recurrence) join(p Pass, input device.Mem, in [maxStreams]device.Mem) {
 	if l.Joined == 0 {
-		p.Device.Copy(input, in[0])
+		p.Device.Do(&device.Copy{Y: input, X: in[0]})
 	} else {
 		left, right := l.halves(p)
 		left.YStride, right.YStride = l.LSTM.In, l.LSTM.In
-		p.Device.CopyColumns(input, in[0], left)
-		p.Device.CopyColumns(l.right(input), in[l.Joined], right)
+		p.Device.Do(&device.CopyColumns{Y: input, X: in[0], Columns: left})
+		p.Device.Do(&device.CopyColumns{Y: l.right(input), X: in[l.Joined], Columns: right})
 	}
 	if l.Dropout > 0 && !p.Evaluating {
 		dropElements(p, input, input, l.Name(), l.Dropout, l.LSTM.In)
@@ -146,17 +146,17 @@ func (l *Recurrence) BackwardInput(p Pass) {
 		l.split(p, dinput, din)
 	}
 	if l.Residual {
-		d.Add(din[0], din[0], dout[0])
+		d.Do(&device.Add{Out: din[0], A: din[0], B: dout[0]})
 	}
 }
 
 // passBack is the gradient of a stream from what it was passed on to.
 func (l *Recurrence) passBack(p Pass, din, dout device.Mem) {
 	if dout.Absent() {
-		p.Device.Zero(din)
+		p.Device.Do(&device.Zero{X: din})
 		return
 	}
-	p.Device.Copy(din, dout)
+	p.Device.Do(&device.Copy{Y: din, X: dout})
 }
 
 // split takes the gradient of the LSTM's input apart: that of x is set, that of what is joined is added to.
@@ -165,13 +165,13 @@ func (l *Recurrence) split(p Pass, dinput device.Mem, din [maxStreams]device.Mem
 		dropElements(p, dinput, dinput, l.Name(), l.Dropout, l.LSTM.In)
 	}
 	if l.Joined == 0 {
-		p.Device.Copy(din[0], dinput)
+		p.Device.Do(&device.Copy{Y: din[0], X: dinput})
 		return
 	}
 	left, right := l.halves(p)
 	left.XStride, right.XStride, right.Add = l.LSTM.In, l.LSTM.In, true
-	p.Device.CopyColumns(din[0], dinput, left)
-	p.Device.CopyColumns(din[l.Joined], l.right(dinput), right)
+	p.Device.Do(&device.CopyColumns{Y: din[0], X: dinput, Columns: left})
+	p.Device.Do(&device.CopyColumns{Y: din[l.Joined], X: l.right(dinput), Columns: right})
 }
 
 // BackwardWeight implements Layer.

@@ -147,7 +147,7 @@ func TestWeightsDropOncePerStep(t *testing.T) {
 		}
 		return m
 	}
-	p.In, p.Out, p.Saved = alloc(12), alloc(32), alloc(l.Saved(dev, size))
+	p.In, p.Out, p.Saved = alloc(12), alloc(32), alloc(l.Saved(size))
 	for _, param := range l.Params() {
 		p.Params = append(p.Params, alloc(param.Len()))
 	}

@@ -26,7 +26,7 @@ func (l RMSNorm) Ports(s Size) (in, out []Port) {
 func (l RMSNorm) sums() bool { return true }
 
 // Saved implements Layer.
-func (l RMSNorm) Saved(_ device.Device, s Size) int { return s.Rows() }
+func (l RMSNorm) Saved(s Size) int { return s.Rows() }
 
 // Kept implements Layer.
 func (l RMSNorm) Kept(Size) int { return 0 }
@@ -36,16 +36,16 @@ func (l RMSNorm) FLOPs(Size) (forward, backward float64) { return 0, 0 }
 
 // Forward implements Layer.
 func (l RMSNorm) Forward(p Pass) {
-	p.Device.RMSNorm(p.Out, p.Saved.Slice(0, p.Size.Rows()), p.In, p.Params[0], p.Size.Rows(), l.Width, l.Epsilon)
+	p.Device.Do(&device.Norm{Y: p.Out, Rstd: p.Saved.Slice(0, p.Size.Rows()), X: p.In, Weight: p.Params[0], Epsilon: l.Epsilon})
 }
 
 // BackwardInput implements Layer.
 func (l RMSNorm) BackwardInput(p Pass) {
 	rows := p.Size.Rows()
-	p.Device.RMSNormBackward(p.DIn, p.DOut, p.In, p.Saved.Slice(0, rows), p.Params[0], p.Plus, rows, l.Width)
+	p.Device.Do(&device.NormBackward{DX: p.DIn, DY: p.DOut, X: p.In, Rstd: p.Saved.Slice(0, rows), Weight: p.Params[0], Plus: p.Plus})
 }
 
 // BackwardWeight implements Layer.
 func (l RMSNorm) BackwardWeight(p Pass) {
-	p.Device.RMSNormBackwardWeight(p.Grads[0], p.DOut, p.In, p.Saved.Slice(0, p.Size.Rows()), p.Size.Rows(), l.Width)
+	p.Device.Do(&device.NormBackwardWeight{DWeight: p.Grads[0], DY: p.DOut, X: p.In, Rstd: p.Saved.Slice(0, p.Size.Rows())})
 }

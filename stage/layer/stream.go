@@ -42,8 +42,8 @@ func streamMems(m device.Mem, streams []Stream, s Size) (mems [maxStreams]device
 
 // dropElements is a dropout of x (R,columns), element by element, under the layer's name; y may be x.
 func dropElements(p Pass, y, x device.Mem, path string, rate float64, columns int) {
-	p.Device.Dropout(y, x, device.Dropout{
+	p.Device.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
 		Rate: float32(rate), Key: p.KeyOf(path), First: p.First * p.Size.T * columns,
 		Rows: p.Size.Rows(), Columns: columns, Share: 1,
-	})
+	}})
 }

@@ -46,8 +46,8 @@ func torchAttention(causal bool, rate float64) layer.Layer {
 func torchBlock(normFirst, causal bool, act string, rate float64) layer.Layer {
 	const d = torchWidth
 	activation := map[string]layer.Layer{
-		"relu": layer.ReLU{Path: "act", Width: torchInner}, "gelu": layer.GELUErf{Path: "act", Width: torchInner},
-		"gelu_new": layer.GELU{Path: "act", Width: torchInner},
+		"relu": layer.Activation{Function: device.ReLU, Path: "act", Width: torchInner}, "gelu": layer.Activation{Function: device.GELUErf, Path: "act", Width: torchInner},
+		"gelu_new": layer.Activation{Function: device.GELU, Path: "act", Width: torchInner},
 	}[act]
 	norm := func(path string) layer.LayerNorm { return layer.LayerNorm{Path: path, Width: d, Epsilon: 1e-5} }
 	attention := torchAttention(causal, rate)

@@ -31,7 +31,7 @@ func transformers() map[string]layer.Layer {
 		unturned(l)
 		l.Bidirectional, l.Masked = true, true
 	}
-	mlp := layer.NewChain("mlp", linear("up", 12, 20, true), layer.GELUErf{Path: "act", Width: 20}, linear("down", 20, 12, true))
+	mlp := layer.NewChain("mlp", linear("up", 12, 20, true), layer.Activation{Function: device.GELUErf, Path: "act", Width: 20}, linear("down", 20, 12, true))
 	gated := &layer.GatedMLP{Path: "mlp", Gate: linear("gate", 12, 20, true), Up: linear("up", 12, 20, false), Down: linear("down", 20, 12, true)}
 	attention := layer.NewPostNorm(layer.NewDropout(grouped(masked), 0.1), norm)
 	bert := layer.NewChain("block", attention, layer.NewPostNorm(layer.NewDropout(mlp, 0.2), layer.LayerNorm{Path: "norm2", Width: 12, Epsilon: 1e-12}))
@@ -40,7 +40,7 @@ func transformers() map[string]layer.Layer {
 	}
 	return map[string]layer.Layer{
 		"rms norm":               rms("norm"),
-		"exact gelu":             layer.GELUErf{Path: "gelu", Width: 12},
+		"exact gelu":             layer.Activation{Function: device.GELUErf, Path: "gelu", Width: 12},
 		"tanh":                   layer.Tanh{Path: "tanh", Width: 12},
 		"gated mlp":              gated,
 		"dropout":                layer.NewDropout(linear("linear", 12, 7, true), 0.3),
@@ -92,7 +92,7 @@ func forward(t *testing.T, l layer.Layer, change func(p *layer.Pass), in []float
 	p := layer.Pass{Device: dev, Size: layer.Size{B: 2, T: 3}, Key: 5}
 	change(&p)
 	_, out := l.Ports(p.Size)
-	p.In, p.Out, p.Saved = alloc(len(in)), alloc(layer.Words(out)), alloc(l.Saved(dev, p.Size))
+	p.In, p.Out, p.Saved = alloc(len(in)), alloc(layer.Words(out)), alloc(l.Saved(p.Size))
 	copy(p.In.F32(), in)
 	for i, param := range l.Params() {
 		m := alloc(param.Len())
@@ -163,13 +163,13 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 			wide.F32()[i] = device.WidenBF16(device.RoundBF16(v))
 		}
 		if m.Type() == device.BF16 {
-			dev.Convert(m, wide)
+			dev.Do(&device.Copy{Y: m, X: wide})
 			return
 		}
-		dev.Copy(m, wide)
+		dev.Do(&device.Copy{Y: m, X: wide})
 	}
 	p := layer.Pass{Device: dev, Size: s, Key: 3, In: ports(in), Out: ports(out), DOut: ports(out), DIn: ports(in)}
-	p.Saved, p.Kept = alloc(device.F32, l.Saved(dev, s)), alloc(device.F32, l.Kept(s))
+	p.Saved, p.Kept = alloc(device.F32, l.Saved(s)), alloc(device.F32, l.Kept(s))
 	for i, port := range in {
 		if port.Type == device.I32 {
 			for j := range layer.Cut(p.In, in, i).I32() {
@@ -200,9 +200,9 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 	for _, m := range results {
 		wide := alloc(device.F32, m.Len())
 		if m.Type() == device.BF16 {
-			dev.Convert(wide, m)
+			dev.Do(&device.Copy{Y: wide, X: m})
 		} else {
-			dev.Copy(wide, m)
+			dev.Do(&device.Copy{Y: wide, X: m})
 		}
 		values = append(values, slices.Clone(wide.F32()))
 	}

@@ -61,9 +61,9 @@ func (l *Lookup) Forward(p Pass) {
 	in, out := streamMems(p.In, l.In, p.Size), l.out(p.Out, p.Size)
 	for i := range l.In {
 		if l.Looked[i] {
-			p.Device.Embed(out[i], p.Params[0], device.Mem{}, in[i], p.Size.B, p.Size.T, l.Width)
+			p.Device.Do(&device.Embed{Out: out[i], Tokens: p.Params[0], IDs: in[i], T: p.Size.T})
 		} else {
-			p.Device.Copy(out[i], in[i])
+			p.Device.Do(&device.Copy{Y: out[i], X: in[i]})
 		}
 	}
 }
@@ -76,7 +76,7 @@ func (l *Lookup) BackwardInput(p Pass) {
 	din, dout := streamMems(p.DIn, l.In, p.Size), l.out(p.DOut, p.Size)
 	for i, x := range l.In {
 		if x.Type != device.I32 {
-			p.Device.Copy(din[i], dout[i])
+			p.Device.Do(&device.Copy{Y: din[i], X: dout[i]})
 		}
 	}
 }
@@ -86,7 +86,7 @@ func (l *Lookup) BackwardWeight(p Pass) {
 	in, dout := streamMems(p.In, l.In, p.Size), l.out(p.DOut, p.Size)
 	for i := range l.In {
 		if l.Looked[i] {
-			p.Device.EmbedBackward(p.Grads[0], device.Mem{}, dout[i], in[i], p.Size.B, p.Size.T, l.Width)
+			p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[0], DOut: dout[i], IDs: in[i], T: p.Size.T})
 		}
 	}
 }
@@ -107,8 +107,10 @@ func (l SmoothedCrossEntropy) Classes() int { return l.Vocabulary }
 // Compute implements Loss.
 func (l SmoothedCrossEntropy) Compute(d device.Device, s Size, losses, doutput, output, targets device.Mem, scale float32) {
 	if scale == 0 || l.Smoothing == 0 {
-		d.CrossEntropy(losses, doutput, output, targets, s.Rows(), l.Vocabulary, scale)
+		d.Do(&device.CrossEntropy{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: scale})
 		return
 	}
-	d.SmoothedCrossEntropy(losses, doutput, output, targets, s.Rows(), l.Vocabulary, scale, float32(l.Smoothing))
+	d.Do(&device.CrossEntropy{
+		Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: scale, Smoothing: float32(l.Smoothing),
+	})
 }

@@ -48,8 +48,8 @@ func (l TypedEmbedding) inputs(p Pass) (ids, types device.Mem) {
 // Forward implements Layer.
 func (l TypedEmbedding) Forward(p Pass) {
 	ids, types := l.inputs(p)
-	p.Device.Embed(p.Out, p.Params[0], p.Params[1], ids, p.Size.B, p.Size.T, l.Width)
-	p.Device.AddRows(p.Out, p.Params[2], types, p.Size.Rows(), l.Width)
+	p.Device.Do(&device.Embed{Out: p.Out, Tokens: p.Params[0], Positions: p.Params[1], IDs: ids, T: p.Size.T})
+	p.Device.Do(&device.Embed{Out: p.Out, Tokens: p.Params[2], IDs: types, Add: true})
 }
 
 // BackwardInput implements Layer: ids have no gradient.
@@ -58,8 +58,8 @@ func (l TypedEmbedding) BackwardInput(Pass) {}
 // BackwardWeight implements Layer.
 func (l TypedEmbedding) BackwardWeight(p Pass) {
 	ids, types := l.inputs(p)
-	p.Device.EmbedBackward(p.Grads[0], p.Grads[1], p.DOut, ids, p.Size.B, p.Size.T, l.Width)
-	p.Device.EmbedBackward(p.Grads[2], device.Mem{}, p.DOut, types, p.Size.B, p.Size.T, l.Width)
+	p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[0], DPositions: p.Grads[1], DOut: p.DOut, IDs: ids, T: p.Size.T})
+	p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[2], DOut: p.DOut, IDs: types, T: p.Size.T})
 }
 
 // TokenEmbedding is y (R,D) = tokens[ids (R)]. Its input has no gradient.
@@ -91,7 +91,7 @@ func (l TokenEmbedding) FLOPs(s Size) (forward, backward float64) {
 
 // Forward implements Layer.
 func (l TokenEmbedding) Forward(p Pass) {
-	p.Device.Embed(p.Out, p.Params[0], device.Mem{}, p.In, p.Size.B, p.Size.T, l.Width)
+	p.Device.Do(&device.Embed{Out: p.Out, Tokens: p.Params[0], IDs: p.In, T: p.Size.T})
 }
 
 // BackwardInput implements Layer: ids have no gradient.
@@ -99,5 +99,5 @@ func (l TokenEmbedding) BackwardInput(Pass) {}
 
 // BackwardWeight implements Layer.
 func (l TokenEmbedding) BackwardWeight(p Pass) {
-	p.Device.EmbedBackward(p.Grads[0], device.Mem{}, p.DOut, p.In, p.Size.B, p.Size.T, l.Width)
+	p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[0], DOut: p.DOut, IDs: p.In, T: p.Size.T})
 }

@@ -29,16 +29,16 @@ func (l VariationalDropout) Ports(s Size) (in, out []Port) {
 
 // drop sets y = x with elements dropped; y may be x.
 func (l VariationalDropout) drop(p Pass, y, x device.Mem) {
-	p.Device.Dropout(y, x, device.Dropout{
+	p.Device.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
 		Rate: float32(l.Rate), Key: p.KeyOf(l.Path), First: p.First * l.Width,
 		Rows: p.Size.Rows(), Columns: l.Width, Share: p.Size.T,
-	})
+	}})
 }
 
 // Forward implements Layer.
 func (l VariationalDropout) Forward(p Pass) {
 	if p.Evaluating || l.Rate == 0 {
-		p.Device.Copy(p.Out, p.In)
+		p.Device.Do(&device.Copy{Y: p.Out, X: p.In})
 		return
 	}
 	l.drop(p, p.Out, p.In)
@@ -48,14 +48,14 @@ func (l VariationalDropout) Forward(p Pass) {
 func (l VariationalDropout) BackwardInput(p Pass) {
 	d, n := p.Device, float64(p.Size.Rows()*l.Width)
 	if l.Activation == 0 {
-		d.Copy(p.DIn, p.DOut)
+		d.Do(&device.Copy{Y: p.DIn, X: p.DOut})
 	} else {
-		d.Copy(p.DIn, p.In)
+		d.Do(&device.Copy{Y: p.DIn, X: p.In})
 		if l.Rate > 0 {
 			l.drop(p, p.DIn, p.DIn)
 		}
-		d.Scale(p.DIn, float32(2*l.Activation*float64(p.Weight)/n))
-		d.Add(p.DIn, p.DIn, p.DOut)
+		d.Do(&device.Scale{X: p.DIn, A: float32(2 * l.Activation * float64(p.Weight) / n)})
+		d.Do(&device.Add{Out: p.DIn, A: p.DIn, B: p.DOut})
 	}
 	if l.Rate > 0 {
 		l.drop(p, p.DIn, p.DIn)
@@ -75,10 +75,10 @@ func (l VariationalDropout) temporal(p Pass) {
 		at := b * s.T * l.Width
 		x, after := p.In.Slice(at, n), p.In.Slice(at+l.Width, n)
 		dx, dafter := p.DIn.Slice(at, n), p.DIn.Slice(at+l.Width, n)
-		d.Axpy(dx, scale, x)
-		d.Axpy(dx, -scale, after)
-		d.Axpy(dafter, scale, after)
-		d.Axpy(dafter, -scale, x)
+		d.Do(&device.Axpy{Y: dx, A: scale, X: x})
+		d.Do(&device.Axpy{Y: dx, A: -scale, X: after})
+		d.Do(&device.Axpy{Y: dafter, A: scale, X: after})
+		d.Do(&device.Axpy{Y: dafter, A: -scale, X: x})
 	}
 }
 
@@ -106,7 +106,7 @@ func (l WordEmbedding) Ports(s Size) (in, out []Port) {
 }
 
 // Saved implements Layer.
-func (l WordEmbedding) Saved(device.Device, Size) int { return 0 }
+func (l WordEmbedding) Saved(Size) int { return 0 }
 
 // Kept implements Layer: the gradient of the looked-up rows (R,D) behind their dropout.
 func (l WordEmbedding) Kept(s Size) int {
@@ -122,15 +122,15 @@ func (l WordEmbedding) FLOPs(s Size) (forward, backward float64) {
 	return n, 2 * n
 }
 
-func (l WordEmbedding) dropout(p Pass) device.Dropout {
-	return device.Dropout{Rate: float32(l.Drop), Key: p.KeyOf(l.Path), Rows: p.Size.Rows(), Columns: l.Width}
+func (l WordEmbedding) dropout(p Pass) device.DropoutMask {
+	return device.DropoutMask{Rate: float32(l.Drop), Key: p.KeyOf(l.Path), Rows: p.Size.Rows(), Columns: l.Width}
 }
 
 // Forward implements Layer.
 func (l WordEmbedding) Forward(p Pass) {
-	p.Device.Embed(p.Out, p.Params[0], device.Mem{}, p.In, p.Size.B, p.Size.T, l.Width)
+	p.Device.Do(&device.Embed{Out: p.Out, Tokens: p.Params[0], IDs: p.In, T: p.Size.T})
 	if l.Drop > 0 && !p.Evaluating {
-		p.Device.DropRows(p.Out, p.Out, p.In, l.dropout(p))
+		p.Device.Do(&device.Dropout{Y: p.Out, X: p.Out, IDs: p.In, DropoutMask: l.dropout(p)})
 	}
 }
 
@@ -142,7 +142,7 @@ func (l WordEmbedding) BackwardWeight(p Pass) {
 	dout := p.DOut
 	if l.Drop > 0 {
 		dout = p.Kept
-		p.Device.DropRows(dout, p.DOut, p.In, l.dropout(p))
+		p.Device.Do(&device.Dropout{Y: dout, X: p.DOut, IDs: p.In, DropoutMask: l.dropout(p)})
 	}
-	p.Device.EmbedBackward(p.Grads[0], device.Mem{}, dout, p.In, p.Size.B, p.Size.T, l.Width)
+	p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[0], DOut: dout, IDs: p.In, T: p.Size.T})
 }

@@ -17,16 +17,7 @@ func (l Widen) Name() string { return l.Path }
 func (l Widen) Ports(s Size) (in, out []Port) { return operand("x", s, l.Width), row("y", s, l.Width) }
 
 // Forward implements Layer.
-func (l Widen) Forward(p Pass) { convert(p.Device, p.Out, p.In) }
+func (l Widen) Forward(p Pass) { p.Device.Do(&device.Copy{Y: p.Out, X: p.In}) }
 
 // BackwardInput implements Layer.
-func (l Widen) BackwardInput(p Pass) { convert(p.Device, p.DIn, p.DOut) }
-
-// convert copies x to y, whatever their types are.
-func convert(d device.Device, y, x device.Mem) {
-	if y.Type() == x.Type() {
-		d.Copy(y, x)
-		return
-	}
-	d.Convert(y, x)
-}
+func (l Widen) BackwardInput(p Pass) { p.Device.Do(&device.Copy{Y: p.DIn, X: p.DOut}) }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -144,9 +145,9 @@ func (c *bert) embedding() layer.Layer {
 // activation is what follows a projection of this width.
 func (c *bert) activation(path string, width int) layer.Layer {
 	if c.act == exactGELU {
-		return layer.GELUErf{Path: path, Width: width}
+		return layer.Activation{Function: device.GELUErf, Path: path, Width: width}
 	}
-	return layer.GELU{Path: path, Width: width}
+	return layer.Activation{Function: device.GELU, Path: path, Width: width}
 }
 
 // block is bert.encoder.layer.i. All but the last give the mask on.

@@ -97,11 +97,11 @@ func (c *mlp) unit(i, in, out int) layer.Layer {
 func (c *mlp) activation(path string, width int) layer.Layer {
 	switch c.hiddenAct {
 	case "gelu":
-		return boundary{layer.GELUErf{Path: path, Width: width}}
+		return boundary{layer.Activation{Function: device.GELUErf, Path: path, Width: width}}
 	case "gelu_new":
-		return boundary{layer.GELU{Path: path, Width: width}}
+		return boundary{layer.Activation{Function: device.GELU, Path: path, Width: width}}
 	}
-	return layer.ReLU{Path: path, Width: width}
+	return layer.Activation{Function: device.ReLU, Path: path, Width: width}
 }
 
 // boundary is a layer at the end of a unit, which may end a stage: it gives F32 whatever type products compute in.

@@ -143,12 +143,13 @@ func TestDropoutDoesNotDependOnTheCut(t *testing.T) {
 	}
 }
 
-func TestRecurrentModelsAllocateNothing(t *testing.T) {
+func TestRecurrentModelsAllocateOperationsAlone(t *testing.T) {
 	stagetest.EachDevice(t, func(t *testing.T, dev device.Device) {
+		r := &stagetest.Recorder{Device: dev}
 		for name := range recurrentFamilies {
 			m := buildRecurrent(t, name)
 			s, err := stage.New(stage.Config{
-				Device: dev, Model: m, Samples: 2, Slots: 1, Optimizer: stage.Optimizer{Name: "asgd"},
+				Device: r, Model: m, Samples: 2, Slots: 1, Optimizer: stage.Optimizer{Name: "asgd"},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -157,7 +158,7 @@ func TestRecurrentModelsAllocateNothing(t *testing.T) {
 			input := b.Input(m.Layers[0], layer.Size{B: 2, T: 5}, 0)
 			labels := stagetest.Int32Bytes(b.Targets[:10])
 			micro := stage.Micro{Weight: 1}
-			got := testing.AllocsPerRun(10, func() {
+			r.AllocatesOperations(t, func() {
 				s.ZeroGradients()
 				err = errors.Join(err, s.Forward(micro, input, labels, nil), s.Backward(micro, stage.Whole, nil, nil))
 				_, norm := s.SquaredNorm(0)
@@ -166,9 +167,6 @@ func TestRecurrentModelsAllocateNothing(t *testing.T) {
 			})
 			if err = errors.Join(err, s.Close()); err != nil {
 				t.Fatal(err)
-			}
-			if got != 0 {
-				t.Errorf("%s: a batch makes %v allocations, want 0", name, got)
 			}
 		}
 	})

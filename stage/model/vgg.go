@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -81,7 +82,7 @@ func (c *vgg) features(m *Model) layer.Image {
 				unit = []layer.Layer{layer.FromPixels{Path: "pixels", Of: c.input()}, layer.Data{Layer: convolution}}
 			}
 			if c.norm == normNone {
-				unit = append(unit, layer.ReLU{Path: path + ".relu", Width: of.Elements()})
+				unit = append(unit, layer.Activation{Function: device.ReLU, Path: path + ".relu", Width: of.Elements()})
 				at += 2
 			} else {
 				unit = append(unit, c.normalise(fmt.Sprintf("features.%d", at+1), of))
@@ -110,7 +111,7 @@ func (c *vgg) classifier(m *Model, of layer.Image) {
 			unit = append([]layer.Layer{layer.Flatten{Path: "flatten", Of: of}}, unit...)
 		}
 		if i < len(c.classifierSizes) {
-			unit = append(unit, layer.NewDropout(layer.ReLU{Path: path + ".relu", Width: width}, c.dropout))
+			unit = append(unit, layer.NewDropout(layer.Activation{Function: device.ReLU, Path: path + ".relu", Width: width}, c.dropout))
 		}
 		m.Layers = append(m.Layers, layer.NewChain(path+".unit", unit...))
 		in = width

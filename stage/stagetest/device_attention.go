@@ -7,7 +7,7 @@ import (
 )
 
 // attentionShapes have ones, odd widths and lengths, and lengths about the blocks that kernels use.
-var attentionShapes = []device.Attention{
+var attentionShapes = []device.AttentionShape{
 	{B: 1, T: 1, H: 1, S: 1},
 	{B: 2, T: 5, H: 3, S: 4},
 	{B: 1, T: 17, H: 2, S: 8},
@@ -23,25 +23,25 @@ var attentionShapes = []device.Attention{
 	{B: 2, T: 12, H: 3, S: 8, Window: 5},
 	{B: 1, T: 19, H: 2, KV: 1, S: 8, Window: 19},
 	{B: 1, T: 130, H: 2, S: 16, Window: 33},
-	{B: 2, T: 75, H: 4, KV: 2, S: 8, Window: 7, Dropout: device.Dropout{Rate: 0.2, Key: 3, First: 6}},
+	{B: 2, T: 75, H: 4, KV: 2, S: 8, Window: 7, Dropout: device.DropoutMask{Rate: 0.2, Key: 3, First: 6}},
 	{B: 2, T: 40, H: 2, S: 16, Bidirectional: true},
 	{B: 1, T: 23, H: 3, S: 24, QStride: 216, KVStride: 216, Bidirectional: true},
-	{B: 2, T: 37, H: 4, KV: 2, S: 8, Dropout: device.Dropout{Rate: 0.3, Key: 9, First: 1<<33 + 5}},
-	{B: 2, T: 26, H: 2, S: 12, Bidirectional: true, Dropout: device.Dropout{Rate: 0.1, Key: 1 << 50}},
+	{B: 2, T: 37, H: 4, KV: 2, S: 8, Dropout: device.DropoutMask{Rate: 0.3, Key: 9, First: 1<<33 + 5}},
+	{B: 2, T: 26, H: 2, S: 12, Bidirectional: true, Dropout: device.DropoutMask{Rate: 0.1, Key: 1 << 50}},
 }
 
 // attentionCase is a shape with operands. The mask, if any, hides the first sample's last keys, one in the middle and the
 // second sample as a whole.
 type attentionCase struct {
-	device.Attention
+	device.AttentionShape
 	masked  bool
 	spread  float64
 	q, k, v tensor
 	mask    tensor
 }
 
-func (c *comparison) attentionCase(a device.Attention, masked bool, spread float64) attentionCase {
-	x := attentionCase{Attention: a, masked: masked, spread: spread, mask: tensor{name: "no mask"}}
+func (c *comparison) attentionCase(a device.AttentionShape, masked bool, spread float64) attentionCase {
+	x := attentionCase{AttentionShape: a, masked: masked, spread: spread, mask: tensor{name: "no mask"}}
 	x.q = tensor{name: "q", floats: c.normal(a.Queries(), 0, spread)}
 	x.k = tensor{name: "k", floats: c.normal(a.Keys(), 0, spread)}
 	x.v = tensor{name: "v", floats: c.normal(a.Keys(), 0, spread)}
@@ -79,17 +79,19 @@ func attentionOn(c *comparison, x attentionCase) {
 	n, tolerance := x.B*x.T*x.H*x.S, product*math.Sqrt(float64(x.T+x.S))
 	operands := []tensor{c.out("out", n), x.q, x.k, x.v, x.mask}
 	c.compare("Attention", x.String(), tolerance, operands, func(d device.Device, m []device.Mem) {
-		a := x.Attention
+		a := x.AttentionShape
 		a.Mask = m[4]
-		d.Attention(m[0], device.Mem{}, m[1], m[2], m[3], a)
+		d.Do(&device.Attention{Out: m[0], Q: m[1], K: m[2], V: m[3], AttentionShape: a})
 	})
 	operands = append(operands, c.in("dout", n), c.out("dq", len(x.q.floats)), c.out("dk", len(x.k.floats)), c.out("dv", len(x.v.floats)))
 	c.compare("AttentionBackward", x.String(), tolerance, operands, func(d device.Device, m []device.Mem) {
-		a := x.Attention
+		a := x.AttentionShape
 		a.Mask = m[4]
-		saved := c.alloc(d, device.F32, d.AttentionSaved(a))
-		d.Attention(m[0], saved, m[1], m[2], m[3], a)
-		d.AttentionBackward(m[6], m[7], m[8], m[5], m[1], m[2], m[3], m[0], saved, a)
+		saved := c.alloc(d, device.F32, a.Saved())
+		d.Do(&device.Attention{Out: m[0], Saved: saved, Q: m[1], K: m[2], V: m[3], AttentionShape: a})
+		d.Do(&device.AttentionBackward{
+			DQ: m[6], DK: m[7], DV: m[8], DOut: m[5], Q: m[1], K: m[2], V: m[3], Out: m[0], Saved: saved, AttentionShape: a,
+		})
 		d.Free(saved)
 	})
 }
@@ -103,7 +105,9 @@ func causality(c *comparison) {
 		}
 		a = a.WithDefaults()
 		x := c.attentionCase(a, false, 1)
-		call := func(d device.Device, m []device.Mem) { d.Attention(m[0], device.Mem{}, m[1], m[2], m[3], a) }
+		call := func(d device.Device, m []device.Mem) {
+			d.Do(&device.Attention{Out: m[0], Q: m[1], K: m[2], V: m[3], AttentionShape: a})
+		}
 		operands := []tensor{c.out("out", a.B*a.T*a.H*a.S), x.q, x.k, x.v}
 		before := c.run(c.dev, 0, "Attention", operands, call)[0]
 		for b := range a.B {
@@ -129,7 +133,9 @@ func locality(c *comparison) {
 		}
 		a = a.WithDefaults()
 		x := c.attentionCase(a, false, 1)
-		call := func(d device.Device, m []device.Mem) { d.Attention(m[0], device.Mem{}, m[1], m[2], m[3], a) }
+		call := func(d device.Device, m []device.Mem) {
+			d.Do(&device.Attention{Out: m[0], Q: m[1], K: m[2], V: m[3], AttentionShape: a})
+		}
 		operands := []tensor{c.out("out", a.B*a.T*a.H*a.S), x.q, x.k, x.v}
 		before := c.run(c.dev, 0, "Attention", operands, call)[0]
 		for b := range a.B {

@@ -2,7 +2,6 @@ package stagetest
 
 import (
 	"math"
-	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -49,14 +48,14 @@ func transfer(c *comparison, typ device.Type, n int) {
 	c.dev.Upload(m, sent)
 	other := c.alloc(c.dev, typ, n)
 	defer c.dev.Free(other)
-	c.dev.Copy(other, m)
+	c.dev.Do(&device.Copy{Y: other, X: m})
 	c.dev.Download(back, other)
 	for i := range back {
 		if back[i] != sent[i] {
 			c.Fatalf("%d elements of %v: byte %d came back as %d, sent %d", n, typ, i, back[i], sent[i])
 		}
 	}
-	c.dev.Zero(other)
+	c.dev.Do(&device.Zero{X: other})
 	c.dev.Download(back, other)
 	for i, b := range back {
 		if b != 0 {
@@ -75,42 +74,74 @@ func invariants(c *comparison) {
 	below := c.alloc(d, device.I32, 2)
 	d.Upload(below, device.IntBytes([]int32{0, -2}))
 	for name, call := range map[string]func(){
-		"Upload of too few bytes":         func() { d.Upload(two, make([]byte, 7)) },
-		"Download of too many bytes":      func() { d.Download(make([]byte, 9), two) },
-		"Copy of another length":          func() { d.Copy(two, three) },
-		"Copy of another type":            func() { d.Copy(two, ints) },
-		"Scale of integers":               func() { d.Scale(ints, 2) },
-		"Axpy of another length":          func() { d.Axpy(two, 1, three) },
-		"Lerp of another length":          func() { d.Lerp(two, 1, three) },
-		"Mul of another type":             func() { d.Mul(two, ints) },
-		"Add of another length":           func() { d.Add(two, two, three) },
-		"Dot of another length":           func() { d.Dot(two, three) },
-		"MatMul that does not fit":        func() { d.MatMul(two, two, three, device.MatMul{M: 1, N: 2, K: 1}) },
-		"LayerNormBackward, short plus":   func() { d.LayerNormBackward(two, two, two, two, two, two, three, 1, 2) },
-		"MatMul without columns":          func() { d.MatMul(two, two, two, device.MatMul{M: 2, N: 0, K: 1}) },
-		"MatMul accumulating with a bias": func() { d.MatMul(two, two, two, device.MatMul{M: 1, N: 2, K: 1, Accumulate: true, Bias: two}) },
-		"SumRows of another width":        func() { d.SumRows(three, two, 1, 2) },
-		"GELU of another length":          func() { d.GELU(two, three) },
-		"GELUBackward without dy":         func() { d.GELUBackward(two, none, two) },
-		"LayerNorm of another width":      func() { d.LayerNorm(two, two, two, two, three, two, 2, 1, 1e-5) },
-		"LayerNormBackward":               func() { d.LayerNormBackward(two, two, three, two, two, two, device.Mem{}, 1, 2) },
-		"LayerNormBackwardWeight":         func() { d.LayerNormBackwardWeight(three, two, two, two, two, two, 1, 2) },
-		"Embed beyond the positions":      func() { d.Embed(three, two, two, ints, 1, 3, 1) },
-		"Attention that does not fit":     func() { d.Attention(three, none, two, two, two, device.Attention{B: 1, T: 1, H: 1, S: 2}) },
-		"Attention beyond the keys":       func() { d.Attention(three, none, three, two, two, device.Attention{B: 1, T: 1, H: 1, S: 3}) },
-		"Attention of no heads":           func() { d.Attention(two, none, two, two, two, device.Attention{B: 1, T: 1, S: 2}) },
-		"Attention of a head and a half":  func() { d.Attention(three, none, three, two, two, device.Attention{B: 1, T: 1, H: 3, KV: 2, S: 1}) },
-		"Attention of rows that overlap":  func() { d.Attention(two, none, two, two, two, device.Attention{B: 1, T: 1, H: 2, S: 1, QStride: 1}) },
+		"Upload of too few bytes":    func() { d.Upload(two, make([]byte, 7)) },
+		"Download of too many bytes": func() { d.Download(make([]byte, 9), two) },
+		"Copy of another length":     func() { d.Do(&device.Copy{Y: two, X: three}) },
+		"Copy of another type":       func() { d.Do(&device.Copy{Y: two, X: ints}) },
+		"Scale of integers":          func() { d.Do(&device.Scale{X: ints, A: 2}) },
+		"Axpy of another length":     func() { d.Do(&device.Axpy{Y: two, A: 1, X: three}) },
+		"Lerp of another length":     func() { d.Do(&device.Lerp{Y: two, A: 1, X: three}) },
+		"Mul of another type":        func() { d.Do(&device.Mul{Y: two, X: ints}) },
+		"Add of another length":      func() { d.Do(&device.Add{Out: two, A: two, B: three}) },
+		"Dot of another length":      func() { d.Dot(two, three) },
+		"MatMul that does not fit":   func() { d.Do(&device.MatMul{C: two, A: two, B: three, Product: device.Product{M: 1, N: 2, K: 1}}) },
+		"LayerNormBackward, short plus": func() {
+			d.Do(&device.NormBackward{DX: two, DY: two, X: two, Mean: two, Rstd: two, Weight: two, Plus: three})
+		},
+		"MatMul without columns": func() { d.Do(&device.MatMul{C: two, A: two, B: two, Product: device.Product{M: 2, N: 0, K: 1}}) },
+		"MatMul accumulating with a bias": func() {
+			d.Do(&device.MatMul{C: two, A: two, B: two, Product: device.Product{M: 1, N: 2, K: 1, Accumulate: true, Bias: two}})
+		},
+		"SumRows of another width": func() { d.Do(&device.SumRows{Sum: three, X: two}) },
+		"GELU of another length":   func() { d.Do(&device.Unary{Y: two, X: three, Function: device.GELU}) },
+		"GELUBackward without dy":  func() { d.Do(&device.UnaryBackward{DX: two, DY: none, X: two, Function: device.GELU}) },
+		"LayerNorm of another width": func() {
+			d.Do(&device.Norm{Y: two, Mean: two, Rstd: two, X: two, Weight: three, Bias: two, Epsilon: 1e-5})
+		},
+		"LayerNormBackward": func() { d.Do(&device.NormBackward{DX: two, DY: two, X: three, Mean: two, Rstd: two, Weight: two}) },
+		"LayerNormBackwardWeight": func() {
+			d.Do(&device.NormBackwardWeight{DWeight: three, DBias: two, DY: two, X: two, Mean: two, Rstd: two})
+		},
+		"Embed beyond the positions": func() { d.Do(&device.Embed{Out: three, Tokens: two, Positions: two, IDs: ints, T: 3}) },
+		"Attention that does not fit": func() {
+			d.Do(&device.Attention{
+				Out: three, Saved: none, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 1, S: 2},
+			})
+		},
+		"Attention beyond the keys": func() {
+			d.Do(&device.Attention{
+				Out: three, Saved: none, Q: three, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 1, S: 3},
+			})
+		},
+		"Attention of no heads": func() {
+			d.Do(&device.Attention{Out: two, Saved: none, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, S: 2}})
+		},
+		"Attention of a head and a half": func() {
+			d.Do(&device.Attention{
+				Out: three, Saved: none, Q: three, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 3, KV: 2, S: 1},
+			})
+		},
+		"Attention of rows that overlap": func() {
+			d.Do(&device.Attention{
+				Out: two, Saved: none, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 2, S: 1, QStride: 1},
+			})
+		},
 		"Attention of all in a window": func() {
-			d.Attention(three, none, three, three, three, device.Attention{B: 1, T: 3, H: 1, S: 1, Window: 2, Bidirectional: true})
+			d.Do(&device.Attention{
+				Out: three, Saved: none, Q: three, K: three, V: three,
+				AttentionShape: device.AttentionShape{B: 1, T: 3, H: 1, S: 1, Window: 2, Bidirectional: true},
+			})
 		},
 		"Attention with a short mask": func() {
-			d.Attention(three, none, three, three, three, device.Attention{B: 1, T: 3, H: 1, S: 1, Mask: ints})
+			d.Do(&device.Attention{
+				Out: three, Saved: none, Q: three, K: three, V: three,
+				AttentionShape: device.AttentionShape{B: 1, T: 3, H: 1, S: 1, Mask: ints},
+			})
 		},
-		"AdamStep of another length": func() { d.AdamStep(two, two, two, three, none, device.Adam{}) },
-		"AdamStep without m":         func() { d.AdamStep(two, two, none, two, none, device.Adam{}) },
-		"SGDStep without momentum":   func() { d.SGDStep(two, two, none, none, device.SGD{Momentum: 0.5}) },
-		"SGDStep with a short delta": func() { d.SGDStep(three, three, none, two, device.SGD{}) },
+		"AdamStep of another length": func() { d.Do(&device.AdamStep{P: two, G: two, M: two, V: three, Delta: none, Adam: device.Adam{}}) },
+		"AdamStep without m":         func() { d.Do(&device.AdamStep{P: two, G: two, M: none, V: two, Delta: none, Adam: device.Adam{}}) },
+		"SGDStep without momentum":   func() { d.Do(&device.SGDStep{P: two, G: two, M: none, Delta: none, SGD: device.SGD{Momentum: 0.5}}) },
+		"SGDStep with a short delta": func() { d.Do(&device.SGDStep{P: three, G: three, M: none, Delta: two, SGD: device.SGD{}}) },
 		"a slice beyond the end":     func() { two.Slice(1, 2) },
 	} {
 		if !panics(call) {
@@ -119,11 +150,11 @@ func invariants(c *comparison) {
 	}
 	// Ids that are not in host memory are read when the operation runs, not when it is called.
 	for name, call := range map[string]func(){
-		"Embed of an id beyond the table": func() { d.Embed(two, two, two, bad, 1, 2, 1) },
-		"Embed of a negative id":          func() { d.Embed(two, two, two, below, 1, 2, 1) },
-		"EmbedBackward beyond the table":  func() { d.EmbedBackward(two, two, two, bad, 1, 2, 1) },
-		"CrossEntropy beyond the classes": func() { d.CrossEntropy(two, none, two, bad, 2, 1, 1) },
-		"CrossEntropy below -1":           func() { d.CrossEntropy(two, none, two, below, 2, 1, 1) },
+		"Embed of an id beyond the table": func() { d.Do(&device.Embed{Out: two, Tokens: two, Positions: two, IDs: bad, T: 2}) },
+		"Embed of a negative id":          func() { d.Do(&device.Embed{Out: two, Tokens: two, Positions: two, IDs: below, T: 2}) },
+		"EmbedBackward beyond the table":  func() { d.Do(&device.EmbedBackward{DTokens: two, DPositions: two, DOut: two, IDs: bad, T: 2}) },
+		"CrossEntropy beyond the classes": func() { d.Do(&device.CrossEntropy{Losses: two, DLogits: none, Logits: two, Targets: bad, Scale: 1}) },
+		"CrossEntropy below -1":           func() { d.Do(&device.CrossEntropy{Losses: two, DLogits: none, Logits: two, Targets: below, Scale: 1}) },
 	} {
 		c.refusesID(name, call)
 	}
@@ -150,48 +181,56 @@ func panics(call func()) (did bool) {
 // second, so none may leave work to the garbage collector.
 func allocations(c *comparison) {
 	const rows, columns, vocabulary = 8, 16, 32
-	d := c.dev
-	a := device.Attention{B: 1, T: rows, H: 2, S: columns / 2}
+	d := &Recorder{Device: c.dev}
+	a := device.AttentionShape{B: 1, T: rows, H: 2, S: columns / 2}
 	floats := func(n int) device.Mem { return c.alloc(d, device.F32, n) }
 	x, y, z, w := floats(rows*columns), floats(rows*columns), floats(rows*columns), floats(rows*columns)
 	square, bias, mean, rstd := floats(columns*columns), floats(columns), floats(rows), floats(rows)
 	tokens, logits, losses := floats(vocabulary*columns), floats(rows*vocabulary), floats(rows)
-	saved := floats(d.AttentionSaved(a))
+	saved := floats(a.Saved())
 	ids := c.alloc(d, device.I32, rows)
 	for name, call := range map[string]func(){
 		"flat": func() {
-			d.Zero(x)
-			d.Copy(x, y)
-			d.Scale(x, 2)
-			d.Axpy(x, 2, y)
-			d.Lerp(x, 0.5, y)
-			d.Mul(x, y)
-			d.Add(x, y, z)
+			d.Do(&device.Zero{X: x})
+			d.Do(&device.Copy{Y: x, X: y})
+			d.Do(&device.Scale{X: x, A: 2})
+			d.Do(&device.Axpy{Y: x, A: 2, X: y})
+			d.Do(&device.Lerp{Y: x, A: 0.5, X: y})
+			d.Do(&device.Mul{Y: x, X: y})
+			d.Do(&device.Add{Out: x, A: y, B: z})
 			d.Dot(x, y)
 		},
 		"MatMul": func() {
-			d.MatMul(x, y, square, device.MatMul{M: rows, N: columns, K: columns, TransB: true, Bias: bias})
-			d.MatMul(square, x, y, device.MatMul{M: columns, N: columns, K: rows, TransA: true, Accumulate: true})
+			d.Do(&device.MatMul{C: x, A: y, B: square, Product: device.Product{M: rows, N: columns, K: columns, TransB: true, Bias: bias}})
+			d.Do(&device.MatMul{
+				C: square, A: x, B: y, Product: device.Product{M: columns, N: columns, K: rows, TransA: true, Accumulate: true},
+			})
 		},
-		"SumRows":      func() { d.SumRows(bias, x, rows, columns) },
-		"GELU":         func() { d.GELU(x, y) },
-		"GELUBackward": func() { d.GELUBackward(x, y, z) },
-		"LayerNorm":    func() { d.LayerNorm(y, mean, rstd, x, bias, bias, rows, columns, 1e-5) },
+		"SumRows":      func() { d.Do(&device.SumRows{Sum: bias, X: x}) },
+		"GELU":         func() { d.Do(&device.Unary{Y: x, X: y, Function: device.GELU}) },
+		"GELUBackward": func() { d.Do(&device.UnaryBackward{DX: x, DY: y, X: z, Function: device.GELU}) },
+		"LayerNorm": func() {
+			d.Do(&device.Norm{Y: y, Mean: mean, Rstd: rstd, X: x, Weight: bias, Bias: bias, Epsilon: 1e-5})
+		},
 		"LayerNormBackward": func() {
-			d.LayerNormBackward(y, y, x, mean, rstd, bias, z, rows, columns)
-			d.LayerNormBackwardWeight(bias, bias, y, x, mean, rstd, rows, columns)
+			d.Do(&device.NormBackward{DX: y, DY: y, X: x, Mean: mean, Rstd: rstd, Weight: bias, Plus: z})
+			d.Do(&device.NormBackwardWeight{DWeight: bias, DBias: bias, DY: y, X: x, Mean: mean, Rstd: rstd})
 		},
-		"Embed":             func() { d.Embed(x, tokens, y, ids, 1, rows, columns) },
-		"EmbedBackward":     func() { d.EmbedBackward(tokens, y, x, ids, 1, rows, columns) },
-		"Attention":         func() { d.Attention(x, saved, y, z, w, a) },
-		"AttentionBackward": func() { d.AttentionBackward(x, y, z, w, x, y, z, w, saved, a) },
-		"CrossEntropy":      func() { d.CrossEntropy(losses, logits, logits, ids, rows, vocabulary, 1) },
-		"AdamStep":          func() { d.AdamStep(x, y, z, w, device.Mem{}, device.Adam{Correction1: 1, Correction2: 1}) },
-		"SGDStep":           func() { d.SGDStep(x, y, z, w, device.SGD{Momentum: 0.9}) },
-		"Slice":             func() { d.Scale(x.Slice(1, 2).Slice(1, 1), 1) },
+		"Embed":         func() { d.Do(&device.Embed{Out: x, Tokens: tokens, Positions: y, IDs: ids, T: rows}) },
+		"EmbedBackward": func() { d.Do(&device.EmbedBackward{DTokens: tokens, DPositions: y, DOut: x, IDs: ids, T: rows}) },
+		"Attention":     func() { d.Do(&device.Attention{Out: x, Saved: saved, Q: y, K: z, V: w, AttentionShape: a}) },
+		"AttentionBackward": func() {
+			d.Do(&device.AttentionBackward{DQ: x, DK: y, DV: z, DOut: w, Q: x, K: y, V: z, Out: w, Saved: saved, AttentionShape: a})
+		},
+		"CrossEntropy": func() {
+			d.Do(&device.CrossEntropy{Losses: losses, DLogits: logits, Logits: logits, Targets: ids, Scale: 1})
+		},
+		"AdamStep": func() {
+			d.Do(&device.AdamStep{P: x, G: y, M: z, V: w, Adam: device.Adam{Correction1: 1, Correction2: 1}})
+		},
+		"SGDStep": func() { d.Do(&device.SGDStep{P: x, G: y, M: z, Delta: w, SGD: device.SGD{Momentum: 0.9}}) },
+		"Slice":   func() { d.Do(&device.Scale{X: x.Slice(1, 2).Slice(1, 1), A: 1}) },
 	} {
-		if got := testing.AllocsPerRun(5, call); got != 0 {
-			c.Errorf("%s: %v allocations a run, want none", name, got)
-		}
+		d.AllocatesNothing(c.T, name, call)
 	}
 }

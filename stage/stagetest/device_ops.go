@@ -21,20 +21,20 @@ func elementwise(c *comparison) {
 	for _, n := range lengths {
 		where := shape("n=%d", n)
 		c.compare("Add", where, exact, []tensor{c.out("out", n), c.in("a", n), c.in("b", n)}, func(d device.Device, m []device.Mem) {
-			d.Add(m[0], m[1], m[2])
+			d.Do(&device.Add{Out: m[0], A: m[1], B: m[2]})
 		})
 		c.compare("Add in place", where, exact, []tensor{c.out("out", n), c.in("b", n)}, func(d device.Device, m []device.Mem) {
-			d.Add(m[0], m[0], m[1])
+			d.Do(&device.Add{Out: m[0], A: m[0], B: m[1]})
 		})
 		c.compare("Axpy", where, exact, []tensor{c.out("y", n), c.in("x", n)}, func(d device.Device, m []device.Mem) {
-			d.Axpy(m[0], 1.0/3, m[1])
+			d.Do(&device.Axpy{Y: m[0], A: 1.0 / 3, X: m[1]})
 		})
 		c.compare("Lerp", where, exact, []tensor{c.out("y", n), c.in("x", n)}, func(d device.Device, m []device.Mem) {
-			d.Lerp(m[0], 1.0/3, m[1])
+			d.Do(&device.Lerp{Y: m[0], A: 1.0 / 3, X: m[1]})
 		})
 		c.compare("Scale and Mul", where, exact, []tensor{c.out("y", n), c.in("x", n)}, func(d device.Device, m []device.Mem) {
-			d.Scale(m[0], 1.0/3)
-			d.Mul(m[0], m[1])
+			d.Do(&device.Scale{X: m[0], A: 1.0 / 3})
+			d.Do(&device.Mul{Y: m[0], X: m[1]})
 		})
 	}
 }
@@ -57,7 +57,7 @@ var productShapes = [][3]int{
 func products(c *comparison) {
 	for _, size := range productShapes {
 		for flags := range 12 {
-			m := device.MatMul{M: size[0], N: size[1], K: size[2], TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags/4 == 1}
+			m := device.Product{M: size[0], N: size[1], K: size[2], TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags/4 == 1}
 			bias := tensor{name: "bias"}
 			if flags/4 == 2 {
 				bias = c.in("bias", m.N)
@@ -67,7 +67,7 @@ func products(c *comparison) {
 			operands := []tensor{c.out("c", m.M*m.N), c.in("a", m.M*m.K), c.in("b", m.K*m.N), bias}
 			c.compare("MatMul", where, product*math.Sqrt(float64(m.K)), operands, func(d device.Device, mems []device.Mem) {
 				m.Bias = mems[3]
-				d.MatMul(mems[0], mems[1], mems[2], m)
+				d.Do(&device.MatMul{C: mems[0], A: mems[1], B: mems[2], Product: m})
 			})
 		}
 	}
@@ -75,7 +75,7 @@ func products(c *comparison) {
 		rows, columns := size[0], size[1]
 		operands := []tensor{c.out("sum", columns), c.in("x", rows*columns)}
 		c.compare("SumRows", shape("R=%d C=%d", rows, columns), reduction, operands, func(d device.Device, m []device.Mem) {
-			d.SumRows(m[0], m[1], rows, columns)
+			d.Do(&device.SumRows{Sum: m[0], X: m[1]})
 		})
 	}
 }
@@ -86,13 +86,13 @@ func gelu(c *comparison) {
 		copy(x.floats, []float32{-100, 100, 0, -8, 8, -1e-20, 30, -30})
 		where := shape("n=%d", n)
 		c.compare("GELU", where, function, []tensor{c.out("y", n), x}, func(d device.Device, m []device.Mem) {
-			d.GELU(m[0], m[1])
+			d.Do(&device.Unary{Y: m[0], X: m[1], Function: device.GELU})
 		})
 		c.compare("GELUBackward", where, function, []tensor{c.out("dx", n), c.in("dy", n), x}, func(d device.Device, m []device.Mem) {
-			d.GELUBackward(m[0], m[1], m[2])
+			d.Do(&device.UnaryBackward{DX: m[0], DY: m[1], X: m[2], Function: device.GELU})
 		})
 		c.compare("GELUBackward in place", where, function, []tensor{c.out("dy", n), x}, func(d device.Device, m []device.Mem) {
-			d.GELUBackward(m[0], m[0], m[1])
+			d.Do(&device.UnaryBackward{DX: m[0], DY: m[0], X: m[1], Function: device.GELU})
 		})
 	}
 }
@@ -112,7 +112,7 @@ func layerNormCase(c *comparison, rows, columns int, mean float64) {
 	forward := []tensor{c.out("y", n), c.out("mean", rows), c.out("rstd", rows), x, c.in("weight", columns), c.in("bias", columns)}
 	if columns > 1 { // over one column rstd is 1/sqrt(epsilon) and magnifies the rounding of the mean
 		c.compare("LayerNorm", where, reduction, forward, func(d device.Device, m []device.Mem) {
-			d.LayerNorm(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns, epsilon)
+			d.Do(&device.Norm{Y: m[0], Mean: m[1], Rstd: m[2], X: m[3], Weight: m[4], Bias: m[5], Epsilon: epsilon})
 		})
 	}
 	means, rstds := statistics(x.floats, rows, columns, epsilon)
@@ -120,16 +120,16 @@ func layerNormCase(c *comparison, rows, columns int, mean float64) {
 		operands := []tensor{c.out("dx", n), c.in("dy", n), x, means, rstds, c.in("weight", columns), plus}
 		with := where + shape(" Plus=%v", len(plus.floats) > 0)
 		c.compare("LayerNormBackward", with, reduction, operands, func(d device.Device, m []device.Mem) {
-			d.LayerNormBackward(m[0], m[1], m[2], m[3], m[4], m[5], m[6], rows, columns)
+			d.Do(&device.NormBackward{DX: m[0], DY: m[1], X: m[2], Mean: m[3], Rstd: m[4], Weight: m[5], Plus: m[6]})
 		})
 	}
 	inPlace := []tensor{c.out("dy", n), x, means, rstds, c.in("weight", columns)}
 	c.compare("LayerNormBackward in place", where, reduction, inPlace, func(d device.Device, m []device.Mem) {
-		d.LayerNormBackward(m[0], m[0], m[1], m[2], m[3], m[4], device.Mem{}, rows, columns)
+		d.Do(&device.NormBackward{DX: m[0], DY: m[0], X: m[1], Mean: m[2], Rstd: m[3], Weight: m[4]})
 	})
 	weights := []tensor{c.out("dweight", columns), c.out("dbias", columns), c.in("dy", n), x, means, rstds}
 	c.compare("LayerNormBackwardWeight", where, reduction, weights, func(d device.Device, m []device.Mem) {
-		d.LayerNormBackwardWeight(m[0], m[1], m[2], m[3], m[4], m[5], rows, columns)
+		d.Do(&device.NormBackwardWeight{DWeight: m[0], DBias: m[1], DY: m[2], X: m[3], Mean: m[4], Rstd: m[5]})
 	})
 }
 
@@ -158,19 +158,19 @@ func embedding(c *comparison) {
 		ids := c.ids("ids", b*t, vocabulary)
 		forward := []tensor{c.out("out", n), c.in("tokens", vocabulary*width), c.in("positions", longer), ids}
 		c.compare("Embed", where, exact, forward, func(d device.Device, m []device.Mem) {
-			d.Embed(m[0], m[1], m[2], m[3], b, t, width)
+			d.Do(&device.Embed{Out: m[0], Tokens: m[1], Positions: m[2], IDs: m[3], T: t})
 		})
 		plain := []tensor{c.out("out", n), c.in("tokens", vocabulary*width), ids}
 		c.compare("Embed without positions", where, exact, plain, func(d device.Device, m []device.Mem) {
-			d.Embed(m[0], m[1], device.Mem{}, m[2], b, t, width)
+			d.Do(&device.Embed{Out: m[0], Tokens: m[1], IDs: m[2], T: t})
 		})
 		plain = []tensor{c.in("dout", n), c.out("dtokens", vocabulary*width), ids}
 		c.compare("EmbedBackward without positions", where, exact, plain, func(d device.Device, m []device.Mem) {
-			d.EmbedBackward(m[1], device.Mem{}, m[0], m[2], b, t, width)
+			d.Do(&device.EmbedBackward{DTokens: m[1], DOut: m[0], IDs: m[2], T: t})
 		})
 		backward := []tensor{c.out("dtokens", vocabulary*width), c.out("dpositions", longer), c.in("dout", n), ids}
 		c.compare("EmbedBackward", where, exact, backward, func(d device.Device, m []device.Mem) {
-			d.EmbedBackward(m[0], m[1], m[2], m[3], b, t, width)
+			d.Do(&device.EmbedBackward{DTokens: m[0], DPositions: m[1], DOut: m[2], IDs: m[3], T: t})
 		})
 	}
 }
@@ -187,16 +187,16 @@ func crossEntropy(c *comparison) {
 			where, scale := shape("R=%d V=%d spread=%g", rows, vocabulary, spread), float32(1/float64(rows))
 			operands := []tensor{c.out("losses", rows), logits, targets}
 			c.compare("CrossEntropy loss", where, reduction, operands, func(d device.Device, m []device.Mem) {
-				d.CrossEntropy(m[0], device.Mem{}, m[1], m[2], rows, vocabulary, scale)
+				d.Do(&device.CrossEntropy{Losses: m[0], Logits: m[1], Targets: m[2], Scale: scale})
 			})
 			operands = append(operands, c.out("dlogits", rows*vocabulary))
 			c.compare("CrossEntropy", where, reduction, operands, func(d device.Device, m []device.Mem) {
-				d.CrossEntropy(m[0], m[3], m[1], m[2], rows, vocabulary, scale)
+				d.Do(&device.CrossEntropy{Losses: m[0], DLogits: m[3], Logits: m[1], Targets: m[2], Scale: scale})
 			})
 			logits.result = true
 			operands[1] = logits
 			c.compare("CrossEntropy in place", where, reduction, operands[:3], func(d device.Device, m []device.Mem) {
-				d.CrossEntropy(m[0], m[1], m[1], m[2], rows, vocabulary, scale)
+				d.Do(&device.CrossEntropy{Losses: m[0], DLogits: m[1], Logits: m[1], Targets: m[2], Scale: scale})
 			})
 		}
 	}
@@ -211,7 +211,7 @@ func poison(c *comparison) {
 			logits.floats[vocabulary+at] = float32(bad)
 			operands := []tensor{c.out("losses", rows), logits, c.ids("targets", rows, vocabulary)}
 			losses := c.run(c.dev, 0, "CrossEntropy", operands, func(d device.Device, m []device.Mem) {
-				d.CrossEntropy(m[0], device.Mem{}, m[1], m[2], rows, vocabulary, 1)
+				d.Do(&device.CrossEntropy{Losses: m[0], Logits: m[1], Targets: m[2], Scale: 1})
 			})[0]
 			for r, bits := range losses {
 				loss := value(bits)
@@ -255,7 +255,7 @@ func optimizers(c *comparison) {
 			for i, a := range adams {
 				operands := []tensor{c.out("p", n), c.in("g", n), c.out("m", n), c.squares("v", n), delta}
 				c.compare("AdamStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {
-					d.AdamStep(m[0], m[1], m[2], m[3], m[4], a)
+					d.Do(&device.AdamStep{P: m[0], G: m[1], M: m[2], V: m[3], Delta: m[4], Adam: a})
 				})
 			}
 			for i, s := range sgds {
@@ -265,7 +265,7 @@ func optimizers(c *comparison) {
 				}
 				operands := []tensor{c.out("p", n), c.in("g", n), momentum, delta}
 				c.compare("SGDStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {
-					d.SGDStep(m[0], m[1], m[2], m[3], s)
+					d.Do(&device.SGDStep{P: m[0], G: m[1], M: m[2], Delta: m[3], SGD: s})
 				})
 			}
 		}
@@ -286,8 +286,8 @@ func places(c *comparison) {
 		operands := []tensor{constant("p", n, 0.3), constant("g", n, 0.7), constant("m", n, 0.11), constant("v", n, 0.013)}
 		for shift := range 4 {
 			results := c.run(c.dev, shift, "AdamStep", operands, func(d device.Device, m []device.Mem) {
-				d.AdamStep(m[0], m[1], m[2], m[3], device.Mem{}, adams[1])
-				d.SGDStep(m[0], m[1], m[2], device.Mem{}, sgds[5])
+				d.Do(&device.AdamStep{P: m[0], G: m[1], M: m[2], V: m[3], Adam: adams[1]})
+				d.Do(&device.SGDStep{P: m[0], G: m[1], M: m[2], SGD: sgds[5]})
 			})
 			for _, bits := range results {
 				for i, b := range bits {

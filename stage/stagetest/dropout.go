@@ -2,14 +2,13 @@ package stagetest
 
 import (
 	"math"
-	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // dropouts are sequences that begin within and at a block of four draws, beyond 2^32 of them too, rows that share a mask,
 // rates at both ends, and runs longer than a kernel's buffer.
-var dropouts = []device.Dropout{
+var dropouts = []device.DropoutMask{
 	{Rate: 0.5, Key: 1, Rows: 1, Columns: 1, Share: 1},
 	{Rate: 0.1, Key: 1 << 40, First: 7, Rows: 3, Columns: 5, Share: 1},
 	{Rate: 0, Key: 3, First: 2, Rows: 2, Columns: 33, Share: 1},
@@ -23,28 +22,27 @@ func dropout(c *comparison) {
 	for _, o := range dropouts {
 		n, where := o.Rows*o.Columns, shape("%+v", o)
 		c.compare("Dropout", where, exact, []tensor{c.out("y", n), c.in("x", n)}, func(d device.Device, m []device.Mem) {
-			d.Dropout(m[0], m[1], o)
+			d.Do(&device.Dropout{Y: m[0], X: m[1], DropoutMask: o})
 		})
 		c.compare("Dropout in place", where, exact, []tensor{c.out("x", n)}, func(d device.Device, m []device.Mem) {
-			d.Dropout(m[0], m[0], o)
+			d.Do(&device.Dropout{Y: m[0], X: m[0], DropoutMask: o})
 		})
 		c.compare("Dropout of BF16", where, exact, []tensor{c.out("y", n).brain(), c.in("x", n).brain()}, func(d device.Device, m []device.Mem) {
-			d.Dropout(m[0], m[1], o)
+			d.Do(&device.Dropout{Y: m[0], X: m[1], DropoutMask: o})
 		})
 	}
 	dropoutRate(c)
 	dropoutCut(c)
 	x := c.alloc(c.dev, device.F32, 64)
-	o := device.Dropout{Rate: 0.5, Rows: 4, Columns: 16, Share: 2}
-	if got := testing.AllocsPerRun(5, func() { c.dev.Dropout(x, x, o) }); got != 0 {
-		c.Errorf("Dropout: %v allocations a run, want none", got)
-	}
-	for name, o := range map[string]device.Dropout{
+	o := device.DropoutMask{Rate: 0.5, Rows: 4, Columns: 16, Share: 2}
+	d := &Recorder{Device: c.dev}
+	d.AllocatesNothing(c.T, "Dropout", func() { d.Do(&device.Dropout{Y: x, X: x, DropoutMask: o}) })
+	for name, o := range map[string]device.DropoutMask{
 		"of everything":     {Rate: 1, Rows: 4, Columns: 16, Share: 1},
 		"of too many rows":  {Rate: 0.5, Rows: 5, Columns: 16, Share: 1},
 		"of a broken share": {Rate: 0.5, Rows: 4, Columns: 16, Share: 3},
 	} {
-		if !panics(func() { c.dev.Dropout(x, x, o) }) {
+		if !panics(func() { c.dev.Do(&device.Dropout{Y: x, X: x, DropoutMask: o}) }) {
 			c.Errorf("Dropout %s did not panic", name)
 		}
 	}
@@ -58,8 +56,8 @@ func dropoutRate(c *comparison) {
 	for i := range x.floats {
 		x.floats[i] = 1
 	}
-	o := device.Dropout{Rate: rate, Key: 99, Rows: 1, Columns: n, Share: 1}
-	got := c.run(c.dev, 0, "Dropout", []tensor{x}, func(d device.Device, m []device.Mem) { d.Dropout(m[0], m[0], o) })[0]
+	o := device.DropoutMask{Rate: rate, Key: 99, Rows: 1, Columns: n, Share: 1}
+	got := c.run(c.dev, 0, "Dropout", []tensor{x}, func(d device.Device, m []device.Mem) { d.Do(&device.Dropout{Y: m[0], X: m[0], DropoutMask: o}) })[0]
 	dropped, changes := 0, 0
 	for i, b := range got {
 		if b == 0 {
@@ -87,7 +85,7 @@ func dropoutCut(c *comparison) {
 	const rows, columns = 6, 37
 	x := c.out("x", rows*columns)
 	for _, share := range []int{1, 3} {
-		o := device.Dropout{Rate: 0.4, Key: 5, Rows: rows, Columns: columns, Share: share}
+		o := device.DropoutMask{Rate: 0.4, Key: 5, Rows: rows, Columns: columns, Share: share}
 		call := func(parts int) []int32 {
 			return c.run(c.dev, 0, "Dropout", []tensor{x}, func(d device.Device, m []device.Mem) {
 				for i := range parts {
@@ -95,7 +93,7 @@ func dropoutCut(c *comparison) {
 					part.Rows = rows / parts
 					part.First = i * part.Rows / share * columns
 					run := m[0].Slice(i*part.Rows*columns, part.Rows*columns)
-					d.Dropout(run, run, part)
+					d.Do(&device.Dropout{Y: run, X: run, DropoutMask: part})
 				}
 			})[0]
 		}

@@ -97,7 +97,7 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
 	p := &g.pass
 	p.Device, p.Size, p.Weight, p.Key = g.dev, size, 1, 7
 	err := errors.Join(g.allocPorts(&p.In, in), g.allocPorts(&p.Out, out), g.allocPorts(&p.DOut, out),
-		g.alloc(&p.Saved, g.layer.Saved(g.dev, size)), g.alloc(&p.Kept, g.layer.Kept(size)),
+		g.alloc(&p.Saved, g.layer.Saved(size)), g.alloc(&p.Kept, g.layer.Kept(size)),
 		g.alloc(&g.apart, g.layer.Kept(size)))
 	if err == nil && layer.Differentiable(in) {
 		err = g.allocPorts(&p.DIn, in)
@@ -216,7 +216,7 @@ func (g *gradientCheck) halves() {
 	whole := make([][]float32, len(g.tensors))
 	for i, c := range g.tensors {
 		whole[i] = g.read(c.grad)
-		g.dev.Zero(c.grad)
+		g.dev.Do(&device.Zero{X: c.grad})
 	}
 	apart := g.pass
 	apart.Kept = g.apart
@@ -252,7 +252,7 @@ func (g *gradientCheck) fresh(p layer.Pass, whole [][]float32) {
 		case c.set:
 			g.fill(c.grad, 100, 1)
 		case !c.written:
-			g.dev.Zero(c.grad)
+			g.dev.Do(&device.Zero{X: c.grad})
 		}
 	}
 	p.Fresh = true

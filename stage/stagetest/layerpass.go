@@ -32,7 +32,7 @@ func (l *LayerPass) Run(t testing.TB, dev device.Device, of layer.Layer, size la
 		Device: dev, Size: size, Weight: 1, Key: 7,
 		In: memory(in[0].Elements, l.In), DIn: memory(in[0].Elements, nil),
 		Out: memory(out[0].Elements, nil), DOut: memory(out[0].Elements, l.DOut),
-		Saved: memory(of.Saved(dev, size), nil), Kept: memory(of.Kept(size), nil),
+		Saved: memory(of.Saved(size), nil), Kept: memory(of.Kept(size), nil),
 	}
 	for _, param := range of.Params() {
 		p.Params = append(p.Params, memory(param.Len(), l.Params[param.Name]))

@@ -18,7 +18,7 @@ type Masks struct {
 func NewMasks(d device.Device) *Masks { return &Masks{Device: d, known: map[string]bool{}} }
 
 // note keeps a mask of n elements, of which element i draws number(i).
-func (m *Masks) note(d device.Dropout, n int, number func(i int) int) {
+func (m *Masks) note(d device.DropoutMask, n int, number func(i int) int) {
 	name := fmt.Sprint(d.Key, d.First, n)
 	if d.Rate == 0 || m.known[name] {
 		return
@@ -35,20 +35,17 @@ func (m *Masks) note(d device.Dropout, n int, number func(i int) int) {
 	m.Drawn = append(m.Drawn, mask)
 }
 
-// Dropout implements device.Device.
-func (m *Masks) Dropout(y, x device.Mem, d device.Dropout) {
-	m.note(d, x.Len(), func(i int) int { return d.First + i/d.Columns/d.Share*d.Columns + i%d.Columns })
-	m.Device.Dropout(y, x, d)
-}
-
-// DropRows implements device.Device: the mask has an element for each row.
-func (m *Masks) DropRows(y, x, ids device.Mem, d device.Dropout) {
-	m.note(d, d.Rows, func(i int) int { return int(ids.I32()[i]) })
-	m.Device.DropRows(y, x, ids, d)
-}
-
-// Attention implements device.Device: the mask is (B,H,T,T).
-func (m *Masks) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
-	m.note(a.Dropout, a.B*a.H*a.T*a.T, func(i int) int { return a.Dropout.First + i })
-	m.Device.Attention(out, saved, q, k, v, a)
+// Do implements device.Device. The mask of rows has an element for each row, that of attention is (B,H,T,T).
+func (m *Masks) Do(op device.Op) {
+	switch o := op.(type) {
+	case *device.Dropout:
+		if o.IDs.Absent() {
+			m.note(o.DropoutMask, o.X.Len(), func(i int) int { return o.First + i/o.Columns/o.Share*o.Columns + i%o.Columns })
+		} else {
+			m.note(o.DropoutMask, o.Rows, func(i int) int { return int(o.IDs.I32()[i]) })
+		}
+	case *device.Attention:
+		m.note(o.Dropout, o.B*o.H*o.T*o.T, func(i int) int { return o.Dropout.First + i })
+	}
+	m.Device.Do(op)
 }

@@ -2,7 +2,6 @@ package stagetest
 
 import (
 	"math"
-	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -30,7 +29,7 @@ func rmsNorm(c *comparison) {
 		x, weight := c.in("x", n), c.in("weight", columns)
 		forward := []tensor{c.out("y", n), c.out("rstd", rows), x, weight}
 		asTyped(c, "RMSNorm", where, reduction, forward, 1, func(d device.Device, m []device.Mem) {
-			d.RMSNorm(m[0], m[1], m[2], m[3], rows, columns, epsilon)
+			d.Do(&device.Norm{Y: m[0], Rstd: m[1], X: m[2], Weight: m[3], Epsilon: epsilon})
 		})
 		rstd := tensor{name: "rstd", floats: make([]float32, rows)}
 		for r := range rows {
@@ -44,16 +43,16 @@ func rmsNorm(c *comparison) {
 			backward := []tensor{c.in("dy", n), c.out("dx", n), x, rstd, weight, plus}
 			with := where + shape(" Plus=%v", len(plus.floats) > 0)
 			asTyped(c, "RMSNormBackward", with, reduction, backward, 1, func(d device.Device, m []device.Mem) {
-				d.RMSNormBackward(m[1], m[0], m[2], m[3], m[4], m[5], rows, columns)
+				d.Do(&device.NormBackward{DX: m[1], DY: m[0], X: m[2], Rstd: m[3], Weight: m[4], Plus: m[5]})
 			})
 		}
 		inPlace := []tensor{c.out("dy", n), x, rstd, weight}
 		c.compare("RMSNormBackward in place", where, reduction, inPlace, func(d device.Device, m []device.Mem) {
-			d.RMSNormBackward(m[0], m[0], m[1], m[2], m[3], device.Mem{}, rows, columns)
+			d.Do(&device.NormBackward{DX: m[0], DY: m[0], X: m[1], Rstd: m[2], Weight: m[3]})
 		})
 		weights := []tensor{c.in("dy", n), c.out("dweight", columns), x, rstd}
 		asTyped(c, "RMSNormBackwardWeight", where, reduction, weights, 1, func(d device.Device, m []device.Mem) {
-			d.RMSNormBackwardWeight(m[1], m[0], m[2], m[3], rows, columns)
+			d.Do(&device.NormBackwardWeight{DWeight: m[1], DY: m[0], X: m[2], Rstd: m[3]})
 		})
 	}
 }
@@ -70,10 +69,10 @@ func rotation(c *comparison) {
 	} {
 		n, where := o.B*o.T*o.Heads*o.S, shape("%+v", o)
 		asTyped(c, "Rotate", where, exact, []tensor{c.out("y", n), c.in("x", n)}, 2, func(d device.Device, m []device.Mem) {
-			d.Rotate(m[0], m[1], o)
+			d.Do(&device.Rotate{Y: m[0], X: m[1], Rotation: o})
 		})
 		c.compare("Rotate in place", where, exact, []tensor{c.out("x", n)}, func(d device.Device, m []device.Mem) {
-			d.Rotate(m[0], m[0], o)
+			d.Do(&device.Rotate{Y: m[0], X: m[0], Rotation: o})
 		})
 	}
 	rotationKeepsDistances(c)
@@ -93,7 +92,7 @@ func rotationKeepsDistances(c *comparison) {
 		return x
 	}
 	turned := func(x tensor, o device.Rotation) []float32 {
-		bits := c.run(c.dev, 0, "Rotate", []tensor{x}, func(d device.Device, m []device.Mem) { d.Rotate(m[0], m[0], o) })[0]
+		bits := c.run(c.dev, 0, "Rotate", []tensor{x}, func(d device.Device, m []device.Mem) { d.Do(&device.Rotate{Y: m[0], X: m[0], Rotation: o}) })[0]
 		out := make([]float32, len(bits))
 		for i, b := range bits {
 			out[i] = float32(value(b))
@@ -128,31 +127,31 @@ func gates(c *comparison) {
 		x := tensor{name: "x", floats: c.normal(n, 0, 3)}
 		copy(x.floats, []float32{0.5, -100, 100, 0, -8, 8, -1e-20, 30, -30})
 		asTyped(c, "SwiGLU", where, function, []tensor{c.out("y", n), x, c.in("up", n)}, 3, func(d device.Device, m []device.Mem) {
-			d.SwiGLU(m[0], m[1], m[2])
+			d.Do(&device.SwiGLU{Y: m[0], Gate: m[1], Up: m[2]})
 		})
 		backward := []tensor{c.out("dgate", n), c.out("dup", n), c.in("dy", n), x, c.in("up", n)}
 		asTyped(c, "SwiGLUBackward", where, function, backward, 5, func(d device.Device, m []device.Mem) {
-			d.SwiGLUBackward(m[0], m[1], m[2], m[3], m[4])
+			d.Do(&device.SwiGLUBackward{DGate: m[0], DUp: m[1], DY: m[2], Gate: m[3], Up: m[4]})
 		})
 		for i, inPlace := range [][]tensor{{c.out("dy", n), c.out("dup", n)}, {c.out("dgate", n), c.out("dy", n)}} {
 			c.compare("SwiGLUBackward in place", where, function, append(inPlace, x, c.in("up", n)), func(d device.Device, m []device.Mem) {
-				d.SwiGLUBackward(m[0], m[1], m[i], m[2], m[3])
+				d.Do(&device.SwiGLUBackward{DGate: m[0], DUp: m[1], DY: m[i], Gate: m[2], Up: m[3]})
 			})
 		}
 		asTyped(c, "GELUErf", where, function, []tensor{c.out("y", n), x}, 2, func(d device.Device, m []device.Mem) {
-			d.GELUErf(m[0], m[1])
+			d.Do(&device.Unary{Y: m[0], X: m[1], Function: device.GELUErf})
 		})
 		asTyped(c, "GELUErfBackward", where, function, []tensor{c.out("dx", n), c.in("dy", n), x}, 3, func(d device.Device, m []device.Mem) {
-			d.GELUErfBackward(m[0], m[1], m[2])
+			d.Do(&device.UnaryBackward{DX: m[0], DY: m[1], X: m[2], Function: device.GELUErf})
 		})
 		c.compare("GELUErfBackward in place", where, function, []tensor{c.out("dy", n), x}, func(d device.Device, m []device.Mem) {
-			d.GELUErfBackward(m[0], m[0], m[1])
+			d.Do(&device.UnaryBackward{DX: m[0], DY: m[0], X: m[1], Function: device.GELUErf})
 		})
 		c.compare("Tanh", where, function, []tensor{c.out("y", n), x}, func(d device.Device, m []device.Mem) {
-			d.Tanh(m[0], m[1])
+			d.Do(&device.Unary{Y: m[0], X: m[1], Function: device.Tanh})
 		})
 		c.compare("TanhBackward", where, exact, []tensor{c.out("dx", n), c.in("dy", n), c.in("y", n)}, func(d device.Device, m []device.Mem) {
-			d.TanhBackward(m[0], m[1], m[2])
+			d.Do(&device.UnaryBackward{DX: m[0], DY: m[1], X: m[2], Function: device.Tanh})
 		})
 	}
 }
@@ -162,33 +161,35 @@ func addRows(c *comparison) {
 		rows, width, vocabulary := size[0], size[1], size[2]
 		operands := []tensor{c.out("y", rows*width), c.in("table", vocabulary*width), c.ids("ids", rows, vocabulary)}
 		c.compare("AddRows", shape("R=%d D=%d V=%d", rows, width, vocabulary), exact, operands, func(d device.Device, m []device.Mem) {
-			d.AddRows(m[0], m[1], m[2], rows, width)
+			d.Do(&device.Embed{Out: m[0], Tokens: m[1], IDs: m[2], Add: true})
 		})
 	}
 }
 
 func transformerRules(c *comparison) {
-	d := c.dev
+	d := &Recorder{Device: c.dev}
 	x, y, z := c.alloc(d, device.F32, 64), c.alloc(d, device.F32, 64), c.alloc(d, device.F32, 64)
 	four, brains, ids := c.alloc(d, device.F32, 4), c.alloc(d, device.BF16, 64), c.alloc(d, device.I32, 4)
 	o := device.Rotation{B: 2, T: 2, Heads: 2, S: 8, Theta: 10000}
 	for name, call := range map[string]func(){
 		"RMSNorm": func() {
-			d.RMSNorm(y, four, x, four, 16, 4, 1e-5)
+			d.Do(&device.Norm{Y: y, Rstd: four, X: x, Weight: four, Epsilon: 1e-5})
 		},
-		"RMSNorm of another width":     func() { d.RMSNorm(y, four, x, four, 8, 8, 1e-5) },
-		"RMSNormBackward without dy":   func() { d.RMSNormBackward(x, device.Mem{}, y, four, four, device.Mem{}, 16, 4) },
-		"RMSNormBackwardWeight":        func() { d.RMSNormBackwardWeight(x, y, z, four, 16, 4) },
-		"Rotate of another length":     func() { d.Rotate(x, y.Slice(0, 32), o) },
-		"Rotate of two types":          func() { d.Rotate(x, brains, o) },
-		"Rotate of an odd width":       func() { d.Rotate(x, y, device.Rotation{B: 1, T: 1, Heads: 1, S: 64 - 1, Theta: 1}) },
-		"SwiGLU of two types":          func() { d.SwiGLU(x, brains, y) },
-		"SwiGLUBackward of integers":   func() { d.SwiGLUBackward(ids, ids, ids, ids, ids) },
-		"GELUErf of another length":    func() { d.GELUErf(x, four) },
-		"GELUErfBackward of two types": func() { d.GELUErfBackward(x, y, brains) },
-		"Tanh of BF16":                 func() { d.Tanh(brains, brains) },
-		"TanhBackward":                 func() { d.TanhBackward(x, y, four) },
-		"AddRows of another width":     func() { d.AddRows(x, y, ids, 4, 15) },
+		"RMSNorm of another width":   func() { d.Do(&device.Norm{Y: y, Rstd: four, X: x, Weight: four, Epsilon: 1e-5}) },
+		"RMSNormBackward without dy": func() { d.Do(&device.NormBackward{DX: x, X: y, Rstd: four, Weight: four}) },
+		"RMSNormBackwardWeight":      func() { d.Do(&device.NormBackwardWeight{DWeight: x, DY: y, X: z, Rstd: four}) },
+		"Rotate of another length":   func() { d.Do(&device.Rotate{Y: x, X: y.Slice(0, 32), Rotation: o}) },
+		"Rotate of two types":        func() { d.Do(&device.Rotate{Y: x, X: brains, Rotation: o}) },
+		"Rotate of an odd width": func() {
+			d.Do(&device.Rotate{Y: x, X: y, Rotation: device.Rotation{B: 1, T: 1, Heads: 1, S: 64 - 1, Theta: 1}})
+		},
+		"SwiGLU of two types":          func() { d.Do(&device.SwiGLU{Y: x, Gate: brains, Up: y}) },
+		"SwiGLUBackward of integers":   func() { d.Do(&device.SwiGLUBackward{DGate: ids, DUp: ids, DY: ids, Gate: ids, Up: ids}) },
+		"GELUErf of another length":    func() { d.Do(&device.Unary{Y: x, X: four, Function: device.GELUErf}) },
+		"GELUErfBackward of two types": func() { d.Do(&device.UnaryBackward{DX: x, DY: y, X: brains, Function: device.GELUErf}) },
+		"Tanh of BF16":                 func() { d.Do(&device.Unary{Y: brains, X: brains, Function: device.Tanh}) },
+		"TanhBackward":                 func() { d.Do(&device.UnaryBackward{DX: x, DY: y, X: four, Function: device.Tanh}) },
+		"AddRows of another width":     func() { d.Do(&device.Embed{Out: x, Tokens: y.Slice(0, 60), IDs: ids, Add: true}) },
 	} {
 		if !panics(call) {
 			c.Errorf("%s did not panic", name)
@@ -196,30 +197,28 @@ func transformerRules(c *comparison) {
 	}
 	sixteen, narrow := c.alloc(d, device.F32, 16), c.alloc(d, device.I32, 4)
 	d.Upload(narrow, device.IntBytes([]int32{0, 1, 2, 4}))
-	c.refusesID("AddRows beyond the table", func() { d.AddRows(x, y, narrow, 4, 16) })
+	c.refusesID("AddRows beyond the table", func() { d.Do(&device.Embed{Out: x, Tokens: y, IDs: narrow, Add: true}) })
 	for name, call := range map[string]func(){
 		"RMSNorm": func() {
-			d.RMSNorm(brains, four, x, sixteen, 4, 16, 1e-5)
-			d.RMSNormBackward(y, brains, x, four, sixteen, device.Mem{}, 4, 16)
-			d.RMSNormBackwardWeight(sixteen, brains, x, four, 4, 16)
+			d.Do(&device.Norm{Y: brains, Rstd: four, X: x, Weight: sixteen, Epsilon: 1e-5})
+			d.Do(&device.NormBackward{DX: y, DY: brains, X: x, Rstd: four, Weight: sixteen})
+			d.Do(&device.NormBackwardWeight{DWeight: sixteen, DY: brains, X: x, Rstd: four})
 		},
-		"Rotate": func() { d.Rotate(brains, brains, o) },
+		"Rotate": func() { d.Do(&device.Rotate{Y: brains, X: brains, Rotation: o}) },
 		"SwiGLU": func() {
-			d.SwiGLU(brains, brains, brains)
-			d.SwiGLUBackward(x, y, z, x, y)
+			d.Do(&device.SwiGLU{Y: brains, Gate: brains, Up: brains})
+			d.Do(&device.SwiGLUBackward{DGate: x, DUp: y, DY: z, Gate: x, Up: y})
 		},
 		"GELUErf": func() {
-			d.GELUErf(brains, brains)
-			d.GELUErfBackward(brains, brains, brains)
+			d.Do(&device.Unary{Y: brains, X: brains, Function: device.GELUErf})
+			d.Do(&device.UnaryBackward{DX: brains, DY: brains, X: brains, Function: device.GELUErf})
 		},
 		"Tanh": func() {
-			d.Tanh(x, y)
-			d.TanhBackward(x, y, z)
+			d.Do(&device.Unary{Y: x, X: y, Function: device.Tanh})
+			d.Do(&device.UnaryBackward{DX: x, DY: y, X: z, Function: device.Tanh})
 		},
-		"AddRows": func() { d.AddRows(x, y, ids, 4, 16) },
+		"AddRows": func() { d.Do(&device.Embed{Out: x, Tokens: y, IDs: ids, Add: true}) },
 	} {
-		if got := testing.AllocsPerRun(5, call); got != 0 {
-			c.Errorf("%s: %v allocations a run, want none", name, got)
-		}
+		d.AllocatesNothing(c.T, name, call)
 	}
 }

@@ -2,14 +2,13 @@ package stagetest
 
 import (
 	"math"
-	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // convolutions have one pixel and one channel, odd sizes, strides that leave pixels over, windows wider than the image, the
 // first layers of both ResNets, and channels about the blocks of kernels.
-var convolutions = []device.Convolution{
+var convolutions = []device.ConvolutionShape{
 	{B: 1, Height: 1, Width: 1, In: 1, Out: 1, Kernel: 1, Stride: 1},
 	{B: 2, Height: 5, Width: 7, In: 3, Out: 2, Kernel: 3, Stride: 1, Padding: 1},
 	{B: 1, Height: 6, Width: 5, In: 4, Out: 5, Kernel: 3, Stride: 2, Padding: 1},
@@ -35,16 +34,16 @@ func convolution(c *comparison) {
 				if bias {
 					biased.Bias = m[3]
 				}
-				d.Convolution(m[0], m[1], m[2], biased)
+				d.Do(&device.Convolution{Y: m[0], X: m[1], Weight: m[2], ConvolutionShape: biased})
 			})
 		}
 		backward := []tensor{c.out("dx", inputs), c.in("dy", outputs), c.in("weight", weights)}
 		c.compare("ConvolutionBackward", where, within(o.Out*window), backward, func(d device.Device, m []device.Mem) {
-			d.ConvolutionBackward(m[0], m[1], m[2], o)
+			d.Do(&device.ConvolutionBackward{DX: m[0], DY: m[1], Weight: m[2], ConvolutionShape: o})
 		})
 		weight := []tensor{c.out("dweight", weights), c.in("dy", outputs), c.in("x", inputs)}
 		c.compare("ConvolutionBackwardWeight", where, within(o.B*oh*ow), weight, func(d device.Device, m []device.Mem) {
-			d.ConvolutionBackwardWeight(m[0], m[1], m[2], o)
+			d.Do(&device.ConvolutionBackwardWeight{DWeight: m[0], DY: m[1], X: m[2], ConvolutionShape: o})
 		})
 	}
 }
@@ -53,7 +52,7 @@ func convolution(c *comparison) {
 // of Convolution says. It holds the oracle too, which has no other.
 func convolutionSees(c *comparison) {
 	const size, kernel = 5, 3
-	o := device.Convolution{B: 1, Height: size, Width: size, In: 1, Out: 1, Kernel: kernel, Stride: 1, Padding: 1}
+	o := device.ConvolutionShape{B: 1, Height: size, Width: size, In: 1, Out: 1, Kernel: kernel, Stride: 1, Padding: 1}
 	x := tensor{name: "x", floats: make([]float32, size*size)}
 	x.floats[2*size+1] = 1 // row 2, column 1
 	weight := tensor{name: "weight", floats: []float32{1, 2, 3, 4, 5, 6, 7, 8, 9}}
@@ -66,7 +65,9 @@ func convolutionSees(c *comparison) {
 	}
 	for _, dev := range []device.Device{c.dev, c.oracle} {
 		operands := []tensor{c.out("y", size*size), x, weight}
-		got := c.run(dev, 0, "Convolution", operands, func(d device.Device, m []device.Mem) { d.Convolution(m[0], m[1], m[2], o) })[0]
+		got := c.run(dev, 0, "Convolution", operands, func(d device.Device, m []device.Mem) {
+			d.Do(&device.Convolution{Y: m[0], X: m[1], Weight: m[2], ConvolutionShape: o})
+		})[0]
 		if !equalBits(got, floatBits(want)) {
 			c.Errorf("%s: a one at (2,1) gives %v", dev.Name(), got)
 		}
@@ -91,26 +92,26 @@ func pooling(c *comparison) {
 			x.floats[i] = float32(math.Round(float64(x.floats[i])))
 		}
 		c.compare("MaxPool", where, exact, []tensor{c.out("y", outputs), x}, func(d device.Device, m []device.Mem) {
-			d.MaxPool(m[0], m[1], o)
+			d.Do(&device.MaxPool{Y: m[0], X: m[1], Pool: o})
 		})
 		c.compare("MaxPoolBackward", where, exact, []tensor{c.out("dx", inputs), c.in("dy", outputs), x}, func(d device.Device, m []device.Mem) {
-			d.MaxPoolBackward(m[0], m[1], m[2], o)
+			d.Do(&device.MaxPoolBackward{DX: m[0], DY: m[1], X: m[2], Pool: o})
 		})
 	}
 	for _, size := range [][3]int{{1, 1, 1}, {2, 49, 3}, {3, 64, 64}, {2, 7, 130}} {
 		b, p, n := size[0], size[1], size[2]
 		where := shape("B=%d P=%d C=%d", b, p, n)
 		c.compare("AveragePool", where, reduction, []tensor{c.out("y", b*n), c.in("x", b*p*n)}, func(d device.Device, m []device.Mem) {
-			d.AveragePool(m[0], m[1], b, p, n)
+			d.Do(&device.AveragePool{Y: m[0], X: m[1], B: b, P: p, C: n})
 		})
 		c.compare("AveragePoolBackward", where, exact, []tensor{c.out("dx", b*p*n), c.in("dy", b*n)}, func(d device.Device, m []device.Mem) {
-			d.AveragePoolBackward(m[0], m[1], b, p, n)
+			d.Do(&device.AveragePoolBackward{DX: m[0], DY: m[1], B: b, P: p, C: n})
 		})
 	}
 }
 
 // groupNorms have batch norms, group norms, one group, a group a channel, more rows than a block of a kernel, and wide rows.
-var groupNorms = []device.GroupNorm{
+var groupNorms = []device.GroupShape{
 	{B: 1, P: 7, C: 1, Groups: 1},
 	{B: 1, P: 50, C: 5, Groups: 5},
 	{B: 2, P: 9, C: 6, Groups: 3},
@@ -130,12 +131,12 @@ func groupNorm(c *comparison) {
 	}
 }
 
-func groupNormCase(c *comparison, n device.GroupNorm, mean float64) {
+func groupNormCase(c *comparison, n device.GroupShape, mean float64) {
 	elements, groups := n.B*n.P*n.C, n.B*n.Groups
 	where := shape("B=%d P=%d C=%d Groups=%d mean=%g", n.B, n.P, n.C, n.Groups, mean)
 	x := tensor{name: "x", floats: c.normal(elements, mean, 1)}
 	c.compare("GroupMoments", where, reduction, []tensor{c.out("mean", groups), c.out("variance", groups), x}, func(d device.Device, m []device.Mem) {
-		d.GroupMoments(m[0], m[1], m[2], n)
+		d.Do(&device.GroupMoments{Mean: m[0], Variance: m[1], X: m[2], GroupShape: n})
 	})
 	means, variances := c.moments(x, n)
 	weight, bias := c.in("weight", n.C), c.in("bias", n.C)
@@ -145,7 +146,7 @@ func groupNormCase(c *comparison, n device.GroupNorm, mean float64) {
 			where := shape("%s, %s, ReLU %v", where, skip.name, relu)
 			forward := []tensor{c.out("y", elements), x, skip, means, variances, weight, bias}
 			c.compare("GroupNorm", where, reduction, forward, func(d device.Device, m []device.Mem) {
-				d.GroupNorm(m[0], m[1], m[2], m[3], m[4], m[5], m[6], n)
+				d.Do(&device.GroupNorm{Y: m[0], X: m[1], Skip: m[2], Mean: m[3], Variance: m[4], Weight: m[5], Bias: m[6], GroupShape: n})
 			})
 			for _, dz := range []tensor{{name: "no dz"}, c.out("dz", elements)} {
 				backward := []tensor{
@@ -153,7 +154,10 @@ func groupNormCase(c *comparison, n device.GroupNorm, mean float64) {
 					x, skip, means, variances, weight, bias,
 				}
 				c.compare("GroupNormBackward", where+", "+dz.name, 5*reduction, backward, func(d device.Device, m []device.Mem) {
-					d.GroupNormBackward(m[0], m[1], m[2], m[3], m[4], m[5], m[6], m[7], m[8], m[9], n)
+					d.Do(&device.GroupNormBackward{
+						DX: m[0], DZ: m[1], Sums: m[2], DY: m[3], X: m[4], Skip: m[5], Mean: m[6], Variance: m[7], Weight: m[8], Bias: m[9],
+						GroupShape: n,
+					})
 				})
 			}
 		}
@@ -161,10 +165,12 @@ func groupNormCase(c *comparison, n device.GroupNorm, mean float64) {
 }
 
 // moments are the oracle's, as operands.
-func (c *comparison) moments(x tensor, n device.GroupNorm) (mean, variance tensor) {
+func (c *comparison) moments(x tensor, n device.GroupShape) (mean, variance tensor) {
 	groups := n.B * n.Groups
 	operands := []tensor{c.out("mean", groups), c.out("variance", groups), x}
-	bits := c.run(c.oracle, 0, "GroupMoments", operands, func(d device.Device, m []device.Mem) { d.GroupMoments(m[0], m[1], m[2], n) })
+	bits := c.run(c.oracle, 0, "GroupMoments", operands, func(d device.Device, m []device.Mem) {
+		d.Do(&device.GroupMoments{Mean: m[0], Variance: m[1], X: m[2], GroupShape: n})
+	})
 	mean, variance = tensor{name: "mean", floats: make([]float32, groups)}, tensor{name: "variance", floats: make([]float32, groups)}
 	for i := range groups {
 		mean.floats[i], variance.floats[i] = float32(value(bits[0][i])), float32(value(bits[1][i]))
@@ -174,7 +180,7 @@ func (c *comparison) moments(x tensor, n device.GroupNorm) (mean, variance tenso
 
 // groupNormFuses holds a norm with skip and ReLU against the same norm, Add and ReLU one after the other.
 func groupNormFuses(c *comparison) {
-	n := device.GroupNorm{B: 2, P: 70, C: 24, Groups: 8, Epsilon: 1e-5}
+	n := device.GroupShape{B: 2, P: 70, C: 24, Groups: 8, Epsilon: 1e-5}
 	elements := n.B * n.P * n.C
 	x := c.in("x", elements)
 	mean, variance := c.moments(x, n)
@@ -188,15 +194,20 @@ func groupNormFuses(c *comparison) {
 			o := n
 			o.ReLU = fused
 			if fused {
-				d.GroupNorm(y, x, skip, mean, variance, weight, bias, o)
-				d.GroupNormBackward(dx, dz, sums, dy, x, skip, mean, variance, weight, bias, o)
+				d.Do(&device.GroupNorm{Y: y, X: x, Skip: skip, Mean: mean, Variance: variance, Weight: weight, Bias: bias, GroupShape: o})
+				d.Do(&device.GroupNormBackward{
+					DX: dx, DZ: dz, Sums: sums, DY: dy, X: x, Skip: skip, Mean: mean, Variance: variance, Weight: weight, Bias: bias,
+					GroupShape: o,
+				})
 				return
 			}
-			d.GroupNorm(y, x, device.Mem{}, mean, variance, weight, bias, o)
-			d.Add(y, y, skip)
-			d.ReLU(y, y)
-			d.ReLUBackward(dz, dy, y)
-			d.GroupNormBackward(dx, device.Mem{}, sums, dz, x, device.Mem{}, mean, variance, weight, bias, o)
+			d.Do(&device.GroupNorm{Y: y, X: x, Mean: mean, Variance: variance, Weight: weight, Bias: bias, GroupShape: o})
+			d.Do(&device.Add{Out: y, A: y, B: skip})
+			d.Do(&device.Unary{Y: y, X: y, Function: device.ReLU})
+			d.Do(&device.UnaryBackward{DX: dz, DY: dy, X: y, Function: device.ReLU})
+			d.Do(&device.GroupNormBackward{
+				DX: dx, Sums: sums, DY: dz, X: x, Mean: mean, Variance: variance, Weight: weight, Bias: bias, GroupShape: o,
+			})
 		})
 	}
 	one, other := call(true), call(false)
@@ -211,19 +222,19 @@ func rectifier(c *comparison) {
 	for _, n := range lengths {
 		where, x := shape("n=%d", n), c.in("x", n)
 		copy(x.floats, []float32{0, float32(math.Copysign(0, -1)), float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))})
-		c.compare("ReLU", where, exact, []tensor{c.out("y", n), x}, func(d device.Device, m []device.Mem) { d.ReLU(m[0], m[1]) })
+		c.compare("ReLU", where, exact, []tensor{c.out("y", n), x}, func(d device.Device, m []device.Mem) { d.Do(&device.Unary{Y: m[0], X: m[1], Function: device.ReLU}) })
 		c.compare("ReLUBackward", where, exact, []tensor{c.out("dx", n), c.in("dy", n), x}, func(d device.Device, m []device.Mem) {
-			d.ReLUBackward(m[0], m[1], m[2])
+			d.Do(&device.UnaryBackward{DX: m[0], DY: m[1], X: m[2], Function: device.ReLU})
 		})
 		c.compare("ReLUBackward in place", where, exact, []tensor{c.out("dy", n), x}, func(d device.Device, m []device.Mem) {
-			d.ReLUBackward(m[0], m[0], m[1])
+			d.Do(&device.UnaryBackward{DX: m[0], DY: m[0], X: m[1], Function: device.ReLU})
 		})
 	}
 	for _, size := range [][3]int{{1, 1, 1}, {2, 3, 5}, {3, 100, 3}, {1, 64, 33}} {
 		n, rows, columns := size[0], size[1], size[2]
 		operands := []tensor{c.out("y", n*rows*columns), c.in("x", n*rows*columns)}
 		c.compare("Transpose", shape("N=%d R=%d C=%d", n, rows, columns), exact, operands, func(d device.Device, m []device.Mem) {
-			d.Transpose(m[0], m[1], n, rows, columns)
+			d.Do(&device.Transpose{Y: m[0], X: m[1], N: n, Rows: rows, Columns: columns})
 		})
 	}
 }
@@ -235,18 +246,18 @@ func visionPoison(c *comparison) {
 	for at := range 4 {
 		x := c.in("x", 4*o.Channels)
 		x.floats[at*o.Channels+16] = nan
-		y := c.run(c.dev, 0, "MaxPool", []tensor{c.out("y", o.Channels), x}, func(d device.Device, m []device.Mem) { d.MaxPool(m[0], m[1], o) })[0]
+		y := c.run(c.dev, 0, "MaxPool", []tensor{c.out("y", o.Channels), x}, func(d device.Device, m []device.Mem) { d.Do(&device.MaxPool{Y: m[0], X: m[1], Pool: o}) })[0]
 		if !math.IsNaN(value(y[16])) || math.IsNaN(value(y[15])) {
 			c.Errorf("MaxPool: a NaN at pixel %d gives %v, its neighbour %v", at, value(y[16]), value(y[15]))
 		}
 	}
-	n := device.GroupNorm{B: 1, P: 40, C: 2, Groups: 2, Epsilon: 1e-5, ReLU: true}
+	n := device.GroupShape{B: 1, P: 40, C: 2, Groups: 2, Epsilon: 1e-5, ReLU: true}
 	x := c.in("x", n.P*n.C)
 	x.floats[n.C] = nan
 	operands := []tensor{c.out("y", n.P*n.C), x, c.out("mean", 2), c.out("variance", 2), c.in("weight", 2), c.in("bias", 2)}
 	y := c.run(c.dev, 0, "GroupNorm", operands, func(d device.Device, m []device.Mem) {
-		d.GroupMoments(m[2], m[3], m[1], n)
-		d.GroupNorm(m[0], m[1], device.Mem{}, m[2], m[3], m[4], m[5], n)
+		d.Do(&device.GroupMoments{Mean: m[2], Variance: m[3], X: m[1], GroupShape: n})
+		d.Do(&device.GroupNorm{Y: m[0], X: m[1], Mean: m[2], Variance: m[3], Weight: m[4], Bias: m[5], GroupShape: n})
 	})[0]
 	if !math.IsNaN(value(y[0])) || math.IsNaN(value(y[1])) {
 		c.Errorf("GroupNorm: a NaN in channel 0 gives %v there, %v in channel 1", value(y[0]), value(y[1]))
@@ -256,33 +267,59 @@ func visionPoison(c *comparison) {
 func visionInvariants(c *comparison) {
 	d, none := c.dev, device.Mem{}
 	four, eight := c.alloc(d, device.F32, 4), c.alloc(d, device.F32, 8)
-	image := device.Convolution{B: 1, Height: 2, Width: 2, In: 1, Out: 1, Kernel: 1, Stride: 1}
+	image := device.ConvolutionShape{B: 1, Height: 2, Width: 2, In: 1, Out: 1, Kernel: 1, Stride: 1}
 	one := four.Slice(0, 1)
 	for name, call := range map[string]func(){
-		"Convolution of another image":  func() { d.Convolution(four, eight, one, image) },
-		"Convolution with a short bias": func() { o := image; o.Bias = four; d.Convolution(four, four, one, o) },
-		"Convolution without a stride":  func() { o := image; o.Stride = 0; d.Convolution(four, four, one, o) },
-		"Convolution beyond the image":  func() { o := image; o.Kernel = 3; d.Convolution(four, four, eight, o) },
-		"ConvolutionBackward":           func() { d.ConvolutionBackward(four, eight, one, image) },
-		"ConvolutionBackwardWeight":     func() { d.ConvolutionBackwardWeight(eight, four, four, image) },
+		"Convolution of another image": func() { d.Do(&device.Convolution{Y: four, X: eight, Weight: one, ConvolutionShape: image}) },
+		"Convolution with a short bias": func() {
+			o := image
+			o.Bias = four
+			d.Do(&device.Convolution{Y: four, X: four, Weight: one, ConvolutionShape: o})
+		},
+		"Convolution without a stride": func() {
+			o := image
+			o.Stride = 0
+			d.Do(&device.Convolution{Y: four, X: four, Weight: one, ConvolutionShape: o})
+		},
+		"Convolution beyond the image": func() {
+			o := image
+			o.Kernel = 3
+			d.Do(&device.Convolution{Y: four, X: four, Weight: eight, ConvolutionShape: o})
+		},
+		"ConvolutionBackward": func() { d.Do(&device.ConvolutionBackward{DX: four, DY: eight, Weight: one, ConvolutionShape: image}) },
+		"ConvolutionBackwardWeight": func() {
+			d.Do(&device.ConvolutionBackwardWeight{DWeight: eight, DY: four, X: four, ConvolutionShape: image})
+		},
 		"MaxPool of padding alone": func() {
-			d.MaxPool(four, four, device.Pool{B: 1, Height: 2, Width: 2, Channels: 1, Kernel: 1, Stride: 1, Padding: 1})
+			d.Do(&device.MaxPool{
+				Y: four, X: four, Pool: device.Pool{B: 1, Height: 2, Width: 2, Channels: 1, Kernel: 1, Stride: 1, Padding: 1},
+			})
 		},
 		"MaxPoolBackward": func() {
-			d.MaxPoolBackward(eight, one, four, device.Pool{B: 1, Height: 2, Width: 2, Channels: 1, Kernel: 2, Stride: 2})
+			d.Do(&device.MaxPoolBackward{
+				DX: eight, DY: one, X: four, Pool: device.Pool{B: 1, Height: 2, Width: 2, Channels: 1, Kernel: 2, Stride: 2},
+			})
 		},
-		"AveragePool of nothing":        func() { d.AveragePool(four, four, 1, 0, 4) },
-		"AveragePoolBackward":           func() { d.AveragePoolBackward(four, eight, 1, 1, 4) },
-		"GroupMoments of broken groups": func() { d.GroupMoments(one, one, four, device.GroupNorm{B: 1, P: 1, C: 4, Groups: 3}) },
+		"AveragePool of nothing": func() { d.Do(&device.AveragePool{Y: four, X: four, B: 1, P: 0, C: 4}) },
+		"AveragePoolBackward":    func() { d.Do(&device.AveragePoolBackward{DX: four, DY: eight, B: 1, P: 1, C: 4}) },
+		"GroupMoments of broken groups": func() {
+			d.Do(&device.GroupMoments{Mean: one, Variance: one, X: four, GroupShape: device.GroupShape{B: 1, P: 1, C: 4, Groups: 3}})
+		},
 		"GroupNorm with a short skip": func() {
-			d.GroupNorm(four, four, one, one, one, four, four, device.GroupNorm{B: 1, P: 1, C: 4, Groups: 1})
+			d.Do(&device.GroupNorm{
+				Y: four, X: four, Skip: one, Mean: one, Variance: one, Weight: four, Bias: four,
+				GroupShape: device.GroupShape{B: 1, P: 1, C: 4, Groups: 1},
+			})
 		},
 		"GroupNormBackward without sums": func() {
-			d.GroupNormBackward(four, none, none, four, four, none, one, one, four, four, device.GroupNorm{B: 1, P: 1, C: 4, Groups: 1})
+			d.Do(&device.GroupNormBackward{
+				DX: four, DZ: none, Sums: none, DY: four, X: four, Skip: none, Mean: one, Variance: one, Weight: four, Bias: four,
+				GroupShape: device.GroupShape{B: 1, P: 1, C: 4, Groups: 1},
+			})
 		},
-		"ReLU of another length":     func() { d.ReLU(four, eight) },
-		"ReLUBackward without dy":    func() { d.ReLUBackward(four, none, four) },
-		"Transpose of another shape": func() { d.Transpose(four, four, 1, 2, 3) },
+		"ReLU of another length":     func() { d.Do(&device.Unary{Y: four, X: eight, Function: device.ReLU}) },
+		"ReLUBackward without dy":    func() { d.Do(&device.UnaryBackward{DX: four, DY: none, X: four, Function: device.ReLU}) },
+		"Transpose of another shape": func() { d.Do(&device.Transpose{Y: four, X: four, N: 1, Rows: 2, Columns: 3}) },
 	} {
 		if !panics(call) {
 			c.Errorf("%s did not panic", name)
@@ -292,32 +329,34 @@ func visionInvariants(c *comparison) {
 
 // visionAllocations runs every operation once more than it needs to warm up.
 func visionAllocations(c *comparison) {
-	d := c.dev
+	d := &Recorder{Device: c.dev}
 	floats := func(n int) device.Mem { return c.alloc(d, device.F32, n) }
-	o := device.Convolution{B: 2, Height: 4, Width: 4, In: 3, Out: 5, Kernel: 3, Stride: 1, Padding: 1}
+	o := device.ConvolutionShape{B: 2, Height: 4, Width: 4, In: 3, Out: 5, Kernel: 3, Stride: 1, Padding: 1}
 	p := device.Pool{B: 2, Height: 4, Width: 4, Channels: 3, Kernel: 2, Stride: 2}
-	n := device.GroupNorm{B: 2, P: 16, C: 3, Groups: 3, Epsilon: 1e-5, ReLU: true}
+	n := device.GroupShape{B: 2, P: 16, C: 3, Groups: 3, Epsilon: 1e-5, ReLU: true}
 	x, y, weight, other, small := floats(2*16*3), floats(2*16*5), floats(5*3*9), floats(2*16*3), floats(2*4*3)
 	mean, variance, sums, scale := floats(6), floats(6), floats(12), floats(3)
 	for name, call := range map[string]func(){
-		"Convolution":               func() { d.Convolution(y, x, weight, o) },
-		"ConvolutionBackward":       func() { d.ConvolutionBackward(x, y, weight, o) },
-		"ConvolutionBackwardWeight": func() { d.ConvolutionBackwardWeight(weight, y, x, o) },
-		"MaxPool":                   func() { d.MaxPool(small, x, p) },
-		"MaxPoolBackward":           func() { d.MaxPoolBackward(other, small, x, p) },
-		"AveragePool":               func() { d.AveragePool(mean, x, 2, 16, 3) },
-		"AveragePoolBackward":       func() { d.AveragePoolBackward(x, mean, 2, 16, 3) },
-		"GroupMoments":              func() { d.GroupMoments(mean, variance, x, n) },
-		"GroupNorm":                 func() { d.GroupNorm(other, x, device.Mem{}, mean, variance, scale, scale, n) },
-		"GroupNormBackward": func() {
-			d.GroupNormBackward(other, device.Mem{}, sums, x, x, device.Mem{}, mean, variance, scale, scale, n)
+		"Convolution":               func() { d.Do(&device.Convolution{Y: y, X: x, Weight: weight, ConvolutionShape: o}) },
+		"ConvolutionBackward":       func() { d.Do(&device.ConvolutionBackward{DX: x, DY: y, Weight: weight, ConvolutionShape: o}) },
+		"ConvolutionBackwardWeight": func() { d.Do(&device.ConvolutionBackwardWeight{DWeight: weight, DY: y, X: x, ConvolutionShape: o}) },
+		"MaxPool":                   func() { d.Do(&device.MaxPool{Y: small, X: x, Pool: p}) },
+		"MaxPoolBackward":           func() { d.Do(&device.MaxPoolBackward{DX: other, DY: small, X: x, Pool: p}) },
+		"AveragePool":               func() { d.Do(&device.AveragePool{Y: mean, X: x, B: 2, P: 16, C: 3}) },
+		"AveragePoolBackward":       func() { d.Do(&device.AveragePoolBackward{DX: x, DY: mean, B: 2, P: 16, C: 3}) },
+		"GroupMoments":              func() { d.Do(&device.GroupMoments{Mean: mean, Variance: variance, X: x, GroupShape: n}) },
+		"GroupNorm": func() {
+			d.Do(&device.GroupNorm{Y: other, X: x, Mean: mean, Variance: variance, Weight: scale, Bias: scale, GroupShape: n})
 		},
-		"ReLU":         func() { d.ReLU(other, x) },
-		"ReLUBackward": func() { d.ReLUBackward(other, x, x) },
-		"Transpose":    func() { d.Transpose(other, x, 2, 16, 3) },
+		"GroupNormBackward": func() {
+			d.Do(&device.GroupNormBackward{
+				DX: other, Sums: sums, DY: x, X: x, Mean: mean, Variance: variance, Weight: scale, Bias: scale, GroupShape: n,
+			})
+		},
+		"ReLU":         func() { d.Do(&device.Unary{Y: other, X: x, Function: device.ReLU}) },
+		"ReLUBackward": func() { d.Do(&device.UnaryBackward{DX: other, DY: x, X: x, Function: device.ReLU}) },
+		"Transpose":    func() { d.Do(&device.Transpose{Y: other, X: x, N: 2, Rows: 16, Columns: 3}) },
 	} {
-		if got := testing.AllocsPerRun(5, call); got != 0 {
-			c.Errorf("%s: %v allocations a run, want none", name, got)
-		}
+		d.AllocatesNothing(c.T, name, call)
 	}
 }

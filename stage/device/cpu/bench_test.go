@@ -57,7 +57,7 @@ func (b *bench) run(name string, bytes int, flops float64, call func()) {
 // BenchmarkMatMul has the products of a GPT layer of width 512 on 1024 rows: forward, input gradient, weight gradient.
 func BenchmarkMatMul(b *testing.B) {
 	x := newBench(b)
-	for _, m := range []device.MatMul{
+	for _, m := range []device.Product{
 		{M: 1024, N: 1536, K: 512},
 		{M: 1024, N: 2048, K: 512},
 		{M: 1024, N: 512, K: 2048},
@@ -74,7 +74,7 @@ func BenchmarkMatMul(b *testing.B) {
 			m.Bias = x.floats(m.N)
 		}
 		name := fmt.Sprintf("M=%d,N=%d,K=%d,TransA=%v,TransB=%v,Accumulate=%v", m.M, m.N, m.K, m.TransA, m.TransB, m.Accumulate)
-		x.run(name, 4*(m.M*m.N+m.M*m.K+m.K*m.N), 2*float64(m.M)*float64(m.N)*float64(m.K), func() { x.d.MatMul(c, a, w, m) })
+		x.run(name, 4*(m.M*m.N+m.M*m.K+m.K*m.N), 2*float64(m.M)*float64(m.N)*float64(m.K), func() { x.d.Do(&device.MatMul{C: c, A: a, B: w, Product: m}) })
 	}
 }
 
@@ -83,23 +83,23 @@ func BenchmarkFlat(b *testing.B) {
 	const n = 4 << 20
 	x := newBench(b)
 	y, z, w, m, v := x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n)
-	x.d.Mul(v, v)
+	x.d.Do(&device.Mul{Y: v, X: v})
 	adam := device.Adam{LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Correction1: 1, Correction2: 1, GradScale: 1}
 	sgd := device.SGD{LearningRate: 1e-3, Momentum: 0.9, GradScale: 1}
-	x.run("Zero", 4*n, 0, func() { x.d.Zero(w) })
-	x.run("Copy", 8*n, 0, func() { x.d.Copy(w, y) })
-	x.run("Scale", 8*n, 0, func() { x.d.Scale(w, 1) })
-	x.run("Axpy", 12*n, 0, func() { x.d.Axpy(w, 1e-9, y) })
-	x.run("Lerp", 12*n, 0, func() { x.d.Lerp(w, 0.5, y) })
+	x.run("Zero", 4*n, 0, func() { x.d.Do(&device.Zero{X: w}) })
+	x.run("Copy", 8*n, 0, func() { x.d.Do(&device.Copy{Y: w, X: y}) })
+	x.run("Scale", 8*n, 0, func() { x.d.Do(&device.Scale{X: w, A: 1}) })
+	x.run("Axpy", 12*n, 0, func() { x.d.Do(&device.Axpy{Y: w, A: 1e-9, X: y}) })
+	x.run("Lerp", 12*n, 0, func() { x.d.Do(&device.Lerp{Y: w, A: 0.5, X: y}) })
 	ones := x.floats(n)
 	for i := range ones.F32() {
 		ones.F32()[i] = 1 // any other factor would lead to denormal numbers, which are slow
 	}
-	x.run("Mul", 12*n, 0, func() { x.d.Mul(w, ones) })
+	x.run("Mul", 12*n, 0, func() { x.d.Do(&device.Mul{Y: w, X: ones}) })
 	x.run("Dot", 8*n, 0, func() { x.d.Dot(y, z) })
-	x.run("AdamStep", 28*n, 0, func() { x.d.AdamStep(y, z, m, v, device.Mem{}, adam) })
-	x.run("AdamStep,delta", 36*n, 0, func() { x.d.AdamStep(y, z, m, v, w, adam) })
-	x.run("SGDStep", 20*n, 0, func() { x.d.SGDStep(y, z, m, device.Mem{}, sgd) })
+	x.run("AdamStep", 28*n, 0, func() { x.d.Do(&device.AdamStep{P: y, G: z, M: m, V: v, Adam: adam}) })
+	x.run("AdamStep,delta", 36*n, 0, func() { x.d.Do(&device.AdamStep{P: y, G: z, M: m, V: v, Delta: w, Adam: adam}) })
+	x.run("SGDStep", 20*n, 0, func() { x.d.Do(&device.SGDStep{P: y, G: z, M: m, SGD: sgd}) })
 }
 
 // BenchmarkLayer has the other operations of a GPT layer of width 512 on 1024 rows.
@@ -110,27 +110,37 @@ func BenchmarkLayer(b *testing.B) {
 	in, out, grad := x.floats(4*n), x.floats(4*n), x.floats(4*n)
 	mean, rstd, weight, bias := x.floats(rows), x.floats(rows), x.floats(columns), x.floats(columns)
 	narrow, other, third := in.Slice(0, n), out.Slice(0, n), grad.Slice(0, n)
-	x.run("GELU", 2*4*4*n, 0, func() { x.d.GELU(out, in) })
-	x.run("GELUBackward", 3*4*4*n, 0, func() { x.d.GELUBackward(out, grad, in) })
-	x.run("Add", 3*4*n, 0, func() { x.d.Add(other, narrow, third) })
-	x.run("LayerNorm", 2*4*n, 0, func() { x.d.LayerNorm(other, mean, rstd, narrow, weight, bias, rows, columns, 1e-5) })
-	x.run("LayerNormBackward", 3*4*n, 0, func() {
-		x.d.LayerNormBackward(other, third, narrow, mean, rstd, weight, device.Mem{}, rows, columns)
+	x.run("GELU", 2*4*4*n, 0, func() { x.d.Do(&device.Unary{Y: out, X: in, Function: device.GELU}) })
+	x.run("GELUBackward", 3*4*4*n, 0, func() { x.d.Do(&device.UnaryBackward{DX: out, DY: grad, X: in, Function: device.GELU}) })
+	x.run("Add", 3*4*n, 0, func() { x.d.Do(&device.Add{Out: other, A: narrow, B: third}) })
+	x.run("LayerNorm", 2*4*n, 0, func() {
+		x.d.Do(&device.Norm{Y: other, Mean: mean, Rstd: rstd, X: narrow, Weight: weight, Bias: bias, Epsilon: 1e-5})
 	})
-	x.run("LayerNormBackwardWeight", 2*4*n, 0, func() { x.d.LayerNormBackwardWeight(weight, bias, third, narrow, mean, rstd, rows, columns) })
+	x.run("LayerNormBackward", 3*4*n, 0, func() {
+		x.d.Do(&device.NormBackward{DX: other, DY: third, X: narrow, Mean: mean, Rstd: rstd, Weight: weight})
+	})
+	x.run("LayerNormBackwardWeight", 2*4*n, 0, func() {
+		x.d.Do(&device.NormBackwardWeight{DWeight: weight, DBias: bias, DY: third, X: narrow, Mean: mean, Rstd: rstd})
+	})
 	wide := x.floats(4 * columns)
-	x.run("SumRows", 4*4*n, 0, func() { x.d.SumRows(wide, in, rows, 4*columns) })
+	x.run("SumRows", 4*4*n, 0, func() { x.d.Do(&device.SumRows{Sum: wide, X: in}) })
 	tokens, positions, ids := x.floats(vocabulary*columns), x.floats(t*columns), x.alloc(device.I32, rows)
 	for i := range ids.I32() {
 		ids.I32()[i] = int32(i * 37 % vocabulary)
 	}
-	x.run("Embed", 3*4*n, 0, func() { x.d.Embed(narrow, tokens, positions, ids, rows/t, t, columns) })
-	x.run("EmbedBackward", 5*4*n, 0, func() { x.d.EmbedBackward(tokens, positions, narrow, ids, rows/t, t, columns) })
+	x.run("Embed", 3*4*n, 0, func() { x.d.Do(&device.Embed{Out: narrow, Tokens: tokens, Positions: positions, IDs: ids, T: t}) })
+	x.run("EmbedBackward", 5*4*n, 0, func() {
+		x.d.Do(&device.EmbedBackward{DTokens: tokens, DPositions: positions, DOut: narrow, IDs: ids, T: t})
+	})
 	logits, dlogits, losses := x.floats(rows*vocabulary), x.floats(rows*vocabulary), x.floats(rows)
-	x.run("CrossEntropy", 2*4*rows*vocabulary, 0, func() { x.d.CrossEntropy(losses, dlogits, logits, ids, rows, vocabulary, 1) })
+	x.run("CrossEntropy", 2*4*rows*vocabulary, 0, func() {
+		x.d.Do(&device.CrossEntropy{Losses: losses, DLogits: dlogits, Logits: logits, Targets: ids, Scale: 1})
+	})
 	bytes := x.floats(rows * 256)
 	small := x.alloc(device.I32, rows)
-	x.run("CrossEntropy,bytes", 2*4*rows*256, 0, func() { x.d.CrossEntropy(losses, bytes, bytes, small, rows, 256, 1) })
+	x.run("CrossEntropy,bytes", 2*4*rows*256, 0, func() {
+		x.d.Do(&device.CrossEntropy{Losses: losses, DLogits: bytes, Logits: bytes, Targets: small, Scale: 1})
+	})
 }
 
 // BenchmarkAttention has 1024 rows of width 512; the flops are those of the causal half, two products forward and five
@@ -139,13 +149,17 @@ func BenchmarkAttention(b *testing.B) {
 	x := newBench(b)
 	for _, s := range []int{32, 64} {
 		for _, t := range []int{64, 128, 256, 512, 1024} {
-			a := device.Attention{B: 1024 / t, T: t, H: 512 / s, S: s}
+			a := device.AttentionShape{B: 1024 / t, T: t, H: 512 / s, S: s}
 			n := a.B * a.T * a.H * a.S
 			q, k, v, dq, dk, dv := x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n)
-			out, dout, saved := x.floats(n), x.floats(n), x.floats(x.d.AttentionSaved(a))
+			out, dout, saved := x.floats(n), x.floats(n), x.floats(a.Saved())
 			flops := float64(a.B) * float64(a.H) * float64(t) * float64(t+1) * float64(s)
-			x.run(fmt.Sprintf("forward,T=%d,S=%d", t, s), 16*n, 2*flops, func() { x.d.Attention(out, saved, q, k, v, a) })
-			x.run(fmt.Sprintf("backward,T=%d,S=%d", t, s), 32*n, 5*flops, func() { x.d.AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved, a) })
+			x.run(fmt.Sprintf("forward,T=%d,S=%d", t, s), 16*n, 2*flops, func() { x.d.Do(&device.Attention{Out: out, Saved: saved, Q: q, K: k, V: v, AttentionShape: a}) })
+			x.run(fmt.Sprintf("backward,T=%d,S=%d", t, s), 32*n, 5*flops, func() {
+				x.d.Do(&device.AttentionBackward{
+					DQ: dq, DK: dk, DV: dv, DOut: dout, Q: q, K: k, V: v, Out: out, Saved: saved, AttentionShape: a,
+				})
+			})
 		}
 	}
 }

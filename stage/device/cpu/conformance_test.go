@@ -44,11 +44,11 @@ func TestDevicesComputeAtOnce(t *testing.T) {
 				return
 			}
 			defer func() { _ = d.Close() }()
-			m := device.MatMul{M: size, N: size, K: size, Accumulate: true}
+			m := device.Product{M: size, N: size, K: size, Accumulate: true}
 			c, a, b := ramp(t, d, size*size), ramp(t, d, size*size), ramp(t, d, size*size)
 			for range turns {
-				d.MatMul(c, a, b, m)
-				d.GELU(b, a)
+				d.Do(&device.MatMul{C: c, A: a, B: b, Product: m})
+				d.Do(&device.Unary{Y: b, X: a, Function: device.GELU})
 			}
 			if err := d.Synchronize(); err != nil {
 				t.Error(err)

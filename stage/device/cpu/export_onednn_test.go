@@ -8,9 +8,9 @@ import "github.com/avgpipe/avgpipe/stage/device"
 func (d *Device) Restrict(isa string) bool { return d.restrict(isa) }
 
 // Implementation names oneDNN's kernel for m.
-func (d *Device) Implementation(m device.MatMul) string { return d.implementation(m) }
+func (d *Device) Implementation(m device.Product) string { return d.implementation(m) }
 
 // ConvolutionImplementations names oneDNN's kernels for the three forms of c.
-func (d *Device) ConvolutionImplementations(c device.Convolution) []string {
+func (d *Device) ConvolutionImplementations(c device.ConvolutionShape) []string {
 	return d.convolutionImplementations(c)
 }

@@ -163,22 +163,27 @@ func statusError(status C.int) error {
 	return fmt.Errorf("status %d", int(status))
 }
 
-// MatMul implements device.Device. The primitive of a shape is built at its first use.
-func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
-	m.Check(c, a, b)
-	p, err := d.product(m, c.Type(), a.Type(), b.Type())
+// Dot implements device.Device.
+func (d *Device) Dot(x, y device.Mem) float64 {
+	device.CheckDot(x, y)
+	return float64(C.avg_dot(d.c, floats(x), floats(y), size(x.Len())))
+}
+
+// matMul runs device.MatMul. The primitive of a shape is built at its first use.
+func (d *Device) matMul(o *device.MatMul) {
+	p, err := d.product(o.Product, o.C.Type(), o.A.Type(), o.B.Type())
 	if err != nil {
 		d.fail(err)
 		return
 	}
-	if status := C.avg_product_run(d.c, p, c.Pointer(), a.Pointer(), b.Pointer(), floats(m.Bias)); status != 0 {
-		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", m.M, m.N, m.K, statusError(status)))
+	if status := C.avg_product_run(d.c, p, o.C.Pointer(), o.A.Pointer(), o.B.Pointer(), floats(o.Bias)); status != 0 {
+		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", o.M, o.N, o.K, statusError(status)))
 	}
 	d.yielder.yield()
 }
 
 // product returns the primitive for m with C, A and B of these types.
-func (d *Device) product(m device.MatMul, c, a, b device.Type) (*C.struct_avg_product, error) {
+func (d *Device) product(m device.Product, c, a, b device.Type) (*C.struct_avg_product, error) {
 	key := productKey{m: m.M, n: m.N, k: m.K}
 	for _, flag := range [...]struct {
 		set bool
@@ -210,7 +215,7 @@ func (d *Device) product(m device.MatMul, c, a, b device.Type) (*C.struct_avg_pr
 }
 
 // implementation names oneDNN's kernel for m, for tests.
-func (d *Device) implementation(m device.MatMul) string {
+func (d *Device) implementation(m device.Product) string {
 	p, err := d.product(m, device.F32, device.F32, device.F32)
 	if err != nil {
 		return err.Error()

@@ -3,221 +3,250 @@
 package cpu
 
 /*
-#include "device.h"
+#include "recurrent_ops.h"
+#include "transformer_ops.h"
+#include "vision.h"
 */
 import "C"
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// same panics unless every operand has n float32.
-func same(op string, n int, operands ...device.Mem) {
-	for _, m := range operands {
-		device.Need(op, "operand", m, device.F32, n)
-	}
-}
-
-// floating panics unless every operand has n elements, F32 or BF16.
-func floating(op string, n int, operands ...device.Mem) {
-	for _, m := range operands {
-		device.NeedFloating(op, "operand", m, n)
-	}
-}
-
 // elements is m as C has operands of either type.
 func elements(m device.Mem) C.struct_elements {
-	return C.struct_elements{data: m.Pointer(), bf16: truth(m.Type() == device.BF16)}
+	return C.struct_elements{data: m.Pointer(), bf16: brain(m)}
 }
 
-// Zero implements device.Device.
-func (d *Device) Zero(x device.Mem) {
-	C.avg_zero(d.c, (*C.char)(x.Pointer()), size(x.Bytes()))
+// brain says in C's terms whether m holds bfloat16 numbers.
+func brain(m device.Mem) C.int { return truth(m.Type() == device.BF16) }
+
+// Do implements device.Device.
+func (d *Device) Do(op device.Op) {
+	op.Check()
+	device.CheckIDs(op)
+	switch o := op.(type) {
+	case *device.Zero:
+		C.avg_zero(d.c, chars(o.X), size(o.X.Bytes()))
+	case *device.Copy:
+		d.copy(o.Y, o.X)
+	case *device.Scale:
+		C.avg_scale(d.c, floats(o.X), C.float(o.A), size(o.X.Len()))
+	case *device.Axpy:
+		C.avg_axpy(d.c, floats(o.Y), C.float(o.A), floats(o.X), size(o.Y.Len()))
+	case *device.Lerp:
+		if o.A == 1 {
+			d.copy(o.Y, o.X)
+		} else {
+			C.avg_lerp(d.c, floats(o.Y), C.float(o.A), floats(o.X), size(o.Y.Len()))
+		}
+	case *device.Mul:
+		C.avg_mul(d.c, floats(o.Y), floats(o.X), size(o.Y.Len()))
+	case *device.Add:
+		C.avg_add(d.c, elements(o.Out), elements(o.A), elements(o.B), size(o.Out.Len()))
+	case *device.MatMul:
+		d.matMul(o)
+	case *device.SumRows:
+		C.avg_sum_rows(d.c, floats(o.Sum), elements(o.X), size(o.Rows()), size(o.Sum.Len()))
+	case *device.Unary:
+		d.unary(o)
+	case *device.UnaryBackward:
+		d.unaryBackward(o)
+	case *device.Norm:
+		d.norm(o)
+	case *device.NormBackward:
+		d.normBackward(o)
+	case *device.NormBackwardWeight:
+		d.normBackwardWeight(o)
+	case *device.Dropout:
+		d.dropout(o)
+	case *device.CrossEntropy:
+		d.crossEntropy(o)
+	case *device.AdamStep:
+		d.adamStep(o)
+	case *device.SGDStep:
+		d.sgdStep(o)
+	case *device.ASGDStep:
+		d.asgdStep(o)
+	default:
+		if !d.doTransformer(op) && !d.doVision(op) && !d.doRecurrent(op) {
+			panic(fmt.Sprintf("cpu device: no operation %T", op))
+		}
+	}
 }
 
-// Copy implements device.Device.
-func (d *Device) Copy(y, x device.Mem) {
-	device.Need("Copy", "x", x, y.Type(), y.Len())
-	C.avg_copy(d.c, (*C.char)(y.Pointer()), (*C.char)(x.Pointer()), size(y.Bytes()))
+// doTransformer runs the operations of transformers. It reports whether op is one.
+func (d *Device) doTransformer(op device.Op) bool {
+	switch o := op.(type) {
+	case *device.Embed:
+		d.embed(o)
+	case *device.EmbedBackward:
+		C.avg_embed_backward(d.c, floats(o.DTokens), floats(o.DPositions), floats(o.DOut), integers(o.IDs), size(o.IDs.Len()), size(max(o.T, 1)),
+			size(o.Width()))
+	case *device.Attention:
+		x := attention(o.AttentionShape, o.Out, o.Saved, o.Q, o.K, o.V)
+		d.attended("attention", o.AttentionShape, C.avg_attention(d.c, x))
+	case *device.AttentionBackward:
+		x := attention(o.AttentionShape, o.Out, o.Saved, o.Q, o.K, o.V)
+		x.dq, x.dk, x.dv, x.dout = chars(o.DQ), chars(o.DK), chars(o.DV), chars(o.DOut)
+		d.attended("attention backward", o.AttentionShape, C.avg_attention_backward(d.c, x))
+	case *device.Rotate:
+		table := d.rotations.Table(o.Rotation)
+		shape := C.struct_rotation{t: size(o.T), heads: size(o.Heads), s: size(o.S), inverse: truth(o.Inverse)}
+		C.avg_rotate(d.c, o.Y.Pointer(), o.X.Pointer(), shape, (*C.float)(unsafe.Pointer(unsafe.SliceData(table))), size(o.B*o.T), brain(o.X))
+	case *device.SwiGLU:
+		C.avg_swiglu(d.c, o.Y.Pointer(), o.Gate.Pointer(), o.Up.Pointer(), size(o.Y.Len()), brain(o.Y))
+	case *device.SwiGLUBackward:
+		C.avg_swiglu_backward(d.c, o.DGate.Pointer(), o.DUp.Pointer(), o.DY.Pointer(), o.Gate.Pointer(), o.Up.Pointer(), size(o.DY.Len()), brain(o.DY))
+	default:
+		return false
+	}
+	return true
 }
 
-// Scale implements device.Device.
-func (d *Device) Scale(x device.Mem, a float32) {
-	same("Scale", x.Len(), x)
-	C.avg_scale(d.c, floats(x), C.float(a), size(x.Len()))
+func (d *Device) copy(y, x device.Mem) {
+	if y.Type() == x.Type() {
+		C.avg_copy(d.c, chars(y), chars(x), size(y.Bytes()))
+	} else {
+		C.avg_convert(d.c, elements(y), elements(x), size(x.Len()))
+	}
 }
 
-// Axpy implements device.Device.
-func (d *Device) Axpy(y device.Mem, a float32, x device.Mem) {
-	same("Axpy", y.Len(), y, x)
-	C.avg_axpy(d.c, floats(y), C.float(a), floats(x), size(y.Len()))
+func (d *Device) unary(o *device.Unary) {
+	n := size(o.Y.Len())
+	switch o.Function {
+	case device.GELU:
+		C.avg_gelu(d.c, elements(o.Y), elements(o.X), n)
+	case device.GELUErf:
+		C.avg_gelu_erf(d.c, o.Y.Pointer(), o.X.Pointer(), n, brain(o.Y))
+	case device.Tanh:
+		C.avg_tanh(d.c, floats(o.Y), floats(o.X), n)
+	case device.ReLU:
+		C.avg_relu(d.c, floats(o.Y), floats(o.X), n)
+	}
 }
 
-// Lerp implements device.Device.
-func (d *Device) Lerp(y device.Mem, a float32, x device.Mem) {
-	same("Lerp", y.Len(), y, x)
-	if a == 1 {
-		d.Copy(y, x)
+func (d *Device) unaryBackward(o *device.UnaryBackward) {
+	n := size(o.DX.Len())
+	switch o.Function {
+	case device.GELU:
+		C.avg_gelu_backward(d.c, elements(o.DX), elements(o.DY), elements(o.X), n)
+	case device.GELUErf:
+		C.avg_gelu_erf_backward(d.c, o.DX.Pointer(), o.DY.Pointer(), o.X.Pointer(), n, brain(o.DX))
+	case device.Tanh:
+		C.avg_tanh_backward(d.c, floats(o.DX), floats(o.DY), floats(o.X), n)
+	case device.ReLU:
+		C.avg_relu_backward(d.c, floats(o.DX), floats(o.DY), floats(o.X), n)
+	}
+}
+
+func (d *Device) norm(o *device.Norm) {
+	rows, columns := o.Size()
+	if o.Mean.Absent() {
+		C.avg_rms_norm(d.c, o.Y.Pointer(), floats(o.Rstd), floats(o.X), floats(o.Weight), size(rows), size(columns), C.float(o.Epsilon), brain(o.Y))
 		return
 	}
-	C.avg_lerp(d.c, floats(y), C.float(a), floats(x), size(y.Len()))
+	C.avg_layer_norm(d.c, elements(o.Y), floats(o.Mean), floats(o.Rstd), floats(o.X), floats(o.Weight), floats(o.Bias), size(rows), size(columns),
+		C.float(o.Epsilon))
 }
 
-// Mul implements device.Device.
-func (d *Device) Mul(y, x device.Mem) {
-	same("Mul", y.Len(), y, x)
-	C.avg_mul(d.c, floats(y), floats(x), size(y.Len()))
-}
-
-// Add implements device.Device.
-func (d *Device) Add(out, a, b device.Mem) {
-	floating("Add", out.Len(), out, a, b)
-	C.avg_add(d.c, elements(out), elements(a), elements(b), size(out.Len()))
-}
-
-// Convert implements device.Device.
-func (d *Device) Convert(y, x device.Mem) {
-	floating("Convert", x.Len(), y, x)
-	C.avg_convert(d.c, elements(y), elements(x), size(x.Len()))
-}
-
-// Dot implements device.Device.
-func (d *Device) Dot(x, y device.Mem) float64 {
-	same("Dot", x.Len(), x, y)
-	return float64(C.avg_dot(d.c, floats(x), floats(y), size(x.Len())))
-}
-
-// SumRows implements device.Device.
-func (d *Device) SumRows(sum, x device.Mem, rows, columns int) {
-	same("SumRows", columns, sum)
-	floating("SumRows", rows*columns, x)
-	C.avg_sum_rows(d.c, floats(sum), elements(x), size(rows), size(columns))
-}
-
-// GELU implements device.Device.
-func (d *Device) GELU(y, x device.Mem) {
-	floating("GELU", y.Len(), y)
-	device.Need("GELU", "x", x, y.Type(), y.Len())
-	C.avg_gelu(d.c, elements(y), elements(x), size(y.Len()))
-}
-
-// GELUBackward implements device.Device.
-func (d *Device) GELUBackward(dx, dy, x device.Mem) {
-	floating("GELUBackward", dx.Len(), dx)
-	device.Need("GELUBackward", "dy", dy, dx.Type(), dx.Len())
-	device.Need("GELUBackward", "x", x, dx.Type(), dx.Len())
-	C.avg_gelu_backward(d.c, elements(dx), elements(dy), elements(x), size(dx.Len()))
-}
-
-// LayerNorm implements device.Device.
-func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, columns int, epsilon float32) {
-	device.CheckLayerNorm(y, mean, rstd, x, weight, bias, rows, columns)
-	C.avg_layer_norm(d.c, elements(y), floats(mean), floats(rstd), floats(x), floats(weight), floats(bias),
-		size(rows), size(columns), C.float(epsilon))
-}
-
-// LayerNormBackward implements device.Device.
-func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight, plus device.Mem, rows, columns int) {
-	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, plus, rows, columns)
-	C.avg_layer_norm_backward(d.c, floats(dx), elements(dy), floats(x), floats(mean), floats(rstd), floats(weight),
-		floats(plus), size(rows), size(columns))
-}
-
-// LayerNormBackwardWeight implements device.Device.
-func (d *Device) LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd device.Mem, rows, columns int) {
-	device.CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
-	C.avg_layer_norm_backward_weight(d.c, floats(dweight), floats(dbias), elements(dy), floats(x), floats(mean), floats(rstd),
+func (d *Device) normBackward(o *device.NormBackward) {
+	rows, columns := o.Size()
+	if o.Mean.Absent() {
+		C.avg_rms_norm_backward(d.c, floats(o.DX), o.DY.Pointer(), floats(o.X), floats(o.Rstd), floats(o.Weight), floats(o.Plus), size(rows),
+			size(columns), brain(o.DY))
+		return
+	}
+	C.avg_layer_norm_backward(d.c, floats(o.DX), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), floats(o.Weight), floats(o.Plus),
 		size(rows), size(columns))
 }
 
-// Embed implements device.Device.
-func (d *Device) Embed(out, tokens, positions, ids device.Mem, b, t, width int) {
-	device.CheckEmbed("Embed", out, tokens, positions, ids, b, t, width)
-	C.avg_embed(d.c, floats(out), floats(tokens), floats(positions), integers(ids), size(b*t), size(t), size(width))
+func (d *Device) normBackwardWeight(o *device.NormBackwardWeight) {
+	rows, columns := o.Size()
+	if o.Mean.Absent() {
+		C.avg_rms_norm_backward_weight(d.c, floats(o.DWeight), o.DY.Pointer(), floats(o.X), floats(o.Rstd), size(rows), size(columns), brain(o.DY))
+		return
+	}
+	C.avg_layer_norm_backward_weight(d.c, floats(o.DWeight), floats(o.DBias), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd),
+		size(rows), size(columns))
 }
 
-// EmbedBackward implements device.Device.
-func (d *Device) EmbedBackward(dtokens, dpositions, dout, ids device.Mem, b, t, width int) {
-	device.CheckEmbed("EmbedBackward", dout, dtokens, dpositions, ids, b, t, width)
-	C.avg_embed_backward(d.c, floats(dtokens), floats(dpositions), floats(dout), integers(ids), size(b*t), size(t), size(width))
+func (d *Device) dropout(o *device.Dropout) {
+	threshold, scale := o.Derived()
+	mask := C.struct_dropout{key: C.uint64_t(o.Key), threshold: C.uint32_t(threshold), scale: C.float(scale)}
+	if !o.IDs.Absent() {
+		C.avg_drop_rows(d.c, floats(o.Y), floats(o.X), integers(o.IDs), size(o.Rows), size(o.Columns), mask)
+		return
+	}
+	C.avg_dropout(d.c, o.Y.Pointer(), o.X.Pointer(), size(o.Rows/o.Share), size(o.Share), size(o.Columns), C.uint64_t(o.First), mask, brain(o.X))
 }
 
-// AttentionSaved implements device.Device: the logarithm of every row's sum of exponentials (B,H,T).
-func (d *Device) AttentionSaved(a device.Attention) int { return a.B * a.H * a.T }
+func (d *Device) embed(o *device.Embed) {
+	rows, width := size(o.IDs.Len()), size(o.Width())
+	if o.Add {
+		C.avg_add_rows(d.c, floats(o.Out), floats(o.Tokens), integers(o.IDs), rows, width)
+		return
+	}
+	C.avg_embed(d.c, floats(o.Out), floats(o.Tokens), floats(o.Positions), integers(o.IDs), rows, size(max(o.T, 1)), width)
+}
 
 // attention is the shape of a and its operands as C has them; the backward's are absent in a forward.
-func attention(a device.Attention, out, saved, q, k, v device.Mem) C.struct_attention {
+func attention(a device.AttentionShape, out, saved, q, k, v device.Mem) C.struct_attention {
 	a = a.WithDefaults()
 	threshold, scale := a.Dropout.Derived()
 	return C.struct_attention{
 		out: chars(out), q: chars(q), k: chars(k), v: chars(v), lse: floats(saved), mask: integers(a.Mask),
 		b: size(a.B), t: size(a.T), h: size(a.H), kv: size(a.KV), s: size(a.S),
-		q_stride: size(a.QStride), kv_stride: size(a.KVStride), bf16: truth(q.Type() == device.BF16), bidirectional: truth(a.Bidirectional),
+		q_stride: size(a.QStride), kv_stride: size(a.KVStride), bf16: brain(q), bidirectional: truth(a.Bidirectional),
 		window:  size(a.Window),
 		dropout: C.struct_dropout{key: C.uint64_t(a.Dropout.Key), threshold: C.uint32_t(threshold), scale: C.float(scale)},
 		first:   C.uint64_t(a.Dropout.First),
 	}
 }
 
-// Attention implements device.Device.
-func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
-	a.CheckForward(out, saved, q, k, v, d.AttentionSaved(a))
-	x := attention(a, out, saved, q, k, v)
-	if C.avg_attention(d.c, x) != 0 {
-		d.noScratch("attention", a)
+// attended keeps the failure of an attention that found no memory for scratch.
+func (d *Device) attended(op string, a device.AttentionShape, status C.int) {
+	if status != 0 {
+		d.fail(fmt.Errorf("cpu device: %s of T=%d S=%d: no memory for scratch, %d bytes available", op, a.T, a.S, device.HostAvailable()))
 	}
 }
 
-// AttentionBackward implements device.Device.
-func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.Mem, a device.Attention) {
-	a.CheckBackward(dq, dk, dv, dout, q, k, v, out, saved, d.AttentionSaved(a))
-	x := attention(a, out, saved, q, k, v)
-	x.dq, x.dk, x.dv, x.dout = chars(dq), chars(dk), chars(dv), chars(dout)
-	if C.avg_attention_backward(d.c, x) != 0 {
-		d.noScratch("attention backward", a)
+func (d *Device) crossEntropy(o *device.CrossEntropy) {
+	rows, vocabulary := o.Size()
+	if o.Smoothing > 0 {
+		C.avg_smoothed(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary),
+			C.float(o.Scale), C.float(o.Smoothing))
+		return
 	}
+	C.avg_cross_entropy(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary), C.float(o.Scale))
 }
 
-func (d *Device) noScratch(op string, a device.Attention) {
-	d.fail(fmt.Errorf("cpu device: %s of T=%d S=%d: no memory for scratch, %d bytes available", op, a.T, a.S, device.HostAvailable()))
-}
-
-// CrossEntropy implements device.Device.
-func (d *Device) CrossEntropy(losses, dlogits, logits, targets device.Mem, rows, vocabulary int, scale float32) {
-	device.CheckCrossEntropy(losses, dlogits, logits, targets, rows, vocabulary)
-	C.avg_cross_entropy(d.c, floats(losses), floats(dlogits), floats(logits), integers(targets), size(rows), size(vocabulary),
-		C.float(scale))
-}
-
-// AdamStep implements device.Device.
-func (d *Device) AdamStep(p, g, m, v, delta device.Mem, a device.Adam) {
-	same("AdamStep", p.Len(), p, g, m, v)
-	if !delta.Absent() {
-		same("AdamStep", p.Len(), delta)
-	}
-	coupled, keep, rate, root := a.Derived()
-	C.avg_adam(d.c, floats(p), floats(g), floats(m), floats(v), floats(delta), size(p.Len()), C.struct_adam{
-		beta1: C.float(a.Beta1), beta2: C.float(a.Beta2), epsilon: C.float(a.Epsilon), grad_scale: C.float(a.GradScale),
+func (d *Device) adamStep(o *device.AdamStep) {
+	coupled, keep, rate, root := o.Derived()
+	C.avg_adam(d.c, floats(o.P), floats(o.G), floats(o.M), floats(o.V), floats(o.Delta), size(o.P.Len()), C.struct_adam{
+		beta1: C.float(o.Beta1), beta2: C.float(o.Beta2), epsilon: C.float(o.Epsilon), grad_scale: C.float(o.GradScale),
 		coupled: C.float(coupled), keep: C.float(keep), rate: C.float(rate), root: C.float(root),
 	})
 }
 
-// SGDStep implements device.Device.
-func (d *Device) SGDStep(p, g, m, delta device.Mem, s device.SGD) {
-	same("SGDStep", p.Len(), p, g)
-	if s.Momentum == 0 {
+func (d *Device) sgdStep(o *device.SGDStep) {
+	m := o.M
+	if o.Momentum == 0 {
 		m = device.Mem{}
-	} else {
-		same("SGDStep", p.Len(), m)
 	}
-	if !delta.Absent() {
-		same("SGDStep", p.Len(), delta)
-	}
-	C.avg_sgd(d.c, floats(p), floats(g), floats(m), floats(delta), size(p.Len()), C.struct_sgd{
-		learning_rate: C.float(s.LearningRate), momentum: C.float(s.Momentum), weight_decay: C.float(s.WeightDecay),
-		grad_scale: C.float(s.GradScale), nesterov: truth(s.Nesterov), first: truth(s.First),
+	C.avg_sgd(d.c, floats(o.P), floats(o.G), floats(m), floats(o.Delta), size(o.P.Len()), C.struct_sgd{
+		learning_rate: C.float(o.LearningRate), momentum: C.float(o.Momentum), weight_decay: C.float(o.WeightDecay),
+		grad_scale: C.float(o.GradScale), nesterov: truth(o.Nesterov), first: truth(o.First),
+	})
+}
+
+func (d *Device) asgdStep(o *device.ASGDStep) {
+	C.avg_asgd(d.c, floats(o.P), floats(o.G), floats(o.S), floats(o.Delta), size(o.P.Len()), C.struct_asgd{
+		learning_rate: C.float(o.LearningRate), weight_decay: C.float(o.WeightDecay), grad_scale: C.float(o.GradScale),
+		share: C.float(o.Share),
 	})
 }
 

@@ -27,7 +27,7 @@ func (l lstms) close() {
 }
 
 // lstm returns the products for a shape, built at its first use; nil when that failed, which Synchronize then reports.
-func (d *Device) lstm(l device.LSTM) *C.struct_avg_lstm {
+func (d *Device) lstm(l device.LSTMShape) *C.struct_avg_lstm {
 	key := lstmKey{b: l.B, t: l.T, h: l.H}
 	if p := d.lstms[key]; p != nil {
 		return p
@@ -42,83 +42,40 @@ func (d *Device) lstm(l device.LSTM) *C.struct_avg_lstm {
 }
 
 // lstmStatus keeps a failure of an LSTM for Synchronize.
-func (d *Device) lstmStatus(op string, l device.LSTM, status C.int) {
+func (d *Device) lstmStatus(op string, l device.LSTMShape, status C.int) {
 	if status != 0 {
 		d.fail(fmt.Errorf("cpu device: %s of B=%d T=%d H=%d: %w", op, l.B, l.T, l.H, statusError(status)))
 	}
 	d.yielder.yield()
 }
 
-// LSTM implements device.Device.
-func (d *Device) LSTM(out, gates, cells, previous, weight device.Mem, l device.LSTM) {
-	l.CheckForward(out, gates, cells, previous, weight)
-	if p := d.lstm(l); p != nil {
-		d.lstmStatus("LSTM", l, C.avg_lstm_run(d.c, p, floats(out), floats(gates), floats(cells), floats(previous), floats(weight),
-			integers(l.Mask), size(l.OutStride), truth(l.Reverse)))
+// doRecurrent runs the operations of recurrent networks. It reports whether op is one.
+func (d *Device) doRecurrent(op device.Op) bool {
+	switch o := op.(type) {
+	case *device.LSTM:
+		if p := d.lstm(o.LSTMShape); p != nil {
+			d.lstmStatus("LSTM", o.LSTMShape, C.avg_lstm_run(d.c, p, floats(o.Out), floats(o.Gates), floats(o.Cells), floats(o.Previous),
+				floats(o.Weight), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
+		}
+	case *device.LSTMBackward:
+		if p := d.lstm(o.LSTMShape); p != nil {
+			d.lstmStatus("LSTM backward", o.LSTMShape, C.avg_lstm_run_backward(d.c, p, floats(o.DGates), floats(o.Carry), floats(o.DOut),
+				floats(o.Gates), floats(o.Cells), floats(o.Weight), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
+		}
+	case *device.AdditiveAttention:
+		C.avg_additive(d.c, floats(o.Probabilities), floats(o.Q), floats(o.K), floats(o.V), integers(o.Mask), size(o.B), size(o.T), size(o.N))
+	case *device.AdditiveAttentionBackward:
+		C.avg_additive_backward(d.c, floats(o.DQ), floats(o.DK), floats(o.DV), floats(o.DProbabilities), floats(o.Probabilities), floats(o.Q),
+			floats(o.K), floats(o.V), size(o.B), size(o.T), size(o.N))
+	case *device.WeightNorm:
+		C.avg_weight_norm(d.c, floats(o.V), floats(o.Direction), floats(o.Length), size(o.V.Len()))
+	case *device.WeightNormBackward:
+		C.avg_weight_norm_backward(d.c, floats(o.DDirection), floats(o.DLength), floats(o.DV), floats(o.Direction), floats(o.Length), size(o.DV.Len()))
+	case *device.CopyColumns:
+		c := o.Columns
+		C.avg_copy_columns(d.c, floats(o.Y), floats(o.X), size(c.Rows), size(c.Columns), size(c.YStride), size(c.XStride), truth(c.Add))
+	default:
+		return false
 	}
-}
-
-// LSTMBackward implements device.Device.
-func (d *Device) LSTMBackward(dgates, carry, dout, gates, cells, weight device.Mem, l device.LSTM) {
-	l.CheckBackward(dgates, carry, dout, gates, cells, weight)
-	if p := d.lstm(l); p != nil {
-		d.lstmStatus("LSTM backward", l, C.avg_lstm_run_backward(d.c, p, floats(dgates), floats(carry), floats(dout), floats(gates),
-			floats(cells), floats(weight), integers(l.Mask), size(l.OutStride), truth(l.Reverse)))
-	}
-}
-
-// AdditiveAttention implements device.Device.
-func (d *Device) AdditiveAttention(probabilities, q, k, v device.Mem, a device.Additive) {
-	a.CheckForward(probabilities, q, k, v)
-	C.avg_additive(d.c, floats(probabilities), floats(q), floats(k), floats(v), integers(a.Mask), size(a.B), size(a.T), size(a.N))
-}
-
-// AdditiveAttentionBackward implements device.Device.
-func (d *Device) AdditiveAttentionBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v device.Mem, a device.Additive) {
-	a.CheckBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v)
-	C.avg_additive_backward(d.c, floats(dq), floats(dk), floats(dv), floats(dprobabilities), floats(probabilities), floats(q),
-		floats(k), floats(v), size(a.B), size(a.T), size(a.N))
-}
-
-// WeightNorm implements device.Device.
-func (d *Device) WeightNorm(v, direction, length device.Mem) {
-	device.CheckWeightNorm("WeightNorm", v, direction, length)
-	C.avg_weight_norm(d.c, floats(v), floats(direction), floats(length), size(v.Len()))
-}
-
-// WeightNormBackward implements device.Device.
-func (d *Device) WeightNormBackward(ddirection, dlength, dv, direction, length device.Mem) {
-	device.CheckWeightNorm("WeightNormBackward", dv, direction, length)
-	device.CheckWeightNorm("WeightNormBackward", dv, ddirection, dlength)
-	C.avg_weight_norm_backward(d.c, floats(ddirection), floats(dlength), floats(dv), floats(direction), floats(length), size(dv.Len()))
-}
-
-// CopyColumns implements device.Device.
-func (d *Device) CopyColumns(y, x device.Mem, c device.Columns) {
-	c.Check(y, x)
-	C.avg_copy_columns(d.c, floats(y), floats(x), size(c.Rows), size(c.Columns), size(c.YStride), size(c.XStride), truth(c.Add))
-}
-
-// DropRows implements device.Device.
-func (d *Device) DropRows(y, x, ids device.Mem, o device.Dropout) {
-	o.CheckRows(y, x, ids)
-	threshold, scale := o.Derived()
-	C.avg_drop_rows(d.c, floats(y), floats(x), integers(ids), size(o.Rows), size(o.Columns),
-		C.struct_dropout{key: C.uint64_t(o.Key), threshold: C.uint32_t(threshold), scale: C.float(scale)})
-}
-
-// SmoothedCrossEntropy implements device.Device.
-func (d *Device) SmoothedCrossEntropy(losses, dlogits, logits, targets device.Mem, rows, vocabulary int, scale, smoothing float32) {
-	device.CheckCrossEntropy(losses, dlogits, logits, targets, rows, vocabulary)
-	C.avg_smoothed(d.c, floats(losses), floats(dlogits), floats(logits), integers(targets), size(rows), size(vocabulary),
-		C.float(scale), C.float(smoothing))
-}
-
-// ASGDStep implements device.Device.
-func (d *Device) ASGDStep(p, g, s, delta device.Mem, a device.ASGD) {
-	device.CheckASGD(p, g, s, delta)
-	C.avg_asgd(d.c, floats(p), floats(g), floats(s), floats(delta), size(p.Len()), C.struct_asgd{
-		learning_rate: C.float(a.LearningRate), weight_decay: C.float(a.WeightDecay), grad_scale: C.float(a.GradScale),
-		share: C.float(a.Share),
-	})
+	return true
 }

@@ -62,23 +62,23 @@ func newSample(t *testing.T, d *cpu.Device) *sample {
 // run chains every operation that this package cuts into parts; the products are oneDNN's.
 func (s *sample) run(d *cpu.Device) float64 {
 	const rows, columns = sampleRows, sampleColumns
-	a := device.Attention{B: 1, T: rows, H: 13, S: columns / 13, QStride: 3 * columns, KVStride: 3 * columns}
+	a := device.AttentionShape{B: 1, T: rows, H: 13, S: columns / 13, QStride: 3 * columns, KVStride: 3 * columns}
 	q, k, v := thirds(s.qkv, a)
 	dq, dk, dv := thirds(s.dqkv, a)
-	d.LayerNorm(s.y, s.mean, s.rstd, s.x, s.weight, s.bias, rows, columns, 1e-5)
-	d.GELU(s.z, s.y)
-	d.GELUBackward(s.y, s.z, s.x)
-	d.LayerNormBackward(s.y, s.y, s.x, s.mean, s.rstd, s.weight, s.z, rows, columns)
-	d.LayerNormBackwardWeight(s.weight, s.bias, s.y, s.x, s.mean, s.rstd, rows, columns)
-	d.SumRows(s.bias, s.y, rows, columns)
-	d.Attention(s.z, s.saved, q, k, v, a)
-	d.AttentionBackward(dq, dk, dv, s.y, q, k, v, s.z, s.saved, a)
-	d.Axpy(s.x, 0.5, s.dqkv.Slice(7, s.x.Len()))
+	d.Do(&device.Norm{Y: s.y, Mean: s.mean, Rstd: s.rstd, X: s.x, Weight: s.weight, Bias: s.bias, Epsilon: 1e-5})
+	d.Do(&device.Unary{Y: s.z, X: s.y, Function: device.GELU})
+	d.Do(&device.UnaryBackward{DX: s.y, DY: s.z, X: s.x, Function: device.GELU})
+	d.Do(&device.NormBackward{DX: s.y, DY: s.y, X: s.x, Mean: s.mean, Rstd: s.rstd, Weight: s.weight, Plus: s.z})
+	d.Do(&device.NormBackwardWeight{DWeight: s.weight, DBias: s.bias, DY: s.y, X: s.x, Mean: s.mean, Rstd: s.rstd})
+	d.Do(&device.SumRows{Sum: s.bias, X: s.y})
+	d.Do(&device.Attention{Out: s.z, Saved: s.saved, Q: q, K: k, V: v, AttentionShape: a})
+	d.Do(&device.AttentionBackward{DQ: dq, DK: dk, DV: dv, DOut: s.y, Q: q, K: k, V: v, Out: s.z, Saved: s.saved, AttentionShape: a})
+	d.Do(&device.Axpy{Y: s.x, A: 0.5, X: s.dqkv.Slice(7, s.x.Len())})
 	return d.Dot(s.x, s.z)
 }
 
 // thirds are q, k and v, interleaved row by row.
-func thirds(m device.Mem, a device.Attention) (q, k, v device.Mem) {
+func thirds(m device.Mem, a device.AttentionShape) (q, k, v device.Mem) {
 	return m.Slice(0, a.Queries()), m.Slice(a.H*a.S, a.Keys()), m.Slice(2*a.H*a.S, a.Keys())
 }
 
@@ -127,7 +127,7 @@ func TestProductsOfAModelUseNoReferenceKernel(t *testing.T) {
 	d := open(t, cpu.Config{})
 	defer func() { _ = d.Close() }()
 	for flags := range 8 {
-		m := device.MatMul{M: 256, N: 384, K: 128, TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags&4 != 0}
+		m := device.Product{M: 256, N: 384, K: 128, TransA: flags&1 != 0, TransB: flags&2 != 0, Accumulate: flags&4 != 0}
 		name := d.Implementation(m)
 		t.Logf("%+v: %s", m, name)
 		if name == "" || strings.HasPrefix(name, "ref") {

@@ -12,7 +12,7 @@ import (
 )
 
 // resNetConvolutions are those of the first layers and of a group of blocks of both ResNets.
-var resNetConvolutions = []device.Convolution{
+var resNetConvolutions = []device.ConvolutionShape{
 	{B: 2, Height: 224, Width: 224, In: 3, Out: 64, Kernel: 7, Stride: 2, Padding: 3},
 	{B: 2, Height: 56, Width: 56, In: 64, Out: 256, Kernel: 1, Stride: 1},
 	{B: 2, Height: 56, Width: 56, In: 256, Out: 512, Kernel: 1, Stride: 2},
@@ -34,7 +34,7 @@ func TestConvolutionsOfAModelUseNoReferenceKernel(t *testing.T) {
 }
 
 func TestNormsOfImagesDoNotDependOnTheNumberOfThreads(t *testing.T) {
-	for _, n := range []device.GroupNorm{
+	for _, n := range []device.GroupShape{
 		{B: 1, P: 9000, C: 48, Groups: 48, Epsilon: 1e-5, ReLU: true},
 		{B: 3, P: 1100, C: 70, Groups: 7, Epsilon: 1e-5, ReLU: true},
 	} {
@@ -52,7 +52,7 @@ func TestNormsOfImagesDoNotDependOnTheNumberOfThreads(t *testing.T) {
 }
 
 // normOnThreads runs forward and backward and returns all that they write.
-func normOnThreads(t *testing.T, n device.GroupNorm, threads int) []float32 {
+func normOnThreads(t *testing.T, n device.GroupShape, threads int) []float32 {
 	t.Helper()
 	d := open(t, cpu.Config{Threads: threads})
 	defer func() { _ = d.Close() }()
@@ -63,9 +63,11 @@ func normOnThreads(t *testing.T, n device.GroupNorm, threads int) []float32 {
 	for i := range dy.F32() {
 		dy.F32()[i] *= float32(i % 5)
 	}
-	d.GroupMoments(mean, variance, x, n)
-	d.GroupNorm(y, x, device.Mem{}, mean, variance, weight, bias, n)
-	d.GroupNormBackward(dx, device.Mem{}, sums, dy, x, device.Mem{}, mean, variance, weight, bias, n)
+	d.Do(&device.GroupMoments{Mean: mean, Variance: variance, X: x, GroupShape: n})
+	d.Do(&device.GroupNorm{Y: y, X: x, Mean: mean, Variance: variance, Weight: weight, Bias: bias, GroupShape: n})
+	d.Do(&device.GroupNormBackward{
+		DX: dx, Sums: sums, DY: dy, X: x, Mean: mean, Variance: variance, Weight: weight, Bias: bias, GroupShape: n,
+	})
 	if err := d.Synchronize(); err != nil {
 		t.Fatal(err)
 	}

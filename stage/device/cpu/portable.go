@@ -49,14 +49,19 @@ const (
 	columnTile = 128
 )
 
-// MatMul implements device.Device.
-func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
-	m.Check(c, a, b)
-	if c.Type() == device.BF16 || a.Type() == device.BF16 || b.Type() == device.BF16 {
-		d.Device.MatMul(c, a, b, m)
+// Do implements device.Device.
+func (d *Device) Do(op device.Op) {
+	o, ok := op.(*device.MatMul)
+	if !ok || o.C.Type() == device.BF16 || o.A.Type() == device.BF16 || o.B.Type() == device.BF16 {
+		d.Device.Do(op)
 		return
 	}
-	cs, as, bs := c.F32(), a.F32(), b.F32()
+	o.Check()
+	matMul(o)
+}
+
+func matMul(m *device.MatMul) {
+	cs, as, bs := m.C.F32(), m.A.F32(), m.B.F32()
 	beta := float32(0)
 	if m.Accumulate {
 		beta = 1

@@ -135,7 +135,7 @@ func (d *Device) Upload(dst device.Mem, src []byte) {
 	if len(src) != dst.Bytes() {
 		panic(fmt.Sprintf("device: Upload: %d bytes for %d %v, expected %d", len(src), dst.Len(), dst.Type(), dst.Bytes()))
 	}
-	d.move(dst)
+	d.move(dst.Bytes())
 }
 
 // Download implements device.Device: zeros arrive. It does not wait, since they depend on nothing.
@@ -143,7 +143,7 @@ func (d *Device) Download(dst []byte, src device.Mem) {
 	if len(dst) != src.Bytes() {
 		panic(fmt.Sprintf("device: Download: %d bytes for %d %v, expected %d", len(dst), src.Len(), src.Type(), src.Bytes()))
 	}
-	d.move(src)
+	d.move(src.Bytes())
 	clear(dst)
 }
 
@@ -186,21 +186,24 @@ func (d *Device) spend(t time.Duration) {
 	d.spent += t
 }
 
-// move queues an operation that is bound by memory: every operand crosses once.
-func (d *Device) move(operands ...device.Mem) {
-	bytes := 0
-	for _, m := range operands {
-		bytes += m.Bytes()
-	}
-	d.moveBytes(bytes)
+// Do implements device.Device: the operation takes what it costs.
+func (d *Device) Do(op device.Op) {
+	op.Check()
+	flops, bytes := device.Cost(op)
+	d.spend(d.config.Launch + over(flops, d.config.FLOPs) + over(float64(bytes), d.config.Bandwidth))
 }
 
-func (d *Device) moveBytes(bytes int) {
+// Dot implements device.Device. It is 0.
+func (d *Device) Dot(x, y device.Mem) float64 {
+	device.CheckDot(x, y)
+	d.move(x.Bytes() + y.Bytes())
+	return 0
+}
+
+// move queues the transfer of so many bytes.
+func (d *Device) move(bytes int) {
 	d.spend(d.config.Launch + over(float64(bytes), d.config.Bandwidth))
 }
-
-// compute queues an operation that is bound by arithmetic.
-func (d *Device) compute(flops float64) { d.spend(d.config.Launch + over(flops, d.config.FLOPs)) }
 
 // longest bounds the time of an operation: nobody waits that long, and sums of some are still times.
 const longest = 365 * 24 * time.Hour

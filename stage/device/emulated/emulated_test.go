@@ -105,20 +105,20 @@ func TestOperationsTakeWhatTheirWorkCosts(t *testing.T) {
 	x, y := alloc(t, d, device.F32, 100), alloc(t, d, device.F32, 100)
 	half := alloc(t, d, device.BF16, 100)
 	ids, table := alloc(t, d, device.I32, 10), alloc(t, d, device.F32, 10000)
-	image := device.Convolution{B: 1, Height: 10, Width: 10, In: 1, Out: 1, Kernel: 3, Stride: 1, Padding: 1}
+	image := device.ConvolutionShape{B: 1, Height: 10, Width: 10, In: 1, Out: 1, Kernel: 3, Stride: 1, Padding: 1}
 	window := alloc(t, d, device.F32, 9)
 	for _, tt := range []struct {
 		name string
 		want time.Duration
 		call func()
 	}{
-		{"a product of 10 by 10 by 10", 2 * time.Microsecond, func() { d.MatMul(x, y, x, device.MatMul{M: 10, N: 10, K: 10}) }},
-		{"a sum of 100 elements", 800 * time.Microsecond, func() { d.Axpy(x, 1, y) }},
-		{"a rounding to half the bytes", 600 * time.Microsecond, func() { d.Convert(half, x) }},
-		{"10 rows out of a long table", 840 * time.Microsecond, func() { d.Embed(x, table, device.Mem{}, ids, 1, 10, 10) }},
-		{"a window of 9 on 100 pixels", 1800 * time.Nanosecond, func() { d.Convolution(x, y, window, image) }},
+		{"a product of 10 by 10 by 10", 2 * time.Microsecond, func() { d.Do(&device.MatMul{C: x, A: y, B: x, Product: device.Product{M: 10, N: 10, K: 10}}) }},
+		{"a sum of 100 elements", 800 * time.Microsecond, func() { d.Do(&device.Axpy{Y: x, A: 1, X: y}) }},
+		{"a rounding to half the bytes", 600 * time.Microsecond, func() { d.Do(&device.Copy{Y: half, X: x}) }},
+		{"10 rows out of a long table", 840 * time.Microsecond, func() { d.Do(&device.Embed{Out: x, Tokens: table, IDs: ids, T: 10}) }},
+		{"a window of 9 on 100 pixels", 1800 * time.Nanosecond, func() { d.Do(&device.Convolution{Y: x, X: y, Weight: window, ConvolutionShape: image}) }},
 		{"causal attention of 10 positions", 2 * time.Microsecond, func() {
-			d.Attention(x, device.Mem{}, y, y, y, device.Attention{B: 1, T: 10, H: 2, S: 5})
+			d.Do(&device.Attention{Out: x, Q: y, K: y, V: y, AttentionShape: device.AttentionShape{B: 1, T: 10, H: 2, S: 5}})
 		}},
 	} {
 		if got, want := spent(t, d, tt.call), tt.want+time.Microsecond; got != want {
@@ -127,7 +127,10 @@ func TestOperationsTakeWhatTheirWorkCosts(t *testing.T) {
 	}
 	free := open(t, emulated.Config{})
 	z := alloc(t, free, device.F32, 100)
-	if got := spent(t, free, func() { free.MatMul(z, z, z, device.MatMul{M: 10, N: 10, K: 10}); free.Scale(z, 2) }); got != 0 {
+	if got := spent(t, free, func() {
+		free.Do(&device.MatMul{C: z, A: z, B: z, Product: device.Product{M: 10, N: 10, K: 10}})
+		free.Do(&device.Scale{X: z, A: 2})
+	}); got != 0 {
 		t.Errorf("a device of no cost takes %v", got)
 	}
 }
@@ -152,11 +155,11 @@ func TestGivenTimesStandForWholePasses(t *testing.T) {
 		{device.Work{Kind: device.UpdateWork, Stage: 1}, 7 * ms},
 		{device.Work{Kind: device.UpdateWork}, ms}, // not given: what its operations take
 	} {
-		if got := spent(t, d, func() { d.Begin(tt.work); d.Scale(x, 2) }); got != tt.want {
+		if got := spent(t, d, func() { d.Begin(tt.work); d.Do(&device.Scale{X: x, A: 2}) }); got != tt.want {
 			t.Errorf("%+v takes %v, want %v", tt.work, got, tt.want)
 		}
 	}
-	if got := spent(t, d, func() { d.Scale(x, 2) }); got != ms {
+	if got := spent(t, d, func() { d.Do(&device.Scale{X: x, A: 2}) }); got != ms {
 		t.Errorf("an operation between passes takes %v, want %v", got, ms)
 	}
 }

@@ -6,10 +6,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// AttentionSaved implements device.Device: the logarithm of every row's sum of exponentials (B,H,T). The backward pass
-// recomputes the probabilities from it (Dao et al. 2022, section 3.1).
-func (d *Device) AttentionSaved(a device.Attention) int { return a.B * a.H * a.T }
-
 // head views one head of one sample in a tensor that interleaves them: row t is data[t*stride:][:width].
 type head struct {
 	data   []float32
@@ -20,12 +16,12 @@ type head struct {
 func (h head) row(t int) []float32 { return h.data[t*h.stride:][:h.width] }
 
 // headOf is head h of sample b of x, whose rows lie stride apart.
-func headOf(x []float32, a device.Attention, stride, b, h int) head {
+func headOf(x []float32, a device.AttentionShape, stride, b, h int) head {
 	return head{data: x[b*a.T*stride+h*a.S:], stride: stride, width: a.S}
 }
 
 // seen is how many positions from the first on the query at position t may see.
-func seen(a device.Attention, t int) int {
+func seen(a device.AttentionShape, t int) int {
 	if a.Bidirectional {
 		return a.T
 	}
@@ -33,16 +29,16 @@ func seen(a device.Attention, t int) int {
 }
 
 // maskOf is the mask of sample b, nil when there is none.
-func maskOf(a device.Attention, b int) []int32 {
+func maskOf(a device.AttentionShape, b int) []int32 {
 	if a.Mask.Absent() {
 		return nil
 	}
 	return a.Mask.I32()[b*a.T:][:a.T]
 }
 
-// Attention implements device.Device (Vaswani et al. 2017, equation 1). It holds one row of scores at a time.
-func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
-	a.CheckForward(out, saved, q, k, v, d.AttentionSaved(a))
+// attention runs device.Attention (Vaswani et al. 2017, equation 1). It holds one row of scores at a time. The backward
+// computes the probabilities again from the logarithm of every row's sum (Dao et al. 2022, section 3.1).
+func (d *Device) attention(out, saved, q, k, v device.Mem, a device.AttentionShape) {
 	a = a.WithDefaults()
 	qs, ks, vs, outs := d.read(0, q), d.read(1, k), d.read(2, v), d.result(3, out)
 	var lse []float32
@@ -71,7 +67,7 @@ func (d *Device) Attention(out, saved, q, k, v device.Mem, a device.Attention) {
 }
 
 // dropRow drops elements of a row of probabilities, or of their gradients.
-func dropRow(p []float32, a device.Attention, b, h, t int) {
+func dropRow(p []float32, a device.AttentionShape, b, h, t int) {
 	if a.Dropout.Rate == 0 {
 		return
 	}
@@ -137,12 +133,11 @@ func weighRow(o, p []float32, v head) {
 	}
 }
 
-// AttentionBackward implements device.Device (Dao et al. 2022, appendix B.2): with P the probabilities and
+// attentionBackward runs device.AttentionBackward (Dao et al. 2022, appendix B.2): with P the probabilities and
 // D_t = dout_t out_t, dS = P (dout v^T - D), dq = dS k / sqrt(S), dk = dS^T q / sqrt(S), dv = P^T dout; dk and dv are sums
 // over the query heads that share a head of keys. With dropout, dout v^T and the P of dv are what is left of them; out, and
 // with it D, is already.
-func (d *Device) AttentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.Mem, a device.Attention) {
-	a.CheckBackward(dq, dk, dv, dout, q, k, v, out, saved, d.AttentionSaved(a))
+func (d *Device) attentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.Mem, a device.AttentionShape) {
 	a = a.WithDefaults()
 	d.scores, d.dscores = grow(d.scores, a.T), grow(d.dscores, a.T)
 	qs, ks, vs, outs, douts := d.read(0, q), d.read(1, k), d.read(2, v), d.read(3, out), d.read(4, dout)
@@ -178,7 +173,7 @@ type headBackward struct {
 	sample, head               int
 }
 
-func (d *Device) headBackward(x headBackward, a device.Attention, mask []int32) {
+func (d *Device) headBackward(x headBackward, a device.AttentionShape, mask []int32) {
 	scale := float32(1 / math.Sqrt(float64(x.q.width)))
 	for t, lse := range x.lse {
 		n := seen(a, t)

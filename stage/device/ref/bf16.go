@@ -32,21 +32,6 @@ func (d *Device) finish(scratch int, m device.Mem) {
 	}
 }
 
-// typedPair returns the elements of y, for finish(0, y), and of x, which must be equally many and of the same type.
-func (d *Device) typedPair(op string, y, x device.Mem) ([]float32, []float32) {
-	device.Need(op, "x", x, y.Type(), y.Len())
-	device.NeedFloating(op, "y", y, y.Len())
-	return d.result(0, y), d.read(1, x)
-}
-
-// Convert implements device.Device.
-func (d *Device) Convert(y, x device.Mem) {
-	device.NeedFloating("Convert", "y", y, x.Len())
-	device.NeedFloating("Convert", "x", x, y.Len())
-	copy(d.result(0, y), d.read(1, x))
-	d.finish(0, y)
-}
-
 // finishRows is finish for rows of width elements, stride apart: what lies between them belongs to other operands.
 func (d *Device) finishRows(scratch int, m device.Mem, rows, stride, width int) {
 	if m.Type() == device.F32 {

@@ -5,11 +5,11 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // convolution is one call: what its three forms share. Element (oh,ow) of y sees, through element (kh,kw) of the window,
 // element (oh*Stride - Padding + kh, ow*Stride - Padding + kw) of x, where there is one.
 type convolution struct {
-	device.Convolution
+	device.ConvolutionShape
 	oh, ow int
 }
 
-func newConvolution(c device.Convolution) convolution {
+func newConvolution(c device.ConvolutionShape) convolution {
 	oh, ow := c.Output()
 	return convolution{c, oh, ow}
 }
@@ -52,10 +52,9 @@ func (c convolution) each(visit func(k, y, x, n int)) {
 	}
 }
 
-// Convolution implements device.Device. Every element is summed from the bias, or 0, over the rows of the window, its
+// convolution runs device.Convolution. Every element is summed from the bias, or 0, over the rows of the window, its
 // columns, and the channels.
-func (d *Device) Convolution(y, x, weight device.Mem, c device.Convolution) {
-	c.Check(y, x, weight)
+func (d *Device) convolution(y, x, weight device.Mem, c device.ConvolutionShape) {
 	at := newConvolution(c)
 	ys, xs, w := y.F32(), x.F32(), d.window(weight, c, false)
 	clear(ys)
@@ -72,9 +71,8 @@ func (d *Device) Convolution(y, x, weight device.Mem, c device.Convolution) {
 	})
 }
 
-// ConvolutionBackward implements device.Device.
-func (d *Device) ConvolutionBackward(dx, dy, weight device.Mem, c device.Convolution) {
-	c.CheckBackward(dx, dy, weight)
+// convolutionBackward runs device.ConvolutionBackward.
+func (d *Device) convolutionBackward(dx, dy, weight device.Mem, c device.ConvolutionShape) {
 	dxs, dys, w := dx.F32(), dy.F32(), d.window(weight, c, true)
 	clear(dxs)
 	size := c.In * c.Out
@@ -85,9 +83,8 @@ func (d *Device) ConvolutionBackward(dx, dy, weight device.Mem, c device.Convolu
 	})
 }
 
-// ConvolutionBackwardWeight implements device.Device.
-func (d *Device) ConvolutionBackwardWeight(dweight, dy, x device.Mem, c device.Convolution) {
-	c.CheckBackwardWeight(dweight, dy, x)
+// convolutionBackwardWeight runs device.ConvolutionBackwardWeight.
+func (d *Device) convolutionBackwardWeight(dweight, dy, x device.Mem, c device.ConvolutionShape) {
 	dys, xs := dy.F32(), x.F32()
 	size, window := c.In*c.Out, c.Kernel*c.Kernel
 	d.kernel = grow(d.kernel, size*window)
@@ -108,7 +105,7 @@ func (d *Device) ConvolutionBackwardWeight(dweight, dy, x device.Mem, c device.C
 }
 
 // window is weight (Out,In,Kernel,Kernel) as (Kernel,Kernel,In,Out), or (Kernel,Kernel,Out,In) when transposed.
-func (d *Device) window(weight device.Mem, c device.Convolution, transposed bool) []float32 {
+func (d *Device) window(weight device.Mem, c device.ConvolutionShape, transposed bool) []float32 {
 	ws, window, size := weight.F32(), c.Kernel*c.Kernel, c.In*c.Out
 	d.kernel = grow(d.kernel, len(ws))
 	for o := range c.Out {

@@ -2,9 +2,8 @@ package ref
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// Dropout implements device.Device.
-func (d *Device) Dropout(y, x device.Mem, o device.Dropout) {
-	o.Check(y, x)
+// dropout runs device.Dropout.
+func (d *Device) dropout(y, x device.Mem, o device.DropoutMask) {
 	threshold, scale := o.Derived()
 	for r := range o.Rows {
 		first := uint64(o.First + r/o.Share*o.Columns)
@@ -33,4 +32,18 @@ func dropElement(y, x device.Mem, i int, drop bool, scale float32) {
 		v = x.F32()[i] * scale
 	}
 	y.F32()[i] = v
+}
+
+// dropRows runs device.Dropout.
+func (d *Device) dropRows(y, x, ids device.Mem, o device.DropoutMask) {
+	threshold, scale := o.Derived()
+	for r, id := range ids.I32() {
+		factor := scale
+		if device.Draws(o.Key, uint64(id)/4)[id%4] < threshold {
+			factor = 0
+		}
+		for c := r * o.Columns; c < (r+1)*o.Columns; c++ {
+			y.F32()[c] = factor * x.F32()[c]
+		}
+	}
 }

@@ -2,35 +2,33 @@ package ref
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// Embed implements device.Device.
-func (d *Device) Embed(out, tokens, positions, ids device.Mem, b, t, width int) {
-	device.CheckEmbed("Embed", out, tokens, positions, ids, b, t, width)
-	outs, table := out.F32(), tokens.F32()
-	if positions.Absent() {
-		for row, id := range ids.I32() {
-			copy(outs[row*width:(row+1)*width], table[int(id)*width:])
-		}
-		return
-	}
-	places := positions.F32()
-	for row, id := range ids.I32() {
-		at := row % t * width
-		token, place := table[int(id)*width:][:width], places[at:at+width]
-		for c := range width {
-			outs[row*width+c] = token[c] + place[c]
+// embed runs device.Embed.
+func (d *Device) embed(o *device.Embed) {
+	width, table := o.Width(), o.Tokens.F32()
+	for row, id := range o.IDs.I32() {
+		out, token := o.Out.F32()[row*width:][:width], table[int(id)*width:][:width]
+		switch {
+		case o.Add:
+			add(out, token)
+		case o.Positions.Absent():
+			copy(out, token)
+		default:
+			place := o.Positions.F32()[row%o.T*width:][:width]
+			for c := range out {
+				out[c] = token[c] + place[c]
+			}
 		}
 	}
 }
 
-// EmbedBackward implements device.Device.
-func (d *Device) EmbedBackward(dtokens, dpositions, dout, ids device.Mem, b, t, width int) {
-	device.CheckEmbed("EmbedBackward", dout, dtokens, dpositions, ids, b, t, width)
-	table := dtokens.F32()
-	for row, id := range ids.I32() {
-		g := dout.F32()[row*width:][:width]
+// embedBackward runs device.EmbedBackward.
+func (d *Device) embedBackward(o *device.EmbedBackward) {
+	width, table := o.Width(), o.DTokens.F32()
+	for row, id := range o.IDs.I32() {
+		g := o.DOut.F32()[row*width:][:width]
 		add(table[int(id)*width:][:width], g)
-		if !dpositions.Absent() {
-			add(dpositions.F32()[row%t*width:][:width], g)
+		if !o.DPositions.Absent() {
+			add(o.DPositions.F32()[row%o.T*width:][:width], g)
 		}
 	}
 }

@@ -2,63 +2,63 @@ package ref
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// pair returns the elements of y and of x, which must have equally many.
-func pair(op string, y, x device.Mem) ([]float32, []float32) {
-	device.Need(op, "x", x, device.F32, y.Len())
+// pair is the elements of y and of x, which are equally many.
+func pair(y, x device.Mem) ([]float32, []float32) {
 	ys := y.F32()
 	return ys, x.F32()[:len(ys)]
 }
 
-// Zero implements device.Device.
-func (d *Device) Zero(x device.Mem) { clear(device.HostBytes(x)) }
+// zero runs device.Zero.
+func (d *Device) zero(x device.Mem) { clear(device.HostBytes(x)) }
 
-// Copy implements device.Device.
-func (d *Device) Copy(y, x device.Mem) {
-	device.Need("Copy", "x", x, y.Type(), y.Len())
-	copy(device.HostBytes(y), device.HostBytes(x))
+// copy runs device.Copy.
+func (d *Device) copy(y, x device.Mem) {
+	if y.Type() == x.Type() {
+		copy(device.HostBytes(y), device.HostBytes(x))
+		return
+	}
+	copy(d.result(0, y), d.read(1, x))
+	d.finish(0, y)
 }
 
-// Scale implements device.Device.
-func (d *Device) Scale(x device.Mem, a float32) {
+// scale runs device.Scale.
+func (d *Device) scale(x device.Mem, a float32) {
 	xs := x.F32()
 	for i := range xs {
 		xs[i] *= a
 	}
 }
 
-// Axpy implements device.Device.
-func (d *Device) Axpy(y device.Mem, a float32, x device.Mem) {
-	ys, xs := pair("Axpy", y, x)
+// axpy runs device.Axpy.
+func (d *Device) axpy(y device.Mem, a float32, x device.Mem) {
+	ys, xs := pair(y, x)
 	for i := range ys {
 		ys[i] += float32(a * xs[i])
 	}
 }
 
-// Lerp implements device.Device.
-func (d *Device) Lerp(y device.Mem, a float32, x device.Mem) {
+// lerp runs device.Lerp.
+func (d *Device) lerp(y device.Mem, a float32, x device.Mem) {
 	if a == 1 {
-		d.Copy(y, x)
+		d.copy(y, x)
 		return
 	}
-	ys, xs := pair("Lerp", y, x)
+	ys, xs := pair(y, x)
 	for i := range ys {
 		ys[i] += float32(a * (xs[i] - ys[i]))
 	}
 }
 
-// Mul implements device.Device.
-func (d *Device) Mul(y, x device.Mem) {
-	ys, xs := pair("Mul", y, x)
+// mul runs device.Mul.
+func (d *Device) mul(y, x device.Mem) {
+	ys, xs := pair(y, x)
 	for i := range ys {
 		ys[i] *= xs[i]
 	}
 }
 
-// Add implements device.Device.
-func (d *Device) Add(out, a, b device.Mem) {
-	device.NeedFloating("Add", "a", a, out.Len())
-	device.NeedFloating("Add", "b", b, out.Len())
-	device.NeedFloating("Add", "out", out, out.Len())
+// add runs device.Add.
+func (d *Device) add(out, a, b device.Mem) {
 	as, bs := d.read(1, a), d.read(2, b)
 	outs := d.result(0, out)
 	for i := range outs {
@@ -69,7 +69,8 @@ func (d *Device) Add(out, a, b device.Mem) {
 
 // Dot implements device.Device. The sum runs in the order of the index; products of two float32 are exact in float64.
 func (d *Device) Dot(x, y device.Mem) float64 {
-	xs, ys := pair("Dot", x, y)
+	device.CheckDot(x, y)
+	xs, ys := x.F32(), y.F32()
 	var sum float64
 	for i := range xs {
 		sum += float64(float64(xs[i]) * float64(ys[i]))

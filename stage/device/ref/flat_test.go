@@ -49,22 +49,22 @@ func TestAllocIsZeroedAlignedAndRefusesTheImpossible(t *testing.T) {
 func TestFlatOperationsByHand(t *testing.T) {
 	d := New()
 	y, x := floats(t, 1, 2, -3), floats(t, 10, 20, 40)
-	d.Axpy(y, 0.5, x)
+	d.Do(&device.Axpy{Y: y, A: 0.5, X: x})
 	equal(t, "Axpy", y, 6, 12, 17)
-	d.Lerp(y, 0.25, x)
+	d.Do(&device.Lerp{Y: y, A: 0.25, X: x})
 	equal(t, "Lerp", y, 7, 14, 22.75)
-	d.Scale(y, 2)
+	d.Do(&device.Scale{X: y, A: 2})
 	equal(t, "Scale", y, 14, 28, 45.5)
-	d.Mul(y, x)
+	d.Do(&device.Mul{Y: y, X: x})
 	equal(t, "Mul", y, 140, 560, 1820)
-	d.Add(y, y, x)
+	d.Do(&device.Add{Out: y, A: y, B: x})
 	equal(t, "Add in place", y, 150, 580, 1860)
-	d.Copy(y, x)
+	d.Do(&device.Copy{Y: y, X: x})
 	equal(t, "Copy", y, 10, 20, 40)
 	if got := d.Dot(x, y); got != 100+400+1600 {
 		t.Errorf("Dot is %v, want 2100", got)
 	}
-	d.Zero(y)
+	d.Do(&device.Zero{X: y})
 	equal(t, "Zero", y, 0, 0, 0)
 }
 
@@ -73,16 +73,16 @@ func TestProductsAreRoundedBeforeTheSum(t *testing.T) {
 	rounded := float32(1 + 1.0/(1<<11))
 	d := New()
 	y := floats(t, -rounded)
-	d.Axpy(y, a, floats(t, a))
+	d.Do(&device.Axpy{Y: y, A: a, X: floats(t, a)})
 	equal(t, "Axpy", y, 0)
 	c := floats(t, -rounded)
-	d.MatMul(c, floats(t, a), floats(t, a), device.MatMul{M: 1, N: 1, K: 1, Accumulate: true})
+	d.Do(&device.MatMul{C: c, A: floats(t, a), B: floats(t, a), Product: device.Product{M: 1, N: 1, K: 1, Accumulate: true}})
 	equal(t, "MatMul", c, 0)
 }
 
 func TestLerpWithOneIsACopy(t *testing.T) {
 	y, x := floats(t, 1e30, 3, float32(math.Inf(1))), floats(t, 1e-30, 0.1, 5)
-	New().Lerp(y, 1, x)
+	New().Do(&device.Lerp{Y: y, A: 1, X: x})
 	equal(t, "Lerp", y, x.F32()...)
 }
 
@@ -106,15 +106,25 @@ func TestShapesThatDisagreePanic(t *testing.T) {
 	d := New()
 	two, three := floats(t, 1, 2), floats(t, 1, 2, 3)
 	for name, f := range map[string]func(){
-		"Axpy":         func() { d.Axpy(two, 1, three) },
-		"Copy type":    func() { d.Copy(two, ints(t, 1, 2)) },
-		"MatMul":       func() { d.MatMul(two, two, three, device.MatMul{M: 1, N: 2, K: 1}) },
-		"MatMul bias":  func() { d.MatMul(two, two, two, device.MatMul{M: 2, N: 1, K: 1, Bias: two, Accumulate: true}) },
-		"LayerNorm":    func() { d.LayerNorm(two, two, two, two, two, three, 1, 2, 1e-5) },
-		"Embed id":     func() { d.Embed(two, two, two, ints(t, 2), 1, 1, 1) },
-		"CrossEntropy": func() { d.CrossEntropy(floats(t, 0), two, two, ints(t, 2), 1, 2, 1) },
-		"Attention":    func() { d.Attention(three, two, two, two, two, device.Attention{B: 1, T: 1, H: 1, S: 2}) },
-		"AdamStep":     func() { d.AdamStep(two, two, two, two, three, device.Adam{}) },
+		"Axpy":      func() { d.Do(&device.Axpy{Y: two, A: 1, X: three}) },
+		"Copy type": func() { d.Do(&device.Copy{Y: two, X: ints(t, 1, 2)}) },
+		"MatMul":    func() { d.Do(&device.MatMul{C: two, A: two, B: three, Product: device.Product{M: 1, N: 2, K: 1}}) },
+		"MatMul bias": func() {
+			d.Do(&device.MatMul{C: two, A: two, B: two, Product: device.Product{M: 2, N: 1, K: 1, Bias: two, Accumulate: true}})
+		},
+		"LayerNorm": func() {
+			d.Do(&device.Norm{Y: two, Mean: two, Rstd: two, X: two, Weight: two, Bias: three, Epsilon: 1e-5})
+		},
+		"Embed id": func() { d.Do(&device.Embed{Out: two, Tokens: two, Positions: two, IDs: ints(t, 2), T: 1}) },
+		"CrossEntropy": func() {
+			d.Do(&device.CrossEntropy{Losses: floats(t, 0), DLogits: two, Logits: two, Targets: ints(t, 2), Scale: 1})
+		},
+		"Attention": func() {
+			d.Do(&device.Attention{
+				Out: three, Saved: two, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 1, S: 2},
+			})
+		},
+		"AdamStep": func() { d.Do(&device.AdamStep{P: two, G: two, M: two, V: two, Delta: three, Adam: device.Adam{}}) },
 	} {
 		if !panics(f) {
 			t.Errorf("%s: no panic", name)

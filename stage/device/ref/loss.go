@@ -2,22 +2,43 @@ package ref
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// CrossEntropy implements device.Device.
-func (d *Device) CrossEntropy(losses, dlogits, logits, targets device.Mem, rows, vocabulary int, scale float32) {
-	device.CheckCrossEntropy(losses, dlogits, logits, targets, rows, vocabulary)
-	for r, target := range targets.I32() {
-		row := logits.F32()[r*vocabulary : (r+1)*vocabulary]
+// crossEntropy runs device.CrossEntropy.
+func (d *Device) crossEntropy(o *device.CrossEntropy) {
+	_, vocabulary := o.Size()
+	for r, target := range o.Targets.I32() {
+		row := o.Logits.F32()[r*vocabulary:][:vocabulary]
 		var drow []float32
-		if !dlogits.Absent() {
-			drow = dlogits.F32()[r*vocabulary : (r+1)*vocabulary]
+		if !o.DLogits.Absent() {
+			drow = o.DLogits.F32()[r*vocabulary:][:vocabulary]
 		}
 		if target < 0 {
-			losses.F32()[r] = 0
+			o.Losses.F32()[r] = 0
 			clear(drow)
 			continue
 		}
-		losses.F32()[r] = crossEntropyRow(drow, row, int(target), scale)
+		soft := float32(0)
+		if o.Smoothing > 0 { // before drow, which may be row
+			soft = smoothed(row, int(target), o.Smoothing)
+		}
+		o.Losses.F32()[r] = crossEntropyRow(drow, row, int(target), o.Scale) + soft
+		if o.Smoothing > 0 && drow != nil {
+			spread := float32(o.Scale * o.Smoothing / float32(vocabulary))
+			for c := range drow {
+				drow[c] -= spread
+			}
+			drow[target] += float32(o.Scale * o.Smoothing)
+		}
 	}
+}
+
+// smoothed is by how much smoothing raises the loss of a row: smoothing (t - m), with m the mean logit and t the target's. The gradient
+// grows by smoothing (onehot - 1/V).
+func smoothed(row []float32, target int, smoothing float32) float32 {
+	sum := 0.0
+	for _, v := range row {
+		sum += float64(v)
+	}
+	return float32(float64(smoothing) * (float64(row[target]) - sum/float64(len(row))))
 }
 
 // crossEntropyRow returns -log softmax(row)[target] and, unless drow is nil, sets drow = scale (softmax - onehot).

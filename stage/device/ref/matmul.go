@@ -6,10 +6,9 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // first-level cache.
 const columnBlock = 512
 
-// MatMul implements device.Device. Every element of C is summed in the order of k, starting from C, from the bias or
+// matMul runs device.MatMul. Every element of C is summed in the order of k, starting from C, from the bias or
 // from 0, whatever the blocking.
-func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
-	m.Check(c, a, b)
+func (d *Device) matMul(c, a, b device.Mem, m device.Product) {
 	cs, as, bs := d.result(0, c), d.read(1, a), d.read(2, b)
 	if m.TransB {
 		d.transposed = grow(d.transposed, m.K*m.N)
@@ -32,7 +31,7 @@ func (d *Device) MatMul(c, a, b device.Mem, m device.MatMul) {
 }
 
 // startProduct fills C (M,N) with what the product is added to.
-func startProduct(cs []float32, m device.MatMul) {
+func startProduct(cs []float32, m device.Product) {
 	switch {
 	case m.Accumulate:
 	case m.Bias.Absent():
@@ -99,12 +98,11 @@ func transpose(dst, src []float32, rows, columns int) {
 	}
 }
 
-// SumRows implements device.Device.
-func (d *Device) SumRows(sum, x device.Mem, rows, columns int) {
-	device.Need("SumRows", "sum", sum, device.F32, columns)
-	device.NeedFloating("SumRows", "x", x, rows*columns)
-	sums, xs := sum.F32(), d.read(0, x)
-	for r := range rows {
+// sumRows runs device.SumRows.
+func (d *Device) sumRows(o *device.SumRows) {
+	sums, xs := o.Sum.F32(), d.read(0, o.X)
+	columns := len(sums)
+	for r := range o.Rows() {
 		for c, v := range xs[r*columns : (r+1)*columns] {
 			sums[c] += v
 		}

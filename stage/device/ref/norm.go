@@ -6,23 +6,23 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// LayerNorm implements device.Device (Ba, Kiros and Hinton 2016, equation 4). The mean comes first and the variance about
+// layerNorm runs device.Norm (Ba, Kiros and Hinton 2016, equation 4). The mean comes first and the variance about
 // it second, both in float64.
-func (d *Device) LayerNorm(y, mean, rstd, x, weight, bias device.Mem, rows, columns int, epsilon float32) {
-	device.CheckLayerNorm(y, mean, rstd, x, weight, bias, rows, columns)
-	means, rstds, ws, bs := mean.F32(), rstd.F32(), weight.F32(), bias.F32()
-	ys := d.result(0, y)
+func (d *Device) layerNorm(o *device.Norm) {
+	rows, columns := o.Size()
+	means, rstds, ws, bs := o.Mean.F32(), o.Rstd.F32(), o.Weight.F32(), o.Bias.F32()
+	ys := d.result(0, o.Y)
 	for r := range rows {
-		in, out := x.F32()[r*columns:(r+1)*columns], ys[r*columns:(r+1)*columns]
+		in, out := o.X.F32()[r*columns:(r+1)*columns], ys[r*columns:(r+1)*columns]
 		m, variance := moments(in)
 		means[r] = float32(m)
-		rstds[r] = float32(1 / math.Sqrt(variance+float64(epsilon)))
+		rstds[r] = float32(1 / math.Sqrt(variance+float64(o.Epsilon)))
 		for c, v := range in {
 			xhat := (v - means[r]) * rstds[r]
 			out[c] = float32(xhat*ws[c]) + bs[c]
 		}
 	}
-	d.finish(0, y)
+	d.finish(0, o.Y)
 }
 
 // moments returns the mean and the variance of x.
@@ -38,15 +38,15 @@ func moments(x []float32) (mean, variance float64) {
 	return mean, variance / float64(len(x))
 }
 
-// LayerNormBackward implements device.Device: with g = dy*weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)) [+ plus].
-func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight, plus device.Mem, rows, columns int) {
-	device.CheckLayerNormBackward(dx, dy, x, mean, rstd, weight, plus, rows, columns)
-	ws := weight.F32()
-	dys := d.read(0, dy)
+// layerNormBackward runs device.NormBackward: with g = dy*weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)) [+ plus].
+func (d *Device) layerNormBackward(o *device.NormBackward) {
+	rows, columns := o.Size()
+	ws := o.Weight.F32()
+	dys := d.read(0, o.DY)
 	for r := range rows {
-		in, dout := x.F32()[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
-		din := dx.F32()[r*columns : (r+1)*columns]
-		m, s := mean.F32()[r], rstd.F32()[r]
+		in, dout := o.X.F32()[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
+		din := o.DX.F32()[r*columns : (r+1)*columns]
+		m, s := o.Mean.F32()[r], o.Rstd.F32()[r]
 		var sumG, sumGX float64
 		for c, v := range in {
 			g := float64(dout[c] * ws[c])
@@ -60,7 +60,7 @@ func (d *Device) LayerNormBackward(dx, dy, x, mean, rstd, weight, plus device.Me
 			din[c] = (g - meanG - float32(xhat*meanGX)) * s
 		}
 	}
-	addStream(dx, plus)
+	addStream(o.DX, o.Plus)
 }
 
 // addStream adds plus to dx unless it is absent.
@@ -73,17 +73,68 @@ func addStream(dx, plus device.Mem) {
 	}
 }
 
-// LayerNormBackwardWeight implements device.Device.
-func (d *Device) LayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd device.Mem, rows, columns int) {
-	device.CheckLayerNormBackwardWeight(dweight, dbias, dy, x, mean, rstd, rows, columns)
-	dws, dbs := dweight.F32(), dbias.F32()
-	dys := d.read(0, dy)
+// layerNormBackwardWeight runs device.NormBackwardWeight.
+func (d *Device) layerNormBackwardWeight(o *device.NormBackwardWeight) {
+	rows, columns := o.Size()
+	dws, dbs := o.DWeight.F32(), o.DBias.F32()
+	dys := d.read(0, o.DY)
 	for r := range rows {
-		in, dout := x.F32()[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
-		m, s := mean.F32()[r], rstd.F32()[r]
+		in, dout := o.X.F32()[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
+		m, s := o.Mean.F32()[r], o.Rstd.F32()[r]
 		for c, v := range in {
 			dws[c] += float32(dout[c] * ((v - m) * s))
 			dbs[c] += dout[c]
+		}
+	}
+}
+
+// rmsNorm runs device.Norm.
+func (d *Device) rmsNorm(o *device.Norm) {
+	rows, columns := o.Size()
+	ys, xs, ws := d.result(0, o.Y), o.X.F32(), o.Weight.F32()
+	for r := range rows {
+		in, out := xs[r*columns:(r+1)*columns], ys[r*columns:(r+1)*columns]
+		sum := 0.0
+		for _, v := range in {
+			sum += float64(float64(v) * float64(v))
+		}
+		s := float32(1 / math.Sqrt(sum/float64(columns)+float64(o.Epsilon)))
+		o.Rstd.F32()[r] = s
+		for c, v := range in {
+			out[c] = v * s * ws[c]
+		}
+	}
+	d.finish(0, o.Y)
+}
+
+// rmsNormBackward runs device.NormBackward: with g = dy*weight and xhat = x*rstd, dx = rstd (g - xhat mean(g*xhat))
+// [+ plus].
+func (d *Device) rmsNormBackward(o *device.NormBackward) {
+	rows, columns := o.Size()
+	dxs, dys, xs, ws := o.DX.F32(), d.read(0, o.DY), o.X.F32(), o.Weight.F32()
+	for r := range rows {
+		in, dout := xs[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
+		s := o.Rstd.F32()[r]
+		sum := 0.0
+		for c, v := range in {
+			sum += float64(float64(dout[c]*ws[c]) * float64(v*s))
+		}
+		mean := float32(sum / float64(columns))
+		for c, v := range in {
+			dxs[r*columns+c] = (float32(dout[c]*ws[c]) - float32(v*s*mean)) * s
+		}
+	}
+	addStream(o.DX, o.Plus)
+}
+
+// rmsNormBackwardWeight runs device.NormBackwardWeight.
+func (d *Device) rmsNormBackwardWeight(o *device.NormBackwardWeight) {
+	rows, columns := o.Size()
+	dws, dys, xs := o.DWeight.F32(), d.read(0, o.DY), o.X.F32()
+	for r := range rows {
+		s := o.Rstd.F32()[r]
+		for c := range columns {
+			dws[c] += float32(dys[r*columns+c] * (xs[r*columns+c] * s))
 		}
 	}
 }

@@ -6,12 +6,11 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// AdamStep implements device.Device.
-func (d *Device) AdamStep(p, g, m, v, delta device.Mem, a device.Adam) {
-	ps, gs := pair("AdamStep", p, g)
-	_, ms := pair("AdamStep", p, m)
-	_, vs := pair("AdamStep", p, v)
-	deltas := optional("AdamStep", p, delta)
+// adamStep runs device.AdamStep.
+func (d *Device) adamStep(p, g, m, v, delta device.Mem, a device.Adam) {
+	ps, gs := pair(p, g)
+	ms, vs := pair(m, v)
+	deltas := optional(delta)
 	coupled, keep, rate, root := a.Derived()
 	for i, before := range ps {
 		grad := float32(a.GradScale*gs[i]) + float32(coupled*before)
@@ -25,14 +24,14 @@ func (d *Device) AdamStep(p, g, m, v, delta device.Mem, a device.Adam) {
 	}
 }
 
-// SGDStep implements device.Device.
-func (d *Device) SGDStep(p, g, m, delta device.Mem, s device.SGD) {
-	ps, gs := pair("SGDStep", p, g)
+// sgdStep runs device.SGDStep.
+func (d *Device) sgdStep(p, g, m, delta device.Mem, s device.SGD) {
+	ps, gs := pair(p, g)
 	var ms []float32
 	if s.Momentum != 0 {
-		_, ms = pair("SGDStep", p, m)
+		ms = m.F32()
 	}
-	deltas := optional("SGDStep", p, delta)
+	deltas := optional(delta)
 	for i, before := range ps {
 		update := float32(s.GradScale*gs[i]) + float32(s.WeightDecay*before)
 		if ms != nil {
@@ -52,11 +51,25 @@ func (d *Device) SGDStep(p, g, m, delta device.Mem, s device.SGD) {
 	}
 }
 
-// optional returns the elements of x, as many as p has, or nil when x is absent.
-func optional(op string, p, x device.Mem) []float32 {
+// asgdStep runs device.ASGDStep.
+func (d *Device) asgdStep(p, g, s, delta device.Mem, a device.ASGD) {
+	gs, ss, deltas := g.F32(), s.F32(), optional(delta)
+	for i, before := range p.F32() {
+		grad := float32(a.GradScale*gs[i]) + float32(a.WeightDecay*(before+ss[i]))
+		ahead := ss[i] - float32(a.LearningRate*grad)
+		move := float32(a.Share * ahead)
+		after := before + move
+		p.F32()[i], ss[i] = after, ahead-move
+		if deltas != nil {
+			deltas[i] += after - before
+		}
+	}
+}
+
+// optional is the elements of x; nil when it is absent.
+func optional(x device.Mem) []float32 {
 	if x.Absent() {
 		return nil
 	}
-	_, xs := pair(op, p, x)
-	return xs
+	return x.F32()
 }

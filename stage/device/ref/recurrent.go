@@ -7,16 +7,15 @@ import (
 )
 
 // positions gives the positions of a direction in their order: the first one, and the step from one to the next.
-func positions(l device.LSTM) (first, step int) {
+func positions(l device.LSTMShape) (first, step int) {
 	if l.Reverse {
 		return l.T - 1, -1
 	}
 	return 0, 1
 }
 
-// LSTM implements device.Device.
-func (d *Device) LSTM(out, gates, cells, previous, weight device.Mem, l device.LSTM) {
-	l.CheckForward(out, gates, cells, previous, weight)
+// lstm runs device.LSTM.
+func (d *Device) lstm(out, gates, cells, previous, weight device.Mem, l device.LSTMShape) {
 	x := sequence{l: l, out: out.F32(), gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
 	first, step := positions(l)
 	for b := range l.B {
@@ -34,7 +33,7 @@ func (d *Device) LSTM(out, gates, cells, previous, weight device.Mem, l device.L
 
 // sequence holds the operands of one LSTM call.
 type sequence struct {
-	l                         device.LSTM
+	l                         device.LSTMShape
 	out, gates, cells, weight []float32
 }
 
@@ -70,9 +69,8 @@ func (x *sequence) forward(row, before int, continues bool, h []float32) {
 
 func sigmoid(x float64) float64 { return 1 / (1 + exp(-x)) }
 
-// LSTMBackward implements device.Device: backpropagation through time (Werbos 1990).
-func (d *Device) LSTMBackward(dgates, carry, dout, gates, cells, weight device.Mem, l device.LSTM) {
-	l.CheckBackward(dgates, carry, dout, gates, cells, weight)
+// lstmBackward runs device.LSTMBackward: backpropagation through time (Werbos 1990).
+func (d *Device) lstmBackward(dgates, carry, dout, gates, cells, weight device.Mem, l device.LSTMShape) {
 	x := sequence{l: l, gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
 	first, step := positions(l)
 	for b := range l.B {
@@ -121,9 +119,8 @@ func (x *sequence) backward(row int, dgates, dout, dh, dc, before []float32) {
 	}
 }
 
-// AdditiveAttention implements device.Device.
-func (d *Device) AdditiveAttention(probabilities, q, k, v device.Mem, a device.Additive) {
-	a.CheckForward(probabilities, q, k, v)
+// additiveAttention runs device.AdditiveAttention.
+func (d *Device) additiveAttention(probabilities, q, k, v device.Mem, a device.Additive) {
 	for query := range a.B * a.T {
 		p := probabilities.F32()[query*a.T:][:a.T]
 		from := query / a.T * a.T
@@ -160,12 +157,11 @@ func additiveScore(q, k, v []float32) float64 {
 	return sum
 }
 
-// AdditiveAttentionBackward implements device.Device. A key that is not attended to has probability 0, and so no gradient.
-func (d *Device) AdditiveAttentionBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v device.Mem, a device.Additive) {
-	a.CheckBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v)
-	d.Zero(dq)
-	d.Zero(dk)
-	d.Zero(dv)
+// additiveAttentionBackward runs device.AdditiveAttentionBackward. A key that is not attended to has probability 0, and so no gradient.
+func (d *Device) additiveAttentionBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v device.Mem, a device.Additive) {
+	clear(dq.F32())
+	clear(dk.F32())
+	clear(dv.F32())
 	vs, dvs := v.F32(), dv.F32()
 	for query := range a.B * a.T {
 		p, dp := probabilities.F32()[query*a.T:][:a.T], dprobabilities.F32()[query*a.T:][:a.T]
@@ -193,19 +189,16 @@ func softmaxBackward(dp, p []float32) {
 	}
 }
 
-// WeightNorm implements device.Device.
-func (d *Device) WeightNorm(v, direction, length device.Mem) {
-	device.CheckWeightNorm("WeightNorm", v, direction, length)
+// weightNorm runs device.WeightNorm.
+func (d *Device) weightNorm(v, direction, length device.Mem) {
 	scale := float32(float64(length.F32()[0]) / math.Sqrt(d.Dot(direction, direction)))
 	for i, x := range direction.F32() {
 		v.F32()[i] = scale * x
 	}
 }
 
-// WeightNormBackward implements device.Device.
-func (d *Device) WeightNormBackward(ddirection, dlength, dv, direction, length device.Mem) {
-	device.CheckWeightNorm("WeightNormBackward", dv, direction, length)
-	device.CheckWeightNorm("WeightNormBackward", dv, ddirection, dlength)
+// weightNormBackward runs device.WeightNormBackward.
+func (d *Device) weightNormBackward(ddirection, dlength, dv, direction, length device.Mem) {
 	norm := math.Sqrt(d.Dot(direction, direction))
 	along := d.Dot(dv, direction) / norm
 	dlength.F32()[0] += float32(along)
@@ -215,9 +208,8 @@ func (d *Device) WeightNormBackward(ddirection, dlength, dv, direction, length d
 	}
 }
 
-// CopyColumns implements device.Device.
-func (d *Device) CopyColumns(y, x device.Mem, c device.Columns) {
-	c.Check(y, x)
+// copyColumns runs device.CopyColumns.
+func (d *Device) copyColumns(y, x device.Mem, c device.Columns) {
 	for r := range c.Rows {
 		to, from := y.F32()[r*c.YStride:][:c.Columns], x.F32()[r*c.XStride:][:c.Columns]
 		if !c.Add {
@@ -225,20 +217,5 @@ func (d *Device) CopyColumns(y, x device.Mem, c device.Columns) {
 			continue
 		}
 		add(to, from)
-	}
-}
-
-// DropRows implements device.Device.
-func (d *Device) DropRows(y, x, ids device.Mem, o device.Dropout) {
-	o.CheckRows(y, x, ids)
-	threshold, scale := o.Derived()
-	for r, id := range ids.I32() {
-		factor := scale
-		if device.Draws(o.Key, uint64(id)/4)[id%4] < threshold {
-			factor = 0
-		}
-		for c := r * o.Columns; c < (r+1)*o.Columns; c++ {
-			y.F32()[c] = factor * x.F32()[c]
-		}
 	}
 }

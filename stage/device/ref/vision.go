@@ -6,9 +6,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// MaxPool implements device.Device.
-func (d *Device) MaxPool(y, x device.Mem, p device.Pool) {
-	p.Check("MaxPool", y, x)
+// maxPool runs device.MaxPool.
+func (d *Device) maxPool(y, x device.Mem, p device.Pool) {
 	ys, xs := y.F32(), x.F32()
 	oh, ow := p.Output()
 	for i := range p.B * oh * ow {
@@ -19,11 +18,8 @@ func (d *Device) MaxPool(y, x device.Mem, p device.Pool) {
 	}
 }
 
-// MaxPoolBackward implements device.Device.
-func (d *Device) MaxPoolBackward(dx, dy, x device.Mem, p device.Pool) {
-	const op = "MaxPoolBackward"
-	p.Check(op, dy, x)
-	p.Check(op, dy, dx)
+// maxPoolBackward runs device.MaxPoolBackward.
+func (d *Device) maxPoolBackward(dx, dy, x device.Mem, p device.Pool) {
 	dxs, dys, xs := dx.F32(), dy.F32(), x.F32()
 	clear(dxs)
 	oh, ow := p.Output()
@@ -64,9 +60,8 @@ func (w window) winner(xs []float32, c int) int {
 	return at
 }
 
-// AveragePool implements device.Device.
-func (d *Device) AveragePool(y, x device.Mem, b, p, c int) {
-	device.CheckAveragePool("AveragePool", y, x, b, p, c)
+// averagePool runs device.AveragePool.
+func (d *Device) averagePool(y, x device.Mem, p, c int) {
 	ys, xs := y.F32(), x.F32()
 	for i := range ys {
 		sum := 0.0
@@ -77,18 +72,16 @@ func (d *Device) AveragePool(y, x device.Mem, b, p, c int) {
 	}
 }
 
-// AveragePoolBackward implements device.Device.
-func (d *Device) AveragePoolBackward(dx, dy device.Mem, b, p, c int) {
-	device.CheckAveragePool("AveragePoolBackward", dy, dx, b, p, c)
+// averagePoolBackward runs device.AveragePoolBackward.
+func (d *Device) averagePoolBackward(dx, dy device.Mem, p, c int) {
 	dxs, dys, share := dx.F32(), dy.F32(), 1/float32(p)
 	for i := range dxs {
 		dxs[i] = dys[i/(p*c)*c+i%c] * share
 	}
 }
 
-// GroupMoments implements device.Device. The mean comes first and the variance about it second, both in float64.
-func (d *Device) GroupMoments(mean, variance, x device.Mem, n device.GroupNorm) {
-	n.CheckMoments(mean, variance, x)
+// groupMoments runs device.GroupMoments. The mean comes first and the variance about it second, both in float64.
+func (d *Device) groupMoments(mean, variance, x device.Mem, n device.GroupShape) {
 	width := n.C / n.Groups
 	count := float64(n.P * width)
 	for i := range n.B * n.Groups {
@@ -111,11 +104,11 @@ func (d *Device) GroupMoments(mean, variance, x device.Mem, n device.GroupNorm) 
 
 // normalised is one call of GroupNorm or its backward.
 type normalised struct {
-	device.GroupNorm
+	device.GroupShape
 	x, skip, mean, rstd, weight, bias []float32
 }
 
-func (d *Device) newNormalised(n device.GroupNorm, x, skip, mean, variance, weight, bias device.Mem) normalised {
+func (d *Device) newNormalised(n device.GroupShape, x, skip, mean, variance, weight, bias device.Mem) normalised {
 	d.rstd = grow(d.rstd, n.B*n.Groups)
 	for i, v := range variance.F32() {
 		d.rstd[i] = float32(1 / math.Sqrt(float64(v)+float64(n.Epsilon)))
@@ -141,9 +134,8 @@ func (n normalised) at(i, sample, c int) (xhat, z float32) {
 	return xhat, z
 }
 
-// GroupNorm implements device.Device.
-func (d *Device) GroupNorm(y, x, skip, mean, variance, weight, bias device.Mem, n device.GroupNorm) {
-	n.CheckForward(y, x, skip, mean, variance, weight, bias)
+// groupNorm runs device.GroupNorm.
+func (d *Device) groupNorm(y, x, skip, mean, variance, weight, bias device.Mem, n device.GroupShape) {
 	at := d.newNormalised(n, x, skip, mean, variance, weight, bias)
 	ys := y.F32()
 	for row := range n.B * n.P {
@@ -157,10 +149,9 @@ func (d *Device) GroupNorm(y, x, skip, mean, variance, weight, bias device.Mem, 
 	}
 }
 
-// GroupNormBackward implements device.Device: with g = dz * weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)), the
+// groupNormBackward runs device.GroupNormBackward: with g = dz * weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)), the
 // means over each group.
-func (d *Device) GroupNormBackward(dx, dz, sums, dy, x, skip, mean, variance, weight, bias device.Mem, n device.GroupNorm) {
-	n.CheckBackward(dx, dz, sums, dy, x, skip, mean, variance, weight, bias)
+func (d *Device) groupNormBackward(dx, dz, sums, dy, x, skip, mean, variance, weight, bias device.Mem, n device.GroupShape) {
 	at := d.newNormalised(n, x, skip, mean, variance, weight, bias)
 	dxs, dys := dx.F32(), dy.F32()
 	channels := d.clearSums(2 * n.B * n.C)
@@ -218,39 +209,8 @@ func (d *Device) clearSums(n int) []float64 {
 	return d.sums
 }
 
-// ReLU implements device.Device.
-func (d *Device) ReLU(y, x device.Mem) {
-	device.CheckReLU("ReLU", y, x)
-	ys := y.F32()
-	for i, v := range x.F32() {
-		ys[i] = relu(v)
-	}
-}
-
-// relu is max(x, 0), or NaN.
-func relu(x float32) float32 {
-	if x <= 0 {
-		return 0
-	}
-	return x
-}
-
-// ReLUBackward implements device.Device.
-func (d *Device) ReLUBackward(dx, dy, x device.Mem) {
-	device.CheckReLU("ReLUBackward", dx, dy, x)
-	dxs, dys := dx.F32(), dy.F32()
-	for i, v := range x.F32() {
-		if v > 0 {
-			dxs[i] = dys[i]
-		} else {
-			dxs[i] = 0
-		}
-	}
-}
-
-// Transpose implements device.Device.
-func (d *Device) Transpose(y, x device.Mem, n, rows, columns int) {
-	device.CheckTranspose(y, x, n, rows, columns)
+// transpose runs device.Transpose.
+func (d *Device) transpose(y, x device.Mem, n, rows, columns int) {
 	for i := range n {
 		transpose(y.F32()[i*rows*columns:], x.F32()[i*rows*columns:][:rows*columns], rows, columns)
 	}

@@ -1,0 +1,92 @@
+package device
+
+import (
+	"reflect"
+	"sync"
+	"unsafe"
+)
+
+// Op is one operation: a pointer to a struct of this package that holds the operands, results first, and what gives them their shape.
+// A layer states an operation once; devices run it, price it or record it. Results are set unless the operation says that it adds.
+//
+// Tolerances against package ref, relative to the largest magnitude of the result unless stated: element-wise and copies exact
+// unless stated; reductions 1e-5; products and attention 1e-5 times sqrt(K).
+type Op interface {
+	// Check panics unless the operands fit: shapes that disagree are a broken invariant of the caller. It looks at no element.
+	Check()
+}
+
+// offsets are where the operands lie in the struct of each kind of operation.
+var offsets sync.Map // reflect.Type -> []uintptr
+
+func offsetsOf(t reflect.Type) []uintptr {
+	if known, ok := offsets.Load(t); ok {
+		return known.([]uintptr)
+	}
+	var found []uintptr
+	for i := range t.NumField() {
+		f := t.Field(i)
+		switch {
+		case f.Type == reflect.TypeFor[Mem]():
+			found = append(found, f.Offset)
+		case f.Type.Kind() == reflect.Struct:
+			for _, inner := range offsetsOf(f.Type) {
+				found = append(found, f.Offset+inner)
+			}
+		}
+	}
+	offsets.Store(t, found)
+	return found
+}
+
+// Operands calls visit with each operand of op, absent ones too, in the order of the fields.
+func Operands(op Op, visit func(*Mem)) {
+	v := reflect.ValueOf(op)
+	for _, at := range offsetsOf(v.Type().Elem()) {
+		visit((*Mem)(unsafe.Add(v.UnsafePointer(), at)))
+	}
+}
+
+// Cost is what an operation takes: floating-point operations where arithmetic bounds it, else 0 and the bytes that move, every operand
+// counted once.
+func Cost(op Op) (flops float64, bytes int) {
+	switch o := op.(type) {
+	case *MatMul:
+		return 2 * float64(o.M) * float64(o.N) * float64(o.K), 0
+	case *Attention: // two products of the scores that a position sees
+		return o.products(2), 0
+	case *AttentionBackward: // four; the scores that are computed again are not counted
+		return o.products(4), 0
+	case *Convolution:
+		return o.flops(), 0
+	case *ConvolutionBackward:
+		return o.flops(), 0
+	case *ConvolutionBackwardWeight:
+		return o.flops(), 0
+	case *LSTM:
+		return o.flops(), 0
+	case *LSTMBackward: // the gradient of the recurrent weights is a product of its own
+		return o.flops(), 0
+	case *AdditiveAttention:
+		return o.flops(), 0
+	case *AdditiveAttentionBackward:
+		return 2 * o.flops(), 0
+	case *Embed:
+		return 0, lookup(o.Out, o.Positions, o.IDs, o.Add)
+	case *EmbedBackward:
+		return 0, lookup(o.DOut, o.DPositions, o.IDs, false)
+	case *CopyColumns:
+		return 0, 2 * o.Rows * o.Columns.Columns * o.Y.typ.Bytes()
+	}
+	Operands(op, func(m *Mem) { bytes += m.Bytes() })
+	return 0, bytes
+}
+
+// lookup is the bytes of looking rows up: of the tables only those rows move.
+func lookup(rows, positions, ids Mem, add bool) int {
+	times := 2
+	if add || !positions.Absent() {
+		times = 3
+	}
+	return times*rows.Bytes() + ids.Bytes()
+}

@@ -1,0 +1,95 @@
+package device
+
+import (
+	"fmt"
+	"math"
+)
+
+// Rotation gives the shape of rotary position embedding (Su et al. 2021, section 3.2.2): B samples of T positions, rows of
+// Heads heads of S elements, S even. Elements i and S/2 + i of a head at position t turn by t Theta^(-2i/S), or less: see Stretch.
+type Rotation struct {
+	B, T, Heads, S int
+	Theta          float64
+	Stretch        Stretch
+	Inverse        bool // turn back: the backward
+}
+
+// Stretch slows the turning down, for samples that are longer than those that a model was first trained on. The zero value
+// does not.
+type Stretch struct {
+	// Factor divides the angles per position (Chen et al. 2023, section 3.2); 0 or 1: not.
+	Factor float64
+	// Original, when above 0, is the length first trained on. Elements that turn more than High times over it then keep their
+	// angle, those that turn less than Low times have it divided, with a linear transition between (Llama Team 2024, as
+	// published with LLaMA 3.1).
+	Original  int
+	Low, High float64
+}
+
+// stretched is the angle per position in place of a.
+func (s Stretch) stretched(a float64) float64 {
+	if s.Factor == 0 || s.Factor == 1 {
+		return a
+	}
+	if s.Original == 0 {
+		return a / s.Factor
+	}
+	turns := float64(s.Original) * a / (2 * math.Pi)
+	kept := min(max((turns-s.Low)/(s.High-s.Low), 0), 1)
+	return float64((1-kept)*(a/s.Factor)) + float64(kept*a)
+}
+
+// Rotate sets Y (B,T,Heads,S) to the turned X, of one type, F32 or BF16; Y may be X. The backward is the inverse. Exact for F32: the angles
+// are those of Rotations, every product rounded before the sum.
+type Rotate struct {
+	Y, X Mem
+	Rotation
+}
+
+// Check implements Op.
+func (o *Rotate) Check() {
+	const op = "Rotate"
+	if o.B < 1 || o.T < 1 || o.Heads < 1 || o.S < 2 || o.S%2 != 0 || !(o.Theta > 0) {
+		panic(fmt.Sprintf("device: %s: B=%d T=%d Heads=%d S=%d Theta=%v, expected positive numbers, S even", op, o.B, o.T, o.Heads,
+			o.S, o.Theta))
+	}
+	if s := o.Stretch; s.Factor < 0 || s.Original < 0 || s.Original > 0 && !(s.High > s.Low) {
+		panic(fmt.Sprintf("device: %s: %+v, expected a factor of at least 0, and High above Low", op, s))
+	}
+	n := o.B * o.T * o.Heads * o.S
+	needFloating(op, "x", o.X, n)
+	need(op, "y", o.Y, o.X.typ, n)
+}
+
+// Rotations holds the cosines and sines of rotary position embedding, computed once for a model. The zero value is ready.
+type Rotations struct{ tables map[rotationKey][]float32 }
+
+type rotationKey struct {
+	s       int
+	theta   float64
+	stretch Stretch
+}
+
+// Table is (T,S) at least: for each position S/2 cosines, then S/2 sines. Every device takes them from here, so that all
+// have the same bits.
+func (r *Rotations) Table(o Rotation) []float32 {
+	key := rotationKey{o.S, o.Theta, o.Stretch}
+	table := r.tables[key]
+	if len(table) >= o.T*o.S {
+		return table
+	}
+	half := o.S / 2
+	table = make([]float32, o.T*o.S)
+	for i := range half {
+		frequency := o.Stretch.stretched(math.Pow(o.Theta, -float64(2*i)/float64(o.S)))
+		for t := range o.T {
+			sin, cos := math.Sincos(float64(t) * frequency)
+			table[t*o.S+i], table[t*o.S+half+i] = float32(cos), float32(sin)
+		}
+	}
+	if r.tables == nil {
+		r.tables = map[rotationKey][]float32{}
+	}
+	r.tables[key] = table
+	return table
+}
