@@ -97,7 +97,7 @@ func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
 	if c.config.Recompute.any() {
 		gradient = device.Mem{} // its memory is not the slot's
 	}
-	c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, gradient, logits, s.targets, s.scale)
+	c.config.Model.Loss.Compute(c.dev, c.losses, gradient, logits, s.targets, s.scale)
 	c.dev.Do(&device.Axpy{Y: c.lossSum, A: s.scale, X: c.losses})
 }
 
@@ -336,9 +336,9 @@ func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
 		return 0, nil
 	}
 	for i, id := range device.Values[int32](labels) {
-		if id < -1 || int(id) >= c.config.Model.Loss.Classes() {
+		if id < -1 || int(id) >= c.config.Model.Loss.Classes {
 			return 0, fmt.Errorf("target %d at index %d; targets are 0 to %d, or -1 for none",
-				id, i, c.config.Model.Loss.Classes()-1)
+				id, i, c.config.Model.Loss.Classes-1)
 		}
 		if id >= 0 {
 			valid++

@@ -148,6 +148,6 @@ func (c *Computed) repeat(s *slot, a again, i int) {
 	}
 	c.layers[i].Forward(p)
 	if c.logits(i) {
-		c.config.Model.Loss.Compute(c.dev, c.config.size(), c.losses, p.Out, p.Out, s.targets, s.scale)
+		c.config.Model.Loss.Compute(c.dev, c.losses, p.Out, p.Out, s.targets, s.scale)
 	}
 }

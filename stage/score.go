@@ -54,7 +54,7 @@ func (s *Score) Add(o Score) {
 func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 	loss := c.config.Model.Loss
 	targets := c.enter(c.staged.targets, labels, targetPort)
-	loss.Compute(c.dev, c.config.size(), c.losses, device.Mem{}, logits, targets, 0)
+	loss.Compute(c.dev, c.losses, device.Mem{}, logits, targets, 0)
 	c.dev.Download(device.FloatBytes(c.hostLosses), c.losses)
 	for _, l := range c.hostLosses {
 		s.Loss += float64(l)
@@ -63,7 +63,7 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 	if task == model.Language {
 		return
 	}
-	classes := loss.Classes()
+	classes := loss.Classes
 	if (task == model.Classification || task == model.Images) && classes <= MaxCountedClasses {
 		s.Classes = make([]ClassCount, classes)
 	}

@@ -106,7 +106,7 @@ func label(files map[string][]byte, m *model.Model, notice string) (config []byt
 		}
 	}
 	object := m.Config()
-	if labels := card.Data.Labels; object["id2label"] != nil && len(labels) == m.Loss.Classes() {
+	if labels := card.Data.Labels; object["id2label"] != nil && len(labels) == m.Loss.Classes {
 		names, numbers := map[string]string{}, map[string]int{}
 		for i, label := range labels {
 			names[strconv.Itoa(i)], numbers[label] = label, i

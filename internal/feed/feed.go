@@ -104,6 +104,6 @@ func ConfigOf(j *job.Job, m *model.Model) data.Config {
 		Task: data.Task(m.Task), Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: d.Columns,
 		NoHeader:  !d.Header && (d.Format == "csv" || d.Format == "tsv"), // other formats have none in any case
 		Tokenizer: d.Tokenizer, Labels: d.Labels, Sequence: cmp.Or(d.Sequence, m.Sequence()), Holdout: d.Holdout, Masked: d.Masked,
-		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary(), ModelClasses: m.Loss.Classes(), Image: data.Image(m.Image),
+		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary(), ModelClasses: m.Loss.Classes, Image: data.Image(m.Image),
 	}
 }

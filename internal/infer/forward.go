@@ -26,7 +26,7 @@ type forward struct {
 func (s *Session) newForward(samples int) (*forward, error) {
 	size := layer.Size{B: samples, T: s.card.Sequence}
 	ports, _ := s.model.Layers[0].Ports(size)
-	f := &forward{classes: s.model.Loss.Classes()}
+	f := &forward{classes: s.model.Loss.Classes}
 	var err error
 	if f.feed, err = feed.New(ports, samples); err != nil {
 		return nil, fmt.Errorf("model %s: %w", s.dir, err)

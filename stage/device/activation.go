@@ -34,10 +34,10 @@ type (
 )
 
 // Check implements Op.
-func (o *Unary) Check() { o.Function.check("Unary", o.Y, o.X) }
+func (o *Unary) Check() { o.check("Unary", o.Y, o.X) }
 
 // Check implements Op.
-func (o *UnaryBackward) Check() { o.Function.check("UnaryBackward", o.DX, o.DY, o.X) }
+func (o *UnaryBackward) Check() { o.check("UnaryBackward", o.DX, o.DY, o.X) }
 
 func (f Function) check(op string, operands ...Mem) {
 	if f == Tanh || f == ReLU {

@@ -21,11 +21,10 @@ var offsets sync.Map // reflect.Type -> []uintptr
 
 func offsetsOf(t reflect.Type) []uintptr {
 	if known, ok := offsets.Load(t); ok {
-		return known.([]uintptr)
+		return known.([]uintptr) //nolint:errcheck // nothing else is stored
 	}
 	var found []uintptr
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		switch {
 		case f.Type == reflect.TypeFor[Mem]():
 			found = append(found, f.Offset)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestCrossEntropyGradient(t *testing.T) {
-	dev, loss, size := ref.New(), layer.CrossEntropy{Vocabulary: 5}, layer.Size{B: 2, T: 3}
+	dev, loss, size := ref.New(), layer.Loss{Classes: 5}, layer.Size{B: 2, T: 3}
 	rows := loss.Targets(size)
 	alloc := func(typ device.Type, n int) device.Mem {
 		m, err := dev.Alloc(typ, n)
@@ -28,14 +28,14 @@ func TestCrossEntropyGradient(t *testing.T) {
 	}
 	const scale = 0.25
 	total := func() float64 {
-		loss.Compute(dev, size, losses, device.Mem{}, logits, targets, scale)
+		loss.Compute(dev, losses, device.Mem{}, logits, targets, scale)
 		sum := 0.0
 		for _, l := range losses.F32() {
 			sum += float64(l)
 		}
 		return sum
 	}
-	loss.Compute(dev, size, losses, gradient, logits, targets, scale)
+	loss.Compute(dev, losses, gradient, logits, targets, scale)
 	for i, got := range gradient.F32() {
 		const h = 1.0 / 16
 		at := func(step float32) float64 {

@@ -177,8 +177,8 @@ func TestWeightsDropOncePerStep(t *testing.T) {
 }
 
 func TestSmoothedLossIsPlainInEvaluations(t *testing.T) {
-	dev, size := ref.New(), layer.Size{B: 1, T: 2}
-	l := layer.SmoothedCrossEntropy{Vocabulary: 4, Smoothing: 0.2}
+	dev := ref.New()
+	l := layer.Loss{Classes: 4, Smoothing: 0.2}
 	mem := func(typ device.Type, n int) device.Mem {
 		m, err := dev.Alloc(typ, n)
 		if err != nil {
@@ -189,12 +189,12 @@ func TestSmoothedLossIsPlainInEvaluations(t *testing.T) {
 	losses, plain, logits, targets := mem(device.F32, 2), mem(device.F32, 2), mem(device.F32, 8), mem(device.I32, 2)
 	copy(logits.F32(), []float32{1, 2, 3, 4, -1, 0, 1, 2})
 	copy(targets.I32(), []int32{3, -1})
-	layer.CrossEntropy{Vocabulary: 4}.Compute(dev, size, plain, device.Mem{}, logits, targets, 0)
-	l.Compute(dev, size, losses, device.Mem{}, logits, targets, 0)
+	layer.Loss{Classes: 4}.Compute(dev, plain, device.Mem{}, logits, targets, 0)
+	l.Compute(dev, losses, device.Mem{}, logits, targets, 0)
 	if losses.F32()[0] != plain.F32()[0] {
 		t.Errorf("evaluation: loss %v, want the plain one %v", losses.F32()[0], plain.F32()[0])
 	}
-	l.Compute(dev, size, losses, device.Mem{}, logits, targets, 1)
+	l.Compute(dev, losses, device.Mem{}, logits, targets, 1)
 	want := plain.F32()[0] + 0.2*(4-2.5) // the target's logit above the mean one
 	if got := losses.F32()[0]; math.Abs(float64(got-want)) > 1e-6 || losses.F32()[1] != 0 {
 		t.Errorf("training: losses %v, want %v and 0", losses.F32(), want)

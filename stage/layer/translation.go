@@ -90,27 +90,3 @@ func (l *Lookup) BackwardWeight(p Pass) {
 		}
 	}
 }
-
-// SmoothedCrossEntropy is CrossEntropy in training against targets that are smoothed (Szegedy et al. 2016, section 7).
-// Evaluations, whose scale is 0, give the plain loss, so that a perplexity means what it does elsewhere.
-type SmoothedCrossEntropy struct {
-	Vocabulary int
-	Smoothing  float64 // spread evenly over the vocabulary, in [0,1)
-}
-
-// Targets implements Loss: one per row.
-func (l SmoothedCrossEntropy) Targets(s Size) int { return s.Rows() }
-
-// Classes implements Loss.
-func (l SmoothedCrossEntropy) Classes() int { return l.Vocabulary }
-
-// Compute implements Loss.
-func (l SmoothedCrossEntropy) Compute(d device.Device, s Size, losses, doutput, output, targets device.Mem, scale float32) {
-	if scale == 0 || l.Smoothing == 0 {
-		d.Do(&device.CrossEntropy{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: scale})
-		return
-	}
-	d.Do(&device.CrossEntropy{
-		Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: scale, Smoothing: float32(l.Smoothing),
-	})
-}

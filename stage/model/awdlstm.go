@@ -75,7 +75,7 @@ func buildAWDLSTM(config map[string]any) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{
-		Family: "awd-lstm", Task: Language, Loss: layer.CrossEntropy{Vocabulary: c.ntoken},
+		Family: "awd-lstm", Task: Language, Loss: layer.Loss{Classes: c.ntoken},
 		vocabulary: c.ntoken, sequence: c.bptt, skip: noBuffer, config: exported("awd-lstm", c.fields()),
 	}
 	m.Layers = append(m.Layers, layer.NewChain("embedding",

@@ -104,7 +104,7 @@ func buildBERT(config map[string]any) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{
-		Family: "bert", Task: Classification, Loss: layer.SampleCrossEntropy{Number: c.labels},
+		Family: "bert", Task: Classification, Loss: layer.Loss{Classes: c.labels, PerSample: true},
 		vocabulary: c.vocabSize, sequence: c.positions,
 		prefix: "bert.", aliases: bertAliases, skip: c.skip, config: c.export(),
 	}
@@ -112,7 +112,7 @@ func buildBERT(config map[string]any) (*Model, error) {
 	m.heads = heads{own: []string{"bert.pooler.", "classifier."}, other: "cls."} // fine-tuned from a masked language model
 	if c.architecture == bertMasked {
 		m.heads = heads{}
-		m.Task, m.Loss, head = MaskedLanguage, layer.CrossEntropy{Vocabulary: c.vocabSize}, c.predictions()
+		m.Task, m.Loss, head = MaskedLanguage, layer.Loss{Classes: c.vocabSize}, c.predictions()
 	}
 	m.Layers = append(m.Layers, c.embedding())
 	for i := range c.layers {

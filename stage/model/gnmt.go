@@ -59,7 +59,7 @@ func buildGNMT(config map[string]any) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{
-		Family: "gnmt", Task: Translation, Loss: layer.SmoothedCrossEntropy{Vocabulary: c.vocabSize, Smoothing: c.smoothing},
+		Family: "gnmt", Task: Translation, Loss: layer.Loss{Classes: c.vocabSize, Smoothing: c.smoothing},
 		vocabulary: c.vocabSize, sequence: c.maxLength, skip: noBuffer, config: exported("gnmt", c.fields()),
 	}
 	m.Layers = append(m.Layers, c.embedding())

@@ -80,7 +80,7 @@ func buildGPT2(config map[string]any) (*Model, error) {
 		c.nInner = 4 * c.nEmbd
 	}
 	m := &Model{
-		Family: "gpt2", Task: Language, Loss: layer.CrossEntropy{Vocabulary: c.vocabSize},
+		Family: "gpt2", Task: Language, Loss: layer.Loss{Classes: c.vocabSize},
 		vocabulary: c.vocabSize, sequence: c.nPositions,
 		prefix: "transformer.", skip: gpt2Buffer, config: c.export(),
 	}

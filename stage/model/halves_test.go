@@ -52,7 +52,7 @@ func randomBatch(m *model.Model, s stage.Shape, size layer.Size, micro int) (inp
 		}
 	}
 	for range s.LabelBytes / 4 {
-		labels = append(labels, device.IntBytes([]int32{rng.Int32N(int32(m.Loss.Classes()))})...)
+		labels = append(labels, device.IntBytes([]int32{rng.Int32N(int32(m.Loss.Classes))})...)
 	}
 	return input, labels
 }

@@ -58,7 +58,7 @@ func (m *Model) keep(imported map[string]any) {
 			m.config[name] = value
 		}
 	}
-	if names, ok := imported["id2label"].(map[string]any); ok && m.config["id2label"] != nil && len(names) == m.Loss.Classes() {
+	if names, ok := imported["id2label"].(map[string]any); ok && m.config["id2label"] != nil && len(names) == m.Loss.Classes {
 		m.config["id2label"], m.config["label2id"] = names, imported["label2id"]
 	}
 	if imported["dtype"] != nil {

@@ -103,7 +103,7 @@ func checkGroups(hiddenSizes, depths []int) error {
 // model begins a model of images.
 func (c *images) model(family string, fields []Field) *Model {
 	return &Model{
-		Family: family, Task: Images, Loss: layer.CrossEntropy{Vocabulary: c.numLabels},
+		Family: family, Task: Images, Loss: layer.Loss{Classes: c.numLabels},
 		Image:    Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize},
 		sequence: 1, skip: batchNormBuffer, config: exported(family, fields),
 	}

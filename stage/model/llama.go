@@ -201,7 +201,7 @@ func (c *llama) build(config map[string]any) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{
-		Family: c.family, Task: Language, Loss: layer.CrossEntropy{Vocabulary: c.vocabSize},
+		Family: c.family, Task: Language, Loss: layer.Loss{Classes: c.vocabSize},
 		vocabulary: c.vocabSize, sequence: c.positions,
 		prefix: "model.", skip: llamaBuffer, config: c.export(), window: c.windowOf,
 	}

@@ -60,7 +60,7 @@ func buildMLP(config map[string]any) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{
-		Family: "mlp", Task: Images, Loss: layer.CrossEntropy{Vocabulary: c.numLabels},
+		Family: "mlp", Task: Images, Loss: layer.Loss{Classes: c.numLabels},
 		Image:    Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize},
 		sequence: 1, skip: noBuffer, config: exported("mlp", c.fields()),
 	}

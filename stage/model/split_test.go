@@ -53,7 +53,7 @@ func someBatch(m *model.Model) stagetest.Batch {
 		targets = samples
 	}
 	for range targets {
-		b.Targets = append(b.Targets, rng.Int32N(int32(m.Loss.Classes())))
+		b.Targets = append(b.Targets, rng.Int32N(int32(m.Loss.Classes)))
 	}
 	return b
 }

@@ -184,11 +184,11 @@ func (q *torchQuestion) fillBatch(random *rand.Rand) {
 		}
 	}
 	if m.Task == model.Images || m.Task == model.Classification {
-		q.batch.Targets = draw(torchSamples, m.Loss.Classes())
+		q.batch.Targets = draw(torchSamples, m.Loss.Classes)
 		q.Batch["labels"] = torchTensor{[]int{torchSamples}, q.batch.Targets}
 		return
 	}
-	q.batch.Targets = draw(torchSamples*m.Sequence(), m.Loss.Classes())
+	q.batch.Targets = draw(torchSamples*m.Sequence(), m.Loss.Classes)
 	q.batch.Targets[3], q.batch.Targets[len(q.batch.Targets)-1] = -1, -1
 	q.Batch["labels"] = torchTensor{[]int{torchSamples, m.Sequence()}, q.batch.Targets}
 }

@@ -156,3 +156,48 @@ func enlarge(x []float32) {
 		x[i] = 1e30
 	}
 }
+
+// attentionInvariants calls with operands that do not fit.
+func attentionInvariants(c *comparison) {
+	d := c.dev
+	two, three, ints := c.alloc(d, device.F32, 2), c.alloc(d, device.F32, 3), c.alloc(d, device.I32, 2)
+	for name, call := range map[string]func(){
+		"Attention that does not fit": func() {
+			d.Do(&device.Attention{
+				Out: three, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 1, S: 2},
+			})
+		},
+		"Attention beyond the keys": func() {
+			d.Do(&device.Attention{
+				Out: three, Q: three, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 1, S: 3},
+			})
+		},
+		"Attention of no heads": func() {
+			d.Do(&device.Attention{Out: two, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, S: 2}})
+		},
+		"Attention of a head and a half": func() {
+			d.Do(&device.Attention{
+				Out: three, Q: three, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 3, KV: 2, S: 1},
+			})
+		},
+		"Attention of rows that overlap": func() {
+			d.Do(&device.Attention{
+				Out: two, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 2, S: 1, QStride: 1},
+			})
+		},
+		"Attention of all in a window": func() {
+			d.Do(&device.Attention{
+				Out: three, Q: three, K: three, V: three,
+				AttentionShape: device.AttentionShape{B: 1, T: 3, H: 1, S: 1, Window: 2, Bidirectional: true},
+			})
+		},
+		"Attention with a short mask": func() {
+			d.Do(&device.Attention{
+				Out: three, Q: three, K: three, V: three,
+				AttentionShape: device.AttentionShape{B: 1, T: 3, H: 1, S: 1, Mask: ints},
+			})
+		},
+	} {
+		c.refuses(name, call)
+	}
+}

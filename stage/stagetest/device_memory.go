@@ -103,51 +103,15 @@ func invariants(c *comparison) {
 			d.Do(&device.NormBackwardWeight{DWeight: three, DBias: two, DY: two, X: two, Mean: two, Rstd: two})
 		},
 		"Embed beyond the positions": func() { d.Do(&device.Embed{Out: three, Tokens: two, Positions: two, IDs: ints, T: 3}) },
-		"Attention that does not fit": func() {
-			d.Do(&device.Attention{
-				Out: three, Saved: none, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 1, S: 2},
-			})
-		},
-		"Attention beyond the keys": func() {
-			d.Do(&device.Attention{
-				Out: three, Saved: none, Q: three, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 1, S: 3},
-			})
-		},
-		"Attention of no heads": func() {
-			d.Do(&device.Attention{Out: two, Saved: none, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, S: 2}})
-		},
-		"Attention of a head and a half": func() {
-			d.Do(&device.Attention{
-				Out: three, Saved: none, Q: three, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 3, KV: 2, S: 1},
-			})
-		},
-		"Attention of rows that overlap": func() {
-			d.Do(&device.Attention{
-				Out: two, Saved: none, Q: two, K: two, V: two, AttentionShape: device.AttentionShape{B: 1, T: 1, H: 2, S: 1, QStride: 1},
-			})
-		},
-		"Attention of all in a window": func() {
-			d.Do(&device.Attention{
-				Out: three, Saved: none, Q: three, K: three, V: three,
-				AttentionShape: device.AttentionShape{B: 1, T: 3, H: 1, S: 1, Window: 2, Bidirectional: true},
-			})
-		},
-		"Attention with a short mask": func() {
-			d.Do(&device.Attention{
-				Out: three, Saved: none, Q: three, K: three, V: three,
-				AttentionShape: device.AttentionShape{B: 1, T: 3, H: 1, S: 1, Mask: ints},
-			})
-		},
 		"AdamStep of another length": func() { d.Do(&device.AdamStep{P: two, G: two, M: two, V: three, Delta: none, Adam: device.Adam{}}) },
 		"AdamStep without m":         func() { d.Do(&device.AdamStep{P: two, G: two, M: none, V: two, Delta: none, Adam: device.Adam{}}) },
 		"SGDStep without momentum":   func() { d.Do(&device.SGDStep{P: two, G: two, M: none, Delta: none, SGD: device.SGD{Momentum: 0.5}}) },
 		"SGDStep with a short delta": func() { d.Do(&device.SGDStep{P: three, G: three, M: none, Delta: two, SGD: device.SGD{}}) },
 		"a slice beyond the end":     func() { two.Slice(1, 2) },
 	} {
-		if !panics(call) {
-			c.Errorf("%s did not panic", name)
-		}
+		c.refuses(name, call)
 	}
+	attentionInvariants(c)
 	// Ids that are not in host memory are read when the operation runs, not when it is called.
 	for name, call := range map[string]func(){
 		"Embed of an id beyond the table": func() { d.Do(&device.Embed{Out: two, Tokens: two, Positions: two, IDs: bad, T: 2}) },
@@ -157,6 +121,14 @@ func invariants(c *comparison) {
 		"CrossEntropy below -1":           func() { d.Do(&device.CrossEntropy{Losses: two, DLogits: none, Logits: two, Targets: below, Scale: 1}) },
 	} {
 		c.refusesID(name, call)
+	}
+}
+
+// refuses expects an operation to panic.
+func (c *comparison) refuses(name string, call func()) {
+	c.Helper()
+	if !panics(call) {
+		c.Errorf("%s did not panic", name)
 	}
 }
 

@@ -8,9 +8,6 @@ func pair(y, x device.Mem) ([]float32, []float32) {
 	return ys, x.F32()[:len(ys)]
 }
 
-// zero runs device.Zero.
-func (d *Device) zero(x device.Mem) { clear(device.HostBytes(x)) }
-
 // copy runs device.Copy.
 func (d *Device) copy(y, x device.Mem) {
 	if y.Type() == x.Type() {
