@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -11,7 +12,9 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -68,9 +71,14 @@ func (line *jobLine) append(dir string) error {
 	return nil
 }
 
-// openLog opens a job's log for appending.
+// openLog opens a job's log for appending. A pipe in its place is an error, and is not waited for.
 func openLog(dir string) (*os.File, error) {
-	f, err := os.OpenFile(control.LogPath(dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	f, err := os.OpenFile(control.LogPath(dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY|unix.O_NONBLOCK, 0o640)
+	if err == nil {
+		if info, statErr := f.Stat(); statErr != nil || !info.Mode().IsRegular() {
+			err = errors.Join(fmt.Errorf("%s is not a file", f.Name()), statErr, f.Close())
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the job's log: %w", err)
 	}
@@ -104,7 +112,7 @@ func logSize(dir string) int64 {
 // logTail returns the last lines after a place of a job's log that speak of trouble, on one line: warnings, errors, and what is no JSON,
 // such as a panic. "" when there are none, or none that can be read.
 func logTail(dir string, from int64) string {
-	f, err := os.Open(control.LogPath(dir))
+	f, err := (*access.Opener)(nil).Open(control.LogPath(dir), 0)
 	if err != nil {
 		return ""
 	}

@@ -1,10 +1,18 @@
 package agent
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -32,5 +40,30 @@ func TestLogTailSaysWhatWentWrong(t *testing.T) {
 	}
 	if got := logTail(t.TempDir(), 0); got != "" {
 		t.Errorf("a log that is not there says %q", got)
+	}
+}
+
+// TestAPipeForALogBlocksNobody: it is refused at once, by name, to read and to write, and the agent ends.
+func TestAPipeForALogBlocksNobody(t *testing.T) {
+	state := t.TempDir()
+	path := control.LogPath(JobDir(state, "1"))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), syscall.Mkfifo(path, 0o640)); err != nil {
+		t.Fatal(err)
+	}
+	said, lines := observer.New(zap.WarnLevel)
+	l, err := Open(Config{StateDir: state, Log: zap.New(said), Limits: func() Limits { return Limits{QuarantineFor: time.Hour} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenLog(path, api.LogRequest{}); err == nil || !strings.Contains(err.Error(), "worker.log is a pipe, not a file") {
+		t.Errorf("opened to read: %v", err)
+	}
+	if text := logTail(filepath.Dir(path), 0); text != "" {
+		t.Errorf("its end is %q", text)
+	}
+	l.Log("1", zap.InfoLevel, "placed")
+	l.Close()
+	if got := lines.All(); len(got) != 1 || got[0].Message != "write to the job's log" {
+		t.Errorf("the daemon's log has %v", got)
 	}
 }

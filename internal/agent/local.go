@@ -104,8 +104,20 @@ func (l *Local) Close() {
 	}
 	l.mu.Unlock()
 	l.cancel()
-	l.tasks.Wait()
+	ended := make(chan struct{})
+	go func() {
+		l.tasks.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeTimeout):
+		l.config.Log.Error("ending while a disk hangs: lines for the logs of jobs are lost")
+	}
 }
+
+// closeTimeout bounds Close: a system call on a mount that hangs cannot be ended.
+const closeTimeout = 5 * time.Second
 
 // JobDir is the directory of a job below a state directory.
 func JobDir(state, job string) string { return filepath.Join(state, "jobs", job) }
@@ -240,7 +252,8 @@ func (l *Local) watch(c *child) {
 	})
 }
 
-// find returns a process that has not ended, or whose end nobody was told. One that another daemon has started is watched from here on.
+// find returns the record of a process, which is there from its start until Events has told of its end. A process that another daemon has
+// started gets one here.
 func (l *Local) find(p Process) (*child, error) {
 	l.mu.Lock()
 	c := l.children[p]

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/logging"
 )
@@ -46,70 +47,77 @@ func OpenLog(path string, request api.LogRequest) (*LogReader, error) {
 	if request.Level == "" {
 		r.level = zapcore.DebugLevel
 	}
-	files, err := logFiles(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		for _, f := range files {
-			if f != r.file {
-				_ = f.Close() // only looked at
-			}
-		}
-	}()
-	if len(files) > 0 {
-		r.file = files[0] // the oldest: a place in a file that is gone lies before it
-	}
-	if request.After == "" {
-		return r, nil
-	}
-	inode, offset, err := parseCursor(request.After)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		if size, id := sizeOf(f); id == inode && size >= offset {
-			r.file, r.offset = f, offset
-			_, err := f.Seek(offset, io.SeekStart)
-			return r, err
-		}
-	}
-	return r, nil
-}
-
-// logFiles opens the files of a log, the oldest first.
-func logFiles(path string) ([]*os.File, error) {
-	var files []*os.File
-	for i := range maxLogSegments {
-		name := path
-		if i > 0 {
-			name += "." + strconv.Itoa(i)
-		}
-		f, err := os.Open(name)
-		switch {
-		case err == nil:
-			files = append([]*os.File{f}, files...)
-		case !errors.Is(err, fs.ErrNotExist):
-			for _, f := range files {
-				_ = f.Close() // only read
-			}
+	var inode uint64
+	var offset int64
+	var err error
+	if request.After != "" {
+		if inode, offset, err = parseCursor(request.After); err != nil {
 			return nil, err
-		case i > 0:
-			return files, nil
 		}
 	}
-	return files, nil
+	r.file, err = r.open(func(files []logFile) int {
+		return max(0, slices.IndexFunc(files, func(f logFile) bool { return f.inode == inode && f.size >= offset })) // a place in a file that is gone lies before the oldest
+	})
+	if err != nil || r.file == nil {
+		return r, err
+	}
+	if own := logFileOf(r.file.Stat()); own.inode == inode && own.size >= offset {
+		r.offset, err = r.file.Seek(offset, io.SeekStart)
+	}
+	return r, err
 }
 
-func sizeOf(f *os.File) (size int64, inode uint64) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, 0
+// logFile is one of the files of a log.
+type logFile struct {
+	name  string
+	inode uint64
+	size  int64
+}
+
+func logFileOf(info fs.FileInfo, err error) (f logFile) {
+	if err == nil {
+		f.size = info.Size()
+		if s, ok := info.Sys().(*syscall.Stat_t); ok {
+			f.inode = s.Ino
+		}
 	}
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		inode = s.Ino
+	return f
+}
+
+// open opens one of the log's files, which choose picks by number, the oldest being 0; nil where there is none of that number.
+func (r *LogReader) open(choose func([]logFile) int) (*os.File, error) {
+	for {
+		var files []logFile
+		for i := range maxLogSegments {
+			name := r.path
+			if i > 0 {
+				name += "." + strconv.Itoa(i)
+			}
+			info, err := os.Stat(name)
+			if err == nil {
+				f := logFileOf(info, nil)
+				f.name = name
+				files = slices.Insert(files, 0, f)
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			} else if i > 0 {
+				break
+			}
+		}
+		at := choose(files)
+		if at >= len(files) {
+			return nil, nil
+		}
+		f, err := (*access.Opener)(nil).Open(files[at].name, 0)
+		if err == nil && logFileOf(f.Stat()).inode == files[at].inode {
+			return f, nil
+		}
+		if err == nil {
+			_ = f.Close() // the log was rotated meanwhile
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
 	}
-	return info.Size(), inode
 }
 
 // A cursor names a file by its inode, which a rotation keeps, and a place in it.
@@ -193,33 +201,29 @@ func (r *LogReader) takeForeign() (logging.Entry, string, error) {
 
 // cursor is the place after what was taken.
 func (r *LogReader) cursor() string {
-	_, inode := sizeOf(r.file)
-	return fmt.Sprintf("%x-%x", inode, r.offset-int64(len(r.rest)))
+	return fmt.Sprintf("%x-%x", logFileOf(r.file.Stat()).inode, r.offset-int64(len(r.rest)))
 }
 
 // fill reads on, in the next file when this one has been rotated. It reports false when there is nothing more now.
-func (r *LogReader) fill() (bool, error) {
+func (r *LogReader) fill() (more bool, err error) {
 	if r.file == nil {
-		files, err := logFiles(r.path)
-		if err != nil || len(files) == 0 {
+		r.file, err = r.open(func([]logFile) int { return 0 })
+		if err != nil || r.file == nil {
 			return false, err
 		}
-		for _, f := range files[1:] {
-			_ = f.Close() // they are opened in their turn
-		}
-		r.file = files[0]
 	}
-	more, err := r.read()
-	if more || err != nil {
+	if more, err = r.read(); more || err != nil {
 		return more, err
 	}
-	next, err := r.following()
+	own := logFileOf(r.file.Stat())
+	next, err := r.open(func(files []logFile) int {
+		return 1 + slices.IndexFunc(files, func(f logFile) bool { return f.inode == own.inode })
+	})
 	if next == nil || err != nil {
 		return false, err
 	}
-	if more, err := r.read(); more || err != nil { // what was written between the last look and the rotation
-		_ = next.Close() // looked for again
-		return more, err
+	if more, err = r.read(); more || err != nil { // what was written between the last look and the rotation
+		return more, errors.Join(err, next.Close()) // looked for again
 	}
 	if len(r.rest) > 0 { // a line that a crash cut, or whose rest is in no file
 		r.foreign, r.rest = append(append(r.foreign, r.rest...), '\n'), nil
@@ -236,32 +240,10 @@ func (r *LogReader) read() (bool, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, fmt.Errorf("read the log: %w", err)
 	}
-	if size, _ := sizeOf(r.file); n == 0 && size < r.offset { // it was copied and emptied
+	if size := logFileOf(r.file.Stat()).size; n == 0 && size < r.offset { // it was copied and emptied
 		r.offset, r.rest = 0, nil
 		_, err := r.file.Seek(0, io.SeekStart)
 		return size > 0, err
 	}
 	return n > 0, nil
-}
-
-// following opens the file that came after this one; nil when this is the newest.
-func (r *LogReader) following() (*os.File, error) {
-	files, err := logFiles(r.path)
-	if err != nil {
-		return nil, err
-	}
-	var next *os.File
-	_, own := sizeOf(r.file)
-	for _, f := range slices.Backward(files) {
-		if _, inode := sizeOf(f); inode == own {
-			break
-		}
-		next = f
-	}
-	for _, f := range files {
-		if f != next {
-			_ = f.Close() // only looked at
-		}
-	}
-	return next, nil
 }
