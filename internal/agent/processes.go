@@ -13,7 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// Processes are how a Local reaches the processes of its host: those of the operating system, or pretended ones in tests.
+// Processes are how a Local reaches the processes of its host: those of the operating system, or fake ones in tests.
 type Processes interface {
 	Start(p Program) (Started, error)
 	// Find returns those that work in a directory of root, whoever started them, by that directory.

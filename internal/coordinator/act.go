@@ -22,42 +22,11 @@ type act struct {
 	durable  map[int]control.ShardInfo // of commitRound: its shards, by stage
 }
 
-// run carries the choice out. The change is applied whether or not there is an error.
-func (a *act) run(ctx context.Context) (func(*observed), error) {
-	switch a.choice {
-	case tune:
-		return a.tune(ctx)
-	case resolve:
-		return a.resolve(ctx)
-	case killTune:
-		return a.kill(ctx)
-	case place:
-		return a.place(ctx)
-	case beginCommit:
-		return nil, a.propose(ctx, &cluster.BeginCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
-	case postCommit:
-		return a.postCommit(ctx)
-	case dropCommit:
-		return nil, a.dropCommit(ctx)
-	case commitRound:
-		return a.commitRound(ctx)
-	case setRunning:
-		return nil, a.propose(ctx, &cluster.SetState{
-			Job: a.ID, Generation: a.Generation, State: cluster.Running, Reason: a.runningReason(),
-		})
-	case abortWorker:
-		return nil, a.abort(ctx)
-	case killWorker:
-		return a.kill(ctx)
-	case endJob:
-		return a.end(ctx)
-	case probe:
-		return a.probe(ctx), nil
-	case removeJob:
-		return a.remove(ctx)
-	case wait:
-	}
-	return nil, nil
+// acts carry choices out. The change that one returns is applied whether or not there is an error.
+var acts = map[choice]func(*act, context.Context) (func(*observed), error){
+	tune: (*act).tune, resolve: (*act).resolve, killTune: (*act).kill, place: (*act).place, beginCommit: (*act).beginCommit,
+	postCommit: (*act).postCommit, dropCommit: (*act).dropCommit, commitRound: (*act).commitRound, setRunning: (*act).setRunning,
+	abortWorker: (*act).abort, killWorker: (*act).kill, endJob: (*act).end, probe: (*act).probe, removeJob: (*act).remove,
 }
 
 func (a *act) propose(ctx context.Context, c cluster.Command) error {
@@ -65,21 +34,22 @@ func (a *act) propose(ctx context.Context, c cluster.Command) error {
 	return err
 }
 
-// runningReason says where training began.
-func (a *act) runningReason() string {
-	if a.Generation == 1 {
-		return "training"
+// setRunning records that the job trains, and where training began.
+func (a *act) setRunning(ctx context.Context) (func(*observed), error) {
+	reason := "training"
+	if a.Generation > 1 {
+		reason += "; " + a.Reason
 	}
-	return "training; " + a.Reason
+	return nil, a.propose(ctx, &cluster.SetState{Job: a.ID, Generation: a.Generation, State: cluster.Running, Reason: reason})
 }
 
 // abort tells the worker to end. One that does not listen is killed a little later.
-func (a *act) abort(ctx context.Context) error {
+func (a *act) abort(ctx context.Context) (func(*observed), error) {
 	a.Say(a.ID, "ending the worker", zap.String("reason", a.decision.reason))
 	if err := a.agent.Stop(ctx, a.process); err != nil {
-		return fmt.Errorf("end the worker: %w", err)
+		return nil, fmt.Errorf("end the worker: %w", err)
 	}
-	return nil
+	return nil, nil
 }
 
 // kill ends a worker or a tuning at once: the one has committed what it could, the other has nothing to save.

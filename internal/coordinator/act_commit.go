@@ -15,6 +15,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
+// beginCommit makes known that a round is to be committed.
+func (a *act) beginCommit(ctx context.Context) (func(*observed), error) {
+	return nil, a.propose(ctx, &cluster.BeginCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
+}
+
 // postCommit asks the worker for its shards.
 func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 	d := a.decision
@@ -34,8 +39,8 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 }
 
 // dropCommit gives up the commit in flight.
-func (a *act) dropCommit(ctx context.Context) error {
-	return a.propose(ctx, &cluster.AbortCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
+func (a *act) dropCommit(ctx context.Context) (func(*observed), error) {
+	return nil, a.propose(ctx, &cluster.AbortCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
 }
 
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
@@ -46,7 +51,8 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		err = CheckRound(ctx, m, a.agent.Shards(a.ID).Size)
 	}
 	if err != nil { // what was reported is of no use: the worker, if it still can, is asked to write it again
-		return func(o *observed) { o.forget(round) }, errors.Join(fmt.Errorf("commit round %d: %w", round, err), a.dropCommit(ctx))
+		_, dropped := a.dropCommit(ctx)
+		return func(o *observed) { o.forget(round) }, errors.Join(fmt.Errorf("commit round %d: %w", round, err), dropped)
 	}
 	keep := a.spec.Job.Center.Keep
 	kept := a.record(ctx, m, keep)

@@ -85,7 +85,7 @@ func (s fragileShards) Size(ctx context.Context, d shard.Digest) (int64, error) 
 	return s.Shards.Size(ctx, d)
 }
 
-// rig is a coordinator of a node with one core, whose processes are pretended.
+// rig is a coordinator of a node with one core, whose processes are fake.
 type rig struct {
 	t     *testing.T
 	raft  *memoryRaft

@@ -312,7 +312,7 @@ func (o *observed) waits() bool {
 }
 
 // probe looks whether what the job waits for has passed, for a bounded time.
-func (a *act) probe(ctx context.Context) func(*observed) {
+func (a *act) probe(ctx context.Context) (func(*observed), error) {
 	ctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
 	err := a.agent.Passed(ctx, a.hold.obstacle)
@@ -323,5 +323,5 @@ func (a *act) probe(ctx context.Context) func(*observed) {
 		o.hold.passed = err == nil
 		o.hold.tries++
 		o.hold.probeAt = time.Now().Add(obstacle.Pause(o.hold.tries))
-	}
+	}, nil
 }

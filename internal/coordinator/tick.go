@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -102,9 +103,9 @@ func (c *Coordinator) begin(o *observed, d decision, free []int) []int {
 		o.killed = d.reason // so here
 	case abortWorker:
 		o.phase, o.abortedAt = aborted, time.Now() // and here
-	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe:
+	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe: // nothing before
 	}
-	c.start(o.ID, true, a.run)
+	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
 	return free
 }
 

@@ -12,7 +12,7 @@
 //
 // # When something dies
 //
-// A tuning: another begins anew, also after the end of the daemon, which lets none outlive it.
+// A tuning: another begins anew. The end of the daemon ends its tunings too.
 //
 // A worker: the job's next generation starts from the last committed round. The daemon: its workers train on, and the next
 // daemon finds them by their command line, asks them who they are, and adopts those of the current generation. The

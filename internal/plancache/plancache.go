@@ -1,5 +1,5 @@
-// Package plancache keeps what tunings found in files, so that nothing is measured twice (docs/formats.md, "Tuned plan"). A file
-// is named by a digest of all that its report depends on, which is its caller's business, and is a record of package checkpoint.
+// Package plancache keeps the reports of tunings in files, so that nothing is measured twice (docs/formats.md, "Tuned plan"). The caller
+// names a file by a digest of all that its report depends on. A file is a record of package checkpoint.
 package plancache
 
 import (
@@ -18,10 +18,10 @@ const (
 	version = 1
 )
 
-// Tuned is the file of the choice that a tuning made, by the digest of what it chose from.
+// Tuned is the file of a tuning's report, by the digest of everything that the choice depends on.
 func Tuned(dir, digest string) string { return filepath.Join(dir, digest+".tuned") }
 
-// Fixed is the file of the report of a job whose counts are all given, by the digest of what its file says.
+// Fixed is the file of the report on a job whose counts are all fixed, by the digest of its job file.
 func Fixed(dir, digest string) string { return filepath.Join(dir, digest+".given") }
 
 // Write keeps a report in a file, and makes its directory. What a crash left there is removed.

@@ -46,12 +46,12 @@ const firstPID = 1 << 30
 // package synctest.
 type Processes struct {
 	mu      sync.Mutex
-	running map[process.ID]*pretended
+	running map[process.ID]*fakeProcess
 	started int
 }
 
-// pretended is a process. Its exit is set once ended is closed.
-type pretended struct {
+// fakeProcess is a goroutine that runs one of the fake programs. Its exit is set once ended is closed.
+type fakeProcess struct {
 	dir    string
 	kill   context.CancelFunc
 	ended  chan struct{}
@@ -89,7 +89,7 @@ func (pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"}
 
 // NewProcesses returns none. They are killed when the test ends.
 func NewProcesses(t *testing.T) *Processes {
-	p := &Processes{running: map[process.ID]*pretended{}}
+	p := &Processes{running: map[process.ID]*fakeProcess{}}
 	t.Cleanup(func() {
 		for id := range p.alive() {
 			if err := p.Kill(id); err != nil {
@@ -107,7 +107,7 @@ func (p *Processes) Start(what agent.Program) (agent.Started, error) {
 		return agent.Started{}, err
 	}
 	ctx, kill := context.WithCancel(context.Background())
-	x := &pretended{dir: what.Dir, kill: kill, ended: make(chan struct{}), socket: newPipes()}
+	x := &fakeProcess{dir: what.Dir, kill: kill, ended: make(chan struct{}), socket: newPipes()}
 	p.mu.Lock()
 	p.started++
 	s := agent.Started{ID: process.ID{PID: firstPID + p.started}, Exit: func() agent.Exit { return x.exit }}
@@ -136,10 +136,10 @@ func (p *Processes) Start(what agent.Program) (agent.Started, error) {
 }
 
 // alive returns those that run.
-func (p *Processes) alive() map[process.ID]*pretended {
+func (p *Processes) alive() map[process.ID]*fakeProcess {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.running, func(_ process.ID, x *pretended) bool {
+	maps.DeleteFunc(p.running, func(_ process.ID, x *fakeProcess) bool {
 		select {
 		case <-x.ended:
 			return true
