@@ -50,12 +50,10 @@ func (c *SetState) apply(s *State) (string, error) {
 	if !slices.Contains([]JobState{Queued, Starting, Running}, c.State) {
 		return c.Job, fmt.Errorf("job %s: state %q: one of queued, starting, running", c.Job, string(c.State))
 	}
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	j.State, j.Reason = c.State, c.Reason
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		j.State, j.Reason = c.State, c.Reason
+		return nil
+	})
 }
 
 // BeginGeneration gives a job a new placement: its generation grows by one, whatever was being committed is abandoned, and it
@@ -69,18 +67,16 @@ type BeginGeneration struct {
 }
 
 func (c *BeginGeneration) apply(s *State) (string, error) {
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	if c.From != j.CommittedRound() {
-		return c.Job, fmt.Errorf("job %s: start from round %d: %w: the newest durable one is %d", c.Job, c.From, ErrStaleRound, j.CommittedRound())
-	}
-	j.Generation++
-	j.Placement = slices.Clone(c.Placement)
-	j.Pending = 0
-	j.State, j.Reason = Starting, c.Reason
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		if c.From != j.CommittedRound() {
+			return fmt.Errorf("job %s: start from round %d: %w: the newest durable one is %d", c.Job, c.From, ErrStaleRound, j.CommittedRound())
+		}
+		j.Generation++
+		j.Placement = slices.Clone(c.Placement)
+		j.Pending = 0
+		j.State, j.Reason = Starting, c.Reason
+		return nil
+	})
 }
 
 // BeginCommit names the round that becomes durable next. It replaces an older one that did not.
@@ -91,15 +87,13 @@ type BeginCommit struct {
 }
 
 func (c *BeginCommit) apply(s *State) (string, error) {
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	if newest := max(j.Pending, j.CommittedRound()); c.Round <= newest {
-		return c.Job, fmt.Errorf("job %s: round %d: %w: round %d is pending or durable already", c.Job, c.Round, ErrStaleRound, newest)
-	}
-	j.Pending = c.Round
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		if newest := max(j.Pending, j.CommittedRound()); c.Round <= newest {
+			return fmt.Errorf("job %s: round %d: %w: round %d is pending or durable already", c.Job, c.Round, ErrStaleRound, newest)
+		}
+		j.Pending = c.Round
+		return nil
+	})
 }
 
 // AbortCommit gives up the pending round: a shard could not be written.
@@ -110,15 +104,13 @@ type AbortCommit struct {
 }
 
 func (c *AbortCommit) apply(s *State) (string, error) {
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	if j.Pending != c.Round {
-		return c.Job, fmt.Errorf("job %s: round %d: %w: the pending round is %d", c.Job, c.Round, ErrStaleRound, j.Pending)
-	}
-	j.Pending = 0
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		if j.Pending != c.Round {
+			return fmt.Errorf("job %s: round %d: %w: the pending round is %d", c.Job, c.Round, ErrStaleRound, j.Pending)
+		}
+		j.Pending = 0
+		return nil
+	})
 }
 
 // CommitRound makes the pending round durable: once applied, the job never falls behind it, unless a DiscardRound finds it
@@ -133,29 +125,27 @@ type CommitRound struct {
 }
 
 func (c *CommitRound) apply(s *State) (string, error) {
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	if j.Pending != c.Round || c.Round <= j.CommittedRound() {
-		return c.Job, fmt.Errorf("job %s: round %d: %w: round %d is pending, round %d durable",
-			c.Job, c.Round, ErrStaleRound, j.Pending, j.CommittedRound())
-	}
-	m := &c.Manifest
-	if m.Job != c.Job || m.Generation != c.Generation || m.Round != c.Round {
-		return c.Job, fmt.Errorf("job %s generation %d round %d: the manifest is of job %s generation %d round %d",
-			c.Job, c.Generation, c.Round, m.Job, m.Generation, m.Round)
-	}
-	if err := m.Validate(); err != nil {
-		return c.Job, err
-	}
-	if c.Keep < 1 {
-		return c.Job, fmt.Errorf("job %s: keep is %d: at least 1 durable round", c.Job, c.Keep)
-	}
-	j.Pending = 0
-	j.Committed = append(slices.Clone(j.Committed), m.clone())
-	j.Committed = j.Committed[max(0, len(j.Committed)-c.Keep):]
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		if j.Pending != c.Round || c.Round <= j.CommittedRound() {
+			return fmt.Errorf("job %s: round %d: %w: round %d is pending, round %d durable",
+				c.Job, c.Round, ErrStaleRound, j.Pending, j.CommittedRound())
+		}
+		m := &c.Manifest
+		if m.Job != c.Job || m.Generation != c.Generation || m.Round != c.Round {
+			return fmt.Errorf("job %s generation %d round %d: the manifest is of job %s generation %d round %d",
+				c.Job, c.Generation, c.Round, m.Job, m.Generation, m.Round)
+		}
+		if err := m.Validate(); err != nil {
+			return err
+		}
+		if c.Keep < 1 {
+			return fmt.Errorf("job %s: keep is %d: at least 1 durable round", c.Job, c.Keep)
+		}
+		j.Pending = 0
+		j.Committed = append(slices.Clone(j.Committed), m.clone())
+		j.Committed = j.Committed[max(0, len(j.Committed)-c.Keep):]
+		return nil
+	})
 }
 
 // EndJob records that a job is done or has failed.
@@ -171,12 +161,10 @@ func (c *EndJob) apply(s *State) (string, error) {
 	if c.State != Done && c.State != Failed {
 		return c.Job, fmt.Errorf("job %s: state %q: done or failed", c.Job, string(c.State))
 	}
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	j.end(c.State, c.Reason, c.At)
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		j.end(c.State, c.Reason, c.At)
+		return nil
+	})
 }
 
 // CancelJob ends a job because somebody wants it to, in whatever generation it is.
@@ -187,15 +175,13 @@ type CancelJob struct {
 }
 
 func (c *CancelJob) apply(s *State) (string, error) {
-	j, err := s.edit(c.Job)
-	if err != nil {
-		return c.Job, err
-	}
-	if j.State.Ended() {
-		return c.Job, fmt.Errorf("job %s is %s: %w", c.Job, j.State, ErrEnded)
-	}
-	j.end(Cancelled, c.Reason, c.At)
-	return c.Job, nil
+	return s.edit(c.Job, func(j *Job) error {
+		if j.State.Ended() {
+			return fmt.Errorf("job %s is %s: %w", c.Job, j.State, ErrEnded)
+		}
+		j.end(Cancelled, c.Reason, c.At)
+		return nil
+	})
 }
 
 // end ends the job. Its durable rounds stay, for export and for a new start.
@@ -213,17 +199,15 @@ type RequestCancel struct {
 }
 
 func (c *RequestCancel) apply(s *State) (string, error) {
-	j, err := s.edit(c.Job)
-	if err != nil {
-		return c.Job, err
-	}
-	if j.State.Ended() {
-		return c.Job, fmt.Errorf("job %s is %s: %w", c.Job, j.State, ErrEnded)
-	}
-	if !j.Cancelling {
-		j.Cancelling, j.Reason, j.CancelledBy = true, c.Reason, c.By
-	}
-	return c.Job, nil
+	return s.edit(c.Job, func(j *Job) error {
+		if j.State.Ended() {
+			return fmt.Errorf("job %s is %s: %w", c.Job, j.State, ErrEnded)
+		}
+		if !j.Cancelling {
+			j.Cancelling, j.Reason, j.CancelledBy = true, c.Reason, c.By
+		}
+		return nil
+	})
 }
 
 // DiscardRound takes a durable round back whose shards no node can give whole any more. The job then resumes from the one
@@ -236,17 +220,15 @@ type DiscardRound struct {
 }
 
 func (c *DiscardRound) apply(s *State) (string, error) {
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	at := slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
-	if at < 0 {
-		return c.Job, fmt.Errorf("job %s: round %d: %w: it is not one of the durable rounds", c.Job, c.Round, ErrStaleRound)
-	}
-	j.Committed = slices.Delete(slices.Clone(j.Committed), at, at+1)
-	j.Reason = c.Reason
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		at := slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
+		if at < 0 {
+			return fmt.Errorf("job %s: round %d: %w: it is not one of the durable rounds", c.Job, c.Round, ErrStaleRound)
+		}
+		j.Committed = slices.Delete(slices.Clone(j.Committed), at, at+1)
+		j.Reason = c.Reason
+		return nil
+	})
 }
 
 // BeginTuning says that a job's open counts are being measured: it is tuning until ResolveJob. A tuning that was lost with its
@@ -258,15 +240,13 @@ type BeginTuning struct {
 }
 
 func (c *BeginTuning) apply(s *State) (string, error) {
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	if j.State != Queued && j.State != Tuning {
-		return c.Job, fmt.Errorf("job %s is %s: only a queued job is tuned", c.Job, j.State)
-	}
-	j.State, j.Reason = Tuning, c.Reason
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		if j.State != Queued && j.State != Tuning {
+			return fmt.Errorf("job %s is %s: only a queued job is tuned", c.Job, j.State)
+		}
+		j.State, j.Reason = Tuning, c.Reason
+		return nil
+	})
 }
 
 // ResolveJob ends a tuning: the job is queued with what was chosen.
@@ -283,19 +263,17 @@ type ResolveJob struct {
 }
 
 func (c *ResolveJob) apply(s *State) (string, error) {
-	j, err := s.editLive(c.Job, c.Generation)
-	if err != nil {
-		return c.Job, err
-	}
-	if j.State != Tuning {
-		return c.Job, fmt.Errorf("job %s is %s: only a job that is tuning can be resolved", c.Job, j.State)
-	}
-	if len(c.Spec) == 0 {
-		return c.Job, fmt.Errorf("job %s: no spec: the resolved one takes the place of the admitted", c.Job)
-	}
-	j.Spec, j.Report, j.ReportDigest = slices.Clone(c.Spec), slices.Clone(c.Report), c.ReportDigest
-	j.State, j.Reason = Queued, c.Reason
-	return c.Job, nil
+	return s.editLive(c.Job, c.Generation, func(j *Job) error {
+		if j.State != Tuning {
+			return fmt.Errorf("job %s is %s: only a job that is tuning can be resolved", c.Job, j.State)
+		}
+		if len(c.Spec) == 0 {
+			return fmt.Errorf("job %s: no spec: the resolved one takes the place of the admitted", c.Job)
+		}
+		j.Spec, j.Report, j.ReportDigest = slices.Clone(c.Spec), slices.Clone(c.Report), c.ReportDigest
+		j.State, j.Reason = Queued, c.Reason
+		return nil
+	})
 }
 
 // ResumeJob restarts a job that failed or was cancelled from a durable round: it is queued again. Of a job that has not ended it
@@ -314,33 +292,31 @@ type ResumeJob struct {
 var ErrNothingToResume = errors.New("nothing to resume from")
 
 func (c *ResumeJob) apply(s *State) (string, error) {
-	j, err := s.edit(c.Job)
-	if err != nil {
-		return c.Job, err
-	}
-	if c.Generation != j.Generation {
-		return c.Job, fmt.Errorf("job %s: generation %d, now %d: %w", c.Job, c.Generation, j.Generation, ErrStaleGeneration)
-	}
-	at := slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
-	switch {
-	case j.State == Done:
-		return c.Job, fmt.Errorf("job %s is done: %w: %s", c.Job, ErrNothingToResume, j.Reason)
-	case c.FromStart && c.Round > 0:
-		return c.Job, fmt.Errorf("job %s: round %d and from the start: only one of them", c.Job, c.Round)
-	case c.FromStart:
-		j.Committed = nil
-	case c.Round > 0 && at < 0:
-		return c.Job, fmt.Errorf("job %s: %w: round %d is not kept; kept are %v", c.Job, ErrNothingToResume, c.Round, rounds(j.Committed))
-	case c.Round > 0:
-		j.Committed = slices.Clone(j.Committed[:at+1])
-	case j.State.Ended() && len(j.Committed) == 0:
-		return c.Job, fmt.Errorf("job %s: %w: no round was committed", c.Job, ErrNothingToResume)
-	}
-	j.Pending, j.Reason = 0, c.Reason
-	if j.State.Ended() {
-		j.State, j.Ended, j.Cancelling, j.CancelledBy = Queued, nil, false, ""
-	}
-	return c.Job, nil
+	return s.edit(c.Job, func(j *Job) error {
+		if c.Generation != j.Generation {
+			return fmt.Errorf("job %s: generation %d, now %d: %w", c.Job, c.Generation, j.Generation, ErrStaleGeneration)
+		}
+		at := slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
+		switch {
+		case j.State == Done:
+			return fmt.Errorf("job %s is done: %w: %s", c.Job, ErrNothingToResume, j.Reason)
+		case c.FromStart && c.Round > 0:
+			return fmt.Errorf("job %s: round %d and from the start: only one of them", c.Job, c.Round)
+		case c.FromStart:
+			j.Committed = nil
+		case c.Round > 0 && at < 0:
+			return fmt.Errorf("job %s: %w: round %d is not kept; kept are %v", c.Job, ErrNothingToResume, c.Round, rounds(j.Committed))
+		case c.Round > 0:
+			j.Committed = slices.Clone(j.Committed[:at+1])
+		case j.State.Ended() && len(j.Committed) == 0:
+			return fmt.Errorf("job %s: %w: no round was committed", c.Job, ErrNothingToResume)
+		}
+		j.Pending, j.Reason = 0, c.Reason
+		if j.State.Ended() {
+			j.State, j.Ended, j.Cancelling, j.CancelledBy = Queued, nil, false, ""
+		}
+		return nil
+	})
 }
 
 // rounds lists the numbers of durable rounds.

@@ -156,30 +156,28 @@ func (s *State) Apply(index uint64, c Command) (*State, Result, error) {
 	return next, r, nil
 }
 
-// edit returns a copy of the job, already in place, for a command to change.
-func (s *State) edit(id string) (*Job, error) {
+// edit has change edit a copy of a job, which takes the job's place.
+func (s *State) edit(id string, change func(j *Job) error) (string, error) {
 	old, err := s.Job(id)
 	if err != nil {
-		return nil, err
+		return id, err
 	}
 	j := *old
 	s.jobs[id] = &j
-	return &j, nil
+	return id, change(&j)
 }
 
 // editLive is edit for a job that has not ended and stands at the generation.
-func (s *State) editLive(id string, generation uint64) (*Job, error) {
-	j, err := s.edit(id)
-	if err != nil {
-		return nil, err
-	}
-	if j.State.Ended() {
-		return nil, fmt.Errorf("job %s is %s: %w", id, j.State, ErrEnded)
-	}
-	if generation != j.Generation {
-		return nil, fmt.Errorf("job %s: generation %d, now %d: %w", id, generation, j.Generation, ErrStaleGeneration)
-	}
-	return j, nil
+func (s *State) editLive(id string, generation uint64, change func(j *Job) error) (string, error) {
+	return s.edit(id, func(j *Job) error {
+		if j.State.Ended() {
+			return fmt.Errorf("job %s is %s: %w", id, j.State, ErrEnded)
+		}
+		if generation != j.Generation {
+			return fmt.Errorf("job %s: generation %d, now %d: %w", id, generation, j.Generation, ErrStaleGeneration)
+		}
+		return change(j)
+	})
 }
 
 // newID numbers a job.
