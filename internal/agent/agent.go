@@ -63,7 +63,7 @@ type Files interface {
 	KeptStatus(ctx context.Context, job string) *control.Status
 	// Usage is what a job's directory takes, in bytes, and Disk what the file system has.
 	Usage(ctx context.Context, job string) (int64, error)
-	Disk(ctx context.Context) (int64, error)
+	Disk(ctx context.Context) (free, size int64, err error)
 }
 
 // Shards are the shards of a job on one host.

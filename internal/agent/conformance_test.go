@@ -386,8 +386,8 @@ func testFiles(t *testing.T, r rig) {
 	if bytes, err := r.agent.Usage(ctx, "1"); err != nil || bytes <= 0 {
 		t.Errorf("it takes %d bytes, %v", bytes, err)
 	}
-	if bytes, err := r.agent.Disk(ctx); err != nil || bytes <= 0 {
-		t.Errorf("the disk has %d bytes, %v", bytes, err)
+	if free, size, err := r.agent.Disk(ctx); err != nil || size <= 0 || free > size {
+		t.Errorf("the disk has %d bytes, %d free, %v", size, free, err)
 	}
 	if own, err := r.agent.Retire(ctx, j, "x"); err != nil || !own {
 		t.Errorf("retired: %v, %v", own, err)

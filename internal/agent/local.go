@@ -271,30 +271,30 @@ func (l *Local) find(p Process) (*child, error) {
 }
 
 // Status implements Agent.
-func (l *Local) Status(ctx context.Context, p Process) (control.Status, error) {
+func (l *Local) Status(ctx context.Context, p Process) (s control.Status, err error) {
 	c, err := l.find(p)
-	if err != nil {
-		return control.Status{}, err
+	if err == nil {
+		s, err = c.client.Status(ctx)
 	}
-	return c.client.Status(ctx)
+	return s, err
 }
 
 // Commit implements Agent.
-func (l *Local) Commit(ctx context.Context, p Process, r control.CommitRequest) (control.CommitResponse, error) {
+func (l *Local) Commit(ctx context.Context, p Process, r control.CommitRequest) (answer control.CommitResponse, err error) {
 	c, err := l.find(p)
-	if err != nil {
-		return control.CommitResponse{}, err
+	if err == nil {
+		answer, err = c.client.Commit(ctx, r)
 	}
-	return c.client.Commit(ctx, r)
+	return answer, err
 }
 
 // Stop implements Agent.
 func (l *Local) Stop(ctx context.Context, p Process) error {
 	c, err := l.find(p)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.client.Abort(ctx)
 	}
-	return c.client.Abort(ctx)
+	return err
 }
 
 // Kill implements Agent.

@@ -26,11 +26,6 @@ const (
 	quarantineTime  = "20060102T150405.000Z"
 )
 
-// quarantineOf is the directory that shards of a job are moved to at a time.
-func quarantineOf(dir string, now time.Time) string {
-	return filepath.Join(control.QuarantineDir(dir), now.UTC().Format(quarantineTime))
-}
-
 // quarantined is a directory of shards that were moved there together.
 type quarantined struct {
 	path  string
@@ -53,7 +48,7 @@ type localShards struct {
 // Collect implements Shards.
 func (s *localShards) Collect(ctx context.Context, c shard.Collection) ([]shard.Digest, error) {
 	l := s.agent
-	c.Aside = quarantineOf(l.dir(s.job), time.Now())
+	c.Aside = filepath.Join(control.QuarantineDir(l.dir(s.job)), time.Now().UTC().Format(quarantineTime))
 	removed, err := s.Store.Collect(ctx, c)
 	if aside := slices.DeleteFunc(slices.Clone(removed), func(d shard.Digest) bool { return slices.Contains(c.Superseded, d) }); len(aside) > 0 {
 		say := []zap.Field{zap.Int("shards", len(aside)), zap.String("to", c.Aside), zap.Duration("kept_for", l.config.Limits().QuarantineFor)}
@@ -72,13 +67,11 @@ func (s *localShards) Collect(ctx context.Context, c shard.Collection) ([]shard.
 func (l *Local) sweepQuarantine() {
 	l.sweep.Lock() // one at a time
 	defer l.sweep.Unlock()
-	all := listQuarantine(l.config.StateDir)
-	room := int64(0)
-	var disk unix.Statfs_t
-	if err := unix.Statfs(l.config.StateDir, &disk); err == nil {
-		room = int64(disk.Blocks) * disk.Bsize / quarantineShare
+	_, disk, err := l.Disk(l.ctx)
+	if err != nil {
+		return // it is looked at again
 	}
-	for _, q := range expired(all, time.Now().Add(-l.config.Limits().QuarantineFor), room) {
+	for _, q := range expired(listQuarantine(l.config.StateDir), time.Now().Add(-l.config.Limits().QuarantineFor), disk/quarantineShare) {
 		l.config.Log.Info("deleting shards from the quarantine", zap.String("path", q.path), zap.Int64("bytes", q.bytes))
 		if err := os.RemoveAll(q.path); err != nil {
 			l.config.Log.Warn("delete from the quarantine", zap.Error(err))
@@ -154,10 +147,10 @@ func (l *Local) Usage(_ context.Context, job string) (total int64, err error) {
 }
 
 // Disk implements Agent.
-func (l *Local) Disk(context.Context) (int64, error) {
+func (l *Local) Disk(context.Context) (free, size int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(l.config.StateDir, &s); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", l.config.StateDir, err)
+		return 0, 0, fmt.Errorf("statfs %s: %w", l.config.StateDir, err)
 	}
-	return int64(s.Blocks) * s.Bsize, nil
+	return int64(s.Bavail) * s.Frsize, int64(s.Blocks) * s.Frsize, nil //nolint:gosec // bytes of a disk
 }

@@ -81,35 +81,20 @@ type Coordinator struct {
 	stopping   context.Context // ends when the coordinator begins to stop
 	stop       context.CancelFunc
 
-	events    chan agent.Event
-	outcomes  chan outcome
-	requests  chan request
+	calls     chan func() // for the goroutine of Run: what was observed, how an act ended, what somebody asks for
 	published atomic.Pointer[Published]
 
 	// Of the goroutine of Run.
 	jobs     map[string]*observed
-	reserved []int     // cores of tunings that belong to no job
-	ticked   time.Time // when the last tick was
+	answered []chan struct{} // to be closed when what was asked for is published
+	reserved []int           // cores of tunings that belong to no job
+	ticked   time.Time       // when the last tick was
 }
 
 // Counts are what happened to jobs.
 type Counts struct {
 	Done, Failed, Cancelled atomic.Uint64
 	Commits, Deaths         atomic.Uint64
-}
-
-// outcome is how something in the background ended.
-type outcome struct {
-	job    string
-	act    bool            // it was the job's act
-	change func(*observed) // what it changed; nil: nothing
-	err    error
-}
-
-// request is something that others ask of the coordinator's goroutine.
-type request struct {
-	do   func()
-	done chan struct{} // closed once it was done and published
 }
 
 // errStopping is returned to those who ask when the coordinator stops.
@@ -121,14 +106,14 @@ func New(c Config) *Coordinator {
 	stopping, stop := context.WithCancel(context.Background())
 	out := &Coordinator{
 		config: c, raft: c.Raft, agent: c.Agent, log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
-		events: make(chan agent.Event, 64), outcomes: make(chan outcome, 64), requests: make(chan request), jobs: map[string]*observed{},
+		calls: make(chan func(), 64), jobs: map[string]*observed{},
 	}
 	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(c.Cores)})
 	return out
 }
 
-// Stopping is closed when the coordinator begins to stop.
-func (c *Coordinator) Stopping() <-chan struct{} { return c.stopping.Done() }
+// Stopping ends when the coordinator begins to stop.
+func (c *Coordinator) Stopping() context.Context { return c.stopping }
 
 // Close ends what runs in the background. Workers go on.
 func (c *Coordinator) Close() {
@@ -143,14 +128,13 @@ func (c *Coordinator) Run(ctx context.Context) {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	asked := ctx.Done()
-	var answered []request
 	for {
 		state, changed := c.raft.Changed()
 		idle := c.tick(state, ctx.Err() != nil)
-		for _, r := range answered {
-			close(r.done)
+		for _, done := range c.answered {
+			close(done)
 		}
-		answered = answered[:0]
+		c.answered = nil
 		if idle && ctx.Err() != nil {
 			return
 		}
@@ -162,29 +146,20 @@ func (c *Coordinator) Run(ctx context.Context) {
 		case <-asked:
 			asked = nil
 			c.beginStop()
-		case e := <-c.events:
-			c.observe(e)
-		case o := <-c.outcomes:
-			c.conclude(o)
-		case r := <-c.requests:
-			r.do()
-			answered = append(answered, r)
+		case call := <-c.calls:
+			call()
 		}
-		c.drain()
+		for range len(c.calls) { // what has come together meanwhile
+			(<-c.calls)()
+		}
 	}
 }
 
-// drain takes in what has come together meanwhile.
-func (c *Coordinator) drain() {
-	for {
-		select {
-		case e := <-c.events:
-			c.observe(e)
-		case o := <-c.outcomes:
-			c.conclude(o)
-		default:
-			return
-		}
+// call has something done by the coordinator's goroutine, unless that has ended.
+func (c *Coordinator) call(do func()) {
+	select {
+	case c.calls <- do:
+	case <-c.background.Done():
 	}
 }
 
@@ -203,16 +178,16 @@ func (c *Coordinator) beginStop() {
 
 // ask has something done by the coordinator's goroutine, and returns once it was and was published.
 func (c *Coordinator) ask(ctx context.Context, do func()) error {
-	r := request{do, make(chan struct{})}
+	done := make(chan struct{})
 	select {
-	case c.requests <- r:
+	case c.calls <- func() { do(); c.answered = append(c.answered, done) }:
 	case <-c.background.Done():
 		return errStopping
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	select {
-	case <-r.done:
+	case <-done:
 		return nil
 	case <-c.background.Done():
 		return errStopping
@@ -238,22 +213,14 @@ func (c *Coordinator) Spec(j *cluster.Job) (*spec.Spec, error) {
 func (c *Coordinator) start(job string, act bool, do func(ctx context.Context) (func(*observed), error)) {
 	c.tasks.Go(func() {
 		change, err := do(c.background)
-		select {
-		case c.outcomes <- outcome{job, act, change, err}:
-		case <-c.background.Done():
-		}
+		c.call(func() { c.conclude(job, act, change, err) })
 	})
 }
 
 // follow passes the events of a process on until it has ended.
 func (c *Coordinator) follow(p agent.Process) {
 	c.tasks.Go(func() {
-		err := c.agent.Events(c.background, p, func(e agent.Event) {
-			select {
-			case c.events <- e:
-			case <-c.background.Done():
-			}
-		})
+		err := c.agent.Events(c.background, p, func(e agent.Event) { c.call(func() { c.observe(e) }) })
 		if err != nil && c.background.Err() == nil {
 			c.log.Error("a process is not watched any more", zap.Stringer("process", p), zap.Error(err))
 		}

@@ -66,26 +66,27 @@ func (c *Coordinator) observeTuning(o *observed, e agent.Event, now time.Time) {
 		zap.Bool("chosen", t.report != nil), zap.String("failure", t.failure), zap.String("cause", t.cause))
 }
 
-// conclude notes how something in the background ended. What could not be done is decided about again a little later.
-func (c *Coordinator) conclude(x outcome) {
-	o := c.job(x.job)
-	if x.act {
+// conclude notes how something in the background, such as an act of a job, ended. What could not be done is decided about again a little
+// later.
+func (c *Coordinator) conclude(job string, act bool, change func(*observed), err error) {
+	o := c.job(job)
+	if act {
 		o.acting, o.taking = false, nil
 	}
-	if x.change != nil {
-		x.change(o)
+	if change != nil {
+		change(o)
 	}
-	if x.err == nil {
+	if err == nil {
 		return
 	}
-	o.note = x.err.Error()
+	o.note = err.Error()
 	o.notBefore = time.Now().Add(afterFail)
-	c.log.Error("could not act", zap.String("job", x.job), zap.Error(x.err))
-	if what := obstacle.Of(x.err); what != nil && (o.choice == place || o.choice == tune) {
+	c.log.Error("could not act", zap.String("job", job), zap.Error(err))
+	if what := obstacle.Of(err); what != nil && (o.choice == place || o.choice == tune) {
 		before := o.hold
 		o.waitFor(what, time.Now())
 		o.note, o.notBefore = what.String(), time.Time{}
-		c.sayHold(x.job, before, o.hold)
+		c.sayHold(job, before, o.hold)
 	}
 }
 

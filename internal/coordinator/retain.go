@@ -68,7 +68,7 @@ func (c *Coordinator) RetainJobs(ctx context.Context) {
 	for {
 		state, changed := c.raft.Changed()
 		jobs := c.measure(ctx, state, sizes)
-		disk, err := c.agent.Disk(ctx)
+		_, disk, err := c.agent.Disk(ctx)
 		if err != nil {
 			c.log.Warn("how large the disk of the state directory is", zap.Error(err))
 		}

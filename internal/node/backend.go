@@ -320,7 +320,7 @@ func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobS
 		}
 		select {
 		case <-changed:
-		case <-n.coordinator.Stopping():
+		case <-n.coordinator.Stopping().Done():
 			return last, api.Errorf(http.StatusServiceUnavailable, "remove job %s: the daemon is stopping", j.ID)
 		case <-ctx.Done():
 			return last, fmt.Errorf("remove job %s: %w: %s", j.ID, ctx.Err(), n.coordinator.Published().Jobs[j.ID].Note)

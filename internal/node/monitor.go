@@ -9,7 +9,6 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/server"
@@ -45,13 +44,8 @@ func (n *node) NodeMetrics() server.NodeMetrics {
 		Ended:   map[api.State]uint64{api.Done: counts.Done.Load(), api.Failed: counts.Failed.Load(), api.Cancelled: counts.Cancelled.Load()},
 		Commits: counts.Commits.Load(), WorkerDeaths: counts.Deaths.Load(), LastTick: p.Tick,
 	}
-	var fs unix.Statfs_t
-	if unix.Statfs(n.config.StateDir, &fs) == nil { // else not known
-		block := fs.Frsize
-		if block == 0 {
-			block = fs.Bsize
-		}
-		m.StateFree, m.StateSize = int64(fs.Bavail)*block, int64(fs.Blocks)*block //nolint:gosec // bytes of a disk
+	if free, size, err := n.agent.Disk(context.Background()); err == nil { // else not known
+		m.StateFree, m.StateSize = free, size
 	}
 	return m
 }

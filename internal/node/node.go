@@ -148,14 +148,7 @@ func (n *node) run(ctx context.Context) error {
 }
 
 // stopping reports whether the daemon has begun to stop.
-func (n *node) stopping() bool {
-	select {
-	case <-n.coordinator.Stopping():
-		return true
-	default:
-		return false
-	}
-}
+func (n *node) stopping() bool { return n.coordinator.Stopping().Err() != nil }
 
 // watchRaft waits until Raft's files fail, or ctx ends. Without them nothing can be decided: the coordinator ends, the workers
 // train on, and the next daemon adopts them.

@@ -259,16 +259,9 @@ func (l *Log) Err() error { return l.store.first() }
 
 // WaitReady waits until there is a leader and, when that is this node, until everything committed before is in State.
 func (l *Log) WaitReady(ctx context.Context) error {
-	changes := make(chan raft.Observation, 1)
-	observer := raft.NewObserver(changes, false, func(o *raft.Observation) bool {
-		_, ok := o.Data.(raft.LeaderObservation)
-		return ok
-	})
-	l.raft.RegisterObserver(observer)
-	defer l.raft.DeregisterObserver(observer)
 	for l.Leader() == "" {
 		select {
-		case <-changes:
+		case <-time.After(5 * time.Millisecond):
 		case <-l.Failed():
 			return fmt.Errorf("raft: wait for a leader: %w", l.Err())
 		case <-ctx.Done():

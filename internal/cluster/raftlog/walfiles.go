@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	walfs "github.com/hashicorp/raft-wal/fs"
@@ -39,23 +41,14 @@ type metaFile struct {
 }
 
 // lastError is how the last attempt at something ended, where the library only logs it.
-type lastError struct {
-	mu  sync.Mutex
-	err error
-}
+type lastError struct{ err atomic.Pointer[error] }
 
 func (l *lastError) note(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.err = err
+	l.err.Store(&err)
 	return err
 }
 
-func (l *lastError) get() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
+func (l *lastError) get() error { return *cmp.Or(l.err.Load(), new(error)) }
 
 type metaRecord struct {
 	// Log is as raft-wal defines it.
