@@ -19,18 +19,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// jobLine is a line for a job's log.
-type jobLine struct {
-	job    string
-	entry  zapcore.Entry
-	fields []zap.Field
-}
-
 // Log implements Agent. The lines are of JSON, like the worker's own.
 func (l *Local) Log(job string, level zapcore.Level, message string, fields ...zap.Field) {
 	entry := zapcore.Entry{Level: level, Time: time.Now(), LoggerName: "avgpiped", Message: message}
 	select {
-	case l.lines <- jobLine{job, entry, fields}:
+	case l.lines <- func() error { return appendLine(l.dir(job), entry, fields) }:
 	default:
 		l.config.Log.Warn("a line of a job's log is lost: the disk is slow", zap.String("job", job), zap.String("line", message))
 	}
@@ -40,9 +33,9 @@ func (l *Local) Log(job string, level zapcore.Level, message string, fields ...z
 func (l *Local) writeLogs() {
 	for {
 		select {
-		case line := <-l.lines:
-			if err := line.append(l.dir(line.job)); err != nil {
-				l.config.Log.Warn("write to the job's log", zap.String("job", line.job), zap.Error(err))
+		case write := <-l.lines:
+			if err := write(); err != nil {
+				l.config.Log.Warn("write to the job's log", zap.Error(err))
 			}
 		case <-l.ctx.Done():
 			if len(l.lines) == 0 {
@@ -52,10 +45,10 @@ func (l *Local) writeLogs() {
 	}
 }
 
-// append adds the line to the log in a directory. It is one write to a file that is open for appending, so that lines of daemon and
+// appendLine adds a line to the log in a directory. It is one write to a file that is open for appending, so that lines of daemon and
 // worker do not mix.
-func (line *jobLine) append(dir string) error {
-	text, err := logging.Encoder().EncodeEntry(line.entry, line.fields)
+func appendLine(dir string, entry zapcore.Entry, fields []zap.Field) error {
+	text, err := logging.Encoder().EncodeEntry(entry, fields)
 	if err != nil {
 		return fmt.Errorf("encode a line of the job's log: %w", err)
 	}

@@ -49,7 +49,7 @@ type Local struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-	lines  chan jobLine // to jobs' logs
+	lines  chan func() error // that write a line to a job's log
 
 	sweep    sync.Mutex // held while the quarantine is looked through
 	mu       sync.Mutex
@@ -88,7 +88,7 @@ func Open(c Config) (*Local, error) {
 		return nil, fmt.Errorf("remove what tunings left: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Local{config: c, ctx: ctx, cancel: cancel, lines: make(chan jobLine, 256), children: map[Process]*child{}, probes: map[obstacle.Obstacle]chan error{}}
+	l := &Local{config: c, ctx: ctx, cancel: cancel, lines: make(chan func() error, 256), children: map[Process]*child{}, probes: map[obstacle.Obstacle]chan error{}}
 	l.tasks.Go(l.writeLogs)
 	l.tasks.Go(l.sweepQuarantines)
 	return l, nil

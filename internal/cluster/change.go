@@ -32,8 +32,8 @@ func (c *SubmitJob) apply(s *State) (string, error) {
 	s.NextJob = max(s.NextJob, c.After+1)
 	id := s.newID()
 	s.jobs[id] = &Job{
-		ID: id, Name: c.Name, SourceDigest: c.SourceDigest, File: c.File, Set: slices.Clone(c.Set), Base: c.Base, Owner: c.Owner,
-		Spec: slices.Clone(c.Spec), Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
+		ID: id, Name: c.Name, SourceDigest: c.SourceDigest, File: c.File, Set: c.Set, Base: c.Base, Owner: c.Owner,
+		Spec: c.Spec, Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
 	}
 	return id, nil
 }
@@ -72,7 +72,7 @@ func (c *BeginGeneration) apply(s *State) (string, error) {
 			return fmt.Errorf("job %s: start from round %d: %w: the newest durable one is %d", c.Job, c.From, ErrStaleRound, j.CommittedRound())
 		}
 		j.Generation++
-		j.Placement = slices.Clone(c.Placement)
+		j.Placement = c.Placement
 		j.Pending = 0
 		j.State, j.Reason = Starting, c.Reason
 		return nil
@@ -142,7 +142,7 @@ func (c *CommitRound) apply(s *State) (string, error) {
 			return fmt.Errorf("job %s: keep is %d: at least 1 durable round", c.Job, c.Keep)
 		}
 		j.Pending = 0
-		j.Committed = append(slices.Clone(j.Committed), m.clone())
+		j.Committed = append(slices.Clone(j.Committed), m)
 		j.Committed = j.Committed[max(0, len(j.Committed)-c.Keep):]
 		return nil
 	})
@@ -270,7 +270,7 @@ func (c *ResolveJob) apply(s *State) (string, error) {
 		if len(c.Spec) == 0 {
 			return fmt.Errorf("job %s: no spec: the resolved one takes the place of the admitted", c.Job)
 		}
-		j.Spec, j.Report, j.ReportDigest = slices.Clone(c.Spec), slices.Clone(c.Report), c.ReportDigest
+		j.Spec, j.Report, j.ReportDigest = c.Spec, c.Report, c.ReportDigest
 		j.State, j.Reason = Queued, c.Reason
 		return nil
 	})
@@ -334,7 +334,7 @@ type RestoreJob struct {
 }
 
 func (c *RestoreJob) apply(s *State) (string, error) {
-	j := c.Saved.clone()
+	j := &c.Saved
 	number, err := strconv.ParseUint(j.ID, 10, 64)
 	if err != nil || strconv.FormatUint(number, 10) != j.ID {
 		return j.ID, fmt.Errorf("job %q: its id is no number", j.ID)

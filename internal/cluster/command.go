@@ -9,7 +9,8 @@ import (
 
 // Command is a change of the replicated state. The set is closed: table commands lists every kind.
 type Command interface {
-	// apply changes s, which nobody else sees yet, and returns the job it was about. After an error s is thrown away.
+	// apply changes s, which nobody else sees yet, and returns the job it was about. After an error s is thrown away. What the command holds
+	// becomes the state's: a command is applied once, as it was decoded.
 	apply(s *State) (job string, err error)
 }
 

@@ -3,7 +3,6 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/shard"
 )
@@ -60,16 +59,4 @@ func (m *Manifest) Validate() error {
 		return fail("meta is not valid JSON")
 	}
 	return nil
-}
-
-// clone copies the manifest, so that the replicated state shares no memory with a command.
-func (m *Manifest) clone() *Manifest {
-	out := *m
-	out.Shards = slices.Clone(m.Shards)
-	for i := range out.Shards {
-		out.Shards[i].Nodes = slices.Clone(out.Shards[i].Nodes)
-	}
-	out.Cursors = slices.Clone(m.Cursors)
-	out.Meta = slices.Clone(m.Meta)
-	return &out
 }

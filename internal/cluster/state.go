@@ -65,18 +65,6 @@ type Job struct {
 	Committed []*Manifest `json:"committed,omitempty"` // durable rounds, oldest first, the newest last
 }
 
-// clone copies the job, so that the replicated state shares no memory with a command.
-func (j *Job) clone() *Job {
-	out := *j
-	out.Set = slices.Clone(j.Set)
-	out.Spec, out.Report, out.Placement = slices.Clone(j.Spec), slices.Clone(j.Report), slices.Clone(j.Placement)
-	out.Committed = slices.Clone(j.Committed)
-	for i, m := range out.Committed {
-		out.Committed[i] = m.clone()
-	}
-	return &out
-}
-
 // LastCommitted is the newest durable round, or nil.
 func (j *Job) LastCommitted() *Manifest {
 	if len(j.Committed) == 0 {

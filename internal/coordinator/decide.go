@@ -20,7 +20,7 @@ const (
 // decide says what to do about every job of the snapshot, in order. It is a pure function. Doing what it says, and observing again, brings
 // every job to its end.
 func decide(w snapshot) []decision {
-	free, memory := w.free(), w.freeMemory()
+	free, memory := w.free()
 	var all []decision
 	queue := "" // the first job that waits for cores: nobody overtakes it
 	for _, j := range w.jobs {
@@ -50,27 +50,17 @@ func decide(w snapshot) []decision {
 	return all
 }
 
-// free is how many cores nobody has; below 0 when jobs share some.
-func (w snapshot) free() int {
-	free := w.cores - w.reserved
+// free is how many cores nobody has, below 0 when jobs share some, and what is left of the node's memory after what was promised to jobs.
+// What is free at the moment says little: Linux gives memory out when it is first touched, and a worker that loads has touched next to
+// nothing.
+func (w snapshot) free() (cores int, memory int64) {
+	cores, memory = w.cores-w.reserved, w.memory
 	for _, j := range w.jobs {
 		if j.holdsCores() {
-			free -= j.cores
+			cores, memory = cores-j.cores, memory-j.memory
 		}
 	}
-	return free
-}
-
-// freeMemory is what is left of the node's memory after what was promised to jobs. What is free at the moment says little: Linux gives
-// memory out when it is first touched, and a worker that loads has touched next to nothing.
-func (w snapshot) freeMemory() int64 {
-	free := w.memory
-	for _, j := range w.jobs {
-		if j.holdsCores() {
-			free -= j.memory
-		}
-	}
-	return free
+	return cores, memory
 }
 
 // holdsCores reports whether a job is tuned or placed, or its process has not ended yet. One that waits for an obstacle to pass

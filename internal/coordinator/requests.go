@@ -34,7 +34,8 @@ func (c *Coordinator) reserve(ctx context.Context, need int) (cores []int, why s
 	err = c.ask(ctx, func() {
 		s := c.snapshot(c.raft.State(), false)
 		free := c.freeCores(s)
-		if least := min(s.free(), len(free)); need > least {
+		unclaimed, _ := s.free()
+		if least := min(unclaimed, len(free)); need > least {
 			why = "waiting for cores: " + coreNeed(need, least, s.cores)
 			return
 		}

@@ -112,7 +112,7 @@ func TestHostileFilesHurtNobody(t *testing.T) {
 // threads is how many a spawned daemon has.
 func threads(t *testing.T, d *nodetest.Daemon) int {
 	t.Helper()
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", d.PID()))
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", d.Cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}

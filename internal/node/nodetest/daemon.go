@@ -106,7 +106,7 @@ type Daemon struct {
 	Dir    string
 	Client *api.Client
 	log    *os.File
-	cmd    *exec.Cmd // of a spawned one
+	Cmd    *exec.Cmd // of a spawned one
 	stop   func() error
 	ended  chan error // nil once it was waited for
 }
@@ -144,14 +144,14 @@ func Start(t testing.TB, dir string, changes ...func(*node.Config)) *Daemon {
 func Spawn(t testing.TB, dir string) *Daemon {
 	t.Helper()
 	d := newDaemon(t, dir)
-	d.cmd = exec.Command(os.Args[0], "nodetest-daemon", dir) //nolint:noctx // it ends in order, during cleanup
-	d.cmd.Stderr = d.log
-	d.stop = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) }
-	if err := d.cmd.Start(); err != nil {
+	d.Cmd = exec.Command(os.Args[0], "nodetest-daemon", dir) //nolint:noctx // it ends in order, during cleanup
+	d.Cmd.Stderr = d.log
+	d.stop = func() error { return d.Cmd.Process.Signal(syscall.SIGTERM) }
+	if err := d.Cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := d.ended
-	go func() { ended <- d.cmd.Wait() }()
+	go func() { ended <- d.Cmd.Wait() }()
 	t.Cleanup(func() { d.Stop(t) })
 	Eventually(t, "the daemon answers", func() bool {
 		_, err := d.Client.Version(t.Context())
@@ -194,7 +194,7 @@ func (d *Daemon) Stop(t testing.TB) {
 // Signal sends a signal to a spawned daemon.
 func (d *Daemon) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
-	if err := d.cmd.Process.Signal(s); err != nil {
+	if err := d.Cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -231,9 +231,6 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
-
-// PID is the process of a spawned daemon.
-func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
 // Submit submits a job and returns its id.
 func (d *Daemon) Submit(t testing.TB, source string) string {
