@@ -51,7 +51,7 @@ func (c *child) start(command []string, flag, path string, todo any) error {
 	if err != nil {
 		return err
 	}
-	if err := checkpoint.WriteFile(checkpoint.OS, path, append(text, '\n'), 0o600); err != nil {
+	if err := checkpoint.WriteFile(path, append(text, '\n'), 0o600); err != nil {
 		return err
 	}
 	log, err := openLog(c.dir)

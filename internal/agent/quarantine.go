@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -35,7 +34,7 @@ type quarantined struct {
 
 // Shards implements Agent.
 func (l *Local) Shards(job string) Shards {
-	return &localShards{shard.StoreAt(checkpoint.OS, control.ShardDir(l.dir(job))), l, job}
+	return &localShards{shard.StoreAt(control.ShardDir(l.dir(job))), l, job}
 }
 
 // localShards are the shards of a job.

@@ -36,7 +36,7 @@ func RecordPath(dir string) string { return filepath.Join(dir, "job.record") }
 // ReadRecord reads a job's copy. An absent one wraps fs.ErrNotExist.
 func ReadRecord(dir string) (*cluster.Job, error) {
 	j := &cluster.Job{}
-	if err := checkpoint.ReadRecord(checkpoint.OS, RecordPath(dir), jobKind, jobVersion, j); err != nil {
+	if err := checkpoint.ReadRecord(RecordPath(dir), jobKind, jobVersion, j); err != nil {
 		return nil, err
 	}
 	return j, nil
@@ -63,7 +63,7 @@ func (l *Local) Record(_ context.Context, j *cluster.Job, started bool) error {
 			return nil
 		}
 	}
-	return checkpoint.WriteRecord(checkpoint.OS, RecordPath(dir), jobKind, jobVersion, j, 0o640)
+	return checkpoint.WriteRecord(RecordPath(dir), jobKind, jobVersion, j, 0o640)
 }
 
 // makeDir makes a job's directory where it is missing. But where jobs/ holds nothing and jobs have had workers, a mount is late: what
@@ -113,12 +113,13 @@ func HighestID(state string) (uint64, error) {
 
 // JobIDs lists the numbers of the directories below jobs/, ascending. Other names are nobody's job.
 func JobIDs(state string) ([]uint64, error) {
-	names, err := checkpoint.OS.ReadDir(filepath.Join(state, "jobs"))
+	entries, err := os.ReadDir(filepath.Join(state, "jobs"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the directories of jobs: %w", err)
 	}
 	var ids []uint64
-	for _, name := range names {
+	for _, e := range entries {
+		name := e.Name()
 		if n, err := strconv.ParseUint(name, 10, 64); err == nil && n <= MaxJobID && strconv.FormatUint(n, 10) == name {
 			ids = append(ids, n)
 		}
@@ -133,7 +134,7 @@ func (l *Local) KeepStatus(_ context.Context, job string, s *control.Status) err
 	if err != nil {
 		return err
 	}
-	return checkpoint.WriteFile(checkpoint.OS, statusPath(l.dir(job)), text, 0o640)
+	return checkpoint.WriteFile(statusPath(l.dir(job)), text, 0o640)
 }
 
 // KeptStatus implements Agent. One that cannot be read is none: it is for show only.

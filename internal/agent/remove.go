@@ -32,7 +32,7 @@ func removedPath(dir string) string { return filepath.Join(dir, "removed.record"
 // Removed reports whether a directory says that its job was removed.
 func Removed(dir string) bool {
 	var r removal
-	return checkpoint.ReadRecord(checkpoint.OS, removedPath(dir), removedKind, removedVersion, &r) == nil
+	return checkpoint.ReadRecord(removedPath(dir), removedKind, removedVersion, &r) == nil
 }
 
 // Retire implements Agent.
@@ -52,7 +52,7 @@ func (l *Local) Retire(_ context.Context, j *cluster.Job, reason string) (own bo
 // disk must not need room for it.
 func markRemoved(dir, reason string) error {
 	mark := func() error {
-		return checkpoint.WriteRecord(checkpoint.OS, removedPath(dir), removedKind, removedVersion, removal{reason}, 0o640)
+		return checkpoint.WriteRecord(removedPath(dir), removedKind, removedVersion, removal{reason}, 0o640)
 	}
 	err := mark()
 	if _, full := errors.AsType[*checkpoint.SpaceError](err); !full {
@@ -119,7 +119,7 @@ func (l *Local) Tidy(ctx context.Context, state *cluster.State) {
 // removeStale removes what killed writes left in directories that are the daemon's own.
 func (l *Local) removeStale(dirs ...string) {
 	for _, dir := range dirs {
-		n, err := checkpoint.RemoveStale(checkpoint.OS, dir)
+		n, err := checkpoint.RemoveStale(dir)
 		if n > 0 {
 			l.config.Log.Info("removed what killed writes left", zap.String("directory", dir), zap.Int("files", n))
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -11,8 +12,7 @@ import (
 
 // AtomicFile is a file being written that appears under its name only when it is whole. Use one from one goroutine.
 type AtomicFile struct {
-	fsys   FS
-	file   File
+	file   *os.File
 	dir    string
 	needed int64 // bytes the whole file will have; 0: unknown
 	offset int64 // bytes written so far
@@ -20,16 +20,19 @@ type AtomicFile struct {
 }
 
 // Create starts a file in dir. needed is the bytes that will be written, for the message when they do not fit; 0 when unknown.
-func Create(fsys FS, dir string, perm fs.FileMode, needed int64) (*AtomicFile, error) {
-	file, err := fsys.CreateTemp(dir, perm)
+func Create(dir string, perm fs.FileMode, needed int64) (*AtomicFile, error) {
+	file, err := createTemp(dir, perm)
 	if err != nil {
-		return nil, explain(fsys, dir, needed, fmt.Errorf("create a file in %s: %w", dir, err))
+		return nil, explain(dir, needed, fmt.Errorf("create a file in %s: %w", dir, err))
 	}
-	return &AtomicFile{fsys: fsys, file: file, dir: dir, needed: needed}, nil
+	return &AtomicFile{file: file, dir: dir, needed: needed}, nil
 }
 
 // Write appends. A full disk is a *SpaceError.
 func (a *AtomicFile) Write(p []byte) (int, error) {
+	if err := fault(Write, len(p)); err != nil {
+		return 0, a.explain(err)
+	}
 	n, err := a.file.Write(p)
 	a.offset += int64(n)
 	if err != nil {
@@ -58,17 +61,17 @@ func (a *AtomicFile) Commit(name string) error {
 		return fmt.Errorf("commit %s: already committed or aborted", filepath.Join(a.dir, name))
 	}
 	path := filepath.Join(a.dir, name)
-	if err := a.file.Sync(); err != nil {
+	if err := do(Sync, a.file.Sync); err != nil {
 		return errors.Join(a.explain(fmt.Errorf("sync before naming it %s: %w", path, err)), a.Abort())
 	}
 	a.closed = true
-	if err := a.file.Close(); err != nil {
-		return errors.Join(fmt.Errorf("commit %s: %w", path, err), a.fsys.Remove(a.file.Name()))
+	if err := errors.Join(fault(Close, 0), a.file.Close()); err != nil {
+		return errors.Join(fmt.Errorf("commit %s: %w", path, err), a.remove())
 	}
-	if err := a.fsys.Rename(a.file.Name(), path); err != nil {
-		return errors.Join(fmt.Errorf("commit %s: %w", path, err), a.fsys.Remove(a.file.Name()))
+	if err := do(Rename, func() error { return os.Rename(a.file.Name(), path) }); err != nil {
+		return errors.Join(fmt.Errorf("commit %s: %w", path, err), a.remove())
 	}
-	if err := a.fsys.SyncDir(a.dir); err != nil {
+	if err := MakeDurable(a.dir); err != nil {
 		return fmt.Errorf("commit %s: sync its directory: %w", path, err)
 	}
 	return nil
@@ -80,19 +83,23 @@ func (a *AtomicFile) Abort() error {
 		return nil
 	}
 	a.closed = true
-	return errors.Join(a.file.Close(), a.fsys.Remove(a.file.Name()))
+	return errors.Join(a.file.Close(), a.remove())
+}
+
+func (a *AtomicFile) remove() error {
+	return do(Remove, func() error { return os.Remove(a.file.Name()) })
 }
 
 // explain turns a failed write into a *SpaceError when the disk is full.
 func (a *AtomicFile) explain(err error) error {
-	return explain(a.fsys, a.dir, max(a.needed, a.offset), err)
+	return explain(a.dir, max(a.needed, a.offset), err)
 }
 
-func explain(fsys FS, dir string, needed int64, err error) error {
+func explain(dir string, needed int64, err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	available, statErr := fsys.Available(dir)
+	available, statErr := Available(dir)
 	if statErr != nil {
 		available = -1
 	}
@@ -120,8 +127,8 @@ func (e *SpaceError) Error() string {
 func (e *SpaceError) Unwrap() error { return e.Err }
 
 // WriteFile makes data durable as the file path, atomically.
-func WriteFile(fsys FS, path string, data []byte, perm fs.FileMode) error {
-	f, err := Create(fsys, filepath.Dir(path), perm, int64(len(data)))
+func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	f, err := Create(filepath.Dir(path), perm, int64(len(data)))
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -132,16 +139,16 @@ func WriteFile(fsys FS, path string, data []byte, perm fs.FileMode) error {
 }
 
 // RemoveStale removes the temporary files in dir that a crash left behind, and none that is being written.
-func RemoveStale(fsys FS, dir string) (removed int, err error) {
-	names, err := fsys.ReadDir(dir)
+func RemoveStale(dir string) (removed int, err error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err
 	}
-	for _, name := range names {
-		if !isTemp(name) {
+	for _, e := range entries {
+		if !isTemp(e.Name()) {
 			continue
 		}
-		gone, err := fsys.RemoveStale(filepath.Join(dir, name))
+		gone, err := removeStale(filepath.Join(dir, e.Name()))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another process may have been faster
 			return removed, err
 		}

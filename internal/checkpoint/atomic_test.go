@@ -16,7 +16,7 @@ import (
 // names lists a directory.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
-	list, err := checkpoint.OS.ReadDir(dir)
+	list, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,18 +35,18 @@ func read(t *testing.T, path string) string {
 // TestWriteFileReplacesWholeOrNotAtAll: after a fault at any step the old content stands and no temporary file is left.
 func TestWriteFileReplacesWholeOrNotAtAll(t *testing.T) {
 	fault := errors.New("injected")
-	for _, op := range []checkpointtest.Op{
-		checkpointtest.CreateTemp, checkpointtest.Write, checkpointtest.Sync, checkpointtest.Close, checkpointtest.Rename,
+	for _, op := range []checkpoint.Op{
+		checkpoint.CreateTemp, checkpoint.Write, checkpoint.Sync, checkpoint.Close, checkpoint.Rename,
 	} {
 		t.Run(string(op), func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "file")
-			faults := checkpointtest.New(checkpoint.OS)
-			if err := checkpoint.WriteFile(faults, path, []byte("old"), 0o640); err != nil {
+			faults := checkpointtest.New(t)
+			if err := checkpoint.WriteFile(path, []byte("old"), 0o640); err != nil {
 				t.Fatal(err)
 			}
 			faults.Fail(op, fault)
-			err := checkpoint.WriteFile(faults, path, []byte("new"), 0o640)
+			err := checkpoint.WriteFile(path, []byte("new"), 0o640)
 			if !errors.Is(err, fault) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("error %v: expected the injected one, with the path", err)
 			}
@@ -57,7 +57,7 @@ func TestWriteFileReplacesWholeOrNotAtAll(t *testing.T) {
 				t.Errorf("the directory holds %v, expected the file alone", list)
 			}
 			faults.Fail(op, nil)
-			if err := checkpoint.WriteFile(faults, path, []byte("new"), 0o640); err != nil || read(t, path) != "new" {
+			if err := checkpoint.WriteFile(path, []byte("new"), 0o640); err != nil || read(t, path) != "new" {
 				t.Errorf("afterwards: %v, the file holds %q", err, read(t, path))
 			}
 			info, err := os.Stat(path)
@@ -71,10 +71,10 @@ func TestWriteFileReplacesWholeOrNotAtAll(t *testing.T) {
 // TestDirectoryIsSyncedAfterRename: a failure there is reported, with the new file in place.
 func TestDirectoryIsSyncedAfterRename(t *testing.T) {
 	dir := t.TempDir()
-	faults := checkpointtest.New(checkpoint.OS)
+	faults := checkpointtest.New(t)
 	fault := errors.New("injected")
-	faults.Fail(checkpointtest.SyncDir, fault)
-	err := checkpoint.WriteFile(faults, filepath.Join(dir, "file"), []byte("new"), 0o640)
+	faults.Fail(checkpoint.SyncDir, fault)
+	err := checkpoint.WriteFile(filepath.Join(dir, "file"), []byte("new"), 0o640)
 	if !errors.Is(err, fault) || read(t, filepath.Join(dir, "file")) != "new" {
 		t.Errorf("error %v, directory %v", err, names(t, dir))
 	}
@@ -83,22 +83,23 @@ func TestDirectoryIsSyncedAfterRename(t *testing.T) {
 // TestCrashLeavesAtWorstATemporaryFile: after a kill before any step the old content stands, and RemoveStale takes away
 // what is left.
 func TestCrashLeavesAtWorstATemporaryFile(t *testing.T) {
-	for _, op := range []checkpointtest.Op{checkpointtest.Write, checkpointtest.Sync, checkpointtest.Rename} {
+	for _, op := range []checkpoint.Op{checkpoint.Write, checkpoint.Sync, checkpoint.Rename} {
 		t.Run(string(op), func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "file")
-			if err := checkpoint.WriteFile(checkpoint.OS, path, []byte("old"), 0o640); err != nil {
+			if err := checkpoint.WriteFile(path, []byte("old"), 0o640); err != nil {
 				t.Fatal(err)
 			}
-			faults := checkpointtest.New(checkpoint.OS)
+			faults := checkpointtest.New(t)
 			faults.CrashAt(op)
-			if err := checkpoint.WriteFile(faults, path, []byte("new"), 0o640); !errors.Is(err, checkpointtest.ErrCrashed) {
+			if err := checkpoint.WriteFile(path, []byte("new"), 0o640); !errors.Is(err, checkpointtest.ErrCrashed) {
 				t.Fatalf("error %v", err)
 			}
 			if list := names(t, dir); len(list) != 2 || read(t, path) != "old" {
 				t.Fatalf("the directory holds %v, the file %q", list, read(t, path))
 			}
-			if n, err := checkpoint.RemoveStale(checkpoint.OS, dir); n != 1 || err != nil {
+			faults.CrashAt("")
+			if n, err := checkpoint.RemoveStale(dir); n != 1 || err != nil {
 				t.Errorf("RemoveStale removed %d: %v", n, err)
 			}
 			if list := names(t, dir); len(list) != 1 {
@@ -111,11 +112,11 @@ func TestCrashLeavesAtWorstATemporaryFile(t *testing.T) {
 // TestRemoveStaleSparesWhatIsBeingWritten and everything that is not a temporary file.
 func TestRemoveStaleSparesWhatIsBeingWritten(t *testing.T) {
 	dir := t.TempDir()
-	f, err := checkpoint.Create(checkpoint.OS, dir, 0o640, 0)
+	f, err := checkpoint.Create(dir, 0o640, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := checkpoint.RemoveStale(checkpoint.OS, dir); n != 0 || err != nil {
+	if n, err := checkpoint.RemoveStale(dir); n != 0 || err != nil {
 		t.Errorf("RemoveStale removed %d: %v", n, err)
 	}
 	if err := f.Commit("file"); err != nil {
@@ -127,8 +128,8 @@ func TestRemoveStaleSparesWhatIsBeingWritten(t *testing.T) {
 	if err := f.Commit("again"); err == nil {
 		t.Error("a second commit succeeded")
 	}
-	if _, err := checkpoint.OS.RemoveStale(filepath.Join(dir, "file")); err == nil {
-		t.Error("RemoveStale took a file that is not temporary")
+	if n, err := checkpoint.RemoveStale(dir); n != 0 || err != nil {
+		t.Errorf("RemoveStale took %d files that are not temporary: %v", n, err)
 	}
 	if list := names(t, dir); len(list) != 1 {
 		t.Errorf("the directory holds %v", list)
@@ -139,17 +140,17 @@ func TestRemoveStaleSparesWhatIsBeingWritten(t *testing.T) {
 func TestFullDiskNamesBytesNeededAndAvailable(t *testing.T) {
 	for _, step := range []string{"write", "sync", "create"} {
 		dir := t.TempDir()
-		faults := checkpointtest.New(checkpoint.OS)
+		faults := checkpointtest.New(t)
 		full := &fs.PathError{Op: step, Path: dir, Err: syscall.ENOSPC}
 		switch step {
 		case "write":
 			faults.Capacity(7)
 		case "sync":
-			faults.Fail(checkpointtest.Sync, full)
+			faults.Fail(checkpoint.Sync, full)
 		case "create":
-			faults.Fail(checkpointtest.CreateTemp, full)
+			faults.Fail(checkpoint.CreateTemp, full)
 		}
-		err := checkpoint.WriteFile(faults, filepath.Join(dir, "file"), make([]byte, 1000), 0o640)
+		err := checkpoint.WriteFile(filepath.Join(dir, "file"), make([]byte, 1000), 0o640)
 		var space *checkpoint.SpaceError
 		if !errors.As(err, &space) || space.Needed != 1000 || space.Available < 0 || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: error %v", step, err)
@@ -167,7 +168,7 @@ func TestFullDiskNamesBytesNeededAndAvailable(t *testing.T) {
 // TestWriteAtStaysWithinWhatWasWritten.
 func TestWriteAtStaysWithinWhatWasWritten(t *testing.T) {
 	dir := t.TempDir()
-	f, err := checkpoint.Create(checkpoint.OS, dir, 0o640, 0)
+	f, err := checkpoint.Create(dir, 0o640, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

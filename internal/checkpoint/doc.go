@@ -4,7 +4,7 @@
 // An AtomicFile is written under a temporary name, synced, renamed and made durable by syncing its directory; a crash at any
 // point leaves the old file or the new one, and at worst a temporary file that RemoveStale takes away:
 //
-//	f, err := checkpoint.Create(checkpoint.OS, dir, 0o640, size)
+//	f, err := checkpoint.Create(dir, 0o640, size)
 //	defer f.Abort() // does nothing after Commit
 //	... f.Write ...
 //	err = f.Commit("name")

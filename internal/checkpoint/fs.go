@@ -3,70 +3,72 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// FS is what durable files need of a file system. OS is the real one; package checkpointtest wraps one with faults.
-// Methods may be called concurrently. Errors name the operation and the path, as package os does.
-type FS interface {
-	// MkdirAll makes the directory and its parents.
-	MkdirAll(dir string, perm fs.FileMode) error
-	// CreateTemp creates a file in dir for writing, named TempPrefix and something unique, and locks it for as long as it
-	// is open.
-	CreateTemp(dir string, perm fs.FileMode) (File, error)
-	// Open opens a file for reading.
-	Open(name string) (File, error)
-	// Rename moves a file, replacing what is there, atomically.
-	Rename(from, to string) error
-	// Remove deletes a file or an empty directory.
-	Remove(name string) error
-	// RemoveStale deletes a file of CreateTemp unless a live process still has it open. It reports whether it did.
-	RemoveStale(name string) (bool, error)
-	// ReadDir lists the names in dir, sorted.
-	ReadDir(dir string) ([]string, error)
-	// SyncDir makes the names in dir durable.
-	SyncDir(dir string) error
-	// Available is the bytes that this process may still write to dir's file system.
-	Available(dir string) (int64, error)
+// Op names an operation on the file system.
+type Op string
+
+// The operations that a durable file takes.
+const (
+	CreateTemp Op = "create"
+	Write      Op = "write"
+	Sync       Op = "sync"
+	Close      Op = "close"
+	Rename     Op = "rename"
+	Remove     Op = "remove"
+	SyncDir    Op = "syncdir"
+)
+
+// faults is what InjectFaults was given; nil in programs.
+var faults atomic.Pointer[func(op Op, bytes int) error]
+
+// InjectFaults has f called before every operation of this package, with the bytes of a Write; the operation fails with its error and
+// does nothing. Nil ends that. It is for tests: see package checkpointtest.
+func InjectFaults(f func(op Op, bytes int) error) {
+	if f == nil {
+		faults.Store(nil)
+		return
+	}
+	faults.Store(&f)
 }
 
-// File is an open file.
-type File interface {
-	io.Reader
-	io.ReaderAt
-	io.Writer
-	io.WriterAt
-	io.Seeker
-	io.Closer
-	Name() string
-	Sync() error
-	Stat() (fs.FileInfo, error)
+// fault is the injected error of an operation.
+func fault(op Op, bytes int) error {
+	if f := faults.Load(); f != nil {
+		return (*f)(op, bytes)
+	}
+	return nil
+}
+
+// do is an operation, unless a fault was injected for it.
+func do(op Op, operation func() error) error {
+	if err := fault(op, 0); err != nil {
+		return err
+	}
+	return operation()
 }
 
 // TempPrefix starts the name of every temporary file.
 const TempPrefix = ".tmp-"
 
-// isTemp reports whether CreateTemp may have given a file its name.
+// isTemp reports whether createTemp may have given a file its name.
 func isTemp(name string) bool {
 	number, ok := strings.CutPrefix(name, TempPrefix)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// OS is the operating system's file system.
-var OS FS = osFS{}
-
-type osFS struct{}
-
-func (osFS) MkdirAll(dir string, perm fs.FileMode) error { return os.MkdirAll(dir, perm) }
-
-func (osFS) CreateTemp(dir string, perm fs.FileMode) (File, error) {
+// createTemp creates a file in dir for writing, named TempPrefix and something unique, and locks it for as long as it is open.
+func createTemp(dir string, perm fs.FileMode) (*os.File, error) {
 	for {
+		if err := fault(CreateTemp, 0); err != nil {
+			return nil, err
+		}
 		f, err := os.CreateTemp(dir, TempPrefix+"*")
 		if err != nil {
 			return nil, err
@@ -87,22 +89,8 @@ func (osFS) CreateTemp(dir string, perm fs.FileMode) (File, error) {
 	}
 }
 
-func (osFS) Open(name string) (File, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err // not f: a nil *os.File in a File is not nil
-	}
-	return f, nil
-}
-
-func (osFS) Rename(from, to string) error { return os.Rename(from, to) }
-
-func (osFS) Remove(name string) error { return os.Remove(name) }
-
-func (osFS) RemoveStale(name string) (removed bool, err error) {
-	if !isTemp(filepath.Base(name)) {
-		return false, fmt.Errorf("remove stale %s: not a temporary file: its name is not %s and a number", name, TempPrefix)
-	}
+// removeStale deletes a file of createTemp unless a live process still has it open. It reports whether it did.
+func removeStale(name string) (removed bool, err error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false, err
@@ -125,19 +113,11 @@ func (osFS) RemoveStale(name string) (removed bool, err error) {
 	return true, os.Remove(name)
 }
 
-func (osFS) ReadDir(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
+// MakeDurable syncs a directory: the names in it survive a crash.
+func MakeDurable(dir string) error {
+	if err := fault(SyncDir, 0); err != nil {
+		return err
 	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	return names, nil
-}
-
-func (osFS) SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -149,7 +129,8 @@ func (osFS) SyncDir(dir string) error {
 	return err
 }
 
-func (osFS) Available(dir string) (int64, error) {
+// Available is the bytes that this process may still write to dir's file system.
+func Available(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, fmt.Errorf("statfs %s: %w", dir, err)

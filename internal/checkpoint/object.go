@@ -3,10 +3,9 @@ package checkpoint
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 )
 
@@ -20,19 +19,15 @@ func ObjectDigest(data []byte) string {
 }
 
 // WriteObject makes data durable as an object in dir and returns its digest.
-func WriteObject(fsys FS, dir string, data []byte, perm fs.FileMode) (digest string, err error) {
+func WriteObject(dir string, data []byte, perm fs.FileMode) (digest string, err error) {
 	digest = ObjectDigest(data)
-	return digest, WriteFile(fsys, ObjectPath(dir, digest), data, perm)
+	return digest, WriteFile(ObjectPath(dir, digest), data, perm)
 }
 
 // ReadObject reads an object and holds it against its digest. Its errors name the file.
-func ReadObject(fsys FS, dir, digest string) ([]byte, error) {
-	f, err := fsys.Open(ObjectPath(dir, digest))
+func ReadObject(dir, digest string) ([]byte, error) {
+	data, err := os.ReadFile(ObjectPath(dir, digest))
 	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(f)
-	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
 	if found := ObjectDigest(data); found != digest {

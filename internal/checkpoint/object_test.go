@@ -13,24 +13,24 @@ import (
 // TestObjectIsReadAsItWasWritten, or an error names its file.
 func TestObjectIsReadAsItWasWritten(t *testing.T) {
 	dir := t.TempDir()
-	digest, err := checkpoint.WriteObject(checkpoint.OS, dir, []byte("abc"), 0o640)
+	digest, err := checkpoint.WriteObject(dir, []byte("abc"), 0o640)
 	if err != nil || digest != "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
 		t.Fatalf("digest %q: %v", digest, err)
 	}
-	if data, err := checkpoint.ReadObject(checkpoint.OS, dir, digest); err != nil || string(data) != "abc" {
+	if data, err := checkpoint.ReadObject(dir, digest); err != nil || string(data) != "abc" {
 		t.Errorf("read %q: %v", data, err)
 	}
 	path := checkpoint.ObjectPath(dir, digest)
 	if err := os.WriteFile(path, []byte("abd"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := checkpoint.ReadObject(checkpoint.OS, dir, digest); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
+	if _, err := checkpoint.ReadObject(dir, digest); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
 		t.Errorf("damaged: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := checkpoint.ReadObject(checkpoint.OS, dir, digest); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
+	if _, err := checkpoint.ReadObject(dir, digest); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Errorf("lost: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"os"
 )
 
 // A record is a small file that says one thing: a line "avgpipe KIND VERSION CRC" and JSON (docs/formats.md). The CRC-32C, in
@@ -17,14 +18,14 @@ import (
 const maxRecord = 64 << 20
 
 // WriteRecord makes value durable as the record path, atomically.
-func WriteRecord(fsys FS, path, kind string, version int, value any, perm fs.FileMode) error {
+func WriteRecord(path, kind string, version int, value any, perm fs.FileMode) error {
 	body, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write %s: encode: %w", path, err)
 	}
 	body = append(body, '\n')
 	head := recordHead(kind, version, recordSum(kind, version, body))
-	return WriteFile(fsys, path, append([]byte(head+"\n"), body...), perm)
+	return WriteFile(path, append([]byte(head+"\n"), body...), perm)
 }
 
 func recordHead(kind string, version int, sum uint32) string {
@@ -38,8 +39,8 @@ func recordSum(kind string, version int, body []byte) uint32 {
 
 // ReadRecord reads a record of a version from 1 to version into value. An absent one wraps fs.ErrNotExist, a damaged one is a
 // *RecordError. value is changed only when the whole record is right, but for what its JSON cannot say.
-func ReadRecord(fsys FS, path, kind string, version int, value any) error {
-	f, err := fsys.Open(path)
+func ReadRecord(path, kind string, version int, value any) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("read the %s record: %w", kind, err)
 	}

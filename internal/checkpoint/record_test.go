@@ -19,7 +19,7 @@ type thing struct {
 // TestRecordIsWholeOrRefused: with any byte changed or cut off, reading names the file and leaves the value alone.
 func TestRecordIsWholeOrRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "thing")
-	if err := checkpoint.WriteRecord(checkpoint.OS, path, "thing", 1, thing{"a"}, 0o640); err != nil {
+	if err := checkpoint.WriteRecord(path, "thing", 1, thing{"a"}, 0o640); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)
@@ -32,7 +32,7 @@ func TestRecordIsWholeOrRefused(t *testing.T) {
 		}
 		got := thing{"untouched"}
 		var damaged *checkpoint.RecordError
-		err := checkpoint.ReadRecord(checkpoint.OS, path, "thing", 1, &got)
+		err := checkpoint.ReadRecord(path, "thing", 1, &got)
 		if !errors.As(err, &damaged) || !strings.Contains(err.Error(), path) || got.Name != "untouched" {
 			t.Errorf("%s: %v, value %+v", what, err, got)
 		}
@@ -47,13 +47,13 @@ func TestRecordIsWholeOrRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got thing
-	if err := checkpoint.ReadRecord(checkpoint.OS, path, "thing", 1, &got); err != nil || got.Name != "a" {
+	if err := checkpoint.ReadRecord(path, "thing", 1, &got); err != nil || got.Name != "a" {
 		t.Errorf("whole: %+v, %v", got, err)
 	}
-	if err := checkpoint.ReadRecord(checkpoint.OS, path, "other", 1, &got); err == nil {
+	if err := checkpoint.ReadRecord(path, "other", 1, &got); err == nil {
 		t.Error("a record of another kind was read")
 	}
-	if err := checkpoint.ReadRecord(checkpoint.OS, path+"x", "thing", 1, &got); !errors.Is(err, fs.ErrNotExist) {
+	if err := checkpoint.ReadRecord(path+"x", "thing", 1, &got); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("absent: %v", err)
 	}
 }
@@ -61,11 +61,11 @@ func TestRecordIsWholeOrRefused(t *testing.T) {
 // TestNewerRecordIsRefused with the versions in words.
 func TestNewerRecordIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "thing")
-	if err := checkpoint.WriteRecord(checkpoint.OS, path, "thing", 2, thing{"a"}, 0o640); err != nil {
+	if err := checkpoint.WriteRecord(path, "thing", 2, thing{"a"}, 0o640); err != nil {
 		t.Fatal(err)
 	}
 	var got thing
-	if err := checkpoint.ReadRecord(checkpoint.OS, path, "thing", 1, &got); err == nil || !strings.Contains(err.Error(), "version 2, this program reads 1 to 1") {
+	if err := checkpoint.ReadRecord(path, "thing", 1, &got); err == nil || !strings.Contains(err.Error(), "version 2, this program reads 1 to 1") {
 		t.Errorf("error %v", err)
 	}
 }

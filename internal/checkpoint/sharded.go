@@ -21,18 +21,18 @@ type shardIndex struct {
 }
 
 // openAll opens the files that an index names.
-func (s *Safetensors) openAll(fsys FS, path string, rest func(f *tensorFile, header []byte) error) (err error) {
+func (s *Safetensors) openAll(path string, rest func(f *tensorFile, header []byte) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s was not loaded: %w", path, err)
 		}
 	}()
-	index, err := readIndex(fsys, path)
+	index, err := s.readIndex(path)
 	if err != nil {
 		return err
 	}
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(index))) {
-		f, err := s.open(fsys, filepath.Join(filepath.Dir(path), name), rest)
+		f, err := s.openFile(filepath.Join(filepath.Dir(path), name), rest)
 		if err != nil {
 			return err
 		}
@@ -53,8 +53,8 @@ func (s *Safetensors) openAll(fsys FS, path string, rest func(f *tensorFile, hea
 }
 
 // readIndex reads which file holds which tensor.
-func readIndex(fsys FS, path string) (map[string]string, error) {
-	f, err := fsys.Open(path)
+func (s *Safetensors) readIndex(path string) (map[string]string, error) {
+	f, err := s.open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package checkpoint_test
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -34,7 +35,7 @@ func writeSharded(t *testing.T, dir string) string {
 
 func TestShardedTensorsAreReadFromTheirFiles(t *testing.T) {
 	path := writeSharded(t, t.TempDir())
-	s, err := checkpoint.OpenSafetensors(checkpoint.OS, path)
+	s, err := checkpoint.OpenSafetensors(path, os.Open)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,26 +103,12 @@ func TestShardedModelsThatDoNotFitAreRefused(t *testing.T) {
 			dir := t.TempDir()
 			path := writeSharded(t, dir)
 			c.change(t, dir)
-			s, err := checkpoint.OpenSafetensors(checkpoint.OS, path)
+			s, err := checkpoint.OpenSafetensors(path, os.Open)
 			if err == nil || s != nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("error %v, expected one of %s with %q", err, path, c.want)
 			}
 		})
 	}
-}
-
-// indexFS has one file of tensors, under every name but that of the index.
-type indexFS struct {
-	checkpoint.FS
-	index, tensors []byte
-}
-
-func (f indexFS) Open(path string) (checkpoint.File, error) {
-	data := f.tensors
-	if filepath.Base(path) == "index.json" {
-		data = f.index
-	}
-	return memFS{data: data}.Open(path)
 }
 
 // FuzzOpenSharded: no index may crash the reader, and what opens can be read.
@@ -132,7 +119,17 @@ func FuzzOpenSharded(f *testing.F) {
 	f.Add([]byte(`{}`))
 	tensors := []byte(tensorFile(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, floats(1)))
 	f.Fuzz(func(t *testing.T, index []byte) {
-		s, err := checkpoint.OpenSafetensors(indexFS{index: index, tensors: tensors}, "index.json")
+		dir := t.TempDir()
+		path, part := filepath.Join(dir, "index.json"), filepath.Join(dir, "part")
+		if err := errors.Join(os.WriteFile(path, index, 0o600), os.WriteFile(part, tensors, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		s, err := checkpoint.OpenSafetensors(path, func(name string) (*os.File, error) {
+			if name == path {
+				return os.Open(path)
+			}
+			return os.Open(part) // under every other name
+		})
 		if err != nil {
 			return
 		}

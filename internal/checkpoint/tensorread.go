@@ -9,15 +9,20 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"path/filepath"
 )
 
 // Safetensors are the tensors of an open file, or of several with an index of which one holds which. All has been checked. Its reading
 // methods may be called concurrently.
 type Safetensors struct {
+	open  Opener
 	files []*tensorFile
 	of    map[string]place
 }
+
+// Opener opens a file for reading: os.Open, or with the rights of a user.
+type Opener func(path string) (*os.File, error)
 
 // place is where a tensor is.
 type place struct {
@@ -29,22 +34,22 @@ type place struct {
 // length; and the digest of all of it when it was written by EncodeSafetensors. A path that ends in .json is that of an index: it opens
 // all files that this names, which lie beside it, and checks that together they hold exactly the tensors that it lists, each once. Errors
 // name the file, what was found and what was expected. Nothing stays open after one. The caller closes what it returns.
-func OpenSafetensors(fsys FS, path string) (*Safetensors, error) {
-	return openSafetensors(fsys, path, (*tensorFile).checkDigest)
+func OpenSafetensors(path string, open Opener) (*Safetensors, error) {
+	return openSafetensors(path, open, (*tensorFile).checkDigest)
 }
 
 // OpenHeader is OpenSafetensors but for the digests: it reads nothing beside the headers.
-func OpenHeader(fsys FS, path string) (*Safetensors, error) {
-	return openSafetensors(fsys, path, func(*tensorFile, []byte) error { return nil })
+func OpenHeader(path string, open Opener) (*Safetensors, error) {
+	return openSafetensors(path, open, func(*tensorFile, []byte) error { return nil })
 }
 
-func openSafetensors(fsys FS, path string, rest func(f *tensorFile, header []byte) error) (*Safetensors, error) {
-	s := &Safetensors{of: map[string]place{}}
+func openSafetensors(path string, open Opener, rest func(f *tensorFile, header []byte) error) (*Safetensors, error) {
+	s := &Safetensors{open: open, of: map[string]place{}}
 	var err error
 	if filepath.Ext(path) == ".json" {
-		err = s.openAll(fsys, path, rest)
+		err = s.openAll(path, rest)
 	} else {
-		_, err = s.open(fsys, path, rest)
+		_, err = s.openFile(path, rest)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -52,9 +57,9 @@ func openSafetensors(fsys FS, path string, rest func(f *tensorFile, header []byt
 	return s, nil
 }
 
-// open opens and checks one file.
-func (s *Safetensors) open(fsys FS, path string, rest func(f *tensorFile, header []byte) error) (*tensorFile, error) {
-	file, err := fsys.Open(path)
+// openFile opens and checks one file.
+func (s *Safetensors) openFile(path string, rest func(f *tensorFile, header []byte) error) (*tensorFile, error) {
+	file, err := s.open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open safetensors: %w", err)
 	}
@@ -71,7 +76,7 @@ func (s *Safetensors) open(fsys FS, path string, rest func(f *tensorFile, header
 
 // tensorFile is one file.
 type tensorFile struct {
-	File
+	*os.File
 	path     string
 	base     int64 // where the tensors begin
 	tensors  []Tensor

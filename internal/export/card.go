@@ -85,7 +85,7 @@ func WriteCompanions(dir string, c Card, others map[string][]byte) (digests map[
 	}
 	digests = map[string]string{}
 	for name, content := range files {
-		if digests[name], err = checkpoint.WriteObject(checkpoint.OS, dir, content, 0o600); err != nil {
+		if digests[name], err = checkpoint.WriteObject(dir, content, 0o600); err != nil {
 			return nil, err
 		}
 	}
@@ -97,7 +97,7 @@ func readCompanions(dir string, digests map[string]string) (map[string][]byte, e
 	files := map[string][]byte{}
 	var err error
 	for name, digest := range digests {
-		if files[name], err = checkpoint.ReadObject(checkpoint.OS, dir, digest); err != nil {
+		if files[name], err = checkpoint.ReadObject(dir, digest); err != nil {
 			return nil, fmt.Errorf("%s, which goes with the model, is lost or damaged: %w; put it there again from a backup, or from an earlier export of the job",
 				name, err)
 		}

@@ -32,7 +32,7 @@ func tinyModel(t *testing.T) *model.Model {
 // those weights by tensor name.
 func writeShards(t *testing.T, m *model.Model, stages int, companions ...map[string]string) (shard.Store, []shard.Digest, map[string][]float32) {
 	t.Helper()
-	store, err := shard.OpenStore(checkpoint.OS, t.TempDir())
+	store, err := shard.OpenStore(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -107,12 +108,12 @@ func Check(opener *access.Opener, dir string, m *model.Model) error {
 }
 
 // openWeights opens the weights in dir, which have to be those of a model. The error names the file.
-func openWeights(opener *access.Opener, dir string, m *model.Model, open func(checkpoint.FS, string) (*checkpoint.Safetensors, error)) (*Weights, error) {
+func openWeights(opener *access.Opener, dir string, m *model.Model, open func(string, checkpoint.Opener) (*checkpoint.Safetensors, error)) (*Weights, error) {
 	path, err := weightsPath(opener, dir)
 	if err != nil {
 		return nil, err
 	}
-	file, err := open(checked{checkpoint.OS, opener}, path)
+	file, err := open(path, func(path string) (*os.File, error) { return opener.Open(path, 0) })
 	if err != nil {
 		return nil, err
 	}
@@ -147,20 +148,6 @@ func weightsPath(opener *access.Opener, dir string) (string, error) {
 	}
 	return "", fmt.Errorf("%s: neither %s nor %s is there: files of other formats are not read, save_pretrained of a recent release writes these",
 		dir, WeightsFile, IndexFile)
-}
-
-// checked is the file system, files opened with a user's rights.
-type checked struct {
-	checkpoint.FS
-	access *access.Opener
-}
-
-func (c checked) Open(name string) (checkpoint.File, error) {
-	f, err := c.access.Open(name, 0)
-	if err != nil {
-		return nil, err // not f: a nil *os.File in a File is not nil
-	}
-	return f, nil
 }
 
 // Lookup reads a tensor, whose values have to be finite; it is a stage.Lookup.

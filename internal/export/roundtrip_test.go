@@ -196,7 +196,7 @@ func TestLargeModelsAreCutIntoFiles(t *testing.T) {
 		t.Fatalf("files %v (%v), expected several", files, err)
 	}
 	for _, path := range files {
-		f, err := checkpoint.OpenSafetensors(checkpoint.OS, path)
+		f, err := checkpoint.OpenSafetensors(path, os.Open)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -146,7 +146,7 @@ func (w *Writer) thin(batch []Record) error {
 	for i := range records {
 		text = records[i].append(text)
 	}
-	if err := checkpoint.WriteFile(checkpoint.OS, w.path, text, 0o640); err != nil {
+	if err := checkpoint.WriteFile(w.path, text, 0o640); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(w.path, os.O_WRONLY, 0)

@@ -222,7 +222,7 @@ func names(entries []fs.DirEntry) string {
 func (s *staging) replace(dir string, from Source, old, fresh []file) []func() error {
 	var steps []func() error
 	step := func(f func() error) { steps = append(steps, f) }
-	sync := func() error { return checkpoint.OS.SyncDir(dir) }
+	sync := func() error { return checkpoint.MakeDurable(dir) }
 	step(func() error { return s.manifest(dir, manifest{Source: from, Files: slices.Concat(old, fresh)}) })
 	for _, f := range entryFirst(old) {
 		step(func() error { return os.Remove(filepath.Join(dir, f.Name)) })

@@ -87,13 +87,13 @@ func (s *staging) manifest(dir string, m manifest) error {
 		return err
 	}
 	path := filepath.Join(s.dir, ManifestFile)
-	if err := checkpoint.WriteFile(checkpoint.OS, path, text, 0o644); err != nil {
+	if err := checkpoint.WriteFile(path, text, 0o644); err != nil {
 		return err
 	}
 	if err := os.Rename(path, filepath.Join(dir, ManifestFile)); err != nil {
 		return err
 	}
-	return checkpoint.OS.SyncDir(dir)
+	return checkpoint.MakeDurable(dir)
 }
 
 func held(dir string) bool {

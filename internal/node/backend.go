@@ -187,7 +187,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 		n.coordinator.Say(j.ID, "exporting an older round", zap.Uint64("round", m.Round), zap.Errors("faults", faults))
 	}
 	dir := control.ModelDir(jobDir(n.config.StateDir, j.ID))
-	store := shard.StoreAt(checkpoint.OS, control.ShardDir(jobDir(n.config.StateDir, j.ID)))
+	store := shard.StoreAt(control.ShardDir(jobDir(n.config.StateDir, j.ID)))
 	if err := export.Pack(ctx, w, built, store, coordinator.Digests(m), dir, notice); err != nil {
 		return fmt.Errorf("job %s round %d: %w", j.ID, m.Round, err)
 	}

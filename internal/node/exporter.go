@@ -119,7 +119,7 @@ func (e *exporter) record(id string) exportRecord {
 	if known {
 		return r
 	}
-	err := checkpoint.ReadRecord(checkpoint.OS, e.path(id), exportKind, exportVersion, &r)
+	err := checkpoint.ReadRecord(e.path(id), exportKind, exportVersion, &r)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it is written once more, which does no harm
 		e.node.log.Warn("read what became of an export", zap.String("job", id), zap.Error(err))
 		r = exportRecord{Begun: time.Now()}
@@ -130,7 +130,7 @@ func (e *exporter) record(id string) exportRecord {
 
 // keep makes a record durable.
 func (e *exporter) keep(id string, r exportRecord) {
-	if err := checkpoint.WriteRecord(checkpoint.OS, e.path(id), exportKind, exportVersion, r, 0o640); err != nil {
+	if err := checkpoint.WriteRecord(e.path(id), exportKind, exportVersion, r, 0o640); err != nil {
 		e.node.log.Warn("keep what became of an export", zap.String("job", id), zap.Error(err))
 	}
 	e.mu.Lock()

@@ -166,7 +166,7 @@ func assignedGeneration(dir string) uint64 {
 
 // describeRound reads the shards of a round through, and says what keeps it from being used.
 func describeRound(ctx context.Context, dir string, m *cluster.Manifest) string {
-	if err := coordinator.CheckRound(ctx, m, shard.StoreAt(checkpoint.OS, control.ShardDir(dir)).Verify); err != nil {
+	if err := coordinator.CheckRound(ctx, m, shard.StoreAt(control.ShardDir(dir)).Verify); err != nil {
 		return fmt.Sprintf("not usable: %v", err)
 	}
 	return fmt.Sprintf("round %d", m.Round)
@@ -187,7 +187,7 @@ func (r *recovery) rebuild(ctx context.Context, node string) error {
 	if err := os.Rename(made, raftDir(r.state)); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	return checkpoint.OS.SyncDir(r.state)
+	return checkpoint.MakeDurable(r.state)
 }
 
 // writeLog begins a log that holds the jobs.

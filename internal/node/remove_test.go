@@ -108,7 +108,7 @@ func TestInterruptedRemovalIsFinished(t *testing.T) {
 	}
 	for _, id := range []string{gone, kept} {
 		path := filepath.Join(jobPath(d, id), "removed.record")
-		if err := checkpoint.WriteRecord(checkpoint.OS, path, "removed", 1, map[string]string{"reason": "x"}, 0o600); err != nil {
+		if err := checkpoint.WriteRecord(path, "removed", 1, map[string]string{"reason": "x"}, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

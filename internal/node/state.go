@@ -67,7 +67,7 @@ func identityPath(state string) string { return filepath.Join(state, "identity")
 
 // readIdentity returns what a state directory is. A new one gets the wanted name, else the host's; keepIdentity writes it down.
 func readIdentity(state, wanted string) (id identity, kept bool, err error) {
-	err = checkpoint.ReadRecord(checkpoint.OS, identityPath(state), identityKind, identityVersion, &id)
+	err = checkpoint.ReadRecord(identityPath(state), identityKind, identityVersion, &id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		id, err = newIdentity(wanted)
@@ -94,5 +94,5 @@ func newIdentity(wanted string) (identity, error) {
 }
 
 func keepIdentity(state string, id identity) error {
-	return checkpoint.WriteRecord(checkpoint.OS, identityPath(state), identityKind, identityVersion, id, 0o640)
+	return checkpoint.WriteRecord(identityPath(state), identityKind, identityVersion, id, 0o640)
 }

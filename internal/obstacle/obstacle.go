@@ -165,7 +165,7 @@ func (o *Obstacle) spacePassed() error {
 	if o.Path == "" {
 		return nil
 	}
-	free, err := checkpoint.OS.Available(existing(o.Path))
+	free, err := checkpoint.Available(existing(o.Path))
 	if err != nil {
 		return err
 	}

@@ -29,10 +29,10 @@ func Write(path string, r *tuner.Report) error {
 	dir := filepath.Dir(path)
 	err := os.MkdirAll(dir, 0o750)
 	if err == nil {
-		_, err = checkpoint.RemoveStale(checkpoint.OS, dir)
+		_, err = checkpoint.RemoveStale(dir)
 	}
 	if err == nil {
-		err = checkpoint.WriteRecord(checkpoint.OS, path, kind, version, r, 0o640)
+		err = checkpoint.WriteRecord(path, kind, version, r, 0o640)
 	}
 	if err != nil {
 		return fmt.Errorf("plan cache: %w", err)
@@ -43,7 +43,7 @@ func Write(path string, r *tuner.Report) error {
 // Read reads a report; nil when there is no such file.
 func Read(path string) (*tuner.Report, error) {
 	var r tuner.Report
-	err := checkpoint.ReadRecord(checkpoint.OS, path, kind, version, &r)
+	err := checkpoint.ReadRecord(path, kind, version, &r)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil //nolint:nilnil // not tuned yet

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,21 +33,18 @@ func ParseDigest(s string) (Digest, error) {
 
 // Store keeps the shards of committed rounds in one directory, as immutable files named by their SHA-256. Several processes may use
 // the directory at a time, and methods may be called concurrently. A ctx that ends stops the work at the next chunk of bytes.
-type Store struct {
-	fsys checkpoint.FS
-	dir  string
-}
+type Store struct{ dir string }
 
-// OpenStore makes the directory if need be. fsys is checkpoint.OS but in tests.
-func OpenStore(fsys checkpoint.FS, dir string) (Store, error) {
-	if err := fsys.MkdirAll(dir, 0o750); err != nil {
+// OpenStore makes the directory if need be.
+func OpenStore(dir string) (Store, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return Store{}, fmt.Errorf("open shard store %s: %w", dir, err)
 	}
-	return StoreAt(fsys, dir), nil
+	return StoreAt(dir), nil
 }
 
 // StoreAt is OpenStore for a directory that must be there already: nothing is made in the place of one that is not mounted.
-func StoreAt(fsys checkpoint.FS, dir string) Store { return Store{fsys: fsys, dir: dir} }
+func StoreAt(dir string) Store { return Store{dir} }
 
 // File is the name of a shard's file.
 func File(d Digest) string { return string(d) + shardSuffix }
@@ -69,7 +67,7 @@ func (s Store) write(ctx context.Context, h *Header, vectors [][]float32) (Diges
 	if err != nil {
 		return "", 0, err
 	}
-	f, err := checkpoint.Create(s.fsys, s.dir, 0o640, size)
+	f, err := checkpoint.Create(s.dir, 0o640, size)
 	if err != nil {
 		return "", 0, err
 	}
@@ -121,11 +119,11 @@ func (s Store) Size(_ context.Context, d Digest) (int64, error) {
 }
 
 // open opens a shard file without looking into it.
-func (s Store) open(d Digest) (f checkpoint.File, size int64, err error) {
+func (s Store) open(d Digest) (f *os.File, size int64, err error) {
 	if _, err := ParseDigest(string(d)); err != nil {
 		return nil, 0, fmt.Errorf("open shard: %w", err)
 	}
-	if f, err = s.fsys.Open(s.Path(d)); err != nil {
+	if f, err = os.Open(s.Path(d)); err != nil {
 		return nil, 0, fmt.Errorf("open shard: %w", err)
 	}
 	info, err := f.Stat()
@@ -183,13 +181,13 @@ func (r untilDone) Read(p []byte) (int, error) {
 
 // list returns the digests of all shards, sorted. Other files are none of our business.
 func (s Store) list() ([]Digest, error) {
-	names, err := s.fsys.ReadDir(s.dir)
+	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, fmt.Errorf("list shards: %w", err)
 	}
 	var digests []Digest
-	for _, name := range names {
-		base, ok := strings.CutSuffix(name, shardSuffix)
+	for _, e := range entries {
+		base, ok := strings.CutSuffix(e.Name(), shardSuffix)
 		if d, err := ParseDigest(base); ok && err == nil {
 			digests = append(digests, d)
 		}
@@ -212,7 +210,7 @@ type Collection struct {
 // Collect takes shards out of the store, and deletes what a crash left of writes that did not finish. A shard that cannot be
 // read now, for whatever reason of the disk, stays. It returns what is gone from the store, also beside an error.
 func (s Store) Collect(ctx context.Context, c Collection) (removed []Digest, err error) {
-	_, err = checkpoint.RemoveStale(s.fsys, s.dir)
+	_, err = checkpoint.RemoveStale(s.dir)
 	all, listErr := s.list()
 	if err = errors.Join(err, listErr); listErr != nil {
 		return nil, err
@@ -227,9 +225,9 @@ func (s Store) Collect(ctx context.Context, c Collection) (removed []Digest, err
 		}
 		takeErr := error(nil)
 		if superseded || c.Aside == "" {
-			takeErr = s.fsys.Remove(s.Path(d))
-		} else if takeErr = s.fsys.MkdirAll(c.Aside, 0o750); takeErr == nil {
-			takeErr = s.fsys.Rename(s.Path(d), filepath.Join(c.Aside, File(d)))
+			takeErr = os.Remove(s.Path(d))
+		} else if takeErr = os.MkdirAll(c.Aside, 0o750); takeErr == nil {
+			takeErr = os.Rename(s.Path(d), filepath.Join(c.Aside, File(d)))
 		}
 		switch {
 		case takeErr == nil:

@@ -50,7 +50,7 @@ func values(h *shard.Header) [][]float32 {
 
 func openStore(t *testing.T) shard.Store {
 	t.Helper()
-	s, err := shard.OpenStore(checkpoint.OS, filepath.Join(t.TempDir(), "a", "shards"))
+	s, err := shard.OpenStore(filepath.Join(t.TempDir(), "a", "shards"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,9 +173,8 @@ func TestEveryDamagedByteIsReported(t *testing.T) {
 }
 
 func TestRefusedShardsLeaveNothing(t *testing.T) {
-	faults := checkpointtest.New(checkpoint.OS)
 	dir := t.TempDir()
-	s := shard.StoreAt(faults, dir)
+	s := shard.StoreAt(dir)
 	h := header(9)
 	short := values(h)
 	short[1] = short[1][1:]
@@ -272,9 +271,9 @@ func TestShardsAreWrittenConcurrently(t *testing.T) {
 // faultyStore is a directory store that can be made to fail.
 func faultyStore(t *testing.T) (shard.Store, *checkpointtest.Faults, string) {
 	t.Helper()
-	faults := checkpointtest.New(checkpoint.OS)
+	faults := checkpointtest.New(t)
 	dir := t.TempDir()
-	s, err := shard.OpenStore(faults, dir)
+	s, err := shard.OpenStore(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,9 +283,13 @@ func faultyStore(t *testing.T) (shard.Store, *checkpointtest.Faults, string) {
 // files lists a directory.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
-	names, err := checkpoint.OS.ReadDir(dir)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
 	}
 	return names
 }
@@ -321,7 +324,7 @@ func TestFullDiskIsReportedAndLeavesNoFile(t *testing.T) {
 // TestFailedSyncOrRenameIsNotDurable: no shard appears, and no temporary file stays.
 func TestFailedSyncOrRenameIsNotDurable(t *testing.T) {
 	fault := errors.New("injected")
-	for _, op := range []checkpointtest.Op{checkpointtest.CreateTemp, checkpointtest.Sync, checkpointtest.Close, checkpointtest.Rename} {
+	for _, op := range []checkpoint.Op{checkpoint.CreateTemp, checkpoint.Sync, checkpoint.Close, checkpoint.Rename} {
 		s, faults, dir := faultyStore(t)
 		faults.Fail(op, fault)
 		if _, _, err := shard.Write(t.Context(), s, header(1), values(header(1))); !errors.Is(err, fault) {
@@ -332,7 +335,7 @@ func TestFailedSyncOrRenameIsNotDurable(t *testing.T) {
 		}
 	}
 	s, faults, _ := faultyStore(t)
-	faults.Fail(checkpointtest.SyncDir, fault)
+	faults.Fail(checkpoint.SyncDir, fault)
 	if _, _, err := shard.Write(t.Context(), s, header(1), values(header(1))); !errors.Is(err, fault) {
 		t.Errorf("a directory that cannot be synced: error %v", err)
 	}
@@ -341,14 +344,15 @@ func TestFailedSyncOrRenameIsNotDurable(t *testing.T) {
 // TestCrashBetweenTempAndRename leaves a temporary file that the next Collect removes, and no shard.
 func TestCrashBetweenTempAndRename(t *testing.T) {
 	s, faults, dir := faultyStore(t)
-	faults.CrashAt(checkpointtest.Rename)
+	faults.CrashAt(checkpoint.Rename)
 	if _, _, err := shard.Write(t.Context(), s, header(5), values(header(5))); !errors.Is(err, checkpointtest.ErrCrashed) {
 		t.Fatalf("error %v", err)
 	}
 	if names := files(t, dir); len(names) != 1 || !strings.HasPrefix(names[0], checkpoint.TempPrefix) {
 		t.Fatalf("the directory holds %v, expected one temporary file", names)
 	}
-	after, err := shard.OpenStore(checkpoint.OS, dir)
+	faults.CrashAt("")
+	after, err := shard.OpenStore(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,7 +367,7 @@ func TestCrashBetweenTempAndRename(t *testing.T) {
 // TestCollectSparesAWriteInProgress of another process or goroutine.
 func TestCollectSparesAWriteInProgress(t *testing.T) {
 	s, _, dir := faultyStore(t)
-	f, err := checkpoint.Create(checkpoint.OS, dir, 0o600, 0)
+	f, err := checkpoint.Create(dir, 0o600, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,11 +382,14 @@ func TestCollectSparesAWriteInProgress(t *testing.T) {
 
 // TestUnreadableShardIsNotCollected: what cannot be opened now may be whole.
 func TestUnreadableShardIsNotCollected(t *testing.T) {
-	s, faults, dir := faultyStore(t)
-	if _, _, err := shard.Write(t.Context(), s, header(5), values(header(5))); err != nil {
+	s, _, dir := faultyStore(t)
+	d, _, err := shard.Write(t.Context(), s, header(5), values(header(5)))
+	if err != nil {
 		t.Fatal(err)
 	}
-	faults.Fail(checkpointtest.Open, errors.New("injected"))
+	if err := errors.Join(os.Remove(s.Path(d)), os.Symlink(s.Path(d), s.Path(d))); err != nil { // a link to itself
+		t.Fatal(err)
+	}
 	if removed, err := s.Collect(t.Context(), shard.Collection{Before: 9}); err != nil || len(removed) != 0 || len(files(t, dir)) != 1 {
 		t.Errorf("removed %v: %v", removed, err)
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/access"
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
@@ -324,10 +323,10 @@ func (h *host) readCompanions(dir string, names []string, files map[string][]byt
 func (h *host) openStore(context.Context) (err error) {
 	dir := control.ShardDir(h.assignment.Dir)
 	if h.assignment.Restore != nil { // it is there, or on a mount that is late
-		h.store = shard.StoreAt(checkpoint.OS, dir)
+		h.store = shard.StoreAt(dir)
 		return nil
 	}
-	h.store, err = shard.OpenStore(checkpoint.OS, dir)
+	h.store, err = shard.OpenStore(dir)
 	return err
 }
 

@@ -21,7 +21,6 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export/exporttest"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -178,7 +177,7 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	if len(o.shards) != len(a.Stages) {
 		t.Fatalf("%d shards for %d stages; the worker ended with %v", len(o.shards), len(a.Stages), o.err)
 	}
-	store, err := shard.OpenStore(checkpoint.OS, control.ShardDir(a.Dir))
+	store, err := shard.OpenStore(control.ShardDir(a.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func worker(ctx context.Context, path string, pid int, log io.Writer, listen fun
 	}
 	socket, err := listen(ctx, control.SocketPath(a.Dir))
 	if err == nil {
-		t.store, err = shard.OpenStore(checkpoint.OS, control.ShardDir(a.Dir))
+		t.store, err = shard.OpenStore(control.ShardDir(a.Dir))
 	}
 	if err != nil {
 		return t.fail(err, false)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -13,8 +14,6 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/types"
 	"golang.org/x/sys/unix"
-
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
 
 // castagnoli is the polynomial of every checksum in this package.
@@ -46,7 +45,7 @@ var _ raftStore = (*checkedLog)(nil)
 
 // openLog opens or creates the log in a directory and reads all of it. Its errors name the file.
 func openLog(dir string, logger hclog.Logger) (*checkedLog, error) {
-	if err := checkpoint.OS.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open raft log %s: %w", dir, err)
 	}
 	l := &checkedLog{dir: dir, meta: &metaFile{path: filepath.Join(dir, metaName)}}

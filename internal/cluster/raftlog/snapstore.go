@@ -43,7 +43,7 @@ var _ raft.SnapshotStore = (*snapStore)(nil)
 func openSnapStore(dir string) (*snapStore, error) {
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		_, err = checkpoint.RemoveStale(checkpoint.OS, dir)
+		_, err = checkpoint.RemoveStale(dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open raft snapshots %s: %w", dir, err)
@@ -97,7 +97,7 @@ func (k *snapSink) write() error {
 	data = binary.LittleEndian.AppendUint32(data, uint32(len(head)))
 	data = append(append(data, head...), k.Bytes()...)
 	data = binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
-	if err := checkpoint.WriteFile(checkpoint.OS, k.store.path(k.meta.ID), data, 0o600); err != nil {
+	if err := checkpoint.WriteFile(k.store.path(k.meta.ID), data, 0o600); err != nil {
 		return fmt.Errorf("write raft snapshot %s: %w", k.meta.ID, err)
 	}
 	return nil
@@ -110,13 +110,13 @@ func (k *snapSink) Cancel() error {
 
 // ids are the snapshots in the directory, newest first.
 func (s *snapStore) ids() ([]string, error) {
-	names, err := checkpoint.OS.ReadDir(s.dir)
+	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, fmt.Errorf("list raft snapshots: %w", err)
 	}
 	var ids []string
-	for _, name := range names {
-		if id, ok := strings.CutSuffix(name, snapSuffix); ok {
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), snapSuffix); ok {
 			ids = append(ids, id)
 		}
 	}

@@ -62,7 +62,7 @@ var _ types.MetaStore = (*metaFile)(nil)
 // read reads the file, if it is there.
 func (m *metaFile) read() error {
 	m.record.Values = map[string][]byte{}
-	err := checkpoint.ReadRecord(checkpoint.OS, m.path, metaKind, metaVersion, &m.record)
+	err := checkpoint.ReadRecord(m.path, metaKind, metaVersion, &m.record)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (m *metaFile) change(edit func(r *metaRecord)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	edit(&m.record)
-	return m.failed.note(checkpoint.WriteRecord(checkpoint.OS, m.path, metaKind, metaVersion, m.record, 0o600))
+	return m.failed.note(checkpoint.WriteRecord(m.path, metaKind, metaVersion, m.record, 0o600))
 }
 
 func (m *metaFile) Load(string) (types.PersistentState, error) { return m.record.Log, nil }
@@ -149,7 +149,7 @@ func (l *lastFile) load(fresh bool) error {
 	var data [lastBytes + 1]byte
 	n, err := l.f.ReadAt(data[:], 0)
 	if n == 0 && fresh {
-		return errors.Join(l.write(0, true), checkpoint.OS.SyncDir(filepath.Dir(l.f.Name())))
+		return errors.Join(l.write(0, true), checkpoint.MakeDurable(filepath.Dir(l.f.Name())))
 	}
 	if n != lastBytes {
 		return fmt.Errorf("%d bytes, expected %d: truncated or damaged: %w", n, lastBytes, err)

@@ -226,7 +226,7 @@ type Writer struct {
 
 // Create starts a file. The header's Tokens, Documents and Digest come from what is written.
 func Create(path string, h Header) (*Writer, error) {
-	file, err := checkpoint.Create(checkpoint.OS, filepath.Dir(path), 0o644, 0)
+	file, err := checkpoint.Create(filepath.Dir(path), 0o644, 0)
 	if at, ok := errors.AsType[*fs.PathError](err); ok { // of a temporary file
 		return nil, fmt.Errorf("create a file in %s: %w", filepath.Dir(path), at.Err)
 	}
