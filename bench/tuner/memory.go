@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/unixhttp"
@@ -183,9 +184,9 @@ func peakOf(ctx context.Context, pid, stages int, socket string) (int64, error) 
 			continue // it has not opened its socket yet
 		}
 		switch {
-		case s.Progress.State == control.Failed:
+		case s.Progress.State == api.Failed:
 			return 0, errors.New("the worker failed")
-		case !asked && s.Progress.State == control.Training && s.Progress.Round >= rounds:
+		case !asked && s.Progress.State == api.Running && s.Progress.Round >= rounds:
 			var answer control.CommitResponse // refused where the round has passed meanwhile
 			request := control.CommitRequest{Generation: 1, Round: s.NextCommit + max(2, s.Progress.Round/2), Stop: true}
 			if err := client.Call(ctx, 10*time.Second, http.MethodPost, "/commit", request, &answer); err != nil {

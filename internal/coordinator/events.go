@@ -107,7 +107,7 @@ func (c *Coordinator) watchDrift(j *cluster.Job, o *observed, now time.Time) {
 	if err != nil || s.Report == nil || o.phase != training || j.State != cluster.Running || o.comparing {
 		return
 	}
-	status := measured(&o.status.Progress)
+	status := o.status.Progress
 	status.Pipelines, status.MicroBatches = int(s.Job.Pipelines), int(s.Job.MicroBatches)
 	m := drift.Measured(&status, s.Placement(), s.Job.Train.Batch)
 	if m == nil {

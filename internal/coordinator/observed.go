@@ -127,7 +127,7 @@ func (o *observed) takeStatus(s *control.Status, now time.Time) {
 	for now.Sub(o.rounds[0].at) > speedWindow {
 		o.rounds = o.rounds[1:]
 	}
-	if o.phase == loading && s.Progress.State == control.Training {
+	if o.phase == loading && s.Progress.State == api.Running {
 		o.phase, o.hold = training, nil
 	}
 	if o.posted > 0 && o.reached.IsZero() && s.Progress.Round >= o.posted {

@@ -15,7 +15,7 @@ import (
 func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	var out api.JobStatus
 	if v.Status != nil {
-		out = measured(&v.Status.Progress)
+		out = v.Status.Progress
 	} else if m := j.LastCommitted(); m != nil {
 		out = ofRound(m)
 	}
@@ -104,7 +104,7 @@ func ofRound(m *cluster.Manifest) api.JobStatus {
 	meta := RoundMeta(m)
 	out := api.JobStatus{
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
-		Metrics: api.Metrics(meta.Metrics), InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
+		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
 	}
 	if b := meta.Budget; b != nil {
 		out.Steps, out.BudgetSamples = b.Steps, b.Samples
@@ -154,20 +154,4 @@ func (c *Coordinator) publish(free []int) {
 		p.Jobs[id] = v
 	}
 	c.published.Store(p)
-}
-
-// measured is the part of a job's public status that its worker measures.
-func measured(p *control.Progress) api.JobStatus {
-	out := api.JobStatus{
-		State: api.State(p.State), Device: p.Device, Parameters: p.Parameters, Step: p.Step, Steps: p.Steps, Round: p.Round,
-		BudgetSamples: p.BudgetSamples, SamplesSeen: p.SamplesSeen, Loss: p.Loss, EvalLoss: p.EvalLoss, EvalRound: p.EvalRound,
-		Metrics: api.Metrics(p.Metrics), InitialLoss: p.InitialLoss, TokensPerS: p.TokensPerS, BatchS: p.BatchS, ElapsedS: p.ElapsedS, ETAS: p.ETAS,
-	}
-	for _, s := range p.Stages {
-		out.StageStatus = append(out.StageStatus, api.StageStatus(s))
-	}
-	for _, l := range p.Links {
-		out.LinkStatus = append(out.LinkStatus, api.LinkStatus(l))
-	}
-	return out
 }

@@ -29,8 +29,8 @@ func TestStagesThatShareADeviceGiveTheSameBits(t *testing.T) {
 			if got := exported(t, a, o); !bytes.Equal(got, want) {
 				t.Errorf("%s, %s: the weights after training differ from those of one stage", name, precision)
 			}
-			if len(o.status.Progress.Stages) != 4 {
-				t.Errorf("%s: status has %d stages, want 4", name, len(o.status.Progress.Stages))
+			if len(o.status.Progress.StageStatus) != 4 {
+				t.Errorf("%s: status has %d stages, want 4", name, len(o.status.Progress.StageStatus))
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -20,21 +21,17 @@ const window = 10 * time.Second
 // clock comes with the calls.
 type progress struct {
 	mu        sync.Mutex
-	state     control.State
+	state     api.State
 	began     time.Time     // training of this generation; zero before
 	ended     time.Time     // zero while it goes on
 	before    time.Duration // training time of earlier generations
 	steps     []uint64      // steps done, by pipeline
 	rounds    map[int]uint64
-	batch     uint64    // samples in a step
-	targets   uint64    // tokens in a step
-	losses    []float64 // of the newest steps, oldest first
-	loss      *float64
-	eval      *float64
-	evalRound uint64
-	metrics   control.Metrics // of that round
-	initial   *float64
-	rate      *trace.Rate // of tokens
+	batch     uint64            // samples in a step
+	targets   uint64            // tokens in a step
+	losses    []float64         // of the newest steps, oldest first
+	last      control.RoundMeta // losses and metrics are the newest; the rest is of the restored round
+	rate      *trace.Rate       // of tokens
 	spans     map[int]*trace.Accumulator
 	transfers *transfers
 	held      map[int]string // by stage: why its shard cannot be written yet
@@ -46,7 +43,7 @@ const lossSteps = 10
 // newProgress starts where the assignment does.
 func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMeta) *progress {
 	p := &progress{
-		state: control.Starting, rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
+		state: api.Starting, rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
 		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
 		transfers: newTransfers(a, plan), held: map[int]string{},
 	}
@@ -56,9 +53,7 @@ func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMet
 		for _, c := range r.Cursors {
 			p.steps[c.Pipeline] = c.Step
 		}
-		p.before = time.Duration(meta.ElapsedS * float64(time.Second))
-		p.loss, p.eval, p.evalRound, p.initial = meta.Loss, meta.EvalLoss, meta.EvalRound, meta.InitialLoss
-		p.metrics = meta.Metrics
+		p.last, p.before = meta, time.Duration(meta.ElapsedS*float64(time.Second))
 	}
 	for k, place := range a.Stages {
 		if place.Node == a.Node {
@@ -73,7 +68,7 @@ func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMet
 func (p *progress) training(targets uint64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state, p.began, p.targets = control.Training, now, targets
+	p.state, p.began, p.targets = api.Running, now, targets
 }
 
 // step notes a step of a pipeline, and returns the tokens per second over the window; 0 before there is one.
@@ -89,7 +84,7 @@ func (p *progress) step(r pipeline.StepReport, now time.Time) float64 {
 		sum += l
 	}
 	mean := sum / float64(len(p.losses))
-	p.loss = &mean
+	p.last.Loss = &mean
 	return p.rate.PerSecond(p.until(now))
 }
 
@@ -110,13 +105,13 @@ func (p *progress) round(stage int, round uint64) {
 }
 
 // evaluated notes how the center does.
-func (p *progress) evaluated(e pipeline.Evaluation, m control.Metrics) {
+func (p *progress) evaluated(e pipeline.Evaluation, m api.Metrics) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	loss := e.Score.MeanLoss()
-	p.eval, p.evalRound, p.metrics = &loss, e.Round, m
+	p.last.EvalLoss, p.last.EvalRound, p.last.Metrics = &loss, e.Round, m
 	if e.Round == 0 {
-		p.initial = &loss
+		p.last.InitialLoss = &loss
 	}
 }
 
@@ -152,7 +147,7 @@ func (p *progress) whyHeld() string {
 func (p *progress) failed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state = control.Failed
+	p.state = api.Failed
 }
 
 // elapsed is the training time over all generations. The caller holds mu.
@@ -183,12 +178,13 @@ func (p *progress) completed() uint64 {
 }
 
 // fill writes what is known into a status whose Steps are set; maxTime bounds the time left.
-func (p *progress) fill(out *control.Progress, maxTime time.Duration, now time.Time) {
+func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out.State = p.state
 	out.Step, out.Round = slices.Min(p.steps), p.completed()
-	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = p.loss, p.eval, p.evalRound, p.metrics, p.initial
+	l := &p.last
+	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = l.Loss, l.EvalLoss, l.EvalRound, l.Metrics, l.InitialLoss
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
 	for _, s := range p.steps {
 		out.SamplesSeen += s * p.batch
@@ -203,11 +199,11 @@ func (p *progress) fill(out *control.Progress, maxTime time.Duration, now time.T
 }
 
 // stage says what the device of a stage that lives here did in the window.
-func (p *progress) stage(k int, s *hosted, now time.Time) control.StageStatus {
+func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.spans[k].Fractions(p.until(now))
-	return control.StageStatus{
+	return api.StageStatus{
 		Stage: k, Device: s.on.name, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
 		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
 		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)),
@@ -215,21 +211,21 @@ func (p *progress) stage(k int, s *hosted, now time.Time) control.StageStatus {
 }
 
 // link says how long messages take between a stage that lives here and the one after it.
-func (p *progress) link(s *hosted, now time.Time) control.LinkStatus {
+func (p *progress) link(s *hosted, now time.Time) api.LinkStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	until := p.until(now)
-	return control.LinkStatus{
+	return api.LinkStatus{
 		Link: s.index, MessageBytes: int64(s.shape.OutputBytes),
 		DownS: p.transfers.direction(s.index, down).seconds(until), UpS: p.transfers.direction(s.index, up).seconds(until),
 	}
 }
 
 // left is the time left in seconds; nil while unknown. The caller holds mu.
-func (p *progress) left(out *control.Progress, untilMax time.Duration, bounded bool) *float64 {
+func (p *progress) left(out *api.JobStatus, untilMax time.Duration, bounded bool) *float64 {
 	var left float64
 	switch {
-	case p.state != control.Training:
+	case p.state != api.Running:
 		return nil
 	case !p.ended.IsZero():
 		return &left
@@ -250,8 +246,8 @@ func (p *progress) left(out *control.Progress, untilMax time.Duration, bounded b
 func (p *progress) meta(round, tau uint64, data string, now time.Time) control.RoundMeta {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return control.RoundMeta{
-		ElapsedS: p.elapsed(now).Seconds(), Loss: p.loss, EvalLoss: p.eval, EvalRound: p.evalRound, Metrics: p.metrics, InitialLoss: p.initial,
-		SamplesSeen: round * tau * p.batch * uint64(len(p.steps)), DataDigest: data, TargetsPerStep: p.targets,
-	}
+	m := p.last
+	m.ElapsedS, m.DataDigest, m.TargetsPerStep = p.elapsed(now).Seconds(), data, p.targets
+	m.SamplesSeen = round * tau * p.batch * uint64(len(p.steps))
+	return m
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -164,7 +165,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		Trace:   t.progress.span,
 		OnEvaluated: func(e pipeline.Evaluation) {
 			m, loss := feed.Metrics(h.model.Task, e.Score), e.Score.MeanLoss()
-			t.progress.evaluated(e, control.Metrics(m))
+			t.progress.evaluated(e, m)
 			t.history.evaluated(e.Round, loss, time.Now())
 			t.events.Append(control.Event{Kind: control.Evaluated, Round: e.Round, Loss: &loss})
 			t.log.Info("evaluated", zap.Uint64("round", e.Round), zap.Float64("eval_loss", loss), zap.Int("targets", e.Score.Targets),
@@ -236,7 +237,7 @@ func (t *trainer) Status() control.Status {
 	now := time.Now()
 	t.progress.fill(p, t.assignment.Spec.Job.Train.MaxTime, now)
 	out.Held = t.progress.whyHeld()
-	if p.State == control.Starting {
+	if p.State == api.Starting {
 		out.Loading = loading()
 	}
 	t.mu.Lock()
@@ -250,9 +251,9 @@ func (t *trainer) Status() control.Status {
 	p.Parameters, p.Device = t.host.model.Weights(), t.host.devices[0].about
 	for i := range t.host.stages {
 		s := &t.host.stages[i]
-		p.Stages = append(p.Stages, t.progress.stage(s.index, s, now))
+		p.StageStatus = append(p.StageStatus, t.progress.stage(s.index, s, now))
 		if s.index+1 < len(t.assignment.Stages) {
-			p.Links = append(p.Links, t.progress.link(s, now))
+			p.LinkStatus = append(p.LinkStatus, t.progress.link(s, now))
 		}
 	}
 	return out

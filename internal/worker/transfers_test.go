@@ -126,7 +126,7 @@ func TestStatusShowsSlowLinks(t *testing.T) {
 	}
 	a.Plan, a.Stages = plan.Lines(), slices.Repeat(a.Stages[:1], plan.Stages())
 	o := train(t, a, nil)
-	links := o.status.Progress.Links
+	links := o.status.Progress.LinkStatus
 	if len(links) != 3 {
 		t.Fatalf("status has %d links (the worker ended with %v), want 3", len(links), o.err)
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	specs "github.com/avgpipe/avgpipe/internal/spec"
 
 	"go.uber.org/goleak"
@@ -215,7 +216,7 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 		t.Errorf("the exported weights are %d bytes", len(weights))
 	}
 	s := o.status.Progress
-	if s.Step != 40 || s.Round != 40 || s.SamplesSeen != 40*2*4 || s.State != control.Training {
+	if s.Step != 40 || s.Round != 40 || s.SamplesSeen != 40*2*4 || s.State != api.Running {
 		t.Errorf("status is step %d round %d samples %d state %s", s.Step, s.Round, s.SamplesSeen, s.State)
 	}
 	if s.InitialLoss == nil || s.EvalLoss == nil || !(*s.EvalLoss < 0.8**s.InitialLoss) || s.EvalRound != 40 {
@@ -227,14 +228,14 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 	if math.Abs(*s.InitialLoss-math.Log(256)) > 0.2 {
 		t.Errorf("the untrained model has a loss of %v, expected about ln 256", *s.InitialLoss)
 	}
-	if len(s.Stages) != 2 {
-		t.Fatalf("status has %d stages, expected 2", len(s.Stages))
+	if len(s.StageStatus) != 2 {
+		t.Fatalf("status has %d stages, expected 2", len(s.StageStatus))
 	}
-	if len(s.Links) != 1 || s.Links[0].MessageBytes != 2*16*16*4 { // samples, tokens, width, bytes
-		t.Errorf("links are %+v", s.Links)
+	if len(s.LinkStatus) != 1 || s.LinkStatus[0].MessageBytes != 2*16*16*4 { // samples, tokens, width, bytes
+		t.Errorf("links are %+v", s.LinkStatus)
 	}
 	held := int64(0)
-	for _, st := range s.Stages {
+	for _, st := range s.StageStatus {
 		if m := st.Memory; m == nil || m.Total() != st.MemoryBytes || m.Boundaries != 0 || m.Center <= 0 || m.Center%(m.Gradients/2) != 0 {
 			t.Errorf("stage %d holds %d bytes: %+v; want parts that add up, and a center of whole vectors", st.Stage, st.MemoryBytes, m)
 		}
@@ -350,7 +351,7 @@ func TestTwoNodesComputeTheShardsOfOne(t *testing.T) {
 		}
 		group.Wait()
 		for k, node := range []int{0, 1, 1} {
-			for _, l := range got[node].status.Progress.Links {
+			for _, l := range got[node].status.Progress.LinkStatus {
 				if across := l.Link == 0; across && (l.DownS != nil || l.UpS != nil) {
 					t.Errorf("a message between two processes takes %v s down and %v s up, by two clocks", l.DownS, l.UpS)
 				}

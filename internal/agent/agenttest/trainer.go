@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
@@ -236,8 +237,8 @@ func (t *trainer) Status() control.Status {
 	defer t.mu.Unlock()
 	s := control.Status{JobID: t.a.JobID, Generation: t.a.Generation, PID: t.pid, Final: t.final, NextCommit: t.earliest()}
 	m := t.meta(t.round)
-	s.Progress = control.Progress{
-		State: control.Training, Round: t.round, Step: t.round * uint64(t.a.Spec.Job.Averaging.Tau), Steps: t.a.Spec.Budget.Steps, BudgetSamples: t.a.Spec.Budget.Samples,
+	s.Progress = api.JobStatus{
+		State: api.Running, Round: t.round, Step: t.round * uint64(t.a.Spec.Job.Averaging.Tau), Steps: t.a.Spec.Budget.Steps, BudgetSamples: t.a.Spec.Budget.Samples,
 		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
@@ -248,13 +249,13 @@ func (t *trainer) Status() control.Status {
 	s.Progress.BatchS = &batch
 	for k := range t.a.Stages {
 		m := tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500, Center: 2000}
-		s.Progress.Stages = append(s.Progress.Stages, control.StageStatus{
+		s.Progress.StageStatus = append(s.Progress.StageStatus, api.StageStatus{
 			Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1, MemoryBytes: m.Total(), Memory: &m,
 		})
 	}
 	for k := range len(t.a.Stages) - 1 {
 		down, up := 30e-6, 40e-6
-		s.Progress.Links = append(s.Progress.Links, control.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
+		s.Progress.LinkStatus = append(s.Progress.LinkStatus, api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
 	}
 	return s
 }

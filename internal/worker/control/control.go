@@ -14,11 +14,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
-	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // Exit codes of a worker process.
@@ -77,7 +77,7 @@ type RoundMeta struct {
 	Loss      *float64 `json:"loss"`
 	EvalLoss  *float64 `json:"eval_loss"`
 	EvalRound uint64   `json:"eval_round"`
-	Metrics
+	api.Metrics
 	InitialLoss    *float64 `json:"initial_eval_loss"`
 	SamplesSeen    uint64   `json:"samples_seen"`
 	DataDigest     string   `json:"data_digest"`
@@ -96,73 +96,10 @@ type Status struct {
 	// Loading is what the process has done so far, while it loads; nil once it trains.
 	Loading *Loading `json:"loading,omitempty"`
 	// Held says why shards of a commit cannot be written yet; empty: nothing is in the way. The worker tries again by itself.
-	Held     string   `json:"held,omitempty"`
-	Progress Progress `json:"status"`
-}
-
-// State is where a worker stands.
-type State string
-
-// The states of a worker.
-const (
-	Starting State = "starting"
-	Training State = "running" // also after the final round, until it is told to end
-	Failed   State = "failed"
-)
-
-// Progress is what a worker measures of its training. Rates and fractions are of the last seconds.
-type Progress struct {
-	State         State         `json:"state"`
-	Device        string        `json:"device"` // what computes, and why
-	Parameters    int           `json:"parameters"`
-	Step          uint64        `json:"step"`  // of the slowest pipeline
-	Steps         uint64        `json:"steps"` // of each pipeline; 0 while they are not known
-	Round         uint64        `json:"round"` // of the center
-	BudgetSamples uint64        `json:"budget_samples"`
-	SamplesSeen   uint64        `json:"samples_seen"`
-	Loss          *float64      `json:"loss"` // mean training loss of each pipeline's last steps, nats per target
-	EvalLoss      *float64      `json:"eval_loss"`
-	EvalRound     uint64        `json:"eval_round"`
-	Metrics                     // of that evaluation
-	InitialLoss   *float64      `json:"initial_eval_loss"`
-	TokensPerS    float64       `json:"tokens_per_s"` // all pipelines
-	BatchS        *float64      `json:"batch_s"`      // seconds from one step of a pipeline to its next
-	ElapsedS      float64       `json:"elapsed_s"`
-	ETAS          *float64      `json:"eta_s"` // seconds; nil while unknown
-	Stages        []StageStatus `json:"stage_status"`
-	Links         []LinkStatus  `json:"link_status"`
-}
-
-// Metrics are what an evaluation says beside its loss; nil where the model's task has no use for one.
-type Metrics struct {
-	Perplexity *float64 `json:"perplexity"`
-	Accuracy   *float64 `json:"accuracy"`
-	F1         *float64 `json:"f1"`
-}
-
-// StageStatus is what a stage's device did, as fractions of its time, and what the stage takes of its memory. Its fields are those of
-// api.StageStatus, which explains them.
-type StageStatus struct {
-	Stage          int           `json:"stage"`
-	Device         string        `json:"device"`
-	Layers         string        `json:"layers"`
-	Busy           float64       `json:"busy"`
-	WaitUpstream   float64       `json:"wait_upstream"`
-	WaitDownstream float64       `json:"wait_downstream"`
-	Average        float64       `json:"average"`
-	Optimizer      float64       `json:"optimizer"`
-	Commit         float64       `json:"commit"`
-	Evaluate       float64       `json:"evaluate"`
-	MemoryBytes    int64         `json:"memory_bytes"`
-	Memory         *tuner.Memory `json:"memory"`
-}
-
-// LinkStatus is how long a message takes between a stage and the next, as api.LinkStatus explains.
-type LinkStatus struct {
-	Link         int      `json:"link"`
-	MessageBytes int64    `json:"message_bytes"`
-	DownS        *float64 `json:"down_s"`
-	UpS          *float64 `json:"up_s"`
+	Held string `json:"held,omitempty"`
+	// Progress is what the worker measures of its training; the daemon adds the rest. Its State is starting, running (also after the
+	// final round, until the worker is told to end) or failed. Rates and fractions are of the last seconds.
+	Progress api.JobStatus `json:"status"`
 }
 
 // Loading tells a process that loads slowly from one that hangs.
