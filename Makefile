@@ -192,7 +192,7 @@ BENCHES ?=
 .PHONY: bench-check
 bench-check: ## a short form of every benchmark against its bars, BENCHES=overhead,recovery some of them
 	@$(MAKE) --no-print-directory deps build >&2
-	@$(GO) run ./bench/check -go '$(GO)' -tags '$(strip $(subst -tags,,$(TAGS)))' -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)" -only '$(BENCHES)'
+	@GO='$(GO)' TAGS='$(TAGS)' AVGPIPED=$(BIN)/avgpiped BENCHES='$(BENCHES)' bench/check.sh
 
 TRIALS ?= 300
 SEED   ?= 0

@@ -66,11 +66,6 @@ func Report(machine, people io.Writer, figures ...Figure) error {
 			return fmt.Errorf("write figure %s of %s: %w", f.Metric, f.Bench, err)
 		}
 	}
-	return Table(people, figures)
-}
-
-// Table prints figures that were reported to people.
-func Table(people io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(people, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "metric\tvalue\tbar\taim\t") //nolint:errcheck // Flush returns it
 	for _, f := range figures {

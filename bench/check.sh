@@ -1,0 +1,41 @@
+#!/bin/sh
+# Runs a short form of every benchmark and holds each figure against the bar that the benchmark itself gives it. It ends with the figures
+# that do not hold, and fails when there is one or when one could not be measured. `make bench-check` runs it with GO, TAGS, AVGPIPED and
+# BENCHES, the names of those to run, separated by commas; empty: all.
+set -u
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+figures=$dir/all.jsonl
+touch "$figures"
+daemon="-avgpiped $AVGPIPED -goroot $("$GO" env GOROOT)"
+
+# bench NAME FLAGS: builds and runs a benchmark. Its own table goes to the standard error.
+bench() {
+	case ",${BENCHES:-$1}," in
+	*",$1,"*) ;;
+	*) return ;;
+	esac
+	printf '\n== %s %s ==\n' "$1" "$2" >&2
+	# shellcheck disable=SC2086 # flags are words
+	if "$GO" build $TAGS -o "$dir/$1" "./bench/$1" && "$dir/$1" $2 >"$dir/$1.jsonl" && [ -s "$dir/$1.jsonl" ]; then
+		cat "$dir/$1.jsonl" >>"$figures"
+	else
+		failed="${failed-} $1"
+	fi
+}
+
+# The short ones first.
+bench schedules "-figures $dir"
+bench overhead "-seconds 0.1 -repeats 3"
+bench recompute "-rounds 3"
+bench engine "-parts f32,bf16 -rounds 1 -own"
+bench emulated "-batches 3"
+bench recovery "-kills 3 $daemon"
+bench scaling "-rounds 1 -tokens 100000 $daemon"
+bench chaos "-trials 20 -avgpiped $AVGPIPED"
+bench tuner "-parts accuracy -rounds 3"
+bench averaging "-pipelines 2 -steps 512 -seeds 1 -rates 0.006 -rules default $daemon"
+
+printf '\n%s figures, of which these do not hold:\n' "$(wc -l <"$figures")"
+grep '"holds":false' "$figures" || echo none
+[ -z "${failed-}" ] || { echo "could not be measured:$failed"; exit 1; }
+! grep -q '"holds":false' "$figures"
