@@ -104,14 +104,11 @@ func (w *wiring) join(ctx context.Context, group *errgroup.Group, l wire.Link, d
 	if !hasLower && !hasUpper {
 		return
 	}
-	group.Go(func() (err error) {
-		s := wire.Spec{Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace}
+	group.Go(func() error {
 		from, to := w.device[l.Lower], w.device[l.Upper]
-		if s.Down, err = w.config.Network.Line(from, to); err != nil {
-			return err
-		}
-		if s.Up, err = w.config.Network.Line(to, from); err != nil {
-			return err
+		s := wire.Spec{
+			Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace,
+			Down: w.config.Network.Line(from, to), Up: w.config.Network.Line(to, from),
 		}
 		switch {
 		case hasLower && hasUpper:

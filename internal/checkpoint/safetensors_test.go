@@ -271,7 +271,7 @@ func FuzzOpenSafetensors(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer s.Close() //nolint:errcheck // only read
+		defer s.Close()
 		for _, tensor := range s.Tensors() {
 			if tensor.DType != checkpoint.F32 {
 				continue

@@ -15,9 +15,9 @@ var errEarly = errors.New("not ready yet")
 
 // Dial connects to the node of the link's upper stage. Workers of one placement start in any order, so it tries again until
 // the other node is there and expects the link, or ctx ends. A node that has gone on to a later generation refuses for
-// good, with *StaleError.
+// good, with ErrStale.
 func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End, error) {
-	if err := errors.Join(s.Validate(), c.Validate()); err != nil {
+	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -62,10 +62,11 @@ func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) erro
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
-	if err := (hello{Job: c.Job, generation: s.Generation, link: link}).write(conn); err != nil {
+	if err := writeMessage(conn, link.header(opening, s.Generation), hello{c.Job, link.Purpose}); err != nil {
 		return err
 	}
-	answer, err := readReply(conn)
+	var answer reply
+	header, err := readMessage(conn, answering, &answer)
 	if err != nil {
 		return err
 	}
@@ -75,8 +76,8 @@ func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) erro
 			return context.Cause(ctx)
 		}
 		return conn.SetDeadline(time.Time{})
-	case stale:
-		return &StaleError{Object: "the other node", Have: s.Generation, Found: answer.generation}
+	case outdated:
+		return stale("the other node", s.Generation, header.Generation)
 	case early:
 		return fmt.Errorf("%w: %s", errEarly, answer.Reason)
 	case refused:

@@ -11,29 +11,13 @@ import (
 // generation and the link, and the listening end answers with its verdict and its own generation.
 const (
 	maxHandshake = 2048 // bytes of a payload
-	maxJob       = 255  // of a job's name
 	maxReason    = 512  // of the reason for a close
 )
 
-// hello opens a connection.
+// hello is the payload that opens a connection.
 type hello struct {
-	Job        string  `json:"job"`
-	Purpose    Purpose `json:"purpose"`
-	generation uint64
-	link       Link
-}
-
-func (h hello) write(w io.Writer) error {
-	h.Purpose = h.link.Purpose
-	header := Header{Kind: opening, Generation: h.generation, Pipeline: h.link.Pipeline, From: h.link.Lower, To: h.link.Upper, Micro: -1}
-	return writeMessage(w, header, h)
-}
-
-func readHello(r io.Reader) (h hello, err error) {
-	header, err := readMessage(r, opening, &h)
-	h.generation = header.Generation
-	h.link = Link{Purpose: h.Purpose, Pipeline: header.Pipeline, Lower: header.From, Upper: header.To}
-	return h, err
+	Job     string  `json:"job"`
+	Purpose Purpose `json:"purpose"`
 }
 
 // verdict is what the listening end says to a hello.
@@ -42,25 +26,14 @@ type verdict string
 const (
 	accepted verdict = "accepted"
 	refused  verdict = "refused" // for good
-	stale    verdict = "stale"   // the dialling end is of an earlier generation
+	outdated verdict = "stale"   // the dialling end is of an earlier generation
 	early    verdict = "early"   // the dialling end is of a later generation, or the link is not expected yet: try again
 )
 
-// reply answers a hello.
+// reply is the payload that answers a hello.
 type reply struct {
-	Verdict    verdict `json:"verdict"`
-	Reason     string  `json:"reason,omitempty"`
-	generation uint64
-}
-
-func (r reply) write(w io.Writer) error {
-	return writeMessage(w, Header{Kind: answering, Generation: r.generation, Micro: -1}, r)
-}
-
-func readReply(r io.Reader) (answer reply, err error) {
-	header, err := readMessage(r, answering, &answer)
-	answer.generation = header.Generation
-	return answer, err
+	Verdict verdict `json:"verdict"`
+	Reason  string  `json:"reason,omitempty"`
 }
 
 // writeMessage writes a frame in one piece.

@@ -12,7 +12,7 @@ import (
 
 // Config is what the links of one process between nodes have in common.
 type Config struct {
-	// Job names the job; a connection of another job is refused. At most 255 bytes.
+	// Job names the job; a connection of another job is refused.
 	Job string
 	// TLS, unless nil, secures every connection. For Dial it names the server or verifies the peer itself; for Listen
 	// it requires the client's certificate.
@@ -29,14 +29,6 @@ const (
 // keepAlive probes a peer after 15 s without traffic; it counts as lost after three unanswered probes.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// Validate reports the first unusable field.
-func (c Config) Validate() error {
-	if len(c.Job) > maxJob {
-		return fmt.Errorf("links: job name of %d bytes: at most %d", len(c.Job), maxJob)
-	}
-	return nil
-}
-
 // Listener takes the connections of the links whose upper stage is on this node.
 type Listener struct {
 	config     Config
@@ -52,9 +44,6 @@ type Listener struct {
 
 // Listen starts to accept connections of generation on address, host:port. Close ends it.
 func Listen(ctx context.Context, address string, generation uint64, c Config) (*Listener, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	inner, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
@@ -89,7 +78,7 @@ func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
 		return nil, err
 	}
 	if s.Generation != l.generation {
-		return nil, &StaleError{Object: link.String(), Have: l.generation, Found: s.Generation}
+		return nil, stale(link.String(), l.generation, s.Generation)
 	}
 	arrived := make(chan net.Conn)
 	if err := l.expect(link, arrived); err != nil {
@@ -157,12 +146,13 @@ func (l *Listener) handshake(conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
-	h, err := readHello(conn)
+	var h hello
+	header, err := readMessage(conn, opening, &h)
 	if err != nil {
 		return err
 	}
-	arrived, answer := l.judge(h)
-	if err := answer.write(conn); err != nil || answer.Verdict != accepted {
+	arrived, answer := l.judge(h, header)
+	if err := writeMessage(conn, Header{Kind: answering, Generation: l.generation, Micro: -1}, answer); err != nil || answer.Verdict != accepted {
 		return errors.Join(errors.New(answer.Reason), err)
 	}
 	if !stop() { // Close has begun
@@ -182,21 +172,18 @@ func (l *Listener) handshake(conn net.Conn) error {
 }
 
 // judge decides on a hello.
-func (l *Listener) judge(h hello) (chan net.Conn, reply) {
-	answer := reply{Verdict: refused, generation: l.generation}
+func (l *Listener) judge(h hello, header Header) (chan net.Conn, reply) {
+	link := Link{Purpose: h.Purpose, Pipeline: header.Pipeline, Lower: header.From, Upper: header.To}
 	switch {
 	case h.Job != l.config.Job:
-		answer.Reason = fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)
-	case h.generation < l.generation:
-		answer.Verdict, answer.Reason = stale, fmt.Sprintf("generation %d is over", h.generation)
-	case h.generation > l.generation:
-		answer.Verdict, answer.Reason = early, fmt.Sprintf("generation %d has not reached this node", h.generation)
-	default:
-		if arrived := l.expected(h.link); arrived != nil {
-			answer.Verdict = accepted
-			return arrived, answer
-		}
-		answer.Verdict, answer.Reason = early, fmt.Sprintf("the %v is not expected", h.link)
+		return nil, reply{refused, fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)}
+	case header.Generation < l.generation:
+		return nil, reply{outdated, fmt.Sprintf("generation %d is over", header.Generation)}
+	case header.Generation > l.generation:
+		return nil, reply{early, fmt.Sprintf("generation %d has not reached this node", header.Generation)}
 	}
-	return nil, answer
+	if arrived := l.expected(link); arrived != nil {
+		return arrived, reply{Verdict: accepted}
+	}
+	return nil, reply{early, fmt.Sprintf("the %v is not expected", link)}
 }

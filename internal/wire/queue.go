@@ -144,7 +144,7 @@ func (q *queue) admit(f Frame) error {
 		return err
 	}
 	if f.Generation != q.spec.Generation {
-		return &StaleError{Object: "frame (" + f.String() + ")", Have: q.spec.Generation, Found: f.Generation}
+		return stale("frame ("+f.String()+")", q.spec.Generation, f.Generation)
 	}
 	if len(f.Payload) > q.spec.MaxBytes {
 		return fmt.Errorf("send %v: payload is %d bytes, the link carries at most %d", f.Header, len(f.Payload), q.spec.MaxBytes)

@@ -119,8 +119,7 @@ func (e *tcpEnd) sendClose() {
 		text = "failed: " + cause.Error()
 		text = text[:min(len(text), maxReason)]
 	}
-	h := Header{Kind: closing, Generation: e.spec.Generation, Pipeline: e.link.Pipeline, From: e.link.Lower, To: e.link.Upper, Micro: -1}
-	h.encode(e.header[:], len(text))
+	e.link.header(closing, e.spec.Generation).encode(e.header[:], len(text))
 	_, _ = e.conn.Write(append(e.header[:], text...))
 }
 
@@ -154,7 +153,9 @@ func (e *tcpEnd) read() {
 			e.closedByPeer(f)
 			return
 		case !e.deliver(f):
-			e.drain()
+			// Until the other end has closed as well, or the deadline is over: closing a connection with unread data would reset it,
+			// and lose what was flushed.
+			_, _ = io.Copy(io.Discard, e.conn)
 			return
 		}
 	}
@@ -195,7 +196,7 @@ func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 // expected refuses a frame that belongs on another link.
 func (e *tcpEnd) expected(h Header) error {
 	if h.Generation != e.spec.Generation {
-		return &StaleError{Object: "frame (" + h.String() + ")", Have: e.spec.Generation, Found: h.Generation}
+		return stale("frame ("+h.String()+")", e.spec.Generation, h.Generation)
 	}
 	down := h.From == e.link.Lower && h.To == e.link.Upper
 	up := h.From == e.link.Upper && h.To == e.link.Lower
@@ -221,11 +222,5 @@ func (e *tcpEnd) closedByPeer(f Frame) {
 		e.finish(nil)
 		return
 	}
-	e.finish(&RemoteError{Reason: string(f.Payload)})
-}
-
-// drain reads until the other end has closed as well or the deadline is over: closing a connection with unread data would
-// reset it, and lose what was flushed.
-func (e *tcpEnd) drain() {
-	_, _ = io.Copy(io.Discard, e.conn)
+	e.finish(fmt.Errorf("closed by the other end: %s", f.Payload))
 }

@@ -97,7 +97,7 @@ type End interface {
 	NewFrame(h Header, n int) Frame
 	// Send queues a frame and takes over its payload, also when it fails. It blocks only while the queue is full (its
 	// depth is the plan's peak of frames in flight, so a checked plan never blocks), until ctx ends or the link does.
-	// A frame of another generation than the link's is refused with *StaleError and does not harm the link.
+	// A frame of another generation than the link's is refused with ErrStale and does not harm the link.
 	Send(ctx context.Context, f Frame) error
 	// Receive returns the next frame in the order they were sent, and fails when ctx ends or the link does.
 	Receive(ctx context.Context) (Frame, error)
@@ -108,8 +108,8 @@ type End interface {
 	// before, f is called at once.
 	OnArrival(f func())
 	// Close ends the link in both directions and returns when its goroutines have ended. With a cause it fails
-	// both ends at once: pending and later calls return an error that wraps the cause (on the other node: its text, in a
-	// *RemoteError), and frames on the way are lost. With nil it ends in order: the frames already sent can still be
+	// both ends at once: pending and later calls return an error that wraps the cause (on the other node: one with its
+	// text), and frames on the way are lost. With nil it ends in order: the frames already sent can still be
 	// received, then both ends return ErrClosed. The first call decides; later ones only wait.
 	Close(cause error) error
 }
@@ -150,6 +150,11 @@ func (l Link) String() string {
 	return fmt.Sprintf("%v link of pipeline %d, stages %d and %d", l.Purpose, l.Pipeline, l.Lower, l.Upper)
 }
 
+// header is that of a frame which belongs to no step.
+func (l Link) header(kind Kind, generation uint64) Header {
+	return Header{Kind: kind, Generation: generation, Pipeline: l.Pipeline, From: l.Lower, To: l.Upper, Micro: -1}
+}
+
 // Spec sizes one link. Both ends must use the same values.
 type Spec struct {
 	Generation uint64
@@ -178,17 +183,9 @@ func (s Spec) Validate() error {
 // ErrClosed is what an end returns after its link was closed without a cause.
 var ErrClosed = errors.New("link closed")
 
-// StaleError reports a frame or a handshake of another generation.
-type StaleError struct {
-	Object      string // what carried it
-	Have, Found uint64 // the generation here, the generation found
+// ErrStale is wrapped by the errors about a frame or a handshake of another generation.
+var ErrStale = errors.New("refused")
+
+func stale(what string, have, found uint64) error {
+	return fmt.Errorf("%s is of generation %d, this link of %d: %w", what, found, have, ErrStale)
 }
-
-func (e *StaleError) Error() string {
-	return fmt.Sprintf("%s is of generation %d, this link of %d: refused", e.Object, e.Found, e.Have)
-}
-
-// RemoteError is the cause with which the other node closed the link. Only its text crosses.
-type RemoteError struct{ Reason string }
-
-func (e *RemoteError) Error() string { return "closed by the other end: " + e.Reason }

@@ -99,9 +99,8 @@ func TestDialWaitsUntilTheOtherNodeExpectsTheLink(t *testing.T) {
 func TestHandshakeRefusesAnEarlierGeneration(t *testing.T) {
 	l := listen(t, 5, wire.Config{})
 	_, err := wire.Dial(t.Context(), l.Address(), link, wire.Spec{Generation: 4, Depth: 1, MaxBytes: 8}, wire.Config{})
-	var stale *wire.StaleError
-	if !errors.As(err, &stale) || stale.Found != 5 || stale.Have != 4 {
-		t.Errorf("Dial: %v, want *StaleError of generations 4 and 5", err)
+	if !errors.Is(err, wire.ErrStale) || !strings.Contains(err.Error(), "of generation 5, this link of 4") {
+		t.Errorf("Dial: %v, want ErrStale of generations 4 and 5", err)
 	}
 }
 
@@ -115,9 +114,8 @@ func TestHandshakeRefusesAnotherJob(t *testing.T) {
 
 func TestAcceptRefusesAnotherGeneration(t *testing.T) {
 	l := listen(t, 2, wire.Config{})
-	var stale *wire.StaleError
-	if _, err := l.Accept(t.Context(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}); !errors.As(err, &stale) {
-		t.Errorf("Accept: %v, want *StaleError", err)
+	if _, err := l.Accept(t.Context(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}); !errors.Is(err, wire.ErrStale) {
+		t.Errorf("Accept: %v, want ErrStale", err)
 	}
 }
 
