@@ -2,11 +2,9 @@ package worker
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
-	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // links reach the stages that other nodes host. All stages of a node are reached at one address.
@@ -51,32 +49,4 @@ func (l *links) close() error {
 		return nil
 	}
 	return l.listener.Close()
-}
-
-// checkPlaces refuses stages that could not be reached.
-func checkPlaces(a control.Assignment, plan schedule.Plan) error {
-	addresses := map[string]string{}
-	nodes := make([]string, len(plan)) // of each device
-	placement := plan.Placement()
-	for k, place := range a.Stages {
-		switch node := &nodes[placement[k]]; {
-		case *node == "":
-			*node = place.Node
-		case *node != place.Node:
-			return fmt.Errorf("stage %d lives on node %q, another stage of its device %d on node %q", k, place.Node, placement[k], *node)
-		}
-		if known, ok := addresses[place.Node]; ok && known != place.Address {
-			return fmt.Errorf("stage %d: node %q has addresses %q and %q: one for all its stages", k, place.Node, known, place.Address)
-		}
-		addresses[place.Node] = place.Address
-	}
-	if _, here := addresses[a.Node]; !here {
-		return fmt.Errorf("no stage lives on node %q", a.Node)
-	}
-	for node, address := range addresses {
-		if len(addresses) > 1 && address == "" {
-			return fmt.Errorf("node %q has no address, and stages live on %d nodes", node, len(addresses))
-		}
-	}
-	return nil
 }

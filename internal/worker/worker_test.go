@@ -385,13 +385,6 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 		"not a whole number of":                func(a *control.Assignment) { a.Spec.Job.Averaging.Tau = 3 },
 		"the job 2 devices and 3 stage places": func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]) },
 		"the plan has 1 devices and 1 stages":  func(a *control.Assignment) { a.Plan = a.Plan[:1] },
-		"another stage of its device 0 on node": func(a *control.Assignment) {
-			a.Plan = []string{"0F0 0F1 2F0 2B0 0B0 2F1 2B1 0B1", "1F0 1B0 1F1 1B1"}
-			a.Stages = []control.StagePlace{{Node: "a", Address: "x"}, {Node: "a", Address: "x"}, {Node: "b", Address: "y"}}
-		},
-		`no stage lives on node`: func(a *control.Assignment) { a.Node = "elsewhere" },
-		"has no address":         func(a *control.Assignment) { a.Stages[1].Node = "b" },
-		"stands at step 3":       func(a *control.Assignment) { a.Restore = restoreAt(3, 2) },
 		"1 shards and 1 cursors": func(a *control.Assignment) {
 			a.Restore = &control.Restore{Shards: []string{""}, Cursors: make([]shard.Cursor, 1)}
 		},
@@ -412,11 +405,6 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 			t.Errorf("exit code %d, error %v; want %d and %q", code, err, control.ExitInvalid, want)
 		}
 	}
-}
-
-// restoreAt is a round whose pipelines stand at another step than it says.
-func restoreAt(step, round uint64) *control.Restore {
-	return &control.Restore{Round: round, Shards: []string{"", ""}, Cursors: []shard.Cursor{{Step: step}}}
 }
 
 func TestLossThatIsNotANumberFailsForGood(t *testing.T) {
