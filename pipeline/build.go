@@ -36,9 +36,9 @@ func (g *Group) buildDevice(ctx context.Context, d *device) error {
 		}
 	}
 	for p := range g.config.Pipelines {
-		runners := make(map[int]*opRunner)
+		runners := make(map[int]*runner)
 		for _, st := range d.stages {
-			runners[st.config.Index] = &st.runners[p].opRunner
+			runners[st.config.Index] = st.runners[p]
 		}
 		w := &dispatcher{cells: cellsOf(g.config.Plan[d.row], runners), executor: d.executor, trace: g.config.Events.Trace}
 		for _, l := range runners {
@@ -147,16 +147,11 @@ func (g *Group) buildShard(st *localStage) error {
 
 func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {
 	row := g.config.Plan[g.placement[st.config.Index]]
-	r := &runner{
-		opRunner: opRunner{
-			stageID: g.stageID(st, p), micros: g.config.MicroBatches, groups: groupsOf(row, st.config.Index, g.config.MicroBatches),
-			stage: s, shape: s.Shape(), done: make(chan error, 1),
-		},
-		gate: g.gate, shard: st.shard, config: &g.config, ties: tiesOf(s),
-		start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p], updates: g.config.Plan.Updates(),
+	return &runner{
+		stageID: g.stageID(st, p), config: &g.config, gate: g.gate, shard: st.shard, stage: s, shape: s.Shape(), ties: tiesOf(s),
+		groups: groupsOf(row, st.config.Index, g.config.MicroBatches), start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p],
+		updates: g.config.Plan.Updates(), done: make(chan error, 1),
 	}
-	r.take = r.updateInside
-	return r
 }
 
 // newFeeder makes what fills the data of a pipeline on its first and its last stage.

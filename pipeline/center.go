@@ -18,7 +18,7 @@ import (
 type shard struct {
 	index    int
 	config   *Config
-	executor *Executor
+	executor *executor
 	stages   []stage.Stage // by pipeline
 	rules    elastic.Method
 	needs    elastic.Needs

@@ -10,7 +10,7 @@ import (
 )
 
 // dispatcher runs one pipeline's ops on one device, a row of the plan, batch after batch and in the plan's order. A row has an
-// opRunner for each of its stages. An op starts when its stage has begun the batch and the op's input has arrived. After a stage's
+// runner for each of its stages. An op starts when its stage has begun the batch and the op's input has arrived. After a stage's
 // last op of a batch its runner does the rest (the norm, the optimizer, the round) while other stages of the row go on; the next
 // batch's first op may run while another stage still waits for its round.
 //
@@ -20,7 +20,7 @@ import (
 // alternate, first come, first served.
 type dispatcher struct {
 	cells    []cell
-	executor *Executor
+	executor *executor
 	trace    trace.Listener
 
 	mu     sync.Mutex // also of the runners' state
@@ -33,7 +33,7 @@ type dispatcher struct {
 // cell is an op of the row with what is known of it beforehand.
 type cell struct {
 	schedule.Op
-	runner *opRunner
+	runner *runner
 	last   bool // of the stage's ops in a batch
 	// Of an update: which one of the batch, 0-based, and the older versions of the weights that passes after it still read.
 	update int
@@ -41,7 +41,7 @@ type cell struct {
 }
 
 // cellsOf prepares a row of the plan. runners are by stage.
-func cellsOf(row []schedule.Op, runners map[int]*opRunner) []cell {
+func cellsOf(row []schedule.Op, runners map[int]*runner) []cell {
 	cells := make([]cell, len(row))
 	last := map[int]int{}
 	for i, op := range row {
@@ -107,7 +107,7 @@ func (d *dispatcher) advance() bool {
 	}
 	ok, err := c.runner.gather(c.Kind)
 	if err != nil {
-		c.runner.finish(c.runner.fault(c.Op, err))
+		c.runner.finish(c.runner.fault(c.runner.step, c.String(), err))
 		return false
 	}
 	if ok {
@@ -140,7 +140,7 @@ func (d *dispatcher) run() {
 	}
 	d.since = trace.Now()
 	if err != nil {
-		r.finish(r.fault(c.Op, err))
+		r.finish(r.fault(r.step, c.String(), err))
 	} else if c.last {
 		r.finish(nil)
 	}
@@ -153,7 +153,7 @@ func (d *dispatcher) drop(err error) {
 	defer d.mu.Unlock()
 	d.queued = false
 	c := &d.cells[d.next]
-	c.runner.finish(c.runner.fault(c.Op, err))
+	c.runner.finish(c.runner.fault(c.runner.step, c.String(), err))
 }
 
 // groupsOf are the micro-batches whose gradients an optimizer step takes together: the last of each group, ascending.

@@ -3,7 +3,7 @@
 //
 // The parts, from the device up:
 //
-//   - Executor: one for each device. A single goroutine, locked to its OS thread, runs closures first in, first out; so whatever
+//   - executor: one for each device. A single goroutine, locked to its OS thread, runs closures first in, first out; so whatever
 //     holds per-thread state (an OpenMP team, a CUDA context) sees one caller. Pipelines that share a device share its executor:
 //     while one waits for a message, another computes.
 //
@@ -11,10 +11,8 @@
 //     moment its input has arrived, from the goroutine that brings it: no goroutine is woken between an arrival and the
 //     device, so a hop costs a few microseconds (docs/decisions/0007).
 //
-//   - opRunner: one stage of a row. A device that has several (interleaved, V placement) has one for each; links between them are
-//     links like any other.
-//
-//   - runner: a stage of a pipeline, batch by batch: its ops, the exchange of tied gradients, the global norm, the optimizer, the
+//   - runner: a stage of a pipeline, batch by batch. A device that has several stages (interleaved, V placement) has one for each; links
+//     between them are links like any other. It runs the ops, the exchange of tied gradients, the global norm, the optimizer, the
 //     round. The data of a batch comes over a link of its own from a feeder that fills ahead. Where the plan itself takes
 //     optimizer steps (pipedream), they run among its ops, each stage by itself, and the batch's end only drains the pipeline.
 //

@@ -18,14 +18,14 @@ type evaluator struct {
 	config   *Config
 	stage    stage.Stage // computes with vector instead of its own parameters
 	vector   flat.Vector // the copy of the center
-	executor *Executor
+	executor *executor
 	source   Source
 	up, down wire.End
 	due      chan uint64   // rounds whose copy is made; capacity 1, closed when training is over
 	free     chan struct{} // holds a token while nobody reads vector; capacity 1
 }
 
-func newEvaluator(s stageID, c *Config, source Source, e *Executor) *evaluator {
+func newEvaluator(s stageID, c *Config, source Source, e *executor) *evaluator {
 	v := &evaluator{
 		stageID: s, config: c, source: source, executor: e,
 		due: make(chan uint64, 1), free: make(chan struct{}, 1),

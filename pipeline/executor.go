@@ -13,20 +13,13 @@ import (
 	"github.com/avgpipe/avgpipe/internal/trace"
 )
 
-// ErrStopped is what Do returns once the executor has ended.
-var ErrStopped = errors.New("executor has stopped")
+// errStopped is what Do returns once the executor has ended.
+var errStopped = errors.New("executor has stopped")
 
-// ExecutorConfig configures an Executor.
-type ExecutorConfig struct {
-	// Attach, unless nil, runs once on the executor's thread before anything else: device.Threaded.Attach.
-	Attach func() error
-	// Trace hears of every closure and of the wait before it.
-	Trace trace.Listener
-}
-
-// Executor runs closures of one device, one at a time, in the order they were handed in, on one OS thread.
-type Executor struct {
-	config ExecutorConfig
+// executor runs closures of one device, one at a time, in the order they were handed in, on one OS thread.
+type executor struct {
+	attach func() error   // unless nil, runs once on the executor's thread before anything else: device.Threaded.Attach
+	trace  trace.Listener // hears of every closure and of the wait before it
 	parker parker
 
 	mu      sync.Mutex
@@ -44,18 +37,16 @@ type work interface {
 	drop(err error) // instead of run, when the executor ends first
 }
 
-func newExecutor(c ExecutorConfig, p parker) *Executor { return &Executor{config: c, parker: p} }
-
-// Run executes until ctx ends. The closure that is running then finishes; those that wait fail with ErrStopped. Run locks its
+// Run executes until ctx ends. The closure that is running then finishes; those that wait fail with errStopped. run locks its
 // goroutine to the thread and leaves it locked, so that the thread, with whatever Attach bound to it, ends with the goroutine:
 // call it on a goroutine of its own. It returns nil when ctx ended, or why the executor could not start.
-func (e *Executor) Run(ctx context.Context) error {
+func (e *executor) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	stop := context.AfterFunc(ctx, e.leave)
 	defer stop()
 	var err error
-	if e.config.Attach != nil {
-		if err = e.config.Attach(); err != nil {
+	if e.attach != nil {
+		if err = e.attach(); err != nil {
 			err = fmt.Errorf("attach the device to its thread: %w", err)
 			e.leave()
 		}
@@ -67,7 +58,7 @@ func (e *Executor) Run(ctx context.Context) error {
 }
 
 // leave makes next return nil.
-func (e *Executor) leave() {
+func (e *executor) leave() {
 	e.mu.Lock()
 	e.leaving = true
 	e.unlockAndWake()
@@ -75,7 +66,7 @@ func (e *Executor) leave() {
 
 // unlockAndWake releases mu and wakes the goroutine if it sleeps. In this order: woken first, it would run into the lock and go
 // to sleep again, this time the slow way.
-func (e *Executor) unlockAndWake() {
+func (e *executor) unlockAndWake() {
 	wake := e.idle && !e.ended
 	if wake {
 		e.idle = false
@@ -89,7 +80,7 @@ func (e *Executor) unlockAndWake() {
 }
 
 // next waits for work; nil when the executor must end.
-func (e *Executor) next() work {
+func (e *executor) next() work {
 	for {
 		e.mu.Lock()
 		switch {
@@ -110,7 +101,7 @@ func (e *Executor) next() work {
 }
 
 // end refuses what still waits.
-func (e *Executor) end() error {
+func (e *executor) end() error {
 	e.mu.Lock()
 	rest := e.queue
 	e.queue, e.ended = nil, true
@@ -120,17 +111,17 @@ func (e *Executor) end() error {
 	}
 	err := e.parker.close()
 	for _, w := range rest {
-		w.drop(ErrStopped)
+		w.drop(errStopped)
 	}
 	return err
 }
 
 // submit queues work from any goroutine.
-func (e *Executor) submit(w work) {
+func (e *executor) submit(w work) {
 	e.mu.Lock()
 	if e.ended {
 		e.mu.Unlock()
-		w.drop(ErrStopped)
+		w.drop(errStopped)
 		return
 	}
 	e.queue = append(e.queue, w)
@@ -139,7 +130,7 @@ func (e *Executor) submit(w work) {
 
 // Do runs f on the executor and returns its error. The wait for the device and the run are emitted as spans with the fields
 // of span, whose Kind is the run's. When ctx ends before f has started, f is not run; once started it is always waited for.
-func (e *Executor) Do(ctx context.Context, span trace.Span, f func() error) error {
+func (e *executor) Do(ctx context.Context, span trace.Span, f func() error) error {
 	c := &call{f: f, done: make(chan error, 1)}
 	asked := trace.Now()
 	e.submit(c)
@@ -153,17 +144,13 @@ func (e *Executor) Do(ctx context.Context, span trace.Span, f func() error) erro
 		err = <-c.done
 	}
 	if c.ran {
-		e.emit(span, asked, c)
+		wait := span
+		wait.Kind, wait.Start, wait.End = trace.WaitDevice, asked, c.start
+		e.trace.Emit(wait)
+		span.Start, span.End = c.start, c.end
+		e.trace.Emit(span)
 	}
 	return err
-}
-
-func (e *Executor) emit(span trace.Span, asked time.Duration, c *call) {
-	run := span
-	span.Kind, span.Start, span.End = trace.WaitDevice, asked, c.start
-	e.config.Trace.Emit(span)
-	run.Start, run.End = c.start, c.end
-	e.config.Trace.Emit(run)
 }
 
 // The states of a call.

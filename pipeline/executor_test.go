@@ -14,14 +14,14 @@ import (
 )
 
 // execute runs an executor until the test ends.
-func execute(t *testing.T, c ExecutorConfig) *Executor {
+func execute(t *testing.T, e *executor) *executor {
 	t.Helper()
-	return executeOn(t, c, newParker())
+	e.parker = newParker()
+	return executeOn(t, e)
 }
 
-func executeOn(t *testing.T, c ExecutorConfig, p parker) *Executor {
+func executeOn(t *testing.T, e *executor) *executor {
 	t.Helper()
-	e := newExecutor(c, p)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
@@ -37,7 +37,7 @@ func executeOn(t *testing.T, c ExecutorConfig, p parker) *Executor {
 func TestExecutorRunsOneClosureAtATimeInOrder(t *testing.T) {
 	for name, p := range map[string]parker{"kernel": newParker(), "channel": newChannelParker()} {
 		t.Run(name, func(t *testing.T) {
-			e := executeOn(t, ExecutorConfig{}, p)
+			e := executeOn(t, &executor{parker: p})
 			var busy atomic.Int32
 			var all sync.WaitGroup
 			for caller := range 8 {
@@ -76,7 +76,7 @@ func (o order) run()       { *o.ran = append(*o.ran, o.at) }
 func (o order) drop(error) { *o.ran = append(*o.ran, -o.at) }
 
 func TestExecutorIsFirstInFirstOut(t *testing.T) {
-	e := execute(t, ExecutorConfig{})
+	e := execute(t, &executor{})
 	var ran []int
 	for round := range 3 { // the queue's memory is reused and moved
 		for i := range 100 {
@@ -92,7 +92,7 @@ func TestExecutorIsFirstInFirstOut(t *testing.T) {
 }
 
 func TestDoReturnsTheClosuresError(t *testing.T) {
-	e := execute(t, ExecutorConfig{})
+	e := execute(t, &executor{})
 	want := errors.New("no")
 	if err := e.Do(t.Context(), trace.Span{}, func() error { return want }); !errors.Is(err, want) {
 		t.Errorf("Do: %v, want %v", err, want)
@@ -100,7 +100,7 @@ func TestDoReturnsTheClosuresError(t *testing.T) {
 }
 
 func TestACancelledCallerLeavesTheQueueButWaitsForWhatHasStarted(t *testing.T) {
-	e := execute(t, ExecutorConfig{})
+	e := execute(t, &executor{})
 	started, finish := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
@@ -132,7 +132,7 @@ func TestACancelledCallerLeavesTheQueueButWaitsForWhatHasStarted(t *testing.T) {
 }
 
 func TestAStoppedExecutorRefusesWhatWaits(t *testing.T) {
-	e := newExecutor(ExecutorConfig{}, newParker())
+	e := &executor{parker: newParker()}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
@@ -156,14 +156,14 @@ func TestAStoppedExecutorRefusesWhatWaits(t *testing.T) {
 	if !slices.Equal(ran, []int{-7}) {
 		t.Errorf("the work that waited: %v, want it dropped", ran)
 	}
-	if err := e.Do(t.Context(), trace.Span{}, func() error { return nil }); !errors.Is(err, ErrStopped) {
-		t.Errorf("Do afterwards: %v, want ErrStopped", err)
+	if err := e.Do(t.Context(), trace.Span{}, func() error { return nil }); !errors.Is(err, errStopped) {
+		t.Errorf("Do afterwards: %v, want errStopped", err)
 	}
 }
 
 func TestAttachRunsFirstAndItsFailureIsRuns(t *testing.T) {
 	attached := false
-	e := execute(t, ExecutorConfig{Attach: func() error { attached = true; return nil }})
+	e := execute(t, &executor{attach: func() error { attached = true; return nil }})
 	err := e.Do(t.Context(), trace.Span{}, func() error {
 		if !attached {
 			return errors.New("not attached")
@@ -174,7 +174,7 @@ func TestAttachRunsFirstAndItsFailureIsRuns(t *testing.T) {
 		t.Error(err)
 	}
 	want := errors.New("no such core")
-	broken := newExecutor(ExecutorConfig{Attach: func() error { return want }}, newParker())
+	broken := &executor{attach: func() error { return want }, parker: newParker()}
 	done := make(chan error)
 	go func() { done <- broken.Run(t.Context()) }()
 	if err := <-done; !errors.Is(err, want) {
@@ -191,7 +191,7 @@ func TestDoTellsTheWaitAndTheRunApart(t *testing.T) {
 			defer mu.Unlock()
 			spans = append(spans, e)
 		}
-		e := executeOn(t, ExecutorConfig{Trace: listen}, newChannelParker())
+		e := executeOn(t, &executor{trace: listen, parker: newChannelParker()})
 		var first sync.WaitGroup
 		first.Go(func() {
 			_ = e.Do(t.Context(), trace.Span{Kind: trace.Compute}, func() error { time.Sleep(3 * time.Second); return nil })

@@ -32,14 +32,14 @@ type Group struct {
 // device is one device here: its executor and its stages.
 type device struct {
 	row      int // of the plan
-	executor *Executor
+	executor *executor
 	stages   []*localStage
 }
 
 // localStage is one stage here, of all pipelines, and all that runs on it.
 type localStage struct {
 	config   StageConfig
-	executor *Executor
+	executor *executor
 	replicas []stage.Stage // by pipeline
 	runners  []*runner
 	feeders  []*feeder // by pipeline, on the first and the last stage; else none
@@ -92,11 +92,10 @@ func (g *Group) device(row int) *device {
 			return d
 		}
 	}
-	c := ExecutorConfig{Trace: g.config.Events.Trace}
+	d := &device{row: row, executor: &executor{trace: g.config.Events.Trace, parker: g.park()}}
 	if attach := g.config.Attach; attach != nil {
-		c.Attach = func() error { return attach(row) }
+		d.executor.attach = func() error { return attach(row) }
 	}
-	d := &device{row: row, executor: newExecutor(c, g.park())}
 	g.devices = append(g.devices, d)
 	return d
 }

@@ -11,35 +11,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-// opRunner computes the ops of one stage of one pipeline: what they take, hold and send.
-type opRunner struct {
-	ctx context.Context // of the group's run: bounds a Send, which a checked plan never makes wait
-	stageID
-	ends
-	dispatcher *dispatcher
-	micros     int
-	groups     []int // the last micro-batch of each optimizer step, ascending
-	stage      stage.Stage
-	shape      stage.Shape
-	take       func(c *cell) error // takes an optimizer step inside of a batch
-	done       chan error          // one result for each batch that began; capacity 1
-
-	// The dispatcher's mu guards these.
-	active bool          // a batch is in progress
-	begun  time.Duration // when it began
-	input  wire.Frame    // for the next op, once arrived
-	grad   wire.Frame
-	labels []wire.Frame // of the batch's micro-batches, as far as they have arrived; on the last stage
-
-	// The executor's alone while a batch is in progress.
-	step     uint64
-	inFlight []inFlight // by micro-batch
-	weights  []float32  // of the micro-batches in the mean loss of their optimizer step
-	shares   []float64  // of the micro-batches in the mean loss of the batch; on the last stage, as are the two below
-	forward  float64    // the share of the forwards since the last optimizer step
-	loss     float64    // of the optimizer steps inside of the batch, each with the share of its forwards
-}
-
 // stageID names a stage of a pipeline, and the generation.
 type stageID struct {
 	pipeline, index, stages int
@@ -79,25 +50,8 @@ func (p *inFlight) release() {
 	p.grad.Release()
 }
 
-// listen has the links call the dispatcher. It is called once, before the first batch.
-func (r *opRunner) listen() {
-	r.inFlight, r.weights, r.shares = make([]inFlight, r.micros), make([]float32, r.micros), make([]float64, r.micros)
-	from := 0
-	for _, to := range r.groups {
-		for i := from; i <= to; i++ {
-			r.weights[i] = 1 / float32(to+1-from)
-		}
-		from = to + 1
-	}
-	for _, e := range []wire.End{r.up, r.down, r.targets} {
-		if e != nil {
-			e.OnArrival(r.dispatcher.arrived)
-		}
-	}
-}
-
-// batch runs all ops of a step and returns when the last has ended.
-func (r *opRunner) batch(ctx context.Context, step uint64) error {
+// runOps runs all ops of a step and returns when the last has ended.
+func (r *runner) runOps(ctx context.Context, step uint64) error {
 	d := r.dispatcher
 	d.mu.Lock()
 	r.active, r.begun, r.labels = true, trace.Now(), r.labels[:0]
@@ -115,19 +69,15 @@ func (r *opRunner) batch(ctx context.Context, step uint64) error {
 }
 
 // finish ends the batch. The caller holds the dispatcher's mu.
-func (r *opRunner) finish(err error) {
+func (r *runner) finish(err error) {
 	if r.active {
 		r.active = false
 		r.done <- err
 	}
 }
 
-func (r *opRunner) fault(op schedule.Op, err error) error {
-	return &Error{Pipeline: r.pipeline, Stage: r.index, Step: r.step, Op: op.String(), Err: err}
-}
-
 // gather takes what an op needs from the links. False: not all is there yet. The caller holds the dispatcher's mu.
-func (r *opRunner) gather(kind schedule.Kind) (bool, error) {
+func (r *runner) gather(kind schedule.Kind) (bool, error) {
 	switch kind {
 	case schedule.Forward:
 		ok, err := fetch(r.up, &r.input)
@@ -159,11 +109,11 @@ func fetch(e wire.End, slot *wire.Frame) (bool, error) {
 // gatherLabels takes the labels of all micro-batches, before the first forward. Then the weights are the shares of the targets
 // that count, so the loss and its gradient are those of the batch (or of each optimizer step in it) as a whole, however it
 // is cut.
-func (r *opRunner) gatherLabels() (bool, error) {
-	if len(r.labels) == r.micros {
+func (r *runner) gatherLabels() (bool, error) {
+	if len(r.labels) == r.config.MicroBatches {
 		return true, nil
 	}
-	for len(r.labels) < r.micros {
+	for len(r.labels) < r.config.MicroBatches {
 		f, ok, err := r.targets.TryReceive()
 		if !ok {
 			return false, err
@@ -190,7 +140,7 @@ func (r *opRunner) gatherLabels() (bool, error) {
 }
 
 // claim moves what was gathered for an op to its micro-batch. The caller holds the dispatcher's mu.
-func (r *opRunner) claim(op schedule.Op) *inFlight {
+func (r *runner) claim(op schedule.Op) *inFlight {
 	p := &r.inFlight[op.Micro]
 	if op.Kind == schedule.Forward {
 		*p = inFlight{input: r.input, version: op.Version}
@@ -205,7 +155,7 @@ func (r *opRunner) claim(op schedule.Op) *inFlight {
 }
 
 // emitWaits says what passed between the op before, at since, and this one, at start, whose input was there at ready.
-func (r *opRunner) emitWaits(op schedule.Op, since, ready, start time.Duration) {
+func (r *runner) emitWaits(op schedule.Op, since, ready, start time.Duration) {
 	e := r.span(trace.WaitUpstream, r.step, op.Micro)
 	if e.Work = works[op.Kind]; op.Kind != schedule.Forward {
 		e.Kind = trace.WaitDownstream
@@ -224,7 +174,7 @@ var works = [...]trace.Work{
 }
 
 // compute runs one op and sends what it made.
-func (r *opRunner) compute(c *cell, p *inFlight, start time.Duration) error {
+func (r *runner) compute(c *cell, p *inFlight, start time.Duration) error {
 	m := stage.Micro{Step: r.step, Index: c.Micro, Weight: r.weights[c.Micro], Version: p.version}
 	var out wire.Frame
 	var link wire.End
@@ -235,7 +185,7 @@ func (r *opRunner) compute(c *cell, p *inFlight, start time.Duration) error {
 		link, out, err = r.runForward(m, p)
 	case schedule.Update:
 		e.Kind = trace.Optimizer
-		err = r.take(c)
+		err = r.updateInside(c)
 	case schedule.Backward, schedule.BackwardInput, schedule.BackwardWeight:
 		link, out, err = r.runBackward(c.Kind, m, p)
 	}
@@ -254,7 +204,7 @@ func (r *opRunner) compute(c *cell, p *inFlight, start time.Duration) error {
 	return link.Send(r.ctx, out)
 }
 
-func (r *opRunner) runForward(m stage.Micro, p *inFlight) (link wire.End, out wire.Frame, err error) {
+func (r *runner) runForward(m stage.Micro, p *inFlight) (link wire.End, out wire.Frame, err error) {
 	if err := r.expect(p.input, wire.Activation, r.index-1, m, r.shape.InputBytes); err != nil {
 		return nil, out, err
 	}
@@ -273,7 +223,7 @@ var parts = map[schedule.Kind]stage.Part{
 	schedule.Backward: stage.Whole, schedule.BackwardInput: stage.Input, schedule.BackwardWeight: stage.Weight,
 }
 
-func (r *opRunner) runBackward(kind schedule.Kind, m stage.Micro, p *inFlight) (link wire.End, out wire.Frame, err error) {
+func (r *runner) runBackward(kind schedule.Kind, m stage.Micro, p *inFlight) (link wire.End, out wire.Frame, err error) {
 	if !r.last() && kind != schedule.BackwardWeight {
 		if err := r.expect(p.grad, wire.Gradient, r.index+1, m, r.shape.OutputBytes); err != nil {
 			return nil, out, err
@@ -287,7 +237,7 @@ func (r *opRunner) runBackward(kind schedule.Kind, m stage.Micro, p *inFlight) (
 }
 
 // expect verifies that a frame is the one that the plan wants now.
-func (r *opRunner) expect(f wire.Frame, kind wire.Kind, from int, m stage.Micro, bytes int) error {
+func (r *runner) expect(f wire.Frame, kind wire.Kind, from int, m stage.Micro, bytes int) error {
 	return verify(f, r.header(kind, max(from, 0), r.index, m.Step, m.Index), bytes)
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 	"unsafe"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
@@ -16,16 +17,37 @@ import (
 
 // runner trains one stage of one pipeline, batch by batch.
 type runner struct {
-	opRunner
-	gate   *gate
-	shard  *shard
-	feeder *feeder // nil between the first and the last stage
-	config *Config
-	ties   []tie
-	start  uint64 // the first step
-	fresh  uint64 // the step at which the optimizer's state was zero
-	// updates is how many optimizer steps the plan itself takes in a batch; 0: the runner takes one after it.
-	updates int
+	stageID
+	ends
+	ctx        context.Context // of the group's run: bounds a Send, which a checked plan never makes wait
+	config     *Config
+	gate       *gate
+	shard      *shard
+	feeder     *feeder // nil between the first and the last stage
+	dispatcher *dispatcher
+	stage      stage.Stage
+	shape      stage.Shape
+	ties       []tie
+	groups     []int      // the last micro-batch of each optimizer step, ascending
+	updates    int        // optimizer steps that the plan itself takes in a batch; 0: the runner takes one after it
+	start      uint64     // the first step
+	fresh      uint64     // the step at which the optimizer's state was zero
+	done       chan error // one result for each batch that began; capacity 1
+
+	// The dispatcher's mu guards these.
+	active bool          // a batch is in progress
+	begun  time.Duration // when it began
+	input  wire.Frame    // for the next op, once arrived
+	grad   wire.Frame
+	labels []wire.Frame // of the batch's micro-batches, as far as they have arrived; on the last stage
+
+	// The executor's alone while a batch is in progress.
+	step     uint64
+	inFlight []inFlight // by micro-batch
+	weights  []float32  // of the micro-batches in the mean loss of their optimizer step
+	shares   []float64  // of the micro-batches in the mean loss of the batch; on the last stage, as are the two below
+	forward  float64    // the share of the forwards since the last optimizer step
+	loss     float64    // of the optimizer steps inside of the batch, each with the share of its forwards
 }
 
 // run trains until the final round is complete, ctx ends or something fails.
@@ -50,6 +72,24 @@ func (r *runner) fault(step uint64, op string, err error) error {
 	return &Error{Pipeline: r.pipeline, Stage: r.index, Step: step, Op: op, Err: err}
 }
 
+// listen has the links call the dispatcher. It is called once, before the first batch.
+func (r *runner) listen() {
+	micros := r.config.MicroBatches
+	r.inFlight, r.weights, r.shares = make([]inFlight, micros), make([]float32, micros), make([]float64, micros)
+	from := 0
+	for _, to := range r.groups {
+		for i := from; i <= to; i++ {
+			r.weights[i] = 1 / float32(to+1-from)
+		}
+		from = to + 1
+	}
+	for _, e := range []wire.End{r.up, r.down, r.targets} {
+		if e != nil {
+			e.OnArrival(r.dispatcher.arrived)
+		}
+	}
+}
+
 // do runs f on the executor, as a part of the optimizer step.
 func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
 	return r.dispatcher.executor.Do(ctx, r.span(trace.Optimizer, step, -1), f)
@@ -57,7 +97,7 @@ func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
 
 // batch trains one step: its ops, the update, unless those have taken it, and, at the end of a round, the averaging.
 func (r *runner) batch(ctx context.Context, step uint64) error {
-	if err := r.opRunner.batch(ctx, step); err != nil {
+	if err := r.runOps(ctx, step); err != nil {
 		return r.fault(step, "batch", err)
 	}
 	if r.feeder != nil {

@@ -46,7 +46,7 @@ type snapshotter struct {
 	index    int
 	tau      uint64
 	fresh    []uint64 // by pipeline: the step at which its optimizer state was zero
-	executor *Executor
+	executor *executor
 	deliver  func(*Snapshot)
 	jobs     chan capture // to run, from the shard's goroutine
 
@@ -80,7 +80,7 @@ func (c *copier) read(n int) {
 	}
 }
 
-func newSnapshotter(index int, tau uint64, pipelines int, e *Executor, deliver func(*Snapshot)) *snapshotter {
+func newSnapshotter(index int, tau uint64, pipelines int, e *executor, deliver func(*Snapshot)) *snapshotter {
 	return &snapshotter{
 		index: index, tau: tau, fresh: make([]uint64, pipelines), executor: e, deliver: deliver,
 		jobs: make(chan capture, 2*(pipelines+1)), // two snapshots may be on their way before the shard waits for the reader

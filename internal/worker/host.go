@@ -190,12 +190,18 @@ func (h *host) cut() (err error) {
 		return nil
 	}
 	h.ranges = nil
-	for _, layers := range h.assignment.Spec.Split() {
+	from := 0
+	for k, layers := range h.assignment.Spec.Split() {
+		if layers[0] != from || layers[1] <= from {
+			return &permanentError{fmt.Errorf("split: stage %d has layers %d to %d: every stage begins at the layer after the one before, %d, "+
+				"and has at least one", k, layers[0], layers[1], from)}
+		}
+		from = layers[1]
 		h.ranges = append(h.ranges, stage.Range{From: layers[0], To: layers[1]})
 	}
-	if last := h.ranges[len(h.ranges)-1].To; len(h.ranges) != stages || last != len(h.model.Layers) {
+	if len(h.ranges) != stages || from != len(h.model.Layers) {
 		return &permanentError{fmt.Errorf("split: %d stages of %d layers: the plan has %d, the model %d",
-			len(h.ranges), last, stages, len(h.model.Layers))}
+			len(h.ranges), from, stages, len(h.model.Layers))}
 	}
 	return nil
 }
