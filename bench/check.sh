@@ -1,11 +1,12 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Runs a short form of every benchmark and holds each figure against the bar that the benchmark itself gives it. It ends with the figures
 # that do not hold, and fails when there is one or when one could not be measured. `make bench-check` runs it with GO, TAGS, AVGPIPED and
 # BENCHES, the names of those to run, separated by commas; empty: all.
-set -u
+set -euo pipefail
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 figures=$dir/all.jsonl
 touch "$figures"
+failed=
 daemon="-avgpiped $AVGPIPED -goroot $("$GO" env GOROOT)"
 
 # bench NAME FLAGS: builds and runs a benchmark. Its own table goes to the standard error.
@@ -19,7 +20,7 @@ bench() {
 	if "$GO" build $TAGS -o "$dir/$1" "./bench/$1" && "$dir/$1" $2 >"$dir/$1.jsonl" && [ -s "$dir/$1.jsonl" ]; then
 		cat "$dir/$1.jsonl" >>"$figures"
 	else
-		failed="${failed-} $1"
+		failed="$failed $1"
 	fi
 }
 
@@ -37,5 +38,5 @@ bench averaging "-pipelines 2 -steps 512 -seeds 1 -rates 0.006 -rules default $d
 
 printf '\n%s figures, of which these do not hold:\n' "$(wc -l <"$figures")"
 grep '"holds":false' "$figures" || echo none
-[ -z "${failed-}" ] || { echo "could not be measured:$failed"; exit 1; }
+[ -z "$failed" ] || { echo "could not be measured:$failed"; exit 1; }
 ! grep -q '"holds":false' "$figures"
