@@ -29,8 +29,8 @@ type wiring struct {
 
 func newWiring(c *Config, local map[int]*localStage) *wiring {
 	w := &wiring{config: c, stages: c.Plan.Stages(), local: local, device: c.Plan.Placement()}
-	for _, peak := range schedule.LinkDepths(c.Plan) {
-		w.depth = append(w.depth, max(peak.Forward, peak.Backward)+1) // and the norm, behind them
+	for _, inFlight := range schedule.InFlightByStage(c.Plan)[:w.stages-1] {
+		w.depth = append(w.depth, inFlight+1) // a sender never waits for its receiver; and the norm, behind the messages
 	}
 	return w
 }

@@ -9,7 +9,7 @@
 //
 //	plan, reason, err := schedule.Generate("afp", schedule.Request{Devices: 4, MicroBatches: 8, Costs: &measured})
 //	err = schedule.Check(plan, 8)
-//	depths := schedule.LinkDepths(plan)                // link queues this deep never make a sender wait
+//	depths := schedule.InFlightByStage(plan)           // link queues this deep never make a sender wait
 //	result, err := schedule.Simulate(plan, measured)   // batch time, bubble, when each op runs
 //	fmt.Print(reason, "\n", schedule.DrawText(result, 0))
 //

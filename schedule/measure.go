@@ -18,6 +18,9 @@ func InFlight(plan Plan) []int {
 
 // InFlightByStage is, per stage, the largest number of micro-batches it holds at once between their forward and their backward.
 // Of several stages on a device, the sum can be more than InFlight, since they need not peak at one time.
+//
+// The link between a stage and the next never holds more messages, whatever the timing: an activation that the next stage has not
+// taken, and a gradient that this stage has not taken, are of a micro-batch that is in flight here.
 func InFlightByStage(plan Plan) []int { return peaksByStage(plan, inFlightBy) }
 
 // HalvesByStage is, per stage, the largest number of micro-batches at once between the input half and the weight half of

@@ -127,7 +127,6 @@ func FuzzParse(f *testing.F) {
 		if Check(plan, plan.MicroBatches()) != nil {
 			return
 		}
-		LinkDepths(plan)
 		for _, peaks := range [][]int{InFlight(plan), Warmup(plan)} {
 			if len(peaks) != len(plan) {
 				t.Fatalf("%v\n%d peaks for %d devices", plan, len(peaks), len(plan))

@@ -46,8 +46,8 @@ func runScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 		d.ScanArgs(t, "micro-batches", &micros)
 		return "ok", Check(plan, micros)
 	case "measure":
-		return fmt.Sprintf("warm-up %v\nin flight %v, by stage %v, halves %v\nversions %v, delay %v\nlink depths %+v", Warmup(plan), InFlight(plan),
-			InFlightByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan), LinkDepths(plan)), nil
+		return fmt.Sprintf("warm-up %v\nin flight %v, by stage %v, halves %v\nversions %v, delay %v", Warmup(plan), InFlight(plan),
+			InFlightByStage(plan), HalvesByStage(plan), VersionsByStage(plan), GradientDelay(plan)), nil
 	}
 	result, err := Simulate(plan, *costsArg(t, d, len(plan)))
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 type traversal struct {
 	plan  Plan
 	home  []int // device of each stage
-	until []int // per device: the position it stops before, the end of its list unless told otherwise
 	next  []int // per device: position of the op it runs next
 
 	activations []traffic // per link s -> s+1
@@ -35,11 +34,10 @@ func newTraversal(plan Plan) *traversal {
 	home := plan.Placement()
 	t := &traversal{
 		plan: plan, home: home,
-		until: make([]int, len(plan)), next: make([]int, len(plan)), queued: make([]bool, len(plan)),
+		next: make([]int, len(plan)), queued: make([]bool, len(plan)),
 		activations: make([]traffic, len(home)-1), gradients: make([]traffic, len(home)-1),
 	}
 	for d := len(plan) - 1; d >= 0; d-- {
-		t.until[d] = len(plan[d])
 		t.wake(d)
 	}
 	return t
@@ -51,7 +49,7 @@ func (t *traversal) run() error {
 		d := t.ready[len(t.ready)-1]
 		t.ready = t.ready[:len(t.ready)-1]
 		t.queued[d] = false
-		for ; t.next[d] < t.until[d]; t.next[d]++ {
+		for ; t.next[d] < len(t.plan[d]); t.next[d]++ {
 			op := t.plan[d][t.next[d]]
 			if taken, err := t.take(d, op); !taken {
 				if err != nil {
@@ -66,7 +64,7 @@ func (t *traversal) run() error {
 }
 
 func (t *traversal) wake(d int) {
-	if !t.queued[d] && t.next[d] < t.until[d] {
+	if !t.queued[d] && t.next[d] < len(t.plan[d]) {
 		t.queued[d] = true
 		t.ready = append(t.ready, d)
 	}
@@ -154,35 +152,3 @@ func checkProgress(plan Plan) error {
 	}
 	return plan.fault(Deadlock, cell{first, stuck[first]}, stuck, strings.Join(why, "; "))
 }
-
-// LinkPeak is the largest number of messages in flight on one link: sent, and not yet taken by the op that consumes them.
-type LinkPeak struct {
-	Forward  int // activations, stage s -> s+1
-	Backward int // gradients, stage s+1 -> s
-}
-
-// LinkDepths is, per link s -> s+1 between stages, the peak over every timing the plan allows, however slow a device is at any
-// point; also where both stages are on one device. A queue this deep never makes a sender wait. The plan must have passed
-// Check. For each device in turn it stops that device before each of its ops, and lets all others run as far as they can: the work is
-// O(devices * ops).
-func LinkDepths(plan Plan) []LinkPeak {
-	peaks := make([]LinkPeak, plan.Stages()-1)
-	for d := range plan {
-		t := newTraversal(plan)
-		for t.until[d] = 0; t.until[d] <= len(plan[d]); t.until[d]++ {
-			t.wake(d)
-			_ = t.run() // Check has passed the order
-			for s := range peaks {
-				if t.home[s+1] == d {
-					peaks[s].Forward = max(peaks[s].Forward, t.activations[s].inFlight())
-				}
-				if t.home[s] == d {
-					peaks[s].Backward = max(peaks[s].Backward, t.gradients[s].inFlight())
-				}
-			}
-		}
-	}
-	return peaks
-}
-
-func (t traffic) inFlight() int { return len(t.sent) - t.taken }

@@ -26,8 +26,8 @@ is the forward of stage 2; without a number a line is its own stage. F5@1 reads 
 Empty cells mean nothing, so the compute-only CSV files of PyTorch's schedules are plans.
 
 Prints what the plan holds at most: per stage, the micro-batches between their forward and their backward (in flight) and
-between the halves of it (halves), the versions of its weights, and by how many steps its gradients are late; per
-link, messages on their way (sent down, sent up). The json output has the same under devices, stages and links, and the plan as grid.
+between the halves of it (halves), the versions of its weights, and by how many steps its gradients are late. A link never holds more
+messages than the stage before it has micro-batches in flight. The json output has the same under devices and stages, and the plan as grid.
 
 Exit codes: 0 the plan can run, 2 it cannot: the first fault is named and marked in the grid.`,
 		Example: `  avgpipectl plan check plan.txt
@@ -50,7 +50,6 @@ type planProof struct {
 	Grid         schedule.Plan `json:"grid"`
 	Devices      []planDevice  `json:"devices"`
 	Stages       []planStage   `json:"stages"`
-	Links        []planLink    `json:"links"` // of stage k and the next; null where counting them would take too long
 }
 
 type planDevice struct {
@@ -66,11 +65,6 @@ type planStage struct {
 	Delay    int `json:"delay"`    // of its gradients, in updates
 }
 
-type planLink struct {
-	Down int `json:"down"` // messages on their way to the next stage
-	Up   int `json:"up"`   // and from it
-}
-
 // readPlan reads a plan that can run.
 func (c *call) readPlan(path string) (schedule.Plan, error) {
 	text, err := c.read(path, "a plan", maxPlanFileBytes)
@@ -84,9 +78,6 @@ func (c *call) readPlan(path string) (schedule.Plan, error) {
 	return plan, nil
 }
 
-// mostVisited bounds the ops that are visited to count messages on their way, a pass over all of them for each device: some seconds.
-const mostVisited = 1 << 27
-
 func proofOf(plan schedule.Plan) planProof {
 	proof := planProof{MicroBatches: plan.MicroBatches(), Updates: plan.Updates(), Grid: plan}
 	inFlight, warmup := schedule.InFlight(plan), schedule.Warmup(plan)
@@ -98,12 +89,6 @@ func proofOf(plan schedule.Plan) planProof {
 	for s, d := range plan.Placement() {
 		proof.Stages = append(proof.Stages, planStage{Device: d, InFlight: perStage[s], Halves: halves[s], Versions: versions[s], Delay: delay[s]})
 	}
-	if len(plan)*plan.Ops() <= mostVisited {
-		proof.Links = []planLink{}
-		for _, peak := range schedule.LinkDepths(plan) {
-			proof.Links = append(proof.Links, planLink{Down: peak.Forward, Up: peak.Backward})
-		}
-	}
 	return proof
 }
 
@@ -114,26 +99,16 @@ func (proof planProof) print(p *page, path string) {
 	}
 	p.printf("%s: ok: %s, %s, %s; %s\n\n", path,
 		words.Count(len(proof.Devices), "device"), words.Count(len(proof.Stages), "stage"), words.Count(proof.MicroBatches, "micro-batch"), steps)
-	t := table{narrow: []string{"device", "halves", "delay", "versions", "sent up", "sent down"}}
-	t.add("stage", "device", "in flight", "halves", "versions", "delay", "sent down", "sent up")
+	t := table{narrow: []string{"device", "halves", "delay", "versions"}}
+	t.add("stage", "device", "in flight", "halves", "versions", "delay")
 	for s, stage := range proof.Stages {
-		down, up := "-", "-"
-		if s < len(proof.Links) {
-			down = strconv.Itoa(proof.Links[s].Down)
-		}
-		if s > 0 && proof.Links != nil {
-			up = strconv.Itoa(proof.Links[s-1].Up)
-		}
 		row := []string{strconv.Itoa(s)}
 		for _, n := range []int{stage.Device, stage.InFlight, stage.Halves, stage.Versions, stage.Delay} {
 			row = append(row, strconv.Itoa(n))
 		}
-		t.add(append(row, down, up)...)
+		t.add(row...)
 	}
 	p.table(&t)
-	if proof.Links == nil {
-		p.printf("messages on their way are not counted: that takes too long for a plan of so many devices and ops\n")
-	}
 	for d, device := range proof.Devices {
 		p.printf("device %d has %d in flight after a warm-up of %d\n", d, device.InFlight, device.Warmup)
 	}

@@ -63,13 +63,3 @@ func TestPlanCheckReadsWhatPlanShowPrints(t *testing.T) {
 		t.Errorf("nothing: %s", r.messages)
 	}
 }
-
-// TestPlanCheckEndsForManyDevices: counting messages on their way takes a pass over the plan for each.
-func TestPlanCheckEndsForManyDevices(t *testing.T) {
-	for devices, counted := range map[int]bool{1000: true, 9000: false} {
-		r := planCheck(t, strings.Repeat("F0 B0\n", devices))
-		if is := !strings.Contains(r.out, "messages on their way are not counted"); r.code != exitDone || is != counted {
-			t.Errorf("%d devices: messages are counted: %v; want %v", devices, is, counted)
-		}
-	}
-}
