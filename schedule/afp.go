@@ -22,7 +22,7 @@ import (
 //	stage 2  ............F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ............  busy  60%, 1 in flight
 //	batch time 20, bubble 40.0%
 func advanceForward(r Request) (Plan, string) {
-	wanted, reason := warmupsOf(publishedSteps(r.Devices), r.MicroBatches), "the published grid (no costs known)"
+	wanted, reason := publishedWarmups(r), "the published grid (no costs known)"
 	if r.Costs != nil {
 		wanted = warmupsOf(sizedSteps(*r.Costs, r.Devices, r.MicroBatches), r.MicroBatches)
 		reason = "sized to hide each link behind compute"
@@ -37,8 +37,12 @@ func advanceForward(r Request) (Plan, string) {
 		warmups, changed = refine(warmups, r)
 		reason += changed
 	}
+	same := ""
+	if slices.Equal(warmups, leastWarmups(r)) {
+		same = "; the same as 1f1b"
+	}
 	return forwardsAhead(warmups, r.MicroBatches),
-		fmt.Sprintf("warm-up %s, %s%s", joinInts(warmups), reason, sameAs(warmups, r.MicroBatches))
+		fmt.Sprintf("warm-up %s, %s%s", joinInts(warmups), reason, same)
 }
 
 // priceOf says how much longer a batch takes with a lowered warm-up, where costs can tell and it is a tenth of a percent or more.
@@ -52,15 +56,6 @@ func priceOf(wanted, lowered []int, r Request) string {
 		return ""
 	}
 	return fmt.Sprintf(" (a batch takes %.1f%% longer)", 100*(after.Makespan/before.Makespan-1))
-}
-
-// publishedSteps are the steps of the published grids: two per link.
-func publishedSteps(stages int) []int {
-	steps := make([]int, stages-1)
-	for k := range steps {
-		steps[k] = 2
-	}
-	return steps
 }
 
 // sizedSteps gives each link one micro-batch, as 1f1b does, and as many more as the pipeline works through while a message
@@ -80,6 +75,9 @@ func sizedSteps(c Costs, stages, microBatches int) []int {
 	}
 	return steps
 }
+
+// publishedWarmups are those of the published grids: two steps a link.
+func publishedWarmups(r Request) []int { return warmupsOf(repeat(2, r.Devices-1), r.MicroBatches) }
 
 // warmupsOf sums the steps from the last stage, which runs one forward ahead: w_K = 1, w_k = min(M, w_(k+1) + step_k).
 func warmupsOf(steps []int, microBatches int) []int {
@@ -109,16 +107,6 @@ func lower(wanted []int, r Request) (warmups []int, limited int) {
 		}
 	}
 	return warmups, limited
-}
-
-// sameAs says so where the warm-up is that of 1f1b.
-func sameAs(warmups []int, microBatches int) string {
-	for k, w := range warmups {
-		if w != min(microBatches, len(warmups)-k) {
-			return ""
-		}
-	}
-	return "; the same as 1f1b"
 }
 
 // joinInts prints 4,3,2,1, with the middle of a long list left out.

@@ -21,18 +21,14 @@ func refine(warmups []int, r Request) ([]int, string) {
 	if 2*r.Devices*r.MicroBatches > mostChecked {
 		return warmups, ""
 	}
-	t := trial{request: r, left: mostTried, least: warmupsOf(repeat(1, r.Devices-1), r.MicroBatches)}
+	t := trial{request: r, left: mostTried, least: leastWarmups(r)}
 	t.costs = Costs{
 		Forward: r.Costs.Forward, Backward: r.Costs.Backward,
 		Link: r.Costs.Link, Bandwidth: r.Costs.Bandwidth, MessageBytes: r.Costs.MessageBytes,
 	}
 	t.best, t.time = warmups, t.simulate(warmups)
 	given := t.time
-	for _, other := range [][]int{
-		t.least,
-		repeat(r.MicroBatches, r.Devices),
-		warmupsOf(publishedSteps(r.Devices), r.MicroBatches),
-	} {
+	for _, other := range [][]int{t.least, repeat(r.MicroBatches, r.Devices), publishedWarmups(r)} {
 		t.try(t.within(other), rounding)
 	}
 	for t.improve() {

@@ -125,7 +125,7 @@ func (c *stageCheck) checkOp(op Op) (Problem, string) {
 	case op.Kind != Forward && op.Kind != Update && !before.has(Forward):
 		return Premature, fmt.Sprintf("%s runs before its forward; put %s first", self(), label(Forward))
 	}
-	return 0, ""
+	return "", ""
 }
 
 // checkUpdate says what is wrong with an update: it takes the gradients of just the backwards up to its micro-batch, so
@@ -153,7 +153,7 @@ func (c *stageCheck) checkUpdate(op Op) (Problem, string) {
 		return Misordered, fmt.Sprintf("%s is update %d of stage %d, but stage 0 %s; all stages update after the same micro-batches",
 			update(op.Micro), c.updated+1, op.Stage, found)
 	}
-	return 0, ""
+	return "", ""
 }
 
 // rest names the work that is left of a backward.

@@ -9,33 +9,20 @@ import (
 )
 
 // Problem is the kind of fault a PlanError reports.
-type Problem uint8
+type Problem string
 
 // The faults of a plan.
 const (
-	Malformed    Problem = iota // a cell that the grammar does not know
-	OutOfRange                  // a micro-batch that the batch does not have, or a kind that does not exist
-	Repeated                    // work done twice
-	Premature                   // a backward before its forward, or a weight half before its input half
-	Missing                     // work never done
-	Misordered                  // a link would deliver micro-batches in another order than the receiver takes them; an update that other stages do not take
-	Deadlock                    // every unfinished device waits for another
-	Misplaced                   // one stage on two devices
-	WrongVersion                // a forward of weights that do not exist by then
+	Malformed    Problem = "malformed"     // a cell that the grammar does not know
+	OutOfRange   Problem = "out of range"  // a micro-batch that the batch does not have, or a kind that does not exist
+	Repeated     Problem = "repeated"      // work done twice
+	Premature    Problem = "premature"     // a backward before its forward, or a weight half before its input half
+	Missing      Problem = "missing"       // work never done
+	Misordered   Problem = "misordered"    // a link would deliver micro-batches in another order than the receiver takes them; an update that other stages do not take
+	Deadlock     Problem = "deadlock"      // every unfinished device waits for another
+	Misplaced    Problem = "misplaced"     // one stage on two devices
+	WrongVersion Problem = "wrong version" // a forward of weights that do not exist by then
 )
-
-var problemNames = [...]string{
-	"malformed", "out of range", "repeated", "premature", "missing", "misordered", "deadlock",
-	"misplaced", "wrong version",
-}
-
-// String names the fault.
-func (p Problem) String() string {
-	if int(p) >= len(problemNames) {
-		return fmt.Sprintf("Problem(%d)", uint8(p))
-	}
-	return problemNames[p]
-}
 
 // PlanError is a fault of a plan at one cell of its grid.
 type PlanError struct {

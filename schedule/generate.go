@@ -199,25 +199,31 @@ func fewMicroBatches(plan Plan, r Request) string {
 		words.Count(r.MicroBatches, "micro-batch"), words.Count(r.Devices, "stage"), idle)
 }
 
-// forwardsAhead is the order all schedules of one whole backward share (AvgPipe: Chen et al. 2023; here with 0-based
-// stages): stage k runs warmups[k] forwards, then for each micro-batch its backward and the next forward.
-//
-//	F0 .. F(w-1);  for j = 0..M-1: Bj, then F(w+j) if there is one
+// forwardsAhead is inTurn with whole backwards: F0 .. F(w-1); for j = 0..M-1: Bj, then F(w+j) if there is one.
 func forwardsAhead(warmups []int, microBatches int) Plan {
+	return inTurn(warmups, microBatches, nil, func(ops []Op, k, m int) []Op { return append(ops, Op{Kind: Backward, Stage: k, Micro: m}) })
+}
+
+// inTurn is the order that all schedules of one stage a device share (AvgPipe: Chen et al. 2023; here with 0-based stages): stage k runs
+// warmups[k] forwards, then for each micro-batch its backward, which finish appends, and the next forward. read is the version of the
+// weights that a forward reads; nil where there is one.
+func inTurn(warmups []int, microBatches int, read func(k, m int) int, finish func(ops []Op, k, m int) []Op) Plan {
 	plan := make(Plan, len(warmups))
-	backing := make([]Op, 0, 2*microBatches*len(warmups))
 	for k, w := range warmups {
-		start := len(backing)
-		for m := range w {
-			backing = append(backing, Op{Kind: Forward, Stage: k, Micro: m})
-		}
-		for m := range microBatches {
-			backing = append(backing, Op{Kind: Backward, Stage: k, Micro: m})
-			if w+m < microBatches {
-				backing = append(backing, Op{Kind: Forward, Stage: k, Micro: w + m})
+		ops := make([]Op, 0, 2*microBatches)
+		for j := -w; j < microBatches; j++ {
+			if j >= 0 {
+				ops = finish(ops, k, j)
+			}
+			if m := w + j; m < microBatches {
+				op := Op{Kind: Forward, Stage: k, Micro: m}
+				if read != nil {
+					op.Version = read(k, m)
+				}
+				ops = append(ops, op)
 			}
 		}
-		plan[k] = backing[start:len(backing):len(backing)]
+		plan[k] = ops
 	}
 	return plan
 }

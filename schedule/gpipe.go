@@ -13,10 +13,6 @@ import "fmt"
 //	stage 2  ............F0 F1 F2 F3 F4 F5 B0 B1 B2 B3 B4 B5 ............  busy  60%, 6 in flight
 //	batch time 20, bubble 40.0%
 func gpipe(r Request) (Plan, string) {
-	warmups := make([]int, r.Devices)
-	for k := range warmups {
-		warmups[k] = r.MicroBatches
-	}
-	return forwardsAhead(warmups, r.MicroBatches),
+	return forwardsAhead(repeat(r.MicroBatches, r.Devices), r.MicroBatches),
 		fmt.Sprintf("all %d forwards before the first backward: links are hidden, all micro-batches are in flight on every stage", r.MicroBatches)
 }

@@ -21,30 +21,20 @@ import "fmt"
 //	device 2  ........2F0 2F1 2F2 5F0 5B0---- 5F1 5B1---- 5F2 5B2---- 2F3 2B0---- 2F4 2B1---- 2F5 2B2---- 5F3 5B3---- 5F4 5B4---- 5F5 5B5---- 2B3---- 2B4---- 2B5---- ................  busy  86%, 4 in flight
 //	batch time 42, bubble 14.3%
 func interleaved(r Request) (Plan, string) {
-	order := interleavedOrder(r)
-	perDevice := r.Chunks * r.MicroBatches
-	first := firstRound(r)
-	plan := make(Plan, r.Devices)
-	for d := range plan {
-		at := func(kind Kind, i int) Op {
-			o := order[i]
-			if kind == Backward {
+	order, first := interleavedOrder(r), firstRound(r)
+	warmups := make([]int, r.Devices)
+	for d := range warmups {
+		warmups[d] = min(len(order), 2*(r.Devices-1-d)+(r.Chunks-1)*first+1)
+	}
+	plan := forwardsAhead(warmups, len(order))
+	for d, ops := range plan {
+		for i, op := range ops {
+			o := order[op.Micro]
+			if op.Kind == Backward {
 				o.chunk = r.Chunks - 1 - o.chunk
 			}
-			return Op{Kind: kind, Stage: o.chunk*r.Devices + d, Micro: o.micro}
+			ops[i].Stage, ops[i].Micro = o.chunk*r.Devices+d, o.micro
 		}
-		ahead := min(perDevice, 2*(r.Devices-1-d)+(r.Chunks-1)*first)
-		ops := make([]Op, 0, 2*perDevice)
-		for i := range ahead {
-			ops = append(ops, at(Forward, i))
-		}
-		for i := range perDevice {
-			if f := ahead + i; f < perDevice {
-				ops = append(ops, at(Forward, f))
-			}
-			ops = append(ops, at(Backward, i))
-		}
-		plan[d] = ops
 	}
 	reason := fmt.Sprintf("%d chunks a device, warm-up %s forwards of a chunk: filling the pipeline takes 1/%d of 1f1b's time",
 		r.Chunks, joinInts(Warmup(plan)), r.Chunks)

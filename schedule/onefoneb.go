@@ -14,10 +14,10 @@ import "fmt"
 //	stage 2  ............F0 B0 F1 B1 ......F2 B2 ......F3 B3 F4 B4 ......F5 B5 ............  busy  46%, 1 in flight
 //	batch time 26, bubble 53.8%
 func oneForwardOneBackward(r Request) (Plan, string) {
-	warmups := make([]int, r.Devices)
-	for k := range warmups {
-		warmups[k] = min(r.MicroBatches, r.Devices-k)
-	}
+	warmups := leastWarmups(r)
 	return forwardsAhead(warmups, r.MicroBatches),
 		fmt.Sprintf("warm-up %s, the least that keeps every stage busy where links cost nothing", joinInts(warmups))
 }
+
+// leastWarmups are the forwards that reach the last stage, of each stage.
+func leastWarmups(r Request) []int { return warmupsOf(repeat(1, r.Devices-1), r.MicroBatches) }

@@ -17,34 +17,19 @@ import "fmt"
 //	stage 2  ..........F0-- B0------- U0-- F1@1 B1------- U1-- F2@2 B2------- U2-- F3@3 B3------- U3-- F4@4 B4------- U4-- F5@5 B5------- U5-- ....................  busy  80%, 1 in flight
 //	batch time 30, bubble 20.0%
 func pipeDream(r Request) (Plan, string) {
-	plan := make(Plan, r.Devices)
-	for k := range plan {
-		plan[k] = updatingOrder(r, k, func(int) bool { return true }, func(_, updated int) int { return updated })
-	}
+	plan := updating(r, 1, func(warmup, m int) int { return max(0, m-warmup+1) })
 	return plan, fmt.Sprintf("an update after each micro-batch, without a drain: stages keep %s versions of their weights", joinInts(VersionsByStage(plan)))
 }
 
-// updatingOrder is the list of stage k in a 1f1b pipeline that updates after the backwards that due names. read says which version the
-// forward of a micro-batch reads after so many updates.
-func updatingOrder(r Request, k int, due func(micro int) bool, read func(micro, updated int) int) []Op {
-	warmup := min(r.MicroBatches, r.Devices-k)
-	ops := make([]Op, 0, 3*r.MicroBatches)
-	updated := 0
-	forward := func(m int) {
-		ops = append(ops, Op{Kind: Forward, Stage: k, Micro: m, Version: read(m, updated)})
-	}
-	for m := range warmup {
-		forward(m)
-	}
-	for m := range r.MicroBatches {
+// updating is 1f1b that updates after every group of micro-batches. read says which version the forward of a micro-batch reads on a
+// stage of such a warm-up.
+func updating(r Request, group int, read func(warmup, m int) int) Plan {
+	warmups := leastWarmups(r)
+	return inTurn(warmups, r.MicroBatches, func(k, m int) int { return read(warmups[k], m) }, func(ops []Op, k, m int) []Op {
 		ops = append(ops, Op{Kind: Backward, Stage: k, Micro: m})
-		if due(m) {
+		if (m+1)%group == 0 {
 			ops = append(ops, Op{Kind: Update, Stage: k, Micro: m})
-			updated++
 		}
-		if warmup+m < r.MicroBatches {
-			forward(warmup + m)
-		}
-	}
-	return ops
+		return ops
+	})
 }

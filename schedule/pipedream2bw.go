@@ -22,10 +22,7 @@ import (
 //	batch time 36, bubble 16.7%
 func pipeDream2BW(r Request) (Plan, string) {
 	group := updateGroup(r)
-	plan := make(Plan, r.Devices)
-	for k := range plan {
-		plan[k] = updatingOrder(r, k, func(m int) bool { return (m+1)%group == 0 }, func(m, _ int) int { return max(0, m/group-1) })
-	}
+	plan := updating(r, group, func(_, m int) int { return max(0, m/group-1) })
 	if group == r.MicroBatches {
 		return plan, fmt.Sprintf("one update in a batch, as 1f1b: %s are one group of at least %d, use %d or more that divide by %d for more updates",
 			words.Count(r.MicroBatches, "micro-batch"), r.Devices, 2*r.Devices, r.Devices)

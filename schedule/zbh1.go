@@ -25,30 +25,23 @@ func zeroBubbleH1(r Request) (Plan, string) {
 // splitAhead is the order that zb-h1 and zb-h2 share, whose device i runs depth*(K-1-i) forwards ahead and lags depth*i weight halves
 // behind the input halves:
 //
-//	F0 .. F(w-1);  for j = 0..M-1: F(w+j) if there is one, Ij, W(j-lag) if there is one;  the last W
+//	F0 .. Fw;  for j = 0..M-1: Ij, W(j-lag) if there is one, F(w+1+j) if there is one;  the last W
 func splitAhead(r Request, depth int) Plan {
-	plan := make(Plan, r.Devices)
-	for d := range plan {
-		ahead, lag := min(r.MicroBatches, depth*(r.Devices-1-d)), min(r.MicroBatches, depth*d)
-		ops := make([]Op, 0, 3*r.MicroBatches)
-		for m := range ahead {
-			ops = append(ops, Op{Kind: Forward, Stage: d, Micro: m})
-		}
-		for m := range r.MicroBatches {
-			if ahead+m < r.MicroBatches {
-				ops = append(ops, Op{Kind: Forward, Stage: d, Micro: ahead + m})
-			}
-			ops = append(ops, Op{Kind: BackwardInput, Stage: d, Micro: m})
-			if m >= lag {
-				ops = append(ops, Op{Kind: BackwardWeight, Stage: d, Micro: m - lag})
-			}
-		}
-		for m := r.MicroBatches - lag; m < r.MicroBatches; m++ {
-			ops = append(ops, Op{Kind: BackwardWeight, Stage: d, Micro: m})
-		}
-		plan[d] = ops
+	warmups := make([]int, r.Devices)
+	for d := range warmups {
+		warmups[d] = min(r.MicroBatches, depth*(r.Devices-1-d)+1)
 	}
-	return plan
+	return inTurn(warmups, r.MicroBatches, nil, func(ops []Op, d, m int) []Op {
+		ops = append(ops, Op{Kind: BackwardInput, Stage: d, Micro: m})
+		last := m - depth*d
+		if m == r.MicroBatches-1 {
+			last = m
+		}
+		for w := max(0, m-depth*d); w <= last; w++ {
+			ops = append(ops, Op{Kind: BackwardWeight, Stage: d, Micro: w})
+		}
+		return ops
+	})
 }
 
 // tooFew says so where a schedule needs so many micro-batches for what it promises, and what is better with fewer.
