@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/words"
 )
@@ -63,28 +64,34 @@ func repeat[T any](value T, n int) []T {
 	return values
 }
 
-// costList is one of the lists of Costs, for validation. Exactly one of times and bytes is of interest.
-type costList struct {
-	name  string
-	times []float64
-	bytes []int64
-	need  bool
+// CostList is one of the lists of Costs: numbers, which are times where no other unit is named, or bytes.
+type CostList struct {
+	Key     string // its name in files
+	Per     string // what it has a value for each of: stage, link or device
+	Numbers *[]float64
+	Bytes   *[]int64
 }
 
-func (c Costs) perStage() []costList {
-	return []costList{
-		{name: "forward", times: c.Forward, need: true},
-		{name: "backward", times: c.Backward, need: true},
-		{name: "backward input", times: c.BackwardInput},
-		{name: "backward weight", times: c.BackwardWeight},
-		{name: "update", times: c.Update},
-		{name: "average", times: c.Average},
-		{name: "activation", bytes: c.ActivationBytes},
-		{name: "half", bytes: c.HalfBytes},
-		{name: "weight", bytes: c.WeightBytes},
-		{name: "gradient", bytes: c.GradientBytes},
-		{name: "state", bytes: c.StateBytes},
-		{name: "center", bytes: c.CenterBytes},
+// Lists are all of them.
+func (c *Costs) Lists() []CostList {
+	return []CostList{
+		{"forward", "stage", &c.Forward, nil},
+		{"backward", "stage", &c.Backward, nil},
+		{"backward_input", "stage", &c.BackwardInput, nil},
+		{"backward_weight", "stage", &c.BackwardWeight, nil},
+		{"update", "stage", &c.Update, nil},
+		{"average", "stage", &c.Average, nil},
+		{"latency", "link", &c.Link, nil},
+		{"bandwidth", "link", &c.Bandwidth, nil},
+		{"message_bytes", "link", nil, &c.MessageBytes},
+		{"activation_bytes", "stage", nil, &c.ActivationBytes},
+		{"half_bytes", "stage", nil, &c.HalfBytes},
+		{"weight_bytes", "stage", nil, &c.WeightBytes},
+		{"gradient_bytes", "stage", nil, &c.GradientBytes},
+		{"state_bytes", "stage", nil, &c.StateBytes},
+		{"center_bytes", "stage", nil, &c.CenterBytes},
+		{"utilisation", "device", &c.Utilisation, nil},
+		{"capacity_bytes", "device", nil, &c.CapacityBytes},
 	}
 }
 
@@ -100,86 +107,72 @@ func Timely(v float64) bool { return v == 0 || v >= LeastTime && v <= MostTime }
 // Validate refuses lists of the wrong length for a pipeline of so many stages, bytes that are negative, and times that are negative,
 // not a number, or so large or small that sums of them are none, by name. How many devices there are is for Simulate.
 func (c Costs) Validate(stages int) error {
-	for _, list := range c.perStage() {
-		if err := list.validate("stage", stages, stages); err != nil {
-			return err
-		}
-	}
-	for _, list := range []costList{
-		{name: "link", times: c.Link},
-		{name: "message", bytes: c.MessageBytes},
-	} {
-		if err := list.validate("link", stages-1, stages); err != nil {
-			return err
-		}
-	}
-	return c.validateBandwidth(stages)
-}
-
-func (c Costs) validateBandwidth(stages int) error {
-	if c.Bandwidth == nil {
-		return nil
-	}
-	if len(c.Bandwidth) != stages-1 {
-		return fmt.Errorf("costs: bandwidth has %s for %s; want one a link: %d",
-			words.Count(len(c.Bandwidth), "value"), words.Count(stages, "stage"), stages-1)
+	if err := c.validate(map[string]int{"stage": stages, "link": stages - 1}, words.Count(stages, "stage")); err != nil {
+		return err
 	}
 	for i, v := range c.Bandwidth {
-		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			return fmt.Errorf("costs: bandwidth of link %d is %v; want bytes a unit of time, or 0 for a link without limit", i, v)
-		}
 		if v > 0 && c.MessageBytes == nil {
 			return fmt.Errorf("costs: link %d has a bandwidth and no message bytes; want the bytes of a message for each link", i)
 		}
-		if v > 0 && !Timely(float64(c.MessageBytes[i])/v) {
+		if took := c.transmit(i); !Timely(took) {
 			return fmt.Errorf("costs: at its bandwidth of %v link %d takes %v for a message; want 0, or a time from %v to %v",
-				v, i, float64(c.MessageBytes[i])/v, LeastTime, MostTime)
+				v, i, took, LeastTime, MostTime)
 		}
 	}
 	return nil
 }
 
-// validateDevices refuses lists of the wrong length for so many devices and values out of range.
 func (c Costs) validateDevices(devices int) error {
-	if c.Utilisation != nil && len(c.Utilisation) != devices {
-		return fmt.Errorf("costs: utilisation has %s for %s; want one a device",
-			words.Count(len(c.Utilisation), "value"), words.Count(devices, "device"))
-	}
-	for i, v := range c.Utilisation {
-		if !(v > 0 && v <= 1) { // false for NaN
-			return fmt.Errorf("costs: utilisation of device %d is %v; want the share of it that one op uses, above 0 and at most 1", i, v)
-		}
-	}
-	return costList{name: "capacity", bytes: c.CapacityBytes}.validate("device", devices, devices)
+	return c.validate(map[string]int{"device": devices}, words.Count(devices, "device"))
 }
 
-// validate checks that a list has want values, for so many of the pipeline's stages (or devices), all of them in range.
-func (l costList) validate(unit string, want, stages int) error {
-	found := len(l.times) + len(l.bytes)
-	if l.times == nil && l.bytes == nil && !l.need {
-		return nil
-	}
-	if found != want {
-		of := "stage"
-		if unit == "device" {
-			of = unit
+// validate checks the lists of what is counted.
+func (c Costs) validate(counts map[string]int, all string) error {
+	for _, l := range c.Lists() {
+		n, counted := counts[l.Per]
+		values := l.values()
+		if !counted || values == nil && l.Key != "forward" && l.Key != "backward" {
+			continue
 		}
-		return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d", l.name, words.Count(found, "value"), words.Count(stages, of), unit, want)
-	}
-	for i, v := range l.times {
-		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			return fmt.Errorf("costs: %s time of %s %d is %v; want a finite time, 0 or more", l.name, unit, i, v)
+		if len(values) != n {
+			return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d", l.name(), words.Count(len(values), "value"), all, l.Per, n)
 		}
-		if !Timely(v) {
-			return fmt.Errorf("costs: %s time of %s %d is %v; want 0, or a time from %v to %v: choose another unit", l.name, unit, i, v, LeastTime, MostTime)
-		}
-	}
-	for i, v := range l.bytes {
-		if v < 0 {
-			return fmt.Errorf("costs: %s bytes of %s %d are %d; want 0 or more", l.name, unit, i, v)
+		for i, v := range values {
+			if want, valid := l.Check(v); !valid {
+				return fmt.Errorf("costs: %s of %s %d is %v; want %s", l.name(), l.Per, i, v, want)
+			}
 		}
 	}
 	return nil
+}
+
+func (l CostList) name() string { return strings.ReplaceAll(l.Key, "_", " ") }
+
+func (l CostList) values() []float64 {
+	if l.Numbers != nil {
+		return *l.Numbers
+	}
+	var values []float64
+	for _, v := range *l.Bytes {
+		values = append(values, float64(v))
+	}
+	return values
+}
+
+// Check says what a value of the list must be, and whether it is.
+func (l CostList) Check(v float64) (want string, valid bool) {
+	finite := v >= 0 && !math.IsInf(v, 1) // false for NaN
+	switch {
+	case l.Bytes != nil:
+		return "a number of bytes, 0 or more", finite
+	case l.Key == "bandwidth":
+		return "bytes a unit of time, or 0 for a link without limit", finite
+	case l.Key == "utilisation":
+		return "the share of a device that one op uses, above 0 and at most 1", v > 0 && v <= 1
+	case finite:
+		return fmt.Sprintf("0, or a time from %v to %v: choose another unit", LeastTime, MostTime), Timely(v)
+	}
+	return "a finite time, 0 or more", false
 }
 
 // of is the time of one op of stage k.

@@ -12,14 +12,16 @@ func (c Costs) SpreadOver(plan Plan) Costs {
 	if parts == 1 {
 		return c
 	}
-	out := Costs{
-		Forward: cut(c.Forward, parts), Backward: cut(c.Backward, parts),
-		BackwardInput: cut(c.BackwardInput, parts), BackwardWeight: cut(c.BackwardWeight, parts),
-		Update: cut(c.Update, parts), Average: cut(c.Average, parts),
-		ActivationBytes: cut(c.ActivationBytes, parts), HalfBytes: cut(c.HalfBytes, parts),
-		WeightBytes: cut(c.WeightBytes, parts), GradientBytes: cut(c.GradientBytes, parts),
-		StateBytes: cut(c.StateBytes, parts), CenterBytes: cut(c.CenterBytes, parts),
-		Utilisation: c.Utilisation, CapacityBytes: c.CapacityBytes,
+	out := c
+	out.Link, out.Bandwidth, out.MessageBytes = nil, nil, nil
+	for _, l := range out.Lists() {
+		switch {
+		case l.Per != "stage":
+		case l.Numbers != nil:
+			*l.Numbers = cut(*l.Numbers, parts)
+		default:
+			*l.Bytes = cut(*l.Bytes, parts)
+		}
 	}
 	if len(plan) == 1 {
 		return out // nothing crosses a link

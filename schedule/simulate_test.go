@@ -158,26 +158,26 @@ func TestCostsThatCannotBeAreRefusedByName(t *testing.T) {
 		want   string
 	}{
 		{func(c *Costs) { c.Forward = nil }, "forward has 0 values for 2 stages; want one a stage: 2"},
-		{func(c *Costs) { c.Backward[1] = -1 }, "backward time of stage 1 is -1; want a finite time, 0 or more"},
-		{func(c *Costs) { c.Forward[0] = 1e201 }, "forward time of stage 0 is 1e+201; want 0, or a time from 1e-200 to 1e+200"},
-		{func(c *Costs) { c.Forward[1] = 1e-201 }, "forward time of stage 1 is 1e-201; want 0, or a time from"},
+		{func(c *Costs) { c.Backward[1] = -1 }, "backward of stage 1 is -1; want a finite time, 0 or more"},
+		{func(c *Costs) { c.Forward[0] = 1e201 }, "forward of stage 0 is 1e+201; want 0, or a time from 1e-200 to 1e+200"},
+		{func(c *Costs) { c.Forward[1] = 1e-201 }, "forward of stage 1 is 1e-201; want 0, or a time from"},
 		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{1e-300}, []int64{1} }, " for a message; want 0, or a time from 1e-200 to 1e+200"},
-		{func(c *Costs) { c.Update = []float64{0, math.NaN()} }, "update time of stage 1 is NaN"},
+		{func(c *Costs) { c.Update = []float64{0, math.NaN()} }, "update of stage 1 is NaN"},
 		{func(c *Costs) { c.Average = []float64{1} }, "average has 1 value for 2 stages"},
-		{func(c *Costs) { c.ActivationBytes = []int64{5, -7} }, "activation bytes of stage 1 are -7; want 0 or more"},
-		{func(c *Costs) { c.Link = []float64{1, 2} }, "link has 2 values for 2 stages; want one a link: 1"},
+		{func(c *Costs) { c.ActivationBytes = []int64{5, -7} }, "activation bytes of stage 1 is -7; want a number of bytes, 0 or more"},
+		{func(c *Costs) { c.Link = []float64{1, 2} }, "latency has 2 values for 2 stages; want one a link: 1"},
 		{func(c *Costs) { c.Bandwidth = []float64{5} }, "link 0 has a bandwidth and no message bytes"},
 		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{-5}, []int64{5} }, "bandwidth of link 0 is -5; want bytes a unit of time"},
 		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{math.NaN()}, []int64{5} }, "bandwidth of link 0 is NaN; want bytes a unit of time"},
 		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{math.Inf(1)}, []int64{5} }, "bandwidth of link 0 is +Inf"},
 		{func(c *Costs) { c.Bandwidth, c.MessageBytes = []float64{5, 5}, []int64{5} }, "bandwidth has 2 values for 2 stages; want one a link: 1"},
-		{func(c *Costs) { c.MessageBytes = []int64{-5} }, "message bytes of link 0 are -5"},
+		{func(c *Costs) { c.MessageBytes = []int64{-5} }, "message bytes of link 0 is -5"},
 		{func(c *Costs) { c.Utilisation = []float64{0.5, 0} }, "utilisation of device 1 is 0; want"},
 		{func(c *Costs) { c.Utilisation = []float64{math.NaN(), 1} }, "utilisation of device 0 is NaN; want"},
 		{func(c *Costs) { c.Utilisation = []float64{1, 1.5} }, "utilisation of device 1 is 1.5; want"},
 		{func(c *Costs) { c.Utilisation = []float64{1} }, "utilisation has 1 value for 2 devices"},
-		{func(c *Costs) { c.CapacityBytes = []int64{1, -2} }, "capacity bytes of device 1 are -2; want 0 or more"},
-		{func(c *Costs) { c.CapacityBytes = []int64{1, 2, 3} }, "capacity has 3 values for 2 devices; want one a device: 2"},
+		{func(c *Costs) { c.CapacityBytes = []int64{1, -2} }, "capacity bytes of device 1 is -2; want a number of bytes, 0 or more"},
+		{func(c *Costs) { c.CapacityBytes = []int64{1, 2, 3} }, "capacity bytes has 3 values for 2 devices; want one a device: 2"},
 	} {
 		costs := Uniform(2, 1, 2, 0)
 		c.change(&costs)
@@ -205,12 +205,12 @@ func TestEveryListOfCostsIsChecked(t *testing.T) {
 		"backward input":  func(c *Costs) *[]float64 { return &c.BackwardInput },
 		"backward weight": func(c *Costs) *[]float64 { return &c.BackwardWeight },
 		"update":          func(c *Costs) *[]float64 { return &c.Update }, "average": func(c *Costs) *[]float64 { return &c.Average },
-		"link": func(c *Costs) *[]float64 { return &c.Link },
+		"latency": func(c *Costs) *[]float64 { return &c.Link },
 	} {
 		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1e-9} {
 			costs := Uniform(3, 1, 2, 0)
 			*list(&costs) = []float64{0, bad, 0}
-			if name == "link" {
+			if name == "latency" {
 				costs.Link = []float64{0, bad}
 			}
 			refused(name, costs)
