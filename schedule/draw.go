@@ -17,50 +17,37 @@ type drawnRow struct {
 
 // drawnCell is one op of a row.
 type drawnCell struct {
+	Event
 	label  string // "F0", "2F0", "U", "A"
 	number string // its micro-batch; "" for a step at the end of the batch
-	kind   Kind
-	named  bool // its device has several stages, so its label tells which
-	second bool // of every second stage of the device: drawn lighter
-	Span
+	named  bool   // its device has several stages, so its label tells which
+	second bool   // of every second stage of the device: drawn lighter
 }
 
 // rowsOf lists what a recorded simulation of a plan ran.
 func rowsOf(r Result) []drawnRow {
-	plain, chunks := r.plan.plain(), chunksOf(r.plan)
+	unit, chunks := r.plan.rowName(), chunksOf(r.plan)
+	digits := func(n int) int { return len(strconv.Itoa(n - 1)) }
 	var rows []drawnRow
-	device, pipeline := -1, -1
-	for _, e := range r.Events {
-		if e.Device != device || e.Pipeline != pipeline {
-			device, pipeline = e.Device, e.Pipeline
-			rows = append(rows, r.row(device, pipeline, plain))
+	for i, e := range r.Events {
+		if i == 0 || e.Device != r.Events[i-1].Device || e.Pipeline != r.Events[i-1].Pipeline {
+			row := drawnRow{name: fmt.Sprintf("%s %*d", unit, digits(len(r.plan)), e.Device)}
+			if r.load.Pipelines > 1 {
+				row.name += fmt.Sprintf(", pipeline %*d", digits(r.load.Pipelines), e.Pipeline)
+			}
+			if e.Pipeline == 0 {
+				row.note = fmt.Sprintf("busy %3.0f%%, %d in flight", 100*r.Busy[e.Device]/max(r.Makespan, math.SmallestNonzeroFloat64), r.InFlight[e.Device])
+			}
+			rows = append(rows, row)
 		}
-		cell := drawnCell{
-			label: string(e.Op.appendCell(nil, !plain)), kind: e.Op.Kind, named: !plain, second: chunks[e.Op.Stage]%2 == 1, Span: e.Span,
-		}
+		named := unit == deviceRow
+		cell := drawnCell{Event: e, label: string(e.Op.appendCell(nil, named)), named: named, second: chunks[e.Op.Stage]%2 == 1}
 		if e.Op.Micro >= 0 {
 			cell.number = strconv.Itoa(e.Op.Micro)
 		}
 		rows[len(rows)-1].cells = append(rows[len(rows)-1].cells, cell)
 	}
 	return rows
-}
-
-// row is the row of a device and pipeline, without its cells.
-func (r Result) row(device, pipeline int, plain bool) drawnRow {
-	unit := "device"
-	if plain {
-		unit = "stage"
-	}
-	digits := len(strconv.Itoa(len(r.plan) - 1))
-	row := drawnRow{name: fmt.Sprintf("%s %*d", unit, digits, device)}
-	if r.load.Pipelines > 1 {
-		row.name += fmt.Sprintf(", pipeline %*d", len(strconv.Itoa(r.load.Pipelines-1)), pipeline)
-	}
-	if pipeline == 0 {
-		row.note = fmt.Sprintf("busy %3.0f%%, %d in flight", percentBusy(r, device), r.InFlight[device])
-	}
-	return row
 }
 
 // chunksOf numbers, per stage, those of its device.
@@ -118,11 +105,3 @@ func ticksOf(r Result, scale, apart float64) []float64 {
 
 // formatTime prints a time to at most six digits.
 func formatTime(t float64) string { return strconv.FormatFloat(t, 'g', 6, 64) }
-
-// percentBusy is the share of the makespan in which a device computes, in percent.
-func percentBusy(r Result, device int) float64 {
-	if r.Makespan <= 0 {
-		return 0
-	}
-	return 100 * r.Busy[device] / r.Makespan
-}

@@ -2,18 +2,16 @@ package schedule
 
 import "slices"
 
+// By how many an op of a kind changes the micro-batches between their forward and their backward, and those between the halves of it.
+var (
+	inFlightBy = [kinds]int{Forward: 1, Backward: -1, BackwardWeight: -1}
+	halvesBy   = [kinds]int{BackwardInput: 1, BackwardWeight: -1}
+)
+
 // InFlight is, per device, the largest number of micro-batches held at once between their forward and their backward (to the
 // weight half, when it is split), counted on each of its stages.
 func InFlight(plan Plan) []int {
-	peaks := make([]int, len(plan))
-	for d, ops := range plan {
-		inFlight := 0
-		for _, op := range ops {
-			inFlight += inFlightBy(op.Kind)
-			peaks[d] = max(peaks[d], inFlight)
-		}
-	}
-	return peaks
+	return peaks(plan, len(plan), &inFlightBy, func(d int, _ Op) int { return d })
 }
 
 // InFlightByStage is, per stage, the largest number of micro-batches it holds at once between their forward and their backward.
@@ -21,45 +19,25 @@ func InFlight(plan Plan) []int {
 //
 // The link between a stage and the next never holds more messages, whatever the timing: an activation that the next stage has not
 // taken, and a gradient that this stage has not taken, are of a micro-batch that is in flight here.
-func InFlightByStage(plan Plan) []int { return peaksByStage(plan, inFlightBy) }
+func InFlightByStage(plan Plan) []int { return peaks(plan, plan.Stages(), &inFlightBy, ofStage) }
 
 // HalvesByStage is, per stage, the largest number of micro-batches at once between the input half and the weight half of
 // their backward: 0 where every backward is whole.
-func HalvesByStage(plan Plan) []int {
-	return peaksByStage(plan, func(k Kind) int {
-		switch k {
-		case BackwardInput:
-			return 1
-		case BackwardWeight:
-			return -1
-		case Forward, Backward, Update:
-		}
-		return 0
-	})
-}
+func HalvesByStage(plan Plan) []int { return peaks(plan, plan.Stages(), &halvesBy, ofStage) }
 
-// peaksByStage is the peak of a count that each op of a stage changes.
-func peaksByStage(plan Plan, change func(Kind) int) []int {
-	counts, peaks := make([]int, plan.Stages()), make([]int, plan.Stages())
-	for _, ops := range plan {
+func ofStage(_ int, op Op) int { return op.Stage }
+
+// peaks are those of n counts that ops change: each op the one that of names.
+func peaks(plan Plan, n int, by *[kinds]int, of func(device int, op Op) int) []int {
+	counts, peaks := make([]int, n), make([]int, n)
+	for d, ops := range plan {
 		for _, op := range ops {
-			counts[op.Stage] += change(op.Kind)
-			peaks[op.Stage] = max(peaks[op.Stage], counts[op.Stage])
+			i := of(d, op)
+			counts[i] += by[op.Kind]
+			peaks[i] = max(peaks[i], counts[i])
 		}
 	}
 	return peaks
-}
-
-// inFlightBy is how an op changes the number of in flight micro-batches.
-func inFlightBy(k Kind) int {
-	switch k {
-	case Forward:
-		return 1
-	case Backward, BackwardWeight:
-		return -1
-	case BackwardInput, Update:
-	}
-	return 0
 }
 
 // VersionsByStage is, per stage, the largest number of versions of its weights kept at once: the newest, and each older one

@@ -40,21 +40,15 @@ type traceEvent struct {
 func traceEvents(unit float64, process int, one Drawing) (events []traceEvent) {
 	r := one.Result
 	events = append(events, traceEvent{Name: "process_name", Phase: "M", Process: process, Args: map[string]any{"name": one.Title + ": " + summary(r)}})
-	plain := r.plan.plain()
-	thread := func(device, pipeline int) int { return 1 + device*r.load.Pipelines + pipeline }
-	for d := range r.plan {
-		for p := range r.load.Pipelines {
-			name := r.row(d, p, plain).name
-			events = append(events, traceEvent{Name: "thread_name", Phase: "M", Process: process, Thread: thread(d, p), Args: map[string]any{"name": name}})
+	for i, row := range rowsOf(r) {
+		events = append(events, traceEvent{Name: "thread_name", Phase: "M", Process: process, Thread: i + 1, Args: map[string]any{"name": row.name}})
+		for _, c := range row.cells {
+			events = append(events, traceEvent{
+				Name: c.label, Category: svgKinds[c.Op.Kind].legend, Phase: "X", Process: process, Thread: i + 1,
+				Time: c.Start * unit, Duration: (c.End - c.Start) * unit,
+				Args: map[string]any{"stage": c.Op.Stage, "micro_batch": c.Op.Micro, "batch": c.Batch},
+			})
 		}
-	}
-	for _, e := range r.Events {
-		name := string(e.Op.appendCell(nil, !plain))
-		events = append(events, traceEvent{
-			Name: name, Category: svgKinds[e.Op.Kind].legend, Phase: "X", Process: process, Thread: thread(e.Device, e.Pipeline),
-			Time: e.Start * unit, Duration: (e.End - e.Start) * unit,
-			Args: map[string]any{"stage": e.Op.Stage, "micro_batch": e.Op.Micro, "batch": e.Batch},
-		})
 	}
 	for d, m := range r.Memory {
 		for _, point := range m.Over {

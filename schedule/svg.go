@@ -123,7 +123,7 @@ func (d *svgDrawing) legend(rows []drawnRow) {
 	var used [len(svgKinds)]bool
 	for _, row := range rows {
 		for _, c := range row.cells {
-			used[c.kind] = true
+			used[c.Op.Kind] = true
 		}
 	}
 	x := 0.0
@@ -146,7 +146,7 @@ func (d *svgDrawing) row(y int, row drawnRow, r Result) {
 		pixels(svgMargin-d.labels), row.name, pixels(r.Makespan*d.scale), svgRow)
 	for _, c := range row.cells {
 		x, width := c.Start*d.scale, (c.End-c.Start)*d.scale
-		class := svgKinds[c.kind].class
+		class := svgKinds[c.Op.Kind].class
 		if c.second {
 			class += " second"
 		}

@@ -71,7 +71,7 @@ func fillCell(columns []byte, c drawnCell, apart int) (lower bool) {
 		return false
 	}
 	for i := range columns {
-		columns[i] = c.kind.String()[0]
+		columns[i] = c.Op.Kind.String()[0]
 		if i > 0 {
 			columns[i] += 'a' - 'A'
 		}
