@@ -57,7 +57,6 @@ func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.
 		return nil, err
 	}
 	m.homes = m.shares
-	*notes = append(*notes, m.compareDevices()...)
 	if m.shares, err = m.cut(); err != nil {
 		return nil, err
 	}

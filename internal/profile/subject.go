@@ -249,8 +249,8 @@ func (s *subject) capacity(d int) int64 {
 	return int64(job.At(s.request.Spec.Job.Devices.Emulated.Memory, d))
 }
 
-// slowdown is how many times as long everything takes on device d as on the first, before anything is measured: devices of a host are
-// taken to be alike; emulated ones are as fast as the job says. See compareDevices.
+// slowdown is how many times as long everything takes on device d as on the first: devices of a host are taken to be alike, and emulated
+// ones to be as fast as the job says.
 func (s *subject) slowdown(d int) float64 {
 	given := s.request.Spec.Job.Devices.Emulated.FLOPs
 	if s.request.Spec.Job.Devices.Kind != job.KindEmulated || len(given) < 2 {
