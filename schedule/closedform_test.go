@@ -11,10 +11,10 @@ import (
 // wholeBackwards are the schedules of one stage a device and whole backwards.
 var wholeBackwards = []string{"gpipe", "1f1b", "afp", "pipedream", "pipedream-2bw"}
 
-// TestPinnedIsTheClosedForm, per device and counted on each of its stages, k from 0: M for gpipe; min(M, K-k) for 1f1b, pipedream and
+// TestInFlightIsTheClosedForm, per device and counted on each of its stages, k from 0: M for gpipe; min(M, K-k) for 1f1b, pipedream and
 // pipedream-2bw; min(M, 2(K-k)-1) for the published afp; min(M, K) for zb-h1; min(M, 2K-1) for zb-h2; for v chunks interleaved
 // min(vM, 2(K-1-k) + (v-1)R + 1), where R = K if K divides M, and zb-v no more than 2 min(M, K), which is 1f1b's memory.
-func TestPinnedIsTheClosedForm(t *testing.T) {
+func TestInFlightIsTheClosedForm(t *testing.T) {
 	closed := map[string]func(stages, m, k int) int{
 		"gpipe":         func(_, m, _ int) int { return m },
 		"1f1b":          func(stages, m, k int) int { return min(m, stages-k) },

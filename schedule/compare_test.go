@@ -106,7 +106,7 @@ func TestCompareRefusesWhatNoScheduleCanRun(t *testing.T) {
 		load   Load
 		want   string
 	}{
-		{bad, 4, Load{}, "backward time of stage 0 is -2"},
+		{bad, 4, Load{}, "backward of stage 0 is -2"},
 		{good, 0, Load{}, "0 micro-batches"},
 		{good, 4, Load{Pipelines: -1}, "pipelines is -1"},
 		{Costs{}, 4, Load{}, "0 stages"},

@@ -91,13 +91,13 @@ func randomPlacement(r *rand.Rand) []int {
 }
 
 // explorer visits every state that a plan can reach under any timing, by the definition of links and devices alone: the
-// oracle for the walks of Check and InFlight.
+// oracle for Check and InFlightByStage.
 type explorer struct {
 	plan  Plan
 	home  []int
 	seen  map[string]bool
 	peaks []int // per link s -> s+1: messages on their way in one direction
-	stuck bool // a state was reached in which work is left and nothing can go on
+	stuck bool  // a state was reached in which work is left and nothing can go on
 }
 
 func explore(plan Plan) *explorer {

@@ -23,11 +23,6 @@ func Parse(text string) (Plan, error) {
 			lines = append(lines, line)
 		}
 	}
-	return parseStages(lines)
-}
-
-// parseStages reads one device a line.
-func parseStages(lines []string) (Plan, error) {
 	if len(lines) == 0 {
 		return nil, errors.New("schedule: plan is empty: want one line a device, such as \"F0 F1 B0 B1\"")
 	}

@@ -164,32 +164,5 @@ func (p Plan) Ops() int {
 	return n
 }
 
-// MarshalText prints the plan as String does.
-func (p Plan) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// UnmarshalText parses the plan as Parse does.
-func (p *Plan) UnmarshalText(text []byte) error {
-	parsed, err := Parse(string(text))
-	if err != nil {
-		return err
-	}
-	*p = parsed
-	return nil
-}
-
 // MarshalJSON prints the plan as an array of strings, one a device: ["F0 F1 B0 B1", "F0 B0 F1 B1"].
 func (p Plan) MarshalJSON() ([]byte, error) { return json.Marshal(p.Lines()) }
-
-// UnmarshalJSON parses what MarshalJSON prints.
-func (p *Plan) UnmarshalJSON(data []byte) error {
-	var lines []string
-	if err := json.Unmarshal(data, &lines); err != nil {
-		return fmt.Errorf("schedule: plan: want an array of strings, one a device: %w", err)
-	}
-	parsed, err := parseStages(lines)
-	if err != nil {
-		return err
-	}
-	*p = parsed
-	return nil
-}

@@ -17,7 +17,7 @@ type engine struct {
 	gathered  []int    // per stage: pipelines that wait to average
 	devices   []simDevice
 	processes []process // rows: [pipeline*devices + device]; then, if there are endings: [rows + pipeline*stages + stage]
-	boxes     []inbox   // [pipeline*boxes of one + box]
+	boxes     []inbox   // [(pipeline*stages + stage)*ways + way]
 	wires     []wire
 	memory    memory
 	queue     eventQueue
@@ -78,7 +78,7 @@ func newEngine(plan Plan, costs Costs, load Load) *engine {
 	e := &engine{
 		plan: plan, load: load, placement: placement, works: make([]work, len(placement)*works), last: make([]int, len(placement)),
 		gathered: make([]int, len(placement)), devices: newDevices(plan, costs, load),
-		boxes: make([]inbox, 2*(len(placement)-1)*load.Pipelines), ends: make([]float64, load.Pipelines*load.Batches),
+		boxes: make([]inbox, ways*len(placement)*load.Pipelines), ends: make([]float64, load.Pipelines*load.Batches),
 	}
 	for _, row := range plan {
 		for i := range row {

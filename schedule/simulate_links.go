@@ -38,8 +38,8 @@ func (b *inbox) take() (arrival float64, sent bool) {
 // normBytes is a message with a norm.
 const normBytes = 8
 
-// price finds what all work takes, and which boxes and wires its messages use. Each pipeline has a box for each boundary and
-// direction: first those of activations, then those of gradients.
+// price finds what all work takes, and which boxes and wires its messages use. Each pipeline has a box for each stage and way that
+// messages come.
 func (e *engine) price(costs Costs) {
 	wires := make(map[[2]int]int) // by the devices at their ends
 	for s := range e.placement {
@@ -64,40 +64,26 @@ func (e *engine) price(costs Costs) {
 	}
 }
 
-// connect finds the boxes that an op of a stage takes its message from and sends one to.
+// connect finds the boxes that an op of a stage takes its message from and sends one to, the wire, and how long that takes.
 func (e *engine) connect(w *work, s, kind int, costs Costs, wires map[[2]int]int) {
-	boundaries, norm := len(e.placement)-1, kind == addNorm || kind == takeNorm
+	way, from, to := route(Kind(kind), s, len(e.placement))
 	w.input, w.output = -1, -1
-	switch {
-	case crossesDown(Kind(kind)) || kind == addNorm:
-		if s > 0 {
-			w.input = s - 1
-		}
-		if s < boundaries {
-			w.output, w.to = s, s+1
-			e.route(w, s, s, costs, wires, norm)
-		}
-	case crossesUp(Kind(kind)) || kind == takeNorm:
-		if s < boundaries {
-			w.input = boundaries + s
-		}
-		if s > 0 {
-			w.output, w.to = boundaries+s-1, s-1
-			e.route(w, s, s-1, costs, wires, norm)
-		}
+	if from >= 0 {
+		w.input = ways*s + way
 	}
-}
-
-// route finds the wire of a message from a stage over a boundary, and how long it takes.
-func (e *engine) route(w *work, from, boundary int, costs Costs, wires map[[2]int]int, norm bool) {
+	if to < 0 {
+		return
+	}
+	w.output, w.to = ways*to+way, to
+	boundary := min(s, to)
 	w.latency, w.transmit, w.bytes = at(costs.Link, boundary), costs.transmit(boundary), at(costs.MessageBytes, boundary)
-	if norm {
+	if kind == addNorm || kind == takeNorm {
 		w.transmit, w.bytes = 0, normBytes
 		if bandwidth := at(costs.Bandwidth, boundary); bandwidth > 0 {
 			w.transmit = normBytes / bandwidth
 		}
 	}
-	ends := [2]int{e.placement[from], e.placement[w.to]}
+	ends := [2]int{e.placement[s], e.placement[to]}
 	if ends[0] == ends[1] {
 		w.wire = -1
 		return
@@ -112,7 +98,7 @@ func (e *engine) route(w *work, from, boundary int, costs Costs, wires map[[2]in
 }
 
 // box is the one of a pipeline that is such a one of pipeline 0.
-func (e *engine) box(pipeline, box int) int { return 2*pipeline*(len(e.placement)-1) + box }
+func (e *engine) box(pipeline, box int) int { return ways*pipeline*len(e.placement) + box }
 
 // send puts the message of an op that has ended on its way and wakes the process that waits for it.
 func (e *engine) send(p int, w *work, now float64) {

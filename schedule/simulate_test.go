@@ -119,14 +119,14 @@ func TestMemoryIsTheClosedForm(t *testing.T) {
 	}
 }
 
-// TestStashedVersionsAreCounted: an update copies the weights that a micro-batch on its way still needs.
-func TestStashedVersionsAreCounted(t *testing.T) {
+// TestKeptVersionsAreCounted: an update copies the weights that a micro-batch on its way still needs.
+func TestKeptVersionsAreCounted(t *testing.T) {
 	plan := mustParse(t, "F0 F1 B0 U0 F2@1 B1 U1 B2 U2\nF0 B0 U0 F1@1 B1 U1 F2@2 B2 U2")
 	costs := Uniform(2, 1, 2, 0)
 	costs.WeightBytes, costs.Update = []int64{1000, 1000}, []float64{1, 1}
 	result := mustSimulateMany(t, plan, costs, Load{Batches: 2, Record: true})
 	if got := []int64{result.Memory[0].Peak, result.Memory[1].Peak}; !slices.Equal(got, []int64{2000, 1000}) {
-		t.Errorf("peaks %v; want 2000 on the stage that stashes, 1000 on the other", got)
+		t.Errorf("peaks %v; want 2000 on the stage that keeps a version, 1000 on the other", got)
 	}
 	over := result.Memory[0].Over
 	if len(over) < 4 || over[len(over)-1].Bytes != 1000 {

@@ -13,12 +13,11 @@ import (
 //
 // The work is O(ops).
 type traversal struct {
-	plan  Plan
-	home  []int // device of each stage
-	next  []int // per device: position of the op it runs next
+	plan Plan
+	home []int // device of each stage
+	next []int // per device: position of the op it runs next
 
-	activations []traffic // per link s -> s+1
-	gradients   []traffic // per link s+1 -> s
+	inboxes []traffic // of what stages receive: [stage*ways + way]
 
 	ready  []int // devices to look at, a stack
 	queued []bool
@@ -33,9 +32,7 @@ type traffic struct {
 func newTraversal(plan Plan) *traversal {
 	home := plan.Placement()
 	t := &traversal{
-		plan: plan, home: home,
-		next: make([]int, len(plan)), queued: make([]bool, len(plan)),
-		activations: make([]traffic, len(home)-1), gradients: make([]traffic, len(home)-1),
+		plan: plan, home: home, next: make([]int, len(plan)), inboxes: make([]traffic, ways*len(home)), queued: make([]bool, len(plan)),
 	}
 	for d := len(plan) - 1; d >= 0; d-- {
 		t.wake(d)
@@ -70,24 +67,40 @@ func (t *traversal) wake(d int) {
 	}
 }
 
-// crossesDown reports whether an op ends in a message to the next stage, and takes one from the stage before.
-func crossesDown(k Kind) bool { return k == Forward }
+// The ways that messages go: to the next stage, and to the one before.
+const (
+	down = iota
+	up
+	ways
+)
 
-// crossesUp reports whether an op ends in a message to the stage before, and takes one from the next stage.
-func crossesUp(k Kind) bool { return k == Backward || k == BackwardInput }
+// route says which way the messages of an op go, in a plan of so many stages, and the stages that it takes one from and sends one to: -1
+// for none.
+func route(kind Kind, stage, stages int) (way, from, to int) {
+	switch kind {
+	case Forward, Kind(addNorm):
+		way, from, to = down, stage-1, stage+1
+	case Backward, BackwardInput, Kind(takeNorm):
+		way, from, to = up, stage+1, stage-1
+	default:
+		return down, -1, -1
+	}
+	if from == stages {
+		from = -1
+	}
+	if to == stages {
+		to = -1
+	}
+	return way, from, to
+}
 
 // take consumes the message that an op needs, if it needs one, and reports whether it was there.
 func (t *traversal) take(d int, op Op) (bool, error) {
-	var in *traffic
-	from := op.Stage - 1
-	switch {
-	case crossesDown(op.Kind) && op.Stage > 0:
-		in = &t.activations[op.Stage-1]
-	case crossesUp(op.Kind) && op.Stage+1 < len(t.home):
-		in, from = &t.gradients[op.Stage], op.Stage+1
-	default:
+	way, from, _ := route(op.Kind, op.Stage, len(t.home))
+	if from < 0 {
 		return true, nil
 	}
+	in := &t.inboxes[ways*op.Stage+way]
 	if in.taken == len(in.sent) {
 		return false, nil
 	}
@@ -103,18 +116,11 @@ func (t *traversal) take(d int, op Op) (bool, error) {
 
 // send puts the message that an op produces, if it produces one, on its link.
 func (t *traversal) send(d int, op Op) {
-	var out *traffic
-	to := op.Stage + 1
-	switch {
-	case crossesDown(op.Kind) && op.Stage+1 < len(t.home):
-		out = &t.activations[op.Stage]
-	case crossesUp(op.Kind) && op.Stage > 0:
-		out, to = &t.gradients[op.Stage-1], op.Stage-1
-	default:
-		return
+	if way, _, to := route(op.Kind, op.Stage, len(t.home)); to >= 0 {
+		in := &t.inboxes[ways*to+way]
+		in.sent = append(in.sent, int32(t.next[d])) //nolint:gosec // a row is far shorter
+		t.wake(t.home[to])
 	}
-	out.sent = append(out.sent, int32(t.next[d])) //nolint:gosec // a row is far shorter
-	t.wake(t.home[to])
 }
 
 // checkProgress proves that both ends of each link agree on the order of its micro-batches, and that devices do not wait for each
@@ -137,10 +143,7 @@ func checkProgress(plan Plan) error {
 		}
 		if len(why) < 4 {
 			op := plan[d][i]
-			neighbour := op.Stage + 1
-			if op.Kind == Forward {
-				neighbour = op.Stage - 1
-			}
+			_, neighbour, _ := route(op.Kind, op.Stage, len(t.home))
 			why = append(why, fmt.Sprintf("%s %d waits with %s for stage %d to send micro-batch %d", plan.rowName(), d, plan.label(op), neighbour, op.Micro))
 		}
 	}

@@ -1,6 +1,7 @@
 package tuner
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -25,21 +26,7 @@ type layout struct {
 	norm     bool // Space.ExchangeNorm
 	plan     schedule.Plan
 	homes    []int // per stage: its device
-	shortage *shortage
-}
-
-// shortage says where memory does not suffice.
-type shortage struct {
-	stage, device int // the stage that takes most on the device; device -1: the host's memory, that all devices share
-	bytes         int64
-}
-
-func (s shortage) String() string {
-	where := fmt.Sprintf("device %d", s.device)
-	if s.device < 0 {
-		where = "the host, whose memory all devices share,"
-	}
-	return fmt.Sprintf("stage %d: %s lacks %s", s.stage, where, bytesText(s.bytes))
+	shortage *Shortage
 }
 
 // homesOf is the device of each stage where chunks stages lie on each of so many devices: stage s on device s mod K, but in
@@ -55,8 +42,8 @@ func homesOf(name string, devices, chunks int) []int {
 	return homes
 }
 
-// again reports whether a stage runs its forwards twice.
-func again(recompute string) bool { return recompute != "" && recompute != "none" }
+// recomputes reports whether a stage runs its forwards twice.
+func recomputes(recompute string) bool { return recompute != "" && recompute != "none" }
 
 // message is the link that stage s hands its output to, and the bytes of one message.
 func (l *layout) message(s int) (Link, int64) {
@@ -105,7 +92,7 @@ func (l *layout) price() {
 		}
 		slow := l.profile.Devices[l.homes[s]].Slowdown
 		l.profile.applyFixed(&c, s, slow)
-		if again(l.Recompute[s]) {
+		if recomputes(l.Recompute[s]) {
 			c.Backward[s] += c.Forward[s]
 			c.BackwardInput[s] += c.Forward[s]
 		}
@@ -266,77 +253,14 @@ func (l *layout) memory() error {
 	for s, m := range all {
 		l.Predicted.Stages[s] = StageTerms{Device: l.homes[s], Memory: m}
 	}
-	l.shortage = l.lacks()
+	devices := make([]int64, l.Devices)
+	for d := range devices {
+		devices[d] = l.profile.Devices[d].CapacityBytes
+	}
+	l.shortage = nil
+	if short := Shortages(all, l.homes, devices, l.profile.HostBytes); len(short) > 0 {
+		worst := slices.MaxFunc(short, func(a, b Shortage) int { return cmp.Compare(a.Bytes(), b.Bytes()) })
+		l.shortage = &worst
+	}
 	return nil
-}
-
-// Memories is what every stage of a plan takes, with layers split so and micro-batches of so many samples. One entry of recompute stands
-// for all stages, none for no recomputation.
-func Memories(z Sizer, plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]Memory, error) {
-	inFlight, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	all := make([]Memory, len(split))
-	for s, run := range split {
-		spec := StageSpec{
-			From: run[0], To: run[1], Samples: samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s], Pipelines: pipelines,
-		}
-		if len(recompute) > 0 {
-			spec.Recompute = recompute[min(s, len(recompute)-1)]
-		}
-		var err error
-		if all[s], err = z.Stage(spec); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
-// lacks is the largest shortage of a device, or that of the host; nil when all fits. The host holds what devices without a memory of
-// their own hold, and all messages.
-func (l *layout) lacks() *shortage {
-	held, messages, largest := make([]int64, l.Devices), make([]int64, l.Devices), make([]int, l.Devices)
-	memory := func(s int) Memory { return l.Predicted.Stages[s].Memory }
-	for d := range largest {
-		largest[d] = d
-	}
-	for s, d := range l.homes {
-		held[d] += memory(s).OnDevice()
-		messages[d] += memory(s).Boundaries + memory(s).Host
-		if memory(s).Total() > memory(largest[d]).Total() {
-			largest[d] = s
-		}
-	}
-	var worst *shortage
-	note := func(stage, device int, short int64) {
-		if short > 0 && (worst == nil || short > worst.bytes) {
-			worst = &shortage{stage, device, short}
-		}
-	}
-	host, hostStage, most := int64(0), 0, int64(-1)
-	for d := range held {
-		inHost := messages[d]
-		if capacity := l.profile.Devices[d].CapacityBytes; capacity > 0 {
-			note(largest[d], d, held[d]-capacity)
-		} else {
-			inHost += held[d]
-		}
-		host += inHost
-		if inHost > most {
-			hostStage, most = largest[d], inHost
-		}
-	}
-	if l.profile.HostBytes > 0 {
-		note(hostStage, -1, host-l.profile.HostBytes)
-	}
-	return worst
-}
-
-// bytesText prints a number of bytes for people: "1.25 GB (1250000000 bytes)".
-func bytesText(n int64) string {
-	switch {
-	case n >= 1e9:
-		return fmt.Sprintf("%.2f GB (%d bytes)", float64(n)/1e9, n)
-	case n >= 1e6:
-		return fmt.Sprintf("%.1f MB (%d bytes)", float64(n)/1e6, n)
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

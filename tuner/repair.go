@@ -58,25 +58,14 @@ func (l *layout) better(other *layout) bool {
 	case (l.shortage == nil) != (other.shortage == nil):
 		return l.shortage == nil
 	case l.shortage != nil:
-		return l.shortage.bytes < other.shortage.bytes
+		return l.shortage.Bytes() < other.shortage.Bytes()
 	}
 	return l.Predicted.BatchSeconds < other.Predicted.BatchSeconds
 }
 
-// room is how many bytes stage s may take: its part of its device's memory, which its device's chunks share.
-func (l *layout) room(s int) (bytes int64, limited bool) {
-	capacity := l.profile.Devices[l.homes[s]].CapacityBytes
-	if capacity == 0 {
-		return 0, false
-	}
-	return capacity / int64(max(l.Chunks, 1)), true
-}
-
-// size is the memory of one stage of all pipelines on its device.
-func (l *layout) size(spec StageSpec) (int64, error) {
-	spec.Pipelines = l.Pipelines
-	m, err := l.profile.Sizer.Stage(spec)
-	return m.OnDevice(), err
+// room is how many bytes stage s may take: its part of its device's memory, which its device's chunks share; 0 is no limit.
+func (l *layout) room(s int) int64 {
+	return l.profile.Devices[l.homes[s]].CapacityBytes / int64(max(l.Chunks, 1))
 }
 
 // errUnbounded says that memory is no reason for a shorter warm-up.
@@ -84,21 +73,15 @@ var errUnbounded = errors.New("no stage's memory bounds its warm-up")
 
 // limit bounds each device's warm-up by what its memory holds. Devices of such plans have one stage each.
 func (l *layout) limit() error {
-	limits := make([]int, len(l.Split))
 	inFlight := schedule.InFlightByStage(l.plan)
-	for s, run := range l.Split {
-		spec := StageSpec{From: run[0], To: run[1], Samples: l.samples, Recompute: l.Recompute[s]}
-		room, limited := l.room(s)
-		for spec.Slots = inFlight[s]; limited && spec.Slots > 1; spec.Slots-- {
-			bytes, err := l.size(spec)
-			if err != nil {
-				return err
-			}
-			if bytes <= room {
-				break
-			}
+	limits, err := InFlightLimits(l.profile.Sizer, l.plan, l.Split, l.samples, l.Pipelines, l.Recompute, l.room)
+	if err != nil {
+		return err
+	}
+	for s, limit := range limits {
+		if limit == 0 {
+			limits[s] = inFlight[s]
 		}
-		limits[s] = spec.Slots
 	}
 	if slices.Equal(limits, inFlight) {
 		return errUnbounded
@@ -115,21 +98,21 @@ func (l *layout) recutFor(homes []int) error {
 	inFlight, halves, versions := schedule.InFlightByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
 	var failed error
 	err := l.cut(homes, func(s, from, to int) bool {
-		room, limited := l.room(s)
-		if !limited {
+		room := l.room(s)
+		if room == 0 {
 			return true
 		}
-		bytes, err := l.size(StageSpec{
+		m, err := l.profile.Sizer.Stage(StageSpec{
 			From: from, To: to, Samples: l.samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s],
-			Recompute: l.Recompute[s],
+			Recompute: l.Recompute[s], Pipelines: l.Pipelines,
 		})
 		failed = errors.Join(failed, err)
-		return bytes <= room
+		return m.OnDevice() <= room
 	})
 	return errors.Join(err, failed)
 }
 
-// recompute has stages compute again, one kind after the other, until what is short fits or nothing more can be gained. The
+// recompute has stages recompute, one kind after the other, until what is short fits or nothing more can be gained. The
 // stage that holds most activations, where memory is short, comes first.
 func (l *layout) recompute(kinds []string) error {
 	for {
@@ -141,7 +124,7 @@ func (l *layout) recompute(kinds []string) error {
 		}
 		best := -1
 		for s, home := range l.homes {
-			short := l.shortage.device < 0 || l.shortage.device == home
+			short := l.shortage.Device < 0 || l.shortage.Device == home
 			if !short || next(kinds, l.Recompute[s]) == "" {
 				continue
 			}
@@ -156,7 +139,7 @@ func (l *layout) recompute(kinds []string) error {
 	}
 }
 
-// recomputeAndLimit has stages compute again what does not fit with the shortest warm-up, that of 1f1b, and then runs as many forwards
+// recomputeAndLimit has stages recompute what does not fit with the shortest warm-up, that of 1f1b, and then runs as many forwards
 // ahead as the memory holds.
 func (l *layout) recomputeAndLimit(kinds []string) error {
 	l.InFlightLimit = make([]int, l.Devices)
@@ -170,7 +153,7 @@ func (l *layout) recomputeAndLimit(kinds []string) error {
 		return err
 	}
 	l.InFlightLimit = nil
-	l.price() // stages that compute again are slower, and others may run further ahead of them
+	l.price() // stages that recompute are slower, and others may run further ahead of them
 	if err := l.generate(); err != nil {
 		return err
 	}

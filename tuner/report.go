@@ -56,7 +56,7 @@ type Candidate struct {
 	Threads int `json:"threads"`
 	// Warmup is the forwards before the first backward, of each device.
 	Warmup []int `json:"warmup"`
-	// Recompute is what each stage computes again: none, block or full.
+	// Recompute is what each stage recomputes: none, block or full.
 	Recompute []string `json:"recompute"`
 	// Split is, of each stage, its first layer and the one after its last.
 	Split [][2]int `json:"split"`
@@ -102,7 +102,7 @@ type StageTerms struct {
 
 // Memory is what one stage holds on its device, for all pipelines, in bytes.
 type Memory struct {
-	Weights     int64 `json:"weights"` // of the pipelines, with the versions that asynchronous plans stash
+	Weights     int64 `json:"weights"` // of the pipelines, with the versions that asynchronous plans keep
 	Gradients   int64 `json:"gradients"`
 	State       int64 `json:"state"`       // of the optimizers
 	Activations int64 `json:"activations"` // held between forwards and backwards, and the work space of passes

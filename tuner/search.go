@@ -86,17 +86,14 @@ type Outcome struct {
 	Refused []Candidate
 }
 
-// NoFitError says that no candidate fits the memory, and what would.
+// NoFitError says that no candidate fits the memory.
 type NoFitError struct {
-	Stage  int // that lacks the least, of all candidates
-	Device int // that it lives on; -1: the memory of the host, which all devices share
-	Bytes  int64
-	Fix    string     // the nearest change that fits, or that none was found
-	Fits   *Candidate // what fits under that change; nil where none was found
+	Shortage           // the least of all candidates'
+	Nearest  Candidate // whose it is
 }
 
 func (e *NoFitError) Error() string {
-	return fmt.Sprintf("no plan fits the memory: of what comes nearest, %v; %s", shortage{e.Stage, e.Device, e.Bytes}, e.Fix)
+	return fmt.Sprintf("no plan fits the memory: of what comes nearest, %v", e.Shortage)
 }
 
 // Search predicts every candidate and ranks them. It depends on its argument only. When nothing fits the memory it returns a
@@ -111,9 +108,27 @@ func Search(s Space) (*Outcome, error) {
 	}
 	out := rank(all)
 	if len(out.Ranked) == 0 {
-		return nil, s.noFit(all)
+		return nil, noFit(all)
 	}
 	return out, nil
+}
+
+// noFit says what the candidate lacks that lacks the least; where none of them lacks memory, why one fails.
+func noFit(all []*layout) error {
+	var nearest *layout
+	var failed error
+	for _, l := range all {
+		if l.Verdict == NoMemory && (nearest == nil || l.shortage.Bytes() < nearest.shortage.Bytes()) {
+			nearest = l
+		}
+		if l.Verdict == Fails && failed == nil {
+			failed = fmt.Errorf("tuner: no candidate can run: %s with %s: %s", l.Schedule, words.Count(l.MicroBatches, "micro-batch"), l.Reason)
+		}
+	}
+	if nearest == nil {
+		return failed
+	}
+	return &NoFitError{Shortage: *nearest.shortage, Nearest: nearest.Candidate}
 }
 
 // predictAll is every candidate of the space with its prediction or the reason why it has none.
@@ -263,7 +278,7 @@ func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err erro
 				return math.Inf(1)
 			}
 			kind := 0
-			if again(l.Recompute[s]) {
+			if recomputes(l.Recompute[s]) {
 				kind = 1
 			}
 			return max(0, sums[to][kind]-sums[from][kind]) * l.profile.Devices[l.homes[s]].Slowdown

@@ -1,4 +1,4 @@
-// Recompute measures what a stage saves in memory, and pays in time, when it computes activations again in the backward
+// Recompute measures what a stage saves in memory, and pays in time, when it recomputes activations in the backward
 // instead of keeping them. See README.md.
 package main
 

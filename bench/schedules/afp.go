@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"math/rand/v2"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
@@ -11,24 +12,17 @@ import (
 const randomSets = 1000
 
 // holdAFP counts the sets in which afp is slower than gpipe or 1f1b or has more in flight than gpipe, and says what it gains on a slow link.
-func holdAFP(options) ([]report.Figure, error) {
+func holdAFP(context.Context) ([]report.Figure, error) {
 	r := rand.New(rand.NewPCG(2023, 7))
 	worse, slowest, fastest := 0, 0.0, 0.0
 	for range randomSets {
 		stages, microBatches := 2+r.IntN(15), 1+r.IntN(64)
 		costs := randomCosts(r, stages)
-		afp, err := simulate("afp", microBatches, costs)
+		results, err := simulateAll(microBatches, costs, schedule.Load{}, "afp", "gpipe", "1f1b")
 		if err != nil {
 			return nil, err
 		}
-		gpipe, err := simulate("gpipe", microBatches, costs)
-		if err != nil {
-			return nil, err
-		}
-		least, err := simulate("1f1b", microBatches, costs)
-		if err != nil {
-			return nil, err
-		}
+		afp, gpipe, least := results[0], results[1], results[2]
 		const rounding = 1e-8
 		bad := afp.Makespan > min(gpipe.Makespan, least.Makespan)*(1+rounding)
 		for d := range afp.InFlight {
@@ -44,12 +38,7 @@ func holdAFP(options) ([]report.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	slow := schedule.Uniform(4, 1, 2, 1.5) // 2c = F + B
-	afp, err := simulate("afp", 16, slow)
-	if err != nil {
-		return nil, err
-	}
-	least, err := simulate("1f1b", 16, slow)
+	slow, err := simulateAll(16, schedule.Uniform(4, 1, 2, 1.5), schedule.Load{}, "1f1b", "afp") // 2c = F + B
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +52,7 @@ func holdAFP(options) ([]report.Figure, error) {
 			},
 		},
 		{
-			Metric: "simulated speed of afp over 1f1b on a slow link", Value: least.Makespan / afp.Makespan, Unit: "x", Bar: 1.2, Aim: 1.2,
+			Metric: "simulated speed of afp over 1f1b on a slow link", Value: slow[0].Makespan / slow[1].Makespan, Unit: "x", Bar: 1.2, Aim: 1.2,
 			Conditions: map[string]any{"stages": 4, "micro_batches": 16, "link": "2c = F + B"},
 		},
 	}, nil
@@ -77,15 +66,11 @@ func twoPipelines(r *rand.Rand) (report.Figure, error) {
 	slower, worst := 0, 0.0
 	for range sets {
 		microBatches, costs := 1+r.IntN(32), randomCosts(r, 2+r.IntN(7))
-		var period [3]float64
-		for i, name := range []string{"afp", "gpipe", "1f1b"} {
-			result, err := simulateMany(name, microBatches, costs, load)
-			if err != nil {
-				return report.Figure{}, err
-			}
-			period[i] = result.Period
+		results, err := simulateAll(microBatches, costs, load, "afp", "gpipe", "1f1b")
+		if err != nil {
+			return report.Figure{}, err
 		}
-		off := period[0]/min(period[1], period[2]) - 1
+		off := results[0].Period/min(results[1].Period, results[2].Period) - 1
 		if off > 0.005 {
 			slower++
 		}
@@ -109,6 +94,18 @@ func randomCosts(r *rand.Rand, stages int) schedule.Costs {
 		c.Bandwidth[b], c.MessageBytes[b] = 1, max(0, r.Int64N(12)-6)
 	}
 	return c
+}
+
+// simulateAll times several schedules.
+func simulateAll(microBatches int, costs schedule.Costs, load schedule.Load, names ...string) ([]schedule.Result, error) {
+	results := make([]schedule.Result, len(names))
+	for i, name := range names {
+		var err error
+		if results[i], err = simulateMany(name, microBatches, costs, load); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
 }
 
 // simulate times one batch.

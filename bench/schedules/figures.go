@@ -23,8 +23,8 @@ const (
 )
 
 // drawFigures simulates and draws what AvgPipe (Chen et al. 2023) argues with.
-func drawFigures(o options) ([]report.Figure, error) {
-	if err := os.MkdirAll(o.figures, 0o755); err != nil {
+func drawFigures(dir string) ([]report.Figure, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	for _, figure := range []struct {
@@ -44,7 +44,7 @@ func drawFigures(o options) ([]report.Figure, error) {
 		if err := c.SVG(&image); err != nil {
 			return nil, fmt.Errorf("%s: %w", figure.file, err)
 		}
-		if err := os.WriteFile(filepath.Join(o.figures, figure.file), image.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, figure.file), image.Bytes(), 0o644); err != nil {
 			return nil, err
 		}
 	}

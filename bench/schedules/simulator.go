@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"syscall"
@@ -17,7 +18,7 @@ const (
 )
 
 // measureSimulator times huge plans on one core, and the memory of the process that holds them.
-func measureSimulator(options) ([]report.Figure, error) {
+func measureSimulator(context.Context) ([]report.Figure, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	costs := schedule.Uniform(hugeStages, 1, 2, 0.5)
 	costs.ActivationBytes = make([]int64, hugeStages)

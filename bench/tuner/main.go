@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
@@ -16,17 +14,10 @@ import (
 
 // options are the flags.
 type options struct {
-	parts, models []string
-	batches       int // that each configuration is watched for
-	rounds        int // of profile and runs that predictions are held to, and of the play-off
-}
-
-// parts are what can be measured, in order.
-var parts = map[string]func(context.Context, options, string) ([]report.Figure, error){
-	"accuracy": accuracy,
-	"choice":   choice,
-	"busy":     busy,
-	"memory":   memory,
+	parts   string
+	models  []string
+	batches int // that each configuration is watched for
+	rounds  int // of profile and runs that predictions are held to, and of the play-off
 }
 
 func main() {
@@ -39,7 +30,7 @@ func main() {
 		if *assignment != "" {
 			return nil, runWorker(ctx, *assignment)
 		}
-		return run(ctx, options{parts: strings.Split(*names, ","), models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
+		return run(ctx, options{parts: *names, models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
 	})
 }
 
@@ -49,22 +40,17 @@ func run(ctx context.Context, o options) (all []report.Figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for _, name := range []string{"accuracy", "memory", "choice", "busy"} {
-		if !slices.Contains(o.parts, name) {
-			continue
-		}
-		var figures []report.Figure
-		part, err := others(func() (err error) {
-			figures, err = parts[name](ctx, o, dir)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		for i := range figures {
-			figures[i].Conditions["processor_time_of_others"] = part
-		}
-		all = append(all, figures...)
+	part := func(name string, measure func(context.Context, options, string) ([]report.Figure, error)) report.Part {
+		return report.Part{Name: name, Measure: func(ctx context.Context) (figures []report.Figure, err error) {
+			taken, err := others(func() (err error) {
+				figures, err = measure(ctx, o, dir)
+				return err
+			})
+			for i := range figures {
+				figures[i].Conditions["processor_time_of_others"] = taken
+			}
+			return figures, err
+		}}
 	}
-	return all, nil
+	return report.Parts(ctx, o.parts, part("accuracy", accuracy), part("memory", memory), part("choice", choice), part("busy", busy))
 }

@@ -16,36 +16,29 @@ import (
 
 // Sizer implements tuner.Sizer for the stages of one job.
 type Sizer struct {
-	job      *job.Job
-	model    *model.Model
-	on       device.Device // nothing is allocated there; layers ask it how much they save
-	host     bool          // its memory is the host's
-	sequence int
-	compute  device.Type
-	known    map[tuner.StageSpec]tuner.Memory
+	job   *job.Job
+	model *model.Model
+	on    device.Device // nothing is allocated there; layers ask it how much they save
+	host  bool          // its memory is the host's
+	known map[tuner.StageSpec]tuner.Memory
 }
 
 // New sizes the stages of a job on a device like on. Of the job's counts it reads the batch alone. host says that the devices which
 // the job will get use the host's memory, whatever on does.
 func New(m *model.Model, j *job.Job, on device.Device, host bool) *Sizer {
-	z := &Sizer{job: j, model: m, on: on, host: host, sequence: Sequence(m, j), known: map[tuner.StageSpec]tuner.Memory{}}
+	return &Sizer{job: j, model: m, on: on, host: host, known: map[tuner.StageSpec]tuner.Memory{}}
+}
+
+// Size is a micro-batch of so many samples of a job. A sequence that is too long for the model is refused at admission.
+func Size(m *model.Model, j *job.Job, samples int) layer.Size {
+	size := layer.Size{B: samples, T: m.Sequence()}
+	if n := j.Data.Sequence; n > 0 && n <= size.T {
+		size.T = n
+	}
 	if j.Precision == device.BF16.String() {
-		z.compute = device.BF16
+		size.Compute = device.BF16
 	}
-	return z
-}
-
-// Sequence is the length of a sample. One that is too long is refused at admission.
-func Sequence(m *model.Model, j *job.Job) int {
-	if n := j.Data.Sequence; n > 0 && n <= m.Sequence() {
-		return n
-	}
-	return m.Sequence()
-}
-
-// Size is a micro-batch of so many samples.
-func (z *Sizer) Size(samples int) layer.Size {
-	return layer.Size{B: samples, T: z.sequence, Compute: z.compute}
+	return size
 }
 
 // workspace is what a stage adds to its process that nobody allocates for it: compiled kernels and scratch memory of libraries,
@@ -57,9 +50,10 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if m, ok := z.known[spec]; ok {
 		return m, nil
 	}
+	size := Size(z.model, z.job, spec.Samples)
 	c := stage.Config{
-		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: spec.Samples, Sequence: z.sequence,
-		Compute: z.compute, Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
+		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: size.B, Sequence: size.T,
+		Compute: size.Compute, Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
 		Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
 	b, err := c.Bytes()

@@ -37,7 +37,7 @@ func (s *Session) Confirm(ctx context.Context, best []tuner.Candidate) ([]tuner.
 				}
 				continue
 			}
-			s.step(confirming{i, min(repeat, repeats-1)}, "run %s: %s, %s, %s", c.Schedule,
+			s.step(min(repeat, repeats-1), "run %s: %s, %s, %s", c.Schedule,
 				words.Count(c.Pipelines, "pipeline"), words.Count(c.MicroBatches, "micro-batch"), words.Count(c.Devices, "stage"))
 			r, err := s.trial(ctx, c)
 			if ctx.Err() != nil {
@@ -102,7 +102,7 @@ func (s *Session) batches(c *tuner.Candidate) int {
 
 // decided reports whether a third run is of no use: the candidate leads, its runs are alike, or it is too far behind.
 func decided(c *tuner.Candidate, all []tuner.Candidate) bool {
-	return c.Measured.Spread <= noisy/2 || leads(c, all) || outpaced(c, all, noisy)
+	return c.Measured.Spread <= noisy/2 || c.Measured.SamplesPerSecond >= fastest(all) || outpaced(c, all, noisy)
 }
 
 // unrivalled reports whether all other candidates are too far behind to run again, so that another run of this one decides nothing.
@@ -115,22 +115,19 @@ func unrivalled(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
 	return by < 1 && !disturbed(c)
 }
 
-// leads reports whether no other candidate was faster.
-func leads(c *tuner.Candidate, all []tuner.Candidate) bool {
-	return !slices.ContainsFunc(all, func(other tuner.Candidate) bool {
-		return other.Measured != nil && other.Measured.SamplesPerSecond > c.Measured.SamplesPerSecond
-	})
+// fastest is the highest throughput that was measured.
+func fastest(all []tuner.Candidate) (rate float64) {
+	for i := range all {
+		if m := all[i].Measured; m != nil {
+			rate = max(rate, m.SamplesPerSecond)
+		}
+	}
+	return rate
 }
 
 // outpaced reports whether another candidate was faster by more than a part of its throughput, as predicted: see disturbed.
 func outpaced(c *tuner.Candidate, all []tuner.Candidate, by float64) bool {
-	fastest := 0.0
-	for i := range all {
-		if m := all[i].Measured; m != nil {
-			fastest = max(fastest, m.SamplesPerSecond)
-		}
-	}
-	return c.Measured.SamplesPerSecond < (1-by)*fastest && !disturbed(c)
+	return c.Measured.SamplesPerSecond < (1-by)*fastest(all) && !disturbed(c)
 }
 
 // disturbed reports whether a candidate took so much longer than predicted that something else may have taken the host's time in

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -125,7 +126,7 @@ func (s *subject) passSeconds(t tuner.Target, samples int) (sum float64) {
 // estimateOnly is the report of a job of which nothing is measured: its price, by an earlier tuning of such a job or by assumption.
 func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 	s.Guess(space)
-	out, err := search(*space)
+	out, err := s.search(*space)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +135,7 @@ func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 	basis := fmt.Sprintf("a price model, assumed, not measured: %.3g floating-point operations a second on %s, %s for a layer of a micro-batch and %s for a step at least",
 		p.flops, s.subject.device.Name(), words.Seconds(3*p.layer), words.Seconds(p.step))
 	switch {
-	case s.subject.fixedCosts():
+	case spec.Fixed(&s.config.Request.Spec.Job) != nil:
 		basis = "the times that the job gives to its emulated devices"
 	case s.config.Request.Spec.Job.Devices.Kind == job.KindEmulated:
 		basis = "what the job says of its emulated devices"

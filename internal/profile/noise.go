@@ -24,9 +24,8 @@ const likelyContention = 1.3
 // runs the fastest counts: what disturbs a run only adds time. Passes of pipelines that share devices scatter by themselves, with
 // what the others do at the moment: such a reading runs once, and readContended looks at what it says.
 func (s *Session) repeatIfNoisy(ctx context.Context, r reading) (best worker.TrialResult, err error) {
-	step := readingStep{r.kind, int(r.trial.Job.Stages), int(r.trial.Job.Devices.CPU.Threads), r.samples}
 	for repeat := range noisyRuns {
-		s.step(step, "measure %s on %s: micro-batches of %d, %s",
+		s.step(0, "measure %s on %s: micro-batches of %d, %s",
 			r.kind, words.Count(int(r.trial.Job.Stages), "device"), r.samples, words.Count(r.pipelines, "pipeline"))
 		result, err := s.bench.Run(ctx, r.trial)
 		if err != nil {

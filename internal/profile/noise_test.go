@@ -69,7 +69,7 @@ func TestADisturbedReadingOfTwoPipelinesIsRepeated(t *testing.T) {
 }
 
 // What both readings say is so.
-func TestCrowdingThatStaysIsBelieved(t *testing.T) {
+func TestContentionThatStaysIsBelieved(t *testing.T) {
 	p, runs := profileBeside(t, func(int) bool { return true })
 	if contention := p.Contention.Values; runs != 2 || len(contention) != 1 || contention[0] < 2 {
 		t.Errorf("%d runs of two pipelines, contention %v; want 2, and near to 3", runs, contention)

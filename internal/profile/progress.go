@@ -11,24 +11,24 @@ import (
 // step that is not needed is taken off. So the total never grows.
 type progress struct {
 	say   func(control.TuneProgress) // nil: nobody listens
-	begun map[any]bool               // steps
+	begun map[string]bool            // steps
 	total int                        // of steps; 0 while it is not known
 }
 
-// step says that one begins, or begins again. Steps differ in their keys.
-func (p *progress) step(key any, format string, args ...any) {
+// step says that one begins, or begins again: steps differ in their texts, or in which run of that text they are.
+func (p *progress) step(run int, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
+	key := fmt.Sprint(run, text)
 	if p.begun[key] {
 		text += ", again"
 	}
 	if p.begun == nil {
-		p.begun = map[any]bool{}
+		p.begun = map[string]bool{}
 	}
 	p.begun[key] = true
-	if p.say == nil {
-		return
+	if p.say != nil {
+		p.say(control.TuneProgress{Done: len(p.begun) - 1, Total: max(p.total, len(p.begun)), Text: text})
 	}
-	p.say(control.TuneProgress{Done: len(p.begun) - 1, Total: max(p.total, len(p.begun)), Text: text})
 }
 
 // left says how many steps there are at most after those that have begun.
@@ -36,19 +36,6 @@ func (p *progress) left(steps int) { p.total = len(p.begun) + max(steps, 0) }
 
 // drop takes a step off that is not needed.
 func (p *progress) drop() { p.total = max(p.total-1, len(p.begun)) }
-
-// searching is the key of the step that searches.
-type searching struct{}
-
-// readingStep is the key of a reading.
-type readingStep struct {
-	kind             kind
-	devices, threads int
-	samples          int
-}
-
-// confirming is the key of a run of a candidate; a third run counts as the second.
-type confirming struct{ candidate, repeat int }
 
 // steps is the most that profiling a space, the search and the runs of the best candidates take.
 func (s *Session) steps(space tuner.Space) int {

@@ -36,7 +36,7 @@ type reading struct {
 
 // layeredSizes are those of layered runs: none where the job fixes what a stage takes, whichever layers it has.
 func (s *subject) layeredSizes(sizes []int) []int {
-	if s.fixedCosts() {
+	if spec.Fixed(&s.request.Spec.Job) != nil {
 		return nil
 	}
 	return sizes
@@ -71,11 +71,7 @@ func (s *subject) merged(target tuner.Target, shares []stage.Range, samples, pip
 	if slices.Contains(orders, s.request.Spec.Job.Schedule) {
 		order = s.request.Spec.Job.Schedule
 	}
-	plan, _, err := schedule.Generate(order, schedule.Request{Devices: target.Devices, MicroBatches: micros})
-	if err != nil {
-		panic(fmt.Sprintf("a plan of %d stages and %d micro-batches: %v", target.Devices, micros, err)) // it has a plan for any
-	}
-	r.trial.Plan = plan
+	r.trial.Plan = generate(order, target.Devices, micros)
 	for d, share := range shares {
 		r.homes = append(r.homes, d)
 		r.trial.Split = append(r.trial.Split, [2]int{share.From, share.To})
@@ -121,33 +117,34 @@ func (s *subject) several(target tuner.Target) bool {
 // profilePlan runs every layer as a stage, in the order of 1f1b over the devices: a device goes through all of its layers for one
 // micro-batch before it turns to another. Every other micro-batch has its backward split.
 func profilePlan(layers []stage.Range, micros int) schedule.Plan {
-	plan := make(schedule.Plan, len(layers))
+	plan := generate("1f1b", len(layers), micros)
 	for d, run := range layers {
-		forward := func(m int) {
-			for s := run.From; s < run.To; s++ {
-				plan[d] = append(plan[d], schedule.Op{Kind: schedule.Forward, Stage: s, Micro: m})
+		var ops []schedule.Op
+		for _, op := range plan[d] {
+			kinds := []schedule.Kind{op.Kind}
+			if op.Kind == schedule.Backward && op.Micro%2 == 1 {
+				kinds = []schedule.Kind{schedule.BackwardInput, schedule.BackwardWeight}
 			}
-		}
-		backward := func(m int) {
-			for s := run.To - 1; s >= run.From; s-- {
-				if m%2 == 1 {
-					plan[d] = append(plan[d],
-						schedule.Op{Kind: schedule.BackwardInput, Stage: s, Micro: m}, schedule.Op{Kind: schedule.BackwardWeight, Stage: s, Micro: m})
-					continue
+			for i := run.From; i < run.To; i++ {
+				op.Stage = i
+				if op.Kind != schedule.Forward { // from the last to the first
+					op.Stage = run.From + run.To - 1 - i
 				}
-				plan[d] = append(plan[d], schedule.Op{Kind: schedule.Backward, Stage: s, Micro: m})
+				for _, kind := range kinds {
+					ops = append(ops, schedule.Op{Kind: kind, Stage: op.Stage, Micro: op.Micro})
+				}
 			}
 		}
-		ahead := min(micros, len(layers)-d)
-		for m := range ahead {
-			forward(m)
-		}
-		for m := range micros {
-			backward(m)
-			if ahead+m < micros {
-				forward(ahead + m)
-			}
-		}
+		plan[d] = ops
+	}
+	return plan
+}
+
+// generate makes a plan by a schedule that has one for any number of devices and micro-batches.
+func generate(name string, devices, micros int) schedule.Plan {
+	plan, _, err := schedule.Generate(name, schedule.Request{Devices: devices, MicroBatches: micros})
+	if err != nil {
+		panic(fmt.Sprintf("a plan of %d stages and %d micro-batches: %v", devices, micros, err))
 	}
 	return plan
 }

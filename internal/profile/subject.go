@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/footprint"
@@ -23,24 +26,19 @@ import (
 
 // subject is the job that is tuned, with what is known of it before anything is measured.
 type subject struct {
-	request  control.TuneRequest
-	model    *model.Model
-	sequence int
-	compute  device.Type
-	cores    int
-	memory   int64         // bytes that the host has for jobs; 0 when it does not say
-	device   device.Device // the first of the job's; closed with the subject
-	sizer    *footprint.Sizer
+	request control.TuneRequest
+	model   *model.Model
+	cores   int
+	memory  int64         // bytes that the host has for jobs; 0 when it does not say
+	device  device.Device // the first of the job's; closed with the subject
+	sizer   *footprint.Sizer
 }
 
 // newSubject opens a device, which close closes.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
-	s := &subject{request: r, model: trials.Model(), sequence: footprint.Sequence(trials.Model(), &r.Spec.Job), cores: r.NodeCores, memory: int64((1 - reserve) * float64(device.HostTotal()))}
+	s := &subject{request: r, model: trials.Model(), cores: r.NodeCores, memory: spec.HostMemory()}
 	if n := len(r.Cores); n > 0 {
 		s.cores = n
-	}
-	if r.Spec.Job.Precision == device.BF16.String() {
-		s.compute = device.BF16
 	}
 	var err error
 	if s.device, err = trials.OpenDevice(r.Spec.Job.Devices); err != nil {
@@ -57,7 +55,7 @@ func (s *subject) digest() (string, error) {
 	j := s.request.Spec.Job
 	text, err := json.Marshal(map[string]any{
 		"report": tuner.ReportVersion, "family": s.model.Family, "model": s.model.Config(), "task": s.model.Task,
-		"batch": j.Train.Batch, "sequence": s.sequence, "precision": j.Precision, "optimizer": j.Optimizer.Name,
+		"batch": j.Train.Batch, "sequence": s.size().T, "precision": j.Precision, "optimizer": j.Optimizer.Name,
 		"momentum": j.Optimizer.Momentum > 0, "clip": j.Optimizer.ClipNorm > 0,
 		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
 		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
@@ -69,6 +67,17 @@ func (s *subject) digest() (string, error) {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), nil
+}
+
+// processors is the kind of processor that this program runs on: its model where the host names it.
+func processors() string {
+	kind := runtime.GOOS + "/" + runtime.GOARCH
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if all, err := fs.CPUInfo(); err == nil && len(all) > 0 && all[0].ModelName != "" {
+			kind += " " + all[0].ModelName
+		}
+	}
+	return kind
 }
 
 // space is what the job leaves open. Its targets have no profile yet.
@@ -194,7 +203,7 @@ func (s *subject) sizes(space tuner.Space) []int {
 }
 
 // size is a micro-batch of one sample.
-func (s *subject) size() layer.Size { return layer.Size{B: 1, T: s.sequence, Compute: s.compute} }
+func (s *subject) size() layer.Size { return footprint.Size(s.model, &s.request.Spec.Job, 1) }
 
 // guess is a profile before anything was measured: times by a price model. Its memory is exact.
 func (s *subject) guess(t tuner.Target) *tuner.Profile {
@@ -222,7 +231,7 @@ func (s *subject) guess(t tuner.Target) *tuner.Profile {
 // skeleton is a profile without times.
 func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	p := &tuner.Profile{Links: make([]tuner.Link, t.Devices-1), Sizer: s.sizer}
-	p.HostBytes, p.Fixed = s.memory, s.fixed()
+	p.HostBytes, p.Fixed = s.memory, spec.Fixed(&s.request.Spec.Job)
 	for d := range t.Devices {
 		p.Devices = append(p.Devices, tuner.Device{
 			Name: s.device.Name(), Slowdown: s.slowdown(d), CapacityBytes: s.capacity(d),
@@ -261,28 +270,4 @@ func (s *subject) slowdown(d int) float64 {
 		return 1
 	}
 	return first / own
-}
-
-// fixed are the times that the job gives to stages of emulated devices; none where operations say what they take.
-func (s *subject) fixed() (all []tuner.FixedCosts) {
-	e := s.request.Spec.Job.Devices.Emulated
-	if !s.fixedCosts() {
-		return nil
-	}
-	for k := range max(len(e.Forward), len(e.Backward), len(e.Step)) {
-		t := tuner.FixedCosts{
-			Forward: job.At(e.Forward, k).Seconds(), Backward: job.At(e.Backward, k).Seconds(), Update: job.At(e.Step, k).Seconds(),
-		}
-		if t.Backward == 0 {
-			t.Backward = 2 * t.Forward
-		}
-		all = append(all, t)
-	}
-	return all
-}
-
-// fixedCosts reports whether the job says what passes of a stage take, whichever layers it has.
-func (s *subject) fixedCosts() bool {
-	d := s.request.Spec.Job.Devices
-	return d.Kind == job.KindEmulated && job.At(d.Emulated.Forward, 0) > 0
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/plancache"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -184,8 +185,8 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.step(searching{}, "search")
-	out, err := search(space)
+	s.step(0, "search")
+	out, err := s.search(space)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +225,7 @@ func (s *Session) Space() (tuner.Space, error) {
 	guessed := space
 	guessed.Targets = slices.Clone(space.Targets)
 	s.Guess(&guessed)
-	out, err := search(guessed)
+	out, err := s.search(guessed)
 	if err == nil {
 		s.guessed = out.Ranked[0].Predicted.SamplesPerSecond
 	}
@@ -273,9 +274,15 @@ func Permanent(err error) bool {
 	return obstacle.Of(err) == nil && (permanent || worker.Permanent(err))
 }
 
-// search searches a space. That nothing of it can be chosen does not depend on when it is asked.
-func search(space tuner.Space) (*tuner.Outcome, error) {
+// search searches a space. That nothing of it can be chosen does not depend on when it is asked. Where nothing fits the memory, the error
+// says which change of the job's file would.
+func (s *Session) search(space tuner.Space) (*tuner.Outcome, error) {
 	out, err := tuner.Search(space)
+	if short, is := errors.AsType[*tuner.NoFitError](err); is {
+		j := spec.With(&s.config.Request.Spec.Job, &short.Nearest)
+		advice, _ := (&spec.Facts{Cores: s.subject.cores, MemoryBytes: s.subject.memory, Model: s.subject.model}).WouldFit(&j)
+		err = fmt.Errorf("%w; %s", err, advice)
+	}
 	if err != nil {
 		return nil, &permanentError{err}
 	}

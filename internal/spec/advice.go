@@ -2,7 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -15,13 +14,10 @@ const maxMore = 8
 
 // refuseShort refuses a job whose stages do not fit the memory of its devices, or of the host, and says what would.
 func (x *resolver) refuseShort(a *arrangement) {
-	advice, near := "neither recompute nor smaller micro-batches nor fewer pipelines nor more stages make it fit; use a smaller model", ""
-	if fits := x.whatFits(); len(fits) > 0 {
-		advice, near = strings.Join(fits, " or ")+" would fit", fits[0]
-	}
+	advice, near := x.WouldFit(&x.Job)
 	short := &a.short[0]
-	if short.stages != nil {
-		x.refuse("devices.emulated.memory", near, "%v; %s", short, advice)
+	if short.Device >= 0 {
+		x.refuse("devices.emulated.memory", near, "%s; %s", shortText(short), advice)
 		return
 	}
 	var m tuner.Memory
@@ -31,79 +27,91 @@ func (x *resolver) refuseShort(a *arrangement) {
 		m.Boundaries, m.Host = m.Boundaries+s.Boundaries, m.Host+s.Host
 	}
 	x.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s; %s; %s",
-		words.Number(parameters(x.Model)), words.Bytes(short.need), words.Count(int(x.Job.Pipelines), "pipeline"), words.Bytes(m.Weights),
+		words.Number(parameters(x.Model)), words.Bytes(short.Need), words.Count(int(x.Job.Pipelines), "pipeline"), words.Bytes(m.Weights),
 		words.Bytes(m.Gradients), words.Bytes(m.State), words.Bytes(m.Activations), words.Bytes(m.Center),
 		words.Bytes(m.Boundaries+m.Host), x.host(), advice)
 }
 
-// fits reports whether the job fits after a change.
-func (x *resolver) fits(change func(j *job.Job)) bool {
-	j := x.Job
-	change(&j)
-	a, err := x.arrange(&j)
-	return err == nil && len(a.short) == 0
-}
-
-// whatFits lists the nearest changes of one key after which the job's stages fit; where there is none, one of several keys.
-func (x *resolver) whatFits() (out []string) {
-	first := func(values []int, key string, set func(j *job.Job, n job.Count)) {
-		for _, n := range values {
-			if x.fits(func(j *job.Job) { set(j, job.Count(n)) }) {
-				out = append(out, key+": "+strconv.Itoa(n))
+// WouldFit says which changes of a job of known counts, whose stages do not fit their memory, would make them fit: of each key the
+// nearest; where no key alone does, one of several. nearest is the first of them, "" for none.
+func (f *Facts) WouldFit(j *job.Job) (advice, nearest string) {
+	var fit []string
+	first := func(changes []change) {
+		for _, c := range changes {
+			changed := *j
+			c.apply(&changed)
+			if a, err := f.arrange(&changed); err == nil && len(a.short) == 0 {
+				fit = append(fit, c.text)
 				return
 			}
 		}
 	}
+	var recompute, pipelines []change
 	for _, kind := range RecomputeKinds[1:] {
-		if x.fits(func(j *job.Job) { j.Recompute = []string{kind} }) {
-			out = append(out, "recompute: "+kind)
-			break
-		}
+		recompute = append(recompute, change{"recompute: " + kind, func(j *job.Job) { j.Recompute = []string{kind} }})
 	}
-	var fewer []int
-	for n := int(x.Job.Pipelines) - 1; n > 0; n-- {
-		fewer = append(fewer, n)
+	for n := j.Pipelines - 1; n > 0; n-- {
+		pipelines = append(pipelines, change{fmt.Sprintf("pipelines: %d", n), func(j *job.Job) { j.Pipelines = n }})
 	}
-	micros, stages := x.moreMicroBatches(), x.moreStages()
-	first(micros, "micro_batches", func(j *job.Job, n job.Count) { j.MicroBatches = n })
-	first(fewer, "pipelines", func(j *job.Job, n job.Count) { j.Pipelines = n })
-	first(stages, "stages", func(j *job.Job, n job.Count) { j.Stages = n })
-	if len(out) > 0 {
-		return out
+	micros, stages := f.moreMicroBatches(j), f.moreStages(j)
+	for _, changes := range [][]change{recompute, micros, pipelines, stages} {
+		first(changes)
 	}
-	most := int(x.Job.MicroBatches)
+	if len(fit) == 0 {
+		first(f.several(j, micros, stages))
+	}
+	if len(fit) == 0 {
+		return "neither recompute nor smaller micro-batches nor fewer pipelines nor more stages make it fit; use a smaller model", ""
+	}
+	return strings.Join(fit, " or ") + " would fit", fit[0]
+}
+
+// change is one of a job file.
+type change struct {
+	text  string
+	apply func(j *job.Job)
+}
+
+// several are changes of all keys: the smallest micro-batches, one pipeline and recomputation, with each number of stages.
+func (f *Facts) several(j *job.Job, micros, stages []change) (all []change) {
+	kind := RecomputeKinds[len(RecomputeKinds)-1]
+	if j.Devices.Kind == job.KindEmulated {
+		kind = job.AutoRecompute // by what each device holds
+	}
+	smallest := change{fmt.Sprintf("micro_batches: %d", j.MicroBatches), func(*job.Job) {}}
 	if len(micros) > 0 {
-		most = micros[len(micros)-1]
+		smallest = micros[len(micros)-1]
 	}
-	first(append([]int{int(x.Job.Stages)}, stages...), fmt.Sprintf("recompute: auto with micro_batches: %d, pipelines: 1 and stages", most),
-		func(j *job.Job, n job.Count) {
-			j.Stages, j.Pipelines, j.MicroBatches, j.Recompute = n, 1, job.Count(most), []string{job.AutoRecompute}
-		})
-	return out
+	for _, more := range append([]change{{fmt.Sprintf("stages: %d", j.Stages), func(*job.Job) {}}}, stages...) {
+		all = append(all, change{fmt.Sprintf("recompute: %s with %s, pipelines: 1 and %s", kind, smallest.text, more.text), func(j *job.Job) {
+			smallest.apply(j)
+			more.apply(j)
+			j.Pipelines, j.Recompute = 1, []string{kind}
+		}})
+	}
+	return all
 }
 
 // moreMicroBatches are the greater divisors of the batch, the nearest first.
-func (x *resolver) moreMicroBatches() (all []int) {
-	if x.UserPlan != nil {
+func (f *Facts) moreMicroBatches(j *job.Job) (all []change) {
+	if f.UserPlan != nil {
 		return nil // the file says how many there are
 	}
-	m, batch := int(x.Job.MicroBatches), x.Job.Train.Batch
-	for n := m + 1; n <= min(batch, maxMore*m); n++ {
-		if batch%n == 0 {
-			all = append(all, n)
+	for n := j.MicroBatches + 1; n <= min(job.Count(j.Train.Batch), maxMore*j.MicroBatches); n++ {
+		if j.Train.Batch%int(n) == 0 {
+			all = append(all, change{fmt.Sprintf("micro_batches: %d", n), func(j *job.Job) { j.MicroBatches = n }})
 		}
 	}
 	return all
 }
 
 // moreStages are the greater numbers of stages that the model has layers for, the nearest first.
-func (x *resolver) moreStages() (all []int) {
-	if x.UserPlan != nil || len(x.Job.Devices.Emulated.Memory) > 1 || len(x.Job.Recompute) > 1 {
-		return nil // who knows what another device has
+func (f *Facts) moreStages(j *job.Job) (all []change) {
+	if f.UserPlan != nil || len(j.Devices.Emulated.Memory) > 1 || len(j.Recompute) > 1 {
+		return nil // a list has no entry for another device
 	}
-	k := int(x.Job.Stages)
-	for n := k + 1; n <= min(len(x.Model.Layers)/max(1, int(x.Job.Chunks)), maxMore*k); n++ {
-		all = append(all, n)
+	for n := j.Stages + 1; n <= min(job.Count(len(f.Model.Layers)/max(1, int(j.Chunks))), maxMore*j.Stages); n++ {
+		all = append(all, change{fmt.Sprintf("stages: %d", n), func(j *job.Job) { j.Stages = n }})
 	}
 	return all
 }

@@ -52,7 +52,7 @@ func (x *resolver) hold(a *arrangement) error {
 		return fmt.Errorf("%s", problem)
 	}
 	if len(a.short) > 0 {
-		return fmt.Errorf("%w; submit it again with --retune", &a.short[0])
+		return fmt.Errorf("%s; submit it again with --retune", shortText(&a.short[0]))
 	}
 	return nil
 }

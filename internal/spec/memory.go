@@ -9,10 +9,8 @@ import (
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
-	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
 	"github.com/avgpipe/avgpipe/stage/layer"
-	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -22,48 +20,35 @@ func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
 	return footprint.New(f.Model, j, on, j.Devices.Kind != job.KindEmulated), err
 }
 
-// compute is the type in which products take their operands.
-func compute(j *job.Job) device.Type {
-	if j.Precision == device.BF16.String() {
-		return device.BF16
+// shortText says what is short on a device.
+func shortText(s *tuner.Shortage) string {
+	stages := fmt.Sprintf("stages %s on one device need", strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Stages), " ", ", "), "[]"))
+	if len(s.Stages) == 1 {
+		stages = fmt.Sprintf("stage %d needs", s.Stages[0])
 	}
-	return device.F32
-}
-
-// shortage is a device whose stages do not fit, or the host.
-type shortage struct {
-	stages      []int // of the device; none: of the host
-	need, bytes int64
-}
-
-func (s *shortage) Error() string {
-	stages := fmt.Sprintf("stages %s on one device need", strings.Trim(strings.ReplaceAll(fmt.Sprint(s.stages), " ", ", "), "[]"))
-	if len(s.stages) == 1 {
-		stages = fmt.Sprintf("stage %d needs", s.stages[0])
-	}
-	return fmt.Sprintf("%s %d bytes, and the memory of its device is %d: %d bytes short", stages, s.need, s.bytes, s.need-s.bytes)
+	return fmt.Sprintf("%s %d bytes, and the memory of its device is %d: %d bytes short", stages, s.Need, s.Capacity, s.Bytes())
 }
 
 // arrangement is a job of known counts with what follows from them alone.
 type arrangement struct {
-	job    job.Job // with what is computed again decided
+	job    job.Job // with recomputation decided
 	layout Layout
 	plan   schedule.Plan
-	why    string         // the plan is that one
-	memory []tuner.Memory // by stage; nil where nobody says what there is
-	short  []shortage
+	why    string         // the plan is as it is
+	memory []tuner.Memory // by stage; nil where the devices' memory is not known
+	short  []tuner.Shortage
 }
 
-// bounded reports whether it is known what the job's devices hold: of emulated ones, if the job says, else of the host's memory.
+// bounded reports whether the memory of the job's devices is known: that of the host, or of emulated devices what the job says.
 func (f *Facts) bounded(j *job.Job) bool {
-	if j.Devices.Kind != job.KindEmulated { // which hold no values
+	if j.Devices.Kind != job.KindEmulated {
 		return f.MemoryBytes > 0
 	}
 	return slices.ContainsFunc(j.Devices.Emulated.Memory, func(b float64) bool { return b > 0 })
 }
 
-// arrange decides what nobody measures about a job: the cut; what is computed again, where the file leaves that open; and the warm-up
-// of afp, where emulated devices have fixed times or a memory that is too small for more.
+// arrange decides what needs no measurement: which layers each stage has; which stages recompute their activations, where the file says
+// recompute: auto; and the warm-up of afp, where the devices are emulated and have fixed times, or too little memory for a longer one.
 func (f *Facts) arrange(j *job.Job) (*arrangement, error) {
 	a := &arrangement{job: *j}
 	open := j.RecomputeOpen()
@@ -77,7 +62,7 @@ func (f *Facts) arrange(j *job.Job) (*arrangement, error) {
 	if a.layout.Split, err = f.cut(j); err != nil {
 		return nil, err
 	}
-	var least []shortage // full is not always less than block: it computes a whole stage again at once
+	var least []tuner.Shortage // full does not always need less than block: it holds the activations of a whole stage at once
 	for {
 		if err := f.warm(a, p); err != nil {
 			return nil, err
@@ -98,30 +83,28 @@ func (f *Facts) arrange(j *job.Job) (*arrangement, error) {
 
 // cut gives every stage its layers, by floating-point operations.
 func (f *Facts) cut(j *job.Job) (split [][2]int, err error) {
-	ranges, err := stage.Split(f.Model.Costs(microBatch(j, f.Model)), stages(j))
+	ranges, err := stage.Split(f.Model.Costs(footprint.Size(f.Model, j, samples(j))), stages(j))
 	for _, r := range ranges {
 		split = append(split, [2]int{r.From, r.To})
 	}
 	return split, err
 }
 
-// microBatch is the size of one.
-func microBatch(j *job.Job, m *model.Model) layer.Size {
-	return layer.Size{B: j.Train.Batch / int(j.MicroBatches), T: footprint.Sequence(m, j), Compute: compute(j)}
-}
+// samples of a micro-batch.
+func samples(j *job.Job) int { return j.Train.Batch / int(j.MicroBatches) }
 
 // lacking is how many bytes are short together.
-func lacking(short []shortage) (bytes int64) {
+func lacking(short []tuner.Shortage) (bytes int64) {
 	for _, s := range short {
-		bytes += s.need - s.bytes
+		bytes += s.Bytes()
 	}
 	return bytes
 }
 
-// recomputeMore has the stages of devices that are short compute more again. It reports whether any can.
+// recomputeMore has the stages of devices that lack memory recompute more. It reports whether any can.
 func (a *arrangement) recomputeMore() (more bool) {
 	for _, s := range a.short {
-		for _, k := range s.stages {
+		for _, k := range s.Stages {
 			if next := slices.Index(RecomputeKinds, a.job.Recompute[k]) + 1; next < len(RecomputeKinds) {
 				a.job.Recompute[k], more = RecomputeKinds[next], true
 			}
@@ -130,17 +113,20 @@ func (a *arrangement) recomputeMore() (more bool) {
 	return more
 }
 
-// warm generates the plan for what is computed again, and finds what is short whatever the warm-up.
+// warm generates the plan for the recomputation at hand and finds what memory is short, with the warm-up of afp shortened where that helps.
 func (f *Facts) warm(a *arrangement, p *footprint.Sizer) (err error) {
 	a.layout = Layout{Split: a.layout.Split}
 	afp := f.UserPlan == nil && a.job.Schedule == "afp"
 	if afp && a.job.Devices.Kind == job.KindEmulated {
 		a.layout.Costs = f.fixedCosts(a)
 	}
-	if err = f.price(a, p); err != nil || len(a.short) == 0 || !afp || a.short[0].stages == nil {
+	if err = f.price(a, p); err != nil || len(a.short) == 0 || !afp || a.short[0].Device < 0 {
 		return err
 	}
-	if a.layout.InFlightLimit, err = a.inFlight(p); err != nil {
+	j := &a.job
+	a.layout.InFlightLimit, err = tuner.InFlightLimits(p, a.plan, a.layout.Split, samples(j), int(j.Pipelines), j.Recompute,
+		func(d int) int64 { return int64(job.At(j.Devices.Emulated.Memory, d)) })
+	if err != nil {
 		return err
 	}
 	return f.price(a, p)
@@ -157,81 +143,55 @@ func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 	if !f.bounded(&a.job) {
 		return nil
 	}
-	a.memory, err = tuner.Memories(p, a.plan, a.layout.Split, a.job.Train.Batch/int(a.job.MicroBatches), int(a.job.Pipelines), a.job.Recompute)
+	a.memory, err = tuner.Memories(p, a.plan, a.layout.Split, samples(&a.job), int(a.job.Pipelines), a.job.Recompute)
 	if err != nil {
 		return err
 	}
-	a.short = f.lacks(a)
+	devices, host := make([]int64, len(a.plan)), f.MemoryBytes
+	if a.job.Devices.Kind == job.KindEmulated {
+		host = 0
+		for d := range devices {
+			devices[d] = int64(job.At(a.job.Devices.Emulated.Memory, d))
+		}
+	}
+	a.short = tuner.Shortages(a.memory, a.plan.Placement(), devices, host)
 	return nil
 }
 
-// lacks lists what is short.
-func (f *Facts) lacks(a *arrangement) []shortage {
-	on := []shortage{{bytes: f.MemoryBytes}}
-	place := make([]int, len(a.memory))
-	if a.job.Devices.Kind == job.KindEmulated {
-		on, place = make([]shortage, len(a.plan)), a.plan.Placement()
-		for d := range on {
-			on[d].bytes = int64(job.At(a.job.Devices.Emulated.Memory, d))
-		}
+// Fixed are the times that a job gives to stages of emulated devices, the last entry standing for all further stages; none where
+// operations say what they take.
+func Fixed(j *job.Job) (all []tuner.FixedCosts) {
+	e := j.Devices.Emulated
+	if j.Devices.Kind != job.KindEmulated || job.At(e.Forward, 0) == 0 {
+		return nil
 	}
-	for k, d := range place {
-		if a.job.Devices.Kind == job.KindEmulated {
-			on[d].need, on[d].stages = on[d].need+a.memory[k].OnDevice(), append(on[d].stages, k)
-		} else {
-			on[d].need += a.memory[k].Total()
+	for k := range max(len(e.Forward), len(e.Backward), len(e.Step)) {
+		t := tuner.FixedCosts{Forward: job.At(e.Forward, k).Seconds(), Backward: job.At(e.Backward, k).Seconds(), Update: job.At(e.Step, k).Seconds()}
+		if t.Backward == 0 {
+			t.Backward = 2 * t.Forward // as the devices take it
 		}
+		all = append(all, t)
 	}
-	return slices.DeleteFunc(on, func(s shortage) bool { return s.bytes == 0 || s.need <= s.bytes })
-}
-
-// inFlight is, per device of a plan with a stage on each, how many micro-batches its memory holds, at most as many as the plan has in
-// flight and at least as many as 1f1b does; 0 where nothing limits it.
-func (a *arrangement) inFlight(p *footprint.Sizer) ([]int, error) {
-	slots, micros, limits := schedule.InFlightByStage(a.plan), int(a.job.MicroBatches), make([]int, len(a.plan))
-	for d := range limits {
-		memory := int64(job.At(a.job.Devices.Emulated.Memory, d))
-		if memory == 0 {
-			continue
-		}
-		least := min(micros, len(a.plan)-d)
-		for limits[d] = slots[d]; limits[d] > least; limits[d]-- {
-			m, err := p.Stage(tuner.StageSpec{
-				From: a.layout.Split[d][0], To: a.layout.Split[d][1], Samples: a.job.Train.Batch / micros, Slots: limits[d], Versions: 1,
-				Recompute: job.At(a.job.Recompute, d), Pipelines: int(a.job.Pipelines),
-			})
-			if err != nil {
-				return nil, err
-			}
-			if m.OnDevice() <= memory {
-				break
-			}
-		}
-	}
-	return limits, nil
+	return all
 }
 
 // fixedCosts are the costs of stages whose times the job says, in seconds; none where it leaves one to operations. A device has one of
 // the stages.
 func (f *Facts) fixedCosts(a *arrangement) (c schedule.Costs) {
-	e, n := a.job.Devices.Emulated, len(a.layout.Split)
+	fixed, link, n := Fixed(&a.job), a.job.Devices.Emulated.Link, len(a.layout.Split)
 	for k := range n {
-		forward, backward := job.At(e.Forward, k).Seconds(), job.At(e.Backward, k).Seconds()
-		if forward == 0 || n != int(a.job.Stages) {
+		t := job.At(fixed, k)
+		if t.Forward == 0 || n != int(a.job.Stages) {
 			return schedule.Costs{}
 		}
-		if backward == 0 {
-			backward = 2 * forward // as the devices take it
-		}
 		if job.At(a.job.Recompute, k) != RecomputeKinds[0] {
-			backward += forward
+			t.Backward += t.Forward
 		}
-		c.Forward, c.Backward = append(c.Forward, forward), append(c.Backward, backward)
-		c.Update = append(c.Update, job.At(e.Step, k).Seconds())
+		c.Forward, c.Backward, c.Update = append(c.Forward, t.Forward), append(c.Backward, t.Backward), append(c.Update, t.Update)
 		if k+1 < n {
-			_, out := f.Model.Layers[a.layout.Split[k][1]-1].Ports(microBatch(&a.job, f.Model))
-			c.Link = append(c.Link, job.At(e.Link.Latency, k).Seconds())
-			c.Bandwidth = append(c.Bandwidth, job.At(e.Link.Bandwidth, k))
+			_, out := f.Model.Layers[a.layout.Split[k][1]-1].Ports(footprint.Size(f.Model, &a.job, samples(&a.job)))
+			c.Link = append(c.Link, job.At(link.Latency, k).Seconds())
+			c.Bandwidth = append(c.Bandwidth, job.At(link.Bandwidth, k))
 			c.MessageBytes = append(c.MessageBytes, int64(4*layer.Words(out)))
 		}
 	}

@@ -91,3 +91,41 @@ func TestStagesThatDoNotFitAreRefusedWithWhatWouldFit(t *testing.T) {
 		t.Errorf("flops of three devices for four: %v", err)
 	}
 }
+
+// Each change that a refusal names makes the job fit, whether of one key or of several, and of devices' own memory or the host's.
+func TestWhatIsSaidToFitFits(t *testing.T) {
+	base := []string{"tuning=rules", "pipelines=3", "micro_batches=2", "schedule=gpipe", "stages=2"}
+	several := 0
+	for _, source := range []string{emulatedJob, refJob} {
+		refused := func(memory int64, set ...string) error {
+			all := slices.Concat(base, set)
+			if source == emulatedJob {
+				all, memory = append(all, fmt.Sprintf("devices.emulated.memory=%d", memory)), 0
+			}
+			_, err := resolve(t, source, memory, all...)
+			return err
+		}
+		memory := int64(1 << 40)
+		for ; refused(memory) == nil; memory = memory * 9 / 10 {
+		}
+		for ; ; memory = memory * 9 / 10 {
+			said := refused(memory).Error()
+			fits, _, would := strings.Cut(said[strings.LastIndex(said, "; ")+2:], " would fit")
+			if !would {
+				break
+			}
+			for change := range strings.SplitSeq(fits, " or ") {
+				keys := strings.NewReplacer(" with ", "\n", " and ", "\n", ", ", "\n", ": ", "=").Replace(change)
+				if strings.Contains(keys, "\n") {
+					several++
+				}
+				if err := refused(memory, strings.Split(keys, "\n")...); err != nil {
+					t.Errorf("%d bytes: %q: %v", memory, change, err)
+				}
+			}
+		}
+	}
+	if several < 2 {
+		t.Errorf("changes of several keys are named %d times", several)
+	}
+}

@@ -16,7 +16,6 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -90,7 +89,7 @@ func (x *resolver) checkModel() bool {
 	if !x.checkSize() {
 		return false
 	}
-	if err := x.Model.CheckCompute(compute(&x.Job)); err != nil {
+	if err := x.Model.CheckCompute(footprint.Size(x.Model, &x.Job, 1).Compute); err != nil {
 		x.refuse("precision", device.F32.String(), "precision: %v", err)
 	}
 	longest := x.Model.Sequence()
@@ -115,11 +114,11 @@ func (x *resolver) checkModel() bool {
 // 10^12 a second, a step of so many takes 20 hours.
 const mostOperations = 1 << 56
 
-// reserve is the part of the host's memory that no job is planned into: the daemon, commits, buffers of files, other processes.
-const reserve = 0.1
+// Reserve is the part of the host's memory that no job is planned into: the daemon, commits, buffers of files, other processes.
+const Reserve = 0.1
 
 // HostMemory is how much of this host's memory jobs may take; 0 when the system does not say.
-func HostMemory() int64 { return int64((1 - reserve) * float64(device.HostTotal())) }
+func HostMemory() int64 { return int64((1 - Reserve) * float64(device.HostTotal())) }
 
 // parameters counts the trainable values of a model, in floating point: a model that nobody has memory for can have more than an
 // integer holds.
@@ -150,16 +149,16 @@ func (x *resolver) checkSize() bool {
 			words.Number(n), state, x.Job.Optimizer.Name, words.Bytes(int64(min(need, math.MaxInt64/2))), x.host())
 		return false
 	}
-	tokens, operations := footprint.Sequence(x.Model, &x.Job), 0.0
+	size, operations := footprint.Size(x.Model, &x.Job, 1), 0.0
 	step := float64(x.Job.Train.Batch) * float64(max(1, x.Job.Pipelines))
-	for _, cost := range x.Model.Costs(layer.Size{B: 1, T: tokens}) {
+	for _, cost := range x.Model.Costs(size) {
 		operations += cost * step
 	}
-	if operations < mostOperations && step*float64(tokens) < math.MaxInt32 {
+	if operations < mostOperations && step*float64(size.T) < math.MaxInt32 {
 		return true
 	}
 	x.refuse("train.batch", "", "train.batch: %d samples of %d tokens, in each pipeline, take %s floating-point operations a step in this model; "+
-		"use a smaller batch, shorter samples or a smaller model", x.Job.Train.Batch, tokens, words.Number(operations))
+		"use a smaller batch, shorter samples or a smaller model", x.Job.Train.Batch, size.T, words.Number(operations))
 	return false
 }
 
@@ -331,7 +330,7 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 	}
 }
 
-// whyRecompute says what decided what is computed again, where the file left it open.
+// whyRecompute says why stages recompute what they do, where the file left that open.
 func (x *resolver) whyRecompute() string {
 	all := x.Job.Recompute
 	text := "recompute " + all[0]

@@ -203,7 +203,7 @@ func (s *Spec) memory() ([]tuner.Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tuner.Memories(z, plan, split, s.Job.Train.Batch/int(s.Job.MicroBatches), int(s.Job.Pipelines), s.Job.Recompute)
+	return tuner.Memories(z, plan, split, samples(&s.Job), int(s.Job.Pipelines), s.Job.Recompute)
 }
 
 // Split is, of each stage, its first layer and the one after its last; nil: by operations.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 )
@@ -54,6 +55,37 @@ func Main(name string, measure func(ctx context.Context) ([]Figure, error)) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
 	}
+}
+
+// Part is one of the things that a benchmark measures.
+type Part struct {
+	Name    string
+	Measure func(ctx context.Context) ([]Figure, error)
+}
+
+// Parts measures those that are named, in their own order.
+func Parts(ctx context.Context, named string, parts ...Part) (figures []Figure, err error) {
+	var known []string
+	for _, p := range parts {
+		known = append(known, p.Name)
+	}
+	only := strings.Split(named, ",")
+	for _, name := range only {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("-parts names %q; the parts are %s", name, strings.Join(known, ", "))
+		}
+	}
+	for _, p := range parts {
+		if !slices.Contains(only, p.Name) {
+			continue
+		}
+		found, err := p.Measure(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		figures = append(figures, found...)
+	}
+	return figures, nil
 }
 
 // Report prints figures: JSON lines to machine, a table to people.

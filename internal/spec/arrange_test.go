@@ -61,7 +61,7 @@ func TestRulesRecomputeAsLittleAsTheMemoryAllows(t *testing.T) {
 }
 
 // afp knows the times of devices that are told them, so its warm-up is that which hides their links.
-func TestDictatedTimesSizeTheWarmUp(t *testing.T) {
+func TestFixedTimesSizeTheWarmUp(t *testing.T) {
 	base := []string{"schedule=afp", "train.batch=32", "micro_batches=32", "devices.emulated.forward=2ms", "devices.emulated.backward=4ms"}
 	warmup := func(set ...string) ([]int, string) {
 		s, err := emulatedSpec(t, append(slices.Clone(base), set...)...)
