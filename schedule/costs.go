@@ -3,7 +3,6 @@ package schedule
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/words"
 )
@@ -64,34 +63,34 @@ func repeat[T any](value T, n int) []T {
 	return values
 }
 
-// CostList is one of the lists of Costs: numbers, which are times where no other unit is named, or bytes.
-type CostList struct {
-	Key     string // its name in files
-	Per     string // what it has a value for each of: stage, link or device
-	Numbers *[]float64
-	Bytes   *[]int64
+// costList is one of the lists of Costs: numbers, which are times where no other unit is named, or bytes.
+type costList struct {
+	name    string
+	per     string // what it has a value for each of: stage, link or device
+	numbers *[]float64
+	bytes   *[]int64
 }
 
-// Lists are all of them.
-func (c *Costs) Lists() []CostList {
-	return []CostList{
+// lists are all of them.
+func (c *Costs) lists() []costList {
+	return []costList{
 		{"forward", "stage", &c.Forward, nil},
 		{"backward", "stage", &c.Backward, nil},
-		{"backward_input", "stage", &c.BackwardInput, nil},
-		{"backward_weight", "stage", &c.BackwardWeight, nil},
+		{"backward input", "stage", &c.BackwardInput, nil},
+		{"backward weight", "stage", &c.BackwardWeight, nil},
 		{"update", "stage", &c.Update, nil},
 		{"average", "stage", &c.Average, nil},
 		{"latency", "link", &c.Link, nil},
 		{"bandwidth", "link", &c.Bandwidth, nil},
-		{"message_bytes", "link", nil, &c.MessageBytes},
-		{"activation_bytes", "stage", nil, &c.ActivationBytes},
-		{"half_bytes", "stage", nil, &c.HalfBytes},
-		{"weight_bytes", "stage", nil, &c.WeightBytes},
-		{"gradient_bytes", "stage", nil, &c.GradientBytes},
-		{"state_bytes", "stage", nil, &c.StateBytes},
-		{"center_bytes", "stage", nil, &c.CenterBytes},
+		{"message bytes", "link", nil, &c.MessageBytes},
+		{"activation bytes", "stage", nil, &c.ActivationBytes},
+		{"half bytes", "stage", nil, &c.HalfBytes},
+		{"weight bytes", "stage", nil, &c.WeightBytes},
+		{"gradient bytes", "stage", nil, &c.GradientBytes},
+		{"state bytes", "stage", nil, &c.StateBytes},
+		{"center bytes", "stage", nil, &c.CenterBytes},
 		{"utilisation", "device", &c.Utilisation, nil},
-		{"capacity_bytes", "device", nil, &c.CapacityBytes},
+		{"capacity bytes", "device", nil, &c.CapacityBytes},
 	}
 }
 
@@ -128,46 +127,44 @@ func (c Costs) validateDevices(devices int) error {
 
 // validate checks the lists of what is counted.
 func (c Costs) validate(counts map[string]int, all string) error {
-	for _, l := range c.Lists() {
-		n, counted := counts[l.Per]
+	for _, l := range c.lists() {
+		n, counted := counts[l.per]
 		values := l.values()
-		if !counted || values == nil && l.Key != "forward" && l.Key != "backward" {
+		if !counted || values == nil && l.name != "forward" && l.name != "backward" {
 			continue
 		}
 		if len(values) != n {
-			return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d", l.name(), words.Count(len(values), "value"), all, l.Per, n)
+			return fmt.Errorf("costs: %s has %s for %s; want one a %s: %d", l.name, words.Count(len(values), "value"), all, l.per, n)
 		}
 		for i, v := range values {
-			if want, valid := l.Check(v); !valid {
-				return fmt.Errorf("costs: %s of %s %d is %v; want %s", l.name(), l.Per, i, v, want)
+			if want, valid := l.check(v); !valid {
+				return fmt.Errorf("costs: %s of %s %d is %v; want %s", l.name, l.per, i, v, want)
 			}
 		}
 	}
 	return nil
 }
 
-func (l CostList) name() string { return strings.ReplaceAll(l.Key, "_", " ") }
-
-func (l CostList) values() []float64 {
-	if l.Numbers != nil {
-		return *l.Numbers
+func (l costList) values() []float64 {
+	if l.numbers != nil {
+		return *l.numbers
 	}
 	var values []float64
-	for _, v := range *l.Bytes {
+	for _, v := range *l.bytes {
 		values = append(values, float64(v))
 	}
 	return values
 }
 
-// Check says what a value of the list must be, and whether it is.
-func (l CostList) Check(v float64) (want string, valid bool) {
+// check says what a value of the list must be, and whether it is.
+func (l costList) check(v float64) (want string, valid bool) {
 	finite := v >= 0 && !math.IsInf(v, 1) // false for NaN
 	switch {
-	case l.Bytes != nil:
+	case l.bytes != nil:
 		return "a number of bytes, 0 or more", finite
-	case l.Key == "bandwidth":
+	case l.name == "bandwidth":
 		return "bytes a unit of time, or 0 for a link without limit", finite
-	case l.Key == "utilisation":
+	case l.name == "utilisation":
 		return "the share of a device that one op uses, above 0 and at most 1", v > 0 && v <= 1
 	case finite:
 		return fmt.Sprintf("0, or a time from %v to %v: choose another unit", LeastTime, MostTime), Timely(v)

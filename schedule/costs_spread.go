@@ -14,13 +14,13 @@ func (c Costs) SpreadOver(plan Plan) Costs {
 	}
 	out := c
 	out.Link, out.Bandwidth, out.MessageBytes = nil, nil, nil
-	for _, l := range out.Lists() {
+	for _, l := range out.lists() {
 		switch {
-		case l.Per != "stage":
-		case l.Numbers != nil:
-			*l.Numbers = cut(*l.Numbers, parts)
+		case l.per != "stage":
+		case l.numbers != nil:
+			*l.numbers = cut(*l.numbers, parts)
 		default:
-			*l.Bytes = cut(*l.Bytes, parts)
+			*l.bytes = cut(*l.bytes, parts)
 		}
 	}
 	if len(plan) == 1 {

@@ -7,32 +7,26 @@ type wire struct {
 }
 
 // inbox holds the times at which messages over a boundary arrive, in the order of sending, as Check has proved that they are
-// taken. It is a ring, since a queue of a long batch would otherwise fill memory.
+// taken. It is empty at the end of each batch of its receiver, so it never has more than those of a batch.
 type inbox struct {
-	ring        []float64 // its length is a power of 2
-	head, count int
+	times []float64
+	taken int
 }
 
 func (b *inbox) put(time float64) {
-	if b.count == len(b.ring) {
-		grown := make([]float64, max(4, 2*b.count))
-		n := copy(grown, b.ring[b.head:])
-		copy(grown[n:], b.ring[:b.head])
-		b.ring, b.head = grown, 0
+	if b.taken == len(b.times) {
+		b.times, b.taken = b.times[:0], 0
 	}
-	b.ring[(b.head+b.count)&(len(b.ring)-1)] = time
-	b.count++
+	b.times = append(b.times, time)
 }
 
 // take removes the first message and returns when it arrives; false if none has been sent.
 func (b *inbox) take() (arrival float64, sent bool) {
-	if b.count == 0 {
+	if b.taken == len(b.times) {
 		return 0, false
 	}
-	arrival = b.ring[b.head]
-	b.head = (b.head + 1) & (len(b.ring) - 1)
-	b.count--
-	return arrival, true
+	b.taken++
+	return b.times[b.taken-1], true
 }
 
 // normBytes is a message with a norm.

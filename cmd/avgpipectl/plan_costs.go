@@ -30,6 +30,37 @@ const (
 // traceUnits are the values of the key unit, in microseconds.
 var traceUnits = map[string]float64{"s": 1e6, "ms": 1e3, "us": 1}
 
+// costsList is a key of a costs file that has a value for each stage, link or device, or one for all of them.
+type costsList struct {
+	key, unit string
+	times     *[]float64 // or
+	bytes     *[]int64
+}
+
+// lists are in the order in which the help names them.
+func (c *costsFile) lists() []costsList {
+	k := &c.costs
+	return []costsList{
+		{"forward", "stage", &k.Forward, nil},
+		{"backward", "stage", &k.Backward, nil},
+		{"backward_input", "stage", &k.BackwardInput, nil},
+		{"backward_weight", "stage", &k.BackwardWeight, nil},
+		{"update", "stage", &k.Update, nil},
+		{"average", "stage", &k.Average, nil},
+		{"latency", "link", &k.Link, nil},
+		{"bandwidth", "link", &k.Bandwidth, nil},
+		{"message_bytes", "link", nil, &k.MessageBytes},
+		{"activation_bytes", "stage", nil, &k.ActivationBytes},
+		{"half_bytes", "stage", nil, &k.HalfBytes},
+		{"weight_bytes", "stage", nil, &k.WeightBytes},
+		{"gradient_bytes", "stage", nil, &k.GradientBytes},
+		{"state_bytes", "stage", nil, &k.StateBytes},
+		{"center_bytes", "stage", nil, &k.CenterBytes},
+		{"utilisation", "device", &k.Utilisation, nil},
+		{"capacity_bytes", "device", nil, &k.CapacityBytes},
+	}
+}
+
 // costsCount is a key of a costs file that has a whole number.
 type costsCount struct {
 	key    string
@@ -54,8 +85,8 @@ func (c *costsFile) keys() []string {
 	for _, k := range c.counts() {
 		keys = append(keys, k.key)
 	}
-	for _, k := range c.costs.Lists() {
-		keys = append(keys, k.Key)
+	for _, k := range c.lists() {
+		keys = append(keys, k.key)
 	}
 	return keys
 }
@@ -135,41 +166,41 @@ func (c *costsFile) readWords(f *strictyaml.Document) {
 	}
 }
 
-// readLists reads the times and bytes, of which one stands for all of the list.
+// readLists reads the times and bytes.
 func (c *costsFile) readLists(f *strictyaml.Document) {
-	for _, k := range c.costs.Lists() {
-		value := f.Value(k.Key)
+	for _, k := range c.lists() {
+		value := f.Value(k.key)
 		if value == nil {
-			if k.Key == "forward" || k.Key == "backward" {
-				f.Refuse(k.Key, "", "%s is missing; write its time, one for all stages or a list with one a stage", k.Key)
+			if k.key == "forward" || k.key == "backward" {
+				f.Refuse(k.key, "", "%s is missing; write its time, one for all stages or a list with one a stage", k.key)
 			}
 			continue
 		}
 		n := c.stages
-		if k.Per == "link" {
+		if k.unit == "link" {
 			n--
 		}
 		items := []*strictyaml.Node{value}
 		if value.Items != nil {
 			items = value.Items
 		}
-		var numbers []float64
+		var times []float64
 		var bytes []int64
 		for _, item := range items {
-			v, message, near := costsValue(k, item)
+			v, message, near := costsValue(k.key, item)
 			if message != "" {
 				f.Refuse(item.Key, near, "%s", message)
 			}
-			numbers, bytes = append(numbers, v), append(bytes, int64(v))
+			times, bytes = append(times, v), append(bytes, int64(v))
 		}
 		var err error
-		if k.Numbers != nil {
-			*k.Numbers, err = spread(numbers, "value", n, k.Per)
+		if k.times != nil {
+			*k.times, err = spread(times, "value", n, k.unit)
 		} else {
-			*k.Bytes, err = spread(bytes, "value", n, k.Per)
+			*k.bytes, err = spread(bytes, "value", n, k.unit)
 		}
 		if err != nil {
-			f.Refuse(k.Key, "", "%s has %v", k.Key, err)
+			f.Refuse(k.key, "", "%s has %v", k.key, err)
 		}
 	}
 	if f.Err() != nil {
@@ -181,25 +212,32 @@ func (c *costsFile) readLists(f *strictyaml.Document) {
 }
 
 // costsValue reads a value, or says what is wrong with it and what is nearest.
-func costsValue(l schedule.CostList, value *strictyaml.Node) (v float64, message, near string) {
+func costsValue(key string, value *strictyaml.Node) (v float64, message, near string) {
 	text := said(value)
 	v, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		v = math.NaN()
-	}
-	want, good := l.Check(v)
-	if good && l.Bytes != nil {
-		want, good = "a whole number of bytes", v == math.Trunc(v) && v < 1<<53
+	finite := err == nil && !math.IsNaN(v) && !math.IsInf(v, 0) && v >= 0
+	want, good := "a time, 0 or more", finite
+	switch {
+	case strings.HasSuffix(key, "_bytes"):
+		if want = "a number of bytes, 0 or more"; finite {
+			want, good = "a whole number of bytes", v == math.Trunc(v) && v < 1<<53
+		}
+	case key == "bandwidth":
+		want = "bytes a unit of time, or 0 for a link without limit"
+	case key == "utilisation":
+		want, good = "the share of a device that one op uses, above 0 and at most 1", finite && v > 0 && v <= 1
+		if share, percent := strings.CutSuffix(text, "%"); percent {
+			if x, err := strconv.ParseFloat(share, 64); err == nil && x > 0 && x <= 100 {
+				near = strconv.FormatFloat(x/100, 'g', -1, 64)
+			}
+		}
+	case finite && !schedule.Timely(v):
+		want, good = fmt.Sprintf("0, or a time from %v to %v: choose another unit", schedule.LeastTime, schedule.MostTime), false
 	}
 	if good {
 		return v, "", ""
 	}
-	if share, percent := strings.CutSuffix(text, "%"); percent && l.Key == "utilisation" {
-		if x, err := strconv.ParseFloat(share, 64); err == nil && x > 0 && x <= 100 {
-			near = strconv.FormatFloat(x/100, 'g', -1, 64)
-		}
-	}
-	return 0, fmt.Sprintf("%s is %s; want %s", l.Key, text, want), near
+	return 0, fmt.Sprintf("%s is %s; want %s", key, text, want), near
 }
 
 // said is a value as it is written, or what it is.
