@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -34,7 +35,7 @@ func newTraversal(plan Plan) *traversal {
 	t := &traversal{
 		plan: plan, home: home, next: make([]int, len(plan)), inboxes: make([]traffic, ways*len(home)), queued: make([]bool, len(plan)),
 	}
-	for d := len(plan) - 1; d >= 0; d-- {
+	for d := range slices.Backward(plan) {
 		t.wake(d)
 	}
 	return t

@@ -106,7 +106,8 @@ func TestWhatIsSaidToFitFits(t *testing.T) {
 			return err
 		}
 		memory := int64(1 << 40)
-		for ; refused(memory) == nil; memory = memory * 9 / 10 {
+		for refused(memory) == nil {
+			memory = memory * 9 / 10
 		}
 		for ; ; memory = memory * 9 / 10 {
 			said := refused(memory).Error()
