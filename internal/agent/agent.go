@@ -61,8 +61,8 @@ type Files interface {
 	// KeepStatus keeps the last status of a job, and KeptStatus returns it; nil where there is none.
 	KeepStatus(ctx context.Context, job string, s *control.Status) error
 	KeptStatus(ctx context.Context, job string) *control.Status
-	// Usage is what a job's directory takes, in bytes, and Disk what the file system has.
-	Usage(ctx context.Context, job string) (int64, error)
+	// Usage is what a job's directory takes, in bytes, and Disk what the file system has. What cannot be read counts as nothing.
+	Usage(ctx context.Context, job string) int64
 	Disk(ctx context.Context) (free, size int64, err error)
 }
 

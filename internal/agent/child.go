@@ -4,11 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"time"
@@ -99,18 +97,6 @@ func (c *child) clear() error {
 		return nil
 	}
 	return os.RemoveAll(c.temporary)
-}
-
-// exitOf reads what waiting for a process gave.
-func exitOf(err error) Exit {
-	var status *exec.ExitError
-	switch {
-	case err == nil:
-		return Exit{Code: 0, Known: true, How: "exit status 0"}
-	case errors.As(err, &status):
-		return Exit{Code: status.ExitCode(), Known: true, How: status.String()}
-	}
-	return Exit{Code: -1, Known: true, How: err.Error()}
 }
 
 // Events implements Agent.

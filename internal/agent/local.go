@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,11 +79,9 @@ func Open(c Config) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, all := range left {
-		for _, id := range all {
-			if err := c.Processes.Kill(id); err != nil {
-				return nil, err
-			}
+	for _, id := range slices.Concat(slices.Collect(maps.Values(left))...) {
+		if err := c.Processes.Kill(id); err != nil {
+			return nil, err
 		}
 	}
 	if err := os.RemoveAll(root); err != nil {

@@ -67,7 +67,12 @@ func (osProcesses) Start(p Program) (s Started, err error) {
 		defer out.Close() //nolint:errcheck // the process has its own descriptor
 		s.Messages, cmd.Stdout = in, out
 	}
-	s.Exit = func() Exit { return exitOf(cmd.Wait()) }
+	s.Exit = func() Exit {
+		if err := cmd.Wait(); cmd.ProcessState == nil {
+			return Exit{Code: -1, Known: true, How: err.Error()}
+		}
+		return Exit{Code: cmd.ProcessState.ExitCode(), Known: true, How: cmd.ProcessState.String()}
+	}
 	if s.ID, err = process.Start(cmd); err != nil && s.Messages != nil {
 		err = errors.Join(err, s.Messages.Close())
 	}

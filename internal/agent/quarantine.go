@@ -100,17 +100,7 @@ func listQuarantine(state string) []quarantined {
 		if err != nil {
 			continue
 		}
-		q := quarantined{path: path, at: at}
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			continue // it cannot be read now
-		}
-		for _, e := range entries {
-			if info, err := e.Info(); err == nil {
-				q.bytes += info.Size()
-			}
-		}
-		all = append(all, q)
+		all = append(all, quarantined{path: path, at: at, bytes: usage(path)})
 	}
 	return all
 }
@@ -129,9 +119,12 @@ func (l *Local) sweepQuarantines() {
 	}
 }
 
-// Usage implements Agent. What cannot be read counts as nothing.
-func (l *Local) Usage(_ context.Context, job string) (total int64, err error) {
-	_ = filepath.WalkDir(l.dir(job), func(_ string, e fs.DirEntry, err error) error { // the function returns no error
+// Usage implements Agent.
+func (l *Local) Usage(_ context.Context, job string) int64 { return usage(l.dir(job)) }
+
+// usage is what a directory takes, in bytes. What cannot be read counts as nothing.
+func usage(dir string) (total int64) {
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error { // the function returns no error
 		if err != nil {
 			return nil //nolint:nilerr // as documented
 		}
@@ -142,7 +135,7 @@ func (l *Local) Usage(_ context.Context, job string) (total int64, err error) {
 		}
 		return nil
 	})
-	return total, nil
+	return total
 }
 
 // Disk implements Agent.

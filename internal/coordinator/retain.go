@@ -99,11 +99,7 @@ func (c *Coordinator) measure(ctx context.Context, state *cluster.State, known m
 		}
 		k, ok := known[j.ID]
 		if !ok || !k.ended.Equal(ended) {
-			k = keptJob{id: j.ID, ended: ended}
-			var err error
-			if k.bytes, err = c.agent.Usage(ctx, j.ID); err != nil {
-				c.log.Warn("what a job takes", zap.String("job", j.ID), zap.Error(err))
-			}
+			k = keptJob{id: j.ID, ended: ended, bytes: c.agent.Usage(ctx, j.ID)}
 		}
 		jobs = append(jobs, k)
 	}

@@ -186,8 +186,8 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 		notice = fmt.Sprintf("this is round %d: newer ones cannot be read: %s", m.Round, coordinator.Texts(faults))
 		n.coordinator.Say(j.ID, "exporting an older round", zap.Uint64("round", m.Round), zap.Errors("faults", faults))
 	}
-	dir := control.ModelDir(jobDir(n.config.StateDir, j.ID))
-	store := shard.StoreAt(control.ShardDir(jobDir(n.config.StateDir, j.ID)))
+	dir := control.ModelDir(agent.JobDir(n.config.StateDir, j.ID))
+	store := shard.StoreAt(control.ShardDir(agent.JobDir(n.config.StateDir, j.ID)))
 	if err := export.Pack(ctx, w, built, store, coordinator.Digests(m), dir, notice); err != nil {
 		return fmt.Errorf("job %s round %d: %w", j.ID, m.Round, err)
 	}
@@ -212,7 +212,7 @@ func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogR
 	if err != nil {
 		return nil, err
 	}
-	reader, err := agent.OpenLog(control.LogPath(jobDir(n.config.StateDir, j.ID)), r)
+	reader, err := agent.OpenLog(control.LogPath(agent.JobDir(n.config.StateDir, j.ID)), r)
 	if err != nil {
 		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
 	}

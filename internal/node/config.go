@@ -108,7 +108,7 @@ func (e *KeyError) Unwrap() error { return e.Err }
 
 // Validate reports the first field that does not fit.
 func (c Config) Validate() error {
-	longest := control.SocketPath(jobDir(c.StateDir, strconv.Itoa(agent.MaxJobID)))
+	longest := control.SocketPath(agent.JobDir(c.StateDir, strconv.Itoa(agent.MaxJobID)))
 	switch {
 	case c.StateDir == "":
 		return errors.New("node: no state directory")
@@ -129,9 +129,6 @@ func (c Config) Validate() error {
 
 // raftDir holds Raft's log and snapshots.
 func raftDir(state string) string { return filepath.Join(state, "raft") }
-
-// jobDir is the directory of a job.
-func jobDir(state, id string) string { return agent.JobDir(state, id) }
 
 // AvailableCores lists the cores that this process may use.
 func AvailableCores() ([]int, error) {

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -34,7 +35,7 @@ const (
 
 // path is where the record of a job's export lies.
 func (e *exporter) path(id string) string {
-	return filepath.Join(jobDir(e.node.config.StateDir, id), "export.record")
+	return filepath.Join(agent.JobDir(e.node.config.StateDir, id), "export.record")
 }
 
 // exporter writes the models of jobs that are done to their output.dir, one after the other.

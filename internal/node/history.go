@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/history"
@@ -18,7 +19,7 @@ func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (a
 	if err != nil {
 		return api.History{}, err
 	}
-	records, damaged, err := history.Read(control.HistoryPath(jobDir(n.config.StateDir, j.ID)))
+	records, damaged, err := history.Read(control.HistoryPath(agent.JobDir(n.config.StateDir, j.ID)))
 	if err != nil {
 		return api.History{}, fmt.Errorf("history of job %s: %w", j.ID, err)
 	}

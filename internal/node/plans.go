@@ -70,13 +70,13 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 
 // keepObject keeps what is too large for Raft in the job's directory: the text of its file, the report of its tuning.
 func (n *node) keepObject(id string, whole []byte) (shard.Digest, error) {
-	digest, err := checkpoint.WriteObject(jobDir(n.config.StateDir, id), whole, 0o640)
+	digest, err := checkpoint.WriteObject(agent.JobDir(n.config.StateDir, id), whole, 0o640)
 	return shard.Digest(digest), err
 }
 
 // wholeReport reads it again.
 func (n *node) wholeReport(j *cluster.Job) (*tuner.Report, error) {
-	text, err := checkpoint.ReadObject(jobDir(n.config.StateDir, j.ID), string(j.ReportDigest))
+	text, err := checkpoint.ReadObject(agent.JobDir(n.config.StateDir, j.ID), string(j.ReportDigest))
 	if err != nil {
 		return nil, err
 	}

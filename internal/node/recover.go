@@ -112,7 +112,7 @@ func (r *recovery) survey(ctx context.Context) error {
 		return err
 	}
 	for _, id := range ids {
-		dir := jobDir(r.state, strconv.FormatUint(id, 10))
+		dir := agent.JobDir(r.state, strconv.FormatUint(id, 10))
 		j, err := agent.ReadRecord(dir)
 		switch {
 		case agent.Removed(dir):

@@ -346,17 +346,6 @@ func (l *Log) explain(what string, err error) error {
 	}
 }
 
-// Snapshot makes Raft write a snapshot now, as it does by itself every SnapshotThreshold entries.
-func (l *Log) Snapshot(ctx context.Context) error {
-	return l.wait(ctx, "snapshot", func() error {
-		err := l.raft.Snapshot().Error()
-		if errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			return nil
-		}
-		return err
-	})
-}
-
 // Close stops taking part, waits for Raft's goroutines and closes the files. A second Close does nothing.
 func (l *Log) Close() (err error) {
 	l.close.Do(func() {

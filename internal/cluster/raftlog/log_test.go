@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -34,6 +35,17 @@ func openLone(t testing.TB, dir string) *Log {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// Snapshot makes Raft write a snapshot now, as it does by itself every SnapshotThreshold entries.
+func (l *Log) Snapshot(ctx context.Context) error {
+	return l.wait(ctx, "snapshot", func() error {
+		err := l.raft.Snapshot().Error()
+		if errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			return nil
+		}
+		return err
+	})
 }
 
 // TestLogSurvivesReopening: whatever Apply returned for is there after a close and an open, with and without a snapshot.
