@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,11 @@ type decoder struct{ *strictyaml.Document }
 
 // mismatch reports a value that its field cannot hold.
 func (d decoder) mismatch(f field, n *strictyaml.Node, nearest string) {
-	d.wants(f, n.Found(), nearest)
+	found := n.Found()
+	if x, ok := n.Number(); ok && math.IsInf(x, 0) && f.rule.closest(x) == "" {
+		found += ", which is beyond a number of 64 bits"
+	}
+	d.wants(f, found, nearest)
 }
 
 func (d decoder) wants(f field, found, nearest string) {
@@ -133,6 +138,12 @@ func (f field) readNumber(n *strictyaml.Node) (x reflect.Value, near string, ok 
 		return x, unquoted(n), false
 	}
 	near = f.rule.closest(number)
+	if near == "" && number < 0 && f.rule.holds(-number) {
+		near = n.Scalar[1:]
+	}
+	if near == "0" && f.rule.zero != "" {
+		near = "0, which stands for " + f.rule.zero
+	}
 	switch {
 	case f.kind.Kind() == reflect.Uint64:
 		if u, ok := n.Natural(); ok {
@@ -163,12 +174,26 @@ func duration(n *strictyaml.Node) (t time.Duration, near string, ok bool) {
 	if x, number := n.Number(); number {
 		return 0, n.Scalar + "s", x == 0
 	}
-	if n.Kind != strictyaml.Text || n.Scalar == "" || !durations.MatchString(n.Scalar) {
+	if n.Kind != strictyaml.Text {
 		return 0, "", false
 	}
-	t, err := time.ParseDuration(n.Scalar)
-	return t, "", err == nil
+	if n.Scalar != "" && durations.MatchString(n.Scalar) {
+		t, err := time.ParseDuration(n.Scalar)
+		return t, "", err == nil
+	}
+	text := unitNames.ReplaceAllString(strings.ToLower(strings.TrimPrefix(n.Scalar, "-")), "$1$2$3")
+	t, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		return 0, "", false
+	case !durations.MatchString(text):
+		text = number(float64(t)/float64(time.Millisecond)) + "ms"
+	}
+	return 0, text, false
 }
+
+// unitNames are units that are written out, and blanks.
+var unitNames = regexp.MustCompile(`\s+|(h)(?:ou)?rs?|(m)in(?:ute)?s?|(s)ec(?:ond)?s?`)
 
 // list decodes a list, or a value that stands for a list of equal ones.
 func (d decoder) list(n *strictyaml.Node, v reflect.Value, f field) {
@@ -191,8 +216,10 @@ func (d decoder) list(n *strictyaml.Node, v reflect.Value, f field) {
 	}
 	if n.Kind != strictyaml.List {
 		near := ""
-		if r.maxItems == 0 && n.Plain() && n.Kind != strictyaml.Bool {
+		if _, _, holds := element.read(n); holds && r.maxItems == 0 && n.Plain() {
 			near = "[" + n.Scalar + "]"
+		} else if _, isNumber := n.Number(); isNumber && r.number != "" {
+			near = r.number + ": " + n.Scalar
 		}
 		d.mismatch(f, n, near)
 		return

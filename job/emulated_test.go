@@ -44,7 +44,7 @@ func TestEmulatedDevicesThatAreNotReadOrNotTimed(t *testing.T) {
 		"devices.emulated.forward is not set beside backward or step": {
 			"devices.kind=emulated", "devices.emulated.flops=1e12", "devices.emulated.step=1ms",
 		},
-		"devices.emulated.forward wants a duration such as 90s, 5m or 1h30m, or 0, or a list with one of them for each stage; found 10": {
+		"devices.emulated.forward wants a duration in h, m, s and ms, such as 90s, 5m or 1h30m, or 0, or a list with one of them for each stage; found 10": {
 			"devices.kind=emulated", "devices.emulated.forward=10",
 		},
 		"devices.emulated.flops wants a number of at least 0, or a list with one of them for each device; found -1": {

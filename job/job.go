@@ -21,7 +21,9 @@ const Version = 1
 //	alone=WORD          of such a list of words: one more word, which only a value alone may be
 //	path                a path: ~ and ${NAME} are expanded
 //	optional            a text or a number that may be absent, without a default
+//	number=KEY          of a list of paths: whoever writes a number means that key
 //
+// `zero` says what 0 stands for where it is not the smallest value.
 // `also` lists what other programs call the key, and THEIRS=OURS what they call a value: whoever writes that is shown ours.
 type Job struct {
 	// The version of this file's format.
@@ -157,7 +159,7 @@ type Data struct {
 	// pattern says them. Relative paths start at the job file's directory.
 	Files []string `yaml:"files" json:"files" rule:"required items=1+ path"`
 	// Files to evaluate on, like `files`; nothing else is held out then. Default: a share of `files`, see `holdout`.
-	Validation []string `yaml:"validation" json:"validation" rule:"path"`
+	Validation []string `yaml:"validation" json:"validation" rule:"path number=data.holdout"`
 	// What the files hold: `text`, a document per file; a table of rows, as `jsonl` (JSON Lines), `csv`, `tsv` or `parquet`;
 	// images, as `idx` (MNIST's files) or `images` (PNG and JPEG files, the directory of each its class); or `tokens`,
 	// as `avgpipectl tokenize` writes them.
@@ -173,7 +175,8 @@ type Data struct {
 	// Tokens in a sample. 0: the model's longest.
 	Sequence int `yaml:"sequence" json:"sequence" default:"0" rule:"min=0 max=1048576" also:"seq_length max_length max_seq_length sequence_length"`
 	// The share of the data that is kept for evaluation and never trained on. Of a language model's data it is whole files,
-	// or the end of the file when there is only one; else it is samples, chosen evenly whatever the seed.
+	// by a hash of their names, or the end of the largest where these do not make it up; else it is samples, chosen evenly. Either
+	// way the seed plays no part.
 	Holdout float64 `yaml:"holdout" json:"holdout" default:"0.05" rule:"above=0 max=0.5"`
 	// The classes, in the order of their numbers. Default: the labels that the data have, in order: as numbers when all
 	// of them are, else as text. An image's class is its directory.
@@ -272,10 +275,10 @@ type Averaging struct {
 	Pull string `yaml:"pull" json:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
 	// How far a pipeline is pulled in a round: 1 is all the way. 0: 1 for `predicted` and `new`; for the others
 	// 1/pipelines, and 0.25 for fewer than four.
-	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1"`
+	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1" zero:"1, or with pull old or elastic 1/pipelines"`
 	// With `pull: predicted`, how many of its own updates a pipeline adds to the center to predict where that will be. 1: where this
 	// round's updates take it. More: ahead of that, where the next gradients arrive. 0: 1.5, and 1 with a tau above 1.
-	Horizon float64 `yaml:"horizon" json:"horizon" default:"0" rule:"min=0 max=4"`
+	Horizon float64 `yaml:"horizon" json:"horizon" default:"0" rule:"min=0 max=4" zero:"1.5, or 1 with a tau above 1"`
 	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.

@@ -182,6 +182,12 @@ func TestWordsOfOtherProgramsAreKnown(t *testing.T) {
 		"train.steps=1e300": "nearest: 1000000000", "train.steps=99999999999999999999999": "nearest: 1000000000", "train.batch=-1e30": "nearest: 1\n",
 		"train.batch=2.6": "nearest: 3", "train.batch=0.2": "nearest: 1", "stages=1.5": "nearest: 2", "stages=.inf": "nearest: 1024",
 		"seed=-1": "nearest: 0", "seed=1e40": "nearest: 18446744073709551615", "seed=1.5": "nearest: 2", "data.holdout=1e400": "nearest: 0.5",
+		"data.validation=0.5": "nearest: data.holdout: 0.5", "data.validation=a.txt": "nearest: [a.txt]", "data.mean=0.5": "nearest: [0.5]",
+		"averaging.horizon=-1": "nearest: 0, which stands for 1.5", "averaging.alpha=-1": "nearest: 0, which stands for 1,",
+		"optimizer.lr=-1e-3": "nearest: 1e-3", "optimizer.lr=1e400": "found 1e400, which is beyond a number of 64 bits",
+		"train.max_time=5 min": "nearest: 5m\n", "train.max_time=-5s": "nearest: 5s\n", "train.max_time=2 hours": "nearest: 2h\n",
+		"train.max_time=1ns":  "wants a duration in h, m, s and ms, such as 90s, 5m or 1h30m, or 0; found text \"1ns\"",
+		"train.max_time=50us": "nearest: 0.05ms\n", "train.max_time=3m2h": "nearest: 7380000ms\n",
 	} {
 		_, _, err := Parse("job.yaml", []byte(shortest), []string{set}, environment)
 		if err == nil || !strings.Contains(err.Error()+"\n", want) {

@@ -26,6 +26,8 @@ type rule struct {
 	pattern                  *regexp.Regexp
 	form                     string // pattern in words
 	fallback                 string // what an absent key means, in YAML; "" for the type's zero value
+	zero                     string // what 0 stands for, where it is not the smallest value
+	number                   string // the key that is meant by a number, where a list is wanted
 }
 
 // field is one key of the job file.
@@ -51,7 +53,7 @@ var durations = regexp.MustCompile(durationPattern)
 // ruleOf reads the tags of a field. A malformed tag is a mistake in this package, not in a job file.
 func ruleOf(f reflect.StructField) rule {
 	none := math.NaN()
-	r := rule{min: none, max: none, above: none, below: none, form: f.Tag.Get("form"), fallback: f.Tag.Get("default")}
+	r := rule{min: none, max: none, above: none, below: none, form: f.Tag.Get("form"), fallback: f.Tag.Get("default"), zero: f.Tag.Get("zero")}
 	if p := f.Tag.Get("pattern"); p != "" {
 		r.pattern = regexp.MustCompile(p)
 	}
@@ -94,6 +96,8 @@ func ruleOf(f reflect.StructField) rule {
 			r.oneof = strings.Split(value, "|")
 		case "alone":
 			r.alone = value
+		case "number":
+			r.number = value
 		default:
 			panic(fmt.Sprintf("job: field %s: unknown rule %q", f.Name, word))
 		}
@@ -148,7 +152,7 @@ func (f field) wants() string {
 	case typeFactor:
 		return "a number" + f.rule.interval() + ", or auto"
 	case typeDuration:
-		return "a duration such as 90s, 5m or 1h30m, or 0"
+		return "a duration in h, m, s and ms, such as 90s, 5m or 1h30m, or 0"
 	}
 	switch f.kind.Kind() {
 	case reflect.Int:

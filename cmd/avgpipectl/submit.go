@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -138,9 +139,14 @@ func (c *call) prepare(o submitOptions) (r api.SubmitRequest, target string, err
 		}
 		return value, ok
 	}
-	j, at, err := job.Parse(file, source, o.set, job.Environment{Lookup: lookup})
-	if err != nil {
-		return r, "", err
+	j, _, at := jobfile.Parse(file, source, o.set, lookup)
+	if j == nil {
+		return r, "", at.Err()
+	}
+	if at.Err() != nil { // a daemon that answers says that, and what is wrong with the data
+		if _, err := c.client.Version(c.ctx); err != nil {
+			return r, "", at.Err()
+		}
 	}
 	j.Absolute(base)
 	if j.Output.Dir == "" || !o.watch { // the daemon says what is to become of it

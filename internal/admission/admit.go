@@ -12,12 +12,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/internal/outputdir"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -44,13 +44,18 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	if !filepath.IsAbs(r.Base) {
 		return nil, api.Errorf(http.StatusBadRequest, "submit %s: base %q is not an absolute path", r.File, r.Base)
 	}
-	j, at, err := job.Parse(r.File, []byte(r.Source), r.Set, environment(r.Env))
-	if err != nil {
-		return nil, refusal(r.File, err)
+	j, m, at := jobfile.Parse(r.File, []byte(r.Source), r.Set, func(name string) (string, bool) { // never the daemon's variables
+		value, ok := r.Env[name]
+		return value, ok
+	})
+	if j == nil {
+		return nil, refusal(r.File, at.Err())
 	}
 	j.Absolute(r.Base)
-	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at}
-	a.checkModel(r.Base)
+	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m}
+	if j.Model.From != "" {
+		a.checkFrom(r.Base)
+	}
 	found := a.resolve(spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model})
 	output := a.checkOutput(&q)
 	if err := a.checkData(ctx); err != nil {
@@ -96,52 +101,17 @@ const maxPlanFileBytes = 1 << 19
 func (a *admission) readPlan(path string, f *spec.Facts) bool {
 	text, err := a.access.ReadFile(path, maxPlanFileBytes)
 	if err != nil {
-		a.at.Refuse("schedule", "", "schedule: %v", err)
+		near := ""
+		if errors.Is(err, fs.ErrNotExist) {
+			near = data.Nearest(a.access, path)
+		}
+		a.at.Refuse("schedule", near, "schedule: %v", err)
 		return false
 	}
 	if f.UserPlan, err = schedule.Prove(string(text)); err != nil {
 		a.at.Refuse("schedule", "", "%s: %v", path, err)
 	}
 	return err == nil
-}
-
-// environment is what a job file may refer to: the submitter's variables, never the daemon's.
-func environment(variables map[string]string) job.Environment {
-	return job.Environment{
-		Lookup: func(name string) (string, bool) {
-			v, ok := variables[name]
-			return v, ok
-		},
-		Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Methods(),
-	}
-}
-
-// checkModel builds the model, from the file or from the directory to start from.
-func (a *admission) checkModel(base string) {
-	if a.job.Model.From != "" {
-		a.checkFrom(base)
-		return
-	}
-	m, err := model.Build(a.job.Model.Family, a.job.Model.Config)
-	var field *model.FieldError
-	switch {
-	case err == nil:
-		a.model = m
-	case !errors.As(err, &field):
-		a.at.Refuse("model.config", "", "%v", err)
-	case field.Unknown:
-		a.at.UnknownKey("model.config."+field.Field, "", fieldNames(a.job.Model.Family))
-	default:
-		a.at.Refuse("model.config."+field.Field, field.Nearest, "model.config.%s is %v; allowed is %s", field.Field, field.Found, field.Allowed)
-	}
-}
-
-func fieldNames(family string) []string {
-	var names []string
-	for _, f := range model.Fields(family) {
-		names = append(names, f.Name)
-	}
-	return names
 }
 
 // hubName is what names a model of the Hugging Face hub.

@@ -81,9 +81,10 @@ var mayImport = map[string][]string{
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},
+	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
-		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
-		"elastic", "job", "schedule", "stage/device", "stage/model",
+		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
+		"job", "schedule", "stage/model",
 	},
 	"internal/agent": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
@@ -109,7 +110,7 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "internal/strictyaml", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "tuner"},
+	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "tuner"},
 	"bench/...":      {"..."},
 }
 
@@ -184,7 +185,7 @@ var mayNotLink = []struct {
 	program, pkg, why string
 }{
 	{"./cmd/avgpipectl", "github.com/hashicorp/raft", "a command line on a user's machine is no Raft peer"},
-	{"./cmd/avgpipectl", module + "/stage/device", "the daemon's host computes, not the user's"},
+	{"./cmd/avgpipectl", module + "/stage/device/ref", "the daemon's host computes, not the user's"},
 	{"./cmd/avgpipectl", module + "/internal/node", "the command line speaks to the daemon through its API alone"},
 }
 

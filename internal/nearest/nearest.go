@@ -1,10 +1,10 @@
-// Package nearest finds the word that somebody probably meant. Every refusal of an unknown name ends with it.
+// Package nearest finds, for an unknown word, the known word that is spelled most like it.
 package nearest
 
 import "strings"
 
-// Word returns the word with the smallest edit distance to got, of equally near ones one that begins with the same letter; "" when none
-// is near: beyond an edit for every three letters a guess no longer helps.
+// Word returns the word with the smallest edit distance to got, of equally near ones one that begins with the same letter; "" when all
+// are more than one edit for every three letters of got away, and more than one edit.
 func Word(got string, words []string) string {
 	best, bound := "", max(1, len(got)/3)+1
 	for _, w := range words {

@@ -124,7 +124,7 @@ func (o *Obstacle) String() string {
 	case Missing:
 		return path + " is missing"
 	case Empty:
-		return path + " is empty"
+		return path + " is a directory without files"
 	case Device:
 		return path + " cannot be read or written: " + o.Text
 	case ReadOnly:

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -19,7 +20,10 @@ type integerField struct {
 func checkIntegers(fields []integerField) error {
 	for _, f := range fields {
 		if f.value < f.least || f.value > f.most {
-			return &FieldError{Field: f.name, Found: f.value, Allowed: fmt.Sprintf("an integer from %d to %d", f.least, f.most)}
+			return &FieldError{
+				Field: f.name, Found: f.value, Allowed: fmt.Sprintf("an integer from %d to %d", f.least, f.most),
+				Nearest: strconv.Itoa(min(max(f.value, f.least), f.most)),
+			}
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -58,10 +59,16 @@ type settings interface {
 
 // read sets a config, which holds the defaults, from what is given, and validates it.
 func read(c settings, given map[string]any) error {
-	if err := decode(c.fields(), given); err != nil {
-		return err
+	err := decode(c.fields(), given)
+	if err == nil {
+		return c.validate()
 	}
-	return c.validate()
+	// The field's own bounds, where they are what is broken: one beyond every integer was set to the last.
+	wrong, ok := errors.AsType[*FieldError](err)
+	if bound, bounded := errors.AsType[*FieldError](c.validate()); ok && bounded && bound.Field == wrong.Field {
+		wrong.Allowed, wrong.Nearest = bound.Allowed, bound.Nearest
+	}
+	return err
 }
 
 // decode sets the targets of fields from config. A nil value keeps the default, as in Hugging Face's files.
@@ -92,8 +99,9 @@ func set(f Field, value any) error {
 		v, ok := number(value)
 		if !ok || v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
 			wrong.Allowed = "an integer"
-			if ok && v > math.MaxInt32 {
+			if ok && math.Abs(v) > math.MaxInt32 {
 				wrong.Allowed = fmt.Sprintf("an integer of at most %d", math.MaxInt32)
+				*t = int(math.Copysign(math.MaxInt32, v))
 			}
 			return wrong
 		}

@@ -1,0 +1,40 @@
+// Package jobfile checks a job file as far as it can without other files and without a daemon: job.Parse, the names that schedules,
+// methods and model families have, and the family's config. The command line and admission both read job files with it.
+package jobfile
+
+import (
+	"errors"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// Parse reads a job file as job.Parse does; lookup finds the submitter's variables. The document has all that is wrong. The job is nil
+// where job.Parse refuses it, the model where it cannot be built or the job starts from a directory.
+func Parse(file string, source []byte, set []string, lookup func(name string) (string, bool)) (*job.Job, *model.Model, *strictyaml.Document) {
+	j, at, err := job.Parse(file, source, set, job.Environment{
+		Lookup: lookup, Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Methods(),
+	})
+	if err != nil || j.Model.From != "" {
+		return j, nil, at
+	}
+	m, err := model.Build(j.Model.Family, j.Model.Config)
+	field, ofField := errors.AsType[*model.FieldError](err)
+	switch {
+	case err == nil:
+	case !ofField:
+		at.Refuse("model.config", "", "%v", err)
+	case field.Unknown:
+		var names []string
+		for _, f := range model.Fields(j.Model.Family) {
+			names = append(names, f.Name)
+		}
+		at.UnknownKey("model.config."+field.Field, "", names)
+	default:
+		at.Refuse("model.config."+field.Field, field.Nearest, "model.config.%s is %v; allowed is %s", field.Field, field.Found, field.Allowed)
+	}
+	return j, m, at
+}
