@@ -32,6 +32,7 @@ func TestObstaclesAreToldFromOtherFailures(t *testing.T) {
 		{at(syscall.EIO), "/data/a.txt cannot be read or written: read the data: open /data/a.txt: input/output error"},
 		{at(syscall.ESTALE), "/data/a.txt cannot be read or written: read the data: open /data/a.txt: stale file handle"},
 		{at(syscall.EROFS), "/data/a.txt is on a read-only file system"},
+		{at(syscall.ENODATA), "/data/a.txt is a directory without files"},
 		{at(syscall.EMFILE), "no file descriptor is free"},
 		{at(syscall.EACCES), ""},
 		{errors.New("loss is NaN"), ""},

@@ -307,7 +307,7 @@ func replacementOf(c *component) (replacement, error) {
 
 var preTokenizers = map[string]builder[preTokenizer]{
 	"BertPreTokenizer": always[preTokenizer](byRune{unicode.IsSpace, removed}, byRune{isPunctuation, isolated}),
-	"Whitespace":       always[preTokenizer](byWord{}),
+	"Whitespace":       always[preTokenizer](byRune{unicode.IsSpace, removed}, byRune{isWord, contiguous}), // \w+|[^\w\s]+
 	"WhitespaceSplit":  always[preTokenizer](byRune{unicode.IsSpace, removed}),
 	"ByteLevel": func(c *component) ([]preTokenizer, error) {
 		return []preTokenizer{byteLevel{addPrefixSpace: orTrue(c.AddPrefixSpace), cuts: orTrue(c.UseRegex)}}, nil

@@ -138,35 +138,6 @@ func parts(pattern *regexp2.Regexp, text string) ([]part, error) {
 	return all, nil
 }
 
-// byWord cuts into runs of word characters and runs of others, dropping white space: \w+|[^\w\s]+.
-type byWord struct{}
-
-func (byWord) cut(words []string, text string, _ bool) ([]string, error) {
-	class := func(r rune) int {
-		switch {
-		case unicode.IsSpace(r):
-			return 0
-		case isWord(r):
-			return 1
-		}
-		return 2
-	}
-	from, last := 0, 0
-	for i, r := range text {
-		c := class(r)
-		if c != last {
-			if last != 0 {
-				words = append(words, text[from:i])
-			}
-			from, last = i, c
-		}
-	}
-	if last != 0 {
-		words = append(words, text[from:])
-	}
-	return words, nil
-}
-
 // isWord is \w as Unicode has it (UTS 18, annex C).
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
