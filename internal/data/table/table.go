@@ -8,7 +8,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"unicode/utf8"
@@ -66,130 +65,86 @@ func (e *Error) Unwrap() error { return e.Err }
 // ErrStop is what a caller returns that wants no more rows: Read then returns nil.
 var ErrStop = errors.New("no more rows")
 
-// reader gives the rows of one file.
-type reader interface {
-	// next returns the next row, io.EOF after the last, or an error at a line, which is 0 if it is about all of the file.
-	next() (row Row, line int, err error)
-	close() error
-}
-
 // Read passes the rows of a file to yield until it fails. A file without rows is an error. What is wrong with the file is an
 // *Error; what yield returns comes back as it is.
-func Read(opener *access.Opener, path string, c Config, yield func(Row) error) (err error) {
+func Read(opener *access.Opener, path string, c Config, yield func(Row) error) error {
 	file, err := opener.Open(path, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
-	r, line, err := open(file, c)
-	if err != nil {
-		return at(path, line, err)
+	r := &rows{Config: c, values: make([]string, len(c.Columns)), yield: yield}
+	err = r.read(file)
+	switch {
+	case errors.Is(r.stopped, ErrStop):
+		return nil
+	case r.stopped != nil:
+		return r.stopped
+	case err == nil && r.count > 0:
+		return nil
+	case err == nil:
+		return &Error{Path: path, Err: errors.New("it has no rows")}
 	}
-	defer func() { _ = r.close() }() // as above
-	for rows := 0; ; rows++ {
-		row, line, err := r.next()
-		switch {
-		case errors.Is(err, io.EOF) && rows == 0:
-			return at(path, 0, errors.New("it has no rows"))
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return at(path, line, err)
-		}
-		for i, v := range row.Values {
-			if !utf8.ValidString(v) {
-				return at(path, row.Line, fmt.Errorf("column %q is not UTF-8; convert the file", c.Columns[i]))
-			}
-		}
-		if err := yield(row); err != nil {
-			if errors.Is(err, ErrStop) {
-				return nil
-			}
-			return err
-		}
-	}
-}
-
-func at(path string, line int, err error) error {
-	e := &Error{Path: path, Line: line, Err: err}
+	e := &Error{Path: path, Line: r.line, Err: err}
 	if missing, ok := errors.AsType[*missingError](err); ok {
-		e.Nearest = missing.nearest
+		e.Nearest = nearest.Word(missing.column, missing.there)
 	}
 	return e
 }
 
-// open starts to read a file. The line is that of an error.
-func open(file *os.File, c Config) (reader, int, error) {
-	if c.Format == Parquet {
-		r, err := openParquet(file, c.Columns)
-		return r, 0, err
+// rows are the rows of a file that is read.
+type rows struct {
+	Config
+	line     int // what an error is about; 0: all of the file
+	values   []string
+	count    int
+	yield    func(Row) error
+	yielding bool
+	stopped  error // of yield
+}
+
+func (r *rows) read(file *os.File) error {
+	if r.Format == Parquet {
+		return r.parquet(file)
 	}
-	lines := bufio.NewReaderSize(file, 1<<16)
-	if mark, err := lines.Peek(3); err == nil && string(mark) == "\xef\xbb\xbf" { // the byte order mark that some programs write
-		_, _ = lines.Discard(3)
+	text := bufio.NewReaderSize(file, 1<<16)
+	if mark, err := text.Peek(3); err == nil && string(mark) == "\xef\xbb\xbf" { // the byte order mark that some programs write
+		_, _ = text.Discard(3)
 	}
-	switch c.Format {
+	switch r.Format {
 	case JSONL:
-		return &jsonl{lines: lineReader{r: lines}, columns: c.Columns, values: make([]string, len(c.Columns))}, 0, nil
-	case CSV:
-		return openCSV(lines, c)
+		return r.lines(text, r.object)
 	case TSV:
-		return openTSV(lines, c)
+		s := separated{rows: r}
+		return r.lines(text, func(line []byte) error { return s.add(r.line, strings.Split(string(line), "\t")) })
+	case CSV:
+		return r.csv(text)
 	case Parquet:
 	}
-	return nil, 0, fmt.Errorf("unknown format %q", c.Format)
+	return fmt.Errorf("unknown format %q", r.Format)
+}
+
+// pass passes on the row that the values hold.
+func (r *rows) pass(line int) error {
+	r.line = line
+	for i, v := range r.values {
+		if !utf8.ValidString(v) {
+			return fmt.Errorf("column %q is not UTF-8; convert the file", r.Columns[i])
+		}
+	}
+	r.count++
+	r.yielding = true
+	r.stopped = r.yield(Row{Line: line, Values: r.values})
+	r.yielding = false
+	return r.stopped
 }
 
 // missingError is a column that is not there.
 type missingError struct {
-	column  string
-	there   []string
-	nearest string
+	column string
+	there  []string
 }
 
 func (e *missingError) Error() string {
 	return fmt.Sprintf("no column %q; there are: %s", e.column, strings.Join(e.there, ", "))
-}
-
-func missing(column string, there []string) error {
-	return &missingError{column: column, there: there, nearest: nearest.Word(column, there)}
-}
-
-type lineReader struct {
-	r    *bufio.Reader
-	line int
-	long []byte
-}
-
-// next returns a line without its end, valid until the next call.
-func (l *lineReader) next() ([]byte, error) {
-	l.line++
-	l.long = l.long[:0]
-	for {
-		part, err := l.r.ReadSlice('\n')
-		if err == nil && len(l.long) == 0 {
-			return trimEnd(part), nil
-		}
-		l.long = append(l.long, part...)
-		switch {
-		case len(l.long) > MaxRow:
-			return nil, fmt.Errorf("a line of more than %d bytes", MaxRow)
-		case errors.Is(err, bufio.ErrBufferFull):
-		case errors.Is(err, io.EOF) && len(l.long) > 0, err == nil:
-			return trimEnd(l.long), nil
-		default:
-			return nil, err
-		}
-	}
-}
-
-func trimEnd(line []byte) []byte {
-	n := len(line)
-	if n > 0 && line[n-1] == '\n' {
-		n--
-	}
-	if n > 0 && line[n-1] == '\r' {
-		n--
-	}
-	return line[:n]
 }

@@ -129,7 +129,7 @@ func TestReadRefuses(t *testing.T) {
 		content, want string
 		nearest       string
 	}{
-		"empty":            {Config{Format: CSV, Header: true, Columns: two}, "", ": it is empty", ""},
+		"empty":            {Config{Format: CSV, Header: true, Columns: two}, "", ": it has no rows", ""},
 		"only a header":    {Config{Format: CSV, Header: true, Columns: two}, "text,label\n", ": it has no rows", ""},
 		"no rows":          {Config{Format: JSONL, Columns: two}, "", ": it has no rows", ""},
 		"misspelt":         {Config{Format: CSV, Header: true, Columns: two}, "text,lable\na,1\n", `:1: no column "label"; there are: text, lable`, "lable"},
