@@ -1,20 +1,15 @@
 package tokenizer
 
-import (
-	"fmt"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // bpe merges neighbouring pieces of a word, the pair that was learned first before others (Sennrich et al. 2016, section 3.2).
 type bpe struct {
-	ids          map[string]int32
-	merges       map[[2]int32]merge
-	unknown      int32 // None: unknown text is an error
-	fuseUnknown  bool  // several unknown characters in a row are one token
-	byteFallback bool  // an unknown character is the tokens <0xNN> of its bytes
-	whole        bool  // a word that is a token as it is needs no merges
-	prefix       string
-	suffix       string
+	vocabulary
+	merges      map[[2]int32]merge
+	fuseUnknown bool // several unknown characters in a row are one token
+	whole       bool // a word that is a token as it is needs no merges
+	prefix      string
+	suffix      string
 }
 
 // merge is what becomes of a pair.
@@ -51,62 +46,39 @@ func (b *bpe) append(ids []int32, word string) ([]int32, error) {
 
 // pieces are the characters of a word.
 func (b *bpe) pieces(word string) ([]piece, error) {
-	var pieces []piece
-	add := func(id int32) {
-		n := len(pieces)
-		if n > 0 {
-			pieces[n-1].next = n
-		}
-		pieces = append(pieces, piece{id: id, prev: n - 1, next: None})
-	}
+	var ids []int32
 	fusing := false
-	for i := 0; i < len(word); {
-		_, size := utf8.DecodeRuneInString(word[i:])
-		char := word[i : i+size]
-		name := char
+	for i, size := 0, 0; i < len(word); i += size {
+		_, size = utf8.DecodeRuneInString(word[i:])
+		name := word[i : i+size]
 		if i > 0 {
 			name = b.prefix + name
 		}
 		if i+size == len(word) {
 			name += b.suffix
 		}
-		i += size
 		if id, ok := b.ids[name]; ok {
-			add(id)
-			fusing = false
+			ids, fusing = append(ids, id), false
 			continue
 		}
-		if b.byteFallback {
-			if bytes, ok := byteTokens(b.ids, char); ok {
-				for _, id := range bytes {
-					add(id)
-				}
-				fusing = false
-				continue
-			}
+		more, err := b.give(nil, word[i:i+size])
+		if err != nil {
+			return nil, err
 		}
-		if b.unknown == None {
-			return nil, &UnknownError{Text: char}
+		unknown := len(more) == 1 && more[0] == b.unknown
+		if !unknown || !fusing || !b.fuseUnknown {
+			ids = append(ids, more...)
 		}
-		if !fusing || !b.fuseUnknown {
-			add(b.unknown)
-		}
-		fusing = true
+		fusing = unknown
+	}
+	pieces := make([]piece, len(ids))
+	for i, id := range ids {
+		pieces[i] = piece{id: id, prev: i - 1, next: i + 1}
+	}
+	if n := len(pieces); n > 0 {
+		pieces[n-1].next = None
 	}
 	return pieces, nil
-}
-
-// byteTokens are the tokens <0xNN> of the bytes of a text, if all of them are there.
-func byteTokens(ids map[string]int32, text string) ([]int32, bool) {
-	out := make([]int32, 0, len(text))
-	for _, b := range []byte(text) {
-		id, ok := ids[fmt.Sprintf("<0x%02X>", b)]
-		if !ok {
-			return nil, false
-		}
-		out = append(out, id)
-	}
-	return out, true
 }
 
 // candidate is a pair that could be merged when it was found.

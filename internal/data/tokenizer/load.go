@@ -277,7 +277,7 @@ var normalizers = map[string]builder[normalizer]{
 		return bertNormalizer(*c), nil
 	},
 	"Strip": func(c *component) ([]normalizer, error) {
-		return []normalizer{trim(orTrue(c.StripLeft), orTrue(c.StripRight))}, nil
+		return []normalizer{trim(or(c.StripLeft, true), or(c.StripRight, true))}, nil
 	},
 	"Prepend": func(c *component) ([]normalizer, error) {
 		return []normalizer{change(func(text string) string {
@@ -310,7 +310,7 @@ var preTokenizers = map[string]builder[preTokenizer]{
 	"Whitespace":       always[preTokenizer](byRune{unicode.IsSpace, removed}, byRune{isWord, contiguous}), // \w+|[^\w\s]+
 	"WhitespaceSplit":  always[preTokenizer](byRune{unicode.IsSpace, removed}),
 	"ByteLevel": func(c *component) ([]preTokenizer, error) {
-		return []preTokenizer{byteLevel{addPrefixSpace: orTrue(c.AddPrefixSpace), cuts: orTrue(c.UseRegex)}}, nil
+		return []preTokenizer{byteLevel{addPrefixSpace: or(c.AddPrefixSpace, true), cuts: or(c.UseRegex, true)}}, nil
 	},
 	"Punctuation": func(c *component) ([]preTokenizer, error) {
 		b, err := behaviorOf(c, isolated)
@@ -348,10 +348,10 @@ func behaviorOf(c *component, fallback behavior) (behavior, error) {
 }
 
 func metaspaceOf(c *component) (metaspace, error) {
-	m := metaspace{mark: c.Replacement, prepend: c.PrependScheme, split: orTrue(c.Split)}
+	m := metaspace{mark: c.Replacement, prepend: c.PrependScheme, split: or(c.Split, true)}
 	if m.prepend == "" { // files of before there were schemes
 		m.prepend = "always"
-		if !orTrue(c.AddPrefixSpace) {
+		if !or(c.AddPrefixSpace, true) {
 			m.prepend = "never"
 		}
 	}
@@ -369,7 +369,7 @@ var decoders = map[string]builder[decoder]{
 	"ByteFallback": always[decoder](fromBytes{}),
 	"Fuse":         always[decoder](fuse{}),
 	"WordPiece": func(c *component) ([]decoder, error) {
-		return []decoder{fromWordPiece(c.Prefix, orTrue(c.Cleanup))}, nil
+		return []decoder{fromWordPiece(c.Prefix, or(c.Cleanup, true))}, nil
 	},
 	"Metaspace": func(c *component) ([]decoder, error) {
 		m, err := metaspaceOf(c)

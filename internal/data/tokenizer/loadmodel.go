@@ -1,10 +1,12 @@
 package tokenizer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -86,50 +88,45 @@ func (f *modelFile) build() (model, []string, error) {
 			return nil, nil, fmt.Errorf("vocab: %w", err)
 		}
 	}
-	unknown := int32(None)
+	v := vocabulary{ids: ids, unknown: None, byteFallback: f.ByteFallback && f.kind() == "BPE"}
+	for token := range ids {
+		v.longest = max(v.longest, len(token))
+	}
 	if f.Unknown != "" {
 		id, ok := ids[f.Unknown]
 		if !ok {
 			return nil, nil, fmt.Errorf("unk_token %q is not in vocab", f.Unknown)
 		}
-		unknown = id
+		v.unknown = id
 	}
 	switch f.kind() {
 	case "BPE":
-		m, err := f.bpe(ids, unknown)
+		m, err := f.bpe(v)
 		return m, tokens, err
 	case "WordPiece":
-		w := &wordPiece{ids: ids, unknown: unknown, prefix: "##", longest: 100}
-		if f.Prefix != nil {
-			w.prefix = *f.Prefix
-		}
-		if f.LongestWord != nil {
-			w.longest = *f.LongestWord
-		}
-		for token := range ids {
-			w.most = max(w.most, len(token))
-		}
-		return w, tokens, nil
+		return &wordPiece{vocabulary: v, prefix: or(f.Prefix, "##"), most: or(f.LongestWord, 100)}, tokens, nil
 	}
 	return nil, nil, unsupported(f.kind(), "BPE", "WordPiece", "Unigram")
 }
 
-func (f *modelFile) bpe(ids map[string]int32, unknown int32) (*bpe, error) {
+// or is a setting that may be absent.
+func or[T any](setting *T, absent T) T {
+	if setting == nil {
+		return absent
+	}
+	return *setting
+}
+
+func (f *modelFile) bpe(v vocabulary) (*bpe, error) {
 	b := &bpe{
-		ids: ids, merges: make(map[[2]int32]merge, len(f.Merges)), unknown: unknown,
-		fuseUnknown: f.FuseUnknown, byteFallback: f.ByteFallback, whole: f.IgnoreMerges,
-	}
-	if f.Prefix != nil {
-		b.prefix = *f.Prefix
-	}
-	if f.Suffix != nil {
-		b.suffix = *f.Suffix
+		vocabulary: v, merges: make(map[[2]int32]merge, len(f.Merges)),
+		fuseUnknown: f.FuseUnknown, whole: f.IgnoreMerges, prefix: or(f.Prefix, ""), suffix: or(f.Suffix, ""),
 	}
 	for rank, m := range f.Merges {
 		joined := m[0] + strings.TrimPrefix(m[1], b.prefix)
-		left, leftOK := ids[m[0]]
-		right, rightOK := ids[m[1]]
-		id, ok := ids[joined]
+		left, leftOK := v.ids[m[0]]
+		right, rightOK := v.ids[m[1]]
+		id, ok := v.ids[joined]
 		if !leftOK || !rightOK || !ok {
 			return nil, fmt.Errorf("merge %d, of %q and %q to %q: not all of them are in vocab", rank, m[0], m[1], joined)
 		}
@@ -149,24 +146,24 @@ func (f *modelFile) unigram() (model, []string, error) {
 	if len(pairs) == 0 || len(pairs) > maxID {
 		return nil, nil, fmt.Errorf("vocab has %d tokens; it has 1 to %d", len(pairs), maxID)
 	}
-	tokens, scores := make([]string, len(pairs)), make([]float64, len(pairs))
+	u := &unigram{vocabulary: vocabulary{ids: map[string]int32{}, unknown: None, byteFallback: f.ByteFallback}, scores: make([]float64, len(pairs))}
+	tokens := make([]string, len(pairs))
 	for i, p := range pairs {
 		token, ok := p[0].(string)
 		score, ok2 := p[1].(float64)
 		if !ok || !ok2 || math.IsInf(score, 0) {
 			return nil, nil, fmt.Errorf("vocab: entry %d is %v; it is a token and its score", i, p)
 		}
-		tokens[i], scores[i] = token, score
+		tokens[i], u.scores[i], u.ids[token] = token, score, int32(i) //nolint:gosec // Ids are below maxID.
+		u.longest = max(u.longest, len(token))
 	}
-	unknown := int32(None)
+	u.unknownScore = slices.Min(u.scores) - unknownPenalty
 	if f.UnknownID != nil {
 		if *f.UnknownID < 0 || *f.UnknownID >= len(tokens) {
 			return nil, nil, fmt.Errorf("unk_id is %d; vocab has %d tokens", *f.UnknownID, len(tokens))
 		}
-		unknown = int32(*f.UnknownID) //nolint:gosec // Below maxID.
+		u.unknown = int32(*f.UnknownID) //nolint:gosec // Below maxID.
+		f.Unknown = cmp.Or(f.Unknown, tokens[*f.UnknownID])
 	}
-	if f.Unknown == "" && unknown != None {
-		f.Unknown = tokens[unknown]
-	}
-	return newUnigram(tokens, scores, unknown, f.ByteFallback), tokens, nil
+	return u, tokens, nil
 }

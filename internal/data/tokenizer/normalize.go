@@ -79,7 +79,7 @@ var cleaned = runes(func(b *strings.Builder, r rune) {
 
 // spaced puts blanks around ideographs, so that each becomes a word (BERT's tokenization.py, _tokenize_chinese_chars).
 var spaced = runes(func(b *strings.Builder, r rune) {
-	if isIdeograph(r) {
+	if unicode.Is(ideographs, r) {
 		b.WriteByte(' ')
 		b.WriteRune(r)
 		b.WriteByte(' ')
@@ -88,29 +88,24 @@ var spaced = runes(func(b *strings.Builder, r rune) {
 	b.WriteRune(r)
 })
 
-func isIdeograph(r rune) bool {
-	switch {
-	case r < 0x3400:
-		return false
-	case r <= 0x4DBF, 0x4E00 <= r && r <= 0x9FFF, 0xF900 <= r && r <= 0xFAFF:
-		return true
-	case 0x20000 <= r && r <= 0x2A6DF, 0x2A700 <= r && r <= 0x2B73F, 0x2B740 <= r && r <= 0x2B81F,
-		0x2B920 <= r && r <= 0x2CEAF, 0x2F800 <= r && r <= 0x2FA1F:
-		return true
-	}
-	return false
+// ideographs are those that BERT's tokenization.py lists in _is_chinese_char.
+var ideographs = &unicode.RangeTable{
+	R16: []unicode.Range16{{0x3400, 0x4DBF, 1}, {0x4E00, 0x9FFF, 1}, {0xF900, 0xFAFF, 1}},
+	R32: []unicode.Range32{
+		{0x20000, 0x2A6DF, 1}, {0x2A700, 0x2B73F, 1}, {0x2B740, 0x2B81F, 1}, {0x2B920, 0x2CEAF, 1}, {0x2F800, 0x2FA1F, 1},
+	},
 }
 
 // bertNormalizer are the steps of BERT's basic tokenizer.
 func bertNormalizer(c component) []normalizer {
 	var steps []normalizer
-	if orTrue(c.CleanText) {
+	if or(c.CleanText, true) {
 		steps = append(steps, cleaned)
 	}
-	if orTrue(c.HandleChinese) {
+	if or(c.HandleChinese, true) {
 		steps = append(steps, spaced)
 	}
-	lowers := orTrue(c.Lowercase)
+	lowers := or(c.Lowercase, true)
 	if c.StripAccents != nil && *c.StripAccents || c.StripAccents == nil && lowers {
 		steps = append(steps, change(norm.NFD.String), without(unicode.Mn))
 	}
@@ -119,9 +114,6 @@ func bertNormalizer(c component) []normalizer {
 	}
 	return steps
 }
-
-// orTrue is a setting whose default is true.
-func orTrue(b *bool) bool { return b == nil || *b }
 
 // replacement replaces what a pattern matches.
 type replacement struct {

@@ -100,6 +100,30 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("%q has no token in the vocabulary, which has no token for unknown text either", e.Text)
 }
 
+// vocabulary are the tokens of a model, and what it makes of text without one.
+type vocabulary struct {
+	ids          map[string]int32
+	longest      int   // bytes of the longest token
+	unknown      int32 // None: unknown text is an error
+	byteFallback bool  // unknown text is the tokens <0xNN> of its bytes, if all of them are there
+}
+
+// give appends what stands for unknown text.
+func (v *vocabulary) give(ids []int32, text string) ([]int32, error) {
+	out := ids
+	for _, b := range []byte(text) {
+		id, ok := v.ids[fmt.Sprintf("<0x%02X>", b)]
+		if !ok || !v.byteFallback {
+			if v.unknown == None {
+				return ids, &UnknownError{Text: text}
+			}
+			return append(ids, v.unknown), nil
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
+
 // Bytes is the tokenizer whose tokens are the 256 values of a byte.
 func Bytes() *Tokenizer {
 	class, separator := Item{Text: None, ID: ByteBegin}, Item{Text: None, ID: ByteSeparator}

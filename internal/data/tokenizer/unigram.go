@@ -1,55 +1,15 @@
 package tokenizer
 
-import (
-	"math"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // unknownPenalty is how much less likely an unknown character is than the least likely token.
 const unknownPenalty = 10
 
 // unigram cuts a word into the tokens of the greatest probability (Kudo 2018, section 3.2; Viterbi's algorithm).
 type unigram struct {
-	ids          map[string]int32
+	vocabulary
 	scores       []float64 // by id: the logarithm of a probability
-	trie         map[edge]int32
-	tokenAt      []int32 // by node of the trie: the token that ends there, or None
-	unknown      int32
 	unknownScore float64
-	byteFallback bool
-}
-
-// edge leads from a node of the trie to the next.
-type edge struct {
-	node int32
-	b    byte
-}
-
-func newUnigram(tokens []string, scores []float64, unknown int32, byteFallback bool) *unigram {
-	u := &unigram{
-		ids: map[string]int32{}, scores: scores, trie: map[edge]int32{}, tokenAt: []int32{None},
-		unknown: unknown, byteFallback: byteFallback,
-	}
-	least := math.Inf(1)
-	for i, token := range tokens {
-		u.ids[token] = int32(i) //nolint:gosec // Ids are below maxID.
-		least = min(least, scores[i])
-		node := int32(0)
-		for _, b := range []byte(token) {
-			next, ok := u.trie[edge{node, b}]
-			if !ok {
-				next = int32(len(u.tokenAt)) //nolint:gosec // Fewer nodes than bytes in a file, which MaxBytes bounds.
-				u.trie[edge{node, b}] = next
-				u.tokenAt = append(u.tokenAt, None)
-			}
-			node = next
-		}
-		if node != 0 {
-			u.tokenAt[node] = int32(i) //nolint:gosec // As above.
-		}
-	}
-	u.unknownScore = least - unknownPenalty
-	return u
 }
 
 // step is the best way to a place of a word.
@@ -80,26 +40,13 @@ func (u *unigram) append(ids []int32, word string) ([]int32, error) {
 			end = path[k-1].from
 		}
 		var err error
-		if ids, err = u.give(ids, word[from:end]); err != nil {
+		if id, ok := u.ids[word[from:end]]; ok { // the unknown token's own name
+			ids = append(ids, id)
+		} else if ids, err = u.give(ids, word[from:end]); err != nil {
 			return ids, err
 		}
 	}
 	return ids, nil
-}
-
-func (u *unigram) give(ids []int32, text string) ([]int32, error) {
-	if id, ok := u.ids[text]; ok { // the unknown token's own name
-		return append(ids, id), nil
-	}
-	if u.byteFallback {
-		if bytes, ok := byteTokens(u.ids, text); ok {
-			return append(ids, bytes...), nil
-		}
-	}
-	if u.unknown == None {
-		return ids, &UnknownError{Text: text}
-	}
-	return append(ids, u.unknown), nil
 }
 
 func (u *unigram) search(word string) []step {
@@ -113,15 +60,8 @@ func (u *unigram) search(word string) []step {
 	for at := 0; at < len(word); {
 		_, size := utf8.DecodeRuneInString(word[at:])
 		single := false
-		node := int32(0)
-		for end := at; end < len(word); {
-			next, ok := u.trie[edge{node, word[end]}]
-			if !ok {
-				break
-			}
-			node = next
-			end++
-			if id := u.tokenAt[node]; id != None {
+		for end := at + 1; end <= min(len(word), at+u.longest); end++ {
+			if id, ok := u.ids[word[at:end]]; ok {
 				better(at, end, id, best[at].score+u.scores[id])
 				single = single || end-at == size
 			}

@@ -5,16 +5,14 @@ import "unicode/utf8"
 // wordPiece takes the longest token that a word starts with, again and again (Wu et al. 2016, section 4.1; the greedy
 // search of BERT's implementation).
 type wordPiece struct {
-	ids     map[string]int32
-	unknown int32
-	prefix  string // of a token that does not start a word
-	longest int    // characters of a word; a longer one is unknown
-	most    int    // bytes of the longest token
+	vocabulary
+	prefix string // of a token that does not start a word
+	most   int    // characters of a word; a longer one is unknown
 }
 
 func (w *wordPiece) append(ids []int32, word string) ([]int32, error) {
 	from := len(ids)
-	if utf8.RuneCountInString(word) > w.longest {
+	if utf8.RuneCountInString(word) > w.most {
 		return w.give(ids, word)
 	}
 	for at := 0; at < len(word); {
@@ -34,7 +32,7 @@ func (w *wordPiece) match(word string, at int) (id int32, size int) {
 	if at > 0 {
 		prefix = w.prefix
 	}
-	for end := min(len(word), at+w.most); end > at; end-- {
+	for end := min(len(word), at+w.longest); end > at; end-- {
 		if end < len(word) && !utf8.RuneStart(word[end]) {
 			continue
 		}
@@ -43,11 +41,4 @@ func (w *wordPiece) match(word string, at int) (id int32, size int) {
 		}
 	}
 	return 0, 0
-}
-
-func (w *wordPiece) give(ids []int32, word string) ([]int32, error) {
-	if w.unknown == None {
-		return ids, &UnknownError{Text: word}
-	}
-	return append(ids, w.unknown), nil
 }
