@@ -59,46 +59,24 @@ type Inspector struct {
 	command []string
 	limit   time.Duration
 	slots   chan struct{}
-
-	mu    sync.Mutex
-	users map[uint32]*share // who has a file inspected, or waits
-}
-
-// share is what of the slots one user may take.
-type share struct {
-	slots chan struct{}
-	files int // that are inspected, or wait
+	users   sync.Map // by user, half as many slots: nobody keeps others out
 }
 
 // NewInspector runs a command for each job file.
 func NewInspector(command []string) *Inspector {
-	return &Inspector{
-		command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected), users: map[uint32]*share{},
-	}
+	return &Inspector{command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
 }
 
-// enter waits for a slot, and returns what gives it back. A user takes half of them at most, so that nobody keeps others out.
+// enter waits for a slot, and returns what gives it back.
 func (i *Inspector) enter(ctx context.Context, user uint32) (leave func(), err error) {
-	i.mu.Lock()
-	own := i.users[user]
-	if own == nil {
-		own = &share{slots: make(chan struct{}, max(1, cap(i.slots)/2))}
-		i.users[user] = own
-	}
-	own.files++
-	i.mu.Unlock()
-	held := []chan struct{}{}
+	own, _ := i.users.LoadOrStore(user, make(chan struct{}, max(1, cap(i.slots)/2)))
+	var held []chan struct{}
 	leave = func() {
 		for _, slots := range held {
 			<-slots
 		}
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		if own.files--; own.files == 0 {
-			delete(i.users, user)
-		}
 	}
-	for _, slots := range []chan struct{}{own.slots, i.slots} {
+	for _, slots := range []chan struct{}{own.(chan struct{}), i.slots} { //nolint:errcheck,forcetypeassert // What is stored.
 		select {
 		case slots <- struct{}{}:
 			held = append(held, slots)
@@ -123,20 +101,69 @@ func (i *Inspector) Admit(ctx context.Context, q Request) (*spec.Spec, error) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, i.limit)
 	defer cancel()
-	said := &findings{stop: cancel}
 	messages := &head{}
 	cmd := exec.CommandContext(bounded, i.command[0], i.command[1:]...)
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", bytes.NewReader(text), said, messages
+	cmd.Dir, cmd.Stdin, cmd.Stderr, cmd.WaitDelay = "/", bytes.NewReader(text), messages, inspectGrace
 	process.Isolate(cmd)
-	cmd.WaitDelay = inspectGrace
-	err = cmd.Run()
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("submit %s: %w", q.Submit.File, err)
+	}
+	opens, answer, broken := readFindings(out)
+	if broken != nil {
+		cancel()
+	}
+	err = cmd.Wait()
+	what := fmt.Sprintf("submit %s: the job file is refused: reading %s", q.Submit.File, opens)
+	if opens == "" {
+		what = fmt.Sprintf("submit %s: reading the job file", q.Submit.File)
+	}
+	refused := func(format string, args ...any) error {
+		return api.Errorf(http.StatusUnprocessableEntity, "%s %s", what, fmt.Sprintf(format, args...))
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("submit %s: %w", q.Submit.File, ctx.Err())
-	case said.answer != nil && err == nil:
-		return said.answer.result(q.Submit.File)
+	case answer != nil && err == nil:
+		return answer.result(q.Submit.File)
+	case errors.Is(bounded.Err(), context.DeadlineExceeded):
+		return nil, refused("took longer than %v", i.limit)
+	case broken != nil:
+		return nil, fmt.Errorf("%s: %w", what, broken)
+	case messages.outOfMemory():
+		return nil, refused("took more than %d MiB of memory", inspectBytes>>20)
+	case err == nil:
+		err = errors.New("without an answer")
 	}
-	return nil, said.explain(bounded, q.Submit.File, i.limit, err, messages)
+	if opens != "" {
+		return nil, refused("ended the process that did it: %v: %s", err, messages.line())
+	}
+	return nil, fmt.Errorf("%s: the process that does it ended: %w: %s", what, err, messages.line())
+}
+
+// readFindings reads what an inspect process prints: the last path that it opened, and its answer. It fails on what is no finding.
+func readFindings(out io.Reader) (opens string, answer *finding, err error) {
+	bounded := &io.LimitedReader{R: out}
+	for lines := json.NewDecoder(bounded); ; {
+		one := &finding{}
+		bounded.N = maxFinding
+		err := lines.Decode(one)
+		switch {
+		case bounded.N <= 0:
+			return opens, nil, errors.New("a line of its output is too long")
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return opens, answer, nil
+		case err != nil:
+			return opens, nil, fmt.Errorf("what it printed is no finding: %w", err)
+		case one.Opens != "":
+			opens = one.Opens
+		default:
+			answer = one
+		}
+	}
 }
 
 // result is the answer.
@@ -153,67 +180,6 @@ func (f *finding) result(file string) (*spec.Spec, error) {
 		return nil, fmt.Errorf("submit %s: decode what its inspection found: %w", file, err)
 	}
 	return s, nil
-}
-
-// findings reads what an inspect process prints. One goroutine writes to it, which has ended when the others look.
-type findings struct {
-	rest   []byte // of a line
-	opens  string // the last path
-	answer *finding
-	broken error  // what it printed is no finding
-	stop   func() // ends the process
-}
-
-// Write takes lines. An error ends the process.
-func (f *findings) Write(p []byte) (int, error) {
-	if f.broken = f.take(p); f.broken != nil {
-		f.stop()
-	}
-	return len(p), f.broken
-}
-
-func (f *findings) take(p []byte) error {
-	f.rest = append(f.rest, p...)
-	if len(f.rest) > maxFinding {
-		return errors.New("a line of its output is too long")
-	}
-	for {
-		line, rest, whole := bytes.Cut(f.rest, []byte("\n"))
-		if !whole {
-			return nil
-		}
-		var one finding
-		if err := json.Unmarshal(line, &one); err != nil {
-			return fmt.Errorf("what it printed is no finding, %q: %w", line[:min(len(line), 80)], err)
-		}
-		if f.rest = rest; one.Opens != "" {
-			f.opens = one.Opens
-		} else {
-			f.answer = &one
-		}
-	}
-}
-
-// explain says how a process ended that gave no answer.
-func (f *findings) explain(bounded context.Context, file string, limit time.Duration, err error, messages *head) error {
-	what := fmt.Sprintf("submit %s: the job file is refused: reading %s", file, f.opens)
-	if f.opens == "" {
-		what = fmt.Sprintf("submit %s: reading the job file", file)
-	}
-	if err == nil {
-		err = errors.New("without an answer")
-	}
-	switch {
-	case f.broken != nil:
-		return fmt.Errorf("%s: %w", what, f.broken)
-	case bounded.Err() != nil:
-		return api.Errorf(http.StatusUnprocessableEntity, "%s took longer than %v", what, limit)
-	case messages.outOfMemory():
-		return api.Errorf(http.StatusUnprocessableEntity, "%s took more than %d MiB of memory", what, inspectBytes>>20)
-	case f.opens != "":
-		return api.Errorf(http.StatusUnprocessableEntity, "%s ended the process that did it: %v: %s", what, err, messages.line())
-	}
-	return fmt.Errorf("%s: the process that does it ended: %w: %s", what, err, messages.line())
 }
 
 // head keeps the first bytes of what is written.
