@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,30 +65,18 @@ func (c *checker) checkModel() {
 // checkOptimizer refuses what the optimizer does not read, since a setting that is silently without effect costs its author a run.
 func (c *checker) checkOptimizer() {
 	o := c.Optimizer
-	betas := o.Name != "sgd" && o.Name != "asgd"
-	unread := func(key, nearest, readers, others string) {
-		c.refuse("optimizer."+key, nearest, "optimizer.%s is read by %s only; %s", key, readers, others)
-	}
-	is := "the optimizer is " + o.Name
-	if o.T0 != 0 && o.Name != "asgd" {
-		unread("t0", "", "asgd", is)
-	}
-	switch {
-	case o.Name == "sgd" && o.Nesterov && o.Momentum == 0:
-		c.refuse("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")
-	case o.Name == "sgd":
-	case o.Momentum != 0 && betas:
-		unread("momentum", "betas", "sgd", o.Name+" has betas")
-	case o.Momentum != 0:
-		unread("momentum", "", "sgd", is)
-	}
-	if o.Nesterov && o.Name != "sgd" {
-		unread("nesterov", "", "sgd", is)
-	}
-	for _, key := range []string{"betas", "epsilon"} {
-		if !betas && c.Has("optimizer."+key) {
-			unread(key, "", "adam and adamw", is)
+	for _, f := range fields {
+		if f.rule.of == nil || slices.Contains(f.rule.of, o.Name) || !c.Has(f.key) || reflect.ValueOf(c.Job).Elem().FieldByIndex(f.index).IsZero() {
+			continue
 		}
+		near, is := "", "the optimizer is "+o.Name
+		if f.key == "optimizer.momentum" && strings.HasPrefix(o.Name, "adam") {
+			near, is = "betas", o.Name+" has betas"
+		}
+		c.refuse(f.key, near, "%s is read by %s only; %s", f.key, strings.Join(f.rule.of, " and "), is)
+	}
+	if o.Name == "sgd" && o.Nesterov && o.Momentum == 0 {
+		c.refuse("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")
 	}
 }
 
@@ -122,17 +111,12 @@ func (c *checker) checkMicroBatches() {
 // NearestDivisors returns the largest divisor of batch that is at most n and the smallest that is at least n; 0 for one
 // that does not exist.
 func NearestDivisors(batch, n int) (below, above int) {
-	for d := min(n, batch); d >= 1; d-- {
-		if batch%d == 0 {
-			below = d
-			break
-		}
+	for below = min(n, batch); below > 0 && batch%below != 0; below-- {
 	}
-	for d := max(n, 1); d <= batch; d++ {
-		if batch%d == 0 {
-			above = d
-			break
-		}
+	for above = max(n, 1); above <= batch && batch%above != 0; above++ {
 	}
-	return below, above
+	if above > batch {
+		above = 0
+	}
+	return max(below, 0), above
 }

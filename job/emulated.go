@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -74,18 +75,13 @@ type entries struct {
 }
 
 func (j *Job) lists() []entries {
-	e := j.Devices.Emulated
-	return []entries{
-		{"recompute", "stages", len(j.Recompute)},
-		{"devices.emulated.forward", "stages", len(e.Forward)},
-		{"devices.emulated.backward", "stages", len(e.Backward)},
-		{"devices.emulated.step", "stages", len(e.Step)},
-		{"devices.emulated.flops", "devices", len(e.FLOPs)},
-		{"devices.emulated.bandwidth", "devices", len(e.Bandwidth)},
-		{"devices.emulated.memory", "devices", len(e.Memory)},
-		{"devices.emulated.link.latency", "devices", len(e.Link.Latency)},
-		{"devices.emulated.link.bandwidth", "devices", len(e.Link.Bandwidth)},
+	var all []entries
+	for _, f := range fields {
+		if f.rule.each != "" {
+			all = append(all, entries{f.key, f.rule.each + "s", reflect.ValueOf(j).Elem().FieldByIndex(f.index).Len()})
+		}
 	}
+	return all
 }
 
 // EachStage lists the keys of lists that have several entries, one for each stage, and how many.

@@ -17,6 +17,7 @@ const Version = 1
 //	above, below        exclusive bounds
 //	items=2, items=1+   how many entries a list has
 //	oneof=a|b           the allowed words
+//	of=a|b              the optimizers that read it
 //	each=stage|device   of a list: an entry for each stage, or device, or a value alone that stands for all of them
 //	alone=WORD          of such a list of words: one more word, which only a value alone may be
 //	path                a path: ~ and ${NAME} are expanded
@@ -211,16 +212,16 @@ type Optimizer struct {
 	// The learning rate, before the schedule.
 	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0" also:"learning_rate"`
 	// The decay of the first and second moment (adam, adamw).
-	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1" also:"beta1 beta2 adam_beta1 adam_beta2"`
+	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1 of=adam|adamw" also:"beta1 beta2 adam_beta1 adam_beta2"`
 	// Added to the root of the second moment (adam, adamw).
-	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"above=0" also:"eps adam_epsilon"`
+	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"above=0 of=adam|adamw" also:"eps adam_epsilon"`
 	// The momentum (sgd).
-	Momentum float64 `yaml:"momentum" json:"momentum" default:"0" rule:"min=0 below=1"`
+	Momentum float64 `yaml:"momentum" json:"momentum" default:"0" rule:"min=0 below=1 of=sgd"`
 	// Look ahead along the momentum (sgd, momentum above 0).
-	Nesterov bool `yaml:"nesterov" json:"nesterov" default:"false"`
+	Nesterov bool `yaml:"nesterov" json:"nesterov" default:"false" rule:"of=sgd"`
 	// The step from which on weights are averaged (asgd), counted as those of warmup: as where the loss of evaluations stops
 	// falling without it.
-	T0 int `yaml:"t0" json:"t0" default:"0" rule:"min=0 max=1e9"`
+	T0 int `yaml:"t0" json:"t0" default:"0" rule:"min=0 max=1e9 of=asgd"`
 	// Weight decay: decoupled for adamw, added to the gradient for sgd, asgd and adam. It applies to parameters of two dimensions
 	// and more; biases and the weights of norms do not decay. The default is none for every optimizer, so that changing
 	// `name` changes one thing; PyTorch's AdamW has 0.01, and decays every parameter.

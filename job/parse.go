@@ -54,7 +54,14 @@ func Parse(file string, source []byte, set []string, env Environment) (*Job, *st
 		j.Name = nameOf(file)
 	}
 	c := &checker{d, j}
-	c.expand(env)
+	j.eachPath(func(key, path string) string {
+		expanded, err := expand(path, env.lookup)
+		if err != nil {
+			c.refuse(key, "", "%s: %v", key, err)
+			return path
+		}
+		return expanded
+	})
 	c.check(env)
 	if err := d.Err(); err != nil {
 		return nil, d, err
@@ -91,50 +98,32 @@ func setDefaults(v reflect.Value) {
 	}
 }
 
-// expand expands the paths.
-func (c *checker) expand(env Environment) {
-	paths := map[string]*string{"model.from": &c.Model.From, "output.dir": &c.Output.Dir, "data.tokenizer": &c.Data.Tokenizer}
-	for i := range c.Data.Files {
-		paths[strictyaml.Item("data.files", i)] = &c.Data.Files[i]
+// eachPath replaces every path of the job by what do makes of it.
+func (j *Job) eachPath(do func(key, path string) string) {
+	if path := j.PlanFile(); path != "" {
+		j.Schedule = planFile + do("schedule", path)
 	}
-	for i := range c.Data.Validation {
-		paths[strictyaml.Item("data.validation", i)] = &c.Data.Validation[i]
-	}
-	if path := c.PlanFile(); path != "" {
-		paths["schedule"] = &path
-		defer func() { c.Schedule = planFile + path }()
-	}
-	for key, path := range paths {
-		expanded, err := expand(*path, env.lookup)
-		if err != nil {
-			c.refuse(key, "", "%s: %v", key, err)
-			continue
+	for _, f := range fields {
+		switch v := reflect.ValueOf(j).Elem().FieldByIndex(f.index); {
+		case !f.rule.path:
+		case v.Kind() == reflect.String:
+			v.SetString(do(f.key, v.String()))
+		default:
+			for i := range v.Len() {
+				v.Index(i).SetString(do(strictyaml.Item(f.key, i), v.Index(i).String()))
+			}
 		}
-		*path = expanded
 	}
 }
 
 // Absolute makes the job's relative paths start at a directory, that of the job file.
 func (j *Job) Absolute(base string) {
-	absolute := func(path string) string {
-		if path == "" || filepath.IsAbs(path) {
+	j.eachPath(func(key, path string) string {
+		if path == "" || filepath.IsAbs(path) || key == "data.tokenizer" && path == TokenizerBytes {
 			return path
 		}
 		return filepath.Join(base, path)
-	}
-	if path := j.PlanFile(); path != "" {
-		j.Schedule = planFile + absolute(path)
-	}
-	j.Model.From = absolute(j.Model.From)
-	j.Output.Dir = absolute(j.Output.Dir)
-	for _, files := range [][]string{j.Data.Files, j.Data.Validation} {
-		for i := range files {
-			files[i] = absolute(files[i])
-		}
-	}
-	if j.Data.Tokenizer != TokenizerBytes {
-		j.Data.Tokenizer = absolute(j.Data.Tokenizer)
-	}
+	})
 }
 
 // TokenizerBytes is the value of data.tokenizer that is no path.

@@ -19,7 +19,7 @@ type rule struct {
 	each                     string  // "stage" or "device": what a list has an entry for; "" for other lists
 	min, max, above, below   float64 // NaN when there is no such bound
 	minItems, maxItems       int     // of a list; maxItems 0: no bound
-	oneof                    []string
+	oneof, of                []string
 	alone                    string            // a word that is no entry of a list, and stands for all of it; "" for none
 	also                     []string          // what other programs call the key
 	means                    map[string]string // of words that other programs have, the one of oneof that is meant
@@ -94,6 +94,8 @@ func ruleOf(f reflect.StructField) rule {
 			}
 		case "oneof":
 			r.oneof = strings.Split(value, "|")
+		case "of":
+			r.of = strings.Split(value, "|")
 		case "alone":
 			r.alone = value
 		case "number":
