@@ -5,7 +5,7 @@ import "fmt"
 // Task says what a sample is: which fields of a Batch a set fills. The values are those of model.Task.
 type Task string
 
-// The tasks, with what a set of each fills. T is Set.Sequence. A mask is 1 at a token and 0 at padding.
+// The tasks, with what a set of each fills. T is Config.Sequence. A mask is 1 at a token and 0 at padding.
 const (
 	// Language: Tokens (count,T); Targets (count,T) are the tokens one position on.
 	Language Task = "language"

@@ -20,19 +20,19 @@ func BenchmarkOpenStandardLibrary(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.SetBytes(s.Identity().Bytes)
+		b.SetBytes(s.Identity.Bytes)
 	}
 }
 
 // BenchmarkFill fills a batch of 16 samples of 128 tokens.
 func BenchmarkFill(b *testing.B) {
 	s := memory(1<<19, 128)
-	c := s.Cursor(0, 2, 16)
+	c := Cursor{Pipelines: 2, Batch: 16}
 	inputs, targets := make([]int32, 16*128), make([]int32, 16*128)
 	for b.Loop() {
 		if err := s.Fill(c, 0, 16, Batch{Tokens: inputs, Targets: targets}); err != nil {
 			b.Fatal(err)
 		}
-		c = c.Next()
+		c.Step++
 	}
 }

@@ -20,10 +20,8 @@ func (o *opener) check(ctx context.Context) (Summary, error) {
 	switch {
 	case isTable(o.Format):
 		return s, o.checkTables(ctx, &s, files)
-	case o.Format == formatTokens:
-		return s, o.checkTokens(&s, files)
-	case o.Format == formatText && o.vocab.IsBytes():
-		return s, o.checkBytes(&s, files)
+	case o.Format == formatTokens, o.Format == formatText && o.vocab.IsBytes():
+		return s, o.checkSizes(&s, files)
 	}
 	return s, nil
 }
@@ -32,7 +30,12 @@ func (o *opener) check(ctx context.Context) (Summary, error) {
 func (o *opener) checkTables(ctx context.Context, s *Summary, files []File) error {
 	whole := s.Bytes <= wholeBytes
 	if whole && (o.Task == Classification || o.Task == Translation) {
-		return o.checkTexts(ctx, s)
+		set := &Set{}
+		err := o.openTexts(ctx, set, true)
+		if err == nil {
+			s.Samples, s.HeldOut = set.train.count(), set.held.count()
+		}
+		return err
 	}
 	return o.each(ctx, files, func(_ int, f File) error {
 		return table.Read(o.Access, f.Path, o.tableConfig(), func(table.Row) error {
@@ -44,28 +47,17 @@ func (o *opener) checkTables(ctx context.Context, s *Summary, files []File) erro
 	})
 }
 
-func (o *opener) checkTexts(ctx context.Context, s *Summary) error {
-	read, _, err := o.eachTexts(ctx, func(f File, t *texts, labels *labelTable) error {
-		return o.readRows(ctx, f, t, labels, func(_, _ []string) error {
-			t.ends = append(t.ends, 0, 0)
-			return nil
-		})
-	})
-	if err != nil {
-		return err
-	}
-	train, held, err := o.divideTexts(read)
-	if err != nil {
-		return err
-	}
-	s.Samples, s.HeldOut = train.count(), held.count()
-	return nil
-}
-
-// checkTokens reads the headers, which tell everything.
-func (o *opener) checkTokens(s *Summary, files []File) error {
+// checkSizes counts the samples of a language from the headers of token files, or from the sizes of files whose bytes are tokens.
+func (o *opener) checkSizes(s *Summary, files []File) error {
 	sizes := make([]int64, len(files))
 	for i, f := range files {
+		if o.Format != formatTokens {
+			sizes[i] = f.Bytes + 1 // the end token
+			if err := o.hold(f.Path, sizes[i]); err != nil {
+				return err
+			}
+			continue
+		}
 		t, err := o.mapTokens(f)
 		if err != nil {
 			return located(err)
@@ -75,27 +67,9 @@ func (o *opener) checkTokens(s *Summary, files []File) error {
 			return err
 		}
 	}
-	return o.checkSizes(s, sizes)
-}
-
-// checkBytes takes the sizes of files, which are those of their tokens.
-func (o *opener) checkBytes(s *Summary, files []File) error {
-	sizes := make([]int64, len(files))
-	for i, f := range files {
-		sizes[i] = f.Bytes + 1 // the end token
-		if err := o.hold(f.Path, sizes[i]); err != nil {
-			return err
-		}
-	}
-	return o.checkSizes(s, sizes)
-}
-
-// checkSizes counts the samples of a language, of which each file has so many tokens.
-func (o *opener) checkSizes(s *Summary, sizes []int64) error {
 	train, held, err := o.divideSizes(sizes)
-	if err != nil {
-		return err
+	if err == nil {
+		s.Samples, s.HeldOut = countWindows(tokens(train), o.step()), countWindows(tokens(held), o.step())
 	}
-	s.Samples, s.HeldOut = countWindows(tokens(train), o.step()), countWindows(tokens(held), o.step())
-	return nil
+	return err
 }

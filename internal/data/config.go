@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -65,14 +64,12 @@ const (
 func (c Config) withDefaults() Config {
 	c.Task = cmp.Or(c.Task, Language)
 	c.Format = cmp.Or(c.Format, formatText)
-	c.Tokenizer = cmp.Or(c.Tokenizer, tokenizerBytes)
+	c.Tokenizer = cmp.Or(c.Tokenizer, job.TokenizerBytes)
 	c.Holdout = cmp.Or(c.Holdout, defaultHoldout)
 	c.Masked = cmp.Or(c.Masked, defaultMasked)
 	c.CapBytes = cmp.Or(c.CapBytes, defaultCap)
 	return c
 }
-
-const tokenizerBytes = "bytes"
 
 // The formats that are no tables.
 const (
@@ -107,9 +104,6 @@ func (c Config) Validate() error {
 	case !slices.Contains(allowed, c.Format):
 		return &Error{Key: "data.format", Nearest: cmp.Or(nearest.Word(c.Format, allowed), allowed[0]), Err: fmt.Errorf(
 			"the format %q does not hold what this model trains on (%s); formats that do: %s", c.Format, c.Task, strings.Join(allowed, ", "))}
-	case c.Tokenizer != tokenizerBytes && !filepath.IsAbs(c.Tokenizer):
-		return &Error{Key: "data.tokenizer", Nearest: tokenizerBytes, Err: fmt.Errorf(
-			"%q is neither bytes nor an absolute path", c.Tokenizer)}
 	case c.Task != Images && c.Sequence < 1:
 		return &Error{Key: "data.sequence", Nearest: "1", Err: fmt.Errorf("a sample of %d tokens; it has at least 1", c.Sequence)}
 	case math.IsNaN(c.Holdout) || c.Holdout <= 0 || c.Holdout > 0.5:
@@ -117,10 +111,7 @@ func (c Config) Validate() error {
 	case math.IsNaN(c.Masked) || c.Masked <= 0 || c.Masked >= 1:
 		return &Error{Key: "data.masked", Nearest: "0.15", Err: fmt.Errorf("a share of %v; it is above 0 and below 1", c.Masked)}
 	}
-	if err := c.validateUnread(); err != nil {
-		return err
-	}
-	return c.validatePaths()
+	return c.validateUnread()
 }
 
 // reading says whether the task and the format have a use for a key of the job file.
@@ -142,7 +133,7 @@ func (c Config) readings() []reading {
 		{"data.columns.target", c.Columns.Target != "", c.Task == Translation, ""},
 		{"data.header", c.NoHeader, c.Format == "csv" || c.Format == "tsv", "set data.format to csv or tsv"},
 		{"data.labels", len(c.Labels) > 0, classes, ""},
-		{"data.tokenizer", c.Tokenizer != tokenizerBytes, texts, ""},
+		{"data.tokenizer", c.Tokenizer != job.TokenizerBytes, texts, ""},
 		{"data.sequence", false, texts, ""}, // a model of images has the length 1
 		{"data.masked", c.Masked != defaultMasked, c.Task == MaskedLanguage, "train a masked language model, as bert with architectures: BertForMaskedLM"},
 		{"data.mean", len(c.Mean) > 0, c.Task == Images, ""},
@@ -193,19 +184,6 @@ func (c Config) validateUnread() error {
 func (c *Config) keepDirectories() (release func()) {
 	c.Access, release = c.Access.Keeping()
 	return release
-}
-
-func (c Config) validatePaths() error {
-	for i, path := range slices.Concat(c.Files, c.Validation) {
-		switch {
-		case filepath.IsAbs(path):
-		case i < len(c.Files):
-			return entryError("data.files", i, fmt.Errorf("%s is not an absolute path", path))
-		default:
-			return entryError("data.validation", i-len(c.Files), fmt.Errorf("%s is not an absolute path", path))
-		}
-	}
-	return nil
 }
 
 // Error is a problem with the data, under the key of the job file that it belongs to.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"unicode/utf8"
 
@@ -45,7 +46,7 @@ func (o *opener) openCorpus(ctx context.Context, s *Set) error {
 		return err
 	}
 	if n := empty.Load(); n > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("data.files: empty texts skipped: %d", n))
+		s.Notes = append(s.Notes, fmt.Sprintf("data.files: empty texts skipped: %d", n))
 	}
 	train, held, err := o.divideRuns(runs)
 	if err != nil {
@@ -60,7 +61,7 @@ func (o *opener) samplesOf(runs []run) samples {
 	if o.Task != MaskedLanguage {
 		return w
 	}
-	return newMasked(w, o.vocab, o.Sequence, o.Masked)
+	return masked{windows: w, full: o.Sequence, share: o.Masked, t: o.vocab}
 }
 
 func (o *opener) vocabulary() int {
@@ -158,14 +159,18 @@ func (o *opener) mapTokens(f File) (*tokenfile.File, error) {
 type document func(text string, last bool) error
 
 func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64) (run, error) {
-	if o.vocab.IsBytes() && o.Format == formatText {
-		return o.readBytes(f)
-	}
 	width := widthOf(o.vocab.Vocabulary())
 	e := o.vocab.NewEncoder()
 	var raw []byte
 	var ids []int32
 	held := int64(0)
+	if o.vocab.IsBytes() && o.Format == formatText { // as many tokens as bytes, and the end
+		held = f.Bytes + 1
+		if err := o.hold(f.Path, held); err != nil {
+			return run{}, err
+		}
+		raw = make([]byte, 0, held)
+	}
 	add := func(text string, last bool) (err error) {
 		if ids, err = e.Append(ids[:0], text); err != nil {
 			return err
@@ -182,29 +187,6 @@ func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64)
 	}
 	err := o.documents(f, empty, add)
 	return run{raw: raw, width: width}, err
-}
-
-// readBytes reads a file whose bytes are its tokens, which must still have the size that it was listed with.
-func (o *opener) readBytes(f File) (r run, err error) {
-	if err := o.hold(f.Path, f.Bytes+1); err != nil {
-		return r, err
-	}
-	file, err := o.Access.Open(f.Path, 0)
-	if err != nil {
-		return r, err
-	}
-	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
-	raw := make([]byte, f.Bytes+1)      // one more, to see whether the file is longer
-	n, err := io.ReadFull(file, raw)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return r, err
-	}
-	if err := changed(f, int64(n)); err != nil {
-		return r, err
-	}
-	o.sums.Store(f.Path, sha256.Sum256(raw[:n]))
-	raw[n] = Separator
-	return run{raw: raw, width: 1}, nil
 }
 
 func (o *opener) documents(f File, empty *atomic.Int64, add document) error {
@@ -261,7 +243,7 @@ func (o *opener) textFile(f File, add document) error {
 		if err := add(text, last); err != nil {
 			return p.locate(text, err, o.vocab)
 		}
-		p.line += bytes.Count([]byte(text), []byte("\n"))
+		p.line += strings.Count(text, "\n")
 		if last {
 			o.sums.Store(f.Path, [sha256.Size]byte(digest.Sum(nil)))
 			return changed(f, p.read)
@@ -294,29 +276,25 @@ func (p *portions) next() (text string, last bool, err error) {
 		} else if buffer = append(buffer, line...); !errors.Is(err, io.EOF) {
 			continue
 		}
-		if at := invalid(buffer); !p.bytes && at >= 0 {
+		text := string(buffer)
+		if at := invalid(text); !p.bytes && at >= 0 {
 			return "", false, &table.Error{
-				Path: p.path, Line: p.line + bytes.Count(buffer[:at], []byte("\n")),
-				Err: fmt.Errorf("it is not UTF-8 (byte %#02x); convert it, or use the tokenizer bytes", buffer[at]),
+				Path: p.path, Line: p.line + strings.Count(text[:at], "\n"),
+				Err: fmt.Errorf("it is not UTF-8 (byte %#02x); convert it, or use the tokenizer bytes", text[at]),
 			}
 		}
-		return string(buffer), p.ahead == nil, nil
+		return text, p.ahead == nil, nil
 	}
 }
 
 // invalid is where text stops to be UTF-8; -1 where it does not.
-func invalid(text []byte) int {
-	if utf8.Valid(text) {
-		return -1
-	}
-	at := 0
-	for {
-		r, size := utf8.DecodeRune(text[at:])
-		if r == utf8.RuneError && size == 1 {
+func invalid(text string) int {
+	for at, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[at:], string(utf8.RuneError)) {
 			return at
 		}
-		at += size
 	}
+	return -1
 }
 
 // locate finds the line of a portion that has no tokens.
@@ -326,8 +304,8 @@ func (p *portions) locate(text string, err error, t *tokenizer.Tokenizer) error 
 	}
 	e := t.NewEncoder()
 	line := p.line
-	for part := range bytes.Lines([]byte(text)) {
-		if _, err := e.Append(nil, string(part)); err != nil {
+	for part := range strings.Lines(text) {
+		if _, err := e.Append(nil, part); err != nil {
 			break
 		}
 		line++

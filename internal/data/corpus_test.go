@@ -118,7 +118,7 @@ func TestTokenFilesAreTheText(t *testing.T) {
 		t.Fatalf("%d and %d samples of the files, %d and %d of the text, foretold %+v", b.Samples(), b.HeldOut(), a.Samples(), a.HeldOut(), sum)
 	}
 	x, y := batch(a, 90), batch(b, 90)
-	if err := errors.Join(a.Fill(a.Cursor(0, 1, 90), 0, 90, x), b.Fill(b.Cursor(0, 1, 90), 0, 90, y)); err != nil {
+	if err := errors.Join(a.Fill(Cursor{Pipelines: 1, Batch: 90}, 0, 90, x), b.Fill(Cursor{Pipelines: 1, Batch: 90}, 0, 90, y)); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(x.Tokens, y.Tokens) || !slices.Equal(x.Targets, y.Targets) {
@@ -137,7 +137,7 @@ func TestATokenFileThatShrinksIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := int(s.Samples())
-	err := s.Fill(s.Cursor(0, 1, n), 0, n, batch(s, n))
+	err := s.Fill(Cursor{Pipelines: 1, Batch: n}, 0, n, batch(s, n))
 	if err == nil || !strings.Contains(err.Error(), "became shorter") {
 		t.Errorf("error %v", err)
 	}

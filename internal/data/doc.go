@@ -8,12 +8,12 @@
 // The caller of each pipeline keeps a Cursor and fills buffers of its own:
 //
 //	set, err := data.Open(ctx, data.Config{Files: files, Sequence: 128, Holdout: 0.05, Seed: 1})
-//	cursor := set.Cursor(pipeline, pipelines, batch)
+//	cursor := data.Cursor{Pipeline: pipeline, Pipelines: pipelines, Batch: batch}
 //	for step := range steps {
 //		for m := range micros { // samples m*b .. m*b+b-1 of the batch
 //			err = set.Fill(cursor, m*b, b, batch) // of buffers; nil for what is not wanted
 //		}
-//		cursor = cursor.Next()
+//		cursor.Step++
 //	}
 //
 // Both ends of a pipeline open the same files and read the same batch by the same cursor, the first stage its inputs and

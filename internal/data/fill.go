@@ -14,37 +14,14 @@ type samples interface {
 	fill(b Batch, j int, i, key uint64) error
 }
 
-// Task is what the samples are.
-func (s *Set) Task() Task { return s.task }
-
-// Sequence is T, the tokens in a sample; 1 for images.
-func (s *Set) Sequence() int { return s.sequence }
-
 // Samples is the samples in an epoch.
 func (s *Set) Samples() uint64 { return s.train.count() }
 
 // HeldOut is the samples kept for evaluation.
 func (s *Set) HeldOut() uint64 { return s.held.count() }
 
-// Identity tells whether another host, or a later run, has the same files.
-func (s *Set) Identity() Identity { return s.identity }
-
-// Notes says what was skipped, a sentence each.
-func (s *Set) Notes() []string { return s.notes }
-
-// Cursor returns the cursor of a pipeline at the start of a run.
-func (s *Set) Cursor(pipeline, pipelines, batch int) Cursor {
-	return Cursor{Seed: s.seed, Pipeline: pipeline, Pipelines: pipelines, Batch: batch}
-}
-
 // Fill writes samples first..first+count-1 of the cursor's batch to b. It allocates nothing unless it fails.
 func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
-	if c.Seed != s.seed {
-		return fmt.Errorf("data: fill: the cursor is of seed %d, the data were opened with %d", c.Seed, s.seed)
-	}
-	if err := c.Validate(); err != nil {
-		return err
-	}
 	if first < 0 || count < 0 || first > c.Batch-count {
 		return fmt.Errorf("data: fill: %d samples from %d on; the batch has %d", count, first, c.Batch)
 	}
@@ -63,10 +40,10 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 		position := c.Position(first + j)
 		epoch := position / size
 		if j == 0 || position%size == 0 {
-			order = newPermutation(c.Seed, epoch, size)
+			order = newPermutation(s.seed, epoch, size)
 		}
 		i := order.at(position % size)
-		if err := s.train.fill(b, j, i, keyOf(c.Seed, epoch, i)); err != nil {
+		if err := s.train.fill(b, j, i, keyOf(s.seed, epoch, i)); err != nil {
 			return fmt.Errorf("data: fill: sample %d of the training data: %w", i, err)
 		}
 	}
@@ -110,11 +87,11 @@ func (s *Set) EvaluationSamples(n int) int {
 
 // FillEvaluation writes samples first..first+count-1 of an evaluation of at most n samples, like Fill. They are the same
 // ones whenever and wherever it is called: samples at even distances over all that is held out, whatever the seed, so that
-// losses of different runs compare.
+// losses of different runs compare. Where there are fewer than count left, the last is repeated, without a target.
 func (s *Set) FillEvaluation(n, first, count int, b Batch) (err error) {
 	n = s.EvaluationSamples(n)
-	if first < 0 || count < 0 || first > n-count {
-		return fmt.Errorf("data: fill: %d samples from %d on; the evaluation has %d", count, first, n)
+	if first < 0 || first >= n {
+		return fmt.Errorf("data: fill: samples from %d on; the evaluation has %d", first, n)
 	}
 	if err := s.fits(count, b); err != nil {
 		return err
@@ -124,9 +101,12 @@ func (s *Set) FillEvaluation(n, first, count int, b Batch) (err error) {
 	}
 	held := s.HeldOut()
 	for j := range count {
-		i := uint64(first+j) * held / uint64(n)
+		i := uint64(min(first+j, n-1)) * held / uint64(n)
 		if err := s.held.fill(b, j, i, keyOf(0, 0, i)); err != nil {
 			return fmt.Errorf("data: fill: sample %d of the held-out data: %w", i, err)
+		}
+		if first+j >= n {
+			set(row(b.Targets, j, len(b.Targets)/count), Ignored)
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package data
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -43,7 +42,7 @@ func TestEachEpochCoversEveryWindowOnce(t *testing.T) {
 				}
 				inputs := make([]int32, batch*4)
 				for i := range pipelines {
-					c := s.Cursor(i, pipelines, batch)
+					c := Cursor{Pipeline: i, Pipelines: pipelines, Batch: batch}
 					for range steps {
 						if err := s.Fill(c, 0, batch, Batch{Tokens: inputs}); err != nil {
 							t.Fatal(err)
@@ -51,7 +50,7 @@ func TestEachEpochCoversEveryWindowOnce(t *testing.T) {
 						for j := range batch {
 							count[int(c.Position(j))/size][windowOf(inputs[j*4:])]++
 						}
-						c = c.Next()
+						c.Step++
 					}
 				}
 				for e := range epochs {
@@ -81,8 +80,8 @@ func TestPositionsFollowTheLaw(t *testing.T) {
 	}
 }
 
-// TestAResumeEqualsAnUninterruptedRun: a cursor that went through a manifest, a set that was opened again and batches that
-// are filled in other portions give the same samples.
+// TestAResumeEqualsAnUninterruptedRun: a cursor of a later step, a set that was opened again and batches that are filled in other
+// portions give the same samples.
 func TestAResumeEqualsAnUninterruptedRun(t *testing.T) {
 	files := numbered(30, 70)
 	c := Config{Files: []string{corpus(t, files)}, Sequence: 16, Holdout: 0.1, Seed: 11}
@@ -101,67 +100,16 @@ func TestAResumeEqualsAnUninterruptedRun(t *testing.T) {
 					all = append(all, buffer[(portion+k)*16:(portion+k)*16+16]...)
 				}
 			}
-			cursor = cursor.Next()
+			cursor.Step++
 		}
 		return all
 	}
 	for i := range 2 {
-		whole := run(first, first.Cursor(i, 2, batch), 0, steps, batch)
-		head := run(first, first.Cursor(i, 2, batch), 0, 17, 2)
-		stored := first.Cursor(i, 2, batch)
-		stored.Step = 17
-		text, err := json.Marshal(stored)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var back Cursor
-		if err := json.Unmarshal(text, &back); err != nil {
-			t.Fatal(err)
-		}
-		if tail := run(again, back, 17, steps, 3); !slices.Equal(whole, append(head, tail...)) {
-			t.Errorf("pipeline %d: a resume at step 17 from %s gives other samples", i, text)
-		}
-	}
-}
-
-// TestReshardingLosesAndRepeatsNothing: the line of samples goes on when pipelines or the batch change.
-func TestReshardingLosesAndRepeatsNothing(t *testing.T) {
-	cursors := []Cursor{{Seed: 1, Pipelines: 1, Batch: 3}}
-	var position, step uint64
-	for _, next := range []struct{ steps, pipelines, batch int }{{4, 2, 3}, {3, 2, 5}, {0, 5, 1}, {7, 1, 8}, {2, 3, 2}} {
-		for range next.steps {
-			for i := range cursors {
-				for j := range cursors[i].Batch {
-					if got := cursors[i].Position(j); got != position {
-						t.Fatalf("%+v sample %d: position %d, want %d", cursors[i], j, got, position)
-					}
-					position++
-				}
-				cursors[i] = cursors[i].Next()
-			}
-			step++
-		}
-		var err error
-		if cursors, err = Reshard(cursors, next.pipelines, next.batch); err != nil {
-			t.Fatal(err)
-		}
-		if len(cursors) != next.pipelines || cursors[0].Step != step {
-			t.Fatalf("%d cursors at step %d, want %d at %d", len(cursors), cursors[0].Step, next.pipelines, step)
-		}
-	}
-}
-
-func TestReshardRefuses(t *testing.T) {
-	two := []Cursor{{Pipelines: 2, Batch: 1}, {Pipeline: 1, Pipelines: 2, Batch: 1}}
-	apart := []Cursor{two[0], two[1].Next()}
-	for name, f := range map[string]func() ([]Cursor, error){
-		"no cursors":          func() ([]Cursor, error) { return Reshard(nil, 1, 1) },
-		"some of the cursors": func() ([]Cursor, error) { return Reshard(two[:1], 1, 1) },
-		"cursors out of step": func() ([]Cursor, error) { return Reshard(apart, 1, 1) },
-		"no batch":            func() ([]Cursor, error) { return Reshard(two, 1, 0) },
-	} {
-		if c, err := f(); err == nil {
-			t.Errorf("%s: got %+v", name, c)
+		whole := run(first, Cursor{Pipeline: i, Pipelines: 2, Batch: batch}, 0, steps, batch)
+		head := run(first, Cursor{Pipeline: i, Pipelines: 2, Batch: batch}, 0, 17, 2)
+		stored := Cursor{Pipeline: i, Pipelines: 2, Batch: batch, Step: 17}
+		if tail := run(again, stored, 17, steps, 3); !slices.Equal(whole, append(head, tail...)) {
+			t.Errorf("pipeline %d: a resume at step 17 gives other samples", i)
 		}
 	}
 }
@@ -208,46 +156,51 @@ func TestEvaluationIsFixedAndSpread(t *testing.T) {
 
 func TestFillRefuses(t *testing.T) {
 	s := memory(10, 4)
-	good := s.Cursor(1, 2, 3)
+	good := Cursor{Pipeline: 1, Pipelines: 2, Batch: 3}
 	room := make([]int32, 3*4)
-	edit := func(f func(c *Cursor)) Cursor { c := good; f(&c); return c }
 	for name, c := range map[string]struct {
-		cursor          Cursor
 		first, count    int
 		inputs, targets []int32
 		want            string
 	}{
-		"seed":       {edit(func(c *Cursor) { c.Seed = 6 }), 0, 3, room, room, "of seed 6"},
-		"pipeline":   {edit(func(c *Cursor) { c.Pipeline = 2 }), 0, 3, room, room, "pipeline 2 of 2"},
-		"batch":      {edit(func(c *Cursor) { c.Batch = 0 }), 0, 3, room, room, "batch of 0"},
-		"base":       {edit(func(c *Cursor) { c.From = 1 }), 0, 3, room, room, "before its base"},
-		"overflow":   {edit(func(c *Cursor) { c.Step = 1 << 63 }), 0, 3, room, room, "beyond"},
-		"overflow 2": {edit(func(c *Cursor) { c.Base = 1<<64 - 4 }), 0, 3, room, room, "beyond"},
-		"past end":   {good, 1, 3, room, room, "3 samples from 1 on; the batch has 3"},
-		"far past":   {good, 0, 1 << 62, room, room, "the batch has 3"},
-		"before":     {good, -1, 1, room, room, "the batch has 3"},
-		"short":      {good, 0, 3, room[1:], room, "tokens have room for 11 values"},
-		"long":       {good, 0, 2, nil, room, "targets have room for 12 values"},
+		"past end": {1, 3, room, room, "3 samples from 1 on; the batch has 3"},
+		"far past": {0, 1 << 62, room, room, "the batch has 3"},
+		"before":   {-1, 1, room, room, "the batch has 3"},
+		"short":    {0, 3, room[1:], room, "tokens have room for 11 values"},
+		"long":     {0, 2, nil, room, "targets have room for 12 values"},
 	} {
-		err := s.Fill(c.cursor, c.first, c.count, Batch{Tokens: c.inputs, Targets: c.targets})
+		err := s.Fill(good, c.first, c.count, Batch{Tokens: c.inputs, Targets: c.targets})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want ...%s...", name, err, c.want)
 		}
 	}
-	if err := s.FillEvaluation(4, 2, 3, Batch{Tokens: room}); err == nil || !strings.Contains(err.Error(), "evaluation has 4") {
+	if err := s.FillEvaluation(4, 4, 3, Batch{Tokens: room}); err == nil || !strings.Contains(err.Error(), "evaluation has 4") {
 		t.Errorf("evaluation: error %v", err)
+	}
+}
+
+// TestSamplesThatFillUpAMicroBatchDoNotCount: they repeat the last, without targets.
+func TestSamplesThatFillUpAMicroBatchDoNotCount(t *testing.T) {
+	text := []byte("abcdefghijklm")
+	s := &Set{task: Language, sequence: 4, held: ofBytes(text, 4)}
+	inputs, targets := make([]int32, 3*4), make([]int32, 3*4)
+	if err := s.FillEvaluation(99, 1, 3, Batch{Tokens: inputs, Targets: targets}); err != nil {
+		t.Fatal(err)
+	}
+	if got := show(inputs, 4) + " -> " + show(targets[:8], 4); got != "efgh ijkl ijkl -> fghi jklm" || !slices.Equal(targets[8:], []int32{Ignored, Ignored, Ignored, Ignored}) {
+		t.Errorf("got %s %v", got, targets[8:])
 	}
 }
 
 func TestFillAllocatesNothing(t *testing.T) {
 	s := memory(1000, 8)
-	c := s.Cursor(0, 2, 16)
+	c := Cursor{Pipelines: 2, Batch: 16}
 	inputs, targets := make([]int32, 16*8), make([]int32, 16*8)
 	if n := testing.AllocsPerRun(100, func() {
 		if err := s.Fill(c, 0, 16, Batch{Tokens: inputs, Targets: targets}); err != nil {
 			t.Fatal(err)
 		}
-		c = c.Next()
+		c.Step++
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -281,11 +234,11 @@ func TestOrderNeverChanges(t *testing.T) {
 			}
 			s := open(t, Config{Files: []string{corpus(t, files)}, Sequence: 6, Holdout: 0.2, Seed: uint64(seed)})
 			var b strings.Builder
-			fmt.Fprintf(&b, "%v\ntrain %q\nheld  %q\n", s.Identity(), textOf(s.train), textOf(s.held))
+			fmt.Fprintf(&b, "%v\ntrain %q\nheld  %q\n", s.Identity, textOf(s.train), textOf(s.held))
 			inputs := make([]int32, batch*6)
 			for step := range steps {
 				for i := range pipelines {
-					c := s.Cursor(i, pipelines, batch)
+					c := Cursor{Pipeline: i, Pipelines: pipelines, Batch: batch}
 					c.Step = uint64(step)
 					if err := s.Fill(c, 0, batch, Batch{Tokens: inputs}); err != nil {
 						t.Fatal(err)
@@ -322,7 +275,7 @@ func TestTokensOverwrittenInPlaceEndTheReading(t *testing.T) {
 	path := writeTokens(t, strings.Repeat("some text of a few words. ", 200))
 	c := Config{Format: "tokens", Files: []string{path}, Sequence: 8}
 	s := open(t, c)
-	cursor, room := s.Cursor(0, 1, 4), make([]int32, 32)
+	cursor, room := Cursor{Pipelines: 1, Batch: 4}, make([]int32, 32)
 	b := Batch{Tokens: room, Targets: make([]int32, 32)}
 	if err := s.Fill(cursor, 0, 4, b); err != nil {
 		t.Fatal(err)

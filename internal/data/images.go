@@ -2,6 +2,7 @@ package data
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,21 +18,22 @@ import (
 	"golang.org/x/image/draw"
 
 	"github.com/avgpipe/avgpipe/internal/data/idx"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // pictures are images of one shape with a class each.
 type pictures struct {
 	shape  Image
 	pixels []byte         // (n,C,H,W)
-	labels []int32        // (n)
+	labels                // (n)
 	value  [][256]float32 // by channel: what a byte becomes
 }
 
-func (p *pictures) count() uint64 { return uint64(len(p.labels)) }
+func (p *pictures) count() uint64 { return uint64(len(p.of)) }
 
 func (p *pictures) fill(b Batch, j int, i, _ uint64) error {
 	if b.Targets != nil {
-		b.Targets[j] = p.labels[i]
+		b.Targets[j] = p.of[i]
 	}
 	if b.Pixels == nil {
 		return nil
@@ -50,27 +52,15 @@ func (p *pictures) fill(b Batch, j int, i, _ uint64) error {
 
 // values are what bytes become in each channel: scaled to 0..1, less the mean, over the deviation.
 func (o *opener) values(channels int) ([][256]float32, error) {
-	out := make([][256]float32, channels)
-	of := func(key string, list []float64, c int, fallback float64) (float64, error) {
-		switch len(list) {
-		case 0:
-			return fallback, nil
-		case 1:
-			return list[0], nil
-		case channels:
-			return list[c], nil
+	for i, list := range [][]float64{o.Mean, o.Std} {
+		if n := len(list); n > 1 && n != channels {
+			return nil, &Error{Key: []string{"data.mean", "data.std"}[i], Err: fmt.Errorf(
+				"%d numbers for images of %d channels; it has 1, or one for each", n, channels)}
 		}
-		return 0, &Error{Key: key, Err: fmt.Errorf("%d numbers for images of %d channels; it has 1, or one for each", len(list), channels)}
 	}
+	out := make([][256]float32, channels)
 	for c := range out {
-		mean, err := of("data.mean", o.Mean, c, 0)
-		if err != nil {
-			return nil, err
-		}
-		std, err := of("data.std", o.Std, c, 1)
-		if err != nil {
-			return nil, err
-		}
+		mean, std := job.At(o.Mean, c), cmp.Or(job.At(o.Std, c), 1) // a deviation is above 0
 		for b := range out[c] {
 			out[c][b] = float32((float64(b)/255 - mean) / std)
 		}
@@ -81,23 +71,23 @@ func (o *opener) values(channels int) ([][256]float32, error) {
 func (o *opener) openImages(ctx context.Context, s *Set) error {
 	parts := slices.DeleteFunc([][]File{o.train, o.held}, func(part []File) bool { return len(part) == 0 })
 	var read []*pictures
-	var found []*labelTable
-	var samples [][]int32
+	var found []*labels
 	for _, part := range parts {
-		p, t, err := o.readImages(ctx, part)
+		p, err := o.readImages(ctx, part)
 		if err != nil {
 			return err
 		}
-		read, found, samples = append(read, p), append(found, t), append(samples, p.labels)
+		p.path = part[0].Path
+		read, found = append(read, p), append(found, &p.labels)
 	}
-	classes, err := o.classify(samples, found)
+	classes, err := o.classify(found)
 	if err != nil {
 		return err
 	}
 	if last := read[len(read)-1]; last.shape != read[0].shape {
 		return &Error{Key: "data.validation", Err: fmt.Errorf("its images are %v, those to train on %v", last.shape, read[0].shape)}
 	}
-	s.labels, s.image = classes, read[0].shape
+	s.Labels, s.image = classes, read[0].shape
 	switch {
 	case o.HoldAll:
 		s.train, s.held = &pictures{shape: s.image}, read[0]
@@ -109,21 +99,20 @@ func (o *opener) openImages(ctx context.Context, s *Set) error {
 	return err
 }
 
-func (o *opener) readImages(ctx context.Context, files []File) (p *pictures, t *labelTable, err error) {
-	t = newLabelTable(files[0].Path)
+func (o *opener) readImages(ctx context.Context, files []File) (p *pictures, err error) {
 	if o.Format == formatIDX {
-		p, err = o.readIDX(files, t)
+		p, err = o.readIDX(files)
 	} else {
-		p, err = o.readFolder(ctx, files, t)
+		p, err = o.readFolder(ctx, files)
 	}
 	if err == nil {
 		p.value, err = o.values(p.shape.Channels)
 	}
-	return p, t, err
+	return p, err
 }
 
 // readIDX reads files of images and files of labels, which belong together in their order.
-func (o *opener) readIDX(files []File, t *labelTable) (*pictures, error) {
+func (o *opener) readIDX(files []File) (*pictures, error) {
 	var images, labels []idx.Data
 	var imagePaths, labelPaths []string
 	for _, f := range files {
@@ -159,7 +148,7 @@ func (o *opener) readIDX(files []File, t *labelTable) (*pictures, error) {
 		p.shape = shape
 		p.pixels = append(p.pixels, planar(d, shape)...)
 		for _, label := range labels[i].Bytes {
-			p.labels = append(p.labels, t.number(strconv.Itoa(int(label)), 0))
+			p.add(strconv.Itoa(int(label)), 0)
 		}
 	}
 	return p, nil
@@ -202,7 +191,7 @@ func planar(d idx.Data, shape Image) []byte {
 const maxDecoded = 64 << 20
 
 // readFolder reads image files; the directory of each is its class.
-func (o *opener) readFolder(ctx context.Context, files []File, t *labelTable) (*pictures, error) {
+func (o *opener) readFolder(ctx context.Context, files []File) (*pictures, error) {
 	if o.Image.Values() == 0 || o.Image.Channels != 1 && o.Image.Channels != 3 {
 		return nil, fmt.Errorf("data: images are brought to the model's shape, which is %v; it has 1 or 3 channels", o.Image)
 	}
@@ -212,7 +201,7 @@ func (o *opener) readFolder(ctx context.Context, files []File, t *labelTable) (*
 	}
 	p := &pictures{shape: o.Image, pixels: make([]byte, len(files)*n)}
 	for _, f := range files {
-		p.labels = append(p.labels, t.number(filepath.Base(filepath.Dir(f.Path)), 0))
+		p.add(filepath.Base(filepath.Dir(f.Path)), 0)
 	}
 	return p, o.each(ctx, files, func(i int, f File) error {
 		return o.readImage(f.Path, p.shape, p.pixels[i*n:(i+1)*n])
@@ -287,7 +276,7 @@ func ReadImage(path string, c Config, pixels []float32) error {
 	if err != nil {
 		return err
 	}
-	p := pictures{shape: c.Image, pixels: make([]byte, c.Image.Values()), labels: make([]int32, 1), value: value}
+	p := pictures{shape: c.Image, pixels: make([]byte, c.Image.Values()), value: value}
 	if len(pixels) != len(p.pixels) || len(pixels) == 0 {
 		return fmt.Errorf("data: room for %d values; an image of %v has %d", len(pixels), c.Image, len(p.pixels))
 	}

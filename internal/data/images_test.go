@@ -33,8 +33,8 @@ func TestIDXImages(t *testing.T) {
 		Image: Image{1, 2, 2}, Mean: []float64{0.2}, Std: []float64{0.5}, ModelClasses: 10,
 	})
 	b := everything(t, s)
-	if !slices.Equal(b.Targets, []int32{7, 1}) || len(s.Labels()) != 8 || s.Sequence() != 1 {
-		t.Error(b.Targets, s.Labels())
+	if !slices.Equal(b.Targets, []int32{7, 1}) || len(s.Labels) != 8 || s.sequence != 1 {
+		t.Error(b.Targets, s.Labels)
 	}
 	for i, want := range []float64{-0.4, 1.6, 0, 0.4} {
 		if got := float64(b.Pixels[i]); got < want-1e-6 || got > want+1e-6 {
@@ -87,8 +87,8 @@ func TestImageFolders(t *testing.T) {
 	paint("dog/c.png", 4, 4, func(int, int) color.Color { return color.NRGBA{255, 255, 255, 0} })
 	s := open(t, Config{Task: Images, Files: []string{dir}, Validation: []string{dir}, Format: "images", Image: Image{3, 4, 4}, ModelClasses: 2})
 	b := everything(t, s)
-	if fmt.Sprint(s.Labels(), b.Targets) != "[cat dog] [0 1 1]" {
-		t.Error(s.Labels(), b.Targets)
+	if fmt.Sprint(s.Labels, b.Targets) != "[cat dog] [0 1 1]" {
+		t.Error(s.Labels, b.Targets)
 	}
 	for i, v := range b.Pixels {
 		want := float32(0)

@@ -14,41 +14,40 @@ import (
 // maxClasses bounds the different labels of a file: more are a column that is no class.
 const maxClasses = 1 << 16
 
-// labelTable are the labels of one file, numbered as they come, with the line where each comes first (0: the file's name tells).
-type labelTable struct {
+// labels are those of the samples of one file, as numbers: as they come, and once they are classified the numbers of their classes.
+type labels struct {
+	of      []int32 // by sample
 	path    string
-	names   []string
-	lines   []int
+	names   []string // by number
+	lines   []int    // where each comes first; 0: the file's name tells
 	numbers map[string]int32
 }
 
-func newLabelTable(path string) *labelTable {
-	return &labelTable{path: path, numbers: map[string]int32{}}
-}
-
-func (t *labelTable) number(name string, line int) int32 {
-	n, ok := t.numbers[name]
+func (l *labels) add(name string, line int) {
+	n, ok := l.numbers[name]
 	if !ok {
-		n = int32(len(t.names)) //nolint:gosec // At most maxClasses.
-		t.numbers[name] = n
-		t.names, t.lines = append(t.names, name), append(t.lines, line)
+		if n = int32(len(l.names)); n == 0 { //nolint:gosec // At most maxClasses.
+			l.numbers = map[string]int32{}
+		}
+		l.numbers[name] = n
+		l.names, l.lines = append(l.names, name), append(l.lines, line)
 	}
-	return n
+	l.of = append(l.of, n)
 }
 
-// classify makes classes of the labels of samples, which are numbered as in the table of their file, and names them.
-func (o *opener) classify(samples [][]int32, found []*labelTable) ([]string, error) {
+// classify makes classes of the labels, and names them.
+func (o *opener) classify(found []*labels) ([]string, error) {
 	classes, err := o.classes(found)
 	if err != nil {
 		return nil, err
 	}
-	for i, labels := range samples {
-		classOf, err := o.translate(classes, found[i])
+	for _, l := range found {
+		classOf, err := o.translate(classes, l)
 		if err != nil {
 			return nil, err
 		}
-		for k, n := range labels {
-			labels[k] = classOf[n]
+		for k, n := range l.of {
+			l.of[k] = classOf[n]
 		}
 	}
 	return classes, nil
@@ -56,7 +55,7 @@ func (o *opener) classify(samples [][]int32, found []*labelTable) ([]string, err
 
 // classes are the names of the classes, by number: those of the job, else those of the data. Where all labels are whole
 // numbers from 0 on, they are the numbers of the classes.
-func (o *opener) classes(found []*labelTable) ([]string, error) {
+func (o *opener) classes(found []*labels) ([]string, error) {
 	all := map[string]bool{}
 	for _, t := range found {
 		for _, name := range t.names {
@@ -90,7 +89,7 @@ func (o *opener) classes(found []*labelTable) ([]string, error) {
 	return classes, nil
 }
 
-func (o *opener) translate(classes []string, t *labelTable) ([]int32, error) {
+func (o *opener) translate(classes []string, t *labels) ([]int32, error) {
 	out := make([]int32, len(t.names))
 	_, numbers := largestOf(t.names)
 	_, numbered := largestOf(classes)

@@ -21,39 +21,40 @@ func framing(t *tokenizer.Tokenizer) int {
 	return 2
 }
 
-func newMasked(w windows, t *tokenizer.Tokenizer, full int, share float64) masked {
-	return masked{windows: w, full: full, share: share, t: t}
-}
-
 func (m masked) fill(b Batch, j int, i, key uint64) error {
 	set(row(b.Types, j, m.full), 0)
 	set(row(b.Mask, j, m.full), 1)
-	ids, targets := row(b.Tokens, j, m.full), row(b.Targets, j, m.full)
-	frame := (m.full - m.sequence) / 2
-	at := int(i) * m.sequence
-	for _, v := range [...][]int32{ids, targets} {
-		if v == nil {
+	frame, at, special := (m.full-m.sequence)/2, int(i)*m.sequence, m.t.Special()
+	around := [...][2]int32{{special.Class, special.Separator}, {Ignored, Ignored}}
+	for k, buffer := range [...][]int32{b.Tokens, b.Targets} {
+		if buffer == nil {
 			continue
 		}
-		v = v[frame : frame+m.sequence]
-		m.read(v, at)
-		if err := m.check(v, at); err != nil {
+		v := row(buffer, j, m.full)
+		ids := v[frame : frame+m.sequence]
+		m.read(ids, at)
+		if err := m.check(ids, at); err != nil {
 			return err
 		}
-	}
-	if ids != nil {
-		m.hide(ids[frame:frame+m.sequence], key)
+		m.mask(ids, key, k == 1)
 		if frame > 0 {
-			ids[0], ids[m.full-1] = m.t.Special().Class, m.t.Special().Separator
-		}
-	}
-	if targets != nil {
-		m.ask(targets[frame:frame+m.sequence], key)
-		if frame > 0 {
-			targets[0], targets[m.full-1] = Ignored, Ignored
+			v[0], v[m.full-1] = around[k][0], around[k][1]
 		}
 	}
 	return nil
+}
+
+// mask hides the tokens of a window that are to be guessed or, of targets, ignores all others.
+func (m masked) mask(ids []int32, key uint64, targets bool) {
+	forced := m.forced(ids, key)
+	for place, id := range ids {
+		switch chosen := m.chosen(id, place, forced, key); {
+		case targets && !chosen:
+			ids[place] = Ignored
+		case !targets && chosen:
+			ids[place] = m.hidden(id, mix(key^mix(uint64(place)))) //nolint:gosec // A place is not negative.
+		}
+	}
 }
 
 func unit(x uint64) float64 { return float64(x>>11) / (1 << 53) }
@@ -81,29 +82,15 @@ func (m masked) forced(ids []int32, key uint64) int {
 	return -1
 }
 
-func (m masked) ask(ids []int32, key uint64) {
-	forced := m.forced(ids, key)
-	for place, id := range ids {
-		if !m.chosen(id, place, forced, key) {
-			ids[place] = Ignored
-		}
+// hidden is what a model sees of a token that it has to guess.
+func (m masked) hidden(id int32, draw uint64) int32 {
+	switch u := unit(draw); {
+	case u < 0.8:
+		return m.t.Special().Mask
+	case u < 0.9:
+		return m.any(draw)
 	}
-}
-
-func (m masked) hide(ids []int32, key uint64) {
-	forced := m.forced(ids, key)
-	for place, id := range ids {
-		if !m.chosen(id, place, forced, key) {
-			continue
-		}
-		draw := mix(key ^ mix(uint64(place))) //nolint:gosec // A place is not negative.
-		switch u := unit(draw); {
-		case u < 0.8:
-			ids[place] = m.t.Special().Mask
-		case u < 0.9:
-			ids[place] = m.any(draw)
-		}
-	}
+	return id
 }
 
 // any is a random token that is text; the mask if chance does not find one.

@@ -2,6 +2,19 @@ package data
 
 import "math/bits"
 
+// Cursor says which samples one pipeline consumes at a step. All samples that a run ever consumes form one sequence, the epochs of the
+// seed one after the other. N pipelines consume N*Batch consecutive positions of it at each step, pipeline i from i*Batch on.
+type Cursor struct {
+	Pipeline, Pipelines int    // 0..Pipelines-1
+	Batch               int    // samples per step
+	Step                uint64 // of the pipeline's optimizer, from 0
+}
+
+// Position returns the position of sample j of the batch.
+func (c Cursor) Position(j int) uint64 {
+	return (c.Step*uint64(c.Pipelines)+uint64(c.Pipeline))*uint64(c.Batch) + uint64(j)
+}
+
 // rounds of the Feistel network. Four suffice for a pseudorandom permutation when the round function is pseudorandom (Luby
 // and Rackoff 1988); the mixing function here is weaker than that, so there are more. The number is even, so that halves
 // of different widths are back in place at the end.

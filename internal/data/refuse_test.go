@@ -174,7 +174,7 @@ func TestIdentityCountsTheTokenizer(t *testing.T) {
 		if name != "" {
 			c.Tokenizer = absolute(t, "tokenizer/testdata/"+name+".json")
 		}
-		digest := open(t, c).Identity().Digest
+		digest := open(t, c).Identity.Digest
 		if other, ok := seen[digest]; ok {
 			t.Errorf("%q and %q have the same identity", name, other)
 		}

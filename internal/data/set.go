@@ -18,22 +18,23 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data/table"
 	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // Set is an open corpus. Its methods only read it, so any number of goroutines may call them, but for Close.
 type Set struct {
-	task      Task
-	seed      uint64
-	sequence  int // T
-	image     Image
-	train     samples
-	held      samples
-	identity  Identity
-	notes     []string
-	labels    []string
-	tokenizer *tokenizer.Tokenizer // nil: images have none
-	mapped    []*tokenfile.File
-	looked    atomic.Uint64 // how often files of mapped were held against what they were
+	Identity  Identity             // tells whether another host, or a later run, has the same files
+	Notes     []string             // what was skipped, a sentence each
+	Labels    []string             // the names of the classes, by number; nil where there are none
+	Tokenizer *tokenizer.Tokenizer // what the tokens are of; nil for images
+
+	task        Task
+	seed        uint64
+	sequence    int // T: the tokens in a sample; 1 for images
+	image       Image
+	train, held samples
+	mapped      []*tokenfile.File
+	looked      atomic.Uint64 // how often files of mapped were held against what they were
 }
 
 // Identity tells corpora apart: equal ones have the same files, by name, with the same bytes, in the same order, and the
@@ -80,13 +81,13 @@ func Open(ctx context.Context, c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{task: o.Task, seed: o.Seed, sequence: max(o.Sequence, 1), tokenizer: o.vocab, notes: o.notes}
+	s := &Set{task: o.Task, seed: o.Seed, sequence: max(o.Sequence, 1), Tokenizer: o.vocab, Notes: o.notes}
 	switch o.Task {
 	case Images:
 		s.sequence = 1
 		err = o.openImages(ctx, s)
 	case Classification, Translation:
-		err = o.openTexts(ctx, s)
+		err = o.openTexts(ctx, s, false)
 	case Language, MaskedLanguage:
 		err = o.openCorpus(ctx, s)
 	}
@@ -108,12 +109,6 @@ func (s *Set) Close() error {
 	s.mapped = nil
 	return errors.Join(errs...)
 }
-
-// Labels are the names of the classes, by number; nil where there are none.
-func (s *Set) Labels() []string { return s.labels }
-
-// Tokenizer is what the tokens are of; nil for images.
-func (s *Set) Tokenizer() *tokenizer.Tokenizer { return s.tokenizer }
 
 type opener struct {
 	Config
@@ -151,7 +146,7 @@ func (o *opener) openTokenizer() (err error) {
 	refuse := func(format string, args ...any) error {
 		return &Error{Key: "data.tokenizer", Err: fmt.Errorf(format, args...)}
 	}
-	if o.vocab = tokenizer.Bytes(); o.Tokenizer != tokenizerBytes {
+	if o.vocab = tokenizer.Bytes(); o.Tokenizer != job.TokenizerBytes {
 		if o.vocab, err = tokenizer.Open(o.Access, o.Tokenizer); err != nil {
 			return refuse("%w", err)
 		}
@@ -259,7 +254,7 @@ func (o *opener) identify(ctx context.Context, s *Set) error {
 		digest.Write(sums[i][:])
 	}
 	id.Digest = hex.EncodeToString(digest.Sum(nil))
-	s.identity = id
+	s.Identity = id
 	return nil
 }
 

@@ -11,8 +11,8 @@ import (
 
 // batch makes room for n samples of a set.
 func batch(s *Set, n int) Batch {
-	tokens := func() []int32 { return make([]int32, n*s.Sequence()) }
-	switch s.Task() {
+	tokens := func() []int32 { return make([]int32, n*s.sequence) }
+	switch s.task {
 	case Images:
 		return Batch{Pixels: make([]float32, n*s.image.Values()), Targets: make([]int32, n)}
 	case Classification:
@@ -60,7 +60,7 @@ func TestClassification(t *testing.T) {
 	}
 	s := open(t, c)
 	b := everything(t, s)
-	if got := fmt.Sprint(s.Labels(), b.Targets); got != "[no yes] [1 0 1]" {
+	if got := fmt.Sprint(s.Labels, b.Targets); got != "[no yes] [1 0 1]" {
 		t.Error(got)
 	}
 	const begin, end, pad = 2, 3, 0
@@ -73,7 +73,7 @@ func TestClassification(t *testing.T) {
 			t.Errorf("sample %d: %v %v %v, want %v", j, row(b.Tokens, j, 9), row(b.Types, j, 9), row(b.Mask, j, 9), want)
 		}
 	}
-	if notes := fmt.Sprint(s.Notes()); !strings.Contains(notes, "were cut: 4") { // in both parts
+	if notes := fmt.Sprint(s.Notes); !strings.Contains(notes, "were cut: 4") { // in both parts
 		t.Error(notes)
 	}
 	c.Columns.TextPair = ""
@@ -112,13 +112,13 @@ func TestMasking(t *testing.T) {
 	c.Task = Language
 	c.Sequence = 62
 	plain := open(t, c)
-	special := s.Tokenizer().Special()
+	special := s.Tokenizer.Special()
 	n := int(s.Samples())
 	if n != int(plain.Samples()) || n < 100 {
 		t.Fatal(n, plain.Samples())
 	}
 	all, origin := batch(s, n), batch(plain, n)
-	cursor := s.Cursor(0, 1, n)
+	cursor := Cursor{Pipelines: 1, Batch: n}
 	if err := errors.Join(s.Fill(cursor, 0, n, all), plain.Fill(cursor, 0, n, origin)); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestMasking(t *testing.T) {
 	if !slices.Equal(again.Tokens, all.Tokens) || !slices.Equal(again.Targets, all.Targets) {
 		t.Error("one by one they are hidden otherwise")
 	}
-	if err := s.Fill(cursor.Next(), 0, n, next); err != nil {
+	if err := s.Fill(Cursor{Pipelines: 1, Batch: n, Step: 1}, 0, n, next); err != nil {
 		t.Fatal(err)
 	}
 	if slices.Equal(next.Targets, all.Targets) {
@@ -202,7 +202,7 @@ func TestSplitBySamples(t *testing.T) {
 			}
 			before = held
 			train := batch(s, int(s.Samples()))
-			if err := s.Fill(s.Cursor(0, 1, int(s.Samples())), 0, int(s.Samples()), train); err != nil {
+			if err := s.Fill(Cursor{Pipelines: 1, Batch: int(s.Samples())}, 0, int(s.Samples()), train); err != nil {
 				t.Fatal(err)
 			}
 			seen := map[[4]int32]int{}
@@ -216,9 +216,8 @@ func TestSplitBySamples(t *testing.T) {
 	}
 }
 
-// TestReshardingAnEpochOfEveryTask: after the number of pipelines changes at a round boundary, each sample of the epoch is
-// still consumed once.
-func TestReshardingAnEpochOfEveryTask(t *testing.T) {
+// TestAnEpochOfEveryTask consumes each sample once.
+func TestAnEpochOfEveryTask(t *testing.T) {
 	var csv strings.Builder
 	csv.WriteString("label,text,source,target\n")
 	for i := range 67 {
@@ -238,31 +237,18 @@ func TestReshardingAnEpochOfEveryTask(t *testing.T) {
 		c.Sequence, c.Seed = 4, 9
 		s := open(t, c)
 		seen := map[string]int{}
-		consume := func(cursors []Cursor, steps int) []Cursor {
-			for range steps {
-				for i := range cursors {
-					b := batch(s, cursors[i].Batch)
-					if err := s.Fill(cursors[i], 0, cursors[i].Batch, b); err != nil {
-						t.Fatal(err)
+		for step := range s.Samples()/6 + 1 {
+			for i := range 2 {
+				b, cursor := batch(s, 3), Cursor{Pipeline: i, Pipelines: 2, Batch: 3, Step: step}
+				if err := s.Fill(cursor, 0, 3, b); err != nil {
+					t.Fatal(err)
+				}
+				for j := range 3 {
+					if cursor.Position(j) < s.Samples() { // of the first epoch
+						seen[fmt.Sprint(row(b.Tokens, j, 4), row(b.Pixels, j, 1))]++
 					}
-					for j := range cursors[i].Batch {
-						if cursors[i].Position(j) < s.Samples() { // of the first epoch
-							seen[fmt.Sprint(row(b.Tokens, j, 4), row(b.Pixels, j, 1))]++
-						}
-					}
-					cursors[i] = cursors[i].Next()
 				}
 			}
-			return cursors
-		}
-		cursors := []Cursor{s.Cursor(0, 2, 3), s.Cursor(1, 2, 3)}
-		for _, next := range []struct{ pipelines, batch, steps int }{{3, 3, 3}, {1, 3, 2}, {4, 2, 9}} {
-			cursors = consume(cursors, 2)
-			var err error
-			if cursors, err = Reshard(cursors, next.pipelines, next.batch); err != nil {
-				t.Fatal(err)
-			}
-			cursors = consume(cursors, next.steps)
 		}
 		if len(seen) != int(s.Samples()) {
 			t.Errorf("%s: %d samples of %d were seen", c.Task, len(seen), s.Samples())
@@ -286,12 +272,12 @@ func TestFillOfEveryTaskAllocatesNothing(t *testing.T) {
 	} {
 		c.Sequence = 8
 		s := open(t, c)
-		b, cursor := batch(s, 6), s.Cursor(0, 2, 6)
+		b, cursor := batch(s, 6), Cursor{Pipelines: 2, Batch: 6}
 		if n := testing.AllocsPerRun(50, func() {
 			if err := s.Fill(cursor, 0, 6, b); err != nil {
 				t.Fatal(err)
 			}
-			cursor = cursor.Next()
+			cursor.Step++
 		}); n != 0 {
 			t.Errorf("%s from %s: %v allocations", c.Task, c.Format, n)
 		}

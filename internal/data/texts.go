@@ -2,6 +2,7 @@ package data
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -13,9 +14,9 @@ import (
 
 // texts are samples of one or two texts each, as tokens: those of one file.
 type texts struct {
+	labels // of classifications
 	tokens run
 	ends   []uint32 // where each text ends: of sample i, 2i is the first text's and 2i+1 the second's
-	labels []int32  // of classifications
 	ids    []int32  // of the text that is read
 }
 
@@ -24,12 +25,45 @@ const maxTexts = 1<<32 - 1
 
 func (t *texts) count() int { return len(t.ends) / 2 }
 
-// bounds are the places of text k of sample i.
-func (t *texts) bounds(i, k int) (from, to int) {
-	if at := 2*i + k; at > 0 {
-		from = int(t.ends[at-1])
+// pair are the tokens of the texts of one sample.
+type pair struct {
+	tokens     run
+	from, size [2]int
+}
+
+func (t *texts) pair(i int) pair {
+	p, at := pair{tokens: t.tokens}, 0
+	if i > 0 {
+		at = int(t.ends[2*i-1])
 	}
-	return from, int(t.ends[2*i+k])
+	for k := range p.from {
+		p.from[k], p.size[k] = at, int(t.ends[2*i+k])-at
+		at += p.size[k]
+	}
+	return p
+}
+
+// lay writes what a template says to one sample, padded to its end, and cuts what goes beyond. A nil buffer is left out.
+func (p pair) lay(template tokenizer.Template, sequence int, ids, types, mask []int32, padding int32) {
+	at := 0
+	for _, item := range template {
+		n := 1
+		if item.Text != tokenizer.None {
+			n = p.size[item.Text]
+		}
+		n = min(n, sequence-at)
+		if ids != nil && item.Text != tokenizer.None && n > 0 {
+			p.tokens.read(ids[at:at+n], p.from[item.Text])
+		} else {
+			put(ids, at, n, item.ID)
+		}
+		put(types, at, n, item.Type)
+		put(mask, at, n, 1)
+		at += n
+	}
+	put(ids, at, sequence-at, padding)
+	put(types, at, sequence-at, 0)
+	put(mask, at, sequence-at, 0)
 }
 
 // library are the samples of several files, in their order.
@@ -55,35 +89,24 @@ func (l library) find(i int) (*texts, int) {
 	return l.files[k], i - l.starts[k]
 }
 
-// eachTexts reads the rows of all files, and names the classes of classifications.
-func (o *opener) eachTexts(ctx context.Context, read func(f File, t *texts, labels *labelTable) error) (all []*texts, classes []string, err error) {
+// openTexts reads the rows of classifications and translations, and names the classes. A check makes no tokens of them.
+func (o *opener) openTexts(ctx context.Context, s *Set, check bool) error {
 	files := slices.Concat(o.train, o.held)
-	all = make([]*texts, len(files))
-	found, samples := make([]*labelTable, len(files)), make([][]int32, len(files))
-	err = o.each(ctx, files, func(i int, f File) error {
-		all[i], found[i] = &texts{}, newLabelTable(f.Path)
-		err := read(f, all[i], found[i])
-		samples[i] = all[i].labels
-		return err
+	read, found := make([]*texts, len(files)), make([]*labels, len(files))
+	var long atomic.Int64
+	err := o.each(ctx, files, func(i int, f File) error {
+		read[i] = &texts{labels: labels{path: f.Path}}
+		found[i] = &read[i].labels
+		return o.readTexts(ctx, f, read[i], check, &long)
 	})
 	if err == nil && o.Task == Classification {
-		classes, err = o.classify(samples, found)
+		s.Labels, err = o.classify(found)
 	}
-	return all, classes, err
-}
-
-// openTexts reads the rows of classifications and translations.
-func (o *opener) openTexts(ctx context.Context, s *Set) error {
-	var long atomic.Int64
-	read, classes, err := o.eachTexts(ctx, func(f File, t *texts, labels *labelTable) error {
-		return o.readTexts(ctx, f, t, labels, &long)
-	})
 	if err != nil {
 		return err
 	}
-	s.labels = classes
 	if n := long.Load(); n > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("data.sequence: samples longer than %d tokens, which were cut: %d", o.Sequence, n))
+		s.Notes = append(s.Notes, fmt.Sprintf("data.sequence: samples longer than %d tokens, which were cut: %d", o.Sequence, n))
 	}
 	s.train, s.held, err = o.divideTexts(read)
 	return err
@@ -108,51 +131,56 @@ func (o *opener) classification(l library) classification {
 }
 
 // readTexts reads the rows of one file.
-func (o *opener) readTexts(ctx context.Context, f File, t *texts, labels *labelTable, long *atomic.Int64) error {
+func (o *opener) readTexts(ctx context.Context, f File, t *texts, check bool, long *atomic.Int64) error {
 	t.tokens.width = widthOf(o.vocab.Vocabulary())
-	e := o.vocab.NewEncoder()
-	held := int64(0)
-	return o.readRows(ctx, f, t, labels, func(values, columns []string) error {
-		sizes, err := t.add(e, values, columns)
-		if err != nil {
-			return err
-		}
-		if err := o.fits(sizes, columns, long); err != nil {
-			return err
-		}
-		now := int64(len(t.tokens.raw)) + 4*int64(len(t.ends)+len(t.labels))
-		err, held = o.hold(f.Path, now-held), now
-		return err
-	})
-}
-
-// readRows reads the rows of one file, notes their labels, and passes their texts on.
-func (o *opener) readRows(ctx context.Context, f File, t *texts, labels *labelTable, add func(values, columns []string) error) error {
-	c := o.tableConfig()
+	c, e, held := o.tableConfig(), o.vocab.NewEncoder(), int64(0)
 	return table.Read(o.Access, f.Path, c, func(r table.Row) error {
 		values, columns := r.Values, c.Columns
 		var err error
 		if o.Task == Classification {
-			t.labels = append(t.labels, labels.number(values[0], r.Line))
-			if len(labels.names) > maxClasses {
+			t.labels.add(values[0], r.Line)
+			if len(t.names) > maxClasses {
 				err = fmt.Errorf("column %q has more than %d different labels; is it the class?", columns[0], maxClasses)
 			}
 			values, columns = values[1:], columns[1:]
 		} else if i := slices.Index(values, ""); i >= 0 {
 			err = fmt.Errorf("column %q is empty", columns[i])
 		}
-		if err == nil {
-			err = add(values, columns)
+		if err == nil && check {
+			t.ends = append(t.ends, 0, 0)
+		} else if err == nil {
+			err = o.addTexts(t, e, values, columns, long)
 		}
 		if err != nil {
 			return place(f.Path, r.Line, err)
 		}
-		return ctx.Err()
+		now := int64(len(t.tokens.raw)) + 4*int64(len(t.ends)+len(t.of))
+		err, held = o.hold(f.Path, now-held), now
+		return errors.Join(err, ctx.Err())
 	})
 }
 
-// add appends a sample of one or two texts, and returns their tokens.
-func (t *texts) add(e *tokenizer.Encoder, values, columns []string) (sizes [2]int, err error) {
+// addTexts adds a sample. It refuses a text to classify that has no tokens, and counts samples that will be cut.
+func (o *opener) addTexts(t *texts, e *tokenizer.Encoder, values, columns []string, long *atomic.Int64) error {
+	sizes, err := t.encode(e, values, columns)
+	if err != nil {
+		return err
+	}
+	n := max(sizes[0], sizes[1]) + 1 // the end token
+	if o.Task == Classification {
+		n = sizes[0] + sizes[1] + o.classification(library{}).template().Special()
+	}
+	if n == 0 {
+		return fmt.Errorf("column %q is empty", columns[0])
+	}
+	if n > o.Sequence {
+		long.Add(1)
+	}
+	return nil
+}
+
+// encode appends a sample of one or two texts, and returns how many tokens they have.
+func (t *texts) encode(e *tokenizer.Encoder, values, columns []string) (sizes [2]int, err error) {
 	for k := range sizes {
 		if k < len(values) {
 			before := t.tokens.size()
@@ -170,24 +198,6 @@ func (t *texts) add(e *tokenizer.Encoder, values, columns []string) (sizes [2]in
 		t.ends = append(t.ends, uint32(t.tokens.size())) //nolint:gosec // At most maxTexts.
 	}
 	return sizes, nil
-}
-
-// fits refuses a text to classify that has no tokens, and counts those that will be cut.
-func (o *opener) fits(sizes [2]int, columns []string, long *atomic.Int64) error {
-	if o.Task == Translation {
-		if max(sizes[0], sizes[1]) >= o.Sequence { // with the end token
-			long.Add(1)
-		}
-		return nil
-	}
-	n := sizes[0] + sizes[1] + o.classification(library{}).template().Special()
-	if n == 0 {
-		return fmt.Errorf("column %q is empty", columns[0])
-	}
-	if n > o.Sequence {
-		long.Add(1)
-	}
-	return nil
 }
 
 // classification are texts, or pairs of them, with a class each.
@@ -209,36 +219,11 @@ func (c classification) template() tokenizer.Template {
 func (c classification) fill(b Batch, j int, i, _ uint64) error {
 	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
 	if b.Targets != nil {
-		b.Targets[j] = file.labels[i1]
+		b.Targets[j] = file.of[i1]
 	}
-	template := c.template()
-	var from, size [2]int
-	for k := range from {
-		var to int
-		from[k], to = file.bounds(i1, k)
-		size[k] = to - from[k]
-	}
-	shorten(&size, c.sequence-template.Special())
-	ids, types, mask := row(b.Tokens, j, c.sequence), row(b.Types, j, c.sequence), row(b.Mask, j, c.sequence)
-	at := 0
-	for _, item := range template {
-		n := 1
-		if item.Text != tokenizer.None {
-			n = size[item.Text]
-		}
-		n = min(n, c.sequence-at) // a sequence shorter than the template
-		if ids != nil && item.Text == tokenizer.None && n > 0 {
-			ids[at] = item.ID
-		} else if ids != nil && n > 0 {
-			file.tokens.read(ids[at:at+n], from[item.Text])
-		}
-		put(types, at, n, item.Type)
-		put(mask, at, n, 1)
-		at += n
-	}
-	put(ids, at, c.sequence-at, c.t.Special().Padding())
-	put(types, at, c.sequence-at, 0)
-	put(mask, at, c.sequence-at, 0)
+	template, p := c.template(), file.pair(i1)
+	shorten(&p.size, c.sequence-template.Special())
+	p.lay(template, c.sequence, row(b.Tokens, j, c.sequence), row(b.Types, j, c.sequence), row(b.Mask, j, c.sequence), c.t.Special().Padding())
 	return nil
 }
 
@@ -256,7 +241,7 @@ func FillText(t *tokenizer.Tokenizer, sequence int, parts []string, b Batch) err
 		return fmt.Errorf("samples of %d tokens have no room for a text", sequence)
 	}
 	one := &texts{tokens: run{width: widthOf(t.Vocabulary())}}
-	if _, err := one.add(t.NewEncoder(), parts, []string{"text", "text_pair"}); err != nil {
+	if _, err := one.encode(t.NewEncoder(), parts, []string{"text", "text_pair"}); err != nil {
 		return err
 	}
 	c.library = newLibrary([]*texts{one})
@@ -285,34 +270,12 @@ type translation struct {
 
 func (c translation) fill(b Batch, j int, i, _ uint64) error {
 	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
-	special := c.t.Special()
-	pad, end := special.Padding(), special.End
-	source, target := row(b.Tokens, j, c.sequence), row(b.Targets, j, c.sequence)
-	decoder := row(b.Decoder, j, c.sequence)
-
-	from, to := file.bounds(i1, 0)
-	n := min(to-from, c.sequence-1) // the end token is there in any case
-	if source != nil {
-		file.tokens.read(source[:n], from)
-		source[n] = end
-		set(source[n+1:], pad)
-	}
-	put(row(b.Types, j, c.sequence), 0, c.sequence, 0)
-	put(row(b.Mask, j, c.sequence), 0, n+1, 1)
-	put(row(b.Mask, j, c.sequence), n+1, c.sequence-n-1, 0)
-
-	from, to = file.bounds(i1, 1)
-	n = min(to-from, c.sequence) // one that is cut has no end
-	if target != nil {
-		file.tokens.read(target[:n], from)
-		put(target, n, min(1, c.sequence-n), end)
-		put(target, min(n+1, c.sequence), max(c.sequence-n-1, 0), Ignored)
-	}
-	if decoder != nil {
-		decoder[0] = special.Start()
-		n = min(n, c.sequence-1)
-		file.tokens.read(decoder[1:1+n], from)
-		set(decoder[1+n:], pad)
-	}
+	p, special := file.pair(i1), c.t.Special()
+	first, end := tokenizer.Item{Text: tokenizer.None, ID: special.Start()}, tokenizer.Item{Text: tokenizer.None, ID: special.End}
+	source, target := tokenizer.Item{Text: 0}, tokenizer.Item{Text: 1}
+	p.size[0] = min(p.size[0], c.sequence-1) // a source that is cut has its end token, a target has none
+	p.lay(tokenizer.Template{source, end}, c.sequence, row(b.Tokens, j, c.sequence), row(b.Types, j, c.sequence), row(b.Mask, j, c.sequence), special.Padding())
+	p.lay(tokenizer.Template{target, end}, c.sequence, row(b.Targets, j, c.sequence), nil, nil, Ignored)
+	p.lay(tokenizer.Template{first, target}, c.sequence, row(b.Decoder, j, c.sequence), nil, nil, special.Padding())
 	return nil
 }

@@ -65,38 +65,6 @@ func (f Feed) Batch(input, labels []byte) data.Batch {
 // Samples is the number of samples in a micro-batch.
 func (f Feed) Samples() int { return f.samples }
 
-// First is the first count samples of a batch.
-func (f Feed) First(b data.Batch, count int) data.Batch {
-	return data.Batch{
-		Tokens: leading(b.Tokens, count, f.samples), Types: leading(b.Types, count, f.samples),
-		Mask: leading(b.Mask, count, f.samples), Decoder: leading(b.Decoder, count, f.samples),
-		Pixels: leading(b.Pixels, count, f.samples), Targets: leading(b.Targets, count, f.samples),
-	}
-}
-
-func leading[T any](v []T, count, samples int) []T { return v[:len(v)/samples*count] }
-
-// Pad fills the samples from count on with those before, and ignores their targets.
-func (f Feed) Pad(b data.Batch, count int) {
-	if count == f.samples {
-		return
-	}
-	for _, v := range [][]int32{b.Tokens, b.Types, b.Mask, b.Decoder} {
-		repeat(v, len(leading(v, count, f.samples)))
-	}
-	repeat(b.Pixels, len(leading(b.Pixels, count, f.samples)))
-	for i := len(leading(b.Targets, count, f.samples)); i < len(b.Targets); i++ {
-		b.Targets[i] = data.Ignored
-	}
-}
-
-// repeat fills v from index n on with what is before.
-func repeat[T any](v []T, n int) {
-	for i := n; i < len(v); i++ {
-		v[i] = v[i-n]
-	}
-}
-
 // ConfigOf is what a job file says of its data, for its model.
 func ConfigOf(j *job.Job, m *model.Model) data.Config {
 	d := j.Data

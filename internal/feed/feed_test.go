@@ -1,12 +1,10 @@
 package feed
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"unsafe"
 
-	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -52,26 +50,6 @@ func TestFieldsOfABatchLieWhereTheModelCutsItsPorts(t *testing.T) {
 	b = newFeed(t, []layer.Port{{Name: "pixels", Type: device.F32, Elements: 12}}, 3).Batch(input[:48], nil)
 	if len(b.Pixels) != 12 || b.Tokens != nil || b.Targets != nil {
 		t.Errorf("an image batch is %+v", b)
-	}
-}
-
-func TestSamplesThatFillUpAMicroBatchDoNotCount(t *testing.T) {
-	f := newFeed(t, pair, 3)
-	b := f.Batch(stage.NewBoundary(4*layer.Words(pair)), stage.NewBoundary(4*3))
-	part := f.First(b, 2)
-	if len(part.Tokens) != 10 || len(part.Mask) != 10 || len(part.Targets) != 2 {
-		t.Fatalf("2 of 3 samples have %d tokens and %d targets", len(part.Tokens), len(part.Targets))
-	}
-	for i := range part.Tokens {
-		part.Tokens[i], part.Mask[i] = int32(i+1), 1
-	}
-	copy(part.Targets, []int32{4, 5})
-	f.Pad(b, 2)
-	if want := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4, 5}; !slices.Equal(b.Tokens, want) {
-		t.Errorf("tokens %v, want %v", b.Tokens, want)
-	}
-	if slices.Contains(b.Mask, 0) || !slices.Equal(b.Targets, []int32{4, 5, data.Ignored}) {
-		t.Errorf("mask %v, targets %v", b.Mask, b.Targets)
 	}
 }
 

@@ -111,11 +111,9 @@ func eachBatch(ctx context.Context, f *forward, set *data.Set, most int, do func
 			return samples, err
 		}
 		count := min(f.feed.Samples(), n-samples)
-		b := f.batch()
-		if err := set.FillEvaluation(most, samples, count, f.feed.First(b, count)); err != nil {
+		if err := set.FillEvaluation(most, samples, f.feed.Samples(), f.batch()); err != nil {
 			return samples, err
 		}
-		f.feed.Pad(b, count)
 		if err := do(count); err != nil {
 			return samples, err
 		}

@@ -249,9 +249,9 @@ func (h *host) openData(ctx context.Context) error {
 	if err := h.read(ctx, &h.assignment.Spec.Job); err != nil {
 		return err
 	}
-	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != h.set.Identity().Digest {
+	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != h.set.Identity.Digest {
 		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
-			"restore them, or submit the job anew", r.Round, r.Data, h.set.Identity())}
+			"restore them, or submit the job anew", r.Round, r.Data, h.set.Identity)}
 	}
 	return h.newFeed()
 }
@@ -268,7 +268,7 @@ func (h *host) newFeed() (err error) {
 // writeCard writes what an exported model needs besides its weights.
 func (h *host) writeCard(context.Context) (err error) {
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Spec.Job.Data}
-	c.Data.Labels = h.set.Labels()
+	c.Data.Labels = h.set.Labels
 	files := map[string][]byte{}
 	if err := h.readTokenizer(c.Data.Tokenizer, files); err != nil {
 		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
@@ -287,7 +287,7 @@ func (h *host) writeCard(context.Context) (err error) {
 // readTokenizer reads the file of the data's tokenizer, or the one in a directory, and those that go with it; none when tokens are
 // bytes.
 func (h *host) readTokenizer(path string, files map[string][]byte) error {
-	t := h.set.Tokenizer()
+	t := h.set.Tokenizer
 	if t == nil || t.IsBytes() {
 		return nil
 	}

@@ -84,7 +84,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	if err != nil {
 		return control.ShardInfo{}, err
 	}
-	said := t.progress.meta(s.Round, t.tau(), h.set.Identity().Digest, now)
+	said := t.progress.meta(s.Round, t.tau(), h.set.Identity.Digest, now)
 	said.Budget = &h.budget
 	return control.ShardInfo{
 		Stage: s.Stage, Digest: string(digest), Bytes: bytes, Cursors: cursors,

@@ -20,8 +20,7 @@ func (s source) Fill(step uint64, micro int, input, labels []byte) error {
 	return s.set.Fill(cursor, micro*s.Samples(), s.Samples(), s.Batch(input, labels))
 }
 
-// evaluation feeds the evaluator with held-out samples, in micro-batches. The last may repeat samples, so that every
-// micro-batch has the stage's shape; targets of repeated samples are ignored.
+// evaluation feeds the evaluator with held-out samples, in micro-batches.
 type evaluation struct {
 	feed.Feed
 	set   *data.Set
@@ -36,12 +35,5 @@ func (e evaluation) Micros() int {
 
 // Fill writes micro-batch micro, as source.Fill does.
 func (e evaluation) Fill(_ uint64, micro int, input, labels []byte) error {
-	first := micro * e.Samples()
-	count := min(e.Samples(), e.set.EvaluationSamples(e.total)-first)
-	b := e.Batch(input, labels)
-	if err := e.set.FillEvaluation(e.total, first, count, e.First(b, count)); err != nil {
-		return err
-	}
-	e.Pad(b, count)
-	return nil
+	return e.set.FillEvaluation(e.total, micro*e.Samples(), e.Samples(), e.Batch(input, labels))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -143,7 +144,7 @@ func (h *host) stageConfig(s *hosted) pipeline.StageConfig {
 		Index: s.index,
 		Build: func(p int) (stage.Stage, error) { return h.newStage(s, p) },
 		Source: func(p int) pipeline.Source {
-			return source{Feed: h.feed, set: h.set, cursor: h.set.Cursor(p, int(spec.Pipelines), spec.Train.Batch)}
+			return source{Feed: h.feed, set: h.set, cursor: data.Cursor{Pipeline: p, Pipelines: int(spec.Pipelines), Batch: spec.Train.Batch}}
 		},
 		EvaluationSource: h.held(),
 	}
@@ -200,11 +201,11 @@ func (t *trainer) describe(h *host) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.host = h
-	for _, note := range h.set.Notes() {
+	for _, note := range h.set.Notes {
 		t.events.Append(control.Event{Kind: control.Note, Text: note})
 		t.log.Info(note)
 	}
-	t.log.Info("opened", zap.Stringer("data", h.set.Identity()), zap.Uint64("samples_in_epoch", h.set.Samples()),
+	t.log.Info("opened", zap.Stringer("data", h.set.Identity), zap.Uint64("samples_in_epoch", h.set.Samples()),
 		zap.Int("weights", h.model.Weights()))
 }
 
