@@ -111,9 +111,12 @@ func (c *checker) checkMicroBatches() {
 // NearestDivisors returns the largest divisor of batch that is at most n and the smallest that is at least n; 0 for one
 // that does not exist.
 func NearestDivisors(batch, n int) (below, above int) {
-	for below = min(n, batch); below > 0 && batch%below != 0; below-- {
+	below, above = min(n, batch), max(n, 1)
+	for below > 0 && batch%below != 0 {
+		below--
 	}
-	for above = max(n, 1); above <= batch && batch%above != 0; above++ {
+	for above <= batch && batch%above != 0 {
+		above++
 	}
 	if above > batch {
 		above = 0

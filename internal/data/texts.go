@@ -138,7 +138,7 @@ func (o *opener) readTexts(ctx context.Context, f File, t *texts, check bool, lo
 		values, columns := r.Values, c.Columns
 		var err error
 		if o.Task == Classification {
-			t.labels.add(values[0], r.Line)
+			t.add(values[0], r.Line)
 			if len(t.names) > maxClasses {
 				err = fmt.Errorf("column %q has more than %d different labels; is it the class?", columns[0], maxClasses)
 			}
