@@ -178,9 +178,8 @@ bench-scaling: ## tokens per second of two stages on two devices over one device
 	@$(run_bench)
 
 .PHONY: bench-averaging
-bench-averaging: ## held-out loss of averaged pipelines over one pipeline's; hours, goes on where it was interrupted
-	@mkdir -p build
-	@$(run_bench) -results build/averaging.jsonl
+bench-averaging: ## held-out loss of averaged pipelines over one pipeline's; hours
+	@$(run_bench)
 
 .PHONY: bench-recovery
 bench-recovery: ## how long a job stands still when its worker is killed

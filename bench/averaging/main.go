@@ -15,19 +15,17 @@ import (
 
 // options are the program's flags.
 type options struct {
-	results string
-	counts  []int // of averaged pipelines
-	steps   []int
-	seeds   []int
-	rates   []float64
-	rules   []rule
-	batch   int
-	jobs    int
+	counts []int // of averaged pipelines
+	steps  []int
+	seeds  []int
+	rates  []float64
+	rules  []rule
+	batch  int
+	jobs   int
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.results, "results", "", "a file to add each finished run to, as a JSON line; runs that it has are not run again")
 	list(&o.counts, "pipelines", "2,4", "numbers of averaged pipelines: 2, 4", strconv.Atoi)
 	list(&o.steps, "steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline", strconv.Atoi)
 	list(&o.seeds, "seeds", "1,2,3", "seeds of initial weights and sample order", strconv.Atoi)
@@ -57,17 +55,14 @@ func list[T any](to *[]T, name, initial, usage string, parse func(string) (T, er
 	flag.Func(name, usage+" (default "+initial+")", set)
 }
 
-// measure trains what is not in the results file yet, and compares all that is.
+// measure trains all runs and compares them.
 func measure(ctx context.Context, d *rig.Daemon, o options) ([]report.Figure, error) {
 	if o.batch < 4 || o.batch%4 != 0 {
 		return nil, fmt.Errorf("-batch %d: a multiple of 4, so that four pipelines can share it", o.batch)
 	}
-	losses, err := open(o.results)
+	results, err := trainAll(ctx, d, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := trainAll(ctx, d, o, losses); err != nil {
-		return nil, fmt.Errorf("%w; %d runs are kept in the results file", err, len(losses.all))
-	}
-	return compare(o, losses)
+	return compare(o, results), nil
 }

@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// run is one training. Its fields identify it in the results file.
+// run is one training.
 type run struct {
-	Steps     int    `json:"steps"` // of each pipeline
-	Pipelines int    `json:"pipelines"`
-	Batch     int    `json:"batch"`             // samples of one pipeline in a step
-	Pull      string `json:"pull"`              // empty: one pipeline, nothing is averaged
-	Alpha     string `json:"alpha,omitempty"`   // empty: the pull's default
-	Horizon   string `json:"horizon,omitempty"` // empty: it is not predicted, or the run is of before there was one, when it was 1
-	RateScale string `json:"lr_scale"`
-	Rate      string `json:"lr"` // before it is scaled
-	Seed      int    `json:"seed"`
+	Steps, Pipelines int
+	Batch            int    // samples of one pipeline in a step
+	Pull             string // empty: one pipeline, nothing is averaged
+	Alpha            string // empty: the pull's default
+	Horizon          string // empty: the pull does not predict
+	RateScale        string
+	Rate             string // before it is scaled
+	Seed             int
 }
 
 func (r run) String() string {

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,89 +24,41 @@ const (
 	warmup  = 50   // steps of each pipeline in which the learning rate rises
 )
 
-// result is one line of the results file.
+// result is what a run came to.
 type result struct {
-	run
-	Loss      float64 `json:"loss"` // of the center, on held-out samples, nats per byte
-	Untrained float64 `json:"loss_untrained"`
-	Averaging string  `json:"averaging"` // as status shows it
-	Seconds   float64 `json:"seconds"`
+	loss      float64 // of the center, on held-out samples, nats per byte
+	untrained float64
+	averaging string // as status shows it
 }
 
-// results is what has been trained so far. It may be used concurrently once it is open.
-type results struct {
-	path string // empty: they are not kept
-	mu   sync.Mutex
-	all  map[run]result
-}
-
-// open reads a results file; one that does not exist has none.
-func open(path string) (*results, error) {
-	r := &results{path: path, all: map[run]result{}}
-	text, err := os.ReadFile(path)
-	if err != nil && path != "" && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("results: %w", err)
+// trainAll trains every run, some jobs at a time, and says how far it is.
+func trainAll(ctx context.Context, d *rig.Daemon, o options) (map[run]result, error) {
+	runs, total := matrix(o), 0 // samples
+	for _, r := range runs {
+		total += r.samples()
 	}
-	lines := json.NewDecoder(bytes.NewReader(text))
-	for lines.More() {
-		var one result
-		if err := lines.Decode(&one); err != nil {
-			return nil, fmt.Errorf("results %s, byte %d: %w", path, lines.InputOffset(), err)
-		}
-		r.all[one.run] = one
-	}
-	return r, nil
-}
-
-// add keeps a result, in the file too.
-func (r *results) add(one result) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all[one.run] = one
-	if r.path == "" {
-		return nil
-	}
-	f, err := os.OpenFile(r.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
-	return errors.Join(json.NewEncoder(f).Encode(one), f.Close())
-}
-
-// trainAll trains what is missing, some jobs at a time, and says how far it is.
-func trainAll(ctx context.Context, d *rig.Daemon, o options, losses *results) error {
-	var missing []run
-	total := 0 // samples
-	for _, r := range matrix(o) {
-		if _, known := losses.all[r]; !known {
-			missing = append(missing, r)
-			total += r.samples()
-		}
-	}
-	fmt.Fprintf(os.Stderr, "%d runs of %.1f million samples; %d runs are there\n", len(missing), float64(total)/1e6, len(losses.all))
-	start := time.Now()
-	var done atomic.Int64 // samples
+	fmt.Fprintf(os.Stderr, "%d runs of %.1f million samples\n", len(runs), float64(total)/1e6)
+	start, done := time.Now(), 0 // samples
+	results := map[run]result{}
+	var mu sync.Mutex // of done and results
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(o.jobs)
-	for _, r := range missing {
+	for _, r := range runs {
 		g.Go(func() error {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
 			one, err := train(ctx, d, r)
-			if err == nil {
-				err = losses.add(one)
-			}
 			if err != nil {
 				return err
 			}
-			part := float64(done.Add(int64(r.samples()))) / float64(total)
+			mu.Lock()
+			defer mu.Unlock()
+			results[r], done = one, done+r.samples()
+			part := float64(done) / float64(total)
 			left := time.Duration(float64(time.Since(start)) * (1 - part) / part)
-			fmt.Fprintf(os.Stderr, "%s: loss %.4f in %.0f s; %.0f%%, %s left\n", r, one.Loss, one.Seconds, 100*part, left.Round(time.Minute))
+			fmt.Fprintf(os.Stderr, "%s: loss %.4f; %.0f%%, %s left\n", r, one.loss, 100*part, left.Round(time.Minute))
 			return nil
 		})
 	}
-	return g.Wait()
+	return results, g.Wait()
 }
 
 // train runs one job to its end, all pipelines on one core: in how many stages they run does not change what they compute.
@@ -120,7 +67,6 @@ func train(ctx context.Context, d *rig.Daemon, r run) (result, error) {
 	if pull == "" {
 		pull, scale = "predicted", "auto" // with one pipeline nothing is averaged, and auto is 1
 	}
-	start := time.Now()
 	status, err := d.Run(ctx, append([]string{
 		"stages=1", "devices.cpu.count=1", "devices.cpu.threads=1", "schedule=afp", "micro_batches=1",
 		"pipelines=" + strconv.Itoa(r.Pipelines), "averaging.pull=" + pull, "averaging.alpha=" + cmp.Or(r.Alpha, "0"), "averaging.lr_scale=" + scale,
@@ -139,7 +85,5 @@ func train(ctx context.Context, d *rig.Daemon, r run) (result, error) {
 	case status.SamplesSeen != uint64(r.samples()):
 		return result{}, fmt.Errorf("%s: trained on %d samples, expected %d", r, status.SamplesSeen, r.samples())
 	}
-	return result{
-		run: r, Loss: *status.EvalLoss, Untrained: *status.InitialLoss, Averaging: status.Averaging, Seconds: time.Since(start).Seconds(),
-	}, nil
+	return result{*status.EvalLoss, *status.InitialLoss, status.Averaging}, nil
 }
