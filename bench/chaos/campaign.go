@@ -73,7 +73,7 @@ func campaign(ctx context.Context, o options, table []fault) ([]report.Figure, e
 		Conditions: map[string]any{"trials": s.trials, "failed": s.failed, "faults": s.tallies},
 	}
 	if len(s.failed) > 0 {
-		err = fmt.Errorf("%d trials failed; their logs are in %s:\n%s", len(s.failed), o.keep, strings.Join(s.failed, "\n"))
+		err = fmt.Errorf("%d trials failed; their directories are in %s:\n%s", len(s.failed), o.keep, strings.Join(s.failed, "\n"))
 	}
 	return []report.Figure{figure}, err
 }
@@ -85,42 +85,11 @@ func undisturbed(ctx context.Context, o options) (map[string]result, error) {
 		k := &kinds[i]
 		if k.tuned {
 			results[k.name] = results[kinds[0].name] // what it leaves open does not change its bits
-			continue
-		}
-		o.inside = false // without the small disk
-		w, err := newTestbed(o, 0)
-		if err != nil {
-			return nil, err
-		}
-		results[k.name], err = w.reference(ctx, k)
-		if err = errors.Join(err, w.end(ctx)); err != nil {
-			err = errors.Join(fmt.Errorf("undisturbed %s: %w", k.name, err), w.save(o.keep, err))
-		}
-		if err = errors.Join(err, w.remove()); err != nil {
-			return nil, err
+		} else if err := trial(ctx, o, plan{kinds: []*kind{k}}, results); err != nil {
+			return nil, fmt.Errorf("undisturbed %s: %w", k.name, err)
 		}
 	}
 	return results, nil
-}
-
-// reference runs one job to its end.
-func (w *testbed) reference(ctx context.Context, k *kind) (result, error) {
-	w.daemon = supervise(ctx, w)
-	if err := w.answers(ctx); err != nil {
-		return result{}, err
-	}
-	id, err := w.submit(ctx, k)
-	if err != nil {
-		return result{}, err
-	}
-	err = poll(ctx, jobBound, "the end of the job", func() bool {
-		s, err := w.client.Job(ctx, id)
-		return err == nil && s.State.Ended()
-	})
-	if err != nil {
-		return result{}, err
-	}
-	return w.outcome(ctx, id)
 }
 
 // count takes in how a trial ended, and says how far the campaign is.

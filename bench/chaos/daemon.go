@@ -116,17 +116,9 @@ func (s *supervisor) signal(sig syscall.Signal) error {
 
 // end ends the daemon that runs, if any, with a signal. The next one is started.
 func (s *supervisor) end(ctx context.Context, sig syscall.Signal) error {
-	pid, before := s.now()
-	if pid == 0 {
-		return nil
-	}
-	if err := s.signal(sig); err != nil {
-		return err
-	}
-	return poll(ctx, startBound, "the end of the daemon on "+sig.String(), func() bool {
-		_, ends := s.now()
-		return len(ends) > len(before)
-	})
+	defer s.release()
+	_, err := s.hold(ctx, sig)
+	return err
 }
 
 // hold ends the daemon with a signal and keeps the next one from being started until release. It returns how it ended, in order where

@@ -2,10 +2,10 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -79,19 +79,20 @@ func (w *testbed) outcome(ctx context.Context, id string) (result, error) {
 		return result{}, fmt.Errorf("job %s is %s at step %d, round %d committed, expected done at %d: %s",
 			id, status.State, status.Step, status.CommittedRound, steps, status.Reason)
 	}
-	pr, pw := io.Pipe()
-	go func() { pw.CloseWithError(w.client.Model(ctx, id, pw)) }() // ends with pr
-	defer pr.Close()                                               //nolint:errcheck // only read
-	for archive := tar.NewReader(pr); ; {
-		header, err := archive.Next()
+	var archive bytes.Buffer
+	if err := w.client.Model(ctx, id, &archive); err != nil {
+		return result{}, err
+	}
+	for files := tar.NewReader(&archive); ; {
+		header, err := files.Next()
 		if err != nil {
-			return result{}, errors.Join(fmt.Errorf("export of job %s without model.safetensors", id), err)
+			return result{}, fmt.Errorf("export of job %s without model.safetensors: %w", id, err)
 		}
-		if filepath.Base(header.Name) != "model.safetensors" {
+		if header.Name != "model.safetensors" {
 			continue
 		}
 		digest := sha256.New()
-		if _, err := io.Copy(digest, archive); err != nil {
+		if _, err := io.Copy(digest, files); err != nil {
 			return result{}, fmt.Errorf("export of job %s: %w", id, err)
 		}
 		return result{model: hex.EncodeToString(digest.Sum(nil)), samples: status.SamplesSeen}, nil

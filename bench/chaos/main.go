@@ -38,7 +38,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 0, "of the first trial; the others follow it. 0: from 1 on, and a random one for the last trial")
 	flag.IntVar(&o.parallel, "parallel", 4, "how many trials run at the same time")
 	flag.StringVar(&o.faults, "faults", "", "draw among these alone, separated by commas")
-	flag.StringVar(&o.keep, "keep", "", "`directory` for the logs of failed trials; default: a temporary one")
+	flag.StringVar(&o.keep, "keep", "", "`directory` for the directories of failed trials; default: a temporary one")
 	flag.BoolVar(&o.whole, "whole", false, "fail at once when a fault would have to be skipped")
 	flag.BoolVar(&o.verbose, "v", false, "print what happens in each trial")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")

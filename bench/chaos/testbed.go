@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -133,26 +134,17 @@ func (w *testbed) remove() error {
 	return os.RemoveAll(w.dir)
 }
 
-// save copies the logs of a failed trial to a directory, and what it failed with.
+// save copies the directory of a failed trial, with its logs, and what it failed with.
 func (w *testbed) save(to string, failed error) error {
 	to = filepath.Join(to, fmt.Sprintf("seed-%d", w.seed))
-	if err := os.MkdirAll(to, 0o750); err != nil {
+	events := fmt.Appendf(nil, "%s\n\n%v\n", strings.Join(w.events, "\n"), failed)
+	if err := errors.Join(os.MkdirAll(to, 0o750), os.WriteFile(filepath.Join(w.dir, "events"), events, 0o600)); err != nil {
 		return err
 	}
-	logs, err := filepath.Glob(filepath.Join(w.base, "jobs", "*", "worker.log"))
-	if err != nil {
-		return err
+	if said, err := exec.Command("cp", "-a", w.dir, to).CombinedOutput(); err != nil { //nolint:noctx // also of a campaign that was interrupted
+		return fmt.Errorf("keep %s: %w: %s", w.dir, err, said)
 	}
-	errs := []error{os.WriteFile(filepath.Join(to, "events"), fmt.Appendf(nil, "%s\n\n%v\n", strings.Join(w.events, "\n"), failed), 0o600)}
-	for _, log := range append(logs, w.log()) {
-		name := "daemon.log"
-		if log != w.log() {
-			name = "job-" + filepath.Base(filepath.Dir(log)) + ".log"
-		}
-		text, err := os.ReadFile(log)
-		errs = append(errs, err, os.WriteFile(filepath.Join(to, name), text, 0o600))
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // What tells a worker and a tuning from other processes of a trial.
