@@ -24,7 +24,7 @@ func (g *Group) build(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.built = true
-	return g.checkBoundaries()
+	return nil
 }
 
 // buildDevice builds the stages of one device, one after the other, and a dispatcher for each pipeline.
@@ -56,9 +56,6 @@ func (g *Group) buildStage(st *localStage) error {
 			return fmt.Errorf("build it for pipeline %d: %w", p, err)
 		}
 		st.replicas = append(st.replicas, s)
-		if err := g.checkShape(st.config.Index, s.Shape(), st.replicas[0].Shape()); err != nil {
-			return err
-		}
 		if ties := s.Ties(); len(ties) > 0 && g.config.Plan.Updates() > 0 {
 			return fmt.Errorf("%s is tied to a parameter of another stage: their gradients cannot be added where the plan takes optimizer steps "+
 				"inside of a batch; untie them, or use a plan without updates", ties[0].Name)
@@ -73,33 +70,6 @@ func (g *Group) buildStage(st *localStage) error {
 			st.feeders = append(st.feeders, r.feeder)
 		}
 		st.runners = append(st.runners, r)
-	}
-	return nil
-}
-
-func (g *Group) checkShape(index int, s, lead stage.Shape) error {
-	first, last := index == 0, index == len(g.placement)-1
-	switch {
-	case s.First != first || s.Last != last:
-		return fmt.Errorf("its Build made a stage with First %v and Last %v for stage %d of %d", s.First, s.Last, index, len(g.placement))
-	case s.InputBytes != lead.InputBytes || s.OutputBytes != lead.OutputBytes || s.LabelBytes != lead.LabelBytes ||
-		s.Parameters != lead.Parameters || s.StateVectors != lead.StateVectors:
-		return errors.New("its Build made stages of different shapes for the pipelines")
-	}
-	return nil
-}
-
-// checkBoundaries compares stages that are neighbours here. Those on other nodes are compared frame by frame.
-func (g *Group) checkBoundaries() error {
-	for _, a := range g.stages {
-		for _, b := range g.stages {
-			if a.config.Index+1 != b.config.Index {
-				continue
-			}
-			if out, in := a.replicas[0].Shape().OutputBytes, b.replicas[0].Shape().InputBytes; out != in {
-				return fmt.Errorf("stage %d sends %d bytes for a micro-batch, stage %d takes %d", a.config.Index, out, b.config.Index, in)
-			}
-		}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -130,12 +129,8 @@ func (c *Config) Validate() error {
 	if err := schedule.Check(c.Plan, c.MicroBatches); err != nil {
 		return err
 	}
-	placement := c.Plan.Placement()
+	stages := c.Plan.Stages()
 	switch {
-	case c.Pipelines < 1:
-		return fmt.Errorf("pipelines is %d: at least 1", c.Pipelines)
-	case c.Method == nil || c.LearningRate == nil:
-		return errors.New("pipeline group: Config needs a Method and a LearningRate")
 	case c.Method.Config().Pipelines != c.Pipelines:
 		return fmt.Errorf("averaging is made for %d pipelines, the group has %d", c.Method.Config().Pipelines, c.Pipelines)
 	case !(c.ClipNorm >= 0): // also refuses NaN
@@ -143,47 +138,24 @@ func (c *Config) Validate() error {
 	case c.ClipNorm > 0 && c.Plan.Updates() > 0:
 		return fmt.Errorf("clip norm is %v: the plan takes optimizer steps inside of a batch, and no stage waits there for the norm "+
 			"of the others; use 0, or a plan without updates", c.ClipNorm)
-	case c.FinalRound < c.StartRound:
-		return fmt.Errorf("final round %d lies before the first, %d", c.FinalRound, c.StartRound)
-	case len(c.Stages) == 0:
-		return errors.New("pipeline group: no stage lives here")
-	case len(c.Stages) < len(placement) && c.Connect == nil:
-		return fmt.Errorf("pipeline group: %d of %d stages live here and Connect is nil: the others cannot be reached",
-			len(c.Stages), len(placement))
+	case len(c.Stages) == 0 || len(c.Stages) < stages && c.Connect == nil:
+		return fmt.Errorf("pipeline group: %d of %d stages live here and Connect is nil: the others cannot be reached", len(c.Stages), stages)
 	}
-	if e := c.Evaluation; e != nil && (e.Due == nil || e.MicroBatches < 1) {
-		return fmt.Errorf("evaluation: %d micro-batches: it needs at least 1, and Due", e.MicroBatches)
+	placement := c.Plan.Placement()
+	here := func(stage int) bool {
+		return slices.ContainsFunc(c.Stages, func(s StageConfig) bool { return s.Index == stage })
 	}
-	return c.validateStages(placement)
-}
-
-func (c *Config) validateStages(placement []int) error {
-	var seen []int
 	for _, s := range c.Stages {
-		end := s.Index == 0 || s.Index == len(placement)-1
+		for other, row := range placement {
+			if row == placement[s.Index] && !here(other) {
+				return fmt.Errorf("stage %d: it lives on device %d of the plan with stage %d, which is not here", other, row, s.Index)
+			}
+		}
 		switch {
-		case s.Index < 0 || s.Index >= len(placement):
-			return fmt.Errorf("stage %d: the plan has stages 0 to %d", s.Index, len(placement)-1)
-		case slices.Contains(seen, s.Index):
-			return fmt.Errorf("stage %d is listed twice", s.Index)
-		case s.Build == nil:
-			return fmt.Errorf("stage %d: Build is nil", s.Index)
-		case end && s.Source == nil:
-			return fmt.Errorf("stage %d: the first and the last stage need a Source", s.Index)
-		case end && c.Evaluation != nil && s.EvaluationSource == nil:
-			return fmt.Errorf("stage %d: evaluation needs an EvaluationSource on the first and the last stage", s.Index)
 		case s.Restore != nil && s.Restore.Round != c.StartRound:
 			return fmt.Errorf("stage %d: restores round %d, training starts from round %d", s.Index, s.Restore.Round, c.StartRound)
 		case s.Restore == nil && c.StartRound != 0:
 			return fmt.Errorf("stage %d: training starts from round %d and there is nothing to restore", s.Index, c.StartRound)
-		}
-		seen = append(seen, s.Index)
-	}
-	for _, here := range seen {
-		for other, row := range placement {
-			if row == placement[here] && !slices.Contains(seen, other) {
-				return fmt.Errorf("stage %d: it lives on device %d of the plan with stage %d, which is not here", other, row, here)
-			}
 		}
 	}
 	return nil

@@ -315,20 +315,11 @@ func TestTheLossOfANodeEndsTheOthersAtOnce(t *testing.T) {
 
 func TestAnUnusableConfigurationIsRefusedBeforeAnythingStarts(t *testing.T) {
 	tests := map[string]func(c *Config){
-		"plan":          func(c *Config) { c.Plan = c.Plan[:1:1]; c.Plan[0] = c.Plan[0][1:] },
-		"micro-batches": func(c *Config) { c.MicroBatches = 7 },
-		"pipelines":     func(c *Config) { c.Pipelines = 5 },
-		"Method":        func(c *Config) { c.Method = nil },
-		"clip norm":     func(c *Config) { c.ClipNorm = math.NaN() },
-		"final round":   func(c *Config) { c.StartRound, c.FinalRound = 4, 3 },
-		"Connect":       func(c *Config) { c.Stages = c.Stages[1:] },
-		"listed twice":  func(c *Config) { c.Stages = append(c.Stages, c.Stages[0]) },
-		"Source":        func(c *Config) { c.Stages[2].Source = nil },
-		"EvaluationSource": func(c *Config) {
-			c.Evaluation = &EvaluationConfig{MicroBatches: 1, Due: func(uint64) bool { return false }}
-			c.Stages[0].EvaluationSource = nil
-		},
-		"evaluation":           func(c *Config) { c.Evaluation = &EvaluationConfig{} },
+		"plan":                 func(c *Config) { c.Plan = c.Plan[:1:1]; c.Plan[0] = c.Plan[0][1:] },
+		"micro-batches":        func(c *Config) { c.MicroBatches = 7 },
+		"pipelines":            func(c *Config) { c.Pipelines = 5 },
+		"clip norm":            func(c *Config) { c.ClipNorm = math.NaN() },
+		"Connect":              func(c *Config) { c.Stages = c.Stages[1:] },
 		"nothing to restore":   func(c *Config) { c.StartRound = 2 },
 		"training starts from": func(c *Config) { c.Stages[0].Restore = &Snapshot{Round: 3} },
 	}

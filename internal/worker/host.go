@@ -232,18 +232,6 @@ func (h *host) sequence() int {
 	return h.model.Sequence()
 }
 
-// recompute is what stage k computes again.
-func (h *host) recompute(k int) stage.Recompute {
-	switch all := h.assignment.Spec.Job.Recompute; len(all) {
-	case 0: // written before there was a choice
-		return stage.RecomputeNone
-	case 1:
-		return stage.Recompute(all[0])
-	default:
-		return stage.Recompute(all[k])
-	}
-}
-
 // openData reads the corpus, and refuses one that has changed since the round that is restored.
 func (h *host) openData(ctx context.Context) error {
 	if err := h.read(ctx, &h.assignment.Spec.Job); err != nil {
@@ -393,7 +381,7 @@ func (h *host) stage(s *hosted, pipeline int) stage.Config {
 		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(),
 		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
 		Versions:  schedule.VersionsByStage(h.plan)[s.index],
-		Recompute: h.recompute(s.index), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,
+		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,
 	}
 }
 

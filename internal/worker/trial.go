@@ -146,9 +146,6 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 	config.FinalRound = uint64(c.total() / c.Job.Averaging.Tau)
 	config.Evaluation.Due = func(uint64) bool { return false } // it is there for the memory that it takes
 	config.Events = pipeline.Events{OnStep: w.step, Trace: w.span}
-	for i := range config.Stages {
-		config.Stages[i].Build = w.shaped(config.Stages[i].Index, config.Stages[i].Build)
-	}
 	group, err := pipeline.New(config)
 	if err != nil {
 		return result, fmt.Errorf("trial: %w", err)
@@ -171,10 +168,15 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 		return nil, err
 	}
 	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Spec.Budget}
-	for _, step := range []func() error{h.cut, h.newFeed, func() error { return h.openDevices(ctx) }} {
-		if err := step(); err != nil {
-			return nil, errors.Join(err, h.closeDevices())
-		}
+	err := errors.Join(h.cut(), h.newFeed())
+	if err == nil {
+		err = h.openDevices(ctx)
+	}
+	if err == nil {
+		err = h.priceStages(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.closeDevices())
 	}
 	return h, nil
 }
@@ -183,30 +185,13 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 type watch struct {
 	warmUp, batches int
 
-	mu     sync.Mutex
-	spans  []trace.Span
-	ended  [][]time.Duration // when each step ended, by pipeline
-	shapes []stage.Shape
+	mu    sync.Mutex
+	spans []trace.Span
+	ended [][]time.Duration // when each step ended, by pipeline
 }
 
 func newWatch(c TrialConfig) *watch {
-	return &watch{
-		warmUp: c.WarmUp, batches: c.Batches,
-		ended: make([][]time.Duration, c.Job.Pipelines), shapes: make([]stage.Shape, c.Plan.Stages()),
-	}
-}
-
-// shaped is build, which also notes the stage's shape.
-func (w *watch) shaped(index int, build func(int) (stage.Stage, error)) func(int) (stage.Stage, error) {
-	return func(p int) (stage.Stage, error) {
-		s, err := build(p)
-		if err == nil {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.shapes[index] = s.Shape()
-		}
-		return s, err
-	}
+	return &watch{warmUp: c.WarmUp, batches: c.Batches, ended: make([][]time.Duration, c.Job.Pipelines)}
 }
 
 func (w *watch) step(r pipeline.StepReport) {
@@ -253,7 +238,7 @@ func (w *watch) result(h *host) TrialResult {
 	for i := range h.stages {
 		s := &h.stages[i]
 		r.Stages = append(r.Stages, StageTrial{
-			Device: s.on.row, Shape: w.shapes[s.index], AllocatedBytes: s.device.most.Load(),
+			Device: s.on.row, Shape: s.shape, AllocatedBytes: s.device.most.Load(),
 		})
 	}
 	for _, d := range h.devices {
@@ -262,4 +247,45 @@ func (w *watch) result(h *host) TrialResult {
 		})
 	}
 	return r
+}
+
+// worked is how many batches of a run the passes between two moments come to. The run did so many in all. A pass of which a part
+// lies between the moments counts in part; passes count by the time that those of their stage and kind take in the mean.
+func worked(spans []trace.Span, from, to time.Duration, batches int) float64 {
+	type pass struct {
+		stage int
+		work  trace.Work
+	}
+	type sum struct {
+		ran, inside  int           // in all, and from begin to end between the moments
+		took, within time.Duration // those inside; all parts between the moments
+	}
+	sums := map[pass]*sum{}
+	for _, e := range spans {
+		if e.Kind != trace.Compute {
+			continue
+		}
+		of := pass{e.Stage, e.Work}
+		if sums[of] == nil {
+			sums[of] = &sum{}
+		}
+		s := sums[of]
+		s.ran++
+		s.within += max(0, min(e.End, to)-max(e.Start, from))
+		if e.Start >= from && e.End <= to {
+			s.inside++
+			s.took += e.End - e.Start
+		}
+	}
+	within, each := 0.0, 0.0
+	for _, s := range sums {
+		if s.inside > 0 {
+			within += s.within.Seconds()
+			each += s.took.Seconds() / float64(s.inside) * float64(s.ran) / float64(batches)
+		}
+	}
+	if each == 0 {
+		return 0
+	}
+	return within / each
 }
