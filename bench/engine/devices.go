@@ -14,7 +14,6 @@ import (
 const (
 	devicesBatch = 16
 	pipelines    = 2
-	scanSteps    = 3 // of a run that only looks for the best number of micro-batches
 )
 
 // cuts are the numbers of micro-batches of such a batch that each side may choose from.
@@ -23,9 +22,8 @@ var cuts = []int{4, 8, 16}
 // contestant is a way to train on two cores; rate runs it and returns tokens a second.
 type contestant struct {
 	name   string
-	micros []int // numbers of micro-batches to choose from; one alone is not tried
-	rate   func(ctx context.Context, micro, steps int) (float64, error)
-	best   int // of micros, once found
+	micros []int // numbers of micro-batches to choose from
+	rate   func(ctx context.Context, micro int) (float64, error)
 }
 
 // own are the two ways to hold our pipelines against the peer: each with a batch like the peer's, so that the two take twice its
@@ -39,26 +37,22 @@ var own = []struct {
 }
 
 // compareDevices runs two one-core devices (K = 2 stages, N = 2 pipelines) and the peer's three ways on the same two cores,
-// alternately, each with the number of micro-batches that is best for it.
+// alternately, each with the number of micro-batches that is best for it at the time.
 func compareDevices(ctx context.Context, daemon *rig.Daemon, o options) ([]report.Figure, error) {
 	s := shapes[0]
 	s.Precision, s.Batch = "bf16", devicesBatch
-	var all []*contestant
+	var all []contestant
 	for _, v := range own {
 		s := s
-		s.Batch /= v.divides
-		c := &contestant{name: v.name, rate: func(ctx context.Context, micro, steps int) (float64, error) {
-			return trainJob(ctx, daemon, s, micro, steps*v.divides) // as many samples
-		}}
+		s.Batch, s.Steps = s.Batch/v.divides, s.Steps*v.divides // as many samples
+		c := contestant{name: v.name, rate: func(ctx context.Context, micro int) (float64, error) { return trainJob(ctx, daemon, s, micro) }}
 		for _, n := range cuts {
 			c.micros = append(c.micros, n/v.divides)
 		}
 		all = append(all, c)
 	}
 	for _, mode := range []string{"gpipe", "1f1b", "ddp"} {
-		c := &contestant{name: mode, micros: cuts, rate: func(ctx context.Context, micro, steps int) (float64, error) {
-			s := s
-			s.Steps = steps
+		c := contestant{name: mode, micros: cuts, rate: func(ctx context.Context, micro int) (float64, error) {
 			out, _, err := runPeer(ctx, o, s, mode, "--world", strconv.Itoa(pipelines), "--micro", strconv.Itoa(micro))
 			return out.TokensPerS, err
 		}}
@@ -67,53 +61,27 @@ func compareDevices(ctx context.Context, daemon *rig.Daemon, o options) ([]repor
 		}
 		all = append(all, c)
 	}
-	for _, c := range all {
-		if err := c.findBest(ctx); err != nil {
-			return nil, err
-		}
-	}
 	return contest(ctx, o, s, all)
 }
 
-// findBest tries each number of micro-batches.
-func (c *contestant) findBest(ctx context.Context) error {
-	if len(c.micros) == 1 {
-		c.best = c.micros[0]
-		return nil
-	}
-	highest := 0.0
-	for _, micro := range c.micros {
-		rate, err := c.run(ctx, micro, scanSteps)
-		if err != nil {
-			return err
-		}
-		if rate > highest {
-			c.best, highest = micro, rate
-		}
-	}
-	return nil
-}
-
-// run runs the contestant once and says what it reached.
-func (c *contestant) run(ctx context.Context, micro, steps int) (float64, error) {
-	rate, err := c.rate(ctx, micro, steps)
-	if err != nil {
-		return 0, fmt.Errorf("%s, %d micro-batches: %w", c.name, micro, err)
-	}
-	fmt.Fprintf(os.Stderr, "%s, %d micro-batches: %.0f tokens/s\n", c.name, micro, rate)
-	return rate, nil
-}
-
-// contest runs all in turn, as often as o says, and holds each of our ways against the peer's.
-func contest(ctx context.Context, o options, s shape, all []*contestant) ([]report.Figure, error) {
-	rates, micro := map[string][]float64{}, map[string]int{}
+// contest runs all in turn, as often as o says, each with every number of micro-batches, of which the best counts, and holds each
+// of our ways against the peer's.
+func contest(ctx context.Context, o options, s shape, all []contestant) ([]report.Figure, error) {
+	rates, micro := map[string][]float64{}, map[string][]int{}
 	for range o.rounds {
 		for _, c := range all {
-			rate, err := c.run(ctx, c.best, s.Steps)
-			if err != nil {
-				return nil, err
+			highest, best := 0.0, 0
+			for _, m := range c.micros {
+				rate, err := c.rate(ctx, m)
+				if err != nil {
+					return nil, fmt.Errorf("%s, %d micro-batches: %w", c.name, m, err)
+				}
+				fmt.Fprintf(os.Stderr, "%s, %d micro-batches: %.0f tokens/s\n", c.name, m, rate)
+				if rate > highest {
+					highest, best = rate, m
+				}
 			}
-			rates[c.name], micro[c.name] = append(rates[c.name], rate), c.best
+			rates[c.name], micro[c.name] = append(rates[c.name], highest), append(micro[c.name], best)
 		}
 	}
 	var figures []report.Figure
@@ -142,13 +110,13 @@ func contest(ctx context.Context, o options, s shape, all []*contestant) ([]repo
 }
 
 // trainJob trains the shape through the daemon, as a user's job: each pipeline takes a batch of the shape's size a step.
-func trainJob(ctx context.Context, d *rig.Daemon, s shape, micro, steps int) (float64, error) {
+func trainJob(ctx context.Context, d *rig.Daemon, s shape, micro int) (float64, error) {
 	status, err := d.Run(ctx,
 		fmt.Sprintf("model.config.n_layer=%d", s.Layers), fmt.Sprintf("model.config.n_embd=%d", s.Width), fmt.Sprintf("model.config.n_head=%d", s.Heads),
 		fmt.Sprintf("model.config.n_positions=%d", s.Sequence), fmt.Sprintf("model.config.vocab_size=%d", s.Vocabulary),
 		"model.config.tie_word_embeddings=false", "precision="+s.Precision,
 		"stages=2", fmt.Sprintf("pipelines=%d", pipelines), "devices.cpu.count=2", "devices.cpu.threads=1", "schedule=afp", fmt.Sprintf("micro_batches=%d", micro),
-		fmt.Sprintf("train.batch=%d", s.Batch), fmt.Sprintf("train.steps=%d", pipelines*(warmup+steps)), "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
+		fmt.Sprintf("train.batch=%d", s.Batch), fmt.Sprintf("train.steps=%d", pipelines*(warmup+s.Steps)), "train.max_time=0s", "train.eval_every=0", "train.eval_samples=16",
 		"optimizer.warmup=0", "optimizer.schedule=constant", "optimizer.lr=1e-3", "center.commit_every=100000")
 	if err != nil {
 		return 0, err
