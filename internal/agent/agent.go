@@ -78,15 +78,10 @@ type Shards interface {
 // ErrNoProcess is wrapped by the errors of Events, Status, Commit and Stop about a process that has ended, or was never this host's.
 var ErrNoProcess = errors.New("there is no such process")
 
-// Key names the part of a job on one host. A job has one process of its generation for each.
-type Key struct {
-	Job  string // "" of a tuning that belongs to no job
-	Node string
-}
-
-// Process names a process of a job.
+// Process names a process of a job. A generation of a job has one worker on each node.
 type Process struct {
-	Key
+	Job        string // "" of a tuning that belongs to no job
+	Node       string
 	Generation uint64 // of a worker; 0: it is none, or does not say
 	ID         process.ID
 }

@@ -124,9 +124,6 @@ func JobDir(state, job string) string { return filepath.Join(state, "jobs", job)
 
 func (l *Local) dir(job string) string { return JobDir(l.config.StateDir, job) }
 
-// key names the part of a job here.
-func (l *Local) key(job string) Key { return Key{Job: job, Node: l.config.Node} }
-
 // PlansDir is where chosen plans are cached below a state directory.
 func PlansDir(state string) string { return filepath.Join(state, "plans") }
 
@@ -159,7 +156,7 @@ func (l *Local) Processes(ctx context.Context) ([]Running, error) {
 		s, err := c.Status(ctx)
 		c.Close()
 		for _, id := range ids {
-			r := Running{Process: Process{Key: l.key(filepath.Base(dir)), ID: id}}
+			r := Running{Process: Process{Job: filepath.Base(dir), Node: l.config.Node, ID: id}}
 			if err == nil && s.PID == id.PID && s.JobID == r.Process.Job {
 				r.Process.Generation, r.Status = s.Generation, &s
 			}
@@ -175,7 +172,7 @@ func (l *Local) Start(_ context.Context, a control.Assignment) (Process, error) 
 	a.Version, a.Node, a.Dir = control.Version, l.config.Node, dir
 	a.LogBytes, a.LogFiles, a.OrphanAfter = limits.LogBytes, limits.LogFiles, limits.OrphanAfter
 	a.LogLevel = zapcore.LevelOf(l.config.Log.Core()).String()
-	c := &child{process: Process{Key: l.key(a.JobID), Generation: a.Generation}, dir: dir, processes: l.config.Processes}
+	c := &child{process: Process{Job: a.JobID, Node: a.Node, Generation: a.Generation}, dir: dir, processes: l.config.Processes}
 	err := l.endOthers(a.JobID)
 	if err == nil {
 		err = os.Remove(control.SocketPath(dir)) // of the last one
@@ -210,7 +207,7 @@ func (l *Local) endOthers(job string) error {
 
 // Tune implements Agent.
 func (l *Local) Tune(_ context.Context, r control.TuneRequest) (Process, error) {
-	c := &child{process: Process{Key: l.key(r.JobID)}, dir: l.dir(r.JobID), processes: l.config.Processes}
+	c := &child{process: Process{Job: r.JobID, Node: l.config.Node}, dir: l.dir(r.JobID), processes: l.config.Processes}
 	err := l.prepareTuning(c, &r)
 	if err == nil {
 		err = c.start(l.config.Tuning, requestFlag, control.TuneRequestPath(c.dir), r)

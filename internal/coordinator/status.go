@@ -56,18 +56,8 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	if out.State == api.Tuning {
 		out.Tuning = v.Tuning
 	}
-	if out.Warnings == nil {
-		out.Warnings = []string{} // JSON: [], not null
-	}
-	if out.Recompute == nil {
-		out.Recompute = []string{}
-	}
-	if out.StageStatus == nil {
-		out.StageStatus = []api.StageStatus{}
-	}
-	if out.LinkStatus == nil {
-		out.LinkStatus = []api.LinkStatus{}
-	}
+	out.Warnings, out.Recompute = append([]string{}, out.Warnings...), append([]string{}, out.Recompute...) // JSON: [], not null
+	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
 	return out
 }
 
