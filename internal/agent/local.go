@@ -68,7 +68,7 @@ func Open(c Config) (*Local, error) {
 		if err := process.CheckWait(); err != nil {
 			return nil, err
 		}
-		c.Processes = osProcesses{}
+		c.Processes = osProcesses{process.Host{WorkDir: workDir}}
 	}
 	jobs := filepath.Join(c.StateDir, "jobs")
 	if err := os.MkdirAll(jobs, 0o750); err != nil {

@@ -49,7 +49,7 @@ type Messages interface {
 }
 
 // osProcesses are those of the operating system.
-type osProcesses struct{}
+type osProcesses struct{ process.Host }
 
 // Start starts a process that outlives this one, unless it reports: its standard input, to which nothing is written, then ends with
 // this process.
@@ -78,16 +78,6 @@ func (osProcesses) Start(p Program) (s Started, err error) {
 	}
 	return s, err
 }
-
-func (osProcesses) Find(root string) (map[string][]process.ID, error) {
-	return process.Find(root, workDir)
-}
-
-func (osProcesses) Alive(id process.ID) bool { return id.Alive() }
-
-func (osProcesses) Wait(ctx context.Context, id process.ID) error { return id.Wait(ctx) }
-
-func (osProcesses) Kill(id process.ID) error { return id.Kill() }
 
 func (osProcesses) Dial(ctx context.Context, socket string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: control.AskTimeout}).DialContext(ctx, "unix", socket)

@@ -32,7 +32,14 @@ func transferred(c Chosen, observed []tuner.LinkTerms, whole float64) move {
 			m.stage, m.expected, m.observed = k, e, o
 		}
 		delays += math.Abs(o - e)
-		slowLink(&costs, k, e, o)
+		if e <= 0 {
+			costs.Link[k] = o
+			continue
+		}
+		costs.Link[k] *= o / e // and the time per byte: messages of one length do not tell the two apart
+		if k < len(costs.Bandwidth) {
+			costs.Bandwidth[k] /= o / e
+		}
 	}
 	// No message is waited for more than once: those of micro-batches, and the norm's.
 	if 2*float64((c.MicroBatches+1)*c.Pipelines)*delays < cause*math.Abs(whole) {
@@ -45,20 +52,6 @@ func transferred(c Chosen, observed []tuner.LinkTerms, whole float64) move {
 	}
 	m.effect = after - before
 	return m
-}
-
-// slowLink has messages of a link take so long, where they were expected to take another time. The link's latency and its time per
-// byte change by the same factor, since messages of one length do not tell them apart.
-func slowLink(c *schedule.Costs, link int, expected, observed float64) {
-	if expected <= 0 {
-		c.Link[link] = observed
-		return
-	}
-	factor := observed / expected
-	c.Link[link] *= factor
-	if link < len(c.Bandwidth) {
-		c.Bandwidth[link] /= factor
-	}
 }
 
 // period is how long a batch takes with such costs; false where that is not known: links of plans too large to be simulated in a

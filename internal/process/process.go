@@ -29,15 +29,21 @@ func Lookup(pid int) (ID, bool) {
 	return ID{PID: pid, Start: start}, err == nil && state != "Z" && state != "X"
 }
 
-// Alive reports whether the process still runs.
-func (p ID) Alive() bool {
+// Host are the processes of this host.
+type Host struct {
+	// WorkDir says from a command line which directory its process works in; "" is none.
+	WorkDir func(args []string) string
+}
+
+// Alive reports whether a process still runs.
+func (Host) Alive(p ID) bool {
 	now, ok := Lookup(p.PID)
 	return ok && now == p
 }
 
-// Kill ends the process and its group, if it leads one, at once. One that is gone is no error.
-func (p ID) Kill() error {
-	if !p.Alive() {
+// Kill ends a process and its group, if it leads one, at once. One that is gone is no error.
+func (h Host) Kill(p ID) error {
+	if !h.Alive(p) {
 		return nil
 	}
 	err := syscall.Kill(-p.PID, syscall.SIGKILL)
@@ -108,8 +114,8 @@ func CheckWait() error {
 	return file.Close()
 }
 
-// Wait waits until the process has ended, a child or not, or ctx has. A child that has ended is still to be reaped.
-func (p ID) Wait(ctx context.Context) error {
+// Wait waits until a process has ended, a child or not, or ctx has. A child that has ended is still to be reaped.
+func (h Host) Wait(ctx context.Context, p ID) error {
 	file, err := open(p.PID)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -118,7 +124,7 @@ func (p ID) Wait(ctx context.Context) error {
 		return err
 	}
 	defer file.Close() //nolint:errcheck // nothing was written
-	if !p.Alive() {    // looked at after the descriptor was opened, which then is of this process
+	if !h.Alive(p) {   // looked at after the descriptor was opened, which then is of this process
 		return nil
 	}
 	conn, err := file.SyscallConn()
@@ -140,9 +146,8 @@ func (p ID) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Find returns the running processes that work in a directory of root, by that directory. dirOf says from a command line which
-// directory its process works in; "" is none.
-func Find(root string, dirOf func(args []string) string) (map[string][]ID, error) {
+// Find returns the running processes that work in a directory of root, by that directory.
+func (h Host) Find(root string) (map[string][]ID, error) {
 	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("look for processes: %w", err)
@@ -161,7 +166,7 @@ func Find(root string, dirOf func(args []string) string) (map[string][]ID, error
 		}
 		dir := ""
 		if len(args) > 0 { // else it is the kernel's
-			dir = dirOf(args)
+			dir = h.WorkDir(args)
 		}
 		if dir == "" {
 			continue
