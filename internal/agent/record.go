@@ -59,7 +59,7 @@ func (l *Local) Record(_ context.Context, j *cluster.Job, started bool) error {
 	if old != nil {
 		was, wasErr := json.Marshal(old)
 		is, isErr := json.Marshal(j)
-		if wasErr == nil && isErr == nil && bytes.Equal(was, is) {
+		if errors.Join(wasErr, isErr) == nil && bytes.Equal(was, is) {
 			return nil
 		}
 	}
@@ -100,16 +100,6 @@ func ownRecord(dir string, j *cluster.Job) (*cluster.Job, error) {
 
 // MaxJobID is the highest number of a job: a job's directory has room for it in a socket's path.
 const MaxJobID = 999_999_999
-
-// HighestID is the highest number that a directory of a job below a state directory has, whether anybody knows the job or not; 0
-// without any.
-func HighestID(state string) (uint64, error) {
-	ids, err := JobIDs(state)
-	if err != nil || len(ids) == 0 {
-		return 0, err
-	}
-	return ids[len(ids)-1], nil
-}
 
 // JobIDs lists the numbers of the directories below jobs/, ascending. Other names are nobody's job.
 func JobIDs(state string) ([]uint64, error) {

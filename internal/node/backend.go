@@ -42,13 +42,13 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, err
 	}
-	after, err := agent.HighestID(n.config.StateDir)
+	inUse, err := agent.JobIDs(n.config.StateDir) // of jobs that Raft knows, and of others
 	if err != nil {
 		return none, err
 	}
 	result, err := n.raft.Apply(ctx, &cluster.SubmitJob{
 		Name: s.Job.Name, File: r.File, Set: r.Set, Base: r.Base, Owner: uint32(peer.UID),
-		Submitted: time.Now(), SourceDigest: shard.Digest(checkpoint.ObjectDigest([]byte(r.Source))), Spec: encoded, After: after,
+		Submitted: time.Now(), SourceDigest: shard.Digest(checkpoint.ObjectDigest([]byte(r.Source))), Spec: encoded, After: slices.Max(append(inUse, 0)),
 	})
 	if err != nil {
 		return none, fmt.Errorf("submit %s: %w", r.File, err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -49,7 +48,6 @@ type exporter struct {
 func (e *exporter) run(ctx context.Context) {
 	for {
 		state, changed := e.node.raft.Changed()
-		e.forget(state)
 		for _, j := range state.Jobs() {
 			if e.due(j) {
 				e.export(ctx, j)
@@ -61,16 +59,6 @@ func (e *exporter) run(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// forget drops what is known of jobs that were removed.
-func (e *exporter) forget(state *cluster.State) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	maps.DeleteFunc(e.records, func(id string, _ exportRecord) bool {
-		_, err := state.Job(id)
-		return err != nil
-	})
 }
 
 // planned is what is known of the way to output.dir when a job has just been admitted; nil: there is nothing to tell.
