@@ -145,7 +145,7 @@ func noticeOf(dir string) string {
 
 // fetchModel writes the model of a job to a directory, whose path is absolute. With force it replaces an earlier export there.
 func (c *call) fetchModel(s api.JobStatus, dir string, force bool) error {
-	return refused(modeldir.Write(dir, force, modeldir.Source{Job: s.ID, Name: s.Name}, func(staging string) error {
+	err := modeldir.Write(dir, force, modeldir.Source{Job: s.ID, Name: s.Name}, func(staging string) error {
 		packed, sent := io.Pipe()
 		var sending sync.WaitGroup
 		sending.Go(func() { _ = sent.CloseWithError(c.client.Model(c.ctx, s.ID, sent)) }) // the reader gets the error
@@ -153,7 +153,11 @@ func (c *call) fetchModel(s api.JobStatus, dir string, force bool) error {
 		_ = packed.CloseWithError(err) // ends the sender
 		sending.Wait()
 		return err
-	}))
+	})
+	if answer, ok := errors.AsType[*api.Error](err); ok { // it says all, and unpacking failed for that alone
+		return answer
+	}
+	return refused(err)
 }
 
 // refused makes a refusal a usage error.

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
 func newGenerateCommand() *cobra.Command {
+	var r api.InferRequest
 	cmd := daemonVerb(&cobra.Command{
 		Use:   "generate JOB|DIR --prompt TEXT",
 		Short: "Let a language model continue a text",
@@ -29,38 +29,34 @@ drawn, without the prompt, up to the end of the document or --tokens.`,
 		Example: `  avgpipectl generate my-job --prompt 'func '
   avgpipectl generate ./model --prompt 'func ' --tokens 200 --temperature 0.7 --top-k 40`,
 		Args: arguments(cobra.ExactArgs(1)),
-	}, runGenerate)
-	f := cmd.Flags()
-	f.String("prompt", "", "`TEXT` to continue")
-	f.Int("tokens", 300, "`NUMBER` of tokens to generate at most")
-	f.Float64("temperature", 0.8, "`VALUE` of 0 takes the most likely token every time, 1 draws as the model says")
-	f.Int("top-k", 0, "draw from the `K` most likely tokens; 0 is all")
-	f.Uint64("seed", 1, "`NUMBER` that determines the draws")
-	return cmd
-}
-
-func runGenerate(c *call) error {
-	return c.withModel(func(dir string) error {
-		var text bytes.Buffer
-		cmd, err := c.infer("generate", dir)
-		if err != nil {
-			return err
-		}
-		if cmd.Stdout = forPeople(c.out); c.format == formatJSON {
-			cmd.Stdout = &text
-		}
-		if err := c.outcome(cmd, cmd.Run()); err != nil {
-			return err
-		}
+	}, func(c *call) error {
+		text, out := &bytes.Buffer{}, forPeople(c.out)
 		if c.format == formatJSON {
-			return printJSON(c.out, map[string]string{"prompt": c.flags.Lookup("prompt").Value.String(), "text": text.String()})
+			out = text
+		}
+		err := c.infer(api.InferGenerate, r, func(from io.Reader) error {
+			_, err := io.Copy(out, from)
+			return err
+		})
+		switch {
+		case err != nil:
+			return err
+		case c.format == formatJSON:
+			return printJSON(c.out, map[string]string{"prompt": r.Prompt, "text": text.String()})
 		}
 		return c.printf("\n")
 	})
+	f := cmd.Flags()
+	f.StringVar(&r.Prompt, "prompt", "", "`TEXT` to continue")
+	f.IntVar(&r.Tokens, "tokens", 300, "`NUMBER` of tokens to generate at most")
+	f.Float64Var(&r.Temperature, "temperature", 0.8, "`VALUE` of 0 takes the most likely token every time, 1 draws as the model says")
+	f.IntVar(&r.TopK, "top-k", 0, "draw from the `K` most likely tokens; 0 is all")
+	f.Uint64Var(&r.Seed, "seed", 1, "`NUMBER` that determines the draws")
+	return cmd
 }
 
 func newPredictCommand() *cobra.Command {
-	var top int
+	var r api.InferRequest
 	cmd := daemonVerb(&cobra.Command{
 		Use:   "predict JOB|DIR [INPUT...]",
 		Short: "Classify texts or images, or fill in hidden words",
@@ -77,15 +73,15 @@ avgpiped beside this program or in PATH.`,
   avgpipectl predict ./masked 'The [MASK] barks.'`,
 		Args: arguments(cobra.MinimumNArgs(1)),
 	}, func(c *call) error {
-		if top < 1 {
-			return usagef("predict: --top is %d; at least 1 is shown", top)
+		if r.Top < 1 {
+			return usagef("predict: --top is %d; at least 1 is shown", r.Top)
 		}
-		return inferLines(c, "predict", func(p api.Prediction) error {
-			_, err := fmt.Fprintln(forPeople(c.out), predictionLine(p, top))
+		return inferLines(c, api.InferPredict, r, func(p api.Prediction) error {
+			_, err := fmt.Fprintln(forPeople(c.out), predictionLine(p, r.Top))
 			return err
 		})
 	})
-	cmd.Flags().IntVar(&top, "top", 1, "show the `K` likeliest classes or words")
+	cmd.Flags().IntVar(&r.Top, "top", 1, "show the `K` likeliest classes or words")
 	return cmd
 }
 
@@ -112,6 +108,7 @@ func predictionLine(p api.Prediction, top int) string {
 }
 
 func newTranslateCommand() *cobra.Command {
+	var r api.InferRequest
 	cmd := daemonVerb(&cobra.Command{
 		Use:   "translate JOB|DIR [TEXT...]",
 		Short: "Translate texts",
@@ -122,16 +119,17 @@ with the avgpiped beside this program or in PATH.`,
   avgpipectl translate ./model -o json < english.txt | jq -r .text`,
 		Args: arguments(cobra.MinimumNArgs(1)),
 	}, func(c *call) error {
-		return inferLines(c, "translate", func(t api.Translation) error {
+		return inferLines(c, api.InferTranslate, r, func(t api.Translation) error {
 			_, err := fmt.Fprintln(forPeople(c.out), t.Text)
 			return err
 		})
 	})
-	cmd.Flags().Int("beam", 4, "`NUMBER` of translations that are pursued at once; 1 takes the likeliest token every time")
+	cmd.Flags().IntVar(&r.Beam, "beam", 4, "`NUMBER` of translations that are pursued at once; 1 takes the likeliest token every time")
 	return cmd
 }
 
 func newEvaluateCommand() *cobra.Command {
+	var r api.InferRequest
 	cmd := daemonVerb(&cobra.Command{
 		Use:   "evaluate JOB|DIR --data FILE",
 		Short: "Measure a model on data",
@@ -143,20 +141,20 @@ these files holds out. It computes on this machine, with the avgpiped beside thi
   avgpipectl evaluate ./model --data test.jsonl -o json | jq .accuracy`,
 		Args: arguments(cobra.ExactArgs(1)),
 	}, func(c *call) error {
-		if !c.flags.Changed("data") {
+		if len(r.Files) == 0 {
 			return usagef("evaluate %s: name the data, as with --data test.txt", c.args[0])
 		}
-		return inferLines(c, "evaluate", func(s api.Scores) error {
+		return inferLines(c, api.InferEvaluate, r, func(s api.Scores) error {
 			p := newPage(forPeople(c.out))
 			printScores(p, s)
 			return p.print()
 		})
 	})
 	f := cmd.Flags()
-	f.StringArray("data", nil, "`FILE`, directory or pattern to measure on; may be repeated")
-	f.Bool("held-out", false, "only the part that a job with these files holds out")
-	f.Int("beam", 1, "`NUMBER` of translations that are pursued at once, for BLEU")
-	f.Int("samples", 0, "`NUMBER` of samples at most; 0 is all")
+	f.StringArrayVar(&r.Files, "data", nil, "`FILE`, directory or pattern to measure on; may be repeated")
+	f.BoolVar(&r.HeldOut, "held-out", false, "only the part that a job with these files holds out")
+	f.IntVar(&r.Beam, "beam", 1, "`NUMBER` of translations that are pursued at once, for BLEU")
+	f.IntVar(&r.Samples, "samples", 0, "`NUMBER` of samples at most; 0 is all")
 	return cmd
 }
 
@@ -181,92 +179,69 @@ func printScores(p *page, s api.Scores) {
 	p.below(&classes)
 }
 
-// infer prepares `avgpiped infer VERB --model DIR`, which computes. What this verb was given goes with it.
-func (c *call) infer(verb, dir string) (*exec.Cmd, error) {
-	program, err := findDaemon()
-	if err != nil {
-		return nil, err
-	}
-	arguments := []string{"infer", verb, "--model", dir}
-	c.flags.Visit(func(f *pflag.Flag) {
-		list, several := f.Value.(pflag.SliceValue)
-		switch {
-		case f.Name == "output" || f.Name == "socket":
-		case several:
-			for _, item := range list.GetSlice() {
-				arguments = append(arguments, "--"+f.Name+"="+item)
-			}
-		default:
-			arguments = append(arguments, "--"+f.Name+"="+f.Value.String())
-		}
-	})
-	if inputs := c.args[1:]; len(inputs) > 0 {
-		arguments = append(append(arguments, "--"), inputs...)
-	}
-	cmd := exec.CommandContext(c.ctx, program, arguments...)
-	cmd.Stdin, cmd.Stderr = c.in, c.messages
-	cmd.WaitDelay = time.Second // for whatever it started and left behind
-	return cmd, nil
-}
-
-// outcome is what the end of a program means for the verb that ran it.
-func (c *call) outcome(cmd *exec.Cmd, err error) error {
-	var status *exec.ExitError
-	switch {
-	case c.ctx.Err() != nil:
-		return c.ctx.Err()
-	case errors.As(err, &status) && status.ExitCode() > 0:
-		return &exit{code: status.ExitCode()} // it has said why
-	case err != nil:
-		return fmt.Errorf("run %s: %w", cmd.Path, err)
-	}
-	return nil
-}
-
-// inferLines runs infer, whose output is a T for each line, and prints each as soon as it comes: as JSON, or by show.
-func inferLines[T any](c *call, verb string, show func(T) error) error {
-	if c.format == formatJSON {
-		show = func(t T) error { return printLine(c.out, t) }
-	}
-	return c.withModel(func(dir string) error {
-		cmd, err := c.infer(verb, dir)
+// infer has avgpiped do something with the model that the first argument names, with the other arguments as inputs. read reads what it
+// prints, while it prints it.
+func (c *call) infer(verb string, r api.InferRequest, read func(io.Reader) error) error {
+	return c.withModel(func(dir, name string) error {
+		program, err := findDaemon()
 		if err != nil {
 			return err
 		}
-		lines, err := cmd.StdoutPipe()
+		r.Verb, r.Model, r.Name = verb, dir, name
+		request, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("%s: encode the request: %w", verb, err)
+		}
+		cmd := exec.CommandContext(c.ctx, program, append([]string{"infer", "--", string(request)}, c.args[1:]...)...)
+		cmd.Stdin, cmd.Stderr = c.in, c.messages
+		cmd.WaitDelay = time.Second // for whatever it started and left behind
+		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()
 		}
 		if err != nil {
-			return fmt.Errorf("run %s: %w", cmd.Path, err)
+			return fmt.Errorf("run %s: %w", program, err)
 		}
-		failed := decodeLines(lines, show)
+		failed := read(out)
 		if failed != nil {
 			_ = cmd.Process.Kill() // it may wait for somebody to read on
 		}
-		err = c.outcome(cmd, cmd.Wait())
-		if failed != nil && c.ctx.Err() == nil {
-			return failed
+		err = cmd.Wait()
+		status, exited := errors.AsType[*exec.ExitError](err)
+		switch {
+		case c.ctx.Err() != nil:
+			return c.ctx.Err()
+		case failed != nil:
+			return fmt.Errorf("read what avgpiped computed: %w", failed)
+		case exited && status.ExitCode() > 0:
+			return &exit{code: status.ExitCode()} // it has said why
+		case err != nil:
+			return fmt.Errorf("run %s: %w", program, err)
 		}
-		return err
+		return nil
 	})
 }
 
-func decodeLines[T any](lines io.Reader, each func(T) error) error {
-	decoder := json.NewDecoder(lines)
-	for {
-		var line T
-		err := decoder.Decode(&line)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("read what avgpiped computed: %w", err)
-		}
-		if err := each(line); err != nil {
-			return err
-		}
+// inferLines is infer with a verb that prints a T per line. Each is printed as soon as it comes: as JSON, or by show.
+func inferLines[T any](c *call, verb string, r api.InferRequest, show func(T) error) error {
+	if c.format == formatJSON {
+		show = func(t T) error { return printLine(c.out, t) }
 	}
+	return c.infer(verb, r, func(from io.Reader) error {
+		for decoder := json.NewDecoder(from); ; {
+			var line T
+			err := decoder.Decode(&line)
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err == nil {
+				err = show(line)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // findDaemon finds the program that computes: the one that was installed with this one, else one in PATH.

@@ -75,6 +75,9 @@ answer is an API status, or a list of them for several jobs.`,
 		}
 		return c.each(func(ref string) (api.JobStatus, string, error) {
 			s, err := c.client.Resume(c.ctx, ref, r)
+			if s.State == api.Waiting { // its reason is still what it waited for
+				return s, "tries again", err
+			}
 			return s, fmt.Sprintf("is %s: %s", s.State, s.Reason), err
 		})
 	})

@@ -14,16 +14,16 @@ import (
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 )
 
-// withModel gives f the directory of the model that the first argument names: itself, or the model of that job, fetched for as long as
-// f runs.
-func (c *call) withModel(f func(dir string) error) error {
+// withModel gives f the directory of the model that the first argument names, and what messages call it: a directory itself, or the
+// model of that job, fetched for as long as f runs.
+func (c *call) withModel(f func(dir, name string) error) error {
 	what := c.args[0]
 	is, err := isModel(what)
 	if err != nil {
 		return err
 	}
 	if is {
-		return f(what)
+		return f(what, "model "+what)
 	}
 	temp, err := os.MkdirTemp("", "avgpipectl-model-")
 	if err != nil {
@@ -43,7 +43,7 @@ func (c *call) withModel(f func(dir string) error) error {
 	if err := c.fetchModel(s, dir, false); err != nil {
 		return err
 	}
-	return f(dir)
+	return f(dir, fmt.Sprintf("job %s (%s)", s.ID, s.Name))
 }
 
 // isModel reports whether what is an exported model. A path with a slash can only be meant as one; an error says what it is.

@@ -12,12 +12,12 @@ import (
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 )
 
-// fakeDaemon puts a script in place of the avgpiped that computes. It is called as `infer VERB --model DIR ...`; the script
-// sees VERB as $1, DIR as $2, and then the rest.
+// fakeDaemon puts a script in place of the avgpiped that computes. It is called as `infer -- REQUEST INPUT...`; the script sees all behind
+// the dashes.
 func fakeDaemon(t *testing.T, script string) {
 	t.Helper()
 	bin := t.TempDir()
-	head := "#!/bin/sh\n[ \"$1\" = infer ] && [ \"$3\" = --model ] || exit 9\nverb=$2 dir=$4; shift 4; set -- \"$verb\" \"$dir\" \"$@\"\n"
+	head := "#!/bin/sh\n[ \"$1 $2\" = \"infer --\" ] || exit 9\nshift 2\n"
 	if err := os.WriteFile(filepath.Join(bin, "avgpiped"), []byte(head+script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -37,17 +37,20 @@ func emptyModel(t *testing.T) string {
 func TestGenerate(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	want(t, exitDone, d, "submit", "--watch", jobFile(t, d, "good", 20, ""))
-	fakeDaemon(t, "ls \"$2\"\nshift 2\necho \"$@\"\n")
-	expected := "avgpipe-export.json\nconfig.json\nmodel.safetensors\n--prompt=func  --seed=9 --temperature=0.5 --tokens=7 --top-k=3\n"
+	fakeDaemon(t, "ls \"$(echo \"$1\" | sed 's/.*\"model\":\"//; s/\".*//')\"\necho \"$1\" | sed 's/\"model\":\"[^\"]*\",//'\n")
+	expected := func(name string) string {
+		return "avgpipe-export.json\nconfig.json\nmodel.safetensors\n" +
+			`{"verb":"generate","name":"` + name + `","prompt":"func ","tokens":7,"temperature":0.5,"top_k":3,"seed":9}` + "\n"
+	}
 	flags := []string{"--prompt", "func ", "--tokens", "7", "--temperature", "0.5", "--top-k", "3", "--seed", "9"}
-	if r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...); r.out != expected+"\n" {
+	if r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...); r.out != expected("job 1 (good)")+"\n" {
 		t.Errorf("generate from a job: %q", r.out)
 	}
 	model := filepath.Join(d.Dir, "model")
 	want(t, exitDone, d, "export", "good", model)
 	r := want(t, exitDone, nil, append([]string{"generate", model, "-o", "json"}, flags...)...)
 	var view struct{ Prompt, Text string }
-	if err := json.Unmarshal([]byte(r.out), &view); err != nil || view.Prompt != "func " || view.Text != expected {
+	if err := json.Unmarshal([]byte(r.out), &view); err != nil || view.Prompt != "func " || view.Text != expected("model "+model) {
 		t.Errorf("generate -o json from a directory: %v, %s", err, r.out)
 	}
 }
@@ -55,7 +58,7 @@ func TestGenerate(t *testing.T) {
 func TestPredictPrintsALineForEachInput(t *testing.T) {
 	class := `{"input":"a b","guesses":[[{"id":1,"label":"spam","probability":0.75},{"id":0,"label":"ham","probability":0.25}]]}`
 	words := `{"input":"the [MASK]","text":"the dog","guesses":[[{"id":5,"label":"dog","probability":0.5}]]}`
-	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"predict $2 --top=2 -- a b\" -o \"$*\" = \"predict $2 -- a b\" ] || exit 8\necho '%s'\necho '%s'\n", class, words))
+	fakeDaemon(t, fmt.Sprintf("[ \"$2 $3\" = \"a b \" ] || exit 8\ncase $1 in *'\"predict\"'*'\"top\":'*) echo '%s'; echo '%s';; esac\n", class, words))
 	model := emptyModel(t)
 	if r := want(t, exitDone, nil, "predict", model, "--top", "2", "a b"); r.out != "spam 0.7500, ham 0.2500\ta b\nthe dog\tdog 0.5000\n" {
 		t.Errorf("predict --top 2: %q", r.out)
@@ -74,7 +77,7 @@ func TestPredictPrintsALineForEachInput(t *testing.T) {
 func TestEvaluatePrintsWhatTheTaskHas(t *testing.T) {
 	scores := `{"task":"classification","samples":9,"targets":9,"loss":0.5,"perplexity":null,"accuracy":0.875,"f1":0.5,"bleu":null,` +
 		`"classes":[{"label":"ham","targets":5,"predicted":4,"correct":4,"f1":0.8889}]}`
-	fakeDaemon(t, fmt.Sprintf("[ \"$*\" = \"evaluate $2 --data=x.csv --held-out=true --samples=9\" ] || exit 8\necho '%s'\n", scores))
+	fakeDaemon(t, fmt.Sprintf("case $1 in *'\"evaluate\"'*'\"files\":[\"x.csv\"],\"held_out\":true,\"samples\":9}') echo '%s';; esac\n", scores))
 	model := emptyModel(t)
 	flags := []string{"evaluate", model, "--data", "x.csv", "--samples", "9", "--held-out"}
 	r := want(t, exitDone, nil, flags...)

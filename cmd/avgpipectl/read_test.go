@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,5 +91,33 @@ func TestEndlessFilesAreRefused(t *testing.T) {
 		if code != exitRefused || !strings.Contains(messages.String(), "/dev/zero has more than ") {
 			t.Errorf("avgpipectl %s: exit code %d: %s", strings.Join(args, " "), code, messages.String())
 		}
+	}
+}
+
+// A daemon that takes requests and answers none keeps nobody waiting without a word.
+func TestADaemonThatDoesNotAnswerIsTold(t *testing.T) {
+	dir := nodetest.StateDir(t)
+	socket := filepath.Join(dir, "silent")
+	l, err := net.Listen("unix", socket) //nolint:noctx // of a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // nobody was accepted
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out, messages bytes.Buffer
+	says := writerFunc(func(p []byte) (int, error) {
+		interrupt() // it waits for ever
+		return messages.Write(p)
+	})
+	if code := run(ctx, []string{"status", "--socket", socket}, strings.NewReader(""), &out, says); code != exitInterrupted {
+		t.Errorf("status: exit code %d, want %d", code, exitInterrupted)
+	}
+	if want := "the daemon at " + socket + " has not answered yet; still waiting\n"; !strings.HasPrefix(messages.String(), want) {
+		t.Errorf("status said %q, want %q", messages.String(), want)
+	}
+	if code := run(t.Context(), []string{"version", "--socket", socket}, strings.NewReader(""), &out, &messages); code != exitDone ||
+		!strings.Contains(out.String(), "does not answer") {
+		t.Errorf("version: exit code %d: %s", code, out.String())
 	}
 }

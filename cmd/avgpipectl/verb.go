@@ -55,15 +55,19 @@ func daemonVerb(cmd *cobra.Command, run func(c *call) error, more ...string) *co
 		cmd.ValidArgsFunction = completeJobs
 	}
 	return verb(cmd, func(c *call) error {
-		c.client = newClient(*socket)
+		path := socketPath(*socket)
+		c.client = api.NewClient(path)
+		c.client.OnSlow(func() {
+			fmt.Fprintf(c.messages, "the daemon at %s has not answered yet; still waiting\n", path) //nolint:errcheck // for show
+		})
 		defer c.client.Close()
 		return run(c)
 	}, more...)
 }
 
-// newClient returns a client of the daemon on a socket, or of the one where it is usually found.
-func newClient(socket string) *api.Client {
-	return api.NewClient(cmp.Or(socket, os.Getenv("AVGPIPE_SOCKET"), api.DefaultSocket))
+// socketPath is where the daemon is found, unless a flag says where.
+func socketPath(flag string) string {
+	return cmp.Or(flag, os.Getenv("AVGPIPE_SOCKET"), api.DefaultSocket)
 }
 
 // exclusive refuses a flag beside others that say the same thing in another way.
@@ -155,7 +159,7 @@ func completeJobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.
 	if len(args) > 0 && !strings.Contains(cmd.Use, "JOB...") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	client := newClient(cmd.Flag("socket").Value.String())
+	client := api.NewClient(socketPath(cmd.Flag("socket").Value.String()))
 	defer client.Close()
 	ctx, stop := context.WithTimeout(context.WithoutCancel(cmd.Context()), completeFor)
 	defer stop()

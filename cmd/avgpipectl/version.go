@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"runtime"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +18,9 @@ type versionView struct {
 	Daemon *api.VersionInfo `json:"daemon"` // null: none answers
 }
 
+// versionTimeout bounds the wait for the daemon's version.
+const versionTimeout = 5 * time.Second
+
 func newVersionCommand() *cobra.Command {
 	return daemonVerb(&cobra.Command{
 		Use:     "version",
@@ -25,7 +30,9 @@ func newVersionCommand() *cobra.Command {
 		Args:    arguments(cobra.NoArgs),
 	}, func(c *call) error {
 		view := versionView{Client: version, Go: runtime.Version()}
-		daemon, err := c.client.Version(c.ctx)
+		ctx, stop := context.WithTimeout(c.ctx, versionTimeout) // the client's own is worth knowing without a daemon
+		defer stop()
+		daemon, err := c.client.Version(ctx)
 		unreachable, absent := errors.AsType[*api.ConnectError](err)
 		if err == nil {
 			view.Daemon = &daemon
@@ -38,7 +45,7 @@ func newVersionCommand() *cobra.Command {
 			if view.Daemon != nil {
 				t.add("avgpiped", daemon.Version, daemon.Go, "node "+daemon.Node)
 			} else {
-				t.add("avgpiped", "none answers at "+unreachable.Socket)
+				t.add("avgpiped", unreachable.Error())
 			}
 			p.table(&t)
 		})

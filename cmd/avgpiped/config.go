@@ -245,13 +245,13 @@ func refused(err error) error {
 	return configError(fmt.Errorf("the configuration is refused\n%w", err))
 }
 
-// explain makes an error of the node about a key of its configuration one of the file, at the key's line.
+// explain makes an error of the node about a key of its configuration one of the file, at the key's line where it has one.
 func (c *config) explain(err error) error {
 	wrong, ok := errors.AsType[*node.KeyError](err)
 	switch {
 	case !ok:
 		return err
-	case c.file == nil:
+	case c.file == nil || c.file.Value(wrong.Key) == nil:
 		return configError(err)
 	}
 	c.file.Refuse(wrong.Key, "", "%v", wrong.Err)
@@ -284,6 +284,13 @@ func parseConfig(path string, text []byte) (config, map[string]string, error) {
 			file.Refuse(k.name, nearest.Word(v.Scalar, k.words), "%s is %q; allowed is %s", k.name, v.Scalar, k.allowed)
 		}
 		texts[k.name] = v.Scalar
+	}
+	if jobs := c.limits.Jobs; file.Err() == nil && jobs.RetryLongest < jobs.RetryFirst {
+		wrong := "retry_longest"
+		if file.Value(wrong) == nil {
+			wrong = "retry_first"
+		}
+		file.Refuse(wrong, "", "retry_longest is %v, less than retry_first, %v; the pause grows from the one to the other", jobs.RetryLongest, jobs.RetryFirst)
 	}
 	c.file = file
 	return c, texts, file.Err()

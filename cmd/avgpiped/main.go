@@ -23,7 +23,6 @@ var version = "unknown"
 const (
 	exitDone   = 0
 	exitFailed = 1
-	exitUsage  = 2  // of the hidden verbs
 	exitConfig = 78 // EX_CONFIG of sysexits(3)
 )
 
@@ -33,15 +32,16 @@ func run(ctx context.Context, arguments []string, out, messages io.Writer) int {
 	root.SetArgs(arguments)
 	root.SetOut(out)
 	root.SetErr(messages)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintln(messages, "avgpiped:", err) //nolint:errcheck // nowhere left to say it
-	if coded, ok := errors.AsType[*exit](err); ok {
-		return coded.code
+	coded, ok := errors.AsType[*exit](err)
+	if !ok { // cobra's own: of the command line
+		coded = &exit{exitConfig, fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
 	}
-	return exitFailed
+	fmt.Fprintln(messages, "avgpiped:", coded) //nolint:errcheck // nowhere left to say it
+	return coded.code
 }
 
 // exit is an error that ends the program with a code.
@@ -53,11 +53,24 @@ type exit struct {
 func (e *exit) Error() string { return e.err.Error() }
 func (e *exit) Unwrap() error { return e.err }
 
-// usageError is an error of whoever started a hidden verb.
-func usageError(err error) error { return &exit{exitUsage, err} }
-
 // configError is a fault of the daemon's flags or configuration file: starting it again does not help.
 func configError(err error) error { return &exit{exitConfig, err} }
+
+// withCodes gives every error of what the verbs do a code: exitFailed where it has none.
+func withCodes(cmd *cobra.Command) {
+	if do := cmd.RunE; do != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			err := do(cmd, args)
+			if _, coded := errors.AsType[*exit](err); err == nil || coded {
+				return err
+			}
+			return &exit{exitFailed, err}
+		}
+	}
+	for _, verb := range cmd.Commands() {
+		withCodes(verb)
+	}
+}
 
 func newRootCommand() *cobra.Command {
 	var o daemonOptions
@@ -81,19 +94,13 @@ Exit codes:
   78  the flags or the configuration file are not usable: starting it again does not help`,
 		Example: `  avgpiped --dev
   avgpiped --config /etc/avgpipe/avgpiped.yaml`,
-		Args:          noArguments(configError),
+		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return runDaemon(cmd.Context(), o, cmd.ErrOrStderr()) },
 	}
 	cmd.Flags().StringVar(&o.config, "config", "", "configuration `FILE`")
 	cmd.Flags().BoolVar(&o.dev, "dev", false, "one node whose state is in a temporary directory and goes with it")
-	cmd.SetFlagErrorFunc(func(at *cobra.Command, err error) error {
-		if at == cmd {
-			return configError(err)
-		}
-		return usageError(err)
-	})
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(
 		newVersionCommand(), newRecoverCommand(), newWorkerCommand(), newTuneCommand(), newInferCommand(),
@@ -102,31 +109,22 @@ Exit codes:
 		}),
 		hidden("export", "Write the model on standard input to a job's output.dir", func(cmd *cobra.Command) error { return outputdir.Receive(cmd.InOrStdin()) }),
 	)
+	withCodes(cmd)
 	return cmd
 }
 
 // hidden is a verb without arguments that the daemon starts, or avgpipectl, and nobody else needs to.
 func hidden(use, does string, run func(cmd *cobra.Command) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: does + "; the daemon starts this, nobody else needs to", Hidden: true, Args: noArguments(usageError),
+		Use: use, Short: does + "; the daemon starts this, nobody else needs to", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd) },
-	}
-}
-
-// noArguments refuses arguments.
-func noArguments(refuse func(error) error) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, arguments []string) error {
-		if err := cobra.NoArgs(cmd, arguments); err != nil {
-			return refuse(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
-		}
-		return nil
 	}
 }
 
 // required is the value of a flag of a hidden verb without which it does nothing.
 func required(cmd *cobra.Command, to *string, name, usage string) *cobra.Command {
-	cmd.PersistentFlags().StringVar(to, name, "", usage)
-	_ = cmd.MarkPersistentFlagRequired(name) // the flag is there
+	cmd.Flags().StringVar(to, name, "", usage)
+	_ = cmd.MarkFlagRequired(name) // the flag is there
 	return cmd
 }
 
@@ -134,7 +132,7 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  noArguments(usageError),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "avgpiped %s (%s %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err

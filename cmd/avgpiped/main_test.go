@@ -71,7 +71,7 @@ func TestHelp(t *testing.T) {
 func TestUsage(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "avgpiped.yaml")
-	long, here := "/"+strings.Repeat("x", 200), filepath.Join(dir, "state")
+	long, here, fresh := "/"+strings.Repeat("x", 200), filepath.Join(dir, "state"), filepath.Join(dir, "fresh")
 	if err := os.Mkdir(here, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -91,6 +91,16 @@ func TestUsage(t *testing.T) {
 		{"", []string{"--dev", "--config", "x"}, "drop --config or --dev"},
 		{"", []string{"--cfg"}, "unknown flag"},
 		{"", []string{"start"}, "unknown command"},
+		{"", []string{"version", "--x"}, "unknown flag: --x; see avgpiped version --help"},
+		{"", []string{"version", "x"}, "unknown command"},
+		{"", []string{"worker", "--x"}, "unknown flag"},
+		{"", []string{"worker"}, "required flag"},
+		{"", []string{"recover", "--x"}, "unknown flag"},
+		{"state_dir: " + bad + "\n", []string{"--config", bad}, bad + ":1:12: make the state directory: mkdir " + bad + ": not a directory"},
+		{"state_dir: " + fresh + "\nsocket: " + bad + "\n", []string{"--config", bad}, bad + ":2:9: listen on " + bad + ": a file that is not a socket is there"},
+		{"state_dir: " + fresh + "\nsocket: " + fresh + "/s\nmetrics_address: 192.0.2.1:9464\n", []string{"--config", bad}, bad + ":3:18: listen for metrics"},
+		{"retry_longest: 1ms\n", []string{"--config", bad}, bad + ":1:16: retry_longest is 1ms, less than retry_first, 500ms"},
+		{"retry_first: 2m\n", []string{"--config", bad}, bad + ":1:14: retry_longest is 1m0s, less than retry_first, 2m0s"},
 		{"", []string{"--config", "/nonexistent"}, "read the configuration"},
 		{"", []string{"--config", bad}, bad + " is empty"},
 		{"", []string{"--config", pipe}, pipe + " is a pipe, not a file"},

@@ -23,10 +23,9 @@ It asks nothing of the network and refuses to run beside a daemon. Run it as the
 Exit codes:
   0  the record was made again, or --dry-run said how it would be
   1  it failed, or there is nothing to recover
-  2  the flags are not usable
-  78 the configuration file is not usable`,
+  78 the flags or the configuration file are not usable`,
 		Example: `  sudo -u avgpipe avgpiped recover --config /etc/avgpipe/avgpiped.yaml --dry-run`,
-		Args:    noArguments(usageError),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
 				return configError(errors.New("recover needs --config FILE, which says where the state directory is"))

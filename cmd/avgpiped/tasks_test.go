@@ -63,7 +63,7 @@ recompute: block
 		},
 		use: func(t *testing.T, dir, data string) {
 			var got []string
-			for _, p := range inferred[api.Prediction](t, "predict", "--model", dir, "--top", "2", "see you at 3", "win 21 now") {
+			for _, p := range inferred[api.Prediction](t, api.InferRequest{Verb: api.InferPredict, Model: dir, Top: 2}, "see you at 3", "win 21 now") {
 				got = append(got, p.Guesses[0][0].Label)
 				if sum := p.Guesses[0][0].Probability + p.Guesses[0][1].Probability; sum < 0.999 || sum > 1.001 {
 					t.Errorf("%q: the probabilities of both classes add up to %v", p.Input, sum)
@@ -76,7 +76,7 @@ recompute: block
 			if err != nil || strings.Join(labels, " ") != "ham spam" {
 				t.Errorf("config.json names the classes %v (%v)", labels, err)
 			}
-			s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data)[0]
+			s := inferred[api.Scores](t, api.InferRequest{Verb: api.InferEvaluate, Model: dir, Files: []string{data}})[0]
 			if s.Samples != 240 || s.Targets != 240 || *s.Accuracy < 0.95 || len(s.Classes) != 2 || s.Classes[1].Label != "spam" {
 				t.Errorf("evaluation of all rows: %+v", s)
 			}
@@ -105,11 +105,11 @@ recompute: full
 			}
 		},
 		use: func(t *testing.T, dir, data string) {
-			if text := ran(t, "generate", "--model", dir, "--prompt", "3 green bot", "--tokens", "4", "--temperature", "0"); text != "tles" {
+			if text := ran(t, api.InferRequest{Verb: api.InferGenerate, Model: dir, Prompt: "3 green bot", Tokens: 4}); text != "tles" {
 				t.Errorf("continued with %q", text)
 			}
-			held := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data, "--held-out")[0]
-			all := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data)[0]
+			held := inferred[api.Scores](t, api.InferRequest{Verb: api.InferEvaluate, Model: dir, Files: []string{data}, HeldOut: true})[0]
+			all := inferred[api.Scores](t, api.InferRequest{Verb: api.InferEvaluate, Model: dir, Files: []string{data}})[0]
 			if held.Samples >= all.Samples || held.Targets != 24*held.Samples || *held.Perplexity > 3 || held.Accuracy != nil {
 				t.Errorf("evaluation of what is held out: %+v; of all: %+v", held, all)
 			}
@@ -142,13 +142,13 @@ recompute: [full, block, none]
 		},
 		use: func(t *testing.T, dir, data string) {
 			var got []string
-			for _, l := range inferred[api.Translation](t, "translate", "--model", dir, "--beam", "2", "ja", "blau") {
+			for _, l := range inferred[api.Translation](t, api.InferRequest{Verb: api.InferTranslate, Model: dir, Beam: 2}, "ja", "blau") {
 				got = append(got, l.Source+"="+l.Text)
 			}
 			if strings.Join(got, " ") != "ja=yes blau=blue" {
 				t.Errorf("translated %v", got)
 			}
-			s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data, "--samples", "20")[0]
+			s := inferred[api.Scores](t, api.InferRequest{Verb: api.InferEvaluate, Model: dir, Files: []string{data}, Beam: 1, Samples: 20})[0]
 			if s.Samples != 20 || s.BLEU == nil || *s.BLEU < 50 {
 				t.Errorf("evaluation of 20 rows: %+v, BLEU %v", s, show(s.BLEU))
 			}
@@ -189,11 +189,11 @@ micro_batches: 2
 		},
 		use: func(t *testing.T, dir, data string) {
 			// The tokenizer has come along with the model.
-			p := inferred[api.Prediction](t, "predict", "--model", dir, "the dog [MASK] . the [MASK] purrs .")[0]
+			p := inferred[api.Prediction](t, api.InferRequest{Verb: api.InferPredict, Model: dir, Top: 1}, "the dog [MASK] . the [MASK] purrs .")[0]
 			if !strings.HasPrefix(p.Text, "the dog ") || !strings.HasSuffix(p.Text, " purrs.") || strings.Contains(p.Text, "[") || len(p.Guesses) != 2 {
 				t.Errorf("filled in: %q, %+v", p.Text, p.Guesses)
 			}
-			if s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data, "--samples", "9")[0]; s.Samples != 9 || *s.Accuracy < 0.8 {
+			if s := inferred[api.Scores](t, api.InferRequest{Verb: api.InferEvaluate, Model: dir, Files: []string{data}, Samples: 9})[0]; s.Samples != 9 || *s.Accuracy < 0.8 {
 				t.Errorf("evaluation: %+v", s)
 			}
 		},
@@ -228,11 +228,11 @@ recompute: block
 			}
 		},
 		use: func(t *testing.T, dir, data string) {
-			p := inferred[api.Prediction](t, "predict", "--model", dir, filepath.Join(data, "left", "2.png"), filepath.Join(data, "top", "3.png"))
+			p := inferred[api.Prediction](t, api.InferRequest{Verb: api.InferPredict, Model: dir, Top: 1}, filepath.Join(data, "left", "2.png"), filepath.Join(data, "top", "3.png"))
 			if p[0].Guesses[0][0].Label != "left" || p[1].Guesses[0][0].Label != "top" {
 				t.Errorf("predicted %+v", p)
 			}
-			if s := inferred[api.Scores](t, "evaluate", "--model", dir, "--data", data)[0]; s.Samples != 60 || *s.Accuracy < 0.9 {
+			if s := inferred[api.Scores](t, api.InferRequest{Verb: api.InferEvaluate, Model: dir, Files: []string{data}})[0]; s.Samples != 60 || *s.Accuracy < 0.9 {
 				t.Errorf("evaluation of all images: %+v", s)
 			}
 		},
@@ -265,22 +265,27 @@ func show(v *float64) any {
 	return *v
 }
 
-// ran runs a verb of infer and returns what it printed.
-func ran(t *testing.T, arguments ...string) string {
+// ran runs infer and returns what it printed.
+func ran(t *testing.T, r api.InferRequest, inputs ...string) string {
 	t.Helper()
 	var out, messages bytes.Buffer
-	all := append([]string{"infer", "--device", "ref"}, arguments...)
+	r.Device = "ref"
+	request, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append([]string{"infer", string(request)}, inputs...)
 	if code := run(t.Context(), all, &out, &messages); code != exitDone {
 		t.Fatalf("avgpiped %s: exit code %d: %s", strings.Join(all, " "), code, messages.String())
 	}
 	return out.String()
 }
 
-// inferred runs a verb of infer that prints lines.
-func inferred[T any](t *testing.T, arguments ...string) []T {
+// inferred runs infer with a verb that prints lines.
+func inferred[T any](t *testing.T, r api.InferRequest, inputs ...string) []T {
 	t.Helper()
 	var lines []T
-	for decoder := json.NewDecoder(strings.NewReader(ran(t, arguments...))); ; {
+	for decoder := json.NewDecoder(strings.NewReader(ran(t, r, inputs...))); ; {
 		var line T
 		if err := decoder.Decode(&line); errors.Is(err, io.EOF) {
 			return lines

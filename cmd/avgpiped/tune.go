@@ -37,7 +37,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	endWith(cmd.InOrStdin(), cmd.ErrOrStderr())
 	r, err := control.ReadTuneRequest(path)
 	if err != nil {
-		return usageError(err)
+		return err
 	}
 	if r.NodeCores == 0 && len(r.Cores) == 0 {
 		r.NodeCores = runtime.NumCPU()

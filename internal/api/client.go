@@ -33,6 +33,9 @@ const maxEntry = 16 << 20
 // NewClient returns a client of the daemon on a socket. It dials on first use.
 func NewClient(socket string) *Client { return &Client{unixhttp.New(socket, 5*time.Second)} }
 
+// OnSlow sets what is called of each request that has waited some seconds for an answer, and goes on waiting. It comes before requests.
+func (c *Client) OnSlow(say func()) { c.unix.OnSlow = say }
+
 // Close closes idle connections.
 func (c *Client) Close() { c.unix.Close() }
 
@@ -180,6 +183,9 @@ func (c *Client) Model(ctx context.Context, ref string, w io.Writer) error {
 // call sends body as JSON and decodes the answer.
 func call[A any](ctx context.Context, c *Client, method, path string, body any) (answer A, err error) {
 	err = c.unix.Call(ctx, callTimeout, method, path, body, &answer)
+	if errors.Is(err, context.DeadlineExceeded) { // of callTimeout, or a shorter one of ctx
+		err = &unixhttp.DialError{Err: err}
+	}
 	return answer, c.explain(err)
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -85,6 +86,8 @@ const howToStart = "start one with `avgpiped --dev` or `systemctl start avgpiped
 func (e *ConnectError) Error() string {
 	info, statErr := os.Stat(e.Socket)
 	switch {
+	case errors.Is(e.Err, context.DeadlineExceeded):
+		return fmt.Sprintf("the daemon at %s took the request and does not answer: it is stopped, or hangs; `systemctl status avgpiped` and its log may say why", e.Socket)
 	case errors.Is(e.Err, fs.ErrPermission):
 		return e.forbidden()
 	case errors.Is(e.Err, fs.ErrNotExist):

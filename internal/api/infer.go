@@ -1,5 +1,34 @@
 package api
 
+// InferRequest says what to do with an exported model: `avgpiped infer` gets it from avgpipectl, as JSON. Zeros are no defaults.
+type InferRequest struct {
+	Verb   string `json:"verb"`
+	Model  string `json:"model"`            // its directory
+	Name   string `json:"name"`             // what messages call it: "job 4 (spam)"
+	Device string `json:"device,omitempty"` // what computes: auto (the default), cpu or ref
+
+	Prompt      string  `json:"prompt,omitempty"` // of generate; empty: the start of a document
+	Tokens      int     `json:"tokens,omitempty"` // at most
+	Temperature float64 `json:"temperature,omitempty"`
+	TopK        int     `json:"top_k,omitempty"`
+	Seed        uint64  `json:"seed,omitempty"`
+
+	Top  int `json:"top,omitempty"`  // guesses of each class or word, of predict
+	Beam int `json:"beam,omitempty"` // translations that are pursued at once, of translate, and of evaluate for BLEU
+
+	Files   []string `json:"files,omitempty"`    // of evaluate, as in a job file; relative paths start at the working directory
+	HeldOut bool     `json:"held_out,omitempty"` // only the part that a job with these files holds out; else all of them
+	Samples int      `json:"samples,omitempty"`  // at most; 0: all
+}
+
+// The verbs of an InferRequest.
+const (
+	InferGenerate  = "generate"
+	InferPredict   = "predict"
+	InferTranslate = "translate"
+	InferEvaluate  = "evaluate"
+)
+
 // Prediction is what a model says of one input: a line of `avgpipectl predict -o json`.
 type Prediction struct {
 	Input string `json:"input"` // a text, two texts with a tab between them, or the path of an image

@@ -131,7 +131,7 @@ func decideQueued(w snapshot, j *observed, free int, memory int64, queue string)
 	}
 	why := ""
 	if j.hold != nil {
-		why = "over: " + j.hold.obstacle.String() + "; "
+		why = "going on after: " + j.hold.obstacle.String() + "; "
 	}
 	if j.spec.Job.Open() {
 		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}

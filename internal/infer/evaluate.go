@@ -17,19 +17,11 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// Evaluate says what to measure a model on.
-type Evaluate struct {
-	Files   []string // as in a job file; relative paths start at the working directory
-	HeldOut bool     // only the part that a job with these files holds out; else all of them, as what a job names data.validation
-	Samples int      // at most; 0: all
-	Beam    int      // of translations, whose BLEU is measured
-}
-
 const samplesAtOnce = 8
 
-// Evaluate measures the model.
-func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err error) {
-	set, err := s.open(ctx, e)
+// Evaluate measures the model on the files of a request.
+func (s *Session) Evaluate(ctx context.Context, r api.InferRequest) (out api.Scores, err error) {
+	set, err := s.open(ctx, r)
 	if err != nil {
 		return out, &UsageError{err}
 	}
@@ -40,7 +32,7 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 	defer func() { err = errors.Join(err, f.close(), set.Close()) }()
 	var total stage.Score
 	var translations []pair
-	out.Samples, err = eachBatch(ctx, f, set, e.Samples, func(count int) error {
+	out.Samples, err = eachBatch(ctx, f, set, r.Samples, func(count int) error {
 		if s.model.Task == model.Translation {
 			translations = append(translations, s.pairs(f.batch(), count)...)
 		}
@@ -54,7 +46,7 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 	out.Task, out.Targets, out.Loss = string(s.model.Task), total.Targets, total.MeanLoss()
 	out.Metrics = feed.Metrics(s.model.Task, total)
 	if len(translations) > 0 {
-		bleu, err := s.bleu(ctx, e.Beam, translations)
+		bleu, err := s.bleu(ctx, r.Beam, translations)
 		if err != nil {
 			return out, err
 		}
@@ -69,10 +61,10 @@ func (s *Session) Evaluate(ctx context.Context, e Evaluate) (out api.Scores, err
 }
 
 // open opens the files as the model's data were read.
-func (s *Session) open(ctx context.Context, e Evaluate) (*data.Set, error) {
+func (s *Session) open(ctx context.Context, r api.InferRequest) (*data.Set, error) {
 	c := s.dataConfig()
-	c.HoldAll = !e.HeldOut
-	for _, path := range e.Files {
+	c.HoldAll = !r.HeldOut
+	for _, path := range r.Files {
 		absolute, err := filepath.Abs(path)
 		if err != nil {
 			return nil, fmt.Errorf("find %s: %w", path, err)

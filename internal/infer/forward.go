@@ -29,17 +29,17 @@ func (s *Session) newForward(samples int) (*forward, error) {
 	f := &forward{classes: s.model.Loss.Classes}
 	var err error
 	if f.feed, err = feed.New(ports, samples); err != nil {
-		return nil, fmt.Errorf("model %s: %w", s.dir, err)
+		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
 	f.stage, err = stage.New(stage.Config{
 		Device: s.device, Model: s.model, Samples: size.B, Sequence: size.T, ForwardOnly: true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", s.dir, err)
+		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
 	if err := f.stage.Load(s.weights.Lookup); err != nil {
 		_ = f.stage.Close() // the first error says more
-		return nil, fmt.Errorf("model %s: %w", s.dir, err)
+		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
 	shape := f.stage.Shape()
 	f.input, f.labels, f.logits = stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.LabelBytes), stage.NewBoundary(shape.OutputBytes)

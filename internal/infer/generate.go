@@ -7,34 +7,26 @@ import (
 	"io"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/stage/generate"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// Generate says what to continue, and how; see generate.Config.
-type Generate struct {
-	Prompt      string // empty: the start of a document
-	Tokens      int    // at most
-	Temperature float64
-	TopK        int
-	Seed        uint64
-}
-
 var errEnd = errors.New("the document ends")
 
-// Generate writes the continuation of a prompt to out, as it is drawn, until the document ends or there are enough tokens.
-func (s *Session) Generate(ctx context.Context, g Generate, out io.Writer) error {
+// Generate writes the continuation of a request's prompt to out, as it is drawn, until the document ends or there are enough tokens.
+func (s *Session) Generate(ctx context.Context, r api.InferRequest, out io.Writer) error {
 	if err := s.require("continue a text", model.Language); err != nil {
 		return err
 	}
-	prompt, err := s.prompt(g.Prompt)
+	prompt, err := s.prompt(r.Prompt)
 	if err != nil {
 		return err
 	}
 	c := generate.Config{
-		Device: s.device, Model: s.model, Weights: s.weights.Lookup, Prompt: prompt, Tokens: g.Tokens,
-		Temperature: g.Temperature, TopK: g.TopK, Seed: g.Seed,
+		Device: s.device, Model: s.model, Weights: s.weights.Lookup, Prompt: prompt, Tokens: r.Tokens,
+		Temperature: r.Temperature, TopK: r.TopK, Seed: r.Seed,
 	}
 	if err := c.Validate(); err != nil {
 		return &UsageError{err}
@@ -53,7 +45,7 @@ func (s *Session) Generate(ctx context.Context, g Generate, out io.Writer) error
 	return w.flush()
 }
 
-// UsageError is a mistake of whoever asked.
+// UsageError is a mistake of whoever asked: of the request, or of the model that is asked for what it was not trained to do.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }

@@ -80,7 +80,7 @@ func writeModel(t *testing.T, dir string, m *model.Model) {
 
 func open(t *testing.T, dir string) *Session {
 	t.Helper()
-	s, err := Open(dir, "ref")
+	s, err := Open(api.InferRequest{Model: dir, Device: "ref"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ var (
 func TestAModelWithoutACardIsReadAsBytes(t *testing.T) {
 	s := open(t, fresh(t, "gpt2", tinyGPT2, nil))
 	var out bytes.Buffer
-	g := Generate{Prompt: "ab", Tokens: 5, Temperature: 1, Seed: 2}
+	g := api.InferRequest{Prompt: "ab", Tokens: 5, Temperature: 1, Seed: 2}
 	if err := s.Generate(t.Context(), g, &out); err != nil || out.Len() != 5 {
 		t.Fatalf("generated %q, error %v", out.String(), err)
 	}
@@ -113,7 +113,7 @@ func TestAModelWithoutACardIsReadAsBytes(t *testing.T) {
 		t.Errorf("the same seed gave %q, then %q (%v)", first, out.String(), err)
 	}
 	var usage *UsageError
-	if err := s.Generate(t.Context(), Generate{Tokens: 0}, &out); !errors.As(err, &usage) {
+	if err := s.Generate(t.Context(), api.InferRequest{Tokens: 0}, &out); !errors.As(err, &usage) {
 		t.Errorf("no tokens: %v", err)
 	}
 }
@@ -129,7 +129,7 @@ func TestEveryLanguageModelContinuesAText(t *testing.T) {
 	} {
 		s := open(t, fresh(t, family, config, nil))
 		var out bytes.Buffer
-		if err := s.Generate(t.Context(), Generate{Prompt: "ab", Tokens: 20, Temperature: 1, Seed: 1}, &out); err != nil || out.Len() == 0 {
+		if err := s.Generate(t.Context(), api.InferRequest{Prompt: "ab", Tokens: 20, Temperature: 1, Seed: 1}, &out); err != nil || out.Len() == 0 {
 			t.Errorf("%s: generated %q, error %v", family, out.String(), err)
 		}
 	}
@@ -137,8 +137,8 @@ func TestEveryLanguageModelContinuesAText(t *testing.T) {
 
 func TestWhatTheModelIsNotForNamesTheVerbThatIs(t *testing.T) {
 	s := open(t, fresh(t, "bert", tinyBERT, nil))
-	var task *TaskError
-	err := s.Generate(t.Context(), Generate{Prompt: "x", Tokens: 1}, &bytes.Buffer{})
+	var task *UsageError
+	err := s.Generate(t.Context(), api.InferRequest{Prompt: "x", Tokens: 1}, &bytes.Buffer{})
 	if !errors.As(err, &task) || !strings.Contains(err.Error(), "its task is classification; try avgpipectl predict") {
 		t.Errorf("generate with a classifier: %v", err)
 	}
@@ -150,19 +150,19 @@ func TestWhatTheModelIsNotForNamesTheVerbThatIs(t *testing.T) {
 
 func TestOpenRefusesWhatDoesNotBelongTogether(t *testing.T) {
 	large := map[string]any{"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 12, "vocab_size": 300}
-	if _, err := Open(fresh(t, "gpt2", large, nil), "ref"); err == nil || !strings.Contains(err.Error(), "no tokenizer.json") {
+	if _, err := Open(api.InferRequest{Model: fresh(t, "gpt2", large, nil), Device: "ref"}); err == nil || !strings.Contains(err.Error(), "no tokenizer.json") {
 		t.Errorf("300 token ids and no tokenizer: %v", err)
 	}
 	small := map[string]any{"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 12, "vocab_size": 100}
-	if _, err := Open(fresh(t, "gpt2", small, &export.Card{}), "ref"); err == nil || !strings.Contains(err.Error(), "256 token ids, the model has 100") {
+	if _, err := Open(api.InferRequest{Model: fresh(t, "gpt2", small, &export.Card{}), Device: "ref"}); err == nil || !strings.Contains(err.Error(), "256 token ids, the model has 100") {
 		t.Errorf("bytes for 100 token ids: %v", err)
 	}
 	dir := fresh(t, "gpt2", tinyGPT2, nil)
 	writeCard(t, dir, export.Card{Task: model.Images})
-	if _, err := Open(dir, "ref"); err == nil || !strings.Contains(err.Error(), "is of the task images") {
+	if _, err := Open(api.InferRequest{Model: dir, Device: "ref"}); err == nil || !strings.Contains(err.Error(), "is of the task images") {
 		t.Errorf("a card of another task: %v", err)
 	}
-	if _, err := Open(t.TempDir(), "ref"); err == nil {
+	if _, err := Open(api.InferRequest{Model: t.TempDir(), Device: "ref"}); err == nil {
 		t.Error("an empty directory was opened")
 	}
 }
@@ -265,7 +265,7 @@ func TestEvaluateMeasuresTheTextAsAJobsValidationDoes(t *testing.T) {
 	for bytes, samples := range map[int]int{12: 1, 20: 1, 24: 2, 480: 40, 491: 40} { // bytes and an end token; n tokens have (n-1)/12 windows
 		s := open(t, dir)
 		path := file(bytes)
-		scores, err := s.Evaluate(t.Context(), Evaluate{Files: []string{path}})
+		scores, err := s.Evaluate(t.Context(), api.InferRequest{Files: []string{path}})
 		if err != nil || scores.Samples != samples || scores.Targets != 12*samples {
 			t.Errorf("%d bytes: %d samples of %d targets (%v), want %d of %d", bytes, scores.Samples, scores.Targets, err, samples, 12*samples)
 		}
@@ -283,7 +283,7 @@ func TestEvaluateMeasuresTheTextAsAJobsValidationDoes(t *testing.T) {
 		}
 	}
 	s := open(t, dir)
-	_, err := s.Evaluate(t.Context(), Evaluate{Files: []string{file(6)}})
+	_, err := s.Evaluate(t.Context(), api.InferRequest{Files: []string{file(6)}})
 	if err == nil || err.Error() != "--data: the files hold 7 tokens, too few for a sample of 12" {
 		t.Errorf("a text shorter than a sample: %v", err)
 	}

@@ -2,17 +2,19 @@
 // measures models on data. A model directory is what an export wrote (package export): the files of a Hugging Face model, with
 // a tokenizer and a card that says how the data were read.
 //
-//	s, err := infer.Open("model", "auto") // the goroutine now belongs to the device's thread
+//	s, err := infer.Open(api.InferRequest{Model: "model"}) // the goroutine now belongs to the device's thread
 //	defer s.Close()
-//	err = s.Predict(ctx, infer.Predict{Top: 3}, inputs, func(p api.Prediction) error { ... })
+//	err = s.Predict(ctx, 3, inputs, func(p api.Prediction) error { ... })
 package infer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/job"
@@ -24,6 +26,7 @@ import (
 // Session is an open model. It belongs to the goroutine that opened it.
 type Session struct {
 	dir       string
+	name      string // in messages
 	model     *model.Model
 	weights   *export.Weights
 	device    device.Device
@@ -32,40 +35,29 @@ type Session struct {
 	locked    bool                 // to the thread
 }
 
-// TaskError reports a model that is asked for what it was not trained to do.
-type TaskError struct {
-	Dir  string
-	Task model.Task
-	Asks string // "translate"
-	Verb string // that fits the model: "predict"
-}
-
-func (e *TaskError) Error() string {
-	return fmt.Sprintf("model %s: it cannot %s, its task is %s; try avgpipectl %s", e.Dir, e.Asks, e.Task, e.Verb)
-}
-
+// verbs are those of avgpipectl that fit a task.
 var verbs = map[model.Task]string{
-	model.Language: "generate", model.MaskedLanguage: "predict", model.Classification: "predict", model.Images: "predict",
-	model.Translation: "translate",
+	model.Language: api.InferGenerate, model.MaskedLanguage: api.InferPredict, model.Classification: api.InferPredict,
+	model.Images: api.InferPredict, model.Translation: api.InferTranslate,
 }
 
-// Open opens a model directory on a device of a kind (auto, cpu, ref), with all processors that the process may use. It locks
-// the calling goroutine to its thread, until Close.
-func Open(dir, kind string) (s *Session, err error) {
-	s = &Session{dir: dir, locked: true}
+// Open opens the model directory of a request, with all processors that the process may use. It locks the calling goroutine to its
+// thread, until Close.
+func Open(r api.InferRequest) (s *Session, err error) {
+	s = &Session{dir: r.Model, name: cmp.Or(r.Name, "model "+r.Model), locked: true}
 	runtime.LockOSThread() // the device's threads belong to this one
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if s.model, s.weights, err = export.Open(nil, dir); err != nil {
+	if s.model, s.weights, err = export.Open(nil, s.dir); err != nil {
 		return s, err
 	}
 	if err := s.openCard(); err != nil {
-		return s, fmt.Errorf("model %s: %w", dir, err)
+		return s, fmt.Errorf("%s: %w", s.name, err)
 	}
-	if s.device, _, err = pick.Open(kind, pick.Config{}); err != nil {
+	if s.device, _, err = pick.Open(cmp.Or(r.Device, "auto"), pick.Config{}); err != nil {
 		return s, err
 	}
 	if t, ok := s.device.(device.Threaded); ok {
@@ -133,5 +125,5 @@ func (s *Session) require(asks string, tasks ...model.Task) error {
 	if slices.Contains(tasks, s.model.Task) {
 		return nil
 	}
-	return &TaskError{Dir: s.dir, Task: s.model.Task, Asks: asks, Verb: verbs[s.model.Task]}
+	return &UsageError{fmt.Errorf("%s: it cannot %s, its task is %s; try avgpipectl %s", s.name, asks, s.model.Task, verbs[s.model.Task])}
 }

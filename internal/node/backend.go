@@ -179,7 +179,8 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 		return fmt.Errorf("export job %s: %w", j.ID, err)
 	}
 	if m == nil {
-		return api.Errorf(http.StatusConflict, "export job %s: no committed round can be read: %s", j.ID, coordinator.Texts(faults))
+		return api.Errorf(http.StatusConflict, "export job %s: no committed round can be read: %s; put the files back, or submit the job again",
+			j.ID, coordinator.Texts(faults))
 	}
 	notice := ""
 	if len(faults) > 0 {

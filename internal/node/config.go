@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -105,6 +106,14 @@ func (e *KeyError) Error() string { return e.Err.Error() }
 
 // Unwrap gives the cause.
 func (e *KeyError) Unwrap() error { return e.Err }
+
+// keyError makes an error that lasts until a key of the configuration is changed one of that key.
+func keyError(key string, err error, lasting ...error) error {
+	if slices.ContainsFunc(lasting, func(l error) bool { return errors.Is(err, l) }) {
+		return &KeyError{key, err}
+	}
+	return err
+}
 
 // Validate reports the first field that does not fit.
 func (c Config) Validate() error {

@@ -54,12 +54,13 @@ func (n *node) NodeMetrics() server.NodeMetrics {
 func (n *node) listen(ctx context.Context) (socket, monitoring net.Listener, err error) {
 	socket, err = server.Listen(ctx, n.config.Socket, n.config.Group)
 	if err != nil || n.config.MetricsAddress == "" {
-		return socket, nil, err
+		return socket, nil, keyError("socket", err, unix.ENOTSOCK, unix.ENOTDIR)
 	}
 	var c net.ListenConfig
 	monitoring, err = c.Listen(ctx, "tcp", n.config.MetricsAddress)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("listen for metrics (metrics_address): %w", err), socket.Close())
+		err = keyError("metrics_address", fmt.Errorf("listen for metrics (metrics_address): %w", err), unix.EADDRNOTAVAIL, unix.EACCES)
+		return nil, nil, errors.Join(err, socket.Close())
 	}
 	n.log.Info("metrics", zap.Stringer("address", monitoring.Addr()))
 	return socket, monitoring, nil

@@ -61,7 +61,7 @@ func removeStale(ctx context.Context, path string) error {
 		return fmt.Errorf("listen on %s: %w", path, err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("listen on %s: a file that is not a socket is there: remove it or name another path", path)
+		return fmt.Errorf("listen on %s: a file that is not a socket is there: remove it or name another path: %w", path, unix.ENOTSOCK)
 	}
 	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
 	if err == nil {

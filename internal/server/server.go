@@ -122,7 +122,7 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var e *api.Error
 	if !errors.As(err, &e) {
 		h.log.Error("request failed", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Error(err))
-		e = api.Errorf(http.StatusInternalServerError, "%s %s: %v", r.Method, r.URL.Path, err)
+		e = api.Errorf(http.StatusInternalServerError, "%v", err)
 	}
 	sent := *e
 	sent.Status = cmp.Or(e.Status, http.StatusInternalServerError)

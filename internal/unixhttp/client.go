@@ -19,8 +19,12 @@ const maxError = 1 << 20
 // Client talks to what listens on a socket. It dials on first use and is safe for concurrent use.
 type Client struct {
 	Socket string
+	// OnSlow, unless nil, is called of each request that has no answer after slowAfter. It must not be changed while requests run.
+	OnSlow func()
 	http   http.Client
 }
+
+const slowAfter = 3 * time.Second
 
 // DialError says that nobody answers at a socket.
 type DialError struct{ Err error }
@@ -77,7 +81,7 @@ func (c *Client) Do(ctx context.Context, method, path string, body any) (io.Read
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	request.Header.Set("Content-Type", "application/json")
-	response, err := c.http.Do(request)
+	response, err := c.answer(request)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s at %s: %w", method, path, c.Socket, err)
 	}
@@ -90,6 +94,23 @@ func (c *Client) Do(ctx context.Context, method, path string, body any) (io.Read
 		return nil, fmt.Errorf("%s: read the error: %w", response.Status, err)
 	}
 	return nil, &StatusError{Status: response.Status, Code: response.StatusCode, ContentType: response.Header.Get("Content-Type"), Body: text}
+}
+
+// answer waits for the header of an answer.
+func (c *Client) answer(request *http.Request) (*http.Response, error) {
+	if c.OnSlow != nil {
+		said := make(chan struct{})
+		slow := time.AfterFunc(slowAfter, func() {
+			defer close(said)
+			c.OnSlow()
+		})
+		defer func() {
+			if !slow.Stop() {
+				<-said
+			}
+		}()
+	}
+	return c.http.Do(request)
 }
 
 // Call is Do whose answer is decoded, unless answer is nil. All together take so long at most.
