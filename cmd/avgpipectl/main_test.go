@@ -296,6 +296,24 @@ func TestRmForceSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
+func TestResumeAndExportSayWhatComesNext(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	want(t, exitDone, d, "submit", jobFile(t, d, "full-at-200", 1000, ""))
+	d.Until(t, "1", "waits", func(s api.JobStatus) bool { return s.State == api.Waiting })
+	if r := want(t, exitDone, d, "resume", "1"); strings.Contains(r.out, "is waiting") {
+		t.Errorf("resume of a job that waits: %s", r.out)
+	}
+	want(t, exitDone, d, "cancel", "1")
+	want(t, exitDone, d, "submit", jobFile(t, d, "good", 20, ""), "--watch")
+	if err := os.RemoveAll(filepath.Join(d.Dir, "jobs", "2", "shards")); err != nil {
+		t.Fatal(err)
+	}
+	r := want(t, exitFailed, d, "export", "2", filepath.Join(d.Dir, "model"))
+	if !strings.HasPrefix(r.messages, "export job 2: no committed round can be read: ") || !strings.Contains(r.messages, "; put the files back, or submit the job again") {
+		t.Errorf("export without shards: %s", r.messages)
+	}
+}
+
 func TestWatchEndsWithTheJobsFailure(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	r := want(t, exitFailed, d, "submit", "--watch", jobFile(t, d, "nan-at-50", 1000, ""))

@@ -98,11 +98,11 @@ func TestEndlessFilesAreRefused(t *testing.T) {
 func TestADaemonThatDoesNotAnswerIsTold(t *testing.T) {
 	dir := nodetest.StateDir(t)
 	socket := filepath.Join(dir, "silent")
-	l, err := net.Listen("unix", socket) //nolint:noctx // of a test
+	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // nobody was accepted
+	defer l.Close()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	var out, messages bytes.Buffer

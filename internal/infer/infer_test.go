@@ -80,7 +80,7 @@ func writeModel(t *testing.T, dir string, m *model.Model) {
 
 func open(t *testing.T, dir string) *Session {
 	t.Helper()
-	s, err := Open(api.InferRequest{Model: dir, Device: "ref"})
+	s, err := Open(api.InferRequest{Model: dir, Name: "job 4 (spam)", Device: "ref"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,8 @@ func TestWhatTheModelIsNotForNamesTheVerbThatIs(t *testing.T) {
 	s := open(t, fresh(t, "bert", tinyBERT, nil))
 	var task *UsageError
 	err := s.Generate(t.Context(), api.InferRequest{Prompt: "x", Tokens: 1}, &bytes.Buffer{})
-	if !errors.As(err, &task) || !strings.Contains(err.Error(), "its task is classification; try avgpipectl predict") {
+	if !errors.As(err, &task) || !strings.HasSuffix(err.Error(), ": it cannot continue a text, its task is classification; try avgpipectl predict") ||
+		!strings.HasPrefix(err.Error(), "job 4 (spam): ") {
 		t.Errorf("generate with a classifier: %v", err)
 	}
 	err = s.Translate(t.Context(), 1, []string{"x"}, func(api.Translation) error { return nil })

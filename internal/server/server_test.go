@@ -247,7 +247,7 @@ func TestErrorsKeepTheirForm(t *testing.T) {
 	}
 	f.set(func(f *fake) { f.failure = errors.New("disk on fire") })
 	_, err = c.Job(t.Context(), "1")
-	if got, ok := errors.AsType[*api.Error](err); !ok || got.Status != http.StatusInternalServerError || !strings.Contains(got.Message, "disk on fire") {
+	if got, ok := errors.AsType[*api.Error](err); !ok || got.Status != http.StatusInternalServerError || got.Message != "disk on fire" {
 		t.Errorf("a failure arrives as %v", err)
 	}
 	for name, call := range map[string]func() error{
