@@ -33,7 +33,7 @@ these are replaced. A directory that holds anything else, or a file that was cha
 is interrupted leaves the old model, the new one, or a directory without config.json that the next export --force finishes.`,
 		Example: `  avgpipectl export my-job ./model
   avgpipectl export my-job --wait`,
-		Args: arguments(cobra.RangeArgs(1, 2)),
+		Args: cobra.RangeArgs(1, 2),
 	}, func(c *call) error { return c.export(force, wait) })
 	cmd.Flags().BoolVar(&force, "force", false, "replace an earlier export in DIR")
 	cmd.Flags().BoolVarP(&wait, "wait", "w", false, "wait until the job is done")

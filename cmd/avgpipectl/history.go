@@ -38,8 +38,8 @@ Metrics:
   norm    norm of the gradient before clipping, the mean of all pipelines; jobs without clip_norm have none
   tokens  tokens per second of all pipelines, over the last seconds
 
-Committed rounds and restarts are marked. Steps that were trained again after a failure are there once. Where a point stands
-for many steps it is their mean; an image shows their range too. Old steps of a long job are kept merged.
+Restarts are named, and an image marks committed rounds too. Steps that were trained again after a failure are there once. Where a
+point stands for many steps it is their mean; an image shows their range too. Old steps of a long job are kept merged.
 
 The output is text, csv, json, svg or png; when --out names a file that ends in one of them, it is that. csv has a line for each
 step, evaluation, committed round and start of a worker. The json output is an API history, or a list of them.`,
@@ -47,7 +47,7 @@ step, evaluation, committed round and start of a worker. The json output is an A
   avgpipectl history first second --metric tokens
   avgpipectl history my-job --out loss.svg
   avgpipectl history my-job -o csv >history.csv`,
-		Args: arguments(cobra.MinimumNArgs(1)),
+		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error { return c.history(o) }, "csv", "svg", "png")
 	choiceVar(cmd, &o.metric, "metric", "", "`METRIC`", metricNames())
 	cmd.Flags().StringVar(&o.out, "out", "", "write to a `FILE`")
@@ -59,8 +59,8 @@ step, evaluation, committed round and start of a worker. The json output is an A
 
 // check refuses what cannot be done before anything is asked.
 func (o *historyOptions) check(c *call) error {
-	if o.height < 8 || o.height > 200 {
-		return usagef("--height is %d; allowed is 8 to 200", o.height)
+	if o.height < 12 || o.height > 200 {
+		return usagef("--height is %d; allowed is 12 to 200", o.height)
 	}
 	if _, ok := terminal(c.out); ok && c.format == "png" && o.out == "" {
 		return usagef("a png is not for a terminal: name a file with --out")

@@ -76,7 +76,7 @@ func TestHistory(t *testing.T) {
 	}
 
 	text := want(t, exitDone, d, "history", "first", "second").out
-	for _, part := range []string{"A " + ids[0] + " first", "B " + ids[1] + " second", "● evaluation", "▲ committed round", "nats per token by optimizer steps"} {
+	for _, part := range []string{"A " + ids[0] + " first", "B " + ids[1] + " second", "● evaluation", "nats per token by optimizer steps"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in\n%s", part, text)
 		}
@@ -119,7 +119,7 @@ func TestHistoryUsage(t *testing.T) {
 	for says, args := range map[string][]string{
 		"did you mean loss?":        {"history", "1", "--metric", "los"},
 		"text, json, csv, svg, png": {"history", "1", "-o", "gif"},
-		"allowed is 8 to 200":       {"history", "1", "--height", "3"},
+		"allowed is 12 to 200":       {"history", "1", "--height", "3"},
 		"usage: avgpipectl history": {"history"},
 	} {
 		if r := want(t, exitRefused, nil, args...); !strings.Contains(r.messages, says) {

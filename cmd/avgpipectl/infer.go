@@ -28,7 +28,7 @@ computes on this machine, with the avgpiped beside this program or in PATH. The 
 drawn, without the prompt, up to the end of the document or --tokens.`,
 		Example: `  avgpipectl generate my-job --prompt 'func '
   avgpipectl generate ./model --prompt 'func ' --tokens 200 --temperature 0.7 --top-k 40`,
-		Args: arguments(cobra.ExactArgs(1)),
+		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		text, out := &bytes.Buffer{}, forPeople(c.out)
 		if c.format == formatJSON {
@@ -71,7 +71,7 @@ avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl predict spam-job 'You have won a prize'
   avgpipectl predict ./model digit.png --top 3 -o json | jq '.guesses[0]'
   avgpipectl predict ./masked 'The [MASK] barks.'`,
-		Args: arguments(cobra.MinimumNArgs(1)),
+		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		if r.Top < 1 {
 			return usagef("predict: --top is %d; at least 1 is shown", r.Top)
@@ -117,7 +117,7 @@ Without texts, the lines of standard input are translated. A line is printed for
 with the avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl translate gettext-job 'File not found'
   avgpipectl translate ./model -o json < english.txt | jq -r .text`,
-		Args: arguments(cobra.MinimumNArgs(1)),
+		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		return inferLines(c, api.InferTranslate, r, func(t api.Translation) error {
 			_, err := fmt.Fprintln(forPeople(c.out), t.Text)
@@ -139,7 +139,7 @@ tokens, accuracy and F1 of classifiers, BLEU of translations. With --held-out, o
 these files holds out. It computes on this machine, with the avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl evaluate spam-job --data spam/*.csv --held-out
   avgpipectl evaluate ./model --data test.jsonl -o json | jq .accuracy`,
-		Args: arguments(cobra.ExactArgs(1)),
+		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		if len(r.Files) == 0 {
 			return usagef("evaluate %s: name the data, as with --data test.txt", c.args[0])

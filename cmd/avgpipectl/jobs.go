@@ -63,7 +63,7 @@ With --from-round the job starts from an older round that is still kept, and new
 answer is an API status, or a list of them for several jobs.`,
 		Example: `  avgpipectl resume my-job
   avgpipectl resume my-job --from-round 300`,
-		Args: arguments(cobra.MinimumNArgs(1)),
+		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		switch err := c.exclusive("from-round", "from-start"); {
 		case err != nil:
@@ -97,7 +97,7 @@ API status, or a list of them for several jobs.`,
 		Example: `  avgpipectl rm my-job
   avgpipectl rm 3 4 5
   avgpipectl rm --force my-job`,
-		Args: arguments(cobra.MinimumNArgs(1)),
+		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		return c.each(func(ref string) (s api.JobStatus, say string, err error) {
 			if force {

@@ -40,13 +40,27 @@ func run(ctx context.Context, arguments []string, in io.Reader, out, messages io
 	if err == nil {
 		return exitDone
 	}
-	code := exitCode(err)
+	if _, ran := errors.AsType[*exit](err); !ran {
+		err = badUsage(cmd, err)
+	}
 	if flag := cmd.Flags().Lookup("output"); flag != nil && flag.Value.String() == formatJSON {
 		printJSONError(messages, err)
 	} else if text := err.Error(); text != "" {
 		fmt.Fprintln(messages, text) //nolint:errcheck // nowhere left to say it
 	}
-	return code
+	return exitCode(err)
+}
+
+// badUsage is an error of cobra, about flags and arguments, with what would be right.
+func badUsage(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := nearest.Word(unknown.GetSpecifiedName(), names); near != "" {
+			return usagef("%w; did you mean --%s?", err, near)
+		}
+	}
+	return usagef("%w; usage: %s; see %s --help", err, cmd.UseLine(), cmd.CommandPath())
 }
 
 func newRootCommand() *cobra.Command {
@@ -66,7 +80,6 @@ A JOB is named by its id, or by its name if only one job has it.`,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.SetFlagErrorFunc(flagError)
 	cmd.AddCommand(
 		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
@@ -101,18 +114,6 @@ func onlyVerbs(cmd *cobra.Command, args []string) error {
 		hint = "did you mean " + strings.Join(near, ", ") + "?"
 	}
 	return usagef("no verb %q; %s", args[0], hint)
-}
-
-// flagError says what is wrong with the flags of a verb, and which flag is near to one that it does not have.
-func flagError(cmd *cobra.Command, err error) error {
-	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
-		var names []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if near := nearest.Word(unknown.GetSpecifiedName(), names); near != "" {
-			return usagef("%w; did you mean --%s?", err, near)
-		}
-	}
-	return usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
 // exitHelp explains the exit codes in every verb's help.
@@ -175,14 +176,4 @@ func printJSONError(w io.Writer, err error) {
 		}
 	}
 	_ = json.NewEncoder(w).Encode(body) // nowhere left to say it
-}
-
-// arguments makes an error about the number of arguments a usage error that says what is expected.
-func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usagef("%w; usage: %s", err, cmd.UseLine())
-		}
-		return nil
-	}
 }

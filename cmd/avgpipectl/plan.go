@@ -77,7 +77,7 @@ Exit codes: 0 ok, 2 bad input.`,
   avgpipectl plan show --stages 3 --micro-batches 12 --forward 3,3,4 --backward 6,6,8 --link 0.5,8 -o svg > plan.svg
   avgpipectl plan show --stages 4 --micro-batches 8 -o json | jq -r .grid[]
   avgpipectl plan show --file plan.csv --link 0.5`,
-		Args: arguments(cobra.NoArgs),
+		Args: cobra.NoArgs,
 	}, func(c *call) error { return c.planShow(o) }, "svg")
 	f := cmd.Flags()
 	choiceVar(cmd, &o.schedule, "schedule", "", "`NAME`", schedule.Names())
@@ -98,26 +98,6 @@ func describeSchedules() string {
 		fmt.Fprintf(&b, "  %-13s  %s\n", name, schedule.About(name))
 	}
 	return b.String()
-}
-
-// planView is the json output.
-type planView struct {
-	Schedule     string        `json:"schedule"`
-	Stages       int           `json:"stages"`
-	Chunks       int           `json:"chunks"` // stages a device
-	MicroBatches int           `json:"micro_batches"`
-	Grid         schedule.Plan `json:"grid"`
-	InFlight     []int         `json:"pinned"` // micro-batches, per stage
-	Warmup       []int         `json:"warmup"` // forwards before the first backward, per stage
-	Reason       string        `json:"reason"`
-	Simulated    planTimes     `json:"simulated"`
-}
-
-// planTimes are the simulated times.
-type planTimes struct {
-	BatchTime float64   `json:"batch_time"` // in the unit of the flags
-	Bubble    float64   `json:"bubble"`     // 0..1 of all stages' time
-	Busy      []float64 `json:"busy"`       // per stage, 0..1 of the batch time
 }
 
 // What a drawing shows at most: of an SVG image a browser shows no more ops, of text nobody reads more rows.
@@ -146,10 +126,10 @@ func (c *call) planShow(o planShowOptions) error {
 	}
 	switch c.format {
 	case formatJSON:
-		return printJSON(c.out, planView{
-			Schedule: o.schedule, Stages: o.stages, Chunks: o.chunks, MicroBatches: o.microBatches,
-			Grid: plan, InFlight: result.InFlight, Warmup: schedule.Warmup(plan), Reason: reason,
-			Simulated: planTimes{BatchTime: result.Makespan, Bubble: result.Bubble, Busy: planBusy(result)},
+		return printJSON(c.out, map[string]any{
+			"schedule": o.schedule, "stages": o.stages, "chunks": o.chunks, "micro_batches": o.microBatches, "reason": reason,
+			"grid": plan, "pinned": result.InFlight, "warmup": schedule.Warmup(plan),
+			"simulated": map[string]any{"batch_time": result.Makespan, "bubble": result.Bubble, "busy": planBusy(result)},
 		})
 	case "svg":
 		return c.printf("%s", schedule.DrawSVG(schedule.Drawing{Result: result}))
@@ -242,7 +222,7 @@ func spread[T any](values []T, noun string, n int, unit string) ([]T, error) {
 	return nil, fmt.Errorf("%s for %s; want one for all, or one a %s", words.Count(len(values), noun), words.Count(n, unit), unit)
 }
 
-// planBusy turns each stage's time of compute into a fraction of the batch time.
+// planBusy turns each device's time of compute into a fraction of the time of all.
 func planBusy(r schedule.Result) []float64 {
 	shares := make([]float64, len(r.Busy))
 	for k, busy := range r.Busy {

@@ -78,7 +78,7 @@ The perfetto output opens in ui.perfetto.dev and in chrome://tracing. Exit codes
   avgpipectl plan compare -f costs.yaml --schedules 1f1b,afp --pipelines 2
   avgpipectl plan compare -f costs.yaml -o svg > plans.svg
   avgpipectl plan compare -f costs.yaml -o perfetto > trace.json`,
-		Args: arguments(cobra.NoArgs),
+		Args: cobra.NoArgs,
 	}, func(c *call) error { return c.planCompare(o) }, "svg", "perfetto")
 	f := cmd.Flags()
 	f.StringVarP(&o.file, "file", "f", "", "`FILE` of costs")
@@ -209,40 +209,22 @@ func drawingsOf(candidates []schedule.Candidate) []schedule.Drawing {
 	return drawings
 }
 
-// compareView is one schedule of the json output.
-type compareView struct {
-	Schedule  string              `json:"schedule"`
-	Error     string              `json:"error,omitempty"` // why it cannot run; then nothing follows
-	Reason    string              `json:"reason,omitempty"`
-	BatchTime float64             `json:"batch_time,omitempty"` // in the file's unit, from batch to batch of a pipeline
-	Bubble    float64             `json:"bubble"`               // 0..1 of all devices' time
-	Busy      []float64           `json:"busy,omitempty"`       // per device, 0..1 of the time
-	InFlight  []int               `json:"pinned,omitempty"`     // micro-batches, per device and pipeline
-	Memory    []compareSize       `json:"memory,omitempty"`     // per device
-	Links     []schedule.LinkLoad `json:"links,omitempty"`
-}
-
-type compareSize struct {
-	Static   int64 `json:"static_bytes"`
-	Peak     int64 `json:"peak_bytes"`
-	Reserved int64 `json:"reserved_bytes"`
-	Short    int64 `json:"short_bytes"`
-}
-
-func viewsOf(candidates []schedule.Candidate) []compareView {
-	var views []compareView
+// viewsOf are the schedules of the json output. A time is in the file's unit, from batch to batch of a pipeline; a share 0 to 1 of the time.
+func viewsOf(candidates []schedule.Candidate) []map[string]any {
+	var views []map[string]any
 	for _, c := range candidates {
-		v := compareView{Schedule: c.Schedule}
 		if c.Err != nil {
-			v.Error = c.Err.Error()
-		} else {
-			v.Reason, v.BatchTime, v.Bubble = c.Reason, c.Result.Period, c.Result.Bubble
-			v.Busy, v.InFlight, v.Links = planBusy(c.Result), c.Result.InFlight, c.Result.Links
-			for _, m := range c.Result.Memory {
-				v.Memory = append(v.Memory, compareSize{m.Static, m.Peak, m.Reserved, m.Short()})
-			}
+			views = append(views, map[string]any{"schedule": c.Schedule, "error": c.Err.Error()})
+			continue
 		}
-		views = append(views, v)
+		var memory []map[string]int64 // of each device
+		for _, m := range c.Result.Memory {
+			memory = append(memory, map[string]int64{"static_bytes": m.Static, "peak_bytes": m.Peak, "reserved_bytes": m.Reserved, "short_bytes": m.Short()})
+		}
+		views = append(views, map[string]any{
+			"schedule": c.Schedule, "reason": c.Reason, "batch_time": c.Result.Period, "bubble": c.Result.Bubble, "busy": planBusy(c.Result),
+			"pinned": c.Result.InFlight, "memory": memory, "links": c.Result.Links,
+		})
 	}
 	return views
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,44 +126,25 @@ func tuningText(p *api.TuneProgress) string {
 	return fmt.Sprintf("step %d of %d: %s", min(p.Done+1, p.Total), p.Total, p.Text)
 }
 
-// progressText says how far a job is in at most so many columns: step, losses, speed, time left, last committed round. Of a text that is
-// too long, the parts of the highest rank go first; the time left goes last.
+// progressText says how far a job is in at most so many columns: what matters most comes first, and what finds no room is left out.
 func progressText(s api.JobStatus, width int) string {
 	if s.Tuning != nil {
 		return words.Clip(tuningText(s.Tuning), width)
 	}
-	type part struct {
-		rank int
-		text string
-	}
-	parts := []part{
-		{1, fmt.Sprintf("step %d/%s", s.Step, known(s.Steps))}, {6, fmt.Sprintf("sample %d/%s", s.SamplesSeen, known(s.BudgetSamples))},
-	}
-	add := func(rank int, there bool, text string) {
-		if there {
-			parts = append(parts, part{rank, text})
+	text := fmt.Sprintf("step %d/%s", s.Step, known(s.Steps))
+	add := func(there bool, format string, args ...any) {
+		if part := fmt.Sprintf(", "+format, args...); there && utf8.RuneCountInString(text+part) <= width {
+			text += part
 		}
 	}
-	add(2, s.Loss != nil, "loss "+number(s.Loss, "%.3f"))
-	add(3, s.EvalLoss != nil, "eval "+number(s.EvalLoss, "%.3f"))
-	if s.Accuracy != nil {
-		add(4, true, fmt.Sprintf("accuracy %.1f%%", 100**s.Accuracy))
-	}
-	add(5, s.TokensPerS > 0, words.Number(s.TokensPerS)+" "+speedUnit(s))
-	add(0, s.ETAS != nil, seconds(s.ETAS)+" left")
-	add(7, s.CommittedRound > 0, fmt.Sprintf("round %d committed", s.CommittedRound))
-	for {
-		var texts []string
-		for _, p := range parts {
-			texts = append(texts, p.text)
-		}
-		text := strings.Join(texts, ", ")
-		if utf8.RuneCountInString(text) <= width || len(parts) == 1 {
-			return words.Clip(text, width)
-		}
-		last := slices.MaxFunc(parts, func(a, b part) int { return cmp.Compare(a.rank, b.rank) })
-		parts = slices.DeleteFunc(parts, func(p part) bool { return p == last })
-	}
+	add(s.ETAS != nil, "%s left", seconds(s.ETAS))
+	add(s.Loss != nil, "loss %s", number(s.Loss, "%.3f"))
+	add(s.EvalLoss != nil, "eval %s", number(s.EvalLoss, "%.3f"))
+	add(s.Accuracy != nil, "accuracy %s", number(s.Accuracy, "%.3f"))
+	add(s.TokensPerS > 0, "%s %s", words.Number(s.TokensPerS), speedUnit(s))
+	add(true, "sample %d/%s", s.SamplesSeen, known(s.BudgetSamples))
+	add(s.CommittedRound > 0, "round %d committed", s.CommittedRound)
+	return words.Clip(text, width)
 }
 
 // known prints a part of the budget, which the data may be needed to tell.

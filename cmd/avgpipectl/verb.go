@@ -41,9 +41,13 @@ func verb(cmd *cobra.Command, run func(c *call) error, more ...string) *cobra.Co
 	format := formatText
 	choiceVar(cmd, &format, "output", "o", "`FORMAT`", append([]string{formatText, formatJSON}, more...))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return run(&call{
+		err := run(&call{
 			ctx: cmd.Context(), args: args, flags: cmd.Flags(), in: cmd.InOrStdin(), out: cmd.OutOrStdout(), messages: cmd.ErrOrStderr(), format: format,
 		})
+		if err != nil {
+			return &exit{exitCode(err), err} // unlike cobra's own
+		}
+		return nil
 	}
 	return cmd
 }

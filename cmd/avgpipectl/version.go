@@ -27,7 +27,7 @@ func newVersionCommand() *cobra.Command {
 		Short:   "Print the version of this program and of the daemon",
 		Long:    `Print the version of this program and, when one answers, of the daemon.`,
 		Example: `  avgpipectl version -o json`,
-		Args:    arguments(cobra.NoArgs),
+		Args:    cobra.NoArgs,
 	}, func(c *call) error {
 		view := versionView{Client: version, Go: runtime.Version()}
 		ctx, stop := context.WithTimeout(c.ctx, versionTimeout) // the client's own is worth knowing without a daemon

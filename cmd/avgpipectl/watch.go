@@ -24,7 +24,7 @@ seconds. Ctrl-C ends the watching, not the job. A daemon that is restarted meanw
 The json output is one API status per line.`,
 		Example: `  avgpipectl watch my-job
   avgpipectl watch my-job -o json | jq .loss`,
-		Args: arguments(cobra.ExactArgs(1)),
+		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		_, err := c.watch(c.args[0])
 		return err

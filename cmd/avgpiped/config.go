@@ -222,23 +222,23 @@ func configHelp() string {
 	return b.String()
 }
 
-// readConfig reads a configuration file, and the texts of its keys. A file that somebody has to correct is a configError.
-func readConfig(path string) (config, map[string]string, error) {
+// readConfig reads a configuration file. One that somebody has to correct is a configError.
+func readConfig(path string) (config, error) {
 	text, err := (*access.Opener)(nil).ReadFile(path, capConfigBytes)
 	switch errno, ofHost := errors.AsType[syscall.Errno](err); {
 	case ofHost && errno != syscall.ENOENT && errno != syscall.EACCES && errno != syscall.ENOTDIR: // it may pass
-		return config{}, nil, fmt.Errorf("read the configuration: %w", err)
+		return config{}, fmt.Errorf("read the configuration: %w", err)
 	case err != nil:
-		return config{}, nil, configError(fmt.Errorf("read the configuration: %w", err))
+		return config{}, configError(fmt.Errorf("read the configuration: %w", err))
 	}
 	if strings.TrimSpace(string(text)) == "" { // as while somebody writes it
-		return config{}, nil, refused(fmt.Errorf("%s is empty; a comment is enough where every key has its default", path))
+		return config{}, refused(fmt.Errorf("%s is empty; a comment is enough where every key has its default", path))
 	}
-	c, texts, err := parseConfig(path, text)
+	c, err := parseConfig(path, text)
 	if err != nil {
-		return c, nil, refused(err)
+		return c, refused(err)
 	}
-	return c, texts, nil
+	return c, nil
 }
 
 func refused(err error) error {
@@ -251,7 +251,7 @@ func (c *config) explain(err error) error {
 	switch {
 	case !ok:
 		return err
-	case c.file == nil || c.file.Value(wrong.Key) == nil:
+	case c.file == nil || c.text(wrong.Key) == "":
 		return configError(err)
 	}
 	c.file.Refuse(wrong.Key, "", "%v", wrong.Err)
@@ -261,9 +261,17 @@ func (c *config) explain(err error) error {
 // capConfigBytes bounds a configuration file.
 const capConfigBytes = 64 << 10
 
+// text is what the file says of a key; "", which no key may be, where it does not have it.
+func (c *config) text(key string) string {
+	if v := c.file.Value(key); v != nil {
+		return v.Scalar
+	}
+	return ""
+}
+
 // parseConfig parses a configuration file strictly: every problem at once, at its line, with what is allowed.
-func parseConfig(path string, text []byte) (config, map[string]string, error) {
-	c, texts := defaultConfig(), map[string]string{}
+func parseConfig(path string, text []byte) (config, error) {
+	c := defaultConfig()
 	all := keys(&c)
 	var names []string
 	for _, k := range all {
@@ -283,15 +291,14 @@ func parseConfig(path string, text []byte) (config, map[string]string, error) {
 		case !k.set(v.Scalar):
 			file.Refuse(k.name, nearest.Word(v.Scalar, k.words), "%s is %q; allowed is %s", k.name, v.Scalar, k.allowed)
 		}
-		texts[k.name] = v.Scalar
 	}
 	if jobs := c.limits.Jobs; file.Err() == nil && jobs.RetryLongest < jobs.RetryFirst {
-		wrong := "retry_longest"
-		if file.Value(wrong) == nil {
-			wrong = "retry_first"
+		wrong := "retry_first"
+		if file.Has("retry_longest") {
+			wrong = "retry_longest"
 		}
 		file.Refuse(wrong, "", "retry_longest is %v, less than retry_first, %v; the pause grows from the one to the other", jobs.RetryLongest, jobs.RetryFirst)
 	}
 	c.file = file
-	return c, texts, file.Err()
+	return c, file.Err()
 }

@@ -41,11 +41,11 @@ func runDaemon(ctx context.Context, o daemonOptions, out io.Writer) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // before anything that takes time: it would end the program
 	defer signal.Stop(hangups)
-	c, texts, err := readConfig(o.config)
+	c, err := readConfig(o.config)
 	if err != nil {
 		return err
 	}
-	r := newReloader(o.config, c, texts)
+	r := newReloader(o.config, c)
 	r.log = logging.New(out, r.level)
 	running, end := context.WithCancel(ctx)
 	var following sync.WaitGroup

@@ -23,7 +23,7 @@ func TestConfig(t *testing.T) {
 		if d.Cmd != "parse" {
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 		}
-		c, _, err := parseConfig("avgpiped.yaml", []byte(d.Input))
+		c, err := parseConfig("avgpiped.yaml", []byte(d.Input))
 		if err != nil {
 			return err.Error()
 		}
@@ -39,7 +39,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _, err := parseConfig(path, text)
+	c, err := parseConfig(path, text)
 	c.file = nil
 	if err != nil || c != defaultConfig() {
 		t.Errorf("as shipped: %+v, %v; want the defaults, %+v", c, err, defaultConfig())
@@ -51,7 +51,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 		if k.ofHost {
 			continue
 		}
-		c, _, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.name, k.initial))
+		c, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.name, k.initial))
 		if c.file = nil; err != nil || c != defaultConfig() {
 			t.Errorf("%s: %s is not the default: %+v, %v", k.name, k.initial, c, err)
 		}

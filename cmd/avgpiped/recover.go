@@ -30,7 +30,7 @@ Exit codes:
 			if path == "" {
 				return configError(errors.New("recover needs --config FILE, which says where the state directory is"))
 			}
-			c, _, err := readConfig(path)
+			c, err := readConfig(path)
 			if err != nil {
 				return err
 			}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"maps"
 	"os"
 	"sync/atomic"
 
@@ -13,22 +12,23 @@ import (
 
 // reloader reads the configuration file of a running daemon again and puts its live keys into force.
 type reloader struct {
-	path   string
-	texts  map[string]string // of the keys in force
-	level  zap.AtomicLevel
-	limits atomic.Pointer[node.Limits]
-	log    *zap.Logger
+	path            string
+	started, latest config // that the daemon runs with, and whose live keys are in force
+	level           zap.AtomicLevel
+	limits          atomic.Pointer[node.Limits]
+	log             *zap.Logger
 }
 
 // newReloader puts the configuration that the daemon starts with into force. The caller sets the log.
-func newReloader(path string, c config, texts map[string]string) *reloader {
-	r := &reloader{path: path, texts: maps.Clone(texts), level: zap.NewAtomicLevel()}
+func newReloader(path string, c config) *reloader {
+	r := &reloader{path: path, started: c, level: zap.NewAtomicLevel()}
 	r.apply(c)
 	return r
 }
 
 // apply puts what live keys say into force.
 func (r *reloader) apply(c config) {
+	r.latest = c
 	r.level.SetLevel(c.logLevel)
 	r.limits.Store(&c.limits)
 }
@@ -47,7 +47,7 @@ func (r *reloader) follow(ctx context.Context, hangups <-chan os.Signal) {
 
 // reload reads the file. One that is refused changes nothing.
 func (r *reloader) reload() {
-	c, texts, err := readConfig(r.path)
+	c, err := readConfig(r.path)
 	if err == nil {
 		_, err = nodeConfig(c, r.log) // what the next start would refuse
 	}
@@ -57,13 +57,11 @@ func (r *reloader) reload() {
 	}
 	changed, ignored := []string{}, []string{}
 	for _, k := range keys(&c) {
-		switch { // a key that the file does not have is "", which no key may be
-		case texts[k.name] == r.texts[k.name]:
-		case !k.live:
-			ignored = append(ignored, k.name)
-		default:
+		switch {
+		case k.live && c.text(k.name) != r.latest.text(k.name):
 			changed = append(changed, k.name)
-			r.texts[k.name] = texts[k.name]
+		case !k.live && c.text(k.name) != r.started.text(k.name):
+			ignored = append(ignored, k.name)
 		}
 	}
 	r.apply(c)

@@ -131,14 +131,14 @@ func TestLogReaderGoesOnAfterEveryEntry(t *testing.T) {
 
 func TestLogReaderSelects(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker.log")
-	addLog(t, path, `{"level":"info","ts":1.5,"msg":"old form"}`+"\n"+logLine(1, "debug", "a")+logLine(2, "warn", "b")+logLine(3, "error", "c"))
+	addLog(t, path, `{"time":"1970-01-01T00:00:01.500Z","level":"info","msg":"before"}`+"\n"+logLine(1, "debug", "a")+logLine(2, "warn", "b")+logLine(3, "error", "c"))
 	for _, c := range []struct {
 		request api.LogRequest
 		want    string
 	}{
 		{api.LogRequest{Level: "warn"}, "b,c"},
 		{api.LogRequest{Level: "error"}, "c"},
-		{api.LogRequest{Level: "debug"}, "old form,a,b,c"},
+		{api.LogRequest{Level: "debug"}, "before,a,b,c"},
 		{api.LogRequest{Since: time.Date(2026, 1, 2, 3, 4, 2, 0, time.UTC)}, "b,c"},
 	} {
 		if got, _ := readLog(t, openedLog(t, path, c.request), true); got != c.want {

@@ -4,6 +4,7 @@ package api
 import (
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -187,19 +188,8 @@ type ResumeRequest struct {
 
 // Error is the body of every answer that is not 2xx.
 type Error struct {
-	Status   int       `json:"-"` // of HTTP
-	Code     Code      `json:"code"`
-	Message  string    `json:"error"`              // for people; it may change
-	Problems []Problem `json:"problems,omitempty"` // of a refused job file
-}
-
-// Problem is one thing wrong with a job file.
-type Problem struct {
-	File    string `json:"file"`
-	Line    int    `json:"line"`
-	Column  int    `json:"column"`
-	Text    string `json:"text"` // the offending line
-	Key     string `json:"key"`  // "train.batch"
-	Message string `json:"message"`
-	Nearest string `json:"nearest,omitempty"` // the nearest valid key or value
+	Status   int                 `json:"-"` // of HTTP
+	Code     Code                `json:"code"`
+	Message  string              `json:"error"`              // for people; it may change
+	Problems strictyaml.Problems `json:"problems,omitempty"` // of a refused job file
 }

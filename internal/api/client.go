@@ -24,11 +24,8 @@ type Client struct{ unix *unixhttp.Client }
 // callTimeout bounds every call but the streams. A submit reads all the job's data files once.
 const callTimeout = time.Minute
 
-// maxLine bounds a line of a stream.
-const maxLine = 1 << 20
-
-// maxEntry bounds an entry of a log: one line of output, escaped.
-const maxEntry = 16 << 20
+// maxLine bounds a line of a stream, such as an entry of a log: one line of output, escaped.
+const maxLine = 16 << 20
 
 // NewClient returns a client of the daemon on a socket. It dials on first use.
 func NewClient(socket string) *Client { return &Client{unixhttp.New(socket, 5*time.Second)} }
@@ -99,69 +96,43 @@ func (c *Client) Version(ctx context.Context) (VersionInfo, error) {
 // wraps io.ErrUnexpectedEOF means that the daemon went away first. each must not block for long; nil is allowed.
 func (c *Client) Watch(ctx context.Context, ref string, each func(JobStatus)) (JobStatus, error) {
 	var last JobStatus
-	err := c.unix.Lines(ctx, PathJob(ref, "watch"), maxLine, func(line []byte) error {
-		var s JobStatus
-		if err := json.Unmarshal(line, &s); err != nil {
-			return fmt.Errorf("watch job %s: decode status: %w", ref, err)
-		}
+	err := unixhttp.Each(ctx, c.unix, http.MethodGet, PathJob(ref, "watch"), nil, maxLine, func(s JobStatus) error {
 		last = s
 		if each != nil {
 			each(s)
 		}
 		return nil
 	})
-	if _, broken := errors.AsType[*unixhttp.ReadError](err); err != nil && !broken {
-		return last, c.explain(err)
+	if err == nil && !last.State.Ended() {
+		err = &unixhttp.ReadError{Err: io.EOF}
 	}
-	if !last.State.Ended() {
-		return last, fmt.Errorf("watch job %s: the daemon at %s closed the stream: %w", ref, c.unix.Socket, io.ErrUnexpectedEOF)
-	}
-	return last, nil
+	return last, c.explain(err)
 }
 
 // Tune tunes a job file without submitting it, and calls each with every update but the last. A refused file is an *Error with
 // Problems. The tuning ends when ctx does.
-func (c *Client) Tune(ctx context.Context, r SubmitRequest, each func(TuneUpdate) error) (*tuner.Report, error) {
-	body, err := c.unix.Do(ctx, http.MethodPost, PathTune, r)
-	if err != nil {
-		return nil, c.explain(err)
-	}
-	defer body.Close() //nolint:errcheck // only read
-	lines := json.NewDecoder(body)
-	for {
-		var u TuneUpdate
-		err := lines.Decode(&u)
-		switch {
-		case err != nil && context.Cause(ctx) != nil:
-			return nil, context.Cause(ctx)
-		case errors.Is(err, io.EOF):
-			return nil, fmt.Errorf("tune %s: the daemon at %s closed the stream: %w", r.File, c.unix.Socket, io.ErrUnexpectedEOF)
-		case err != nil:
-			return nil, fmt.Errorf("tune %s: read from %s: %w", r.File, c.unix.Socket, err)
-		case u.Report != nil:
-			return u.Report, nil
-		case u.Error != "":
-			return nil, &Error{Status: http.StatusUnprocessableEntity, Message: u.Error}
+func (c *Client) Tune(ctx context.Context, r SubmitRequest, each func(TuneUpdate) error) (report *tuner.Report, err error) {
+	err = unixhttp.Each(ctx, c.unix, http.MethodPost, PathTune, r, maxLine, func(u TuneUpdate) error {
+		if report = u.Report; report != nil {
+			return nil
 		}
-		if err := each(u); err != nil {
-			return nil, err
+		if u.Error != "" {
+			return &Error{Status: http.StatusUnprocessableEntity, Message: u.Error}
 		}
+		return each(u)
+	})
+	if err == nil && report == nil {
+		err = &unixhttp.ReadError{Err: io.EOF}
 	}
+	return report, c.explain(err)
 }
 
 // Logs calls each with every entry of a job's log that is asked for, a JSON object; with Follow it goes on until the job has
 // ended. An error that wraps io.ErrUnexpectedEOF means that the daemon went away first: ask again with After, the cursor of the
 // last entry.
 func (c *Client) Logs(ctx context.Context, ref string, r LogRequest, each func(entry []byte) error) error {
-	err := c.unix.Lines(ctx, PathJob(ref, "logs")+"?"+r.query().Encode(), maxEntry, each)
-	broken, ok := errors.AsType[*unixhttp.ReadError](err)
-	switch {
-	case ok && errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("read the logs of job %s from %s: %w", ref, c.unix.Socket, broken.Err)
-	case ok:
-		return fmt.Errorf("read the logs of job %s from %s: %w: %w", ref, c.unix.Socket, io.ErrUnexpectedEOF, broken.Err)
-	}
-	return c.explain(err)
+	return c.explain(unixhttp.Each(ctx, c.unix, http.MethodGet, PathJob(ref, "logs")+"?"+r.query().Encode(), nil, maxLine,
+		func(entry json.RawMessage) error { return each(entry) }))
 }
 
 // Model copies a tar of the exported model of the job's last committed round to w.
@@ -189,8 +160,12 @@ func call[A any](ctx context.Context, c *Client, method, path string, body any) 
 	return answer, c.explain(err)
 }
 
-// explain turns an answer that is not 2xx into an *Error, and a daemon that does not answer into a *ConnectError.
+// explain turns an answer that is not 2xx into an *Error, a daemon that does not answer into a *ConnectError, and a stream that broke off
+// into an io.ErrUnexpectedEOF.
 func (c *Client) explain(err error) error {
+	if _, broken := errors.AsType[*unixhttp.ReadError](err); broken && !errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("the daemon at %s closed the stream: %w", c.unix.Socket, io.ErrUnexpectedEOF)
+	}
 	if unreachable, ok := errors.AsType[*unixhttp.DialError](err); ok {
 		return &ConnectError{Socket: c.unix.Socket, Err: unreachable.Err}
 	}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
@@ -52,19 +51,13 @@ func (e *Error) Error() string {
 	if len(e.Problems) == 0 {
 		return e.Message
 	}
-	texts := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		texts[i] = strictyaml.Problem(p).Error()
-	}
-	return strings.Join(texts, "\n")
+	return e.Problems.Error()
 }
 
 // Refused returns the error of a refused job file.
 func Refused(problems strictyaml.Problems) *Error {
 	e := Errorf(http.StatusUnprocessableEntity, "the job file is refused: %s", words.Count(len(problems), "problem"))
-	for _, p := range problems {
-		e.Problems = append(e.Problems, Problem(p))
-	}
+	e.Problems = problems
 	return e
 }
 

@@ -28,32 +28,6 @@ type Line struct {
 // Point is a value, and the range of what it is the mean of.
 type Point struct{ X, Y, Low, High float64 }
 
-// The marks as characters.
-const (
-	dotRune  = '●'
-	tickRune = '▲'
-	ruleRune = '┊'
-)
-
-// mark is what stands in a legend beside the lines.
-type mark struct {
-	as   rune
-	name string
-}
-
-// marks are those that a chart has.
-func (c *Chart) marks() (marks []mark) {
-	add := func(as rune, name string, of func(l Line) bool) {
-		if slices.ContainsFunc(c.Lines, of) {
-			marks = append(marks, mark{as, name})
-		}
-	}
-	add(dotRune, "evaluation", func(l Line) bool { return len(l.Dots) > 0 })
-	add(tickRune, "committed round", func(l Line) bool { return len(l.Ticks) > 0 })
-	add(ruleRune, "restart", func(l Line) bool { return len(l.Rules) > 0 })
-	return marks
-}
-
 // box is a range of both axes.
 type box struct{ left, right, bottom, top float64 }
 
@@ -87,24 +61,4 @@ func (c *Chart) bounds() box {
 		b.bottom = max(b.bottom, 0)
 	}
 	return b
-}
-
-// ticks are round values between two bounds, about n of them.
-func ticks(from, to float64, n int) []float64 {
-	step := (to - from) / float64(max(n, 1))
-	if !(step > 0) || math.IsInf(step, 0) {
-		return nil
-	}
-	unit := math.Pow(10, math.Floor(math.Log10(step)))
-	for _, m := range []float64{1, 2, 5, 10} {
-		if m*unit >= step*(1-1e-9) {
-			step = m * unit
-			break
-		}
-	}
-	var out []float64
-	for i := math.Ceil(from/step - 1e-9); i*step <= to*(1+1e-9) && len(out) <= 4*n; i++ {
-		out = append(out, i*step+0) // + 0: not -0
-	}
-	return out
 }

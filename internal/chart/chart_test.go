@@ -126,19 +126,3 @@ func TestImages(t *testing.T) {
 	wellFormed(t, "one job", one)
 	wellFormed(t, "three jobs", three)
 }
-
-func TestTicksAreRound(t *testing.T) {
-	for _, c := range []struct {
-		from, to float64
-		n        int
-		want     string
-	}{{0, 10, 5, "[0 2 4 6 8 10]"}, {0.13, 0.98, 4, "[0.5]"}, {1.2, 5.3, 4, "[2 4]"}, {0, 3e-4, 3, "[0 0.0001 0.0002 0.0003]"}, {1, 1, 5, "[]"}} {
-		var got []string
-		for _, v := range ticks(c.from, c.to, c.n) {
-			got = append(got, fmt.Sprintf("%.4g", v))
-		}
-		if text := fmt.Sprint(got); text != c.want {
-			t.Errorf("ticks from %v to %v: %s, want %s", c.from, c.to, text, c.want)
-		}
-	}
-}

@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -50,47 +49,17 @@ type Entry struct {
 	Text  []byte // one JSON object, without the end of the line
 }
 
-// Parse reads a line of the form; lines of earlier versions, with a number of seconds as ts, are rewritten. It reports false of what
-// is no such line.
+// Parse reads a line of the form. It reports false of what is no such line.
 func Parse(line []byte) (Entry, bool) {
 	var has struct {
-		Time  *string  `json:"time"`
-		Stamp *float64 `json:"ts"`
-		Level *string  `json:"level"`
-		Msg   *string  `json:"msg"`
+		Time  time.Time `json:"time"`
+		Level *string   `json:"level"`
+		Msg   *string   `json:"msg"`
 	}
-	if json.Unmarshal(line, &has) != nil || has.Msg == nil || has.Level == nil {
+	if json.Unmarshal(line, &has) != nil || has.Msg == nil || has.Level == nil || has.Time.IsZero() {
 		return Entry{}, false
 	}
-	e := Entry{Level: Level(*has.Level), Text: line}
-	switch {
-	case has.Time != nil:
-		at, err := time.Parse(time.RFC3339Nano, *has.Time)
-		if err != nil {
-			return Entry{}, false
-		}
-		e.Time = at.UTC()
-	case has.Stamp != nil:
-		e.Time = time.UnixMicro(int64(math.Round(*has.Stamp * 1e6))).UTC()
-		e.Text = withTime(line, e.Time)
-	default:
-		return Entry{}, false
-	}
-	return e, true
-}
-
-// withTime replaces the ts of an old line by a time in front.
-func withTime(line []byte, at time.Time) []byte {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(line, &fields) != nil {
-		return line // it has been decoded before
-	}
-	delete(fields, "ts")
-	rest, err := json.Marshal(fields)
-	if err != nil {
-		return line
-	}
-	return append([]byte(`{"time":"`+at.Format(timeLayout)+`",`), rest[1:]...)
+	return Entry{Time: has.Time.UTC(), Level: Level(*has.Level), Text: line}, true
 }
 
 // Foreign makes an entry of output that is no line of the form, such as what the Go runtime prints of a panic: its first line is the

@@ -241,12 +241,12 @@ func TestErrorsHaveACodeAndNoWordOfGo(t *testing.T) {
 		{"GET", "/v1/jobs?%zz", "", 400, api.BadRequest, `the query cannot be read: "%zz"`},
 		{"POST", "/v1/jobs", "}", 400, api.BadRequest, "no JSON: the fault is at byte 1"},
 		{"POST", "/v1/jobs", "{} {}", 400, api.BadRequest, "something follows"},
-		{"POST", "/v1/jobs", "[]", 400, api.BadRequest, "is an array; it must be an object"},
+		{"POST", "/v1/jobs", "[]", 400, api.BadRequest, `has a value of the wrong type, array, in ""`},
 		{"POST", "/v1/jobs", `{"fiel": "x"}`, 400, api.BadRequest, `the key "fiel"`},
-		{"POST", "/v1/jobs", `{"file": 1.5}`, 400, api.BadRequest, "has a number in file; it must be a string"},
-		{"POST", "/v1/jobs", `{"set": {}}`, 400, api.BadRequest, "has an object in set; it must be an array"},
-		{"POST", "/v1/tune", `{"retune": "yes"}`, 400, api.BadRequest, "has a string in retune; it must be a boolean"},
-		{"POST", "/v1/tune", `{"env": {"A": true}}`, 400, api.BadRequest, "has a boolean in env"},
+		{"POST", "/v1/jobs", `{"file": 1.5}`, 400, api.BadRequest, `wrong type, number 1.5, in "file"`},
+		{"POST", "/v1/jobs", `{"set": {}}`, 400, api.BadRequest, `wrong type, object, in "set"`},
+		{"POST", "/v1/tune", `{"retune": "yes"}`, 400, api.BadRequest, `wrong type, string, in "retune"`},
+		{"POST", "/v1/tune", `{"env": {"A": true}}`, 400, api.BadRequest, `wrong type, bool, in "env`},
 		{"POST", "/v1/jobs", `{"source": "` + strings.Repeat("x", 2<<20) + `"}`, 413, api.TooLarge, "more than 1048576 bytes"},
 	} {
 		name := c.method + " " + c.path + " " + c.body[:min(len(c.body), 40)]

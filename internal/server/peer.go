@@ -16,30 +16,27 @@ type Peer struct {
 	GIDs []int // the primary group first
 }
 
-// maxGroups bounds a user's supplementary groups (NGROUPS_MAX of Linux).
-const maxGroups = 65536
+type askerKey struct{}
 
-type peerKey struct{}
+// asker is the peer of a connection, or why it is not known.
+type asker struct {
+	peer Peer
+	err  error
+}
 
 // withPeer keeps the peer of a connection for the requests that come over it.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	peer, err := peerOf(c)
-	if err != nil {
-		return context.WithValue(ctx, peerKey{}, err)
-	}
-	return context.WithValue(ctx, peerKey{}, peer)
+	return context.WithValue(ctx, askerKey{}, asker{peer, err})
 }
 
 // peerFrom returns what withPeer kept.
 func peerFrom(ctx context.Context) (Peer, error) {
-	switch v := ctx.Value(peerKey{}).(type) {
-	case Peer:
-		return v, nil
-	case error:
-		return Peer{}, v
-	default:
+	a, ok := ctx.Value(askerKey{}).(asker)
+	if !ok {
 		return Peer{}, errors.New("the connection's user is not known")
 	}
+	return a.peer, a.err
 }
 
 // peerOf asks the kernel who connected: SO_PEERCRED and SO_PEERGROUPS, fixed when the client called connect.
@@ -72,15 +69,16 @@ func peerOf(c net.Conn) (Peer, error) {
 
 // peerGroups returns the supplementary groups of the process that connected.
 func peerGroups(fd uintptr) ([]int, error) {
-	for room := 64; room <= maxGroups; room *= 4 {
-		ids := make([]uint32, room)
-		size := uint32(room) * 4
+	ids := make([]uint32, 64)
+	for {
+		size := uint32(4 * len(ids)) //nolint:gosec // at most 4 * NGROUPS_MAX
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&ids[0])), uintptr(unsafe.Pointer(&size)), 0)
-		if errno == unix.ERANGE {
+		switch {
+		case errno == unix.ERANGE && int(size/4) > len(ids): // size is what they take
+			ids = make([]uint32, size/4)
 			continue
-		}
-		if errno != 0 {
+		case errno != 0:
 			return nil, errno
 		}
 		groups := make([]int, size/4)
@@ -89,5 +87,4 @@ func peerGroups(fd uintptr) ([]int, error) {
 		}
 		return groups, nil
 	}
-	return nil, fmt.Errorf("more than %d groups", maxGroups)
 }

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -141,7 +143,39 @@ func readBody[B any](r *http.Request) (body B, peer Peer, err error) {
 	if peer, err = peerFrom(r.Context()); err != nil {
 		return body, peer, err
 	}
-	return body, peer, decodeBody(r, &body)
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err = decoder.Decode(&body); err == nil {
+		if _, err = decoder.Token(); errors.Is(err, io.EOF) {
+			return body, peer, nil
+		}
+		err = errors.New("something follows its JSON object")
+	}
+	verb := r.Method + " " + r.URL.Path
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return body, peer, api.Errorf(http.StatusRequestEntityTooLarge, "%s: the request has more than %d bytes", verb, large.Limit)
+	}
+	return body, peer, api.Errorf(http.StatusBadRequest, "%s: the request's body %s; it is described at %s", verb, bodyProblem(err), api.PathDescription)
+}
+
+// bodyProblem says in the terms of JSON what a decoder found.
+func bodyProblem(err error) string {
+	var syntax *json.SyntaxError
+	var mismatch *json.UnmarshalTypeError
+	switch {
+	case errors.Is(err, io.EOF):
+		return "is empty"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "ends before its JSON object does"
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("is no JSON: the fault is at byte %d", syntax.Offset)
+	case errors.As(err, &mismatch):
+		return fmt.Sprintf("has a value of the wrong type, %s, in %q", mismatch.Value, mismatch.Field)
+	}
+	if _, name, ok := strings.Cut(err.Error(), "unknown field "); ok { // encoding/json has no type for it
+		return fmt.Sprintf("has the key %s, which this request does not have", name)
+	}
+	return "cannot be read: " + err.Error()
 }
 
 // jobs lists all jobs, as far as whoever asks may see them.

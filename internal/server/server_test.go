@@ -20,6 +20,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -237,7 +238,7 @@ func TestCalls(t *testing.T) {
 func TestErrorsKeepTheirForm(t *testing.T) {
 	f := &fake{}
 	c, _, _ := start(t, f)
-	refused := &api.Error{Status: http.StatusUnprocessableEntity, Message: "refused", Problems: []api.Problem{{File: "f", Line: 3, Key: "k"}}}
+	refused := &api.Error{Status: http.StatusUnprocessableEntity, Message: "refused", Problems: strictyaml.Problems{{File: "f", Line: 3, Key: "k"}}}
 	f.set(func(f *fake) { f.failure = refused })
 	_, err := c.Submit(t.Context(), api.SubmitRequest{})
 	got, ok := errors.AsType[*api.Error](err)

@@ -9,13 +9,13 @@ import (
 
 // Problem is one thing wrong with a file.
 type Problem struct {
-	File    string // as the caller named it; "--set" for an override
-	Line    int    // from 1
-	Column  int    // in characters, from 1
-	Text    string // the offending line, or `--set train.steps=abc`
-	Key     string // "train.batch"
-	Message string // what is wrong and what is allowed
-	Nearest string // the nearest valid key or value; "" when nothing is near
+	File    string `json:"file"`              // as the caller named it; "--set" for an override
+	Line    int    `json:"line"`              // from 1
+	Column  int    `json:"column"`            // in characters, from 1
+	Text    string `json:"text"`              // the offending line, or `--set train.steps=abc`
+	Key     string `json:"key"`               // "train.batch"
+	Message string `json:"message"`           // what is wrong and what is allowed
+	Nearest string `json:"nearest,omitempty"` // the nearest valid key or value
 }
 
 // window is how many characters of a long line are shown on each side of the caret.

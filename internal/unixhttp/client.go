@@ -4,6 +4,7 @@ package unixhttp
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -131,9 +132,9 @@ func (c *Client) Call(ctx context.Context, bound time.Duration, method, path str
 	return nil
 }
 
-// Lines calls each with every line of an answer, until each fails, the answer ends or ctx does. A line has so many bytes at most.
-func (c *Client) Lines(ctx context.Context, path string, longest int, each func(line []byte) error) error {
-	content, err := c.Do(ctx, http.MethodGet, path, nil)
+// Each calls each with every line of an answer, JSON of a T, until each fails, the answer ends or ctx does. A line has so many bytes at most.
+func Each[T any](ctx context.Context, c *Client, method, path string, body any, longest int, each func(T) error) error {
+	content, err := c.Do(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,11 @@ func (c *Client) Lines(ctx context.Context, path string, longest int, each func(
 	lines := bufio.NewScanner(content)
 	lines.Buffer(nil, longest)
 	for lines.Scan() {
-		if err := each(lines.Bytes()); err != nil {
+		var line T
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil { // as of a part of a line
+			return cmp.Or[error](context.Cause(ctx), &ReadError{err})
+		}
+		if err := each(line); err != nil {
 			return err
 		}
 	}

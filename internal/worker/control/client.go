@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -56,11 +55,7 @@ func (c Client) Abort(ctx context.Context) error {
 
 // Events calls each with every event after a number, until the worker closes the stream or ctx ends.
 func (c Client) Events(ctx context.Context, after uint64, each func(Event)) error {
-	return c.unix.Lines(ctx, "/events?after="+strconv.FormatUint(after, 10), maxEvent, func(line []byte) error {
-		var e Event
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("decode an event of a worker: %w", err)
-		}
+	return unixhttp.Each(ctx, c.unix, http.MethodGet, "/events?after="+strconv.FormatUint(after, 10), nil, maxEvent, func(e Event) error {
 		each(e)
 		return nil
 	})
