@@ -59,8 +59,8 @@ step, evaluation, committed round and start of a worker. The json output is an A
 
 // check refuses what cannot be done before anything is asked.
 func (o *historyOptions) check(c *call) error {
-	if o.height < 12 || o.height > 200 {
-		return usagef("--height is %d; allowed is 12 to 200", o.height)
+	if o.height < 8 || o.height > 200 {
+		return usagef("--height is %d; allowed is 8 to 200", o.height)
 	}
 	if _, ok := terminal(c.out); ok && c.format == "png" && o.out == "" {
 		return usagef("a png is not for a terminal: name a file with --out")

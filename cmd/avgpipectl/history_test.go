@@ -119,7 +119,7 @@ func TestHistoryUsage(t *testing.T) {
 	for says, args := range map[string][]string{
 		"did you mean loss?":        {"history", "1", "--metric", "los"},
 		"text, json, csv, svg, png": {"history", "1", "-o", "gif"},
-		"allowed is 12 to 200":       {"history", "1", "--height", "3"},
+		"allowed is 8 to 200":       {"history", "1", "--height", "3"},
 		"usage: avgpipectl history": {"history"},
 	} {
 		if r := want(t, exitRefused, nil, args...); !strings.Contains(r.messages, says) {

@@ -13,7 +13,7 @@ import (
 
 // TextStyle is how a chart is drawn as text.
 type TextStyle struct {
-	Width, Height int  // of all, in characters; at least 24 and 12 are taken
+	Width, Height int  // of all, in characters; at least 24 and 8 are taken
 	Colors        bool // ANSI; without them, several curves are drawn with letters
 }
 
@@ -30,7 +30,7 @@ const (
 
 // Text draws the chart with box-drawing characters. Committed rounds are not marked: there may be one in every column.
 func (c *Chart) Text(w io.Writer, s TextStyle) error {
-	s.Width, s.Height = max(s.Width, 24), max(s.Height, 12)
+	s.Width, s.Height = max(s.Width, 24), max(s.Height, 8)
 	b, columns := c.bounds(), s.Width-leftOfCurves
 	var legend []string
 	var curves, dots [][]float64
