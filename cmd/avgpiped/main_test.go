@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
 
 // TestConfig parses the files of testdata/config and prints the outcome, or every problem at its line.
@@ -75,7 +76,7 @@ func TestUsage(t *testing.T) {
 	if err := os.Mkdir(here, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(here, "node"), []byte("first\n"), 0o600); err != nil { // as an older program named it
+	if err := checkpoint.WriteRecord(checkpoint.OS, filepath.Join(here, "identity"), "identity", 1, map[string]string{"node": "first"}, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	pipe := filepath.Join(dir, "pipe")
