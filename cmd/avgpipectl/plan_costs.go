@@ -16,7 +16,7 @@ import (
 type costsFile struct {
 	stages, microBatches, chunks int
 	load                         schedule.Load
-	unit                         string
+	unit, pull, clipNorm         string
 	schedules                    []string
 	costs                        schedule.Costs
 }
@@ -30,214 +30,190 @@ const (
 // traceUnits are the values of the key unit, in microseconds.
 var traceUnits = map[string]float64{"s": 1e6, "ms": 1e3, "us": 1}
 
-// costsList is a key of a costs file that has a value for each stage, link or device, or one for all of them.
-type costsList struct {
-	key, unit string
-	times     *[]float64 // or
-	bytes     *[]int64
+// costsKey is a key of a costs file. read refuses what does not fit.
+type costsKey struct {
+	name    string
+	missing string // what to write, of a key that must be there
+	read    func(f *strictyaml.Document, v *strictyaml.Node)
 }
 
-// lists are in the order in which the help names them.
-func (c *costsFile) lists() []costsList {
+// keys are in the order in which they are read: the number of stages says how many values lists have.
+func (c *costsFile) keys() []costsKey {
 	k := &c.costs
-	return []costsList{
-		{"forward", "stage", &k.Forward, nil},
-		{"backward", "stage", &k.Backward, nil},
-		{"backward_input", "stage", &k.BackwardInput, nil},
-		{"backward_weight", "stage", &k.BackwardWeight, nil},
-		{"update", "stage", &k.Update, nil},
-		{"average", "stage", &k.Average, nil},
-		{"latency", "link", &k.Link, nil},
-		{"bandwidth", "link", &k.Bandwidth, nil},
-		{"message_bytes", "link", nil, &k.MessageBytes},
-		{"activation_bytes", "stage", nil, &k.ActivationBytes},
-		{"half_bytes", "stage", nil, &k.HalfBytes},
-		{"weight_bytes", "stage", nil, &k.WeightBytes},
-		{"gradient_bytes", "stage", nil, &k.GradientBytes},
-		{"state_bytes", "stage", nil, &k.StateBytes},
-		{"center_bytes", "stage", nil, &k.CenterBytes},
-		{"utilisation", "device", &k.Utilisation, nil},
-		{"capacity_bytes", "device", nil, &k.CapacityBytes},
+	needed := func(missing string, k costsKey) costsKey {
+		k.missing = missing
+		return k
 	}
-}
-
-// costsCount is a key of a costs file that has a whole number.
-type costsCount struct {
-	key    string
-	value  *int
-	needed bool
-}
-
-func (c *costsFile) counts() []costsCount {
-	return []costsCount{
-		{"stages", &c.stages, true},
-		{"micro_batches", &c.microBatches, true},
-		{"chunks", &c.chunks, false},
-		{"pipelines", &c.load.Pipelines, false},
-		{"batches", &c.load.Batches, false},
-		{"average_every", &c.load.AverageEvery, false},
+	const time = "its time, one for all stages or a list with one a stage"
+	return []costsKey{
+		wordKey("pull", &c.pull, "predicted", "old", "new", "elastic"),
+		wordKey("clip_norm", &c.clipNorm, "true", "false"),
+		wordKey("unit", &c.unit, "s", "ms", "us"),
+		{name: "schedules", read: c.readSchedules},
+		needed("its number, such as stages: 4", countKey("stages", &c.stages)),
+		needed("its number, such as micro_batches: 4", countKey("micro_batches", &c.microBatches)),
+		countKey("chunks", &c.chunks),
+		countKey("pipelines", &c.load.Pipelines),
+		countKey("batches", &c.load.Batches),
+		countKey("average_every", &c.load.AverageEvery),
+		needed(time, listKey(c, "forward", "stage", noTime, &k.Forward)),
+		needed(time, listKey(c, "backward", "stage", noTime, &k.Backward)),
+		listKey(c, "backward_input", "stage", noTime, &k.BackwardInput),
+		listKey(c, "backward_weight", "stage", noTime, &k.BackwardWeight),
+		listKey(c, "update", "stage", noTime, &k.Update),
+		listKey(c, "average", "stage", noTime, &k.Average),
+		listKey(c, "latency", "link", noTime, &k.Link),
+		listKey(c, "bandwidth", "link", noBandwidth, &k.Bandwidth),
+		listKey(c, "message_bytes", "link", noBytes, &k.MessageBytes),
+		listKey(c, "activation_bytes", "stage", noBytes, &k.ActivationBytes),
+		listKey(c, "half_bytes", "stage", noBytes, &k.HalfBytes),
+		listKey(c, "weight_bytes", "stage", noBytes, &k.WeightBytes),
+		listKey(c, "gradient_bytes", "stage", noBytes, &k.GradientBytes),
+		listKey(c, "state_bytes", "stage", noBytes, &k.StateBytes),
+		listKey(c, "center_bytes", "stage", noBytes, &k.CenterBytes),
+		listKey(c, "utilisation", "device", noShare, &k.Utilisation),
+		listKey(c, "capacity_bytes", "device", noBytes, &k.CapacityBytes),
 	}
-}
-
-// keys are those that a costs file may have.
-func (c *costsFile) keys() []string {
-	keys := []string{"pull", "clip_norm", "unit", "schedules"}
-	for _, k := range c.counts() {
-		keys = append(keys, k.key)
-	}
-	for _, k := range c.lists() {
-		keys = append(keys, k.key)
-	}
-	return keys
 }
 
 // parseCosts reads a costs file: source is its text, file its name for messages. The error is strictyaml.Problems: all that is wrong,
 // each with its line.
 func parseCosts(file string, source []byte) (*costsFile, error) {
 	c := &costsFile{unit: "ms", load: schedule.Load{Pipelines: 1}}
-	f := strictyaml.Read(file, source, strictyaml.Format{Name: "a costs file", MaxBytes: capCostsBytes, Keys: c.keys()})
-	if f.CheckKeys(); f.Empty() {
-		f.Refuse("", "", "the file is empty; a costs file is a mapping of keys to values: %s", strings.Join(c.keys(), ", "))
+	keys := c.keys()
+	var names []string
+	for _, k := range keys {
+		names = append(names, k.name)
 	}
-	if f.Err() == nil {
-		if c.readCounts(f); f.Err() == nil { // they say how many values lists have
-			c.readLists(f)
-		}
-		c.readWords(f)
+	f := strictyaml.Read(file, source, strictyaml.Format{Name: "a costs file", MaxBytes: capCostsBytes, Keys: names})
+	if f.CheckKeys(); f.Empty() {
+		f.Refuse("", "", "the file is empty; a costs file is a mapping of keys to values: %s", strings.Join(names, ", "))
 	}
 	if err := f.Err(); err != nil {
 		return nil, err
 	}
-	return c, nil
-}
-
-func (c *costsFile) readCounts(f *strictyaml.Document) {
-	for _, k := range c.counts() {
-		value := f.Value(k.key)
-		if value == nil {
-			if k.needed {
-				f.Refuse(k.key, "", "%s is missing; write its number, such as %s: 4", k.key, k.key)
-			}
-			continue
+	for _, k := range keys {
+		if v := f.Value(k.name); v != nil {
+			k.read(f, v)
+		} else if k.missing != "" {
+			f.Refuse(k.name, "", "%s is missing; write %s", k.name, k.missing)
 		}
-		n, err := strconv.Atoi(value.Scalar)
-		if err != nil || n < 1 || n > mostCount {
-			f.Refuse(k.key, "", "%s is %s; want a whole number, 1 to %d", k.key, said(value), mostCount)
-			continue
-		}
-		*k.value = n
 	}
+	c.load.AwaitRound, c.load.ExchangeNorm = c.pull == "new", c.clipNorm == "true"
+	if f.Err() == nil {
+		if err := c.costs.Validate(c.stages); err != nil {
+			f.Refuse("bandwidth", "", "%v", err) // all else has been checked value by value
+		}
+	}
+	return c, f.Err()
 }
 
-// readWords reads the words and the schedules.
-func (c *costsFile) readWords(f *strictyaml.Document) {
-	word := func(key string, valid ...string) string {
-		value := f.Value(key)
-		if value == nil {
-			return ""
-		}
-		if !slices.Contains(valid, value.Scalar) {
+// wordKey is a key whose value is one of some words.
+func wordKey(name string, to *string, valid ...string) costsKey {
+	return costsKey{name: name, read: func(f *strictyaml.Document, v *strictyaml.Node) {
+		if *to = v.Scalar; !slices.Contains(valid, *to) {
 			last, near := len(valid)-1, ""
-			if len(value.Scalar) > 1 { // any letter is near any other
-				near = nearest.Word(value.Scalar, valid)
+			if len(*to) > 1 { // any letter is near any other
+				near = nearest.Word(*to, valid)
 			}
-			f.Refuse(key, near, "%s %q; want %s or %s", key, value.Scalar, strings.Join(valid[:last], ", "), valid[last])
+			f.Refuse(name, near, "%s %q; want %s or %s", name, *to, strings.Join(valid[:last], ", "), valid[last])
 		}
-		return value.Scalar
-	}
-	if unit := word("unit", "s", "ms", "us"); unit != "" {
-		c.unit = unit
-	}
-	c.load.AwaitRound = word("pull", "predicted", "old", "new", "elastic") == "new"
-	c.load.ExchangeNorm = word("clip_norm", "true", "false") == "true"
-	value := f.Value("schedules")
-	switch {
-	case value == nil:
-		return
-	case value.Items == nil:
-		f.Refuse("schedules", "", "schedules is no list; want names, such as [gpipe, 1f1b, afp]")
-	}
-	for _, item := range value.Items {
-		name := item.Scalar
-		if !slices.Contains(schedule.Names(), name) {
-			f.Refuse(item.Key, nearest.Word(name, schedule.Names()), "schedule %q is unknown; known: %s", name, strings.Join(schedule.Names(), ", "))
+	}}
+}
+
+// countKey is a key whose value is a whole number.
+func countKey(name string, to *int) costsKey {
+	return costsKey{name: name, read: func(f *strictyaml.Document, v *strictyaml.Node) {
+		n, err := strconv.Atoi(v.Scalar)
+		if err != nil || n < 1 || n > mostCount {
+			f.Refuse(name, "", "%s is %s; want a whole number, 1 to %d", name, said(v), mostCount)
+			return
 		}
-		c.schedules = append(c.schedules, name)
+		*to = n
+	}}
+}
+
+func (c *costsFile) readSchedules(f *strictyaml.Document, v *strictyaml.Node) {
+	if v.Items == nil {
+		f.Refuse(v.Key, "", "schedules is no list; want names, such as [gpipe, 1f1b, afp]")
+	}
+	for _, item := range v.Items {
+		if !slices.Contains(schedule.Names(), item.Scalar) {
+			f.Refuse(item.Key, nearest.Word(item.Scalar, schedule.Names()), "schedule %q is unknown; known: %s", item.Scalar, strings.Join(schedule.Names(), ", "))
+		}
+		c.schedules = append(c.schedules, item.Scalar)
 	}
 }
 
-// readLists reads the times and bytes.
-func (c *costsFile) readLists(f *strictyaml.Document) {
-	for _, k := range c.lists() {
-		value := f.Value(k.key)
-		if value == nil {
-			if k.key == "forward" || k.key == "backward" {
-				f.Refuse(k.key, "", "%s is missing; write its time, one for all stages or a list with one a stage", k.key)
-			}
-			continue
-		}
+// listKey is a key that has a value for each stage, link or device, or one for all of them. wants says what is wanted instead of a value
+// that does not fit.
+func listKey[T float64 | int64](c *costsFile, name, unit string, wants func(float64) string, to *[]T) costsKey {
+	return costsKey{name: name, read: func(f *strictyaml.Document, v *strictyaml.Node) {
 		n := c.stages
-		if k.unit == "link" {
+		if unit == "link" {
 			n--
 		}
-		items := []*strictyaml.Node{value}
-		if value.Items != nil {
-			items = value.Items
+		items := v.Items
+		if items == nil {
+			items = []*strictyaml.Node{v}
 		}
-		var times []float64
-		var bytes []int64
+		var values []T
 		for _, item := range items {
-			v, message, near := costsValue(k.key, item)
-			if message != "" {
-				f.Refuse(item.Key, near, "%s", message)
+			x, err := strconv.ParseFloat(said(item), 64)
+			if err != nil {
+				x = math.NaN()
 			}
-			times, bytes = append(times, v), append(bytes, int64(v))
+			if want := wants(x); want != "" {
+				f.Refuse(item.Key, "", "%s is %s; want %s", name, said(item), want)
+				continue
+			}
+			values = append(values, T(x))
+		}
+		if len(values) < len(items) || c.stages == 0 {
+			return // it has been told
 		}
 		var err error
-		if k.times != nil {
-			*k.times, err = spread(times, "value", n, k.unit)
-		} else {
-			*k.bytes, err = spread(bytes, "value", n, k.unit)
+		if *to, err = spread(values, "value", n, unit); err != nil {
+			f.Refuse(name, "", "%s has %v", name, err)
 		}
-		if err != nil {
-			f.Refuse(k.key, "", "%s has %v", k.key, err)
-		}
-	}
-	if f.Err() != nil {
-		return
-	}
-	if err := c.costs.Validate(c.stages); err != nil {
-		f.Refuse("bandwidth", "", "%v", err) // all else has been checked value by value
-	}
+	}}
 }
 
-// costsValue reads a value, or says what is wrong with it and what is nearest.
-func costsValue(key string, value *strictyaml.Node) (v float64, message, near string) {
-	text := said(value)
-	v, err := strconv.ParseFloat(text, 64)
-	finite := err == nil && !math.IsNaN(v) && !math.IsInf(v, 0) && v >= 0
-	want, good := "a time, 0 or more", finite
+// positive reports whether a value is a finite number, 0 or more.
+func positive(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
+
+func noTime(v float64) string {
 	switch {
-	case strings.HasSuffix(key, "_bytes"):
-		if want = "a number of bytes, 0 or more"; finite {
-			want, good = "a whole number of bytes", v == math.Trunc(v) && v < 1<<53
-		}
-	case key == "bandwidth":
-		want = "bytes a unit of time, or 0 for a link without limit"
-	case key == "utilisation":
-		want, good = "the share of a device that one op uses, above 0 and at most 1", finite && v > 0 && v <= 1
-		if share, percent := strings.CutSuffix(text, "%"); percent {
-			if x, err := strconv.ParseFloat(share, 64); err == nil && x > 0 && x <= 100 {
-				near = strconv.FormatFloat(x/100, 'g', -1, 64)
-			}
-		}
-	case finite && !schedule.Timely(v):
-		want, good = fmt.Sprintf("0, or a time from %v to %v: choose another unit", schedule.LeastTime, schedule.MostTime), false
+	case !positive(v):
+		return "a time, 0 or more"
+	case !schedule.Timely(v):
+		return fmt.Sprintf("0, or a time from %v to %v: choose another unit", schedule.LeastTime, schedule.MostTime)
 	}
-	if good {
-		return v, "", ""
+	return ""
+}
+
+func noBandwidth(v float64) string {
+	if !positive(v) {
+		return "bytes a unit of time, or 0 for a link without limit"
 	}
-	return 0, fmt.Sprintf("%s is %s; want %s", key, text, want), near
+	return ""
+}
+
+func noBytes(v float64) string {
+	switch {
+	case !positive(v):
+		return "a number of bytes, 0 or more"
+	case v != math.Trunc(v) || v >= 1<<53:
+		return "a whole number of bytes"
+	}
+	return ""
+}
+
+func noShare(v float64) string {
+	if !positive(v) || v == 0 || v > 1 {
+		return "the share of a device that one op uses, above 0 and at most 1"
+	}
+	return ""
 }
 
 // said is a value as it is written, or what it is.

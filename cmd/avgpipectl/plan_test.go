@@ -107,8 +107,8 @@ func TestExampleCostsHaveEveryKey(t *testing.T) {
 		t.Error(err)
 	}
 	for _, key := range new(costsFile).keys() {
-		if !strings.Contains(text, "\n"+key+": ") {
-			t.Errorf("%s is missing", key)
+		if !strings.Contains(text, "\n"+key.name+": ") {
+			t.Errorf("%s is missing", key.name)
 		}
 	}
 }
