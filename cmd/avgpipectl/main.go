@@ -36,12 +36,9 @@ func run(ctx context.Context, arguments []string, in io.Reader, out, messages io
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(messages)
-	cmd, err := root.ExecuteContextC(ctx)
+	cmd, err := execute(ctx, root)
 	if err == nil {
 		return exitDone
-	}
-	if _, ran := errors.AsType[*exit](err); !ran {
-		err = badUsage(cmd, err)
 	}
 	if flag := cmd.Flags().Lookup("output"); flag != nil && flag.Value.String() == formatJSON {
 		printJSONError(messages, err)
@@ -49,6 +46,15 @@ func run(ctx context.Context, arguments []string, in io.Reader, out, messages io
 		fmt.Fprintln(messages, text) //nolint:errcheck // nowhere left to say it
 	}
 	return exitCode(err)
+}
+
+// execute runs a verb. Every error has its exit code.
+func execute(ctx context.Context, root *cobra.Command) (*cobra.Command, error) {
+	cmd, err := root.ExecuteContextC(ctx)
+	if _, ran := errors.AsType[*exit](err); err != nil && !ran {
+		err = badUsage(cmd, err)
+	}
+	return cmd, err
 }
 
 // badUsage is an error of cobra, about flags and arguments, with what would be right.

@@ -24,7 +24,7 @@ func runPlan(args ...string) (string, error) {
 	root.SetOut(&out)
 	root.SetErr(&out)
 	root.SetArgs(append([]string{"plan"}, args...))
-	err := root.ExecuteContext(context.Background())
+	_, err := execute(context.Background(), root)
 	return out.String(), err
 }
 
