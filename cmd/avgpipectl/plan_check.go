@@ -43,26 +43,16 @@ Exit codes: 0 the plan can run, 2 it cannot: the first fault is named and marked
 	})
 }
 
-// planProof is what `plan check` finds.
+// planProof is what `plan check` finds, with what a plan holds at most.
 type planProof struct {
 	MicroBatches int           `json:"micro_batches"`
 	Updates      int           `json:"updates"` // optimizer steps inside of the batch
 	Grid         schedule.Plan `json:"grid"`
-	Devices      []planDevice  `json:"devices"`
-	Stages       []planStage   `json:"stages"`
-}
-
-type planDevice struct {
-	InFlight int `json:"pinned"` // micro-batches, counted on each of its stages
-	Warmup   int `json:"warmup"` // forwards before the first backward
-}
-
-type planStage struct {
-	Device   int `json:"device"`
-	InFlight int `json:"pinned"`   // micro-batches
-	Halves   int `json:"halves"`   // micro-batches between the halves of their backward
-	Versions int `json:"versions"` // of its weights
-	Delay    int `json:"delay"`    // of its gradients, in updates
+	// Devices have pinned, micro-batches in flight, counted on each of its stages, and warmup, forwards before the first backward.
+	Devices []map[string]int `json:"devices"`
+	// Stages have their device; pinned, and halves, micro-batches between the halves of their backward; versions of weights; and delay, of
+	// gradients in updates.
+	Stages []map[string]int `json:"stages"`
 }
 
 // readPlan reads a plan that can run.
@@ -82,12 +72,14 @@ func proofOf(plan schedule.Plan) planProof {
 	proof := planProof{MicroBatches: plan.MicroBatches(), Updates: plan.Updates(), Grid: plan}
 	inFlight, warmup := schedule.InFlight(plan), schedule.Warmup(plan)
 	for d := range plan {
-		proof.Devices = append(proof.Devices, planDevice{InFlight: inFlight[d], Warmup: warmup[d]})
+		proof.Devices = append(proof.Devices, map[string]int{"pinned": inFlight[d], "warmup": warmup[d]})
 	}
 	perStage, halves := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan)
 	versions, delay := schedule.VersionsByStage(plan), schedule.GradientDelay(plan)
 	for s, d := range plan.Placement() {
-		proof.Stages = append(proof.Stages, planStage{Device: d, InFlight: perStage[s], Halves: halves[s], Versions: versions[s], Delay: delay[s]})
+		proof.Stages = append(proof.Stages, map[string]int{
+			"device": d, "pinned": perStage[s], "halves": halves[s], "versions": versions[s], "delay": delay[s],
+		})
 	}
 	return proof
 }
@@ -103,13 +95,13 @@ func (proof planProof) print(p *page, path string) {
 	t.add("stage", "device", "in flight", "halves", "versions", "delay")
 	for s, stage := range proof.Stages {
 		row := []string{strconv.Itoa(s)}
-		for _, n := range []int{stage.Device, stage.InFlight, stage.Halves, stage.Versions, stage.Delay} {
-			row = append(row, strconv.Itoa(n))
+		for _, key := range []string{"device", "pinned", "halves", "versions", "delay"} {
+			row = append(row, strconv.Itoa(stage[key]))
 		}
 		t.add(row...)
 	}
 	p.table(&t)
 	for d, device := range proof.Devices {
-		p.printf("device %d has %d in flight after a warm-up of %d\n", d, device.InFlight, device.Warmup)
+		p.printf("device %d has %d in flight after a warm-up of %d\n", d, device["pinned"], device["warmup"])
 	}
 }
