@@ -23,16 +23,6 @@ type tokenizeOptions struct {
 	force bool
 }
 
-// tokenizeView is the json output.
-type tokenizeView struct {
-	File       string   `json:"file"`
-	Documents  uint64   `json:"documents"`
-	Tokens     uint64   `json:"tokens"`
-	Vocabulary uint32   `json:"vocabulary"`
-	Digest     string   `json:"sha256"` // of the tokens
-	Notes      []string `json:"notes,omitempty"`
-}
-
 func newTokenizeCommand() *cobra.Command {
 	var o tokenizeOptions
 	cmd := verb(&cobra.Command{
@@ -109,8 +99,8 @@ func (c *call) tokenize(o tokenizeOptions) error {
 	if err != nil {
 		return fmt.Errorf("tokenize: %w", err)
 	}
-	view := tokenizeView{
-		File: o.out, Documents: h.Documents, Tokens: h.Tokens, Vocabulary: h.Vocabulary, Digest: hex.EncodeToString(h.Digest[:]), Notes: notes,
+	view := map[string]any{
+		"file": o.out, "documents": h.Documents, "tokens": h.Tokens, "vocabulary": h.Vocabulary, "sha256": hex.EncodeToString(h.Digest[:]), "notes": notes,
 	}
 	return c.show(view, func(p *page) {
 		for _, note := range notes {

@@ -23,7 +23,11 @@ func TestTokenize(t *testing.T) {
 	}
 	to := filepath.Join(dir, "out.tokens")
 	r := want(t, exitDone, nil, "tokenize", dir+"/*.txt", "--out", to, "-o", "json")
-	var view tokenizeView
+	var view struct {
+		Tokens, Documents uint64
+		Vocabulary        uint32
+		Digest            string `json:"sha256"`
+	}
 	if err := json.Unmarshal([]byte(r.out), &view); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,30 +50,20 @@ type collector struct {
 // Describe implements prometheus.Collector. It names nothing: which metrics there are depends on the jobs.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// metric is a name after avgpipe_, its help, and its value; nil: not known.
-type metric struct {
-	name, help string
-	value      *float64
-}
+// send sends a metric: its name after avgpipe_, its help, its value, nil where it is not known, and the names and values of its labels in turn.
+type send func(name, help string, value *float64, labels ...string)
 
-// labels are a metric's labels, name and value in turn.
-type labels []string
-
-// sender sends metrics of one kind.
-type sender struct {
-	out  chan<- prometheus.Metric
-	kind prometheus.ValueType
-}
-
-func (s sender) send(m metric, with labels) {
-	if m.value == nil {
-		return
+func sender(out chan<- prometheus.Metric, kind prometheus.ValueType) send {
+	return func(name, help string, value *float64, labels ...string) {
+		if value == nil {
+			return
+		}
+		with := prometheus.Labels{}
+		for pair := range slices.Chunk(labels, 2) {
+			with[pair[0]] = pair[1]
+		}
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("avgpipe_"+name, help, nil, with), kind, *value)
 	}
-	var names, values []string
-	for i := 0; i < len(with); i += 2 {
-		names, values = append(names, with[i]), append(values, with[i+1])
-	}
-	s.out <- prometheus.MustNewConstMetric(prometheus.NewDesc("avgpipe_"+m.name, m.help, names, nil), s.kind, *m.value, values...)
 }
 
 // known is a value that is known.
@@ -90,7 +81,7 @@ func when[N int | int64 | uint64 | float64](ok bool, n N) *float64 {
 }
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	gauge, counter := sender{out, prometheus.GaugeValue}, sender{out, prometheus.CounterValue}
+	gauge, counter := sender(out, prometheus.GaugeValue), sender(out, prometheus.CounterValue)
 	c.collectNode(gauge, counter)
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout) // the interface passes none
 	defer cancel()
@@ -111,45 +102,37 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	for _, s := range states {
-		gauge.send(metric{"jobs", "Jobs that are listed, by state.", known(by[s])}, labels{"state", string(s)})
+		gauge("jobs", "Jobs that are listed, by state.", known(by[s]), "state", string(s))
 	}
-	gauge.send(metric{"queue_oldest_seconds", "How long the oldest job that waits for cores has been waiting; 0 without one.", &waiting}, nil)
+	gauge("queue_oldest_seconds", "How long the oldest job that waits for cores has been waiting; 0 without one.", &waiting)
 }
 
-func (c collector) collectNode(gauge, counter sender) {
+func (c collector) collectNode(gauge, counter send) {
 	v, n := c.backend.Version(), c.backend.NodeMetrics()
-	gauge.send(metric{"build_info", "1, with the program's version and the node's name.", known(1)},
-		labels{"version", v.Version, "goversion", v.Go, "node", v.Node})
+	gauge("build_info", "1, with the program's version and the node's name.", known(1), "version", v.Version, "goversion", v.Go, "node", v.Node)
 	leader := 0
 	if n.Leader {
 		leader = 1
 	}
-	for _, m := range []metric{
-		{"node_cores", "Processor cores that jobs compute on.", known(n.Cores)},
-		{"node_cores_free", "Those that no job has.", known(n.CoresFree)},
-		{"state_free_bytes", "Free space of the file system that holds the state directory.", when(n.StateFree >= 0, n.StateFree)},
-		{"state_size_bytes", "Size of that file system.", when(n.StateSize >= 0, n.StateSize)},
-		{"raft_leader", "1 while this node leads.", known(leader)},
-		{"raft_applied_index", "Index of the last log entry that is applied.", known(n.RaftApplied)},
-		{
-			"coordinator_last_tick_timestamp_seconds", "When the coordinator last looked at the jobs, Unix time.",
-			when(!n.LastTick.IsZero(), float64(n.LastTick.UnixMilli())/1000),
-		},
-	} {
-		gauge.send(m, nil)
-	}
-	counter.send(metric{"rounds_committed_total", "Rounds that were made durable since the daemon started.", known(n.Commits)}, nil)
-	counter.send(metric{"worker_failures_total", "Workers and tunings that died since the daemon started.", known(n.WorkerDeaths)}, nil)
+	gauge("node_cores", "Processor cores that jobs compute on.", known(n.Cores))
+	gauge("node_cores_free", "Those that no job has.", known(n.CoresFree))
+	gauge("state_free_bytes", "Free space of the file system that holds the state directory.", when(n.StateFree >= 0, n.StateFree))
+	gauge("state_size_bytes", "Size of that file system.", when(n.StateSize >= 0, n.StateSize))
+	gauge("raft_leader", "1 while this node leads.", known(leader))
+	gauge("raft_applied_index", "Index of the last log entry that is applied.", known(n.RaftApplied))
+	gauge("coordinator_last_tick_timestamp_seconds", "When the coordinator last looked at the jobs, Unix time.", when(!n.LastTick.IsZero(), float64(n.LastTick.UnixMilli())/1000))
+	counter("rounds_committed_total", "Rounds that were made durable since the daemon started.", known(n.Commits))
+	counter("worker_failures_total", "Workers and tunings that died since the daemon started.", known(n.WorkerDeaths))
 	for _, s := range states {
 		if s.Ended() {
-			counter.send(metric{"jobs_ended_total", "Jobs that ended since the daemon started, by how.", known(n.Ended[s])}, labels{"state", string(s)})
+			counter("jobs_ended_total", "Jobs that ended since the daemon started, by how.", known(n.Ended[s]), "state", string(s))
 		}
 	}
 }
 
-func collectJob(s *api.JobStatus, gauge sender) {
-	of := labels{"job_id", s.ID, "name", s.Name}
-	gauge.send(metric{"job_state", "1 for the state that the job is in.", known(1)}, append(of, "state", string(s.State)))
+func collectJob(s *api.JobStatus, gauge send) {
+	of := []string{"job_id", s.ID, "name", s.Name}
+	gauge("job_state", "1 for the state that the job is in.", known(1), append(of, "state", string(s.State))...)
 	drift := when(s.PredictedBatchS != nil && s.State == api.Running, 0) // of jobs that were tuned, while they train
 	if s.Drift != nil {
 		drift = &s.Drift.Relative
@@ -158,28 +141,23 @@ func collectJob(s *api.JobStatus, gauge sender) {
 	if s.Tuning != nil && s.Tuning.Total > 0 {
 		tuned = known(min(float64(s.Tuning.Done)/float64(s.Tuning.Total), 1))
 	}
-	for _, m := range []metric{
-		{"generation", "How often the job was placed.", known(s.Generation)},
-		{"step", "Optimizer steps of the slowest pipeline.", known(s.Step)},
-		{"steps", "Optimizer steps that the job asks for.", known(s.Steps)},
-		{"round", "Round of the center.", known(s.Round)},
-		{"committed_round", "The last durable round.", known(s.CommittedRound)},
-		{"samples", "Samples consumed by all pipelines.", known(s.SamplesSeen)},
-		{"loss_nats", "Mean training loss per target of the last window.", s.Loss},
-		{"eval_loss_nats", "Loss per target of the center on held-out data.", s.EvalLoss},
-		{"eval_perplexity", "Perplexity of the center on held-out data.", s.Perplexity},
-		{"eval_accuracy_ratio", "Share of right predictions of the center on held-out data.", s.Accuracy},
-		{"eval_f1_ratio", "F1 of the center on held-out data.", s.F1},
-		{"tokens_per_second", "Tokens per second of all pipelines over the last window.", &s.TokensPerS},
-		{"batch_seconds", "From one step of a pipeline to its next, over the last window.", s.BatchS},
-		{"predicted_batch_seconds", "What tuning leads to expect of it.", s.PredictedBatchS},
-		{"drift_ratio", "How far the batch time has left its prediction for good, 0.25 being 25% longer; 0 while it keeps to it.", drift},
-		{"tuning_ratio", "How much of its tuning is done.", tuned},
-		{"elapsed_seconds", "Training time.", &s.ElapsedS},
-	} {
-		m.name = "job_" + m.name
-		gauge.send(m, of)
-	}
+	gauge("job_generation", "How often the job was placed.", known(s.Generation), of...)
+	gauge("job_step", "Optimizer steps of the slowest pipeline.", known(s.Step), of...)
+	gauge("job_steps", "Optimizer steps that the job asks for.", known(s.Steps), of...)
+	gauge("job_round", "Round of the center.", known(s.Round), of...)
+	gauge("job_committed_round", "The last durable round.", known(s.CommittedRound), of...)
+	gauge("job_samples", "Samples consumed by all pipelines.", known(s.SamplesSeen), of...)
+	gauge("job_loss_nats", "Mean training loss per target of the last window.", s.Loss, of...)
+	gauge("job_eval_loss_nats", "Loss per target of the center on held-out data.", s.EvalLoss, of...)
+	gauge("job_eval_perplexity", "Perplexity of the center on held-out data.", s.Perplexity, of...)
+	gauge("job_eval_accuracy_ratio", "Share of right predictions of the center on held-out data.", s.Accuracy, of...)
+	gauge("job_eval_f1_ratio", "F1 of the center on held-out data.", s.F1, of...)
+	gauge("job_tokens_per_second", "Tokens per second of all pipelines over the last window.", &s.TokensPerS, of...)
+	gauge("job_batch_seconds", "From one step of a pipeline to its next, over the last window.", s.BatchS, of...)
+	gauge("job_predicted_batch_seconds", "What tuning leads to expect of it.", s.PredictedBatchS, of...)
+	gauge("job_drift_ratio", "How far the batch time has left its prediction for good, 0.25 being 25% longer; 0 while it keeps to it.", drift, of...)
+	gauge("job_tuning_ratio", "How much of its tuning is done.", tuned, of...)
+	gauge("job_elapsed_seconds", "Training time.", &s.ElapsedS, of...)
 	if s.State != api.Running {
 		return
 	}
@@ -188,8 +166,8 @@ func collectJob(s *api.JobStatus, gauge sender) {
 			"busy": stage.Busy, "wait_upstream": stage.WaitUpstream, "wait_downstream": stage.WaitDownstream,
 			"average": stage.Average, "optimizer": stage.Optimizer, "commit": stage.Commit,
 		} {
-			gauge.send(metric{"stage_time_ratio", "Share of the last window that the stage's device spent on a kind of work.", &share},
-				append(of, "stage", strconv.Itoa(stage.Stage), "kind", kind))
+			gauge("stage_time_ratio", "Share of the last window that the stage's device spent on a kind of work.", &share,
+				append(of, "stage", strconv.Itoa(stage.Stage), "kind", kind)...)
 		}
 	}
 }
