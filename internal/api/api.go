@@ -24,6 +24,9 @@ const (
 	Cancelled State = "cancelled"
 )
 
+// States are the states of a job, in their order.
+var States = []State{Queued, Tuning, Starting, Running, Waiting, Done, Failed, Cancelled}
+
 // Ended reports whether a job in this state is over.
 func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/stage"
@@ -62,13 +63,8 @@ func (f *forward) predict() error {
 // row is a row of logits; the caller may change it.
 func (f *forward) row(i int) []float32 { return f.values[i*f.classes : (i+1)*f.classes] }
 
-type likely struct {
-	id          int
-	probability float64
-}
-
 // likeliest is the softmax of logits at its n largest, in order; of equal ones the first comes first.
-func likeliest(logits []float32, n int) []likely {
+func likeliest(logits []float32, n int, label func(id int) string) []api.Guess {
 	order := make([]int, len(logits))
 	highest := math.Inf(-1)
 	for i, l := range logits {
@@ -80,9 +76,9 @@ func likeliest(logits []float32, n int) []likely {
 		sum += math.Exp(float64(l) - highest)
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
-	out := make([]likely, min(n, len(order)))
-	for i := range out {
-		out[i] = likely{order[i], math.Exp(float64(logits[order[i]])-highest) / sum}
+	var out []api.Guess
+	for _, id := range order[:min(n, len(order))] {
+		out = append(out, api.Guess{ID: id, Label: label(id), Probability: math.Exp(float64(logits[id])-highest) / sum})
 	}
 	return out
 }

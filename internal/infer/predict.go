@@ -11,8 +11,12 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
+
+// mostQuoted is how many characters of an input messages quote.
+const mostQuoted = 60
 
 // Predict classifies each input, or fills in its hidden tokens, and hands what it found to emit, with the top likeliest
 // classes or tokens.
@@ -32,7 +36,7 @@ func (s *Session) Predict(ctx context.Context, top int, inputs []string, emit fu
 	texts := make([][]int32, len(inputs))
 	for i, input := range inputs {
 		if texts[i], err = s.enter(b, i, input); err != nil {
-			return &UsageError{fmt.Errorf("%s: %w", strconv.Quote(clip(input)), err)}
+			return &UsageError{fmt.Errorf("%s: %w", strconv.Quote(words.Clip(input, mostQuoted)), err)}
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -46,29 +50,13 @@ func (s *Session) Predict(ctx context.Context, top int, inputs []string, emit fu
 		if s.model.Task == model.MaskedLanguage {
 			s.fillIn(&p, f, i, texts[i], top)
 		} else {
-			p.Guesses = [][]api.Guess{s.classes(f.row(i), top)}
+			p.Guesses = [][]api.Guess{likeliest(f.row(i), top, s.label)}
 		}
 		if err := emit(p); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func clip(input string) string {
-	const most = 60
-	if runes := []rune(input); len(runes) > most {
-		return string(runes[:most]) + "…"
-	}
-	return input
-}
-
-func (s *Session) classes(logits []float32, top int) []api.Guess {
-	var out []api.Guess
-	for _, l := range likeliest(logits, top) {
-		out = append(out, api.Guess{ID: l.id, Label: s.label(l.id), Probability: l.probability})
-	}
-	return out
 }
 
 func (s *Session) label(class int) string {
@@ -86,11 +74,7 @@ func (s *Session) fillIn(p *api.Prediction, f *forward, i int, ids []int32, top 
 		if id != hidden {
 			continue
 		}
-		var guesses []api.Guess
-		for _, l := range likeliest(f.row(i*s.card.Sequence+at), top) {
-			text := s.tokenizer.Decode([]int32{int32(l.id)})
-			guesses = append(guesses, api.Guess{ID: l.id, Label: text, Probability: l.probability})
-		}
+		guesses := likeliest(f.row(i*s.card.Sequence+at), top, func(id int) string { return s.tokenizer.Decode([]int32{int32(id)}) })
 		filled[at] = int32(guesses[0].ID)
 		p.Guesses = append(p.Guesses, guesses)
 	}

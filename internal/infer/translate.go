@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/metric"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/stage/generate"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -25,7 +26,7 @@ func (s *Session) Translate(ctx context.Context, beam int, texts []string, emit 
 	for i, text := range texts {
 		ids, err := encoder.Append(nil, text)
 		if err != nil {
-			return &UsageError{fmt.Errorf("%s: %w", strconv.Quote(clip(text)), err)}
+			return &UsageError{fmt.Errorf("%s: %w", strconv.Quote(words.Clip(text, mostQuoted)), err)}
 		}
 		sources[i] = ids[:min(len(ids), s.card.Sequence-1)] // as in training; the end has its place
 	}

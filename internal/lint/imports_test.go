@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export": {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
 	"internal/infer": {
-		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "job",
+		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "internal/words", "job",
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
 	},
 	"internal/worker": {

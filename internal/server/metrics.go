@@ -29,9 +29,6 @@ type NodeMetrics struct {
 	Commits, WorkerDeaths uint64               // since then
 }
 
-// states are the states of a job, in their order.
-var states = []api.State{api.Queued, api.Tuning, api.Starting, api.Running, api.Waiting, api.Done, api.Failed, api.Cancelled}
-
 // metricsHandler serves the metrics of the jobs, of the node and of the process.
 func metricsHandler(b Backend, log *zap.Logger) http.Handler {
 	registry := prometheus.NewRegistry()
@@ -101,7 +98,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 			collectJob(&jobs[i], gauge)
 		}
 	}
-	for _, s := range states {
+	for _, s := range api.States {
 		gauge("jobs", "Jobs that are listed, by state.", known(by[s]), "state", string(s))
 	}
 	gauge("queue_oldest_seconds", "How long the oldest job that waits for cores has been waiting; 0 without one.", &waiting)
@@ -123,7 +120,7 @@ func (c collector) collectNode(gauge, counter send) {
 	gauge("coordinator_last_tick_timestamp_seconds", "When the coordinator last looked at the jobs, Unix time.", when(!n.LastTick.IsZero(), float64(n.LastTick.UnixMilli())/1000))
 	counter("rounds_committed_total", "Rounds that were made durable since the daemon started.", known(n.Commits))
 	counter("worker_failures_total", "Workers and tunings that died since the daemon started.", known(n.WorkerDeaths))
-	for _, s := range states {
+	for _, s := range api.States {
 		if s.Ended() {
 			counter("jobs_ended_total", "Jobs that ended since the daemon started, by how.", known(n.Ended[s]), "state", string(s))
 		}
