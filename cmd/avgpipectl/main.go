@@ -52,13 +52,13 @@ func run(ctx context.Context, arguments []string, in io.Reader, out, messages io
 func execute(ctx context.Context, root *cobra.Command) (*cobra.Command, error) {
 	cmd, err := root.ExecuteContextC(ctx)
 	if _, ran := errors.AsType[*exit](err); err != nil && !ran {
-		err = badUsage(cmd, err)
+		err = usagef("%w; usage: %s", err, cmd.UseLine()) // cobra's own, about arguments
 	}
 	return cmd, err
 }
 
-// badUsage is an error of cobra, about flags and arguments, with what would be right.
-func badUsage(cmd *cobra.Command, err error) error {
+// flagError says what is wrong with the flags of a verb, and which flag is near to one that it does not have.
+func flagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -66,7 +66,7 @@ func badUsage(cmd *cobra.Command, err error) error {
 			return usagef("%w; did you mean --%s?", err, near)
 		}
 	}
-	return usagef("%w; usage: %s; see %s --help", err, cmd.UseLine(), cmd.CommandPath())
+	return usagef("%w; see %s --help", err, cmd.CommandPath())
 }
 
 func newRootCommand() *cobra.Command {
@@ -86,6 +86,7 @@ A JOB is named by its id, or by its name if only one job has it.`,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.AddCommand(
 		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),

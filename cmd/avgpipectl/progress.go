@@ -131,20 +131,27 @@ func progressText(s api.JobStatus, width int) string {
 	if s.Tuning != nil {
 		return words.Clip(tuningText(s.Tuning), width)
 	}
-	text := fmt.Sprintf("step %d/%s", s.Step, known(s.Steps))
+	text := ""
 	add := func(there bool, format string, args ...any) {
-		if part := fmt.Sprintf(", "+format, args...); there && utf8.RuneCountInString(text+part) <= width {
-			text += part
+		part := fmt.Sprintf(format, args...)
+		if text != "" {
+			part = text + ", " + part
+		}
+		if there && utf8.RuneCountInString(part) <= width {
+			text = part
 		}
 	}
 	add(s.ETAS != nil, "%s left", seconds(s.ETAS))
+	add(true, "step %d/%s", s.Step, known(s.Steps))
 	add(s.Loss != nil, "loss %s", number(s.Loss, "%.3f"))
 	add(s.EvalLoss != nil, "eval %s", number(s.EvalLoss, "%.3f"))
-	add(s.Accuracy != nil, "accuracy %s", number(s.Accuracy, "%.3f"))
+	if s.Accuracy != nil {
+		add(true, "accuracy %.1f%%", 100**s.Accuracy)
+	}
 	add(s.TokensPerS > 0, "%s %s", words.Number(s.TokensPerS), speedUnit(s))
 	add(true, "sample %d/%s", s.SamplesSeen, known(s.BudgetSamples))
 	add(s.CommittedRound > 0, "round %d committed", s.CommittedRound)
-	return words.Clip(text, width)
+	return text
 }
 
 // known prints a part of the budget, which the data may be needed to tell.

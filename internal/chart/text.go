@@ -22,10 +22,9 @@ var ansi = []asciigraph.AnsiColor{asciigraph.Cyan, asciigraph.Yellow, asciigraph
 
 // What the axes take beside the curves, in characters.
 const (
-	leftOfCurves  = 13 // values of up to 9 characters, the axis
-	belowCurves   = 3  // the axis, its values, what they count
-	tickEvery     = 14 // of the x axis
-	valuesOfYAxis = "%.3g"
+	leftOfCurves = 13 // values of up to 9 characters, the axis
+	belowCurves  = 3  // the axis, its values, what they count
+	tickEvery    = 14 // of the x axis
 )
 
 // Text draws the chart with box-drawing characters. Committed rounds are not marked: there may be one in every column.
@@ -68,8 +67,8 @@ func (c *Chart) Text(w io.Writer, s TextStyle) error {
 	}
 	graph := asciigraph.PlotMany(append(curves, dots...),
 		asciigraph.Height(max(3, s.Height-len(legend)-belowCurves-2)), // it may take two rows more
-		asciigraph.LowerBound(b.bottom), asciigraph.UpperBound(b.top), asciigraph.SeriesColors(append(colors, colors...)...), asciigraph.SeriesChars(chars...),
-		asciigraph.YAxisValueFormatter(func(v float64) string { return fmt.Sprintf(valuesOfYAxis, v) }),
+		asciigraph.LowerBound(0), asciigraph.UpperBound(1), asciigraph.SeriesColors(append(colors, colors...)...), asciigraph.SeriesChars(chars...),
+		asciigraph.YAxisValueFormatter(func(v float64) string { return fmt.Sprintf("%.3g", b.bottom+v*(b.top-b.bottom)) }),
 		asciigraph.XAxisRange(b.left, b.right), asciigraph.XAxisTickCount(max(2, columns/tickEvery)),
 		asciigraph.XAxisValueFormatter(func(v float64) string { return fmt.Sprintf("%.*f", places, v) }),
 		asciigraph.Caption(words.Clip(c.Y+" by "+c.X, columns)))
@@ -77,7 +76,7 @@ func (c *Chart) Text(w io.Writer, s TextStyle) error {
 	return err
 }
 
-// columns is the value of points in each of n columns, and one that is empty. Where none is, it is not a number or, joined, on the line
+// columns is the height of points in each of n columns, 0 at the bottom and 1 at the top, and one that is empty. Where none is, it is not a number or, joined, on the line
 // from the point before to the one after.
 func (b box) columns(points []Point, n int, joined bool) []float64 {
 	values := make([]float64, n+1)
@@ -87,9 +86,9 @@ func (b box) columns(points []Point, n int, joined bool) []float64 {
 	last := -1
 	for _, p := range points {
 		at := min(max(int(math.Round((p.X-b.left)/(b.right-b.left)*float64(n-1))), 0), n-1)
-		values[at] = p.Y
+		values[at] = (p.Y - b.bottom) / (b.top - b.bottom)
 		for k := last + 1; joined && last >= 0 && k < at; k++ {
-			values[k] = values[last] + (p.Y-values[last])*float64(k-last)/float64(at-last)
+			values[k] = values[last] + (values[at]-values[last])*float64(k-last)/float64(at-last)
 		}
 		last = at
 	}

@@ -243,7 +243,7 @@ func TestErrorsHaveACodeAndNoWordOfGo(t *testing.T) {
 		{"POST", "/v1/jobs", "{} {}", 400, api.BadRequest, "something follows"},
 		{"POST", "/v1/jobs", "[]", 400, api.BadRequest, `has a value of the wrong type, array, in ""`},
 		{"POST", "/v1/jobs", `{"fiel": "x"}`, 400, api.BadRequest, `the key "fiel"`},
-		{"POST", "/v1/jobs", `{"file": 1.5}`, 400, api.BadRequest, `wrong type, number 1.5, in "file"`},
+		{"POST", "/v1/jobs", `{"file": 1.5}`, 400, api.BadRequest, `wrong type, number, in "file"`},
 		{"POST", "/v1/jobs", `{"set": {}}`, 400, api.BadRequest, `wrong type, object, in "set"`},
 		{"POST", "/v1/tune", `{"retune": "yes"}`, 400, api.BadRequest, `wrong type, string, in "retune"`},
 		{"POST", "/v1/tune", `{"env": {"A": true}}`, 400, api.BadRequest, `wrong type, bool, in "env`},

@@ -102,13 +102,13 @@ func (b *private) Version() api.VersionInfo { return api.VersionInfo{} }
 func (b *private) Nodes(context.Context) ([]api.NodeStatus, error) { return nil, nil }
 
 // ask sends a request as a user.
-func ask(t *testing.T, b Backend, peer any, adminGroup, method, path string) *httptest.ResponseRecorder {
+func ask(t *testing.T, b Backend, who asker, adminGroup, method, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	var body io.Reader
 	if method == http.MethodPost {
 		body = strings.NewReader("{}")
 	}
-	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer), method, path, body)
+	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), askerKey{}, who), method, path, body)
 	w := httptest.NewRecorder()
 	Handler(Config{Backend: b, Log: zap.NewNop(), AdminGroup: adminGroup}).ServeHTTP(w, r)
 	return w
@@ -127,7 +127,7 @@ func TestAJobIsItsOwners(t *testing.T) {
 		for _, ref := range []string{"7", "theirs"} {
 			method, path := route.method, strings.Replace(route.path, "{job}", ref, 1)
 			for what, c := range map[string]struct {
-				peer  any
+				peer  Peer
 				group string
 			}{
 				"the owner":           {Peer{UID: 1234}, "no-such-group"},
@@ -135,16 +135,16 @@ func TestAJobIsItsOwners(t *testing.T) {
 				"the daemon's user":   {Peer{UID: os.Geteuid()}, "no-such-group"},
 				"a member of a group": {Peer{UID: stranger, GIDs: []int{54322, os.Getgid()}}, mine.Name},
 			} {
-				if w := ask(t, b, c.peer, c.group, method, path); w.Code/100 != 2 {
+				if w := ask(t, b, asker{peer: c.peer}, c.group, method, path); w.Code/100 != 2 {
 					t.Errorf("%s %s for %s: %d %s", method, path, what, w.Code, w.Body)
 				}
 			}
 			b.asked = nil
-			for what, peer := range map[string]any{
-				"a stranger":        Peer{UID: stranger, GIDs: []int{54322}},
-				"nobody that known": io.ErrUnexpectedEOF,
+			for what, who := range map[string]asker{
+				"a stranger":        {peer: Peer{UID: stranger, GIDs: []int{54322}}},
+				"nobody that known": {err: io.ErrUnexpectedEOF},
 			} {
-				w := ask(t, b, peer, mine.Name, method, path)
+				w := ask(t, b, who, mine.Name, method, path)
 				if w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "business") || len(b.asked) > 0 {
 					t.Errorf("%s %s for %s: %d %s, the backend was asked for %v", method, path, what, w.Code, w.Body, b.asked)
 				}
@@ -154,13 +154,13 @@ func TestAJobIsItsOwners(t *testing.T) {
 }
 
 func TestForbiddenSaysWhoMay(t *testing.T) {
-	w := ask(t, &private{owner: 1234}, Peer{UID: stranger}, "avgpipe-admin", "POST", api.PathJobs+"/7/cancel")
+	w := ask(t, &private{owner: 1234}, asker{peer: Peer{UID: stranger}}, "avgpipe-admin", "POST", api.PathJobs+"/7/cancel")
 	for _, says := range []string{"job 7 (theirs) belongs to them (uid 1234)", "you are uid 54321", "usermod -aG avgpipe-admin 54321"} {
 		if !strings.Contains(w.Body.String(), says) {
 			t.Errorf("no %q in %s", says, w.Body)
 		}
 	}
-	if w := ask(t, &private{}, Peer{UID: stranger}, "", "GET", api.PathJobs+"/8"); w.Code != http.StatusNotFound {
+	if w := ask(t, &private{}, asker{peer: Peer{UID: stranger}}, "", "GET", api.PathJobs+"/8"); w.Code != http.StatusNotFound {
 		t.Errorf("a job that does not exist: %d %s", w.Code, w.Body)
 	}
 }
@@ -168,7 +168,7 @@ func TestForbiddenSaysWhoMay(t *testing.T) {
 func TestTheListShowsOfOthersWhatIsPublic(t *testing.T) {
 	b := &private{owner: 1234}
 	var jobs []api.JobStatus
-	w := ask(t, b, Peer{UID: stranger}, "no-such-group", "GET", api.PathJobs)
+	w := ask(t, b, asker{peer: Peer{UID: stranger}}, "no-such-group", "GET", api.PathJobs)
 	if err := json.Unmarshal(w.Body.Bytes(), &jobs); err != nil || len(jobs) != 1 {
 		t.Fatalf("%v: %s", err, w.Body)
 	}
@@ -177,7 +177,7 @@ func TestTheListShowsOfOthersWhatIsPublic(t *testing.T) {
 		strings.Contains(w.Body.String(), "business") {
 		t.Errorf("others see %s", w.Body)
 	}
-	if w := ask(t, b, Peer{UID: 1234}, "no-such-group", "GET", api.PathJobs); !strings.Contains(w.Body.String(), "business") {
+	if w := ask(t, b, asker{peer: Peer{UID: 1234}}, "no-such-group", "GET", api.PathJobs); !strings.Contains(w.Body.String(), "business") {
 		t.Errorf("the owner sees %s", w.Body)
 	}
 }
@@ -194,7 +194,7 @@ func TestEveryRouteDeclaresWhoMayUseIt(t *testing.T) {
 func TestARouteThatDeclaresNoRightIsRefused(t *testing.T) {
 	h := &handler{backend: &private{}, log: zap.NewNop()}
 	w := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, Peer{}), "GET", "/x", nil)
+	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), askerKey{}, asker{}), "GET", "/x", nil)
 	h.guard("", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was answered") })).ServeHTTP(w, r)
 	if w.Code != http.StatusInternalServerError {
 		t.Errorf("%d %s", w.Code, w.Body)

@@ -155,7 +155,7 @@ func readBody[B any](r *http.Request) (body B, peer Peer, err error) {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return body, peer, api.Errorf(http.StatusRequestEntityTooLarge, "%s: the request has more than %d bytes", verb, large.Limit)
 	}
-	return body, peer, api.Errorf(http.StatusBadRequest, "%s: the request's body %s; it is described at %s", verb, bodyProblem(err), api.PathDescription)
+	return body, peer, api.Errorf(http.StatusBadRequest, "%s: the request's body %s", verb, bodyProblem(err))
 }
 
 // bodyProblem says in the terms of JSON what a decoder found.

@@ -331,31 +331,31 @@ func TestLogsFollowUntilTheJobEnds(t *testing.T) {
 	read := func(r api.LogRequest, each func(line string)) error {
 		return c.Logs(t.Context(), "1", r, func(entry []byte) error { each(string(entry)); return nil })
 	}
-	f.log.WriteString("zero\none\ntwo\n")
+	f.log.WriteString("0\n1\n2\n")
 	var got []string
 	asked := api.LogRequest{Tail: 2, Level: "warn", Since: time.Unix(7, 8).UTC(), After: "1-2"}
-	if err := read(asked, func(line string) { got = append(got, line) }); err != nil || fmt.Sprint(got) != "[one two]" {
+	if err := read(asked, func(line string) { got = append(got, line) }); err != nil || fmt.Sprint(got) != "[1 2]" {
 		t.Errorf("the last 2 lines: %q, %v", got, err)
 	}
 	if f.logRequest != asked {
 		t.Errorf("asked for %+v, the backend got %+v", asked, f.logRequest)
 	}
-	f.log.WriteString("three\nfour\n")
+	f.log.WriteString("3\n4\n")
 	got = nil
 	err := read(api.LogRequest{Follow: true, Tail: 1}, func(line string) {
 		got = append(got, line)
-		if line == "four" {
+		if line == "4" {
 			f.set(func(f *fake) {
-				f.log.WriteString("five\nsix\n")
+				f.log.WriteString("5\n6\n")
 				f.job.State = api.Done
 			})
 		}
 	})
-	if err != nil || fmt.Sprint(got) != "[four five six]" {
+	if err != nil || fmt.Sprint(got) != "[4 5 6]" {
 		t.Errorf("followed %q, %v", got, err)
 	}
 	f.set(func(f *fake) { f.job.State, f.failure = api.Running, nil })
-	f.log.WriteString("seven\n")
+	f.log.WriteString("7\n")
 	var once sync.Once
 	if err := read(api.LogRequest{Follow: true}, func(string) { once.Do(func() { go stop() }) }); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("the server went away: %v; want %v", err, io.ErrUnexpectedEOF)
