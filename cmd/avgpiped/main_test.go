@@ -76,7 +76,7 @@ func TestUsage(t *testing.T) {
 	if err := os.Mkdir(here, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkpoint.WriteRecord(checkpoint.OS, filepath.Join(here, "identity"), "identity", 1, map[string]string{"node": "first"}, 0o600); err != nil {
+	if err := checkpoint.WriteRecord(filepath.Join(here, "identity"), "identity", 1, map[string]string{"node": "first"}, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	pipe := filepath.Join(dir, "pipe")
