@@ -46,14 +46,15 @@ func (c *Chart) Text(w io.Writer, s TextStyle) error {
 			char = asciigraph.CreateCharSet(mark)
 		}
 		colors, chars = append(colors, color), append(chars, char)
-		name := mark + " " + l.Name
+		parts := []string{mark + " " + l.Name}
 		if len(l.Dots) > 0 {
-			name += ", ● evaluation"
+			parts = append(parts, "● evaluation")
 		}
 		for _, x := range l.Rules {
-			name += fmt.Sprintf(", restart at %.0f", x)
+			parts = append(parts, fmt.Sprintf("restart at %.0f", x))
 		}
-		if name = words.Clip(name, s.Width); s.Colors {
+		name := words.Clip(strings.Join(parts, ", "), s.Width)
+		if s.Colors {
 			name = color.String() + name + asciigraph.Default.String()
 		}
 		legend = append(legend, name)
