@@ -75,15 +75,6 @@ func (j *Job) Resolved(epoch uint64) *Budget {
 	}
 }
 
-// PerPipeline is the budget of a job in which steps, warmup and t0 are those of each pipeline, as they were before there were budgets.
-func (j *Job) PerPipeline() *Budget {
-	steps := uint64(j.Train.Steps)
-	return &Budget{
-		Samples: steps * uint64(j.Train.Batch) * uint64(j.Pipelines), Steps: steps,
-		Warmup: uint64(j.Optimizer.Warmup), T0: uint64(j.Optimizer.T0),
-	}
-}
-
 func divideUp(a, b uint64) uint64 { return (a + b - 1) / b }
 
 // checkBudget checks that one key gives the budget, and that the warm-up is within it.

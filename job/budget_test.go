@@ -45,12 +45,3 @@ func TestABudgetMayNotBeKnownYet(t *testing.T) {
 		t.Errorf("steps of unknown pipelines make %+v of %d samples", got, j.Wanted(0))
 	}
 }
-
-// TestBudgetsOfEarlierVersions: steps were those of each pipeline.
-func TestBudgetsOfEarlierVersions(t *testing.T) {
-	j := Default()
-	j.Train.Batch, j.Train.Steps, j.Pipelines, j.Optimizer.Warmup, j.Optimizer.T0 = 16, 1000, 3, 100, 40
-	if got, want := *j.PerPipeline(), (Budget{48000, 1000, 100, 40}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}

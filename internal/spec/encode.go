@@ -10,7 +10,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
-	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -20,8 +19,7 @@ const Version = 5
 const (
 	horizonVersion = 5 // before it, the prediction horizon of averaging was 1
 	namedVersion   = 4 // before it, the job had the names that its Go fields had then
-	budgetVersion  = 3 // before it, train.steps were those of each pipeline, and averaging had no factor of the learning rate: it is 1
-	oldestVersion  = 1 // every count was resolved at admission; since 2 a job may be open
+	oldestVersion  = 3 // see decision 0043
 )
 
 // Encode writes a spec for the replicated state.
@@ -69,18 +67,12 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*s = Spec(out)
-	s.Version, s.perPipeline = Version, written.Version < budgetVersion
-	if s.perPipeline {
-		s.Job.Averaging.RateScale = 1
-	}
+	s.Version = Version
 	if written.Version < horizonVersion {
 		s.Job.Averaging.Horizon = 1
 	}
-	if s.Task == "" { // admitted when there was no other
-		s.Task = string(model.Language)
-	}
 	if s.Budget == nil {
-		s.Budget = budget(&s.Job, s.perPipeline)
+		s.Budget = s.Job.Resolved(0)
 	}
 	s.placement, s.hostBytes = sync.OnceValue(s.place), sync.OnceValue(s.predictHost)
 	return nil
@@ -93,14 +85,14 @@ func strict(text []byte, into any) error {
 	return d.Decode(into)
 }
 
-// oldNames are the names of fields of a job, in versions up to 3, that are not today's in other letters.
+// oldNames are the names of fields of a job, in version 3, that are not today's in other letters.
 var oldNames = map[string]string{
 	"MicroBatches": "micro_batches", "TuningShare": "tuning_share", "TextPair": "text_pair", "LearningRate": "lr",
 	"WeightDecay": "weight_decay", "ClipNorm": "clip_norm", "MinimumRatio": "min_lr_ratio", "MaxTime": "max_time",
 	"EvalEvery": "eval_every", "EvalSamples": "eval_samples", "RateScale": "lr_scale", "CommitEvery": "commit_every",
 }
 
-// renamed gives a spec of version 3 or before the names, and the plan the form, of version 4.
+// renamed gives a spec of version 3 the names, and its plan the form, of version 4.
 func renamed(text []byte) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {

@@ -98,7 +98,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 4, "layuot": {}}`,
 		`{"version": 5, "layuot": {}}`,
 		`{"version": 3, "job": {"Stagez": 2}}`,
-		`{"version": 2, "job": {"Averaging": {"Alfa": 1}}}`,
+		`{"version": 3, "job": {"Averaging": {"Alfa": 1}}}`,
+		`{"version": 2, "job": {"Averaging": {"Alpha": 1}}}`,
 		`{"version": 6}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil {

@@ -26,7 +26,6 @@ type Facts struct {
 	MemoryBytes int64         // of the node, that jobs may take; 0: not known, or checked before
 	Model       *model.Model  // nil only with a report
 	UserPlan    schedule.Plan // that the user wrote; nil: one is generated
-	PerPipeline bool          // train.steps are those of each pipeline
 }
 
 // Resolution is a job with its automatic values decided. Those that a tuning is to choose stay open without its report.
@@ -407,7 +406,7 @@ func (x *resolver) decideBudget() {
 	if j.Pipelines == job.Auto {
 		return
 	}
-	x.Budget = budget(j, x.PerPipeline)
+	x.Budget = j.Resolved(0)
 	why := fmt.Sprintf("budget %s: how many samples that is, is known once the data are open", j.Train.Budget())
 	if b := x.Budget; b != nil {
 		why = fmt.Sprintf("budget %s: %d samples, %s of each pipeline", j.Train.Budget(), b.Samples, words.Count(int(b.Steps), "step"))
@@ -421,12 +420,4 @@ func (x *resolver) decideBudget() {
 	if !j.Open() {
 		x.because(why)
 	}
-}
-
-// budget is how much a job trains on; nil while that is not known.
-func budget(j *job.Job, perPipeline bool) *job.Budget {
-	if perPipeline && j.Pipelines != job.Auto {
-		return j.PerPipeline()
-	}
-	return j.Resolved(0)
 }

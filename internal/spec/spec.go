@@ -27,7 +27,7 @@ type Spec struct {
 	Parameters int             `json:"parameters"` // trainable values, tied copies counted once
 	Why        []string        `json:"why"`        // the automatic choices and their reasons
 	Warnings   []string        `json:"warnings"`
-	User       *access.User    `json:"user,omitempty"`   // whose rights open what the job names; nil (before version 3): the daemon's
+	User       *access.User    `json:"user,omitempty"`   // whose rights open what the job names; nil: the daemon's
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
 	Layout     *Layout         `json:"layout,omitempty"`
 	UserPlan   []string        `json:"plan,omitempty"` // that the user wrote, as it was when the job was submitted; a line a device
@@ -38,9 +38,8 @@ type Spec struct {
 
 	Report *tuner.Report `json:"-"` // of a tuned job; it lies beside the spec in the replicated state
 
-	perPipeline bool         // train.steps are those of each pipeline, as in versions before 3
-	placement   func() []int // once
-	hostBytes   func() int64 // once
+	placement func() []int // once
+	hostBytes func() int64 // once
 }
 
 // Output is how a job's model gets to its output.dir, as judged when the job was submitted.
@@ -85,7 +84,7 @@ func (s *Spec) take(r *Resolution) {
 
 // Tuned is the spec with what a tuning chose, or the rules where that says so, for a node with so many cores.
 func (s *Spec) Tuned(r *tuner.Report, cores int) (*Spec, error) {
-	f := Facts{Cores: cores, PerPipeline: s.perPipeline}
+	f := Facts{Cores: cores}
 	var err error
 	if len(s.Model) > 0 {
 		if f.Model, err = model.FromHuggingFace(s.Model); err != nil {
@@ -100,7 +99,6 @@ func (s *Spec) Tuned(r *tuner.Report, cores int) (*Spec, error) {
 		return nil, fmt.Errorf("resolve job %s: %s", s.Job.Name, problems[0].Message)
 	}
 	out := *s
-	out.perPipeline = false // its budget is resolved
 	if r.Ruled == "" {
 		out.Report = r
 	}
@@ -109,7 +107,7 @@ func (s *Spec) Tuned(r *tuner.Report, cores int) (*Spec, error) {
 }
 
 // Bounded reports whether measuring the job is bounded by its tuning_share.
-func (s *Spec) Bounded() bool { return !s.Retune && !s.perPipeline }
+func (s *Spec) Bounded() bool { return !s.Retune }
 
 // Plan is the plan that the user wrote, or generates the job's, which a proof precedes (schedule.Generate). That one is not kept: it
 // grows with stages times micro-batches, and Raft's log is for small things.

@@ -72,7 +72,10 @@ func setup(t testing.TB, stages, pipelines int, change func(*job.Job)) control.A
 		Spec: specs.Spec{Version: specs.Version, Job: spec}, Plan: plan.Lines(), OrphanAfter: time.Minute,
 	}
 	a.Stages = slices.Repeat([]control.StagePlace{{Node: "a"}}, plan.Stages())
-	a.Spec.Budget = a.Spec.Job.PerPipeline()
+	a.Spec.Budget = &job.Budget{
+		Samples: uint64(spec.Train.Steps * spec.Train.Batch * int(spec.Pipelines)), Steps: uint64(spec.Train.Steps),
+		Warmup: uint64(spec.Optimizer.Warmup), T0: uint64(spec.Optimizer.T0),
+	}
 	return a
 }
 
