@@ -57,7 +57,7 @@ func (o *opener) openCorpus(ctx context.Context, s *Set) error {
 }
 
 func (o *opener) samplesOf(runs []run) samples {
-	w := windows{stream: newStream(runs), sequence: o.step(), vocabulary: o.vocabulary()}
+	w := windows{joined: join(runs), sequence: o.step(), vocabulary: o.vocabulary()}
 	if o.Task != MaskedLanguage {
 		return w
 	}
@@ -223,7 +223,7 @@ const (
 	maxPortion = 8 << 20 // of a file without such a line
 )
 
-// textFile passes a file on as one document.
+// textFile passes a file on as one document. It must still have the size that it was listed with.
 func (o *opener) textFile(f File, add document) error {
 	file, err := o.Access.Open(f.Path, 0)
 	if err != nil {
@@ -231,60 +231,53 @@ func (o *opener) textFile(f File, add document) error {
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing is lost
 	digest := sha256.New()
-	p := &portions{r: bufio.NewReaderSize(io.TeeReader(file, digest), 1<<16), path: f.Path, bytes: o.vocab.IsBytes(), line: 1}
-	for {
-		text, last, err := p.next()
-		if err != nil {
-			return err
-		}
-		if err := changed(f, max(p.read, f.Bytes)); err != nil { // longer
-			return err
-		}
-		if err := add(text, last); err != nil {
-			return p.locate(text, err, o.vocab)
-		}
-		p.line += strings.Count(text, "\n")
-		if last {
-			o.sums.Store(f.Path, [sha256.Size]byte(digest.Sum(nil)))
-			return changed(f, p.read)
-		}
-	}
-}
-
-// portions takes a text apart.
-type portions struct {
-	r     *bufio.Reader
-	path  string
-	bytes bool // anything will do; else it has to be UTF-8
-	line  int  // where the portion starts
-	read  int64
-	ahead []byte // read already: the line after the portion
-}
-
-func (p *portions) next() (text string, last bool, err error) {
-	buffer := p.ahead
-	p.ahead = nil
-	for {
-		line, err := p.r.ReadSlice('\n')
-		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
-			return "", false, err
-		}
-		p.read += int64(len(line))
-		startsLine := len(buffer) > 0 && buffer[len(buffer)-1] == '\n' && len(line) > 0 && line[0] > ' '
-		if len(buffer) >= portion && startsLine || len(buffer) >= maxPortion && (len(line) == 0 || utf8.RuneStart(line[0])) {
-			p.ahead = bytes.Clone(line)
-		} else if buffer = append(buffer, line...); !errors.Is(err, io.EOF) {
-			continue
-		}
-		text := string(buffer)
-		if at := invalid(text); !p.bytes && at >= 0 {
-			return "", false, &table.Error{
-				Path: p.path, Line: p.line + strings.Count(text[:at], "\n"),
+	portions := bufio.NewScanner(io.TeeReader(io.LimitReader(file, f.Bytes+1), digest))
+	portions.Buffer(make([]byte, min(f.Bytes+1, portion+portion/4)), 2*maxPortion)
+	portions.Split(splitPortion)
+	line, size := 1, int64(0)
+	for more := portions.Scan(); more; {
+		text := portions.Text()
+		if at := invalid(text); !o.vocab.IsBytes() && at >= 0 {
+			return &table.Error{
+				Path: f.Path, Line: line + strings.Count(text[:at], "\n"),
 				Err: fmt.Errorf("it is not UTF-8 (byte %#02x); convert it, or use the tokenizer bytes", text[at]),
 			}
 		}
-		return text, p.ahead == nil, nil
+		more = portions.Scan()
+		if err := add(text, !more); err != nil {
+			return o.locate(f.Path, line, text, err)
+		}
+		line += strings.Count(text, "\n")
+		size += int64(len(text))
 	}
+	if err := portions.Err(); err != nil {
+		return err
+	}
+	o.sums.Store(f.Path, [sha256.Size]byte(digest.Sum(nil)))
+	return changed(f, size)
+}
+
+// splitPortion is a bufio.SplitFunc.
+func splitPortion(data []byte, last bool) (advance int, token []byte, err error) {
+	for at := portion - 1; at < len(data); {
+		i := bytes.IndexByte(data[at:], '\n')
+		if at += i + 1; i < 0 || at == len(data) {
+			break
+		}
+		if data[at] > ' ' {
+			return at, data[:at], nil
+		}
+	}
+	switch n := len(data); {
+	case n > maxPortion:
+		for n = maxPortion; n > maxPortion-utf8.UTFMax && !utf8.RuneStart(data[n]); {
+			n--
+		}
+		return n, data[:n], nil
+	case last && n > 0:
+		return n, data, nil
+	}
+	return 0, nil, nil
 }
 
 // invalid is where text stops to be UTF-8; -1 where it does not.
@@ -297,20 +290,18 @@ func invalid(text string) int {
 	return -1
 }
 
-// locate finds the line of a portion that has no tokens.
-func (p *portions) locate(text string, err error, t *tokenizer.Tokenizer) error {
-	if _, unknown := errors.AsType[*tokenizer.UnknownError](err); !unknown {
-		return place(p.path, p.line, err)
-	}
-	e := t.NewEncoder()
-	line := p.line
-	for part := range strings.Lines(text) {
-		if _, err := e.Append(nil, part); err != nil {
-			break
+// locate puts an error at the line, of a portion that starts at one, that has no tokens.
+func (o *opener) locate(path string, line int, text string, err error) error {
+	if _, unknown := errors.AsType[*tokenizer.UnknownError](err); unknown {
+		e := o.vocab.NewEncoder()
+		for part := range strings.Lines(text) {
+			if _, err := e.Append(nil, part); err != nil {
+				break
+			}
+			line++
 		}
-		line++
 	}
-	return place(p.path, line, err)
+	return place(path, line, err)
 }
 
 func (o *opener) tableConfig() table.Config {

@@ -58,7 +58,7 @@ func open(t *testing.T, c Config) *Set {
 // textOf is the text that windows of bytes lie in.
 func textOf(s samples) []byte {
 	var text []byte
-	for _, r := range s.(windows).runs {
+	for _, r := range s.(windows).parts {
 		text = append(text, r.raw...)
 	}
 	return text
@@ -66,7 +66,7 @@ func textOf(s samples) []byte {
 
 // ofBytes makes windows of text whose tokens are its bytes.
 func ofBytes(text []byte, sequence int) windows {
-	return windows{stream: newStream([]run{{raw: text, width: 1}}), sequence: sequence, vocabulary: Vocabulary}
+	return windows{joined: join([]run{{raw: text, width: 1}}), sequence: sequence, vocabulary: Vocabulary}
 }
 
 // TestTheTextIsTheFilesInOrder: what is held is every file once, in order of names, with a separator after each.

@@ -58,38 +58,34 @@ func appendID(raw []byte, width, id int) []byte {
 	return binary.LittleEndian.AppendUint32(raw, uint32(id)) //nolint:gosec // Ids are below 1<<31.
 }
 
-// stream is one line of tokens, in runs.
-type stream struct {
-	runs   []run
-	starts []int // the place of each run's first token, then the total
+// joined are parts one after the other, their entries numbered through.
+type joined[T interface{ size() int }] struct {
+	parts  []T
+	starts []int // the number of each part's first entry, then the total
 }
 
-func newStream(runs []run) stream {
-	s := stream{starts: make([]int, 1, len(runs)+1)}
-	for _, r := range runs {
-		if n := r.size(); n > 0 {
-			s.runs = append(s.runs, r)
-			s.starts = append(s.starts, s.total()+n)
+func join[T interface{ size() int }](parts []T) joined[T] {
+	j := joined[T]{starts: make([]int, 1, len(parts)+1)}
+	for _, p := range parts {
+		if n := p.size(); n > 0 {
+			j.parts = append(j.parts, p)
+			j.starts = append(j.starts, j.total()+n)
 		}
 	}
-	return s
+	return j
 }
 
-func (s stream) total() int { return s.starts[len(s.starts)-1] }
+func (j joined[T]) total() int { return j.starts[len(j.starts)-1] }
 
-// read writes len(ids) tokens from at on; there are as many.
-func (s stream) read(ids []int32, at int) {
-	k := sort.SearchInts(s.starts, at+1) - 1
-	for len(ids) > 0 {
-		n := min(len(ids), s.starts[k+1]-at)
-		s.runs[k].read(ids[:n], at-s.starts[k])
-		ids, at, k = ids[n:], at+n, k+1
-	}
+// find is the part of an entry, and the entry's number in it.
+func (j joined[T]) find(i int) (T, int) {
+	k := sort.SearchInts(j.starts, i+1) - 1
+	return j.parts[k], i - j.starts[k]
 }
 
 // windows are the samples of a language: T+1 consecutive tokens, every T tokens.
 type windows struct {
-	stream
+	joined[run]
 	sequence   int
 	vocabulary int // ids are below it
 }
@@ -114,6 +110,16 @@ func (w windows) fill(b Batch, j int, i, _ uint64) error {
 	set(row(b.Types, j, w.sequence), 0)
 	set(row(b.Mask, j, w.sequence), 1)
 	return nil
+}
+
+// read writes len(ids) tokens from at on; there are as many.
+func (w windows) read(ids []int32, at int) {
+	for len(ids) > 0 {
+		r, from := w.find(at)
+		n := min(len(ids), r.size()-from)
+		r.read(ids[:n], from)
+		ids, at = ids[n:], at+n
+	}
 }
 
 // check reports an id beyond the vocabulary: only a damaged token file has one.

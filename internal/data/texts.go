@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"sync/atomic"
 
 	"github.com/avgpipe/avgpipe/internal/data/table"
@@ -23,7 +22,7 @@ type texts struct {
 // maxTexts is how many tokens the texts of one file have at most, so that 4 bytes count them.
 const maxTexts = 1<<32 - 1
 
-func (t *texts) count() int { return len(t.ends) / 2 }
+func (t *texts) size() int { return len(t.ends) / 2 }
 
 // pair are the tokens of the texts of one sample.
 type pair struct {
@@ -67,27 +66,9 @@ func (p pair) lay(template tokenizer.Template, sequence int, ids, types, mask []
 }
 
 // library are the samples of several files, in their order.
-type library struct {
-	files  []*texts
-	starts []int // the number of each file's first sample, then the total
-}
+type library struct{ joined[*texts] }
 
-func newLibrary(files []*texts) library {
-	l := library{starts: make([]int, 1, len(files)+1)}
-	for _, f := range files {
-		l.files = append(l.files, f)
-		l.starts = append(l.starts, l.starts[len(l.starts)-1]+f.count())
-	}
-	return l
-}
-
-func (l library) count() uint64 { return uint64(l.starts[len(l.starts)-1]) } //nolint:gosec // A count.
-
-// find is the file of a sample, and its number in it.
-func (l library) find(i int) (*texts, int) {
-	k := sort.SearchInts(l.starts, i+1) - 1
-	return l.files[k], i - l.starts[k]
-}
+func (l library) count() uint64 { return uint64(l.total()) } //nolint:gosec // A count.
 
 // openTexts reads the rows of classifications and translations, and names the classes. A check makes no tokens of them.
 func (o *opener) openTexts(ctx context.Context, s *Set, check bool) error {
@@ -121,9 +102,9 @@ func (o *opener) divideTexts(read []*texts) (train, held samples, err error) {
 		return translation{library: l, t: o.vocab, sequence: o.Sequence}
 	}
 	if len(o.held) > 0 {
-		return wrap(newLibrary(read[:len(o.train)])), wrap(newLibrary(read[len(o.train):])), nil
+		return wrap(library{join(read[:len(o.train)])}), wrap(library{join(read[len(o.train):])}), nil
 	}
-	return o.split(wrap(newLibrary(read)))
+	return o.split(wrap(library{join(read)}))
 }
 
 func (o *opener) classification(l library) classification {
@@ -244,7 +225,7 @@ func FillText(t *tokenizer.Tokenizer, sequence int, parts []string, b Batch) err
 	if _, err := one.encode(t.NewEncoder(), parts, []string{"text", "text_pair"}); err != nil {
 		return err
 	}
-	c.library = newLibrary([]*texts{one})
+	c.library = library{join([]*texts{one})}
 	return c.fill(b, 0, 0, 0)
 }
 
