@@ -162,16 +162,12 @@ func (a *admission) takeTokenizer() {
 // checkData finds what is wrong with the data, as far as data.Check reads them. An error is of the daemon or of ctx, not of
 // the file.
 func (a *admission) checkData(ctx context.Context) error {
-	// Without a model only the files can be looked for.
-	c := data.Config{Files: a.job.Data.Files, Sequence: 1}
-	if a.model != nil {
-		c = feed.ConfigOf(a.job, a.model)
-	}
-	c.Access = a.access
-	if a.model == nil {
-		_, err := data.List(ctx, c)
+	if a.model == nil { // only the files can be looked for
+		_, _, err := data.List(ctx, data.Config{Files: a.job.Data.Files, Access: a.access})
 		return a.dataProblem(err)
 	}
+	c := feed.ConfigOf(a.job, a.model)
+	c.Access = a.access
 	if unread := c.Unread(a.at.Has); len(unread) > 0 {
 		for _, u := range unread {
 			a.at.Refuse(u.Key, "", "%v", u)

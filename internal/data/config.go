@@ -203,7 +203,3 @@ func (e *Error) Error() string {
 
 // Unwrap returns what is wrong.
 func (e *Error) Unwrap() error { return e.Err }
-
-func entryError(key string, i int, err error) *Error {
-	return &Error{Key: fmt.Sprintf("%s[%d]", key, i), Err: err}
-}

@@ -26,12 +26,6 @@ type File struct {
 	Bytes int64
 }
 
-// Listing is what Files of a Config stand for.
-type Listing struct {
-	Files   []File // by pattern, then by name in byte order; a file that two patterns match once
-	Skipped Skipped
-}
-
 // Skipped counts what was passed over on the way, by what it is.
 type Skipped map[string]int
 
@@ -55,45 +49,36 @@ func (s Skipped) Notes() []string {
 
 // List expands the Files of a Config: a file stands for itself, a directory for every file below it, a glob pattern for
 // the files it matches (*, ?, [a-z], {a,b} and ** across directories). Links are followed, unless to a directory that they
-// lie in. It reads directories, not files. An entry that matches nothing, or a path that cannot be read, is an *Error.
-func List(ctx context.Context, c Config) (Listing, error) {
+// lie in. It reads directories, not files. Files come by pattern, then by name in byte order; one that two patterns match comes once. An
+// entry that matches nothing, or a path that cannot be read, is an *Error.
+func List(ctx context.Context, c Config) ([]File, Skipped, error) {
 	defer c.keepDirectories()()
-	return list(ctx, c)
+	return list(ctx, "data.files", c.Files, c.Access)
 }
 
-func list(ctx context.Context, c Config) (Listing, error) {
-	c = c.withDefaults()
-	if err := c.Validate(); err != nil {
-		return Listing{}, err
-	}
-	return expandAll(ctx, "data.files", c.Files, c.Access)
-}
-
-func expandAll(ctx context.Context, key string, entries []string, opener *access.Opener) (Listing, error) {
-	all := Listing{Skipped: Skipped{}}
+func list(ctx context.Context, key string, entries []string, opener *access.Opener) (files []File, skipped Skipped, err error) {
+	skipped = Skipped{}
 	seen := map[string]bool{}
 	for i, pattern := range entries {
 		l := lister{ctx: ctx, access: opener, skipped: Skipped{}}
 		if err := l.expand(filepath.Clean(pattern)); err != nil {
 			if ctx.Err() != nil {
-				return Listing{}, fmt.Errorf("data: listing %s: %w", pattern, ctx.Err())
+				return nil, nil, fmt.Errorf("data: listing %s: %w", pattern, ctx.Err())
 			}
-			e := entryError(key, i, err)
-			e.Nearest = l.nearest
-			return Listing{}, e
+			return nil, nil, &Error{Key: fmt.Sprintf("%s[%d]", key, i), Nearest: l.nearest, Err: err}
 		}
 		slices.SortFunc(l.files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 		for _, f := range l.files {
 			if !seen[f.Path] {
 				seen[f.Path] = true
-				all.Files = append(all.Files, f)
+				files = append(files, f)
 			}
 		}
 		for what, n := range l.skipped {
-			all.Skipped[what] += n
+			skipped[what] += n
 		}
 	}
-	return all, nil
+	return files, skipped, nil
 }
 
 type lister struct {

@@ -19,15 +19,15 @@ func names(t *testing.T, dir string, patterns ...string) ([]string, Skipped) {
 	for i := range patterns {
 		patterns[i] = dir + "/" + patterns[i]
 	}
-	l, err := List(t.Context(), Config{Files: patterns, Sequence: 1})
+	files, skipped, err := List(t.Context(), Config{Files: patterns})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
-	for _, f := range l.Files {
+	for _, f := range files {
 		out = append(out, f.Name)
 	}
-	return out, l.Skipped
+	return out, skipped
 }
 
 func TestPatterns(t *testing.T) {
@@ -59,12 +59,12 @@ func TestPatterns(t *testing.T) {
 // TestPatternsKeepTheirOrder: files come by pattern, then by name, each once.
 func TestPatternsKeepTheirOrder(t *testing.T) {
 	dir := corpus(t, map[string]string{"a/x": "1", "b/x": "2", "b/y": "3"})
-	l, err := List(t.Context(), Config{Files: []string{dir + "/b/y", dir + "/b", dir + "/a/*"}, Sequence: 1})
+	files, _, err := List(t.Context(), Config{Files: []string{dir + "/b/y", dir + "/b", dir + "/a/*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, f := range l.Files {
+	for _, f := range files {
 		got = append(got, strings.TrimPrefix(f.Path, dir)+"="+f.Name)
 	}
 	if want := []string{"/b/y=y", "/b/x=x", "/a/x=x"}; !slices.Equal(got, want) {
@@ -101,7 +101,7 @@ func TestLinks(t *testing.T) {
 	if notes := (Skipped{}).Notes(); notes != nil {
 		t.Errorf("nothing was skipped, the notes say %q", notes)
 	}
-	_, err := List(t.Context(), Config{Files: []string{dir + "/real/pipe"}, Sequence: 1})
+	_, _, err := List(t.Context(), Config{Files: []string{dir + "/real/pipe"}})
 	if err == nil || !strings.Contains(err.Error(), "is a pipe") {
 		t.Errorf("a pipe by name: %v", err)
 	}
@@ -111,7 +111,7 @@ func TestListingStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	dir := corpus(t, map[string]string{"a": "1"})
-	if _, err := List(ctx, Config{Files: []string{dir}, Sequence: 1}); !errors.Is(err, context.Canceled) {
+	if _, _, err := List(ctx, Config{Files: []string{dir}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -126,8 +126,8 @@ func TestWhatVanishesWhileItIsListedIsSkipped(t *testing.T) {
 			}
 		}
 	}}
-	l, err := List(t.Context(), Config{Files: []string{dir}, Sequence: 1, Access: opener})
-	if err != nil || len(l.Files) != 1 || !maps.Equal(l.Skipped, Skipped{vanished: 2}) {
-		t.Errorf("%+v, error %v", l, err)
+	files, skipped, err := List(t.Context(), Config{Files: []string{dir}, Access: opener})
+	if err != nil || len(files) != 1 || !maps.Equal(skipped, Skipped{vanished: 2}) {
+		t.Errorf("%v %v, error %v", files, skipped, err)
 	}
 }

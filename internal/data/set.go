@@ -123,15 +123,18 @@ type opener struct {
 // newOpener lists the files and opens the tokenizer.
 func newOpener(ctx context.Context, c Config) (*opener, error) {
 	o := &opener{Config: c.withDefaults()}
-	l, err := list(ctx, o.Config)
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	train, skipped, err := list(ctx, "data.files", o.Files, o.Access)
 	if err != nil {
 		return nil, err
 	}
-	v, err := expandAll(ctx, "data.validation", o.Validation, o.Access)
+	held, skippedToo, err := list(ctx, "data.validation", o.Validation, o.Access)
 	if err != nil {
 		return nil, err
 	}
-	o.train, o.held, o.notes = l.Files, v.Files, append(l.Skipped.Notes(), v.Skipped.Notes()...)
+	o.train, o.held, o.notes = train, held, append(skipped.Notes(), skippedToo.Notes()...)
 	if o.HoldAll {
 		o.train, o.held = nil, append(o.train, o.held...)
 	}

@@ -32,40 +32,26 @@ func (d *Document) override(root *Node, number int, setting string) {
 	case n == nil:
 		n = &Node{at: b.place(nil)}
 	}
-	section := root
-	for _, name := range names[:len(names)-1] {
-		section = section.section(name, at)
-	}
-	section.become(Mapping, at)
-	section.put(Entry{Name: names[len(names)-1], at: at, Value: n})
+	root.set(names, at, n)
 }
 
-// section returns the section of a name, made if need be.
-func (n *Node) section(name string, at place) *Node {
-	n.become(Mapping, at)
-	if i := n.find(name); i >= 0 {
-		if n.Entries[i].Value.Kind != Mapping {
-			n.Entries[i].at = at // whoever makes a section of it answers for it
-		}
-		return n.Entries[i].Value
+// set sets the value of a key below a mapping. What lies around it becomes a mapping: an override of `a.b` says that `a` is a section.
+func (n *Node) set(names []string, at place, value *Node) {
+	if n.Kind != Mapping {
+		*n = Node{Kind: Mapping, at: at}
 	}
-	section := &Node{Kind: Mapping, at: at}
-	n.put(Entry{Name: name, at: at, Value: section})
-	return section
-}
-
-// become turns a node of another kind into an empty one of this kind: an override of `a.b` says that `a` is a section.
-func (n *Node) become(k Kind, at place) {
-	if n.Kind != k {
-		*n = Node{Kind: k, at: at}
+	i := n.find(names[0])
+	if i < 0 {
+		i = len(n.Entries)
+		n.Entries = append(n.Entries, Entry{Name: names[0], at: at, Value: &Node{Kind: Mapping, at: at}})
 	}
-}
-
-// put sets a key.
-func (n *Node) put(e Entry) {
-	if i := n.find(e.Name); i >= 0 {
-		n.Entries[i] = e
+	e := &n.Entries[i]
+	if len(names) == 1 {
+		e.at, e.Value = at, value
 		return
 	}
-	n.Entries = append(n.Entries, e)
+	if e.Value.Kind != Mapping {
+		e.at = at // whoever makes a section of it answers for it
+	}
+	e.Value.set(names[1:], at, value)
 }
