@@ -6,44 +6,36 @@ import (
 )
 
 // decoder is one step from tokens to text. The parts that the last one leaves are joined.
-type decoder interface{ decode(parts []string) []string }
+type decoder func(parts []string) []string
 
 // each changes parts one by one.
-type each func(i int, part string) string
-
-func (f each) decode(parts []string) []string {
-	for i := range parts {
-		parts[i] = f(i, parts[i])
+func each(change func(i int, part string) string) decoder {
+	return func(parts []string) []string {
+		for i := range parts {
+			parts[i] = change(i, parts[i])
+		}
+		return parts
 	}
-	return parts
 }
 
 // fuse joins the parts, for the steps after it.
-type fuse struct{}
-
-func (fuse) decode(parts []string) []string { return []string{strings.Join(parts, "")} }
+func fuse(parts []string) []string { return []string{strings.Join(parts, "")} }
 
 // fromByteLevel undoes byteLevel. A character that stands for no byte stays what it is.
-type fromByteLevel struct{}
-
-func (fromByteLevel) decode(parts []string) []string {
+func fromByteLevel(parts []string) []string {
 	var b strings.Builder
-	for _, p := range parts {
-		for _, r := range p {
-			if raw, ok := runeBytes[r]; ok {
-				b.WriteByte(raw)
-			} else {
-				b.WriteRune(r)
-			}
+	for _, r := range strings.Join(parts, "") {
+		if raw, ok := runeBytes[r]; ok {
+			b.WriteByte(raw)
+		} else {
+			b.WriteRune(r)
 		}
 	}
 	return []string{b.String()}
 }
 
 // fromBytes makes text of tokens <0xNN>; a run of them that is no UTF-8 becomes a replacement character each.
-type fromBytes struct{}
-
-func (fromBytes) decode(parts []string) []string {
+func fromBytes(parts []string) []string {
 	var out []string
 	var run []byte
 	flush := func() {

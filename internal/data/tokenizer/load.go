@@ -173,7 +173,7 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 		}
 		for _, n := range t.normalize {
 			var err error
-			if a.Content, err = n.normalize(a.Content); err != nil {
+			if a.Content, err = n(a.Content); err != nil {
 				return err
 			}
 		}
@@ -269,10 +269,10 @@ func steps[S any](c *component, known map[string]builder[S]) ([]S, error) {
 }
 
 var normalizers = map[string]builder[normalizer]{
-	"NFC": always[normalizer](change(norm.NFC.String)), "NFD": always[normalizer](change(norm.NFD.String)),
-	"NFKC": always[normalizer](change(norm.NFKC.String)), "NFKD": always[normalizer](change(norm.NFKD.String)),
-	"Lowercase":    always[normalizer](lower),
-	"StripAccents": always[normalizer](without(unicode.M)),
+	"NFC": always(change(norm.NFC.String)), "NFD": always(change(norm.NFD.String)),
+	"NFKC": always(change(norm.NFKC.String)), "NFKD": always(change(norm.NFKD.String)),
+	"Lowercase":    always(lower),
+	"StripAccents": always(without(unicode.M)),
 	"BertNormalizer": func(c *component) ([]normalizer, error) {
 		return bertNormalizer(*c), nil
 	},
@@ -289,11 +289,11 @@ var normalizers = map[string]builder[normalizer]{
 	},
 	"Replace": func(c *component) ([]normalizer, error) {
 		r, err := replacementOf(c)
-		return []normalizer{r}, err
+		return []normalizer{r.normalize}, err
 	},
 	"Precompiled": func(c *component) ([]normalizer, error) {
 		m, err := newCharsMap(c.CharsMap)
-		return []normalizer{m}, err
+		return []normalizer{m.normalize}, err
 	},
 }
 
@@ -365,9 +365,9 @@ func metaspaceOf(c *component) (metaspace, error) {
 }
 
 var decoders = map[string]builder[decoder]{
-	"ByteLevel":    always[decoder](fromByteLevel{}),
-	"ByteFallback": always[decoder](fromBytes{}),
-	"Fuse":         always[decoder](fuse{}),
+	"ByteLevel":    always[decoder](fromByteLevel),
+	"ByteFallback": always[decoder](fromBytes),
+	"Fuse":         always[decoder](fuse),
 	"WordPiece": func(c *component) ([]decoder, error) {
 		return []decoder{fromWordPiece(c.Prefix, or(c.Cleanup, true))}, nil
 	},
@@ -392,7 +392,7 @@ var decoders = map[string]builder[decoder]{
 		})}, err
 	},
 	"BPEDecoder": func(c *component) ([]decoder, error) {
-		return []decoder{fuse{}, each(func(_ int, part string) string {
+		return []decoder{fuse, each(func(_ int, part string) string {
 			return strings.TrimSuffix(strings.ReplaceAll(part, c.Suffix, " "), " ")
 		})}, nil
 	},

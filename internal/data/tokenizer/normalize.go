@@ -12,27 +12,24 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalizer changes a text before it is cut into words.
-type normalizer interface {
-	// normalize fails only where a search for a pattern takes too long.
-	normalize(text string) (string, error)
+// normalizer changes a text before it is cut into words. It fails only where a search for a pattern takes too long.
+type normalizer func(text string) (string, error)
+
+// change is a normalizer that cannot fail.
+func change(f func(string) string) normalizer {
+	return func(text string) (string, error) { return f(text), nil }
 }
 
-// change is a normalizer that is a function.
-type change func(string) string
-
-func (c change) normalize(text string) (string, error) { return c(text), nil }
-
-// runes is a normalizer that replaces each character by what it returns.
-type runes func(b *strings.Builder, r rune)
-
-func (f runes) normalize(text string) (string, error) {
-	var b strings.Builder
-	b.Grow(len(text))
-	for _, r := range text {
-		f(&b, r)
-	}
-	return b.String(), nil
+// runes is a normalizer that replaces each character by what f writes.
+func runes(f func(b *strings.Builder, r rune)) normalizer {
+	return change(func(text string) string {
+		var b strings.Builder
+		b.Grow(len(text))
+		for _, r := range text {
+			f(&b, r)
+		}
+		return b.String()
+	})
 }
 
 // lower maps each character alone, as Unicode's full mapping does: one character changes its length by it.
@@ -45,8 +42,8 @@ var lower = runes(func(b *strings.Builder, r rune) {
 })
 
 // trim drops white space at the ends.
-func trim(left, right bool) change {
-	return func(text string) string {
+func trim(left, right bool) normalizer {
+	return change(func(text string) string {
 		if left {
 			text = strings.TrimLeftFunc(text, unicode.IsSpace)
 		}
@@ -54,16 +51,16 @@ func trim(left, right bool) change {
 			text = strings.TrimRightFunc(text, unicode.IsSpace)
 		}
 		return text
-	}
+	})
 }
 
 // without drops the characters of a table.
-func without(table *unicode.RangeTable) runes {
-	return func(b *strings.Builder, r rune) {
+func without(table *unicode.RangeTable) normalizer {
+	return runes(func(b *strings.Builder, r rune) {
 		if !unicode.Is(table, r) {
 			b.WriteRune(r)
 		}
-	}
+	})
 }
 
 // cleaned drops control characters, and makes all white space blanks (BERT's tokenization.py, _clean_text).

@@ -196,7 +196,7 @@ func (e *Encoder) Append(ids []int32, text string) ([]int32, error) {
 		}
 		normal := outer.text
 		for _, n := range e.t.normalize {
-			if normal, err = n.normalize(normal); err != nil {
+			if normal, err = n(normal); err != nil {
 				return ids, err
 			}
 		}
@@ -268,7 +268,7 @@ func (t *Tokenizer) Decode(ids []int32) string {
 		}
 	}
 	for _, d := range t.decode {
-		parts = d.decode(parts)
+		parts = d(parts)
 	}
 	separator := ""
 	if len(t.decode) == 0 { // the file says nothing about decoding
