@@ -78,7 +78,7 @@ func openLog(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// How much of a worker's last words a reason quotes.
+// How much of the end of a job's log a reason quotes.
 const (
 	tailBytes = 1 << 20 // that are looked at: the dump of a crash is long, and says why at its start
 	tailLines = 3
@@ -131,7 +131,7 @@ var crash = regexp.MustCompile(`^(panic: |fatal error: |SIG[A-Z]+: )`)
 func troubleIn(log []byte) string {
 	var words []string
 	for line := range bytes.SplitSeq(bytes.TrimSpace(log), []byte("\n")) {
-		w := lastWords(line)
+		w := troubleOf(line)
 		if crash.MatchString(w) {
 			return w
 		}
@@ -142,8 +142,8 @@ func troubleIn(log []byte) string {
 	return strings.Join(words[max(0, len(words)-tailLines):], " | ")
 }
 
-// lastWords returns what a line of a log says of trouble; "" for nothing.
-func lastWords(line []byte) string {
+// troubleOf returns what a line of a log says of trouble; "" for nothing.
+func troubleOf(line []byte) string {
 	var entry struct{ Level, Msg, Error string }
 	text := string(line)
 	if json.Unmarshal(line, &entry) == nil && entry.Msg != "" {

@@ -55,8 +55,8 @@ func OpenLog(path string, request api.LogRequest) (*LogReader, error) {
 			return nil, err
 		}
 	}
-	r.file, err = r.open(func(files []logFile) int {
-		return max(0, slices.IndexFunc(files, func(f logFile) bool { return f.inode == inode && f.size >= offset })) // a place in a file that is gone lies before the oldest
+	r.file, err = r.open(func(files []logFile) int { // a place in a file that is gone lies before the oldest
+		return max(0, slices.IndexFunc(files, func(f logFile) bool { return f.inode == inode && f.size >= offset }))
 	})
 	if err != nil || r.file == nil {
 		return r, err

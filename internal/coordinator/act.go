@@ -60,7 +60,7 @@ func (a *act) kill(ctx context.Context) (func(*observed), error) {
 	}
 	a.Say(a.ID, what, zap.Int("process", p.ID.PID), zap.String("reason", a.decision.reason))
 	err := a.agent.Kill(ctx, p)
-	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, err // its end is noticed before
+	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, err // normally its end is seen before that
 }
 
 // end records that the job is over, with the worker's last status beside it.

@@ -66,7 +66,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	a.Counts.Commits.Add(1)
 	took := time.Duration(0)
 	fields := []zap.Field{zap.Uint64("round", round), zap.Uint64("samples", m.SamplesSeen)}
-	if !a.reached.IsZero() { // it was not faster than the worker's status is asked for
+	if !a.reached.IsZero() { // a status of the worker told of its round
 		took = time.Since(a.reached)
 		fields = append(fields, zap.Duration("took", took))
 	}

@@ -67,7 +67,7 @@ type worker struct {
 	polls     int             // that failed since it last said something
 	silent    time.Duration   // that they took
 	abortedAt time.Time
-	failure   *control.Event // its last words
+	failure   *control.Event // that says why it failed; nil: none did
 	cause     string         // why it ended
 	killed    string         // why it was killed here
 
@@ -319,7 +319,7 @@ func (a *act) probe(ctx context.Context) (func(*observed), error) {
 	err := a.agent.Passed(ctx, a.hold.obstacle)
 	return func(o *observed) {
 		if o.hold != a.hold {
-			return // a person was faster
+			return // somebody has resumed the job meanwhile
 		}
 		o.hold.passed = err == nil
 		o.hold.tries++

@@ -20,7 +20,7 @@ const lookForCores = 200 * time.Millisecond
 var errSilent = errors.New("the tuning has said nothing for longer than it may")
 
 // Tune tunes what a spec leaves open, for no job, and leaves nothing behind. It calls each with how far it is, and returns the last
-// words of the tuning. It ends when the coordinator begins to stop.
+// message of the tuning. It ends when the coordinator begins to stop.
 func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.TuneUpdate) error) (last api.TuneUpdate, err error) {
 	ctx, cancel := c.untilStop(ctx)
 	defer cancel(nil)
@@ -76,7 +76,7 @@ func (c *Coordinator) waitForCores(ctx context.Context, need int, say func(strin
 	}
 }
 
-// runTuning starts a tuning of no job, passes on how far it is and returns its last words. One that hangs is ended.
+// runTuning starts a tuning of no job, passes on how far it is and returns its last message. One that hangs is ended.
 func (c *Coordinator) runTuning(
 	ctx context.Context, cancel context.CancelCauseFunc, request control.TuneRequest, each func(api.TuneUpdate) error,
 ) (api.TuneUpdate, error) {
@@ -106,7 +106,7 @@ func (c *Coordinator) runTuning(
 			t.end(e.Exit)
 		}
 	})
-	if err != nil { // of what it left behind: the next start tries again
+	if err != nil { // its directory could not be removed: the next start does
 		c.log.Warn("watch a tuning", zap.Error(err))
 	}
 	switch {

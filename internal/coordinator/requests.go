@@ -47,7 +47,7 @@ func (c *Coordinator) reserve(ctx context.Context, need int) (cores []int, why s
 
 // release makes reserved cores free.
 func (c *Coordinator) release(ctx context.Context, cores []int) {
-	_ = c.ask(ctx, func() { // it has stopped otherwise
+	_ = c.ask(ctx, func() { // fails only once the coordinator has stopped
 		c.reserved = slices.DeleteFunc(c.reserved, func(core int) bool { return slices.Contains(cores, core) })
 	})
 }

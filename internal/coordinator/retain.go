@@ -50,7 +50,7 @@ func (r Retention) surplus(now time.Time, jobs []keptJob, disk int64) map[string
 		case limit > 0 && total > limit && left > 1:
 			gone[j.id] = fmt.Sprintf("ended jobs take %d bytes, keep_ended_bytes allows %d", total, limit)
 		default:
-			continue // a younger one may be too old by another's clock
+			continue // jobs end by the clocks of several nodes, so a later one may be too old
 		}
 		total -= j.bytes
 	}
@@ -73,7 +73,7 @@ func (c *Coordinator) RetainJobs(ctx context.Context) {
 			c.log.Warn("how large the disk of the state directory is", zap.Error(err))
 		}
 		for id, why := range c.config.Limits().Retain.surplus(time.Now(), jobs, disk) {
-			_ = c.Remove(ctx, id, why) // it has stopped otherwise
+			_ = c.Remove(ctx, id, why) // fails only once the coordinator has stopped
 		}
 		select {
 		case <-changed:

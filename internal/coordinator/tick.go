@@ -84,7 +84,7 @@ func (c *Coordinator) forget(state *cluster.State) {
 func (c *Coordinator) begin(o *observed, d decision, free []int) []int {
 	o.acting, o.choice = true, d.choice
 	a := act{Coordinator: c, observed: *o, decision: d}
-	switch d.choice {
+	switch d.choice { // what is known of a process is noted now: its end may be seen before that of the act
 	case place, tune:
 		switch own := c.coresOf(o.Job); {
 		case len(own) == o.cores && o.hold == nil: // a job that comes back keeps its cores
@@ -98,12 +98,12 @@ func (c *Coordinator) begin(o *observed, d decision, free []int) []int {
 	case commitRound:
 		a.durable = o.shards[d.round]
 	case killTune:
-		o.tuning.killed = d.reason // before its end can be noticed
+		o.tuning.killed = d.reason
 	case killWorker:
-		o.killed = d.reason // so here
+		o.killed = d.reason
 	case abortWorker:
-		o.phase, o.abortedAt = aborted, time.Now() // and here
-	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe: // nothing before
+		o.phase, o.abortedAt = aborted, time.Now()
+	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe:
 	}
 	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
 	return free

@@ -92,7 +92,7 @@ func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	}
 	out := api.DryRun{Tuning: "nothing is measured: the file, or a rule, gives every count"}
 	if s.UserPlan == nil { // else it is simulated by avgpipectl plan compare
-		if s, err = n.foretell(ctx, s, &out); err != nil {
+		if s, err = n.predict(ctx, s, &out); err != nil {
 			return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
 		}
 	}
@@ -114,9 +114,9 @@ func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	return out, nil
 }
 
-// foretell returns the spec as it is expected to be once it is resolved, and fills in what it and its tuning would take. What is only
+// predict returns the spec as it is expected to be once it is resolved, and fills in what it and its tuning would take. What is only
 // predicted is said to be.
-func (n *node) foretell(ctx context.Context, s *spec.Spec, out *api.DryRun) (*spec.Spec, error) {
+func (n *node) predict(ctx context.Context, s *spec.Spec, out *api.DryRun) (*spec.Spec, error) {
 	report, err := n.price(ctx, s)
 	if err != nil {
 		return nil, err
