@@ -109,7 +109,7 @@ func worker(ctx context.Context, path string, pid int, log io.Writer, listen fun
 			cancel(err)
 		}
 	})
-	code := t.run(ctx)
+	code := t.train(ctx)
 	if errors.Is(context.Cause(ctx), control.ErrOrphan) {
 		code = control.ExitOrphan
 	}
@@ -120,15 +120,6 @@ func worker(ctx context.Context, path string, pid int, log io.Writer, listen fun
 	stop()
 	tasks.Wait()
 	return code
-}
-
-// run trains until it fails or ctx ends, and returns the exit code of a failure.
-func (t *trainer) run(ctx context.Context) int {
-	if err := t.restore(ctx); err != nil {
-		return t.fail(err, false)
-	}
-	t.events.Append(control.Event{Kind: control.Started})
-	return t.train(ctx)
 }
 
 func (t *trainer) restore(ctx context.Context) error {
@@ -157,7 +148,12 @@ func (t *trainer) trouble() (string, uint64) {
 	return kind, n
 }
 
+// train trains until it fails or ctx ends, and returns the exit code.
 func (t *trainer) train(ctx context.Context) int {
+	if err := t.restore(ctx); err != nil {
+		return t.fail(err, false)
+	}
+	t.events.Append(control.Event{Kind: control.Started})
 	ticker := time.NewTicker(RoundTime)
 	defer ticker.Stop()
 	kind, at := t.trouble()

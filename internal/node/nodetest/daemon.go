@@ -105,7 +105,6 @@ func StateDir(t testing.TB) string {
 type Daemon struct {
 	Dir    string
 	Client *api.Client
-	log    *os.File
 	Cmd    *exec.Cmd // of a spawned one
 	stop   func() error
 	ended  chan error // nil once it was waited for
@@ -114,65 +113,62 @@ type Daemon struct {
 // Start runs a daemon inside the test's process. It ends, in order, with the test at the latest.
 func Start(t testing.TB, dir string, changes ...func(*node.Config)) *Daemon {
 	t.Helper()
-	d := newDaemon(t, dir)
-	ctx, cancel := context.WithCancel(context.Background()) // it ends in order, during cleanup
-	d.stop = func() error {
-		cancel()
-		return nil
-	}
-	c := Config(dir, d.log)
-	for _, change := range changes {
-		change(&c)
-	}
-	ready := make(chan struct{})
-	c.OnReady = func() { close(ready) }
-	ended := d.ended
-	go func() { ended <- node.Run(ctx, c) }()
-	t.Cleanup(func() { d.Stop(t) })
-	select {
-	case <-ready:
-	case err := <-d.ended:
-		d.ended = nil
-		t.Fatalf("the daemon ended: %v", err)
-	case <-time.After(agenttest.Patience):
-		t.Fatal("the daemon is not ready")
-	}
-	return d
+	return launch(t, dir, func(d *Daemon, log *os.File) func() error {
+		ctx, cancel := context.WithCancel(context.Background()) // it ends in order, during cleanup
+		d.stop = func() error {
+			cancel()
+			return nil
+		}
+		c := Config(dir, log)
+		for _, change := range changes {
+			change(&c)
+		}
+		return func() error { return node.Run(ctx, c) }
+	})
 }
 
 // Spawn runs a daemon as a process of its own, which can be killed.
 func Spawn(t testing.TB, dir string) *Daemon {
 	t.Helper()
-	d := newDaemon(t, dir)
-	d.Cmd = exec.Command(os.Args[0], "nodetest-daemon", dir) //nolint:noctx // it ends in order, during cleanup
-	d.Cmd.Stderr = d.log
-	d.stop = func() error { return d.Cmd.Process.Signal(syscall.SIGTERM) }
-	if err := d.Cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := d.ended
-	go func() { ended <- d.Cmd.Wait() }()
-	t.Cleanup(func() { d.Stop(t) })
-	Eventually(t, "the daemon answers", func() bool {
-		_, err := d.Client.Version(t.Context())
-		return err == nil
+	return launch(t, dir, func(d *Daemon, log *os.File) func() error {
+		d.Cmd = exec.Command(os.Args[0], "nodetest-daemon", dir) //nolint:noctx // it ends in order, during cleanup
+		d.Cmd.Stderr = log
+		d.stop = func() error { return d.Cmd.Process.Signal(syscall.SIGTERM) }
+		if err := d.Cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return d.Cmd.Wait
 	})
-	return d
 }
 
-func newDaemon(t testing.TB, dir string) *Daemon {
+// launch waits until a daemon answers, which begin has begun to run. What begin returns waits for its end.
+func launch(t testing.TB, dir string, begin func(d *Daemon, log *os.File) func() error) *Daemon {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(dir, "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{Dir: dir, Client: api.NewClient(Socket(dir)), log: log, ended: make(chan error, 1)}
+	ended := make(chan error, 1)
+	d := &Daemon{Dir: dir, Client: api.NewClient(Socket(dir)), ended: ended}
 	t.Cleanup(func() {
 		d.Client.Close()
 		_ = log.Close() // only a log
 		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
 			t.Logf("the daemon's log:\n%s", text)
 		}
+	})
+	wait := begin(d, log)
+	go func() { ended <- wait() }()
+	t.Cleanup(func() { d.Stop(t) })
+	Eventually(t, "the daemon answers", func() bool {
+		select {
+		case err := <-ended:
+			d.ended = nil
+			t.Fatalf("the daemon ended: %v", err)
+		default:
+		}
+		_, err := d.Client.Version(t.Context())
+		return err == nil
 	})
 	return d
 }
