@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
+	walfs "github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 	"golang.org/x/sys/unix"
 )
@@ -56,35 +58,17 @@ func openLog(dir string, logger hclog.Logger) (*checkedLog, error) {
 	if l.last, err = openLast(filepath.Join(dir, lastName), !l.meta.kept); err != nil {
 		return nil, err
 	}
-	sealed, err := l.open(logger)
-	if err == nil && sealed {
-		err = l.WAL.Close()
-		if err == nil {
-			err = l.meta.seal(l.segments.tail)
-		}
-		if err == nil {
-			_, err = l.open(logger)
-		}
+	l.segments = &segmentFiler{Filer: segment.NewFiler(dir, privateFS{walfs.New()})}
+	if err = l.meta.checkSegments(l.segments, l.last.entry()); err == nil {
+		l.WAL, err = wal.Open(dir, wal.WithMetaStore(l.meta), wal.WithSegmentFiler(l.segments), wal.WithSegmentSize(segmentBytes), wal.WithLogger(logger))
 	}
 	if err != nil {
-		return nil, errors.Join(err, l.last.close())
-	}
-	return l, nil
-}
-
-// open opens the segments. sealed says that the last one is full and its successor was not begun yet, as after a crash: raft-wal
-// would refuse every append.
-func (l *checkedLog) open(logger hclog.Logger) (sealed bool, err error) {
-	l.segments = newSegmentFiler(l.dir, l.last.entry(), l.meta)
-	l.WAL, err = wal.Open(l.dir, wal.WithMetaStore(l.meta), wal.WithSegmentFiler(l.segments), wal.WithSegmentSize(segmentBytes), wal.WithLogger(logger))
-	if err != nil {
-		return false, damagedLog(l.dir, err)
+		return nil, errors.Join(damagedLog(dir, err), l.last.close())
 	}
 	if err := l.verify(); err != nil {
-		return false, errors.Join(damagedLog(l.dir, err), l.WAL.Close())
+		return nil, errors.Join(damagedLog(dir, err), l.WAL.Close(), l.last.close())
 	}
-	sealed, _, err = l.segments.tail.Sealed()
-	return sealed, err
+	return l, nil
 }
 
 // transient are the errors of a system that has no room, no descriptors or no disk for a while: they say nothing of the files.
@@ -105,7 +89,7 @@ func (l *checkedLog) verify() error {
 		return err
 	}
 	if written := l.last.entry(); e.last < written {
-		return fmt.Errorf("%s: truncated or damaged: the log ends at entry %d, and entry %d was written", l.segments.path(e.last+1), e.last, written)
+		return fmt.Errorf("%s: truncated or damaged: the log ends at entry %d, and entry %d was written", l.meta.segmentOf(e.last+1), e.last, written)
 	}
 	var entry raft.Log
 	for i := e.first; i <= e.last && e.last > 0; i++ {
@@ -167,7 +151,7 @@ func unframe(stored *raft.Log, index uint64) error {
 func (l *checkedLog) GetLog(index uint64, entry *raft.Log) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // raft-wal's, at a number that its decoder does not expect
-			err = fmt.Errorf("%s: entry %d: %v: damaged", l.segments.path(index), index, p)
+			err = fmt.Errorf("%s: entry %d: %v: damaged", l.meta.segmentOf(index), index, p)
 		}
 	}()
 	var stored raft.Log
@@ -178,7 +162,7 @@ func (l *checkedLog) GetLog(index uint64, entry *raft.Log) (err error) {
 		err = unframe(&stored, index)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", l.segments.path(index), err)
+		return fmt.Errorf("%s: %w", l.meta.segmentOf(index), err)
 	}
 	*entry = stored
 	return nil

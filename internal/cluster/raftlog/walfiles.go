@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,21 +97,70 @@ func (m *metaFile) SetStable(key, value []byte) error {
 
 func (m *metaFile) Close() error { return nil }
 
-// seal notes that the last segment is full, and which one follows.
-func (m *metaFile) seal(tail types.SegmentWriter) error {
-	_, start, err := tail.Sealed()
-	if err != nil {
+// segmentOf is the file that holds an entry, or the one before it that is the last.
+func (m *metaFile) segmentOf(index uint64) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := ""
+	for _, info := range m.record.Log.Segments {
+		if name == "" || info.BaseIndex <= index {
+			name = segment.FileName(info)
+		}
+	}
+	return filepath.Join(filepath.Dir(m.path), name)
+}
+
+// checkSegments opens the segments as raft-wal will, and reports by name what raft-wal would pass over: one that is lost, which it would begin
+// anew, and one that is newer than the metadata, which it would delete. last is the last entry that was acknowledged.
+func (m *metaFile) checkSegments(filer types.SegmentFiler, last uint64) error {
+	all, err := filer.List()
+	for id, base := range all {
+		if id >= m.record.Log.NextSegmentID {
+			return fmt.Errorf("segment %d, from entry %d, is newer than %s: the files are not of one backup", id, base, metaName)
+		}
+	}
+	for _, info := range slices.Clone(m.record.Log.Segments) {
+		if err == nil {
+			err = m.checkSegment(filer, info, last)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", filepath.Join(filepath.Dir(m.path), segment.FileName(info)), err)
+		}
+	}
+	return err
+}
+
+// checkSegment opens one. Where it is the last and full, it notes so, and which one follows: a crash came between the two, and raft-wal
+// would refuse every append.
+func (m *metaFile) checkSegment(filer types.SegmentFiler, info types.SegmentInfo, last uint64) error {
+	if !info.SealTime.IsZero() {
+		r, err := filer.Open(info)
+		if err == nil {
+			err = r.Close()
+		}
 		return err
 	}
-	return m.change(func(r *metaRecord) {
-		full := &r.Log.Segments[len(r.Log.Segments)-1]
-		full.MaxIndex, full.IndexStart, full.SealTime = tail.LastIndex(), start, time.Now()
-		next := types.SegmentInfo{
-			ID: r.Log.NextSegmentID, BaseIndex: full.MaxIndex + 1, MinIndex: full.MaxIndex + 1, Codec: full.Codec, CreateTime: full.SealTime, SizeLimit: full.SizeLimit,
-		}
-		r.Log.NextSegmentID++
-		r.Log.Segments = append(r.Log.Segments, next)
-	})
+	tail, err := filer.RecoverTail(info)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && info.BaseIndex > last:
+		return nil // raft-wal begins it
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("missing: entries %d to %d were written to it", info.BaseIndex, last)
+	case err != nil:
+		return err
+	}
+	sealed, start, err := tail.Sealed()
+	if err == nil && sealed {
+		err = m.change(func(r *metaRecord) {
+			full := &r.Log.Segments[len(r.Log.Segments)-1]
+			full.MaxIndex, full.IndexStart, full.SealTime = tail.LastIndex(), start, time.Now()
+			r.Log.Segments = append(r.Log.Segments, types.SegmentInfo{
+				ID: r.Log.NextSegmentID, BaseIndex: full.MaxIndex + 1, MinIndex: full.MaxIndex + 1, Codec: full.Codec, CreateTime: full.SealTime, SizeLimit: full.SizeLimit,
+			})
+			r.Log.NextSegmentID++
+		})
+	}
+	return errors.Join(err, tail.Close())
 }
 
 // lastFile holds the index of the last entry of the log: magic, index, CRC-32C. It is written in place after each append, and not synced:
@@ -202,75 +252,13 @@ func (p privateFS) Create(dir, name string, size uint64) (types.WritableFile, er
 	return f, nil
 }
 
-// segmentFiler opens raft-wal's segment files, and refuses to begin one in the place of one that is lost.
+// segmentFiler is raft-wal's own, which keeps why no segment could be begun.
 type segmentFiler struct {
 	*segment.Filer
-	dir  string
-	last uint64 // entry of the log, when it is opened: the segments up to it must be there
-	next uint64 // number of the next segment then: no other is greater
-
-	mu     sync.Mutex
-	opened []types.SegmentInfo // ascending
-	tail   types.SegmentWriter
-	failed lastError // of the segment that was to begin last
-}
-
-var _ types.SegmentFiler = (*segmentFiler)(nil)
-
-func newSegmentFiler(dir string, last uint64, meta *metaFile) *segmentFiler {
-	return &segmentFiler{Filer: segment.NewFiler(dir, privateFS{walfs.New()}), dir: dir, last: last, next: meta.record.Log.NextSegmentID}
-}
-
-// path is the file that holds an entry, or the one before it that is the last.
-func (s *segmentFiler) path(index uint64) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	name := ""
-	for _, info := range s.opened {
-		if name == "" || info.BaseIndex <= index {
-			name = segment.FileName(info)
-		}
-	}
-	return filepath.Join(s.dir, name)
-}
-
-// note remembers an open segment, or why it is not.
-func (s *segmentFiler) note(info types.SegmentInfo, tail types.SegmentWriter, err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		return s.failed.note(fmt.Errorf("%s: %w", filepath.Join(s.dir, segment.FileName(info)), err))
-	}
-	s.opened, s.tail = append(s.opened, info), tail
-	return nil
-}
-
-func (s *segmentFiler) Open(info types.SegmentInfo) (types.SegmentReader, error) {
-	r, err := s.Filer.Open(info)
-	return r, s.note(info, nil, err)
-}
-
-// RecoverTail implements types.SegmentFiler. raft-wal begins the segment anew if its file does not exist.
-func (s *segmentFiler) RecoverTail(info types.SegmentInfo) (types.SegmentWriter, error) {
-	w, err := s.Filer.RecoverTail(info)
-	if errors.Is(err, fs.ErrNotExist) && info.BaseIndex <= s.last {
-		err = fmt.Errorf("missing: entries %d to %d were written to it", info.BaseIndex, s.last)
-	}
-	return w, s.note(info, w, err)
+	failed lastError
 }
 
 func (s *segmentFiler) Create(info types.SegmentInfo) (types.SegmentWriter, error) {
 	w, err := s.Filer.Create(info)
-	return w, s.note(info, w, err)
-}
-
-// List implements types.SegmentFiler. raft-wal deletes the files that its metadata does not name.
-func (s *segmentFiler) List() (map[uint64]uint64, error) {
-	all, err := s.Filer.List()
-	for id, base := range all {
-		if id >= s.next {
-			err = fmt.Errorf("segment %d, from entry %d, is newer than %s: the files are not of one backup", id, base, metaName)
-		}
-	}
-	return all, err
+	return w, s.failed.note(err)
 }
