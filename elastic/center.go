@@ -1,7 +1,6 @@
 package elastic
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,17 +20,6 @@ const (
 	Admit                          // set Pipeline's weights to x~; its first batch is the first after Round
 )
 
-// String names the kind.
-func (k ActionKind) String() string {
-	names := [...]string{
-		Pull: "pull", Capture: "capture", Release: "release", Merge: "merge", Advance: "advance", Snapshot: "snapshot", Admit: "admit",
-	}
-	if k == 0 || int(k) >= len(names) {
-		return "invalid"
-	}
-	return names[k]
-}
-
 // Action is one thing that the owner of a shard must do, in the order given, before it hands the next input to the Center.
 type Action struct {
 	Kind     ActionKind
@@ -41,47 +29,11 @@ type Action struct {
 	Count    int  // of Advance and Snapshot: pipelines whose updates are in the round
 }
 
-// String prints an action on one line.
-func (a Action) String() string {
-	switch a.Kind {
-	case Advance, Snapshot:
-		return fmt.Sprintf("%s round=%d count=%d", a.Kind, a.Round, a.Count)
-	case Merge:
-		if a.First {
-			return fmt.Sprintf("merge pipeline=%d round=%d first", a.Pipeline, a.Round)
-		}
-	case Pull, Capture, Release, Admit:
-	}
-	return fmt.Sprintf("%s pipeline=%d round=%d", a.Kind, a.Pipeline, a.Round)
-}
-
 // member is what the center knows of one pipeline.
 type member struct {
 	sent     uint64 // newest round whose message it handed over
 	released uint64 // newest round it was released from
 	merged   uint64 // newest round whose message is merged
-}
-
-// CenterConfig configures a Center.
-type CenterConfig struct {
-	// Timing is the method's.
-	Timing Timing
-	// Round is the last completed round: 0 at the start, the committed one after a resume.
-	Round uint64
-	// Pipelines are the members, by number, in any order; each has the weights it left Round with.
-	Pipelines []int
-}
-
-// Validate reports a configuration that cannot run.
-func (c CenterConfig) Validate() error {
-	seen := map[int]bool{}
-	for _, p := range c.Pipelines {
-		if p < 0 || seen[p] {
-			return fmt.Errorf("center: pipelines %v: numbers must be distinct and not negative", c.Pipelines)
-		}
-		seen[p] = true
-	}
-	return nil
 }
 
 // Center orders the rounds of one shard. It is a pure state machine: inputs are Update, Join, Leave and Snapshot, and each
@@ -104,7 +56,7 @@ func (c CenterConfig) Validate() error {
 // # Ownership of messages
 //
 // Update hands the message of that round to the center; its Merge hands it back. A pipeline that is released from round r
-// may train on into its next message, and MayUpdate says whether the center would accept it. With Timing.Buffers messages
+// may train on into its next message. With Timing.Buffers messages
 // used in turn, the one that a released pipeline needs next is always its own: see Buffers.
 type Center struct {
 	timing    Timing
@@ -116,19 +68,17 @@ type Center struct {
 	snapshots map[uint64]bool
 }
 
-// NewCenter starts a center.
-func NewCenter(c CenterConfig) (*Center, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	center := &Center{
-		timing: c.Timing, done: c.Round,
+// NewCenter starts a center. round is the last completed one: 0 at the start, the committed one after a resume. The members are told
+// by number, in any order; each has the weights it left the round with.
+func NewCenter(timing Timing, round uint64, pipelines ...int) *Center {
+	c := &Center{
+		timing: timing, done: round,
 		members: map[int]*member{}, joining: map[int]uint64{}, leaving: map[int]bool{}, snapshots: map[uint64]bool{},
 	}
-	for _, p := range c.Pipelines {
-		center.add(p)
+	for _, p := range pipelines {
+		c.add(p)
 	}
-	return center, nil
+	return c
 }
 
 // Round is the last completed round.
@@ -136,10 +86,6 @@ func (c *Center) Round() uint64 { return c.done }
 
 // Members are the pipelines that the round in progress waits for, ascending.
 func (c *Center) Members() []int { return slices.Sorted(maps.Keys(c.members)) }
-
-// MayUpdate reports whether the center would accept the pipeline's message of the round now: it is a member, was released
-// from the round before and has not handed this one over.
-func (c *Center) MayUpdate(pipeline int, round uint64) bool { return c.check(pipeline, round) == nil }
 
 // Update says that the pipeline has trained for the round and hands its message over.
 func (c *Center) Update(pipeline int, round uint64) ([]Action, error) {
@@ -232,11 +178,8 @@ func (e *LateError) Error() string {
 		e.What, e.Round, e.Earliest)
 }
 
-// ErrNotMember is wrapped by the error for an input that names a pipeline that is not a member.
-var ErrNotMember = errors.New("not a member")
-
 func (c *Center) notMember(pipeline int) error {
-	return fmt.Errorf("center: pipeline %d in round %d: %w (members %v)", pipeline, c.done+1, ErrNotMember, c.Members())
+	return fmt.Errorf("center: pipeline %d in round %d: not a member (members %v)", pipeline, c.done+1, c.Members())
 }
 
 // check reports why the center would not accept the message.

@@ -43,8 +43,6 @@ type avgpipe struct {
 	timing Timing
 }
 
-func (a avgpipe) String() string { return "elastic " + a.config.String() }
-
 func (a avgpipe) Config() Config { return a.config }
 func (a avgpipe) Needs() Needs   { return Needs{Timing: a.timing, Delta: true} }
 

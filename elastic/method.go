@@ -74,15 +74,6 @@ func DefaultHorizon(tau int) float64 {
 	return 1.5
 }
 
-// String is "pull=predicted alpha=1 horizon=1.5 tau=1".
-func (c Config) String() string {
-	horizon := ""
-	if c.Pull == PullPredicted {
-		horizon = fmt.Sprintf(" horizon=%.4g", c.Horizon)
-	}
-	return fmt.Sprintf("pull=%s alpha=%.4g%s tau=%d", c.Pull, c.Alpha, horizon, c.Tau)
-}
-
 // DefaultRateScale is the factor of the learning rate by default. An adaptive optimizer divides an update by the noise of its
 // pipeline's own batch, so the mean of N updates is smaller than the update of one batch of the total size by up to sqrt(N). The
 // mean of N updates of SGD is that update.
@@ -154,14 +145,6 @@ const (
 	After
 )
 
-// String names the timing.
-func (t Timing) String() string {
-	if t == Before {
-		return "before"
-	}
-	return "after"
-}
-
 // Buffers is the number of messages a pipeline needs so that it never waits for one. With Before it fills the message of
 // round r+1 while that of round r may still wait for its turn; that of r has been merged before the pipeline is released from
 // round r+1, so message r%2 is always free. With After the message is merged before the release.
@@ -204,8 +187,6 @@ func (n Needs) Vectors(pipelines int) int {
 // their vectors. Vectors of one call have one length and lie on one device. A Method has no state of its own; the vectors
 // are its state. Center decides when the rules run.
 type Method interface {
-	// String describes the method with its settings: "elastic pull=predicted alpha=1 horizon=1.5 tau=1".
-	String() string
 	// Config is what the method was made from, defaults filled in.
 	Config() Config
 	Needs() Needs

@@ -445,7 +445,4 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of elastic`) {
 		t.Errorf("unknown method: %v", err)
 	}
-	if got := newMethod(t, Config{Pipelines: 4}).String(); got != "elastic pull=predicted alpha=1 horizon=1.5 tau=1" {
-		t.Errorf("String is %q", got)
-	}
 }

@@ -88,11 +88,7 @@ func newWildShell(t *testing.T, m Method, pipelines int, n int) *shell {
 }
 
 func (s *shell) start(members []int, round uint64) {
-	s.t.Helper()
-	var err error
-	if s.center, err = NewCenter(CenterConfig{Timing: s.method.Needs().Timing, Pipelines: members, Round: round}); err != nil {
-		s.t.Fatal(err)
-	}
+	s.center = NewCenter(s.method.Needs().Timing, round, members...)
 }
 
 func (s *shell) addPipeline(i int, x flat.Host, round uint64) {
@@ -179,7 +175,7 @@ func (s *shell) centerCopy() flat.Host {
 
 // mayTrain reports whether the pipeline could run its next round now and have it accepted.
 func (s *shell) mayTrain(pipeline int) bool {
-	return s.released[pipeline] == s.trained[pipeline] && s.center.MayUpdate(pipeline, s.trained[pipeline]+1)
+	return s.released[pipeline] == s.trained[pipeline] && s.center.check(pipeline, s.trained[pipeline]+1) == nil
 }
 
 // newMethod makes a method or fails the test.

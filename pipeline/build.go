@@ -86,10 +86,6 @@ func (g *Group) buildShard(st *localStage) error {
 		members[p] = p
 	}
 	needs := c.Method.Needs()
-	center, err := elastic.NewCenter(elastic.CenterConfig{Timing: needs.Timing, Round: c.StartRound, Pipelines: members})
-	if err != nil {
-		return err
-	}
 	if c.Evaluation != nil {
 		st.eval = newEvaluator(g.stageID(st, 0), c, st.config.EvaluationSource, st.executor)
 		st.eval.stage = st.replicas[0]
@@ -101,7 +97,7 @@ func (g *Group) buildShard(st *localStage) error {
 	})
 	st.shard = &shard{
 		index: st.config.Index, config: c, executor: st.executor, stages: st.replicas, rules: c.Method, needs: needs,
-		snaps: st.snaps, eval: st.eval, center: center, inputs: make(chan input, c.Pipelines),
+		snaps: st.snaps, eval: st.eval, center: elastic.NewCenter(needs.Timing, c.StartRound, members...), inputs: make(chan input, c.Pipelines),
 	}
 	for range members {
 		st.shard.released = append(st.shard.released, make(chan release, 1))

@@ -36,8 +36,8 @@ type Line struct {
 	free   time.Time       // when the last frame has left
 	queue  []inFlightFrame // under way, in the order of their arrival
 	closed bool
+	change sync.Cond // of queue and closed
 
-	wake chan struct{} // capacity 1: the queue was empty
 	stop chan struct{}
 	done chan struct{}
 }
@@ -54,7 +54,8 @@ type inFlightFrame struct {
 
 // NewLine starts a line. Close ends it.
 func NewLine(s Shape) *Line {
-	l := &Line{shape: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	l := &Line{shape: s, stop: make(chan struct{}), done: make(chan struct{})}
+	l.change.L = &l.mu
 	go l.run()
 	return l
 }
@@ -64,6 +65,7 @@ func (l *Line) Close() {
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
+		l.change.Signal()
 		close(l.stop)
 	}
 	l.mu.Unlock()
@@ -88,10 +90,7 @@ func (l *Line) carry(p inFlightFrame) error {
 	l.free = leaves.Add(l.shape.leave(len(p.frame.Payload)))
 	p.left, p.arrives = leaves.Sub(trace.Epoch), l.free.Add(l.shape.Latency)
 	l.queue = append(l.queue, p)
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.change.Signal()
 	return nil
 }
 
@@ -120,22 +119,18 @@ func (l *Line) run() {
 }
 
 // next waits for a frame; false when the line is closed.
-func (l *Line) next() (inFlightFrame, bool) {
-	for {
-		l.mu.Lock()
-		if len(l.queue) > 0 && !l.closed {
-			p := l.queue[0]
-			l.queue = slices.Delete(l.queue, 0, 1)
-			l.mu.Unlock()
-			return p, true
-		}
-		l.mu.Unlock()
-		select {
-		case <-l.wake:
-		case <-l.stop:
-			return inFlightFrame{}, false
-		}
+func (l *Line) next() (p inFlightFrame, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.queue) == 0 && !l.closed {
+		l.change.Wait()
 	}
+	if l.closed {
+		return p, false
+	}
+	p = l.queue[0]
+	l.queue = slices.Delete(l.queue, 0, 1)
+	return p, true
 }
 
 // deliver hands the frame over, unless its link has failed meanwhile.

@@ -24,27 +24,19 @@ const (
 	answering                  // that of the listening end: see reply
 )
 
+var kindNames = [...]string{
+	Activation: "activation", Gradient: "gradient", Norm: "norm", Tied: "tied gradient", Evaluation: "evaluation",
+	closing: "closing", opening: "hello", answering: "reply",
+}
+
 // String names the kind in messages.
-func (k Kind) String() string {
-	switch k {
-	case Activation:
-		return "activation"
-	case Gradient:
-		return "gradient"
-	case Norm:
-		return "norm"
-	case Tied:
-		return "tied gradient"
-	case Evaluation:
-		return "evaluation"
-	case closing:
-		return "closing"
-	case opening:
-		return "hello"
-	case answering:
-		return "reply"
+func (k Kind) String() string { return nameOf("kind", int(k), kindNames[:]) }
+
+func nameOf(what string, i int, names []string) string {
+	if i > 0 && i < len(names) {
+		return names[i]
 	}
-	return fmt.Sprintf("kind %d", uint8(k))
+	return fmt.Sprintf("%s %d", what, i)
 }
 
 // Header identifies a frame. Receivers check every field: a frame of another generation, step or micro-batch than the plan
@@ -126,15 +118,7 @@ const (
 
 // String names the purpose in messages.
 func (p Purpose) String() string {
-	switch p {
-	case Training:
-		return "training"
-	case Ties:
-		return "ties"
-	case Evaluated:
-		return "evaluation"
-	}
-	return fmt.Sprintf("purpose %d", uint8(p))
+	return nameOf("purpose", int(p), []string{Training: "training", Ties: "ties", Evaluated: "evaluation"})
 }
 
 // Link names a link. Lower is the stage nearer the input; by convention its node dials and the other listens.

@@ -114,8 +114,8 @@ func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*ho
 
 // resolveBudget says how much is trained on. Epochs leave that to who has opened the data.
 func (h *host) resolveBudget(context.Context) error {
-	if given := h.assignment.Spec.Budget; given != nil {
-		h.budget = *given
+	if b := h.assignment.Spec.Budget; b != nil {
+		h.budget = *b
 		return nil
 	}
 	spec, epoch := h.assignment.Spec.Job, h.set.Samples()
