@@ -100,10 +100,10 @@ func (v *evaluator) forward(ctx context.Context, round uint64, micro int) (score
 // load gets a micro-batch's input from the stage before or from the source, and its labels on the last stage.
 func (v *evaluator) load(ctx context.Context, round uint64, micro int, shape stage.Shape) (input wire.Frame, labels []byte, err error) {
 	if v.last() {
-		labels = wire.Buffer(shape.LabelBytes)
+		labels = stage.NewBoundary(shape.LabelBytes)
 	}
 	if v.first() {
-		input.Payload = wire.Buffer(shape.InputBytes)
+		input.Payload = stage.NewBoundary(shape.InputBytes)
 		return input, labels, v.source.Fill(round, micro, input.Payload, labels)
 	}
 	if input, err = v.up.Receive(ctx); err != nil {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 )
 
 // supervisor runs the daemon as deploy/avgpiped.service has systemd do it: it starts it again a little after every end but a refused
@@ -131,7 +133,7 @@ func (s *supervisor) hold(ctx context.Context, sig syscall.Signal) (how string, 
 	if err := s.signal(sig); err != nil {
 		return "", err
 	}
-	err = poll(ctx, startBound, "the end of the daemon on "+sig.String(), func() bool { return s.pid() == 0 })
+	err = rig.Poll(ctx, startBound, "the end of the daemon on "+sig.String(), func() bool { return s.pid() == 0 })
 	if _, ends := s.now(); pid != 0 && err == nil {
 		return ends[len(ends)-1], nil
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"syscall"
 	"time"
+
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 )
 
 // fault is something that may go wrong with a node.
@@ -102,7 +104,7 @@ func (w *testbed) halt(ctx context.Context) error {
 	if _, err := w.daemon.hold(ctx, syscall.SIGKILL); err != nil {
 		return err
 	}
-	return poll(ctx, stopBound, "the end of all processes", func() bool {
+	return rig.Poll(ctx, stopBound, "the end of all processes", func() bool {
 		left := w.processes("")
 		_ = signalAll(left, syscall.SIGKILL)
 		return len(left) == 0

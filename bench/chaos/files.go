@@ -16,8 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
 func fillDisk(_ context.Context, w *testbed) (func() error, error) {
@@ -63,7 +65,7 @@ func unmount(at string) func() error {
 
 func remountReadOnly(ctx context.Context, w *testbed) (func() error, error) {
 	remount := func(flags uintptr) (err error) {
-		waited := poll(ctx, stopBound, "the last thread of a killed worker", func() bool {
+		waited := rig.Poll(ctx, stopBound, "the last thread of a killed worker", func() bool {
 			err = unix.Mount("", w.base, "", unix.MS_REMOUNT|flags, "")
 			return !errors.Is(err, unix.EBUSY)
 		})
@@ -189,7 +191,7 @@ func garble(w *testbed, path string, text []byte) error {
 	return os.WriteFile(path, text, 0o600)
 }
 
-// damageShard damages the newest shard of a job. The round before it is whole.
+// damageShard damages a shard of the newest round of a job. The round before it is whole.
 func damageShard(do damage) func(context.Context, *testbed) error {
 	return func(_ context.Context, w *testbed) error {
 		j := w.committed()
@@ -200,23 +202,11 @@ func damageShard(do damage) func(context.Context, *testbed) error {
 		if err != nil || len(record.Committed) < 2 {
 			return err // with its only round damaged, the job would rightly wait for a person
 		}
-		entries, err := os.ReadDir(filepath.Join(w.jobDir(j), "shards"))
-		if err != nil {
-			return err
-		}
-		var newest fs.FileInfo
-		for _, e := range entries {
-			if info, err := e.Info(); err == nil && (newest == nil || info.ModTime().After(newest.ModTime())) && !strings.HasPrefix(e.Name(), ".") {
-				newest = info
-			}
-		}
-		if newest == nil {
-			return fmt.Errorf("job %s has committed a round and has no shard", j.id)
-		}
+		name := shard.File(pick(w, record.LastCommitted().Shards).Digest)
 		w.mu.Lock()
-		w.damaged = append(w.damaged, newest.Name())
+		w.damaged = append(w.damaged, name)
 		w.mu.Unlock()
-		path := filepath.Join(w.jobDir(j), "shards", newest.Name())
+		path := filepath.Join(w.jobDir(j), "shards", name)
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
@@ -275,7 +265,7 @@ func refused(file func(*testbed) string, do damage) apply {
 			return len(now) > len(ends)
 		}
 		w.daemon.release()
-		if err := poll(ctx, startBound, "a refusal of "+name, func() bool { return ended() || w.answered(ctx) }); err != nil {
+		if err := rig.Poll(ctx, startBound, "a refusal of "+name, func() bool { return ended() || w.answered(ctx) }); err != nil {
 			return err
 		}
 		if !ended() {

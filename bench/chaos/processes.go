@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
@@ -55,7 +56,7 @@ func stopDaemon(ctx context.Context, w *testbed) error {
 
 // tuning waits for a tuning, for a short time: it may be over.
 func (w *testbed) tuning(ctx context.Context) (pids []int) {
-	_ = poll(ctx, 2*time.Second, "a tuning", func() bool {
+	_ = rig.Poll(ctx, 2*time.Second, "a tuning", func() bool {
 		pids = w.processes(asTuning)
 		return len(pids) > 0
 	})

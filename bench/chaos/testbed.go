@@ -112,7 +112,7 @@ func (w *testbed) logText() string {
 
 // answers waits until a daemon answers.
 func (w *testbed) answers(ctx context.Context) error {
-	return poll(ctx, startBound, "an answer of the daemon", func() bool { return w.answered(ctx) })
+	return rig.Poll(ctx, startBound, "an answer of the daemon", func() bool { return w.answered(ctx) })
 }
 
 // answered asks the daemon once.
@@ -155,20 +155,6 @@ const (
 
 // processes returns the running processes whose command line names something in the trial's directory, and holds what.
 func (w *testbed) processes(what string) []int { return rig.Processes(what, w.dir+"/") }
-
-// poll waits until something holds.
-func poll(ctx context.Context, bound time.Duration, what string, holds func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	for !holds() {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("%s: not within %v", what, bound)
-		}
-	}
-	return nil
-}
 
 // pause waits for a time.
 func pause(ctx context.Context, d time.Duration) {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
@@ -199,7 +200,7 @@ func (w *testbed) endAll(ctx context.Context) (err error) {
 
 // moment waits for the moment of an event, or until the job cannot reach it for now.
 func (w *testbed) moment(ctx context.Context, e event) {
-	_ = poll(ctx, 5*time.Second, "the moment", func() bool { // it is no failure: another fault may be in force
+	_ = rig.Poll(ctx, 5*time.Second, "the moment", func() bool { // it is no failure: another fault may be in force
 		s := w.jobs[0].status()
 		return s.CommittedRound >= e.round || s.State.Ended() || e.fault.tuned && s.State != api.Queued
 	})
@@ -208,7 +209,7 @@ func (w *testbed) moment(ctx context.Context, e event) {
 
 // done waits for the end of all jobs.
 func (w *testbed) done(ctx context.Context) error {
-	err := poll(ctx, jobBound, "the end of the jobs", func() bool {
+	err := rig.Poll(ctx, jobBound, "the end of the jobs", func() bool {
 		return !slices.ContainsFunc(w.jobs, func(j *trialJob) bool { return !j.status().State.Ended() })
 	})
 	for _, j := range w.jobs {

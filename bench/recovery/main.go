@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,9 +16,6 @@ import (
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
-
-// poll is how often the status is looked at, and so the resolution.
-const poll = 10 * time.Millisecond
 
 // bound ends a wait that should take seconds.
 const bound = time.Minute
@@ -109,24 +107,16 @@ func kill(ctx context.Context, d *rig.Daemon, id string, after uint64) (outage, 
 }
 
 // until polls the job's status.
-func until(ctx context.Context, d *rig.Daemon, id, what string, reached func(api.JobStatus) bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no %s within %v", what, bound))
-	defer cancel()
-	for {
-		status, err := d.Job(ctx, id)
-		if err != nil {
-			return fmt.Errorf("wait for %s: %w", what, err)
+func until(ctx context.Context, d *rig.Daemon, id, what string, reached func(api.JobStatus) bool) (err error) {
+	waited := rig.Poll(ctx, bound, what, func() bool {
+		var status api.JobStatus
+		if status, err = d.Job(ctx, id); err == nil && status.State.Ended() {
+			err = fmt.Errorf("the job is %s: %s", status.State, status.Reason)
 		}
-		if status.State.Ended() {
-			return fmt.Errorf("wait for %s: the job is %s: %s", what, status.State, status.Reason)
-		}
-		if reached(status) {
-			return nil
-		}
-		select {
-		case <-time.After(poll):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		return err != nil || reached(status)
+	})
+	if err = errors.Join(err, waited); err != nil {
+		return fmt.Errorf("wait for %s: %w", what, err)
 	}
+	return nil
 }

@@ -268,8 +268,3 @@ func aligned(size int) []byte {
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(raw)))) & (alignment - 1)
 	return raw[skip : skip+size : skip+size]
 }
-
-// Buffer returns n zeroed bytes, aligned as payloads are: for boundary buffers that no link carries.
-func Buffer(n int) []byte {
-	return aligned((n + alignment - 1) &^ (alignment - 1))[:n]
-}

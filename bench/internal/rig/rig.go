@@ -90,18 +90,25 @@ func (d *Daemon) start(ctx context.Context) error {
 	if err := d.cmd.Start(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no answer within %v", bound))
+	err = Poll(ctx, bound, "an answer of the daemon", func() bool { _, err := d.Version(ctx); return err == nil })
+	if err != nil {
+		return errors.Join(err, d.stop())
+	}
+	return nil
+}
+
+// Poll waits until something holds.
+func Poll(ctx context.Context, bound time.Duration, what string, holds func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	for {
-		if _, err := d.Version(ctx); err == nil {
-			return nil
-		}
+	for !holds() {
 		select {
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), d.stop())
+			return fmt.Errorf("%s: not within %v", what, bound)
 		}
 	}
+	return nil
 }
 
 // stop ends the daemon in order. One that ends with an error says in its log why.

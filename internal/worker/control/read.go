@@ -7,9 +7,6 @@ import (
 	"os"
 )
 
-// maxFileBytes bounds assignments and tune requests. The plan dominates: 1,024 stages of 4,096 micro-batches take 50 MB.
-const maxFileBytes = 1 << 28
-
 // ReadAssignment reads the file that a daemon wrote.
 func ReadAssignment(path string) (a Assignment, err error) {
 	if err = read(path, &a); err != nil {
@@ -28,13 +25,6 @@ func ReadTuneRequest(path string) (r TuneRequest, err error) {
 
 // read reads a file of this version. An unknown field is an error.
 func read(path string, into any) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if info.Size() > maxFileBytes {
-		return fmt.Errorf("%d bytes, the limit is %d", info.Size(), maxFileBytes)
-	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
