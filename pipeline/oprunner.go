@@ -157,20 +157,13 @@ func (r *runner) claim(op schedule.Op) *inFlight {
 // emitWaits says what passed between the op before, at since, and this one, at start, whose input was there at ready.
 func (r *runner) emitWaits(op schedule.Op, since, ready, start time.Duration) {
 	e := r.span(trace.WaitUpstream, r.step, op.Micro)
-	if e.Work = works[op.Kind]; op.Kind != schedule.Forward {
+	if e.Work = op.Kind; op.Kind != schedule.Forward {
 		e.Kind = trace.WaitDownstream
 	}
 	e.Start, e.End = since, ready
 	r.dispatcher.trace.Emit(e)
 	e.Kind, e.Start, e.End = trace.WaitDevice, ready, start
 	r.dispatcher.trace.Emit(e)
-}
-
-// works are the kinds of op in traces.
-var works = [...]trace.Work{
-	schedule.Forward: trace.Forward, schedule.Backward: trace.Backward,
-	schedule.BackwardInput: trace.BackwardInput, schedule.BackwardWeight: trace.BackwardWeight,
-	schedule.Update: trace.BackwardWeight, // which it follows
 }
 
 // compute runs one op and sends what it made.
@@ -189,7 +182,7 @@ func (r *runner) compute(c *cell, p *inFlight, start time.Duration) error {
 	case schedule.Backward, schedule.BackwardInput, schedule.BackwardWeight:
 		link, out, err = r.runBackward(c.Kind, m, p)
 	}
-	e.Start, e.End, e.Work = start, trace.Now(), works[c.Kind]
+	e.Start, e.End, e.Work = start, trace.Now(), c.Kind
 	r.dispatcher.trace.Emit(e)
 	if c.Kind == schedule.Backward || c.Kind == schedule.BackwardWeight || err != nil {
 		p.release()

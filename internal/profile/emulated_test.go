@@ -13,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -131,12 +132,12 @@ func TestWhatFitsOnlyWithRecomputationIsTuned(t *testing.T) {
 
 // What a reading computes again only to fit is no part of what it found.
 func TestRecomputationOfAReadingIsTakenOff(t *testing.T) {
-	at := func(work trace.Work, stage int, from, to time.Duration) trace.Span {
+	at := func(work schedule.Kind, stage int, from, to time.Duration) trace.Span {
 		return trace.Span{Kind: trace.Compute, Work: work, Stage: stage, Start: from, End: to}
 	}
 	result := worker.TrialResult{Spans: []trace.Span{
-		at(trace.Forward, 0, 0, 2), at(trace.Backward, 0, 10, 16), at(trace.BackwardInput, 0, 20, 25), at(trace.BackwardWeight, 0, 25, 28),
-		at(trace.Forward, 1, 0, 3), at(trace.Backward, 1, 10, 16),
+		at(schedule.Forward, 0, 0, 2), at(schedule.Backward, 0, 10, 16), at(schedule.BackwardInput, 0, 20, 25), at(schedule.BackwardWeight, 0, 25, 28),
+		at(schedule.Forward, 1, 0, 3), at(schedule.Backward, 1, 10, 16),
 	}}
 	r := reading{}
 	r.trial.Job.Recompute = []string{"block", "none"}

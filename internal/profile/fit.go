@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -35,7 +35,7 @@ func (m *measurement) slowdown(layer int) float64 {
 
 // alone is what one pass of a layer takes by itself, on a device of speed 1: of a size that was not measured, as at the middle one;
 // where that was not either, in proportion to its floating-point operations.
-func (m *measurement) alone(w trace.Work, layer, samples int) float64 {
+func (m *measurement) alone(w schedule.Kind, layer, samples int) float64 {
 	times := m.layers.passes[w][layer][samples]
 	if len(times) == 0 {
 		times = m.layers.passes[w][layer][m.middle]
@@ -44,8 +44,8 @@ func (m *measurement) alone(w trace.Work, layer, samples int) float64 {
 		return median(times) / m.slowdown(layer)
 	}
 	l := &m.guess.Layers[layer]
-	return map[trace.Work]tuner.Curve{
-		trace.Forward: l.Forward, trace.Backward: l.Backward, trace.BackwardInput: l.BackwardInput, trace.BackwardWeight: l.BackwardWeight,
+	return map[schedule.Kind]tuner.Curve{
+		schedule.Forward: l.Forward, schedule.Backward: l.Backward, schedule.BackwardInput: l.BackwardInput, schedule.BackwardWeight: l.BackwardWeight,
 	}[w].At(samples)
 }
 
@@ -53,7 +53,7 @@ func (m *measurement) alone(w trace.Work, layer, samples int) float64 {
 func (m *measurement) cut() ([]stage.Range, error) {
 	sums := []float64{0}
 	for i := range m.profile.Layers {
-		sums = append(sums, sums[i]+m.alone(trace.Forward, i, m.middle)+m.alone(trace.Backward, i, m.middle))
+		sums = append(sums, sums[i]+m.alone(schedule.Forward, i, m.middle)+m.alone(schedule.Backward, i, m.middle))
 	}
 	ranges, err := tuner.Partition(tuner.Chain{
 		Layers: len(m.profile.Layers), Stages: len(m.homes),
@@ -86,7 +86,7 @@ func (m *measurement) fit() error {
 func (m *measurement) fitDevice(d int) error {
 	p, share := m.profile, m.shares[d]
 	slow := p.Devices[d].Slowdown
-	for _, w := range []trace.Work{trace.Forward, trace.Backward} {
+	for _, w := range []schedule.Kind{schedule.Forward, schedule.Backward} {
 		whole, err := tuner.FitCurve(m.stages.passes[w][d])
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func (m *measurement) fitDevice(d int) error {
 				}
 				curve.Values = append(curve.Values, whole.Values[j]*part(m.alone(w, i, samples), sum)/slow)
 			}
-			if w == trace.Forward {
+			if w == schedule.Forward {
 				p.Layers[i].Forward = curve
 			} else {
 				p.Layers[i].Backward = curve
@@ -121,9 +121,9 @@ func (m *measurement) fitDevice(d int) error {
 		step = func(i int) float64 { return part(float64(p.Layers[i].Parameters), parameters) }
 	}
 	for i := share.From; i < share.To; i++ {
-		l, backward := &p.Layers[i], m.alone(trace.Backward, i, m.middle)
-		l.BackwardInput = scale(l.Backward, part(m.alone(trace.BackwardInput, i, m.middle), backward))
-		l.BackwardWeight = scale(l.Backward, part(m.alone(trace.BackwardWeight, i, m.middle), backward))
+		l, backward := &p.Layers[i], m.alone(schedule.Backward, i, m.middle)
+		l.BackwardInput = scale(l.Backward, part(m.alone(schedule.BackwardInput, i, m.middle), backward))
+		l.BackwardWeight = scale(l.Backward, part(m.alone(schedule.BackwardWeight, i, m.middle), backward))
 		l.Optimizer = tuner.TrimmedMean(m.stages.optimizer[d]) * step(i) / slow
 		l.Average = average * part(float64(l.Parameters), parameters) / slow
 	}
@@ -146,7 +146,7 @@ func contention(alone, together *measured) (passes tuner.Curve, optimizer float6
 	for i := range alone.optimizer {
 		steps += tuner.TrimmedMean(alone.optimizer[i])
 		contendedSteps += tuner.TrimmedMean(together.optimizer[i])
-		for _, w := range []trace.Work{trace.Forward, trace.Backward} {
+		for _, w := range []schedule.Kind{schedule.Forward, schedule.Backward} {
 			for samples, times := range together.passes[w][i] {
 				one[samples] += tuner.TrimmedMean(alone.passes[w][i][samples])
 				several[samples] += tuner.TrimmedMean(times)

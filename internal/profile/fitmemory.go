@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -81,7 +82,7 @@ func (s *subject) held(r *reading, devices []int, kind string) (total int64, err
 func withoutRecompute(r reading, result worker.TrialResult) func(trace.Span) float64 {
 	forwards := map[int][]float64{}
 	for _, e := range result.Spans {
-		if e.Kind == trace.Compute && e.Work == trace.Forward {
+		if e.Kind == trace.Compute && e.Work == schedule.Forward {
 			forwards[e.Stage] = append(forwards[e.Stage], (e.End - e.Start).Seconds())
 		}
 	}
@@ -93,7 +94,7 @@ func withoutRecompute(r reading, result worker.TrialResult) func(trace.Span) flo
 	}
 	return func(e trace.Span) float64 {
 		took := (e.End - e.Start).Seconds()
-		if e.Kind == trace.Compute && (e.Work == trace.Backward || e.Work == trace.BackwardInput) {
+		if e.Kind == trace.Compute && (e.Work == schedule.Backward || e.Work == schedule.BackwardInput) {
 			took = max(0, took-again[e.Stage])
 		}
 		return took

@@ -6,22 +6,23 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // measured collects what the runs of one kind say. Times are in seconds.
 type measured struct {
-	passes             map[trace.Work][]map[int][]float64 // by stage, by samples
-	optimizer, average [][]float64                        // by stage: of one step or round of one pipeline
+	passes             map[schedule.Kind][]map[int][]float64 // by stage, by samples
+	optimizer, average [][]float64                           // by stage: of one step or round of one pipeline
 	dispatch           []float64
 	messages           map[int]map[int][]float64 // by the stage that sends, by bytes
 }
 
 func newMeasured(stages int) *measured {
 	m := &measured{
-		passes:    map[trace.Work][]map[int][]float64{},
+		passes:    map[schedule.Kind][]map[int][]float64{},
 		optimizer: make([][]float64, stages), average: make([][]float64, stages), messages: map[int]map[int][]float64{},
 	}
-	for _, w := range []trace.Work{trace.Forward, trace.Backward, trace.BackwardInput, trace.BackwardWeight} {
+	for _, w := range []schedule.Kind{schedule.Forward, schedule.Backward, schedule.BackwardInput, schedule.BackwardWeight} {
 		m.passes[w] = make([]map[int][]float64, stages)
 		for i := range m.passes[w] {
 			m.passes[w][i] = map[int][]float64{}
@@ -64,7 +65,7 @@ func (m *measured) read(r reading, result worker.TrialResult) {
 // total is what a micro-batch takes on all stages, forward and backward, of which there are readings; 0 without.
 func (m *measured) total(samples int) float64 {
 	sum := 0.0
-	for _, w := range []trace.Work{trace.Forward, trace.Backward} {
+	for _, w := range []schedule.Kind{schedule.Forward, schedule.Backward} {
 		for _, by := range m.passes[w] {
 			sum += median(by[samples])
 		}
@@ -115,12 +116,12 @@ func (m *measured) readMessages(r reading, result worker.TrialResult) {
 	}
 	sent := map[message]time.Duration{}
 	for _, e := range result.Spans {
-		if e.Kind == trace.Compute && e.Work == trace.Forward {
+		if e.Kind == trace.Compute && e.Work == schedule.Forward {
 			sent[message{e.Stage, e.Pipeline, e.Micro, e.Step}] = e.End
 		}
 	}
 	for _, e := range result.Spans {
-		if e.Kind != trace.WaitUpstream || e.Work != trace.Forward || e.Micro < 0 || e.Stage == 0 || r.homes[e.Stage] == r.homes[e.Stage-1] {
+		if e.Kind != trace.WaitUpstream || e.Work != schedule.Forward || e.Micro < 0 || e.Stage == 0 || r.homes[e.Stage] == r.homes[e.Stage-1] {
 			continue
 		}
 		left, known := sent[message{e.Stage - 1, e.Pipeline, e.Micro, e.Step}]

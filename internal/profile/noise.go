@@ -6,6 +6,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -72,7 +73,7 @@ func (s *Session) readContended(ctx context.Context, m *measurement, alone, toge
 // pass is a kind of work on a stage.
 type pass struct {
 	stage int
-	work  trace.Work
+	work  schedule.Kind
 }
 
 // passTimes are the times of all passes, in seconds.

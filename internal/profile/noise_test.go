@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -91,7 +92,7 @@ func TestTheFastestOfScatteredReadingsCounts(t *testing.T) {
 	times := func(scale float64, spread ...float64) worker.TrialResult {
 		var r worker.TrialResult
 		for _, s := range spread {
-			r.Spans = append(r.Spans, trace.Span{Kind: trace.Compute, Work: trace.Forward, End: time.Duration(scale * s * float64(time.Second))})
+			r.Spans = append(r.Spans, trace.Span{Kind: trace.Compute, Work: schedule.Forward, End: time.Duration(scale * s * float64(time.Second))})
 		}
 		return r
 	}
@@ -138,8 +139,8 @@ func TestSmallMicroBatchesAreProfiledForMore(t *testing.T) {
 	}{{1, second, 3}, {0.04, second, 7}, {0.02, second, 13}, {1e-6, second, mostProfiled}, {0, second, 3}, {0.02, -1, 3}} {
 		m := &measurement{batch: 8, shares: make([]stage.Range, 2), layers: newMeasured(1)}
 		if c.micro > 0 {
-			m.layers.passes[trace.Forward][0][2] = []float64{c.micro / 4}
-			m.layers.passes[trace.Backward][0][2] = []float64{c.micro * 3 / 4}
+			m.layers.passes[schedule.Forward][0][2] = []float64{c.micro / 4}
+			m.layers.passes[schedule.Backward][0][2] = []float64{c.micro * 3 / 4}
 		}
 		if got := m.batches(2, c.watch); got != c.want {
 			t.Errorf("micro-batches of %v s: %d batches, want %d", c.micro, got, c.want)

@@ -6,8 +6,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -99,7 +99,7 @@ func (s *Session) read(ctx context.Context, m *measurement, r reading, notes *[]
 	into := map[kind]*measured{layered: m.layers, merged: m.stages, contended: m.contended}[r.kind]
 	if err != nil {
 		err = fmt.Errorf("measure micro-batches of %s with %s: %w", words.Count(r.samples, "sample"), words.Count(r.pipelines, "pipeline"), err)
-		if ctx.Err() == nil && (r.kind != merged || len(into.passes[trace.Forward][0]) > 0) {
+		if ctx.Err() == nil && (r.kind != merged || len(into.passes[schedule.Forward][0]) > 0) {
 			*notes = append(*notes, err.Error())
 			return nil
 		}

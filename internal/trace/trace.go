@@ -2,7 +2,11 @@
 // which stage, from when to when. The code that computes or waits emits spans; listeners receive them.
 package trace
 
-import "time"
+import (
+	"time"
+
+	"github.com/avgpipe/avgpipe/schedule"
+)
 
 // Kind says what a span of time was spent on.
 type Kind uint8
@@ -45,19 +49,10 @@ type Span struct {
 	Stage      int // 0-based
 	Micro      int // -1 when the span is not of one micro-batch
 	Step       uint64
-	Work       Work // of a Compute span, and of the waits before it; of a Send, whether activations or gradients
+	// Work says what a Compute span computed of its micro-batch, and what the waits before it were for; of a Send, whether it is of
+	// activations or of gradients. An Optimizer span with a micro-batch is an update inside of a batch.
+	Work schedule.Kind
 }
-
-// Work says what a Compute span computed of its micro-batch. An Optimizer span with a micro-batch is an update inside of a batch.
-type Work uint8
-
-// The kinds of work.
-const (
-	Forward        Work = iota
-	Backward            // both halves
-	BackwardInput       // the gradient of the input
-	BackwardWeight      // the gradients of the weights
-)
 
 // Epoch is the zero of every Span of this process.
 var Epoch = time.Now()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // Kind says what a frame carries.
@@ -60,7 +61,7 @@ func (h Header) String() string {
 func (h Header) sent(start time.Duration) trace.Span {
 	e := trace.Span{Start: start, End: trace.Now(), Kind: trace.Send, Pipeline: h.Pipeline, Stage: h.From, Micro: h.Micro, Step: h.Step}
 	if h.Kind == Gradient {
-		e.Work = trace.Backward
+		e.Work = schedule.Backward
 	}
 	return e
 }

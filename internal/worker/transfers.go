@@ -76,8 +76,8 @@ func (t *transfers) direction(link, way int) *direction {
 // span takes a span of a stage. The end of an op comes before its message is sent, and the wait for one before the op that takes
 // it, so both are in order. It is called from every executor.
 func (t *transfers) span(e trace.Span) {
-	forward := e.Work == trace.Forward
-	if e.Micro < 0 || !forward && e.Work == trace.BackwardWeight {
+	forward := e.Work == schedule.Forward
+	if e.Micro < 0 || e.Work >= schedule.BackwardWeight { // it and updates send nothing
 		return
 	}
 	switch {

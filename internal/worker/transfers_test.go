@@ -24,9 +24,9 @@ func transfersOf(t testing.TB, stages int) *transfers {
 const ms = time.Millisecond
 
 // hand has a message made at one time and waited for from another on until it arrives.
-func hand(t *transfers, from, to int, work trace.Work, step uint64, made, since, arrives time.Duration) {
+func hand(t *transfers, from, to int, work schedule.Kind, step uint64, made, since, arrives time.Duration) {
 	wait := trace.WaitUpstream
-	if work != trace.Forward {
+	if work != schedule.Forward {
 		wait = trace.WaitDownstream
 	}
 	t.span(trace.Span{Kind: trace.Compute, Work: work, Stage: from, Pipeline: 1, Micro: 1, Step: step, Start: made - ms, End: made})
@@ -42,9 +42,9 @@ func took(t *transfers, link, way int, now time.Duration) float64 {
 
 func TestMessagesThatWereWaitedForSayWhatTheirLinkTakes(t *testing.T) {
 	x := transfersOf(t, 3)
-	hand(x, 0, 1, trace.Forward, 0, 10*ms, 5*ms, 12*ms)
-	hand(x, 2, 1, trace.Backward, 0, 30*ms, 25*ms, 37*ms)
-	hand(x, 1, 0, trace.BackwardInput, 0, 50*ms, 45*ms, 54*ms)
+	hand(x, 0, 1, schedule.Forward, 0, 10*ms, 5*ms, 12*ms)
+	hand(x, 2, 1, schedule.Backward, 0, 30*ms, 25*ms, 37*ms)
+	hand(x, 1, 0, schedule.BackwardInput, 0, 50*ms, 45*ms, 54*ms)
 	for _, c := range []struct {
 		link, way int
 		want      float64
@@ -58,14 +58,14 @@ func TestMessagesThatWereWaitedForSayWhatTheirLinkTakes(t *testing.T) {
 // What was made before anybody waited may have been there, or behind other messages, for any time: it says nothing.
 func TestMessagesThatNobodyWaitedForSayNothing(t *testing.T) {
 	x := transfersOf(t, 2)
-	hand(x, 0, 1, trace.Forward, 0, 10*ms, 11*ms, 40*ms)
+	hand(x, 0, 1, schedule.Forward, 0, 10*ms, 11*ms, 40*ms)
 	// The op is of another step than the wait.
 	x.span(trace.Span{Kind: trace.WaitUpstream, Stage: 1, Pipeline: 1, Micro: 1, Step: 1, Start: 5 * ms, End: 40 * ms})
 	// Weight halves and steps wait for no message, norms are of no micro-batch, and beyond the ends are no links.
-	hand(x, 1, 0, trace.BackwardWeight, 0, 10*ms, 5*ms, 40*ms)
-	x.span(trace.Span{Kind: trace.WaitDownstream, Work: trace.Backward, Stage: 0, Micro: -1, Start: 5 * ms, End: 40 * ms})
-	hand(x, 1, 2, trace.Forward, 0, 10*ms, 5*ms, 40*ms)
-	hand(x, 0, -1, trace.Backward, 0, 10*ms, 5*ms, 40*ms)
+	hand(x, 1, 0, schedule.BackwardWeight, 0, 10*ms, 5*ms, 40*ms)
+	x.span(trace.Span{Kind: trace.WaitDownstream, Work: schedule.Backward, Stage: 0, Micro: -1, Start: 5 * ms, End: 40 * ms})
+	hand(x, 1, 2, schedule.Forward, 0, 10*ms, 5*ms, 40*ms)
+	hand(x, 0, -1, schedule.Backward, 0, 10*ms, 5*ms, 40*ms)
 	for way := range 2 {
 		if got := x.direction(0, way).seconds(time.Second); got != nil {
 			t.Errorf("direction %d: a message takes %v s, and none was waited for", way, *got)
@@ -80,7 +80,7 @@ func TestTransfersShowTheFastestQuarterOfTheWindow(t *testing.T) {
 		if i >= recentTransfers {
 			long = time.Duration(1+i%4) * ms
 		}
-		hand(x, 0, 1, trace.Forward, uint64(i), at, at-ms, at+long)
+		hand(x, 0, 1, schedule.Forward, uint64(i), at, at-ms, at+long)
 	}
 	newest := 2 * recentTransfers * 100 * ms
 	if got := took(x, 0, down, newest); got != 0.001 {
@@ -95,7 +95,7 @@ func TestObservingTransfersAllocatesNothing(t *testing.T) {
 	x := transfersOf(t, 2)
 	step := uint64(0)
 	if n := testing.AllocsPerRun(100, func() {
-		hand(x, 0, 1, trace.Forward, step, 10*ms, 5*ms, 12*ms)
+		hand(x, 0, 1, schedule.Forward, step, 10*ms, 5*ms, 12*ms)
 		step++
 	}); n > 0 {
 		t.Errorf("%v allocations a message", n)
@@ -106,7 +106,7 @@ func TestObservingTransfersAllocatesNothing(t *testing.T) {
 func BenchmarkObserveMessage(b *testing.B) {
 	x := transfersOf(b, 2)
 	for step := uint64(0); b.Loop(); step++ {
-		hand(x, 0, 1, trace.Forward, step, 10*ms, 5*ms, 12*ms)
+		hand(x, 0, 1, schedule.Forward, step, 10*ms, 5*ms, 12*ms)
 	}
 }
 

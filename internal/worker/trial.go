@@ -254,7 +254,7 @@ func (w *watch) result(h *host) TrialResult {
 func worked(spans []trace.Span, from, to time.Duration, batches int) float64 {
 	type pass struct {
 		stage int
-		work  trace.Work
+		work  schedule.Kind
 	}
 	type sum struct {
 		ran, inside  int           // in all, and from begin to end between the moments

@@ -61,9 +61,9 @@ func checkTrial(t *testing.T, c TrialConfig, r TrialResult) {
 	if sum != r.End {
 		t.Errorf("the batches end at %v, the watch at %v", sum, r.End)
 	}
-	work := make([]map[trace.Work]int, c.Job.Pipelines)
+	work := make([]map[schedule.Kind]int, c.Job.Pipelines)
 	for i := range work {
-		work[i] = map[trace.Work]int{}
+		work[i] = map[schedule.Kind]int{}
 	}
 	for _, e := range r.Spans {
 		if e.End <= r.Start || e.End > r.End {
@@ -75,7 +75,9 @@ func checkTrial(t *testing.T, c TrialConfig, r TrialResult) {
 	}
 	// The pipeline that was the slowest when the watch began does all batches in it; stage 0 may have been a batch ahead of the others.
 	least := (c.Batches - 1) * int(c.Job.MicroBatches)
-	if !slices.ContainsFunc(work, func(w map[trace.Work]int) bool { return w[trace.Forward] >= least && w[trace.Backward] >= least }) {
+	if !slices.ContainsFunc(work, func(w map[schedule.Kind]int) bool {
+		return w[schedule.Forward] >= least && w[schedule.Backward] >= least
+	}) {
 		t.Errorf("stage 0 was seen at %v, want %d forwards and backwards at least of one pipeline", work, least)
 	}
 	for k, s := range r.Stages {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // TestWorkedCountsPartsOfPasses: ten batches of a forward of 1 s and a backward of 2 s, end to end. Any window holds a batch for
@@ -15,9 +16,9 @@ func TestWorkedCountsPartsOfPasses(t *testing.T) {
 	for at := time.Duration(0); at < 30*time.Second; at += 3 * time.Second {
 		spans = append(
 			spans,
-			trace.Span{Kind: trace.Compute, Work: trace.Forward, Start: at, End: at + time.Second},
-			trace.Span{Kind: trace.WaitUpstream, Work: trace.Forward, Start: at, End: at + time.Second},
-			trace.Span{Kind: trace.Compute, Work: trace.Backward, Start: at + time.Second, End: at + 3*time.Second},
+			trace.Span{Kind: trace.Compute, Work: schedule.Forward, Start: at, End: at + time.Second},
+			trace.Span{Kind: trace.WaitUpstream, Work: schedule.Forward, Start: at, End: at + time.Second},
+			trace.Span{Kind: trace.Compute, Work: schedule.Backward, Start: at + time.Second, End: at + 3*time.Second},
 		)
 	}
 	for _, window := range [][2]float64{{0, 30}, {3, 9}, {4, 16}, {4.5, 15.5}, {6.25, 20}, {1, 29.5}} {
