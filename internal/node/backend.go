@@ -385,20 +385,17 @@ func notResumable(j *cluster.Job, waits bool) string {
 	return ""
 }
 
-// roundToResume is the committed round that a request is about; nil without one.
+// roundToResume is the committed round that a request is about; nil where there is none, or no such one: then the command is rejected.
 func roundToResume(j *cluster.Job, r api.ResumeRequest) *cluster.Manifest {
-	if r.FromStart {
-		return nil
+	if r.FromRound == 0 && !r.FromStart {
+		return j.LastCommitted()
 	}
 	for _, m := range j.Committed {
-		if m.Round == r.FromRound {
+		if m.Round == r.FromRound && !r.FromStart {
 			return m
 		}
 	}
-	if r.FromRound > 0 {
-		return nil // the command is rejected
-	}
-	return j.LastCommitted()
+	return nil
 }
 
 // insteadOf says how to go on without a round.
