@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -66,4 +67,21 @@ func TestAPipeForALogBlocksNobody(t *testing.T) {
 	if got := lines.All(); len(got) != 1 || got[0].Message != "write to the job's log" {
 		t.Errorf("the daemon's log has %v", got)
 	}
+}
+
+// TestCloseIsBounded: a system call on a disk that hangs holds the daemon's end up for a while and not for ever.
+func TestCloseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := Open(Config{StateDir: t.TempDir(), Log: zap.NewNop(), Limits: func() Limits { return Limits{QuarantineFor: time.Hour} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hung, began := make(chan struct{}), time.Now()
+		l.tasks.Go(func() { <-hung })
+		l.Close()
+		if took := time.Since(began); took != closeTimeout {
+			t.Errorf("closed after %v, want %v", took, closeTimeout)
+		}
+		close(hung)
+	})
 }

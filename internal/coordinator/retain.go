@@ -93,13 +93,9 @@ func (c *Coordinator) measure(ctx context.Context, state *cluster.State, known m
 		if !j.State.Ended() || c.config.Spare != nil && c.config.Spare(j) {
 			continue
 		}
-		ended := j.Submitted
-		if j.Ended != nil {
-			ended = *j.Ended
-		}
 		k, ok := known[j.ID]
-		if !ok || !k.ended.Equal(ended) {
-			k = keptJob{id: j.ID, ended: ended, bytes: c.agent.Usage(ctx, j.ID)}
+		if !ok || !k.ended.Equal(*j.Ended) {
+			k = keptJob{id: j.ID, ended: *j.Ended, bytes: c.agent.Usage(ctx, j.ID)}
 		}
 		jobs = append(jobs, k)
 	}
