@@ -30,7 +30,8 @@ type SubmitJob struct {
 
 func (c *SubmitJob) apply(s *State) (string, error) {
 	s.NextJob = max(s.NextJob, c.After+1)
-	id := s.newID()
+	id := strconv.FormatUint(s.NextJob, 10)
+	s.NextJob++
 	s.jobs[id] = &Job{
 		ID: id, Name: c.Name, SourceDigest: c.SourceDigest, File: c.File, Set: c.Set, Base: c.Base, Owner: c.Owner,
 		Spec: c.Spec, Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -166,11 +165,4 @@ func (s *State) editLive(id string, generation uint64, change func(j *Job) error
 		}
 		return change(j)
 	})
-}
-
-// newID numbers a job.
-func (s *State) newID() string {
-	id := strconv.FormatUint(s.NextJob, 10)
-	s.NextJob++
-	return id
 }
