@@ -68,7 +68,7 @@ func (o *opener) vocabulary() int {
 	if o.ModelVocabulary > 0 {
 		return o.ModelVocabulary
 	}
-	return o.vocab.Vocabulary()
+	return o.vocab.Vocabulary
 }
 
 func (o *opener) step() int {
@@ -88,8 +88,8 @@ func (o *opener) divideRuns(runs []run) (train, held []run, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	width := widthOf(o.vocab.Vocabulary())
-	end := run{raw: appendID(nil, width, int(o.vocab.Special().End)), width: width}
+	width := widthOf(o.vocab.Vocabulary)
+	end := run{raw: appendID(nil, width, int(o.vocab.Special.End)), width: width}
 	cut := func(pieces []piece) (out []run) {
 		for _, p := range pieces {
 			r := runs[p.file]
@@ -140,10 +140,10 @@ func (o *opener) mapTokens(f File) (*tokenfile.File, error) {
 		return nil, err
 	}
 	switch limit := o.vocabulary(); {
-	case t.Tokenizer != o.vocab.Digest():
+	case t.Tokenizer != o.vocab.Digest:
 		err = &Error{Key: "data.tokenizer", Err: fmt.Errorf(
 			"%s was written with the tokenizer of sha256 %.6x, and %s has %.6x (bytes: 000000); name the one that it was written with",
-			f.Path, t.Tokenizer, o.Tokenizer, o.vocab.Digest())}
+			f.Path, t.Tokenizer, o.Tokenizer, o.vocab.Digest)}
 	case int(t.Vocabulary) > limit:
 		err = fmt.Errorf("%s has a vocabulary of %d, the model has room for %d; raise vocab_size to %d", f.Path, t.Vocabulary, limit, t.Vocabulary)
 	case t.Documents == 0:
@@ -159,7 +159,7 @@ func (o *opener) mapTokens(f File) (*tokenfile.File, error) {
 type document func(text string, last bool) error
 
 func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64) (run, error) {
-	width := widthOf(o.vocab.Vocabulary())
+	width := widthOf(o.vocab.Vocabulary)
 	e := o.vocab.NewEncoder()
 	var raw []byte
 	var ids []int32
@@ -176,7 +176,7 @@ func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64)
 			return err
 		}
 		if last {
-			ids = append(ids, o.vocab.Special().End)
+			ids = append(ids, o.vocab.Special.End)
 		}
 		for _, id := range ids {
 			raw = appendID(raw, width, int(id))

@@ -28,7 +28,7 @@ func TestPackingJoinsDocuments(t *testing.T) {
 		if want, err = e.Append(want, d); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, tok.Special().End)
+		want = append(want, tok.Special.End)
 		fmt.Fprintf(&rows, "{\"body\": %q}\n", d)
 		files[fmt.Sprintf("%d.txt", i)] = d
 	}

@@ -292,23 +292,16 @@ func (l *lister) matches(name string) bool {
 	return ok && err == nil
 }
 
-// enters reports whether the pattern can match below a directory: the components before the first ** have to match one
-// by one.
+// enters reports whether the pattern can match below a directory whose parents it enters: up to the first **, the components have to
+// match one by one.
 func (l *lister) enters(name string) bool {
-	if l.components == nil {
+	depth := strings.Count(name, "/")
+	if l.components == nil || slices.Contains(l.components[:min(depth+1, len(l.components))], "**") {
 		return true
 	}
-	components := strings.Split(name, "/")
-	for i, component := range components {
-		if i >= len(l.components) {
-			return false
-		}
-		if l.components[i] == "**" {
-			return true
-		}
-		if ok, err := doublestar.Match(l.components[i], component); !ok || err != nil {
-			return false
-		}
+	if depth+1 >= len(l.components) {
+		return false
 	}
-	return len(l.components) > len(components)
+	ok, err := doublestar.Match(l.components[depth], path.Base(name))
+	return ok && err == nil
 }

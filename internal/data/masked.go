@@ -15,7 +15,7 @@ type masked struct {
 
 // framing is how many tokens stand around a window.
 func framing(t *tokenizer.Tokenizer) int {
-	if s := t.Special(); s.Class == tokenizer.None || s.Separator == tokenizer.None {
+	if s := t.Special; s.Class == tokenizer.None || s.Separator == tokenizer.None {
 		return 0
 	}
 	return 2
@@ -24,7 +24,7 @@ func framing(t *tokenizer.Tokenizer) int {
 func (m masked) fill(b Batch, j int, i, key uint64) error {
 	set(row(b.Types, j, m.full), 0)
 	set(row(b.Mask, j, m.full), 1)
-	frame, at, special := (m.full-m.sequence)/2, int(i)*m.sequence, m.t.Special()
+	frame, at, special := (m.full-m.sequence)/2, int(i)*m.sequence, m.t.Special
 	around := [...][2]int32{{special.Class, special.Separator}, {Ignored, Ignored}}
 	for k, buffer := range [...][]int32{b.Tokens, b.Targets} {
 		if buffer == nil {
@@ -86,7 +86,7 @@ func (m masked) forced(ids []int32, key uint64) int {
 func (m masked) hidden(id int32, draw uint64) int32 {
 	switch u := unit(draw); {
 	case u < 0.8:
-		return m.t.Special().Mask
+		return m.t.Special.Mask
 	case u < 0.9:
 		return m.any(draw)
 	}
@@ -97,9 +97,9 @@ func (m masked) hidden(id int32, draw uint64) int32 {
 func (m masked) any(draw uint64) int32 {
 	for range 64 {
 		draw = mix(draw)
-		if id := int32(draw % uint64(m.t.Vocabulary())); !m.t.IsSpecial(id) { //nolint:gosec // Below the vocabulary.
+		if id := int32(draw % uint64(m.t.Vocabulary)); !m.t.IsSpecial(id) { //nolint:gosec // Below the vocabulary.
 			return id
 		}
 	}
-	return m.t.Special().Mask
+	return m.t.Special.Mask
 }

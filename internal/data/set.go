@@ -154,7 +154,7 @@ func (o *opener) openTokenizer() (err error) {
 			return refuse("%w", err)
 		}
 	}
-	special, n := o.vocab.Special(), o.vocab.Vocabulary()
+	special, n := o.vocab.Special, o.vocab.Vocabulary
 	switch {
 	case o.ModelVocabulary > 0 && n > o.ModelVocabulary:
 		return refuse("%s makes %d token ids, the model has room for %d; raise vocab_size to %d", o.Tokenizer, n, o.ModelVocabulary, n)
@@ -164,7 +164,7 @@ func (o *opener) openTokenizer() (err error) {
 		return refuse("%s has no token that hides another ([MASK] or <mask>)", o.Tokenizer)
 	case (o.Task == Language || o.Task == MaskedLanguage) && o.step() < 1:
 		return &Error{Key: "data.sequence", Nearest: "3", Err: fmt.Errorf("a sample of %d tokens has no room beside its first and last token", o.Sequence)}
-	case o.Columns.TextPair != "" && o.vocab.Pair() == nil:
+	case o.Columns.TextPair != "" && o.vocab.Pair == nil:
 		return refuse("%s has no token to separate the two texts of a pair ([SEP] or </s>)", o.Tokenizer)
 	}
 	return nil
@@ -242,7 +242,7 @@ func (o *opener) identify(ctx context.Context, s *Set) error {
 	} else {
 		fmt.Fprintf(digest, "avgpipe corpus 2\n%s %s %d %q\n", o.Task, o.Format, len(o.train), o.Labels) //nolint:errcheck // A hash takes everything.
 		if o.vocab != nil {
-			sum := o.vocab.Digest()
+			sum := o.vocab.Digest
 			digest.Write(sum[:])
 		}
 	}

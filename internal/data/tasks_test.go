@@ -112,7 +112,7 @@ func TestMasking(t *testing.T) {
 	c.Task = Language
 	c.Sequence = 62
 	plain := open(t, c)
-	special := s.Tokenizer.Special()
+	special := s.Tokenizer.Special
 	n := int(s.Samples())
 	if n != int(plain.Samples()) || n < 100 {
 		t.Fatal(n, plain.Samples())

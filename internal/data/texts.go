@@ -113,7 +113,7 @@ func (o *opener) classification(l library) classification {
 
 // readTexts reads the rows of one file.
 func (o *opener) readTexts(ctx context.Context, f File, t *texts, check bool, long *atomic.Int64) error {
-	t.tokens.width = widthOf(o.vocab.Vocabulary())
+	t.tokens.width = widthOf(o.vocab.Vocabulary)
 	c, e, held := o.tableConfig(), o.vocab.NewEncoder(), int64(0)
 	return table.Read(o.Access, f.Path, c, func(r table.Row) error {
 		values, columns := r.Values, c.Columns
@@ -192,9 +192,9 @@ type classification struct {
 // template is what a model that classifies is given.
 func (c classification) template() tokenizer.Template {
 	if c.pair {
-		return c.t.Pair()
+		return c.t.Pair
 	}
-	return c.t.Single()
+	return c.t.Single
 }
 
 func (c classification) fill(b Batch, j int, i, _ uint64) error {
@@ -204,7 +204,7 @@ func (c classification) fill(b Batch, j int, i, _ uint64) error {
 	}
 	template, p := c.template(), file.pair(i1)
 	shorten(&p.size, c.sequence-template.Special())
-	p.lay(template, c.sequence, row(b.Tokens, j, c.sequence), row(b.Types, j, c.sequence), row(b.Mask, j, c.sequence), c.t.Special().Padding())
+	p.lay(template, c.sequence, row(b.Tokens, j, c.sequence), row(b.Types, j, c.sequence), row(b.Mask, j, c.sequence), c.t.Special.Padding())
 	return nil
 }
 
@@ -221,7 +221,7 @@ func FillText(t *tokenizer.Tokenizer, sequence int, parts []string, b Batch) err
 	if sequence-c.template().Special() < len(parts) {
 		return fmt.Errorf("samples of %d tokens have no room for a text", sequence)
 	}
-	one := &texts{tokens: run{width: widthOf(t.Vocabulary())}}
+	one := &texts{tokens: run{width: widthOf(t.Vocabulary)}}
 	if _, err := one.encode(t.NewEncoder(), parts, []string{"text", "text_pair"}); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ type translation struct {
 
 func (c translation) fill(b Batch, j int, i, _ uint64) error {
 	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
-	p, special := file.pair(i1), c.t.Special()
+	p, special := file.pair(i1), c.t.Special
 	first, end := tokenizer.Item{Text: tokenizer.None, ID: special.Start()}, tokenizer.Item{Text: tokenizer.None, ID: special.End}
 	source, target := tokenizer.Item{Text: 0}, tokenizer.Item{Text: 1}
 	p.size[0] = min(p.size[0], c.sequence-1) // a source that is cut has its end token, a target has none

@@ -28,9 +28,9 @@ func WriteTokens(ctx context.Context, c Config, path string) (tokenfile.Header, 
 	if err := o.apart(path); err != nil {
 		return tokenfile.Header{}, nil, err
 	}
-	n := o.vocab.Vocabulary()
+	n := o.vocab.Vocabulary
 	w, err := tokenfile.Create(path, tokenfile.Header{
-		Width: uint32(widthOf(n)), Vocabulary: uint32(n), End: uint32(o.vocab.Special().End), Tokenizer: o.vocab.Digest(), //nolint:gosec // Token ids.
+		Width: uint32(widthOf(n)), Vocabulary: uint32(n), End: uint32(o.vocab.Special.End), Tokenizer: o.vocab.Digest, //nolint:gosec // Token ids.
 	})
 	if err != nil {
 		return tokenfile.Header{}, nil, fmt.Errorf("data: write tokens: %w", err)

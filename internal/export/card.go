@@ -148,7 +148,7 @@ func TokenizerOf(opener *access.Opener, dir string, m *model.Model) (string, err
 		return path, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", err
-	case m.Vocabulary() == tokenizer.Bytes().Vocabulary():
+	case m.Vocabulary() == tokenizer.Bytes().Vocabulary:
 		return job.TokenizerBytes, nil
 	}
 	if _, found, err := ReadCard(opener, dir); err != nil || found {

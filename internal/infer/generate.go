@@ -32,7 +32,7 @@ func (s *Session) Generate(ctx context.Context, r api.InferRequest, out io.Write
 		return &UsageError{err}
 	}
 	w := newTextWriter(s.tokenizer, prompt[len(prompt)-1], out)
-	end := s.tokenizer.Special().End
+	end := s.tokenizer.Special.End
 	err = generate.Run(ctx, c, func(token int32) error {
 		if token == end {
 			return errEnd
@@ -60,7 +60,7 @@ func (s *Session) prompt(text string) ([]int32, error) {
 		}
 		return ids, nil
 	}
-	special := s.tokenizer.Special()
+	special := s.tokenizer.Special
 	for _, id := range []int32{special.End, special.Begin} {
 		if id != tokenizer.None {
 			return []int32{id}, nil

@@ -68,7 +68,7 @@ func (s *Session) label(class int) string {
 
 // fillIn guesses the hidden tokens of sample i, which are all that have the mask's id.
 func (s *Session) fillIn(p *api.Prediction, f *forward, i int, ids []int32, top int) {
-	hidden := s.tokenizer.Special().Mask
+	hidden := s.tokenizer.Special.Mask
 	filled := slices.Clone(ids)
 	for at, id := range ids {
 		if id != hidden {
@@ -92,7 +92,7 @@ func (s *Session) enter(b data.Batch, i int, input string) ([]int32, error) {
 		input = strings.ReplaceAll(input, "[MASK]", string(rune(tokenizer.ByteMask)))
 	}
 	texts := []string{input}
-	if first, second, pair := strings.Cut(input, "\t"); pair && s.tokenizer.Pair() != nil {
+	if first, second, pair := strings.Cut(input, "\t"); pair && s.tokenizer.Pair != nil {
 		texts = []string{first, second}
 	}
 	n := s.card.Sequence
@@ -107,7 +107,7 @@ func (s *Session) enter(b data.Batch, i int, input string) ([]int32, error) {
 	if end := slices.Index(own.Mask, 0); end >= 0 {
 		ids = ids[:end]
 	}
-	if s.model.Task == model.MaskedLanguage && !slices.Contains(ids, s.tokenizer.Special().Mask) {
+	if s.model.Task == model.MaskedLanguage && !slices.Contains(ids, s.tokenizer.Special.Mask) {
 		return nil, errors.New("no token is hidden; write the mask token, such as [MASK], where one is")
 	}
 	return ids, nil

@@ -97,7 +97,7 @@ func (s *Session) openCard() error {
 			return err
 		}
 	}
-	if n := s.tokenizer.Vocabulary(); n > s.model.Vocabulary() {
+	if n := s.tokenizer.Vocabulary; n > s.model.Vocabulary() {
 		return fmt.Errorf("its tokenizer makes %d token ids, the model has %d", n, s.model.Vocabulary())
 	}
 	return nil

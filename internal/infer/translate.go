@@ -39,7 +39,7 @@ func (s *Session) Translate(ctx context.Context, beam int, texts []string, emit 
 }
 
 func (s *Session) translate(ctx context.Context, beam int, sources [][]int32, emit func(target []int32) error) error {
-	special := s.tokenizer.Special()
+	special := s.tokenizer.Special
 	t := generate.Translation{
 		Device: s.device, Model: s.model, Weights: s.weights.Lookup, Sequence: s.card.Sequence,
 		Start: special.Start(), End: special.End, Pad: special.Padding(),
@@ -56,7 +56,7 @@ type pair struct{ source, target []int32 }
 
 // pairs cuts the first count samples of a batch of translations out of their padding.
 func (s *Session) pairs(b data.Batch, count int) []pair {
-	end, n := s.tokenizer.Special().End, s.card.Sequence
+	end, n := s.tokenizer.Special.End, s.card.Sequence
 	out := make([]pair, count)
 	for i := range out {
 		out[i].source = before(b.Tokens[i*n:(i+1)*n], end, b.Mask[i*n:(i+1)*n])

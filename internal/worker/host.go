@@ -286,7 +286,7 @@ func (h *host) readTokenizer(path string, files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	if sha256.Sum256(content) != t.Digest() {
+	if sha256.Sum256(content) != t.Digest {
 		return fmt.Errorf("%s was replaced while the job started; start it again", path)
 	}
 	files[export.TokenizerFile] = content

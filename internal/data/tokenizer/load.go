@@ -133,7 +133,7 @@ func Parse(content []byte) (*Tokenizer, error) {
 	if f.Model == nil {
 		return nil, errors.New(`not a tokenizer.json: it has no "model"`)
 	}
-	t := &Tokenizer{digest: sha256.Sum256(content)}
+	t := &Tokenizer{Digest: sha256.Sum256(content)}
 	var err error
 	if t.model, t.tokens, err = f.Model.build(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
@@ -181,7 +181,7 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 			after = append(after, a)
 		}
 	}
-	t.vocabulary = len(t.tokens)
+	t.Vocabulary = len(t.tokens)
 	t.hidden = make([]bool, len(t.tokens))
 	for _, a := range tokens {
 		t.hidden[a.ID] = a.Special
@@ -219,7 +219,7 @@ func (t *Tokenizer) name(unknown string) {
 		}
 		return None
 	}
-	t.special = Special{
+	t.Special = Special{
 		Pad:       first("[PAD]", "<pad>", "<|pad|>"),
 		Unknown:   first(unknown, "[UNK]", "<unk>"),
 		Class:     first("[CLS]", "<s>"),

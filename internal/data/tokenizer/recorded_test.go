@@ -71,8 +71,8 @@ func TestIDsAreThoseOfTheReference(t *testing.T) {
 			}
 			e := tok.NewEncoder()
 			all := readRecorded(t, strings.TrimSuffix(file, ".json")+".recorded")
-			if tok.Vocabulary() != all[0].Vocabulary {
-				t.Errorf("a vocabulary of %d, want %d", tok.Vocabulary(), all[0].Vocabulary)
+			if tok.Vocabulary != all[0].Vocabulary {
+				t.Errorf("a vocabulary of %d, want %d", tok.Vocabulary, all[0].Vocabulary)
 			}
 			other, err := e.Append(nil, "the other")
 			if err != nil {
@@ -90,11 +90,11 @@ func TestIDsAreThoseOfTheReference(t *testing.T) {
 				if again, _ := e.Append(nil, want.Text); !slices.Equal(again, ids) {
 					t.Errorf("%q: from memory %v, at first %v", want.Text, again, ids)
 				}
-				if single, _ := fill(tok.Single(), ids); !slices.Equal(single, want.Single) {
+				if single, _ := fill(tok.Single, ids); !slices.Equal(single, want.Single) {
 					t.Errorf("%q: single %v, want %v", want.Text, single, want.Single)
 				}
 				if file != "testdata/gpt2.json" && file != "testdata/steps.json" && file != "testdata/suffix.json" { // they have no pairs, and ours get a separator
-					if pair, types := fill(tok.Pair(), ids, other); !slices.Equal(pair, want.Pair) || !slices.Equal(types, want.Types) {
+					if pair, types := fill(tok.Pair, ids, other); !slices.Equal(pair, want.Pair) || !slices.Equal(types, want.Types) {
 						t.Errorf("%q: pair %v %v, want %v %v", want.Text, pair, types, want.Pair, want.Types)
 					}
 				}

@@ -38,10 +38,10 @@ func (n *namedID) UnmarshalJSON(content []byte) error {
 // templatesOf sets what a model is given for one text and for two. Where the file does not say, it is the text alone, and two
 // with a separator between them.
 func (t *Tokenizer) templatesOf(c *component) error {
-	t.single = Template{{Text: 0}}
-	for _, id := range []int32{t.special.Separator, t.special.End} {
-		if id != None && t.pair == nil {
-			t.pair = Template{{Text: 0}, {Text: None, ID: id}, {Text: 1, Type: 1}}
+	t.Single = Template{{Text: 0}}
+	for _, id := range []int32{t.Special.Separator, t.Special.End} {
+		if id != None && t.Pair == nil {
+			t.Pair = Template{{Text: 0}, {Text: None, ID: id}, {Text: 1, Type: 1}}
 		}
 	}
 	return t.process(c)
@@ -63,10 +63,10 @@ func (t *Tokenizer) process(c *component) (err error) {
 		}
 		return nil
 	case "TemplateProcessing":
-		if t.single, err = t.template(c.Single, c.SpecialTokens, 1); err != nil {
+		if t.Single, err = t.template(c.Single, c.SpecialTokens, 1); err != nil {
 			return fmt.Errorf("single: %w", err)
 		}
-		if t.pair, err = t.template(c.Pair, c.SpecialTokens, 2); err != nil {
+		if t.Pair, err = t.template(c.Pair, c.SpecialTokens, 2); err != nil {
 			return fmt.Errorf("pair: %w", err)
 		}
 		return nil
@@ -95,8 +95,8 @@ func (t *Tokenizer) template(items []templateItem, tokens map[string]templateTok
 				return nil, fmt.Errorf("item %d: %q is not among special_tokens", i, item.SpecialToken.ID)
 			}
 			for _, id := range token.IDs {
-				if id < 0 || int(id) >= t.vocabulary {
-					return nil, fmt.Errorf("item %d: %q has the id %d; the vocabulary has %d", i, item.SpecialToken.ID, id, t.vocabulary)
+				if id < 0 || int(id) >= t.Vocabulary {
+					return nil, fmt.Errorf("item %d: %q has the id %d; the vocabulary has %d", i, item.SpecialToken.ID, id, t.Vocabulary)
 				}
 				out = append(out, Item{Text: None, ID: id, Type: item.SpecialToken.Type})
 			}
@@ -116,16 +116,16 @@ func (t *Tokenizer) processPair(c *component) error {
 		return errors.New(`"sep" and "cls" are missing`)
 	}
 	for _, n := range []namedID{*c.Separator, *c.Class} {
-		if n.ID < 0 || int(n.ID) >= t.vocabulary {
-			return fmt.Errorf("%q has the id %d; the vocabulary has %d", n.Token, n.ID, t.vocabulary)
+		if n.ID < 0 || int(n.ID) >= t.Vocabulary {
+			return fmt.Errorf("%q has the id %d; the vocabulary has %d", n.Token, n.ID, t.Vocabulary)
 		}
 	}
 	class, separator := Item{Text: None, ID: c.Class.ID}, Item{Text: None, ID: c.Separator.ID}
-	t.single = Template{class, {Text: 0}, separator}
+	t.Single = Template{class, {Text: 0}, separator}
 	if c.Type == "RobertaProcessing" {
-		t.pair = append(slices.Clone(t.single), separator, Item{Text: 1}, separator)
+		t.Pair = append(slices.Clone(t.Single), separator, Item{Text: 1}, separator)
 		return nil
 	}
-	t.pair = append(slices.Clone(t.single), Item{Text: 1, Type: 1}, Item{Text: None, ID: separator.ID, Type: 1})
+	t.Pair = append(slices.Clone(t.Single), Item{Text: 1, Type: 1}, Item{Text: None, ID: separator.ID, Type: 1})
 	return nil
 }

@@ -71,12 +71,14 @@ func (t Template) Special() int {
 
 // Tokenizer is a vocabulary and the steps to and from it. It does not change, and any number of goroutines may use it.
 type Tokenizer struct {
-	vocabulary   int
-	digest       [sha256.Size]byte
-	tokens       []string // by id; "" where there is none
-	special      Special
-	hidden       []bool // by id: a special token, that Decode leaves out
-	single, pair Template
+	Vocabulary int               // the number of ids: they are below it
+	Digest     [sha256.Size]byte // SHA-256 of the file; zero when tokens are bytes
+	Special    Special           // the tokens that are no text
+	Single     Template          // what a model is given for one text
+	Pair       Template          // what a model is given for two; nil when there is nothing to separate them by
+
+	tokens []string // by id; "" where there is none
+	hidden []bool   // by id: a special token, that Decode leaves out
 
 	added       added // cut out of the text as it is
 	addedAfter  added // cut out of the normalized text
@@ -128,26 +130,17 @@ func (v *vocabulary) give(ids []int32, text string) ([]int32, error) {
 func Bytes() *Tokenizer {
 	class, separator := Item{Text: None, ID: ByteBegin}, Item{Text: None, ID: ByteSeparator}
 	return &Tokenizer{
-		vocabulary: 256,
-		special: Special{
+		Vocabulary: 256,
+		Special: Special{
 			Pad: ByteEnd, Unknown: None, Class: ByteBegin, Separator: ByteSeparator, Mask: ByteMask, Begin: ByteBegin, End: ByteEnd,
 		},
-		single: Template{class, {Text: 0}, separator},
-		pair:   Template{class, {Text: 0}, separator, {Text: 1, Type: 1}, {Text: None, ID: ByteSeparator, Type: 1}},
+		Single: Template{class, {Text: 0}, separator},
+		Pair:   Template{class, {Text: 0}, separator, {Text: 1, Type: 1}, {Text: None, ID: ByteSeparator, Type: 1}},
 	}
 }
 
 // IsBytes reports whether tokens are bytes.
 func (t *Tokenizer) IsBytes() bool { return t.model == nil }
-
-// Vocabulary is the number of ids: they are below it.
-func (t *Tokenizer) Vocabulary() int { return t.vocabulary }
-
-// Digest is the SHA-256 of the file; zero when tokens are bytes.
-func (t *Tokenizer) Digest() [sha256.Size]byte { return t.digest }
-
-// Special lists the tokens that are no text.
-func (t *Tokenizer) Special() Special { return t.special }
 
 // IsSpecial reports whether an id is of a token that is no text.
 func (t *Tokenizer) IsSpecial(id int32) bool {
@@ -156,12 +149,6 @@ func (t *Tokenizer) IsSpecial(id int32) bool {
 	}
 	return id >= 0 && int(id) < len(t.hidden) && t.hidden[id]
 }
-
-// Single is what a model is given for one text.
-func (t *Tokenizer) Single() Template { return t.single }
-
-// Pair is what a model is given for two texts; nil when the tokenizer has nothing to separate them by.
-func (t *Tokenizer) Pair() Template { return t.pair }
 
 // maxRemembered bounds the words that an encoder remembers, and maxWord the bytes of each: together below 64 MiB.
 const (

@@ -14,14 +14,14 @@ func TestBytes(t *testing.T) {
 	b := Bytes()
 	text := "héllo\n\xff"
 	ids, err := b.NewEncoder().Append(nil, text)
-	if err != nil || len(ids) != len(text) || !b.IsBytes() || b.Vocabulary() != 256 {
+	if err != nil || len(ids) != len(text) || !b.IsBytes() || b.Vocabulary != 256 {
 		t.Fatal(ids, err)
 	}
 	if got := b.Decode(append(ids, ByteEnd, -1, 300)); got != text {
 		t.Errorf("decoded %q", got)
 	}
-	one, _ := fill(b.Single(), []int32{'a', 'b'})
-	two, types := fill(b.Pair(), []int32{'a', 'b'}, []int32{'c'})
+	one, _ := fill(b.Single, []int32{'a', 'b'})
+	two, types := fill(b.Pair, []int32{'a', 'b'}, []int32{'c'})
 	if !slices.Equal(one, []int32{2, 'a', 'b', 3}) || !slices.Equal(two, []int32{2, 'a', 'b', 3, 'c', 3}) ||
 		!slices.Equal(types, []int32{0, 0, 0, 0, 1, 1}) {
 		t.Error(one, two, types)
@@ -41,7 +41,7 @@ func TestSpecialTokensAreFoundByName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := tok.Special()
+		s := tok.Special
 		for i, id := range []int32{s.Pad, s.Unknown, s.Class, s.Separator, s.Mask, s.Begin, s.End} {
 			got := ""
 			if id != None {
@@ -183,8 +183,8 @@ func FuzzParse(f *testing.F) {
 		}
 		ids, err := tok.NewEncoder().Append(nil, text)
 		for _, id := range ids {
-			if id < 0 || int(id) >= tok.Vocabulary() {
-				t.Fatalf("id %d of %d", id, tok.Vocabulary())
+			if id < 0 || int(id) >= tok.Vocabulary {
+				t.Fatalf("id %d of %d", id, tok.Vocabulary)
 			}
 		}
 		if _, known := errors.AsType[*UnknownError](err); err != nil && !known {
