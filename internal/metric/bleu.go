@@ -2,8 +2,11 @@ package metric
 
 import (
 	"math"
+	"regexp"
+	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxOrder is the words of the longest n-grams that BLEU counts.
@@ -74,39 +77,15 @@ func (b *BLEU) brevity() float64 {
 	return math.Exp(1 - float64(b.expected)/float64(b.translated))
 }
 
+// wordOrCharacter is a run of letters, marks and digits, in which a point or comma stands between digits alone; else any character.
+var wordOrCharacter = regexp.MustCompile(strings.NewReplacer("W", `[\pL\pM\pN]`, "D", `\p{Nd}`).Replace(`(?s)W*D(?:[.,]D(?:W*D)?)+W*|W+|.`))
+
 // Words cuts text into what BLEU counts: runs of letters, marks and digits, and every other visible character alone. A point or
 // comma between digits stays in the number. This is close to the tokenization 13a of mteval, not the same: scores compare
 // with one another, not with published ones.
 func Words(text string) []string {
-	var words []string
-	chars := []rune(text)
-	from := -1 // where a run of word characters starts
-	flush := func(to int) {
-		if from >= 0 {
-			words = append(words, string(chars[from:to]))
-		}
-		from = -1
-	}
-	for i, r := range chars {
-		switch {
-		case isWord(r), between(chars, i):
-			if from < 0 {
-				from = i
-			}
-		case unicode.IsSpace(r) || unicode.IsControl(r):
-			flush(i)
-		default:
-			flush(i)
-			words = append(words, string(r))
-		}
-	}
-	flush(len(chars))
-	return words
-}
-
-func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsMark(r) || unicode.IsNumber(r) }
-
-// between reports a point or comma between digits.
-func between(chars []rune, i int) bool {
-	return (chars[i] == '.' || chars[i] == ',') && i > 0 && i+1 < len(chars) && unicode.IsDigit(chars[i-1]) && unicode.IsDigit(chars[i+1])
+	return slices.DeleteFunc(wordOrCharacter.FindAllString(text, -1), func(word string) bool {
+		r, _ := utf8.DecodeRuneInString(word)
+		return unicode.IsSpace(r) || unicode.IsControl(r)
+	})
 }

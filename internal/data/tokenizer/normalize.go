@@ -156,10 +156,8 @@ func newCharsMap(encoded string) (charsMap, error) {
 		return charsMap{}, fmt.Errorf("precompiled_charsmap has a table of %d bytes within %d", n, len(raw)-4)
 	}
 	m := charsMap{units: make([]uint32, n/4), texts: string(raw[4+n:])}
-	for i := range m.units {
-		m.units[i] = binary.LittleEndian.Uint32(raw[4+4*i:])
-	}
-	return m, nil
+	_, err = binary.Decode(raw[4:], binary.LittleEndian, m.units)
+	return m, err
 }
 
 // shortCluster is the bytes of a cluster of characters that may be replaced as a whole; of longer ones, each character is.
