@@ -11,27 +11,21 @@ import (
 // The flat vector of the parameters counts its writes, so a pass knows when the copies are out of date and makes them again only
 // then. A step of the stage, which does not write through that vector, clears made.
 type copies struct {
-	whole   device.Mem   // BF16: of all tensors that are copied, absent where none is
-	own     []device.Mem // of each tensor; absent where passes read the tensor itself
-	scratch device.Mem   // BF16: of one layer's tensors in a vector that Evaluate was given
-	layer   []device.Mem // of one layer's tensors: copied, or the tensor itself
-	made    bool         // the copies are current, if the parameters have been written `writes` times
-	writes  uint64
+	whole  device.Mem   // BF16: of all tensors that are copied, absent where none is
+	own    []device.Mem // of each tensor; absent where passes read the tensor itself
+	made   bool         // the copies are current, if the parameters have been written `writes` times
+	writes uint64
 }
 
 // copied reports whether passes read a copy of t.
 func (c *Computed) copied(t *tensor) bool { return c.config.Compute == device.BF16 && t.param.Product }
 
 func (c *Computed) allocateCopies() (err error) {
-	total, widest, longest := 0, 0, 0
-	for i := range c.layers {
-		n := 0
-		for j := c.bounds[i]; j < c.bounds[i+1]; j++ {
-			if t := &c.tensors[j]; c.copied(t) {
-				n += layer.Padded(t.param.Len())
-			}
+	total := 0
+	for i := range c.tensors {
+		if t := &c.tensors[i]; c.copied(t) {
+			total += layer.Padded(t.param.Len())
 		}
-		total, widest, longest = total+n, max(widest, n), max(longest, c.bounds[i+1]-c.bounds[i])
 	}
 	if total == 0 {
 		return nil
@@ -40,10 +34,7 @@ func (c *Computed) allocateCopies() (err error) {
 	if x.whole, err = c.alloc("copies of the parameters", device.BF16, total); err != nil {
 		return err
 	}
-	if x.scratch, err = c.alloc("copies of a layer's parameters", device.BF16, widest); err != nil {
-		return err
-	}
-	x.own, x.layer = make([]device.Mem, len(c.tensors)), make([]device.Mem, longest)
+	x.own = make([]device.Mem, len(c.tensors))
 	cut := cutter{mem: x.whole}
 	for i := range c.tensors {
 		if t := &c.tensors[i]; c.copied(t) {
@@ -74,25 +65,6 @@ func (c *Computed) source(t *tensor) device.Mem {
 		return t.s[1]
 	}
 	return t.p
-}
-
-// layerParams is what layer i reads of params, F32 tensors that lie as the stage's do: BF16 copies where products compute in
-// BF16. The copies are valid until the next call.
-func (c *Computed) layerParams(params []device.Mem, i int) []device.Mem {
-	params = params[c.bounds[i]:c.bounds[i+1]]
-	if c.copies.whole.Absent() {
-		return params
-	}
-	cut := cutter{mem: c.copies.scratch}
-	out := c.copies.layer[:len(params)]
-	for j, p := range params {
-		out[j] = p
-		if t := &c.tensors[c.bounds[i]+j]; c.copied(t) {
-			out[j] = cut.take(t.param.Len())
-			c.dev.Do(&device.Copy{Y: out[j], X: p})
-		}
-	}
-	return out
 }
 
 // checkTypes reports the first two neighbouring layers of which one writes a type that the other does not read.

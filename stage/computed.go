@@ -7,6 +7,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // Computed is a Stage that this process computes on a device. All memory is allocated by New; a pass allocates nothing.
@@ -17,11 +18,10 @@ type Computed struct {
 	first, last bool
 	layers      []layer.Layer
 	shape       Shape
-	widths      widths
+	passes      passes
 	owned       []device.Mem // what Close frees
 
 	tensors               []tensor
-	bounds                []int       // layers[i] has tensors[bounds[i]:bounds[i+1]]
 	parameters, gradients flat.Vector // gradients is nil when ForwardOnly
 	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
@@ -37,9 +37,8 @@ type Computed struct {
 	fresh                 bool // the gradients of Param.Product tensors hold nothing: the next weight half sets them
 
 	slots       []slot
-	whole       gradients
-	weightSlots []gradients
-	evaluation  slot
+	weightSlots []weightSlot
+	memory      program.Memory // of the pass that runs
 	staged      staged
 
 	losses     device.Mem // (targets) of one micro-batch
@@ -49,7 +48,7 @@ type Computed struct {
 	step       uint64 // of the last micro-batch, for messages
 }
 
-// staged is device memory for the stage's boundaries, when the device's memory is not the host's.
+// staged is device memory for the stage's boundaries, when the device's memory is not the host's, and for the logits of evaluations.
 type staged struct{ input, output, targets device.Mem }
 
 var _ Stage = (*Computed)(nil)
@@ -63,7 +62,7 @@ func New(config Config) (*Computed, error) {
 	config = config.withDefaults()
 	c := &Computed{
 		config: config, shape: shape, dev: config.Device, host: config.Device.Host(),
-		first: config.first(), last: config.last(), layers: config.layers(), widths: measure(config),
+		first: config.first(), last: config.last(), layers: config.layers(), passes: config.passes(),
 	}
 	for _, step := range []func() error{c.allocateVectors, c.allocateCopies, c.allocateVersions, c.allocatePasses, c.allocateBoundaries} {
 		if err := step(); err != nil {
@@ -77,7 +76,7 @@ func New(config Config) (*Computed, error) {
 
 // allocateVectors makes the flat vectors and finds each tensor in them.
 func (c *Computed) allocateVectors() error {
-	c.tensors, c.bounds, _ = place(c.layers)
+	c.tensors, _ = place(c.layers)
 	p, err := c.alloc("parameters", device.F32, c.shape.Parameters)
 	if err != nil {
 		return err
@@ -112,31 +111,6 @@ func (c *Computed) allocateVectors() error {
 	return nil
 }
 
-// allocatePasses makes the memory that forward and backward passes work on.
-func (c *Computed) allocatePasses() (err error) {
-	if c.evaluation, err = c.newEvaluation(); err != nil || c.config.ForwardOnly {
-		return err
-	}
-	for range c.config.Slots {
-		s, err := c.newSlot()
-		if err != nil {
-			return err
-		}
-		c.slots = append(c.slots, s)
-	}
-	if c.whole, err = c.newWhole(); err != nil {
-		return err
-	}
-	for range c.config.WeightSlots {
-		g, err := c.newWeightSlot()
-		if err != nil {
-			return err
-		}
-		c.weightSlots = append(c.weightSlots, g)
-	}
-	return nil
-}
-
 // allocateBoundaries makes the memory of losses, and of boundaries that cannot be wrapped.
 func (c *Computed) allocateBoundaries() (err error) {
 	targets := c.shape.LabelBytes / device.I32.Bytes()
@@ -149,17 +123,20 @@ func (c *Computed) allocateBoundaries() (err error) {
 		}
 		c.hostLosses = make([]float32, targets)
 	}
+	in, out := c.passes.in, c.passes.out
+	if c.last || !c.host {
+		if c.staged.output, err = c.alloc("the output boundary", device.F32, layer.Words(out)); err != nil {
+			return err
+		}
+		c.staged.output = layer.View(c.staged.output, out)
+	}
 	if c.host {
 		return nil
 	}
-	w := c.widths
-	if c.staged.input, err = c.alloc("the input boundary", device.F32, w.in[0]); err != nil {
+	if c.staged.input, err = c.alloc("the input boundary", device.F32, layer.Words(in)); err != nil {
 		return err
 	}
-	if c.staged.output, err = c.alloc("the output boundary", device.F32, w.out[len(w.out)-1]); err != nil {
-		return err
-	}
-	c.staged.input, c.staged.output = layer.View(c.staged.input, w.input), layer.View(c.staged.output, w.output())
+	c.staged.input = layer.View(c.staged.input, in)
 	if c.last {
 		c.staged.targets, err = c.alloc("targets", device.I32, targets)
 	}

@@ -125,19 +125,20 @@ func (c Config) Shape() (Shape, error) {
 		return Shape{}, err
 	}
 	c = c.withDefaults()
-	w := measure(c)
-	tensors, _, length := place(c.layers())
+	p := c.passes()
+	tensors, length := place(c.layers())
 	s := Shape{
 		First: c.first(), Last: c.last(), Samples: c.Samples,
-		InputBytes:    w.in[0] * device.F32.Bytes(),
-		OutputBytes:   w.out[len(w.out)-1] * device.F32.Bytes(),
+		InputBytes:    layer.Words(p.in) * device.F32.Bytes(),
+		OutputBytes:   layer.Words(p.out) * device.F32.Bytes(),
 		Parameters:    length,
-		InFlightBytes: w.inFlight(c) * device.F32.Bytes(),
+		InFlightBytes: p.inFlight(c) * device.F32.Bytes(),
 
-		ForwardFLOPs: w.forward, BackwardFLOPs: w.backward,
+		
 	}
-	if c.Recompute.any() {
-		s.BackwardFLOPs += w.forward
+	s.ForwardFLOPs, _ = p.evaluation.Forward.Cost()
+	if !c.ForwardOnly {
+		s.BackwardFLOPs, _ = p.training.Whole.Cost()
 	}
 	if c.last() {
 		s.LabelBytes = c.Model.Loss.Targets(c.size()) * device.I32.Bytes()

@@ -3,7 +3,6 @@ package stage
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"unsafe"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -35,17 +34,19 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 		return c.fail("forward", m, err)
 	}
 	c.begin(device.ForwardWork)
-	s.weights, s.input = weights, c.enter(s.input, input, c.widths.input)
-	if !c.last {
-		s.out[len(s.out)-1] = c.window(c.staged.output, output, c.widths.output())
-	}
+	s.weights, s.input = weights, c.enter(s.input, input, c.passes.in)
 	c.iterate()
 	c.refresh()
 	c.clearStatistics(s)
-	c.run(s, nil, c.pass(m))
 	if c.last {
-		c.addLoss(s, labels, m.Weight, valid)
-	} else if !c.host {
+		c.enterTargets(s, labels, valid)
+	}
+	memory := c.bind(s)
+	if !c.last {
+		memory.External[layer.Output] = c.window(c.staged.output, output, c.passes.out)
+	}
+	c.passes.training.Forward.Run(c.dev, memory, c.args(s))
+	if !c.last && !c.host {
 		c.dev.Download(output, c.staged.output)
 	}
 	if err := c.dev.Synchronize(); err != nil {
@@ -55,50 +56,21 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	return nil
 }
 
-// pass is what all layers' passes of a micro-batch have in common.
-func (c *Computed) pass(m Micro) layer.Pass {
-	return layer.Pass{
-		Device: c.dev, Size: c.config.size(), First: m.Index * c.config.Samples, Weight: m.Weight,
-		Key: layer.Mix(layer.Mix(layer.Mix(c.config.Seed)+uint64(c.config.Pipeline)) + m.Step),
+// args are the arguments of a micro-batch's passes.
+func (c *Computed) args(s *slot) device.Args {
+	seed := device.Mix(device.Mix(c.config.Seed) + uint64(c.config.Pipeline))
+	return device.Args{
+		Key: device.Mix(seed + s.micro.Step), First: s.micro.Index * c.config.Samples, Weight: s.micro.Weight, LossScale: s.scale, Fresh: c.fresh,
 	}
 }
 
-// run is the forward pass of all layers with params, nil for the slot's weights; p is what their passes have in common.
-func (c *Computed) run(s *slot, params []device.Mem, p layer.Pass) {
-	in, grads := s.input, c.grads
-	if s.grads != nil {
-		grads = s.grads
-	}
-	for i, l := range c.layers {
-		if params == nil {
-			p.Params = s.weights[c.bounds[i]:c.bounds[i+1]]
-		} else {
-			p.Params = c.layerParams(params, i)
-		}
-		if !p.Evaluating { // running statistics are counted where gradients are
-			p.Grads = grads[c.bounds[i]:c.bounds[i+1]]
-		}
-		p.In, p.Out, p.Saved = in, s.out[i], s.saved[i]
-		l.Forward(p)
-		in = s.out[i]
-	}
-}
-
-// addLoss turns the logits of a micro-batch into their gradient, in place, and adds its losses to the sum. Its mean
-// over the valid targets counts with the micro-batch's weight.
-func (c *Computed) addLoss(s *slot, labels []byte, weight float32, valid int) {
+// enterTargets brings the targets of a micro-batch to the device. Its mean loss over the valid ones counts with its weight.
+func (c *Computed) enterTargets(s *slot, labels []byte, valid int) {
 	s.targets, s.scale = c.enter(s.targets, labels, targetPort), 0
 	if valid > 0 {
-		s.scale = weight / float32(valid)
-		c.lossWeight += float64(weight)
+		s.scale = s.micro.Weight / float32(valid)
+		c.lossWeight += float64(s.micro.Weight)
 	}
-	logits := s.out[len(s.out)-1]
-	gradient := logits
-	if c.config.Recompute.any() {
-		gradient = device.Mem{} // its memory is not the slot's
-	}
-	c.config.Model.Loss.Compute(c.dev, c.losses, gradient, logits, s.targets, s.scale)
-	c.dev.Do(&device.Axpy{Y: c.lossSum, A: s.scale, X: c.losses})
 }
 
 // backwardWork is what a device is told of each part.
@@ -127,105 +99,54 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 	}
 	c.begin(backwardWork[part])
 	c.refresh()
-	switch part {
-	case Whole:
-		c.backwardWhole(s, doutput, dinput)
-		s.state = free
-	case Input:
-		if err := c.backwardInput(s, doutput, dinput); err != nil {
-			return c.fail("backward", m, err)
+	if part == Input {
+		if s.weight = c.freeWeightSlot(); s.weight == nil {
+			return c.fail("backward", m, fmt.Errorf("%d micro-batches wait for their weight half already, the most that this stage was made for",
+				len(c.weightSlots)))
 		}
-		s.state = inputReady
-	case Weight:
-		for i, l := range slices.Backward(c.layers) {
-			l.BackwardWeight(c.backwardPass(s, s.weight, i, device.Mem{}))
-		}
-		c.countStatistics(s)
-		c.fresh = false
-		s.weight.busy = false
-		s.weight, s.state = nil, free
+		s.weight.busy = true
 	}
+	c.backward(s, part, doutput, dinput)
 	if err := c.dev.Synchronize(); err != nil {
 		return c.fail("backward", m, err)
 	}
 	return nil
 }
 
-func (c *Computed) backwardWhole(s *slot, doutput, dinput []byte) {
-	g := &c.whole
-	c.repeatStage(s, g.again)
-	g.dout[len(g.dout)-1] = c.outputGradient(s, g, doutput, c.staged.output, false)
-	din := c.inputGradient(dinput)
-	for i, l := range slices.Backward(c.layers) {
-		c.repeatLayer(s, g.again, i)
-		p := c.backwardPass(s, g, i, din)
-		l.BackwardInput(p)
-		l.BackwardWeight(p)
+// backward runs a part of a micro-batch's backward.
+func (c *Computed) backward(s *slot, part Part, doutput, dinput []byte) {
+	memory, p := c.bind(s), &c.passes.training
+	if s.weight != nil {
+		memory.Kept = s.weight.kept
+	}
+	if part == Weight {
+		p.Weight.Run(c.dev, memory, c.args(s))
+		s.weight.busy, s.weight = false, nil
+	} else {
+		if !c.last {
+			memory.External[layer.DOutput] = c.enter(c.staged.output, doutput, c.passes.out)
+		}
+		if c.hasInputGradient() {
+			memory.External[layer.DInput] = c.window(c.staged.input, dinput, c.passes.in)
+		}
+		if part == Whole {
+			p.Whole.Run(c.dev, memory, c.args(s))
+		} else {
+			p.Input.Run(c.dev, memory, c.args(s))
+		}
+		if c.hasInputGradient() && !c.host {
+			c.dev.Download(dinput, c.staged.input)
+		}
+	}
+	if part == Input {
+		s.state = inputReady
+		return
 	}
 	c.countStatistics(s)
-	c.fresh = false
-	c.leave(din, dinput)
+	c.fresh, s.state = false, free
 }
 
-func (c *Computed) backwardInput(s *slot, doutput, dinput []byte) error {
-	g := c.freeWeightSlot()
-	if g == nil {
-		return fmt.Errorf("%d micro-batches wait for their weight half already, the most that this stage was made for",
-			len(c.weightSlots))
-	}
-	last := len(g.dout) - 1
-	c.repeatStage(s, g.again)
-	g.dout[last] = c.outputGradient(s, g, doutput, g.dout[last], true)
-	din := c.inputGradient(dinput)
-	for i, l := range slices.Backward(c.layers) {
-		c.repeatLayer(s, g.again, i)
-		l.BackwardInput(c.backwardPass(s, g, i, din))
-	}
-	c.leave(din, dinput)
-	g.busy, s.weight = true, g
-	return nil
-}
-
-// backwardPass is what layer i's backward works on; din is the gradient of the stage's input.
-func (c *Computed) backwardPass(s *slot, g *gradients, i int, din device.Mem) layer.Pass {
-	p := c.pass(s.micro)
-	p.Fresh = c.fresh
-	p.Params, p.Grads = s.weights[c.bounds[i]:c.bounds[i+1]], c.grads[c.bounds[i]:c.bounds[i+1]]
-	p.In, p.Saved, p.DOut, p.DIn, p.Kept = s.input, g.again.savedOf(s, i), g.dout[i], din, g.kept[i]
-	if i > 0 {
-		p.In, p.DIn = g.again.output(s, i-1), g.dout[i-1]
-	}
-	return p
-}
-
-// outputGradient is the gradient of the stage's output: on the last stage what the loss leaves in place of the logits;
-// else doutput, in own's memory where it must outlast the call or the device does not see the host's memory.
-func (c *Computed) outputGradient(s *slot, g *gradients, doutput []byte, own device.Mem, outlast bool) device.Mem {
-	if c.last {
-		return g.again.output(s, len(s.out)-1)
-	}
-	if c.host && !outlast {
-		return wrap(doutput, c.widths.output())
-	}
-	c.dev.Upload(own, doutput)
-	return own
-}
-
-func (c *Computed) hasInputGradient() bool { return layer.Differentiable(c.widths.input) }
-
-func (c *Computed) inputGradient(dinput []byte) device.Mem {
-	if !c.hasInputGradient() {
-		return device.Mem{}
-	}
-	return c.window(c.staged.input, dinput, c.widths.input)
-}
-
-// leave brings the gradient of the input to the caller's buffer.
-func (c *Computed) leave(din device.Mem, dinput []byte) {
-	if c.hasInputGradient() && !c.host {
-		c.dev.Download(dinput, din)
-	}
-}
+func (c *Computed) hasInputGradient() bool { return layer.Differentiable(c.passes.in) }
 
 // Evaluate implements Stage. The parameters must be the stage's own or from NewVector, of a stage of the same layers on
 // the same device. It runs between any two passes of a batch without disturbing them.
@@ -250,22 +171,23 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 		return fail(err)
 	}
 	c.begin(device.ForwardWork)
-	s, last := &c.evaluation, len(c.layers)-1
-	own := s.out[last]
-	defer func() { s.out[last] = own }()
-	s.weights, s.input = c.weights, c.enter(c.staged.input, input, c.widths.input)
-	if output != nil && c.host {
-		s.out[last] = wrap(output, c.widths.output())
+	s := slot{input: c.enter(c.staged.input, input, c.passes.in), weights: params}
+	run := c.passes.other.Forward
+	if params == nil {
+		s.weights, run = c.weights, c.passes.evaluation.Forward
 	}
-	p := c.pass(Micro{})
-	p.Evaluating = true
-	c.run(s, params, p)
+	memory, out := c.bind(&s), c.staged.output
+	if output != nil && c.host {
+		out = wrap(output, c.passes.out)
+	}
+	memory.External[layer.Output] = out
+	run.Run(c.dev, memory, device.Args{})
 	if output != nil && !c.host {
-		c.dev.Download(output, s.out[last])
+		c.dev.Download(output, out)
 	}
 	score := Score{Targets: targets}
 	if shape.labels >= 0 {
-		c.score(&score, s.out[last], labels)
+		c.score(&score, out, labels)
 	}
 	if err := c.dev.Synchronize(); err != nil {
 		return fail(err)
@@ -349,7 +271,7 @@ func (c *Computed) checkIDs(input, labels []byte) (valid int, err error) {
 
 // checkInput refuses values that an input port does not take.
 func (c *Computed) checkInput(input []byte) error {
-	ports := c.widths.input
+	ports := c.passes.in
 	words := wrap(input, ports)
 	for i, p := range ports {
 		if p.Limit == 0 {
@@ -447,7 +369,7 @@ func (c *Computed) slotOf(m Micro, part Part) (*slot, error) {
 	return nil, errors.New("it is not in flight: its forward has not run, or its backward has")
 }
 
-func (c *Computed) freeWeightSlot() *gradients {
+func (c *Computed) freeWeightSlot() *weightSlot {
 	for i := range c.weightSlots {
 		if !c.weightSlots[i].busy {
 			return &c.weightSlots[i]

@@ -29,9 +29,9 @@ func (c Config) Bytes() (Bytes, error) {
 		return Bytes{}, err
 	}
 	c = c.withDefaults()
-	tensors, bounds, length := place(c.layers())
-	w := measure(c)
-	s := Computed{config: c, layers: c.layers(), widths: w, last: c.last(), tensors: tensors}
+	tensors, length := place(c.layers())
+	p := c.passes()
+	s := Computed{config: c, layers: c.layers(), last: c.last(), tensors: tensors}
 	words := func(n int) int64 { return int64(max(n, 1) * device.F32.Bytes()) }
 	b := Bytes{Vector: words(length), Parameters: words(length) + int64(s.stashBytes())}
 	taken := func(bytes int64, times int) int64 {
@@ -39,20 +39,22 @@ func (c Config) Bytes() (Bytes, error) {
 		return int64(times) * bytes
 	}
 	taken(b.Vector, 1) // the parameters
-	whole, widest := c.copyBytes(tensors, bounds)
-	b.Parameters += taken(whole, 1) + taken(widest, 1)
+	b.Parameters += taken(c.copyBytes(tensors), 1)
 	taken(int64(s.stashBytes())/int64(max(c.Versions-1, 1)), c.Versions-1)
-	b.Activations = taken(words(evaluationWords(w)), 1)
+	b.Activations = taken(words(floats(p.arena)), 1)
 	if !c.ForwardOnly {
 		b.Gradients = taken(words(length), 1)
 		b.State = taken(words(length), c.Optimizer.StateVectors())
-		b.Activations += taken(words(w.inFlight(c)), c.Slots) + taken(words(s.wholeWords()), 1) + taken(words(s.weightSlotWords()), c.WeightSlots)
+		b.Activations += taken(words(p.inFlight(c)), c.Slots) + taken(words(floats(p.training.Kept)), c.WeightSlots)
 	}
 	if c.last() {
 		b.Boundaries = 2 * words(c.Model.Loss.Targets(c.size()))
 	}
+	if !c.Device.Host() || c.last() {
+		b.Boundaries += words(layer.Words(p.out))
+	}
 	if !c.Device.Host() {
-		b.Boundaries += words(w.in[0]) + words(w.out[len(w.out)-1])
+		b.Boundaries += words(layer.Words(p.in))
 		if c.last() {
 			b.Boundaries += words(c.Model.Loss.Targets(c.size()))
 		}
@@ -60,54 +62,13 @@ func (c Config) Bytes() (Bytes, error) {
 	return b, nil
 }
 
-// copyBytes is what allocateCopies takes: for all layers, and for the widest.
-func (c Config) copyBytes(tensors []tensor, bounds []int) (whole, scratch int64) {
-	if c.Compute != device.BF16 {
-		return 0, 0
-	}
-	total, widest := 0, 0
-	for i := range len(bounds) - 1 {
-		n := 0
-		for _, t := range tensors[bounds[i]:bounds[i+1]] {
-			if t.param.Product {
-				n += layer.Padded(t.param.Len())
-			}
-		}
-		total, widest = total+n, max(widest, n)
-	}
-	return int64(total * device.BF16.Bytes()), int64(widest * device.BF16.Bytes())
-}
-
-// evaluationWords is the length of a forward pass's memory that keeps nothing.
-func evaluationWords(w widths) int {
-	saved, pair := 0, [2]int{}
-	for i := range w.out {
-		saved = max(saved, w.saved[i])
-		pair[i%2] = max(pair[i%2], w.out[i])
-	}
-	return layer.Padded(saved) + layer.Padded(pair[0]) + layer.Padded(pair[1])
-}
-
-// wholeWords is the length of the memory of whole backward passes.
-func (c *Computed) wholeWords() int {
-	kept, pair := 0, [2]int{}
-	for i := range c.widths.out {
-		kept = max(kept, c.widths.kept[i])
-		if i < len(c.widths.out)-1 {
-			pair[i%2] = max(pair[i%2], c.widths.out[i])
+// copyBytes is what allocateCopies takes.
+func (c Config) copyBytes(tensors []tensor) int64 {
+	total := 0
+	for _, t := range tensors {
+		if c.Compute == device.BF16 && t.param.Product {
+			total += layer.Padded(t.param.Len())
 		}
 	}
-	return layer.Padded(kept) + layer.Padded(pair[0]) + layer.Padded(pair[1]) + c.againWords(false)
-}
-
-// weightSlotWords is the length of a weight slot.
-func (c *Computed) weightSlotWords() int {
-	n := c.againWords(true)
-	for i := range c.widths.out {
-		n += layer.Padded(c.widths.kept[i])
-		if !c.logits(i) {
-			n += layer.Padded(c.widths.out[i])
-		}
-	}
-	return n
+	return int64(total * device.BF16.Bytes())
 }

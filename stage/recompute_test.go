@@ -1,6 +1,7 @@
 package stage_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -8,7 +9,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
-	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -38,47 +38,46 @@ func TestRecomputationGivesTheSameBits(t *testing.T) {
 	})
 }
 
-// observed notes the forward passes of a layer.
-type observed struct {
-	layer.Layer
-	passes *[]layer.Pass
+// draws is a device that notes what is dropped out, and counts what is added to running statistics.
+type draws struct {
+	device.Device
+	dropped []device.DropoutMask
 }
 
-func (o observed) Forward(p layer.Pass) {
-	*o.passes = append(*o.passes, p)
-	o.Layer.Forward(p)
+func (d *draws) Do(op device.Op) {
+	if o, ok := op.(*device.Dropout); ok {
+		d.dropped = append(d.dropped, o.DropoutMask)
+	}
+	d.Device.Do(op)
 }
 
-func TestEveryLayerRunsOnceMoreAndIsTold(t *testing.T) {
-	for _, kind := range []stage.Recompute{stage.RecomputeBlock, stage.RecomputeFull} {
-		m := *tiny(t, true)
-		passes := make([][]layer.Pass, len(m.Layers))
-		m.Layers = slices.Clone(m.Layers)
-		for i := range m.Layers {
-			m.Layers[i] = observed{m.Layers[i], &passes[i]}
-		}
-		p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
-			Device: ref.New(), Model: &m, Stages: 2, Samples: 2, Micros: 2, Recompute: kind,
-		})
+// A forward that is computed again drops out what the first dropped, and so does the backward.
+func TestWhatIsComputedAgainDrawsAgain(t *testing.T) {
+	m, err := model.Build("gpt2", map[string]any{
+		"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 6, "vocab_size": 11, "resid_pdrop": 0.2, "embd_pdrop": 0.1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var masks [][]device.DropoutMask
+	for _, kind := range []stage.Recompute{stage.RecomputeNone, stage.RecomputeBlock, stage.RecomputeFull} {
+		d := &draws{Device: ref.New()}
+		p := stagetest.NewPipeline(t, stagetest.PipelineConfig{Device: d, Model: m, Stages: 1, Samples: 2, Micros: 2, Recompute: kind})
 		if _, _, err := p.Run(batch(4, 6, 1)); err != nil {
 			t.Fatal(err)
 		}
-		for i, all := range passes {
-			if len(all) != 4 {
-				t.Errorf("recompute %s: layer %d ran %d forward passes for 2 micro-batches, want 4", kind, i, len(all))
-				continue
-			}
-			// All forwards, then all backwards, micro-batch after micro-batch.
-			for micro := range 2 {
-				first, second := all[micro], all[2+micro]
-				if first.Recomputing || !second.Recomputing || first.Evaluating || second.Evaluating {
-					t.Errorf("recompute %s: layer %d, micro-batch %d: Recomputing is %v, then %v", kind, i, micro, first.Recomputing, second.Recomputing)
-				}
-				if first.Key != second.Key || first.First != second.First || first.Weight != second.Weight {
-					t.Errorf("recompute %s: layer %d, micro-batch %d: the second pass draws from another source", kind, i, micro)
-				}
-			}
+		distinct := slices.Clone(d.dropped)
+		slices.SortFunc(distinct, func(a, b device.DropoutMask) int {
+			return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.First, b.First))
+		})
+		distinct = slices.Compact(distinct)
+		if len(distinct) == len(d.dropped) || len(distinct) != 2*(1+2*2) {
+			t.Errorf("recompute %s: %d masks, %d of them distinct, of 5 dropouts and 2 micro-batches", kind, len(d.dropped), len(distinct))
 		}
+		masks = append(masks, distinct)
+	}
+	if !slices.Equal(masks[0], masks[1]) || !slices.Equal(masks[0], masks[2]) {
+		t.Error("recomputation drops out something else")
 	}
 }
 
@@ -117,9 +116,9 @@ func TestRecomputationSavesWhatItSays(t *testing.T) {
 			}
 		}
 		none := stage.RecomputeNone
-		// Block shares the scratch that evaluation has anyway; full needs one micro-batch's memory for all.
-		if saved, want := total[none]-total[stage.RecomputeBlock], slots*(inFlight[none]-inFlight[stage.RecomputeBlock]); saved != want {
-			t.Errorf("layers %v: block saves %d bytes, want %d", r, saved, want)
+		// Block needs what one layer makes for all slots, less than a quarter of a micro-batch; full one micro-batch's memory.
+		if saved, least := total[none]-total[stage.RecomputeBlock], slots*(inFlight[none]-inFlight[stage.RecomputeBlock])-inFlight[none]/4; saved < least {
+			t.Errorf("layers %v: block saves %d bytes, want %d at least", r, saved, least)
 		}
 		// An empty slot is an allocation of one word.
 		if saved, least := total[none]-total[stage.RecomputeFull], (slots-1)*inFlight[none]-slots*4; saved < least || inFlight[stage.RecomputeFull] != 0 {

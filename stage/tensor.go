@@ -47,23 +47,21 @@ func (t *tensor) cut(v device.Mem) device.Mem {
 	return v.Slice(t.Offset, t.param.Len())
 }
 
-// place lays the parameters of layers out in a flat vector and returns its length. Layer i has
-// tensors[bounds[i]:bounds[i+1]].
-func place(layers []layer.Layer) (tensors []tensor, bounds []int, length int) {
+// place lays the parameters of layers out in a flat vector and returns its length.
+func place(layers []layer.Layer) (tensors []tensor, length int) {
 	for _, l := range layers {
-		bounds = append(bounds, len(tensors))
 		for _, p := range l.Params() {
 			t := Tensor{Name: p.Name, Shape: p.Shape, Offset: length, TiedTo: p.TiedTo}
 			tensors = append(tensors, tensor{Tensor: t, param: p})
 			length += layer.Padded(p.Len())
 		}
 	}
-	return tensors, append(bounds, len(tensors)), length
+	return tensors, length
 }
 
 // Layout lists where the parameters of a stage with these layers lie in its flat vectors, in order.
 func Layout(layers []layer.Layer) []Tensor {
-	tensors, _, _ := place(layers)
+	tensors, _ := place(layers)
 	return describe(tensors)
 }
 

@@ -211,7 +211,9 @@ func (s *subject) guess(t tuner.Target) *tuner.Profile {
 	p := s.skeleton(t)
 	p.Samples, p.DispatchLatency = []int{1}, price.op
 	for i, l := range s.model.Layers {
-		f, b := l.FLOPs(s.size())
+		alone := layer.Alone(l, s.size())
+		f, _ := alone.Forward.Cost()
+		b, _ := alone.Whole.Cost()
 		each := func(flops, least float64) tuner.Curve {
 			return tuner.Curve{Samples: []int{1, 2}, Values: []float64{least + flops/price.flops, least + 2*flops/price.flops}}
 		}
@@ -240,7 +242,7 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	for _, l := range s.model.Layers {
 		_, out := l.Ports(s.size())
 		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
-		one.ActivationBytes = float64(4 * (l.Saved(s.size()) + layer.Words(out)))
+		one.ActivationBytes = float64(layer.Alone(l, s.size()).Saved + 4*layer.Words(out))
 		for _, param := range l.Params() {
 			one.Parameters += int64(param.Len())
 		}

@@ -24,5 +24,5 @@ func (m Mem) BF16() []uint16 {
 	if m.typ != BF16 {
 		panic("device: BF16 view of " + m.typ.String())
 	}
-	return unsafe.Slice((*uint16)(m.ptr), m.n)
+	return unsafe.Slice((*uint16)(m.Pointer()), m.n)
 }

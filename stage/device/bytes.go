@@ -22,7 +22,7 @@ func CopyOut(dst []byte, src Mem) {
 }
 
 // HostBytes views the elements of m as bytes. Only for devices whose memory is the host's.
-func HostBytes(m Mem) []byte { return unsafe.Slice((*byte)(m.ptr), m.Bytes()) }
+func HostBytes(m Mem) []byte { return unsafe.Slice((*byte)(m.Pointer()), m.Bytes()) }
 
 // Values views bytes, aligned to 4, as values in native order; nil of nothing.
 func Values[T int32 | float32](b []byte) []T {

@@ -7,14 +7,14 @@ import (
 
 // need panics unless m holds exactly n elements of type t. op and operand name what was called, for the message.
 func need(op, operand string, m Mem, t Type, n int) {
-	if m.n != n || m.typ != t || m.ptr == nil {
+	if m.n != n || m.typ != t || m.base == nil {
 		badOperand(op, operand, m, t, n, "")
 	}
 }
 
 // needAtLeast is need for an operand that may be longer than what the operation touches.
 func needAtLeast(op, operand string, m Mem, t Type, n int) {
-	if m.n < n || m.typ != t || m.ptr == nil {
+	if m.n < n || m.typ != t || m.base == nil {
 		badOperand(op, operand, m, t, n, "at least ")
 	}
 }
@@ -54,7 +54,7 @@ func needPositive(op string, first, second, third int) {
 }
 
 func badOperand(op, operand string, m Mem, t Type, n int, bound string) {
-	if m.ptr == nil {
+	if m.base == nil {
 		panic(fmt.Sprintf("device: %s: %s is absent, expected %s%d %v", op, operand, bound, n, t))
 	}
 	panic(fmt.Sprintf("device: %s: %s has %d %v, expected %s%d %v", op, operand, m.n, m.typ, bound, n, t))

@@ -42,13 +42,26 @@ func (t Type) String() string {
 // Mem is a run of elements in the memory of one device. It is a small value: slicing allocates nothing. The zero Mem is
 // "absent" where an operation documents an operand as optional.
 type Mem struct {
-	ptr unsafe.Pointer // first element; on a device whose memory is the host's, a host address
-	n   int            // elements
-	typ Type
+	base   unsafe.Pointer // of an allocation; on a device whose memory is the host's, a host address; or a symbol
+	offset int            // bytes from there to the first element
+	n      int            // elements
+	typ    Type
 }
 
 // NewMem wraps n elements at ptr. Devices call it from Alloc; host devices also from views of boundary buffers.
-func NewMem(ptr unsafe.Pointer, n int, typ Type) Mem { return Mem{ptr: ptr, n: n, typ: typ} }
+func NewMem(ptr unsafe.Pointer, n int, typ Type) Mem { return Mem{base: ptr, n: n, typ: typ} }
+
+// symbol stands for memory that has no address yet. Each is an allocation of its own, so that its address names it.
+type symbol struct{ _ [8]byte }
+
+// NewSymbol is memory without an address: what operations are written with before they are placed. Place gives it one.
+func NewSymbol(typ Type, n int) Mem { return NewMem(unsafe.Pointer(new(symbol)), n, typ) }
+
+// Symbol is the symbol, or the allocation, that m lies in, and how many bytes from its start.
+func (m Mem) Symbol() (symbol unsafe.Pointer, offset int) { return m.base, m.offset }
+
+// Place makes m lie at an offset in bytes from the first element of base.
+func (m *Mem) Place(base Mem, offset int) { m.base, m.offset = base.base, base.offset+offset }
 
 // Len is the number of elements.
 func (m Mem) Len() int { return m.n }
@@ -60,17 +73,17 @@ func (m Mem) Type() Type { return m.typ }
 func (m Mem) Bytes() int { return m.n * m.typ.Bytes() }
 
 // Absent reports whether m is the zero Mem.
-func (m Mem) Absent() bool { return m.ptr == nil }
+func (m Mem) Absent() bool { return m.base == nil }
 
 // Pointer is the address of the first element.
-func (m Mem) Pointer() unsafe.Pointer { return m.ptr }
+func (m Mem) Pointer() unsafe.Pointer { return unsafe.Add(m.base, m.offset) }
 
 // Slice is elements [from, from+n). It panics when they do not lie within m.
 func (m Mem) Slice(from, n int) Mem {
 	if from < 0 || n < 0 || from+n > m.n {
 		panic("device: slice out of range")
 	}
-	return Mem{ptr: unsafe.Add(m.ptr, from*m.typ.Bytes()), n: n, typ: m.typ}
+	return Mem{base: m.base, offset: m.offset + from*m.typ.Bytes(), n: n, typ: m.typ}
 }
 
 // As views the same memory as n elements of type t. It panics when they do not fit.
@@ -78,7 +91,7 @@ func (m Mem) As(t Type, n int) Mem {
 	if n < 0 || n*t.Bytes() > m.Bytes() {
 		panic("device: view beyond the memory")
 	}
-	return Mem{ptr: m.ptr, n: n, typ: t}
+	return Mem{base: m.base, offset: m.offset, n: n, typ: t}
 }
 
 // F32 views the elements as host memory. Only for devices whose memory is the host's (Device.Host() is true).
@@ -86,7 +99,7 @@ func (m Mem) F32() []float32 {
 	if m.typ != F32 {
 		panic("device: F32 view of " + m.typ.String())
 	}
-	return unsafe.Slice((*float32)(m.ptr), m.n)
+	return unsafe.Slice((*float32)(m.Pointer()), m.n)
 }
 
 // I32 views the elements as host memory, as F32 does.
@@ -94,7 +107,7 @@ func (m Mem) I32() []int32 {
 	if m.typ != I32 {
 		panic("device: I32 view of " + m.typ.String())
 	}
-	return unsafe.Slice((*int32)(m.ptr), m.n)
+	return unsafe.Slice((*int32)(m.Pointer()), m.n)
 }
 
 // Threaded is implemented by devices that care which OS thread calls them. The executor calls Attach once, from the

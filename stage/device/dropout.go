@@ -11,6 +11,9 @@ type DropoutMask struct {
 	Rate  float32 // the probability that an element becomes 0: 0 <= Rate < 1
 	Key   uint64  // selects one of 2^64 independent sequences
 	First int     // the number, in the sequence, that the first row begins with: its row in the batch times C
+	// Stream and PerSample give Key and First in a program: Mix(Args.Key ^ Stream), and PerSample numbers for each sample before.
+	Stream    uint64
+	PerSample int
 	// Rows and Columns are R and C; Rows is a multiple of Share.
 	Rows, Columns int
 	// Share is how many consecutive rows share a mask: 1, or T for one mask at all positions of a sample (variational

@@ -9,14 +9,16 @@ type (
 	Copy struct{ Y, X Mem }
 	// Scale sets X = A X.
 	Scale struct {
-		X Mem
-		A float32
+		X  Mem
+		A  float32
+		By Factor // of A, in a program
 	}
 	// Axpy sets Y = Y + A X, the product rounded before the sum (exact on every device).
 	Axpy struct {
-		Y Mem
-		A float32
-		X Mem
+		Y  Mem
+		A  float32
+		X  Mem
+		By Factor // of A, in a program
 	}
 	// Lerp sets Y = Y + A (X - Y), the product rounded before the sum; A = 1 sets Y = X (exact on every device).
 	Lerp struct {

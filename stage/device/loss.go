@@ -7,6 +7,7 @@ package device
 type CrossEntropy struct {
 	Losses, DLogits, Logits, Targets Mem
 	Scale, Smoothing                 float32
+	By                               Factor // of Scale, in a program
 }
 
 // Size is R and V.

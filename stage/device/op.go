@@ -46,6 +46,57 @@ func Operands(op Op, visit func(*Mem)) {
 	}
 }
 
+// Results is how many of the first operands of op it writes. Some of them it reads too: those that it adds to, or changes in place.
+func Results(op Op) int {
+	switch op.(type) {
+	case *SwiGLUBackward, *NormBackwardWeight, *EmbedBackward, *Attention, *CrossEntropy, *GroupMoments, *LSTMBackward, *WeightNormBackward:
+		return 2
+	case *Norm, *AttentionBackward, *GroupNormBackward:
+		return 3
+	case *LSTM, *AdditiveAttentionBackward, *AdamStep:
+		return 4
+	case *SGDStep, *ASGDStep:
+		return 3
+	}
+	return 1
+}
+
+// InPlace calls visit with each result of op and an operand whose memory it may take.
+func InPlace(op Op, visit func(result, operand *Mem)) {
+	switch o := op.(type) {
+	case *Copy:
+		if o.Y.typ == o.X.typ {
+			visit(&o.Y, &o.X)
+		}
+	case *Add:
+		visit(&o.Out, &o.A)
+		visit(&o.Out, &o.B)
+	case *Unary:
+		visit(&o.Y, &o.X)
+	case *UnaryBackward:
+		visit(&o.DX, &o.DY)
+	case *SwiGLUBackward:
+		visit(&o.DGate, &o.DY)
+	case *NormBackward:
+		if o.DY != o.Plus {
+			visit(&o.DX, &o.DY)
+		}
+	case *Dropout:
+		visit(&o.Y, &o.X)
+	case *Rotate:
+		visit(&o.Y, &o.X)
+	case *CrossEntropy:
+		visit(&o.DLogits, &o.Logits)
+	}
+}
+
+// Clone is a copy of op: the same operands and attributes.
+func Clone(op Op) Op {
+	v := reflect.New(reflect.TypeOf(op).Elem())
+	v.Elem().Set(reflect.ValueOf(op).Elem())
+	return v.Interface().(Op) //nolint:errcheck // the same type
+}
+
 // Cost is what an operation takes: floating-point operations where arithmetic bounds it, else 0 and the bytes that move, every operand
 // counted once.
 func Cost(op Op) (flops float64, bytes int) {

@@ -76,12 +76,12 @@ func (v *vector) Copy(x flat.Vector) {
 }
 
 func (v *vector) Scale(a float32) {
-	v.scale = Scale{v.written(), a}
+	v.scale = Scale{X: v.written(), A: a}
 	v.dev.Do(&v.scale)
 }
 
 func (v *vector) Axpy(a float32, x flat.Vector) {
-	v.axpy = Axpy{v.written(), a, v.operand("Axpy", x)}
+	v.axpy = Axpy{Y: v.written(), A: a, X: v.operand("Axpy", x)}
 	v.dev.Do(&v.axpy)
 }
 

@@ -3,10 +3,8 @@ package layer
 import "github.com/avgpipe/avgpipe/stage/device"
 
 // Activation is a function of single elements of x (R,Width): GELU, in its tanh form ("gelu_new" in Hugging Face configs) or itself
-// ("gelu"), or ReLU (Nair and Hinton 2010).
+// ("gelu"), ReLU (Nair and Hinton 2010) or tanh.
 type Activation struct {
-	parameterless
-	memoryless
 	device.Function
 	Path  string
 	Width int
@@ -17,21 +15,27 @@ func (l Activation) Name() string { return l.Path }
 
 // Ports implements Layer. A GELU lies between two products.
 func (l Activation) Ports(s Size) (in, out []Port) {
-	if l.Function == device.ReLU {
+	if l.Function == device.ReLU || l.Function == device.Tanh {
 		return row("x", s, l.Width), row("y", s, l.Width)
 	}
 	return operand("x", s, l.Width), operand("y", s, l.Width)
 }
 
-// Forward implements Layer.
-func (l Activation) Forward(p Pass) {
-	p.Device.Do(&device.Unary{Y: p.Out, X: p.In, Function: l.Function})
-}
+// Params implements Layer.
+func (l Activation) Params() []Param { return nil }
 
-// BackwardInput implements Layer. DIn may be DOut.
-func (l Activation) BackwardInput(p Pass) {
-	p.Device.Do(&device.UnaryBackward{DX: p.DIn, DY: p.DOut, X: p.In, Function: l.Function})
+// Emit implements Layer.
+func (l Activation) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	x := in[0]
+	y := b.Like(x)
+	b.Do(&device.Unary{Y: y, X: x, Function: l.Function})
+	return single(y, func(dy device.Mem) device.Mem {
+		dx := b.Like(x)
+		seen := x
+		if l.Function == device.Tanh {
+			seen = y
+		}
+		b.Do(&device.UnaryBackward{DX: dx, DY: dy, X: seen, Function: l.Function})
+		return dx
+	})
 }
-
-// backwardInPlace tells Chain that DIn may be DOut.
-func (l Activation) backwardInPlace() {}

@@ -56,166 +56,97 @@ func (l *AttendingLSTM) Ports(s Size) (in, out []Port) {
 	return in, append(row("y", s, l.LSTM.Hidden), row("context", s, l.Keys)...)
 }
 
-func (l *AttendingLSTM) in(m device.Mem, s Size) (encoder, mask, target device.Mem) {
-	c := cutter{mem: m}
-	return c.take(s.Rows() * l.Keys), c.takeAs(device.I32, s.Rows()), c.take(s.Rows() * l.LSTM.In)
-}
-
-func (l *AttendingLSTM) out(m device.Mem, s Size) (y, context device.Mem) {
-	c := cutter{mem: m}
-	return c.take(s.Rows() * l.LSTM.Hidden), c.take(s.Rows() * l.Keys)
-}
-
-// attendSaved is what the forward saves: y (R,H), the projections (R,N), the vector of the score (N), the probabilities
-// (R,T), the target behind its dropout (R,In) and what the LSTM saves.
-type attendSaved struct{ y, query, key, v, probabilities, input, lstm device.Mem }
-
-func (l *AttendingLSTM) saved(p Pass) attendSaved {
-	c, r := cutter{mem: p.Saved}, p.Size.Rows()
-	x := attendSaved{
-		y: c.take(r * l.LSTM.Hidden), query: c.take(r * l.Units), key: c.take(r * l.Units), v: c.take(l.Units),
-		probabilities: c.take(r * p.Size.T), lstm: c.take(l.LSTM.Saved(p.Size)),
-	}
-	if l.Dropout > 0 {
-		x.input = c.take(r * l.LSTM.In)
-	}
-	return x
-}
-
-// Saved implements Layer.
-func (l *AttendingLSTM) Saved(s Size) int {
-	r := s.Rows()
-	n := Padded(r*l.LSTM.Hidden) + 2*Padded(r*l.Units) + Padded(l.Units) + Padded(r*s.T) + Padded(l.LSTM.Saved(s))
-	if l.Dropout > 0 {
-		n += Padded(r * l.LSTM.In)
-	}
-	return n
-}
-
-// attendKept is what the input half leaves: the gradients of the projections (R,N), of the score's vector (N) and of y
-// (R,H), scratch (R,T), and what the LSTM keeps.
-type attendKept struct{ query, key, v, y, scores, lstm device.Mem }
-
-func (l *AttendingLSTM) kept(p Pass) attendKept {
-	c, r := cutter{mem: p.Kept}, p.Size.Rows()
-	return attendKept{
-		query: c.take(r * l.Units), key: c.take(r * l.Units), v: c.take(l.Units), y: c.take(r * l.LSTM.Hidden),
-		scores: c.take(r * p.Size.T), lstm: c.take(l.LSTM.Kept(p.Size)),
-	}
-}
-
-// Kept implements Layer.
-func (l *AttendingLSTM) Kept(s Size) int {
-	r := s.Rows()
-	return 2*Padded(r*l.Units) + Padded(l.Units) + Padded(r*l.LSTM.Hidden) + Padded(r*s.T) + Padded(l.LSTM.Kept(s))
-}
-
-// FLOPs implements Layer.
-func (l *AttendingLSTM) FLOPs(s Size) (forward, backward float64) {
-	forward, _ = l.LSTM.FLOPs(s)
-	r := float64(s.Rows())
-	forward += 2 * r * float64(l.Units*(l.LSTM.Hidden+l.Keys)+s.T*l.Keys)
-	// A hyperbolic tangent costs about as much as 16 multiplications and additions of a product.
-	forward += 32 * r * float64(s.T*l.Units)
-	return forward, 2 * forward
-}
-
-func (l *AttendingLSTM) shape(s Size, mask device.Mem) device.Additive {
-	return device.Additive{B: s.B, T: s.T, N: l.Units, Mask: mask}
-}
-
 // project is a product of R rows with a weight stored (out,in).
-func project(p Pass, in, out int) device.Product {
-	return device.Product{M: p.Size.Rows(), N: out, K: in, TransB: true}
+func project(s Size, in, out int) device.Product {
+	return device.Product{M: s.Rows(), N: out, K: in, TransB: true}
 }
 
-// Forward implements Layer.
-func (l *AttendingLSTM) Forward(p Pass) {
-	d, saved := p.Device, l.saved(p)
-	encoder, mask, target := l.in(p.In, p.Size)
-	y, context := l.out(p.Out, p.Size)
-	q := p
-	q.In, q.Out, q.Saved = target, saved.y, saved.lstm
-	if l.Dropout > 0 && !p.Evaluating {
-		dropElements(p, saved.input, target, l.Path, l.Dropout, l.LSTM.In)
-		q.In = saved.input
+// sample is the part of x (B,T,columns) that is of sample n.
+func sample(x device.Mem, s Size, n int) device.Mem {
+	length := x.Len() / s.B
+	return x.Slice(n*length, length)
+}
+
+// score is the attention's score with what it is made of: the projections (R,N), its vector (N) and the probabilities (R,T).
+type score struct {
+	Tensors
+	shape                        device.Additive
+	query, key, v, probabilities device.Mem
+}
+
+// Emit implements Layer.
+func (l *AttendingLSTM) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	encoder, target := in[0], in[2]
+	if l.Dropout > 0 && !b.Evaluating {
+		target = b.drop(target, l.Path, l.Dropout, l.LSTM.In)
 	}
-	l.LSTM.Forward(q)
-	d.Do(&device.Copy{Y: y, X: saved.y})
-	toUnits := project(p, l.LSTM.Hidden, l.Units)
-	toUnits.Bias = p.Params[attendBias]
-	d.Do(&device.MatMul{C: saved.query, A: saved.y, B: p.Params[attendQuery], Product: toUnits})
-	d.Do(&device.MatMul{C: saved.key, A: encoder, B: p.Params[attendKey], Product: project(p, l.Keys, l.Units)})
-	d.Do(&device.WeightNorm{V: saved.v, Direction: p.Params[attendDirection], Length: p.Params[attendLength]})
-	d.Do(&device.AdditiveAttention{
-		Probabilities: saved.probabilities, Q: saved.query, K: saved.key, V: saved.v, Additive: l.shape(p.Size, mask),
-	})
-	s := p.Size
-	for b := range s.B {
-		m := device.Product{M: s.T, N: l.Keys, K: s.T}
-		d.Do(&device.MatMul{C: sample(context, s, b), A: sample(saved.probabilities, s, b), B: sample(encoder, s, b), Product: m})
-	}
-}
-
-// sample is the part of x (B,T,columns) that is of sample b.
-func sample(x device.Mem, s Size, b int) device.Mem {
-	n := x.Len() / s.B
-	return x.Slice(b*n, n)
-}
-
-// BackwardInput implements Layer.
-func (l *AttendingLSTM) BackwardInput(p Pass) {
-	d, s, saved, kept := p.Device, p.Size, l.saved(p), l.kept(p)
-	encoder, mask, _ := l.in(p.In, s)
-	dencoder, _, dtarget := l.in(p.DIn, s)
-	dy, dcontext := l.out(p.DOut, s)
-	for b := range s.B {
-		d.Do(&device.MatMul{
-			C: sample(kept.scores, s, b), A: sample(dcontext, s, b), B: sample(encoder, s, b),
-			Product: device.Product{M: s.T, N: s.T, K: l.Keys, TransB: true},
-		})
-		d.Do(&device.MatMul{
-			C: sample(dencoder, s, b), A: sample(saved.probabilities, s, b), B: sample(dcontext, s, b),
-			Product: device.Product{M: s.T, N: l.Keys, K: s.T, TransA: true},
+	y, backLSTM := l.LSTM.emit(b, t, target, device.Mem{})
+	a := l.attend(b, t, y, encoder, in[1])
+	context := b.Floats(l.Keys)
+	for n := range b.B {
+		b.Do(&device.MatMul{
+			C: sample(context, b.Size, n), A: sample(a.probabilities, b.Size, n), B: sample(encoder, b.Size, n),
+			Product: device.Product{M: b.T, N: l.Keys, K: b.T},
 		})
 	}
-	d.Do(&device.AdditiveAttentionBackward{
-		DQ: kept.query, DK: kept.key, DV: kept.v, DProbabilities: kept.scores, Probabilities: saved.probabilities, Q: saved.query,
-		K: saved.key, V: saved.v, Additive: l.shape(s, mask),
-	})
-	d.Do(&device.MatMul{
-		C: dencoder, A: kept.key, B: p.Params[attendKey], Product: device.Product{M: s.Rows(), N: l.Keys, K: l.Units, Accumulate: true},
-	})
-	d.Do(&device.Copy{Y: kept.y, X: dy})
-	d.Do(&device.MatMul{
-		C: kept.y, A: kept.query, B: p.Params[attendQuery],
-		Product: device.Product{M: s.Rows(), N: l.LSTM.Hidden, K: l.Units, Accumulate: true},
-	})
-	q := p
-	q.DOut, q.DIn, q.Saved, q.Kept = kept.y, dtarget, saved.lstm, kept.lstm
-	l.LSTM.BackwardInput(q)
-	if l.Dropout > 0 {
-		dropElements(p, dtarget, dtarget, l.Path, l.Dropout, l.LSTM.In)
+	return []device.Mem{y, context}, func(dout []device.Mem) []device.Mem {
+		dy, dencoder := l.attendBackward(b, a, y, encoder, dout)
+		dtarget := backLSTM(dy)
+		if l.Dropout > 0 {
+			dtarget = b.drop(dtarget, l.Path, l.Dropout, l.LSTM.In)
+		}
+		return []device.Mem{dencoder, {}, dtarget}
 	}
 }
 
-// BackwardWeight implements Layer.
-func (l *AttendingLSTM) BackwardWeight(p Pass) {
-	d, saved, kept := p.Device, l.saved(p), l.kept(p)
-	encoder, _, target := l.in(p.In, p.Size)
-	q := p
-	q.In, q.Saved, q.Kept = target, saved.lstm, kept.lstm
-	if l.Dropout > 0 {
-		q.In = saved.input
+// attend computes the probabilities with which positions of the encoder are attended to.
+func (l *AttendingLSTM) attend(b *Builder, t Tensors, y, encoder, mask device.Mem) score {
+	a := score{
+		Tensors: t, shape: device.Additive{B: b.B, T: b.T, N: l.Units, Mask: mask},
+		query: b.Floats(l.Units), key: b.Floats(l.Units), v: b.New(device.F32, l.Units), probabilities: b.Floats(b.T),
 	}
-	l.LSTM.BackwardWeight(q)
-	weight := device.Product{M: l.Units, N: l.LSTM.Hidden, K: p.Size.Rows(), TransA: true, Accumulate: true}
-	d.Do(&device.MatMul{C: p.Grads[attendQuery], A: kept.query, B: saved.y, Product: weight})
+	toUnits := project(b.Size, l.LSTM.Hidden, l.Units)
+	toUnits.Bias = t.Params[attendBias]
+	b.Do(&device.MatMul{C: a.query, A: y, B: t.Params[attendQuery], Product: toUnits})
+	b.Do(&device.MatMul{C: a.key, A: encoder, B: t.Params[attendKey], Product: project(b.Size, l.Keys, l.Units)})
+	b.Do(&device.WeightNorm{V: a.v, Direction: t.Params[attendDirection], Length: t.Params[attendLength]})
+	b.Do(&device.AdditiveAttention{Probabilities: a.probabilities, Q: a.query, K: a.key, V: a.v, Additive: a.shape})
+	return a
+}
+
+// attendBackward gives the gradients of y and of the encoder's output from those of y and of the context.
+func (l *AttendingLSTM) attendBackward(b *Builder, a score, y, encoder device.Mem, dout []device.Mem) (dy, dencoder device.Mem) {
+	s := b.Size
+	dencoder, dscores := b.Like(encoder), b.Like(a.probabilities)
+	for n := range s.B {
+		dcontext := sample(dout[1], s, n)
+		b.Do(&device.MatMul{
+			C: sample(dscores, s, n), A: dcontext, B: sample(encoder, s, n), Product: device.Product{M: s.T, N: s.T, K: l.Keys, TransB: true},
+		})
+		b.Do(&device.MatMul{
+			C: sample(dencoder, s, n), A: sample(a.probabilities, s, n), B: dcontext, Product: device.Product{M: s.T, N: l.Keys, K: s.T, TransA: true},
+		})
+	}
+	dquery, dkey, dv := b.Like(a.query), b.Like(a.key), b.Like(a.v)
+	b.Do(&device.AdditiveAttentionBackward{
+		DQ: dquery, DK: dkey, DV: dv, DProbabilities: dscores, Probabilities: a.probabilities, Q: a.query, K: a.key, V: a.v, Additive: a.shape,
+	})
+	b.Do(&device.MatMul{
+		C: dencoder, A: dkey, B: a.Params[attendKey], Product: device.Product{M: s.Rows(), N: l.Keys, K: l.Units, Accumulate: true},
+	})
+	dy = b.Like(y)
+	b.Do(&device.Copy{Y: dy, X: dout[0]})
+	b.Do(&device.MatMul{
+		C: dy, A: dquery, B: a.Params[attendQuery], Product: device.Product{M: s.Rows(), N: l.LSTM.Hidden, K: l.Units, Accumulate: true},
+	})
+	weight := device.Product{M: l.Units, N: l.LSTM.Hidden, K: s.Rows(), TransA: true, Accumulate: true}
+	b.Do(&device.MatMul{C: a.Grads[attendQuery], A: dquery, B: y, Product: weight})
 	weight.N = l.Keys
-	d.Do(&device.MatMul{C: p.Grads[attendKey], A: kept.key, B: encoder, Product: weight})
-	d.Do(&device.WeightNormBackward{
-		DDirection: p.Grads[attendDirection], DLength: p.Grads[attendLength], DV: kept.v, Direction: p.Params[attendDirection],
-		Length: p.Params[attendLength],
+	b.Do(&device.MatMul{C: a.Grads[attendKey], A: dkey, B: encoder, Product: weight})
+	b.Do(&device.WeightNormBackward{
+		DDirection: a.Grads[attendDirection], DLength: a.Grads[attendLength], DV: dv, Direction: a.Params[attendDirection],
+		Length: a.Params[attendLength],
 	})
-	d.Do(&device.SumRows{Sum: p.Grads[attendBias], X: kept.query})
+	b.Do(&device.SumRows{Sum: a.Grads[attendBias], X: dquery})
+	return dy, dencoder
 }

@@ -6,80 +6,58 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// Chain runs layers one after the other. Saved holds, for each layer, what it saves and (but for the last) its output;
-// Kept holds, for each layer, what it keeps and (but for the first) the gradient of its input.
+// Chain runs layers one after the other.
 type Chain struct {
 	name   string
 	layers []Layer
 	params []Param
-	first  []int         // layers[i] has params[first[i]:first[i+1]]
-	width  []int         // layers[i] has an output of width[i] elements a row
-	kind   []device.Type // of that output, but for the last, where products compute in BF16; else it is F32
-	reuse  []bool        // the gradient of layers[i]'s input takes the place of the gradient of its output
 }
 
-// NewChain makes a chain. Within it, one port of R rows leads from each layer to the next.
+// NewChain makes a chain. Within it, one port of R rows leads from each layer to the next, in the type in which products compute where the
+// next layer takes it and this one can give it.
 func NewChain(name string, layers ...Layer) *Chain {
-	c := &Chain{name: name, layers: layers, reuse: make([]bool, len(layers))}
+	c := &Chain{name: name, layers: slices.Clone(layers)}
 	for i, l := range layers {
-		c.first = append(c.first, len(c.params))
 		c.params = append(c.params, l.Params()...)
-		_, out := l.Ports(Size{B: 1, T: 1, Compute: device.BF16})
-		c.width = append(c.width, out[0].Elements)
-		if i > 0 {
-			c.kind = append(c.kind, kindBetween(layers[i-1], l))
+		if i > 0 && takesOperand(l) {
+			c.layers[i-1] = narrowed(layers[i-1])
 		}
-		_, inPlace := l.(interface{ backwardInPlace() })
-		// The gradient of the chain's own output belongs to the caller, and that of its input goes to DIn.
-		c.reuse[i] = inPlace && len(l.Params()) == 0 && i > 0 && i < len(layers)-1
 	}
-	c.first = append(c.first, len(c.params))
 	return c
 }
 
-// adaptive is implemented by layers that can read their input, or write their output, in BF16 although their Ports say F32. The
-// memory in the pass says which.
-type adaptive interface{ adapts() (in, out bool) }
-
-// adaptation is the adapts of an adaptive layer; other layers read and write the types of their Ports.
-func adaptation(l Layer) (in, out bool) {
-	if a, ok := l.(adaptive); ok {
-		return a.adapts()
+// takesOperand reports whether a layer reads its input in BF16, or can, where products compute in it.
+func takesOperand(l Layer) bool {
+	if t, ok := l.(interface{ takesOperand() bool }); ok {
+		return t.takesOperand()
 	}
-	return false, false
+	in, _ := l.Ports(Size{B: 1, T: 1, Compute: device.BF16})
+	return in[0].Type == device.BF16
 }
 
-// kindBetween is the type of a's output, which is b's input, where products compute in BF16: BF16 if either has it in its Ports, or
-// if both can take it.
-func kindBetween(a, b Layer) device.Type {
-	s := Size{B: 1, T: 1, Compute: device.BF16}
-	_, out := a.Ports(s)
-	in, _ := b.Ports(s)
-	_, gives := adaptation(a)
-	takes, _ := adaptation(b)
-	if out[0].Type == device.BF16 || in[0].Type == device.BF16 || gives && takes {
-		return device.BF16
+// narrowed is l with its output in the type in which products compute, where it can give that.
+func narrowed(l Layer) Layer {
+	switch l := l.(type) {
+	case Linear:
+		l.Narrow = true
+		return l
+	case LayerNorm:
+		l.Narrow = true
+		return l
+	case *SelfAttention:
+		other := *l
+		other.Project.Narrow = true
+		return &other
+	case *Dropout:
+		return &Dropout{narrowed(l.f), l.rate}
+	case *Chain:
+		last := len(l.layers) - 1
+		return NewChain(l.name, append(slices.Clone(l.layers[:last]), narrowed(l.layers[last]))...)
 	}
-	return out[0].Type
+	return l
 }
 
-func (c *Chain) adapts() (in, out bool) {
-	in, _ = adaptation(c.layers[0])
-	_, out = adaptation(c.layers[len(c.layers)-1])
-	return in, out
-}
-
-// summing is implemented by layers that can add Pass.Plus to the gradient of their input as they compute it, which saves a pass
-// over memory.
-type summing interface{ sums() bool }
-
-// sums reports whether l adds Pass.Plus.
-func sums(l Layer) bool {
-	s, ok := l.(summing)
-	return ok && s.sums()
-}
-
-func (c *Chain) sums() bool { return sums(c.layers[0]) }
+func (c *Chain) takesOperand() bool { return takesOperand(c.layers[0]) }
 
 // Name implements Layer.
 func (c *Chain) Name() string { return c.name }
@@ -94,132 +72,22 @@ func (c *Chain) Ports(s Size) (in, out []Port) {
 	return in, out
 }
 
-// Saved implements Layer.
-func (c *Chain) Saved(s Size) int {
-	n := 0
+// Emit implements Layer.
+func (c *Chain) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	backwards := make([]Backward, len(c.layers))
+	out = in
 	for i, l := range c.layers {
-		n += Padded(l.Saved(s))
-		if i < len(c.layers)-1 {
-			n += Padded(c.words(i, s))
+		out, backwards[i] = l.Emit(b, t.take(l), out)
+	}
+	return out, func(d []device.Mem) []device.Mem {
+		for _, back := range slices.Backward(backwards) {
+			d = back(d)
 		}
-	}
-	return n
-}
-
-// between is the output of layers[i], or its gradient: its type and its elements.
-func (c *Chain) between(i int, s Size) (t device.Type, elements int) {
-	if s.Compute == device.BF16 {
-		t = c.kind[i]
-	}
-	return t, c.width[i] * s.Rows()
-}
-
-func (c *Chain) words(i int, s Size) int { return WordsOf(c.between(i, s)) }
-
-// Kept implements Layer.
-func (c *Chain) Kept(s Size) int {
-	n := 0
-	for i, l := range c.layers {
-		n += Padded(l.Kept(s))
-		if i > 0 && !c.reuse[i] {
-			n += Padded(c.words(i-1, s))
-		}
-	}
-	return n
-}
-
-// FLOPs implements Layer.
-func (c *Chain) FLOPs(s Size) (forward, backward float64) {
-	for _, l := range c.layers {
-		f, b := l.FLOPs(s)
-		forward, backward = forward+f, backward+b
-	}
-	return forward, backward
-}
-
-// Forward implements Layer.
-func (c *Chain) Forward(p Pass) {
-	saved := cutter{mem: p.Saved}
-	in := p.In
-	for i, l := range c.layers {
-		q := p
-		q.Params = p.Params[c.first[i]:c.first[i+1]]
-		if len(p.Grads) > 0 {
-			q.Grads = p.Grads[c.first[i]:c.first[i+1]]
-		}
-		q.In, q.Saved = in, saved.take(l.Saved(p.Size))
-		if i < len(c.layers)-1 {
-			q.Out = saved.takeAs(c.between(i, p.Size))
-		}
-		l.Forward(q)
-		in = q.Out
+		return d
 	}
 }
 
-// BackwardInput implements Layer.
-func (c *Chain) BackwardInput(p Pass) {
-	w := c.end(p)
-	for i, l := range slices.Backward(c.layers) {
-		l.BackwardInput(c.step(&w, p, i))
-	}
-}
-
-// BackwardWeight implements Layer.
-func (c *Chain) BackwardWeight(p Pass) {
-	w := c.end(p)
-	for i, l := range slices.Backward(c.layers) {
-		l.BackwardWeight(c.step(&w, p, i))
-	}
-}
-
-// backwardStep is a position in a chain's memory, going backward over its layers.
-type backwardStep struct {
-	saved, kept int // words of Saved and Kept that belong to the layers not yet visited
-	dout        device.Mem
-}
-
-func (c *Chain) end(p Pass) backwardStep {
-	return backwardStep{saved: c.Saved(p.Size), kept: c.Kept(p.Size), dout: p.DOut}
-}
-
-// step gives the pass of layer i and moves w before it. The layout is that of Forward and Kept, from the end.
-func (c *Chain) step(w *backwardStep, p Pass, i int) Pass {
-	l := c.layers[i]
-	q := p
-	q.Params = p.Params[c.first[i]:c.first[i+1]]
-	if len(p.Grads) > 0 {
-		q.Grads = p.Grads[c.first[i]:c.first[i+1]]
-	}
-	if i < len(c.layers)-1 {
-		w.saved -= Padded(c.words(i, p.Size)) // the layer's output
-	}
-	q.Saved = before(&w.saved, p.Saved, l.Saved(p.Size))
-	q.DOut = w.dout
-	if i > 0 {
-		t, elements := c.between(i-1, p.Size)
-		words := WordsOf(t, elements)
-		q.In = p.Saved.Slice(w.saved-Padded(words), words).As(t, elements)
-		q.DIn = w.dout
-		if !c.reuse[i] {
-			q.DIn = before(&w.kept, p.Kept, words).As(t, elements)
-		}
-	}
-	q.Kept = before(&w.kept, p.Kept, l.Kept(p.Size))
-	if i > 0 {
-		q.Plus = device.Mem{}
-	}
-	w.dout = q.DIn
-	return q
-}
-
-// before cuts the n words that end at *at, padding included, and moves *at to their start.
-func before(at *int, m device.Mem, n int) device.Mem {
-	*at -= Padded(n)
-	return m.Slice(*at, n)
-}
-
-// Residual is y = x + f(x) (He et al. 2016): f writes y, then x is added in place. In the backward f adds the two gradients of x if it is
-// summing; otherwise they are added in place.
+// Residual is y = x + f(x) (He et al. 2016).
 type Residual struct{ f Layer }
 
 // NewResidual makes a residual branch around f, whose input and output have the same shape.
@@ -234,31 +102,10 @@ func (r Residual) Params() []Param { return r.f.Params() }
 // Ports implements Layer.
 func (r Residual) Ports(s Size) (in, out []Port) { return r.f.Ports(s) }
 
-// Saved implements Layer.
-func (r Residual) Saved(s Size) int { return r.f.Saved(s) }
-
-// Kept implements Layer.
-func (r Residual) Kept(s Size) int { return r.f.Kept(s) }
-
-// FLOPs implements Layer.
-func (r Residual) FLOPs(s Size) (forward, backward float64) { return r.f.FLOPs(s) }
-
-// Forward implements Layer.
-func (r Residual) Forward(p Pass) {
-	r.f.Forward(p)
-	p.Device.Do(&device.Add{Out: p.Out, A: p.Out, B: p.In})
+// Emit implements Layer: dx = dy + the gradient through f.
+func (r Residual) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y, back := r.f.Emit(b, t, in)
+	return single(b.add(y[0], in[0]), func(dy device.Mem) device.Mem {
+		return b.add(back([]device.Mem{dy})[0], dy)
+	})
 }
-
-// BackwardInput implements Layer: dx = dy + the gradient through f.
-func (r Residual) BackwardInput(p Pass) {
-	if sums(r.f) {
-		p.Plus = p.DOut
-		r.f.BackwardInput(p)
-		return
-	}
-	r.f.BackwardInput(p)
-	p.Device.Do(&device.Add{Out: p.DIn, A: p.DIn, B: p.DOut})
-}
-
-// BackwardWeight implements Layer.
-func (r Residual) BackwardWeight(p Pass) { r.f.BackwardWeight(p) }

@@ -6,10 +6,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// Convolution is y (B,OH,OW,Out) = x (B,H,W,In) * W (Out,In,Kernel,Kernel) [+ b]. It saves nothing and keeps nothing: the
-// weight half needs x and dy alone.
+// Convolution is y (B,OH,OW,Out) = x (B,H,W,In) * W (Out,In,Kernel,Kernel) [+ b].
 type Convolution struct {
-	memoryless
 	Path    string // "layer1.0.conv1": the parameters are Path.weight and Path.bias
 	Of      Image  // the input
 	Out     int    // channels
@@ -55,30 +53,21 @@ func (l Convolution) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Output().Elements())
 }
 
-// FLOPs implements Layer.
-func (l Convolution) FLOPs(s Size) (forward, backward float64) {
-	forward = 2 * float64(s.Rows()) * float64(l.Output().Elements()) * float64(l.Of.Channels*l.Kernel*l.Kernel)
-	return forward, 2 * forward
-}
-
-// Forward implements Layer.
-func (l Convolution) Forward(p Pass) {
-	c := l.shape(p.Size)
+// Emit implements Layer.
+func (l Convolution) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	x, y, shape := in[0], b.Floats(l.Output().Elements()), l.shape(b.Size)
+	biased := shape
 	if l.Bias {
-		c.Bias = p.Params[1]
+		biased.Bias = t.Params[1]
 	}
-	p.Device.Do(&device.Convolution{Y: p.Out, X: p.In, Weight: p.Params[0], ConvolutionShape: c})
-}
-
-// BackwardInput implements Layer.
-func (l Convolution) BackwardInput(p Pass) {
-	p.Device.Do(&device.ConvolutionBackward{DX: p.DIn, DY: p.DOut, Weight: p.Params[0], ConvolutionShape: l.shape(p.Size)})
-}
-
-// BackwardWeight implements Layer.
-func (l Convolution) BackwardWeight(p Pass) {
-	p.Device.Do(&device.ConvolutionBackwardWeight{DWeight: p.Grads[0], DY: p.DOut, X: p.In, ConvolutionShape: l.shape(p.Size)})
-	if l.Bias {
-		p.Device.Do(&device.SumRows{Sum: p.Grads[1], X: p.DOut})
-	}
+	b.Do(&device.Convolution{Y: y, X: x, Weight: t.Params[0], ConvolutionShape: biased})
+	return single(y, func(dy device.Mem) device.Mem {
+		b.Do(&device.ConvolutionBackwardWeight{DWeight: t.Grads[0], DY: dy, X: x, ConvolutionShape: shape})
+		if l.Bias {
+			b.Do(&device.SumRows{Sum: t.Grads[1], X: dy})
+		}
+		dx := b.Like(x)
+		b.Do(&device.ConvolutionBackward{DX: dx, DY: dy, Weight: t.Params[0], ConvolutionShape: shape})
+		return dx
+	})
 }

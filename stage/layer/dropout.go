@@ -2,14 +2,11 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// Dropout drops elements of the output y (R,Width) of a layer f, in place (Srivastava et al. 2014). It keeps the gradient of
-// what f gave. The mask is drawn again in the backward from the pass's key and f's name, so it is the same on every split.
+// Dropout drops elements of the output y (R,Width) of a layer f (Srivastava et al. 2014). The mask is drawn again in the backward from the
+// run's key and f's name, so it is the same on every split.
 type Dropout struct {
-	f     Layer
-	rate  float32
-	path  string
-	width int
-	typed bool // y is of the type in which products compute
+	f    Layer
+	rate float64
 }
 
 // NewDropout drops elements of f's one output with a probability of rate. With 0 it is f itself.
@@ -17,10 +14,7 @@ func NewDropout(f Layer, rate float64) Layer {
 	if rate == 0 {
 		return f
 	}
-	_, out := f.Ports(Size{B: 1, T: 1, Compute: device.BF16})
-	return &Dropout{
-		f: f, rate: float32(rate), path: f.Name() + ".dropout", width: out[0].Elements, typed: out[0].Type == device.BF16,
-	}
+	return &Dropout{f, rate}
 }
 
 // Name implements Layer.
@@ -32,60 +26,22 @@ func (l *Dropout) Params() []Param { return l.f.Params() }
 // Ports implements Layer.
 func (l *Dropout) Ports(s Size) (in, out []Port) { return l.f.Ports(s) }
 
-// Saved implements Layer.
-func (l *Dropout) Saved(s Size) int { return l.f.Saved(s) }
-
-// Kept implements Layer.
-func (l *Dropout) Kept(s Size) int {
-	return Padded(WordsOf(l.kind(s), s.Rows()*l.width)) + l.f.Kept(s)
-}
-
-func (l *Dropout) kind(s Size) device.Type {
-	if l.typed {
-		return s.Compute
+// Emit implements Layer.
+func (l *Dropout) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y, back := l.f.Emit(b, t, in)
+	if b.Evaluating {
+		return y, back
 	}
-	return device.F32
-}
-
-// FLOPs implements Layer.
-func (l *Dropout) FLOPs(s Size) (forward, backward float64) { return l.f.FLOPs(s) }
-
-func (l *Dropout) drop(p Pass, y, x device.Mem) {
-	p.Device.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
-		Rate: l.rate, Key: p.KeyOf(l.path), First: p.First * p.Size.T * l.width, Rows: p.Size.Rows(), Columns: l.width, Share: 1,
-	}})
-}
-
-// inner is f's pass of a backward, with the gradient of its output.
-func (l *Dropout) inner(p Pass) Pass {
-	c := cutter{mem: p.Kept}
-	p.DOut = c.takeAs(l.kind(p.Size), p.Size.Rows()*l.width)
-	p.Kept = c.take(l.f.Kept(p.Size))
-	return p
-}
-
-// Forward implements Layer.
-func (l *Dropout) Forward(p Pass) {
-	l.f.Forward(p)
-	if !p.Evaluating {
-		l.drop(p, p.Out, p.Out)
+	name, columns := l.Name()+".dropout", y[0].Len()/b.Rows()
+	return []device.Mem{b.drop(y[0], name, l.rate, columns)}, func(dout []device.Mem) []device.Mem {
+		return back([]device.Mem{b.drop(dout[0], name, l.rate, columns)})
 	}
 }
 
-// BackwardInput implements Layer.
-func (l *Dropout) BackwardInput(p Pass) {
-	q := l.inner(p)
-	l.drop(p, q.DOut, p.DOut)
-	l.f.BackwardInput(q)
-}
-
-// BackwardWeight implements Layer.
-func (l *Dropout) BackwardWeight(p Pass) { l.f.BackwardWeight(l.inner(p)) }
-
-// attentionDropout is what a pass of the attention layer at path drops of the softmax of its heads.
-func attentionDropout(p Pass, path string, rate float64, heads int) device.DropoutMask {
-	if p.Evaluating || rate == 0 {
+// attentionDropout is what the attention layer at path drops of the softmax of its heads.
+func attentionDropout(b *Builder, path string, rate float64, heads int) device.DropoutMask {
+	if b.Evaluating || rate == 0 {
 		return device.DropoutMask{}
 	}
-	return device.DropoutMask{Rate: float32(rate), Key: p.KeyOf(path + ".softmax"), First: p.First * heads * p.Size.T * p.Size.T}
+	return device.DropoutMask{Rate: float32(rate), Stream: device.StreamOf(path + ".softmax"), PerSample: heads * b.T * b.T}
 }

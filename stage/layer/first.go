@@ -30,53 +30,24 @@ func (l *First) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.width), out
 }
 
-// Saved implements Layer: the first positions (B,D) and what f saves.
-func (l *First) Saved(s Size) int { return Padded(s.B*l.width) + l.f.Saved(one(s)) }
+// place is where the first position of sample n lies in x.
+func (l *First) place(x device.Mem, s Size, n int) device.Mem { return x.Slice(n*s.T*l.width, l.width) }
 
-// Kept implements Layer: the gradient of the first positions and what f keeps.
-func (l *First) Kept(s Size) int { return Padded(s.B*l.width) + l.f.Kept(one(s)) }
-
-// FLOPs implements Layer.
-func (l *First) FLOPs(s Size) (forward, backward float64) { return l.f.FLOPs(one(s)) }
-
-// inner is f's pass, and the first positions' gradient.
-func (l *First) inner(p Pass) Pass {
-	q := p
-	c := cutter{mem: p.Saved}
-	q.Size, q.In = one(p.Size), c.take(p.Size.B*l.width)
-	q.Saved = c.take(l.f.Saved(q.Size))
-	if p.Kept.Absent() {
-		return q
+// Emit implements Layer.
+func (l *First) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	inner := *b
+	inner.Size = one(b.Size)
+	firsts := inner.Floats(l.width)
+	for n := range b.B {
+		b.Do(&device.Copy{Y: firsts.Slice(n*l.width, l.width), X: l.place(in[0], b.Size, n)})
 	}
-	c = cutter{mem: p.Kept}
-	q.DIn = c.take(p.Size.B * l.width)
-	q.Kept = c.take(l.f.Kept(q.Size))
-	return q
-}
-
-// place is where the first position of sample b lies in x.
-func (l *First) place(x device.Mem, s Size, b int) device.Mem {
-	return x.Slice(b*s.T*l.width, l.width)
-}
-
-// Forward implements Layer.
-func (l *First) Forward(p Pass) {
-	q := l.inner(p)
-	for b := range p.Size.B {
-		p.Device.Do(&device.Copy{Y: q.In.Slice(b*l.width, l.width), X: l.place(p.In, p.Size, b)})
-	}
-	l.f.Forward(q)
-}
-
-// BackwardInput implements Layer.
-func (l *First) BackwardInput(p Pass) {
-	q := l.inner(p)
-	l.f.BackwardInput(q)
-	p.Device.Do(&device.Zero{X: p.DIn})
-	for b := range p.Size.B {
-		p.Device.Do(&device.Copy{Y: l.place(p.DIn, p.Size, b), X: q.DIn.Slice(b*l.width, l.width)})
+	y, back := l.f.Emit(&inner, t, []device.Mem{firsts})
+	return y, func(dout []device.Mem) []device.Mem {
+		d, dx := back(dout)[0], b.Like(in[0])
+		b.Do(&device.Zero{X: dx})
+		for n := range b.B {
+			b.Do(&device.Copy{Y: l.place(dx, b.Size, n), X: d.Slice(n*l.width, l.width)})
+		}
+		return []device.Mem{dx}
 	}
 }
-
-// BackwardWeight implements Layer.
-func (l *First) BackwardWeight(p Pass) { l.f.BackwardWeight(l.inner(p)) }

@@ -25,72 +25,19 @@ func (l *GatedMLP) Ports(s Size) (in, out []Port) {
 	return operand("x", s, l.Gate.In), row("y", s, l.Down.Out)
 }
 
-// inner is the words of one of g, u and h.
-func (l *GatedMLP) inner(s Size) int { return Padded(WordsOf(s.Compute, s.Rows()*l.Gate.Out)) }
-
-// Saved implements Layer: g, u and h.
-func (l *GatedMLP) Saved(s Size) int { return 3 * l.inner(s) }
-
-// Kept implements Layer: dg, du and dh. The second part of the gradient of x later overwrites dh.
-func (l *GatedMLP) Kept(s Size) int {
-	return 2*l.inner(s) + max(l.inner(s), Padded(l.words(s)))
-}
-
-// words is those of the gradient of x.
-func (l *GatedMLP) words(s Size) int { return WordsOf(s.Compute, s.Rows()*l.Gate.In) }
-
-// FLOPs implements Layer.
-func (l *GatedMLP) FLOPs(s Size) (forward, backward float64) {
-	for _, f := range [...]Linear{l.Gate, l.Up, l.Down} {
-		a, b := f.FLOPs(s)
-		forward, backward = forward+a, backward+b
-	}
-	return forward, backward
-}
-
-// three cuts the memory of g, u and h, or of their gradients.
-func (l *GatedMLP) three(m device.Mem, s Size) (g, u, h device.Mem) {
-	c, n := cutter{mem: m}, s.Rows()*l.Gate.Out
-	return c.takeAs(s.Compute, n), c.takeAs(s.Compute, n), c.takeAs(s.Compute, n)
-}
-
-// Forward implements Layer.
-func (l *GatedMLP) Forward(p Pass) {
-	g, u, h := l.three(p.Saved, p.Size)
-	at := l.bounds()
-	l.Gate.Forward(part(p, at[0], at[1], p.In, g))
-	l.Up.Forward(part(p, at[1], at[2], p.In, u))
-	p.Device.Do(&device.SwiGLU{Y: h, Gate: g, Up: u})
-	l.Down.Forward(part(p, at[2], at[3], h, p.Out))
-}
-
-// bounds are where in the parameters those of Gate, Up and Down begin, and end.
-func (l *GatedMLP) bounds() (at [4]int) {
-	for i, f := range [...]Linear{l.Gate, l.Up, l.Down} {
-		at[i+1] = at[i] + f.count()
-	}
-	return at
-}
-
-// BackwardInput implements Layer.
-func (l *GatedMLP) BackwardInput(p Pass) {
-	g, u, _ := l.three(p.Saved, p.Size)
-	dg, du, dh := l.three(p.Kept, p.Size)
-	at := l.bounds()
-	l.Down.BackwardInput(backward(p, at[2], at[3], p.DOut, dh))
-	p.Device.Do(&device.SwiGLUBackward{DGate: dg, DUp: du, DY: dh, Gate: g, Up: u})
-	second := p.Kept.Slice(2*l.inner(p.Size), l.words(p.Size)).As(p.Size.Compute, p.Size.Rows()*l.Gate.In)
-	l.Gate.BackwardInput(backward(p, at[0], at[1], dg, p.DIn))
-	l.Up.BackwardInput(backward(p, at[1], at[2], du, second))
-	p.Device.Do(&device.Add{Out: p.DIn, A: p.DIn, B: second})
-}
-
-// BackwardWeight implements Layer.
-func (l *GatedMLP) BackwardWeight(p Pass) {
-	_, _, h := l.three(p.Saved, p.Size)
-	dg, du, _ := l.three(p.Kept, p.Size)
-	at := l.bounds()
-	l.Down.BackwardWeight(weights(p, at[2], at[3], h, p.DOut))
-	l.Up.BackwardWeight(weights(p, at[1], at[2], p.In, du))
-	l.Gate.BackwardWeight(weights(p, at[0], at[1], p.In, dg))
+// Emit implements Layer.
+func (l *GatedMLP) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	x := in[0]
+	gate, up, down := l.Gate, l.Up, l.Down
+	gate.Narrow, up.Narrow = true, true
+	g, backGate := gate.emit(b, t.take(gate), x)
+	u, backUp := up.emit(b, t.take(up), x)
+	h := b.Operand(gate.Out)
+	b.Do(&device.SwiGLU{Y: h, Gate: g, Up: u})
+	y, backDown := down.emit(b, t, h)
+	return single(y, func(dy device.Mem) device.Mem {
+		dh, dg, du := backDown(dy), b.Operand(gate.Out), b.Operand(gate.Out)
+		b.Do(&device.SwiGLUBackward{DGate: dg, DUp: du, DY: dh, Gate: g, Up: u})
+		return b.add(backGate(dg), backUp(du))
+	})
 }

@@ -38,14 +38,6 @@ func (l *GroupedAttention) Params() (ps []Param) {
 	return ps
 }
 
-// bounds are where in the parameters those of each projection begin, and the last ends.
-func (l *GroupedAttention) bounds() (at [5]int) {
-	for i, f := range l.projections() {
-		at[i+1] = at[i] + f.count()
-	}
-	return at
-}
-
 // Ports implements Layer. Masked, x is the residual stream, F32; else what a norm gives.
 func (l *GroupedAttention) Ports(s Size) (in, out []Port) {
 	if l.Masked {
@@ -54,126 +46,50 @@ func (l *GroupedAttention) Ports(s Size) (in, out []Port) {
 	return operand("x", s, l.Q.In), row("y", s, l.Project.Out)
 }
 
-// shape is without the mask.
-func (l *GroupedAttention) shape(s Size) device.AttentionShape {
+// shape is what the device is told; mask may be absent.
+func (l *GroupedAttention) shape(b *Builder, mask device.Mem) device.AttentionShape {
 	return device.AttentionShape{
-		B: s.B, T: s.T, H: l.Heads, KV: l.KV, S: l.Q.Out / l.Heads, Bidirectional: l.Bidirectional, Window: l.Window,
+		B: b.B, T: b.T, H: l.Heads, KV: l.KV, S: l.Q.Out / l.Heads, Bidirectional: l.Bidirectional, Window: l.Window, Mask: mask,
+		Dropout: attentionDropout(b, l.Path, l.Rate, l.Heads),
 	}
 }
 
-// attention is the shape with what the pass adds to it.
-func (l *GroupedAttention) attention(p Pass) device.AttentionShape {
-	a := l.shape(p.Size)
-	if l.Masked {
-		a.Mask = maskOf(p.In, p.Size)
-	}
-	a.Dropout = attentionDropout(p, l.Path, l.Rate, l.Heads)
-	return a
-}
-
-func (l *GroupedAttention) rotation(s Size, heads int, inverse bool) device.Rotation {
-	return device.Rotation{B: s.B, T: s.T, Heads: heads, S: l.Q.Out / l.Heads, Theta: l.Theta, Stretch: l.Stretch, Inverse: inverse}
-}
-
-// rotate turns q and k, or their gradients back, in place.
-func (l *GroupedAttention) rotate(p Pass, q, k device.Mem, inverse bool) {
+// rotate turns x (R,heads*S) by its positions, or a gradient back.
+func (l *GroupedAttention) rotate(b *Builder, x device.Mem, heads int, inverse bool) device.Mem {
 	if l.Theta == 0 {
-		return
+		return x
 	}
-	p.Device.Do(&device.Rotate{Y: q, X: q, Rotation: l.rotation(p.Size, l.Heads, inverse)})
-	p.Device.Do(&device.Rotate{Y: k, X: k, Rotation: l.rotation(p.Size, l.KV, inverse)})
+	y := b.Like(x)
+	b.Do(&device.Rotate{Y: y, X: x, Rotation: device.Rotation{
+		B: b.B, T: b.T, Heads: heads, S: l.Q.Out / l.Heads, Theta: l.Theta, Stretch: l.Stretch, Inverse: inverse,
+	}})
+	return y
 }
 
-// x is the first input port, or its gradient.
-func (l *GroupedAttention) x(m device.Mem, s Size) device.Mem {
-	if !l.Masked {
-		return m
+// Emit implements Layer.
+func (l *GroupedAttention) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	var mask device.Mem
+	if l.Masked {
+		mask = in[1]
 	}
-	return mainOf(m, s, l.Q.In)
-}
-
-// projected is the words of q, k and v.
-func (l *GroupedAttention) projected(s Size) int {
-	rows := s.Rows()
-	return Padded(WordsOf(s.Compute, rows*l.Q.Out)) + Padded(WordsOf(s.Compute, rows*l.K.Out)) + Padded(WordsOf(s.Compute, rows*l.V.Out))
-}
-
-// Saved implements Layer: q, k, v, a and what the device needs.
-func (l *GroupedAttention) Saved(s Size) int {
-	return l.projected(s) + Padded(WordsOf(s.Compute, s.Rows()*l.Q.Out)) + Padded(l.shape(s).Saved())
-}
-
-// attended is what a pass saves, or the gradients of the first three.
-type attended struct{ q, k, v, a, saved device.Mem }
-
-// cut takes q, k, v and, behind them, a.
-func (l *GroupedAttention) cut(c *cutter, s Size) attended {
-	t, rows := s.Compute, s.Rows()
-	return attended{q: c.takeAs(t, rows*l.Q.Out), k: c.takeAs(t, rows*l.K.Out), v: c.takeAs(t, rows*l.V.Out), a: c.takeAs(t, rows*l.Q.Out)}
-}
-
-func (l *GroupedAttention) saved(p Pass) attended {
-	c := cutter{mem: p.Saved}
-	x := l.cut(&c, p.Size)
-	if !p.Evaluating {
-		x.saved = c.take(l.shape(p.Size).Saved())
+	x, shape := in[0], l.shape(b, mask)
+	var qkv [3]device.Mem
+	var backs [3]func(device.Mem) device.Mem
+	for i, f := range [...]Linear{l.Q, l.K, l.V} {
+		f.Narrow = true
+		qkv[i], backs[i] = f.emit(b, t.take(f), x)
 	}
-	return x
-}
-
-// Kept implements Layer: dq, dk, dv and da. Parts of the gradient of x later overwrite da.
-func (l *GroupedAttention) Kept(s Size) int {
-	rows := s.Rows()
-	return l.projected(s) + Padded(WordsOf(s.Compute, rows*max(l.Q.Out, l.Q.In)))
-}
-
-// FLOPs implements Layer. The scores and the weighted sum are 2*S each for every pair of a query and a key.
-func (l *GroupedAttention) FLOPs(s Size) (forward, backward float64) {
-	for _, f := range l.projections() {
-		a, b := f.FLOPs(s)
-		forward, backward = forward+a, backward+b
+	q, k, v := l.rotate(b, qkv[0], l.Heads, false), l.rotate(b, qkv[1], l.KV, false), qkv[2]
+	a, saved := b.Operand(l.Q.Out), attentionSaved(b, shape)
+	b.Do(&device.Attention{Out: a, Saved: saved, Q: q, K: k, V: v, AttentionShape: shape})
+	y, backProject := l.Project.emit(b, t, a)
+	return []device.Mem{y}, func(dout []device.Mem) []device.Mem {
+		da, dq, dk, dv := backProject(dout[0]), b.Like(q), b.Like(k), b.Like(v)
+		b.Do(&device.AttentionBackward{DQ: dq, DK: dk, DV: dv, DOut: da, Q: q, K: k, V: v, Out: a, Saved: saved, AttentionShape: shape})
+		dx := backs[0](l.rotate(b, dq, l.Heads, true))
+		dx = b.add(dx, backs[1](l.rotate(b, dk, l.KV, true)))
+		din := make([]device.Mem, len(in))
+		din[0] = b.add(dx, backs[2](dv))
+		return din
 	}
-	scores := 4 * float64(s.B) * float64(l.Q.Out) * l.shape(s).Pairs()
-	return forward + scores, backward + 2*scores
-}
-
-// Forward implements Layer.
-func (l *GroupedAttention) Forward(p Pass) {
-	y, at, x := l.saved(p), l.bounds(), l.x(p.In, p.Size)
-	l.Q.Forward(part(p, at[0], at[1], x, y.q))
-	l.K.Forward(part(p, at[1], at[2], x, y.k))
-	l.V.Forward(part(p, at[2], at[3], x, y.v))
-	l.rotate(p, y.q, y.k, false)
-	p.Device.Do(&device.Attention{Out: y.a, Saved: y.saved, Q: y.q, K: y.k, V: y.v, AttentionShape: l.attention(p)})
-	l.Project.Forward(part(p, at[3], at[4], y.a, p.Out))
-}
-
-// BackwardInput implements Layer.
-func (l *GroupedAttention) BackwardInput(p Pass) {
-	y, at := l.saved(p), l.bounds()
-	c := cutter{mem: p.Kept}
-	d := l.cut(&c, p.Size)
-	l.Project.BackwardInput(backward(p, at[3], at[4], p.DOut, d.a))
-	p.Device.Do(&device.AttentionBackward{
-		DQ: d.q, DK: d.k, DV: d.v, DOut: d.a, Q: y.q, K: y.k, V: y.v, Out: y.a, Saved: y.saved, AttentionShape: l.attention(p),
-	})
-	l.rotate(p, d.q, d.k, true)
-	n, dx := p.Size.Rows()*l.Q.In, l.x(p.DIn, p.Size)
-	more := p.Kept.Slice(l.projected(p.Size), WordsOf(p.Size.Compute, n)).As(p.Size.Compute, n)
-	l.Q.BackwardInput(backward(p, at[0], at[1], d.q, dx))
-	l.K.BackwardInput(backward(p, at[1], at[2], d.k, more))
-	p.Device.Do(&device.Add{Out: dx, A: dx, B: more})
-	l.V.BackwardInput(backward(p, at[2], at[3], d.v, more))
-	p.Device.Do(&device.Add{Out: dx, A: dx, B: more})
-}
-
-// BackwardWeight implements Layer.
-func (l *GroupedAttention) BackwardWeight(p Pass) {
-	y, at, x := l.saved(p), l.bounds(), l.x(p.In, p.Size)
-	c := cutter{mem: p.Kept}
-	d := l.cut(&c, p.Size)
-	l.Project.BackwardWeight(weights(p, at[3], at[4], y.a, p.DOut))
-	l.V.BackwardWeight(weights(p, at[2], at[3], x, d.v))
-	l.K.BackwardWeight(weights(p, at[1], at[2], x, d.k))
-	l.Q.BackwardWeight(weights(p, at[0], at[1], x, d.q))
 }

@@ -17,8 +17,6 @@ const PixelsPort = "pixels"
 
 // FromPixels brings images from the model's input (B,C,H,W) to the layout of its layers (B,H,W,C). No gradient flows to it.
 type FromPixels struct {
-	parameterless
-	memoryless
 	Path string
 	Of   Image
 }
@@ -31,16 +29,18 @@ func (l FromPixels) Ports(s Size) (in, out []Port) {
 	return Data{}.constant(row("x", s, l.Of.Elements())), row("y", s, l.Of.Elements())
 }
 
-// Forward implements Layer.
-func (l FromPixels) Forward(p Pass) {
-	p.Device.Do(&device.Transpose{Y: p.Out, X: p.In, N: p.Size.B, Rows: l.Of.Channels, Columns: l.Of.Pixels()})
+// Params implements Layer.
+func (l FromPixels) Params() []Param { return nil }
+
+// Emit implements Layer: the input is data.
+func (l FromPixels) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y := b.Floats(l.Of.Elements())
+	b.Do(&device.Transpose{Y: y, X: in[0], N: b.B, Rows: l.Of.Channels, Columns: l.Of.Pixels()})
+	return single(y, func(device.Mem) device.Mem { return device.Mem{} })
 }
 
-// BackwardInput implements Layer: the input is data.
-func (l FromPixels) BackwardInput(Pass) {}
-
-// Data is a layer that works on data, or on what is made of data alone: the gradient of its input is not computed. At the
-// beginning of a model its input is the port of images. The layer's weight half must not need its input half.
+// Data is a layer that works on data, or on what is made of data alone: nobody needs the gradient of its input. At the
+// beginning of a model its input is the port of images.
 type Data struct{ Layer }
 
 func (l Data) constant(in []Port) []Port {
@@ -54,20 +54,9 @@ func (l Data) Ports(s Size) (in, out []Port) {
 	return l.constant(in), out
 }
 
-// FLOPs implements Layer: half of the backward is left out.
-func (l Data) FLOPs(s Size) (forward, backward float64) {
-	forward, backward = l.Layer.FLOPs(s)
-	return forward, backward / 2
-}
-
-// BackwardInput implements Layer.
-func (l Data) BackwardInput(Pass) {}
-
 // Flatten turns images (B,H,W,C) into rows (B,C*H*W) in the order that PyTorch's flatten gives, so that the weights of a
 // classifier that follows are the same.
 type Flatten struct {
-	parameterless
-	memoryless
 	Path string
 	Of   Image
 }
@@ -80,12 +69,16 @@ func (l Flatten) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Of.Elements())
 }
 
-// Forward implements Layer.
-func (l Flatten) Forward(p Pass) {
-	p.Device.Do(&device.Transpose{Y: p.Out, X: p.In, N: p.Size.B, Rows: l.Of.Pixels(), Columns: l.Of.Channels})
-}
+// Params implements Layer.
+func (l Flatten) Params() []Param { return nil }
 
-// BackwardInput implements Layer.
-func (l Flatten) BackwardInput(p Pass) {
-	p.Device.Do(&device.Transpose{Y: p.DIn, X: p.DOut, N: p.Size.B, Rows: l.Of.Channels, Columns: l.Of.Pixels()})
+// Emit implements Layer.
+func (l Flatten) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y := b.Floats(l.Of.Elements())
+	b.Do(&device.Transpose{Y: y, X: in[0], N: b.B, Rows: l.Of.Pixels(), Columns: l.Of.Channels})
+	return single(y, func(dy device.Mem) device.Mem {
+		dx := b.Like(in[0])
+		b.Do(&device.Transpose{Y: dx, X: dy, N: b.B, Rows: l.Of.Channels, Columns: l.Of.Pixels()})
+		return dx
+	})
 }

@@ -83,49 +83,42 @@ func TestShapesOfImages(t *testing.T) {
 	}
 }
 
-// normPass is a batch norm on 2 samples of 2 pixels and 1 channel: 1, 3, 5, 11 with mean 5 and squared differences 56.
-func normPass(t *testing.T) (layer.ImageNorm, layer.Pass) {
+// normRunner is a batch norm on 2 samples of 2 pixels and 1 channel: 1, 3, 5, 11 with mean 5 and squared differences 56.
+func normRunner(t *testing.T) *stagetest.Runner {
 	t.Helper()
 	l := layer.ImageNorm{Path: "norm", Of: layer.Image{Height: 2, Width: 1, Channels: 1}, Epsilon: 1e-5, Momentum: 0.1}
-	dev := ref.New()
-	alloc := func(values ...float32) device.Mem {
-		m, err := dev.Alloc(device.F32, len(values))
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(m.F32(), values)
-		return m
+	r, err := stagetest.NewRunner(ref.New(), l, layer.Size{B: 2, T: 1})
+	if err != nil {
+		t.Fatal(err)
 	}
-	size := layer.Size{B: 2, T: 1}
-	return l, layer.Pass{
-		Device: dev, Size: size, Weight: 0.25, In: alloc(1, 3, 5, 11), Out: alloc(0, 0, 0, 0),
-		Saved:  alloc(make([]float32, l.Saved(size))...),
-		Params: []device.Mem{alloc(1), alloc(0), alloc(3), alloc(4)},
-		Grads:  []device.Mem{alloc(0), alloc(0), alloc(1), alloc(1)},
+	r.Args.Weight = 0.25
+	copy(r.In[0].F32(), []float32{1, 3, 5, 11})
+	for i, v := range []float32{1, 0, 3, 4} {
+		r.Params[i].F32()[0] = v
 	}
+	r.Grads[2].F32()[0], r.Grads[3].F32()[0] = 1, 1
+	return r
 }
 
-func TestBatchNormCountsItsStatisticsOnce(t *testing.T) {
-	l, p := normPass(t)
-	l.Forward(p)
-	mean, variance := p.Grads[2].F32()[0], p.Grads[3].F32()[0]
+func TestBatchNormCountsItsStatistics(t *testing.T) {
+	r := normRunner(t)
+	r.Forward()
+	mean, variance := r.Grads[2].F32()[0], r.Grads[3].F32()[0]
 	if wantVariance := 1 + 0.25*56.0/3; mean != 1+0.25*5 || math.Abs(float64(variance)-wantVariance) > 1e-5 {
 		t.Errorf("a quarter of mean 5 and variance 56/3 added to 1 gives %v and %v", mean, variance)
 	}
-	p.Recomputing = true
-	l.Forward(p)
-	if p.Grads[2].F32()[0] != mean || p.Grads[3].F32()[0] != variance {
-		t.Error("a recomputed forward counts again")
+	r.Backward()
+	if r.Grads[2].F32()[0] != mean || r.Grads[3].F32()[0] != variance {
+		t.Error("the backward counts again")
 	}
 }
 
 func TestBatchNormEvaluatesWithRunningStatistics(t *testing.T) {
-	l, p := normPass(t)
-	p.Evaluating, p.Grads = true, nil
-	l.Forward(p)
-	for i, x := range p.In.F32() {
-		if want := (float64(x) - 3) / math.Sqrt(4+1e-5); math.Abs(float64(p.Out.F32()[i])-want) > 1e-6 {
-			t.Errorf("element %d is %v, want %v", i, p.Out.F32()[i], want)
+	r := normRunner(t)
+	r.Evaluate()
+	for i, x := range r.In[0].F32() {
+		if want := (float64(x) - 3) / math.Sqrt(4+1e-5); math.Abs(float64(r.Out[0].F32()[i])-want) > 1e-6 {
+			t.Errorf("element %d is %v, want %v", i, r.Out[0].F32()[i], want)
 		}
 	}
 }

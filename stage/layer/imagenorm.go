@@ -48,63 +48,49 @@ func (l ImageNorm) shape(s Size) device.GroupShape {
 	return n
 }
 
-// Saved implements Layer: the mean and the variance of each group.
-func (l ImageNorm) Saved(s Size) int {
-	n := l.shape(s)
-	return 2 * Padded(n.B*n.Groups)
+// Emit implements Layer.
+func (l ImageNorm) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y, back := l.emit(b, t, in[0], device.Mem{})
+	return single(y, func(dy device.Mem) device.Mem {
+		dx, _ := back(dy)
+		return dx
+	})
 }
 
-// Kept implements Layer: the sums (2,B,C) of the gradient over positions.
-func (l ImageNorm) Kept(s Size) int {
-	n := l.shape(s)
-	return 2 * n.B * n.C
-}
-
-// FLOPs implements Layer: no matrix product.
-func (l ImageNorm) FLOPs(Size) (forward, backward float64) { return 0, 0 }
-
-func (l ImageNorm) saved(p Pass) (mean, variance device.Mem) {
-	n, c := l.shape(p.Size), cutter{mem: p.Saved}
-	return c.take(n.B * n.Groups), c.take(n.B * n.Groups)
-}
-
-// Forward implements Layer.
-func (l ImageNorm) Forward(p Pass) { l.forward(p, device.Mem{}) }
-
-// forward adds skip (B,H,W,C), which may be absent, before the ReLU.
-func (l ImageNorm) forward(p Pass, skip device.Mem) {
-	n := l.shape(p.Size)
-	mean, variance := l.saved(p)
-	if p.Evaluating && l.Groups == 0 {
-		mean, variance = p.Params[2], p.Params[3]
-	} else {
-		p.Device.Do(&device.GroupMoments{Mean: mean, Variance: variance, X: p.In, GroupShape: n})
+// emit adds skip (B,H,W,C), which may be absent, before the ReLU; dskip is its gradient.
+func (l ImageNorm) emit(b *Builder, t Tensors, x, skip device.Mem) (y device.Mem, back func(dy device.Mem) (dx, dskip device.Mem)) {
+	shape := l.shape(b.Size)
+	mean, variance := l.statistics(b, t, x, shape)
+	y = b.Like(x)
+	b.Do(&device.GroupNorm{Y: y, X: x, Skip: skip, Mean: mean, Variance: variance, Weight: t.Params[0], Bias: t.Params[1], GroupShape: shape})
+	return y, func(dy device.Mem) (dx, dskip device.Mem) {
+		n := shape.B * shape.C
+		sums := b.New(device.F32, 2*n)
+		dx = b.Like(x)
+		if !skip.Absent() {
+			dskip = b.Like(x)
+		}
+		b.Do(&device.GroupNormBackward{
+			DX: dx, DZ: dskip, Sums: sums, DY: dy, X: x, Skip: skip, Mean: mean, Variance: variance, Weight: t.Params[0], Bias: t.Params[1],
+			GroupShape: shape,
+		})
+		b.Do(&device.SumRows{Sum: t.Grads[1], X: sums.Slice(0, n)})
+		b.Do(&device.SumRows{Sum: t.Grads[0], X: sums.Slice(n, n)})
+		return dx, dskip
 	}
-	if !p.Evaluating && !p.Recomputing && l.Groups == 0 {
+}
+
+// statistics are the mean and the variance of each group.
+func (l ImageNorm) statistics(b *Builder, t Tensors, x device.Mem, n device.GroupShape) (mean, variance device.Mem) {
+	if b.Evaluating && l.Groups == 0 {
+		return t.Params[2], t.Params[3]
+	}
+	mean, variance = b.New(device.F32, n.B*n.Groups), b.New(device.F32, n.B*n.Groups)
+	b.Do(&device.GroupMoments{Mean: mean, Variance: variance, X: x, GroupShape: n})
+	if l.Groups == 0 && !b.Evaluating && !b.Recomputing {
 		unbiased := float32(float64(n.P) / float64(max(n.P-1, 1)))
-		p.Device.Do(&device.Axpy{Y: p.Grads[2], A: p.Weight, X: mean})
-		p.Device.Do(&device.Axpy{Y: p.Grads[3], A: p.Weight * unbiased, X: variance})
+		b.Do(&device.Axpy{Y: t.Grads[2], A: 1, X: mean, By: device.Weight})
+		b.Do(&device.Axpy{Y: t.Grads[3], A: unbiased, X: variance, By: device.Weight})
 	}
-	p.Device.Do(&device.GroupNorm{
-		Y: p.Out, X: p.In, Skip: skip, Mean: mean, Variance: variance, Weight: p.Params[0], Bias: p.Params[1], GroupShape: n,
-	})
-}
-
-// BackwardInput implements Layer.
-func (l ImageNorm) BackwardInput(p Pass) { l.backward(p, device.Mem{}, device.Mem{}) }
-
-// backward takes the skip of forward; dskip, unless absent, receives its gradient.
-func (l ImageNorm) backward(p Pass, skip, dskip device.Mem) {
-	mean, variance := l.saved(p)
-	p.Device.Do(&device.GroupNormBackward{
-		DX: p.DIn, DZ: dskip, Sums: p.Kept, DY: p.DOut, X: p.In, Skip: skip, Mean: mean, Variance: variance, Weight: p.Params[0],
-		Bias: p.Params[1], GroupShape: l.shape(p.Size),
-	})
-}
-
-// BackwardWeight implements Layer.
-func (l ImageNorm) BackwardWeight(p Pass) {
-	n := l.shape(p.Size)
-	p.Device.Do(&device.SumRows{Sum: p.Grads[1], X: p.Kept.Slice(0, n.B*n.C)})
-	p.Device.Do(&device.SumRows{Sum: p.Grads[0], X: p.Kept.Slice(n.B*n.C, n.B*n.C)})
+	return mean, variance
 }

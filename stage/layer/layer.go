@@ -1,13 +1,9 @@
-// Package layer holds the forward and the backward pass of every layer, adjacent in one file each, written once against
-// device.Device.
+// Package layer holds every layer: what it computes forward, and beside it what it computes backward.
 //
-// A Layer is an immutable description: it owns no memory and is shared by the pipelines of a process. The stage that runs
-// it lays out all memory beforehand and hands it over in a Pass, so that a pass allocates nothing. Larger layers are
+// A Layer is an immutable description: it owns no memory and is shared by the pipelines of a process. It writes its operations to a Builder,
+// on tensors without addresses; package program finds out from all layers' operations what is kept, where everything lies, and
+// which operations the input half of a backward needs (zero-bubble plans run the halves apart: Qi et al. 2024, section 2). Larger layers are
 // composed of smaller ones by Chain and Residual: a GPT-2 block is a chain of two residual branches.
-//
-// A backward pass has two halves, so that zero-bubble plans can run them apart (Qi et al. 2024, section 2): BackwardInput
-// computes the gradient of the input, which the upstream stage waits for, and leaves in Kept what BackwardWeight needs to
-// add the gradients of the parameters, at once or later. Both orders give the same bits.
 //
 // Shapes in comments: B samples, T positions, R = B*T rows, D width, H heads, F inner width, V vocabulary.
 package layer
@@ -50,11 +46,11 @@ type Param struct {
 	// TiedTo names the parameter of an earlier layer that this one is a copy of ("" if none): same shape, same initial
 	// value, and a gradient that is the sum over both.
 	TiedTo string
-	// Product says that only products read the parameter: where they compute in BF16 (Size.Compute), Pass.Params holds a copy
-	// of it in BF16. One product makes its whole gradient, which sets it where the pass is Fresh.
+	// Product says that only products read the parameter: where they compute in BF16 (Size.Compute), Tensors.Params holds a copy
+	// of it in BF16. One product makes its whole gradient (device.Args.Fresh).
 	Product bool
 	// Running, when above 0, makes this a statistic instead of a trainable tensor (batch norm's running mean): the forward
-	// adds Pass.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
+	// adds device.Args.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
 	// p = p + Running (sum - p). It has no part in norms, decay or optimizer state; the center averages it like a weight.
 	Running float32
 }
@@ -131,45 +127,20 @@ func Cut(m device.Mem, ports []Port, i int) device.Mem {
 	return m.Slice(at, WordsOf(p.Type, p.Elements)).As(p.Type, p.Elements)
 }
 
-// Pass is the memory that one pass of one layer works on. Fields that a method does not need are absent.
-type Pass struct {
-	Device device.Device
-	Size   Size
-	// Params and Grads hold the layer's tensors in the order of Params(). Gradients are added to.
-	Params, Grads []device.Mem
-	// Fresh says that the gradients of Param.Product parameters are undefined: BackwardWeight sets them instead of adding. That
-	// saves writing zeros and reading them back.
-	Fresh bool
-	// In holds the input ports. It is the same, unchanged, in the forward and in both halves of the backward.
-	In device.Mem
-	// Out receives the output ports. A backward does not see it: a layer keeps what it needs of it in Saved.
-	Out device.Mem
-	// Saved (Saved() elements) is written by the forward and read by both halves of the backward.
-	Saved device.Mem
-	// Evaluating says that no backward follows this forward; Saved may then be used as scratch. Nothing is dropped out, and
-	// running statistics are used instead of the micro-batch's own.
-	Evaluating bool
-	// Recomputing says that this forward repeats one of the same micro-batch, to fill Saved again: running statistics
-	// have been counted.
-	Recomputing bool
-	// Key is the key of all random numbers: a hash of seed, pipeline and step. Layers add their own name (KeyOf).
-	Key uint64
-	// First is the index of the micro-batch's first sample in its batch, so that what is random does not depend on how a
-	// batch is cut into micro-batches.
-	First int
-	// Weight is the micro-batch's share of its batch; see Param.Running.
-	Weight float32
-	// DOut (like Out) is the gradient of the output; unchanged from BackwardInput to BackwardWeight.
-	DOut device.Mem
-	// DIn (like In) receives the gradient of the input; it is absent when no input port is differentiable. It does not
-	// overlap DOut.
-	DIn device.Mem
-	// Kept (Kept() elements) is written by BackwardInput and read by BackwardWeight.
-	Kept device.Mem
-	// Plus (like DIn, F32) is what BackwardInput adds to DIn: the gradient that reaches the input past the layer. It does not
-	// overlap DIn. It is absent unless the layer is summing.
-	Plus device.Mem
+// Tensors are the parameters of a layer and their gradients, in the order of Params().
+type Tensors struct{ Params, Grads []device.Mem }
+
+// take is the tensors of the next layer within another, which it leaves out of t.
+func (t *Tensors) take(l interface{ Params() []Param }) Tensors {
+	n := len(l.Params())
+	own := Tensors{t.Params[:n], t.Grads[:n]}
+	t.Params, t.Grads = t.Params[n:], t.Grads[n:]
+	return own
 }
+
+// Backward writes the backward of a layer: from the gradients of its output ports to those of its input ports, which are absent where there
+// is none. It adds to the gradients of the parameters. An absent one that it is given stands for zeros.
+type Backward func(dout []device.Mem) (din []device.Mem)
 
 // Layer is one step of a model.
 type Layer interface {
@@ -179,38 +150,14 @@ type Layer interface {
 	Params() []Param
 	// Ports lists the tensors that go in and come out, for a micro-batch of size s.
 	Ports(s Size) (in, out []Port)
-	// Saved is how many words the forward keeps for the backward, besides its input.
-	Saved(s Size) int
-	// Kept is how many words BackwardInput leaves for BackwardWeight, besides the gradient of the output.
-	Kept(s Size) int
-	// FLOPs counts the floating-point operations of the matrix products, for balancing stages before a profile exists.
-	FLOPs(s Size) (forward, backward float64)
-	// Forward computes Out from In and Params.
-	Forward(p Pass)
-	// BackwardInput computes DIn from DOut.
-	BackwardInput(p Pass)
-	// BackwardWeight adds to Grads (see Pass.Fresh), after BackwardInput of the same micro-batch.
-	BackwardWeight(p Pass)
+	// Emit writes the forward from the input ports to the output ports, and returns what writes the backward. It changes no tensor that it
+	// did not make; an output port may be an input port.
+	Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward)
 }
 
-// KeyOf is the key of the random numbers of the layer with this name in a pass: the same on every split, in the forward, in the
-// backward and in a recomputed forward.
-func (p Pass) KeyOf(name string) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a (Fowler, Noll and Vo)
-	h := uint64(offset)
-	for _, b := range []byte(name) {
-		h = (h ^ uint64(b)) * prime
-	}
-	return Mix(p.Key ^ h)
-}
-
-// Mix is a bijective hash of 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood
-// 2014, figure 15).
-func Mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+// single is the Emit of a layer with one port in and one out.
+func single(y device.Mem, back func(dy device.Mem) (dx device.Mem)) (out []device.Mem, backward Backward) {
+	return []device.Mem{y}, func(dout []device.Mem) []device.Mem { return []device.Mem{back(dout[0])} }
 }
 
 // row is the single (R,C) port of most layers.
@@ -218,17 +165,7 @@ func row(name string, s Size, columns int) []Port {
 	return []Port{{Name: name, Type: device.F32, Elements: s.Rows() * columns}}
 }
 
-// cutter takes consecutive aligned runs off a memory.
-type cutter struct {
-	mem device.Mem
-	at  int
+// operand is the single port (R,C) of what a product reads or writes: in BF16 where products compute in it.
+func operand(name string, s Size, columns int) []Port {
+	return []Port{{Name: name, Type: s.Compute, Elements: s.Rows() * columns}}
 }
-
-func (c *cutter) take(n int) device.Mem {
-	m := c.mem.Slice(c.at, n)
-	c.at += Padded(n)
-	return m
-}
-
-// takeAs is take for n elements of type t.
-func (c *cutter) takeAs(t device.Type, n int) device.Mem { return c.take(WordsOf(t, n)).As(t, n) }

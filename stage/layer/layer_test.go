@@ -50,57 +50,51 @@ func TestGradientsOfEveryLayer(t *testing.T) {
 	})
 }
 
-// wrong is a layer with its backward halves replaced.
+// wrong is a layer with something before its backward, or in its place, and something after it.
 type wrong struct {
 	layer.Layer
-	input, weight func(p layer.Pass)
+	before, after func(b *layer.Builder, t layer.Tensors, dout, din []device.Mem)
+	without       bool
 }
 
-func (w wrong) BackwardInput(p layer.Pass) {
-	if w.input != nil {
-		w.input(p)
-		return
+func (w wrong) Emit(b *layer.Builder, t layer.Tensors, in []device.Mem) (out []device.Mem, backward layer.Backward) {
+	out, back := w.Layer.Emit(b, t, in)
+	return out, func(dout []device.Mem) []device.Mem {
+		if w.before != nil {
+			w.before(b, t, dout, nil)
+		}
+		din := dout
+		if !w.without {
+			din = back(dout)
+		}
+		if w.after != nil {
+			w.after(b, t, dout, din)
+		}
+		return din
 	}
-	w.Layer.BackwardInput(p)
-}
-
-func (w wrong) BackwardWeight(p layer.Pass) {
-	if w.weight != nil {
-		w.weight(p)
-		return
-	}
-	w.Layer.BackwardWeight(p)
 }
 
 func TestGradientCheckCatchesWrongBackwards(t *testing.T) {
 	all := layers()
 	linear, norm, block := layer.Linear{Path: "linear", In: 12, Out: 12, Bias: true}, all["norm"], all["block"]
 	for name, l := range map[string]layer.Layer{
-		"a forgotten skip": wrong{Layer: all["residual"], input: linear.BackwardInput},
-		"an input gradient 1% too large": wrong{Layer: norm, input: func(p layer.Pass) {
-			norm.BackwardInput(p)
-			p.Device.Do(&device.Scale{X: p.DIn, A: 1.01})
+		"a forgotten branch": wrong{Layer: all["residual"], without: true},
+		"an input gradient 1% too large": wrong{Layer: norm, after: func(b *layer.Builder, _ layer.Tensors, _, din []device.Mem) {
+			b.Do(&device.Scale{X: din[0], A: 1.01})
 		}},
-		"a weight gradient that is overwritten": wrong{Layer: linear, weight: func(p layer.Pass) {
-			p.Device.Do(&device.Zero{X: p.Grads[0]})
-			linear.BackwardWeight(p)
+		"a weight gradient that is overwritten": wrong{Layer: norm, before: func(b *layer.Builder, t layer.Tensors, _, _ []device.Mem) {
+			b.Do(&device.Zero{X: t.Grads[0]})
 		}},
-		"a gradient of one bias left out": wrong{Layer: block, weight: func(p layer.Pass) {
-			before := p.Grads[1].F32()[0]
-			block.BackwardWeight(p)
-			p.Grads[1].F32()[0] = before
+		"a gradient of a bias 1% too large": wrong{Layer: block, after: func(b *layer.Builder, t layer.Tensors, _, _ []device.Mem) {
+			b.Do(&device.Scale{X: t.Grads[1], A: 1.01})
 		}},
-		"a weight half in the input half": wrong{Layer: linear, input: func(p layer.Pass) {
-			linear.BackwardInput(p)
-			linear.BackwardWeight(p)
-		}},
-		"a weight gradient added to what was there before the batch": wrong{Layer: linear, weight: func(p layer.Pass) {
-			p.Fresh = false
-			linear.BackwardWeight(p)
-		}},
-		"a clobbered output gradient": wrong{Layer: all["gelu"], input: func(p layer.Pass) {
-			p.DIn, p.DOut = p.DOut, p.DIn
-			all["gelu"].BackwardInput(p)
+		"a weight gradient added to what was there before the batch": wrong{
+			Layer: linear, after: func(b *layer.Builder, t layer.Tensors, _, _ []device.Mem) {
+				b.Do(&device.Axpy{Y: t.Grads[0], A: 0.01, X: t.Grads[0]})
+			},
+		},
+		"a clobbered output gradient": wrong{Layer: all["gelu"], after: func(b *layer.Builder, _ layer.Tensors, dout, _ []device.Mem) {
+			b.Do(&device.Scale{X: dout[0], A: 2})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,10 +2,8 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// Linear is y (R,Out) = x (R,In) W [+ b]. It saves nothing and keeps nothing: the weight half needs x and dy alone. Where
-// products compute in BF16, W is a copy in BF16, and x and y are of the types that the pass gives them: F32 or BF16.
+// Linear is y (R,Out) = x (R,In) W [+ b]. Where products compute in BF16, W is a copy in BF16, and x is F32 or BF16.
 type Linear struct {
-	memoryless
 	Path    string // "transformer.h.0.attn.c_attn": the parameters are Path.weight and Path.bias
 	In, Out int
 	Bias    bool
@@ -13,6 +11,8 @@ type Linear struct {
 	OutIn  bool
 	Init   Init
 	TiedTo string // see Param
+	// Narrow gives y in the type in which products compute; else it is F32.
+	Narrow bool
 }
 
 // Name implements Layer.
@@ -31,44 +31,45 @@ func (l Linear) Params() []Param {
 	return ps
 }
 
-// Ports implements Layer. In a Chain both may be BF16; see adaptive.
-func (l Linear) Ports(s Size) (in, out []Port) { return row("x", s, l.In), row("y", s, l.Out) }
-
-func (l Linear) adapts() (in, out bool) { return true, true }
-
-// FLOPs implements Layer.
-func (l Linear) FLOPs(s Size) (forward, backward float64) {
-	forward = 2 * float64(s.Rows()) * float64(l.In) * float64(l.Out)
-	return forward, 2 * forward
-}
-
-// Forward implements Layer.
-func (l Linear) Forward(p Pass) {
-	m := device.Product{M: p.Size.Rows(), N: l.Out, K: l.In, TransB: l.OutIn}
-	if l.Bias {
-		m.Bias = p.Params[1]
+// Ports implements Layer. x may be BF16 as well.
+func (l Linear) Ports(s Size) (in, out []Port) {
+	if l.Narrow {
+		return row("x", s, l.In), operand("y", s, l.Out)
 	}
-	p.Device.Do(&device.MatMul{C: p.Out, A: p.In, B: p.Params[0], Product: m})
+	return row("x", s, l.In), row("y", s, l.Out)
 }
 
-// BackwardInput sets dx (R,In) = dy (R,Out) W^T.
-func (l Linear) BackwardInput(p Pass) {
-	p.Device.Do(&device.MatMul{
-		C: p.DIn, A: p.DOut, B: p.Params[0], Product: device.Product{M: p.Size.Rows(), N: l.In, K: l.Out, TransB: !l.OutIn},
-	})
+func (l Linear) takesOperand() bool { return true }
+
+// Emit implements Layer.
+func (l Linear) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	return single(l.emit(b, t, in[0]))
 }
 
-// BackwardWeight adds dW += x^T dy, or (dy^T x) when W is (Out,In), and db += the sum of dy over the rows. Where the pass is
-// Fresh it sets dW.
-func (l Linear) BackwardWeight(p Pass) {
-	if l.OutIn {
-		m := device.Product{M: l.Out, N: l.In, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
-		p.Device.Do(&device.MatMul{C: p.Grads[0], A: p.DOut, B: p.In, Product: m})
-	} else {
-		m := device.Product{M: l.In, N: l.Out, K: p.Size.Rows(), TransA: true, Accumulate: !p.Fresh}
-		p.Device.Do(&device.MatMul{C: p.Grads[0], A: p.In, B: p.DOut, Product: m})
+// emit is Emit of the one port. dx (R,In) = dy (R,Out) W^T, of x's type; dW += x^T dy, or dy^T x when W is (Out,In); db += the sum of dy over
+// the rows.
+func (l Linear) emit(b *Builder, t Tensors, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
+	rows := b.Rows()
+	y = b.Floats(l.Out)
+	if l.Narrow {
+		y = b.Operand(l.Out)
 	}
+	m := device.Product{M: rows, N: l.Out, K: l.In, TransB: l.OutIn}
 	if l.Bias {
-		p.Device.Do(&device.SumRows{Sum: p.Grads[1], X: p.DOut})
+		m.Bias = t.Params[1]
+	}
+	b.Do(&device.MatMul{C: y, A: x, B: t.Params[0], Product: m})
+	return y, func(dy device.Mem) device.Mem {
+		if l.OutIn {
+			b.Do(&device.MatMul{C: t.Grads[0], A: dy, B: x, Product: device.Product{M: l.Out, N: l.In, K: rows, TransA: true, Accumulate: true}})
+		} else {
+			b.Do(&device.MatMul{C: t.Grads[0], A: x, B: dy, Product: device.Product{M: l.In, N: l.Out, K: rows, TransA: true, Accumulate: true}})
+		}
+		if l.Bias {
+			b.Do(&device.SumRows{Sum: t.Grads[1], X: dy})
+		}
+		dx := b.Like(x)
+		b.Do(&device.MatMul{C: dx, A: dy, B: t.Params[0], Product: device.Product{M: rows, N: l.In, K: l.Out, TransB: !l.OutIn}})
+		return dx
 	}
 }

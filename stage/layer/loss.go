@@ -1,6 +1,9 @@
 package layer
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/program"
+)
 
 // Loss turns the output of a model's last layer into one loss per target and its gradient: the softmax cross-entropy of logits against
 // targets, in nats.
@@ -30,4 +33,11 @@ func (l Loss) Compute(d device.Device, losses, doutput, output, targets device.M
 		o.Smoothing = float32(l.Smoothing)
 	}
 	d.Do(&o)
+}
+
+// emit is Compute in a program, with the run's scale.
+func (l Loss) emit(b *program.Builder, losses, doutput, output, targets device.Mem) {
+	b.Do(&device.CrossEntropy{
+		Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: 1, By: device.LossScale, Smoothing: float32(l.Smoothing),
+	})
 }

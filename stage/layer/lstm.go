@@ -7,7 +7,7 @@ import (
 )
 
 // LSTM is y (R,Hidden) = h_t of an LSTM over the positions of each sample of x (R,In), from a state of zeros; see
-// device.Recurrent. The products with the input are one for all positions; the recurrent ones are one for each.
+// device.LSTM. The products with the input are one for all positions; the recurrent ones are one for each.
 type LSTM struct {
 	Path       string // "rnns.0": the parameters are PyTorch's, Path.weight_ih_l0 and so on
 	In, Hidden int
@@ -60,58 +60,7 @@ func (l LSTM) Params() []Param {
 // Ports implements Layer.
 func (l LSTM) Ports(s Size) (in, out []Port) { return row("x", s, l.In), row("y", s, l.Width()) }
 
-// lstmSaved is what the forward of one direction saves: the activated gates (R,4H), the cells (R,H), the outputs one position
-// before (R,H), the sum of the biases (4H) and, with weight drop, the recurrent weights as they were used (4H,H).
-type lstmSaved struct{ gates, cells, previous, bias, weight device.Mem }
-
-func (l LSTM) cutSaved(c *cutter, s Size) lstmSaved {
-	n := s.Rows() * l.Hidden
-	x := lstmSaved{gates: c.take(gateCount * n), cells: c.take(n), previous: c.take(n), bias: c.take(gateCount * l.Hidden)}
-	if l.WeightDrop > 0 {
-		x.weight = c.take(gateCount * l.Hidden * l.Hidden)
-	}
-	return x
-}
-
-// Saved implements Layer.
-func (l LSTM) Saved(s Size) int {
-	n := s.Rows() * l.Hidden
-	words := Padded(gateCount*n) + 2*Padded(n) + Padded(gateCount*l.Hidden)
-	if l.WeightDrop > 0 {
-		words += Padded(gateCount * l.Hidden * l.Hidden)
-	}
-	return l.directions() * words
-}
-
-// Kept implements Layer: the gradients of the gates (R,4H) of each direction; what is carried from a position to the one
-// before it (2,B,H) or, later, the gradient of the recurrent weights before their dropout (4H,H).
-func (l LSTM) Kept(s Size) int {
-	return l.directions()*Padded(gateCount*s.Rows()*l.Hidden) + Padded(l.scratch(s))
-}
-
-func (l LSTM) scratch(s Size) int {
-	n := 2 * s.B * l.Hidden
-	if l.WeightDrop > 0 {
-		n = max(n, gateCount*l.Hidden*l.Hidden)
-	}
-	return n
-}
-
-func (l LSTM) cutKept(p Pass) (dgates [2]device.Mem, scratch device.Mem) {
-	c := cutter{mem: p.Kept}
-	for i := range l.directions() {
-		dgates[i] = c.take(gateCount * p.Size.Rows() * l.Hidden)
-	}
-	return dgates, c.take(l.scratch(p.Size))
-}
-
-// FLOPs implements Layer.
-func (l LSTM) FLOPs(s Size) (forward, backward float64) {
-	forward = 2 * float64(l.directions()) * float64(s.Rows()) * float64(gateCount*l.Hidden) * float64(l.In+l.Hidden)
-	return forward, 2 * forward
-}
-
-// shape is that of direction i.
+// shape is that of direction i; mask may be absent.
 func (l LSTM) shape(s Size, i int, mask device.Mem) device.LSTMShape {
 	return device.LSTMShape{B: s.B, T: s.T, H: l.Hidden, Reverse: i == 1, OutStride: l.Width(), Mask: mask}
 }
@@ -121,87 +70,77 @@ func (l LSTM) columns(y device.Mem, i int) device.Mem {
 	return y.Slice(i*l.Hidden, y.Len()-i*l.Hidden)
 }
 
-// drop is the dropout of direction i's recurrent weights: the same for all micro-batches of a step.
-func (l LSTM) drop(p Pass, i int) device.DropoutMask {
-	return device.DropoutMask{
-		Rate: float32(l.WeightDrop), Key: Mix(p.KeyOf(l.Path+".weight_hh") + uint64(i)),
+// drop is a new tensor, x with direction i's recurrent weights dropped: the same for all micro-batches of a step.
+func (l LSTM) drop(b *Builder, x device.Mem, i int) device.Mem {
+	y := b.Like(x)
+	b.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
+		Rate: float32(l.WeightDrop), Stream: device.StreamOf(l.Params()[i*lstmParams+weightHH].Name),
 		Rows: gateCount * l.Hidden, Columns: l.Hidden, Share: 1,
+	}})
+	return y
+}
+
+// Emit implements Layer.
+func (l LSTM) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	return single(l.emit(b, t, in[0], device.Mem{}))
+}
+
+// emit is Emit of the one port, with a mask (B,T) or an absent one.
+func (l LSTM) emit(b *Builder, t Tensors, x, mask device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
+	y = b.Floats(l.Width())
+	directions := make([]direction, l.directions())
+	for i := range directions {
+		directions[i] = l.direction(b, Tensors{t.Params[i*lstmParams:], t.Grads[i*lstmParams:]}, x, y, mask, i)
+	}
+	return y, func(dy device.Mem) device.Mem {
+		dx := b.Like(x)
+		for i := range directions {
+			directions[i].backward(b, l, x, dx, dy, i)
+		}
+		return dx
 	}
 }
 
-// Forward implements Layer.
-func (l LSTM) Forward(p Pass) { l.forward(p, device.Mem{}) }
-
-// forward runs with a mask (B,T), or an absent one.
-func (l LSTM) forward(p Pass, mask device.Mem) {
-	saved := cutter{mem: p.Saved}
-	d, hidden := p.Device, gateCount*l.Hidden
-	for i := range l.directions() {
-		params, s := p.Params[i*lstmParams:], l.cutSaved(&saved, p.Size)
-		d.Do(&device.Add{Out: s.bias, A: params[biasIH], B: params[biasHH]})
-		d.Do(&device.MatMul{
-			C: s.gates, A: p.In, B: params[weightIH],
-			Product: device.Product{M: p.Size.Rows(), N: hidden, K: l.In, TransB: true, Bias: s.bias},
-		})
-		weight := params[weightHH]
-		if l.WeightDrop > 0 && !p.Evaluating {
-			d.Do(&device.Dropout{Y: s.weight, X: weight, DropoutMask: l.drop(p, i)})
-			weight = s.weight
-		}
-		d.Do(&device.LSTM{
-			Out: l.columns(p.Out, i), Gates: s.gates, Cells: s.cells, Previous: s.previous, Weight: weight,
-			LSTMShape: l.shape(p.Size, i, mask),
-		})
-	}
+// direction is one of an LSTM's: the activated gates (R,4H), the cells (R,H), the outputs one position before (R,H) and the recurrent weights
+// as they were used (4H,H).
+type direction struct {
+	Tensors
+	shape                          device.LSTMShape
+	gates, cells, previous, weight device.Mem
 }
 
-// BackwardInput implements Layer.
-func (l LSTM) BackwardInput(p Pass) { l.backwardInput(p, device.Mem{}) }
-
-func (l LSTM) backwardInput(p Pass, mask device.Mem) {
-	saved := cutter{mem: p.Saved}
-	dgates, carry := l.cutKept(p)
-	carry = carry.Slice(0, 2*p.Size.B*l.Hidden)
-	for i := range l.directions() {
-		params, s := p.Params[i*lstmParams:], l.cutSaved(&saved, p.Size)
-		weight := params[weightHH]
-		if l.WeightDrop > 0 {
-			weight = s.weight
-		}
-		p.Device.Do(&device.LSTMBackward{
-			DGates: dgates[i], Carry: carry, DOut: l.columns(p.DOut, i), Gates: s.gates, Cells: s.cells, Weight: weight,
-			LSTMShape: l.shape(p.Size, i, mask),
-		})
-		p.Device.Do(&device.MatMul{
-			C: p.DIn, A: dgates[i], B: params[weightIH],
-			Product: device.Product{M: p.Size.Rows(), N: l.In, K: gateCount * l.Hidden, Accumulate: i > 0},
-		})
+func (l LSTM) direction(b *Builder, t Tensors, x, y, mask device.Mem, i int) direction {
+	hidden := gateCount * l.Hidden
+	d := direction{
+		Tensors: t, shape: l.shape(b.Size, i, mask), weight: t.Params[weightHH],
+		gates: b.Floats(hidden), cells: b.Floats(l.Hidden), previous: b.Floats(l.Hidden),
 	}
+	bias := b.add(t.Params[biasIH], t.Params[biasHH])
+	b.Do(&device.MatMul{C: d.gates, A: x, B: t.Params[weightIH], Product: device.Product{M: b.Rows(), N: hidden, K: l.In, TransB: true, Bias: bias}})
+	if l.WeightDrop > 0 && !b.Evaluating {
+		d.weight = l.drop(b, d.weight, i)
+	}
+	b.Do(&device.LSTM{Out: l.columns(y, i), Gates: d.gates, Cells: d.cells, Previous: d.previous, Weight: d.weight, LSTMShape: d.shape})
+	return d
 }
 
-// BackwardWeight implements Layer.
-func (l LSTM) BackwardWeight(p Pass) {
-	saved := cutter{mem: p.Saved}
-	dgates, scratch := l.cutKept(p)
-	d, rows, hidden := p.Device, p.Size.Rows(), gateCount*l.Hidden
-	for i := range l.directions() {
-		grads, s := p.Grads[i*lstmParams:], l.cutSaved(&saved, p.Size)
-		d.Do(&device.MatMul{
-			C: grads[weightIH], A: dgates[i], B: p.In, Product: device.Product{M: hidden, N: l.In, K: rows, TransA: true, Accumulate: true},
-		})
-		m := device.Product{M: hidden, N: l.Hidden, K: rows, TransA: true, Accumulate: true}
-		if l.WeightDrop > 0 {
-			m.Accumulate = false
-			dropped := scratch.Slice(0, hidden*l.Hidden)
-			d.Do(&device.MatMul{C: dropped, A: dgates[i], B: s.previous, Product: m})
-			d.Do(&device.Dropout{Y: dropped, X: dropped, DropoutMask: l.drop(p, i)})
-			d.Do(&device.Add{Out: grads[weightHH], A: grads[weightHH], B: dropped})
-		} else {
-			d.Do(&device.MatMul{C: grads[weightHH], A: dgates[i], B: s.previous, Product: m})
-		}
-		d.Do(&device.SumRows{Sum: grads[biasIH], X: dgates[i]})
-		d.Do(&device.SumRows{Sum: grads[biasHH], X: dgates[i]})
+// backward adds to the gradients, and sets dx or, after the first direction, adds to it.
+func (d *direction) backward(b *Builder, l LSTM, x, dx, dy device.Mem, i int) {
+	rows, hidden := b.Rows(), gateCount*l.Hidden
+	dgates, carry := b.Floats(hidden), b.New(device.F32, 2*b.B*l.Hidden)
+	b.Do(&device.LSTMBackward{DGates: dgates, Carry: carry, DOut: l.columns(dy, i), Gates: d.gates, Cells: d.cells, Weight: d.weight, LSTMShape: d.shape})
+	b.Do(&device.MatMul{C: dx, A: dgates, B: d.Params[weightIH], Product: device.Product{M: rows, N: l.In, K: hidden, Accumulate: i > 0}})
+	b.Do(&device.MatMul{C: d.Grads[weightIH], A: dgates, B: x, Product: device.Product{M: hidden, N: l.In, K: rows, TransA: true, Accumulate: true}})
+	m := device.Product{M: hidden, N: l.Hidden, K: rows, TransA: true, Accumulate: l.WeightDrop == 0}
+	if l.WeightDrop == 0 {
+		b.Do(&device.MatMul{C: d.Grads[weightHH], A: dgates, B: d.previous, Product: m})
+	} else {
+		used := b.Like(d.weight)
+		b.Do(&device.MatMul{C: used, A: dgates, B: d.previous, Product: m})
+		b.Do(&device.Add{Out: d.Grads[weightHH], A: d.Grads[weightHH], B: l.drop(b, used, i)})
 	}
+	b.Do(&device.SumRows{Sum: d.Grads[biasIH], X: dgates})
+	b.Do(&device.SumRows{Sum: d.Grads[biasHH], X: dgates})
 }
 
 // UniformInit is the normal distribution with the variance of the uniform one on [-bound, bound], which recurrent models

@@ -2,11 +2,9 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// MaxPool is y (B,OH,OW,C): the largest element of each window of x (B,H,W,C), channel by channel. It saves nothing: the
+// MaxPool is y (B,OH,OW,C): the largest element of each window of x (B,H,W,C), channel by channel. The
 // backward finds the winners again.
 type MaxPool struct {
-	parameterless
-	memoryless
 	Path    string
 	Of      Image
 	Kernel  int // rows and columns of the window
@@ -35,20 +33,22 @@ func (l MaxPool) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Output().Elements())
 }
 
-// Forward implements Layer.
-func (l MaxPool) Forward(p Pass) {
-	p.Device.Do(&device.MaxPool{Y: p.Out, X: p.In, Pool: l.shape(p.Size)})
-}
+// Params implements Layer.
+func (l MaxPool) Params() []Param { return nil }
 
-// BackwardInput implements Layer.
-func (l MaxPool) BackwardInput(p Pass) {
-	p.Device.Do(&device.MaxPoolBackward{DX: p.DIn, DY: p.DOut, X: p.In, Pool: l.shape(p.Size)})
+// Emit implements Layer.
+func (l MaxPool) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y, shape := b.Floats(l.Output().Elements()), l.shape(b.Size)
+	b.Do(&device.MaxPool{Y: y, X: in[0], Pool: shape})
+	return single(y, func(dy device.Mem) device.Mem {
+		dx := b.Like(in[0])
+		b.Do(&device.MaxPoolBackward{DX: dx, DY: dy, X: in[0], Pool: shape})
+		return dx
+	})
 }
 
 // AveragePool is y (B,C), the mean of x (B,H,W,C) over its pixels.
 type AveragePool struct {
-	parameterless
-	memoryless
 	Path string
 	Of   Image
 }
@@ -61,12 +61,16 @@ func (l AveragePool) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Of.Elements()), row("y", s, l.Of.Channels)
 }
 
-// Forward implements Layer.
-func (l AveragePool) Forward(p Pass) {
-	p.Device.Do(&device.AveragePool{Y: p.Out, X: p.In, B: p.Size.Rows(), P: l.Of.Pixels(), C: l.Of.Channels})
-}
+// Params implements Layer.
+func (l AveragePool) Params() []Param { return nil }
 
-// BackwardInput implements Layer.
-func (l AveragePool) BackwardInput(p Pass) {
-	p.Device.Do(&device.AveragePoolBackward{DX: p.DIn, DY: p.DOut, B: p.Size.Rows(), P: l.Of.Pixels(), C: l.Of.Channels})
+// Emit implements Layer.
+func (l AveragePool) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y := b.Floats(l.Of.Channels)
+	b.Do(&device.AveragePool{Y: y, X: in[0], B: b.Rows(), P: l.Of.Pixels(), C: l.Of.Channels})
+	return single(y, func(dy device.Mem) device.Mem {
+		dx := b.Like(in[0])
+		b.Do(&device.AveragePoolBackward{DX: dx, DY: dy, B: b.Rows(), P: l.Of.Pixels(), C: l.Of.Channels})
+		return dx
+	})
 }

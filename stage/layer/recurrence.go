@@ -29,96 +29,57 @@ func (l *Recurrence) Ports(s Size) (in, out []Port) {
 	return streamPorts(l.In, s), out
 }
 
-// copies reports whether the LSTM's input is another than x.
-func (l *Recurrence) copies() bool { return l.Joined > 0 || l.Dropout > 0 }
-
-func (l *Recurrence) input(s Size) int {
-	if !l.copies() {
-		return 0
-	}
-	return s.Rows() * l.LSTM.In
-}
-
-// Saved implements Layer: the LSTM's input where it is not x, and what it saves.
-func (l *Recurrence) Saved(s Size) int {
-	return Padded(l.input(s)) + l.LSTM.Saved(s)
-}
-
-// Kept implements Layer: the gradient of the LSTM's input where that is not x, and what it keeps.
-func (l *Recurrence) Kept(s Size) int { return Padded(l.input(s)) + l.LSTM.Kept(s) }
-
-// FLOPs implements Layer.
-func (l *Recurrence) FLOPs(s Size) (forward, backward float64) { return l.LSTM.FLOPs(s) }
-
-// out finds y and, under their index in In, what is passed on in m.
-func (l *Recurrence) out(m device.Mem, s Size) (mems [maxStreams]device.Mem) {
-	c := cutter{mem: m}
-	mems[0] = c.take(s.Rows() * l.LSTM.Width())
-	for _, i := range l.Passed {
-		p := l.In[i].port(s)
-		mems[i] = c.takeAs(p.Type, p.Elements)
-	}
-	return mems
-}
-
-// inner is the LSTM's pass, with what belongs to the layer itself.
-func (l *Recurrence) inner(p Pass) (q Pass, mask, dinput device.Mem) {
-	in := streamMems(p.In, l.In, p.Size)
-	q = p
-	q.In = in[0]
-	if l.copies() {
-		saved := cutter{mem: p.Saved}
-		q.In = saved.take(l.input(p.Size))
-		q.Saved = saved.take(l.LSTM.Saved(p.Size))
-	}
-	if l.copies() && !p.Kept.Absent() {
-		kept := cutter{mem: p.Kept}
-		dinput = kept.take(l.input(p.Size))
-		q.Kept = kept.take(l.LSTM.Kept(p.Size))
+// Emit implements Layer.
+func (l *Recurrence) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	input, mask := l.join(b, in), device.Mem{}
+	if l.Dropout > 0 && !b.Evaluating {
+		input = b.drop(input, l.Name(), l.Dropout, l.LSTM.In)
 	}
 	if l.Mask > 0 {
 		mask = in[l.Mask]
 	}
-	return q, mask, dinput
-}
-
-// Forward implements Layer.
-func (l *Recurrence) Forward(p Pass) {
-	q, mask, _ := l.inner(p)
-	in, out := streamMems(p.In, l.In, p.Size), l.out(p.Out, p.Size)
-	if l.copies() {
-		l.join(p, q.In, in)
-	}
-	q.Out = out[0]
-	l.LSTM.forward(q, mask)
+	y, back := l.LSTM.emit(b, t, input, mask)
 	if l.Residual {
-		p.Device.Do(&device.Add{Out: out[0], A: out[0], B: in[0]})
+		y = b.add(y, in[0])
 	}
+	out = []device.Mem{y}
 	for _, i := range l.Passed {
-		p.Device.Do(&device.Copy{Y: out[i], X: in[i]})
+		out = append(out, in[i])
+	}
+	return out, func(dout []device.Mem) []device.Mem {
+		din := make([]device.Mem, len(in))
+		for n, i := range l.Passed {
+			din[i] = dout[1+n]
+		}
+		dinput := back(dout[0])
+		if l.Dropout > 0 {
+			dinput = b.drop(dinput, l.Name(), l.Dropout, l.LSTM.In)
+		}
+		l.split(b, dinput, in, din)
+		if l.Residual {
+			din[0] = b.add(din[0], dout[0])
+		}
+		return din
 	}
 }
 
-// join writes the LSTM's input.
-func (l *Recurrence) join(p Pass, input device.Mem, in [maxStreams]device.Mem) {
+// join is the LSTM's input before its dropout: x, or x and what stands right of it.
+func (l *Recurrence) join(b *Builder, in []device.Mem) device.Mem {
 	if l.Joined == 0 {
-		p.Device.Do(&device.Copy{Y: input, X: in[0]})
-	} else {
-		left, right := l.halves(p)
-		left.YStride, right.YStride = l.LSTM.In, l.LSTM.In
-		p.Device.Do(&device.CopyColumns{Y: input, X: in[0], Columns: left})
-		p.Device.Do(&device.CopyColumns{Y: l.right(input), X: in[l.Joined], Columns: right})
+		return in[0]
 	}
-	if l.Dropout > 0 && !p.Evaluating {
-		dropElements(p, input, input, l.Name(), l.Dropout, l.LSTM.In)
-	}
+	input := b.Floats(l.LSTM.In)
+	left, right := l.halves(b)
+	b.Do(&device.CopyColumns{Y: input, X: in[0], Columns: left})
+	b.Do(&device.CopyColumns{Y: l.right(input), X: in[l.Joined], Columns: right})
+	return input
 }
 
-// halves are the columns of x and of what is joined to it, in rows without gaps.
-func (l *Recurrence) halves(p Pass) (left, right device.Columns) {
+// halves are the columns of x and of what is joined to it, from rows without gaps to those of the LSTM's input.
+func (l *Recurrence) halves(b *Builder) (left, right device.Columns) {
 	n, m := l.In[0].Width, l.In[l.Joined].Width
-	return device.Columns{Rows: p.Size.Rows(), Columns: n, YStride: n, XStride: n},
-		device.Columns{Rows: p.Size.Rows(), Columns: m, YStride: m, XStride: m}
+	return device.Columns{Rows: b.Rows(), Columns: n, YStride: l.LSTM.In, XStride: n},
+		device.Columns{Rows: b.Rows(), Columns: m, YStride: l.LSTM.In, XStride: m}
 }
 
 // right is the LSTM's input from the first column on that is not of x.
@@ -127,55 +88,22 @@ func (l *Recurrence) right(input device.Mem) device.Mem {
 	return input.Slice(n, input.Len()-n)
 }
 
-// BackwardInput implements Layer.
-func (l *Recurrence) BackwardInput(p Pass) {
-	d := p.Device
-	q, mask, dinput := l.inner(p)
-	dout, din := l.out(p.DOut, p.Size), streamMems(p.DIn, l.In, p.Size)
-	q.DOut, q.DIn = dout[0], din[0]
-	if l.copies() {
-		q.DIn = dinput
-	}
-	l.LSTM.backwardInput(q, mask)
-	for i := 1; i < len(l.In); i++ {
-		if l.In[i].port(p.Size).Differentiable() {
-			l.passBack(p, din[i], dout[i])
-		}
-	}
-	if l.copies() {
-		l.split(p, dinput, din)
-	}
-	if l.Residual {
-		d.Do(&device.Add{Out: din[0], A: din[0], B: dout[0]})
-	}
-}
-
-// passBack is the gradient of a stream from what it was passed on to.
-func (l *Recurrence) passBack(p Pass, din, dout device.Mem) {
-	if dout.Absent() {
-		p.Device.Do(&device.Zero{X: din})
-		return
-	}
-	p.Device.Do(&device.Copy{Y: din, X: dout})
-}
-
-// split takes the gradient of the LSTM's input apart: that of x is set, that of what is joined is added to.
-func (l *Recurrence) split(p Pass, dinput device.Mem, din [maxStreams]device.Mem) {
-	if l.Dropout > 0 {
-		dropElements(p, dinput, dinput, l.Name(), l.Dropout, l.LSTM.In)
-	}
+// split takes the gradient of the LSTM's input apart: that of x is set; that of what is joined is added to what reaches it past the layer.
+func (l *Recurrence) split(b *Builder, dinput device.Mem, in, din []device.Mem) {
 	if l.Joined == 0 {
-		p.Device.Do(&device.Copy{Y: din[0], X: dinput})
+		din[0] = dinput
 		return
 	}
-	left, right := l.halves(p)
-	left.XStride, right.XStride, right.Add = l.LSTM.In, l.LSTM.In, true
-	p.Device.Do(&device.CopyColumns{Y: din[0], X: dinput, Columns: left})
-	p.Device.Do(&device.CopyColumns{Y: din[l.Joined], X: l.right(dinput), Columns: right})
-}
-
-// BackwardWeight implements Layer.
-func (l *Recurrence) BackwardWeight(p Pass) {
-	q, _, _ := l.inner(p)
-	l.LSTM.BackwardWeight(q)
+	left, right := l.halves(b)
+	left.YStride, left.XStride = left.XStride, left.YStride
+	right.YStride, right.XStride = right.XStride, right.YStride
+	din[0] = b.Like(in[0])
+	b.Do(&device.CopyColumns{Y: din[0], X: dinput, Columns: left})
+	joined := b.Like(in[l.Joined])
+	if past := din[l.Joined]; !past.Absent() {
+		b.Do(&device.Copy{Y: joined, X: past})
+		right.Add = true
+	}
+	b.Do(&device.CopyColumns{Y: joined, X: l.right(dinput), Columns: right})
+	din[l.Joined] = joined
 }

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -89,35 +90,34 @@ func TestGradientsOfRecurrentLayers(t *testing.T) {
 // TestActivationsAreRegularised holds what the layer adds to the gradient against differences of what it says it adds to the
 // loss (Merity et al. 2017, section 3).
 func TestActivationsAreRegularised(t *testing.T) {
-	dev, size := ref.New(), layer.Size{B: 2, T: 4}
+	size := layer.Size{B: 2, T: 4}
 	l := layer.VariationalDropout{Path: "drop", Width: 3, Rate: 0.5, Activation: 2, Temporal: 1.5}
 	n := size.Rows() * l.Width
-	p := layer.Pass{Device: dev, Size: size, Key: 3, Weight: 0.5}
-	for _, m := range []*device.Mem{&p.In, &p.Out, &p.DOut, &p.DIn} {
-		var err error
-		if *m, err = dev.Alloc(device.F32, n); err != nil {
-			t.Fatal(err)
-		}
+	p, err := stagetest.NewRunner(ref.New(), l, size)
+	if err != nil {
+		t.Fatal(err)
 	}
-	x := p.In.F32()
+	p.Args = device.Args{Key: 3, Weight: 0.5}
+	x := p.In[0].F32()
 	for i := range x {
-		x[i], p.DOut.F32()[i] = float32(math.Sin(float64(i*i))), float32(math.Cos(float64(3*i)))
+		x[i], p.DOut[0].F32()[i] = float32(math.Sin(float64(i*i))), float32(math.Cos(float64(3*i)))
 	}
 	loss := func() float64 {
-		l.Forward(p)
+		p.Forward()
 		linear, squares, differences := 0.0, 0.0, 0.0
-		for i, y := range p.Out.F32() {
-			linear += float64(y) * float64(p.DOut.F32()[i])
+		for i, y := range p.Out[0].F32() {
+			linear += float64(y) * float64(p.DOut[0].F32()[i])
 			squares += float64(y) * float64(y)
 			if next := i + l.Width; next/(size.T*l.Width) == i/(size.T*l.Width) {
 				differences += math.Pow(float64(x[next])-float64(x[i]), 2)
 			}
 		}
 		regular := l.Activation*squares/float64(n) + l.Temporal*differences/float64(size.B*(size.T-1)*l.Width)
-		return linear + float64(p.Weight)*regular
+		return linear + float64(p.Args.Weight)*regular
 	}
-	l.BackwardInput(p)
-	for i, got := range p.DIn.F32() {
+	p.Forward()
+	p.Backward()
+	for i, got := range slices.Clone(p.DIn[0].F32()) {
 		const h = 1.0 / 64 // the loss is of second order: central differences are exact but for rounding
 		before := x[i]
 		x[i] = before + h
@@ -134,27 +134,24 @@ func TestActivationsAreRegularised(t *testing.T) {
 // TestWeightsDropOncePerStep runs two micro-batches of one batch: the recurrent weights are the same, so equal samples give
 // equal outputs; those of the next step are others.
 func TestWeightsDropOncePerStep(t *testing.T) {
-	dev, size := ref.New(), layer.Size{B: 1, T: 4}
 	l := layer.LSTM{Path: "lstm", In: 3, Hidden: 8, WeightDrop: 0.5}
-	p := layer.Pass{Device: dev, Size: size, Key: 1}
-	alloc := func(n int) device.Mem {
-		m, err := dev.Alloc(device.F32, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+	p, err := stagetest.NewRunner(ref.New(), l, layer.Size{B: 1, T: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range append(p.Params, p.In[0]) {
 		for i := range m.F32() {
 			m.F32()[i] = float32(math.Sin(float64(7 * i)))
 		}
-		return m
-	}
-	p.In, p.Out, p.Saved = alloc(12), alloc(32), alloc(l.Saved(size))
-	for _, param := range l.Params() {
-		p.Params = append(p.Params, alloc(param.Len()))
 	}
 	run := func(key uint64, first int, evaluating bool) []float32 {
-		p.Key, p.First, p.Evaluating = key, first, evaluating
-		l.Forward(p)
-		return append([]float32(nil), p.Out.F32()...)
+		p.Args = device.Args{Key: key, First: first}
+		if evaluating {
+			p.Evaluate()
+		} else {
+			p.Forward()
+		}
+		return slices.Clone(p.Out[0].F32())
 	}
 	same := func(a, b []float32) bool {
 		for i := range a {

@@ -2,8 +2,7 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// RMSNorm divides each row of x (R,D) by the root of its mean square and scales it (Zhang and Sennrich 2019). It saves the
-// reciprocal of the root, rstd (R).
+// RMSNorm divides each row of x (R,D) by the root of its mean square and scales it (Zhang and Sennrich 2019).
 type RMSNorm struct {
 	Path    string
 	Width   int
@@ -23,29 +22,14 @@ func (l RMSNorm) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Width), operand("y", s, l.Width)
 }
 
-func (l RMSNorm) sums() bool { return true }
-
-// Saved implements Layer.
-func (l RMSNorm) Saved(s Size) int { return s.Rows() }
-
-// Kept implements Layer.
-func (l RMSNorm) Kept(Size) int { return 0 }
-
-// FLOPs implements Layer: no matrix product.
-func (l RMSNorm) FLOPs(Size) (forward, backward float64) { return 0, 0 }
-
-// Forward implements Layer.
-func (l RMSNorm) Forward(p Pass) {
-	p.Device.Do(&device.Norm{Y: p.Out, Rstd: p.Saved.Slice(0, p.Size.Rows()), X: p.In, Weight: p.Params[0], Epsilon: l.Epsilon})
-}
-
-// BackwardInput implements Layer.
-func (l RMSNorm) BackwardInput(p Pass) {
-	rows := p.Size.Rows()
-	p.Device.Do(&device.NormBackward{DX: p.DIn, DY: p.DOut, X: p.In, Rstd: p.Saved.Slice(0, rows), Weight: p.Params[0], Plus: p.Plus})
-}
-
-// BackwardWeight implements Layer.
-func (l RMSNorm) BackwardWeight(p Pass) {
-	p.Device.Do(&device.NormBackwardWeight{DWeight: p.Grads[0], DY: p.DOut, X: p.In, Rstd: p.Saved.Slice(0, p.Size.Rows())})
+// Emit implements Layer.
+func (l RMSNorm) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	x, y, rstd := in[0], b.Operand(l.Width), b.Floats(1)
+	b.Do(&device.Norm{Y: y, Rstd: rstd, X: x, Weight: t.Params[0], Epsilon: l.Epsilon})
+	return single(y, func(dy device.Mem) device.Mem {
+		b.Do(&device.NormBackwardWeight{DWeight: t.Grads[0], DY: dy, X: x, Rstd: rstd})
+		dx := b.Like(x)
+		b.Do(&device.NormBackward{DX: dx, DY: dy, X: x, Rstd: rstd, Weight: t.Params[0]})
+		return dx
+	})
 }

@@ -26,24 +26,3 @@ func streamPorts(streams []Stream, s Size) []Port {
 	}
 	return ports
 }
-
-// streamMems are the streams' parts of an In, Out, DIn or DOut; all absent when m is.
-func streamMems(m device.Mem, streams []Stream, s Size) (mems [maxStreams]device.Mem) {
-	if m.Absent() {
-		return mems
-	}
-	c := cutter{mem: m}
-	for i, x := range streams {
-		p := x.port(s)
-		mems[i] = c.takeAs(p.Type, p.Elements)
-	}
-	return mems
-}
-
-// dropElements is a dropout of x (R,columns), element by element, under the layer's name; y may be x.
-func dropElements(p Pass, y, x device.Mem, path string, rate float64, columns int) {
-	p.Device.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
-		Rate: float32(rate), Key: p.KeyOf(path), First: p.First * p.Size.T * columns,
-		Rows: p.Size.Rows(), Columns: columns, Share: 1,
-	}})
-}

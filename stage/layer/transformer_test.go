@@ -41,7 +41,7 @@ func transformers() map[string]layer.Layer {
 	return map[string]layer.Layer{
 		"rms norm":               rms("norm"),
 		"exact gelu":             layer.Activation{Function: device.GELUErf, Path: "gelu", Width: 12},
-		"tanh":                   layer.Tanh{Path: "tanh", Width: 12},
+		"tanh":                   layer.Activation{Function: device.Tanh, Path: "tanh", Width: 12},
 		"gated mlp":              gated,
 		"dropout":                layer.NewDropout(linear("linear", 12, 7, true), 0.3),
 		"attention with dropout": grouped(func(l *layer.GroupedAttention) { l.Rate = 0.3 }),
@@ -56,11 +56,11 @@ func transformers() map[string]layer.Layer {
 		"post-norm masked":          attention,
 		"token embedding":           layer.TokenEmbedding{Path: "tokens", Vocabulary: 9, Width: 12},
 		"typed embedding":           typed,
-		"typed embedding with mask": layer.PassMask{Layer: layer.NewDropout(layer.NewChain("embeddings", typed, norm), 0.1), Width: 12},
+		"typed embedding with mask": layer.PassMask{Layer: layer.NewDropout(layer.NewChain("embeddings", typed, norm), 0.1)},
 		"bert block":                bert,
-		"bert block with mask":      layer.PassMask{Layer: bert, Width: 12},
+		"bert block with mask":      layer.PassMask{Layer: bert},
 		"pooler": layer.NewFirst(layer.NewChain("pooler",
-			linear("dense", 12, 12, true), layer.Tanh{Path: "act", Width: 12}, linear("classifier", 12, 3, true))),
+			linear("dense", 12, 12, true), layer.Activation{Function: device.Tanh, Path: "act", Width: 12}, linear("classifier", 12, 3, true))),
 		"interleaved attention with dropout": &layer.SelfAttention{
 			Path: "attn", Heads: 3, QKV: linear("qkv", 12, 36, true), Project: linear("o", 12, 12, true), Rate: 0.2,
 		},
@@ -78,31 +78,26 @@ func TestGradientsOfTransformerLayers(t *testing.T) {
 	})
 }
 
-// forward runs a layer on ref and returns its output.
-func forward(t *testing.T, l layer.Layer, change func(p *layer.Pass), in []float32) []float32 {
+// forward runs a layer on samples of 3 positions on ref and returns its output.
+func forward(t *testing.T, l layer.Layer, samples int, args device.Args, evaluate bool, in []float32) []float32 {
 	t.Helper()
-	dev := ref.New()
-	alloc := func(n int) device.Mem {
-		m, err := dev.Alloc(device.F32, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
+	r, err := stagetest.NewRunner(ref.New(), l, layer.Size{B: samples, T: 3})
+	if err != nil {
+		t.Fatal(err)
 	}
-	p := layer.Pass{Device: dev, Size: layer.Size{B: 2, T: 3}, Key: 5}
-	change(&p)
-	_, out := l.Ports(p.Size)
-	p.In, p.Out, p.Saved = alloc(len(in)), alloc(layer.Words(out)), alloc(l.Saved(p.Size))
-	copy(p.In.F32(), in)
-	for i, param := range l.Params() {
-		m := alloc(param.Len())
+	r.Args = args
+	copy(r.In[0].F32(), in)
+	for i, m := range r.Params {
 		for j := range m.F32() {
 			m.F32()[j] = float32((i+3*j)%7) - 2.5
 		}
-		p.Params = append(p.Params, m)
 	}
-	l.Forward(p)
-	return slices.Clone(p.Out.F32())
+	if evaluate {
+		r.Evaluate()
+	} else {
+		r.Forward()
+	}
+	return slices.Clone(r.Out[0].F32())
 }
 
 func TestDropoutDependsOnTheSampleNotOnTheMicroBatch(t *testing.T) {
@@ -113,23 +108,23 @@ func TestDropoutDependsOnTheSampleNotOnTheMicroBatch(t *testing.T) {
 	for i := range in {
 		in[i] = 1 + float32(i%n)
 	}
-	run := func(change func(p *layer.Pass)) []float32 { return forward(t, l, change, in) }
-	batch := run(func(*layer.Pass) {})
-	second := forward(t, l, func(p *layer.Pass) { p.Size.B, p.First = 1, 1 }, in[n:])
+	step := device.Args{Key: 5}
+	batch := forward(t, l, 2, step, false, in)
+	second := forward(t, l, 1, device.Args{Key: 5, First: 1}, false, in[n:])
 	if !slices.Equal(batch[n:], second) {
 		t.Error("the second sample is dropped otherwise when it is alone in its micro-batch")
 	}
 	if slices.Equal(batch[:n], batch[n:]) {
 		t.Error("two equal samples share a mask")
 	}
-	if slices.Equal(batch, run(func(p *layer.Pass) { p.Key = 6 })) {
+	if slices.Equal(batch, forward(t, l, 2, device.Args{Key: 6}, false, in)) {
 		t.Error("another step draws the same mask")
 	}
-	if slices.Equal(batch, forward(t, layer.NewDropout(layer.Linear{Path: "other", In: 4, Out: 4, Bias: true}, 0.5), func(*layer.Pass) {}, in)) {
+	if slices.Equal(batch, forward(t, layer.NewDropout(layer.Linear{Path: "other", In: 4, Out: 4, Bias: true}, 0.5), 2, step, false, in)) {
 		t.Error("another layer draws the same mask")
 	}
-	whole := forward(t, linear, func(*layer.Pass) {}, in)
-	if !slices.Equal(whole, run(func(p *layer.Pass) { p.Evaluating = true })) {
+	whole := forward(t, linear, 2, step, false, in)
+	if !slices.Equal(whole, forward(t, l, 2, step, true, in)) {
 		t.Error("an evaluation drops elements")
 	}
 	for i, v := range batch {
@@ -143,67 +138,54 @@ func TestDropoutDependsOnTheSampleNotOnTheMicroBatch(t *testing.T) {
 // input and of its parameters, in F32. Inputs and parameters are those of BF16 whatever t is.
 func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type) [][]float32 {
 	t.Helper()
-	s := layer.Size{B: 2, T: 5, Compute: compute}
-	in, out := l.Ports(s)
-	alloc := func(typ device.Type, n int) device.Mem {
-		m, err := dev.Alloc(typ, max(n, 1))
+	size := layer.Size{B: 2, T: 5, Compute: compute}
+	r, err := stagetest.NewRunner(dev, l, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	alloc := func(n int) device.Mem {
+		m, err := dev.Alloc(device.F32, n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { dev.Free(m) })
-		return m.Slice(0, n)
+		return m
 	}
-	ports := func(ports []layer.Port) device.Mem { return layer.View(alloc(device.F32, layer.Words(ports)), ports) }
 	seed := 0
 	fill := func(m device.Mem, mean, size float64) {
 		seed++
-		wide := alloc(device.F32, m.Len())
+		wide := alloc(m.Len())
 		for i := range wide.F32() {
 			v := float32(mean + size*math.Sin(float64(17*seed+i*i)))
 			wide.F32()[i] = device.WidenBF16(device.RoundBF16(v))
 		}
-		if m.Type() == device.BF16 {
-			dev.Do(&device.Copy{Y: m, X: wide})
-			return
-		}
 		dev.Do(&device.Copy{Y: m, X: wide})
 	}
-	p := layer.Pass{Device: dev, Size: s, Key: 3, In: ports(in), Out: ports(out), DOut: ports(out), DIn: ports(in)}
-	p.Saved, p.Kept = alloc(device.F32, l.Saved(s)), alloc(device.F32, l.Kept(s))
+	in, _ := l.Ports(size)
 	for i, port := range in {
-		if port.Type == device.I32 {
-			for j := range layer.Cut(p.In, in, i).I32() {
-				layer.Cut(p.In, in, i).I32()[j] = int32((j + 1) % port.Limit)
-			}
+		if port.Type != device.I32 {
+			fill(r.In[i], 0, 1)
 			continue
 		}
-		fill(layer.Cut(p.In, in, i), 0, 1)
-	}
-	fill(layer.Cut(p.DOut, out, 0), 0, 1)
-	for _, param := range l.Params() {
-		typ := device.F32
-		if param.Product {
-			typ = compute
+		for j := range r.In[i].I32() {
+			r.In[i].I32()[j] = int32((j + 1) % port.Limit)
 		}
-		m := alloc(typ, param.Len())
-		fill(m, param.Init.Mean, 0.3)
-		p.Params, p.Grads = append(p.Params, m), append(p.Grads, alloc(device.F32, param.Len()))
 	}
-	l.Forward(p)
-	l.BackwardInput(p)
-	l.BackwardWeight(p)
-	results := append([]device.Mem{layer.Cut(p.Out, out, 0)}, p.Grads...)
+	fill(r.DOut[0], 0, 1)
+	for i, param := range l.Params() {
+		fill(r.Params[i], param.Init.Mean, 0.3)
+	}
+	r.Forward()
+	r.Backward()
+	results := append([]device.Mem{r.Out[0]}, r.Grads...)
 	if in[0].Differentiable() {
-		results = append(results, layer.Cut(p.DIn, in, 0))
+		results = append(results, r.DIn[0])
 	}
 	var values [][]float32
 	for _, m := range results {
-		wide := alloc(device.F32, m.Len())
-		if m.Type() == device.BF16 {
-			dev.Do(&device.Copy{Y: wide, X: m})
-		} else {
-			dev.Do(&device.Copy{Y: wide, X: m})
-		}
+		wide := alloc(m.Len())
+		dev.Do(&device.Copy{Y: wide, X: m})
 		values = append(values, slices.Clone(wide.F32()))
 	}
 	return values

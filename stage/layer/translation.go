@@ -5,7 +5,6 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // Lookup replaces streams of ids (R) by their rows of a table, (R,Width), and passes the others on, in their order. Several
 // streams may share the table.
 type Lookup struct {
-	memoryless
 	Path              string // the parameter is Path.weight
 	Vocabulary, Width int
 	In                []Stream
@@ -37,56 +36,24 @@ func (l *Lookup) Ports(s Size) (in, out []Port) {
 	return streamPorts(l.In, s), out
 }
 
-// FLOPs implements Layer: look-ups, no matrix product.
-func (l *Lookup) FLOPs(s Size) (forward, backward float64) {
-	for i := range l.In {
+// Emit implements Layer: ids have no gradient.
+func (l *Lookup) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	backs := make([]func(device.Mem) device.Mem, len(in))
+	for i, x := range in {
 		if l.Looked[i] {
-			forward += float64(s.Rows()) * float64(l.Width)
+			x, backs[i] = lookUp(b, t, x, l.Width)
 		}
+		out = append(out, x)
 	}
-	return forward, 2 * forward
-}
-
-func (l *Lookup) out(m device.Mem, s Size) (mems [maxStreams]device.Mem) {
-	c := cutter{mem: m}
-	for i := range l.In {
-		p := l.after(i).port(s)
-		mems[i] = c.takeAs(p.Type, p.Elements)
-	}
-	return mems
-}
-
-// Forward implements Layer.
-func (l *Lookup) Forward(p Pass) {
-	in, out := streamMems(p.In, l.In, p.Size), l.out(p.Out, p.Size)
-	for i := range l.In {
-		if l.Looked[i] {
-			p.Device.Do(&device.Embed{Out: out[i], Tokens: p.Params[0], IDs: in[i], T: p.Size.T})
-		} else {
-			p.Device.Do(&device.Copy{Y: out[i], X: in[i]})
+	return out, func(dout []device.Mem) []device.Mem {
+		din := make([]device.Mem, len(in))
+		for i, back := range backs {
+			if back != nil {
+				back(dout[i])
+			} else {
+				din[i] = dout[i]
+			}
 		}
-	}
-}
-
-// BackwardInput implements Layer: ids have no gradient.
-func (l *Lookup) BackwardInput(p Pass) {
-	if p.DIn.Absent() {
-		return
-	}
-	din, dout := streamMems(p.DIn, l.In, p.Size), l.out(p.DOut, p.Size)
-	for i, x := range l.In {
-		if x.Type != device.I32 {
-			p.Device.Do(&device.Copy{Y: din[i], X: dout[i]})
-		}
-	}
-}
-
-// BackwardWeight implements Layer.
-func (l *Lookup) BackwardWeight(p Pass) {
-	in, dout := streamMems(p.In, l.In, p.Size), l.out(p.DOut, p.Size)
-	for i := range l.In {
-		if l.Looked[i] {
-			p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[0], DOut: dout[i], IDs: in[i], T: p.Size.T})
-		}
+		return din
 	}
 }

@@ -10,8 +10,6 @@ import "github.com/avgpipe/avgpipe/stage/device"
 //
 // with the means over the batch. Evaluating, y = x.
 type VariationalDropout struct {
-	parameterless
-	memoryless
 	Path  string
 	Width int
 	Rate  float64 // in [0,1)
@@ -27,58 +25,58 @@ func (l VariationalDropout) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.Width), row("y", s, l.Width)
 }
 
-// drop sets y = x with elements dropped; y may be x.
-func (l VariationalDropout) drop(p Pass, y, x device.Mem) {
-	p.Device.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
-		Rate: float32(l.Rate), Key: p.KeyOf(l.Path), First: p.First * l.Width,
-		Rows: p.Size.Rows(), Columns: l.Width, Share: p.Size.T,
+// Params implements Layer.
+func (l VariationalDropout) Params() []Param { return nil }
+
+// drop is x, or with elements dropped a new tensor.
+func (l VariationalDropout) drop(b *Builder, x device.Mem) device.Mem {
+	if l.Rate == 0 {
+		return x
+	}
+	y := b.Like(x)
+	b.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
+		Rate: float32(l.Rate), Stream: device.StreamOf(l.Path), PerSample: l.Width, Rows: b.Rows(), Columns: l.Width, Share: b.T,
 	}})
+	return y
 }
 
-// Forward implements Layer.
-func (l VariationalDropout) Forward(p Pass) {
-	if p.Evaluating || l.Rate == 0 {
-		p.Device.Do(&device.Copy{Y: p.Out, X: p.In})
-		return
+// Emit implements Layer: dx = drop(dy + 2 Activation / n drop(x)), and the temporal part.
+func (l VariationalDropout) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	x := in[0]
+	if b.Evaluating {
+		return in, nil
 	}
-	l.drop(p, p.Out, p.In)
-}
-
-// BackwardInput sets dx = drop(dy + 2 Activation / n drop(x)), and adds the temporal part.
-func (l VariationalDropout) BackwardInput(p Pass) {
-	d, n := p.Device, float64(p.Size.Rows()*l.Width)
-	if l.Activation == 0 {
-		d.Do(&device.Copy{Y: p.DIn, X: p.DOut})
-	} else {
-		d.Do(&device.Copy{Y: p.DIn, X: p.In})
-		if l.Rate > 0 {
-			l.drop(p, p.DIn, p.DIn)
+	return single(l.drop(b, x), func(dy device.Mem) device.Mem {
+		if l.Activation > 0 {
+			n := float64(b.Rows() * l.Width)
+			y := b.Like(x)
+			b.Do(&device.Copy{Y: y, X: l.drop(b, x)})
+			b.Do(&device.Scale{X: y, A: float32(2 * l.Activation / n), By: device.Weight})
+			dy = b.add(y, dy)
 		}
-		d.Do(&device.Scale{X: p.DIn, A: float32(2 * l.Activation * float64(p.Weight) / n)})
-		d.Do(&device.Add{Out: p.DIn, A: p.DIn, B: p.DOut})
-	}
-	if l.Rate > 0 {
-		l.drop(p, p.DIn, p.DIn)
-	}
-	if l.Temporal > 0 && p.Size.T > 1 {
-		l.temporal(p)
-	}
+		dx := l.drop(b, dy)
+		if l.Temporal > 0 && b.T > 1 {
+			own := b.Like(x)
+			b.Do(&device.Copy{Y: own, X: dx})
+			l.temporal(b, x, own)
+			return own
+		}
+		return dx
+	})
 }
 
-// temporal adds the gradient of the mean of (x_(t+1) - x_t)^2: at one end of each difference its double, at the other the
-// negative.
-func (l VariationalDropout) temporal(p Pass) {
-	s, d := p.Size, p.Device
-	n := (s.T - 1) * l.Width
-	scale := float32(2 * l.Temporal * float64(p.Weight) / float64(s.B*n))
-	for b := range s.B {
-		at := b * s.T * l.Width
-		x, after := p.In.Slice(at, n), p.In.Slice(at+l.Width, n)
-		dx, dafter := p.DIn.Slice(at, n), p.DIn.Slice(at+l.Width, n)
-		d.Do(&device.Axpy{Y: dx, A: scale, X: x})
-		d.Do(&device.Axpy{Y: dx, A: -scale, X: after})
-		d.Do(&device.Axpy{Y: dafter, A: scale, X: after})
-		d.Do(&device.Axpy{Y: dafter, A: -scale, X: x})
+// temporal adds the gradient of the mean of (x_(t+1) - x_t)^2 to dx: at one end of each difference its double, at the other the negative.
+func (l VariationalDropout) temporal(b *Builder, x, dx device.Mem) {
+	n := (b.T - 1) * l.Width
+	scale := float32(2 * l.Temporal / float64(b.B*n))
+	for sample := range b.B {
+		at := sample * b.T * l.Width
+		before, after := x.Slice(at, n), x.Slice(at+l.Width, n)
+		dbefore, dafter := dx.Slice(at, n), dx.Slice(at+l.Width, n)
+		b.Do(&device.Axpy{Y: dbefore, A: scale, X: before, By: device.Weight})
+		b.Do(&device.Axpy{Y: dbefore, A: -scale, X: after, By: device.Weight})
+		b.Do(&device.Axpy{Y: dafter, A: scale, X: after, By: device.Weight})
+		b.Do(&device.Axpy{Y: dafter, A: -scale, X: before, By: device.Weight})
 	}
 }
 
@@ -105,44 +103,18 @@ func (l WordEmbedding) Ports(s Size) (in, out []Port) {
 	return []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Vocabulary}}, row("y", s, l.Width)
 }
 
-// Saved implements Layer.
-func (l WordEmbedding) Saved(Size) int { return 0 }
-
-// Kept implements Layer: the gradient of the looked-up rows (R,D) behind their dropout.
-func (l WordEmbedding) Kept(s Size) int {
-	if l.Drop == 0 {
-		return 0
+// Emit implements Layer: token ids have no gradient.
+func (l WordEmbedding) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y, back := lookUp(b, t, in[0], l.Width)
+	if l.Drop == 0 || b.Evaluating {
+		return single(y, back)
 	}
-	return s.Rows() * l.Width
-}
-
-// FLOPs implements Layer: look-ups, no matrix product.
-func (l WordEmbedding) FLOPs(s Size) (forward, backward float64) {
-	n := float64(s.Rows()) * float64(l.Width)
-	return n, 2 * n
-}
-
-func (l WordEmbedding) dropout(p Pass) device.DropoutMask {
-	return device.DropoutMask{Rate: float32(l.Drop), Key: p.KeyOf(l.Path), Rows: p.Size.Rows(), Columns: l.Width}
-}
-
-// Forward implements Layer.
-func (l WordEmbedding) Forward(p Pass) {
-	p.Device.Do(&device.Embed{Out: p.Out, Tokens: p.Params[0], IDs: p.In, T: p.Size.T})
-	if l.Drop > 0 && !p.Evaluating {
-		p.Device.Do(&device.Dropout{Y: p.Out, X: p.Out, IDs: p.In, DropoutMask: l.dropout(p)})
+	drop := func(x device.Mem) device.Mem {
+		y := b.Like(x)
+		b.Do(&device.Dropout{Y: y, X: x, IDs: in[0], DropoutMask: device.DropoutMask{
+			Rate: float32(l.Drop), Stream: device.StreamOf(l.Path), Rows: b.Rows(), Columns: l.Width,
+		}})
+		return y
 	}
-}
-
-// BackwardInput implements Layer: token ids have no gradient.
-func (l WordEmbedding) BackwardInput(Pass) {}
-
-// BackwardWeight implements Layer.
-func (l WordEmbedding) BackwardWeight(p Pass) {
-	dout := p.DOut
-	if l.Drop > 0 {
-		dout = p.Kept
-		p.Device.Do(&device.Dropout{Y: dout, X: p.DOut, IDs: p.In, DropoutMask: l.dropout(p)})
-	}
-	p.Device.Do(&device.EmbedBackward{DTokens: p.Grads[0], DOut: dout, IDs: p.In, T: p.Size.T})
+	return single(drop(y), func(dy device.Mem) device.Mem { return back(drop(dy)) })
 }

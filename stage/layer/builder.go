@@ -1,0 +1,41 @@
+package layer
+
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/program"
+)
+
+// Builder is what layers write their operations to, for a micro-batch of one size.
+type Builder struct {
+	*program.Builder
+	Size
+	// Evaluating says that no backward follows. Nothing is dropped out, and running statistics are used instead of the micro-batch's own.
+	Evaluating bool
+	// Recomputing says that this forward repeats one of the same micro-batch: running statistics have been counted.
+	Recomputing bool
+}
+
+// Floats is a new tensor (R,columns) of F32.
+func (b *Builder) Floats(columns int) device.Mem { return b.New(device.F32, b.Rows()*columns) }
+
+// Operand is a new tensor (R,columns) that a product reads or writes: in BF16 where products compute in it.
+func (b *Builder) Operand(columns int) device.Mem { return b.New(b.Compute, b.Rows()*columns) }
+
+// Like is a new tensor of the type and the length of m.
+func (b *Builder) Like(m device.Mem) device.Mem { return b.New(m.Type(), m.Len()) }
+
+// add is a new tensor, x + y, of x's type.
+func (b *Builder) add(x, y device.Mem) device.Mem {
+	sum := b.Like(x)
+	b.Do(&device.Add{Out: sum, A: x, B: y})
+	return sum
+}
+
+// drop is a new tensor, x (R,columns) with elements dropped by the random numbers of this name.
+func (b *Builder) drop(x device.Mem, name string, rate float64, columns int) device.Mem {
+	y := b.Like(x)
+	b.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
+		Rate: float32(rate), Stream: device.StreamOf(name), PerSample: b.T * columns, Rows: b.Rows(), Columns: columns, Share: 1,
+	}})
+	return y
+}

@@ -1,0 +1,106 @@
+package program
+
+import (
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// Builder takes down the operations of a stage's forward, and then of its backward, in the order in which they run.
+type Builder struct {
+	values   []value
+	ids      map[unsafe.Pointer]int
+	entries  []entry
+	backward bool
+}
+
+// value is a tensor without an address.
+type value struct {
+	mem      device.Mem
+	external int  // the index of the binding, or -1: the program has its memory
+	into     bool // external: a pass writes it and reads nothing that was there
+	fresh    bool // external: one product makes it; see device.Args.Fresh
+	boundary bool // the gradient of a boundary between layers
+	passing  bool // external: it is gone when the weight half of a backward runs
+}
+
+// entry is an operation and the half of the pass that it belongs to.
+type entry struct {
+	op       device.Op
+	backward bool
+}
+
+// NewBuilder returns an empty builder.
+func NewBuilder() *Builder { return &Builder{ids: map[unsafe.Pointer]int{}} }
+
+func (b *Builder) value(v value) device.Mem {
+	symbol, _ := v.mem.Symbol()
+	b.ids[symbol] = len(b.values)
+	b.values = append(b.values, v)
+	return v.mem
+}
+
+// New is a tensor of n elements that operations of the program make.
+func (b *Builder) New(t device.Type, n int) device.Mem {
+	return b.value(value{mem: device.NewSymbol(t, n), external: -1})
+}
+
+// External is a tensor that is bound when the program runs, as the binding with this index.
+func (b *Builder) External(index int, t device.Type, n int) device.Mem {
+	return b.value(value{mem: device.NewSymbol(t, n), external: index})
+}
+
+// Output is External for a tensor that the program sets.
+func (b *Builder) Output(index int, t device.Type, n int) device.Mem {
+	return b.value(value{mem: device.NewSymbol(t, n), external: index, into: true})
+}
+
+// Passing is External for a tensor that is not there any more when the weight half of a backward runs.
+func (b *Builder) Passing(index int, t device.Type, n int) device.Mem {
+	return b.value(value{mem: device.NewSymbol(t, n), external: index, passing: true})
+}
+
+// Gradient is External for the gradient of a parameter; fresh says that one product makes all of it.
+func (b *Builder) Gradient(index, n int, fresh bool) device.Mem {
+	return b.value(value{mem: device.NewSymbol(device.F32, n), external: index, fresh: fresh})
+}
+
+// Boundary notes that m is the gradient of a boundary between layers: the input half of a backward computes it.
+func (b *Builder) Boundary(m device.Mem) {
+	if id, ok := b.id(m); ok {
+		b.values[id].boundary = true
+	}
+}
+
+// Backward begins the backward.
+func (b *Builder) Backward() { b.backward = true }
+
+// Do takes an operation down.
+func (b *Builder) Do(op device.Op) {
+	op.Check()
+	b.entries = append(b.entries, entry{op, b.backward})
+}
+
+// id is the value that m lies in; false when m is absent.
+func (b *Builder) id(m device.Mem) (id int, ok bool) {
+	if m.Absent() {
+		return 0, false
+	}
+	symbol, _ := m.Symbol()
+	id, ok = b.ids[symbol]
+	if !ok {
+		panic("program: an operand that the builder did not make")
+	}
+	return id, true
+}
+
+// touched calls visit with the value of each operand of op, and whether op writes it.
+func (b *Builder) touched(op device.Op, visit func(id int, writes bool)) {
+	results := device.Results(op)
+	device.Operands(op, func(m *device.Mem) {
+		results--
+		if id, ok := b.id(*m); ok {
+			visit(id, results >= 0)
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package program
+
+import "github.com/avgpipe/avgpipe/stage/device"
+
+// Program is one pass: operations whose operands have places. It belongs to one goroutine, as the device does that runs it.
+type Program struct {
+	ops     []device.Op
+	patches []patch
+	resolve []func(device.Args)
+}
+
+// patch is an operand, and the place that it gets in each run.
+type patch struct {
+	operand *device.Mem
+	home
+}
+
+// Memory is what the operands of a run lie in, by region.
+type Memory struct {
+	Arena, Saved, Kept device.Mem   // F32; absent where the program needs none
+	External           []device.Mem // by index
+}
+
+func (m *Memory) region(r region) device.Mem {
+	switch r {
+	case arena:
+		return m.Arena
+	case saved:
+		return m.Saved
+	case kept:
+		return m.Kept
+	}
+	return m.External[r-bindings]
+}
+
+// program makes the program of a list, without the copies that have nothing to copy.
+func (b *Builder) program(list []entry, homes []home) *Program {
+	p := &Program{}
+	for _, e := range list {
+		op := device.Clone(e.op)
+		from := len(p.patches)
+		fresh := false
+		device.Operands(op, func(m *device.Mem) {
+			id, ok := b.id(*m)
+			if !ok {
+				return
+			}
+			_, offset := m.Symbol()
+			at := homes[id]
+			at.offset += offset
+			fresh = fresh || b.values[id].fresh
+			p.patches = append(p.patches, patch{m, at})
+		})
+		if c, ok := op.(*device.Copy); ok && c.Y.Type() == c.X.Type() && p.patches[from].home == p.patches[from+1].home {
+			p.patches = p.patches[:from]
+			continue
+		}
+		if r := device.Resolver(op, fresh); r != nil {
+			p.resolve = append(p.resolve, r)
+		}
+		p.ops = append(p.ops, op)
+	}
+	return p
+}
+
+// Run runs the operations on a device.
+func (p *Program) Run(d device.Device, m *Memory, a device.Args) {
+	for i := range p.patches {
+		x := &p.patches[i]
+		x.operand.Place(m.region(x.region), x.offset)
+	}
+	for _, r := range p.resolve {
+		r(a)
+	}
+	for _, op := range p.ops {
+		d.Do(op)
+	}
+}
+
+// Ops are the operations, for those who print or price them.
+func (p *Program) Ops() []device.Op { return p.ops }
+
+// Cost is what a run takes: floating-point operations, and the bytes that the operations move which memory bounds.
+func (p *Program) Cost() (flops, bytes float64) {
+	for _, op := range p.ops {
+		f, b := device.Cost(op)
+		flops, bytes = flops+f, bytes+float64(b)
+	}
+	return flops, bytes
+}
