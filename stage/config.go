@@ -133,8 +133,6 @@ func (c Config) Shape() (Shape, error) {
 		OutputBytes:   layer.Words(p.out) * device.F32.Bytes(),
 		Parameters:    length,
 		InFlightBytes: p.inFlight(c) * device.F32.Bytes(),
-
-		
 	}
 	s.ForwardFLOPs, _ = p.evaluation.Forward.Cost()
 	if !c.ForwardOnly {

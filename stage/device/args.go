@@ -28,6 +28,7 @@ func (f Factor) Of(a Args) float32 {
 		return a.Weight
 	case LossScale:
 		return a.LossScale
+	case One:
 	}
 	return 1
 }
@@ -56,7 +57,7 @@ func StreamOf(name string) uint64 {
 func Resolver(op Op, fresh bool) func(Args) {
 	switch o := op.(type) {
 	case *Dropout:
-		return o.DropoutMask.resolver(&o.DropoutMask)
+		return o.resolver(&o.DropoutMask)
 	case *Attention:
 		return o.Dropout.resolver(&o.Dropout)
 	case *AttentionBackward:

@@ -74,11 +74,11 @@ func ports(m device.Mem, of []Port) []device.Mem {
 }
 
 // boundary is a bound tensor that holds ports: of the port's own type when there is one, else in words.
-func boundary(make func(index int, t device.Type, n int) device.Mem, index int, of []Port) []device.Mem {
+func boundary(bind func(index int, t device.Type, n int) device.Mem, index int, of []Port) []device.Mem {
 	if len(of) == 1 {
-		return ports(make(index, of[0].Type, of[0].Elements), of)
+		return ports(bind(index, of[0].Type, of[0].Elements), of)
 	}
-	return ports(make(index, device.F32, Words(of)), of)
+	return ports(bind(index, device.F32, Words(of)), of)
 }
 
 func (r Run) in() []Port {
@@ -121,7 +121,7 @@ func (e *emission) narrow(l Layer, t Tensors, exact bool) Tensors {
 
 // leave brings the output ports to the bound output.
 func (e *emission) leave(x []device.Mem) {
-	for i, y := range boundary(e.Builder.Builder.Output, Output, e.out()) {
+	for i, y := range boundary(e.Output, Output, e.out()) {
 		e.Do(&device.Copy{Y: y, X: x[i]})
 	}
 }
@@ -148,7 +148,7 @@ func (r Run) Training() program.Passes {
 		}
 		r.Loss.emit(e.Builder.Builder, losses, d[0], x[last][0], targets)
 		e.Do(&device.Axpy{Y: e.External(LossSum, device.F32, losses.Len()), A: 1, X: losses, By: device.LossScale})
-		e.Builder.Backward()
+		e.Backward()
 		e.backward(x, backs, d, func(logits device.Mem) device.Mem {
 			dlogits := e.Like(logits)
 			r.Loss.emit(e.Builder.Builder, losses, dlogits, logits, targets)
@@ -157,8 +157,8 @@ func (r Run) Training() program.Passes {
 		return e.Passes()
 	}
 	e.leave(x[last])
-	e.Builder.Backward()
-	d = boundary(e.Builder.Builder.Passing, DOutput, r.out())
+	e.Backward()
+	d = boundary(e.Passing, DOutput, r.out())
 	e.backward(x, backs, d, nil)
 	return e.Passes()
 }
@@ -166,7 +166,7 @@ func (r Run) Training() program.Passes {
 // loss is where the losses go, and the targets.
 func (e *emission) loss() (losses, targets device.Mem) {
 	n := e.Loss.Targets(e.Run.Size)
-	return e.Builder.Builder.Output(Losses, device.F32, n), e.External(Targets, device.I32, n)
+	return e.Output(Losses, device.F32, n), e.External(Targets, device.I32, n)
 }
 
 // backward writes the backward of all layers. d is the gradient of the output; x are the inputs of the layers, and the output. loss gives
@@ -195,7 +195,7 @@ func (e *emission) backward(x [][]device.Mem, backs []Backward, d []device.Mem, 
 	if !Differentiable(in) {
 		return
 	}
-	for i, y := range boundary(e.Builder.Builder.Output, DInput, in) {
+	for i, y := range boundary(e.Output, DInput, in) {
 		switch {
 		case !in[i].Differentiable():
 		case d[i].Absent():
