@@ -1,9 +1,6 @@
 package layer
 
-import (
-	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/program"
-)
+import "github.com/avgpipe/avgpipe/stage/device"
 
 // Loss turns the output of a model's last layer into one loss per target and its gradient: the softmax cross-entropy of logits against
 // targets, in nats.
@@ -36,7 +33,7 @@ func (l Loss) Compute(d device.Device, losses, doutput, output, targets device.M
 }
 
 // emit is Compute in a program, with the run's scale.
-func (l Loss) emit(b *program.Builder, losses, doutput, output, targets device.Mem) {
+func (l Loss) emit(b *Builder, losses, doutput, output, targets device.Mem) {
 	b.Do(&device.CrossEntropy{
 		Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: 1, By: device.LossScale, Smoothing: float32(l.Smoothing),
 	})

@@ -146,12 +146,12 @@ func (r Run) Training() program.Passes {
 		} else {
 			d = make([]device.Mem, 1)
 		}
-		r.Loss.emit(e.Builder.Builder, losses, d[0], x[last][0], targets)
+		r.Loss.emit(&e.Builder, losses, d[0], x[last][0], targets)
 		e.Do(&device.Axpy{Y: e.External(LossSum, device.F32, losses.Len()), A: 1, X: losses, By: device.LossScale})
 		e.Backward()
 		e.backward(x, backs, d, func(logits device.Mem) device.Mem {
 			dlogits := e.Like(logits)
-			r.Loss.emit(e.Builder.Builder, losses, dlogits, logits, targets)
+			r.Loss.emit(&e.Builder, losses, dlogits, logits, targets)
 			return dlogits
 		})
 		return e.Passes()
