@@ -2,21 +2,15 @@ package node
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
-
-	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/drift"
-	"github.com/avgpipe/avgpipe/internal/plancache"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -51,11 +45,6 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 	out.Why = append(out.Why, "averaging: "+s.Averaging())
 	if s.Job.Open() {
 		return out, nil
-	}
-	if out.Report == nil {
-		if out.Report, err = n.findFixed(s); err != nil { // it may be made anew
-			n.log.Warn("no prediction for a job", zap.String("job", j.ID), zap.Error(err))
-		}
 	}
 	plan, _, err := s.Plan()
 	if err != nil {
@@ -184,65 +173,6 @@ func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, 
 		return context.Cause(ctx) // whoever asked has gone
 	case err != nil:
 		last = api.TuneUpdate{Error: fmt.Sprintf("tune %s: %v", r.File, err)}
-	case last.Report != nil && !s.Job.Open():
-		if err := n.keepFixed(s, last.Report); err != nil { // it is shown now, and not by explain
-			n.log.Warn("keep the report of a tuning", zap.Error(err))
-		}
 	}
 	return each(last)
-}
-
-// Reports of jobs whose counts are all fixed lie in the cache of plans by what their files say, so that explain finds them
-// without opening model and data: STATE/plans/DIGEST.given, a file like those of plans that were chosen (docs/formats.md).
-
-// fixedPath is where the report of a job with fixed counts is kept. Two jobs that differ only in what no batch time depends on
-// share one.
-func fixedPath(state string, s *spec.Spec, cores int) (string, error) {
-	j := s.Job
-	j.Name, j.Seed, j.Tuning, j.TuningShare, j.Output, j.Center = "", 0, "", 0, job.Output{}, job.Center{}
-	j.Train = job.Train{Batch: j.Train.Batch}
-	o, a := j.Optimizer, j.Averaging
-	j.Optimizer = job.Optimizer{Name: o.Name, Momentum: one(o.Momentum), ClipNorm: one(o.ClipNorm)}
-	j.Averaging = job.Averaging{Method: a.Method, Pull: a.Pull, Tau: a.Tau}
-	j.Data.Files, j.Data.Validation, j.Data.Holdout = nil, nil, 0
-	text, err := json.Marshal(map[string]any{"report": tuner.ReportVersion, "job": j, "model": s.Model, "plan": s.UserPlan, "cores": cores})
-	if err != nil {
-		return "", fmt.Errorf("digest of the job: %w", err)
-	}
-	sum := sha256.Sum256(text)
-	return plancache.Fixed(agent.PlansDir(state), hex.EncodeToString(sum[:])), nil
-}
-
-// one is 1 for what is used, however much of it.
-func one(amount float64) float64 {
-	if amount > 0 {
-		return 1
-	}
-	return 0
-}
-
-// keepFixed keeps the report of a tuning that had nothing to choose.
-func (n *node) keepFixed(s *spec.Spec, r *tuner.Report) error {
-	path, err := fixedPath(n.config.StateDir, s, len(n.config.Cores))
-	if err != nil {
-		return err
-	}
-	return plancache.Write(path, r)
-}
-
-// findFixed finds it; nil when there is none for such a job.
-func (n *node) findFixed(s *spec.Spec) (*tuner.Report, error) {
-	path, err := fixedPath(n.config.StateDir, s, len(n.config.Cores))
-	if err != nil {
-		return nil, err
-	}
-	r, err := plancache.Read(path)
-	if r == nil || err != nil {
-		return nil, err
-	}
-	if err := spec.Agrees(&s.Job, &r.Chosen); err != nil {
-		return nil, fmt.Errorf("plan cache: %s: %w", path, err)
-	}
-	r.Cached = true
-	return r, nil
 }

@@ -21,9 +21,6 @@ const (
 // Tuned is the file of a tuning's report, by the digest of everything that the choice depends on.
 func Tuned(dir, digest string) string { return filepath.Join(dir, digest+".tuned") }
 
-// Fixed is the file of the report on a job whose counts are all fixed, by the digest of its job file.
-func Fixed(dir, digest string) string { return filepath.Join(dir, digest+".given") }
-
 // Write keeps a report in a file, and makes its directory. What a crash left there is removed.
 func Write(path string, r *tuner.Report) error {
 	dir := filepath.Dir(path)

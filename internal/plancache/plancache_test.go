@@ -19,7 +19,7 @@ func someReport() *tuner.Report {
 
 func TestTheCacheGivesBackWhatItWasGiven(t *testing.T) {
 	want := someReport()
-	path := Fixed(t.TempDir()+"/plans", want.Digest)
+	path := Tuned(t.TempDir()+"/plans", want.Digest)
 	if r, err := Read(path); r != nil || err != nil {
 		t.Fatalf("an empty cache holds %v, %v", r, err)
 	}

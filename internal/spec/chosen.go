@@ -11,7 +11,7 @@ import (
 
 // take resolves the job to what a tuning chose. A choice may come from a cache, and whoever filled that may count otherwise.
 func (x *resolver) take(c *tuner.Candidate) {
-	if err := Agrees(&x.Job, c); err != nil {
+	if err := agrees(&x.Job, c); err != nil {
 		x.refuse("tuning", "", "%v", err)
 		return
 	}
@@ -74,8 +74,8 @@ func With(j *job.Job, c *tuner.Candidate) job.Job {
 	return out
 }
 
-// Agrees checks that a choice keeps to what the job's file gives.
-func Agrees(j *job.Job, c *tuner.Candidate) error {
+// agrees checks that a choice keeps to what the job's file gives.
+func agrees(j *job.Job, c *tuner.Candidate) error {
 	for _, k := range []struct {
 		key           string
 		given, chosen int
