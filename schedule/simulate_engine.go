@@ -258,7 +258,7 @@ func (e *engine) start(l int, now float64) {
 	stage, kind := e.op(v)
 	w := e.work(stage, kind)
 	if v.stage < 0 {
-		e.memory.begin(v.device, v.next, w, now)
+		e.memory.change(v.device, e.memory.atBegin(v.device, v.next, w), now)
 	}
 	device := &e.devices[v.device]
 	if device.running++; device.running == 1 {
@@ -285,7 +285,7 @@ func (e *engine) end(l int, now float64) {
 	v.free = now
 	v.next++
 	if v.stage < 0 {
-		e.memory.end(v.device, at, w, now)
+		e.memory.change(v.device, e.memory.atEnd(v.device, at, w), now)
 		if v.next == len(e.plan[v.device]) {
 			v.next = 0
 			v.batch++

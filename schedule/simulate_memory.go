@@ -90,9 +90,6 @@ func (m *memory) atEnd(d, i int, w *work) int64 {
 	return w.end - int64(m.versions[d][i].frees)*m.weights[m.plan[d][i].Stage]
 }
 
-func (m *memory) begin(d, i int, w *work, time float64) { m.change(d, m.atBegin(d, i, w), time) }
-func (m *memory) end(d, i int, w *work, time float64)   { m.change(d, m.atEnd(d, i, w), time) }
-
 // change books what comes and goes at a time. What is held only within one instant is no peak.
 func (m *memory) change(d int, bytes int64, time float64) {
 	if bytes == 0 {

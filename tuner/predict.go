@@ -113,6 +113,25 @@ func (l *layout) price() {
 	l.Costs = c
 }
 
+// applyFixed replaces what the layers of stage s take by what the profile fixes, which is said of the stage wherever it lives: of a
+// device so slow, on one of speed 1.
+func (p *Profile) applyFixed(c *schedule.Costs, s int, slow float64) {
+	if len(p.Fixed) == 0 {
+		return
+	}
+	t := p.Fixed[min(s, len(p.Fixed)-1)]
+	for _, one := range []struct {
+		of   []float64
+		time float64
+	}{
+		{c.Forward, t.Forward}, {c.Backward, t.Backward}, {c.BackwardInput, t.Backward / 2}, {c.BackwardWeight, t.Backward / 2}, {c.Update, t.Update},
+	} {
+		if one.time > 0 {
+			one.of[s] = one.time / slow
+		}
+	}
+}
+
 // generate makes the plan from the costs.
 func (l *layout) generate() error {
 	plan, _, err := Plan(&l.Candidate)

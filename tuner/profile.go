@@ -33,6 +33,12 @@ type Profile struct {
 	Sizer Sizer
 }
 
+// FixedCosts are what a stage takes whichever layers it has and however many samples are in its micro-batches, in seconds: emulated
+// devices can be told so. 0 leaves a time to the layers.
+type FixedCosts struct {
+	Forward, Backward, Update float64
+}
+
 // Layer is one layer of the model, on a device of speed 1.
 type Layer struct {
 	Name string
@@ -82,17 +88,15 @@ type Sizer interface {
 
 // Validate reports all that no prediction can be made from.
 func (p *Profile) Validate() (err error) {
-	switch {
-	case len(p.Layers) == 0 || len(p.Devices) == 0:
-		return fmt.Errorf("profile: %d layers on %d devices; at least 1 of each is needed", len(p.Layers), len(p.Devices))
-	case len(p.Links) != len(p.Devices)-1:
-		return fmt.Errorf("profile: %d links between %d devices; %d are needed", len(p.Links), len(p.Devices), len(p.Devices)-1)
-	case p.Sizer == nil:
-		return errors.New("profile: no Sizer")
+	if len(p.Layers) == 0 || len(p.Devices) == 0 || len(p.Links) != len(p.Devices)-1 || p.Sizer == nil {
+		return fmt.Errorf("profile: %d layers on %d devices with %d links, Sizer %T; at least 1 of each, a link between two devices and a Sizer are needed",
+			len(p.Layers), len(p.Devices), len(p.Links), p.Sizer)
 	}
-	curve := func(of string, c Curve) {
-		if invalid := c.Validate(); invalid != nil {
-			err = errors.Join(err, fmt.Errorf("profile: %s: %w", of, invalid))
+	curve := func(of string, curves ...Curve) {
+		for _, c := range curves {
+			if invalid := c.Validate(); invalid != nil {
+				err = errors.Join(err, fmt.Errorf("profile: %s: %w", of, invalid))
+			}
 		}
 	}
 	numbers := func(of string, values ...float64) {
@@ -101,17 +105,11 @@ func (p *Profile) Validate() (err error) {
 		}
 	}
 	for _, l := range p.Layers {
-		curve("layer "+l.Name+": forward", l.Forward)
-		curve("layer "+l.Name+": backward", l.Backward)
-		curve("layer "+l.Name+": backward input", l.BackwardInput)
-		curve("layer "+l.Name+": backward weight", l.BackwardWeight)
+		curve("layer "+l.Name, l.Forward, l.Backward, l.BackwardInput, l.BackwardWeight)
 		numbers("layer "+l.Name+": optimizer s, average s, output bytes", l.Optimizer, l.Average, l.OutputBytes)
 	}
 	for d, one := range p.Devices {
-		if !(one.Slowdown > 0) || math.IsInf(one.Slowdown, 1) || one.CapacityBytes < 0 {
-			err = errors.Join(err, fmt.Errorf("profile: device %d: slowdown %v, capacity %d bytes; want a finite slowdown above 0 and a capacity of at least 0",
-				d, one.Slowdown, one.CapacityBytes))
-		}
+		numbers(fmt.Sprintf("device %d: slowdown, its inverse, capacity", d), one.Slowdown, 1/one.Slowdown, float64(one.CapacityBytes))
 	}
 	for d, l := range p.Links {
 		numbers(fmt.Sprintf("link %d: latency s, s a byte", d), l.LatencySeconds, l.SecondsPerByte)

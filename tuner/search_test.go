@@ -297,7 +297,7 @@ func TestSpacesThatCannotBeSearchedAreRefused(t *testing.T) {
 		"does not have": func(s *Space) { s.Targets = []Target{{Devices: 9, Profile: s.Targets[0].Profile}} },
 		"0 pipelines":   func(s *Space) { s.Pipelines = []int{0} },
 		"0 links":       func(s *Space) { p := *s.Targets[0].Profile; p.Links = nil; s.Targets = []Target{{2, 1, &p}} },
-		"slowdown 0": func(s *Space) {
+		"slowdown, its inverse, capacity: [0 ": func(s *Space) {
 			p := *s.Targets[0].Profile
 			p.Devices = make([]Device, 2)
 			s.Targets = []Target{{2, 1, &p}}

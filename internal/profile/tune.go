@@ -7,6 +7,7 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,24 +49,9 @@ func (c Config) withDefaults() Config {
 	if c.Progress == nil {
 		c.Progress = func(control.TuneProgress) {}
 	}
-	if c.Runs == 0 {
-		c.Runs = 3
-	}
-	if c.Batches == 0 {
-		c.Batches = 16
-	}
-	if c.Watch == 0 {
-		c.Watch = 250 * time.Millisecond
-	}
-	if c.Repeats == 0 {
-		c.Repeats = 3
-	}
-	if c.Outpaced == 0 {
-		c.Outpaced = 0.1
-	}
-	if c.Limit == 0 {
-		c.Limit = 30 * time.Minute
-	}
+	c.Runs, c.Batches, c.Repeats = cmp.Or(c.Runs, 3), cmp.Or(c.Batches, 16), cmp.Or(c.Repeats, 3)
+	c.Watch, c.Limit = cmp.Or(c.Watch, 250*time.Millisecond), cmp.Or(c.Limit, 30*time.Minute)
+	c.Outpaced = cmp.Or(c.Outpaced, 0.1)
 	return c
 }
 
