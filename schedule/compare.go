@@ -104,24 +104,15 @@ var ErrNoneFits = errors.New("no schedule fits the devices' memory")
 // Best is the index of the candidate of most batches a time that fits the devices' memory: of equals the one that reserves least,
 // of those the first.
 func Best(candidates []Candidate) (int, error) {
-	best := -1
+	best, period, least := -1, math.Inf(1), int64(0)
 	for i, c := range candidates {
 		if c.Err != nil {
 			continue
 		}
 		_, memory := c.Result.Worst()
-		if memory.Short() > 0 {
-			continue
-		}
-		if best < 0 {
-			best = i
-			continue
-		}
-		period := candidates[best].Result.Period
-		_, bestMemory := candidates[best].Result.Worst()
 		faster, slower := c.Result.Period < period*(1-rounding), c.Result.Period > period*(1+rounding)
-		if faster || !slower && memory.Reserved < bestMemory.Reserved {
-			best = i
+		if memory.Short() == 0 && (faster || !slower && memory.Reserved < least) {
+			best, period, least = i, c.Result.Period, memory.Reserved
 		}
 	}
 	if best < 0 {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Listed are how many candidates a report names beside the chosen one and those that were run.
-const Listed = 9
+// listed are how many candidates a report names beside the chosen one and those that were run.
+const listed = 9
 
 // Best are n candidates that are worth a run: the predicted best, the best with another number of pipelines, since what pipelines
 // take from each other is what a prediction knows least, the best with another number of micro-batches, since kernels change their
@@ -68,7 +68,7 @@ func (o *Outcome) Decide(ran []Candidate) Report {
 		explain(list, func(c *Candidate) float64 { return c.Predicted.SamplesPerSecond }, Tie, "predicted")
 	}
 	r.Chosen = list[0]
-	r.RunnersUp = slices.Concat(list[1:min(len(list), max(len(measured), 1)+Listed)], rest, onePerReason(o.Refused))
+	r.RunnersUp = slices.Concat(list[1:min(len(list), max(len(measured), 1)+listed)], rest, onePerReason(o.Refused))
 	return r
 }
 

@@ -2,6 +2,7 @@ package tuner
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -28,12 +29,8 @@ func (e *StagesError) Error() string {
 		e.Stages, e.Layers, e.Layers)
 }
 
-// UnfitError says that no cut puts every stage on a device that holds it.
-type UnfitError struct{ Stages int }
-
-func (e *UnfitError) Error() string {
-	return fmt.Sprintf("no cut into %d stages fits the devices", e.Stages)
-}
+// ErrUnfit says that no cut puts every stage on a device that holds it.
+var ErrUnfit = errors.New("no cut into so many stages fits the devices")
 
 // Partition cuts the chain so that the slowest stage, or the slowest message if that is slower, is as fast as can be. That is
 // exact: D[s][j] = min_i max(D[s-1][i], Cost(s, i, j), Transfer(i)), with the device in the state as the stage that it holds.
@@ -44,7 +41,7 @@ func (e *UnfitError) Error() string {
 // Where Homes has several stages on a device, what bounds a batch is the sum of them. That is no chain, and from this cut a local
 // search goes on to one that is at least as good and not always the best: see balance.
 //
-// It returns, of each stage, its first layer and the one after its last. Errors are *StagesError and *UnfitError.
+// It returns, of each stage, its first layer and the one after its last. Errors are *StagesError and ErrUnfit.
 func Partition(c Chain) ([][2]int, error) {
 	switch {
 	case c.Stages < 1:
@@ -59,7 +56,7 @@ func Partition(c Chain) ([][2]int, error) {
 	})
 	bound := worst.best()[0]
 	if math.IsInf(bound, 1) {
-		return nil, &UnfitError{Stages: c.Stages}
+		return nil, ErrUnfit
 	}
 	even := cut(c, func(s, i, j int) value {
 		if c.slowest(s, i, j) > bound {

@@ -93,7 +93,7 @@ func TestPartitionIsTheBestOfAllCuts(t *testing.T) {
 		got, err := Partition(c)
 		if math.IsInf(best[0], 1) {
 			refused++
-			if _, unfit := errors.AsType[*UnfitError](err); !unfit {
+			if !errors.Is(err, ErrUnfit) {
 				t.Fatalf("%d layers, %d stages: no cut fits, and Partition says %v, %v", layers, stages, got, err)
 			}
 			continue
