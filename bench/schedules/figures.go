@@ -50,8 +50,10 @@ func figures() []figure {
 	return []figure{
 		{"pipelines.svg", "pipelines N on the same devices (afp, M = 2K, 2c = F + B)", "speed over that of one pipeline", counted, []int{1, 2, 3, 4, 5, 6}, byPipelines},
 		{
-			"micro-batches.svg", "micro-batches M of a batch of 256, as a power of 2 (afp; an op takes 1/16 + its samples)", "speed over that of devices never idle",
-			counted, []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, byMicroBatches,
+			"micro-batches.svg", "micro-batches M of a batch of 256, as a power of 2 (afp; an op takes 1/16 + its samples)",
+			"speed over that of devices never idle", counted,
+			[]int{1, 2, 4, 8, 16, 32, 64, 128, 256},
+			byMicroBatches,
 		},
 		{"memory.svg", doubling, "micro-batches in flight on the first stage", names, stageCounts, bySchedule(func(r schedule.Result, _ int) float64 {
 			return float64(r.InFlight[0])
