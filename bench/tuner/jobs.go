@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -68,7 +69,7 @@ func request(name, dir string) (control.TuneRequest, error) {
 
 // config is how every part tunes.
 func config(r control.TuneRequest, o options) profile.Config {
-	return profile.Config{Request: r, Batches: o.batches, Progress: func(p control.TuneProgress) {
+	return profile.Config{Request: r, Batches: o.batches, Progress: func(p api.TuneProgress) {
 		fmt.Fprintf(os.Stderr, "%d/%d %s\n", p.Done, p.Total, p.Text)
 	}}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -51,7 +52,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	}
 	report, err := profile.Tune(cmd.Context(), profile.Config{
 		Request:  r,
-		Progress: func(p control.TuneProgress) { say(control.TuneMessage{Progress: &p}) },
+		Progress: func(p api.TuneProgress) { say(control.TuneMessage{Progress: &p}) },
 	})
 	switch {
 	case cmd.Context().Err() != nil:

@@ -69,20 +69,10 @@ func (a *act) assignment(generation uint64, plan schedule.Plan, placed placement
 	for k := range places {
 		places[k].Node = placed[k].Node
 	}
-	out := control.Assignment{
+	return control.Assignment{
 		JobID: a.ID, Generation: generation,
-		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.taking,
+		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.taking, Restore: from,
 	}
-	if from == nil {
-		return out
-	}
-	r := &control.Restore{Round: from.Round, Cursors: from.Cursors, Meta: from.Meta}
-	for _, s := range from.Shards {
-		r.Shards = append(r.Shards, string(s.Digest))
-	}
-	r.Data = RoundMeta(from).DataDigest
-	out.Restore = r
-	return out
 }
 
 // Record brings the agent's copy of a job up to date.

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -129,7 +130,7 @@ func editTuning(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 	case "tunes":
 		done := int(number(t, a)) - 1
 		j.acting, j.State = false, cluster.Tuning
-		j.tuning = &tuning{live: true, progress: control.TuneProgress{Done: done, Total: 4, Text: "candidates"}}
+		j.tuning = &tuning{live: true, progress: api.TuneProgress{Done: done, Total: 4, Text: "candidates"}}
 	case "chosen":
 		j.tuning.live, j.tuning.report = false, &tuner.Report{}
 	case "tune-failure":

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // damagedRound says which shard of a round can never be used. Every other error of CheckRound may pass.
@@ -140,11 +138,4 @@ func Texts(faults []error) string {
 		all[i] = f.Error()
 	}
 	return strings.Join(all, "; ")
-}
-
-// RoundMeta decodes what the worker said of a round; what it cannot decode is left out, since it is for show only.
-func RoundMeta(m *cluster.Manifest) control.RoundMeta {
-	var meta control.RoundMeta
-	_ = json.Unmarshal(m.Meta, &meta) // as documented
-	return meta
 }

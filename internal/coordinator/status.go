@@ -91,7 +91,7 @@ func held(v View) string {
 
 // ofRound is what a committed round says of its job.
 func ofRound(m *cluster.Manifest) api.JobStatus {
-	meta := RoundMeta(m)
+	meta := control.MetaOf(m)
 	out := api.JobStatus{
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
 		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,

@@ -28,7 +28,7 @@ type tuning struct {
 	silent   time.Duration // since the last message; time in which this daemon was stopped does not count
 	heard    time.Time
 	longest  time.Duration // between two messages
-	progress control.TuneProgress
+	progress api.TuneProgress
 	report   *tuner.Report
 	failure  string             // what it said at last instead of a report, of the job
 	trouble  string             // the same, of the host
@@ -84,7 +84,9 @@ func (t *tuning) silence() time.Duration { return max(leastSilence, silenceFacto
 
 // show is how far it is, for the API.
 func (t *tuning) show() *api.TuneProgress {
-	return &api.TuneProgress{Done: t.progress.Done, Total: t.progress.Total, Text: t.progress.Text, ElapsedS: t.heard.Sub(t.began).Seconds()}
+	p := t.progress
+	p.ElapsedS = t.heard.Sub(t.began).Seconds()
+	return &p
 }
 
 // text says how far it is, for people.

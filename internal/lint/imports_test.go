@@ -57,7 +57,7 @@ var mayImport = map[string][]string{
 	"internal/api":             {"internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":            {"internal/access", "internal/footprint", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
-	"internal/worker/control":  {"internal/api", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
+	"internal/worker/control":  {"internal/api", "internal/cluster", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/plancache":       {"internal/checkpoint", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
 	"internal/outputdir":       {"internal/access", "internal/modeldir", "internal/process"},
@@ -73,12 +73,12 @@ var mayImport = map[string][]string{
 	},
 	"internal/worker": {
 		"internal/access", "internal/api", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
-		"internal/worker/control", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
+		"internal/cluster", "internal/worker/control", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/obstacle", "internal/spec",
 		"internal/history", "internal/logging",
 	},
 	"internal/profile": {
-		"internal/access", "internal/footprint", "internal/obstacle", "internal/spec", "internal/words",
+		"internal/access", "internal/api", "internal/footprint", "internal/obstacle", "internal/spec", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "internal/plancache", "elastic", "job", "schedule",
 		"stage", "stage/device", "stage/layer", "stage/model",
 	},

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -157,7 +157,7 @@ func TestFixedTimesAreTuned(t *testing.T) {
 			Forward: []time.Duration{time.Millisecond, 2 * time.Millisecond}, Step: []time.Duration{time.Millisecond},
 		}
 	})
-	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Runs: 2, Progress: func(p control.TuneProgress) {
+	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Runs: 2, Progress: func(p api.TuneProgress) {
 		if strings.Contains(p.Text, string(layered)) {
 			t.Errorf("a step is: %s", p.Text)
 		}

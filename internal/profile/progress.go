@@ -3,16 +3,16 @@ package profile
 import (
 	"fmt"
 
-	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // progress says how far a tuning is. The total is the most steps that may be needed: a repeated run counts as the same step, and a
 // step that is not needed is taken off. So the total never grows.
 type progress struct {
-	say   func(control.TuneProgress) // nil: nobody listens
-	begun map[string]bool            // steps
-	total int                        // of steps; 0 while it is not known
+	say   func(api.TuneProgress) // nil: nobody listens
+	begun map[string]bool        // steps
+	total int                    // of steps; 0 while it is not known
 }
 
 // step says that one begins, or begins again: steps differ in their texts, or in which run of that text they are.
@@ -27,7 +27,7 @@ func (p *progress) step(run int, format string, args ...any) {
 	}
 	p.begun[key] = true
 	if p.say != nil {
-		p.say(control.TuneProgress{Done: len(p.begun) - 1, Total: max(p.total, len(p.begun)), Text: text})
+		p.say(api.TuneProgress{Done: len(p.begun) - 1, Total: max(p.total, len(p.begun)), Text: text})
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/worker"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -34,11 +34,11 @@ func (b *restless) Run(ctx context.Context, c worker.TrialConfig) (worker.TrialR
 }
 
 // progressOf tunes a job beside other work and lists what was said.
-func progressOf(t *testing.T, fails string, change func(*job.Job)) []control.TuneProgress {
+func progressOf(t *testing.T, fails string, change func(*job.Job)) []api.TuneProgress {
 	t.Helper()
-	var said []control.TuneProgress
+	var said []api.TuneProgress
 	s, err := Open(t.Context(), Config{
-		Request: request(t, change), Batches: 2, Watch: -1, Repeats: 4, Outpaced: 1, Progress: func(p control.TuneProgress) { said = append(said, p) },
+		Request: request(t, change), Batches: 2, Watch: -1, Repeats: 4, Outpaced: 1, Progress: func(p api.TuneProgress) { said = append(said, p) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 // Package profile measures for package tuner, on the devices that the job will run on: it profiles layers, has the best candidates
 // run for a few batches, and keeps what was found in a cache.
 //
-//	report, err := profile.Tune(ctx, profile.Config{Request: request, Progress: func(p control.TuneProgress) { ... }})
+//	report, err := profile.Tune(ctx, profile.Config{Request: request, Progress: func(p api.TuneProgress) { ... }})
 //
 // Everything that is measured runs through package worker, as training does: the same executor, events, links and devices.
 package profile
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/plancache"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -28,7 +29,7 @@ import (
 type Config struct {
 	Request control.TuneRequest
 	// Progress, unless nil, hears of each step as it begins.
-	Progress func(control.TuneProgress)
+	Progress func(api.TuneProgress)
 	// Runs is how many of the best candidates are run. Default 3. Below 0: none; the predicted best is taken.
 	Runs int
 	// Batches that each of them is watched for, at least, in two runs together. Default 16.
@@ -47,7 +48,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	if c.Progress == nil {
-		c.Progress = func(control.TuneProgress) {}
+		c.Progress = func(api.TuneProgress) {}
 	}
 	c.Runs, c.Batches, c.Repeats = cmp.Or(c.Runs, 3), cmp.Or(c.Batches, 16), cmp.Or(c.Repeats, 3)
 	c.Watch, c.Limit = cmp.Or(c.Watch, 250*time.Millisecond), cmp.Or(c.Limit, 30*time.Minute)
@@ -122,7 +123,7 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("tuning took longer than its limit of %v", c.Limit))
 	defer cancel()
-	c.Progress(control.TuneProgress{Text: "open model and data"}) // how many steps there will be is not known yet
+	c.Progress(api.TuneProgress{Text: "open model and data"}) // how many steps there will be is not known yet
 	s, err := Open(ctx, c)
 	if err != nil {
 		return nil, err

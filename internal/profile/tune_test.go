@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -52,8 +53,8 @@ func request(t *testing.T, change func(*job.Job)) control.TuneRequest {
 
 func TestTuningChoosesWhatIsOpenAndSaysWhy(t *testing.T) {
 	r := request(t, func(j *job.Job) { j.Schedule = job.AutoSchedule })
-	var progress []control.TuneProgress
-	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Progress: func(p control.TuneProgress) { progress = append(progress, p) }})
+	var progress []api.TuneProgress
+	report, err := Tune(t.Context(), Config{Request: r, Batches: 2, Watch: -1, Progress: func(p api.TuneProgress) { progress = append(progress, p) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func TestMoreStagesThanLayersAreRefusedBeforeAnythingRuns(t *testing.T) {
 func TestInterruptedTuningEndsWithItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("nobody waits for it any more")
-	_, err := Tune(ctx, Config{Request: request(t, nil), Progress: func(p control.TuneProgress) {
+	_, err := Tune(ctx, Config{Request: request(t, nil), Progress: func(p api.TuneProgress) {
 		if p.Done == 1 {
 			cancel(gone)
 		}

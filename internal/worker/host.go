@@ -237,9 +237,10 @@ func (h *host) openData(ctx context.Context) error {
 	if err := h.read(ctx, &h.assignment.Spec.Job); err != nil {
 		return err
 	}
-	if r := h.assignment.Restore; r != nil && r.Data != "" && r.Data != h.set.Identity.Digest {
+	r := h.assignment.Restore
+	if was := control.MetaOf(r).DataDigest; was != "" && was != h.set.Identity.Digest {
 		return &permanentError{fmt.Errorf("data: the files have changed since round %d was committed: their digest was %.12s, they are now %v; "+
-			"restore them, or submit the job anew", r.Round, r.Data, h.set.Identity)}
+			"restore them, or submit the job anew", r.Round, was, h.set.Identity)}
 	}
 	return h.newFeed()
 }

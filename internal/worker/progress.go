@@ -41,7 +41,7 @@ type progress struct {
 const lossSteps = 10
 
 // newProgress starts where the assignment does.
-func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMeta) *progress {
+func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	p := &progress{
 		state: api.Starting, rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
 		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
@@ -53,7 +53,8 @@ func newProgress(a control.Assignment, plan schedule.Plan, meta control.RoundMet
 		for _, c := range r.Cursors {
 			p.steps[c.Pipeline] = c.Step
 		}
-		p.last, p.before = meta, time.Duration(meta.ElapsedS*float64(time.Second))
+		p.last = control.MetaOf(r)
+		p.before = time.Duration(p.last.ElapsedS * float64(time.Second))
 	}
 	for k, place := range a.Stages {
 		if place.Node == a.Node {

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -93,13 +94,9 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 }
 
 // restore reads a stage's shard of a committed round. It is verified before anything of it is used.
-func (h *host) restore(ctx context.Context, s *hosted, r *control.Restore) (*pipeline.Snapshot, error) {
-	digest, err := shard.ParseDigest(r.Shards[s.index])
-	if err != nil {
-		return nil, fmt.Errorf("restore stage %d: %w", s.index, err)
-	}
+func (h *host) restore(ctx context.Context, s *hosted, r *cluster.Manifest) (*pipeline.Snapshot, error) {
 	snapshot := &pipeline.Snapshot{Stage: s.index, Round: r.Round}
-	err = shard.Read(ctx, h.store, digest, func(header *shard.Header) ([][]float32, error) {
+	err := shard.Read(ctx, h.store, r.Shards[s.index].Digest, func(header *shard.Header) ([][]float32, error) {
 		return h.prepare(s, r, header, snapshot)
 	})
 	if err != nil {
@@ -110,7 +107,7 @@ func (h *host) restore(ctx context.Context, s *hosted, r *control.Restore) (*pip
 
 // prepare checks that a shard is the one that the assignment means, allocates the snapshot, and returns its memory in the order
 // of the file.
-func (h *host) prepare(s *hosted, r *control.Restore, header *shard.Header, into *pipeline.Snapshot) ([][]float32, error) {
+func (h *host) prepare(s *hosted, r *cluster.Manifest, header *shard.Header, into *pipeline.Snapshot) ([][]float32, error) {
 	if header.Round != r.Round || header.Stage != s.index || header.Stages != len(h.ranges) || header.Job != h.assignment.JobID {
 		return nil, fmt.Errorf("is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d",
 			header.Job, header.Round, header.Stage, header.Stages, h.assignment.JobID, r.Round, s.index, len(h.ranges))

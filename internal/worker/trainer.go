@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -39,20 +38,14 @@ type trainer struct {
 	budget  atomic.Pointer[job.Budget]     // nil while loading, where the data say what it is
 	history *stepHistory                   // set before training begins
 
-	mu       sync.Mutex
-	host     *host // nil while loading
-	restored control.RoundMeta
+	mu   sync.Mutex
+	host *host // nil while loading
 }
 
 func newTrainer(a control.Assignment, plan schedule.Plan, log *zap.Logger) *trainer {
 	t := &trainer{assignment: a, plan: plan, log: log, events: control.NewEventLog(a.Generation)}
-	if a.Restore != nil && len(a.Restore.Meta) > 0 {
-		if err := json.Unmarshal(a.Restore.Meta, &t.restored); err != nil {
-			log.Warn("the meta of the restored round is unreadable; losses and times start anew", zap.Error(err))
-		}
-	}
 	t.budget.Store(a.Spec.Budget)
-	t.progress = newProgress(a, plan, t.restored)
+	t.progress = newProgress(a, plan)
 	return t
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	specs "github.com/avgpipe/avgpipe/internal/spec"
 
 	"go.uber.org/goleak"
@@ -200,12 +201,11 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	return exporttest.Weights(t, h.model, store, digests, control.ModelDir(a.Dir))
 }
 
-func restoreOf(o outcome) *control.Restore {
-	r := &control.Restore{Round: o.round}
+func restoreOf(o outcome) *cluster.Manifest {
+	r := &cluster.Manifest{Round: o.round}
 	for k := range len(o.shards) {
-		r.Shards = append(r.Shards, o.shards[k].Digest)
+		r.Shards = append(r.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(o.shards[k].Digest)})
 		r.Cursors = o.shards[k].Cursors
-		r.Data = o.shards[k].Meta.DataDigest
 		r.Meta, _ = json.Marshal(o.shards[k].Meta)
 	}
 	return r
@@ -389,7 +389,7 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 		"the job 2 devices and 3 stage places": func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]) },
 		"the plan has 1 devices and 1 stages":  func(a *control.Assignment) { a.Plan = a.Plan[:1] },
 		"1 shards and 1 cursors": func(a *control.Assignment) {
-			a.Restore = &control.Restore{Shards: []string{""}, Cursors: make([]shard.Cursor, 1)}
+			a.Restore = &cluster.Manifest{Shards: make([]cluster.ShardRef, 1), Cursors: make([]shard.Cursor, 1)}
 		},
 		"F9": func(a *control.Assignment) { a.Plan[0] += " F9" },
 	} {

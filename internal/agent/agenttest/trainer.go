@@ -128,7 +128,7 @@ func (t *trainer) restore(ctx context.Context) error {
 		return nil
 	}
 	for _, d := range r.Shards {
-		if _, err := t.store.Verify(ctx, shard.Digest(d)); err != nil {
+		if _, err := t.store.Verify(ctx, d.Digest); err != nil {
 			return err
 		}
 	}

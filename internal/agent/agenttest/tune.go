@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -69,7 +70,7 @@ func tuning(ctx context.Context, request string, out, log io.Writer) int {
 		return say(control.TuneMessage{Report: &tuner.Report{Version: tuner.ReportVersion, Ruled: Ruled}})
 	}
 	for step := range TuneSteps {
-		say(control.TuneMessage{Progress: &control.TuneProgress{Done: step, Total: TuneSteps, Text: fmt.Sprintf("fake step %d", step+1)}})
+		say(control.TuneMessage{Progress: &api.TuneProgress{Done: step, Total: TuneSteps, Text: fmt.Sprintf("fake step %d", step+1)}})
 		time.Sleep(2 * RoundTime)
 		switch {
 		case step == dies:

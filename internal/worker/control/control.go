@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -42,8 +43,9 @@ type Assignment struct {
 	Plan       []string     `json:"plan"`   // one line a device, the grammar of package schedule
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
 	// the front. Empty: no pinning.
-	Cores   []int    `json:"cores,omitempty"`
-	Restore *Restore `json:"restore,omitempty"`
+	Cores []int `json:"cores,omitempty"`
+	// Restore is the committed round to resume from. Its Meta is a RoundMeta.
+	Restore *cluster.Manifest `json:"restore,omitempty"`
 	// OrphanAfter ends a worker that no daemon has asked anything of for this long.
 	OrphanAfter time.Duration `json:"orphan_after"`
 	// LogBytes is how long the log may grow before the worker rotates it, and LogFiles how many rotated ones are kept. 0: never.
@@ -53,22 +55,13 @@ type Assignment struct {
 	LogLevel string `json:"log_level,omitempty"`
 }
 
-// Version is that of assignments and tune requests as they are written now. Those of version 2 are read as well.
-const Version = 3
+// Version is that of assignments and tune requests.
+const Version = 4
 
 // StagePlace says which node hosts a stage and where its links listen.
 type StagePlace struct {
 	Node    string `json:"node"`
 	Address string `json:"address"` // host:port for links from other nodes; empty on a lone node
-}
-
-// Restore says where to resume: a committed round.
-type Restore struct {
-	Round   uint64          `json:"round"`
-	Shards  []string        `json:"shards"`  // per stage: digest in DIR/shards
-	Cursors []shard.Cursor  `json:"cursors"` // per pipeline
-	Data    string          `json:"data"`    // digest of the data it was trained on
-	Meta    json.RawMessage `json:"meta"`    // RoundMeta of that round
 }
 
 // RoundMeta is what a manifest keeps beside the shards, for status after a restart.
@@ -84,6 +77,15 @@ type RoundMeta struct {
 	TargetsPerStep uint64   `json:"targets_per_step"`
 	// Budget is what the job trains on, resolved.
 	Budget *job.Budget `json:"budget,omitempty"`
+}
+
+// MetaOf is what a committed round keeps for status. A meta that cannot be read is that of a round without losses.
+func MetaOf(m *cluster.Manifest) RoundMeta {
+	var meta RoundMeta
+	if m != nil {
+		_ = json.Unmarshal(m.Meta, &meta) // as said
+	}
+	return meta
 }
 
 // Status is how a worker is.

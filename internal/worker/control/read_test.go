@@ -18,9 +18,9 @@ func write(t *testing.T, text string) string {
 
 func TestFilesThatNoDaemonWrites(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"version": 2}`: "version 2, this program reads 3", `{"version": 4}`: "version 4, this program reads 3",
-		`{}`: "version 0", `[`: "unexpected end", `{"version": 3, "jub": "1"}`: `unknown field "jub"`,
-		`{"version": 3, "spec": {"version": 4, "jub": {}}}`: `unknown field "jub"`,
+		`{"version": 3}`: "version 3, this program reads 4", `{"version": 5}`: "version 5, this program reads 4",
+		`{}`: "version 0", `[`: "unexpected end", `{"version": 4, "jub": "1"}`: `unknown field "jub"`,
+		`{"version": 4, "spec": {"version": 4, "jub": {}}}`: `unknown field "jub"`,
 	} {
 		if _, err := ReadAssignment(write(t, text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

@@ -3,6 +3,7 @@ package control
 import (
 	"path/filepath"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -28,21 +29,14 @@ type TuneRequest struct {
 // TuneMessage is one line of what a tuning prints: progress, any number of times, and then either a report or an error. Exactly
 // one of the three is set.
 type TuneMessage struct {
-	Progress *TuneProgress `json:"progress,omitempty"`
-	Report   *tuner.Report `json:"report,omitempty"`
-	Error    string        `json:"error,omitempty"`
+	// Progress without its ElapsedS. Total is the most steps that may be needed: it falls where less is, and never grows once it is not 0.
+	Progress *api.TuneProgress `json:"progress,omitempty"`
+	Report   *tuner.Report     `json:"report,omitempty"`
+	Error    string            `json:"error,omitempty"`
 	// Permanent, with Error: it is about the job, so that another tuning would end with it as well.
 	Permanent bool `json:"permanent,omitempty"`
 	// Obstacle, with Error, is what keeps the tuning from going on for now.
 	Obstacle *obstacle.Obstacle `json:"obstacle,omitempty"`
-}
-
-// TuneProgress is how far a tuning is: Done of Total steps, of which the current one is Text. Total is the most that may
-// be needed: it falls where less is, and never grows once it is not 0.
-type TuneProgress struct {
-	Done  int    `json:"done"`
-	Total int    `json:"total"`
-	Text  string `json:"text"`
 }
 
 // TuneRequestPath is the request in a job's directory.
