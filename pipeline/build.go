@@ -105,8 +105,8 @@ func (g *Group) buildShard(st *localStage) error {
 	if err := st.shard.allocate(); err != nil {
 		return err
 	}
-	if st.config.Restore != nil {
-		return st.config.Restore.restore(st.shard)
+	if r := st.config.Restore; r != nil {
+		r.restore(st.shard)
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ type StageConfig struct {
 	Source func(pipeline int) Source
 	// EvaluationSource gives held-out data; only with Evaluation, and only the first and the last stage need one.
 	EvaluationSource Source
-	// Restore, unless nil, is where the stage resumes.
+	// Restore, unless nil, is where the stage resumes: vectors as long as its own, as many as its optimizer and the method have.
 	Restore *Snapshot
 }
 

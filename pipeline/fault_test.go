@@ -333,38 +333,6 @@ func TestAnUnusableConfigurationIsRefusedBeforeAnythingStarts(t *testing.T) {
 	}
 }
 
-func TestASnapshotOfAnotherModelIsRefused(t *testing.T) {
-	for want, damage := range map[string]func(s *Snapshot){
-		"center has 1 parameters":   func(s *Snapshot) { s.Center = s.Center[:1] },
-		"pipeline 1 has 2":          func(s *Snapshot) { s.Pipelines[1].Parameters = s.Pipelines[1].Parameters[:2] },
-		"0 vectors of optimizer":    func(s *Snapshot) { s.Pipelines[0].State = nil },
-		"state 0 of pipeline 0":     func(s *Snapshot) { s.Pipelines[0].State[0] = nil },
-		"5 of 2 updates":            func(s *Snapshot) { s.Pipelines[0].Updates = 5 },
-		"1 vectors of center state": func(s *Snapshot) { s.CenterState = [][]float32{nil} },
-	} {
-		r := endless(func(c *Config) {
-			c.StartRound = 2
-			for k := range c.Stages {
-				n := 5 + 2*k
-				s := &Snapshot{Stage: k, Round: 2, Count: 2, Center: make([]float32, n)}
-				for p := range 2 {
-					s.Pipelines = append(s.Pipelines, PipelineState{
-						Pipeline: p, Step: 2, Updates: 2,
-						Parameters: make([]float32, n), State: [][]float32{make([]float32, n)},
-					})
-				}
-				if k == 1 {
-					damage(s)
-				}
-				c.Stages[k].Restore = s
-			}
-		})
-		if err := failing(t, r); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "stage 1: restore round 2") {
-			t.Errorf("Run: %v, want %q", err, want)
-		}
-	}
-}
-
 func TestMicroBatchesFewerThanStagesRun(t *testing.T) {
 	r := &run{schedule: "1f1b", stages: 4, pipelines: 1, micros: 1, rounds: 3}
 	r.train(t)

@@ -225,66 +225,26 @@ func (s *snapshotter) enqueue(ctx context.Context) error {
 	return nil
 }
 
-// restore writes a snapshot back. On the executor.
-func (s *Snapshot) restore(sh *shard) error {
-	lead := sh.stages[0].Shape()
-	fit := func(what string, have []float32) error {
-		if len(have) != lead.Parameters {
-			return fmt.Errorf("restore round %d: %s has %d parameters, the stage has %d: the snapshot is of another model or split",
-				s.Round, what, len(have), lead.Parameters)
-		}
-		return nil
-	}
-	if err := fit("center", s.Center); err != nil {
-		return err
-	}
-	if len(s.CenterState) != len(sh.vectors.State) {
-		return fmt.Errorf("restore round %d: %d vectors of center state, the method has %d", s.Round, len(s.CenterState), len(sh.vectors.State))
-	}
+// restore writes a snapshot back, whose vectors must be of the stage's lengths. A pipeline that it does not have starts from the center. On
+// the executor.
+func (s *Snapshot) restore(sh *shard) {
 	sh.vectors.Center.Write(s.Center, 0)
 	for j, v := range s.CenterState {
-		if err := fit(fmt.Sprintf("center state %d", j), v); err != nil {
-			return err
-		}
 		sh.vectors.State[j].Write(v, 0)
 	}
-	byPipeline := make(map[int]*PipelineState, len(s.Pipelines))
-	for i := range s.Pipelines {
-		byPipeline[s.Pipelines[i].Pipeline] = &s.Pipelines[i]
-	}
 	for p, st := range sh.stages {
-		if err := s.restorePipeline(sh, p, st, byPipeline[p], fit); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// restorePipeline writes one pipeline's state, or starts it from the center when the snapshot has none.
-func (s *Snapshot) restorePipeline(sh *shard, p int, st stage.Stage, from *PipelineState, fit func(string, []float32) error) error {
-	if from == nil {
 		st.Parameters().Write(s.Center, 0)
 		for _, v := range st.State() {
 			v.Zero()
 		}
 		sh.snaps.fresh[p] = s.Round * sh.config.tau()
-		return nil
 	}
-	if err := fit(fmt.Sprintf("pipeline %d", p), from.Parameters); err != nil {
-		return err
-	}
-	state := st.State()
-	if len(from.State) != len(state) || from.Updates > from.Step || from.Step != s.Round*sh.config.tau() {
-		return fmt.Errorf("restore round %d: pipeline %d has %d vectors of optimizer state and %d of %d updates at round %d of %d batches each, "+
-			"the stage has %d vectors", s.Round, p, len(from.State), from.Updates, from.Step, s.Round, sh.config.tau(), len(state))
-	}
-	st.Parameters().Write(from.Parameters, 0)
-	for j, v := range from.State {
-		if err := fit(fmt.Sprintf("state %d of pipeline %d", j, p), v); err != nil {
-			return err
+	for _, from := range s.Pipelines {
+		st := sh.stages[from.Pipeline]
+		st.Parameters().Write(from.Parameters, 0)
+		for j, v := range st.State() {
+			v.Write(from.State[j], 0)
 		}
-		state[j].Write(v, 0)
+		sh.snaps.fresh[from.Pipeline] = from.Step - from.Updates
 	}
-	sh.snaps.fresh[p] = from.Step - from.Updates
-	return nil
 }

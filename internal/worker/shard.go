@@ -105,8 +105,8 @@ func (h *host) restore(ctx context.Context, s *hosted, r *cluster.Manifest) (*pi
 	return snapshot, nil
 }
 
-// prepare checks that a shard is the one that the assignment means, allocates the snapshot, and returns its memory in the order
-// of the file.
+// prepare checks that a shard is the one that the assignment means and holds the vectors that the stage has, allocates the snapshot, and
+// returns its memory in the order of the file.
 func (h *host) prepare(s *hosted, r *cluster.Manifest, header *shard.Header, into *pipeline.Snapshot) ([][]float32, error) {
 	if header.Round != r.Round || header.Stage != s.index || header.Stages != len(h.ranges) || header.Job != h.assignment.JobID {
 		return nil, fmt.Errorf("is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d",
@@ -120,43 +120,26 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, header *shard.Header, int
 		return nil, fmt.Errorf("holds layers %v with %d tensors, the stage has layers %v with %d: it is of another model or split",
 			meta.Layers, len(meta.Tensors), s.meta.Layers, len(s.meta.Tensors))
 	}
-	into.Count = meta.Count
+	allocate := func(vectors int) [][]float32 {
+		all := make([][]float32, vectors)
+		for i := range all {
+			all[i] = make([]float32, s.shape.Parameters)
+		}
+		return all
+	}
+	into.Count, into.Center = meta.Count, allocate(1)[0]
 	for i, updates := range meta.Updates {
 		p := pipeline.PipelineState{Pipeline: i, Step: r.Cursors[i].Step, Updates: updates}
+		p.Parameters, p.State = allocate(1)[0], allocate(s.shape.StateVectors)
 		into.Pipelines = append(into.Pipelines, p)
 	}
-	memory := make([][]float32, len(header.Vectors))
-	for v, vector := range header.Vectors {
-		memory[v] = make([]float32, vector.Elements)
-		if !place(into, vector.Name, memory[v]) {
-			return nil, fmt.Errorf("holds a vector %q that this program does not know", vector.Name)
-		}
+	into.CenterState = allocate(max(0, len(header.Vectors)-1-len(meta.Updates)*(1+s.shape.StateVectors))) // the rest, by their names
+	names, memory := vectors(into)
+	if !slices.Equal(header.Vectors, names) {
+		return nil, fmt.Errorf("its %d vectors are not those of %d pipelines with %d parameters and %d vectors of optimizer state each: "+
+			"it is of another model or optimizer", len(header.Vectors), len(meta.Updates), s.shape.Parameters, s.shape.StateVectors)
 	}
 	return memory, nil
-}
-
-// place hangs a vector of a shard into the snapshot, by its name. State vectors come in ascending order.
-func place(s *pipeline.Snapshot, name string, v []float32) bool {
-	if name == shard.CenterVector {
-		s.Center = v
-		return true
-	}
-	if name == shard.CenterStateVector(len(s.CenterState)) {
-		s.CenterState = append(s.CenterState, v)
-		return true
-	}
-	for i := range s.Pipelines {
-		p := &s.Pipelines[i]
-		if name == shard.ParametersVector(p.Pipeline) {
-			p.Parameters = v
-			return true
-		}
-		if name == shard.StateVector(p.Pipeline, len(p.State)) {
-			p.State = append(p.State, v)
-			return true
-		}
-	}
-	return false
 }
 
 func sameTensor(a, b stage.Tensor) bool {

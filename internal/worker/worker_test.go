@@ -438,6 +438,17 @@ func TestChangedDataAreRefused(t *testing.T) {
 	}
 }
 
+func TestShardOfAnotherOptimizerIsNotLoaded(t *testing.T) {
+	a := setup(t, 2, 1, nil)
+	o := train(t, a, nil)
+	a.Generation, a.Restore = 2, restoreOf(o)
+	a.Spec.Job.Optimizer = job.Optimizer{Name: "sgd", LearningRate: 0.1, Schedule: "constant"}
+	again := train(t, a, nil)
+	if again.err == nil || !strings.Contains(again.err.Error(), "its 4 vectors are not those of 1 pipelines with 10912 parameters and 0 vectors") {
+		t.Errorf("the worker ended with %v, expected a refusal of the other optimizer's state", again.err)
+	}
+}
+
 func TestDamagedShardIsNeverLoaded(t *testing.T) {
 	a := setup(t, 2, 1, nil)
 	o := train(t, a, nil)
