@@ -26,18 +26,6 @@ const (
 	kinds
 )
 
-// String names the kind as status and metrics do.
-func (k Kind) String() string {
-	names := [kinds]string{
-		"compute", "optimizer", "average", "commit", "evaluate",
-		"wait_upstream", "wait_downstream", "wait_average", "wait_device", "send",
-	}
-	if k >= kinds {
-		return "invalid"
-	}
-	return names[k]
-}
-
 // OnDevice reports whether the span held the device.
 func (k Kind) OnDevice() bool { return k <= Evaluate }
 

@@ -118,13 +118,3 @@ func TestListenersMayBeCalledFromManyGoroutines(t *testing.T) {
 		t.Errorf("counted %d, want 3999", sum)
 	}
 }
-
-func TestKindsHaveNames(t *testing.T) {
-	seen := map[string]bool{}
-	for k := range kinds + 1 {
-		if seen[k.String()] {
-			t.Errorf("two kinds are named %s", k)
-		}
-		seen[k.String()] = true
-	}
-}
