@@ -1,3 +1,8 @@
+// Package job is the job file: its types, strict parsing, defaults, validation and documentation. The daemon
+// and the command line both read job files through it, and neither needs a device for that. schema.json holds each field to its type and
+// bounds, for editors and other programs; that micro-batches divide the batch and the like, only Parse knows.
+//
+//go:generate go test -run TestGeneratedFilesAreCurrent . -rewrite
 package job
 
 import (
@@ -10,8 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
-// Environment is what a job file may refer to. The zero value knows no variable and checks no name, for tools that link
-// neither models nor schedules; the daemon gives all of it.
+// Environment is what a job file may refer to. The zero value knows no variable and checks no name; internal/jobfile gives all of it.
 type Environment struct {
 	// Lookup finds the variables in paths, as os.LookupEnv does. Nil: none is set.
 	Lookup func(name string) (string, bool)

@@ -18,10 +18,14 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// compileSchema returns the embedded schema.
+// compileSchema returns schema.json.
 func compileSchema(t testing.TB) *jsonschema.Schema {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema))
+	text, err := os.ReadFile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}

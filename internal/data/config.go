@@ -9,16 +9,9 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/access"
-	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/job"
 )
-
-// Vocabulary is the number of tokens when they are bytes.
-const Vocabulary = 256
-
-// Separator is the token after each document when tokens are bytes. Text has no zero byte, so a model learns that it ends one.
-const Separator = tokenizer.ByteEnd
 
 // Columns are the names of the columns of a table, by what they hold; "" for what the task does not read.
 type Columns = job.Columns

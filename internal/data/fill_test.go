@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 )
 
 // memory is a set without files: n windows whose first token, and the next three, tell which one it is.
@@ -261,7 +263,7 @@ func show(ids []int32, length int) string {
 		text := make([]byte, len(sample))
 		for i, id := range sample {
 			text[i] = byte(id)
-			if id == Separator {
+			if id == tokenizer.ByteEnd {
 				text[i] = '/'
 			}
 		}

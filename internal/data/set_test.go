@@ -66,7 +66,7 @@ func textOf(s samples) []byte {
 
 // ofBytes makes windows of text whose tokens are its bytes.
 func ofBytes(text []byte, sequence int) windows {
-	return windows{joined: join([]run{{raw: text, width: 1}}), sequence: sequence, vocabulary: Vocabulary}
+	return windows{joined: join([]run{{raw: text, width: 1}}), sequence: sequence, vocabulary: 256}
 }
 
 // TestTheTextIsTheFilesInOrder: what is held is every file once, in order of names, with a separator after each.
@@ -75,11 +75,11 @@ func TestTheTextIsTheFilesInOrder(t *testing.T) {
 	s := open(t, Config{Files: []string{corpus(t, files)}, Sequence: 8, Holdout: 0.2})
 	seen := map[string]bool{}
 	for part, text := range map[string][]byte{"train": textOf(s.train), "held": textOf(s.held)} {
-		if text[len(text)-1] != Separator {
+		if text[len(text)-1] != tokenizer.ByteEnd {
 			t.Fatalf("%s does not end with a separator", part)
 		}
 		var names []string
-		for one := range bytes.SplitSeq(text[:len(text)-1], []byte{Separator}) {
+		for one := range bytes.SplitSeq(text[:len(text)-1], []byte{tokenizer.ByteEnd}) {
 			i := slices.IndexFunc(slices.Collect(maps.Values(files)), func(v string) bool { return v == string(one) })
 			if i < 0 {
 				t.Fatalf("%s holds %q, which is no file", part, one)
