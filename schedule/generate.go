@@ -49,10 +49,8 @@ func Names() []string {
 
 // About describes a schedule in one line; empty for a name that Generate does not know.
 func About(name string) string {
-	for _, s := range schedules {
-		if s.name == name {
-			return s.about
-		}
+	if s, err := find(name); err == nil {
+		return s.about
 	}
 	return ""
 }
@@ -141,10 +139,8 @@ func Chunks(name string, wanted int) (int, error) {
 }
 
 func find(name string) (*generator, error) {
-	for i := range schedules {
-		if schedules[i].name == name {
-			return &schedules[i], nil
-		}
+	if i := slices.IndexFunc(schedules, func(s generator) bool { return s.name == name }); i >= 0 {
+		return &schedules[i], nil
 	}
 	guess := ""
 	if near := nearest.Word(name, Names()); near != "" {

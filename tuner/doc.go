@@ -4,10 +4,10 @@
 //
 // The package is pure: no I/O, no clock, no goroutine. Package internal/profile measures. The caller's loop:
 //
-//	profile, err := tuner.Fit(samples)                          // measured times and bytes, per layer, at several sizes
-//	result, err := tuner.Search(profile, space)                 // every candidate predicted; the best first
-//	for _, c := range result.Best(3) { measure(c) }             // run them for a few batches
-//	report := result.Decide(measured)                           // the measured best, and why each other one lost
+//	space.Targets[0].Profile = profile                          // measured times and bytes, per layer, at several sizes
+//	out, err := tuner.Search(space)                             // every candidate predicted; the best first
+//	for _, c := range out.Best(3) { measure(c) }                // run them for a few batches
+//	report := out.Decide(measured)                              // the measured best, and why each other one lost
 //
 // What comes out is a Report. It says of each candidate what was predicted, what was measured and why it won or lost.
 package tuner

@@ -20,10 +20,8 @@ type Target struct {
 type layout struct {
 	Candidate
 	profile  *Profile
-	samples  int  // in a micro-batch
-	every    int  // batches between averagings
-	awaits   bool // Space.AwaitRound
-	norm     bool // Space.ExchangeNorm
+	samples  int // in a micro-batch
+	space    *Space
 	plan     schedule.Plan
 	homes    []int // per stage: its device
 	shortage *Shortage
@@ -87,7 +85,7 @@ func (l *layout) price() {
 			c.BackwardWeight[s] += one.BackwardWeight.At(l.samples)
 			c.Update[s] += one.Optimizer
 			if l.Pipelines > 1 {
-				c.Average[s] += one.Average / float64(max(l.every, 1))
+				c.Average[s] += one.Average / float64(max(l.space.AverageEvery, 1))
 			}
 		}
 		slow := l.profile.Devices[l.homes[s]].Slowdown
@@ -171,13 +169,13 @@ const (
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
 // and the averaging are a part. Pipelines that wait for each other do so once in as many batches as lie between averagings.
 func (l *layout) simulate() error {
-	load := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1, ExchangeNorm: l.norm}
+	load := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1, ExchangeNorm: l.space.ExchangeNorm}
 	period, err := Period(l.plan, l.Costs, load)
-	if err == nil && l.awaits && l.Pipelines > 1 {
+	if err == nil && l.space.AwaitRound && l.Pipelines > 1 {
 		var waiting float64
 		load.AwaitRound = true
 		waiting, err = Period(l.plan, l.Costs, load)
-		period += (waiting - period) / float64(max(l.every, 1))
+		period += (waiting - period) / float64(max(l.space.AverageEvery, 1))
 	}
 	if err != nil {
 		return err

@@ -203,8 +203,7 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 		Candidate: Candidate{
 			Devices: t.Devices, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
 		},
-		profile: t.Profile, samples: s.Batch / m, every: s.AverageEvery, awaits: s.AwaitRound, norm: s.ExchangeNorm,
-		homes: homesOf(name, t.Devices, chunks),
+		profile: t.Profile, space: &s, samples: s.Batch / m, homes: homesOf(name, t.Devices, chunks),
 	}
 	if err != nil {
 		return l.fail(err), nil
