@@ -13,6 +13,8 @@ type Builder struct {
 	Evaluating bool
 	// Recomputing says that this forward repeats one of the same micro-batch: running statistics have been counted.
 	Recomputing bool
+
+	narrowed map[device.Mem]device.Mem // what narrow made in this pass
 }
 
 // Floats is a new tensor (R,columns) of F32.
@@ -23,6 +25,21 @@ func (b *Builder) Operand(columns int) device.Mem { return b.New(b.Compute, b.Ro
 
 // Like is a new tensor of the type and the length of m.
 func (b *Builder) Like(m device.Mem) device.Mem { return b.New(m.Type(), m.Len()) }
+
+// narrow is x in the type in which products compute. All who ask for it within a pass share it; another pass makes it again, which costs
+// less than keeping it.
+func (b *Builder) narrow(x device.Mem) device.Mem {
+	if x.Type() == b.Compute {
+		return x
+	}
+	y, ok := b.narrowed[x]
+	if !ok {
+		y = b.New(b.Compute, x.Len())
+		b.Do(&device.Copy{Y: y, X: x})
+		b.narrowed[x] = y
+	}
+	return y
+}
 
 // add is a new tensor, x + y, of x's type.
 func (b *Builder) add(x, y device.Mem) device.Mem {

@@ -47,9 +47,9 @@ func (l Linear) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, 
 }
 
 // emit is Emit of the one port. dx (R,In) = dy (R,Out) W^T, of x's type; dW += x^T dy, or dy^T x when W is (Out,In); db += the sum of dy over
-// the rows.
+// the rows. Where products compute in BF16 they take x and dy so, as PyTorch's autocast does: the units for it want both operands.
 func (l Linear) emit(b *Builder, t Tensors, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
-	rows := b.Rows()
+	rows, kind := b.Rows(), x.Type()
 	y = b.Floats(l.Out)
 	if l.Narrow {
 		y = b.Operand(l.Out)
@@ -58,17 +58,18 @@ func (l Linear) emit(b *Builder, t Tensors, x device.Mem) (y device.Mem, back fu
 	if l.Bias {
 		m.Bias = t.Params[1]
 	}
-	b.Do(&device.MatMul{C: y, A: x, B: t.Params[0], Product: m})
+	b.Do(&device.MatMul{C: y, A: b.narrow(x), B: t.Params[0], Product: m})
 	return y, func(dy device.Mem) device.Mem {
+		if l.Bias {
+			b.Do(&device.SumRows{Sum: t.Grads[1], X: dy})
+		}
+		x, dy := b.narrow(x), b.narrow(dy)
 		if l.OutIn {
 			b.Do(&device.MatMul{C: t.Grads[0], A: dy, B: x, Product: device.Product{M: l.Out, N: l.In, K: rows, TransA: true, Accumulate: true}})
 		} else {
 			b.Do(&device.MatMul{C: t.Grads[0], A: x, B: dy, Product: device.Product{M: l.In, N: l.Out, K: rows, TransA: true, Accumulate: true}})
 		}
-		if l.Bias {
-			b.Do(&device.SumRows{Sum: t.Grads[1], X: dy})
-		}
-		dx := b.Like(x)
+		dx := b.New(kind, rows*l.In)
 		b.Do(&device.MatMul{C: dx, A: dy, B: t.Params[0], Product: device.Product{M: rows, N: l.In, K: l.Out, TransB: !l.OutIn}})
 		return dx
 	}

@@ -42,7 +42,9 @@ type emission struct {
 }
 
 func (r Run) begin(evaluating, exact bool) *emission {
-	e := &emission{Run: r, Builder: Builder{Builder: program.NewBuilder(), Size: r.Size, Evaluating: evaluating}}
+	e := &emission{Run: r, Builder: Builder{
+		Builder: program.NewBuilder(), Size: r.Size, Evaluating: evaluating, narrowed: map[device.Mem]device.Mem{},
+	}}
 	var params []Param
 	for _, l := range r.Layers {
 		params = append(params, l.Params()...)
@@ -173,6 +175,7 @@ func (e *emission) loss() (losses, targets device.Mem) {
 // the gradient of logits that were computed again.
 func (e *emission) backward(x [][]device.Mem, backs []Backward, d []device.Mem, loss func(logits device.Mem) device.Mem) {
 	e.Recomputing = true
+	clear(e.narrowed)
 	again := func(i int) {
 		x[i+1], backs[i] = e.Layers[i].Emit(&e.Builder, e.tensors[i], x[i])
 		if i == len(backs)-1 && loss != nil {
