@@ -9,6 +9,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -110,6 +111,36 @@ func TestAnMLPComputesInBF16NearlyWhatItDoesInF32(t *testing.T) {
 			if !(e > 0 && e < tolerance) || !(math.Abs(a-b) < 0.01*a) {
 				t.Errorf("%s, dropout %v: loss %v in bf16, %v in f32; gradients are off by %.2g of their length", act, dropout, b, a, e)
 			}
+		}
+	}
+}
+
+// Units for bf16 take both operands in bf16: a product of mixed operands computes in f32, at half their speed.
+func TestProductsTakeBothOperandsInBF16(t *testing.T) {
+	for _, name := range model.Families() {
+		m, err := model.Build(name, map[string]any{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.CheckCompute(device.BF16) != nil {
+			continue
+		}
+		products := 0
+		for _, l := range m.Layers {
+			p := layer.Alone(l, layer.Size{B: 2, T: m.Sequence(), Compute: device.BF16})
+			for _, op := range slices.Concat(p.Forward.Ops(), p.Whole.Ops()) {
+				o, ok := op.(*device.MatMul)
+				if !ok {
+					continue
+				}
+				products++
+				if o.A.Type() != device.BF16 || o.B.Type() != device.BF16 {
+					t.Fatalf("%s: layer %s multiplies %v by %v", name, l.Name(), o.A.Type(), o.B.Type())
+				}
+			}
+		}
+		if products == 0 {
+			t.Errorf("%s has no products", name)
 		}
 	}
 }
