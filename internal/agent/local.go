@@ -53,7 +53,6 @@ type Local struct {
 	tasks  sync.WaitGroup
 	lines  chan func() error // that write a line to a job's log
 
-	sweep    sync.Mutex // held while the quarantine is looked through
 	mu       sync.Mutex
 	children map[Process]*child
 	probes   map[obstacle.Obstacle]chan error // of probes that have not ended

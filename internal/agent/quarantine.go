@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -24,13 +25,6 @@ const (
 	sweepInterval   = 10 * time.Minute // between two looks
 	quarantineTime  = "20060102T150405.000Z"
 )
-
-// quarantined is a directory of shards that were moved there together.
-type quarantined struct {
-	path  string
-	at    time.Time
-	bytes int64
-}
 
 // Shards implements Agent.
 func (l *Local) Shards(job string) Shards {
@@ -64,45 +58,27 @@ func (s *localShards) Collect(ctx context.Context, c shard.Collection) ([]shard.
 // sweepQuarantine deletes what was in quarantine for long enough, and the oldest of it where all together takes too much of the disk.
 // It looks at no other files, and leaves directories alone that are not named as those.
 func (l *Local) sweepQuarantine() {
-	l.sweep.Lock() // one at a time
-	defer l.sweep.Unlock()
 	_, disk, err := l.Disk(l.ctx)
 	if err != nil {
 		return // it is looked at again
 	}
-	for _, q := range expired(listQuarantine(l.config.StateDir), time.Now().Add(-l.config.Limits().QuarantineFor), disk/quarantineShare) {
-		l.config.Log.Info("deleting shards from the quarantine", zap.String("path", q.path), zap.Int64("bytes", q.bytes))
-		if err := os.RemoveAll(q.path); err != nil {
-			l.config.Log.Warn("delete from the quarantine", zap.Error(err))
-		}
-	}
-}
-
-// expired returns those of a quarantine that are older than a time, and of the others the oldest that do not fit in room bytes.
-func expired(all []quarantined, oldest time.Time, room int64) []quarantined {
-	slices.SortFunc(all, func(a, b quarantined) int { return b.at.Compare(a.at) }) // newest first
-	var out []quarantined
-	for _, q := range all {
-		room -= q.bytes
-		if q.at.Before(oldest) || room < 0 {
-			out = append(out, q)
-		}
-	}
-	return out
-}
-
-// listQuarantine finds what is in the quarantines of all jobs.
-func listQuarantine(state string) []quarantined {
-	paths, _ := filepath.Glob(filepath.Join(control.QuarantineDir(JobDir(state, "*")), "*")) // the pattern is right
-	var all []quarantined
-	for _, path := range paths {
+	room, oldest := disk/quarantineShare, time.Now().Add(-l.config.Limits().QuarantineFor)
+	paths, _ := filepath.Glob(filepath.Join(control.QuarantineDir(l.dir("*")), "*")) // the pattern is right
+	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(filepath.Base(b), filepath.Base(a)) })
+	for _, path := range paths { // the newest first: their names are times
 		at, err := time.Parse(quarantineTime, filepath.Base(path))
 		if err != nil {
 			continue
 		}
-		all = append(all, quarantined{path: path, at: at, bytes: usage(path)})
+		bytes := usage(path)
+		if room -= bytes; room >= 0 && !at.Before(oldest) {
+			continue
+		}
+		l.config.Log.Info("deleting shards from the quarantine", zap.String("path", path), zap.Int64("bytes", bytes))
+		if err := os.RemoveAll(path); err != nil {
+			l.config.Log.Warn("delete from the quarantine", zap.Error(err))
+		}
 	}
-	return all
 }
 
 // sweepQuarantines does so from time to time.

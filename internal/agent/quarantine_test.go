@@ -1,0 +1,35 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// TestQuarantineIsKeptForAWhile: what is old goes; what is new, and what is not named by a time, stays.
+func TestQuarantineIsKeptForAWhile(t *testing.T) {
+	state := t.TempDir()
+	l, err := Open(Config{StateDir: state, Log: zap.NewNop(), Limits: func() Limits { return Limits{QuarantineFor: time.Hour} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for name, stays := range map[string]bool{
+		time.Now().Add(-2 * time.Hour).UTC().Format(quarantineTime): false, time.Now().UTC().Format(quarantineTime): true, "mine": true,
+	} {
+		dir := filepath.Join(control.QuarantineDir(JobDir(state, "1")), name)
+		if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "x.shard"), []byte("x"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		l.sweepQuarantine()
+		if _, err := os.Stat(dir); (err == nil) != stays {
+			t.Errorf("%s: %v, stays should be %v", name, err, stays)
+		}
+	}
+}
