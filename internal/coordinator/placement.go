@@ -3,6 +3,7 @@ package coordinator
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -33,16 +34,14 @@ func placeOn(node string, s *spec.Spec, cores []int) placement {
 	return p
 }
 
-// cores are those of a node, in the order of devices.
+// cores are those of a node, in the order of devices: the first stages are on one device each, in order.
 func (p placement) cores(node string) (all []int) {
-	devices := map[int][]int{}
 	for _, at := range p {
-		if at.Node == node {
-			devices[at.Device] = at.Cores
+		for _, core := range at.Cores {
+			if at.Node == node && !slices.Contains(all, core) {
+				all = append(all, core)
+			}
 		}
-	}
-	for device := range len(devices) {
-		all = append(all, devices[device]...)
 	}
 	return all
 }
