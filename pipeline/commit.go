@@ -77,11 +77,7 @@ func (g *Group) lockShards() (unlock func()) {
 }
 
 // Final is the last round.
-func (g *Group) Final() uint64 {
-	g.gate.mu.Lock()
-	defer g.gate.mu.Unlock()
-	return g.gate.final
-}
+func (g *Group) Final() uint64 { return g.gate.last() }
 
 // captureFinal has every shard snapshot the final round, now that all is at rest. The caller holds mu.
 func (g *Group) captureFinal() {

@@ -25,7 +25,7 @@ type feeder struct {
 
 // run fills until training ends.
 func (f *feeder) run(ctx context.Context) error {
-	for step := f.start; f.gate.ahead(step); step++ {
+	for step := f.start; step < f.gate.last()*f.gate.tau; step++ {
 		if _, err := receive(ctx, f.credits); err != nil {
 			return err
 		}

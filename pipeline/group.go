@@ -262,11 +262,11 @@ func (g *gate) begin(step uint64) bool {
 	return true
 }
 
-// ahead reports whether step will begin as things stand: for work that is done ahead.
-func (g *gate) ahead(step uint64) bool {
+// last is the final round as things stand.
+func (g *gate) last() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return step < g.final*g.tau
+	return g.final
 }
 
 // send puts v into c, unless ctx ends first.

@@ -21,7 +21,7 @@ type shardIndex struct {
 }
 
 // openAll opens the files that an index names.
-func (s *Safetensors) openAll(path string, rest func(f *tensorFile, header []byte) error) (err error) {
+func (s *Safetensors) openAll(path string, digests bool) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s was not loaded: %w", path, err)
@@ -32,7 +32,7 @@ func (s *Safetensors) openAll(path string, rest func(f *tensorFile, header []byt
 		return err
 	}
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(index))) {
-		f, err := s.openFile(filepath.Join(filepath.Dir(path), name), rest)
+		f, err := s.openFile(filepath.Join(filepath.Dir(path), name), digests)
 		if err != nil {
 			return err
 		}

@@ -35,21 +35,21 @@ type place struct {
 // all files that this names, which lie beside it, and checks that together they hold exactly the tensors that it lists, each once. Errors
 // name the file, what was found and what was expected. Nothing stays open after one. The caller closes what it returns.
 func OpenSafetensors(path string, open Opener) (*Safetensors, error) {
-	return openSafetensors(path, open, (*tensorFile).checkDigest)
+	return openSafetensors(path, open, true)
 }
 
 // OpenHeader is OpenSafetensors but for the digests: it reads nothing beside the headers.
 func OpenHeader(path string, open Opener) (*Safetensors, error) {
-	return openSafetensors(path, open, func(*tensorFile, []byte) error { return nil })
+	return openSafetensors(path, open, false)
 }
 
-func openSafetensors(path string, open Opener, rest func(f *tensorFile, header []byte) error) (*Safetensors, error) {
+func openSafetensors(path string, open Opener, digests bool) (*Safetensors, error) {
 	s := &Safetensors{open: open, of: map[string]place{}}
 	var err error
 	if filepath.Ext(path) == ".json" {
-		err = s.openAll(path, rest)
+		err = s.openAll(path, digests)
 	} else {
-		_, err = s.openFile(path, rest)
+		_, err = s.openFile(path, digests)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -58,14 +58,14 @@ func openSafetensors(path string, open Opener, rest func(f *tensorFile, header [
 }
 
 // openFile opens and checks one file.
-func (s *Safetensors) openFile(path string, rest func(f *tensorFile, header []byte) error) (*tensorFile, error) {
+func (s *Safetensors) openFile(path string, digests bool) (*tensorFile, error) {
 	file, err := s.open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open safetensors: %w", err)
 	}
 	f := &tensorFile{File: file, path: path}
 	s.files = append(s.files, f)
-	if err := f.check(rest); err != nil {
+	if err := f.check(digests); err != nil {
 		return nil, fmt.Errorf("%s was not loaded: %w", path, err)
 	}
 	for _, t := range f.tensors {
@@ -83,8 +83,8 @@ type tensorFile struct {
 	metadata map[string]string
 }
 
-// check reads the header and verifies the file, and what rest does.
-func (f *tensorFile) check(rest func(f *tensorFile, header []byte) error) error {
+// check reads the header and verifies the file, with its digest if need be.
+func (f *tensorFile) check(digests bool) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -98,7 +98,10 @@ func (f *tensorFile) check(rest func(f *tensorFile, header []byte) error) error 
 	if err != nil {
 		return err
 	}
-	return rest(f, header)
+	if !digests {
+		return nil
+	}
+	return f.checkDigest(header)
 }
 
 // readTensorHeader reads the header of a file of size bytes, allocating no more than the file holds.
