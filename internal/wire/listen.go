@@ -38,8 +38,7 @@ type Listener struct {
 	cancel     context.CancelFunc
 	workers    sync.WaitGroup
 
-	mu      sync.Mutex
-	waiting map[Link]chan net.Conn // those that Accept waits for
+	waiting sync.Map // Link -> chan net.Conn: those that Accept waits for
 }
 
 // Listen starts to accept connections of generation on address, host:port. Close ends it.
@@ -52,7 +51,7 @@ func Listen(ctx context.Context, address string, generation uint64, c Config) (*
 	if c.TLS != nil {
 		inner = tls.NewListener(inner, c.TLS)
 	}
-	l := &Listener{config: c, generation: generation, listener: inner, waiting: make(map[Link]chan net.Conn)}
+	l := &Listener{config: c, generation: generation, listener: inner}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.workers.Go(l.serve)
 	return l, nil
@@ -81,10 +80,10 @@ func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
 		return nil, stale(link.String(), l.generation, s.Generation)
 	}
 	arrived := make(chan net.Conn)
-	if err := l.expect(link, arrived); err != nil {
-		return nil, err
+	if _, busy := l.waiting.LoadOrStore(link, arrived); busy {
+		return nil, fmt.Errorf("accept %v: it is being accepted already", link)
 	}
-	defer l.forget(link)
+	defer l.waiting.Delete(link)
 	select {
 	case conn := <-arrived:
 		return newTCPEnd(conn, link, s.Down, s), nil
@@ -93,28 +92,6 @@ func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
 	case <-l.ctx.Done():
 		return nil, fmt.Errorf("accept %v: %w", link, net.ErrClosed)
 	}
-}
-
-func (l *Listener) expect(link Link, arrived chan net.Conn) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.waiting[link] != nil {
-		return fmt.Errorf("accept %v: it is being accepted already", link)
-	}
-	l.waiting[link] = arrived
-	return nil
-}
-
-func (l *Listener) forget(link Link) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.waiting, link)
-}
-
-func (l *Listener) expected(link Link) chan net.Conn {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.waiting[link]
 }
 
 // serve accepts connections until Close. Each handshake has a goroutine of its own, so a silent peer delays nobody.
@@ -182,8 +159,8 @@ func (l *Listener) judge(h hello, header Header) (chan net.Conn, reply) {
 	case header.Generation > l.generation:
 		return nil, reply{early, fmt.Sprintf("generation %d has not reached this node", header.Generation)}
 	}
-	if arrived := l.expected(link); arrived != nil {
-		return arrived, reply{Verdict: accepted}
+	if arrived, expected := l.waiting.Load(link); expected {
+		return arrived.(chan net.Conn), reply{Verdict: accepted} //nolint:forcetypeassert,errcheck // Accept puts nothing else there
 	}
 	return nil, reply{early, fmt.Sprintf("the %v is not expected", link)}
 }
