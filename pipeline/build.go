@@ -87,14 +87,9 @@ func (g *Group) buildShard(st *localStage) error {
 	}
 	needs := c.Method.Needs()
 	if c.Evaluation != nil {
-		st.eval = newEvaluator(g.stageID(st, 0), c, st.config.EvaluationSource, st.executor)
-		st.eval.stage = st.replicas[0]
+		st.eval = newEvaluator(g.stageID(st, 0), c, st)
 	}
-	st.snaps = newSnapshotter(st.config.Index, c.tau(), c.Pipelines, st.executor, func(s *Snapshot) {
-		if c.Events.OnSnapshot != nil {
-			c.Events.OnSnapshot(s)
-		}
-	})
+	st.snaps = newSnapshotter(st.config.Index, c, st.executor)
 	st.shard = &shard{
 		index: st.config.Index, config: c, executor: st.executor, stages: st.replicas, rules: c.Method, needs: needs,
 		snaps: st.snaps, eval: st.eval, center: elastic.NewCenter(needs.Timing, c.StartRound, members...), inputs: make(chan input, c.Pipelines),

@@ -25,9 +25,9 @@ type evaluator struct {
 	free     chan struct{} // holds a token while nobody reads vector; capacity 1
 }
 
-func newEvaluator(s stageID, c *Config, source Source, e *executor) *evaluator {
+func newEvaluator(s stageID, c *Config, on *localStage) *evaluator {
 	v := &evaluator{
-		stageID: s, config: c, source: source, executor: e,
+		stageID: s, config: c, stage: on.replicas[0], source: on.config.EvaluationSource, executor: on.executor,
 		due: make(chan uint64, 1), free: make(chan struct{}, 1),
 	}
 	v.free <- struct{}{}

@@ -80,10 +80,10 @@ func (c *copier) read(n int) {
 	}
 }
 
-func newSnapshotter(index int, tau uint64, pipelines int, e *executor, deliver func(*Snapshot)) *snapshotter {
+func newSnapshotter(index int, c *Config, e *executor) *snapshotter {
 	return &snapshotter{
-		index: index, tau: tau, fresh: make([]uint64, pipelines), executor: e, deliver: deliver,
-		jobs: make(chan capture, 2*(pipelines+1)), // two snapshots may be on their way before the shard waits for the reader
+		index: index, tau: c.tau(), fresh: make([]uint64, c.Pipelines), executor: e, deliver: c.Events.OnSnapshot,
+		jobs: make(chan capture, 2*(c.Pipelines+1)), // two snapshots may be on their way before the shard waits for the reader
 		open: make(map[uint64]*Snapshot), unread: make(map[int][]*copier),
 	}
 }
@@ -100,7 +100,9 @@ func (s *snapshotter) run(ctx context.Context) error {
 				return &Error{Pipeline: -1, Stage: s.index, Op: fmt.Sprintf("snapshot of round %d", c.snapshot.Round), Err: err}
 			}
 			if c.last {
-				s.deliver(c.snapshot)
+				if s.deliver != nil {
+					s.deliver(c.snapshot)
+				}
 				s.mu.Lock()
 				s.free = append(s.free, c.snapshot)
 				s.mu.Unlock()
