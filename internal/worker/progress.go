@@ -33,7 +33,7 @@ type progress struct {
 	last      control.RoundMeta // losses and metrics are the newest; the rest is of the restored round
 	rate      *trace.Rate       // of tokens
 	spans     map[int]*trace.Accumulator
-	transfers *transfers
+	transfers transfers
 	held      map[int]string // by stage: why its shard cannot be written yet
 }
 
@@ -218,7 +218,7 @@ func (p *progress) link(s *hosted, now time.Time) api.LinkStatus {
 	until := p.until(now)
 	return api.LinkStatus{
 		Link: s.index, MessageBytes: int64(s.shape.OutputBytes),
-		DownS: p.transfers.direction(s.index, down).seconds(until), UpS: p.transfers.direction(s.index, up).seconds(until),
+		DownS: p.transfers[way{s.index, down}].seconds(until), UpS: p.transfers[way{s.index, up}].seconds(until),
 	}
 }
 

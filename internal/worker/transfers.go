@@ -22,9 +22,10 @@ const promptQuantile = 0.25
 // Others do not count, nor messages between stages of one device, which cross no link, or of two processes, whose clocks differ.
 //
 // What a message costs is a lock that almost nobody else wants, and a few words.
-type transfers struct {
-	links [][2]*direction // by the stage that is nearer the input: down and up; nil where nothing is observed
-}
+type transfers map[way]*direction // without those on which nothing is observed
+
+// way is a direction of a link, which is named by its stage that is nearer the input.
+type way struct{ link, direction int }
 
 // The directions of a link.
 const (
@@ -51,44 +52,36 @@ type made struct {
 type transfer struct{ at, took time.Duration }
 
 // newTransfers observes the boundaries between stages that both live here, on two devices.
-func newTransfers(a control.Assignment, plan schedule.Plan) *transfers {
-	t := &transfers{links: make([][2]*direction, max(len(a.Stages)-1, 0))}
+func newTransfers(a control.Assignment, plan schedule.Plan) transfers {
+	t := transfers{}
 	placement, micros := plan.Placement(), int(a.Spec.Job.MicroBatches)
-	for k := range t.links {
+	for k := range max(len(a.Stages)-1, 0) {
 		if a.Stages[k].Node != a.Node || a.Stages[k+1].Node != a.Node || placement[k] == placement[k+1] {
 			continue
 		}
-		for way := range t.links[k] {
-			t.links[k][way] = &direction{micros: micros, made: make([]made, int(a.Spec.Job.Pipelines)*micros)}
+		for _, d := range []int{down, up} {
+			t[way{k, d}] = &direction{micros: micros, made: make([]made, int(a.Spec.Job.Pipelines)*micros)}
 		}
 	}
 	return t
 }
 
-// direction is that of a link on which nothing is observed, nil, for one that does not exist.
-func (t *transfers) direction(link, way int) *direction {
-	if link < 0 || link >= len(t.links) {
-		return nil
-	}
-	return t.links[link][way]
-}
-
 // span takes a span of a stage. The end of an op comes before its message is sent, and the wait for one before the op that takes
 // it, so both are in order. It is called from every executor.
-func (t *transfers) span(e trace.Span) {
+func (t transfers) span(e trace.Span) {
 	forward := e.Work == schedule.Forward
 	if e.Micro < 0 || e.Work >= schedule.BackwardWeight { // it and updates send nothing
 		return
 	}
 	switch {
 	case e.Kind == trace.Compute && forward:
-		t.direction(e.Stage, down).sent(e)
+		t[way{e.Stage, down}].sent(e)
 	case e.Kind == trace.Compute:
-		t.direction(e.Stage-1, up).sent(e)
+		t[way{e.Stage - 1, up}].sent(e)
 	case e.Kind == trace.WaitUpstream && forward:
-		t.direction(e.Stage-1, down).arrived(e)
+		t[way{e.Stage - 1, down}].arrived(e)
 	case e.Kind == trace.WaitDownstream && !forward:
-		t.direction(e.Stage, up).arrived(e)
+		t[way{e.Stage, up}].arrived(e)
 	}
 }
 

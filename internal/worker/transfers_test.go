@@ -11,7 +11,7 @@ import (
 )
 
 // transfersOf observes a 1f1b of so many stages, all of them here.
-func transfersOf(t testing.TB, stages int) *transfers {
+func transfersOf(t testing.TB, stages int) transfers {
 	t.Helper()
 	a := setup(t, stages, 2, func(j *job.Job) { j.Schedule = "1f1b" })
 	plan, _, err := schedule.Generate("1f1b", schedule.Request{Devices: stages, MicroBatches: int(a.Spec.Job.MicroBatches)})
@@ -24,7 +24,7 @@ func transfersOf(t testing.TB, stages int) *transfers {
 const ms = time.Millisecond
 
 // hand has a message made at one time and waited for from another on until it arrives.
-func hand(t *transfers, from, to int, work schedule.Kind, step uint64, made, since, arrives time.Duration) {
+func hand(t transfers, from, to int, work schedule.Kind, step uint64, made, since, arrives time.Duration) {
 	wait := trace.WaitUpstream
 	if work != schedule.Forward {
 		wait = trace.WaitDownstream
@@ -33,8 +33,8 @@ func hand(t *transfers, from, to int, work schedule.Kind, step uint64, made, sin
 	t.span(trace.Span{Kind: wait, Work: work, Stage: to, Pipeline: 1, Micro: 1, Step: step, Start: since, End: arrives})
 }
 
-func took(t *transfers, link, way int, now time.Duration) float64 {
-	if seconds := t.direction(link, way).seconds(now); seconds != nil {
+func took(t transfers, link, to int, now time.Duration) float64 {
+	if seconds := t[way{link, to}].seconds(now); seconds != nil {
 		return *seconds
 	}
 	return 0
@@ -66,9 +66,9 @@ func TestMessagesThatNobodyWaitedForSayNothing(t *testing.T) {
 	x.span(trace.Span{Kind: trace.WaitDownstream, Work: schedule.Backward, Stage: 0, Micro: -1, Start: 5 * ms, End: 40 * ms})
 	hand(x, 1, 2, schedule.Forward, 0, 10*ms, 5*ms, 40*ms)
 	hand(x, 0, -1, schedule.Backward, 0, 10*ms, 5*ms, 40*ms)
-	for way := range 2 {
-		if got := x.direction(0, way).seconds(time.Second); got != nil {
-			t.Errorf("direction %d: a message takes %v s, and none was waited for", way, *got)
+	for to := range 2 {
+		if got := x[way{0, to}].seconds(time.Second); got != nil {
+			t.Errorf("direction %d: a message takes %v s, and none was waited for", to, *got)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func TestTransfersShowTheFastestQuarterOfTheWindow(t *testing.T) {
 	if got := took(x, 0, down, newest); got != 0.001 {
 		t.Errorf("of messages of 1 to 4 ms the fastest quarter takes %v s", got)
 	}
-	if got := x.direction(0, down).seconds(newest + window); got != nil {
+	if got := x[way{0, down}].seconds(newest + window); got != nil {
 		t.Errorf("a window later a message takes %v s, want none", *got)
 	}
 }
