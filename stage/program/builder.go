@@ -24,10 +24,17 @@ type value struct {
 	passing  bool // external: it is gone when the weight half of a backward runs
 }
 
-// entry is an operation and the half of the pass that it belongs to.
+// entry is an operation, the values of its operands, and the half of the pass that it belongs to.
 type entry struct {
 	op       device.Op
+	uses     []use
 	backward bool
+}
+
+// use is an operand's value, and whether the operation writes it.
+type use struct {
+	id     int
+	writes bool
 }
 
 // NewBuilder returns an empty builder.
@@ -78,7 +85,7 @@ func (b *Builder) Backward() { b.backward = true }
 // Do takes an operation down.
 func (b *Builder) Do(op device.Op) {
 	op.Check()
-	b.entries = append(b.entries, entry{op, b.backward})
+	b.entries = append(b.entries, b.entry(op, b.backward))
 }
 
 // id is the value that m lies in; false when m is absent.
@@ -94,13 +101,23 @@ func (b *Builder) id(m device.Mem) (id int, ok bool) {
 	return id, true
 }
 
-// touched calls visit with the value of each operand of op, and whether op writes it.
-func (b *Builder) touched(op device.Op, visit func(id int, writes bool)) {
-	results := device.Results(op)
+func (b *Builder) entry(op device.Op, backward bool) entry {
+	e, results := entry{op: op, backward: backward}, device.Results(op)
 	device.Operands(op, func(m *device.Mem) {
 		results--
 		if id, ok := b.id(*m); ok {
-			visit(id, results >= 0)
+			e.uses = append(e.uses, use{id, results >= 0})
 		}
 	})
+	return e
+}
+
+// touches reports whether the operation has an operand in a value, and whether it writes it.
+func (e *entry) touches(value int) (touches, writes bool) {
+	for _, u := range e.uses {
+		if u.id == value {
+			touches, writes = true, writes || u.writes
+		}
+	}
+	return touches, writes
 }

@@ -1,6 +1,10 @@
 package program
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
 
 // Passes are the programs of a stage. Which of them run is the plan's choice: Whole, or Input and Weight of each micro-batch.
 type Passes struct {
@@ -41,14 +45,12 @@ func (b *Builder) needed(root func(*value) bool) []bool {
 	needed := make([]bool, len(b.entries))
 	read := make([]bool, len(b.values))
 	for i := len(b.entries) - 1; i >= 0; i-- {
-		op := b.entries[i].op
-		b.touched(op, func(id int, writes bool) {
-			if writes && (read[id] || root(&b.values[id])) {
-				needed[i] = true
-			}
-		})
+		uses := b.entries[i].uses
+		needed[i] = slices.ContainsFunc(uses, func(u use) bool { return u.writes && (read[u.id] || root(&b.values[u.id])) })
 		if needed[i] {
-			b.touched(op, func(id int, _ bool) { read[id] = true })
+			for _, u := range uses {
+				read[u.id] = true
+			}
 		}
 	}
 	return needed
@@ -74,7 +76,8 @@ func (b *Builder) joinSums() {
 		}
 		joined := *norm
 		joined.DX, joined.Plus = add.Out, plus
-		b.entries[i].op, b.entries[at].op = &joined, &device.Zero{} // absent: it writes nothing, so nobody needs it
+		b.entries[i] = b.entry(&joined, e.backward)
+		b.entries[at] = b.entry(&device.Zero{}, e.backward) // of nothing, so nobody needs it
 	}
 }
 
@@ -82,9 +85,7 @@ func (b *Builder) joinSums() {
 func (b *Builder) sumAfter(i int, x device.Mem) (at int, add *device.Add) {
 	want, _ := b.id(x)
 	for j := i + 1; j < len(b.entries); j++ {
-		touches := false
-		b.touched(b.entries[j].op, func(id int, _ bool) { touches = touches || id == want })
-		if !touches {
+		if touches, _ := b.entries[j].touches(want); !touches {
 			continue
 		}
 		found, ok := b.entries[j].op.(*device.Add)
@@ -102,9 +103,8 @@ func (b *Builder) sumAfter(i int, x device.Mem) (at int, add *device.Add) {
 // still reports whether a value is the same at operation j as at operation i, and there already.
 func (b *Builder) still(value, i, j int) bool {
 	there := b.values[value].external >= 0
-	for k, e := range b.entries[:j] {
-		written := false
-		b.touched(e.op, func(id int, writes bool) { written = written || writes && id == value })
+	for k := range b.entries[:j] {
+		_, written := b.entries[k].touches(value)
 		if written && k >= i {
 			return false
 		}

@@ -57,7 +57,7 @@ func (b *Builder) plan(l lists) (p Passes) {
 			p.Kept += padded(v.mem.Bytes())
 			later[id] = at
 			homes, halves, later = append(homes, home{}), append(halves, at), append(later, at)
-			l.input = slices.Insert(l.input, 0, entry{op: &device.Copy{Y: copied, X: v.mem}, backward: true})
+			l.input = slices.Insert(l.input, 0, b.entry(&device.Copy{Y: copied, X: v.mem}, true))
 		}
 	}
 	for _, one := range []struct {
@@ -76,7 +76,9 @@ func (b *Builder) plan(l lists) (p Passes) {
 func (b *Builder) uses(list []entry) []bool {
 	uses := make([]bool, len(b.values))
 	for _, e := range list {
-		b.touched(e.op, func(id int, _ bool) { uses[id] = true })
+		for _, u := range e.uses {
+			uses[u.id] = true
+		}
 	}
 	return uses
 }
@@ -88,12 +90,12 @@ type life struct{ first, last int }
 func (b *Builder) place(list []entry, homes []home) (*Program, int) {
 	lives := make([]life, len(b.values))
 	for i, e := range list {
-		b.touched(e.op, func(id int, _ bool) {
-			if lives[id].last == 0 {
-				lives[id].first = i + 1
+		for _, u := range e.uses {
+			if lives[u.id].last == 0 {
+				lives[u.id].first = i + 1
 			}
-			lives[id].last = i + 1
-		})
+			lives[u.id].last = i + 1
+		}
 	}
 	owner := b.share(list, homes, lives)
 	bytes := b.pack(homes, lives, owner)
