@@ -33,7 +33,8 @@ trap 'exit 143' TERM
 
 # start runs a daemon with its state in a temporary directory and sets AVGPIPE_SOCKET to the socket that it prints.
 start() {
-	"$bin/avgpiped" --dev >"$log" 2>&1 </dev/null &
+	: >"$log" # it is read before the daemon opens it
+	"$bin/avgpiped" --dev >>"$log" 2>&1 </dev/null &
 	daemon=$!
 	for _ in $(seq 150); do
 		AVGPIPE_SOCKET=$(sed -n 's/^ *export AVGPIPE_SOCKET=//p' "$log")
