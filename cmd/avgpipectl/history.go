@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,13 +63,7 @@ func (o *historyOptions) check(c *call) error {
 	if _, ok := terminal(c.out); ok && c.format == "png" && o.out == "" {
 		return usagef("a png is not for a terminal: name a file with --out")
 	}
-	if o.out == "" || o.force {
-		return nil
-	}
-	if _, err := os.Lstat(o.out); !errors.Is(err, fs.ErrNotExist) {
-		return usagef("%s exists; name another file, or replace it with --force", o.out)
-	}
-	return nil
+	return replaceable(o.out, o.force)
 }
 
 func (c *call) history(o historyOptions) error {
@@ -122,21 +114,7 @@ func (c *call) history(o historyOptions) error {
 		_, err := c.out.Write(text.Bytes())
 		return err
 	}
-	return writeOut(o.out, text.Bytes(), o.force)
-}
-
-// writeOut writes a file; one that exists only with force.
-func writeOut(path string, text []byte, force bool) error {
-	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	if force {
-		flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-	}
-	f, err := os.OpenFile(path, flags, 0o644) //nolint:gosec // the user's file, as the shell would make it
-	if err != nil {
-		return fmt.Errorf("write the history: %w", err)
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := os.WriteFile(o.out, text.Bytes(), 0o644); err != nil { //nolint:gosec // the user's file, as the shell would make it
 		return fmt.Errorf("write the history: %w", err)
 	}
 	return nil

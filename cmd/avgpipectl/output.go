@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -36,6 +38,22 @@ func (c *call) show(v any, write func(p *page)) error {
 func (c *call) printf(format string, args ...any) error {
 	_, err := fmt.Fprintf(c.out, format, args...)
 	return err
+}
+
+// replaceable refuses a file to write that is there, unless it is a plain one and may be replaced. An empty path is none.
+func replaceable(path string, force bool) error {
+	info, err := os.Lstat(path)
+	switch {
+	case path == "" || errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return usagef("%s is there and is no plain file; name another one", path)
+	case !force:
+		return usagef("%s is there; name another file, or replace it with --force", path)
+	}
+	return nil
 }
 
 // page is a text that is printed once it is whole.

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,18 +58,7 @@ func (o *tokenizeOptions) checkOut(files []string) error {
 	if dir, err := os.Stat(filepath.Dir(o.out)); err != nil || !dir.IsDir() {
 		return usagef("tokenize: --out %s: there is no directory %s; make it first", o.out, filepath.Dir(o.out))
 	}
-	info, err := os.Lstat(o.out)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("tokenize: --out: %w", err)
-	case !info.Mode().IsRegular():
-		return usagef("tokenize: --out %s is there and is no plain file; name another one", o.out)
-	case !o.force:
-		return usagef("tokenize: --out %s is there; name another file, or replace it with --force", o.out)
-	}
-	return nil
+	return replaceable(o.out, o.force)
 }
 
 func (c *call) tokenize(o tokenizeOptions) error {

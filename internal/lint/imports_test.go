@@ -104,7 +104,7 @@ var mayImport = map[string][]string{
 		"internal/history", "internal/logging", "internal/obstacle", "internal/plancache", "internal/shard", "internal/trace", "internal/words",
 		"internal/worker/control",
 	},
-	"internal/server": {"internal/api", "job"},
+	"internal/server": {"internal/access", "internal/api", "job"},
 
 	// Programs.
 	"cmd/avgpiped": {

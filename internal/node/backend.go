@@ -61,7 +61,7 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil { // the job is queued, so this is no refusal
 		warnings = append(warnings, fmt.Sprintf("no copy of the job's record can be kept yet: %v", err))
 	}
-	n.coordinator.Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Int("user", peer.UID),
+	n.coordinator.Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Uint32("user", peer.UID),
 		zap.Strings("choices", s.Why), zap.Strings("warnings", warnings))
 	return api.SubmitResponse{ID: result.Job, Warnings: warnings, Export: planned(s)}, nil
 }
@@ -71,11 +71,7 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 	if n.stopping() {
 		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
 	}
-	user := access.User{UID: uint32(peer.UID)}
-	for _, g := range peer.GIDs {
-		user.GIDs = append(user.GIDs, uint32(g))
-	}
-	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: user, Host: admission.Host{
+	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: access.User(peer), Host: admission.Host{
 		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), Reserved: reserved(n.config.StateDir), Pending: n.pendingOutputs(),
 	}})
 }
@@ -255,7 +251,7 @@ func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
 	if v.Status == nil && j.State.Ended() {
 		dropStale(&out)
 	}
-	out.Owner = server.UserName(int(j.Owner))
+	out.Owner = server.UserName(j.Owner)
 	if s != nil {
 		out.Export = n.exports.describe(j, s)
 	}

@@ -8,13 +8,12 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/access"
 )
 
-// Peer is the user at the other end of a connection, as the kernel knows it.
-type Peer struct {
-	UID  int
-	GIDs []int // the primary group first
-}
+// Peer is the user at the other end of a connection, as the kernel knows it: the primary group comes first.
+type Peer access.User
 
 type askerKey struct{}
 
@@ -62,13 +61,13 @@ func peerOf(c net.Conn) (Peer, error) {
 			failed = fmt.Errorf("peer: SO_PEERGROUPS: %w", err)
 			return
 		}
-		peer = Peer{UID: int(cred.Uid), GIDs: append([]int{int(cred.Gid)}, groups...)}
+		peer = Peer{UID: cred.Uid, GIDs: append([]uint32{cred.Gid}, groups...)}
 	})
 	return peer, errors.Join(err, failed)
 }
 
 // peerGroups returns the supplementary groups of the process that connected.
-func peerGroups(fd uintptr) ([]int, error) {
+func peerGroups(fd uintptr) ([]uint32, error) {
 	ids := make([]uint32, 64)
 	for {
 		size := uint32(4 * len(ids)) //nolint:gosec // at most 4 * NGROUPS_MAX
@@ -81,10 +80,6 @@ func peerGroups(fd uintptr) ([]int, error) {
 		case errno != 0:
 			return nil, errno
 		}
-		groups := make([]int, size/4)
-		for i := range groups {
-			groups[i] = int(ids[i])
-		}
-		return groups, nil
+		return ids[:size/4], nil
 	}
 }

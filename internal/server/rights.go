@@ -20,33 +20,33 @@ const (
 	owner  right = "The owner of the job, and administrators."
 )
 
-// access decides who may do what. Root and the daemon's own user are administrators, and so are the members of a group.
-type access struct{ adminGroup string }
+// rights decide who may do what. Root and the daemon's own user are administrators, and so are the members of a group.
+type rights struct{ adminGroup string }
 
 // administers reports whether a user is an administrator.
-func (a access) administers(p Peer) bool {
-	if p.UID == 0 || p.UID == os.Geteuid() {
+func (a rights) administers(p Peer) bool {
+	if p.UID == 0 || int(p.UID) == os.Geteuid() {
 		return true
 	}
 	group, err := user.LookupGroup(a.adminGroup)
 	if err != nil { // there is no such group, so nobody is in it
 		return false
 	}
-	id, err := strconv.Atoi(group.Gid)
-	return err == nil && slices.Contains(p.GIDs, id)
+	id, err := strconv.ParseUint(group.Gid, 10, 32)
+	return err == nil && slices.Contains(p.GIDs, uint32(id))
 }
 
 // owns reports whether a user may do everything with a job.
-func (a access) owns(p Peer, s *api.JobStatus) bool {
-	return p.UID == int(s.OwnerUID) || a.administers(p)
+func (a rights) owns(p Peer, s *api.JobStatus) bool {
+	return p.UID == s.OwnerUID || a.administers(p)
 }
 
 // forbidden refuses somebody who does not own a job, and says who may and how to become one of them.
-func (a access) forbidden(p Peer, s *api.JobStatus) error {
+func (a rights) forbidden(p Peer, s *api.JobStatus) error {
 	name := UserName(p.UID)
 	return api.Errorf(http.StatusForbidden, "job %s (%s) belongs to %s and you are %s: only its owner, root and members of the group %s may read, "+
 		"export or cancel it; to become a member: sudo usermod -aG %s %s, then log in again",
-		s.ID, s.Name, describeUser(s.Owner, int(s.OwnerUID)), p, a.adminGroup, a.adminGroup, name)
+		s.ID, s.Name, describeUser(s.Owner, s.OwnerUID), p, a.adminGroup, a.adminGroup, name)
 }
 
 // guard answers only those who have the right. The handler behind it gets a job by its id.
@@ -73,8 +73,8 @@ func (h *handler) permit(need right, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		if !h.access.owns(peer, &s) {
-			return h.access.forbidden(peer, &s)
+		if !h.rights.owns(peer, &s) {
+			return h.rights.forbidden(peer, &s)
 		}
 		r.SetPathValue("job", s.ID) // a name may become another job's
 		return nil
@@ -87,7 +87,7 @@ func (h *handler) visible(r *http.Request, jobs []api.JobStatus) []api.JobStatus
 	peer, err := peerFrom(r.Context())
 	seen := make([]api.JobStatus, len(jobs)) // JSON: [], not null
 	for i := range jobs {
-		if seen[i] = jobs[i]; err != nil || !h.access.owns(peer, &jobs[i]) {
+		if seen[i] = jobs[i]; err != nil || !h.rights.owns(peer, &jobs[i]) {
 			seen[i] = jobs[i].Public()
 		}
 	}
@@ -97,8 +97,8 @@ func (h *handler) visible(r *http.Request, jobs []api.JobStatus) []api.JobStatus
 // String names the user for people: "ada (uid 1000)".
 func (p Peer) String() string { return describeUser(UserName(p.UID), p.UID) }
 
-func describeUser(name string, uid int) string {
-	if name == strconv.Itoa(uid) {
+func describeUser(name string, uid uint32) string {
+	if name == fmt.Sprint(uid) {
 		return "uid " + name
 	}
 	return fmt.Sprintf("%s (uid %d)", name, uid)
@@ -108,11 +108,11 @@ func describeUser(name string, uid int) string {
 var userNames sync.Map
 
 // UserName returns the name of a user, its number where it has none.
-func UserName(uid int) string {
+func UserName(uid uint32) string {
 	if name, ok := userNames.Load(uid); ok {
 		return name.(string) //nolint:forcetypeassert,errcheck // only strings are stored
 	}
-	name := strconv.Itoa(uid)
+	name := fmt.Sprint(uid)
 	if u, err := user.LookupId(name); err == nil {
 		name = u.Username
 		userNames.Store(uid, name)

@@ -132,8 +132,8 @@ func TestAJobIsItsOwners(t *testing.T) {
 			}{
 				"the owner":           {Peer{UID: 1234}, "no-such-group"},
 				"root":                {Peer{UID: 0}, "no-such-group"},
-				"the daemon's user":   {Peer{UID: os.Geteuid()}, "no-such-group"},
-				"a member of a group": {Peer{UID: stranger, GIDs: []int{54322, os.Getgid()}}, mine.Name},
+				"the daemon's user":   {Peer{UID: uint32(os.Geteuid())}, "no-such-group"},
+				"a member of a group": {Peer{UID: stranger, GIDs: []uint32{54322, uint32(os.Getgid())}}, mine.Name},
 			} {
 				if w := ask(t, b, asker{peer: c.peer}, c.group, method, path); w.Code/100 != 2 {
 					t.Errorf("%s %s for %s: %d %s", method, path, what, w.Code, w.Body)
@@ -141,7 +141,7 @@ func TestAJobIsItsOwners(t *testing.T) {
 			}
 			b.asked = nil
 			for what, who := range map[string]asker{
-				"a stranger":        {peer: Peer{UID: stranger, GIDs: []int{54322}}},
+				"a stranger":        {peer: Peer{UID: stranger, GIDs: []uint32{54322}}},
 				"nobody that known": {err: io.ErrUnexpectedEOF},
 			} {
 				w := ask(t, b, who, mine.Name, method, path)

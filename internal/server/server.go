@@ -82,14 +82,14 @@ func serve(ctx context.Context, l net.Listener, s *http.Server, log *zap.Logger)
 
 // Handler returns the API as a handler, for Serve and for tests.
 func Handler(c Config) http.Handler {
-	h := &handler{backend: c.Backend, log: c.Log, access: access{adminGroup: c.AdminGroup}}
+	h := &handler{backend: c.Backend, log: c.Log, rights: rights{adminGroup: c.AdminGroup}}
 	return http.MaxBytesHandler(h.serve(h.routes()), maxBody)
 }
 
 type handler struct {
 	backend Backend
 	log     *zap.Logger
-	access  access
+	rights  rights
 }
 
 // answer turns a function that returns a value into a handler that sends it as JSON.

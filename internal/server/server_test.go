@@ -208,7 +208,7 @@ func TestCalls(t *testing.T) {
 	if err != nil || answer.ID != "1" || answer.Warnings[0] != "job.yaml" {
 		t.Errorf("submit: %+v, %v", answer, err)
 	}
-	if f.peer.UID != os.Geteuid() || len(f.peer.GIDs) == 0 || f.peer.GIDs[0] != os.Getegid() {
+	if int(f.peer.UID) != os.Geteuid() || len(f.peer.GIDs) == 0 || int(f.peer.GIDs[0]) != os.Getegid() {
 		t.Errorf("the peer is %+v, want this process: %d, %d", f.peer, os.Geteuid(), os.Getegid())
 	}
 	f.set(func(f *fake) { f.job = api.JobStatus{ID: "1", Name: "a b/c"} })
@@ -288,7 +288,7 @@ func TestTune(t *testing.T) {
 		return nil
 	}
 	report, err := c.Tune(t.Context(), api.SubmitRequest{File: "job.yaml"}, note)
-	if err != nil || report.Considered != 7 || len(seen) != 1 || seen[0] != "job.yaml" || f.peer.UID != os.Geteuid() {
+	if err != nil || report.Considered != 7 || len(seen) != 1 || seen[0] != "job.yaml" || int(f.peer.UID) != os.Geteuid() {
 		t.Errorf("tune: %+v after %v by %+v, %v", report, seen, f.peer, err)
 	}
 	f.set(func(f *fake) { f.tuneErr = "no candidate fits" })

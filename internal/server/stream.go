@@ -176,14 +176,8 @@ func (h *handler) tune(r *http.Request, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return h.backend.Tune(r.Context(), request, peer, func(u api.TuneUpdate) error {
-		text, err := json.Marshal(u)
-		if err != nil {
-			return fmt.Errorf("encode an update of a tuning: %w", err)
-		}
-		_, err = w.Write(append(text, '\n'))
-		return err
-	})
+	lines := json.NewEncoder(w)
+	return h.backend.Tune(r.Context(), request, peer, func(u api.TuneUpdate) error { return lines.Encode(u) })
 }
 
 // every calls f at once and then at every tick, until it says that it is done, fails, or ctx ends.
