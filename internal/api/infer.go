@@ -1,6 +1,7 @@
 package api
 
-// InferRequest says what to do with an exported model: `avgpiped infer` gets it from avgpipectl, as JSON. Zeros are no defaults.
+// InferRequest says what to do with an exported model: `avgpiped infer` gets it from avgpipectl, as JSON. The flags of avgpipectl have the
+// defaults; a number that is left out is 0.
 type InferRequest struct {
 	Verb   string `json:"verb"`
 	Model  string `json:"model"`            // its directory
