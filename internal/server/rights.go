@@ -98,7 +98,7 @@ func (h *handler) visible(r *http.Request, jobs []api.JobStatus) []api.JobStatus
 func (p Peer) String() string { return describeUser(UserName(p.UID), p.UID) }
 
 func describeUser(name string, uid uint32) string {
-	if name == fmt.Sprint(uid) {
+	if name == strconv.FormatUint(uint64(uid), 10) {
 		return "uid " + name
 	}
 	return fmt.Sprintf("%s (uid %d)", name, uid)
@@ -112,7 +112,7 @@ func UserName(uid uint32) string {
 	if name, ok := userNames.Load(uid); ok {
 		return name.(string) //nolint:forcetypeassert,errcheck // only strings are stored
 	}
-	name := fmt.Sprint(uid)
+	name := strconv.FormatUint(uint64(uid), 10)
 	if u, err := user.LookupId(name); err == nil {
 		name = u.Username
 		userNames.Store(uid, name)
