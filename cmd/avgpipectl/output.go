@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // printJSON prints a value on lines of its own.
@@ -240,4 +241,12 @@ func seconds(v *float64) string {
 		return "-"
 	}
 	return time.Duration(*v * float64(time.Second)).Round(time.Second).String()
+}
+
+// briefly prints a short time that may be unknown.
+func briefly(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return words.Seconds(*v)
 }

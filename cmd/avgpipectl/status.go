@@ -231,15 +231,14 @@ func metrics(m api.Metrics) string {
 
 // batches says how long a batch of each pipeline takes, and is expected to; "" while neither is known.
 func batches(s api.JobStatus) string {
-	switch {
-	case s.BatchS != nil && s.PredictedBatchS != nil:
-		return fmt.Sprintf("%s for each pipeline, %s expected by its tuning", words.Seconds(*s.BatchS), words.Seconds(*s.PredictedBatchS))
-	case s.BatchS != nil:
-		return words.Seconds(*s.BatchS) + " for each pipeline"
-	case s.PredictedBatchS != nil:
-		return words.Seconds(*s.PredictedBatchS) + " expected by its tuning"
+	var parts []string
+	if s.BatchS != nil {
+		parts = append(parts, words.Seconds(*s.BatchS)+" for each pipeline")
 	}
-	return ""
+	if s.PredictedBatchS != nil {
+		parts = append(parts, words.Seconds(*s.PredictedBatchS)+" expected by its tuning")
+	}
+	return strings.Join(parts, ", ")
 }
 
 // targets is what a loss of a task is the mean over.
@@ -277,17 +276,11 @@ func printStages(p *page, stages []api.StageStatus) {
 
 // printLinkStatus prints what messages between stages take, each way, where any were waited for.
 func printLinkStatus(p *page, links []api.LinkStatus) {
-	took := func(seconds *float64) string {
-		if seconds == nil {
-			return "-"
-		}
-		return words.Seconds(*seconds)
-	}
 	var t table
 	t.add("LINK", "MESSAGE", "DOWN", "UP")
 	for _, l := range links {
 		if l.DownS != nil || l.UpS != nil {
-			t.add(fmt.Sprintf("%d-%d", l.Link, l.Link+1), size(l.MessageBytes), took(l.DownS), took(l.UpS))
+			t.add(fmt.Sprintf("%d-%d", l.Link, l.Link+1), size(l.MessageBytes), briefly(l.DownS), briefly(l.UpS))
 		}
 	}
 	p.below(&t)

@@ -38,6 +38,7 @@ func (c *call) tune(o submitOptions) error {
 		return err
 	}
 	p := newProgress(c.messages)
+	p.last.State = api.Tuning // nothing but its progress is news
 	report, err := c.client.Tune(c.ctx, request, func(u api.TuneUpdate) error {
 		for _, w := range u.Warnings {
 			p.say(fmt.Sprint("warning: ", w))
@@ -45,7 +46,7 @@ func (c *call) tune(o submitOptions) error {
 		if u.Progress == nil {
 			return nil
 		}
-		return p.tuning(u.Progress)
+		return p.status(api.JobStatus{State: api.Tuning, Tuning: u.Progress})
 	})
 	if err := errors.Join(err, p.finish()); err != nil {
 		return err

@@ -79,9 +79,6 @@ func Foreign(text []byte, at time.Time) Entry {
 	if more {
 		line.Output = string(text)
 	}
-	encoded, err := json.Marshal(line)
-	if err != nil { // strings can be encoded
-		encoded = []byte(`{"level":"error","msg":"output that cannot be shown"}`)
-	}
+	encoded, _ := json.Marshal(line) // strings can be encoded
 	return Entry{Time: at, Level: zapcore.ErrorLevel, Text: encoded}
 }
