@@ -203,6 +203,31 @@ func TestTornAppendIsNoDamage(t *testing.T) {
 	}
 }
 
+// Garbage that reads as the index at the end of a full segment, and as nothing behind it, changes no file.
+func TestGarbageThatReadsAsAFullSegmentIsDamage(t *testing.T) {
+	wal := writtenLog(t, t.TempDir(), 3)
+	const firstFrame, frameIndex = 32, 2
+	f, err := os.OpenFile(segmentOf(t, wal), os.O_RDWR, 0)
+	if err == nil {
+		_, err = f.WriteAt(append([]byte{frameIndex}, make([]byte, 15)...), firstFrame) // an index of no entries, then no frame
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := filepath.Join(wal, metaName)
+	before, err := os.ReadFile(meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := entriesOf(t, wal); err == nil || !strings.Contains(err.Error(), segmentOf(t, wal)) {
+		t.Errorf("the error is %v; want it to name the segment", err)
+	}
+	if after, err := os.ReadFile(meta); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("a log that was refused changed its metadata (%v)", err)
+	}
+}
+
 // TestSegmentOfAnotherLogIsRefused and not deleted: raft-wal deletes what its metadata does not name.
 func TestSegmentOfAnotherLogIsRefused(t *testing.T) {
 	wal := writtenLog(t, t.TempDir(), 2)

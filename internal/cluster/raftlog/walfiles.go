@@ -150,6 +150,9 @@ func (m *metaFile) checkSegment(filer types.SegmentFiler, info types.SegmentInfo
 		return err
 	}
 	sealed, start, err := tail.Sealed()
+	if err == nil && sealed && tail.LastIndex() < max(last, info.BaseIndex) { // garbage can read as the end of a segment
+		err = fmt.Errorf("damaged: it is full and ends at entry %d; entries %d to %d were written to it", tail.LastIndex(), info.BaseIndex, last)
+	}
 	if err == nil && sealed {
 		err = m.change(func(r *metaRecord) {
 			full := &r.Log.Segments[len(r.Log.Segments)-1]
