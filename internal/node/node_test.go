@@ -159,7 +159,9 @@ func TestCancelCommitsAndEnds(t *testing.T) {
 	running := d.Submit(t, source)
 	queued := d.Submit(t, source)
 	before := d.Until(t, running, "trains", func(s api.JobStatus) bool { return s.State == api.Running && s.Round >= 20 })
-	d.Until(t, queued, "waits for cores", func(s api.JobStatus) bool { return s.State == api.Queued && strings.Contains(s.Reason, "0 of 2 are free") })
+	d.Until(t, queued, "waits for cores", func(s api.JobStatus) bool {
+		return s.State == api.Queued && strings.Contains(s.Reason, "0 of 2 are free")
+	})
 	for _, id := range []string{queued, running} {
 		if _, err := d.Client.Cancel(t.Context(), id); err != nil {
 			t.Fatal(err)
