@@ -198,6 +198,9 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 	if err != nil {
 		return err
 	}
+	if sum, _ := f.SquaredNorm(0); math.IsInf(sum, 0) {
+		return &stage.NonFiniteError{What: "gradient norm", Stage: f.index, Step: h.Step, Value: sum}
+	}
 	for name := range f.stash {
 		if !slices.Contains(h.Stash, name) {
 			delete(f.stash, name)

@@ -127,11 +127,19 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 	if err := r.exchangeTies(ctx, report.Step); err != nil {
 		return r.fault(report.Step, "tied gradients", err)
 	}
-	scale, err := r.norm(ctx, report)
-	if err != nil {
-		return r.fault(report.Step, "gradient norm", err)
+	scale, err := float32(1), error(nil)
+	clips := r.config.ClipNorm > 0
+	if clips {
+		if scale, err = r.norm(ctx, report); err != nil {
+			return r.fault(report.Step, "gradient norm", err)
+		}
 	}
 	err = r.do(ctx, report.Step, func() error {
+		if !clips {
+			if err := r.readLoss(report); err != nil {
+				return err
+			}
+		}
 		h := stage.Hyper{Step: report.Step - r.fresh, Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale}
 		return r.update(report.Step, h, true)
 	})
@@ -143,8 +151,8 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 
 // updateInside takes an optimizer step that stands in the plan. On the executor.
 func (r *runner) updateInside(c *cell) error {
-	sum, report := 0.0, StepReport{Step: r.step}
-	if err := r.measure(&sum, &report); err != nil {
+	report := StepReport{Step: r.step}
+	if err := r.readLoss(&report); err != nil {
 		return err
 	}
 	r.loss, r.forward = r.loss+report.Loss*r.forward, 0
@@ -160,16 +168,15 @@ func (r *runner) updateInside(c *cell) error {
 // norm finds the batch's loss and its squared gradient norm over all stages, and returns the factor that clips the gradients. The
 // sum runs down the pipeline, stage after stage, so that it has the same bits on every split; the total comes back up.
 func (r *runner) norm(ctx context.Context, report *StepReport) (scale float32, err error) {
-	clips := r.config.ClipNorm > 0
 	sum := 0.0
-	if clips && !r.first() {
+	if !r.first() {
 		if sum, err = r.receiveNorm(ctx, r.up, r.index-1, report.Step); err != nil {
 			return 0, err
 		}
 	}
 	err = r.do(ctx, report.Step, func() error { return r.measure(&sum, report) })
-	if err != nil || !clips {
-		return 1, err
+	if err != nil {
+		return 0, err
 	}
 	if !r.last() {
 		if err := r.sendNorm(ctx, r.down, r.index+1, report.Step, sum); err != nil {
@@ -188,15 +195,21 @@ func (r *runner) norm(ctx context.Context, report *StepReport) (scale float32, e
 	return stage.ClipFactor(sum, r.config.ClipNorm), nil
 }
 
-// measure adds this stage's squared norm to sum and reads the loss, on the executor.
+// readLoss reads the batch's loss on the last stage. On the executor.
+func (r *runner) readLoss(report *StepReport) (err error) {
+	if !r.last() {
+		return nil
+	}
+	if report.Loss, err = r.stage.Loss(); err != nil {
+		return err
+	}
+	return finite("loss", r.index, report.Step, report.Loss)
+}
+
+// measure reads the loss and adds this stage's squared norm to sum. On the executor.
 func (r *runner) measure(sum *float64, report *StepReport) (err error) {
-	if r.last() {
-		if report.Loss, err = r.stage.Loss(); err != nil {
-			return err
-		}
-		if err := finite("loss", r.index, report.Step, report.Loss); err != nil {
-			return err
-		}
+	if err := r.readLoss(report); err != nil {
+		return err
 	}
 	if *sum, err = r.stage.SquaredNorm(*sum); err != nil {
 		return err

@@ -9,11 +9,10 @@ import (
 
 // copies are the BF16 copies of parameters that products read where they compute in BF16; the parameters themselves stay F32.
 // The flat vector of the parameters counts its writes, so a pass knows when the copies are out of date and makes them again only
-// then. A step of the stage, which does not write through that vector, clears made.
+// then. A step of the stage, which does not write through that vector, makes them itself.
 type copies struct {
-	whole  device.Mem   // BF16: of all tensors that are copied, absent where none is
-	own    []device.Mem // of each tensor; absent where passes read the tensor itself
-	made   bool         // the copies are current, if the parameters have been written `writes` times
+	whole  device.Mem // BF16: of all tensors that are copied, absent where none is
+	made   bool       // the copies are current, if the parameters have been written `writes` times
 	writes uint64
 }
 
@@ -30,16 +29,13 @@ func (c *Computed) allocateCopies() (err error) {
 	if total == 0 {
 		return nil
 	}
-	x := &c.copies
-	if x.whole, err = c.alloc("copies of the parameters", device.BF16, total); err != nil {
+	if c.copies.whole, err = c.alloc("copies of the parameters", device.BF16, total); err != nil {
 		return err
 	}
-	x.own = make([]device.Mem, len(c.tensors))
-	cut := cutter{mem: x.whole}
+	cut := cutter{mem: c.copies.whole}
 	for i := range c.tensors {
 		if t := &c.tensors[i]; c.copied(t) {
-			x.own[i] = cut.take(t.param.Len())
-			c.weights[i] = x.own[i]
+			c.weights[i] = cut.take(t.param.Len())
 		}
 	}
 	return nil
@@ -51,20 +47,8 @@ func (c *Computed) refresh() {
 	if x.whole.Absent() || x.made && x.writes == writes {
 		return
 	}
-	for i := range c.tensors {
-		if !x.own[i].Absent() {
-			c.dev.Do(&device.Copy{Y: x.own[i], X: c.source(&c.tensors[i])})
-		}
-	}
+	c.run(c.between.copies, device.Args{})
 	x.made, x.writes = true, writes
-}
-
-// source is the F32 memory that the passes of a batch compute with, or copy to BF16: the parameter, or with asgd the iterate.
-func (c *Computed) source(t *tensor) device.Mem {
-	if c.config.Optimizer.Name == "asgd" && !c.config.ForwardOnly {
-		return t.s[1]
-	}
-	return t.p
 }
 
 // checkTypes reports the first two neighbouring layers of which one writes a type that the other does not read.

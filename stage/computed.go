@@ -39,12 +39,17 @@ type Computed struct {
 	slots       []slot
 	weightSlots []weightSlot
 	memory      program.Memory // of the pass that runs
+	between     between
 	staged      staged
 
-	losses     device.Mem // (targets) of one micro-batch
-	lossSum    device.Mem // (targets) weighted, of the micro-batches since ZeroGradients
+	losses     device.Mem  // (targets) of one micro-batch
+	lossSum    device.Mem  // (targets) weighted, of the micro-batches since ZeroGradients
+	noLoss     device.Zero // of lossSum
 	lossWeight float64
 	hostLosses []float32
+	sum        device.Mem // F64, of the squares of the gradients
+	hostSum    []float64
+	measured   bool   // the batch's gradients have been added to it
 	step       uint64 // of the last micro-batch, for messages
 }
 
@@ -70,6 +75,7 @@ func New(config Config) (*Computed, error) {
 		}
 	}
 	c.findTies()
+	c.writeBetween()
 	c.initialise()
 	return c, c.dev.Synchronize()
 }
@@ -88,6 +94,10 @@ func (c *Computed) allocateVectors() error {
 			return err
 		}
 		c.gradients = device.NewVector(c.dev, g)
+		if c.sum, err = c.alloc("the sum of squared gradients", device.F64, 1); err != nil {
+			return err
+		}
+		c.hostSum = make([]float64, 1)
 	}
 	var states [2]device.Mem
 	for i := range c.shape.StateVectors {
@@ -102,7 +112,7 @@ func (c *Computed) allocateVectors() error {
 		t.s = [2]device.Mem{t.cut(states[0]), t.cut(states[1])}
 		c.params, c.grads = append(c.params, t.p), append(c.grads, t.g)
 		weight := t.p
-		if c.config.Optimizer.Name == "asgd" && !c.config.ForwardOnly {
+		if c.iterates() {
 			weight = t.s[1]
 		}
 		c.weights = append(c.weights, weight)
@@ -121,7 +131,7 @@ func (c *Computed) allocateBoundaries() (err error) {
 		if c.lossSum, err = c.alloc("losses", device.F32, targets); err != nil {
 			return err
 		}
-		c.hostLosses = make([]float32, targets)
+		c.noLoss, c.hostLosses = device.Zero{X: c.lossSum}, make([]float32, targets)
 	}
 	in, out := c.passes.in, c.passes.out
 	if c.last || !c.host {

@@ -66,10 +66,8 @@ type slot struct {
 	// input and targets wrap the caller's buffers when the device shares the host's memory.
 	input, targets device.Mem
 	scale          float32 // of the loss
-	// grads are the gradients of each tensor with the slot's own memory for running statistics, those of statistics; nil where
-	// statistics are counted at once.
-	grads      []device.Mem
-	statistics []int
+	// grads are the gradients of each tensor with the slot's own memory for running statistics; nil where statistics are counted at once.
+	grads []device.Mem
 }
 
 type slotState uint8

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // Optimizer says how gradients become updates. The learning rate is not here: it changes from step to step and arrives in
@@ -83,6 +85,18 @@ func (o Optimizer) StateVectors() int {
 
 // Adaptive reports whether the named optimizer divides its updates by the size of the gradients, as the Adam family does.
 func Adaptive(name string) bool { return name == "adam" || name == "adamw" }
+
+// update is what changes from step to step.
+func (o Optimizer) update(h Hyper) device.Update {
+	return device.Update{
+		LearningRate: h.LearningRate, GradScale: h.GradScale, First: h.Step == 0, Share: o.averageShare(h),
+		Correction1: correction(o.Beta1, h.Step), Correction2: correction(o.Beta2, h.Step),
+	}
+}
+
+func correction(beta float64, step uint64) float32 {
+	return float32(1 - math.Pow(beta, float64(step+1)))
+}
 
 // averageShare is how far asgd's average moves toward the iterate of a step: 1/n where it is then the average of n iterates.
 func (o Optimizer) averageShare(h Hyper) float32 {

@@ -35,7 +35,7 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	}
 	c.begin(device.ForwardWork)
 	s.weights, s.input = weights, c.enter(s.input, input, c.passes.in)
-	c.iterate()
+	c.makeIterates()
 	c.refresh()
 	c.clearStatistics(s)
 	if c.last {

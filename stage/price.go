@@ -43,7 +43,7 @@ func (c Config) Bytes() (Bytes, error) {
 	taken(int64(s.stashBytes())/int64(max(c.Versions-1, 1)), c.Versions-1)
 	b.Activations = taken(words(floats(p.arena)), 1)
 	if !c.ForwardOnly {
-		b.Gradients = taken(words(length), 1)
+		b.Gradients = taken(words(length), 1) + int64(device.F64.Bytes())
 		b.State = taken(words(length), c.Optimizer.StateVectors())
 		b.Activations += taken(words(p.inFlight(c)), c.Slots) + taken(words(floats(p.training.Kept)), c.WeightSlots)
 	}

@@ -93,10 +93,12 @@ type Stage interface {
 	// stage. A loss that is not finite is an error of type *NonFiniteError.
 	Loss() (float64, error)
 	// SquaredNorm adds the squared gradient norm of this stage's parameters, in order, to sum. A tied copy counts on the
-	// first stage only. Passing the sum from stage to stage gives the same bits on every split.
+	// first stage only. Passing the sum from stage to stage gives the same bits on every split. A norm that is not finite is an error of
+	// type *NonFiniteError. It takes a pass over the gradients, which a caller that does not clip leaves to Step.
 	SquaredNorm(sum float64) (float64, error)
 	// Step applies the optimizer to the parameters and, unless delta is nil, adds the applied update to delta. Call
-	// ZeroGradients before the next backward.
+	// ZeroGradients before the next backward. Where SquaredNorm has not been called in the batch, Step looks at the gradients itself, as it
+	// reads them; an error of type *NonFiniteError then comes after the step.
 	Step(h Hyper, delta flat.Vector) error
 	// ZeroGradients begins a batch. Gradients are undefined from then until the first weight half of a backward, or until
 	// SquaredNorm or Step if there is none.

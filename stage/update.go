@@ -33,22 +33,33 @@ func (c *Computed) finite(what string, value float64) error {
 	return nil
 }
 
-// sumTies adds the gradients of copies that lie on this stage, once a batch. The sum of two numbers does not depend on
-// their order, so it has the bits that two stages get which add each other's.
+// sumTies completes the gradients of a batch, once.
 func (c *Computed) sumTies() {
 	if c.tiesSummed {
 		return
 	}
 	if c.fresh { // no backward has run
-		c.zeroGradients(true)
+		c.run(c.between.fresh, device.Args{})
 		c.fresh = false
 	}
-	for _, p := range c.pairs {
-		original, copied := c.grads[p[0]], c.grads[p[1]]
-		c.dev.Do(&device.Add{Out: original, A: original, B: copied})
-		c.dev.Do(&device.Copy{Y: copied, X: original})
-	}
+	c.run(c.between.ties, device.Args{})
 	c.tiesSummed = true
+}
+
+// addSquares has the squares of the gradients added to a sum, by the programs that run before squares reads it.
+func (c *Computed) addSquares(sum float64) {
+	c.hostSum[0], c.measured = sum, true
+	c.dev.Upload(c.sum, device.DoubleBytes(c.hostSum))
+	c.bindSum(c.sum)
+}
+
+// squares is the sum.
+func (c *Computed) squares() (float64, error) {
+	c.dev.Download(device.DoubleBytes(c.hostSum), c.sum)
+	if err := c.dev.Synchronize(); err != nil {
+		return 0, fmt.Errorf("%s: gradient norm: %w", c.config.what(), err)
+	}
+	return c.hostSum[0], c.finite("gradient norm", math.Sqrt(c.hostSum[0]))
 }
 
 // SquaredNorm implements Stage: sum = sum + |g|^2 tensor by tensor, so that stages which pass the sum along do the same
@@ -58,121 +69,83 @@ func (c *Computed) SquaredNorm(sum float64) (float64, error) {
 		return sum, nil
 	}
 	c.sumTies()
-	for i := range c.tensors {
-		if t := &c.tensors[i]; t.TiedTo == "" && t.param.Running == 0 {
-			sum += c.dev.Dot(t.g, t.g)
-		}
-	}
-	if err := c.dev.Synchronize(); err != nil {
-		return 0, fmt.Errorf("%s: gradient norm: %w", c.config.what(), err)
-	}
-	return sum, c.finite("gradient norm", math.Sqrt(sum))
+	c.addSquares(sum)
+	c.run(c.between.norm, device.Args{})
+	return c.squares()
 }
 
 // Step implements Stage. Adam's bias correction takes h.Step+1 as the number of updates, this one included, since its
 // moments were zero (Kingma and Ba 2015, algorithm 1): whoever starts with fresh State counts from 0 again.
 func (c *Computed) Step(h Hyper, delta flat.Vector) error {
+	fail := func(err error) error { return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, err) }
 	if c.config.ForwardOnly {
-		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, errors.New("the stage is forward-only"))
+		return fail(errors.New("the stage is forward-only"))
 	}
 	c.begin(device.UpdateWork)
 	c.sumTies()
-	var d device.Mem
-	if delta != nil {
-		var err error
-		if d, err = c.vector(delta); err != nil {
-			return fmt.Errorf("%s: optimizer step %d: delta: %w", c.config.what(), h.Step, err)
-		}
+	if err := c.bindDelta(delta); err != nil {
+		return fail(fmt.Errorf("delta: %w", err))
 	}
 	if err := c.stash(h.Stash); err != nil {
-		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, err)
+		return fail(err)
 	}
-	o := c.config.Optimizer
-	c.newest, c.copies.made = h.Version, false
-	for i := range c.tensors {
-		t := &c.tensors[i]
-		if t.param.Running > 0 {
-			c.advance(t, t.cut(d))
-			continue
-		}
-		decay := float32(0)
-		if t.param.Decay {
-			decay = float32(o.WeightDecay)
-		}
-		if o.Name == "asgd" {
-			c.dev.Do(&device.ASGDStep{P: t.p, G: t.g, S: t.s[0], Delta: t.cut(d), ASGD: device.ASGD{
-				LearningRate: h.LearningRate, WeightDecay: decay, GradScale: h.GradScale, Share: o.averageShare(h),
-			}})
-			continue
-		}
-		if o.Name == "sgd" {
-			c.dev.Do(&device.SGDStep{P: t.p, G: t.g, M: t.s[0], Delta: t.cut(d), SGD: device.SGD{
-				LearningRate: h.LearningRate, Momentum: float32(o.Momentum), Nesterov: o.Nesterov,
-				First: h.Step == 0, WeightDecay: decay, GradScale: h.GradScale,
-			}})
-			continue
-		}
-		c.dev.Do(&device.AdamStep{P: t.p, G: t.g, M: t.s[0], V: t.s[1], Delta: t.cut(d), Adam: device.Adam{
-			LearningRate: h.LearningRate, Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Epsilon: float32(o.Epsilon),
-			WeightDecay: decay, Decoupled: o.Name == "adamw", GradScale: h.GradScale,
-			Correction1: correction(o.Beta1, h.Step), Correction2: correction(o.Beta2, h.Step),
-		}})
+	measured := c.measured
+	if c.bindSum(device.Mem{}); !measured {
+		c.addSquares(0)
+	}
+	if delta != nil {
+		c.run(c.between.leave, device.Args{})
+	}
+	c.run(c.between.step, device.Args{Update: c.config.Optimizer.update(h)})
+	if delta != nil {
+		c.run(c.between.back, device.Args{})
+	}
+	c.newest, c.copies.made, c.copies.writes = h.Version, !c.iterates(), device.Writes(c.parameters)
+	if !measured {
+		_, err := c.squares()
+		return err
 	}
 	if err := c.dev.Synchronize(); err != nil {
-		return fmt.Errorf("%s: optimizer step %d: %w", c.config.what(), h.Step, err)
+		return fail(err)
 	}
 	return nil
 }
 
-// advance moves a running statistic toward the batch's, p = p + Running (g - p), and adds the move to delta.
-func (c *Computed) advance(t *tensor, delta device.Mem) {
-	if !delta.Absent() {
-		c.dev.Do(&device.Axpy{Y: delta, A: -1, X: t.p})
+// bindDelta binds a vector that a step adds to, or none.
+func (c *Computed) bindDelta(v flat.Vector) (err error) {
+	var whole device.Mem
+	if v != nil {
+		if whole, err = c.vector(v); err != nil {
+			return err
+		}
 	}
-	c.dev.Do(&device.Lerp{Y: t.p, A: t.param.Running, X: t.g})
-	if !delta.Absent() {
-		c.dev.Do(&device.Axpy{Y: delta, A: 1, X: t.p})
+	for i := range c.tensors {
+		c.between.memory.External[c.bound(delta, i)] = c.tensors[i].cut(whole)
 	}
+	return nil
 }
 
-func correction(beta float64, step uint64) float32 {
-	return float32(1 - math.Pow(beta, float64(step+1)))
-}
-
-// iterate makes the weights of a batch that has not begun: what asgd computes with is the average and what the iterate is
+// makeIterates makes the weights of a batch that has not begun: what asgd computes with is the average and what the iterate is
 // ahead of it. Averaging between pipelines, which moves the parameters, so moves the iterate along.
-func (c *Computed) iterate() {
+func (c *Computed) makeIterates() {
 	if c.begun {
 		return
 	}
 	c.begun = true
-	if c.config.Optimizer.Name != "asgd" || c.config.ForwardOnly {
-		return
-	}
-	for i := range c.tensors {
-		t := &c.tensors[i]
-		c.dev.Do(&device.Add{Out: t.s[1], A: t.p, B: t.s[0]})
-	}
-	c.copies.made = false
-}
-
-// zeroGradients sets the gradients of the tensors that are Param.Product, or of the others, to 0.
-func (c *Computed) zeroGradients(product bool) {
-	for i := range c.tensors {
-		if t := &c.tensors[i]; t.param.Product == product {
-			c.dev.Do(&device.Zero{X: t.g})
-		}
+	if c.iterates() {
+		c.run(c.between.iterate, device.Args{})
+		c.copies.made = false
 	}
 }
 
 // ZeroGradients implements Stage. Those that a product makes are set by the first weight half of the batch.
 func (c *Computed) ZeroGradients() {
 	if c.gradients != nil {
-		c.zeroGradients(false)
+		c.run(c.between.batch, device.Args{})
 		c.fresh = true
 	}
 	if c.last {
-		c.dev.Do(&device.Zero{X: c.lossSum})
+		c.dev.Do(&c.noLoss)
 	}
-	c.lossWeight, c.tiesSummed, c.begun = 0, false, false
+	c.lossWeight, c.tiesSummed, c.measured, c.begun = 0, false, false, false
 }

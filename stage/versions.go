@@ -106,16 +106,16 @@ func (c *Computed) stash(names []int) error {
 		return fmt.Errorf("%d versions of the weights are asked for beside the new one, the stage was made for %d",
 			len(names), len(c.versions))
 	}
-	c.iterate()
+	c.makeIterates()
 	c.refresh()
 	for i := range c.tensors {
 		if c.copied(&c.tensors[i]) { // the newest gets the memory, and makes its copies anew
 			unused.weights[i], c.weights[i] = c.weights[i], unused.weights[i]
-			c.copies.own[i] = c.weights[i]
-		} else {
-			c.dev.Do(&device.Copy{Y: unused.weights[i], X: c.weights[i]})
 		}
 	}
+	c.bindRole(older, unused.weights)
+	c.run(c.between.keep, device.Args{})
+	c.bindRole(weight, c.weights)
 	unused.name, unused.kept = c.newest, true
 	return nil
 }
@@ -145,21 +145,22 @@ func (c *Computed) cutStatistics(s *slot, cut *cutter) {
 	for i := range c.tensors {
 		if p := c.tensors[i].param; p.Running > 0 {
 			s.grads[i] = cut.take(p.Len())
-			s.statistics = append(s.statistics, i)
 		}
 	}
 }
 
 // clearStatistics begins the forward of a micro-batch.
 func (c *Computed) clearStatistics(s *slot) {
-	for _, i := range s.statistics {
-		c.dev.Do(&device.Zero{X: s.grads[i]})
+	if s.grads != nil {
+		c.bindRole(statistic, s.grads)
+		c.run(c.between.clear, device.Args{})
 	}
 }
 
 // countStatistics adds a micro-batch's statistics where the step takes them, with its other gradients.
 func (c *Computed) countStatistics(s *slot) {
-	for _, i := range s.statistics {
-		c.dev.Do(&device.Axpy{Y: c.grads[i], A: 1, X: s.grads[i]})
+	if s.grads != nil {
+		c.bindRole(statistic, s.grads)
+		c.run(c.between.count, device.Args{})
 	}
 }

@@ -8,7 +8,8 @@ type Args struct {
 	// LossScale is what the gradient of each target's loss is multiplied by.
 	LossScale float32
 	// Fresh says that gradients which one product makes are undefined: it sets them instead of adding.
-	Fresh bool
+	Fresh  bool
+	Update Update // of the optimizer's step
 }
 
 // Factor names an argument that a number of an operation is multiplied by.
@@ -68,6 +69,19 @@ func Resolver(op Op, fresh bool) func(Args) {
 		return factored(&o.A, o.By)
 	case *CrossEntropy:
 		return factored(&o.Scale, o.By)
+	case *AdamStep:
+		return func(a Args) {
+			u := a.Update
+			o.LearningRate, o.GradScale, o.Correction1, o.Correction2 = u.LearningRate, u.GradScale, u.Correction1, u.Correction2
+		}
+	case *SGDStep:
+		return func(a Args) {
+			o.LearningRate, o.GradScale, o.First = a.Update.LearningRate, a.Update.GradScale, a.Update.First
+		}
+	case *ASGDStep:
+		return func(a Args) {
+			o.LearningRate, o.GradScale, o.Share = a.Update.LearningRate, a.Update.GradScale, a.Update.Share
+		}
 	case *MatMul:
 		if fresh && o.Accumulate {
 			return func(a Args) { o.Accumulate = !a.Fresh }

@@ -37,6 +37,11 @@ func FloatBytes(s []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
 }
 
+// DoubleBytes views doubles as their bytes in native order, for Upload and Download.
+func DoubleBytes(s []float64) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 8*len(s))
+}
+
 // IntBytes views 32-bit integers as their bytes in native order, for Upload and Download.
 func IntBytes(s []int32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))

@@ -21,8 +21,13 @@ func needAtLeast(op, operand string, m Mem, t Type, n int) {
 
 // needOptional is need for an F32 operand that may be absent.
 func needOptional(op, operand string, m Mem, n int) {
+	needOptionalType(op, operand, m, F32, n)
+}
+
+// needOptionalType is need for an operand that may be absent.
+func needOptionalType(op, operand string, m Mem, t Type, n int) {
 	if !m.Absent() {
-		need(op, operand, m, F32, n)
+		need(op, operand, m, t, n)
 	}
 }
 
@@ -67,9 +72,6 @@ func floating(op, operand string, t Type) Type {
 	}
 	return t
 }
-
-// CheckDot panics unless x and y are F32 and of one length.
-func CheckDot(x, y Mem) { needF32("Dot", x.n, x, y) }
 
 // CheckIDs panics where an id or a target of op lies outside of its table: it would read or write beyond it. Devices whose memory is the
 // host's call it before they run an operation.

@@ -16,12 +16,17 @@ const (
 	F32 Type = iota
 	I32
 	BF16
+	F64 // of sums that end on the host
 )
 
 // Bytes is the size of one element.
 func (t Type) Bytes() int {
-	if t == BF16 {
+	switch t {
+	case BF16:
 		return 2
+	case F64:
+		return 8
+	case F32, I32:
 	}
 	return 4
 }
@@ -35,6 +40,8 @@ func (t Type) String() string {
 		return "i32"
 	case BF16:
 		return "bf16"
+	case F64:
+		return "f64"
 	}
 	return "invalid"
 }
@@ -60,8 +67,13 @@ func NewSymbol(typ Type, n int) Mem { return NewMem(unsafe.Pointer(new(symbol)),
 // Symbol is the symbol, or the allocation, that m lies in, and how many bytes from its start.
 func (m Mem) Symbol() (symbol unsafe.Pointer, offset int) { return m.base, m.offset }
 
-// Place makes m lie at an offset in bytes from the first element of base.
-func (m *Mem) Place(base Mem, offset int) { m.base, m.offset = base.base, base.offset+offset }
+// Place makes m lie at an offset in bytes from the first element of base. It is absent where base is.
+func (m *Mem) Place(base Mem, offset int) {
+	m.base, m.offset = base.base, base.offset+offset
+	if base.base == nil {
+		m.offset = 0
+	}
+}
 
 // Len is the number of elements.
 func (m Mem) Len() int { return m.n }
@@ -69,8 +81,13 @@ func (m Mem) Len() int { return m.n }
 // Type is the element type.
 func (m Mem) Type() Type { return m.typ }
 
-// Bytes is the size in bytes.
-func (m Mem) Bytes() int { return m.n * m.typ.Bytes() }
+// Bytes is the size in bytes; 0 when m is absent.
+func (m Mem) Bytes() int {
+	if m.base == nil {
+		return 0
+	}
+	return m.n * m.typ.Bytes()
+}
 
 // Absent reports whether m is the zero Mem.
 func (m Mem) Absent() bool { return m.base == nil }
@@ -110,6 +127,14 @@ func (m Mem) I32() []int32 {
 	return unsafe.Slice((*int32)(m.Pointer()), m.n)
 }
 
+// F64 views the elements as host memory, as F32 does.
+func (m Mem) F64() []float64 {
+	if m.typ != F64 {
+		panic("device: F64 view of " + m.typ.String())
+	}
+	return unsafe.Slice((*float64)(m.Pointer()), m.n)
+}
+
 // Threaded is implemented by devices that care which OS thread calls them. The executor calls Attach once, from the
 // goroutine that it has locked to its OS thread, before the first operation; the device may bind that thread to processors
 // (threads that it starts later inherit the binding). The executor must then end without unlocking the goroutine, so that
@@ -124,9 +149,6 @@ type Threaded interface {
 type Device interface {
 	// Do runs an operation. It keeps op no longer than until it returns.
 	Do(op Op)
-	// Dot is the sum of x[i] y[i], F32, accumulated in float64 in a fixed order.
-	Dot(x, y Mem) float64
-
 	// Name says what the device is, for people: "cpu (oneDNN 2.6.3, avx512_core_bf16, 1 thread)".
 	Name() string
 	// Host reports whether the device's memory is the host's, so that Mem.F32 and Wrap work.

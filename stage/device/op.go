@@ -53,10 +53,12 @@ func Results(op Op) int {
 		return 2
 	case *Norm, *AttentionBackward, *GroupNormBackward:
 		return 3
-	case *LSTM, *AdditiveAttentionBackward, *AdamStep:
+	case *LSTM, *AdditiveAttentionBackward, *ASGDStep:
 		return 4
-	case *SGDStep, *ASGDStep:
-		return 3
+	case *SGDStep:
+		return 5
+	case *AdamStep:
+		return 6
 	}
 	return 1
 }

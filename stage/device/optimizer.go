@@ -49,32 +49,58 @@ func (a Adam) Derived() (coupled, keep, rate, root float32) {
 	return coupled, keep, a.LearningRate / a.Correction1, float32(math.Sqrt(float64(a.Correction2)))
 }
 
-// Operations that turn gradients into updates: one step of the optimizer on a run of parameters. Unless Delta is absent, Delta += (P after)
-// - (P before). Every product is rounded before its sum (exact on every device, so that the two copies of a tied parameter stay equal).
+// Update are the numbers of an optimizer step that change from one to the next. A program's steps take them from Args.
+type Update struct {
+	LearningRate             float32
+	GradScale                float32
+	Correction1, Correction2 float32 // of AdamStep
+	First                    bool    // of SGDStep
+	Share                    float32 // of ASGDStep
+}
+
+// SquaredNorm adds |X|^2 to Sum, one F64. It accumulates in F64, in a fixed order.
+type SquaredNorm struct{ Sum, X Mem }
+
+// Operations that turn gradients into updates: one step of the optimizer on a run of parameters. Every product is rounded before its sum
+// (exact on every device, so that the two copies of a tied parameter stay equal). Three operands may be absent, and save passes over
+// memory: Delta += (P after) - (P before); Copy16 = P after, rounded as Copy rounds to BF16; Sum += |G|^2, as SquaredNorm does.
 type (
 	// AdamStep updates P, M and V from G as Adam.Derived writes it.
 	AdamStep struct {
-		P, M, V, Delta, G Mem
+		P, M, V, Delta, Copy16, Sum, G Mem
 		Adam
 	}
 	// SGDStep updates P and, when Momentum is not 0, the momentum buffer M.
 	SGDStep struct {
-		P, M, Delta, G Mem
+		P, M, Delta, Copy16, Sum, G Mem
 		SGD
 	}
 	// ASGDStep takes one step of SGD from the iterate P + S, and averages the iterates (Polyak and Juditsky 1992).
 	//
 	//	ahead = s - LearningRate (GradScale g + WeightDecay (p + s));   p = p + Share ahead;   s = ahead - Share ahead
 	ASGDStep struct {
-		P, S, Delta, G Mem
+		P, S, Delta, Sum, G Mem
 		ASGD
 	}
 )
 
 // Check implements Op.
+func (o *SquaredNorm) Check() {
+	need("SquaredNorm", "sum", o.Sum, F64, 1)
+	need("SquaredNorm", "x", o.X, F32, o.X.n)
+}
+
+// checkStep checks the operands that any step may have beside its parameters.
+func checkStep(op string, parameters int, delta, copy16, sum Mem) {
+	needOptional(op, "delta", delta, parameters)
+	needOptionalType(op, "copy16", copy16, BF16, parameters)
+	needOptionalType(op, "sum", sum, F64, 1)
+}
+
+// Check implements Op.
 func (o *AdamStep) Check() {
 	needF32("AdamStep", o.P.n, o.P, o.G, o.M, o.V)
-	needOptional("AdamStep", "delta", o.Delta, o.P.n)
+	checkStep("AdamStep", o.P.n, o.Delta, o.Copy16, o.Sum)
 }
 
 // Check implements Op.
@@ -83,11 +109,11 @@ func (o *SGDStep) Check() {
 	if o.Momentum != 0 {
 		needF32("SGDStep", o.P.n, o.M)
 	}
-	needOptional("SGDStep", "delta", o.Delta, o.P.n)
+	checkStep("SGDStep", o.P.n, o.Delta, o.Copy16, o.Sum)
 }
 
 // Check implements Op.
 func (o *ASGDStep) Check() {
 	needF32("ASGDStep", o.P.n, o.P, o.G, o.S)
-	needOptional("ASGDStep", "delta", o.Delta, o.P.n)
+	checkStep("ASGDStep", o.P.n, o.Delta, Mem{}, o.Sum)
 }

@@ -95,8 +95,6 @@ func (v *vector) Mul(x flat.Vector) {
 	v.dev.Do(&v.mul)
 }
 
-func (v *vector) Dot(x flat.Vector) float64 { return v.dev.Dot(v.mem, v.operand("Dot", x)) }
-
 func (v *vector) Read(dst []float32, offset int) {
 	flat.CheckRange("Read", v.mem.n, offset, len(dst))
 	v.dev.Download(FloatBytes(dst), v.mem.Slice(offset, len(dst)))

@@ -10,8 +10,8 @@ package flat
 // The arithmetic methods belong to the goroutine that owns the vector's device (its executor); Read and Write may be
 // called only there as well. Operands must have the receiver's length and be of the receiver's kind; anything else is a
 // broken invariant and panics. Every method is exact to the bit: element i of the result depends on element i of the
-// operands alone, products are rounded to float32 before they are added, and Dot sums in a fixed order. The same inputs
-// give the same bits on every host of one kind of device.
+// operands alone, and products are rounded to float32 before they are added. The same inputs give the same bits on every
+// host of one kind of device.
 type Vector interface {
 	// Len is the number of elements.
 	Len() int
@@ -27,8 +27,6 @@ type Vector interface {
 	Lerp(a float32, x Vector)
 	// Mul sets v = v * x, element by element.
 	Mul(x Vector)
-	// Dot is the sum of v[i] x[i], accumulated in float64.
-	Dot(x Vector) float64
 	// Read copies elements [offset, offset+len(dst)) to host memory.
 	Read(dst []float32, offset int)
 	// Write copies src from host memory to elements [offset, offset+len(src)).

@@ -66,16 +66,6 @@ func (v Host) Mul(x Vector) {
 	}
 }
 
-// Dot implements Vector. The sum runs in the order of the index.
-func (v Host) Dot(x Vector) float64 {
-	xs := v.operand("Dot", x)[:len(v)]
-	var sum float64
-	for i := range v {
-		sum += float64(float64(v[i]) * float64(xs[i]))
-	}
-	return sum
-}
-
 // Read implements Vector.
 func (v Host) Read(dst []float32, offset int) {
 	CheckRange("Read", len(v), offset, len(dst))

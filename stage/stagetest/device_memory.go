@@ -11,7 +11,7 @@ func memory(c *comparison) {
 	if c.dev.Name() == "" {
 		c.Error("the device has no name")
 	}
-	for _, typ := range []device.Type{device.F32, device.I32, device.BF16} {
+	for _, typ := range []device.Type{device.F32, device.I32, device.BF16, device.F64} {
 		for _, n := range []int{0, 1, 3, 1000, 1 << 20} {
 			transfer(c, typ, n)
 		}
@@ -83,7 +83,7 @@ func invariants(c *comparison) {
 		"Lerp of another length":     func() { d.Do(&device.Lerp{Y: two, A: 1, X: three}) },
 		"Mul of another type":        func() { d.Do(&device.Mul{Y: two, X: ints}) },
 		"Add of another length":      func() { d.Do(&device.Add{Out: two, A: two, B: three}) },
-		"Dot of another length":      func() { d.Dot(two, three) },
+		"SquaredNorm in F32":         func() { d.Do(&device.SquaredNorm{Sum: two, X: two}) },
 		"MatMul that does not fit":   func() { d.Do(&device.MatMul{C: two, A: two, B: three, Product: device.Product{M: 1, N: 2, K: 1}}) },
 		"LayerNormBackward, short plus": func() {
 			d.Do(&device.NormBackward{DX: two, DY: two, X: two, Mean: two, Rstd: two, Weight: two, Plus: three})
@@ -107,6 +107,8 @@ func invariants(c *comparison) {
 		"AdamStep without m":         func() { d.Do(&device.AdamStep{P: two, G: two, M: none, V: two, Delta: none, Adam: device.Adam{}}) },
 		"SGDStep without momentum":   func() { d.Do(&device.SGDStep{P: two, G: two, M: none, Delta: none, SGD: device.SGD{Momentum: 0.5}}) },
 		"SGDStep with a short delta": func() { d.Do(&device.SGDStep{P: three, G: three, M: none, Delta: two, SGD: device.SGD{}}) },
+		"AdamStep with an F32 copy":  func() { d.Do(&device.AdamStep{P: two, G: two, M: two, V: two, Copy16: two}) },
+		"SGDStep with an F32 sum":    func() { d.Do(&device.SGDStep{P: two, G: two, Sum: two}) },
 		"a slice beyond the end":     func() { two.Slice(1, 2) },
 	} {
 		c.refuses(name, call)
@@ -159,7 +161,7 @@ func allocations(c *comparison) {
 	x, y, z, w := floats(rows*columns), floats(rows*columns), floats(rows*columns), floats(rows*columns)
 	square, bias, mean, rstd := floats(columns*columns), floats(columns), floats(rows), floats(rows)
 	tokens, logits, losses := floats(vocabulary*columns), floats(rows*vocabulary), floats(rows)
-	saved := floats(a.Saved())
+	saved, sum, copy16 := floats(a.Saved()), c.alloc(d, device.F64, 1), c.alloc(d, device.BF16, rows*columns)
 	ids := c.alloc(d, device.I32, rows)
 	for name, call := range map[string]func(){
 		"flat": func() {
@@ -170,7 +172,7 @@ func allocations(c *comparison) {
 			d.Do(&device.Lerp{Y: x, A: 0.5, X: y})
 			d.Do(&device.Mul{Y: x, X: y})
 			d.Do(&device.Add{Out: x, A: y, B: z})
-			d.Dot(x, y)
+			d.Do(&device.SquaredNorm{Sum: sum, X: x})
 		},
 		"MatMul": func() {
 			d.Do(&device.MatMul{C: x, A: y, B: square, Product: device.Product{M: rows, N: columns, K: columns, TransB: true, Bias: bias}})
@@ -198,7 +200,7 @@ func allocations(c *comparison) {
 			d.Do(&device.CrossEntropy{Losses: losses, DLogits: logits, Logits: logits, Targets: ids, Scale: 1})
 		},
 		"AdamStep": func() {
-			d.Do(&device.AdamStep{P: x, G: y, M: z, V: w, Adam: device.Adam{Correction1: 1, Correction2: 1}})
+			d.Do(&device.AdamStep{P: x, G: y, M: z, V: w, Copy16: copy16, Sum: sum, Adam: device.Adam{Correction1: 1, Correction2: 1}})
 		},
 		"SGDStep": func() { d.Do(&device.SGDStep{P: x, G: y, M: z, Delta: w, SGD: device.SGD{Momentum: 0.9}}) },
 		"Slice":   func() { d.Do(&device.Scale{X: x.Slice(1, 2).Slice(1, 1), A: 1}) },

@@ -251,11 +251,12 @@ func (c *comparison) squares(name string, n int) tensor {
 
 func optimizers(c *comparison) {
 	for _, n := range lengths {
-		for _, delta := range []tensor{{name: "no delta"}, c.out("delta", n)} {
+		for _, others := range [][2]tensor{{{name: "neither"}}, {c.out("delta", n)}, {{name: "a copy"}, c.out("copy", n).brain()}} {
+			delta, copied := others[0], others[1]
 			for i, a := range adams {
-				operands := []tensor{c.out("p", n), c.in("g", n), c.out("m", n), c.squares("v", n), delta}
+				operands := []tensor{c.out("p", n), c.in("g", n), c.out("m", n), c.squares("v", n), delta, copied}
 				c.compare("AdamStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {
-					d.Do(&device.AdamStep{P: m[0], G: m[1], M: m[2], V: m[3], Delta: m[4], Adam: a})
+					d.Do(&device.AdamStep{P: m[0], G: m[1], M: m[2], V: m[3], Delta: m[4], Copy16: m[5], Adam: a})
 				})
 			}
 			for i, s := range sgds {
@@ -263,12 +264,62 @@ func optimizers(c *comparison) {
 				if s.Momentum != 0 {
 					momentum = c.out("m", n)
 				}
-				operands := []tensor{c.out("p", n), c.in("g", n), momentum, delta}
+				operands := []tensor{c.out("p", n), c.in("g", n), momentum, delta, copied}
 				c.compare("SGDStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {
-					d.Do(&device.SGDStep{P: m[0], G: m[1], M: m[2], Delta: m[3], SGD: s})
+					d.Do(&device.SGDStep{P: m[0], G: m[1], M: m[2], Delta: m[3], Copy16: m[4], SGD: s})
 				})
 			}
 		}
+	}
+}
+
+// squaredNorms adds up the squares of gradients by an operation of its own and by each optimizer's, which must agree to the bit: a norm
+// does not depend on which of them found it.
+func squaredNorms(c *comparison) {
+	const tolerance, before = 1e-13, 3.5 // of the sum
+	var worst float64
+	for _, n := range append(lengths, 1<<14, 1<<14+1, 100_003) {
+		values := c.in("g", n)
+		want := before
+		for _, v := range values.floats {
+			want += float64(v) * float64(v)
+		}
+		sum := c.alloc(c.dev, device.F64, 3)
+		found := func(op func(g, sum device.Mem) device.Op) float64 {
+			whole, g := c.place(c.dev, values, n%2*3)
+			defer c.dev.Free(whole)
+			got := []float64{-1, before, -1}
+			c.dev.Upload(sum, device.DoubleBytes(got))
+			c.dev.Do(op(g, sum.Slice(1, 1)))
+			c.dev.Download(device.DoubleBytes(got), sum)
+			if got[0] != -1 || got[2] != -1 {
+				c.Fatalf("SquaredNorm of %d elements wrote beside its sum: %v", n, got)
+			}
+			return got[1]
+		}
+		x := c.alloc(c.dev, device.F32, 3*n)
+		alone := found(func(g, sum device.Mem) device.Op { return &device.SquaredNorm{Sum: sum, X: g} })
+		for name, op := range map[string]func(g, sum device.Mem) device.Op{
+			"SquaredNorm": func(g, sum device.Mem) device.Op { return &device.SquaredNorm{Sum: sum, X: g} },
+			"AdamStep": func(g, sum device.Mem) device.Op {
+				return &device.AdamStep{P: x.Slice(0, n), M: x.Slice(n, n), V: x.Slice(2*n, n), Sum: sum, G: g, Adam: adams[0]}
+			},
+			"SGDStep": func(g, sum device.Mem) device.Op { return &device.SGDStep{P: x.Slice(0, n), Sum: sum, G: g} },
+			"ASGDStep": func(g, sum device.Mem) device.Op {
+				return &device.ASGDStep{P: x.Slice(0, n), S: x.Slice(n, n), Sum: sum, G: g}
+			},
+		} {
+			if got := found(op); got != alone {
+				c.Fatalf("%s of %d elements: the sum is %v, and %v of the first SquaredNorm", name, n, got, alone)
+			}
+		}
+		worst = max(worst, math.Abs(alone-want)/want)
+		c.dev.Free(sum)
+		c.dev.Free(x)
+	}
+	c.Logf("SquaredNorm: tolerance %.2g, largest difference %.2g", tolerance, worst)
+	if !(worst <= tolerance) {
+		c.Errorf("SquaredNorm: largest difference %g of the sum, tolerance %g", worst, tolerance)
 	}
 }
 

@@ -96,10 +96,37 @@ func BenchmarkFlat(b *testing.B) {
 		ones.F32()[i] = 1 // any other factor would lead to denormal numbers, which are slow
 	}
 	x.run("Mul", 12*n, 0, func() { x.d.Do(&device.Mul{Y: w, X: ones}) })
-	x.run("Dot", 8*n, 0, func() { x.d.Dot(y, z) })
+	sum := x.alloc(device.F64, 1)
+	x.run("SquaredNorm", 4*n, 0, func() { x.d.Do(&device.SquaredNorm{Sum: sum, X: z}) })
 	x.run("AdamStep", 28*n, 0, func() { x.d.Do(&device.AdamStep{P: y, G: z, M: m, V: v, Adam: adam}) })
 	x.run("AdamStep,delta", 36*n, 0, func() { x.d.Do(&device.AdamStep{P: y, G: z, M: m, V: v, Delta: w, Adam: adam}) })
 	x.run("SGDStep", 20*n, 0, func() { x.d.Do(&device.SGDStep{P: y, G: z, M: m, SGD: sgd}) })
+}
+
+// BenchmarkUpdate has a step of AdamW on 30M parameters whose products read copies in BF16, in the passes over memory that it took and in
+// one; and a copy, which says how fast this memory is. The bytes are those that each must move.
+func BenchmarkUpdate(b *testing.B) {
+	const n = 30 << 20
+	x := newBench(b)
+	step := device.AdamStep{P: x.floats(n), G: x.floats(n), M: x.floats(n), V: x.floats(n), Adam: device.Adam{
+		LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, WeightDecay: 0.1, Decoupled: true, Correction1: 1, Correction2: 1, GradScale: 1,
+	}}
+	x.d.Do(&device.Mul{Y: step.V, X: step.V})
+	copy16, sum := x.alloc(device.BF16, n), x.alloc(device.F64, 1)
+	x.run("copy", 8*n, 0, func() { x.d.Do(&device.Copy{Y: step.M, X: step.G}) })
+	x.run("three passes", 38*n, 0, func() {
+		x.d.Do(&device.SquaredNorm{Sum: sum, X: step.G})
+		x.d.Do(&step)
+		x.d.Do(&device.Copy{Y: copy16, X: step.P})
+	})
+	one := step
+	one.Copy16 = copy16
+	x.run("two passes", 34*n, 0, func() {
+		x.d.Do(&device.SquaredNorm{Sum: sum, X: step.G})
+		x.d.Do(&one)
+	})
+	one.Sum = sum
+	x.run("one pass", 30*n, 0, func() { x.d.Do(&one) })
 }
 
 // BenchmarkLayer has the other operations of a GPT layer of width 512 on 1024 rows.

@@ -58,7 +58,7 @@ void avg_lerp(struct avg_device *d, float *y, float a, const float *x, size_t n)
 void avg_mul(struct avg_device *d, float *y, const float *x, size_t n);
 void avg_add(struct avg_device *d, struct elements out, struct elements a, struct elements b, size_t n);
 void avg_convert(struct avg_device *d, struct elements y, struct elements x, size_t n);
-double avg_dot(struct avg_device *d, const float *x, const float *y, size_t n);
+void avg_squared_norm(struct avg_device *d, double *total, const float *x, size_t n);
 void avg_sum_rows(struct avg_device *d, float *sum, struct elements x, size_t rows, size_t columns);
 void avg_gelu(struct avg_device *d, struct elements y, struct elements x, size_t n);
 void avg_gelu_backward(struct avg_device *d, struct elements dx, struct elements dy, struct elements x, size_t n);
@@ -74,8 +74,8 @@ void avg_embed_backward(struct avg_device *d, float *dtokens, float *dpositions,
                         size_t rows, size_t t, size_t width);
 void avg_cross_entropy(struct avg_device *d, float *losses, float *dlogits, const float *logits, const int32_t *targets,
                        size_t rows, size_t vocabulary, float scale);
-void avg_adam(struct avg_device *d, float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
-void avg_sgd(struct avg_device *d, float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);
+void avg_adam(struct avg_device *d, float *p, float *m, float *v, struct stepped s, size_t n, struct adam a);
+void avg_sgd(struct avg_device *d, float *p, float *m, struct stepped s, size_t n, struct sgd a);
 
 // Operands and shape of an attention as device.Attention has them. All but lse and mask are bf16 or float. Absent ones are
 // NULL: the backward's in a forward, lse when no backward follows, mask.

@@ -16,6 +16,14 @@ struct adam {
     float beta1, beta2, epsilon, grad_scale, coupled, keep, rate, root;
 };
 
+// The operands that every step has beside its parameters and its state. All but g may be NULL.
+struct stepped {
+    const float *g;
+    float *delta;
+    void *copy16;
+    double *total;
+};
+
 struct sgd {
     float learning_rate, momentum, weight_decay, grad_scale;
     int nesterov, first;

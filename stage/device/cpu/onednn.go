@@ -163,12 +163,6 @@ func statusError(status C.int) error {
 	return fmt.Errorf("status %d", int(status))
 }
 
-// Dot implements device.Device.
-func (d *Device) Dot(x, y device.Mem) float64 {
-	device.CheckDot(x, y)
-	return float64(C.avg_dot(d.c, floats(x), floats(y), size(x.Len())))
-}
-
 // matMul runs device.MatMul. The primitive of a shape is built at its first use.
 func (d *Device) matMul(o *device.MatMul) {
 	p, err := d.product(o.Product, o.C.Type(), o.A.Type(), o.B.Type())

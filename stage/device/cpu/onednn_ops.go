@@ -65,6 +65,8 @@ func (d *Device) Do(op device.Op) {
 		d.dropout(o)
 	case *device.CrossEntropy:
 		d.crossEntropy(o)
+	case *device.SquaredNorm:
+		C.avg_squared_norm(d.c, (*C.double)(o.Sum.Pointer()), floats(o.X), size(o.X.Len()))
 	case *device.AdamStep:
 		d.adamStep(o)
 	case *device.SGDStep:
@@ -224,9 +226,14 @@ func (d *Device) crossEntropy(o *device.CrossEntropy) {
 	C.avg_cross_entropy(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary), C.float(o.Scale))
 }
 
+// stepped are the operands that every step has, as C has them.
+func stepped(g, delta, copy16, sum device.Mem) C.struct_stepped {
+	return C.struct_stepped{g: floats(g), delta: floats(delta), copy16: copy16.Pointer(), total: (*C.double)(sum.Pointer())}
+}
+
 func (d *Device) adamStep(o *device.AdamStep) {
 	coupled, keep, rate, root := o.Derived()
-	C.avg_adam(d.c, floats(o.P), floats(o.G), floats(o.M), floats(o.V), floats(o.Delta), size(o.P.Len()), C.struct_adam{
+	C.avg_adam(d.c, floats(o.P), floats(o.M), floats(o.V), stepped(o.G, o.Delta, o.Copy16, o.Sum), size(o.P.Len()), C.struct_adam{
 		beta1: C.float(o.Beta1), beta2: C.float(o.Beta2), epsilon: C.float(o.Epsilon), grad_scale: C.float(o.GradScale),
 		coupled: C.float(coupled), keep: C.float(keep), rate: C.float(rate), root: C.float(root),
 	})
@@ -237,14 +244,14 @@ func (d *Device) sgdStep(o *device.SGDStep) {
 	if o.Momentum == 0 {
 		m = device.Mem{}
 	}
-	C.avg_sgd(d.c, floats(o.P), floats(o.G), floats(m), floats(o.Delta), size(o.P.Len()), C.struct_sgd{
+	C.avg_sgd(d.c, floats(o.P), floats(m), stepped(o.G, o.Delta, o.Copy16, o.Sum), size(o.P.Len()), C.struct_sgd{
 		learning_rate: C.float(o.LearningRate), momentum: C.float(o.Momentum), weight_decay: C.float(o.WeightDecay),
 		grad_scale: C.float(o.GradScale), nesterov: truth(o.Nesterov), first: truth(o.First),
 	})
 }
 
 func (d *Device) asgdStep(o *device.ASGDStep) {
-	C.avg_asgd(d.c, floats(o.P), floats(o.G), floats(o.S), floats(o.Delta), size(o.P.Len()), C.struct_asgd{
+	C.avg_asgd(d.c, floats(o.P), floats(o.S), stepped(o.G, o.Delta, device.Mem{}, o.Sum), size(o.P.Len()), C.struct_asgd{
 		learning_rate: C.float(o.LearningRate), weight_decay: C.float(o.WeightDecay), grad_scale: C.float(o.GradScale),
 		share: C.float(o.Share),
 	})

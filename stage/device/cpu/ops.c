@@ -84,23 +84,6 @@ void avg_convert(struct avg_device *d, struct elements y, struct elements x, siz
     PARTS(n, 2 * LINE, 8 * n, d->kernels->convert(y.data, x.data, at.from, at.n, y.bf16, x.bf16););
 }
 
-// Sums of blocks of fixed length, added in their order: the same bits with any number of threads.
-double avg_dot(struct avg_device *d, const float *x, const float *y, size_t n) {
-    enum { BLOCK = 1 << 14, GROUP = 256 };
-    double sum = 0;
-    for (size_t start = 0; start < n; start += (size_t)BLOCK * GROUP) {
-        double sums[GROUP];
-        size_t left = n - start, blocks = (left + BLOCK - 1) / BLOCK;
-        if (blocks > GROUP) blocks = GROUP;
-        PARTS(blocks, 1, blocks * BLOCK * 8, for (size_t i = at.from; i < at.from + at.n; i++) {
-            size_t from = start + i * BLOCK;
-            sums[i] = d->kernels->dot(x + from, y + from, n - from < BLOCK ? n - from : BLOCK);
-        });
-        for (size_t i = 0; i < blocks; i++) sum += sums[i];
-    }
-    return sum;
-}
-
 // Column sums are cut by columns, so that each adds its rows in order.
 void avg_sum_rows(struct avg_device *d, float *sum, struct elements x, size_t rows, size_t columns) {
     PARTS(columns, 2 * LINE, 4 * rows * columns,
@@ -168,14 +151,18 @@ void avg_cross_entropy(struct avg_device *d, float *losses, float *dlogits, cons
                                     logits + at.from * vocabulary, targets + at.from, at.n, vocabulary, scale););
 }
 
-void avg_adam(struct avg_device *d, float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a) {
-    PARTS(n, LINE, 28 * n,
-          d->kernels->adam(p + at.from, g + at.from, m + at.from, v + at.from, delta ? delta + at.from : NULL, at.n, a););
+void avg_squared_norm(struct avg_device *d, double *total, const float *x, size_t n) {
+    BLOCKS(n, 4, total, sum = d->kernels->dot(x + at.from, x + at.from, at.n););
 }
 
-void avg_sgd(struct avg_device *d, float *p, const float *g, float *m, float *delta, size_t n, struct sgd s) {
-    PARTS(n, LINE, 20 * n,
-          d->kernels->sgd(p + at.from, g + at.from, m ? m + at.from : NULL, delta ? delta + at.from : NULL, at.n, s););
+void avg_adam(struct avg_device *d, float *p, float *m, float *v, struct stepped s, size_t n, struct adam a) {
+    BLOCKS(n, 28, s.total, float *delta = s.delta ? s.delta + at.from : NULL;
+           d->kernels->adam(p + at.from, s.g + at.from, m + at.from, v + at.from, delta, at.n, a); STEPPED(p););
+}
+
+void avg_sgd(struct avg_device *d, float *p, float *m, struct stepped s, size_t n, struct sgd a) {
+    BLOCKS(n, 20, s.total, float *delta = s.delta ? s.delta + at.from : NULL;
+           d->kernels->sgd(p + at.from, s.g + at.from, m ? m + at.from : NULL, delta, at.n, a); STEPPED(p););
 }
 
 // reserve makes room for `floats` of scratch per thread.

@@ -32,15 +32,41 @@ static inline int parts_for(const struct avg_device *d, size_t bytes) {
         const int parts = parts_for(d, bytes);                                                            \
         if (parts == 1) {                                                                                 \
             const struct part at = {0, total};                                                            \
-            __VA_ARGS__                                                                                   \
+            __VA_ARGS__                                                                                                   \
         } else {                                                                                          \
             _Pragma("omp parallel for num_threads(parts) schedule(static, 1)") for (int index = 0; index < parts; index++) { \
                 const struct part at = part_of(total, quantum, index, parts);                             \
-                __VA_ARGS__                                                                               \
+                __VA_ARGS__                                                                                               \
             }                                                                                             \
         }                                                                                                 \
     } while (0)
 
 enum { LINE = 16 };  // floats in a cache line
+
+// BLOCKS runs code for blocks of fixed length of n elements, `at`, each on one thread. What the code sets `sum` to for each is added to
+// *total, unless that is NULL, in the order of the blocks: the same bits with any number of threads. A block is short enough that what
+// follows on the same elements finds them in the second-level cache.
+enum { BLOCK = 1 << 14, GROUP = 256 };
+
+#define BLOCKS(length, bytes, total, ...)                                                                                 \
+    for (size_t start = 0; start < (length); start += (size_t)BLOCK * GROUP) {                                            \
+        double sums[GROUP];                                                                                               \
+        const size_t left = (length) - start, blocks = left > (size_t)BLOCK * GROUP ? GROUP : (left + BLOCK - 1) / BLOCK; \
+        PARTS(blocks, 1, (left < blocks * BLOCK ? left : blocks * BLOCK) * (bytes),                                       \
+              for (size_t block = at.from; block < at.from + at.n; block++) {                                             \
+                  const size_t from = block * BLOCK;                                                                      \
+                  const struct part at = {start + from, left - from < BLOCK ? left - from : BLOCK};                       \
+                  double sum = 0;                                                                                         \
+                  __VA_ARGS__                                                                                             \
+                  sums[block] = sum;                                                                                      \
+              });                                                                                                         \
+        if (total)                                                                                                        \
+            for (size_t block = 0; block < blocks; block++) *(total) += sums[block];                                      \
+    }
+
+// STEPPED follows the step of a block.
+#define STEPPED(p)                                                                        \
+    if (s.copy16) d->kernels->convert(s.copy16, p, at.from, at.n, 1, 0);                  \
+    if (s.total) sum = d->kernels->dot(s.g + at.from, s.g + at.from, at.n)
 
 #endif

@@ -261,7 +261,7 @@ void avg_smoothed(struct avg_device *d, float *losses, float *dlogits, const flo
                                          smoothing););
 }
 
-void avg_asgd(struct avg_device *d, float *p, const float *g, float *s, float *delta, size_t n, struct asgd a) {
-    PARTS(n, LINE, 24 * n,
-          d->kernels->recurrent.asgd(p + at.from, g + at.from, s + at.from, delta ? delta + at.from : NULL, at.n, a););
+void avg_asgd(struct avg_device *d, float *p, float *state, struct stepped s, size_t n, struct asgd a) {
+    BLOCKS(n, 24, s.total, float *delta = s.delta ? s.delta + at.from : NULL;
+           d->kernels->recurrent.asgd(p + at.from, s.g + at.from, state + at.from, delta, at.n, a); STEPPED(p););
 }

@@ -33,6 +33,6 @@ void avg_drop_rows(struct avg_device *d, float *y, const float *x, const int32_t
                    struct dropout o);
 void avg_smoothed(struct avg_device *d, float *losses, float *dlogits, const float *logits, const int32_t *targets,
                   size_t rows, size_t vocabulary, float scale, float smoothing);
-void avg_asgd(struct avg_device *d, float *p, const float *g, float *s, float *delta, size_t n, struct asgd a);
+void avg_asgd(struct avg_device *d, float *p, float *state, struct stepped s, size_t n, struct asgd a);
 
 #endif

@@ -193,13 +193,6 @@ func (d *Device) Do(op device.Op) {
 	d.spend(d.config.Launch + over(flops, d.config.FLOPs) + over(float64(bytes), d.config.Bandwidth))
 }
 
-// Dot implements device.Device. It is 0.
-func (d *Device) Dot(x, y device.Mem) float64 {
-	device.CheckDot(x, y)
-	d.move(x.Bytes() + y.Bytes())
-	return 0
-}
-
 // move queues the transfer of so many bytes.
 func (d *Device) move(bytes int) {
 	d.spend(d.config.Launch + over(float64(bytes), d.config.Bandwidth))

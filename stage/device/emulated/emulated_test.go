@@ -84,8 +84,8 @@ func TestWhatIsReadIsZero(t *testing.T) {
 	d.Upload(m, device.FloatBytes([]float32{1, 2, 3, 4}))
 	read := []float32{5, 5}
 	d.Download(device.FloatBytes(read), m.Slice(1, 2))
-	if !slices.Equal(read, []float32{0, 0}) || d.Dot(m, m) != 0 {
-		t.Errorf("read %v and a dot product of %v, want zeros", read, d.Dot(m, m))
+	if !slices.Equal(read, []float32{0, 0}) {
+		t.Errorf("read %v, want zeros", read)
 	}
 }
 

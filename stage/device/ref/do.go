@@ -59,12 +59,17 @@ func (d *Device) Do(op device.Op) {
 		}
 	case *device.CrossEntropy:
 		d.crossEntropy(o)
+	case *device.SquaredNorm:
+		o.Sum.F64()[0] += inner(o.X, o.X)
 	case *device.AdamStep:
 		d.adamStep(o.P, o.G, o.M, o.V, o.Delta, o.Adam)
+		d.stepped(o.P, o.G, o.Copy16, o.Sum)
 	case *device.SGDStep:
 		d.sgdStep(o.P, o.G, o.M, o.Delta, o.SGD)
+		d.stepped(o.P, o.G, o.Copy16, o.Sum)
 	case *device.ASGDStep:
 		d.asgdStep(o.P, o.G, o.S, o.Delta, o.ASGD)
+		d.stepped(o.P, o.G, device.Mem{}, o.Sum)
 	default:
 		d.doMore(op)
 	}

@@ -64,11 +64,9 @@ func (d *Device) add(out, a, b device.Mem) {
 	d.finish(0, out)
 }
 
-// Dot implements device.Device. The sum runs in the order of the index; products of two float32 are exact in float64.
-func (d *Device) Dot(x, y device.Mem) float64 {
-	device.CheckDot(x, y)
-	xs, ys := x.F32(), y.F32()
-	var sum float64
+// inner is the sum of x[i] y[i] in the order of the index; products of two float32 are exact in float64.
+func inner(x, y device.Mem) (sum float64) {
+	xs, ys := pair(x, y)
 	for i := range xs {
 		sum += float64(float64(xs[i]) * float64(ys[i]))
 	}

@@ -61,8 +61,14 @@ func TestFlatOperationsByHand(t *testing.T) {
 	equal(t, "Add in place", y, 150, 580, 1860)
 	d.Do(&device.Copy{Y: y, X: x})
 	equal(t, "Copy", y, 10, 20, 40)
-	if got := d.Dot(x, y); got != 100+400+1600 {
-		t.Errorf("Dot is %v, want 2100", got)
+	sum, err := d.Alloc(device.F64, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i <= 2; i++ {
+		if d.Do(&device.SquaredNorm{Sum: sum, X: x}); sum.F64()[0] != float64(i)*(100+400+1600) {
+			t.Errorf("after SquaredNorm, %d times, the sum is %v, want %d", i, sum.F64()[0], i*2100)
+		}
 	}
 	d.Do(&device.Zero{X: y})
 	equal(t, "Zero", y, 0, 0, 0)

@@ -66,6 +66,16 @@ func (d *Device) asgdStep(p, g, s, delta device.Mem, a device.ASGD) {
 	}
 }
 
+// stepped does what a step does beside the update.
+func (d *Device) stepped(p, g, copy16, sum device.Mem) {
+	if !copy16.Absent() {
+		d.copy(copy16, p)
+	}
+	if !sum.Absent() {
+		sum.F64()[0] += inner(g, g)
+	}
+}
+
 // optional is the elements of x; nil when it is absent.
 func optional(x device.Mem) []float32 {
 	if x.Absent() {

@@ -191,7 +191,7 @@ func softmaxBackward(dp, p []float32) {
 
 // weightNorm runs device.WeightNorm.
 func (d *Device) weightNorm(v, direction, length device.Mem) {
-	scale := float32(float64(length.F32()[0]) / math.Sqrt(d.Dot(direction, direction)))
+	scale := float32(float64(length.F32()[0]) / math.Sqrt(inner(direction, direction)))
 	for i, x := range direction.F32() {
 		v.F32()[i] = scale * x
 	}
@@ -199,8 +199,8 @@ func (d *Device) weightNorm(v, direction, length device.Mem) {
 
 // weightNormBackward runs device.WeightNormBackward.
 func (d *Device) weightNormBackward(ddirection, dlength, dv, direction, length device.Mem) {
-	norm := math.Sqrt(d.Dot(direction, direction))
-	along := d.Dot(dv, direction) / norm
+	norm := math.Sqrt(inner(direction, direction))
+	along := inner(dv, direction) / norm
 	dlength.F32()[0] += float32(along)
 	scale, back := float32(float64(length.F32()[0])/norm), float32(along/norm)
 	for i, x := range direction.F32() {

@@ -28,7 +28,6 @@ func Run(t *testing.T, newVector func(n int) flat.Vector) {
 	t.Run("arithmetic is exact", func(t *testing.T) { arithmetic(t, newVector) })
 	t.Run("operand may be the receiver", func(t *testing.T) { aliased(t, newVector) })
 	t.Run("elements do not depend on their place", func(t *testing.T) { places(t, newVector) })
-	t.Run("dot is accurate and repeatable", func(t *testing.T) { dots(t, newVector) })
 	t.Run("read and write at offsets", func(t *testing.T) { offsets(t, newVector) })
 	t.Run("broken invariants panic", func(t *testing.T) { invariants(t, newVector) })
 	t.Run("nothing allocates", func(t *testing.T) { allocations(t, newVector) })
@@ -147,33 +146,6 @@ func places(t *testing.T, newVector func(n int) flat.Vector) {
 	}
 }
 
-func dots(t *testing.T, newVector func(n int) flat.Vector) {
-	const tolerance = 1e-13 // of the sum of magnitudes
-	rng := rand.New(rand.NewPCG(7, 8))
-	var worst float64
-	for _, n := range lengths {
-		xs, ys := make([]float32, n), make([]float32, n)
-		var want, magnitude float64
-		for i := range xs {
-			xs[i], ys[i] = float32(rng.NormFloat64()), float32(rng.NormFloat64())
-			want += float64(xs[i]) * float64(ys[i])
-			magnitude += math.Abs(float64(xs[i]) * float64(ys[i]))
-		}
-		x, y := filled(newVector, xs), filled(newVector, ys)
-		got := x.Dot(y)
-		if again := x.Dot(y); got != again {
-			t.Fatalf("%d elements: Dot is %v, then %v", n, got, again)
-		}
-		if difference := math.Abs(got - want); difference > 0 {
-			worst = max(worst, difference/magnitude)
-		}
-	}
-	t.Logf("tolerance %.2g, largest difference %.2g", tolerance, worst)
-	if worst > tolerance {
-		t.Errorf("Dot: largest difference %g, tolerance %g", worst, tolerance)
-	}
-}
-
 func offsets(t *testing.T, newVector func(n int) flat.Vector) {
 	v := newVector(10)
 	v.Write([]float32{1, 2, 3}, 4)
@@ -199,7 +171,6 @@ func invariants(t *testing.T, newVector func(n int) flat.Vector) {
 		"Lerp of a longer vector":      func() { v.Lerp(0.5, longer) },
 		"Lerp by 1 of a longer vector": func() { v.Lerp(1, longer) },
 		"Mul of a longer vector":       func() { v.Mul(longer) },
-		"Dot of a longer vector":       func() { v.Dot(longer) },
 		"Copy of a foreign kind":       func() { v.Copy(foreign{flat.NewHost(3)}) },
 		"Read before the start":        func() { v.Read(make([]float32, 1), -1) },
 		"Read beyond the end":          func() { v.Read(make([]float32, 2), 2) },
@@ -226,7 +197,6 @@ func allocations(t *testing.T, newVector func(n int) flat.Vector) {
 		for _, op := range operations {
 			op.apply(v, 0.5, x)
 		}
-		v.Dot(x)
 		v.Read(buffer, 0)
 		v.Write(buffer, 0)
 	})

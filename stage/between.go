@@ -1,0 +1,184 @@
+package stage
+
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/program"
+)
+
+// between are the programs that a stage runs between the passes of its micro-batches.
+type between struct {
+	memory program.Memory   // External: see role
+	batch  *program.Program // sets to 0 what the passes of a batch add to
+	fresh  *program.Program // sets the gradients to 0 that the first weight half of a batch would set
+	ties   *program.Program // adds the gradients of copies that lie on this stage
+	norm   *program.Program
+	// step is the optimizer's. Running statistics, which it moves too, leave a delta before and come back to it after it.
+	step, leave, back *program.Program
+	iterate           *program.Program // makes asgd's iterates
+	copies            *program.Program // makes the BF16 copies of parameters
+	keep              *program.Program // keeps a version of the weights that are not copied
+	clear, count      *program.Program // of a micro-batch's own running statistics
+}
+
+// role is what a tensor is to these programs. Tensor i of n is bound in a role as role*n + i, and behind these the sum of squares.
+type role int
+
+const (
+	parameter role = iota
+	gradient
+	firstState
+	secondState
+	delta
+	weight    // what passes read
+	older     // an older version of weight
+	statistic // of one micro-batch
+	roles
+)
+
+// bound is the binding of a tensor in a role.
+func (c *Computed) bound(r role, i int) int { return int(r)*len(c.tensors) + i }
+
+// bindRole binds all tensors in a role.
+func (c *Computed) bindRole(r role, tensors []device.Mem) {
+	copy(c.between.memory.External[c.bound(r, 0):c.bound(r+1, 0)], tensors)
+}
+
+// bindSum binds the sum of squares. Absent: a step does not need it.
+func (c *Computed) bindSum(sum device.Mem) { c.between.memory.External[c.bound(roles, 0)] = sum }
+
+// run runs one of the programs.
+func (c *Computed) run(p *program.Program, a device.Args) { p.Run(c.dev, &c.between.memory, a) }
+
+// draft is a program that is being written.
+type draft struct {
+	*program.Builder
+	*Computed
+	made map[int]device.Mem
+}
+
+// external is the operand that is bound as index.
+func (d *draft) external(index int, t device.Type, n int) device.Mem {
+	if _, ok := d.made[index]; !ok {
+		d.made[index] = d.External(index, t, n)
+	}
+	return d.made[index]
+}
+
+// of is a tensor in a role.
+func (d *draft) of(r role, i int) device.Mem {
+	t := device.F32
+	if r == weight && d.copied(&d.tensors[i]) {
+		t = device.BF16
+	}
+	return d.external(d.bound(r, i), t, d.tensors[i].param.Len())
+}
+
+func (d *draft) sum() device.Mem { return d.external(d.bound(roles, 0), device.F64, 1) }
+
+// write writes a program that does something with each tensor of a kind, in order.
+func (c *Computed) write(kind func(t *tensor) bool, do func(d *draft, i int)) *program.Program {
+	d := draft{program.NewBuilder(), c, map[int]device.Mem{}}
+	for i := range c.tensors {
+		if kind(&c.tensors[i]) {
+			do(&d, i)
+		}
+	}
+	return d.Passes().Forward
+}
+
+// writeBetween writes the programs and binds what never changes.
+func (c *Computed) writeBetween() {
+	all := func(*tensor) bool { return true }
+	running := func(t *tensor) bool { return t.param.Running > 0 }
+	zero := func(d *draft, i int) { d.Do(&device.Zero{X: d.of(gradient, i)}) }
+	source := parameter
+	if c.iterates() {
+		source = secondState
+	}
+	axpy := func(y role, a float32, x role) func(d *draft, i int) {
+		return func(d *draft, i int) { d.Do(&device.Axpy{Y: d.of(y, i), A: a, X: d.of(x, i)}) }
+	}
+	c.between = between{
+		memory: program.Memory{External: make([]device.Mem, c.bound(roles, 1))},
+		batch:  c.write(func(t *tensor) bool { return !t.param.Product }, zero),
+		fresh:  c.write(func(t *tensor) bool { return t.param.Product }, zero),
+		ties:   c.write(all, (*draft).sumTie),
+		norm: c.write(counted, func(d *draft, i int) {
+			d.Do(&device.SquaredNorm{Sum: d.sum(), X: d.of(gradient, i)})
+		}),
+		step:  c.write(all, (*draft).step),
+		leave: c.write(running, axpy(delta, -1, parameter)),
+		back:  c.write(running, axpy(delta, 1, parameter)),
+		iterate: c.write(all, func(d *draft, i int) {
+			d.Do(&device.Add{Out: d.of(secondState, i), A: d.of(parameter, i), B: d.of(firstState, i)})
+		}),
+		copies: c.write(c.copied, func(d *draft, i int) { d.Do(&device.Copy{Y: d.of(weight, i), X: d.of(source, i)}) }),
+		keep: c.write(func(t *tensor) bool { return !c.copied(t) }, func(d *draft, i int) {
+			d.Do(&device.Copy{Y: d.of(older, i), X: d.of(weight, i)})
+		}),
+		clear: c.write(running, func(d *draft, i int) { d.Do(&device.Zero{X: d.of(statistic, i)}) }),
+		count: c.write(running, axpy(gradient, 1, statistic)),
+	}
+	c.bindRole(parameter, c.params)
+	c.bindRole(gradient, c.grads)
+	c.bindRole(weight, c.weights)
+	for i := range c.tensors {
+		for j, r := range []role{firstState, secondState} {
+			c.between.memory.External[c.bound(r, i)] = c.tensors[i].s[j]
+		}
+	}
+}
+
+// counted reports whether a tensor's gradient counts in the norm: a tied copy's is its original's.
+func counted(t *tensor) bool { return t.TiedTo == "" && t.param.Running == 0 }
+
+// iterates reports whether passes compute with iterates of asgd, which are not the parameters.
+func (c *Computed) iterates() bool { return c.config.Optimizer.Name == "asgd" && !c.config.ForwardOnly }
+
+// sumTie gives both copies of a parameter the sum of their gradients. The sum of two numbers does not depend on their order, so it has the
+// bits that two stages get which add each other's.
+func (d *draft) sumTie(i int) {
+	for _, p := range d.pairs {
+		if p[0] == i {
+			original, copied := d.of(gradient, i), d.of(gradient, p[1])
+			d.Do(&device.Add{Out: original, A: original, B: copied})
+			d.Do(&device.Copy{Y: copied, X: original})
+		}
+	}
+}
+
+// step writes the optimizer's step of a tensor, or moves a running statistic toward the batch's: p = p + Running (g - p).
+func (d *draft) step(i int) {
+	t, o := &d.tensors[i], d.config.Optimizer
+	p, g := d.of(parameter, i), d.of(gradient, i)
+	if t.param.Running > 0 {
+		d.Do(&device.Lerp{Y: p, A: t.param.Running, X: g})
+		return
+	}
+	decay := float32(0)
+	if t.param.Decay {
+		decay = float32(o.WeightDecay)
+	}
+	var copied, sum device.Mem
+	if d.copied(t) && !d.iterates() {
+		copied = d.of(weight, i)
+	}
+	if counted(t) {
+		sum = d.sum()
+	}
+	switch o.Name {
+	case "asgd":
+		d.Do(&device.ASGDStep{P: p, G: g, S: d.of(firstState, i), Delta: d.of(delta, i), Sum: sum, ASGD: device.ASGD{WeightDecay: decay}})
+	case "sgd":
+		d.Do(&device.SGDStep{P: p, G: g, M: d.of(firstState, i), Delta: d.of(delta, i), Copy16: copied, Sum: sum, SGD: device.SGD{
+			Momentum: float32(o.Momentum), Nesterov: o.Nesterov, WeightDecay: decay,
+		}})
+	default:
+		d.Do(&device.AdamStep{
+			P: p, G: g, M: d.of(firstState, i), V: d.of(secondState, i), Delta: d.of(delta, i), Copy16: copied, Sum: sum,
+			Adam: device.Adam{
+				Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Epsilon: float32(o.Epsilon), WeightDecay: decay, Decoupled: o.Name == "adamw",
+			},
+		})
+	}
+}
