@@ -25,14 +25,17 @@ type shape struct {
 	Sequence   int    `json:"sequence"`
 	Batch      int    `json:"batch"`
 	Vocabulary int    `json:"vocabulary"`
+	Micro      int    `json:"micro"` // samples of a micro-batch
 	Steps      int    `json:"steps"` // measured; two more warm up
 	Precision  string `json:"precision"`
 }
 
 var shapes = []shape{
-	{"29.5M, T=128", 8, 512, 8, 128, 8, 4096, 6, ""},
-	{"11.7M, T=256", 6, 384, 6, 256, 8, 1024, 6, ""},
-	{"34.8M, T=128, wide", 4, 768, 12, 128, 8, 4096, 6, ""},
+	{"29.5M, T=128", 8, 512, 8, 128, 8, 4096, 8, 6, ""},
+	{"11.7M, T=256", 6, 384, 6, 256, 8, 1024, 8, 6, ""},
+	{"34.8M, T=128, wide", 4, 768, 12, 128, 8, 4096, 8, 6, ""},
+	{"29.5M, T=128, micro-batches of 2", 8, 512, 8, 128, 8, 4096, 2, 6, ""},
+	{"29.5M, T=128, micro-batches of 1", 8, 512, 8, 128, 8, 4096, 1, 6, ""},
 }
 
 // compute is the type in which products take their operands.
@@ -79,8 +82,8 @@ func measureHere(text string, out io.Writer) (err error) {
 	return json.NewEncoder(out).Encode(o)
 }
 
-// trainShape times whole training steps: zeroing, forward, loss, backward, clipping norm and AdamW, in one micro-batch. After
-// each it times the raw products, so that a processor that slows down slows both.
+// trainShape times whole training steps: zeroing, forward, loss and backward of each micro-batch, clipping norm and AdamW. After each it
+// times the raw products, so that a processor that slows down slows both.
 func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 	m, err := model.Build("gpt2", map[string]any{
 		"n_layer": s.Layers, "n_embd": s.Width, "n_head": s.Heads, "n_positions": s.Sequence, "vocab_size": s.Vocabulary,
@@ -89,13 +92,13 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 	if err != nil {
 		return err
 	}
-	st, err := stage.New(stage.Config{Device: dev, Model: m, Samples: s.Batch, Slots: 1, Seed: 1, Compute: s.compute()})
+	st, err := stage.New(stage.Config{Device: dev, Model: m, Samples: s.Micro, Slots: 1, Seed: 1, Compute: s.compute()})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	input, labels := stage.NewBoundary(st.Shape().InputBytes), stage.NewBoundary(st.Shape().LabelBytes)
-	ids := make([]int32, s.Batch*s.Sequence)
+	ids := make([]int32, s.Micro*s.Sequence)
 	random := rand.New(rand.NewPCG(1, 2))
 	fill := func(to []byte) {
 		for i := range ids {
@@ -103,13 +106,15 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 		}
 		copy(to, device.IntBytes(ids))
 	}
+	next := func() {
+		fill(input)
+		fill(labels)
+	}
 	raw := rawProducts(s)
 	var seconds []float64
 	for n := range warmup + s.Steps {
 		start := time.Now()
-		fill(input)
-		fill(labels)
-		if err := step(st, uint64(n), input, labels); err != nil {
+		if err := step(st, s, uint64(n), next, input, labels); err != nil {
 			return err
 		}
 		if n < warmup {
@@ -125,21 +130,25 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 	o.ProductGFLOPS = productRate(raw)
 	took, tokens := report.Median(seconds), float64(s.Batch*s.Sequence)
 	o.Parameters, o.TokensPerS = m.Weights(), tokens/took
-	// What the products of a step need: 2 operations for each weight of a product and token, twice that backward; attention's
-	// scores and sums, counted whole as if it were not causal, as is usual.
+	// What the products of a step need: 2 operations for each weight of a product and token, twice that backward; the same for attention's
+	// scores and sums, of the positions that a position sees.
 	matrices := m.Weights() - s.Vocabulary*s.Width - s.Sequence*s.Width
-	o.StepGFLOPS = (6*float64(matrices) + 12*float64(s.Layers*s.Sequence*s.Width)) * tokens / took / 1e9
+	o.StepGFLOPS = (6*float64(matrices) + 6*float64(s.Layers*(s.Sequence+1)*s.Width)) * tokens / took / 1e9
 	return nil
 }
 
-func step(st *stage.Computed, n uint64, input, labels []byte) error {
+// step is one training step; next fills input and labels for a micro-batch.
+func step(st *stage.Computed, s shape, n uint64, next func(), input, labels []byte) error {
 	st.ZeroGradients()
-	micro := stage.Micro{Step: n, Weight: 1}
-	if err := st.Forward(micro, input, labels, nil); err != nil {
-		return err
-	}
-	if err := st.Backward(micro, stage.Whole, nil, nil); err != nil {
-		return err
+	for i := range s.Batch / s.Micro {
+		next()
+		micro := stage.Micro{Step: n, Index: i, Weight: float32(s.Micro) / float32(s.Batch)}
+		if err := st.Forward(micro, input, labels, nil); err != nil {
+			return err
+		}
+		if err := st.Backward(micro, stage.Whole, nil, nil); err != nil {
+			return err
+		}
 	}
 	if _, err := st.Loss(); err != nil {
 		return err
@@ -159,10 +168,10 @@ type rawProduct struct {
 	seconds []float64   // of each call
 }
 
-// rawProducts are the forward, the input gradient and the weight gradient of each matrix of the model, and nothing else. In bf16
-// they are listed with bf16 and with f32 operands.
+// rawProducts are the forward, the input gradient and the weight gradient of each matrix of the model, as often as a step has them, and
+// nothing else. In bf16 they are listed with bf16 and with f32 operands.
 func rawProducts(s shape) (all []rawProduct) {
-	rows, d := s.Batch*s.Sequence, s.Width
+	rows, d, micros := s.Micro*s.Sequence, s.Width, s.Batch/s.Micro
 	types := []device.Type{device.F32}
 	if s.compute() != device.F32 {
 		types = append(types, s.compute())
@@ -171,27 +180,33 @@ func rawProducts(s shape) (all []rawProduct) {
 		for _, p := range []struct{ in, out, count int }{
 			{d, 3 * d, s.Layers}, {d, d, s.Layers}, {d, 4 * d, s.Layers}, {4 * d, d, s.Layers}, {d, s.Vocabulary, 1},
 		} {
-			for _, m := range []device.Product{
-				{M: rows, N: p.out, K: p.in},               // y = x w
-				{M: rows, N: p.in, K: p.out, TransB: true}, // dx = dy w^T
-				{M: p.in, N: p.out, K: rows, TransA: true}, // dw = x^T dy, of the only micro-batch
-			} {
-				all = append(all, rawProduct{product: m, operand: t, count: p.count})
+			gradient := device.Product{M: p.in, N: p.out, K: rows, TransA: true} // dw = x^T dy, of the first micro-batch
+			sum := gradient                                                      // dw += x^T dy, of the others
+			sum.Accumulate = true
+			all = append(all,
+				rawProduct{product: device.Product{M: rows, N: p.out, K: p.in}, operand: t, count: micros * p.count},               // y = x w
+				rawProduct{product: device.Product{M: rows, N: p.in, K: p.out, TransB: true}, operand: t, count: micros * p.count}, // dx = dy w^T
+				rawProduct{product: gradient, operand: t, count: p.count})
+			if micros > 1 {
+				all = append(all, rawProduct{product: sum, operand: t, count: (micros - 1) * p.count})
 			}
 		}
 	}
 	return all
 }
 
-// measure times two calls after a first one that is not counted.
+// evicted is more than the caches of a core hold, in elements of F32.
+const evicted = 64 << 20 / 4
+
+// measure times two calls after a first one that is not counted, each with its operands cold: a pass over other memory comes before it.
 func (p *rawProduct) measure(dev device.Device) error {
-	var operands [3]device.Mem
+	var operands [4]device.Mem
 	m := p.product
-	types := [3]device.Type{p.operand, p.operand, p.operand}
+	types := [4]device.Type{p.operand, p.operand, p.operand, device.F32}
 	if m.TransA {
 		types[0] = device.F32 // weight gradients are f32
 	}
-	for i, n := range [3]int{m.M * m.N, m.M * m.K, m.K * m.N} {
+	for i, n := range [4]int{m.M * m.N, m.M * m.K, m.K * m.N, evicted} {
 		mem, err := dev.Alloc(types[i], n)
 		if err != nil {
 			return err
@@ -200,6 +215,7 @@ func (p *rawProduct) measure(dev device.Device) error {
 		operands[i] = mem
 	}
 	for n := range 1 + 2 {
+		dev.Do(&device.Zero{X: operands[3]})
 		start := time.Now()
 		dev.Do(&device.MatMul{C: operands[0], A: operands[1], B: operands[2], Product: m})
 		if n >= 1 {

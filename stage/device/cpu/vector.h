@@ -44,7 +44,26 @@ INLINE void put(float *p, vec v, size_t part) {
 #endif
 }
 
-typedef uint16_t shorts __attribute__((vector_size(2 * WIDTH)));  // WIDTH bf16: the upper halves of floats
+// get_bf16 and put_bf16 are get and put of bf16, the upper halves of floats. put_bf16 rounds to nearest, ties to even. A NaN stays one.
+#if WIDTH == 16
+INLINE vec get_bf16(const uint16_t *p, size_t part) {
+    __m256i v = part == WIDTH ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16((__mmask16)((1u << part) - 1), p);
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16);
+}
+
+INLINE void put_bf16(uint16_t *p, vec x, size_t part) {
+    const __m512i bits = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    const __m256i v = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    if (part == WIDTH)
+        _mm256_storeu_si256((__m256i *)p, v);
+    else
+        _mm256_mask_storeu_epi16(p, (__mmask16)((1u << part) - 1), v);
+}
+#else
+typedef uint16_t shorts __attribute__((vector_size(2 * WIDTH)));  // WIDTH bf16
 
 INLINE vec get_bf16(const uint16_t *p, size_t part) {
     shorts v = {0};
@@ -55,7 +74,6 @@ INLINE vec get_bf16(const uint16_t *p, size_t part) {
     return (vec)(__builtin_convertvector(v, ivec) << 16);
 }
 
-// put_bf16 rounds to nearest, ties to even. A NaN stays one.
 INLINE void put_bf16(uint16_t *p, vec x, size_t part) {
     ivec bits = (ivec)x;
     ivec rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
@@ -66,6 +84,7 @@ INLINE void put_bf16(uint16_t *p, vec x, size_t part) {
     else
         for (size_t i = 0; i < part; i++) p[i] = v[i];
 }
+#endif
 
 // fetch and keep are get and put of elements i to i + part of floats or of bf16.
 INLINE vec fetch(const void *p, size_t i, size_t part, int bf16) {
