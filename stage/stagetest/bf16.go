@@ -22,7 +22,7 @@ func typedProducts(c *comparison) {
 				tolerance := product * math.Sqrt(float64(m.K))
 				if operands[0].bf16 {
 					tolerance = rounding
-				} else if m.Accumulate = flags == 3; m.Accumulate {
+				} else if m.Accumulate = m.TransA; m.Accumulate {
 					operands[3] = tensor{name: "no bias"}
 				}
 				where := shape("M=%d N=%d K=%d TransA=%v TransB=%v Accumulate=%v BF16: c=%v a=%v b=%v", m.M, m.N, m.K, m.TransA, m.TransB,

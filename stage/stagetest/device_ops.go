@@ -39,7 +39,7 @@ func elementwise(c *comparison) {
 	}
 }
 
-// productShapes are M, N, K: ones, odd sizes, tails of register blocks, and shapes of a small model.
+// productShapes are M, N, K: ones, odd sizes, tails of register and of cache blocks, and shapes of a small model.
 var productShapes = [][3]int{
 	{1, 1, 1},
 	{1, 7, 5},
@@ -52,6 +52,7 @@ var productShapes = [][3]int{
 	{33, 257, 100},
 	{2, 600, 48},
 	{70, 16, 512},
+	{800, 70, 250},
 }
 
 func products(c *comparison) {

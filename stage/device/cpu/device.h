@@ -44,6 +44,17 @@ void avg_product_free(struct avg_product *p);
 int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias);
 const char *avg_product_implementation(const struct avg_product *p);
 
+// A gradient of a weight is a product C (m,n) = [C +] A^T B with A (k,m) and B (k,n), both float or both bf16. avg_gradient needs
+// avg_gradient_scratch bytes, and a processor whose bf16_units are AVX-512's.
+struct gradient {
+    float *c;
+    const void *a, *b;
+    size_t m, n, k;
+    int accumulate, bf16;
+};
+size_t avg_gradient_scratch(const struct avg_device *d, struct gradient g);
+void avg_gradient(struct avg_device *d, struct gradient g, void *scratch);
+
 // An operand whose elements are float or bf16.
 struct elements {
     void *data;
