@@ -99,11 +99,11 @@ func contest(ctx context.Context, o options, s shape, all []contestant) ([]repor
 		figures = append(figures,
 			report.Figure{
 				Metric: what + "better pipeline, bf16",
-				Value:  report.Median(overPipeline), Unit: "x", Bar: 1.5, Aim: 1.7, Conditions: conditions,
+				Value:  report.Median(overPipeline), Unit: "x", Bar: 1.6, Aim: 1.9, Conditions: conditions,
 			},
 			report.Figure{
 				Metric: what + "data parallelism, bf16",
-				Value:  report.Median(overData), Unit: "x", Bar: 1.3, Aim: 1.5, Conditions: conditions,
+				Value:  report.Median(overData), Unit: "x", Bar: 1.35, Aim: 1.6, Conditions: conditions,
 			})
 	}
 	return figures, nil

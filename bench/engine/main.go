@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed" // the peer's script
 	"encoding/json"
@@ -199,5 +200,5 @@ func process(cmd *exec.Cmd) (o outcome, peakBytes float64, err error) {
 	if !ok || o.TokensPerS <= 0 {
 		return o, 0, fmt.Errorf("%s: no tokens/s or no memory use in %.100q", cmd.Path, text)
 	}
-	return o, float64(usage.Maxrss) * 1024, nil // kilobytes on Linux
+	return o, cmp.Or(o.PeakBytes, float64(usage.Maxrss)*1024), nil // kilobytes on Linux
 }

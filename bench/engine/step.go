@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
@@ -56,6 +57,7 @@ type outcome struct {
 	TokensPerS    float64 `json:"tokens_per_s"`
 	StepGFLOPS    float64 `json:"gflops"`
 	ProductGFLOPS float64 `json:"product_gflops"`
+	PeakBytes     float64 `json:"peak_bytes"` // of the process while it trains; 0: while it runs
 }
 
 // measureHere trains a shape in this process, on the first core, and prints the outcome.
@@ -118,6 +120,9 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 			return err
 		}
 		if n < warmup {
+			if o.PeakBytes, err = peakBytes(); err != nil { // the raw products need more
+				return err
+			}
 			continue
 		}
 		seconds = append(seconds, time.Since(start).Seconds())
@@ -135,6 +140,15 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 	matrices := m.Weights() - s.Vocabulary*s.Width - s.Sequence*s.Width
 	o.StepGFLOPS = (6*float64(matrices) + 6*float64(s.Layers*(s.Sequence+1)*s.Width)) * tokens / took / 1e9
 	return nil
+}
+
+// peakBytes is the largest memory that the process has had.
+func peakBytes() (float64, error) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return 0, fmt.Errorf("memory use: %w", err)
+	}
+	return float64(usage.Maxrss) * 1024, nil // kilobytes on Linux
 }
 
 // step is one training step; next fills input and labels for a micro-batch.
