@@ -51,7 +51,7 @@ func TestLocalIsAnAgent(t *testing.T) {
 				})
 				p := processes(t)
 				return rig{
-					agent: agenttest.Open(t, dir, p), another: func() agent.Agent { return agenttest.Open(t, dir, p) },
+					agent: agenttest.Open(t, "a", dir, p), another: func() agent.Agent { return agenttest.Open(t, "a", dir, p) },
 					log: func(id string) string {
 						text, _ := os.ReadFile(control.LogPath(agent.JobDir(dir, id))) // it may not be there yet
 						return string(text)

@@ -2,12 +2,14 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -19,14 +21,14 @@ type act struct {
 	observed // a copy of when the act began; its maps belong to the coordinator's goroutine still
 
 	decision decision
-	durable  map[int]control.ShardInfo // of commitRound: its shards, by stage
+	durable  map[int]stored // of commitRound: its shards, by stage
 }
 
 // acts carry choices out. The change that one returns is applied whether or not there is an error.
 var acts = map[choice]func(*act, context.Context) (func(*observed), error){
 	tune: (*act).tune, resolve: (*act).resolve, killTune: (*act).kill, place: (*act).place, beginCommit: (*act).beginCommit,
 	postCommit: (*act).postCommit, dropCommit: (*act).dropCommit, commitRound: (*act).commitRound, setRunning: (*act).setRunning,
-	abortWorker: (*act).abort, killWorker: (*act).kill, endJob: (*act).end, probe: (*act).probe, removeJob: (*act).remove,
+	abortWorkers: (*act).abort, killWorkers: (*act).kill, endJob: (*act).end, probe: (*act).probe, removeJob: (*act).remove,
 }
 
 func (a *act) propose(ctx context.Context, c cluster.Command) error {
@@ -43,27 +45,33 @@ func (a *act) setRunning(ctx context.Context) (func(*observed), error) {
 	return nil, a.propose(ctx, &cluster.SetState{Job: a.ID, Generation: a.Generation, State: cluster.Running, Reason: reason})
 }
 
-// abort tells the worker to end. One that does not listen is killed a little later.
+// abort tells the workers to end. Those that do not listen are killed a little later.
 func (a *act) abort(ctx context.Context) (func(*observed), error) {
 	a.Say(a.ID, "ending the worker", zap.String("reason", a.decision.reason))
-	if err := a.agent.Stop(ctx, a.process); err != nil {
-		return nil, fmt.Errorf("end the worker: %w", err)
+	var errs []error
+	for _, p := range a.living() {
+		if err := a.at(p.Node).Stop(ctx, p); err != nil {
+			errs = append(errs, fmt.Errorf("end the worker: %w", err))
+		}
 	}
-	return nil, nil
+	return nil, errors.Join(errs...)
 }
 
-// kill ends a worker or a tuning at once: the one has committed what it could, the other has nothing to save.
+// kill ends the workers or a tuning at once: those have committed what they could, this has nothing to save.
 func (a *act) kill(ctx context.Context) (func(*observed), error) {
-	what, p := "killing the worker", a.process
+	what, all := "killing the worker", a.living()
 	if a.choice == killTune {
-		what, p = "ending the tuning", a.tuning.process
+		what, all = "ending the tuning", []agent.Process{a.tuning.process}
 	}
-	a.Say(a.ID, what, zap.Int("process", p.ID.PID), zap.String("reason", a.decision.reason))
-	err := a.agent.Kill(ctx, p)
-	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, err // normally its end is seen before that
+	var errs []error
+	for _, p := range all {
+		a.Say(a.ID, what, zap.Int("process", p.ID.PID), zap.String("reason", a.decision.reason))
+		errs = append(errs, a.at(p.Node).Kill(ctx, p))
+	}
+	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, errors.Join(errs...) // normally their end is seen before that
 }
 
-// end records that the job is over, with the worker's last status beside it.
+// end records that the job is over, with the workers' last status beside it.
 func (a *act) end(ctx context.Context) (func(*observed), error) {
 	d := a.decision
 	final := a.finalStatus(ctx)
@@ -102,16 +110,19 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	}, nil
 }
 
-// finalStatus asks a living worker once more and keeps the answer for after a restart; nil without one.
+// finalStatus asks the living workers once more and keeps what they say for after a restart; nil where none has said anything.
 func (a *act) finalStatus(ctx context.Context) *control.Status {
-	last := a.status
-	if s, err := a.agent.Status(ctx, a.process); err == nil && s.Generation == a.Generation {
-		last = &s
+	for i := range a.workers {
+		w := &a.workers[i]
+		if s, err := a.at(w.process.Node).Status(ctx, w.process); err == nil && s.Generation == a.Generation {
+			w.status = &s
+		}
 	}
+	last := joined(a.workers)
 	if last == nil {
 		return nil
 	}
-	if err := a.agent.KeepStatus(ctx, a.ID, last); err != nil { // for show only: the job is what Raft says it is
+	if err := a.here.Agent.KeepStatus(ctx, a.ID, last); err != nil { // for show only: the job is what Raft says it is
 		a.log.Warn("keep the last status", zap.String("job", a.ID), zap.Error(err))
 	}
 	return last

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -20,17 +21,26 @@ func (a *act) beginCommit(ctx context.Context) (func(*observed), error) {
 	return nil, a.propose(ctx, &cluster.BeginCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
 }
 
-// postCommit asks the worker for its shards.
+// postCommit asks the workers for their shards, from the one with the first stage on, until one refuses. No worker begins a round before
+// the first stage does: once that has agreed to end at a round, nobody else can be past it.
 func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 	d := a.decision
-	answer, err := a.agent.Commit(ctx, a.process, control.CommitRequest{Generation: a.Generation, Round: d.round, Stop: d.stop})
-	if err != nil {
-		return nil, fmt.Errorf("commit round %d: %w", d.round, err)
-	}
-	if !answer.Accepted {
-		return func(o *observed) { o.refused[d.round] = max(answer.Earliest, 1) }, nil
+	request := control.CommitRequest{Generation: a.Generation, Round: d.round, Stop: d.stop}
+	for i := range a.workers {
+		w := &a.workers[i]
+		if w.accepted == d.round && !d.stop {
+			continue // before another one could not be asked
+		}
+		answer, err := a.at(w.process.Node).Commit(ctx, w.process, request)
+		if err != nil {
+			return func(o *observed) { o.accept(d.round, i) }, fmt.Errorf("commit round %d%s: %w", d.round, a.of(w), err)
+		}
+		if !answer.Accepted {
+			return func(o *observed) { o.refused[d.round] = max(answer.Earliest, 1) }, nil
+		}
 	}
 	return func(o *observed) {
+		o.accept(d.round, len(o.workers))
 		o.posted, o.reached = d.round, time.Time{}
 		if d.stop {
 			o.stopAt = d.round
@@ -46,16 +56,16 @@ func (a *act) dropCommit(ctx context.Context) (func(*observed), error) {
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
 func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
-	m, err := assemble(a.Job, a.config.Node, a.spec.Stages(), round, a.durable)
+	m, err := assemble(a.Job, a.spec.Stages(), round, a.durable)
 	if err == nil {
-		err = CheckRound(ctx, m, a.agent.Shards(a.ID).Size)
+		err = CheckRound(ctx, m, a.look(a.ID, agent.Shards.Size))
 	}
-	if err != nil { // what was reported is of no use: the worker, if it still can, is asked to write it again
+	if err != nil { // what was reported is of no use: the workers, if they still can, are asked to write it again
 		_, dropped := a.dropCommit(ctx)
 		return func(o *observed) { o.forget(round) }, errors.Join(fmt.Errorf("commit round %d: %w", round, err), dropped)
 	}
 	keep := a.spec.Job.Center.Keep
-	kept := a.record(ctx, m, keep)
+	kept := a.recordRound(ctx, m, keep)
 	err = a.propose(ctx, &cluster.CommitRound{Job: a.ID, Generation: a.Generation, Round: round, Manifest: *m, Keep: keep})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
@@ -66,7 +76,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	a.Counts.Commits.Add(1)
 	took := time.Duration(0)
 	fields := []zap.Field{zap.Uint64("round", round), zap.Uint64("samples", m.SamplesSeen)}
-	if !a.reached.IsZero() { // a status of the worker told of its round
+	if !a.reached.IsZero() { // a status told of it
 		took = time.Since(a.reached)
 		fields = append(fields, zap.Duration("took", took))
 	}
@@ -84,14 +94,14 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 }
 
 // assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.
-func assemble(j *cluster.Job, node string, stages int, round uint64, shards map[int]control.ShardInfo) (*cluster.Manifest, error) {
+func assemble(j *cluster.Job, stages int, round uint64, shards map[int]stored) (*cluster.Manifest, error) {
 	m := &cluster.Manifest{Job: j.ID, Generation: j.Generation, Round: round, Stages: stages}
 	for k := range stages {
 		s, ok := shards[k]
 		if !ok {
 			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
 		}
-		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{node}})
+		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{s.node}})
 		if k == 0 {
 			m.Cursors = s.Cursors
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// place begins the job's next generation: its worker resumes from the newest committed round whose shards are whole.
+// place begins the job's next generation: its workers resume from the newest committed round whose shards are whole.
 func (a *act) place(ctx context.Context) (func(*observed), error) {
 	plan, _, err := a.spec.Plan()
 	if err != nil {
@@ -28,7 +28,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, err
 	}
 	// The directory is made after its rounds were found: it may be on a mount that is late.
-	if err := a.Record(ctx, a.ID); err != nil {
+	if err := a.record(ctx, a.Job, a.taking.nodes(), a.hadWorkers()); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	a.collect(ctx, math.MaxUint64) // nothing is being committed
@@ -36,8 +36,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if from != nil {
 		start = from.Round
 	}
-	placed := placeOn(a.config.Node, a.spec, a.taking)
-	where, err := json.Marshal(placed)
+	where, err := json.Marshal(a.taking)
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
@@ -48,46 +47,68 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	a.Say(a.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
-	w, err := a.agent.Start(ctx, a.assignment(result.Generation, plan, placed, from))
-	if err != nil {
-		return func(o *observed) {
-			o.process, o.phase, o.cause = agent.Process{}, exited, err.Error()
-			if obstacle.Of(err) == nil {
-				o.die(time.Now())
-			}
-		}, err
+	g := newGeneration()
+	for _, node := range a.taking.nodes() {
+		var p agent.Process
+		if p, err = a.at(node).Start(ctx, a.assignment(result.Generation, plan, node, from)); err != nil {
+			o := obstacle.Of(err)
+			g.workers = append(g.workers, worker{
+				process: agent.Process{Job: a.ID, Node: node}, phase: exited, ended: time.Now(), cause: err.Error(), obstacle: o, died: o == nil,
+			})
+			break // those that were started are ended like any whose peer is gone
+		}
+		g.workers = append(g.workers, worker{process: p, phase: loading})
 	}
 	return func(o *observed) {
-		o.worker = newWorker(w)
-		a.follow(w)
-	}, nil
+		o.generation = g
+		o.settle(time.Now()) // where none was started
+		for _, p := range g.living() {
+			a.follow(p)
+		}
+	}, err
 }
 
-// assignment tells a worker everything.
-func (a *act) assignment(generation uint64, plan schedule.Plan, placed placement, from *cluster.Manifest) control.Assignment {
-	places := make([]control.StagePlace, len(placed))
+// assignment tells the worker on a node everything.
+func (a *act) assignment(generation uint64, plan schedule.Plan, node string, from *cluster.Manifest) control.Assignment {
+	places := make([]control.StagePlace, len(a.taking))
 	for k := range places {
-		places[k].Node = placed[k].Node
+		places[k].Node = a.taking[k].Node
 	}
 	return control.Assignment{
 		JobID: a.ID, Generation: generation,
-		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.taking, Restore: from,
+		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.taking.cores(node), Restore: from,
 	}
 }
 
-// Record brings the agent's copy of a job up to date.
+// Record brings the copies of a job up to date.
 func (c *Coordinator) Record(ctx context.Context, id string) error {
-	state := c.raft.State()
-	j, err := state.Job(id)
+	j, err := c.raft.State().Job(id)
 	if err != nil {
 		return err
 	}
-	hadWorker := func(j *cluster.Job) bool { return j.Generation > 0 }
-	return c.agent.Record(ctx, j, slices.ContainsFunc(state.Jobs(), hadWorker))
+	return c.record(ctx, j, nodesOf(j), c.hadWorkers())
 }
 
-// record does so with a round that is about to be committed, of which keep are kept.
-func (a *act) record(ctx context.Context, next *cluster.Manifest, keep int) error {
+// hadWorkers reports whether any job has had one.
+func (c *Coordinator) hadWorkers() bool {
+	return slices.ContainsFunc(c.raft.State().Jobs(), func(j *cluster.Job) bool { return j.Generation > 0 })
+}
+
+// record brings the copies up to date that are here and where a job is placed.
+func (c *Coordinator) record(ctx context.Context, j *cluster.Job, where []string, started bool) error {
+	for i, n := range c.config.Nodes {
+		if i > 0 && !slices.Contains(where, n.Name) {
+			continue
+		}
+		if err := n.Agent.Record(ctx, j, started); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordRound does so with a round that is about to be committed, of which keep are kept.
+func (a *act) recordRound(ctx context.Context, next *cluster.Manifest, keep int) error {
 	j, err := a.raft.State().Job(a.ID)
 	if err != nil {
 		return err
@@ -95,24 +116,29 @@ func (a *act) record(ctx context.Context, next *cluster.Manifest, keep int) erro
 	now := *j
 	now.Committed = append(slices.Clone(j.Committed), next)
 	now.Committed = now.Committed[max(0, len(now.Committed)-keep):]
-	return a.agent.Record(ctx, &now, true)
+	return a.record(ctx, &now, nodesOf(j), true)
 }
 
-// remove makes the state forget an ended job, and has its directory deleted.
+// remove makes the state forget an ended job, and has its directories deleted.
 func (a *act) remove(ctx context.Context) (func(*observed), error) {
-	own, err := a.agent.Retire(ctx, a.Job, a.decision.reason)
-	if err != nil {
-		return nil, fmt.Errorf("remove job %s: %w", a.ID, err)
+	var with []agent.Agent // a directory of the job
+	for _, n := range a.config.Nodes {
+		own, err := n.Agent.Retire(ctx, a.Job, a.decision.reason)
+		if err != nil {
+			return nil, fmt.Errorf("remove job %s: %w", a.ID, err)
+		}
+		if own {
+			with = append(with, n.Agent)
+		}
 	}
 	if err := a.propose(ctx, &cluster.RemoveJob{Job: a.ID}); err != nil {
 		return nil, err
 	}
 	a.log.Info("job removed", zap.String("job", a.ID), zap.String("name", a.Name), zap.String("reason", a.decision.reason))
-	if !own {
-		return nil, nil
-	}
-	if err := a.agent.Delete(ctx, a.ID); err != nil { // the next start deletes it
-		return nil, fmt.Errorf("job %s is removed, but its directory is not: %w", a.ID, err)
+	for _, at := range with {
+		if err := at.Delete(ctx, a.ID); err != nil { // the next start deletes it
+			return nil, fmt.Errorf("job %s is removed, but its directory is not: %w", a.ID, err)
+		}
 	}
 	return nil, nil
 }

@@ -19,15 +19,16 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	if err := a.Record(ctx, a.ID); err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.ID, err)
 	}
+	cores := a.taking.cores(a.here.Name)
 	err := a.propose(ctx, &cluster.BeginTuning{Job: a.ID, Generation: a.Generation, Reason: a.decision.reason})
 	if err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.ID, err)
 	}
-	a.Say(a.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", a.taking))
-	request := a.tuneRequest(a.spec, a.taking)
+	a.Say(a.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", cores))
+	request := a.tuneRequest(a.spec, cores)
 	request.JobID = a.ID
 	request.Bounded = a.spec.Bounded()
-	run, err := a.agent.Tune(ctx, request)
+	run, err := a.here.Agent.Tune(ctx, request)
 	if err != nil {
 		return func(o *observed) {
 			o.tuning = &tuning{cause: err.Error()}
@@ -37,7 +38,7 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 		}, err
 	}
 	return func(o *observed) {
-		o.tuning = newTuning(run, a.taking, time.Now())
+		o.tuning = newTuning(run, cores, time.Now())
 		a.follow(run)
 	}, nil
 }
@@ -45,13 +46,13 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 // tuneRequest asks for what a spec leaves open.
 func (c *Coordinator) tuneRequest(s *spec.Spec, cores []int) control.TuneRequest {
 	return control.TuneRequest{
-		Spec: *s, Cores: cores, NodeCores: len(c.config.Cores),
+		Spec: *s, Cores: cores, NodeCores: len(c.here.Cores),
 	}
 }
 
 // resolve makes what was chosen the job's. A choice that cannot be made one ends the job.
 func (a *act) resolve(ctx context.Context) (func(*observed), error) {
-	resolved, err := a.spec.Tuned(a.tuning.report, len(a.config.Cores))
+	resolved, err := a.spec.Tuned(a.tuning.report, len(a.here.Cores))
 	if err != nil {
 		failed := &cluster.EndJob{Job: a.ID, Generation: a.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
 		return nil, errors.Join(err, a.propose(ctx, failed))

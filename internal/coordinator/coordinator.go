@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,15 +33,20 @@ type Raft interface {
 	Failed() <-chan struct{}
 }
 
+// Node is a host that jobs are placed on.
+type Node struct {
+	Name  string
+	Cores []int // that jobs compute on
+	// MemoryBytes is what jobs may take of its memory, all together; 0: not known, and not looked at.
+	MemoryBytes int64
+	Agent       agent.Agent
+}
+
 // Config configures a Coordinator. All but OnStop and Spare is required.
 type Config struct {
-	Node  string // where jobs are placed
-	Cores []int  // of that node, that jobs compute on
-	// MemoryBytes is what jobs may take of that node's memory, all together; 0: not known, and not looked at.
-	MemoryBytes int64
-	Agent       agent.Agent // of that node
-	Raft        Raft
-	Limits      func() Limits
+	Nodes  []Node // the coordinator's own first: the records of jobs, their logs and all tunings are there
+	Raft   Raft
+	Limits func() Limits
 	// KeepReport keeps the whole report of a job's tuning, which Raft knows by its digest.
 	KeepReport func(job string, report []byte) (shard.Digest, error)
 	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back, before that is said.
@@ -69,7 +75,7 @@ type Limits struct {
 type Coordinator struct {
 	config Config
 	raft   Raft
-	agent  agent.Agent
+	here   Node // the coordinator's own
 	log    *zap.Logger
 	specs  spec.Cache
 	pins   pins
@@ -105,10 +111,10 @@ func New(c Config) *Coordinator {
 	background, end := context.WithCancel(context.Background())
 	stopping, stop := context.WithCancel(context.Background())
 	out := &Coordinator{
-		config: c, raft: c.Raft, agent: c.Agent, log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
+		config: c, raft: c.Raft, here: c.Nodes[0], log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
 		calls: make(chan func(), 64), jobs: map[string]*observed{},
 	}
-	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(c.Cores)})
+	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(c.Nodes[0].Cores)})
 	return out
 }
 
@@ -194,6 +200,12 @@ func (c *Coordinator) ask(ctx context.Context, do func()) error {
 	}
 }
 
+// at is the agent of a node. No process is of a node that nobody knows, so any agent says that there is none.
+func (c *Coordinator) at(node string) agent.Agent {
+	i := slices.IndexFunc(c.config.Nodes, func(n Node) bool { return n.Name == node })
+	return c.config.Nodes[max(i, 0)].Agent
+}
+
 // job returns what was observed of a job.
 func (c *Coordinator) job(id string) *observed {
 	o := c.jobs[id]
@@ -220,7 +232,7 @@ func (c *Coordinator) start(job string, act bool, do func(ctx context.Context) (
 // follow passes the events of a process on until it has ended.
 func (c *Coordinator) follow(p agent.Process) {
 	c.tasks.Go(func() {
-		err := c.agent.Events(c.background, p, func(e agent.Event) { c.call(func() { c.observe(e) }) })
+		err := c.at(p.Node).Events(c.background, p, func(e agent.Event) { c.call(func() { c.observe(e) }) })
 		if err != nil && c.background.Err() == nil {
 			c.log.Error("a process is not watched any more", zap.Stringer("process", p), zap.Error(err))
 		}
@@ -235,33 +247,52 @@ func (c *Coordinator) Say(job, message string, fields ...zap.Field) {
 // sayAt is Say with a level.
 func (c *Coordinator) sayAt(level zapcore.Level, job, message string, fields ...zap.Field) {
 	c.log.Log(level, message, append([]zap.Field{zap.String("job", job)}, fields...)...)
-	c.agent.Log(job, level, message, fields...)
+	c.here.Agent.Log(job, level, message, fields...)
 }
 
 // Adopt takes over the processes that an earlier daemon left. Workers of a job's current generation are watched from here on; all
 // others are killed: nothing that those workers compute can be committed any more, and what a tuning prints is read by the
 // daemon that started it alone. It comes before Run.
 func (c *Coordinator) Adopt(ctx context.Context) error {
-	found, err := c.agent.Processes(ctx)
-	if err != nil {
-		return fmt.Errorf("adopt workers: %w", err)
-	}
 	state := c.raft.State()
-	for _, r := range found {
-		p := r.Process
-		j, err := state.Job(p.Job)
-		if err != nil || j.State != cluster.Starting && j.State != cluster.Running || r.Status == nil || p.Generation != j.Generation {
+	adopted := map[*cluster.Job][]agent.Running{}
+	for _, n := range c.config.Nodes {
+		found, err := n.Agent.Processes(ctx)
+		if err != nil {
+			return fmt.Errorf("adopt workers: %w", err)
+		}
+		for _, r := range found {
+			p := r.Process
+			if j, err := state.Job(p.Job); err == nil && placed(j) && r.Status != nil && p.Generation == j.Generation && slices.Contains(nodesOf(j), p.Node) {
+				adopted[j] = append(adopted[j], r)
+				continue
+			}
 			c.log.Warn("killing a process that no job needs", zap.Stringer("process", p), zap.Uint64("generation", p.Generation))
-			if err := c.agent.Kill(ctx, p); err != nil {
+			if err := n.Agent.Kill(ctx, p); err != nil {
 				return err
 			}
-			continue
 		}
-		c.Say(p.Job, "adopted the worker of an earlier daemon", zap.Int("process", p.ID.PID), zap.Uint64("generation", p.Generation))
-		o := c.job(p.Job)
-		o.worker = newWorker(p)
-		o.take(agent.Event{Process: p, Status: r.Status}, time.Now())
-		c.follow(p)
+	}
+	for j, running := range adopted {
+		c.adopt(j, running)
 	}
 	return nil
+}
+
+// adopt takes over the workers of a job, which needs one on each of its nodes.
+func (c *Coordinator) adopt(j *cluster.Job, running []agent.Running) {
+	o := c.job(j.ID)
+	o.generation = newGeneration()
+	for _, node := range nodesOf(j) {
+		w := worker{process: agent.Process{Job: j.ID, Node: node}, phase: exited, cause: "the daemon was restarted and found no worker"}
+		if i := slices.IndexFunc(running, func(r agent.Running) bool { return r.Process.Node == node }); i >= 0 {
+			w = worker{process: running[i].Process, phase: loading}
+		}
+		o.workers = append(o.workers, w)
+	}
+	for _, r := range running {
+		c.Say(j.ID, "adopted the worker of an earlier daemon", zap.Int("process", r.Process.ID.PID), zap.Uint64("generation", r.Process.Generation))
+		c.observe(agent.Event{Process: r.Process, Status: r.Status})
+		c.follow(r.Process)
+	}
 }

@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,9 +18,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // memoryRaft is the replicated state of a cluster of one that loses nothing.
@@ -53,11 +56,12 @@ func (r *memoryRaft) Apply(_ context.Context, c cluster.Command) (cluster.Result
 
 func (r *memoryRaft) Failed() <-chan struct{} { return r.failed }
 
-// fragile is an agent that is slow to say that a worker was told to end and, once damaging, cuts each shard short before its length
-// is looked at for the first time.
+// fragile is an agent that is slow to say that a worker was told to end, starts none while busy and, once damaging, cuts each shard short
+// before its length is looked at for the first time.
 type fragile struct {
 	*agent.Local
-	state    string // the state directory
+	busy     atomic.Int32 // starts that fail
+	state    string       // the state directory
 	damaging atomic.Bool
 	seen     sync.Map // digests
 }
@@ -66,6 +70,13 @@ type fragile struct {
 func (f *fragile) Stop(ctx context.Context, p agent.Process) error {
 	defer time.Sleep(time.Second)
 	return f.Local.Stop(ctx, p)
+}
+
+func (f *fragile) Start(ctx context.Context, a control.Assignment) (agent.Process, error) {
+	if f.busy.Add(-1) >= 0 {
+		return agent.Process{}, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Busy, Path: f.state, Text: "it is busy"}, Err: errors.New("busy")}
+	}
+	return f.Local.Start(ctx, a)
 }
 
 func (f *fragile) Shards(job string) agent.Shards { return fragileShards{f.Local.Shards(job), f, job} }
@@ -85,29 +96,64 @@ func (s fragileShards) Size(ctx context.Context, d shard.Digest) (int64, error) 
 	return s.Shards.Size(ctx, d)
 }
 
-// rig is a coordinator of a node with one core, whose processes are fake.
+// rig is a coordinator of nodes with one core each, whose processes are fake.
 type rig struct {
 	t     *testing.T
 	raft  *memoryRaft
-	agent *fragile
+	nodes []coordinator.Node
+	agent *fragile // of the first
 	stop  func()
 	*coordinator.Coordinator
 }
 
-func newRig(t *testing.T) *rig {
-	state := t.TempDir()
-	r := &rig{
-		t: t, agent: &fragile{Local: agenttest.Open(t, state, agenttest.NewProcesses(t)), state: state},
-		raft: &memoryRaft{state: cluster.NewState(), changed: make(chan struct{}), failed: make(chan struct{})},
+func newRig(t *testing.T, nodes ...string) *rig {
+	r := &rig{t: t, raft: &memoryRaft{state: cluster.NewState(), changed: make(chan struct{}), failed: make(chan struct{})}}
+	for _, name := range nodes {
+		state := t.TempDir()
+		at := &fragile{Local: agenttest.Open(t, name, state, agenttest.NewProcesses(t)), state: state}
+		r.nodes = append(r.nodes, coordinator.Node{Name: name, Cores: []int{0}, Agent: at})
+		if r.agent == nil {
+			r.agent = at
+		}
 	}
 	r.start()
 	return r
 }
 
+// running are the processes on a node.
+func (r *rig) running(node int) []agent.Running {
+	r.t.Helper()
+	all, err := r.nodes[node].Agent.Processes(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return all
+}
+
+// kill kills the only process on a node.
+func (r *rig) kill(node int) {
+	r.t.Helper()
+	all := r.running(node)
+	if len(all) != 1 {
+		r.t.Fatalf("processes on %s: %+v", r.nodes[node].Name, all)
+	}
+	if err := r.nodes[node].Agent.Kill(r.t.Context(), all[0].Process); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// leave ends the coordinator as when Raft fails, which leaves the workers.
+func (r *rig) leave() {
+	close(r.raft.failed)
+	synctest.Wait()
+	r.stop()
+	r.raft.failed = make(chan struct{})
+}
+
 // start runs a new coordinator of the same state and the same processes.
 func (r *rig) start() {
 	r.Coordinator = coordinator.New(coordinator.Config{
-		Node: "a", Cores: []int{0}, Agent: r.agent, Raft: r.raft, DriftHold: time.Second, Log: zap.NewNop(),
+		Nodes: r.nodes, Raft: r.raft, DriftHold: time.Second, Log: zap.NewNop(),
 		Limits: func() coordinator.Limits {
 			return coordinator.Limits{ResponseTimeout: 30 * time.Second, RetryLimit: 3, RetryFirst: time.Second, RetryLongest: time.Minute}
 		},
@@ -120,10 +166,11 @@ func (r *rig) start() {
 	go r.Run(ctx)
 }
 
+// submit submits a job with a stage for each node.
 func (r *rig) submit(name string, rounds uint64) string {
 	a := agenttest.Assignment("", name, 0, rounds)
 	j := &a.Spec.Job
-	j.Schedule, j.Train.Steps, j.Center.CommitEvery, j.Devices.CPU.Threads = "1f1b", int(rounds), 100, 1
+	j.Stages, j.Schedule, j.Train.Steps, j.Center.CommitEvery, j.Devices.CPU.Threads = job.Count(len(r.nodes)), "1f1b", int(rounds), 100, 1
 	text, err := spec.Encode(&a.Spec)
 	if err != nil {
 		r.t.Fatal(err)
@@ -164,7 +211,7 @@ func (r *rig) end() {
 
 func TestAJobIsBroughtToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newRig(t, "a")
 		defer r.end()
 		id := r.submit("good", 450)
 		next := r.submit("next", 50)
@@ -192,22 +239,16 @@ func TestAJobIsBroughtToItsEnd(t *testing.T) {
 
 func TestALostWorkerIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newRig(t, "a")
 		defer r.end()
 		id := r.submit("long", 1e6)
 		before := r.until(id, "commits", committed).CommittedRound()
-		running, err := r.agent.Processes(t.Context())
-		if err != nil || len(running) != 1 {
-			t.Fatal(running, err)
-		}
-		if err := r.agent.Kill(t.Context(), running[0].Process); err != nil {
-			t.Fatal(err)
-		}
+		r.kill(0)
 		j := r.until(id, "trains again", func(j *cluster.Job) bool { return j.State == cluster.Running && j.Generation == 2 })
 		if !strings.Contains(j.Reason, "signal: killed; resumed from round") || j.CommittedRound() < before {
 			t.Errorf("round %d, %d before: %s", j.CommittedRound(), before, j.Reason)
 		}
-		if v := r.Published().Jobs[id]; !v.Lives || v.Status == nil {
+		if v := r.Published().Jobs[id]; len(v.Nodes) != 1 || v.Status == nil {
 			t.Errorf("published %+v", v)
 		}
 	})
@@ -216,25 +257,21 @@ func TestALostWorkerIsReplaced(t *testing.T) {
 // A coordinator that comes after another takes the running workers over, and kills those of another generation.
 func TestRunningWorkersAreAdopted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newRig(t, "a")
 		id := r.submit("long", 1e6)
 		before := r.until(id, "commits", committed).CommittedRound()
-		close(r.raft.failed) // it ends, and leaves the worker
-		synctest.Wait()
-		r.stop()
+		r.leave()
 		if err := r.agent.Record(t.Context(), &cluster.Job{ID: "7"}, false); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.agent.Start(t.Context(), agenttest.Assignment("7", "long", 4, 1e6)); err != nil { // of no job
 			t.Fatal(err)
 		}
-		r.raft.failed = make(chan struct{})
 		r.start()
 		defer r.end()
 		j := r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > before })
-		running, err := r.agent.Processes(t.Context())
-		if err != nil || len(running) != 1 || running[0].Process.Job != id || j.Generation != 1 {
-			t.Errorf("generation %d, running %+v, %v", j.Generation, running, err)
+		if running := r.running(0); len(running) != 1 || running[0].Process.Job != id || j.Generation != 1 {
+			t.Errorf("generation %d, running %+v", j.Generation, running)
 		}
 	})
 }
@@ -243,7 +280,7 @@ func TestRunningWorkersAreAdopted(t *testing.T) {
 // and writes it again.
 func TestADamagedShardIsWrittenAgainBeforeItIsCommitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newRig(t, "a")
 		defer r.end()
 		id := r.submit("long", 1e6)
 		before := r.until(id, "commits", committed).CommittedRound()

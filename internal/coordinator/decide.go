@@ -86,13 +86,13 @@ func decideEnded(w snapshot, j *observed) decision {
 	return decision{}
 }
 
-// dismiss ends a worker: politely first.
+// dismiss ends the workers of a job: politely first.
 func dismiss(w snapshot, j *observed, why string) decision {
-	if j.phase != aborted {
-		return decision{choice: abortWorker, reason: why}
+	if j.phase() != aborted {
+		return decision{choice: abortWorkers, reason: why}
 	}
 	if w.now.Sub(j.abortedAt) > abortGrace {
-		return decision{choice: killWorker, reason: fmt.Sprintf("the worker did not end within %v of being told to", abortGrace)}
+		return decision{choice: killWorkers, reason: fmt.Sprintf("the worker did not end within %v of being told to", abortGrace)}
 	}
 	return decision{reason: "waiting for the worker to end: " + why}
 }
@@ -125,7 +125,7 @@ func decideQueued(w snapshot, j *observed, free int, memory int64, queue string)
 		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
 	case j.cores > free && free < w.cores:
 		return decision{reason: "queued: " + coreNeed(j.cores, free, w.cores)}
-	case j.memory > memory && memory < w.memory: // one that wants more than there is waits until it is alone
+	case w.memory > 0 && j.memory > memory && memory < w.memory: // one that wants more than there is waits until it is alone
 		return decision{reason: fmt.Sprintf("queued: needs %s of memory, %s of %s are not promised to other jobs",
 			words.Bytes(j.memory), words.Bytes(max(memory, 0)), words.Bytes(w.memory))}
 	}

@@ -8,26 +8,25 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
-// decideActive looks after a placed job.
+// decideActive looks after a placed job. Its workers train together or not at all: where one is gone, the others are of no use.
 func decideActive(w snapshot, j *observed) decision {
 	if !j.lives() {
 		return decideLost(w, j)
 	}
-	if j.phase == aborted {
+	if j.phase() == aborted {
 		return dismiss(w, j, "it was told to")
 	}
-	if j.silent > w.limits.ResponseTimeout && j.polls >= leastPolls {
-		return decision{choice: killWorker, reason: fmt.Sprintf("the worker has not answered for %v, %d times in a row",
-			j.silent.Round(time.Second), j.polls)}
+	if gone := j.gone(); gone != nil {
+		return dismiss(w, j, fmt.Sprintf("the worker%s is gone: %s", j.of(gone), gone.cause))
 	}
-	if j.phase == loading {
-		if why := stopReason(w, j); why != "" {
-			return decision{choice: killWorker, reason: why + " before training began"} // nothing to save
+	for i := range j.workers {
+		if at := &j.workers[i]; at.silent > w.limits.ResponseTimeout && at.polls >= leastPolls {
+			return decision{choice: killWorkers, reason: fmt.Sprintf("the worker%s has not answered for %v, %d times in a row",
+				j.of(at), at.silent.Round(time.Second), at.polls)}
 		}
-		if j.stalled > loadFactor*w.limits.ResponseTimeout {
-			return decision{choice: killWorker, reason: fmt.Sprintf("loading has made no progress for %v", j.stalled.Round(time.Second))}
-		}
-		return decision{reason: "the worker is loading"}
+	}
+	if j.phase() == loading {
+		return decideLoading(w, j)
 	}
 	if j.State == cluster.Starting {
 		return decision{choice: setRunning, reason: "training"}
@@ -36,7 +35,7 @@ func decideActive(w snapshot, j *observed) decision {
 		return d
 	}
 	if overdue(w, j) {
-		return decision{choice: abortWorker, reason: fmt.Sprintf("%s; no commit within %v, so training since round %d is lost",
+		return decision{choice: abortWorkers, reason: fmt.Sprintf("%s; no commit within %v, so training since round %d is lost",
 			stopReason(w, j), j.stopBound(), j.CommittedRound())}
 	}
 	if j.Pending > 0 {
@@ -45,14 +44,27 @@ func decideActive(w snapshot, j *observed) decision {
 	return decideNext(w, j)
 }
 
-// decideLost restarts a job whose worker is gone, or ends the job.
+// decideLoading looks after a job until all its workers train.
+func decideLoading(w snapshot, j *observed) decision {
+	if why := stopReason(w, j); why != "" {
+		return decision{choice: killWorkers, reason: why + " before training began"} // nothing to save
+	}
+	for i := range j.workers {
+		if at := &j.workers[i]; at.phase == loading && at.stalled > loadFactor*w.limits.ResponseTimeout {
+			return decision{choice: killWorkers, reason: fmt.Sprintf("loading%s has made no progress for %v", j.of(at), at.stalled.Round(time.Second))}
+		}
+	}
+	return decision{reason: fmt.Sprintf("the worker%s is loading", j.of(j.least()))}
+}
+
+// decideLost restarts a job whose workers are gone, or ends the job.
 func decideLost(w snapshot, j *observed) decision {
 	why, retryAt := j.cause, j.diedAt.Add(w.limits.pause(j.deaths))
-	if j.phase == absent {
+	if j.phase() == absent {
 		why = "the daemon was restarted"
 	}
 	switch {
-	case j.failure != nil && j.failure.Permanent:
+	case j.permanent:
 		return decision{choice: endJob, state: cluster.Failed, reason: why + "; " + kept(j)}
 	case j.Cancelling:
 		return decision{choice: endJob, state: cluster.Cancelled, reason: "cancelled; " + kept(j)}
@@ -89,7 +101,7 @@ func (l Limits) pause(deaths int) time.Duration {
 
 // decideFinished handles a worker that has nothing more to compute, once its final round is durable.
 func decideFinished(w snapshot, j *observed) (decision, bool) {
-	if j.phase != finished || j.CommittedRound() < j.round() {
+	if j.phase() != finished || j.CommittedRound() < j.round() {
 		return decision{}, false
 	}
 	switch {
@@ -101,15 +113,15 @@ func decideFinished(w snapshot, j *observed) (decision, bool) {
 	case j.Cancelling:
 		return decision{choice: endJob, state: cluster.Cancelled, reason: fmt.Sprintf("cancelled; round %d is committed", j.CommittedRound())}, true
 	case w.stopping:
-		return decision{choice: abortWorker, reason: fmt.Sprintf("the daemon is stopping; round %d is committed", j.CommittedRound())}, true
+		return decision{choice: abortWorkers, reason: fmt.Sprintf("the daemon is stopping; round %d is committed", j.CommittedRound())}, true
 	}
-	return decision{choice: abortWorker, reason: fmt.Sprintf("it was stopped at round %d by a daemon that is gone", j.CommittedRound())}, true
+	return decision{choice: abortWorkers, reason: fmt.Sprintf("it was stopped at round %d by a daemon that is gone", j.CommittedRound())}, true
 }
 
 // timeIsUp reports whether the job has trained for as long as it may.
 func (o *observed) timeIsUp() bool {
 	bound := o.spec.Job.Train.MaxTime
-	return bound > 0 && o.status != nil && time.Duration(o.status.Progress.ElapsedS*float64(time.Second))+o.loadingFor >= bound
+	return bound > 0 && o.status != nil && time.Duration(o.status.Progress.ElapsedS*float64(time.Second))+o.loadingFor() >= bound
 }
 
 // overdue reports whether the commit that somebody waits for takes too long.
@@ -156,7 +168,7 @@ func decideBegun(w snapshot, j *observed) decision {
 // decideNext begins the next commit: the final one, one that somebody waits for, or the next that is due.
 func decideNext(w snapshot, j *observed) decision {
 	round, end, committed, every := j.round(), j.lastRound(), j.CommittedRound(), uint64(j.spec.Job.Center.CommitEvery)
-	if j.phase == finished {
+	if j.phase() == finished {
 		return decision{choice: beginCommit, round: round, reason: "training has ended at this round"}
 	}
 	if committed >= end {
@@ -172,15 +184,15 @@ func decideNext(w snapshot, j *observed) decision {
 	return decision{choice: beginCommit, round: max(due, j.soonest()), reason: fmt.Sprintf("a commit is due every %d rounds", every)}
 }
 
-// soonest returns the earliest round whose commit the worker will hear of in time.
+// soonest returns the earliest round whose commit the workers will hear of in time.
 func (o *observed) soonest() uint64 {
 	return min(max(o.earliest()+o.within(margin), o.CommittedRound()+1), o.lastRound())
 }
 
-// within returns how many rounds the worker may complete in a time; 1 while it is not known how fast it is.
-func (o *worker) within(d time.Duration) uint64 {
-	if o.speed() <= 0 {
+// within returns how many rounds the job may complete in a time; 1 while it is not known how fast it is.
+func (g *generation) within(d time.Duration) uint64 {
+	if g.speed() <= 0 {
 		return 1
 	}
-	return uint64(math.Ceil(o.speed() * d.Seconds()))
+	return uint64(math.Ceil(g.speed() * d.Seconds()))
 }

@@ -24,7 +24,8 @@ import (
 // arguments, and `decide` prints what is decided about every job.
 //
 //	node cores=2 stopping now=3s     the node, and the clock
-//	job ID key=value...              a job, new at its first mention
+//	job ID key=value...              a job, new at its first mention, with a worker
+//	worker ID NODE key=value...      another worker of the job, new at its first mention
 //	decide
 func TestDecide(t *testing.T) {
 	datadriven.Walk(t, "testdata/decide", func(t *testing.T, path string) {
@@ -37,6 +38,8 @@ func TestDecide(t *testing.T) {
 				editNode(t, &w, d.CmdArgs)
 			case "job":
 				editJob(t, &w, d.CmdArgs)
+			case "worker":
+				editWorker(t, &w, d.CmdArgs)
 			case "decide":
 				return render(w, decide(w))
 			default:
@@ -70,18 +73,37 @@ func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 	id := args[0].Key
 	at := slices.IndexFunc(w.jobs, func(j *observed) bool { return j.ID == id })
 	if at < 0 {
-		j := &observed{Job: &cluster.Job{ID: id, State: cluster.Queued}, spec: &spec.Spec{}, cores: 2, worker: newWorker(agent.Process{})}
-		j.phase, j.status = absent, &control.Status{Final: 100}
+		j := &observed{Job: &cluster.Job{ID: id, State: cluster.Queued}, spec: &spec.Spec{}, cores: 2, generation: newGeneration(newWorker("a"))}
 		j.spec.Job.Stages, j.spec.Job.Pipelines, j.spec.Job.MicroBatches, j.spec.Job.Center.CommitEvery, j.spec.Job.Tuning = 2, 1, 1, 10, job.TuneByProfile
 		setSpeed(j, 4)
 		w.jobs, at = append(w.jobs, j), len(w.jobs)
 	}
 	j := w.jobs[at]
 	for _, a := range args[1:] {
-		if !editReplicated(t, j, a) && !editTuning(t, j, a) && !editObserved(t, w, j, a) {
+		if !editReplicated(t, j, a) && !editTuning(t, j, a) && !editObserved(t, w, j, a) && !observe(t, w, j, &j.workers[0], a) {
 			t.Fatalf("job: unknown key %s", a.Key)
 		}
 	}
+	j.status = joined(j.workers)
+}
+
+// newWorker is one that was not started.
+func newWorker(node string) worker {
+	return worker{process: agent.Process{Node: node}, status: &control.Status{Final: 100}}
+}
+
+func editWorker(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
+	j := w.jobs[slices.IndexFunc(w.jobs, func(j *observed) bool { return j.ID == args[0].Key })]
+	at := slices.IndexFunc(j.workers, func(w worker) bool { return w.process.Node == args[1].Key })
+	if at < 0 {
+		j.workers, at = append(j.workers, newWorker(args[1].Key)), len(j.workers)
+	}
+	for _, a := range args[2:] {
+		if !observe(t, w, j, &j.workers[at], a) {
+			t.Fatalf("worker: unknown key %s", a.Key)
+		}
+	}
+	j.status = joined(j.workers)
 }
 
 // setSpeed makes a worker complete so many rounds a second.
@@ -148,40 +170,15 @@ func editTuning(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 }
 
 func editObserved(t *testing.T, w *snapshot, j *observed, a datadriven.CmdArg) bool {
-	phases := map[string]phase{
-		"absent": absent, "loading": loading, "training": training, "finished": finished, "aborted": aborted, "exited": exited,
-	}
 	switch a.Key {
-	case "worker":
-		var ok bool
-		if j.phase, ok = phases[a.Vals[0]]; !ok {
-			t.Fatalf("unknown phase %s", a.Vals[0])
-		}
-		j.abortedAt, j.silent, j.polls = w.now, 0, 0
-	case "silent": // of polls that take 2.2 s
-		j.silent = duration(t, a)
-		j.polls = int(j.silent.Seconds() / 2.2)
-	case "stalled":
-		j.stalled = duration(t, a)
 	case "waits-for":
 		j.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.Busy, Text: text(a)}, probeAt: w.now.Add(time.Second)}
 	case "passed":
 		j.hold.passed = true
-	case "round":
-		j.status.Progress.Round = number(t, a)
-		j.status.NextCommit = j.round() + 1
-	case "final":
-		j.status.Final = number(t, a)
 	case "rate":
 		setSpeed(j, number(t, a))
-	case "complete":
-		j.status.Progress.Step, j.status.Progress.Steps = 1, 1
-	case "elapsed":
-		j.status.Progress.ElapsedS = duration(t, a).Seconds()
-	case "cause":
-		j.cause = text(a)
 	case "permanent":
-		j.failure = &control.Event{Permanent: true}
+		j.permanent = true
 	case "deaths":
 		j.deaths, j.diedAt = int(number(t, a)), w.now
 	case "placing":
@@ -193,12 +190,47 @@ func editObserved(t *testing.T, w *snapshot, j *observed, a datadriven.CmdArg) b
 	case "refused":
 		j.refused[j.Pending] = number(t, a)
 	case "shards":
-		j.shards[j.Pending] = map[int]control.ShardInfo{}
+		j.shards[j.Pending] = map[int]stored{}
 		for k := range int(number(t, a)) {
-			j.shards[j.Pending][k] = control.ShardInfo{}
+			j.shards[j.Pending][k] = stored{}
 		}
 	case "stop-since":
 		j.stopSince = time.Unix(1000, 0).Add(duration(t, a))
+	default:
+		return false
+	}
+	return true
+}
+
+// observe changes what is known of a worker.
+func observe(t *testing.T, w *snapshot, j *observed, at *worker, a datadriven.CmdArg) bool {
+	phases := map[string]phase{
+		"absent": absent, "loading": loading, "training": training, "finished": finished, "aborted": aborted, "exited": exited,
+	}
+	progress := &at.status.Progress
+	switch a.Key {
+	case "worker":
+		var ok bool
+		if at.phase, ok = phases[a.Vals[0]]; !ok {
+			t.Fatalf("unknown phase %s", a.Vals[0])
+		}
+		j.abortedAt, at.silent, at.polls = w.now, 0, 0
+	case "silent": // of polls that take 2.2 s
+		at.silent = duration(t, a)
+		at.polls = int(at.silent.Seconds() / 2.2)
+	case "stalled":
+		at.stalled = duration(t, a)
+	case "round":
+		progress.Round = number(t, a)
+		at.status.NextCommit = progress.Round + 1
+	case "final":
+		at.status.Final = number(t, a)
+	case "complete":
+		progress.Step, progress.Steps = 1, 1
+	case "elapsed":
+		progress.ElapsedS = duration(t, a).Seconds()
+	case "cause":
+		j.cause, at.cause = text(a), text(a)
 	default:
 		return false
 	}
@@ -227,7 +259,7 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 func render(w snapshot, all []decision) string {
 	names := [...]string{
 		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
-		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorker: "abort", killWorker: "kill", endJob: "end", setRunning: "running", probe: "probe", removeJob: "remove",
+		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorkers: "abort", killWorkers: "kill", endJob: "end", setRunning: "running", probe: "probe", removeJob: "remove",
 	}
 	var b strings.Builder
 	for i, d := range all {

@@ -2,7 +2,7 @@
 //
 // One goroutine (Run) repeats
 //
-//	observe   the replicated state, and what agents report (observed.go)
+//	observe   the replicated state, and what agents report (observed.go, generation.go)
 //	decide    a pure function of both gives a choice and its reason for each job (decide.go)
 //	act       propose it to Raft, or have an agent do it (act.go)
 //

@@ -15,27 +15,28 @@ import (
 // observe notes what was seen of a process, unless it has been replaced.
 func (c *Coordinator) observe(e agent.Event) {
 	o, now := c.job(e.Process.Job), time.Now()
+	w := o.find(e.Process)
 	switch t := o.tuning; {
-	case o.process == e.Process:
-		c.observeWorker(o, e, now)
+	case w != nil:
+		c.observeWorker(o, w, e, now)
 	case t != nil && t.process == e.Process:
 		c.observeTuning(o, e, now)
 	}
 }
 
-func (c *Coordinator) observeWorker(o *observed, e agent.Event, now time.Time) {
+func (c *Coordinator) observeWorker(o *observed, w *worker, e agent.Event, now time.Time) {
 	before, deaths := o.hold, o.deaths
-	o.take(e, now)
+	o.take(w, e, now)
 	if o.deaths > deaths {
 		c.Counts.Deaths.Add(1)
 	}
 	c.sayHold(e.Process.Job, before, o.hold)
 	if j, err := c.raft.State().Job(e.Process.Job); err == nil && e.Status != nil {
-		c.watchDrift(j, o, now)
+		c.watchDrift(j, o, w.process, now)
 	}
 	if e.Exit != nil {
 		c.log.Info("a worker ended", zap.Stringer("worker", e.Process), zap.Uint64("generation", e.Process.Generation),
-			zap.String("how", e.Exit.How), zap.String("cause", o.cause))
+			zap.String("how", e.Exit.How), zap.String("cause", w.cause))
 	}
 }
 
@@ -54,7 +55,7 @@ func (c *Coordinator) observeTuning(o *observed, e agent.Event, now time.Time) {
 	before := o.hold
 	switch {
 	case t.cause != "" && t.obstacle != nil:
-		o.waitFor(t.obstacle, now)
+		o.waitFor(t.obstacle, t.process.Node, now)
 	case t.cause != "":
 		o.hold = nil
 		o.die(now)
@@ -70,6 +71,7 @@ func (c *Coordinator) observeTuning(o *observed, e agent.Event, now time.Time) {
 // later.
 func (c *Coordinator) conclude(job string, act bool, change func(*observed), err error) {
 	o := c.job(job)
+	before := o.hold
 	if act {
 		o.acting, o.taking = false, nil
 	}
@@ -83,8 +85,9 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 	o.notBefore = time.Now().Add(afterFail)
 	c.log.Error("could not act", zap.String("job", job), zap.Error(err))
 	if what := obstacle.Of(err); what != nil && (o.choice == place || o.choice == tune) {
-		before := o.hold
-		o.waitFor(what, time.Now())
+		if o.hold == before && !o.lives() {
+			o.waitFor(what, "", time.Now())
+		}
 		o.note, o.notBefore = what.String(), time.Time{}
 		c.sayHold(job, before, o.hold)
 	}
@@ -101,10 +104,11 @@ func (c *Coordinator) sayHold(job string, before, now *hold) {
 	}
 }
 
-// watchDrift compares what a tuned job's worker has just said with what its tuning found, in the background: it simulates.
-func (c *Coordinator) watchDrift(j *cluster.Job, o *observed, now time.Time) {
+// watchDrift compares what a tuned job's workers have just said with what its tuning found, in the background: it simulates. One of them,
+// of, names their generation.
+func (c *Coordinator) watchDrift(j *cluster.Job, o *observed, of agent.Process, now time.Time) {
 	s, err := c.Spec(j)
-	if err != nil || s.Report == nil || o.phase != training || j.State != cluster.Running || o.comparing {
+	if err != nil || s.Report == nil || o.phase() != training || j.State != cluster.Running || o.comparing {
 		return
 	}
 	status := o.status.Progress
@@ -114,12 +118,12 @@ func (c *Coordinator) watchDrift(j *cluster.Job, o *observed, now time.Time) {
 		return
 	}
 	o.comparing = true
-	watch, process := o.drift, o.process
+	watch := o.drift
 	watch.Hold = c.config.DriftHold
 	c.start(j.ID, false, func(context.Context) (func(*observed), error) {
 		turned := watch.See(now, drift.Chosen{Candidate: &s.Report.Chosen, ExchangeNorm: s.Job.Optimizer.ClipNorm > 0}, m, s.Report.Bound)
 		return func(o *observed) {
-			if o.process != process {
+			if o.find(of) == nil {
 				return
 			}
 			o.comparing, o.drift = false, watch

@@ -8,20 +8,20 @@ import (
 )
 
 func TestOnlyProgressEndsAStallInLoading(t *testing.T) {
-	var o observed
+	var w worker
 	for range 3 {
-		o.takeLoading(&control.Loading{ReadBytes: 1000, CPUSeconds: 0.1}) // of answering
+		w.takeLoading(&control.Loading{ReadBytes: 1000, CPUSeconds: 0.1}) // of answering
 	}
-	if o.stalled != 3*agent.PollStatus || o.loadingFor != 3*agent.PollStatus {
-		t.Errorf("stalled for %v of %v, want %v", o.stalled, o.loadingFor, 3*agent.PollStatus)
+	if w.stalled != 3*agent.PollStatus || w.loadingFor != 3*agent.PollStatus {
+		t.Errorf("stalled for %v of %v, want %v", w.stalled, w.loadingFor, 3*agent.PollStatus)
 	}
-	o.takeLoading(&control.Loading{ReadBytes: 2 << 20})
-	o.takeLoading(&control.Loading{ReadBytes: 2 << 20, CPUSeconds: 2})
-	if o.stalled != 0 || o.loadingFor != 5*agent.PollStatus {
-		t.Errorf("stalled for %v of %v after progress", o.stalled, o.loadingFor)
+	w.takeLoading(&control.Loading{ReadBytes: 2 << 20})
+	w.takeLoading(&control.Loading{ReadBytes: 2 << 20, CPUSeconds: 2})
+	if w.stalled != 0 || w.loadingFor != 5*agent.PollStatus {
+		t.Errorf("stalled for %v of %v after progress", w.stalled, w.loadingFor)
 	}
-	o.takeLoading(nil) // it trains
-	if o.loadingFor != 5*agent.PollStatus {
-		t.Errorf("loading went on for %v", o.loadingFor)
+	w.takeLoading(nil) // it trains
+	if w.loadingFor != 5*agent.PollStatus {
+		t.Errorf("loading went on for %v", w.loadingFor)
 	}
 }

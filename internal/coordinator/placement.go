@@ -3,6 +3,7 @@ package coordinator
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -20,18 +21,47 @@ type stagePlace struct {
 	Cores  []int  `json:"cores,omitempty"` // that the device is pinned to; empty: none in particular
 }
 
-// placeOn places all stages of a job on one node, whose cores its devices take in order.
-func placeOn(node string, s *spec.Spec, cores []int) placement {
+// placeStages says where the stages of a job go: on the first node that has enough free cores for all its devices, or else device by device on
+// the first that has enough for one. Where a device finds none, all are on the first node and share what it has.
+func placeStages(s *spec.Spec, need int, nodes []Node, free map[string][]int) placement {
+	enough := func(cores int) int {
+		return slices.IndexFunc(nodes, func(n Node) bool { return len(free[n.Name]) >= cores })
+	}
+	only, threads := enough(need), int(s.Job.Devices.CPU.Threads)
+	free = maps.Clone(free)
+	seats, on := map[int]stagePlace{}, map[string]int{} // by device of the plan; how many a node has
 	var p placement
-	threads := int(s.Job.Devices.CPU.Threads)
 	for stage, device := range s.Placement() {
-		at := stagePlace{Stage: stage, Node: node, Device: device}
-		if len(cores) >= (device+1)*threads {
-			at.Cores = cores[device*threads : (device+1)*threads]
+		at, seated := seats[device]
+		if !seated {
+			i := only
+			if i < 0 {
+				i = enough(threads)
+			}
+			if i < 0 { // without threads a device needs no core, and any node will do
+				shared := *s
+				shared.Job.Devices.CPU.Threads = 0
+				return placeStages(&shared, 0, nodes, free)
+			}
+			node := nodes[i].Name
+			at = stagePlace{Node: node, Device: on[node], Cores: free[node][:threads:threads]}
+			free[node], seats[device] = free[node][threads:], at
+			on[node]++
 		}
+		at.Stage = stage
 		p = append(p, at)
 	}
 	return p
+}
+
+// nodes are those that a placement has stages on, in the order of their first stages.
+func (p placement) nodes() (all []string) {
+	for _, at := range p {
+		if !slices.Contains(all, at.Node) {
+			all = append(all, at.Node)
+		}
+	}
+	return all
 }
 
 // cores are those of a node, in the order of devices: the first stages are on one device each, in order.
@@ -46,6 +76,33 @@ func (p placement) cores(node string) (all []int) {
 	return all
 }
 
+// count is the number of cores on all nodes.
+func (p placement) count() (n int) {
+	for _, node := range p.nodes() {
+		n += len(p.cores(node))
+	}
+	return n
+}
+
+// within reports whether a placement takes only such cores.
+func (p placement) within(cores map[string][]int) bool {
+	return !slices.ContainsFunc(p, func(at stagePlace) bool { return !subset(at.Cores, cores[at.Node]) })
+}
+
+// without are cores by node but for those that a placement takes.
+func without(cores map[string][]int, p placement) map[string][]int {
+	left := maps.Clone(cores)
+	for _, node := range p.nodes() {
+		taken := p.cores(node)
+		left[node] = slices.DeleteFunc(slices.Clone(cores[node]), func(core int) bool { return slices.Contains(taken, core) })
+	}
+	return left
+}
+
+func subset(a, b []int) bool {
+	return !slices.ContainsFunc(a, func(x int) bool { return !slices.Contains(b, x) })
+}
+
 // readPlacement reads where a job runs.
 func readPlacement(j *cluster.Job) (p placement, err error) {
 	if len(j.Placement) == 0 {
@@ -55,4 +112,13 @@ func readPlacement(j *cluster.Job) (p placement, err error) {
 		return nil, fmt.Errorf("job %s: decode its placement: %w", j.ID, err)
 	}
 	return p, nil
+}
+
+// nodesOf are the nodes that a job is placed on. A placement that cannot be read has none.
+func nodesOf(j *cluster.Job) []string {
+	p, err := readPlacement(j)
+	if err != nil {
+		return nil
+	}
+	return p.nodes()
 }

@@ -2,7 +2,9 @@ package coordinator
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -12,7 +14,8 @@ import (
 func TestAPlacementIsAListOfStages(t *testing.T) {
 	s := &spec.Spec{}
 	s.Job.Stages, s.Job.Chunks, s.Job.MicroBatches, s.Job.Schedule, s.Job.Devices.CPU.Threads = 2, 2, 4, "interleaved", 2
-	text, err := json.Marshal(placeOn("a", s, []int{4, 5, 6, 7}))
+	here := []Node{{Name: "a"}}
+	text, err := json.Marshal(placeStages(s, 4, here, map[string][]int{"a": {4, 5, 6, 7}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,5 +37,33 @@ func TestAPlacementIsAListOfStages(t *testing.T) {
 	}
 	if _, err := readPlacement(&cluster.Job{ID: "1", Placement: json.RawMessage(`[{"stage":`)}); err == nil {
 		t.Error("a damaged placement was read")
+	}
+}
+
+// TestStagesArePlacedWhereCoresAreFree: on one node where that has enough for all, else on several; and on the first, without cores of their
+// own, where a device finds none.
+func TestStagesArePlacedWhereCoresAreFree(t *testing.T) {
+	s := &spec.Spec{}
+	s.Job.Stages, s.Job.Chunks, s.Job.MicroBatches, s.Job.Schedule, s.Job.Devices.CPU.Threads = 3, 1, 4, "1f1b", 2
+	nodes := []Node{{Name: "a"}, {Name: "b"}}
+	for _, c := range []struct {
+		free map[string][]int
+		want string
+	}{
+		{map[string][]int{"a": {0, 1, 2, 3}, "b": {0, 1, 2, 3, 4, 5}}, "b/0 [0 1], b/1 [2 3], b/2 [4 5]"},
+		{map[string][]int{"a": {4, 5, 6}, "b": {0, 1, 2, 3}}, "a/0 [4 5], b/0 [0 1], b/1 [2 3]"},
+		{map[string][]int{"a": {0, 1, 2}, "b": {0, 1, 2}}, "a/0 [], a/1 [], a/2 []"},
+		{map[string][]int{}, "a/0 [], a/1 [], a/2 []"},
+	} {
+		var got []string
+		for k, at := range placeStages(s, 6, nodes, c.free) {
+			if at.Stage != k {
+				t.Errorf("stage %d is in the place of stage %d", at.Stage, k)
+			}
+			got = append(got, fmt.Sprintf("%s/%d %v", at.Node, at.Device, at.Cores))
+		}
+		if text := strings.Join(got, ", "); text != c.want {
+			t.Errorf("of %v: %s, want %s", c.free, text, c.want)
+		}
 	}
 }

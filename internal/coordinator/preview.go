@@ -25,7 +25,7 @@ func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.Tune
 	ctx, cancel := c.untilStop(ctx)
 	defer cancel(nil)
 	began := time.Now()
-	cores, err := c.waitForCores(ctx, s.Cores(len(c.config.Cores)), func(text string) error {
+	cores, err := c.waitForCores(ctx, s.Cores(len(c.here.Cores)), func(text string) error {
 		return each(api.TuneUpdate{Progress: &api.TuneProgress{Text: text, ElapsedS: time.Since(began).Seconds()}})
 	})
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Coordinator) Price(ctx context.Context, s *spec.Spec) (api.TuneUpdate, 
 	ctx, cancel := c.untilStop(ctx)
 	defer cancel(nil)
 	request := c.tuneRequest(s, nil)
-	request.Estimate, request.NodeCores = true, s.Cores(len(c.config.Cores))
+	request.Estimate, request.NodeCores = true, s.Cores(len(c.here.Cores))
 	return c.runTuning(ctx, cancel, request, func(api.TuneUpdate) error { return nil })
 }
 
@@ -81,17 +81,17 @@ func (c *Coordinator) runTuning(
 	ctx context.Context, cancel context.CancelCauseFunc, request control.TuneRequest, each func(api.TuneUpdate) error,
 ) (api.TuneUpdate, error) {
 	var none api.TuneUpdate
-	p, err := c.agent.Tune(ctx, request)
+	p, err := c.here.Agent.Tune(ctx, request)
 	if err != nil {
 		return none, err
 	}
 	toTheEnd := context.WithoutCancel(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = c.agent.Kill(toTheEnd, p) }) // its end is waited for
+	stop := context.AfterFunc(ctx, func() { _ = c.here.Agent.Kill(toTheEnd, p) }) // its end is waited for
 	defer stop()
 	t := newTuning(p, request.Cores, time.Now())
 	silence := time.AfterFunc(t.silence(), func() { cancel(errSilent) })
 	defer silence.Stop()
-	err = c.agent.Events(toTheEnd, p, func(e agent.Event) {
+	err = c.here.Agent.Events(toTheEnd, p, func(e agent.Event) {
 		switch {
 		case e.Tuning != nil:
 			t.take(e.Tuning, time.Now())

@@ -33,10 +33,10 @@ func (c *Coordinator) Resumed(ctx context.Context, id string) error {
 func (c *Coordinator) reserve(ctx context.Context, need int) (cores []int, why string, err error) {
 	err = c.ask(ctx, func() {
 		s := c.snapshot(c.raft.State(), false)
-		free := c.freeCores(s)
+		free := c.freeCores(s)[c.here.Name]
 		unclaimed, _ := s.free()
 		if least := min(unclaimed, len(free)); need > least {
-			why = "waiting for cores: " + coreNeed(need, least, s.cores)
+			why = "waiting for cores: " + coreNeed(need, least, len(c.here.Cores))
 			return
 		}
 		cores = free[:need:need]

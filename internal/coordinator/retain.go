@@ -68,7 +68,7 @@ func (c *Coordinator) RetainJobs(ctx context.Context) {
 	for {
 		state, changed := c.raft.Changed()
 		jobs := c.measure(ctx, state, sizes)
-		_, disk, err := c.agent.Disk(ctx)
+		_, disk, err := c.here.Agent.Disk(ctx)
 		if err != nil {
 			c.log.Warn("how large the disk of the state directory is", zap.Error(err))
 		}
@@ -95,7 +95,7 @@ func (c *Coordinator) measure(ctx context.Context, state *cluster.State, known m
 		}
 		k, ok := known[j.ID]
 		if !ok || !k.ended.Equal(*j.Ended) {
-			k = keptJob{id: j.ID, ended: *j.Ended, bytes: c.agent.Usage(ctx, j.ID)}
+			k = keptJob{id: j.ID, ended: *j.Ended, bytes: c.here.Agent.Usage(ctx, j.ID)}
 		}
 		jobs = append(jobs, k)
 	}

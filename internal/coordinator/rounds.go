@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -42,12 +43,30 @@ func CheckRound(ctx context.Context, m *cluster.Manifest, look func(context.Cont
 	return nil
 }
 
-// NewestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. pass says whether to look at an
-// older round after such a fault. Without a whole round it returns nil.
-func NewestWhole(ctx context.Context, store agent.Shards, kept []*cluster.Manifest, pass func(error) bool) (*cluster.Manifest, []error, error) {
+// look says how to look at a shard of a job: on whichever node has it whole.
+func (c *Coordinator) look(job string, look func(agent.Shards, context.Context, shard.Digest) (int64, error)) func(context.Context, shard.Digest) (int64, error) {
+	return func(ctx context.Context, d shard.Digest) (bytes int64, err error) {
+		for _, n := range c.config.Nodes {
+			bytes, nodeErr := look(n.Agent.Shards(job), ctx, d)
+			if nodeErr == nil {
+				return bytes, nil
+			}
+			if err == nil || errors.Is(err, fs.ErrNotExist) { // that it is not on another node says less
+				err = nodeErr
+			}
+		}
+		return 0, err
+	}
+}
+
+// NewestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. verify reads a shard through; pass
+// says whether to look at an older round after such a fault. Without a whole round it returns nil.
+func NewestWhole(
+	ctx context.Context, verify func(context.Context, shard.Digest) (int64, error), kept []*cluster.Manifest, pass func(error) bool,
+) (*cluster.Manifest, []error, error) {
 	var faults []error
 	for _, m := range slices.Backward(kept) {
-		err := CheckRound(ctx, m, store.Verify)
+		err := CheckRound(ctx, m, verify)
 		if err == nil {
 			return m, faults, nil
 		}
@@ -79,7 +98,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 		}
 		return nil, reason, nil
 	}
-	m, faults, err := NewestWhole(ctx, a.agent.Shards(a.ID), now.Committed, isDamaged)
+	m, faults, err := NewestWhole(ctx, a.look(a.ID, agent.Shards.Verify), now.Committed, isDamaged)
 	if err != nil {
 		return nil, "", err
 	}
@@ -117,8 +136,10 @@ func (a *act) collect(ctx context.Context, before uint64) {
 			c.Superseded = append(c.Superseded, Digests(m)...)
 		}
 	}
-	if _, err := a.agent.Shards(a.ID).Collect(ctx, c); err != nil {
-		a.log.Warn("collect shards; they stay where they are", zap.String("job", a.ID), zap.Error(err))
+	for _, n := range a.config.Nodes {
+		if _, err := n.Agent.Shards(a.ID).Collect(ctx, c); err != nil {
+			a.log.Warn("collect shards; they stay where they are", zap.String("job", a.ID), zap.String("node", n.Name), zap.Error(err))
+		}
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 // snapshot is everything that decide knows: the jobs, in the order of submission, and what concerns them all.
 type snapshot struct {
 	now      time.Time
-	cores    int
-	memory   int64 // bytes that jobs may take; 0: not known
+	cores    int   // of all nodes
+	memory   int64 // bytes that jobs may take on all nodes; 0: not known
 	reserved int   // cores of tunings that belong to no job
 	stopping bool  // the daemon was asked to end
 	limits   Limits
@@ -22,21 +22,21 @@ type choice uint8
 
 // The choices.
 const (
-	wait        choice = iota // nothing now; the reason says for what
-	tune                      // start measuring what the job leaves open
-	resolve                   // make what was measured and chosen the job's
-	killTune                  // end the tune process
-	place                     // begin the next generation and start its worker from the last committed round
-	beginCommit               // make known that round is to be committed
-	postCommit                // ask the worker for its shards
-	dropCommit                // give up the commit in flight for an earlier one
-	commitRound               // make the reported shards the last durable round
-	setRunning                // the worker trains: say so
-	abortWorker               // tell the worker to end at once
-	killWorker                // make it end
-	endJob                    // the job is over: state
-	probe                     // look whether what the job waits for has passed
-	removeJob                 // forget the job and delete its directory
+	wait         choice = iota // nothing now; the reason says for what
+	tune                       // start measuring what the job leaves open
+	resolve                    // make what was measured and chosen the job's
+	killTune                   // end the tune process
+	place                      // begin the next generation and start its workers from the last committed round
+	beginCommit                // make known that round is to be committed
+	postCommit                 // ask the workers for their shards
+	dropCommit                 // give up the commit in flight for an earlier one
+	commitRound                // make the reported shards the last durable round
+	setRunning                 // all workers train: say so
+	abortWorkers               // tell the workers to end at once
+	killWorkers                // make them end
+	endJob                     // the job is over: state
+	probe                      // look whether what the job waits for has passed
+	removeJob                  // forget the job and delete its directory
 )
 
 // decision is a choice for a job and the reason that its user reads.

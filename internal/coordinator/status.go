@@ -10,7 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// Status joins what is known of a job: what its worker reports, or failing that its last committed round; what was admitted, nil where
+// Status joins what is known of a job: what its workers report, or failing that its last committed round; what was admitted, nil where
 // that cannot be read; and what the cluster has agreed on, which wins. It is a pure function.
 func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	var out api.JobStatus
@@ -116,12 +116,12 @@ type Published struct {
 
 // View is what the coordinator knows of a job beside the replicated state.
 type View struct {
-	Status   *control.Status // the last of the current, or the last, worker; nil: none was heard
+	Status   *control.Status // of the current, or the last, workers, joined; nil: none was heard
 	Note     string          // what the coordinator is at with the job, for people
 	Failing  bool            // the last choice could not be carried out
-	Lives    bool            // a worker runs
-	Trains   bool            // and has begun to
-	Finished bool            // and has reached its final round
+	Nodes    []string        // where a worker runs
+	Trains   bool            // all workers run and have begun to
+	Finished bool            // and have reached their final round
 	Waits    bool            // for an obstacle to pass
 	Drift    *api.Drift
 	Tuning   *api.TuneProgress
@@ -131,12 +131,15 @@ type View struct {
 func (c *Coordinator) Published() *Published { return c.published.Load() }
 
 // publish makes known what the coordinator knows.
-func (c *Coordinator) publish(free []int) {
-	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: len(free)}
+func (c *Coordinator) publish(free int) {
+	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: free}
 	for id, o := range c.jobs {
 		v := View{
-			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Lives: o.lives(), Waits: o.waits(), Drift: o.drift.Now,
-			Trains: o.phase == training || o.phase == finished, Finished: o.phase == finished,
+			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Waits: o.waits(), Drift: o.drift.Now,
+			Trains: o.phase() == training || o.phase() == finished, Finished: o.phase() == finished,
+		}
+		for _, p := range o.living() {
+			v.Nodes = append(v.Nodes, p.Node)
 		}
 		if o.tuning != nil {
 			v.Tuning = o.tuning.show()

@@ -23,7 +23,7 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 			free = c.begin(o, d, free)
 		}
 	}
-	c.publish(c.freeCores(s))
+	c.publish(len(c.freeCores(s)[c.here.Name]))
 	for _, o := range c.jobs {
 		if o.acting || o.tunes() || o.lives() {
 			return false
@@ -35,7 +35,10 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 // snapshot is what there is to decide about.
 func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	s := snapshot{
-		now: time.Now(), cores: len(c.config.Cores), memory: c.config.MemoryBytes, reserved: len(c.reserved), stopping: stopping, limits: c.config.Limits(),
+		now: time.Now(), reserved: len(c.reserved), stopping: stopping, limits: c.config.Limits(),
+	}
+	for _, n := range c.config.Nodes {
+		s.cores, s.memory = s.cores+len(n.Cores), s.memory+n.MemoryBytes
 	}
 	passed := min(s.now.Sub(c.ticked), longestTick)
 	c.ticked = s.now
@@ -64,7 +67,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		if o.tunes() {
 			o.tuning.silent += passed
 		}
-		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(s.cores), admitted.HostBytes(), c.pins.holds(j)
+		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
 		s.jobs = append(s.jobs, o)
 	}
 	return s
@@ -81,64 +84,73 @@ func (c *Coordinator) forget(state *cluster.State) {
 }
 
 // begin starts to carry a choice out. It returns the cores that are free after it.
-func (c *Coordinator) begin(o *observed, d decision, free []int) []int {
+func (c *Coordinator) begin(o *observed, d decision, free map[string][]int) map[string][]int {
 	o.acting, o.choice = true, d.choice
 	a := act{Coordinator: c, observed: *o, decision: d}
-	switch d.choice { // what is known of a process is noted now: its end may be seen before that of the act
-	case place, tune:
-		switch own := c.coresOf(o.Job); {
-		case len(own) == o.cores && o.hold == nil: // a job that comes back keeps its cores
-			a.taking = own
-		case len(own) == o.cores && subset(own, free): // or gets them again
-			a.taking, free = own, slices.DeleteFunc(slices.Clone(free), func(core int) bool { return slices.Contains(own, core) })
-		case o.cores <= len(free):
-			a.taking, free = free[:o.cores:o.cores], free[o.cores:]
+	a.workers = slices.Clone(o.workers)
+	switch d.choice { // what is known of processes is noted now: their end may be seen before that of the act
+	case place:
+		a.taking = c.choosePlaces(o, free)
+		o.taking, free = a.taking, without(free, a.taking)
+	case tune:
+		if here := free[c.here.Name]; o.cores <= len(here) {
+			a.taking = placement{{Node: c.here.Name, Cores: here[:o.cores:o.cores]}}
 		}
-		o.taking = a.taking
+		o.taking, free = a.taking, without(free, a.taking)
 	case commitRound:
 		a.durable = o.shards[d.round]
 	case killTune:
 		o.tuning.killed = d.reason
-	case killWorker:
+	case killWorkers:
 		o.killed = d.reason
-	case abortWorker:
-		o.phase, o.abortedAt = aborted, time.Now()
+	case abortWorkers:
+		o.abort(time.Now())
 	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe:
 	}
 	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
 	return free
 }
 
-// coresOf returns the cores that a placed job is pinned to.
-func (c *Coordinator) coresOf(j *cluster.Job) []int {
-	if j.State != cluster.Starting && j.State != cluster.Running {
-		return nil
+// placed reports whether a job has a place.
+func placed(j *cluster.Job) bool { return j.State == cluster.Starting || j.State == cluster.Running }
+
+// choosePlaces says where a job goes. One that comes back keeps its cores; after it has waited without them, it gets them again if they are
+// free.
+func (c *Coordinator) choosePlaces(o *observed, free map[string][]int) placement {
+	if own, err := readPlacement(o.Job); err == nil && placed(o.Job) && own.count() == o.cores {
+		from := free
+		if o.hold == nil {
+			from = c.allCores()
+		}
+		if own.within(from) {
+			return own
+		}
 	}
-	p, err := readPlacement(j)
-	if cores := p.cores(c.config.Node); err == nil && subset(cores, c.config.Cores) {
-		return cores
-	}
-	return nil
+	return placeStages(o.spec, o.cores, c.config.Nodes, free)
 }
 
-// freeCores lists the cores that no placed job, no living process and no tuning has.
-func (c *Coordinator) freeCores(s snapshot) []int {
-	taken := slices.Clone(c.reserved)
+// allCores are the cores of each node.
+func (c *Coordinator) allCores() map[string][]int {
+	all := map[string][]int{}
+	for _, n := range c.config.Nodes {
+		all[n.Name] = n.Cores
+	}
+	return all
+}
+
+// freeCores lists the cores of each node that no placed job, no living process and no tuning has.
+func (c *Coordinator) freeCores(s snapshot) map[string][]int {
+	free := without(c.allCores(), placement{{Node: c.here.Name, Cores: c.reserved}})
 	for _, o := range s.jobs {
-		taken = append(taken, o.taking...)
+		free = without(free, o.taking)
 		if o.tunes() {
-			taken = append(taken, o.tuning.cores...)
+			free = without(free, placement{{Node: c.here.Name, Cores: o.tuning.cores}})
 		}
-		placed := (o.State == cluster.Starting || o.State == cluster.Running) && !o.waits()
-		if o.lives() || placed {
+		if o.lives() || placed(o.Job) && !o.waits() {
 			if p, err := readPlacement(o.Job); err == nil {
-				taken = append(taken, p.cores(c.config.Node)...)
+				free = without(free, p)
 			}
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(c.config.Cores), func(core int) bool { return slices.Contains(taken, core) })
-}
-
-func subset(a, b []int) bool {
-	return !slices.ContainsFunc(a, func(x int) bool { return !slices.Contains(b, x) })
+	return free
 }

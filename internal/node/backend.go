@@ -169,7 +169,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	m, faults, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID), kept, func(error) bool { return true })
+	m, faults, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID).Verify, kept, func(error) bool { return true })
 	if err != nil {
 		return fmt.Errorf("export job %s: %w", j.ID, err)
 	}
@@ -218,7 +218,7 @@ func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogR
 func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 	jobs := []string{}
 	for id, v := range n.coordinator.Published().Jobs {
-		if v.Lives {
+		if slices.Contains(v.Nodes, n.id) {
 			jobs = append(jobs, id)
 		}
 	}

@@ -22,12 +22,12 @@ import (
 // Patience bounds every wait of a test. Nothing waits this long unless something is broken.
 const Patience = 30 * time.Second
 
-// Open returns an agent of a host whose state directory is dir. Nil processes are those of the operating system, for which the
+// Open returns the agent of a node whose state directory is dir. Nil processes are those of the operating system, for which the
 // program of the test must be that of the fake worker and the fake tuning (Main).
-func Open(t *testing.T, dir string, p agent.Processes) *agent.Local {
+func Open(t *testing.T, node, dir string, p agent.Processes) *agent.Local {
 	t.Helper()
 	a, err := agent.Open(agent.Config{
-		Node: "a", StateDir: dir, Worker: []string{os.Args[0], "worker"}, Tuning: []string{os.Args[0], "tune"}, Log: zap.NewNop(), Processes: p,
+		Node: node, StateDir: dir, Worker: []string{os.Args[0], "worker"}, Tuning: []string{os.Args[0], "tune"}, Log: zap.NewNop(), Processes: p,
 		Limits: func() agent.Limits {
 			return agent.Limits{OrphanAfter: Patience, LogBytes: 1 << 20, LogFiles: 1, QuarantineFor: Patience}
 		},

@@ -41,7 +41,7 @@ const messageBytes = 4000
 func Assignment(id, name string, generation, rounds uint64) control.Assignment {
 	return control.Assignment{
 		JobID: id, Generation: generation, Spec: spec.Spec{Version: spec.Version, Job: TrainJob(name), Budget: &job.Budget{Steps: rounds, Samples: 4 * rounds}},
-		Stages: []control.StagePlace{{}},
+		Stages: []control.StagePlace{{Node: "a"}},
 	}
 }
 
@@ -127,8 +127,8 @@ func (t *trainer) restore(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	for _, d := range r.Shards {
-		if _, err := t.store.Verify(ctx, d.Digest); err != nil {
+	for _, k := range t.stages() {
+		if _, err := t.store.Verify(ctx, r.Shards[k].Digest); err != nil {
 			return err
 		}
 	}
@@ -195,9 +195,19 @@ func (t *trainer) fail(err error, permanent bool) int {
 	return control.ExitFailed
 }
 
-// snapshot writes the shards of all stages.
+// stages are those that the trainer has.
+func (t *trainer) stages() (own []int) {
+	for k, at := range t.a.Stages {
+		if at.Node == t.a.Node {
+			own = append(own, k)
+		}
+	}
+	return own
+}
+
+// snapshot writes the shards of the trainer's stages.
 func (t *trainer) snapshot(ctx context.Context, round uint64) error {
-	for k := range t.a.Stages {
+	for _, k := range t.stages() {
 		header, values, err := makeShard(t.a, k, round)
 		if err != nil {
 			return err
@@ -243,13 +253,19 @@ func (t *trainer) Status() control.Status {
 		batch *= 2
 	}
 	s.Progress.BatchS = &batch
-	for k := range t.a.Stages {
+	if own := t.stages(); own[len(own)-1] != len(t.a.Stages)-1 { // the last stage knows the loss
+		s.Progress.Loss, s.Progress.EvalLoss, s.Progress.InitialLoss = nil, nil, nil
+	}
+	for _, k := range t.stages() {
 		m := tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500, Center: 2000}
 		s.Progress.StageStatus = append(s.Progress.StageStatus, api.StageStatus{
 			Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1, MemoryBytes: m.Total(), Memory: &m,
 		})
 	}
-	for k := range len(t.a.Stages) - 1 {
+	for _, k := range t.stages() {
+		if k+1 == len(t.a.Stages) {
+			break
+		}
 		down, up := 30e-6, 40e-6
 		s.Progress.LinkStatus = append(s.Progress.LinkStatus, api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
 	}

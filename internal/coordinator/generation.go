@@ -1,0 +1,274 @@
+package coordinator
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/drift"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// generation is what was seen of one placement of a job: a worker on each of its nodes, which train and end together, and what they have
+// done together.
+type generation struct {
+	workers []worker        // in the order of their first stages; none: none was started here
+	status  *control.Status // of all of them (joined); nil: none has said anything yet
+
+	abortedAt time.Time // when they were told to end
+	killed    string    // why they were killed here
+	cause     string    // why they have ended
+	permanent bool      // the next ones would end as well
+
+	rounds  []sighting                // recent ones, oldest first
+	shards  map[uint64]map[int]stored // by round and stage
+	posted  uint64                    // the round that all have accepted to commit
+	stopAt  uint64                    // the round where they were told to end
+	refused map[uint64]uint64         // by round: the earliest one that was offered instead
+	reached time.Time                 // when the posted round was seen to be reached; zero: not yet
+
+	drift     drift.Watch
+	comparing bool // with its prediction, in the background
+}
+
+// stored is a durable shard, and the node that has it.
+type stored struct {
+	control.ShardInfo
+	node string
+}
+
+// sighting is a round that was seen at a time.
+type sighting struct {
+	at    time.Time
+	round uint64
+}
+
+// speedWindow is how far back the speed of a job is measured.
+const speedWindow = 5 * time.Second
+
+// newGeneration begins the account of workers.
+func newGeneration(workers ...worker) generation {
+	return generation{workers: workers, shards: map[uint64]map[int]stored{}, refused: map[uint64]uint64{}}
+}
+
+// find returns the worker that a process is; nil: it is none of this generation.
+func (g *generation) find(p agent.Process) *worker {
+	i := slices.IndexFunc(g.workers, func(w worker) bool { return w.process == p })
+	if i < 0 {
+		return nil
+	}
+	return &g.workers[i]
+}
+
+// phase is that of the worker that is the least far.
+func (g *generation) phase() phase { return g.least().phase }
+
+// least is the worker that is the least far.
+func (g *generation) least() *worker {
+	least := &worker{}
+	for i := range g.workers {
+		if w := &g.workers[i]; i == 0 || w.phase < least.phase {
+			least = w
+		}
+	}
+	return least
+}
+
+// lives reports whether there is a worker that has not ended.
+func (g *generation) lives() bool { return g.least().lives() }
+
+// living are the processes of the workers that have not ended.
+func (g *generation) living() (all []agent.Process) {
+	for i := range g.workers {
+		if w := &g.workers[i]; w.lives() {
+			all = append(all, w.process)
+		}
+	}
+	return all
+}
+
+// gone is the worker whose end says most of why the generation cannot go on; nil while all live.
+func (g *generation) gone() *worker {
+	var gone *worker
+	for i := range g.workers {
+		w := &g.workers[i]
+		if w.phase == exited && (gone == nil || cmp.Or(w.telling()-gone.telling(), gone.ended.Compare(w.ended)) > 0) {
+			gone = w
+		}
+	}
+	return gone
+}
+
+// of says which worker is meant, for people.
+func (g *generation) of(w *worker) string {
+	if len(g.workers) == 1 {
+		return ""
+	}
+	return " on " + w.process.Node
+}
+
+// abort notes that all workers were told to end.
+func (g *generation) abort(now time.Time) {
+	g.abortedAt = now
+	for i := range g.workers {
+		if w := &g.workers[i]; w.lives() {
+			w.phase = aborted
+		}
+	}
+}
+
+// accept notes that the first n workers have accepted to commit a round.
+func (g *generation) accept(round uint64, n int) {
+	for i := range n {
+		g.workers[i].accepted = round
+	}
+}
+
+// take notes an event of a worker of the generation.
+func (o *observed) take(w *worker, e agent.Event, now time.Time) {
+	if e.Silent > 0 {
+		w.polls, w.silent = w.polls+1, w.silent+e.Silent
+		return
+	}
+	w.polls, w.silent = 0, 0
+	switch {
+	case e.Status != nil:
+		w.takeStatus(e.Status)
+		o.takeProgress(now)
+	case e.Worker != nil && e.Worker.Shard != nil:
+		o.takeShard(e.Worker.Round, stored{*e.Worker.Shard, w.process.Node})
+	case e.Worker != nil:
+		w.takeEvent(e.Worker)
+		o.status = joined(o.workers)
+	case e.Exit != nil:
+		w.takeExit(e.Exit, o.killed, now)
+		o.settle(now)
+	}
+}
+
+// takeProgress notes how far the workers are together.
+func (o *observed) takeProgress(now time.Time) {
+	o.status = joined(o.workers)
+	o.rounds = append(o.rounds, sighting{now, o.round()})
+	for now.Sub(o.rounds[0].at) > speedWindow {
+		o.rounds = o.rounds[1:]
+	}
+	if p := o.phase(); p == training || p == finished {
+		o.hold = nil
+	}
+	if o.posted > 0 && o.reached.IsZero() && o.round() >= o.posted {
+		o.reached = now
+	}
+}
+
+func (g *generation) takeShard(round uint64, s stored) {
+	if g.shards[round] == nil {
+		g.shards[round] = map[int]stored{}
+	}
+	g.shards[round][s.Stage] = s
+}
+
+// settle notes why the generation has ended, once its last worker has.
+func (o *observed) settle(now time.Time) {
+	if o.lives() {
+		return
+	}
+	w := o.gone()
+	o.cause, o.permanent = w.cause, w.permanent()
+	if len(o.workers) > 1 && w.cause != o.killed {
+		o.cause = w.process.Node + ": " + w.cause
+	}
+	if w.obstacle != nil {
+		o.waitFor(w.obstacle, w.process.Node, now)
+		return
+	}
+	o.hold = nil
+	if w.died {
+		o.die(now)
+	}
+}
+
+// joined is what the workers of a job say together; nil while none has said anything. The job is where the slowest of them is. What is
+// known of the job as a whole, such as its loss, the worker says that has the last stage.
+func joined(workers []worker) *control.Status {
+	said := slices.DeleteFunc(slices.Clone(workers), func(w worker) bool { return w.status == nil })
+	if len(said) == 0 {
+		return nil
+	}
+	out := *slices.MaxFunc(said, func(a, b worker) int { return cmp.Compare(a.lastStage(), b.lastStage()) }).status
+	p := &out.Progress
+	p.StageStatus, p.LinkStatus = nil, nil
+	for _, w := range said {
+		s := w.status
+		out.Final, out.NextCommit, out.Held = min(out.Final, cmp.Or(w.final, s.Final)), max(out.NextCommit, s.NextCommit), cmp.Or(out.Held, s.Held)
+		p.Step, p.Round, p.SamplesSeen = min(p.Step, s.Progress.Step), min(p.Round, s.Progress.Round), min(p.SamplesSeen, s.Progress.SamplesSeen)
+		p.StageStatus, p.LinkStatus = append(p.StageStatus, s.Progress.StageStatus...), append(p.LinkStatus, s.Progress.LinkStatus...)
+	}
+	slices.SortFunc(p.StageStatus, func(a, b api.StageStatus) int { return cmp.Compare(a.Stage, b.Stage) })
+	slices.SortFunc(p.LinkStatus, func(a, b api.LinkStatus) int { return cmp.Compare(a.Link, b.Link) })
+	return &out
+}
+
+// forget drops what was reported of the commit of a round.
+func (g *generation) forget(round uint64) {
+	delete(g.shards, round)
+	g.accept(0, len(g.workers))
+	if g.posted == round {
+		g.posted, g.reached = 0, time.Time{}
+	}
+}
+
+// speed is how many rounds a second the job completes; 0 while that is not known.
+func (g *generation) speed() float64 {
+	if len(g.rounds) < 2 {
+		return 0
+	}
+	first, last := g.rounds[0], g.rounds[len(g.rounds)-1]
+	if last.round <= first.round || !last.at.After(first.at) {
+		return 0
+	}
+	return float64(last.round-first.round) / last.at.Sub(first.at).Seconds()
+}
+
+// round is the center's, as far as the workers have said.
+func (g *generation) round() uint64 {
+	if g.status == nil {
+		return 0
+	}
+	return g.status.Progress.Round
+}
+
+// lastRound is the round where training ends, as far as the workers have said.
+func (g *generation) lastRound() uint64 {
+	if g.status == nil {
+		return 0
+	}
+	return g.status.Final
+}
+
+// earliest is the earliest round that a commit can name. What a worker refused is newer than its status: without it, the same round would
+// be asked for again and again.
+func (g *generation) earliest() (round uint64) {
+	if g.status != nil {
+		round = g.status.NextCommit
+	}
+	for _, offered := range g.refused {
+		round = max(round, offered)
+	}
+	return round
+}
+
+// complete reports whether every optimizer step that the job asks for is done.
+func (g *generation) complete() bool {
+	return g.status != nil && g.status.Progress.Steps > 0 && g.status.Progress.Step >= g.status.Progress.Steps
+}
+
+// loadingFor is how long the slowest worker has loaded.
+func (g *generation) loadingFor() (longest time.Duration) {
+	for i := range g.workers {
+		longest = max(longest, g.workers[i].loadingFor)
+	}
+	return longest
+}
