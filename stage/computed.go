@@ -134,7 +134,7 @@ func (c *Computed) allocateBoundaries() (err error) {
 		c.noLoss, c.hostLosses = device.Zero{X: c.lossSum}, make([]float32, targets)
 	}
 	in, out := c.passes.in, c.passes.out
-	if c.last || !c.host {
+	if c.config.stagesOutput() {
 		if c.staged.output, err = c.alloc("the output boundary", device.F32, layer.Words(out)); err != nil {
 			return err
 		}

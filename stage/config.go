@@ -118,6 +118,12 @@ func (c Config) first() bool { return c.Range.From == 0 }
 
 func (c Config) last() bool { return c.Range.To == len(c.Model.Layers) }
 
+// keepsLogits reports whether evaluations on the last stage need memory for all logits: for predictions, not for losses.
+func (c Config) keepsLogits() bool { return c.ForwardOnly || c.Model.Task != model.Language }
+
+// stagesOutput reports whether the stage has memory for its output boundary.
+func (c Config) stagesOutput() bool { return !c.Device.Host() || c.last() && c.keepsLogits() }
+
 // Shape is the shape of the stage that New would make. It allocates nothing on the device, so a plan can be priced
 // before it is placed.
 func (c Config) Shape() (Shape, error) {
@@ -134,8 +140,10 @@ func (c Config) Shape() (Shape, error) {
 		Parameters:    length,
 		InFlightBytes: p.inFlight(c) * device.F32.Bytes(),
 	}
-	s.ForwardFLOPs, _ = p.evaluation.Forward.Cost()
-	if !c.ForwardOnly {
+	if c.ForwardOnly {
+		s.ForwardFLOPs, _ = p.evaluation.output.Forward.Cost()
+	} else {
+		s.ForwardFLOPs, _ = p.training.Forward.Cost()
 		s.BackwardFLOPs, _ = p.training.Whole.Cost()
 	}
 	if c.last() {

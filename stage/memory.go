@@ -12,9 +12,22 @@ import (
 type passes struct {
 	training program.Passes // none when ForwardOnly
 	// evaluation is with the weights that training reads, other with parameters in F32.
-	evaluation, other program.Passes
+	evaluation, other evaluation
 	in, out           []layer.Port
 	arena             int // bytes of one pass at a time
+}
+
+// evaluation is a forward that nothing follows: to the output, or on the last stage to the losses.
+type evaluation struct{ output, losses program.Passes }
+
+func (e *evaluation) arena() int { return max(e.output.Arena, e.losses.Arena) }
+
+func evaluationOf(r layer.Run, exact bool) (e evaluation) {
+	e.output = r.Evaluation(exact)
+	if r.Loss != nil {
+		e.losses = r.Scoring(exact)
+	}
+	return e
 }
 
 // passes makes the programs.
@@ -25,17 +38,17 @@ func (c Config) passes() passes {
 	if c.last() {
 		r.Loss = &c.Model.Loss
 	}
-	p := passes{evaluation: r.Evaluation(false)}
+	p := passes{evaluation: evaluationOf(r, false)}
 	p.other = p.evaluation
 	if c.Compute != device.F32 {
-		p.other = r.Evaluation(true)
+		p.other = evaluationOf(r, true)
 	}
 	p.in, _ = r.Layers[0].Ports(r.Size)
 	_, p.out = r.Layers[len(r.Layers)-1].Ports(r.Size)
 	if !c.ForwardOnly {
 		p.training = r.Training()
 	}
-	p.arena = max(p.evaluation.Arena, p.other.Arena, p.training.Arena)
+	p.arena = max(p.evaluation.arena(), p.other.arena(), p.training.Arena)
 	return p
 }
 

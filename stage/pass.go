@@ -64,12 +64,11 @@ func (c *Computed) args(s *slot) device.Args {
 	}
 }
 
-// enterTargets brings the targets of a micro-batch to the device. Its mean loss over the valid ones counts with its weight.
+// enterTargets brings the targets of a micro-batch to the device.
 func (c *Computed) enterTargets(s *slot, labels []byte, valid int) {
 	s.targets, s.scale = c.enter(s.targets, labels, targetPort), 0
 	if valid > 0 {
 		s.scale = s.micro.Weight / float32(valid)
-		c.lossWeight += float64(s.micro.Weight)
 	}
 }
 
@@ -129,6 +128,9 @@ func (c *Computed) backward(s *slot, part Part, doutput, dinput []byte) {
 		if c.hasInputGradient() {
 			memory.External[layer.DInput] = c.window(c.staged.input, dinput, c.passes.in)
 		}
+		if s.scale != 0 {
+			c.lossWeight += float64(s.micro.Weight)
+		}
 		if part == Whole {
 			p.Whole.Run(c.dev, memory, c.args(s))
 		} else {
@@ -172,22 +174,28 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	}
 	c.begin(device.ForwardWork)
 	s := slot{input: c.enter(c.staged.input, input, c.passes.in), weights: params}
-	run := c.passes.other.Forward
+	run := &c.passes.other
 	if params == nil {
-		s.weights, run = c.weights, c.passes.evaluation.Forward
-	}
-	memory, out := c.bind(&s), c.staged.output
-	if output != nil && c.host {
-		out = wrap(output, c.passes.out)
-	}
-	memory.External[layer.Output] = out
-	run.Run(c.dev, memory, device.Args{})
-	if output != nil && !c.host {
-		c.dev.Download(output, out)
+		s.weights, run = c.weights, &c.passes.evaluation
 	}
 	score := Score{Targets: targets}
-	if shape.labels >= 0 {
-		c.score(&score, out, labels)
+	if output == nil && !c.config.stagesOutput() {
+		s.targets = c.enter(c.staged.targets, labels, targetPort)
+		run.losses.Forward.Run(c.dev, c.bind(&s), device.Args{})
+		c.addLosses(&score)
+	} else {
+		memory, out := c.bind(&s), c.staged.output
+		if output != nil && c.host {
+			out = wrap(output, c.passes.out)
+		}
+		memory.External[layer.Output] = out
+		run.output.Forward.Run(c.dev, memory, device.Args{})
+		if output != nil && !c.host {
+			c.dev.Download(output, out)
+		}
+		if shape.labels >= 0 {
+			c.score(&score, out, labels)
+		}
 	}
 	if err := c.dev.Synchronize(); err != nil {
 		return fail(err)

@@ -50,7 +50,7 @@ func (c Config) Bytes() (Bytes, error) {
 	if c.last() {
 		b.Boundaries = 2 * words(c.Model.Loss.Targets(c.size()))
 	}
-	if !c.Device.Host() || c.last() {
+	if c.stagesOutput() {
 		b.Boundaries += words(layer.Words(p.out))
 	}
 	if !c.Device.Host() {

@@ -55,10 +55,7 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 	loss := c.config.Model.Loss
 	targets := c.enter(c.staged.targets, labels, targetPort)
 	loss.Compute(c.dev, c.losses, device.Mem{}, logits, targets, 0)
-	c.dev.Download(device.FloatBytes(c.hostLosses), c.losses)
-	for _, l := range c.hostLosses {
-		s.Loss += float64(l)
-	}
+	c.addLosses(s)
 	task := c.config.Model.Task
 	if task == model.Language {
 		return
@@ -72,6 +69,14 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 		if target >= 0 {
 			s.count(target, largest(row(i)))
 		}
+	}
+}
+
+// addLosses adds up the losses of a micro-batch.
+func (c *Computed) addLosses(s *Score) {
+	c.dev.Download(device.FloatBytes(c.hostLosses), c.losses)
+	for _, l := range c.hostLosses {
+		s.Loss += float64(l)
 	}
 }
 

@@ -84,13 +84,13 @@ type Tie struct {
 // at once (Config); one more is an error, not a wait.
 type Stage interface {
 	Shape() Shape
-	// Forward runs micro-batch m. On the last stage it also computes the loss against labels and writes no output.
+	// Forward runs micro-batch m. The last stage writes no output: its backward runs the head and the loss against labels.
 	Forward(m Micro, input, labels, output []byte) error
 	// Backward runs the backward of a micro-batch in flight, adding to the gradients. It reads doutput (nil on the last
 	// stage) and writes dinput (nil on the first). Whole or Weight frees its memory.
 	Backward(m Micro, part Part, doutput, dinput []byte) error
-	// Loss is the mean loss, in nats per target, of the micro-batches since the last ZeroGradients; 0 but on the last
-	// stage. A loss that is not finite is an error of type *NonFiniteError.
+	// Loss is the mean loss, in nats per target, of the micro-batches whose backward has run since the last
+	// ZeroGradients; 0 but on the last stage. A loss that is not finite is an error of type *NonFiniteError.
 	Loss() (float64, error)
 	// SquaredNorm adds the squared gradient norm of this stage's parameters, in order, to sum. A tied copy counts on the
 	// first stage only. Passing the sum from stage to stage gives the same bits on every split. A norm that is not finite is an error of

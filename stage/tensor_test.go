@@ -189,6 +189,8 @@ func TestIgnoredTargetsDoNotCount(t *testing.T) {
 	if err := errors.Join(
 		s.Forward(stage.Micro{Index: 0, Weight: 0.5}, ids, one, nil),
 		s.Forward(stage.Micro{Index: 1, Weight: 0.5}, ids, none, nil),
+		s.Backward(stage.Micro{Index: 0, Weight: 0.5}, stage.Whole, nil, nil),
+		s.Backward(stage.Micro{Index: 1, Weight: 0.5}, stage.Whole, nil, nil),
 	); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,9 @@ func (l Loss) Compute(d device.Device, losses, doutput, output, targets device.M
 
 // emit is Compute in a program, with the run's scale.
 func (l Loss) emit(b *Builder, losses, doutput, output, targets device.Mem) {
-	b.Do(&device.CrossEntropy{
-		Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: 1, By: device.LossScale, Smoothing: float32(l.Smoothing),
-	})
+	o := &device.CrossEntropy{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: 1, By: device.LossScale}
+	if !b.Evaluating {
+		o.Smoothing = float32(l.Smoothing)
+	}
+	b.Do(o)
 }

@@ -24,7 +24,8 @@ const (
 type Run struct {
 	Layers []Layer
 	Size   Size
-	// Loss follows the last layer; nil: the output leaves the run.
+	// Loss follows the last layer, the head; nil: the output leaves the run. Head and loss run in the backward, so that logits are neither kept
+	// nor computed twice.
 	Loss *Loss
 	// RepeatLayers runs the forward of each layer again just before its backward, RepeatAll that of all layers before the first backward,
 	// instead of keeping what they make.
@@ -97,12 +98,27 @@ func (r Run) out() []Port {
 // F32, whatever type products compute in.
 func (r Run) Evaluation(exact bool) program.Passes {
 	e := r.begin(true, exact)
-	x := boundary(e.External, Input, r.in())
-	for i, l := range r.Layers {
+	e.leave(e.body(r.Layers, exact))
+	return e.Passes()
+}
+
+// Scoring is an Evaluation that writes the losses instead of the output.
+func (r Run) Scoring(exact bool) program.Passes {
+	e := r.begin(true, exact)
+	last := len(r.Layers) - 1
+	x := e.body(r.Layers[:last], exact)
+	e.tensors[last] = e.narrow(r.Layers[last], e.tensors[last], exact)
+	e.head(x)
+	return e.Passes()
+}
+
+// body is the output of the first layers in an evaluation.
+func (e *emission) body(layers []Layer, exact bool) (x []device.Mem) {
+	x = boundary(e.External, Input, e.in())
+	for i, l := range layers {
 		x, _ = l.Emit(&e.Builder, e.narrow(l, e.tensors[i], exact), x)
 	}
-	e.leave(x)
-	return e.Passes()
+	return x
 }
 
 // narrow rounds the parameters that products read where they compute in BF16.
@@ -132,68 +148,50 @@ func (e *emission) leave(x []device.Mem) {
 func (r Run) Training() program.Passes {
 	e := r.begin(false, false)
 	x := [][]device.Mem{boundary(e.External, Input, r.in())}
-	backs := make([]Backward, len(r.Layers))
-	for i, l := range r.Layers {
-		var y []device.Mem
-		y, backs[i] = l.Emit(&e.Builder, e.tensors[i], x[i])
-		x = append(x, y)
+	body := r.Layers
+	if r.Loss != nil {
+		body = body[:len(body)-1]
 	}
-	last := len(r.Layers)
+	backs := make([]Backward, len(body))
+	emit := func(i int) {
+		x[i+1], backs[i] = body[i].Emit(&e.Builder, e.tensors[i], x[i])
+	}
+	for i := range body {
+		x = append(x, nil)
+		emit(i)
+	}
+	if r.Loss == nil {
+		e.leave(x[len(body)])
+	}
+	e.Backward()
+	clear(e.narrowed)
+	e.Recomputing = true
+	if r.RepeatAll {
+		for i := range body {
+			emit(i)
+		}
+	}
 	var d []device.Mem
 	if r.Loss != nil {
-		losses, targets := e.loss()
-		again := r.RepeatLayers || r.RepeatAll
-		if !again {
-			d = []device.Mem{e.Like(x[last][0])}
-		} else {
-			d = make([]device.Mem, 1)
-		}
-		r.Loss.emit(&e.Builder, losses, d[0], x[last][0], targets)
-		e.Do(&device.Axpy{Y: e.External(LossSum, device.F32, losses.Len()), A: 1, X: losses, By: device.LossScale})
-		e.Backward()
-		e.backward(x, backs, d, func(logits device.Mem) device.Mem {
-			dlogits := e.Like(logits)
-			r.Loss.emit(&e.Builder, losses, dlogits, logits, targets)
-			return dlogits
-		})
-		return e.Passes()
+		e.Recomputing = false
+		d = e.head(x[len(body)])
+		e.Recomputing = true
+	} else {
+		d = boundary(e.Passing, DOutput, r.out())
 	}
-	e.leave(x[last])
-	e.Backward()
-	d = boundary(e.Passing, DOutput, r.out())
-	e.backward(x, backs, d, nil)
+	for i, l := range slices.Backward(body) {
+		if r.RepeatLayers {
+			emit(i)
+		}
+		_, out := l.Ports(r.Size)
+		d = backs[i](e.gradients(d, out))
+	}
+	e.enter(d)
 	return e.Passes()
 }
 
-// loss is where the losses go, and the targets.
-func (e *emission) loss() (losses, targets device.Mem) {
-	n := e.Loss.Targets(e.Run.Size)
-	return e.Output(Losses, device.F32, n), e.External(Targets, device.I32, n)
-}
-
-// backward writes the backward of all layers. d is the gradient of the output; x are the inputs of the layers, and the output. loss gives
-// the gradient of logits that were computed again.
-func (e *emission) backward(x [][]device.Mem, backs []Backward, d []device.Mem, loss func(logits device.Mem) device.Mem) {
-	e.Recomputing = true
-	clear(e.narrowed)
-	again := func(i int) {
-		x[i+1], backs[i] = e.Layers[i].Emit(&e.Builder, e.tensors[i], x[i])
-		if i == len(backs)-1 && loss != nil {
-			d = []device.Mem{loss(x[i+1][0])}
-		}
-	}
-	if e.RepeatAll {
-		for i := range e.Layers {
-			again(i)
-		}
-	}
-	for i, l := range slices.Backward(e.Layers) {
-		if e.RepeatLayers {
-			again(i)
-		}
-		_, out := l.Ports(e.Run.Size)
-		d = backs[i](e.gradients(d, out))
-	}
+// enter brings the gradient of the input ports to where it is bound.
+func (e *emission) enter(d []device.Mem) {
 	in := e.in()
 	if !Differentiable(in) {
 		return

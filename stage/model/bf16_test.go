@@ -68,10 +68,6 @@ func gradientsOf(t *testing.T, m *model.Model, compute device.Type) (loss float6
 			t.Fatal(err)
 		}
 	}
-	loss, err := stages[n-1].Loss()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var dout []byte
 	for k, s := range slices.Backward(stages) {
 		din := stage.NewBoundary(s.Shape().InputBytes)
@@ -85,6 +81,10 @@ func gradientsOf(t *testing.T, m *model.Model, compute device.Type) (loss float6
 		part := make([]float32, s.Gradients().Len())
 		s.Gradients().Read(part, 0)
 		gradients = append(gradients, part...)
+	}
+	loss, err := stages[n-1].Loss()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return loss, gradients
 }

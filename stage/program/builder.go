@@ -12,6 +12,7 @@ type Builder struct {
 	ids      map[unsafe.Pointer]int
 	entries  []entry
 	backward bool
+	unsplit  bool
 }
 
 // value is a tensor without an address.
@@ -19,16 +20,17 @@ type value struct {
 	mem      device.Mem
 	external int  // the index of the binding, or -1: the program has its memory
 	into     bool // external: a pass writes it and reads nothing that was there
-	fresh    bool // external: one product makes it; see device.Args.Fresh
+	fresh    bool // external: products make it; see device.Args.Fresh
 	boundary bool // the gradient of a boundary between layers
 	passing  bool // external: it is gone when the weight half of a backward runs
 }
 
-// entry is an operation, the values of its operands, and the half of the pass that it belongs to.
+// entry is an operation, the values of its operands, and the pass that it belongs to.
 type entry struct {
 	op       device.Op
 	uses     []use
 	backward bool
+	unsplit  bool // the input half of a backward runs it, whoever needs its results
 }
 
 // use is an operand's value, and whether the operation writes it.
@@ -67,7 +69,7 @@ func (b *Builder) Passing(index int, t device.Type, n int) device.Mem {
 	return b.value(value{mem: device.NewSymbol(t, n), external: index, passing: true})
 }
 
-// Gradient is External for the gradient of a parameter; fresh says that one product makes all of it.
+// Gradient is External for the gradient of a parameter; fresh says that products make it, each all of it.
 func (b *Builder) Gradient(index, n int, fresh bool) device.Mem {
 	return b.value(value{mem: device.NewSymbol(device.F32, n), external: index, fresh: fresh})
 }
@@ -82,10 +84,15 @@ func (b *Builder) Boundary(m device.Mem) {
 // Backward begins the backward.
 func (b *Builder) Backward() { b.backward = true }
 
+// Unsplit says whether the operations that follow all belong to the input half of a backward: those that add to gradients too.
+func (b *Builder) Unsplit(unsplit bool) { b.unsplit = unsplit }
+
 // Do takes an operation down.
 func (b *Builder) Do(op device.Op) {
 	op.Check()
-	b.entries = append(b.entries, b.entry(op, b.backward))
+	e := b.entry(op, b.backward)
+	e.unsplit = b.unsplit
+	b.entries = append(b.entries, e)
 }
 
 // id is the value that m lies in; false when m is absent.

@@ -21,8 +21,8 @@ type lists struct{ forward, whole, input, weight []entry }
 func (b *Builder) Passes() Passes {
 	b.joinSums()
 	var l lists
-	needed := b.needed(func(v *value) bool { return v.external >= 0 })
-	half := b.needed(func(v *value) bool { return v.boundary || v.external >= 0 && v.into })
+	needed := b.needed(func(_ *entry, v *value) bool { return v.external >= 0 })
+	half := b.needed(func(e *entry, v *value) bool { return v.boundary || v.external >= 0 && (v.into || e.unsplit) })
 	for i, e := range b.entries {
 		switch {
 		case !needed[i]:
@@ -41,12 +41,12 @@ func (b *Builder) Passes() Passes {
 }
 
 // needed says of each operation whether something that is a root, or that a needed operation after it touches, is written by it.
-func (b *Builder) needed(root func(*value) bool) []bool {
+func (b *Builder) needed(root func(*entry, *value) bool) []bool {
 	needed := make([]bool, len(b.entries))
 	read := make([]bool, len(b.values))
 	for i := len(b.entries) - 1; i >= 0; i-- {
 		uses := b.entries[i].uses
-		needed[i] = slices.ContainsFunc(uses, func(u use) bool { return u.writes && (read[u.id] || root(&b.values[u.id])) })
+		needed[i] = slices.ContainsFunc(uses, func(u use) bool { return u.writes && (read[u.id] || root(&b.entries[i], &b.values[u.id])) })
 		if needed[i] {
 			for _, u := range uses {
 				read[u.id] = true
@@ -77,6 +77,7 @@ func (b *Builder) joinSums() {
 		joined := *norm
 		joined.DX, joined.Plus = add.Out, plus
 		b.entries[i] = b.entry(&joined, e.backward)
+		b.entries[i].unsplit = e.unsplit
 		b.entries[at] = b.entry(&device.Zero{}, e.backward) // of nothing, so nobody needs it
 	}
 }

@@ -36,6 +36,7 @@ func (m *Memory) region(r region) device.Mem {
 // program makes the program of a list, without the copies that have nothing to copy.
 func (b *Builder) program(list []entry, homes []home) *Program {
 	p := &Program{}
+	set := map[int]bool{} // fresh values that an earlier operation has set
 	for _, e := range list {
 		op := device.Clone(e.op)
 		from := len(p.patches)
@@ -48,7 +49,9 @@ func (b *Builder) program(list []entry, homes []home) *Program {
 			_, offset := m.Symbol()
 			at := homes[id]
 			at.offset += offset
-			fresh = fresh || b.values[id].fresh
+			if b.values[id].fresh && !set[id] {
+				fresh, set[id] = true, true
+			}
 			p.patches = append(p.patches, patch{m, at})
 		})
 		if c, ok := op.(*device.Copy); ok && c.Y.Type() == c.X.Type() && p.patches[from].home == p.patches[from+1].home {
