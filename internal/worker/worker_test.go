@@ -239,7 +239,7 @@ func TestWorkerTrainsAndReportsWhatStatusShows(t *testing.T) {
 	}
 	held := int64(0)
 	for _, st := range s.StageStatus {
-		if m := st.Memory; m == nil || m.Total() != st.MemoryBytes || m.Boundaries != 0 || m.Center <= 0 || m.Center%(m.Gradients/2) != 0 {
+		if m := st.Memory; m == nil || m.Total() != st.MemoryBytes || m.Boundaries != 0 || m.Center <= 0 || m.Center%(m.Weights/2) != 0 {
 			t.Errorf("stage %d holds %d bytes: %+v; want parts that add up, and a center of whole vectors", st.Stage, st.MemoryBytes, m)
 		}
 		sum := st.Busy + st.WaitUpstream + st.WaitDownstream + st.Average + st.Optimizer + st.Commit
