@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // Budget is how much a job trains on, in the terms that training counts in. The daemon keeps it beside the job.
@@ -31,7 +33,7 @@ func (t Train) budgetKeys() []budgetKey {
 		{"train.steps", t.Steps != 0, fmt.Sprintf("%d steps of %d samples", t.Steps, t.Batch)},
 		{"train.samples", t.Samples != 0, fmt.Sprintf("%d samples", t.Samples)},
 		{"train.tokens", t.Tokens != 0, fmt.Sprintf("%d tokens", t.Tokens)},
-		{"train.epochs", t.Epochs != 0, number(t.Epochs) + " " + epochs},
+		{"train.epochs", t.Epochs != 0, strictyaml.Number(t.Epochs) + " " + epochs},
 	}
 }
 

@@ -2,7 +2,6 @@ package job
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,7 +45,7 @@ func (c *checker) check(env Environment) {
 // known checks a name that another package's table holds.
 func (c *checker) known(key, name string, names []string) {
 	if name != "" && names != nil && !slices.Contains(names, name) {
-		c.refuse(key, nearest.Word(name, names), "%s wants %s; found %q", key, oneOf(names), name)
+		c.refuse(key, nearest.Word(name, names), "%s wants %s; found %q", key, strictyaml.OneOf(names), name)
 	}
 }
 
@@ -65,15 +64,15 @@ func (c *checker) checkModel() {
 // checkOptimizer refuses what the optimizer does not read, since a setting that is silently without effect costs its author a run.
 func (c *checker) checkOptimizer() {
 	o := c.Optimizer
-	for _, f := range fields {
-		if f.rule.of == nil || slices.Contains(f.rule.of, o.Name) || !c.Has(f.key) || reflect.ValueOf(c.Job).Elem().FieldByIndex(f.index).IsZero() {
+	for _, f := range schema.Fields {
+		if f.Of == nil || slices.Contains(f.Of, o.Name) || !c.Has(f.Key) || f.In(c.Job).IsZero() {
 			continue
 		}
 		near, is := "", "the optimizer is "+o.Name
-		if f.key == "optimizer.momentum" && strings.HasPrefix(o.Name, "adam") {
+		if f.Key == "optimizer.momentum" && strings.HasPrefix(o.Name, "adam") {
 			near, is = "betas", o.Name+" has betas"
 		}
-		c.refuse(f.key, near, "%s is read by %s only; %s", f.key, strings.Join(f.rule.of, " and "), is)
+		c.refuse(f.Key, near, "%s is read by %s only; %s", f.Key, strings.Join(f.Of, " and "), is)
 	}
 	if o.Name == "sgd" && o.Nesterov && o.Momentum == 0 {
 		c.refuse("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")

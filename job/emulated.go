@@ -2,7 +2,6 @@ package job
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 )
@@ -76,9 +75,9 @@ type entries struct {
 
 func (j *Job) lists() []entries {
 	var all []entries
-	for _, f := range fields {
-		if f.rule.each != "" {
-			all = append(all, entries{f.key, f.rule.each + "s", reflect.ValueOf(j).Elem().FieldByIndex(f.index).Len()})
+	for _, f := range schema.Fields {
+		if f.Each != "" {
+			all = append(all, entries{f.Key, f.Each + "s", f.In(j).Len()})
 		}
 	}
 	return all

@@ -13,7 +13,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -77,12 +79,12 @@ func newGenerator(t *testing.T) *generator {
 }
 
 // comment returns what job.go says about a field.
-func (g *generator) comment(f field) string {
+func (g *generator) comment(f strictyaml.Field) string {
 	owner := reflect.TypeFor[Job]()
-	if n := len(f.index); n > 1 {
-		owner = owner.FieldByIndex(f.index[:n-1]).Type
+	if n := len(f.Index); n > 1 {
+		owner = owner.FieldByIndex(f.Index[:n-1]).Type
 	}
-	return g.comments[owner.Name()+"."+owner.Field(f.index[len(f.index)-1]).Name]
+	return g.comments[owner.Name()+"."+owner.Field(f.Index[len(f.Index)-1]).Name]
 }
 
 // schemaFile returns the text of schema.json.
@@ -107,12 +109,12 @@ func (o object) set(key string, value any) { o[key] = value }
 // section returns the schema of a mapping.
 func (g *generator) section(key string) object {
 	properties, required := object{}, []string{}
-	for _, f := range members(key) {
+	for _, f := range schema.Members(key) {
 		one := g.value(f)
 		one.set("description", g.comment(f))
-		properties.set(last(f.key), one)
-		if f.rule.required {
-			required = append(required, last(f.key))
+		properties.set(f.Name(), one)
+		if f.Required {
+			required = append(required, f.Name())
 		}
 	}
 	out := object{"type": "object", "additionalProperties": false, "properties": properties}
@@ -125,7 +127,7 @@ func (g *generator) section(key string) object {
 	case "train":
 		var either []object
 		for _, k := range (Train{}).budgetKeys() {
-			either = append(either, object{"required": []string{last(k.key)}})
+			either = append(either, object{"required": []string{strings.TrimPrefix(k.key, "train.")}})
 		}
 		out.set("oneOf", either)
 	}
@@ -133,33 +135,31 @@ func (g *generator) section(key string) object {
 }
 
 // value returns the schema of a field.
-func (g *generator) value(f field) object {
+func (g *generator) value(f strictyaml.Field) object {
 	var out object
 	switch {
-	case f.kind == typeCount:
-		out = object{"anyOf": []object{bounds(object{"type": "integer"}, f.rule), {"const": "auto"}}}
-	case f.kind == typeFactor:
-		out = object{"anyOf": []object{bounds(object{"type": "number"}, f.rule), {"const": "auto"}}}
-	case f.kind == typeDuration:
+	case f.Word != "":
+		out = object{"anyOf": []object{element(f.Type.Kind(), f.Rule), {"const": f.Word}}}
+	case f.Type == reflect.TypeFor[time.Duration]():
 		out = durationSchema()
-	case f.kind.Kind() == reflect.Struct:
-		return g.section(f.key)
-	case f.kind.Kind() == reflect.Slice:
-		out = object{"type": "array", "minItems": f.rule.minItems, "items": g.entry(f)}
-		if f.rule.maxItems > 0 {
-			out.set("maxItems", f.rule.maxItems)
+	case f.Type.Kind() == reflect.Struct:
+		return g.section(f.Key)
+	case f.Type.Kind() == reflect.Slice:
+		out = object{"type": "array", "minItems": f.MinItems, "items": g.entry(f)}
+		if f.MaxItems > 0 {
+			out.set("maxItems", f.MaxItems)
 		}
-		if f.rule.each != "" {
+		if f.Each != "" {
 			either := []object{g.entry(f), out}
-			if f.rule.alone != "" {
-				either = append(either, object{"enum": []any{f.rule.alone, []string{f.rule.alone}}})
+			if f.Alone != "" {
+				either = append(either, object{"enum": []any{f.Alone, []string{f.Alone}}})
 			}
 			out = object{"anyOf": either}
 		}
 	default:
-		out = element(f.kind.Kind(), f.rule)
+		out = element(f.Type.Kind(), f.Rule)
 	}
-	if d := f.rule.fallback; d != "" {
+	if d := f.Default; d != "" {
 		out.set("default", json.RawMessage(d))
 		if !json.Valid([]byte(d)) {
 			out.set("default", d)
@@ -170,19 +170,19 @@ func (g *generator) value(f field) object {
 
 // durationSchema returns the schema of a duration.
 func durationSchema() object {
-	return object{"anyOf": []object{{"const": 0}, {"type": "string", "pattern": durationPattern, "minLength": 1}}}
+	return object{"anyOf": []object{{"const": 0}, {"type": "string", "pattern": strictyaml.DurationPattern, "minLength": 1}}}
 }
 
 // entry returns the schema of an entry of a list.
-func (g *generator) entry(f field) object {
-	if f.kind.Elem() == typeDuration {
+func (g *generator) entry(f strictyaml.Field) object {
+	if f.Type.Elem() == reflect.TypeFor[time.Duration]() {
 		return durationSchema()
 	}
-	return element(f.kind.Elem().Kind(), f.rule)
+	return element(f.Type.Elem().Kind(), f.Rule)
 }
 
 // element returns the schema of a value that is neither a section nor a list.
-func element(kind reflect.Kind, r rule) object {
+func element(kind reflect.Kind, r strictyaml.Rule) object {
 	switch kind {
 	case reflect.Bool:
 		return object{"type": "boolean"}
@@ -196,19 +196,19 @@ func element(kind reflect.Kind, r rule) object {
 		return bounds(object{"type": "number"}, r)
 	default:
 		switch {
-		case r.oneof != nil:
-			return object{"enum": r.oneof}
-		case r.pattern != nil:
-			return object{"type": "string", "pattern": r.pattern.String()}
+		case r.OneOf != nil:
+			return object{"enum": r.OneOf}
+		case r.Pattern != nil:
+			return object{"type": "string", "pattern": r.Pattern.String()}
 		}
 		return object{"type": "string", "minLength": 1}
 	}
 }
 
 // bounds adds the bounds of a number.
-func bounds(o object, r rule) object {
+func bounds(o object, r strictyaml.Rule) object {
 	for name, bound := range map[string]float64{
-		"minimum": r.min, "maximum": r.max, "exclusiveMinimum": r.above, "exclusiveMaximum": r.below,
+		"minimum": r.Min, "maximum": r.Max, "exclusiveMinimum": r.Above, "exclusiveMaximum": r.Below,
 	} {
 		if !math.IsNaN(bound) {
 			o.set(name, bound)
@@ -231,8 +231,8 @@ func (g *generator) reference() []byte {
 			fmt.Fprintf(&b, "%s\n\n", g.comment(fieldOf(section)))
 		}
 		b.WriteString("| key | holds | default | meaning |\n|---|---|---|---|\n")
-		for _, f := range members(section) {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", last(f.key), holds(f), fallback(f), cell(g.comment(f)))
+		for _, f := range schema.Members(section) {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Name(), holds(f), fallback(f), cell(g.comment(f)))
 		}
 		if section == "model" {
 			family(&b)
@@ -244,17 +244,17 @@ func (g *generator) reference() []byte {
 // mappings lists the sections of the file, the top one first.
 func mappings() []string {
 	out := []string{""}
-	for _, f := range fields {
-		if f.kind.Kind() == reflect.Struct {
-			out = append(out, f.key)
+	for _, f := range schema.Fields {
+		if f.Type.Kind() == reflect.Struct {
+			out = append(out, f.Key)
 		}
 	}
 	return out
 }
 
-func fieldOf(key string) field {
-	for _, f := range fields {
-		if f.key == key {
+func fieldOf(key string) strictyaml.Field {
+	for _, f := range schema.Fields {
+		if f.Key == key {
 			return f
 		}
 	}
@@ -262,20 +262,20 @@ func fieldOf(key string) field {
 }
 
 // holds says what a field may hold, in a table.
-func holds(f field) string {
-	if f.kind.Kind() == reflect.Struct {
-		return "[a section](#" + strings.ReplaceAll(f.key, ".", "") + ")"
+func holds(f strictyaml.Field) string {
+	if f.Type.Kind() == reflect.Struct {
+		return "[a section](#" + strings.ReplaceAll(f.Key, ".", "") + ")"
 	}
-	return cell(f.wants())
+	return cell(f.Wants())
 }
 
 // fallback says what an absent key means, in a table.
-func fallback(f field) string {
+func fallback(f strictyaml.Field) string {
 	switch {
-	case f.rule.required:
+	case f.Required:
 		return "required"
-	case f.rule.fallback != "":
-		return "`" + f.rule.fallback + "`"
+	case f.Default != "":
+		return "`" + f.Default + "`"
 	}
 	return ""
 }

@@ -9,23 +9,7 @@ import (
 const Version = 1
 
 // Job is a job file: one training run. Every field is documented here, once: docs/job-file.md and the JSON Schema are
-// generated from these comments and tags, and the parser obeys the same tags. In a tag, `default` is what an absent key
-// means, and `rule` what a present one may hold:
-//
-//	required            the key must be there
-//	min, max            inclusive bounds of a number, or of each number of a list
-//	above, below        exclusive bounds
-//	items=2, items=1+   how many entries a list has
-//	oneof=a|b           the allowed words
-//	of=a|b              the optimizers that read it
-//	each=stage|device   of a list: an entry for each stage, or device, or a value alone that stands for all of them
-//	alone=WORD          of such a list of words: one more word, which only a value alone may be
-//	path                a path: ~ and ${NAME} are expanded
-//	optional            a text or a number that may be absent, without a default
-//	number=KEY          of a list of paths: whoever writes a number means that key
-//
-// `zero` says what 0 stands for where it is not the smallest value.
-// `also` lists what other programs call the key, and THEIRS=OURS what they call a value: whoever writes that is shown ours.
+// generated from these comments and tags, and the parser obeys the same tags, which strictyaml.Schema explains.
 type Job struct {
 	// The version of this file's format.
 	Version int `yaml:"version" json:"version" rule:"required min=1 max=1"`
@@ -41,15 +25,15 @@ type Job struct {
 	Train Train `yaml:"train" json:"train" rule:"required"`
 	// Devices that each pipeline is laid over, a stage on each; with `chunks` several. The model has a layer or more for every
 	// stage. `auto`: see `tuning`.
-	Stages Count `yaml:"stages" json:"stages" default:"auto" rule:"min=1 max=1024" also:"pipeline_parallel_size pp_size num_stages"`
+	Stages Count `yaml:"stages" json:"stages" default:"auto" rule:"min=1 max=1024 word=auto" also:"pipeline_parallel_size pp_size num_stages"`
 	// Stages on each device, for the schedules interleaved and zb-v; the model is cut into stages times chunks. `auto`: what the
 	// schedule takes by default, 2 for those two and else 1.
-	Chunks Count `yaml:"chunks" json:"chunks" default:"auto" rule:"min=1 max=64" also:"virtual_stages num_virtual_stages"`
+	Chunks Count `yaml:"chunks" json:"chunks" default:"auto" rule:"min=1 max=64 word=auto" also:"virtual_stages num_virtual_stages"`
 	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: see `tuning`.
-	Pipelines Count `yaml:"pipelines" json:"pipelines" default:"auto" rule:"min=1 max=1024"`
+	Pipelines Count `yaml:"pipelines" json:"pipelines" default:"auto" rule:"min=1 max=1024 word=auto"`
 	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix
 	// product smaller. `auto`: see `tuning`.
-	MicroBatches Count `yaml:"micro_batches" json:"micro_batches" default:"auto" rule:"min=1 max=65536" also:"microbatches gradient_accumulation_steps num_microbatches"`
+	MicroBatches Count `yaml:"micro_batches" json:"micro_batches" default:"auto" rule:"min=1 max=65536 word=auto" also:"microbatches gradient_accumulation_steps num_microbatches"`
 	// The order of forward and backward work on the stages, by name: gpipe, 1f1b, afp (advance forward propagation), interleaved,
 	// zb-h1, zb-h2, zb-v, pipedream or pipedream-2bw; docs/schedules.md says what each is for, and `avgpipectl plan show`
 	// draws them. pipedream and pipedream-2bw step the optimizer inside of a batch. Or `file:` and the path of a plan that
@@ -283,7 +267,7 @@ type Averaging struct {
 	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
-	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6"`
+	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6 word=auto"`
 	// Optimizer steps of each pipeline between rounds.
 	Tau int `yaml:"tau" json:"tau" default:"1" rule:"min=1 max=1e9"`
 }
@@ -319,7 +303,7 @@ type Devices struct {
 type Emulated struct {
 	// Devices that a node offers, of which a job takes one for each of `stages`. `auto`: as many as the lists below have entries
 	// for devices, else one for each stage.
-	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024"`
+	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto"`
 	// Floating-point operations of products that a device does in a second. 0: they take no time.
 	FLOPs []float64 `yaml:"flops" json:"flops" default:"0" rule:"min=0 items=1+ each=device"`
 	// Bytes that a device's other operations move in a second. 0: they take no time.
@@ -350,9 +334,9 @@ type Link struct {
 // CPU describes the CPU devices of a node.
 type CPU struct {
 	// Devices that a node offers. `auto`: one for each stage.
-	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024"`
+	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto"`
 	// Threads of each device. `auto`: the node's cores shared evenly by its devices, at least 1.
-	Threads Count `yaml:"threads" json:"threads" default:"auto" rule:"min=1 max=1024"`
+	Threads Count `yaml:"threads" json:"threads" default:"auto" rule:"min=1 max=1024 word=auto"`
 }
 
 // Output says where the trained model goes.

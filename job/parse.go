@@ -33,10 +33,11 @@ func (e Environment) lookup(name string) (string, bool) {
 // CapBytes bounds a job file.
 const CapBytes = 64 << 10
 
-// read reads the text of a job file.
-func read(file string, source []byte, set []string) *strictyaml.Document {
-	return strictyaml.Read(file, source, strictyaml.Format{Name: "a job file", MaxBytes: CapBytes, Keys: children("")}, set...)
-}
+// schema is what a job file may have.
+var schema = strictyaml.SchemaOf[Job]("a job file", CapBytes)
+
+// Keys lists the keys of the job file in the order of the documentation, sections before what is in them.
+func Keys() []strictyaml.Field { return schema.Fields }
 
 // Parse reads a job file: source is its text, file its name for messages, and set the overrides (`train.steps=50`), which
 // replace or add keys. The job has its defaults and expanded paths and is valid as far as the file alone can tell; whether
@@ -44,16 +45,10 @@ func read(file string, source []byte, set []string) *strictyaml.Document {
 // with an error. The error is nil or strictyaml.Problems: everything that is wrong, at once, but for text that is not YAML, where the
 // first fault hides the rest.
 func Parse(file string, source []byte, set []string, env Environment) (*Job, *strictyaml.Document, error) {
-	d := read(file, source, set)
-	switch {
-	case d.Root == nil:
-		return nil, d, d.Err()
-	case d.Empty():
-		d.Refuse("", "", "the file is empty; a job file is a mapping of keys to values: %s", strings.Join(children(""), ", "))
+	d, j := schema.Read(file, source, set...), Default()
+	if !d.Decode(j) {
 		return nil, d, d.Err()
 	}
-	j := Default()
-	decoder{d}.section(d.Root, reflect.ValueOf(j).Elem(), "")
 	if !d.Has("name") {
 		j.Name = nameOf(file)
 	}
@@ -76,30 +71,8 @@ func Parse(file string, source []byte, set []string, env Environment) (*Job, *st
 // Default returns a job with the default of every field that has one. The required ones are empty.
 func Default() *Job {
 	j := &Job{}
-	setDefaults(reflect.ValueOf(j).Elem())
+	schema.SetDefaults(j)
 	return j
-}
-
-// setDefaults fills a struct from its `default` tags, which are read like the values of a file.
-func setDefaults(v reflect.Value) {
-	for i := range v.NumField() {
-		t := v.Type().Field(i)
-		if t.Type.Kind() == reflect.Struct {
-			setDefaults(v.Field(i))
-			continue
-		}
-		r := ruleOf(t)
-		if r.fallback == "" {
-			continue
-		}
-		d := strictyaml.Read(t.Name, []byte(t.Name+": "+r.fallback), strictyaml.Format{Name: "a default", MaxBytes: CapBytes})
-		if d.Root != nil {
-			decoder{d}.value(d.Value(t.Name), v.Field(i), field{key: t.Name, kind: t.Type, rule: r})
-		}
-		if err := d.Err(); err != nil {
-			panic("job: the default of a field does not fit: " + err.Error())
-		}
-	}
 }
 
 // eachPath replaces every path of the job by what do makes of it.
@@ -107,14 +80,14 @@ func (j *Job) eachPath(do func(key, path string) string) {
 	if path := j.PlanFile(); path != "" {
 		j.Schedule = planFile + do("schedule", path)
 	}
-	for _, f := range fields {
-		switch v := reflect.ValueOf(j).Elem().FieldByIndex(f.index); {
-		case !f.rule.path:
+	for _, f := range schema.Fields {
+		switch v := f.In(j); {
+		case !f.Path:
 		case v.Kind() == reflect.String:
-			v.SetString(do(f.key, v.String()))
+			v.SetString(do(f.Key, v.String()))
 		default:
 			for i := range v.Len() {
-				v.Index(i).SetString(do(strictyaml.Item(f.key, i), v.Index(i).String()))
+				v.Index(i).SetString(do(strictyaml.Item(f.Key, i), v.Index(i).String()))
 			}
 		}
 	}

@@ -83,13 +83,13 @@ func inside(t *testing.T, source string, err error) {
 func difference(from, to *Job) string {
 	var b strings.Builder
 	x, y := reflect.ValueOf(from).Elem(), reflect.ValueOf(to).Elem()
-	for _, f := range fields {
-		if f.kind.Kind() == reflect.Struct {
+	for _, f := range schema.Fields {
+		if f.Type.Kind() == reflect.Struct {
 			continue
 		}
-		v := y.FieldByIndex(f.index).Interface()
-		if !reflect.DeepEqual(x.FieldByIndex(f.index).Interface(), v) {
-			fmt.Fprintf(&b, "%s = %#v\n", f.key, v)
+		v := y.FieldByIndex(f.Index).Interface()
+		if !reflect.DeepEqual(x.FieldByIndex(f.Index).Interface(), v) {
+			fmt.Fprintf(&b, "%s = %#v\n", f.Key, v)
 		}
 	}
 	return b.String()

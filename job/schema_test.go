@@ -77,9 +77,9 @@ var beyond = regexp.MustCompile("does not divide|has entries for|more than the|i
 
 // agrees compares the verdicts of parser and schema on a file. A file that is not a plain YAML mapping is the parser's
 // business alone.
-func agrees(t *testing.T, schema *jsonschema.Schema, name, source string, set []string) {
+func agrees(t *testing.T, compiled *jsonschema.Schema, name, source string, set []string) {
 	t.Helper()
-	text := read("job.yaml", []byte(source), set)
+	text := schema.Read("job.yaml", []byte(source), set...)
 	if text.Err() != nil {
 		return
 	}
@@ -91,7 +91,7 @@ func agrees(t *testing.T, schema *jsonschema.Schema, name, source string, set []
 	for _, p := range problems {
 		accepted = accepted && beyond.MatchString(p.Message)
 	}
-	verdict := schema.Validate(document(text.Root))
+	verdict := compiled.Validate(document(text.Root))
 	if accepted != (verdict == nil) {
 		t.Errorf("%s: the parser says %v\nthe schema says %v", name, err, verdict)
 	}
@@ -99,42 +99,42 @@ func agrees(t *testing.T, schema *jsonschema.Schema, name, source string, set []
 
 // TestSchemaAgreesWithParser holds every field to many values, good and bad: what one refuses, the other refuses.
 func TestSchemaAgreesWithParser(t *testing.T) {
-	schema := compileSchema(t)
+	compiled := compileSchema(t)
 	values := []string{
 		"null", "true", "yes", "text", `""`, "'5'", "-1", "0", "0.5", "1", "1.0", "1.5", "2", "64", "65", "1e3", "1e20", "-0.0",
 		"0x10", "010", ".inf", "18446744073709551615", "18446744073709551616", "[]", "[0.5, 0.9]", "[0.5, 1]", "[0.5]", "[x]",
 		`[x, ""]`, "[x, 1]", "{}", "{x: 1}", "auto", "90s", "1h30m", "1m1h", "-5s", "1d", "1.5h", "s", "bad name", "-x",
 	}
-	for _, f := range fields {
+	for _, f := range schema.Fields {
 		own := values
-		for _, bound := range []float64{f.rule.min, f.rule.max, f.rule.above, f.rule.below} {
+		for _, bound := range []float64{f.Min, f.Max, f.Above, f.Below} {
 			if !math.IsNaN(bound) {
 				for _, x := range []float64{bound - 1, bound, bound + 1} {
 					own = append(own, strconv.FormatFloat(x, 'f', -1, 64))
 				}
 			}
 		}
-		own = append(own, f.rule.oneof...)
-		if words := f.rule.oneof; words != nil {
+		own = append(own, f.OneOf...)
+		if words := f.OneOf; words != nil {
 			own = append(own, "["+words[0]+"]", "["+strings.Join(words, ", ")+"]", "["+words[0]+", x]", "["+words[0]+", 1]")
 			own = append(own, "["+words[0]+", auto]", "[auto, auto]", "[auto]")
 		}
 		for _, v := range own {
-			set := []string{f.key + "=" + v}
-			agrees(t, schema, set[0], shortest, set)
-			if f.rule.optional && strictyaml.Parent(f.key) == "train" { // one of which gives the budget
-				agrees(t, schema, set[0]+" alone", strings.Replace(shortest, "steps: ", "# steps: ", 1), set)
+			set := []string{f.Key + "=" + v}
+			agrees(t, compiled, set[0], shortest, set)
+			if f.Optional && strictyaml.Parent(f.Key) == "train" { // one of which gives the budget
+				agrees(t, compiled, set[0]+" alone", strings.Replace(shortest, "steps: ", "# steps: ", 1), set)
 			}
 		}
-		agrees(t, schema, "unknown key", shortest, []string{parentKey(f.key, "nonsense") + "=1"})
+		agrees(t, compiled, "unknown key", shortest, []string{parentKey(f.Key, "nonsense") + "=1"})
 	}
-	for _, f := range fields {
-		if f.rule.required {
-			agrees(t, schema, "without "+f.key, without(t, f.key), nil)
+	for _, f := range schema.Fields {
+		if f.Required {
+			agrees(t, compiled, "without "+f.Key, without(t, f.Key), nil)
 		}
 	}
-	agrees(t, schema, "model.from alone", strings.Replace(shortest, "config: {", "from: x # {", 1), nil)
-	agrees(t, schema, "neither", strings.Replace(shortest, "config: {", "# {", 1), nil)
+	agrees(t, compiled, "model.from alone", strings.Replace(shortest, "config: {", "from: x # {", 1), nil)
+	agrees(t, compiled, "neither", strings.Replace(shortest, "config: {", "# {", 1), nil)
 }
 
 func parentKey(key, name string) string { return strictyaml.Join(strictyaml.Parent(key), name) }
@@ -143,7 +143,7 @@ func parentKey(key, name string) string { return strictyaml.Join(strictyaml.Pare
 func without(t *testing.T, key string) string {
 	t.Helper()
 	var m map[string]any
-	text, err := json.Marshal(document(read("", []byte(shortest), nil).Root))
+	text, err := json.Marshal(document(schema.Read("", []byte(shortest)).Root))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func without(t *testing.T, key string) string {
 
 // TestExamplesFitTheSchema: what the repository shows is valid, to the parser and to an editor.
 func TestExamplesFitTheSchema(t *testing.T) {
-	schema := compileSchema(t)
+	compiled := compileSchema(t)
 	paths, err := filepath.Glob("../examples/*.yaml")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no examples: %v", err)
@@ -191,7 +191,7 @@ func TestExamplesFitTheSchema(t *testing.T) {
 		if _, _, err := Parse(path, []byte(source), nil, env); err != nil {
 			t.Error(err)
 		}
-		if err := schema.Validate(document(read(path, []byte(source), nil).Root)); err != nil {
+		if err := compiled.Validate(document(schema.Read(path, []byte(source)).Root)); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/words"
 )
@@ -15,35 +16,35 @@ import (
 // gradients up.
 type Costs struct {
 	// Times of one micro-batch, per stage.
-	Forward  []float64 `json:"Forward"`
-	Backward []float64 `json:"Backward"` // the whole backward
+	Forward  []float64 `json:"Forward" yaml:"forward" rule:"required each=stage min=0"`
+	Backward []float64 `json:"Backward" yaml:"backward" rule:"required each=stage min=0"` // the whole backward
 	// BackwardInput and BackwardWeight are the two halves of a split backward; nil is half of Backward each.
-	BackwardInput  []float64 `json:"BackwardInput"`
-	BackwardWeight []float64 `json:"BackwardWeight"`
-	Update         []float64 `json:"Update"`  // per stage: one optimizer step
-	Average        []float64 `json:"Average"` // per stage: averaging one pipeline with the center, once
+	BackwardInput  []float64 `json:"BackwardInput" yaml:"backward_input" rule:"each=stage min=0"`
+	BackwardWeight []float64 `json:"BackwardWeight" yaml:"backward_weight" rule:"each=stage min=0"`
+	Update         []float64 `json:"Update" yaml:"update" rule:"each=stage min=0"`   // per stage: one optimizer step
+	Average        []float64 `json:"Average" yaml:"average" rule:"each=stage min=0"` // per stage: averaging one pipeline with the center, once
 
 	// Link is the one-way latency of a message, per boundary. Bandwidth, bytes a unit of time, is how fast it is put on its
 	// link, 0 for at once: MessageBytes / Bandwidth occupies the link in that direction, one message after the other. All
 	// boundaries between the same two devices share their link, one inside of a device takes no time.
-	Link         []float64 `json:"Link"`
-	Bandwidth    []float64 `json:"Bandwidth"`
-	MessageBytes []int64   `json:"MessageBytes"`
+	Link         []float64 `json:"Link" yaml:"latency" rule:"each=link min=0"`
+	Bandwidth    []float64 `json:"Bandwidth" yaml:"bandwidth" rule:"each=link min=0"`
+	MessageBytes []int64   `json:"MessageBytes" yaml:"message_bytes" rule:"each=link min=0 max=9e15"`
 
 	// ActivationBytes is, per stage, what one micro-batch holds from the start of its forward to the end of its backward; with a
 	// split backward HalfBytes from the end of the input half to the end of the weight half, nil for ActivationBytes there too.
-	ActivationBytes []int64 `json:"ActivationBytes"`
-	HalfBytes       []int64 `json:"HalfBytes"`
+	ActivationBytes []int64 `json:"ActivationBytes" yaml:"activation_bytes" rule:"each=stage min=0 max=9e15"`
+	HalfBytes       []int64 `json:"HalfBytes" yaml:"half_bytes" rule:"each=stage min=0 max=9e15"`
 	// Per stage and pipeline: one version of the weights, their gradients, the optimizer's state.
-	WeightBytes   []int64 `json:"WeightBytes"`
-	GradientBytes []int64 `json:"GradientBytes"`
-	StateBytes    []int64 `json:"StateBytes"`
-	CenterBytes   []int64 `json:"CenterBytes"` // per stage, once for all pipelines: the center and what it accumulates
+	WeightBytes   []int64 `json:"WeightBytes" yaml:"weight_bytes" rule:"each=stage min=0 max=9e15"`
+	GradientBytes []int64 `json:"GradientBytes" yaml:"gradient_bytes" rule:"each=stage min=0 max=9e15"`
+	StateBytes    []int64 `json:"StateBytes" yaml:"state_bytes" rule:"each=stage min=0 max=9e15"`
+	CenterBytes   []int64 `json:"CenterBytes" yaml:"center_bytes" rule:"each=stage min=0 max=9e15"` // per stage, once for all pipelines: the center and what it accumulates
 
 	// Utilisation is, per device, which share of it one op can use, above 0 and up to 1; nil is 1. A device that one op fills
 	// runs one op at a time, another as many as there are side by side, slowed down once they want more than all of it.
-	Utilisation   []float64 `json:"Utilisation"`
-	CapacityBytes []int64   `json:"CapacityBytes"` // per device; 0 is no limit
+	Utilisation   []float64 `json:"Utilisation" yaml:"utilisation" rule:"each=device above=0 max=1"`
+	CapacityBytes []int64   `json:"CapacityBytes" yaml:"capacity_bytes" rule:"each=device min=0 max=9e15"` // per device; 0 is no limit
 }
 
 // Uniform are the costs of stages that are all alike.
@@ -121,6 +122,16 @@ func (c Costs) Validate(stages int) error {
 	return nil
 }
 
+// CostError is a value that its list cannot have.
+type CostError struct {
+	Key   string // of the list, as its tag has it: "backward_input"
+	Index int
+	Err   error
+}
+
+func (e *CostError) Error() string { return e.Err.Error() }
+func (e *CostError) Unwrap() error { return e.Err }
+
 func (c Costs) validateDevices(devices int) error {
 	return c.validate(map[string]int{"device": devices}, words.Count(devices, "device"))
 }
@@ -138,7 +149,7 @@ func (c Costs) validate(counts map[string]int, all string) error {
 		}
 		for i, v := range values {
 			if want, valid := l.check(v); !valid {
-				return fmt.Errorf("costs: %s of %s %d is %v; want %s", l.name, l.per, i, v, want)
+				return &CostError{strings.ReplaceAll(l.name, " ", "_"), i, fmt.Errorf("costs: %s of %s %d is %v; want %s", l.name, l.per, i, v, want)}
 			}
 		}
 	}

@@ -111,6 +111,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"submit", "../../examples/gpt2.yaml", "--set", "schedule=afb"}, exitRefused, "nearest: afp"},
 		{[]string{"submit", "../../examples/gpt2.yaml", "--set", "model.config.n_layers=2"}, exitRefused, "nearest: n_layer"},
 		{[]string{"submit", "../../examples/gpt2.yaml"}, exitNoDaemon, "no daemon at"},
+		{[]string{"submit", "../../examples/gpt2.yaml", "--set", "data.files=[/dev/nul]"}, exitNoDaemon, "data.files[0]: /dev/nul does not exist\n  1 | --set data.files=[/dev/nul]\n    |                   ^\n  nearest: /dev/null\nno daemon at"},
 		{[]string{"completion", "bsh"}, exitRefused, "did you mean bash"},
 		{[]string{"status"}, exitNoDaemon, "no daemon at /nonexistent/daemon.sock"},
 		{[]string{"status"}, exitNoDaemon, "systemctl start avgpiped"},

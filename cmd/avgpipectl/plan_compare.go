@@ -94,7 +94,7 @@ func (c *call) planCompare(o planCompareOptions) error {
 		return err
 	}
 	if o.schedules == nil {
-		o.schedules = file.schedules
+		o.schedules = file.Schedules
 	}
 	if o.schedules == nil {
 		o.schedules = schedule.Names()
@@ -104,7 +104,7 @@ func (c *call) planCompare(o planCompareOptions) error {
 			return fmt.Errorf("--schedules %q: %w", name, err)
 		}
 	}
-	candidates, err := schedule.Compare(o.schedules, file.microBatches, file.chunks, file.costs, load)
+	candidates, err := schedule.Compare(o.schedules, file.MicroBatches, file.Chunks, file.Costs, load)
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.file, err)
 	}
@@ -112,7 +112,7 @@ func (c *call) planCompare(o planCompareOptions) error {
 	case "svg":
 		return c.printf("%s", schedule.DrawSVG(drawingsOf(candidates)...))
 	case "perfetto":
-		return c.printf("%s", schedule.DrawTrace(traceUnits[file.unit], drawingsOf(candidates)...))
+		return c.printf("%s", schedule.DrawTrace(traceUnits[file.Unit], drawingsOf(candidates)...))
 	}
 	return c.show(viewsOf(candidates), func(p *page) { o.print(p, candidates) })
 }
@@ -127,7 +127,7 @@ func (o *planCompareOptions) read(c *call) (*costsFile, schedule.Load, error) {
 	case o.pipelines < 0:
 		return nil, schedule.Load{}, fmt.Errorf("--pipelines is %d; want at least 1", o.pipelines)
 	}
-	source, err := c.read(o.file, "a costs file", capCostsBytes)
+	source, err := c.read(o.file, costsSchema.Name, int64(costsSchema.MaxBytes))
 	if err != nil {
 		return nil, schedule.Load{}, err
 	}
@@ -135,7 +135,9 @@ func (o *planCompareOptions) read(c *call) (*costsFile, schedule.Load, error) {
 	if err != nil {
 		return nil, schedule.Load{}, err
 	}
-	load := file.load
+	load := schedule.Load{
+		Pipelines: file.Pipelines, Batches: file.Batches, AverageEvery: file.AverageEvery, AwaitRound: file.Pull == "new", ExchangeNorm: file.ClipNorm,
+	}
 	if o.pipelines > 0 {
 		load.Pipelines = o.pipelines
 	}
@@ -145,7 +147,7 @@ func (o *planCompareOptions) read(c *call) (*costsFile, schedule.Load, error) {
 			load.Batches = steadyBatches
 		}
 	}
-	ops := 3 * max(1, file.chunks) * file.stages * file.microBatches * load.Pipelines * load.Batches
+	ops := 3 * max(1, file.Chunks) * file.Stages * file.MicroBatches * load.Pipelines * load.Batches
 	load.Record = c.format == "svg" || c.format == "perfetto" || c.format == formatText && o.width > 0
 	if load.Record && ops > mostDrawn {
 		if c.format != formatText {

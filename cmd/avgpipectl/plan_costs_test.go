@@ -13,11 +13,11 @@ import (
 func TestCostsAreRefusedAtTheirOwnLine(t *testing.T) {
 	const costs = "stages: 2\nmicro_batches: 4\nforward: 1\nbackward: 2\nlatency: 1\nmessage_bytes: 8\nbandwidth: 1\n"
 	for line, want := range map[string]string{
-		"update: 1e300":        "costs.yaml:8:9: update is 1e300; want 0, or a time from 1e-200 to 1e+200: choose another unit",
-		"utilisation: 80%":     "costs.yaml:8:14: utilisation is 80%; want the share of a device that one op uses, above 0 and at most 1",
+		"update: 1e300":        "costs.yaml:8:9: costs: update of stage 0 is 1e+300; want 0, or a time from 1e-200 to 1e+200: choose another unit",
+		"utilisation: 80%":     "costs.yaml:8:14: utilisation wants a number above 0 and of at most 1, or a list with one of them for each device; found text \"80%\"",
 		"unit: mss":            "nearest: ms",
-		"state_bytes: 1.5":     "costs.yaml:8:14: state_bytes is 1.5; want a whole number of bytes",
-		"activation_bytes: -1": "costs.yaml:8:19: activation_bytes is -1; want a number of bytes, 0 or more",
+		"state_bytes: 1.5":     "costs.yaml:8:14: state_bytes wants a whole number from 0 to 9e+15, or a list with one of them for each stage; found 1.5",
+		"activation_bytes: -1": "costs.yaml:8:19: activation_bytes wants a whole number from 0 to 9e+15",
 	} {
 		_, err := parseCosts("costs.yaml", []byte(costs+line+"\n"))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -45,7 +45,7 @@ func FuzzCosts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		costs, err := parseCosts("costs.yaml", []byte(text))
 		if err == nil {
-			if err := costs.costs.Validate(costs.stages); err != nil {
+			if err := costs.Validate(costs.Stages); err != nil {
 				t.Errorf("understood, and not valid: %v", err)
 			}
 			return

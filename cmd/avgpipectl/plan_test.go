@@ -106,9 +106,9 @@ func TestExampleCostsHaveEveryKey(t *testing.T) {
 	if _, err := parseCosts("costs.yaml", []byte(text)); err != nil {
 		t.Error(err)
 	}
-	for _, key := range new(costsFile).keys() {
-		if !strings.Contains(text, "\n"+key.name+": ") {
-			t.Errorf("%s is missing", key.name)
+	for _, key := range costsSchema.Fields {
+		if !strings.Contains(text, "\n"+key.Key+": ") {
+			t.Errorf("%s is missing", key.Key)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestPipesAreReadAndLeft(t *testing.T) {
 	path = pipe("read.yaml") // of the other one, readers that were left may not be gone yet
 	go write(path, "stages: 2\n")
 	var out, messages bytes.Buffer
-	if code := run(t.Context(), []string{"plan", "compare", "-f", path}, strings.NewReader(""), &out, &messages); code != exitRefused || !strings.Contains(messages.String(), "micro_batches is missing") {
+	if code := run(t.Context(), []string{"plan", "compare", "-f", path}, strings.NewReader(""), &out, &messages); code != exitRefused || !strings.Contains(messages.String(), `missing key "micro_batches"`) {
 		t.Errorf("what somebody writes: exit code %d: %s", code, messages.String())
 	}
 }

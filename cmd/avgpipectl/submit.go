@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/job"
@@ -143,12 +144,17 @@ func (c *call) prepare(o submitOptions) (r api.SubmitRequest, target string, err
 	if j == nil {
 		return r, "", at.Err()
 	}
-	if at.Err() != nil { // a daemon that answers says that, and what is wrong with the data
-		if _, err := c.client.Version(c.ctx); err != nil {
-			return r, "", at.Err()
-		}
-	}
 	j.Absolute(base)
+	if _, err := c.client.Version(c.ctx); err != nil { // one that answers says all that is wrong
+		if at.Err() != nil {
+			err = nil
+		}
+		_, _, missing := data.List(c.ctx, data.Config{Files: j.Data.Files})
+		if wrong, ok := errors.AsType[*data.Error](missing); ok {
+			at.Refuse(wrong.Key, wrong.Nearest, "%s: %v", wrong.Key, wrong.Err)
+		}
+		return r, "", errors.Join(at.Err(), err)
+	}
 	if j.Output.Dir == "" || !o.watch { // the daemon says what is to become of it
 		return r, j.Output.Dir, nil
 	}

@@ -135,10 +135,11 @@ func completeSet(_ *cobra.Command, _ []string, start string) ([]string, cobra.Sh
 	var offered []string
 	for _, k := range job.Keys() {
 		switch {
-		case !chosen && strings.HasPrefix(k.Name, start):
-			offered = append(offered, k.Name+"=\t"+k.Holds)
-		case chosen && k.Name == name:
-			words := k.Words
+		case k.Section():
+		case !chosen && strings.HasPrefix(k.Key, start):
+			offered = append(offered, k.Key+"=\t"+k.Wants())
+		case chosen && k.Key == name:
+			words := k.OneOf
 			if name == "schedule" {
 				words = schedule.Names()
 			}

@@ -65,13 +65,13 @@ func runDev(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	c := defaultConfig()
-	c.stateDir, c.socket, c.limits.Agent.OrphanAfter = dir, filepath.Join(dir, "avgpiped.sock"), devOrphanAfter
+	c.StateDir, c.Socket, c.OrphanAfter = dir, filepath.Join(dir, "avgpiped.sock"), devOrphanAfter
 	encoding := zap.NewDevelopmentEncoderConfig()
 	encoding.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), zapcore.Lock(zapcore.AddSync(out)), c.logLevel))
-	return runNode(ctx, c, func() node.Limits { return c.limits }, log, func() {
+	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), zapcore.Lock(zapcore.AddSync(out)), c.level()))
+	return runNode(ctx, c, c.limits, log, func() {
 		fmt.Fprintf(out, "avgpiped --dev is ready; its state goes with it. In another shell:\n\n"+ //nolint:errcheck // for show
-			"  export AVGPIPE_SOCKET=%s\n  avgpipectl submit JOB.yaml --watch\n\n", c.socket)
+			"  export AVGPIPE_SOCKET=%s\n  avgpipectl submit JOB.yaml --watch\n\n", c.Socket)
 	})
 }
 
@@ -95,14 +95,14 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 	if err != nil {
 		return node.Config{}, err
 	}
-	if c.cores > len(cores) {
-		return node.Config{}, c.explain(&node.KeyError{Key: "cores", Err: fmt.Errorf("cores is %d; this process may use %d", c.cores, len(cores))})
+	if c.Cores > len(cores) {
+		return node.Config{}, c.explain(&node.KeyError{Key: "cores", Err: fmt.Errorf("cores is %d; this process may use %d", c.Cores, len(cores))})
 	}
-	if c.cores > 0 {
-		cores = cores[:c.cores]
+	if c.Cores > 0 {
+		cores = cores[:c.Cores]
 	}
 	n := node.Config{
-		StateDir: c.stateDir, Socket: c.socket, Group: c.group, MetricsAddress: c.metrics, AdminGroup: c.adminGroup, NodeID: c.node, Cores: cores,
+		StateDir: c.StateDir, Socket: c.Socket, Group: string(c.Group), MetricsAddress: string(c.Metrics), AdminGroup: string(c.AdminGroup), NodeID: c.Node, Cores: cores,
 		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
 		Version: version, Log: log,
 	}

@@ -45,16 +45,16 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 	if err != nil || c != defaultConfig() {
 		t.Errorf("as shipped: %+v, %v; want the defaults, %+v", c, err, defaultConfig())
 	}
-	for _, k := range keys(&c) {
-		if line := fmt.Sprintf("\n#%s: %s\n", k.name, k.initial); !strings.Contains(string(text), line) {
+	for _, k := range schema.Fields {
+		if line := fmt.Sprintf("\n#%s: %s\n", k.Key, initial(k)); !strings.Contains(string(text), line) {
 			t.Errorf("%s has no line %q", path, strings.TrimSpace(line))
 		}
-		if k.ofHost {
+		if k.Default == "" {
 			continue
 		}
-		c, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.name, k.initial))
+		c, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.Key, initial(k)))
 		if c.file = nil; err != nil || c != defaultConfig() {
-			t.Errorf("%s: %s is not the default: %+v, %v", k.name, k.initial, c, err)
+			t.Errorf("%s: %s is not the default: %+v, %v", k.Key, initial(k), c, err)
 		}
 	}
 }
@@ -105,15 +105,15 @@ func TestUsage(t *testing.T) {
 		{"", []string{"--config", "/nonexistent"}, "read the configuration"},
 		{"", []string{"--config", bad}, bad + " is empty"},
 		{"", []string{"--config", pipe}, pipe + " is a pipe, not a file"},
-		{"node: a b/c\n", []string{"--config", bad}, bad + ":1:7: node is \"a b/c\"; allowed is a name of up to 64 letters"},
+		{"node: a b/c\n", []string{"--config", bad}, bad + ":1:7: node wants a name of up to 64 letters"},
 		{"sockt: /x\n", []string{"--config", bad}, bad + ":1:1: unknown key \"sockt\""},
 		{"# first\nlog_level: wran\n", []string{"--config", bad}, "nearest: warn"},
 		{"keep_ended_age: nne\n", []string{"--config", bad}, "nearest: none"},
 		{"# first\ncores: 100000\n", []string{"--config", bad}, bad + ":2:8: cores is 100000; this process may use"},
 		{"socket: " + long + "\n", []string{"--config", bad}, bad + ":1:9: socket " + long},
 		{"state_dir: " + long + "\n", []string{"--config", bad}, bad + ":1:12: state directory " + long},
-		{"group: no-such-group\n", []string{"--config", bad}, bad + `:1:8: group is "no-such-group"; allowed is the name of a group of this host`},
-		{"admin_group: no-such-group\n", []string{"--config", bad}, bad + `:1:14: admin_group is "no-such-group"`},
+		{"group: no-such-group\n", []string{"--config", bad}, bad + `:1:8: group wants the name of a group of this host, or avgpipe; found text "no-such-group"`},
+		{"admin_group: no-such-group\n", []string{"--config", bad}, bad + `:1:14: admin_group wants the name of a group of this host`},
 		{"state_dir: " + here + "\nsocket: " + here + "/s\nnode: second\n", []string{"--config", bad}, bad + ":3:7: the state directory " + here + ` says that this node is "first"`},
 	} {
 		if err := os.WriteFile(bad, []byte(c.config), 0o600); err != nil {

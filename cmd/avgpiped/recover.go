@@ -34,7 +34,7 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			return c.explain(node.Recover(cmd.Context(), c.stateDir, c.node, dryRun, cmd.OutOrStdout()))
+			return c.explain(node.Recover(cmd.Context(), c.StateDir, c.Node, dryRun, cmd.OutOrStdout()))
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "configuration `FILE` of the daemon")

@@ -29,8 +29,9 @@ func newReloader(path string, c config) *reloader {
 // apply puts what live keys say into force.
 func (r *reloader) apply(c config) {
 	r.latest = c
-	r.level.SetLevel(c.logLevel)
-	r.limits.Store(&c.limits)
+	limits := c.limits()
+	r.level.SetLevel(c.level())
+	r.limits.Store(&limits)
 }
 
 // follow reloads at each hangup until ctx ends.
@@ -56,12 +57,12 @@ func (r *reloader) reload() {
 		return
 	}
 	changed, ignored := []string{}, []string{}
-	for _, k := range keys(&c) {
+	for _, k := range schema.Fields {
 		switch {
-		case k.live && c.text(k.name) != r.latest.text(k.name):
-			changed = append(changed, k.name)
-		case !k.live && c.text(k.name) != r.started.text(k.name):
-			ignored = append(ignored, k.name)
+		case isLive(k) && c.text(k.Key) != r.latest.text(k.Key):
+			changed = append(changed, k.Key)
+		case !isLive(k) && c.text(k.Key) != r.started.text(k.Key):
+			ignored = append(ignored, k.Key)
 		}
 	}
 	r.apply(c)

@@ -102,8 +102,8 @@ func (a *admission) readPlan(path string, f *spec.Facts) bool {
 	text, err := a.access.ReadFile(path, maxPlanFileBytes)
 	if err != nil {
 		near := ""
-		if errors.Is(err, fs.ErrNotExist) {
-			near = data.Nearest(a.access, path)
+		if found := data.Nearest(a.access, path); found != "" && errors.Is(err, fs.ErrNotExist) {
+			near = "file:" + found
 		}
 		a.at.Refuse("schedule", near, "schedule: %v", err)
 		return false

@@ -42,6 +42,20 @@ func TestAWrongModelFromSaysWhatIsThere(t *testing.T) {
 	}
 }
 
+// TestAPlanFileThatIsMissingHasANearest, as the job file would name it.
+func TestAPlanFileThatIsMissingHasANearest(t *testing.T) {
+	base := t.TempDir()
+	if err := os.WriteFile(filepath.Join(base, "plan.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	source := jobFile + "model: {family: mlp, config: {num_features: 4, hidden_sizes: [4], num_labels: 2}}\nschedule: file:plans.txt\n"
+	q := Request{Submit: api.SubmitRequest{File: "job.yaml", Source: source, Base: base}, User: access.User{UID: uint32(os.Geteuid())}}
+	_, err := Admit(t.Context(), q, func(string) {})
+	if want := "nearest: file:" + base + "/plan.txt"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
 // TestAnOutputDirOfTheDaemonOrOfAnotherJobIsRefused, under whatever name, and those that lie in each other.
 func TestAnOutputDirOfTheDaemonOrOfAnotherJobIsRefused(t *testing.T) {
 	base := t.TempDir()

@@ -13,19 +13,12 @@ import (
 	"github.com/avgpipe/avgpipe/internal/nearest"
 )
 
-// Format is a kind of file.
-type Format struct {
-	Name     string   // with its article, for messages: "a job file"
-	MaxBytes int      // nobody writes a longer one by hand, and the YAML parser's time grows with the square of some
-	Keys     []string // that it may have at its top
-}
-
 // Document is a file that was read. It collects what is wrong with it.
 type Document struct {
 	Root *Node // a mapping; nil where the text is none, which is a problem then
 
 	file      string
-	format    Format
+	schema    *Schema
 	lines     []string // of the file, without line ends
 	overrides []string
 	values    map[string]place // by key: "train.batch", "data.files[1]"
@@ -41,10 +34,10 @@ type located struct {
 }
 
 // Read reads a file, and applies overrides such as train.steps=50. Its name is for messages.
-func Read(file string, source []byte, f Format, set ...string) *Document {
+func (s *Schema) Read(file string, source []byte, set ...string) *Document {
 	source = bytes.TrimPrefix(source, []byte("\ufeff")) // some editors write it; it is no part of the text
 	d := &Document{
-		file: file, format: f, lines: splitLines(source), overrides: set,
+		file: file, schema: s, lines: splitLines(source), overrides: set,
 		values: map[string]place{}, keys: map[string]place{}, refused: map[string]bool{},
 	}
 	b := builder{Document: d}
@@ -55,11 +48,11 @@ func Read(file string, source []byte, f Format, set ...string) *Document {
 	case root == nil:
 		root = &Node{Kind: Mapping, at: place{line: 1, column: 1}}
 	case root.Kind != Mapping:
-		d.report(root.at, "", "", "%s is a mapping of keys to values: %s; found %s", f.Name, strings.Join(f.Keys, ", "), root.Found())
+		d.report(root.at, "", "", "%s is a mapping of keys to values: %s; found %s", s.Name, strings.Join(s.names(""), ", "), root.Found())
 		return d
 	}
-	for i, s := range set {
-		d.override(root, i+1, s)
+	for i, one := range set {
+		d.override(root, i+1, one)
 	}
 	d.Root = root
 	d.locate(root)
@@ -125,7 +118,7 @@ func (d *Document) UnknownKey(key, near string, allowed []string) {
 	if !ok {
 		at = place{line: 1, column: 1}
 	}
-	d.report(at, key, near, "unknown key %q; %s allows %s", name, cmp.Or(section, d.format.Name), strings.Join(allowed, ", "))
+	d.report(at, key, near, "unknown key %q; %s allows %s", name, cmp.Or(section, d.schema.Name), strings.Join(allowed, ", "))
 }
 
 // split parts a key into its section and its name. The name may have dots of its own; the longest section that is in the file tells.
@@ -169,18 +162,6 @@ func (d *Document) Err() error {
 	return all
 }
 
-// CheckKeys notes what the file has at its top that its format does not know. Without a mapping there is nothing to look at.
-func (d *Document) CheckKeys() {
-	if d.Root == nil {
-		return
-	}
-	for _, e := range d.Root.Entries {
-		if !slices.Contains(d.format.Keys, e.Name) {
-			d.UnknownKey(e.Name, "", d.format.Keys)
-		}
-	}
-}
-
 // Value is the value of a key at the top; nil where the file does not have it.
 func (d *Document) Value(key string) *Node {
 	if d.Root == nil {
@@ -188,6 +169,3 @@ func (d *Document) Value(key string) *Node {
 	}
 	return d.Root.Child(key)
 }
-
-// Empty reports whether there is nothing in the file, or comments alone.
-func (d *Document) Empty() bool { return d.Root != nil && len(d.Root.Entries) == 0 }

@@ -5,7 +5,13 @@ import (
 	"testing"
 )
 
-var format = Format{Name: "a test", MaxBytes: 100, Keys: []string{"cores", "list"}}
+// example is what a file of the tests may hold.
+type example struct {
+	Cores int   `yaml:"cores"`
+	List  []int `yaml:"list"`
+}
+
+var schema = SchemaOf[example]("a test", 100)
 
 // TestFilesAreReadStrictly: whatever is read with this package says what is wrong in the same words, with the line.
 func TestFilesAreReadStrictly(t *testing.T) {
@@ -19,18 +25,18 @@ func TestFilesAreReadStrictly(t *testing.T) {
 		"cores: 1\n---\ncores: 1":            "a second YAML document; a test is one",
 		"cores: " + strings.Repeat("1", 100): "107 bytes; a test has at most 100",
 	} {
-		d := Read("f.yaml", []byte(source), format)
-		d.CheckKeys()
+		d := schema.Read("f.yaml", []byte(source))
+		d.Decode(&example{})
 		err := d.Err()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", source, err, want)
 		}
 	}
-	d := Read("f.yaml", []byte("cores: 3\nlist: [1, b]\n"), format)
+	d := schema.Read("f.yaml", []byte("cores: 3\nlist: [1, b]\n"))
 	if v := d.Value("list"); v == nil || v.Plain() || len(v.Items) != 2 || v.Items[1].Scalar != "b" || v.Items[1].Key != "list[1]" {
 		t.Errorf("list is %+v", v)
 	}
-	if d.Value("other") != nil || d.Empty() || !Read("f.yaml", []byte("# nothing\n"), format).Empty() {
+	if d.Value("other") != nil {
 		t.Error("it has a key that is not there, or nothing")
 	}
 	d.Refuse("list[1]", "2", "list[1] is no number")
@@ -59,7 +65,7 @@ func TestSyntaxIsExplainedInWordsAboutTheFile(t *testing.T) {
 		"cores: [1,, 2]":       "not YAML: ",
 		"%cores: 1":            "not YAML: a line that begins with % is a directive of YAML; put the text between quotes",
 	} {
-		err := Read("f.yaml", []byte(source), format).Err()
+		err := schema.Read("f.yaml", []byte(source)).Err()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", source, err, want)
 		}

@@ -127,9 +127,6 @@ func (n *Node) Natural() (uint64, bool) {
 	return uint64(max(i, 0)), ok && i >= 0
 }
 
-// IsNumber reports whether a text is a number, as this package reads one.
-func IsNumber(text string) bool { return integers.MatchString(text) || floats.MatchString(text) }
-
 // builder converts parsed text to nodes: the file's, or that of an override.
 type builder struct {
 	*Document
@@ -161,7 +158,7 @@ func (b *builder) read(source []byte) *Node {
 	}
 	tokens := lexer.Tokenize(string(source))
 	if t := deep(tokens); t != nil {
-		b.fault(b.place(t), "more than %d values in each other; %s needs few", maxDepth, b.format.Name)
+		b.fault(b.place(t), "more than %d values in each other; %s needs few", maxDepth, b.schema.Name)
 		return nil
 	}
 	file, err := parse(tokens)
@@ -174,7 +171,7 @@ func (b *builder) read(source []byte) *Node {
 		switch {
 		case doc.Body == nil:
 		case root != nil:
-			b.fault(b.node(doc.Body).at, "a second YAML document; %s is one", b.format.Name)
+			b.fault(b.node(doc.Body).at, "a second YAML document; %s is one", b.schema.Name)
 			return nil
 		default:
 			root = b.node(doc.Body)
@@ -220,8 +217,8 @@ func deep(tokens token.Tokens) *token.Token {
 
 // unreadable reports text that is too long, or not UTF-8, at its place.
 func (b *builder) unreadable(source []byte) bool {
-	if len(source) > b.format.MaxBytes {
-		b.fault(b.place(nil), "%d bytes; %s has at most %d", len(source), b.format.Name, b.format.MaxBytes)
+	if len(source) > b.schema.MaxBytes {
+		b.fault(b.place(nil), "%d bytes; %s has at most %d", len(source), b.schema.Name, b.schema.MaxBytes)
 		return true
 	}
 	if utf8.Valid(source) {
@@ -248,7 +245,7 @@ func (b *builder) unreadable(source []byte) bool {
 func (b *builder) node(n ast.Node) *Node {
 	out := &Node{at: b.place(first(n))}
 	if b.depth++; b.depth > maxDepth {
-		b.fault(out.at, "more than %d values in each other; %s needs few", maxDepth, b.format.Name)
+		b.fault(out.at, "more than %d values in each other; %s needs few", maxDepth, b.schema.Name)
 		b.depth--
 		out.Kind = Refused
 		return out
@@ -270,7 +267,7 @@ func (b *builder) node(n ast.Node) *Node {
 		}
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		out.Kind = Refused
-		b.fault(out.at, "anchors, aliases and tags are not allowed in %s; write the value out", b.format.Name)
+		b.fault(out.at, "anchors, aliases and tags are not allowed in %s; write the value out", b.schema.Name)
 	case *ast.LiteralNode:
 		out.Kind, out.Scalar = Text, n.Value.Value
 	default:
@@ -297,7 +294,7 @@ func (b *builder) entry(out *Node, v *ast.MappingValueNode) {
 	t := v.Key.GetToken()
 	at := b.place(t)
 	if v.Key.IsMergeKey() {
-		b.fault(at, "merge keys are not allowed in %s; write the keys out", b.format.Name)
+		b.fault(at, "merge keys are not allowed in %s; write the keys out", b.schema.Name)
 		return
 	}
 	if t.Type != token.StringType && t.Type != token.SingleQuoteType && t.Type != token.DoubleQuoteType &&

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
@@ -99,7 +100,10 @@ func set(f Field, value any) error {
 		v, ok := number(value)
 		if !ok || v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
 			wrong.Allowed = "an integer"
-			if ok && math.Abs(v) > math.MaxInt32 {
+			switch {
+			case ok && math.IsNaN(v):
+				wrong.Nearest = strconv.Itoa(*t)
+			case ok && math.Abs(v) > math.MaxInt32:
 				wrong.Allowed = fmt.Sprintf("an integer of at most %d", math.MaxInt32)
 				*t = int(math.Copysign(math.MaxInt32, v))
 			}
@@ -109,7 +113,9 @@ func set(f Field, value any) error {
 	case *float64:
 		v, ok := number(value)
 		if !ok || math.IsNaN(v) || math.IsInf(v, 0) {
-			wrong.Allowed = "a number"
+			if wrong.Allowed = "a number"; ok {
+				wrong.Nearest = fmt.Sprint(*t)
+			}
 			return wrong
 		}
 		*t = v
