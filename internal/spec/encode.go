@@ -3,7 +3,6 @@ package spec
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -47,7 +46,8 @@ func Decode(id string, text, tuned json.RawMessage) (*Spec, error) {
 // UnmarshalJSON reads a spec of any version into the form of this one. A field that no version has is an error.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	var written struct {
-		Version int `json:"version"`
+		Version int             `json:"version"`
+		Plan    json.RawMessage `json:"plan"`
 	}
 	if err := json.Unmarshal(text, &written); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	}
 	var err error
 	if written.Version < namedVersion {
-		if text, err = renamed(text); err != nil {
+		if text, err = renamed(text, written.Plan); err != nil {
 			return err
 		}
 	}
@@ -85,75 +85,28 @@ func strict(text []byte, into any) error {
 	return d.Decode(into)
 }
 
-// oldNames are the names of fields of a job, in version 3, that are not today's in other letters.
-var oldNames = map[string]string{
-	"MicroBatches": "micro_batches", "TuningShare": "tuning_share", "TextPair": "text_pair", "LearningRate": "lr",
-	"WeightDecay": "weight_decay", "ClipNorm": "clip_norm", "MinimumRatio": "min_lr_ratio", "MaxTime": "max_time",
-	"EvalEvery": "eval_every", "EvalSamples": "eval_samples", "RateScale": "lr_scale", "CommitEvery": "commit_every",
-}
+// newNames turns the names of a job's fields in version 3 into today's, where these are not the same in other letters, which JSON takes
+// for each other. No text of a value is one of them: it would have a backslash before its quote.
+var newNames = strings.NewReplacer(
+	`"MicroBatches":`, `"micro_batches":`, `"TuningShare":`, `"tuning_share":`, `"TextPair":`, `"text_pair":`, `"LearningRate":`, `"lr":`,
+	`"WeightDecay":`, `"weight_decay":`, `"ClipNorm":`, `"clip_norm":`, `"MinimumRatio":`, `"min_lr_ratio":`, `"MaxTime":`, `"max_time":`,
+	`"EvalEvery":`, `"eval_every":`, `"EvalSamples":`, `"eval_samples":`, `"RateScale":`, `"lr_scale":`, `"CommitEvery":`, `"commit_every":`,
+)
 
-// renamed gives a spec of version 3 the names, and its plan the form, of version 4.
-func renamed(text []byte) ([]byte, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, err
-	}
-	if old, ok := fields["job"]; ok {
-		var j map[string]any
-		d := json.NewDecoder(bytes.NewReader(old))
-		d.UseNumber() // a seed may have more digits than a float64
-		if err := d.Decode(&j); err != nil {
+// renamed gives a spec of version 3 the names of version 4, and its plan the form: lines, not a list of operations for each device.
+func renamed(text []byte, operations json.RawMessage) ([]byte, error) {
+	if len(operations) > 0 {
+		var plan schedule.Plan
+		if err := json.Unmarshal(operations, &plan); err != nil {
 			return nil, err
 		}
-		var err error
-		if fields["job"], err = json.Marshal(renameFields(j)); err != nil {
+		lines, err := json.Marshal(plan)
+		if err != nil {
 			return nil, err
 		}
+		text = bytes.Replace(text, operations, lines, 1)
 	}
-	if old, ok := fields["plan"]; ok {
-		var err error
-		if fields["plan"], err = planLines(old); err != nil {
-			return nil, err
-		}
-	}
-	return json.Marshal(fields)
-}
-
-func renameFields(old map[string]any) map[string]any {
-	out := make(map[string]any, len(old))
-	for name, value := range old {
-		if section, ok := value.(map[string]any); ok && name != "Config" { // of a model, whose names are its family's
-			value = renameFields(section)
-		}
-		if today, ok := oldNames[name]; ok {
-			name = today
-		}
-		out[strings.ToLower(name)] = value
-	}
-	return out
-}
-
-// planLines turns a plan of version 3, a list of operations for each device, into lines.
-func planLines(old json.RawMessage) (json.RawMessage, error) {
-	var rows [][]struct {
-		Kind    schedule.Kind `json:"Kind"`
-		Stage   int           `json:"Stage"`
-		Micro   int           `json:"Micro"`
-		Version int           `json:"Version"`
-	}
-	if err := json.Unmarshal(old, &rows); err != nil {
-		return nil, err
-	}
-	plan := make(schedule.Plan, len(rows))
-	for d, row := range rows {
-		for _, op := range row {
-			if op.Kind > schedule.Update {
-				return nil, errors.New("the plan has an operation of an unknown kind")
-			}
-			plan[d] = append(plan[d], schedule.Op(op))
-		}
-	}
-	return json.Marshal(plan.Lines())
+	return []byte(newNames.Replace(string(text))), nil
 }
 
 // EncodeReport gives a report whole, and in short for the replicated state: without what only people read.
