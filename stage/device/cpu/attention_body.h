@@ -1,13 +1,21 @@
 // Attention of the query heads of one sample that share a head of keys, flash style (Dao et al. 2022): ROW_BLOCK queries at a
-// time against all keys that they see, so that the scores (ROW_BLOCK, T) stay in the cache; the backward pass recomputes
-// them. Included by kernels_body.h only.
+// time against a tile of the keys that they see, so that scores and keys stay in the caches; the backward pass computes the
+// scores again. Included by kernels_body.h only.
 //
-// The operands of the products are packed into rows that are padded with zeros to whole vectors: P = pad(S) and, for what
-// is transposed, pad(T). Where a row of probabilities ends within its block the rest is 0.
+// The operands of the products are packed into rows that are padded with zeros to whole vectors, P = pad(S); scores, and what is
+// transposed, have rows of spread(KEY_TILE). Scores of keys that a query does not see are -infinity.
 
-enum { TILE_ROWS = 6, ROW_BLOCK = 24 };
+enum { TILE_ROWS = 6 };
 
 INLINE size_t pad(size_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
+
+// block_from is the block of rows that begins at `from`.
+INLINE struct range block_from(size_t from, size_t end) {
+    return (struct range){from, from + ROW_BLOCK < end ? from + ROW_BLOCK : end};
+}
+
+// spread is pad to an odd number of cache lines: rows that far apart fall into all sets of a cache.
+INLINE size_t spread(size_t n) { return ((n + 15) / 16 | 1) * 16; }
 
 // tile sets (or adds to) c (rows, vectors * WIDTH) the product of a (rows, k), whose element (r, i) lies at
 // r * row_step + i * step, and b (k, vectors * WIDTH). rows and vectors are constants where it is inlined.
@@ -89,15 +97,15 @@ INLINE void pack(float *packed, const void *x, size_t at, size_t stride, size_t 
         LANES(s, near(x, at + i, stride, bf16); store(packed + i, fetch(x, at + i, part, bf16)););
 }
 
-// pack_transposed copies factor * x (T,S) to packed (S, pad(T)).
-INLINE void pack_transposed(float *packed, const void *x, size_t stride, size_t t, size_t s, float factor, int bf16) {
-    const size_t width = pad(t);
+// pack_transposed copies factor * x (T,S), as pack does, to columns of packed (S, KEY_TILE).
+INLINE void pack_transposed(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, float factor, int bf16) {
+    const size_t width = spread(KEY_TILE);
     for (size_t from = 0; from < t; from += WIDTH) {
         const size_t rows = t - from < WIDTH ? t - from : WIDTH;
         LANES(s, vec block[WIDTH] = {{0}};
               for (size_t r = 0; r < rows; r++) {
-                  near(x, (from + r) * stride + i, stride, bf16);
-                  block[r] = fetch(x, (from + r) * stride + i, part, bf16) * factor;
+                  near(x, at + (from + r) * stride + i, stride, bf16);
+                  block[r] = fetch(x, at + (from + r) * stride + i, part, bf16) * factor;
               }
               transpose(block);
               for (size_t c = 0; c < part; c++) store(packed + (i + c) * width + from, block[c]););
@@ -111,40 +119,23 @@ INLINE void unpack(void *x, const float *packed, size_t at, size_t stride, size_
         LANES(s, near(x, at + i, stride, bf16); keep(x, at + i, load(packed + i) * factor, part, bf16););
 }
 
-static size_t attention_scratch(size_t t, size_t s, int backward) {
-    size_t rows = t * pad(s), columns = s * pad(t), scores = ROW_BLOCK * pad(t), block = ROW_BLOCK * pad(s);
-    return backward ? 5 * rows + 2 * columns + 2 * scores + block + pad(t) : rows + columns + scores + 2 * block + pad(t);
+static size_t attention_scratch(size_t queries, size_t heads, size_t s) {
+    const size_t p = pad(s), width = spread(KEY_TILE);
+    return KEY_TILE * p + (s + ROW_BLOCK + 1) * width + ROW_BLOCK * p + heads * queries * (p + 2);
 }
 
-// hidden writes what is added to the scores (T): -infinity where the mask hides a key. It returns NULL without a mask.
-INLINE const float *hidden(float *bias, const struct heads *h) {
+static size_t attention_backward_scratch(size_t s) {
+    const size_t p = pad(s), width = spread(KEY_TILE);
+    return KEY_TILE * p + (2 * s + 2 * ROW_BLOCK + 1) * width + 2 * ROW_BLOCK * p;
+}
+
+static size_t attention_sums(size_t t, size_t heads, size_t s) { return (heads + 2) * t * pad(s); }
+
+// hidden writes what is added to the scores of keys: -infinity where the mask hides one. It returns NULL without a mask.
+INLINE const float *hidden(float *bias, const struct heads *h, struct range keys) {
     if (!h->mask) return NULL;
-    for (size_t i = 0; i < h->t; i++) bias[i] = h->mask[i] ? 0 : -INFINITY;
+    for (size_t i = keys.from; i < keys.to; i++) bias[i - keys.from] = h->mask[i] ? 0 : -INFINITY;
     return bias;
-}
-
-INLINE void hide(float *scores, const float *bias, size_t low, size_t n) {
-    if (bias) LANES(n, put(scores + i, get(scores + i, part) + get(bias + low + i, part), part););
-}
-
-// softmax_row turns the n scores of a row into exponentials, the rest up to `seen` into 0. It returns the reciprocal of their
-// sum and sets *lse to its logarithm: 0 and infinity when all scores are -infinity.
-INLINE float softmax_row(float *row, size_t n, size_t seen, float *lse) {
-    float top = largest_of(row, n);
-    if (top == -INFINITY) {
-        memset(row, 0, seen * sizeof *row);
-        *lse = INFINITY;
-        return 0;
-    }
-    float sum = exps(row, row, top, n);
-    memset(row + n, 0, (seen - n) * sizeof *row);
-    *lse = top + logf(sum);
-    return 1 / sum;
-}
-
-// drop drops elements of the n that a row of probabilities, or of their gradients, holds from key `low` on.
-INLINE void drop(float *row, size_t low, size_t n, const struct heads *h, size_t head, size_t query) {
-    if (h->dropout.threshold) dropout_of(row, row, n, 1, n, h->first + (head * h->t + query) * h->t + low, h->dropout, 0);
 }
 
 // first_seen is the first key that a query sees.
@@ -152,55 +143,119 @@ INLINE size_t first_seen(const struct heads *h, size_t query) {
     return h->window && query >= h->window ? query + 1 - h->window : 0;
 }
 
-// blind hides the keys of a row, which begins at key `low`, before the first one that the query sees.
-INLINE void blind(float *row, size_t low, const struct heads *h, size_t query) {
-    for (size_t key = low; key < first_seen(h, query); key++) row[key - low] = -INFINITY;
+// seen_of are the keys of a tile that a block of queries sees; it may be empty. Its first lies at a whole vector.
+INLINE struct range seen_of(const struct heads *h, struct range tile, struct range block) {
+    const size_t first = first_seen(h, block.from) / WIDTH * WIDTH, end = h->bidirectional ? h->t : block.to;
+    return (struct range){first > tile.from ? first : tile.from, end < tile.to ? end : tile.to};
 }
 
-INLINE void attention_of(const struct heads *h, float *scratch, int bf16) {
-    const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
-    float *v = scratch, *k = v + t * p, *scores = k + s * width, *out = scores + ROW_BLOCK * width;
-    float *q = out + ROW_BLOCK * p;
-    const float *bias = hidden(q + ROW_BLOCK * p, h);
-    pack(v, h->v, 0, h->kv_stride, t, s, bf16);
-    pack_transposed(k, h->k, h->kv_stride, t, s, (float)(1 / sqrt((double)s)), bf16);
-    for (size_t head = 0; head < h->heads; head++) {
-        for (size_t from = 0; from < t; from += ROW_BLOCK) {
-            size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = h->bidirectional ? t : from + rows;
-            size_t low = first_seen(h, from) / WIDTH * WIDTH;  // no row of the block sees a key before it
-            pack(q, h->q, from * h->q_stride + head * s, h->q_stride, rows, s, bf16);
-            multiply(&(struct product){rows, pad(seen) - low, s, q, p, 1, k + low, width, scores, width, 0});
-            float inverse[ROW_BLOCK];
-            for (size_t r = 0; r < rows; r++) {
-                size_t n = (h->bidirectional ? t : from + r + 1) - low;
-                float lse;
-                blind(scores + r * width, low, h, from + r);
-                hide(scores + r * width, bias, low, n);
-                inverse[r] = softmax_row(scores + r * width, n, seen - low, &lse);
-                if (h->lse) h->lse[head * t + from + r] = lse;
-                drop(scores + r * width, low, n, h, head, from + r);
-            }
-            multiply(&(struct product){rows, p, seen - low, scores, width, 1, v + low * p, p, out, p, 0});
-            for (size_t r = 0; r < rows; r++)
-                unpack(h->out, out + r * p, (from + r) * h->out_stride + head * s, h->out_stride, 1, s, inverse[r], bf16);
-        }
+// select is a where mask is set, else b.
+INLINE vec select(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
+
+// hide sets what a row holds of keys that the query does not see to `value`, up to a whole vector.
+INLINE void hide(float *row, const struct heads *h, struct range keys, size_t query, float value) {
+    const size_t first = first_seen(h, query), end = h->bidirectional || keys.to <= query ? keys.to : query + 1;
+    const int from = first > keys.from ? (int)(first - keys.from) : 0, to = (int)(end - keys.from);
+    for (int i = 0; i < from; i += WIDTH) store(row + i, select(lanes + i >= from, load(row + i), splat(value)));
+    for (int i = to / WIDTH * WIDTH; i < (int)(keys.to - keys.from); i += WIDTH)
+        store(row + i, select(lanes + i < to, load(row + i), splat(value)));
+}
+
+// mask adds the bias, if any, to the scores of n keys.
+INLINE void mask(float *scores, const float *bias, size_t n) {
+    if (bias) LANES(n, put(scores + i, get(scores + i, part) + get(bias + i, part), part););
+}
+
+// softmax_row adds n scores of a row to its softmax (Milakov and Gimelshein 2018, algorithm 3): they become exponentials over
+// *top, the largest score so far, and *sum their sum. It returns the factor that brings earlier ones to that scale.
+INLINE float softmax_row(float *row, size_t n, float *top, float *sum) {
+    const float before = *top, largest = largest_of(row, n);
+    if (!(largest <= before)) *top = largest;
+    if (*top == -INFINITY) {
+        memset(row, 0, n * sizeof *row);
+        return 1;
     }
+    const float factor = *top == before ? 1 : expf(before - *top);
+    *sum = *sum * factor + exps(row, row, *top, n);
+    return factor;
 }
 
-static void attention(const struct heads *h, float *scratch) {
+// drop drops elements that a row of probabilities, or of their gradients, holds of keys.
+INLINE void drop(float *row, const struct heads *h, struct range keys, size_t head, size_t query) {
+    const size_t n = keys.to - keys.from;
+    if (h->dropout.threshold) dropout_of(row, row, n, 1, n, h->first + (head * h->t + query) * h->t + keys.from, h->dropout, 0);
+}
+
+// What one call of the forward works on: a tile of keys, packed, and one block of queries at a time.
+struct forward {
+    struct range tile;
+    float *v, *k, *scores, *q;
+    const float *bias;
+};
+
+// forward_block takes a tile into account for a block of queries. out, top and sum are its sums.
+INLINE void forward_block(const struct heads *h, const struct forward *f, size_t head, struct range block, float *out, float *top,
+                          float *sum, int bf16) {
+    const size_t s = h->s, p = pad(s), width = spread(KEY_TILE), rows = block.to - block.from;
+    const struct range keys = seen_of(h, f->tile, block);
+    if (keys.from >= keys.to) return;
+    const size_t n = pad(keys.to - keys.from), low = keys.from - f->tile.from;
+    const int first = keys.from == seen_of(h, (struct range){0, h->t}, block).from;
+    pack(f->q, h->q, block.from * h->q_stride + head * s, h->q_stride, rows, s, bf16);
+    multiply(&(struct product){rows, n, s, f->q, p, 1, f->k + low, width, f->scores, width, 0});
+    for (size_t r = 0; r < rows; r++) {
+        float *row = f->scores + r * width;
+        if (first) top[r] = -INFINITY, sum[r] = 0;
+        hide(row, h, keys, block.from + r, -INFINITY);
+        mask(row, f->bias ? f->bias + low : NULL, keys.to - keys.from);
+        const float factor = softmax_row(row, n, top + r, sum + r);
+        if (!first && factor != 1) scale(out + r * p, factor, p);
+        drop(row, h, keys, head, block.from + r);
+    }
+    multiply(&(struct product){rows, p, keys.to - keys.from, f->scores, width, 1, f->v + low * p, p, out, p, !first});
+}
+
+INLINE void attention_of(const struct heads *h, struct range queries, float *scratch, int bf16) {
+    const size_t t = h->t, s = h->s, p = pad(s), width = spread(KEY_TILE), rows = queries.to - queries.from;
+    struct forward f = {.v = scratch};
+    f.k = f.v + KEY_TILE * p;
+    f.scores = f.k + s * width;
+    f.q = f.scores + ROW_BLOCK * width;
+    float *bias = f.q + ROW_BLOCK * p, *out = bias + width, *top = out + h->heads * rows * p, *sum = top + h->heads * rows;
+    const struct range seen = seen_of(h, (struct range){0, t}, queries);
+    for (size_t tile = seen.from / key_rows(t); tile * key_rows(t) < seen.to; tile++) {
+        f.tile = rows_at(tile, key_rows(t), seen.to);
+        f.bias = hidden(bias, h, f.tile);
+        const size_t keys = f.tile.to - f.tile.from;
+        pack(f.v, h->v, f.tile.from * h->kv_stride, h->kv_stride, keys, s, bf16);
+        pack_transposed(f.k, h->k, f.tile.from * h->kv_stride, h->kv_stride, keys, s, (float)(1 / sqrt((double)s)), bf16);
+        for (size_t head = 0; head < h->heads; head++)
+            for (size_t row = 0; row < rows; row += ROW_BLOCK) {
+                const size_t at = head * rows + row, from = queries.from + row;
+                forward_block(h, &f, head, block_from(from, queries.to), out + at * p, top + at, sum + at, bf16);
+            }
+    }
+    for (size_t head = 0; head < h->heads; head++)
+        for (size_t r = 0; r < rows; r++) {
+            const size_t at = head * rows + r, row = queries.from + r;
+            const int any = sum[at] != 0;  // a query that sees no key has none
+            unpack(h->out, out + at * p, row * h->out_stride + head * s, h->out_stride, 1, s, any ? 1 / sum[at] : 0, bf16);
+            if (h->lse) h->lse[head * t + row] = any ? top[at] + logf(sum[at]) : INFINITY;
+        }
+}
+
+static void attention(const struct heads *h, struct range queries, float *scratch) {
     if (h->bf16)
-        attention_of(h, scratch, 1);
+        attention_of(h, queries, scratch, 1);
     else
-        attention_of(h, scratch, 0);
+        attention_of(h, queries, scratch, 0);
 }
 
 // dscores turns scores into probabilities P = exp(score - lse) and, beside them, dprobabilities into
-// dS = P (dP - D) with D = dout . out. What lies beyond the causal limit becomes 0.
-INLINE void dscores(float *scores, float *dprobabilities, size_t n, size_t seen, float lse, float d) {
-    exps(scores, scores, lse, n);
-    LANES(n, put(dprobabilities + i, get(scores + i, part) * (get(dprobabilities + i, part) - d), part););
-    memset(scores + n, 0, (seen - n) * sizeof *scores);
-    memset(dprobabilities + n, 0, (seen - n) * sizeof *scores);
+// dS = P (dP - D) with D = dout . out.
+INLINE void dscores(float *scores, float *dprobabilities, size_t n, float lse, float d) {
+    LANES(n, vec p = vexp(get(scores + i, part) - lse); put(scores + i, p, part);
+          put(dprobabilities + i, p * (get(dprobabilities + i, part) - d), part););
 }
 
 // inner is the inner product of packed x and the elements of y from `at` on, in rows `stride` apart.
@@ -210,51 +265,85 @@ INLINE float inner(const float *x, const void *y, size_t at, size_t stride, size
     return total(sum);
 }
 
-// The equations are those of Dao et al. 2022, appendix B.2; with dropout, algorithm 4.
-INLINE void attention_backward_of(const struct heads *h, float *scratch, int bf16) {
-    const size_t t = h->t, s = h->s, p = pad(s), width = pad(t);
-    const float factor = (float)(1 / sqrt((double)s));
-    float *q = scratch, *k = q + t * p, *dout = k + t * p, *dk = dout + t * p, *dv = dk + t * p;
-    float *kt = dv + t * p, *vt = kt + s * width, *scores = vt + s * width, *ds = scores + ROW_BLOCK * width;
-    float *dq = ds + ROW_BLOCK * width;
-    const float *bias = hidden(dq + ROW_BLOCK * p, h);
-    pack(k, h->k, 0, h->kv_stride, t, s, bf16);
-    pack_transposed(kt, h->k, h->kv_stride, t, s, factor, bf16);
-    pack_transposed(vt, h->v, h->kv_stride, t, s, 1, bf16);
-    memset(dk, 0, 2 * t * p * sizeof *dk);
-    for (size_t head = 0; head < h->heads; head++) {
-        const size_t column = head * s;
-        const float *lse = h->lse + head * t;
-        pack(q, h->q, column, h->q_stride, t, s, bf16);
-        pack(dout, h->dout, column, h->out_stride, t, s, bf16);
-        for (size_t from = 0; from < t; from += ROW_BLOCK) {
-            size_t rows = t - from < ROW_BLOCK ? t - from : ROW_BLOCK, seen = h->bidirectional ? t : from + rows;
-            const size_t low = first_seen(h, from) / WIDTH * WIDTH, keys = seen - low;
-            const float *qs = q + from * p, *douts = dout + from * p;
-            multiply(&(struct product){rows, pad(seen) - low, s, qs, p, 1, kt + low, width, scores, width, 0});
-            multiply(&(struct product){rows, pad(seen) - low, s, douts, p, 1, vt + low, width, ds, width, 0});
-            for (size_t r = 0; r < rows; r++) {
-                size_t row = from + r, n = (h->bidirectional ? t : row + 1) - low;
-                float d = inner(douts + r * p, h->out, row * h->out_stride + column, h->out_stride, s, bf16);
-                blind(scores + r * width, low, h, row);
-                hide(scores + r * width, bias, low, n);
-                drop(ds + r * width, low, n, h, head, row);
-                dscores(scores + r * width, ds + r * width, n, keys, lse[row], d);
-                drop(scores + r * width, low, n, h, head, row);
-            }
-            multiply(&(struct product){rows, p, keys, ds, width, 1, k + low * p, p, dq, p, 0});
-            unpack(h->dq, dq, from * h->q_stride + column, h->q_stride, rows, s, factor, bf16);
-            multiply(&(struct product){keys, p, rows, ds, 1, width, qs, p, dk + low * p, p, 1});
-            multiply(&(struct product){keys, p, rows, scores, 1, width, douts, p, dv + low * p, p, 1});
-        }
+// What one call of the backward works on: a tile of keys, packed, and one block of queries at a time.
+struct backward {
+    struct range tile;
+    float *k, *kt, *vt, *scores, *ds, *q, *dout;
+    const float *bias;
+};
+
+// backward_block adds what a block of queries has to do with a tile to dq, that of the block's first row, and to dk and dv, those
+// of the tile's first key. The equations are those of Dao et al. 2022, appendix B.2; with dropout, algorithm 4.
+INLINE void backward_block(const struct heads *h, const struct backward *b, size_t head, struct range block, float *dq, float *dk,
+                           float *dv, int bf16) {
+    const size_t s = h->s, p = pad(s), width = spread(KEY_TILE), rows = block.to - block.from;
+    const struct range keys = seen_of(h, b->tile, block);
+    if (keys.from >= keys.to) return;
+    const size_t n = pad(keys.to - keys.from), low = keys.from - b->tile.from, count = keys.to - keys.from;
+    pack(b->q, h->q, block.from * h->q_stride + head * s, h->q_stride, rows, s, bf16);
+    pack(b->dout, h->dout, block.from * h->out_stride + head * s, h->out_stride, rows, s, bf16);
+    multiply(&(struct product){rows, n, s, b->q, p, 1, b->kt + low, width, b->scores, width, 0});
+    multiply(&(struct product){rows, n, s, b->dout, p, 1, b->vt + low, width, b->ds, width, 0});
+    for (size_t r = 0; r < rows; r++) {
+        const size_t query = block.from + r;
+        float *row = b->scores + r * width, *drow = b->ds + r * width;
+        const float d = inner(b->dout + r * p, h->out, query * h->out_stride + head * s, h->out_stride, s, bf16);
+        hide(row, h, keys, query, -INFINITY);
+        hide(drow, h, keys, query, 0);
+        mask(row, b->bias ? b->bias + low : NULL, count);
+        drop(drow, h, keys, head, query);
+        dscores(row, drow, n, h->lse[head * h->t + query], d);
+        drop(row, h, keys, head, query);
     }
-    unpack(h->dk, dk, 0, h->kv_stride, t, s, factor, bf16);
-    unpack(h->dv, dv, 0, h->kv_stride, t, s, 1, bf16);
+    multiply(&(struct product){rows, p, count, b->ds, width, 1, b->k + low * p, p, dq, p, 1});
+    multiply(&(struct product){count, p, rows, b->ds, 1, width, b->q, p, dk + low * p, p, 1});
+    multiply(&(struct product){count, p, rows, b->scores, 1, width, b->dout, p, dv + low * p, p, 1});
 }
 
-static void attention_backward(const struct heads *h, float *scratch) {
+INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch,
+                                  int bf16) {
+    const size_t t = h->t, s = h->s, p = pad(s), width = spread(KEY_TILE);
+    struct backward b = {.tile = rows_at(key_tile, key_rows(t), t), .k = scratch};
+    const size_t keys = b.tile.to - b.tile.from, at = b.tile.from * h->kv_stride;
+    if (first_seen(h, query_tiles.from * key_rows(t)) >= b.tile.to) return;
+    b.kt = b.k + KEY_TILE * p;
+    b.vt = b.kt + s * width;
+    b.scores = b.vt + s * width;
+    b.ds = b.scores + ROW_BLOCK * width;
+    b.q = b.ds + ROW_BLOCK * width;
+    b.dout = b.q + ROW_BLOCK * p;
+    b.bias = hidden(b.dout + ROW_BLOCK * p, h, b.tile);
+    float *dk = sums + (h->heads * t + b.tile.from) * p, *dv = dk + t * p;
+    pack(b.k, h->k, at, h->kv_stride, keys, s, bf16);
+    pack_transposed(b.kt, h->k, at, h->kv_stride, keys, s, (float)(1 / sqrt((double)s)), bf16);
+    pack_transposed(b.vt, h->v, at, h->kv_stride, keys, s, 1, bf16);
+    for (size_t tile = query_tiles.from; tile < query_tiles.to; tile++) {
+        const struct range queries = rows_at(tile, key_rows(t), t);
+        for (size_t head = 0; head < h->heads; head++)
+            for (size_t from = queries.from; from < queries.to; from += ROW_BLOCK)
+                backward_block(h, &b, head, block_from(from, queries.to), sums + (head * t + from) * p, dk, dv, bf16);
+    }
+}
+
+static void attention_backward(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) {
     if (h->bf16)
-        attention_backward_of(h, scratch, 1);
+        attention_backward_of(h, key_tile, query_tiles, sums, scratch, 1);
     else
-        attention_backward_of(h, scratch, 0);
+        attention_backward_of(h, key_tile, query_tiles, sums, scratch, 0);
+}
+
+INLINE void attention_gradients_of(const struct heads *h, struct range rows, const float *sums, int bf16) {
+    const size_t t = h->t, s = h->s, p = pad(s), n = rows.to - rows.from, key = rows.from * h->kv_stride;
+    const float factor = (float)(1 / sqrt((double)s)), *dk = sums + (h->heads * t + rows.from) * p;
+    for (size_t head = 0; head < h->heads; head++)
+        unpack(h->dq, sums + (head * t + rows.from) * p, rows.from * h->q_stride + head * s, h->q_stride, n, s, factor, bf16);
+    unpack(h->dk, dk, key, h->kv_stride, n, s, factor, bf16);
+    unpack(h->dv, dk + t * p, key, h->kv_stride, n, s, 1, bf16);
+}
+
+static void attention_gradients(const struct heads *h, struct range rows, const float *sums) {
+    if (h->bf16)
+        attention_gradients_of(h, rows, sums, 1);
+    else
+        attention_gradients_of(h, rows, sums, 0);
 }

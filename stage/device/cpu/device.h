@@ -12,7 +12,7 @@ struct avg_device {
     const struct kernels *kernels;
     int threads;
     int bf16_units;  // avg_bf16_units
-    float *scratch;  // attention: threads * as many floats as one thread needs
+    float *scratch;  // of attention: what all threads need
     size_t scratch_bytes;
     dnnl_engine_t engine;
     dnnl_stream_t stream;

@@ -5,7 +5,8 @@
 //
 // How the C is laid out: device.h declares one function per operation; ops.c cuts an operation into parts for the
 // threads; kernels.h is the table of what one thread runs, compiled three times from kernels_body.h and
-// attention_body.h, once per instruction set; products.c holds the oneDNN primitives, each built once per shape.
+// attention_body.h, once per instruction set; attention.c cuts attention into parts; products.c holds the oneDNN primitives,
+// each built once per shape.
 //
 // The operations that package device calls exact give the same bits as package ref on every instruction set and with
 // any number of threads. The sources are compiled as strict ISO C, so that the compiler does not fuse multiplications and

@@ -29,6 +29,27 @@ struct sgd {
     int nesterov, first;
 };
 
+// Elements [from, to).
+struct range {
+    size_t from, to;
+};
+
+// Attention takes blocks of queries, and tiles of keys, to both of which a sequence is cut: what a block computes with a tile stays in the
+// caches. A tile has whole blocks of rows, so that the queries of a tile see the first key of it or none.
+enum { ROW_BLOCK = 24, KEY_TILE = 384 };
+
+// equal_rows is how many rows each part but the last has where t are cut into at most so many, of whole blocks.
+static inline size_t equal_rows(size_t t, size_t parts) { return (t + parts * ROW_BLOCK - 1) / (parts * ROW_BLOCK) * ROW_BLOCK; }
+
+static inline size_t key_rows(size_t t) { return equal_rows(t, (t + KEY_TILE - 1) / KEY_TILE); }
+
+static inline size_t key_tiles(size_t t) { return (t + key_rows(t) - 1) / key_rows(t); }
+
+// rows_at are the rows of the part with this index.
+static inline struct range rows_at(size_t index, size_t rows, size_t end) {
+    return (struct range){index * rows, (index + 1) * rows < end ? (index + 1) * rows : end};
+}
+
 // The query heads of one sample that share a head of keys: `heads` of q, dq, out and dout, S elements after each other, and
 // one of k, v, dk and dv. Each head is (T,S), in rows `q_stride` (q, dq), `kv_stride` (k, v, dk, dv) or `out_stride` elements
 // apart.
@@ -79,10 +100,14 @@ struct kernels {
     void (*adam)(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
     void (*sgd)(float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);
 
-    // Scratch floats that the attention kernels need, and the kernels.
-    size_t (*attention_scratch)(size_t t, size_t s, int backward);
-    void (*attention)(const struct heads *h, float *scratch);
-    void (*attention_backward)(const struct heads *h, float *scratch);
+    // Scratch floats of a thread, for so many queries of a group of heads or for a backward; and those for the sums of the group's backward.
+    size_t (*attention_scratch)(size_t queries, size_t heads, size_t s);
+    size_t (*attention_backward_scratch)(size_t s);
+    size_t (*attention_sums)(size_t t, size_t heads, size_t s);
+    void (*attention)(const struct heads *h, struct range queries, float *scratch);
+    // The first adds to the sums, 0 at first, what tiles of queries have to do with a tile of keys. The second writes the gradients.
+    void (*attention_backward)(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch);
+    void (*attention_gradients)(const struct heads *h, struct range rows, const float *sums);
 
     struct transformer_kernels transformer;
     struct recurrent_kernels recurrent;

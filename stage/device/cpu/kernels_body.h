@@ -325,8 +325,11 @@ const struct kernels TABLE = {
     .adam = adam,
     .sgd = sgd,
     .attention_scratch = attention_scratch,
+    .attention_backward_scratch = attention_backward_scratch,
+    .attention_sums = attention_sums,
     .attention = attention,
     .attention_backward = attention_backward,
+    .attention_gradients = attention_gradients,
     .transformer = TRANSFORMER_KERNELS,
     .recurrent = RECURRENT_KERNELS,
 };

@@ -3,6 +3,8 @@
 package cpu_test
 
 import (
+	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -110,6 +112,66 @@ func TestResultsDoNotDependOnTheNumberOfThreads(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Shapes of one tile of keys and of several, with fewer heads than threads, as many and more.
+func TestAttentionDoesNotDependOnTheNumberOfThreads(t *testing.T) {
+	for _, typ := range []device.Type{device.F32, device.BF16} {
+		for _, a := range []device.AttentionShape{
+			{B: 1, T: 200, H: 1, S: 64},
+			{B: 1, T: 1000, H: 1, S: 24},
+			{B: 3, T: 900, H: 1, S: 20, Bidirectional: true},
+			{B: 1, T: 1500, H: 7, S: 8, Window: 700},
+			{B: 1, T: 1201, H: 4, KV: 2, S: 8, Dropout: device.DropoutMask{Rate: 0.1, Key: 7}},
+		} {
+			var want [][]byte
+			for _, threads := range []int{1, 2, 3, 5} {
+				got := attend(t, threads, typ, a)
+				if want == nil {
+					want = got
+				}
+				for i, name := range []string{"out", "saved", "dq", "dk", "dv"} {
+					if !bytes.Equal(got[i], want[i]) {
+						t.Errorf("%+v of %v: %s with %d threads differs from that with one", a, typ, name, threads)
+					}
+				}
+			}
+		}
+	}
+}
+
+// attend returns the results of an attention and of its backward.
+func attend(t *testing.T, threads int, typ device.Type, a device.AttentionShape) (results [][]byte) {
+	d := open(t, cpu.Config{Threads: threads})
+	defer func() { _ = d.Close() }()
+	state := uint32(1)
+	fill := func(typ device.Type, n int) device.Mem {
+		wide, errWide := d.Alloc(device.F32, n)
+		m, err := d.Alloc(typ, n)
+		if err := errors.Join(errWide, err); err != nil {
+			t.Fatal(err)
+		}
+		for i := range wide.F32() {
+			state = state*1664525 + 1013904223
+			wide.F32()[i] = float32(int32(state)) / (1 << 30)
+		}
+		d.Do(&device.Copy{Y: m, X: wide})
+		return m
+	}
+	n, keys := a.Queries(), a.Keys()
+	q, k, v, out, dout, saved := fill(typ, n), fill(typ, keys), fill(typ, keys), fill(typ, n), fill(typ, n), fill(device.F32, a.Saved())
+	dq, dk, dv := fill(typ, n), fill(typ, keys), fill(typ, keys)
+	d.Do(&device.Attention{Out: out, Saved: saved, Q: q, K: k, V: v, AttentionShape: a})
+	d.Do(&device.AttentionBackward{DQ: dq, DK: dk, DV: dv, DOut: dout, Q: q, K: k, V: v, Out: out, Saved: saved, AttentionShape: a})
+	if err := d.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []device.Mem{out, saved, dq, dk, dv} {
+		content := make([]byte, m.Bytes())
+		d.Download(content, m)
+		results = append(results, content)
+	}
+	return results
 }
 
 func TestFreeOfWhatAllocDidNotReturnPanics(t *testing.T) {
