@@ -23,7 +23,7 @@ static int reserve(struct avg_device *d, size_t floats) {
 }
 
 // group_at is the group of query heads with this index, counted over all samples.
-static struct heads group_at(const struct attention *x, size_t index) {
+static struct heads group_at(const struct avg_device *d, const struct attention *x, size_t index) {
     const size_t b = index / x->kv, kv = index % x->kv, heads = x->h / x->kv, size = x->bf16 ? 2 : sizeof(float);
     const size_t q = (b * x->t * x->q_stride + kv * heads * x->s) * size;
     const size_t k = (b * x->t * x->kv_stride + kv * x->s) * size;
@@ -34,7 +34,7 @@ static struct heads group_at(const struct attention *x, size_t index) {
         .out = x->out + out, .dout = x->dout ? x->dout + out : NULL,
         .lse = x->lse ? x->lse + (b * x->h + kv * heads) * x->t : NULL, .mask = x->mask ? x->mask + b * x->t : NULL,
         .heads = heads, .t = x->t, .s = x->s, .q_stride = x->q_stride, .kv_stride = x->kv_stride,
-        .out_stride = x->h * x->s, .window = x->window, .bf16 = x->bf16, .bidirectional = x->bidirectional,
+        .out_stride = x->h * x->s, .window = x->window, .bf16 = x->bf16, .paired = d->bf16_pairs && d->kernels->pairs, .bidirectional = x->bidirectional,
         .dropout = x->dropout, .first = x->first + (b * x->h + kv * heads) * x->t * x->t,
     };
 }
@@ -54,7 +54,7 @@ int avg_attention(struct avg_device *d, struct attention x) {
     if (reserve(d, floats * (size_t)d->threads)) return -1;
 #pragma omp parallel for num_threads(d->threads) schedule(dynamic) if (groups * parts > 1)
     for (size_t i = 0; i < groups * parts; i++) {
-        const struct heads group = group_at(&x, i % groups);
+        const struct heads group = group_at(d, &x, i % groups);
         const struct range queries = rows_at(parts - 1 - i / groups, rows, x.t);  // the last first: they see the most keys
         d->kernels->attention(&group, queries, d->scratch + (size_t)omp_get_thread_num() * floats);
     }
@@ -99,12 +99,12 @@ int avg_attention_backward(struct avg_device *d, struct attention x) {
     if (reserve(d, (sums + floats) * threads)) return -1;
 #pragma omp parallel for num_threads(d->threads) schedule(static) if (threads > 1 && alone > 1)
     for (size_t i = 0; i < alone; i++) {
-        const struct heads group = group_at(&x, i);
+        const struct heads group = group_at(d, &x, i);
         float *own = d->scratch + (size_t)omp_get_thread_num() * (sums + floats);
         backward_alone(d->kernels, &group, own, own + sums);
     }
     for (size_t i = alone; i < groups; i++) {
-        const struct heads group = group_at(&x, i);
+        const struct heads group = group_at(d, &x, i);
         backward_together(d, &group, d->scratch, d->scratch + sums, floats);
     }
     return 0;

@@ -7,6 +7,10 @@
 
 enum { TILE_ROWS = 6 };
 
+// How the operands of products lie in memory and are packed: FLOATS as they are, WIDENED bf16 as floats and PAIRED bf16 as pairs, for
+// the processor's bf16 units.
+enum operands { FLOATS, WIDENED, PAIRED };
+
 INLINE size_t pad(size_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
 // block_from is the block of rows that begins at `from`.
@@ -18,9 +22,9 @@ INLINE struct range block_from(size_t from, size_t end) {
 INLINE size_t spread(size_t n) { return ((n + 15) / 16 | 1) * 16; }
 
 // tile sets (or adds to) c (rows, vectors * WIDTH) the product of a (rows, k), whose element (r, i) lies at
-// r * row_step + i * step, and b (k, vectors * WIDTH). rows and vectors are constants where it is inlined.
+// r * row_step + i * step, and b (k, vectors * WIDTH). rows, vectors and pairs are constants where it is inlined.
 INLINE void tile(int rows, int vectors, size_t k, const float *a, size_t row_step, size_t step, const float *b, size_t ldb,
-                 float *c, size_t ldc, int accumulate) {
+                 float *c, size_t ldc, int accumulate, int pairs) {
     vec sums[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
@@ -32,9 +36,9 @@ INLINE void tile(int rows, int vectors, size_t k, const float *a, size_t row_ste
         for (int v = 0; v < vectors; v++) bs[v] = load(b + v * WIDTH);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
-            vec x = splat(a[r * row_step]);
+            vec x = pairs ? same_pair(a + r * row_step) : splat(a[r * row_step]);
 #pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) sums[r][v] = fused(x, bs[v], sums[r][v]);
+            for (int v = 0; v < vectors; v++) sums[r][v] = pairs ? fused_pairs(x, bs[v], sums[r][v]) : fused(x, bs[v], sums[r][v]);
         }
     }
 #pragma GCC unroll 6
@@ -43,7 +47,8 @@ INLINE void tile(int rows, int vectors, size_t k, const float *a, size_t row_ste
         for (int v = 0; v < vectors; v++) store(c + r * ldc + v * WIDTH, sums[r][v]);
 }
 
-// Operands of a product C (m,n) = [C +] A (m,k) B (k,n), n a multiple of WIDTH.
+// Operands of a product C (m,n) = [C +] A (m,k) B (k,n), n a multiple of WIDTH. The elements of A and B may be pairs of bf16, each the
+// values of two neighbours of the k that are summed over.
 struct product {
     size_t m, n, k;
     const float *a;
@@ -56,10 +61,10 @@ struct product {
 };
 
 // strip computes `vectors` vectors of columns, from column n0.
-INLINE void strip(const struct product *p, size_t n0, int vectors) {
+INLINE void strip(const struct product *p, size_t n0, int vectors, int pairs) {
 #define TILE(rows)                                                                                                     \
     tile(rows, vectors, p->k, p->a + m * p->row_step, p->row_step, p->step, p->b + n0, p->ldb, p->c + m * p->ldc + n0, \
-         p->ldc, p->accumulate)
+         p->ldc, p->accumulate, pairs)
     size_t m = 0;
     for (; m + TILE_ROWS <= p->m; m += TILE_ROWS) TILE(TILE_ROWS);
     switch (p->m - m) {
@@ -72,16 +77,26 @@ INLINE void strip(const struct product *p, size_t n0, int vectors) {
 #undef TILE
 }
 
-static void multiply(const struct product *p) {
+INLINE void multiply_of(const struct product *p, int pairs) {
     size_t n = 0;
-    for (; n + TILE_VECTORS * WIDTH <= p->n; n += TILE_VECTORS * WIDTH) strip(p, n, TILE_VECTORS);
+    for (; n + TILE_VECTORS * WIDTH <= p->n; n += TILE_VECTORS * WIDTH) strip(p, n, TILE_VECTORS, pairs);
     switch ((p->n - n) / WIDTH) {
-        case 1: strip(p, n, 1); break;
+        case 1: strip(p, n, 1, pairs); break;
 #if TILE_VECTORS == 4
-        case 2: strip(p, n, 2); break;
-        case 3: strip(p, n, 3); break;
+        case 2: strip(p, n, 2, pairs); break;
+        case 3: strip(p, n, 3, pairs); break;
 #endif
     }
+}
+
+static void multiply_floats(const struct product *p) { multiply_of(p, 0); }
+static void multiply_pairs(const struct product *p) { multiply_of(p, 1); }
+
+INLINE void multiply(const struct product *p, enum operands kind) {
+    if (kind == PAIRED)
+        multiply_pairs(p);
+    else
+        multiply_floats(p);
 }
 
 // near asks for what a walk down rows `stride` apart needs in NEAR rows, which the processor does not foresee.
@@ -97,20 +112,54 @@ INLINE void pack(float *packed, const void *x, size_t at, size_t stride, size_t 
         LANES(s, near(x, at + i, stride, bf16); store(packed + i, fetch(x, at + i, part, bf16)););
 }
 
-// pack_transposed copies factor * x (T,S), as pack does, to columns of packed (S, KEY_TILE).
-INLINE void pack_transposed(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, float factor, int bf16) {
-    const size_t width = spread(KEY_TILE);
+// pack_columns copies factor * x (T,S), as pack does, to columns of packed (S, KEY_TILE), or x to (S/2, KEY_TILE) of pairs.
+INLINE void pack_columns(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, float factor, enum operands kind) {
+    const size_t width = spread(KEY_TILE), columns = kind == PAIRED ? (s + 1) / 2 : s;
     for (size_t from = 0; from < t; from += WIDTH) {
         const size_t rows = t - from < WIDTH ? t - from : WIDTH;
-        LANES(s, vec block[WIDTH] = {{0}};
+        LANES(columns, vec block[WIDTH] = {{0}};
               for (size_t r = 0; r < rows; r++) {
-                  near(x, at + (from + r) * stride + i, stride, bf16);
-                  block[r] = fetch(x, at + (from + r) * stride + i, part, bf16) * factor;
+                  const size_t row = at + (from + r) * stride;
+                  near(x, row + (kind == PAIRED ? 2 * i : i), stride, kind != FLOATS);
+                  block[r] = kind == PAIRED ? get_pairs((const uint16_t *)x + row, i, s)
+                                            : fetch(x, row + i, part, kind != FLOATS) * factor;
               }
               transpose(block);
               for (size_t c = 0; c < part; c++) store(packed + (i + c) * width + from, block[c]););
     }
 }
+
+// pack_pairs copies x (T,S) of bf16, as pack does, to packed (T/2, P) of pairs: two rows as one.
+INLINE void pack_pairs(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s) {
+    for (size_t r = 0; r < t; r += 2, at += 2 * stride, packed += pad(s))
+        LANES(s, near(x, at + i, stride, 1); near(x, at + stride + i, stride, 1); vec a = fetch(x, at + i, part, 1);
+              vec b = r + 1 < t ? fetch(x, at + stride + i, part, 1) : splat(0);
+              store(packed + i, (vec)(((ivec)a >> 16 & 0xffff) | (ivec)b)););
+}
+
+// pack_rows packs B of a product whose sums go over the rows of x: (T,P), or (T/2, P) of pairs.
+INLINE void pack_rows(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, enum operands kind) {
+    if (kind == PAIRED)
+        pack_pairs(packed, x, at, stride, t, s);
+    else
+        pack(packed, x, at, stride, t, s, kind != FLOATS);
+}
+
+// pack_queries packs A of a product whose sums go over the columns of x: (T,P), with the pairs of a row in its first half.
+INLINE void pack_queries(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, enum operands kind) {
+    if (kind != PAIRED) {
+        pack(packed, x, at, stride, t, s, kind != FLOATS);
+        return;
+    }
+    for (size_t r = 0; r < t; r++, at += stride, packed += pad(s))
+        for (size_t i = 0; i < (s + 1) / 2; i += WIDTH) {
+            near(x, at + 2 * i, stride, 1);
+            store(packed + i, get_pairs((const uint16_t *)x + at, i, s));
+        }
+}
+
+// count_of is how many elements of operands hold n values that are summed over.
+INLINE size_t count_of(size_t n, enum operands kind) { return kind == PAIRED ? (n + 1) / 2 : n; }
 
 // unpack copies factor * packed (T,P) to x (T,S), from element `at` on in rows `stride` apart.
 INLINE void unpack(void *x, const float *packed, size_t at, size_t stride, size_t t, size_t s, float factor, int bf16) {
@@ -126,7 +175,7 @@ static size_t attention_scratch(size_t queries, size_t heads, size_t s) {
 
 static size_t attention_backward_scratch(size_t s) {
     const size_t p = pad(s), width = spread(KEY_TILE);
-    return KEY_TILE * p + (2 * s + 2 * ROW_BLOCK + 1) * width + 2 * ROW_BLOCK * p;
+    return KEY_TILE * p + (2 * s + 3 * ROW_BLOCK + 1) * width + 3 * ROW_BLOCK * p;
 }
 
 static size_t attention_sums(size_t t, size_t heads, size_t s) { return (heads + 2) * t * pad(s); }
@@ -136,6 +185,16 @@ INLINE const float *hidden(float *bias, const struct heads *h, struct range keys
     if (!h->mask) return NULL;
     for (size_t i = keys.from; i < keys.to; i++) bias[i - keys.from] = h->mask[i] ? 0 : -INFINITY;
     return bias;
+}
+
+INLINE enum operands operands_of(const struct heads *h) { return !h->bf16 ? FLOATS : h->paired ? PAIRED : WIDENED; }
+
+// score_scale is what products of queries and keys are multiplied by: keys when they are packed, or scores where the keys stay as they are.
+INLINE float score_scale(const struct heads *h) { return (float)(1 / sqrt((double)h->s)); }
+
+// exponential is exp(score - shift).
+INLINE vec exponential(vec score, float scale, float shift, enum operands kind) {
+    return vexp(kind == PAIRED ? fused(score, splat(scale), splat(-shift)) : score - shift);
 }
 
 // first_seen is the first key that a query sees.
@@ -168,15 +227,17 @@ INLINE void mask(float *scores, const float *bias, size_t n) {
 
 // softmax_row adds n scores of a row to its softmax (Milakov and Gimelshein 2018, algorithm 3): they become exponentials over
 // *top, the largest score so far, and *sum their sum. It returns the factor that brings earlier ones to that scale.
-INLINE float softmax_row(float *row, size_t n, float *top, float *sum) {
-    const float before = *top, largest = largest_of(row, n);
+INLINE float softmax_row(const struct heads *h, float *row, size_t n, float *top, float *sum, enum operands kind) {
+    const float before = *top, scale = score_scale(h), largest = largest_of(row, n) * (kind == PAIRED ? scale : 1);
     if (!(largest <= before)) *top = largest;
     if (*top == -INFINITY) {
         memset(row, 0, n * sizeof *row);
         return 1;
     }
-    const float factor = *top == before ? 1 : expf(before - *top);
-    *sum = *sum * factor + exps(row, row, *top, n);
+    const float shift = *top, factor = shift == before ? 1 : expf(before - shift);
+    vec total_of_tile = {0};
+    LANES(n, vec e = exponential(get(row + i, part), scale, shift, kind); put(row + i, e, part); total_of_tile += e;);
+    *sum = *sum * factor + total(total_of_tile);
     return factor;
 }
 
@@ -184,6 +245,11 @@ INLINE float softmax_row(float *row, size_t n, float *top, float *sum) {
 INLINE void drop(float *row, const struct heads *h, struct range keys, size_t head, size_t query) {
     const size_t n = keys.to - keys.from;
     if (h->dropout.threshold) dropout_of(row, row, n, 1, n, h->first + (head * h->t + query) * h->t + keys.from, h->dropout, 0);
+}
+
+// narrow rounds n floats of a row to bf16, in place.
+INLINE void narrow(float *row, size_t n) {
+    for (size_t i = 0; i < n; i += 2 * WIDTH) store(row + i / 2, round_pairs(load(row + i), load(row + i + WIDTH)));
 }
 
 // What one call of the forward works on: a tile of keys, packed, and one block of queries at a time.
@@ -195,27 +261,29 @@ struct forward {
 
 // forward_block takes a tile into account for a block of queries. out, top and sum are its sums.
 INLINE void forward_block(const struct heads *h, const struct forward *f, size_t head, struct range block, float *out, float *top,
-                          float *sum, int bf16) {
+                          float *sum, enum operands kind) {
     const size_t s = h->s, p = pad(s), width = spread(KEY_TILE), rows = block.to - block.from;
     const struct range keys = seen_of(h, f->tile, block);
     if (keys.from >= keys.to) return;
     const size_t n = pad(keys.to - keys.from), low = keys.from - f->tile.from;
     const int first = keys.from == seen_of(h, (struct range){0, h->t}, block).from;
-    pack(f->q, h->q, block.from * h->q_stride + head * s, h->q_stride, rows, s, bf16);
-    multiply(&(struct product){rows, n, s, f->q, p, 1, f->k + low, width, f->scores, width, 0});
+    pack_queries(f->q, h->q, block.from * h->q_stride + head * s, h->q_stride, rows, s, kind);
+    multiply(&(struct product){rows, n, count_of(s, kind), f->q, p, 1, f->k + low, width, f->scores, width, 0}, kind);
     for (size_t r = 0; r < rows; r++) {
         float *row = f->scores + r * width;
         if (first) top[r] = -INFINITY, sum[r] = 0;
         hide(row, h, keys, block.from + r, -INFINITY);
         mask(row, f->bias ? f->bias + low : NULL, keys.to - keys.from);
-        const float factor = softmax_row(row, n, top + r, sum + r);
+        const float factor = softmax_row(h, row, n, top + r, sum + r, kind);
         if (!first && factor != 1) scale(out + r * p, factor, p);
         drop(row, h, keys, head, block.from + r);
+        if (kind == PAIRED) narrow(row, n);
     }
-    multiply(&(struct product){rows, p, keys.to - keys.from, f->scores, width, 1, f->v + low * p, p, out, p, !first});
+    multiply(&(struct product){rows, p, count_of(keys.to - keys.from, kind), f->scores, width, 1, f->v + count_of(low, kind) * p, p,
+                               out, p, !first}, kind);
 }
 
-INLINE void attention_of(const struct heads *h, struct range queries, float *scratch, int bf16) {
+INLINE void attention_of(const struct heads *h, struct range queries, float *scratch, enum operands kind) {
     const size_t t = h->t, s = h->s, p = pad(s), width = spread(KEY_TILE), rows = queries.to - queries.from;
     struct forward f = {.v = scratch};
     f.k = f.v + KEY_TILE * p;
@@ -227,81 +295,115 @@ INLINE void attention_of(const struct heads *h, struct range queries, float *scr
         f.tile = rows_at(tile, key_rows(t), seen.to);
         f.bias = hidden(bias, h, f.tile);
         const size_t keys = f.tile.to - f.tile.from;
-        pack(f.v, h->v, f.tile.from * h->kv_stride, h->kv_stride, keys, s, bf16);
-        pack_transposed(f.k, h->k, f.tile.from * h->kv_stride, h->kv_stride, keys, s, (float)(1 / sqrt((double)s)), bf16);
+        pack_rows(f.v, h->v, f.tile.from * h->kv_stride, h->kv_stride, keys, s, kind);
+        pack_columns(f.k, h->k, f.tile.from * h->kv_stride, h->kv_stride, keys, s, score_scale(h), kind);
         for (size_t head = 0; head < h->heads; head++)
             for (size_t row = 0; row < rows; row += ROW_BLOCK) {
                 const size_t at = head * rows + row, from = queries.from + row;
-                forward_block(h, &f, head, block_from(from, queries.to), out + at * p, top + at, sum + at, bf16);
+                forward_block(h, &f, head, block_from(from, queries.to), out + at * p, top + at, sum + at, kind);
             }
     }
     for (size_t head = 0; head < h->heads; head++)
         for (size_t r = 0; r < rows; r++) {
             const size_t at = head * rows + r, row = queries.from + r;
             const int any = sum[at] != 0;  // a query that sees no key has none
-            unpack(h->out, out + at * p, row * h->out_stride + head * s, h->out_stride, 1, s, any ? 1 / sum[at] : 0, bf16);
+            unpack(h->out, out + at * p, row * h->out_stride + head * s, h->out_stride, 1, s, any ? 1 / sum[at] : 0, kind != FLOATS);
             if (h->lse) h->lse[head * t + row] = any ? top[at] + logf(sum[at]) : INFINITY;
         }
 }
 
+static void attention_floats(const struct heads *h, struct range queries, float *scratch) { attention_of(h, queries, scratch, FLOATS); }
+static void attention_widened(const struct heads *h, struct range queries, float *scratch) { attention_of(h, queries, scratch, WIDENED); }
+static void attention_paired(const struct heads *h, struct range queries, float *scratch) { attention_of(h, queries, scratch, PAIRED); }
+
 static void attention(const struct heads *h, struct range queries, float *scratch) {
-    if (h->bf16)
-        attention_of(h, queries, scratch, 1);
-    else
-        attention_of(h, queries, scratch, 0);
+    switch (operands_of(h)) {
+        case FLOATS: attention_floats(h, queries, scratch); break;
+        case WIDENED: attention_widened(h, queries, scratch); break;
+        case PAIRED: attention_paired(h, queries, scratch); break;
+    }
 }
 
 // dscores turns scores into probabilities P = exp(score - lse) and, beside them, dprobabilities into
 // dS = P (dP - D) with D = dout . out.
-INLINE void dscores(float *scores, float *dprobabilities, size_t n, float lse, float d) {
-    LANES(n, vec p = vexp(get(scores + i, part) - lse); put(scores + i, p, part);
+INLINE void dscores(const struct heads *h, float *scores, float *dprobabilities, size_t n, float lse, float d, enum operands kind) {
+    const float scale = score_scale(h);
+    LANES(n, vec p = exponential(get(scores + i, part), scale, lse, kind); put(scores + i, p, part);
           put(dprobabilities + i, p * (get(dprobabilities + i, part) - d), part););
 }
 
-// inner is the inner product of packed x and the elements of y from `at` on, in rows `stride` apart.
-INLINE float inner(const float *x, const void *y, size_t at, size_t stride, size_t n, int bf16) {
+// inner is the inner product of the elements of x and y from `at` on, in rows `stride` apart.
+INLINE float inner(const void *x, const void *y, size_t at, size_t stride, size_t n, int bf16) {
     vec sum = {0};
-    LANES(n, near(y, at + i, stride, bf16); sum = fused(get(x + i, part), fetch(y, at + i, part, bf16), sum););
+    LANES(n, near(y, at + i, stride, bf16); sum = fused(fetch(x, at + i, part, bf16), fetch(y, at + i, part, bf16), sum););
     return total(sum);
 }
 
-// What one call of the backward works on: a tile of keys, packed, and one block of queries at a time.
+// What one call of the backward works on: a tile of keys, packed, and one block of queries at a time. q and dout are packed for sums over
+// S, query_rows and dout_rows for sums over queries; ds is for sums over queries, ds_rows for sums over keys. They are the same but for pairs.
 struct backward {
     struct range tile;
-    float *k, *kt, *vt, *scores, *ds, *q, *dout;
+    float *k, *kt, *vt, *scores, *ds, *ds_rows, *q, *dout, *q_pairs, *dout_pairs;
     const float *bias;
 };
+
+// pair_rows rounds n elements of two rows, the second NULL where there is none, to bf16. The first row becomes pairs of both; the rows
+// themselves go to `rows`, unless that is NULL.
+INLINE void pair_rows(float *first, const float *second, size_t n, float *rows, size_t width) {
+    for (size_t i = 0; i < n; i += WIDTH) {
+        const vec both = round_pairs(load(first + i), second ? load(second + i) : splat(0));
+        if (rows) {
+            store_half(rows + i / 2, both, 0);
+            store_half(rows + width + i / 2, both, 1);
+        }
+        store(first + i, interleave(both));
+    }
+}
 
 // backward_block adds what a block of queries has to do with a tile to dq, that of the block's first row, and to dk and dv, those
 // of the tile's first key. The equations are those of Dao et al. 2022, appendix B.2; with dropout, algorithm 4.
 INLINE void backward_block(const struct heads *h, const struct backward *b, size_t head, struct range block, float *dq, float *dk,
-                           float *dv, int bf16) {
+                           float *dv, enum operands kind) {
     const size_t s = h->s, p = pad(s), width = spread(KEY_TILE), rows = block.to - block.from;
     const struct range keys = seen_of(h, b->tile, block);
     if (keys.from >= keys.to) return;
     const size_t n = pad(keys.to - keys.from), low = keys.from - b->tile.from, count = keys.to - keys.from;
-    pack(b->q, h->q, block.from * h->q_stride + head * s, h->q_stride, rows, s, bf16);
-    pack(b->dout, h->dout, block.from * h->out_stride + head * s, h->out_stride, rows, s, bf16);
-    multiply(&(struct product){rows, n, s, b->q, p, 1, b->kt + low, width, b->scores, width, 0});
-    multiply(&(struct product){rows, n, s, b->dout, p, 1, b->vt + low, width, b->ds, width, 0});
+    const size_t at = block.from * h->q_stride + head * s, out = block.from * h->out_stride + head * s;
+    pack_queries(b->q, h->q, at, h->q_stride, rows, s, kind);
+    pack_queries(b->dout, h->dout, out, h->out_stride, rows, s, kind);
+    multiply(&(struct product){rows, n, count_of(s, kind), b->q, p, 1, b->kt + low, width, b->scores, width, 0}, kind);
+    multiply(&(struct product){rows, n, count_of(s, kind), b->dout, p, 1, b->vt + low, width, b->ds, width, 0}, kind);
     for (size_t r = 0; r < rows; r++) {
         const size_t query = block.from + r;
         float *row = b->scores + r * width, *drow = b->ds + r * width;
-        const float d = inner(b->dout + r * p, h->out, query * h->out_stride + head * s, h->out_stride, s, bf16);
+        const float d = inner(h->dout, h->out, out + r * h->out_stride, h->out_stride, s, kind != FLOATS);
         hide(row, h, keys, query, -INFINITY);
         hide(drow, h, keys, query, 0);
         mask(row, b->bias ? b->bias + low : NULL, count);
         drop(drow, h, keys, head, query);
-        dscores(row, drow, n, h->lse[head * h->t + query], d);
+        dscores(h, row, drow, n, h->lse[head * h->t + query], d, kind);
         drop(row, h, keys, head, query);
     }
-    multiply(&(struct product){rows, p, count, b->ds, width, 1, b->k + low * p, p, dq, p, 1});
-    multiply(&(struct product){count, p, rows, b->ds, 1, width, b->q, p, dk + low * p, p, 1});
-    multiply(&(struct product){count, p, rows, b->scores, 1, width, b->dout, p, dv + low * p, p, 1});
+    size_t step = width;
+    const float *q = b->q, *dout = b->dout, *ds = b->ds;
+    if (kind == PAIRED) {
+        for (size_t r = 0; r < rows; r += 2) {
+            const float *second = r + 1 < rows ? b->scores + (r + 1) * width : NULL, *dsecond = second ? b->ds + (r + 1) * width : NULL;
+            pair_rows(b->scores + r * width, second, n, NULL, 0);
+            pair_rows(b->ds + r * width, dsecond, n, b->ds_rows + r * width, width);
+        }
+        pack_pairs(b->q_pairs, h->q, at, h->q_stride, rows, s);
+        pack_pairs(b->dout_pairs, h->dout, out, h->out_stride, rows, s);
+        step = 2 * width, q = b->q_pairs, dout = b->dout_pairs, ds = b->ds_rows;
+    }
+    const size_t queries = count_of(rows, kind);
+    multiply(&(struct product){rows, p, count_of(count, kind), ds, width, 1, b->k + count_of(low, kind) * p, p, dq, p, 1}, kind);
+    multiply(&(struct product){count, p, queries, b->ds, 1, step, q, p, dk + low * p, p, 1}, kind);
+    multiply(&(struct product){count, p, queries, b->scores, 1, step, dout, p, dv + low * p, p, 1}, kind);
 }
 
 INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch,
-                                  int bf16) {
+                                  enum operands kind) {
     const size_t t = h->t, s = h->s, p = pad(s), width = spread(KEY_TILE);
     struct backward b = {.tile = rows_at(key_tile, key_rows(t), t), .k = scratch};
     const size_t keys = b.tile.to - b.tile.from, at = b.tile.from * h->kv_stride;
@@ -310,31 +412,39 @@ INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct
     b.vt = b.kt + s * width;
     b.scores = b.vt + s * width;
     b.ds = b.scores + ROW_BLOCK * width;
-    b.q = b.ds + ROW_BLOCK * width;
+    b.ds_rows = b.ds + ROW_BLOCK * width;
+    b.q = b.ds_rows + ROW_BLOCK * width;
     b.dout = b.q + ROW_BLOCK * p;
-    b.bias = hidden(b.dout + ROW_BLOCK * p, h, b.tile);
+    b.q_pairs = b.dout + ROW_BLOCK * p;
+    b.dout_pairs = b.q_pairs + ROW_BLOCK / 2 * p;
+    b.bias = hidden(b.dout_pairs + ROW_BLOCK / 2 * p, h, b.tile);
     float *dk = sums + (h->heads * t + b.tile.from) * p, *dv = dk + t * p;
-    pack(b.k, h->k, at, h->kv_stride, keys, s, bf16);
-    pack_transposed(b.kt, h->k, at, h->kv_stride, keys, s, (float)(1 / sqrt((double)s)), bf16);
-    pack_transposed(b.vt, h->v, at, h->kv_stride, keys, s, 1, bf16);
+    pack_rows(b.k, h->k, at, h->kv_stride, keys, s, kind);
+    pack_columns(b.kt, h->k, at, h->kv_stride, keys, s, score_scale(h), kind);
+    pack_columns(b.vt, h->v, at, h->kv_stride, keys, s, 1, kind);
     for (size_t tile = query_tiles.from; tile < query_tiles.to; tile++) {
         const struct range queries = rows_at(tile, key_rows(t), t);
         for (size_t head = 0; head < h->heads; head++)
             for (size_t from = queries.from; from < queries.to; from += ROW_BLOCK)
-                backward_block(h, &b, head, block_from(from, queries.to), sums + (head * t + from) * p, dk, dv, bf16);
+                backward_block(h, &b, head, block_from(from, queries.to), sums + (head * t + from) * p, dk, dv, kind);
     }
 }
 
+static void attention_backward_floats(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) { attention_backward_of(h, key_tile, query_tiles, sums, scratch, FLOATS); }
+static void attention_backward_widened(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) { attention_backward_of(h, key_tile, query_tiles, sums, scratch, WIDENED); }
+static void attention_backward_paired(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) { attention_backward_of(h, key_tile, query_tiles, sums, scratch, PAIRED); }
+
 static void attention_backward(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) {
-    if (h->bf16)
-        attention_backward_of(h, key_tile, query_tiles, sums, scratch, 1);
-    else
-        attention_backward_of(h, key_tile, query_tiles, sums, scratch, 0);
+    switch (operands_of(h)) {
+        case FLOATS: attention_backward_floats(h, key_tile, query_tiles, sums, scratch); break;
+        case WIDENED: attention_backward_widened(h, key_tile, query_tiles, sums, scratch); break;
+        case PAIRED: attention_backward_paired(h, key_tile, query_tiles, sums, scratch); break;
+    }
 }
 
 INLINE void attention_gradients_of(const struct heads *h, struct range rows, const float *sums, int bf16) {
     const size_t t = h->t, s = h->s, p = pad(s), n = rows.to - rows.from, key = rows.from * h->kv_stride;
-    const float factor = (float)(1 / sqrt((double)s)), *dk = sums + (h->heads * t + rows.from) * p;
+    const float factor = score_scale(h), *dk = sums + (h->heads * t + rows.from) * p;
     for (size_t head = 0; head < h->heads; head++)
         unpack(h->dq, sums + (head * t + rows.from) * p, rows.from * h->q_stride + head * s, h->q_stride, n, s, factor, bf16);
     unpack(h->dk, dk, key, h->kv_stride, n, s, factor, bf16);

@@ -12,6 +12,7 @@ struct avg_device {
     const struct kernels *kernels;
     int threads;
     int bf16_units;  // avg_bf16_units
+    int bf16_pairs;  // avg_bf16_pairs
     float *scratch;  // of attention: what all threads need
     size_t scratch_bytes;
     dnnl_engine_t engine;
@@ -31,6 +32,9 @@ const struct kernels *avg_kernels(const char *name);
 // avg_bf16_units reports whether products of bf16 operands are faster in the processor's bf16 units than in those for floats. It
 // depends on the kind of processor alone: what a job computes must not depend on a measurement.
 int avg_bf16_units(void);
+
+// avg_bf16_pairs reports whether the instruction that multiplies pairs of bf16 (VDPBF16PS) is faster than that for floats, by the same rule.
+int avg_bf16_pairs(void);
 
 // avg_allocate returns zeroed memory at a multiple of 64 bytes, in huge pages where it is large, or NULL.
 void *avg_allocate(size_t bytes);

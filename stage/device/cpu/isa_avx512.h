@@ -1,6 +1,6 @@
 // What vector.h is built on: AVX-512. No include guard: one instruction set to a source file.
 
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")
 #include <immintrin.h>
 
 #define WIDTH 16      // floats in a vector
@@ -10,3 +10,4 @@
 #define VECTOR_MIN(a, b) ((vec)_mm512_min_ps((__m512)(a), (__m512)(b)))
 #define VECTOR_SQRT(x) ((vec)_mm512_sqrt_ps((__m512)(x)))
 #define VECTOR_MUL32(a, b) ((wvec)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))  // of the low halves of 64-bit lanes
+#define HAS_PAIRS 1   // instructions for pairs of bf16; compilers use them for what is called for pairs only

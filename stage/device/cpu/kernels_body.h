@@ -243,15 +243,8 @@ INLINE float largest_of(const float *x, size_t n) {
     return top;
 }
 
-// exps sets y = exp(x - shift) and returns the sum; y may be x.
-INLINE float exps(float *y, const float *x, float shift, size_t n) {
-    vec sum = {0};
-    LANES(n, vec e = only(vexp(get(x + i, part) - shift), part); put(y + i, e, part); sum += e;);
-    return total(sum);
-}
-
-// checked_exps is exps, y being NULL when only the sum is asked for. *poison becomes 0, or NaN when an element is not
-// finite: exp(-inf) alone would hide one.
+// checked_exps sets y = exp(x - shift) and returns the sum, y being NULL when only that is asked for. *poison becomes 0, or NaN when an
+// element is not finite: exp(-inf) alone would hide one.
 INLINE float checked_exps(float *y, const float *x, float shift, size_t n, float *poison) {
     vec sum = {0};
     vec bad = {0};
@@ -324,6 +317,7 @@ const struct kernels TABLE = {
     .layer_norm_backward_weight = layer_norm_backward_weight,
     .adam = adam,
     .sgd = sgd,
+    .pairs = HAS_PAIRS,
     .attention_scratch = attention_scratch,
     .attention_backward_scratch = attention_backward_scratch,
     .attention_sums = attention_sums,

@@ -185,3 +185,43 @@ INLINE vec vexp(vec x) {
     p = fused(p, r, splat(1.0f));
     return p * (vec)(((ivec)shifted - (ivec)magic + 127) << 23);
 }
+
+// Pairs of bf16: a vector of WIDTH pairs, each in the place of a float. For instruction sets that do not have them these are never called.
+#ifdef HAS_PAIRS
+
+// get_pairs are pairs i to i + WIDTH of a row of s elements. Beyond its end they are 0.
+INLINE vec get_pairs(const uint16_t *row, size_t i, size_t s) {
+    const size_t left = s - 2 * i;
+    return (vec)_mm512_maskz_loadu_epi16(left < 32 ? (1u << left) - 1 : ~0u, row + 2 * i);
+}
+
+INLINE vec same_pair(const float *p) {
+    int32_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return (vec)_mm512_set1_epi32(bits);
+}
+
+// fused_pairs adds to c the products of both elements of the pairs of a and b.
+INLINE vec fused_pairs(vec a, vec b, vec c) { return (vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b); }
+
+// round_pairs rounds the elements of a, then those of b.
+INLINE vec round_pairs(vec a, vec b) { return (vec)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a); }
+
+// interleave makes pairs of what round_pairs returns: an element of a with one of b.
+INLINE vec interleave(vec v) {
+    const ivec order = lanes | (lanes + WIDTH) << 16;
+    return (vec)_mm512_permutexvar_epi16((__m512i)order, (__m512i)v);
+}
+
+INLINE void store_half(float *p, vec v, int second) {
+    memcpy(p, (char *)&v + (second ? sizeof v / 2 : 0), sizeof v / 2);
+}
+#else
+enum { HAS_PAIRS = 0 };
+INLINE vec get_pairs(const uint16_t *row, size_t i, size_t s) { return (void)row, (void)i, (void)s, (vec){0}; }
+INLINE vec same_pair(const float *p) { return splat(*p); }
+INLINE vec fused_pairs(vec a, vec b, vec c) { return fused(a, b, c); }
+INLINE vec round_pairs(vec a, vec b) { return a + b; }
+INLINE vec interleave(vec v) { return v; }
+INLINE void store_half(float *p, vec v, int second) { p[second] = v[0]; }
+#endif
