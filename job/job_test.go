@@ -30,8 +30,8 @@ func TestPositionsAreForWhoeverFindsAProblemLater(t *testing.T) {
 			t.Errorf("got %v\nwant %s", err, c.want)
 		}
 	}
-	p.UnknownKey("model.config.n_layer", "", []string{"layers", "n_head"})
-	p.UnknownKey("nonsense", "", []string{"x"})
+	p.UnknownKey("model.config", "n_layer", "", []string{"layers", "n_head"})
+	p.UnknownKey("", "nonsense", "", []string{"x"})
 	for _, want := range []string{
 		`job.yaml:4:12: unknown key "n_layer"; model.config allows layers, n_head`,
 		`job.yaml:1:1: unknown key "nonsense"; a job file allows x`,

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -56,13 +57,7 @@ func Uniform(stages int, forward, backward, link float64) Costs {
 	}
 }
 
-func repeat[T any](value T, n int) []T {
-	values := make([]T, max(0, n))
-	for i := range values {
-		values[i] = value
-	}
-	return values
-}
+func repeat[T any](value T, n int) []T { return slices.Repeat([]T{value}, max(0, n)) }
 
 // costList is one of the lists of Costs: numbers, which are times where no other unit is named, or bytes.
 type costList struct {

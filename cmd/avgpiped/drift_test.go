@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/plancache"
+	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -22,12 +22,12 @@ func linkedJob(latency string) string {
 // keep puts a report into the plan cache of a site, in the place of that of another job, which is there.
 func (s *site) keep(r tuner.Report, digest string) {
 	s.t.Helper()
-	path := plancache.Tuned(filepath.Join(s.dir, "state", "plans"), digest)
-	if old, err := plancache.Read(path); err != nil || old == nil {
+	dir := filepath.Join(s.dir, "state", "plans")
+	if old, err := profile.ReadCache(dir, digest); err != nil || old == nil {
 		s.t.Fatalf("the tuning of the job was not kept: %v, %v", old, err)
 	}
 	r.Digest = digest
-	if err := plancache.Write(path, &r); err != nil {
+	if err := profile.WriteCache(dir, &r); err != nil {
 		s.t.Fatal(err)
 	}
 }

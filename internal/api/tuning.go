@@ -38,7 +38,7 @@ type Explanation struct {
 	Warnings     []string      `json:"warnings"` // of the job
 	Plan         []string      `json:"plan"`     // the order of work, a line for each device; empty while it is not known or has more than a thousand ops
 	Tuning       *TuneProgress `json:"tuning"`   // while the job is being tuned; else null
-	Report       *tuner.Report `json:"report"`   // what tuning found; of a job with fixed counts, what `avgpipectl tune` found of such a one; else null
+	Report       *tuner.Report `json:"report"`   // what tuning found; null of a job that was not tuned
 	// Observed is what the job's worker says of the last seconds, in the terms of the report; null while it does not train. A
 	// message's time is the mean of both ways, 0 where none was observed (LinkStatus). Memory is what is taken of the devices, so
 	// its boundaries are 0: messages lie in the host's memory.

@@ -32,7 +32,7 @@ func Parse(file string, source []byte, set []string, lookup func(name string) (s
 		for _, f := range model.Fields(j.Model.Family) {
 			names = append(names, f.Name)
 		}
-		at.UnknownKey("model.config."+field.Field, "", names)
+		at.UnknownKey("model.config", field.Field, "", names)
 	default:
 		at.Refuse("model.config."+field.Field, field.Nearest, "model.config.%s is %v; allowed is %s", field.Field, field.Found, field.Allowed)
 	}

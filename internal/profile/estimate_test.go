@@ -18,7 +18,7 @@ func TestAShortJobIsNotMeasured(t *testing.T) {
 	if err != nil || !strings.Contains(report.Ruled, "tuning would have cost about ") || report.Chosen.Devices != 0 {
 		t.Fatalf("%+v, %v", report, err)
 	}
-	if cached, err := readCache(r.Cache, report.Digest); cached != nil || err != nil {
+	if cached, err := ReadCache(r.Cache, report.Digest); cached != nil || err != nil {
 		t.Errorf("cached: %+v, %v", cached, err)
 	}
 }

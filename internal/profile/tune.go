@@ -17,7 +17,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
-	"github.com/avgpipe/avgpipe/internal/plancache"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
@@ -134,7 +133,7 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 	}
 	report.Took = time.Since(began).Seconds()
 	if !report.Cached && !c.Request.Estimate && report.Ruled == "" && s.skipped == "" { // else there is more to measure another time
-		if err := writeCache(c.Request.Cache, report); err != nil {
+		if err := WriteCache(c.Request.Cache, report); err != nil {
 			report.Notes = append(report.Notes, fmt.Sprintf("the plan is not cached: %v", err))
 		}
 	}
@@ -149,7 +148,7 @@ func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
 	}
 	var notes []string
 	if !s.config.Request.Spec.Retune {
-		switch report, err := readCache(s.config.Request.Cache, digest); {
+		switch report, err := ReadCache(s.config.Request.Cache, digest); {
 		case err != nil:
 			notes = append(notes, err.Error())
 		case report != nil:
@@ -274,26 +273,4 @@ func (s *Session) search(space tuner.Space) (*tuner.Outcome, error) {
 		return nil, &permanentError{err}
 	}
 	return out, nil
-}
-
-// writeCache keeps a report. Without a directory it keeps nothing.
-func writeCache(dir string, r *tuner.Report) error {
-	if dir == "" {
-		return nil
-	}
-	return plancache.Write(plancache.Tuned(dir, r.Digest), r)
-}
-
-// readCache finds the report of an earlier tuning; nil when there is none that can be read: then it is made anew, and written
-// over whatever was there.
-func readCache(dir, digest string) (*tuner.Report, error) {
-	if dir == "" {
-		return nil, nil //nolint:nilnil // no cache, no report
-	}
-	path := plancache.Tuned(dir, digest)
-	r, err := plancache.Read(path)
-	if r != nil && r.Digest != digest {
-		return nil, fmt.Errorf("plan cache: %s holds the plan of %.12s", path, r.Digest)
-	}
-	return r, err
 }

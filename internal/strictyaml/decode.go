@@ -83,7 +83,7 @@ func (d decoder) section(n *Node, key string) {
 	}
 	for _, e := range n.Entries {
 		if !slices.Contains(names, e.Name) {
-			d.UnknownKey(Join(key, e.Name), d.elsewhere(e.Name, names), names)
+			d.UnknownKey(key, e.Name, d.elsewhere(e.Name, names), names)
 		}
 	}
 }

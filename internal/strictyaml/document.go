@@ -108,25 +108,17 @@ func (d *Document) Refuse(key, nearest, format string, args ...any) {
 	d.report(at, key, nearest, format, args...)
 }
 
-// UnknownKey notes that a key is none of the allowed ones. near is the key that is meant; where it is empty, one of those that looks like
-// it is.
-func (d *Document) UnknownKey(key, near string, allowed []string) {
+// UnknownKey notes that a section has a name that is none of the allowed ones. near is the key that is meant; where it is empty, one of
+// those that looks like it is.
+func (d *Document) UnknownKey(section, name, near string, allowed []string) {
+	key := Join(section, name)
 	allowed = slices.Sorted(slices.Values(allowed))
-	section, name := d.split(key)
 	near = cmp.Or(near, nearest.Word(name, allowed))
 	at, ok := d.keys[key]
 	if !ok {
 		at = place{line: 1, column: 1}
 	}
 	d.report(at, key, near, "unknown key %q; %s allows %s", name, cmp.Or(section, d.schema.Name), strings.Join(allowed, ", "))
-}
-
-// split parts a key into its section and its name. The name may have dots of its own; the longest section that is in the file tells.
-func (d *Document) split(key string) (section, name string) {
-	for section = Parent(key); d.Has(key) && section != "" && !d.Has(section); {
-		section = Parent(section)
-	}
-	return section, strings.TrimPrefix(key[len(section):], ".")
 }
 
 // report notes a problem at a place, which is moved inside the text if it lies outside.

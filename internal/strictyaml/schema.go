@@ -20,10 +20,10 @@ import (
 //	items=2, items=1+   how many entries a list has
 //	oneof=a|b           the allowed words
 //	word=auto           a word that stands for the zero value
-//	of=a|b              the optimizers that read it
+//	of=a|b              the values of another key with which it is read; the caller checks that
 //	each=stage|device   of a list: an entry for each stage, or device, or a value alone that stands for all of them
 //	alone=WORD          of such a list of words: one more word, which only a value alone may be
-//	path                a path: ~ and ${NAME} are expanded
+//	path                a path, which the caller expands
 //	optional            a text or a number that may be absent, without a default
 //	number=KEY          of a list of paths: whoever writes a number means that key
 //
