@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/process"
@@ -58,34 +60,27 @@ type finding struct {
 type Inspector struct {
 	command []string
 	limit   time.Duration
-	slots   chan struct{}
+	slots   *semaphore.Weighted
 	users   sync.Map // by user, half as many slots: nobody keeps others out
 }
 
 // NewInspector runs a command for each job file.
 func NewInspector(command []string) *Inspector {
-	return &Inspector{command: command, limit: inspectLimit, slots: make(chan struct{}, mostInspected)}
+	return &Inspector{command: command, limit: inspectLimit, slots: semaphore.NewWeighted(mostInspected)}
 }
 
 // enter waits for a slot, and returns what gives it back.
 func (i *Inspector) enter(ctx context.Context, user uint32) (leave func(), err error) {
-	own, _ := i.users.LoadOrStore(user, make(chan struct{}, max(1, cap(i.slots)/2)))
-	var held []chan struct{}
-	leave = func() {
-		for _, slots := range held {
-			<-slots
-		}
+	value, _ := i.users.LoadOrStore(user, semaphore.NewWeighted(mostInspected/2))
+	own := value.(*semaphore.Weighted) //nolint:errcheck,forcetypeassert // What is stored.
+	if err := own.Acquire(ctx, 1); err != nil {
+		return nil, err
 	}
-	for _, slots := range []chan struct{}{own.(chan struct{}), i.slots} { //nolint:errcheck,forcetypeassert // What is stored.
-		select {
-		case slots <- struct{}{}:
-			held = append(held, slots)
-		case <-ctx.Done():
-			leave()
-			return nil, ctx.Err()
-		}
+	if err := i.slots.Acquire(ctx, 1); err != nil {
+		own.Release(1)
+		return nil, err
 	}
-	return leave, nil
+	return func() { i.slots.Release(1); own.Release(1) }, nil
 }
 
 // Admit starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.

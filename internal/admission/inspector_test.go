@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/envtest"
@@ -61,7 +63,7 @@ func TestInspectProcessesAreKilledAtTheBound(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	i = shell(`sleep 1000`)
-	i.slots = make(chan struct{}, 1)
+	i.slots = semaphore.NewWeighted(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	for range 2 { // one runs, the other waits
@@ -76,7 +78,7 @@ func TestInspectProcessesAreKilledAtTheBound(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
-	if len(i.slots) != 0 {
+	if !i.slots.TryAcquire(1) {
 		t.Error("a slot is still taken")
 	}
 }
@@ -152,7 +154,8 @@ func TestOneUserKeepsNobodyOut(t *testing.T) {
 		}
 		defer leave()
 	}
-	for len(i.slots) < mostInspected { // the other half is the first user's
+	for i.slots.TryAcquire(1) { // the other half is the first user's
+		i.slots.Release(1)
 		time.Sleep(time.Millisecond)
 	}
 	full, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
