@@ -239,6 +239,10 @@ type Train struct {
 	Epochs float64 `yaml:"epochs" json:"epochs" rule:"optional above=0 max=1e6" also:"num_epochs num_train_epochs"`
 	// Samples that one pipeline consumes per optimizer step.
 	Batch int `yaml:"batch" json:"batch" rule:"required min=1 max=1048576" also:"batch_size per_device_train_batch_size"`
+	// Which parameters are trained: patterns over their names, as in the model's files, such as `classifier.*` or `*.bias`. A pattern
+	// (`*`, which also stands for dots, `?`, `[a-z]`) matches a whole name, or what follows any dot of it. All other parameters are frozen:
+	// they stay as they are, and take neither gradients nor optimizer state. Default: all are trained.
+	Only []string `yaml:"only" json:"only,omitempty" rule:"items=1+" also:"trainable unfrozen_parameters"`
 	// End after this much training time even if some of the budget remains; a schedule of the learning rate still counts on all
 	// of it. 0: no bound.
 	MaxTime time.Duration `yaml:"max_time" json:"max_time" default:"0"`

@@ -17,7 +17,7 @@ type copies struct {
 }
 
 // copied reports whether passes read a copy of t.
-func (c *Computed) copied(t *tensor) bool { return c.config.Compute == device.BF16 && t.param.Product }
+func (c *Computed) copied(t *tensor) bool { return c.config.narrow(t.param) }
 
 func (c *Computed) allocateCopies() (err error) {
 	total := 0

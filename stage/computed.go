@@ -26,6 +26,7 @@ type Computed struct {
 	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
 	weights               []device.Mem // of each tensor, what passes of a batch read: params, copies of them in BF16, or iterates of asgd
+	frozen                *Frozen
 	copies                copies
 	newest                int          // the Hyper.Version of the newest weights
 	versions              []version    // older ones
@@ -69,28 +70,27 @@ func New(config Config) (*Computed, error) {
 		config: config, shape: shape, dev: config.Device, host: config.Device.Host(),
 		first: config.first(), last: config.last(), layers: config.layers(), passes: config.passes(),
 	}
-	for _, step := range []func() error{c.allocateVectors, c.allocateCopies, c.allocateVersions, c.allocatePasses, c.allocateBoundaries} {
+	for _, step := range []func() error{c.allocateVectors, c.allocateFrozen, c.allocateCopies, c.allocateVersions, c.allocatePasses, c.allocateBoundaries, c.initialise} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
 	c.findTies()
 	c.writeBetween()
-	c.initialise()
 	return c, c.dev.Synchronize()
 }
 
 // allocateVectors makes the flat vectors and finds each tensor in them.
 func (c *Computed) allocateVectors() error {
-	c.tensors, _ = place(c.layers)
-	p, err := c.alloc("parameters", device.F32, c.shape.Parameters)
+	c.tensors, _ = place(c.layers, false)
+	p, err := c.allocVector("parameters")
 	if err != nil {
 		return err
 	}
 	c.parameters = device.NewVector(c.dev, p)
 	var g device.Mem
 	if !c.config.ForwardOnly {
-		if g, err = c.alloc("gradients", device.F32, c.shape.Parameters); err != nil {
+		if g, err = c.allocVector("gradients"); err != nil {
 			return err
 		}
 		c.gradients = device.NewVector(c.dev, g)
@@ -101,7 +101,7 @@ func (c *Computed) allocateVectors() error {
 	}
 	var states [2]device.Mem
 	for i := range c.shape.StateVectors {
-		if states[i], err = c.alloc("optimizer state", device.F32, c.shape.Parameters); err != nil {
+		if states[i], err = c.allocVector("optimizer state"); err != nil {
 			return err
 		}
 		c.state = append(c.state, device.NewVector(c.dev, states[i]))
@@ -193,7 +193,7 @@ func (c *Computed) Ties() []Tie { return c.ties }
 
 // NewVector implements Stage.
 func (c *Computed) NewVector() (flat.Vector, error) {
-	m, err := c.alloc("a vector of parameters", device.F32, c.shape.Parameters)
+	m, err := c.allocVector("a vector of parameters")
 	if err != nil {
 		return nil, err
 	}

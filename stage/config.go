@@ -41,6 +41,9 @@ type Config struct {
 	Seed uint64
 	// Pipeline is which one this is a stage of, 0-based: each drops out something else.
 	Pipeline int
+	// Frozen are the parameters that are not trained, which the caller closes after the last stage that reads them. Nil: the stage has its
+	// own, with what they start with.
+	Frozen *Frozen
 	// ForwardOnly leaves out gradients, optimizer state and slots: Evaluate is the only work. For generation.
 	ForwardOnly bool
 }
@@ -132,7 +135,7 @@ func (c Config) Shape() (Shape, error) {
 	}
 	c = c.withDefaults()
 	p := c.passes()
-	tensors, length := place(c.layers())
+	tensors, length := place(c.layers(), false)
 	s := Shape{
 		First: c.first(), Last: c.last(), Samples: c.Samples,
 		InputBytes:    layer.Words(p.in) * device.F32.Bytes(),

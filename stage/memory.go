@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -34,6 +35,7 @@ func evaluationOf(r layer.Run, exact bool) (e evaluation) {
 func (c Config) passes() passes {
 	r := layer.Run{
 		Layers: c.layers(), Size: c.size(), RepeatLayers: c.Recompute == RecomputeBlock, RepeatAll: c.Recompute == RecomputeFull,
+		NoDInput: !slices.ContainsFunc(c.Model.Layers[:c.Range.From], layer.Trains),
 	}
 	if c.last() {
 		r.Loss = &c.Model.Loss
@@ -119,6 +121,15 @@ func (c *Computed) alloc(what string, t device.Type, n int) (device.Mem, error) 
 	return m, nil
 }
 
+// allocVector is memory for a flat vector of the stage.
+func (c *Computed) allocVector(what string) (device.Mem, error) {
+	m, err := c.alloc(what, device.F32, c.shape.Parameters)
+	if err != nil {
+		return m, err
+	}
+	return m.Slice(0, c.shape.Parameters), nil
+}
+
 func (c *Computed) newSlot() (slot, error) {
 	m, err := c.alloc("a slot for a micro-batch", device.F32, c.passes.inFlight(c.config))
 	if err != nil {
@@ -140,8 +151,12 @@ func (c *Computed) newSlot() (slot, error) {
 
 // allocatePasses makes the memory that forward and backward passes work on.
 func (c *Computed) allocatePasses() (err error) {
-	n := len(c.tensors)
+	n := len(c.tensors) + len(c.frozen.tensors)
 	c.memory.External = make([]device.Mem, layer.Parameters+2*n)
+	for i := range c.frozen.tensors {
+		t := &c.frozen.tensors[i]
+		c.memory.External[layer.Parameters+t.index] = t.p
+	}
 	if c.memory.Arena, err = c.alloc("passes", device.F32, floats(c.passes.arena)); err != nil || c.config.ForwardOnly {
 		return err
 	}
@@ -164,7 +179,7 @@ func (c *Computed) allocatePasses() (err error) {
 
 // bind is the memory of a pass of a micro-batch: what it keeps, its weights and its gradients.
 func (c *Computed) bind(s *slot) *program.Memory {
-	m, n := &c.memory, len(c.tensors)
+	m, n := &c.memory, len(c.tensors)+len(c.frozen.tensors)
 	grads := c.grads
 	if s.grads != nil {
 		grads = s.grads
@@ -172,7 +187,9 @@ func (c *Computed) bind(s *slot) *program.Memory {
 	m.Saved = s.saved
 	m.External[layer.Input], m.External[layer.Targets] = s.input, s.targets
 	m.External[layer.Losses], m.External[layer.LossSum] = c.losses, c.lossSum
-	copy(m.External[layer.Parameters:], s.weights)
-	copy(m.External[layer.Parameters+n:], grads)
+	for i := range c.tensors {
+		at := layer.Parameters + c.tensors[i].index
+		m.External[at], m.External[at+n] = s.weights[i], grads[i]
+	}
 	return m
 }

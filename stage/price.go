@@ -11,6 +11,8 @@ type Bytes struct {
 	Parameters  int64 // the parameters, with the copies that products read and older versions
 	Gradients   int64
 	State       int64 // of the optimizer
+	Frozen      int64 // the parameters that are not trained, which the stages of all pipelines on a device share
+	FrozenFlat  int64 // what they take in host memory while they are read: a flat vector
 	Activations int64 // slots, weight slots and the work space of passes
 	Boundaries  int64 // losses, and copies of the boundaries where the device does not see the host's memory
 	// Padding is what these take in addition in the host's memory, where allocations end on whole pages (device.HostPages).
@@ -18,7 +20,7 @@ type Bytes struct {
 	Padding int64
 }
 
-// Total is what the stage allocates on its device: all but Vector and Padding.
+// Total is what the stage allocates on its device for itself: all but Vector, what is Frozen and Padding.
 func (b Bytes) Total() int64 {
 	return b.Parameters + b.Gradients + b.State + b.Activations + b.Boundaries
 }
@@ -29,7 +31,7 @@ func (c Config) Bytes() (Bytes, error) {
 		return Bytes{}, err
 	}
 	c = c.withDefaults()
-	tensors, length := place(c.layers())
+	tensors, length := place(c.layers(), false)
 	p := c.passes()
 	s := Computed{config: c, layers: c.layers(), last: c.last(), tensors: tensors}
 	words := func(n int) int64 { return int64(max(n, 1) * device.F32.Bytes()) }
@@ -41,6 +43,9 @@ func (c Config) Bytes() (Bytes, error) {
 	taken(b.Vector, 1) // the parameters
 	b.Parameters += taken(c.copyBytes(tensors), 1)
 	taken(int64(s.stashBytes())/int64(max(c.Versions-1, 1)), c.Versions-1)
+	f32, bf16 := c.frozenElements()
+	b.FrozenFlat = int64((f32 + bf16) * device.F32.Bytes())
+	b.Frozen = int64(f32*device.F32.Bytes() + bf16*device.BF16.Bytes())
 	b.Activations = taken(words(floats(p.arena)), 1)
 	if !c.ForwardOnly {
 		b.Gradients = taken(words(length), 1) + int64(device.F64.Bytes())
@@ -66,7 +71,7 @@ func (c Config) Bytes() (Bytes, error) {
 func (c Config) copyBytes(tensors []tensor) int64 {
 	total := 0
 	for _, t := range tensors {
-		if c.Compute == device.BF16 && t.param.Product {
+		if c.narrow(t.param) {
 			total += layer.Padded(t.param.Len())
 		}
 	}

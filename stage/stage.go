@@ -46,7 +46,7 @@ type Shape struct {
 	InputBytes     int // activations from upstream; token ids on the first stage
 	OutputBytes    int // activations to downstream; on the last stage the logits that Evaluate can write
 	LabelBytes     int // targets, on the last stage; else 0
-	Parameters     int // float32 in the flat parameter vector
+	Parameters     int // float32 in the flat parameter vector: of what is trained
 	StateVectors   int // flat vectors of optimizer state, each of Parameters float32
 	InFlightBytes  int // what one micro-batch holds between its forward and its backward, boundary buffers aside
 	ForwardFLOPs   float64
@@ -87,7 +87,7 @@ type Stage interface {
 	// Forward runs micro-batch m. The last stage writes no output: its backward runs the head and the loss against labels.
 	Forward(m Micro, input, labels, output []byte) error
 	// Backward runs the backward of a micro-batch in flight, adding to the gradients. It reads doutput (nil on the last
-	// stage) and writes dinput (nil on the first). Whole or Weight frees its memory.
+	// stage) and writes dinput (nil on the first), but where no stage before it trains anything. Whole or Weight frees its memory.
 	Backward(m Micro, part Part, doutput, dinput []byte) error
 	// Loss is the mean loss, in nats per target, of the micro-batches whose backward has run since the last
 	// ZeroGradients; 0 but on the last stage. A loss that is not finite is an error of type *NonFiniteError.

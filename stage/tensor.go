@@ -34,6 +34,7 @@ func (t Tensor) Len() int {
 type tensor struct {
 	Tensor
 	param layer.Param
+	index int // among the parameters of the stage's layers
 	// p, g and s are the parameter, its gradient and its optimizer state.
 	p, g device.Mem
 	s    [2]device.Mem
@@ -47,21 +48,26 @@ func (t *tensor) cut(v device.Mem) device.Mem {
 	return v.Slice(t.Offset, t.param.Len())
 }
 
-// place lays the parameters of layers out in a flat vector and returns its length.
-func place(layers []layer.Layer) (tensors []tensor, length int) {
+// place lays the parameters of layers that are trained, or those that are frozen, out in a flat vector and returns its length.
+func place(layers []layer.Layer, frozen bool) (tensors []tensor, length int) {
+	index := 0
 	for _, l := range layers {
 		for _, p := range l.Params() {
-			t := Tensor{Name: p.Name, Shape: p.Shape, Offset: length, TiedTo: p.TiedTo}
-			tensors = append(tensors, tensor{Tensor: t, param: p})
-			length += layer.Padded(p.Len())
+			if p.Frozen == frozen {
+				t := Tensor{Name: p.Name, Shape: p.Shape, Offset: length, TiedTo: p.TiedTo}
+				tensors = append(tensors, tensor{Tensor: t, param: p, index: index})
+				length += layer.Padded(p.Len())
+			}
+			index++
 		}
 	}
 	return tensors, length
 }
 
-// Layout lists where the parameters of a stage with these layers lie in its flat vectors, in order.
-func Layout(layers []layer.Layer) []Tensor {
-	tensors, _ := place(layers)
+// Layout lists where the parameters of a stage with these layers that are trained, or those that are frozen, lie in its flat vectors, in
+// order.
+func Layout(layers []layer.Layer, frozen bool) []Tensor {
+	tensors, _ := place(layers, frozen)
 	return describe(tensors)
 }
 
@@ -94,58 +100,69 @@ func InitialValues(p layer.Param, seed uint64, dst []float32) {
 	}
 }
 
-func (c *Computed) initialise() {
+func (c *Computed) initialise() error {
 	c.copies.made = false
 	if !c.keepsValues() {
-		return
+		return nil
 	}
-	longest := 0
-	for _, t := range c.tensors {
-		longest = max(longest, t.param.Len())
-	}
-	buffer := make([]float32, longest)
-	for _, t := range c.tensors {
-		values := buffer[:t.param.Len()]
-		InitialValues(t.param, c.config.Seed, values)
+	return c.upload(nil)
+}
+
+// upload gives each tensor its value in a file, or where there is none (nil, or see Load) what it starts with.
+func (c *Computed) upload(lookup Lookup) error {
+	for i := range c.tensors {
+		t := &c.tensors[i]
+		values, err := c.config.value(t.param, lookup)
+		if err != nil {
+			return err
+		}
 		c.dev.Upload(t.p, device.FloatBytes(values))
 	}
+	return nil
 }
 
 // Lookup finds a tensor by name in a file or a map. ok is false when there is none of that name.
 type Lookup func(name string) (shape []int, values []float32, ok bool, err error)
 
 // Load replaces the stage's parameters by tensors with Hugging Face's names, with or without the model's prefix
-// ("transformer."). model.CheckTensors is the check of a whole file; Load fails at the first parameter that is missing or
-// has another shape, and the stage must then not be used. What Model.StartsFresh says may be missing, and then keeps its
-// value, unless the stage is for use only.
+// ("transformer."); frozen ones only if they are the stage's own. model.CheckTensors is the check of a whole file; Load fails at the
+// first parameter that is missing or has another shape, and the stage must then not be used. What Model.StartsFresh says may be missing,
+// and then has the value that it starts with, unless the stage is for use only.
 func (c *Computed) Load(lookup Lookup) error {
-	for i := range c.tensors {
-		if err := c.loadTensor(&c.tensors[i], lookup); err != nil {
-			return fmt.Errorf("%s: load parameters: %w", c.config.what(), err)
-		}
+	c.copies.made = false
+	err := c.upload(lookup)
+	if err == nil && c.config.Frozen == nil {
+		err = c.frozen.load(c.config, lookup)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: load parameters: %w", c.config.what(), err)
 	}
 	return c.dev.Synchronize()
 }
 
-func (c *Computed) loadTensor(t *tensor, lookup Lookup) error {
-	c.copies.made = false
-	names := c.config.Model.TensorNames(t.param)
+// value is what a parameter has in a file, or where there is none what it starts with.
+func (c Config) value(p layer.Param, lookup Lookup) ([]float32, error) {
+	names := c.Model.TensorNames(p)
 	for _, name := range names {
+		if lookup == nil {
+			break
+		}
 		shape, values, ok, err := lookup(name)
 		if err != nil {
-			return fmt.Errorf("tensor %q: %w", name, err)
+			return nil, fmt.Errorf("tensor %q: %w", name, err)
 		}
 		if !ok {
 			continue
 		}
-		if !slices.Equal(shape, t.Shape) || len(values) != t.param.Len() {
-			return fmt.Errorf("tensor %q has shape %v and %d values; the model makes it %v", name, shape, len(values), t.Shape)
+		if !slices.Equal(shape, p.Shape) || len(values) != p.Len() {
+			return nil, fmt.Errorf("tensor %q has shape %v and %d values; the model makes it %v", name, shape, len(values), p.Shape)
 		}
-		c.dev.Upload(t.p, device.FloatBytes(values))
-		return nil
+		return values, nil
 	}
-	if !c.config.ForwardOnly && c.config.Model.StartsFresh(t.param) {
-		return nil
+	if lookup != nil && (c.ForwardOnly || !c.Model.StartsFresh(p)) {
+		return nil, fmt.Errorf("tensor %q %v is missing", names[0], p.Shape)
 	}
-	return fmt.Errorf("tensor %q %v is missing", names[0], t.Shape)
+	values := make([]float32, p.Len())
+	InitialValues(p, c.Seed, values)
+	return values, nil
 }

@@ -183,7 +183,7 @@ func printStatus(p *page, s api.JobStatus) {
 		t.add("drift", s.Drift.Text+"; see avgpipectl explain "+s.ID)
 	}
 	t.add("averaging", s.Averaging)
-	t.add("model", fmt.Sprintf("%s (%s), %s parameters", s.Family, s.Task, words.Number(float64(s.Parameters))))
+	t.add("model", fmt.Sprintf("%s (%s), %s parameters%s", s.Family, s.Task, words.Number(float64(s.Parameters)), trained(s)))
 	t.add("computes", computes(s))
 	t.list("device", s.Device)
 	t.list("output", exportPlan(s.ID, s.State, s.Export))
@@ -255,6 +255,14 @@ func speedUnit(s api.JobStatus) string {
 		return "images/s"
 	}
 	return "tokens/s"
+}
+
+// trained says how many parameters are, where not all.
+func trained(s api.JobStatus) string {
+	if s.Trained == s.Parameters || s.Trained == 0 { // as an older daemon says
+		return ""
+	}
+	return fmt.Sprintf(", %s of them trained", words.Number(float64(s.Trained)))
 }
 
 // computes says in what precision, and what is computed twice.

@@ -143,6 +143,7 @@ func (a *admission) checkFrom(base string) {
 	}
 	a.job.Model.Family, a.model = m.Family, m
 	a.takeTokenizer()
+	a.model = jobfile.Train(a.at, a.job, m)
 }
 
 // takeTokenizer takes the tokenizer of the model to start from, unless the file names one: tokens of another mean nothing to it.

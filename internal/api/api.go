@@ -60,6 +60,7 @@ type JobStatus struct {
 	Family         string        `json:"family"`    // of the model
 	Task           string        `json:"task"`      // "language", "classification", ...: what its samples are
 	Parameters     int           `json:"parameters"`
+	Trained        int           `json:"trained"`    // of Parameters
 	Precision      string        `json:"precision"`  // that products compute in: f32 or bf16
 	Recompute      []string      `json:"recompute"`  // none, block or full: one for all stages, or one for each
 	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere

@@ -13,6 +13,9 @@ type ShardRef struct {
 	Digest shard.Digest `json:"digest"`
 	Bytes  int64        `json:"bytes"`
 	Nodes  []string     `json:"nodes"` // that hold it, synced and verified
+	// Frozen is the file with the parameters of the stage that are not trained, the same one in every round; empty: there are none.
+	Frozen      shard.Digest `json:"frozen,omitempty"`
+	FrozenBytes int64        `json:"frozen_bytes,omitempty"`
 }
 
 // Manifest is a committed round: everything needed to resume from it, by reference.
@@ -27,6 +30,18 @@ type Manifest struct {
 	Meta        json.RawMessage `json:"meta,omitempty"` // of whoever trains: losses as of the round, digest of the data
 }
 
+// Files are those that the round consists of: of each stage its shard and, where it has one, the file of its frozen parameters.
+func (m *Manifest) Files() []ShardRef {
+	files := make([]ShardRef, 0, len(m.Shards))
+	for _, s := range m.Shards {
+		files = append(files, s)
+		if s.Frozen != "" {
+			files = append(files, ShardRef{Stage: s.Stage, Digest: s.Frozen, Bytes: s.FrozenBytes, Nodes: s.Nodes})
+		}
+	}
+	return files
+}
+
 // Validate reports what keeps the manifest from describing a whole round.
 func (m *Manifest) Validate() error {
 	fail := func(format string, args ...any) error {
@@ -39,11 +54,13 @@ func (m *Manifest) Validate() error {
 		if s.Stage != k {
 			return fail("shard %d is of stage %d: stages 0 to %d must be there once each, in order", k, s.Stage, m.Stages-1)
 		}
+	}
+	for _, s := range m.Files() {
 		if _, err := shard.ParseDigest(string(s.Digest)); err != nil {
-			return fail("stage %d: %s", k, err)
+			return fail("stage %d: %s", s.Stage, err)
 		}
 		if s.Bytes <= 0 || len(s.Nodes) == 0 {
-			return fail("stage %d: %d bytes on nodes %v: expected a size and at least one node", k, s.Bytes, s.Nodes)
+			return fail("stage %d: %d bytes on nodes %v: expected a size and at least one node", s.Stage, s.Bytes, s.Nodes)
 		}
 	}
 	if len(m.Cursors) == 0 {

@@ -101,7 +101,10 @@ func assemble(j *cluster.Job, stages int, round uint64, shards map[int]stored) (
 		if !ok {
 			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
 		}
-		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{s.node}})
+		m.Shards = append(m.Shards, cluster.ShardRef{
+			Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{s.node},
+			Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes,
+		})
 		if k == 0 {
 			m.Cursors = s.Cursors
 		}

@@ -83,7 +83,7 @@ func (p *pins) add(rounds []*cluster.Manifest, n int) {
 		p.count = map[shard.Digest]int{}
 	}
 	for _, m := range rounds {
-		for _, d := range Digests(m) {
+		for _, d := range Digests(m.Files()) {
 			if p.count[d] += n; p.count[d] == 0 {
 				delete(p.count, d)
 			}

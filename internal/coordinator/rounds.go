@@ -25,10 +25,10 @@ type damagedRound struct {
 func (e *damagedRound) Error() string { return fmt.Sprintf("round %d: %v", e.round, e.err) }
 func (e *damagedRound) Unwrap() error { return e.err }
 
-// CheckRound looks at every shard of a round: look reads it through, or only finds its length. It returns the first fault: a
+// CheckRound looks at every file of a round: look reads it through, or only finds its length. It returns the first fault: a
 // *damagedRound when the bytes are not those that were committed; anything else when they cannot be had now.
 func CheckRound(ctx context.Context, m *cluster.Manifest, look func(context.Context, shard.Digest) (int64, error)) error {
-	for _, s := range m.Shards {
+	for _, s := range m.Files() {
 		bytes, err := look(ctx, s.Digest)
 		if err == nil && bytes != s.Bytes {
 			return &damagedRound{m.Round, fmt.Errorf("stage %d: shard %s has %d bytes, expected %d", s.Stage, s.Digest, bytes, s.Bytes)}
@@ -129,11 +129,11 @@ func (a *act) collect(ctx context.Context, before uint64) {
 	}
 	c := shard.Collection{Keep: a.pins.all(), Before: before}
 	for _, m := range now.Committed {
-		c.Keep = append(c.Keep, Digests(m)...)
+		c.Keep = append(c.Keep, Digests(m.Files())...)
 	}
 	if a.choice == commitRound {
 		for _, m := range a.Committed {
-			c.Superseded = append(c.Superseded, Digests(m)...)
+			c.Superseded = append(c.Superseded, Digests(m.Files())...)
 		}
 	}
 	for _, n := range a.config.Nodes {
@@ -143,11 +143,11 @@ func (a *act) collect(ctx context.Context, before uint64) {
 	}
 }
 
-// Digests are those of a round's shards.
-func Digests(m *cluster.Manifest) []shard.Digest {
-	all := make([]shard.Digest, len(m.Shards))
-	for k, s := range m.Shards {
-		all[k] = s.Digest
+// Digests are those of a round's shards, or of other files of it.
+func Digests(files []cluster.ShardRef) []shard.Digest {
+	all := make([]shard.Digest, len(files))
+	for i, s := range files {
+		all[i] = s.Digest
 	}
 	return all
 }

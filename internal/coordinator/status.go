@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -28,7 +29,8 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		}
 		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
 		out.Schedule, out.Averaging = s.Job.Schedule, s.Averaging()
-		out.Parameters, out.Warnings, out.OutputDir = s.Parameters, s.Warnings, s.Job.Output.Dir
+		out.Parameters, out.Trained = s.Parameters, cmp.Or(s.Trained, s.Parameters)
+		out.Warnings, out.OutputDir = s.Warnings, s.Job.Output.Dir
 		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.Task, s.Job.Precision, s.Job.Recompute
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted

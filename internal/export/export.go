@@ -43,6 +43,8 @@ type ShardMeta struct {
 	Updates []uint64 `json:"updates,omitempty"`
 	// Count is the number of pipelines whose updates are in the round.
 	Count int `json:"count"`
+	// Frozen is the digest of the shard that holds the stage's frozen parameters, in a vector of that name; empty: it has none.
+	Frozen shard.Digest `json:"frozen,omitempty"`
 	// Companions are the digests of the files that WriteCompanions kept, by name. Absent in older shards.
 	Companions map[string]string `json:"companions,omitempty"`
 }
@@ -60,25 +62,25 @@ func Pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, s
 
 // pack is Pack with another limit for MaxFileBytes.
 func pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string, limit int64) error {
-	tensors, values, digests, err := collect(ctx, store, shards)
+	all, err := collect(ctx, store, shards)
 	if err != nil {
 		return err
 	}
-	shapes := make(map[string][]int, len(tensors))
-	for _, t := range tensors {
+	shapes := make(map[string][]int, len(all.tensors))
+	for _, t := range all.tensors {
 		shapes[t.Name] = t.Shape
 	}
 	if err := m.CheckTensors(shapes); err != nil {
 		return err
 	}
-	weights, err := weightFiles(tensors, limit, func(t checkpoint.Tensor, dst []float32, offset int) error {
-		copy(dst, values[t.Name][offset:])
+	weights, err := weightFiles(all.tensors, limit, func(t checkpoint.Tensor, dst []float32, offset int) error {
+		copy(dst, all.values[t.Name][offset:])
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	others, err := readCompanions(dir, digests)
+	others, err := readCompanions(dir, all.companions)
 	if err != nil {
 		return err
 	}
@@ -182,35 +184,50 @@ func writeArchive(w io.Writer, files []file) error {
 	return out.Close()
 }
 
-// collect reads the center's tensors from the shards of all stages, and the digests of their companions. Copies of tied tensors are
-// left out.
-func collect(ctx context.Context, store shard.Store, shards []shard.Digest) (
-	tensors []checkpoint.Tensor, values map[string][]float32, companions map[string]string, err error,
-) {
-	values = map[string][]float32{}
-	for k, digest := range shards {
-		center, meta, err := readCenter(ctx, store, digest, k, len(shards))
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		companions = meta.Companions
-		for _, t := range meta.Tensors {
-			if t.TiedTo != "" {
-				continue
-			}
-			if t.Offset < 0 || t.Offset+t.Len() > len(center) {
-				return nil, nil, nil, fmt.Errorf("shard %s: tensor %q at %d, %d elements, in a center of %d",
-					digest, t.Name, t.Offset, t.Len(), len(center))
-			}
-			tensors = append(tensors, checkpoint.Tensor{Name: t.Name, DType: checkpoint.F32, Shape: t.Shape})
-			values[t.Name] = center[t.Offset : t.Offset+t.Len()]
-		}
-	}
-	return tensors, values, companions, nil
+// collected are the tensors of a committed round, and the digests of what goes with them.
+type collected struct {
+	tensors    []checkpoint.Tensor
+	values     map[string][]float32
+	companions map[string]string
 }
 
-// readCenter reads the center of stage k of stages, and what it holds.
-func readCenter(ctx context.Context, store shard.Store, digest shard.Digest, k, stages int) (center []float32, meta ShardMeta, err error) {
+// collect reads the center's tensors, and the frozen ones, from the shards of all stages. Copies of tied tensors are left out.
+func collect(ctx context.Context, store shard.Store, shards []shard.Digest) (*collected, error) {
+	all := &collected{values: map[string][]float32{}}
+	for k, digest := range shards {
+		meta, err := all.take(ctx, store, digest, shard.CenterVector, k, len(shards))
+		if err == nil && meta.Frozen != "" {
+			_, err = all.take(ctx, store, meta.Frozen, shard.FrozenVector, k, len(shards))
+		}
+		if err != nil {
+			return nil, err
+		}
+		all.companions = meta.Companions
+	}
+	return all, nil
+}
+
+// take reads the tensors in a vector of a shard of stage k of stages.
+func (all *collected) take(ctx context.Context, store shard.Store, digest shard.Digest, name string, k, stages int) (meta ShardMeta, err error) {
+	vector, meta, err := readVector(ctx, store, digest, name, k, stages)
+	if err != nil {
+		return meta, err
+	}
+	for _, t := range meta.Tensors {
+		if t.TiedTo != "" {
+			continue
+		}
+		if t.Offset < 0 || t.Offset+t.Len() > len(vector) {
+			return meta, fmt.Errorf("shard %s: tensor %q at %d, %d elements, in a vector of %d", digest, t.Name, t.Offset, t.Len(), len(vector))
+		}
+		all.tensors = append(all.tensors, checkpoint.Tensor{Name: t.Name, DType: checkpoint.F32, Shape: t.Shape})
+		all.values[t.Name] = vector[t.Offset : t.Offset+t.Len()]
+	}
+	return meta, nil
+}
+
+// readVector reads a vector of a shard of stage k of stages, and what it holds.
+func readVector(ctx context.Context, store shard.Store, digest shard.Digest, name string, k, stages int) (vector []float32, meta ShardMeta, err error) {
 	err = shard.Read(ctx, store, digest, func(h *shard.Header) ([][]float32, error) {
 		if h.Stage != k || h.Stages != stages {
 			return nil, fmt.Errorf("is of stage %d of %d, expected %d of %d", h.Stage, h.Stages, k, stages)
@@ -218,14 +235,14 @@ func readCenter(ctx context.Context, store shard.Store, digest shard.Digest, k, 
 		if err := json.Unmarshal(h.Meta, &meta); err != nil {
 			return nil, fmt.Errorf("meta: %w", err)
 		}
-		at := slices.IndexFunc(h.Vectors, func(v shard.Vector) bool { return v.Name == shard.CenterVector })
+		at := slices.IndexFunc(h.Vectors, func(v shard.Vector) bool { return v.Name == name })
 		if at < 0 {
-			return nil, fmt.Errorf("has no vector %q", shard.CenterVector)
+			return nil, fmt.Errorf("has no vector %q", name)
 		}
-		center = make([]float32, h.Vectors[at].Elements)
+		vector = make([]float32, h.Vectors[at].Elements)
 		vectors := make([][]float32, len(h.Vectors))
-		vectors[at] = center
+		vectors[at] = vector
 		return vectors, nil
 	})
-	return center, meta, err
+	return vector, meta, err
 }

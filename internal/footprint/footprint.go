@@ -72,9 +72,9 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	n := int64(spec.Pipelines)
 	vectors := int64(method.Needs().Vectors(spec.Pipelines)) + 1 // and the evaluator's copy
 	m := tuner.Memory{
-		Weights: n * b.Parameters, Gradients: n * b.Gradients, State: n * b.State, Activations: n * (b.Activations + b.Boundaries),
+		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n * (b.Activations + b.Boundaries),
 		Center: vectors * b.Vector, Boundaries: n * z.messages(shape, spec),
-		Host: workspace + z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector,
+		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}
 	if z.host {
 		m.Host += n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)

@@ -47,7 +47,7 @@ func TestCommitsTakeMemory(t *testing.T) {
 		"two pipelines, sgd without momentum": {2, func(j *job.Job) { j.Optimizer.Name, j.Optimizer.Momentum = "sgd", 0 }, 3},
 	} {
 		m := size(t, newSizer(t, c.change, false), c.pipelines)
-		vector := m.Gradients / int64(c.pipelines)
+		vector := m.Weights / int64(c.pipelines)
 		if m.Host != workspace+c.vectors*vector {
 			t.Errorf("%s: %d bytes beside the devices' memory; want %d vectors of %d and %d", name, m.Host, c.vectors, vector, workspace)
 		}
@@ -57,7 +57,7 @@ func TestCommitsTakeMemory(t *testing.T) {
 // In the host's memory, large allocations end on huge pages.
 func TestWholePagesTakeMemory(t *testing.T) {
 	apart, shared := size(t, newSizer(t, nil, false), 2), size(t, newSizer(t, nil, true), 2)
-	vector := shared.Gradients / 2
+	vector := shared.Weights / 2
 	padding := device.HostPages(vector) - vector
 	if vector < 2<<20 || padding <= 0 {
 		t.Fatalf("a vector of %d bytes is padded by %d; the model is too small for this test", vector, padding)
@@ -66,5 +66,26 @@ func TestWholePagesTakeMemory(t *testing.T) {
 	if got := shared.Host - apart.Host; got < vectors*padding || shared.OnDevice() != apart.OnDevice() {
 		t.Errorf("%d bytes more on the host, want at least %d for %d vectors; %d and %d bytes on devices",
 			got, vectors*padding, vectors, shared.OnDevice(), apart.OnDevice())
+	}
+}
+
+// What is not trained takes no gradients, optimizer state and averaging, and its weights are there once for all pipelines.
+func TestFrozenParametersTakeLessMemory(t *testing.T) {
+	z := newSizer(t, nil, false)
+	all := size(t, z, 3)
+	var err error
+	if z.model, err = z.model.Train(model.Training{Only: []string{"h.0.ln_1.*"}}); err != nil {
+		t.Fatal(err)
+	}
+	z.known = map[tuner.StageSpec]tuner.Memory{}
+	few := size(t, z, 3)
+	const vector = 4 * 2 * 256 // of the weight and the bias
+	weights := all.Weights / 3
+	if few.Gradients-all.Gradients != 3*(vector-weights) || few.State != 3*2*vector || few.Weights != weights+2*vector {
+		t.Errorf("weights %d, gradients %d, state %d bytes for 512 trained parameters; with all trained %d, %d, %d",
+			few.Weights, few.Gradients, few.State, all.Weights, all.Gradients, all.State)
+	}
+	if few.Center != all.Center/weights*vector || few.Host != workspace+weights-vector {
+		t.Errorf("averaging takes %d bytes and the process %d; with all trained %d and %d", few.Center, few.Host, all.Center, all.Host)
 	}
 }

@@ -25,6 +25,7 @@ func Parse(file string, source []byte, set []string, lookup func(name string) (s
 	field, ofField := errors.AsType[*model.FieldError](err)
 	switch {
 	case err == nil:
+		m = Train(at, j, m)
 	case !ofField:
 		at.Refuse("model.config", "", "%v", err)
 	case field.Unknown:
@@ -38,3 +39,17 @@ func Parse(file string, source []byte, set []string, lookup func(name string) (s
 	}
 	return j, m, at
 }
+
+// Train is what a job trains of a model; nil where the document then has what is wrong.
+func Train(at *strictyaml.Document, j *job.Job, m *model.Model) *model.Model {
+	m, err := m.Train(Training(j))
+	if field, ok := errors.AsType[*model.FieldError](err); ok {
+		at.Refuse(field.Field, field.Nearest, "%s is %q; it wants %s", field.Field, field.Found, field.Allowed)
+	} else if err != nil {
+		at.Refuse("train", "", "%v", err)
+	}
+	return m
+}
+
+// Training is what a job says about it.
+func Training(j *job.Job) model.Training { return model.Training{Only: j.Train.Only} }

@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/wire":            {"internal/pace", "internal/trace", "schedule"},
 	"internal/api":             {"internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
-	"internal/spec":            {"internal/access", "internal/footprint", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
+	"internal/spec":            {"internal/access", "internal/footprint", "internal/jobfile", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":  {"internal/api", "internal/cluster", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
 	"internal/outputdir":       {"internal/access", "internal/modeldir", "internal/process"},
@@ -73,7 +73,7 @@ var mayImport = map[string][]string{
 	"internal/worker": {
 		"internal/access", "internal/api", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
 		"internal/cluster", "internal/worker/control", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
-		"internal/obstacle", "internal/spec",
+		"internal/jobfile", "internal/obstacle", "internal/spec",
 		"internal/history", "internal/logging",
 	},
 	"internal/profile": {

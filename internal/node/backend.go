@@ -184,7 +184,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	}
 	dir := control.ModelDir(agent.JobDir(n.config.StateDir, j.ID))
 	store := shard.StoreAt(control.ShardDir(agent.JobDir(n.config.StateDir, j.ID)))
-	if err := export.Pack(ctx, w, built, store, coordinator.Digests(m), dir, notice); err != nil {
+	if err := export.Pack(ctx, w, built, store, coordinator.Digests(m.Shards), dir, notice); err != nil {
 		return fmt.Errorf("job %s round %d: %w", j.ID, m.Round, err)
 	}
 	return nil
@@ -196,7 +196,7 @@ func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := model.FromHuggingFace(s.Model)
+	m, err := s.BuildModel()
 	if err != nil {
 		return nil, fmt.Errorf("export job %s: %w", j.ID, err)
 	}

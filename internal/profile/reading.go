@@ -103,11 +103,15 @@ func (s *subject) several(target tuner.Target) bool {
 		return false
 	}
 	const model = 6 // times the weights: gradients, state of adam, center and messages
-	weights := 0
+	weights, frozen := 0, 0
 	for _, p := range s.model.Params() {
-		weights += 4 * p.Len()
+		if p.Frozen {
+			frozen += 4 * p.Len()
+		} else {
+			weights += 4 * p.Len()
+		}
 	}
-	held, capacity := int64(2*model*weights), s.memory
+	held, capacity := int64(2*model*weights+frozen), s.memory
 	if each := s.capacity(0); each > 0 {
 		capacity = each * int64(target.Devices)
 	}

@@ -210,8 +210,8 @@ func (s *subject) guess(t tuner.Target) *tuner.Profile {
 	price := s.assumed(t)
 	p := s.skeleton(t)
 	p.Samples, p.DispatchLatency = []int{1}, price.op
-	for i, l := range s.model.Layers {
-		alone := layer.Alone(l, s.size())
+	for i := range s.model.Layers {
+		alone := layer.Alone(s.model.Layers, i, s.size())
 		f, _ := alone.Forward.Cost()
 		b, _ := alone.Whole.Cost()
 		each := func(flops, least float64) tuner.Curve {
@@ -239,12 +239,14 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 			Name: s.device.Name(), Slowdown: s.slowdown(d), CapacityBytes: s.capacity(d),
 		})
 	}
-	for _, l := range s.model.Layers {
+	for i, l := range s.model.Layers {
 		_, out := l.Ports(s.size())
 		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
-		one.ActivationBytes = float64(layer.Alone(l, s.size()).Saved + 4*layer.Words(out))
+		one.ActivationBytes = float64(layer.Alone(s.model.Layers, i, s.size()).Saved + 4*layer.Words(out))
 		for _, param := range l.Params() {
-			one.Parameters += int64(param.Len())
+			if !param.Frozen {
+				one.Parameters += int64(param.Len())
+			}
 		}
 		p.Layers = append(p.Layers, one)
 	}

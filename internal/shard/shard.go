@@ -37,6 +37,10 @@ type Vector struct {
 // CenterVector names x~. Vectors are named by what they hold; pipelines and state vectors count from 0.
 const CenterVector = "center"
 
+// FrozenVector names the parameters that are not trained. A shard that has it has no other vector, and is of no round: every round of the
+// job refers to it.
+const FrozenVector = "frozen"
+
 // CenterStateVector names a state vector of the method's center side.
 func CenterStateVector(j int) string { return fmt.Sprintf("center.state.%d", j) }
 

@@ -27,7 +27,7 @@ func (x *resolver) refuseShort(a *arrangement) {
 		m.Boundaries, m.Host = m.Boundaries+s.Boundaries, m.Host+s.Host
 	}
 	x.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s; %s; %s",
-		words.Number(parameters(x.Model)), words.Bytes(short.Need), words.Count(int(x.Job.Pipelines), "pipeline"), words.Bytes(m.Weights),
+		words.Number(float64(x.Model.Weights())), words.Bytes(short.Need), words.Count(int(x.Job.Pipelines), "pipeline"), words.Bytes(m.Weights),
 		words.Bytes(m.Gradients), words.Bytes(m.State), words.Bytes(m.Activations), words.Bytes(m.Center),
 		words.Bytes(m.Boundaries+m.Host), x.host(), advice)
 }

@@ -88,6 +88,9 @@ func (x *resolver) checkModel() bool {
 	if !x.checkSize() {
 		return false
 	}
+	if all, trained := x.Model.Weights(), x.Model.Trained(); trained < all {
+		x.because(fmt.Sprintf("%s of %s parameters are trained, the others are frozen", words.Number(float64(trained)), words.Number(float64(all))))
+	}
 	if err := x.Model.CheckCompute(footprint.Size(x.Model, &x.Job, 1).Compute); err != nil {
 		x.refuse("precision", device.F32.String(), "precision: %v", err)
 	}
@@ -119,9 +122,9 @@ const Reserve = 0.1
 // HostMemory is how much of this host's memory jobs may take; 0 when the system does not say.
 func HostMemory() int64 { return int64((1 - Reserve) * float64(device.HostTotal())) }
 
-// parameters counts the trainable values of a model, in floating point: a model that nobody has memory for can have more than an
-// integer holds.
-func parameters(m *model.Model) (n float64) {
+// parameters counts the values of a model, and those that are trained, in floating point: a model that nobody has memory for can have
+// more than an integer holds.
+func parameters(m *model.Model) (all, trained float64) {
 	for _, p := range m.Params() {
 		if p.TiedTo != "" || p.Running != 0 {
 			continue
@@ -130,9 +133,12 @@ func parameters(m *model.Model) (n float64) {
 		for _, d := range p.Shape {
 			size *= float64(d)
 		}
-		n += size
+		all += size
+		if !p.Frozen {
+			trained += size
+		}
 	}
-	return n
+	return all, trained
 }
 
 // checkSize refuses a model whose weights, gradients and optimizer state alone, of one pipeline, are more than the host has, and steps
@@ -141,9 +147,9 @@ func (x *resolver) checkSize() bool {
 	if x.Job.Devices.Kind == job.KindEmulated || x.MemoryBytes == 0 {
 		return true // emulated devices hold no values
 	}
-	n := parameters(x.Model)
+	n, trained := parameters(x.Model)
 	state := stage.Optimizer{Name: x.Job.Optimizer.Name, Momentum: x.Job.Optimizer.Momentum}.StateVectors()
-	if need := n * float64(4*(2+state)); need > float64(x.MemoryBytes) {
+	if need := 4*n + trained*float64(4*(1+state)); need > float64(x.MemoryBytes) {
 		x.refuse("model", "", "model: it has %s parameters; weights, gradients and the %d vectors of %s take %s, and %s; use a smaller model",
 			words.Number(n), state, x.Job.Optimizer.Name, words.Bytes(int64(min(need, math.MaxInt64/2))), x.host())
 		return false

@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -21,11 +22,12 @@ import (
 // the latest by a tuning, so a newer program runs the job as the one that admitted it meant it. It is not changed once it is built.
 type Spec struct {
 	Version    int             `json:"version"`
-	Job        job.Job         `json:"job"`        // while it is open, what is to be chosen is 0, a schedule "auto"
-	Model      json.RawMessage `json:"model"`      // its config.json, every field written out
-	Task       string          `json:"task"`       // of the model
-	Parameters int             `json:"parameters"` // trainable values, tied copies counted once
-	Why        []string        `json:"why"`        // the automatic choices and their reasons
+	Job        job.Job         `json:"job"`               // while it is open, what is to be chosen is 0, a schedule "auto"
+	Model      json.RawMessage `json:"model"`             // its config.json, every field written out
+	Task       string          `json:"task"`              // of the model
+	Parameters int             `json:"parameters"`        // values, tied copies counted once
+	Trained    int             `json:"trained,omitempty"` // of Parameters, those that are trained; 0: all
+	Why        []string        `json:"why"`               // the automatic choices and their reasons
 	Warnings   []string        `json:"warnings"`
 	User       *access.User    `json:"user,omitempty"`   // whose rights open what the job names; nil: the daemon's
 	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
@@ -62,6 +64,9 @@ func New(r *Resolution, m *model.Model, user *access.User, retune bool) (*Spec, 
 		return nil, fmt.Errorf("the config of the model of job %s cannot be written: %w", r.Job.Name, err)
 	}
 	s := &Spec{Version: Version, Model: config, Task: string(m.Task), Parameters: m.Weights(), User: user, Retune: retune}
+	if n := m.Trained(); n < s.Parameters {
+		s.Trained = n
+	}
 	s.take(r)
 	if r.userPlan {
 		s.UserPlan = r.Plan.Lines()
@@ -87,7 +92,7 @@ func (s *Spec) Tuned(r *tuner.Report, cores int) (*Spec, error) {
 	f := Facts{Cores: cores}
 	var err error
 	if len(s.Model) > 0 {
-		if f.Model, err = model.FromHuggingFace(s.Model); err != nil {
+		if f.Model, err = s.BuildModel(); err != nil {
 			return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
 		}
 	}
@@ -104,6 +109,15 @@ func (s *Spec) Tuned(r *tuner.Report, cores int) (*Spec, error) {
 	}
 	out.take(found)
 	return &out, nil
+}
+
+// BuildModel makes the model that the job trains.
+func (s *Spec) BuildModel() (*model.Model, error) {
+	m, err := model.FromHuggingFace(s.Model)
+	if err != nil {
+		return nil, err
+	}
+	return m.Train(jobfile.Training(&s.Job))
 }
 
 // Bounded reports whether measuring the job is bounded by its tuning_share.
@@ -187,7 +201,7 @@ func (s *Spec) memory() ([]tuner.Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := model.FromHuggingFace(s.Model)
+	m, err := s.BuildModel()
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/wire"
@@ -67,18 +68,20 @@ type hosted struct {
 	meta   export.ShardMeta
 	shape  stage.Shape
 	bytes  stage.Bytes // of one pipeline
+	frozen frozen
 }
 
 // memory says what the stage's memory is for, with so many pipelines; nil while they are being made. Their parts are known
 // exactly. What is there beside them is the center, and what averaging and evaluations keep.
 func (s *hosted) memory(pipelines int) *tuner.Memory {
 	n, held := int64(pipelines), s.device.now.Load()
-	if held < n*s.bytes.Total() {
+	all := n*s.bytes.Total() + s.bytes.Frozen
+	if held < all {
 		return nil
 	}
 	return &tuner.Memory{
-		Weights: n * s.bytes.Parameters, Gradients: n * s.bytes.Gradients, State: n * s.bytes.State,
-		Activations: n * (s.bytes.Activations + s.bytes.Boundaries), Center: held - n*s.bytes.Total(),
+		Weights: n*s.bytes.Parameters + s.bytes.Frozen, Gradients: n * s.bytes.Gradients, State: n * s.bytes.State,
+		Activations: n * (s.bytes.Activations + s.bytes.Boundaries), Center: held - all,
 	}
 }
 
@@ -145,10 +148,11 @@ func (o *opened) build(spec *job.Job) (err error) {
 		if o.model, o.weights, err = export.Open(o.access, spec.Model.From); err != nil {
 			return &permanentError{fmt.Errorf("model.from: %w", err)}
 		}
-		return nil
-	}
-	if o.model, err = model.Build(spec.Model.Family, spec.Model.Config); err != nil {
+	} else if o.model, err = model.Build(spec.Model.Family, spec.Model.Config); err != nil {
 		return &permanentError{fmt.Errorf("model.config: %w", err)}
+	}
+	if o.model, err = o.model.Train(jobfile.Training(spec)); err != nil {
+		return &permanentError{err}
 	}
 	return nil
 }
@@ -343,7 +347,7 @@ func (h *host) openDevices(context.Context) error {
 		r := h.ranges[k]
 		h.stages = append(h.stages, hosted{
 			index: k, on: h.devices[at], device: &meter{Device: h.devices[at].Device},
-			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To]), Companions: h.companions},
+			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To], false), Companions: h.companions},
 		})
 	}
 	return nil
@@ -402,8 +406,13 @@ func (h *host) priceStages(context.Context) (err error) {
 }
 
 // newStage makes stage s of a pipeline. Every pipeline starts with the same weights.
-func (h *host) newStage(s *hosted, pipeline int) (*stage.Computed, error) {
-	c, err := stage.New(h.stage(s, pipeline))
+func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Computed, error) {
+	config := h.stage(s, pipeline)
+	if err := h.loadFrozen(ctx, s, config); err != nil {
+		return nil, err
+	}
+	config.Frozen = s.frozen.memory
+	c, err := stage.New(config)
 	if err != nil {
 		return nil, err
 	}

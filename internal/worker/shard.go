@@ -67,8 +67,9 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	for i := range cursors {
 		cursors[i] = shard.Cursor{Pipeline: i, Step: s.Round * t.tau()}
 	}
-	about := h.hosted(s.Stage).meta
-	about.Count = s.Count
+	of := h.hosted(s.Stage)
+	about := of.meta
+	about.Count, about.Frozen = s.Count, of.frozen.file.Digest
 	for _, p := range s.Pipelines {
 		about.Updates = append(about.Updates, p.Updates)
 	}
@@ -89,7 +90,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	said.Budget = &h.budget
 	return control.ShardInfo{
 		Stage: s.Stage, Digest: string(digest), Bytes: bytes, Cursors: cursors,
-		Meta: said,
+		Meta: said, Frozen: of.frozen.file,
 	}, nil
 }
 

@@ -61,7 +61,7 @@ func (t *trainer) finalRound() uint64 {
 }
 
 // groupConfig is what every group of a job has in common.
-func (h *host) groupConfig() (pipeline.Config, error) {
+func (h *host) groupConfig(ctx context.Context) (pipeline.Config, error) {
 	spec := h.assignment.Spec.Job
 	method, err := elastic.NewMethod(spec.Averaging.Method, elastic.Config{
 		Pull: elastic.PullRule(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Horizon: spec.Averaging.Horizon, Tau: spec.Averaging.Tau,
@@ -83,7 +83,7 @@ func (h *host) groupConfig() (pipeline.Config, error) {
 		Network:      h.network,
 	}
 	for i := range h.stages {
-		c.Stages = append(c.Stages, h.stageConfig(&h.stages[i]))
+		c.Stages = append(c.Stages, h.stageConfig(ctx, &h.stages[i]))
 	}
 	return c, nil
 }
@@ -95,7 +95,7 @@ func (h *host) held() evaluation {
 
 // newGroup wires the stages that live here.
 func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipeline.Group, error) {
-	c, err := h.groupConfig()
+	c, err := h.groupConfig(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -131,11 +131,11 @@ func (t *trainer) final() uint64 {
 }
 
 // stageConfig describes one stage.
-func (h *host) stageConfig(s *hosted) pipeline.StageConfig {
+func (h *host) stageConfig(ctx context.Context, s *hosted) pipeline.StageConfig {
 	spec := h.assignment.Spec.Job
 	return pipeline.StageConfig{
 		Index: s.index,
-		Build: func(p int) (stage.Stage, error) { return h.newStage(s, p) },
+		Build: func(p int) (stage.Stage, error) { return h.newStage(ctx, s, p) },
 		Source: func(p int) pipeline.Source {
 			return source{Feed: h.feed, set: h.set, cursor: data.Cursor{Pipeline: p, Pipelines: int(spec.Pipelines), Batch: spec.Train.Batch}}
 		},
@@ -242,7 +242,7 @@ func (t *trainer) Status() control.Status {
 	if t.host == nil {
 		return out
 	}
-	p.Parameters, p.Device = t.host.model.Weights(), t.host.devices[0].about
+	p.Parameters, p.Trained, p.Device = t.host.model.Weights(), t.host.model.Trained(), t.host.devices[0].about
 	for i := range t.host.stages {
 		s := &t.host.stages[i]
 		p.StageStatus = append(p.StageStatus, t.progress.stage(s.index, s, now))

@@ -139,7 +139,7 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 	defer func() { err = errors.Join(err, h.closeDevices()) }()
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.devices))))
 	w := newWatch(c)
-	config, err := h.groupConfig()
+	config, err := h.groupConfig(ctx)
 	if err != nil {
 		return result, fmt.Errorf("trial: %w", err)
 	}

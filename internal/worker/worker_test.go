@@ -28,6 +28,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -179,6 +180,13 @@ func nextEvents(ctx context.Context, tr *trainer, seq uint64, done chan error) (
 // exported assembles the model of an outcome and returns its weights file.
 func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	t.Helper()
+	m, store, digests := parts(t, a, o)
+	return exporttest.Weights(t, m, store, digests, control.ModelDir(a.Dir))
+}
+
+// parts are what the model of an outcome is assembled from.
+func parts(t *testing.T, a control.Assignment, o outcome) (*model.Model, shard.Store, []shard.Digest) {
+	t.Helper()
 	if len(o.shards) != len(a.Stages) {
 		t.Fatalf("%d shards for %d stages; the worker ended with %v", len(o.shards), len(a.Stages), o.err)
 	}
@@ -198,13 +206,14 @@ func exported(t *testing.T, a control.Assignment, o outcome) []byte {
 	for k := range a.Stages {
 		digests = append(digests, shard.Digest(o.shards[k].Digest))
 	}
-	return exporttest.Weights(t, h.model, store, digests, control.ModelDir(a.Dir))
+	return h.model, store, digests
 }
 
 func restoreOf(o outcome) *cluster.Manifest {
 	r := &cluster.Manifest{Round: o.round}
 	for k := range len(o.shards) {
-		r.Shards = append(r.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(o.shards[k].Digest)})
+		s := o.shards[k]
+		r.Shards = append(r.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes})
 		r.Cursors = o.shards[k].Cursors
 		r.Meta, _ = json.Marshal(o.shards[k].Meta)
 	}
@@ -310,6 +319,14 @@ func TestBF16TrainsAlmostAsF32(t *testing.T) {
 	}
 }
 
+// stopAfter has a worker commit a round, or the first one after it that it can, and stop there.
+func stopAfter(round uint64) func(*trainer) {
+	return func(tr *trainer) {
+		for at := round; !tr.Commit(control.CommitRequest{Generation: 1, Round: at, Stop: true}).Accepted; at++ { //nolint:revive // empty
+		}
+	}
+}
+
 func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
 	for _, pull := range []string{"predicted", "old", "new", "elastic"} {
 		change := func(j *job.Job) { j.Averaging.Pull = pull }
@@ -318,14 +335,7 @@ func TestResumeFromACommitGivesTheBitsOfAnUninterruptedRun(t *testing.T) {
 
 		first := setup(t, 2, 2, change)
 		first.Spec.Job.Data.Files = whole.Spec.Job.Data.Files
-		half := train(t, first, func(tr *trainer) {
-			for round := uint64(3); ; round++ {
-				answer := tr.Commit(control.CommitRequest{Generation: 1, Round: round, Stop: true})
-				if answer.Accepted {
-					return
-				}
-			}
-		})
+		half := train(t, first, stopAfter(3))
 		if half.round < 3 || half.round > 8 {
 			t.Fatalf("pull %s: stopped at round %d", pull, half.round)
 		}

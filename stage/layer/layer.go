@@ -53,6 +53,8 @@ type Param struct {
 	// adds device.Args.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
 	// p = p + Running (sum - p). It has no part in norms, decay or optimizer state; the center averages it like a weight.
 	Running float32
+	// Frozen says that the parameter stays as it is: it has no gradient and no part in the flat vectors of its stage. See Freeze.
+	Frozen bool
 }
 
 // Len is the number of elements.

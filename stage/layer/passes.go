@@ -30,10 +30,14 @@ type Run struct {
 	// RepeatLayers runs the forward of each layer again just before its backward, RepeatAll that of all layers before the first backward,
 	// instead of keeping what they make.
 	RepeatLayers, RepeatAll bool
+	// NoDInput leaves the gradient of the input unset: nothing in front of the run is trained.
+	NoDInput bool
 }
 
-// Alone is the training of one layer as a stage of its own, for those who price layers.
-func Alone(l Layer, s Size) program.Passes { return Run{Layers: []Layer{l}, Size: s}.Training() }
+// Alone is the training of layer i of a model as a stage of its own, for those who price layers.
+func Alone(layers []Layer, i int, s Size) program.Passes {
+	return Run{Layers: layers[i : i+1], Size: s, NoDInput: !slices.ContainsFunc(layers[:i], Trains)}.Training()
+}
 
 // emission is a run being written.
 type emission struct {
@@ -53,11 +57,15 @@ func (r Run) begin(evaluating, exact bool) *emission {
 	all := Tensors{Grads: make([]device.Mem, len(params))}
 	for i, p := range params {
 		t := device.F32
-		if p.Product && !exact {
+		if p.Product && (!exact || p.Frozen) {
 			t = r.Size.Compute
 		}
 		all.Params = append(all.Params, e.External(Parameters+i, t, p.Len()))
-		if !evaluating {
+		switch {
+		case evaluating:
+		case p.Frozen: // nobody needs what makes it
+			all.Grads[i] = e.New(device.F32, p.Len())
+		default:
 			all.Grads[i] = e.Gradient(Parameters+len(params)+i, p.Len(), p.Product)
 		}
 	}
@@ -95,7 +103,7 @@ func (r Run) out() []Port {
 }
 
 // Evaluation is the forward that nothing follows: it writes the output, also where a Loss does. exact says that all parameters are given in
-// F32, whatever type products compute in.
+// F32, whatever type products compute in, but for frozen ones.
 func (r Run) Evaluation(exact bool) program.Passes {
 	e := r.begin(true, exact)
 	e.leave(e.body(r.Layers, exact))
@@ -128,7 +136,7 @@ func (e *emission) narrow(l Layer, t Tensors, exact bool) Tensors {
 	}
 	t.Params = slices.Clone(t.Params)
 	for i, p := range l.Params() {
-		if p.Product {
+		if p.Product && !p.Frozen {
 			rounded := e.New(device.BF16, p.Len())
 			e.Do(&device.Copy{Y: rounded, X: t.Params[i]})
 			t.Params[i] = rounded
@@ -193,7 +201,7 @@ func (r Run) Training() program.Passes {
 // enter brings the gradient of the input ports to where it is bound.
 func (e *emission) enter(d []device.Mem) {
 	in := e.in()
-	if !Differentiable(in) {
+	if e.NoDInput || !Differentiable(in) {
 		return
 	}
 	for i, y := range boundary(e.Output, DInput, in) {

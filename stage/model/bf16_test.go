@@ -126,8 +126,8 @@ func TestProductsTakeBothOperandsInBF16(t *testing.T) {
 			continue
 		}
 		products := 0
-		for _, l := range m.Layers {
-			p := layer.Alone(l, layer.Size{B: 2, T: m.Sequence(), Compute: device.BF16})
+		for i, l := range m.Layers {
+			p := layer.Alone(m.Layers, i, layer.Size{B: 2, T: m.Sequence(), Compute: device.BF16})
 			for _, op := range slices.Concat(p.Forward.Ops(), p.Whole.Ops()) {
 				o, ok := op.(*device.MatMul)
 				if !ok {

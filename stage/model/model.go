@@ -117,11 +117,15 @@ func (m *Model) Params() []layer.Param {
 	return ps
 }
 
-// Weights is the number of trainable values, tied copies counted once.
-func (m *Model) Weights() int {
-	n := 0
+// Weights is the number of values of the parameters. Tied copies count once, running statistics not.
+func (m *Model) Weights() int { return m.count(func(layer.Param) bool { return true }) }
+
+// Trained is how many of Weights are trained.
+func (m *Model) Trained() int { return m.count(func(p layer.Param) bool { return !p.Frozen }) }
+
+func (m *Model) count(counts func(layer.Param) bool) (n int) {
 	for _, p := range m.Params() {
-		if p.TiedTo == "" && p.Running == 0 {
+		if p.TiedTo == "" && p.Running == 0 && counts(p) {
 			n += p.Len()
 		}
 	}
@@ -132,8 +136,8 @@ func (m *Model) Weights() int {
 // other operations move: what Split takes before a profile exists.
 func (m *Model) Costs(s layer.Size) []float64 {
 	costs := make([]float64, len(m.Layers))
-	for i, l := range m.Layers {
-		p := layer.Alone(l, s)
+	for i := range m.Layers {
+		p := layer.Alone(m.Layers, i, s)
 		for _, pass := range []*program.Program{p.Forward, p.Whole} {
 			flops, bytes := pass.Cost()
 			costs[i] += flops + bytes

@@ -306,7 +306,7 @@ func makeShard(a control.Assignment, k int, round uint64) (*shard.Header, []floa
 		if err != nil {
 			return nil, nil, fmt.Errorf("build the model: %w", err)
 		}
-		meta.Tensors = stage.Layout(m.Layers)
+		meta.Tensors = stage.Layout(m.Layers, false)
 		for _, t := range meta.Tensors {
 			elements = max(elements, t.Offset+t.Len())
 		}

@@ -161,6 +161,13 @@ type ShardInfo struct {
 	Bytes   int64          `json:"bytes"`
 	Cursors []shard.Cursor `json:"cursors"`
 	Meta    RoundMeta      `json:"meta"`
+	Frozen  FrozenInfo     `json:"frozen,omitzero"`
+}
+
+// FrozenInfo describes the file with the parameters of a stage that are not trained; zero: there are none.
+type FrozenInfo struct {
+	Digest shard.Digest `json:"digest"`
+	Bytes  int64        `json:"bytes"`
 }
 
 // AssignmentPath is the assignment in a job's directory.

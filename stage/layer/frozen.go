@@ -1,0 +1,26 @@
+package layer
+
+import "slices"
+
+// partly is a layer of which not all parameters are trained.
+type partly struct {
+	Layer
+	params []Param
+}
+
+// Freeze is l with its parameters frozen, but for those that are trained. Running statistics go on running.
+func Freeze(l Layer, trained func(Param) bool) Layer {
+	params := slices.Clone(l.Params())
+	for i, p := range params {
+		params[i].Frozen = p.Running == 0 && !trained(p)
+	}
+	return partly{l, params}
+}
+
+// Params implements Layer.
+func (l partly) Params() []Param { return l.params }
+
+// Trains reports whether a layer has a parameter that is trained.
+func Trains(l Layer) bool {
+	return slices.ContainsFunc(l.Params(), func(p Param) bool { return p.Running == 0 && !p.Frozen })
+}
