@@ -186,6 +186,7 @@ func TestWordsOfOtherProgramsAreKnown(t *testing.T) {
 		"averaging.horizon=-1": "nearest: 0, which stands for 1.5", "averaging.alpha=-1": "nearest: 0, which stands for 1,",
 		"optimizer.lr=-1e-3": "nearest: 1e-3", "optimizer.lr=1e400": "found 1e400, which is beyond a number of 64 bits",
 		"train.max_time=5 min": "nearest: 5m\n", "train.max_time=-5s": "nearest: 5s\n", "train.max_time=2 hours": "nearest: 2h\n",
+		"train.max_time=.inf": "nearest: 0\n", "train.max_time=-5": "nearest: 5s\n", "train.max_time=1e3": "nearest: 1000s\n",
 		"train.max_time=1ns":  "wants a duration in h, m, s and ms, such as 90s, 5m or 1h30m, or 0; found text \"1ns\"",
 		"train.max_time=50us": "nearest: 0.05ms\n", "train.max_time=3m2h": "nearest: 7380000ms\n",
 	} {

@@ -147,7 +147,7 @@ func (f *Field) readPlain(n *Node) (x reflect.Value, near string, ok bool) {
 		v := reflect.New(f.Type)
 		return v.Elem(), "", n.Plain() && v.Interface().(Value).Set(n.Scalar) //nolint:forcetypeassert,errcheck // It implements that.
 	case f.Type == typeDuration:
-		t, near, ok := duration(n)
+		t, near, ok := f.duration(n)
 		if ok && float64(t) < f.Min {
 			near, ok = f.least(), false
 		}
@@ -219,9 +219,12 @@ func (f *Field) readNumber(n *Node) (x reflect.Value, near string, ok bool) {
 	return x, near, false
 }
 
-func duration(n *Node) (t time.Duration, near string, ok bool) {
+func (f *Field) duration(n *Node) (t time.Duration, near string, ok bool) {
 	if x, number := n.Number(); number {
-		return 0, n.Scalar + "s", x == 0
+		if near = Number(math.Abs(x)) + "s"; !durations.MatchString(near) {
+			near = f.Default
+		}
+		return 0, near, x == 0
 	}
 	if n.Kind != Text {
 		return 0, "", false
