@@ -21,8 +21,7 @@ type Document struct {
 	schema    *Schema
 	lines     []string // of the file, without line ends
 	overrides []string
-	values    map[string]place // by key: "train.batch", "data.files[1]"
-	keys      map[string]place
+	nodes     map[string]*Node // by key: "train.batch", "data.files[1]"
 	problems  []located
 	refused   map[string]bool // keys that have a problem
 }
@@ -38,7 +37,7 @@ func (s *Schema) Read(file string, source []byte, set ...string) *Document {
 	source = bytes.TrimPrefix(source, []byte("\ufeff")) // some editors write it; it is no part of the text
 	d := &Document{
 		file: file, schema: s, lines: splitLines(source), overrides: set,
-		values: map[string]place{}, keys: map[string]place{}, refused: map[string]bool{},
+		nodes: map[string]*Node{}, refused: map[string]bool{},
 	}
 	b := builder{Document: d}
 	root := b.read(source)
@@ -59,32 +58,26 @@ func (s *Schema) Read(file string, source []byte, set ...string) *Document {
 	return d
 }
 
-// locate notes where every key below a node stands.
+// locate notes every key below a node.
 func (d *Document) locate(n *Node) {
 	for _, e := range n.Entries {
 		v := e.Value
-		v.Key = Join(n.Key, e.Name)
-		d.keys[v.Key], d.values[v.Key] = e.at, v.at
-		if v.Kind == Mapping {
-			d.values[v.Key] = e.at
-		}
-		if v.Kind == Refused {
-			d.refused[v.Key] = true
-		}
+		v.Key, v.keyAt = Join(n.Key, e.Name), e.at
+		d.nodes[v.Key], d.refused[v.Key] = v, v.Kind == Refused
 		d.locate(v)
 	}
 	for i, item := range n.Items {
-		item.Key = Item(n.Key, i)
-		d.values[item.Key] = item.at
+		item.Key, item.keyAt = Item(n.Key, i), item.at
+		d.nodes[item.Key] = item
 		d.locate(item)
 	}
 }
 
+// Value is the value of a key; nil where neither the file nor an override has it.
+func (d *Document) Value(key string) *Node { return d.nodes[key] }
+
 // Has reports whether the key is in the file or in an override.
-func (d *Document) Has(key string) bool {
-	_, ok := d.values[key]
-	return ok
-}
+func (d *Document) Has(key string) bool { return d.nodes[key] != nil }
 
 // Refused reports whether a key, or one that encloses it, has a problem.
 func (d *Document) Refused(key string) bool {
@@ -100,8 +93,10 @@ func (d *Document) Refused(key string) bool {
 func (d *Document) Refuse(key, nearest, format string, args ...any) {
 	at := place{line: 1, column: 1}
 	for k := key; k != ""; k = Parent(k) {
-		if v, ok := d.values[k]; ok {
-			at = v
+		if n := d.nodes[k]; n != nil {
+			if at = n.at; n.Kind == Mapping {
+				at = n.keyAt
+			}
 			break
 		}
 	}
@@ -114,9 +109,9 @@ func (d *Document) UnknownKey(section, name, near string, allowed []string) {
 	key := Join(section, name)
 	allowed = slices.Sorted(slices.Values(allowed))
 	near = cmp.Or(near, nearest.Word(name, allowed))
-	at, ok := d.keys[key]
-	if !ok {
-		at = place{line: 1, column: 1}
+	at := place{line: 1, column: 1}
+	if n := d.nodes[key]; n != nil {
+		at = n.keyAt
 	}
 	d.report(at, key, near, "unknown key %q; %s allows %s", name, cmp.Or(section, d.schema.Name), strings.Join(allowed, ", "))
 }
@@ -152,12 +147,4 @@ func (d *Document) Err() error {
 		all[i] = p.Problem
 	}
 	return all
-}
-
-// Value is the value of a key at the top; nil where the file does not have it.
-func (d *Document) Value(key string) *Node {
-	if d.Root == nil {
-		return nil
-	}
-	return d.Root.Child(key)
 }

@@ -44,7 +44,8 @@ type Node struct {
 	Scalar  string // of Bool ("true", "false"), Int, Float, Text
 	Items   []*Node
 	Entries []Entry
-	at      place
+
+	at, keyAt place // that of the key; of an entry of a list its own
 }
 
 // Entry is one key of a mapping.
