@@ -34,12 +34,8 @@ func (x *resolver) take(c *tuner.Candidate) {
 
 // hold proves what was chosen, and checks that lists fit it and that the devices hold it.
 func (x *resolver) hold(a *arrangement) error {
-	var err error
-	if x.Model == nil { // of a spec without one, from before: its devices say nothing of their memory
-		a.plan, a.why, err = generate(&a.job, &a.layout)
-	} else if p, failed := x.sizer(&a.job); failed != nil {
-		err = failed
-	} else {
+	p, err := x.sizer(&a.job)
+	if err == nil {
 		err = x.price(a, p)
 	}
 	if err == nil {

@@ -22,9 +22,9 @@ import (
 
 // Facts are what automatic values depend on beside the job.
 type Facts struct {
-	Cores       int           // that the daemon may use on the node
-	MemoryBytes int64         // of the node, that jobs may take; 0: not known, or checked before
-	Model       *model.Model  // nil only with a report
+	Cores       int   // that the daemon may use on the node
+	MemoryBytes int64 // of the node, that jobs may take; 0: not known, or checked before
+	Model       *model.Model
 	UserPlan    schedule.Plan // that the user wrote; nil: one is generated
 }
 

@@ -89,14 +89,11 @@ func (s *Spec) take(r *Resolution) {
 
 // Tuned is the spec with what a tuning chose, or the rules where that says so, for a node with so many cores.
 func (s *Spec) Tuned(r *tuner.Report, cores int) (*Spec, error) {
-	f := Facts{Cores: cores}
-	var err error
-	if len(s.Model) > 0 {
-		if f.Model, err = s.BuildModel(); err != nil {
-			return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
-		}
+	m, err := s.BuildModel()
+	if err != nil {
+		return nil, fmt.Errorf("resolve job %s: %w", s.Job.Name, err)
 	}
-	found, problems := Resolve(&s.Job, f, r)
+	found, problems := Resolve(&s.Job, Facts{Cores: cores, Model: m}, r)
 	switch {
 	case len(problems) > 0 && r.Ruled != "":
 		return nil, fmt.Errorf("resolve job %s by the rules: %w", s.Job.Name, problems)

@@ -19,7 +19,7 @@ func TestResolveKeepsToTheFile(t *testing.T) {
 		change(&r.Chosen)
 		return r
 	}
-	open := spec.Spec{Version: spec.Version}
+	open := spec.Spec{Version: spec.Version, Model: []byte(`{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 8, "vocab_size": 16}`)}
 	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
 	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau = 8, 100, 1
 	s, err := open.Tuned(report(func(*tuner.Candidate) {}), 2)
