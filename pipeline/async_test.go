@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -145,8 +146,8 @@ func asyncModel(t *testing.T, stages int) (*model.Model, []stage.Range) {
 	return m, ranges
 }
 
-// trainAsync trains it by a schedule and returns the weights of each stage.
-func trainAsync(t *testing.T, stages int, name string) [][]float32 {
+// trainAsync trains it by a schedule, each stage on a device that open returns, and returns the weights of each stage.
+func trainAsync(t *testing.T, open func() device.Device, stages int, name string) [][]float32 {
 	t.Helper()
 	m, ranges := asyncModel(t, stages)
 	method, err := elastic.NewMethod("elastic", elastic.Config{Pipelines: 1})
@@ -165,11 +166,13 @@ func trainAsync(t *testing.T, stages int, name string) [][]float32 {
 	}
 	slots, versions := schedule.InFlightByStage(c.Plan), schedule.VersionsByStage(c.Plan)
 	for k, r := range ranges {
+		dev := open()
+		defer dev.Close()
 		c.Stages = append(c.Stages, StageConfig{
 			Index: k,
 			Build: func(int) (stage.Stage, error) {
 				return stage.New(stage.Config{
-					Device: ref.New(), Model: m, Range: r, Index: k, Count: stages, Samples: 1, Slots: slots[k], Versions: versions[k], Seed: 5,
+					Device: dev, Model: m, Range: r, Index: k, Count: stages, Samples: 1, Slots: slots[k], Versions: versions[k], Seed: 5,
 				})
 			},
 			Source: func(p int) Source { return tokens{p} },
@@ -244,13 +247,17 @@ func sequentialAsync(t *testing.T, stages int, name string) (weights [][]float32
 func TestGradientsHaveTheDelayOfTheirSchedule(t *testing.T) {
 	for name := range asynchronous {
 		for stages := 1; stages <= 4; stages++ {
-			found, want := trainAsync(t, stages, name), sequentialAsync(t, stages, name)
+			found, want := trainAsync(t, onHost, stages, name), sequentialAsync(t, stages, name)
+			late := trainAsync(t, queued, stages, name)
 			for k := range want {
 				if !slices.Equal(found[k], want[k]) {
 					t.Errorf("%s, K=%d: the weights of stage %d differ from those of a run that goes back to old weights", name, stages, k)
 				}
+				if !slices.Equal(late[k], want[k]) {
+					t.Errorf("%s, K=%d: the weights of stage %d differ on a device with a queue", name, stages, k)
+				}
 			}
-			if stages > 1 && slices.Equal(found[0], trainAsync(t, stages, "1f1b")[0]) {
+			if stages > 1 && slices.Equal(found[0], trainAsync(t, onHost, stages, "1f1b")[0]) {
 				t.Errorf("%s, K=%d: the weights are those of a plan without updates", name, stages)
 			}
 		}

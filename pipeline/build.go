@@ -28,7 +28,7 @@ func (g *Group) build(ctx context.Context) error {
 }
 
 // buildDevice builds the stages of one device, one after the other, and a dispatcher for each pipeline.
-func (g *Group) buildDevice(ctx context.Context, d *device) error {
+func (g *Group) buildDevice(ctx context.Context, d *localDevice) error {
 	for _, st := range d.stages {
 		span := trace.Span{Stage: st.config.Index, Micro: -1}
 		if err := d.executor.Do(ctx, span, func() error { return g.buildStage(st) }); err != nil {

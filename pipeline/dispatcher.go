@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // dispatcher runs one pipeline's ops on one device, a row of the plan, batch after batch and in the plan's order. A row has an
@@ -125,26 +127,59 @@ func (d *dispatcher) run() {
 		d.mu.Unlock()
 		return
 	}
-	p := r.claim(c.Op)
-	since, ready := max(d.since, r.begun), d.ready
+	o := issued{cell: c, inFlight: r.claim(c.Op), step: r.step, ready: d.ready}
+	r.active = !c.last
 	d.mu.Unlock()
 
-	start := trace.Now()
-	r.emitWaits(c.Op, since, ready, start)
-	err := r.compute(c, p, start)
-
+	o.start = trace.Now()
+	err := r.compute(&o)
+	if event := r.stage.Ready(); err == nil && event != nil {
+		d.endLater(event, o)
+	} else {
+		d.end(o, err)
+	}
 	d.mu.Lock()
 	d.queued = false
 	if d.next++; d.next == len(d.cells) {
 		d.next = 0
 	}
-	d.since = trace.Now()
-	if err != nil {
-		r.finish(r.fault(r.step, c.String(), err))
-	} else if c.last {
-		r.finish(nil)
-	}
 	d.unlockAndAdvance()
+}
+
+// issued is an op that its device has been given.
+type issued struct {
+	*cell
+	*inFlight
+	step         uint64
+	ready, start time.Duration
+	// what it makes, and the link that takes it; nil: it makes nothing that leaves the stage
+	made wire.Frame
+	link wire.End
+}
+
+// endLater ends an op when an event has passed.
+func (d *dispatcher) endLater(event device.Event, o issued) {
+	d.executor.later(event, func(err error) { d.end(o, err) })
+}
+
+// end ends an op that has ended on the device: it tells of it and sends what it made.
+func (d *dispatcher) end(o issued, err error) {
+	r, now := o.runner, trace.Now()
+	d.mu.Lock()
+	since := max(d.since, r.begun)
+	d.since = now
+	d.mu.Unlock()
+	// An op that was handed in before the one before it had ended began when that had.
+	ready := max(o.ready, since)
+	r.emit(&o, since, ready, max(o.start, ready), now)
+	if err = r.leave(&o, err); err != nil {
+		err = r.fault(o.step, o.String(), err)
+	}
+	if err != nil || o.last {
+		d.mu.Lock()
+		r.finish(err)
+		d.mu.Unlock()
+	}
 }
 
 // drop implements work.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // errStopped is what Do returns once the executor has ended.
@@ -29,6 +30,33 @@ type executor struct {
 	leaving bool   // Run's context is over
 
 	wakers atomic.Int32 // that may still use the parker
+
+	passes chan pass      // that the device has been given and that have not ended
+	under  sync.WaitGroup // counts them
+}
+
+// behind is how many passes wait for their end behind the one that is awaited: a device with a queue is given the next ones of its plans
+// before one has ended.
+const behind = 2
+
+// pass is work that a device with a queue goes on with alone.
+type pass struct {
+	event device.Event
+	end   func(error) // once the event has passed
+}
+
+// later has end called when an event has passed. It waits while too many have not. On the executor.
+func (e *executor) later(event device.Event, end func(error)) {
+	e.under.Add(1)
+	e.passes <- pass{event, end}
+}
+
+// endPasses ends passes, in their order.
+func (e *executor) endPasses() {
+	for p := range e.passes {
+		p.end(p.event.Wait())
+		e.under.Done()
+	}
 }
 
 // work is an entry of the executor's queue.
@@ -41,6 +69,11 @@ type work interface {
 // goroutine to the thread and leaves it locked, so that the thread, with whatever Attach bound to it, ends with the goroutine:
 // call it on a goroutine of its own. It returns nil when ctx ended, or why the executor could not start.
 func (e *executor) Run(ctx context.Context) error {
+	e.passes = make(chan pass, behind)
+	var ending sync.WaitGroup
+	ending.Go(e.endPasses)
+	defer ending.Wait()
+	defer close(e.passes)
 	runtime.LockOSThread()
 	stop := context.AfterFunc(ctx, e.leave)
 	defer stop()
@@ -131,7 +164,7 @@ func (e *executor) submit(w work) {
 // Do runs f on the executor and returns its error. The wait for the device and the run are emitted as spans with the fields
 // of span, whose Kind is the run's. When ctx ends before f has started, f is not run; once started it is always waited for.
 func (e *executor) Do(ctx context.Context, span trace.Span, f func() error) error {
-	c := &call{f: f, done: make(chan error, 1)}
+	c := &call{f: f, done: make(chan error, 1), under: &e.under}
 	asked := trace.Now()
 	e.submit(c)
 	var err error
@@ -165,6 +198,7 @@ type call struct {
 	f          func() error
 	state      atomic.Int32
 	done       chan error
+	under      *sync.WaitGroup
 	ran        bool
 	start, end time.Duration // when it ran
 }
@@ -173,6 +207,7 @@ func (c *call) run() {
 	if !c.state.CompareAndSwap(waiting, running) {
 		return
 	}
+	c.under.Wait() // what the device was given before
 	c.ran, c.start = true, trace.Now()
 	err := c.f()
 	c.end = trace.Now()

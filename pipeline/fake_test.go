@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
@@ -178,6 +179,8 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 	}
 	return nil
 }
+
+func (f *fake) Ready() device.Event { return nil }
 
 func (f *fake) Loss() (float64, error) { return f.loss, nil }
 

@@ -17,8 +17,8 @@ type Group struct {
 	placement []int // device of each stage: its row in the plan
 	gate      *gate
 	wiring    *wiring
-	devices   []*device     // in the order in which Config.Stages names them
-	stages    []*localStage // in the order of Config.Stages
+	devices   []*localDevice // in the order in which Config.Stages names them
+	stages    []*localStage  // in the order of Config.Stages
 	park      func() parker
 
 	mu       sync.Mutex // of what follows; taken before the gate's and the shards'
@@ -29,8 +29,8 @@ type Group struct {
 	ctx      context.Context
 }
 
-// device is one device here: its executor and its stages.
-type device struct {
+// localDevice is one device here: its executor and its stages.
+type localDevice struct {
 	row      int // of the plan
 	executor *executor
 	stages   []*localStage
@@ -86,13 +86,13 @@ func (g *Group) Run(ctx context.Context) error {
 }
 
 // device finds the device of a row of the plan, or makes it.
-func (g *Group) device(row int) *device {
+func (g *Group) device(row int) *localDevice {
 	for _, d := range g.devices {
 		if d.row == row {
 			return d
 		}
 	}
-	d := &device{row: row, executor: &executor{trace: g.config.Events.Trace, parker: g.park()}}
+	d := &localDevice{row: row, executor: &executor{trace: g.config.Events.Trace, parker: g.park()}}
 	if attach := g.config.Attach; attach != nil {
 		d.executor.attach = func() error { return attach(row) }
 	}

@@ -12,9 +12,11 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 // tokens is a Source of random token ids below 11.
@@ -33,7 +35,17 @@ func (s tokens) Fill(step uint64, micro int, input, labels []byte) error {
 const modelMicros = 6
 
 // trainModel trains a small GPT-2 with tied embeddings by a plan and returns losses, gradient norms and evaluations.
-func trainModel(t *testing.T, grid schedule.Plan, pipelines int) (numbers []float64) {
+func trainModel(t *testing.T, grid schedule.Plan, pipelines int) []float64 {
+	t.Helper()
+	return trainModelOn(t, onHost, grid, pipelines)
+}
+
+// onHost and queued open devices without and with a queue.
+func onHost() device.Device { return ref.New() }
+func queued() device.Device { return stagetest.NewLate() }
+
+// trainModelOn is trainModel on devices that open returns.
+func trainModelOn(t *testing.T, open func() device.Device, grid schedule.Plan, pipelines int) (numbers []float64) {
 	t.Helper()
 	stages := grid.Stages()
 	m, err := model.Build("gpt2", map[string]any{
@@ -66,9 +78,14 @@ func trainModel(t *testing.T, grid schedule.Plan, pipelines int) (numbers []floa
 			OnEvaluated: func(e Evaluation) { evals = append(evals, e) },
 		},
 	}
-	devices := make([]*ref.Device, len(grid))
+	devices := make([]device.Device, len(grid))
 	for row := range devices {
-		devices[row] = ref.New()
+		devices[row] = open()
+		t.Cleanup(func() {
+			if err := devices[row].Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	placement, slots, halves := grid.Placement(), schedule.InFlightByStage(grid), schedule.HalvesByStage(grid)
 	for k, r := range ranges {
@@ -123,6 +140,25 @@ func TestAModelTrainsToTheSameBitsByEverySchedule(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestAModelTrainsToTheSameBitsOnDevicesWithQueues gives operations to devices that run them as late as they may: who reads what an op makes
+// before its event, or changes what it still reads, finds other bits.
+func TestAModelTrainsToTheSameBitsOnDevicesWithQueues(t *testing.T) {
+	for _, pipelines := range []int{1, 2} {
+		want := trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines)
+		for _, name := range schedule.Names() {
+			if _, updates := asynchronous[name]; updates {
+				continue
+			}
+			t.Run(fmt.Sprintf("N%d_%s", pipelines, name), func(t *testing.T) {
+				t.Parallel()
+				if got := trainModelOn(t, queued, plan(t, name, 2, modelMicros), pipelines); !slices.Equal(got, want) {
+					t.Errorf("losses, norms and evaluations\n%v, want\n%v", got, want)
+				}
+			})
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (p *inFlight) release() {
 func (r *runner) runOps(ctx context.Context, step uint64) error {
 	d := r.dispatcher
 	d.mu.Lock()
-	r.active, r.begun, r.labels = true, trace.Now(), r.labels[:0]
+	r.active, r.awaited, r.begun, r.labels = true, true, trace.Now(), r.labels[:0]
 	r.step, r.forward, r.loss = step, 0, 0
 	d.unlockAndAdvance()
 	select {
@@ -62,7 +62,7 @@ func (r *runner) runOps(ctx context.Context, step uint64) error {
 		return err
 	case <-ctx.Done():
 		d.mu.Lock()
-		r.active = false
+		r.active, r.awaited = false, false
 		d.mu.Unlock()
 		return context.Cause(ctx)
 	}
@@ -70,8 +70,8 @@ func (r *runner) runOps(ctx context.Context, step uint64) error {
 
 // finish ends the batch. The caller holds the dispatcher's mu.
 func (r *runner) finish(err error) {
-	if r.active {
-		r.active = false
+	if r.awaited {
+		r.active, r.awaited = false, false
 		r.done <- err
 	}
 }
@@ -154,47 +154,50 @@ func (r *runner) claim(op schedule.Op) *inFlight {
 	return p
 }
 
-// emitWaits says what passed between the op before, at since, and this one, at start, whose input was there at ready.
-func (r *runner) emitWaits(op schedule.Op, since, ready, start time.Duration) {
-	e := r.span(trace.WaitUpstream, r.step, op.Micro)
-	if e.Work = op.Kind; op.Kind != schedule.Forward {
+// emit says what passed between the op before, at since, and this one, whose input was there at ready and which ran from start to end.
+func (r *runner) emit(o *issued, since, ready, start, end time.Duration) {
+	e := r.span(trace.WaitUpstream, o.step, o.Micro)
+	if e.Work = o.Kind; o.Kind != schedule.Forward {
 		e.Kind = trace.WaitDownstream
 	}
 	e.Start, e.End = since, ready
 	r.dispatcher.trace.Emit(e)
 	e.Kind, e.Start, e.End = trace.WaitDevice, ready, start
 	r.dispatcher.trace.Emit(e)
+	if e.Kind = trace.Compute; o.Kind == schedule.Update {
+		e.Kind = trace.Optimizer
+	}
+	e.Start, e.End = start, end
+	r.dispatcher.trace.Emit(e)
 }
 
-// compute runs one op and sends what it made.
-func (r *runner) compute(c *cell, p *inFlight, start time.Duration) error {
-	m := stage.Micro{Step: r.step, Index: c.Micro, Weight: r.weights[c.Micro], Version: p.version}
-	var out wire.Frame
-	var link wire.End
-	var err error
-	e := r.span(trace.Compute, r.step, c.Micro)
-	switch c.Kind {
+// compute hands an op to the device.
+func (r *runner) compute(o *issued) (err error) {
+	m := stage.Micro{Step: r.step, Index: o.Micro, Weight: r.weights[o.Micro], Version: o.version}
+	switch o.Kind {
 	case schedule.Forward:
-		link, out, err = r.runForward(m, p)
+		o.link, o.made, err = r.runForward(m, o.inFlight)
 	case schedule.Update:
-		e.Kind = trace.Optimizer
-		err = r.updateInside(c)
+		err = r.updateInside(o.cell)
 	case schedule.Backward, schedule.BackwardInput, schedule.BackwardWeight:
-		link, out, err = r.runBackward(c.Kind, m, p)
+		o.link, o.made, err = r.runBackward(o.Kind, m, o.inFlight)
 	}
-	e.Start, e.End, e.Work = start, trace.Now(), c.Kind
-	r.dispatcher.trace.Emit(e)
-	if c.Kind == schedule.Backward || c.Kind == schedule.BackwardWeight || err != nil {
-		p.release()
+	return err
+}
+
+// leave sends what an op made, and gives back what its micro-batch does not need any more.
+func (r *runner) leave(o *issued, err error) error {
+	if o.Kind == schedule.Backward || o.Kind == schedule.BackwardWeight || err != nil {
+		o.release()
 	}
 	switch {
-	case link == nil:
+	case o.link == nil:
 		return err
 	case err != nil:
-		out.Release()
+		o.made.Release()
 		return err
 	}
-	return link.Send(r.ctx, out)
+	return o.link.Send(r.ctx, o.made)
 }
 
 func (r *runner) runForward(m stage.Micro, p *inFlight) (link wire.End, out wire.Frame, err error) {

@@ -35,11 +35,12 @@ type runner struct {
 	done       chan error // one result for each batch that began; capacity 1
 
 	// The dispatcher's mu guards these.
-	active bool          // a batch is in progress
-	begun  time.Duration // when it began
-	input  wire.Frame    // for the next op, once arrived
-	grad   wire.Frame
-	labels []wire.Frame // of the batch's micro-batches, as far as they have arrived; on the last stage
+	active  bool          // ops of a batch are to be given to the device
+	awaited bool          // the batch's result is
+	begun   time.Duration // when it began
+	input   wire.Frame    // for the next op, once arrived
+	grad    wire.Frame
+	labels  []wire.Frame // of the batch's micro-batches, as far as they have arrived; on the last stage
 
 	// The executor's alone while a batch is in progress.
 	step     uint64

@@ -49,9 +49,11 @@ type Computed struct {
 	lossWeight float64
 	hostLosses []float32
 	sum        device.Mem // F64, of the squares of the gradients
-	hostSum    []float64
-	measured   bool   // the batch's gradients have been added to it
-	step       uint64 // of the last micro-batch, for messages
+	sentSum    [1]float64
+	foundSum   [1]float64
+	measured   bool         // the batch's gradients have been added to it
+	step       uint64       // of the last micro-batch, for messages
+	ready      device.Event // after the last pass or step
 }
 
 // staged is device memory for the stage's boundaries, when the device's memory is not the host's, and for the logits of evaluations.
@@ -97,7 +99,6 @@ func (c *Computed) allocateVectors() error {
 		if c.sum, err = c.alloc("the sum of squared gradients", device.F64, 1); err != nil {
 			return err
 		}
-		c.hostSum = make([]float64, 1)
 	}
 	var states [2]device.Mem
 	for i := range c.shape.StateVectors {

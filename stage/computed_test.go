@@ -111,6 +111,23 @@ func compareSplits(t *testing.T, config stagetest.PipelineConfig) {
 	}
 }
 
+// A device with a queue, which runs nothing before it must, gives the bits of one without.
+func TestStagesOnADeviceWithAQueueComputeTheSame(t *testing.T) {
+	for _, compute := range []device.Type{device.F32, device.BF16} {
+		config := stagetest.PipelineConfig{Device: ref.New(), Model: tiny(t, true), Micros: 2, Stages: 1, Compute: compute}
+		want, wantNumbers := train(t, config)
+		for _, stages := range []int{1, 3} {
+			queued := config
+			queued.Device, queued.Stages, queued.Halves = late(t), stages, stages > 1
+			found, numbers := train(t, queued)
+			requireSameBits(t, fmt.Sprintf("%v, K=%d", compute, stages), found, want)
+			if !slices.Equal(numbers, wantNumbers) {
+				t.Errorf("%v, K=%d: losses and norms %v, want %v", compute, stages, numbers, wantNumbers)
+			}
+		}
+	}
+}
+
 // remote is a device whose memory the host does not see: boundaries must be uploaded and downloaded.
 type remote struct{ device.Device }
 

@@ -49,12 +49,23 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	if !c.last && !c.host {
 		c.dev.Download(output, c.staged.output)
 	}
-	if err := c.dev.Synchronize(); err != nil {
+	if err := c.end(); err != nil {
 		return c.fail("forward", m, err)
 	}
 	s.state, c.step = forwarded, m.Step
 	return nil
 }
+
+// end ends what a device with a queue may go on with alone. Of others it returns the failures.
+func (c *Computed) end() error {
+	if c.ready = c.dev.Record(); c.ready == nil {
+		return c.dev.Synchronize()
+	}
+	return nil
+}
+
+// Ready implements Stage.
+func (c *Computed) Ready() device.Event { return c.ready }
 
 // args are the arguments of a micro-batch's passes.
 func (c *Computed) args(s *slot) device.Args {
@@ -106,7 +117,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 		s.weight.busy = true
 	}
 	c.backward(s, part, doutput, dinput)
-	if err := c.dev.Synchronize(); err != nil {
+	if err := c.end(); err != nil {
 		return c.fail("backward", m, err)
 	}
 	return nil

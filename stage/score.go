@@ -74,7 +74,7 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 
 // addLosses adds up the losses of a micro-batch.
 func (c *Computed) addLosses(s *Score) {
-	c.dev.Download(device.FloatBytes(c.hostLosses), c.losses)
+	_ = device.Read(c.dev, device.FloatBytes(c.hostLosses), c.losses) // Evaluate returns what failed
 	for _, l := range c.hostLosses {
 		s.Loss += float64(l)
 	}
@@ -103,7 +103,7 @@ func (c *Computed) rowReader(logits device.Mem, columns int) func(row int) []flo
 	}
 	buffer := make([]float32, columns)
 	return func(row int) []float32 {
-		c.dev.Download(device.FloatBytes(buffer), logits.Slice(row*columns, columns))
+		_ = device.Read(c.dev, device.FloatBytes(buffer), logits.Slice(row*columns, columns)) // Evaluate returns what failed
 		return buffer
 	}
 }

@@ -79,8 +79,11 @@ type Tie struct {
 // or a flat vector, so that a stage can run in another process.
 //
 // All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are owned by the
-// caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order. A forward's input and labels must
-// stay unchanged until the micro-batch's backward has returned (Weight, when split). Up to `slots` micro-batches may be in flight
+// caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order.
+//
+// On a device with a queue, Forward, Backward and Step return before they have ended. What they write is there, and what they read may
+// change, when the event that Ready returns after the call has passed. A forward's input and labels must stay unchanged until its
+// backward has ended so (Weight, when split); what the caller calls next need not wait. The other methods return when they have ended. Up to `slots` micro-batches may be in flight
 // at once (Config); one more is an error, not a wait.
 type Stage interface {
 	Shape() Shape
@@ -89,6 +92,8 @@ type Stage interface {
 	// Backward runs the backward of a micro-batch in flight, adding to the gradients. It reads doutput (nil on the last
 	// stage) and writes dinput (nil on the first), but where no stage before it trains anything. Whole or Weight frees its memory.
 	Backward(m Micro, part Part, doutput, dinput []byte) error
+	// Ready is after the last Forward, Backward or Step; nil: it has ended.
+	Ready() device.Event
 	// Loss is the mean loss, in nats per target, of the micro-batches whose backward has run since the last
 	// ZeroGradients; 0 but on the last stage. A loss that is not finite is an error of type *NonFiniteError.
 	Loss() (float64, error)

@@ -116,7 +116,9 @@ func (c *Computed) upload(lookup Lookup) error {
 		if err != nil {
 			return err
 		}
-		c.dev.Upload(t.p, device.FloatBytes(values))
+		if err := device.Write(c.dev, t.p, device.FloatBytes(values)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

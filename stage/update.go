@@ -48,18 +48,18 @@ func (c *Computed) sumTies() {
 
 // addSquares has the squares of the gradients added to a sum, by the programs that run before squares reads it.
 func (c *Computed) addSquares(sum float64) {
-	c.hostSum[0], c.measured = sum, true
-	c.dev.Upload(c.sum, device.DoubleBytes(c.hostSum))
+	c.sentSum[0], c.measured = sum, true
+	c.dev.Upload(c.sum, device.DoubleBytes(c.sentSum[:]))
 	c.bindSum(c.sum)
 }
 
 // squares is the sum.
 func (c *Computed) squares() (float64, error) {
-	c.dev.Download(device.DoubleBytes(c.hostSum), c.sum)
+	c.dev.Download(device.DoubleBytes(c.foundSum[:]), c.sum)
 	if err := c.dev.Synchronize(); err != nil {
 		return 0, fmt.Errorf("%s: gradient norm: %w", c.config.what(), err)
 	}
-	return c.hostSum[0], c.finite("gradient norm", math.Sqrt(c.hostSum[0]))
+	return c.foundSum[0], c.finite("gradient norm", math.Sqrt(c.foundSum[0]))
 }
 
 // SquaredNorm implements Stage: sum = sum + |g|^2 tensor by tensor, so that stages which pass the sum along do the same
@@ -105,7 +105,7 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 		_, err := c.squares()
 		return err
 	}
-	if err := c.dev.Synchronize(); err != nil {
+	if err := c.end(); err != nil {
 		return fail(err)
 	}
 	return nil

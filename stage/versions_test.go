@@ -13,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 // delayed trains a model of one stage with gradients of weights that are `delay` steps old.
@@ -177,6 +178,8 @@ func TestDelayedGradientsAreThoseOfTheWeightsThatAreRead(t *testing.T) {
 			d.halves, d.config.Compute, d.config.Recompute = true, device.BF16, stage.RecomputeBlock
 		},
 		"remote memory":          func(d *delayed) { d.config.Device = remote{ref.New()} },
+		"queue":                  func(d *delayed) { d.config.Device = late(d.T) },
+		"bf16 queue":             func(d *delayed) { d.config.Device, d.config.Compute = late(d.T), device.BF16 },
 		"running statistics":     func(d *delayed) { d.config.Model = images },
 		"statistics, recomputed": func(d *delayed) { d.config.Model, d.config.Recompute = images, stage.RecomputeFull },
 	} {
@@ -198,6 +201,17 @@ func TestDelayedGradientsAreThoseOfTheWeightsThatAreRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// late opens a device with a queue.
+func late(t *testing.T) device.Device {
+	d := stagetest.NewLate()
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
 }
 
 func TestAVersionThatIsNotKeptIsAnError(t *testing.T) {

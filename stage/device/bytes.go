@@ -21,6 +21,18 @@ func CopyOut(dst []byte, src Mem) {
 	copy(dst, HostBytes(src))
 }
 
+// Write is Upload, after which src may change.
+func Write(d Device, dst Mem, src []byte) error {
+	d.Upload(dst, src)
+	return Wait(d.Record())
+}
+
+// Read is Download, after which dst is there.
+func Read(d Device, dst []byte, src Mem) error {
+	d.Download(dst, src)
+	return Wait(d.Record())
+}
+
 // HostBytes views the elements of m as bytes. Only for devices whose memory is the host's.
 func HostBytes(m Mem) []byte { return unsafe.Slice((*byte)(m.Pointer()), m.Bytes()) }
 

@@ -143,9 +143,24 @@ type Threaded interface {
 	Attach() error
 }
 
+// Event is a moment in the queue of a device: all that was handed to the device before it has ended. A nil Event is one that has passed.
+type Event interface {
+	// Wait returns when the event has passed, with the first failure of the device since its last Synchronize, which keeps it. Any
+	// goroutine may call it, beside the device's.
+	Wait() error
+}
+
+// Wait waits for an event, which may be nil.
+func Wait(e Event) error {
+	if e == nil {
+		return nil
+	}
+	return e.Wait()
+}
+
 // Device computes. Its methods are called from one goroutine that stays on one OS thread (the device's executor), never concurrently.
-// Operations may return before they have finished on a device with a queue of its own; Synchronize waits for all of them and returns
-// the first failure.
+// A device may have a queue: Do, Upload and Download then return before they have ended, and run one after the other, in the order
+// in which they were called. On others, Record returns nil.
 type Device interface {
 	// Do runs an operation. It keeps op no longer than until it returns.
 	Do(op Op)
@@ -158,10 +173,12 @@ type Device interface {
 	// Free returns memory to the system: what Alloc returned, or an absent Mem, for which it does nothing. Slices of it must
 	// not be used afterwards.
 	Free(Mem)
-	// Upload copies host bytes to dst; len(src) == dst.Bytes().
+	// Upload copies host bytes to dst; len(src) == dst.Bytes(). src must stay as it is until an event after it has passed.
 	Upload(dst Mem, src []byte)
-	// Download copies src to host bytes; len(dst) == src.Bytes(). It waits for the operations before it.
+	// Download copies src to host bytes; len(dst) == src.Bytes(). They are there when an event after it has passed.
 	Download(dst []byte, src Mem)
+	// Record returns an event after all calls before. Of the events of a device, those before the last 64 may pass late.
+	Record() Event
 	// Synchronize waits for all operations and returns the first failure since the last call.
 	Synchronize() error
 	// Close frees everything. The device must not be used afterwards; a second Close does nothing.

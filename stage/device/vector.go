@@ -97,10 +97,10 @@ func (v *vector) Mul(x flat.Vector) {
 
 func (v *vector) Read(dst []float32, offset int) {
 	flat.CheckRange("Read", v.mem.n, offset, len(dst))
-	v.dev.Download(FloatBytes(dst), v.mem.Slice(offset, len(dst)))
+	_ = Read(v.dev, FloatBytes(dst), v.mem.Slice(offset, len(dst))) // what failed is kept for Synchronize
 }
 
 func (v *vector) Write(src []float32, offset int) {
 	flat.CheckRange("Write", v.mem.n, offset, len(src))
-	v.dev.Upload(v.written().Slice(offset, len(src)), FloatBytes(src))
+	_ = Write(v.dev, v.written().Slice(offset, len(src)), FloatBytes(src)) // as of Read
 }

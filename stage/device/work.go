@@ -1,6 +1,6 @@
 package device
 
-// Work says what the operations up to the next Synchronize are for.
+// Work says what the operations up to the next Record or Synchronize are for.
 type Work struct {
 	Kind WorkKind
 	// Stage is the stage that works, 0-based.
@@ -24,7 +24,7 @@ const (
 // Emulator is implemented by devices that spend time instead of computing. A stage tells them which pass comes next, so that
 // they can spend the configured time of that pass. It leaves out the initial weights, since no values are kept.
 type Emulator interface {
-	// Begin is called before the first operation of a pass, which ends with Synchronize. Work between passes (averaging,
+	// Begin is called before the first operation of a pass, which ends with Record or Synchronize. Work between passes (averaging,
 	// norms) is not announced.
 	Begin(w Work)
 }

@@ -28,6 +28,7 @@ func Device(t *testing.T, open func() device.Device) {
 		run  func(c *comparison)
 	}{
 		{"memory", memory},
+		{"events", events},
 		{"broken invariants panic", invariants},
 		{"element-wise", elementwise},
 		{"products", products},
@@ -217,15 +218,22 @@ const guardBits, guardBF16 = 0x7fc57fc5, 0x7fc50000
 func (c *comparison) bits(dev device.Device, m device.Mem) []int32 {
 	if m.Type() != device.BF16 {
 		bits := make([]int32, m.Len())
-		dev.Download(device.IntBytes(bits), m)
+		c.read(dev, device.IntBytes(bits), m)
 		return bits
 	}
 	raw, bits := make([]byte, m.Bytes()), make([]int32, m.Len())
-	dev.Download(raw, m)
+	c.read(dev, raw, m)
 	for i := range bits {
 		bits[i] = int32(uint32(binary.NativeEndian.Uint16(raw[2*i:])) << 16)
 	}
 	return bits
+}
+
+func (c *comparison) read(dev device.Device, dst []byte, src device.Mem) {
+	c.Helper()
+	if err := device.Read(dev, dst, src); err != nil {
+		c.Fatalf("read %d elements: %v", src.Len(), err)
+	}
 }
 
 func (c *comparison) alloc(dev device.Device, typ device.Type, n int) device.Mem {

@@ -35,7 +35,7 @@ func transfer(c *comparison, typ device.Type, n int) {
 		c.Fatalf("Alloc(%v, %d) lies at %p, not at a multiple of 64", typ, n, m.Pointer())
 	}
 	back := make([]byte, m.Bytes())
-	c.dev.Download(back, m)
+	c.read(c.dev, back, m)
 	for i, b := range back {
 		if b != 0 {
 			c.Fatalf("Alloc(%v, %d): byte %d is %d, want 0", typ, n, i, b)
@@ -49,18 +49,67 @@ func transfer(c *comparison, typ device.Type, n int) {
 	other := c.alloc(c.dev, typ, n)
 	defer c.dev.Free(other)
 	c.dev.Do(&device.Copy{Y: other, X: m})
-	c.dev.Download(back, other)
+	c.read(c.dev, back, other)
 	for i := range back {
 		if back[i] != sent[i] {
 			c.Fatalf("%d elements of %v: byte %d came back as %d, sent %d", n, typ, i, back[i], sent[i])
 		}
 	}
 	c.dev.Do(&device.Zero{X: other})
-	c.dev.Download(back, other)
+	c.read(c.dev, back, other)
 	for i, b := range back {
 		if b != 0 {
 			c.Fatalf("%d elements of %v: byte %d is %d after Zero", n, typ, i, b)
 		}
+	}
+}
+
+// events waits for moments of the queue, out of their order, and hears of failures.
+func events(c *comparison) {
+	const n, many = 1000, 100
+	m, sent := c.alloc(c.dev, device.F32, n), make([]float32, n)
+	var got [many][]float32
+	var passed [many]device.Event
+	if err := device.Wait(c.dev.Record()); err != nil {
+		c.Fatal(err)
+	}
+	for i := range n {
+		sent[i] = float32(i)
+	}
+	c.dev.Upload(m, device.FloatBytes(sent))
+	for i := range got {
+		got[i] = make([]float32, n)
+		c.dev.Do(&device.Axpy{Y: m, A: 1, X: m})
+		c.dev.Do(&device.Scale{X: m, A: 0.5})
+		c.dev.Download(device.FloatBytes(got[i]), m)
+		c.dev.Do(&device.Scale{X: m, A: 2})
+		passed[i] = c.dev.Record()
+	}
+	for _, i := range []int{1, 0, many - 1, many / 2} {
+		if err := device.Wait(passed[i]); err != nil {
+			c.Fatal(err)
+		}
+		for j, v := range got[i] {
+			if want := sent[j] * float32(math.Pow(2, float64(i))); v != want {
+				c.Fatalf("after event %d, element %d is %v, want %v", i, j, v, want)
+			}
+		}
+	}
+	if c.dev.Host() {
+		return
+	}
+	ids, row := c.alloc(c.dev, device.I32, 1), c.alloc(c.dev, device.F32, 1)
+	c.dev.Upload(ids, device.IntBytes([]int32{7}))
+	if panics(func() { c.dev.Do(&device.Embed{Out: row, Tokens: row, IDs: ids}) }) {
+		return
+	}
+	for range 2 {
+		if device.Wait(c.dev.Record()) == nil {
+			c.Error("an event after an operation that failed has no error")
+		}
+	}
+	if c.dev.Synchronize() == nil || c.dev.Synchronize() != nil {
+		c.Error("Synchronize does not report a failure once")
 	}
 }
 

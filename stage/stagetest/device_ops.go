@@ -289,10 +289,10 @@ func squaredNorms(c *comparison) {
 		found := func(op func(g, sum device.Mem) device.Op) float64 {
 			whole, g := c.place(c.dev, values, n%2*3)
 			defer c.dev.Free(whole)
-			got := []float64{-1, before, -1}
-			c.dev.Upload(sum, device.DoubleBytes(got))
+			got := make([]float64, 3)
+			c.dev.Upload(sum, device.DoubleBytes([]float64{-1, before, -1}))
 			c.dev.Do(op(g, sum.Slice(1, 1)))
-			c.dev.Download(device.DoubleBytes(got), sum)
+			c.read(c.dev, device.DoubleBytes(got), sum)
 			if got[0] != -1 || got[2] != -1 {
 				c.Fatalf("SquaredNorm of %d elements wrote beside its sum: %v", n, got)
 			}

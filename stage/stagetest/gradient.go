@@ -123,7 +123,7 @@ func (g *gradientCheck) fillPort(port layer.Port, m device.Mem) {
 			ids[i] = int32(i * i % port.Limit)
 		}
 	}
-	g.Device.Upload(m, device.IntBytes(ids))
+	g.write(m, device.IntBytes(ids))
 }
 
 func (g *gradientCheck) problem(format string, args ...any) {
@@ -135,12 +135,20 @@ func (g *gradientCheck) fill(m device.Mem, mean, deviation float64) {
 	for i := range values {
 		values[i] = float32(mean + deviation*g.rng.NormFloat64())
 	}
-	g.Device.Upload(m, device.FloatBytes(values))
+	g.write(m, device.FloatBytes(values))
+}
+
+func (g *gradientCheck) write(m device.Mem, values []byte) {
+	if err := device.Write(g.Device, m, values); err != nil {
+		g.problem("write: %v", err)
+	}
 }
 
 func (g *gradientCheck) read(m device.Mem) []float32 {
 	values := make([]float32, m.Len())
-	g.Device.Download(device.FloatBytes(values), m)
+	if err := device.Read(g.Device, device.FloatBytes(values), m); err != nil {
+		g.problem("read: %v", err)
+	}
 	return values
 }
 
@@ -178,7 +186,7 @@ func (g *gradientCheck) halves() {
 	g.fill(g.Shared(), 0, 1) // what other passes share is overwritten in between, and what belongs to the callers
 	for _, o := range g.outputs {
 		g.fill(o.value, 0, 1)
-		defer g.Device.Upload(o.grad, device.FloatBytes(g.read(o.grad)))
+		defer g.write(o.grad, device.FloatBytes(g.read(o.grad)))
 		g.fill(o.grad, 0, 1)
 	}
 	g.BackwardWeight()
@@ -218,14 +226,14 @@ func (g *gradientCheck) fresh(whole [][]float32) {
 		if d := firstDifference(whole[i], g.read(c.grad)); d >= 0 {
 			g.problem("gradient of %s: element %d differs when the weight half is the first of a batch", c.name, d)
 		}
-		g.Device.Upload(c.grad, device.FloatBytes(whole[i]))
+		g.write(c.grad, device.FloatBytes(whole[i]))
 	}
 }
 
 // compare holds <grad, direction> against the difference quotient of the loss along the direction.
 func (g *gradientCheck) compare(c checkedTensor) {
 	grad, value := g.read(c.grad), g.read(c.value)
-	defer g.Device.Upload(c.value, device.FloatBytes(value))
+	defer g.write(c.value, device.FloatBytes(value))
 	worst, length := 0.0, math.Sqrt(dot(grad, grad))
 	for range gradientDirections {
 		direction := make([]float32, len(value))
@@ -238,7 +246,7 @@ func (g *gradientCheck) compare(c checkedTensor) {
 			for i := range moved {
 				moved[i] = value[i] + float32(step/unit)*direction[i]
 			}
-			g.Device.Upload(c.value, device.FloatBytes(moved))
+			g.write(c.value, device.FloatBytes(moved))
 			g.Forward()
 			return g.loss()
 		}

@@ -1,6 +1,7 @@
 package stagetest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -194,7 +195,7 @@ func (p *Pipeline) forward(m stage.Micro, b Batch) error {
 		if k == len(p.Stages)-1 {
 			labels = p.labels(b, m.Index)
 		}
-		if err := s.Forward(m, input, labels, p.boundary[k][m.Index]); err != nil {
+		if err := errors.Join(s.Forward(m, input, labels, p.boundary[k][m.Index]), device.Wait(s.Ready())); err != nil {
 			return err
 		}
 		input = p.boundary[k][m.Index]
@@ -211,7 +212,7 @@ func (p *Pipeline) backward(m stage.Micro, part stage.Part) error {
 		if k > 0 {
 			dinput = p.gradient[k-1]
 		}
-		if err := s.Backward(m, part, doutput, dinput); err != nil {
+		if err := errors.Join(s.Backward(m, part, doutput, dinput), device.Wait(s.Ready())); err != nil {
 			return err
 		}
 	}

@@ -31,6 +31,9 @@ func (r *Recorder) AllocatesNothing(t *testing.T, name string, call func()) {
 		for _, op := range r.ops {
 			r.Device.Do(op)
 		}
+		if err := r.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
 	})
 	if got != 0 {
 		t.Errorf("%s: the device makes %v allocations a run, want none", name, got)

@@ -117,6 +117,9 @@ func (d *Device) Upload(dst device.Mem, src []byte) { device.CopyIn(dst, src) }
 // Download implements device.Device.
 func (d *Device) Download(dst []byte, src device.Mem) { device.CopyOut(dst, src) }
 
+// Record implements device.Device.
+func (d *Device) Record() device.Event { return nil }
+
 // Synchronize implements device.Device. Operations have finished when they return; what failed in them is reported here.
 func (d *Device) Synchronize() error {
 	err := d.failure

@@ -6,7 +6,7 @@
 // and gradient norms are therefore 0, which is finite.
 //
 // Like a graphics processor the device has a queue: an operation begins when the one before it has ended, whatever its
-// caller does meanwhile, and Synchronize sleeps until the last one ends. Moments are computed, not measured, so that a sleep that
+// caller does meanwhile, and Record and Synchronize sleep until the last one ends. Moments are computed, not measured, so that a sleep that
 // ends late does not make the next operation late.
 package emulated
 
@@ -154,6 +154,12 @@ func (d *Device) Begin(w device.Work) {
 		d.spend(t)
 		d.fixed = true
 	}
+}
+
+// Record implements device.Device: it returns when the moment has come, so that a stage's time shows where the stage is driven.
+func (d *Device) Record() device.Event {
+	_ = d.Synchronize() // it never fails
+	return nil
 }
 
 // Synchronize implements device.Device.

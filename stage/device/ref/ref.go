@@ -55,6 +55,9 @@ func (d *Device) Download(dst []byte, src device.Mem) {
 	device.CopyOut(dst, src)
 }
 
+// Record implements device.Device.
+func (d *Device) Record() device.Event { return nil }
+
 // Synchronize implements device.Device: every operation has finished when it returns.
 func (d *Device) Synchronize() error { return nil }
 

@@ -1,0 +1,250 @@
+package stagetest
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+)
+
+// Late is package ref as a graphics processor would be: its memory is not the host's, and a goroutine runs its queue as late as it may.
+// Nothing runs before somebody waits for an event after it. Host memory of an upload is read then, and that of a download holds
+// guard values until then, so whoever does not wait computes with other bits.
+type Late struct {
+	ref     *ref.Device
+	blocks  map[unsafe.Pointer]device.Mem // of the addresses that Alloc gave out, which nobody can touch
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	changed sync.Cond
+	queue   []task // from number done on
+	handed  uint64 // tasks
+	wanted  uint64 // of them, by those who wait
+	done    uint64
+	failure error
+	closed  bool
+	events  [64]lateEvent
+	next    int
+	unused  map[reflect.Type][]device.Op // to copy operations to
+}
+
+// task is an operation, or bytes that move to device memory or from it.
+type task struct {
+	op       device.Op
+	mem      device.Mem
+	up, down []byte
+}
+
+type lateEvent struct {
+	device *Late
+	after  uint64 // tasks
+}
+
+var _ device.Device = (*Late)(nil)
+
+// NewLate starts a device's queue.
+func NewLate() *Late {
+	d := &Late{ref: ref.New(), blocks: map[unsafe.Pointer]device.Mem{}, unused: map[reflect.Type][]device.Op{}}
+	d.changed.L = &d.mu
+	d.running.Go(d.run)
+	return d
+}
+
+// run runs what somebody waits for.
+func (d *Late) run() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		for d.done == d.wanted {
+			if d.closed {
+				return
+			}
+			d.changed.Wait()
+		}
+		t := d.queue[0]
+		d.mu.Unlock()
+		err := d.execute(t)
+		d.mu.Lock()
+		if d.failure == nil {
+			d.failure = err
+		}
+		if d.done++; t.op != nil {
+			kind := reflect.TypeOf(t.op)
+			d.unused[kind] = append(d.unused[kind], t.op)
+		}
+		d.queue = append(d.queue[:0], d.queue[1:]...)
+		d.changed.Broadcast()
+	}
+}
+
+// execute runs one task. What panics on a device of the host's memory is a failure.
+func (d *Late) execute(t task) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("late device: %v", r)
+		}
+	}()
+	switch {
+	case t.op != nil:
+		d.ref.Do(t.op)
+	case t.up != nil:
+		d.ref.Upload(t.mem, t.up)
+	default:
+		d.ref.Download(t.down, t.mem)
+	}
+	return nil
+}
+
+func (d *Late) hand(t task) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queue, d.handed = append(d.queue, t), d.handed+1
+}
+
+// wait returns when so many tasks have ended.
+func (d *Late) wait(after uint64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wanted = max(d.wanted, after)
+	d.changed.Broadcast()
+	for d.done < after {
+		d.changed.Wait()
+	}
+	return d.failure
+}
+
+// Do implements device.Device.
+func (d *Late) Do(op device.Op) {
+	op.Check()
+	own := d.clone(op)
+	device.Operands(own, func(m *device.Mem) { *m = d.place(*m) })
+	d.hand(task{op: own})
+}
+
+// clone copies an operation to one that has run, if there is one.
+func (d *Late) clone(op device.Op) device.Op {
+	kind := reflect.TypeOf(op)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unused := d.unused[kind]
+	if len(unused) == 0 {
+		return device.Clone(op)
+	}
+	own := unused[len(unused)-1]
+	d.unused[kind] = unused[:len(unused)-1]
+	reflect.ValueOf(own).Elem().Set(reflect.ValueOf(op).Elem())
+	return own
+}
+
+// place is where a device's memory really lies.
+func (d *Late) place(m device.Mem) device.Mem {
+	if !m.Absent() {
+		base, offset := m.Symbol()
+		m.Place(d.blocks[base], offset)
+	}
+	return m
+}
+
+// Wait implements device.Event.
+func (e *lateEvent) Wait() error {
+	e.device.mu.Lock()
+	after := e.after
+	e.device.mu.Unlock()
+	return e.device.wait(after)
+}
+
+// Record implements device.Device.
+func (d *Late) Record() device.Event {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := &d.events[d.next]
+	d.next = (d.next + 1) % len(d.events)
+	*e = lateEvent{d, d.handed}
+	return e
+}
+
+// Synchronize implements device.Device.
+func (d *Late) Synchronize() error {
+	err := d.wait(d.handed)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failure = nil
+	return err
+}
+
+// Upload implements device.Device.
+func (d *Late) Upload(dst device.Mem, src []byte) {
+	if len(src) != dst.Bytes() {
+		panic(fmt.Sprintf("late device: Upload: %d bytes for %d %v", len(src), dst.Len(), dst.Type()))
+	}
+	if len(src) > 0 {
+		d.hand(task{mem: d.place(dst), up: src})
+	}
+}
+
+// Download implements device.Device.
+func (d *Late) Download(dst []byte, src device.Mem) {
+	if len(dst) != src.Bytes() {
+		panic(fmt.Sprintf("late device: Download: %d bytes of %d %v", len(dst), src.Len(), src.Type()))
+	}
+	for i := range dst {
+		dst[i] = guardBytes[i%len(guardBytes)]
+	}
+	d.hand(task{mem: d.place(src), down: dst})
+}
+
+// Name implements device.Device.
+func (d *Late) Name() string { return "late (ref, behind a queue)" }
+
+// Host implements device.Device.
+func (d *Late) Host() bool { return false }
+
+// Alloc implements device.Device.
+func (d *Late) Alloc(t device.Type, n int) (device.Mem, error) {
+	m, err := d.ref.Alloc(t, n)
+	if err != nil {
+		return m, err
+	}
+	at, err := unix.MmapPtr(-1, 0, nil, uintptr(max(m.Bytes(), 1)), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return device.Mem{}, fmt.Errorf("late device: reserve %d bytes of address space: %w", m.Bytes(), err)
+	}
+	d.blocks[at] = m
+	return device.NewMem(at, n, t), nil
+}
+
+// Free implements device.Device: it waits for whoever may use the memory.
+func (d *Late) Free(m device.Mem) {
+	if !m.Absent() {
+		_ = d.wait(d.handed) // a failure is kept for Synchronize
+		if err := d.release(m.Pointer()); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (d *Late) release(at unsafe.Pointer) error {
+	bytes := uintptr(max(d.blocks[at].Bytes(), 1))
+	delete(d.blocks, at)
+	return unix.MunmapPtr(at, bytes)
+}
+
+// Close implements device.Device.
+func (d *Late) Close() error {
+	err := d.Synchronize()
+	d.mu.Lock()
+	d.closed = true
+	d.changed.Broadcast()
+	d.mu.Unlock()
+	d.running.Wait()
+	for at := range d.blocks {
+		err = errors.Join(err, d.release(at))
+	}
+	return err
+}
