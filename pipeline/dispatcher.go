@@ -37,6 +37,7 @@ type cell struct {
 	schedule.Op
 	runner *runner
 	last   bool // of the stage's ops in a batch
+	final  bool // the last backward, or weight half, of the stage before an optimizer step
 	// Of an update: which one of the batch, 0-based, and the older versions of the weights that passes after it still read.
 	update int
 	stash  []int
@@ -55,8 +56,30 @@ func cellsOf(row []schedule.Op, runners map[int]*runner) []cell {
 	}
 	for s := range runners {
 		stashes(cells, s)
+		finals(cells, s)
 	}
 	return cells
+}
+
+// finals finds the ops that make a stage's gradients final.
+func finals(cells []cell, stage int) {
+	last := -1
+	mark := func() {
+		if last >= 0 {
+			cells[last].final = true
+		}
+		last = -1
+	}
+	for i, c := range cells {
+		switch {
+		case c.Stage != stage:
+		case c.Kind == schedule.Update:
+			mark()
+		case c.Kind == schedule.Backward || c.Kind == schedule.BackwardWeight:
+			last = i
+		}
+	}
+	mark()
 }
 
 // stashes numbers the updates of a stage and finds which versions of its weights outlive each.

@@ -4,7 +4,8 @@
 // The parts, from the device up:
 //
 //   - executor: one for each device. A single goroutine, locked to its OS thread, runs closures first in, first out; so whatever
-//     holds per-thread state (an OpenMP team, a CUDA context) sees one caller. Pipelines that share a device share its executor:
+//     holds per-thread state (an OpenMP team, a CUDA context) sees one caller. A device with a queue is given the next ops before one has
+//     ended; a second goroutine waits for the ends. Pipelines that share a device share its executor:
 //     while one waits for a message, another computes.
 //
 //   - dispatcher: the ops of one pipeline on one device, a row of the plan, in the plan's order. An op enters the executor's queue the

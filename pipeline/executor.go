@@ -35,9 +35,9 @@ type executor struct {
 	under  sync.WaitGroup // counts them
 }
 
-// behind is how many passes wait for their end behind the one that is awaited: a device with a queue is given the next ones of its plans
-// before one has ended.
-const behind = 2
+// behind is how many passes wait in a list behind the one that is awaited. The executor has handed over one more when it finds the list
+// full: a device with a queue has at most three.
+const behind = 1
 
 // pass is work that a device with a queue goes on with alone.
 type pass struct {

@@ -173,7 +173,7 @@ func (r *runner) emit(o *issued, since, ready, start, end time.Duration) {
 
 // compute hands an op to the device.
 func (r *runner) compute(o *issued) (err error) {
-	m := stage.Micro{Step: r.step, Index: o.Micro, Weight: r.weights[o.Micro], Version: o.version}
+	m := stage.Micro{Step: r.step, Index: o.Micro, Weight: r.weights[o.Micro], Version: o.version, Last: o.final}
 	switch o.Kind {
 	case schedule.Forward:
 		o.link, o.made, err = r.runForward(m, o.inFlight)

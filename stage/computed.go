@@ -41,6 +41,7 @@ type Computed struct {
 	weightSlots []weightSlot
 	memory      program.Memory // of the pass that runs
 	between     between
+	final       finals
 	staged      staged
 
 	losses     device.Mem  // (targets) of one micro-batch

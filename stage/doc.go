@@ -6,7 +6,7 @@
 //
 //	s.ZeroGradients()
 //	for each op of the plan {
-//		case F: s.Forward(m, input, labels, output)
+//		case F: s.Forward(m, input, labels, output) // output is there when s.Ready() has passed
 //		case B: s.Backward(m, stage.Whole, doutput, dinput)
 //	}
 //	sum, _ := s.SquaredNorm(fromUpstream) // along the pipeline; the total comes back

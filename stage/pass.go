@@ -116,7 +116,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 		}
 		s.weight.busy = true
 	}
-	c.backward(s, part, doutput, dinput)
+	c.backward(s, part, m.Last, doutput, dinput)
 	if err := c.end(); err != nil {
 		return c.fail("backward", m, err)
 	}
@@ -124,13 +124,17 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 }
 
 // backward runs a part of a micro-batch's backward.
-func (c *Computed) backward(s *slot, part Part, doutput, dinput []byte) {
+func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput []byte) {
 	memory, p := c.bind(s), &c.passes.training
 	if s.weight != nil {
 		memory.Kept = s.weight.kept
 	}
+	var final finals
+	if last {
+		final = c.final
+	}
 	if part == Weight {
-		p.Weight.Run(c.dev, memory, c.args(s))
+		p.Weight.Run(c.dev, memory, c.args(s), final.weight...)
 		s.weight.busy, s.weight = false, nil
 	} else {
 		if !c.last {
@@ -143,7 +147,7 @@ func (c *Computed) backward(s *slot, part Part, doutput, dinput []byte) {
 			c.lossWeight += float64(s.micro.Weight)
 		}
 		if part == Whole {
-			p.Whole.Run(c.dev, memory, c.args(s))
+			p.Whole.Run(c.dev, memory, c.args(s), final.whole...)
 		} else {
 			p.Input.Run(c.dev, memory, c.args(s))
 		}

@@ -16,6 +16,8 @@ type Micro struct {
 	// that made them. It is the same in all passes of the micro-batch. Where a plan steps within the batch, Weight is the share
 	// of the samples of one step.
 	Version int
+	// Last says that the micro-batch's backward is the last before a step: it makes gradients final.
+	Last bool
 }
 
 // CountTargets is how many targets in a labels buffer count: those that are not -1.

@@ -44,6 +44,9 @@ func (c *Computed) sumTies() {
 	}
 	c.run(c.between.ties, device.Args{})
 	c.tiesSummed = true
+	if c.final.tied != nil {
+		c.final.tied()
+	}
 }
 
 // addSquares has the squares of the gradients added to a sum, by the programs that run before squares reads it.

@@ -7,6 +7,7 @@ type Program struct {
 	ops     []device.Op
 	patches []patch
 	resolve []func(device.Args)
+	final   map[int]int // by external tensor, the last operation that writes it
 }
 
 // patch is an operand, and the place that it gets in each run.
@@ -35,7 +36,7 @@ func (m *Memory) region(r region) device.Mem {
 
 // program makes the program of a list, without the copies that have nothing to copy.
 func (b *Builder) program(list []entry, homes []home) *Program {
-	p := &Program{}
+	p := &Program{final: map[int]int{}}
 	set := map[int]bool{} // fresh values that an earlier operation has set
 	for _, e := range list {
 		op := device.Clone(e.op)
@@ -61,13 +62,32 @@ func (b *Builder) program(list []entry, homes []home) *Program {
 		if r := device.Resolver(op, fresh); r != nil {
 			p.resolve = append(p.resolve, r)
 		}
+		for _, u := range e.uses {
+			if v := &b.values[u.id]; u.writes && v.external >= 0 {
+				p.final[v.external] = len(p.ops)
+			}
+		}
 		p.ops = append(p.ops, op)
 	}
 	return p
 }
 
-// Run runs the operations on a device.
-func (p *Program) Run(d device.Device, m *Memory, a device.Args) {
+// FinalAfter is the operation after which a bound tensor has its last value of a run; -1: the program does not write it.
+func (p *Program) FinalAfter(external int) (operation int) {
+	if at, ok := p.final[external]; ok {
+		return at
+	}
+	return -1
+}
+
+// Mark is a place in a program.
+type Mark struct {
+	After   int    // an operation; -1: before the first
+	Reached func() // called when the device has been given that operation
+}
+
+// Run runs the operations on a device. Marks are in the order of their operations.
+func (p *Program) Run(d device.Device, m *Memory, a device.Args, marks ...Mark) {
 	for i := range p.patches {
 		x := &p.patches[i]
 		x.operand.Place(m.region(x.region), x.offset)
@@ -75,8 +95,14 @@ func (p *Program) Run(d device.Device, m *Memory, a device.Args) {
 	for _, r := range p.resolve {
 		r(a)
 	}
-	for _, op := range p.ops {
+	for i, op := range p.ops {
+		for ; len(marks) > 0 && marks[0].After < i; marks = marks[1:] {
+			marks[0].Reached()
+		}
 		d.Do(op)
+	}
+	for _, mark := range marks {
+		mark.Reached()
 	}
 }
 
