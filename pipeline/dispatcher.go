@@ -8,7 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/schedule"
-	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage"
 )
 
 // dispatcher runs one pipeline's ops on one device, a row of the plan, batch after batch and in the plan's order. A row has an
@@ -181,7 +181,7 @@ type issued struct {
 }
 
 // endLater ends an op when an event has passed.
-func (d *dispatcher) endLater(event device.Event, o issued) {
+func (d *dispatcher) endLater(event stage.Event, o issued) {
 	d.executor.later(event, func(err error) { d.end(o, err) })
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
-	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage"
 )
 
 // errStopped is what Do returns once the executor has ended.
@@ -41,12 +41,12 @@ const behind = 1
 
 // pass is work that a device with a queue goes on with alone.
 type pass struct {
-	event device.Event
+	event stage.Event
 	end   func(error) // once the event has passed
 }
 
 // later has end called when an event has passed. It waits while too many have not. On the executor.
-func (e *executor) later(event device.Event, end func(error)) {
+func (e *executor) later(event stage.Event, end func(error)) {
 	e.under.Add(1)
 	e.passes <- pass{event, end}
 }

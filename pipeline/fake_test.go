@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/stage"
-	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
@@ -180,7 +179,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 	return nil
 }
 
-func (f *fake) Ready() device.Event { return nil }
+func (f *fake) Ready() stage.Event { return nil }
 
 func (f *fake) Loss() (float64, error) { return f.loss, nil }
 

@@ -65,7 +65,7 @@ func (c *Computed) end() error {
 }
 
 // Ready implements Stage.
-func (c *Computed) Ready() device.Event { return c.ready }
+func (c *Computed) Ready() Event { return c.ready }
 
 // args are the arguments of a micro-batch's passes.
 func (c *Computed) args(s *slot) device.Args {

@@ -77,6 +77,9 @@ type Tie struct {
 	Gradient flat.Vector // of this stage's copy
 }
 
+// Event is when what a stage was asked for has ended; nil: it has.
+type Event = device.Event
+
 // Stage computes a run of consecutive layers of one pipeline. Everything that crosses the seam is bytes in host memory
 // or a flat vector, so that a stage can run in another process.
 //
@@ -95,7 +98,7 @@ type Stage interface {
 	// stage) and writes dinput (nil on the first), but where no stage before it trains anything. Whole or Weight frees its memory.
 	Backward(m Micro, part Part, doutput, dinput []byte) error
 	// Ready is after the last Forward, Backward or Step; nil: it has ended.
-	Ready() device.Event
+	Ready() Event
 	// Loss is the mean loss, in nats per target, of the micro-batches whose backward has run since the last
 	// ZeroGradients; 0 but on the last stage. A loss that is not finite is an error of type *NonFiniteError.
 	Loss() (float64, error)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/avgpipe/avgpipe/stage"
-	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
@@ -26,7 +25,7 @@ func (n nothing) Shape() stage.Shape {
 
 func (nothing) Forward(stage.Micro, []byte, []byte, []byte) error      { return nil }
 func (nothing) Backward(stage.Micro, stage.Part, []byte, []byte) error { return nil }
-func (nothing) Ready() device.Event                                    { return nil }
+func (nothing) Ready() stage.Event                                     { return nil }
 func (nothing) Loss() (float64, error)                                 { return 0, nil }
 func (nothing) SquaredNorm(sum float64) (float64, error)               { return sum, nil }
 func (nothing) Step(stage.Hyper, flat.Vector) error                    { return nil }

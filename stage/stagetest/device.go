@@ -51,7 +51,6 @@ func Device(t *testing.T, open func() device.Device) {
 		{"cross-entropy", crossEntropy},
 		{"cross-entropy shows what is not finite", poison},
 		{"optimizers", optimizers},
-		{"squared norms", squaredNorms},
 		{"LSTM", lstm},
 		{"additive attention", additive},
 		{"additive attention without keys", inattention},

@@ -251,6 +251,7 @@ func (c *comparison) squares(name string, n int) tensor {
 }
 
 func optimizers(c *comparison) {
+	squaredNorms(c)
 	for _, n := range lengths {
 		for _, others := range [][2]tensor{{{name: "neither"}}, {c.out("delta", n)}, {{name: "a copy"}, c.out("copy", n).brain()}} {
 			delta, copied := others[0], others[1]
