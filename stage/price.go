@@ -48,8 +48,9 @@ func (c Config) Bytes() (Bytes, error) {
 	b.Frozen = int64(f32*device.F32.Bytes() + bf16*device.BF16.Bytes())
 	b.Activations = taken(words(floats(p.arena)), 1)
 	if !c.ForwardOnly {
-		b.Gradients = taken(words(length), 1) + int64(device.F64.Bytes())
+		b.Gradients = taken(words(length), 1)
 		b.State = taken(words(length), c.Optimizer.StateVectors())
+		b.Activations += int64(device.F64.Bytes()) // the sum of squared gradients
 		b.Activations += taken(words(p.inFlight(c)), c.Slots) + taken(words(floats(p.training.Kept)), c.WeightSlots)
 	}
 	if c.last() {
