@@ -87,9 +87,9 @@ type Event = device.Event
 // caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order.
 //
 // On a device with a queue, Forward, Backward and Step return before they have ended. What they write is there, and what they read may
-// change, when the event that Ready returns after the call has passed. A forward's input and labels must stay unchanged until its
-// backward has ended so (Weight, when split); what the caller calls next need not wait. The other methods return when they have ended. Up to `slots` micro-batches may be in flight
-// at once (Config); one more is an error, not a wait.
+// change, when the event that Ready then returns has passed; what is called next need not wait. A forward's input and labels must stay
+// unchanged until its backward has ended so (Weight, when split). The other methods return when they have ended. Up to `slots`
+// micro-batches may be in flight at once (Config); one more is an error, not a wait.
 type Stage interface {
 	Shape() Shape
 	// Forward runs micro-batch m. The last stage writes no output: its backward runs the head and the loss against labels.
