@@ -36,12 +36,12 @@ func (c *Computed) OnFinal(f func(t Tensor, ready device.Event)) {
 	}
 	var late []Tensor
 	whole, weight := map[int][]Tensor{}, map[int][]Tensor{}
-	for i, t := range c.tensors {
+	for _, t := range c.tensors {
 		if tied[t.Name] || t.param.Running > 0 {
 			late = append(late, t.Tensor)
 			continue
 		}
-		bound := layer.Parameters + len(c.tensors) + i
+		bound := layer.Parameters + len(c.tensors) + len(c.frozen.tensors) + t.index
 		for p, finals := range map[*program.Program]map[int][]Tensor{c.passes.training.Whole: whole, c.passes.training.Weight: weight} {
 			at := p.FinalAfter(bound) // of the weight half: -1 when the input half writes it
 			finals[at] = append(finals[at], t.Tensor)
