@@ -23,6 +23,8 @@ type Job struct {
 	Optimizer Optimizer `yaml:"optimizer" json:"optimizer" rule:"required"`
 	// How long, and in what portions.
 	Train Train `yaml:"train" json:"train" rule:"required"`
+	// Low-rank adapters (LoRA): what is trained instead of the model's own weights.
+	LoRA LoRA `yaml:"lora" json:"lora"`
 	// Devices that each pipeline is laid over, a stage on each; with `chunks` several. The model has a layer or more for every
 	// stage. `auto`: see `tuning`.
 	Stages Count `yaml:"stages" json:"stages" default:"auto" rule:"min=1 max=1024 word=auto" also:"pipeline_parallel_size pp_size num_stages"`
@@ -250,6 +252,20 @@ type Train struct {
 	EvalEvery int `yaml:"eval_every" json:"eval_every" default:"0" rule:"min=0 max=1e9"`
 	// Held-out samples in an evaluation, always the same ones; all of them when there are fewer.
 	EvalSamples int `yaml:"eval_samples" json:"eval_samples" default:"64" rule:"min=1 max=1048576"`
+}
+
+// LoRA adds a product of two small matrices A and B to linear layers: y = x W + alpha/rank (x A) B (Hu et al. 2021). A and B are trained, with
+// what train.only names; everything else is frozen. An exported model has W + alpha/rank A B. Without the section there are none.
+type LoRA struct {
+	// The linear layers that get one: patterns over their names, which match as those of train.only do, such as `[q_proj, v_proj]`, `[c_attn]` or
+	// `[query, value]`. Those of a transformer's blocks and of heads can be named, unless the weight is tied to an embedding.
+	Targets []string `yaml:"targets" json:"targets,omitempty" rule:"required items=1+" also:"target_modules lora_target_modules"`
+	// Columns of A and rows of B.
+	Rank int `yaml:"rank" json:"rank" default:"8" rule:"min=1 max=65536" also:"r lora_r"`
+	// The product of A and B is multiplied by alpha/rank.
+	Alpha float64 `yaml:"alpha" json:"alpha" default:"16" rule:"above=0" also:"lora_alpha"`
+	// The probability with which an element of x is dropped on its way to A.
+	Dropout float64 `yaml:"dropout" json:"dropout" default:"0" rule:"min=0 below=1" also:"lora_dropout"`
 }
 
 // Averaging says how pipelines share what they learn.

@@ -1,5 +1,6 @@
 // Package export turns the committed center into a model directory that Hugging Face's transformers loads: config.json and
-// model.safetensors in Hugging Face's form, cut into several files with an index beyond MaxFileBytes. It moves bytes and computes nothing, so the daemon can do it.
+// model.safetensors in Hugging Face's form, cut into several files with an index beyond MaxFileBytes. It moves bytes and
+// computes nothing but the sums of weights with their adapters, so the daemon can do it.
 package export
 
 import (
@@ -64,6 +65,9 @@ func Pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, s
 func pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string, limit int64) error {
 	all, err := collect(ctx, store, shards)
 	if err != nil {
+		return err
+	}
+	if err := all.merge(m.Adapted()); err != nil {
 		return err
 	}
 	shapes := make(map[string][]int, len(all.tensors))

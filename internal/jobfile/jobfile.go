@@ -52,4 +52,10 @@ func Train(at *strictyaml.Document, j *job.Job, m *model.Model) *model.Model {
 }
 
 // Training is what a job says about it.
-func Training(j *job.Job) model.Training { return model.Training{Only: j.Train.Only} }
+func Training(j *job.Job) model.Training {
+	t := model.Training{Only: j.Train.Only}
+	if l := j.LoRA; l.Targets != nil {
+		t.LoRA = &model.LoRA{Rank: l.Rank, Alpha: l.Alpha, Dropout: l.Dropout, Targets: l.Targets}
+	}
+	return t
+}

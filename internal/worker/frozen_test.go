@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,4 +116,49 @@ func unpack(t *testing.T, dir string, a control.Assignment, o outcome) {
 	if err := exporttest.Unpack(t.Context(), dir, m, store, digests, control.ModelDir(a.Dir)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Adapters learn over splits, pipelines, precisions and an interruption; and the exported model, which has none, computes what the adapted one
+// does: a job that begins from it has the loss with which this one ended.
+func TestAnExportedModelIsTheBaseWithItsAdapters(t *testing.T) {
+	base := setup(t, 1, 1, func(j *job.Job) { j.Train.Steps, j.Model.Config["tie_word_embeddings"] = 30, false })
+	from := filepath.Join(t.TempDir(), "base")
+	unpack(t, from, base, train(t, base, nil))
+	for _, precision := range []string{"f32", "bf16"} {
+		change := func(j *job.Job) {
+			j.Model, j.Precision, j.Averaging.Pull = job.Model{Family: "gpt2", From: from}, precision, "predicted"
+			j.Optimizer.LearningRate, j.Train.Steps, j.Train.EvalSamples = 1e-2, 40, 20
+			j.LoRA = job.LoRA{Targets: []string{"c_attn", "c_fc", "h.1.*.c_proj", "lm_head"}, Rank: 16, Alpha: 32, Dropout: 0.1}
+		}
+		first := setup(t, 2, 2, change)
+		first.Spec.Job.Data.Files = base.Spec.Job.Data.Files
+		half := train(t, first, stopAfter(5))
+		second := first
+		second.Generation, second.Restore = 2, restoreOf(half)
+		second.Spec.Job.Data.Files = base.Spec.Job.Data.Files
+		o := train(t, second, nil)
+		if o.round != 40 || o.status.Progress.EvalLoss == nil {
+			t.Fatalf("%s: the worker ended at round %d with %v", precision, o.round, o.err)
+		}
+		loss, start := *o.status.Progress.EvalLoss, lossOf(t, from, base, precision)
+		if !(loss < 0.9*start) {
+			t.Errorf("%s: the loss fell from %v to %v, expected a tenth", precision, start, loss)
+		}
+		merged := filepath.Join(t.TempDir(), "merged-"+precision)
+		unpack(t, merged, second, o)
+		bound := map[string]float64{"f32": 1e-4, "bf16": 2e-2}[precision]
+		if got := lossOf(t, merged, base, precision); math.Abs(got-loss) > bound*loss {
+			t.Errorf("%s: the exported model has a loss of %v, the adapted one %v", precision, got, loss)
+		}
+	}
+}
+
+// lossOf is the loss of a model before anything is trained.
+func lossOf(t *testing.T, from string, like control.Assignment, precision string) float64 {
+	t.Helper()
+	a := setup(t, 1, 1, func(j *job.Job) {
+		j.Model, j.Precision, j.Train.Steps, j.Train.EvalSamples = job.Model{Family: "gpt2", From: from}, precision, 1, 20
+	})
+	a.Spec.Job.Data.Files = like.Spec.Job.Data.Files
+	return *train(t, a, nil).status.Progress.InitialLoss
 }

@@ -55,6 +55,8 @@ type Param struct {
 	Running float32
 	// Frozen says that the parameter stays as it is: it has no gradient and no part in the flat vectors of its stage. See Freeze.
 	Frozen bool
+	// Adapter says that the parameter belongs to an Adapter, so that files of the model do not have it.
+	Adapter bool
 }
 
 // Len is the number of elements.

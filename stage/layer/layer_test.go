@@ -26,11 +26,19 @@ func layers() map[string]layer.Layer {
 		"linear":         linear("linear", 12, 7),
 		"linear no bias": layer.Linear{Path: "linear", In: 12, Out: 7},
 		"linear out-in":  layer.Linear{Path: "linear", In: 12, Out: 7, Bias: true, OutIn: true},
-		"norm":           norm("norm"),
-		"gelu":           layer.Activation{Function: device.GELU, Path: "gelu", Width: 12},
-		"attention":      attention(),
-		"mlp":            mlp(),
-		"residual":       layer.NewResidual(linear("linear", 12, 12)),
+		"adapter":        layer.Linear{Path: "linear", In: 12, Out: 7, Bias: true, Adapter: &layer.Adapter{Rank: 3, Scale: 2}},
+		"adapter that drops": layer.Linear{
+			Path: "linear", In: 12, Out: 7, OutIn: true, Adapter: &layer.Adapter{Rank: 5, Scale: 0.5, Rate: 0.3},
+		},
+		"adapters of an mlp": layer.Adapt(mlp(), func(l layer.Linear) layer.Linear {
+			l.Adapter = &layer.Adapter{Rank: 2, Scale: 1}
+			return l
+		}),
+		"norm":      norm("norm"),
+		"gelu":      layer.Activation{Function: device.GELU, Path: "gelu", Width: 12},
+		"attention": attention(),
+		"mlp":       mlp(),
+		"residual":  layer.NewResidual(linear("linear", 12, 12)),
 		"chain of in-place layers": layer.NewChain("chain",
 			linear("a", 12, 8), layer.Activation{Function: device.GELU, Path: "b", Width: 8}, layer.Activation{Function: device.GELU, Path: "c", Width: 8}, linear("d", 8, 12)),
 		"chain that begins and ends in place": layer.NewChain("chain",

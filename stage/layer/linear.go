@@ -13,20 +13,28 @@ type Linear struct {
 	TiedTo string // see Param
 	// Narrow gives y in the type in which products compute; else it is F32.
 	Narrow bool
+	// Adapter adds a low-rank product to y; nil: none.
+	Adapter *Adapter
+
+	factor bool // of an adapter
 }
 
 // Name implements Layer.
 func (l Linear) Name() string { return l.Path }
 
-// Params implements Layer: the weight, then the bias.
+// Params implements Layer: the weight, then the bias, then A and B of the adapter.
 func (l Linear) Params() []Param {
 	shape := []int{l.In, l.Out}
 	if l.OutIn {
 		shape = []int{l.Out, l.In}
 	}
-	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: l.Init, Decay: true, TiedTo: l.TiedTo, Product: true}}
+	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: l.Init, Decay: true, TiedTo: l.TiedTo, Product: true, Adapter: l.factor}}
 	if l.Bias {
 		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Out}})
+	}
+	if l.Adapter != nil {
+		a, b := l.Factors()
+		ps = append(append(ps, a.Params()...), b.Params()...)
 	}
 	return ps
 }
@@ -46,15 +54,27 @@ func (l Linear) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, 
 	return single(l.emit(b, t, in[0]))
 }
 
-// emit is Emit of the one port. dx (R,In) = dy (R,Out) W^T, of x's type; dW += x^T dy, or dy^T x when W is (Out,In); db += the sum of dy over
-// the rows. Where products compute in BF16 they take x and dy so, as PyTorch's autocast does: the units for it want both operands.
+// emit is Emit of the one port.
 func (l Linear) emit(b *Builder, t Tensors, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
-	rows, kind := b.Rows(), x.Type()
-	y = b.Floats(l.Out)
-	if l.Narrow {
-		y = b.Operand(l.Out)
+	if l.Adapter != nil {
+		return l.adapted(b, t, x)
 	}
-	m := device.Product{M: rows, N: l.Out, K: l.In, TransB: l.OutIn}
+	return l.product(b, t, x, device.Mem{})
+}
+
+// product is emit without an adapter; onto is an F32 tensor that y is added to, absent for a new one. dx (R,In) = dy (R,Out) W^T, of x's type; dW += x^T dy, or dy^T x when W is (Out,In); db += the sum of dy over
+// the rows. Where products compute in BF16 they take x and dy so, as PyTorch's autocast does: the units for it want both operands.
+func (l Linear) product(b *Builder, t Tensors, x, onto device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
+	rows, kind := b.Rows(), x.Type()
+	switch {
+	case !onto.Absent():
+		y = onto
+	case l.Narrow:
+		y = b.Operand(l.Out)
+	default:
+		y = b.Floats(l.Out)
+	}
+	m := device.Product{M: rows, N: l.Out, K: l.In, TransB: l.OutIn, Accumulate: !onto.Absent()}
 	if l.Bias {
 		m.Bias = t.Params[1]
 	}

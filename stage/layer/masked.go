@@ -22,17 +22,17 @@ func (l PassMask) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem
 
 // PostNorm is y = norm(x + f(x)) (Vaswani et al. 2017, section 3.1; BERT's blocks), x and y (R,D). f may have a mask behind x.
 type PostNorm struct {
-	f, norm Layer
-	width   int
-	masked  bool
-	params  []Param
+	f      Layer
+	norm   LayerNorm
+	masked bool
+	params []Param
 }
 
 // NewPostNorm makes a branch around f, whose input and output have the shape of the norm's.
 func NewPostNorm(f Layer, norm LayerNorm) *PostNorm {
 	in, _ := f.Ports(Size{B: 1, T: 1})
 	return &PostNorm{
-		f: f, norm: norm, width: norm.Width, masked: len(in) > 1, params: append(f.Params(), norm.Params()...),
+		f: f, norm: norm, masked: len(in) > 1, params: append(f.Params(), norm.Params()...),
 	}
 }
 
@@ -44,11 +44,11 @@ func (l *PostNorm) Params() []Param { return l.params }
 
 // Ports implements Layer.
 func (l *PostNorm) Ports(s Size) (in, out []Port) {
-	in = row("x", s, l.width)
+	in = row("x", s, l.norm.Width)
 	if l.masked {
 		in = append(in, maskPort(s))
 	}
-	return in, row("y", s, l.width)
+	return in, row("y", s, l.norm.Width)
 }
 
 // Emit implements Layer.

@@ -55,6 +55,7 @@ type Model struct {
 	heads      heads
 	window     func(layer int) int // positions that attention in a block looks back over, 0: all; nil: of a family without windows
 	config     map[string]any
+	adapted    []layer.Linear
 }
 
 // family is what a config of one kind means.
@@ -175,10 +176,10 @@ type heads struct {
 	other string   // what the names of a tensor of the other architecture begin with
 }
 
-// StartsFresh reports whether a parameter belongs to a part that a file of another architecture does not have: CheckTensors
+// StartsFresh reports whether a parameter belongs to an adapter, or to a part that a file of another architecture does not have: CheckTensors
 // accepts such a file, and training goes on from it with what the parameter started with.
 func (m *Model) StartsFresh(p layer.Param) bool {
-	return slices.ContainsFunc(m.heads.own, func(head string) bool { return strings.HasPrefix(p.Name, head) })
+	return p.Adapter || slices.ContainsFunc(m.heads.own, func(head string) bool { return strings.HasPrefix(p.Name, head) })
 }
 
 // lacksHead reports whether a file of another architecture has nothing of the part that p belongs to.
@@ -207,7 +208,7 @@ func (m *Model) CheckTensors(tensors map[string][]int) error {
 	params := m.Params()
 	for _, p := range params {
 		name, err := m.find(p, tensors)
-		if err != nil && !m.lacksHead(p, tensors) {
+		if err != nil && !p.Adapter && !m.lacksHead(p, tensors) {
 			return err
 		}
 		used[name] = true

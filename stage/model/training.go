@@ -15,11 +15,25 @@ type Training struct {
 	// Only are patterns over the names of parameters: all that none of them matches are frozen. Nil: none is. A pattern matches a name as
 	// a whole, or what follows any dot of it, as path.Match does; a star also stands for dots.
 	Only []string
+	// LoRA adds adapters to linear layers and freezes everything else that Only does not name. Nil: none.
+	LoRA *LoRA
 }
 
-// Train is the model with the parameters frozen that are not trained.
+// LoRA says which linear layers get an adapter (layer.Adapter).
+type LoRA struct {
+	Rank           int
+	Alpha, Dropout float64
+	Targets        []string // patterns over the names of linear layers, which match as those of Only do
+}
+
+// Train is the model with its adapters, and with the parameters frozen that are not trained.
 func (m *Model) Train(t Training) (*Model, error) {
-	if t.Only == nil {
+	if t.LoRA != nil {
+		var err error
+		if m, err = m.adapt(t.LoRA); err != nil {
+			return nil, err
+		}
+	} else if t.Only == nil {
 		return m, nil
 	}
 	trained := map[string]bool{}
@@ -43,10 +57,57 @@ func (m *Model) Train(t Training) (*Model, error) {
 	out := *m
 	out.Layers = make([]layer.Layer, len(m.Layers))
 	for i, l := range m.Layers {
-		out.Layers[i] = layer.Freeze(l, func(p layer.Param) bool { return trained[originals[p.Name]] })
+		out.Layers[i] = layer.Freeze(l, func(p layer.Param) bool { return p.Adapter || trained[originals[p.Name]] })
 	}
 	return &out, nil
 }
+
+// adapt is the model with adapters.
+func (m *Model) adapt(c *LoRA) (*Model, error) {
+	var names []string
+	ties := map[string]string{}
+	m.each(func(l layer.Linear) layer.Linear {
+		names, ties[l.Path] = append(names, l.Path), l.TiedTo
+		return l
+	})
+	targets := map[string]bool{}
+	for i, pattern := range c.Targets {
+		field := fmt.Sprintf("lora.targets[%d]", i)
+		matched, err := matches(field, pattern, names, "linear layers")
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range matched {
+			if tied := ties[name]; tied != "" {
+				return nil, &FieldError{Field: field, Found: pattern, Allowed: fmt.Sprintf("no layer like %s, whose weight is that of %s: an adapter would change both", name, tied)}
+			}
+			targets[name] = true
+		}
+	}
+	adapter := &layer.Adapter{Rank: c.Rank, Scale: float32(c.Alpha / float64(c.Rank)), Rate: c.Dropout}
+	out := *m
+	out.adapted = nil
+	out.Layers = m.each(func(l layer.Linear) layer.Linear {
+		if targets[l.Path] {
+			l.Adapter = adapter
+			out.adapted = append(out.adapted, l)
+		}
+		return l
+	})
+	return &out, nil
+}
+
+// each is the model's layers with what do makes of each linear one that can have an adapter.
+func (m *Model) each(do func(layer.Linear) layer.Linear) []layer.Layer {
+	layers := make([]layer.Layer, len(m.Layers))
+	for i, l := range m.Layers {
+		layers[i] = layer.Adapt(l, do)
+	}
+	return layers
+}
+
+// Adapted are the linear layers that have an adapter.
+func (m *Model) Adapted() []layer.Linear { return m.adapted }
 
 // trainable are the names of the parameters, those of tied copies included.
 func (m *Model) trainable() (names []string) {
@@ -85,5 +146,11 @@ func closest(pattern string, names []string) string {
 	if slices.ContainsFunc(names, func(name string) bool { return strings.Contains("."+name, "."+pattern+".") }) {
 		return pattern + ".*"
 	}
-	return nearest.Word(pattern, names)
+	ends := slices.Clone(names)
+	for _, name := range names {
+		for _, rest, more := strings.Cut(name, "."); more; _, rest, more = strings.Cut(rest, ".") {
+			ends = append(ends, rest)
+		}
+	}
+	return nearest.Word(pattern, ends)
 }

@@ -3,7 +3,9 @@ package model_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
@@ -139,6 +141,80 @@ func TestPatternsNameParametersByTheirEnds(t *testing.T) {
 		_, err := training(t, "gpt2").Train(model.Training{Only: []string{"*", pattern}})
 		if wrong, ok := errors.AsType[*model.FieldError](err); !ok || wrong.Error() != want {
 			t.Errorf("%s: %v, want %s", pattern, err, want)
+		}
+	}
+}
+
+// targets are linear layers of the families that can have adapters.
+var targets = map[string][]string{
+	"gpt2": {"c_attn", "c_proj", "c_fc"}, "llama": {"q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"},
+	"qwen2": {"k_proj"}, "mistral": {"*_proj"}, "bert": {"query", "value", "dense", "classifier"},
+}
+
+func adapted(t *testing.T, family string, change func(*model.Training)) *model.Model {
+	t.Helper()
+	c := model.Training{LoRA: &model.LoRA{Rank: 3, Alpha: 6, Targets: targets[family]}}
+	if change != nil {
+		change(&c)
+	}
+	config := maps.Clone(halved[family])
+	maps.DeleteFunc(config, func(name string, _ any) bool { return name == "resid_pdrop" })
+	if family != "bert" {
+		config["tie_word_embeddings"] = false
+	} else {
+		config["hidden_dropout_prob"], config["attention_probs_dropout_prob"], config["classifier_dropout"] = 0, 0, 0
+	}
+	m, err := model.Build(family, config)
+	if err == nil {
+		m, err = m.Train(c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Adapters alone are trained, begin without an effect, and get the same gradients in halves and recomputed.
+func TestAdaptersAreWhatIsTrained(t *testing.T) {
+	for family := range targets {
+		m := adapted(t, family, nil)
+		trained := 0
+		for _, p := range m.Params() {
+			if strings.Contains(p.Name, ".lora_") != p.Adapter || p.Adapter == p.Frozen {
+				t.Errorf("%s: %s: of an adapter %t, frozen %t", family, p.Name, p.Adapter, p.Frozen)
+			}
+			if p.Adapter {
+				trained += p.Len()
+			}
+		}
+		if len(m.Adapted()) == 0 || m.Trained() != trained || trained == 0 {
+			t.Errorf("%s: %d layers have adapters; %d of %d values are trained", family, len(m.Adapted()), m.Trained(), m.Weights())
+		}
+		for _, compute := range []device.Type{device.F32, device.BF16} {
+			want := gradientsInParts(t, stage.Config{Model: m, Compute: compute}, stage.Whole)
+			for _, tensor := range stage.Layout(m.Layers, false) { // B is zero, so A has no gradient yet
+				learns := slices.ContainsFunc(want[tensor.Offset:][:tensor.Len()], func(g float32) bool { return g != 0 })
+				if learns != strings.Contains(tensor.Name, "lora_B") {
+					t.Errorf("%s, %v: %s has a gradient: %t", family, compute, tensor.Name, learns)
+				}
+			}
+			for _, recompute := range stage.Recomputes() {
+				c := stage.Config{Model: m, Compute: compute, Recompute: stage.Recompute(recompute)}
+				if got := gradientsInParts(t, c, stage.Input, stage.Weight); !slices.Equal(got, want) {
+					t.Errorf("%s, %v, %s: the gradients of halves differ from those of whole backwards", family, compute, recompute)
+				}
+			}
+		}
+	}
+	if a, b := adapted(t, "gpt2", nil), adapted(t, "gpt2", func(c *model.Training) { c.Only = []string{"bias"} }); b.Trained() <= a.Trained() {
+		t.Error("train.only adds nothing to the adapters")
+	}
+	for pattern, want := range map[string]string{
+		"lm_head": "an adapter would change both", "c_atn": "did you mean c_attn?", "wte": "the model's 9 linear layers",
+	} {
+		_, err := training(t, "gpt2").Train(model.Training{LoRA: &model.LoRA{Rank: 1, Alpha: 1, Targets: []string{pattern}}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", pattern, err, want)
 		}
 	}
 }

@@ -1,0 +1,87 @@
+package layer
+
+import (
+	"math"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// Adapter is a low-rank update of a linear layer (LoRA: Hu et al. 2021, section 4.1): y (R,Out) += Scale (drop(x) A^T) B^T, with A
+// (Rank,In) and B (Out,Rank), which is zero at first.
+type Adapter struct {
+	Rank  int
+	Scale float32 // alpha / rank
+	Rate  float64 // with which elements of x are dropped
+}
+
+// Factors are A and B as layers. Their names are those of Hugging Face's library for adapters.
+func (l Linear) Factors() (a, b Linear) {
+	r := l.Adapter.Rank
+	start := UniformInit(1 / math.Sqrt(float64(l.In))) // as that library's
+	return Linear{Path: l.Path + ".lora_A", In: l.In, Out: r, OutIn: true, Init: start, factor: true},
+		Linear{Path: l.Path + ".lora_B", In: r, Out: l.Out, OutIn: true, factor: true}
+}
+
+// adapted is emit with the adapter. Sums are F32.
+func (l Linear) adapted(b *Builder, t Tensors, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
+	base, scale, rate, name := l, l.Adapter.Scale, l.Adapter.Rate, l.Path+".lora_dropout"
+	base.Adapter, base.Narrow = nil, false
+	down, up := l.Factors()
+	y, backBase := base.product(b, t.take(base), x, device.Mem{})
+	dropping, input := rate > 0 && !b.Evaluating, x
+	if dropping {
+		input = b.drop(x, name, rate, l.In)
+	}
+	u, backDown := down.product(b, t.take(down), input, device.Mem{})
+	b.Do(&device.Scale{X: u, A: scale})
+	_, backUp := up.product(b, t.take(up), u, y)
+	if l.Narrow {
+		y = b.narrow(y)
+	}
+	return y, func(dy device.Mem) device.Mem {
+		du := backUp(dy)
+		b.Do(&device.Scale{X: du, A: scale})
+		dx := backDown(du)
+		if dropping {
+			dx = b.drop(dx, name, rate, l.In)
+		}
+		return b.add(backBase(dy), dx)
+	}
+}
+
+// Adapt is l with what do makes of each of its linear layers that can have an adapter, those within the blocks of transformers included.
+func Adapt(l Layer, do func(Linear) Linear) Layer {
+	switch l := l.(type) {
+	case Linear:
+		return do(l)
+	case *SelfAttention:
+		out := *l
+		out.QKV, out.Project = do(l.QKV), do(l.Project)
+		return &out
+	case *GroupedAttention:
+		out := *l
+		out.Q, out.K, out.V, out.Project = do(l.Q), do(l.K), do(l.V), do(l.Project)
+		return &out
+	case *GatedMLP:
+		out := *l
+		out.Gate, out.Up, out.Down = do(l.Gate), do(l.Up), do(l.Down)
+		return &out
+	case *Chain:
+		layers := make([]Layer, len(l.layers))
+		for i, inner := range l.layers {
+			layers[i] = Adapt(inner, do)
+		}
+		return NewChain(l.name, layers...)
+	case Residual:
+		return NewResidual(Adapt(l.f, do))
+	case *Dropout:
+		return NewDropout(Adapt(l.f, do), l.rate)
+	case PassMask:
+		return PassMask{Adapt(l.Layer, do)}
+	case *PostNorm:
+		return NewPostNorm(Adapt(l.f, do), l.norm)
+	case *First:
+		return NewFirst(Adapt(l.f, do))
+	}
+	return l
+}
