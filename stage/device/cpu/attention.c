@@ -34,7 +34,7 @@ static struct heads group_at(const struct avg_device *d, const struct attention 
         .out = x->out + out, .dout = x->dout ? x->dout + out : NULL,
         .lse = x->lse ? x->lse + (b * x->h + kv * heads) * x->t : NULL, .mask = x->mask ? x->mask + b * x->t : NULL,
         .heads = heads, .t = x->t, .s = x->s, .q_stride = x->q_stride, .kv_stride = x->kv_stride,
-        .out_stride = x->h * x->s, .window = x->window, .bf16 = x->bf16, .paired = d->bf16_pairs && d->kernels->pairs, .bidirectional = x->bidirectional,
+        .out_stride = x->h * x->s, .window = x->window, .bf16 = x->bf16, .paired = d->bf16_pairs, .bidirectional = x->bidirectional,
         .dropout = x->dropout, .first = x->first + (b * x->h + kv * heads) * x->t * x->t,
     };
 }
@@ -50,7 +50,7 @@ static size_t query_rows(const struct attention *x, size_t threads) {
 
 int avg_attention(struct avg_device *d, struct attention x) {
     const size_t heads = x.h / x.kv, groups = x.b * x.kv, rows = query_rows(&x, (size_t)d->threads), parts = (x.t + rows - 1) / rows;
-    const size_t floats = whole_lines(d->kernels->attention_scratch(rows, heads, x.s));
+    const size_t floats = whole_lines(d->kernels->attention_scratch(x.t, rows, heads, x.s));
     if (reserve(d, floats * (size_t)d->threads)) return -1;
 #pragma omp parallel for num_threads(d->threads) schedule(dynamic) if (groups * parts > 1)
     for (size_t i = 0; i < groups * parts; i++) {
@@ -93,7 +93,7 @@ static void backward_together(struct avg_device *d, const struct heads *h, float
 // As many groups as threads run at once, each on one; groups that are left over run one by one on all.
 int avg_attention_backward(struct avg_device *d, struct attention x) {
     const size_t heads = x.h / x.kv, groups = x.b * x.kv, threads = (size_t)d->threads;
-    const size_t floats = whole_lines(d->kernels->attention_backward_scratch(x.s));
+    const size_t floats = whole_lines(d->kernels->attention_backward_scratch(x.t, x.s));
     const size_t sums = whole_lines(d->kernels->attention_sums(x.t, heads, x.s));
     const size_t alone = key_tiles(x.t) == 1 ? groups : groups - groups % threads;
     if (reserve(d, (sums + floats) * threads)) return -1;

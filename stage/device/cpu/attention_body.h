@@ -3,7 +3,7 @@
 // scores again. Included by kernels_body.h only.
 //
 // The operands of the products are packed into rows that are padded with zeros to whole vectors, P = pad(S); scores, and what is
-// transposed, have rows of spread(KEY_TILE). Scores of keys that a query does not see are -infinity.
+// transposed, have rows of columns_of(T). Scores of keys that a query does not see are -infinity.
 
 enum { TILE_ROWS = 6 };
 
@@ -20,6 +20,9 @@ INLINE struct range block_from(size_t from, size_t end) {
 
 // spread is pad to an odd number of cache lines: rows that far apart fall into all sets of a cache.
 INLINE size_t spread(size_t n) { return ((n + 15) / 16 | 1) * 16; }
+
+// columns_of is how long packed rows of a tile's keys are, t being the length of the sequence.
+INLINE size_t columns_of(size_t t) { return spread(key_rows(t)); }
 
 // tile sets (or adds to) c (rows, vectors * WIDTH) the product of a (rows, k), whose element (r, i) lies at
 // r * row_step + i * step, and b (k, vectors * WIDTH). rows, vectors and pairs are constants where it is inlined.
@@ -112,9 +115,10 @@ INLINE void pack(float *packed, const void *x, size_t at, size_t stride, size_t 
         LANES(s, near(x, at + i, stride, bf16); store(packed + i, fetch(x, at + i, part, bf16)););
 }
 
-// pack_columns copies factor * x (T,S), as pack does, to columns of packed (S, KEY_TILE), or x to (S/2, KEY_TILE) of pairs.
-INLINE void pack_columns(float *packed, const void *x, size_t at, size_t stride, size_t t, size_t s, float factor, enum operands kind) {
-    const size_t width = spread(KEY_TILE), columns = kind == PAIRED ? (s + 1) / 2 : s;
+// pack_columns copies factor * x (T,S), as pack does, to columns of packed (S, width), or x to (S/2, width) of pairs.
+INLINE void pack_columns(float *packed, size_t width, const void *x, size_t at, size_t stride, size_t t, size_t s, float factor,
+                         enum operands kind) {
+    const size_t columns = kind == PAIRED ? (s + 1) / 2 : s;
     for (size_t from = 0; from < t; from += WIDTH) {
         const size_t rows = t - from < WIDTH ? t - from : WIDTH;
         LANES(columns, vec block[WIDTH] = {{0}};
@@ -168,14 +172,14 @@ INLINE void unpack(void *x, const float *packed, size_t at, size_t stride, size_
         LANES(s, near(x, at + i, stride, bf16); keep(x, at + i, load(packed + i) * factor, part, bf16););
 }
 
-static size_t attention_scratch(size_t queries, size_t heads, size_t s) {
-    const size_t p = pad(s), width = spread(KEY_TILE);
-    return KEY_TILE * p + (s + ROW_BLOCK + 1) * width + ROW_BLOCK * p + heads * queries * (p + 2);
+static size_t attention_scratch(size_t t, size_t queries, size_t heads, size_t s) {
+    const size_t p = pad(s), width = columns_of(t);
+    return key_rows(t) * p + (s + ROW_BLOCK + 1) * width + ROW_BLOCK * p + heads * queries * (p + 2);
 }
 
-static size_t attention_backward_scratch(size_t s) {
-    const size_t p = pad(s), width = spread(KEY_TILE);
-    return KEY_TILE * p + (2 * s + 3 * ROW_BLOCK + 1) * width + 3 * ROW_BLOCK * p;
+static size_t attention_backward_scratch(size_t t, size_t s) {
+    const size_t p = pad(s), width = columns_of(t);
+    return key_rows(t) * p + (2 * s + 3 * ROW_BLOCK + 1) * width + 3 * ROW_BLOCK * p;
 }
 
 static size_t attention_sums(size_t t, size_t heads, size_t s) { return (heads + 2) * t * pad(s); }
@@ -187,7 +191,7 @@ INLINE const float *hidden(float *bias, const struct heads *h, struct range keys
     return bias;
 }
 
-INLINE enum operands operands_of(const struct heads *h) { return !h->bf16 ? FLOATS : h->paired ? PAIRED : WIDENED; }
+INLINE enum operands operands_of(const struct heads *h) { return !h->bf16 ? FLOATS : HAS_PAIRS && h->paired ? PAIRED : WIDENED; }
 
 // score_scale is what products of queries and keys are multiplied by: keys when they are packed, or scores where the keys stay as they are.
 INLINE float score_scale(const struct heads *h) { return (float)(1 / sqrt((double)h->s)); }
@@ -262,7 +266,7 @@ struct forward {
 // forward_block takes a tile into account for a block of queries. out, top and sum are its sums.
 INLINE void forward_block(const struct heads *h, const struct forward *f, size_t head, struct range block, float *out, float *top,
                           float *sum, enum operands kind) {
-    const size_t s = h->s, p = pad(s), width = spread(KEY_TILE), rows = block.to - block.from;
+    const size_t s = h->s, p = pad(s), width = columns_of(h->t), rows = block.to - block.from;
     const struct range keys = seen_of(h, f->tile, block);
     if (keys.from >= keys.to) return;
     const size_t n = pad(keys.to - keys.from), low = keys.from - f->tile.from;
@@ -284,9 +288,9 @@ INLINE void forward_block(const struct heads *h, const struct forward *f, size_t
 }
 
 INLINE void attention_of(const struct heads *h, struct range queries, float *scratch, enum operands kind) {
-    const size_t t = h->t, s = h->s, p = pad(s), width = spread(KEY_TILE), rows = queries.to - queries.from;
+    const size_t t = h->t, s = h->s, p = pad(s), width = columns_of(t), rows = queries.to - queries.from;
     struct forward f = {.v = scratch};
-    f.k = f.v + KEY_TILE * p;
+    f.k = f.v + key_rows(t) * p;
     f.scores = f.k + s * width;
     f.q = f.scores + ROW_BLOCK * width;
     float *bias = f.q + ROW_BLOCK * p, *out = bias + width, *top = out + h->heads * rows * p, *sum = top + h->heads * rows;
@@ -296,7 +300,7 @@ INLINE void attention_of(const struct heads *h, struct range queries, float *scr
         f.bias = hidden(bias, h, f.tile);
         const size_t keys = f.tile.to - f.tile.from;
         pack_rows(f.v, h->v, f.tile.from * h->kv_stride, h->kv_stride, keys, s, kind);
-        pack_columns(f.k, h->k, f.tile.from * h->kv_stride, h->kv_stride, keys, s, score_scale(h), kind);
+        pack_columns(f.k, width, h->k, f.tile.from * h->kv_stride, h->kv_stride, keys, s, score_scale(h), kind);
         for (size_t head = 0; head < h->heads; head++)
             for (size_t row = 0; row < rows; row += ROW_BLOCK) {
                 const size_t at = head * rows + row, from = queries.from + row;
@@ -312,15 +316,11 @@ INLINE void attention_of(const struct heads *h, struct range queries, float *scr
         }
 }
 
-static void attention_floats(const struct heads *h, struct range queries, float *scratch) { attention_of(h, queries, scratch, FLOATS); }
-static void attention_widened(const struct heads *h, struct range queries, float *scratch) { attention_of(h, queries, scratch, WIDENED); }
-static void attention_paired(const struct heads *h, struct range queries, float *scratch) { attention_of(h, queries, scratch, PAIRED); }
-
 static void attention(const struct heads *h, struct range queries, float *scratch) {
     switch (operands_of(h)) {
-        case FLOATS: attention_floats(h, queries, scratch); break;
-        case WIDENED: attention_widened(h, queries, scratch); break;
-        case PAIRED: attention_paired(h, queries, scratch); break;
+        case FLOATS: attention_of(h, queries, scratch, FLOATS); break;
+        case WIDENED: attention_of(h, queries, scratch, WIDENED); break;
+        case PAIRED: attention_of(h, queries, scratch, PAIRED); break;
     }
 }
 
@@ -339,8 +339,8 @@ INLINE float inner(const void *x, const void *y, size_t at, size_t stride, size_
     return total(sum);
 }
 
-// What one call of the backward works on: a tile of keys, packed, and one block of queries at a time. q and dout are packed for sums over
-// S, query_rows and dout_rows for sums over queries; ds is for sums over queries, ds_rows for sums over keys. They are the same but for pairs.
+// What one call of the backward works on: a tile of keys, packed, and one block of queries at a time. Pairs are packed along what is summed
+// over: q and dout along S, q_pairs, dout_pairs, scores and ds along queries, ds_rows along keys.
 struct backward {
     struct range tile;
     float *k, *kt, *vt, *scores, *ds, *ds_rows, *q, *dout, *q_pairs, *dout_pairs;
@@ -364,7 +364,7 @@ INLINE void pair_rows(float *first, const float *second, size_t n, float *rows, 
 // of the tile's first key. The equations are those of Dao et al. 2022, appendix B.2; with dropout, algorithm 4.
 INLINE void backward_block(const struct heads *h, const struct backward *b, size_t head, struct range block, float *dq, float *dk,
                            float *dv, enum operands kind) {
-    const size_t s = h->s, p = pad(s), width = spread(KEY_TILE), rows = block.to - block.from;
+    const size_t s = h->s, p = pad(s), width = columns_of(h->t), rows = block.to - block.from;
     const struct range keys = seen_of(h, b->tile, block);
     if (keys.from >= keys.to) return;
     const size_t n = pad(keys.to - keys.from), low = keys.from - b->tile.from, count = keys.to - keys.from;
@@ -404,11 +404,11 @@ INLINE void backward_block(const struct heads *h, const struct backward *b, size
 
 INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch,
                                   enum operands kind) {
-    const size_t t = h->t, s = h->s, p = pad(s), width = spread(KEY_TILE);
+    const size_t t = h->t, s = h->s, p = pad(s), width = columns_of(t);
     struct backward b = {.tile = rows_at(key_tile, key_rows(t), t), .k = scratch};
     const size_t keys = b.tile.to - b.tile.from, at = b.tile.from * h->kv_stride;
     if (first_seen(h, query_tiles.from * key_rows(t)) >= b.tile.to) return;
-    b.kt = b.k + KEY_TILE * p;
+    b.kt = b.k + key_rows(t) * p;
     b.vt = b.kt + s * width;
     b.scores = b.vt + s * width;
     b.ds = b.scores + ROW_BLOCK * width;
@@ -420,8 +420,8 @@ INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct
     b.bias = hidden(b.dout_pairs + ROW_BLOCK / 2 * p, h, b.tile);
     float *dk = sums + (h->heads * t + b.tile.from) * p, *dv = dk + t * p;
     pack_rows(b.k, h->k, at, h->kv_stride, keys, s, kind);
-    pack_columns(b.kt, h->k, at, h->kv_stride, keys, s, score_scale(h), kind);
-    pack_columns(b.vt, h->v, at, h->kv_stride, keys, s, 1, kind);
+    pack_columns(b.kt, width, h->k, at, h->kv_stride, keys, s, score_scale(h), kind);
+    pack_columns(b.vt, width, h->v, at, h->kv_stride, keys, s, 1, kind);
     for (size_t tile = query_tiles.from; tile < query_tiles.to; tile++) {
         const struct range queries = rows_at(tile, key_rows(t), t);
         for (size_t head = 0; head < h->heads; head++)
@@ -430,15 +430,11 @@ INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct
     }
 }
 
-static void attention_backward_floats(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) { attention_backward_of(h, key_tile, query_tiles, sums, scratch, FLOATS); }
-static void attention_backward_widened(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) { attention_backward_of(h, key_tile, query_tiles, sums, scratch, WIDENED); }
-static void attention_backward_paired(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) { attention_backward_of(h, key_tile, query_tiles, sums, scratch, PAIRED); }
-
 static void attention_backward(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) {
     switch (operands_of(h)) {
-        case FLOATS: attention_backward_floats(h, key_tile, query_tiles, sums, scratch); break;
-        case WIDENED: attention_backward_widened(h, key_tile, query_tiles, sums, scratch); break;
-        case PAIRED: attention_backward_paired(h, key_tile, query_tiles, sums, scratch); break;
+        case FLOATS: attention_backward_of(h, key_tile, query_tiles, sums, scratch, FLOATS); break;
+        case WIDENED: attention_backward_of(h, key_tile, query_tiles, sums, scratch, WIDENED); break;
+        case PAIRED: attention_backward_of(h, key_tile, query_tiles, sums, scratch, PAIRED); break;
     }
 }
 

@@ -7,15 +7,15 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// bench opens a one-thread device and allocates operands of n elements, none of them zero.
+// bench opens a device and allocates operands of n elements, none of them zero.
 type bench struct {
 	*testing.B
 	d *Device
 }
 
-func newBench(b *testing.B) *bench {
+func newBench(b *testing.B, threads int) *bench {
 	b.Helper()
-	d, err := Open(Config{Threads: 1})
+	d, err := Open(Config{Threads: threads})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func (b *bench) run(name string, bytes int, flops float64, call func()) {
 
 // BenchmarkMatMul has the products of a GPT layer of width 512 on 1024 rows: forward, input gradient, weight gradient.
 func BenchmarkMatMul(b *testing.B) {
-	x := newBench(b)
+	x := newBench(b, 1)
 	for _, m := range []device.Product{
 		{M: 1024, N: 1536, K: 512},
 		{M: 1024, N: 2048, K: 512},
@@ -81,7 +81,7 @@ func BenchmarkMatMul(b *testing.B) {
 // BenchmarkFlat has the vector operations on 16 MiB, beyond the second-level cache.
 func BenchmarkFlat(b *testing.B) {
 	const n = 4 << 20
-	x := newBench(b)
+	x := newBench(b, 1)
 	y, z, w, m, v := x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n)
 	x.d.Do(&device.Mul{Y: v, X: v})
 	adam := device.Adam{LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Correction1: 1, Correction2: 1, GradScale: 1}
@@ -107,7 +107,7 @@ func BenchmarkFlat(b *testing.B) {
 // one; and a copy, which says how fast this memory is. The bytes are those that each must move.
 func BenchmarkUpdate(b *testing.B) {
 	const n = 30 << 20
-	x := newBench(b)
+	x := newBench(b, 1)
 	step := device.AdamStep{P: x.floats(n), G: x.floats(n), M: x.floats(n), V: x.floats(n), Adam: device.Adam{
 		LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, WeightDecay: 0.1, Decoupled: true, Correction1: 1, Correction2: 1, GradScale: 1,
 	}}
@@ -133,7 +133,7 @@ func BenchmarkUpdate(b *testing.B) {
 func BenchmarkLayer(b *testing.B) {
 	const rows, columns, t, vocabulary = 1024, 512, 256, 8192
 	const n = rows * columns
-	x := newBench(b)
+	x := newBench(b, 1)
 	in, out, grad := x.floats(4*n), x.floats(4*n), x.floats(4*n)
 	mean, rstd, weight, bias := x.floats(rows), x.floats(rows), x.floats(columns), x.floats(columns)
 	narrow, other, third := in.Slice(0, n), out.Slice(0, n), grad.Slice(0, n)
@@ -170,23 +170,35 @@ func BenchmarkLayer(b *testing.B) {
 	})
 }
 
-// BenchmarkAttention has 1024 rows of width 512; the flops are those of the causal half, two products forward and five
-// backward.
+// BenchmarkAttention has 1024 rows of width 512, or a sequence of 4096; the flops are those of what is seen, two products forward and
+// five backward.
 func BenchmarkAttention(b *testing.B) {
-	x := newBench(b)
-	for _, s := range []int{32, 64} {
-		for _, t := range []int{64, 128, 256, 512, 1024} {
-			a := device.AttentionShape{B: 1024 / t, T: t, H: 512 / s, S: s}
-			n := a.B * a.T * a.H * a.S
-			q, k, v, dq, dk, dv := x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n)
-			out, dout, saved := x.floats(n), x.floats(n), x.floats(a.Saved())
-			flops := float64(a.B) * float64(a.H) * float64(t) * float64(t+1) * float64(s)
-			x.run(fmt.Sprintf("forward,T=%d,S=%d", t, s), 16*n, 2*flops, func() { x.d.Do(&device.Attention{Out: out, Saved: saved, Q: q, K: k, V: v, AttentionShape: a}) })
-			x.run(fmt.Sprintf("backward,T=%d,S=%d", t, s), 32*n, 5*flops, func() {
-				x.d.Do(&device.AttentionBackward{
-					DQ: dq, DK: dk, DV: dv, DOut: dout, Q: q, K: k, V: v, Out: out, Saved: saved, AttentionShape: a,
-				})
-			})
+	for _, threads := range []int{1, 2} {
+		x := newBench(b, threads)
+		for _, typ := range []device.Type{device.F32, device.BF16} {
+			for _, t := range []int{64, 128, 256, 512, 1024, 4096} {
+				x.attention(fmt.Sprintf("threads=%d,%v,T=%d", threads, typ, t), typ, device.AttentionShape{B: max(1024/t, 1), T: t, H: 8, S: 64})
+			}
+			x.attention(fmt.Sprintf("threads=%d,%v,T=4096,one head", threads, typ), typ, device.AttentionShape{B: 1, T: 4096, H: 1, S: 64})
 		}
 	}
+}
+
+func (b *bench) attention(name string, typ device.Type, a device.AttentionShape) {
+	n := a.B * a.T * a.H * a.S
+	var m [8]device.Mem
+	for i := range m {
+		m[i] = b.alloc(typ, n)
+		b.d.Do(&device.Copy{Y: m[i], X: b.floats(n)})
+	}
+	saved := b.floats(a.Saved())
+	flops := float64(a.B) * float64(a.H) * float64(a.T) * float64(a.T+1) * float64(a.S)
+	b.run("forward,"+name, 4*n*typ.Bytes(), 2*flops, func() {
+		b.d.Do(&device.Attention{Out: m[0], Saved: saved, Q: m[1], K: m[2], V: m[3], AttentionShape: a})
+	})
+	b.run("backward,"+name, 8*n*typ.Bytes(), 5*flops, func() {
+		b.d.Do(&device.AttentionBackward{
+			DQ: m[4], DK: m[5], DV: m[6], DOut: m[7], Q: m[1], K: m[2], V: m[3], Out: m[0], Saved: saved, AttentionShape: a,
+		})
+	})
 }

@@ -63,7 +63,7 @@ struct heads {
     size_t heads, t, s, q_stride, kv_stride, out_stride;
     size_t window;  // keys that a query sees at most; 0: all before it
     int bf16;       // what all are but lse and mask; else float
-    int paired;     // bf16 is multiplied as it is; else widened first
+    int paired;     // bf16 is multiplied in pairs where the kernels have them; else widened first
     int bidirectional;
     struct dropout dropout;  // of probabilities; none when its threshold is 0
     uint64_t first;          // the draw of the first; those of a head are (T,T)
@@ -101,10 +101,9 @@ struct kernels {
     void (*adam)(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
     void (*sgd)(float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);
 
-    int pairs;  // attention takes paired operands
     // Scratch floats of a thread, for so many queries of a group of heads or for a backward; and those for the sums of the group's backward.
-    size_t (*attention_scratch)(size_t queries, size_t heads, size_t s);
-    size_t (*attention_backward_scratch)(size_t s);
+    size_t (*attention_scratch)(size_t t, size_t queries, size_t heads, size_t s);
+    size_t (*attention_backward_scratch)(size_t t, size_t s);
     size_t (*attention_sums)(size_t t, size_t heads, size_t s);
     void (*attention)(const struct heads *h, struct range queries, float *scratch);
     // The first adds to the sums, 0 at first, what tiles of queries have to do with a tile of keys. The second writes the gradients.

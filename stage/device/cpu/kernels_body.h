@@ -317,7 +317,6 @@ const struct kernels TABLE = {
     .layer_norm_backward_weight = layer_norm_backward_weight,
     .adam = adam,
     .sgd = sgd,
-    .pairs = HAS_PAIRS,
     .attention_scratch = attention_scratch,
     .attention_backward_scratch = attention_backward_scratch,
     .attention_sums = attention_sums,

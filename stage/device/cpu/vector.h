@@ -188,7 +188,6 @@ INLINE vec vexp(vec x) {
 
 // Pairs of bf16: a vector of WIDTH pairs, each in the place of a float. For instruction sets that do not have them these are never called.
 #ifdef HAS_PAIRS
-
 // get_pairs are pairs i to i + WIDTH of a row of s elements. Beyond its end they are 0.
 INLINE vec get_pairs(const uint16_t *row, size_t i, size_t s) {
     const size_t left = s - 2 * i;

@@ -9,7 +9,7 @@ import (
 
 // BenchmarkConvolution has the convolutions of a ResNet for CIFAR-10 and of ResNet-50.
 func BenchmarkConvolution(b *testing.B) {
-	d := newBench(b)
+	d := newBench(b, 1)
 	for _, c := range []device.ConvolutionShape{
 		{B: 32, Height: 32, Width: 32, In: 3, Out: 16, Kernel: 3, Stride: 1, Padding: 1},
 		{B: 32, Height: 32, Width: 32, In: 16, Out: 16, Kernel: 3, Stride: 1, Padding: 1},
@@ -34,7 +34,7 @@ func BenchmarkConvolution(b *testing.B) {
 func BenchmarkImages(b *testing.B) {
 	const samples, pixels, channels = 32, 32 * 32, 16
 	const n = samples * pixels * channels
-	d := newBench(b)
+	d := newBench(b, 1)
 	x, y, z, skip := d.floats(n), d.floats(n), d.floats(n), d.floats(n)
 	mean, variance, weight, sums := d.floats(channels), d.floats(channels), d.floats(channels), d.floats(2*channels)
 	norm := device.GroupShape{B: 1, P: samples * pixels, C: channels, Groups: channels, Epsilon: 1e-5, ReLU: true}
