@@ -203,16 +203,18 @@ func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
 	return m, nil
 }
 
-func (n *node) Log(_ context.Context, ref string, r api.LogRequest) (server.LogReader, error) {
+func (n *node) Log(ctx context.Context, ref string, r api.LogRequest) (server.LogReader, error) {
 	j, err := n.find(ref)
 	if err != nil {
 		return nil, err
 	}
-	reader, err := agent.OpenLog(control.LogPath(agent.JobDir(n.config.StateDir, j.ID)), r)
+	reader, err := patiently(ctx, j.ID, func() (*agent.LogReader, error) {
+		return agent.OpenLog(control.LogPath(agent.JobDir(n.config.StateDir, j.ID)), r)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
 	}
-	return reader, nil
+	return &patientLog{LogReader: reader, job: j.ID}, nil
 }
 
 func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {

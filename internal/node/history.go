@@ -19,7 +19,11 @@ func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (a
 	if err != nil {
 		return api.History{}, err
 	}
-	records, damaged, err := history.Read(control.HistoryPath(agent.JobDir(n.config.StateDir, j.ID)))
+	damaged := 0
+	records, err := patiently(ctx, j.ID, func() (all []history.Record, err error) {
+		all, damaged, err = history.Read(control.HistoryPath(agent.JobDir(n.config.StateDir, j.ID)))
+		return all, err
+	})
 	if err != nil {
 		return api.History{}, fmt.Errorf("history of job %s: %w", j.ID, err)
 	}

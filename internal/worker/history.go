@@ -16,7 +16,7 @@ import (
 )
 
 // stepHistory joins what the pipelines report of a step into one record of the job's history. Its methods may be called
-// concurrently and return without waiting for the disk, durable excepted.
+// concurrently; durable and sync alone wait for the disk.
 type stepHistory struct {
 	file       *history.Writer // nil: the file cannot be used, which was said
 	end        func()          // stops writing and waits for it
@@ -125,8 +125,15 @@ func (h *stepHistory) durable(round uint64, now time.Time) {
 		delete(h.commits, round)
 	}
 	h.mu.Unlock()
-	if whole && h.file != nil {
-		h.file.Append(history.Mark(history.Commit, round*h.tau, round, h.generation, now))
+	if whole {
+		h.append(history.Mark(history.Commit, round*h.tau, round, h.generation, now))
+		h.sync()
+	}
+}
+
+// sync waits until what was recorded is on the disk.
+func (h *stepHistory) sync() {
+	if h.file != nil {
 		h.file.Sync()
 	}
 }

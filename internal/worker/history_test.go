@@ -90,6 +90,25 @@ func TestHistoryGoesOnFromTheRoundThatIsResumed(t *testing.T) {
 	}
 }
 
+// A job may be done as soon as its worker has finished: the history says all by then.
+func TestTheHistoryIsWholeOnceTrainingHasFinished(t *testing.T) {
+	a := setup(t, 2, 2, func(j *job.Job) { j.Train.EvalEvery = 2 })
+	train(t, a, func(tr *trainer) {
+		last := control.Event{}
+		for last.Kind != control.Finished {
+			events, err := tr.events.After(t.Context(), last.Seq)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = events[len(events)-1]
+		}
+		got := recorded(t, a)
+		if n, r := len(got[history.Step]), rounds(got[history.Evaluation]); n != 8 || !slices.Equal(r, []uint64{0, 2, 4, 6, 8}) {
+			t.Errorf("%d steps and evaluations of rounds %v are recorded", n, r)
+		}
+	})
+}
+
 // A history that cannot be written is a warning in the log, and nothing else changes.
 func TestTrainingDoesNotDependOnItsHistory(t *testing.T) {
 	a := setup(t, 1, 1, nil)
