@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -49,9 +48,9 @@ func (a *act) setRunning(ctx context.Context) (func(*observed), error) {
 func (a *act) abort(ctx context.Context) (func(*observed), error) {
 	a.Say(a.ID, "ending the worker", zap.String("reason", a.decision.reason))
 	var errs []error
-	for _, p := range a.living() {
-		if err := a.at(p.Node).Stop(ctx, p); err != nil {
-			errs = append(errs, fmt.Errorf("end the worker: %w", err))
+	for _, w := range a.living() {
+		if err := a.at(w.process).Stop(ctx, w.process); err != nil {
+			errs = append(errs, fmt.Errorf("end the worker%s: %w", a.of(w), err))
 		}
 	}
 	return nil, errors.Join(errs...)
@@ -61,12 +60,12 @@ func (a *act) abort(ctx context.Context) (func(*observed), error) {
 func (a *act) kill(ctx context.Context) (func(*observed), error) {
 	what, all := "killing the worker", a.living()
 	if a.choice == killTune {
-		what, all = "ending the tuning", []agent.Process{a.tuning.process}
+		what, all = "ending the tuning", []*worker{{process: a.tuning.process}}
 	}
 	var errs []error
-	for _, p := range all {
-		a.Say(a.ID, what, zap.Int("process", p.ID.PID), zap.String("reason", a.decision.reason))
-		errs = append(errs, a.at(p.Node).Kill(ctx, p))
+	for _, w := range all {
+		a.Say(a.ID, what, zap.Int("process", w.process.ID.PID), zap.String("reason", a.decision.reason))
+		errs = append(errs, a.at(w.process).Kill(ctx, w.process))
 	}
 	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, errors.Join(errs...) // normally their end is seen before that
 }
@@ -112,9 +111,8 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 
 // finalStatus asks the living workers once more and keeps what they say for after a restart; nil where none has said anything.
 func (a *act) finalStatus(ctx context.Context) *control.Status {
-	for i := range a.workers {
-		w := &a.workers[i]
-		if s, err := a.at(w.process.Node).Status(ctx, w.process); err == nil && s.Generation == a.Generation {
+	for _, w := range a.workers {
+		if s, err := a.at(w.process).Status(ctx, w.process); err == nil && s.Generation == a.Generation {
 			w.status = &s
 		}
 	}

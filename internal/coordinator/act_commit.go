@@ -26,26 +26,32 @@ func (a *act) beginCommit(ctx context.Context) (func(*observed), error) {
 func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 	d := a.decision
 	request := control.CommitRequest{Generation: a.Generation, Round: d.round, Stop: d.stop}
-	for i := range a.workers {
-		w := &a.workers[i]
+	for i, w := range a.workers {
 		if w.accepted == d.round && !d.stop {
 			continue // before another one could not be asked
 		}
-		answer, err := a.at(w.process.Node).Commit(ctx, w.process, request)
+		answer, err := a.at(w.process).Commit(ctx, w.process, request)
 		if err != nil {
-			return func(o *observed) { o.accept(d.round, i) }, fmt.Errorf("commit round %d%s: %w", d.round, a.of(w), err)
+			return func(o *observed) { accept(o.workers[:i], d.round) }, fmt.Errorf("commit round %d%s: %w", d.round, a.of(w), err)
 		}
 		if !answer.Accepted {
 			return func(o *observed) { o.refused[d.round] = max(answer.Earliest, 1) }, nil
 		}
 	}
 	return func(o *observed) {
-		o.accept(d.round, len(o.workers))
+		accept(o.workers, d.round)
 		o.posted, o.reached = d.round, time.Time{}
 		if d.stop {
 			o.stopAt = d.round
 		}
 	}, nil
+}
+
+// accept notes that workers have accepted to commit a round.
+func accept(workers []*worker, round uint64) {
+	for _, w := range workers {
+		w.accepted = round
+	}
 }
 
 // dropCommit gives up the commit in flight.

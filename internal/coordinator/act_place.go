@@ -28,7 +28,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, err
 	}
 	// The directory is made after its rounds were found: it may be on a mount that is late.
-	if err := a.record(ctx, a.Job, a.taking.nodes(), a.hadWorkers()); err != nil {
+	if err := a.Record(ctx, a.ID, a.taking.nodes()...); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	a.collect(ctx, math.MaxUint64) // nothing is being committed
@@ -49,21 +49,24 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	a.Say(a.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
 	g := newGeneration()
 	for _, node := range a.taking.nodes() {
-		var p agent.Process
-		if p, err = a.at(node).Start(ctx, a.assignment(result.Generation, plan, node, from)); err != nil {
-			o := obstacle.Of(err)
-			g.workers = append(g.workers, worker{
-				process: agent.Process{Job: a.ID, Node: node}, phase: exited, ended: time.Now(), cause: err.Error(), obstacle: o, died: o == nil,
-			})
-			break // those that were started are ended like any whose peer is gone
+		w := &worker{process: agent.Process{Job: a.ID, Node: node}, phase: loading}
+		g.workers = append(g.workers, w)
+		p, startErr := a.at(w.process).Start(ctx, a.assignment(result.Generation, plan, node, from))
+		if err = startErr; err != nil { // those that were started are ended like any whose peer is gone
+			w.phase, w.ended, w.cause, w.obstacle = exited, time.Now(), err.Error(), obstacle.Of(err)
+			w.died = w.obstacle == nil
+			break
 		}
-		g.workers = append(g.workers, worker{process: p, phase: loading})
+		w.process = p
 	}
 	return func(o *observed) {
+		if !g.lives() {
+			g.status = o.status
+		}
 		o.generation = g
 		o.settle(time.Now()) // where none was started
-		for _, p := range g.living() {
-			a.follow(p)
+		for _, w := range g.living() {
+			a.follow(w.process)
 		}
 	}, err
 }
@@ -80,21 +83,17 @@ func (a *act) assignment(generation uint64, plan schedule.Plan, node string, fro
 	}
 }
 
-// Record brings the copies of a job up to date.
-func (c *Coordinator) Record(ctx context.Context, id string) error {
-	j, err := c.raft.State().Job(id)
+// Record brings the copies of a job up to date: here, where it is placed and where it is about to be.
+func (c *Coordinator) Record(ctx context.Context, id string, next ...string) error {
+	state := c.raft.State()
+	j, err := state.Job(id)
 	if err != nil {
 		return err
 	}
-	return c.record(ctx, j, nodesOf(j), c.hadWorkers())
+	hadWorker := func(j *cluster.Job) bool { return j.Generation > 0 }
+	return c.record(ctx, j, append(next, nodesOf(j)...), slices.ContainsFunc(state.Jobs(), hadWorker))
 }
 
-// hadWorkers reports whether any job has had one.
-func (c *Coordinator) hadWorkers() bool {
-	return slices.ContainsFunc(c.raft.State().Jobs(), func(j *cluster.Job) bool { return j.Generation > 0 })
-}
-
-// record brings the copies up to date that are here and where a job is placed.
 func (c *Coordinator) record(ctx context.Context, j *cluster.Job, where []string, started bool) error {
 	for i, n := range c.config.Nodes {
 		if i > 0 && !slices.Contains(where, n.Name) {

@@ -200,9 +200,9 @@ func (c *Coordinator) ask(ctx context.Context, do func()) error {
 	}
 }
 
-// at is the agent of a node. No process is of a node that nobody knows, so any agent says that there is none.
-func (c *Coordinator) at(node string) agent.Agent {
-	i := slices.IndexFunc(c.config.Nodes, func(n Node) bool { return n.Name == node })
+// at is the agent of a process. Of one on a node that nobody knows, any agent says that there is none.
+func (c *Coordinator) at(p agent.Process) agent.Agent {
+	i := slices.IndexFunc(c.config.Nodes, func(n Node) bool { return n.Name == p.Node })
 	return c.config.Nodes[max(i, 0)].Agent
 }
 
@@ -232,7 +232,7 @@ func (c *Coordinator) start(job string, act bool, do func(ctx context.Context) (
 // follow passes the events of a process on until it has ended.
 func (c *Coordinator) follow(p agent.Process) {
 	c.tasks.Go(func() {
-		err := c.at(p.Node).Events(c.background, p, func(e agent.Event) { c.call(func() { c.observe(e) }) })
+		err := c.at(p).Events(c.background, p, func(e agent.Event) { c.call(func() { c.observe(e) }) })
 		if err != nil && c.background.Err() == nil {
 			c.log.Error("a process is not watched any more", zap.Stringer("process", p), zap.Error(err))
 		}
@@ -284,9 +284,9 @@ func (c *Coordinator) adopt(j *cluster.Job, running []agent.Running) {
 	o := c.job(j.ID)
 	o.generation = newGeneration()
 	for _, node := range nodesOf(j) {
-		w := worker{process: agent.Process{Job: j.ID, Node: node}, phase: exited, cause: "the daemon was restarted and found no worker"}
+		w := &worker{process: agent.Process{Job: j.ID, Node: node}, phase: exited, cause: "the daemon was restarted and found no worker"}
 		if i := slices.IndexFunc(running, func(r agent.Running) bool { return r.Process.Node == node }); i >= 0 {
-			w = worker{process: running[i].Process, phase: loading}
+			w = &worker{process: running[i].Process, phase: loading}
 		}
 		o.workers = append(o.workers, w)
 	}

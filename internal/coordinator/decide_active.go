@@ -19,8 +19,8 @@ func decideActive(w snapshot, j *observed) decision {
 	if gone := j.gone(); gone != nil {
 		return dismiss(w, j, fmt.Sprintf("the worker%s is gone: %s", j.of(gone), gone.cause))
 	}
-	for i := range j.workers {
-		if at := &j.workers[i]; at.silent > w.limits.ResponseTimeout && at.polls >= leastPolls {
+	for _, at := range j.workers {
+		if at.silent > w.limits.ResponseTimeout && at.polls >= leastPolls {
 			return decision{choice: killWorkers, reason: fmt.Sprintf("the worker%s has not answered for %v, %d times in a row",
 				j.of(at), at.silent.Round(time.Second), at.polls)}
 		}
@@ -49,8 +49,8 @@ func decideLoading(w snapshot, j *observed) decision {
 	if why := stopReason(w, j); why != "" {
 		return decision{choice: killWorkers, reason: why + " before training began"} // nothing to save
 	}
-	for i := range j.workers {
-		if at := &j.workers[i]; at.phase == loading && at.stalled > loadFactor*w.limits.ResponseTimeout {
+	for _, at := range j.workers {
+		if at.phase == loading && at.stalled > loadFactor*w.limits.ResponseTimeout {
 			return decision{choice: killWorkers, reason: fmt.Sprintf("loading%s has made no progress for %v", j.of(at), at.stalled.Round(time.Second))}
 		}
 	}

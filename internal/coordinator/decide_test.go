@@ -80,7 +80,7 @@ func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 	}
 	j := w.jobs[at]
 	for _, a := range args[1:] {
-		if !editReplicated(t, j, a) && !editTuning(t, j, a) && !editObserved(t, w, j, a) && !observe(t, w, j, &j.workers[0], a) {
+		if !editReplicated(t, j, a) && !editTuning(t, j, a) && !editObserved(t, w, j, a) && !observe(t, w, j, j.workers[0], a) {
 			t.Fatalf("job: unknown key %s", a.Key)
 		}
 	}
@@ -88,18 +88,18 @@ func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 }
 
 // newWorker is one that was not started.
-func newWorker(node string) worker {
-	return worker{process: agent.Process{Node: node}, status: &control.Status{Final: 100}}
+func newWorker(node string) *worker {
+	return &worker{process: agent.Process{Node: node}, status: &control.Status{Final: 100}}
 }
 
 func editWorker(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 	j := w.jobs[slices.IndexFunc(w.jobs, func(j *observed) bool { return j.ID == args[0].Key })]
-	at := slices.IndexFunc(j.workers, func(w worker) bool { return w.process.Node == args[1].Key })
+	at := slices.IndexFunc(j.workers, func(w *worker) bool { return w.process.Node == args[1].Key })
 	if at < 0 {
 		j.workers, at = append(j.workers, newWorker(args[1].Key)), len(j.workers)
 	}
 	for _, a := range args[2:] {
-		if !observe(t, w, j, &j.workers[at], a) {
+		if !observe(t, w, j, j.workers[at], a) {
 			t.Fatalf("worker: unknown key %s", a.Key)
 		}
 	}

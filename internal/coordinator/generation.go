@@ -14,7 +14,7 @@ import (
 // generation is what was seen of one placement of a job: a worker on each of its nodes, which train and end together, and what they have
 // done together.
 type generation struct {
-	workers []worker        // in the order of their first stages; none: none was started here
+	workers []*worker       // in the order of their first stages; none: none was started here
 	status  *control.Status // of all of them (joined); nil: none has said anything yet
 
 	abortedAt time.Time // when they were told to end
@@ -49,17 +49,21 @@ type sighting struct {
 const speedWindow = 5 * time.Second
 
 // newGeneration begins the account of workers.
-func newGeneration(workers ...worker) generation {
+func newGeneration(workers ...*worker) generation {
 	return generation{workers: workers, shards: map[uint64]map[int]stored{}, refused: map[uint64]uint64{}}
 }
 
 // find returns the worker that a process is; nil: it is none of this generation.
 func (g *generation) find(p agent.Process) *worker {
-	i := slices.IndexFunc(g.workers, func(w worker) bool { return w.process == p })
-	if i < 0 {
-		return nil
+	for _, w := range g.with(func(w *worker) bool { return w.process == p }) {
+		return w
 	}
-	return &g.workers[i]
+	return nil
+}
+
+// with are the workers of which something holds.
+func (g *generation) with(holds func(*worker) bool) []*worker {
+	return slices.DeleteFunc(slices.Clone(g.workers), func(w *worker) bool { return !holds(w) })
 }
 
 // phase is that of the worker that is the least far.
@@ -67,38 +71,25 @@ func (g *generation) phase() phase { return g.least().phase }
 
 // least is the worker that is the least far.
 func (g *generation) least() *worker {
-	least := &worker{}
-	for i := range g.workers {
-		if w := &g.workers[i]; i == 0 || w.phase < least.phase {
-			least = w
-		}
+	if len(g.workers) == 0 {
+		return &worker{}
 	}
-	return least
+	return slices.MinFunc(g.workers, func(a, b *worker) int { return cmp.Compare(a.phase, b.phase) })
 }
 
 // lives reports whether there is a worker that has not ended.
 func (g *generation) lives() bool { return g.least().lives() }
 
-// living are the processes of the workers that have not ended.
-func (g *generation) living() (all []agent.Process) {
-	for i := range g.workers {
-		if w := &g.workers[i]; w.lives() {
-			all = append(all, w.process)
-		}
-	}
-	return all
-}
+// living are the workers that have not ended.
+func (g *generation) living() []*worker { return g.with((*worker).lives) }
 
 // gone is the worker whose end says most of why the generation cannot go on; nil while all live.
 func (g *generation) gone() *worker {
-	var gone *worker
-	for i := range g.workers {
-		w := &g.workers[i]
-		if w.phase == exited && (gone == nil || cmp.Or(w.telling()-gone.telling(), gone.ended.Compare(w.ended)) > 0) {
-			gone = w
-		}
+	gone := g.with(func(w *worker) bool { return w.phase == exited })
+	if len(gone) == 0 {
+		return nil
 	}
-	return gone
+	return slices.MinFunc(gone, func(a, b *worker) int { return cmp.Or(b.telling()-a.telling(), a.ended.Compare(b.ended)) })
 }
 
 // of says which worker is meant, for people.
@@ -112,17 +103,8 @@ func (g *generation) of(w *worker) string {
 // abort notes that all workers were told to end.
 func (g *generation) abort(now time.Time) {
 	g.abortedAt = now
-	for i := range g.workers {
-		if w := &g.workers[i]; w.lives() {
-			w.phase = aborted
-		}
-	}
-}
-
-// accept notes that the first n workers have accepted to commit a round.
-func (g *generation) accept(round uint64, n int) {
-	for i := range n {
-		g.workers[i].accepted = round
+	for _, w := range g.living() {
+		w.phase = aborted
 	}
 }
 
@@ -138,7 +120,10 @@ func (o *observed) take(w *worker, e agent.Event, now time.Time) {
 		w.takeStatus(e.Status)
 		o.takeProgress(now)
 	case e.Worker != nil && e.Worker.Shard != nil:
-		o.takeShard(e.Worker.Round, stored{*e.Worker.Shard, w.process.Node})
+		if o.shards[e.Worker.Round] == nil {
+			o.shards[e.Worker.Round] = map[int]stored{}
+		}
+		o.shards[e.Worker.Round][e.Worker.Shard.Stage] = stored{*e.Worker.Shard, w.process.Node}
 	case e.Worker != nil:
 		w.takeEvent(e.Worker)
 		o.status = joined(o.workers)
@@ -163,13 +148,6 @@ func (o *observed) takeProgress(now time.Time) {
 	}
 }
 
-func (g *generation) takeShard(round uint64, s stored) {
-	if g.shards[round] == nil {
-		g.shards[round] = map[int]stored{}
-	}
-	g.shards[round][s.Stage] = s
-}
-
 // settle notes why the generation has ended, once its last worker has.
 func (o *observed) settle(now time.Time) {
 	if o.lives() {
@@ -192,12 +170,12 @@ func (o *observed) settle(now time.Time) {
 
 // joined is what the workers of a job say together; nil while none has said anything. The job is where the slowest of them is. What is
 // known of the job as a whole, such as its loss, the worker says that has the last stage.
-func joined(workers []worker) *control.Status {
-	said := slices.DeleteFunc(slices.Clone(workers), func(w worker) bool { return w.status == nil })
+func joined(workers []*worker) *control.Status {
+	said := slices.DeleteFunc(slices.Clone(workers), func(w *worker) bool { return w.status == nil })
 	if len(said) == 0 {
 		return nil
 	}
-	out := *slices.MaxFunc(said, func(a, b worker) int { return cmp.Compare(a.lastStage(), b.lastStage()) }).status
+	out := *slices.MaxFunc(said, func(a, b *worker) int { return cmp.Compare(a.lastStage(), b.lastStage()) }).status
 	p := &out.Progress
 	p.StageStatus, p.LinkStatus = nil, nil
 	for _, w := range said {
@@ -214,7 +192,7 @@ func joined(workers []worker) *control.Status {
 // forget drops what was reported of the commit of a round.
 func (g *generation) forget(round uint64) {
 	delete(g.shards, round)
-	g.accept(0, len(g.workers))
+	accept(g.workers, 0)
 	if g.posted == round {
 		g.posted, g.reached = 0, time.Time{}
 	}
@@ -267,8 +245,8 @@ func (g *generation) complete() bool {
 
 // loadingFor is how long the slowest worker has loaded.
 func (g *generation) loadingFor() (longest time.Duration) {
-	for i := range g.workers {
-		longest = max(longest, g.workers[i].loadingFor)
+	for _, w := range g.workers {
+		longest = max(longest, w.loadingFor)
 	}
 	return longest
 }

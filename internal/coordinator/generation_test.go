@@ -28,7 +28,7 @@ func TestAGenerationEndsForWhatTellsMost(t *testing.T) {
 		"what would last": {first: link, second: &control.Event{Kind: control.FailedNow, Error: "NaN", Permanent: true}, cause: "b: NaN", deaths: 1, permanent: true},
 	} {
 		a, b := agent.Process{Node: "a"}, agent.Process{Node: "b"}
-		o := &observed{generation: newGeneration(worker{process: a, phase: training}, worker{process: b, phase: training})}
+		o := &observed{generation: newGeneration(&worker{process: a, phase: training}, &worker{process: b, phase: training})}
 		see := func(p agent.Process, failure *control.Event, seconds int64, code int) {
 			if failure != nil {
 				o.take(o.find(p), agent.Event{Worker: failure}, time.Unix(seconds, 0))
@@ -63,10 +63,10 @@ func TestAJobIsWhereItsSlowestWorkerIs(t *testing.T) {
 			StageStatus: []api.StageStatus{{Stage: stage}}, LinkStatus: []api.LinkStatus{{Link: stage}},
 		}}
 	}
-	if s := joined([]worker{{}, {}}); s != nil {
+	if s := joined([]*worker{{}, {}}); s != nil {
 		t.Errorf("nobody has said anything, together %+v", s)
 	}
-	s := joined([]worker{{status: said(1, 12, &loss)}, {status: said(0, 10, nil), final: 40}, {}})
+	s := joined([]*worker{{status: said(1, 12, &loss)}, {status: said(0, 10, nil), final: 40}, {}})
 	p := s.Progress
 	if p.Round != 10 || p.Step != 20 || p.SamplesSeen != 80 || p.Loss != &loss || s.Final != 40 || s.NextCommit != 13 {
 		t.Errorf("together %+v", s)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -94,7 +95,7 @@ func (o *observed) waits() bool {
 func (a *act) probe(ctx context.Context) (func(*observed), error) {
 	ctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
-	err := a.at(a.hold.node).Passed(ctx, a.hold.obstacle)
+	err := a.at(agent.Process{Node: a.hold.node}).Passed(ctx, a.hold.obstacle)
 	return func(o *observed) {
 		if o.hold != a.hold {
 			return // somebody has resumed the job meanwhile

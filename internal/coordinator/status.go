@@ -140,8 +140,8 @@ func (c *Coordinator) publish(free int) {
 			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Waits: o.waits(), Drift: o.drift.Now,
 			Trains: o.phase() == training || o.phase() == finished, Finished: o.phase() == finished,
 		}
-		for _, p := range o.living() {
-			v.Nodes = append(v.Nodes, p.Node)
+		for _, w := range o.living() {
+			v.Nodes = append(v.Nodes, w.process.Node)
 		}
 		if o.tuning != nil {
 			v.Tuning = o.tuning.show()

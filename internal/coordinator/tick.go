@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -87,7 +86,11 @@ func (c *Coordinator) forget(state *cluster.State) {
 func (c *Coordinator) begin(o *observed, d decision, free map[string][]int) map[string][]int {
 	o.acting, o.choice = true, d.choice
 	a := act{Coordinator: c, observed: *o, decision: d}
-	a.workers = slices.Clone(o.workers)
+	a.workers = make([]*worker, len(o.workers))
+	for i, w := range o.workers {
+		own := *w
+		a.workers[i] = &own
+	}
 	switch d.choice { // what is known of processes is noted now: their end may be seen before that of the act
 	case place:
 		a.taking = c.choosePlaces(o, free)
