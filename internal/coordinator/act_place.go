@@ -91,7 +91,7 @@ func (c *Coordinator) Record(ctx context.Context, id string, next ...string) err
 		return err
 	}
 	hadWorker := func(j *cluster.Job) bool { return j.Generation > 0 }
-	return c.record(ctx, j, append(next, nodesOf(j)...), slices.ContainsFunc(state.Jobs(), hadWorker))
+	return c.record(ctx, j, append(next, placementOf(j).nodes()...), slices.ContainsFunc(state.Jobs(), hadWorker))
 }
 
 func (c *Coordinator) record(ctx context.Context, j *cluster.Job, where []string, started bool) error {
@@ -115,7 +115,7 @@ func (a *act) recordRound(ctx context.Context, next *cluster.Manifest, keep int)
 	now := *j
 	now.Committed = append(slices.Clone(j.Committed), next)
 	now.Committed = now.Committed[max(0, len(now.Committed)-keep):]
-	return a.record(ctx, &now, nodesOf(j), true)
+	return a.record(ctx, &now, placementOf(j).nodes(), true)
 }
 
 // remove makes the state forget an ended job, and has its directories deleted.

@@ -263,7 +263,7 @@ func (c *Coordinator) Adopt(ctx context.Context) error {
 		}
 		for _, r := range found {
 			p := r.Process
-			if j, err := state.Job(p.Job); err == nil && placed(j) && r.Status != nil && p.Generation == j.Generation && slices.Contains(nodesOf(j), p.Node) {
+			if j, err := state.Job(p.Job); err == nil && placed(j) && r.Status != nil && p.Generation == j.Generation && slices.Contains(placementOf(j).nodes(), p.Node) {
 				adopted[j] = append(adopted[j], r)
 				continue
 			}
@@ -283,7 +283,7 @@ func (c *Coordinator) Adopt(ctx context.Context) error {
 func (c *Coordinator) adopt(j *cluster.Job, running []agent.Running) {
 	o := c.job(j.ID)
 	o.generation = newGeneration()
-	for _, node := range nodesOf(j) {
+	for _, node := range placementOf(j).nodes() {
 		w := &worker{process: agent.Process{Job: j.ID, Node: node}, phase: exited, cause: "the daemon was restarted and found no worker"}
 		if i := slices.IndexFunc(running, func(r agent.Running) bool { return r.Process.Node == node }); i >= 0 {
 			w = &worker{process: running[i].Process, phase: loading}

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -103,22 +102,10 @@ func subset(a, b []int) bool {
 	return !slices.ContainsFunc(a, func(x int) bool { return !slices.Contains(b, x) })
 }
 
-// readPlacement reads where a job runs.
-func readPlacement(j *cluster.Job) (p placement, err error) {
-	if len(j.Placement) == 0 {
-		return nil, nil
-	}
-	if err := json.Unmarshal(j.Placement, &p); err != nil {
-		return nil, fmt.Errorf("job %s: decode its placement: %w", j.ID, err)
-	}
-	return p, nil
-}
-
-// nodesOf are the nodes that a job is placed on. A placement that cannot be read has none.
-func nodesOf(j *cluster.Job) []string {
-	p, err := readPlacement(j)
-	if err != nil {
+// placementOf is where a job runs. What this program did not write is no place.
+func placementOf(j *cluster.Job) (p placement) {
+	if json.Unmarshal(j.Placement, &p) != nil {
 		return nil
 	}
-	return p.nodes()
+	return p
 }

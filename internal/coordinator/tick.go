@@ -120,14 +120,12 @@ func placed(j *cluster.Job) bool { return j.State == cluster.Starting || j.State
 // choosePlaces says where a job goes. One that comes back keeps its cores; after it has waited without them, it gets them again if they are
 // free.
 func (c *Coordinator) choosePlaces(o *observed, free map[string][]int) placement {
-	if own, err := readPlacement(o.Job); err == nil && placed(o.Job) && own.count() == o.cores {
-		from := free
-		if o.hold == nil {
-			from = c.allCores()
-		}
-		if own.within(from) {
-			return own
-		}
+	from := free
+	if o.hold == nil {
+		from = c.allCores()
+	}
+	if own := placementOf(o.Job); placed(o.Job) && own.count() == o.cores && own.within(from) {
+		return own
 	}
 	return placeStages(o.spec, o.cores, c.config.Nodes, free)
 }
@@ -150,9 +148,7 @@ func (c *Coordinator) freeCores(s snapshot) map[string][]int {
 			free = without(free, placement{{Node: c.here.Name, Cores: o.tuning.cores}})
 		}
 		if o.lives() || placed(o.Job) && !o.waits() {
-			if p, err := readPlacement(o.Job); err == nil {
-				free = without(free, p)
-			}
+			free = without(free, placementOf(o.Job))
 		}
 	}
 	return free
