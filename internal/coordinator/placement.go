@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // placement is where a generation of a job runs: each stage, in order. The replicated state carries it.
@@ -20,17 +19,18 @@ type stagePlace struct {
 	Cores  []int  `json:"cores,omitempty"` // that the device is pinned to; empty: none in particular
 }
 
-// placeStages says where the stages of a job go: on the first node that has enough free cores for all its devices, or else device by device on
-// the first that has enough for one. Where a device finds none, all are on the first node and share what it has.
-func placeStages(s *spec.Spec, need int, nodes []Node, free map[string][]int) placement {
+// placeStages says where stages go, of each of which the device is given, that needs so many threads: on the first node that has enough free
+// cores for all devices, or else device by device on the first that has enough for one. Where a device finds none, all are on the first node
+// and share what it has.
+func placeStages(devices []int, threads int, nodes []Node, free map[string][]int) placement {
 	enough := func(cores int) int {
 		return slices.IndexFunc(nodes, func(n Node) bool { return len(free[n.Name]) >= cores })
 	}
-	only, threads := enough(need), int(s.Job.Devices.CPU.Threads)
+	only := enough(threads * (1 + slices.Max(append(devices, -1))))
 	free = maps.Clone(free)
 	seats, on := map[int]stagePlace{}, map[string]int{} // by device of the plan; how many a node has
 	var p placement
-	for stage, device := range s.Placement() {
+	for stage, device := range devices {
 		at, seated := seats[device]
 		if !seated {
 			i := only
@@ -38,9 +38,7 @@ func placeStages(s *spec.Spec, need int, nodes []Node, free map[string][]int) pl
 				i = enough(threads)
 			}
 			if i < 0 { // without threads a device needs no core, and any node will do
-				shared := *s
-				shared.Job.Devices.CPU.Threads = 0
-				return placeStages(&shared, 0, nodes, free)
+				return placeStages(devices, 0, nodes, free)
 			}
 			node := nodes[i].Name
 			at = stagePlace{Node: node, Device: on[node], Cores: free[node][:threads:threads]}
@@ -75,17 +73,12 @@ func (p placement) cores(node string) (all []int) {
 	return all
 }
 
-// count is the number of cores on all nodes.
-func (p placement) count() (n int) {
-	for _, node := range p.nodes() {
-		n += len(p.cores(node))
-	}
-	return n
-}
-
-// within reports whether a placement takes only such cores.
+// within reports whether each place of a placement has cores, and no others than these.
 func (p placement) within(cores map[string][]int) bool {
-	return !slices.ContainsFunc(p, func(at stagePlace) bool { return !subset(at.Cores, cores[at.Node]) })
+	return len(p) > 0 && !slices.ContainsFunc(p, func(at stagePlace) bool {
+		other := func(core int) bool { return !slices.Contains(cores[at.Node], core) }
+		return len(at.Cores) == 0 || slices.ContainsFunc(at.Cores, other)
+	})
 }
 
 // without are cores by node but for those that a placement takes.
@@ -96,10 +89,6 @@ func without(cores map[string][]int, p placement) map[string][]int {
 		left[node] = slices.DeleteFunc(slices.Clone(cores[node]), func(core int) bool { return slices.Contains(taken, core) })
 	}
 	return left
-}
-
-func subset(a, b []int) bool {
-	return !slices.ContainsFunc(a, func(x int) bool { return !slices.Contains(b, x) })
 }
 
 // placementOf is where a job runs. What this program did not write is no place.

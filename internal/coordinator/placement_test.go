@@ -13,9 +13,9 @@ import (
 
 func TestAPlacementIsAListOfStages(t *testing.T) {
 	s := &spec.Spec{}
-	s.Job.Stages, s.Job.Chunks, s.Job.MicroBatches, s.Job.Schedule, s.Job.Devices.CPU.Threads = 2, 2, 4, "interleaved", 2
+	s.Job.Stages, s.Job.Chunks, s.Job.MicroBatches, s.Job.Schedule = 2, 2, 4, "interleaved"
 	here := []Node{{Name: "a"}}
-	text, err := json.Marshal(placeStages(s, 4, here, map[string][]int{"a": {4, 5, 6, 7}}))
+	text, err := json.Marshal(placeStages(s.Placement(), 2, here, map[string][]int{"a": {4, 5, 6, 7}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +42,6 @@ func TestAPlacementIsAListOfStages(t *testing.T) {
 // TestStagesArePlacedWhereCoresAreFree: on one node where that has enough for all, else on several; and on the first, without cores of their
 // own, where a device finds none.
 func TestStagesArePlacedWhereCoresAreFree(t *testing.T) {
-	s := &spec.Spec{}
-	s.Job.Stages, s.Job.Chunks, s.Job.MicroBatches, s.Job.Schedule, s.Job.Devices.CPU.Threads = 3, 1, 4, "1f1b", 2
 	nodes := []Node{{Name: "a"}, {Name: "b"}}
 	for _, c := range []struct {
 		free map[string][]int
@@ -55,7 +53,7 @@ func TestStagesArePlacedWhereCoresAreFree(t *testing.T) {
 		{map[string][]int{}, "a/0 [], a/1 [], a/2 []"},
 	} {
 		var got []string
-		for k, at := range placeStages(s, 6, nodes, c.free) {
+		for k, at := range placeStages([]int{0, 1, 2}, 2, nodes, c.free) {
 			if at.Stage != k {
 				t.Errorf("stage %d is in the place of stage %d", at.Stage, k)
 			}

@@ -124,10 +124,10 @@ func (c *Coordinator) choosePlaces(o *observed, free map[string][]int) placement
 	if o.hold == nil {
 		from = c.allCores()
 	}
-	if own := placementOf(o.Job); placed(o.Job) && own.count() == o.cores && own.within(from) {
+	if own := placementOf(o.Job); placed(o.Job) && own.within(from) {
 		return own
 	}
-	return placeStages(o.spec, o.cores, c.config.Nodes, free)
+	return placeStages(o.spec.Placement(), int(o.spec.Job.Devices.CPU.Threads), c.config.Nodes, free)
 }
 
 // allCores are the cores of each node.

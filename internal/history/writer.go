@@ -18,7 +18,7 @@ const flushEvery = time.Second
 const maxBuffered = 1 << 14
 
 // Writer appends to a file. Its methods may be called concurrently. Append only takes a lock: what it adds is written by Run, or
-// by Sync.
+// by Sync. A nil Writer keeps nothing.
 type Writer struct {
 	path string
 	warn func(error)
@@ -60,6 +60,9 @@ func Open(path string, warn func(error)) (*Writer, error) {
 
 // Append adds a record. It does not wait for the disk.
 func (w *Writer) Append(r Record) {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting = bounded(append(w.waiting, r))
@@ -89,7 +92,11 @@ func (w *Writer) Run(ctx context.Context) {
 }
 
 // Sync writes what was appended and waits until it is on the disk. A failure is told to warn: training does not depend on it.
-func (w *Writer) Sync() { w.flush(true) }
+func (w *Writer) Sync() {
+	if w != nil {
+		w.flush(true)
+	}
+}
 
 // Close closes the file.
 func (w *Writer) Close() error { return w.file.Close() }

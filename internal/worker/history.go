@@ -16,9 +16,9 @@ import (
 )
 
 // stepHistory joins what the pipelines report of a step into one record of the job's history. Its methods may be called
-// concurrently; durable and sync alone wait for the disk.
+// concurrently; durable alone waits for the disk.
 type stepHistory struct {
-	file       *history.Writer // nil: the file cannot be used, which was said
+	file       *history.Writer // keeps nothing where the file cannot be used, which was said
 	end        func()          // stops writing and waits for it
 	generation uint64
 	pipelines  int
@@ -49,7 +49,7 @@ func (t *trainer) openHistory(ctx context.Context, stages int, budget job.Budget
 	if r := t.assignment.Restore; r != nil {
 		round = r.Round
 	}
-	h.append(history.Mark(history.Start, round*h.tau, round, h.generation, time.Now()))
+	file.Append(history.Mark(history.Start, round*h.tau, round, h.generation, time.Now()))
 	writes, stop := context.WithCancel(context.WithoutCancel(ctx)) // the last records come when ctx has ended
 	var writing sync.WaitGroup
 	writing.Go(func() { file.Run(writes) })
@@ -61,14 +61,6 @@ func (t *trainer) openHistory(ctx context.Context, stages int, budget job.Budget
 		}
 	}
 	return h
-}
-
-func (h *stepHistory) close() { h.end() }
-
-func (h *stepHistory) append(r history.Record) {
-	if h.file != nil {
-		h.file.Append(r)
-	}
 }
 
 // step takes a pipeline's report, with the tokens per second of all of them. The record of a step is made when the last pipeline
@@ -94,7 +86,7 @@ func (h *stepHistory) step(r pipeline.StepReport, tokensPerS float64, now time.T
 	if tokensPerS > 0 {
 		record.Values[history.TokensPerS] = history.One(tokensPerS)
 	}
-	h.append(record)
+	h.file.Append(record)
 }
 
 // over is a value of all pipelines together.
@@ -112,7 +104,7 @@ func over(reports []pipeline.StepReport, value func(*pipeline.StepReport) float6
 func (h *stepHistory) evaluated(round uint64, loss float64, now time.Time) {
 	r := history.Mark(history.Evaluation, round*h.tau, round, h.generation, now)
 	r.Values[history.Loss] = history.One(loss)
-	h.append(r)
+	h.file.Append(r)
 }
 
 // durable notes that the shard of one more stage is on the disk. With the last of a round, the round is marked, and what was
@@ -126,14 +118,7 @@ func (h *stepHistory) durable(round uint64, now time.Time) {
 	}
 	h.mu.Unlock()
 	if whole {
-		h.append(history.Mark(history.Commit, round*h.tau, round, h.generation, now))
-		h.sync()
-	}
-}
-
-// sync waits until what was recorded is on the disk.
-func (h *stepHistory) sync() {
-	if h.file != nil {
+		h.file.Append(history.Mark(history.Commit, round*h.tau, round, h.generation, now))
 		h.file.Sync()
 	}
 }

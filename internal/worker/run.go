@@ -145,7 +145,7 @@ func (t *trainer) train(ctx context.Context) (err error) {
 		return err
 	}
 	t.history = t.openHistory(ctx, len(h.stages), h.budget)
-	defer t.history.close()
+	defer t.history.end()
 	t.group.Store(group)
 	return group.Run(ctx)
 }

@@ -168,7 +168,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		OnSnapshot: func(s *pipeline.Snapshot) { t.persist(ctx, h, s) },
 		OnFinished: func(round uint64) {
 			t.progress.finished(time.Now())
-			t.history.sync() // the job may be done before the next flush
+			t.history.file.Sync() // the job may be done before the next flush
 			t.events.Append(control.Event{Kind: control.Finished, Round: round})
 			t.log.Info("the final round is complete", zap.Uint64("round", round))
 		},
