@@ -26,7 +26,7 @@ func placeStages(devices []int, threads int, nodes []Node, free map[string][]int
 	enough := func(cores int) int {
 		return slices.IndexFunc(nodes, func(n Node) bool { return len(free[n.Name]) >= cores })
 	}
-	only := enough(threads * (1 + slices.Max(append(devices, -1))))
+	only := enough(threads * len(slices.Compact(slices.Sorted(slices.Values(devices)))))
 	free = maps.Clone(free)
 	seats, on := map[int]stagePlace{}, map[string]int{} // by device of the plan; how many a node has
 	var p placement
