@@ -15,9 +15,8 @@ const diskPatience = 10 * time.Second
 
 // patiently returns what read returns. No system call can be ended, so one that takes too long stays where it is, and is not waited for.
 func patiently[T any](ctx context.Context, job string, read func() (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, diskPatience, api.Errorf(http.StatusServiceUnavailable,
-		"the directory of job %s has not answered for %v: its file system hangs; ask again once it works", job, diskPatience))
-	defer cancel()
+	timer := time.NewTimer(diskPatience)
+	defer timer.Stop()
 	type answer struct {
 		value T
 		err   error
@@ -27,11 +26,14 @@ func patiently[T any](ctx context.Context, job string, read func() (T, error)) (
 		value, err := read()
 		answers <- answer{value, err}
 	}()
+	var none T
 	select {
 	case a := <-answers:
 		return a.value, a.err
+	case <-timer.C:
+		return none, api.Errorf(http.StatusServiceUnavailable,
+			"the directory of job %s has not answered for %v: its file system hangs; ask again once it works", job, diskPatience)
 	case <-ctx.Done():
-		var none T
 		return none, context.Cause(ctx)
 	}
 }
