@@ -77,14 +77,19 @@ func New(r *Resolution, m *model.Model, user *access.User, retune bool) (*Spec, 
 // take makes what was resolved the spec's.
 func (s *Spec) take(r *Resolution) {
 	s.Job, s.Layout, s.Budget = r.Job, r.Layout, r.Budget
-	s.Why = append(slices.Clone(s.Why), r.Why...)
-	s.Warnings = slices.Clone(s.Warnings)
-	for _, w := range r.Warnings {
-		if !slices.Contains(s.Warnings, w) {
-			s.Warnings = append(s.Warnings, w)
+	s.Why, s.Warnings = union(s.Why, r.Why), union(s.Warnings, r.Warnings)
+	s.placement, s.hostBytes = sync.OnceValue(s.place), sync.OnceValue(s.predictHost)
+}
+
+// union is a new list of what is in a, and what is in b besides: a job that was left open is resolved twice.
+func union(a, b []string) []string {
+	all := slices.Clone(a)
+	for _, s := range b {
+		if !slices.Contains(all, s) {
+			all = append(all, s)
 		}
 	}
-	s.placement, s.hostBytes = sync.OnceValue(s.place), sync.OnceValue(s.predictHost)
+	return all
 }
 
 // Tuned is the spec with what a tuning chose, or the rules where that says so, for a node with so many cores.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -58,5 +59,36 @@ func TestReportsAreShortInRaft(t *testing.T) {
 		if again, err := spec.ReadReport("1", []byte(text)); err != nil || again.Chosen.Reason != "won" || len(again.RunnersUp) != runnersUp {
 			t.Errorf("read again: %v", err)
 		}
+	}
+}
+
+// A job that was left open says once how much of its model is trained, though it is resolved again by the rules.
+func TestWhatIsTrainedIsSaidOnce(t *testing.T) {
+	open := spec.Spec{Version: spec.Version, Model: []byte(`{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 8, "vocab_size": 16}`)}
+	open.Job = *job.Default()
+	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Train.Only = 8, 100, []string{"ln_f.*"}
+	m, err := open.BuildModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, problems := spec.Resolve(&open.Job, spec.Facts{Cores: 2, Model: m}, nil)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	s, err := spec.New(first, m, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = s.Tuned(&tuner.Report{Ruled: "it is short"}, 2); err != nil {
+		t.Fatal(err)
+	}
+	said := 0
+	for _, why := range s.Why {
+		if why == "16 of 1.952 K parameters are trained, the others are frozen" {
+			said++
+		}
+	}
+	if said != 1 || s.Trained != 16 || s.Job.Open() {
+		t.Errorf("it is said %d times; %d are trained: %q", said, s.Trained, s.Why)
 	}
 }
