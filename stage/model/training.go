@@ -79,7 +79,7 @@ func (m *Model) adapt(c *LoRA) (*Model, error) {
 		}
 		for _, name := range matched {
 			if tied := ties[name]; tied != "" {
-				return nil, &FieldError{Field: field, Found: pattern, Allowed: fmt.Sprintf("no layer like %s, whose weight is that of %s: an adapter would change both", name, tied)}
+				return nil, &FieldError{Field: field, Found: pattern, Allowed: fmt.Sprintf("a layer with a weight of its own; that of %s is %s, which an adapter would change too", name, tied)}
 			}
 			targets[name] = true
 		}
