@@ -157,9 +157,8 @@ func (t Timing) Buffers() int {
 
 // Shard is the center's part of one stage: its vectors, all of the stage's length.
 type Shard struct {
-	Center flat.Vector   // x~
-	Sum    flat.Vector   // of the messages of the round in progress; its content is meaningless between rounds
-	State  []flat.Vector // Needs.CenterState of them, zero before round 1
+	Center flat.Vector // x~
+	Sum    flat.Vector // of the messages of the round in progress; its content is meaningless between rounds
 }
 
 // Needs says what a method asks of whoever runs it.
@@ -168,8 +167,6 @@ type Needs struct {
 	// Delta: the message must come to Pull holding the sum of the optimizer updates that were applied since the last
 	// round (stage.Stage.Step adds them). Otherwise Pull writes the message, whatever it held.
 	Delta bool
-	// CenterState is how many vectors of state the center keeps beside x~. They are part of a committed shard.
-	CenterState int
 	// Identity: the center has the bits of the only pipeline's weights. The owner may use one vector for both,
 	// allocate no messages and run no rule, as long as it releases the pipeline last.
 	Identity bool
@@ -178,9 +175,9 @@ type Needs struct {
 // Vectors is how many vectors of a stage's length the center and the messages take beside so many pipelines.
 func (n Needs) Vectors(pipelines int) int {
 	if n.Identity {
-		return n.CenterState
+		return 0
 	}
-	return 2 + n.CenterState + pipelines*n.Timing.Buffers() // center, sum; state; messages
+	return 2 + pipelines*n.Timing.Buffers() // center, sum; messages
 }
 
 // Method is an averaging method: a rule of the pipeline (Pull) and a rule of the center (Merge, Advance), both pure functions of

@@ -282,12 +282,6 @@ func (s *shard) allocate() error {
 		}
 		s.vectors.Center.Copy(lead.Parameters())
 	}
-	s.vectors.State = make([]flat.Vector, s.needs.CenterState)
-	for j := range s.vectors.State {
-		if err := s.newVector(&s.vectors.State[j]); err != nil {
-			return err
-		}
-	}
 	s.messages = make([][]flat.Vector, len(s.stages))
 	for p := range s.messages {
 		if s.needs.Identity {

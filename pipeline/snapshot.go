@@ -16,12 +16,11 @@ import (
 // Snapshot is one stage's part of a round, a consistent cut: the center after the round, and each pipeline as it left it. A
 // group that restores it and goes on computes the same bits as one that never stopped.
 type Snapshot struct {
-	Stage       int
-	Round       uint64
-	Count       int       // pipelines whose updates are in the round
-	Center      []float32 // may share memory with Pipelines[0].Parameters
-	CenterState [][]float32
-	Pipelines   []PipelineState // ascending; none with Config.CenterOnly: then each restarts from the center
+	Stage     int
+	Round     uint64
+	Count     int             // pipelines whose updates are in the round
+	Center    []float32       // may share memory with Pipelines[0].Parameters
+	Pipelines []PipelineState // ascending; none with Config.CenterOnly: then each restarts from the center
 }
 
 // PipelineState is one pipeline's part of a Snapshot.
@@ -169,12 +168,6 @@ func (s *snapshotter) captureCenter(round uint64, count int, from elastic.Shard,
 	} else {
 		parts = append(parts, s.copier(&snap.Center, from.Center))
 	}
-	if len(snap.CenterState) != len(from.State) {
-		snap.CenterState = make([][]float32, len(from.State))
-	}
-	for j, v := range from.State {
-		parts = append(parts, s.copier(&snap.CenterState[j], v))
-	}
 	s.order(centerOwner, capture{snapshot: snap, parts: parts, last: true})
 }
 
@@ -231,9 +224,6 @@ func (s *snapshotter) enqueue(ctx context.Context) error {
 // the executor.
 func (s *Snapshot) restore(sh *shard) {
 	sh.vectors.Center.Write(s.Center, 0)
-	for j, v := range s.CenterState {
-		sh.vectors.State[j].Write(v, 0)
-	}
 	for p, st := range sh.stages {
 		st.Parameters().Write(s.Center, 0)
 		for _, v := range st.State() {

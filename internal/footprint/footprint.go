@@ -104,7 +104,7 @@ func (z *Sizer) messages(s stage.Shape, spec tuner.StageSpec) int64 {
 
 // snapshot is how many vectors a commit copies to host memory before it writes them. The copy stays for the next commit.
 func (z *Sizer) snapshot(needs elastic.Needs, pipelines, state int64) int64 {
-	center := 1 + int64(needs.CenterState)
+	center := int64(1)
 	if z.job.Center.State == "center" {
 		return center
 	}

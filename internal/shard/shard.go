@@ -41,9 +41,6 @@ const CenterVector = "center"
 // job refers to it.
 const FrozenVector = "frozen"
 
-// CenterStateVector names a state vector of the method's center side.
-func CenterStateVector(j int) string { return fmt.Sprintf("center.state.%d", j) }
-
 // ParametersVector names a pipeline's weights.
 func ParametersVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.parameters", pipeline) }
 

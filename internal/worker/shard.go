@@ -26,9 +26,6 @@ func vectors(s *pipeline.Snapshot) (names []shard.Vector, memory [][]float32) {
 		memory = append(memory, v)
 	}
 	add(shard.CenterVector, s.Center)
-	for j, v := range s.CenterState {
-		add(shard.CenterStateVector(j), v)
-	}
 	for _, p := range s.Pipelines {
 		add(shard.ParametersVector(p.Pipeline), p.Parameters)
 		for j, v := range p.State {
@@ -134,7 +131,6 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, header *shard.Header, int
 		p.Parameters, p.State = allocate(1)[0], allocate(s.shape.StateVectors)
 		into.Pipelines = append(into.Pipelines, p)
 	}
-	into.CenterState = allocate(max(0, len(header.Vectors)-1-len(meta.Updates)*(1+s.shape.StateVectors))) // the rest, by their names
 	names, memory := vectors(into)
 	if !slices.Equal(header.Vectors, names) {
 		return nil, fmt.Errorf("its %d vectors are not those of %d pipelines with %d parameters and %d vectors of optimizer state each: "+
