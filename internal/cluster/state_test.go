@@ -371,3 +371,20 @@ func FuzzReadState(f *testing.F) {
 		}
 	})
 }
+
+// The file with what a stage does not train is one of a round's, and is held to the same rules as its shards.
+func TestARoundHasTheFilesOfFrozenParameters(t *testing.T) {
+	m := manifestFor("1", 1, 4, 3)
+	if len(m.Files()) != len(m.Shards) {
+		t.Errorf("%d files without anything frozen", len(m.Files()))
+	}
+	m.Shards[1].Frozen, m.Shards[1].FrozenBytes = digestOf(99), 7
+	files := m.Files()
+	if err := m.Validate(); err != nil || len(files) != len(m.Shards)+1 || files[2].Digest != digestOf(99) || files[2].Bytes != 7 || files[2].Stage != 1 {
+		t.Errorf("files %+v (%v)", files, err)
+	}
+	m.Shards[1].FrozenBytes = 0
+	if err := m.Validate(); err == nil || !strings.Contains(err.Error(), "stage 1: 0 bytes") {
+		t.Errorf("without a length: %v", err)
+	}
+}
