@@ -199,8 +199,8 @@ type Optimizer struct {
 	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0" also:"learning_rate"`
 	// The decay of the first and second moment (adam, adamw).
 	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1 of=adam|adamw" also:"beta1 beta2 adam_beta1 adam_beta2"`
-	// Added to the root of the second moment (adam, adamw).
-	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"above=0 of=adam|adamw" also:"eps adam_epsilon"`
+	// Added to the root of the second moment (adam, adamw). Moments below 1e-30 count as 0, which a smaller epsilon would show.
+	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"min=1e-15 of=adam|adamw" also:"eps adam_epsilon"`
 	// The momentum (sgd).
 	Momentum float64 `yaml:"momentum" json:"momentum" default:"0" rule:"min=0 below=1 of=sgd"`
 	// Look ahead along the momentum (sgd, momentum above 0).

@@ -21,7 +21,7 @@ type Optimizer struct {
 	Nesterov bool
 	// Beta1 and Beta2 are adam's and adamw's decay rates, in [0,1); both 0 means the defaults 0.9 and 0.999.
 	Beta1, Beta2 float64
-	// Epsilon is adam's and adamw's; default 1e-8.
+	// Epsilon is adam's and adamw's, at least 1e-15: moments that small are flushed (device.Tiny). Default 1e-8.
 	Epsilon float64
 	// WeightDecay applies to matrices only (parameters of two dimensions and more), never to biases and norms. adamw
 	// decays the parameter itself (Loshchilov and Hutter 2019); sgd, asgd and adam add WeightDecay * p to the gradient.
@@ -62,8 +62,8 @@ func (o Optimizer) Validate() error {
 	if o.Nesterov && o.Momentum == 0 {
 		return fmt.Errorf("optimizer %s: nesterov needs a momentum above 0", o.Name)
 	}
-	if !(o.Epsilon > 0) || math.IsInf(o.Epsilon, 0) {
-		return fmt.Errorf("optimizer %s: epsilon is %v; it is above 0", o.Name, o.Epsilon)
+	if least := math.Sqrt(device.Tiny); !(o.Epsilon >= least) || math.IsInf(o.Epsilon, 0) {
+		return fmt.Errorf("optimizer %s: epsilon is %v; it is at least %v", o.Name, o.Epsilon, least)
 	}
 	if !(o.WeightDecay >= 0) || math.IsInf(o.WeightDecay, 0) {
 		return fmt.Errorf("optimizer %s: weight decay is %v; it is at least 0", o.Name, o.WeightDecay)

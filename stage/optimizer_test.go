@@ -65,7 +65,8 @@ func TestOptimizerValidate(t *testing.T) {
 		{stage.Optimizer{Name: "sgd", Nesterov: true}, "nesterov needs a momentum"},
 		{stage.Optimizer{Name: "sgd", Momentum: 1}, "momentum is 1"},
 		{stage.Optimizer{Beta1: 0.9, Beta2: math.NaN()}, "beta2 is NaN"},
-		{stage.Optimizer{Epsilon: -1}, "epsilon is -1"},
+		{stage.Optimizer{Epsilon: 1e-15}, ""},
+		{stage.Optimizer{Epsilon: 1e-16}, "epsilon is 1e-16; it is at least 1e-15"},
 		{stage.Optimizer{WeightDecay: -1}, "weight decay is -1"},
 	} {
 		err := c.optimizer.Validate()

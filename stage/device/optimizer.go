@@ -15,7 +15,7 @@ type Adam struct {
 	GradScale    float32 // the clip factor: the gradient used is GradScale * g
 }
 
-// SGD holds the coefficients of one SGD step, PyTorch's definition: m = Momentum m + g (m = g at the first step);
+// SGD holds the coefficients of one SGD step, PyTorch's definition: m = flush(Momentum m + g) (flush(g) at the first step);
 // the update is LearningRate * (Nesterov ? g + Momentum m : m).
 type SGD struct {
 	LearningRate float32
@@ -39,7 +39,7 @@ type ASGD struct {
 // Derived are the coefficients that AdamStep applies to every element, computed in one place so that every device uses
 // the same bits:
 //
-//	grad = GradScale g + coupled p;   m = Beta1 m + (1 - Beta1) grad;   v = Beta2 v + (1 - Beta2) grad^2
+//	grad = GradScale g + coupled p;   m = flush(Beta1 m + (1 - Beta1) grad);   v = flush(Beta2 v + (1 - Beta2) grad^2)
 //	p = keep p - rate (m / (sqrt(v) / root + Epsilon))
 func (a Adam) Derived() (coupled, keep, rate, root float32) {
 	coupled, keep = a.WeightDecay, 1
@@ -47,6 +47,18 @@ func (a Adam) Derived() (coupled, keep, rate, root float32) {
 		coupled, keep = 0, 1-float32(a.LearningRate*a.WeightDecay)
 	}
 	return coupled, keep, a.LearningRate / a.Correction1, float32(math.Sqrt(float64(a.Correction2)))
+}
+
+// Tiny bounds the state of an optimizer from below. Moments of parameters without gradients shrink at every step; processors are up to a
+// hundred times slower on what they end as (numbers below 1.2e-38, denormals), and may be set to take those for 0.
+const Tiny = 1e-30
+
+// Flush is what an optimizer keeps of x: 0 where |x| < Tiny, else x. A NaN stays one.
+func Flush(x float32) float32 {
+	if x > -Tiny && x < Tiny {
+		return 0
+	}
+	return x
 }
 
 // Update are the numbers of an optimizer step that change from one to the next. A program's steps take them from Args.
@@ -61,8 +73,9 @@ type Update struct {
 // SquaredNorm adds |X|^2 to Sum, one F64. It accumulates in F64, in a fixed order.
 type SquaredNorm struct{ Sum, X Mem }
 
-// Operations that turn gradients into updates: one step of the optimizer on a run of parameters. Every product is rounded before its sum
-// (exact on every device, so that the two copies of a tied parameter stay equal). Three operands may be absent, and save passes over
+// Operations that turn gradients into updates: one step of the optimizer on a run of parameters. Every product is rounded before its
+// sum, and state (M, V and S) is flushed as Flush does before anything reads it (exact on every device, so that the two copies of a tied
+// parameter stay equal). Three operands may be absent, and save passes over
 // memory: Delta += (P after) - (P before); Copy16 = P after, rounded as Copy rounds to BF16; Sum += |G|^2, as SquaredNorm does.
 type (
 	// AdamStep updates P, M and V from G as Adam.Derived writes it.
@@ -77,7 +90,7 @@ type (
 	}
 	// ASGDStep takes one step of SGD from the iterate P + S, and averages the iterates (Polyak and Juditsky 1992).
 	//
-	//	ahead = s - LearningRate (GradScale g + WeightDecay (p + s));   p = p + Share ahead;   s = ahead - Share ahead
+	//	ahead = s - LearningRate (GradScale g + WeightDecay (p + s));   p = p + Share ahead;   s = flush(ahead - Share ahead)
 	ASGDStep struct {
 		P, S, Delta, Sum, G Mem
 		ASGD

@@ -51,6 +51,7 @@ func Device(t *testing.T, open func() device.Device) {
 		{"cross-entropy", crossEntropy},
 		{"cross-entropy shows what is not finite", poison},
 		{"optimizers", optimizers},
+		{"optimizers flush tiny state", flushes},
 		{"LSTM", lstm},
 		{"additive attention", additive},
 		{"additive attention without keys", inattention},

@@ -325,6 +325,47 @@ func squaredNorms(c *comparison) {
 	}
 }
 
+// flushes takes state across the smallest magnitude that optimizers keep, down to denormals.
+func flushes(c *comparison) {
+	state := []float32{0, 1e-28, -1e-28, 1.05e-30, 0.95e-30, -0.95e-30, 1e-31, -1e-36, 1e-38, 1e-40, -1e-44, float32(math.NaN()), 1, -1}
+	tiny := func(name string) tensor {
+		x := tensor{name: name, floats: make([]float32, 5*len(state)), result: true}
+		for i := range x.floats {
+			x.floats[i] = state[i%len(state)]
+		}
+		return x
+	}
+	p, g := c.out("p", 5*len(state)), tensor{name: "g", floats: make([]float32, 5*len(state))}
+	check := func(op string, kept int, call func(d device.Device, m []device.Mem)) {
+		operands := []tensor{p, g, tiny("first state"), tiny("second state")}
+		for i, v := range operands[3].floats { // a second moment has no sign
+			operands[3].floats[i] = max(v, -v)
+		}
+		c.compare(op, "of tiny state", exact, operands, call)
+		zeros := 0
+		for _, bits := range c.run(c.dev, 1, op, operands, call)[2:][:kept] {
+			for _, b := range bits {
+				if v := math.Abs(value(b)); v != 0 && v < device.Tiny {
+					c.Fatalf("%s keeps a state of %g, expected 0 below %g", op, v, device.Tiny)
+				}
+				if b == 0 {
+					zeros++
+				}
+			}
+		}
+		if zeros < kept*5*9 {
+			c.Fatalf("%s flushes %d elements, expected all that become smaller than %g", op, zeros, device.Tiny)
+		}
+	}
+	check("AdamStep", 2, func(d device.Device, m []device.Mem) {
+		d.Do(&device.AdamStep{P: m[0], G: m[1], M: m[2], V: m[3], Adam: adams[2]})
+	})
+	check("SGDStep", 1, func(d device.Device, m []device.Mem) { d.Do(&device.SGDStep{P: m[0], G: m[1], M: m[2], SGD: sgds[5]}) })
+	check("ASGDStep", 1, func(d device.Device, m []device.Mem) {
+		d.Do(&device.ASGDStep{P: m[0], G: m[1], S: m[2], ASGD: device.ASGD{LearningRate: 0.1, GradScale: 1, Share: 1.0 / 3}})
+	})
+}
+
 // places gives the same operands to every element: the two copies of a tied parameter lie at different places of their
 // vectors and must stay equal to the bit.
 func places(c *comparison) {

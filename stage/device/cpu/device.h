@@ -36,6 +36,10 @@ int avg_bf16_units(void);
 // avg_bf16_pairs reports whether the instruction that multiplies pairs of bf16 (VDPBF16PS) is faster than that for floats, by the same rule.
 int avg_bf16_pairs(void);
 
+// avg_denormals makes the calling thread, and those that it starts, keep numbers below 1.2e-38 or take them for 0. It reports whether
+// the thread kept them. Go keeps them and relies on nobody changing that; libraries do, also for threads that they did not start.
+int avg_denormals(int keep);
+
 // avg_allocate returns zeroed memory at a multiple of 64 bytes, in huge pages where it is large, or NULL.
 void *avg_allocate(size_t bytes);
 void avg_free(void *memory, size_t bytes);

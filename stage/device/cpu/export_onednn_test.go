@@ -7,6 +7,9 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // Restrict makes the device use the kernels of one instruction set and reports whether the processor has it.
 func (d *Device) Restrict(isa string) bool { return d.restrict(isa) }
 
+// Denormals makes the calling thread keep denormals, or take them for 0, and reports what it did before.
+func Denormals(keep bool) bool { return denormals(keep) }
+
 // Implementation names oneDNN's kernel for m.
 func (d *Device) Implementation(m device.Product) string { return d.implementation(m) }
 

@@ -277,8 +277,8 @@ static void cross_entropy(float *losses, float *dlogits, const float *logits, co
 static void adam(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a) {
     const float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
     LANES(n, vec before = stream(p, i, part, 0); vec grad = a.grad_scale * stream(g, i, part, 0) + a.coupled * before;
-          vec mean = a.beta1 * stream(m, i, part, 0) + rest1 * grad;
-          vec square = a.beta2 * stream(v, i, part, 0) + rest2 * (grad * grad);
+          vec mean = flushed(a.beta1 * stream(m, i, part, 0) + rest1 * grad);
+          vec square = flushed(a.beta2 * stream(v, i, part, 0) + rest2 * (grad * grad));
           vec denominator = VECTOR_SQRT(square) / a.root + a.epsilon;
           vec after = a.keep * before - a.rate * (mean / denominator); put(p + i, after, part); put(m + i, mean, part);
           put(v + i, square, part); if (delta) put(delta + i, get(delta + i, part) + (after - before), part););
@@ -288,6 +288,7 @@ static void sgd(float *p, const float *g, float *m, float *delta, size_t n, stru
     LANES(n, vec before = get(p + i, part); vec grad = s.grad_scale * get(g + i, part) + s.weight_decay * before;
           vec update = grad; if (m) {
               if (!s.first) update = s.momentum * get(m + i, part) + grad;
+              update = flushed(update);
               put(m + i, update, part);
               if (s.nesterov) update = grad + s.momentum * update;
           } vec after = before - s.learning_rate * update;

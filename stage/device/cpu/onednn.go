@@ -77,8 +77,14 @@ func (d *Device) Name() string {
 		C.GoString(C.avg_isa(d.c)), units, threads(int(d.c.threads)))
 }
 
-// Attach implements device.Threaded.
-func (d *Device) Attach() error { return pin(d.cores) }
+// Attach implements device.Threaded. The thread computes with denormals from here on, whoever had set it otherwise.
+func (d *Device) Attach() error {
+	denormals(true)
+	return pin(d.cores)
+}
+
+// denormals makes the calling thread keep denormals, or take them for 0, and reports what it did before.
+func denormals(keep bool) (kept bool) { return C.avg_denormals(truth(keep)) != 0 }
 
 // Host implements device.Device.
 func (d *Device) Host() bool { return true }

@@ -1,6 +1,7 @@
 //go:build onednn && cgo && linux && amd64
 
 #include <omp.h>
+#include <pmmintrin.h>
 #include <string.h>
 
 #include "device.h"
@@ -52,6 +53,12 @@ void avg_close(struct avg_device *d) {
     if (d->scratch) avg_free(d->scratch, d->scratch_bytes);
     if (d->product_scratch) avg_free(d->product_scratch, d->product_scratch_bytes);
     memset(d, 0, sizeof *d);
+}
+
+int avg_denormals(int keep) {
+    const unsigned before = _mm_getcsr(), zeros = _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON;
+    _mm_setcsr(keep ? before & ~zeros : before | zeros);
+    return !(before & zeros);
 }
 
 void avg_scale(struct avg_device *d, float *x, float a, size_t n) {

@@ -107,7 +107,7 @@ static void asgd(float *p, const float *g, float *s, float *delta, size_t n, str
     LANES(n, vec before = get(p + i, part); vec offset = get(s + i, part);
           vec grad = a.grad_scale * get(g + i, part) + a.weight_decay * (before + offset);
           vec ahead = offset - a.learning_rate * grad; vec move = a.share * ahead; vec after = before + move;
-          put(p + i, after, part); put(s + i, ahead - move, part);
+          put(p + i, after, part); put(s + i, flushed(ahead - move), part);
           if (delta) put(delta + i, get(delta + i, part) + (after - before), part););
 }
 

@@ -135,6 +135,9 @@ INLINE vec lowest(vec a, vec b) { return VECTOR_MIN(a, b); }
 
 static const ivec lanes = LANE_NUMBERS;
 
+// flushed is device.Flush: it gives the same whatever the processor takes denormals for.
+INLINE vec flushed(vec v) { return (vec)((ivec)v & ~((ivec)(v < 1e-30f) & (ivec)(v > -1e-30f))); }
+
 // total adds the elements pairwise, in a fixed order.
 INLINE float total(vec v) {
 #pragma GCC unroll 4

@@ -14,8 +14,8 @@ func (d *Device) adamStep(p, g, m, v, delta device.Mem, a device.Adam) {
 	coupled, keep, rate, root := a.Derived()
 	for i, before := range ps {
 		grad := float32(a.GradScale*gs[i]) + float32(coupled*before)
-		ms[i] = float32(a.Beta1*ms[i]) + float32((1-a.Beta1)*grad)
-		vs[i] = float32(a.Beta2*vs[i]) + float32((1-a.Beta2)*float32(grad*grad))
+		ms[i] = device.Flush(float32(a.Beta1*ms[i]) + float32((1-a.Beta1)*grad))
+		vs[i] = device.Flush(float32(a.Beta2*vs[i]) + float32((1-a.Beta2)*float32(grad*grad)))
 		denominator := float32(math.Sqrt(float64(vs[i])))/root + a.Epsilon
 		ps[i] = float32(keep*before) - float32(rate*float32(ms[i]/denominator))
 		if deltas != nil {
@@ -39,6 +39,7 @@ func (d *Device) sgdStep(p, g, m, delta device.Mem, s device.SGD) {
 			if !s.First {
 				update = float32(s.Momentum*ms[i]) + grad
 			}
+			update = device.Flush(update)
 			ms[i] = update
 			if s.Nesterov {
 				update = grad + float32(s.Momentum*update)
@@ -59,7 +60,7 @@ func (d *Device) asgdStep(p, g, s, delta device.Mem, a device.ASGD) {
 		ahead := ss[i] - float32(a.LearningRate*grad)
 		move := float32(a.Share * ahead)
 		after := before + move
-		p.F32()[i], ss[i] = after, ahead-move
+		p.F32()[i], ss[i] = after, device.Flush(ahead-move)
 		if deltas != nil {
 			deltas[i] += after - before
 		}
