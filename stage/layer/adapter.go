@@ -25,8 +25,9 @@ func (l Linear) Factors() (a, b Linear) {
 // adapted is emit with the adapter. Sums are F32.
 func (l Linear) adapted(b *Builder, t Tensors, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
 	base, scale, rate, name := l, l.Adapter.Scale, l.Adapter.Rate, l.Path+".lora_dropout"
-	base.Adapter, base.Narrow = nil, false
+	base.Adapter, base.Narrow, base.wide = nil, false, true
 	down, up := l.Factors()
+	down.wide = true
 	y, backBase := base.product(b, t.take(base), x, device.Mem{})
 	dropping, input := rate > 0 && !b.Evaluating, x
 	if dropping {
@@ -45,7 +46,11 @@ func (l Linear) adapted(b *Builder, t Tensors, x device.Mem) (y device.Mem, back
 		if dropping {
 			dx = b.drop(dx, name, rate, l.In)
 		}
-		return b.add(backBase(dy), dx)
+		dx = b.add(backBase(dy), dx)
+		if l.wide {
+			return dx
+		}
+		return b.rounded(dx, x)
 	}
 }
 

@@ -48,6 +48,14 @@ func (b *Builder) add(x, y device.Mem) device.Mem {
 	return sum
 }
 
+// rounded is a sum, of F32, in the type of x.
+func (b *Builder) rounded(sum, x device.Mem) device.Mem {
+	if x.Type() == device.F32 {
+		return sum
+	}
+	return b.narrow(sum)
+}
+
 // drop is a new tensor, x (R,columns) with elements dropped by the random numbers of this name.
 func (b *Builder) drop(x device.Mem, name string, rate float64, columns int) device.Mem {
 	y := b.Like(x)

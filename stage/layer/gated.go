@@ -29,7 +29,7 @@ func (l *GatedMLP) Ports(s Size) (in, out []Port) {
 func (l *GatedMLP) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	x := in[0]
 	gate, up, down := l.Gate, l.Up, l.Down
-	gate.Narrow, up.Narrow = true, true
+	gate.Narrow, up.Narrow, gate.wide, up.wide = true, true, true, true
 	g, backGate := gate.emit(b, t.take(gate), x)
 	u, backUp := up.emit(b, t.take(up), x)
 	h := b.Operand(gate.Out)
@@ -38,6 +38,6 @@ func (l *GatedMLP) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Me
 	return single(y, func(dy device.Mem) device.Mem {
 		dh, dg, du := backDown(dy), b.Operand(gate.Out), b.Operand(gate.Out)
 		b.Do(&device.SwiGLUBackward{DGate: dg, DUp: du, DY: dh, Gate: g, Up: u})
-		return b.add(backGate(dg), backUp(du))
+		return b.rounded(b.add(backGate(dg), backUp(du)), x)
 	})
 }

@@ -76,7 +76,7 @@ func (l *GroupedAttention) Emit(b *Builder, t Tensors, in []device.Mem) (out []d
 	var qkv [3]device.Mem
 	var backs [3]func(device.Mem) device.Mem
 	for i, f := range [...]Linear{l.Q, l.K, l.V} {
-		f.Narrow = true
+		f.Narrow, f.wide = true, true
 		qkv[i], backs[i] = f.emit(b, t.take(f), x)
 	}
 	q, k, v := l.rotate(b, qkv[0], l.Heads, false), l.rotate(b, qkv[1], l.KV, false), qkv[2]
@@ -89,7 +89,7 @@ func (l *GroupedAttention) Emit(b *Builder, t Tensors, in []device.Mem) (out []d
 		dx := backs[0](l.rotate(b, dq, l.Heads, true))
 		dx = b.add(dx, backs[1](l.rotate(b, dk, l.KV, true)))
 		din := make([]device.Mem, len(in))
-		din[0] = b.add(dx, backs[2](dv))
+		din[0] = b.rounded(b.add(dx, backs[2](dv)), x)
 		return din
 	}
 }

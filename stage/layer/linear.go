@@ -17,6 +17,7 @@ type Linear struct {
 	Adapter *Adapter
 
 	factor bool // of an adapter
+	wide   bool // the gradient of x is F32, to be added to others and then rounded; else of x's type
 }
 
 // Name implements Layer.
@@ -66,6 +67,9 @@ func (l Linear) emit(b *Builder, t Tensors, x device.Mem) (y device.Mem, back fu
 // the rows. Where products compute in BF16 they take x and dy so, as PyTorch's autocast does: the units for it want both operands.
 func (l Linear) product(b *Builder, t Tensors, x, onto device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
 	rows, kind := b.Rows(), x.Type()
+	if l.wide {
+		kind = device.F32
+	}
 	switch {
 	case !onto.Absent():
 		y = onto

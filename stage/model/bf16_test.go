@@ -115,6 +115,27 @@ func TestAnMLPComputesInBF16NearlyWhatItDoesInF32(t *testing.T) {
 	}
 }
 
+// A sum of two numbers in bf16 has been rounded twice too often: once for each, before it is rounded itself.
+func TestNothingAddsBF16ToBF16(t *testing.T) {
+	for _, name := range model.Families() {
+		m, err := model.Build(name, map[string]any{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.CheckCompute(device.BF16) != nil {
+			continue
+		}
+		for i, l := range m.Layers {
+			p := layer.Alone(m.Layers, i, layer.Size{B: 2, T: m.Sequence(), Compute: device.BF16})
+			for _, op := range slices.Concat(p.Forward.Ops(), p.Whole.Ops()) {
+				if o, ok := op.(*device.Add); ok && o.A.Type() == device.BF16 && o.B.Type() == device.BF16 {
+					t.Errorf("%s: layer %s adds %v to %v", name, l.Name(), o.A.Type(), o.B.Type())
+				}
+			}
+		}
+	}
+}
+
 // Units for bf16 take both operands in bf16: a product of mixed operands computes in f32, at half their speed.
 func TestProductsTakeBothOperandsInBF16(t *testing.T) {
 	for _, name := range model.Families() {
