@@ -12,7 +12,8 @@ type (
 	// NormBackward sets DX (R,C) from DY, F32 or BF16, and adds Plus (R,C) to it where that is not absent: the gradient that reaches x
 	// past the norm. DX may be DY, not X or Plus. See NormBackwardWeight for the other half.
 	NormBackward struct{ DX, DY, X, Mean, Rstd, Weight, Plus Mem }
-	// NormBackwardWeight sets DWeight (C) += sum DY * xhat and, with a mean, DBias (C) += sum DY.
+	// NormBackwardWeight sets DWeight (C) += sum DY * xhat and, with a mean, DBias (C) += sum DY. The sums are as accurate as those of
+	// SumRows.
 	NormBackwardWeight struct{ DWeight, DBias, DY, X, Mean, Rstd Mem }
 )
 

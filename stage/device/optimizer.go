@@ -75,8 +75,8 @@ type SquaredNorm struct{ Sum, X Mem }
 
 // Operations that turn gradients into updates: one step of the optimizer on a run of parameters. Every product is rounded before its
 // sum, and state (M, V and S) is flushed as Flush does before anything reads it (exact on every device, so that the two copies of a tied
-// parameter stay equal). Three operands may be absent, and save passes over
-// memory: Delta += (P after) - (P before); Copy16 = P after, rounded as Copy rounds to BF16; Sum += |G|^2, as SquaredNorm does.
+// parameter stay equal). Three operands may be absent, and save passes over memory: Delta += (P after) - (P before); Copy16 = P after,
+// rounded as Copy rounds to BF16; Sum += |G|^2, as SquaredNorm does.
 type (
 	// AdamStep updates P, M and V from G as Adam.Derived writes it.
 	AdamStep struct {

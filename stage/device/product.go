@@ -18,7 +18,8 @@ type (
 		C, A, B Mem
 		Product
 	}
-	// SumRows adds the sum over the rows of X (R,C), F32 or BF16, to Sum (C).
+	// SumRows adds the sum over the rows of X (R,C), F32 or BF16, to Sum (C): taken in float64, but for groups of a few rows, and rounded
+	// once, so that it is within the tolerance whatever R is.
 	SumRows struct{ Sum, X Mem }
 )
 

@@ -369,13 +369,6 @@ func flushes(c *comparison) {
 // places gives the same operands to every element: the two copies of a tied parameter lie at different places of their
 // vectors and must stay equal to the bit.
 func places(c *comparison) {
-	constant := func(name string, n int, v float32) tensor {
-		x := tensor{name: name, floats: make([]float32, n), result: true}
-		for i := range x.floats {
-			x.floats[i] = v
-		}
-		return x
-	}
 	for _, n := range []int{1, 5, 16, 33, 100} {
 		operands := []tensor{constant("p", n, 0.3), constant("g", n, 0.7), constant("m", n, 0.11), constant("v", n, 0.013)}
 		for shift := range 4 {

@@ -85,8 +85,8 @@ void avg_layer_norm(struct avg_device *d, struct elements y, float *mean, float 
                     const float *bias, size_t rows, size_t columns, float epsilon);
 void avg_layer_norm_backward(struct avg_device *d, float *dx, struct elements dy, const float *x, const float *mean,
                              const float *rstd, const float *weight, const float *plus, size_t rows, size_t columns);
-void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
-                                    const float *mean, const float *rstd, size_t rows, size_t columns);
+void avg_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
+                              const float *mean, const float *rstd, size_t rows, size_t columns);
 void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,
                size_t rows, size_t t, size_t width);
 void avg_embed_backward(struct avg_device *d, float *dtokens, float *dpositions, const float *dout, const int32_t *ids,

@@ -95,8 +95,9 @@ struct kernels {
 
     // `columns` columns of a matrix whose rows lie `stride` apart.
     void (*sum_rows)(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16);
-    void (*layer_norm_backward_weight)(float *dweight, float *dbias, const void *dy, const float *x, const float *mean,
-                                       const float *rstd, size_t rows, size_t columns, size_t stride, int bf16);
+    // The same from column `first` on; dweight and dbias begin with it. A root-mean-square norm has no mean and no dbias.
+    void (*norm_backward_weight)(float *dweight, float *dbias, const void *dy, const float *x, const float *mean, const float *rstd,
+                                 size_t rows, size_t first, size_t columns, size_t stride, int bf16);
 
     void (*adam)(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a);
     void (*sgd)(float *p, const float *g, float *m, float *delta, size_t n, struct sgd s);

@@ -121,21 +121,24 @@ static void gelu_backward(void *dx, const void *dy, const void *x, size_t from, 
 }
 
 // The mean first, then the sums of differences from it and of their squares (the corrected two-pass algorithm: Chan,
-// Golub and LeVeque 1983, equation 1.7).
+// Golub and LeVeque 1983, equation 1.7). The mean is taken of differences from an element: where all are nearly the same, of what they
+// differ in. Rounding may leave a variance below 0 where it is 0.
 INLINE void moments(const float *x, size_t n, float *mean, float *variance) {
+    const float origin = x[0];
     vec sums[4] = {{0}};  // in flight at once: an addition takes four cycles
     size_t quads = n / (4 * WIDTH) * (4 * WIDTH);
     for (size_t i = 0; i < quads; i += 4 * WIDTH)
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) sums[j] += stream(x, i + (size_t)j * WIDTH, WIDTH, 0);
+        for (int j = 0; j < 4; j++) sums[j] += stream(x, i + (size_t)j * WIDTH, WIDTH, 0) - origin;
     vec differences = {0};
     vec squares = {0};
-    LANES(n - quads, sums[0] += get(x + quads + i, part););
-    float first = total((sums[0] + sums[1]) + (sums[2] + sums[3])) / (float)n;
+    LANES(n - quads, sums[0] += only(get(x + quads + i, part) - origin, part););
+    float first = origin + total((sums[0] + sums[1]) + (sums[2] + sums[3])) / (float)n;
     LANES(n, vec d = only(get(x + i, part) - first, part); differences += d; squares = fused(d, d, squares););
     float correction = total(differences) / (float)n;
     *mean = first + correction;
-    *variance = total(squares) / (float)n - correction * correction;
+    const float v = total(squares) / (float)n - correction * correction;
+    *variance = v < 0 ? 0 : v;  // a NaN stays one
 }
 
 INLINE void layer_norm_of(void *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
@@ -182,17 +185,38 @@ static void layer_norm_backward(float *dx, const void *dy, const float *x, const
         layer_norm_backward_of(dx, dy, x, mean, rstd, weight, plus, rows, columns, 0);
 }
 
-// Rows are taken eight at a time, so that the sums are read and written once for eight rows; each sum still adds them in
-// their order.
-enum { ROWS = 8 };
+// Sums over rows are of groups of ROWS rows in float and of groups in double, and are rounded once: in float, a million rows lose a
+// hundredth of their sum. STRIP columns at a time, so that their sums stay in the first-level cache.
+enum { ROWS = 8, STRIP = 512 };
+
+// widen_into adds v to doubles.
+INLINE void widen_into(double *to, vec v) {
+    float lanes[WIDTH];
+    dvec sum;
+    store(lanes, v);
+    for (int j = 0; j < WIDTH; j += WIDTH / 2) {
+        memcpy(&sum, to + j, sizeof sum);
+        sum += widen(lanes + j);
+        memcpy(to + j, &sum, sizeof sum);
+    }
+}
+
+// sum_group adds `rows` rows to sums.
+INLINE void sum_group(double *sums, const void *x, size_t from, int rows, size_t columns, size_t stride, int bf16) {
+    LANES(columns, vec s = {0};
+          _Pragma("GCC unroll 8") for (int j = 0; j < rows; j++) s += fetch(x, from + (size_t)j * stride + i, part, bf16);
+          widen_into(sums + i, s););
+}
 
 INLINE void sum_rows_of(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16) {
-    size_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS)
-        LANES(columns, vec s = get(sum + i, part);
-              _Pragma("GCC unroll 8") for (int j = 0; j < ROWS; j++) s += fetch(x, (r + (size_t)j) * stride + i, part, bf16);
-              put(sum + i, s, part););
-    for (; r < rows; r++) LANES(columns, put(sum + i, get(sum + i, part) + fetch(x, r * stride + i, part, bf16), part););
+    for (size_t at = 0; at < columns; at += STRIP) {
+        const size_t n = columns - at < STRIP ? columns - at : STRIP;
+        double sums[STRIP] = {0};
+        size_t r = 0;
+        for (; r + ROWS <= rows; r += ROWS) sum_group(sums, x, r * stride + at, ROWS, n, stride, bf16);
+        for (; r < rows; r++) sum_group(sums, x, r * stride + at, 1, n, stride, bf16);
+        for (size_t i = 0; i < n; i++) sum[at + i] += (float)sums[i];
+    }
 }
 
 static void sum_rows(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16) {
@@ -202,32 +226,40 @@ static void sum_rows(float *sum, const void *x, size_t rows, size_t columns, siz
         sum_rows_of(sum, x, rows, columns, stride, 0);
 }
 
-// weight_rows adds `rows` rows from number `row` on.
-INLINE void weight_rows(float *dweight, float *dbias, const void *dy, const float *x, const float *mean, const float *rstd,
-                        size_t row, int rows, size_t columns, size_t stride, int bf16) {
-    LANES(columns, vec w = get(dweight + i, part); vec b = get(dbias + i, part);
+// The gradients of a norm's weight and bias (2,STRIP) from `rows` rows; mean is NULL for a root-mean-square norm, which has no bias.
+INLINE void weight_group(double *sums, const void *dy, const float *x, const float *mean, const float *rstd, size_t from, int rows,
+                         size_t columns, size_t stride, int bf16) {
+    LANES(columns, vec w = {0}; vec b = {0};
           _Pragma("GCC unroll 8") for (int j = 0; j < rows; j++) {
-              const size_t r = row + (size_t)j;
-              vec d = fetch(dy, r * stride + i, part, bf16);
-              w = fused(d, (get(x + r * stride + i, part) - mean[r]) * rstd[r], w);
+              const size_t at = from + (size_t)j * stride + i;
+              vec d = fetch(dy, at, part, bf16);
+              w = fused(d, (get(x + at, part) - (mean ? mean[j] : 0)) * rstd[j], w);
               b += d;
-          } put(dweight + i, w, part);
-          put(dbias + i, b, part););
+          } widen_into(sums + i, w);
+          if (mean) widen_into(sums + STRIP + i, b););
 }
 
-INLINE void layer_norm_backward_weight_of(float *dweight, float *dbias, const void *dy, const float *x, const float *mean,
-                                          const float *rstd, size_t rows, size_t columns, size_t stride, int bf16) {
-    size_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS) weight_rows(dweight, dbias, dy, x, mean, rstd, r, ROWS, columns, stride, bf16);
-    for (; r < rows; r++) weight_rows(dweight, dbias, dy, x, mean, rstd, r, 1, columns, stride, bf16);
+INLINE void norm_backward_weight_of(float *dweight, float *dbias, const void *dy, const float *x, const float *mean, const float *rstd,
+                                    size_t rows, size_t first, size_t columns, size_t stride, int bf16) {
+#define GROUP(count) weight_group(sums, dy, x, mean ? mean + r : NULL, rstd + r, r * stride + first + at, count, n, stride, bf16)
+    for (size_t at = 0; at < columns; at += STRIP) {
+        const size_t n = columns - at < STRIP ? columns - at : STRIP;
+        double sums[2 * STRIP] = {0};
+        size_t r = 0;
+        for (; r + ROWS <= rows; r += ROWS) GROUP(ROWS);
+        for (; r < rows; r++) GROUP(1);
+        for (size_t i = 0; i < n; i++) dweight[at + i] += (float)sums[i];
+        for (size_t i = 0; mean && i < n; i++) dbias[at + i] += (float)sums[STRIP + i];
+    }
+#undef GROUP
 }
 
-static void layer_norm_backward_weight(float *dweight, float *dbias, const void *dy, const float *x, const float *mean,
-                                       const float *rstd, size_t rows, size_t columns, size_t stride, int bf16) {
+static void norm_backward_weight(float *dweight, float *dbias, const void *dy, const float *x, const float *mean, const float *rstd,
+                                 size_t rows, size_t first, size_t columns, size_t stride, int bf16) {
     if (bf16)
-        layer_norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, columns, stride, 1);
+        norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, first, columns, stride, 1);
     else
-        layer_norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, columns, stride, 0);
+        norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, first, columns, stride, 0);
 }
 
 // largest_of is the largest element, and any value where there is a NaN.
@@ -315,7 +347,7 @@ const struct kernels TABLE = {
     .layer_norm_backward = layer_norm_backward,
     .cross_entropy = cross_entropy,
     .sum_rows = sum_rows,
-    .layer_norm_backward_weight = layer_norm_backward_weight,
+    .norm_backward_weight = norm_backward_weight,
     .adam = adam,
     .sgd = sgd,
     .attention_scratch = attention_scratch,

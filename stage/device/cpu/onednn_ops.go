@@ -168,12 +168,8 @@ func (d *Device) normBackward(o *device.NormBackward) {
 
 func (d *Device) normBackwardWeight(o *device.NormBackwardWeight) {
 	rows, columns := o.Size()
-	if o.Mean.Absent() {
-		C.avg_rms_norm_backward_weight(d.c, floats(o.DWeight), o.DY.Pointer(), floats(o.X), floats(o.Rstd), size(rows), size(columns), brain(o.DY))
-		return
-	}
-	C.avg_layer_norm_backward_weight(d.c, floats(o.DWeight), floats(o.DBias), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd),
-		size(rows), size(columns))
+	C.avg_norm_backward_weight(d.c, floats(o.DWeight), floats(o.DBias), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), size(rows),
+		size(columns))
 }
 
 func (d *Device) dropout(o *device.Dropout) {

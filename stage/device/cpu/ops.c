@@ -96,7 +96,7 @@ void avg_convert(struct avg_device *d, struct elements y, struct elements x, siz
     PARTS(n, 2 * LINE, 8 * n, d->kernels->convert(y.data, x.data, at.from, at.n, y.bf16, x.bf16););
 }
 
-// Column sums are cut by columns, so that each adds its rows in order.
+// Column sums are cut by columns, so that each adds its rows in order, whatever the number of threads.
 void avg_sum_rows(struct avg_device *d, float *sum, struct elements x, size_t rows, size_t columns) {
     PARTS(columns, 2 * LINE, 4 * rows * columns,
           d->kernels->sum_rows(sum + at.from, from(x, at.from), rows, at.n, columns, x.bf16););
@@ -125,11 +125,11 @@ void avg_layer_norm_backward(struct avg_device *d, float *dx, struct elements dy
                                           columns, dy.bf16););
 }
 
-void avg_layer_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
-                                    const float *mean, const float *rstd, size_t rows, size_t columns) {
+void avg_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
+                              const float *mean, const float *rstd, size_t rows, size_t columns) {
     PARTS(columns, 2 * LINE, 8 * rows * columns,
-          d->kernels->layer_norm_backward_weight(dweight + at.from, dbias + at.from, from(dy, at.from), x + at.from, mean,
-                                                 rstd, rows, at.n, columns, dy.bf16););
+          d->kernels->norm_backward_weight(dweight + at.from, dbias ? dbias + at.from : NULL, dy.data, x, mean, rstd, rows, at.from,
+                                           at.n, columns, dy.bf16););
 }
 
 void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,

@@ -39,13 +39,6 @@ void avg_rms_norm_backward(struct avg_device *d, float *dx, const void *dy, cons
                                                     plus ? plus + at.from * columns : NULL, at.n, columns, bf16););
 }
 
-// Cut by columns, so that each sum adds its rows in order.
-void avg_rms_norm_backward_weight(struct avg_device *d, float *dweight, const void *dy, const float *x, const float *rstd,
-                                  size_t rows, size_t columns, int bf16) {
-    PARTS(columns, LINE, 8 * rows * columns,
-          d->kernels->transformer.rms_norm_backward_weight(dweight + at.from, dy, x, rstd, rows, at.from, at.n, columns, bf16););
-}
-
 void avg_rotate(struct avg_device *d, void *y, const void *x, struct rotation o, const float *table, size_t rows, int bf16) {
     o.table = table;
     PARTS(rows, 1, 8 * rows * o.heads * o.s, d->kernels->transformer.rotate(y, x, &o, at.from, at.n, bf16););

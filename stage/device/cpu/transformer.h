@@ -29,9 +29,6 @@ struct transformer_kernels {
                      int bf16);
     void (*rms_norm_backward)(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, const float *plus,
                               size_t rows, size_t columns, int bf16);
-    // `columns` columns from number `from` on of matrices whose rows lie `stride` apart; dweight begins with the first.
-    void (*rms_norm_backward_weight)(float *dweight, const void *dy, const float *x, const float *rstd, size_t rows, size_t from,
-                                     size_t columns, size_t stride, int bf16);
 
     void (*rotate)(void *y, const void *x, const struct rotation *o, size_t row, size_t rows, int bf16);
 

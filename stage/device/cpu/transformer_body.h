@@ -117,26 +117,6 @@ static void rms_norm_backward(float *dx, const void *dy, const float *x, const f
         rms_norm_backward_of(dx, dy, x, rstd, weight, plus, rows, columns, 0);
 }
 
-// Rows are taken eight at a time, as in sum_rows.
-INLINE void rms_norm_backward_weight_of(float *dweight, const void *dy, const float *x, const float *rstd, size_t rows,
-                                        size_t from, size_t columns, size_t stride, int bf16) {
-    for (size_t r = 0; r < rows; r += ROWS) {
-        const size_t count = rows - r < ROWS ? rows - r : ROWS;
-        LANES(columns, vec w = get(dweight + i, part); for (size_t j = r; j < r + count; j++) {
-            const size_t at = j * stride + from + i;
-            w = fused(fetch(dy, at, part, bf16), get(x + at, part) * rstd[j], w);
-        } put(dweight + i, w, part););
-    }
-}
-
-static void rms_norm_backward_weight(float *dweight, const void *dy, const float *x, const float *rstd, size_t rows, size_t from,
-                                     size_t columns, size_t stride, int bf16) {
-    if (bf16)
-        rms_norm_backward_weight_of(dweight, dy, x, rstd, rows, from, columns, stride, 1);
-    else
-        rms_norm_backward_weight_of(dweight, dy, x, rstd, rows, from, columns, stride, 0);
-}
-
 INLINE void rotate_of(void *y, const void *x, const struct rotation *o, size_t row, size_t rows, int bf16) {
     const size_t half = o->s / 2;
     const float sign = o->inverse ? -1 : 1;
@@ -243,7 +223,6 @@ static void tanh_backward(float *dx, const float *dy, const float *y, size_t n) 
         .dropout = dropout,                                     \
         .rms_norm = rms_norm,                                   \
         .rms_norm_backward = rms_norm_backward,                 \
-        .rms_norm_backward_weight = rms_norm_backward_weight,   \
         .rotate = rotate,                                       \
         .swiglu = swiglu,                                       \
         .swiglu_backward = swiglu_backward,                     \

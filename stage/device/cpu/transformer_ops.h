@@ -15,8 +15,6 @@ void avg_rms_norm(struct avg_device *d, void *y, float *rstd, const float *x, co
                   float epsilon, int bf16);
 void avg_rms_norm_backward(struct avg_device *d, float *dx, const void *dy, const float *x, const float *rstd,
                            const float *weight, const float *plus, size_t rows, size_t columns, int bf16);
-void avg_rms_norm_backward_weight(struct avg_device *d, float *dweight, const void *dy, const float *x, const float *rstd,
-                                  size_t rows, size_t columns, int bf16);
 void avg_rotate(struct avg_device *d, void *y, const void *x, struct rotation o, const float *table, size_t rows, int bf16);
 void avg_swiglu(struct avg_device *d, void *y, const void *gate, const void *up, size_t n, int bf16);
 void avg_swiglu_backward(struct avg_device *d, void *dgate, void *dup, const void *dy, const void *gate, const void *up,

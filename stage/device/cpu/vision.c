@@ -60,11 +60,11 @@ int avg_group_moments(struct avg_device *d, struct avg_vision *v, float *mean, f
     float *moments = (float *)(channels + 2 * n.c);
     PARTS(all.count, 1, 4 * n.b * n.p * n.c, for (size_t i = at.from; i < at.from + at.n; i++) {
         struct block b = block_at(all, n, i);
-        k->moments(moments + i * 2 * n.c, moments + (i * 2 + 1) * n.c, x + b.from * n.c, b.rows, n.c);
+        k->moments(moments + i * 2 * n.c, moments + (i * 2 + 1) * n.c, x + b.from * n.c, x + b.sample * n.p * n.c, b.rows, n.c);
     });
     for (size_t s = 0; s < n.b; s++)
         k->merge(mean + s * n.groups, variance + s * n.groups, channels, moments + s * all.of_sample * 2 * n.c,
-                 all.of_sample, all.rows, n.p, n.c, n.groups);
+                 x + s * n.p * n.c, all.of_sample, all.rows, n.p, n.c, n.groups);
     return 0;
 }
 

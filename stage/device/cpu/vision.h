@@ -19,12 +19,13 @@ struct window {
 };
 
 struct vision_kernels {
-    // Of `rows` rows: each channel's mean, and the sum of the squares of the differences from it.
-    void (*moments)(float *mean, float *squares, const float *x, size_t rows, size_t c);
+    // Of `rows` rows: how far each channel's mean lies from its origin, and the sum of the squares of the differences from that mean.
+    // Elements that are all nearly the same keep their differences where the origin is one of them.
+    void (*moments)(float *mean, float *squares, const float *x, const float *origins, size_t rows, size_t c);
     // merge makes statistics (groups) of one sample of the moments of its `blocks` blocks, (blocks,2,C), which have `rows`
     // rows each but for the last: p in all. channels (2,C) is scratch.
-    void (*merge)(float *mean, float *variance, double *channels, const float *moments, size_t blocks, size_t rows, size_t p,
-                  size_t c, size_t groups);
+    void (*merge)(float *mean, float *variance, double *channels, const float *moments, const float *origins, size_t blocks,
+                  size_t rows, size_t p, size_t c, size_t groups);
     // skip may be NULL.
     void (*normalize)(float *y, const float *x, const float *skip, struct channels n, size_t rows, size_t c, int relu);
     // masked sums the gradient before the ReLU, dz, and dz (x - mean) over the rows. dz may be NULL.

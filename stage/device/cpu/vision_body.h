@@ -27,20 +27,21 @@
 INLINE vec sum_of(const vec s[4]) { return (s[0] + s[1]) + (s[2] + s[3]); }
 
 // The mean first, then the differences from it, as in moments of kernels_body.h. The block stays in the cache in between.
-static void column_moments(float *mean, float *squares, const float *x, size_t rows, size_t c) {
+static void column_moments(float *mean, float *squares, const float *x, const float *origins, size_t rows, size_t c) {
     const float share = 1 / (float)rows;
     LANES(c, vec sums[4] = {{0}}; vec differences[4] = {{0}}; vec products[4] = {{0}};
-          DOWN(rows, sums[j] += get(x + at, part););
-          vec first = sum_of(sums) * share;
+          const vec origin = get(origins + i, part);
+          DOWN(rows, sums[j] += get(x + at, part) - origin;);
+          vec first = fused(sum_of(sums), splat(share), origin);
           DOWN(rows, vec d = get(x + at, part) - first; differences[j] += d; products[j] = fused(d, d, products[j]););
           vec correction = sum_of(differences) * share;
-          put(mean + i, first + correction, part);
-          put(squares + i, sum_of(products) - correction * correction * (float)rows, part););
+          put(mean + i, (first - origin) + correction, part);
+          put(squares + i, highest(splat(0), sum_of(products) - correction * correction * (float)rows), part););
 }
 
 // The parallel form of Chan, Golub and LeVeque 1983, equation 2.1, over all blocks and then all channels of a group at once.
-static void merge(float *mean, float *variance, double *channels, const float *moments, size_t blocks, size_t rows, size_t p,
-                  size_t c, size_t groups) {
+static void merge(float *mean, float *variance, double *channels, const float *moments, const float *origins, size_t blocks,
+                  size_t rows, size_t p, size_t c, size_t groups) {
     double *means = channels, *squares = channels + c;
     memset(channels, 0, 2 * c * sizeof *channels);
     for (size_t b = 0; b < blocks; b++) {
@@ -57,6 +58,7 @@ static void merge(float *mean, float *variance, double *channels, const float *m
             squares[i] += block[c + i] + n * apart * apart;
         }
     }
+    for (size_t i = 0; i < c; i++) means[i] += origins[i];
     const size_t width = c / groups;
     for (size_t g = 0; g < groups; g++, means += width, squares += width) {
         double sum = 0, square = 0;

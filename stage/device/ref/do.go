@@ -46,11 +46,7 @@ func (d *Device) Do(op device.Op) {
 			d.layerNormBackward(o)
 		}
 	case *device.NormBackwardWeight:
-		if o.Mean.Absent() {
-			d.rmsNormBackwardWeight(o)
-		} else {
-			d.layerNormBackwardWeight(o)
-		}
+		d.normBackwardWeight(o)
 	case *device.Dropout:
 		if o.IDs.Absent() {
 			d.dropout(o.Y, o.X, o.DropoutMask)

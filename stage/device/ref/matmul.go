@@ -100,11 +100,19 @@ func transpose(dst, src []float32, rows, columns int) {
 
 // sumRows runs device.SumRows.
 func (d *Device) sumRows(o *device.SumRows) {
-	sums, xs := o.Sum.F32(), d.read(0, o.X)
-	columns := len(sums)
+	columns, xs := o.Sum.Len(), d.read(0, o.X)
+	sums := d.clearSums(columns)
 	for r := range o.Rows() {
 		for c, v := range xs[r*columns : (r+1)*columns] {
-			sums[c] += v
+			sums[c] += float64(v)
 		}
+	}
+	addRounded(o.Sum.F32(), sums)
+}
+
+// addRounded adds sums to y, each rounded first.
+func addRounded(y []float32, sums []float64) {
+	for i := range y {
+		y[i] += float32(sums[i])
 	}
 }

@@ -73,18 +73,23 @@ func addStream(dx, plus device.Mem) {
 	}
 }
 
-// layerNormBackwardWeight runs device.NormBackwardWeight.
-func (d *Device) layerNormBackwardWeight(o *device.NormBackwardWeight) {
+// normBackwardWeight runs device.NormBackwardWeight.
+func (d *Device) normBackwardWeight(o *device.NormBackwardWeight) {
 	rows, columns := o.Size()
-	dws, dbs := o.DWeight.F32(), o.DBias.F32()
-	dys := d.read(0, o.DY)
+	dys, xs, sums := d.read(0, o.DY), o.X.F32(), d.clearSums(2*columns)
+	mean := float32(0)
 	for r := range rows {
-		in, dout := o.X.F32()[r*columns:(r+1)*columns], dys[r*columns:(r+1)*columns]
-		m, s := o.Mean.F32()[r], o.Rstd.F32()[r]
-		for c, v := range in {
-			dws[c] += float32(dout[c] * ((v - m) * s))
-			dbs[c] += dout[c]
+		if !o.Mean.Absent() {
+			mean = o.Mean.F32()[r]
 		}
+		for c, g := range dys[r*columns : (r+1)*columns] {
+			sums[c] += float64(g) * float64((xs[r*columns+c]-mean)*o.Rstd.F32()[r])
+			sums[columns+c] += float64(g)
+		}
+	}
+	addRounded(o.DWeight.F32(), sums)
+	if !o.DBias.Absent() {
+		addRounded(o.DBias.F32(), sums[columns:])
 	}
 }
 
@@ -125,16 +130,4 @@ func (d *Device) rmsNormBackward(o *device.NormBackward) {
 		}
 	}
 	addStream(o.DX, o.Plus)
-}
-
-// rmsNormBackwardWeight runs device.NormBackwardWeight.
-func (d *Device) rmsNormBackwardWeight(o *device.NormBackwardWeight) {
-	rows, columns := o.Size()
-	dws, dys, xs := o.DWeight.F32(), d.read(0, o.DY), o.X.F32()
-	for r := range rows {
-		s := o.Rstd.F32()[r]
-		for c := range columns {
-			dws[c] += float32(dys[r*columns+c] * (xs[r*columns+c] * s))
-		}
-	}
 }

@@ -17,7 +17,7 @@ type Device struct {
 	wide       [10][]float32 // operands that are BF16, widened
 	kernel     []float32     // convolutions: the window's weights, or their gradient
 	rstd       []float32     // GroupNorm: of each sample's groups
-	sums       []float64     // GroupNormBackward: of each sample's channels
+	sums       []float64     // of columns; GroupNormBackward: of each sample's channels
 	rotations  device.Rotations
 }
 
