@@ -35,8 +35,12 @@ var combinations = []combination{
 func accuracy(ctx context.Context, o options, dir string) ([]report.Figure, error) {
 	var errs []float64
 	byCombination := map[string][]float64{}
+	models := o.models
+	if len(models) == 0 {
+		models = []string{"gpt2", "awd-lstm", "vgg"}
+	}
 	for range o.rounds {
-		for _, name := range o.models {
+		for _, name := range models {
 			ran, err := hold(ctx, o, dir, name)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
@@ -58,7 +62,7 @@ func accuracy(ctx context.Context, o options, dir string) ([]report.Figure, erro
 		}
 	}
 	at := func(part float64) float64 { return errs[int(math.Ceil(part*float64(len(errs))))-1] }
-	conditions := map[string]any{"models": o.models, "rounds": o.rounds, "batches": o.batches, "runs": len(errs), "errors": byCombination}
+	conditions := map[string]any{"models": models, "rounds": o.rounds, "batches": o.batches, "runs": len(errs), "errors": byCombination}
 	figure := func(metric string, value, bar, aim float64, most bool) report.Figure {
 		return report.Figure{Bench: "tuner", Metric: metric, Unit: "of 1", Value: value, Bar: bar, Aim: aim, AtMost: most, Conditions: conditions}
 	}

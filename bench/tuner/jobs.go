@@ -16,8 +16,14 @@ import (
 
 // jobs are the models that are measured: matrix products, recurrences and convolutions, small enough for many runs.
 var jobs = map[string]func(j *job.Job, dir string) error{
-	"mlp": func(j *job.Job, dir string) error { // of next to no weights
+	"empty": func(j *job.Job, dir string) error { // of next to no weights
 		j.Model = job.Model{Family: "mlp", Config: map[string]any{"image_size": 28, "num_channels": 1, "hidden_sizes": []any{}, "num_labels": 10}}
+		return digits(j, dir)
+	},
+	"mlp": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "mlp", Config: map[string]any{
+			"image_size": 28, "num_channels": 1, "hidden_sizes": []any{1536, 1536, 1024}, "num_labels": 10,
+		}}
 		return digits(j, dir)
 	},
 	"gpt2": func(j *job.Job, dir string) error {
@@ -32,12 +38,39 @@ var jobs = map[string]func(j *job.Job, dir string) error{
 		}}
 		return text(j, dir)
 	},
+	"llama": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "llama", Config: map[string]any{
+			"num_hidden_layers": 6, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6, "num_key_value_heads": 2,
+			"max_position_embeddings": 64, "vocab_size": 256,
+		}}
+		return text(j, dir)
+	},
+	"bert": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "bert", Config: map[string]any{
+			"architectures": "BertForMaskedLM", "num_hidden_layers": 6, "hidden_size": 192, "intermediate_size": 768, "num_attention_heads": 6,
+			"max_position_embeddings": 64, "vocab_size": 256,
+		}}
+		j.Data.Tokenizer = "bytes"
+		return text(j, dir)
+	},
+	"gnmt": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "gnmt", Config: map[string]any{"vocab_size": 256, "hidden_size": 256, "num_layers": 3, "max_length": 32}}
+		return pairs(j, dir)
+	},
 	"awd-lstm": func(j *job.Job, dir string) error {
 		j.Model = job.Model{Family: "awd-lstm", Config: map[string]any{
 			"ntoken": 256, "ninp": 192, "nhid": 320, "nlayers": 4, "bptt": 48, "tie_weights": false,
 		}}
 		j.Optimizer.Name, j.Optimizer.Momentum = "sgd", 0.9
 		return text(j, dir)
+	},
+	"resnet": func(j *job.Job, dir string) error {
+		j.Model = job.Model{Family: "resnet", Config: map[string]any{
+			"image_size": 28, "num_channels": 1, "stem": "cifar", "layer_type": "basic", "embedding_size": 32, "hidden_sizes": []any{32, 64, 128, 256},
+			"depths": []any{2, 2, 2, 2}, "num_labels": 10,
+		}}
+		j.Optimizer.Name, j.Optimizer.Momentum = "sgd", 0.9
+		return digits(j, dir)
 	},
 	"vgg": func(j *job.Job, dir string) error {
 		j.Model = job.Model{Family: "vgg", Config: map[string]any{
@@ -76,17 +109,31 @@ func config(r control.TuneRequest, o options) profile.Config {
 
 // text is a corpus of random words.
 func text(j *job.Job, dir string) error {
-	random := rand.New(rand.NewPCG(1, 2))
+	j.Data.Files = []string{filepath.Join(dir, "words.txt")}
+	return os.WriteFile(j.Data.Files[0], []byte(words(rand.New(rand.NewPCG(1, 2)), 1<<16)), 0o600)
+}
+
+// words are n random ones.
+func words(random *rand.Rand, n int) string {
 	var b strings.Builder
-	for range 1 << 16 {
+	for range n {
 		for range 1 + random.IntN(9) {
 			b.WriteByte(byte('a' + random.IntN(26)))
 		}
 		b.WriteByte(' ')
 	}
-	path := filepath.Join(dir, "words.txt")
-	j.Data.Files = []string{path}
-	return os.WriteFile(path, []byte(b.String()), 0o600)
+	return b.String()
+}
+
+// pairs are sentences of random words and what they would be in another language.
+func pairs(j *job.Job, dir string) error {
+	random := rand.New(rand.NewPCG(5, 6))
+	var b strings.Builder
+	for range 1 << 12 {
+		fmt.Fprintf(&b, "{\"source\": %q, \"target\": %q}\n", words(random, 4), words(random, 4))
+	}
+	j.Data.Format, j.Data.Files = "jsonl", []string{filepath.Join(dir, "pairs.jsonl")}
+	return os.WriteFile(j.Data.Files[0], []byte(b.String()), 0o600)
 }
 
 // digits are random images of 28 by 28 in the format of MNIST's files.

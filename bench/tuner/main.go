@@ -25,7 +25,7 @@ type options struct {
 
 func main() {
 	names := flag.String("parts", "accuracy,choice,busy", "what to measure")
-	models := flag.String("models", "gpt2,awd-lstm,vgg", "models whose predictions are held to runs")
+	models := flag.String("models", "", "models whose predictions are held to runs; none: those of the part")
 	batches := flag.Int("batches", 16, "batches that each configuration is watched for, in two runs")
 	rounds := flag.Int("rounds", 5, "how often profile and runs are repeated")
 	assignment := flag.String("worker", "", "be the worker of this assignment, whose memory is looked at")
@@ -33,7 +33,7 @@ func main() {
 		if *assignment != "" {
 			return nil, runWorker(ctx, *assignment)
 		}
-		return run(ctx, options{parts: *names, models: strings.Split(*models, ","), batches: *batches, rounds: *rounds})
+		return run(ctx, options{parts: *names, models: strings.FieldsFunc(*models, func(r rune) bool { return r == ',' }), batches: *batches, rounds: *rounds})
 	})
 }
 

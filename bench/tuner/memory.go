@@ -43,7 +43,7 @@ func (l layout) String() string {
 	return fmt.Sprintf("%s K=%d N=%d M=%d %s recompute=%s %s", l.Model, l.Stages, l.Pipelines, l.Micros, l.Schedule, l.Recompute, l.Precision)
 }
 
-// layouts are a spread: every dimension is there with at least two values.
+// layouts are a spread: every family and, with several values each, every dimension is there.
 var layouts = []layout{
 	{Model: "gpt2", Stages: 2, Pipelines: 1, Micros: 8, Schedule: "1f1b", Recompute: "none", Precision: "f32"},
 	{Model: "gpt2", Stages: 2, Pipelines: 2, Micros: 4, Schedule: "afp", Recompute: "none", Precision: "f32"},
@@ -57,10 +57,20 @@ var layouts = []layout{
 	{Model: "vgg", Stages: 2, Pipelines: 1, Micros: 2, Schedule: "1f1b", Recompute: "none", Precision: "f32"},
 	{Model: "vgg", Stages: 4, Pipelines: 2, Micros: 8, Schedule: "afp", Recompute: "none", Precision: "f32"},
 	{Model: "vgg", Stages: 2, Pipelines: 2, Micros: 4, Schedule: "1f1b", Recompute: "block", Precision: "f32"},
+	{Model: "llama", Stages: 2, Pipelines: 1, Micros: 4, Schedule: "1f1b", Recompute: "none", Precision: "f32"},
+	{Model: "llama", Stages: 2, Pipelines: 2, Micros: 4, Schedule: "afp", Recompute: "none", Precision: "bf16"},
+	{Model: "bert", Stages: 2, Pipelines: 2, Micros: 4, Schedule: "1f1b", Recompute: "none", Precision: "f32"},
+	{Model: "bert", Stages: 2, Pipelines: 1, Micros: 4, Schedule: "gpipe", Recompute: "block", Precision: "bf16"},
+	{Model: "mlp", Stages: 2, Pipelines: 2, Micros: 2, Schedule: "1f1b", Recompute: "none", Precision: "f32"},
+	{Model: "mlp", Stages: 2, Pipelines: 1, Micros: 4, Schedule: "gpipe", Recompute: "none", Precision: "bf16"},
+	{Model: "resnet", Stages: 2, Pipelines: 1, Micros: 4, Schedule: "1f1b", Recompute: "none", Precision: "f32"},
+	{Model: "resnet", Stages: 2, Pipelines: 2, Micros: 4, Schedule: "afp", Recompute: "none", Precision: "f32"},
+	{Model: "gnmt", Stages: 2, Pipelines: 1, Micros: 4, Schedule: "1f1b", Recompute: "none", Precision: "f32"},
+	{Model: "gnmt", Stages: 3, Pipelines: 2, Micros: 4, Schedule: "gpipe", Recompute: "none", Precision: "f32"},
 }
 
 // empty is a worker that holds next to nothing: its peak is what a process takes before it trains.
-var empty = layout{Model: "mlp", Stages: 1, Pipelines: 1, Micros: 1, Schedule: "1f1b", Recompute: "none", Precision: "f32"}
+var empty = layout{Model: "empty", Stages: 1, Pipelines: 1, Micros: 1, Schedule: "1f1b", Recompute: "none", Precision: "f32"}
 
 // memory compares the memory that is predicted for a job with the peak of the worker process that trains it, evaluates it and
 // commits a round, less the peak of an empty worker. What libraries and the runtime take is a part of that.
@@ -72,7 +82,7 @@ func memory(ctx context.Context, o options, dir string) ([]report.Figure, error)
 	errs := make([]float64, 0, len(layouts))
 	byLayout := map[string]any{"empty worker, bytes": baseline}
 	for _, l := range layouts {
-		if !slices.Contains(o.models, l.Model) {
+		if len(o.models) > 0 && !slices.Contains(o.models, l.Model) {
 			continue
 		}
 		predicted, peak, err := trainOnce(ctx, dir, l)

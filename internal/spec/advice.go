@@ -26,10 +26,14 @@ func (x *resolver) refuseShort(a *arrangement) {
 		m.Activations, m.Center = m.Activations+s.Activations, m.Center+s.Center
 		m.Boundaries, m.Host = m.Boundaries+s.Boundaries, m.Host+s.Host
 	}
-	x.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s; %s; %s",
+	largest := ""
+	if n := len(a.memory); n > 1 {
+		largest = fmt.Sprintf("; of its %d stages, stage %d takes most, %s", n, short.Largest, words.Bytes(a.memory[short.Largest].Total()))
+	}
+	x.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s%s; %s; %s",
 		words.Number(float64(x.Model.Weights())), words.Bytes(short.Need), words.Count(int(x.Job.Pipelines), "pipeline"), words.Bytes(m.Weights),
 		words.Bytes(m.Gradients), words.Bytes(m.State), words.Bytes(m.Activations), words.Bytes(m.Center),
-		words.Bytes(m.Boundaries+m.Host), x.host(), advice)
+		words.Bytes(m.Boundaries+m.Host), largest, x.host(), advice)
 }
 
 // WouldFit says which changes of a job of known counts, whose stages do not fit their memory, would make them fit: of each key the
@@ -53,15 +57,15 @@ func (f *Facts) WouldFit(j *job.Job) (advice, nearest string) {
 	for n := j.Pipelines - 1; n > 0; n-- {
 		pipelines = append(pipelines, change{fmt.Sprintf("pipelines: %d", n), func(j *job.Job) { j.Pipelines = n }})
 	}
-	micros, stages := f.moreMicroBatches(j), f.moreStages(j)
-	for _, changes := range [][]change{recompute, micros, pipelines, stages} {
+	micros, stages, batches := f.moreMicroBatches(j), f.moreStages(j), smallerBatches(j)
+	for _, changes := range [][]change{recompute, micros, pipelines, stages, batches} {
 		first(changes)
 	}
 	if len(fit) == 0 {
-		first(f.several(j, micros, stages))
+		first(f.several(j, micros, stages, batches))
 	}
 	if len(fit) == 0 {
-		return "neither recompute nor smaller micro-batches nor fewer pipelines nor more stages make it fit; use a smaller model", ""
+		return "neither recompute nor smaller micro-batches nor fewer pipelines nor more stages nor a smaller batch make it fit; use a smaller model", ""
 	}
 	return strings.Join(fit, " or ") + " would fit", fit[0]
 }
@@ -72,8 +76,9 @@ type change struct {
 	apply func(j *job.Job)
 }
 
-// several are changes of all keys: the smallest micro-batches, one pipeline and recomputation, with each number of stages.
-func (f *Facts) several(j *job.Job, micros, stages []change) (all []change) {
+// several are changes of all keys: the smallest micro-batches, one pipeline and recomputation, with each number of stages; and then the
+// smallest batch, which leaves no smaller micro-batches.
+func (f *Facts) several(j *job.Job, micros, stages, batches []change) (all []change) {
 	kind := RecomputeKinds[len(RecomputeKinds)-1]
 	if j.Devices.Kind == job.KindEmulated {
 		kind = job.AutoRecompute // by what each device holds
@@ -82,12 +87,22 @@ func (f *Facts) several(j *job.Job, micros, stages []change) (all []change) {
 	if len(micros) > 0 {
 		smallest = micros[len(micros)-1]
 	}
-	for _, more := range append([]change{{fmt.Sprintf("stages: %d", j.Stages), func(*job.Job) {}}}, stages...) {
-		all = append(all, change{fmt.Sprintf("recompute: %s with %s, pipelines: 1 and %s", kind, smallest.text, more.text), func(j *job.Job) {
-			smallest.apply(j)
-			more.apply(j)
-			j.Pipelines, j.Recompute = 1, []string{kind}
-		}})
+	for _, smallest := range append([]change{smallest}, batches[max(0, len(batches)-1):]...) {
+		for _, more := range append([]change{{fmt.Sprintf("stages: %d", j.Stages), func(*job.Job) {}}}, stages...) {
+			all = append(all, change{fmt.Sprintf("recompute: %s with %s, pipelines: 1 and %s", kind, smallest.text, more.text), func(j *job.Job) {
+				smallest.apply(j)
+				more.apply(j)
+				j.Pipelines, j.Recompute = 1, []string{kind}
+			}})
+		}
+	}
+	return all
+}
+
+// smallerBatches are the batch halved again and again, while the micro-batches divide it.
+func smallerBatches(j *job.Job) (all []change) {
+	for n := j.Train.Batch / 2; n > 0 && n%int(j.MicroBatches) == 0; n /= 2 {
+		all = append(all, change{fmt.Sprintf("train.batch: %d", n), func(j *job.Job) { j.Train.Batch = n }})
 	}
 	return all
 }

@@ -95,7 +95,7 @@ func TestStagesThatDoNotFitAreRefusedWithWhatWouldFit(t *testing.T) {
 // Each change that a refusal names makes the job fit, whether of one key or of several, and of devices' own memory or the host's.
 func TestWhatIsSaidToFitFits(t *testing.T) {
 	base := []string{"tuning=rules", "pipelines=3", "micro_batches=2", "schedule=gpipe", "stages=2"}
-	several := 0
+	several, batches := 0, 0
 	for _, source := range []string{emulatedJob, refJob} {
 		refused := func(memory int64, set ...string) error {
 			all := slices.Concat(base, set)
@@ -111,6 +111,9 @@ func TestWhatIsSaidToFitFits(t *testing.T) {
 		}
 		for ; ; memory = memory * 9 / 10 {
 			said := refused(memory).Error()
+			if most := "; of its 2 stages, stage "; source == refJob && !strings.Contains(said, most) {
+				t.Errorf("%d bytes: %q does not say %q", memory, said, most)
+			}
 			fits, _, would := strings.Cut(said[strings.LastIndex(said, "; ")+2:], " would fit")
 			if !would {
 				break
@@ -120,13 +123,16 @@ func TestWhatIsSaidToFitFits(t *testing.T) {
 				if strings.Contains(keys, "\n") {
 					several++
 				}
+				if strings.Contains(keys, "train.batch") {
+					batches++
+				}
 				if err := refused(memory, strings.Split(keys, "\n")...); err != nil {
 					t.Errorf("%d bytes: %q: %v", memory, change, err)
 				}
 			}
 		}
 	}
-	if several < 2 {
-		t.Errorf("changes of several keys are named %d times", several)
+	if several < 2 || batches < 2 {
+		t.Errorf("changes of several keys are named %d times, and smaller batches %d times", several, batches)
 	}
 }
