@@ -20,6 +20,11 @@ type between struct {
 	clear, count      *program.Program // of a micro-batch's own running statistics
 }
 
+// programs are all of them.
+func (b *between) programs() []*program.Program {
+	return []*program.Program{b.batch, b.fresh, b.ties, b.norm, b.step, b.leave, b.back, b.iterate, b.copies, b.keep, b.clear, b.count}
+}
+
 // role is what a tensor is to these programs. Tensor i of n is bound in a role as role*n + i, and behind these the sum of squares.
 type role int
 

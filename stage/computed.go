@@ -73,6 +73,9 @@ func New(config Config) (*Computed, error) {
 		config: config, shape: shape, dev: config.Device, host: config.Device.Host(),
 		first: config.first(), last: config.last(), layers: config.layers(), passes: config.passes(),
 	}
+	if err := config.checkOperations(&c.passes); err != nil {
+		return nil, fmt.Errorf("%s: %w", config.what(), err)
+	}
 	for _, step := range []func() error{c.allocateVectors, c.allocateFrozen, c.allocateCopies, c.allocateVersions, c.allocatePasses, c.allocateBoundaries, c.initialise} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, c.Close())

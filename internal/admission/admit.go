@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/internal/outputdir"
@@ -24,6 +25,9 @@ import (
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/pick"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -34,6 +38,8 @@ type admission struct {
 	at            *strictyaml.Document // knows where each key stands, and collects problems
 	model         *model.Model         // nil when it cannot be built
 	why, warnings []string
+
+	open func(kind string) (device.Device, error) // a device of a kind, to be asked what it has
 }
 
 // Admit parses, checks, resolves and prices a job file for a node, with the rights of the user who submits it. A refused one is an
@@ -52,7 +58,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 		return nil, refusal(r.File, at.Err())
 	}
 	j.Absolute(r.Base)
-	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m}
+	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m, open: openDevice}
 	if j.Model.From != "" {
 		a.checkFrom(r.Base)
 	}
@@ -91,7 +97,48 @@ func (a *admission) resolve(f spec.Facts) *spec.Resolution {
 		a.at.Refuse(p.Key, p.Nearest, "%s", p.Message)
 	}
 	a.job = &found.Job
+	if len(problems) == 0 {
+		a.checkOperations()
+	}
 	return found
+}
+
+func openDevice(kind string) (device.Device, error) {
+	dev, _, err := pick.Open(kind, pick.Config{})
+	return dev, err
+}
+
+// checkOperations refuses a model with an operation that the job's devices lack, and names the kinds that lack none.
+func (a *admission) checkOperations() {
+	problem := a.missing(a.job.Devices.Kind)
+	if problem == nil {
+		return
+	}
+	var able []string
+	for _, kind := range pick.Kinds() {
+		if kind != a.job.Devices.Kind && kind != job.KindEmulated && a.missing(kind) == nil {
+			able = append(able, kind)
+		}
+	}
+	if len(able) == 0 {
+		a.at.Refuse("devices.kind", "", "devices.kind: %v; no other kind of device has all that the model needs", problem)
+		return
+	}
+	a.at.Refuse("devices.kind", able[0], "devices.kind: %v; %s has all that the model needs", problem, strings.Join(able, " or "))
+}
+
+// missing is what a kind of device lacks.
+func (a *admission) missing(kind string) error {
+	dev, err := a.open(kind)
+	if err != nil {
+		return err
+	}
+	size, o := footprint.Size(a.model, a.job, 1), a.job.Optimizer
+	err = stage.Config{
+		Device: dev, Model: a.model, Samples: size.B, Sequence: size.T, Compute: size.Compute, Slots: 1,
+		Optimizer: stage.Optimizer{Name: o.Name, Momentum: o.Momentum},
+	}.CheckOperations()
+	return errors.Join(err, dev.Close())
 }
 
 // maxPlanFileBytes bounds a plan that a user wrote: the replicated log keeps it. 64 stages of 512 micro-batches fit.

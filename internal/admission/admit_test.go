@@ -4,11 +4,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 const jobFile = "version: 1\nname: x\ndata: {files: [x]}\noptimizer: {name: sgd, lr: 1}\ntrain: {steps: 1, batch: 1}\n"
@@ -91,6 +97,35 @@ func TestAnOutputDirThatCannotWorkIsRefused(t *testing.T) {
 		q := Request{Submit: api.SubmitRequest{File: "job.yaml", Source: source, Base: base}, User: access.User{UID: uint32(os.Geteuid())}}
 		if _, err := Admit(t.Context(), q, func(string) {}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nwant %q", dir, err, want)
+		}
+	}
+}
+
+// TestAnOperationThatADeviceLacksIsRefused, with the layer that needs it and the devices that have it.
+func TestAnOperationThatADeviceLacksIsRefused(t *testing.T) {
+	const convolution = "devices.kind: layer stem needs the operation Convolution, which the device ref (plain Go, 1 thread) without Convolution lacks; "
+	for _, c := range []struct {
+		kind, family string
+		able         []string
+		want         string // "": accepted
+	}{
+		{"cpu", "resnet", []string{"ref"}, convolution + "ref has all that the model needs"},
+		{"auto", "resnet", []string{"cpu", "ref"}, convolution + "cpu or ref has all that the model needs"},
+		{"cpu", "resnet", nil, convolution + "no other kind of device has all that the model needs"},
+		{"cpu", "mlp", nil, ""},
+		{"ref", "resnet", []string{"ref"}, ""},
+	} {
+		source := jobFile + "model: {family: " + c.family + ", config: {image_size: 32}}\ndevices: {kind: " + c.kind + "}\n"
+		j, m, at := jobfile.Parse("job.yaml", []byte(source), nil, func(string) (string, bool) { return "", false })
+		a := &admission{job: j, at: at, model: m, open: func(kind string) (device.Device, error) {
+			if slices.Contains(c.able, kind) {
+				return ref.New(), nil
+			}
+			return &stagetest.Without{Device: ref.New(), Prefix: "Convolution"}, nil
+		}}
+		a.resolve(spec.Facts{Cores: 2, Model: m})
+		if err := at.Err(); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s on %s: %v\nwant %q", c.family, c.kind, err, c.want)
 		}
 	}
 }

@@ -83,8 +83,8 @@ var mayImport = map[string][]string{
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
-		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
-		"job", "schedule", "stage/model",
+		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
+		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/model",
 	},
 	"internal/agent": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",

@@ -162,8 +162,10 @@ func Wait(e Event) error {
 // A device may have a queue: Do, Upload and Download then return before they have ended, and run one after the other, in the order
 // in which they were called. On others, Record returns nil.
 type Device interface {
-	// Do runs an operation. It keeps op no longer than until it returns.
+	// Do runs an operation, one that the device has. It keeps op no longer than until it returns.
 	Do(op Op)
+	// Has reports whether the device has an operation on operands of these types. It looks at nothing that they hold.
+	Has(op Op) bool
 	// Name says what the device is, for people: "cpu (oneDNN 2.6.3, avx512_core_bf16, 1 thread)".
 	Name() string
 	// Host reports whether the device's memory is the host's, so that Mem.F32 and Wrap work.

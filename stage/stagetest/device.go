@@ -85,6 +85,7 @@ func Device(t *testing.T, open func() device.Device) {
 					}
 				}
 			})
+			dev = &asked{dev, t}
 			c := &comparison{T: t, dev: dev, oracle: ref.New(), rng: rand.New(rand.NewPCG(11, 12)), worst: map[string]*difference{}}
 			test.run(c)
 			c.report()
@@ -104,6 +105,20 @@ func Device(t *testing.T, open func() device.Device) {
 			return device.NewVector(dev, mem)
 		})
 	})
+}
+
+// asked is a device that has what it is told to do, or says so.
+type asked struct {
+	device.Device
+	t *testing.T
+}
+
+// Do implements device.Device.
+func (a *asked) Do(op device.Op) {
+	if !a.Has(op) {
+		a.t.Errorf("the device says that it lacks the operation %T; it is told to run it", op)
+	}
+	a.Device.Do(op)
 }
 
 // Emulator tests a device that spends time instead of computing against the part of the contract that is not about values: operands

@@ -56,6 +56,9 @@ func NewLate() *Late {
 	return d
 }
 
+// Has implements device.Device.
+func (d *Late) Has(op device.Op) bool { return d.ref.Has(op) }
+
 // run runs what somebody waits for.
 func (d *Late) run() {
 	d.mu.Lock()

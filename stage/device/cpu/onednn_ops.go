@@ -24,6 +24,9 @@ func elements(m device.Mem) C.struct_elements {
 // brain says in C's terms whether m holds bfloat16 numbers.
 func brain(m device.Mem) C.int { return truth(m.Type() == device.BF16) }
 
+// Has implements device.Device: it has all.
+func (d *Device) Has(device.Op) bool { return true }
+
 // Do implements device.Device.
 func (d *Device) Do(op device.Op) {
 	op.Check()

@@ -192,6 +192,9 @@ func (d *Device) spend(t time.Duration) {
 	d.spent += t
 }
 
+// Has implements device.Device: it spends time on whatever there is.
+func (d *Device) Has(device.Op) bool { return true }
+
 // Do implements device.Device: the operation takes what it costs.
 func (d *Device) Do(op device.Op) {
 	op.Check()

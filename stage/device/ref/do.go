@@ -6,6 +6,9 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
+// Has implements device.Device: the oracle has all.
+func (d *Device) Has(device.Op) bool { return true }
+
 // Do implements device.Device.
 func (d *Device) Do(op device.Op) {
 	op.Check()

@@ -1,0 +1,88 @@
+package stage
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/program"
+)
+
+// MissingError says that a device lacks an operation that a part of a stage needs.
+type MissingError struct {
+	Part      string // "layer stem", "the loss" or "the optimizer"
+	Operation string // "Convolution"
+	Device    string // its name
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("%s needs the operation %s, which the device %s lacks", e.Part, e.Operation, e.Device)
+}
+
+// CheckOperations returns a *MissingError where the device lacks an operation of the stage. It allocates nothing on the device.
+func (c Config) CheckOperations() error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	c = c.withDefaults()
+	p := c.passes()
+	return c.checkOperations(&p)
+}
+
+func (c Config) checkOperations(p *passes) error {
+	missing := c.missing(p.evaluation.output, p.evaluation.losses, p.other.output, p.other.losses, p.training)
+	if missing == nil {
+		return c.checkUpdates()
+	}
+	part := "the loss"
+	for _, l := range c.layers() {
+		run := layer.Run{Layers: []layer.Layer{l}, Size: c.size()}
+		if own := c.missing(run.Training(), run.Evaluation(false), run.Evaluation(true)); own != nil {
+			part, missing = "layer "+l.Name(), own
+			break
+		}
+	}
+	return c.lacks(part, missing)
+}
+
+// checkUpdates checks what runs between passes.
+func (c Config) checkUpdates() error {
+	s := Computed{config: c, layers: c.layers(), last: c.last()}
+	s.tensors, _ = place(s.layers, false)
+	s.writeBetween()
+	for _, p := range s.between.programs() {
+		if op := c.firstMissing(p); op != nil {
+			return c.lacks("the optimizer", op)
+		}
+	}
+	return nil
+}
+
+// missing is the first operation of programs that the device lacks; nil where it has all.
+func (c Config) missing(all ...program.Passes) device.Op {
+	for _, passes := range all {
+		for _, p := range []*program.Program{passes.Forward, passes.Whole} {
+			if op := c.firstMissing(p); op != nil {
+				return op
+			}
+		}
+	}
+	return nil
+}
+
+func (c Config) firstMissing(p *program.Program) device.Op {
+	if p == nil {
+		return nil
+	}
+	for _, op := range p.Ops() {
+		if !c.Device.Has(op) {
+			return op
+		}
+	}
+	return nil
+}
+
+func (c Config) lacks(part string, op device.Op) error {
+	return &MissingError{Part: part, Operation: strings.TrimPrefix(fmt.Sprintf("%T", op), "*device."), Device: c.Device.Name()}
+}
