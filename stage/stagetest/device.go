@@ -23,59 +23,7 @@ import (
 // Every operation runs on many shapes, on operands at aligned and odd offsets, between guard elements that must survive.
 // The log prints the tolerance and the largest difference found for each.
 func Device(t *testing.T, open func() device.Device) {
-	for _, test := range []struct {
-		name string
-		run  func(c *comparison)
-	}{
-		{"memory", memory},
-		{"events", events},
-		{"broken invariants panic", invariants},
-		{"element-wise", elementwise},
-		{"products", products},
-		{"sums of a million rows", longSums},
-		{"layer norm", layerNorm},
-		{"variances of nearly equal elements", tinySpread},
-		{"GELU", gelu},
-		{"products of BF16", typedProducts},
-		{"BF16 elements", conversions},
-		{"rows of BF16", typedRows},
-		{"attention of BF16", typedAttention},
-		{"embedding", embedding},
-		{"attention", attention},
-		{"attention is causal", causality},
-		{"attention in a window is local", locality},
-		{"dropout", dropout},
-		{"root-mean-square norm", rmsNorm},
-		{"rotary positions", rotation},
-		{"gates and exact GELU", gates},
-		{"rows of a table", addRows},
-		{"transformers' broken invariants panic, and nothing allocates", transformerRules},
-		{"cross-entropy", crossEntropy},
-		{"cross-entropy shows what is not finite", poison},
-		{"optimizers", optimizers},
-		{"optimizers flush tiny state", flushes},
-		{"LSTM", lstm},
-		{"additive attention", additive},
-		{"additive attention without keys", inattention},
-		{"weight norm", weightNorm},
-		{"columns", columns},
-		{"dropped rows", droppedRows},
-		{"smoothed cross-entropy", smoothed},
-		{"averaged SGD", averaged},
-		{"broken invariants of recurrent operations panic", recurrentInvariants},
-		{"nothing recurrent allocates", recurrentAllocations},
-		{"convolutions", convolution},
-		{"a convolution sees its window", convolutionSees},
-		{"pooling", pooling},
-		{"group norm", groupNorm},
-		{"group norm fuses", groupNormFuses},
-		{"ReLU and transposition", rectifier},
-		{"what is not finite stays in images", visionPoison},
-		{"broken invariants of vision panic", visionInvariants},
-		{"nothing for images allocates", visionAllocations},
-		{"elements do not depend on their place", places},
-		{"nothing allocates", allocations},
-	} {
+	for _, test := range contract {
 		t.Run(test.name, func(t *testing.T) {
 			dev := open()
 			t.Cleanup(func() {
@@ -105,6 +53,61 @@ func Device(t *testing.T, open func() device.Device) {
 			return device.NewVector(dev, mem)
 		})
 	})
+}
+
+// contract is what every device is held to.
+var contract = []struct {
+	name string
+	run  func(c *comparison)
+}{
+	{"memory", memory},
+	{"events", events},
+	{"broken invariants panic", invariants},
+	{"element-wise", elementwise},
+	{"products", products},
+	{"sums of a million rows", longSums},
+	{"layer norm", layerNorm},
+	{"variances of nearly equal elements", tinySpread},
+	{"GELU", gelu},
+	{"products of BF16", typedProducts},
+	{"BF16 elements", conversions},
+	{"rows of BF16", typedRows},
+	{"attention of BF16", typedAttention},
+	{"embedding", embedding},
+	{"attention", attention},
+	{"attention is causal", causality},
+	{"attention in a window is local", locality},
+	{"dropout", dropout},
+	{"root-mean-square norm", rmsNorm},
+	{"rotary positions", rotation},
+	{"gates and exact GELU", gates},
+	{"rows of a table", addRows},
+	{"transformers' broken invariants panic, and nothing allocates", transformerRules},
+	{"cross-entropy", crossEntropy},
+	{"cross-entropy shows what is not finite", poison},
+	{"optimizers", optimizers},
+	{"optimizers flush tiny state", flushes},
+	{"LSTM", lstm},
+	{"additive attention", additive},
+	{"additive attention without keys", inattention},
+	{"weight norm", weightNorm},
+	{"columns", columns},
+	{"dropped rows", droppedRows},
+	{"smoothed cross-entropy", smoothed},
+	{"averaged SGD", averaged},
+	{"broken invariants of recurrent operations panic", recurrentInvariants},
+	{"nothing recurrent allocates", recurrentAllocations},
+	{"convolutions", convolution},
+	{"a convolution sees its window", convolutionSees},
+	{"pooling", pooling},
+	{"group norm", groupNorm},
+	{"group norm fuses", groupNormFuses},
+	{"ReLU and transposition", rectifier},
+	{"what is not finite stays in images", visionPoison},
+	{"broken invariants of vision panic", visionInvariants},
+	{"nothing for images allocates", visionAllocations},
+	{"elements do not depend on their place", places},
+	{"nothing allocates", allocations},
 }
 
 // asked is a device that has what it is told to do, or says so.
