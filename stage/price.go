@@ -3,6 +3,7 @@ package stage
 import (
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // Bytes is the device memory that New takes for one stage of one pipeline, by what it is for.
@@ -18,9 +19,11 @@ type Bytes struct {
 	// Padding is what these take in addition in the host's memory, where allocations end on whole pages (device.HostPages).
 	// It is not part of Total, which is what the stage allocates on the device.
 	Padding int64
+	// Scratch is what the operations take in the host's memory beside their operands, once for the pipelines that share the device.
+	Scratch int64
 }
 
-// Total is what the stage allocates on its device for itself: all but Vector, what is Frozen and Padding.
+// Total is what the stage allocates on its device for itself: all but Vector, what is Frozen, Padding and Scratch.
 func (b Bytes) Total() int64 {
 	return b.Parameters + b.Gradients + b.State + b.Activations + b.Boundaries
 }
@@ -34,8 +37,16 @@ func (c Config) Bytes() (Bytes, error) {
 	tensors, length := place(c.layers(), false)
 	p := c.passes()
 	s := Computed{config: c, layers: c.layers(), last: c.last(), tensors: tensors}
+	var scratch device.Scratch
+	for _, pass := range []*program.Program{p.evaluation.output.Forward, p.training.Forward, p.training.Whole} {
+		if pass != nil {
+			for _, op := range pass.Ops() {
+				scratch.Add(op)
+			}
+		}
+	}
 	words := func(n int) int64 { return int64(max(n, 1) * device.F32.Bytes()) }
-	b := Bytes{Vector: words(length), Parameters: words(length) + int64(s.stashBytes())}
+	b := Bytes{Vector: words(length), Parameters: words(length) + int64(s.stashBytes()), Scratch: int64(scratch.Bytes())}
 	taken := func(bytes int64, times int) int64 {
 		b.Padding += int64(times) * (device.HostPages(bytes) - bytes)
 		return int64(times) * bytes

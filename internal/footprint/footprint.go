@@ -41,9 +41,9 @@ func Size(m *model.Model, j *job.Job, samples int) layer.Size {
 	return size
 }
 
-// workspace is what a stage adds to its process that nobody allocates for it: compiled kernels and scratch memory of libraries,
-// threads and their stacks, garbage of the Go program. Fitted to processes (bench/tuner, part memory).
-const workspace = 3 << 20
+// workspace is what a stage adds to its process that nobody allocates for it: compiled kernels, threads and their stacks, programs.
+// bench/tuner, part memory, holds it to processes.
+const workspace = 1 << 20
 
 // Stage implements tuner.Sizer.
 func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
@@ -77,7 +77,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}
 	if z.host {
-		m.Host += n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)
+		m.Host += b.Scratch + n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)
 	}
 	z.known[spec] = m
 	return m, nil

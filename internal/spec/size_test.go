@@ -27,8 +27,8 @@ func TestModelsThatNoHostHoldsAreRefused(t *testing.T) {
 		}, []string{"floating-point operations a step"}},
 		"emulated": {1, []string{"devices={kind: emulated, emulated: {forward: 1ms}}"}, nil},
 		"one pipeline fits": {
-			14e6, nil,
-			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 14 MB for jobs", "pipelines: 1", "would fit"},
+			10e6, nil,
+			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 10 MB for jobs", "pipelines: 1", "would fit"},
 		},
 	} {
 		_, err := resolve(t, refJob, c.memory, c.set...)
