@@ -7,6 +7,8 @@ type Args struct {
 	Weight float32 // the micro-batch's share of its batch
 	// LossScale is what the gradient of each target's loss is multiplied by.
 	LossScale float32
+	// Past is how many positions of each sample earlier runs had, where a run continues sequences.
+	Past int
 	// Fresh says that gradients which one product makes are undefined: it sets them instead of adding.
 	Fresh  bool
 	Update Update // of the optimizer's step
@@ -63,6 +65,14 @@ func Resolver(op Op, fresh bool) func(Args) {
 		return o.Dropout.resolver(&o.Dropout)
 	case *AttentionBackward:
 		return o.Dropout.resolver(&o.Dropout)
+	case *CacheAppend:
+		return func(a Args) { o.Past = a.Past }
+	case *CachedAttention:
+		return func(a Args) { o.Past = a.Past }
+	case *Embed:
+		return func(a Args) { o.Past = a.Past }
+	case *Rotate:
+		return func(a Args) { o.Past = a.Past }
 	case *Scale:
 		return factored(&o.A, o.By)
 	case *Axpy:

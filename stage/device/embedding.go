@@ -3,11 +3,11 @@ package device
 import "fmt"
 
 type (
-	// Embed sets, or with Add adds to, Out (B,T,D) = Tokens[IDs (B,T)] (V,D) + Positions[t] (>=T,D). Positions may be absent, and then
-	// T has no meaning. D is the quotient of the lengths of Out and IDs.
+	// Embed sets, or with Add adds to, Out (B,T,D) = Tokens[IDs (B,T)] (V,D) + Positions[Past+t] (>=Past+T,D). Positions may be absent, and then
+	// T and Past, which Args.Past gives, have no meaning. D is the quotient of the lengths of Out and IDs.
 	Embed struct {
 		Out, Tokens, Positions, IDs Mem
-		T                           int
+		T, Past                     int
 		Add                         bool
 	}
 	// EmbedBackward sets DTokens (V,D) += scatter(DOut (B,T,D)) and DPositions (>=T,D) += the sum over samples of DOut, unless that is
@@ -26,7 +26,7 @@ func (o *EmbedBackward) Width() int { return o.DOut.n / max(o.IDs.n, 1) }
 
 // Check implements Op.
 func (o *Embed) Check() {
-	needRows("Embed", o.Out, o.Tokens, o.Positions, o.IDs, o.T, o.Width())
+	needRows("Embed", o.Out, o.Tokens, o.Positions, o.IDs, o.Past+o.T, o.Width())
 	if o.Add && !o.Positions.Absent() {
 		panic("device: Embed: Positions with Add; add the positions in the operation that sets Out")
 	}

@@ -104,6 +104,9 @@ func Clone(op Op) Op {
 func Cost(op Op) (flops float64, bytes int) {
 	switch o := op.(type) {
 	case *MatMul:
+		if o.M == 1 && !o.Accumulate { // every element of B counts once
+			return 0, o.C.Bytes() + o.A.Bytes() + o.B.Bytes()
+		}
 		return 2 * float64(o.M) * float64(o.N) * float64(o.K), 0
 	case *Attention: // two products of the scores that a position sees
 		return o.products(2), 0
@@ -115,6 +118,13 @@ func Cost(op Op) (flops float64, bytes int) {
 		return o.flops(), 0
 	case *ConvolutionBackwardWeight:
 		return o.flops(), 0
+	case *CachedAttention:
+		if o.T == 1 {
+			return 0, o.bytes()
+		}
+		return o.flops(), 0
+	case *CacheAppend:
+		return 0, 2 * o.B * o.T * o.KV * o.S * o.X.typ.Bytes()
 	case *LSTM:
 		return o.flops(), 0
 	case *LSTMBackward: // the gradient of the recurrent weights is a product of its own

@@ -40,9 +40,10 @@ type (
 	//
 	//	i, f, o = sigmoid, g = tanh of gates_t + h_(t-1) W_hh^T;   c_t = f c_(t-1) + i g;   h_t = o tanh(c_t)
 	//
-	// Out receives h_t, Cells (B,T,H) c_t and Previous (B,T,H) h_(t-1). Within 1e-5 sqrt(H).
+	// Out receives h_t, Cells (B,T,H) c_t and Previous (B,T,H) h_(t-1). Within 1e-5 sqrt(H). Where a sequence continues, Before (B,H) holds the
+	// cells before the first position, and the gates of the first position h W_hh^T of the output before it as well; Previous is 0 there.
 	LSTM struct {
-		Out, Gates, Cells, Previous, Weight Mem
+		Out, Gates, Cells, Previous, Weight, Before Mem
 		LSTMShape
 	}
 	// LSTMBackward sets DGates (B,T,4H), the gradient of what Gates held on entry of LSTM, from DOut, given what LSTM wrote. Carry (2,B,H)
@@ -105,6 +106,7 @@ func (o *LSTM) Check() {
 	need(op, "cells", o.Cells, F32, o.rows()*o.H)
 	need(op, "previous", o.Previous, F32, o.rows()*o.H)
 	need(op, "weight", o.Weight, F32, 4*o.H*o.H)
+	needOptional(op, "before", o.Before, o.B*o.H)
 }
 
 // Check implements Op.

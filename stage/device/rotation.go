@@ -6,9 +6,11 @@ import (
 )
 
 // Rotation gives the shape of rotary position embedding (Su et al. 2021, section 3.2.2): B samples of T positions, rows of
-// Heads heads of S elements, S even. Elements i and S/2 + i of a head at position t turn by t Theta^(-2i/S), or less: see Stretch.
+// Heads heads of S elements, S even. Elements i and S/2 + i of a head at position t, of which the first is Past, turn by t Theta^(-2i/S), or less: see
+// Stretch.
 type Rotation struct {
 	B, T, Heads, S int
+	Past           int // which Args.Past gives
 	Theta          float64
 	Stretch        Stretch
 	Inverse        bool // turn back: the backward
@@ -49,7 +51,7 @@ type Rotate struct {
 // Check implements Op.
 func (o *Rotate) Check() {
 	const op = "Rotate"
-	if o.B < 1 || o.T < 1 || o.Heads < 1 || o.S < 2 || o.S%2 != 0 || !(o.Theta > 0) {
+	if o.B < 1 || o.T < 1 || o.Past < 0 || o.Heads < 1 || o.S < 2 || o.S%2 != 0 || !(o.Theta > 0) {
 		panic(fmt.Sprintf("device: %s: B=%d T=%d Heads=%d S=%d Theta=%v, expected positive numbers, S even", op, o.B, o.T, o.Heads,
 			o.S, o.Theta))
 	}
@@ -70,26 +72,30 @@ type rotationKey struct {
 	stretch Stretch
 }
 
-// Table is (T,S) at least: for each position S/2 cosines, then S/2 sines. Every device takes them from here, so that all
-// have the same bits.
+// Table is (T,S) at least: for each position from Past on S/2 cosines, then S/2 sines. Every device takes them from here, so that
+// all have the same bits.
 func (r *Rotations) Table(o Rotation) []float32 {
 	key := rotationKey{o.S, o.Theta, o.Stretch}
 	table := r.tables[key]
-	if len(table) >= o.T*o.S {
-		return table
+	if n := o.Past + o.T; len(table) < n*o.S {
+		table = r.make(o, max(n, 2*len(table)/o.S)) // one that grows by a position at a time is made seldom
+		if r.tables == nil {
+			r.tables = map[rotationKey][]float32{}
+		}
+		r.tables[key] = table
 	}
-	half := o.S / 2
-	table = make([]float32, o.T*o.S)
+	return table[o.Past*o.S:]
+}
+
+// make computes the table of positions below n.
+func (r *Rotations) make(o Rotation, n int) []float32 {
+	half, table := o.S/2, make([]float32, n*o.S)
 	for i := range half {
 		frequency := o.Stretch.stretched(math.Pow(o.Theta, -float64(2*i)/float64(o.S)))
-		for t := range o.T {
+		for t := range n {
 			sin, cos := math.Sincos(float64(t) * frequency)
 			table[t*o.S+i], table[t*o.S+half+i] = float32(cos), float32(sin)
 		}
 	}
-	if r.tables == nil {
-		r.tables = map[rotationKey][]float32{}
-	}
-	r.tables[key] = table
 	return table
 }

@@ -53,6 +53,11 @@ var productShapes = [][3]int{
 	{2, 600, 48},
 	{70, 16, 512},
 	{800, 70, 250},
+	{1, 100, 75}, // few rows: vectors and a rest of both dimensions, and groups of rows
+	{3, 37, 40},
+	{4, 64, 33},
+	{7, 50, 18},
+	{8, 21, 64},
 }
 
 func products(c *comparison) {
@@ -155,11 +160,14 @@ func embedding(c *comparison) {
 	for _, size := range [][4]int{{1, 1, 1, 1}, {2, 3, 5, 4}, {3, 17, 33, 10}, {2, 8, 64, 3}} {
 		b, t, width, vocabulary := size[0], size[1], size[2], size[3]
 		n, where := b*t*width, shape("B=%d T=%d D=%d V=%d", b, t, width, vocabulary)
-		longer := (t + 2) * width // positions may be longer than the sequence
+		longer := (t + 2) * width // positions may be longer than the sequence, which may begin later
 		ids := c.ids("ids", b*t, vocabulary)
 		forward := []tensor{c.out("out", n), c.in("tokens", vocabulary*width), c.in("positions", longer), ids}
 		c.compare("Embed", where, exact, forward, func(d device.Device, m []device.Mem) {
 			d.Do(&device.Embed{Out: m[0], Tokens: m[1], Positions: m[2], IDs: m[3], T: t})
+		})
+		c.compare("Embed of a later part", where, exact, forward, func(d device.Device, m []device.Mem) {
+			d.Do(&device.Embed{Out: m[0], Tokens: m[1], Positions: m[2], IDs: m[3], T: t, Past: 2})
 		})
 		plain := []tensor{c.out("out", n), c.in("tokens", vocabulary*width), ids}
 		c.compare("Embed without positions", where, exact, plain, func(d device.Device, m []device.Mem) {

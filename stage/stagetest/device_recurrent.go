@@ -51,6 +51,10 @@ func lstmCase(c *comparison, l device.LSTMShape, mask tensor) {
 		l.Mask = m[5]
 		d.Do(&device.LSTM{Out: m[0], Gates: m[1], Cells: m[2], Previous: m[3], Weight: m[4], LSTMShape: l})
 	})
+	c.compare("LSTM that continues", where, product*math.Sqrt(float64(l.H)), append(forward, c.in("before", l.B*l.H)), func(d device.Device, m []device.Mem) {
+		l.Mask = m[5]
+		d.Do(&device.LSTM{Out: m[0], Gates: m[1], Cells: m[2], Previous: m[3], Weight: m[4], Before: m[6], LSTMShape: l})
+	})
 	gates := tensor{name: "gates", floats: c.normal(rows*4*l.H, 0.5, 0.2)} // activated: between 0 and 1, most of them
 	backward := []tensor{
 		c.out("dgates", rows*4*l.H), c.out("carry", 2*l.B*l.H), c.in("dout", out), gates, c.in("cells", rows*l.H), weight, mask,
@@ -246,6 +250,9 @@ func recurrentInvariants(c *comparison) {
 		},
 		"LSTM of rows that overlap": func() {
 			d.Do(&device.LSTM{Out: two, Gates: eight, Cells: two, Previous: two, Weight: four, LSTMShape: narrow})
+		},
+		"LSTM after cells of another number": func() {
+			d.Do(&device.LSTM{Out: two, Gates: eight, Cells: two, Previous: two, Weight: four, Before: two, LSTMShape: l})
 		},
 		"LSTMBackward without carry": func() {
 			d.Do(&device.LSTMBackward{DGates: eight, Carry: none, DOut: two, Gates: eight, Cells: two, Weight: four, LSTMShape: l})

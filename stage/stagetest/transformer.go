@@ -64,6 +64,8 @@ func rotation(c *comparison) {
 		{B: 1, T: 33, Heads: 2, S: 64, Theta: 500000},
 		{B: 2, T: 17, Heads: 1, S: 34, Theta: 100, Inverse: true},
 		{B: 1, T: 40, Heads: 2, S: 64, Theta: 500000, Inverse: true},
+		{B: 2, T: 1, Past: 39, Heads: 2, S: 64, Theta: 500000},
+		{B: 1, T: 7, Past: 90, Heads: 3, S: 6, Theta: 10000},
 		{B: 1, T: 33, Heads: 2, S: 64, Theta: 500000, Stretch: device.Stretch{Factor: 4}},
 		{B: 1, T: 33, Heads: 2, S: 64, Theta: 500000, Stretch: device.Stretch{Factor: 8, Original: 16, Low: 1, High: 4}},
 	} {
@@ -179,7 +181,10 @@ func transformerRules(c *comparison) {
 		"RMSNormBackward without dy": func() { d.Do(&device.NormBackward{DX: x, X: y, Rstd: four, Weight: four}) },
 		"RMSNormBackwardWeight":      func() { d.Do(&device.NormBackwardWeight{DWeight: x, DY: y, X: z, Rstd: four}) },
 		"Rotate of another length":   func() { d.Do(&device.Rotate{Y: x, X: y.Slice(0, 32), Rotation: o}) },
-		"Rotate of two types":        func() { d.Do(&device.Rotate{Y: x, X: brains, Rotation: o}) },
+		"Rotate from before the start": func() {
+			d.Do(&device.Rotate{Y: x, X: y, Rotation: device.Rotation{B: 1, T: 1, Past: -1, Heads: 1, S: 64, Theta: 1}})
+		},
+		"Rotate of two types": func() { d.Do(&device.Rotate{Y: x, X: brains, Rotation: o}) },
 		"Rotate of an odd width": func() {
 			d.Do(&device.Rotate{Y: x, X: y, Rotation: device.Rotation{B: 1, T: 1, Heads: 1, S: 64 - 1, Theta: 1}})
 		},
@@ -189,7 +194,10 @@ func transformerRules(c *comparison) {
 		"GELUErfBackward of two types": func() { d.Do(&device.UnaryBackward{DX: x, DY: y, X: brains, Function: device.GELUErf}) },
 		"Tanh of BF16":                 func() { d.Do(&device.Unary{Y: brains, X: brains, Function: device.Tanh}) },
 		"TanhBackward":                 func() { d.Do(&device.UnaryBackward{DX: x, DY: y, X: four, Function: device.Tanh}) },
-		"AddRows of another width":     func() { d.Do(&device.Embed{Out: x, Tokens: y.Slice(0, 60), IDs: ids, Add: true}) },
+		"Embed beyond the positions": func() {
+			d.Do(&device.Embed{Out: x, Tokens: y, Positions: z, IDs: ids, T: 4, Past: 1})
+		},
+		"AddRows of another width": func() { d.Do(&device.Embed{Out: x, Tokens: y.Slice(0, 60), IDs: ids, Add: true}) },
 	} {
 		c.refuses(name, call)
 	}

@@ -10,8 +10,7 @@
 
 static size_t whole_lines(size_t floats) { return (floats + LINE - 1) / LINE * LINE; }
 
-// reserve makes room for `floats` of scratch.
-static int reserve(struct avg_device *d, size_t floats) {
+int avg_reserve(struct avg_device *d, size_t floats) {
     size_t bytes = floats * sizeof(float);
     if (bytes <= d->scratch_bytes) return 0;
     float *grown = avg_allocate(bytes);
@@ -51,7 +50,7 @@ static size_t query_rows(const struct attention *x, size_t threads) {
 int avg_attention(struct avg_device *d, struct attention x) {
     const size_t heads = x.h / x.kv, groups = x.b * x.kv, rows = query_rows(&x, (size_t)d->threads), parts = (x.t + rows - 1) / rows;
     const size_t floats = whole_lines(d->kernels->attention_scratch(x.t, rows, heads, x.s));
-    if (reserve(d, floats * (size_t)d->threads)) return -1;
+    if (avg_reserve(d, floats * (size_t)d->threads)) return -1;
 #pragma omp parallel for num_threads(d->threads) schedule(dynamic) if (groups * parts > 1)
     for (size_t i = 0; i < groups * parts; i++) {
         const struct heads group = group_at(d, &x, i % groups);
@@ -96,7 +95,7 @@ int avg_attention_backward(struct avg_device *d, struct attention x) {
     const size_t floats = whole_lines(d->kernels->attention_backward_scratch(x.t, x.s));
     const size_t sums = whole_lines(d->kernels->attention_sums(x.t, heads, x.s));
     const size_t alone = key_tiles(x.t) == 1 ? groups : groups - groups % threads;
-    if (reserve(d, (sums + floats) * threads)) return -1;
+    if (avg_reserve(d, (sums + floats) * threads)) return -1;
 #pragma omp parallel for num_threads(d->threads) schedule(static) if (threads > 1 && alone > 1)
     for (size_t i = 0; i < alone; i++) {
         const struct heads group = group_at(d, &x, i);

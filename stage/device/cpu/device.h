@@ -44,6 +44,9 @@ int avg_denormals(int keep);
 void *avg_allocate(size_t bytes);
 void avg_free(void *memory, size_t bytes);
 
+// avg_reserve makes room for `floats` of scratch. It returns 0, or -1.
+int avg_reserve(struct avg_device *d, size_t floats);
+
 // A product is a oneDNN matrix product of fixed shape. flags are ORed.
 enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64 };
 struct avg_product;

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "decode.h"
 #include "recurrent.h"
 #include "transformer.h"
 
@@ -113,6 +114,7 @@ struct kernels {
 
     struct transformer_kernels transformer;
     struct recurrent_kernels recurrent;
+    struct decode_kernels decode;
 };
 
 extern const struct kernels avg_kernels_avx512, avg_kernels_avx2, avg_kernels_sse2;

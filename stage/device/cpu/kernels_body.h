@@ -330,6 +330,7 @@ static void sgd(float *p, const float *g, float *m, float *delta, size_t n, stru
 #include "transformer_body.h"
 #include "attention_body.h"
 #include "recurrent_body.h"
+#include "decode_body.h"
 
 const struct kernels TABLE = {
     .name = TABLE_NAME,
@@ -358,4 +359,5 @@ const struct kernels TABLE = {
     .attention_gradients = attention_gradients,
     .transformer = TRANSFORMER_KERNELS,
     .recurrent = RECURRENT_KERNELS,
+    .decode = DECODE_KERNELS,
 };

@@ -174,6 +174,10 @@ func statusError(status C.int) error {
 
 // matMul runs device.MatMul. The primitive of a shape is built at its first use.
 func (d *Device) matMul(o *device.MatMul) {
+	if o.M <= fewRows && !o.TransA {
+		d.fewRows(o)
+		return
+	}
 	p, err := d.product(o.Product, o.C.Type(), o.A.Type(), o.B.Type())
 	if err != nil {
 		d.fail(err)

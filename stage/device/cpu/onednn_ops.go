@@ -3,6 +3,7 @@
 package cpu
 
 /*
+#include "decode_ops.h"
 #include "recurrent_ops.h"
 #include "transformer_ops.h"
 #include "vision.h"
@@ -98,6 +99,11 @@ func (d *Device) doTransformer(op device.Op) bool {
 		x := attention(o.AttentionShape, o.Out, o.Saved, o.Q, o.K, o.V)
 		x.dq, x.dk, x.dv, x.dout = chars(o.DQ), chars(o.DK), chars(o.DV), chars(o.DOut)
 		d.attended("attention backward", o.AttentionShape, C.avg_attention_backward(d.c, x))
+	case *device.CacheAppend:
+		C.avg_cache_append(d.c, chars(o.Cache), chars(o.X), size(o.B), size(o.T), size(o.KV), size(o.S), size(o.Stride), size(o.Capacity), size(o.Past),
+			size(o.X.Type().Bytes()))
+	case *device.CachedAttention:
+		d.cachedAttention(o)
 	case *device.Rotate:
 		table := d.rotations.Table(o.Rotation)
 		shape := C.struct_rotation{t: size(o.T), heads: size(o.Heads), s: size(o.S), inverse: truth(o.Inverse)}
@@ -191,7 +197,11 @@ func (d *Device) embed(o *device.Embed) {
 		C.avg_add_rows(d.c, floats(o.Out), floats(o.Tokens), integers(o.IDs), rows, width)
 		return
 	}
-	C.avg_embed(d.c, floats(o.Out), floats(o.Tokens), floats(o.Positions), integers(o.IDs), rows, size(max(o.T, 1)), width)
+	positions := o.Positions
+	if !positions.Absent() {
+		positions = positions.Slice(o.Past*o.Width(), o.T*o.Width())
+	}
+	C.avg_embed(d.c, floats(o.Out), floats(o.Tokens), floats(positions), integers(o.IDs), rows, size(max(o.T, 1)), width)
 }
 
 // attention is the shape of a and its operands as C has them; the backward's are absent in a forward.

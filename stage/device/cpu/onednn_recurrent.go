@@ -55,7 +55,7 @@ func (d *Device) doRecurrent(op device.Op) bool {
 	case *device.LSTM:
 		if p := d.lstm(o.LSTMShape); p != nil {
 			d.lstmStatus("LSTM", o.LSTMShape, C.avg_lstm_run(d.c, p, floats(o.Out), floats(o.Gates), floats(o.Cells), floats(o.Previous),
-				floats(o.Weight), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
+				floats(o.Weight), floats(o.Before), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
 		}
 	case *device.LSTMBackward:
 		if p := d.lstm(o.LSTMShape); p != nil {

@@ -131,7 +131,7 @@ void avg_lstm_free(struct avg_lstm *l) {
 }
 
 int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *gates, float *cells, float *previous,
-                 const float *weight, const int32_t *mask, size_t out_stride, int reverse) {
+                 const float *weight, const float *first, const int32_t *mask, size_t out_stride, int reverse) {
     omp_set_num_threads(d->threads);
     const size_t h = l->h, samples = l->b, length = l->t;
     dnnl_status_t status = length > 1 ? step_pack(d, &l->forward, weight) : dnnl_success;
@@ -142,7 +142,7 @@ int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *ga
         PARTS(samples, 1, 48 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
             const size_t row = b * length + t;
             float *next = n + 1 < length ? previous + ((ptrdiff_t)row + on) * (ptrdiff_t)h : NULL;
-            const float *before = n > 0 ? cells + ((ptrdiff_t)row - on) * (ptrdiff_t)h : NULL;
+            const float *before = n > 0 ? cells + ((ptrdiff_t)row - on) * (ptrdiff_t)h : first ? first + b * h : NULL;
             const float *recurrent = n > 0 ? l->gates + b * 4 * h : NULL;
             if (n == 0) memset(previous + row * h, 0, h * sizeof(float));
             if (!mask || mask[row]) {

@@ -14,7 +14,7 @@ void avg_lstm_free(struct avg_lstm *l);
 
 // Operands as in device.Recurrent. They return 0, or the oneDNN status.
 int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *gates, float *cells, float *previous,
-                 const float *weight, const int32_t *mask, size_t out_stride, int reverse);
+                 const float *weight, const float *first, const int32_t *mask, size_t out_stride, int reverse);
 int avg_lstm_run_backward(struct avg_device *d, struct avg_lstm *l, float *dgates, float *carry, const float *dout,
                           const float *gates, const float *cells, const float *weight, const int32_t *mask,
                           size_t out_stride, int reverse);

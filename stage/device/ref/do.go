@@ -85,6 +85,10 @@ func (d *Device) doMore(op device.Op) {
 		d.attention(o.Out, o.Saved, o.Q, o.K, o.V, o.AttentionShape)
 	case *device.AttentionBackward:
 		d.attentionBackward(o.DQ, o.DK, o.DV, o.DOut, o.Q, o.K, o.V, o.Out, o.Saved, o.AttentionShape)
+	case *device.CacheAppend:
+		d.cacheAppend(o)
+	case *device.CachedAttention:
+		d.cachedAttention(o)
 	case *device.Rotate:
 		d.rotate(o.Y, o.X, o.Rotation)
 	case *device.SwiGLU:
@@ -114,7 +118,7 @@ func (d *Device) doMore(op device.Op) {
 	case *device.Transpose:
 		d.transpose(o.Y, o.X, o.N, o.Rows, o.Columns)
 	case *device.LSTM:
-		d.lstm(o.Out, o.Gates, o.Cells, o.Previous, o.Weight, o.LSTMShape)
+		d.lstm(o)
 	case *device.LSTMBackward:
 		d.lstmBackward(o.DGates, o.Carry, o.DOut, o.Gates, o.Cells, o.Weight, o.LSTMShape)
 	case *device.AdditiveAttention:

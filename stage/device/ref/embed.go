@@ -13,7 +13,7 @@ func (d *Device) embed(o *device.Embed) {
 		case o.Positions.Absent():
 			copy(out, token)
 		default:
-			place := o.Positions.F32()[row%o.T*width:][:width]
+			place := o.Positions.F32()[(o.Past+row%o.T)*width:][:width]
 			for c := range out {
 				out[c] = token[c] + place[c]
 			}

@@ -15,18 +15,24 @@ func positions(l device.LSTMShape) (first, step int) {
 }
 
 // lstm runs device.LSTM.
-func (d *Device) lstm(out, gates, cells, previous, weight device.Mem, l device.LSTMShape) {
-	x := sequence{l: l, out: out.F32(), gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
+func (d *Device) lstm(o *device.LSTM) {
+	l := o.LSTMShape
+	x := sequence{l: l, out: o.Out.F32(), gates: o.Gates.F32(), cells: o.Cells.F32(), weight: o.Weight.F32()}
 	first, step := positions(l)
 	for b := range l.B {
 		for n, t := 0, first; n < l.T; n, t = n+1, t+step {
 			row := b*l.T + t
-			h := previous.F32()[row*l.H:][:l.H]
+			h := o.Previous.F32()[row*l.H:][:l.H]
 			clear(h)
-			if n > 0 {
+			var before []float32
+			switch {
+			case n > 0:
 				copy(h, x.out[(row-step)*l.OutStride:])
+				before = x.cells[(row-step)*l.H:]
+			case !o.Before.Absent():
+				before = o.Before.F32()[b*l.H:]
 			}
-			x.forward(row, row-step, n > 0, h)
+			x.forward(row, before, h)
 		}
 	}
 }
@@ -39,8 +45,8 @@ type sequence struct {
 
 func (x *sequence) masked(row int) bool { return !x.l.Mask.Absent() && x.l.Mask.I32()[row] == 0 }
 
-// forward computes one position of one sample; h is the output at the position before.
-func (x *sequence) forward(row, before int, continues bool, h []float32) {
+// forward computes one position of one sample; h is the output at the position before, and before the cells, nil where there are none.
+func (x *sequence) forward(row int, before, h []float32) {
 	n := x.l.H
 	gates, cells, out := x.gates[row*4*n:][:4*n], x.cells[row*n:][:n], x.out[row*x.l.OutStride:][:n]
 	if x.masked(row) {
@@ -60,8 +66,8 @@ func (x *sequence) forward(row, before int, continues bool, h []float32) {
 	i, f, g, o := gates[:n], gates[n:2*n], gates[2*n:3*n], gates[3*n:]
 	for c := range cells {
 		cells[c] = float32(i[c] * g[c])
-		if continues {
-			cells[c] += float32(f[c] * x.cells[before*n+c])
+		if before != nil {
+			cells[c] += float32(f[c] * before[c])
 		}
 		out[c] = o[c] * float32(tanh(float64(cells[c])))
 	}
