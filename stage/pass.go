@@ -300,11 +300,18 @@ func (c *Computed) checkInput(input []byte) error {
 		if p.Limit == 0 {
 			continue
 		}
-		each := p.Elements / c.config.Samples
-		for j, id := range layer.Cut(words, ports, i).I32() {
-			if id < 0 || int(id) >= p.Limit {
-				return fmt.Errorf("%s is %d at sample %d, position %d; the model takes 0 to %d", p.Name, id, j/each, j%each, p.Limit-1)
-			}
+		if err := checkPort(p, layer.Cut(words, ports, i).I32(), p.Elements/c.config.Samples); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPort refuses values that a port does not take. Each sample has so many.
+func checkPort(p layer.Port, values []int32, each int) error {
+	for i, id := range values {
+		if id < 0 || int(id) >= p.Limit {
+			return fmt.Errorf("%s is %d at sample %d, position %d; the model takes 0 to %d", p.Name, id, i/each, i%each, p.Limit-1)
 		}
 	}
 	return nil

@@ -51,7 +51,7 @@ func (l *SelfAttention) Emit(b *Builder, t Tensors, in []device.Mem) (out []devi
 	qkv, backQKV := first.emit(b, t.take(first), in[0])
 	q, k, v := l.thirds(qkv, shape)
 	a, saved := b.Operand(l.Project.In), attentionSaved(b, shape)
-	b.Do(&device.Attention{Out: a, Saved: saved, Q: q, K: k, V: v, AttentionShape: shape})
+	attend(b, &device.Attention{Out: a, Saved: saved, Q: q, K: k, V: v, AttentionShape: shape})
 	y, backProject := l.Project.emit(b, t, a)
 	return single(y, func(dy device.Mem) device.Mem {
 		da, dqkv := backProject(dy), b.Like(qkv)

@@ -81,7 +81,7 @@ func (l *GroupedAttention) Emit(b *Builder, t Tensors, in []device.Mem) (out []d
 	}
 	q, k, v := l.rotate(b, qkv[0], l.Heads, false), l.rotate(b, qkv[1], l.KV, false), qkv[2]
 	a, saved := b.Operand(l.Q.Out), attentionSaved(b, shape)
-	b.Do(&device.Attention{Out: a, Saved: saved, Q: q, K: k, V: v, AttentionShape: shape})
+	attend(b, &device.Attention{Out: a, Saved: saved, Q: q, K: k, V: v, AttentionShape: shape})
 	y, backProject := l.Project.emit(b, t, a)
 	return []device.Mem{y}, func(dout []device.Mem) []device.Mem {
 		da, dq, dk, dv := backProject(dout[0]), b.Like(q), b.Like(k), b.Like(v)

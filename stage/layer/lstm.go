@@ -120,8 +120,40 @@ func (l LSTM) direction(b *Builder, t Tensors, x, y, mask device.Mem, i int) dir
 	if l.WeightDrop > 0 && !b.Evaluating {
 		d.weight = l.drop(b, d.weight, i)
 	}
-	b.Do(&device.LSTM{Out: l.columns(y, i), Gates: d.gates, Cells: d.cells, Previous: d.previous, Weight: d.weight, LSTMShape: d.shape})
+	state := l.resume(b, d)
+	b.Do(&device.LSTM{Out: l.columns(y, i), Gates: d.gates, Cells: d.cells, Previous: d.previous, Weight: d.weight, Before: state.before, LSTMShape: d.shape})
+	if b.Context != nil {
+		b.Do(&device.Copy{Y: state.output, X: b.last(y)})
+		b.Do(&device.Copy{Y: state.cells, X: b.last(d.cells)})
+	}
 	return d
+}
+
+// state is what an LSTM that continues sequences keeps: the output and the cells of the last position (B,H). before is those cells where a
+// position precedes.
+type state struct{ output, cells, before device.Mem }
+
+// resume adds to the gates of the first position what they get from the output before it.
+func (l LSTM) resume(b *Builder, d direction) (s state) {
+	if b.Context == nil {
+		return s
+	}
+	if l.Bidirectional {
+		panic("layer: an LSTM in both directions cannot continue a sequence")
+	}
+	s.output, s.cells = b.keep(device.F32, b.B*l.Hidden), b.keep(device.F32, b.B*l.Hidden)
+	if b.Context.First {
+		return s
+	}
+	s.before = s.cells
+	gates := gateCount * l.Hidden
+	for n := range b.B {
+		b.Do(&device.MatMul{
+			C: d.gates.Slice(n*b.T*gates, gates), A: s.output.Slice(n*l.Hidden, l.Hidden), B: d.weight,
+			Product: device.Product{M: 1, N: gates, K: l.Hidden, TransB: true, Accumulate: true},
+		})
+	}
+	return s
 }
 
 // backward adds to the gradients, and sets dx or, after the first direction, adds to it.
