@@ -81,10 +81,10 @@ func TestContinuedSequencesComputeWhatWholeOnesDo(t *testing.T) {
 		{"cpu, bf16", stage.Config{Device: fast, Samples: 2, Compute: device.BF16}, 0.02},
 	} {
 		for family := range languages {
+			if family == "awd-lstm" && c.config.Compute == device.BF16 {
+				continue // it computes in f32 only
+			}
 			t.Run(c.name+", "+family, func(t *testing.T) {
-				if family == "awd-lstm" && c.config.Compute == device.BF16 {
-					t.Skip("it computes in f32 only")
-				}
 				tolerance := c.tolerance
 				if family == "awd-lstm" { // the recurrent products of a later pass start with the gates
 					tolerance = max(tolerance, 1e-6)
