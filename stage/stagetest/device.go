@@ -134,7 +134,6 @@ func Emulator(t *testing.T, open func() device.Device) {
 		{"broken invariants panic", invariants},
 		{"nothing allocates", allocations},
 		{"transformers' broken invariants panic, and nothing allocates", transformerRules},
-		{"broken invariants of caches panic, and nothing allocates", cacheRules},
 		{"broken invariants of recurrent operations panic", recurrentInvariants},
 		{"nothing recurrent allocates", recurrentAllocations},
 		{"broken invariants of vision panic", visionInvariants},

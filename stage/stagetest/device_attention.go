@@ -85,6 +85,7 @@ func attention(c *comparison) {
 			}
 		}
 	}
+	cachedAttention(c)
 }
 
 func attentionOn(c *comparison, x attentionCase) {

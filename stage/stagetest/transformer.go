@@ -169,6 +169,7 @@ func addRows(c *comparison) {
 }
 
 func transformerRules(c *comparison) {
+	cacheRules(c)
 	d := &Recorder{Device: c.dev}
 	x, y, z := c.alloc(d, device.F32, 64), c.alloc(d, device.F32, 64), c.alloc(d, device.F32, 64)
 	four, brains, ids := c.alloc(d, device.F32, 4), c.alloc(d, device.BF16, 64), c.alloc(d, device.I32, 4)
