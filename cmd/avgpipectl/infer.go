@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 func newGenerateCommand() *cobra.Command {
@@ -24,35 +26,68 @@ func newGenerateCommand() *cobra.Command {
 		Use:   "generate JOB|DIR --prompt TEXT",
 		Short: "Let a language model continue a text",
 		Long: `Let a language model continue a text: the one of a job's last committed round, or an exported one in a directory. It
-computes on this machine, with the avgpiped beside this program or in PATH. The continuation is printed as it is
-drawn, without the prompt, up to the end of the document or --tokens.`,
+computes on this machine, on all processors, with the avgpiped beside this program or in PATH. The continuation is
+printed as it is drawn, without the prompt, up to the end of the document, a --stop or --tokens; how many tokens a
+second were drawn is printed behind it, on standard error. Ctrl-C ends it.
+
+The prompt is computed in one pass, and each token after it in a pass of its own over what is kept of those before. When
+the model's longest sequence is full, its older half is forgotten and the rest is computed anew, which takes one longer
+pass; of a longer prompt the end counts. A recurrent model (awd-lstm) has no such limit.
+
+With -o json an object is printed at the end: prompt, text, finish_reason (stop, length or interrupted), prompt_tokens,
+tokens, prompt_seconds and tokens_per_second.`,
 		Example: `  avgpipectl generate my-job --prompt 'func '
-  avgpipectl generate ./model --prompt 'func ' --tokens 200 --temperature 0.7 --top-k 40`,
+  avgpipectl generate ./model --prompt 'func ' --tokens 200 --temperature 0.7 --top-k 40
+  avgpipectl generate ./model --prompt 'Q: Who? A:' --top-p 0.9 --stop 'Q:' --precision bf16
+  avgpipectl generate ./model --prompt 'func ' --temperature 0 -o json | jq -r .text`,
 		Args: cobra.ExactArgs(1),
-	}, func(c *call) error {
-		text, out := &bytes.Buffer{}, forPeople(c.out)
-		if c.format == formatJSON {
-			out = text
-		}
-		err := c.infer(api.InferGenerate, r, func(from io.Reader) error {
-			_, err := io.Copy(out, from)
-			return err
-		})
-		switch {
-		case err != nil:
-			return err
-		case c.format == formatJSON:
-			return printJSON(c.out, map[string]string{"prompt": r.Prompt, "text": text.String()})
-		}
-		return c.printf("\n")
-	})
+	}, func(c *call) error { return c.generate(r) })
 	f := cmd.Flags()
 	f.StringVar(&r.Prompt, "prompt", "", "`TEXT` to continue")
 	f.IntVar(&r.Tokens, "tokens", 300, "`NUMBER` of tokens to generate at most")
 	f.Float64Var(&r.Temperature, "temperature", 0.8, "`VALUE` of 0 takes the most likely token every time, 1 draws as the model says")
 	f.IntVar(&r.TopK, "top-k", 0, "draw from the `K` most likely tokens; 0 is all")
+	f.Float64Var(&r.TopP, "top-p", 1, "draw from the fewest of the most likely tokens whose probabilities sum up to `P`; 1 is all")
+	f.StringArrayVar(&r.Stop, "stop", nil, "end before this `TEXT`; may be repeated")
 	f.Uint64Var(&r.Seed, "seed", 1, "`NUMBER` that determines the draws")
+	r.Precision = "f32"
+	choiceVar(cmd, &r.Precision, "precision", "", "bf16 reads half as many bytes of the model for each token; `TYPE` of products", []string{"f32", "bf16"})
 	return cmd
+}
+
+// generate prints a continuation as it comes.
+func (c *call) generate(r api.InferRequest) error {
+	text, out := &bytes.Buffer{}, forPeople(c.out)
+	var end *api.Generation
+	err := c.infer(api.InferGenerate, r, func(from io.Reader) error {
+		return eachLine(from, func(line api.Generated) error {
+			if line.End != nil {
+				end = line.End
+			}
+			text.Write(line.Text)
+			if c.format == formatJSON {
+				return nil
+			}
+			_, err := out.Write(line.Text)
+			return err
+		})
+	})
+	if errors.Is(err, context.Canceled) {
+		err = &exit{code: exitInterrupted} // whoever did it knows
+	}
+	switch {
+	case c.format == formatJSON && end != nil:
+		end.Text = text.String()
+		return errors.Join(printJSON(c.out, end), err)
+	case c.format == formatJSON || err != nil && text.Len() == 0:
+		return err
+	}
+	err = errors.Join(err, c.printf("\n"))
+	if end != nil {
+		fmt.Fprintf(c.messages, "%s, %.1f a second; the prompt of %d took %.2f s\n", words.Count(end.Tokens, "token"), end.TokensPerSecond, //nolint:errcheck // for show
+			end.PromptTokens, end.PromptSeconds)
+	}
+	return err
 }
 
 func newPredictCommand() *cobra.Command {
@@ -87,24 +122,24 @@ avgpiped beside this program or in PATH.`,
 
 // predictionLine is a prediction for people.
 func predictionLine(p api.Prediction, top int) string {
-	var words []string
+	var all []string
 	for _, guesses := range p.Guesses {
 		var likeliest []string
 		for _, g := range guesses {
 			likeliest = append(likeliest, fmt.Sprintf("%s %.4f", g.Label, g.Probability))
 		}
-		words = append(words, strings.Join(likeliest, ", "))
+		all = append(all, strings.Join(likeliest, ", "))
 	}
 	switch {
 	case p.Text != "" && top == 1:
 		return p.Text
 	case p.Text != "":
-		return p.Text + "\t" + strings.Join(words, "; ")
+		return p.Text + "\t" + strings.Join(all, "; ")
 	case top == 1 && len(p.Guesses) == 1 && len(p.Guesses[0]) == 1:
 		g := p.Guesses[0][0]
 		return fmt.Sprintf("%s\t%.4f\t%s", g.Label, g.Probability, p.Input)
 	}
-	return strings.Join(words, "; ") + "\t" + p.Input
+	return strings.Join(all, "; ") + "\t" + p.Input
 }
 
 func newTranslateCommand() *cobra.Command {
@@ -194,7 +229,8 @@ func (c *call) infer(verb string, r api.InferRequest, read func(io.Reader) error
 		}
 		cmd := exec.CommandContext(c.ctx, program, append([]string{"infer", "--", string(request)}, c.args[1:]...)...)
 		cmd.Stdin, cmd.Stderr = c.in, c.messages
-		cmd.WaitDelay = time.Second // for whatever it started and left behind
+		// A terminal's interruption reaches it too, and it ends after the token that it computes.
+		cmd.Cancel, cmd.WaitDelay = func() error { return nil }, time.Second
 		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -227,21 +263,24 @@ func inferLines[T any](c *call, verb string, r api.InferRequest, show func(T) er
 	if c.format == formatJSON {
 		show = func(t T) error { return printLine(c.out, t) }
 	}
-	return c.infer(verb, r, func(from io.Reader) error {
-		for decoder := json.NewDecoder(from); ; {
-			var line T
-			err := decoder.Decode(&line)
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			if err == nil {
-				err = show(line)
-			}
-			if err != nil {
-				return err
-			}
+	return c.infer(verb, r, func(from io.Reader) error { return eachLine(from, show) })
+}
+
+// eachLine calls do with each value of a stream, as soon as it comes.
+func eachLine[T any](from io.Reader, do func(T) error) error {
+	for decoder := json.NewDecoder(from); ; {
+		var line T
+		err := decoder.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
-	})
+		if err == nil {
+			err = do(line)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // findDaemon finds the program that computes: the one that was installed with this one, else one in PATH.

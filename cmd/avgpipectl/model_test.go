@@ -37,20 +37,23 @@ func emptyModel(t *testing.T) string {
 func TestGenerate(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	want(t, exitDone, d, "submit", "--watch", jobFile(t, d, "good", 20, ""))
-	fakeDaemon(t, "ls \"$(echo \"$1\" | sed 's/.*\"model\":\"//; s/\".*//')\"\necho \"$1\" | sed 's/\"model\":\"[^\"]*\",//'\n")
+	fakeDaemon(t, "piece() { echo \"{\\\"text\\\":\\\"$(base64 -w0)\\\"}\"; }\n"+
+		"ls \"$(echo \"$1\" | sed 's/.*\"model\":\"//; s/\".*//')\" | piece\necho \"$1\" | sed 's/\"model\":\"[^\"]*\",//' | piece\n"+
+		"echo '{\"end\":{\"prompt\":\"func \",\"finish_reason\":\"length\",\"prompt_tokens\":2,\"tokens\":7,\"prompt_seconds\":0.25,\"tokens_per_second\":81.25}}'\n")
 	expected := func(name string) string {
 		return "avgpipe-export.json\nconfig.json\nmodel.safetensors\n" +
-			`{"verb":"generate","name":"` + name + `","prompt":"func ","tokens":7,"temperature":0.5,"top_k":3,"seed":9}` + "\n"
+			`{"verb":"generate","name":"` + name + `","prompt":"func ","tokens":7,"temperature":0.5,"top_k":3,"top_p":0.9,"seed":9,"stop":["a","b c"],"precision":"bf16"}` + "\n"
 	}
-	flags := []string{"--prompt", "func ", "--tokens", "7", "--temperature", "0.5", "--top-k", "3", "--seed", "9"}
-	if r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...); r.out != expected("job 1 (good)")+"\n" {
-		t.Errorf("generate from a job: %q", r.out)
+	flags := []string{"--prompt", "func ", "--tokens", "7", "--temperature", "0.5", "--top-k", "3", "--seed", "9", "--top-p", "0.9", "--stop", "a", "--stop", "b c", "--precision", "bf16"}
+	r := want(t, exitDone, d, append([]string{"generate", "good"}, flags...)...)
+	if r.out != expected("job 1 (good)")+"\n" || r.messages != "7 tokens, 81.2 a second; the prompt of 2 took 0.25 s\n" {
+		t.Errorf("generate from a job: %q, %q", r.out, r.messages)
 	}
 	model := filepath.Join(d.Dir, "model")
 	want(t, exitDone, d, "export", "good", model)
-	r := want(t, exitDone, nil, append([]string{"generate", model, "-o", "json"}, flags...)...)
-	var view struct{ Prompt, Text string }
-	if err := json.Unmarshal([]byte(r.out), &view); err != nil || view.Prompt != "func " || view.Text != expected("model "+model) {
+	r = want(t, exitDone, nil, append([]string{"generate", model, "-o", "json"}, flags...)...)
+	var view api.Generation
+	if err := json.Unmarshal([]byte(r.out), &view); err != nil || view.Prompt != "func " || view.Text != expected("model "+model) || view.Tokens != 7 {
 		t.Errorf("generate -o json from a directory: %v, %s", err, r.out)
 	}
 }

@@ -39,7 +39,7 @@ func TestTheModelIsInOutputDirWhenTheJobIsDone(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, export.WeightsFile)); err != nil || !bytes.Equal(got, weights) {
 		t.Errorf("%d bytes are in output.dir, %v; the job has %d", len(got), err, len(weights))
 	}
-	if out := ran(t, api.InferRequest{Verb: api.InferGenerate, Model: dir, Prompt: "9 bottles", Tokens: 8}); out == "" {
+	if text := generated(t, api.InferRequest{Model: dir, Prompt: "9 bottles", Tokens: 8}); text == "" {
 		t.Error("the model that is there says nothing")
 	}
 }

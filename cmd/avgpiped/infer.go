@@ -17,7 +17,7 @@ import (
 // exitUsage ends infer where the request does not fit the model, as avgpipectl ends then.
 const exitUsage = 2
 
-// newInferCommand makes the verb that avgpipectl runs to use a model. It prints a JSON value per line, but text for generate.
+// newInferCommand makes the verb that avgpipectl runs to use a model. It prints a JSON value per line.
 func newInferCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "infer REQUEST [INPUT...]", Short: "Use an exported model; avgpipectl runs this", Hidden: true, Args: cobra.MinimumNArgs(1),
@@ -45,7 +45,11 @@ func runInfer(ctx context.Context, r api.InferRequest, inputs []string, in io.Re
 	lines := json.NewEncoder(out)
 	switch r.Verb {
 	case api.InferGenerate:
-		return s.Generate(ctx, r, out)
+		end, err := s.Generate(ctx, r, pieces{lines})
+		if err != nil {
+			return err
+		}
+		return lines.Encode(api.Generated{End: &end})
 	case api.InferPredict:
 		return eachInput(ctx, inputs, in, func(inputs []string) error {
 			return s.Predict(ctx, r.Top, inputs, func(p api.Prediction) error { return lines.Encode(p) })
@@ -62,6 +66,17 @@ func runInfer(ctx context.Context, r api.InferRequest, inputs []string, in io.Re
 		return lines.Encode(scores)
 	}
 	return configError(fmt.Errorf("infer: no verb %q", r.Verb))
+}
+
+// pieces writes text as lines of a generation.
+type pieces struct{ lines *json.Encoder }
+
+// Write implements io.Writer.
+func (p pieces) Write(text []byte) (int, error) {
+	if len(text) == 0 {
+		return 0, nil
+	}
+	return len(text), p.lines.Encode(api.Generated{Text: text})
 }
 
 // linesAtOnce is how many lines of standard input are worked on together.

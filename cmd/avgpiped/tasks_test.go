@@ -105,7 +105,7 @@ recompute: full
 			}
 		},
 		use: func(t *testing.T, dir, data string) {
-			if text := ran(t, api.InferRequest{Verb: api.InferGenerate, Model: dir, Prompt: "3 green bot", Tokens: 4}); text != "tles" {
+			if text := generated(t, api.InferRequest{Model: dir, Prompt: "3 green bot", Tokens: 4}); text != "tles" {
 				t.Errorf("continued with %q", text)
 			}
 			held := inferred[api.Scores](t, api.InferRequest{Verb: api.InferEvaluate, Model: dir, Files: []string{data}, HeldOut: true})[0]
@@ -279,6 +279,21 @@ func ran(t *testing.T, r api.InferRequest, inputs ...string) string {
 		t.Fatalf("avgpiped %s: exit code %d: %s", strings.Join(all, " "), code, messages.String())
 	}
 	return out.String()
+}
+
+// generated is the text that a request for one gives.
+func generated(t *testing.T, r api.InferRequest) string {
+	t.Helper()
+	r.Verb = api.InferGenerate
+	var text []byte
+	lines := inferred[api.Generated](t, r)
+	for _, line := range lines {
+		text = append(text, line.Text...)
+	}
+	if end := lines[len(lines)-1].End; end == nil || end.Tokens > r.Tokens {
+		t.Errorf("a generation ends with %+v", lines[len(lines)-1])
+	}
+	return string(text)
 }
 
 // inferred runs infer with a verb that prints lines.

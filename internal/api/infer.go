@@ -12,7 +12,11 @@ type InferRequest struct {
 	Tokens      int     `json:"tokens,omitempty"` // at most
 	Temperature float64 `json:"temperature,omitempty"`
 	TopK        int     `json:"top_k,omitempty"`
+	TopP        float64 `json:"top_p,omitempty"`
 	Seed        uint64  `json:"seed,omitempty"`
+	// Stop are strings that end the text; it ends before the first of them.
+	Stop      []string `json:"stop,omitempty"`
+	Precision string   `json:"precision,omitempty"` // of products: f32 (the default) or bf16
 
 	Top  int `json:"top,omitempty"`  // guesses of each class or word, of predict
 	Beam int `json:"beam,omitempty"` // translations that are pursued at once, of translate, and of evaluate for BLEU
@@ -28,6 +32,34 @@ const (
 	InferPredict   = "predict"
 	InferTranslate = "translate"
 	InferEvaluate  = "evaluate"
+)
+
+// Generated is a line that `avgpiped infer` prints of a generation: a piece of the text, or at the end what was done. A piece may end within a
+// character.
+type Generated struct {
+	Text []byte      `json:"text,omitempty"`
+	End  *Generation `json:"end,omitempty"`
+}
+
+// Generation is what `avgpipectl generate -o json` prints.
+type Generation struct {
+	Prompt string `json:"prompt"`
+	Text   string `json:"text"`
+	// FinishReason is FinishStop, FinishLength or FinishInterrupted.
+	FinishReason string `json:"finish_reason"`
+	PromptTokens int    `json:"prompt_tokens"`
+	Tokens       int    `json:"tokens"` // generated
+	// PromptSeconds is the time until the first token, the model being loaded.
+	PromptSeconds float64 `json:"prompt_seconds"`
+	// TokensPerSecond is the rate after the first token; 0 where there is none.
+	TokensPerSecond float64 `json:"tokens_per_second"`
+}
+
+// Why a generation ended.
+const (
+	FinishStop        = "stop"        // the document ended, or a string of InferRequest.Stop came
+	FinishLength      = "length"      // there are InferRequest.Tokens
+	FinishInterrupted = "interrupted" // by a signal
 )
 
 // Prediction is what a model says of one input: a line of `avgpipectl predict -o json`.

@@ -1,48 +1,82 @@
 package infer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/generate"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-var errEnd = errors.New("the document ends")
-
-// Generate writes the continuation of a request's prompt to out, as it is drawn, until the document ends or there are enough tokens.
-func (s *Session) Generate(ctx context.Context, r api.InferRequest, out io.Writer) error {
+// Generate writes the continuation of a request's prompt to out, as it is drawn, until the document or the text ends, there are enough tokens,
+// or ctx ends. It returns what was done; the text went to out.
+func (s *Session) Generate(ctx context.Context, r api.InferRequest, out io.Writer) (g api.Generation, err error) {
 	if err := s.require("continue a text", model.Language); err != nil {
-		return err
+		return g, err
 	}
+	c, err := s.generation(r)
+	if err != nil {
+		return g, err
+	}
+	stops := &stopWriter{out: out, stops: r.Stop}
+	w := newTextWriter(s.tokenizer, c.Prompt[len(c.Prompt)-1], stops)
+	o, err := generate.Run(ctx, c, w.write)
+	g = api.Generation{
+		Prompt: r.Prompt, FinishReason: api.FinishLength, PromptTokens: len(c.Prompt), Tokens: o.Tokens, PromptSeconds: o.Prompt.Seconds(),
+		TokensPerSecond: o.PerSecond(),
+	}
+	switch {
+	case errors.Is(err, errEnd):
+		g.FinishReason = api.FinishStop
+		return g, nil
+	case errors.Is(err, context.Canceled):
+		g.FinishReason = api.FinishInterrupted
+	case err != nil:
+		return g, err
+	case o.Stopped:
+		g.FinishReason = api.FinishStop
+	}
+	if err := w.flush(); err != nil && !errors.Is(err, errEnd) {
+		return g, err
+	}
+	return g, stops.flush()
+}
+
+// generation is what a request asks for.
+func (s *Session) generation(r api.InferRequest) (c generate.Config, err error) {
 	prompt, err := s.prompt(r.Prompt)
 	if err != nil {
-		return err
+		return c, err
 	}
-	c := generate.Config{
+	c = generate.Config{
 		Device: s.device, Model: s.model, Weights: s.weights.Lookup, Prompt: prompt, Tokens: r.Tokens,
-		Temperature: r.Temperature, TopK: r.TopK, Seed: r.Seed,
+		Temperature: r.Temperature, TopK: r.TopK, TopP: r.TopP, Seed: r.Seed,
+	}
+	if end := s.tokenizer.Special.End; end != tokenizer.None {
+		c.Stop = []int32{end}
+	}
+	if slices.Contains(r.Stop, "") {
+		return c, &UsageError{errors.New("generate: a string that ends the text is empty")}
+	}
+	switch cmp.Or(r.Precision, device.F32.String()) {
+	case device.F32.String():
+	case device.BF16.String():
+		c.Compute = device.BF16
+	default:
+		return c, &UsageError{fmt.Errorf("generate: no precision %q; f32 and bf16 are possible", r.Precision)}
 	}
 	if err := c.Validate(); err != nil {
-		return &UsageError{err}
+		return c, &UsageError{err}
 	}
-	w := newTextWriter(s.tokenizer, prompt[len(prompt)-1], out)
-	end := s.tokenizer.Special.End
-	err = generate.Run(ctx, c, func(token int32) error {
-		if token == end {
-			return errEnd
-		}
-		return w.write(token)
-	})
-	if err != nil && !errors.Is(err, errEnd) {
-		return err
-	}
-	return w.flush()
+	return c, nil
 }
 
 // UsageError is a mistake of whoever asked: of the request, or of the model that is asked for what it was not trained to do.

@@ -2,6 +2,7 @@ package infer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -104,17 +105,80 @@ func TestAModelWithoutACardIsReadAsBytes(t *testing.T) {
 	s := open(t, fresh(t, "gpt2", tinyGPT2, nil))
 	var out bytes.Buffer
 	g := api.InferRequest{Prompt: "ab", Tokens: 5, Temperature: 1, Seed: 2}
-	if err := s.Generate(t.Context(), g, &out); err != nil || out.Len() != 5 {
+	if end, err := s.Generate(t.Context(), g, &out); err != nil || out.Len() != 5 || end.Tokens != 5 || end.PromptTokens != 2 || end.FinishReason != api.FinishLength {
 		t.Fatalf("generated %q, error %v", out.String(), err)
 	}
 	first := out.String()
 	out.Reset()
-	if err := s.Generate(t.Context(), g, &out); err != nil || out.String() != first {
+	if _, err := s.Generate(t.Context(), g, &out); err != nil || out.String() != first {
 		t.Errorf("the same seed gave %q, then %q (%v)", first, out.String(), err)
 	}
 	var usage *UsageError
-	if err := s.Generate(t.Context(), api.InferRequest{Tokens: 0}, &out); !errors.As(err, &usage) {
+	if _, err := s.Generate(t.Context(), api.InferRequest{Tokens: 0}, &out); !errors.As(err, &usage) {
 		t.Errorf("no tokens: %v", err)
+	}
+}
+
+// A text ends before the first of its stops, wherever pieces of it end, and what only looks like the beginning of one comes through.
+func TestAStopEndsTheText(t *testing.T) {
+	const text = "one two three two"
+	for _, c := range []struct {
+		stops []string
+		want  string
+	}{
+		{nil, text},
+		{[]string{"four", "three!"}, text},
+		{[]string{"tw"}, "one "},
+		{[]string{"three", "two t"}, "one "},
+		{[]string{"e t", "two"}, "on"},
+		{[]string{"o two"}, text},
+		{[]string{"two two", "ee two"}, "one two thr"},
+	} {
+		for size := 1; size <= len(text); size++ {
+			var out bytes.Buffer
+			w, err := &stopWriter{out: &out, stops: c.stops}, error(nil)
+			for at := 0; at < len(text) && err == nil; at += size {
+				_, err = w.Write([]byte(text[at:min(at+size, len(text))]))
+			}
+			if ended := err != nil; ended != (c.want != text) || ended && !errors.Is(err, errEnd) {
+				t.Fatalf("stops %q, pieces of %d: error %v", c.stops, size, err)
+			}
+			if err := w.flush(); err != nil || out.String() != c.want {
+				t.Errorf("stops %q, pieces of %d: %q and error %v, want %q", c.stops, size, out.String(), err, c.want)
+			}
+		}
+	}
+}
+
+// stopAfter ends a context once so many bytes are written.
+type stopAfter struct {
+	bytes.Buffer
+	n    int
+	stop func()
+}
+
+func (w *stopAfter) Write(p []byte) (int, error) {
+	n, err := w.Buffer.Write(p)
+	if w.Len() >= w.n {
+		w.stop()
+	}
+	return n, err
+}
+
+func TestAnInterruptedGenerationSaysWhatItDid(t *testing.T) {
+	s := open(t, fresh(t, "gpt2", tinyGPT2, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &stopAfter{n: 3, stop: cancel}
+	end, err := s.Generate(ctx, api.InferRequest{Prompt: "ab", Tokens: 50, Temperature: 1, Seed: 2, Precision: "bf16"}, out)
+	if err != nil || end.FinishReason != api.FinishInterrupted || end.Tokens != 3 || out.Len() != 3 || end.TokensPerSecond <= 0 {
+		t.Errorf("error %v, %+v, %q; want three tokens, interrupted", err, end, out.String())
+	}
+	for _, r := range []api.InferRequest{{Prompt: "a", Tokens: 1, Precision: "f16"}, {Prompt: "a", Tokens: 1, Stop: []string{""}}, {Prompt: "a", Tokens: 1, TopP: 2}} {
+		var usage *UsageError
+		if _, err := s.Generate(t.Context(), r, out); !errors.As(err, &usage) {
+			t.Errorf("%+v: error %v, want one of usage", r, err)
+		}
 	}
 }
 
@@ -129,7 +193,7 @@ func TestEveryLanguageModelContinuesAText(t *testing.T) {
 	} {
 		s := open(t, fresh(t, family, config, nil))
 		var out bytes.Buffer
-		if err := s.Generate(t.Context(), api.InferRequest{Prompt: "ab", Tokens: 20, Temperature: 1, Seed: 1}, &out); err != nil || out.Len() == 0 {
+		if _, err := s.Generate(t.Context(), api.InferRequest{Prompt: "ab", Tokens: 20, Temperature: 1, Seed: 1}, &out); err != nil || out.Len() == 0 {
 			t.Errorf("%s: generated %q, error %v", family, out.String(), err)
 		}
 	}
@@ -138,7 +202,7 @@ func TestEveryLanguageModelContinuesAText(t *testing.T) {
 func TestWhatTheModelIsNotForNamesTheVerbThatIs(t *testing.T) {
 	s := open(t, fresh(t, "bert", tinyBERT, nil))
 	var task *UsageError
-	err := s.Generate(t.Context(), api.InferRequest{Prompt: "x", Tokens: 1}, &bytes.Buffer{})
+	_, err := s.Generate(t.Context(), api.InferRequest{Prompt: "x", Tokens: 1}, &bytes.Buffer{})
 	if !errors.As(err, &task) || !strings.HasSuffix(err.Error(), ": it cannot continue a text, its task is classification; try avgpipectl predict") ||
 		!strings.HasPrefix(err.Error(), "job 4 (spam): ") {
 		t.Errorf("generate with a classifier: %v", err)

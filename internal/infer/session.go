@@ -57,7 +57,7 @@ func Open(r api.InferRequest) (s *Session, err error) {
 	if err := s.openCard(); err != nil {
 		return s, fmt.Errorf("%s: %w", s.name, err)
 	}
-	if s.device, _, err = pick.Open(cmp.Or(r.Device, "auto"), pick.Config{}); err != nil {
+	if s.device, _, err = pick.Open(cmp.Or(r.Device, "auto"), pick.Config{Threads: runtime.GOMAXPROCS(0)}); err != nil {
 		return s, err
 	}
 	if t, ok := s.device.(device.Threaded); ok {

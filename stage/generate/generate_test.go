@@ -64,11 +64,12 @@ func counting(t *testing.T, family string) generate.Config {
 func run(t *testing.T, c generate.Config) []int32 {
 	t.Helper()
 	var out []int32
-	if err := generate.Run(t.Context(), c, func(token int32) error {
+	o, err := generate.Run(t.Context(), c, func(token int32) error {
 		out = append(out, token)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
+	})
+	if err != nil || o.Tokens != len(out) || len(out) > 1 && !(o.Prompt > 0 && o.Rest > 0 && o.PerSecond() > 0) {
+		t.Fatalf("error %v; %d tokens came, the outcome is %+v", err, len(out), o)
 	}
 	return out
 }
@@ -108,16 +109,16 @@ func TestRunStopsAtOnce(t *testing.T) {
 	c := counting(t, "gpt2")
 	enough := errors.New("enough")
 	calls := 0
-	err := generate.Run(t.Context(), c, func(int32) error {
+	o, err := generate.Run(t.Context(), c, func(int32) error {
 		calls++
 		return enough
 	})
-	if !errors.Is(err, enough) || calls != 1 {
+	if !errors.Is(err, enough) || calls != 1 || o.Tokens != 1 {
 		t.Errorf("error %v after %d tokens, want that of emit after 1", err, calls)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := generate.Run(ctx, c, func(int32) error { return nil }); !errors.Is(err, context.Canceled) {
+	if _, err := generate.Run(ctx, c, func(int32) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}
 }
@@ -135,6 +136,7 @@ func TestRunRefusesBadInput(t *testing.T) {
 		"ids is 7 at sample 0, position 1":                                   func(c *generate.Config) { c.Prompt = []int32{1, 7} },
 		"0 tokens; at least 1":                                               func(c *generate.Config) { c.Tokens = 0 },
 		"temperature is NaN":                                                 func(c *generate.Config) { c.Temperature = math.NaN() },
+		"top-p is 1.5":                                                       func(c *generate.Config) { c.TopP = 1.5 },
 		"top-k is -1":                                                        func(c *generate.Config) { c.TopK = -1 },
 		`tensor "transformer.wte.weight" [7 16] is missing`: func(c *generate.Config) {
 			c.Weights = func(string) ([]int, []float32, bool, error) { return nil, nil, false, nil }
@@ -143,7 +145,7 @@ func TestRunRefusesBadInput(t *testing.T) {
 	} {
 		c := trained
 		change(&c)
-		err := generate.Run(t.Context(), c, func(int32) error { return nil })
+		_, err := generate.Run(t.Context(), c, func(int32) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}

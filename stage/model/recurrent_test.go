@@ -258,7 +258,7 @@ func TestGenerateWithAWDLSTM(t *testing.T) {
 		shapes[x.Name] = x.Shape
 	}
 	var found []int32
-	err = generate.Run(t.Context(), generate.Config{
+	_, err = generate.Run(t.Context(), generate.Config{
 		Device: ref.New(), Model: m, Prompt: []int32{3, 4}, Tokens: 12,
 		Weights: func(name string) ([]int, []float32, bool, error) {
 			x, ok := values[name]
