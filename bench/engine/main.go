@@ -37,7 +37,7 @@ func main() {
 	flag.StringVar(&o.peer, "peer", "", "peer script; it takes `single --layers --width --heads --seq --batch --vocab --steps` and prints a JSON line with tokens_per_s")
 	flag.IntVar(&o.rounds, "rounds", 3, "runs of each side and shape, in turn")
 	flag.BoolVar(&o.own, "own", false, "without a peer: measure the step over raw products alone")
-	flag.StringVar(&o.parts, "parts", "f32,bf16,devices", "what is measured")
+	flag.StringVar(&o.parts, "parts", "f32,bf16,devices", "what is measured; generate has a peer of its own")
 	report.Main("engine", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o, *child) })
 }
 
@@ -46,11 +46,11 @@ func run(ctx context.Context, o options, child string) ([]report.Figure, error) 
 		return nil, measureHere(child, os.Stdout)
 	}
 	switch {
-	case o.own && strings.Contains(o.parts, "devices"):
-		return nil, errors.New("-own: -parts devices compares with a peer")
+	case o.own && (strings.Contains(o.parts, "devices") || strings.Contains(o.parts, "generate")):
+		return nil, errors.New("-own: -parts devices and generate compare with a peer")
 	case o.own:
-	case o.peer == "":
-		return nil, errors.New("-peer is missing: name the script to compare with, or give -own")
+	case o.peer == "" && o.parts != "generate":
+		return nil, errors.New("-peer is missing: name the script to compare with, or give -own or -parts generate")
 	default:
 		if err := checkPeer(ctx, o.python); err != nil {
 			return nil, err
@@ -77,8 +77,11 @@ func measurePart(ctx context.Context, o options, part string) (figures []report.
 	if part == "devices" {
 		return o.daemon.With(ctx, func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) { return compareDevices(ctx, d, o) })
 	}
+	if part == "generate" {
+		return generation(ctx, o)
+	}
 	if _, ok := bars[part]; !ok {
-		return nil, fmt.Errorf("-parts names %q; the parts are f32, bf16 and devices", part)
+		return nil, fmt.Errorf("-parts names %q; the parts are f32, bf16, devices and generate", part)
 	}
 	for _, s := range shapes {
 		s.Precision = part

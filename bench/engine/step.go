@@ -29,14 +29,15 @@ type shape struct {
 	Micro      int    `json:"micro"` // samples of a micro-batch
 	Steps      int    `json:"steps"` // measured; two more warm up
 	Precision  string `json:"precision"`
+	Generate   bool   `json:"generate,omitempty"` // continue a sequence instead of training
 }
 
 var shapes = []shape{
-	{"29.5M, T=128", 8, 512, 8, 128, 8, 4096, 8, 6, ""},
-	{"11.7M, T=256", 6, 384, 6, 256, 8, 1024, 8, 6, ""},
-	{"34.8M, T=128, wide", 4, 768, 12, 128, 8, 4096, 8, 6, ""},
-	{"29.5M, T=128, micro-batches of 2", 8, 512, 8, 128, 8, 4096, 2, 6, ""},
-	{"29.5M, T=128, micro-batches of 1", 8, 512, 8, 128, 8, 4096, 1, 6, ""},
+	{"29.5M, T=128", 8, 512, 8, 128, 8, 4096, 8, 6, "", false},
+	{"11.7M, T=256", 6, 384, 6, 256, 8, 1024, 8, 6, "", false},
+	{"34.8M, T=128, wide", 4, 768, 12, 128, 8, 4096, 8, 6, "", false},
+	{"29.5M, T=128, micro-batches of 2", 8, 512, 8, 128, 8, 4096, 2, 6, "", false},
+	{"29.5M, T=128, micro-batches of 1", 8, 512, 8, 128, 8, 4096, 1, 6, "", false},
 }
 
 // compute is the type in which products take their operands.
@@ -60,7 +61,7 @@ type outcome struct {
 	PeakBytes     float64 `json:"peak_bytes"` // of the process while it trains; 0: while it runs
 }
 
-// measureHere trains a shape in this process, on the first core, and prints the outcome.
+// measureHere trains or uses a shape in this process, on the first core, and prints the outcome.
 func measureHere(text string, out io.Writer) (err error) {
 	var s shape
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -78,15 +79,6 @@ func measureHere(text string, out io.Writer) (err error) {
 		}
 	}
 	o := outcome{Device: dev.Name()}
-	if err := trainShape(dev, s, &o); err != nil {
-		return err
-	}
-	return json.NewEncoder(out).Encode(o)
-}
-
-// trainShape times whole training steps: zeroing, forward, loss and backward of each micro-batch, clipping norm and AdamW. After each it
-// times the raw products, so that a processor that slows down slows both.
-func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 	m, err := model.Build("gpt2", map[string]any{
 		"n_layer": s.Layers, "n_embd": s.Width, "n_head": s.Heads, "n_positions": s.Sequence, "vocab_size": s.Vocabulary,
 		"tie_word_embeddings": false,
@@ -94,6 +86,19 @@ func trainShape(dev device.Device, s shape, o *outcome) (err error) {
 	if err != nil {
 		return err
 	}
+	run := trainShape
+	if s.Generate {
+		run = generateShape
+	}
+	if err := run(dev, s, m, &o); err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(o)
+}
+
+// trainShape times whole training steps: zeroing, forward, loss and backward of each micro-batch, clipping norm and AdamW. After each it
+// times the raw products, so that a processor that slows down slows both.
+func trainShape(dev device.Device, s shape, m *model.Model, o *outcome) (err error) {
 	st, err := stage.New(stage.Config{Device: dev, Model: m, Samples: s.Micro, Slots: 1, Seed: 1, Compute: s.compute()})
 	if err != nil {
 		return err
