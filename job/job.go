@@ -54,8 +54,9 @@ type Job struct {
 	// any case. What would cost more is spared: first the short runs of the best candidates, then the measurement, so that the
 	// rules decide. 0: no bound. `--retune` and `avgpipectl tune` have none.
 	TuningShare float64 `yaml:"tuning_share" json:"tuning_share" default:"0.1" rule:"min=0 max=1000"`
-	// The type that matrix products compute in: f32, or bf16 with sums in f32. On CPUs bf16 takes half the memory for what products
-	// keep; it is faster than f32 where the processor has fast bf16 units (AMD's since Zen 4, Intel's with AMX), else as fast.
+	// The type that products, those of convolutions and LSTMs among them, compute in: f32, or bf16 with sums in f32. On CPUs bf16 takes half
+	// the memory for what products keep; it is faster than f32 where the processor has fast bf16 units (AMD's since Zen 4, Intel's with AMX),
+	// else as fast.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
 	Precision string `yaml:"precision" json:"precision" default:"f32" rule:"oneof=f32|bf16" also:"dtype torch_dtype fp32=f32 float32=f32 float=f32 bfloat16=bf16 fp16=bf16 float16=bf16 half=bf16"`
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing

@@ -105,8 +105,8 @@ func (c *Computed) writeBetween() {
 	}
 	c.between = between{
 		memory: program.Memory{External: make([]device.Mem, c.bound(roles, 1))},
-		batch:  c.write(func(t *tensor) bool { return !t.param.Product }, zero),
-		fresh:  c.write(func(t *tensor) bool { return t.param.Product }, zero),
+		batch:  c.write(func(t *tensor) bool { return !t.param.Fresh }, zero),
+		fresh:  c.write(func(t *tensor) bool { return t.param.Fresh }, zero),
 		ties:   c.write(all, (*draft).sumTie),
 		norm: c.write(counted, func(d *draft, i int) {
 			d.Do(&device.SquaredNorm{Sum: d.sum(), X: d.of(gradient, i)})

@@ -35,7 +35,7 @@ type Computed struct {
 	ties                  []Tie
 	pairs                 [][2]int // tensors of this stage that are tied to each other: original, copy
 	tiesSummed            bool
-	fresh                 bool // the gradients of Param.Product tensors hold nothing: the next weight half sets them
+	fresh                 bool // the gradients of Param.Fresh tensors hold nothing: the next weight half sets them
 
 	slots       []slot
 	weightSlots []weightSlot

@@ -91,9 +91,6 @@ func (x *resolver) checkModel() bool {
 	if all, trained := x.Model.Weights(), x.Model.Trained(); trained < all {
 		x.because(fmt.Sprintf("%s of %s parameters are trained, the others are frozen", words.Number(float64(trained)), words.Number(float64(all))))
 	}
-	if err := x.Model.CheckCompute(footprint.Size(x.Model, &x.Job, 1).Compute); err != nil {
-		x.refuse("precision", device.F32.String(), "precision: %v", err)
-	}
 	longest := x.Model.Sequence()
 	switch n := x.Job.Data.Sequence; {
 	case n == 0:

@@ -183,9 +183,6 @@ func (o *opened) close() error {
 
 // cut cuts the model into the plan's stages. Every worker of the job gets the same cut: it depends on the assignment alone.
 func (h *host) cut() (err error) {
-	if err := h.model.CheckCompute(h.compute()); err != nil {
-		return &permanentError{fmt.Errorf("precision: %w", err)}
-	}
 	stages := h.plan.Stages()
 	if h.assignment.Spec.Split() == nil {
 		if h.ranges, err = stage.Split(h.model.Costs(h.size()), stages); err != nil {

@@ -40,14 +40,16 @@ type (
 	//
 	//	i, f, o = sigmoid, g = tanh of gates_t + h_(t-1) W_hh^T;   c_t = f c_(t-1) + i g;   h_t = o tanh(c_t)
 	//
-	// Out receives h_t, Cells (B,T,H) c_t and Previous (B,T,H) h_(t-1). Within 1e-5 sqrt(H). Where a sequence continues, Before (B,H) holds the
-	// cells before the first position, and the gates of the first position h W_hh^T of the output before it as well; Previous is 0 there.
+	// Out receives h_t, Cells (B,T,H) c_t and Previous (B,T,H) h_(t-1). Weight and Previous are F32, or both BF16: then h_(t-1) is rounded
+	// before it is multiplied. All others are F32. Within 1e-5 sqrt(H). Where a sequence continues, Before (B,H) holds the cells before the
+	// first position, and the gates of the first position h W_hh^T of the output before it as well; Previous is 0 there.
 	LSTM struct {
 		Out, Gates, Cells, Previous, Weight, Before Mem
 		LSTMShape
 	}
 	// LSTMBackward sets DGates (B,T,4H), the gradient of what Gates held on entry of LSTM, from DOut, given what LSTM wrote. Carry (2,B,H)
-	// is scratch. The gradients of weight, input and bias are products of DGates. Within 1e-5 sqrt(T H).
+	// is scratch. The gradients of weight, input and bias are products of DGates, which is rounded before it is multiplied by a Weight in
+	// BF16. Within 1e-5 sqrt(T H).
 	LSTMBackward struct {
 		DGates, Carry, DOut, Gates, Cells, Weight Mem
 		LSTMShape
@@ -104,8 +106,8 @@ func (o *LSTM) Check() {
 	needAtLeast(op, "out", o.Out, F32, span(o.rows(), o.H, o.OutStride))
 	need(op, "gates", o.Gates, F32, o.rows()*4*o.H)
 	need(op, "cells", o.Cells, F32, o.rows()*o.H)
-	need(op, "previous", o.Previous, F32, o.rows()*o.H)
-	need(op, "weight", o.Weight, F32, 4*o.H*o.H)
+	needFloating(op, "weight", o.Weight, 4*o.H*o.H)
+	need(op, "previous", o.Previous, o.Weight.typ, o.rows()*o.H)
 	needOptional(op, "before", o.Before, o.B*o.H)
 }
 
@@ -118,7 +120,7 @@ func (o *LSTMBackward) Check() {
 	needAtLeast(op, "dout", o.DOut, F32, span(o.rows(), o.H, o.OutStride))
 	need(op, "gates", o.Gates, F32, o.rows()*4*o.H)
 	need(op, "cells", o.Cells, F32, o.rows()*o.H)
-	need(op, "weight", o.Weight, F32, 4*o.H*o.H)
+	needFloating(op, "weight", o.Weight, 4*o.H*o.H)
 }
 
 func (a Additive) check(op string, probabilities, q, k, v Mem) {

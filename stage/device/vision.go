@@ -55,6 +55,8 @@ type GroupShape struct {
 }
 
 // Operations of convolutional networks. Images are (B,Height,Width,C): channels last.
+//
+// What a convolution multiplies, the last two operands, is F32, or both are BF16. Products are exact and sums F32 either way, as results are.
 type (
 	// Convolution computes Y as its shape describes. Within 1e-5 sqrt(In Kernel^2).
 	Convolution struct {
@@ -137,23 +139,31 @@ func (c ConvolutionShape) flops() float64 {
 
 // Check implements Op.
 func (o *Convolution) Check() {
-	o.need("Convolution", o.Y, o.X, o.Weight)
-	needOptional("Convolution", "bias", o.Bias, o.Out)
+	const op = "Convolution"
+	t := floating(op, "x", o.X.typ)
+	o.need(op, o.Y, F32, o.X, t, o.Weight, t)
+	needOptional(op, "bias", o.Bias, o.Out)
 }
 
 // Check implements Op.
-func (o *ConvolutionBackward) Check() { o.need("ConvolutionBackward", o.DY, o.DX, o.Weight) }
+func (o *ConvolutionBackward) Check() {
+	const op = "ConvolutionBackward"
+	t := floating(op, "dy", o.DY.typ)
+	o.need(op, o.DY, t, o.DX, F32, o.Weight, t)
+}
 
 // Check implements Op.
 func (o *ConvolutionBackwardWeight) Check() {
-	o.need("ConvolutionBackwardWeight", o.DY, o.X, o.DWeight)
+	const op = "ConvolutionBackwardWeight"
+	t := floating(op, "dy", o.DY.typ)
+	o.need(op, o.DY, t, o.X, t, o.DWeight, F32)
 }
 
-func (c ConvolutionShape) need(op string, outer, inner, weight Mem) {
+func (c ConvolutionShape) need(op string, outer Mem, outerType Type, inner Mem, innerType Type, weight Mem, weightType Type) {
 	inputs, outputs, weights := c.check(op)
-	need(op, "the output side", outer, F32, outputs)
-	need(op, "the input side", inner, F32, inputs)
-	need(op, "weight", weight, F32, weights)
+	need(op, "the output side", outer, outerType, outputs)
+	need(op, "the input side", inner, innerType, inputs)
+	need(op, "weight", weight, weightType, weights)
 }
 
 // Check implements Op.

@@ -39,8 +39,8 @@ func (l *AttendingLSTM) Name() string { return l.Path }
 func (l *AttendingLSTM) Params() []Param {
 	n, path := l.Units, l.Path+".attn."
 	return append(l.LSTM.Params(),
-		Param{Name: path + "linear_query.weight", Shape: []int{n, l.LSTM.Hidden}, Init: l.Init, Decay: true},
-		Param{Name: path + "linear_key.weight", Shape: []int{n, l.Keys}, Init: l.Init, Decay: true},
+		Param{Name: path + "linear_query.weight", Shape: []int{n, l.LSTM.Hidden}, Init: l.Init, Decay: true, Product: true, Fresh: true},
+		Param{Name: path + "linear_key.weight", Shape: []int{n, l.Keys}, Init: l.Init, Decay: true, Product: true, Fresh: true},
 		Param{Name: path + "linear_att", Shape: []int{n}, Init: l.Init},
 		Param{Name: path + "normalize_scalar", Shape: []int{1}, Init: Init{Mean: 1 / math.Sqrt(float64(n))}},
 		Param{Name: path + "normalize_bias", Shape: []int{n}})
@@ -82,10 +82,10 @@ func (l *AttendingLSTM) Emit(b *Builder, t Tensors, in []device.Mem) (out []devi
 	}
 	y, backLSTM := l.LSTM.emit(b, t, target, device.Mem{})
 	a := l.attend(b, t, y, encoder, in[1])
-	context := b.Floats(l.Keys)
+	context, probabilities, values := b.Floats(l.Keys), b.narrow(a.probabilities), b.narrow(encoder)
 	for n := range b.B {
 		b.Do(&device.MatMul{
-			C: sample(context, b.Size, n), A: sample(a.probabilities, b.Size, n), B: sample(encoder, b.Size, n),
+			C: sample(context, b.Size, n), A: sample(probabilities, b.Size, n), B: sample(values, b.Size, n),
 			Product: device.Product{M: b.T, N: l.Keys, K: b.T},
 		})
 	}
@@ -107,8 +107,8 @@ func (l *AttendingLSTM) attend(b *Builder, t Tensors, y, encoder, mask device.Me
 	}
 	toUnits := project(b.Size, l.LSTM.Hidden, l.Units)
 	toUnits.Bias = t.Params[attendBias]
-	b.Do(&device.MatMul{C: a.query, A: y, B: t.Params[attendQuery], Product: toUnits})
-	b.Do(&device.MatMul{C: a.key, A: encoder, B: t.Params[attendKey], Product: project(b.Size, l.Keys, l.Units)})
+	b.Do(&device.MatMul{C: a.query, A: b.narrow(y), B: t.Params[attendQuery], Product: toUnits})
+	b.Do(&device.MatMul{C: a.key, A: b.narrow(encoder), B: t.Params[attendKey], Product: project(b.Size, l.Keys, l.Units)})
 	b.Do(&device.WeightNorm{V: a.v, Direction: t.Params[attendDirection], Length: t.Params[attendLength]})
 	b.Do(&device.AdditiveAttention{Probabilities: a.probabilities, Q: a.query, K: a.key, V: a.v, Additive: a.shape})
 	return a
@@ -118,19 +118,22 @@ func (l *AttendingLSTM) attend(b *Builder, t Tensors, y, encoder, mask device.Me
 func (l *AttendingLSTM) attendBackward(b *Builder, a score, y, encoder device.Mem, dout []device.Mem) (dy, dencoder device.Mem) {
 	s := b.Size
 	dencoder, dscores := b.Like(encoder), b.Like(a.probabilities)
+	probabilities, values, dcontexts := b.narrow(a.probabilities), b.narrow(encoder), b.narrow(dout[1])
 	for n := range s.B {
-		dcontext := sample(dout[1], s, n)
+		dcontext := sample(dcontexts, s, n)
 		b.Do(&device.MatMul{
-			C: sample(dscores, s, n), A: dcontext, B: sample(encoder, s, n), Product: device.Product{M: s.T, N: s.T, K: l.Keys, TransB: true},
+			C: sample(dscores, s, n), A: dcontext, B: sample(values, s, n), Product: device.Product{M: s.T, N: s.T, K: l.Keys, TransB: true},
 		})
 		b.Do(&device.MatMul{
-			C: sample(dencoder, s, n), A: sample(a.probabilities, s, n), B: dcontext, Product: device.Product{M: s.T, N: l.Keys, K: s.T, TransA: true},
+			C: sample(dencoder, s, n), A: sample(probabilities, s, n), B: dcontext, Product: device.Product{M: s.T, N: l.Keys, K: s.T, TransA: true},
 		})
 	}
 	dquery, dkey, dv := b.Like(a.query), b.Like(a.key), b.Like(a.v)
 	b.Do(&device.AdditiveAttentionBackward{
 		DQ: dquery, DK: dkey, DV: dv, DProbabilities: dscores, Probabilities: a.probabilities, Q: a.query, K: a.key, V: a.v, Additive: a.shape,
 	})
+	b.Do(&device.SumRows{Sum: a.Grads[attendBias], X: dquery})
+	dquery, dkey = b.narrow(dquery), b.narrow(dkey)
 	b.Do(&device.MatMul{
 		C: dencoder, A: dkey, B: a.Params[attendKey], Product: device.Product{M: s.Rows(), N: l.Keys, K: l.Units, Accumulate: true},
 	})
@@ -140,13 +143,12 @@ func (l *AttendingLSTM) attendBackward(b *Builder, a score, y, encoder device.Me
 		C: dy, A: dquery, B: a.Params[attendQuery], Product: device.Product{M: s.Rows(), N: l.LSTM.Hidden, K: l.Units, Accumulate: true},
 	})
 	weight := device.Product{M: l.Units, N: l.LSTM.Hidden, K: s.Rows(), TransA: true, Accumulate: true}
-	b.Do(&device.MatMul{C: a.Grads[attendQuery], A: dquery, B: y, Product: weight})
+	b.Do(&device.MatMul{C: a.Grads[attendQuery], A: dquery, B: b.narrow(y), Product: weight})
 	weight.N = l.Keys
-	b.Do(&device.MatMul{C: a.Grads[attendKey], A: dkey, B: encoder, Product: weight})
+	b.Do(&device.MatMul{C: a.Grads[attendKey], A: dkey, B: values, Product: weight})
 	b.Do(&device.WeightNormBackward{
 		DDirection: a.Grads[attendDirection], DLength: a.Grads[attendLength], DV: dv, Direction: a.Params[attendDirection],
 		Length: a.Params[attendLength],
 	})
-	b.Do(&device.SumRows{Sum: a.Grads[attendBias], X: dquery})
 	return dy, dencoder
 }

@@ -6,7 +6,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// Convolution is y (B,OH,OW,Out) = x (B,H,W,In) * W (Out,In,Kernel,Kernel) [+ b].
+// Convolution is y (B,OH,OW,Out) = x (B,H,W,In) * W (Out,In,Kernel,Kernel) [+ b]. Where products compute in BF16, so does it, from a
+// copy of W and with x and dy rounded; its results are F32.
 type Convolution struct {
 	Path    string // "layer1.0.conv1": the parameters are Path.weight and Path.bias
 	Of      Image  // the input
@@ -40,7 +41,7 @@ func (l Convolution) Params() []Param {
 	fanOut := l.Kernel * l.Kernel * l.Out
 	ps := []Param{{
 		Name: l.Path + ".weight", Shape: []int{l.Out, l.Of.Channels, l.Kernel, l.Kernel},
-		Init: Init{Deviation: math.Sqrt(2 / float64(fanOut))}, Decay: true,
+		Init: Init{Deviation: math.Sqrt(2 / float64(fanOut))}, Decay: true, Product: true,
 	}}
 	if l.Bias {
 		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Out}})
@@ -60,12 +61,13 @@ func (l Convolution) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.
 	if l.Bias {
 		biased.Bias = t.Params[1]
 	}
-	b.Do(&device.Convolution{Y: y, X: x, Weight: t.Params[0], ConvolutionShape: biased})
+	b.Do(&device.Convolution{Y: y, X: b.narrow(x), Weight: t.Params[0], ConvolutionShape: biased})
 	return single(y, func(dy device.Mem) device.Mem {
-		b.Do(&device.ConvolutionBackwardWeight{DWeight: t.Grads[0], DY: dy, X: x, ConvolutionShape: shape})
 		if l.Bias {
 			b.Do(&device.SumRows{Sum: t.Grads[1], X: dy})
 		}
+		dy = b.narrow(dy)
+		b.Do(&device.ConvolutionBackwardWeight{DWeight: t.Grads[0], DY: dy, X: b.narrow(x), ConvolutionShape: shape})
 		dx := b.Like(x)
 		b.Do(&device.ConvolutionBackward{DX: dx, DY: dy, Weight: t.Params[0], ConvolutionShape: shape})
 		return dx

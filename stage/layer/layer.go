@@ -28,7 +28,8 @@ type Size struct {
 	B int // samples
 	T int // positions of each; 1 where samples have none, as images
 	// Compute is the type in which products take their operands: F32, or BF16 with sums in F32. Layers hold in it what only
-	// products read or write; residual streams, norms, losses and reductions are F32 whatever it is.
+	// products, convolutions and recurrent products among them, read or write; residual streams, norms, losses and reductions are
+	// F32 whatever it is.
 	Compute device.Type
 }
 
@@ -47,8 +48,10 @@ type Param struct {
 	// value, and a gradient that is the sum over both.
 	TiedTo string
 	// Product says that only products read the parameter: where they compute in BF16 (Size.Compute), Tensors.Params holds a copy
-	// of it in BF16. One product makes its whole gradient (device.Args.Fresh).
+	// of it in BF16.
 	Product bool
+	// Fresh says that one product makes the whole gradient, so that nobody needs to zero it (device.Args.Fresh).
+	Fresh bool
 	// Running, when above 0, makes this a statistic instead of a trainable tensor (batch norm's running mean): the forward
 	// adds device.Args.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
 	// p = p + Running (sum - p). It has no part in norms, decay or optimizer state; the center averages it like a weight.

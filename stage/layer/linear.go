@@ -29,7 +29,7 @@ func (l Linear) Params() []Param {
 	if l.OutIn {
 		shape = []int{l.Out, l.In}
 	}
-	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: l.Init, Decay: true, TiedTo: l.TiedTo, Product: true, Adapter: l.factor}}
+	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: l.Init, Decay: true, TiedTo: l.TiedTo, Product: true, Fresh: true, Adapter: l.factor}}
 	if l.Bias {
 		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Out}})
 	}

@@ -7,7 +7,8 @@ import (
 )
 
 // LSTM is y (R,Hidden) = h_t of an LSTM over the positions of each sample of x (R,In), from a state of zeros; see
-// device.LSTM. The products with the input are one for all positions; the recurrent ones are one for each.
+// device.LSTM. The products with the input are one for all positions; the recurrent ones are one for each. Where products compute in BF16, so do
+// both, from copies of the weights and with x, h_(t-1) and the gradients of the gates rounded; gates, cells and y are F32.
 type LSTM struct {
 	Path       string // "rnns.0": the parameters are PyTorch's, Path.weight_ih_l0 and so on
 	In, Hidden int
@@ -48,9 +49,10 @@ func (l LSTM) Width() int { return l.directions() * l.Hidden }
 func (l LSTM) Params() []Param {
 	var ps []Param
 	for _, suffix := range []string{"_l0", "_l0_reverse"}[:l.directions()] {
+		product := l.WeightDrop == 0 // else what products read is made in each pass
 		ps = append(ps,
-			Param{Name: l.Path + ".weight_ih" + suffix, Shape: []int{gateCount * l.Hidden, l.In}, Init: l.Init, Decay: true},
-			Param{Name: l.Path + ".weight_hh" + suffix, Shape: []int{gateCount * l.Hidden, l.Hidden}, Init: l.Init, Decay: true},
+			Param{Name: l.Path + ".weight_ih" + suffix, Shape: []int{gateCount * l.Hidden, l.In}, Init: l.Init, Decay: true, Product: true, Fresh: true},
+			Param{Name: l.Path + ".weight_hh" + suffix, Shape: []int{gateCount * l.Hidden, l.Hidden}, Init: l.Init, Decay: true, Product: product, Fresh: product},
 			Param{Name: l.Path + ".bias_ih" + suffix, Shape: []int{gateCount * l.Hidden}, Init: l.Init},
 			Param{Name: l.Path + ".bias_hh" + suffix, Shape: []int{gateCount * l.Hidden}, Init: l.Init})
 	}
@@ -113,13 +115,14 @@ func (l LSTM) direction(b *Builder, t Tensors, x, y, mask device.Mem, i int) dir
 	hidden := gateCount * l.Hidden
 	d := direction{
 		Tensors: t, shape: l.shape(b.Size, i, mask), weight: t.Params[weightHH],
-		gates: b.Floats(hidden), cells: b.Floats(l.Hidden), previous: b.Floats(l.Hidden),
+		gates: b.Floats(hidden), cells: b.Floats(l.Hidden), previous: b.Operand(l.Hidden),
 	}
 	bias := b.add(t.Params[biasIH], t.Params[biasHH])
-	b.Do(&device.MatMul{C: d.gates, A: x, B: t.Params[weightIH], Product: device.Product{M: b.Rows(), N: hidden, K: l.In, TransB: true, Bias: bias}})
+	b.Do(&device.MatMul{C: d.gates, A: b.narrow(x), B: t.Params[weightIH], Product: device.Product{M: b.Rows(), N: hidden, K: l.In, TransB: true, Bias: bias}})
 	if l.WeightDrop > 0 && !b.Evaluating {
 		d.weight = l.drop(b, d.weight, i)
 	}
+	d.weight = b.narrow(d.weight)
 	state := l.resume(b, d)
 	b.Do(&device.LSTM{Out: l.columns(y, i), Gates: d.gates, Cells: d.cells, Previous: d.previous, Weight: d.weight, Before: state.before, LSTMShape: d.shape})
 	if b.Context != nil {
@@ -146,10 +149,10 @@ func (l LSTM) resume(b *Builder, d direction) (s state) {
 		return s
 	}
 	s.before = s.cells
-	gates := gateCount * l.Hidden
+	gates, output := gateCount*l.Hidden, b.narrow(s.output)
 	for n := range b.B {
 		b.Do(&device.MatMul{
-			C: d.gates.Slice(n*b.T*gates, gates), A: s.output.Slice(n*l.Hidden, l.Hidden), B: d.weight,
+			C: d.gates.Slice(n*b.T*gates, gates), A: output.Slice(n*l.Hidden, l.Hidden), B: d.weight,
 			Product: device.Product{M: 1, N: gates, K: l.Hidden, TransB: true, Accumulate: true},
 		})
 	}
@@ -161,18 +164,19 @@ func (d *direction) backward(b *Builder, l LSTM, x, dx, dy device.Mem, i int) {
 	rows, hidden := b.Rows(), gateCount*l.Hidden
 	dgates, carry := b.Floats(hidden), b.New(device.F32, 2*b.B*l.Hidden)
 	b.Do(&device.LSTMBackward{DGates: dgates, Carry: carry, DOut: l.columns(dy, i), Gates: d.gates, Cells: d.cells, Weight: d.weight, LSTMShape: d.shape})
+	b.Do(&device.SumRows{Sum: d.Grads[biasIH], X: dgates})
+	b.Do(&device.SumRows{Sum: d.Grads[biasHH], X: dgates})
+	dgates = b.narrow(dgates)
 	b.Do(&device.MatMul{C: dx, A: dgates, B: d.Params[weightIH], Product: device.Product{M: rows, N: l.In, K: hidden, Accumulate: i > 0}})
-	b.Do(&device.MatMul{C: d.Grads[weightIH], A: dgates, B: x, Product: device.Product{M: hidden, N: l.In, K: rows, TransA: true, Accumulate: true}})
+	b.Do(&device.MatMul{C: d.Grads[weightIH], A: dgates, B: b.narrow(x), Product: device.Product{M: hidden, N: l.In, K: rows, TransA: true, Accumulate: true}})
 	m := device.Product{M: hidden, N: l.Hidden, K: rows, TransA: true, Accumulate: l.WeightDrop == 0}
 	if l.WeightDrop == 0 {
 		b.Do(&device.MatMul{C: d.Grads[weightHH], A: dgates, B: d.previous, Product: m})
 	} else {
-		used := b.Like(d.weight)
+		used := b.Like(d.Params[weightHH])
 		b.Do(&device.MatMul{C: used, A: dgates, B: d.previous, Product: m})
 		b.Do(&device.Add{Out: d.Grads[weightHH], A: d.Grads[weightHH], B: l.drop(b, used, i)})
 	}
-	b.Do(&device.SumRows{Sum: d.Grads[biasIH], X: dgates})
-	b.Do(&device.SumRows{Sum: d.Grads[biasHH], X: dgates})
 }
 
 // UniformInit is the normal distribution with the variance of the uniform one on [-bound, bound], which recurrent models

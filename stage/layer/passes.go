@@ -66,7 +66,7 @@ func (r Run) begin(evaluating, exact bool) *emission {
 		case p.Frozen: // nobody needs what makes it
 			all.Grads[i] = e.New(device.F32, p.Len())
 		default:
-			all.Grads[i] = e.Gradient(Parameters+len(params)+i, p.Len(), p.Product)
+			all.Grads[i] = e.Gradient(Parameters+len(params)+i, p.Len(), p.Fresh)
 		}
 	}
 	for _, l := range r.Layers {

@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
-	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // integerField is a config field with its bounds. The upper ones lie well beyond any published model; they keep sizes in
@@ -81,16 +80,6 @@ func keepFields(fields func() []Field) func(config map[string]any) {
 			}
 		}
 	}
-}
-
-// CheckCompute refuses a type of products that the model's layers do not have: see layer.Size. The error names the families
-// that do.
-func (m *Model) CheckCompute(t device.Type) error {
-	if t == device.F32 || !families[m.Family].f32Only {
-		return nil
-	}
-	can := slices.DeleteFunc(Families(), func(name string) bool { return families[name].f32Only })
-	return fmt.Errorf("family %s computes in f32 only, not in %v: set precision f32, or take one of %v", m.Family, t, can)
 }
 
 // checkMultiple refuses a width that is no multiple of a number of heads.

@@ -63,18 +63,16 @@ type family struct {
 	fields func() []Field
 	build  func(config map[string]any) (*Model, error)
 	relax  func(config map[string]any) // drops what a Hugging Face config.json holds beside the fields
-	// f32Only says that the layers' products take F32 operands only; see Model.CheckCompute.
-	f32Only bool
 }
 
 var families = map[string]family{
-	"awd-lstm": {fields: awdLSTMFields, build: buildAWDLSTM, relax: keepFields(awdLSTMFields), f32Only: true},
-	"gnmt":     {fields: gnmtFields, build: buildGNMT, relax: keepFields(gnmtFields), f32Only: true},
+	"awd-lstm": {fields: awdLSTMFields, build: buildAWDLSTM, relax: keepFields(awdLSTMFields)},
+	"gnmt":     {fields: gnmtFields, build: buildGNMT, relax: keepFields(gnmtFields)},
 	"bert":     {fields: bertFields, build: buildBERT, relax: relaxBERT},
 	"gpt2":     {fields: gpt2Fields, build: buildGPT2, relax: keepFields(gpt2Fields)},
 	"mlp":      {fields: mlpFields, build: buildMLP, relax: keepFields(mlpFields)},
-	"resnet":   {fields: resnetFields, build: buildResNet, relax: keepFields(resnetFields), f32Only: true},
-	"vgg":      {fields: vggFields, build: buildVGG, relax: keepFields(vggFields), f32Only: true},
+	"resnet":   {fields: resnetFields, build: buildResNet, relax: keepFields(resnetFields)},
+	"vgg":      {fields: vggFields, build: buildVGG, relax: keepFields(vggFields)},
 	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama(llamaFields)},
 	"mistral":  {fields: mistralFields, build: buildMistral, relax: relaxLlama(mistralFields)},
 	"qwen2":    {fields: qwen2Fields, build: buildQwen2, relax: relaxLlama(qwen2Fields)},

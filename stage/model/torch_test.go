@@ -282,7 +282,7 @@ func askTorch(t *testing.T) []torchComparison {
 				}
 			}
 			q := newTorchQuestion(t, of.family, config, random)
-			q.BF16 = !dropout && q.model.CheckCompute(device.BF16) == nil
+			q.BF16 = !dropout
 			if dropout || of.rates == nil {
 				q.Optimizers = torchOptimizers
 			}
@@ -383,6 +383,9 @@ func (c *torchComparison) checkUpdates(t *testing.T, dev device.Device, h map[st
 // and those of the backward one after the other, each of which rounds two operands. So many independent roundings add up to the
 // root of their number times that bound, doubled for what sums and products of rounded numbers amplify. PyTorch keeps more in bf16 than
 // we do, sums among it, so its error may be half as large again. What is 2^-8/16 off or more was not computed in f32, whose error is 1e-6.
+//
+// A ReLU switches units on and off, and a pool changes winners, where a rounding of relative size e crosses a kink: a share of about e of
+// them in each product, whose gradients are then others altogether. Their lengths add up as the root of the share.
 func (c *torchComparison) checkBF16(t *testing.T, dev device.Device) {
 	t.Helper()
 	p := c.pipeline(t, dev, 2, c.micros(), stage.Optimizer{}, device.BF16)
@@ -390,11 +393,25 @@ func (c *torchComparison) checkBF16(t *testing.T, dev device.Device) {
 		t.Fatal(err)
 	}
 	const rounding = 1.0 / 256
-	products := len(c.model.Layers)
-	if c.model.Task != model.Images { // a block: queries, scores, values, projection, and two of the feed-forward branch
-		products = 6*(len(c.model.Layers)-2) + 1
+	products, kinks := 0, false
+	for i := range c.model.Layers {
+		for _, op := range layer.Alone(c.model.Layers, i, layer.Size{B: 1, T: c.model.Sequence()}).Forward.Ops() {
+			switch o := op.(type) {
+			case *device.MatMul, *device.Convolution:
+				products++
+			case *device.Attention: // scores and values
+				products += 2
+			case *device.LSTM: // one after the other
+				products += o.T
+			case *device.MaxPool, *device.GroupNorm:
+				kinks = true
+			}
+		}
 	}
 	limit := 2 * rounding * math.Sqrt(float64(2*2*products))
+	if kinks {
+		limit += math.Sqrt(2 * rounding * float64(products))
+	}
 	ours, _ := c.errorOf(t, p.Gradients(), c.Gradients)
 	apart, _ := c.errorOf(t, p.Gradients(), c.torchAnswer.BF16.Gradients)
 	t.Logf("gradients are off by %.2g, at most %.2g; by %.2g from PyTorch's, at most %.2g", ours, limit, apart, 1.5*limit)

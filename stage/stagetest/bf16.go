@@ -6,6 +6,12 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
+// eachType calls visit with what makes an operand F32, and with what makes it BF16.
+func eachType(visit func(kind string, of func(tensor) tensor)) {
+	visit("", func(x tensor) tensor { return x })
+	visit(" of BF16", tensor.brain)
+}
+
 // typedProducts gives A, B and C every combination of types. C in BF16 is compared after rounding, so a value near the middle
 // of two elements may be one off.
 func typedProducts(c *comparison) {

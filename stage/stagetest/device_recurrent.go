@@ -23,9 +23,10 @@ func lstm(c *comparison) {
 			if flags&2 != 0 {
 				mask = c.ragged(l.B, l.T)
 			}
-			lstmCase(c, l, mask)
+			eachType(func(kind string, of func(tensor) tensor) { lstmCase(c, l, mask, kind, of) })
 		}
 	}
+	lstmRounds(c)
 }
 
 // ragged is a mask of samples of different lengths, at least 1, the last one whole.
@@ -39,15 +40,23 @@ func (c *comparison) ragged(b, t int) tensor {
 	return mask
 }
 
-func lstmCase(c *comparison, l device.LSTMShape, mask tensor) {
+// lstmCase compares an LSTM whose weights are of one type. Where they are BF16, sums that differ in their last bits may be rounded to
+// neighbouring elements before they are multiplied.
+func lstmCase(c *comparison, l device.LSTMShape, mask tensor, kind string, of func(tensor) tensor) {
 	rows := l.B * l.T
 	out := (rows-1)*l.OutStride + l.H
 	where := shape("B=%d T=%d H=%d stride=%d reverse=%v %s", l.B, l.T, l.H, l.OutStride, l.Reverse, mask.name)
-	weight := tensor{name: "weight", floats: c.normal(4*l.H*l.H, 0, 1/math.Sqrt(float64(l.H)))}
-	forward := []tensor{
-		c.out("out", out), c.out("gates", rows*4*l.H), c.out("cells", rows*l.H), c.out("previous", rows*l.H), weight, mask,
+	weight := of(tensor{name: "weight", floats: c.normal(4*l.H*l.H, 0, 1/math.Sqrt(float64(l.H)))})
+	within := func(n int) float64 {
+		if weight.bf16 {
+			return rounding
+		}
+		return product * math.Sqrt(float64(n))
 	}
-	c.compare("LSTM", where, product*math.Sqrt(float64(l.H)), forward, func(d device.Device, m []device.Mem) {
+	forward := []tensor{
+		c.out("out", out), c.out("gates", rows*4*l.H), c.out("cells", rows*l.H), of(c.out("previous", rows*l.H)), weight, mask,
+	}
+	c.compare("LSTM"+kind, where, within(l.H), forward, func(d device.Device, m []device.Mem) {
 		l.Mask = m[5]
 		d.Do(&device.LSTM{Out: m[0], Gates: m[1], Cells: m[2], Previous: m[3], Weight: m[4], LSTMShape: l})
 	})
@@ -59,11 +68,48 @@ func lstmCase(c *comparison, l device.LSTMShape, mask tensor) {
 	backward := []tensor{
 		c.out("dgates", rows*4*l.H), c.out("carry", 2*l.B*l.H), c.in("dout", out), gates, c.in("cells", rows*l.H), weight, mask,
 	}
-	c.compare("LSTMBackward", where, product*math.Sqrt(float64(l.T*l.H)), backward, func(d device.Device, m []device.Mem) {
+	c.compare("LSTMBackward"+kind, where, within(l.T*l.H), backward, func(d device.Device, m []device.Mem) {
 		l.Mask = m[6]
 		d.Do(&device.LSTMBackward{DGates: m[0], Carry: m[1], DOut: m[2], Gates: m[3], Cells: m[4], Weight: m[5], LSTMShape: l})
 		d.Do(&device.Zero{X: m[1]}) // scratch
 	})
+}
+
+// lstmRounds holds that what is multiplied by weights in BF16 is rounded too: results are nearer to the oracle's than those are to
+// what it computes of the same weights in F32.
+func lstmRounds(c *comparison) {
+	l := device.LSTMShape{B: 4, T: 7, H: 64, OutStride: 64}
+	rows := l.B * l.T
+	out, gates, cells := c.out("out", rows*l.H), c.in("gates", rows*4*l.H), c.out("cells", rows*l.H)
+	previous, dgates, carry := c.out("previous", rows*l.H), c.out("dgates", rows*4*l.H), c.out("carry", 2*l.B*l.H)
+	weight, dout := tensor{name: "weight", floats: c.normal(4*l.H*l.H, 0, 1/math.Sqrt(float64(l.H)))}.brain(), c.in("dout", rows*l.H)
+	pass := func(dev device.Device, previous, weight tensor) [][]int32 {
+		operands := []tensor{out, gates, cells, previous, weight, dout, dgates, carry}
+		return c.run(dev, 0, "LSTM", operands, func(d device.Device, m []device.Mem) {
+			d.Do(&device.LSTM{Out: m[0], Gates: m[1], Cells: m[2], Previous: m[3], Weight: m[4], LSTMShape: l})
+			d.Do(&device.LSTMBackward{DGates: m[6], Carry: m[7], DOut: m[5], Gates: m[1], Cells: m[2], Weight: m[4], LSTMShape: l})
+		})
+	}
+	wide := weight
+	wide.bf16 = false
+	own, rounded, exact := pass(c.dev, previous.brain(), weight), pass(c.oracle, previous.brain(), weight), pass(c.oracle, previous, wide)
+	for _, i := range []int{0, 6} {
+		far, near := distance(exact[i], rounded[i]), distance(own[i], rounded[i])
+		c.Logf("operand %d: %.2g from the oracle's, which is %.2g from that of weights in F32", i, near, far)
+		if !(near < far/2) {
+			c.Errorf("operand %d: %.3g from the oracle's, which is %.3g from that of weights in F32: what is multiplied is not rounded", i, near, far)
+		}
+	}
+}
+
+// distance is Euclid's.
+func distance(x, y []int32) float64 {
+	sum := 0.0
+	for i := range x {
+		d := value(x[i]) - value(y[i])
+		sum += d * d
+	}
+	return math.Sqrt(sum)
 }
 
 func additive(c *comparison) {

@@ -105,7 +105,7 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) {
 	for i, param := range g.Layer.Params() {
 		g.fill(g.Params[i], param.Init.Mean, 0.3) // well away from the initial values, where many terms vanish
 		if param.Running == 0 {                   // else a statistic, which training does not read
-			g.tensors = append(g.tensors, checkedTensor{name: param.Name, value: g.Params[i], grad: g.Grads[i], set: param.Product})
+			g.tensors = append(g.tensors, checkedTensor{name: param.Name, value: g.Params[i], grad: g.Grads[i], set: param.Fresh})
 		}
 	}
 }

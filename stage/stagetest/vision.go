@@ -22,14 +22,19 @@ var convolutions = []device.ConvolutionShape{
 }
 
 func convolution(c *comparison) {
+	eachType(func(kind string, of func(tensor) tensor) { convolutionOf(c, kind, of) })
+}
+
+// convolutionOf compares convolutions of operands of one type.
+func convolutionOf(c *comparison, kind string, of func(tensor) tensor) {
 	for _, o := range convolutions {
 		oh, ow := o.Output()
 		inputs, outputs, window := o.B*o.Height*o.Width*o.In, o.B*oh*ow*o.Out, o.Kernel*o.Kernel
 		weights, where := o.Out*o.In*window, shape("%+v", o)
 		within := func(n int) float64 { return product * math.Sqrt(float64(n)) }
-		forward := []tensor{c.out("y", outputs), c.in("x", inputs), c.in("weight", weights), c.in("bias", o.Out)}
+		forward := []tensor{c.out("y", outputs), of(c.in("x", inputs)), of(c.in("weight", weights)), c.in("bias", o.Out)}
 		for _, bias := range []bool{false, true} {
-			c.compare("Convolution", where, within(o.In*window), forward, func(d device.Device, m []device.Mem) {
+			c.compare("Convolution"+kind, where, within(o.In*window), forward, func(d device.Device, m []device.Mem) {
 				biased := o
 				if bias {
 					biased.Bias = m[3]
@@ -37,12 +42,12 @@ func convolution(c *comparison) {
 				d.Do(&device.Convolution{Y: m[0], X: m[1], Weight: m[2], ConvolutionShape: biased})
 			})
 		}
-		backward := []tensor{c.out("dx", inputs), c.in("dy", outputs), c.in("weight", weights)}
-		c.compare("ConvolutionBackward", where, within(o.Out*window), backward, func(d device.Device, m []device.Mem) {
+		backward := []tensor{c.out("dx", inputs), of(c.in("dy", outputs)), of(c.in("weight", weights))}
+		c.compare("ConvolutionBackward"+kind, where, within(o.Out*window), backward, func(d device.Device, m []device.Mem) {
 			d.Do(&device.ConvolutionBackward{DX: m[0], DY: m[1], Weight: m[2], ConvolutionShape: o})
 		})
-		weight := []tensor{c.out("dweight", weights), c.in("dy", outputs), c.in("x", inputs)}
-		c.compare("ConvolutionBackwardWeight", where, within(o.B*oh*ow), weight, func(d device.Device, m []device.Mem) {
+		weight := []tensor{c.out("dweight", weights), of(c.in("dy", outputs)), of(c.in("x", inputs))}
+		c.compare("ConvolutionBackwardWeight"+kind, where, within(o.B*oh*ow), weight, func(d device.Device, m []device.Mem) {
 			d.Do(&device.ConvolutionBackwardWeight{DWeight: m[0], DY: m[1], X: m[2], ConvolutionShape: o})
 		})
 	}
@@ -275,6 +280,9 @@ func visionInvariants(c *comparison) {
 			o := image
 			o.Bias = four
 			d.Do(&device.Convolution{Y: four, X: four, Weight: one, ConvolutionShape: o})
+		},
+		"Convolution of mixed operands": func() {
+			d.Do(&device.Convolution{Y: four, X: c.alloc(d, device.BF16, 4), Weight: one, ConvolutionShape: image})
 		},
 		"Convolution without a stride": func() {
 			o := image

@@ -6,12 +6,13 @@
 #include "vision.h"
 
 // Images lie with their channels last and weights in PyTorch's order, as device.Convolution says. oneDNN may want the weights
-// in another order: a reorder packs them before the product, or unpacks and adds their gradient after it.
+// in another order: a reorder packs them before the product, or unpacks and adds their gradient after it. Where the processor's bf16 units
+// are slow (avg_bf16_units), that reorder also widens bf16 weights, and images in bf16 are widened to scratch memory.
 struct avg_convolution {
     struct avg_convolution_shape shape;
     dnnl_primitive_t primitive, reorder;
     dnnl_memory_t x, y, weight, packed, bias, scratch;
-    size_t packed_bytes, scratch_bytes;
+    size_t packed_bytes, scratch_bytes, wide_x, wide_y;  // the latter two: floats that images in bf16 are widened to
     const char *implementation;
 };
 
@@ -19,13 +20,20 @@ struct descriptions {
     dnnl_memory_desc_t x, y, weight, any, bias;
 };
 
-static dnnl_status_t describe(struct descriptions *m, const struct avg_convolution_shape *s) {
+// describe gives the operands of one form. What it multiplies is in bf16 where s says so: the weights as they are given, and what the
+// primitive takes where it has units for them.
+static dnnl_status_t describe(struct descriptions *m, const struct avg_convolution_shape *s, int form, int units) {
     dnnl_dims_t x = {s->b, s->in, s->height, s->width}, y = {s->b, s->out, s->oh, s->ow};
     dnnl_dims_t weight = {s->out, s->in, s->kernel, s->kernel}, bias = {s->out};
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&m->x, 4, x, dnnl_f32, dnnl_nhwc);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&m->y, 4, y, dnnl_f32, dnnl_nhwc);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&m->weight, 4, weight, dnnl_f32, dnnl_oihw);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&m->any, 4, weight, dnnl_f32, dnnl_format_tag_any);
+    const dnnl_data_type_t given = s->bf16 ? dnnl_bf16 : dnnl_f32, taken = units ? given : dnnl_f32;
+    const int gradient = form == AVG_BACKWARD_WEIGHT;
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&m->x, 4, x, form == AVG_BACKWARD ? dnnl_f32 : taken, dnnl_nhwc);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&m->y, 4, y, form == AVG_FORWARD ? dnnl_f32 : taken, dnnl_nhwc);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&m->weight, 4, weight, gradient ? dnnl_f32 : given, dnnl_oihw);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&m->any, 4, weight, gradient ? dnnl_f32 : taken, dnnl_format_tag_any);
     if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&m->bias, 1, bias, dnnl_f32, dnnl_a);
     return status;
 }
@@ -50,9 +58,11 @@ static dnnl_status_t choose(dnnl_primitive_desc_t *desc, struct avg_device *d, c
                             const struct descriptions *m, dnnl_primitive_attr_t attr) {
     dnnl_dims_t strides = {s->stride, s->stride}, padding = {s->padding, s->padding};
     dnnl_convolution_desc_t forward, backward;
-    dnnl_status_t status = dnnl_convolution_forward_desc_init(&forward, dnnl_forward_training, dnnl_convolution_direct, &m->x,
-                                                              &m->any, s->bias ? &m->bias : NULL, &m->y, strides, padding,
-                                                              padding);
+    struct descriptions f;
+    dnnl_status_t status = describe(&f, s, AVG_FORWARD, d->bf16_units);
+    if (status != dnnl_success) return status;
+    status = dnnl_convolution_forward_desc_init(&forward, dnnl_forward_training, dnnl_convolution_direct, &f.x, &f.any,
+                                                s->bias ? &f.bias : NULL, &f.y, strides, padding, padding);
     if (status != dnnl_success) return status;
     dnnl_primitive_desc_t hint;
     status = dnnl_primitive_desc_create(&hint, &forward, attr, d->engine, NULL);
@@ -120,7 +130,9 @@ int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, st
     struct descriptions m;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t desc = NULL;
-    dnnl_status_t status = describe(&m, &s);
+    dnnl_status_t status = describe(&m, &s, s.form, d->bf16_units);
+    if (s.bf16 && !d->bf16_units && s.form != AVG_BACKWARD) c->wide_x = (size_t)(s.b * s.height * s.width * s.in);
+    if (s.bf16 && !d->bf16_units && s.form != AVG_FORWARD) c->wide_y = (size_t)(s.b * s.oh * s.ow * s.out);
     if (status == dnnl_success) status = attributes(&attr, 0);
     if (status == dnnl_success) status = choose(&desc, d, &s, &m, attr);
     if (status == dnnl_success) status = dnnl_primitive_create(&c->primitive, desc);
@@ -158,21 +170,31 @@ static dnnl_status_t repack(struct avg_device *d, struct avg_convolution *c) {
     return dnnl_primitive_execute(c->reorder, d->stream, 2, args);
 }
 
+// widened is an image as the primitive takes it: itself, or where n is not 0 its n elements as floats, at the end of what *wide has left.
+static void *widened(struct avg_device *d, void *image, size_t n, float **wide) {
+    if (n == 0) return image;
+    *wide -= (n + 15) / 16 * 16;
+    avg_convert(d, (struct elements){*wide, 0}, (struct elements){image, 1}, n);
+    return *wide;
+}
+
 // oneDNN does not write through the handles of sources.
-int avg_convolution_run(struct avg_device *d, struct avg_vision *v, struct avg_convolution *c, float *y, float *x,
-                        float *weight, const float *bias) {
+int avg_convolution_run(struct avg_device *d, struct avg_vision *v, struct avg_convolution *c, void *y, void *x, void *weight,
+                        const float *bias) {
     static const int arguments[][3] = {
         [AVG_FORWARD] = {DNNL_ARG_DST, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS},
         [AVG_BACKWARD] = {DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS},
         [AVG_BACKWARD_WEIGHT] = {DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS},
     };
-    char *scratch = avg_vision_reserve(v, c->packed_bytes + c->scratch_bytes + 64);
+    const size_t lines = (c->wide_x + 15) / 16 + (c->wide_y + 15) / 16, own = (c->packed_bytes + c->scratch_bytes + 63) / 64 * 64;
+    char *scratch = avg_vision_reserve(v, own + 64 * lines + 64);
     if (!scratch) return dnnl_out_of_memory;
+    float *wide = (float *)(scratch + own + 64 * lines);
     omp_set_num_threads(d->threads);
-    dnnl_memory_set_data_handle(c->x, x);
-    dnnl_memory_set_data_handle(c->y, y);
+    dnnl_memory_set_data_handle(c->x, widened(d, x, c->wide_x, &wide));
+    dnnl_memory_set_data_handle(c->y, widened(d, y, c->wide_y, &wide));
     dnnl_memory_set_data_handle(c->weight, weight);
-    dnnl_memory_set_data_handle(c->packed, c->reorder ? (void *)scratch : (void *)weight);
+    dnnl_memory_set_data_handle(c->packed, c->reorder ? (void *)scratch : weight);
     dnnl_memory_set_data_handle(c->scratch, scratch + c->packed_bytes);
     dnnl_memory_set_data_handle(c->bias, (void *)bias);
     dnnl_status_t status = dnnl_success;

@@ -13,7 +13,7 @@ func Denormals(keep bool) bool { return denormals(keep) }
 // Implementation names oneDNN's kernel for m.
 func (d *Device) Implementation(m device.Product) string { return d.implementation(m) }
 
-// ConvolutionImplementations names oneDNN's kernels for the three forms of c.
-func (d *Device) ConvolutionImplementations(c device.ConvolutionShape) []string {
-	return d.convolutionImplementations(c)
+// ConvolutionImplementations names oneDNN's kernels for the three forms of c on elements of type t.
+func (d *Device) ConvolutionImplementations(c device.ConvolutionShape, t device.Type) []string {
+	return d.convolutionImplementations(c, t)
 }

@@ -230,13 +230,13 @@ func (d *Device) implementation(m device.Product) string {
 	return C.GoString(C.avg_product_implementation(p))
 }
 
-// restrict makes the device use the kernels of one instruction set and reports whether the processor has it, for tests.
+// restrict makes the device use the kernels of one instruction set, and no bf16 units, and reports whether the processor has it, for tests.
 func (d *Device) restrict(isa string) bool {
 	name := C.CString(isa)
 	defer C.free(unsafe.Pointer(name))
 	kernels := C.avg_kernels(name)
 	if kernels != nil {
-		d.c.kernels = kernels
+		d.c.kernels, d.c.bf16_units = kernels, 0
 	}
 	return kernels != nil
 }

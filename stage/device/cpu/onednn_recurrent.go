@@ -14,7 +14,10 @@ import (
 )
 
 // lstmKey is everything that the products of an LSTM are built for.
-type lstmKey struct{ b, t, h int }
+type lstmKey struct {
+	b, t, h int
+	weight  device.Type
+}
 
 // lstms holds them by shape.
 type lstms map[lstmKey]*C.struct_avg_lstm
@@ -26,14 +29,14 @@ func (l lstms) close() {
 	}
 }
 
-// lstm returns the products for a shape, built at its first use; nil when that failed, which Synchronize then reports.
-func (d *Device) lstm(l device.LSTMShape) *C.struct_avg_lstm {
-	key := lstmKey{b: l.B, t: l.T, h: l.H}
+// lstm returns the products for a shape and a type of weights, built at its first use; nil when that failed, which Synchronize then reports.
+func (d *Device) lstm(l device.LSTMShape, weight device.Mem) *C.struct_avg_lstm {
+	key := lstmKey{b: l.B, t: l.T, h: l.H, weight: weight.Type()}
 	if p := d.lstms[key]; p != nil {
 		return p
 	}
 	var p *C.struct_avg_lstm
-	if status := C.avg_lstm_new(d.c, size(l.B), size(l.T), size(l.H), &p); status != 0 {
+	if status := C.avg_lstm_new(d.c, size(l.B), size(l.T), size(l.H), brain(weight), &p); status != 0 {
 		d.fail(fmt.Errorf("cpu device: build the products of an LSTM of B=%d T=%d H=%d: %w", l.B, l.T, l.H, statusError(status)))
 		return nil
 	}
@@ -53,14 +56,14 @@ func (d *Device) lstmStatus(op string, l device.LSTMShape, status C.int) {
 func (d *Device) doRecurrent(op device.Op) bool {
 	switch o := op.(type) {
 	case *device.LSTM:
-		if p := d.lstm(o.LSTMShape); p != nil {
-			d.lstmStatus("LSTM", o.LSTMShape, C.avg_lstm_run(d.c, p, floats(o.Out), floats(o.Gates), floats(o.Cells), floats(o.Previous),
-				floats(o.Weight), floats(o.Before), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
+		if p := d.lstm(o.LSTMShape, o.Weight); p != nil {
+			d.lstmStatus("LSTM", o.LSTMShape, C.avg_lstm_run(d.c, p, floats(o.Out), floats(o.Gates), floats(o.Cells), o.Previous.Pointer(),
+				o.Weight.Pointer(), floats(o.Before), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
 		}
 	case *device.LSTMBackward:
-		if p := d.lstm(o.LSTMShape); p != nil {
+		if p := d.lstm(o.LSTMShape, o.Weight); p != nil {
 			d.lstmStatus("LSTM backward", o.LSTMShape, C.avg_lstm_run_backward(d.c, p, floats(o.DGates), floats(o.Carry), floats(o.DOut),
-				floats(o.Gates), floats(o.Cells), floats(o.Weight), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
+				floats(o.Gates), floats(o.Cells), o.Weight.Pointer(), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
 		}
 	case *device.AdditiveAttention:
 		C.avg_additive(d.c, floats(o.Probabilities), floats(o.Q), floats(o.K), floats(o.V), integers(o.Mask), size(o.B), size(o.T), size(o.N))

@@ -65,12 +65,16 @@ func (d *Device) convolve(form C.int, y, x, weight device.Mem, c device.Convolut
 	if form != C.AVG_FORWARD {
 		c.Bias = device.Mem{}
 	}
-	p, err := d.convolution(form, c)
+	multiplied := y.Type()
+	if form == C.AVG_FORWARD {
+		multiplied = x.Type()
+	}
+	p, err := d.convolution(form, c, multiplied)
 	if err != nil {
 		d.fail(err)
 		return
 	}
-	if status := C.avg_convolution_run(d.c, &d.vision.c, p, floats(y), floats(x), floats(weight), floats(c.Bias)); status != 0 {
+	if status := C.avg_convolution_run(d.c, &d.vision.c, p, y.Pointer(), x.Pointer(), weight.Pointer(), floats(c.Bias)); status != 0 {
 		d.fail(fmt.Errorf("cpu device: %s: %w", words(form, c), statusError(status)))
 	}
 	d.yielder.yield()
@@ -83,13 +87,13 @@ func words(form C.int, c device.ConvolutionShape) string {
 		kind, c.Height, c.Width, c.In, c.Out, c.Kernel, c.Stride, c.Padding, c.B)
 }
 
-// convolution returns the primitive for one form of c.
-func (d *Device) convolution(form C.int, c device.ConvolutionShape) (*C.struct_avg_convolution, error) {
+// convolution returns the primitive for one form of c that multiplies elements of type t.
+func (d *Device) convolution(form C.int, c device.ConvolutionShape, t device.Type) (*C.struct_avg_convolution, error) {
 	oh, ow := c.Output()
 	shape := C.struct_avg_convolution_shape{
 		b: C.int64_t(c.B), height: C.int64_t(c.Height), width: C.int64_t(c.Width), in: C.int64_t(c.In), out: C.int64_t(c.Out),
 		oh: C.int64_t(oh), ow: C.int64_t(ow), kernel: C.int64_t(c.Kernel), stride: C.int64_t(c.Stride),
-		padding: C.int64_t(c.Padding), form: form, bias: truth(!c.Bias.Absent()),
+		padding: C.int64_t(c.Padding), form: form, bias: truth(!c.Bias.Absent()), bf16: truth(t == device.BF16),
 	}
 	if p := d.vision.convolutions[shape]; p != nil {
 		return p, nil
@@ -105,11 +109,11 @@ func (d *Device) convolution(form C.int, c device.ConvolutionShape) (*C.struct_a
 	return p, nil
 }
 
-// convolutionImplementations names oneDNN's kernels for the three forms of c, for tests.
-func (d *Device) convolutionImplementations(c device.ConvolutionShape) []string {
+// convolutionImplementations names oneDNN's kernels for the three forms of c on elements of type t, for tests.
+func (d *Device) convolutionImplementations(c device.ConvolutionShape, t device.Type) []string {
 	var names []string
 	for form := range C.int(3) {
-		p, err := d.convolution(form, c)
+		p, err := d.convolution(form, c, t)
 		if err != nil {
 			return []string{err.Error()}
 		}

@@ -25,10 +25,12 @@ func TestConvolutionsOfAModelUseNoReferenceKernel(t *testing.T) {
 	d := open(t, cpu.Config{})
 	defer func() { _ = d.Close() }()
 	for _, c := range resNetConvolutions {
-		names := d.ConvolutionImplementations(c)
-		t.Logf("%+v: %v", c, names)
-		if len(names) != 3 || slices.ContainsFunc(names, func(name string) bool { return name == "" || strings.HasPrefix(name, "ref") }) {
-			t.Errorf("%+v uses the kernels %q", c, names)
+		for _, kind := range []device.Type{device.F32, device.BF16} {
+			names := d.ConvolutionImplementations(c, kind)
+			t.Logf("%+v of %v: %v", c, kind, names)
+			if len(names) != 3 || slices.ContainsFunc(names, func(name string) bool { return name == "" || strings.HasPrefix(name, "ref") }) {
+				t.Errorf("%+v of %v uses the kernels %q", c, kind, names)
+			}
 		}
 	}
 }

@@ -16,10 +16,14 @@ struct step {
     size_t packed_bytes, scratch_bytes;
 };
 
+// With weights in bf16 what is multiplied by them is rounded to bf16 first. Where the processor's units for it are slow (avg_bf16_units), both
+// are then multiplied as floats.
 struct avg_lstm {
     size_t b, t, h;
+    int bf16, units;  // the weights are bf16; the products take bf16
     struct step forward, backward;
     float *state, *gates;  // (B,H) and (B,4H), without gaps
+    uint16_t *rounded;     // (B,4H) bf16: what is multiplied
 };
 
 // memory makes a oneDNN memory with memory of its own.
@@ -50,16 +54,18 @@ static dnnl_status_t step_build(struct avg_device *d, struct step *s, dnnl_primi
     return status;
 }
 
-// step_new makes a product whose weights come as W (columns,inner) or, transposed, as W^T.
-static dnnl_status_t step_new(struct avg_device *d, struct step *s, int64_t rows, int64_t inner, int64_t columns,
+// step_new makes a product of l whose weights come as W (columns,inner) or, transposed, as W^T.
+static dnnl_status_t step_new(struct avg_device *d, const struct avg_lstm *l, struct step *s, int64_t inner, int64_t columns,
                               int transposed) {
+    const dnnl_data_type_t given = l->bf16 ? dnnl_bf16 : dnnl_f32, taken = l->units ? dnnl_bf16 : dnnl_f32;
+    const int64_t rows = (int64_t)l->b;
     dnnl_dims_t a_dims = {rows, inner}, weight_dims = {inner, columns}, c_dims = {rows, columns};
     dnnl_dims_t as_is = {columns, 1}, turned = {1, inner};
     dnnl_memory_desc_t a, weights, plain, c;
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&a, 2, a_dims, dnnl_f32, dnnl_ab);
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&weights, 2, weight_dims, dnnl_f32, dnnl_format_tag_any);
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&a, 2, a_dims, taken, dnnl_ab);
+    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&weights, 2, weight_dims, taken, dnnl_format_tag_any);
     if (status == dnnl_success)
-        status = dnnl_memory_desc_init_by_strides(&plain, 2, weight_dims, dnnl_f32, transposed ? turned : as_is);
+        status = dnnl_memory_desc_init_by_strides(&plain, 2, weight_dims, given, transposed ? turned : as_is);
     if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&c, 2, c_dims, dnnl_f32, dnnl_ab);
     dnnl_matmul_desc_t operation;
     if (status == dnnl_success) status = dnnl_matmul_desc_init(&operation, &a, &weights, NULL, &c);
@@ -85,13 +91,13 @@ static void step_free(struct step *s) {
 }
 
 // step_pack lays weights out for the products that follow. oneDNN does not write through the handles of sources.
-static dnnl_status_t step_pack(struct avg_device *d, struct step *s, const float *weights) {
+static dnnl_status_t step_pack(struct avg_device *d, struct step *s, const void *weights) {
     dnnl_memory_set_data_handle(s->plain, (void *)weights);
     dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, s->plain}, {DNNL_ARG_TO, s->weights}};
     return dnnl_primitive_execute(s->reorder, d->stream, 2, args);
 }
 
-static dnnl_status_t step_run(struct avg_device *d, struct step *s, float *c, const float *a) {
+static dnnl_status_t step_run(struct avg_device *d, struct step *s, float *c, const void *a) {
     dnnl_memory_set_data_handle(s->a, (void *)a);
     dnnl_memory_set_data_handle(s->c, c);
     dnnl_exec_arg_t args[] = {
@@ -103,17 +109,28 @@ static dnnl_status_t step_run(struct avg_device *d, struct step *s, float *c, co
     return dnnl_primitive_execute(s->product, d->stream, 4, args);
 }
 
-int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, struct avg_lstm **lstm) {
+// keep brings elements [at, at + n) of rows to where the next product takes them: they are there, or are rounded.
+static void keep(struct avg_device *d, struct avg_lstm *l, float *rows, size_t at, size_t n) {
+    if (!l->bf16) return;
+    d->kernels->convert(l->rounded + at, rows + at, 0, n, 1, 0);
+    if (!l->units) d->kernels->convert(rows + at, l->rounded + at, 0, n, 0, 1);
+}
+
+// kept is where keep brings them.
+static const void *kept(const struct avg_lstm *l, const float *rows) { return l->units ? (const void *)l->rounded : rows; }
+
+int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, int bf16, struct avg_lstm **lstm) {
     omp_set_num_threads(d->threads);  // a primitive divides its work when it is created
     struct avg_lstm *l = calloc(1, sizeof *l);
     if (!l) return dnnl_out_of_memory;
-    l->b = b, l->t = t, l->h = h;
+    l->b = b, l->t = t, l->h = h, l->bf16 = bf16, l->units = bf16 && d->bf16_units;
     l->state = avg_allocate(b * h * sizeof(float));
     l->gates = avg_allocate(4 * b * h * sizeof(float));
-    dnnl_status_t status = l->state && l->gates ? dnnl_success : dnnl_out_of_memory;
-    int64_t rows = (int64_t)b, cells = (int64_t)h;
-    if (status == dnnl_success) status = step_new(d, &l->forward, rows, cells, 4 * cells, 1);
-    if (status == dnnl_success) status = step_new(d, &l->backward, rows, 4 * cells, cells, 0);
+    if (bf16) l->rounded = avg_allocate(4 * b * h * sizeof *l->rounded);
+    dnnl_status_t status = l->state && l->gates && (!bf16 || l->rounded) ? dnnl_success : dnnl_out_of_memory;
+    int64_t cells = (int64_t)h;
+    if (status == dnnl_success) status = step_new(d, l, &l->forward, cells, 4 * cells, 1);
+    if (status == dnnl_success) status = step_new(d, l, &l->backward, 4 * cells, cells, 0);
     if (status != dnnl_success) {
         avg_lstm_free(l);
         l = NULL;
@@ -127,41 +144,43 @@ void avg_lstm_free(struct avg_lstm *l) {
     step_free(&l->backward);
     if (l->state) avg_free(l->state, l->b * l->h * sizeof(float));
     if (l->gates) avg_free(l->gates, 4 * l->b * l->h * sizeof(float));
+    if (l->rounded) avg_free(l->rounded, 4 * l->b * l->h * sizeof *l->rounded);
     free(l);
 }
 
-int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *gates, float *cells, float *previous,
-                 const float *weight, const float *first, const int32_t *mask, size_t out_stride, int reverse) {
+int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *gates, float *cells, void *previous,
+                 const void *weight, const float *first, const int32_t *mask, size_t out_stride, int reverse) {
     omp_set_num_threads(d->threads);
-    const size_t h = l->h, samples = l->b, length = l->t;
+    const size_t h = l->h, samples = l->b, length = l->t, bytes = l->bf16 ? sizeof(uint16_t) : sizeof(float);
     dnnl_status_t status = length > 1 ? step_pack(d, &l->forward, weight) : dnnl_success;
     for (size_t n = 0; n < length && status == dnnl_success; n++) {
         const size_t t = reverse ? length - 1 - n : n;
         const ptrdiff_t on = reverse ? -1 : 1;  // rows to the next position
-        if (n > 0) status = step_run(d, &l->forward, l->gates, l->state);
+        if (n > 0) status = step_run(d, &l->forward, l->gates, kept(l, l->state));
         PARTS(samples, 1, 48 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
             const size_t row = b * length + t;
-            float *next = n + 1 < length ? previous + ((ptrdiff_t)row + on) * (ptrdiff_t)h : NULL;
+            char *next = n + 1 < length ? (char *)previous + (size_t)((ptrdiff_t)row + on) * h * bytes : NULL;
             const float *before = n > 0 ? cells + ((ptrdiff_t)row - on) * (ptrdiff_t)h : first ? first + b * h : NULL;
             const float *recurrent = n > 0 ? l->gates + b * 4 * h : NULL;
-            if (n == 0) memset(previous + row * h, 0, h * sizeof(float));
+            if (n == 0) memset((char *)previous + row * h * bytes, 0, h * bytes);
             if (!mask || mask[row]) {
-                d->kernels->recurrent.lstm(out + row * out_stride, next, gates + row * 4 * h, recurrent, cells + row * h, before, h);
+                d->kernels->recurrent.lstm(out + row * out_stride, gates + row * 4 * h, recurrent, cells + row * h, before, h);
             } else {
                 memset(out + row * out_stride, 0, h * sizeof(float));
                 memset(gates + row * 4 * h, 0, 4 * h * sizeof(float));
                 memset(cells + row * h, 0, h * sizeof(float));
-                if (next) memset(next, 0, h * sizeof(float));
             }
             memcpy(l->state + b * h, out + row * out_stride, h * sizeof(float));
+            keep(d, l, l->state, b * h, h);
+            if (next) memcpy(next, l->bf16 ? (void *)(l->rounded + b * h) : l->state + b * h, h * bytes);
         });
     }
     return status;
 }
 
 int avg_lstm_run_backward(struct avg_device *d, struct avg_lstm *l, float *dgates, float *carry, const float *dout,
-                          const float *gates, const float *cells, const float *weight, const int32_t *mask,
-                          size_t out_stride, int reverse) {
+                          const float *gates, const float *cells, const void *weight, const int32_t *mask, size_t out_stride,
+                          int reverse) {
     omp_set_num_threads(d->threads);
     const size_t h = l->h, samples = l->b, length = l->t;
     float *dh = carry, *dcells = carry + samples * h;
@@ -181,8 +200,9 @@ int avg_lstm_run_backward(struct avg_device *d, struct avg_lstm *l, float *dgate
                 memset(dcells + b * h, 0, h * sizeof(float));
             }
             memcpy(l->gates + b * 4 * h, dgates + row * 4 * h, 4 * h * sizeof(float));
+            keep(d, l, l->gates, b * 4 * h, 4 * h);
         });
-        if (n > 0) status = step_run(d, &l->backward, dh, l->gates);
+        if (n > 0) status = step_run(d, &l->backward, dh, kept(l, l->gates));
     }
     return status;
 }

@@ -14,8 +14,8 @@ struct recurrent_kernels {
     void (*scaled)(float *y, const float *x, float a, size_t n);
 
     // One sample at one position: gates, recurrent, which is added to them, and dgates (4,n), all others (n). before holds the
-    // cells of the position before and next receives the output once more; NULL where there is none, as recurrent.
-    void (*lstm)(float *out, float *next, float *gates, const float *recurrent, float *cells, const float *before, size_t n);
+    // cells of the position before; NULL where there is none, as recurrent.
+    void (*lstm)(float *out, float *gates, const float *recurrent, float *cells, const float *before, size_t n);
     void (*lstm_backward)(float *dgates, float *dcells, const float *dh, const float *dout, const float *gates,
                           const float *cells, const float *before, size_t n);
 

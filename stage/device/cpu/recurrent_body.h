@@ -14,7 +14,7 @@ INLINE vec gate(const float *gates, const float *recurrent, size_t part) {
     return recurrent ? v + get(recurrent, part) : v;
 }
 
-static void lstm(float *out, float *next, float *gates, const float *recurrent, float *cells, const float *before, size_t n) {
+static void lstm(float *out, float *gates, const float *recurrent, float *cells, const float *before, size_t n) {
     const float *in_part = recurrent, *forget_part = recurrent ? recurrent + n : NULL;
     const float *cell_part = recurrent ? recurrent + 2 * n : NULL, *open_part = recurrent ? recurrent + 3 * n : NULL;
 #define AT(p) ((p) ? (p) + i : NULL)
@@ -25,7 +25,7 @@ static void lstm(float *out, float *next, float *gates, const float *recurrent, 
           vec c = in * cell; if (before) c = fused(forget, get(before + i, part), c);
           vec h = open * vtanh(c); put(gates + i, in, part); put(gates + n + i, forget, part);
           put(gates + 2 * n + i, cell, part); put(gates + 3 * n + i, open, part); put(cells + i, c, part);
-          put(out + i, h, part); if (next) put(next + i, h, part););
+          put(out + i, h, part););
 #undef AT
 }
 

@@ -9,15 +9,15 @@
 // without gaps, since oneDNN's faster products ask for that. Its own LSTM has no masks; it is within a tenth of this at
 // widths that are multiples of 16 and half as fast at others (1150, the width of AWD-LSTM).
 struct avg_lstm;
-int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, struct avg_lstm **lstm);
+int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, int bf16, struct avg_lstm **lstm);
 void avg_lstm_free(struct avg_lstm *l);
 
-// Operands as in device.Recurrent. They return 0, or the oneDNN status.
-int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *gates, float *cells, float *previous,
-                 const float *weight, const float *first, const int32_t *mask, size_t out_stride, int reverse);
+// Operands as in device.LSTM; weight and previous are bf16 where the products were made for it. They return 0, or the oneDNN status.
+int avg_lstm_run(struct avg_device *d, struct avg_lstm *l, float *out, float *gates, float *cells, void *previous,
+                 const void *weight, const float *first, const int32_t *mask, size_t out_stride, int reverse);
 int avg_lstm_run_backward(struct avg_device *d, struct avg_lstm *l, float *dgates, float *carry, const float *dout,
-                          const float *gates, const float *cells, const float *weight, const int32_t *mask,
-                          size_t out_stride, int reverse);
+                          const float *gates, const float *cells, const void *weight, const int32_t *mask, size_t out_stride,
+                          int reverse);
 
 void avg_additive(struct avg_device *d, float *probabilities, const float *q, const float *k, const float *v,
                   const int32_t *mask, size_t b, size_t t, size_t n);

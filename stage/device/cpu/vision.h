@@ -85,14 +85,14 @@ void avg_transpose(struct avg_device *d, float *y, const float *x, size_t n, siz
 enum avg_form { AVG_FORWARD, AVG_BACKWARD, AVG_BACKWARD_WEIGHT };
 struct avg_convolution_shape {
     int64_t b, height, width, in, out, oh, ow, kernel, stride, padding;
-    int form, bias;
+    int form, bias, bf16;  // bf16: what the form multiplies; its result is float
 };
 struct avg_convolution;
 
 // These return 0, or a oneDNN status. x is the side of the input, y that of the output: each the operand or its gradient.
 int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, struct avg_convolution **convolution);
-int avg_convolution_run(struct avg_device *d, struct avg_vision *v, struct avg_convolution *c, float *y, float *x,
-                        float *weight, const float *bias);
+int avg_convolution_run(struct avg_device *d, struct avg_vision *v, struct avg_convolution *c, void *y, void *x, void *weight,
+                        const float *bias);
 void avg_convolution_free(struct avg_convolution *c);
 const char *avg_convolution_implementation(const struct avg_convolution *c);
 

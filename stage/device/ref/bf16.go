@@ -44,3 +44,13 @@ func (d *Device) finishRows(scratch int, m device.Mem, rows, stride, width int) 
 		}
 	}
 }
+
+// roundTo rounds numbers to those that elements of type t can hold.
+func roundTo(t device.Type, x []float32) {
+	if t == device.F32 {
+		return
+	}
+	for i, v := range x {
+		x[i] = device.WidenBF16(device.RoundBF16(v))
+	}
+}

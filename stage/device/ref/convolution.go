@@ -56,7 +56,7 @@ func (c convolution) each(visit func(k, y, x, n int)) {
 // columns, and the channels.
 func (d *Device) convolution(y, x, weight device.Mem, c device.ConvolutionShape) {
 	at := newConvolution(c)
-	ys, xs, w := y.F32(), x.F32(), d.window(weight, c, false)
+	ys, xs, w := y.F32(), d.read(0, x), d.window(weight, c, false)
 	clear(ys)
 	if !c.Bias.Absent() {
 		for from := 0; from < len(ys); from += c.Out {
@@ -73,7 +73,7 @@ func (d *Device) convolution(y, x, weight device.Mem, c device.ConvolutionShape)
 
 // convolutionBackward runs device.ConvolutionBackward.
 func (d *Device) convolutionBackward(dx, dy, weight device.Mem, c device.ConvolutionShape) {
-	dxs, dys, w := dx.F32(), dy.F32(), d.window(weight, c, true)
+	dxs, dys, w := dx.F32(), d.read(0, dy), d.window(weight, c, true)
 	clear(dxs)
 	size := c.In * c.Out
 	newConvolution(c).each(func(k, y, x, n int) {
@@ -85,7 +85,7 @@ func (d *Device) convolutionBackward(dx, dy, weight device.Mem, c device.Convolu
 
 // convolutionBackwardWeight runs device.ConvolutionBackwardWeight.
 func (d *Device) convolutionBackwardWeight(dweight, dy, x device.Mem, c device.ConvolutionShape) {
-	dys, xs := dy.F32(), x.F32()
+	dys, xs := d.read(0, dy), d.read(1, x)
 	size, window := c.In*c.Out, c.Kernel*c.Kernel
 	d.kernel = grow(d.kernel, size*window)
 	clear(d.kernel)
@@ -106,7 +106,7 @@ func (d *Device) convolutionBackwardWeight(dweight, dy, x device.Mem, c device.C
 
 // window is weight (Out,In,Kernel,Kernel) as (Kernel,Kernel,In,Out), or (Kernel,Kernel,Out,In) when transposed.
 func (d *Device) window(weight device.Mem, c device.ConvolutionShape, transposed bool) []float32 {
-	ws, window, size := weight.F32(), c.Kernel*c.Kernel, c.In*c.Out
+	ws, window, size := d.read(1, weight), c.Kernel*c.Kernel, c.In*c.Out
 	d.kernel = grow(d.kernel, len(ws))
 	for o := range c.Out {
 		for i := range c.In {

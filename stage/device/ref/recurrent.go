@@ -17,17 +17,19 @@ func positions(l device.LSTMShape) (first, step int) {
 // lstm runs device.LSTM.
 func (d *Device) lstm(o *device.LSTM) {
 	l := o.LSTMShape
-	x := sequence{l: l, out: o.Out.F32(), gates: o.Gates.F32(), cells: o.Cells.F32(), weight: o.Weight.F32()}
+	x := sequence{l: l, out: o.Out.F32(), gates: o.Gates.F32(), cells: o.Cells.F32(), weight: d.read(0, o.Weight)}
+	previous := d.result(1, o.Previous)
 	first, step := positions(l)
 	for b := range l.B {
 		for n, t := 0, first; n < l.T; n, t = n+1, t+step {
 			row := b*l.T + t
-			h := o.Previous.F32()[row*l.H:][:l.H]
+			h := previous[row*l.H:][:l.H]
 			clear(h)
 			var before []float32
 			switch {
 			case n > 0:
 				copy(h, x.out[(row-step)*l.OutStride:])
+				roundTo(o.Weight.Type(), h)
 				before = x.cells[(row-step)*l.H:]
 			case !o.Before.Absent():
 				before = o.Before.F32()[b*l.H:]
@@ -35,6 +37,7 @@ func (d *Device) lstm(o *device.LSTM) {
 			x.forward(row, before, h)
 		}
 	}
+	d.finish(1, o.Previous)
 }
 
 // sequence holds the operands of one LSTM call.
@@ -77,7 +80,9 @@ func sigmoid(x float64) float64 { return 1 / (1 + exp(-x)) }
 
 // lstmBackward runs device.LSTMBackward: backpropagation through time (Werbos 1990).
 func (d *Device) lstmBackward(dgates, carry, dout, gates, cells, weight device.Mem, l device.LSTMShape) {
-	x := sequence{l: l, gates: gates.F32(), cells: cells.F32(), weight: weight.F32()}
+	x := sequence{l: l, gates: gates.F32(), cells: cells.F32(), weight: d.read(0, weight)}
+	factors := grow(d.wide[1], 4*l.H) // dgates as they are multiplied
+	d.wide[1] = factors
 	first, step := positions(l)
 	for b := range l.B {
 		dh, dc := carry.F32()[b*l.H:][:l.H], carry.F32()[(l.B+b)*l.H:][:l.H]
@@ -92,7 +97,9 @@ func (d *Device) lstmBackward(dgates, carry, dout, gates, cells, weight device.M
 			}
 			x.backward(row, dg, dout.F32()[row*l.OutStride:][:l.H], dh, dc, before)
 			clear(dh)
-			for j, v := range dg {
+			copy(factors, dg)
+			roundTo(weight.Type(), factors)
+			for j, v := range factors {
 				axpy(dh, v, x.weight[j*l.H:][:l.H])
 			}
 		}
