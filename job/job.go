@@ -59,6 +59,10 @@ type Job struct {
 	// else as fast.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
 	Precision string `yaml:"precision" json:"precision" default:"f32" rule:"oneof=f32|bf16" also:"dtype torch_dtype fp32=f32 float32=f32 float=f32 bfloat16=bf16 fp16=bf16 float16=bf16 half=bf16"`
+	// The type in which activations and their gradients cross from stage to stage: f32, or bf16, rounded, in half the bytes. With f32 the
+	// stages, whatever their number and their cut, compute the same bits; with bf16 what is computed depends on where they are cut, so
+	// `auto` counts of stages may give other bits on other hosts. Inside of a stage nothing changes. bf16 pays on slow links.
+	BoundaryPrecision string `yaml:"boundary_precision" json:"boundary_precision" default:"f32" rule:"oneof=f32|bf16" also:"fp32=f32 float32=f32 float=f32 bfloat16=bf16 fp16=bf16 float16=bf16 half=bf16"`
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing
 	// (none), what is inside of each layer, of which the input is kept (block), or everything, with only the stage's
 	// input kept (full). Either costs one more forward and gives the same results. A list says it for each stage (of which

@@ -34,18 +34,13 @@ func (s tokens) Fill(step uint64, micro int, input, labels []byte) error {
 
 const modelMicros = 6
 
-// trainModel trains a small GPT-2 with tied embeddings by a plan and returns losses, gradient norms and evaluations.
-func trainModel(t *testing.T, grid schedule.Plan, pipelines int) []float64 {
-	t.Helper()
-	return trainModelOn(t, onHost, grid, pipelines)
-}
-
 // onHost and queued open devices without and with a queue.
 func onHost() device.Device { return ref.New() }
 func queued() device.Device { return stagetest.NewLate() }
 
-// trainModelOn is trainModel on devices that open returns.
-func trainModelOn(t *testing.T, open func() device.Device, grid schedule.Plan, pipelines int) (numbers []float64) {
+// modelConfig trains a small GPT-2 with tied embeddings by a plan on devices that open returns, with boundaries in one type. It adds what OnStep
+// and OnEvaluated say to the log.
+func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pipelines int, boundary device.Type, log *modelLog) Config {
 	t.Helper()
 	stages := grid.Stages()
 	m, err := model.Build("gpt2", map[string]any{
@@ -62,20 +57,18 @@ func trainModelOn(t *testing.T, open func() device.Device, grid schedule.Plan, p
 	if err != nil {
 		t.Fatal(err)
 	}
-	var mu sync.Mutex
-	reports := map[[2]uint64]StepReport{}
-	var evals []Evaluation
+	log.steps = map[[2]uint64]StepReport{}
 	c := Config{
 		Plan: grid, MicroBatches: modelMicros, Pipelines: pipelines, Method: method, ClipNorm: 0.5,
 		LearningRate: func(uint64) float32 { return 0.01 }, FinalRound: 6,
 		Evaluation: &EvaluationConfig{MicroBatches: 3, Due: func(round uint64) bool { return round%2 == 0 }},
 		Events: Events{
 			OnStep: func(s StepReport) {
-				mu.Lock()
-				defer mu.Unlock()
-				reports[[2]uint64{uint64(s.Pipeline), s.Step}] = s
+				log.mu.Lock()
+				defer log.mu.Unlock()
+				log.steps[[2]uint64{uint64(s.Pipeline), s.Step}] = s
 			},
-			OnEvaluated: func(e Evaluation) { evals = append(evals, e) },
+			OnEvaluated: func(e Evaluation) { log.evals = append(log.evals, e) },
 		},
 	}
 	devices := make([]device.Device, len(grid))
@@ -94,26 +87,51 @@ func trainModelOn(t *testing.T, open func() device.Device, grid schedule.Plan, p
 			Build: func(int) (stage.Stage, error) {
 				return stage.New(stage.Config{
 					Device: devices[placement[k]], Model: m, Range: r, Index: k, Count: stages, Samples: 1,
-					Slots: slots[k], WeightSlots: halves[k], Seed: 5,
+					Slots: slots[k], WeightSlots: halves[k], Seed: 5, Boundary: boundary,
 				})
 			},
 			Source: func(p int) Source { return tokens{p} }, EvaluationSource: tokens{99},
 		})
 	}
-	g, err := New(c)
+	return c
+}
+
+// modelLog is what a training of modelConfig reports.
+type modelLog struct {
+	mu    sync.Mutex
+	steps map[[2]uint64]StepReport
+	evals []Evaluation
+}
+
+// trainModel returns losses, gradient norms and evaluations.
+func trainModel(t *testing.T, grid schedule.Plan, pipelines int) []float64 {
+	t.Helper()
+	return trainModelOn(t, onHost, grid, pipelines)
+}
+
+// trainModelOn is trainModel on devices that open returns.
+func trainModelOn(t *testing.T, open func() device.Device, grid schedule.Plan, pipelines int) []float64 {
+	t.Helper()
+	var log modelLog
+	g, err := New(modelConfig(t, open, grid, pipelines, device.F32, &log))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return log.numbers(pipelines)
+}
+
+// numbers are the losses and gradient norms of all steps, and the evaluations.
+func (l *modelLog) numbers(pipelines int) (numbers []float64) {
 	for p := range uint64(pipelines) {
 		for step := range uint64(6) {
-			s := reports[[2]uint64{p, step}]
+			s := l.steps[[2]uint64{p, step}]
 			numbers = append(numbers, s.Loss, s.GradientNorm)
 		}
 	}
-	for _, e := range evals {
+	for _, e := range l.evals {
 		numbers = append(numbers, e.Score.MeanLoss(), float64(e.Round))
 	}
 	return numbers

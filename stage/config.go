@@ -22,9 +22,12 @@ type Config struct {
 	Samples int
 	// Sequence is the number of positions of a sample, at most Model.Sequence(), which 0 stands for.
 	Sequence int
-	// Compute is the type in which matrix products take their operands: F32, or BF16 with sums in F32. Parameters, gradients,
-	// optimizer state, losses and boundaries are F32 whatever it is.
+	// Compute is the type in which products take their operands: F32, or BF16 with sums in F32. Parameters, their gradients,
+	// optimizer state and losses are F32 whatever it is.
 	Compute device.Type
+	// Boundary is the type in which activations and their gradients cross to other stages: F32, or BF16, rounded. What they are made of
+	// and what is made of them is F32.
+	Boundary device.Type
 	// Slots is how many micro-batches may be in flight at once: the plan's peak for this stage.
 	Slots int
 	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans
@@ -98,6 +101,9 @@ func (c Config) Validate() error {
 	}
 	if c.Compute != device.F32 && c.Compute != device.BF16 {
 		return fmt.Errorf("%s: products cannot compute in %v; f32 and bf16 are possible", c.what(), c.Compute)
+	}
+	if c.Boundary != device.F32 && c.Boundary != device.BF16 {
+		return fmt.Errorf("%s: activations cannot cross boundaries in %v; f32 and bf16 are possible", c.what(), c.Boundary)
 	}
 	if err := c.checkTypes(); err != nil {
 		return err

@@ -37,16 +37,20 @@ func (c Config) passes() passes {
 		Layers: c.layers(), Size: c.size(), RepeatLayers: c.Recompute == RecomputeBlock, RepeatAll: c.Recompute == RecomputeFull,
 		NoDInput: !slices.ContainsFunc(c.Model.Layers[:c.Range.From], layer.Trains),
 	}
+	if !c.first() {
+		r.In = c.Boundary
+	}
 	if c.last() {
 		r.Loss = &c.Model.Loss
+	} else {
+		r.Out = c.Boundary
 	}
 	p := passes{evaluation: evaluationOf(r, false)}
 	p.other = p.evaluation
 	if c.Compute != device.F32 {
 		p.other = evaluationOf(r, true)
 	}
-	p.in, _ = r.Layers[0].Ports(r.Size)
-	_, p.out = r.Layers[len(r.Layers)-1].Ports(r.Size)
+	p.in, p.out = r.Ports()
 	if !c.ForwardOnly {
 		p.training = r.Training()
 	}

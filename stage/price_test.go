@@ -51,7 +51,7 @@ func TestBytesAreThoseThatNewAllocates(t *testing.T) {
 						Optimizer: stage.Optimizer{Name: "adamw"},
 					}
 					holdBytes(t, name, c)
-					c.Compute = device.BF16
+					c.Compute, c.Boundary = device.BF16, device.BF16
 					holdBytes(t, name+" in bf16", c)
 				}
 			}

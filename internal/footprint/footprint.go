@@ -31,14 +31,17 @@ func New(m *model.Model, j *job.Job, on device.Device, host bool) *Sizer {
 
 // Size is a micro-batch of so many samples of a job. A sequence that is too long for the model is refused at admission.
 func Size(m *model.Model, j *job.Job, samples int) layer.Size {
-	size := layer.Size{B: samples, T: m.Sequence()}
+	size := layer.Size{B: samples, T: m.Sequence(), Compute: device.Floating(j.Precision)}
 	if n := j.Data.Sequence; n > 0 && n <= size.T {
 		size.T = n
 	}
-	if j.Precision == device.BF16.String() {
-		size.Compute = device.BF16
-	}
 	return size
+}
+
+// OutputBytes is what a layer of a job's model, at the end of a stage, hands on of a micro-batch of this size.
+func OutputBytes(l layer.Layer, j *job.Job, size layer.Size) int {
+	_, out := l.Ports(size)
+	return device.F32.Bytes() * layer.Words(layer.Crossing(out, device.Floating(j.BoundaryPrecision)))
 }
 
 // workspace is what a stage adds to its process that nobody allocates for it: compiled kernels, threads and their stacks, programs.
@@ -53,7 +56,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	size := Size(z.model, z.job, spec.Samples)
 	c := stage.Config{
 		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: size.B, Sequence: size.T,
-		Compute: size.Compute, Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
+		Compute: size.Compute, Boundary: device.Floating(z.job.BoundaryPrecision), Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
 		Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
 	b, err := c.Bytes()

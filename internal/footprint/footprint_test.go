@@ -54,6 +54,26 @@ func TestCommitsTakeMemory(t *testing.T) {
 	}
 }
 
+// What crosses to the next stage in bf16 takes half of what it takes in f32, of slots and of messages; what is computed is the same.
+func TestBoundariesInBF16TakeHalfTheMemory(t *testing.T) {
+	second := func(change func(*job.Job)) tuner.Memory {
+		m, err := newSizer(t, change, true).Stage(tuner.StageSpec{From: 1, To: 2, Samples: 2, Slots: 2, Versions: 1, Recompute: "none", Pipelines: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	wide, narrow := second(nil), second(func(j *job.Job) { j.BoundaryPrecision = "bf16" })
+	const message = 2 * 16 * 256 * 4 // samples, positions, width
+	if wide.Boundaries != 4*message || 2*narrow.Boundaries != wide.Boundaries {
+		t.Errorf("boundaries take %d bytes in f32, %d in bf16; want %d and half of it", wide.Boundaries, narrow.Boundaries, 4*message)
+	}
+	// A pass widens its input for itself.
+	if more := narrow.Activations - wide.Activations; more < 0 || more > 2*message {
+		t.Errorf("passes take %d bytes in f32, %d in bf16; want at most %d more", wide.Activations, narrow.Activations, 2*message)
+	}
+}
+
 // In the host's memory, large allocations end on huge pages.
 func TestWholePagesTakeMemory(t *testing.T) {
 	apart, shared := size(t, newSizer(t, nil, false), 2), size(t, newSizer(t, nil, true), 2)

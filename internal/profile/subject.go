@@ -55,7 +55,7 @@ func (s *subject) digest() (string, error) {
 	j := s.request.Spec.Job
 	text, err := json.Marshal(map[string]any{
 		"report": tuner.ReportVersion, "family": s.model.Family, "model": s.model.Config(), "task": s.model.Task,
-		"batch": j.Train.Batch, "sequence": s.size().T, "precision": j.Precision, "optimizer": j.Optimizer.Name,
+		"batch": j.Train.Batch, "sequence": s.size().T, "precision": j.Precision, "boundary": j.BoundaryPrecision, "optimizer": j.Optimizer.Name,
 		"momentum": j.Optimizer.Momentum > 0, "clip": j.Optimizer.ClipNorm > 0,
 		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
 		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
@@ -241,7 +241,7 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	}
 	for i, l := range s.model.Layers {
 		_, out := l.Ports(s.size())
-		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(4 * layer.Words(out))}
+		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(footprint.OutputBytes(l, &s.request.Spec.Job, s.size()))}
 		one.ActivationBytes = float64(layer.Alone(s.model.Layers, i, s.size()).Saved + 4*layer.Words(out))
 		for _, param := range l.Params() {
 			if !param.Frozen {

@@ -84,6 +84,8 @@ func TestFixedTimesSizeTheWarmUp(t *testing.T) {
 		{[]string{"devices.emulated.link.latency=9ms"}, "[13 9 5 1]", "sized to hide each link"},
 		// A message is 4 bytes of 32 positions of 32 values: 4096 bytes, of which this link sends one in 3 ms.
 		{[]string{"devices.emulated.link.bandwidth=1365334"}, "[7 5 3 1]", "sized to hide each link"},
+		{[]string{"devices.emulated.link.bandwidth=682667", "boundary_precision=bf16"}, "[7 5 3 1]", "sized to hide each link"}, // half the bytes
+		{[]string{"devices.emulated.link.bandwidth=682667"}, "[10 7 4 1]", "sized to hide each link"},
 		{[]string{"devices.emulated.link.latency=9ms", "recompute=full"}, "[13 9 5 1]", "sized to hide each link"}, // 18 ms in 8 are 3, too
 		{[]string{"devices.emulated.link.latency=9ms", "devices.emulated.flops=1e9", "devices.emulated.forward=0", "devices.emulated.backward=0"}, "[7 5 3 1]", "no costs known"},
 	} {

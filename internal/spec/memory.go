@@ -10,7 +10,6 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
-	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -189,10 +188,10 @@ func (f *Facts) fixedCosts(a *arrangement) (c schedule.Costs) {
 		}
 		c.Forward, c.Backward, c.Update = append(c.Forward, t.Forward), append(c.Backward, t.Backward), append(c.Update, t.Update)
 		if k+1 < n {
-			_, out := f.Model.Layers[a.layout.Split[k][1]-1].Ports(footprint.Size(f.Model, &a.job, samples(&a.job)))
+			last, size := f.Model.Layers[a.layout.Split[k][1]-1], footprint.Size(f.Model, &a.job, samples(&a.job))
 			c.Link = append(c.Link, job.At(link.Latency, k).Seconds())
 			c.Bandwidth = append(c.Bandwidth, job.At(link.Bandwidth, k))
-			c.MessageBytes = append(c.MessageBytes, int64(4*layer.Words(out)))
+			c.MessageBytes = append(c.MessageBytes, int64(footprint.OutputBytes(last, &a.job, size)))
 		}
 	}
 	return c

@@ -52,6 +52,9 @@ func Resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 	default:
 		x.report = r
 	}
+	if device.Floating(j.BoundaryPrecision) == device.BF16 {
+		x.because("boundary_precision bf16: activations and gradients cross from stage to stage in half the bytes; what is computed depends on where stages are cut")
+	}
 	switch {
 	case x.report != nil:
 		x.take(&r.Chosen)

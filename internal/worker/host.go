@@ -209,15 +209,7 @@ func (h *host) cut() (err error) {
 
 // size is the shape of a micro-batch.
 func (h *host) size() layer.Size {
-	return layer.Size{B: h.samples(), T: h.sequence(), Compute: h.compute()}
-}
-
-// compute is the type in which products take their operands.
-func (h *host) compute() device.Type {
-	if h.assignment.Spec.Job.Precision == device.BF16.String() {
-		return device.BF16
-	}
-	return device.F32
+	return layer.Size{B: h.samples(), T: h.sequence(), Compute: device.Floating(h.assignment.Spec.Job.Precision)}
 }
 
 // samples is the number of samples in a micro-batch.
@@ -380,7 +372,8 @@ func (h *host) stage(s *hosted, pipeline int) stage.Config {
 	spec := h.assignment.Spec.Job
 	return stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
-		Samples: h.samples(), Sequence: h.sequence(), Compute: h.compute(),
+		Samples: h.samples(), Sequence: h.sequence(),
+		Compute: device.Floating(spec.Precision), Boundary: device.Floating(spec.BoundaryPrecision),
 		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
 		Versions:  schedule.VersionsByStage(h.plan)[s.index],
 		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,

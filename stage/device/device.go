@@ -46,6 +46,14 @@ func (t Type) String() string {
 	return "invalid"
 }
 
+// Floating is the type of numbers that a job file names: f32, which "" stands for, or bf16.
+func Floating(name string) Type {
+	if name == BF16.String() {
+		return BF16
+	}
+	return F32
+}
+
 // Mem is a run of elements in the memory of one device. It is a small value: slicing allocates nothing. The zero Mem is
 // "absent" where an operation documents an operand as optional.
 type Mem struct {

@@ -69,7 +69,7 @@ func (r Run) Continuation(c *Context) program.Passes {
 	for _, t := range e.tensors {
 		c.index += len(t.Params)
 	}
-	x := boundary(e.External, Input, r.in())
+	x := e.input()
 	for i, l := range r.Layers {
 		if i == len(r.Layers)-1 { // the head
 			x = []device.Mem{e.last(x[0])}

@@ -96,6 +96,17 @@ func (p Port) Differentiable() bool { return !p.Constant && p.Type != device.I32
 // Differentiable reports whether a gradient flows to any of ports.
 func Differentiable(ports []Port) bool { return slices.ContainsFunc(ports, Port.Differentiable) }
 
+// Crossing is ports as they cross the boundary between two stages: those in F32 are in t there.
+func Crossing(ports []Port, t device.Type) []Port {
+	ports = slices.Clone(ports)
+	for i := range ports {
+		if ports[i].Type == device.F32 {
+			ports[i].Type = t
+		}
+	}
+	return ports
+}
+
 // Words is the length, in words of 32 bits, of the memory that holds all ports one after the other, each padded to Align
 // when there are several.
 func Words(ports []Port) int {
@@ -116,7 +127,7 @@ func WordsOf(t device.Type, n int) int { return (n*t.Bytes() + wordBytes - 1) / 
 // to be taken apart by Cut.
 func View(words device.Mem, ports []Port) device.Mem {
 	if len(ports) == 1 {
-		return words.As(ports[0].Type, ports[0].Elements)
+		return words.As(ports[0].Type, words.Bytes()/ports[0].Type.Bytes())
 	}
 	return words
 }

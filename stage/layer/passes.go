@@ -27,6 +27,8 @@ type Run struct {
 	// Loss follows the last layer, the head; nil: the output leaves the run. Head and loss run in the backward, so that logits are neither kept
 	// nor computed twice.
 	Loss *Loss
+	// In and Out are the types in which ports in F32, and their gradients, cross the run's boundaries: F32, or BF16.
+	In, Out device.Type
 	// RepeatLayers runs the forward of each layer again just before its backward, RepeatAll that of all layers before the first backward,
 	// instead of keeping what they make.
 	RepeatLayers, RepeatAll bool
@@ -92,14 +94,11 @@ func boundary(bind func(index int, t device.Type, n int) device.Mem, index int, 
 	return ports(bind(index, device.F32, Words(of)), of)
 }
 
-func (r Run) in() []Port {
-	in, _ := r.Layers[0].Ports(r.Size)
-	return in
-}
-
-func (r Run) out() []Port {
-	_, out := r.Layers[len(r.Layers)-1].Ports(r.Size)
-	return out
+// Ports are those of the run's boundaries.
+func (r Run) Ports() (in, out []Port) {
+	in, _ = r.Layers[0].Ports(r.Size)
+	_, out = r.Layers[len(r.Layers)-1].Ports(r.Size)
+	return Crossing(in, r.In), Crossing(out, r.Out)
 }
 
 // Evaluation is the forward that nothing follows: it writes the output, also where a Loss does. exact says that all parameters are given in
@@ -122,7 +121,7 @@ func (r Run) Scoring(exact bool) program.Passes {
 
 // body is the output of the first layers in an evaluation.
 func (e *emission) body(layers []Layer, exact bool) (x []device.Mem) {
-	x = boundary(e.External, Input, e.in())
+	x = e.input()
 	for i, l := range layers {
 		x, _ = l.Emit(&e.Builder, e.narrow(l, e.tensors[i], exact), x)
 	}
@@ -145,9 +144,27 @@ func (e *emission) narrow(l Layer, t Tensors, exact bool) Tensors {
 	return t
 }
 
-// leave brings the output ports to the bound output.
+// input is the input ports as the first layer takes them.
+func (e *emission) input() []device.Mem {
+	in, _ := e.Run.Ports()
+	return e.widen(boundary(e.External, Input, in), e.In)
+}
+
+// widen gives what crossed a boundary in this type to layers that compute in F32, in each pass anew.
+func (e *emission) widen(x []device.Mem, crossed device.Type) []device.Mem {
+	for i, m := range x {
+		if m.Type() == device.BF16 && crossed == device.BF16 {
+			x[i] = e.Again(device.F32, m.Len())
+			e.Do(&device.Copy{Y: x[i], X: m})
+		}
+	}
+	return x
+}
+
+// leave brings the output ports to the bound output, rounded where they cross the boundary in BF16.
 func (e *emission) leave(x []device.Mem) {
-	for i, y := range boundary(e.Output, Output, e.out()) {
+	_, out := e.Run.Ports()
+	for i, y := range boundary(e.Output, Output, out) {
 		e.Do(&device.Copy{Y: y, X: x[i]})
 	}
 }
@@ -155,7 +172,7 @@ func (e *emission) leave(x []device.Mem) {
 // Training is the forward and the backward.
 func (r Run) Training() program.Passes {
 	e := r.begin(false, false)
-	x := [][]device.Mem{boundary(e.External, Input, r.in())}
+	x := [][]device.Mem{e.input()}
 	body := r.Layers
 	if r.Loss != nil {
 		body = body[:len(body)-1]
@@ -185,7 +202,8 @@ func (r Run) Training() program.Passes {
 		d = e.head(x[len(body)])
 		e.Recomputing = true
 	} else {
-		d = boundary(e.Passing, DOutput, r.out())
+		_, out := r.Ports()
+		d = e.widen(boundary(e.Passing, DOutput, out), r.Out)
 	}
 	for i, l := range slices.Backward(body) {
 		if r.RepeatLayers {
@@ -200,7 +218,7 @@ func (r Run) Training() program.Passes {
 
 // enter brings the gradient of the input ports to where it is bound.
 func (e *emission) enter(d []device.Mem) {
-	in := e.in()
+	in, _ := e.Run.Ports()
 	if e.NoDInput || !Differentiable(in) {
 		return
 	}

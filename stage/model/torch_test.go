@@ -219,6 +219,13 @@ func (q *torchQuestion) pipeline(t *testing.T, dev device.Device, stages, micros
 	p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
 		Device: dev, Model: q.model, Stages: stages, Samples: torchSamples / micros, Micros: micros, Optimizer: o, Compute: compute,
 	})
+	q.load(t, p)
+	return p
+}
+
+// load gives a pipeline the weights.
+func (q *torchQuestion) load(t *testing.T, p *stagetest.Pipeline) {
+	t.Helper()
 	for _, s := range p.Stages {
 		err := s.Load(func(name string) ([]int, []float32, bool, error) {
 			x, ok := q.Weights[name]
@@ -229,7 +236,6 @@ func (q *torchQuestion) pipeline(t *testing.T, dev device.Device, stages, micros
 			t.Fatal(err)
 		}
 	}
-	return p
 }
 
 // draw notes the masks of all steps. They are the same for any weights, and on any split.

@@ -23,6 +23,7 @@ type value struct {
 	fresh    bool // external: products make it; see device.Args.Fresh
 	boundary bool // the gradient of a boundary between layers
 	passing  bool // external: it is gone when the weight half of a backward runs
+	again    bool // each pass that reads it makes it
 }
 
 // entry is an operation, the values of its operands, and the pass that it belongs to.
@@ -52,6 +53,11 @@ func (b *Builder) value(v value) device.Mem {
 // New is a tensor of n elements that operations of the program make.
 func (b *Builder) New(t device.Type, n int) device.Mem {
 	return b.value(value{mem: device.NewSymbol(t, n), external: -1})
+}
+
+// Again is New for a tensor that one operation makes of bound tensors. Each pass that reads it runs that operation, so no micro-batch keeps it.
+func (b *Builder) Again(t device.Type, n int) device.Mem {
+	return b.value(value{mem: device.NewSymbol(t, n), external: -1, again: true})
 }
 
 // External is a tensor that is bound when the program runs, as the binding with this index.

@@ -25,7 +25,7 @@ func (b *Builder) Passes() Passes {
 	half := b.needed(func(e *entry, v *value) bool { return v.boundary || v.external >= 0 && (v.into || e.unsplit) })
 	for i, e := range b.entries {
 		switch {
-		case !needed[i]:
+		case !needed[i] || b.again(&e):
 		case !e.backward:
 			l.forward = append(l.forward, e)
 		default:
@@ -37,7 +37,26 @@ func (b *Builder) Passes() Passes {
 			}
 		}
 	}
+	for _, list := range []*[]entry{&l.forward, &l.whole, &l.input, &l.weight} {
+		*list = append(b.madeAgain(*list), *list...)
+	}
 	return b.plan(l)
+}
+
+// again reports whether an operation makes what each pass makes that reads it (Again).
+func (b *Builder) again(e *entry) bool {
+	return slices.ContainsFunc(e.uses, func(u use) bool { return u.writes && b.values[u.id].again })
+}
+
+// madeAgain are the operations that make what a list reads and each pass makes.
+func (b *Builder) madeAgain(list []entry) (out []entry) {
+	read := b.uses(list)
+	for _, e := range b.entries {
+		if b.again(&e) && read[e.uses[0].id] {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // needed says of each operation whether something that is a root, or that a needed operation after it touches, is written by it.

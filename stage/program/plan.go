@@ -37,6 +37,7 @@ func (b *Builder) plan(l lists) (p Passes) {
 		switch v := &b.values[id]; {
 		case v.external >= 0:
 			homes[id].region = bindings + v.external
+		case v.again:
 		case inForward[id] && inBackward[id]:
 			homes[id] = home{saved, p.Saved}
 			p.Saved += padded(v.mem.Bytes())
@@ -44,7 +45,7 @@ func (b *Builder) plan(l lists) (p Passes) {
 	}
 	halves := slices.Clone(homes)
 	for id := range b.values {
-		if halves[id].region == arena && inInput[id] && inWeight[id] {
+		if halves[id].region == arena && inInput[id] && inWeight[id] && !b.values[id].again {
 			halves[id] = home{kept, p.Kept}
 			p.Kept += padded(b.values[id].mem.Bytes())
 		}

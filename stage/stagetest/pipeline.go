@@ -26,6 +26,9 @@ type PipelineConfig struct {
 	Halves    bool
 	Recompute stage.Recompute
 	Compute   device.Type // of the operands of products
+	Boundary  device.Type // of what crosses between stages
+	// OnMessage, unless nil, is given what crosses from a stage to the one after it, or the gradient that comes back, and may change it.
+	OnMessage func(lower int, message []byte)
 }
 
 // Pipeline drives the stages of one pipeline on one goroutine in plain order: all forwards, then all backwards in the
@@ -33,8 +36,9 @@ type PipelineConfig struct {
 type Pipeline struct {
 	PipelineConfig
 	Stages   []*stage.Computed
-	boundary [][][]byte // [stage][micro-batch]: the stage's output
-	gradient [][]byte   // [stage]: of the stage's output
+	Ranges   []stage.Range // of their layers
+	boundary [][][]byte    // [stage][micro-batch]: the stage's output
+	gradient [][]byte      // [stage]: of the stage's output
 	step     uint64
 }
 
@@ -58,7 +62,7 @@ func NewPipeline(t testing.TB, c PipelineConfig) *Pipeline {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Pipeline{PipelineConfig: c}
+	p := &Pipeline{PipelineConfig: c, Ranges: ranges}
 	weightSlots := 0
 	if c.Halves {
 		weightSlots = c.Micros
@@ -66,7 +70,7 @@ func NewPipeline(t testing.TB, c PipelineConfig) *Pipeline {
 	for k, r := range ranges {
 		s, err := stage.New(stage.Config{
 			Device: c.Device, Model: c.Model, Range: r, Index: k, Count: c.Stages, Samples: c.Samples, Sequence: c.Sequence,
-			Slots: c.Micros, WeightSlots: weightSlots, Recompute: c.Recompute, Optimizer: c.Optimizer, Seed: c.Seed, Compute: c.Compute,
+			Slots: c.Micros, WeightSlots: weightSlots, Recompute: c.Recompute, Optimizer: c.Optimizer, Seed: c.Seed, Compute: c.Compute, Boundary: c.Boundary,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -198,9 +202,17 @@ func (p *Pipeline) forward(m stage.Micro, b Batch) error {
 		if err := errors.Join(s.Forward(m, input, labels, p.boundary[k][m.Index]), device.Wait(s.Ready())); err != nil {
 			return err
 		}
-		input = p.boundary[k][m.Index]
+		if input = p.boundary[k][m.Index]; k < len(p.Stages)-1 {
+			p.message(k, input)
+		}
 	}
 	return nil
+}
+
+func (p *Pipeline) message(lower int, b []byte) {
+	if p.OnMessage != nil {
+		p.OnMessage(lower, b)
+	}
 }
 
 func (p *Pipeline) backward(m stage.Micro, part stage.Part) error {
@@ -214,6 +226,9 @@ func (p *Pipeline) backward(m stage.Micro, part stage.Part) error {
 		}
 		if err := errors.Join(s.Backward(m, part, doutput, dinput), device.Wait(s.Ready())); err != nil {
 			return err
+		}
+		if k > 0 && part != stage.Weight {
+			p.message(k-1, dinput)
 		}
 	}
 	return nil
