@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/outputdir"
+	"github.com/avgpipe/avgpipe/stage/device/pick"
 )
 
 // version is stamped by the Makefile.
@@ -131,10 +132,17 @@ func required(cmd *cobra.Command, to *string, name, usage string) *cobra.Command
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
+		Short: "Print the version, and what this build computes on",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "avgpiped %s (%s %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			d, on, err := pick.Open("", pick.Config{})
+			if err == nil {
+				err = d.Close()
+			}
+			if err != nil {
+				return &exit{exitFailed, fmt.Errorf("open a device: %w", err)}
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "avgpiped %s (%s %s/%s)\ndevice: %s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, on)
 			return err
 		},
 	}

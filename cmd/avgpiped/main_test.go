@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -123,6 +124,17 @@ func TestUsage(t *testing.T) {
 		if code := run(t.Context(), c.args, &out, &messages); code != exitConfig || !strings.Contains(messages.String(), c.says) {
 			t.Errorf("avgpiped %s: exit code %d, want %d; no %q in: %s", strings.Join(c.args, " "), code, exitConfig, c.says, messages.String())
 		}
+	}
+}
+
+// TestVersionSaysWhatComputes: which rule for products in bf16 is in force depends on build and processor.
+func TestVersionSaysWhatComputes(t *testing.T) {
+	var out, messages bytes.Buffer
+	if code := run(t.Context(), []string{"version"}, &out, &messages); code != exitDone {
+		t.Fatalf("exit code %d: %s", code, messages.String())
+	}
+	if !regexp.MustCompile(`^avgpiped \S+ \(go.*\)\ndevice: auto took cpu \(.*, bf16 (in matrix units|in dot products|widened to f32).*\): .*\n$`).MatchString(out.String()) {
+		t.Errorf("it prints %q", out.String())
 	}
 }
 

@@ -69,12 +69,15 @@ func Open(c Config) (*Device, error) {
 // Name implements device.Device.
 func (d *Device) Name() string {
 	v := C.dnnl_version()
-	units := ""
-	if d.c.bf16_units != 0 {
-		units = " with bf16 units"
+	rule := "widened to f32"
+	switch {
+	case d.c.bf16_pairs != 0:
+		rule = "in dot products of the processor"
+	case d.c.bf16_units != 0:
+		rule = "in matrix units of the processor"
 	}
-	return fmt.Sprintf("cpu (oneDNN %d.%d.%d, %s%s, %s)", int(v.major), int(v.minor), int(v.patch),
-		C.GoString(C.avg_isa(d.c)), units, threads(int(d.c.threads)))
+	return fmt.Sprintf("cpu (oneDNN %d.%d.%d, %s, bf16 %s, %s)", int(v.major), int(v.minor), int(v.patch),
+		C.GoString(C.avg_isa(d.c)), rule, threads(int(d.c.threads)))
 }
 
 // Attach implements device.Threaded. The thread computes with denormals from here on, whoever had set it otherwise.
@@ -236,7 +239,7 @@ func (d *Device) restrict(isa string) bool {
 	defer C.free(unsafe.Pointer(name))
 	kernels := C.avg_kernels(name)
 	if kernels != nil {
-		d.c.kernels, d.c.bf16_units = kernels, 0
+		d.c.kernels, d.c.bf16_units, d.c.bf16_pairs = kernels, 0, 0
 	}
 	return kernels != nil
 }

@@ -37,7 +37,9 @@ func Open(c Config) (*Device, error) {
 }
 
 // Name implements device.Device.
-func (d *Device) Name() string { return "cpu (gonum products, plain Go, " + threads(1) + ")" }
+func (d *Device) Name() string {
+	return "cpu (gonum products, plain Go, bf16 widened to f32, " + threads(1) + ")"
+}
 
 // Attach implements device.Threaded.
 func (d *Device) Attach() error { return pin(d.cores) }
