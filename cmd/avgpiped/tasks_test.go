@@ -129,7 +129,7 @@ func translator() taskJob {
 		job: `model: {family: gnmt, config: {vocab_size: 256, hidden_size: 32, num_layers: 2, max_length: 6, dropout: 0, smoothing: 0}}
 data: {files: [words.jsonl], format: jsonl, holdout: 0.2}
 optimizer: {lr: 1e-2, clip_norm: 5, betas: [0.9, 0.99]}
-train: {steps: 800, batch: 8, eval_samples: 16}
+train: {steps: 1200, batch: 8, eval_samples: 16}
 stages: 3
 pipelines: 1
 micro_batches: 4
