@@ -128,7 +128,7 @@ func translator() taskJob {
 		name: "translator", file: "words.jsonl", data: rows.String(),
 		job: `model: {family: gnmt, config: {vocab_size: 256, hidden_size: 32, num_layers: 2, max_length: 6, dropout: 0, smoothing: 0}}
 data: {files: [words.jsonl], format: jsonl, holdout: 0.2}
-optimizer: {lr: 1e-2, clip_norm: 5, betas: [0.9, 0.99]}
+optimizer: {lr: 5e-3, clip_norm: 5, betas: [0.9, 0.99]}
 train: {steps: 1200, batch: 8, eval_samples: 16}
 stages: 3
 pipelines: 1
