@@ -146,7 +146,7 @@ func (e *emission) narrow(l Layer, t Tensors, exact bool) Tensors {
 
 // input is the input ports as the first layer takes them.
 func (e *emission) input() []device.Mem {
-	in, _ := e.Run.Ports()
+	in, _ := e.Ports()
 	return e.widen(boundary(e.External, Input, in), e.In)
 }
 
@@ -163,7 +163,7 @@ func (e *emission) widen(x []device.Mem, crossed device.Type) []device.Mem {
 
 // leave brings the output ports to the bound output, rounded where they cross the boundary in BF16.
 func (e *emission) leave(x []device.Mem) {
-	_, out := e.Run.Ports()
+	_, out := e.Ports()
 	for i, y := range boundary(e.Output, Output, out) {
 		e.Do(&device.Copy{Y: y, X: x[i]})
 	}
@@ -218,7 +218,7 @@ func (r Run) Training() program.Passes {
 
 // enter brings the gradient of the input ports to where it is bound.
 func (e *emission) enter(d []device.Mem) {
-	in, _ := e.Run.Ports()
+	in, _ := e.Ports()
 	if e.NoDInput || !Differentiable(in) {
 		return
 	}
