@@ -59,8 +59,8 @@ type Job struct {
 	// else as fast.
 	// Weights, optimizer state, losses, norms and averages are f32 either way.
 	Precision string `yaml:"precision" json:"precision" default:"f32" rule:"oneof=f32|bf16" also:"dtype torch_dtype fp32=f32 float32=f32 float=f32 bfloat16=bf16 fp16=bf16 float16=bf16 half=bf16"`
-	// The type in which activations and their gradients cross from stage to stage: f32, or bf16, rounded, in half the bytes. With f32 the
-	// stages, whatever their number and their cut, compute the same bits; with bf16 what is computed depends on where they are cut, so
+	// The type in which activations and their gradients cross from stage to stage: f32, or bf16, rounded, in half the bytes. With f32
+	// stages of equal devices.cpu.threads, whatever their number and their cut, compute the same bits; with bf16 what is computed depends on where they are cut, so
 	// `auto` counts of stages may give other bits on other hosts. Inside of a stage nothing changes. bf16 pays on slow links.
 	BoundaryPrecision string `yaml:"boundary_precision" json:"boundary_precision" default:"f32" rule:"oneof=f32|bf16" also:"fp32=f32 float32=f32 float=f32 bfloat16=bf16 fp16=bf16 float16=bf16 half=bf16"`
 	// What a stage computes again instead of keeping it between the forward and the backward of a micro-batch: nothing
@@ -268,7 +268,7 @@ type LoRA struct {
 	// Columns of A and rows of B.
 	Rank int `yaml:"rank" json:"rank" default:"8" rule:"min=1 max=65536" also:"r lora_r"`
 	// The product of A and B is multiplied by alpha/rank.
-	Alpha float64 `yaml:"alpha" json:"alpha" default:"16" rule:"above=0" also:"lora_alpha"`
+	Alpha float64 `yaml:"alpha" json:"alpha" default:"16" rule:"above=0 max=1e6" also:"lora_alpha"`
 	// The probability with which an element of x is dropped on its way to A.
 	Dropout float64 `yaml:"dropout" json:"dropout" default:"0" rule:"min=0 below=1" also:"lora_dropout"`
 }

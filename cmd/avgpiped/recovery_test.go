@@ -279,13 +279,17 @@ func TestCrashesDoNotChangeABitOfTheModel(t *testing.T) {
 					worker, now, after.Generation)
 			}
 		},
-		"daemon killed, stopped worker adopted": func(s *site, id string) { // the kernel sends SIGHUP to its process group
+		// The kernel sends SIGHUP and SIGCONT to a stopped process group that loses its parent, unless the process that adopts it is in its session.
+		"daemon killed, stopped worker adopted": func(s *site, id string) {
 			s.committed(id, 30)
 			worker := s.worker()
 			if err := syscall.Kill(worker, syscall.SIGSTOP); err != nil {
 				s.t.Fatal(err)
 			}
 			s.signal(syscall.SIGKILL)
+			if err := errors.Join(syscall.Kill(worker, syscall.SIGHUP), syscall.Kill(worker, syscall.SIGCONT)); err != nil {
+				s.t.Fatal(err)
+			}
 			s.start()
 			if after := s.committed(id, 60); s.worker() != worker || after.Generation != 1 {
 				s.t.Errorf("worker %d of generation 1 became %d of generation %d", worker, s.worker(), after.Generation)
