@@ -114,7 +114,7 @@ static dnnl_status_t weights(dnnl_memory_desc_t *desc, int64_t m, int64_t n, int
 // two thirds at 128 rows, by a tenth to a half at 256, and not at 512.
 static int gradient_of(const struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct gradient *gradient) {
     const int bf16 = flags & (AVG_BF16_A | AVG_BF16_B);
-    if (!d->bf16_units || !__builtin_cpu_is("amd") || k > 256 || (flags & ~(AVG_ACCUMULATE | bf16)) != AVG_TRANS_A) return 0;
+    if (!d->bf16_pairs || k > 256 || (flags & ~(AVG_ACCUMULATE | bf16)) != AVG_TRANS_A) return 0;
     if (bf16 && bf16 != (AVG_BF16_A | AVG_BF16_B)) return 0;
     *gradient = (struct gradient){.m = m, .n = n, .k = k, .accumulate = (flags & AVG_ACCUMULATE) != 0, .bf16 = bf16 != 0};
     return 1;
