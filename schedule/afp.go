@@ -50,8 +50,8 @@ func priceOf(wanted, lowered []int, r Request) string {
 	if r.Costs == nil {
 		return ""
 	}
-	before, errBefore := Simulate(forwardsAhead(wanted, r.MicroBatches), *r.Costs)
-	after, errAfter := Simulate(forwardsAhead(lowered, r.MicroBatches), *r.Costs)
+	before, errBefore := SimulateMany(forwardsAhead(wanted, r.MicroBatches), *r.Costs, Load{})
+	after, errAfter := SimulateMany(forwardsAhead(lowered, r.MicroBatches), *r.Costs, Load{})
 	if errBefore != nil || errAfter != nil || after.Makespan < 1.001*before.Makespan {
 		return ""
 	}

@@ -132,18 +132,18 @@ func (c *stageCheck) checkOp(op Op) (Problem, string) {
 // those are done and no later one has begun; and it is the one that stage 0 takes as well.
 func (c *stageCheck) checkUpdate(op Op) (Problem, string) {
 	update := func(m int) string { return c.plan.label(Op{Kind: Update, Stage: op.Stage, Micro: m}) }
-	want := fmt.Sprintf("an update takes the gradients of just the micro-batches up to its own, 0 to %d", op.Micro)
+	const want = "an update takes the gradients of just the micro-batches up to its own, 0 to %d"
 	if c.largest > op.Micro {
-		return Misordered, fmt.Sprintf("%s runs after the backward of micro-batch %d has begun; %s: put it before, or write %s",
-			update(op.Micro), c.largest, want, update(c.largest))
+		return Misordered, fmt.Sprintf("%s runs after the backward of micro-batch %d has begun; "+want+": put it before, or write %s",
+			update(op.Micro), c.largest, op.Micro, update(c.largest))
 	}
 	if c.ended <= op.Micro {
 		open := 0
 		for c.done[open].finished() {
 			open++
 		}
-		return Premature, fmt.Sprintf("%s runs before the backward of micro-batch %d is done; %s: put %s first",
-			update(op.Micro), open, want, c.rest(op.Stage, open))
+		return Premature, fmt.Sprintf("%s runs before the backward of micro-batch %d is done; "+want+": put %s first",
+			update(op.Micro), open, op.Micro, c.rest(op.Stage, open))
 	}
 	if op.Stage > 0 && (c.updated >= len(c.updates) || c.updates[c.updated] != op.Micro) {
 		found := fmt.Sprintf("takes %d in all", len(c.updates))

@@ -10,29 +10,28 @@ import (
 type Candidate struct {
 	Schedule string
 	Reason   string // for the shape of its plan, from Generate
-	Plan     Plan
-	Costs    Costs
 	Result   Result // recorded, if the load says so
 	Err      error  // why this schedule cannot run here; then the rest is empty
 }
 
-// Compare simulates schedules on the same devices. The costs are those of one stage a device; SpreadOver cuts them for a schedule of
-// several. chunks is how many stages a device has where the schedule leaves a choice, 0 for what it takes by default.
-// Where devices have a capacity, schedules that can run with fewer in flight do so. The error is of the costs and the load, the same for all schedules.
-func Compare(names []string, microBatches, chunks int, costs Costs, load Load) ([]Candidate, error) {
+// Try simulates a schedule, to compare it with others on the same devices. The costs are those of one stage a device; SpreadOver cuts
+// them for a schedule of several. chunks is how many stages a device has where the schedule leaves a choice, 0 for what it takes by
+// default. Where devices have a capacity, a schedule that can run with fewer in flight does so. The error is of the costs and the load,
+// the same for all schedules, or that of Load.Proceed. What it returns holds no plan, unless the load has it recorded.
+func Try(name string, microBatches, chunks int, costs Costs, load Load) (Candidate, error) {
 	devices := len(costs.Forward)
 	request := Request{Devices: devices, MicroBatches: microBatches, Costs: &costs}
 	for _, err := range []error{request.Validate(), costs.validateDevices(devices), load.Validate(nil)} {
 		if err != nil {
-			return nil, fmt.Errorf("schedule: compare: %w", err)
+			return Candidate{}, fmt.Errorf("schedule: compare: %w", err)
 		}
 	}
-	candidates := make([]Candidate, len(names))
-	for i, name := range names {
-		candidates[i] = Candidate{Schedule: name}
-		candidates[i].Err = candidates[i].simulate(request, chunks, load)
+	c := Candidate{Schedule: name}
+	c.Err = c.simulate(request, chunks, load)
+	if stopped, ok := errors.AsType[*StoppedError](c.Err); ok {
+		return Candidate{}, stopped.Err
 	}
-	return candidates, nil
+	return c, nil
 }
 
 func (c *Candidate) simulate(request Request, chunks int, load Load) (err error) {
@@ -46,17 +45,17 @@ func (c *Candidate) simulate(request Request, chunks int, load Load) (err error)
 	} else {
 		request.InFlightLimit = costs.inFlightLimits(load.withDefaults().Pipelines)
 	}
-	c.Plan, c.Reason, err = Generate(c.Schedule, request)
+	plan, reason, err := Generate(c.Schedule, request)
 	if err != nil && request.InFlightLimit != nil {
 		// It cannot run with fewer in flight. The result shows how many bytes that is too much.
 		request.InFlightLimit = nil
-		c.Plan, c.Reason, err = Generate(c.Schedule, request)
+		plan, reason, err = Generate(c.Schedule, request)
 	}
 	if err != nil {
 		return err
 	}
-	c.Costs = costs.SpreadOver(c.Plan)
-	c.Result, err = SimulateMany(c.Plan, c.Costs, load)
+	c.Reason = reason
+	c.Result, err = SimulateMany(plan, costs.SpreadOver(plan), load)
 	return err
 }
 

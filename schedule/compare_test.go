@@ -54,14 +54,11 @@ func TestSpreadOverKeepsTheWholeAndItsLinks(t *testing.T) {
 	}
 }
 
-// TestCompareSizesPlansToMemory where the schedule can, and says by how much the others are short.
-func TestCompareSizesPlansToMemory(t *testing.T) {
+// TestTrySizesPlansToMemory where the schedule can, and says by how much the others are short.
+func TestTrySizesPlansToMemory(t *testing.T) {
 	costs := Uniform(4, 1, 2, 1.5)
 	costs.ActivationBytes, costs.CapacityBytes = repeat[int64](100, 4), repeat[int64](550, 4)
-	candidates, err := Compare(Names(), 12, 0, costs, Load{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	candidates := tryAll(t, Names(), 12, costs)
 	short := make(map[string]int64)
 	for _, c := range candidates {
 		if c.Err != nil {
@@ -89,15 +86,12 @@ func TestCompareSizesPlansToMemory(t *testing.T) {
 		}
 	}
 	costs.CapacityBytes = repeat[int64](50, 4)
-	if candidates, err = Compare([]string{"1f1b", "afp"}, 12, 0, costs, Load{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Best(candidates); !errors.Is(err, ErrNoneFits) {
+	if _, err := Best(tryAll(t, []string{"1f1b", "afp"}, 12, costs)); !errors.Is(err, ErrNoneFits) {
 		t.Errorf("%v; want none to fit", err)
 	}
 }
 
-func TestCompareRefusesWhatNoScheduleCanRun(t *testing.T) {
+func TestTryRefusesWhatNoScheduleCanRun(t *testing.T) {
 	good := Uniform(2, 1, 2, 0)
 	bad := Uniform(2, 1, -2, 0)
 	for _, c := range []struct {
@@ -111,14 +105,45 @@ func TestCompareRefusesWhatNoScheduleCanRun(t *testing.T) {
 		{good, 4, Load{Pipelines: -1}, "pipelines is -1"},
 		{Costs{}, 4, Load{}, "0 stages"},
 	} {
-		if _, err := Compare(Names(), c.micros, 0, c.costs, c.load); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Try("1f1b", c.micros, 0, c.costs, c.load); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v; want %q in it", err, c.want)
 		}
 	}
-	candidates, err := Compare([]string{"zbh1", "gpipe"}, 4, 0, good, Load{})
-	if err != nil || candidates[0].Err == nil || candidates[1].Err != nil {
-		t.Errorf("%+v, %v; want the unknown one to fail alone", candidates, err)
+	if c, err := Try("zbh1", 4, 0, good, Load{}); err != nil || c.Err == nil {
+		t.Errorf("%+v, %v; want an unknown schedule to be that one's error", c, err)
 	}
+}
+
+// TestTryKeepsNoPlan, so that a comparison of large ones holds one at a time, and says how far it is until it is told to stop.
+func TestTryKeepsNoPlan(t *testing.T) {
+	costs := Uniform(64, 1, 2, 0)
+	ran, all := 0, 0
+	load := Load{Pipelines: 2, Proceed: func(r, a int) error { ran, all = r, a; return nil }}
+	c, err := Try("pipedream", 1024, 0, costs, load)
+	if err != nil || c.Err != nil || c.Result.plan != nil || c.Result.Makespan == 0 {
+		t.Errorf("a result with a plan of %d devices, %v, %v; want none", len(c.Result.plan), c.Err, err)
+	}
+	if want := 2 * 64 * 3 * 1024; all != want || ran <= want/2 || ran > want {
+		t.Errorf("heard of %d ops of %d; want nearly all of %d", ran, all, want)
+	}
+	stop := errors.New("stop")
+	load.Proceed = func(int, int) error { return stop }
+	if _, err := Try("gpipe", 1024, 0, costs, load); !errors.Is(err, stop) {
+		t.Errorf("%v; want what Proceed said", err)
+	}
+}
+
+// tryAll simulates schedules one after the other.
+func tryAll(t *testing.T, names []string, microBatches int, costs Costs) (candidates []Candidate) {
+	t.Helper()
+	for _, name := range names {
+		c, err := Try(name, microBatches, 0, costs, Load{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		candidates = append(candidates, c)
+	}
+	return candidates
 }
 
 // TestInFlightLimitsAreWhatIsLeftOfTheCapacity after weights, gradients and state of each pipeline, and the center.

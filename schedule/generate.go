@@ -205,8 +205,9 @@ func forwardsAhead(warmups []int, microBatches int) Plan {
 // weights that a forward reads; nil where there is one.
 func inTurn(warmups []int, microBatches int, read func(k, m int) int, finish func(ops []Op, k, m int) []Op) Plan {
 	plan := make(Plan, len(warmups))
+	each := 1 + len(finish(nil, 0, 0)) // ops of a micro-batch
 	for k, w := range warmups {
-		ops := make([]Op, 0, 2*microBatches)
+		ops := make([]Op, 0, each*microBatches)
 		for j := -w; j < microBatches; j++ {
 			if j >= 0 {
 				ops = finish(ops, k, j)

@@ -67,22 +67,31 @@ type versionChange struct {
 	frees  int8 // versions that nothing needs after the op
 }
 
-// stageNumber names a micro-batch of a stage, or a version of its weights.
-type stageNumber struct{ stage, number int }
+// stageVersions is who needs the versions of one stage's weights.
+type stageVersions struct {
+	reads []int // of each micro-batch that has begun: the version
+	last  []int // of each version: position of the last op that needs it, -1 for none
+}
 
 // versionChanges finds, for a device's row, where versions of weights appear and when nothing needs them any more: neither a
 // forward that reads them, nor the backward of the same micro-batch, nor the update that makes the next version.
 func versionChanges(row []Op) []versionChange {
-	reads := make(map[stageNumber]int) // of a micro-batch: the version
-	last := make(map[stageNumber]int)  // of a version: position of the last op that needs it
+	stages := make(map[int]*stageVersions)
 	for i, op := range row {
+		s := stages[op.Stage]
+		if s == nil {
+			s = &stageVersions{last: []int{-1}}
+			stages[op.Stage] = s
+		}
 		switch op.Kind {
 		case Forward:
-			reads[stageNumber{op.Stage, op.Micro}] = op.Version
-			last[stageNumber{op.Stage, op.Version}] = i
+			s.reads = append(s.reads, make([]int, max(0, op.Micro+1-len(s.reads)))...)
+			s.reads[op.Micro] = op.Version
+			s.last[op.Version] = i
 		case Backward, BackwardInput, BackwardWeight:
-			last[stageNumber{op.Stage, reads[stageNumber{op.Stage, op.Micro}]}] = i
+			s.last[s.reads[op.Micro]] = i
 		case Update:
+			s.last = append(s.last, -1)
 		}
 	}
 	changes := make([]versionChange, len(row))
@@ -91,7 +100,7 @@ func versionChanges(row []Op) []versionChange {
 		if op.Kind != Update {
 			continue
 		}
-		if until, used := last[stageNumber{op.Stage, updates[op.Stage]}]; used && until > i {
+		if until := stages[op.Stage].last[updates[op.Stage]]; until > i {
 			changes[i].copies = true
 			changes[until].frees++
 		}
@@ -105,14 +114,14 @@ func versionChanges(row []Op) []versionChange {
 func GradientDelay(plan Plan) []int {
 	delays, updated, taken := make([]int, plan.Stages()), make([]int, plan.Stages()), make([]int, plan.Stages())
 	for _, row := range plan {
-		reads := make(map[stageNumber]int) // of a micro-batch: the version
+		reads := make(map[[2]int]int) // of a stage and a micro-batch: the version
 		for _, op := range row {
 			switch s := op.Stage; op.Kind {
 			case Forward:
-				reads[stageNumber{s, op.Micro}] = op.Version
+				reads[[2]int{s, op.Micro}] = op.Version
 			case Update:
 				for ; taken[s] <= op.Micro; taken[s]++ {
-					delays[s] = max(delays[s], updated[s]-reads[stageNumber{s, taken[s]}])
+					delays[s] = max(delays[s], updated[s]-reads[[2]int{s, taken[s]}])
 				}
 				updated[s]++
 			case Backward, BackwardInput, BackwardWeight:

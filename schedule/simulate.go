@@ -30,9 +30,17 @@ type Load struct {
 	// times as long, the same in every simulation of the load. Pipelines whose ops take exactly as long as each other's can stay
 	// in a step that makes all of them wait, which no real devices keep; a few hundredths end that. 0 is none.
 	Jitter float64
-	// Record keeps Result.Events and DeviceMemory.Over: about 100 bytes an op.
+	// Record keeps Result.Events and DeviceMemory.Over: about 400 bytes an op.
 	Record bool
+	// Proceed, if there, hears now and then how many of all ops have run. Its error ends the simulation: a *StoppedError has it.
+	Proceed func(ran, all int) error
 }
+
+// StoppedError ends a simulation whose Load.Proceed said so.
+type StoppedError struct{ Err error }
+
+func (e *StoppedError) Error() string { return "schedule: simulate: " + e.Err.Error() }
+func (e *StoppedError) Unwrap() error { return e.Err }
 
 func (l Load) withDefaults() Load {
 	l.Pipelines, l.Batches = max(l.Pipelines, 1), max(l.Batches, 1)
@@ -126,7 +134,9 @@ func SimulateMany(plan Plan, costs Costs, load Load) (Result, error) {
 // simulate runs a plan that Check has passed.
 func simulate(plan Plan, costs Costs, load Load) (Result, error) {
 	e := newEngine(plan, costs, load)
-	e.run()
+	if err := e.run(); err != nil {
+		return Result{}, &StoppedError{err}
+	}
 	for l := range e.processes {
 		if !e.processes[l].done {
 			return Result{}, errors.New("schedule: simulate: a plan that passed Check does not end")
@@ -137,7 +147,10 @@ func simulate(plan Plan, costs Costs, load Load) (Result, error) {
 
 func (e *engine) result() Result {
 	r := Result{
-		Busy: make([]float64, len(e.plan)), InFlight: InFlight(e.plan), Memory: e.memory.result(), Events: e.events, plan: e.plan, load: e.load,
+		Busy: make([]float64, len(e.plan)), InFlight: InFlight(e.plan), Memory: e.memory.result(), Events: e.events, load: e.load,
+	}
+	if e.load.Record { // to draw it
+		r.plan = e.plan
 	}
 	slices.SortFunc(r.Events, func(a, b Event) int {
 		return cmp.Or(a.Device-b.Device, a.Pipeline-b.Pipeline, cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))

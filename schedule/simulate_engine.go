@@ -21,6 +21,7 @@ type engine struct {
 	wires     []wire
 	memory    memory
 	queue     eventQueue
+	ran       int   // ops of the plan
 	touched   []int // devices that may have a choice to make at this instant
 
 	ends   []float64 // [pipeline*batches + batch]
@@ -145,12 +146,22 @@ func (e *engine) op(v *process) (stage int, kind Kind) {
 	return op.Stage, op.Kind
 }
 
-func (e *engine) run() {
+// proceedEvery is how many ops run between two calls of Load.Proceed: a few milliseconds.
+const proceedEvery = 1 << 15
+
+func (e *engine) run() error {
 	for l := range e.rows() {
 		e.prepare(l)
 	}
 	e.choose(0)
-	for !e.queue.empty() {
+	all := e.plan.Ops() * e.load.Pipelines * e.load.Batches
+	for at := proceedEvery; !e.queue.empty(); {
+		if e.ran >= at && e.load.Proceed != nil {
+			at = e.ran + proceedEvery
+			if err := e.load.Proceed(e.ran, all); err != nil {
+				return err
+			}
+		}
 		next := e.queue.pop()
 		l := int(next.index)
 		switch {
@@ -165,6 +176,7 @@ func (e *engine) run() {
 			e.choose(next.time)
 		}
 	}
+	return nil
 }
 
 // offDevice reports whether the next op of a process does not occupy its device.
@@ -285,6 +297,7 @@ func (e *engine) end(l int, now float64) {
 	v.free = now
 	v.next++
 	if v.stage < 0 {
+		e.ran++
 		e.memory.change(v.device, e.memory.atEnd(v.device, at, w), now)
 		if v.next == len(e.plan[v.device]) {
 			v.next = 0

@@ -24,6 +24,30 @@ func (m DeviceMemory) Short() int64 {
 	return max(0, m.Reserved-m.Capacity)
 }
 
+// What making, proving and simulating a plan takes, in bytes, garbage included: measured, rounded up.
+const (
+	opBytes      = 72  // of each op
+	eventBytes   = 400 // more, if it is recorded
+	processBytes = 600 // of each stage of each pipeline
+	endBytes     = 8   // of each batch of each pipeline
+)
+
+// Bytes is about the most memory that it takes to make the named schedule's plan and to simulate it, as Try does; 0 for an unknown name.
+func Bytes(name string, r Request, load Load) int64 {
+	chunks, err := Chunks(name, r.Chunks)
+	if err != nil { // Try takes the default
+		chunks, _ = Chunks(name, 0)
+	}
+	load = load.withDefaults()
+	stages, runs := float64(r.Devices)*float64(chunks), float64(load.Pipelines)*float64(load.Batches)
+	ops := 3 * stages * float64(r.MicroBatches) // a forward, two halves or a backward and an update
+	bytes := opBytes*ops + processBytes*stages*float64(load.Pipelines) + endBytes*runs
+	if load.Record {
+		bytes += eventBytes * ops * runs
+	}
+	return int64(min(bytes, 1<<62))
+}
+
 // memory counts what devices hold.
 type memory struct {
 	plan     Plan

@@ -26,7 +26,7 @@ type traversal struct {
 
 // traffic is what has crossed one direction of a link.
 type traffic struct {
-	sent  []int32 // positions of the ops that sent, in the sender's row
+	sent  []int32 // positions of the ops that sent, in the sender's row, since all was taken before
 	taken int
 }
 
@@ -119,6 +119,9 @@ func (t *traversal) take(d int, op Op) (bool, error) {
 func (t *traversal) send(d int, op Op) {
 	if way, _, to := route(op.Kind, op.Stage, len(t.home)); to >= 0 {
 		in := &t.inboxes[ways*to+way]
+		if in.taken == len(in.sent) {
+			in.sent, in.taken = in.sent[:0], 0
+		}
 		in.sent = append(in.sent, int32(t.next[d])) //nolint:gosec // a row is far shorter
 		t.wake(t.home[to])
 	}

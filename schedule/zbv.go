@@ -23,7 +23,7 @@ package schedule
 func zeroBubbleV(r Request) (Plan, string) {
 	plan := make(Plan, r.Devices)
 	for d := range plan {
-		v := vOrder{request: r, device: d, virtual: max(r.MicroBatches, 2*r.Devices-1)}
+		v := vOrder{request: r, device: d, virtual: max(r.MicroBatches, 2*r.Devices-1), ops: make([]Op, 0, 6*r.MicroBatches)}
 		v.fill()
 		v.steady()
 		v.drain()

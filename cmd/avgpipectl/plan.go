@@ -12,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // newPlanCommand is `avgpipectl plan`: schedules, without a daemon.
@@ -102,7 +103,7 @@ func describeSchedules() string {
 
 // What a drawing shows at most: of an SVG image a browser shows no more ops, of text nobody reads more rows.
 const (
-	mostDrawn = 200_000 // ops
+	mostDrawn = 200_000 // ops; each takes some 400 bytes
 	mostRows  = 4096
 )
 
@@ -115,12 +116,16 @@ func (c *call) planShow(o planShowOptions) error {
 		return err
 	}
 	switch {
-	case c.format == "svg" && plan.Ops() > mostDrawn:
-		return fmt.Errorf("--output svg: the plan has %d ops, more than the %d an image can show; use --output json", plan.Ops(), mostDrawn)
+	case c.format != formatJSON && plan.Ops() > mostDrawn:
+		return fmt.Errorf("--output %s: the plan has %d ops, more than the %d that a drawing can show; use --output json", c.format, plan.Ops(), mostDrawn)
 	case c.format == formatText && len(plan) > mostRows:
 		return fmt.Errorf("--output text: the plan has %d devices, more than the %d rows that text shows; use --output json", len(plan), mostRows)
 	}
-	result, err := schedule.SimulateMany(plan, costs.SpreadOver(plan), schedule.Load{Record: c.format != formatJSON})
+	p := newProgress(c.messages)
+	result, err := schedule.SimulateMany(plan, costs.SpreadOver(plan), schedule.Load{
+		Record: c.format != formatJSON, Proceed: p.working(c, o.schedule, 0, 1),
+	})
+	p.erase()
 	if err != nil {
 		return err
 	}
@@ -170,6 +175,10 @@ func (o *planShowOptions) make(c *call) (plan schedule.Plan, costs schedule.Cost
 	}
 	if request.Chunks = o.chunks; o.chunks == 1 && (o.forward != "" || o.backward != "" || o.link != "") {
 		request.Costs = &costs
+	}
+	// Twice: the grid is printed as well.
+	if err := checkMemory([]string{o.schedule}, 2, request, schedule.Load{}, device.HostAvailable()); err != nil {
+		return nil, costs, "", err
 	}
 	plan, reason, err = schedule.Generate(o.schedule, request)
 	return plan, costs, reason, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // planCompareOptions are the flags of `plan compare`.
@@ -104,7 +105,7 @@ func (c *call) planCompare(o planCompareOptions) error {
 			return fmt.Errorf("--schedules %q: %w", name, err)
 		}
 	}
-	candidates, err := schedule.Compare(o.schedules, file.MicroBatches, file.Chunks, file.Costs, load)
+	candidates, err := c.tryAll(o.schedules, file, load)
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.file, err)
 	}
@@ -115,6 +116,25 @@ func (c *call) planCompare(o planCompareOptions) error {
 		return c.printf("%s", schedule.DrawTrace(traceUnits[file.Unit], drawingsOf(candidates)...))
 	}
 	return c.show(viewsOf(candidates), func(p *page) { o.print(p, candidates) })
+}
+
+// tryAll simulates the schedules one after the other.
+func (c *call) tryAll(names []string, file *costsFile, load schedule.Load) (candidates []schedule.Candidate, err error) {
+	request := schedule.Request{Devices: file.Stages, MicroBatches: file.MicroBatches, Chunks: file.Chunks}
+	if err := checkMemory(names, 1, request, load, device.HostAvailable()); err != nil {
+		return nil, err
+	}
+	p := newProgress(c.messages)
+	defer p.erase()
+	for i, name := range names {
+		load.Proceed = p.working(c, name, i, len(names))
+		candidate, err := schedule.Try(name, file.MicroBatches, file.Chunks, file.Costs, load)
+		if err != nil {
+			return nil, err
+		}
+		candidates = append(candidates, candidate)
+	}
+	return candidates, nil
 }
 
 // read reads the file and decides the load.

@@ -40,7 +40,7 @@ func (p *progress) status(s api.JobStatus) error {
 		p.say(fmt.Sprintf("job %s %s: %s", s.ID, paint(string(s.State)), s.Reason))
 		fallthrough
 	case p.width > 0:
-		return p.bar(s, fraction(s))
+		return p.bar(func(width int) string { return progressText(s, width) }, fraction(s))
 	case !changed && time.Since(p.printed) < lineEvery:
 		return nil
 	}
@@ -53,15 +53,15 @@ func (p *progress) status(s api.JobStatus) error {
 	return err
 }
 
-// bar draws how far a job is, how much is done, and a bar of a sixth of the columns over what was drawn before.
-func (p *progress) bar(s api.JobStatus, done float64) error {
+// bar draws a text that says how far something is, how much is done, and a bar of a sixth of the columns over what was drawn before.
+func (p *progress) bar(text func(width int) string, done float64) error {
 	if width, ok := terminal(p.out); ok { // it may have been resized
 		p.width = width
 	}
 	const around = 9 // "  45% |...|"
 	length := max(2, min(30, p.width/6))
 	full := min(int(float64(length)*done), length)
-	_, err := fmt.Fprintf(p.out, "\r\x1b[K%s %3.0f%% |%-*s|", progressText(s, max(1, p.width-length-around)), 100*done, length, strings.Repeat("█", full))
+	_, err := fmt.Fprintf(p.out, "\r\x1b[K%s %3.0f%% |%-*s|", text(max(1, p.width-length-around)), 100*done, length, strings.Repeat("█", full))
 	return err
 }
 

@@ -25,7 +25,7 @@ func TestTheTimeLeftIsNeverCut(t *testing.T) {
 	}
 	for _, width := range []int{40, 60, 80, 120, 200} {
 		var out strings.Builder
-		if err := (&progress{out: &out, width: width}).bar(s, 0.5); err != nil {
+		if err := (&progress{out: &out, width: width}).bar(func(width int) string { return progressText(s, width) }, 0.5); err != nil {
 			t.Fatal(err)
 		}
 		line := strings.TrimPrefix(out.String(), "\r\x1b[K")

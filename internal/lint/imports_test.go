@@ -110,7 +110,7 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "internal/strictyaml", "job", "stage/device", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "tuner"},
+	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "tuner"},
 	"bench/...":      {"..."},
 }
 
