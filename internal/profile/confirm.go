@@ -62,7 +62,18 @@ func (s *Session) needless(repeat int, c *tuner.Candidate, all []tuner.Candidate
 	case repeat == 0:
 		return false
 	}
-	return outpaced(c, all, s.config.Outpaced) || unrivalled(c, all, s.config.Outpaced) || repeat >= repeats && decided(c, all)
+	by := s.config.Outpaced
+	return outpaced(c, all, by) || unrivalled(c, all, by) || by < 1 && alike(all) || repeat >= repeats && decided(c, all)
+}
+
+// alike reports whether all candidates are as fast as each other, as far as runs can tell, and none was disturbed: whichever wins, little is lost.
+func alike(all []tuner.Candidate) bool {
+	for i := range all {
+		if c := &all[i]; c.Measured != nil && (c.Measured.SamplesPerSecond < (1-noisy/2)*fastest(all) || disturbed(c)) {
+			return false
+		}
+	}
+	return true
 }
 
 // RunOnce runs a candidate one time and measures it.

@@ -148,8 +148,8 @@ func TestSmallMicroBatchesAreProfiledForMore(t *testing.T) {
 	}
 }
 
-// TestTheWinnerRunsOnceWhereAllOthersAreOutpaced: a second run of it would decide nothing.
-func TestTheWinnerRunsOnceWhereAllOthersAreOutpaced(t *testing.T) {
+// TestCandidatesRunOnceWhereASecondRunDecidesNothing: all others are outpaced, or all are alike.
+func TestCandidatesRunOnceWhereASecondRunDecidesNothing(t *testing.T) {
 	candidate := func(rate, predicted float64) tuner.Candidate {
 		m := &tuner.Measurement{}
 		m.SamplesPerSecond, m.BatchSeconds = rate, 1/rate
@@ -166,6 +166,8 @@ func TestTheWinnerRunsOnceWhereAllOthersAreOutpaced(t *testing.T) {
 	}{
 		{[]tuner.Candidate{candidate(100, 100), candidate(85, 85), failed}, true},
 		{[]tuner.Candidate{candidate(100, 100), candidate(95, 95)}, false},
+		{[]tuner.Candidate{candidate(98, 98), candidate(100, 100), failed}, true}, // little is lost, whichever wins
+		{[]tuner.Candidate{candidate(98, 130), candidate(100, 100)}, false},
 		{[]tuner.Candidate{candidate(100, 130), candidate(85, 85)}, false}, // it was disturbed
 		{[]tuner.Candidate{candidate(100, 100), candidate(70, 99)}, false}, // the other was
 	} {
