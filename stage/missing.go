@@ -2,7 +2,6 @@ package stage
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -84,5 +83,5 @@ func (c Config) firstMissing(p *program.Program) device.Op {
 }
 
 func (c Config) lacks(part string, op device.Op) error {
-	return &MissingError{Part: part, Operation: strings.TrimPrefix(fmt.Sprintf("%T", op), "*device."), Device: c.Device.Name()}
+	return &MissingError{Part: part, Operation: device.NameOf(op), Device: c.Device.Name()}
 }

@@ -33,21 +33,14 @@ type (
 	SwiGLUBackward struct{ DGate, DUp, DY, Gate, Up Mem }
 )
 
-// Check implements Op.
-func (o *Unary) Check() { o.check("Unary", o.Y, o.X) }
+func (o *Unary) check(c checks)          { c.unary(o.Function, &o.Y, &o.X) }
+func (o *UnaryBackward) check(c checks)  { c.unary(o.Function, &o.DX, &o.DY, &o.X) }
+func (o *SwiGLU) check(c checks)         { c.same(&o.Y, &o.Gate, &o.Up) }
+func (o *SwiGLUBackward) check(c checks) { c.same(&o.DGate, &o.DUp, &o.DY, &o.Gate, &o.Up) }
 
-// Check implements Op.
-func (o *UnaryBackward) Check() { o.check("UnaryBackward", o.DX, o.DY, o.X) }
-
-func (f Function) check(op string, operands ...Mem) {
+func (c checks) unary(f Function, operands ...*Mem) {
 	if f == Tanh || f == ReLU {
-		needF32(op, operands[0].n, operands...)
+		c.need(F32, operands[0].n, operands...)
 	}
-	needSame(op, operands...)
+	c.same(operands...)
 }
-
-// Check implements Op.
-func (o *SwiGLU) Check() { needSame("SwiGLU", o.Y, o.Gate, o.Up) }
-
-// Check implements Op.
-func (o *SwiGLUBackward) Check() { needSame("SwiGLUBackward", o.DGate, o.DUp, o.DY, o.Gate, o.Up) }

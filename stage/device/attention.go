@@ -1,7 +1,5 @@
 package device
 
-import "fmt"
-
 // AttentionShape gives the shape of self-attention: B samples of T positions, H heads of S elements for the queries. KV heads
 // hold keys and values, each for H/KV query heads (grouped-query attention: Ainslie et al. 2023).
 //
@@ -95,58 +93,35 @@ type (
 	}
 )
 
-// Check implements Op.
-func (o *Attention) Check() {
-	const op = "Attention"
-	o.check(op)
-	t := o.operands(op, o.Q, o.K, o.V)
-	need(op, "out", o.Out, t, o.B*o.T*o.H*o.S)
-	needOptional(op, "saved", o.Saved, o.AttentionShape.Saved())
+func (o *Attention) check(c checks) {
+	o.AttentionShape.check(c, &o.Q, &o.K, &o.V)
+	c.need(o.Q.typ, o.B*o.T*o.H*o.S, &o.Out)
+	c.optional(F32, o.AttentionShape.Saved(), &o.Saved)
 }
 
-// Check implements Op.
-func (o *AttentionBackward) Check() {
-	const op = "AttentionBackward"
-	o.check(op)
-	t := o.operands(op, o.Q, o.K, o.V)
-	needAtLeast(op, "dq", o.DQ, t, o.Queries())
-	needAtLeast(op, "dk", o.DK, t, o.Keys())
-	needAtLeast(op, "dv", o.DV, t, o.Keys())
-	need(op, "dout", o.DOut, t, o.B*o.T*o.H*o.S)
-	need(op, "out", o.Out, t, o.B*o.T*o.H*o.S)
-	need(op, "saved", o.Saved, F32, o.AttentionShape.Saved())
+func (o *AttentionBackward) check(c checks) {
+	o.AttentionShape.check(c, &o.Q, &o.K, &o.V)
+	c.atLeast(o.Q.typ, o.Queries(), &o.DQ)
+	c.atLeast(o.Q.typ, o.Keys(), &o.DK, &o.DV)
+	c.need(o.Q.typ, o.B*o.T*o.H*o.S, &o.DOut, &o.Out)
+	c.need(F32, o.AttentionShape.Saved(), &o.Saved)
 }
 
-// operands checks q, k, v and the mask, and returns the type of all tensors.
-func (a AttentionShape) operands(op string, q, k, v Mem) Type {
-	t := q.typ
-	needAtLeast(op, "q", q, floating(op, "q", t), a.Queries())
-	needAtLeast(op, "k", k, t, a.Keys())
-	needAtLeast(op, "v", v, t, a.Keys())
-	if !a.Mask.Absent() {
-		need(op, "mask", a.Mask, I32, a.B*a.T)
+// check checks the shape, q, k, v and the mask.
+func (a *AttentionShape) check(c checks, q, k, v *Mem) {
+	c.positive(&a.B, &a.T, &a.H, &a.S)
+	full := a.WithDefaults()
+	switch {
+	case full.KV < 1 || a.H%full.KV != 0:
+		c.fail("%d query heads over %d heads of keys, expected a multiple", a.H, full.KV)
+	case !(a.Dropout.Rate >= 0 && a.Dropout.Rate < 1) || a.Dropout.First < 0:
+		c.fail("a dropout rate of %v from number %d, expected 0 <= rate < 1, from at least 0", a.Dropout.Rate, a.Dropout.First)
+	case a.Window < 0 || a.Window > 0 && a.Bidirectional:
+		c.fail("a window of %d positions, bidirectional %t; expected 0, or more where a position sees only those before it", a.Window, a.Bidirectional)
+	case full.QStride < a.H*a.S || full.KVStride < full.KV*a.S:
+		c.fail("strides %d and %d, expected at least %d and %d", full.QStride, full.KVStride, a.H*a.S, full.KV*a.S)
 	}
-	return t
-}
-
-// check panics unless the shape of a is positive in every dimension and its strides hold the heads.
-func (a AttentionShape) check(op string) {
-	a = a.WithDefaults()
-	if a.B < 1 || a.T < 1 || a.H < 1 || a.S < 1 || a.KV < 1 {
-		panic(fmt.Sprintf("device: %s: shape B=%d T=%d H=%d KV=%d S=%d, expected all positive", op, a.B, a.T, a.H, a.KV, a.S))
-	}
-	if a.H%a.KV != 0 {
-		panic(fmt.Sprintf("device: %s: %d query heads over %d heads of keys, expected a multiple", op, a.H, a.KV))
-	}
-	if !(a.Dropout.Rate >= 0 && a.Dropout.Rate < 1) || a.Dropout.First < 0 {
-		panic(fmt.Sprintf("device: %s: a dropout rate of %v from number %d, expected 0 <= rate < 1, from at least 0", op, a.Dropout.Rate,
-			a.Dropout.First))
-	}
-	if a.Window < 0 || a.Window > 0 && a.Bidirectional {
-		panic(fmt.Sprintf("device: %s: a window of %d positions, bidirectional %t; expected 0, or more where a position sees only those before it",
-			op, a.Window, a.Bidirectional))
-	}
-	if a.QStride < a.H*a.S || a.KVStride < a.KV*a.S {
-		panic(fmt.Sprintf("device: %s: strides %d and %d, expected at least %d and %d", op, a.QStride, a.KVStride, a.H*a.S, a.KV*a.S))
-	}
+	c.atLeast(c.floatingType(q), full.Queries(), q)
+	c.atLeast(q.typ, full.Keys(), k, v)
+	c.optional(I32, a.B*a.T, &a.Mask)
 }

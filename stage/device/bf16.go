@@ -1,9 +1,6 @@
 package device
 
-import (
-	"math"
-	"unsafe"
-)
+import "math"
 
 // A BF16 element is the upper half of a float32: its sign, its exponent and 7 bits of its fraction.
 
@@ -18,11 +15,3 @@ func RoundBF16(v float32) uint16 {
 
 // WidenBF16 is the value of a BF16 element.
 func WidenBF16(v uint16) float32 { return math.Float32frombits(uint32(v) << 16) }
-
-// BF16 views the elements as host memory, as F32 does.
-func (m Mem) BF16() []uint16 {
-	if m.typ != BF16 {
-		panic("device: BF16 view of " + m.typ.String())
-	}
-	return unsafe.Slice((*uint16)(m.Pointer()), m.n)
-}

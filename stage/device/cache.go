@@ -1,7 +1,5 @@
 package device
 
-import "fmt"
-
 // CacheShape says where T new positions of B samples lie in what attention keeps of all positions: KV heads of S elements each, up to Capacity
 // positions, as (B,KV,Capacity,S), so that a query reads the keys of a head from end to end.
 type CacheShape struct {
@@ -49,35 +47,29 @@ func (o *CachedAttention) bytes() int {
 	return 2 * o.B * o.KV * keys * o.S * o.K.typ.Bytes()
 }
 
-func (c CacheShape) check(op string) {
-	if c.B < 1 || c.T < 1 || c.KV < 1 || c.S < 1 || c.Past < 0 || c.Past+c.T > c.Capacity {
-		panic(fmt.Sprintf("device: %s: %d positions after %d in a cache of %d, B=%d KV=%d S=%d, expected positive numbers that fit", op, c.T, c.Past,
-			c.Capacity, c.B, c.KV, c.S))
+func (s *CacheShape) check(c checks) {
+	if c.positive(&s.B, &s.T, &s.KV, &s.S); s.Past < 0 || s.Past+s.T > s.Capacity {
+		c.fail("%d positions after %d in a cache of %d, expected numbers that fit", s.T, s.Past, s.Capacity)
 	}
 }
 
-// Check implements Op.
-func (o *CacheAppend) Check() {
-	const op = "CacheAppend"
-	o.check(op)
+func (o *CacheAppend) check(c checks) {
+	o.CacheShape.check(c)
 	width := o.KV * o.S
 	if o.Stride < width {
-		panic(fmt.Sprintf("device: %s: rows %d elements apart, expected at least %d", op, o.Stride, width))
+		c.fail("rows %d elements apart, expected at least %d", o.Stride, width)
 	}
-	needFloating(op, "cache", o.Cache, o.Len())
-	needAtLeast(op, "x", o.X, o.Cache.typ, span(o.B*o.T, width, o.Stride))
+	c.floating(o.Len(), &o.Cache)
+	c.atLeast(o.Cache.typ, span(o.B*o.T, width, o.Stride), &o.X)
 }
 
-// Check implements Op.
-func (o *CachedAttention) Check() {
-	const op = "CachedAttention"
-	o.check(op)
+func (o *CachedAttention) check(c checks) {
+	o.CacheShape.check(c)
 	if o.H < 1 || o.H%o.KV != 0 || o.QStride < o.H*o.S || o.Window < 0 {
-		panic(fmt.Sprintf("device: %s: H=%d KV=%d, rows %d elements apart, a window of %d; expected a multiple of KV, rows of H*S, and at least 0", op,
-			o.H, o.KV, o.QStride, o.Window))
+		c.fail("H=%d KV=%d, rows %d elements apart, a window of %d; expected a multiple of KV, rows of H*S, and at least 0", o.H, o.KV, o.QStride, o.Window)
 	}
-	needFloating(op, "k", o.K, o.Len())
-	need(op, "v", o.V, o.K.typ, o.Len())
-	needAtLeast(op, "q", o.Q, o.K.typ, span(o.B*o.T, o.H*o.S, o.QStride))
-	need(op, "out", o.Out, o.K.typ, o.B*o.T*o.H*o.S)
+	c.floating(o.Len(), &o.K)
+	c.need(o.K.typ, o.Len(), &o.V)
+	c.atLeast(o.K.typ, span(o.B*o.T, o.H*o.S, o.QStride), &o.Q)
+	c.need(o.K.typ, o.B*o.T*o.H*o.S, &o.Out)
 }

@@ -3,98 +3,131 @@ package device
 import (
 	"fmt"
 	"math"
+	"reflect"
+	"strings"
+	"unsafe"
 )
 
-// need panics unless m holds exactly n elements of type t. op and operand name what was called, for the message.
-func need(op, operand string, m Mem, t Type, n int) {
-	if m.n != n || m.typ != t || m.base == nil {
-		badOperand(op, operand, m, t, n, "")
+// Check panics unless the operands of op fit: shapes that disagree are a broken invariant of the caller. It looks at no element.
+func Check(op Op) { op.check(checks{op}) }
+
+// NameOf is the name of an operation: "MatMul".
+func NameOf(op Op) string { return reflect.TypeOf(op).Elem().Name() }
+
+// checks checks the fields of an operation, which are given by their addresses, so that messages can name them.
+type checks struct{ op Op }
+
+func (c checks) fail(format string, a ...any) {
+	panic(fmt.Sprintf("device: %s: %s", NameOf(c.op), fmt.Sprintf(format, a...)))
+}
+
+// name is what the operation calls an operand, in lower case.
+func (c checks) name(operand *Mem) string { return strings.ToLower(c.field(unsafe.Pointer(operand))) }
+
+func (c checks) field(at unsafe.Pointer) string {
+	v := reflect.ValueOf(c.op)
+	return fieldAt(v.Type().Elem(), uintptr(at)-v.Pointer())
+}
+
+// fieldAt is the name of the field of a struct, or of a struct within, that begins at an offset.
+func fieldAt(t reflect.Type, offset uintptr) string {
+	for f := range t.Fields() {
+		switch inner := offset - f.Offset; {
+		case inner >= f.Type.Size():
+		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[Mem]():
+			return fieldAt(f.Type, inner)
+		default:
+			return f.Name
+		}
 	}
+	return "an operand"
 }
 
-// needAtLeast is need for an operand that may be longer than what the operation touches.
-func needAtLeast(op, operand string, m Mem, t Type, n int) {
-	if m.n < n || m.typ != t || m.base == nil {
-		badOperand(op, operand, m, t, n, "at least ")
-	}
-}
-
-// needOptional is need for an F32 operand that may be absent.
-func needOptional(op, operand string, m Mem, n int) {
-	needOptionalType(op, operand, m, F32, n)
-}
-
-// needOptionalType is need for an operand that may be absent.
-func needOptionalType(op, operand string, m Mem, t Type, n int) {
-	if !m.Absent() {
-		need(op, operand, m, t, n)
-	}
-}
-
-// needFloating is need for an operand that may be F32 or BF16.
-func needFloating(op, operand string, m Mem, n int) {
-	need(op, operand, m, floating(op, operand, m.typ), n)
-}
-
-// needF32 is need for operands of one length.
-func needF32(op string, n int, operands ...Mem) {
+// need panics unless each operand holds exactly n elements of type t.
+func (c checks) need(t Type, n int, operands ...*Mem) {
 	for _, m := range operands {
-		need(op, "operand", m, F32, n)
+		if m.n != n || m.typ != t || m.base == nil {
+			c.bad(m, t, n, "")
+		}
 	}
 }
 
-// needSame panics unless all operands are of one type, F32 or BF16, and of one length.
-func needSame(op string, operands ...Mem) {
-	first := operands[0]
-	needFloating(op, "operand", first, first.n)
-	for _, m := range operands[1:] {
-		need(op, "operand", m, first.typ, first.n)
+// atLeast is need for operands that may be longer than what the operation touches.
+func (c checks) atLeast(t Type, n int, operands ...*Mem) {
+	for _, m := range operands {
+		if m.n < n || m.typ != t || m.base == nil {
+			c.bad(m, t, n, "at least ")
+		}
 	}
 }
 
-func needPositive(op string, first, second, third int) {
-	if first < 1 || second < 1 || third < 1 {
-		panic(fmt.Sprintf("device: %s: dimensions %d, %d and %d, expected all positive", op, first, second, third))
+// optional is need for operands that may be absent.
+func (c checks) optional(t Type, n int, operands ...*Mem) {
+	for _, m := range operands {
+		if !m.Absent() {
+			c.need(t, n, m)
+		}
 	}
 }
 
-func badOperand(op, operand string, m Mem, t Type, n int, bound string) {
+// floating is need for operands each of which may be F32 or BF16.
+func (c checks) floating(n int, operands ...*Mem) {
+	for _, m := range operands {
+		c.need(c.floatingType(m), n, m)
+	}
+}
+
+// same is need for operands that are all of the type, F32 or BF16, and of the length of the first.
+func (c checks) same(operands ...*Mem) {
+	c.need(c.floatingType(operands[0]), operands[0].n, operands...)
+}
+
+// floatingType is the type of an operand that may be F32 or BF16.
+func (c checks) floatingType(m *Mem) Type {
+	if m.typ != F32 && m.typ != BF16 {
+		c.fail("%s is %v, expected f32 or bf16", c.name(m), m.typ)
+	}
+	return m.typ
+}
+
+func (c checks) positive(numbers ...*int) {
+	for _, n := range numbers {
+		if *n < 1 {
+			c.fail("%s is %d, expected at least 1", c.field(unsafe.Pointer(n)), *n)
+		}
+	}
+}
+
+func (c checks) bad(m *Mem, t Type, n int, bound string) {
 	if m.base == nil {
-		panic(fmt.Sprintf("device: %s: %s is absent, expected %s%d %v", op, operand, bound, n, t))
+		c.fail("%s is absent, expected %s%d %v", c.name(m), bound, n, t)
 	}
-	panic(fmt.Sprintf("device: %s: %s has %d %v, expected %s%d %v", op, operand, m.n, m.typ, bound, n, t))
-}
-
-// floating is t, unless operand is of a type that the operation does not compute with.
-func floating(op, operand string, t Type) Type {
-	if t != F32 && t != BF16 {
-		panic(fmt.Sprintf("device: %s: %s is %v, expected f32 or bf16", op, operand, t))
-	}
-	return t
+	c.fail("%s has %d %v, expected %s%d %v", c.name(m), m.n, m.typ, bound, n, t)
 }
 
 // CheckIDs panics where an id or a target of op lies outside of its table: it would read or write beyond it. Devices whose memory is the
 // host's call it before they run an operation.
 func CheckIDs(op Op) {
+	c := checks{op}
 	switch o := op.(type) {
 	case *Embed:
-		checkIDs("Embed", "ids", o.IDs.I32(), 0, o.Tokens.n/o.Width())
+		c.ids(&o.IDs, 0, o.Tokens.n/o.Width())
 	case *EmbedBackward:
-		checkIDs("EmbedBackward", "ids", o.IDs.I32(), 0, o.DTokens.n/o.Width())
+		c.ids(&o.IDs, 0, o.DTokens.n/o.Width())
 	case *CrossEntropy:
 		_, vocabulary := o.Size()
-		checkIDs("CrossEntropy", "targets", o.Targets.I32(), -1, vocabulary)
+		c.ids(&o.Targets, -1, vocabulary)
 	case *Dropout:
 		if !o.IDs.Absent() {
-			checkIDs("Dropout", "ids", o.IDs.I32(), 0, math.MaxInt32)
+			c.ids(&o.IDs, 0, math.MaxInt32)
 		}
 	}
 }
 
-func checkIDs(op, operand string, ids []int32, low, count int) {
-	for i, id := range ids {
+func (c checks) ids(operand *Mem, low, count int) {
+	for i, id := range operand.I32() {
 		if int(id) < low || int(id) >= count {
-			panic(fmt.Sprintf("device: %s: %s[%d] is %d, expected %d to %d", op, operand, i, id, low, count-1))
+			c.fail("%s[%d] is %d, expected %d to %d", c.name(operand), i, id, low, count-1)
 		}
 	}
 }

@@ -6,7 +6,10 @@
 // C columns. All matrices are row-major and contiguous.
 package device
 
-import "unsafe"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // Type is the element type of a Mem.
 type Type uint8
@@ -120,27 +123,22 @@ func (m Mem) As(t Type, n int) Mem {
 }
 
 // F32 views the elements as host memory. Only for devices whose memory is the host's (Device.Host() is true).
-func (m Mem) F32() []float32 {
-	if m.typ != F32 {
-		panic("device: F32 view of " + m.typ.String())
-	}
-	return unsafe.Slice((*float32)(m.Pointer()), m.n)
-}
+func (m Mem) F32() []float32 { return view[float32](m, F32) }
 
 // I32 views the elements as host memory, as F32 does.
-func (m Mem) I32() []int32 {
-	if m.typ != I32 {
-		panic("device: I32 view of " + m.typ.String())
-	}
-	return unsafe.Slice((*int32)(m.Pointer()), m.n)
-}
+func (m Mem) I32() []int32 { return view[int32](m, I32) }
 
 // F64 views the elements as host memory, as F32 does.
-func (m Mem) F64() []float64 {
-	if m.typ != F64 {
-		panic("device: F64 view of " + m.typ.String())
+func (m Mem) F64() []float64 { return view[float64](m, F64) }
+
+// BF16 views the elements as host memory, as F32 does.
+func (m Mem) BF16() []uint16 { return view[uint16](m, BF16) }
+
+func view[E any](m Mem, t Type) []E {
+	if m.typ != t {
+		panic(fmt.Sprintf("device: %v view of %v", t, m.typ))
 	}
-	return unsafe.Slice((*float64)(m.Pointer()), m.n)
+	return unsafe.Slice((*E)(m.Pointer()), m.n)
 }
 
 // Threaded is implemented by devices that care which OS thread calls them. The executor calls Attach once, from the

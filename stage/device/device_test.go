@@ -78,12 +78,29 @@ func TestSliceCountsInElementsAndRefusesMore(t *testing.T) {
 	}
 }
 
-func TestNeedNamesOperationOperandFoundAndExpected(t *testing.T) {
-	defer func() {
-		want := "device: LayerNorm: mean has 4 f32, expected 3 f32"
-		if got := recover(); got != want {
-			t.Errorf("panic is %q, want %q", got, want)
-		}
-	}()
-	need("LayerNorm", "mean", NewMem(unsafe.Pointer(unsafe.SliceData(make([]float32, 4))), 4, F32), F32, 3)
+func TestChecksNameOperationOperandFoundAndExpected(t *testing.T) {
+	floats := func(n int) Mem { return NewMem(unsafe.Pointer(unsafe.SliceData(make([]float32, n))), n, F32) }
+	norm := Norm{Y: floats(6), X: floats(6), Mean: floats(4), Bias: floats(2), Rstd: floats(3), Weight: floats(2)}
+	attention := Attention{AttentionShape: AttentionShape{B: 1, T: 1, H: 0, S: 1}}
+	masked := Attention{
+		Out: floats(1), Q: floats(1), K: floats(1), V: floats(1), AttentionShape: AttentionShape{B: 1, T: 1, H: 1, S: 1, Mask: floats(1)},
+	}
+	for _, c := range []struct {
+		op   Op
+		want string
+	}{
+		{&norm, "device: Norm: mean has 4 f32, expected 3 f32"},
+		{&Mul{X: floats(3)}, "device: Mul: y is absent, expected 0 f32"},
+		{&attention, "device: Attention: H is 0, expected at least 1"},
+		{&masked, "device: Attention: mask has 1 f32, expected 1 i32"},
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != c.want {
+					t.Errorf("panic is %q, want %q", got, c.want)
+				}
+			}()
+			Check(c.op)
+		}()
+	}
 }

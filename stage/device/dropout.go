@@ -1,9 +1,6 @@
 package device
 
-import (
-	"fmt"
-	"math/bits"
-)
+import "math/bits"
 
 // DropoutMask says which elements of a matrix (R,C) are dropped. Element (r,c) draws number First + (r/Share) C + c of the
 // sequence that Key begins, so that a mask is never stored: the backward draws it again.
@@ -32,23 +29,20 @@ type Dropout struct {
 	DropoutMask
 }
 
-// Check implements Op.
-func (o *Dropout) Check() {
-	const op = "Dropout"
+func (o *Dropout) check(c checks) {
 	n := o.Rows * o.Columns
 	if !(o.Rate >= 0 && o.Rate < 1) {
-		panic(fmt.Sprintf("device: %s: a rate of %v, expected 0 <= rate < 1", op, o.Rate))
+		c.fail("a rate of %v, expected 0 <= rate < 1", o.Rate)
 	}
-	if o.IDs.Absent() && (o.Share < 1 || o.Rows%o.Share != 0 || o.First < 0) || o.Rows < 1 || o.Columns < 1 {
-		panic(fmt.Sprintf("device: %s: R=%d C=%d Share=%d First=%d, expected positive numbers, R a multiple of Share, First at least 0",
-			op, o.Rows, o.Columns, o.Share, o.First))
-	}
+	c.positive(&o.Rows, &o.Columns)
 	if !o.IDs.Absent() {
-		need(op, "x", o.X, F32, n)
-		need(op, "ids", o.IDs, I32, o.Rows)
+		c.need(F32, n, &o.X)
+		c.need(I32, o.Rows, &o.IDs)
+	} else if o.Share < 1 || o.Rows%o.Share != 0 || o.First < 0 {
+		c.fail("Rows=%d Share=%d First=%d, expected a multiple of Share, First at least 0", o.Rows, o.Share, o.First)
 	}
-	needFloating(op, "x", o.X, n)
-	need(op, "y", o.Y, o.X.typ, n)
+	c.floating(n, &o.X)
+	c.need(o.X.typ, n, &o.Y)
 }
 
 // Derived are the numbers that every device uses: a draw below threshold drops its element; the others are scaled.

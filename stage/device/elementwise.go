@@ -32,36 +32,16 @@ type (
 	Add struct{ Out, A, B Mem }
 )
 
-// Check implements Op.
-func (o *Zero) Check() {}
+func (o *Zero) check(checks)    {}
+func (o *Scale) check(c checks) { c.need(F32, o.X.n, &o.X) }
+func (o *Axpy) check(c checks)  { c.need(F32, o.Y.n, &o.Y, &o.X) }
+func (o *Lerp) check(c checks)  { c.need(F32, o.Y.n, &o.Y, &o.X) }
+func (o *Mul) check(c checks)   { c.need(F32, o.Y.n, &o.Y, &o.X) }
+func (o *Add) check(c checks)   { c.floating(o.Out.n, &o.Out, &o.A, &o.B) }
 
-// Check implements Op.
-func (o *Copy) Check() {
-	const op = "Copy"
-	if o.X.typ == o.Y.typ {
-		need(op, "x", o.X, o.Y.typ, o.Y.n)
-		return
+func (o *Copy) check(c checks) {
+	if o.X.typ != o.Y.typ {
+		c.floating(o.Y.n, &o.Y, &o.X)
 	}
-	needFloating(op, "y", o.Y, o.X.n)
-	needFloating(op, "x", o.X, o.Y.n)
-}
-
-// Check implements Op.
-func (o *Scale) Check() { needF32("Scale", o.X.n, o.X) }
-
-// Check implements Op.
-func (o *Axpy) Check() { needF32("Axpy", o.Y.n, o.Y, o.X) }
-
-// Check implements Op.
-func (o *Lerp) Check() { needF32("Lerp", o.Y.n, o.Y, o.X) }
-
-// Check implements Op.
-func (o *Mul) Check() { needF32("Mul", o.Y.n, o.Y, o.X) }
-
-// Check implements Op.
-func (o *Add) Check() {
-	const op = "Add"
-	needFloating(op, "out", o.Out, o.Out.n)
-	needFloating(op, "a", o.A, o.Out.n)
-	needFloating(op, "b", o.B, o.Out.n)
+	c.need(o.X.typ, o.Y.n, &o.X)
 }

@@ -1,7 +1,5 @@
 package device
 
-import "fmt"
-
 type (
 	// Embed sets, or with Add adds to, Out (B,T,D) = Tokens[IDs (B,T)] (V,D) + Positions[Past+t] (>=Past+T,D). Positions may be absent, and then
 	// T and Past, which Args.Past gives, have no meaning. D is the quotient of the lengths of Out and IDs.
@@ -24,27 +22,23 @@ func (o *Embed) Width() int { return o.Out.n / max(o.IDs.n, 1) }
 // Width is D.
 func (o *EmbedBackward) Width() int { return o.DOut.n / max(o.IDs.n, 1) }
 
-// Check implements Op.
-func (o *Embed) Check() {
-	needRows("Embed", o.Out, o.Tokens, o.Positions, o.IDs, o.Past+o.T, o.Width())
-	if o.Add && !o.Positions.Absent() {
-		panic("device: Embed: Positions with Add; add the positions in the operation that sets Out")
+func (o *Embed) check(c checks) {
+	if c.rows(&o.Out, &o.Tokens, &o.Positions, &o.IDs, o.Past+o.T, o.Width()); o.Add && !o.Positions.Absent() {
+		c.fail("Positions with Add; add the positions in the operation that sets Out")
 	}
 }
 
-// Check implements Op.
-func (o *EmbedBackward) Check() {
-	needRows("EmbedBackward", o.DOut, o.DTokens, o.DPositions, o.IDs, o.T, o.Width())
+func (o *EmbedBackward) check(c checks) {
+	c.rows(&o.DOut, &o.DTokens, &o.DPositions, &o.IDs, o.T, o.Width())
 }
 
-func needRows(op string, out, tokens, positions, ids Mem, t, width int) {
+func (c checks) rows(out, tokens, positions, ids *Mem, t, width int) {
 	if width < 1 || tokens.n%width != 0 {
-		panic(fmt.Sprintf("device: %s: tokens has %d f32, expected a multiple of the width %d", op, tokens.n, width))
+		c.fail("%s has %d f32, expected a multiple of the width %d", c.name(tokens), tokens.n, width)
 	}
-	need(op, "ids", ids, I32, ids.n)
-	need(op, "out", out, F32, ids.n*width)
-	needAtLeast(op, "tokens", tokens, F32, width)
-	if !positions.Absent() {
-		needAtLeast(op, "positions", positions, F32, t*width)
+	c.need(I32, ids.n, ids)
+	c.need(F32, ids.n*width, out)
+	if c.atLeast(F32, width, tokens); !positions.Absent() {
+		c.atLeast(F32, t*width, positions)
 	}
 }

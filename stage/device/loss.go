@@ -15,12 +15,10 @@ func (o *CrossEntropy) Size() (rows, vocabulary int) {
 	return o.Losses.n, o.Logits.n / max(o.Losses.n, 1)
 }
 
-// Check implements Op.
-func (o *CrossEntropy) Check() {
-	const op = "CrossEntropy"
+func (o *CrossEntropy) check(c checks) {
 	rows, vocabulary := o.Size()
-	need(op, "losses", o.Losses, F32, rows)
-	need(op, "logits", o.Logits, F32, rows*vocabulary)
-	needOptional(op, "dlogits", o.DLogits, rows*vocabulary)
-	need(op, "targets", o.Targets, I32, rows)
+	c.need(F32, rows, &o.Losses)
+	c.need(F32, rows*vocabulary, &o.Logits)
+	c.optional(F32, rows*vocabulary, &o.DLogits)
+	c.need(I32, rows, &o.Targets)
 }

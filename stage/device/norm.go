@@ -26,45 +26,38 @@ func (o *NormBackward) Size() (rows, columns int) { return o.Rstd.n, o.Weight.n 
 // Size is R and C.
 func (o *NormBackwardWeight) Size() (rows, columns int) { return o.Rstd.n, o.DWeight.n }
 
-// Check implements Op.
-func (o *Norm) Check() {
-	const op = "Norm"
+func (o *Norm) check(c checks) {
 	rows, columns := o.Size()
-	needFloating(op, "y", o.Y, rows*columns)
-	need(op, "x", o.X, F32, rows*columns)
-	need(op, "rstd", o.Rstd, F32, rows)
-	need(op, "weight", o.Weight, F32, columns)
-	if o.Mean.Absent() && o.Bias.Absent() {
-		return
-	}
-	need(op, "mean", o.Mean, F32, rows)
-	need(op, "bias", o.Bias, F32, columns)
+	c.floating(rows*columns, &o.Y)
+	c.need(F32, rows*columns, &o.X)
+	c.need(F32, rows, &o.Rstd)
+	c.need(F32, columns, &o.Weight)
+	c.mean(&o.Mean, &o.Bias, rows, columns)
 }
 
-// Check implements Op.
-func (o *NormBackward) Check() {
-	const op = "NormBackward"
+func (o *NormBackward) check(c checks) {
 	rows, columns := o.Size()
-	need(op, "dx", o.DX, F32, rows*columns)
-	needFloating(op, "dy", o.DY, rows*columns)
-	need(op, "x", o.X, F32, rows*columns)
-	needOptional(op, "mean", o.Mean, rows)
-	need(op, "rstd", o.Rstd, F32, rows)
-	need(op, "weight", o.Weight, F32, columns)
-	needOptional(op, "plus", o.Plus, rows*columns)
+	c.floating(rows*columns, &o.DY)
+	c.need(F32, rows*columns, &o.DX, &o.X)
+	c.optional(F32, rows, &o.Mean)
+	c.need(F32, rows, &o.Rstd)
+	c.need(F32, columns, &o.Weight)
+	c.optional(F32, rows*columns, &o.Plus)
 }
 
-// Check implements Op.
-func (o *NormBackwardWeight) Check() {
-	const op = "NormBackwardWeight"
+func (o *NormBackwardWeight) check(c checks) {
 	rows, columns := o.Size()
-	need(op, "dweight", o.DWeight, F32, columns)
-	needFloating(op, "dy", o.DY, rows*columns)
-	need(op, "x", o.X, F32, rows*columns)
-	need(op, "rstd", o.Rstd, F32, rows)
-	if o.Mean.Absent() && o.DBias.Absent() {
-		return
+	c.floating(rows*columns, &o.DY)
+	c.need(F32, rows*columns, &o.X)
+	c.need(F32, rows, &o.Rstd)
+	c.need(F32, columns, &o.DWeight)
+	c.mean(&o.Mean, &o.DBias, rows, columns)
+}
+
+// mean checks a mean and a bias: both are there, or neither.
+func (c checks) mean(mean, bias *Mem, rows, columns int) {
+	if !mean.Absent() || !bias.Absent() {
+		c.need(F32, rows, mean)
+		c.need(F32, columns, bias)
 	}
-	need(op, "mean", o.Mean, F32, rows)
-	need(op, "dbias", o.DBias, F32, columns)
 }

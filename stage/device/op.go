@@ -12,8 +12,7 @@ import (
 // Tolerances against package ref, relative to the largest magnitude of the result unless stated: element-wise and copies exact
 // unless stated; reductions 1e-5; products and attention 1e-5 times sqrt(K).
 type Op interface {
-	// Check panics unless the operands fit: shapes that disagree are a broken invariant of the caller. It looks at no element.
-	Check()
+	check(c checks) // see Check
 }
 
 // offsets are where the operands lie in the struct of each kind of operation.

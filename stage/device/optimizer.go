@@ -97,36 +97,31 @@ type (
 	}
 )
 
-// Check implements Op.
-func (o *SquaredNorm) Check() {
-	need("SquaredNorm", "sum", o.Sum, F64, 1)
-	need("SquaredNorm", "x", o.X, F32, o.X.n)
+func (o *SquaredNorm) check(c checks) {
+	c.need(F64, 1, &o.Sum)
+	c.need(F32, o.X.n, &o.X)
 }
 
-// checkStep checks the operands that any step may have beside its parameters.
-func checkStep(op string, parameters int, delta, copy16, sum Mem) {
-	needOptional(op, "delta", delta, parameters)
-	needOptionalType(op, "copy16", copy16, BF16, parameters)
-	needOptionalType(op, "sum", sum, F64, 1)
+func (o *AdamStep) check(c checks) {
+	c.need(F32, o.P.n, &o.P, &o.G, &o.M, &o.V)
+	c.step(o.P.n, &o.Delta, &o.Copy16, &o.Sum)
 }
 
-// Check implements Op.
-func (o *AdamStep) Check() {
-	needF32("AdamStep", o.P.n, o.P, o.G, o.M, o.V)
-	checkStep("AdamStep", o.P.n, o.Delta, o.Copy16, o.Sum)
-}
-
-// Check implements Op.
-func (o *SGDStep) Check() {
-	needF32("SGDStep", o.P.n, o.P, o.G)
-	if o.Momentum != 0 {
-		needF32("SGDStep", o.P.n, o.M)
+func (o *SGDStep) check(c checks) {
+	if c.need(F32, o.P.n, &o.P, &o.G); o.Momentum != 0 {
+		c.need(F32, o.P.n, &o.M)
 	}
-	checkStep("SGDStep", o.P.n, o.Delta, o.Copy16, o.Sum)
+	c.step(o.P.n, &o.Delta, &o.Copy16, &o.Sum)
 }
 
-// Check implements Op.
-func (o *ASGDStep) Check() {
-	needF32("ASGDStep", o.P.n, o.P, o.G, o.S)
-	checkStep("ASGDStep", o.P.n, o.Delta, Mem{}, o.Sum)
+func (o *ASGDStep) check(c checks) {
+	c.need(F32, o.P.n, &o.P, &o.G, &o.S)
+	c.step(o.P.n, &o.Delta, &Mem{}, &o.Sum)
+}
+
+// step checks the operands that any step may have beside its parameters.
+func (c checks) step(parameters int, delta, copy16, sum *Mem) {
+	c.optional(F32, parameters, delta)
+	c.optional(BF16, parameters, copy16)
+	c.optional(F64, 1, sum)
 }

@@ -1,7 +1,5 @@
 package device
 
-import "fmt"
-
 // Product describes C (M,N) = [C +] op(A) (M,K) op(B) (K,N) [+ Bias (N)].
 type Product struct {
 	M, N, K    int
@@ -23,30 +21,23 @@ type (
 	SumRows struct{ Sum, X Mem }
 )
 
-// Check implements Op.
-func (o *MatMul) Check() {
-	const op = "MatMul"
-	if o.M < 1 || o.N < 1 || o.K < 1 {
-		panic(fmt.Sprintf("device: %s: dimensions M=%d N=%d K=%d, expected all positive", op, o.M, o.N, o.K))
-	}
-	needFloating(op, "c", o.C, o.M*o.N)
-	needFloating(op, "a", o.A, o.M*o.K)
-	needFloating(op, "b", o.B, o.K*o.N)
-	if o.Accumulate {
-		need(op, "c", o.C, F32, o.M*o.N)
-	}
-	needOptional(op, "bias", o.Bias, o.N)
-	if o.Accumulate && !o.Bias.Absent() {
-		panic("device: MatMul: Bias with Accumulate; add the bias in the product that overwrites C")
-	}
-}
-
 // Rows is R.
 func (o *SumRows) Rows() int { return o.X.n / max(o.Sum.n, 1) }
 
-// Check implements Op.
-func (o *SumRows) Check() {
-	const op = "SumRows"
-	needF32(op, o.Sum.n, o.Sum)
-	needFloating(op, "x", o.X, o.Rows()*o.Sum.n)
+func (o *MatMul) check(c checks) {
+	c.positive(&o.M, &o.N, &o.K)
+	c.floating(o.M*o.N, &o.C)
+	c.floating(o.M*o.K, &o.A)
+	c.floating(o.K*o.N, &o.B)
+	c.optional(F32, o.N, &o.Bias)
+	if o.Accumulate {
+		if c.need(F32, o.M*o.N, &o.C); !o.Bias.Absent() {
+			c.fail("Bias with Accumulate; add the bias in the product that overwrites C")
+		}
+	}
+}
+
+func (o *SumRows) check(c checks) {
+	c.need(F32, o.Sum.n, &o.Sum)
+	c.floating(o.Rows()*o.Sum.n, &o.X)
 }

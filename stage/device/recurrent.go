@@ -1,9 +1,5 @@
 package device
 
-import (
-	"fmt"
-)
-
 // LSTMShape gives the shape of one direction of one LSTM layer over B samples of T positions, with H cells.
 type LSTMShape struct {
 	B, T, H int
@@ -83,14 +79,11 @@ type (
 // rows is B*T.
 func (l LSTMShape) rows() int { return l.B * l.T }
 
-func (l LSTMShape) check(op string) {
-	if l.B < 1 || l.T < 1 || l.H < 1 || l.OutStride < l.H {
-		panic(fmt.Sprintf("device: %s: B=%d T=%d H=%d OutStride=%d, expected positive numbers and rows of at least H", op, l.B, l.T,
-			l.H, l.OutStride))
+func (l *LSTMShape) check(c checks) {
+	if c.positive(&l.B, &l.T, &l.H); l.OutStride < l.H {
+		c.fail("rows %d elements apart, expected at least H, %d", l.OutStride, l.H)
 	}
-	if !l.Mask.Absent() {
-		need(op, "mask", l.Mask, I32, l.rows())
-	}
+	c.optional(I32, l.rows(), &l.Mask)
 }
 
 // span is the least length of a matrix with rows of `columns` elements, stride apart.
@@ -99,41 +92,23 @@ func span(rows, columns, stride int) int { return (rows-1)*stride + columns }
 // flops is a product with the recurrent weights at every position.
 func (l LSTMShape) flops() float64 { return 8 * float64(l.B*l.T) * float64(l.H) * float64(l.H) }
 
-// Check implements Op.
-func (o *LSTM) Check() {
-	const op = "LSTM"
-	o.check(op)
-	needAtLeast(op, "out", o.Out, F32, span(o.rows(), o.H, o.OutStride))
-	need(op, "gates", o.Gates, F32, o.rows()*4*o.H)
-	need(op, "cells", o.Cells, F32, o.rows()*o.H)
-	needFloating(op, "weight", o.Weight, 4*o.H*o.H)
-	need(op, "previous", o.Previous, o.Weight.typ, o.rows()*o.H)
-	needOptional(op, "before", o.Before, o.B*o.H)
+func (o *LSTM) check(c checks) {
+	o.LSTMShape.check(c)
+	c.atLeast(F32, span(o.rows(), o.H, o.OutStride), &o.Out)
+	c.need(F32, o.rows()*4*o.H, &o.Gates)
+	c.need(F32, o.rows()*o.H, &o.Cells)
+	c.floating(4*o.H*o.H, &o.Weight)
+	c.need(o.Weight.typ, o.rows()*o.H, &o.Previous)
+	c.optional(F32, o.B*o.H, &o.Before)
 }
 
-// Check implements Op.
-func (o *LSTMBackward) Check() {
-	const op = "LSTMBackward"
-	o.check(op)
-	need(op, "dgates", o.DGates, F32, o.rows()*4*o.H)
-	need(op, "carry", o.Carry, F32, 2*o.B*o.H)
-	needAtLeast(op, "dout", o.DOut, F32, span(o.rows(), o.H, o.OutStride))
-	need(op, "gates", o.Gates, F32, o.rows()*4*o.H)
-	need(op, "cells", o.Cells, F32, o.rows()*o.H)
-	needFloating(op, "weight", o.Weight, 4*o.H*o.H)
-}
-
-func (a Additive) check(op string, probabilities, q, k, v Mem) {
-	if a.B < 1 || a.T < 1 || a.N < 1 {
-		panic(fmt.Sprintf("device: %s: B=%d T=%d N=%d, expected all positive", op, a.B, a.T, a.N))
-	}
-	need(op, "probabilities", probabilities, F32, a.B*a.T*a.T)
-	need(op, "q", q, F32, a.B*a.T*a.N)
-	need(op, "k", k, F32, a.B*a.T*a.N)
-	need(op, "v", v, F32, a.N)
-	if !a.Mask.Absent() {
-		need(op, "mask", a.Mask, I32, a.B*a.T)
-	}
+func (o *LSTMBackward) check(c checks) {
+	o.LSTMShape.check(c)
+	c.need(F32, o.rows()*4*o.H, &o.DGates, &o.Gates)
+	c.need(F32, 2*o.B*o.H, &o.Carry)
+	c.atLeast(F32, span(o.rows(), o.H, o.OutStride), &o.DOut)
+	c.need(F32, o.rows()*o.H, &o.Cells)
+	c.floating(4*o.H*o.H, &o.Weight)
 }
 
 // flops counts a hyperbolic tangent as 32 floating-point operations.
@@ -141,39 +116,38 @@ func (a Additive) flops() float64 {
 	return 32 * float64(a.B) * float64(a.T) * float64(a.T) * float64(a.N)
 }
 
-// Check implements Op.
-func (o *AdditiveAttention) Check() { o.check("AdditiveAttention", o.Probabilities, o.Q, o.K, o.V) }
-
-// Check implements Op.
-func (o *AdditiveAttentionBackward) Check() {
-	const op = "AdditiveAttentionBackward"
-	o.check(op, o.Probabilities, o.Q, o.K, o.V)
-	o.check(op, o.DProbabilities, o.DQ, o.DK, o.DV)
+func (a *Additive) check(c checks, probabilities, q, k, v *Mem) {
+	c.positive(&a.B, &a.T, &a.N)
+	c.need(F32, a.B*a.T*a.T, probabilities)
+	c.need(F32, a.B*a.T*a.N, q, k)
+	c.need(F32, a.N, v)
+	c.optional(I32, a.B*a.T, &a.Mask)
 }
 
-// Check implements Op.
-func (o *WeightNorm) Check() { needDirection("WeightNorm", o.V, o.Direction, o.Length) }
-
-// Check implements Op.
-func (o *WeightNormBackward) Check() {
-	const op = "WeightNormBackward"
-	needDirection(op, o.DV, o.Direction, o.Length)
-	needDirection(op, o.DV, o.DDirection, o.DLength)
+func (o *AdditiveAttention) check(c checks) {
+	o.Additive.check(c, &o.Probabilities, &o.Q, &o.K, &o.V)
 }
 
-func needDirection(op string, v, direction, length Mem) {
-	needF32(op, v.n, v, direction)
-	need(op, "length", length, F32, 1)
+func (o *AdditiveAttentionBackward) check(c checks) {
+	o.Additive.check(c, &o.Probabilities, &o.Q, &o.K, &o.V)
+	o.Additive.check(c, &o.DProbabilities, &o.DQ, &o.DK, &o.DV)
 }
 
-// Check implements Op.
-func (o *CopyColumns) Check() {
-	const op = "CopyColumns"
-	c := o.Columns
-	if c.Rows < 1 || c.Columns < 1 || c.YStride < c.Columns || c.XStride < c.Columns {
-		panic(fmt.Sprintf("device: %s: R=%d C=%d, rows %d and %d elements apart, expected positive numbers and rows of at least C",
-			op, c.Rows, c.Columns, c.YStride, c.XStride))
+func (o *WeightNorm) check(c checks) {
+	c.need(F32, o.V.n, &o.V, &o.Direction)
+	c.need(F32, 1, &o.Length)
+}
+
+func (o *WeightNormBackward) check(c checks) {
+	c.need(F32, o.DV.n, &o.DV, &o.Direction, &o.DDirection)
+	c.need(F32, 1, &o.Length, &o.DLength)
+}
+
+func (o *CopyColumns) check(c checks) {
+	s := &o.Columns
+	if c.positive(&s.Rows, &s.Columns); s.YStride < s.Columns || s.XStride < s.Columns {
+		c.fail("rows %d and %d elements apart, expected at least %d", s.YStride, s.XStride, s.Columns)
 	}
-	needAtLeast(op, "y", o.Y, F32, span(c.Rows, c.Columns, c.YStride))
-	needAtLeast(op, "x", o.X, F32, span(c.Rows, c.Columns, c.XStride))
+	c.atLeast(F32, span(s.Rows, s.Columns, s.YStride), &o.Y)
+	c.atLeast(F32, span(s.Rows, s.Columns, s.XStride), &o.X)
 }

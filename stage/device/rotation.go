@@ -1,9 +1,6 @@
 package device
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
 // Rotation gives the shape of rotary position embedding (Su et al. 2021, section 3.2.2): B samples of T positions, rows of
 // Heads heads of S elements, S even. Elements i and S/2 + i of a head at position t, of which the first is Past, turn by t Theta^(-2i/S), or less: see
@@ -48,19 +45,16 @@ type Rotate struct {
 	Rotation
 }
 
-// Check implements Op.
-func (o *Rotate) Check() {
-	const op = "Rotate"
-	if o.B < 1 || o.T < 1 || o.Past < 0 || o.Heads < 1 || o.S < 2 || o.S%2 != 0 || !(o.Theta > 0) {
-		panic(fmt.Sprintf("device: %s: B=%d T=%d Heads=%d S=%d Theta=%v, expected positive numbers, S even", op, o.B, o.T, o.Heads,
-			o.S, o.Theta))
+func (o *Rotate) check(c checks) {
+	if c.positive(&o.B, &o.T, &o.Heads, &o.S); o.Past < 0 || o.S%2 != 0 || !(o.Theta > 0) {
+		c.fail("Past=%d S=%d Theta=%v, expected at least 0, an even number and a positive one", o.Past, o.S, o.Theta)
 	}
 	if s := o.Stretch; s.Factor < 0 || s.Original < 0 || s.Original > 0 && !(s.High > s.Low) {
-		panic(fmt.Sprintf("device: %s: %+v, expected a factor of at least 0, and High above Low", op, s))
+		c.fail("%+v, expected a factor of at least 0, and High above Low", s)
 	}
 	n := o.B * o.T * o.Heads * o.S
-	needFloating(op, "x", o.X, n)
-	need(op, "y", o.Y, o.X.typ, n)
+	c.floating(n, &o.X)
+	c.need(o.X.typ, n, &o.Y)
 }
 
 // Rotations holds the cosines and sines of rotary position embedding, computed once for a model. The zero value is ready.

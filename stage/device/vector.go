@@ -23,7 +23,9 @@ type vector struct {
 // NewVector returns the float32 elements of mem, memory of dev, as a flat vector. It keeps no other copy: the vector and
 // mem see each other's changes.
 func NewVector(dev Device, mem Mem) flat.Vector {
-	needAtLeast("NewVector", "mem", mem, F32, 0)
+	if mem.typ != F32 || mem.Absent() {
+		panic(fmt.Sprintf("device: NewVector: mem has %d %v, expected f32", mem.n, mem.typ))
+	}
 	return &vector{dev: dev, mem: mem}
 }
 

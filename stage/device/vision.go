@@ -1,7 +1,5 @@
 package device
 
-import "fmt"
-
 // ConvolutionShape describes y (B,OH,OW,Out) = x (B,Height,Width,In) * weight (Out,In,Kernel,Kernel) [+ bias (Out)], a
 // cross-correlation, as every library has it. Images lie with their channels last, weights in PyTorch's order.
 type ConvolutionShape struct {
@@ -121,119 +119,97 @@ type (
 	}
 )
 
-// check panics unless c describes a convolution with an output.
-func (c ConvolutionShape) check(op string) (inputs, outputs, weights int) {
-	oh, ow := c.Output()
-	if c.B < 1 || c.In < 1 || c.Out < 1 || c.Kernel < 1 || c.Padding < 0 || c.Padding >= c.Kernel || oh < 1 || ow < 1 {
-		panic(fmt.Sprintf("device: %s: B=%d of %dx%d, In=%d Out=%d, Kernel=%d Stride=%d Padding=%d, expected positive numbers, "+
-			"a padding of 0 to Kernel-1 and a window that fits", op, c.B, c.Height, c.Width, c.In, c.Out, c.Kernel, c.Stride, c.Padding))
-	}
-	return c.B * c.Height * c.Width * c.In, c.B * oh * ow * c.Out, c.Out * c.In * c.Kernel * c.Kernel
-}
-
 // flops is what each of the three forms computes.
 func (c ConvolutionShape) flops() float64 {
 	height, width := c.Output()
 	return 2 * float64(c.B*height*width) * float64(c.In*c.Out) * float64(c.Kernel*c.Kernel)
 }
 
-// Check implements Op.
-func (o *Convolution) Check() {
-	const op = "Convolution"
-	t := floating(op, "x", o.X.typ)
-	o.need(op, o.Y, F32, o.X, t, o.Weight, t)
-	needOptional(op, "bias", o.Bias, o.Out)
+func (o *Convolution) check(c checks) {
+	o.ConvolutionShape.check(c, F32, &o.Y, c.floatingType(&o.X), &o.X, o.X.typ, &o.Weight)
+	c.optional(F32, o.Out, &o.Bias)
 }
 
-// Check implements Op.
-func (o *ConvolutionBackward) Check() {
-	const op = "ConvolutionBackward"
-	t := floating(op, "dy", o.DY.typ)
-	o.need(op, o.DY, t, o.DX, F32, o.Weight, t)
+func (o *ConvolutionBackward) check(c checks) {
+	o.ConvolutionShape.check(c, c.floatingType(&o.DY), &o.DY, F32, &o.DX, o.DY.typ, &o.Weight)
 }
 
-// Check implements Op.
-func (o *ConvolutionBackwardWeight) Check() {
-	const op = "ConvolutionBackwardWeight"
-	t := floating(op, "dy", o.DY.typ)
-	o.need(op, o.DY, t, o.X, t, o.DWeight, F32)
+func (o *ConvolutionBackwardWeight) check(c checks) {
+	o.ConvolutionShape.check(c, c.floatingType(&o.DY), &o.DY, o.DY.typ, &o.X, F32, &o.DWeight)
 }
 
-func (c ConvolutionShape) need(op string, outer Mem, outerType Type, inner Mem, innerType Type, weight Mem, weightType Type) {
-	inputs, outputs, weights := c.check(op)
-	need(op, "the output side", outer, outerType, outputs)
-	need(op, "the input side", inner, innerType, inputs)
-	need(op, "weight", weight, weightType, weights)
-}
-
-// Check implements Op.
-func (o *MaxPool) Check() { o.need("MaxPool", o.Y, o.X) }
-
-// Check implements Op.
-func (o *MaxPoolBackward) Check() {
-	o.need("MaxPoolBackward", o.DY, o.X)
-	o.need("MaxPoolBackward", o.DY, o.DX)
-}
-
-func (p Pool) need(op string, y, x Mem) {
-	oh, ow := p.Output()
-	if p.B < 1 || p.Channels < 1 || p.Kernel < 1 || p.Padding < 0 || 2*p.Padding > p.Kernel || oh < 1 || ow < 1 {
-		panic(fmt.Sprintf("device: %s: B=%d of %dx%d, Channels=%d, Kernel=%d Stride=%d Padding=%d, expected positive numbers, "+
-			"a padding of at most half of Kernel and a window that fits", op, p.B, p.Height, p.Width, p.Channels, p.Kernel, p.Stride, p.Padding))
+// check checks the shape and the operands, each with its type.
+func (s *ConvolutionShape) check(c checks, outerType Type, outer *Mem, innerType Type, inner *Mem, weightType Type, weight *Mem) {
+	c.positive(&s.B, &s.In, &s.Out)
+	if s.Padding >= s.Kernel {
+		c.fail("a padding of %d, expected 0 to Kernel-1, %d", s.Padding, s.Kernel-1)
 	}
-	need(op, "y", y, F32, p.B*oh*ow*p.Channels)
-	need(op, "x", x, F32, p.B*p.Height*p.Width*p.Channels)
+	pixels := c.windows(s.Height, s.Width, s.Kernel, s.Stride, s.Padding)
+	c.need(outerType, s.B*pixels*s.Out, outer)
+	c.need(innerType, s.B*s.Height*s.Width*s.In, inner)
+	c.need(weightType, s.Out*s.In*s.Kernel*s.Kernel, weight)
 }
 
-// Check implements Op.
-func (o *AveragePool) Check() { needMeans("AveragePool", o.Y, o.X, o.B, o.P, o.C) }
-
-// Check implements Op.
-func (o *AveragePoolBackward) Check() { needMeans("AveragePoolBackward", o.DY, o.DX, o.B, o.P, o.C) }
-
-func needMeans(op string, y, x Mem, b, p, c int) {
-	needPositive(op, b, p, c)
-	need(op, "y", y, F32, b*c)
-	need(op, "x", x, F32, b*p*c)
-}
-
-// Check implements Op.
-func (o *GroupMoments) Check() { o.needMoments("GroupMoments", o.X, o.Mean, o.Variance) }
-
-// Check implements Op.
-func (o *GroupNorm) Check() {
-	o.need("GroupNorm", o.Y, o.X, o.Skip, o.Mean, o.Variance, o.Weight, o.Bias)
-}
-
-// Check implements Op.
-func (o *GroupNormBackward) Check() {
-	const op = "GroupNormBackward"
-	o.need(op, o.DY, o.X, o.Skip, o.Mean, o.Variance, o.Weight, o.Bias)
-	need(op, "dx", o.DX, F32, o.X.n)
-	needOptional(op, "dz", o.DZ, o.X.n)
-	need(op, "sums", o.Sums, F32, 2*o.B*o.C)
-}
-
-func (n GroupShape) needMoments(op string, x, mean, variance Mem) {
-	if n.B < 1 || n.P < 1 || n.C < 1 || n.Groups < 1 || n.C%n.Groups != 0 {
-		panic(fmt.Sprintf("device: %s: B=%d P=%d C=%d Groups=%d, expected positive numbers, C a multiple of Groups",
-			op, n.B, n.P, n.C, n.Groups))
+// windows is how many windows lie on an image; none is an error.
+func (c checks) windows(height, width, kernel, stride, padding int) int {
+	oh, ow := windows(height, kernel, stride, padding), windows(width, kernel, stride, padding)
+	if kernel < 1 || padding < 0 || oh < 1 || ow < 1 {
+		c.fail("%dx%d pixels, Kernel=%d Stride=%d Padding=%d, expected positive numbers, a padding of at least 0 and a window that fits", height, width,
+			kernel, stride, padding)
 	}
-	need(op, "x", x, F32, n.B*n.P*n.C)
-	need(op, "mean", mean, F32, n.B*n.Groups)
-	need(op, "variance", variance, F32, n.B*n.Groups)
+	return oh * ow
 }
 
-func (n GroupShape) need(op string, y, x, skip, mean, variance, weight, bias Mem) {
-	n.needMoments(op, x, mean, variance)
-	need(op, "y", y, F32, x.n)
-	needOptional(op, "skip", skip, x.n)
-	need(op, "weight", weight, F32, n.C)
-	need(op, "bias", bias, F32, n.C)
+func (o *MaxPool) check(c checks)         { o.Pool.check(c, &o.Y, &o.X) }
+func (o *MaxPoolBackward) check(c checks) { o.Pool.check(c, &o.DY, &o.X, &o.DX) }
+
+func (p *Pool) check(c checks, outer *Mem, inner ...*Mem) {
+	c.positive(&p.B, &p.Channels)
+	if 2*p.Padding > p.Kernel {
+		c.fail("a padding of %d, expected at most half of Kernel, %d", p.Padding, p.Kernel)
+	}
+	c.need(F32, p.B*c.windows(p.Height, p.Width, p.Kernel, p.Stride, p.Padding)*p.Channels, outer)
+	c.need(F32, p.B*p.Height*p.Width*p.Channels, inner...)
 }
 
-// Check implements Op.
-func (o *Transpose) Check() {
-	needPositive("Transpose", o.N, o.Rows, o.Columns)
-	needF32("Transpose", o.N*o.Rows*o.Columns, o.Y, o.X)
+func (o *AveragePool) check(c checks) {
+	c.positive(&o.B, &o.P, &o.C)
+	c.need(F32, o.B*o.C, &o.Y)
+	c.need(F32, o.B*o.P*o.C, &o.X)
+}
+
+func (o *AveragePoolBackward) check(c checks) {
+	c.positive(&o.B, &o.P, &o.C)
+	c.need(F32, o.B*o.C, &o.DY)
+	c.need(F32, o.B*o.P*o.C, &o.DX)
+}
+
+func (o *GroupMoments) check(c checks) { o.GroupShape.check(c, &o.X, &o.Mean, &o.Variance) }
+
+func (o *GroupNorm) check(c checks) {
+	o.GroupShape.check(c, &o.X, &o.Mean, &o.Variance)
+	c.need(F32, o.X.n, &o.Y)
+	c.optional(F32, o.X.n, &o.Skip)
+	c.need(F32, o.C, &o.Weight, &o.Bias)
+}
+
+func (o *GroupNormBackward) check(c checks) {
+	o.GroupShape.check(c, &o.X, &o.Mean, &o.Variance)
+	c.need(F32, o.X.n, &o.DY, &o.DX)
+	c.optional(F32, o.X.n, &o.Skip, &o.DZ)
+	c.need(F32, o.C, &o.Weight, &o.Bias)
+	c.need(F32, 2*o.B*o.C, &o.Sums)
+}
+
+func (n *GroupShape) check(c checks, x, mean, variance *Mem) {
+	if c.positive(&n.B, &n.P, &n.C, &n.Groups); n.C%n.Groups != 0 {
+		c.fail("C=%d Groups=%d, expected a multiple of Groups", n.C, n.Groups)
+	}
+	c.need(F32, n.B*n.P*n.C, x)
+	c.need(F32, n.B*n.Groups, mean, variance)
+}
+
+func (o *Transpose) check(c checks) {
+	c.positive(&o.N, &o.Rows, &o.Columns)
+	c.need(F32, o.N*o.Rows*o.Columns, &o.Y, &o.X)
 }

@@ -95,7 +95,7 @@ func (b *Builder) Unsplit(unsplit bool) { b.unsplit = unsplit }
 
 // Do takes an operation down.
 func (b *Builder) Do(op device.Op) {
-	op.Check()
+	device.Check(op)
 	e := b.entry(op, b.backward)
 	e.unsplit = b.unsplit
 	b.entries = append(b.entries, e)

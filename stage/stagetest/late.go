@@ -124,7 +124,7 @@ func (d *Late) wait(after uint64) error {
 
 // Do implements device.Device.
 func (d *Late) Do(op device.Op) {
-	op.Check()
+	device.Check(op)
 	own := d.clone(op)
 	device.Operands(own, func(m *device.Mem) { *m = d.place(*m) })
 	d.hand(task{op: own})

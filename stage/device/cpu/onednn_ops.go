@@ -30,7 +30,7 @@ func (d *Device) Has(device.Op) bool { return true }
 
 // Do implements device.Device.
 func (d *Device) Do(op device.Op) {
-	op.Check()
+	device.Check(op)
 	device.CheckIDs(op)
 	switch o := op.(type) {
 	case *device.Zero:

@@ -58,7 +58,7 @@ func (d *Device) Do(op device.Op) {
 		d.Device.Do(op)
 		return
 	}
-	o.Check()
+	device.Check(o)
 	matMul(o)
 }
 

@@ -197,7 +197,7 @@ func (d *Device) Has(device.Op) bool { return true }
 
 // Do implements device.Device: the operation takes what it costs.
 func (d *Device) Do(op device.Op) {
-	op.Check()
+	device.Check(op)
 	flops, bytes := device.Cost(op)
 	d.spend(d.config.Launch + over(flops, d.config.FLOPs) + over(float64(bytes), d.config.Bandwidth))
 }
