@@ -27,7 +27,7 @@ type (
 )
 
 // Len is the elements of a cache.
-func (c CacheShape) Len() int { return c.B * c.KV * c.Capacity * c.S }
+func (s CacheShape) Len() int { return s.B * s.KV * s.Capacity * s.S }
 
 // First is the first position that the query at position t sees.
 func (o *CachedAttention) First(t int) int { return AttentionShape{Window: o.Window}.First(t) }

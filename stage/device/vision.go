@@ -13,8 +13,8 @@ type ConvolutionShape struct {
 }
 
 // Output is the size of y: OH and OW.
-func (c ConvolutionShape) Output() (height, width int) {
-	return windows(c.Height, c.Kernel, c.Stride, c.Padding), windows(c.Width, c.Kernel, c.Stride, c.Padding)
+func (s ConvolutionShape) Output() (height, width int) {
+	return windows(s.Height, s.Kernel, s.Stride, s.Padding), windows(s.Width, s.Kernel, s.Stride, s.Padding)
 }
 
 // Pool describes the windows of y (B,OH,OW,C) on x (B,Height,Width,C).
@@ -120,9 +120,9 @@ type (
 )
 
 // flops is what each of the three forms computes.
-func (c ConvolutionShape) flops() float64 {
-	height, width := c.Output()
-	return 2 * float64(c.B*height*width) * float64(c.In*c.Out) * float64(c.Kernel*c.Kernel)
+func (s ConvolutionShape) flops() float64 {
+	height, width := s.Output()
+	return 2 * float64(s.B*height*width) * float64(s.In*s.Out) * float64(s.Kernel*s.Kernel)
 }
 
 func (o *Convolution) check(c checks) {

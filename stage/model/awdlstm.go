@@ -19,65 +19,28 @@ type awdLSTM struct {
 	tieWeights                                   bool
 }
 
-func defaultAWDLSTM() *awdLSTM {
-	return &awdLSTM{
-		ntoken: 33278, ninp: 400, nhid: 1150, nlayers: 3, bptt: 70,
-		dropout: 0.4, dropouth: 0.3, dropouti: 0.65, dropoute: 0.1, wdrop: 0.5, alpha: 2, beta: 1, tieWeights: true,
-	}
-}
-
 func (c *awdLSTM) fields() []Field {
 	return []Field{
-		{Name: "ntoken", target: &c.ntoken, Doc: "Token ids: 0 to ntoken-1."},
-		{Name: "ninp", target: &c.ninp, Doc: "Width of the embeddings, and of the last layer when weights are tied."},
-		{Name: "nhid", target: &c.nhid, Doc: "Cells of an LSTM layer."},
-		{Name: "nlayers", target: &c.nlayers, Doc: "LSTM layers."},
-		{Name: "bptt", target: &c.bptt, Doc: "The longest sample, in tokens: each starts from a state of zeros."},
-		{Name: "dropout", target: &c.dropout, Doc: "Variational dropout of the last layer's output."},
-		{Name: "dropouth", target: &c.dropouth, Doc: "Variational dropout between LSTM layers."},
-		{Name: "dropouti", target: &c.dropouti, Doc: "Variational dropout of the embedded input."},
-		{Name: "dropoute", target: &c.dropoute, Doc: "Probability with which all occurrences of a word are dropped."},
-		{Name: "wdrop", target: &c.wdrop, Doc: "Probability with which a recurrent weight is dropped, once per step."},
-		{Name: "alpha", target: &c.alpha, Doc: "Activation regularisation; the reported loss is without it."},
-		{Name: "beta", target: &c.beta, Doc: "Temporal activation regularisation; the reported loss is without it."},
-		{Name: "tie_weights", target: &c.tieWeights, Doc: "The output projection is the token embedding."},
+		integer("ntoken", &c.ntoken, 33278, 1, 1<<24, "Token ids: 0 to ntoken-1."),
+		integer("ninp", &c.ninp, 400, 1, 1<<14, "Width of the embeddings, and of the last layer when weights are tied."),
+		integer("nhid", &c.nhid, 1150, 1, 1<<14, "Cells of an LSTM layer."),
+		integer("nlayers", &c.nlayers, 3, 1, 1<<10, "LSTM layers."),
+		integer("bptt", &c.bptt, 70, 1, 1<<16, "The longest sample, in tokens: each starts from a state of zeros."),
+		number("dropout", &c.dropout, 0.4, rate, "Variational dropout of the last layer's output."),
+		number("dropouth", &c.dropouth, 0.3, rate, "Variational dropout between LSTM layers."),
+		number("dropouti", &c.dropouti, 0.65, rate, "Variational dropout of the embedded input."),
+		number("dropoute", &c.dropoute, 0.1, rate, "Probability with which all occurrences of a word are dropped."),
+		number("wdrop", &c.wdrop, 0.5, rate, "Probability with which a recurrent weight is dropped, once per step."),
+		number("alpha", &c.alpha, 2, atLeast0, "Activation regularisation; the reported loss is without it."),
+		number("beta", &c.beta, 1, atLeast0, "Temporal activation regularisation; the reported loss is without it."),
+		flag("tie_weights", &c.tieWeights, true, "The output projection is the token embedding."),
 	}
 }
 
-func awdLSTMFields() []Field { return describe(defaultAWDLSTM().fields()) }
+func (c *awdLSTM) validate() error { return nil }
 
-func (c *awdLSTM) validate() error {
-	if err := checkIntegers([]integerField{
-		{"ntoken", c.ntoken, 1, 1 << 24},
-		{"ninp", c.ninp, 1, 1 << 14},
-		{"nhid", c.nhid, 1, 1 << 14},
-		{"nlayers", c.nlayers, 1, 1 << 10},
-		{"bptt", c.bptt, 1, 1 << 16},
-	}); err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		name  string
-		value float64
-	}{{"alpha", c.alpha}, {"beta", c.beta}} {
-		if !(f.value >= 0) {
-			return &FieldError{Field: f.name, Found: f.value, Allowed: "a number of at least 0", Nearest: "0"}
-		}
-	}
-	return checkRates([]rateField{
-		{"dropout", c.dropout}, {"dropouth", c.dropouth}, {"dropouti", c.dropouti}, {"dropoute", c.dropoute}, {"wdrop", c.wdrop},
-	})
-}
-
-func buildAWDLSTM(config map[string]any) (*Model, error) {
-	c := defaultAWDLSTM()
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
-	m := &Model{
-		Family: "awd-lstm", Task: Language, Loss: layer.Loss{Classes: c.ntoken},
-		vocabulary: c.ntoken, sequence: c.bptt, skip: noBuffer, config: exported("awd-lstm", c.fields()),
-	}
+func (c *awdLSTM) build(m *Model) {
+	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: c.ntoken}, c.ntoken, c.bptt
 	m.Layers = append(m.Layers, layer.NewChain("embedding",
 		layer.WordEmbedding{
 			Path: "embedding.words", TokenPath: "encoder", Vocabulary: c.ntoken, Width: c.ninp, Drop: c.dropoute,
@@ -94,7 +57,6 @@ func buildAWDLSTM(config map[string]any) (*Model, error) {
 		logits.TiedTo = "encoder.weight"
 	}
 	m.Layers = append(m.Layers, logits)
-	return m, nil
 }
 
 // width is the number of cells of LSTM layer i; at -1 the width of the embeddings.

@@ -2,11 +2,9 @@ package model
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
@@ -29,85 +27,44 @@ type bert struct {
 	tie                                                bool
 }
 
-func defaultBERT() *bert {
-	return &bert{
-		architecture: bertClassifier, act: "gelu", vocabSize: 30522, hidden: 768, inner: 3072, layers: 12, heads: 12,
-		positions: 512, types: 2, labels: 2, epsilon: 1e-12, initializerRange: 0.02,
-		hiddenDropout: 0.1, attentionDropout: 0.1, classifierDropout: -1, tie: true,
-	}
-}
-
 func (c *bert) fields() []Field {
 	return []Field{
-		{Name: "architectures", target: &c.architecture, Doc: bertClassifier + ": the class of a text or of a pair of texts; " + bertMasked + ": hidden tokens."},
-		{Name: "vocab_size", target: &c.vocabSize, Doc: "Token ids: 0 to vocab_size-1."},
-		{Name: "type_vocab_size", target: &c.types, Doc: "Token types: 0 to type_vocab_size-1, 2 to tell the texts of a pair apart."},
-		{Name: "num_labels", target: &c.labels, Doc: "Classes, with " + bertClassifier + "."},
-		{Name: "max_position_embeddings", target: &c.positions, Doc: "The longest sample, in tokens."},
-		{Name: "hidden_size", target: &c.hidden, Doc: "Width of the activations; a multiple of num_attention_heads."},
-		{Name: "num_hidden_layers", target: &c.layers, Doc: "Transformer blocks."},
-		{Name: "num_attention_heads", target: &c.heads, Doc: "Attention heads of a block."},
-		{Name: "intermediate_size", target: &c.inner, Doc: "Inner width of the feed-forward branch."},
-		{Name: "hidden_act", target: &c.act, Doc: "gelu, or its tanh form as gelu_new, gelu_pytorch_tanh or gelu_fast."},
-		{Name: "layer_norm_eps", target: &c.epsilon, Doc: "Added to the variance in layer norms."},
-		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
-		{Name: "hidden_dropout_prob", target: &c.hiddenDropout, Doc: "Dropout of the embeddings and of both branches of a block."},
-		{Name: "attention_probs_dropout_prob", target: &c.attentionDropout, Doc: "Dropout of the attention probabilities."},
-		{Name: "classifier_dropout", target: &c.classifierDropout, Doc: "Dropout before the classifier; -1 or null: hidden_dropout_prob."},
-		{Name: "tie_word_embeddings", target: &c.tie, Doc: "The projection to the vocabulary is the token embedding, with " + bertMasked + "; true is the only value."},
+		word("architectures", &c.architecture, bertClassifier, []string{bertMasked, bertClassifier},
+			bertClassifier+": the class of a text or of a pair of texts; "+bertMasked+": hidden tokens."),
+		integer("vocab_size", &c.vocabSize, 30522, 1, 1<<24, "Token ids: 0 to vocab_size-1."),
+		integer("type_vocab_size", &c.types, 2, 1, 1<<16, "Token types: 0 to type_vocab_size-1, 2 to tell the texts of a pair apart."),
+		integer("num_labels", &c.labels, 2, 1, 1<<20, "Classes, with "+bertClassifier+"."),
+		integer("max_position_embeddings", &c.positions, 512, 1, 1<<20, "The longest sample, in tokens."),
+		integer("hidden_size", &c.hidden, 768, 1, 1<<18, "Width of the activations; a multiple of num_attention_heads."),
+		integer("num_hidden_layers", &c.layers, 12, 1, 1<<14, "Transformer blocks."),
+		integer("num_attention_heads", &c.heads, 12, 1, 1<<16, "Attention heads of a block."),
+		integer("intermediate_size", &c.inner, 3072, 1, 1<<20, "Inner width of the feed-forward branch."),
+		word("hidden_act", &c.act, exactGELU, append([]string{exactGELU}, tanhGELU...),
+			"gelu, or its tanh form as gelu_new, gelu_pytorch_tanh or gelu_fast."),
+		number("layer_norm_eps", &c.epsilon, 1e-12, above0, "Added to the variance in layer norms."),
+		number("initializer_range", &c.initializerRange, 0.02, atLeast0, "Standard deviation of fresh weights."),
+		number("hidden_dropout_prob", &c.hiddenDropout, 0.1, rate, "Dropout of the embeddings and of both branches of a block."),
+		number("attention_probs_dropout_prob", &c.attentionDropout, 0.1, rate, "Dropout of the attention probabilities."),
+		number("classifier_dropout", &c.classifierDropout, -1, rateOrOff, "Dropout before the classifier; -1 or null: hidden_dropout_prob."),
+		flag("tie_word_embeddings", &c.tie, true,
+			"The projection to the vocabulary is the token embedding, with "+bertMasked+"; true is the only value."),
 	}
 }
 
-func bertFields() []Field { return describe(defaultBERT().fields()) }
-
 func (c *bert) validate() error {
-	if err := checkIntegers([]integerField{
-		{"vocab_size", c.vocabSize, 1, 1 << 24},
-		{"type_vocab_size", c.types, 1, 1 << 16},
-		{"num_labels", c.labels, 1, 1 << 20},
-		{"max_position_embeddings", c.positions, 1, 1 << 20},
-		{"hidden_size", c.hidden, 1, 1 << 18},
-		{"num_hidden_layers", c.layers, 1, 1 << 14},
-		{"num_attention_heads", c.heads, 1, 1 << 16},
-		{"intermediate_size", c.inner, 1, 1 << 20},
-	}); err != nil {
-		return err
-	}
-	if err := checkMultiple("hidden_size", c.hidden, "num_attention_heads", c.heads); err != nil {
-		return err
-	}
-	if known := []string{bertMasked, bertClassifier}; !slices.Contains(known, c.architecture) {
-		return &FieldError{Field: "architectures", Found: c.architecture, Allowed: oneOf(known), Nearest: nearest.Word(c.architecture, known)}
-	}
-	if err := checkActivation("hidden_act", c.act, append([]string{exactGELU}, tanhGELU...)); err != nil {
-		return err
-	}
 	if !c.tie {
 		return &FieldError{Field: "tie_word_embeddings", Found: false, Allowed: "true", Nearest: "true"}
-	}
-	if err := checkScales("layer_norm_eps", c.epsilon, c.initializerRange); err != nil {
-		return err
 	}
 	if c.classifierDropout == -1 {
 		c.classifierDropout = c.hiddenDropout
 	}
-	return checkRates([]rateField{
-		{"hidden_dropout_prob", c.hiddenDropout},
-		{"attention_probs_dropout_prob", c.attentionDropout},
-		{"classifier_dropout", c.classifierDropout},
-	})
+	return checkMultiple("hidden_size", c.hidden, "num_attention_heads", c.heads)
 }
 
-func buildBERT(config map[string]any) (*Model, error) {
-	c := defaultBERT()
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
-	m := &Model{
-		Family: "bert", Task: Classification, Loss: layer.Loss{Classes: c.labels, PerSample: true},
-		vocabulary: c.vocabSize, sequence: c.positions,
-		prefix: "bert.", aliases: bertAliases, skip: c.skip, config: c.export(),
-	}
+func (c *bert) build(m *Model) {
+	m.Task, m.Loss, m.vocabulary, m.sequence = Classification, layer.Loss{Classes: c.labels, PerSample: true}, c.vocabSize, c.positions
+	m.prefix, m.aliases, m.skip = "bert.", bertAliases, c.skip
+	c.export(m.config)
 	head := c.classifier()
 	m.heads = heads{own: []string{"bert.pooler.", "classifier."}, other: "cls."} // fine-tuned from a masked language model
 	if c.architecture == bertMasked {
@@ -119,7 +76,6 @@ func buildBERT(config map[string]any) (*Model, error) {
 		m.Layers = append(m.Layers, c.block(i))
 	}
 	m.Layers = append(m.Layers, head)
-	return m, nil
 }
 
 func (c *bert) init() layer.Init { return layer.Init{Deviation: c.initializerRange} }
@@ -190,9 +146,8 @@ func (c *bert) predictions() layer.Layer {
 		c.norm(transform), logits)
 }
 
-// export is the config.json that from_pretrained of the architecture reads.
-func (c *bert) export() map[string]any {
-	config := exported("bert", c.fields())
+// export completes the config.json that from_pretrained of the architecture reads.
+func (c *bert) export(config map[string]any) {
 	config["architectures"], config["position_embedding_type"] = []string{c.architecture}, "absolute"
 	ids, names := map[string]any{}, map[string]any{}
 	for i := range c.labels {
@@ -200,7 +155,6 @@ func (c *bert) export() map[string]any {
 		ids[strconv.Itoa(i)], names[name] = name, i
 	}
 	config["id2label"], config["label2id"] = ids, names
-	return config
 }
 
 // bertAliases are the names of norms in the files of the first releases, converted from TensorFlow's.
@@ -226,10 +180,9 @@ func (c *bert) skip(tensor string) bool {
 	return strings.HasPrefix(tensor, "cls.")
 }
 
-// relaxBERT keeps the fields that Build knows. The architecture is the first one listed, if it is one of ours.
-func relaxBERT(config map[string]any) {
+// relax counts the labels that a config.json names.
+func (c *bert) relax(config map[string]any) {
 	if labels, ok := config["id2label"].(map[string]any); ok && config["num_labels"] == nil {
 		config["num_labels"] = len(labels)
 	}
-	keepFields(bertFields)(config)
 }

@@ -1,10 +1,12 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +20,78 @@ type Field struct {
 	Type    string // "integer", "number", "boolean", "string", "mapping" or "list of integers"
 	Default any    // nil: derived, see Doc
 	Doc     string
-	target  any // *int, *float64, *bool, *string, *map[string]any or *[]int
+	target  any          // *int, *float64, *bool, *string, *map[string]any or *[]int
+	check   func() error // a *FieldError where the target holds what it must not; nil: any value will do
+	null    bool         // null is 0; else it is the default
+}
+
+// field is a Field that has its default.
+func field[T any](name, kind string, target *T, value T, doc string, holds func(T) bool, allowed string, near func() string) Field {
+	*target = value
+	return Field{Name: name, Type: kind, Doc: doc, target: target, check: func() error {
+		if holds(*target) {
+			return nil
+		}
+		return &FieldError{Field: name, Found: *target, Allowed: allowed, Nearest: near()}
+	}}
+}
+
+// integer is a field with bounds. The upper ones lie well beyond any published model; they keep sizes in bytes within 63 bits.
+func integer(name string, target *int, value, least, most int, doc string) Field {
+	return field(name, "integer", target, value, doc, func(v int) bool { return least <= v && v <= most },
+		fmt.Sprintf("an integer from %d to %d", least, most), func() string { return strconv.Itoa(min(max(*target, least), most)) })
+}
+
+// bound says which numbers a field holds.
+type bound struct {
+	allowed string
+	holds   func(float64) bool
+}
+
+var (
+	above0    = bound{"a number above 0", func(v float64) bool { return v > 0 }}
+	atLeast0  = bound{"a number of at least 0", func(v float64) bool { return v >= 0 }}
+	share     = bound{"a number above 0, at most 1", func(v float64) bool { return v > 0 && v <= 1 }}
+	rate      = bound{"a number of at least 0 and below 1", func(v float64) bool { return v >= 0 && v < 1 }}
+	rateOrOff = bound{rate.allowed + ", or -1", func(v float64) bool { return v == -1 || rate.holds(v) }}
+)
+
+func number(name string, target *float64, value float64, b bound, doc string) Field {
+	near := strings.Replace(fmt.Sprint(max(value, 0)), "e-0", "e-", 1)
+	return field(name, "number", target, value, doc, b.holds, b.allowed, func() string { return near })
+}
+
+func flag(name string, target *bool, value bool, doc string) Field {
+	*target = value
+	return Field{Name: name, Type: "boolean", Doc: doc, target: target}
+}
+
+// word is a field that holds one of some words.
+func word(name string, target *string, value string, words []string, doc string) Field {
+	return field(name, "string", target, value, doc, func(v string) bool { return slices.Contains(words, v) }, oneOf(words), func() string {
+		return cmp.Or(nearest.Word(*target, words), value)
+	})
+}
+
+// list is a field that holds integers from 1 to most.
+func list(name string, target *[]int, value []int, shortest, most int, doc string) Field {
+	outside := func(v int) bool { return v < 1 || v > most }
+	return field(name, "list of integers", target, value, doc,
+		func(v []int) bool { return len(v) >= shortest && !slices.ContainsFunc(v, outside) },
+		fmt.Sprintf("a list of at least %d integers from 1 to %d", shortest, most), func() string { return "" })
+}
+
+// value is what the field holds: of its target's type, nil where that is an empty mapping.
+func (f Field) value() any {
+	switch t := f.target.(type) {
+	case *[]int:
+		return slices.Clone(*t)
+	case *map[string]any:
+		if *t == nil {
+			return nil
+		}
+	}
+	return reflect.ValueOf(f.target).Elem().Interface()
 }
 
 // FieldError reports a config field that is unknown or holds what it must not.
@@ -50,26 +123,36 @@ func show(v any) string {
 	return fmt.Sprint(v)
 }
 
-func oneOf(names []string) string { return "one of " + strings.Join(names, ", ") }
+func oneOf(names []string) string {
+	if len(names) == 1 {
+		return strconv.Quote(names[0])
+	}
+	return "one of " + strings.Join(names, ", ")
+}
 
 // settings is a family's config.
 type settings interface {
+	// fields sets all fields to their defaults and describes them.
 	fields() []Field
+	// validate checks fields, each of which holds what it may, against each other, and derives what is derived.
 	validate() error
+	// build gives the model what follows from the config.
+	build(m *Model)
 }
 
 // read sets a config, which holds the defaults, from what is given, and validates it.
-func read(c settings, given map[string]any) error {
-	err := decode(c.fields(), given)
-	if err == nil {
-		return c.validate()
+func read(c settings, fields []Field, given map[string]any) error {
+	if err := decode(fields, given); err != nil {
+		return err
 	}
-	// The field's own bounds, where they are what is broken: one beyond every integer was set to the last.
-	wrong, ok := errors.AsType[*FieldError](err)
-	if bound, bounded := errors.AsType[*FieldError](c.validate()); ok && bounded && bound.Field == wrong.Field {
-		wrong.Allowed, wrong.Nearest = bound.Allowed, bound.Nearest
+	for _, f := range fields {
+		if f.check != nil {
+			if err := f.check(); err != nil {
+				return err
+			}
+		}
 	}
-	return err
+	return c.validate()
 }
 
 // decode sets the targets of fields from config. A nil value keeps the default, as in Hugging Face's files.
@@ -83,21 +166,34 @@ func decode(fields []Field, config map[string]any) error {
 			}
 			return &FieldError{Field: name, Unknown: true, Allowed: strings.Join(names, ", "), Nearest: nearest.Word(name, names)}
 		}
-		if config[name] == nil {
-			continue
-		}
-		if err := set(fields[i], config[name]); err != nil {
-			return err
+		if f := fields[i]; config[name] != nil {
+			if err := set(f, config[name]); err != nil {
+				return bounded(f, err)
+			}
+		} else if f.null {
+			*f.target.(*int) = 0 //nolint:errcheck // an integer
 		}
 	}
 	return nil
+}
+
+// bounded says of a value of the wrong type what the field's own bounds are, where they are broken: an integer beyond all was set to the last.
+func bounded(f Field, err error) error {
+	if f.check == nil {
+		return err
+	}
+	wrong, ok := errors.AsType[*FieldError](err)
+	if bound, broken := errors.AsType[*FieldError](f.check()); ok && broken {
+		wrong.Allowed, wrong.Nearest = bound.Allowed, bound.Nearest
+	}
+	return err
 }
 
 func set(f Field, value any) error {
 	wrong := &FieldError{Field: f.Name, Found: value}
 	switch t := f.target.(type) {
 	case *int:
-		v, ok := number(value)
+		v, ok := asNumber(value)
 		if !ok || v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
 			wrong.Allowed = "an integer"
 			switch {
@@ -111,7 +207,7 @@ func set(f Field, value any) error {
 		}
 		*t = int(v)
 	case *float64:
-		v, ok := number(value)
+		v, ok := asNumber(value)
 		if !ok || math.IsNaN(v) || math.IsInf(v, 0) {
 			if wrong.Allowed = "a number"; ok {
 				wrong.Nearest = fmt.Sprint(*t)
@@ -161,7 +257,7 @@ func integers(value any) ([]int, bool) {
 	list, ok := value.([]any)
 	out := make([]int, len(list))
 	for i, each := range list {
-		v, isNumber := number(each)
+		v, isNumber := asNumber(each)
 		ok = ok && isNumber && v == math.Trunc(v) && math.Abs(v) <= math.MaxInt32
 		out[i] = int(v)
 	}
@@ -183,8 +279,8 @@ func single(value any) any {
 	return value
 }
 
-// number accepts what JSON and YAML decoders give.
-func number(value any) (float64, bool) {
+// asNumber accepts what JSON and YAML decoders give.
+func asNumber(value any) (float64, bool) {
 	switch v := value.(type) {
 	case int:
 		return float64(v), true
@@ -201,27 +297,4 @@ func number(value any) (float64, bool) {
 		return f, err == nil
 	}
 	return 0, false
-}
-
-// describe fills Type and Default from the targets, which hold the defaults.
-func describe(fields []Field) []Field {
-	for i, f := range fields {
-		switch t := f.target.(type) {
-		case *int:
-			fields[i].Type, fields[i].Default = "integer", *t
-		case *float64:
-			fields[i].Type, fields[i].Default = "number", *t
-		case *bool:
-			fields[i].Type, fields[i].Default = "boolean", *t
-		case *string:
-			fields[i].Type, fields[i].Default = "string", *t
-		case *map[string]any:
-			if fields[i].Type = "mapping"; *t != nil {
-				fields[i].Default = *t
-			}
-		case *[]int:
-			fields[i].Type, fields[i].Default = "list of integers", slices.Clone(*t)
-		}
-	}
-	return fields
 }

@@ -19,49 +19,24 @@ type gnmt struct {
 	shareEmbedding                              bool
 }
 
-func defaultGNMT() *gnmt {
-	return &gnmt{
-		vocabSize: 32320, hiddenSize: 1024, numLayers: 4, maxLength: 50, dropout: 0.2, smoothing: 0.1, shareEmbedding: true,
-	}
-}
-
 func (c *gnmt) fields() []Field {
 	return []Field{
-		{Name: "vocab_size", target: &c.vocabSize, Doc: "Token ids of both languages: 0 to vocab_size-1."},
-		{Name: "hidden_size", target: &c.hiddenSize, Doc: "Width of the embeddings, of every LSTM and of the attention."},
-		{Name: "num_layers", target: &c.numLayers, Doc: "LSTM layers of the encoder, and as many of the decoder; at least 2."},
-		{Name: "dropout", target: &c.dropout, Doc: "Probability with which an input of an LSTM layer is dropped."},
-		{Name: "share_embedding", target: &c.shareEmbedding, Doc: "One table of embeddings for both languages. " +
-			"It then looks up the target as well, on the first stage, and the embedded target travels past the encoder; " +
-			"else the target's ids do."},
-		{Name: "smoothing", target: &c.smoothing, Doc: "Label smoothing of the training loss; evaluations use none."},
-		{Name: "max_length", target: &c.maxLength, Doc: "The longest sentence of either language, in tokens."},
+		integer("vocab_size", &c.vocabSize, 32320, 1, 1<<24, "Token ids of both languages: 0 to vocab_size-1."),
+		integer("hidden_size", &c.hiddenSize, 1024, 1, 1<<14, "Width of the embeddings, of every LSTM and of the attention."),
+		integer("num_layers", &c.numLayers, 4, 2, 1<<10, "LSTM layers of the encoder, and as many of the decoder; at least 2."),
+		number("dropout", &c.dropout, 0.2, rate, "Probability with which an input of an LSTM layer is dropped."),
+		flag("share_embedding", &c.shareEmbedding, true, "One table of embeddings for both languages. "+
+			"It then looks up the target as well, on the first stage, and the embedded target travels past the encoder; "+
+			"else the target's ids do."),
+		number("smoothing", &c.smoothing, 0.1, rate, "Label smoothing of the training loss; evaluations use none."),
+		integer("max_length", &c.maxLength, 50, 1, 1<<16, "The longest sentence of either language, in tokens."),
 	}
 }
 
-func gnmtFields() []Field { return describe(defaultGNMT().fields()) }
+func (c *gnmt) validate() error { return nil }
 
-func (c *gnmt) validate() error {
-	if err := checkIntegers([]integerField{
-		{"vocab_size", c.vocabSize, 1, 1 << 24},
-		{"hidden_size", c.hiddenSize, 1, 1 << 14},
-		{"num_layers", c.numLayers, 2, 1 << 10},
-		{"max_length", c.maxLength, 1, 1 << 16},
-	}); err != nil {
-		return err
-	}
-	return checkRates([]rateField{{"dropout", c.dropout}, {"smoothing", c.smoothing}})
-}
-
-func buildGNMT(config map[string]any) (*Model, error) {
-	c := defaultGNMT()
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
-	m := &Model{
-		Family: "gnmt", Task: Translation, Loss: layer.Loss{Classes: c.vocabSize, Smoothing: c.smoothing},
-		vocabulary: c.vocabSize, sequence: c.maxLength, skip: noBuffer, config: exported("gnmt", c.fields()),
-	}
+func (c *gnmt) build(m *Model) {
+	m.Task, m.Loss, m.vocabulary, m.sequence = Translation, layer.Loss{Classes: c.vocabSize, Smoothing: c.smoothing}, c.vocabSize, c.maxLength
 	m.Layers = append(m.Layers, c.embedding())
 	for i := range c.numLayers {
 		m.Layers = append(m.Layers, c.encoder(i))
@@ -76,7 +51,6 @@ func buildGNMT(config map[string]any) (*Model, error) {
 	m.Layers = append(m.Layers, layer.Linear{
 		Path: "decoder.classifier.classifier", In: c.hiddenSize, Out: c.vocabSize, Bias: true, OutIn: true, Init: c.init(),
 	})
-	return m, nil
 }
 
 // init is what the reference fills every weight with: uniform on [-0.1, 0.1].

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 
@@ -18,78 +19,43 @@ type gpt2 struct {
 	residDropout, embdDropout, attnDropout              float64
 }
 
-func defaultGPT2() *gpt2 {
-	return &gpt2{
-		vocabSize: 50257, nPositions: 1024, nEmbd: 768, nLayer: 12, nHead: 12,
-		activation: "gelu_new", epsilon: 1e-5, initializerRange: 0.02, tie: true,
-	}
-}
-
-// fields is the one place where the family's fields are listed.
 func (c *gpt2) fields() []Field {
 	return []Field{
-		{Name: "vocab_size", target: &c.vocabSize, Doc: "Token ids: 0 to vocab_size-1."},
-		{Name: "n_positions", target: &c.nPositions, Doc: "The longest sample, in tokens."},
-		{Name: "n_embd", target: &c.nEmbd, Doc: "Width of the activations; a multiple of n_head."},
-		{Name: "n_layer", target: &c.nLayer, Doc: "Transformer blocks."},
-		{Name: "n_head", target: &c.nHead, Doc: "Attention heads of a block."},
-		{Name: "n_inner", target: &c.nInner, Doc: "Inner width of the feed-forward branch; 0 or null: 4 * n_embd."},
-		{Name: "activation_function", target: &c.activation, Doc: "The tanh form of GELU, as gelu_new, gelu_pytorch_tanh or gelu_fast."},
-		{Name: "layer_norm_epsilon", target: &c.epsilon, Doc: "Added to the variance in layer norms."},
-		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
-		{Name: "tie_word_embeddings", target: &c.tie, Doc: "The output projection is the token embedding."},
-		{Name: "resid_pdrop", target: &c.residDropout, Doc: "Dropout of both branches of a block."},
-		{Name: "embd_pdrop", target: &c.embdDropout, Doc: "Dropout of the embeddings."},
-		{Name: "attn_pdrop", target: &c.attnDropout, Doc: "Dropout of the attention probabilities."},
+		integer("vocab_size", &c.vocabSize, 50257, 1, 1<<24, "Token ids: 0 to vocab_size-1."),
+		integer("n_positions", &c.nPositions, 1024, 1, 1<<20, "The longest sample, in tokens."),
+		integer("n_embd", &c.nEmbd, 768, 1, 1<<18, "Width of the activations; a multiple of n_head."),
+		integer("n_layer", &c.nLayer, 12, 1, 1<<14, "Transformer blocks."),
+		integer("n_head", &c.nHead, 12, 1, 1<<16, "Attention heads of a block."),
+		integer("n_inner", &c.nInner, 0, 0, 1<<20, "Inner width of the feed-forward branch; 0 or null: 4 * n_embd."),
+		word("activation_function", &c.activation, "gelu_new", tanhGELU, "The tanh form of GELU, as gelu_new, gelu_pytorch_tanh or gelu_fast."),
+		number("layer_norm_epsilon", &c.epsilon, 1e-5, above0, "Added to the variance in layer norms."),
+		number("initializer_range", &c.initializerRange, 0.02, atLeast0, "Standard deviation of fresh weights."),
+		flag("tie_word_embeddings", &c.tie, true, "The output projection is the token embedding."),
+		number("resid_pdrop", &c.residDropout, 0, rate, "Dropout of both branches of a block."),
+		number("embd_pdrop", &c.embdDropout, 0, rate, "Dropout of the embeddings."),
+		number("attn_pdrop", &c.attnDropout, 0, rate, "Dropout of the attention probabilities."),
 	}
 }
-
-func gpt2Fields() []Field { return describe(defaultGPT2().fields()) }
 
 func (c *gpt2) validate() error {
-	if err := checkIntegers([]integerField{
-		{"vocab_size", c.vocabSize, 1, 1 << 24},
-		{"n_positions", c.nPositions, 1, 1 << 20},
-		{"n_embd", c.nEmbd, 1, 1 << 18},
-		{"n_layer", c.nLayer, 1, 1 << 14},
-		{"n_head", c.nHead, 1, 1 << 16},
-		{"n_inner", c.nInner, 0, 1 << 20},
-	}); err != nil {
-		return err
-	}
-	if err := checkMultiple("n_embd", c.nEmbd, "n_head", c.nHead); err != nil {
-		return err
-	}
-	if err := checkActivation("activation_function", c.activation, tanhGELU); err != nil {
-		return err
-	}
-	if err := checkScales("layer_norm_epsilon", c.epsilon, c.initializerRange); err != nil {
-		return err
-	}
-	return checkRates([]rateField{
-		{"resid_pdrop", c.residDropout}, {"embd_pdrop", c.embdDropout}, {"attn_pdrop", c.attnDropout},
-	})
-}
-
-func buildGPT2(config map[string]any) (*Model, error) {
-	c := defaultGPT2()
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
 	if c.nInner == 0 {
 		c.nInner = 4 * c.nEmbd
 	}
-	m := &Model{
-		Family: "gpt2", Task: Language, Loss: layer.Loss{Classes: c.vocabSize},
-		vocabulary: c.vocabSize, sequence: c.nPositions,
-		prefix: "transformer.", skip: gpt2Buffer, config: c.export(),
-	}
+	return checkMultiple("n_embd", c.nEmbd, "n_head", c.nHead)
+}
+
+func (c *gpt2) build(m *Model) {
+	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: c.vocabSize}, c.vocabSize, c.nPositions
+	m.prefix, m.skip = "transformer.", gpt2Buffer
+	// what from_pretrained of GPT2LMHeadModel reads besides
+	maps.Copy(m.config, map[string]any{
+		"architectures": []string{"GPT2LMHeadModel"}, "n_ctx": c.nPositions, "scale_attn_weights": true, "use_cache": true,
+	})
 	m.Layers = append(m.Layers, c.embedding())
 	for i := range c.nLayer {
 		m.Layers = append(m.Layers, c.block(i))
 	}
 	m.Layers = append(m.Layers, c.head())
-	return m, nil
 }
 
 func (c *gpt2) embedding() layer.Layer {
@@ -135,18 +101,6 @@ func (c *gpt2) head() layer.Layer {
 		logits.TiedTo = "transformer.wte.weight"
 	}
 	return layer.NewHead("transformer.head", c.norm("transformer.ln_f"), logits)
-}
-
-// export is the config.json that from_pretrained of GPT2LMHeadModel reads.
-func (c *gpt2) export() map[string]any {
-	config := map[string]any{
-		"model_type": "gpt2", "architectures": []string{"GPT2LMHeadModel"}, "torch_dtype": "float32",
-		"n_ctx": c.nPositions, "scale_attn_weights": true, "use_cache": true,
-	}
-	for _, f := range describe(c.fields()) {
-		config[f.Name] = f.Default
-	}
-	return config
 }
 
 // gpt2Buffer recognises the causal masks that older Hugging Face files store beside the parameters.

@@ -25,7 +25,7 @@ func FromHuggingFace(config []byte) (*Model, error) {
 		return nil, errors.New("read config.json: more follows the object")
 	}
 	name, _ := fields["model_type"].(string)
-	f, ok := families[name]
+	family, ok := families[name]
 	if !ok {
 		return nil, &FieldError{
 			Field: "model_type", Found: fields["model_type"], Allowed: oneOf(Families()), Nearest: nearest.Word(name, Families()),
@@ -34,9 +34,15 @@ func FromHuggingFace(config []byte) (*Model, error) {
 	if err := checkFixed(fields); err != nil {
 		return nil, err
 	}
-	kept := maps.Clone(fields)
-	f.relax(fields)
-	m, err := f.build(fields)
+	kept, c := maps.Clone(fields), family()
+	if r, ok := c.(interface{ relax(config map[string]any) }); ok {
+		r.relax(fields)
+	}
+	known := c.fields()
+	maps.DeleteFunc(fields, func(name string, _ any) bool {
+		return !slices.ContainsFunc(known, func(f Field) bool { return f.Name == name })
+	})
+	m, err := Build(name, fields)
 	if err != nil {
 		return nil, err
 	}
@@ -113,19 +119,18 @@ func checkFixed(fields map[string]any) error {
 	return nil
 }
 
-// relaxLlama keeps the fields that Build knows, and takes what concerns rotary positions from where newer releases keep it.
-func relaxLlama(fields func() []Field) func(config map[string]any) {
-	return func(config map[string]any) {
-		if object, ok := config["rope_parameters"].(map[string]any); ok {
-			scaling := maps.Clone(object)
-			if config["rope_theta"] == nil {
-				config["rope_theta"] = scaling["rope_theta"]
-			}
-			delete(scaling, "rope_theta")
-			if config["rope_scaling"] == nil {
-				config["rope_scaling"] = scaling
-			}
-		}
-		keepFields(fields)(config)
+// relax takes what concerns rotary positions from where newer releases keep it.
+func (c *llama) relax(config map[string]any) {
+	object, ok := config["rope_parameters"].(map[string]any)
+	if !ok {
+		return
+	}
+	scaling := maps.Clone(object)
+	if config["rope_theta"] == nil {
+		config["rope_theta"] = scaling["rope_theta"]
+	}
+	delete(scaling, "rope_theta")
+	if config["rope_scaling"] == nil {
+		config["rope_scaling"] = scaling
 	}
 }

@@ -3,18 +3,18 @@ package model
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
-// images is what the configs of convolutional networks have in common: the images, the classes and the norm.
+// images is what the configs of convolutional networks have in common: the images, the classes, the groups and the norm.
 type images struct {
 	imageSize, numChannels, numLabels int
 	norm                              string
 	groups                            int
 	epsilon, momentum                 float64
+	hiddenSizes, depths               []int // of each group of convolutions
 }
 
 const (
@@ -25,88 +25,51 @@ const (
 
 func (c *images) fields() []Field {
 	return []Field{
-		{Name: "image_size", target: &c.imageSize, Doc: "Rows, and columns, of an image."},
-		{Name: "num_channels", target: &c.numChannels, Doc: "Channels of an image: 3 for colours, 1 for grey."},
-		{Name: "num_labels", target: &c.numLabels, Doc: "Classes: 0 to num_labels-1."},
+		integer("image_size", &c.imageSize, 224, 1, 1<<14, "Rows, and columns, of an image."),
+		integer("num_channels", &c.numChannels, 3, 1, 1<<12, "Channels of an image: 3 for colours, 1 for grey."),
+		integer("num_labels", &c.numLabels, 1000, 1, 1<<24, "Classes: 0 to num_labels-1."),
 	}
 }
 
-func (c *images) normFields(kinds string) []Field {
+// groupFields are the groups of convolutions of a family, with their defaults.
+func (c *images) groupFields(sizes []int, sizesDoc string, depths []int, depthsDoc string) []Field {
 	return []Field{
-		{Name: "norm", target: &c.norm, Doc: kinds + " Statistics of batch norm are those of a micro-batch, so its size matters."},
-		{Name: "groups", target: &c.groups, Doc: "Groups of channels of group norm, a divisor of every width."},
-		{Name: "norm_eps", target: &c.epsilon, Doc: "Added to the variance in norms."},
-		{Name: "norm_momentum", target: &c.momentum, Doc: "The share of batch norm's running statistics that a step replaces."},
+		list("hidden_sizes", &c.hiddenSizes, sizes, 1, 1<<16, sizesDoc), list("depths", &c.depths, depths, 1, 1<<12, depthsDoc),
 	}
 }
 
-// validate takes the norms that the family has and the widths that they normalise.
-func (c *images) validate(norms []string, widths ...int) error {
-	if err := checkIntegers([]integerField{
-		{"image_size", c.imageSize, 1, 1 << 14},
-		{"num_channels", c.numChannels, 1, 1 << 12},
-		{"num_labels", c.numLabels, 1, 1 << 24},
-	}); err != nil {
-		return err
+// normFields are those of the norms that a family has, of which the first is the default.
+func (c *images) normFields(norms []string, doc string) []Field {
+	return []Field{
+		word("norm", &c.norm, norms[0], norms, doc+" Statistics of batch norm are those of a micro-batch, so its size matters."),
+		integer("groups", &c.groups, 32, math.MinInt32, math.MaxInt32, "Groups of channels of group norm, a divisor of every width."),
+		number("norm_eps", &c.epsilon, 1e-5, above0, "Added to the variance in norms."),
+		number("norm_momentum", &c.momentum, 0.1, share, "The share of batch norm's running statistics that a step replaces."),
 	}
-	if err := checkWord("norm", c.norm, norms); err != nil {
-		return err
+}
+
+// validate takes the widths that norms see.
+func (c *images) validate(widths ...int) error {
+	if len(c.depths) != len(c.hiddenSizes) {
+		return &FieldError{Field: "depths", Found: c.depths, Allowed: fmt.Sprintf("a list as long as hidden_sizes, %d", len(c.hiddenSizes))}
 	}
-	if c.norm == normGroup {
-		for _, width := range widths {
-			if c.groups < 1 || width%c.groups != 0 {
-				return &FieldError{
-					Field: "groups", Found: c.groups, Allowed: fmt.Sprintf("a divisor of every width, of %d too", width), Nearest: "1",
-				}
+	if c.norm != normGroup {
+		return nil
+	}
+	for _, width := range widths {
+		if c.groups < 1 || width%c.groups != 0 {
+			return &FieldError{
+				Field: "groups", Found: c.groups, Allowed: fmt.Sprintf("a divisor of every width, of %d too", width), Nearest: "1",
 			}
 		}
-	}
-	if !(c.momentum > 0 && c.momentum <= 1) {
-		return &FieldError{Field: "norm_momentum", Found: c.momentum, Allowed: "a number above 0, at most 1", Nearest: "0.1"}
-	}
-	return checkScales("norm_eps", c.epsilon, 0)
-}
-
-// checkWord refuses a string that is none of words.
-func checkWord(field, value string, words []string) error {
-	if slices.Contains(words, value) {
-		return nil
-	}
-	return &FieldError{Field: field, Found: value, Allowed: oneOf(words), Nearest: words[0]}
-}
-
-// checkList refuses a list that is too short or holds what is not from 1 to most.
-func checkList(field string, list []int, shortest, most int) error {
-	outside := func(v int) bool { return v < 1 || v > most }
-	if len(list) >= shortest && !slices.ContainsFunc(list, outside) {
-		return nil
-	}
-	return &FieldError{
-		Field: field, Found: list, Allowed: fmt.Sprintf("a list of at least %d integers from 1 to %d", shortest, most),
-	}
-}
-
-// checkGroups refuses groups of convolutions that do not all have a width and a depth.
-func checkGroups(hiddenSizes, depths []int) error {
-	if err := checkList("hidden_sizes", hiddenSizes, 1, 1<<16); err != nil {
-		return err
-	}
-	if err := checkList("depths", depths, 1, 1<<12); err != nil {
-		return err
-	}
-	if len(depths) != len(hiddenSizes) {
-		return &FieldError{Field: "depths", Found: depths, Allowed: fmt.Sprintf("a list as long as hidden_sizes, %d", len(hiddenSizes))}
 	}
 	return nil
 }
 
-// model begins a model of images.
-func (c *images) model(family string, fields []Field) *Model {
-	return &Model{
-		Family: family, Task: Images, Loss: layer.Loss{Classes: c.numLabels},
-		Image:    Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize},
-		sequence: 1, skip: batchNormBuffer, config: exported(family, fields),
-	}
+// begin gives a model what images have in common.
+func (c *images) begin(m *Model) {
+	m.Task, m.Loss, m.sequence, m.skip = Images, layer.Loss{Classes: c.numLabels}, 1, batchNormBuffer
+	m.Image = Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize}
 }
 
 // input is the shape of the images.

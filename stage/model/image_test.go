@@ -99,7 +99,7 @@ func TestBadConfigsOfImageFamiliesAreNamed(t *testing.T) {
 		{"resnet", "hidden_sizes", []any{256, 512, 1022, 2048}, "a multiple of the bottleneck's reduction, which is 4"},
 		{"resnet", "layer_type", "wide", "one of bottleneck, basic"},
 		{"resnet", "stem", "mnist", "one of imagenet, cifar"},
-		{"resnet", "hidden_act", "gelu", "one of relu"},
+		{"resnet", "hidden_act", "gelu", `allowed is "relu"`},
 		{"resnet", "norm", "none", "one of batch, group"},
 		{"resnet", "norm_momentum", 0, "a number above 0, at most 1"},
 		{"resnet", "norm_eps", 0, "a number above 0"},

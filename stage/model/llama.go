@@ -27,86 +27,46 @@ type llama struct {
 	windowedFrom int  // of qwen2: the first layer that does
 }
 
-func defaultLlama() *llama {
-	return &llama{
-		family: "llama", vocabSize: 32000, hidden: 4096, inner: 11008, layers: 32, heads: 32, positions: 2048,
-		act: "silu", epsilon: 1e-6, initializerRange: 0.02, theta: 10000,
+func (c *llama) fields() []Field {
+	fields := []Field{
+		integer("vocab_size", &c.vocabSize, 32000, 1, 1<<24, "Token ids: 0 to vocab_size-1."),
+		integer("max_position_embeddings", &c.positions, 2048, 1, 1<<20, "The longest sample, in tokens."),
+		integer("hidden_size", &c.hidden, 4096, 1, 1<<18, "Width of the activations."),
+		integer("intermediate_size", &c.inner, 11008, 1, 1<<20, "Inner width of the feed-forward branch."),
+		integer("num_hidden_layers", &c.layers, 32, 1, 1<<14, "Transformer blocks."),
+		integer("num_attention_heads", &c.heads, 32, 1, 1<<16, "Attention heads of a block."),
+		integer("num_key_value_heads", &c.kvHeads, 0, 0, 1<<16, "Heads of keys and values, a divisor of num_attention_heads; 0 or null: as many."),
+		integer("head_dim", &c.headDim, 0, 0, 1<<16, "Width of a head, even; 0 or null: hidden_size / num_attention_heads."),
+		word("hidden_act", &c.act, "silu", []string{"silu"}, "silu is the only one."),
+		number("rms_norm_eps", &c.epsilon, 1e-6, above0, "Added to the mean square in norms."),
+		number("rope_theta", &c.theta, 10000, above0, "The base of the rotary positions' wavelengths."),
+		{Name: "rope_scaling", Type: "mapping", target: &c.ropeScaling, Doc: "Slower rotary positions for longer samples: rope_type linear with factor, or llama3 with factor, low_freq_factor, high_freq_factor and original_max_position_embeddings; null: none."},
+		number("initializer_range", &c.initializerRange, 0.02, atLeast0, "Standard deviation of fresh weights."),
+		flag("tie_word_embeddings", &c.tie, false, "The output projection is the token embedding."),
+		number("attention_dropout", &c.attentionDropout, 0, rate, "Probability with which an attention probability is dropped in training."),
 	}
-}
-
-func defaultMistral() *llama {
-	c := defaultLlama()
-	c.family, c.inner, c.kvHeads, c.positions, c.window = "mistral", 14336, 8, 131072, 4096
-	return c
-}
-
-func defaultQwen2() *llama {
-	c := defaultLlama()
-	c.family, c.vocabSize, c.inner, c.kvHeads, c.positions = "qwen2", 151936, 22016, 32, 32768
-	c.window, c.windowedFrom = 4096, 28
-	return c
-}
-
-func (c *llama) fields() []Field { return append(c.common(), c.own()...) }
-
-// common are the fields of all three families.
-func (c *llama) common() []Field {
-	return []Field{
-		{Name: "vocab_size", target: &c.vocabSize, Doc: "Token ids: 0 to vocab_size-1."},
-		{Name: "max_position_embeddings", target: &c.positions, Doc: "The longest sample, in tokens."},
-		{Name: "hidden_size", target: &c.hidden, Doc: "Width of the activations."},
-		{Name: "intermediate_size", target: &c.inner, Doc: "Inner width of the feed-forward branch."},
-		{Name: "num_hidden_layers", target: &c.layers, Doc: "Transformer blocks."},
-		{Name: "num_attention_heads", target: &c.heads, Doc: "Attention heads of a block."},
-		{Name: "num_key_value_heads", target: &c.kvHeads, Doc: "Heads of keys and values, a divisor of num_attention_heads; 0 or null: as many."},
-		{Name: "head_dim", target: &c.headDim, Doc: "Width of a head, even; 0 or null: hidden_size / num_attention_heads."},
-		{Name: "hidden_act", target: &c.act, Doc: "silu is the only one."},
-		{Name: "rms_norm_eps", target: &c.epsilon, Doc: "Added to the mean square in norms."},
-		{Name: "rope_theta", target: &c.theta, Doc: "The base of the rotary positions' wavelengths."},
-		{Name: "rope_scaling", target: &c.ropeScaling, Doc: "Slower rotary positions for longer samples: rope_type linear with factor, or llama3 with factor, low_freq_factor, high_freq_factor and original_max_position_embeddings; null: none."},
-		{Name: "initializer_range", target: &c.initializerRange, Doc: "Standard deviation of fresh weights."},
-		{Name: "tie_word_embeddings", target: &c.tie, Doc: "The output projection is the token embedding."},
-		{Name: "attention_dropout", target: &c.attentionDropout, Doc: "Probability with which an attention probability is dropped in training."},
+	window := func(doc string) Field {
+		f := integer("sliding_window", &c.window, 4096, 0, 1<<20, doc)
+		f.null = true // no window; without the field, there is the default one
+		return f
 	}
-}
-
-// own are the fields that one family has.
-func (c *llama) own() []Field {
 	switch c.family {
 	case "mistral":
-		return []Field{{Name: "sliding_window", target: &c.window, Doc: "Positions that a position sees, itself and those before it; 0 or null: all of them."}}
+		c.inner, c.kvHeads, c.positions = 14336, 8, 131072
+		return append(fields, window("Positions that a position sees, itself and those before it; 0 or null: all of them."))
 	case "qwen2":
-		return []Field{
-			{Name: "use_sliding_window", target: &c.windowed, Doc: "Layers from max_window_layers on look back over sliding_window positions only."},
-			{Name: "sliding_window", target: &c.window, Doc: "Positions that a position then sees, itself and those before it."},
-			{Name: "max_window_layers", target: &c.windowedFrom, Doc: "The first layer that does, counted from 0."},
-		}
+		c.vocabSize, c.inner, c.kvHeads, c.positions = 151936, 22016, 32, 32768
+		return append(fields,
+			flag("use_sliding_window", &c.windowed, false, "Layers from max_window_layers on look back over sliding_window positions only."),
+			window("Positions that a position then sees, itself and those before it."),
+			integer("max_window_layers", &c.windowedFrom, 28, 0, 1<<14, "The first layer that does, counted from 0."))
 	}
-	return []Field{
-		{Name: "attention_bias", target: &c.attentionBias, Doc: "Biases in the four projections of attention."},
-		{Name: "mlp_bias", target: &c.mlpBias, Doc: "Biases in the feed-forward branch."},
-	}
+	return append(fields,
+		flag("attention_bias", &c.attentionBias, false, "Biases in the four projections of attention."),
+		flag("mlp_bias", &c.mlpBias, false, "Biases in the feed-forward branch."))
 }
 
-func llamaFields() []Field   { return describe(defaultLlama().fields()) }
-func mistralFields() []Field { return describe(defaultMistral().fields()) }
-func qwen2Fields() []Field   { return describe(defaultQwen2().fields()) }
-
-func (c *llama) validate() error {
-	if err := checkIntegers([]integerField{
-		{"vocab_size", c.vocabSize, 1, 1 << 24},
-		{"max_position_embeddings", c.positions, 1, 1 << 20},
-		{"hidden_size", c.hidden, 1, 1 << 18},
-		{"intermediate_size", c.inner, 1, 1 << 20},
-		{"num_hidden_layers", c.layers, 1, 1 << 14},
-		{"num_attention_heads", c.heads, 1, 1 << 16},
-		{"num_key_value_heads", c.kvHeads, 0, 1 << 16},
-		{"head_dim", c.headDim, 0, 1 << 16},
-		{"sliding_window", c.window, 0, 1 << 20},
-		{"max_window_layers", c.windowedFrom, 0, 1 << 14},
-	}); err != nil {
-		return err
-	}
+func (c *llama) validate() (err error) {
 	if c.headDim == 0 {
 		if err := checkMultiple("hidden_size", c.hidden, "num_attention_heads", c.heads); err != nil {
 			return err
@@ -126,19 +86,9 @@ func (c *llama) validate() error {
 			Field: "num_key_value_heads", Found: c.kvHeads, Allowed: fmt.Sprintf("a divisor of num_attention_heads, which is %d", c.heads),
 			Nearest: fmt.Sprintf("num_key_value_heads %d", divisorBelow(c.heads, c.kvHeads)),
 		}
-	case c.act != "silu":
-		return &FieldError{Field: "hidden_act", Found: c.act, Allowed: `"silu"`, Nearest: "silu"}
-	case !(c.theta > 0):
-		return &FieldError{Field: "rope_theta", Found: c.theta, Allowed: "a number above 0", Nearest: "10000"}
 	}
-	var err error
-	if c.stretch, err = ropeStretch(c.ropeScaling); err != nil {
-		return err
-	}
-	if err := checkScales("rms_norm_eps", c.epsilon, c.initializerRange); err != nil {
-		return err
-	}
-	return checkRates([]rateField{{"attention_dropout", c.attentionDropout}})
+	c.stretch, err = ropeStretch(c.ropeScaling)
+	return err
 }
 
 // ropeStretch reads rope_scaling, in the spelling of any release.
@@ -189,21 +139,12 @@ func divisorBelow(n, most int) int {
 	return 1
 }
 
-func buildLlama(config map[string]any) (*Model, error)   { return defaultLlama().build(config) }
-func buildMistral(config map[string]any) (*Model, error) { return defaultMistral().build(config) }
-func buildQwen2(config map[string]any) (*Model, error)   { return defaultQwen2().build(config) }
-
-func (c *llama) build(config map[string]any) (*Model, error) {
-	if window, given := config["sliding_window"]; given && window == nil {
-		c.window = 0 // null is no window; without the field, there is the default one
-	}
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
-	m := &Model{
-		Family: c.family, Task: Language, Loss: layer.Loss{Classes: c.vocabSize},
-		vocabulary: c.vocabSize, sequence: c.positions,
-		prefix: "model.", skip: llamaBuffer, config: c.export(), window: c.windowOf,
+func (c *llama) build(m *Model) {
+	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: c.vocabSize}, c.vocabSize, c.positions
+	m.prefix, m.skip, m.window = "model.", llamaBuffer, c.windowOf
+	m.config["architectures"], m.config["use_cache"] = []string{architectures[c.family]}, true
+	if c.family == "mistral" && c.window == 0 {
+		m.config["sliding_window"] = nil // 0 would hide everything
 	}
 	m.Layers = append(m.Layers, layer.TokenEmbedding{
 		Path: "model.embed_tokens", Vocabulary: c.vocabSize, Width: c.hidden, Init: c.init(),
@@ -212,7 +153,6 @@ func (c *llama) build(config map[string]any) (*Model, error) {
 		m.Layers = append(m.Layers, c.block(i))
 	}
 	m.Layers = append(m.Layers, c.head())
-	return m, nil
 }
 
 func (c *llama) init() layer.Init { return layer.Init{Deviation: c.initializerRange} }
@@ -267,16 +207,6 @@ func (c *llama) head() layer.Layer {
 
 // architectures are Hugging Face's classes of the families.
 var architectures = map[string]string{"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-
-// export is the config.json that from_pretrained of the family's class reads.
-func (c *llama) export() map[string]any {
-	config := exported(c.family, c.fields())
-	config["architectures"], config["use_cache"] = []string{architectures[c.family]}, true
-	if c.family == "mistral" && c.window == 0 {
-		config["sliding_window"] = nil // 0 would hide everything
-	}
-	return config
-}
 
 // llamaBuffer recognises the wavelengths that older Hugging Face files store beside the parameters.
 func llamaBuffer(tensor string) bool { return strings.HasSuffix(tensor, ".rotary_emb.inv_freq") }

@@ -18,52 +18,23 @@ type mlp struct {
 	dropout                                        float64
 }
 
-func defaultMLP() *mlp {
-	return &mlp{imageSize: 28, numChannels: 1, numLabels: 10, hiddenSizes: []int{512, 512}, hiddenAct: "relu"}
-}
-
 func (c *mlp) fields() []Field {
 	return []Field{
-		{Name: "image_size", target: &c.imageSize, Doc: "Rows, and columns, of an image."},
-		{Name: "num_channels", target: &c.numChannels, Doc: "Channels of an image: 3 for colours, 1 for grey."},
-		{Name: "num_features", target: &c.numFeatures, Doc: "When not 0, samples are rows of so many features instead of images."},
-		{Name: "hidden_sizes", target: &c.hiddenSizes, Doc: "Widths of the hidden layers; an empty list makes it softmax regression."},
-		{Name: "hidden_act", target: &c.hiddenAct, Doc: "relu, gelu or gelu_new, the tanh form of GELU."},
-		{Name: "dropout", target: &c.dropout, Doc: "Probability with which an output of a hidden layer is dropped."},
-		{Name: "num_labels", target: &c.numLabels, Doc: "Classes: 0 to num_labels-1."},
+		integer("image_size", &c.imageSize, 28, 1, 1<<12, "Rows, and columns, of an image."),
+		integer("num_channels", &c.numChannels, 1, 1, 1<<12, "Channels of an image: 3 for colours, 1 for grey."),
+		integer("num_features", &c.numFeatures, 0, 0, 1<<30, "When not 0, samples are rows of so many features instead of images."),
+		list("hidden_sizes", &c.hiddenSizes, []int{512, 512}, 0, 1<<20, "Widths of the hidden layers; an empty list makes it softmax regression."),
+		word("hidden_act", &c.hiddenAct, "relu", []string{"relu", "gelu", "gelu_new"}, "relu, gelu or gelu_new, the tanh form of GELU."),
+		number("dropout", &c.dropout, 0, rate, "Probability with which an output of a hidden layer is dropped."),
+		integer("num_labels", &c.numLabels, 10, 1, 1<<24, "Classes: 0 to num_labels-1."),
 	}
 }
 
-func mlpFields() []Field { return describe(defaultMLP().fields()) }
+func (c *mlp) validate() error { return nil }
 
-func (c *mlp) validate() error {
-	if err := checkIntegers([]integerField{
-		{"image_size", c.imageSize, 1, 1 << 12},
-		{"num_channels", c.numChannels, 1, 1 << 12},
-		{"num_features", c.numFeatures, 0, 1 << 30},
-		{"num_labels", c.numLabels, 1, 1 << 24},
-	}); err != nil {
-		return err
-	}
-	if err := checkList("hidden_sizes", c.hiddenSizes, 0, 1<<20); err != nil {
-		return err
-	}
-	if err := checkWord("hidden_act", c.hiddenAct, []string{"relu", "gelu", "gelu_new"}); err != nil {
-		return err
-	}
-	return checkRates([]rateField{{"dropout", c.dropout}})
-}
-
-func buildMLP(config map[string]any) (*Model, error) {
-	c := defaultMLP()
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
-	m := &Model{
-		Family: "mlp", Task: Images, Loss: layer.Loss{Classes: c.numLabels},
-		Image:    Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize},
-		sequence: 1, skip: noBuffer, config: exported("mlp", c.fields()),
-	}
+func (c *mlp) build(m *Model) {
+	m.Task, m.Loss, m.sequence = Images, layer.Loss{Classes: c.numLabels}, 1
+	m.Image = Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize}
 	if c.numFeatures > 0 {
 		m.Image = Image{Channels: 1, Height: 1, Width: c.numFeatures}
 	}
@@ -72,7 +43,6 @@ func buildMLP(config map[string]any) (*Model, error) {
 		m.Layers = append(m.Layers, c.unit(i, in, width))
 		in = width
 	}
-	return m, nil
 }
 
 // unit is a linear layer with what follows it. Hidden weights keep the variance of what flows forward (He et al. 2015,

@@ -51,31 +51,24 @@ type Model struct {
 	sequence   int
 	prefix     string                     // of tensor names, that some files leave out: "transformer."
 	aliases    func(name string) []string // older names of a tensor; nil: none has any
-	skip       func(tensor string) bool
+	skip       func(tensor string) bool   // what files hold beside the parameters
 	heads      heads
 	window     func(layer int) int // positions that attention in a block looks back over, 0: all; nil: of a family without windows
 	config     map[string]any
 	adapted    []layer.Linear
 }
 
-// family is what a config of one kind means.
-type family struct {
-	fields func() []Field
-	build  func(config map[string]any) (*Model, error)
-	relax  func(config map[string]any) // drops what a Hugging Face config.json holds beside the fields
-}
-
-var families = map[string]family{
-	"awd-lstm": {fields: awdLSTMFields, build: buildAWDLSTM, relax: keepFields(awdLSTMFields)},
-	"gnmt":     {fields: gnmtFields, build: buildGNMT, relax: keepFields(gnmtFields)},
-	"bert":     {fields: bertFields, build: buildBERT, relax: relaxBERT},
-	"gpt2":     {fields: gpt2Fields, build: buildGPT2, relax: keepFields(gpt2Fields)},
-	"mlp":      {fields: mlpFields, build: buildMLP, relax: keepFields(mlpFields)},
-	"resnet":   {fields: resnetFields, build: buildResNet, relax: keepFields(resnetFields)},
-	"vgg":      {fields: vggFields, build: buildVGG, relax: keepFields(vggFields)},
-	"llama":    {fields: llamaFields, build: buildLlama, relax: relaxLlama(llamaFields)},
-	"mistral":  {fields: mistralFields, build: buildMistral, relax: relaxLlama(mistralFields)},
-	"qwen2":    {fields: qwen2Fields, build: buildQwen2, relax: relaxLlama(qwen2Fields)},
+var families = map[string]func() settings{
+	"awd-lstm": func() settings { return new(awdLSTM) },
+	"gnmt":     func() settings { return new(gnmt) },
+	"bert":     func() settings { return new(bert) },
+	"gpt2":     func() settings { return new(gpt2) },
+	"mlp":      func() settings { return new(mlp) },
+	"resnet":   func() settings { return new(resnet) },
+	"vgg":      func() settings { return new(vgg) },
+	"llama":    func() settings { return &llama{family: "llama"} },
+	"mistral":  func() settings { return &llama{family: "mistral"} },
+	"qwen2":    func() settings { return &llama{family: "qwen2"} },
 }
 
 // Families lists the names that Build accepts.
@@ -83,22 +76,38 @@ func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
 // Fields lists the config fields of a family in the order in which they are documented; nil for an unknown one.
 func Fields(name string) []Field {
-	f, ok := families[name]
+	family, ok := families[name]
 	if !ok {
 		return nil
 	}
-	return f.fields()
+	fields := family().fields()
+	for i := range fields {
+		fields[i].Default = fields[i].value()
+	}
+	return fields
 }
 
 // Build makes the model that config describes. Field names and defaults are those of the family's Hugging Face config;
 // numbers may be of any Go type that holds the value. A field that is unknown or has a value out of range is a
 // *FieldError.
 func Build(name string, config map[string]any) (*Model, error) {
-	f, ok := families[name]
+	family, ok := families[name]
 	if !ok {
 		return nil, &FieldError{Field: "family", Found: name, Allowed: oneOf(Families()), Nearest: nearest.Word(name, Families())}
 	}
-	return f.build(config)
+	c := family()
+	fields := c.fields()
+	if err := read(c, fields, config); err != nil {
+		return nil, err
+	}
+	m := &Model{
+		Family: name, skip: func(string) bool { return false }, config: map[string]any{"model_type": name, "torch_dtype": "float32"},
+	}
+	for _, f := range fields {
+		m.config[f.Name] = f.value()
+	}
+	c.build(m)
+	return m, nil
 }
 
 // Vocabulary is the number of token ids: ids are 0..Vocabulary-1.

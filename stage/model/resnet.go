@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
@@ -19,52 +20,24 @@ type resnet struct {
 	images
 	stem, layerType, hiddenAct        string
 	embeddingSize                     int
-	hiddenSizes, depths               []int
 	downsampleFirst, downsampleBottom bool
 }
 
-func defaultResNet() *resnet {
-	return &resnet{
-		images: images{imageSize: 224, numChannels: 3, numLabels: 1000, norm: normBatch, groups: 32, epsilon: 1e-5, momentum: 0.1},
-		stem:   "imagenet", layerType: "bottleneck", hiddenAct: "relu", embeddingSize: 64,
-		hiddenSizes: []int{256, 512, 1024, 2048}, depths: []int{3, 4, 6, 3},
-	}
-}
-
 func (c *resnet) fields() []Field {
-	return append(append(c.images.fields(), []Field{
-		{Name: "stem", target: &c.stem, Doc: "imagenet: a 7x7 convolution of stride 2 and a max pool of stride 2; cifar: a 3x3 convolution."},
-		{Name: "embedding_size", target: &c.embeddingSize, Doc: "Channels out of the stem."},
-		{Name: "hidden_sizes", target: &c.hiddenSizes, Doc: "Channels out of each group of blocks; each group but the first halves rows and columns."},
-		{Name: "depths", target: &c.depths, Doc: "Blocks of each group."},
-		{Name: "layer_type", target: &c.layerType, Doc: "basic: blocks of two 3x3 convolutions; bottleneck: 1x1, 3x3 and 1x1, the inner two a quarter as wide."},
-		{Name: "hidden_act", target: &c.hiddenAct, Doc: "relu is the only one."},
-		{Name: "downsample_in_first_stage", target: &c.downsampleFirst, Doc: "The first group halves rows and columns too."},
-		{Name: "downsample_in_bottleneck", target: &c.downsampleBottom, Doc: "The stride of a bottleneck lies in its first convolution, as in the paper."},
-	}...), c.normFields("batch or group.")...)
+	return slices.Concat(c.images.fields(), []Field{
+		word("stem", &c.stem, "imagenet", []string{"imagenet", "cifar"}, "imagenet: a 7x7 convolution of stride 2 and a max pool of stride 2; cifar: a 3x3 convolution."),
+		integer("embedding_size", &c.embeddingSize, 64, 1, 1<<16, "Channels out of the stem."),
+	}, c.groupFields(
+		[]int{256, 512, 1024, 2048}, "Channels out of each group of blocks; each group but the first halves rows and columns.",
+		[]int{3, 4, 6, 3}, "Blocks of each group."), []Field{
+		word("layer_type", &c.layerType, "bottleneck", []string{"bottleneck", "basic"}, "basic: blocks of two 3x3 convolutions; bottleneck: 1x1, 3x3 and 1x1, the inner two a quarter as wide."),
+		word("hidden_act", &c.hiddenAct, "relu", []string{"relu"}, "relu is the only one."),
+		flag("downsample_in_first_stage", &c.downsampleFirst, false, "The first group halves rows and columns too."),
+		flag("downsample_in_bottleneck", &c.downsampleBottom, false, "The stride of a bottleneck lies in its first convolution, as in the paper."),
+	}, c.normFields([]string{normBatch, normGroup}, "batch or group."))
 }
-
-func resnetFields() []Field { return describe(defaultResNet().fields()) }
 
 func (c *resnet) validate() error {
-	if err := checkIntegers([]integerField{{"embedding_size", c.embeddingSize, 1, 1 << 16}}); err != nil {
-		return err
-	}
-	if err := checkGroups(c.hiddenSizes, c.depths); err != nil {
-		return err
-	}
-	for _, word := range []struct {
-		field, value string
-		words        []string
-	}{
-		{"stem", c.stem, []string{"imagenet", "cifar"}},
-		{"layer_type", c.layerType, []string{"bottleneck", "basic"}},
-		{"hidden_act", c.hiddenAct, []string{"relu"}},
-	} {
-		if err := checkWord(word.field, word.value, word.words); err != nil {
-			return err
-		}
-	}
 	widths := append([]int{c.embeddingSize}, c.hiddenSizes...)
 	if c.layerType == "bottleneck" {
 		for _, width := range c.hiddenSizes {
@@ -74,18 +47,14 @@ func (c *resnet) validate() error {
 			widths = append(widths, width/reduction)
 		}
 	}
-	return c.images.validate([]string{normBatch, normGroup}, widths...)
+	return c.images.validate(widths...)
 }
 
 // reduction is how much narrower the inside of a bottleneck is.
 const reduction = 4
 
-func buildResNet(config map[string]any) (*Model, error) {
-	c := defaultResNet()
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
-	m := c.model("resnet", c.fields())
+func (c *resnet) build(m *Model) {
+	c.begin(m)
 	stem, of := c.stemLayer()
 	m.Layers = append(m.Layers, stem)
 	for group, width := range c.hiddenSizes {
@@ -101,7 +70,6 @@ func buildResNet(config map[string]any) (*Model, error) {
 	}
 	m.Layers = append(m.Layers, layer.NewChain("head", layer.AveragePool{Path: "avgpool", Of: of},
 		layer.Linear{Path: "fc", In: of.Channels, Out: c.numLabels, Bias: true, OutIn: true, Init: linearInit(of.Channels)}))
-	return m, nil
 }
 
 // stemLayer is what comes before the blocks, and its output.

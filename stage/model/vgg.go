@@ -15,35 +15,20 @@ import (
 // classifier, which at 224 pixels would change nothing.
 type vgg struct {
 	images
-	hiddenSizes, depths, classifierSizes []int
-	dropout                              float64
-}
-
-func defaultVGG() *vgg {
-	return &vgg{
-		images:      images{imageSize: 224, numChannels: 3, numLabels: 1000, norm: normNone, groups: 32, epsilon: 1e-5, momentum: 0.1},
-		hiddenSizes: []int{64, 128, 256, 512, 512}, depths: []int{2, 2, 3, 3, 3}, classifierSizes: []int{4096, 4096}, dropout: 0.5,
-	}
+	classifierSizes []int
+	dropout         float64
 }
 
 func (c *vgg) fields() []Field {
-	return append(append(c.images.fields(), []Field{
-		{Name: "hidden_sizes", target: &c.hiddenSizes, Doc: "Channels of each group of convolutions; a max pool after each group halves rows and columns."},
-		{Name: "depths", target: &c.depths, Doc: "Convolutions of each group."},
-		{Name: "classifier_sizes", target: &c.classifierSizes, Doc: "Widths of the hidden layers of the classifier; an empty list makes it one layer."},
-		{Name: "dropout", target: &c.dropout, Doc: "Probability with which an output of a hidden layer of the classifier is dropped."},
-	}...), c.normFields("none, batch or group, after each convolution.")...)
+	return slices.Concat(c.images.fields(), c.groupFields(
+		[]int{64, 128, 256, 512, 512}, "Channels of each group of convolutions; a max pool after each group halves rows and columns.",
+		[]int{2, 2, 3, 3, 3}, "Convolutions of each group."), []Field{
+		list("classifier_sizes", &c.classifierSizes, []int{4096, 4096}, 0, 1<<20, "Widths of the hidden layers of the classifier; an empty list makes it one layer."),
+		number("dropout", &c.dropout, 0.5, rate, "Probability with which an output of a hidden layer of the classifier is dropped."),
+	}, c.normFields([]string{normNone, normBatch, normGroup}, "none, batch or group, after each convolution."))
 }
 
-func vggFields() []Field { return describe(defaultVGG().fields()) }
-
 func (c *vgg) validate() error {
-	if err := c.images.validate([]string{normNone, normBatch, normGroup}, c.hiddenSizes...); err != nil {
-		return err
-	}
-	if err := checkGroups(c.hiddenSizes, c.depths); err != nil {
-		return err
-	}
 	if c.imageSize>>len(c.hiddenSizes) == 0 {
 		return &FieldError{
 			Field: "image_size", Found: c.imageSize,
@@ -51,21 +36,12 @@ func (c *vgg) validate() error {
 			Nearest: fmt.Sprintf("image_size %d", 1<<len(c.hiddenSizes)),
 		}
 	}
-	if err := checkList("classifier_sizes", c.classifierSizes, 0, 1<<20); err != nil {
-		return err
-	}
-	return checkRates([]rateField{{"dropout", c.dropout}})
+	return c.images.validate(c.hiddenSizes...)
 }
 
-func buildVGG(config map[string]any) (*Model, error) {
-	c := defaultVGG()
-	if err := read(c, config); err != nil {
-		return nil, err
-	}
-	m := c.model("vgg", c.fields())
-	of := c.features(m)
-	c.classifier(m, of)
-	return m, nil
+func (c *vgg) build(m *Model) {
+	c.begin(m)
+	c.classifier(m, c.features(m))
 }
 
 // features appends the convolutions, each a unit with what follows it, and returns their output. Tensors are numbered as in
