@@ -78,15 +78,13 @@ func Adapt(l Layer, do func(Linear) Linear) Layer {
 		}
 		return NewChain(l.name, layers...)
 	case Residual:
-		return NewResidual(Adapt(l.f, do))
+		return NewResidual(Adapt(l.Layer, do))
 	case *Dropout:
-		return NewDropout(Adapt(l.f, do), l.rate)
+		return NewDropout(Adapt(l.Layer, do), l.rate)
 	case PassMask:
 		return PassMask{Adapt(l.Layer, do)}
-	case *PostNorm:
-		return NewPostNorm(Adapt(l.f, do), l.norm)
 	case *First:
-		return NewFirst(Adapt(l.f, do))
+		return NewFirst(Adapt(l.Layer, do))
 	}
 	return l
 }

@@ -49,7 +49,7 @@ func narrowed(l Layer) Layer {
 		other.Project.Narrow = true
 		return &other
 	case *Dropout:
-		return &Dropout{narrowed(l.f), l.rate}
+		return &Dropout{narrowed(l.Layer), l.rate}
 	case *Chain:
 		last := len(l.layers) - 1
 		return NewChain(l.name, append(slices.Clone(l.layers[:last]), narrowed(l.layers[last]))...)
@@ -87,25 +87,21 @@ func (c *Chain) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, 
 	}
 }
 
-// Residual is y = x + f(x) (He et al. 2016).
-type Residual struct{ f Layer }
+// Residual is y = x + f(x) of a layer f (He et al. 2016). f may have a mask behind x.
+type Residual struct{ Layer }
 
 // NewResidual makes a residual branch around f, whose input and output have the same shape.
-func NewResidual(f Layer) Residual { return Residual{f: f} }
+func NewResidual(f Layer) Residual { return Residual{f} }
 
-// Name implements Layer.
-func (r Residual) Name() string { return r.f.Name() }
-
-// Params implements Layer.
-func (r Residual) Params() []Param { return r.f.Params() }
-
-// Ports implements Layer.
-func (r Residual) Ports(s Size) (in, out []Port) { return r.f.Ports(s) }
+// NewPostNorm is y = norm(x + f(x)) (Vaswani et al. 2017, section 3.1; BERT's blocks), x and y (R,D).
+func NewPostNorm(f Layer, norm LayerNorm) *Chain { return NewChain(f.Name(), NewResidual(f), norm) }
 
 // Emit implements Layer: dx = dy + the gradient through f.
 func (r Residual) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	y, back := r.f.Emit(b, t, in)
-	return single(b.add(y[0], in[0]), func(dy device.Mem) device.Mem {
-		return b.add(back([]device.Mem{dy})[0], dy)
-	})
+	y, back := r.Layer.Emit(b, t, in)
+	return []device.Mem{b.add(y[0], in[0])}, func(dout []device.Mem) []device.Mem {
+		din := make([]device.Mem, len(in))
+		din[0] = b.add(back(dout)[0], dout[0])
+		return din
+	}
 }

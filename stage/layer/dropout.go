@@ -5,7 +5,7 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // Dropout drops elements of the output y (R,Width) of a layer f (Srivastava et al. 2014). The mask is drawn again in the backward from the
 // run's key and f's name, so it is the same on every split.
 type Dropout struct {
-	f    Layer
+	Layer
 	rate float64
 }
 
@@ -17,18 +17,9 @@ func NewDropout(f Layer, rate float64) Layer {
 	return &Dropout{f, rate}
 }
 
-// Name implements Layer.
-func (l *Dropout) Name() string { return l.f.Name() }
-
-// Params implements Layer.
-func (l *Dropout) Params() []Param { return l.f.Params() }
-
-// Ports implements Layer.
-func (l *Dropout) Ports(s Size) (in, out []Port) { return l.f.Ports(s) }
-
 // Emit implements Layer.
 func (l *Dropout) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	y, back := l.f.Emit(b, t, in)
+	y, back := l.Layer.Emit(b, t, in)
 	if b.Evaluating {
 		return y, back
 	}

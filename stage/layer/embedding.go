@@ -2,36 +2,75 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// Embedding is y (B,T,D) = tokens[ids (B,T)] + positions[t]. Its input has no gradient.
+// Table is a table of Rows rows, one an id. The zero Table is none.
+type Table struct {
+	Path string // of the tensor: "transformer.wte"
+	Rows int
+	Init Init
+}
+
+// Embedding is y (B,T,Width) = tokens[ids (B,T)] [+ positions[t]] [+ types[token_types (B,T)]]. With types it is BERT's (Devlin et al. 2019,
+// section 3), and the mask (B,T) lies behind them for the layers that follow. Its inputs have no gradient.
 type Embedding struct {
-	Path                    string // of the layer: "transformer.embedding"
-	TokenPath, PositionPath string // of the tensors: "transformer.wte", "transformer.wpe"
-	Vocabulary, MaxT, Width int
-	TokenInit, PositionInit Init
+	Path                     string
+	Tokens, Positions, Types Table
+	Width                    int
+	// Drop is the probability that a word is dropped, in [0,1): all its occurrences in an optimizer step, or none (Gal and Ghahramani 2016,
+	// section 4.2; Merity et al. 2018, section 4.3).
+	Drop float64
 }
 
 // Name implements Layer.
 func (l Embedding) Name() string { return l.Path }
 
-// Params implements Layer: token table (V,D), position table (MaxT,D).
-func (l Embedding) Params() []Param {
-	return []Param{
-		{Name: l.TokenPath + ".weight", Shape: []int{l.Vocabulary, l.Width}, Init: l.TokenInit, Decay: true},
-		{Name: l.PositionPath + ".weight", Shape: []int{l.MaxT, l.Width}, Init: l.PositionInit, Decay: true},
+// Params implements Layer: the tables that there are, (Rows,Width), in their order.
+func (l Embedding) Params() (ps []Param) {
+	for _, table := range []Table{l.Tokens, l.Positions, l.Types} {
+		if table.Rows > 0 {
+			ps = append(ps, Param{Name: table.Path + ".weight", Shape: []int{table.Rows, l.Width}, Init: table.Init, Decay: true})
+		}
 	}
+	return ps
 }
 
 // Ports implements Layer.
 func (l Embedding) Ports(s Size) (in, out []Port) {
-	return []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Vocabulary}}, row("y", s, l.Width)
+	in = []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Tokens.Rows}}
+	if l.Types.Rows > 0 {
+		in = append(in, Port{Name: "token_types", Type: device.I32, Elements: s.Rows(), Limit: l.Types.Rows}, maskPort(s))
+	}
+	return in, row("y", s, l.Width)
 }
 
-// Emit implements Layer: token ids have no gradient.
+// Emit implements Layer.
 func (l Embedding) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	y := b.Floats(l.Width)
-	b.Do(&device.Embed{Out: y, Tokens: t.Params[0], Positions: t.Params[1], IDs: in[0], T: b.T})
-	return single(y, func(dy device.Mem) device.Mem {
-		b.Do(&device.EmbedBackward{DTokens: t.Grads[0], DPositions: t.Grads[1], DOut: dy, IDs: in[0], T: b.T})
-		return device.Mem{}
-	})
+	y, types := b.Floats(l.Width), len(t.Params)-1
+	var positions, dpositions device.Mem
+	if l.Positions.Rows > 0 {
+		positions, dpositions = t.Params[1], t.Grads[1]
+	}
+	b.Do(&device.Embed{Out: y, Tokens: t.Params[0], Positions: positions, IDs: in[0], T: b.T})
+	if l.Types.Rows > 0 {
+		b.Do(&device.Embed{Out: y, Tokens: t.Params[types], IDs: in[1], Add: true})
+	}
+	return []device.Mem{l.drop(b, y, in[0])}, func(dout []device.Mem) []device.Mem {
+		dy := l.drop(b, dout[0], in[0])
+		b.Do(&device.EmbedBackward{DTokens: t.Grads[0], DPositions: dpositions, DOut: dy, IDs: in[0], T: b.T})
+		if l.Types.Rows > 0 {
+			b.Do(&device.EmbedBackward{DTokens: t.Grads[types], DOut: dy, IDs: in[1]})
+		}
+		return make([]device.Mem, len(in))
+	}
+}
+
+// drop is x, or with words dropped a new tensor.
+func (l Embedding) drop(b *Builder, x, ids device.Mem) device.Mem {
+	if l.Drop == 0 || b.Evaluating {
+		return x
+	}
+	y := b.Like(x)
+	b.Do(&device.Dropout{Y: y, X: x, IDs: ids, DropoutMask: device.DropoutMask{
+		Rate: float32(l.Drop), Stream: device.StreamOf(l.Path), Rows: b.Rows(), Columns: l.Width,
+	}})
+	return y
 }

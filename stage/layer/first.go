@@ -5,28 +5,22 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // First runs a layer f on the first position of every sample of x (B,T,D), of which BERT's classifiers see no other (Devlin
 // et al. 2019, section 3). Its output is f's, for B rows.
 type First struct {
-	f     Layer
+	Layer
 	width int
 }
 
 // NewFirst makes a First around f, whose input is F32.
 func NewFirst(f Layer) *First {
 	in, _ := f.Ports(Size{B: 1, T: 1})
-	return &First{f: f, width: in[0].Elements}
+	return &First{f, in[0].Elements}
 }
 
 // one is the size of a micro-batch with one position.
 func one(s Size) Size { return Size{B: s.B, T: 1, Compute: s.Compute} }
 
-// Name implements Layer.
-func (l *First) Name() string { return l.f.Name() }
-
-// Params implements Layer.
-func (l *First) Params() []Param { return l.f.Params() }
-
 // Ports implements Layer.
 func (l *First) Ports(s Size) (in, out []Port) {
-	_, out = l.f.Ports(one(s))
+	_, out = l.Layer.Ports(one(s))
 	return row("x", s, l.width), out
 }
 
@@ -41,7 +35,7 @@ func (l *First) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, 
 	for n := range b.B {
 		b.Do(&device.Copy{Y: firsts.Slice(n*l.width, l.width), X: l.place(in[0], b.Size, n)})
 	}
-	y, back := l.f.Emit(&inner, t, []device.Mem{firsts})
+	y, back := l.Layer.Emit(&inner, t, []device.Mem{firsts})
 	return y, func(dout []device.Mem) []device.Mem {
 		d, dx := back(dout)[0], b.Like(in[0])
 		b.Do(&device.Zero{X: dx})

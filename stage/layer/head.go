@@ -12,7 +12,7 @@ const (
 // byRow reports whether a layer computes each row of its input by itself, whatever sample and position it is of.
 func byRow(l Layer) bool {
 	switch l := l.(type) {
-	case Linear, LayerNorm, RMSNorm:
+	case Linear, LayerNorm:
 		return true
 	case *Chain:
 		for _, f := range l.layers {

@@ -23,17 +23,18 @@ func imageLayers() map[string]layer.Layer {
 	second.Path = "second"
 	last := norm
 	last.Path = "last"
+	pool, _ := layer.NewMaxPool("pool", of, 3, 2, 1)
 	return map[string]layer.Layer{
 		"convolution":       convolution,
 		"convolution, bias": strided,
 		"batch norm":        norm,
 		"group norm":        grouped,
-		"max pool":          layer.MaxPool{Path: "pool", Of: of, Kernel: 3, Stride: 2, Padding: 1},
-		"average pool":      layer.AveragePool{Path: "pool", Of: of},
-		"relu":              layer.Activation{Function: device.ReLU, Path: "relu", Width: of.Elements()},
-		"flatten":           layer.Flatten{Path: "flatten", Of: of},
-		"from pixels": layer.NewChain("chain", layer.FromPixels{Path: "pixels", Of: of}, layer.Data{Layer: convolution}, norm,
-			layer.Flatten{Path: "flatten", Of: of}),
+		"max pool":          pool,
+		"average pool":      layer.NewAveragePool("pool", of),
+		"relu":              layer.NewActivation("relu", device.ReLU, of.Elements()),
+		"flatten":           layer.NewFlatten("flatten", of),
+		"from pixels": layer.NewChain("chain", layer.NewFromPixels("pixels", of), layer.Data{Layer: convolution}, norm,
+			layer.NewFlatten("flatten", of)),
 		"data":  layer.Data{Layer: strided},
 		"block": layer.NewImageBlock("block", layer.NewChain("branch", convolution, norm, second), last, nil),
 	}
@@ -77,8 +78,8 @@ func TestShapesOfImages(t *testing.T) {
 	if got, want := convolution.Output(), (layer.Image{Height: 112, Width: 56, Channels: 64}); got != want {
 		t.Errorf("the convolution gives %+v, want %+v", got, want)
 	}
-	pool := layer.MaxPool{Of: convolution.Output(), Kernel: 3, Stride: 2, Padding: 1}
-	if got, want := pool.Output(), (layer.Image{Height: 56, Width: 28, Channels: 64}); got != want {
+	want := layer.Image{Height: 56, Width: 28, Channels: 64}
+	if _, got := layer.NewMaxPool("pool", convolution.Output(), 3, 2, 1); got != want {
 		t.Errorf("the pool gives %+v, want %+v", got, want)
 	}
 }

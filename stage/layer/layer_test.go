@@ -18,10 +18,12 @@ func layers() map[string]layer.Layer {
 	attention := func() *layer.SelfAttention {
 		return &layer.SelfAttention{Path: "attn", Heads: 3, QKV: linear("attn.qkv", 12, 36), Project: linear("attn.project", 12, 12)}
 	}
-	mlp := func() layer.Layer { return layer.NewMLP("mlp", linear("mlp.up", 12, 20), linear("mlp.down", 20, 12)) }
+	mlp := func() layer.Layer {
+		return layer.NewChain("mlp", linear("mlp.up", 12, 20), layer.NewActivation("mlp.act", device.GELU, 20), linear("mlp.down", 20, 12))
+	}
 	return map[string]layer.Layer{
 		"embedding": layer.Embedding{
-			Path: "embedding", TokenPath: "wte", PositionPath: "wpe", Vocabulary: 9, MaxT: 8, Width: 12,
+			Path: "embedding", Tokens: layer.Table{Path: "wte", Rows: 9}, Positions: layer.Table{Path: "wpe", Rows: 8}, Width: 12,
 		},
 		"linear":         linear("linear", 12, 7),
 		"linear no bias": layer.Linear{Path: "linear", In: 12, Out: 7},
@@ -35,16 +37,16 @@ func layers() map[string]layer.Layer {
 			return l
 		}),
 		"norm":      norm("norm"),
-		"gelu":      layer.Activation{Function: device.GELU, Path: "gelu", Width: 12},
+		"gelu":      layer.NewActivation("gelu", device.GELU, 12),
 		"attention": attention(),
 		"mlp":       mlp(),
 		"residual":  layer.NewResidual(linear("linear", 12, 12)),
 		"chain of in-place layers": layer.NewChain("chain",
-			linear("a", 12, 8), layer.Activation{Function: device.GELU, Path: "b", Width: 8}, layer.Activation{Function: device.GELU, Path: "c", Width: 8}, linear("d", 8, 12)),
+			linear("a", 12, 8), layer.NewActivation("b", device.GELU, 8), layer.NewActivation("c", device.GELU, 8), linear("d", 8, 12)),
 		"chain that begins and ends in place": layer.NewChain("chain",
-			layer.Activation{Function: device.GELU, Path: "a", Width: 12}, linear("b", 12, 12), layer.Activation{Function: device.GELU, Path: "c", Width: 12}),
-		"block": layer.NewBlock("block", norm("block.norm1"), attention(), norm("block.norm2"), mlp()),
-		"head":  layer.NewHead("head", norm("head.norm"), layer.Linear{Path: "head.logits", In: 12, Out: 9, OutIn: true}),
+			layer.NewActivation("a", device.GELU, 12), linear("b", 12, 12), layer.NewActivation("c", device.GELU, 12)),
+		"block": layer.NewChain("block", layer.NewResidual(layer.NewChain("attn", norm("block.norm1"), attention())), layer.NewResidual(layer.NewChain("mlp", norm("block.norm2"), mlp()))),
+		"head":  layer.NewChain("head", norm("head.norm"), layer.Linear{Path: "head.logits", In: 12, Out: 9, OutIn: true}),
 	}
 }
 

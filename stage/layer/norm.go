@@ -7,6 +7,8 @@ type LayerNorm struct {
 	Path    string
 	Width   int
 	Epsilon float32
+	// RMS divides by the root of the mean square and scales; there is no mean and no bias (Zhang and Sennrich 2019).
+	RMS bool
 	// Narrow gives y in the type in which products compute; else it is F32.
 	Narrow bool
 }
@@ -16,10 +18,11 @@ func (l LayerNorm) Name() string { return l.Path }
 
 // Params implements Layer: the weight, then the bias.
 func (l LayerNorm) Params() []Param {
-	return []Param{
-		{Name: l.Path + ".weight", Shape: []int{l.Width}, Init: Init{Mean: 1}},
-		{Name: l.Path + ".bias", Shape: []int{l.Width}},
+	ps := []Param{{Name: l.Path + ".weight", Shape: []int{l.Width}, Init: Init{Mean: 1}}}
+	if !l.RMS {
+		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Width}})
 	}
+	return ps
 }
 
 // Ports implements Layer.
@@ -36,10 +39,14 @@ func (l LayerNorm) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Me
 	if l.Narrow {
 		y = b.Operand(l.Width)
 	}
-	mean, rstd := b.Floats(1), b.Floats(1)
-	b.Do(&device.Norm{Y: y, Mean: mean, Rstd: rstd, X: x, Weight: t.Params[0], Bias: t.Params[1], Epsilon: l.Epsilon})
+	var mean, bias, dbias device.Mem
+	if !l.RMS {
+		mean, bias, dbias = b.Floats(1), t.Params[1], t.Grads[1]
+	}
+	rstd := b.Floats(1)
+	b.Do(&device.Norm{Y: y, Mean: mean, Rstd: rstd, X: x, Weight: t.Params[0], Bias: bias, Epsilon: l.Epsilon})
 	return single(y, func(dy device.Mem) device.Mem {
-		b.Do(&device.NormBackwardWeight{DWeight: t.Grads[0], DBias: t.Grads[1], DY: dy, X: x, Mean: mean, Rstd: rstd})
+		b.Do(&device.NormBackwardWeight{DWeight: t.Grads[0], DBias: dbias, DY: dy, X: x, Mean: mean, Rstd: rstd})
 		dx := b.Like(x)
 		b.Do(&device.NormBackward{DX: dx, DY: dy, X: x, Mean: mean, Rstd: rstd, Weight: t.Params[0]})
 		return dx

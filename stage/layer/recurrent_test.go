@@ -24,7 +24,7 @@ func recurrents() map[string]layer.Layer {
 		"lstm, weights drop": layer.LSTM{Path: "lstm", In: 6, Hidden: 5, Bidirectional: true, WeightDrop: 0.5},
 		"variational dropout": layer.NewChain("chain", layer.Linear{Path: "linear", In: 6, Out: 7},
 			layer.VariationalDropout{Path: "drop", Width: 7, Rate: 0.5}),
-		"word embedding": layer.WordEmbedding{Path: "embedding", TokenPath: "encoder", Vocabulary: 9, Width: 6, Drop: 0.4},
+		"word embedding": layer.Embedding{Path: "embedding", Tokens: layer.Table{Path: "encoder", Rows: 9}, Width: 6, Drop: 0.4},
 		"masked, both ways, passing": &layer.Recurrence{
 			LSTM: layer.LSTM{Path: "r", In: 6, Hidden: 4, Bidirectional: true}, Dropout: 0.3,
 			In: []layer.Stream{x, mask, other}, Mask: 1, Passed: []int{1, 2},

@@ -46,8 +46,8 @@ func torchAttention(causal bool, rate float64) layer.Layer {
 func torchBlock(normFirst, causal bool, act string, rate float64) layer.Layer {
 	const d = torchWidth
 	activation := map[string]layer.Layer{
-		"relu": layer.Activation{Function: device.ReLU, Path: "act", Width: torchInner}, "gelu": layer.Activation{Function: device.GELUErf, Path: "act", Width: torchInner},
-		"gelu_new": layer.Activation{Function: device.GELU, Path: "act", Width: torchInner},
+		"relu": layer.NewActivation("act", device.ReLU, torchInner), "gelu": layer.NewActivation("act", device.GELUErf, torchInner),
+		"gelu_new": layer.NewActivation("act", device.GELU, torchInner),
 	}[act]
 	norm := func(path string) layer.LayerNorm { return layer.LayerNorm{Path: path, Width: d, Epsilon: 1e-5} }
 	attention := torchAttention(causal, rate)
@@ -116,8 +116,8 @@ func addTorchImages(cases map[string]torchCase) {
 	}
 	add("batch norm", "batchnorm", layer.ImageNorm{Path: "norm", Of: of, Epsilon: 1e-5, Momentum: 0.1}, of, map[string]any{"channels": of.Channels})
 	add("group norm", "groupnorm", layer.ImageNorm{Path: "norm", Of: of, Epsilon: 1e-5, Groups: 2}, of, map[string]any{"channels": of.Channels, "groups": 2})
-	pool := layer.MaxPool{Path: "pool", Of: of, Kernel: 3, Stride: 2, Padding: 1}
-	add("max pool", "maxpool", pool, pool.Output(), map[string]any{"kernel": 3, "stride": 2, "padding": 1})
+	pool, to := layer.NewMaxPool("pool", of, 3, 2, 1)
+	add("max pool", "maxpool", pool, to, map[string]any{"kernel": 3, "stride": 2, "padding": 1})
 }
 
 type torchTensor struct {

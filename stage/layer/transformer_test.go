@@ -16,7 +16,7 @@ func transformers() map[string]layer.Layer {
 	linear := func(path string, in, out int, bias bool) layer.Linear {
 		return layer.Linear{Path: path, In: in, Out: out, OutIn: true, Bias: bias}
 	}
-	rms := func(path string) layer.Layer { return layer.RMSNorm{Path: path, Width: 12, Epsilon: 1e-6} }
+	rms := func(path string) layer.Layer { return layer.LayerNorm{RMS: true, Path: path, Width: 12, Epsilon: 1e-6} }
 	norm := layer.LayerNorm{Path: "norm", Width: 12, Epsilon: 1e-12}
 	grouped := func(change func(l *layer.GroupedAttention)) *layer.GroupedAttention {
 		l := &layer.GroupedAttention{Path: "attn", Heads: 4, KV: 2, Theta: 100}
@@ -31,17 +31,18 @@ func transformers() map[string]layer.Layer {
 		unturned(l)
 		l.Bidirectional, l.Masked = true, true
 	}
-	mlp := layer.NewChain("mlp", linear("up", 12, 20, true), layer.Activation{Function: device.GELUErf, Path: "act", Width: 20}, linear("down", 20, 12, true))
+	mlp := layer.NewChain("mlp", linear("up", 12, 20, true), layer.NewActivation("act", device.GELUErf, 20), linear("down", 20, 12, true))
 	gated := &layer.GatedMLP{Path: "mlp", Gate: linear("gate", 12, 20, true), Up: linear("up", 12, 20, false), Down: linear("down", 20, 12, true)}
 	attention := layer.NewPostNorm(layer.NewDropout(grouped(masked), 0.1), norm)
 	bert := layer.NewChain("block", attention, layer.NewPostNorm(layer.NewDropout(mlp, 0.2), layer.LayerNorm{Path: "norm2", Width: 12, Epsilon: 1e-12}))
-	typed := layer.TypedEmbedding{
-		Path: "embedding", TokenPath: "word", PositionPath: "position", TypePath: "type", Vocabulary: 9, MaxT: 8, Types: 2, Width: 12,
+	typed := layer.Embedding{
+		Path: "embedding", Tokens: layer.Table{Path: "word", Rows: 9}, Positions: layer.Table{Path: "position", Rows: 8},
+		Types: layer.Table{Path: "type", Rows: 2}, Width: 12,
 	}
 	return map[string]layer.Layer{
 		"rms norm":               rms("norm"),
-		"exact gelu":             layer.Activation{Function: device.GELUErf, Path: "gelu", Width: 12},
-		"tanh":                   layer.Activation{Function: device.Tanh, Path: "tanh", Width: 12},
+		"exact gelu":             layer.NewActivation("gelu", device.GELUErf, 12),
+		"tanh":                   layer.NewActivation("tanh", device.Tanh, 12),
 		"gated mlp":              gated,
 		"dropout":                layer.NewDropout(linear("linear", 12, 7, true), 0.3),
 		"attention with dropout": grouped(func(l *layer.GroupedAttention) { l.Rate = 0.3 }),
@@ -54,13 +55,13 @@ func transformers() map[string]layer.Layer {
 		"masked attention":          grouped(masked),
 		"post-norm":                 layer.NewPostNorm(mlp, norm),
 		"post-norm masked":          attention,
-		"token embedding":           layer.TokenEmbedding{Path: "tokens", Vocabulary: 9, Width: 12},
+		"token embedding":           layer.Embedding{Path: "tokens", Tokens: layer.Table{Path: "tokens", Rows: 9}, Width: 12},
 		"typed embedding":           typed,
 		"typed embedding with mask": layer.PassMask{Layer: layer.NewDropout(layer.NewChain("embeddings", typed, norm), 0.1)},
 		"bert block":                bert,
 		"bert block with mask":      layer.PassMask{Layer: bert},
 		"pooler": layer.NewFirst(layer.NewChain("pooler",
-			linear("dense", 12, 12, true), layer.Activation{Function: device.Tanh, Path: "act", Width: 12}, linear("classifier", 12, 3, true))),
+			linear("dense", 12, 12, true), layer.NewActivation("act", device.Tanh, 12), linear("classifier", 12, 3, true))),
 		"interleaved attention with dropout": &layer.SelfAttention{
 			Path: "attn", Heads: 3, QKV: linear("qkv", 12, 36, true), Project: linear("o", 12, 12, true), Rate: 0.2,
 		},

@@ -1,6 +1,10 @@
 package layer
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
 
 // Lookup replaces streams of ids (R) by their rows of a table, (R,Width), and passes the others on, in their order. Several
 // streams may share the table.
@@ -38,20 +42,19 @@ func (l *Lookup) Ports(s Size) (in, out []Port) {
 
 // Emit implements Layer: ids have no gradient.
 func (l *Lookup) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	backs := make([]func(device.Mem) device.Mem, len(in))
 	for i, x := range in {
 		if l.Looked[i] {
-			x, backs[i] = lookUp(b, t, x, l.Width)
+			x = b.Floats(l.Width)
+			b.Do(&device.Embed{Out: x, Tokens: t.Params[0], IDs: in[i]})
 		}
 		out = append(out, x)
 	}
 	return out, func(dout []device.Mem) []device.Mem {
-		din := make([]device.Mem, len(in))
-		for i, back := range backs {
-			if back != nil {
-				back(dout[i])
-			} else {
-				din[i] = dout[i]
+		din := slices.Clone(dout)
+		for i, ids := range in {
+			if l.Looked[i] {
+				b.Do(&device.EmbedBackward{DTokens: t.Grads[0], DOut: dout[i], IDs: ids})
+				din[i] = device.Mem{}
 			}
 		}
 		return din

@@ -42,9 +42,8 @@ func (c *awdLSTM) validate() error { return nil }
 func (c *awdLSTM) build(m *Model) {
 	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: c.ntoken}, c.ntoken, c.bptt
 	m.Layers = append(m.Layers, layer.NewChain("embedding",
-		layer.WordEmbedding{
-			Path: "embedding.words", TokenPath: "encoder", Vocabulary: c.ntoken, Width: c.ninp, Drop: c.dropoute,
-			Init: layer.UniformInit(0.1),
+		layer.Embedding{
+			Path: "embedding.words", Tokens: layer.Table{Path: "encoder", Rows: c.ntoken, Init: layer.UniformInit(0.1)}, Width: c.ninp, Drop: c.dropoute,
 		},
 		layer.VariationalDropout{Path: "embedding.dropout", Width: c.ninp, Rate: c.dropouti}))
 	for i := range c.nlayers {

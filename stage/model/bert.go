@@ -90,10 +90,12 @@ func (c *bert) norm(path string) layer.LayerNorm {
 
 func (c *bert) embedding() layer.Layer {
 	const path = "bert.embeddings"
-	sum := layer.TypedEmbedding{
-		Path: path, TokenPath: path + ".word_embeddings", PositionPath: path + ".position_embeddings",
-		TypePath: path + ".token_type_embeddings", Vocabulary: c.vocabSize, MaxT: c.positions, Types: c.types, Width: c.hidden,
-		Init: c.init(),
+	table := func(name string, rows int) layer.Table {
+		return layer.Table{Path: path + name, Rows: rows, Init: c.init()}
+	}
+	sum := layer.Embedding{
+		Path: path, Tokens: table(".word_embeddings", c.vocabSize), Positions: table(".position_embeddings", c.positions),
+		Types: table(".token_type_embeddings", c.types), Width: c.hidden,
 	}
 	return layer.PassMask{Layer: layer.NewDropout(layer.NewChain(path, sum, c.norm(path)), c.hiddenDropout)}
 }
@@ -101,9 +103,9 @@ func (c *bert) embedding() layer.Layer {
 // activation is what follows a projection of this width.
 func (c *bert) activation(path string, width int) layer.Layer {
 	if c.act == exactGELU {
-		return layer.Activation{Function: device.GELUErf, Path: path, Width: width}
+		return layer.NewActivation(path, device.GELUErf, width)
 	}
-	return layer.Activation{Function: device.GELU, Path: path, Width: width}
+	return layer.NewActivation(path, device.GELU, width)
 }
 
 // block is bert.encoder.layer.i. All but the last give the mask on.
@@ -130,7 +132,7 @@ func (c *bert) block(i int) layer.Layer {
 // classifier is the pooler and the projection to the classes, of the first position.
 func (c *bert) classifier() layer.Layer {
 	pooler := layer.NewChain("bert.pooler", c.linear("bert.pooler.dense", c.hidden, c.hidden),
-		layer.Activation{Function: device.Tanh, Path: "bert.pooler.act", Width: c.hidden})
+		layer.NewActivation("bert.pooler.act", device.Tanh, c.hidden))
 	return layer.NewFirst(layer.NewChain("classifier", layer.NewDropout(pooler, c.classifierDropout),
 		c.linear("classifier", c.hidden, c.labels)))
 }
@@ -142,7 +144,7 @@ func (c *bert) predictions() layer.Layer {
 	logits := c.linear(path, c.hidden, c.vocabSize)
 	logits.TiedTo = "bert.embeddings.word_embeddings.weight"
 	return layer.NewChain(path, c.linear(transform+".dense", c.hidden, c.hidden), c.activation(transform+".act", c.hidden),
-		layer.Widen{Path: transform + ".wide", Width: c.hidden},
+		layer.NewWiden(transform+".wide", c.hidden),
 		c.norm(transform), logits)
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -59,10 +60,11 @@ func (c *gpt2) build(m *Model) {
 }
 
 func (c *gpt2) embedding() layer.Layer {
-	init := layer.Init{Deviation: c.initializerRange}
+	table := func(path string, rows int) layer.Table {
+		return layer.Table{Path: path, Rows: rows, Init: layer.Init{Deviation: c.initializerRange}}
+	}
 	return layer.NewDropout(layer.Embedding{
-		Path: "transformer.embedding", TokenPath: "transformer.wte", PositionPath: "transformer.wpe",
-		Vocabulary: c.vocabSize, MaxT: c.nPositions, Width: c.nEmbd, TokenInit: init, PositionInit: init,
+		Path: "transformer.embedding", Tokens: table("transformer.wte", c.vocabSize), Positions: table("transformer.wpe", c.nPositions), Width: c.nEmbd,
 	}, c.embdDropout)
 }
 
@@ -79,14 +81,12 @@ func (c *gpt2) block(i int) layer.Layer {
 		Path: path + ".attn", Heads: c.nHead, Rate: c.attnDropout,
 		QKV: linear(".attn.c_attn", d, 3*d, plain), Project: linear(".attn.c_proj", d, d, residual),
 	}
-	mlp := layer.NewMLP(path+".mlp", linear(".mlp.c_fc", d, c.nInner, plain), linear(".mlp.c_proj", c.nInner, d, residual))
-	norm1, norm2 := c.norm(path+".ln_1"), c.norm(path+".ln_2")
-	if c.residDropout == 0 {
-		return layer.NewBlock(path, norm1, attention, norm2, mlp)
+	mlp := layer.NewChain(path+".mlp", linear(".mlp.c_fc", d, c.nInner, plain), layer.NewActivation(path+".mlp.act", device.GELU, c.nInner),
+		linear(".mlp.c_proj", c.nInner, d, residual))
+	branch := func(norm string, f layer.Layer) layer.Layer {
+		return layer.NewResidual(layer.NewDropout(layer.NewChain(f.Name(), c.norm(path+norm), f), c.residDropout))
 	}
-	return layer.NewChain(path,
-		layer.NewResidual(layer.NewDropout(layer.NewChain(attention.Path, norm1, attention), c.residDropout)),
-		layer.NewResidual(layer.NewDropout(layer.NewChain(mlp.Name(), norm2, mlp), c.residDropout)))
+	return layer.NewChain(path, branch(".ln_1", attention), branch(".ln_2", mlp))
 }
 
 func (c *gpt2) norm(path string) layer.LayerNorm {
@@ -100,7 +100,7 @@ func (c *gpt2) head() layer.Layer {
 	if c.tie {
 		logits.TiedTo = "transformer.wte.weight"
 	}
-	return layer.NewHead("transformer.head", c.norm("transformer.ln_f"), logits)
+	return layer.NewChain("transformer.head", c.norm("transformer.ln_f"), logits)
 }
 
 // gpt2Buffer recognises the causal masks that older Hugging Face files store beside the parameters.

@@ -146,8 +146,8 @@ func (c *llama) build(m *Model) {
 	if c.family == "mistral" && c.window == 0 {
 		m.config["sliding_window"] = nil // 0 would hide everything
 	}
-	m.Layers = append(m.Layers, layer.TokenEmbedding{
-		Path: "model.embed_tokens", Vocabulary: c.vocabSize, Width: c.hidden, Init: c.init(),
+	m.Layers = append(m.Layers, layer.Embedding{
+		Path: "model.embed_tokens", Tokens: layer.Table{Path: "model.embed_tokens", Rows: c.vocabSize, Init: c.init()}, Width: c.hidden,
 	})
 	for i := range c.layers {
 		m.Layers = append(m.Layers, c.block(i))
@@ -157,8 +157,8 @@ func (c *llama) build(m *Model) {
 
 func (c *llama) init() layer.Init { return layer.Init{Deviation: c.initializerRange} }
 
-func (c *llama) norm(path string) layer.RMSNorm {
-	return layer.RMSNorm{Path: path, Width: c.hidden, Epsilon: float32(c.epsilon)}
+func (c *llama) norm(path string) layer.LayerNorm {
+	return layer.LayerNorm{RMS: true, Path: path, Width: c.hidden, Epsilon: float32(c.epsilon)}
 }
 
 // block is model.layers.i. As in gpt2, the two projections that feed the residual stream start smaller by

@@ -67,11 +67,11 @@ func (c *mlp) unit(i, in, out int) layer.Layer {
 func (c *mlp) activation(path string, width int) layer.Layer {
 	switch c.hiddenAct {
 	case "gelu":
-		return boundary{layer.Activation{Function: device.GELUErf, Path: path, Width: width}}
+		return boundary{layer.NewActivation(path, device.GELUErf, width)}
 	case "gelu_new":
-		return boundary{layer.Activation{Function: device.GELU, Path: path, Width: width}}
+		return boundary{layer.NewActivation(path, device.GELU, width)}
 	}
-	return layer.Activation{Function: device.ReLU, Path: path, Width: width}
+	return layer.NewActivation(path, device.ReLU, width)
 }
 
 // boundary is a layer at the end of a unit, which may end a stage: it gives F32 whatever type products compute in.

@@ -68,7 +68,7 @@ func (c *resnet) build(m *Model) {
 			of = b.at
 		}
 	}
-	m.Layers = append(m.Layers, layer.NewChain("head", layer.AveragePool{Path: "avgpool", Of: of},
+	m.Layers = append(m.Layers, layer.NewChain("head", layer.NewAveragePool("avgpool", of),
 		layer.Linear{Path: "fc", In: of.Channels, Out: c.numLabels, Bias: true, OutIn: true, Init: linearInit(of.Channels)}))
 }
 
@@ -80,11 +80,11 @@ func (c *resnet) stemLayer() (layer.Layer, layer.Image) {
 	}
 	of := convolution.Output()
 	layers := []layer.Layer{
-		layer.FromPixels{Path: "pixels", Of: c.input()}, layer.Data{Layer: convolution}, c.normalise("bn1", of),
+		layer.NewFromPixels("pixels", c.input()), layer.Data{Layer: convolution}, c.normalise("bn1", of),
 	}
 	if c.stem == "imagenet" {
-		pool := layer.MaxPool{Path: "maxpool", Of: of, Kernel: 3, Stride: 2, Padding: 1}
-		layers, of = append(layers, pool), pool.Output()
+		pool, to := layer.NewMaxPool("maxpool", of, 3, 2, 1)
+		layers, of = append(layers, pool), to
 	}
 	return layer.NewChain("stem", layers...), of
 }

@@ -55,18 +55,19 @@ func (c *vgg) features(m *Model) layer.Image {
 			of = convolution.Output()
 			unit := []layer.Layer{convolution}
 			if len(m.Layers) == 0 {
-				unit = []layer.Layer{layer.FromPixels{Path: "pixels", Of: c.input()}, layer.Data{Layer: convolution}}
+				unit = []layer.Layer{layer.NewFromPixels("pixels", c.input()), layer.Data{Layer: convolution}}
 			}
 			if c.norm == normNone {
-				unit = append(unit, layer.Activation{Function: device.ReLU, Path: path + ".relu", Width: of.Elements()})
+				unit = append(unit, layer.NewActivation(path+".relu", device.ReLU, of.Elements()))
 				at += 2
 			} else {
 				unit = append(unit, c.normalise(fmt.Sprintf("features.%d", at+1), of))
 				at += 3
 			}
 			if i == c.depths[group]-1 {
-				pool := layer.MaxPool{Path: fmt.Sprintf("features.%d", at), Of: of, Kernel: 2, Stride: 2}
-				unit, of = append(unit, pool), pool.Output()
+				var pool layer.Layer
+				pool, of = layer.NewMaxPool(fmt.Sprintf("features.%d", at), of, 2, 2, 0)
+				unit = append(unit, pool)
 				at++
 			}
 			m.Layers = append(m.Layers, layer.NewChain(path+".unit", unit...))
@@ -84,10 +85,10 @@ func (c *vgg) classifier(m *Model, of layer.Image) {
 			Path: path, In: in, Out: width, Bias: true, OutIn: true, Init: layer.Init{Deviation: 0.01},
 		}}
 		if i == 0 {
-			unit = append([]layer.Layer{layer.Flatten{Path: "flatten", Of: of}}, unit...)
+			unit = append([]layer.Layer{layer.NewFlatten("flatten", of)}, unit...)
 		}
 		if i < len(c.classifierSizes) {
-			unit = append(unit, layer.NewDropout(layer.Activation{Function: device.ReLU, Path: path + ".relu", Width: width}, c.dropout))
+			unit = append(unit, layer.NewDropout(layer.NewActivation(path+".relu", device.ReLU, width), c.dropout))
 		}
 		m.Layers = append(m.Layers, layer.NewChain(path+".unit", unit...))
 		in = width
