@@ -16,9 +16,11 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 func main() {
@@ -99,7 +101,15 @@ func newBench(ctx context.Context, batches int) (*bench, error) {
 	j.Optimizer.LearningRate = 1e-3
 	j.Pipelines, j.Averaging.Alpha = 1, 0.25
 	j.Devices.Kind, j.Devices.CPU = job.KindEmulated, job.CPU{Count: 1, Threads: 1}
-	if b.trials, err = worker.OpenTrials(ctx, j, nil); err != nil {
+	m, err := model.Build(j.Model.Family, j.Model.Config)
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	s, err := spec.New(&spec.Resolution{Job: *j}, m, nil, false)
+	if err == nil {
+		b.trials, err = worker.OpenTrials(ctx, s)
+	}
+	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}
 	return b, nil

@@ -37,6 +37,8 @@ type admission struct {
 	job           *job.Job
 	at            *strictyaml.Document // knows where each key stands, and collects problems
 	model         *model.Model         // nil when it cannot be built
+	weights       map[string]string    // digests of the files that it starts from
+	tokenizer     string               // digest
 	why, warnings []string
 
 	open func(kind string) (device.Device, error) // a device of a kind, to be asked what it has
@@ -75,7 +77,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	if err != nil {
 		return nil, err
 	}
-	s.Output = output
+	s.Output, s.Weights, s.Tokenizer = output, a.weights, a.tokenizer
 	return s, nil
 }
 
@@ -184,7 +186,7 @@ func (a *admission) checkFrom(base string) {
 		a.at.Refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", family, from, m.Family)
 		return
 	}
-	if err := export.Check(a.access, from, m); err != nil {
+	if a.weights, err = export.Check(a.access, from, m); err != nil {
 		a.at.Refuse("model.from", "", "model.from: %v", err)
 		return
 	}
@@ -226,7 +228,7 @@ func (a *admission) checkData(ctx context.Context) error {
 	if err != nil {
 		return a.dataProblem(err)
 	}
-	a.warnings = append(a.warnings, summary.Notes...)
+	a.tokenizer, a.warnings = summary.Tokenizer, append(a.warnings, summary.Notes...)
 	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
 	if n := summary.Samples; n > 0 && n < round {
 		a.warnings = append(a.warnings, fmt.Sprintf("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round))

@@ -1,6 +1,10 @@
 package admission
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,10 +14,12 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
@@ -127,5 +133,47 @@ func TestAnOperationThatADeviceLacksIsRefused(t *testing.T) {
 		if err := at.Err(); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s on %s: %v\nwant %q", c.family, c.kind, err, c.want)
 		}
+	}
+}
+
+// TestWhatAJobBeginsWithIsPartOfItsSpec: the config by value, and a digest of what is too large for that.
+func TestWhatAJobBeginsWithIsPartOfItsSpec(t *testing.T) {
+	base := t.TempDir()
+	m, err := model.Build("gpt2", map[string]any{"vocab_size": 16, "n_positions": 4, "n_embd": 8, "n_layer": 1, "n_head": 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []checkpoint.Tensor
+	for _, p := range m.Params() {
+		if p.TiedTo == "" {
+			all = append(all, checkpoint.Tensor{Name: p.Name, DType: checkpoint.F32, Shape: p.Shape})
+		}
+	}
+	_, write, err := checkpoint.EncodeSafetensors(all, nil, func(_ checkpoint.Tensor, dst []float32, _ int) error { clear(dst); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var weights bytes.Buffer
+	config, err := json.Marshal(m.Config())
+	if err = errors.Join(err, write(&weights)); err != nil {
+		t.Fatal(err)
+	}
+	const tokens = `{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, " ": 2, "\n": 3, "</s>": 4}, "merges": []}}`
+	for name, text := range map[string]string{"config.json": string(config), "model.safetensors": weights.String(), "tokenizer.json": tokens, "x": "a b a b a b a b a b"} {
+		if err := os.WriteFile(filepath.Join(base, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := Request{Submit: api.SubmitRequest{File: "job.yaml", Source: jobFile + "model: {from: .}\n", Base: base}, User: access.User{UID: uint32(os.Geteuid())}, Host: Host{Cores: 2}}
+	s, err := Admit(t.Context(), q, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(weights.Bytes())
+	if want := hex.EncodeToString(sum[:]); len(s.Weights) != 1 || s.Weights["model.safetensors"] != want || s.Tokenizer != checkpoint.ObjectDigest([]byte(tokens)) {
+		t.Errorf("weights %v, want %s; tokenizer %s", s.Weights, want, s.Tokenizer)
+	}
+	if built, err := s.BuildModel(); err != nil || built.Sequence() != 4 {
+		t.Errorf("the model of the spec is %+v (%v)", built, err)
 	}
 }

@@ -143,3 +143,38 @@ func FuzzOpenSharded(f *testing.F) {
 		}
 	})
 }
+
+// TestDigestsTellFilesApart: by every byte of files that are not large, else by their headers and by where each tensor begins.
+func TestDigestsTellFilesApart(t *testing.T) {
+	dir := t.TempDir()
+	path := writeSharded(t, dir)
+	digests := func(most int64) map[string]string {
+		s, err := checkpoint.OpenHeader(path, os.Open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		all, err := s.Digests(most)
+		if err != nil || len(all) != 2 || len(all["model-1.safetensors"]) != 64 {
+			t.Fatalf("digests %v (%v)", all, err)
+		}
+		return all
+	}
+	whole, part, header := digests(1<<20), digests(16), digests(0)
+	for name, last := range map[string]bool{"model-1.safetensors": false, "model-2.safetensors": true} {
+		text := []byte(read(t, filepath.Join(dir, name)))
+		if last {
+			text[len(text)-1] ^= 1
+		} else {
+			text[len(text)-4*len(values[shapes()[0].Name])] ^= 1 // where its only tensor begins
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, last := range map[string]bool{"model-1.safetensors": false, "model-2.safetensors": true} {
+		if digests(1 << 20)[name] == whole[name] || digests(16)[name] == part[name] != last || digests(0)[name] != header[name] {
+			t.Errorf("%s: %s and %s and %s; before: %s, %s, %s", name, digests(1 << 20)[name], digests(16)[name], digests(0)[name], whole[name], part[name], header[name])
+		}
+	}
+}

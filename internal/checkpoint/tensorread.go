@@ -154,6 +154,34 @@ func (f *tensorFile) checkDigest(header []byte) error {
 	return nil
 }
 
+// Digests are the SHA-256 of each file, by the file's name: of its header and of its tensors. Where these are longer than most bytes in all
+// files together, only the beginning of each counts, with as much as makes that many.
+func (s *Safetensors) Digests(most int64) (map[string]string, error) {
+	total := int64(0)
+	for _, p := range s.of {
+		total += p.Bytes()
+	}
+	each := total
+	if total > most {
+		each = most / int64(len(s.of))
+	}
+	digests := map[string]string{}
+	for _, f := range s.files {
+		h := sha256.New()
+		_, err := io.Copy(h, io.NewSectionReader(f, 0, f.base))
+		for _, t := range f.tensors {
+			if err == nil {
+				_, err = io.Copy(h, io.NewSectionReader(f, f.base+t.begin, min(t.Bytes(), each)))
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: read for its digest: %w", f.path, err)
+		}
+		digests[filepath.Base(f.path)] = hex.EncodeToString(h.Sum(nil))
+	}
+	return digests, nil
+}
+
 // Tensors are those of all files, in the order of their places.
 func (s *Safetensors) Tensors() []Tensor {
 	var all []Tensor

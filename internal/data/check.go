@@ -2,6 +2,7 @@ package data
 
 import (
 	"context"
+	"encoding/hex"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/data/table"
@@ -14,6 +15,9 @@ const wholeBytes = 64 << 20
 func (o *opener) check(ctx context.Context) (Summary, error) {
 	files := slices.Concat(o.train, o.held)
 	s := Summary{Files: len(files), Notes: o.notes}
+	if o.vocab != nil && !o.vocab.IsBytes() {
+		s.Tokenizer = hex.EncodeToString(o.vocab.Digest[:])
+	}
 	for _, f := range files {
 		s.Bytes += f.Bytes
 	}

@@ -26,6 +26,7 @@ type Config struct {
 	Columns    Columns  // of tables; empty ones are called text, label, source and target
 	NoHeader   bool     // the first line of CSV and TSV is a row, and columns are called 1, 2, ...
 	Tokenizer  string   // bytes, also when empty, or the absolute path of a tokenizer.json or its directory
+	Vocabulary []byte   // the text of the tokenizer.json, which is then not read from there; nil: it is
 	Labels     []string // the classes in the order of their numbers; none: those of the data
 	Sequence   int      // tokens in a sample; not of images
 	Holdout    float64  // the share kept for evaluation, above 0 and at most 0.5; 0 means 0.05

@@ -58,6 +58,8 @@ type Summary struct {
 	Samples uint64 // in an epoch; 0 when only reading all files tells
 	HeldOut uint64 // samples kept for evaluation; 0 likewise
 	Notes   []string
+	// Tokenizer is the SHA-256 of tokenizer.json, hexadecimal; empty where none is read.
+	Tokenizer string
 }
 
 // Check does what Open does as far as that is cheap: it finds every *Error of the configuration, of names and permissions, of the
@@ -149,10 +151,16 @@ func (o *opener) openTokenizer() (err error) {
 	refuse := func(format string, args ...any) error {
 		return &Error{Key: "data.tokenizer", Err: fmt.Errorf(format, args...)}
 	}
-	if o.vocab = tokenizer.Bytes(); o.Tokenizer != job.TokenizerBytes {
-		if o.vocab, err = tokenizer.Open(o.Access, o.Tokenizer); err != nil {
-			return refuse("%w", err)
-		}
+	switch {
+	case o.Vocabulary != nil:
+		o.vocab, err = tokenizer.Parse(o.Vocabulary)
+	case o.Tokenizer != job.TokenizerBytes:
+		o.vocab, err = tokenizer.Open(o.Access, o.Tokenizer)
+	default:
+		o.vocab = tokenizer.Bytes()
+	}
+	if err != nil {
+		return refuse("%w", err)
 	}
 	special, n := o.vocab.Special, o.vocab.Vocabulary
 	switch {

@@ -92,8 +92,8 @@ func WriteCompanions(dir string, c Card, others map[string][]byte) (digests map[
 	return digests, nil
 }
 
-// readCompanions reads the files with these digests that WriteCompanions kept in dir, by name.
-func readCompanions(dir string, digests map[string]string) (map[string][]byte, error) {
+// ReadCompanions reads the files with these digests that WriteCompanions kept in dir, by name.
+func ReadCompanions(dir string, digests map[string]string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	var err error
 	for name, digest := range digests {

@@ -26,7 +26,7 @@ func TestACardIsReadAsItWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := readCompanions(dir, digests)
+	files, err := ReadCompanions(dir, digests)
 	if err != nil || len(files) != 2 || string(files[TokenizerFile]) != "{}" {
 		t.Errorf("the files are %q (%v)", files, err)
 	}

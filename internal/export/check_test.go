@@ -50,7 +50,7 @@ func untrained(t *testing.T, change func(all []checkpoint.Tensor) []checkpoint.T
 func TestDamagedWeightsAreFoundBeforeTheyAreUsed(t *testing.T) {
 	same := func(all []checkpoint.Tensor) []checkpoint.Tensor { return all }
 	dir, m := untrained(t, same, 1)
-	if err := export.Check(nil, dir, m); err != nil {
+	if _, err := export.Check(nil, dir, m); err != nil {
 		t.Fatalf("whole weights: %v", err)
 	}
 	const name = "transformer.h.0.mlp.c_fc.weight"
@@ -94,7 +94,7 @@ func TestDamagedWeightsAreFoundBeforeTheyAreUsed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := export.Check(nil, dir, m)
+		_, err := export.Check(nil, dir, m)
 		for _, part := range append(c.want, dir+"/model") {
 			if err == nil || !strings.Contains(err.Error(), part) {
 				t.Errorf("%s: %v does not say %q", what, err, part)

@@ -84,7 +84,7 @@ func pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, s
 	if err != nil {
 		return err
 	}
-	others, err := readCompanions(dir, all.companions)
+	others, err := ReadCompanions(dir, all.companions)
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,15 @@
 package export
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/access"
@@ -33,6 +36,32 @@ func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 		return fail(err)
 	}
 	return m, w, nil
+}
+
+// OpenWeights opens the weights in dir, which have to be those of a model and, unless submitted is nil, have the digests that Check found.
+// The caller closes them.
+func OpenWeights(opener *access.Opener, dir string, m *model.Model, submitted map[string]string) (*Weights, error) {
+	w, err := openWeights(opener, dir, m, checkpoint.OpenSafetensors)
+	if err != nil || submitted == nil {
+		return w, err
+	}
+	found, err := w.file.Digests(checkedBytes)
+	names := slices.AppendSeq(slices.Collect(maps.Keys(submitted)), maps.Keys(found))
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if err == nil && found[name] != submitted[name] {
+			err = Changed(filepath.Join(dir, name), found[name], submitted[name])
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// Changed is the error about a file of a model directory that is not as it was when the job was submitted.
+func Changed(path, found, expected string) error {
+	return fmt.Errorf("%s has changed since the job was submitted: its digest is %s, expected %s; put it back as it was, or submit the job anew",
+		path, cmp.Or(found, "none"), cmp.Or(expected, "none"))
 }
 
 // ReadModel builds the model of the config.json in a directory. An error says what is there instead.
@@ -77,34 +106,37 @@ func contents(opener *access.Opener, dir string) string {
 	return strings.Join(names, ", ")
 }
 
-// checkedBytes bounds the weights whose every value Check looks at: on a core about half a second.
+// checkedBytes bounds the weights of which Check looks at every value, and Digests of which every byte counts: on a core about half a
+// second.
 const checkedBytes = 256 << 20
 
 // Check holds the weights in dir against the model of its config.json: the headers, the names, types and shapes of all tensors, and
-// where they are not large, the digests and every value. Open, and Lookup, find the rest.
-func Check(opener *access.Opener, dir string, m *model.Model) error {
+// where they are not large, the digests and every value. Open, and Lookup, find the rest. It returns a digest of each file, by name
+// (checkpoint.Safetensors.Digests).
+func Check(opener *access.Opener, dir string, m *model.Model) (digests map[string]string, err error) {
 	w, err := openWeights(opener, dir, m, checkpoint.OpenHeader)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	total := int64(0)
 	for _, t := range w.file.Tensors() {
 		total += t.Bytes()
 	}
-	if err := w.Close(); err != nil || total > checkedBytes {
-		return err
+	digests, err = w.file.Digests(checkedBytes)
+	if err := errors.Join(err, w.Close()); err != nil || total > checkedBytes {
+		return digests, err
 	}
 	if w, err = openWeights(opener, dir, m, checkpoint.OpenSafetensors); err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range m.Params() {
 		for _, name := range m.TensorNames(p) {
 			if _, _, _, err := w.Lookup(name); err != nil {
-				return errors.Join(err, w.Close())
+				return nil, errors.Join(err, w.Close())
 			}
 		}
 	}
-	return w.Close()
+	return digests, w.Close()
 }
 
 // openWeights opens the weights in dir, which have to be those of a model. The error names the file.

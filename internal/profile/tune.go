@@ -14,7 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -102,7 +101,7 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	trials, err := worker.OpenTrials(ctx, &c.Request.Spec.Job, &access.Opener{User: c.Request.Spec.User})
+	trials, err := worker.OpenTrials(ctx, &c.Request.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}

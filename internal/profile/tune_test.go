@@ -2,8 +2,10 @@ package profile
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,12 +30,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func request(t *testing.T, change func(*job.Job)) control.TuneRequest {
 	t.Helper()
 	dir := t.TempDir()
-	var text strings.Builder
+	var lines strings.Builder
 	for i := range 400 {
-		fmt.Fprintf(&text, "the %d little rabbits ate %d carrots\n", i%17, i*i%23)
+		fmt.Fprintf(&lines, "the %d little rabbits ate %d carrots\n", i%17, i*i%23)
 	}
 	corpus := filepath.Join(dir, "corpus.txt")
-	if err := os.WriteFile(corpus, []byte(text.String()), 0o600); err != nil {
+	if err := os.WriteFile(corpus, []byte(lines.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	j := *job.Default()
@@ -46,8 +48,14 @@ func request(t *testing.T, change func(*job.Job)) control.TuneRequest {
 	if change != nil {
 		change(&j)
 	}
+	config := maps.Clone(j.Model.Config)
+	config["model_type"] = j.Model.Family
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return control.TuneRequest{
-		Version: control.Version, Node: "here", Dir: dir, Spec: spec.Spec{Version: spec.Version, Job: j}, NodeCores: 2, Cache: filepath.Join(dir, "plans"),
+		Version: control.Version, Node: "here", Dir: dir, Spec: spec.Spec{Version: spec.Version, Job: j, Model: text}, NodeCores: 2, Cache: filepath.Join(dir, "plans"),
 	}
 }
 

@@ -118,6 +118,19 @@ func (s Store) Size(_ context.Context, d Digest) (int64, error) {
 	return size, f.Close()
 }
 
+// Header reads the header of a shard. What it says is verified with the rest of the file, by Read.
+func (s Store) Header(d Digest) (*Header, error) {
+	f, size, err := s.open(d)
+	if err != nil {
+		return nil, err
+	}
+	h, err := readHeader(f, size)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("shard %s: %w", s.Path(d), err)
+	}
+	return h, nil
+}
+
 // open opens a shard file without looking into it.
 func (s Store) open(d Digest) (f *os.File, size int64, err error) {
 	if _, err := ParseDigest(string(d)); err != nil {
@@ -241,12 +254,7 @@ func (s Store) Collect(ctx context.Context, c Collection) (removed []Digest, err
 
 // obsolete reports whether the shard is of a round before the given one, or unusable. One that cannot be read now is not.
 func (s Store) obsolete(d Digest, before uint64) bool {
-	f, size, err := s.open(d)
-	if err != nil {
-		return false
-	}
-	h, err := readHeader(f, size)
-	_ = f.Close() // only read from
+	h, err := s.Header(d)
 	if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
 		return false
 	}

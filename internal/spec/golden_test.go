@@ -61,6 +61,7 @@ func TestNamesOfASpecAreNotThoseOfGoFields(t *testing.T) {
 	full.Layout, full.Budget = &Layout{}, &job.Budget{}
 	fill(reflect.ValueOf(full.Layout).Elem())
 	fill(reflect.ValueOf(full.Budget).Elem())
+	full.Weights, full.Tokenizer = map[string]string{"model.safetensors": "0123"}, "4567"
 	full.Version, full.Task, full.Parameters, full.Retune = Version, "language", 9, true
 	text, err := json.MarshalIndent(&full, "", "  ")
 	if err != nil {
@@ -100,7 +101,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 3, "job": {"Stagez": 2}}`,
 		`{"version": 3, "job": {"Averaging": {"Alfa": 1}}}`,
 		`{"version": 2, "job": {"Averaging": {"Alpha": 1}}}`,
-		`{"version": 6}`,
+		`{"version": 6, "layuot": {}}`,
+		`{"version": 7}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil {
 			t.Errorf("%s is read as %+v", text, s)

@@ -10,6 +10,7 @@ import (
 	workers "github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // What admission finds is what the worker's devices are asked for: with exactly so much a job runs, with a byte less it does
@@ -55,7 +56,15 @@ func TestMemoryIsWhatTheStagesTake(t *testing.T) {
 // tryOut trains a batch.
 func tryOut(t *testing.T, j *job.Job, plan schedule.Plan) error {
 	t.Helper()
-	trials, err := workers.OpenTrials(t.Context(), j, nil)
+	m, err := model.Build(j.Model.Family, j.Model.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := spec.New(&spec.Resolution{Job: *j}, m, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trials, err := workers.OpenTrials(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}

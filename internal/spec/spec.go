@@ -29,10 +29,15 @@ type Spec struct {
 	Trained    int             `json:"trained,omitempty"` // of Parameters, those that are trained; 0: all
 	Why        []string        `json:"why"`               // the automatic choices and their reasons
 	Warnings   []string        `json:"warnings"`
-	User       *access.User    `json:"user,omitempty"`   // whose rights open what the job names; nil: the daemon's
-	Retune     bool            `json:"retune,omitempty"` // measure even when a plan is cached
-	Layout     *Layout         `json:"layout,omitempty"`
-	UserPlan   []string        `json:"plan,omitempty"` // that the user wrote, as it was when the job was submitted; a line a device
+	// Weights and Tokenizer are digests of what model.from and data.tokenizer named when the job was submitted: of the files of weights, by
+	// name (export.Check), and of tokenizer.json (SHA-256). Empty: of none, or not known, as of specs before version 6.
+	Weights   map[string]string `json:"weights,omitempty"`
+	Tokenizer string            `json:"tokenizer,omitempty"`
+
+	User     *access.User `json:"user,omitempty"`   // whose rights open what the job names; nil: the daemon's
+	Retune   bool         `json:"retune,omitempty"` // measure even when a plan is cached
+	Layout   *Layout      `json:"layout,omitempty"`
+	UserPlan []string     `json:"plan,omitempty"` // that the user wrote, as it was when the job was submitted; a line a device
 	// Output is how the model gets to output.dir. Nil: the user exports it.
 	Output *Output `json:"output,omitempty"`
 	// Budget is how much the job trains on. Nil: the pipelines are to be measured first, or the worker finds out how long an epoch is.

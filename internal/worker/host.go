@@ -2,7 +2,7 @@ package worker
 
 import (
 	"context"
-	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,13 +10,14 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
-	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -46,10 +47,11 @@ type host struct {
 
 // opened is what a job is made of, however it is laid over devices.
 type opened struct {
-	access  *access.Opener // what the job names is opened with its user's rights
-	model   *model.Model
-	weights *export.Weights // of model.from; nil: fresh ones, or restored
-	set     *data.Set
+	access     *access.Opener // what the job names is opened with its user's rights
+	model      *model.Model
+	weights    *export.Weights // of model.from; nil: fresh ones, or restored
+	vocabulary []byte          // the job's tokenizer.json; nil: tokens are bytes
+	set        *data.Set
 }
 
 // hostedDevice is a device of this node: a row of the plan.
@@ -107,7 +109,7 @@ func Permanent(err error) bool {
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan) (*host, error) {
 	h := &host{assignment: a, plan: plan}
-	for _, open := range []func(context.Context) error{h.openModel, h.openData, h.resolveBudget, h.writeCard, h.openStore, h.openDevices, h.priceStages} {
+	for _, open := range []func(context.Context) error{h.openModel, h.openStore, h.openCompanions, h.openData, h.resolveBudget, h.writeCard, h.openDevices, h.priceStages} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
 		}
@@ -133,40 +135,78 @@ func (h *host) resolveBudget(context.Context) error {
 	return nil
 }
 
-// openModel builds the model and cuts it into stages.
+// openModel builds the model, cuts it into stages, and opens what it begins with.
 func (h *host) openModel(context.Context) error {
-	h.access = &access.Opener{User: h.assignment.Spec.User}
-	if err := h.build(&h.assignment.Spec.Job); err != nil {
+	if err := h.build(&h.assignment.Spec); err != nil {
 		return err
+	}
+	if h.assignment.Restore == nil {
+		if err := h.openWeights(&h.assignment.Spec); err != nil {
+			return err
+		}
 	}
 	return h.cut()
 }
 
-// build makes the model of a job.
-func (o *opened) build(spec *job.Job) (err error) {
-	if spec.Model.From != "" {
-		if o.model, o.weights, err = export.Open(o.access, spec.Model.From); err != nil {
+// build makes the model of a job, with the config that was read when the job was submitted.
+func (o *opened) build(s *spec.Spec) (err error) {
+	o.access = &access.Opener{User: s.User}
+	if o.model, err = s.BuildModel(); err != nil {
+		return &permanentError{fmt.Errorf("model: %w", err)}
+	}
+	return nil
+}
+
+// openWeights opens the weights that the job begins with, which are those that it was submitted with.
+func (o *opened) openWeights(s *spec.Spec) (err error) {
+	if from := s.Job.Model.From; from != "" {
+		if o.weights, err = export.OpenWeights(o.access, from, o.model, s.Weights); err != nil {
 			return &permanentError{fmt.Errorf("model.from: %w", err)}
 		}
-	} else if o.model, err = model.Build(spec.Model.Family, spec.Model.Config); err != nil {
-		return &permanentError{fmt.Errorf("model.config: %w", err)}
-	}
-	if o.model, err = o.model.Train(jobfile.Training(spec)); err != nil {
-		return &permanentError{err}
 	}
 	return nil
 }
 
 // read reads the corpus of a job.
-func (o *opened) read(ctx context.Context, spec *job.Job) error {
-	c := feed.ConfigOf(spec, o.model)
-	c.Access = o.access
+func (o *opened) read(ctx context.Context, s *spec.Spec) error {
+	if err := o.readTokenizer(s); err != nil {
+		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
+	}
+	c := feed.ConfigOf(&s.Job, o.model)
+	c.Access, c.Vocabulary = o.access, o.vocabulary
 	set, err := data.Open(ctx, c)
 	if err != nil {
 		return &permanentError{fmt.Errorf("data: %w", err)}
 	}
 	o.set = set
 	return nil
+}
+
+// readTokenizer reads the job's tokenizer.json, as it was when the job was submitted; none when tokens are bytes.
+func (o *opened) readTokenizer(s *spec.Spec) (err error) {
+	path := o.tokenizerPath(&s.Job)
+	if path == "" || o.vocabulary != nil {
+		return nil
+	}
+	if o.vocabulary, err = o.access.ReadFile(path, tokenizer.MaxBytes); err != nil {
+		return err
+	}
+	if found := checkpoint.ObjectDigest(o.vocabulary); s.Tokenizer != "" && found != s.Tokenizer {
+		return export.Changed(path, found, s.Tokenizer)
+	}
+	return nil
+}
+
+// tokenizerPath is where the job's tokenizer.json lies; "" when it needs none.
+func (o *opened) tokenizerPath(j *job.Job) string {
+	path := j.Data.Tokenizer
+	if o.model.Task == model.Images || path == "" || path == job.TokenizerBytes {
+		return ""
+	}
+	if info, err := o.access.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, export.TokenizerFile)
+	}
+	return path
 }
 
 // close closes what is open.
@@ -227,7 +267,7 @@ func (h *host) sequence() int {
 
 // openData reads the corpus, and refuses one that has changed since the round that is restored.
 func (h *host) openData(ctx context.Context) error {
-	if err := h.read(ctx, &h.assignment.Spec.Job); err != nil {
+	if err := h.read(ctx, &h.assignment.Spec); err != nil {
 		return err
 	}
 	r := h.assignment.Restore
@@ -247,13 +287,41 @@ func (h *host) newFeed() (err error) {
 	return nil
 }
 
-// writeCard writes what an exported model needs besides its weights.
+// openCompanions finds what went with the model when the round that is restored was trained. Later rounds take the same along, whatever has
+// become of the files that it was copied from. Where a part is lost, all of it is copied again.
+func (h *host) openCompanions(context.Context) error {
+	r := h.assignment.Restore
+	if r == nil {
+		return nil
+	}
+	here := slices.IndexFunc(h.assignment.Stages, func(p control.StagePlace) bool { return p.Node == h.assignment.Node })
+	header, err := h.store.Header(r.Shards[here].Digest)
+	var meta export.ShardMeta
+	if err == nil {
+		err = json.Unmarshal(header.Meta, &meta)
+	}
+	if err != nil {
+		return fmt.Errorf("what goes with the model since round %d: %w", r.Round, err)
+	}
+	if files, err := export.ReadCompanions(control.ModelDir(h.assignment.Dir), meta.Companions); err == nil && meta.Companions != nil {
+		h.companions, h.vocabulary = meta.Companions, files[export.TokenizerFile]
+	}
+	return nil
+}
+
+// writeCard writes what an exported model needs besides its weights, unless an earlier generation did.
 func (h *host) writeCard(context.Context) (err error) {
+	if h.companions != nil {
+		return nil
+	}
 	c := export.Card{Task: h.model.Task, Sequence: h.sequence(), Data: h.assignment.Spec.Job.Data}
 	c.Data.Labels = h.set.Labels
 	files := map[string][]byte{}
-	if err := h.readTokenizer(c.Data.Tokenizer, files); err != nil {
-		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
+	if path := h.tokenizerPath(&h.assignment.Spec.Job); path != "" {
+		files[export.TokenizerFile] = h.vocabulary
+		if err := h.readCompanions(filepath.Dir(path), export.TokenizerCompanions, files); err != nil {
+			return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
+		}
 	}
 	if from := h.assignment.Spec.Job.Model.From; from != "" {
 		if err := h.readCompanions(from, export.ModelCompanions, files); err != nil {
@@ -264,27 +332,6 @@ func (h *host) writeCard(context.Context) (err error) {
 		return fmt.Errorf("leave what goes with the model: %w", err)
 	}
 	return nil
-}
-
-// readTokenizer reads the file of the data's tokenizer, or the one in a directory, and those that go with it; none when tokens are
-// bytes.
-func (h *host) readTokenizer(path string, files map[string][]byte) error {
-	t := h.set.Tokenizer
-	if t == nil || t.IsBytes() {
-		return nil
-	}
-	if info, err := h.access.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, export.TokenizerFile)
-	}
-	content, err := h.access.ReadFile(path, tokenizer.MaxBytes)
-	if err != nil {
-		return err
-	}
-	if sha256.Sum256(content) != t.Digest {
-		return fmt.Errorf("%s was replaced while the job started; start it again", path)
-	}
-	files[export.TokenizerFile] = content
-	return h.readCompanions(filepath.Dir(path), export.TokenizerCompanions, files)
 }
 
 // readCompanions reads those of some files that a directory has.

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -25,20 +24,24 @@ import (
 // Trials runs a job for a few batches at a time, each time laid over this host's devices in another way, and measures. Model and
 // data are opened once. Nothing is committed. Trials run one after the other.
 //
-//	trials, err := worker.OpenTrials(ctx, spec, nil)
+//	trials, err := worker.OpenTrials(ctx, spec)
 //	defer trials.Close()
 //	for _, c := range candidates {
 //	    result, err := trials.Run(ctx, worker.TrialConfig{Job: c.job, Plan: c.plan, WarmUp: 2, Batches: 8})
 //	}
 type Trials struct{ opened }
 
-// OpenTrials opens the model and the data of a job. Nil opens them with the rights of this process.
-func OpenTrials(ctx context.Context, spec *job.Job, opener *access.Opener) (*Trials, error) {
-	t := &Trials{opened{access: opener}}
-	if err := t.build(spec); err != nil {
-		return nil, err
+// OpenTrials opens the model and the data of a job.
+func OpenTrials(ctx context.Context, s *spec.Spec) (*Trials, error) {
+	t := &Trials{}
+	err := t.build(s)
+	if err == nil {
+		err = t.openWeights(s)
 	}
-	if err := t.read(ctx, spec); err != nil {
+	if err == nil {
+		err = t.read(ctx, s)
+	}
+	if err != nil {
 		return nil, errors.Join(err, t.close())
 	}
 	return t, nil

@@ -71,7 +71,7 @@ func setup(t testing.TB, stages, pipelines int, change func(*job.Job)) control.A
 	}
 	a := control.Assignment{
 		Version: control.Version, JobID: "1", Generation: 1, Node: "a", Dir: t.TempDir(),
-		Spec: specs.Spec{Version: specs.Version, Job: spec}, Plan: plan.Lines(), OrphanAfter: time.Minute,
+		Spec: specs.Spec{Version: specs.Version, Job: spec, Model: configOf(t, &spec)}, Plan: plan.Lines(), OrphanAfter: time.Minute,
 	}
 	a.Stages = slices.Repeat([]control.StagePlace{{Node: "a"}}, plan.Stages())
 	a.Spec.Budget = &job.Budget{
