@@ -12,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -66,9 +67,8 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	if err == nil {
 		err = CheckRound(ctx, m, a.look(a.ID, agent.Shards.Size))
 	}
-	if err != nil { // what was reported is of no use: the workers, if they still can, are asked to write it again
-		_, dropped := a.dropCommit(ctx)
-		return func(o *observed) { o.forget(round) }, errors.Join(fmt.Errorf("commit round %d: %w", round, err), dropped)
+	if err != nil {
+		return a.commitAgain(ctx, fmt.Errorf("commit round %d: %w", round, err))
 	}
 	keep := a.spec.Job.Center.Keep
 	kept := a.recordRound(ctx, m, keep)
@@ -77,7 +77,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
 	}
 	if kept == nil { // else the copy may name what would be moved away
-		a.collect(ctx, round)
+		a.collect(ctx, round, digestsOf(a.Committed))
 	}
 	a.Counts.Commits.Add(1)
 	took := time.Duration(0)
@@ -89,7 +89,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	a.Say(a.ID, "round committed", fields...)
 	return func(o *observed) {
 		o.took = max(o.took, took)
-		o.deaths = 0
+		o.deaths, o.faults, o.fault = 0, 0, ""
 		for r := range o.shards {
 			if r <= round {
 				delete(o.shards, r)
@@ -97,6 +97,25 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		}
 		clear(o.refused)
 	}, kept
+}
+
+// commitAgain gives up a commit whose shards are not whole, makes that known and deletes them. The workers, if they still can, are asked to
+// write them again, or those of another round, after a pause that grows.
+func (a *act) commitAgain(ctx context.Context, fault error) (func(*observed), error) {
+	round, pause := a.decision.round, obstacle.Pause(a.faults)
+	a.sayAt(zap.WarnLevel, a.ID, "a commit failed and is made again", zap.Duration("after", pause), zap.Error(fault))
+	_, err := a.dropCommit(ctx)
+	if err == nil {
+		var useless []shard.Digest
+		for _, s := range a.durable {
+			useless = append(useless, shard.Digest(s.Digest))
+		}
+		a.collect(ctx, 0, useless)
+	}
+	return func(o *observed) {
+		o.forget(round)
+		o.faults, o.fault, o.commitAt = o.faults+1, fault.Error(), time.Now().Add(pause)
+	}, errors.Join(fault, err)
 }
 
 // assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.

@@ -31,7 +31,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err := a.Record(ctx, a.ID, a.taking.nodes()...); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
-	a.collect(ctx, math.MaxUint64) // nothing is being committed
+	a.collect(ctx, math.MaxUint64, nil) // nothing is being committed
 	start := uint64(0)
 	if from != nil {
 		start = from.Round

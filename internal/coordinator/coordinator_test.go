@@ -294,3 +294,34 @@ func TestADamagedShardIsWrittenAgainBeforeItIsCommitted(t *testing.T) {
 		}
 	})
 }
+
+// Where every commit fails, the job's log and its status say so, the tries become rarer, and what they wrote is deleted.
+func TestCommitsThatFailAreSaidAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a")
+		defer r.end()
+		id := r.submit("long", 1e6)
+		before := r.until(id, "commits", committed).CommittedRound()
+		r.agent.damaging.Store(true)
+		time.Sleep(time.Minute)
+		j := r.until(id, "commits no further", committed)
+		log, err := os.ReadFile(control.LogPath(agent.JobDir(r.agent.state, id)))
+		if n := strings.Count(string(log), "a commit failed and is made again"); err != nil || n < 3 || n > 15 {
+			t.Errorf("after a minute the log has %d failures (%v)", n, err)
+		}
+		files, err := os.ReadDir(control.ShardDir(agent.JobDir(r.agent.state, id)))
+		if err != nil || len(files) > len(j.Committed)+1 {
+			t.Errorf("%d files for %d rounds (%v)", len(files), len(j.Committed), err)
+		}
+		s := coordinator.Status(j, nil, r.Published().Jobs[id])
+		if !strings.Contains(s.Reason, "; now: commit round ") || !strings.Contains(s.Reason, "has 10 bytes, expected") {
+			t.Errorf("the reason is %q", s.Reason)
+		}
+		r.agent.damaging.Store(false)
+		j = r.until(id, "commits again", func(now *cluster.Job) bool { return now.CommittedRound() > max(before, j.CommittedRound()) })
+		time.Sleep(time.Second)
+		if s := coordinator.Status(j, nil, r.Published().Jobs[id]); strings.Contains(s.Reason, "now:") {
+			t.Errorf("the reason is still %q", s.Reason)
+		}
+	})
+}

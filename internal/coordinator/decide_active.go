@@ -168,6 +168,9 @@ func decideBegun(w snapshot, j *observed) decision {
 // decideNext begins the next commit: the final one, one that somebody waits for, or the next that is due.
 func decideNext(w snapshot, j *observed) decision {
 	round, end, committed, every := j.round(), j.lastRound(), j.CommittedRound(), uint64(j.spec.Job.Center.CommitEvery)
+	if w.now.Before(j.commitAt) && stopReason(w, j) == "" {
+		return decision{reason: j.fault}
+	}
 	if j.phase() == finished {
 		return decision{choice: beginCommit, round: round, reason: "training has ended at this round"}
 	}

@@ -29,6 +29,10 @@ type generation struct {
 	refused map[uint64]uint64         // by round: the earliest one that was offered instead
 	reached time.Time                 // when the posted round was seen to be reached; zero: not yet
 
+	faults   int       // commits that failed since the last one that did not
+	fault    string    // why the last of them did; "" when none has
+	commitAt time.Time // no other is begun before, unless somebody waits for it
+
 	drift     drift.Watch
 	comparing bool // with its prediction, in the background
 }

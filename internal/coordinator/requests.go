@@ -82,11 +82,9 @@ func (p *pins) add(rounds []*cluster.Manifest, n int) {
 	if p.count == nil {
 		p.count = map[shard.Digest]int{}
 	}
-	for _, m := range rounds {
-		for _, d := range Digests(m.Files()) {
-			if p.count[d] += n; p.count[d] == 0 {
-				delete(p.count, d)
-			}
+	for _, d := range digestsOf(rounds) {
+		if p.count[d] += n; p.count[d] == 0 {
+			delete(p.count, d)
 		}
 	}
 }

@@ -120,27 +120,28 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	return m, fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
 }
 
-// collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. What the
-// job's own rounds have superseded is deleted; what nobody expected is kept aside for a while. Whatever goes wrong, shards stay.
-func (a *act) collect(ctx context.Context, before uint64) {
+// collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. Those that the
+// job's own rounds have superseded are deleted; what nobody expected is kept aside for a while. Whatever goes wrong, shards stay.
+func (a *act) collect(ctx context.Context, before uint64, superseded []shard.Digest) {
 	now, err := a.raft.State().Job(a.ID)
 	if err != nil {
 		return // it was removed
 	}
-	c := shard.Collection{Keep: a.pins.all(), Before: before}
-	for _, m := range now.Committed {
-		c.Keep = append(c.Keep, Digests(m.Files())...)
-	}
-	if a.choice == commitRound {
-		for _, m := range a.Committed {
-			c.Superseded = append(c.Superseded, Digests(m.Files())...)
-		}
-	}
+	c := shard.Collection{Keep: a.pins.all(), Superseded: superseded, Before: before}
+	c.Keep = append(c.Keep, digestsOf(now.Committed)...)
 	for _, n := range a.config.Nodes {
 		if _, err := n.Agent.Shards(a.ID).Collect(ctx, c); err != nil {
 			a.log.Warn("collect shards; they stay where they are", zap.String("job", a.ID), zap.String("node", n.Name), zap.Error(err))
 		}
 	}
+}
+
+// digestsOf are those of all files of rounds.
+func digestsOf(rounds []*cluster.Manifest) (all []shard.Digest) {
+	for _, m := range rounds {
+		all = append(all, Digests(m.Files())...)
+	}
+	return all
 }
 
 // Digests are those of a round's shards, or of other files of it.

@@ -83,12 +83,12 @@ func reasonOf(j *cluster.Job, v View) string {
 	return v.Note
 }
 
-// held says why the worker cannot write a commit yet; "" when it can.
+// held says why the workers cannot write a commit yet, or why the last one failed; "" when nothing is in the way.
 func held(v View) string {
 	if v.Status == nil {
-		return ""
+		return v.Fault
 	}
-	return v.Status.Held
+	return cmp.Or(v.Status.Held, v.Fault)
 }
 
 // ofRound is what a committed round says of its job.
@@ -121,6 +121,7 @@ type View struct {
 	Status   *control.Status // of the current, or the last, workers, joined; nil: none was heard
 	Note     string          // what the coordinator is at with the job, for people
 	Failing  bool            // the last choice could not be carried out
+	Fault    string          // why the last commit failed; "" when it did not
 	Nodes    []string        // where a worker runs
 	Trains   bool            // all workers run and have begun to
 	Finished bool            // and have reached their final round
@@ -137,7 +138,7 @@ func (c *Coordinator) publish(free int) {
 	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: free}
 	for id, o := range c.jobs {
 		v := View{
-			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Waits: o.waits(), Drift: o.drift.Now,
+			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Fault: o.fault, Waits: o.waits(), Drift: o.drift.Now,
 			Trains: o.phase() == training || o.phase() == finished, Finished: o.phase() == finished,
 		}
 		for _, w := range o.living() {

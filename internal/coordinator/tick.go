@@ -17,7 +17,7 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 		if o.acting || s.now.Before(o.notBefore) {
 			continue
 		}
-		o.note = d.reason
+		o.note, o.notBefore = d.reason, time.Time{}
 		if d.choice != wait {
 			free = c.begin(o, d, free)
 		}

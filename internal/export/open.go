@@ -172,14 +172,16 @@ func checkTypes(m *model.Model, file *checkpoint.Safetensors) error {
 }
 
 func weightsPath(opener *access.Opener, dir string) (string, error) {
-	for _, name := range []string{WeightsFile, IndexFile} {
-		path := filepath.Join(dir, name)
-		if _, err := opener.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			return path, err
-		}
+	path, index := filepath.Join(dir, WeightsFile), filepath.Join(dir, IndexFile)
+	_, err := opener.Stat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return path, err
 	}
-	return "", fmt.Errorf("%s: neither %s nor %s is there: files of other formats are not read, save_pretrained of a recent release writes these",
-		dir, WeightsFile, IndexFile)
+	if _, other := opener.Stat(index); !errors.Is(other, fs.ErrNotExist) {
+		return index, other
+	}
+	return "", fmt.Errorf("neither %s nor %s is there: %w; files of other formats are not read, save_pretrained of a recent release writes these",
+		WeightsFile, IndexFile, err)
 }
 
 // Lookup reads a tensor, whose values have to be finite; it is a stage.Lookup.

@@ -3,11 +3,15 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/stage"
@@ -38,32 +42,80 @@ func (h *host) loadFrozen(ctx context.Context, s *hosted, c stage.Config) (err e
 	return s.frozen.memory.Write(values)
 }
 
-// frozenValues reads the frozen parameters of a stage: those of the round that is restored, else those of model.from or of the seed, which
-// are then made durable, for the rounds to come.
+// frozenValues reads the frozen parameters of a stage: those of the round that is restored, else those that the job begins with, which are
+// then made durable, for the rounds to come.
 func (h *host) frozenValues(ctx context.Context, s *hosted, c stage.Config) (values []float32, err error) {
 	if r := h.assignment.Restore; r != nil {
 		return h.readFrozen(ctx, s, r.Shards[s.index])
 	}
+	if values, err = h.firstFrozen(c); err == nil && h.store != (shard.Store{}) { // a trial commits nothing
+		s.frozen.file, err = h.writeFrozen(ctx, s, values)
+	}
+	return values, err
+}
+
+// firstFrozen are the frozen parameters that the job begins with: those of model.from, or of the seed.
+func (h *host) firstFrozen(c stage.Config) ([]float32, error) {
 	lookup := stage.Lookup(nil)
 	if h.weights != nil {
 		lookup = h.weights.Lookup
 	}
-	if values, err = c.FrozenValues(lookup); err != nil {
+	values, err := c.FrozenValues(lookup)
+	if err != nil {
 		return nil, &permanentError{err}
 	}
-	if h.store == (shard.Store{}) { // a trial commits nothing
-		return values, nil
-	}
+	return values, nil
+}
+
+// writeFrozen makes the frozen parameters of a stage durable. The same ones give the same file in every generation.
+func (h *host) writeFrozen(ctx context.Context, s *hosted, values []float32) (file control.FrozenInfo, err error) {
 	meta, err := json.Marshal(export.ShardMeta{Layers: s.meta.Layers, Tensors: h.frozenTensors(s)})
 	if err != nil {
-		return nil, err
+		return file, err
 	}
-	digest, bytes, err := shard.Write(ctx, h.store, &shard.Header{ // of no generation, so that the next one writes the same file
+	file.Digest, file.Bytes, err = shard.Write(ctx, h.store, &shard.Header{
 		Job: h.assignment.JobID, Stage: s.index, Stages: len(h.ranges), Meta: meta,
 		Vectors: []shard.Vector{{Name: shard.FrozenVector, Elements: len(values)}},
 	}, [][]float32{values})
-	s.frozen.file = control.FrozenInfo{Digest: digest, Bytes: bytes}
-	return values, err
+	return file, err
+}
+
+// keepFrozen makes sure that the file with the frozen parameters of a stage is there, without which no round can be restored. One that is
+// lost is made again from what the job began with: on the device the values may be rounded. The error is an obstacle where that is gone
+// too.
+func (h *host) keepFrozen(ctx context.Context, s *hosted) (again bool, err error) {
+	want := s.frozen.file
+	if want.Digest == "" {
+		return false, nil
+	}
+	bytes, err := h.store.Size(ctx, want.Digest)
+	if err == nil && bytes == want.Bytes || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	path := h.store.Path(want.Digest)
+	if err == nil {
+		err = fmt.Errorf("%s has %d bytes, expected %d", path, bytes, want.Bytes)
+	}
+	h.repairing.Lock()
+	defer h.repairing.Unlock()
+	var values []float32
+	var problem error
+	if h.weights == nil { // of a round that was restored
+		problem = h.openWeights(&h.assignment.Spec)
+	}
+	if problem == nil {
+		values, problem = h.firstFrozen(h.stage(s, 0))
+	}
+	if problem == nil {
+		made, err := h.writeFrozen(ctx, s, values)
+		if err != nil || made == want {
+			return err == nil, err
+		}
+		problem = errors.Join(fmt.Errorf("what the job began with gives %s", made.Digest), os.Remove(h.store.Path(made.Digest)))
+	}
+	return false, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Damaged, Path: path}, Err: fmt.Errorf(
+		"the frozen parameters of stage %d are lost, and no round can be restored without them: %w; they cannot be made again: %w; "+
+			"put that file back, or model.from as it was when the job was submitted", s.index, err, problem)}
 }
 
 // frozenTensors says where they lie.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
@@ -43,6 +44,7 @@ type host struct {
 	companions map[string]string // digests of the files that go with the exported model
 	store      shard.Store
 	network    *wire.Network // between emulated devices; else nil
+	repairing  sync.Mutex    // of files of frozen parameters
 }
 
 // opened is what a job is made of, however it is laid over devices.

@@ -40,14 +40,18 @@ func vectors(s *pipeline.Snapshot) (names []shard.Vector, memory [][]float32) {
 func (t *trainer) writeWhenPossible(ctx context.Context, h *host, s *pipeline.Snapshot) (info control.ShardInfo, err error) {
 	defer t.progress.hold(s.Stage, "")
 	var o *obstacle.Obstacle
+	said := ""
 	for try := 0; ; try++ {
-		if o == nil || o.Passed() == nil {
+		if o == nil || o.Kind == obstacle.Damaged || o.Passed() == nil { // only another try tells whether a person has put a file back
 			info, err = t.write(ctx, h, s)
 			if o = obstacle.Of(err); o == nil {
 				return info, err
 			}
-			t.log.Warn("a commit waits", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("for", o.String()), zap.Error(err))
-			t.progress.hold(s.Stage, fmt.Sprintf("the commit of round %d waits: %s", s.Round, o))
+			if now := o.String(); now != said {
+				t.log.Warn("a commit waits", zap.Uint64("round", s.Round), zap.Int("stage", s.Stage), zap.String("for", now), zap.Error(err))
+				t.progress.hold(s.Stage, fmt.Sprintf("the commit of round %d waits: %s", s.Round, now))
+				said = now
+			}
 		}
 		select {
 		case <-time.After(obstacle.Pause(try)):
@@ -65,6 +69,13 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 		cursors[i] = shard.Cursor{Pipeline: i, Step: s.Round * t.tau()}
 	}
 	of := h.hosted(s.Stage)
+	again, err := h.keepFrozen(ctx, of)
+	if err != nil {
+		return control.ShardInfo{}, err
+	}
+	if again {
+		t.log.Warn("the file of frozen parameters was lost; it is made again", zap.Int("stage", s.Stage), zap.String("digest", string(of.frozen.file.Digest)))
+	}
 	about := of.meta
 	about.Count, about.Frozen = s.Count, of.frozen.file.Digest
 	for _, p := range s.Pipelines {

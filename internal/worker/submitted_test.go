@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -151,6 +153,23 @@ func TestFilesThatChangedAfterTheSubmissionAreRefused(t *testing.T) {
 			if o.err == nil || !strings.Contains(o.err.Error(), part) || !Permanent(o.err) {
 				t.Errorf("%s: the worker ended with %v, want %q", name, o.err, part)
 			}
+		}
+	}
+}
+
+// A directory that is not there may be on a mount that is late: the job waits, as for its data.
+func TestAMissingModelFromIsAnObstacle(t *testing.T) {
+	dir, a := beginsFrom(t, nil)
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"empty", "missing"} {
+		o := train(t, a, nil)
+		if found := obstacle.Of(o.err); found == nil || found.Kind != obstacle.Missing || Permanent(o.err) {
+			t.Errorf("%s: the worker ended with %v, obstacle %v", what, o.err, found)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

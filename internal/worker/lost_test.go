@@ -1,0 +1,115 @@
+package worker
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// adapted trains adapters in bf16, whose frozen weights on the device are not exact.
+func adapted(j *job.Job) {
+	j.Precision, j.LoRA = "bf16", job.LoRA{Targets: []string{"c_attn"}, Rank: 2, Alpha: 4}
+	j.Train.Steps = 100000
+}
+
+// frozenFiles are the files of frozen parameters of a job's stages.
+func frozenFiles(t *testing.T, tr *trainer) (paths []string) {
+	t.Helper()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for i := range tr.host.stages {
+		paths = append(paths, tr.host.store.Path(tr.host.stages[i].frozen.file.Digest))
+	}
+	return paths
+}
+
+// damage removes the first file and empties the others.
+func damage(t *testing.T, paths []string) {
+	t.Helper()
+	for i, path := range paths {
+		err := os.Truncate(path, 0)
+		if i == 0 {
+			err = os.Remove(path)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The file with what is frozen is made again before a round is committed that needs it, from what the job began with, in the first
+// generation as in a later one.
+func TestALostFileOfFrozenParametersIsMadeAgain(t *testing.T) {
+	_, a := beginsFrom(t, adapted)
+	for range 2 {
+		o := train(t, a, func(tr *trainer) {
+			damage(t, frozenFiles(t, tr))
+			commitAndStop(tr)
+		})
+		if !errors.Is(o.err, errAborted) || len(o.shards) != 2 {
+			t.Fatalf("the worker ended with %v and %d shards", o.err, len(o.shards))
+		}
+		for k, s := range o.shards {
+			store := shard.StoreAt(control.ShardDir(a.Dir))
+			if bytes, err := store.Verify(t.Context(), s.Frozen.Digest); err != nil || bytes != s.Frozen.Bytes {
+				t.Errorf("stage %d: %d bytes, want %d: %v", k, bytes, s.Frozen.Bytes, err)
+			}
+		}
+		a.Generation, a.Restore = a.Generation+1, restoreOf(o)
+	}
+}
+
+// commitAndStop has the next round committed at which all can stop, and returns its number.
+func commitAndStop(tr *trainer) uint64 {
+	for round := uint64(1); ; round++ {
+		if tr.Commit(control.CommitRequest{Generation: tr.assignment.Generation, Round: round, Stop: true}).Accepted {
+			return round
+		}
+	}
+}
+
+// Where model.from is gone as well, the commit waits, says for what, and writes nothing; it goes on once the file is back.
+func TestACommitWaitsForAFileOfFrozenParameters(t *testing.T) {
+	dir, a := beginsFrom(t, adapted)
+	first := train(t, a, func(tr *trainer) { commitAndStop(tr) })
+	a.Generation, a.Restore = 2, restoreOf(first)
+	if err := os.Rename(dir, dir+"-elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	o := train(t, a, func(tr *trainer) {
+		paths := frozenFiles(t, tr)
+		text, err := os.ReadFile(paths[0])
+		if err != nil {
+			t.Error(err)
+		}
+		damage(t, paths[:1])
+		commitAndStop(tr)
+		held := ""
+		for ; held == ""; held = tr.Status().Held {
+			time.Sleep(time.Millisecond)
+		}
+		for _, part := range []string{
+			"the frozen parameters of stage 0 are lost", paths[0], "cannot be made again", dir + ": no such file", "put that file back",
+		} {
+			if !strings.Contains(held, part) {
+				t.Errorf("held is %q, want %q", held, part)
+			}
+		}
+		if err := os.WriteFile(paths[0], text, 0o600); err != nil {
+			t.Error(err)
+		}
+	})
+	if !errors.Is(o.err, errAborted) || len(o.shards) != 2 || o.status.Held != "" {
+		t.Errorf("the worker ended with %v, %d shards, held %q", o.err, len(o.shards), o.status.Held)
+	}
+	if got := exported(t, a, o); bytes.Equal(got, exported(t, a, first)) {
+		t.Error("nothing was trained")
+	}
+}
