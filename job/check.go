@@ -61,6 +61,9 @@ func (c *checker) checkModel() {
 	}
 }
 
+// leastRate is the least learning rate that may be meant: what a warm-up makes of it is still a number of 32 bits.
+const leastRate = 1e-20
+
 // checkOptimizer refuses what the optimizer does not read, since a setting that is silently without effect costs its author a run.
 func (c *checker) checkOptimizer() {
 	o := c.Optimizer
@@ -73,6 +76,9 @@ func (c *checker) checkOptimizer() {
 			near, is = "betas", o.Name+" has betas"
 		}
 		c.refuse(f.Key, near, "%s is read by %s only; %s", f.Key, strings.Join(f.Of, " and "), is)
+	}
+	if o.LearningRate > 0 && o.LearningRate < leastRate {
+		c.refuse("optimizer.lr", "", "optimizer.lr is %v, which moves no weight of 32 bits; want %v to 10000", o.LearningRate, leastRate)
 	}
 	if o.Name == "sgd" && o.Nesterov && o.Momentum == 0 {
 		c.refuse("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")

@@ -201,11 +201,11 @@ type Optimizer struct {
 	// The update rule. asgd is sgd whose weights are averaged from t0 on: the average is evaluated, committed and exported.
 	Name string `yaml:"name" json:"name" default:"adamw" rule:"oneof=sgd|asgd|adam|adamw"`
 	// The learning rate, before the schedule.
-	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0" also:"learning_rate"`
+	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0 max=1e4" also:"learning_rate"`
 	// The decay of the first and second moment (adam, adamw).
 	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1 of=adam|adamw" also:"beta1 beta2 adam_beta1 adam_beta2"`
 	// Added to the root of the second moment (adam, adamw). Moments below 1e-30 count as 0, which a smaller epsilon would show.
-	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"min=1e-15 of=adam|adamw" also:"eps adam_epsilon"`
+	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"min=1e-15 max=1 of=adam|adamw" also:"eps adam_epsilon"`
 	// The momentum (sgd).
 	Momentum float64 `yaml:"momentum" json:"momentum" default:"0" rule:"min=0 below=1 of=sgd"`
 	// Look ahead along the momentum (sgd, momentum above 0).
@@ -216,7 +216,7 @@ type Optimizer struct {
 	// Weight decay: decoupled for adamw, added to the gradient for sgd, asgd and adam. It applies to parameters of two dimensions
 	// and more; biases and the weights of norms do not decay. The default is none for every optimizer, so that changing
 	// `name` changes one thing; PyTorch's AdamW has 0.01, and decays every parameter.
-	WeightDecay float64 `yaml:"weight_decay" json:"weight_decay" default:"0" rule:"min=0"`
+	WeightDecay float64 `yaml:"weight_decay" json:"weight_decay" default:"0" rule:"min=0 max=1e4"`
 	// The largest norm of a batch's gradient over all stages; a longer one is scaled down to it. 0: no clipping.
 	ClipNorm float64 `yaml:"clip_norm" json:"clip_norm" default:"0" rule:"min=0" also:"max_grad_norm grad_clip gradient_clipping"`
 	// How the learning rate moves after the warm-up: it stays (constant), or falls to min_lr_ratio along a line (linear)

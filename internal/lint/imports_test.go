@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"stage/device/pick":        {"stage/device", "stage/device/ref", "stage/device/cpu", "stage/device/emulated"},
 	"stage/program":            {"stage/device"},
 	"stage/layer":              {"stage/device", "stage/program"},
-	"stage/model":              {"stage/device", "stage/layer", "stage/program", "internal/nearest"},
+	"stage/model":              {"stage/device", "stage/layer", "stage/program", "internal/nearest", "internal/words"},
 	"stage":                    {"stage/device", "stage/flat", "stage/layer", "stage/model", "stage/program"},
 	"stage/generate":           {"stage", "stage/device", "stage/layer", "stage/model"},
 	"elastic":                  {"stage/flat"},

@@ -199,12 +199,12 @@ func (x *resolver) cutOnce() bool {
 	most := layers / chunks
 	switch {
 	case most == 0:
-		x.refuse("chunks", strconv.Itoa(layers), "%d chunks for a model of %d layers; every chunk needs a layer, so at most %d fit, on one device", chunks, layers, layers)
+		x.refuse("chunks", strconv.Itoa(layers), "%d chunks for a model of %s; every chunk needs a layer, so at most %d fit, on one device", chunks, x.Model.Depth(), layers)
 	case stages > most && chunks == 1:
-		x.refuse("stages", strconv.Itoa(most), "%d stages for a model of %d layers; every stage needs a layer, so at most %d fit", stages, layers, most)
+		x.refuse("stages", strconv.Itoa(most), "%d stages for a model of %s; every stage needs a layer, so at most %d fit", stages, x.Model.Depth(), most)
 	case stages > most:
-		x.refuse("stages", strconv.Itoa(most), "%d stages of %d chunks for a model of %d layers; every chunk needs a layer, so at most %d fit, or %d without chunks",
-			stages, chunks, layers, most, layers)
+		x.refuse("stages", strconv.Itoa(most), "%d stages of %d chunks for a model of %s; every chunk needs a layer, so at most %d fit, or %d without chunks",
+			stages, chunks, x.Model.Depth(), most, layers)
 	default:
 		return true
 	}
@@ -383,9 +383,10 @@ func (x *resolver) checkUpdates(plan schedule.Plan) {
 			"of the others; use 0, or a schedule that steps after the batch, such as afp", clip, x.Job.Schedule)
 	}
 	for _, p := range x.Model.Params() {
-		if p.TiedTo != "" && plan.Stages() > 1 {
+		if p.TiedTo != "" && !p.Frozen && plan.Stages() > 1 {
 			x.refuse("schedule", "afp", "the schedule %s steps the optimizer inside of a batch, where no stage waits for the gradients of the others, "+
-				"but %s is tied to %s; untie them in model.config, or use a schedule that steps after the batch, such as afp", x.Job.Schedule, p.Name, p.TiedTo)
+				"but %s is tied to %s and trained; untie them in model.config, train others (train.only, lora), or use a schedule that steps after the "+
+				"batch, such as afp", x.Job.Schedule, p.Name, p.TiedTo)
 			return
 		}
 	}

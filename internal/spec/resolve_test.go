@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -136,6 +137,25 @@ func TestResolvedJobsStayAsTheyAre(t *testing.T) {
 		once.Why, twice.Why = nil, nil // what was decided is given the second time
 		if !reflect.DeepEqual(once, twice) {
 			t.Errorf("%s: resolved to\n%+v\nand that to\n%+v", name, once, twice)
+		}
+	}
+}
+
+// TestTiedWeightsWaitOnlyWhereTheyAreTrained: a schedule that steps inside of the batch cannot add the gradients of both ends.
+func TestTiedWeightsWaitOnlyWhereTheyAreTrained(t *testing.T) {
+	lora := []string{"schedule=pipedream", "lora={targets: [c_attn]}"}
+	for _, c := range []struct {
+		set     []string
+		refused bool
+	}{{lora, false}, {lora[:1], true}, {append(lora, "train.only=[wte.weight]"), true}} {
+		j, facts := parsed(t, refJob, 0, c.set...)
+		var err error
+		if facts.Model, err = facts.Model.Train(jobfile.Training(j)); err != nil {
+			t.Fatal(err)
+		}
+		_, problems := spec.Resolve(j, facts, nil)
+		if refused := problems != nil && strings.Contains(problems.Error(), "is tied to"); refused != c.refused || !refused && problems != nil {
+			t.Errorf("%v: %v; want it refused: %v", c.set, problems, c.refused)
 		}
 	}
 }

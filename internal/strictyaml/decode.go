@@ -187,7 +187,7 @@ func (f *Field) readNumber(n *Node) (x reflect.Value, near string, ok bool) {
 		return x, unquoted(n), false
 	}
 	near = f.closest(number)
-	if near == "" && number < 0 && f.holds(-number) {
+	if number < 0 && !f.holds(0) && f.holds(-number) {
 		near = n.Scalar[1:]
 	}
 	if near == "0" && f.Zero != "" {

@@ -70,3 +70,19 @@ func TestAnAsynchronousPlanResumesToTheSameBits(t *testing.T) {
 		t.Error("four updates a batch gave the weights of one")
 	}
 }
+
+// TestTiedWeightsThatAreNotTrainedNeedNoOtherStage: adapters of a model whose embeddings are tied learn the same bits over two stages as over
+// one, while updates run inside of the batch.
+func TestTiedWeightsThatAreNotTrainedNeedNoOtherStage(t *testing.T) {
+	lora := func(j *job.Job) {
+		j.MicroBatches, j.Optimizer.ClipNorm = 4, 0
+		j.LoRA = job.LoRA{Targets: []string{"c_attn"}, Rank: 4, Alpha: 8}
+	}
+	one := laid(setup(t, 1, 2, lora), 1, "F0 B0 F1 B1 U1 F2 B2 F3 B3 U3")
+	want := exported(t, one, train(t, one, nil))
+	two := laid(one, 2, "F0 F1 B0 F2 B1 U1 F3 B2 B3 U3", "F0 B0 F1 B1 U1 F2 B2 F3 B3 U3")
+	two.Dir = t.TempDir()
+	if got := exported(t, two, train(t, two, nil)); !bytes.Equal(got, want) {
+		t.Error("the weights of two stages differ from those of one")
+	}
+}

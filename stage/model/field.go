@@ -49,8 +49,8 @@ type bound struct {
 }
 
 var (
-	above0    = bound{"a number above 0", func(v float64) bool { return v > 0 }}
-	atLeast0  = bound{"a number of at least 0", func(v float64) bool { return v >= 0 }}
+	above0    = bound{"a number from 1e-30 to 1e30", func(v float64) bool { return v >= 1e-30 && v <= 1e30 }} // it is one in f32 as well
+	atLeast0  = bound{"a number from 0 to 1000", func(v float64) bool { return v >= 0 && v <= 1000 }}
 	share     = bound{"a number above 0, at most 1", func(v float64) bool { return v > 0 && v <= 1 }}
 	rate      = bound{"a number of at least 0 and below 1", func(v float64) bool { return v >= 0 && v < 1 }}
 	rateOrOff = bound{rate.allowed + ", or -1", func(v float64) bool { return v == -1 || rate.holds(v) }}

@@ -102,7 +102,7 @@ func TestBadConfigsOfImageFamiliesAreNamed(t *testing.T) {
 		{"resnet", "hidden_act", "gelu", `allowed is "relu"`},
 		{"resnet", "norm", "none", "one of batch, group"},
 		{"resnet", "norm_momentum", 0, "a number above 0, at most 1"},
-		{"resnet", "norm_eps", 0, "a number above 0"},
+		{"resnet", "norm_eps", 0, "a number from 1e-30 to 1e30"},
 		{"resnet", "image_size", 0, "an integer from 1"},
 		{"vgg", "image_size", 31, "at least 32, since 5 pools halve it"},
 		{"vgg", "dropout", 1, "at least 0 and below 1"},

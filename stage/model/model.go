@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/program"
 )
@@ -154,6 +155,17 @@ func (m *Model) Costs(s layer.Size) []float64 {
 	return costs
 }
 
+// Depth says how many layers the model has, and how many its config says: embeddings and heads are layers as well.
+func (m *Model) Depth() string {
+	text := words.Count(len(m.Layers), "layer")
+	for _, field := range []string{"n_layer", "num_hidden_layers", "nlayers", "num_layers"} {
+		if n, ok := m.config[field]; ok {
+			return fmt.Sprintf("%s (%s %v, and those around them)", text, field, n)
+		}
+	}
+	return text
+}
+
 // Config is the model's config.json for export: every field written out and, of a model that was imported, whatever else its
 // config.json held.
 func (m *Model) Config() map[string]any { return maps.Clone(m.config) }
@@ -224,8 +236,8 @@ func (m *Model) CheckTensors(tensors map[string][]int) error {
 		if used[name] || m.skip(name) || m.copyOfTied(name, params) {
 			continue
 		}
-		return fmt.Errorf("tensor %q %v belongs to no parameter of this %s model (%d layers): is the config that of the file?",
-			name, tensors[name], m.Family, len(m.Layers))
+		return fmt.Errorf("tensor %q %v belongs to no parameter of this %s of %s: is the config that of the file?",
+			name, tensors[name], m.Family, m.Depth())
 	}
 	return nil
 }

@@ -59,7 +59,8 @@ func TestBuildNamesTheFieldAndTheNearest(t *testing.T) {
 		{map[string]any{"tie_word_embeddings": 1}, model.FieldError{Field: "tie_word_embeddings", Found: 1, Allowed: "true or false"}},
 		{map[string]any{"activation_function": "gelu"}, model.FieldError{Field: "activation_function", Found: "gelu", Allowed: "one of gelu_new, gelu_pytorch_tanh, gelu_fast", Nearest: "gelu_new"}},
 		{map[string]any{"activation_function": 3}, model.FieldError{Field: "activation_function", Found: 3, Allowed: "a string"}},
-		{map[string]any{"layer_norm_epsilon": 0}, model.FieldError{Field: "layer_norm_epsilon", Found: 0.0, Allowed: "a number above 0", Nearest: "1e-5"}},
+		{map[string]any{"layer_norm_epsilon": 0}, model.FieldError{Field: "layer_norm_epsilon", Found: 0.0, Allowed: "a number from 1e-30 to 1e30", Nearest: "1e-5"}},
+		{map[string]any{"initializer_range": 1e300}, model.FieldError{Field: "initializer_range", Found: 1e300, Allowed: "a number from 0 to 1000", Nearest: "0.02"}},
 		{map[string]any{"initializer_range": "a"}, model.FieldError{Field: "initializer_range", Found: "a", Allowed: "a number"}},
 		{map[string]any{"attn_pdrop": 1}, model.FieldError{Field: "attn_pdrop", Found: 1.0, Allowed: "a number of at least 0 and below 1", Nearest: "0"}},
 	} {

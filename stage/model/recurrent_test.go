@@ -183,7 +183,7 @@ func TestRecurrentConfigsNameWhatIsWrong(t *testing.T) {
 		`gnmt: {"hidden": 4}`:          `unknown field "hidden"`,
 		`awd-lstm: {"nlayers": 0}`:     "nlayers is 0; allowed is an integer from 1 to",
 		`awd-lstm: {"wdrop": 1.5}`:     "wdrop is 1.5; allowed is a number of at least 0 and below 1",
-		`awd-lstm: {"alpha": -1}`:      "alpha is -1; allowed is a number of at least 0",
+		`awd-lstm: {"alpha": -1}`:      "alpha is -1; allowed is a number from 0 to 1000",
 		`awd-lstm: {"dropoutx": 0}`:    `unknown field "dropoutx"`,
 		`awd-lstm: {"tie_weights": 1}`: "tie_weights is 1; allowed is true or false",
 	} {

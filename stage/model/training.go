@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -38,7 +39,7 @@ func (m *Model) Train(t Training) (*Model, error) {
 	}
 	trained := map[string]bool{}
 	for i, pattern := range t.Only {
-		matched, err := matches(fmt.Sprintf("train.only[%d]", i), pattern, m.trainable(), "parameters")
+		matched, err := matches(fmt.Sprintf("train.only[%d]", i), pattern, m.trainable(), "parameter")
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +74,10 @@ func (m *Model) adapt(c *LoRA) (*Model, error) {
 	targets := map[string]bool{}
 	for i, pattern := range c.Targets {
 		field := fmt.Sprintf("lora.targets[%d]", i)
-		matched, err := matches(field, pattern, names, "linear layers")
+		if names == nil {
+			return nil, &FieldError{Field: field, Found: pattern, Allowed: "a model with linear layers that can have an adapter, as gpt2 or llama; this " + m.Family + " has none"}
+		}
+		matched, err := matches(field, pattern, names, "linear layer")
 		if err != nil {
 			return nil, err
 		}
@@ -119,8 +123,8 @@ func (m *Model) trainable() (names []string) {
 	return names
 }
 
-// matches are the names of some things, parameters or layers, that the pattern in a field matches; none is an error.
-func matches(field, pattern string, names []string, things string) (matched []string, err error) {
+// matches are the names of some things, each a parameter or a layer, that the pattern in a field matches; none is an error.
+func matches(field, pattern string, names []string, thing string) (matched []string, err error) {
 	for _, name := range names {
 		found := false
 		for rest, more := name, true; more && !found; _, rest, more = strings.Cut(rest, ".") {
@@ -135,7 +139,7 @@ func matches(field, pattern string, names []string, things string) (matched []st
 	if matched == nil {
 		return nil, &FieldError{
 			Field: field, Found: pattern, Nearest: closest(pattern, names),
-			Allowed: fmt.Sprintf("a pattern that matches a name of the model's %d %s", len(names), things),
+			Allowed: "a pattern that matches a name of the model's " + words.Count(len(names), thing),
 		}
 	}
 	return matched, nil

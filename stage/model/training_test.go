@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -212,6 +213,28 @@ func TestAdaptersAreWhatIsTrained(t *testing.T) {
 		_, err := training(t, "gpt2").Train(model.Training{LoRA: &model.LoRA{Rank: 1, Alpha: 1, Targets: []string{pattern}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", pattern, err, want)
+		}
+	}
+}
+
+// TestMessagesNameTheLayersOfTheConfig, and one layer is no layers.
+func TestMessagesNameTheLayersOfTheConfig(t *testing.T) {
+	for family, want := range map[string]string{"gpt2": "(n_layer ", "llama": "(num_hidden_layers ", "bert": "(num_hidden_layers ", "awd-lstm": "(nlayers ", "gnmt": "(num_layers "} {
+		if m := training(t, family); !strings.HasPrefix(m.Depth(), strconv.Itoa(len(m.Layers))+" layers "+want) {
+			t.Errorf("%s: %s, want the layers and %s", family, m.Depth(), want)
+		}
+	}
+	m, err := model.Build("mlp", map[string]any{"image_size": 4, "hidden_sizes": []any{}, "num_labels": 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Depth() != "1 layer" {
+		t.Errorf("%s, want 1 layer", m.Depth())
+	}
+	for m, want := range map[*model.Model]string{m: "this mlp has none", training(t, "awd-lstm"): "the model's 1 linear layer"} {
+		_, err := m.Train(model.Training{LoRA: &model.LoRA{Rank: 1, Alpha: 1, Targets: []string{"c_attn"}}})
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }
