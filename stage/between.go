@@ -36,6 +36,7 @@ const (
 	delta
 	weight    // what passes read
 	older     // an older version of weight
+	source    // what copies are made of
 	statistic // of one micro-batch
 	roles
 )
@@ -96,10 +97,6 @@ func (c *Computed) writeBetween() {
 	all := func(*tensor) bool { return true }
 	running := func(t *tensor) bool { return t.param.Running > 0 }
 	zero := func(d *draft, i int) { d.Do(&device.Zero{X: d.of(gradient, i)}) }
-	source := parameter
-	if c.iterates() {
-		source = secondState
-	}
 	axpy := func(y role, a float32, x role) func(d *draft, i int) {
 		return func(d *draft, i int) { d.Do(&device.Axpy{Y: d.of(y, i), A: a, X: d.of(x, i)}) }
 	}

@@ -4,51 +4,80 @@ import (
 	"fmt"
 
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
 // copies are the BF16 copies of parameters that products read where they compute in BF16; the parameters themselves stay F32.
-// The flat vector of the parameters counts its writes, so a pass knows when the copies are out of date and makes them again only
-// then. A step of the stage, which does not write through that vector, makes them itself.
+// A flat vector counts its writes, so a pass knows when the copies are out of date and makes them again only then. A step of the stage,
+// which does not write through the vector, makes them itself.
 type copies struct {
-	whole  device.Mem // BF16: of all tensors that are copied, absent where none is
-	made   bool       // the copies are current, if the parameters have been written `writes` times
+	of     flat.Vector // what they are copies of, if it has been written `writes` times; nil: nothing
 	writes uint64
 }
 
 // copied reports whether passes read a copy of t.
 func (c *Computed) copied(t *tensor) bool { return c.config.narrow(t.param) }
 
-func (c *Computed) allocateCopies() (err error) {
-	total := 0
-	for i := range c.tensors {
-		if t := &c.tensors[i]; c.copied(t) {
-			total += layer.Padded(t.param.Len())
+func (c *Computed) allocateCopies() error {
+	copies, err := c.store("copies of the parameters", device.BF16)
+	for i, m := range copies {
+		if !m.Absent() {
+			c.weights[i] = m
 		}
 	}
-	if total == 0 {
-		return nil
-	}
-	if c.copies.whole, err = c.alloc("copies of the parameters", device.BF16, total); err != nil {
-		return err
-	}
-	cut := cutter{mem: c.copies.whole}
-	for i := range c.tensors {
-		if t := &c.tensors[i]; c.copied(t) {
-			c.weights[i] = cut.take(t.param.Len())
-		}
-	}
-	return nil
+	return err
 }
 
-// refresh makes the copies anew if the parameters have changed since they were made.
+// store is memory of the stage for tensors that passes read in these types.
+func (c *Computed) store(what string, types ...device.Type) ([]device.Mem, error) {
+	return c.config.store(c.tensors, func(t device.Type, n int) (device.Mem, error) { return c.alloc(&c.price.Parameters, what, t, n) }, types...)
+}
+
+// store gives tensors that passes read in these types memory, of one allocation a type.
+func (c Config) store(tensors []tensor, alloc func(t device.Type, n int) (device.Mem, error), types ...device.Type) ([]device.Mem, error) {
+	out := make([]device.Mem, len(tensors))
+	for _, read := range types {
+		var of []int
+		n := 0
+		for i, t := range tensors {
+			if c.narrow(t.param) == (read == device.BF16) {
+				of, n = append(of, i), n+layer.Padded(t.param.Len())
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		m, err := alloc(read, n)
+		if err != nil {
+			return nil, err
+		}
+		cut := cutter{mem: m}
+		for _, i := range of {
+			out[i] = cut.take(tensors[i].param.Len())
+		}
+	}
+	return out, nil
+}
+
+// refresh makes the copies those of what a batch computes with.
 func (c *Computed) refresh() {
-	x, writes := &c.copies, device.Writes(c.parameters)
-	if x.whole.Absent() || x.made && x.writes == writes {
+	if c.iterates() {
+		c.copy(c.state[1], c.iterate)
+	} else {
+		c.copy(c.parameters, c.params)
+	}
+}
+
+// copy makes the copies those of the tensors of a vector, unless they are.
+func (c *Computed) copy(v flat.Vector, tensors []device.Mem) {
+	x, writes := &c.copies, device.Writes(v)
+	if x.of == v && x.writes == writes {
 		return
 	}
+	c.bindRole(source, tensors)
 	c.run(c.between.copies, device.Args{})
-	x.made, x.writes = true, writes
+	x.of, x.writes = v, writes
 }
 
 // checkTypes reports the first two neighbouring layers of which one writes a type that the other does not read.

@@ -3,6 +3,7 @@ package stage
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
@@ -20,29 +21,32 @@ type Computed struct {
 	shape       Shape
 	passes      passes
 	owned       []device.Mem // what Close frees
+	price       Bytes        // of what has been allocated
+	pretends    bool         // nothing is allocated: what New would is only priced
 
 	tensors               []tensor
 	parameters, gradients flat.Vector // gradients is nil when ForwardOnly
 	state                 []flat.Vector
 	params, grads         []device.Mem // of each tensor
-	weights               []device.Mem // of each tensor, what passes of a batch read: params, copies of them in BF16, or iterates of asgd
+	iterate               []device.Mem // of each tensor, of asgd
+	weights               []device.Mem // of each tensor, what passes of a batch read: params, copies of them in BF16, or iterates
 	frozen                *Frozen
 	copies                copies
-	newest                int          // the Hyper.Version of the newest weights
-	versions              []version    // older ones
-	begun                 bool         // a forward of the batch has run, so the weights do not change before the next batch
-	otherParams           []device.Mem // of each tensor, in the vector that Evaluate was given
+	newest                int             // the Hyper.Version of the newest weights
+	versions              []version       // older ones
+	begun                 bool            // a forward of the batch has run, so the weights do not change before the next batch
+	other                 [2][]device.Mem // of each tensor, in the vector that Evaluate was given, and what its passes read
 	ties                  []Tie
 	pairs                 [][2]int // tensors of this stage that are tied to each other: original, copy
 	tiesSummed            bool
 	fresh                 bool // the gradients of Param.Fresh tensors hold nothing: the next weight half sets them
 
-	slots       []slot
-	weightSlots []weightSlot
-	memory      program.Memory // of the pass that runs
-	between     between
-	final       finals
-	staged      staged
+	slots   []slot
+	kept    []device.Mem   // of weight slots that are free
+	memory  program.Memory // of the pass that runs
+	between between
+	final   finals
+	staged  staged
 
 	losses     device.Mem  // (targets) of one micro-batch
 	lossSum    device.Mem  // (targets) weighted, of the micro-batches since ZeroGradients
@@ -62,51 +66,73 @@ type staged struct{ input, output, targets device.Mem }
 
 var _ Stage = (*Computed)(nil)
 
+// plan is the stage that New makes, before it has memory.
+func (c Config) plan() (*Computed, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	s := &Computed{
+		config: c, dev: c.Device, host: c.Device.Host(), first: c.first(), last: c.last(), layers: c.layers(), passes: c.passes(), frozen: &Frozen{},
+	}
+	var length int
+	s.tensors, length = place(s.layers, false)
+	s.shape = s.passes.shape(c, length)
+	for _, t := range s.tensors {
+		s.shape.ParameterNames = append(s.shape.ParameterNames, t.Name)
+	}
+	return s, nil
+}
+
 // New allocates a stage and gives its parameters their initial values. The error of a full device says what did not fit.
 func New(config Config) (*Computed, error) {
-	shape, err := config.Shape()
+	c, err := config.plan()
 	if err != nil {
 		return nil, err
 	}
-	config = config.withDefaults()
-	c := &Computed{
-		config: config, shape: shape, dev: config.Device, host: config.Device.Host(),
-		first: config.first(), last: config.last(), layers: config.layers(), passes: config.passes(),
+	if err := c.checkOperations(); err != nil {
+		return nil, err
 	}
-	if err := config.checkOperations(&c.passes); err != nil {
-		return nil, fmt.Errorf("%s: %w", config.what(), err)
-	}
-	for _, step := range []func() error{c.allocateVectors, c.allocateFrozen, c.allocateCopies, c.allocateVersions, c.allocatePasses, c.allocateBoundaries, c.initialise} {
+	for _, step := range []func() error{c.allocateFrozen, c.allocate, c.initialise} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
+	return c, c.dev.Synchronize()
+}
+
+// allocate makes the memory.
+func (c *Computed) allocate() error {
+	for _, part := range []func() error{c.allocateVectors, c.allocateCopies, c.allocateVersions, c.allocatePasses, c.allocateBoundaries} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
 	c.findTies()
 	c.writeBetween()
-	return c, c.dev.Synchronize()
+	return nil
 }
 
 // allocateVectors makes the flat vectors and finds each tensor in them.
 func (c *Computed) allocateVectors() error {
-	c.tensors, _ = place(c.layers, false)
-	p, err := c.allocVector("parameters")
+	p, err := c.allocVector(&c.price.Parameters, "parameters")
 	if err != nil {
 		return err
 	}
 	c.parameters = device.NewVector(c.dev, p)
 	var g device.Mem
 	if !c.config.ForwardOnly {
-		if g, err = c.allocVector("gradients"); err != nil {
+		if g, err = c.allocVector(&c.price.Gradients, "gradients"); err != nil {
 			return err
 		}
 		c.gradients = device.NewVector(c.dev, g)
-		if c.sum, err = c.alloc("the sum of squared gradients", device.F64, 1); err != nil {
+		if c.sum, err = c.alloc(&c.price.Activations, "the sum of squared gradients", device.F64, 1); err != nil {
 			return err
 		}
 	}
 	var states [2]device.Mem
 	for i := range c.shape.StateVectors {
-		if states[i], err = c.allocVector("optimizer state"); err != nil {
+		if states[i], err = c.allocVector(&c.price.State, "optimizer state"); err != nil {
 			return err
 		}
 		c.state = append(c.state, device.NewVector(c.dev, states[i]))
@@ -116,13 +142,13 @@ func (c *Computed) allocateVectors() error {
 		t.p, t.g = t.cut(p), t.cut(g)
 		t.s = [2]device.Mem{t.cut(states[0]), t.cut(states[1])}
 		c.params, c.grads = append(c.params, t.p), append(c.grads, t.g)
-		weight := t.p
-		if c.iterates() {
-			weight = t.s[1]
-		}
-		c.weights = append(c.weights, weight)
+		c.iterate = append(c.iterate, t.s[1])
 	}
-	c.otherParams = make([]device.Mem, len(c.params))
+	c.weights = slices.Clone(c.params)
+	if c.iterates() {
+		c.weights = slices.Clone(c.iterate)
+	}
+	c.other = [2][]device.Mem{slices.Clone(c.params), slices.Clone(c.params)}
 	return nil
 }
 
@@ -130,17 +156,17 @@ func (c *Computed) allocateVectors() error {
 func (c *Computed) allocateBoundaries() (err error) {
 	targets := c.shape.LabelBytes / device.I32.Bytes()
 	if c.last {
-		if c.losses, err = c.alloc("losses", device.F32, targets); err != nil {
+		if c.losses, err = c.alloc(&c.price.Boundaries, "losses", device.F32, targets); err != nil {
 			return err
 		}
-		if c.lossSum, err = c.alloc("losses", device.F32, targets); err != nil {
+		if c.lossSum, err = c.alloc(&c.price.Boundaries, "losses", device.F32, targets); err != nil {
 			return err
 		}
 		c.noLoss, c.hostLosses = device.Zero{X: c.lossSum}, make([]float32, targets)
 	}
 	in, out := c.passes.in, c.passes.out
 	if c.config.stagesOutput() {
-		if c.staged.output, err = c.alloc("the output boundary", device.F32, layer.Words(out)); err != nil {
+		if c.staged.output, err = c.alloc(&c.price.Boundaries, "the output boundary", device.F32, layer.Words(out)); err != nil {
 			return err
 		}
 		c.staged.output = layer.View(c.staged.output, out)
@@ -148,12 +174,12 @@ func (c *Computed) allocateBoundaries() (err error) {
 	if c.host {
 		return nil
 	}
-	if c.staged.input, err = c.alloc("the input boundary", device.F32, layer.Words(in)); err != nil {
+	if c.staged.input, err = c.alloc(&c.price.Boundaries, "the input boundary", device.F32, layer.Words(in)); err != nil {
 		return err
 	}
 	c.staged.input = layer.View(c.staged.input, in)
 	if c.last {
-		c.staged.targets, err = c.alloc("targets", device.I32, targets)
+		c.staged.targets, err = c.alloc(&c.price.Boundaries, "targets", device.I32, targets)
 	}
 	return err
 }
@@ -198,7 +224,7 @@ func (c *Computed) Ties() []Tie { return c.ties }
 
 // NewVector implements Stage.
 func (c *Computed) NewVector() (flat.Vector, error) {
-	m, err := c.allocVector("a vector of parameters")
+	m, err := c.allocVector(new(int64), "a vector of parameters")
 	if err != nil {
 		return nil, err
 	}

@@ -136,33 +136,31 @@ func (c Config) stagesOutput() bool { return !c.Device.Host() || c.last() && c.k
 // Shape is the shape of the stage that New would make. It allocates nothing on the device, so a plan can be priced
 // before it is placed.
 func (c Config) Shape() (Shape, error) {
-	if err := c.Validate(); err != nil {
+	s, err := c.plan()
+	if err != nil {
 		return Shape{}, err
 	}
-	c = c.withDefaults()
-	p := c.passes()
-	tensors, length := place(c.layers(), false)
+	return s.shape, nil
+}
+
+// shape is the shape of a stage with these passes and so many parameters.
+func (p *passes) shape(c Config, parameters int) Shape {
 	s := Shape{
 		First: c.first(), Last: c.last(), Samples: c.Samples,
 		InputBytes:    layer.Words(p.in) * device.F32.Bytes(),
 		OutputBytes:   layer.Words(p.out) * device.F32.Bytes(),
-		Parameters:    length,
+		Parameters:    parameters,
 		InFlightBytes: p.inFlight(c) * device.F32.Bytes(),
 	}
 	if c.ForwardOnly {
-		s.ForwardFLOPs, _ = p.evaluation.output.Forward.Cost()
+		s.ForwardFLOPs, _ = p.output.Forward.Cost()
 	} else {
 		s.ForwardFLOPs, _ = p.training.Forward.Cost()
 		s.BackwardFLOPs, _ = p.training.Whole.Cost()
+		s.StateVectors = c.Optimizer.StateVectors()
 	}
 	if c.last() {
 		s.LabelBytes = c.Model.Loss.Targets(c.size()) * device.I32.Bytes()
 	}
-	if !c.ForwardOnly {
-		s.StateVectors = c.Optimizer.StateVectors()
-	}
-	for _, t := range tensors {
-		s.ParameterNames = append(s.ParameterNames, t.Name)
-	}
-	return s, nil
+	return s
 }

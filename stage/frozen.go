@@ -20,49 +20,23 @@ type Frozen struct {
 // NewFrozen allocates the frozen parameters of the stages that a config describes. Write gives them their values.
 func NewFrozen(c Config) (*Frozen, error) {
 	f := &Frozen{dev: c.Device}
-	var f32, bf16 cutter
-	words, narrow := c.frozenElements()
-	for _, part := range []struct {
-		to *cutter
-		t  device.Type
-		n  int
-	}{{&f32, device.F32, words}, {&bf16, device.BF16, narrow}} {
-		if part.n == 0 {
-			continue
-		}
-		m, err := c.Device.Alloc(part.t, part.n)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: allocate frozen parameters: %w", c.what(), err), f.Close())
-		}
-		part.to.mem, f.owned = m, append(f.owned, m)
-	}
 	f.tensors, _ = place(c.withDefaults().layers(), true)
+	values, err := c.store(f.tensors, func(t device.Type, n int) (device.Mem, error) {
+		m, err := c.Device.Alloc(t, n)
+		f.owned = append(f.owned, m)
+		return m, err
+	}, device.F32, device.BF16)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: allocate frozen parameters: %w", c.what(), err), f.Close())
+	}
 	for i := range f.tensors {
-		t := &f.tensors[i]
-		from := &f32
-		if c.narrow(t.param) {
-			from = &bf16
-		}
-		t.p = from.take(t.param.Len())
+		f.tensors[i].p = values[i]
 	}
 	return f, nil
 }
 
 // narrow reports whether passes read a parameter in BF16.
 func (c Config) narrow(p layer.Param) bool { return c.Compute == device.BF16 && p.Product }
-
-// frozenElements are those that NewFrozen allocates of each type.
-func (c Config) frozenElements() (f32, bf16 int) {
-	tensors, _ := place(c.withDefaults().layers(), true)
-	for _, t := range tensors {
-		if n := layer.Padded(t.param.Len()); c.narrow(t.param) {
-			bf16 += n
-		} else {
-			f32 += n
-		}
-	}
-	return f32, bf16
-}
 
 // FrozenValues is a flat vector with the frozen parameters (see Layout): what a file has of them, as in Load, or with nil what they start
 // with.

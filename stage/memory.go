@@ -12,23 +12,9 @@ import (
 // passes are the programs of a stage.
 type passes struct {
 	training program.Passes // none when ForwardOnly
-	// evaluation is with the weights that training reads, other with parameters in F32.
-	evaluation, other evaluation
-	in, out           []layer.Port
-	arena             int // bytes of one pass at a time
-}
-
-// evaluation is a forward that nothing follows: to the output, or on the last stage to the losses.
-type evaluation struct{ output, losses program.Passes }
-
-func (e *evaluation) arena() int { return max(e.output.Arena, e.losses.Arena) }
-
-func evaluationOf(r layer.Run, exact bool) (e evaluation) {
-	e.output = r.Evaluation(exact)
-	if r.Loss != nil {
-		e.losses = r.Scoring(exact)
-	}
-	return e
+	// output and losses are forwards that nothing follows: to the output, and on the last stage to the losses.
+	output, losses program.Passes
+	in, out        []layer.Port
 }
 
 // passes makes the programs.
@@ -45,16 +31,14 @@ func (c Config) passes() passes {
 	} else {
 		r.Out = c.Boundary
 	}
-	p := passes{evaluation: evaluationOf(r, false)}
-	p.other = p.evaluation
-	if c.Compute != device.F32 {
-		p.other = evaluationOf(r, true)
+	p := passes{output: r.Evaluation()}
+	if r.Loss != nil {
+		p.losses = r.Scoring()
 	}
 	p.in, p.out = r.Ports()
 	if !c.ForwardOnly {
 		p.training = r.Training()
 	}
-	p.arena = max(p.evaluation.arena(), p.other.arena(), p.training.Arena)
 	return p
 }
 
@@ -76,9 +60,9 @@ func (p *passes) inFlight(c Config) int {
 
 // slot is the memory that a micro-batch holds between its forward and its backward.
 type slot struct {
-	micro  Micro
-	state  slotState
-	weight *weightSlot // between Input and Weight
+	micro Micro
+	state slotState
+	kept  device.Mem // between Input and Weight
 	// weights are what the passes read of each tensor, a version of them.
 	weights []device.Mem
 	saved   device.Mem
@@ -97,12 +81,6 @@ const (
 	inputReady           // waits for Weight
 )
 
-// weightSlot is what an input half leaves for its weight half.
-type weightSlot struct {
-	busy bool
-	kept device.Mem
-}
-
 // cutter takes consecutive aligned runs off a memory.
 type cutter struct {
 	mem device.Mem
@@ -115,9 +93,16 @@ func (c *cutter) take(n int) device.Mem {
 	return m
 }
 
-// alloc is memory of the stage, freed by Close.
-func (c *Computed) alloc(what string, t device.Type, n int) (device.Mem, error) {
-	m, err := c.dev.Alloc(t, max(n, 1))
+// alloc is memory of the stage, freed by Close. Its price is added.
+func (c *Computed) alloc(price *int64, what string, t device.Type, n int) (device.Mem, error) {
+	n = max(n, 1)
+	bytes := int64(n * t.Bytes())
+	*price += bytes
+	c.price.Padding += device.HostPages(bytes) - bytes
+	if c.pretends {
+		return device.NewSymbol(t, n), nil
+	}
+	m, err := c.dev.Alloc(t, n)
 	if err != nil {
 		return device.Mem{}, fmt.Errorf("%s: allocate %s: %w", c.config.what(), what, err)
 	}
@@ -126,8 +111,8 @@ func (c *Computed) alloc(what string, t device.Type, n int) (device.Mem, error) 
 }
 
 // allocVector is memory for a flat vector of the stage.
-func (c *Computed) allocVector(what string) (device.Mem, error) {
-	m, err := c.alloc(what, device.F32, c.shape.Parameters)
+func (c *Computed) allocVector(price *int64, what string) (device.Mem, error) {
+	m, err := c.alloc(price, what, device.F32, c.shape.Parameters)
 	if err != nil {
 		return m, err
 	}
@@ -135,7 +120,7 @@ func (c *Computed) allocVector(what string) (device.Mem, error) {
 }
 
 func (c *Computed) newSlot() (slot, error) {
-	m, err := c.alloc("a slot for a micro-batch", device.F32, c.passes.inFlight(c.config))
+	m, err := c.alloc(&c.price.Activations, "a slot for a micro-batch", device.F32, c.passes.inFlight(c.config))
 	if err != nil {
 		return slot{}, err
 	}
@@ -161,7 +146,9 @@ func (c *Computed) allocatePasses() (err error) {
 		t := &c.frozen.tensors[i]
 		c.memory.External[layer.Parameters+t.index] = t.p
 	}
-	if c.memory.Arena, err = c.alloc("passes", device.F32, floats(c.passes.arena)); err != nil || c.config.ForwardOnly {
+	p := &c.passes
+	arena := max(p.output.Arena, p.losses.Arena, p.training.Arena)
+	if c.memory.Arena, err = c.alloc(&c.price.Activations, "passes", device.F32, floats(arena)); err != nil || c.config.ForwardOnly {
 		return err
 	}
 	for range c.config.Slots {
@@ -172,11 +159,11 @@ func (c *Computed) allocatePasses() (err error) {
 		c.slots = append(c.slots, s)
 	}
 	for range c.config.WeightSlots {
-		kept, err := c.alloc("a weight slot", device.F32, floats(c.passes.training.Kept))
+		kept, err := c.alloc(&c.price.Activations, "a weight slot", device.F32, floats(p.training.Kept))
 		if err != nil {
 			return err
 		}
-		c.weightSlots = append(c.weightSlots, weightSlot{kept: kept})
+		c.kept = append(c.kept, kept)
 	}
 	return nil
 }
@@ -188,7 +175,7 @@ func (c *Computed) bind(s *slot) *program.Memory {
 	if s.grads != nil {
 		grads = s.grads
 	}
-	m.Saved = s.saved
+	m.Saved, m.Kept = s.saved, s.kept
 	m.External[layer.Input], m.External[layer.Targets] = s.input, s.targets
 	m.External[layer.Losses], m.External[layer.LossSum] = c.losses, c.lossSum
 	for i := range c.tensors {

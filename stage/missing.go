@@ -21,23 +21,23 @@ func (e *MissingError) Error() string {
 
 // CheckOperations returns a *MissingError where the device lacks an operation of the stage. It allocates nothing on the device.
 func (c Config) CheckOperations() error {
-	if err := c.Validate(); err != nil {
+	s, err := c.plan()
+	if err != nil {
 		return err
 	}
-	c = c.withDefaults()
-	p := c.passes()
-	return c.checkOperations(&p)
+	return s.checkOperations()
 }
 
-func (c Config) checkOperations(p *passes) error {
-	missing := c.missing(p.evaluation.output, p.evaluation.losses, p.other.output, p.other.losses, p.training)
+func (c *Computed) checkOperations() error {
+	p := &c.passes
+	missing := c.missing(p.output, p.losses, p.training)
 	if missing == nil {
 		return c.checkUpdates()
 	}
 	part := "the loss"
-	for _, l := range c.layers() {
-		run := layer.Run{Layers: []layer.Layer{l}, Size: c.size()}
-		if own := c.missing(run.Training(), run.Evaluation(false), run.Evaluation(true)); own != nil {
+	for _, l := range c.layers {
+		run := layer.Run{Layers: []layer.Layer{l}, Size: c.config.size()}
+		if own := c.missing(run.Training(), run.Evaluation()); own != nil {
 			part, missing = "layer "+l.Name(), own
 			break
 		}
@@ -46,9 +46,8 @@ func (c Config) checkOperations(p *passes) error {
 }
 
 // checkUpdates checks what runs between passes.
-func (c Config) checkUpdates() error {
-	s := Computed{config: c, layers: c.layers(), last: c.last()}
-	s.tensors, _ = place(s.layers, false)
+func (c *Computed) checkUpdates() error {
+	s := Computed{config: c.config, tensors: c.tensors}
 	s.writeBetween()
 	for _, p := range s.between.programs() {
 		if op := c.firstMissing(p); op != nil {
@@ -59,29 +58,28 @@ func (c Config) checkUpdates() error {
 }
 
 // missing is the first operation of programs that the device lacks; nil where it has all.
-func (c Config) missing(all ...program.Passes) device.Op {
+func (c *Computed) missing(all ...program.Passes) device.Op {
 	for _, passes := range all {
 		for _, p := range []*program.Program{passes.Forward, passes.Whole} {
-			if op := c.firstMissing(p); op != nil {
-				return op
+			if p != nil {
+				if op := c.firstMissing(p); op != nil {
+					return op
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func (c Config) firstMissing(p *program.Program) device.Op {
-	if p == nil {
-		return nil
-	}
+func (c *Computed) firstMissing(p *program.Program) device.Op {
 	for _, op := range p.Ops() {
-		if !c.Device.Has(op) {
+		if !c.dev.Has(op) {
 			return op
 		}
 	}
 	return nil
 }
 
-func (c Config) lacks(part string, op device.Op) error {
-	return &MissingError{Part: part, Operation: device.NameOf(op), Device: c.Device.Name()}
+func (c *Computed) lacks(part string, op device.Op) error {
+	return fmt.Errorf("%s: %w", c.config.what(), &MissingError{Part: part, Operation: device.NameOf(op), Device: c.dev.Name()})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // Forward implements Stage.
@@ -110,11 +111,12 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 	c.begin(backwardWork[part])
 	c.refresh()
 	if part == Input {
-		if s.weight = c.freeWeightSlot(); s.weight == nil {
+		last := len(c.kept) - 1
+		if last < 0 {
 			return c.fail("backward", m, fmt.Errorf("%d micro-batches wait for their weight half already, the most that this stage was made for",
-				len(c.weightSlots)))
+				c.config.WeightSlots))
 		}
-		s.weight.busy = true
+		s.kept, c.kept = c.kept[last], c.kept[:last]
 	}
 	c.backward(s, part, m.Last, doutput, dinput)
 	if err := c.end(); err != nil {
@@ -126,16 +128,16 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 // backward runs a part of a micro-batch's backward.
 func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput []byte) {
 	memory, p := c.bind(s), &c.passes.training
-	if s.weight != nil {
-		memory.Kept = s.weight.kept
-	}
-	var final finals
-	if last {
-		final = c.final
+	run := func(p *program.Program, after func(int)) {
+		if !last || after == nil {
+			p.Run(c.dev, memory, c.args(s))
+		} else {
+			p.RunTelling(c.dev, memory, c.args(s), after)
+		}
 	}
 	if part == Weight {
-		p.Weight.Run(c.dev, memory, c.args(s), final.weight...)
-		s.weight.busy, s.weight = false, nil
+		run(p.Weight, c.final.weight)
+		s.kept, c.kept = device.Mem{}, append(c.kept, s.kept)
 	} else {
 		if !c.last {
 			memory.External[layer.DOutput] = c.enter(c.staged.output, doutput, c.passes.out)
@@ -147,9 +149,9 @@ func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput []byt
 			c.lossWeight += float64(s.micro.Weight)
 		}
 		if part == Whole {
-			p.Whole.Run(c.dev, memory, c.args(s), final.whole...)
+			run(p.Whole, c.final.whole)
 		} else {
-			p.Input.Run(c.dev, memory, c.args(s))
+			run(p.Input, nil)
 		}
 		if c.hasInputGradient() && !c.host {
 			c.dev.Download(dinput, c.staged.input)
@@ -188,15 +190,11 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 		return fail(err)
 	}
 	c.begin(device.ForwardWork)
-	s := slot{input: c.enter(c.staged.input, input, c.passes.in), weights: params}
-	run := &c.passes.other
-	if params == nil {
-		s.weights, run = c.weights, &c.passes.evaluation
-	}
+	s := slot{input: c.enter(c.staged.input, input, c.passes.in), weights: c.weightsFor(parameters, params)}
 	score := Score{Targets: targets}
 	if output == nil && !c.config.stagesOutput() {
 		s.targets = c.enter(c.staged.targets, labels, targetPort)
-		run.losses.Forward.Run(c.dev, c.bind(&s), device.Args{})
+		c.passes.losses.Forward.Run(c.dev, c.bind(&s), device.Args{})
 		c.addLosses(&score)
 	} else {
 		memory, out := c.bind(&s), c.staged.output
@@ -204,7 +202,7 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 			out = wrap(output, c.passes.out)
 		}
 		memory.External[layer.Output] = out
-		run.output.Forward.Run(c.dev, memory, device.Args{})
+		c.passes.output.Forward.Run(c.dev, memory, device.Args{})
 		if output != nil && !c.host {
 			c.dev.Download(output, out)
 		}
@@ -218,23 +216,33 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	return score, nil
 }
 
-// paramsOf finds the tensors in a vector of parameters; nil when they are what the passes of a batch compute with.
+// paramsOf finds the tensors in a vector of parameters; nil is the stage's own.
 func (c *Computed) paramsOf(v flat.Vector) ([]device.Mem, error) {
-	if v == nil && c.config.Optimizer.Name == "asgd" {
-		return c.params, nil
-	}
 	if v == nil {
-		c.refresh()
-		return nil, nil
+		return c.params, nil
 	}
 	mem, err := c.vector(v)
 	if err != nil {
 		return nil, fmt.Errorf("parameters: %w", err)
 	}
 	for i := range c.tensors {
-		c.otherParams[i] = c.tensors[i].cut(mem)
+		c.other[0][i] = c.tensors[i].cut(mem)
 	}
-	return c.otherParams, nil
+	return c.other[0], nil
+}
+
+// weightsFor is what passes read that compute with a vector of parameters, of which these are the tensors.
+func (c *Computed) weightsFor(v flat.Vector, params []device.Mem) []device.Mem {
+	if v == nil {
+		v = c.parameters
+	}
+	c.copy(v, params)
+	for i := range c.tensors {
+		if c.other[1][i] = params[i]; c.copied(&c.tensors[i]) {
+			c.other[1][i] = c.weights[i]
+		}
+	}
+	return c.other[1]
 }
 
 // vector is the memory of a vector of the stage's length on its device.
@@ -397,15 +405,6 @@ func (c *Computed) slotOf(m Micro, part Part) (*slot, error) {
 		}
 	}
 	return nil, errors.New("it is not in flight: its forward has not run, or its backward has")
-}
-
-func (c *Computed) freeWeightSlot() *weightSlot {
-	for i := range c.weightSlots {
-		if !c.weightSlots[i].busy {
-			return &c.weightSlots[i]
-		}
-	}
-	return nil
 }
 
 func (c *Computed) fail(what string, m Micro, err error) error {

@@ -2,7 +2,6 @@ package stage
 
 import (
 	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/program"
 )
 
@@ -30,62 +29,30 @@ func (b Bytes) Total() int64 {
 
 // Bytes prices the stage that New would make, without making it. It is exact.
 func (c Config) Bytes() (Bytes, error) {
-	if err := c.Validate(); err != nil {
+	s, err := c.plan()
+	if err != nil {
 		return Bytes{}, err
 	}
-	c = c.withDefaults()
-	tensors, length := place(c.layers(), false)
-	p := c.passes()
-	s := Computed{config: c, layers: c.layers(), last: c.last(), tensors: tensors}
+	s.pretends = true
+	if err := s.allocate(); err != nil {
+		return Bytes{}, err
+	}
+	b, c := s.price, s.config
+	b.Vector = int64(max(s.shape.Parameters, 1) * device.F32.Bytes())
+	frozen, _ := place(s.layers, true)
+	_, err = c.store(frozen, func(t device.Type, n int) (device.Mem, error) {
+		b.Frozen += int64(n * t.Bytes())
+		b.FrozenFlat += int64(n * device.F32.Bytes())
+		return device.NewSymbol(t, n), nil
+	}, device.F32, device.BF16)
 	var scratch device.Scratch
-	for _, pass := range []*program.Program{p.evaluation.output.Forward, p.training.Forward, p.training.Whole} {
+	for _, pass := range []*program.Program{s.passes.output.Forward, s.passes.training.Forward, s.passes.training.Whole} {
 		if pass != nil {
 			for _, op := range pass.Ops() {
 				scratch.Add(op)
 			}
 		}
 	}
-	words := func(n int) int64 { return int64(max(n, 1) * device.F32.Bytes()) }
-	b := Bytes{Vector: words(length), Parameters: words(length) + int64(s.stashBytes()), Scratch: int64(scratch.Bytes())}
-	taken := func(bytes int64, times int) int64 {
-		b.Padding += int64(times) * (device.HostPages(bytes) - bytes)
-		return int64(times) * bytes
-	}
-	taken(b.Vector, 1) // the parameters
-	b.Parameters += taken(c.copyBytes(tensors), 1)
-	taken(int64(s.stashBytes())/int64(max(c.Versions-1, 1)), c.Versions-1)
-	f32, bf16 := c.frozenElements()
-	b.FrozenFlat = int64((f32 + bf16) * device.F32.Bytes())
-	b.Frozen = int64(f32*device.F32.Bytes() + bf16*device.BF16.Bytes())
-	b.Activations = taken(words(floats(p.arena)), 1)
-	if !c.ForwardOnly {
-		b.Gradients = taken(words(length), 1)
-		b.State = taken(words(length), c.Optimizer.StateVectors())
-		b.Activations += int64(device.F64.Bytes()) // the sum of squared gradients
-		b.Activations += taken(words(p.inFlight(c)), c.Slots) + taken(words(floats(p.training.Kept)), c.WeightSlots)
-	}
-	if c.last() {
-		b.Boundaries = 2 * words(c.Model.Loss.Targets(c.size()))
-	}
-	if c.stagesOutput() {
-		b.Boundaries += words(layer.Words(p.out))
-	}
-	if !c.Device.Host() {
-		b.Boundaries += words(layer.Words(p.in))
-		if c.last() {
-			b.Boundaries += words(c.Model.Loss.Targets(c.size()))
-		}
-	}
-	return b, nil
-}
-
-// copyBytes is what allocateCopies takes.
-func (c Config) copyBytes(tensors []tensor) int64 {
-	total := 0
-	for _, t := range tensors {
-		if c.narrow(t.param) {
-			total += layer.Padded(t.param.Len())
-		}
-	}
-	return int64(total * device.BF16.Bytes())
+	b.Scratch = int64(scratch.Bytes())
+	return b, err
 }

@@ -101,7 +101,6 @@ func InitialValues(p layer.Param, seed uint64, dst []float32) {
 }
 
 func (c *Computed) initialise() error {
-	c.copies.made = false
 	if !c.keepsValues() {
 		return nil
 	}
@@ -131,7 +130,7 @@ type Lookup func(name string) (shape []int, values []float32, ok bool, err error
 // first parameter that is missing or has another shape, and the stage must then not be used. What Model.StartsFresh says may be missing,
 // and then has the value that it starts with, unless the stage is for use only.
 func (c *Computed) Load(lookup Lookup) error {
-	c.copies.made = false
+	c.copies.of = nil
 	err := c.upload(lookup)
 	if err == nil && c.config.Frozen == nil {
 		err = c.frozen.load(c.config, lookup)

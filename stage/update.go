@@ -45,7 +45,7 @@ func (c *Computed) sumTies() {
 	c.run(c.between.ties, device.Args{})
 	c.tiesSummed = true
 	if c.final.tied != nil {
-		c.final.tied()
+		c.final.tied(0)
 	}
 }
 
@@ -103,7 +103,10 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 	if delta != nil {
 		c.run(c.between.back, device.Args{})
 	}
-	c.newest, c.copies.made, c.copies.writes = h.Version, !c.iterates(), device.Writes(c.parameters)
+	c.newest, c.copies.of, c.copies.writes = h.Version, c.parameters, device.Writes(c.parameters)
+	if c.iterates() {
+		c.copies.of = nil
+	}
 	if !measured {
 		_, err := c.squares()
 		return err
@@ -137,7 +140,7 @@ func (c *Computed) makeIterates() {
 	c.begun = true
 	if c.iterates() {
 		c.run(c.between.iterate, device.Args{})
-		c.copies.made = false
+		c.copies.of = nil
 	}
 }
 

@@ -16,57 +16,13 @@ type version struct {
 	weights []device.Mem // of each tensor
 }
 
-// stashWords are the elements of one version: of the tensors that passes read as they are, and of those of which they read a
-// copy.
-func (c *Computed) stashWords() (f32, bf16 int) {
-	for i := range c.tensors {
-		t := &c.tensors[i]
-		if c.copied(t) {
-			bf16 += layer.Padded(t.param.Len())
-		} else {
-			f32 += layer.Padded(t.param.Len())
-		}
-	}
-	return f32, bf16
-}
-
-// stashBytes is what allocateVersions takes.
-func (c *Computed) stashBytes() int {
-	f32, bf16 := c.stashWords()
-	each := 0
-	if f32 > 0 {
-		each += f32 * device.F32.Bytes()
-	}
-	if bf16 > 0 {
-		each += bf16 * device.BF16.Bytes()
-	}
-	return (c.config.Versions - 1) * each
-}
-
-func (c *Computed) allocateVersions() (err error) {
-	f32, bf16 := c.stashWords()
+func (c *Computed) allocateVersions() error {
 	for range c.config.Versions - 1 {
-		var plain, copies cutter
-		if f32 > 0 {
-			if plain.mem, err = c.alloc("a version of the weights", device.F32, f32); err != nil {
-				return err
-			}
+		weights, err := c.store("a version of the weights", device.F32, device.BF16)
+		if err != nil {
+			return err
 		}
-		if bf16 > 0 {
-			if copies.mem, err = c.alloc("a version of the weights", device.BF16, bf16); err != nil {
-				return err
-			}
-		}
-		v := version{weights: make([]device.Mem, len(c.tensors))}
-		for i := range c.tensors {
-			t := &c.tensors[i]
-			from := &plain
-			if c.copied(t) {
-				from = &copies
-			}
-			v.weights[i] = from.take(t.param.Len())
-		}
-		c.versions = append(c.versions, v)
+		c.versions = append(c.versions, version{weights: weights})
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func (b *Builder) last(x device.Mem) device.Mem {
 // Continuation is the evaluation of Size.T further positions of sequences; it writes the output of the last of them only. What c says of
 // memory it says afterwards.
 func (r Run) Continuation(c *Context) program.Passes {
-	e := r.begin(true, false)
+	e := r.begin(true)
 	e.Context, c.index, c.Kept = c, Parameters, nil
 	for _, t := range e.tensors {
 		c.index += len(t.Params)

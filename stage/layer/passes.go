@@ -48,7 +48,7 @@ type emission struct {
 	tensors []Tensors // by layer
 }
 
-func (r Run) begin(evaluating, exact bool) *emission {
+func (r Run) begin(evaluating bool) *emission {
 	e := &emission{Run: r, Builder: Builder{
 		Builder: program.NewBuilder(), Size: r.Size, Evaluating: evaluating, narrowed: map[device.Mem]device.Mem{},
 	}}
@@ -59,7 +59,7 @@ func (r Run) begin(evaluating, exact bool) *emission {
 	all := Tensors{Grads: make([]device.Mem, len(params))}
 	for i, p := range params {
 		t := device.F32
-		if p.Product && (!exact || p.Frozen) {
+		if p.Product {
 			t = r.Size.Compute
 		}
 		all.Params = append(all.Params, e.External(Parameters+i, t, p.Len()))
@@ -101,47 +101,27 @@ func (r Run) Ports() (in, out []Port) {
 	return Crossing(in, r.In), Crossing(out, r.Out)
 }
 
-// Evaluation is the forward that nothing follows: it writes the output, also where a Loss does. exact says that all parameters are given in
-// F32, whatever type products compute in, but for frozen ones.
-func (r Run) Evaluation(exact bool) program.Passes {
-	e := r.begin(true, exact)
-	e.leave(e.body(r.Layers, exact))
+// Evaluation is the forward that nothing follows: it writes the output, also where a Loss does.
+func (r Run) Evaluation() program.Passes {
+	e := r.begin(true)
+	e.leave(e.body(r.Layers))
 	return e.Passes()
 }
 
 // Scoring is an Evaluation that writes the losses instead of the output.
-func (r Run) Scoring(exact bool) program.Passes {
-	e := r.begin(true, exact)
-	last := len(r.Layers) - 1
-	x := e.body(r.Layers[:last], exact)
-	e.tensors[last] = e.narrow(r.Layers[last], e.tensors[last], exact)
-	e.head(x)
+func (r Run) Scoring() program.Passes {
+	e := r.begin(true)
+	e.head(e.body(r.Layers[:len(r.Layers)-1]))
 	return e.Passes()
 }
 
 // body is the output of the first layers in an evaluation.
-func (e *emission) body(layers []Layer, exact bool) (x []device.Mem) {
+func (e *emission) body(layers []Layer) (x []device.Mem) {
 	x = e.input()
 	for i, l := range layers {
-		x, _ = l.Emit(&e.Builder, e.narrow(l, e.tensors[i], exact), x)
+		x, _ = l.Emit(&e.Builder, e.tensors[i], x)
 	}
 	return x
-}
-
-// narrow rounds the parameters that products read where they compute in BF16.
-func (e *emission) narrow(l Layer, t Tensors, exact bool) Tensors {
-	if !exact || e.Run.Size.Compute == device.F32 {
-		return t
-	}
-	t.Params = slices.Clone(t.Params)
-	for i, p := range l.Params() {
-		if p.Product && !p.Frozen {
-			rounded := e.New(device.BF16, p.Len())
-			e.Do(&device.Copy{Y: rounded, X: t.Params[i]})
-			t.Params[i] = rounded
-		}
-	}
-	return t
 }
 
 // input is the input ports as the first layer takes them.
@@ -171,7 +151,7 @@ func (e *emission) leave(x []device.Mem) {
 
 // Training is the forward and the backward.
 func (r Run) Training() program.Passes {
-	e := r.begin(false, false)
+	e := r.begin(false)
 	x := [][]device.Mem{e.input()}
 	body := r.Layers
 	if r.Loss != nil {

@@ -80,14 +80,13 @@ func (p *Program) FinalAfter(external int) (operation int) {
 	return -1
 }
 
-// Mark is a place in a program.
-type Mark struct {
-	After   int    // an operation; -1: before the first
-	Reached func() // called when the device has been given that operation
+// Run runs the operations on a device.
+func (p *Program) Run(d device.Device, m *Memory, a device.Args) {
+	p.RunTelling(d, m, a, func(int) {})
 }
 
-// Run runs the operations on a device. Marks are in the order of their operations.
-func (p *Program) Run(d device.Device, m *Memory, a device.Args, marks ...Mark) {
+// RunTelling is Run that tells of each operation when the device has been given it, and first of -1.
+func (p *Program) RunTelling(d device.Device, m *Memory, a device.Args, after func(operation int)) {
 	for i := range p.patches {
 		x := &p.patches[i]
 		x.operand.Place(m.region(x.region), x.offset)
@@ -95,14 +94,10 @@ func (p *Program) Run(d device.Device, m *Memory, a device.Args, marks ...Mark) 
 	for _, r := range p.resolve {
 		r(a)
 	}
+	after(-1)
 	for i, op := range p.ops {
-		for ; len(marks) > 0 && marks[0].After < i; marks = marks[1:] {
-			marks[0].Reached()
-		}
 		d.Do(op)
-	}
-	for _, mark := range marks {
-		mark.Reached()
+		after(i)
 	}
 }
 

@@ -26,7 +26,7 @@ type Runner struct {
 func NewRunner(dev device.Device, l layer.Layer, size layer.Size) (r *Runner, err error) {
 	run := layer.Run{Layers: []layer.Layer{l}, Size: size}
 	r = &Runner{
-		Device: dev, Layer: l, Args: device.Args{Key: 7, Weight: 1}, training: run.Training(), forward: run.Evaluation(false),
+		Device: dev, Layer: l, Args: device.Args{Key: 7, Weight: 1}, training: run.Training(), forward: run.Evaluation(),
 		memory: program.Memory{External: make([]device.Mem, layer.Parameters)},
 	}
 	in, out := l.Ports(size)
