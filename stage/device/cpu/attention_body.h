@@ -5,11 +5,45 @@
 // The operands of the products are packed into rows that are padded with zeros to whole vectors, P = pad(S); scores, and what is
 // transposed, have rows of columns_of(T). Scores of keys that a query does not see are -infinity.
 
-enum { TILE_ROWS = 6 };
+// Elements [from, to).
+struct range {
+    size_t from, to;
+};
 
-// How the operands of products lie in memory and are packed: FLOATS as they are, WIDENED bf16 as floats and PAIRED bf16 as pairs, for
-// the processor's bf16 units.
-enum operands { FLOATS, WIDENED, PAIRED };
+// Attention takes blocks of queries, and tiles of keys, to both of which a sequence is cut: what a block computes with a tile stays in the
+// caches. A tile has whole blocks of rows, so that the queries of a tile see the first key of it or none.
+enum { ROW_BLOCK = 24, KEY_TILE = 384 };
+
+// equal_rows is how many rows each part but the last has where t are cut into at most so many, of whole blocks.
+static inline size_t equal_rows(size_t t, size_t parts) { return (t + parts * ROW_BLOCK - 1) / (parts * ROW_BLOCK) * ROW_BLOCK; }
+
+static inline size_t key_rows(size_t t) { return equal_rows(t, (t + KEY_TILE - 1) / KEY_TILE); }
+
+static inline size_t key_tiles(size_t t) { return (t + key_rows(t) - 1) / key_rows(t); }
+
+// rows_at are the rows of the part with this index.
+static inline struct range rows_at(size_t index, size_t rows, size_t end) {
+    return (struct range){index * rows, (index + 1) * rows < end ? (index + 1) * rows : end};
+}
+
+// The query heads of one sample that share a head of keys: `heads` of q, dq, out and dout, S elements after each other, and
+// one of k, v, dk and dv. Each head is (T,S), in rows `q_stride` (q, dq), `kv_stride` (k, v, dk, dv) or `out_stride` elements
+// apart.
+struct heads {
+    const void *q, *k, *v;
+    void *dq, *dk, *dv;
+    void *out;
+    const void *dout;
+    float *lse;           // (heads,T), or NULL when no backward follows
+    const int32_t *mask;  // (T), or NULL: keys where it is 0 are not seen
+    size_t heads, t, s, q_stride, kv_stride, out_stride;
+    size_t window;  // keys that a query sees at most; 0: all before it
+    int bf16;       // what all are but lse and mask; else float
+    int paired;     // bf16 is multiplied in pairs where the kernels have them; else widened first
+    int bidirectional;
+    struct dropout dropout;  // of probabilities; none when its threshold is 0
+    uint64_t first;          // the draw of the first; those of a head are (T,T)
+};
 
 INLINE size_t pad(size_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
@@ -23,84 +57,6 @@ INLINE size_t spread(size_t n) { return ((n + 15) / 16 | 1) * 16; }
 
 // columns_of is how long packed rows of a tile's keys are, t being the length of the sequence.
 INLINE size_t columns_of(size_t t) { return spread(key_rows(t)); }
-
-// tile sets (or adds to) c (rows, vectors * WIDTH) the product of a (rows, k), whose element (r, i) lies at
-// r * row_step + i * step, and b (k, vectors * WIDTH). rows, vectors and pairs are constants where it is inlined.
-INLINE void tile(int rows, int vectors, size_t k, const float *a, size_t row_step, size_t step, const float *b, size_t ldb,
-                 float *c, size_t ldc, int accumulate, int pairs) {
-    vec sums[TILE_ROWS][TILE_VECTORS];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) sums[r][v] = accumulate ? load(c + r * ldc + v * WIDTH) : splat(0);
-    for (size_t i = 0; i < k; i++, a += step, b += ldb) {
-        vec bs[TILE_VECTORS];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) bs[v] = load(b + v * WIDTH);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) {
-            vec x = pairs ? same_pair(a + r * row_step) : splat(a[r * row_step]);
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) sums[r][v] = pairs ? fused_pairs(x, bs[v], sums[r][v]) : fused(x, bs[v], sums[r][v]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) store(c + r * ldc + v * WIDTH, sums[r][v]);
-}
-
-// Operands of a product C (m,n) = [C +] A (m,k) B (k,n), n a multiple of WIDTH. The elements of A and B may be pairs of bf16, each the
-// values of two neighbours of the k that are summed over.
-struct product {
-    size_t m, n, k;
-    const float *a;
-    size_t row_step, step;  // element (r, i) of A lies at r * row_step + i * step
-    const float *b;
-    size_t ldb;
-    float *c;
-    size_t ldc;
-    int accumulate;
-};
-
-// strip computes `vectors` vectors of columns, from column n0.
-INLINE void strip(const struct product *p, size_t n0, int vectors, int pairs) {
-#define TILE(rows)                                                                                                     \
-    tile(rows, vectors, p->k, p->a + m * p->row_step, p->row_step, p->step, p->b + n0, p->ldb, p->c + m * p->ldc + n0, \
-         p->ldc, p->accumulate, pairs)
-    size_t m = 0;
-    for (; m + TILE_ROWS <= p->m; m += TILE_ROWS) TILE(TILE_ROWS);
-    switch (p->m - m) {
-        case 1: TILE(1); break;
-        case 2: TILE(2); break;
-        case 3: TILE(3); break;
-        case 4: TILE(4); break;
-        case 5: TILE(5); break;
-    }
-#undef TILE
-}
-
-INLINE void multiply_of(const struct product *p, int pairs) {
-    size_t n = 0;
-    for (; n + TILE_VECTORS * WIDTH <= p->n; n += TILE_VECTORS * WIDTH) strip(p, n, TILE_VECTORS, pairs);
-    switch ((p->n - n) / WIDTH) {
-        case 1: strip(p, n, 1, pairs); break;
-#if TILE_VECTORS == 4
-        case 2: strip(p, n, 2, pairs); break;
-        case 3: strip(p, n, 3, pairs); break;
-#endif
-    }
-}
-
-static void multiply_floats(const struct product *p) { multiply_of(p, 0); }
-static void multiply_pairs(const struct product *p) { multiply_of(p, 1); }
-
-INLINE void multiply(const struct product *p, enum operands kind) {
-    if (kind == PAIRED)
-        multiply_pairs(p);
-    else
-        multiply_floats(p);
-}
 
 // near asks for what a walk down rows `stride` apart needs in NEAR rows, which the processor does not foresee.
 enum { NEAR = 16 };
@@ -212,16 +168,13 @@ INLINE struct range seen_of(const struct heads *h, struct range tile, struct ran
     return (struct range){first > tile.from ? first : tile.from, end < tile.to ? end : tile.to};
 }
 
-// select is a where mask is set, else b.
-INLINE vec select(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
-
 // hide sets what a row holds of keys that the query does not see to `value`, up to a whole vector.
 INLINE void hide(float *row, const struct heads *h, struct range keys, size_t query, float value) {
     const size_t first = first_seen(h, query), end = h->bidirectional || keys.to <= query ? keys.to : query + 1;
     const int from = first > keys.from ? (int)(first - keys.from) : 0, to = (int)(end - keys.from);
-    for (int i = 0; i < from; i += WIDTH) store(row + i, select(lanes + i >= from, load(row + i), splat(value)));
+    for (int i = 0; i < from; i += WIDTH) store(row + i, choose(lanes + i >= from, load(row + i), splat(value)));
     for (int i = to / WIDTH * WIDTH; i < (int)(keys.to - keys.from); i += WIDTH)
-        store(row + i, select(lanes + i < to, load(row + i), splat(value)));
+        store(row + i, choose(lanes + i < to, load(row + i), splat(value)));
 }
 
 // mask adds the bias, if any, to the scores of n keys.
@@ -248,7 +201,7 @@ INLINE float softmax_row(const struct heads *h, float *row, size_t n, float *top
 // drop drops elements that a row of probabilities, or of their gradients, holds of keys.
 INLINE void drop(float *row, const struct heads *h, struct range keys, size_t head, size_t query) {
     const size_t n = keys.to - keys.from;
-    if (h->dropout.threshold) dropout_of(row, row, n, 1, n, h->first + (head * h->t + query) * h->t + keys.from, h->dropout, 0);
+    if (h->dropout.threshold) dropped(row, row, n, 1, n, h->first + (head * h->t + query) * h->t + keys.from, h->dropout, 0);
 }
 
 // narrow rounds n floats of a row to bf16, in place.
@@ -279,7 +232,7 @@ INLINE void forward_block(const struct heads *h, const struct forward *f, size_t
         hide(row, h, keys, block.from + r, -INFINITY);
         mask(row, f->bias ? f->bias + low : NULL, keys.to - keys.from);
         const float factor = softmax_row(h, row, n, top + r, sum + r, kind);
-        if (!first && factor != 1) scale(out + r * p, factor, p);
+        if (!first && factor != 1) scaled(out + r * p, out + r * p, factor, p);
         drop(row, h, keys, head, block.from + r);
         if (kind == PAIRED) narrow(row, n);
     }
@@ -316,7 +269,7 @@ INLINE void attention_of(const struct heads *h, struct range queries, float *scr
         }
 }
 
-static void attention(const struct heads *h, struct range queries, float *scratch) {
+static void attention_part(const struct heads *h, struct range queries, float *scratch) {
     switch (operands_of(h)) {
         case FLOATS: attention_of(h, queries, scratch, FLOATS); break;
         case WIDENED: attention_of(h, queries, scratch, WIDENED); break;
@@ -430,7 +383,7 @@ INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct
     }
 }
 
-static void attention_backward(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) {
+static void backward_part(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) {
     switch (operands_of(h)) {
         case FLOATS: attention_backward_of(h, key_tile, query_tiles, sums, scratch, FLOATS); break;
         case WIDENED: attention_backward_of(h, key_tile, query_tiles, sums, scratch, WIDENED); break;
@@ -452,4 +405,95 @@ static void attention_gradients(const struct heads *h, struct range rows, const 
         attention_gradients_of(h, rows, sums, 1);
     else
         attention_gradients_of(h, rows, sums, 0);
+}
+
+static size_t whole_lines(size_t floats) { return (floats + LINE - 1) / LINE * LINE; }
+
+// group_at is the group of query heads with this index, counted over all samples.
+static struct heads group_at(const struct avg_device *d, const struct attention *x, size_t index) {
+    const size_t b = index / x->kv, kv = index % x->kv, heads = x->h / x->kv, size = x->bf16 ? 2 : sizeof(float);
+    const size_t q = (b * x->t * x->q_stride + kv * heads * x->s) * size;
+    const size_t k = (b * x->t * x->kv_stride + kv * x->s) * size;
+    const size_t out = (b * x->t * x->h * x->s + kv * heads * x->s) * size;
+    return (struct heads){
+        .q = x->q + q, .k = x->k + k, .v = x->v + k,
+        .dq = x->dq ? x->dq + q : NULL, .dk = x->dk ? x->dk + k : NULL, .dv = x->dv ? x->dv + k : NULL,
+        .out = x->out + out, .dout = x->dout ? x->dout + out : NULL,
+        .lse = x->lse ? x->lse + (b * x->h + kv * heads) * x->t : NULL, .mask = x->mask ? x->mask + b * x->t : NULL,
+        .heads = heads, .t = x->t, .s = x->s, .q_stride = x->q_stride, .kv_stride = x->kv_stride,
+        .out_stride = x->h * x->s, .window = x->window, .bf16 = x->bf16, .paired = d->bf16_pairs, .bidirectional = x->bidirectional,
+        .dropout = x->dropout, .first = x->first + (b * x->h + kv * heads) * x->t * x->t,
+    };
+}
+
+// query_rows is how many queries of each head of a group are a thread's work at a time: so many that packing the keys for them does not
+// count and so few that their sums stay in the cache; fewer where threads would have nothing to do.
+static size_t query_rows(const struct attention *x, size_t threads) {
+    enum { FEW = 96, MANY = 960 };
+    const size_t groups = x->b * x->kv, heads = x->h / x->kv, most = (x->t * heads + FEW - 1) / FEW;
+    const size_t busy = threads == 1 ? 1 : (4 * threads + groups - 1) / groups, parts = (x->t * heads + MANY - 1) / MANY;
+    return equal_rows(x->t, parts > busy ? parts : busy < most ? busy : most);
+}
+
+static int attention(struct avg_device *d, struct attention x) {
+    const size_t heads = x.h / x.kv, groups = x.b * x.kv, rows = query_rows(&x, (size_t)d->threads), parts = (x.t + rows - 1) / rows;
+    const size_t floats = whole_lines(attention_scratch(x.t, rows, heads, x.s));
+    float *scratch = avg_reserve(d, floats * (size_t)d->threads * sizeof *scratch);
+    if (!scratch) return -1;
+#pragma omp parallel for num_threads(d->threads) schedule(dynamic) if (groups * parts > 1)
+    for (size_t i = 0; i < groups * parts; i++) {
+        const struct heads group = group_at(d, &x, i % groups);
+        const struct range queries = rows_at(parts - 1 - i / groups, rows, x.t);  // the last first: they see the most keys
+        attention_part(&group, queries, scratch + (size_t)omp_get_thread_num() * floats);
+    }
+    return 0;
+}
+
+// backward_alone runs the backward of a group on the calling thread: see backward_together.
+static void backward_alone(const struct heads *h, float *sums, float *scratch) {
+    const size_t tiles = key_tiles(h->t);
+    memset(sums, 0, attention_sums(h->t, h->heads, h->s) * sizeof *sums);
+    for (size_t key = tiles; key-- > 0;) backward_part(h, key, (struct range){key, tiles}, sums, scratch);
+    for (size_t key = tiles; key-- > 0 && h->bidirectional;) backward_part(h, key, (struct range){0, key}, sums, scratch);
+    attention_gradients(h, (struct range){0, h->t}, sums);
+}
+
+// backward_together runs it on all threads, in waves: wave w has the queries of tile (key + w) % tiles meet each tile of keys. So a
+// wave's pairs share no sum, and each sum gets its terms in one order, which is also that of backward_alone.
+static void backward_together(struct avg_device *d, const struct heads *h, float *sums, float *scratch, size_t floats) {
+    const size_t tiles = key_tiles(h->t);
+    memset(sums, 0, attention_sums(h->t, h->heads, h->s) * sizeof *sums);
+#pragma omp parallel num_threads(d->threads)
+    {
+        float *own = scratch + (size_t)omp_get_thread_num() * floats;
+        for (size_t wave = 0; wave < tiles; wave++)
+#pragma omp for schedule(dynamic)
+            for (size_t key = 0; key < (h->bidirectional ? tiles : tiles - wave); key++) {
+                const size_t query = (key + wave) % tiles;
+                backward_part(h, key, (struct range){query, query + 1}, sums, own);
+            }
+#pragma omp for
+        for (size_t tile = 0; tile < tiles; tile++) attention_gradients(h, rows_at(tile, key_rows(h->t), h->t), sums);
+    }
+}
+
+// As many groups as threads run at once, each on one; groups that are left over run one by one on all.
+static int attention_backward(struct avg_device *d, struct attention x) {
+    const size_t heads = x.h / x.kv, groups = x.b * x.kv, threads = (size_t)d->threads;
+    const size_t floats = whole_lines(attention_backward_scratch(x.t, x.s));
+    const size_t sums = whole_lines(attention_sums(x.t, heads, x.s));
+    const size_t alone = key_tiles(x.t) == 1 ? groups : groups - groups % threads;
+    float *scratch = avg_reserve(d, (sums + floats) * threads * sizeof *scratch);
+    if (!scratch) return -1;
+#pragma omp parallel for num_threads(d->threads) schedule(static) if (threads > 1 && alone > 1)
+    for (size_t i = 0; i < alone; i++) {
+        const struct heads group = group_at(d, &x, i);
+        float *own = scratch + (size_t)omp_get_thread_num() * (sums + floats);
+        backward_alone(&group, own, own + sums);
+    }
+    for (size_t i = alone; i < groups; i++) {
+        const struct heads group = group_at(d, &x, i);
+        backward_together(d, &group, scratch, scratch + sums, floats);
+    }
+    return 0;
 }

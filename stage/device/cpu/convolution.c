@@ -3,7 +3,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
-#include "vision.h"
+#include "device.h"
 
 // Images lie with their channels last and weights in PyTorch's order, as device.Convolution says. oneDNN may want the weights
 // in another order: a reorder packs them before the product, or unpacks and adds their gradient after it. Where the processor's bf16 units
@@ -179,7 +179,7 @@ static void *widened(struct avg_device *d, void *image, size_t n, float **wide) 
 }
 
 // oneDNN does not write through the handles of sources.
-int avg_convolution_run(struct avg_device *d, struct avg_vision *v, struct avg_convolution *c, void *y, void *x, void *weight,
+int avg_convolution_run(struct avg_device *d, struct avg_convolution *c, void *y, void *x, void *weight,
                         const float *bias) {
     static const int arguments[][3] = {
         [AVG_FORWARD] = {DNNL_ARG_DST, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS},
@@ -187,7 +187,7 @@ int avg_convolution_run(struct avg_device *d, struct avg_vision *v, struct avg_c
         [AVG_BACKWARD_WEIGHT] = {DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS},
     };
     const size_t lines = (c->wide_x + 15) / 16 + (c->wide_y + 15) / 16, own = (c->packed_bytes + c->scratch_bytes + 63) / 64 * 64;
-    char *scratch = avg_vision_reserve(v, own + 64 * lines + 64);
+    char *scratch = avg_reserve(d, own + 64 * lines + 64);
     if (!scratch) return dnnl_out_of_memory;
     float *wide = (float *)(scratch + own + 64 * lines);
     omp_set_num_threads(d->threads);

@@ -1,4 +1,4 @@
-// The kernels of decode.h. Included by kernels_body.h, behind attention_body.h. With few rows of A memory bounds a product: it walks several
+// Operations that continue sequences by one position or a few. Included by kernels_body.h, behind product_body.h. With few rows of A memory bounds a product: it walks several
 // rows of B at a time, each from end to end, which the processor's prefetching follows.
 
 enum { DEEP = 8, BROAD = 4 };  // rows of B at a time
@@ -70,14 +70,24 @@ INLINE void by_transposed_of(float *y, size_t y_stride, const float *a, const vo
         case 9: product(__VA_ARGS__, 4, 1); break;          \
     }
 
+// by_matrix adds a (rows,k) b to y (rows,n), y_stride apart, for n columns of b (k,stride) from column `from` on.
 static void by_matrix(float *y, size_t y_stride, const float *a, const void *b, size_t rows, size_t k, size_t from, size_t n, size_t stride,
                       int bf16) {
     BY_ROWS(by_matrix_of, y, y_stride, a, b, k, from, n, stride)
 }
 
+// by_transposed does the same for n rows of b (n,k) from row `from` on, transposed.
 static void by_transposed(float *y, size_t y_stride, const float *a, const void *b, size_t rows, size_t k, size_t from, size_t n, int bf16) {
     BY_ROWS(by_transposed_of, y, y_stride, a, b, k, from, n)
 }
+
+// One query head over `seen` cached keys and values, each row of s elements after the one before; keys before `low` are not seen.
+struct cached {
+    const void *q, *k, *v;
+    void *out;
+    size_t s, low, seen;
+    int bf16;  // what all of them are; else float
+};
 
 // weigh sets `vectors` vectors of out to the sum of the rows of v, each times its probability.
 INLINE void weigh(const struct cached *c, const float *p, float inverse, size_t column, int vectors, size_t part, int bf16) {
@@ -96,6 +106,7 @@ INLINE float score(const struct cached *c, const float *q, size_t at, int bf16) 
     return total(sum);
 }
 
+// cached_of has scratch of `seen` and s floats.
 INLINE void cached_of(const struct cached *c, float *scratch, int bf16) {
     const float factor = (float)(1 / sqrt((double)c->s));
     const size_t n = c->seen - c->low;
@@ -111,11 +122,53 @@ INLINE void cached_of(const struct cached *c, float *scratch, int bf16) {
     LANES(c->s - column, weigh(c, p, inverse, column + i, 1, part, bf16););
 }
 
-static void cached(const struct cached *c, float *scratch) {
-    if (c->bf16)
-        cached_of(c, scratch, 1);
-    else
-        cached_of(c, scratch, 0);
+// start fills y (rows,n) with what a product is added to.
+static void start(const struct few_rows *p, float *y, size_t from, size_t rows) {
+    for (size_t r = 0; r < rows; r++, y += p->n) {
+        if (p->accumulate)
+            memcpy(y, (const float *)p->c.data + (from + r) * p->n, p->n * sizeof *y);
+        else if (p->bias)
+            memcpy(y, p->bias, p->n * sizeof *y);
+        else
+            memset(y, 0, p->n * sizeof *y);
+    }
 }
 
-#define DECODE_KERNELS {.by_matrix = by_matrix, .by_transposed = by_transposed, .cached = cached}
+// Each row of C is summed up in scratch, so that one that is bf16 is rounded once.
+static int few_rows(struct avg_device *d, struct few_rows p) {
+    float *a = avg_reserve(d, MOST_ROWS * (p.k + p.n) * sizeof *a), *y = a + MOST_ROWS * p.k;
+    if (!a) return -1;
+    const size_t bytes = p.n * p.k * (p.b.bf16 ? 2 : 4);
+    for (size_t from = 0; from < p.m; from += MOST_ROWS) {
+        const size_t rows = p.m - from < MOST_ROWS ? p.m - from : MOST_ROWS;
+        converted((struct elements){a, 0}, (struct elements){element(p.a, from * p.k), p.a.bf16}, 0, rows * p.k);
+        start(&p, y, from, rows);
+        PARTS(p.n, LINE, bytes, if (p.transposed) {
+            by_transposed(y + at.from, p.n, a, p.b.data, rows, p.k, at.from, at.n, p.b.bf16);
+        } else {
+            by_matrix(y + at.from, p.n, a, p.b.data, rows, p.k, at.from, at.n, p.n, p.b.bf16);
+        });
+        converted((struct elements){element(p.c, from * p.n), p.c.bf16}, (struct elements){y, 0}, 0, rows * p.n);
+    }
+    return 0;
+}
+
+static int cached_attention(struct avg_device *d, struct cached_attention x) {
+    const size_t size = x.bf16 ? 2 : 4, heads = x.b * x.h, width = x.h * x.s, keys = x.past + x.t;
+    const size_t floats = (x.s + keys + LINE - 1) / LINE * LINE;
+    float *scratch = avg_reserve(d, floats * (size_t)d->threads * sizeof *scratch);
+    if (!scratch) return -1;
+    PARTS(heads, 1, 2 * heads * keys * x.s * size, for (size_t index = at.from; index < at.from + at.n; index++) {
+        const size_t b = index / x.h, head = index % x.h, cache = (b * x.kv + head / (x.h / x.kv)) * x.capacity * x.s * size;
+        for (size_t row = b * x.t, seen = x.past + 1; seen <= keys; row++, seen++) {
+            const struct cached c = {
+                .q = x.q + (row * x.q_stride + head * x.s) * size, .k = x.k + cache, .v = x.v + cache,
+                .out = x.out + (row * width + head * x.s) * size, .s = x.s, .seen = seen,
+                .low = x.window && seen > x.window ? seen - x.window : 0, .bf16 = x.bf16,
+            };
+            float *own = scratch + (size_t)omp_get_thread_num() * floats;
+            TYPED(bf16, x.bf16, cached_of(&c, own, bf16););
+        }
+    });
+    return 0;
+}

@@ -1,10 +1,18 @@
-// One function per operation of device.Device that computes on the processor. Operands have been checked by the caller.
+// A device, what it keeps, and the functions that Go calls. Operands have been checked by the caller.
 #ifndef AVG_DEVICE_H
 #define AVG_DEVICE_H
 
 #include <dnnl.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "kernels.h"
+#include "operands.h"
+
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF  // Clang fuses even in strict ISO mode, GCC does not
+#endif
+
+struct kernels;
 
 // A device belongs to one goroutine at a time. Every operation sets the number of OpenMP threads of the calling OS thread
 // first, so that it does not matter which one calls.
@@ -13,12 +21,10 @@ struct avg_device {
     int threads;
     int bf16_units;  // avg_bf16_units
     int bf16_pairs;  // avg_bf16_pairs
-    float *scratch;  // of attention: what all threads need
+    void *scratch;   // what the running operation works in: as much as the largest so far needed
     size_t scratch_bytes;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    void *product_scratch;  // as much as the largest product needs
-    size_t product_scratch_bytes;
 };
 
 // avg_open returns 0, or the oneDNN status. avg_close frees what avg_open and the operations allocated.
@@ -44,8 +50,8 @@ int avg_denormals(int keep);
 void *avg_allocate(size_t bytes);
 void avg_free(void *memory, size_t bytes);
 
-// avg_reserve makes room for `floats` of scratch. It returns 0, or -1.
-int avg_reserve(struct avg_device *d, size_t floats);
+// avg_reserve returns the device's scratch memory, of at least so many bytes, or NULL. What it held is lost where it grows.
+void *avg_reserve(struct avg_device *d, size_t bytes);
 
 // A product is a oneDNN matrix product of fixed shape. flags are ORed.
 enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64 };
@@ -55,66 +61,73 @@ void avg_product_free(struct avg_product *p);
 int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias);
 const char *avg_product_implementation(const struct avg_product *p);
 
-// A gradient of a weight is a product C (m,n) = [C +] A^T B with A (k,m) and B (k,n), both float or both bf16. avg_gradient needs
-// avg_gradient_scratch bytes, and a processor whose bf16_units are AVX-512's.
-struct gradient {
-    float *c;
-    const void *a, *b;
-    size_t m, n, k;
-    int accumulate, bf16;
-};
+// avg_gradient needs avg_gradient_scratch bytes, and a processor whose bf16_units are AVX-512's.
 size_t avg_gradient_scratch(const struct avg_device *d, struct gradient g);
 void avg_gradient(struct avg_device *d, struct gradient g, void *scratch);
 
-// An operand whose elements are float or bf16.
-struct elements {
-    void *data;
-    int bf16;
+// A convolution is one of its three forms as a oneDNN primitive of fixed shape.
+enum avg_form { AVG_FORWARD, AVG_BACKWARD, AVG_BACKWARD_WEIGHT };
+struct avg_convolution_shape {
+    int64_t b, height, width, in, out, oh, ow, kernel, stride, padding;
+    int form, bias, bf16;  // bf16: what the form multiplies; its result is float
+};
+struct avg_convolution;
+
+// These return 0, or a oneDNN status. x is the side of the input, y that of the output: each the operand or its gradient.
+int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, struct avg_convolution **convolution);
+int avg_convolution_run(struct avg_device *d, struct avg_convolution *c, void *y, void *x, void *weight, const float *bias);
+void avg_convolution_free(struct avg_convolution *c);
+const char *avg_convolution_implementation(const struct avg_convolution *c);
+
+// A product a (rows,inner) x weights (inner,columns) of fixed shape, the weights laid out beforehand.
+struct step {
+    dnnl_primitive_t product, reorder;
+    dnnl_memory_t a, plain, weights, c, scratch;
+    void *packed, *scratch_memory;
+    size_t packed_bytes, scratch_bytes;
 };
 
-void avg_scale(struct avg_device *d, float *x, float a, size_t n);
-void avg_copy(struct avg_device *d, char *y, const char *x, size_t bytes);
+// The products of an LSTM's positions, for one shape: h W^T of one position of all samples, and the gradient that goes back.
+// The weights are laid out once per pass, as the products like them, for all positions; the other operands are gathered
+// without gaps, since oneDNN's faster products ask for that. Its own LSTM has no masks; it is within a tenth of this at
+// widths that are multiples of 16 and half as fast at others (1150, the width of AWD-LSTM).
+//
+// With weights in bf16 what is multiplied by them is rounded to bf16 first. Where the processor's units for it are slow (avg_bf16_units), both
+// are then multiplied as floats.
+struct avg_lstm {
+    size_t b, t, h;
+    int bf16, units;  // the weights are bf16; the products take bf16
+    struct step forward, backward;
+    float *state, *gates;  // (B,H) and (B,4H), without gaps
+    uint16_t *rounded;     // (B,4H) bf16: what is multiplied
+};
+int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, int bf16, struct avg_lstm **lstm);
+void avg_lstm_free(struct avg_lstm *l);
+
+// avg_step_pack lays weights out for the products that follow; avg_step_run is one, of c and a.
+dnnl_status_t avg_step_pack(struct avg_device *d, struct step *s, const void *weights);
+dnnl_status_t avg_step_run(struct avg_device *d, struct step *s, float *c, const void *a);
+
+// Operations that no instruction set matters to.
+void avg_move(struct avg_device *d, char *y, const char *x, size_t bytes);
 void avg_zero(struct avg_device *d, char *x, size_t bytes);
-void avg_axpy(struct avg_device *d, float *y, float a, const float *x, size_t n);
-void avg_lerp(struct avg_device *d, float *y, float a, const float *x, size_t n);
-void avg_mul(struct avg_device *d, float *y, const float *x, size_t n);
-void avg_add(struct avg_device *d, struct elements out, struct elements a, struct elements b, size_t n);
-void avg_convert(struct avg_device *d, struct elements y, struct elements x, size_t n);
-void avg_squared_norm(struct avg_device *d, double *total, const float *x, size_t n);
-void avg_sum_rows(struct avg_device *d, float *sum, struct elements x, size_t rows, size_t columns);
-void avg_gelu(struct avg_device *d, struct elements y, struct elements x, size_t n);
-void avg_gelu_backward(struct avg_device *d, struct elements dx, struct elements dy, struct elements x, size_t n);
-void avg_layer_norm(struct avg_device *d, struct elements y, float *mean, float *rstd, const float *x, const float *weight,
-                    const float *bias, size_t rows, size_t columns, float epsilon);
-void avg_layer_norm_backward(struct avg_device *d, float *dx, struct elements dy, const float *x, const float *mean,
-                             const float *rstd, const float *weight, const float *plus, size_t rows, size_t columns);
-void avg_norm_backward_weight(struct avg_device *d, float *dweight, float *dbias, struct elements dy, const float *x,
-                              const float *mean, const float *rstd, size_t rows, size_t columns);
-void avg_embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids,
-               size_t rows, size_t t, size_t width);
-void avg_embed_backward(struct avg_device *d, float *dtokens, float *dpositions, const float *dout, const int32_t *ids,
-                        size_t rows, size_t t, size_t width);
-void avg_cross_entropy(struct avg_device *d, float *losses, float *dlogits, const float *logits, const int32_t *targets,
-                       size_t rows, size_t vocabulary, float scale);
-void avg_adam(struct avg_device *d, float *p, float *m, float *v, struct stepped s, size_t n, struct adam a);
-void avg_sgd(struct avg_device *d, float *p, float *m, struct stepped s, size_t n, struct sgd a);
+void avg_transpose(struct avg_device *d, float *y, const float *x, size_t n, size_t rows, size_t columns);
+// Rows of `kv` heads of s elements of `size` bytes, `stride` elements apart, to positions past, ... of a cache (b,kv,capacity,s).
+void avg_cache_append(struct avg_device *d, char *cache, const char *x, size_t b, size_t t, size_t kv, size_t s, size_t stride, size_t capacity,
+                      size_t past, size_t size);
 
-// Operands and shape of an attention as device.Attention has them. All but lse and mask are bf16 or float. Absent ones are
-// NULL: the backward's in a forward, lse when no backward follows, mask.
-struct attention {
-    char *out, *dq, *dk, *dv;
-    const char *q, *k, *v, *dout;
-    float *lse;
-    const int32_t *mask;
-    size_t b, t, h, kv, s, q_stride, kv_stride;
-    size_t window;  // positions that a query sees at most; 0: all before it
-    int bf16, bidirectional;
-    struct dropout dropout;  // of probabilities; none when its threshold is 0
-    uint64_t first;          // the draw of the first
+// The kernels of an instruction set, and avg_NAME, which runs that of the device's, for every operation of operations.h.
+#define OPERATION(result, name, parameters, arguments) result(*name) parameters;
+struct kernels {
+    const char *name;
+#include "operations.h"
 };
+#undef OPERATION
+extern const struct kernels avg_kernels_avx512, avg_kernels_avx2, avg_kernels_sse2;
 
-// These return 0, or -1 when there is no memory for scratch. The backward only reads out and lse.
-int avg_attention(struct avg_device *d, struct attention x);
-int avg_attention_backward(struct avg_device *d, struct attention x);
+#define OPERATION(result, name, parameters, arguments) \
+    static inline result avg_##name parameters { return d->kernels->name arguments; }
+#include "operations.h"
+#undef OPERATION
 
 #endif

@@ -1,61 +1,32 @@
-// The kernels, in terms of the vectors that the including file defines. No include guard: each kernels_*.c compiles it
-// once, for its instruction set.
+// The kernels, in terms of the vectors that the including file defines: for each operation of operations.h a function that cuts it over the
+// threads. No include guard: each kernels_*.c compiles it once, for its instruction set.
 
 #include <math.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "device.h"
+#include "parts.h"
 #include "vector.h"
 
-static void scale(float *x, float a, size_t n) {
-    LANES(n, put(x + i, get(x + i, part) * a, part););
+// MAP runs a block for every vector of n elements, as SPAN does; `bytes` is what it moves for each of them.
+#define MAP(n, bytes, ...) PARTS(n, 2 * LINE, (bytes) * (n), SPAN(at.from, at.from + at.n, __VA_ARGS__);)
+
+// scaled sets y = a x.
+static void scaled(float *y, const float *x, float a, size_t n) {
+    LANES(n, put(y + i, get(x + i, part) * a, part););
 }
 
-static void axpy(float *y, float a, const float *x, size_t n) {
-    LANES(n, put(y + i, get(y + i, part) + a * get(x + i, part), part););
-}
-
-static void lerp(float *y, float a, const float *x, size_t n) {
-    LANES(n, vec from = get(y + i, part); put(y + i, from + a * (get(x + i, part) - from), part););
-}
-
-static void mul(float *y, const float *x, size_t n) {
-    LANES(n, put(y + i, get(y + i, part) * get(x + i, part), part););
-}
-
-static void add(float *out, const float *a, const float *b, size_t n) {
+// added sets out = a + b.
+static void added(float *out, const float *a, const float *b, size_t n) {
     LANES(n, put(out + i, get(a + i, part) + get(b + i, part), part););
 }
 
-// Types are constants where these are inlined.
-INLINE void add_of(void *out, const void *a, const void *b, size_t from, size_t n, int ob, int ab, int bb) {
-    LANES(n, keep(out, from + i, stream(a, from + i, part, ab) + stream(b, from + i, part, bb), part, ob););
-}
-
-static void add_mixed(void *out, const void *a, const void *b, size_t from, size_t n, int out_bf16, int a_bf16, int b_bf16) {
-    switch (out_bf16 * 4 + a_bf16 * 2 + b_bf16) {
-        case 0: add_of(out, a, b, from, n, 0, 0, 0); break;
-        case 1: add_of(out, a, b, from, n, 0, 0, 1); break;
-        case 2: add_of(out, a, b, from, n, 0, 1, 0); break;
-        case 3: add_of(out, a, b, from, n, 0, 1, 1); break;
-        case 4: add_of(out, a, b, from, n, 1, 0, 0); break;
-        case 5: add_of(out, a, b, from, n, 1, 0, 1); break;
-        case 6: add_of(out, a, b, from, n, 1, 1, 0); break;
-        case 7: add_of(out, a, b, from, n, 1, 1, 1); break;
-    }
-}
-
-INLINE void convert_of(void *y, const void *x, size_t from, size_t n, int yb, int xb) {
-    LANES(n, keep(y, from + i, stream(x, from + i, part, xb), part, yb););
-}
-
-static void convert(void *y, const void *x, size_t from, size_t n, int y_bf16, int x_bf16) {
-    if (y_bf16 == x_bf16)
-        memcpy((char *)y + from * (y_bf16 ? 2 : 4), (const char *)x + from * (y_bf16 ? 2 : 4), n * (y_bf16 ? 2 : 4));
-    else if (y_bf16)
-        convert_of(y, x, from, n, 1, 0);
+// converted sets elements [from, from + n) of y to those of x.
+static void converted(struct elements y, struct elements x, size_t from, size_t n) {
+    if (y.bf16 == x.bf16)
+        memcpy(element(y, from), element(x, from), n * (y.bf16 ? 2 : 4));
     else
-        convert_of(y, x, from, n, 0, 1);
+        TYPED(narrow, y.bf16, SPAN(from, from + n, keep(y.data, i, stream(x.data, i, part, !narrow), part, narrow);));
 }
 
 INLINE dvec widen(const float *p) {
@@ -83,6 +54,45 @@ static double dot(const float *x, const float *y, size_t n) {
     return result;
 }
 
+static void scale(struct avg_device *d, float *x, float a, size_t n) {
+    PARTS(n, LINE, 8 * n, scaled(x + at.from, x + at.from, a, at.n););
+}
+
+static void axpy(struct avg_device *d, float *y, float a, const float *x, size_t n) {
+    MAP(n, 12, put(y + i, get(y + i, part) + a * get(x + i, part), part););
+}
+
+static void lerp(struct avg_device *d, float *y, float a, const float *x, size_t n) {
+    MAP(n, 12, vec from = get(y + i, part); put(y + i, from + a * (get(x + i, part) - from), part););
+}
+
+static void mul(struct avg_device *d, float *y, const float *x, size_t n) {
+    MAP(n, 12, put(y + i, get(y + i, part) * get(x + i, part), part););
+}
+
+static void add(struct avg_device *d, struct elements out, struct elements a, struct elements b, size_t n) {
+    TYPED(ob, out.bf16, TYPED(ab, a.bf16, TYPED(bb, b.bf16,
+          MAP(n, 12, keep(out.data, i, stream(a.data, i, part, ab) + stream(b.data, i, part, bb), part, ob);))));
+}
+
+static void convert(struct avg_device *d, struct elements y, struct elements x, size_t n) {
+    PARTS(n, 2 * LINE, 8 * n, converted(y, x, at.from, at.n););
+}
+
+static void copy_columns(struct avg_device *d, float *y, const float *x, size_t rows, size_t columns, size_t y_stride, size_t x_stride, int add) {
+    PARTS(rows, 1, 8 * rows * columns, for (size_t r = at.from; r < at.from + at.n; r++) {
+        float *to = y + r * y_stride;
+        if (add)
+            added(to, to, x + r * x_stride, columns);
+        else
+            memcpy(to, x + r * x_stride, columns * sizeof(float));
+    });
+}
+
+static void squared_norm(struct avg_device *d, double *total, const float *x, size_t n) {
+    BLOCKS(n, 4, total, sum = dot(x + at.from, x + at.from, at.n););
+}
+
 // gelu(x) = x / (1 + exp(-2u)) with u = sqrt(2/pi) (x + 0.044715 x^3), which is the tanh form rearranged.
 #define GELU_SCALE 0.7978845608f
 #define GELU_CUBIC 0.044715f
@@ -93,173 +103,79 @@ INLINE vec gelu_sigmoid(vec x) {
     return 1.0f / (1.0f + vexp(u));
 }
 
-INLINE void gelu_of(void *y, const void *x, size_t from, size_t n, int bf16) {
-    LANES(n, vec v = stream(x, from + i, part, bf16); keep(y, from + i, v * gelu_sigmoid(v), part, bf16););
+// gelu_slope is its derivative, s + s (1 - s) x d(2u)/dx. Beyond 30 it is 0 or 1 to the last bit, and x d(2u)/dx may overflow.
+INLINE vec gelu_slope(vec x) {
+    vec s = gelu_sigmoid(x), near = highest(splat(-30.0f), lowest(splat(30.0f), x));
+    vec du = fused(near * near, splat(6 * GELU_SCALE * GELU_CUBIC), splat(2 * GELU_SCALE));
+    return fused(near * du, s * (1.0f - s), s);
 }
 
-static void gelu(void *y, const void *x, size_t from, size_t n, int bf16) {
-    if (bf16)
-        gelu_of(y, x, from, n, 1);
-    else
-        gelu_of(y, x, from, n, 0);
+// normal returns the standard normal distribution's cumulative probability at x, within 1e-7, and sets *density: Abramowitz
+// and Stegun 1964, formula 26.2.17 with the coefficients of 7.1.26.
+INLINE vec normal(vec x, vec *density) {
+    vec z = highest(x, -x) * 0.70710678f;  // |x| / sqrt(2)
+    vec t = 1.0f / fused(z, splat(0.3275911f), splat(1));
+    vec p = splat(1.061405429f);
+    p = fused(p, t, splat(-1.453152027f));
+    p = fused(p, t, splat(1.421413741f));
+    p = fused(p, t, splat(-0.284496736f));
+    p = fused(p, t, splat(0.254829592f));
+    vec e = vexp(-z * z);
+    vec tail = 0.5f * p * t * e;  // the probability beyond |x|
+    *density = e * 0.39894228f;
+    ivec negative = x < 0.0f;
+    return (vec)(((ivec)tail & negative) | ((ivec)(1.0f - tail) & ~negative));
 }
 
-INLINE void gelu_backward_of(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
-    // The slope is s + s (1 - s) x d(2u)/dx. Beyond 30 it is 0 or 1 to the last bit, and x d(2u)/dx may overflow.
-    LANES(n, vec v = stream(x, from + i, part, bf16); vec s = gelu_sigmoid(v);
-          vec near = highest(splat(-30.0f), lowest(splat(30.0f), v));
-          vec du = fused(near * near, splat(6 * GELU_SCALE * GELU_CUBIC), splat(2 * GELU_SCALE));
-          vec slope = fused(near * du, s * (1.0f - s), s);
-          keep(dx, from + i, stream(dy, from + i, part, bf16) * slope, part, bf16););
+INLINE vec gelu_erf(vec x) {
+    vec density;
+    return x * normal(x, &density);
 }
 
-static void gelu_backward(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
-    if (bf16)
-        gelu_backward_of(dx, dy, x, from, n, 1);
-    else
-        gelu_backward_of(dx, dy, x, from, n, 0);
+INLINE vec gelu_erf_slope(vec x) {
+    vec density, p = normal(x, &density);
+    return fused(x, density, p);
 }
 
-// The mean first, then the sums of differences from it and of their squares (the corrected two-pass algorithm: Chan,
-// Golub and LeVeque 1983, equation 1.7). The mean is taken of differences from an element: where all are nearly the same, of what they
-// differ in. Rounding may leave a variance below 0 where it is 0.
-INLINE void moments(const float *x, size_t n, float *mean, float *variance) {
-    const float origin = x[0];
-    vec sums[4] = {{0}};  // in flight at once: an addition takes four cycles
-    size_t quads = n / (4 * WIDTH) * (4 * WIDTH);
-    for (size_t i = 0; i < quads; i += 4 * WIDTH)
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) sums[j] += stream(x, i + (size_t)j * WIDTH, WIDTH, 0) - origin;
-    vec differences = {0};
-    vec squares = {0};
-    LANES(n - quads, sums[0] += only(get(x + quads + i, part) - origin, part););
-    float first = origin + total((sums[0] + sums[1]) + (sums[2] + sums[3])) / (float)n;
-    LANES(n, vec d = only(get(x + i, part) - first, part); differences += d; squares = fused(d, d, squares););
-    float correction = total(differences) / (float)n;
-    *mean = first + correction;
-    const float v = total(squares) / (float)n - correction * correction;
-    *variance = v < 0 ? 0 : v;  // a NaN stays one
-}
-
-INLINE void layer_norm_of(void *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
-                          size_t rows, size_t columns, float epsilon, int bf16) {
-    for (size_t r = 0; r < rows; r++, x += columns) {
-        float m, variance;
-        moments(x, columns, &m, &variance);
-        float s = (float)(1 / sqrt((double)variance + (double)epsilon));
-        mean[r] = m;
-        rstd[r] = s;
-        LANES(columns, vec xhat = (get(x + i, part) - m) * s;
-              keep(y, r * columns + i, fused(xhat, get(weight + i, part), get(bias + i, part)), part, bf16););
+static void unary(struct avg_device *d, int function, struct elements y, struct elements x, size_t n) {
+#define EACH(bytes, ...)                                                                                                          \
+    TYPED(bf16, x.bf16, MAP(n, bytes, vec v = stream(x.data, i, part, bf16); keep(y.data, i, __VA_ARGS__, part, bf16);)); \
+    break
+    switch (function) {
+        case AVG_GELU: EACH(16, v * gelu_sigmoid(v));
+        case AVG_GELU_ERF: EACH(16, gelu_erf(v));
+        case AVG_TANH: EACH(16, vtanh(v));
+        case AVG_RELU: EACH(8, positive(v));
     }
+#undef EACH
 }
 
-static void layer_norm(void *y, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
-                       size_t rows, size_t columns, float epsilon, int bf16) {
-    if (bf16)
-        layer_norm_of(y, mean, rstd, x, weight, bias, rows, columns, epsilon, 1);
-    else
-        layer_norm_of(y, mean, rstd, x, weight, bias, rows, columns, epsilon, 0);
-}
-
-INLINE void layer_norm_backward_of(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
-                                   const float *weight, const float *plus, size_t rows, size_t columns, int bf16) {
-    for (size_t r = 0; r < rows; r++, x += columns, dx += columns) {
-        const size_t first = r * columns;
-        float m = mean[r], s = rstd[r];
-        vec sum_g = {0};
-        vec sum_gx = {0};
-        LANES(columns, vec g = stream(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (stream(x, i, part, 0) - m) * s;
-              sum_g += g; sum_gx = fused(g, xhat, sum_gx););  // a tail's missing elements have g = 0
-        float mean_g = total(sum_g) / (float)columns, mean_gx = total(sum_gx) / (float)columns;
-        LANES(columns, vec g = fetch(dy, first + i, part, bf16) * get(weight + i, part); vec xhat = (get(x + i, part) - m) * s;
-              vec v = (g - mean_g - xhat * mean_gx) * s; if (plus) v += stream(plus, first + i, part, 0); put(dx + i, v, part););
+// x is what went in, for tanh what came out.
+static void unary_backward(struct avg_device *d, int function, struct elements dx, struct elements dy, struct elements x, size_t n) {
+#define EACH(bytes, ...)                                                                                                          \
+    TYPED(bf16, x.bf16, MAP(n, bytes, vec v = stream(x.data, i, part, bf16); vec g = stream(dy.data, i, part, bf16);              \
+                            keep(dx.data, i, __VA_ARGS__, part, bf16);));                                                         \
+    break
+    switch (function) {
+        case AVG_GELU: EACH(24, g * gelu_slope(v));
+        case AVG_GELU_ERF: EACH(24, g * gelu_erf_slope(v));
+        case AVG_TANH: EACH(12, g * (1.0f - v * v));
+        case AVG_RELU: EACH(12, where_positive(v, g));
     }
+#undef EACH
 }
 
-static void layer_norm_backward(float *dx, const void *dy, const float *x, const float *mean, const float *rstd,
-                                const float *weight, const float *plus, size_t rows, size_t columns, int bf16) {
-    if (bf16)
-        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, plus, rows, columns, 1);
-    else
-        layer_norm_backward_of(dx, dy, x, mean, rstd, weight, plus, rows, columns, 0);
+static void swiglu(struct avg_device *d, struct elements y, struct elements gate, struct elements up, size_t n) {
+    TYPED(bf16, y.bf16, MAP(n, 20, vec g = fetch(gate.data, i, part, bf16);
+                            keep(y.data, i, g * sigmoid(g) * fetch(up.data, i, part, bf16), part, bf16);));
 }
 
-// Sums over rows are of groups of ROWS rows in float and of groups in double, and are rounded once: in float, a million rows lose a
-// hundredth of their sum. STRIP columns at a time, so that their sums stay in the first-level cache.
-enum { ROWS = 8, STRIP = 512 };
-
-// widen_into adds v to doubles.
-INLINE void widen_into(double *to, vec v) {
-    float lanes[WIDTH];
-    dvec sum;
-    store(lanes, v);
-    for (int j = 0; j < WIDTH; j += WIDTH / 2) {
-        memcpy(&sum, to + j, sizeof sum);
-        sum += widen(lanes + j);
-        memcpy(to + j, &sum, sizeof sum);
-    }
-}
-
-// sum_group adds `rows` rows to sums.
-INLINE void sum_group(double *sums, const void *x, size_t from, int rows, size_t columns, size_t stride, int bf16) {
-    LANES(columns, vec s = {0};
-          _Pragma("GCC unroll 8") for (int j = 0; j < rows; j++) s += fetch(x, from + (size_t)j * stride + i, part, bf16);
-          widen_into(sums + i, s););
-}
-
-INLINE void sum_rows_of(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16) {
-    for (size_t at = 0; at < columns; at += STRIP) {
-        const size_t n = columns - at < STRIP ? columns - at : STRIP;
-        double sums[STRIP] = {0};
-        size_t r = 0;
-        for (; r + ROWS <= rows; r += ROWS) sum_group(sums, x, r * stride + at, ROWS, n, stride, bf16);
-        for (; r < rows; r++) sum_group(sums, x, r * stride + at, 1, n, stride, bf16);
-        for (size_t i = 0; i < n; i++) sum[at + i] += (float)sums[i];
-    }
-}
-
-static void sum_rows(float *sum, const void *x, size_t rows, size_t columns, size_t stride, int bf16) {
-    if (bf16)
-        sum_rows_of(sum, x, rows, columns, stride, 1);
-    else
-        sum_rows_of(sum, x, rows, columns, stride, 0);
-}
-
-// The gradients of a norm's weight and bias (2,STRIP) from `rows` rows; mean is NULL for a root-mean-square norm, which has no bias.
-INLINE void weight_group(double *sums, const void *dy, const float *x, const float *mean, const float *rstd, size_t from, int rows,
-                         size_t columns, size_t stride, int bf16) {
-    LANES(columns, vec w = {0}; vec b = {0};
-          _Pragma("GCC unroll 8") for (int j = 0; j < rows; j++) {
-              const size_t at = from + (size_t)j * stride + i;
-              vec d = fetch(dy, at, part, bf16);
-              w = fused(d, (get(x + at, part) - (mean ? mean[j] : 0)) * rstd[j], w);
-              b += d;
-          } widen_into(sums + i, w);
-          if (mean) widen_into(sums + STRIP + i, b););
-}
-
-INLINE void norm_backward_weight_of(float *dweight, float *dbias, const void *dy, const float *x, const float *mean, const float *rstd,
-                                    size_t rows, size_t first, size_t columns, size_t stride, int bf16) {
-#define GROUP(count) weight_group(sums, dy, x, mean ? mean + r : NULL, rstd + r, r * stride + first + at, count, n, stride, bf16)
-    for (size_t at = 0; at < columns; at += STRIP) {
-        const size_t n = columns - at < STRIP ? columns - at : STRIP;
-        double sums[2 * STRIP] = {0};
-        size_t r = 0;
-        for (; r + ROWS <= rows; r += ROWS) GROUP(ROWS);
-        for (; r < rows; r++) GROUP(1);
-        for (size_t i = 0; i < n; i++) dweight[at + i] += (float)sums[i];
-        for (size_t i = 0; mean && i < n; i++) dbias[at + i] += (float)sums[STRIP + i];
-    }
-#undef GROUP
-}
-
-static void norm_backward_weight(float *dweight, float *dbias, const void *dy, const float *x, const float *mean, const float *rstd,
-                                 size_t rows, size_t first, size_t columns, size_t stride, int bf16) {
-    if (bf16)
-        norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, first, columns, stride, 1);
-    else
-        norm_backward_weight_of(dweight, dbias, dy, x, mean, rstd, rows, first, columns, stride, 0);
+static void swiglu_backward(struct avg_device *d, struct elements dgate, struct elements dup, struct elements dy, struct elements gate,
+                            struct elements up, size_t n) {
+    TYPED(bf16, dy.bf16, MAP(n, 28, vec g = fetch(gate.data, i, part, bf16); vec u = fetch(up.data, i, part, bf16);
+                             vec v = fetch(dy.data, i, part, bf16); vec s = sigmoid(g);
+                             keep(dgate.data, i, v * u * s * fused(g, 1.0f - s, splat(1)), part, bf16);
+                             keep(dup.data, i, v * g * s, part, bf16);));
 }
 
 // largest_of is the largest element, and any value where there is a NaN.
@@ -286,78 +202,83 @@ INLINE float checked_exps(float *y, const float *x, float shift, size_t n, float
     return total(sum);
 }
 
-static void cross_entropy(float *losses, float *dlogits, const float *logits, const int32_t *targets, size_t rows,
-                          size_t vocabulary, float scale) {
-    for (size_t r = 0; r < rows; r++) {
-        const float *row = logits + r * vocabulary;
-        float *drow = dlogits ? dlogits + r * vocabulary : NULL;
-        if (targets[r] < 0) {
-            losses[r] = 0;
-            if (drow) memset(drow, 0, vocabulary * sizeof *drow);
-            continue;
-        }
-        float top = largest_of(row, vocabulary), target = row[targets[r]], bad;
-        float sum = checked_exps(drow, row, top, vocabulary, &bad);
-        losses[r] = (float)((double)top - target + log(sum) + bad);
-        if (!drow) continue;
-        float factor = scale / sum;
-        LANES(vocabulary, put(drow + i, get(drow + i, part) * factor, part););
-        drow[targets[r]] -= scale;
+// mean_of is the mean of x.
+static float mean_of(const float *x, size_t n) {
+    vec sum = {0};
+    LANES(n, sum += get(x + i, part););
+    return total(sum) / (float)n;
+}
+
+// With m the mean logit and t the target's, smoothing makes the loss grow by smoothing (t - m), the gradient by smoothing (onehot - 1/V).
+static void cross_entropy_row(float *loss, float *drow, const float *row, int32_t target, size_t n, float scale, float smoothing) {
+    if (target < 0) {
+        *loss = 0;
+        if (drow) memset(drow, 0, n * sizeof *drow);
+        return;
     }
+    const float mean = smoothing > 0 ? mean_of(row, n) : 0, own = row[target], top = largest_of(row, n);
+    float bad, sum = checked_exps(drow, row, top, n, &bad);
+    *loss = (float)((double)top - own + log(sum) + bad);
+    if (smoothing > 0) *loss += smoothing * (own - mean);
+    if (!drow) return;
+    scaled(drow, drow, scale / sum, n);
+    drow[target] -= scale;
+    if (!(smoothing > 0)) return;
+    const float spread = scale * smoothing / (float)n;
+    LANES(n, put(drow + i, get(drow + i, part) - spread, part););
+    drow[target] += scale * smoothing;
 }
 
-static void adam(float *p, const float *g, float *m, float *v, float *delta, size_t n, struct adam a) {
+static void cross_entropy(struct avg_device *d, float *losses, float *dlogits, const float *logits, const int32_t *targets, size_t rows,
+                          size_t vocabulary, float scale, float smoothing) {
+    PARTS(rows, 1, 16 * rows * vocabulary, for (size_t r = at.from; r < at.from + at.n; r++) {
+        float *drow = dlogits ? dlogits + r * vocabulary : NULL;
+        cross_entropy_row(losses + r, drow, logits + r * vocabulary, targets[r], vocabulary, scale, smoothing);
+    });
+}
+
+// STEP is a step of an optimizer: the code computes `after` from `before`, of p, for a vector.
+#define STEP(bytes, ...)                                                                              \
+    BLOCKS(n, bytes, s.total,                                                                         \
+           SPAN(at.from, at.from + at.n, const vec before = stream(p, i, part, 0);                    \
+                const vec g = a.grad_scale * stream(s.g, i, part, 0); vec after;                      \
+                __VA_ARGS__ put(p + i, after, part);                                                  \
+                if (s.delta) put(s.delta + i, get(s.delta + i, part) + (after - before), part););     \
+           if (s.copy16) converted((struct elements){s.copy16, 1}, (struct elements){p, 0}, at.from, at.n); \
+           if (s.total) sum = dot(s.g + at.from, s.g + at.from, at.n);)
+
+static void adam(struct avg_device *d, float *p, float *m, float *v, struct stepped s, size_t n, struct adam a) {
     const float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
-    LANES(n, vec before = stream(p, i, part, 0); vec grad = a.grad_scale * stream(g, i, part, 0) + a.coupled * before;
-          vec mean = flushed(a.beta1 * stream(m, i, part, 0) + rest1 * grad);
-          vec square = flushed(a.beta2 * stream(v, i, part, 0) + rest2 * (grad * grad));
-          vec denominator = VECTOR_SQRT(square) / a.root + a.epsilon;
-          vec after = a.keep * before - a.rate * (mean / denominator); put(p + i, after, part); put(m + i, mean, part);
-          put(v + i, square, part); if (delta) put(delta + i, get(delta + i, part) + (after - before), part););
+    STEP(28, vec grad = g + a.coupled * before; vec mean = flushed(a.beta1 * stream(m, i, part, 0) + rest1 * grad);
+         vec square = flushed(a.beta2 * stream(v, i, part, 0) + rest2 * (grad * grad));
+         after = a.keep * before - a.rate * (mean / (VECTOR_SQRT(square) / a.root + a.epsilon)); put(m + i, mean, part);
+         put(v + i, square, part););
 }
 
-static void sgd(float *p, const float *g, float *m, float *delta, size_t n, struct sgd s) {
-    LANES(n, vec before = get(p + i, part); vec grad = s.grad_scale * get(g + i, part) + s.weight_decay * before;
-          vec update = grad; if (m) {
-              if (!s.first) update = s.momentum * get(m + i, part) + grad;
-              update = flushed(update);
-              put(m + i, update, part);
-              if (s.nesterov) update = grad + s.momentum * update;
-          } vec after = before - s.learning_rate * update;
-          put(p + i, after, part); if (delta) put(delta + i, get(delta + i, part) + (after - before), part););
+static void sgd(struct avg_device *d, float *p, float *m, struct stepped s, size_t n, struct sgd a) {
+    STEP(20, vec grad = g + a.weight_decay * before; vec update = grad; if (m) {
+        if (!a.first) update = a.momentum * get(m + i, part) + grad;
+        update = flushed(update);
+        put(m + i, update, part);
+        if (a.nesterov) update = grad + a.momentum * update;
+    } after = before - a.learning_rate * update;);
 }
 
+static void asgd(struct avg_device *d, float *p, float *state, struct stepped s, size_t n, struct asgd a) {
+    STEP(24, vec offset = get(state + i, part); vec ahead = offset - a.learning_rate * (g + a.weight_decay * (before + offset));
+         vec move = a.share * ahead; after = before + move; put(state + i, flushed(ahead - move), part););
+}
+
+#include "rows_body.h"
 #include "transformer_body.h"
+#include "product_body.h"
 #include "attention_body.h"
-#include "recurrent_body.h"
 #include "decode_body.h"
+#include "recurrent_body.h"
+#include "vision_body.h"
 
+#define OPERATION(result, name_, parameters, arguments) .name_ = name_,
 const struct kernels TABLE = {
     .name = TABLE_NAME,
-    .scale = scale,
-    .axpy = axpy,
-    .lerp = lerp,
-    .mul = mul,
-    .add = add,
-    .add_mixed = add_mixed,
-    .convert = convert,
-    .dot = dot,
-    .gelu = gelu,
-    .gelu_backward = gelu_backward,
-    .layer_norm = layer_norm,
-    .layer_norm_backward = layer_norm_backward,
-    .cross_entropy = cross_entropy,
-    .sum_rows = sum_rows,
-    .norm_backward_weight = norm_backward_weight,
-    .adam = adam,
-    .sgd = sgd,
-    .attention_scratch = attention_scratch,
-    .attention_backward_scratch = attention_backward_scratch,
-    .attention_sums = attention_sums,
-    .attention = attention,
-    .attention_backward = attention_backward,
-    .attention_gradients = attention_gradients,
-    .transformer = TRANSFORMER_KERNELS,
-    .recurrent = RECURRENT_KERNELS,
-    .decode = DECODE_KERNELS,
+#include "operations.h"
 };

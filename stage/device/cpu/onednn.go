@@ -25,15 +25,15 @@ func OneDNN() error { return nil }
 
 // Device computes on the host's processor with oneDNN products and vector kernels.
 type Device struct {
-	c         *C.struct_avg_device
-	cores     []int
-	memory    map[unsafe.Pointer]int // bytes of what Alloc returned
-	products  map[productKey]*C.struct_avg_product
-	lstms     lstms
-	failure   error // the first since the last Synchronize
-	yielder   yielder
-	vision    vision
-	rotations device.Rotations
+	c            *C.struct_avg_device
+	cores        []int
+	memory       map[unsafe.Pointer]int // bytes of what Alloc returned
+	products     map[productKey]*C.struct_avg_product
+	convolutions map[C.struct_avg_convolution_shape]*C.struct_avg_convolution
+	lstms        map[lstmKey]*C.struct_avg_lstm
+	failure      error // the first since the last Synchronize
+	yielder      yielder
+	rotations    device.Rotations
 }
 
 var (
@@ -53,11 +53,12 @@ func Open(c Config) (*Device, error) {
 	}
 	c = c.withDefaults()
 	d := &Device{
-		c:        (*C.struct_avg_device)(C.calloc(1, C.sizeof_struct_avg_device)),
-		cores:    c.Cores,
-		memory:   map[unsafe.Pointer]int{},
-		products: map[productKey]*C.struct_avg_product{},
-		lstms:    lstms{},
+		c:            (*C.struct_avg_device)(C.calloc(1, C.sizeof_struct_avg_device)),
+		cores:        c.Cores,
+		memory:       map[unsafe.Pointer]int{},
+		products:     map[productKey]*C.struct_avg_product{},
+		convolutions: map[C.struct_avg_convolution_shape]*C.struct_avg_convolution{},
+		lstms:        map[lstmKey]*C.struct_avg_lstm{},
 	}
 	if status := C.avg_open(d.c, C.int(c.Threads)); status != 0 {
 		C.free(unsafe.Pointer(d.c))
@@ -148,10 +149,14 @@ func (d *Device) Close() error {
 	if d.c == nil {
 		return nil
 	}
-	d.lstms.close()
-	d.vision.close()
 	for _, p := range d.products {
 		C.avg_product_free(p)
+	}
+	for _, p := range d.convolutions {
+		C.avg_convolution_free(p)
+	}
+	for _, p := range d.lstms {
+		C.avg_lstm_free(p)
 	}
 	for p, bytes := range d.memory {
 		C.avg_free(p, C.size_t(bytes))

@@ -3,7 +3,7 @@
 package cpu
 
 /*
-#include "decode_ops.h"
+#include "device.h"
 */
 import "C"
 

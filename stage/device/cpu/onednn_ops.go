@@ -3,10 +3,7 @@
 package cpu
 
 /*
-#include "decode_ops.h"
-#include "recurrent_ops.h"
-#include "transformer_ops.h"
-#include "vision.h"
+#include "device.h"
 */
 import "C"
 
@@ -56,9 +53,9 @@ func (d *Device) Do(op device.Op) {
 	case *device.SumRows:
 		C.avg_sum_rows(d.c, floats(o.Sum), elements(o.X), size(o.Rows()), size(o.Sum.Len()))
 	case *device.Unary:
-		d.unary(o)
+		C.avg_unary(d.c, C.int(o.Function), elements(o.Y), elements(o.X), size(o.Y.Len()))
 	case *device.UnaryBackward:
-		d.unaryBackward(o)
+		C.avg_unary_backward(d.c, C.int(o.Function), elements(o.DX), elements(o.DY), elements(o.X), size(o.DX.Len()))
 	case *device.Norm:
 		d.norm(o)
 	case *device.NormBackward:
@@ -107,11 +104,11 @@ func (d *Device) doTransformer(op device.Op) bool {
 	case *device.Rotate:
 		table := d.rotations.Table(o.Rotation)
 		shape := C.struct_rotation{t: size(o.T), heads: size(o.Heads), s: size(o.S), inverse: truth(o.Inverse)}
-		C.avg_rotate(d.c, o.Y.Pointer(), o.X.Pointer(), shape, (*C.float)(unsafe.Pointer(unsafe.SliceData(table))), size(o.B*o.T), brain(o.X))
+		C.avg_rotate(d.c, elements(o.Y), elements(o.X), shape, (*C.float)(unsafe.Pointer(unsafe.SliceData(table))), size(o.B*o.T))
 	case *device.SwiGLU:
-		C.avg_swiglu(d.c, o.Y.Pointer(), o.Gate.Pointer(), o.Up.Pointer(), size(o.Y.Len()), brain(o.Y))
+		C.avg_swiglu(d.c, elements(o.Y), elements(o.Gate), elements(o.Up), size(o.Y.Len()))
 	case *device.SwiGLUBackward:
-		C.avg_swiglu_backward(d.c, o.DGate.Pointer(), o.DUp.Pointer(), o.DY.Pointer(), o.Gate.Pointer(), o.Up.Pointer(), size(o.DY.Len()), brain(o.DY))
+		C.avg_swiglu_backward(d.c, elements(o.DGate), elements(o.DUp), elements(o.DY), elements(o.Gate), elements(o.Up), size(o.DY.Len()))
 	default:
 		return false
 	}
@@ -120,58 +117,21 @@ func (d *Device) doTransformer(op device.Op) bool {
 
 func (d *Device) copy(y, x device.Mem) {
 	if y.Type() == x.Type() {
-		C.avg_copy(d.c, chars(y), chars(x), size(y.Bytes()))
+		C.avg_move(d.c, chars(y), chars(x), size(y.Bytes()))
 	} else {
 		C.avg_convert(d.c, elements(y), elements(x), size(x.Len()))
 	}
 }
 
-func (d *Device) unary(o *device.Unary) {
-	n := size(o.Y.Len())
-	switch o.Function {
-	case device.GELU:
-		C.avg_gelu(d.c, elements(o.Y), elements(o.X), n)
-	case device.GELUErf:
-		C.avg_gelu_erf(d.c, o.Y.Pointer(), o.X.Pointer(), n, brain(o.Y))
-	case device.Tanh:
-		C.avg_tanh(d.c, floats(o.Y), floats(o.X), n)
-	case device.ReLU:
-		C.avg_relu(d.c, floats(o.Y), floats(o.X), n)
-	}
-}
-
-func (d *Device) unaryBackward(o *device.UnaryBackward) {
-	n := size(o.DX.Len())
-	switch o.Function {
-	case device.GELU:
-		C.avg_gelu_backward(d.c, elements(o.DX), elements(o.DY), elements(o.X), n)
-	case device.GELUErf:
-		C.avg_gelu_erf_backward(d.c, o.DX.Pointer(), o.DY.Pointer(), o.X.Pointer(), n, brain(o.DX))
-	case device.Tanh:
-		C.avg_tanh_backward(d.c, floats(o.DX), floats(o.DY), floats(o.X), n)
-	case device.ReLU:
-		C.avg_relu_backward(d.c, floats(o.DX), floats(o.DY), floats(o.X), n)
-	}
-}
-
 func (d *Device) norm(o *device.Norm) {
 	rows, columns := o.Size()
-	if o.Mean.Absent() {
-		C.avg_rms_norm(d.c, o.Y.Pointer(), floats(o.Rstd), floats(o.X), floats(o.Weight), size(rows), size(columns), C.float(o.Epsilon), brain(o.Y))
-		return
-	}
-	C.avg_layer_norm(d.c, elements(o.Y), floats(o.Mean), floats(o.Rstd), floats(o.X), floats(o.Weight), floats(o.Bias), size(rows), size(columns),
+	C.avg_norm(d.c, elements(o.Y), floats(o.Mean), floats(o.Rstd), floats(o.X), floats(o.Weight), floats(o.Bias), size(rows), size(columns),
 		C.float(o.Epsilon))
 }
 
 func (d *Device) normBackward(o *device.NormBackward) {
 	rows, columns := o.Size()
-	if o.Mean.Absent() {
-		C.avg_rms_norm_backward(d.c, floats(o.DX), o.DY.Pointer(), floats(o.X), floats(o.Rstd), floats(o.Weight), floats(o.Plus), size(rows),
-			size(columns), brain(o.DY))
-		return
-	}
-	C.avg_layer_norm_backward(d.c, floats(o.DX), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), floats(o.Weight), floats(o.Plus),
+	C.avg_norm_backward(d.c, floats(o.DX), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), floats(o.Weight), floats(o.Plus),
 		size(rows), size(columns))
 }
 
@@ -188,20 +148,16 @@ func (d *Device) dropout(o *device.Dropout) {
 		C.avg_drop_rows(d.c, floats(o.Y), floats(o.X), integers(o.IDs), size(o.Rows), size(o.Columns), mask)
 		return
 	}
-	C.avg_dropout(d.c, o.Y.Pointer(), o.X.Pointer(), size(o.Rows/o.Share), size(o.Share), size(o.Columns), C.uint64_t(o.First), mask, brain(o.X))
+	C.avg_dropout(d.c, elements(o.Y), elements(o.X), size(o.Rows/o.Share), size(o.Share), size(o.Columns), C.uint64_t(o.First), mask)
 }
 
 func (d *Device) embed(o *device.Embed) {
-	rows, width := size(o.IDs.Len()), size(o.Width())
-	if o.Add {
-		C.avg_add_rows(d.c, floats(o.Out), floats(o.Tokens), integers(o.IDs), rows, width)
-		return
-	}
 	positions := o.Positions
 	if !positions.Absent() {
 		positions = positions.Slice(o.Past*o.Width(), o.T*o.Width())
 	}
-	C.avg_embed(d.c, floats(o.Out), floats(o.Tokens), floats(positions), integers(o.IDs), rows, size(max(o.T, 1)), width)
+	C.avg_embed(d.c, floats(o.Out), floats(o.Tokens), floats(positions), integers(o.IDs), size(o.IDs.Len()), size(max(o.T, 1)), size(o.Width()),
+		truth(o.Add))
 }
 
 // attention is the shape of a and its operands as C has them; the backward's are absent in a forward.
@@ -227,12 +183,8 @@ func (d *Device) attended(op string, a device.AttentionShape, status C.int) {
 
 func (d *Device) crossEntropy(o *device.CrossEntropy) {
 	rows, vocabulary := o.Size()
-	if o.Smoothing > 0 {
-		C.avg_smoothed(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary),
-			C.float(o.Scale), C.float(o.Smoothing))
-		return
-	}
-	C.avg_cross_entropy(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary), C.float(o.Scale))
+	C.avg_cross_entropy(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary), C.float(o.Scale),
+		C.float(o.Smoothing))
 }
 
 // stepped are the operands that every step has, as C has them.

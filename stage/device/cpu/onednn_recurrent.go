@@ -3,7 +3,7 @@
 package cpu
 
 /*
-#include "recurrent_ops.h"
+#include "device.h"
 */
 import "C"
 
@@ -17,16 +17,6 @@ import (
 type lstmKey struct {
 	b, t, h int
 	weight  device.Type
-}
-
-// lstms holds them by shape.
-type lstms map[lstmKey]*C.struct_avg_lstm
-
-// close frees the products.
-func (l lstms) close() {
-	for _, products := range l {
-		C.avg_lstm_free(products)
-	}
 }
 
 // lstm returns the products for a shape and a type of weights, built at its first use; nil when that failed, which Synchronize then reports.
@@ -57,13 +47,17 @@ func (d *Device) doRecurrent(op device.Op) bool {
 	switch o := op.(type) {
 	case *device.LSTM:
 		if p := d.lstm(o.LSTMShape, o.Weight); p != nil {
-			d.lstmStatus("LSTM", o.LSTMShape, C.avg_lstm_run(d.c, p, floats(o.Out), floats(o.Gates), floats(o.Cells), o.Previous.Pointer(),
-				o.Weight.Pointer(), floats(o.Before), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
+			d.lstmStatus("LSTM", o.LSTMShape, C.avg_lstm(d.c, p, C.struct_lstm{
+				out: floats(o.Out), gates: floats(o.Gates), cells: floats(o.Cells), previous: o.Previous.Pointer(), weight: o.Weight.Pointer(),
+				before: floats(o.Before), mask: integers(o.Mask), out_stride: size(o.OutStride), reverse: truth(o.Reverse),
+			}))
 		}
 	case *device.LSTMBackward:
 		if p := d.lstm(o.LSTMShape, o.Weight); p != nil {
-			d.lstmStatus("LSTM backward", o.LSTMShape, C.avg_lstm_run_backward(d.c, p, floats(o.DGates), floats(o.Carry), floats(o.DOut),
-				floats(o.Gates), floats(o.Cells), o.Weight.Pointer(), integers(o.Mask), size(o.OutStride), truth(o.Reverse)))
+			d.lstmStatus("LSTM backward", o.LSTMShape, C.avg_lstm_backward(d.c, p, C.struct_lstm{
+				dgates: floats(o.DGates), carry: floats(o.Carry), dout: floats(o.DOut), gates: floats(o.Gates), cells: floats(o.Cells),
+				weight: o.Weight.Pointer(), mask: integers(o.Mask), out_stride: size(o.OutStride), reverse: truth(o.Reverse),
+			}))
 		}
 	case *device.AdditiveAttention:
 		C.avg_additive(d.c, floats(o.Probabilities), floats(o.Q), floats(o.K), floats(o.V), integers(o.Mask), size(o.B), size(o.T), size(o.N))

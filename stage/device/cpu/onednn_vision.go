@@ -3,7 +3,7 @@
 package cpu
 
 /*
-#include "vision.h"
+#include "device.h"
 */
 import "C"
 
@@ -12,20 +12,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
-
-// vision is what the device keeps for convolutional networks.
-type vision struct {
-	c            C.struct_avg_vision
-	convolutions map[C.struct_avg_convolution_shape]*C.struct_avg_convolution
-}
-
-// close frees everything.
-func (v *vision) close() {
-	for _, c := range v.convolutions {
-		C.avg_convolution_free(c)
-	}
-	C.avg_vision_close(&v.c)
-}
 
 // doVision runs the operations of convolutional networks. It reports whether op is one.
 func (d *Device) doVision(op device.Op) bool {
@@ -37,12 +23,12 @@ func (d *Device) doVision(op device.Op) bool {
 	case *device.ConvolutionBackwardWeight:
 		d.convolve(C.AVG_BACKWARD_WEIGHT, o.DY, o.X, o.DWeight, o.ConvolutionShape)
 	case *device.GroupMoments:
-		d.vision.check(d, "group moments", C.avg_group_moments(d.c, &d.vision.c, floats(o.Mean), floats(o.Variance), floats(o.X), normShape(o.GroupShape)))
+		d.imaged("group moments", C.avg_group_moments(d.c, floats(o.Mean), floats(o.Variance), floats(o.X), normShape(o.GroupShape)))
 	case *device.GroupNorm:
-		d.vision.check(d, "group norm", C.avg_group_norm(d.c, &d.vision.c, floats(o.Y), floats(o.X), floats(o.Skip), floats(o.Mean),
+		d.imaged("group norm", C.avg_group_norm(d.c, floats(o.Y), floats(o.X), floats(o.Skip), floats(o.Mean),
 			floats(o.Variance), floats(o.Weight), floats(o.Bias), normShape(o.GroupShape)))
 	case *device.GroupNormBackward:
-		d.vision.check(d, "group norm backward", C.avg_group_norm_backward(d.c, &d.vision.c, floats(o.DX), floats(o.DZ), floats(o.Sums),
+		d.imaged("group norm backward", C.avg_group_norm_backward(d.c, floats(o.DX), floats(o.DZ), floats(o.Sums),
 			floats(o.DY), floats(o.X), floats(o.Skip), floats(o.Mean), floats(o.Variance), floats(o.Weight), floats(o.Bias), normShape(o.GroupShape)))
 	case *device.MaxPool:
 		C.avg_max_pool(d.c, floats(o.Y), floats(o.X), poolShape(o.Pool))
@@ -74,7 +60,7 @@ func (d *Device) convolve(form C.int, y, x, weight device.Mem, c device.Convolut
 		d.fail(err)
 		return
 	}
-	if status := C.avg_convolution_run(d.c, &d.vision.c, p, y.Pointer(), x.Pointer(), weight.Pointer(), floats(c.Bias)); status != 0 {
+	if status := C.avg_convolution_run(d.c, p, y.Pointer(), x.Pointer(), weight.Pointer(), floats(c.Bias)); status != 0 {
 		d.fail(fmt.Errorf("cpu device: %s: %w", words(form, c), statusError(status)))
 	}
 	d.yielder.yield()
@@ -95,17 +81,14 @@ func (d *Device) convolution(form C.int, c device.ConvolutionShape, t device.Typ
 		oh: C.int64_t(oh), ow: C.int64_t(ow), kernel: C.int64_t(c.Kernel), stride: C.int64_t(c.Stride),
 		padding: C.int64_t(c.Padding), form: form, bias: truth(!c.Bias.Absent()), bf16: truth(t == device.BF16),
 	}
-	if p := d.vision.convolutions[shape]; p != nil {
+	if p := d.convolutions[shape]; p != nil {
 		return p, nil
 	}
 	var p *C.struct_avg_convolution
 	if status := C.avg_convolution_new(d.c, shape, &p); status != 0 {
 		return nil, fmt.Errorf("cpu device: build the %s: %w", words(form, c), statusError(status))
 	}
-	if d.vision.convolutions == nil {
-		d.vision.convolutions = map[C.struct_avg_convolution_shape]*C.struct_avg_convolution{}
-	}
-	d.vision.convolutions[shape] = p
+	d.convolutions[shape] = p
 	return p, nil
 }
 
@@ -122,8 +105,8 @@ func (d *Device) convolutionImplementations(c device.ConvolutionShape, t device.
 	return names
 }
 
-// check keeps the failure of an operation that found no memory for scratch.
-func (v *vision) check(d *Device, op string, status C.int) {
+// imaged keeps the failure of an operation that found no memory for scratch.
+func (d *Device) imaged(op string, status C.int) {
 	if status != 0 {
 		d.fail(fmt.Errorf("cpu device: %s: no memory for scratch, %d bytes available", op, device.HostAvailable()))
 	}

@@ -64,9 +64,7 @@ enum { BLOCK = 1 << 14, GROUP = 256 };
             for (size_t block = 0; block < blocks; block++) *(total) += sums[block];                                      \
     }
 
-// STEPPED follows the step of a block.
-#define STEPPED(p)                                                                        \
-    if (s.copy16) d->kernels->convert(s.copy16, p, at.from, at.n, 1, 0);                  \
-    if (s.total) sum = d->kernels->dot(s.g + at.from, s.g + at.from, at.n)
+// element is the address of the element with this index.
+static inline void *element(struct elements x, size_t index) { return (char *)x.data + index * (x.bf16 ? 2 : sizeof(float)); }
 
 #endif

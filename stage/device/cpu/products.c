@@ -72,17 +72,6 @@ static dnnl_status_t operand(struct avg_device *d, struct avg_product *p, int in
     return index == 2 ? reorder(d, reorders[index], wanted, given) : reorder(d, reorders[index], given, wanted);
 }
 
-// grow makes the device's scratch memory large enough.
-static dnnl_status_t grow(struct avg_device *d, size_t bytes) {
-    if (bytes <= d->product_scratch_bytes) return dnnl_success;
-    void *grown = avg_allocate(bytes);
-    if (!grown) return dnnl_out_of_memory;
-    if (d->product_scratch) avg_free(d->product_scratch, d->product_scratch_bytes);
-    d->product_scratch = grown;
-    d->product_scratch_bytes = bytes;
-    return dnnl_success;
-}
-
 // build fills p from a primitive descriptor; given are the caller's operands A, B, C and bias.
 static dnnl_status_t build(struct avg_device *d, struct avg_product *p, dnnl_primitive_desc_t desc,
                            const dnnl_memory_desc_t given[4], int bias) {
@@ -93,7 +82,7 @@ static dnnl_status_t build(struct avg_device *d, struct avg_product *p, dnnl_pri
     if (bias && status == dnnl_success) status = dnnl_memory_create(&p->bias, &given[3], d->engine, DNNL_MEMORY_NONE);
     if (status == dnnl_success)
         status = take(d, p, 3, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0), &p->scratch);
-    return status == dnnl_success ? grow(d, p->scratch_bytes) : status;
+    return status == dnnl_success && !avg_reserve(d, p->scratch_bytes) ? dnnl_out_of_memory : status;
 }
 
 // packs reports whether a product is fastest with B packed first. Intel's cores take up to two times as long without, where rows lie a
@@ -154,7 +143,7 @@ int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int f
     dnnl_status_t status = dnnl_success;
     if (gradient_of(d, m, n, k, flags, &p->gradient)) {
         p->implementation = "gradient:avx512_core_bf16";
-        status = grow(d, avg_gradient_scratch(d, p->gradient));
+        if (!avg_reserve(d, avg_gradient_scratch(d, p->gradient))) status = dnnl_out_of_memory;
     } else {
         status = create(d, p, m, n, k, flags);
     }
@@ -184,7 +173,7 @@ static dnnl_status_t convert(struct avg_device *d, dnnl_primitive_t primitive, d
 
 // place points a memory at the caller's operand, or at scratch and the given one at the caller's.
 static void place(struct avg_device *d, struct avg_product *p, int index, dnnl_memory_t memory, dnnl_memory_t given, void *operand) {
-    dnnl_memory_set_data_handle(memory, given ? (char *)d->product_scratch + p->offsets[index] : operand);
+    dnnl_memory_set_data_handle(memory, given ? (char *)d->scratch + p->offsets[index] : operand);
     if (given) dnnl_memory_set_data_handle(given, operand);
 }
 
@@ -194,13 +183,13 @@ int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const 
     if (p->gradient.k) {
         struct gradient g = p->gradient;
         g.c = c, g.a = a, g.b = b;
-        avg_gradient(d, g, d->product_scratch);
+        avg_gradient(d, g, d->scratch);
         return dnnl_success;
     }
     place(d, p, 0, p->a, p->given_a, (void *)a);
     place(d, p, 1, p->b, p->given_b, (void *)b);
     place(d, p, 2, p->c, p->given_c, c);
-    dnnl_memory_set_data_handle(p->scratch, (char *)d->product_scratch + p->offsets[3]);
+    dnnl_memory_set_data_handle(p->scratch, (char *)d->scratch + p->offsets[3]);
     if (p->bias) dnnl_memory_set_data_handle(p->bias, (void *)bias);
     dnnl_exec_arg_t args[] = {
         {DNNL_ARG_SRC, p->a},

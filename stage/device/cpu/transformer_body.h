@@ -1,4 +1,4 @@
-// The kernels of transformer.h. Included by kernels_body.h.
+// Operations that draw, and those of transformers. Included by kernels_body.h.
 
 typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
 typedef uint64_t wvec __attribute__((vector_size(4 * WIDTH)));  // half as many
@@ -46,8 +46,8 @@ INLINE ivec kept(const uint32_t *draws, uint32_t threshold) {
     return (ivec)(v >= (uvec){0} + threshold);
 }
 
-INLINE void dropout_of(void *y, const void *x, size_t n, size_t copies, size_t stride, uint64_t first, struct dropout d,
-                       int bf16) {
+// dropped drops elements of `copies` runs of n elements, `stride` apart, that share the draws first, first + 1, ...
+INLINE void dropped(void *y, const void *x, size_t n, size_t copies, size_t stride, uint64_t first, struct dropout d, int bf16) {
     uint32_t draws[DRAWS + WIDTH];
     for (size_t done = 0, skip, count; done < n; done += count) {
         count = drawn(draws, n - done, first + done, d.key, &skip);
@@ -59,69 +59,39 @@ INLINE void dropout_of(void *y, const void *x, size_t n, size_t copies, size_t s
     }
 }
 
-static void dropout(void *y, const void *x, size_t n, size_t copies, size_t stride, uint64_t first, struct dropout d, int bf16) {
-    if (bf16)
-        dropout_of(y, x, n, copies, stride, first, d, 1);
-    else
-        dropout_of(y, x, n, copies, stride, first, d, 0);
-}
-
-INLINE void rms_norm_of(void *y, float *rstd, const float *x, const float *weight, size_t rows, size_t columns, float epsilon,
-                        int bf16) {
-    for (size_t r = 0; r < rows; r++) {
-        const size_t at = r * columns;
-        vec squares[4] = {{0}};
-        size_t quads = columns / (4 * WIDTH) * (4 * WIDTH);
-        for (size_t i = 0; i < quads; i += 4 * WIDTH)
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) {
-                vec v = load(x + at + i + j * WIDTH);
-                squares[j] = fused(v, v, squares[j]);
-            }
-        LANES(columns - quads, vec v = get(x + at + quads + i, part); squares[0] = fused(v, v, squares[0]););
-        float sum = total((squares[0] + squares[1]) + (squares[2] + squares[3]));
-        float s = (float)(1 / sqrt((double)sum / (double)columns + (double)epsilon));
-        rstd[r] = s;
-        LANES(columns, keep(y, at + i, get(x + at + i, part) * s * get(weight + i, part), part, bf16););
+static void dropout(struct avg_device *d, struct elements y, struct elements x, size_t runs, size_t copies, size_t n, uint64_t first,
+                    struct dropout o) {
+    if (copies == 1) {  // one long run
+        n *= runs;
+        runs = 1;
     }
+    for (size_t run = 0; run < runs; run++)
+        PARTS(n, 4 * LINE, 8 * copies * n, const size_t from = run * copies * n + at.from; TYPED(bf16, x.bf16,
+              dropped(element(y, from), element(x, from), at.n, copies, n, first + run * n + at.from, o, bf16);););
 }
 
-static void rms_norm(void *y, float *rstd, const float *x, const float *weight, size_t rows, size_t columns, float epsilon,
-                     int bf16) {
-    if (bf16)
-        rms_norm_of(y, rstd, x, weight, rows, columns, epsilon, 1);
-    else
-        rms_norm_of(y, rstd, x, weight, rows, columns, epsilon, 0);
-}
-
-INLINE void rms_norm_backward_of(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, const float *plus,
-                                 size_t rows, size_t columns, int bf16) {
-    for (size_t r = 0; r < rows; r++) {
-        const size_t at = r * columns;
-        const float s = rstd[r];
-        vec sum = {0};
-        LANES(columns, vec g = fetch(dy, at + i, part, bf16) * get(weight + i, part);
-              sum = fused(g, get(x + at + i, part) * s, sum););
-        const float mean = total(sum) / (float)columns;
-        LANES(columns, vec g = fetch(dy, at + i, part, bf16) * get(weight + i, part);
-              vec v = (g - get(x + at + i, part) * s * mean) * s; if (plus) v += get(plus + at + i, part);
-              put(dx + at + i, v, part););
+// draw is one number of the sequence of key: see device.Draws.
+static uint32_t draw(uint64_t key, uint64_t number) {
+    uint32_t c[4] = {(uint32_t)(number >> 2), (uint32_t)(number >> 34), 0, 0};
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++, k0 += 0x9e3779b9u, k1 += 0xbb67ae85u) {
+        uint64_t p0 = (uint64_t)0xd2511f53u * c[0], p1 = (uint64_t)0xcd9e8d57u * c[2];
+        uint32_t c0 = (uint32_t)(p1 >> 32) ^ c[1] ^ k0, c2 = (uint32_t)(p0 >> 32) ^ c[3] ^ k1;
+        c[0] = c0, c[1] = (uint32_t)p1, c[2] = c2, c[3] = (uint32_t)p0;
     }
+    return c[number & 3];
 }
 
-static void rms_norm_backward(float *dx, const void *dy, const float *x, const float *rstd, const float *weight, const float *plus,
-                              size_t rows, size_t columns, int bf16) {
-    if (bf16)
-        rms_norm_backward_of(dx, dy, x, rstd, weight, plus, rows, columns, 1);
-    else
-        rms_norm_backward_of(dx, dy, x, rstd, weight, plus, rows, columns, 0);
+static void drop_rows(struct avg_device *d, float *y, const float *x, const int32_t *ids, size_t rows, size_t columns, struct dropout o) {
+    PARTS(rows, 1, 8 * rows * columns, for (size_t r = at.from; r < at.from + at.n; r++)
+          scaled(y + r * columns, x + r * columns, draw(o.key, (uint64_t)ids[r]) < o.threshold ? 0 : o.scale, columns););
 }
 
-INLINE void rotate_of(void *y, const void *x, const struct rotation *o, size_t row, size_t rows, int bf16) {
+INLINE void rotate_of(void *y, const void *x, const struct rotation *o, const float *table, struct part rows, int bf16) {
     const size_t half = o->s / 2;
     const float sign = o->inverse ? -1 : 1;
-    for (size_t r = row; r < row + rows; r++) {
-        const float *cosines = o->table + r % o->t * o->s, *sines = cosines + half;
+    for (size_t r = rows.from; r < rows.from + rows.n; r++) {
+        const float *cosines = table + r % o->t * o->s, *sines = cosines + half;
         for (size_t head = 0; head < o->heads; head++) {
             const size_t at = (r * o->heads + head) * o->s;
             LANES(half, vec c = get(cosines + i, part); vec s = get(sines + i, part) * sign;
@@ -131,103 +101,32 @@ INLINE void rotate_of(void *y, const void *x, const struct rotation *o, size_t r
     }
 }
 
-static void rotate(void *y, const void *x, const struct rotation *o, size_t row, size_t rows, int bf16) {
-    if (bf16)
-        rotate_of(y, x, o, row, rows, 1);
-    else
-        rotate_of(y, x, o, row, rows, 0);
+static void rotate(struct avg_device *d, struct elements y, struct elements x, struct rotation o, const float *table,
+                   size_t rows) {
+    PARTS(rows, 1, 8 * rows * o.heads * o.s, TYPED(bf16, x.bf16, rotate_of(y.data, x.data, &o, table, at, bf16);););
 }
 
-INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + vexp(-x)); }
-
-INLINE void swiglu_of(void *y, const void *gate, const void *up, size_t from, size_t n, int bf16) {
-    LANES(n, vec g = fetch(gate, from + i, part, bf16);
-          keep(y, from + i, g * sigmoid(g) * fetch(up, from + i, part, bf16), part, bf16););
+static void embed(struct avg_device *d, float *out, const float *tokens, const float *positions, const int32_t *ids, size_t rows, size_t t,
+                  size_t width, int add) {
+    PARTS(rows, 1, 12 * rows * width, for (size_t r = at.from; r < at.from + at.n; r++) {
+        const float *token = tokens + (size_t)ids[r] * width;
+        float *row = out + r * width;
+        if (add || positions)
+            added(row, token, add ? row : positions + r % t * width, width);
+        else
+            memcpy(row, token, width * sizeof *row);
+    });
 }
 
-static void swiglu(void *y, const void *gate, const void *up, size_t from, size_t n, int bf16) {
-    if (bf16)
-        swiglu_of(y, gate, up, from, n, 1);
-    else
-        swiglu_of(y, gate, up, from, n, 0);
+// Cut by columns, so that each element's additions happen in the order of the rows.
+static void embed_backward(struct avg_device *d, float *dtokens, float *dpositions, const float *dout, const int32_t *ids, size_t rows, size_t t,
+                           size_t width) {
+    PARTS(width, LINE, 20 * rows * width, for (size_t r = 0; r < rows; r++) {
+        const float *row = dout + r * width + at.from;
+        float *token = dtokens + (size_t)ids[r] * width + at.from;
+        added(token, token, row, at.n);
+        if (!dpositions) continue;
+        float *position = dpositions + r % t * width + at.from;
+        added(position, position, row, at.n);
+    });
 }
-
-INLINE void swiglu_backward_of(void *dgate, void *dup, const void *dy, const void *gate, const void *up, size_t from, size_t n,
-                               int bf16) {
-    LANES(n, vec d = fetch(dy, from + i, part, bf16); vec g = fetch(gate, from + i, part, bf16);
-          vec u = fetch(up, from + i, part, bf16); vec s = sigmoid(g);
-          keep(dgate, from + i, d * u * s * fused(g, 1.0f - s, splat(1)), part, bf16);
-          keep(dup, from + i, d * g * s, part, bf16););
-}
-
-static void swiglu_backward(void *dgate, void *dup, const void *dy, const void *gate, const void *up, size_t from, size_t n,
-                            int bf16) {
-    if (bf16)
-        swiglu_backward_of(dgate, dup, dy, gate, up, from, n, 1);
-    else
-        swiglu_backward_of(dgate, dup, dy, gate, up, from, n, 0);
-}
-
-// normal returns the standard normal distribution's cumulative probability at x, within 1e-7, and sets *density: Abramowitz
-// and Stegun 1964, formula 26.2.17 with the coefficients of 7.1.26.
-INLINE vec normal(vec x, vec *density) {
-    vec z = highest(x, -x) * 0.70710678f;  // |x| / sqrt(2)
-    vec t = 1.0f / fused(z, splat(0.3275911f), splat(1));
-    vec p = splat(1.061405429f);
-    p = fused(p, t, splat(-1.453152027f));
-    p = fused(p, t, splat(1.421413741f));
-    p = fused(p, t, splat(-0.284496736f));
-    p = fused(p, t, splat(0.254829592f));
-    vec e = vexp(-z * z);
-    vec tail = 0.5f * p * t * e;  // the probability beyond |x|
-    *density = e * 0.39894228f;
-    ivec negative = x < 0.0f;
-    return (vec)(((ivec)tail & negative) | ((ivec)(1.0f - tail) & ~negative));
-}
-
-INLINE void gelu_erf_of(void *y, const void *x, size_t from, size_t n, int bf16) {
-    LANES(n, vec v = fetch(x, from + i, part, bf16); vec density;
-          keep(y, from + i, v * normal(v, &density), part, bf16););
-}
-
-static void gelu_erf(void *y, const void *x, size_t from, size_t n, int bf16) {
-    if (bf16)
-        gelu_erf_of(y, x, from, n, 1);
-    else
-        gelu_erf_of(y, x, from, n, 0);
-}
-
-INLINE void gelu_erf_backward_of(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
-    LANES(n, vec v = fetch(x, from + i, part, bf16); vec density; vec p = normal(v, &density);
-          keep(dx, from + i, fetch(dy, from + i, part, bf16) * fused(v, density, p), part, bf16););
-}
-
-static void gelu_erf_backward(void *dx, const void *dy, const void *x, size_t from, size_t n, int bf16) {
-    if (bf16)
-        gelu_erf_backward_of(dx, dy, x, from, n, 1);
-    else
-        gelu_erf_backward_of(dx, dy, x, from, n, 0);
-}
-
-// tanh(x) = 1 - 2 / (1 + exp(2x)).
-static void tanhs(float *y, const float *x, size_t n) {
-    LANES(n, put(y + i, 1.0f - 2.0f / (1.0f + vexp(2.0f * get(x + i, part))), part););
-}
-
-static void tanh_backward(float *dx, const float *dy, const float *y, size_t n) {
-    LANES(n, vec v = get(y + i, part); put(dx + i, get(dy + i, part) * (1.0f - v * v), part););
-}
-
-#define TRANSFORMER_KERNELS                                     \
-    {                                                           \
-        .dropout = dropout,                                     \
-        .rms_norm = rms_norm,                                   \
-        .rms_norm_backward = rms_norm_backward,                 \
-        .rotate = rotate,                                       \
-        .swiglu = swiglu,                                       \
-        .swiglu_backward = swiglu_backward,                     \
-        .gelu_erf = gelu_erf,                                   \
-        .gelu_erf_backward = gelu_erf_backward,                 \
-        .tanhs = tanhs,                                         \
-        .tanh_backward = tanh_backward,                         \
-    }

@@ -107,20 +107,37 @@ INLINE vec stream(const void *p, size_t i, size_t part, int bf16) {
     return fetch(p, i, part, bf16);
 }
 
-// LANES runs a block for i = 0, WIDTH, ... below n, with part elements at i: WIDTH, and the rest at the end. Every element
+// SPAN runs a block for i = from, from + WIDTH, ... below to, with part elements at i: WIDTH, and the rest at the end. Every element
 // goes through the same arithmetic, in the tail too.
-#define LANES(n, ...)                                    \
+#define SPAN(from, to, ...)                              \
     do {                                                 \
-        size_t i = 0;                                    \
-        for (; i + WIDTH <= (n); i += WIDTH) {           \
+        size_t i = (from);                               \
+        for (; i + WIDTH <= (to); i += WIDTH) {          \
             enum { part = WIDTH };                       \
             __VA_ARGS__                                  \
         }                                                \
-        if (i < (n)) {                                   \
-            const size_t part = (n) - i;                 \
+        if (i < (to)) {                                  \
+            const size_t part = (to) - i;                \
             __VA_ARGS__                                  \
         }                                                \
     } while (0)
+
+#define LANES(n, ...) SPAN(0, n, __VA_ARGS__)
+
+// TYPED runs a block with the constant `bf16`, which is whether flag is set: each type has code of its own.
+#define TYPED(bf16, flag, ...)       \
+    do {                             \
+        if (flag) {                  \
+            enum { bf16 = 1 };       \
+            __VA_ARGS__;             \
+        } else {                     \
+            enum { bf16 = 0 };       \
+            __VA_ARGS__;             \
+        }                            \
+    } while (0)
+
+// choose is a where mask is set, else b.
+INLINE vec choose(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
 
 // only keeps the first `part` elements of v and sets the others to 0.
 INLINE vec only(vec v, size_t part) {
@@ -188,6 +205,15 @@ INLINE vec vexp(vec x) {
     p = fused(p, r, splat(1.0f));
     return p * (vec)(((ivec)shifted - (ivec)magic + 127) << 23);
 }
+
+INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + vexp(-x)); }
+
+INLINE vec vtanh(vec x) { return 1.0f - 2.0f / (1.0f + vexp(x + x)); }
+
+// positive is max(v, 0); a NaN stays one.
+INLINE vec positive(vec v) { return (vec)((ivec)v & ~(ivec)(v <= splat(0))); }
+
+INLINE vec where_positive(vec condition, vec v) { return (vec)((ivec)(condition > splat(0)) & (ivec)v); }
 
 // Pairs of bf16: a vector of WIDTH pairs, each in the place of a float. For instruction sets that do not have them these are never called.
 #ifdef HAS_PAIRS

@@ -1,0 +1,85 @@
+// Small products, of operands in the caches: a register tile at a time. Included by kernels_body.h.
+
+enum { TILE_ROWS = 6 };
+
+// How the operands of products lie in memory and are packed: FLOATS as they are, WIDENED bf16 as floats and PAIRED bf16 as pairs, for
+// the processor's bf16 units.
+enum operands { FLOATS, WIDENED, PAIRED };
+
+// tile sets (or adds to) c (rows, vectors * WIDTH) the product of a (rows, k), whose element (r, i) lies at
+// r * row_step + i * step, and b (k, vectors * WIDTH). rows, vectors and pairs are constants where it is inlined.
+INLINE void tile(int rows, int vectors, size_t k, const float *a, size_t row_step, size_t step, const float *b, size_t ldb,
+                 float *c, size_t ldc, int accumulate, int pairs) {
+    vec sums[TILE_ROWS][TILE_VECTORS];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) sums[r][v] = accumulate ? load(c + r * ldc + v * WIDTH) : splat(0);
+    for (size_t i = 0; i < k; i++, a += step, b += ldb) {
+        vec bs[TILE_VECTORS];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) bs[v] = load(b + v * WIDTH);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            vec x = pairs ? same_pair(a + r * row_step) : splat(a[r * row_step]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) sums[r][v] = pairs ? fused_pairs(x, bs[v], sums[r][v]) : fused(x, bs[v], sums[r][v]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) store(c + r * ldc + v * WIDTH, sums[r][v]);
+}
+
+// Operands of a product C (m,n) = [C +] A (m,k) B (k,n), n a multiple of WIDTH. The elements of A and B may be pairs of bf16, each the
+// values of two neighbours of the k that are summed over.
+struct product {
+    size_t m, n, k;
+    const float *a;
+    size_t row_step, step;  // element (r, i) of A lies at r * row_step + i * step
+    const float *b;
+    size_t ldb;
+    float *c;
+    size_t ldc;
+    int accumulate;
+};
+
+// strip computes `vectors` vectors of columns, from column n0.
+INLINE void strip(const struct product *p, size_t n0, int vectors, int pairs) {
+#define TILE(rows)                                                                                                     \
+    tile(rows, vectors, p->k, p->a + m * p->row_step, p->row_step, p->step, p->b + n0, p->ldb, p->c + m * p->ldc + n0, \
+         p->ldc, p->accumulate, pairs)
+    size_t m = 0;
+    for (; m + TILE_ROWS <= p->m; m += TILE_ROWS) TILE(TILE_ROWS);
+    switch (p->m - m) {
+        case 1: TILE(1); break;
+        case 2: TILE(2); break;
+        case 3: TILE(3); break;
+        case 4: TILE(4); break;
+        case 5: TILE(5); break;
+    }
+#undef TILE
+}
+
+INLINE void multiply_of(const struct product *p, int pairs) {
+    size_t n = 0;
+    for (; n + TILE_VECTORS * WIDTH <= p->n; n += TILE_VECTORS * WIDTH) strip(p, n, TILE_VECTORS, pairs);
+    switch ((p->n - n) / WIDTH) {
+        case 1: strip(p, n, 1, pairs); break;
+#if TILE_VECTORS == 4
+        case 2: strip(p, n, 2, pairs); break;
+        case 3: strip(p, n, 3, pairs); break;
+#endif
+    }
+}
+
+static void multiply_floats(const struct product *p) { multiply_of(p, 0); }
+static void multiply_pairs(const struct product *p) { multiply_of(p, 1); }
+
+INLINE void multiply(const struct product *p, enum operands kind) {
+    if (kind == PAIRED)
+        multiply_pairs(p);
+    else
+        multiply_floats(p);
+}
