@@ -3,10 +3,10 @@
 // AVX-512, AVX2 and SSE2. Built otherwise, the products are gonum's and the rest is package ref's: slower, and in need of
 // nothing but Go. OneDNN tells which form was built, Device.Name what a device came to use.
 //
-// How the C is laid out: device.h declares one function per operation; ops.c cuts an operation into parts for the
-// threads; kernels.h is the table of what one thread runs, compiled three times from kernels_body.h and
-// attention_body.h, once per instruction set; attention.c cuts attention into parts; products.c holds the oneDNN primitives,
-// each built once per shape.
+// How the C is laid out: operations.h lists the operations with their operands; device.h makes of the list the table of an instruction
+// set and the functions that Go calls. kernels_body.h and the files that it includes (*_body.h) have for each operation a function that
+// cuts it into parts for the threads (parts.h) and runs them on vectors (vector.h); kernels_*.c compile them, each for its instruction
+// set. products.c, convolution.c and recurrent.c hold the oneDNN primitives, each built once per shape.
 //
 // The operations that package device calls exact give the same bits as package ref on every instruction set and with
 // any number of threads. The sources are compiled as strict ISO C, so that the compiler does not fuse multiplications and

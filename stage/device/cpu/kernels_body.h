@@ -237,26 +237,27 @@ static void cross_entropy(struct avg_device *d, float *losses, float *dlogits, c
     });
 }
 
-// STEP is a step of an optimizer: the code computes `after` from `before`, of p, for a vector.
-#define STEP(bytes, ...)                                                                              \
-    BLOCKS(n, bytes, s.total,                                                                         \
-           SPAN(at.from, at.from + at.n, const vec before = stream(p, i, part, 0);                    \
-                const vec g = a.grad_scale * stream(s.g, i, part, 0); vec after;                      \
+// STEP is a step of an optimizer: the code computes `after` from `before`, of p, for a vector. load is stream where that pays.
+// Coefficients that are copied stay in registers.
+#define STEP(bytes, load, ...)                                                                              \
+    BLOCKS(n, bytes, given.total, const struct stepped s = given; const __auto_type a = coefficients;        \
+           SPAN(at.from, at.from + at.n, const vec before = load(p, i, part, 0);                   \
+                const vec g = a.grad_scale * load(s.g, i, part, 0); vec after;                      \
                 __VA_ARGS__ put(p + i, after, part);                                                  \
                 if (s.delta) put(s.delta + i, get(s.delta + i, part) + (after - before), part););     \
            if (s.copy16) converted((struct elements){s.copy16, 1}, (struct elements){p, 0}, at.from, at.n); \
            if (s.total) sum = dot(s.g + at.from, s.g + at.from, at.n);)
 
-static void adam(struct avg_device *d, float *p, float *m, float *v, struct stepped s, size_t n, struct adam a) {
-    const float rest1 = 1 - a.beta1, rest2 = 1 - a.beta2;
-    STEP(28, vec grad = g + a.coupled * before; vec mean = flushed(a.beta1 * stream(m, i, part, 0) + rest1 * grad);
+static void adam(struct avg_device *d, float *p, float *m, float *v, struct stepped given, size_t n, struct adam coefficients) {
+    const float rest1 = 1 - coefficients.beta1, rest2 = 1 - coefficients.beta2;
+    STEP(28, stream, vec grad = g + a.coupled * before; vec mean = flushed(a.beta1 * stream(m, i, part, 0) + rest1 * grad);
          vec square = flushed(a.beta2 * stream(v, i, part, 0) + rest2 * (grad * grad));
          after = a.keep * before - a.rate * (mean / (VECTOR_SQRT(square) / a.root + a.epsilon)); put(m + i, mean, part);
          put(v + i, square, part););
 }
 
-static void sgd(struct avg_device *d, float *p, float *m, struct stepped s, size_t n, struct sgd a) {
-    STEP(20, vec grad = g + a.weight_decay * before; vec update = grad; if (m) {
+static void sgd(struct avg_device *d, float *p, float *m, struct stepped given, size_t n, struct sgd coefficients) {
+    STEP(20, fetch, vec grad = g + a.weight_decay * before; vec update = grad; if (m) {
         if (!a.first) update = a.momentum * get(m + i, part) + grad;
         update = flushed(update);
         put(m + i, update, part);
@@ -264,8 +265,8 @@ static void sgd(struct avg_device *d, float *p, float *m, struct stepped s, size
     } after = before - a.learning_rate * update;);
 }
 
-static void asgd(struct avg_device *d, float *p, float *state, struct stepped s, size_t n, struct asgd a) {
-    STEP(24, vec offset = get(state + i, part); vec ahead = offset - a.learning_rate * (g + a.weight_decay * (before + offset));
+static void asgd(struct avg_device *d, float *p, float *state, struct stepped given, size_t n, struct asgd coefficients) {
+    STEP(24, fetch, vec offset = get(state + i, part); vec ahead = offset - a.learning_rate * (g + a.weight_decay * (before + offset));
          vec move = a.share * ahead; after = before + move; put(state + i, flushed(ahead - move), part););
 }
 

@@ -154,7 +154,7 @@ static void spread_rows(float *dx, const float *dy, const float *x, const float 
 // beats says in which lanes v is larger than best, or the first NaN.
 INLINE ivec beats(vec v, vec best) { return (ivec)(v > best) | ((ivec)(v != v) & (ivec)(best == best)); }
 
-static void window_max(float *y, const float *image, struct window w, size_t c) {
+INLINE void window_max(float *y, const float *image, struct window w, size_t c) {
     LANES(c, vec best = get(image + (w.top * w.width + w.left) * c + i, part);
           for (size_t row = w.top; row < w.bottom; row++) for (size_t column = w.left; column < w.right; column++) {
               vec v = get(image + (row * w.width + column) * c + i, part);
