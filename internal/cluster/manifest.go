@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/shard"
 )
@@ -40,6 +41,16 @@ func (m *Manifest) Files() []ShardRef {
 		}
 	}
 	return files
+}
+
+// Trained is the round without the files of its frozen parameters.
+func (m *Manifest) Trained() *Manifest {
+	out := *m
+	out.Shards = slices.Clone(m.Shards)
+	for i := range out.Shards {
+		out.Shards[i].Frozen, out.Shards[i].FrozenBytes = "", 0
+	}
+	return &out
 }
 
 // Validate reports what keeps the manifest from describing a whole round.

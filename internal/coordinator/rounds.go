@@ -98,7 +98,11 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 		}
 		return nil, reason, nil
 	}
-	m, faults, err := NewestWhole(ctx, a.look(a.ID, agent.Shards.Verify), now.Committed, isDamaged)
+	trained := make([]*cluster.Manifest, len(now.Committed)) // what is frozen the workers verify, which can make it again
+	for i, m := range now.Committed {
+		trained[i] = m.Trained()
+	}
+	m, faults, err := NewestWhole(ctx, a.look(a.ID, agent.Shards.Verify), trained, isDamaged)
 	if err != nil {
 		return nil, "", err
 	}
@@ -117,7 +121,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 			return nil, "", err
 		}
 	}
-	return m, fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
+	return now.Committed[len(now.Committed)-1-len(faults)], fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
 }
 
 // collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. Those that the

@@ -36,14 +36,14 @@ const (
 	ReadOnly Kind = "read_only" // the file system takes no writes
 	Files    Kind = "files"     // the process or the host has no free file descriptors
 	Busy     Kind = "busy"      // another process holds the lock Path
-	Damaged  Kind = "damaged"   // files of a job; a person decides, so it does not pass by itself
+	Damaged  Kind = "damaged"   // files of a job; a person decides: it passes where Path has Bytes again, and else not by itself
 )
 
 // Obstacle is a failure that another try may not meet.
 type Obstacle struct {
 	Kind  Kind   `json:"kind"`
 	Path  string `json:"path,omitempty"`  // the file or directory; empty: unknown
-	Bytes int64  `json:"bytes,omitempty"` // of Space: needed, as far as known
+	Bytes int64  `json:"bytes,omitempty"` // of Space: needed, as far as known; of Damaged: the file's length
 	Text  string `json:"text"`            // the whole error
 }
 
@@ -157,6 +157,9 @@ func (o *Obstacle) Passed() error {
 	case Busy:
 		return lockable(o.Path)
 	case Damaged:
+		if info, err := os.Stat(o.Path); err == nil && info.Size() == o.Bytes {
+			return nil
+		}
 	}
 	return errors.New(o.String())
 }

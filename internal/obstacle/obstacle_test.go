@@ -99,3 +99,25 @@ func TestALockPassesWithItsHolder(t *testing.T) {
 		t.Errorf("nobody holds it: %v", err)
 	}
 }
+
+func TestADamagedFilePassesWhenItHasItsLengthAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shard")
+	o := &obstacle.Obstacle{Kind: obstacle.Damaged, Path: path, Bytes: 3}
+	for _, text := range []string{"", "ab"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if o.Passed() == nil {
+			t.Errorf("passed with %q", text)
+		}
+	}
+	if err := os.WriteFile(path, []byte("abc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Passed(); err != nil {
+		t.Errorf("the file is back: %v", err)
+	}
+	if (&obstacle.Obstacle{Kind: obstacle.Damaged}).Passed() == nil {
+		t.Error("damage that no file is known of has passed")
+	}
+}

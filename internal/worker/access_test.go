@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -34,7 +36,7 @@ func TestAFileThatBecameALinkIsOpenedWithTheSubmittersRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := newHost(t.Context(), a, plan)
+	h, err := newHost(t.Context(), a, plan, zap.NewNop())
 	if err != nil {
 		t.Fatalf("what everybody may read: %v", err)
 	}
@@ -44,7 +46,7 @@ func TestAFileThatBecameALinkIsOpenedWithTheSubmittersRights(t *testing.T) {
 	if err := errors.Join(os.Remove(corpus), os.Symlink(secret, corpus)); err != nil {
 		t.Fatal(err)
 	}
-	h, err = newHost(t.Context(), a, plan)
+	h, err = newHost(t.Context(), a, plan, zap.NewNop())
 	if err == nil {
 		_ = h.close()
 	}

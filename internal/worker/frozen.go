@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 
+	"go.uber.org/zap"
+
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
@@ -46,7 +48,11 @@ func (h *host) loadFrozen(ctx context.Context, s *hosted, c stage.Config) (err e
 // then made durable, for the rounds to come.
 func (h *host) frozenValues(ctx context.Context, s *hosted, c stage.Config) (values []float32, err error) {
 	if r := h.assignment.Restore; r != nil {
-		return h.readFrozen(ctx, s, r.Shards[s.index])
+		values, err = h.readFrozen(ctx, s, r.Shards[s.index])
+		if _, damaged := errors.AsType[*shard.DamagedError](err); damaged || errors.Is(err, fs.ErrNotExist) {
+			return h.makeAgain(ctx, s, err)
+		}
+		return values, err
 	}
 	if values, err = h.firstFrozen(c); err == nil && h.store != (shard.Store{}) { // a trial commits nothing
 		s.frozen.file, err = h.writeFrozen(ctx, s, values)
@@ -80,25 +86,30 @@ func (h *host) writeFrozen(ctx context.Context, s *hosted, values []float32) (fi
 	return file, err
 }
 
-// keepFrozen makes sure that the file with the frozen parameters of a stage is there, without which no round can be restored. One that is
-// lost is made again from what the job began with: on the device the values may be rounded. The error is an obstacle where that is gone
-// too.
-func (h *host) keepFrozen(ctx context.Context, s *hosted) (again bool, err error) {
+// keepFrozen makes sure that the file with the frozen parameters of a stage is there, without which no round can be restored.
+func (h *host) keepFrozen(ctx context.Context, s *hosted) error {
 	want := s.frozen.file
 	if want.Digest == "" {
-		return false, nil
+		return nil
 	}
 	bytes, err := h.store.Size(ctx, want.Digest)
-	if err == nil && bytes == want.Bytes || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
+	switch {
+	case err == nil && bytes == want.Bytes:
+		return nil
+	case err == nil:
+		err = fmt.Errorf("%s has %d bytes, expected %d", h.store.Path(want.Digest), bytes, want.Bytes)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
 	}
-	path := h.store.Path(want.Digest)
-	if err == nil {
-		err = fmt.Errorf("%s has %d bytes, expected %d", path, bytes, want.Bytes)
-	}
+	_, err = h.makeAgain(ctx, s, err)
+	return err
+}
+
+// makeAgain makes the file with the frozen parameters of a stage again, which is lost, from what the job began with: on the device they may be
+// rounded. The error is an obstacle where that is gone too, or is another.
+func (h *host) makeAgain(ctx context.Context, s *hosted, fault error) (values []float32, err error) {
 	h.repairing.Lock()
 	defer h.repairing.Unlock()
-	var values []float32
 	var problem error
 	if h.weights == nil { // of a round that was restored
 		problem = h.openWeights(&h.assignment.Spec)
@@ -106,16 +117,25 @@ func (h *host) keepFrozen(ctx context.Context, s *hosted) (again bool, err error
 	if problem == nil {
 		values, problem = h.firstFrozen(h.stage(s, 0))
 	}
+	want := s.frozen.file
 	if problem == nil {
 		made, err := h.writeFrozen(ctx, s, values)
-		if err != nil || made == want {
-			return err == nil, err
+		if err != nil {
+			return nil, err
+		}
+		if made == want {
+			h.log.Warn("frozen parameters were lost, and are made again", zap.Int("stage", s.index), zap.Error(fault))
+			return values, nil
 		}
 		problem = errors.Join(fmt.Errorf("what the job began with gives %s", made.Digest), os.Remove(h.store.Path(made.Digest)))
 	}
-	return false, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Damaged, Path: path}, Err: fmt.Errorf(
-		"the frozen parameters of stage %d are lost, and no round can be restored without them: %w; they cannot be made again: %w; "+
-			"put that file back, or model.from as it was when the job was submitted", s.index, err, problem)}
+	o := obstacle.Obstacle{Kind: obstacle.Damaged, Path: h.store.Path(want.Digest), Bytes: want.Bytes}
+	if _, damaged := errors.AsType[*shard.DamagedError](fault); damaged {
+		o.Bytes = -1 // its length tells nothing
+	}
+	return nil, &obstacle.Error{Obstacle: o, Err: fmt.Errorf("the frozen parameters of stage %d are lost, and no round can be restored without them: %w; "+
+		"they cannot be made again: %w; put that file back, or model.from as it was when the job was submitted, and `avgpipectl resume %s`",
+		s.index, fault, problem, h.assignment.JobID)}
 }
 
 // frozenTensors says where they lie.

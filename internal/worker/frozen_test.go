@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/export/exporttest"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
@@ -101,7 +103,7 @@ func TestFrozenParametersAreCommittedOnce(t *testing.T) {
 			t.Errorf("stage %d: the frozen parameters are in %v, then in %v, and in %v without an interruption", k, one, two, o.shards[k].Frozen)
 		}
 	}
-	if err := os.Remove(filepath.Join(control.ShardDir(second.Dir), string(half.shards[0].Frozen.Digest)+".shard")); err != nil {
+	if err := errors.Join(os.Remove(shard.StoreAt(control.ShardDir(second.Dir)).Path(half.shards[0].Frozen.Digest)), os.RemoveAll(from)); err != nil {
 		t.Fatal(err)
 	}
 	if lost := train(t, second, nil); lost.err == nil || !strings.Contains(lost.err.Error(), "frozen parameters of stage 0") {

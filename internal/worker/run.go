@@ -128,7 +128,7 @@ func (t *trainer) fail(ctx context.Context, err error) {
 
 // train is the worker's work, from opening the model to the end of the group.
 func (t *trainer) train(ctx context.Context) (err error) {
-	h, err := newHost(ctx, t.assignment, t.plan)
+	h, err := newHost(ctx, t.assignment, t.plan, t.log)
 	if err != nil {
 		return err
 	}

@@ -69,12 +69,8 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 		cursors[i] = shard.Cursor{Pipeline: i, Step: s.Round * t.tau()}
 	}
 	of := h.hosted(s.Stage)
-	again, err := h.keepFrozen(ctx, of)
-	if err != nil {
+	if err := h.keepFrozen(ctx, of); err != nil {
 		return control.ShardInfo{}, err
-	}
-	if again {
-		t.log.Warn("the file of frozen parameters was lost; it is made again", zap.Int("stage", s.Stage), zap.String("digest", string(of.frozen.file.Digest)))
 	}
 	about := of.meta
 	about.Count, about.Frozen = s.Count, of.frozen.file.Digest
