@@ -99,6 +99,17 @@ func (c *checker) checkBudget() {
 		if key, nearest, problem := c.CheckWarmup(0); key != "" {
 			c.refuse(key, nearest, "%s", problem)
 		}
+		c.checkRound()
+	}
+}
+
+// checkRound refuses a round of at least twice the budget, which is rounded up to whole rounds.
+func (c *checker) checkRound() {
+	wanted, step := c.Wanted(0), uint64(c.Train.Batch)*uint64(max(c.Pipelines, 1))
+	round := uint64(c.Averaging.Tau) * step
+	if c.Averaging.Tau > 1 && wanted > 0 && wanted <= round/2 {
+		c.refuse("averaging.tau", strconv.FormatUint(max(1, wanted/step), 10), "averaging.tau is %d, so a round takes %d samples, more than all of the budget (%s); want a shorter round or a larger budget",
+			c.Averaging.Tau, round, c.Train.Budget())
 	}
 }
 

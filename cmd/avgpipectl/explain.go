@@ -28,7 +28,6 @@ stage or link and the term that moved most.
 The json output has the plan, the tuning's report and what is observed (docs/tuning.md).`,
 		Example: `  avgpipectl explain my-job
   avgpipectl explain my-job -o json | jq '.report.runners_up[] | .reason'`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		e, err := c.client.Explain(c.ctx, c.args[0])
 		if err != nil {

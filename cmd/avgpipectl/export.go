@@ -33,7 +33,6 @@ these are replaced. A directory that holds anything else, or a file that was cha
 is interrupted leaves the old model, the new one, or a directory without config.json that the next export --force finishes.`,
 		Example: `  avgpipectl export my-job ./model
   avgpipectl export my-job --wait`,
-		Args: cobra.RangeArgs(1, 2),
 	}, func(c *call) error { return c.export(force, wait) })
 	cmd.Flags().BoolVar(&force, "force", false, "replace an earlier export in DIR")
 	cmd.Flags().BoolVarP(&wait, "wait", "w", false, "wait until the job is done")
@@ -164,6 +163,8 @@ func (c *call) fetchModel(s api.JobStatus, dir string, force bool) error {
 func refused(err error) error {
 	if refusal, ok := errors.AsType[*modeldir.Refusal](err); ok {
 		return usagef("export: %w", refusal)
+	} else if err != nil {
+		return fmt.Errorf("export: %w", err)
 	}
-	return err
+	return nil
 }

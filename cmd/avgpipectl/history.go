@@ -45,7 +45,6 @@ step, evaluation, committed round and start of a worker. The json output is an A
   avgpipectl history first second --metric tokens
   avgpipectl history my-job --out loss.svg
   avgpipectl history my-job -o csv >history.csv`,
-		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error { return c.history(o) }, "csv", "svg", "png")
 	choiceVar(cmd, &o.metric, "metric", "", "`METRIC`", metricNames())
 	cmd.Flags().StringVar(&o.out, "out", "", "write to a `FILE`")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,7 +41,6 @@ tokens, prompt_seconds and tokens_per_second.`,
   avgpipectl generate ./model --prompt 'func ' --tokens 200 --temperature 0.7 --top-k 40
   avgpipectl generate ./model --prompt 'Q: Who? A:' --top-p 0.9 --stop 'Q:' --precision bf16
   avgpipectl generate ./model --prompt 'func ' --temperature 0 -o json | jq -r .text`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error { return c.generate(r) })
 	f := cmd.Flags()
 	f.StringVar(&r.Prompt, "prompt", "", "`TEXT` to continue")
@@ -57,6 +57,14 @@ tokens, prompt_seconds and tokens_per_second.`,
 
 // generate prints a continuation as it comes.
 func (c *call) generate(r api.InferRequest) error {
+	for _, f := range []struct {
+		name, want string
+		value      float64
+	}{{"temperature", "a number of at least 0", r.Temperature}, {"top-p", "a number from 0 to 1", r.TopP}} {
+		if math.IsNaN(f.value) || math.IsInf(f.value, 0) {
+			return usagef("generate: --%s is %v; want %s", f.name, f.value, f.want)
+		}
+	}
 	text, out := &bytes.Buffer{}, forPeople(c.out)
 	var end *api.Generation
 	err := c.infer(api.InferGenerate, r, func(from io.Reader) error {
@@ -106,7 +114,6 @@ avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl predict spam-job 'You have won a prize'
   avgpipectl predict ./model digit.png --top 3 -o json | jq '.guesses[0]'
   avgpipectl predict ./masked 'The [MASK] barks.'`,
-		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		if r.Top < 1 {
 			return usagef("predict: --top is %d; at least 1 is shown", r.Top)
@@ -152,7 +159,6 @@ Without texts, the lines of standard input are translated. A line is printed for
 with the avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl translate gettext-job 'File not found'
   avgpipectl translate ./model -o json < english.txt | jq -r .text`,
-		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		return inferLines(c, api.InferTranslate, r, func(t api.Translation) error {
 			_, err := fmt.Fprintln(forPeople(c.out), t.Text)
@@ -174,7 +180,6 @@ tokens, accuracy and F1 of classifiers, BLEU of translations. With --held-out, o
 these files holds out. It computes on this machine, with the avgpiped beside this program or in PATH.`,
 		Example: `  avgpipectl evaluate spam-job --data spam/*.csv --held-out
   avgpipectl evaluate ./model --data test.jsonl -o json | jq .accuracy`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		if len(r.Files) == 0 {
 			return usagef("evaluate %s: name the data, as with --data test.txt", c.args[0])

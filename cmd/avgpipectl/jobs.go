@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -63,7 +64,6 @@ With --from-round the job starts from an older round that is still kept, and new
 answer is an API status, or a list of them for several jobs.`,
 		Example: `  avgpipectl resume my-job
   avgpipectl resume my-job --from-round 300`,
-		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		switch err := c.exclusive("from-round", "from-start"); {
 		case err != nil:
@@ -97,7 +97,6 @@ API status, or a list of them for several jobs.`,
 		Example: `  avgpipectl rm my-job
   avgpipectl rm 3 4 5
   avgpipectl rm --force my-job`,
-		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error {
 		return c.each(func(ref string) (s api.JobStatus, say string, err error) {
 			if force {
@@ -118,7 +117,10 @@ API status, or a list of them for several jobs.`,
 func (c *call) each(do func(ref string) (s api.JobStatus, say string, err error)) error {
 	statuses := []api.JobStatus{}
 	var failed error
-	for _, ref := range c.args {
+	for i, ref := range c.args {
+		if slices.Contains(c.args[:i], ref) {
+			continue
+		}
 		s, say, err := do(ref)
 		if err != nil {
 			failed = errors.Join(failed, err)

@@ -34,7 +34,6 @@ The json output is the log as it is kept, one object per line: time, level, msg,
 		Example: `  avgpipectl logs my-job
   avgpipectl logs my-job -f --tail 20
   avgpipectl logs my-job --since 10m --level warn`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		if err := o.check(time.Now()); err != nil {
 			return usagef("%w", err)

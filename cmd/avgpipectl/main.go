@@ -2,11 +2,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -94,7 +97,42 @@ A JOB is named by its id, or by its name if only one job has it.`,
 	)
 	cmd.InitDefaultCompletionCmd()
 	explainExits(cmd)
+	takeArguments(cmd)
 	return cmd
+}
+
+// takeArguments has every verb take the arguments that its usage line names: FILE is one, [DIR] may be left out, JOB... stands for several,
+// and "JOB... | --all" for a flag in their place.
+func takeArguments(cmd *cobra.Command) {
+	for _, verb := range cmd.Commands() {
+		takeArguments(verb)
+	}
+	if cmd.HasSubCommands() {
+		return
+	}
+	words, least, most := strings.Fields(cmd.Use)[1:], 0, 0
+	optional := false
+	if end := slices.IndexFunc(words, func(word string) bool { return word == "|" || strings.HasPrefix(word, "-") }); end >= 0 {
+		words, optional = words[:end], words[end] == "|"
+	}
+	for _, word := range words {
+		if most++; !optional && !strings.HasPrefix(word, "[") {
+			least++
+		}
+		if strings.HasSuffix(strings.TrimSuffix(word, "]"), "...") {
+			most = math.MaxInt
+		}
+	}
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if least <= len(args) && len(args) <= most {
+			return nil
+		}
+		wanted, found := cmp.Or(strings.Join(words, " "), "no argument"), "nothing"
+		if len(args) > 0 {
+			found = fmt.Sprintf("%q", args)
+		}
+		return fmt.Errorf("%s: want %s, found %s", cmd.Name(), wanted, found)
+	}
 }
 
 // explainExits adds the exit codes to the help of every verb but those of plan, which have fewer, and refuses arguments of verbs that

@@ -113,6 +113,14 @@ func TestUsage(t *testing.T) {
 		{[]string{"submit", "../../examples/gpt2.yaml"}, exitNoDaemon, "no daemon at"},
 		{[]string{"submit", "../../examples/gpt2.yaml", "--set", "data.files=[/dev/nul]"}, exitNoDaemon, "data.files[0]: /dev/nul does not exist\n  1 | --set data.files=[/dev/nul]\n    |                   ^\n  nearest: /dev/null\nno daemon at"},
 		{[]string{"completion", "bsh"}, exitRefused, "did you mean bash"},
+		{[]string{"submit"}, exitRefused, "submit: want FILE, found nothing; usage: avgpipectl submit FILE [flags]"},
+		{[]string{"export", "a", "b", "c"}, exitRefused, `export: want JOB [DIR], found ["a" "b" "c"]`},
+		{[]string{"nodes", "x"}, exitRefused, `nodes: want no argument, found ["x"]`},
+		{[]string{"rm"}, exitRefused, "rm: want JOB..., found nothing"},
+		{[]string{"tokenize", "--out", "x"}, exitRefused, "tokenize: want FILE..., found nothing"},
+		{[]string{"generate", "m", "--prompt", "a", "--temperature", "nan"}, exitRefused, "generate: --temperature is NaN; want a number of at least 0"},
+		{[]string{"logs", "a", "--level", "warning"}, exitRefused, "did you mean warn?"},
+		{[]string{"plan", "compare", "-f", "../../examples/plan/costs.yaml", "--pipelines", "0"}, exitRefused, "--pipelines is 0; want at least 1"},
 		{[]string{"status"}, exitNoDaemon, "no daemon at /nonexistent/daemon.sock"},
 		{[]string{"status"}, exitNoDaemon, "systemctl start avgpiped"},
 		{[]string{"watch", "1", "-o", "json"}, exitNoDaemon, `"code":"unavailable","error":"no daemon at`},
@@ -283,6 +291,23 @@ func TestVerbsOnARunningJob(t *testing.T) {
 		t.Errorf("the followed log has no end:\n%s", r.out)
 	}
 	want(t, exitFailed, d, "cancel", "long")
+}
+
+// TestJobsThatAreNamedTwiceAreTakenOnce, and one that is not there is told from those that are.
+func TestJobsThatAreNamedTwiceAreTakenOnce(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	for _, name := range []string{"first", "second"} {
+		want(t, exitDone, d, "submit", jobFile(t, d, name, 1e6, ""))
+	}
+	if r := want(t, exitFailed, d, "status", "frist"); r.messages != "no job \"frist\"; did you mean first? the last jobs are 1 (first), 2 (second)\n" {
+		t.Error(r.messages)
+	}
+	if r := want(t, exitDone, d, "rm", "--force", "first", "second", "first"); strings.Count(r.out, "is removed") != 2 {
+		t.Error(r.out)
+	}
+	if r := want(t, exitFailed, d, "status", "first"); r.messages != "no job \"first\"; there are none\n" {
+		t.Error(r.messages)
+	}
 }
 
 func TestRmForceSaysWhatItWaitsFor(t *testing.T) {

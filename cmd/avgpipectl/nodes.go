@@ -15,7 +15,6 @@ func newNodesCommand() *cobra.Command {
 		Long:  `Show the nodes of the cluster: what each one computes with, and the jobs that it works on.`,
 		Example: `  avgpipectl nodes
   avgpipectl nodes -o json | jq '.[].devices'`,
-		Args: cobra.NoArgs,
 	}, func(c *call) error {
 		nodes, err := c.client.Nodes(c.ctx)
 		if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,7 +32,11 @@ func newPlanCommand() *cobra.Command {
 // planVerb is a verb of plan. All its errors are bad input.
 func planVerb(cmd *cobra.Command, run func(c *call) error, more ...string) *cobra.Command {
 	return verb(cmd, func(c *call) error {
-		if err := run(c); err != nil {
+		err := run(c)
+		switch {
+		case errors.Is(err, context.Canceled):
+			return &exit{code: exitInterrupted} // whoever did it knows
+		case err != nil:
 			return usagef("plan %s: %w", cmd.Name(), err)
 		}
 		return nil
@@ -78,7 +83,6 @@ Exit codes: 0 ok, 2 bad input.`,
   avgpipectl plan show --stages 3 --micro-batches 12 --forward 3,3,4 --backward 6,6,8 --link 0.5,8 -o svg > plan.svg
   avgpipectl plan show --stages 4 --micro-batches 8 -o json | jq -r .grid[]
   avgpipectl plan show --file plan.csv --link 0.5`,
-		Args: cobra.NoArgs,
 	}, func(c *call) error { return c.planShow(o) }, "svg")
 	f := cmd.Flags()
 	choiceVar(cmd, &o.schedule, "schedule", "", "`NAME`", schedule.Names())

@@ -32,7 +32,6 @@ messages than the stage before it has micro-batches in flight. The json output h
 Exit codes: 0 the plan can run, 2 it cannot: the first fault is named and marked in the grid.`,
 		Example: `  avgpipectl plan check plan.txt
   avgpipectl plan show --schedule zb-v --stages 4 --micro-batches 8 -o json | jq -r .grid[] | avgpipectl plan check -`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		plan, err := c.readPlan(c.args[0])
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -79,7 +80,6 @@ The perfetto output opens in ui.perfetto.dev and in chrome://tracing. Exit codes
   avgpipectl plan compare -f costs.yaml --schedules 1f1b,afp --pipelines 2
   avgpipectl plan compare -f costs.yaml -o svg > plans.svg
   avgpipectl plan compare -f costs.yaml -o perfetto > trace.json`,
-		Args: cobra.NoArgs,
 	}, func(c *call) error { return c.planCompare(o) }, "svg", "perfetto")
 	f := cmd.Flags()
 	f.StringVarP(&o.file, "file", "f", "", "`FILE` of costs")
@@ -121,7 +121,7 @@ func (c *call) planCompare(o planCompareOptions) error {
 // tryAll simulates the schedules one after the other.
 func (c *call) tryAll(names []string, file *costsFile, load schedule.Load) (candidates []schedule.Candidate, err error) {
 	request := schedule.Request{Devices: file.Stages, MicroBatches: file.MicroBatches, Chunks: file.Chunks}
-	if err := checkMemory(names, 1, request, load, device.HostAvailable()); err != nil {
+	if err := cmp.Or(request.Validate(), checkMemory(names, 1, request, load, device.HostAvailable())); err != nil {
 		return nil, err
 	}
 	p := newProgress(c.messages)
@@ -144,7 +144,7 @@ func (o *planCompareOptions) read(c *call) (*costsFile, schedule.Load, error) {
 		return nil, schedule.Load{}, errors.New("no costs; name their file, such as -f examples/plan/costs.yaml")
 	case o.width < 0:
 		return nil, schedule.Load{}, fmt.Errorf("--width is %d; want at least 1, or 0 for no drawings", o.width)
-	case o.pipelines < 0:
+	case o.pipelines < 1 && c.flags.Changed("pipelines"):
 		return nil, schedule.Load{}, fmt.Errorf("--pipelines is %d; want at least 1", o.pipelines)
 	}
 	source, err := c.read(o.file, costsSchema.Name, int64(costsSchema.MaxBytes))

@@ -59,7 +59,6 @@ list gets fewer columns. The json output is an API status (docs/design.md), or a
 		Example: `  avgpipectl status
   avgpipectl status --state running --state queued --owner ada --name 'gpt2-*'
   avgpipectl status my-job -o json | jq .eval_loss`,
-		Args: cobra.MaximumNArgs(1),
 	}, func(c *call) error {
 		if err := o.check(c.args); err != nil {
 			return err

@@ -48,7 +48,6 @@ is one line and each status another.`,
   avgpipectl submit job.yaml --dry-run
   sed 's/steps: .*/steps: 50/' job.yaml | avgpipectl submit -
   avgpipectl submit job.yaml --watch --set train.steps=50 --set optimizer.lr=1e-3`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error { return c.submit(o) })
 	setVar(cmd, &o.set, "train.steps=50")
 	f := cmd.Flags()

@@ -33,7 +33,6 @@ need not fit in memory, and nothing is tokenized again. OUT appears whole or not
 only with --force, and never when it is one of FILE... or the tokenizer.`,
 		Example: `  avgpipectl tokenize --tokenizer tokenizer.json 'corpus/**/*.txt' --out corpus.tokens
   avgpipectl tokenize --format jsonl --column body articles.jsonl --out articles.tokens`,
-		Args: cobra.MinimumNArgs(1),
 	}, func(c *call) error { return c.tokenize(o) })
 	f := cmd.Flags()
 	f.StringVar(&o.out, "out", "", "the `FILE` to write")

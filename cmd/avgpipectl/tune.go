@@ -25,7 +25,6 @@ the report of the tuning (docs/tuning.md).`,
 		Example: `  avgpipectl tune job.yaml
   avgpipectl tune job.yaml --retune --set stages=auto --set schedule=auto
   avgpipectl tune job.yaml -o json | jq .chosen.pipelines`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error { return c.tune(o) })
 	setVar(cmd, &o.set, "stages=auto")
 	cmd.Flags().BoolVar(&o.retune, "retune", false, "measure again, whatever is cached")

@@ -20,7 +20,6 @@ func newVersionCommand() *cobra.Command {
 		Short:   "Print the version of this program and of the daemon",
 		Long:    `Print the version of this program and, when one answers, of the daemon.`,
 		Example: `  avgpipectl version -o json`,
-		Args:    cobra.NoArgs,
 	}, func(c *call) error {
 		view := map[string]any{"client": version, "go": runtime.Version(), "daemon": nil} // nil: none answers
 		ctx, stop := context.WithTimeout(c.ctx, versionTimeout)                           // the client's own is worth knowing without a daemon

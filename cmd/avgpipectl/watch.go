@@ -24,7 +24,6 @@ seconds. Ctrl-C ends the watching, not the job. A daemon that is restarted meanw
 The json output is one API status per line.`,
 		Example: `  avgpipectl watch my-job
   avgpipectl watch my-job -o json | jq .loss`,
-		Args: cobra.ExactArgs(1),
 	}, func(c *call) error {
 		_, err := c.watch(c.args[0])
 		return err

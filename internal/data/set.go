@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"runtime"
 	"slices"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data/table"
 	"github.com/avgpipe/avgpipe/internal/data/tokenfile"
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -137,10 +139,28 @@ func newOpener(ctx context.Context, c Config) (*opener, error) {
 		return nil, err
 	}
 	o.train, o.held, o.notes = train, held, append(skipped.Notes(), skippedToo.Notes()...)
+	if both := inBoth(train, held); len(both) > 0 {
+		o.notes = append(o.notes, fmt.Sprintf("data.validation: %s trained on as well (%s): what is evaluated there says little about other texts",
+			words.Count(len(both), "file"), both[0].Path))
+	}
 	if o.HoldAll {
 		o.train, o.held = nil, append(o.train, o.held...)
 	}
 	return o, o.openTokenizer()
+}
+
+// inBoth are the files of two lists.
+func inBoth(a, b []File) (both []File) {
+	there := map[string]bool{}
+	for _, f := range a {
+		there[f.Path] = true
+	}
+	for _, f := range b {
+		if there[f.Path] {
+			both = append(both, f)
+		}
+	}
+	return both
 }
 
 // openTokenizer opens the tokenizer, and holds it against the model and the task.
@@ -159,7 +179,10 @@ func (o *opener) openTokenizer() (err error) {
 	default:
 		o.vocab = tokenizer.Bytes()
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &Error{Key: "data.tokenizer", Nearest: Nearest(o.Access, o.Tokenizer), Err: fmt.Errorf("%w; want %s, or the path of a tokenizer.json", err, job.TokenizerBytes)}
+	case err != nil:
 		return refuse("%w", err)
 	}
 	special, n := o.vocab.Special, o.vocab.Vocabulary

@@ -283,3 +283,18 @@ func TestFillOfEveryTaskAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsTrainedOnAndEvaluatedIsNamed: the loss of the same texts says nothing about others.
+func TestWhatIsTrainedOnAndEvaluatedIsNamed(t *testing.T) {
+	dir := corpus(t, map[string]string{"a.txt": strings.Repeat("some text. ", 50), "b.txt": strings.Repeat("other text. ", 50)})
+	a, b := filepath.Join(dir, "a.txt"), filepath.Join(dir, "b.txt")
+	for _, c := range []struct {
+		validation string
+		noted      bool
+	}{{a, true}, {b, false}} {
+		s := open(t, Config{Task: Language, Format: "text", Files: []string{a}, Validation: []string{c.validation}, Sequence: 8})
+		if notes := fmt.Sprint(s.Notes); strings.Contains(notes, "1 file trained on as well ("+a) != c.noted {
+			t.Errorf("evaluated on %s: %s", c.validation, notes)
+		}
+	}
+}

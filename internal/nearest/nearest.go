@@ -3,8 +3,9 @@ package nearest
 
 import "strings"
 
-// Word returns the word with the smallest edit distance to got, of equally near ones one that begins with the same letter; "" when all
-// are more than one edit for every three letters of got away, and more than one edit.
+// Word returns the word with the smallest edit distance to got, of equally near ones one that begins with the same letter. Where all
+// are more than one edit for every three letters of got away, and more than one edit, it is the only one that begins with got or that got
+// begins with; "" without one.
 func Word(got string, words []string) string {
 	best, bound := "", max(1, len(got)/3)+1
 	for _, w := range words {
@@ -13,8 +14,23 @@ func Word(got string, words []string) string {
 			best, bound = w, d
 		}
 	}
+	if best != "" {
+		return best
+	}
+	for _, w := range words {
+		if min(len(w), len(got)) < leastStem || !strings.HasPrefix(w, got) && !strings.HasPrefix(got, w) {
+			continue
+		}
+		if best != "" {
+			return ""
+		}
+		best = w
+	}
 	return best
 }
+
+// leastStem is how many letters two words share at least of which one begins with the other.
+const leastStem = 4
 
 // begins reports whether two words begin with the same byte.
 func begins(a, b string) bool { return a != "" && b != "" && a[0] == b[0] }

@@ -22,6 +22,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -120,9 +121,9 @@ func (n *node) find(ref string) (*cluster.Job, error) {
 		return j, nil
 	}
 	var found []*cluster.Job
-	var ids, names []string
+	var ids, names, called []string
 	for _, j := range state.Jobs() {
-		names = append(names, fmt.Sprintf("%s (%s)", j.ID, j.Name))
+		names, called = append(names, fmt.Sprintf("%s (%s)", j.ID, j.Name)), append(called, j.Name)
 		if j.Name == ref {
 			found = append(found, j)
 			ids = append(ids, j.ID)
@@ -134,9 +135,13 @@ func (n *node) find(ref string) (*cluster.Job, error) {
 	case len(found) > 1:
 		return nil, api.Errorf(http.StatusConflict, "%d jobs are named %q; say which one by its id: %s", len(found), ref, strings.Join(ids, ", "))
 	case len(names) == 0:
-		return nil, api.Errorf(http.StatusNotFound, "no job %q: no job was submitted yet", ref)
+		return nil, api.Errorf(http.StatusNotFound, "no job %q; there are none", ref)
 	}
-	return nil, api.Errorf(http.StatusNotFound, "no job %q; there are %s", ref, strings.Join(names[max(0, len(names)-10):], ", "))
+	hint := ""
+	if near := nearest.Word(ref, called); near != "" {
+		hint = fmt.Sprintf(" did you mean %s?", near)
+	}
+	return nil, api.Errorf(http.StatusNotFound, "no job %q;%s the last jobs are %s", ref, hint, strings.Join(names[max(0, len(names)-10):], ", "))
 }
 
 func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobStatus, error) {

@@ -65,7 +65,7 @@ func removeStale(ctx context.Context, path string) error {
 	}
 	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
 	if err == nil {
-		return errors.Join(fmt.Errorf("listen on %s: another daemon answers there", path), c.Close())
+		return errors.Join(fmt.Errorf("listen on %s: another daemon answers there; set another socket, or stop that daemon", path), c.Close())
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("listen on %s: a socket is there and cannot be tried: %w", path, err)

@@ -64,7 +64,15 @@ func (d decoder) mismatch(f Field, n *Node, nearest string) {
 }
 
 func (d decoder) wants(f Field, found, nearest string) {
-	d.Refuse(f.Key, nearest, "%s wants %s; found %s", f.Key, f.Wants(), found)
+	d.Refuse(f.Key, nearest, "%s wants %s; found %s", f.Key, d.allows(f), found)
+}
+
+// allows says what a field holds: of a section its keys as well.
+func (d decoder) allows(f Field) string {
+	if f.Section() {
+		return f.Wants() + ": " + strings.Join(d.schema.names(f.Key), ", ")
+	}
+	return f.Wants()
 }
 
 // section decodes a mapping into the fields below a key: unknown and missing keys are problems, absent ones keep their defaults.
@@ -74,11 +82,7 @@ func (d decoder) section(n *Node, key string) {
 		if value := n.Child(f.Name()); value != nil {
 			d.value(value, d.root.FieldByIndex(f.Index), f)
 		} else if f.Required {
-			wants := f.Wants()
-			if f.Section() {
-				wants += ": " + strings.Join(d.schema.names(f.Key), ", ")
-			}
-			d.Refuse(f.Key, "", "missing key %q: %s", f.Key, wants)
+			d.Refuse(f.Key, "", "missing key %q: %s", f.Key, d.allows(f))
 		}
 	}
 	for _, e := range n.Entries {
@@ -330,10 +334,10 @@ func (d decoder) free(n *Node, field string) any {
 	return nil
 }
 
-// unquoted returns the number in a text.
+// unquoted returns the number in a text, without a comma behind it.
 func unquoted(n *Node) string {
-	if n.Kind == Text && (integers.MatchString(n.Scalar) || floats.MatchString(n.Scalar)) {
-		return n.Scalar
+	if text := strings.TrimSuffix(n.Scalar, ","); n.Kind == Text && (integers.MatchString(text) || floats.MatchString(text)) {
+		return text
 	}
 	return ""
 }
