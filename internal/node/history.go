@@ -20,7 +20,7 @@ func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (a
 		return api.History{}, err
 	}
 	damaged := 0
-	records, err := patiently(ctx, j.ID, func() (all []history.Record, err error) {
+	records, err := patiently(ctx, &n.readers, j.ID, func() (all []history.Record, err error) {
 		all, damaged, err = history.Read(control.HistoryPath(agent.JobDir(n.config.StateDir, j.ID)))
 		return all, err
 	})

@@ -34,6 +34,7 @@ type node struct {
 	started     time.Time
 	kept        sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
 	exports     *exporter
+	readers     readers
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
