@@ -140,6 +140,9 @@ func (a *admission) missing(kind string) error {
 		Device: dev, Model: a.model, Samples: size.B, Sequence: size.T, Compute: size.Compute, Slots: 1,
 		Optimizer: stage.Optimizer{Name: o.Name, Momentum: o.Momentum},
 	}.CheckOperations()
+	if lacks, ok := errors.AsType[*stage.MissingError](err); ok {
+		err = lacks // there are no stages yet
+	}
 	return errors.Join(err, dev.Close())
 }
 
