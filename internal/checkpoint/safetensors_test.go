@@ -71,7 +71,7 @@ func writeTensors(path string, tensors []checkpoint.Tensor, metadata map[string]
 	return os.WriteFile(path, b.Bytes(), 0o600)
 }
 
-// open writes text as a file and opens it.
+// open writes text as a file, opens it and verifies it.
 func open(t *testing.T, text string) (*checkpoint.Safetensors, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "model.safetensors")
@@ -80,12 +80,14 @@ func open(t *testing.T, text string) (*checkpoint.Safetensors, error) {
 	}
 	s, err := checkpoint.OpenSafetensors(path, os.Open)
 	if err == nil {
+		err = s.Verify()
 		t.Cleanup(func() {
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
 		})
-	} else if !strings.Contains(err.Error(), path) {
+	}
+	if err != nil && !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v: expected the file's name", err)
 	}
 	return s, err
@@ -272,6 +274,7 @@ func FuzzOpenSafetensors(f *testing.F) {
 			return
 		}
 		defer s.Close()
+		_ = s.Verify() // it does not crash either
 		for _, tensor := range s.Tensors() {
 			if tensor.DType != checkpoint.F32 {
 				continue

@@ -21,7 +21,7 @@ type shardIndex struct {
 }
 
 // openAll opens the files that an index names.
-func (s *Safetensors) openAll(path string, digests bool) (err error) {
+func (s *Safetensors) openAll(path string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s was not loaded: %w", path, err)
@@ -32,7 +32,7 @@ func (s *Safetensors) openAll(path string, digests bool) (err error) {
 		return err
 	}
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(index))) {
-		f, err := s.openFile(filepath.Join(filepath.Dir(path), name), digests)
+		f, err := s.openFile(filepath.Join(filepath.Dir(path), name))
 		if err != nil {
 			return err
 		}

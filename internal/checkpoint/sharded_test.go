@@ -149,7 +149,7 @@ func TestDigestsTellFilesApart(t *testing.T) {
 	dir := t.TempDir()
 	path := writeSharded(t, dir)
 	digests := func(most int64) map[string]string {
-		s, err := checkpoint.OpenHeader(path, os.Open)
+		s, err := checkpoint.OpenSafetensors(path, os.Open)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,26 +30,17 @@ type place struct {
 	Tensor
 }
 
-// OpenSafetensors opens and checks a file: the header's length and JSON, every tensor's type, shape and place, and the file's
-// length; and the digest of all of it when it was written by EncodeSafetensors. A path that ends in .json is that of an index: it opens
-// all files that this names, which lie beside it, and checks that together they hold exactly the tensors that it lists, each once. Errors
-// name the file, what was found and what was expected. Nothing stays open after one. The caller closes what it returns.
+// OpenSafetensors opens a file and checks its header: the length and JSON of it, every tensor's type, shape and place, and the file's
+// length. A path that ends in .json is that of an index: it opens all files that this names, which lie beside it, and checks that together
+// they hold exactly the tensors that it lists, each once. Errors name the file, what was found and what was expected. Nothing stays open
+// after one. The caller closes what it returns.
 func OpenSafetensors(path string, open Opener) (*Safetensors, error) {
-	return openSafetensors(path, open, true)
-}
-
-// OpenHeader is OpenSafetensors but for the digests: it reads nothing beside the headers.
-func OpenHeader(path string, open Opener) (*Safetensors, error) {
-	return openSafetensors(path, open, false)
-}
-
-func openSafetensors(path string, open Opener, digests bool) (*Safetensors, error) {
 	s := &Safetensors{open: open, of: map[string]place{}}
 	var err error
 	if filepath.Ext(path) == ".json" {
-		err = s.openAll(path, digests)
+		err = s.openAll(path)
 	} else {
-		_, err = s.openFile(path, digests)
+		_, err = s.openFile(path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -57,15 +48,25 @@ func openSafetensors(path string, open Opener, digests bool) (*Safetensors, erro
 	return s, nil
 }
 
+// Verify reads those files through that EncodeSafetensors wrote, and holds them against the digests that they have.
+func (s *Safetensors) Verify() error {
+	for _, f := range s.files {
+		if err := f.checkDigest(); err != nil {
+			return fmt.Errorf("%s was not loaded: %w", f.path, err)
+		}
+	}
+	return nil
+}
+
 // openFile opens and checks one file.
-func (s *Safetensors) openFile(path string, digests bool) (*tensorFile, error) {
+func (s *Safetensors) openFile(path string) (*tensorFile, error) {
 	file, err := s.open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open safetensors: %w", err)
 	}
 	f := &tensorFile{File: file, path: path}
 	s.files = append(s.files, f)
-	if err := f.check(digests); err != nil {
+	if err := f.check(); err != nil {
 		return nil, fmt.Errorf("%s was not loaded: %w", path, err)
 	}
 	for _, t := range f.tensors {
@@ -83,8 +84,8 @@ type tensorFile struct {
 	metadata map[string]string
 }
 
-// check reads the header and verifies the file, with its digest if need be.
-func (f *tensorFile) check(digests bool) error {
+// check reads the header and verifies it.
+func (f *tensorFile) check() error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -95,13 +96,7 @@ func (f *tensorFile) check(digests bool) error {
 	}
 	f.base = tensorPrefix + int64(len(header))
 	f.tensors, f.metadata, err = parseTensorHeader(header, info.Size()-f.base)
-	if err != nil {
-		return err
-	}
-	if !digests {
-		return nil
-	}
-	return f.checkDigest(header)
+	return err
 }
 
 // readTensorHeader reads the header of a file of size bytes, allocating no more than the file holds.
@@ -126,10 +121,14 @@ func readTensorHeader(r io.ReaderAt, size int64) ([]byte, error) {
 }
 
 // checkDigest reads the whole file, if it has a digest.
-func (f *tensorFile) checkDigest(header []byte) error {
+func (f *tensorFile) checkDigest() error {
 	expected, ok := f.metadata[DigestKey]
 	if !ok {
 		return nil
+	}
+	header := make([]byte, f.base-tensorPrefix)
+	if _, err := f.ReadAt(header, tensorPrefix); err != nil {
+		return fmt.Errorf("read for its digest: %w", err)
 	}
 	at := digestOffset(header)
 	if at < 0 || len(expected) != 2*sha256.Size || string(header[at:at+len(expected)]) != expected {

@@ -31,7 +31,7 @@ func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 	if err != nil {
 		return fail(err)
 	}
-	w, err := openWeights(opener, dir, m, checkpoint.OpenSafetensors)
+	w, err := OpenWeights(opener, dir, m, nil)
 	if err != nil {
 		return fail(err)
 	}
@@ -41,21 +41,36 @@ func Open(opener *access.Opener, dir string) (*model.Model, *Weights, error) {
 // OpenWeights opens the weights in dir, which have to be those of a model and, unless submitted is nil, have the digests that Check found.
 // The caller closes them.
 func OpenWeights(opener *access.Opener, dir string, m *model.Model, submitted map[string]string) (*Weights, error) {
-	w, err := openWeights(opener, dir, m, checkpoint.OpenSafetensors)
-	if err != nil || submitted == nil {
-		return w, err
+	w, err := openWeights(opener, dir, m)
+	if err != nil {
+		return nil, err
 	}
-	found, err := w.file.Digests(checkedBytes)
-	names := slices.AppendSeq(slices.Collect(maps.Keys(submitted)), maps.Keys(found))
-	for _, name := range slices.Sorted(slices.Values(names)) {
-		if err == nil && found[name] != submitted[name] {
-			err = Changed(filepath.Join(dir, name), found[name], submitted[name])
-		}
+	if err = w.compare(dir, submitted); err == nil {
+		err = w.file.Verify()
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
+}
+
+// compare holds the files against the digests that they had; nil: nobody knows these.
+func (w *Weights) compare(dir string, submitted map[string]string) error {
+	if submitted == nil {
+		return nil
+	}
+	found, err := w.file.Digests(checkedBytes)
+	if err != nil {
+		return err
+	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(submitted)), maps.Keys(found))
+	slices.Sort(names)
+	for _, name := range names {
+		if found[name] != submitted[name] {
+			return Changed(filepath.Join(dir, name), found[name], submitted[name])
+		}
+	}
+	return nil
 }
 
 // Changed is the error about a file of a model directory that is not as it was when the job was submitted.
@@ -114,38 +129,43 @@ const checkedBytes = 256 << 20
 // where they are not large, the digests and every value. Open, and Lookup, find the rest. It returns a digest of each file, by name
 // (checkpoint.Safetensors.Digests).
 func Check(opener *access.Opener, dir string, m *model.Model) (digests map[string]string, err error) {
-	w, err := openWeights(opener, dir, m, checkpoint.OpenHeader)
+	w, err := openWeights(opener, dir, m)
 	if err != nil {
 		return nil, err
 	}
+	digests, err = w.check(m)
+	return digests, errors.Join(err, w.Close())
+}
+
+func (w *Weights) check(m *model.Model) (map[string]string, error) {
 	total := int64(0)
 	for _, t := range w.file.Tensors() {
 		total += t.Bytes()
 	}
-	digests, err = w.file.Digests(checkedBytes)
-	if err := errors.Join(err, w.Close()); err != nil || total > checkedBytes {
+	digests, err := w.file.Digests(checkedBytes)
+	if err != nil || total > checkedBytes {
 		return digests, err
 	}
-	if w, err = openWeights(opener, dir, m, checkpoint.OpenSafetensors); err != nil {
+	if err := w.file.Verify(); err != nil {
 		return nil, err
 	}
 	for _, p := range m.Params() {
 		for _, name := range m.TensorNames(p) {
 			if _, _, _, err := w.Lookup(name); err != nil {
-				return nil, errors.Join(err, w.Close())
+				return nil, err
 			}
 		}
 	}
-	return digests, w.Close()
+	return digests, nil
 }
 
-// openWeights opens the weights in dir, which have to be those of a model. The error names the file.
-func openWeights(opener *access.Opener, dir string, m *model.Model, open func(string, checkpoint.Opener) (*checkpoint.Safetensors, error)) (*Weights, error) {
+// openWeights opens the weights in dir, which have to be those of a model, by their headers. The error names the file.
+func openWeights(opener *access.Opener, dir string, m *model.Model) (*Weights, error) {
 	path, err := weightsPath(opener, dir)
 	if err != nil {
 		return nil, err
 	}
-	file, err := open(path, func(path string) (*os.File, error) { return opener.Open(path, 0) })
+	file, err := checkpoint.OpenSafetensors(path, func(path string) (*os.File, error) { return opener.Open(path, 0) })
 	if err != nil {
 		return nil, err
 	}
