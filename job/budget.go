@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // Budget is how much a job trains on, in the terms that training counts in. The daemon keeps it beside the job.
@@ -30,9 +31,9 @@ func (t Train) budgetKeys() []budgetKey {
 		epochs = "epoch"
 	}
 	return []budgetKey{
-		{"train.steps", t.Steps != 0, fmt.Sprintf("%d steps of %d samples", t.Steps, t.Batch)},
-		{"train.samples", t.Samples != 0, fmt.Sprintf("%d samples", t.Samples)},
-		{"train.tokens", t.Tokens != 0, fmt.Sprintf("%d tokens", t.Tokens)},
+		{"train.steps", t.Steps != 0, words.Count(t.Steps, "step") + " of " + words.Count(t.Batch, "sample")},
+		{"train.samples", t.Samples != 0, words.Count(t.Samples, "sample")},
+		{"train.tokens", t.Tokens != 0, words.Count(t.Tokens, "token")},
 		{"train.epochs", t.Epochs != 0, strictyaml.Number(t.Epochs) + " " + epochs},
 	}
 }

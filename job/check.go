@@ -36,6 +36,9 @@ func (c *checker) check(env Environment) {
 		c.refuse("data.holdout", "", "data.holdout stands beside data.validation, which says what is evaluated on; remove one of them")
 	}
 	c.checkOptimizer()
+	if pull := c.Averaging.Pull; pull != "predicted" && c.Averaging.Horizon != 0 {
+		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", pull)
+	}
 	c.checkBudget()
 	c.checkDevices()
 	c.checkRecompute()

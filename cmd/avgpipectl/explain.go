@@ -114,7 +114,7 @@ func printDryRun(p *page, d *api.DryRun) {
 	t.add("averaging", d.Averaging)
 	budget := d.Budget + ": how many samples that is, is known once the data are open"
 	if d.BudgetSamples > 0 {
-		budget = fmt.Sprintf("%s: %d samples, %d steps of each pipeline", d.Budget, d.BudgetSamples, d.Steps)
+		budget = fmt.Sprintf("%s: %d samples, %s of each pipeline", d.Budget, d.BudgetSamples, words.Count(int(d.Steps), "step"))
 	}
 	t.add("budget", budget)
 	t.add("tuning", d.Tuning)

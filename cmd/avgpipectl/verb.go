@@ -117,7 +117,7 @@ func oneOf(word string, allowed []string) error {
 		return nil
 	}
 	hint := ""
-	if near := nearest.Word(word, allowed); near != "" {
+	if near := cmp.Or(nearest.Word(word, allowed), nearest.Beginning(word, allowed)); near != "" {
 		hint = "did you mean " + near + "? "
 	}
 	return fmt.Errorf("%sallowed are %s", hint, strings.Join(allowed, ", "))

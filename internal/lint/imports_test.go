@@ -20,7 +20,7 @@ var mayImport = map[string][]string{
 	"internal/trace":      {"schedule"},
 	"tuner":               {"internal/words", "schedule"},
 	"internal/strictyaml": {"internal/nearest"},
-	"job":                 {"internal/nearest", "internal/strictyaml"},
+	"job":                 {"internal/nearest", "internal/strictyaml", "internal/words"},
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
 	"internal/pace":       nil,

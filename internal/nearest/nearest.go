@@ -3,9 +3,8 @@ package nearest
 
 import "strings"
 
-// Word returns the word with the smallest edit distance to got, of equally near ones one that begins with the same letter. Where all
-// are more than one edit for every three letters of got away, and more than one edit, it is the only one that begins with got or that got
-// begins with; "" without one.
+// Word returns the word with the smallest edit distance to got, of equally near ones one that begins with the same letter; "" when all
+// are more than one edit for every three letters of got away, and more than one edit.
 func Word(got string, words []string) string {
 	best, bound := "", max(1, len(got)/3)+1
 	for _, w := range words {
@@ -14,9 +13,11 @@ func Word(got string, words []string) string {
 			best, bound = w, d
 		}
 	}
-	if best != "" {
-		return best
-	}
+	return best
+}
+
+// Beginning returns the only word that begins with got, or that got begins with; "" without one.
+func Beginning(got string, words []string) (best string) {
 	for _, w := range words {
 		if min(len(w), len(got)) < leastStem || !strings.HasPrefix(w, got) && !strings.HasPrefix(got, w) {
 			continue

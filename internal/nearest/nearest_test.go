@@ -7,9 +7,18 @@ func TestWordGuessesWhatWasMeant(t *testing.T) {
 	for got, want := range map[string]string{
 		"step": "steps", "stpes": "steps", "Batch": "batch", "maxtime": "max_time", "eval_evry": "eval_every",
 		"eval_sample": "eval_samples", "frobnicate": "", "": "", "x": "", "pteps": "steps", "evl_smples": "eval_samples",
-		"batch_per_device": "batch", "max_": "max_time", "eval": "", "max": "",
 	} {
 		if near := Word(got, words); near != want {
+			t.Errorf("%q: nearest is %q, want %q", got, near, want)
+		}
+	}
+}
+
+// TestBeginningGuessesOnlyWhatIsClear: of two words that begin so, neither.
+func TestBeginningGuessesOnlyWhatIsClear(t *testing.T) {
+	words := []string{"steps", "batch", "max_time", "eval_every", "eval_samples"}
+	for got, want := range map[string]string{"batch_per_device": "batch", "max_": "max_time", "eval": "", "max": "", "": ""} {
+		if near := Beginning(got, words); near != want {
 			t.Errorf("%q: nearest is %q, want %q", got, near, want)
 		}
 	}

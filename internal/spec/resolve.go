@@ -420,6 +420,10 @@ func (x *resolver) decideBudget() {
 		if b.Samples != j.Wanted(0) {
 			why += ", rounded up to whole rounds"
 		}
+		if wanted := j.Wanted(0); wanted > 0 && b.Samples >= 2*wanted {
+			x.warn("the job asks for %d samples and trains on %d: %s take %d in a round, and rounds are whole; fewer pipelines or a smaller batch take fewer",
+				wanted, b.Samples, words.Count(int(j.Pipelines), "pipeline"), b.Samples/(b.Steps/uint64(j.Averaging.Tau)))
+		}
 		if rounds := b.Steps / uint64(j.Averaging.Tau); uint64(j.Center.CommitEvery) > rounds {
 			x.warn("center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run", j.Center.CommitEvery, rounds)
 		}

@@ -159,3 +159,16 @@ func TestTiedWeightsWaitOnlyWhereTheyAreTrained(t *testing.T) {
 		}
 	}
 }
+
+// TestABudgetThatRoundsMultiplyIsWarnedOf.
+func TestABudgetThatRoundsMultiplyIsWarnedOf(t *testing.T) {
+	for pipelines, want := range map[string]bool{"pipelines=2": false, "pipelines=32": true} {
+		found, err := resolve(t, refJob, 0, pipelines, "train.steps=8")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warned := strings.Contains(fmt.Sprint(found.Warnings), "asks for 128 samples and trains on 512: 32 pipelines take 512 in a round"); warned != want {
+			t.Errorf("%s: %v", pipelines, found.Warnings)
+		}
+	}
+}

@@ -108,7 +108,7 @@ func (d *Document) Refuse(key, nearest, format string, args ...any) {
 func (d *Document) UnknownKey(section, name, near string, allowed []string) {
 	key := Join(section, name)
 	allowed = slices.Sorted(slices.Values(allowed))
-	near = cmp.Or(near, nearest.Word(name, allowed))
+	near = cmp.Or(near, nearest.Word(name, allowed), nearest.Beginning(name, allowed))
 	at := place{line: 1, column: 1}
 	if n := d.nodes[key]; n != nil {
 		at = n.keyAt
