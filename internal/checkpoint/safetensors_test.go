@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
@@ -284,4 +285,26 @@ func FuzzOpenSafetensors(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestAFileThatIsOverwrittenWhileItIsOpenIsNotReadOn: what was checked is what is read.
+func TestAFileThatIsOverwrittenWhileItIsOpenIsNotReadOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	whole := write(t, path)
+	s, err := checkpoint.OpenSafetensors(path, os.Open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	into := make([]float32, 2)
+	if err := s.ReadF32("bias", into, 0); err != nil {
+		t.Error(err)
+	}
+	later := time.Now().Add(time.Second)
+	if err := errors.Join(os.WriteFile(path, []byte(whole), 0o600), os.Chtimes(path, later, later)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ReadF32("bias", into, 0); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "was overwritten while it was open") {
+		t.Errorf("error %v", err)
+	}
 }

@@ -79,6 +79,7 @@ func (s *Safetensors) openFile(path string) (*tensorFile, error) {
 type tensorFile struct {
 	*os.File
 	path     string
+	opened   os.FileInfo // as it was then
 	base     int64 // where the tensors begin
 	tensors  []Tensor
 	metadata map[string]string
@@ -90,6 +91,7 @@ func (f *tensorFile) check() error {
 	if err != nil {
 		return err
 	}
+	f.opened = info
 	header, err := readTensorHeader(f, info.Size())
 	if err != nil {
 		return err
@@ -202,7 +204,8 @@ func (s *Safetensors) Path(name string) string { return s.of[name].file.path }
 // Bytes is what a tensor takes in its file.
 func (t Tensor) Bytes() int64 { return t.end - t.begin }
 
-// ReadF32 reads elements [offset, offset+len(dst)) of a tensor, row-major. The tensor must be of type F32, F16 or BF16.
+// ReadF32 reads elements [offset, offset+len(dst)) of a tensor, row-major. The tensor must be of type F32, F16 or BF16, and the file
+// as it was opened: what was checked is what is read.
 func (s *Safetensors) ReadF32(name string, dst []float32, offset int) error {
 	t, ok := s.of[name]
 	if !ok {
@@ -226,6 +229,9 @@ func (s *Safetensors) ReadF32(name string, dst []float32, offset int) error {
 		}
 		decode(dst[:n], raw)
 		dst, offset = dst[n:], offset+n
+	}
+	if now, err := t.file.Stat(); err != nil || now.Size() != t.file.opened.Size() || !now.ModTime().Equal(t.file.opened.ModTime()) {
+		return errors.Join(fmt.Errorf("%s: tensor %q: the file was overwritten while it was open; write another one, and rename it to this name", path, name), err)
 	}
 	return nil
 }

@@ -101,8 +101,10 @@ func (h *host) keepFrozen(ctx context.Context, s *hosted) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	_, err = h.makeAgain(ctx, s, err)
-	return err
+	if _, err = h.makeAgain(ctx, s, err); err != nil {
+		return fmt.Errorf("frozen parameters of stage %d: %w", s.index, err)
+	}
+	return nil
 }
 
 // makeAgain makes the file with the frozen parameters of a stage again, which is lost, from what the job began with: on the device they may be
@@ -115,7 +117,10 @@ func (h *host) makeAgain(ctx context.Context, s *hosted, fault error) (values []
 		problem = h.openWeights(&h.assignment.Spec)
 	}
 	if problem == nil {
-		values, problem = h.firstFrozen(h.stage(s, 0))
+		if values, problem = h.firstFrozen(h.stage(s, 0)); problem != nil && h.weights != nil {
+			problem = errors.Join(problem, h.weights.Close())
+			h.weights = nil // the next try opens them anew
+		}
 	}
 	want := s.frozen.file
 	if problem == nil {
@@ -133,9 +138,8 @@ func (h *host) makeAgain(ctx context.Context, s *hosted, fault error) (values []
 	if _, damaged := errors.AsType[*shard.DamagedError](fault); damaged {
 		o.Bytes = -1 // its length tells nothing
 	}
-	return nil, &obstacle.Error{Obstacle: o, Err: fmt.Errorf("the frozen parameters of stage %d are lost, and no round can be restored without them: %w; "+
-		"they cannot be made again: %w; put that file back, or model.from as it was when the job was submitted, and `avgpipectl resume %s`",
-		s.index, fault, problem, h.assignment.JobID)}
+	return nil, &obstacle.Error{Obstacle: o, Err: fmt.Errorf("%w; no round can be restored without them, and they cannot be made again: %w; "+
+		"put that file back, or model.from as it was when the job was submitted, and `avgpipectl resume %s`", fault, problem, h.assignment.JobID)}
 }
 
 // frozenTensors says where they lie.

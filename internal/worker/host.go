@@ -117,6 +117,7 @@ func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan, log 
 			return nil, errors.Join(err, h.close())
 		}
 	}
+	h.vocabulary = nil // the data have read it
 	return h, nil
 }
 

@@ -109,7 +109,7 @@ func TestACommitWaitsForAFileOfFrozenParameters(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		for _, part := range []string{
-			"the frozen parameters of stage 0 are lost", paths[0], "cannot be made again", dir + ": no such file", "put that file back",
+			"frozen parameters of stage 0: ", paths[0], "cannot be made again", dir + ": no such file", "put that file back",
 		} {
 			if !strings.Contains(held, part) {
 				t.Errorf("held is %q, want %q", held, part)
