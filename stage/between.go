@@ -44,9 +44,20 @@ const (
 // bound is the binding of a tensor in a role.
 func (c *Computed) bound(r role, i int) int { return int(r)*len(c.tensors) + i }
 
-// bindRole binds all tensors in a role.
-func (c *Computed) bindRole(r role, tensors []device.Mem) {
-	copy(c.between.memory.External[c.bound(r, 0):c.bound(r+1, 0)], tensors)
+// role are the tensors in a role.
+func (c *Computed) role(r role) []device.Mem {
+	return c.between.memory.External[c.bound(r, 0):c.bound(r+1, 0)]
+}
+
+// bindVector binds the tensors of a vector of the stage in a role; absent, as they are absent.
+func (c *Computed) bindVector(r role, whole device.Mem) {
+	for i, t := range c.tensors {
+		var own device.Mem
+		if !whole.Absent() {
+			own = whole.Slice(t.Offset, t.param.Len())
+		}
+		c.role(r)[i] = own
+	}
 }
 
 // bindSum binds the sum of squares. Absent: a step does not need it.
@@ -59,15 +70,6 @@ func (c *Computed) run(p *program.Program, a device.Args) { p.Run(c.dev, &c.betw
 type draft struct {
 	*program.Builder
 	*Computed
-	made map[int]device.Mem
-}
-
-// external is the operand that is bound as index.
-func (d *draft) external(index int, t device.Type, n int) device.Mem {
-	if _, ok := d.made[index]; !ok {
-		d.made[index] = d.External(index, t, n)
-	}
-	return d.made[index]
 }
 
 // of is a tensor in a role.
@@ -76,14 +78,14 @@ func (d *draft) of(r role, i int) device.Mem {
 	if r == weight && d.copied(&d.tensors[i]) {
 		t = device.BF16
 	}
-	return d.external(d.bound(r, i), t, d.tensors[i].param.Len())
+	return d.External(d.bound(r, i), t, d.tensors[i].param.Len())
 }
 
-func (d *draft) sum() device.Mem { return d.external(d.bound(roles, 0), device.F64, 1) }
+func (d *draft) sum() device.Mem { return d.External(d.bound(roles, 0), device.F64, 1) }
 
 // write writes a program that does something with each tensor of a kind, in order.
 func (c *Computed) write(kind func(t *tensor) bool, do func(d *draft, i int)) *program.Program {
-	d := draft{program.NewBuilder(), c, map[int]device.Mem{}}
+	d := draft{program.NewBuilder(), c}
 	for i := range c.tensors {
 		if kind(&c.tensors[i]) {
 			do(&d, i)
@@ -92,7 +94,7 @@ func (c *Computed) write(kind func(t *tensor) bool, do func(d *draft, i int)) *p
 	return d.Passes().Forward
 }
 
-// writeBetween writes the programs and binds what never changes.
+// writeBetween writes the programs.
 func (c *Computed) writeBetween() {
 	all := func(*tensor) bool { return true }
 	running := func(t *tensor) bool { return t.param.Running > 0 }
@@ -101,7 +103,7 @@ func (c *Computed) writeBetween() {
 		return func(d *draft, i int) { d.Do(&device.Axpy{Y: d.of(y, i), A: a, X: d.of(x, i)}) }
 	}
 	c.between = between{
-		memory: program.Memory{External: make([]device.Mem, c.bound(roles, 1))},
+		memory: c.between.memory,
 		batch:  c.write(func(t *tensor) bool { return !t.param.Fresh }, zero),
 		fresh:  c.write(func(t *tensor) bool { return t.param.Fresh }, zero),
 		ties:   c.write(all, (*draft).sumTie),
@@ -120,14 +122,6 @@ func (c *Computed) writeBetween() {
 		}),
 		clear: c.write(running, func(d *draft, i int) { d.Do(&device.Zero{X: d.of(statistic, i)}) }),
 		count: c.write(running, axpy(gradient, 1, statistic)),
-	}
-	c.bindRole(parameter, c.params)
-	c.bindRole(gradient, c.grads)
-	c.bindRole(weight, c.weights)
-	for i := range c.tensors {
-		for j, r := range []role{firstState, secondState} {
-			c.between.memory.External[c.bound(r, i)] = c.tensors[i].s[j]
-		}
 	}
 }
 

@@ -23,7 +23,7 @@ func (c *Computed) allocateCopies() error {
 	copies, err := c.store("copies of the parameters", device.BF16)
 	for i, m := range copies {
 		if !m.Absent() {
-			c.weights[i] = m
+			c.role(weight)[i] = m
 		}
 	}
 	return err
@@ -63,9 +63,9 @@ func (c Config) store(tensors []tensor, alloc func(t device.Type, n int) (device
 // refresh makes the copies those of what a batch computes with.
 func (c *Computed) refresh() {
 	if c.iterates() {
-		c.copy(c.state[1], c.iterate)
+		c.copy(c.state[1], c.role(secondState))
 	} else {
-		c.copy(c.parameters, c.params)
+		c.copy(c.parameters, c.role(parameter))
 	}
 }
 
@@ -75,7 +75,7 @@ func (c *Computed) copy(v flat.Vector, tensors []device.Mem) {
 	if x.of == v && x.writes == writes {
 		return
 	}
-	c.bindRole(source, tensors)
+	copy(c.role(source), tensors)
 	c.run(c.between.copies, device.Args{})
 	x.of, x.writes = v, writes
 }

@@ -3,7 +3,6 @@ package stage
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
@@ -27,15 +26,12 @@ type Computed struct {
 	tensors               []tensor
 	parameters, gradients flat.Vector // gradients is nil when ForwardOnly
 	state                 []flat.Vector
-	params, grads         []device.Mem // of each tensor
-	iterate               []device.Mem // of each tensor, of asgd
-	weights               []device.Mem // of each tensor, what passes of a batch read: params, copies of them in BF16, or iterates
 	frozen                *Frozen
 	copies                copies
-	newest                int             // the Hyper.Version of the newest weights
-	versions              []version       // older ones
-	begun                 bool            // a forward of the batch has run, so the weights do not change before the next batch
-	other                 [2][]device.Mem // of each tensor, in the vector that Evaluate was given, and what its passes read
+	newest                int          // the Hyper.Version of the newest weights
+	versions              []version    // older ones
+	begun                 bool         // a forward of the batch has run, so the weights do not change before the next batch
+	evaluated             []device.Mem // of each tensor, what the passes of Evaluate read
 	ties                  []Tie
 	pairs                 [][2]int // tensors of this stage that are tied to each other: original, copy
 	tiesSummed            bool
@@ -113,43 +109,43 @@ func (c *Computed) allocate() error {
 	return nil
 }
 
-// allocateVectors makes the flat vectors and finds each tensor in them.
-func (c *Computed) allocateVectors() error {
-	p, err := c.allocVector(&c.price.Parameters, "parameters")
-	if err != nil {
+// allocateVectors makes the flat vectors.
+func (c *Computed) allocateVectors() (err error) {
+	c.between.memory.External, c.evaluated = make([]device.Mem, c.bound(roles, 1)), make([]device.Mem, len(c.tensors))
+	if c.parameters, err = c.newVector(parameter, &c.price.Parameters, "parameters"); err != nil {
 		return err
 	}
-	c.parameters = device.NewVector(c.dev, p)
-	var g device.Mem
 	if !c.config.ForwardOnly {
-		if g, err = c.allocVector(&c.price.Gradients, "gradients"); err != nil {
+		if c.gradients, err = c.newVector(gradient, &c.price.Gradients, "gradients"); err != nil {
 			return err
 		}
-		c.gradients = device.NewVector(c.dev, g)
 		if c.sum, err = c.alloc(&c.price.Activations, "the sum of squared gradients", device.F64, 1); err != nil {
 			return err
 		}
 	}
-	var states [2]device.Mem
 	for i := range c.shape.StateVectors {
-		if states[i], err = c.allocVector(&c.price.State, "optimizer state"); err != nil {
+		v, err := c.newVector(firstState+role(i), &c.price.State, "optimizer state")
+		if err != nil {
 			return err
 		}
-		c.state = append(c.state, device.NewVector(c.dev, states[i]))
+		c.state = append(c.state, v)
 	}
-	for i := range c.tensors {
-		t := &c.tensors[i]
-		t.p, t.g = t.cut(p), t.cut(g)
-		t.s = [2]device.Mem{t.cut(states[0]), t.cut(states[1])}
-		c.params, c.grads = append(c.params, t.p), append(c.grads, t.g)
-		c.iterate = append(c.iterate, t.s[1])
-	}
-	c.weights = slices.Clone(c.params)
+	read := parameter
 	if c.iterates() {
-		c.weights = slices.Clone(c.iterate)
+		read = secondState
 	}
-	c.other = [2][]device.Mem{slices.Clone(c.params), slices.Clone(c.params)}
+	copy(c.role(weight), c.role(read))
 	return nil
+}
+
+// newVector is a flat vector of the stage, whose tensors are bound in a role.
+func (c *Computed) newVector(r role, price *int64, what string) (flat.Vector, error) {
+	m, err := c.allocVector(price, what)
+	if err != nil {
+		return nil, err
+	}
+	c.bindVector(r, m)
+	return device.NewVector(c.dev, m), nil
 }
 
 // allocateBoundaries makes the memory of losses, and of boundaries that cannot be wrapped.
@@ -200,9 +196,9 @@ func (c *Computed) findTies() {
 		case hasOriginal && hasCopy:
 			c.pairs = append(c.pairs, [2]int{original, copied})
 		case hasOriginal:
-			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: device.NewVector(c.dev, c.grads[original])})
+			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: device.NewVector(c.dev, c.role(gradient)[original])})
 		case hasCopy:
-			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: device.NewVector(c.dev, c.grads[copied])})
+			c.ties = append(c.ties, Tie{Name: p.TiedTo, Gradient: device.NewVector(c.dev, c.role(gradient)[copied])})
 		}
 	}
 }

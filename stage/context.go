@@ -94,7 +94,7 @@ func (c *Computed) NewContext(positions int) (*Context, error) {
 		return nil, err
 	}
 	x.memory.External = make([]device.Mem, layer.Parameters, layer.Parameters+len(c.tensors)+len(kept.Kept))
-	x.memory.External = append(x.memory.External, c.weights...)
+	x.memory.External = append(x.memory.External, c.role(weight)...)
 	cut := cutter{mem: x.kept}
 	for _, m := range kept.Kept {
 		x.memory.External = append(x.memory.External, cut.take(layer.WordsOf(m.Type(), m.Len())))

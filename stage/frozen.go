@@ -14,6 +14,7 @@ import (
 type Frozen struct {
 	dev     device.Device
 	tensors []tensor
+	values  []device.Mem // of each tensor
 	owned   []device.Mem
 }
 
@@ -21,16 +22,14 @@ type Frozen struct {
 func NewFrozen(c Config) (*Frozen, error) {
 	f := &Frozen{dev: c.Device}
 	f.tensors, _ = place(c.withDefaults().layers(), true)
-	values, err := c.store(f.tensors, func(t device.Type, n int) (device.Mem, error) {
+	var err error
+	f.values, err = c.store(f.tensors, func(t device.Type, n int) (device.Mem, error) {
 		m, err := c.Device.Alloc(t, n)
 		f.owned = append(f.owned, m)
 		return m, err
 	}, device.F32, device.BF16)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: allocate frozen parameters: %w", c.what(), err), f.Close())
-	}
-	for i := range f.tensors {
-		f.tensors[i].p = values[i]
 	}
 	return f, nil
 }
@@ -55,18 +54,17 @@ func (c Config) FrozenValues(lookup Lookup) ([]float32, error) {
 
 // Write sets the values, a flat vector as FrozenValues gives it.
 func (f *Frozen) Write(values []float32) error {
-	for i := range f.tensors {
-		t := &f.tensors[i]
-		own := values[t.Offset:][:t.param.Len()]
-		if t.p.Type() == device.F32 {
-			f.dev.Upload(t.p, device.FloatBytes(own))
+	for i, t := range f.tensors {
+		own, to := values[t.Offset:][:t.param.Len()], f.values[i]
+		if to.Type() == device.F32 {
+			f.dev.Upload(to, device.FloatBytes(own))
 			continue
 		}
-		rounded := make([]byte, 0, t.p.Bytes())
+		rounded := make([]byte, 0, to.Bytes())
 		for _, v := range own {
 			rounded = binary.NativeEndian.AppendUint16(rounded, device.RoundBF16(v))
 		}
-		f.dev.Upload(t.p, rounded)
+		f.dev.Upload(to, rounded)
 	}
 	return f.dev.Synchronize()
 }

@@ -142,9 +142,8 @@ func (c *Computed) newSlot() (slot, error) {
 func (c *Computed) allocatePasses() (err error) {
 	n := len(c.tensors) + len(c.frozen.tensors)
 	c.memory.External = make([]device.Mem, layer.Parameters+2*n)
-	for i := range c.frozen.tensors {
-		t := &c.frozen.tensors[i]
-		c.memory.External[layer.Parameters+t.index] = t.p
+	for i, t := range c.frozen.tensors {
+		c.memory.External[layer.Parameters+t.index] = c.frozen.values[i]
 	}
 	p := &c.passes
 	arena := max(p.output.Arena, p.losses.Arena, p.training.Arena)
@@ -171,7 +170,7 @@ func (c *Computed) allocatePasses() (err error) {
 // bind is the memory of a pass of a micro-batch: what it keeps, its weights and its gradients.
 func (c *Computed) bind(s *slot) *program.Memory {
 	m, n := &c.memory, len(c.tensors)+len(c.frozen.tensors)
-	grads := c.grads
+	grads := c.role(gradient)
 	if s.grads != nil {
 		grads = s.grads
 	}

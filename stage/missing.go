@@ -47,8 +47,11 @@ func (c *Computed) checkOperations() error {
 
 // checkUpdates checks what runs between passes.
 func (c *Computed) checkUpdates() error {
-	s := Computed{config: c.config, tensors: c.tensors}
-	s.writeBetween()
+	s := *c
+	s.pretends = true
+	if err := s.allocate(); err != nil {
+		return err
+	}
 	for _, p := range s.between.programs() {
 		if op := c.firstMissing(p); op != nil {
 			return c.lacks("the optimizer", op)

@@ -219,16 +219,14 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 // paramsOf finds the tensors in a vector of parameters; nil is the stage's own.
 func (c *Computed) paramsOf(v flat.Vector) ([]device.Mem, error) {
 	if v == nil {
-		return c.params, nil
+		return c.role(parameter), nil
 	}
 	mem, err := c.vector(v)
 	if err != nil {
 		return nil, fmt.Errorf("parameters: %w", err)
 	}
-	for i := range c.tensors {
-		c.other[0][i] = c.tensors[i].cut(mem)
-	}
-	return c.other[0], nil
+	c.bindVector(source, mem)
+	return c.role(source), nil
 }
 
 // weightsFor is what passes read that compute with a vector of parameters, of which these are the tensors.
@@ -238,11 +236,11 @@ func (c *Computed) weightsFor(v flat.Vector, params []device.Mem) []device.Mem {
 	}
 	c.copy(v, params)
 	for i := range c.tensors {
-		if c.other[1][i] = params[i]; c.copied(&c.tensors[i]) {
-			c.other[1][i] = c.weights[i]
+		if c.evaluated[i] = params[i]; c.copied(&c.tensors[i]) {
+			c.evaluated[i] = c.role(weight)[i]
 		}
 	}
-	return c.other[1]
+	return c.evaluated
 }
 
 // vector is the memory of a vector of the stage's length on its device.
@@ -330,14 +328,13 @@ var targetPort = []layer.Port{{Name: "targets", Type: device.I32}}
 
 // enter brings a host buffer to the device: wrapped, or copied to own.
 func (c *Computed) enter(own device.Mem, b []byte, ports []layer.Port) device.Mem {
-	if c.host {
-		return wrap(b, ports)
+	if !c.host {
+		c.dev.Upload(own, b)
 	}
-	c.dev.Upload(own, b)
-	return own
+	return c.window(own, b, ports)
 }
 
-// window is where the device writes what a host buffer is to receive.
+// window is where the device has what a host buffer holds, or is to receive.
 func (c *Computed) window(own device.Mem, b []byte, ports []layer.Port) device.Mem {
 	if c.host {
 		return wrap(b, ports)

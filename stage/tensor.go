@@ -30,22 +30,11 @@ func (t Tensor) Len() int {
 	return n
 }
 
-// tensor is a parameter of a stage with its memory.
+// tensor is a parameter of a stage.
 type tensor struct {
 	Tensor
 	param layer.Param
 	index int // among the parameters of the stage's layers
-	// p, g and s are the parameter, its gradient and its optimizer state.
-	p, g device.Mem
-	s    [2]device.Mem
-}
-
-// cut is the tensor's run of a flat vector.
-func (t *tensor) cut(v device.Mem) device.Mem {
-	if v.Absent() {
-		return v
-	}
-	return v.Slice(t.Offset, t.param.Len())
 }
 
 // place lays the parameters of layers that are trained, or those that are frozen, out in a flat vector and returns its length.
@@ -109,13 +98,12 @@ func (c *Computed) initialise() error {
 
 // upload gives each tensor its value in a file, or where there is none (nil, or see Load) what it starts with.
 func (c *Computed) upload(lookup Lookup) error {
-	for i := range c.tensors {
-		t := &c.tensors[i]
+	for i, t := range c.tensors {
 		values, err := c.config.value(t.param, lookup)
 		if err != nil {
 			return err
 		}
-		if err := device.Write(c.dev, t.p, device.FloatBytes(values)); err != nil {
+		if err := device.Write(c.dev, c.role(parameter)[i], device.FloatBytes(values)); err != nil {
 			return err
 		}
 	}

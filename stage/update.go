@@ -121,14 +121,12 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 func (c *Computed) bindDelta(v flat.Vector) (err error) {
 	var whole device.Mem
 	if v != nil {
-		if whole, err = c.vector(v); err != nil {
-			return err
-		}
+		whole, err = c.vector(v)
 	}
-	for i := range c.tensors {
-		c.between.memory.External[c.bound(delta, i)] = c.tensors[i].cut(whole)
+	if err == nil {
+		c.bindVector(delta, whole)
 	}
-	return nil
+	return err
 }
 
 // makeIterates makes the weights of a batch that has not begun: what asgd computes with is the average and what the iterate is

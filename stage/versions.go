@@ -30,7 +30,7 @@ func (c *Computed) allocateVersions() error {
 // weightsOf is what passes read that compute with a version of the weights.
 func (c *Computed) weightsOf(name int) ([]device.Mem, error) {
 	if name == c.newest {
-		return c.weights, nil
+		return c.role(weight), nil
 	}
 	for i := range c.versions {
 		if v := &c.versions[i]; v.kept && v.name == name {
@@ -64,14 +64,14 @@ func (c *Computed) stash(names []int) error {
 	}
 	c.makeIterates()
 	c.refresh()
+	newest := c.role(weight)
 	for i := range c.tensors {
 		if c.copied(&c.tensors[i]) { // the newest gets the memory, and makes its copies anew
-			unused.weights[i], c.weights[i] = c.weights[i], unused.weights[i]
+			unused.weights[i], newest[i] = newest[i], unused.weights[i]
 		}
 	}
-	c.bindRole(older, unused.weights)
+	copy(c.role(older), unused.weights)
 	c.run(c.between.keep, device.Args{})
-	c.bindRole(weight, c.weights)
 	unused.name, unused.kept = c.newest, true
 	return nil
 }
@@ -97,7 +97,7 @@ func (c *Computed) cutStatistics(s *slot, cut *cutter) {
 	if c.config.statisticsWords() == 0 {
 		return
 	}
-	s.grads = slices.Clone(c.grads)
+	s.grads = slices.Clone(c.role(gradient))
 	for i := range c.tensors {
 		if p := c.tensors[i].param; p.Running > 0 {
 			s.grads[i] = cut.take(p.Len())
@@ -108,7 +108,7 @@ func (c *Computed) cutStatistics(s *slot, cut *cutter) {
 // clearStatistics begins the forward of a micro-batch.
 func (c *Computed) clearStatistics(s *slot) {
 	if s.grads != nil {
-		c.bindRole(statistic, s.grads)
+		copy(c.role(statistic), s.grads)
 		c.run(c.between.clear, device.Args{})
 	}
 }
@@ -116,7 +116,7 @@ func (c *Computed) clearStatistics(s *slot) {
 // countStatistics adds a micro-batch's statistics where the step takes them, with its other gradients.
 func (c *Computed) countStatistics(s *slot) {
 	if s.grads != nil {
-		c.bindRole(statistic, s.grads)
+		copy(c.role(statistic), s.grads)
 		c.run(c.between.count, device.Args{})
 	}
 }

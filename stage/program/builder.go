@@ -10,6 +10,7 @@ import (
 type Builder struct {
 	values   []value
 	ids      map[unsafe.Pointer]int
+	external map[int]device.Mem // what External made, by index
 	entries  []entry
 	backward bool
 	unsplit  bool
@@ -41,7 +42,9 @@ type use struct {
 }
 
 // NewBuilder returns an empty builder.
-func NewBuilder() *Builder { return &Builder{ids: map[unsafe.Pointer]int{}} }
+func NewBuilder() *Builder {
+	return &Builder{ids: map[unsafe.Pointer]int{}, external: map[int]device.Mem{}}
+}
 
 func (b *Builder) value(v value) device.Mem {
 	symbol, _ := v.mem.Symbol()
@@ -60,9 +63,12 @@ func (b *Builder) Again(t device.Type, n int) device.Mem {
 	return b.value(value{mem: device.NewSymbol(t, n), external: -1, again: true})
 }
 
-// External is a tensor that is bound when the program runs, as the binding with this index.
+// External is the tensor that is bound when the program runs, as the binding with this index.
 func (b *Builder) External(index int, t device.Type, n int) device.Mem {
-	return b.value(value{mem: device.NewSymbol(t, n), external: index})
+	if _, made := b.external[index]; !made {
+		b.external[index] = b.value(value{mem: device.NewSymbol(t, n), external: index})
+	}
+	return b.external[index]
 }
 
 // Output is External for a tensor that the program sets.
