@@ -149,35 +149,32 @@ func (c *Computed) newVector(r role, price *int64, what string) (flat.Vector, er
 }
 
 // allocateBoundaries makes the memory of losses, and of boundaries that cannot be wrapped.
-func (c *Computed) allocateBoundaries() (err error) {
-	targets := c.shape.LabelBytes / device.I32.Bytes()
-	if c.last {
-		if c.losses, err = c.alloc(&c.price.Boundaries, "losses", device.F32, targets); err != nil {
+func (c *Computed) allocateBoundaries() error {
+	targets, in, out := c.shape.LabelBytes/device.I32.Bytes(), c.passes.in, c.passes.out
+	for _, b := range []struct {
+		needed bool
+		to     *device.Mem
+		what   string
+		t      device.Type
+		n      int
+	}{
+		{c.last, &c.losses, "losses", device.F32, targets},
+		{c.last, &c.lossSum, "losses", device.F32, targets},
+		{c.config.stagesOutput(), &c.staged.output, "the output boundary", device.F32, layer.Words(out)},
+		{!c.host, &c.staged.input, "the input boundary", device.F32, layer.Words(in)},
+		{!c.host && c.last, &c.staged.targets, "targets", device.I32, targets},
+	} {
+		var err error
+		if !b.needed {
+			continue
+		}
+		if *b.to, err = c.alloc(&c.price.Boundaries, b.what, b.t, b.n); err != nil {
 			return err
 		}
-		if c.lossSum, err = c.alloc(&c.price.Boundaries, "losses", device.F32, targets); err != nil {
-			return err
-		}
-		c.noLoss, c.hostLosses = device.Zero{X: c.lossSum}, make([]float32, targets)
 	}
-	in, out := c.passes.in, c.passes.out
-	if c.config.stagesOutput() {
-		if c.staged.output, err = c.alloc(&c.price.Boundaries, "the output boundary", device.F32, layer.Words(out)); err != nil {
-			return err
-		}
-		c.staged.output = layer.View(c.staged.output, out)
-	}
-	if c.host {
-		return nil
-	}
-	if c.staged.input, err = c.alloc(&c.price.Boundaries, "the input boundary", device.F32, layer.Words(in)); err != nil {
-		return err
-	}
-	c.staged.input = layer.View(c.staged.input, in)
-	if c.last {
-		c.staged.targets, err = c.alloc(&c.price.Boundaries, "targets", device.I32, targets)
-	}
-	return err
+	c.staged.input, c.staged.output = layer.View(c.staged.input, in), layer.View(c.staged.output, out)
+	c.noLoss, c.hostLosses = device.Zero{X: c.lossSum}, make([]float32, targets)
+	return nil
 }
 
 // findTies sorts the tied parameters into those whose other copy lies on this stage and those whose other copy does not.

@@ -89,8 +89,7 @@ func (c *Computed) NewContext(positions int) (*Context, error) {
 	if !kept.Bounded {
 		x.capacity = math.MaxInt
 	}
-	var err error
-	if x.kept, err = x.alloc("what is kept of past positions", device.F32, keptWords(kept)); err != nil {
+	if err := x.alloc(&x.kept, "what is kept of past positions", device.F32, keptWords(kept)); err != nil {
 		return nil, err
 	}
 	x.memory.External = make([]device.Mem, layer.Parameters, layer.Parameters+len(c.tensors)+len(kept.Kept))
@@ -102,12 +101,16 @@ func (c *Computed) NewContext(positions int) (*Context, error) {
 	return x, nil
 }
 
-func (x *Context) alloc(what string, t device.Type, n int) (device.Mem, error) {
-	m, err := x.stage.dev.Alloc(t, max(n, 1))
-	if err != nil {
-		return m, fmt.Errorf("%s: context: allocate %s: %w", x.stage.config.what(), what, err)
+// alloc gives m at least n elements: as they are, or new ones.
+func (x *Context) alloc(m *device.Mem, what string, t device.Type, n int) (err error) {
+	if n = max(n, 1); !m.Absent() && m.Len() >= n {
+		return nil
 	}
-	return m, nil
+	x.stage.dev.Free(*m)
+	if *m, err = x.stage.dev.Alloc(t, n); err != nil {
+		return fmt.Errorf("%s: context: allocate %s: %w", x.stage.config.what(), what, err)
+	}
+	return nil
 }
 
 // Room is how many positions more the context holds.
@@ -171,34 +174,21 @@ func (x *Context) program(t int) (_ *program.Program, err error) {
 		_, p = x.stage.config.continuation(key, x.asked)
 		x.passes[key] = p
 	}
-	if words := max(floats(p.Arena), 1); x.arena.Absent() || x.arena.Len() < words {
-		x.stage.dev.Free(x.arena)
-		if x.arena, err = x.alloc("a pass", device.F32, words); err != nil {
-			return nil, err
-		}
-		x.memory.Arena = x.arena
-	}
-	return p.Forward, nil
+	err = x.alloc(&x.arena, "a pass", device.F32, floats(p.Arena))
+	x.memory.Arena = x.arena
+	return p.Forward, err
 }
 
 // enter brings the ids to the device and says where the logits go.
-func (x *Context) enter(ids []int32, logits []float32) (err error) {
+func (x *Context) enter(ids []int32, logits []float32) error {
 	c := x.stage
 	if c.host {
 		x.memory.External[layer.Input] = wrap(device.IntBytes(ids), c.passes.in)
 		x.memory.External[layer.Output] = wrap(device.FloatBytes(logits), c.passes.out)
 		return nil
 	}
-	if x.ids.Absent() || x.ids.Len() < len(ids) {
-		c.dev.Free(x.ids)
-		if x.ids, err = x.alloc("ids", device.I32, len(ids)); err != nil {
-			return err
-		}
-	}
-	if x.logits.Absent() {
-		if x.logits, err = x.alloc("logits", device.F32, len(logits)); err != nil {
-			return err
-		}
+	if err := errors.Join(x.alloc(&x.ids, "ids", device.I32, len(ids)), x.alloc(&x.logits, "logits", device.F32, len(logits))); err != nil {
+		return err
 	}
 	x.memory.External[layer.Input], x.memory.External[layer.Output] = x.ids, x.logits
 	c.dev.Upload(x.ids.Slice(0, len(ids)), device.IntBytes(ids))

@@ -7,18 +7,21 @@ import (
 
 // CopyIn is Upload for a device whose memory is the host's.
 func CopyIn(dst Mem, src []byte) {
-	if len(src) != dst.Bytes() {
-		panic(fmt.Sprintf("device: Upload: %d bytes for %d %v, expected %d", len(src), dst.n, dst.typ, dst.Bytes()))
-	}
+	CheckLength("Upload", src, dst)
 	copy(HostBytes(dst), src)
 }
 
 // CopyOut is Download for a device whose memory is the host's.
 func CopyOut(dst []byte, src Mem) {
-	if len(dst) != src.Bytes() {
-		panic(fmt.Sprintf("device: Download: %d bytes for %d %v, expected %d", len(dst), src.n, src.typ, src.Bytes()))
-	}
+	CheckLength("Download", dst, src)
 	copy(dst, HostBytes(src))
+}
+
+// CheckLength panics unless host bytes are as long as the memory that they are copied to or from.
+func CheckLength(op string, host []byte, m Mem) {
+	if len(host) != m.Bytes() {
+		panic(fmt.Sprintf("device: %s: %d bytes for %d %v, expected %d", op, len(host), m.n, m.typ, m.Bytes()))
+	}
 }
 
 // Write is Upload, after which src may change.

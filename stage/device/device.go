@@ -22,32 +22,16 @@ const (
 	F64 // of sums that end on the host
 )
 
+var types = [...]struct {
+	name  string
+	bytes int
+}{F32: {"f32", 4}, I32: {"i32", 4}, BF16: {"bf16", 2}, F64: {"f64", 8}}
+
 // Bytes is the size of one element.
-func (t Type) Bytes() int {
-	switch t {
-	case BF16:
-		return 2
-	case F64:
-		return 8
-	case F32, I32:
-	}
-	return 4
-}
+func (t Type) Bytes() int { return types[t].bytes }
 
 // String names the type as job files and messages do.
-func (t Type) String() string {
-	switch t {
-	case F32:
-		return "f32"
-	case I32:
-		return "i32"
-	case BF16:
-		return "bf16"
-	case F64:
-		return "f64"
-	}
-	return "invalid"
-}
+func (t Type) String() string { return types[t].name }
 
 // Floating is the type of numbers that a job file names: f32, which "" stands for, or bf16.
 func Floating(name string) Type {

@@ -67,34 +67,26 @@ func (v *vector) written() Mem {
 
 func (v *vector) Len() int { return v.mem.n }
 
-func (v *vector) Zero() {
-	v.zero = Zero{v.written()}
-	v.dev.Do(&v.zero)
+// do keeps an operation and runs it.
+func do[T any, P interface {
+	*T
+	Op
+}](v *vector, kept P, op T) {
+	*kept = op
+	v.dev.Do(kept)
 }
 
-func (v *vector) Copy(x flat.Vector) {
-	v.copy = Copy{v.written(), v.operand("Copy", x)}
-	v.dev.Do(&v.copy)
-}
-
-func (v *vector) Scale(a float32) {
-	v.scale = Scale{X: v.written(), A: a}
-	v.dev.Do(&v.scale)
-}
+func (v *vector) Zero()              { do(v, &v.zero, Zero{v.written()}) }
+func (v *vector) Copy(x flat.Vector) { do(v, &v.copy, Copy{v.written(), v.operand("Copy", x)}) }
+func (v *vector) Scale(a float32)    { do(v, &v.scale, Scale{X: v.written(), A: a}) }
+func (v *vector) Mul(x flat.Vector)  { do(v, &v.mul, Mul{v.written(), v.operand("Mul", x)}) }
 
 func (v *vector) Axpy(a float32, x flat.Vector) {
-	v.axpy = Axpy{Y: v.written(), A: a, X: v.operand("Axpy", x)}
-	v.dev.Do(&v.axpy)
+	do(v, &v.axpy, Axpy{Y: v.written(), A: a, X: v.operand("Axpy", x)})
 }
 
 func (v *vector) Lerp(a float32, x flat.Vector) {
-	v.lerp = Lerp{v.written(), a, v.operand("Lerp", x)}
-	v.dev.Do(&v.lerp)
-}
-
-func (v *vector) Mul(x flat.Vector) {
-	v.mul = Mul{v.written(), v.operand("Mul", x)}
-	v.dev.Do(&v.mul)
+	do(v, &v.lerp, Lerp{v.written(), a, v.operand("Lerp", x)})
 }
 
 func (v *vector) Read(dst []float32, offset int) {

@@ -76,11 +76,8 @@ type score struct {
 
 // Emit implements Layer.
 func (l *AttendingLSTM) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	encoder, target := in[0], in[2]
-	if l.Dropout > 0 && !b.Evaluating {
-		target = b.drop(target, l.Path, l.Dropout, l.LSTM.In)
-	}
-	y, backLSTM := l.LSTM.emit(b, t, target, device.Mem{})
+	encoder := in[0]
+	y, backLSTM := l.LSTM.emit(b, t, b.drop(in[2], l.Path, l.Dropout, l.LSTM.In), device.Mem{})
 	a := l.attend(b, t, y, encoder, in[1])
 	context, probabilities, values := b.Floats(l.Keys), b.narrow(a.probabilities), b.narrow(encoder)
 	for n := range b.B {
@@ -91,11 +88,7 @@ func (l *AttendingLSTM) Emit(b *Builder, t Tensors, in []device.Mem) (out []devi
 	}
 	return []device.Mem{y, context}, func(dout []device.Mem) []device.Mem {
 		dy, dencoder := l.attendBackward(b, a, y, encoder, dout)
-		dtarget := backLSTM(dy)
-		if l.Dropout > 0 {
-			dtarget = b.drop(dtarget, l.Path, l.Dropout, l.LSTM.In)
-		}
-		return []device.Mem{dencoder, {}, dtarget}
+		return []device.Mem{dencoder, {}, b.drop(backLSTM(dy), l.Path, l.Dropout, l.LSTM.In)}
 	}
 }
 

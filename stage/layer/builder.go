@@ -58,11 +58,20 @@ func (b *Builder) rounded(sum, x device.Mem) device.Mem {
 	return b.narrow(sum)
 }
 
-// drop is a new tensor, x (R,columns) with elements dropped by the random numbers of this name.
+// drop is x (R,columns) with elements dropped by the random numbers of this name.
 func (b *Builder) drop(x device.Mem, name string, rate float64, columns int) device.Mem {
+	return b.dropped(x, device.Mem{}, rate, device.DropoutMask{
+		Stream: device.StreamOf(name), PerSample: b.T * columns, Rows: b.Rows(), Columns: columns, Share: 1,
+	})
+}
+
+// dropped is a new tensor, x with elements dropped, or rows by their ids; x itself where nothing is dropped.
+func (b *Builder) dropped(x, ids device.Mem, rate float64, mask device.DropoutMask) device.Mem {
+	if rate == 0 || b.Evaluating {
+		return x
+	}
 	y := b.Like(x)
-	b.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
-		Rate: float32(rate), Stream: device.StreamOf(name), PerSample: b.T * columns, Rows: b.Rows(), Columns: columns, Share: 1,
-	}})
+	mask.Rate = float32(rate)
+	b.Do(&device.Dropout{Y: y, X: x, IDs: ids, DropoutMask: mask})
 	return y
 }

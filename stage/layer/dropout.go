@@ -20,9 +20,6 @@ func NewDropout(f Layer, rate float64) Layer {
 // Emit implements Layer.
 func (l *Dropout) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	y, back := l.Layer.Emit(b, t, in)
-	if b.Evaluating {
-		return y, back
-	}
 	name, columns := l.Name()+".dropout", y[0].Len()/b.Rows()
 	return []device.Mem{b.drop(y[0], name, l.rate, columns)}, func(dout []device.Mem) []device.Mem {
 		return back([]device.Mem{b.drop(dout[0], name, l.rate, columns)})

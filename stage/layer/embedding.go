@@ -63,14 +63,7 @@ func (l Embedding) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Me
 	}
 }
 
-// drop is x, or with words dropped a new tensor.
+// drop is x with words dropped.
 func (l Embedding) drop(b *Builder, x, ids device.Mem) device.Mem {
-	if l.Drop == 0 || b.Evaluating {
-		return x
-	}
-	y := b.Like(x)
-	b.Do(&device.Dropout{Y: y, X: x, IDs: ids, DropoutMask: device.DropoutMask{
-		Rate: float32(l.Drop), Stream: device.StreamOf(l.Path), Rows: b.Rows(), Columns: l.Width,
-	}})
-	return y
+	return b.dropped(x, ids, l.Drop, device.DropoutMask{Stream: device.StreamOf(l.Path), Rows: b.Rows(), Columns: l.Width})
 }

@@ -72,14 +72,11 @@ func (l LSTM) columns(y device.Mem, i int) device.Mem {
 	return y.Slice(i*l.Hidden, y.Len()-i*l.Hidden)
 }
 
-// drop is a new tensor, x with direction i's recurrent weights dropped: the same for all micro-batches of a step.
+// drop is x with direction i's recurrent weights dropped: the same for all micro-batches of a step.
 func (l LSTM) drop(b *Builder, x device.Mem, i int) device.Mem {
-	y := b.Like(x)
-	b.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
-		Rate: float32(l.WeightDrop), Stream: device.StreamOf(l.Params()[i*lstmParams+weightHH].Name),
-		Rows: gateCount * l.Hidden, Columns: l.Hidden, Share: 1,
-	}})
-	return y
+	return b.dropped(x, device.Mem{}, l.WeightDrop, device.DropoutMask{
+		Stream: device.StreamOf(l.Params()[i*lstmParams+weightHH].Name), Rows: gateCount * l.Hidden, Columns: l.Hidden, Share: 1,
+	})
 }
 
 // Emit implements Layer.
@@ -119,10 +116,7 @@ func (l LSTM) direction(b *Builder, t Tensors, x, y, mask device.Mem, i int) dir
 	}
 	bias := b.add(t.Params[biasIH], t.Params[biasHH])
 	b.Do(&device.MatMul{C: d.gates, A: b.narrow(x), B: t.Params[weightIH], Product: device.Product{M: b.Rows(), N: hidden, K: l.In, TransB: true, Bias: bias}})
-	if l.WeightDrop > 0 && !b.Evaluating {
-		d.weight = l.drop(b, d.weight, i)
-	}
-	d.weight = b.narrow(d.weight)
+	d.weight = b.narrow(l.drop(b, d.weight, i))
 	state := l.resume(b, d)
 	b.Do(&device.LSTM{Out: l.columns(y, i), Gates: d.gates, Cells: d.cells, Previous: d.previous, Weight: d.weight, Before: state.before, LSTMShape: d.shape})
 	if b.Context != nil {

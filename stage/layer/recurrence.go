@@ -31,10 +31,7 @@ func (l *Recurrence) Ports(s Size) (in, out []Port) {
 
 // Emit implements Layer.
 func (l *Recurrence) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	input, mask := l.join(b, in), device.Mem{}
-	if l.Dropout > 0 && !b.Evaluating {
-		input = b.drop(input, l.Name(), l.Dropout, l.LSTM.In)
-	}
+	input, mask := b.drop(l.join(b, in), l.Name(), l.Dropout, l.LSTM.In), device.Mem{}
 	if l.Mask > 0 {
 		mask = in[l.Mask]
 	}
@@ -51,11 +48,7 @@ func (l *Recurrence) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.
 		for n, i := range l.Passed {
 			din[i] = dout[1+n]
 		}
-		dinput := back(dout[0])
-		if l.Dropout > 0 {
-			dinput = b.drop(dinput, l.Name(), l.Dropout, l.LSTM.In)
-		}
-		l.split(b, dinput, in, din)
+		l.split(b, b.drop(back(dout[0]), l.Name(), l.Dropout, l.LSTM.In), in, din)
 		if l.Residual {
 			din[0] = b.add(din[0], dout[0])
 		}

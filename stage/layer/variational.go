@@ -28,16 +28,11 @@ func (l VariationalDropout) Ports(s Size) (in, out []Port) {
 // Params implements Layer.
 func (l VariationalDropout) Params() []Param { return nil }
 
-// drop is x, or with elements dropped a new tensor.
+// drop is x with elements dropped.
 func (l VariationalDropout) drop(b *Builder, x device.Mem) device.Mem {
-	if l.Rate == 0 {
-		return x
-	}
-	y := b.Like(x)
-	b.Do(&device.Dropout{Y: y, X: x, DropoutMask: device.DropoutMask{
-		Rate: float32(l.Rate), Stream: device.StreamOf(l.Path), PerSample: l.Width, Rows: b.Rows(), Columns: l.Width, Share: b.T,
-	}})
-	return y
+	return b.dropped(x, device.Mem{}, l.Rate, device.DropoutMask{
+		Stream: device.StreamOf(l.Path), PerSample: l.Width, Rows: b.Rows(), Columns: l.Width, Share: b.T,
+	})
 }
 
 // Emit implements Layer: dx = drop(dy + 2 Activation / n drop(x)), and the temporal part.

@@ -132,17 +132,13 @@ func (d *Device) release(at unsafe.Pointer) {
 
 // Upload implements device.Device: the bytes move and are dropped.
 func (d *Device) Upload(dst device.Mem, src []byte) {
-	if len(src) != dst.Bytes() {
-		panic(fmt.Sprintf("device: Upload: %d bytes for %d %v, expected %d", len(src), dst.Len(), dst.Type(), dst.Bytes()))
-	}
+	device.CheckLength("Upload", src, dst)
 	d.move(dst.Bytes())
 }
 
 // Download implements device.Device: zeros arrive. It does not wait, since they depend on nothing.
 func (d *Device) Download(dst []byte, src device.Mem) {
-	if len(dst) != src.Bytes() {
-		panic(fmt.Sprintf("device: Download: %d bytes for %d %v, expected %d", len(dst), src.Len(), src.Type(), src.Bytes()))
-	}
+	device.CheckLength("Download", dst, src)
 	d.move(src.Bytes())
 	clear(dst)
 }
