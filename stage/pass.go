@@ -13,13 +13,7 @@ import (
 
 // Forward implements Stage.
 func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
-	shape := boundary{input: len(input), labels: -1, output: -1}
-	if c.last {
-		shape.labels = len(labels)
-	} else {
-		shape.output = len(output)
-	}
-	if err := c.check(shape); err != nil {
+	if err := c.check(buffer{input, true}, buffer{labels, c.last}, buffer{output, !c.last}); err != nil {
 		return c.fail("forward", m, err)
 	}
 	valid, err := c.checkIDs(input, labels)
@@ -94,14 +88,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 		return c.fail("backward", m, err)
 	}
 	if part != Weight {
-		shape := boundary{input: -1, labels: -1, output: -1}
-		if !c.last {
-			shape.output = len(doutput)
-		}
-		if c.hasInputGradient() {
-			shape.input = len(dinput)
-		}
-		if err := c.check(shape); err != nil {
+		if err := c.check(buffer{dinput, c.hasInputGradient()}, buffer{}, buffer{doutput, !c.last}); err != nil {
 			return c.fail("backward", m, err)
 		}
 	}
@@ -170,15 +157,9 @@ func (c *Computed) hasInputGradient() bool { return layer.Differentiable(c.passe
 // Evaluate implements Stage. The parameters must be the stage's own or from NewVector, of a stage of the same layers on
 // the same device. It runs between any two passes of a batch without disturbing them.
 func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte) (Score, error) {
-	shape := boundary{input: len(input), labels: -1, output: -1}
-	if c.last && labels != nil {
-		shape.labels = len(labels)
-	}
-	if !c.last || output != nil {
-		shape.output = len(output)
-	}
+	scored := c.last && labels != nil
 	fail := func(err error) (Score, error) { return Score{}, fmt.Errorf("%s: evaluate: %w", c.config.what(), err) }
-	if err := c.check(shape); err != nil {
+	if err := c.check(buffer{input, true}, buffer{labels, scored}, buffer{output, !c.last || output != nil}); err != nil {
 		return fail(err)
 	}
 	targets, err := c.checkIDs(input, labels)
@@ -206,7 +187,7 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 		if output != nil && !c.host {
 			c.dev.Download(output, out)
 		}
-		if shape.labels >= 0 {
+		if scored {
 			c.score(&score, out, labels)
 		}
 	}
@@ -255,21 +236,25 @@ func (c *Computed) vector(v flat.Vector) (device.Mem, error) {
 	return mem, nil
 }
 
-// boundary holds the bytes of a call's buffers; -1 for those that it does not use.
-type boundary struct{ input, labels, output int }
+// buffer is one of a call's, and whether the call uses it.
+type buffer struct {
+	bytes []byte
+	used  bool
+}
 
 // check compares the lengths of a call's buffers with the stage's shape.
-func (c *Computed) check(b boundary) error {
+func (c *Computed) check(input, labels, output buffer) error {
 	for _, f := range [...]struct {
-		name        string
-		found, want int
+		name string
+		buffer
+		want int
 	}{
-		{"input boundary", b.input, c.shape.InputBytes},
-		{"labels", b.labels, c.shape.LabelBytes},
-		{"output boundary", b.output, c.shape.OutputBytes},
+		{"input boundary", input, c.shape.InputBytes},
+		{"labels", labels, c.shape.LabelBytes},
+		{"output boundary", output, c.shape.OutputBytes},
 	} {
-		if f.found >= 0 && f.found != f.want {
-			return fmt.Errorf("the %s buffer has %d bytes, want %d", f.name, f.found, f.want)
+		if f.used && len(f.bytes) != f.want {
+			return fmt.Errorf("the %s buffer has %d bytes, want %d", f.name, len(f.bytes), f.want)
 		}
 	}
 	return nil

@@ -2,9 +2,9 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// ImageBlock is a block of a residual network: y = relu(norm(f(x)) + skip(x)), with f a chain that ends in a convolution, and
+// imageBlock is a block of a residual network: y = relu(norm(f(x)) + skip(x)), with f a chain that ends in a convolution, and
 // skip the identity or a projection (He et al. 2016a, equations 1 and 2). The sum and the ReLU are computed by the norm.
-type ImageBlock struct {
+type imageBlock struct {
 	path   string
 	branch Layer
 	norm   ImageNorm
@@ -14,10 +14,10 @@ type ImageBlock struct {
 }
 
 // NewImageBlock makes a block. norm.ReLU is set. skip may be nil.
-func NewImageBlock(path string, branch Layer, norm ImageNorm, skip Layer) *ImageBlock {
+func NewImageBlock(path string, branch Layer, norm ImageNorm, skip Layer) Layer {
 	norm.ReLU = true
 	in, _ := branch.Ports(Size{B: 1, T: 1})
-	l := &ImageBlock{path: path, branch: branch, norm: norm, skip: skip, width: in[0].Elements}
+	l := &imageBlock{path: path, branch: branch, norm: norm, skip: skip, width: in[0].Elements}
 	for _, part := range []Layer{branch, norm, skip} {
 		if part != nil {
 			l.params = append(l.params, part.Params()...)
@@ -26,19 +26,15 @@ func NewImageBlock(path string, branch Layer, norm ImageNorm, skip Layer) *Image
 	return l
 }
 
-// Name implements Layer.
-func (l *ImageBlock) Name() string { return l.path }
+func (l *imageBlock) Name() string    { return l.path }
+func (l *imageBlock) Params() []Param { return l.params }
 
-// Params implements Layer: of f, of the norm, of the projection.
-func (l *ImageBlock) Params() []Param { return l.params }
-
-// Ports implements Layer.
-func (l *ImageBlock) Ports(s Size) (in, out []Port) {
+func (l *imageBlock) Ports(s Size) (in, out []Port) {
 	return row("x", s, l.width), row("y", s, l.norm.Of.Elements())
 }
 
 // Emit implements Layer: dx is the sum of what comes through skip and through f.
-func (l *ImageBlock) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+func (l *imageBlock) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	f, backF := l.branch.Emit(b, t.take(l.branch), in)
 	norm, skipped, backSkip := t.take(l.norm), in, Backward(nil)
 	if l.skip != nil {

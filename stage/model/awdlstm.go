@@ -37,25 +37,19 @@ func (c *awdLSTM) fields() []Field {
 	}
 }
 
-func (c *awdLSTM) validate() error { return nil }
-
 func (c *awdLSTM) build(m *Model) {
-	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: c.ntoken}, c.ntoken, c.bptt
-	m.Layers = append(m.Layers, layer.NewChain("embedding",
+	embedding := layer.NewChain("embedding",
 		layer.Embedding{
 			Path: "embedding.words", Tokens: layer.Table{Path: "encoder", Rows: c.ntoken, Init: layer.UniformInit(0.1)}, Width: c.ninp, Drop: c.dropoute,
 		},
-		layer.VariationalDropout{Path: "embedding.dropout", Width: c.ninp, Rate: c.dropouti}))
-	for i := range c.nlayers {
-		m.Layers = append(m.Layers, c.layer(i))
-	}
+		layer.VariationalDropout{Path: "embedding.dropout", Width: c.ninp, Rate: c.dropouti})
 	logits := layer.Linear{
 		Path: "decoder", In: c.width(c.nlayers - 1), Out: c.ntoken, Bias: true, OutIn: true, Init: layer.UniformInit(0.1),
 	}
 	if c.tieWeights {
 		logits.TiedTo = "encoder.weight"
 	}
-	m.Layers = append(m.Layers, logits)
+	m.language(c.ntoken, c.bptt, embedding, c.nlayers, c.layer, logits)
 }
 
 // width is the number of cells of LSTM layer i; at -1 the width of the embeddings.

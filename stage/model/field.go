@@ -134,11 +134,12 @@ func oneOf(names []string) string {
 type settings interface {
 	// fields sets all fields to their defaults and describes them.
 	fields() []Field
-	// validate checks fields, each of which holds what it may, against each other, and derives what is derived.
-	validate() error
 	// build gives the model what follows from the config.
 	build(m *Model)
 }
+
+// validator checks fields, each of which holds what it may, against each other, and derives what is derived.
+type validator interface{ validate() error }
 
 // read sets a config, which holds the defaults, from what is given, and validates it.
 func read(c settings, fields []Field, given map[string]any) error {
@@ -152,7 +153,10 @@ func read(c settings, fields []Field, given map[string]any) error {
 			}
 		}
 	}
-	return c.validate()
+	if v, ok := c.(validator); ok {
+		return v.validate()
+	}
+	return nil
 }
 
 // decode sets the targets of fields from config. A nil value keeps the default, as in Hugging Face's files.

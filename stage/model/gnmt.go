@@ -33,8 +33,6 @@ func (c *gnmt) fields() []Field {
 	}
 }
 
-func (c *gnmt) validate() error { return nil }
-
 func (c *gnmt) build(m *Model) {
 	m.Task, m.Loss, m.vocabulary, m.sequence = Translation, layer.Loss{Classes: c.vocabSize, Smoothing: c.smoothing}, c.vocabSize, c.maxLength
 	m.Layers = append(m.Layers, c.embedding())

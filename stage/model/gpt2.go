@@ -46,17 +46,13 @@ func (c *gpt2) validate() error {
 }
 
 func (c *gpt2) build(m *Model) {
-	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: c.vocabSize}, c.vocabSize, c.nPositions
+	m.language(c.vocabSize, c.nPositions, c.embedding(), c.nLayer, c.block,
+		languageHead("transformer.head", c.norm("transformer.ln_f"), c.vocabSize, c.initializerRange, c.tie, "transformer.wte.weight"))
 	m.prefix, m.skip = "transformer.", gpt2Buffer
 	// what from_pretrained of GPT2LMHeadModel reads besides
 	maps.Copy(m.config, map[string]any{
 		"architectures": []string{"GPT2LMHeadModel"}, "n_ctx": c.nPositions, "scale_attn_weights": true, "use_cache": true,
 	})
-	m.Layers = append(m.Layers, c.embedding())
-	for i := range c.nLayer {
-		m.Layers = append(m.Layers, c.block(i))
-	}
-	m.Layers = append(m.Layers, c.head())
 }
 
 func (c *gpt2) embedding() layer.Layer {
@@ -91,16 +87,6 @@ func (c *gpt2) block(i int) layer.Layer {
 
 func (c *gpt2) norm(path string) layer.LayerNorm {
 	return layer.LayerNorm{Path: path, Width: c.nEmbd, Epsilon: float32(c.epsilon)}
-}
-
-func (c *gpt2) head() layer.Layer {
-	logits := layer.Linear{
-		Path: "lm_head", In: c.nEmbd, Out: c.vocabSize, OutIn: true, Init: layer.Init{Deviation: c.initializerRange},
-	}
-	if c.tie {
-		logits.TiedTo = "transformer.wte.weight"
-	}
-	return layer.NewChain("transformer.head", c.norm("transformer.ln_f"), logits)
 }
 
 // gpt2Buffer recognises the causal masks that older Hugging Face files store beside the parameters.

@@ -140,22 +140,18 @@ func divisorBelow(n, most int) int {
 }
 
 func (c *llama) build(m *Model) {
-	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: c.vocabSize}, c.vocabSize, c.positions
+	const tokens = "model.embed_tokens"
+	embedding := layer.Embedding{
+		Path: tokens, Tokens: layer.Table{Path: tokens, Rows: c.vocabSize, Init: layer.Init{Deviation: c.initializerRange}}, Width: c.hidden,
+	}
+	m.language(c.vocabSize, c.positions, embedding, c.layers, c.block,
+		languageHead("model.head", c.norm("model.norm"), c.vocabSize, c.initializerRange, c.tie, tokens+".weight"))
 	m.prefix, m.skip, m.window = "model.", llamaBuffer, c.windowOf
 	m.config["architectures"], m.config["use_cache"] = []string{architectures[c.family]}, true
 	if c.family == "mistral" && c.window == 0 {
 		m.config["sliding_window"] = nil // 0 would hide everything
 	}
-	m.Layers = append(m.Layers, layer.Embedding{
-		Path: "model.embed_tokens", Tokens: layer.Table{Path: "model.embed_tokens", Rows: c.vocabSize, Init: c.init()}, Width: c.hidden,
-	})
-	for i := range c.layers {
-		m.Layers = append(m.Layers, c.block(i))
-	}
-	m.Layers = append(m.Layers, c.head())
 }
-
-func (c *llama) init() layer.Init { return layer.Init{Deviation: c.initializerRange} }
 
 func (c *llama) norm(path string) layer.LayerNorm {
 	return layer.LayerNorm{RMS: true, Path: path, Width: c.hidden, Epsilon: float32(c.epsilon)}
@@ -195,14 +191,6 @@ func (c *llama) windowOf(i int) int {
 		return 0
 	}
 	return c.window
-}
-
-func (c *llama) head() layer.Layer {
-	logits := layer.Linear{Path: "lm_head", In: c.hidden, Out: c.vocabSize, OutIn: true, Init: c.init()}
-	if c.tie {
-		logits.TiedTo = "model.embed_tokens.weight"
-	}
-	return layer.NewChain("model.head", c.norm("model.norm"), logits)
 }
 
 // architectures are Hugging Face's classes of the families.

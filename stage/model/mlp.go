@@ -30,8 +30,6 @@ func (c *mlp) fields() []Field {
 	}
 }
 
-func (c *mlp) validate() error { return nil }
-
 func (c *mlp) build(m *Model) {
 	m.Task, m.Loss, m.sequence = Images, layer.Loss{Classes: c.numLabels}, 1
 	m.Image = Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize}

@@ -263,3 +263,22 @@ func (m *Model) find(p layer.Param, tensors map[string][]int) (string, error) {
 func (m *Model) copyOfTied(name string, params []layer.Param) bool {
 	return slices.ContainsFunc(params, func(p layer.Param) bool { return p.TiedTo != "" && p.Name == name })
 }
+
+// language gives a model of a language what all have: layers are its embedding, its blocks and its head.
+func (m *Model) language(vocabulary, sequence int, embedding layer.Layer, blocks int, block func(i int) layer.Layer, head layer.Layer) {
+	m.Task, m.Loss, m.vocabulary, m.sequence = Language, layer.Loss{Classes: vocabulary}, vocabulary, sequence
+	m.Layers = append(m.Layers, embedding)
+	for i := range blocks {
+		m.Layers = append(m.Layers, block(i))
+	}
+	m.Layers = append(m.Layers, head)
+}
+
+// languageHead is the final norm and the projection to the vocabulary, which may be the embedding.
+func languageHead(path string, norm layer.LayerNorm, vocabulary int, deviation float64, tie bool, embedding string) layer.Layer {
+	logits := layer.Linear{Path: "lm_head", In: norm.Width, Out: vocabulary, OutIn: true, Init: layer.Init{Deviation: deviation}}
+	if tie {
+		logits.TiedTo = embedding
+	}
+	return layer.NewChain(path, norm, logits)
+}
