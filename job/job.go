@@ -293,7 +293,8 @@ type Averaging struct {
 	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
 	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6 word=auto"`
-	// Optimizer steps of each pipeline between rounds.
+	// Optimizer steps of each pipeline between rounds. The budget of `train` is rounded up to whole rounds, so one that takes twice the
+	// budget or more is refused.
 	Tau int `yaml:"tau" json:"tau" default:"1" rule:"min=1 max=1e9"`
 }
 
