@@ -203,7 +203,7 @@ type Optimizer struct {
 	// The learning rate, before the schedule.
 	LearningRate float64 `yaml:"lr" json:"lr" rule:"required above=0 max=1e4" also:"learning_rate"`
 	// The decay of the first and second moment (adam, adamw).
-	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 below=1 of=adam|adamw" also:"beta1 beta2 adam_beta1 adam_beta2"`
+	Betas []float64 `yaml:"betas" json:"betas" default:"[0.9, 0.999]" rule:"items=2 min=0 max=0.9999999 of=adam|adamw" also:"beta1 beta2 adam_beta1 adam_beta2"`
 	// Added to the root of the second moment (adam, adamw). Moments below 1e-30 count as 0, which a smaller epsilon would show.
 	Epsilon float64 `yaml:"epsilon" json:"epsilon" default:"1e-8" rule:"min=1e-15 max=1 of=adam|adamw" also:"eps adam_epsilon"`
 	// The momentum (sgd).
@@ -277,11 +277,11 @@ type LoRA struct {
 type Averaging struct {
 	// The averaging method, by name: elastic.
 	Method string `yaml:"method" json:"method" default:"elastic"`
-	// What a pipeline is pulled toward in a round. `predicted`: where the center will be, as its own update tells: the center before the
-	// update plus `horizon` times that update; nobody waits. `new`: the weights after the update are pulled toward the center after it took
-	// this round's updates, which waits for the slowest pipeline. `old`: the weights after the update are pulled toward the
-	// center before it, without a wait, and stay one update behind. `elastic` is EASGD: center and pipelines are
-	// pulled toward each other by the same amount.
+	// What a pipeline is pulled toward in a round; a single one is not pulled and trains as without averaging. `predicted`: where the
+	// center will be, as its own update tells: the center before the update plus `horizon` times that update; nobody waits. `new`: the
+	// weights after the update are pulled toward the center after it took this round's updates, which waits for the slowest pipeline.
+	// `old`: the weights after the update are pulled toward the center before it, without a wait, and stay one update behind.
+	// `elastic` is EASGD: center and pipelines are pulled toward each other by the same amount.
 	Pull string `yaml:"pull" json:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
 	// How far a pipeline is pulled in a round: 1 is all the way. 0: 1 for `predicted` and `new`; for the others
 	// 1/pipelines, and 0.25 for fewer than four.

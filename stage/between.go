@@ -173,7 +173,7 @@ func (d *draft) step(i int) {
 		d.Do(&device.AdamStep{
 			P: p, G: g, M: d.of(firstState, i), V: d.of(secondState, i), Delta: d.of(delta, i), Copy16: copied, Sum: sum,
 			Adam: device.Adam{
-				Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Epsilon: float32(o.Epsilon), WeightDecay: decay, Decoupled: o.Name == "adamw",
+				Beta1: float32(o.Betas[0]), Beta2: float32(o.Betas[1]), Epsilon: float32(o.Epsilon), WeightDecay: decay, Decoupled: o.Name == "adamw",
 			},
 		})
 	}

@@ -19,8 +19,8 @@ type Optimizer struct {
 	// Momentum is sgd's, in [0,1); default 0. Nesterov needs it above 0.
 	Momentum float64
 	Nesterov bool
-	// Beta1 and Beta2 are adam's and adamw's decay rates, in [0,1); both 0 means the defaults 0.9 and 0.999.
-	Beta1, Beta2 float64
+	// Betas are adam's and adamw's decay rates, in [0,1) in float32; nil means the defaults 0.9 and 0.999.
+	Betas []float64
 	// Epsilon is adam's and adamw's, at least 1e-15: moments that small are flushed (device.Tiny). Default 1e-8.
 	Epsilon float64
 	// WeightDecay applies to matrices only (parameters of two dimensions and more), never to biases and norms. adamw
@@ -36,8 +36,8 @@ func (o Optimizer) withDefaults() Optimizer {
 	if o.Name == "" {
 		o.Name = "adamw"
 	}
-	if o.Beta1 == 0 && o.Beta2 == 0 {
-		o.Beta1, o.Beta2 = 0.9, 0.999
+	if o.Betas == nil {
+		o.Betas = []float64{0.9, 0.999}
 	}
 	if o.Epsilon == 0 {
 		o.Epsilon = 1e-8
@@ -51,12 +51,15 @@ func (o Optimizer) Validate() error {
 	if !slices.Contains(optimizers, o.Name) {
 		return fmt.Errorf("optimizer name: %q is not one of %s", o.Name, strings.Join(optimizers, ", "))
 	}
-	for _, f := range []struct {
-		name  string
-		value float64
-	}{{"momentum", o.Momentum}, {"beta1", o.Beta1}, {"beta2", o.Beta2}} {
-		if !(f.value >= 0 && f.value < 1) {
-			return fmt.Errorf("optimizer %s: %s is %v; it is at least 0 and below 1", o.Name, f.name, f.value)
+	if !(o.Momentum >= 0 && o.Momentum < 1) {
+		return fmt.Errorf("optimizer %s: momentum is %v; it is at least 0 and below 1", o.Name, o.Momentum)
+	}
+	if len(o.Betas) != 2 {
+		return fmt.Errorf("optimizer %s: %d betas; there are 2", o.Name, len(o.Betas))
+	}
+	for i, beta := range o.Betas {
+		if !(beta >= 0 && float32(beta) < 1) {
+			return fmt.Errorf("optimizer %s: betas[%d] is %v; it is at least 0 and below 1 in float32", o.Name, i, beta)
 		}
 	}
 	if o.Nesterov && o.Momentum == 0 {
@@ -90,12 +93,13 @@ func Adaptive(name string) bool { return name == "adam" || name == "adamw" }
 func (o Optimizer) update(h Hyper) device.Update {
 	return device.Update{
 		LearningRate: h.LearningRate, GradScale: h.GradScale, First: h.Step == 0, Share: o.averageShare(h),
-		Correction1: correction(o.Beta1, h.Step), Correction2: correction(o.Beta2, h.Step),
+		Correction1: correction(o.Betas[0], h.Step), Correction2: correction(o.Betas[1], h.Step),
 	}
 }
 
+// correction is that of Adam's bias, for the decay rate that devices apply: 1 - float32(0.999) is 1.3e-5 less than 0.001.
 func correction(beta float64, step uint64) float32 {
-	return float32(1 - math.Pow(beta, float64(step+1)))
+	return float32(1 - math.Pow(float64(float32(beta)), float64(step+1)))
 }
 
 // averageShare is how far asgd's average moves toward the iterate of a step: 1/n where it is then the average of n iterates.

@@ -2,6 +2,7 @@ package stage_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,7 +65,10 @@ func TestOptimizerValidate(t *testing.T) {
 		{stage.Optimizer{Name: "adamv"}, `"adamv" is not one of adam, adamw, asgd, sgd`},
 		{stage.Optimizer{Name: "sgd", Nesterov: true}, "nesterov needs a momentum"},
 		{stage.Optimizer{Name: "sgd", Momentum: 1}, "momentum is 1"},
-		{stage.Optimizer{Beta1: 0.9, Beta2: math.NaN()}, "beta2 is NaN"},
+		{stage.Optimizer{Betas: []float64{0.9, math.NaN()}}, "betas[1] is NaN"},
+		{stage.Optimizer{Betas: []float64{0.9, 0.99999999}}, "betas[1] is 0.99999999; it is at least 0 and below 1 in float32"},
+		{stage.Optimizer{Betas: []float64{0, 0}}, ""},
+		{stage.Optimizer{Betas: []float64{0.9}}, "1 betas; there are 2"},
 		{stage.Optimizer{Epsilon: 1e-15}, ""},
 		{stage.Optimizer{Epsilon: 1e-16}, "epsilon is 1e-16; it is at least 1e-15"},
 		{stage.Optimizer{WeightDecay: -1}, "weight decay is -1"},
@@ -73,6 +77,44 @@ func TestOptimizerValidate(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: error %v, want %q", c.optimizer, err, c.want)
 		}
+	}
+}
+
+// A parameter whose gradient never changes moves by the learning rate at each step, since the moments are corrected by the decay rates that they
+// have: m^ = g and v^ = g^2 (Kingma and Ba 2015, section 3).
+func TestAdamCorrectsForTheDecayRatesThatItApplies(t *testing.T) {
+	for _, betas := range [][]float64{nil, {0, 0}, {0, 0.999}, {0.9, 0.99999}, {0.9, 0.9999999}} {
+		s := single(t, func(c *stage.Config) {
+			c.Model, c.Optimizer = tiny(t, false), stage.Optimizer{Name: "adam", Betas: betas}
+		})
+		gradient := slices.Repeat([]float32{0.5}, s.Parameters().Len())
+		for step := range uint64(5) {
+			s.Parameters().Zero()
+			s.Gradients().Write(gradient, 0)
+			if err := s.Step(stage.Hyper{Step: step, LearningRate: 1, GradScale: 1}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if moved := float64(read(s.Parameters())[0]); math.Abs(moved+1) > 1e-6 {
+				t.Errorf("betas %v: step %d moves by %v, want -1", betas, step, moved)
+			}
+		}
+	}
+}
+
+// Betas of 0 are not absent ones: nothing is kept of past gradients, so a step goes by the sign of its own.
+func TestAdamWithBetasOfZeroForgets(t *testing.T) {
+	s := single(t, func(c *stage.Config) {
+		c.Model, c.Optimizer = tiny(t, false), stage.Optimizer{Name: "adam", Betas: []float64{0, 0}}
+	})
+	s.Parameters().Zero()
+	for step, gradient := range []float32{0.5, -0.25, -8} {
+		s.Gradients().Write(slices.Repeat([]float32{gradient}, s.Parameters().Len()), 0)
+		if err := s.Step(stage.Hyper{Step: uint64(step), LearningRate: 1, GradScale: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at := float64(read(s.Parameters())[0]); math.Abs(at-1) > 1e-6 {
+		t.Errorf("three steps by the signs +, - and - end at %v, want 1", at)
 	}
 }
 

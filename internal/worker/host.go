@@ -405,14 +405,10 @@ func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Co
 
 // optimizer translates the job file.
 func optimizer(o job.Optimizer, b job.Budget) stage.Optimizer {
-	out := stage.Optimizer{
-		Name: o.Name, Momentum: o.Momentum, Nesterov: o.Nesterov, Epsilon: o.Epsilon, WeightDecay: o.WeightDecay,
+	return stage.Optimizer{
+		Name: o.Name, Momentum: o.Momentum, Nesterov: o.Nesterov, Betas: o.Betas, Epsilon: o.Epsilon, WeightDecay: o.WeightDecay,
 		T0: b.T0,
 	}
-	if len(o.Betas) == 2 {
-		out.Beta1, out.Beta2 = o.Betas[0], o.Betas[1]
-	}
-	return out
 }
 
 // learningRate is the schedule of the job file, times the factor for averaged pipelines. That of a trial may be open: then nobody

@@ -310,7 +310,7 @@ func TestUpdatesArePyTorchs(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				p := r.pipeline(t, dev, 2, 2, stage.Optimizer{
 					Name: name, Momentum: h.Momentum, Nesterov: h.Nesterov, WeightDecay: h.WeightDecay,
-					Beta1: h.Betas[0], Beta2: h.Betas[1], Epsilon: h.Epsilon, T0: h.T0,
+					Betas: h.Betas[:], Epsilon: h.Epsilon, T0: h.T0,
 				})
 				for range r.steps {
 					_, squared, err := p.Run(r.batch())

@@ -85,7 +85,7 @@ var torchOptimizers = map[string]map[string]any{
 func torchOptimizer(h map[string]any) stage.Optimizer {
 	o := stage.Optimizer{Name: h["kind"].(string)}
 	if betas, ok := h["betas"].([]float64); ok {
-		o.Beta1, o.Beta2, o.Epsilon = betas[0], betas[1], h["eps"].(float64)
+		o.Betas, o.Epsilon = betas, h["eps"].(float64)
 	}
 	o.Momentum, _ = h["momentum"].(float64)
 	o.Nesterov, _ = h["nesterov"].(bool)
