@@ -80,7 +80,7 @@ type tensorFile struct {
 	*os.File
 	path     string
 	opened   os.FileInfo // as it was then
-	base     int64 // where the tensors begin
+	base     int64       // where the tensors begin
 	tensors  []Tensor
 	metadata map[string]string
 }
