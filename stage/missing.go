@@ -30,59 +30,41 @@ func (c Config) CheckOperations() error {
 
 func (c *Computed) checkOperations() error {
 	p := &c.passes
-	missing := c.missing(p.output, p.losses, p.training)
-	if missing == nil {
-		return c.checkUpdates()
-	}
-	part := "the loss"
-	for _, l := range c.layers {
-		run := layer.Run{Layers: []layer.Layer{l}, Size: c.config.size()}
-		if own := c.missing(run.Training(), run.Evaluation()); own != nil {
-			part, missing = "layer "+l.Name(), own
-			break
+	op, part := c.missing(p.output.Forward, p.losses.Forward, p.training.Forward, p.training.Whole), "the loss"
+	if op != nil {
+		for _, l := range c.layers {
+			run := layer.Run{Layers: []layer.Layer{l}, Size: c.config.size()}
+			training := run.Training()
+			if own := c.missing(training.Forward, training.Whole, run.Evaluation().Forward); own != nil {
+				op, part = own, "layer "+l.Name()
+				break
+			}
 		}
+	} else {
+		updates := *c
+		updates.pretends = true
+		if err := updates.allocate(); err != nil {
+			return err
+		}
+		op, part = c.missing(updates.between.programs()...), "the optimizer"
 	}
-	return c.lacks(part, missing)
+	if op == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", c.config.what(), &MissingError{Part: part, Operation: device.NameOf(op), Device: c.dev.Name()})
 }
 
-// checkUpdates checks what runs between passes.
-func (c *Computed) checkUpdates() error {
-	s := *c
-	s.pretends = true
-	if err := s.allocate(); err != nil {
-		return err
-	}
-	for _, p := range s.between.programs() {
-		if op := c.firstMissing(p); op != nil {
-			return c.lacks("the optimizer", op)
+// missing is the first operation of programs, of which some may be nil, that the device lacks; nil where it has all.
+func (c *Computed) missing(programs ...*program.Program) device.Op {
+	for _, p := range programs {
+		if p == nil {
+			continue
 		}
-	}
-	return nil
-}
-
-// missing is the first operation of programs that the device lacks; nil where it has all.
-func (c *Computed) missing(all ...program.Passes) device.Op {
-	for _, passes := range all {
-		for _, p := range []*program.Program{passes.Forward, passes.Whole} {
-			if p != nil {
-				if op := c.firstMissing(p); op != nil {
-					return op
-				}
+		for _, op := range p.Ops() {
+			if !c.dev.Has(op) {
+				return op
 			}
 		}
 	}
 	return nil
-}
-
-func (c *Computed) firstMissing(p *program.Program) device.Op {
-	for _, op := range p.Ops() {
-		if !c.dev.Has(op) {
-			return op
-		}
-	}
-	return nil
-}
-
-func (c *Computed) lacks(part string, op device.Op) error {
-	return fmt.Errorf("%s: %w", c.config.what(), &MissingError{Part: part, Operation: device.NameOf(op), Device: c.dev.Name()})
 }

@@ -32,7 +32,7 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 	s.weights, s.input = weights, c.enter(s.input, input, c.passes.in)
 	c.makeIterates()
 	c.refresh()
-	c.clearStatistics(s)
+	c.ownStatistics(s, c.between.clear)
 	if c.last {
 		c.enterTargets(s, labels, valid)
 	}
@@ -148,7 +148,7 @@ func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput []byt
 		s.state = inputReady
 		return
 	}
-	c.countStatistics(s)
+	c.ownStatistics(s, c.between.count)
 	c.fresh, s.state = false, free
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
+	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // version is an older version of the weights, stashed for the passes that still read it (PipeDream: Narayanan et al. 2019,
@@ -105,18 +106,11 @@ func (c *Computed) cutStatistics(s *slot, cut *cutter) {
 	}
 }
 
-// clearStatistics begins the forward of a micro-batch.
-func (c *Computed) clearStatistics(s *slot) {
+// ownStatistics runs a program on a micro-batch's own statistics, where it has them: its forward begins by clearing them, its backward ends by
+// adding them where the step takes them, with its other gradients.
+func (c *Computed) ownStatistics(s *slot, p *program.Program) {
 	if s.grads != nil {
 		copy(c.role(statistic), s.grads)
-		c.run(c.between.clear, device.Args{})
-	}
-}
-
-// countStatistics adds a micro-batch's statistics where the step takes them, with its other gradients.
-func (c *Computed) countStatistics(s *slot) {
-	if s.grads != nil {
-		copy(c.role(statistic), s.grads)
-		c.run(c.between.count, device.Args{})
+		c.run(p, device.Args{})
 	}
 }

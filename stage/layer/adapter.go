@@ -29,11 +29,7 @@ func (l Linear) adapted(b *Builder, t Tensors, x device.Mem) (y device.Mem, back
 	down, up := l.Factors()
 	down.wide = true
 	y, backBase := base.product(b, t.take(base), x, device.Mem{})
-	dropping, input := rate > 0 && !b.Evaluating, x
-	if dropping {
-		input = b.drop(x, name, rate, l.In)
-	}
-	u, backDown := down.product(b, t.take(down), input, device.Mem{})
+	u, backDown := down.product(b, t.take(down), b.drop(x, name, rate, l.In), device.Mem{})
 	b.Do(&device.Scale{X: u, A: scale})
 	_, backUp := up.product(b, t.take(up), u, y)
 	if l.Narrow {
@@ -42,11 +38,8 @@ func (l Linear) adapted(b *Builder, t Tensors, x device.Mem) (y device.Mem, back
 	return y, func(dy device.Mem) device.Mem {
 		du := backUp(dy)
 		b.Do(&device.Scale{X: du, A: scale})
-		dx := backDown(du)
-		if dropping {
-			dx = b.drop(dx, name, rate, l.In)
-		}
-		dx = b.add(backBase(dy), dx)
+		ddown := b.drop(backDown(du), name, rate, l.In)
+		dx := b.add(backBase(dy), ddown)
 		if l.wide {
 			return dx
 		}
@@ -77,13 +70,13 @@ func Adapt(l Layer, do func(Linear) Linear) Layer {
 			layers[i] = Adapt(inner, do)
 		}
 		return NewChain(l.name, layers...)
-	case Residual:
+	case residual:
 		return NewResidual(Adapt(l.Layer, do))
-	case *Dropout:
+	case *dropout:
 		return NewDropout(Adapt(l.Layer, do), l.rate)
 	case PassMask:
 		return PassMask{Adapt(l.Layer, do)}
-	case *First:
+	case *first:
 		return NewFirst(Adapt(l.Layer, do))
 	}
 	return l

@@ -48,8 +48,8 @@ func narrowed(l Layer) Layer {
 		other := *l
 		other.Project.Narrow = true
 		return &other
-	case *Dropout:
-		return &Dropout{narrowed(l.Layer), l.rate}
+	case *dropout:
+		return &dropout{narrowed(l.Layer), l.rate}
 	case *Chain:
 		last := len(l.layers) - 1
 		return NewChain(l.name, append(slices.Clone(l.layers[:last]), narrowed(l.layers[last]))...)
@@ -87,17 +87,15 @@ func (c *Chain) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, 
 	}
 }
 
-// Residual is y = x + f(x) of a layer f (He et al. 2016). f may have a mask behind x.
-type Residual struct{ Layer }
+type residual struct{ Layer }
 
-// NewResidual makes a residual branch around f, whose input and output have the same shape.
-func NewResidual(f Layer) Residual { return Residual{f} }
+// NewResidual is y = x + f(x) (He et al. 2016) of a layer f, whose input, behind which a mask may lie, and output have the same shape.
+func NewResidual(f Layer) Layer { return residual{f} }
 
 // NewPostNorm is y = norm(x + f(x)) (Vaswani et al. 2017, section 3.1; BERT's blocks), x and y (R,D).
 func NewPostNorm(f Layer, norm LayerNorm) *Chain { return NewChain(f.Name(), NewResidual(f), norm) }
 
-// Emit implements Layer: dx = dy + the gradient through f.
-func (r Residual) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+func (r residual) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	y, back := r.Layer.Emit(b, t, in)
 	return []device.Mem{b.add(y[0], in[0])}, func(dout []device.Mem) []device.Mem {
 		din := make([]device.Mem, len(in))

@@ -2,33 +2,30 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// First runs a layer f on the first position of every sample of x (B,T,D), of which BERT's classifiers see no other (Devlin
-// et al. 2019, section 3). Its output is f's, for B rows.
-type First struct {
+type first struct {
 	Layer
 	width int
 }
 
-// NewFirst makes a First around f, whose input is F32.
-func NewFirst(f Layer) *First {
+// NewFirst runs a layer f, whose input is F32, on the first position of every sample of x (B,T,D), of which BERT's classifiers see no other
+// (Devlin et al. 2019, section 3). Its output is f's, for B rows.
+func NewFirst(f Layer) Layer {
 	in, _ := f.Ports(Size{B: 1, T: 1})
-	return &First{f, in[0].Elements}
+	return &first{f, in[0].Elements}
 }
 
 // one is the size of a micro-batch with one position.
 func one(s Size) Size { return Size{B: s.B, T: 1, Compute: s.Compute} }
 
-// Ports implements Layer.
-func (l *First) Ports(s Size) (in, out []Port) {
+func (l *first) Ports(s Size) (in, out []Port) {
 	_, out = l.Layer.Ports(one(s))
 	return row("x", s, l.width), out
 }
 
 // place is where the first position of sample n lies in x.
-func (l *First) place(x device.Mem, s Size, n int) device.Mem { return x.Slice(n*s.T*l.width, l.width) }
+func (l *first) place(x device.Mem, s Size, n int) device.Mem { return x.Slice(n*s.T*l.width, l.width) }
 
-// Emit implements Layer.
-func (l *First) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+func (l *first) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	inner := *b
 	inner.Size = one(b.Size)
 	firsts := inner.Floats(l.width)

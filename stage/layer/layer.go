@@ -187,3 +187,11 @@ func row(name string, s Size, columns int) []Port {
 func operand(name string, s Size, columns int) []Port {
 	return []Port{{Name: name, Type: s.Compute, Elements: s.Rows() * columns}}
 }
+
+// result is the single port y (R,C) of a layer that gives F32, or narrow what a product reads.
+func result(s Size, columns int, narrow bool) []Port {
+	if narrow {
+		return operand("y", s, columns)
+	}
+	return row("y", s, columns)
+}

@@ -42,10 +42,7 @@ func (l Linear) Params() []Param {
 
 // Ports implements Layer. x may be BF16 as well.
 func (l Linear) Ports(s Size) (in, out []Port) {
-	if l.Narrow {
-		return row("x", s, l.In), operand("y", s, l.Out)
-	}
-	return row("x", s, l.In), row("y", s, l.Out)
+	return row("x", s, l.In), result(s, l.Out, l.Narrow)
 }
 
 func (l Linear) takesOperand() bool { return true }

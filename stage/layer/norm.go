@@ -27,10 +27,7 @@ func (l LayerNorm) Params() []Param {
 
 // Ports implements Layer.
 func (l LayerNorm) Ports(s Size) (in, out []Port) {
-	if l.Narrow {
-		return row("x", s, l.Width), operand("y", s, l.Width)
-	}
-	return row("x", s, l.Width), row("y", s, l.Width)
+	return row("x", s, l.Width), result(s, l.Width, l.Narrow)
 }
 
 // Emit implements Layer.
