@@ -41,10 +41,7 @@ func maskOf(a device.AttentionShape, b int) []int32 {
 func (d *Device) attention(out, saved, q, k, v device.Mem, a device.AttentionShape) {
 	a = a.WithDefaults()
 	qs, ks, vs, outs := d.read(0, q), d.read(1, k), d.read(2, v), d.result(3, out)
-	var lse []float32
-	if !saved.Absent() {
-		lse = saved.F32()
-	}
+	lse := optional(saved)
 	d.scores = grow(d.scores, a.T)
 	for b := range a.B {
 		for h := range a.H {
@@ -58,7 +55,7 @@ func (d *Device) attention(out, saved, q, k, v device.Mem, a device.AttentionSha
 				if lse != nil {
 					lse[(b*a.H+h)*a.T+t] = sum
 				}
-				dropRow(p, a, b, h, t)
+				dropScores(p, a, b, h, t)
 				weighRow(o.row(t), p, vh)
 			}
 		}
@@ -66,24 +63,10 @@ func (d *Device) attention(out, saved, q, k, v device.Mem, a device.AttentionSha
 	d.finish(3, out)
 }
 
-// dropRow drops elements of a row of probabilities, or of their gradients.
-func dropRow(p []float32, a device.AttentionShape, b, h, t int) {
-	if a.Dropout.Rate == 0 {
-		return
-	}
-	threshold, scale := a.Dropout.Derived()
-	first := uint64(a.Dropout.First + ((b*a.H+h)*a.T+t)*a.T)
-	var draws [4]uint32
-	for j := range p {
-		at := first + uint64(j)
-		if j == 0 || at%4 == 0 {
-			draws = device.Draws(a.Dropout.Key, at/4)
-		}
-		if draws[at%4] < threshold {
-			p[j] = 0
-		} else {
-			p[j] *= scale
-		}
+// dropScores drops elements of a query's row of probabilities, or of their gradients.
+func dropScores(p []float32, a device.AttentionShape, b, h, t int) {
+	if a.Dropout.Rate != 0 {
+		dropRow(p, a.Dropout, a.Dropout.First+((b*a.H+h)*a.T+t)*a.T)
 	}
 }
 
@@ -185,13 +168,13 @@ func (d *Device) headBackward(x headBackward, a device.AttentionShape, mask []in
 		for j := range ds {
 			ds[j] = dot(do, x.v.row(j))
 		}
-		dropRow(ds, a, x.sample, x.head, t)
+		dropScores(ds, a, x.sample, x.head, t)
 		for j := range ds {
 			ds[j] = p[j] * (ds[j] - mean) * scale
 			axpy(x.dk.row(j), ds[j], q)
 			axpy(dq, ds[j], x.k.row(j))
 		}
-		dropRow(p, a, x.sample, x.head, t)
+		dropScores(p, a, x.sample, x.head, t)
 		for j := range p {
 			axpy(x.dv.row(j), p[j], do)
 		}

@@ -22,15 +22,7 @@ func (d *Device) read(scratch int, m device.Mem) []float32 {
 func (d *Device) result(scratch int, m device.Mem) []float32 { return d.read(scratch, m) }
 
 // finish rounds what result returned to m.
-func (d *Device) finish(scratch int, m device.Mem) {
-	if m.Type() == device.F32 {
-		return
-	}
-	wide := d.wide[scratch]
-	for i := range m.BF16() {
-		m.BF16()[i] = device.RoundBF16(wide[i])
-	}
-}
+func (d *Device) finish(scratch int, m device.Mem) { d.finishRows(scratch, m, 1, 0, m.Len()) }
 
 // finishRows is finish for rows of width elements, stride apart: what lies between them belongs to other operands.
 func (d *Device) finishRows(scratch int, m device.Mem, rows, stride, width int) {

@@ -14,18 +14,7 @@ func newConvolution(c device.ConvolutionShape) convolution {
 	return convolution{c, oh, ow}
 }
 
-// columns are the columns of y that see a column of x through column k of the window: [from, to), the first of which sees
-// column `first` of x.
-func (c convolution) columns(k int) (from, to, first int) {
-	return visible(c.Width, c.ow, c.Stride, k-c.Padding)
-}
-
-// rows is columns for rows.
-func (c convolution) rows(k int) (from, to, first int) {
-	return visible(c.Height, c.oh, c.Stride, k-c.Padding)
-}
-
-// visible are the windows, of `count`, whose element at offset lies on a line of n pixels.
+// visible are the windows, of `count`, whose element at offset lies on a line of n pixels: [from, to), the first on pixel `first`.
 func visible(n, count, stride, offset int) (from, to, first int) {
 	if offset < 0 {
 		from = (-offset + stride - 1) / stride
@@ -41,10 +30,10 @@ func visible(n, count, stride, offset int) (from, to, first int) {
 func (c convolution) each(visit func(k, y, x, n int)) {
 	for b := range c.B {
 		for kh := range c.Kernel {
-			top, bottom, ih := c.rows(kh)
+			top, bottom, ih := visible(c.Height, c.oh, c.Stride, kh-c.Padding)
 			for oh := top; oh < bottom; oh, ih = oh+1, ih+c.Stride {
 				for kw := range c.Kernel {
-					from, to, iw := c.columns(kw)
+					from, to, iw := visible(c.Width, c.ow, c.Stride, kw-c.Padding)
 					visit(kh*c.Kernel+kw, ((b*c.oh+oh)*c.ow+from)*c.Out, ((b*c.Height+ih)*c.Width+iw)*c.In, to-from)
 				}
 			}

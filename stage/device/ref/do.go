@@ -21,7 +21,7 @@ func (d *Device) Do(op device.Op) {
 	case *device.Scale:
 		d.scale(o.X, o.A)
 	case *device.Axpy:
-		d.axpy(o.Y, o.A, o.X)
+		axpy(o.Y.F32(), o.A, o.X.F32())
 	case *device.Lerp:
 		d.lerp(o.Y, o.A, o.X)
 	case *device.Mul:
@@ -37,25 +37,13 @@ func (d *Device) Do(op device.Op) {
 	case *device.UnaryBackward:
 		d.unaryBackward(o.DX, o.DY, o.X, functions[o.Function])
 	case *device.Norm:
-		if o.Mean.Absent() {
-			d.rmsNorm(o)
-		} else {
-			d.layerNorm(o)
-		}
+		d.norm(o)
 	case *device.NormBackward:
-		if o.Mean.Absent() {
-			d.rmsNormBackward(o)
-		} else {
-			d.layerNormBackward(o)
-		}
+		d.normBackward(o)
 	case *device.NormBackwardWeight:
 		d.normBackwardWeight(o)
 	case *device.Dropout:
-		if o.IDs.Absent() {
-			d.dropout(o.Y, o.X, o.DropoutMask)
-		} else {
-			d.dropRows(o.Y, o.X, o.IDs, o.DropoutMask)
-		}
+		d.dropout(o)
 	case *device.CrossEntropy:
 		d.crossEntropy(o)
 	case *device.SquaredNorm:
@@ -102,9 +90,9 @@ func (d *Device) doMore(op device.Op) {
 	case *device.ConvolutionBackwardWeight:
 		d.convolutionBackwardWeight(o.DWeight, o.DY, o.X, o.ConvolutionShape)
 	case *device.MaxPool:
-		d.maxPool(o.Y, o.X, o.Pool)
+		d.maxPool(o)
 	case *device.MaxPoolBackward:
-		d.maxPoolBackward(o.DX, o.DY, o.X, o.Pool)
+		d.maxPoolBackward(o)
 	case *device.AveragePool:
 		d.averagePool(o.Y, o.X, o.P, o.C)
 	case *device.AveragePoolBackward:

@@ -7,16 +7,13 @@ func (d *Device) embed(o *device.Embed) {
 	width, table := o.Width(), o.Tokens.F32()
 	for row, id := range o.IDs.I32() {
 		out, token := o.Out.F32()[row*width:][:width], table[int(id)*width:][:width]
-		switch {
-		case o.Add:
+		if o.Add {
 			add(out, token)
-		case o.Positions.Absent():
-			copy(out, token)
-		default:
-			place := o.Positions.F32()[(o.Past+row%o.T)*width:][:width]
-			for c := range out {
-				out[c] = token[c] + place[c]
-			}
+			continue
+		}
+		copy(out, token)
+		if !o.Positions.Absent() {
+			add(out, o.Positions.F32()[(o.Past+row%o.T)*width:][:width])
 		}
 	}
 }

@@ -26,14 +26,6 @@ func (d *Device) scale(x device.Mem, a float32) {
 	}
 }
 
-// axpy runs device.Axpy.
-func (d *Device) axpy(y device.Mem, a float32, x device.Mem) {
-	ys, xs := pair(y, x)
-	for i := range ys {
-		ys[i] += float32(a * xs[i])
-	}
-}
-
 // lerp runs device.Lerp.
 func (d *Device) lerp(y device.Mem, a float32, x device.Mem) {
 	if a == 1 {

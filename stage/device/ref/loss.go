@@ -6,43 +6,23 @@ import "github.com/avgpipe/avgpipe/stage/device"
 func (d *Device) crossEntropy(o *device.CrossEntropy) {
 	_, vocabulary := o.Size()
 	for r, target := range o.Targets.I32() {
-		row := o.Logits.F32()[r*vocabulary:][:vocabulary]
 		var drow []float32
 		if !o.DLogits.Absent() {
 			drow = o.DLogits.F32()[r*vocabulary:][:vocabulary]
 		}
+		o.Losses.F32()[r] = 0
 		if target < 0 {
-			o.Losses.F32()[r] = 0
 			clear(drow)
 			continue
 		}
-		soft := float32(0)
-		if o.Smoothing > 0 { // before drow, which may be row
-			soft = smoothed(row, int(target), o.Smoothing)
-		}
-		o.Losses.F32()[r] = crossEntropyRow(drow, row, int(target), o.Scale) + soft
-		if o.Smoothing > 0 && drow != nil {
-			spread := float32(o.Scale * o.Smoothing / float32(vocabulary))
-			for c := range drow {
-				drow[c] -= spread
-			}
-			drow[target] += float32(o.Scale * o.Smoothing)
-		}
+		o.Losses.F32()[r] = crossEntropyRow(drow, o.Logits.F32()[r*vocabulary:][:vocabulary], int(target), o.Scale, o.Smoothing)
 	}
 }
 
-// smoothed is by how much smoothing raises the loss of a row: smoothing (t - m), with m the mean logit and t the target's. The gradient
-// grows by smoothing (onehot - 1/V).
-func smoothed(row []float32, target int, smoothing float32) float32 {
-	sum := 0.0
-	for _, v := range row {
-		sum += float64(v)
-	}
-	return float32(float64(smoothing) * (float64(row[target]) - sum/float64(len(row))))
-}
-
-// crossEntropyRow returns -log softmax(row)[target] and, unless drow is nil, sets drow = scale (softmax - onehot).
-func crossEntropyRow(drow, row []float32, target int, scale float32) float32 {
+// crossEntropyRow returns -log softmax(row)[target] and, unless drow is nil, sets drow = scale (softmax - onehot). drow may be row.
+//
+// With m the mean logit and t the target's, smoothing adds smoothing (t - m), and to the gradient smoothing (onehot - 1/V).
+func crossEntropyRow(drow, row []float32, target int, scale, smoothing float32) float32 {
 	largest := row[0]
 	var poison float64 // 0, or NaN when a logit is not finite: exp(-Inf) alone would hide one
 	for _, v := range row {
@@ -54,12 +34,19 @@ func crossEntropyRow(drow, row []float32, target int, scale float32) float32 {
 		sum += exp(float64(v) - float64(largest))
 	}
 	loss := float32(float64(largest) - float64(row[target]) + log(sum) + poison)
+	if smoothing > 0 {
+		loss += float32(float64(smoothing) * (float64(row[target]) - meanOf(row)))
+	}
+	spread := float32(scale * smoothing / float32(len(row)))
 	for c := range drow {
 		probability := exp(float64(row[c])-float64(largest)) / sum
 		if c == target {
 			probability--
 		}
-		drow[c] = float32(probability * float64(scale))
+		drow[c] = float32(probability*float64(scale)) - spread
+	}
+	if drow != nil {
+		drow[target] += float32(scale * smoothing)
 	}
 	return loss
 }

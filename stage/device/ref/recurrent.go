@@ -137,10 +137,6 @@ func (d *Device) additiveAttention(probabilities, q, k, v device.Mem, a device.A
 	for query := range a.B * a.T {
 		p := probabilities.F32()[query*a.T:][:a.T]
 		from := query / a.T * a.T
-		if !attendsAny(a, from) {
-			clear(p)
-			continue
-		}
 		for key := range p {
 			p[key] = float32(math.Inf(-1))
 			if attended(a, from+key) {
@@ -149,15 +145,6 @@ func (d *Device) additiveAttention(probabilities, q, k, v device.Mem, a device.A
 		}
 		softmax(p)
 	}
-}
-
-func attendsAny(a device.Additive, from int) bool {
-	for key := range a.T {
-		if attended(a, from+key) {
-			return true
-		}
-	}
-	return false
 }
 
 func attended(a device.Additive, key int) bool { return a.Mask.Absent() || a.Mask.I32()[key] != 0 }
@@ -225,10 +212,10 @@ func (d *Device) weightNormBackward(ddirection, dlength, dv, direction, length d
 func (d *Device) copyColumns(y, x device.Mem, c device.Columns) {
 	for r := range c.Rows {
 		to, from := y.F32()[r*c.YStride:][:c.Columns], x.F32()[r*c.XStride:][:c.Columns]
-		if !c.Add {
+		if c.Add {
+			add(to, from)
+		} else {
 			copy(to, from)
-			continue
 		}
-		add(to, from)
 	}
 }

@@ -46,14 +46,10 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 func (d *Device) Free(device.Mem) {}
 
 // Upload implements device.Device.
-func (d *Device) Upload(dst device.Mem, src []byte) {
-	device.CopyIn(dst, src)
-}
+func (d *Device) Upload(dst device.Mem, src []byte) { device.CopyIn(dst, src) }
 
 // Download implements device.Device.
-func (d *Device) Download(dst []byte, src device.Mem) {
-	device.CopyOut(dst, src)
-}
+func (d *Device) Download(dst []byte, src device.Mem) { device.CopyOut(dst, src) }
 
 // Record implements device.Device.
 func (d *Device) Record() device.Event { return nil }
@@ -68,9 +64,9 @@ func (d *Device) Close() error {
 }
 
 // grow returns n elements of scratch, reusing the memory of s when it suffices. The content is unspecified.
-func grow(s []float32, n int) []float32 {
+func grow[T any](s []T, n int) []T {
 	if cap(s) < n {
-		return make([]float32, n)
+		return make([]T, n)
 	}
 	return s[:n]
 }

@@ -7,26 +7,25 @@ import (
 )
 
 // maxPool runs device.MaxPool.
-func (d *Device) maxPool(y, x device.Mem, p device.Pool) {
-	ys, xs := y.F32(), x.F32()
-	oh, ow := p.Output()
-	for i := range p.B * oh * ow {
-		w := windowAt(p, oh, ow, i)
-		for c := range p.Channels {
-			ys[i*p.Channels+c] = xs[w.winner(xs, c)]
-		}
-	}
+func (d *Device) maxPool(o *device.MaxPool) {
+	ys, xs := o.Y.F32(), o.X.F32()
+	eachWinner(o.Pool, xs, func(y, x int) { ys[y] = xs[x] })
 }
 
 // maxPoolBackward runs device.MaxPoolBackward.
-func (d *Device) maxPoolBackward(dx, dy, x device.Mem, p device.Pool) {
-	dxs, dys, xs := dx.F32(), dy.F32(), x.F32()
+func (d *Device) maxPoolBackward(o *device.MaxPoolBackward) {
+	dxs, dys := o.DX.F32(), o.DY.F32()
 	clear(dxs)
+	eachWinner(o.Pool, o.X.F32(), func(y, x int) { dxs[x] += dys[y] })
+}
+
+// eachWinner calls visit with each element of a pool's output and the element of xs that is the largest of its window.
+func eachWinner(p device.Pool, xs []float32, visit func(y, x int)) {
 	oh, ow := p.Output()
 	for i := range p.B * oh * ow {
 		w := windowAt(p, oh, ow, i)
 		for c := range p.Channels {
-			dxs[w.winner(xs, c)] += dys[i*p.Channels+c]
+			visit(i*p.Channels+c, w.winner(xs, c))
 		}
 	}
 }
@@ -113,11 +112,7 @@ func (d *Device) newNormalised(n device.GroupShape, x, skip, mean, variance, wei
 	for i, v := range variance.F32() {
 		d.rstd[i] = float32(1 / math.Sqrt(float64(v)+float64(n.Epsilon)))
 	}
-	out := normalised{n, x.F32(), nil, mean.F32(), d.rstd, weight.F32(), bias.F32()}
-	if !skip.Absent() {
-		out.skip = skip.F32()
-	}
-	return out
+	return normalised{n, x.F32(), optional(skip), mean.F32(), d.rstd, weight.F32(), bias.F32()}
 }
 
 // statistics is where the mean and the reciprocal deviation of channel c of a sample lie.
@@ -201,10 +196,7 @@ func (n normalised) spread(dxs []float32, channels []float64) {
 
 // clearSums returns n zeros of scratch.
 func (d *Device) clearSums(n int) []float64 {
-	if cap(d.sums) < n {
-		d.sums = make([]float64, n)
-	}
-	d.sums = d.sums[:n]
+	d.sums = grow(d.sums, n)
 	clear(d.sums)
 	return d.sums
 }
