@@ -94,7 +94,7 @@ INLINE void pack_pairs(float *packed, const void *x, size_t at, size_t stride, s
     for (size_t r = 0; r < t; r += 2, at += 2 * stride, packed += pad(s))
         LANES(s, near(x, at + i, stride, 1); near(x, at + stride + i, stride, 1); vec a = fetch(x, at + i, part, 1);
               vec b = r + 1 < t ? fetch(x, at + stride + i, part, 1) : splat(0);
-              store(packed + i, (vec)(((ivec)a >> 16 & 0xffff) | (ivec)b)););
+              store(packed + i, pairs_of(a, b)););
 }
 
 // pack_rows packs B of a product whose sums go over the rows of x: (T,P), or (T/2, P) of pairs.
@@ -117,9 +117,6 @@ INLINE void pack_queries(float *packed, const void *x, size_t at, size_t stride,
             store(packed + i, get_pairs((const uint16_t *)x + at, i, s));
         }
 }
-
-// count_of is how many elements of operands hold n values that are summed over.
-INLINE size_t count_of(size_t n, enum operands kind) { return kind == PAIRED ? (n + 1) / 2 : n; }
 
 // unpack copies factor * packed (T,P) to x (T,S), from element `at` on in rows `stride` apart.
 INLINE void unpack(void *x, const float *packed, size_t at, size_t stride, size_t t, size_t s, float factor, int bf16) {

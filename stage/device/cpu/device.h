@@ -61,10 +61,6 @@ void avg_product_free(struct avg_product *p);
 int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias);
 const char *avg_product_implementation(const struct avg_product *p);
 
-// avg_gradient needs avg_gradient_scratch bytes, and a processor whose bf16_units are AVX-512's.
-size_t avg_gradient_scratch(const struct avg_device *d, struct gradient g);
-void avg_gradient(struct avg_device *d, struct gradient g, void *scratch);
-
 // A convolution is one of its three forms as a oneDNN primitive of fixed shape.
 enum avg_form { AVG_FORWARD, AVG_BACKWARD, AVG_BACKWARD_WEIGHT };
 struct avg_convolution_shape {

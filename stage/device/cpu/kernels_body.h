@@ -273,6 +273,7 @@ static void asgd(struct avg_device *d, float *p, float *state, struct stepped gi
 #include "rows_body.h"
 #include "transformer_body.h"
 #include "product_body.h"
+#include "gradient_body.h"
 #include "attention_body.h"
 #include "decode_body.h"
 #include "recurrent_body.h"

@@ -69,6 +69,8 @@ OPERATION(void, embed_backward,
 OPERATION(int, attention, (struct avg_device *d, struct attention x), (d, x))
 OPERATION(int, attention_backward, (struct avg_device *d, struct attention x), (d, x))
 OPERATION(int, cached_attention, (struct avg_device *d, struct cached_attention x), (d, x))
+// For processors with bf16_pairs.
+OPERATION(int, gradient, (struct avg_device *d, struct gradient g), (d, g))
 OPERATION(int, few_rows, (struct avg_device *d, struct few_rows p), (d, p))
 
 // These two return 0, or the oneDNN status.

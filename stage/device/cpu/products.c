@@ -143,7 +143,6 @@ int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int f
     dnnl_status_t status = dnnl_success;
     if (gradient_of(d, m, n, k, flags, &p->gradient)) {
         p->implementation = "gradient:avx512_core_bf16";
-        if (!avg_reserve(d, avg_gradient_scratch(d, p->gradient))) status = dnnl_out_of_memory;
     } else {
         status = create(d, p, m, n, k, flags);
     }
@@ -183,8 +182,7 @@ int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const 
     if (p->gradient.k) {
         struct gradient g = p->gradient;
         g.c = c, g.a = a, g.b = b;
-        avg_gradient(d, g, d->scratch);
-        return dnnl_success;
+        return avg_gradient(d, g) ? dnnl_out_of_memory : dnnl_success;
     }
     place(d, p, 0, p->a, p->given_a, (void *)a);
     place(d, p, 1, p->b, p->given_b, (void *)b);
