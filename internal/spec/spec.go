@@ -250,9 +250,12 @@ func (s *Spec) Cores(node int) int {
 }
 
 // Averaging describes the averaging method for people: "elastic pull=predicted alpha=1 horizon=1.5 tau=1 lr
-// x1.41". Where the number of pipelines decides and is not known yet, it says auto.
+// x1.41". Where the number of pipelines decides and is not known yet, it says auto. A single pipeline is the center.
 func (s *Spec) Averaging() string {
 	a := s.Job.Averaging
+	if s.Job.Pipelines == 1 {
+		return fmt.Sprintf("%s tau=%d, one pipeline: nothing is averaged", a.Method, a.Tau)
+	}
 	alpha, rate := fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("lr x%.3g", a.RateScale)
 	if a.Alpha == 0 {
 		alpha = "alpha=auto"

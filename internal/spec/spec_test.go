@@ -27,6 +27,15 @@ func TestJobsKeepTheAveragingTheyWereAdmittedWith(t *testing.T) {
 	}
 }
 
+// TestOnePipelineIsNotSaidToBeAveraged: the keys of its job file change nothing.
+func TestOnePipelineIsNotSaidToBeAveraged(t *testing.T) {
+	var s Spec
+	s.Job.Pipelines, s.Job.Averaging = 1, job.Averaging{Method: "elastic", Pull: "predicted", Alpha: 1, Horizon: 1.5, Tau: 2}
+	if got, want := s.Averaging(), "elastic tau=2, one pipeline: nothing is averaged"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen, and nothing that the job says.
 func TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen(t *testing.T) {
 	for _, c := range []struct {
