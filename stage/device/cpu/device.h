@@ -53,8 +53,11 @@ void avg_free(void *memory, size_t bytes);
 // avg_reserve returns the device's scratch memory, of at least so many bytes, or NULL. What it held is lost where it grows.
 void *avg_reserve(struct avg_device *d, size_t bytes);
 
-// A product is a oneDNN matrix product of fixed shape. flags are ORed.
-enum { AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64 };
+// A product is a oneDNN matrix product of fixed shape. flags are ORed. AVG_PACK_B: B is packed for several runs; those that
+// follow the first, with no other operation between, are given NULL for B.
+enum {
+    AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64, AVG_PACK_B = 128,
+};
 struct avg_product;
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product);
 void avg_product_free(struct avg_product *p);
@@ -75,14 +78,6 @@ int avg_convolution_run(struct avg_device *d, struct avg_convolution *c, void *y
 void avg_convolution_free(struct avg_convolution *c);
 const char *avg_convolution_implementation(const struct avg_convolution *c);
 
-// A product a (rows,inner) x weights (inner,columns) of fixed shape, the weights laid out beforehand.
-struct step {
-    dnnl_primitive_t product, reorder;
-    dnnl_memory_t a, plain, weights, c, scratch;
-    void *packed, *scratch_memory;
-    size_t packed_bytes, scratch_bytes;
-};
-
 // The products of an LSTM's positions, for one shape: h W^T of one position of all samples, and the gradient that goes back.
 // The weights are laid out once per pass, as the products like them, for all positions; the other operands are gathered
 // without gaps, since oneDNN's faster products ask for that. Its own LSTM has no masks; it is within a tenth of this at
@@ -93,16 +88,12 @@ struct step {
 struct avg_lstm {
     size_t b, t, h;
     int bf16, units;  // the weights are bf16; the products take bf16
-    struct step forward, backward;
+    struct avg_product *forward, *backward;
     float *state, *gates;  // (B,H) and (B,4H), without gaps
     uint16_t *rounded;     // (B,4H) bf16: what is multiplied
 };
 int avg_lstm_new(struct avg_device *d, size_t b, size_t t, size_t h, int bf16, struct avg_lstm **lstm);
 void avg_lstm_free(struct avg_lstm *l);
-
-// avg_step_pack lays weights out for the products that follow; avg_step_run is one, of c and a.
-dnnl_status_t avg_step_pack(struct avg_device *d, struct step *s, const void *weights);
-dnnl_status_t avg_step_run(struct avg_device *d, struct step *s, float *c, const void *a);
 
 // Operations that no instruction set matters to.
 void avg_move(struct avg_device *d, char *y, const char *x, size_t bytes);

@@ -92,10 +92,10 @@ static int lstm(struct avg_device *d, struct avg_lstm *l, struct lstm x) {
     omp_set_num_threads(d->threads);
     const size_t h = l->h, samples = l->b, length = l->t, bytes = l->bf16 ? sizeof(uint16_t) : sizeof(float);
     const ptrdiff_t on = x.reverse ? -1 : 1;  // rows to the next position
-    dnnl_status_t status = length > 1 ? avg_step_pack(d, &l->forward, x.weight) : dnnl_success;
+    dnnl_status_t status = dnnl_success;
     for (size_t n = 0; n < length && status == dnnl_success; n++) {
         const size_t t = x.reverse ? length - 1 - n : n;
-        if (n > 0) status = avg_step_run(d, &l->forward, l->gates, brought(l, l->state));
+        if (n > 0) status = avg_product_run(d, l->forward, l->gates, brought(l, l->state), n == 1 ? x.weight : NULL, NULL);
         PARTS(samples, 1, 48 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
             const size_t row = b * length + t;
             float *out = x.out + row * x.out_stride, *gates = x.gates + row * 4 * h, *cells = x.cells + row * h;
@@ -123,7 +123,7 @@ static int lstm_backward(struct avg_device *d, struct avg_lstm *l, struct lstm x
     const ptrdiff_t on = x.reverse ? -1 : 1;
     float *dh = x.carry, *dcells = x.carry + samples * h;
     memset(x.carry, 0, 2 * samples * h * sizeof(float));
-    dnnl_status_t status = length > 1 ? avg_step_pack(d, &l->backward, x.weight) : dnnl_success;
+    dnnl_status_t status = dnnl_success;
     for (size_t n = length; n-- > 0 && status == dnnl_success;) {
         const size_t t = x.reverse ? length - 1 - n : n;
         PARTS(samples, 1, 76 * samples * h, for (size_t b = at.from; b < at.from + at.n; b++) {
@@ -139,7 +139,7 @@ static int lstm_backward(struct avg_device *d, struct avg_lstm *l, struct lstm x
             memcpy(l->gates + b * 4 * h, dgates, 4 * h * sizeof(float));
             bring(l, l->gates, b * 4 * h, 4 * h);
         });
-        if (n > 0) status = avg_step_run(d, &l->backward, dh, brought(l, l->gates));
+        if (n > 0) status = avg_product_run(d, l->backward, dh, brought(l, l->gates), n + 1 == length ? x.weight : NULL, NULL);
     }
     return status;
 }
