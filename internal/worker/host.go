@@ -395,7 +395,7 @@ func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Co
 	if err != nil {
 		return nil, err
 	}
-	if h.weights != nil && h.assignment.Restore == nil {
+	if h.assignment.Restore == nil && h.weights != nil { // else a stage may be opening them to make a lost file again
 		if err := c.Load(h.weights.Lookup); err != nil {
 			return nil, errors.Join(&permanentError{err}, c.Close())
 		}
