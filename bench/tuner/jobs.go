@@ -10,8 +10,10 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/profile"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // jobs are the models that are measured: matrix products, recurrences and convolutions, small enough for many runs.
@@ -96,7 +98,15 @@ func request(name, dir string) (control.TuneRequest, error) {
 	if err := fill(j, dir); err != nil {
 		return r, err
 	}
-	r.Spec.Job = *j
+	m, err := model.Build(j.Model.Family, j.Model.Config)
+	if err != nil {
+		return r, err
+	}
+	s, err := spec.New(&spec.Resolution{Job: *j}, m, nil, false)
+	if err != nil {
+		return r, err
+	}
+	r.Spec = *s
 	return r, nil
 }
 

@@ -176,7 +176,7 @@ func (l layout) assignment(ctx context.Context, root, dir string) (a control.Ass
 	trial.Job.Train.Steps = 1 << 20
 	return control.Assignment{
 		Version: control.Version, JobID: "1", Generation: 1, Node: "bench", Dir: dir,
-		Spec: spec.Spec{Version: spec.Version, Job: trial.Job, Layout: &spec.Layout{Split: trial.Split}},
+		Spec: spec.Spec{Version: spec.Version, Job: trial.Job, Model: r.Spec.Model, Layout: &spec.Layout{Split: trial.Split}},
 		Plan: trial.Plan.Lines(), Stages: slices.Repeat([]control.StagePlace{{Node: "bench"}}, trial.Plan.Stages()),
 		OrphanAfter: time.Minute,
 	}, c.Predicted.Bytes(), nil
