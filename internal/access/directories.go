@@ -6,48 +6,64 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keeping returns an opener for many files, one directory after the other: it follows the path to a directory once and keeps the last
-// one open. A directory that is moved, or closed to the user, in the meantime stays what it was. The caller calls release when no call
+// maxDirectories bounds the descriptors that a Keeping opener holds.
+const maxDirectories = 64
+
+// Keeping returns an opener for many files of few directories: it follows the path to a directory once and keeps the directory
+// open. A directory that is moved, or closed to the user, in the meantime stays what it was. The caller calls release when no call
 // is under way any more.
 func (o *Opener) Keeping() (keeping *Opener, release func()) {
-	keeping = &Opener{last: &lastDirectory{}}
+	keeping = &Opener{directories: &directories{kept: map[string]place{}}}
 	if o != nil {
 		keeping.User, keeping.OnOpen = o.User, o.OnOpen
 	}
-	return keeping, func() { keeping.last.keep("", place{}) }
+	return keeping, keeping.directories.release
 }
 
-// lastDirectory is a directory by the path that led to it, which may go through links.
-type lastDirectory struct {
+// directories are places by the path that led to them, which may go through links.
+type directories struct {
 	mu   sync.Mutex
-	path string // empty: there is none
-	place
+	kept map[string]place
 }
 
 // get returns a copy of what is kept, if a descriptor can be spared for it.
-func (l *lastDirectory) get(path string) (place, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.path != path || path == "" {
-		return place{}, false
+func (d *directories) get(path string) (place, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, ok := d.kept[path]
+	if !ok {
+		return p, false
 	}
-	return l.duplicate()
+	return p.duplicate()
 }
 
-// keep keeps a copy of a place instead of what was kept.
-func (l *lastDirectory) keep(path string, p place) {
-	own, ok := place{}, false
-	if path != "" {
-		own, ok = p.duplicate()
+// keep keeps a copy of a place. The oldest are not worth an order: a full set is emptied.
+func (d *directories) keep(path string, p place) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, twice := d.kept[path]; twice {
+		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.path != "" {
-		l.close()
+	if len(d.kept) >= maxDirectories {
+		d.empty()
 	}
-	if l.path, l.place = "", own; ok {
-		l.path = path
+	if own, ok := p.duplicate(); ok {
+		d.kept[path] = own
 	}
+}
+
+func (d *directories) release() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.empty()
+}
+
+// empty closes what is kept. The caller holds mu.
+func (d *directories) empty() {
+	for _, p := range d.kept {
+		p.close()
+	}
+	clear(d.kept)
 }
 
 // duplicate copies a place.
