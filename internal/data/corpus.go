@@ -172,7 +172,9 @@ func (o *opener) readDocuments(ctx context.Context, f File, empty *atomic.Int64)
 		raw = make([]byte, 0, held)
 	}
 	add := func(text string, last bool) (err error) {
-		if ids, err = e.Append(ids[:0], text); err != nil {
+		if ids = ids[:0]; o.vocab.IsBytes() && width == 1 { // text is its own ids
+			raw = append(raw, text...)
+		} else if ids, err = e.Append(ids, text); err != nil {
 			return err
 		}
 		if last {
@@ -237,7 +239,11 @@ func (o *opener) textFile(f File, add document) error {
 	line, size := 1, int64(0)
 	for more := portions.Scan(); more; {
 		text := portions.Text()
-		if at := invalid(text); !o.vocab.IsBytes() && at >= 0 {
+		at := -1
+		if !o.vocab.IsBytes() {
+			at = invalid(text)
+		}
+		if at >= 0 {
 			return &table.Error{
 				Path: f.Path, Line: line + strings.Count(text[:at], "\n"),
 				Err: fmt.Errorf("it is not UTF-8 (byte %#02x); convert it, or use the tokenizer bytes", text[at]),
