@@ -35,7 +35,7 @@ type Opener struct {
 	// OnOpen is told each path before it is opened, to read it or to list it. It may be called concurrently. Nil: nobody asks.
 	OnOpen func(path string)
 
-	directories *directories // nil: every path is followed from the root
+	last *lastDirectory // nil: every path is followed from the root
 }
 
 // Info is what a path leads to, through links.

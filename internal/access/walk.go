@@ -30,32 +30,24 @@ func (o *Opener) walk(path string) (place, error) {
 		return place{}, err
 	}
 	names := components(absolute)
-	if o != nil && o.directories != nil {
-		return o.below(names, path)
+	start, kept := place{}, false
+	directory, rest := "", names
+	if o != nil && o.last != nil && len(names) > 0 {
+		directory, rest = strings.Join(names[:len(names)-1], "/"), names[len(names)-1:]
+		start, kept = o.last.get(directory)
 	}
-	start, err := root()
-	if err != nil {
-		return place{}, err
-	}
-	return o.follow(start, names, path)
-}
-
-// below follows the last name from the directory that the others lead to, which is kept.
-func (o *Opener) below(names []string, path string) (place, error) {
-	if len(names) == 0 {
-		return root()
-	}
-	parent := names[:len(names)-1]
-	key := strings.Join(parent, "/")
-	start, kept := o.directories.get(key)
 	if !kept {
-		var err error
-		if start, err = o.below(parent, path); err != nil {
+		if start, err = root(); err == nil && len(rest) < len(names) {
+			start, err = o.follow(start, names[:len(names)-1], path)
+		}
+		if err != nil {
 			return place{}, err
 		}
-		o.directories.keep(key, start)
+		if directory != "" {
+			o.last.keep(directory, start)
+		}
 	}
-	return o.follow(start, names[len(parent):], path)
+	return o.follow(start, rest, path)
 }
 
 // follow follows names from p, which it closes.
