@@ -74,6 +74,17 @@ build: ## bin/avgpiped and bin/avgpipectl, with oneDNN when it is installed, the
 	@for program in avgpiped avgpipectl; do $(GO) run -trimpath -tags man ./cmd/$$program $(BIN)/share/man; done
 	@for shell in bash zsh fish; do $(BIN)/avgpipectl completion $$shell >$(BIN)/share/completions/$$shell; done
 
+# The driver of CUDA is declared and found by our own package, so that these builds need no toolkit.
+cuda_driver = $(CURDIR)/stage/device/cuda/driver
+cuda gpu-smoke test-cuda-emulated: export CGO_CFLAGS := -O2 -g -I$(cuda_driver)/include
+cuda gpu-smoke test-cuda-emulated: export CGO_LDFLAGS := -O2 -g -L$(cuda_driver)/lib
+CUDA_TAGS = -tags cuda$(if $(TAGS),$(comma)onednn)
+comma    := ,
+
+.PHONY: cuda
+cuda: ## as build, with the device on graphics processors of NVIDIA; where there is none the programs say so
+	@$(MAKE) --no-print-directory build TAGS='$(CUDA_TAGS)'
+
 .PHONY: build-portable
 build-portable: ## compile every package and test without oneDNN, with cgo and without it
 	$(GO) build ./...
@@ -92,6 +103,17 @@ PORTABLE := ./stage ./stage/device/... ./stage/layer ./pipeline/... ./schedule/.
 .PHONY: test-portable
 test-portable: ## the packages that compute, without oneDNN and cgo
 	CGO_ENABLED=0 $(GO) test -timeout 5m $(PORTABLE)
+
+.PHONY: test-cuda-emulated
+test-cuda-emulated: deps ## the device on graphics processors, on a driver that runs its kernels on this machine
+	@$(call need,g++,command -v g++,the tests are skipped)
+	$(GO) test $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer
+	$(GO) test $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
+
+.PHONY: gpu-smoke
+gpu-smoke: ## bin/gpu-smoke: the conformance suite in one file, for a machine with a graphics processor of NVIDIA and its driver
+	$(GO) test -c -tags cuda -o $(BIN)/gpu-smoke ./stage/device/cuda
+	@echo 'run there: gpu-smoke -driver libcuda.so.1 -test.v -test.run Conforms'
 
 .PHONY: test-race
 test-race: test-deps ## the concurrent packages under the race detector
@@ -129,6 +151,17 @@ $(LINTER):
 .PHONY: lint
 lint: deps $(LINTER) ## golangci-lint over everything, with the build tags of `make build`
 	$(LINTER) run $(subst -tags,--build-tags,$(TAGS)) ./...
+
+KERNELS := stage/device/cuda/kernels
+
+# Its first line is the digest of the sources, which a test compares.
+.PHONY: kernels
+kernels: ## compile the kernels of graphics processors to PTX (NVRTC, Debian's libnvrtc11.2)
+	@mkdir -p .cache/bin
+	$(CC) -O1 -o .cache/bin/compile $(KERNELS)/compile.c -ldl
+	cd $(KERNELS) && { LC_ALL=C; echo "// $$(cat *.cu *.cuh | sha256sum | cut -d ' ' -f 1)"; \
+	  $(CURDIR)/.cache/bin/compile kernels.cu compute_80; } >$(CURDIR)/.cache/kernels.ptx
+	mv .cache/kernels.ptx $(KERNELS)/kernels.ptx
 
 .PHONY: format
 format: $(LINTER) ## rewrite the sources as gofumpt and goimports have them

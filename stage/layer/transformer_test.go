@@ -156,11 +156,12 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 	seed := 0
 	fill := func(m device.Mem, mean, size float64) {
 		seed++
-		wide := alloc(m.Len())
-		for i := range wide.F32() {
+		wide, values := alloc(m.Len()), make([]float32, m.Len())
+		for i := range values {
 			v := float32(mean + size*math.Sin(float64(17*seed+i*i)))
-			wide.F32()[i] = device.WidenBF16(device.RoundBF16(v))
+			values[i] = device.WidenBF16(device.RoundBF16(v))
 		}
+		stagetest.Put(t, dev, wide, values)
 		dev.Do(&device.Copy{Y: m, X: wide})
 	}
 	in, _ := l.Ports(size)
@@ -169,8 +170,12 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 			fill(r.In[i], 0, 1)
 			continue
 		}
-		for j := range r.In[i].I32() {
-			r.In[i].I32()[j] = int32((j + 1) % port.Limit)
+		ids := make([]int32, r.In[i].Len())
+		for j := range ids {
+			ids[j] = int32((j + 1) % port.Limit)
+		}
+		if err := device.Write(dev, r.In[i], device.IntBytes(ids)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	fill(r.DOut[0], 0, 1)
@@ -187,7 +192,7 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 	for _, m := range results {
 		wide := alloc(m.Len())
 		dev.Do(&device.Copy{Y: wide, X: m})
-		values = append(values, slices.Clone(wide.F32()))
+		values = append(values, stagetest.Get(t, dev, wide))
 	}
 	return values
 }

@@ -15,7 +15,7 @@ func EachDevice(t *testing.T, test func(t *testing.T, dev device.Device)) {
 			continue
 		}
 		t.Run(kind, func(t *testing.T) {
-			dev, reason, err := pick.Open(kind, pick.Config{})
+			dev, reason, err := pick.Open(kind, devices(t))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,7 +1,6 @@
 package stagetest
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -16,7 +15,7 @@ type LayerPass struct {
 	Grads    map[string][]float32
 }
 
-// Run computes Out, DIn and Grads on a device whose memory is the host's.
+// Run computes Out, DIn and Grads.
 func (l *LayerPass) Run(t testing.TB, dev device.Device, of layer.Layer, size layer.Size) {
 	t.Helper()
 	r, err := NewRunner(dev, of, size)
@@ -24,16 +23,34 @@ func (l *LayerPass) Run(t testing.TB, dev device.Device, of layer.Layer, size la
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	copy(r.In[0].F32(), l.In)
-	copy(r.DOut[0].F32(), l.DOut)
+	Put(t, dev, r.In[0], l.In)
+	Put(t, dev, r.DOut[0], l.DOut)
 	for i, param := range of.Params() {
-		copy(r.Params[i].F32(), l.Params[param.Name])
+		Put(t, dev, r.Params[i], l.Params[param.Name])
 	}
 	r.Forward()
-	l.Out = slices.Clone(r.Out[0].F32())
+	l.Out = Get(t, dev, r.Out[0])
 	r.Backward()
-	l.DIn, l.Grads = r.DIn[0].F32(), map[string][]float32{}
+	l.DIn, l.Grads = Get(t, dev, r.DIn[0]), map[string][]float32{}
 	for i, param := range of.Params() {
-		l.Grads[param.Name] = r.Grads[i].F32()
+		l.Grads[param.Name] = Get(t, dev, r.Grads[i])
 	}
+}
+
+// Put writes floats to memory of a device.
+func Put(t testing.TB, dev device.Device, m device.Mem, values []float32) {
+	t.Helper()
+	if err := device.Write(dev, m, device.FloatBytes(values)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Get reads the floats in memory of a device.
+func Get(t testing.TB, dev device.Device, m device.Mem) []float32 {
+	t.Helper()
+	values := make([]float32, m.Len())
+	if err := device.Read(dev, device.FloatBytes(values), m); err != nil {
+		t.Fatal(err)
+	}
+	return values
 }

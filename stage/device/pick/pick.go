@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cpu"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 )
@@ -18,6 +19,7 @@ type Config struct {
 	Cores   []int // processors that the device's executor is pinned to; none for no pinning
 	// Emulated is the device to emulate; of that kind only.
 	Emulated emulated.Config
+	Graphics cuda.Config // which graphics processor; of the kind cuda only
 }
 
 // choice is one kind that a job file can name.
@@ -26,13 +28,13 @@ type choice struct {
 	open func(Config) (device.Device, string, error)
 }
 
-// choices lists the kinds in the order in which messages name them.
-var choices = []choice{
+// choices lists the kinds of this build in the order in which messages name them.
+var choices = append([]choice{
 	{"auto", openAuto},
 	{"cpu", openCPU},
 	{"ref", openRef},
 	{"emulated", openEmulated},
-}
+}, graphics...)
 
 // Kinds are the names that Open accepts.
 func Kinds() []string {

@@ -1,0 +1,140 @@
+//go:build cuda && cgo && linux && amd64
+
+// Package blas multiplies matrices with cuBLAS, which it loads while the program runs.
+package blas
+
+/*
+#cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "blas.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// libraries are the names of cuBLAS, of the versions whose functions are those of blas.h.
+var libraries = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}
+
+// Numbers of cuBLAS.
+const (
+	typeF32, typeBF16 = 0, 14
+	computeF32        = 68 // products and sums in float32
+)
+
+// Handle multiplies on one stream.
+type Handle struct {
+	handle  unsafe.Pointer
+	version int
+	product C.struct_avg_product // the one in progress
+}
+
+var loaded struct {
+	sync.Mutex
+	found bool
+	blas  C.struct_avg_blas
+}
+
+// Open loads cuBLAS from one of the directories, or else from where the loader looks, and returns a handle in the thread's context.
+func Open(directories []string, stream unsafe.Pointer) (*Handle, error) {
+	if err := load(directories); err != nil {
+		return nil, err
+	}
+	h := &Handle{}
+	var version C.int
+	if status := C.avg_blas_create(&loaded.blas, &h.handle, stream, &version); status != 0 {
+		return nil, fmt.Errorf("open cuBLAS: status %d", int(status))
+	}
+	h.version = int(version)
+	return h, nil
+}
+
+// load keeps the first library that it finds. A process has one.
+func load(directories []string) error {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if loaded.found {
+		return nil
+	}
+	var paths []string
+	for _, dir := range directories {
+		for _, name := range libraries {
+			paths = append(paths, filepath.Join(dir, name))
+		}
+	}
+	var errs []error
+	for _, path := range append(paths, libraries...) {
+		name := C.CString(path)
+		message := C.avg_blas_load(&loaded.blas, name)
+		C.free(unsafe.Pointer(name))
+		if message == nil {
+			loaded.found = true
+			return nil
+		}
+		errs = append(errs, errors.New(C.GoString(message)))
+	}
+	return fmt.Errorf("no cuBLAS: %w", errors.Join(errs...))
+}
+
+// Version is that of the library: 120401 is 12.4.1.
+func (h *Handle) Version() int { return h.version }
+
+// Close frees the handle.
+func (h *Handle) Close() error {
+	if status := C.avg_blas_destroy(&loaded.blas, h.handle); status != 0 {
+		return fmt.Errorf("close cuBLAS: status %d", int(status))
+	}
+	return nil
+}
+
+// Takes reports whether cuBLAS multiplies operands of these types: A and B of one, and C of theirs or F32.
+func Takes(o *device.MatMul) bool {
+	return o.A.Type() == o.B.Type() && (o.C.Type() == device.F32 || o.C.Type() == o.A.Type())
+}
+
+// MatMul sets c, in place of the operation's C, to the product without its bias, or adds it. BLAS has matrices by columns: there
+// C' = op(B)' op(A)'.
+func (h *Handle) MatMul(c device.Mem, o *device.MatMul, accumulate bool) error {
+	h.product = C.struct_avg_product{
+		trans_a: truth(o.TransB), trans_b: truth(o.TransA), m: C.int(o.N), n: C.int(o.M), k: C.int(o.K),
+		lda: columns(o.K, o.N, o.TransB), ldb: columns(o.M, o.K, o.TransA), ldc: C.int(o.N),
+		type_a: typeOf(o.B), type_b: typeOf(o.A), type_c: typeOf(c), compute: computeF32,
+		beta: C.float(truth(accumulate)), a: address(o.B), b: address(o.A), c: address(c),
+	}
+	if status := C.avg_blas_product(&loaded.blas, h.handle, &h.product); status != 0 {
+		return fmt.Errorf("cuBLAS: product M=%d N=%d K=%d: status %d", o.M, o.N, o.K, int(status))
+	}
+	return nil
+}
+
+// columns is the length of a stored row of an operand whose op is (rows, columns).
+func columns(rows, columns int, transposed bool) C.int {
+	if transposed {
+		return C.int(rows)
+	}
+	return C.int(columns)
+}
+
+func typeOf(m device.Mem) C.int {
+	if m.Type() == device.BF16 {
+		return typeBF16
+	}
+	return typeF32
+}
+
+func address(m device.Mem) C.uintptr_t { return C.uintptr_t(uintptr(m.Pointer())) }
+
+func truth(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,30 @@
+// The functions of cuBLAS that products need, found when the library is loaded.
+#ifndef AVG_BLAS_H
+#define AVG_BLAS_H
+
+#include <stdint.h>
+
+struct avg_blas {
+	int (*create)(void **handle);
+	int (*destroy)(void *handle);
+	int (*version)(void *handle, int *version);
+	int (*stream)(void *handle, void *stream);
+	int (*gemm)(void *handle, int trans_a, int trans_b, int m, int n, int k, const void *alpha, const void *a, int type_a, int lda,
+	            const void *b, int type_b, int ldb, const void *beta, void *c, int type_c, int ldc, int compute, int algorithm);
+};
+
+// struct avg_product is C = beta C + op(A) op(B) by columns, as BLAS has it, at addresses of the device.
+struct avg_product {
+	int trans_a, trans_b, m, n, k, lda, ldb, ldc, type_a, type_b, type_c, compute;
+	float beta;
+	uintptr_t a, b, c;
+};
+
+// avg_blas_load finds the functions in a library. It returns NULL, or the loader's message.
+const char *avg_blas_load(struct avg_blas *blas, const char *path);
+
+int avg_blas_create(const struct avg_blas *blas, void **handle, void *stream, int *version);
+int avg_blas_destroy(const struct avg_blas *blas, void *handle);
+int avg_blas_product(const struct avg_blas *blas, void *handle, const struct avg_product *p);
+
+#endif

@@ -1,0 +1,51 @@
+//go:build cuda && cgo && linux && amd64
+
+package cuda_test
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+// driver names the driver of a graphics processor to test, in place of the one of cudatest: bin/gpu-smoke has it.
+var driver = flag.String("driver", "", "the library of a driver: libcuda.so.1")
+
+// open opens a device that multiplies by cuBLAS.
+func open(t *testing.T, library cudatest.Driver) *cuda.Device {
+	t.Helper()
+	return openWith(t, cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}})
+}
+
+func openWith(t *testing.T, c cuda.Config) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestConforms(t *testing.T) {
+	if *driver != "" {
+		stagetest.Device(t, func() device.Device { return openWith(t, cuda.Config{Library: *driver}) })
+		return
+	}
+	library := cudatest.Library(t)
+	stagetest.Device(t, func() device.Device { return open(t, library) })
+	if held := library.Held(); held != 0 {
+		t.Errorf("closed devices hold %d bytes", held)
+	}
+}
+
+func TestConformsWithoutCuBLAS(t *testing.T) {
+	c := cuda.Config{Library: *driver, OwnProducts: true}
+	if *driver == "" {
+		c.Library = cudatest.Library(t).Path()
+	}
+	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "products", "products of BF16", "nothing allocates")
+}

@@ -1,0 +1,169 @@
+//go:build cuda && cgo && linux && amd64
+
+// Package cudatest is a driver of CUDA for tests, without a device: the library that driver/ is the source of. It runs the kernels of the
+// device, compiled by the host's C++ compiler from the same sources, and can fail as devices do.
+package cudatest
+
+/*
+#cgo LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static void *found(const char *path, const char *name) {
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	return library == NULL ? NULL : dlsym(library, name);
+}
+
+static void reset(void *fake, size_t bytes) { ((void (*)(size_t))fake)(bytes); }
+static void trap(void *fake, const char *kernel, int code) { ((void (*)(const char *, int))fake)(kernel, code); }
+static void lose(void *fake, int code) { ((void (*)(int))fake)(code); }
+static long count(void *fake) { return ((long (*)(void))fake)(); }
+*/
+import "C"
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
+)
+
+// Codes of failures, as the driver has them.
+const (
+	IllegalAddress = 700
+	LaunchFailed   = 719
+	Unknown        = 999
+)
+
+// Memory is the bytes of the device that Library starts with.
+const Memory = 1 << 30
+
+// Driver is the library, as a process that has loaded it may make it behave.
+type Driver struct{ path string }
+
+// Library builds the library, unless a test before did, and resets it. A machine without a C++ compiler skips the test.
+func Library(t testing.TB) Driver {
+	t.Helper()
+	if _, err := exec.LookPath("g++"); err != nil {
+		envtest.Missing(t, "no C++ compiler: %v", err)
+	}
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Driver{path}
+	d.Reset(Memory)
+	t.Cleanup(func() { d.Reset(Memory) })
+	return d
+}
+
+var kernel = regexp.MustCompile(`(?m)^(?:COLUMN_)?KERNEL (\w+)\(`)
+
+// build compiles the library to a place that its sources name, unless it is there.
+var build = sync.OnceValues(func() (string, error) {
+	_, here, _, _ := runtime.Caller(0)
+	source := filepath.Join(filepath.Dir(here), "driver")
+	names, digest, err := scan(source)
+	if err != nil {
+		return "", err
+	}
+	caches, err := os.UserCacheDir()
+	if err != nil {
+		caches = os.TempDir()
+	}
+	dir := filepath.Join(caches, "avgpiped-cudatest", digest)
+	library := filepath.Join(dir, "libcuda.so.1")
+	if _, err := os.Stat(library); err == nil {
+		return library, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	made, err := os.MkdirTemp(dir, "build")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(made) }()
+	if err := os.WriteFile(filepath.Join(made, "names.inc"), names, 0o600); err != nil {
+		return "", err
+	}
+	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",
+		"-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"), "driver.cc", "fibers.cc",
+		"kernels.cc")
+	compile.Dir = source
+	if out, err := compile.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", compile, err, out)
+	}
+	if err := os.Rename(filepath.Join(made, "library"), library); err != nil {
+		return "", err
+	}
+	return library, os.Link(library, filepath.Join(dir, "libcublas.so.12"))
+})
+
+// scan lists the kernels in the form that driver/kernels.cc reads, and takes the digest of all sources.
+func scan(source string) (names []byte, digest string, err error) {
+	sum := sha256.New()
+	for _, pattern := range []string{"*.cc", "*.h", "../../driver/include/*.h", "../../kernels/*.cu", "../../kernels/*.cuh"} {
+		files, err := filepath.Glob(filepath.Join(source, pattern))
+		if err != nil {
+			return nil, "", err
+		}
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return nil, "", err
+			}
+			sum.Write(text)
+			for _, found := range kernel.FindAllSubmatch(text, -1) {
+				names = fmt.Appendf(names, "NAME(%s)\n", found[1])
+			}
+		}
+	}
+	return names, hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// Path is where the library lies.
+func (d Driver) Path() string { return d.path }
+
+// Directory holds the same library by the name of cuBLAS.
+func (d Driver) Directory() string { return filepath.Dir(d.path) }
+
+// function is an exported function of the library.
+func (d Driver) function(name string) unsafe.Pointer {
+	path, symbol := C.CString(d.path), C.CString(name)
+	defer C.free(unsafe.Pointer(path))
+	defer C.free(unsafe.Pointer(symbol))
+	found := C.found(path, symbol)
+	if found == nil {
+		panic(fmt.Sprintf("cudatest: %s has no %s", d.path, name))
+	}
+	return found
+}
+
+// Reset makes the device whole, with so many bytes of memory, and begins to count its launches.
+func (d Driver) Reset(bytes int) { C.reset(d.function("fake_reset"), C.size_t(bytes)) }
+
+// Trap makes a kernel fail from its next launch on.
+func (d Driver) Trap(kernel string, code int) {
+	name := C.CString(kernel)
+	defer C.free(unsafe.Pointer(name))
+	C.trap(d.function("fake_trap"), name, C.int(code))
+}
+
+// Lose makes all calls fail from now on.
+func (d Driver) Lose(code int) { C.lose(d.function("fake_lose"), C.int(code)) }
+
+// Launches is how many kernels were launched.
+func (d Driver) Launches() int { return int(C.count(d.function("fake_launches"))) }
+
+// Held is how many bytes of the device are allocated.
+func (d Driver) Held() int { return int(C.count(d.function("fake_held"))) }

@@ -1,0 +1,440 @@
+// A driver of CUDA without a device, for tests. Device memory is memory of the host, poisoned with 0xff. What is handed to a stream runs as late
+// as it may: when somebody waits for it, in the thread that waits. Tests count launches and cause failures through the functions fake_*.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+
+extern "C" {
+#include "../../driver/include/cuda.h"
+}
+#include "fibers.h"
+#include "kernels.h"
+
+struct CUctx_st {
+	CUresult failure; // once something has failed, everything does
+};
+
+struct CUstream_st {
+	std::deque<std::function<CUresult()>> tasks;
+	uint64_t handed, done;
+};
+
+struct CUevent_st {
+	CUstream stream;
+	uint64_t after; // tasks of the stream
+};
+
+struct CUmod_st {
+	std::string image;
+};
+
+struct CUfunc_st {
+	const Kernel *kernel;
+};
+
+namespace {
+
+std::recursive_mutex lock;
+CUctx_st context;
+thread_local CUcontext current;
+std::map<CUdeviceptr, size_t> memory;  // of the device, by address
+std::map<uintptr_t, size_t> page_locked; // of the host
+std::vector<CUstream> streams;
+size_t total, held;
+long launches;
+std::string trapped; // the kernel that fails
+CUresult trap;
+
+typedef std::lock_guard<std::recursive_mutex> Guard;
+
+CUresult state() { return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : context.failure; }
+
+// fail keeps the first failure of the context.
+CUresult fail(CUresult code) {
+	if (context.failure == CUDA_SUCCESS) context.failure = code;
+	return context.failure;
+}
+
+// run executes so many of the stream's tasks.
+CUresult run(CUstream stream, uint64_t until) {
+	while (stream->done < until && context.failure == CUDA_SUCCESS) {
+		CUresult code = stream->tasks.front()();
+		stream->tasks.pop_front();
+		stream->done++;
+		if (code != CUDA_SUCCESS) fail(code);
+	}
+	return context.failure;
+}
+
+CUresult hand(CUstream stream, std::function<CUresult()> task) {
+	if (state() != CUDA_SUCCESS) return state();
+	if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE; // the device has streams of its own
+	stream->tasks.push_back(task);
+	stream->handed++;
+	return CUDA_SUCCESS;
+}
+
+// within reports whether bytes from `at` on lie in one allocation.
+template <class Address> bool within(const std::map<Address, size_t> &blocks, Address at, size_t bytes) {
+	auto next = blocks.upper_bound(at);
+	if (next == blocks.begin()) return false;
+	--next;
+	return at - next->first + bytes <= next->second;
+}
+
+bool on_device(CUdeviceptr at, size_t bytes) { return within(memory, at, bytes); }
+
+// copy hands a copy to the stream. From and to memory of the host that is not page-locked it waits for its end, as drivers do.
+CUresult copy(void *dst, const void *src, size_t bytes, CUstream stream, const void *host) {
+	CUresult code = hand(stream, [=] {
+		memmove(dst, src, bytes);
+		return CUDA_SUCCESS;
+	});
+	if (code != CUDA_SUCCESS || host == nullptr || within(page_locked, (uintptr_t)host, bytes)) return code;
+	return run(stream, stream->handed);
+}
+
+CUresult launch(const Kernel *kernel, Index grid, Index block, const std::vector<uint64_t> &slots) {
+	if (trapped == kernel->name) return trap;
+	std::string stuck = run_grid(grid, block, [&] { kernel->run(slots.data()); });
+	if (stuck.empty()) return CUDA_SUCCESS;
+	fprintf(stderr, "kernel %s: %s\n", kernel->name, stuck.c_str());
+	return CUDA_ERROR_LAUNCH_TIMEOUT;
+}
+
+} // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// For tests.
+
+EXPORT void fake_reset(size_t bytes) {
+	Guard guard(lock);
+	context.failure = CUDA_SUCCESS;
+	total = bytes;
+	launches = 0;
+	trapped = "";
+}
+
+EXPORT void fake_trap(const char *kernel, int code) {
+	Guard guard(lock);
+	trapped = kernel;
+	trap = (CUresult)code;
+}
+
+EXPORT void fake_lose(int code) {
+	Guard guard(lock);
+	fail((CUresult)code);
+}
+
+EXPORT long fake_launches() {
+	Guard guard(lock);
+	return launches;
+}
+
+EXPORT size_t fake_held() {
+	Guard guard(lock);
+	return held;
+}
+
+// The driver.
+
+EXPORT CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+
+EXPORT CUresult cuDriverGetVersion(int *version) {
+	*version = 11080;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetErrorName(CUresult code, const char **name) {
+	static const std::map<int, const char *> names = {
+		{CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+		{CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+		{CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+		{CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+		{CUDA_ERROR_LAUNCH_TIMEOUT, "CUDA_ERROR_LAUNCH_TIMEOUT"},
+	};
+	auto found = names.find(code);
+	if (found == names.end()) return CUDA_ERROR_INVALID_VALUE;
+	*name = found->second;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetCount(int *count) {
+	*count = 1;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+	*device = 0;
+	return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice) {
+	snprintf(name, bytes, "no GPU, fibers");
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
+	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 8 : 0;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice) {
+	*bytes = total;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *to, CUdevice) {
+	*to = &context;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext to) {
+	current = to;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+	if (state() != CUDA_SUCCESS) return state();
+	*module = new CUmod_st{(const char *)image};
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit_option *, void **) {
+	return cuModuleLoadData(module, image);
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module) {
+	delete module;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+	if (module->image.find(std::string(".entry ") + name + "(") == std::string::npos) return CUDA_ERROR_NOT_FOUND;
+	for (const Kernel &kernel : kernels()) {
+		if (strcmp(kernel.name, name) != 0) continue;
+		*function = new CUfunc_st{&kernel};
+		return CUDA_SUCCESS;
+	}
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
+                               CUstream stream, void **arguments, void **) {
+	Guard guard(lock);
+	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535) return CUDA_ERROR_INVALID_VALUE;
+	const Kernel *kernel = function->kernel;
+	std::vector<uint64_t> slots(kernel->arguments);
+	for (size_t i = 0; i < slots.size(); i++) slots[i] = *(uint64_t *)arguments[i];
+	launches++;
+	return hand(stream, [=] { return launch(kernel, {gx, gy, gz}, {bx, by, bz}, slots); });
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
+	Guard guard(lock);
+	if (state() != CUDA_SUCCESS) return state();
+	if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+	if (bytes > total - held) return CUDA_ERROR_OUT_OF_MEMORY;
+	void *at = aligned_alloc(256, (bytes + 255) / 256 * 256);
+	memset(at, 0xff, bytes);
+	memory[*to = (CUdeviceptr)at] = bytes;
+	held += bytes;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr at) {
+	Guard guard(lock);
+	auto found = memory.find(at);
+	if (found == memory.end()) return CUDA_ERROR_INVALID_VALUE;
+	for (CUstream stream : streams) run(stream, stream->handed);
+	memset((void *)at, 0xff, found->second);
+	held -= found->second;
+	memory.erase(found);
+	free((void *)at);
+	return state();
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
+	*left = total - held;
+	*all = total;
+	return state();
+}
+
+EXPORT CUresult cuMemHostAlloc(void **to, size_t bytes, unsigned) {
+	Guard guard(lock);
+	if (state() != CUDA_SUCCESS) return state();
+	*to = malloc(bytes);
+	memset(*to, 0xff, bytes);
+	page_locked[(uintptr_t)*to] = bytes;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFreeHost(void *at) {
+	Guard guard(lock);
+	if (page_locked.erase((uintptr_t)at) == 0) return CUDA_ERROR_INVALID_VALUE;
+	free(at);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream) {
+	Guard guard(lock);
+	if (!on_device(dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
+	return copy((void *)dst, src, bytes, stream, src);
+}
+
+EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+	Guard guard(lock);
+	if (!on_device(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+	return copy(dst, (void *)src, bytes, stream, dst);
+}
+
+EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
+	Guard guard(lock);
+	if (!on_device(dst, bytes) || !on_device(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+	return copy((void *)dst, (void *)src, bytes, stream, nullptr);
+}
+
+EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream) {
+	Guard guard(lock);
+	if (!on_device(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
+	return hand(stream, [=] {
+		memset((void *)at, value, bytes);
+		return CUDA_SUCCESS;
+	});
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned) {
+	Guard guard(lock);
+	if (state() != CUDA_SUCCESS) return state();
+	streams.push_back(*stream = new CUstream_st());
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
+	Guard guard(lock);
+	run(stream, stream->handed);
+	streams.erase(std::find(streams.begin(), streams.end(), stream));
+	delete stream;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+	Guard guard(lock);
+	return state() != CUDA_SUCCESS ? state() : run(stream, stream->handed);
+}
+
+EXPORT CUresult cuEventCreate(CUevent *event, unsigned) {
+	if (state() != CUDA_SUCCESS) return state();
+	*event = new CUevent_st();
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent event) {
+	delete event;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
+	Guard guard(lock);
+	*event = {stream, stream->handed};
+	return state();
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event) {
+	Guard guard(lock);
+	if (state() != CUDA_SUCCESS || event->stream == nullptr) return state();
+	return run(event->stream, event->after);
+}
+
+// cuBLAS: the library stands for it too.
+
+struct Blas {
+	CUstream stream;
+};
+
+EXPORT int cublasCreate_v2(Blas **to) {
+	*to = new Blas();
+	return 0;
+}
+
+EXPORT int cublasDestroy_v2(Blas *blas) {
+	delete blas;
+	return 0;
+}
+
+EXPORT int cublasGetVersion_v2(Blas *, int *version) {
+	*version = 120401;
+	return 0;
+}
+
+EXPORT int cublasSetStream_v2(Blas *blas, CUstream stream) {
+	blas->stream = stream;
+	return 0;
+}
+
+namespace {
+
+// Matrix is an operand by columns, of float (type 0) or of bfloat16 (14).
+struct Matrix {
+	char *data;
+	int type, columns_apart;
+
+	float get(size_t row, size_t column) const {
+		size_t i = column * columns_apart + row;
+		if (type == 0) return ((float *)data)[i];
+		uint32_t bits = (uint32_t)((uint16_t *)data)[i] << 16;
+		float v;
+		memcpy(&v, &bits, sizeof v);
+		return v;
+	}
+
+	void set(size_t row, size_t column, float v) const {
+		size_t i = column * columns_apart + row;
+		if (type == 0) {
+			((float *)data)[i] = v;
+			return;
+		}
+		uint32_t bits;
+		memcpy(&bits, &v, sizeof v);
+		((uint16_t *)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+	}
+
+	// lies reports whether rows by columns of it lie in memory of the device.
+	bool lies(int rows, int columns) const {
+		size_t elements = (size_t)(columns - 1) * columns_apart + rows;
+		return columns_apart >= rows && on_device((CUdeviceptr)data, elements * (type == 0 ? 4 : 2));
+	}
+};
+
+} // namespace
+
+EXPORT int cublasGemmEx(Blas *blas, int trans_a, int trans_b, int m, int n, int k, const float *alpha, void *a, int type_a, int lda, void *b,
+                        int type_b, int ldb, const float *beta, void *c, int type_c, int ldc, int compute, int) {
+	Guard guard(lock);
+	const int invalid = 7, unsupported = 15;
+	Matrix left = {(char *)a, type_a, lda}, right = {(char *)b, type_b, ldb}, product = {(char *)c, type_c, ldc};
+	if (type_a != type_b || (type_c != 0 && type_c != type_a) || compute != 68) return unsupported;
+	if (!(trans_a ? left.lies(k, m) : left.lies(m, k)) || !(trans_b ? right.lies(n, k) : right.lies(k, n)) || !product.lies(m, n)) return invalid;
+	float factor = *alpha, kept = *beta;
+	launches++;
+	CUresult code = hand(blas->stream, [=] {
+		for (int j = 0; j < n; j++) {
+			for (int i = 0; i < m; i++) {
+				float sum = 0;
+				for (int d = 0; d < k; d++) sum += (trans_a ? left.get(d, i) : left.get(i, d)) * (trans_b ? right.get(j, d) : right.get(d, j));
+				product.set(i, j, factor * sum + (kept != 0 ? kept * product.get(i, j) : 0));
+			}
+		}
+		return CUDA_SUCCESS;
+	});
+	return code == CUDA_SUCCESS ? 0 : 14;
+}

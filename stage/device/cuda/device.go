@@ -1,0 +1,352 @@
+//go:build cuda && cgo && linux && amd64
+
+package cuda
+
+import (
+	"cmp"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/blas"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
+)
+
+//go:embed kernels/kernels.ptx
+var ptx string
+
+// leastCapability is the major number of the oldest processors that the kernels are compiled for.
+const leastCapability = 8
+
+// Device is a stream of a graphics processor, with the memory that was allocated on it.
+type Device struct {
+	gpu     cu.Device
+	name    string
+	context cu.CUContext // the process's one for this processor
+	stream  cu.Stream
+	module  cu.Module
+	kernels map[string]cu.Function
+	blas    *blas.Handle // nil without cuBLAS
+	scratch device.Mem   // of products
+	call    call
+	events  [64]event
+	next    int
+	memory  map[unsafe.Pointer]int64 // bytes of what Alloc returned
+	fault   *fault
+	open    bool
+
+	rotations device.Rotations
+	tables    map[*float32]device.Mem // of rotations; a longer one is twice as long, so that few are outgrown
+
+	mu      sync.Mutex // guards what whoever waits for an event looks at
+	failure error      // the first since the last Synchronize
+	staging staging
+	history history
+}
+
+var _ device.Device = (*Device)(nil)
+
+// event is a moment of the stream.
+type event struct {
+	device *Device
+	event  cu.Event
+	after  moment
+}
+
+// moment is how much was handed over before it: operations, and bytes of the ring.
+type moment struct{ operations, bytes int }
+
+// Open returns a device.
+func Open(c Config) (*Device, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := driver.Load(c.Library); err != nil {
+		return nil, err
+	}
+	d := &Device{memory: map[unsafe.Pointer]int64{}, kernels: map[string]cu.Function{}, tables: map[*float32]device.Mem{}}
+	if err := d.choose(c.Ordinal); err != nil {
+		return nil, fmt.Errorf("cuda device: %w", err)
+	}
+	d.enter()
+	err := d.prepare(c)
+	d.leave()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", d.name, err), d.Close())
+	}
+	return d, nil
+}
+
+// choose takes the processor of a number, and its context.
+func (d *Device) choose(ordinal int) error {
+	count, err := cu.NumDevices()
+	if err != nil {
+		return fmt.Errorf("count the graphics processors: %w", err)
+	}
+	if ordinal >= count {
+		return fmt.Errorf("graphics processor %d: the driver shows %d, numbered from 0; see CUDA_VISIBLE_DEVICES", ordinal, count)
+	}
+	if d.gpu, err = cu.GetDevice(ordinal); err != nil {
+		return fmt.Errorf("graphics processor %d: %w", ordinal, err)
+	}
+	name, _ := d.gpu.Name()
+	major, _ := d.gpu.Attribute(cu.ComputeCapabilityMajor)
+	minor, _ := d.gpu.Attribute(cu.ComputeCapabilityMinor)
+	version := cu.Version()
+	d.name = fmt.Sprintf("%s, compute %d.%d, driver for CUDA %d.%d", name, major, minor, version/1000, version%1000/10)
+	if major < leastCapability {
+		return fmt.Errorf("graphics processor %d, %s, has compute capability %d.%d, expected %d.0 or above", ordinal, name, major, minor,
+			leastCapability)
+	}
+	if d.context, err = d.gpu.RetainPrimaryCtx(); err != nil {
+		return fmt.Errorf("take the context of %s: %w", d.name, err)
+	}
+	d.open = true
+	return nil
+}
+
+// prepare makes what operations need.
+func (d *Device) prepare(c Config) (err error) {
+	if d.stream, err = cu.MakeStream(cu.NonBlocking); err != nil {
+		return fmt.Errorf("make a stream: %w", err)
+	}
+	for i := range d.events {
+		d.events[i].device = d
+		if d.events[i].event, err = cu.MakeEvent(cu.BlockingSyncEvent | cu.DisableTiming); err != nil {
+			return fmt.Errorf("make an event: %w", err)
+		}
+	}
+	at, err := driver.HostAlloc(int(unsafe.Sizeof(fault{})))
+	if err != nil {
+		return err
+	}
+	d.fault = (*fault)(at)
+	*d.fault = fault{}
+	if d.staging, err = newStaging(); err != nil {
+		return err
+	}
+	d.call.prepare(d)
+	if err := d.load(); err != nil {
+		return err
+	}
+	d.name = fmt.Sprintf("cuda (%s, %s)", d.name, d.chooseProducts(c))
+	return nil
+}
+
+// chooseProducts opens cuBLAS where there is one, and says what multiplies.
+func (d *Device) chooseProducts(c Config) string {
+	if c.OwnProducts {
+		return "products by our own kernels, as configured"
+	}
+	found, err := blas.Open(c.Libraries, unsafe.Pointer(d.stream.C()))
+	if err != nil {
+		return "products by our own kernels for want of cuBLAS"
+	}
+	d.blas = found
+	return fmt.Sprintf("products by cuBLAS %d.%d", found.Version()/10000, found.Version()%10000/100)
+}
+
+// enter makes the device's context that of the thread, which the goroutine keeps until leave: drivers keep a context for each thread.
+func (d *Device) enter() {
+	runtime.LockOSThread()
+	d.check("enter the context", cu.SetCurrentContext(d.context))
+}
+
+func (d *Device) leave() { runtime.UnlockOSThread() }
+
+// check keeps the first failure.
+func (d *Device) check(doing string, err error) {
+	if err == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keep(doing, err)
+}
+
+// keep is check for who holds mu.
+func (d *Device) keep(doing string, err error) {
+	if d.failure == nil {
+		d.failure = fmt.Errorf("%s: %s: %w", d.name, doing, err)
+	}
+}
+
+// Name implements device.Device.
+func (d *Device) Name() string { return d.name }
+
+// Host implements device.Device.
+func (d *Device) Host() bool { return false }
+
+// Alloc implements device.Device.
+func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
+	size := t.Bytes()
+	if n < 0 || n > math.MaxInt64/2/size {
+		return device.Mem{}, fmt.Errorf("%s: allocate %d elements of %v: expected 0 to %d", d.name, n, t, math.MaxInt64/2/size)
+	}
+	d.enter()
+	defer d.leave()
+	bytes := max(int64(n)*int64(size), 1)
+	found, err := cu.MemAlloc(bytes)
+	if err != nil {
+		left, all, _ := cu.MemInfo()
+		return device.Mem{}, fmt.Errorf("%s: allocate %d elements of %v: %w: %d bytes asked for, %d of %d bytes available, this device holds %d "+
+			"allocations; where memory is short, use fewer pipelines, smaller micro-batches or more stages", d.name, n, t, err, bytes, left, all,
+			len(d.memory))
+	}
+	d.check("zero an allocation", cu.MemsetD8Async(found, 0, bytes, d.stream))
+	at := *(*unsafe.Pointer)(unsafe.Pointer(&found))
+	d.memory[at] = bytes
+	return device.NewMem(at, n, t), nil
+}
+
+// Free implements device.Device. The driver waits for who uses the memory.
+func (d *Device) Free(m device.Mem) {
+	if m.Absent() {
+		return
+	}
+	if _, ok := d.memory[m.Pointer()]; !ok {
+		panic("device: Free: memory that Alloc did not return, or freed before")
+	}
+	delete(d.memory, m.Pointer())
+	d.enter()
+	defer d.leave()
+	d.check("free memory", cu.MemFree(address(m)))
+}
+
+// address is where m lies, as the driver has it.
+func address(m device.Mem) cu.DevicePtr { return cu.DevicePtr(uintptr(m.Pointer())) }
+
+// Upload implements device.Device.
+func (d *Device) Upload(dst device.Mem, src []byte) {
+	device.CheckLength("Upload", src, dst)
+	d.enter()
+	defer d.leave()
+	for from := 0; from < len(src); from += partBytes {
+		d.upload(address(dst)+cu.DevicePtr(from), src[from:min(from+partBytes, len(src))])
+	}
+}
+
+// Download implements device.Device.
+func (d *Device) Download(dst []byte, src device.Mem) {
+	device.CheckLength("Download", dst, src)
+	d.enter()
+	defer d.leave()
+	for from := 0; from < len(dst); from += partBytes {
+		d.download(dst[from:min(from+partBytes, len(dst))], address(src)+cu.DevicePtr(from))
+	}
+}
+
+// Record implements device.Device.
+func (d *Device) Record() device.Event {
+	d.enter()
+	defer d.leave()
+	e := &d.events[d.next]
+	d.next = (d.next + 1) % len(d.events)
+	now := d.now()
+	d.check("record an event", e.event.Record(d.stream))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e.after = now // last: whoever waits for what the event was before must not take it for this
+	return e
+}
+
+// Wait implements device.Event.
+func (e *event) Wait() error {
+	d := e.device
+	d.enter()
+	defer d.leave()
+	d.mu.Lock()
+	after := e.after
+	d.mu.Unlock()
+	d.ended(after, e.event.Synchronize())
+	return d.found(false)
+}
+
+// Synchronize implements device.Device.
+func (d *Device) Synchronize() error {
+	d.enter()
+	defer d.leave()
+	d.drain()
+	return d.found(true)
+}
+
+// drain waits for the stream.
+func (d *Device) drain() {
+	now := d.now()
+	d.ended(now, d.stream.Synchronize())
+}
+
+func (d *Device) now() moment {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return moment{d.history.handed, d.staging.handed}
+}
+
+// ended notes how what was handed over before a moment ended.
+func (d *Device) ended(m moment, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.staging.pass(m.bytes)
+	if err == nil {
+		d.history.passed = max(d.history.passed, m.operations)
+	} else {
+		d.keep("run operations", fmt.Errorf("%w; one of these failed: %s", err, d.history.pending()))
+	}
+}
+
+// found is the first failure, of a call or in a kernel, which forget forgets.
+func (d *Device) found(forget bool) error {
+	d.check("run an operation", d.fault.err(forget))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.failure
+	if forget {
+		d.failure = nil
+	}
+	return err
+}
+
+// Close implements device.Device.
+func (d *Device) Close() error {
+	if !d.open {
+		return nil
+	}
+	d.open = false
+	d.enter()
+	defer d.leave()
+	var failed error // the first: a device that is lost fails each time
+	free := func(err error) { failed = cmp.Or(failed, err) }
+	for at := range d.memory {
+		free(cu.MemFree(cu.DevicePtr(uintptr(at))))
+	}
+	if d.fault != nil {
+		free(driver.HostFree(unsafe.Pointer(d.fault)))
+	}
+	free(d.staging.close())
+	for i := range d.events {
+		if d.events[i].event != (cu.Event{}) {
+			free(cu.DestroyEvent(&d.events[i].event))
+		}
+	}
+	if d.blas != nil {
+		free(d.blas.Close())
+	}
+	if d.module != (cu.Module{}) {
+		free(d.module.Unload())
+	}
+	if d.stream != cu.NoStream {
+		free(d.stream.Destroy())
+	}
+	free(d.gpu.ReleasePrimaryCtx())
+	if failed != nil {
+		return fmt.Errorf("%s: close: %w", d.name, failed)
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+//go:build cuda && cgo && linux && amd64
+
+// Package driver loads the CUDA driver while a program runs. gorgonia.org/cu links against it and initialises it before main; this package
+// defines all functions that cu refers to as jumps to where Load found them, so that a program starts on machines without a driver too.
+//
+// Builds need -I for include and -L for lib, whose libcuda.a is empty: `make cuda` sets both.
+package driver
+
+/*
+#cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "include/cuda.h"
+#include "thunks.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// Library is the driver's library where a configuration names none.
+const Library = "libcuda.so.1"
+
+// Error is a failure of the driver.
+type Error int
+
+// Error names the failure as the driver's documentation does.
+func (e Error) Error() string {
+	var name *C.char
+	if C.cuGetErrorName(C.CUresult(e), &name) != C.CUDA_SUCCESS {
+		return fmt.Sprintf("error %d of the driver", int(e))
+	}
+	return C.GoString(name)
+}
+
+var loaded struct {
+	sync.Mutex
+	path string
+}
+
+// Load loads and initialises the driver's library, Library where path is "". A process keeps the driver that it has loaded.
+func Load(path string) error {
+	if path == "" {
+		path = Library
+	}
+	loaded.Lock()
+	defer loaded.Unlock()
+	switch loaded.path {
+	case "":
+		if err := load(path); err != nil {
+			return err
+		}
+		loaded.path = path
+	case path:
+	default:
+		return fmt.Errorf("load the CUDA driver %s: this process has loaded %s; restart it", path, loaded.path)
+	}
+	return nil
+}
+
+func load(path string) error {
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	var missing *C.char
+	if message := C.avg_load(name, &missing); message != nil {
+		return fmt.Errorf("no CUDA device: %s; install the driver of the GPU, or name its library in the configuration", C.GoString(message))
+	}
+	if names := strings.Fields(C.GoString(missing)); len(names) > 0 {
+		return fmt.Errorf("no CUDA device: %s lacks %s; update the driver", path, strings.Join(names, ", "))
+	}
+	if code := Error(C.avg_init()); code != 0 {
+		return fmt.Errorf("no CUDA device: initialise %s: %w; `nvidia-smi` says more", path, code)
+	}
+	return nil
+}
+
+// HostAlloc returns page-locked memory of the host, which a device reads and writes without the processor, at the same address.
+func HostAlloc(bytes int) (unsafe.Pointer, error) {
+	var at unsafe.Pointer
+	if code := C.cuMemHostAlloc(&at, C.size_t(bytes), portable|mapped); code != C.CUDA_SUCCESS {
+		return nil, fmt.Errorf("allocate %d bytes of page-locked memory: %w", bytes, Error(code))
+	}
+	return at, nil
+}
+
+// Flags of cuMemHostAlloc: for all contexts, and for kernels too.
+const portable, mapped = 1, 2
+
+// HostFree frees what HostAlloc returned.
+func HostFree(at unsafe.Pointer) error {
+	if code := C.cuMemFreeHost(at); code != C.CUDA_SUCCESS {
+		return fmt.Errorf("free page-locked memory: %w", Error(code))
+	}
+	return nil
+}

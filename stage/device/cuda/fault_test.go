@@ -1,0 +1,136 @@
+//go:build cuda && cgo && linux && amd64
+
+package cuda_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+)
+
+// says fails unless err has all of the words.
+func says(t *testing.T, err error, words ...string) {
+	t.Helper()
+	t.Log(err)
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("the error is %v, expected it to say %q", err, w)
+		}
+	}
+}
+
+func alloc(t *testing.T, d device.Device, n int) device.Mem {
+	t.Helper()
+	m, err := d.Alloc(device.F32, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestAnotherProcessorThanThereIsIsRefused(t *testing.T) {
+	library := cudatest.Library(t)
+	_, err := cuda.Open(cuda.Config{Library: library.Path(), Ordinal: 3})
+	says(t, err, "graphics processor 3", "the driver shows 1")
+	_, err = cuda.Open(cuda.Config{Library: library.Path(), Ordinal: -1})
+	says(t, err, "number -1, expected at least 0")
+}
+
+func TestAProcessKeepsItsDriver(t *testing.T) {
+	library := cudatest.Library(t)
+	if err := open(t, library).Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := cuda.Open(cuda.Config{Library: "another/libcuda.so"})
+	says(t, err, "load the CUDA driver another/libcuda.so: this process has loaded "+library.Path())
+}
+
+func TestMemoryThatIsNotThereIsNamed(t *testing.T) {
+	library := cudatest.Library(t)
+	library.Reset(1 << 20)
+	d := open(t, library)
+	whole := alloc(t, d, 1<<17)
+	_, err := d.Alloc(device.F32, 1<<18)
+	says(t, err, "allocate 262144 elements of f32", "1048576 bytes asked for, 524288 of 1048576 bytes available", "this device holds 1 allocations")
+	d.Free(whole)
+	d.Free(alloc(t, d, 1<<18)) // the device goes on
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAKernelThatTrapsIsReported(t *testing.T) {
+	library := cudatest.Library(t)
+	d := open(t, library)
+	x := alloc(t, d, 1000)
+	d.Do(&device.Scale{X: x, A: 2})
+	if err := d.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	library.Trap("axpy", cudatest.IllegalAddress)
+	d.Do(&device.Axpy{Y: x, A: 1, X: x})
+	d.Do(&device.Scale{X: x, A: 2})
+	for range 2 {
+		says(t, device.Wait(d.Record()), "no GPU, fibers", "IllegalAddress", "one of these failed: Axpy, Scale")
+	}
+	says(t, d.Synchronize(), "IllegalAddress")
+	says(t, d.Synchronize(), "IllegalAddress") // a context does not recover
+	_ = d.Close()
+}
+
+func TestALostDeviceIsReported(t *testing.T) {
+	library := cudatest.Library(t)
+	d := open(t, library)
+	x := alloc(t, d, 1000)
+	e := d.Record()
+	library.Lose(cudatest.Unknown)
+	says(t, e.Wait(), "Unknown", "none, all had ended")
+	d.Do(&device.Scale{X: x, A: 2})
+	_, err := d.Alloc(device.F32, 1)
+	says(t, err, "allocate 1 elements of f32", "Unknown")
+	says(t, d.Synchronize(), "Unknown")
+	if d.Close() == nil {
+		t.Error("a lost device closes without an error")
+	}
+	library.Reset(cudatest.Memory)
+	if err := open(t, library).Close(); err != nil {
+		t.Errorf("a device that is whole again: %v", err)
+	}
+}
+
+func TestAPassIsFewLaunches(t *testing.T) {
+	library := cudatest.Library(t)
+	d := open(t, library)
+	x := alloc(t, d, 1000)
+	before := library.Launches()
+	d.Do(&device.Zero{X: x})
+	d.Do(&device.Scale{X: x, A: 2})
+	d.Do(&device.AdamStep{P: x, M: x, V: x, G: x})
+	if got := library.Launches() - before; got != 2 {
+		t.Errorf("three operations launch %d kernels, want 2: zeros are no kernel, and a step is one", got)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHeadsThatFitNoTileAreNotHad(t *testing.T) {
+	d := open(t, cudatest.Library(t))
+	for s, want := range map[int]bool{1: true, 1024: true, 1025: false} {
+		a := device.AttentionShape{B: 1, T: 1, H: 1, S: s}
+		for _, op := range []device.Op{
+			&device.Attention{AttentionShape: a}, &device.AttentionBackward{AttentionShape: a},
+			&device.CachedAttention{H: 1, CacheShape: device.CacheShape{S: s}},
+		} {
+			if d.Has(op) != want {
+				t.Errorf("the device has %T of %d elements a head: %v, want %v", op, s, !want, want)
+			}
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}

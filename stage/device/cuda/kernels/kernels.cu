@@ -1,0 +1,10 @@
+// All kernels, as one module.
+#include "attention.cu"
+#include "dropout.cu"
+#include "elementwise.cu"
+#include "embedding.cu"
+#include "optimizer.cu"
+#include "product.cu"
+#include "recurrent.cu"
+#include "rows.cu"
+#include "vision.cu"
