@@ -238,7 +238,7 @@ static void cross_entropy(struct avg_device *d, float *losses, float *dlogits, c
 }
 
 // STEP is a step of an optimizer: the code computes `after` from `before`, of p, for a vector. load is stream where that pays.
-// Coefficients that are copied stay in registers.
+// Coefficients are copied, so that compilers may keep them in registers.
 #define STEP(bytes, load, ...)                                                                              \
     BLOCKS(n, bytes, given.total, const struct stepped s = given; const __auto_type a = coefficients;        \
            SPAN(at.from, at.from + at.n, const vec before = load(p, i, part, 0);                   \
