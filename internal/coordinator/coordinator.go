@@ -14,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
@@ -39,7 +40,9 @@ type Node struct {
 	Cores []int // that jobs compute on
 	// MemoryBytes is what jobs may take of its memory, all together; 0: not known, and not looked at.
 	MemoryBytes int64
-	Agent       agent.Agent
+	// GPUs are the graphics processors that jobs may use, the sick ones too, as of now. It is called often and concurrently. Nil: there are none.
+	GPUs  func() []gpu.GPU
+	Agent agent.Agent
 }
 
 // Config configures a Coordinator. All but OnStop and Spare is required.

@@ -33,6 +33,7 @@ var mayImport = map[string][]string{
 	"internal/process":    nil,
 	"internal/unixhttp":   nil,
 	"internal/metric":     nil,
+	"internal/gpu":        nil,
 
 	// What knows one thing.
 	"stage/device/ref":         {"stage/device", "stage/flat"},
@@ -57,7 +58,7 @@ var mayImport = map[string][]string{
 	"internal/data/tokenfile":  {"internal/access", "internal/checkpoint"},
 	"internal/data/idx":        {"internal/access"},
 	"internal/wire":            {"internal/pace", "internal/trace", "schedule"},
-	"internal/api":             {"internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
+	"internal/api":             {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":            {"internal/access", "internal/footprint", "internal/jobfile", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":  {"internal/api", "internal/cluster", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
@@ -94,12 +95,12 @@ var mayImport = map[string][]string{
 		"internal/worker/control",
 	},
 	"internal/coordinator": {
-		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/obstacle", "internal/shard", "internal/spec", "internal/words",
-		"internal/worker/control", "schedule", "tuner",
+		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec",
+		"internal/words", "internal/worker/control", "schedule", "tuner",
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/spec",
+		"internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
 		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/modeldir", "internal/nearest", "internal/outputdir",
