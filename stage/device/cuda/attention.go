@@ -41,7 +41,7 @@ func headsOf(a device.AttentionShape) heads {
 func (c *call) heads(h heads) *call {
 	threshold, scale := h.Dropout.Derived()
 	return c.int(h.H).int(h.KV).int(h.T).int(h.keys).int(h.past).int(h.S).int(h.QStride).int(h.keySample).int(h.keyHead).int(h.keyRow).
-		flag(h.Bidirectional).int(h.Window).mem(h.Mask).bits(h.Dropout.Key).int(h.Dropout.First).bits(uint64(threshold)).float(scale).
+		flag(h.Bidirectional).int(h.Window).mem(h.Mask).now(h.Dropout.Key, uint64(h.Dropout.First)).bits(uint64(threshold)).float(scale).
 		int(h.queriesOfTile).int(h.keysOfATile)
 }
 

@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"cmp"
-	_ "embed"
 	"errors"
 	"fmt"
 	"math"
@@ -19,21 +18,14 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
 )
 
-//go:embed kernels/kernels.ptx
-var ptx string
-
-// leastCapability is the major number of the oldest processors that the kernels are compiled for.
-const leastCapability = 8
-
-// Device is a stream of a graphics processor, with the memory that was allocated on it.
+// Device is a stream of a graphics processor, with the memory that was allocated on it. Other devices on the processor may use the memory, once an
+// event has passed of the device that wrote it.
 type Device struct {
-	gpu     cu.Device
+	*processor
 	name    string
-	context cu.CUContext // the process's one for this processor
 	stream  cu.Stream
-	module  cu.Module
-	kernels map[string]cu.Function
 	blas    *blas.Handle // nil without cuBLAS
+	squares cu.DevicePtr // where blocks meet that add squares up: struct Squares of kernels/optimizer.cu
 	scratch device.Mem   // of products
 	call    call
 	events  [64]event
@@ -71,45 +63,18 @@ func Open(c Config) (*Device, error) {
 	if err := driver.Load(c.Library); err != nil {
 		return nil, err
 	}
-	d := &Device{memory: map[unsafe.Pointer]int64{}, kernels: map[string]cu.Function{}, tables: map[*float32]device.Mem{}}
-	if err := d.choose(c.Ordinal); err != nil {
+	on, err := acquire(c.Ordinal)
+	if err != nil {
 		return nil, fmt.Errorf("cuda device: %w", err)
 	}
+	d := &Device{processor: on, name: on.about, open: true, memory: map[unsafe.Pointer]int64{}, tables: map[*float32]device.Mem{}}
 	d.enter()
-	err := d.prepare(c)
+	err = d.prepare(c)
 	d.leave()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.name, err), d.Close())
 	}
 	return d, nil
-}
-
-// choose takes the processor of a number, and its context.
-func (d *Device) choose(ordinal int) error {
-	count, err := cu.NumDevices()
-	if err != nil {
-		return fmt.Errorf("count the graphics processors: %w", err)
-	}
-	if ordinal >= count {
-		return fmt.Errorf("graphics processor %d: the driver shows %d, numbered from 0; see CUDA_VISIBLE_DEVICES", ordinal, count)
-	}
-	if d.gpu, err = cu.GetDevice(ordinal); err != nil {
-		return fmt.Errorf("graphics processor %d: %w", ordinal, err)
-	}
-	name, _ := d.gpu.Name()
-	major, _ := d.gpu.Attribute(cu.ComputeCapabilityMajor)
-	minor, _ := d.gpu.Attribute(cu.ComputeCapabilityMinor)
-	version := cu.Version()
-	d.name = fmt.Sprintf("%s, compute %d.%d, driver for CUDA %d.%d", name, major, minor, version/1000, version%1000/10)
-	if major < leastCapability {
-		return fmt.Errorf("graphics processor %d, %s, has compute capability %d.%d, expected %d.0 or above", ordinal, name, major, minor,
-			leastCapability)
-	}
-	if d.context, err = d.gpu.RetainPrimaryCtx(); err != nil {
-		return fmt.Errorf("take the context of %s: %w", d.name, err)
-	}
-	d.open = true
-	return nil
 }
 
 // prepare makes what operations need.
@@ -132,11 +97,12 @@ func (d *Device) prepare(c Config) (err error) {
 	if d.staging, err = newStaging(); err != nil {
 		return err
 	}
-	d.call.prepare(d)
-	if err := d.load(); err != nil {
-		return err
+	if d.squares, err = cu.MemAlloc(squaresBytes); err != nil {
+		return fmt.Errorf("allocate %d bytes: %w", squaresBytes, err)
 	}
-	d.name = fmt.Sprintf("cuda (%s, %s)", d.name, d.chooseProducts(c))
+	d.check("zero memory", cu.MemsetD8Async(d.squares, 0, squaresBytes, d.stream))
+	d.call.prepare(d)
+	d.name = fmt.Sprintf("cuda (%s, %s)", d.about, d.chooseProducts(c))
 	return nil
 }
 
@@ -154,10 +120,7 @@ func (d *Device) chooseProducts(c Config) string {
 }
 
 // enter makes the device's context that of the thread, which the goroutine keeps until leave: drivers keep a context for each thread.
-func (d *Device) enter() {
-	runtime.LockOSThread()
-	d.check("enter the context", cu.SetCurrentContext(d.context))
-}
+func (d *Device) enter() { d.check("enter the context", d.processor.enter()) }
 
 func (d *Device) leave() { runtime.UnlockOSThread() }
 
@@ -183,6 +146,12 @@ func (d *Device) Name() string { return d.name }
 
 // Host implements device.Device.
 func (d *Device) Host() bool { return false }
+
+// Shares reports whether operations of d may use memory of another device: both are on one processor, in one process.
+func (d *Device) Shares(with device.Device) bool {
+	other, ok := with.(*Device)
+	return ok && other.processor == d.processor
+}
 
 // Alloc implements device.Device.
 func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
@@ -338,13 +307,13 @@ func (d *Device) Close() error {
 	if d.blas != nil {
 		free(d.blas.Close())
 	}
-	if d.module != (cu.Module{}) {
-		free(d.module.Unload())
+	if d.squares != 0 {
+		free(cu.MemFree(d.squares))
 	}
 	if d.stream != cu.NoStream {
 		free(d.stream.Destroy())
 	}
-	free(d.gpu.ReleasePrimaryCtx())
+	free(d.release())
 	if failed != nil {
 		return fmt.Errorf("%s: close: %w", d.name, failed)
 	}

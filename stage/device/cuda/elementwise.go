@@ -26,11 +26,11 @@ func (d *Device) copyTo(y, x device.Mem) {
 }
 
 func (d *Device) scale(o *device.Scale) {
-	d.launch("scale").mem(o.X).float(o.A).int(o.X.Len()).each(o.X.Len())
+	d.launch("scale").mem(o.X).now(word(o.A)).int(o.X.Len()).each(o.X.Len())
 }
 
 func (d *Device) axpy(o *device.Axpy) {
-	d.launch("axpy").mem(o.Y).float(o.A).mem(o.X).int(o.Y.Len()).each(o.Y.Len())
+	d.launch("axpy").mem(o.Y).now(word(o.A)).mem(o.X).int(o.Y.Len()).each(o.Y.Len())
 }
 
 func (d *Device) lerp(o *device.Lerp) {
@@ -69,9 +69,9 @@ func (d *Device) dropout(o *device.Dropout) {
 	threshold, scale := o.Derived()
 	n := o.Y.Len()
 	if !o.IDs.Absent() {
-		d.launch("drop_rows").mem(o.Y).mem(o.X).mem(o.IDs).bits(o.Key).bits(uint64(threshold)).float(scale).int(o.Columns).int(n).
+		d.launch("drop_rows").mem(o.Y).mem(o.X).mem(o.IDs).now(o.Key).bits(uint64(threshold)).float(scale).int(o.Columns).int(n).
 			refusing(dropoutIDs).each(n)
 		return
 	}
-	d.launch("dropout").mem(o.Y).typed(o.X).bits(o.Key).int(o.First).bits(uint64(threshold)).float(scale).int(o.Share).int(o.Columns).int(n).each(n)
+	d.launch("dropout").mem(o.Y).typed(o.X).now(o.Key, uint64(o.First)).bits(uint64(threshold)).float(scale).int(o.Share).int(o.Columns).int(n).each(n)
 }

@@ -5,36 +5,18 @@ package cuda
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"unsafe"
-
-	"gorgonia.org/cu"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
-
-// load gives the driver the kernels, which it compiles for the processor, and finds them.
-func (d *Device) load() (err error) {
-	if d.module, err = cu.LoadData(ptx); err != nil {
-		return fmt.Errorf("load the kernels: %w", err)
-	}
-	for _, entry := range entries.FindAllStringSubmatch(ptx, -1) {
-		if d.kernels[entry[1]], err = d.module.Function(entry[1]); err != nil {
-			return fmt.Errorf("find the kernel %s: %w", entry[1], err)
-		}
-	}
-	return nil
-}
-
-var entries = regexp.MustCompile(`\.entry (\w+)\(`)
 
 // call is the launch of a kernel: its name, then its arguments in their order, then where it runs.
 type call struct {
 	device   *Device
 	kernel   string
 	n        int
-	slots    [32]uint64
-	pointers [32]unsafe.Pointer // to the slots
+	slots    [48]uint64
+	pointers [48]unsafe.Pointer // to the slots
 }
 
 func (c *call) prepare(d *Device) {
@@ -63,13 +45,27 @@ func (c *call) mem(m device.Mem) *call { return c.bits(uint64(uintptr(m.Pointer(
 // typed is an operand of either type: its address, and whether it is BF16.
 func (c *call) typed(m device.Mem) *call { return c.mem(m).flag(m.Type() == device.BF16) }
 
-func (c *call) float(v float32) *call { return c.bits(uint64(math.Float32bits(v))) }
+func (c *call) float(v float32) *call { return c.bits(word(v)) }
+
+// word is the argument of a float.
+func word(v float32) uint64 { return uint64(math.Float32bits(v)) }
 
 func (c *call) int(v int) *call { return c.bits(uint64(v)) }
 
-func (c *call) flag(v bool) *call {
+func (c *call) flag(v bool) *call { return c.bits(truth(v)) }
+
+// truth is the argument of a bool.
+func truth(v bool) uint64 {
 	if v {
-		return c.bits(1)
+		return 1
+	}
+	return 0
+}
+
+// now are numbers that change from run to run, and where a graph has them: nowhere.
+func (c *call) now(numbers ...uint64) *call {
+	for _, v := range numbers {
+		c.bits(v)
 	}
 	return c.bits(0)
 }
@@ -92,6 +88,12 @@ func (c *call) each(n int) { c.on(min(blocks(n, blockThreads), mostBlocks), 1, b
 
 // blocks runs it on n blocks.
 func (c *call) blocks(n int) { c.on(n, 1, blockThreads) }
+
+// squares is where the blocks of a kernel meet that adds squares up.
+func (c *call) squares() *call { return c.bits(uint64(c.device.squares)) }
+
+// squaresBytes is the size of struct Squares of kernels/optimizer.cu.
+const squaresBytes = 8*mostBlocks + 8
 
 // rows runs it with a block for each row, of as many threads as the rows have use for.
 func (c *call) rows(n, width int) { c.on(n, 1, min(blocks(width, warp)*warp, blockThreads)) }

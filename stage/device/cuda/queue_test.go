@@ -3,10 +3,12 @@
 package cuda_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
 )
 
 // pending is a download, and the event after it.
@@ -71,5 +73,36 @@ func TestMoreThanTheRingHolds(t *testing.T) {
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Two devices on one processor share its kernels and its memory, and each has a queue of its own.
+func TestDevicesShareAProcessor(t *testing.T) {
+	library := cudatest.Library(t)
+	one, other := open(t, library), open(t, library)
+	if got := library.Calls("cuModuleLoadData"); got != 1 {
+		t.Errorf("the driver compiled the kernels %d times, want once", got)
+	}
+	if !one.Shares(other) || !one.Shares(one) || one.Shares(ref.New()) {
+		t.Error("the devices share no memory, or one shares that of package ref")
+	}
+	x, y, sum, got := alloc(t, one, 3000), alloc(t, other, 3000), alloc(t, other, 2).As(device.F64, 1), [1]float64{}
+	one.Upload(x, device.FloatBytes(slices.Repeat([]float32{2}, 3000)))
+	if err := one.Record().Wait(); err != nil {
+		t.Fatal(err)
+	}
+	other.Do(&device.Axpy{Y: y, A: 2, X: x})
+	other.Do(&device.SquaredNorm{Sum: sum, X: y})
+	if err := one.Close(); err != nil { // x is freed when nobody uses it any more
+		t.Error(err)
+	}
+	if err := device.Read(other, device.DoubleBytes(got[:]), sum); err != nil || got[0] != 16*3000 {
+		t.Errorf("the sum of squares is %v: %v", got[0], err)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if held := library.Held(); held != 0 {
+		t.Errorf("closed devices hold %d bytes", held)
 	}
 }

@@ -27,7 +27,7 @@ func (d *Device) sumRows(o *device.SumRows) {
 
 func (d *Device) crossEntropy(o *device.CrossEntropy) {
 	rows, vocabulary := o.Size()
-	d.launch("cross_entropy").mem(o.Losses).mem(o.DLogits).mem(o.Logits).mem(o.Targets).float(o.Scale).float(o.Smoothing).int(vocabulary).
+	d.launch("cross_entropy").mem(o.Losses).mem(o.DLogits).mem(o.Logits).mem(o.Targets).now(word(o.Scale)).float(o.Smoothing).int(vocabulary).
 		refusing(crossEntropyTargets).rows(rows, vocabulary)
 }
 

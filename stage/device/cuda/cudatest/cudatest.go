@@ -18,6 +18,7 @@ static void reset(void *fake, size_t bytes) { ((void (*)(size_t))fake)(bytes); }
 static void trap(void *fake, const char *kernel, int code) { ((void (*)(const char *, int))fake)(kernel, code); }
 static void lose(void *fake, int code) { ((void (*)(int))fake)(code); }
 static long count(void *fake) { return ((long (*)(void))fake)(); }
+static long calls(void *fake, const char *function) { return ((long (*)(const char *))fake)(function); }
 */
 import "C"
 
@@ -149,7 +150,7 @@ func (d Driver) function(name string) unsafe.Pointer {
 	return found
 }
 
-// Reset makes the device whole, with so many bytes of memory, and begins to count its launches.
+// Reset makes the device whole, with so many bytes of memory, and begins to count its calls.
 func (d Driver) Reset(bytes int) { C.reset(d.function("fake_reset"), C.size_t(bytes)) }
 
 // Trap makes a kernel fail from its next launch on.
@@ -162,8 +163,12 @@ func (d Driver) Trap(kernel string, code int) {
 // Lose makes all calls fail from now on.
 func (d Driver) Lose(code int) { C.lose(d.function("fake_lose"), C.int(code)) }
 
-// Launches is how many kernels were launched.
-func (d Driver) Launches() int { return int(C.count(d.function("fake_launches"))) }
+// Calls is how often a function was called since Reset, by the name of its symbol: "cuLaunchKernel".
+func (d Driver) Calls(function string) int {
+	name := C.CString(function)
+	defer C.free(unsafe.Pointer(name))
+	return int(C.calls(d.function("fake_calls"), name))
+}
 
 // Held is how many bytes of the device are allocated.
 func (d Driver) Held() int { return int(C.count(d.function("fake_held"))) }

@@ -11,11 +11,12 @@
 // b key_sample + g key_head + j key_row; queries are those from position `past` on. Tiles have query_rows and key_rows rows.
 #define SHAPE                                                                                                                                  \
 	long heads, long key_heads, long queries, long keys, long past, long s, long query_row, long key_sample, long key_head, long key_row,         \
-		int bidirectional, long window, const int *mask, unsigned long long key, unsigned long long first, unsigned threshold, float keep,           \
-		long query_rows, long key_rows
+		int bidirectional, long window, const int *mask, unsigned long long key, unsigned long long first, const long *now,                          \
+		unsigned threshold, float keep, long query_rows, long key_rows
 #define SHAPE_OF_KERNEL                                                                                                                        \
 	{                                                                                                                                             \
-		heads, key_heads, queries, keys, past, s, query_row, key_sample, key_head, key_row, bidirectional, window, mask, key, first, threshold, keep \
+		heads, key_heads, queries, keys, past, s, query_row, key_sample, key_head, key_row, bidirectional, window, mask, now ? now[0] : key, \
+			now ? now[1] : first, threshold, keep                                                                                                     \
 	}
 
 struct Attended {

@@ -30,6 +30,15 @@ DEVICE bf16 narrow(float v) {
 	return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+// latest sets numbers that change from run to run. A kernel is launched with them; in a graph, which keeps what it was launched with, they lie in
+// memory, 8 bytes each.
+DEVICE void latest(const long *) {}
+template <class T, class... Rest> DEVICE void latest(const long *now, T &number, Rest &... rest) {
+	if (!now) return;
+	number = *(const T *)now;
+	latest(now + 1, rest...);
+}
+
 // In and Out are operands of float or bf16.
 struct In {
 	const void *data;

@@ -7,11 +7,13 @@ KERNEL convert(void *y, int y16, const void *x, int x16, long n) {
 	for (EACH(i, n)) out.set(i, in[i]);
 }
 
-KERNEL scale(float *x, float a, long n) {
+KERNEL scale(float *x, float a, const long *now, long n) {
+	latest(now, a);
 	for (EACH(i, n)) x[i] *= a;
 }
 
-KERNEL axpy(float *y, float a, const float *x, long n) {
+KERNEL axpy(float *y, float a, const long *now, const float *x, long n) {
+	latest(now, a);
 	for (EACH(i, n)) y[i] += a * x[i];
 }
 

@@ -4,33 +4,36 @@
 // The blocks of a grid that adds up squares: their number decides in which order the terms meet.
 #define BLOCKS 1024
 
-__device__ double partial[BLOCKS];
-__device__ unsigned arrived;
+// Squares is where the blocks of a grid meet. Each device has its own, zeroed, since kernels of two may run at once.
+struct Squares {
+	double partial[BLOCKS];
+	unsigned arrived;
+};
 
 // add_squares adds what the threads of a grid have to *total, in a fixed order: the block that arrives last does.
-DEVICE void add_squares(double *total, double squares) {
+DEVICE void add_squares(double *total, Squares *meeting, double squares) {
 	__shared__ bool last;
 	squares = block_sum(squares);
 	if (threadIdx.x == 0) {
-		partial[blockIdx.x] = squares;
+		meeting->partial[blockIdx.x] = squares;
 		__threadfence();
-		last = atomicAdd(&arrived, 1) == gridDim.x - 1;
+		last = atomicAdd(&meeting->arrived, 1) == gridDim.x - 1;
 	}
 	__syncthreads();
 	if (!last) return;
 	double sum = 0;
-	for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x) sum += __ldcg(&partial[i]);
+	for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x) sum += __ldcg(&meeting->partial[i]);
 	sum = block_sum(sum);
 	if (threadIdx.x == 0) {
 		*total += sum;
-		arrived = 0;
+		meeting->arrived = 0;
 	}
 }
 
-KERNEL squared_norm(double *sum, const float *x, long n) {
+KERNEL squared_norm(double *sum, Squares *meeting, const float *x, long n) {
 	double squares = 0;
 	for (EACH(i, n)) squares += (double)x[i] * x[i];
-	add_squares(sum, squares);
+	add_squares(sum, meeting, squares);
 }
 
 // flush is device.Flush.
@@ -42,6 +45,7 @@ struct Step {
 	float *delta;
 	bf16 *copy16;
 	double *sum;
+	Squares *meeting;
 	double squares;
 
 	__device__ void after(long i, float before, float now) {
@@ -51,13 +55,14 @@ struct Step {
 	}
 
 	__device__ void end() {
-		if (sum) add_squares(sum, squares);
+		if (sum) add_squares(sum, meeting, squares);
 	}
 };
 
-KERNEL adam_step(float *p, float *m, float *v, const float *g, float *delta, bf16 *copy16, double *sum, float beta1, float beta2,
-                 float epsilon, float grad_scale, float coupled, float keep, float rate, float root, long n) {
-	Step step = {g, delta, copy16, sum, 0};
+KERNEL adam_step(float *p, float *m, float *v, const float *g, float *delta, bf16 *copy16, double *sum, Squares *meeting,
+                 float beta1, float beta2, float epsilon, float coupled, float grad_scale, float keep, float rate, float root, const long *now, long n) {
+	latest(now, grad_scale, keep, rate, root);
+	Step step = {g, delta, copy16, sum, meeting, 0};
 	for (EACH(i, n)) {
 		float before = p[i], grad = grad_scale * g[i] + coupled * before;
 		m[i] = flush(beta1 * m[i] + (1 - beta1) * grad);
@@ -68,9 +73,10 @@ KERNEL adam_step(float *p, float *m, float *v, const float *g, float *delta, bf1
 	step.end();
 }
 
-KERNEL sgd_step(float *p, float *m, const float *g, float *delta, bf16 *copy16, double *sum, float learning_rate, float momentum,
-                float weight_decay, float grad_scale, int nesterov, int first, long n) {
-	Step step = {g, delta, copy16, sum, 0};
+KERNEL sgd_step(float *p, float *m, const float *g, float *delta, bf16 *copy16, double *sum, Squares *meeting, float momentum,
+                float weight_decay, int nesterov, float learning_rate, float grad_scale, int first, const long *now, long n) {
+	latest(now, learning_rate, grad_scale, first);
+	Step step = {g, delta, copy16, sum, meeting, 0};
 	for (EACH(i, n)) {
 		float before = p[i], update = grad_scale * g[i] + weight_decay * before;
 		if (m) {
@@ -84,9 +90,10 @@ KERNEL sgd_step(float *p, float *m, const float *g, float *delta, bf16 *copy16, 
 	step.end();
 }
 
-KERNEL asgd_step(float *p, float *s, const float *g, float *delta, double *sum, float learning_rate, float weight_decay, float grad_scale,
-                 float share, long n) {
-	Step step = {g, delta, 0, sum, 0};
+KERNEL asgd_step(float *p, float *s, const float *g, float *delta, double *sum, Squares *meeting, float weight_decay,
+                 float learning_rate, float grad_scale, float share, const long *now, long n) {
+	latest(now, learning_rate, grad_scale, share);
+	Step step = {g, delta, 0, sum, meeting, 0};
 	for (EACH(i, n)) {
 		float before = p[i], grad = grad_scale * g[i] + weight_decay * (before + s[i]);
 		float ahead = s[i] - learning_rate * grad, move = share * ahead;

@@ -91,8 +91,9 @@ COLUMN_KERNEL norm_backward_weight(float *dweight, float *dbias, const void *dy,
 }
 
 // cross_entropy is device.CrossEntropy of one row a block. dlogits may be logits.
-KERNEL cross_entropy(float *losses, float *dlogits, const float *logits, const int *targets, float scale, float smoothing, long vocabulary,
-                     Fault *fault, int operation) {
+KERNEL cross_entropy(float *losses, float *dlogits, const float *logits, const int *targets, float scale, const long *now, float smoothing,
+                     long vocabulary, Fault *fault, int operation) {
+	latest(now, scale);
 	long row = blockIdx.x;
 	int target = targets[row];
 	const float *in = logits + row * vocabulary;

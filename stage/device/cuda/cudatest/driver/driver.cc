@@ -17,12 +17,25 @@ extern "C" {
 #include "kernels.h"
 
 struct CUctx_st {
-	CUresult failure; // once something has failed, everything does
+	CUresult failure; // once something has failed, everything does, until the last user releases the context
+	int users;
+};
+
+typedef std::function<CUresult()> Task;
+
+struct CUgraph_st {
+	std::vector<Task> tasks;
+	bool invalid;
+};
+
+struct CUgraphExec_st {
+	std::vector<Task> tasks;
 };
 
 struct CUstream_st {
-	std::deque<std::function<CUresult()>> tasks;
+	std::deque<Task> tasks;
 	uint64_t handed, done;
+	CUgraph captured; // takes what is handed over in place of the stream
 };
 
 struct CUevent_st {
@@ -47,13 +60,30 @@ std::map<CUdeviceptr, size_t> memory;  // of the device, by address
 std::map<uintptr_t, size_t> page_locked; // of the host
 std::vector<CUstream> streams;
 size_t total, held;
-long launches;
-std::string trapped; // the kernel that fails
-CUresult trap;
+std::map<std::string, long> calls; // by name
+std::string trapped;               // the kernel that fails
+CUresult trap, lost;
+thread_local CUstream capturing; // what this thread captures
 
 typedef std::lock_guard<std::recursive_mutex> Guard;
 
-CUresult state() { return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : context.failure; }
+// Call is a call of the driver.
+struct Call {
+	Guard guard;
+	Call(const char *name) : guard(lock) { calls[name]++; }
+};
+
+CUresult state() {
+	if (current == nullptr || context.users == 0) return CUDA_ERROR_INVALID_CONTEXT;
+	return lost != CUDA_SUCCESS ? lost : context.failure;
+}
+
+// outside is the state, of a call that ends the capture of its thread.
+CUresult outside() {
+	if (capturing == nullptr) return state();
+	capturing->captured->invalid = true;
+	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
 
 // fail keeps the first failure of the context.
 CUresult fail(CUresult code) {
@@ -63,18 +93,22 @@ CUresult fail(CUresult code) {
 
 // run executes so many of the stream's tasks.
 CUresult run(CUstream stream, uint64_t until) {
-	while (stream->done < until && context.failure == CUDA_SUCCESS) {
+	while (stream->done < until && lost == CUDA_SUCCESS && context.failure == CUDA_SUCCESS) {
 		CUresult code = stream->tasks.front()();
 		stream->tasks.pop_front();
 		stream->done++;
 		if (code != CUDA_SUCCESS) fail(code);
 	}
-	return context.failure;
+	return lost != CUDA_SUCCESS ? lost : context.failure;
 }
 
-CUresult hand(CUstream stream, std::function<CUresult()> task) {
+CUresult hand(CUstream stream, Task task) {
 	if (state() != CUDA_SUCCESS) return state();
 	if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE; // the device has streams of its own
+	if (stream->captured != nullptr) {
+		stream->captured->tasks.push_back(task);
+		return CUDA_SUCCESS;
+	}
 	stream->tasks.push_back(task);
 	stream->handed++;
 	return CUDA_SUCCESS;
@@ -97,7 +131,7 @@ CUresult copy(void *dst, const void *src, size_t bytes, CUstream stream, const v
 		return CUDA_SUCCESS;
 	});
 	if (code != CUDA_SUCCESS || host == nullptr || within(page_locked, (uintptr_t)host, bytes)) return code;
-	return run(stream, stream->handed);
+	return outside() == CUDA_SUCCESS ? run(stream, stream->handed) : outside();
 }
 
 CUresult launch(const Kernel *kernel, Index grid, Index block, const std::vector<uint64_t> &slots) {
@@ -117,8 +151,9 @@ CUresult launch(const Kernel *kernel, Index grid, Index block, const std::vector
 EXPORT void fake_reset(size_t bytes) {
 	Guard guard(lock);
 	context.failure = CUDA_SUCCESS;
+	lost = CUDA_SUCCESS;
 	total = bytes;
-	launches = 0;
+	calls.clear();
 	trapped = "";
 }
 
@@ -130,12 +165,12 @@ EXPORT void fake_trap(const char *kernel, int code) {
 
 EXPORT void fake_lose(int code) {
 	Guard guard(lock);
-	fail((CUresult)code);
+	lost = (CUresult)code;
 }
 
-EXPORT long fake_launches() {
+EXPORT long fake_calls(const char *function) {
 	Guard guard(lock);
-	return launches;
+	return calls[function];
 }
 
 EXPORT size_t fake_held() {
@@ -192,11 +227,19 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice) {
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *to, CUdevice) {
+	Call call(__func__);
+	if (lost != CUDA_SUCCESS) return lost;
 	*to = &context;
+	context.users++;
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
+	Call call(__func__);
+	if (context.users == 0) return CUDA_ERROR_INVALID_CONTEXT;
+	if (--context.users == 0) context.failure = CUDA_SUCCESS;
+	return CUDA_SUCCESS;
+}
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext to) {
 	current = to;
@@ -204,7 +247,8 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext to) {
 }
 
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-	if (state() != CUDA_SUCCESS) return state();
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
 	*module = new CUmod_st{(const char *)image};
 	return CUDA_SUCCESS;
 }
@@ -230,18 +274,17 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
                                CUstream stream, void **arguments, void **) {
-	Guard guard(lock);
+	Call call(__func__);
 	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535) return CUDA_ERROR_INVALID_VALUE;
 	const Kernel *kernel = function->kernel;
 	std::vector<uint64_t> slots(kernel->arguments);
 	for (size_t i = 0; i < slots.size(); i++) slots[i] = *(uint64_t *)arguments[i];
-	launches++;
 	return hand(stream, [=] { return launch(kernel, {gx, gy, gz}, {bx, by, bz}, slots); });
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
-	Guard guard(lock);
-	if (state() != CUDA_SUCCESS) return state();
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
 	if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
 	if (bytes > total - held) return CUDA_ERROR_OUT_OF_MEMORY;
 	void *at = aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -252,9 +295,10 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr at) {
-	Guard guard(lock);
+	Call call(__func__);
 	auto found = memory.find(at);
 	if (found == memory.end()) return CUDA_ERROR_INVALID_VALUE;
+	if (capturing != nullptr) return outside();
 	for (CUstream stream : streams) run(stream, stream->handed);
 	memset((void *)at, 0xff, found->second);
 	held -= found->second;
@@ -270,8 +314,8 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
 }
 
 EXPORT CUresult cuMemHostAlloc(void **to, size_t bytes, unsigned) {
-	Guard guard(lock);
-	if (state() != CUDA_SUCCESS) return state();
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
 	*to = malloc(bytes);
 	memset(*to, 0xff, bytes);
 	page_locked[(uintptr_t)*to] = bytes;
@@ -279,32 +323,32 @@ EXPORT CUresult cuMemHostAlloc(void **to, size_t bytes, unsigned) {
 }
 
 EXPORT CUresult cuMemFreeHost(void *at) {
-	Guard guard(lock);
+	Call call(__func__);
 	if (page_locked.erase((uintptr_t)at) == 0) return CUDA_ERROR_INVALID_VALUE;
 	free(at);
 	return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream) {
-	Guard guard(lock);
+	Call call(__func__);
 	if (!on_device(dst, bytes)) return CUDA_ERROR_INVALID_VALUE;
 	return copy((void *)dst, src, bytes, stream, src);
 }
 
 EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream) {
-	Guard guard(lock);
+	Call call(__func__);
 	if (!on_device(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
 	return copy(dst, (void *)src, bytes, stream, dst);
 }
 
 EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
-	Guard guard(lock);
+	Call call(__func__);
 	if (!on_device(dst, bytes) || !on_device(src, bytes)) return CUDA_ERROR_INVALID_VALUE;
 	return copy((void *)dst, (void *)src, bytes, stream, nullptr);
 }
 
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream) {
-	Guard guard(lock);
+	Call call(__func__);
 	if (!on_device(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
 	return hand(stream, [=] {
 		memset((void *)at, value, bytes);
@@ -313,14 +357,14 @@ EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t byte
 }
 
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned) {
-	Guard guard(lock);
+	Call call(__func__);
 	if (state() != CUDA_SUCCESS) return state();
 	streams.push_back(*stream = new CUstream_st());
 	return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-	Guard guard(lock);
+	Call call(__func__);
 	run(stream, stream->handed);
 	streams.erase(std::find(streams.begin(), streams.end(), stream));
 	delete stream;
@@ -328,8 +372,8 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-	Guard guard(lock);
-	return state() != CUDA_SUCCESS ? state() : run(stream, stream->handed);
+	Call call(__func__);
+	return outside() != CUDA_SUCCESS ? outside() : run(stream, stream->handed);
 }
 
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned) {
@@ -344,15 +388,67 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event) {
 }
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
-	Guard guard(lock);
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
 	*event = {stream, stream->handed};
-	return state();
+	return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
-	Guard guard(lock);
-	if (state() != CUDA_SUCCESS || event->stream == nullptr) return state();
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS || event->stream == nullptr) return outside();
 	return run(event->stream, event->after);
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
+	if (mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) return CUDA_ERROR_INVALID_VALUE; // others hold up what other devices do
+	capturing = stream;
+	stream->captured = new CUgraph_st();
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+	Call call(__func__);
+	if (capturing != stream) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	*graph = stream->captured;
+	capturing = nullptr;
+	stream->captured = nullptr;
+	if (!(*graph)->invalid) return state();
+	delete *graph;
+	*graph = nullptr;
+	return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long) {
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
+	*executable = new CUgraphExec_st{graph->tasks};
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
+	Call call(__func__);
+	return hand(stream, [tasks = executable->tasks] {
+		for (const Task &task : tasks) {
+			CUresult code = task();
+			if (code != CUDA_SUCCESS) return code;
+		}
+		return CUDA_SUCCESS;
+	});
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph graph) {
+	Call call(__func__);
+	delete graph;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
+	Call call(__func__);
+	delete executable;
+	return CUDA_SUCCESS;
 }
 
 // cuBLAS: the library stands for it too.
@@ -419,13 +515,12 @@ struct Matrix {
 
 EXPORT int cublasGemmEx(Blas *blas, int trans_a, int trans_b, int m, int n, int k, const float *alpha, void *a, int type_a, int lda, void *b,
                         int type_b, int ldb, const float *beta, void *c, int type_c, int ldc, int compute, int) {
-	Guard guard(lock);
+	Call call(__func__);
 	const int invalid = 7, unsupported = 15;
 	Matrix left = {(char *)a, type_a, lda}, right = {(char *)b, type_b, ldb}, product = {(char *)c, type_c, ldc};
 	if (type_a != type_b || (type_c != 0 && type_c != type_a) || compute != 68) return unsupported;
 	if (!(trans_a ? left.lies(k, m) : left.lies(m, k)) || !(trans_b ? right.lies(n, k) : right.lies(k, n)) || !product.lies(m, n)) return invalid;
 	float factor = *alpha, kept = *beta;
-	launches++;
 	CUresult code = hand(blas->stream, [=] {
 		for (int j = 0; j < n; j++) {
 			for (int i = 0; i < m; i++) {

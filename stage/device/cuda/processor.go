@@ -1,0 +1,120 @@
+//go:build cuda && cgo && linux && amd64
+
+package cuda
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"regexp"
+	"runtime"
+	"sync"
+
+	"gorgonia.org/cu"
+)
+
+//go:embed kernels/kernels.ptx
+var ptx string
+
+// leastCapability is the major number of the oldest processors that the kernels are compiled for.
+const leastCapability = 8
+
+// processor is a graphics processor as the devices of this process share it: its context, and the kernels, which the driver compiles once.
+type processor struct {
+	ordinal int
+	gpu     cu.Device
+	about   string       // what it is, for people
+	context cu.CUContext // the process's one for this processor
+	module  cu.Module
+	kernels map[string]cu.Function
+	users   int // devices that are open on it
+}
+
+// processors are those in use, by their numbers.
+var processors = struct {
+	sync.Mutex
+	used map[int]*processor
+}{used: map[int]*processor{}}
+
+// acquire is the processor of a number. A device that has it calls release when it closes.
+func acquire(ordinal int) (*processor, error) {
+	processors.Lock()
+	defer processors.Unlock()
+	p := processors.used[ordinal]
+	if p == nil {
+		p = &processor{ordinal: ordinal, kernels: map[string]cu.Function{}}
+		if err := p.choose(); err != nil {
+			return nil, err
+		}
+		if err := p.load(); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", p.about, err), p.gpu.ReleasePrimaryCtx())
+		}
+		processors.used[ordinal] = p
+	}
+	p.users++
+	return p, nil
+}
+
+// release gives the processor back. The last device to do so frees what they share, and a context that has failed ends.
+func (p *processor) release() error {
+	processors.Lock()
+	defer processors.Unlock()
+	if p.users--; p.users > 0 {
+		return nil
+	}
+	delete(processors.used, p.ordinal)
+	return errors.Join(p.module.Unload(), p.gpu.ReleasePrimaryCtx())
+}
+
+// choose finds the processor, and takes its context.
+func (p *processor) choose() error {
+	count, err := cu.NumDevices()
+	if err != nil {
+		return fmt.Errorf("count the graphics processors: %w", err)
+	}
+	if p.ordinal >= count {
+		return fmt.Errorf("graphics processor %d: the driver shows %d, numbered from 0; see CUDA_VISIBLE_DEVICES", p.ordinal, count)
+	}
+	if p.gpu, err = cu.GetDevice(p.ordinal); err != nil {
+		return fmt.Errorf("graphics processor %d: %w", p.ordinal, err)
+	}
+	name, _ := p.gpu.Name()
+	major, _ := p.gpu.Attribute(cu.ComputeCapabilityMajor)
+	minor, _ := p.gpu.Attribute(cu.ComputeCapabilityMinor)
+	version := cu.Version()
+	p.about = fmt.Sprintf("%s, compute %d.%d, driver for CUDA %d.%d", name, major, minor, version/1000, version%1000/10)
+	if major < leastCapability {
+		return fmt.Errorf("graphics processor %d, %s, has compute capability %d.%d, expected %d.0 or above", p.ordinal, name, major, minor,
+			leastCapability)
+	}
+	if p.context, err = p.gpu.RetainPrimaryCtx(); err != nil {
+		return fmt.Errorf("take the context of %s: %w", p.about, err)
+	}
+	return nil
+}
+
+// load gives the driver the kernels, which it compiles for the processor, and finds them.
+func (p *processor) load() error {
+	err := p.enter()
+	defer runtime.UnlockOSThread()
+	if err != nil {
+		return fmt.Errorf("enter the context: %w", err)
+	}
+	if p.module, err = cu.LoadData(ptx); err != nil {
+		return fmt.Errorf("load the kernels: %w", err)
+	}
+	for _, entry := range entries.FindAllStringSubmatch(ptx, -1) {
+		if p.kernels[entry[1]], err = p.module.Function(entry[1]); err != nil {
+			return fmt.Errorf("find the kernel %s: %w", entry[1], err)
+		}
+	}
+	return nil
+}
+
+var entries = regexp.MustCompile(`\.entry (\w+)\(`)
+
+// enter makes the context that of the thread, which the goroutine keeps: drivers keep a context for each thread.
+func (p *processor) enter() error {
+	runtime.LockOSThread()
+	return cu.SetCurrentContext(p.context)
+}
