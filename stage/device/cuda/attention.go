@@ -11,11 +11,9 @@ type heads struct {
 	device.AttentionShape
 	keys, past                 int
 	keySample, keyHead, keyRow int // elements from one to the next
-	queriesOfTile, keysOfATile int
-	queryTiles, keyTiles       int
 }
 
-// The elements, and the rows, that tiles of queries and of keys hold at most.
+// The elements, and the rows, that tiles of queries and of keys hold at most, where products are in float.
 const (
 	queryFloats, mostQueries = 1024, 16
 	keyFloats, mostKeys      = 2048, 32
@@ -24,39 +22,79 @@ const (
 // narrow reports whether heads of s elements fit a tile.
 func narrow(s int) bool { return s <= queryFloats }
 
-// tiled cuts queries and keys to tiles.
-func tiled(h heads) heads {
-	h.queriesOfTile, h.keysOfATile = min(mostQueries, queryFloats/h.S), min(mostKeys, keyFloats/h.S)
-	h.queryTiles, h.keyTiles = blocks(h.T, h.queriesOfTile), blocks(h.keys, h.keysOfATile)
-	return h
+// tiles are how many queries and keys a block has at once.
+type tiles struct{ queries, keys int }
+
+func tilesOf(h heads) tiles {
+	return tiles{min(mostQueries, queryFloats/h.S), min(mostKeys, keyFloats/h.S)}
+}
+
+// Blocks that multiply by matrix units hold so many queries, or keys, and have so many threads: HELD and WARPS of kernels/attention_mma.cu.
+const (
+	heldRows    = 64
+	heldThreads = 128
+)
+
+// byMatrixUnits names the form of a kernel for operands of BF16, by the width that heads are padded to. It is "" where there is none.
+func byMatrixUnits(kernel string, q device.Mem, s int) string {
+	switch {
+	case q.Type() != device.BF16 || s > 128:
+		return ""
+	case s > 64:
+		return kernel + "_128"
+	}
+	return kernel + "_64"
 }
 
 // headsOf are those of attention without a cache.
 func headsOf(a device.AttentionShape) heads {
 	a = a.WithDefaults()
-	return tiled(heads{AttentionShape: a, keys: a.T, keySample: a.T * a.KVStride, keyHead: a.S, keyRow: a.KVStride})
+	return heads{AttentionShape: a, keys: a.T, keySample: a.T * a.KVStride, keyHead: a.S, keyRow: a.KVStride}
 }
 
 // heads are the arguments that describe shapes.
 func (c *call) heads(h heads) *call {
 	threshold, scale := h.Dropout.Derived()
 	return c.int(h.H).int(h.KV).int(h.T).int(h.keys).int(h.past).int(h.S).int(h.QStride).int(h.keySample).int(h.keyHead).int(h.keyRow).
-		flag(h.Bidirectional).int(h.Window).mem(h.Mask).now(h.Dropout.Key, uint64(h.Dropout.First)).bits(uint64(threshold)).float(scale).
-		int(h.queriesOfTile).int(h.keysOfATile)
+		flag(h.Bidirectional).int(h.Window).mem(h.Mask).now(h.Dropout.Key, uint64(h.Dropout.First)).bits(uint64(threshold)).float(scale)
+}
+
+// tiled are the arguments that describe shapes to kernels without matrix units.
+func (c *call) tiled(h heads) *call {
+	t := tilesOf(h)
+	return c.heads(h).int(t.queries).int(t.keys)
 }
 
 func (d *Device) attention(o *device.Attention) {
-	h := headsOf(o.AttentionShape)
-	d.launch("attention").mem(o.Out).mem(o.Saved).mem(o.Q).mem(o.K).typed(o.V).heads(h).blocks(h.B * h.H * h.queryTiles)
+	d.attend(o.Out, o.Saved, o.Q, o.K, o.V, headsOf(o.AttentionShape))
+}
+
+func (d *Device) attend(out, saved, q, k, v device.Mem, h heads) {
+	if kernel := byMatrixUnits("attention", q, h.S); kernel != "" {
+		d.launch(kernel).mem(out).mem(saved).mem(q).mem(k).mem(v).heads(h).on(h.B*h.H*blocks(h.T, heldRows), 1, heldThreads)
+		return
+	}
+	d.launch("attention").mem(out).mem(saved).mem(q).mem(k).typed(v).tiled(h).blocks(h.B * h.H * blocks(h.T, tilesOf(h).queries))
 }
 
 func (d *Device) attentionBackward(o *device.AttentionBackward) {
 	h := headsOf(o.AttentionShape)
-	brain := o.Q.Type() == device.BF16
-	d.launch("attention_backward_queries").mem(o.DQ).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Out).mem(o.Saved).flag(brain).heads(h).
-		blocks(h.B * h.H * h.queryTiles)
-	d.launch("attention_backward_keys").mem(o.DK).mem(o.DV).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Out).mem(o.Saved).flag(brain).heads(h).
-		blocks(h.B * h.KV * h.keyTiles)
+	if kernel := byMatrixUnits("attention_queries", o.Q, h.S); kernel != "" {
+		means, ok := d.floats(h.Saved())
+		if !ok {
+			return
+		}
+		d.launch(kernel).mem(o.DQ).mem(means).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Out).mem(o.Saved).heads(h).
+			on(h.B*h.H*blocks(h.T, heldRows), 1, heldThreads)
+		d.launch(byMatrixUnits("attention_keys", o.Q, h.S)).mem(o.DK).mem(o.DV).mem(means).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Saved).heads(h).
+			on(h.B*h.KV*blocks(h.T, heldRows), 1, heldThreads)
+		return
+	}
+	brain, t := o.Q.Type() == device.BF16, tilesOf(h)
+	d.launch("attention_backward_queries").mem(o.DQ).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Out).mem(o.Saved).flag(brain).tiled(h).
+		blocks(h.B * h.H * blocks(h.T, t.queries))
+	d.launch("attention_backward_keys").mem(o.DK).mem(o.DV).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Out).mem(o.Saved).flag(brain).tiled(h).
+		blocks(h.B * h.KV * blocks(h.T, t.keys))
 }
 
 func (d *Device) cacheAppend(o *device.CacheAppend) {
@@ -65,11 +103,10 @@ func (d *Device) cacheAppend(o *device.CacheAppend) {
 }
 
 func (d *Device) cachedAttention(o *device.CachedAttention) {
-	h := tiled(heads{
+	d.attend(o.Out, device.Mem{}, o.Q, o.K, o.V, heads{
 		AttentionShape: device.AttentionShape{B: o.B, T: o.T, H: o.H, KV: o.KV, S: o.S, QStride: o.QStride, Window: o.Window},
 		keys:           o.Past + o.T, past: o.Past, keySample: o.KV * o.Capacity * o.S, keyHead: o.Capacity * o.S, keyRow: o.S,
 	})
-	d.launch("attention").mem(o.Out).mem(device.Mem{}).mem(o.Q).mem(o.K).typed(o.V).heads(h).blocks(h.B * h.H * h.queryTiles)
 }
 
 func (d *Device) rotate(o *device.Rotate) {

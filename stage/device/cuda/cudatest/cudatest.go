@@ -67,7 +67,7 @@ func Library(t testing.TB) Driver {
 	return d
 }
 
-var kernel = regexp.MustCompile(`(?m)^(?:COLUMN_)?KERNEL (\w+)\(`)
+var kernel = regexp.MustCompile(`(?m)^(?:\w+_)?KERNEL (\w+)[( ]`)
 
 // build compiles the library to a place that its sources name, unless it is there.
 var build = sync.OnceValues(func() (string, error) {
@@ -99,7 +99,7 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",
 		"-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"), "driver.cc", "fibers.cc",
-		"kernels.cc")
+		"kernels.cc", "warp.cc")
 	compile.Dir = source
 	if out, err := compile.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", compile, err, out)

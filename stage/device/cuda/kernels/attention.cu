@@ -1,5 +1,5 @@
 // Attention by tiles of queries and keys, which never stores the scores (Dao et al. 2022): products in float, for all shapes.
-#include "common.cuh"
+#include "attention.cuh"
 
 // What tiles hold at most. Their rows lie one element further apart than they are wide, so that a column lies in as many banks.
 #define QUERIES 16
@@ -7,46 +7,14 @@
 #define QUERY_FLOATS 1024
 #define KEY_FLOATS 2048
 
-// The parameters of all kernels here; see device.AttentionShape. Row j of head g of sample b of the keys, and of the values, begins at element
-// b key_sample + g key_head + j key_row; queries are those from position `past` on. Tiles have query_rows and key_rows rows.
-#define SHAPE                                                                                                                                  \
-	long heads, long key_heads, long queries, long keys, long past, long s, long query_row, long key_sample, long key_head, long key_row,         \
-		int bidirectional, long window, const int *mask, unsigned long long key, unsigned long long first, const long *now,                          \
-		unsigned threshold, float keep, long query_rows, long key_rows
-#define SHAPE_OF_KERNEL                                                                                                                        \
-	{                                                                                                                                             \
-		heads, key_heads, queries, keys, past, s, query_row, key_sample, key_head, key_row, bidirectional, window, mask, now ? now[0] : key, \
-			now ? now[1] : first, threshold, keep                                                                                                     \
-	}
+// Tiles have query_rows and key_rows rows.
+#define TILED SHAPE, long query_rows, long key_rows
 
-struct Attended {
-	long heads, key_heads, queries, keys, past, s, query_row, key_sample, key_head, key_row;
-	int bidirectional;
-	long window;
-	const int *mask;
-	unsigned long long key, first;
-	unsigned threshold;
-	float keep;
-
-	__device__ float scale() const { return 1 / sqrtf((float)s); }
-	// sees reports whether query i of sample b sees key j.
-	__device__ bool sees(long b, long i, long j) const {
-		long at = past + i;
-		if (i >= queries || j >= keys || (!bidirectional && j > at) || (window > 0 && j <= at - window)) return false;
-		return !mask || mask[b * keys + j] != 0;
-	}
-	// The first key that queries from i on see, and the end of those that queries before i see.
-	__device__ long from(long i) const { return window > 0 && past + i + 1 > window ? past + i + 1 - window : 0; }
-	__device__ long until(long i) const { return bidirectional || past + i > keys ? keys : past + i; }
-	// kept is what dropout multiplies the probability of a pair by.
-	__device__ float kept(long b, long h, long i, long j) const {
-		if (threshold == 0) return 1;
-		return draw(key, first + ((b * heads + h) * queries + i) * keys + j) < threshold ? 0 : keep;
-	}
-	__device__ long queries_at(long b, long h, long i) const { return (b * queries + i) * query_row + h * s; }
-	__device__ long out_at(long b, long h, long i) const { return ((b * queries + i) * heads + h) * s; }
-	__device__ long keys_at(long b, long g, long j) const { return b * key_sample + g * key_head + j * key_row; }
-};
+// kept is what dropout multiplies the probability of a pair by.
+DEVICE float kept(const Attended &a, long b, long h, long i, long j) {
+	if (a.threshold == 0) return 1;
+	return a.keeps(b, h, i, j) ? a.keep : 0;
+}
 
 // fill loads rows of s elements, stride apart, into a tile; those from `have` on are 0.
 DEVICE void fill(float *tile, In x, long at, long stride, long rows, long have, long s) {
@@ -69,7 +37,7 @@ DEVICE float along(const float *weights, long stride, const float *tile, long n,
 
 // attention is device.Attention and device.CachedAttention: a block has a tile of queries, and an online softmax over tiles of keys (Milakov and
 // Gimelshein 2018).
-KERNEL attention(void *out, float *lse, const void *q, const void *k, const void *v, int brain, SHAPE) {
+KERNEL attention(void *out, float *lse, const void *q, const void *k, const void *v, int brain, TILED) {
 	__shared__ float qs[QUERY_FLOATS + QUERIES], ks[KEY_FLOATS + KEYS], p[QUERIES][KEYS], largest[QUERIES], sum[QUERIES], shrink[QUERIES];
 	Attended a = SHAPE_OF_KERNEL;
 	long tiles = (queries + query_rows - 1) / query_rows, head = blockIdx.x / tiles, b = head / heads, h = head % heads;
@@ -97,7 +65,7 @@ KERNEL attention(void *out, float *lse, const void *q, const void *k, const void
 			for (long j = 0; j < key_rows; j++) {
 				float v = now == -INFINITY ? 0 : expf(p[row][j] - now);
 				added += v;
-				p[row][j] = v * a.kept(b, h, top + row, left + j);
+				p[row][j] = v * kept(a, b, h, top + row, left + j);
 			}
 			shrink[row] = now == -INFINITY ? 1 : expf(largest[row] - now);
 			sum[row] = sum[row] * shrink[row] + added;
@@ -145,7 +113,7 @@ struct Pairs {
 			long row = i / columns, column = i % columns;
 			p[row][column] = ds[row][column] = 0;
 			if (!a.sees(b, top + row, left + column)) continue;
-			float probability = expf(dot(q, row, k, column, a.s) * a.scale() - lse[row]), kept = a.kept(b, h, top + row, left + column);
+			float probability = expf(dot(q, row, k, column, a.s) * a.scale() - lse[row]), kept = ::kept(a, b, h, top + row, left + column);
 			p[row][column] = probability * kept;
 			ds[row][column] = probability * (dot(dout, row, v, column, a.s) * kept - d[row]) * a.scale();
 		}
@@ -155,7 +123,7 @@ struct Pairs {
 
 // attention_backward_queries sets dq: a block has a tile of queries.
 KERNEL attention_backward_queries(void *dq, const void *dout, const void *q, const void *k, const void *v, const void *out, const float *lse,
-                                  int brain, SHAPE) {
+                                  int brain, TILED) {
 	__shared__ Pairs tile;
 	Attended a = SHAPE_OF_KERNEL;
 	long tiles = (queries + query_rows - 1) / query_rows, head = blockIdx.x / tiles, b = head / heads, h = head % heads;
@@ -180,7 +148,7 @@ KERNEL attention_backward_queries(void *dq, const void *dout, const void *q, con
 
 // attention_backward_keys sets dk and dv: a block has a tile of keys, and meets the queries of all heads that share it in their order.
 KERNEL attention_backward_keys(void *dk, void *dv, const void *dout, const void *q, const void *k, const void *v, const void *out,
-                               const float *lse, int brain, SHAPE) {
+                               const float *lse, int brain, TILED) {
 	__shared__ Pairs tile;
 	Attended a = SHAPE_OF_KERNEL;
 	long tiles = (keys + key_rows - 1) / key_rows, head = blockIdx.x / tiles, b = head / key_heads, group = head % key_heads;

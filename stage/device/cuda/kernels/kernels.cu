@@ -1,5 +1,6 @@
 // All kernels, as one module.
 #include "attention.cu"
+#include "attention_mma.cu"
 #include "dropout.cu"
 #include "elementwise.cu"
 #include "embedding.cu"

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-
+#include <utility>
 
 Index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -47,6 +47,8 @@ struct Barrier {
 struct Warp {
 	Barrier barrier;
 	uint64_t bits[2][lanes]; // of the exchange in progress, and of the one before
+	void *handed[lanes];     // over by those that meet in together, to bodies
+	void (*bodies[lanes])(void *const *);
 };
 
 struct Fiber {
@@ -64,6 +66,8 @@ unsigned threads, running;
 void *scheduler;
 const std::function<void()> *thread_body;
 unsigned launches;
+uint64_t blocks_run;
+std::string stopped; // why, if it was
 
 void wait(Barrier &barrier, unsigned members) {
 	if (++barrier.come == members) {
@@ -113,6 +117,7 @@ bool run_warp(unsigned first, bool descending) {
 
 // run_block runs each warp as far ahead of the others as it can go.
 bool run_block(bool descending) {
+	blocks_run++;
 	memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
 	static char *stacks = (char *)mmap(nullptr, most_threads * stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	all = Barrier();
@@ -121,10 +126,10 @@ bool run_block(bool descending) {
 		prepare(fibers[i], stacks + (i + 1) * stack_bytes);
 	}
 	unsigned count = (threads + lanes - 1) / lanes;
-	for (bool progress = true; progress;) {
+	for (bool progress = true; progress && stopped.empty();) {
 		progress = false;
 		for (unsigned i = 0; i < count; i++) {
-			while (run_warp((descending ? count - 1 - i : i) * lanes, descending)) progress = true;
+			while (stopped.empty() && run_warp((descending ? count - 1 - i : i) * lanes, descending)) progress = true;
 		}
 	}
 	return std::all_of(fibers, fibers + threads, [](const Fiber &f) { return f.ended; });
@@ -143,6 +148,32 @@ uint64_t exchange(uint64_t bits, int with) {
 	return slots[lane ^ with];
 }
 
+void together(void (*body)(void *const *), void *mine) {
+	unsigned lane = running % lanes, first = running - lane;
+	if (threads - first < lanes) stop("an instruction of a warp that has less than 32 threads");
+	Warp &warp = warps[running / lanes];
+	warp.handed[lane] = mine;
+	warp.bodies[lane] = body;
+	if (warp.barrier.come + 1 == lanes) {
+		if (std::any_of(warp.bodies, warp.bodies + lanes, [&](auto other) { return other != body; })) stop("the lanes of a warp run different instructions");
+		body(warp.handed);
+		std::fill(warp.bodies, warp.bodies + lanes, nullptr);
+	}
+	wait(warp.barrier, lanes);
+}
+
+void stop(const char *why) {
+	stopped = why;
+	switch_stack(&fibers[running].stack, scheduler);
+}
+
+bool is_shared(const void *at, size_t bytes) {
+	return (const char *)at >= __start_shared_memory && (const char *)at + bytes <= __stop_shared_memory;
+}
+
+unsigned thread_number() { return running; }
+uint64_t block_number() { return blocks_run; }
+
 std::string run_grid(Index grid, Index block, const std::function<void()> &body) {
 	gridDim = grid;
 	blockDim = block;
@@ -153,7 +184,9 @@ std::string run_grid(Index grid, Index block, const std::function<void()> &body)
 	unsigned blocks = grid.x * grid.y * grid.z;
 	for (unsigned i = 0; i < blocks; i++) {
 		blockIdx = place(descending ? blocks - 1 - i : i, grid);
-		if (!run_block(descending)) return "threads of block " + std::to_string(blockIdx.x) + " wait for threads that have ended, or wait elsewhere";
+		bool ended = run_block(descending);
+		if (!stopped.empty()) return std::exchange(stopped, "");
+		if (!ended) return "threads of block " + std::to_string(blockIdx.x) + " wait for threads that have ended, or wait elsewhere";
 	}
 	return "";
 }

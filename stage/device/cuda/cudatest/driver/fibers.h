@@ -8,3 +8,16 @@
 
 // run_grid runs body once for each thread of each block. It returns "", or why the threads of a block cannot go on.
 std::string run_grid(Index grid, Index block, const std::function<void()> &body);
+
+// together runs body once with what all lanes of a full warp hand over, when the last of them calls it. All must call it with the same body.
+void together(void (*body)(void *const *lanes), void *mine);
+
+// stop ends the launch: the kernel did what no device takes.
+void stop(const char *why);
+
+// is_shared reports whether bytes lie in shared memory.
+bool is_shared(const void *at, size_t bytes);
+
+// The number of the thread in its block, and of the block of all that ever ran.
+unsigned thread_number();
+uint64_t block_number();

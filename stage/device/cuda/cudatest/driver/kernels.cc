@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shim.h"
+#include "warp.h"
 
 #include "../../kernels/kernels.cu"
 
