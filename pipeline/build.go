@@ -110,6 +110,7 @@ func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {
 	row := g.config.Plan[g.placement[st.config.Index]]
 	return &runner{
 		stageID: g.stageID(st, p), config: &g.config, gate: g.gate, shard: st.shard, stage: s, shape: s.Shape(), ties: tiesOf(s),
+		outputs: newHanded(s.Buffers().Outputs), gradients: newHanded(s.Buffers().Gradients),
 		groups: groupsOf(row, st.config.Index, g.config.MicroBatches), start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p],
 		updates: g.config.Plan.Updates(), done: make(chan error, 1),
 	}

@@ -100,7 +100,7 @@ func mix(p flat.Host, x []float32, m int) []float32 {
 	return y
 }
 
-func (f *fake) Forward(m stage.Micro, input, labels, output []byte) error {
+func (f *fake) Forward(m stage.Micro, input stage.Boundary, labels []byte, output stage.Boundary) error {
 	leave, err := f.enter("forward", m)
 	defer leave()
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *fake) Forward(m stage.Micro, input, labels, output []byte) error {
 	if err != nil {
 		return err
 	}
-	in := decode(input)
+	in := decode(input.Host)
 	out := mix(params, in, m.Index)
 	if f.last() {
 		for i, l := range decode(labels) {
@@ -122,9 +122,9 @@ func (f *fake) Forward(m stage.Micro, input, labels, output []byte) error {
 			out[i] -= l
 		}
 	} else {
-		encode(output, out)
+		encode(output.Host, out)
 	}
-	f.inFlight[m.Index] = fakeInFlight{in: in, out: out, input: input, sum: digest(input)}
+	f.inFlight[m.Index] = fakeInFlight{in: in, out: out, input: input.Host, sum: digest(input.Host)}
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (f *fake) version(name int) (flat.Host, error) {
 	return nil, fmt.Errorf("version %d of the weights of stage %d is not kept", name, f.index)
 }
 
-func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) error {
+func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput stage.Boundary) error {
 	leave, err := f.enter("backward", m)
 	defer leave()
 	if err != nil {
@@ -158,7 +158,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 	}
 	dout := p.out
 	if !f.last() {
-		dout = decode(doutput)
+		dout = decode(doutput.Host)
 	}
 	if part != stage.Weight {
 		p.din = make([]float32, width)
@@ -167,7 +167,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 		}
 		f.inFlight[m.Index] = p
 		if !f.first() {
-			encode(dinput, p.din)
+			encode(dinput.Host, p.din)
 		}
 	}
 	if part != stage.Input {
@@ -180,6 +180,8 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput []byte) 
 }
 
 func (f *fake) Ready() stage.Event { return nil }
+
+func (f *fake) Buffers() stage.Buffers { return stage.Buffers{} }
 
 func (f *fake) Loss() (float64, error) { return f.loss, nil }
 

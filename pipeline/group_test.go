@@ -254,7 +254,7 @@ func passes[S stage.Stage](t testing.TB, stages []S, p int, micro stage.Micro) {
 		if !s.Shape().Last {
 			next = stage.NewBoundary(s.Shape().OutputBytes)
 		}
-		if err := s.Forward(micro, input, labels, next); err != nil {
+		if err := s.Forward(micro, stage.OnHost(input), labels, stage.OnHost(next)); err != nil {
 			t.Fatal(err)
 		}
 		input = next
@@ -265,7 +265,7 @@ func passes[S stage.Stage](t testing.TB, stages []S, p int, micro stage.Micro) {
 		if !s.Shape().First {
 			next = stage.NewBoundary(s.Shape().InputBytes)
 		}
-		if err := s.Backward(micro, stage.Whole, gradient, next); err != nil {
+		if err := s.Backward(micro, stage.Whole, stage.OnHost(gradient), stage.OnHost(next)); err != nil {
 			t.Fatal(err)
 		}
 		gradient = next

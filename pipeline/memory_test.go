@@ -19,8 +19,12 @@ func (w wide) Shape() stage.Shape {
 	return s
 }
 
-func (wide) Forward(stage.Micro, []byte, []byte, []byte) error      { return nil }
-func (wide) Backward(stage.Micro, stage.Part, []byte, []byte) error { return nil }
+func (wide) Forward(stage.Micro, stage.Boundary, []byte, stage.Boundary) error { return nil }
+
+func (wide) Backward(stage.Micro, stage.Part, stage.Boundary, stage.Boundary) error {
+	return nil
+}
+
 func (wide) Evaluate(flat.Vector, []byte, []byte, []byte) (stage.Score, error) {
 	return stage.Score{Targets: 1}, nil
 }

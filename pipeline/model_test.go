@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/elastic"
@@ -80,6 +81,7 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 			}
 		})
 	}
+	inputs, outputs := schedule.Handed(grid, func(a, b int) bool { return device.Share(devices[a], devices[b]) })
 	placement, slots, halves := grid.Placement(), schedule.InFlightByStage(grid), schedule.HalvesByStage(grid)
 	for k, r := range ranges {
 		c.Stages = append(c.Stages, StageConfig{
@@ -87,7 +89,7 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 			Build: func(int) (stage.Stage, error) {
 				return stage.New(stage.Config{
 					Device: devices[placement[k]], Model: m, Range: r, Index: k, Count: stages, Samples: 1,
-					Slots: slots[k], WeightSlots: halves[k], Seed: 5, Boundary: boundary,
+					Slots: slots[k], WeightSlots: halves[k], HandedInputs: inputs[k], HandedOutputs: outputs[k], Seed: 5, Boundary: boundary,
 				})
 			},
 			Source: func(p int) Source { return tokens{p} }, EvaluationSource: tokens{99},
@@ -202,6 +204,88 @@ func TestAnotherOrderOfBackwardsDiffersByRoundingAlone(t *testing.T) {
 		t.Logf("N=%d: largest relative difference %.3g", pipelines, worst)
 		if !(worst <= 1e-6) {
 			t.Errorf("N=%d: losses, norms and evaluations\n%v, want\n%v", pipelines, found, want)
+		}
+	}
+}
+
+// beside opens queues over one memory.
+func beside() func() device.Device {
+	var first *stagetest.Late
+	return func() device.Device {
+		if first == nil {
+			first = stagetest.NewLate()
+			return first
+		}
+		return first.Beside()
+	}
+}
+
+// handing counts the boundaries that cross in device memory and in host memory.
+type handing struct {
+	*stage.Computed
+	device, host *atomic.Int64
+}
+
+func (h handing) Forward(m stage.Micro, input stage.Boundary, labels []byte, output stage.Boundary) error {
+	h.count(output)
+	return h.Computed.Forward(m, input, labels, output)
+}
+
+func (h handing) Backward(m stage.Micro, part stage.Part, doutput, dinput stage.Boundary) error {
+	h.count(dinput)
+	return h.Computed.Backward(m, part, doutput, dinput)
+}
+
+func (h handing) count(b stage.Boundary) {
+	switch {
+	case !b.Memory.Absent():
+		h.device.Add(1)
+	case b.Host != nil:
+		h.host.Add(1)
+	}
+}
+
+// TestStagesThatShareMemoryHandBoundariesOver trains by every schedule on queues over one memory, to the bits of stages that share nothing.
+func TestStagesThatShareMemoryHandBoundariesOver(t *testing.T) {
+	for _, pipelines := range []int{1, 2} {
+		want := trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines)
+		for devices := 1; devices <= 3; devices++ {
+			for _, name := range schedule.Names() {
+				if _, updates := asynchronous[name]; updates {
+					continue
+				}
+				t.Run(fmt.Sprintf("N%d_%s_K%d", pipelines, name, devices), func(t *testing.T) {
+					t.Parallel()
+					var log modelLog
+					var inDevice, inHost atomic.Int64
+					grid := plan(t, name, devices, modelMicros)
+					c := modelConfig(t, beside(), grid, pipelines, device.F32, &log)
+					for i := range c.Stages {
+						build := c.Stages[i].Build
+						c.Stages[i].Build = func(p int) (stage.Stage, error) {
+							s, err := build(p)
+							if err != nil {
+								return nil, err
+							}
+							return handing{s.(*stage.Computed), &inDevice, &inHost}, nil
+						}
+					}
+					g, err := New(c)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := g.Run(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if got := log.numbers(pipelines); !slices.Equal(got, want) {
+						t.Errorf("losses, norms and evaluations\n%v, want\n%v", got, want)
+					}
+					crossings := int64(2 * (grid.Stages() - 1) * modelMicros * pipelines * 6)
+					if inDevice.Load() != crossings || inHost.Load() != 0 {
+						t.Errorf("%d boundaries crossed in device memory and %d in host memory, want %d and 0", inDevice.Load(), inHost.Load(), crossings)
+					}
+				})
+			}
 		}
 	}
 }

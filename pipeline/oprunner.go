@@ -3,12 +3,15 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // stageID names a stage of a pipeline, and the generation.
@@ -37,6 +40,48 @@ func (s stageID) span(kind trace.Kind, step uint64, micro int) trace.Span {
 type ends struct {
 	up, down, tie, targets wire.End
 }
+
+// handed are the boundaries in device memory that a stage writes for one beside it: those that nobody holds. Nil: there are none.
+type handed struct {
+	back func(wire.Frame) // put, as a value made once
+
+	mu   sync.Mutex
+	free []device.Mem
+}
+
+func newHanded(buffers []device.Mem) *handed {
+	if len(buffers) == 0 {
+		return nil
+	}
+	h := &handed{free: slices.Clone(buffers)}
+	h.back = h.put
+	return h
+}
+
+func (h *handed) put(f wire.Frame) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.free = append(h.free, f.Memory)
+}
+
+// frame is one for a boundary of so many bytes, over a link.
+func (h *handed) frame(link wire.End, header wire.Header, bytes int) (wire.Frame, error) {
+	if h == nil {
+		return link.NewFrame(header, bytes), nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := len(h.free) - 1
+	if last < 0 {
+		return wire.Frame{}, fmt.Errorf("make %v: all boundaries in device memory are in use: the plan has more micro-batches in flight than were counted", header)
+	}
+	m := h.free[last]
+	h.free = h.free[:last]
+	return wire.Lend(header, m, h.back), nil
+}
+
+// boundary is what a frame carries.
+func boundary(f wire.Frame) stage.Boundary { return stage.Boundary{Host: f.Payload, Memory: f.Memory} }
 
 // inFlight is what a micro-batch holds between its forward and its backward.
 type inFlight struct {
@@ -209,10 +254,13 @@ func (r *runner) runForward(m stage.Micro, p *inFlight) (link wire.End, out wire
 			return nil, out, err
 		}
 		r.forward += r.shares[m.Index]
-		return nil, out, r.stage.Forward(m, p.input.Payload, p.labels.Payload, nil)
+		return nil, out, r.stage.Forward(m, boundary(p.input), p.labels.Payload, stage.Boundary{})
 	}
-	out = r.down.NewFrame(r.header(wire.Activation, r.index, r.index+1, m.Step, m.Index), r.shape.OutputBytes)
-	return r.down, out, r.stage.Forward(m, p.input.Payload, nil, out.Payload)
+	out, err = r.outputs.frame(r.down, r.header(wire.Activation, r.index, r.index+1, m.Step, m.Index), r.shape.OutputBytes)
+	if err != nil {
+		return nil, out, err
+	}
+	return r.down, out, r.stage.Forward(m, boundary(p.input), nil, boundary(out))
 }
 
 var parts = map[schedule.Kind]stage.Part{
@@ -226,10 +274,13 @@ func (r *runner) runBackward(kind schedule.Kind, m stage.Micro, p *inFlight) (li
 		}
 	}
 	if r.first() || kind == schedule.BackwardWeight {
-		return nil, out, r.stage.Backward(m, parts[kind], p.grad.Payload, nil)
+		return nil, out, r.stage.Backward(m, parts[kind], boundary(p.grad), stage.Boundary{})
 	}
-	out = r.up.NewFrame(r.header(wire.Gradient, r.index, r.index-1, m.Step, m.Index), r.shape.InputBytes)
-	return r.up, out, r.stage.Backward(m, parts[kind], p.grad.Payload, out.Payload)
+	out, err = r.gradients.frame(r.up, r.header(wire.Gradient, r.index, r.index-1, m.Step, m.Index), r.shape.InputBytes)
+	if err != nil {
+		return nil, out, err
+	}
+	return r.up, out, r.stage.Backward(m, parts[kind], boundary(p.grad), boundary(out))
 }
 
 // expect verifies that a frame is the one that the plan wants now.
@@ -242,8 +293,8 @@ func verify(f wire.Frame, want wire.Header, bytes int) error {
 	if f.Header != want {
 		return fmt.Errorf("received %v, expected %v: the stages do not run the same plan", f.Header, want)
 	}
-	if len(f.Payload) != bytes {
-		return fmt.Errorf("received %v with %d bytes, expected %d: the stages do not have the same shapes", f.Header, len(f.Payload), bytes)
+	if found := boundary(f).Bytes(); found != bytes {
+		return fmt.Errorf("received %v with %d bytes, expected %d: the stages do not have the same shapes", f.Header, found, bytes)
 	}
 	return nil
 }

@@ -28,6 +28,8 @@ type runner struct {
 	stage      stage.Stage
 	shape      stage.Shape
 	ties       []tie
+	outputs    *handed // nil where they go through host memory, as do the gradients of inputs
+	gradients  *handed
 	groups     []int      // the last micro-batch of each optimizer step, ascending
 	updates    int        // optimizer steps that the plan itself takes in a batch; 0: the runner takes one after it
 	start      uint64     // the first step

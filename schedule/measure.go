@@ -25,6 +25,20 @@ func InFlightByStage(plan Plan) []int { return peaks(plan, plan.Stages(), &inFli
 // their backward: 0 where every backward is whole.
 func HalvesByStage(plan Plan) []int { return peaks(plan, plan.Stages(), &halvesBy, ofStage) }
 
+// Handed is, per stage, how many micro-batches at once have their input in memory that the stage shares with the one before, and how many their
+// output in that which it shares with the one after: 0 where the two devices, rows of the plan, do not share memory. An output stays until the
+// stage after has run the backward, or its weight half, and the gradient of an input until the stage before has.
+func Handed(plan Plan, share func(device, other int) bool) (inputs, outputs []int) {
+	rows, inFlight, halves := plan.Placement(), InFlightByStage(plan), HalvesByStage(plan)
+	inputs, outputs = make([]int, len(rows)), make([]int, len(rows))
+	for k := range len(rows) - 1 {
+		if share(rows[k], rows[k+1]) {
+			outputs[k], inputs[k+1] = inFlight[k]+halves[k+1], inFlight[k]
+		}
+	}
+	return inputs, outputs
+}
+
 func ofStage(_ int, op Op) int { return op.Stage }
 
 // peaks are those of n counts that ops change: each op the one that of names.

@@ -20,10 +20,10 @@ func step(t *testing.T, s *stage.Computed, h stage.Hyper, delta flat.Vector) {
 	b := batch(2, 6, h.Step)
 	m := stage.Micro{Step: h.Step, Weight: 1}
 	s.ZeroGradients()
-	if err := s.Forward(m, stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), nil); err != nil {
+	if err := s.Forward(m, stage.OnHost(stagetest.Int32Bytes(b.IDs)), stagetest.Int32Bytes(b.Targets), stage.Boundary{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Backward(m, stage.Whole, nil, nil); err != nil {
+	if err := s.Backward(m, stage.Whole, stage.Boundary{}, stage.Boundary{}); err != nil {
 		t.Fatal(err)
 	}
 	h.GradScale = 1

@@ -48,10 +48,10 @@ func (b *trial) pass() float64 {
 	b.Helper()
 	b.ZeroGradients()
 	micro := stage.Micro{Weight: 1}
-	if err := b.Forward(micro, b.input, b.labels, nil); err != nil {
+	if err := b.Forward(micro, stage.OnHost(b.input), b.labels, stage.Boundary{}); err != nil {
 		b.Fatal(err)
 	}
-	if err := b.Backward(micro, stage.Whole, nil, nil); err != nil {
+	if err := b.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}); err != nil {
 		b.Fatal(err)
 	}
 	loss, err := b.Loss()

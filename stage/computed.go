@@ -15,6 +15,7 @@ type Computed struct {
 	config      Config
 	dev         device.Device
 	host        bool // the device's memory is the host's: boundary buffers are wrapped, not copied
+	handed      bool // inputs come in device memory
 	first, last bool
 	layers      []layer.Layer
 	shape       Shape
@@ -43,6 +44,7 @@ type Computed struct {
 	between between
 	final   finals
 	staged  staged
+	buffers Buffers
 
 	losses     device.Mem  // (targets) of one micro-batch
 	lossSum    device.Mem  // (targets) weighted, of the micro-batches since ZeroGradients
@@ -69,7 +71,7 @@ func (c Config) plan() (*Computed, error) {
 	}
 	c = c.withDefaults()
 	s := &Computed{
-		config: c, dev: c.Device, host: c.Device.Host(), first: c.first(), last: c.last(), layers: c.layers(), passes: c.passes(), frozen: &Frozen{},
+		config: c, dev: c.Device, host: c.Device.Host(), handed: c.HandedInputs > 0, first: c.first(), last: c.last(), layers: c.layers(), passes: c.passes(), frozen: &Frozen{},
 	}
 	var length int
 	s.tensors, length = place(s.layers, false)
@@ -174,8 +176,29 @@ func (c *Computed) allocateBoundaries() error {
 	}
 	c.staged.input, c.staged.output = layer.View(c.staged.input, in), layer.View(c.staged.output, out)
 	c.noLoss, c.hostLosses = device.Zero{X: c.lossSum}, make([]float32, targets)
-	return nil
+	return c.allocateBuffers()
 }
+
+// allocateBuffers makes the boundaries in device memory.
+func (c *Computed) allocateBuffers() error {
+	fill := func(to *[]device.Mem, what string, n, bytes int) error {
+		for range n {
+			m, err := c.alloc(&c.price.Boundaries, what, device.F32, floats(bytes))
+			if err != nil {
+				return err
+			}
+			*to = append(*to, m)
+		}
+		return nil
+	}
+	if err := fill(&c.buffers.Outputs, "an output for the stage after", c.config.HandedOutputs, c.shape.OutputBytes); err != nil || !c.hasInputGradient() {
+		return err
+	}
+	return fill(&c.buffers.Gradients, "a gradient for the stage before", c.config.HandedInputs, c.shape.InputBytes)
+}
+
+// Buffers implements Stage.
+func (c *Computed) Buffers() Buffers { return c.buffers }
 
 // findTies sorts the tied parameters into those whose other copy lies on this stage and those whose other copy does not.
 func (c *Computed) findTies() {

@@ -182,9 +182,9 @@ func steadyState(t *testing.T, dev device.Device) {
 		s.ZeroGradients()
 		for i, order := range parts {
 			micro := stage.Micro{Step: step, Index: i, Weight: 0.5}
-			err = errors.Join(err, s.Forward(micro, input, labels, nil))
+			err = errors.Join(err, s.Forward(micro, stage.OnHost(input), labels, stage.Boundary{}))
 			for _, part := range order {
-				err = errors.Join(err, s.Backward(micro, part, nil, dinput))
+				err = errors.Join(err, s.Backward(micro, part, stage.Boundary{}, stage.OnHost(dinput)))
 			}
 		}
 		_, e1 := s.SquaredNorm(0)
@@ -213,7 +213,7 @@ func TestEvaluateDisturbsNothing(t *testing.T) {
 		other.Copy(s.Parameters())
 		other.Scale(2)
 		for i := range 2 {
-			if err := s.Forward(stage.Micro{Index: i, Weight: 0.5}, ids, targets, nil); err != nil {
+			if err := s.Forward(stage.Micro{Index: i, Weight: 0.5}, stage.OnHost(ids), targets, stage.Boundary{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -221,7 +221,7 @@ func TestEvaluateDisturbsNothing(t *testing.T) {
 			if evaluate {
 				evaluateBoth(t, s, other, ids, targets)
 			}
-			if err := s.Backward(stage.Micro{Index: i, Weight: 0.5}, stage.Whole, nil, nil); err != nil {
+			if err := s.Backward(stage.Micro{Index: i, Weight: 0.5}, stage.Whole, stage.Boundary{}, stage.Boundary{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -266,8 +266,8 @@ func TestABatchWithoutMicroBatchesHasNoGradients(t *testing.T) {
 		var err error
 		for i := range micros {
 			micro := stage.Micro{Index: i, Weight: 1}
-			err = errors.Join(s.Forward(micro, stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), nil),
-				s.Backward(micro, stage.Whole, nil, nil))
+			err = errors.Join(s.Forward(micro, stage.OnHost(stagetest.Int32Bytes(b.IDs)), stagetest.Int32Bytes(b.Targets), stage.Boundary{}),
+				s.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}))
 		}
 		squared, errNorm := s.SquaredNorm(0)
 		if err := errors.Join(err, errNorm); err != nil {
@@ -288,10 +288,10 @@ func TestMicroBatchesOutOfTurnAreErrors(t *testing.T) {
 	micro := func(i int) stage.Micro { return stage.Micro{Step: 3, Index: i, Weight: 1} }
 	s := single(t, func(c *stage.Config) { c.WeightSlots = 1 })
 	forward := func(i int, in, labels []byte) func() error {
-		return func() error { return s.Forward(micro(i), in, labels, nil) }
+		return func() error { return s.Forward(micro(i), stage.OnHost(in), labels, stage.Boundary{}) }
 	}
 	backward := func(i int, part stage.Part) func() error {
-		return func() error { return s.Backward(micro(i), part, nil, nil) }
+		return func() error { return s.Backward(micro(i), part, stage.Boundary{}, stage.Boundary{}) }
 	}
 	for _, c := range []struct {
 		what string

@@ -33,6 +33,10 @@ type Config struct {
 	// WeightSlots is how many micro-batches may be between Backward(Input) and Backward(Weight) at once. 0 for plans
 	// that run backward passes whole: the gradients that wait for Weight take memory of their own.
 	WeightSlots int
+	// HandedInputs and HandedOutputs are how many micro-batches may at once have an input from, or an output for, a stage on a device that
+	// shares memory with this one (schedule.Handed): the stage makes so many Buffers for the gradients of inputs, and for outputs. 0: these go
+	// through host memory, as they do where the device's memory is the host's, whatever is said here.
+	HandedInputs, HandedOutputs int
 	// Versions is how many versions of the weights passes may read at once, the newest included: the plan's peak for this
 	// stage. 0 means 1, for plans that step at the end of a batch. Each beyond the first takes the memory of the weights.
 	Versions int
@@ -69,6 +73,9 @@ func (c Config) withDefaults() Config {
 	if c.ForwardOnly {
 		c.Slots, c.WeightSlots = 0, 0
 	}
+	if c.ForwardOnly || c.Device != nil && c.Device.Host() {
+		c.HandedInputs, c.HandedOutputs = 0, 0
+	}
 	if c.Recompute == "" || c.ForwardOnly {
 		c.Recompute = RecomputeNone
 	}
@@ -98,6 +105,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%s: %d versions of the weights; at least 1 is needed", c.what(), c.Versions)
 	case c.WeightSlots < 0 || c.WeightSlots > c.Slots:
 		return fmt.Errorf("%s: %d weight slots; 0 to %d (slots) are possible", c.what(), c.WeightSlots, c.Slots)
+	case c.HandedInputs < 0 || c.HandedInputs > 0 && c.first() || c.HandedOutputs < 0 || c.HandedOutputs > 0 && c.last():
+		return fmt.Errorf("%s: %d inputs and %d outputs are handed over in device memory; at least 0 are possible, and none at the ends of a pipeline",
+			c.what(), c.HandedInputs, c.HandedOutputs)
 	}
 	if c.Compute != device.F32 && c.Compute != device.BF16 {
 		return fmt.Errorf("%s: products cannot compute in %v; f32 and bf16 are possible", c.what(), c.Compute)

@@ -90,7 +90,7 @@ func (d delayed) finals(dev *watcher) {
 	d.backward(s, stage.Micro{Index: 0, Weight: 0.5})
 	last := stage.Micro{Index: 1, Weight: 0.5, Last: true}
 	if d.halves {
-		if err := s.Backward(last, stage.Input, nil, nil); err != nil {
+		if err := s.Backward(last, stage.Input, stage.Boundary{}, stage.Boundary{}); err != nil {
 			d.Fatal(err)
 		}
 	}
@@ -102,7 +102,7 @@ func (d delayed) finals(dev *watcher) {
 		part = stage.Weight
 	}
 	dev.begin(s.Tensors())
-	if err := s.Backward(last, part, nil, nil); err != nil {
+	if err := s.Backward(last, part, stage.Boundary{}, stage.Boundary{}); err != nil {
 		d.Fatal(err)
 	}
 	changed, early := dev.changed, 0

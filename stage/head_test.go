@@ -46,11 +46,11 @@ func headPass(t *testing.T, s *stage.Computed, samples int, parts ...stage.Part)
 	for i := range 2 / samples {
 		from, to := i*samples*headPositions, (i+1)*samples*headPositions
 		micro := stage.Micro{Index: i, Weight: float32(samples) / 2}
-		if err := s.Forward(micro, stagetest.Int32Bytes(ids[from:to]), stagetest.Int32Bytes(targets[from:to]), nil); err != nil {
+		if err := s.Forward(micro, stage.OnHost(stagetest.Int32Bytes(ids[from:to])), stagetest.Int32Bytes(targets[from:to]), stage.Boundary{}); err != nil {
 			t.Fatal(err)
 		}
 		for _, part := range parts {
-			if err := s.Backward(micro, part, nil, nil); err != nil {
+			if err := s.Backward(micro, part, stage.Boundary{}, stage.Boundary{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -46,11 +46,13 @@ func (c Config) passes() passes {
 func floats(bytes int) int { return bytes / device.F32.Bytes() }
 
 // inFlight is the float32 of one slot: what a micro-batch keeps between its passes, and its running statistics. A device that cannot read the
-// host's memory has a copy of the input and of the targets.
+// host's memory has a copy of the targets, and of an input that comes from there.
 func (p *passes) inFlight(c Config) int {
 	n := floats(p.training.Saved) + c.statisticsWords()
 	if !c.Device.Host() {
-		n += layer.Padded(layer.Words(p.in))
+		if c.HandedInputs == 0 {
+			n += layer.Padded(layer.Words(p.in))
+		}
 		if c.last() {
 			n += layer.Padded(c.Model.Loss.Targets(c.size()))
 		}
@@ -66,7 +68,7 @@ type slot struct {
 	// weights are what the passes read of each tensor, a version of them.
 	weights []device.Mem
 	saved   device.Mem
-	// input and targets wrap the caller's buffers when the device shares the host's memory.
+	// input and targets are the caller's buffers where the device can use these.
 	input, targets device.Mem
 	scale          float32 // of the loss
 	// grads are the gradients of each tensor with the slot's own memory for running statistics; nil where statistics are counted at once.
@@ -130,7 +132,9 @@ func (c *Computed) newSlot() (slot, error) {
 	if c.host {
 		return s, nil
 	}
-	s.input = layer.View(cut.take(layer.Words(c.passes.in)), c.passes.in)
+	if !c.handed {
+		s.input = layer.View(cut.take(layer.Words(c.passes.in)), c.passes.in)
+	}
 	if c.last {
 		targets := c.config.Model.Loss.Targets(c.config.size())
 		s.targets = cut.take(targets).As(device.I32, targets)

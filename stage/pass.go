@@ -12,11 +12,14 @@ import (
 )
 
 // Forward implements Stage.
-func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
-	if err := c.check(buffer{input, true}, buffer{labels, c.last}, buffer{output, !c.last}); err != nil {
+func (c *Computed) Forward(m Micro, input Boundary, labels []byte, output Boundary) error {
+	if err := c.check(buffer{input, true}, buffer{OnHost(labels), c.last}, buffer{output, !c.last}); err != nil {
 		return c.fail("forward", m, err)
 	}
-	valid, err := c.checkIDs(input, labels)
+	if handed := !input.Memory.Absent(); handed != c.handed {
+		return c.fail("forward", m, fmt.Errorf("its input is in device memory: %t, expected %t: Config.HandedInputs is %d", handed, c.handed, c.config.HandedInputs))
+	}
+	valid, err := c.checkIDs(input.Host, labels)
 	if err != nil {
 		return c.fail("forward", m, err)
 	}
@@ -41,8 +44,8 @@ func (c *Computed) Forward(m Micro, input, labels, output []byte) error {
 		memory.External[layer.Output] = c.window(c.staged.output, output, c.passes.out)
 	}
 	c.passes.training.Forward.Run(c.dev, memory, c.args(s))
-	if !c.last && !c.host {
-		c.dev.Download(output, c.staged.output)
+	if !c.last {
+		c.leave(output, c.staged.output)
 	}
 	if err := c.end(); err != nil {
 		return c.fail("forward", m, err)
@@ -72,7 +75,7 @@ func (c *Computed) args(s *slot) device.Args {
 
 // enterTargets brings the targets of a micro-batch to the device.
 func (c *Computed) enterTargets(s *slot, labels []byte, valid int) {
-	s.targets, s.scale = c.enter(s.targets, labels, targetPort), 0
+	s.targets, s.scale = c.enter(s.targets, OnHost(labels), targetPort), 0
 	if valid > 0 {
 		s.scale = s.micro.Weight / float32(valid)
 	}
@@ -82,7 +85,7 @@ func (c *Computed) enterTargets(s *slot, labels []byte, valid int) {
 var backwardWork = [...]device.WorkKind{Whole: device.BackwardWork, Input: device.BackwardInputWork, Weight: device.BackwardWeightWork}
 
 // Backward implements Stage.
-func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
+func (c *Computed) Backward(m Micro, part Part, doutput, dinput Boundary) error {
 	s, err := c.slotOf(m, part)
 	if err != nil {
 		return c.fail("backward", m, err)
@@ -113,7 +116,7 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput []byte) error {
 }
 
 // backward runs a part of a micro-batch's backward.
-func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput []byte) {
+func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput Boundary) {
 	memory, p := c.bind(s), &c.passes.training
 	run := func(p *program.Program, after func(int)) {
 		if !last || after == nil {
@@ -140,8 +143,8 @@ func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput []byt
 		} else {
 			run(p.Input, nil)
 		}
-		if c.hasInputGradient() && !c.host {
-			c.dev.Download(dinput, c.staged.input)
+		if c.hasInputGradient() {
+			c.leave(dinput, c.staged.input)
 		}
 	}
 	if part == Input {
@@ -159,7 +162,7 @@ func (c *Computed) hasInputGradient() bool { return layer.Differentiable(c.passe
 func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte) (Score, error) {
 	scored := c.last && labels != nil
 	fail := func(err error) (Score, error) { return Score{}, fmt.Errorf("%s: evaluate: %w", c.config.what(), err) }
-	if err := c.check(buffer{input, true}, buffer{labels, scored}, buffer{output, !c.last || output != nil}); err != nil {
+	if err := c.check(buffer{OnHost(input), true}, buffer{OnHost(labels), scored}, buffer{OnHost(output), !c.last || output != nil}); err != nil {
 		return fail(err)
 	}
 	targets, err := c.checkIDs(input, labels)
@@ -171,10 +174,10 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 		return fail(err)
 	}
 	c.begin(device.ForwardWork)
-	s := slot{input: c.enter(c.staged.input, input, c.passes.in), weights: c.weightsFor(parameters, params)}
+	s := slot{input: c.enter(c.staged.input, OnHost(input), c.passes.in), weights: c.weightsFor(parameters, params)}
 	score := Score{Targets: targets}
 	if output == nil && !c.config.stagesOutput() {
-		s.targets = c.enter(c.staged.targets, labels, targetPort)
+		s.targets = c.enter(c.staged.targets, OnHost(labels), targetPort)
 		c.passes.losses.Forward.Run(c.dev, c.bind(&s), device.Args{})
 		c.addLosses(&score)
 	} else {
@@ -238,8 +241,8 @@ func (c *Computed) vector(v flat.Vector) (device.Mem, error) {
 
 // buffer is one of a call's, and whether the call uses it.
 type buffer struct {
-	bytes []byte
-	used  bool
+	Boundary
+	used bool
 }
 
 // check compares the lengths of a call's buffers with the stage's shape.
@@ -253,8 +256,8 @@ func (c *Computed) check(input, labels, output buffer) error {
 		{"labels", labels, c.shape.LabelBytes},
 		{"output boundary", output, c.shape.OutputBytes},
 	} {
-		if f.used && len(f.bytes) != f.want {
-			return fmt.Errorf("the %s buffer has %d bytes, want %d", f.name, len(f.bytes), f.want)
+		if f.used && f.Bytes() != f.want {
+			return fmt.Errorf("the %s buffer has %d bytes, want %d", f.name, f.Bytes(), f.want)
 		}
 	}
 	return nil
@@ -311,18 +314,31 @@ func checkPort(p layer.Port, values []int32, each int) error {
 // targetPort is how targets are stored.
 var targetPort = []layer.Port{{Name: "targets", Type: device.I32}}
 
-// enter brings a host buffer to the device: wrapped, or copied to own.
-func (c *Computed) enter(own device.Mem, b []byte, ports []layer.Port) device.Mem {
-	if !c.host {
-		c.dev.Upload(own, b)
+// enter brings a boundary to the device: as it is, wrapped, or copied to own.
+func (c *Computed) enter(own device.Mem, b Boundary, ports []layer.Port) device.Mem {
+	if c.apart(b) {
+		c.dev.Upload(own, b.Host)
 	}
 	return c.window(own, b, ports)
 }
 
-// window is where the device has what a host buffer holds, or is to receive.
-func (c *Computed) window(own device.Mem, b []byte, ports []layer.Port) device.Mem {
-	if c.host {
-		return wrap(b, ports)
+// leave brings what the device has in own to a boundary, where window did not give it that boundary's memory.
+func (c *Computed) leave(b Boundary, own device.Mem) {
+	if c.apart(b) {
+		c.dev.Download(b.Host, own)
+	}
+}
+
+// apart reports whether the device cannot use a boundary where it is.
+func (c *Computed) apart(b Boundary) bool { return !c.host && b.Memory.Absent() }
+
+// window is where the device has what a boundary holds, or is to receive.
+func (c *Computed) window(own device.Mem, b Boundary, ports []layer.Port) device.Mem {
+	switch {
+	case !b.Memory.Absent():
+		return layer.View(b.Memory, ports)
+	case c.host:
+		return wrap(b.Host, ports)
 	}
 	return own
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 // counted is a device that counts what is allocated on it.
@@ -53,6 +54,13 @@ func TestBytesAreThoseThatNewAllocates(t *testing.T) {
 					holdBytes(t, name, c)
 					c.Compute, c.Boundary = device.BF16, device.BF16
 					holdBytes(t, name+" in bf16", c)
+					if run.From > 0 {
+						c.HandedInputs = slots[0]
+					}
+					if run.To < n {
+						c.HandedOutputs = slots[0] + slots[1]
+					}
+					holdBytesOn(t, name+" with boundaries in device memory", &counted{Device: stagetest.NewLate()}, c)
 				}
 			}
 		}
@@ -62,7 +70,12 @@ func TestBytesAreThoseThatNewAllocates(t *testing.T) {
 
 func holdBytes(t *testing.T, name string, c stage.Config) {
 	t.Helper()
-	dev := &counted{Device: ref.New()}
+	holdBytesOn(t, name, &counted{Device: ref.New()}, c)
+}
+
+func holdBytesOn(t *testing.T, name string, dev *counted, c stage.Config) {
+	t.Helper()
+	defer dev.Close()
 	c.Device = dev
 	b, err := c.Bytes()
 	if err != nil {

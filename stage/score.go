@@ -53,7 +53,7 @@ func (s *Score) Add(o Score) {
 // score adds up the losses of a micro-batch and compares its predictions with the targets.
 func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 	loss := c.config.Model.Loss
-	targets := c.enter(c.staged.targets, labels, targetPort)
+	targets := c.enter(c.staged.targets, OnHost(labels), targetPort)
 	loss.Compute(c.dev, c.losses, device.Mem{}, logits, targets, 0)
 	c.addLosses(s)
 	task := c.config.Model.Task

@@ -77,14 +77,39 @@ type Tie struct {
 	Gradient flat.Vector // of this stage's copy
 }
 
+// Boundary is a buffer for what crosses to or from the stage beside this one: bytes of the host, or memory of a device that both stages can use
+// (device.Share). The zero Boundary is none.
+type Boundary struct {
+	Host   []byte     // aligned to 64 bytes
+	Memory device.Mem // of Buffers; when present, Host is not used
+}
+
+// OnHost is a boundary of the host's bytes.
+func OnHost(b []byte) Boundary { return Boundary{Host: b} }
+
+// Bytes is its size.
+func (b Boundary) Bytes() int {
+	if b.Memory.Absent() {
+		return len(b.Host)
+	}
+	return b.Memory.Bytes()
+}
+
+// Buffers are the boundaries in device memory that a stage makes for those beside it: see Config.HandedInputs. A buffer may be written again
+// when the stage that read it is done with it.
+type Buffers struct {
+	Outputs   []device.Mem // for the stage after
+	Gradients []device.Mem // of inputs, for the stage before
+}
+
 // Event is when what a stage was asked for has ended; nil: it has.
 type Event = device.Event
 
 // Stage computes a run of consecutive layers of one pipeline. Everything that crosses the seam is bytes in host memory
-// or a flat vector, so that a stage can run in another process.
+// or a flat vector, so that a stage can run in another process; stages on devices that share memory may also hand boundaries over there.
 //
-// All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are owned by the
-// caller, aligned to 64 bytes, and hold the tensors of Shape in native byte order.
+// All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are the caller's to reuse, and hold the
+// tensors of Shape in native byte order.
 //
 // On a device with a queue, Forward, Backward and Step return before they have ended. What they write is there, and what they read may
 // change, when the event that Ready then returns has passed; what is called next need not wait. A forward's input and labels must stay
@@ -93,10 +118,12 @@ type Event = device.Event
 type Stage interface {
 	Shape() Shape
 	// Forward runs micro-batch m. The last stage writes no output: its backward runs the head and the loss against labels.
-	Forward(m Micro, input, labels, output []byte) error
-	// Backward runs the backward of a micro-batch in flight, adding to the gradients. It reads doutput (nil on the last
-	// stage) and writes dinput (nil on the first), but where no stage before it trains anything. Whole or Weight frees its memory.
-	Backward(m Micro, part Part, doutput, dinput []byte) error
+	Forward(m Micro, input Boundary, labels []byte, output Boundary) error
+	// Backward runs the backward of a micro-batch in flight, adding to the gradients. It reads doutput (none on the last
+	// stage) and writes dinput (none on the first), but where no stage before it trains anything. Whole or Weight frees its memory.
+	Backward(m Micro, part Part, doutput, dinput Boundary) error
+	// Buffers are those that outputs and gradients of inputs are to be written to; none where they go through host memory.
+	Buffers() Buffers
 	// Ready is after the last Forward, Backward or Step; nil: it has ended.
 	Ready() Event
 	// Loss is the mean loss, in nats per target, of the micro-batches whose backward has run since the last

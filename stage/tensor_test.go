@@ -61,8 +61,8 @@ func TestTensorsAreAlignedAndPaddingStaysZero(t *testing.T) {
 	}
 	before := read(s.Parameters())
 	if err := errors.Join(
-		s.Forward(micro, stagetest.Int32Bytes(b.IDs), stagetest.Int32Bytes(b.Targets), nil),
-		s.Backward(micro, stage.Whole, nil, nil),
+		s.Forward(micro, stage.OnHost(stagetest.Int32Bytes(b.IDs)), stagetest.Int32Bytes(b.Targets), stage.Boundary{}),
+		s.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}),
 		s.Step(stage.Hyper{LearningRate: 0.01, GradScale: 1}, delta),
 	); err != nil {
 		t.Fatal(err)
@@ -153,8 +153,8 @@ func TestNonFiniteLossAndNormAreErrorsOfTheirOwn(t *testing.T) {
 		micro := stage.Micro{Step: 17, Weight: 1}
 		input, dinput := stage.NewBoundary(s.Shape().InputBytes), stage.NewBoundary(s.Shape().InputBytes)
 		if err := errors.Join(
-			s.Forward(micro, input, stagetest.Int32Bytes(batch(2, 6, 1).Targets), nil),
-			s.Backward(micro, stage.Whole, nil, dinput),
+			s.Forward(micro, stage.OnHost(input), stagetest.Int32Bytes(batch(2, 6, 1).Targets), stage.Boundary{}),
+			s.Backward(micro, stage.Whole, stage.Boundary{}, stage.OnHost(dinput)),
 		); err != nil {
 			t.Fatal(err)
 		}
@@ -187,10 +187,10 @@ func TestIgnoredTargetsDoNotCount(t *testing.T) {
 		t.Fatalf("evaluate: %d targets, error %v", want.Targets, err)
 	}
 	if err := errors.Join(
-		s.Forward(stage.Micro{Index: 0, Weight: 0.5}, ids, one, nil),
-		s.Forward(stage.Micro{Index: 1, Weight: 0.5}, ids, none, nil),
-		s.Backward(stage.Micro{Index: 0, Weight: 0.5}, stage.Whole, nil, nil),
-		s.Backward(stage.Micro{Index: 1, Weight: 0.5}, stage.Whole, nil, nil),
+		s.Forward(stage.Micro{Index: 0, Weight: 0.5}, stage.OnHost(ids), one, stage.Boundary{}),
+		s.Forward(stage.Micro{Index: 1, Weight: 0.5}, stage.OnHost(ids), none, stage.Boundary{}),
+		s.Backward(stage.Micro{Index: 0, Weight: 0.5}, stage.Whole, stage.Boundary{}, stage.Boundary{}),
+		s.Backward(stage.Micro{Index: 1, Weight: 0.5}, stage.Whole, stage.Boundary{}, stage.Boundary{}),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestForwardOnlyEvaluatesAndRefusesToTrain(t *testing.T) {
 	if s.Gradients() != nil || len(s.State()) != 0 || s.Shape().StateVectors != 0 {
 		t.Error("a forward-only stage has gradients or optimizer state")
 	}
-	if err := s.Forward(stage.Micro{}, ids, targets, nil); err == nil {
+	if err := s.Forward(stage.Micro{}, stage.OnHost(ids), targets, stage.Boundary{}); err == nil {
 		t.Error("a forward-only stage kept a micro-batch")
 	}
 	if err := s.Step(stage.Hyper{}, nil); err == nil || !strings.Contains(err.Error(), "forward-only") {

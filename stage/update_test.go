@@ -54,7 +54,7 @@ func (d delayed) stepped(measured bool) remembered {
 	var losses []float32
 	for step := range uint64(4) {
 		d.forward(s, stage.Micro{Step: step, Weight: 1})
-		if err := s.Backward(stage.Micro{Step: step, Weight: 1}, stage.Whole, nil, nil); err != nil {
+		if err := s.Backward(stage.Micro{Step: step, Weight: 1}, stage.Whole, stage.Boundary{}, stage.Boundary{}); err != nil {
 			d.Fatal(err)
 		}
 		loss, err := s.Loss()

@@ -65,7 +65,7 @@ func (d delayed) open(versions, slots int) *stage.Computed {
 func (d delayed) forward(s *stage.Computed, m stage.Micro) {
 	d.Helper()
 	input, labels := d.data(s.Shape(), m.Index)
-	if err := s.Forward(m, input, labels, nil); err != nil {
+	if err := s.Forward(m, stage.OnHost(input), labels, stage.Boundary{}); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -77,7 +77,7 @@ func (d delayed) backward(s *stage.Computed, m stage.Micro) {
 		parts = []stage.Part{stage.Input, stage.Weight}
 	}
 	for _, part := range parts {
-		if err := s.Backward(m, part, nil, nil); err != nil {
+		if err := s.Backward(m, part, stage.Boundary{}, stage.Boundary{}); err != nil {
 			d.Fatal(err)
 		}
 	}
@@ -218,7 +218,7 @@ func TestAVersionThatIsNotKeptIsAnError(t *testing.T) {
 	d := &delayed{T: t, config: stage.Config{Device: ref.New(), Model: tiny(t, true), Samples: 2}}
 	s := d.open(2, 3)
 	input, labels := d.data(s.Shape(), 0)
-	if err := s.Forward(stage.Micro{Version: 1}, input, labels, nil); err == nil || !strings.Contains(err.Error(), "version 1 of the weights is not kept; the newest is 0") {
+	if err := s.Forward(stage.Micro{Version: 1}, stage.OnHost(input), labels, stage.Boundary{}); err == nil || !strings.Contains(err.Error(), "version 1 of the weights is not kept; the newest is 0") {
 		t.Errorf("Forward: %v", err)
 	}
 	d.forward(s, stage.Micro{Index: 0, Weight: 1})
@@ -228,7 +228,7 @@ func TestAVersionThatIsNotKeptIsAnError(t *testing.T) {
 		t.Errorf("Step: %v", err)
 	}
 	d.step(s, stage.Hyper{Version: 2})
-	if err := s.Backward(stage.Micro{Index: 1}, stage.Whole, nil, nil); err == nil || !strings.Contains(err.Error(), "version 0 of the weights is not kept") {
+	if err := s.Backward(stage.Micro{Index: 1}, stage.Whole, stage.Boundary{}, stage.Boundary{}); err == nil || !strings.Contains(err.Error(), "version 0 of the weights is not kept") {
 		t.Errorf("Backward: %v", err)
 	}
 	if err := s.Step(stage.Hyper{Version: 3, Stash: []int{0}}, nil); err == nil || !strings.Contains(err.Error(), "version 0") {

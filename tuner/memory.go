@@ -10,11 +10,12 @@ import (
 // Memories is what every stage of a plan takes, with layers split so and micro-batches of so many samples.
 func Memories(z Sizer, plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]Memory, error) {
 	inFlight, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	inputs, outputs := schedule.Handed(plan, sameDevice)
 	all := make([]Memory, len(split))
 	for s, run := range split {
 		spec := StageSpec{
 			From: run[0], To: run[1], Samples: samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s], Pipelines: pipelines,
-			Recompute: recomputeOf(recompute, s),
+			Recompute: recomputeOf(recompute, s), HandedInputs: inputs[s], HandedOutputs: outputs[s],
 		}
 		var err error
 		if all[s], err = z.Stage(spec); err != nil {
@@ -23,6 +24,9 @@ func Memories(z Sizer, plan schedule.Plan, split [][2]int, samples, pipelines in
 	}
 	return all, nil
 }
+
+// sameDevice says of two rows of a plan whether they share memory.
+func sameDevice(row, other int) bool { return row == other }
 
 // recomputeOf is what a stage recomputes: one entry stands for all stages, none for no recomputation.
 func recomputeOf(all []string, stage int) string {

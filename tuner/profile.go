@@ -78,6 +78,8 @@ type StageSpec struct {
 	Versions    int // of the weights that are kept at once
 	Recompute   string
 	Pipelines   int
+	// HandedInputs and HandedOutputs are the boundaries that it has in device memory at once: see schedule.Handed.
+	HandedInputs, HandedOutputs int
 }
 
 // Sizer prices stages without making them. It must give the same answer for the same question.

@@ -96,6 +96,7 @@ func (l *layout) recut() error { return l.recutFor(nil) }
 // recutFor is recut for stages that take as long as each other, or devices: see cut.
 func (l *layout) recutFor(homes []int) error {
 	inFlight, halves, versions := schedule.InFlightByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
+	inputs, outputs := schedule.Handed(l.plan, sameDevice)
 	var failed error
 	err := l.cut(homes, func(s, from, to int) bool {
 		room := l.room(s)
@@ -104,7 +105,7 @@ func (l *layout) recutFor(homes []int) error {
 		}
 		m, err := l.profile.Sizer.Stage(StageSpec{
 			From: from, To: to, Samples: l.samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s],
-			Recompute: l.Recompute[s], Pipelines: l.Pipelines,
+			Recompute: l.Recompute[s], Pipelines: l.Pipelines, HandedInputs: inputs[s], HandedOutputs: outputs[s],
 		})
 		failed = errors.Join(failed, err)
 		return m.OnDevice() <= room

@@ -162,10 +162,10 @@ func step(st *stage.Computed, s shape, n uint64, next func(), input, labels []by
 	for i := range s.Batch / s.Micro {
 		next()
 		micro := stage.Micro{Step: n, Index: i, Weight: float32(s.Micro) / float32(s.Batch)}
-		if err := st.Forward(micro, input, labels, nil); err != nil {
+		if err := st.Forward(micro, stage.OnHost(input), labels, stage.Boundary{}); err != nil {
 			return err
 		}
-		if err := st.Backward(micro, stage.Whole, nil, nil); err != nil {
+		if err := st.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}); err != nil {
 			return err
 		}
 	}

@@ -23,8 +23,13 @@ func (n nothing) Shape() stage.Shape {
 	return s
 }
 
-func (nothing) Forward(stage.Micro, []byte, []byte, []byte) error      { return nil }
-func (nothing) Backward(stage.Micro, stage.Part, []byte, []byte) error { return nil }
+func (nothing) Forward(stage.Micro, stage.Boundary, []byte, stage.Boundary) error { return nil }
+
+func (nothing) Backward(stage.Micro, stage.Part, stage.Boundary, stage.Boundary) error {
+	return nil
+}
+
+func (nothing) Buffers() stage.Buffers { return stage.Buffers{} }
 func (nothing) Ready() stage.Event                                     { return nil }
 func (nothing) Loss() (float64, error)                                 { return 0, nil }
 func (nothing) SquaredNorm(sum float64) (float64, error)               { return sum, nil }

@@ -113,14 +113,14 @@ func (t *trial) batch(step uint64, keep bool) error {
 	micro := func(i int) stage.Micro { return stage.Micro{Step: step, Index: i, Weight: 1.0 / micros} }
 	start := time.Now()
 	for i := range micros {
-		if err := t.stage.Forward(micro(i), t.input[i], nil, t.output[i]); err != nil {
+		if err := t.stage.Forward(micro(i), stage.OnHost(t.input[i]), nil, stage.OnHost(t.output[i])); err != nil {
 			return err
 		}
 	}
 	forward := time.Since(start)
 	for i := range micros {
 		copy(t.doutput, t.output[i]) // some gradient of the right size
-		if err := t.stage.Backward(micro(i), stage.Whole, t.doutput, nil); err != nil {
+		if err := t.stage.Backward(micro(i), stage.Whole, stage.OnHost(t.doutput), stage.Boundary{}); err != nil {
 			return err
 		}
 	}

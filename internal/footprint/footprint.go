@@ -57,7 +57,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	c := stage.Config{
 		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: size.B, Sequence: size.T,
 		Compute: size.Compute, Boundary: device.Floating(z.job.BoundaryPrecision), Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
-		Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
+		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
 	b, err := c.Bytes()
 	if err != nil {
@@ -88,18 +88,18 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 
 // messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has
 // run; a gradient that arrived and one that leaves; and, at the ends of the pipeline, two batches of data, of which one is
-// filled ahead.
+// filled ahead. What is handed over in device memory is the stage's, and not counted here.
 func (z *Sizer) messages(s stage.Shape, spec tuner.StageSpec) int64 {
 	micros := z.job.Train.Batch / spec.Samples
 	n := 0
 	if s.First {
 		n += 2 * micros * s.InputBytes
-	} else {
+	} else if z.on.Host() || spec.HandedInputs == 0 {
 		n += spec.Slots*s.InputBytes + s.InputBytes
 	}
 	if s.Last {
 		n += 2 * micros * s.LabelBytes
-	} else {
+	} else if z.on.Host() || spec.HandedOutputs == 0 {
 		n += s.OutputBytes
 	}
 	return int64(n)

@@ -57,7 +57,7 @@ var mayImport = map[string][]string{
 	"internal/data/table":      {"internal/access", "internal/nearest"},
 	"internal/data/tokenfile":  {"internal/access", "internal/checkpoint"},
 	"internal/data/idx":        {"internal/access"},
-	"internal/wire":            {"internal/pace", "internal/trace", "schedule"},
+	"internal/wire":            {"internal/pace", "internal/trace", "schedule", "stage/device"},
 	"internal/api":             {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":            {"internal/access", "internal/footprint", "internal/jobfile", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
@@ -68,7 +68,7 @@ var mayImport = map[string][]string{
 	"internal/feed":            {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
-	"pipeline":        {"stage", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
+	"pipeline":        {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export": {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
 	"internal/infer": {
 		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "internal/words", "job",

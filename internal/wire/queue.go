@@ -228,7 +228,7 @@ const alignment = 64
 type pool struct {
 	mu   sync.Mutex
 	free map[int][][]byte // by capacity
-	give func([]byte)     // put, as a value made once
+	give func(Frame)      // put, as a value made once
 }
 
 func newPool() *pool {
@@ -251,7 +251,8 @@ func (p *pool) get(n int) []byte {
 	return b[:n]
 }
 
-func (p *pool) put(b []byte) {
+func (p *pool) put(f Frame) {
+	b := f.Payload
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.free[cap(b)] = append(p.free[cap(b)], b)

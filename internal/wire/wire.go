@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // Kind says what a frame carries.
@@ -70,16 +71,22 @@ func (h Header) sent(start time.Duration) trace.Span {
 // Frame may be released.
 type Frame struct {
 	Header
-	Payload []byte // aligned to 64 bytes
-	release func([]byte)
+	Payload []byte     // aligned to 64 bytes
+	Memory  device.Mem // of a device, instead of Payload; only inside one process
+	release func(Frame)
+}
+
+// Lend returns a frame that carries memory of a device. Its Release calls release.
+func Lend(h Header, m device.Mem, release func(Frame)) Frame {
+	return Frame{Header: h, Memory: m, release: release}
 }
 
 // Release gives the payload's memory back for reuse. The payload must not be touched afterwards.
 func (f *Frame) Release() {
 	if f.release != nil {
-		f.release(f.Payload)
+		f.release(*f)
 	}
-	f.Payload, f.release = nil, nil
+	f.Payload, f.Memory, f.release = nil, device.Mem{}, nil
 }
 
 // End is one stage's end of the link to a neighbouring stage of its pipeline. Send and Receive may run concurrently with each

@@ -310,8 +310,8 @@ func (h *host) openDevices(context.Context) error {
 		if h.assignment.Stages[k].Node != h.assignment.Node {
 			continue
 		}
-		at := slices.IndexFunc(h.devices, func(d *hostedDevice) bool { return d.row == row })
-		if at < 0 {
+		on := h.deviceOf(row)
+		if on == nil {
 			dev, about, err := pick.Open(spec.Kind, pick.Config{
 				Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
 				Emulated: emulate(spec.Emulated, row, len(h.ranges)),
@@ -319,12 +319,12 @@ func (h *host) openDevices(context.Context) error {
 			if err != nil {
 				return fmt.Errorf("open device %d, of stage %d: %w", row, k, err)
 			}
-			at = len(h.devices)
-			h.devices = append(h.devices, &hostedDevice{Device: dev, row: row, name: dev.Name(), about: about})
+			on = &hostedDevice{Device: dev, row: row, name: dev.Name(), about: about}
+			h.devices = append(h.devices, on)
 		}
 		r := h.ranges[k]
 		h.stages = append(h.stages, hosted{
-			index: k, on: h.devices[at], device: &meter{Device: h.devices[at].Device},
+			index: k, on: on, device: &meter{Device: on.Device},
 			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To], false), Companions: h.companions},
 		})
 	}
@@ -336,12 +336,26 @@ func (h *host) hosted(index int) *hosted {
 	return &h.stages[slices.IndexFunc(h.stages, func(s hosted) bool { return s.index == index })]
 }
 
+// share reports whether two rows of the plan are on devices here that share memory.
+func (h *host) share(row, other int) bool {
+	a, b := h.deviceOf(row), h.deviceOf(other)
+	return a != nil && b != nil && device.Share(a.Device, b.Device)
+}
+
+// deviceOf is the device of a row of the plan; nil where it is not here.
+func (h *host) deviceOf(row int) *hostedDevice {
+	for _, d := range h.devices {
+		if d.row == row {
+			return d
+		}
+	}
+	return nil
+}
+
 // attach binds the calling thread to the device of a row of the plan.
 func (h *host) attach(row int) error {
-	for _, d := range h.devices {
-		if t, ok := d.Device.(device.Threaded); ok && d.row == row {
-			return t.Attach()
-		}
+	if t, ok := h.deviceOf(row).Device.(device.Threaded); ok {
+		return t.Attach()
 	}
 	return nil
 }
@@ -359,12 +373,14 @@ func coresOf(d int, cpu job.CPU, cores []int) []int {
 // stage is the configuration of stage s in a pipeline.
 func (h *host) stage(s *hosted, pipeline int) stage.Config {
 	spec := h.assignment.Spec.Job
+	inputs, outputs := schedule.Handed(h.plan, h.share)
 	return stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
 		Samples: h.samples(), Sequence: h.sequence(),
 		Compute: device.Floating(spec.Precision), Boundary: device.Floating(spec.BoundaryPrecision),
 		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
-		Versions:  schedule.VersionsByStage(h.plan)[s.index],
+		Versions:     schedule.VersionsByStage(h.plan)[s.index],
+		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index],
 		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,
 	}
 }

@@ -133,6 +133,19 @@ type Threaded interface {
 	Attach() error
 }
 
+// Sharer is implemented by devices that may share memory with others: queues of one graphics processor.
+type Sharer interface {
+	// Shares reports whether operations of this device may use memory of the other, and the other way round.
+	Shares(with Device) bool
+}
+
+// Share reports whether operations of either device may use memory of the other, once an event after what wrote it has passed.
+func Share(a, b Device) bool {
+	a, b = innermost(a), innermost(b)
+	s, ok := a.(Sharer)
+	return a == b || ok && s.Shares(b)
+}
+
 // Event is a moment in the queue of a device: all that was handed to the device before it has ended. A nil Event is one that has passed.
 type Event interface {
 	// Wait returns when the event has passed, with the first failure of the device since its last Synchronize, which keeps it. Any

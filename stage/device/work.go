@@ -31,13 +31,16 @@ type Emulator interface {
 
 // EmulatorOf is the emulator that a device is, or that it is a wrapper around.
 func EmulatorOf(d Device) (Emulator, bool) {
+	e, ok := innermost(d).(Emulator)
+	return e, ok
+}
+
+// innermost is a device without the wrappers around it.
+func innermost(d Device) Device {
 	for {
-		if e, ok := d.(Emulator); ok {
-			return e, true
-		}
 		w, ok := d.(interface{ Unwrap() Device })
 		if !ok {
-			return nil, false
+			return d
 		}
 		d = w.Unwrap()
 	}

@@ -43,7 +43,7 @@ func gradientsOf(t *testing.T, m *model.Model, compute device.Type) (loss float6
 		if k == n-1 {
 			buffers[n] = nil
 		}
-		if err := s.Forward(micro, buffers[k], labels, buffers[k+1]); err != nil {
+		if err := s.Forward(micro, stage.OnHost(buffers[k]), labels, stage.OnHost(buffers[k+1])); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,7 +53,7 @@ func gradientsOf(t *testing.T, m *model.Model, compute device.Type) (loss float6
 		if k == 0 {
 			din = nil
 		}
-		if err := s.Backward(micro, stage.Whole, dout, din); err != nil {
+		if err := s.Backward(micro, stage.Whole, stage.OnHost(dout), stage.OnHost(din)); err != nil {
 			t.Fatal(err)
 		}
 		dout = din

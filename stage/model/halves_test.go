@@ -74,13 +74,13 @@ func gradientsInParts(t *testing.T, c stage.Config, parts ...stage.Part) (gradie
 		in, targets := randomBatch(c.Model, s.Shape(), size, m)
 		copy(input, in)
 		copy(labels, targets)
-		if err := s.Forward(stage.Micro{Index: m, Weight: 1. / micros}, input, labels, nil); err != nil {
+		if err := s.Forward(stage.Micro{Index: m, Weight: 1. / micros}, stage.OnHost(input), labels, stage.Boundary{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, part := range parts {
 		for m := range micros {
-			if err := s.Backward(stage.Micro{Index: m, Weight: 1. / micros}, part, nil, nil); err != nil {
+			if err := s.Backward(stage.Micro{Index: m, Weight: 1. / micros}, part, stage.Boundary{}, stage.Boundary{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -159,7 +159,7 @@ func TestTrainingRecurrentModelsAllocatesNothing(t *testing.T) {
 			micro := stage.Micro{Weight: 1}
 			got := testing.AllocsPerRun(10, func() {
 				s.ZeroGradients()
-				err = errors.Join(err, s.Forward(micro, input, labels, nil), s.Backward(micro, stage.Whole, nil, nil))
+				err = errors.Join(err, s.Forward(micro, stage.OnHost(input), labels, stage.Boundary{}), s.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}))
 				_, norm := s.SquaredNorm(0)
 				err = errors.Join(err, norm, s.Step(stage.Hyper{Step: micro.Step, LearningRate: 0.1, GradScale: 1}, nil))
 				micro.Step++

@@ -18,7 +18,7 @@ import (
 // guard values until then, so whoever does not wait computes with other bits.
 type Late struct {
 	ref     *ref.Device
-	blocks  map[unsafe.Pointer]device.Mem // of the addresses that Alloc gave out, which nobody can touch
+	memory  *lateMemory
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -32,6 +32,13 @@ type Late struct {
 	events  [64]lateEvent
 	next    int
 	unused  map[reflect.Type][]device.Op // to copy operations to
+}
+
+// lateMemory is what devices share: the blocks of the addresses that Alloc gave out, which nobody can touch.
+type lateMemory struct {
+	mu      sync.Mutex
+	devices int
+	blocks  map[unsafe.Pointer]device.Mem
 }
 
 // task is an operation, or bytes that move to device memory or from it.
@@ -49,8 +56,22 @@ type lateEvent struct {
 var _ device.Device = (*Late)(nil)
 
 // NewLate starts a device's queue.
-func NewLate() *Late {
-	d := &Late{ref: ref.New(), blocks: map[unsafe.Pointer]device.Mem{}, unused: map[reflect.Type][]device.Op{}}
+func NewLate() *Late { return newLate(&lateMemory{blocks: map[unsafe.Pointer]device.Mem{}}) }
+
+// Beside is another queue over the same memory.
+func (d *Late) Beside() *Late { return newLate(d.memory) }
+
+// Shares implements device.Sharer.
+func (d *Late) Shares(with device.Device) bool {
+	other, ok := with.(*Late)
+	return ok && other.memory == d.memory
+}
+
+func newLate(memory *lateMemory) *Late {
+	d := &Late{ref: ref.New(), memory: memory, unused: map[reflect.Type][]device.Op{}}
+	memory.mu.Lock()
+	memory.devices++
+	memory.mu.Unlock()
 	d.changed.L = &d.mu
 	d.running.Go(d.run)
 	return d
@@ -149,7 +170,9 @@ func (d *Late) clone(op device.Op) device.Op {
 func (d *Late) place(m device.Mem) device.Mem {
 	if !m.Absent() {
 		base, offset := m.Symbol()
-		m.Place(d.blocks[base], offset)
+		d.memory.mu.Lock()
+		m.Place(d.memory.blocks[base], offset)
+		d.memory.mu.Unlock()
 	}
 	return m
 }
@@ -218,7 +241,9 @@ func (d *Late) Alloc(t device.Type, n int) (device.Mem, error) {
 	if err != nil {
 		return device.Mem{}, fmt.Errorf("late device: reserve %d bytes of address space: %w", m.Bytes(), err)
 	}
-	d.blocks[at] = m
+	d.memory.mu.Lock()
+	defer d.memory.mu.Unlock()
+	d.memory.blocks[at] = m
 	return device.NewMem(at, n, t), nil
 }
 
@@ -226,15 +251,18 @@ func (d *Late) Alloc(t device.Type, n int) (device.Mem, error) {
 func (d *Late) Free(m device.Mem) {
 	if !m.Absent() {
 		_ = d.wait(d.handed) // a failure is kept for Synchronize
-		if err := d.release(m.Pointer()); err != nil {
+		d.memory.mu.Lock()
+		defer d.memory.mu.Unlock()
+		if err := d.memory.release(m.Pointer()); err != nil {
 			panic(err)
 		}
 	}
 }
 
-func (d *Late) release(at unsafe.Pointer) error {
-	bytes := uintptr(max(d.blocks[at].Bytes(), 1))
-	delete(d.blocks, at)
+// release gives an address back. The caller holds mu.
+func (m *lateMemory) release(at unsafe.Pointer) error {
+	bytes := uintptr(max(m.blocks[at].Bytes(), 1))
+	delete(m.blocks, at)
 	return unix.MunmapPtr(at, bytes)
 }
 
@@ -246,8 +274,12 @@ func (d *Late) Close() error {
 	d.changed.Broadcast()
 	d.mu.Unlock()
 	d.running.Wait()
-	for at := range d.blocks {
-		err = errors.Join(err, d.release(at))
+	d.memory.mu.Lock()
+	defer d.memory.mu.Unlock()
+	if d.memory.devices--; d.memory.devices == 0 {
+		for at := range d.memory.blocks {
+			err = errors.Join(err, d.memory.release(at))
+		}
 	}
 	return err
 }

@@ -199,7 +199,7 @@ func (p *Pipeline) forward(m stage.Micro, b Batch) error {
 		if k == len(p.Stages)-1 {
 			labels = p.labels(b, m.Index)
 		}
-		if err := errors.Join(s.Forward(m, input, labels, p.boundary[k][m.Index]), device.Wait(s.Ready())); err != nil {
+		if err := errors.Join(s.Forward(m, stage.OnHost(input), labels, stage.OnHost(p.boundary[k][m.Index])), device.Wait(s.Ready())); err != nil {
 			return err
 		}
 		if input = p.boundary[k][m.Index]; k < len(p.Stages)-1 {
@@ -224,7 +224,7 @@ func (p *Pipeline) backward(m stage.Micro, part stage.Part) error {
 		if k > 0 {
 			dinput = p.gradient[k-1]
 		}
-		if err := errors.Join(s.Backward(m, part, doutput, dinput), device.Wait(s.Ready())); err != nil {
+		if err := errors.Join(s.Backward(m, part, stage.OnHost(doutput), stage.OnHost(dinput)), device.Wait(s.Ready())); err != nil {
 			return err
 		}
 		if k > 0 && part != stage.Weight {

@@ -56,10 +56,10 @@ func (t *trainer) step(b *testing.B) time.Duration {
 	start := time.Now()
 	micro := stage.Micro{Step: t.steps, Weight: 1, Last: true}
 	t.ZeroGradients()
-	if err := t.Forward(micro, t.input, t.labels, nil); err != nil {
+	if err := t.Forward(micro, stage.OnHost(t.input), t.labels, stage.Boundary{}); err != nil {
 		b.Fatal(err)
 	}
-	if err := t.Backward(micro, stage.Whole, nil, nil); err != nil {
+	if err := t.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}); err != nil {
 		b.Fatal(err)
 	}
 	if err := t.Step(stage.Hyper{Step: t.steps, LearningRate: 1e-6, GradScale: 1}, nil); err != nil {

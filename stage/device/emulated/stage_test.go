@@ -58,12 +58,12 @@ func passes(t *testing.T, d *emulated.Device, s *stage.Computed, halves bool) ma
 		})
 	}
 	s.ZeroGradients()
-	do("forward", func() error { return s.Forward(micro, input, labels, nil) })
+	do("forward", func() error { return s.Forward(micro, stage.OnHost(input), labels, stage.Boundary{}) })
 	if halves {
-		do("input", func() error { return s.Backward(micro, stage.Input, nil, nil) })
-		do("weight", func() error { return s.Backward(micro, stage.Weight, nil, nil) })
+		do("input", func() error { return s.Backward(micro, stage.Input, stage.Boundary{}, stage.Boundary{}) })
+		do("weight", func() error { return s.Backward(micro, stage.Weight, stage.Boundary{}, stage.Boundary{}) })
 	} else {
-		do("backward", func() error { return s.Backward(micro, stage.Whole, nil, nil) })
+		do("backward", func() error { return s.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}) })
 	}
 	do("norm", func() error {
 		loss, err := s.Loss()
