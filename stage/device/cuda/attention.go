@@ -80,10 +80,11 @@ func (d *Device) attend(out, saved, q, k, v device.Mem, h heads) {
 func (d *Device) attentionBackward(o *device.AttentionBackward) {
 	h := headsOf(o.AttentionShape)
 	if kernel := byMatrixUnits("attention_queries", o.Q, h.S); kernel != "" {
-		means, ok := d.floats(h.Saved())
+		s, ok := d.scratchOf(o)
 		if !ok {
 			return
 		}
+		means := s.take(device.F32, h.Saved())
 		d.launch(kernel).mem(o.DQ).mem(means).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Out).mem(o.Saved).heads(h).
 			on(h.B*h.H*blocks(h.T, heldRows), 1, heldThreads)
 		d.launch(byMatrixUnits("attention_keys", o.Q, h.S)).mem(o.DK).mem(o.DV).mem(means).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Saved).heads(h).

@@ -47,5 +47,6 @@ func TestConformsWithoutCuBLAS(t *testing.T) {
 	if *driver == "" {
 		c.Library = cudatest.Library(t).Path()
 	}
-	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "products", "products of BF16", "nothing allocates")
+	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "products", "products of BF16", "nothing allocates",
+		"LSTM", "nothing recurrent allocates", "convolutions", "nothing for images allocates")
 }

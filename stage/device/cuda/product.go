@@ -19,6 +19,11 @@ func (d *Device) matMul(o *device.MatMul) {
 		flag(o.Accumulate).on(blocks(o.N, productTile), blocks(o.M, productTile), blockThreads)
 }
 
+// widens reports whether the sums of a product go to scratch, and are rounded with the bias.
+func (d *Device) widens(o *device.MatMul) bool {
+	return d.blas != nil && blas.Takes(o) && !o.Bias.Absent() && o.C.Type() != device.F32
+}
+
 // multiply runs a product on cuBLAS. With a bias it is added to rows of the bias, or, where C is BF16, to nothing in wider scratch: C is
 // rounded once.
 func (d *Device) multiply(o *device.MatMul) {
@@ -30,22 +35,10 @@ func (d *Device) multiply(o *device.MatMul) {
 		d.launch("fill_rows").mem(o.C).mem(o.Bias).int(o.N).int(n).each(n)
 		d.check("multiply", d.blas.MatMul(o.C, o, true))
 	default:
-		if wide, ok := d.floats(n); ok {
+		if s, ok := d.scratchOf(o); ok {
+			wide := s.take(device.F32, n)
 			d.check("multiply", d.blas.MatMul(wide, o, false))
 			d.launch("round_rows").mem(o.C).mem(wide).mem(o.Bias).int(o.N).int(n).each(n)
 		}
 	}
-}
-
-// floats is scratch for n floats, as large as the largest asked for. It is false where there is no memory for it.
-func (d *Device) floats(n int) (device.Mem, bool) {
-	if d.scratch.Len() < n {
-		d.Free(d.scratch)
-		m, err := d.Alloc(device.F32, n)
-		if d.scratch = m; err != nil {
-			d.check("multiply", err)
-			return m, false
-		}
-	}
-	return d.scratch.Slice(0, n), true
 }

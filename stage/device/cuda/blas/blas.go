@@ -100,14 +100,24 @@ func Takes(o *device.MatMul) bool {
 	return o.A.Type() == o.B.Type() && (o.C.Type() == device.F32 || o.C.Type() == o.A.Type())
 }
 
-// MatMul sets c, in place of the operation's C, to the product without its bias, or adds it. BLAS has matrices by columns: there
-// C' = op(B)' op(A)'.
+// Rows says how many elements lie from one stored row of A and of C to the next; the zero Rows: they are side by side.
+type Rows struct{ A, C int }
+
+// MatMul sets c, in place of the operation's C, to the product without its bias, or adds it.
 func (h *Handle) MatMul(c device.Mem, o *device.MatMul, accumulate bool) error {
+	return h.Apart(c, o, accumulate, Rows{})
+}
+
+// Apart is MatMul of rows that lie apart. BLAS has matrices by columns: there C' = op(B)' op(A)'.
+func (h *Handle) Apart(c device.Mem, o *device.MatMul, accumulate bool, rows Rows) error {
 	h.product = C.struct_avg_product{
 		trans_a: truth(o.TransB), trans_b: truth(o.TransA), m: C.int(o.N), n: C.int(o.M), k: C.int(o.K),
 		lda: columns(o.K, o.N, o.TransB), ldb: columns(o.M, o.K, o.TransA), ldc: C.int(o.N),
 		type_a: typeOf(o.B), type_b: typeOf(o.A), type_c: typeOf(c), compute: computeF32,
 		beta: C.float(truth(accumulate)), a: address(o.B), b: address(o.A), c: address(c),
+	}
+	if rows != (Rows{}) {
+		h.product.ldb, h.product.ldc = C.int(rows.A), C.int(rows.C)
 	}
 	if status := C.avg_blas_product(&loaded.blas, h.handle, &h.product); status != 0 {
 		return fmt.Errorf("cuBLAS: product M=%d N=%d K=%d: status %d", o.M, o.N, o.K, int(status))

@@ -65,6 +65,12 @@ struct Max {
 	__device__ float operator()(float a, float b) const { return a != a || a > b ? a : b; }
 };
 
+// warp_sum adds v up over a warp: every lane gets the sum, with the same bits.
+DEVICE float warp_sum(float v) {
+	for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(~0u, v, distance);
+	return v;
+}
+
 // across reduces v over the threads of a block: every thread gets the result, with the same bits.
 template <class T, class Reduce> DEVICE T across(T v, T *parts, Reduce reduce) {
 	for (int distance = 16; distance > 0; distance /= 2) v = reduce(v, __shfl_xor_sync(~0u, v, distance));

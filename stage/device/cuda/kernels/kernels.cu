@@ -1,6 +1,7 @@
 // All kernels, as one module.
 #include "attention.cu"
 #include "attention_mma.cu"
+#include "convolution.cu"
 #include "dropout.cu"
 #include "elementwise.cu"
 #include "embedding.cu"

@@ -1,9 +1,90 @@
-// Recurrent networks: a block has a sample, and goes through its positions.
+// Recurrent networks.
 #include "common.cuh"
 
 DEVICE float logistic(float x) { return 1 / (1 + expf(-x)); }
 
-// lstm is device.LSTM.
+// Cell is the step of one cell of one sample: what device.LSTM and device.LSTMBackward compute beside products. Gates are those of the four kinds.
+struct Cell {
+	float in, forget, candidate, open;
+
+	// activate computes the gates from their sums, and returns the state of the cell.
+	__device__ float activate(float before) {
+		in = logistic(in);
+		forget = logistic(forget);
+		candidate = tanhf(candidate);
+		open = logistic(open);
+		return in * candidate + forget * before;
+	}
+
+	// differentiate turns the gates into the gradients of their sums, and returns that of the state before.
+	__device__ float differentiate(float dout, float dcell, float cell, float before) {
+		float squashed = tanhf(cell), d = dcell + dout * open * (1 - squashed * squashed), back = d * forget;
+		open = dout * squashed * open * (1 - open);
+		forget = d * before * forget * (1 - forget);
+		float slope = d * candidate * in * (1 - in);
+		candidate = d * in * (1 - candidate * candidate);
+		in = slope;
+		return back;
+	}
+};
+
+// The gates of a cell lie h elements apart.
+DEVICE Cell load_cell(const float *gates, long h) { return {gates[0], gates[h], gates[2 * h], gates[3 * h]}; }
+
+DEVICE void store_cell(float *gates, long h, const Cell &c) {
+	gates[0] = c.in;
+	gates[h] = c.forget;
+	gates[2 * h] = c.candidate;
+	gates[3 * h] = c.open;
+}
+
+// Step is a position of all samples: where it lies, and those before and after it in the order of the direction; -1: there is none.
+#define STEP long t, long h, long at, long ago, long next, long out_stride, long n
+
+// lstm_step is device.LSTM at one position, after the product. A thread has a cell of a sample.
+KERNEL lstm_step(float *out, float *gates, float *cells, void *previous, int brain, const float *before, const int *mask, STEP) {
+	Out kept(previous, brain);
+	for (EACH(i, n)) {
+		long b = i / h, c = i % h, row = b * t + at;
+		float *gate = gates + row * 4 * h + c, cell = 0, v = 0;
+		Cell now = {0, 0, 0, 0};
+		if (!mask || mask[row]) {
+			now = load_cell(gate, h);
+			cell = now.activate(ago >= 0 ? cells[(b * t + ago) * h + c] : before ? before[i] : 0);
+			v = now.open * tanhf(cell);
+		}
+		store_cell(gate, h, now);
+		cells[row * h + c] = cell;
+		out[row * out_stride + c] = v;
+		if (ago < 0) kept.set(row * h + c, 0);
+		if (next >= 0) kept.set((b * t + next) * h + c, v);
+	}
+}
+
+// lstm_step_backward is device.LSTMBackward at one position, before the product, whose factors it rounds where they are BF16.
+KERNEL lstm_step_backward(float *dgates, bf16 *factors, float *carry, const float *dout, const float *gates, const float *cells, const int *mask,
+                          STEP) {
+	for (EACH(i, n)) {
+		long b = i / h, c = i % h, row = b * t + at;
+		Cell now = {0, 0, 0, 0};
+		float back = 0;
+		if (!mask || mask[row]) {
+			float dh = next >= 0 ? carry[i] : 0, dcell = next >= 0 ? carry[n + i] : 0;
+			now = load_cell(gates + row * 4 * h + c, h);
+			back = now.differentiate(dout[row * out_stride + c] + dh, dcell, cells[row * h + c], ago >= 0 ? cells[(b * t + ago) * h + c] : 0);
+		}
+		store_cell(dgates + row * 4 * h + c, h, now);
+		carry[n + i] = back;
+		if (!factors) continue;
+		bf16 *factor = factors + b * 4 * h + c;
+		factor[0] = narrow(now.in);
+		factor[h] = narrow(now.forget);
+		factor[2 * h] = narrow(now.candidate);
+		factor[3 * h] = narrow(now.open);
+	}
+}
+
+// lstm is device.LSTM without cuBLAS: a block has a sample, and goes through its positions.
 KERNEL lstm(float *out, float *gates, float *cells, void *previous, const void *weight, int brain, const float *before, const int *mask, long t,
             long h, int reverse, long out_stride) {
 	long b = blockIdx.x;
@@ -33,7 +114,7 @@ KERNEL lstm(float *out, float *gates, float *cells, void *previous, const void *
 	}
 }
 
-// lstm_backward is device.LSTMBackward: backpropagation through time (Werbos 1990).
+// lstm_backward is device.LSTMBackward without cuBLAS: backpropagation through time (Werbos 1990).
 KERNEL lstm_backward(float *dgates, float *carry, const float *dout, const float *gates, const float *cells, const void *weight, int brain,
                      const int *mask, long samples, long t, long h, int reverse, long out_stride) {
 	long b = blockIdx.x;
@@ -65,16 +146,18 @@ KERNEL lstm_backward(float *dgates, float *carry, const float *dout, const float
 	}
 }
 
-// additive_attention is device.AdditiveAttention of one query a block.
+// additive_attention is device.AdditiveAttention of one query a block, and one key a warp.
 KERNEL additive_attention(float *probabilities, const float *q, const float *k, const float *v, const int *mask, long t, long units) {
 	long query = blockIdx.x, from = query / t * t;
 	float *p = probabilities + query * t, largest = -INFINITY, sum = 0;
-	for (long key = threadIdx.x; key < t; key += blockDim.x) {
+	for (long key = threadIdx.x / 32; key < t; key += blockDim.x / 32) {
 		float score = 0;
-		for (long n = 0; n < units; n++) score = fmaf(v[n], tanhf(q[query * units + n] + k[(from + key) * units + n]), score);
-		p[key] = mask && mask[from + key] == 0 ? -INFINITY : score;
-		largest = Max()(p[key], largest);
+		for (long n = threadIdx.x % 32; n < units; n += 32) score = fmaf(v[n], tanhf(q[query * units + n] + k[(from + key) * units + n]), score);
+		score = warp_sum(score);
+		if (threadIdx.x % 32 == 0) p[key] = mask && mask[from + key] == 0 ? -INFINITY : score;
 	}
+	__syncthreads();
+	for (long key = threadIdx.x; key < t; key += blockDim.x) largest = Max()(p[key], largest);
 	largest = block_max(largest);
 	for (long key = threadIdx.x; key < t; key += blockDim.x) {
 		p[key] = largest == -INFINITY ? 0 : expf(p[key] - largest);
@@ -93,30 +176,22 @@ KERNEL additive_scores(float *dprobabilities, const float *probabilities, long t
 	for (long key = threadIdx.x; key < t; key += blockDim.x) dp[key] = p[key] * (dp[key] - sum);
 }
 
-// additive_backward sets dq, or dk where the roles of queries and keys are exchanged: a thread has a unit of a position.
-KERNEL additive_backward(float *dx, const float *ds, const float *x, const float *others, const float *v, int keys, long t, long units, long n) {
+// additive_backward sets dq, or dk where the roles of queries and keys are exchanged: a thread has a unit of a position. parts, unless absent,
+// receives what the position adds to dv.
+KERNEL additive_backward(float *dx, float *parts, const float *ds, const float *x, const float *others, const float *v, int keys, long t, long units,
+                         long n) {
 	for (EACH(i, n)) {
 		long row = i / units, from = row / t * t, unit = i % units;
-		float sum = 0;
+		float sum = 0, part = 0;
 		for (long other = 0; other < t; other++) {
 			float squashed = tanhf(x[i] + others[(from + other) * units + unit]);
-			long pair = keys ? (from + other) * t + row - from : row * t + other;
-			sum += ds[pair] * v[unit] * (1 - squashed * squashed);
+			float slope = ds[keys ? (from + other) * t + row - from : row * t + other];
+			sum += slope * v[unit] * (1 - squashed * squashed);
+			part = fmaf(slope, squashed, part);
 		}
 		dx[i] = sum;
+		if (parts) parts[i] = part;
 	}
-}
-
-// additive_backward_units sets dv: a block has a unit.
-KERNEL additive_backward_units(float *dv, const float *ds, const float *q, const float *k, long t, long units, long pairs) {
-	long unit = blockIdx.x;
-	float sum = 0;
-	for (long i = threadIdx.x; i < pairs; i += blockDim.x) {
-		long query = i / t, key = query / t * t + i % t;
-		sum = fmaf(ds[i], tanhf(q[query * units + unit] + k[key * units + unit]), sum);
-	}
-	sum = block_sum(sum);
-	if (threadIdx.x == 0) dv[unit] = sum;
 }
 
 // weight_norm is device.WeightNorm, in one block.

@@ -1,57 +1,5 @@
-// Convolutions without a library, pools and norms of groups. Images have their channels last.
+// Pools and norms of groups. Images have their channels last.
 #include "common.cuh"
-
-// The parameters of a convolution; see device.ConvolutionShape.
-#define CONVOLUTION long height, long width, long in, long out, long kernel, long stride, long padding, long oh, long ow, long n
-
-// A thread computes an element of y.
-KERNEL convolution(float *y, const void *x, const void *weight, int brain, const float *bias, CONVOLUTION) {
-	In image(x, brain), weights(weight, brain);
-	for (EACH(i, n)) {
-		long o = i % out, column = i / out % ow, row = i / out / ow % oh, b = i / out / ow / oh;
-		float sum = bias ? bias[o] : 0;
-		for (long k = 0; k < kernel * kernel; k++) {
-			long r = row * stride - padding + k / kernel, c = column * stride - padding + k % kernel;
-			if (r < 0 || r >= height || c < 0 || c >= width) continue;
-			for (long j = 0; j < in; j++) {
-				sum = fmaf(image[((b * height + r) * width + c) * in + j], weights[(o * in + j) * kernel * kernel + k], sum);
-			}
-		}
-		y[i] = sum;
-	}
-}
-
-// A thread computes an element of dx, from the windows that it lies in.
-KERNEL convolution_backward(float *dx, const void *dy, const void *weight, int brain, CONVOLUTION) {
-	In gradient(dy, brain), weights(weight, brain);
-	for (EACH(i, n)) {
-		long j = i % in, c = i / in % width, r = i / in / width % height, b = i / in / width / height;
-		float sum = 0;
-		for (long k = 0; k < kernel * kernel; k++) {
-			long row = r + padding - k / kernel, column = c + padding - k % kernel;
-			if (row < 0 || column < 0 || row % stride || column % stride || row / stride >= oh || column / stride >= ow) continue;
-			for (long o = 0; o < out; o++) {
-				sum = fmaf(gradient[((b * oh + row / stride) * ow + column / stride) * out + o], weights[(o * in + j) * kernel * kernel + k], sum);
-			}
-		}
-		dx[i] = sum;
-	}
-}
-
-// A block computes an element of dweight, from n samples.
-KERNEL convolution_backward_weight(float *dweight, const void *dy, const void *x, int brain, CONVOLUTION) {
-	In gradient(dy, brain), image(x, brain);
-	long i = blockIdx.x, k = i % (kernel * kernel), j = i / (kernel * kernel) % in, o = i / (kernel * kernel) / in;
-	float sum = 0;
-	for (long at = threadIdx.x; at < n * oh * ow; at += blockDim.x) {
-		long column = at % ow, row = at / ow % oh, b = at / ow / oh;
-		long r = row * stride - padding + k / kernel, c = column * stride - padding + k % kernel;
-		if (r < 0 || r >= height || c < 0 || c >= width) continue;
-		sum = fmaf(gradient[at * out + o], image[((b * height + r) * width + c) * in + j], sum);
-	}
-	sum = block_sum(sum);
-	if (threadIdx.x == 0) dweight[i] += sum;
-}
 
 struct Pool {
 	long height, width, channels, kernel, stride, padding, oh, ow;
@@ -104,90 +52,204 @@ KERNEL average_pool_backward(float *dx, const float *dy, float share, long posit
 	for (EACH(i, n)) dx[i] = dy[i / (positions * channels) * channels + i % channels] * share;
 }
 
-// Group is the channels of one group of one sample: what a block has.
-struct Group {
-	long first, width, positions, channels;
+// Norms of groups. Channels lie side by side, so a block has 32 of them, CHANNELS, at PIXELS positions at once; `span` positions of a sample are
+// its part. Parts are (B,parts,C,2) and meet in their order.
+#define CHANNELS 32
+#define PIXELS 8
+#define PARTS long positions, long channels, long groups, long parts, long span
 
-	// element i of the group's positions times width: where it lies, and its channel.
-	__device__ long at(long i) const { return first + i / width * channels + i % width; }
-	__device__ long size() const { return positions * width; }
+// Part is what a thread has of a block's.
+struct Part {
+	long sample, channel, group, at, until; // at is the first position, the next is PIXELS further
+	bool inside;
+	long to; // of parts
+
+	__device__ Part(PARTS) {
+		long tiles = (channels + CHANNELS - 1) / CHANNELS, part = blockIdx.x / tiles % parts;
+		sample = blockIdx.x / tiles / parts;
+		channel = blockIdx.x % tiles * CHANNELS + threadIdx.x % CHANNELS;
+		inside = channel < channels;
+		group = sample * groups + channel / (channels / groups);
+		at = part * span + threadIdx.x / CHANNELS;
+		until = (part + 1) * span < positions ? (part + 1) * span : positions;
+		to = ((sample * parts + part) * channels + channel) * 2;
+	}
 };
 
-DEVICE Group group_of_block(long positions, long channels, long groups) {
-	long width = channels / groups, sample = blockIdx.x / groups, group = blockIdx.x % groups;
-	return {sample * positions * channels + group * width, width, positions, channels};
+// Moments are a number of elements, their mean, and the sum of the squares of their distances from it.
+struct Moments {
+	float count, mean, squares;
+
+	// add adds an element (Welford 1962).
+	__device__ void add(float x) {
+		float distance = x - mean;
+		mean += distance / ++count;
+		squares += distance * (x - mean);
+	}
+
+	// add adds the elements of others (Chan et al. 1979).
+	__device__ void add(const Moments &o) {
+		float all = count + o.count, distance = o.mean - mean;
+		if (o.count == 0) return;
+		mean += distance * (o.count / all);
+		squares += o.squares + distance * distance * (count * (o.count / all));
+		count = all;
+	}
+};
+
+// moments_of_parts reads x once. Moments are those of differences from the group's first element.
+KERNEL moments_of_parts(float *to, const float *x, PARTS) {
+	__shared__ float means[PIXELS][CHANNELS], squares[PIXELS][CHANNELS], counts[PIXELS][CHANNELS];
+	Part p(positions, channels, groups, parts, span);
+	long width = channels / groups, lane = threadIdx.x % CHANNELS, row = threadIdx.x / CHANNELS;
+	Moments found = {0, 0, 0};
+	const float *sample = x + p.sample * positions * channels;
+	if (p.inside) {
+		float first = sample[p.channel / width * width];
+		for (long at = p.at; at < p.until; at += PIXELS) found.add(sample[at * channels + p.channel] - first);
+	}
+	counts[row][lane] = found.count;
+	means[row][lane] = found.mean;
+	squares[row][lane] = found.squares;
+	__syncthreads();
+	if (row > 0 || !p.inside) return;
+	for (int i = 1; i < PIXELS; i++) found.add(Moments{counts[i][lane], means[i][lane], squares[i][lane]});
+	to[p.to] = found.mean;
+	to[p.to + 1] = found.squares;
 }
 
-// group_moments takes means of differences from an element, and variances of differences from the mean.
-KERNEL group_moments(float *mean, float *variance, const float *x, long positions, long channels, long groups) {
-	Group g = group_of_block(positions, channels, groups);
-	float first = x[g.first], sum = 0, squares = 0;
-	for (long i = threadIdx.x; i < g.size(); i += blockDim.x) sum += x[g.at(i)] - first;
-	sum = block_sum(sum) / g.size();
-	for (long i = threadIdx.x; i < g.size(); i += blockDim.x) {
-		float distance = x[g.at(i)] - first - sum;
-		squares = fmaf(distance, distance, squares);
+// The threads of a block that has the parts of a group.
+#define FOLD 64
+
+// group_moments joins the moments of a group's parts: a block has a group of a sample.
+KERNEL group_moments(float *mean, float *variance, const float *from, const float *x, PARTS) {
+	__shared__ float counts[FOLD], means[FOLD], squares[FOLD];
+	long width = channels / groups, sample = blockIdx.x / groups, channel = blockIdx.x % groups * width;
+	Moments found = {0, 0, 0};
+	for (long i = threadIdx.x; i < parts * width; i += FOLD) {
+		long part = i / width, at = ((sample * parts + part) * channels + channel + i % width) * 2;
+		long count = (part + 1) * span < positions ? span : positions - part * span;
+		found.add(Moments{(float)count, from[at], from[at + 1]});
 	}
-	squares = block_sum(squares) / g.size();
-	if (threadIdx.x == 0) {
-		mean[blockIdx.x] = first + sum;
-		variance[blockIdx.x] = squares;
+	for (int others = FOLD / 2; others > 0; others /= 2) {
+		counts[threadIdx.x] = found.count;
+		means[threadIdx.x] = found.mean;
+		squares[threadIdx.x] = found.squares;
+		__syncthreads();
+		int o = threadIdx.x + others;
+		if (threadIdx.x < others) found.add(Moments{counts[o], means[o], squares[o]});
+		__syncthreads();
 	}
+	if (threadIdx.x > 0) return;
+	mean[blockIdx.x] = x[sample * positions * channels + channel] + found.mean;
+	variance[blockIdx.x] = found.squares / found.count;
 }
 
-KERNEL group_norm(float *y, const float *x, const float *skip, const float *mean, const float *variance, const float *weight, const float *bias,
-                  float epsilon, int relu, long positions, long channels, long groups, long n) {
+#define NORM const float *x, const float *skip, const float *mean, const float *variance, const float *weight, const float *bias, float epsilon, int relu
+#define NORM_OF_KERNEL {x, skip, mean, variance, weight, bias, epsilon, relu}
+
+// Normed is a norm of groups, element by element.
+struct Normed {
+	const float *x, *skip, *mean, *variance, *weight, *bias;
+	float epsilon;
+	int relu;
+
+	__device__ float scale(long group) const { return 1 / sqrtf(variance[group] + epsilon); }
+
+	__device__ float xhat(long i, long group) const { return (x[i] - mean[group]) * scale(group); }
+
+	__device__ float z(long i, long channel, float xhat) const {
+		float z = xhat * weight[channel] + bias[channel];
+		return skip ? z + skip[i] : z;
+	}
+
+	// dz is the gradient before the ReLU.
+	__device__ float dz(const float *dy, long i, long channel, float xhat) const { return relu && !(z(i, channel, xhat) > 0) ? 0 : dy[i]; }
+};
+
+KERNEL group_norm(float *y, NORM, long positions, long channels, long groups, long n) {
+	Normed norm = NORM_OF_KERNEL;
 	for (EACH(i, n)) {
-		long c = i % channels, s = i / (positions * channels) * groups + c / (channels / groups);
-		float z = (x[i] - mean[s]) * (1 / sqrtf(variance[s] + epsilon)) * weight[c] + bias[c];
-		if (skip) z += skip[i];
+		long c = i % channels, group = i / (positions * channels) * groups + c / (channels / groups);
+		float z = norm.z(i, c, norm.xhat(i, group));
 		y[i] = relu && z <= 0 ? 0 : z;
 	}
 }
 
-// group_norm_backward is device.GroupNormBackward of one group of one sample a block: with g = dz * weight, dx = rstd (g - mean(g) -
-// xhat mean(g*xhat)), the means over the group. dx holds dz between the passes.
-KERNEL group_norm_backward(float *dx, float *dz, float *sums, const float *dy, const float *x, const float *skip, const float *mean,
-                           const float *variance, const float *weight, const float *bias, float epsilon, int relu, long samples, long positions,
-                           long channels, long groups) {
-	Group g = group_of_block(positions, channels, groups);
-	long sample = blockIdx.x / groups, from = blockIdx.x % groups * g.width;
-	float m = mean[blockIdx.x], rstd = 1 / sqrtf(variance[blockIdx.x] + epsilon), all = 0, along = 0;
-	for (long c = from; c < from + g.width; c++) {
+// group_norm_backward_parts sets dz, unless there is none, and adds up dz and dz * xhat of a part of a channel.
+KERNEL group_norm_backward_parts(float *to, float *dz, const float *dy, NORM, PARTS) {
+	__shared__ float firsts[PIXELS][CHANNELS], seconds[PIXELS][CHANNELS];
+	Normed norm = NORM_OF_KERNEL;
+	Part p(positions, channels, groups, parts, span);
+	long lane = threadIdx.x % CHANNELS, row = threadIdx.x / CHANNELS;
+	float first = 0, second = 0;
+	for (long at = p.at; p.inside && at < p.until; at += PIXELS) {
+		long i = (p.sample * positions + at) * channels + p.channel;
+		float xhat = norm.xhat(i, p.group), d = norm.dz(dy, i, p.channel, xhat);
+		if (dz) dz[i] = d;
+		first += d;
+		second = fmaf(d, xhat, second);
+	}
+	firsts[row][lane] = first;
+	seconds[row][lane] = second;
+	__syncthreads();
+	if (row > 0 || !p.inside) return;
+	for (int i = 1; i < PIXELS; i++) {
+		first += firsts[i][lane];
+		second += seconds[i][lane];
+	}
+	to[p.to] = first;
+	to[p.to + 1] = second;
+}
+
+// group_norm_backward_sums sets sums (2,B,C), and means (B,Groups,2) of dz * weight and of that times xhat. A block has a group of a sample, and a
+// warp of it a channel.
+KERNEL group_norm_backward_sums(float *sums, float *means, const float *from, const float *weight, long samples, PARTS) {
+	long width = channels / groups, sample = blockIdx.x / groups, channel = blockIdx.x % groups * width;
+	float all = 0, along = 0;
+	for (long c = channel + threadIdx.x / 32; c < channel + width; c += blockDim.x / 32) {
 		float first = 0, second = 0;
-		for (long at = threadIdx.x; at < positions; at += blockDim.x) {
-			long i = g.at(at * g.width + c - from);
-			float xhat = (x[i] - m) * rstd, z = xhat * weight[c] + bias[c];
-			if (skip) z += skip[i];
-			float d = relu && !(z > 0) ? 0 : dy[i];
-			dx[i] = d;
-			if (dz) dz[i] = d;
-			first += d;
-			second = fmaf(d, xhat, second);
+		for (long part = threadIdx.x % 32; part < parts; part += 32) {
+			long at = ((sample * parts + part) * channels + c) * 2;
+			first += from[at];
+			second += from[at + 1];
 		}
-		first = block_sum(first);
-		second = block_sum(second);
-		if (threadIdx.x == 0) {
-			sums[sample * channels + c] = first;
-			sums[(samples + sample) * channels + c] = second;
-		}
+		first = warp_sum(first);
+		second = warp_sum(second);
+		if (threadIdx.x % 32 > 0) continue;
+		sums[sample * channels + c] = first;
+		sums[(samples + sample) * channels + c] = second;
 		all = fmaf(weight[c], first, all);
 		along = fmaf(weight[c], second, along);
 	}
-	all /= g.size();
-	along /= g.size();
-	for (long c = from; c < from + g.width; c++) {
-		for (long at = threadIdx.x; at < positions; at += blockDim.x) {
-			long i = g.at(at * g.width + c - from);
-			dx[i] = rstd * (dx[i] * weight[c] - all - (x[i] - m) * rstd * along);
-		}
+	all = block_sum(all);
+	along = block_sum(along);
+	if (threadIdx.x > 0) return;
+	means[blockIdx.x * 2] = all / (positions * width);
+	means[blockIdx.x * 2 + 1] = along / (positions * width);
+}
+
+// group_norm_backward is device.GroupNormBackward: with g = dz * weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)), the means over the group.
+KERNEL group_norm_backward(float *dx, const float *dy, NORM, const float *means, long positions, long channels, long groups, long n) {
+	Normed norm = NORM_OF_KERNEL;
+	for (EACH(i, n)) {
+		long c = i % channels, group = i / (positions * channels) * groups + c / (channels / groups);
+		float xhat = norm.xhat(i, group);
+		dx[i] = norm.scale(group) * (norm.dz(dy, i, c, xhat) * weight[c] - means[group * 2] - xhat * means[group * 2 + 1]);
 	}
 }
 
-KERNEL transpose(float *y, const float *x, long rows, long columns, long n) {
-	for (EACH(i, n)) {
-		long r = i % rows, c = i / rows % columns, matrix = i / rows / columns;
-		y[i] = x[(matrix * rows + r) * columns + c];
+// transpose moves a tile of 32 by 32 elements a block, through shared memory: rows are read and written side by side.
+KERNEL transpose(float *y, const float *x, long rows, long columns) {
+	__shared__ float tile[32][33];
+	long down = (rows + 31) / 32, across = (columns + 31) / 32, matrix = blockIdx.x / across / down * rows * columns;
+	long top = blockIdx.x / across % down * 32, left = blockIdx.x % across * 32, lane = threadIdx.x % 32;
+	for (long i = threadIdx.x / 32; i < 32; i += blockDim.x / 32) {
+		if (top + i < rows && left + lane < columns) tile[i][lane] = x[matrix + (top + i) * columns + left + lane];
+	}
+	__syncthreads();
+	for (long i = threadIdx.x / 32; i < 32; i += blockDim.x / 32) {
+		if (left + i < columns && top + lane < rows) y[matrix + (left + i) * rows + top + lane] = tile[lane][i];
 	}
 }
 
