@@ -1,0 +1,89 @@
+package gpu
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestReadingsMakeHealth(t *testing.T) {
+	for name, c := range map[string]struct {
+		r     Readings
+		level Level
+		codes []string
+	}{
+		"nothing is known":                       {Readings{}, Healthy, nil},
+		"idle and corrected errors":              {Readings{Throttled: []string{"idle", "power_cap"}, ECCCorrected: new(uint64(900)), Recovery: RecoverNone}, Healthy, nil},
+		"rows were remapped":                     {Readings{Rows: &Rows{Corrected: 1, Uncorrected: 2}, ECCUncorrected: new(uint64(0))}, Healthy, nil},
+		"fallen off the bus":                     {Readings{Lost: FellOff}, Sick, []string{"lost_fell_off"}},
+		"needs a reset":                          {Readings{Lost: NeedsReset}, Sick, []string{"lost_needs_reset"}},
+		"not listed":                             {Readings{Lost: Unlisted}, Sick, []string{"lost_unlisted"}},
+		"uncorrected errors":                     {Readings{ECCUncorrected: new(uint64(1))}, Sick, []string{"ecc_uncorrected"}},
+		"uncorrected errors that were contained": {Readings{ECCUncorrected: new(uint64(1)), Rows: &Rows{Pending: true}}, Degraded, []string{"ecc_uncorrected", "remap_pending"}},
+		"a row could not be remapped":            {Readings{Rows: &Rows{Failed: true, Pending: true}}, Sick, []string{"remap_failed", "remap_pending"}},
+		"a page is to be retired":                {Readings{RetirementPending: new(true), RetiredPages: new(3)}, Degraded, []string{"retirement_pending"}},
+		"pages were retired":                     {Readings{RetirementPending: new(false), RetiredPages: new(3)}, Healthy, nil},
+		"the driver asks for a reset":            {Readings{Recovery: RecoverReset}, Sick, []string{"recovery_reset"}},
+		"the driver asks for a reboot":           {Readings{Recovery: RecoverReboot}, Sick, []string{"recovery_reboot"}},
+		"the driver asks for a drain":            {Readings{Recovery: RecoverDrainAndReset}, Degraded, []string{"recovery_drain_and_reset"}},
+		"the driver asks for a drain of peers":   {Readings{Recovery: RecoverDrainPeers}, Degraded, []string{"recovery_drain_p2p"}},
+		"hot":                                    {Readings{Throttled: []string{ThrottleThermal}}, Degraded, []string{"throttle_thermal"}},
+		"power":                                  {Readings{Throttled: []string{ThrottlePowerBrake}}, Degraded, []string{"throttle_power_brake"}},
+		"no compute":                             {Readings{ComputeProhibited: true}, Sick, []string{"compute_prohibited"}},
+	} {
+		tr := newTracker()
+		h := tr.assess(time.Unix(0, 0), c.r)
+		if h.Level != c.level || !slices.Equal(codes(h), c.codes) {
+			t.Errorf("%s: %s for %v, want %s for %v", name, h.Level, codes(h), c.level, c.codes)
+		}
+	}
+}
+
+func codes(h Health) (all []string) {
+	for _, r := range h.Reasons {
+		all = append(all, r.Code)
+	}
+	return all
+}
+
+func TestXIDsMakeHealth(t *testing.T) {
+	for code, want := range map[uint64]Level{
+		13: Healthy, 31: Healthy, 43: Healthy, 45: Healthy, 9999: Healthy,
+		63: Degraded, 74: Degraded, 92: Degraded, 94: Degraded,
+		48: Sick, 62: Sick, 64: Sick, 79: Sick, 95: Sick, 119: Sick, 120: Sick, 140: Sick,
+	} {
+		tr := newTracker()
+		tr.note(XID{Code: code})
+		tr.note(XID{Code: code})
+		if h := tr.assess(time.Unix(0, 0), Readings{}); h.Level != want {
+			t.Errorf("XID %d: %v, want %s", code, h, want)
+		}
+		// No reading takes it back, and no time.
+		if h := tr.assess(time.Unix(1e9, 0), Readings{Recovery: RecoverNone}); h.Level != want {
+			t.Errorf("XID %d is forgotten: %v, want %s", code, h, want)
+		}
+		if all := tr.xids(); len(all) != 1 || all[0].Count != 2 || all[0].Unhurt() != (want == Healthy) {
+			t.Errorf("XID %d: seen are %+v", code, all)
+		}
+	}
+}
+
+func TestReasonsEndWithTheirCauses(t *testing.T) {
+	tr := newTracker()
+	at := time.Unix(0, 0)
+	broken := Readings{Rows: &Rows{Pending: true}, ECCUncorrected: new(uint64(2)), Recovery: RecoverReset, Throttled: []string{ThrottleThermal}, NVLinks: new(12)}
+	if h := tr.assess(at, broken); h.Level != Sick {
+		t.Fatalf("%v", h)
+	}
+	after := Readings{Rows: &Rows{Uncorrected: 1}, ECCUncorrected: new(uint64(0)), Recovery: RecoverNone, NVLinks: new(12)}
+	if h := tr.assess(at.Add(hotFor/2), after); !slices.Equal(codes(h), []string{"throttle_thermal"}) {
+		t.Errorf("after the reset %v; it was hot half a minute ago", codes(h))
+	}
+	if h := tr.assess(at.Add(hotFor), after); h.Level != Healthy {
+		t.Errorf("a minute later %v", h)
+	}
+	after.NVLinks = new(11)
+	if h := tr.assess(at.Add(2*hotFor), after); !slices.Equal(codes(h), []string{"nvlink_down"}) || h.Reasons[0].Text != "11 of 12 NVLinks are active" {
+		t.Errorf("a link less: %v", h)
+	}
+}

@@ -1,0 +1,88 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Selection says which processors the daemon may use.
+type Selection struct {
+	// Wanted are "all", "none", or indices and UUIDs. An index or a UUID of a divided processor means all its instances. Default all.
+	Wanted []string
+	// Visible is the CUDA_VISIBLE_DEVICES of the daemon; nil where it is not set. What it hides cannot be used. Its numbers are those of nvidia-smi
+	// (CUDA_DEVICE_ORDER=PCI_BUS_ID).
+	Visible *string
+}
+
+// All reports whether the selection takes what there is.
+func (s Selection) All() bool { return len(s.Wanted) == 0 || slices.Equal(s.Wanted, []string{"all"}) }
+
+// None reports whether the selection takes nothing, whatever there is.
+func (s Selection) None() bool { return slices.Equal(s.Wanted, []string{"none"}) }
+
+// Of returns those of the found processors that are selected, in their order. One that is wanted and not there is an error.
+func (s Selection) Of(found []GPU) ([]GPU, error) {
+	visible := s.visible(found)
+	if s.None() {
+		return nil, nil
+	}
+	if s.All() {
+		return visible, nil
+	}
+	chosen := map[string]bool{}
+	for _, want := range s.Wanted {
+		means := func(g GPU) bool { return means(want, g) }
+		switch {
+		case want == "all" || want == "none":
+			return nil, fmt.Errorf("gpus: %s stands alone, for all of the list", want)
+		case !slices.ContainsFunc(found, means):
+			return nil, fmt.Errorf("gpus: there is no GPU %s; found: %s", want, list(found))
+		case !slices.ContainsFunc(visible, means):
+			return nil, fmt.Errorf("gpus: GPU %s is hidden by CUDA_VISIBLE_DEVICES=%s; change one of the two", want, *s.Visible)
+		}
+		for _, g := range visible {
+			chosen[g.UUID] = chosen[g.UUID] || means(g)
+		}
+	}
+	return slices.DeleteFunc(visible, func(g GPU) bool { return !chosen[g.UUID] }), nil
+}
+
+// means reports whether a word of a configuration names a processor.
+func means(word string, g GPU) bool {
+	return word != "" && (word == g.UUID || word == g.Parent || word == strconv.Itoa(g.Index))
+}
+
+// visible are those that CUDA_VISIBLE_DEVICES shows. As for CUDA, a UUID may be cut short, and what follows a name of nothing is hidden.
+func (s Selection) visible(found []GPU) []GPU {
+	if s.Visible == nil {
+		return slices.Clone(found)
+	}
+	shown := map[string]bool{}
+	for word := range strings.SplitSeq(*s.Visible, ",") {
+		word = strings.TrimSpace(word)
+		isUUID, before := strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-"), len(shown)
+		for _, g := range found {
+			if means(word, g) || isUUID && strings.HasPrefix(g.UUID, word) {
+				shown[g.UUID] = true
+			}
+		}
+		if len(shown) == before {
+			break
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(found), func(g GPU) bool { return !shown[g.UUID] })
+}
+
+// list names processors for a message.
+func list(all []GPU) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	names := make([]string, len(all))
+	for i, g := range all {
+		names[i] = fmt.Sprintf("%d (%s, %s)", g.Index, g.Name, g.UUID)
+	}
+	return strings.Join(names, ", ")
+}

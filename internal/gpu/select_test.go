@@ -1,0 +1,67 @@
+package gpu
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// found are three processors, the second of which is divided.
+func found() []GPU {
+	return []GPU{
+		{Index: 0, UUID: "GPU-aa11", Name: "A100"},
+		{Index: 1, UUID: "MIG-bb11", Parent: "GPU-bb", Name: "A100 MIG 3g.20gb"},
+		{Index: 1, UUID: "MIG-bb22", Parent: "GPU-bb", Name: "A100 MIG 3g.20gb"},
+		{Index: 2, UUID: "GPU-cc11", Name: "A100"},
+	}
+}
+
+func TestSelection(t *testing.T) {
+	for _, c := range []struct {
+		wanted  []string
+		visible *string
+		want    string // UUIDs, or the beginning of an error
+	}{
+		{nil, nil, "GPU-aa11 MIG-bb11 MIG-bb22 GPU-cc11"},
+		{[]string{"all"}, nil, "GPU-aa11 MIG-bb11 MIG-bb22 GPU-cc11"},
+		{[]string{"none"}, nil, ""},
+		{[]string{"2", "0"}, nil, "GPU-aa11 GPU-cc11"},
+		{[]string{"1"}, nil, "MIG-bb11 MIG-bb22"},
+		{[]string{"GPU-bb"}, nil, "MIG-bb11 MIG-bb22"},
+		{[]string{"MIG-bb22", "0"}, nil, "GPU-aa11 MIG-bb22"},
+		{[]string{"0", "all"}, nil, "gpus: all stands alone"},
+		{[]string{"7"}, nil, "gpus: there is no GPU 7; found: 0 (A100, GPU-aa11), 1 (A100 MIG 3g.20gb, MIG-bb11)"},
+		{nil, new(""), ""},
+		{nil, new("-1"), ""},
+		{nil, new("0,2"), "GPU-aa11 GPU-cc11"},
+		{nil, new("2, GPU-aa"), "GPU-aa11 GPU-cc11"},
+		{nil, new("0,9,2"), "GPU-aa11"}, // as CUDA does
+		{nil, new("MIG-bb22"), "MIG-bb22"},
+		{[]string{"0"}, new("0,2"), "GPU-aa11"},
+		{[]string{"1"}, new("MIG-bb11"), "MIG-bb11"},
+		{[]string{"0", "1"}, new("0,2"), "gpus: GPU 1 is hidden by CUDA_VISIBLE_DEVICES=0,2"},
+	} {
+		all, err := Selection{c.wanted, c.visible}.Of(found())
+		var got []string
+		for _, g := range all {
+			got = append(got, g.UUID)
+		}
+		text := strings.Join(got, " ")
+		if err != nil {
+			text = err.Error()
+		}
+		if text != c.want && (err == nil || !strings.HasPrefix(text, c.want)) {
+			visible := "not set"
+			if c.visible != nil {
+				visible = fmt.Sprintf("%q", *c.visible)
+			}
+			t.Errorf("%v of those visible (%s): %q, want %q", c.wanted, visible, text, c.want)
+		}
+	}
+}
+
+func TestSelectionOfNothingFound(t *testing.T) {
+	if _, err := (Selection{Wanted: []string{"0"}}).Of(nil); err == nil || err.Error() != "gpus: there is no GPU 0; found: none" {
+		t.Errorf("error is %v", err)
+	}
+}
