@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"internal/unixhttp":   nil,
 	"internal/metric":     nil,
 	"internal/gpu":        nil,
+	"internal/gpu/nvml":   {"internal/gpu"},
 
 	// What knows one thing.
 	"stage/device/ref":         {"stage/device", "stage/flat"},
@@ -107,11 +108,11 @@ var mayImport = map[string][]string{
 		"internal/history", "internal/logging", "internal/obstacle", "internal/shard", "internal/trace", "internal/words",
 		"internal/worker/control",
 	},
-	"internal/server": {"internal/access", "internal/api", "job"},
+	"internal/server": {"internal/access", "internal/api", "internal/gpu", "job"},
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
+		"internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "internal/strictyaml", "job", "stage/device", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "tuner"},
@@ -190,6 +191,7 @@ var mayNotLink = []struct {
 }{
 	{"./cmd/avgpipectl", "github.com/hashicorp/raft", "a command line on a user's machine is no Raft peer"},
 	{"./cmd/avgpipectl", module + "/stage/device/ref", "the daemon's host computes, not the user's"},
+	{"./cmd/avgpipectl", "github.com/NVIDIA/go-nvml", "it leaves symbols open that no library defines; only a build of the daemon with CUDA does so"},
 	{"./cmd/avgpipectl", module + "/internal/node", "the command line speaks to the daemon through its API alone"},
 }
 

@@ -1,0 +1,14 @@
+//go:build !(cuda && cgo && linux)
+
+package nvml
+
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/internal/gpu"
+)
+
+// Open says that this build has no driver.
+func Open() (gpu.Source, error) {
+	return nil, fmt.Errorf("%w: built without CUDA; `make cuda` builds with it (Linux, amd64, cgo)", gpu.ErrNone)
+}
