@@ -14,6 +14,26 @@ func Check(op Op) { op.check(checks{op}) }
 // NameOf is the name of an operation: "MatMul".
 func NameOf(op Op) string { return reflect.TypeOf(op).Elem().Name() }
 
+// Describe is the name of an operation, its operands that are not absent, and its numbers that are not 0: "Axpy: Y 12 f32, A=2, X 12 f32".
+func Describe(op Op) string {
+	return NameOf(op) + ": " + strings.Join(describe(nil, reflect.ValueOf(op).Elem()), ", ")
+}
+
+func describe(words []string, v reflect.Value) []string {
+	for f, x := range v.Fields() {
+		if m, ok := reflect.TypeAssert[Mem](x); ok {
+			if !m.Absent() {
+				words = append(words, fmt.Sprintf("%s %d %v", f.Name, m.n, m.typ))
+			}
+		} else if x.Kind() == reflect.Struct {
+			words = describe(words, x)
+		} else if !x.IsZero() {
+			words = append(words, fmt.Sprintf("%s=%v", f.Name, x))
+		}
+	}
+	return words
+}
+
 // checks checks the fields of an operation, which are given by their addresses, so that messages can name them.
 type checks struct{ op Op }
 

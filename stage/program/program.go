@@ -1,11 +1,16 @@
 package program
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"slices"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
 
 // Program is one pass: operations whose operands have places. It belongs to one goroutine, as the device does that runs it.
 type Program struct {
-	ops     []device.Op
+	pass    device.Pass
 	patches []patch
+	regions []region // of the operands: those of the pass's places
 	resolve []func(device.Args)
 	final   map[int]int // by external tensor, the last operation that writes it
 }
@@ -62,13 +67,22 @@ func (b *Builder) program(list []entry, homes []home) *Program {
 		if r := device.Resolver(op, fresh); r != nil {
 			p.resolve = append(p.resolve, r)
 		}
+		if device.Resolver(op, false) != nil {
+			p.pass.Changing = append(p.pass.Changing, op)
+		}
 		for _, u := range e.uses {
 			if v := &b.values[u.id]; u.writes && v.external >= 0 {
-				p.final[v.external] = len(p.ops)
+				p.final[v.external] = len(p.pass.Ops)
 			}
 		}
-		p.ops = append(p.ops, op)
+		p.pass.Ops = append(p.pass.Ops, op)
 	}
+	for _, x := range p.patches {
+		if !slices.Contains(p.regions, x.region) {
+			p.regions = append(p.regions, x.region)
+		}
+	}
+	p.pass.Places = make([]device.Mem, len(p.regions))
 	return p
 }
 
@@ -82,11 +96,21 @@ func (p *Program) FinalAfter(external int) (operation int) {
 
 // Run runs the operations on a device.
 func (p *Program) Run(d device.Device, m *Memory, a device.Args) {
-	p.RunTelling(d, m, a, func(int) {})
+	replayer, ok := device.ReplayerOf(d)
+	if !ok || a.Past != 0 { // each position is another run
+		p.RunTelling(d, m, a, func(int) {})
+		return
+	}
+	p.place(m, a)
+	for i, r := range p.regions {
+		p.pass.Places[i] = m.region(r)
+	}
+	p.pass.Fresh = a.Fresh
+	replayer.Replay(&p.pass)
 }
 
-// RunTelling is Run that tells of each operation when the device has been given it, and first of -1.
-func (p *Program) RunTelling(d device.Device, m *Memory, a device.Args, after func(operation int)) {
+// place brings the operations to a run's memory and arguments.
+func (p *Program) place(m *Memory, a device.Args) {
 	for i := range p.patches {
 		x := &p.patches[i]
 		x.operand.Place(m.region(x.region), x.offset)
@@ -94,19 +118,24 @@ func (p *Program) RunTelling(d device.Device, m *Memory, a device.Args, after fu
 	for _, r := range p.resolve {
 		r(a)
 	}
+}
+
+// RunTelling is Run that tells of each operation when the device has been given it, and first of -1.
+func (p *Program) RunTelling(d device.Device, m *Memory, a device.Args, after func(operation int)) {
+	p.place(m, a)
 	after(-1)
-	for i, op := range p.ops {
+	for i, op := range p.pass.Ops {
 		d.Do(op)
 		after(i)
 	}
 }
 
 // Ops are the operations, for those who print or price them.
-func (p *Program) Ops() []device.Op { return p.ops }
+func (p *Program) Ops() []device.Op { return p.pass.Ops }
 
 // Cost is what a run takes: floating-point operations, and the bytes that the operations move which memory bounds.
 func (p *Program) Cost() (flops, bytes float64) {
-	for _, op := range p.ops {
+	for _, op := range p.pass.Ops {
 		f, b := device.Cost(op)
 		flops, bytes = flops+f, bytes+float64(b)
 	}

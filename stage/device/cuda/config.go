@@ -12,12 +12,27 @@ type Config struct {
 	Libraries []string
 	// OwnProducts makes our own kernels multiply, whatever there is.
 	OwnProducts bool
+	// Launches is how operations are given to the processor. Default Graphs.
+	Launches Launches
 }
+
+// Launches is a way to give operations to the processor.
+type Launches string
+
+// The ways. All compute the same bits.
+const (
+	Graphs      Launches = "graphs"      // a pass that runs again on the same memory is one launch
+	Operations  Launches = "operations"  // one by one
+	Synchronous Launches = "synchronous" // one by one, each waited for: a failure names its operation, and what that was given
+)
 
 // Validate reports what is wrong with c. Zero values stand for defaults.
 func (c Config) Validate() error {
 	if c.Ordinal < 0 {
 		return fmt.Errorf("cuda device: number %d, expected at least 0", c.Ordinal)
+	}
+	if c.Launches != "" && c.Launches != Graphs && c.Launches != Operations && c.Launches != Synchronous {
+		return fmt.Errorf("cuda device: launches by %q, expected %s, %s or %s", c.Launches, Graphs, Operations, Synchronous)
 	}
 	return nil
 }

@@ -22,17 +22,19 @@ import (
 // event has passed of the device that wrote it.
 type Device struct {
 	*processor
-	name    string
-	stream  cu.Stream
-	blas    *blas.Handle // nil without cuBLAS
-	squares cu.DevicePtr // where blocks meet that add squares up: struct Squares of kernels/optimizer.cu
-	scratch device.Mem   // of products
-	call    call
-	events  [64]event
-	next    int
-	memory  map[unsafe.Pointer]int64 // bytes of what Alloc returned
-	fault   *fault
-	open    bool
+	name     string
+	stream   cu.Stream
+	blas     *blas.Handle // nil without cuBLAS
+	squares  cu.DevicePtr // where blocks meet that add squares up: struct Squares of kernels/optimizer.cu
+	scratch  device.Mem   // of products
+	call     call
+	graphs   graphs
+	launches Launches
+	events   [64]event
+	next     int
+	memory   map[unsafe.Pointer]int64 // bytes of what Alloc returned
+	fault    *fault
+	open     bool
 
 	rotations device.Rotations
 	tables    map[*float32]device.Mem // of rotations; a longer one is twice as long, so that few are outgrown
@@ -43,7 +45,10 @@ type Device struct {
 	history history
 }
 
-var _ device.Device = (*Device)(nil)
+var (
+	_ device.Device   = (*Device)(nil)
+	_ device.Replayer = (*Device)(nil)
+)
 
 // event is a moment of the stream.
 type event struct {
@@ -67,7 +72,7 @@ func Open(c Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda device: %w", err)
 	}
-	d := &Device{processor: on, name: on.about, open: true, memory: map[unsafe.Pointer]int64{}, tables: map[*float32]device.Mem{}}
+	d := &Device{processor: on, name: on.about, open: true, launches: cmp.Or(c.Launches, Graphs), memory: map[unsafe.Pointer]int64{}, tables: map[*float32]device.Mem{}}
 	d.enter()
 	err = d.prepare(c)
 	d.leave()
@@ -97,8 +102,13 @@ func (d *Device) prepare(c Config) (err error) {
 	if d.staging, err = newStaging(); err != nil {
 		return err
 	}
-	if d.squares, err = cu.MemAlloc(squaresBytes); err != nil {
-		return fmt.Errorf("allocate %d bytes: %w", squaresBytes, err)
+	for _, own := range []struct {
+		to    *cu.DevicePtr
+		bytes int64
+	}{{&d.squares, squaresBytes}, {&d.graphs.block, 8 * mostNumbers}} {
+		if *own.to, err = cu.MemAlloc(own.bytes); err != nil {
+			return fmt.Errorf("allocate %d bytes: %w", own.bytes, err)
+		}
 	}
 	d.check("zero memory", cu.MemsetD8Async(d.squares, 0, squaresBytes, d.stream))
 	d.call.prepare(d)
@@ -186,6 +196,7 @@ func (d *Device) Free(m device.Mem) {
 	delete(d.memory, m.Pointer())
 	d.enter()
 	defer d.leave()
+	d.check("destroy graphs", d.graphs.forget(func(g *graph) bool { return g.touches(m) }))
 	d.check("free memory", cu.MemFree(address(m)))
 }
 
@@ -266,7 +277,7 @@ func (d *Device) ended(m moment, err error) {
 	if err == nil {
 		d.history.passed = max(d.history.passed, m.operations)
 	} else {
-		d.keep("run operations", fmt.Errorf("%w; one of these failed: %s", err, d.history.pending()))
+		d.keep("run operations", fmt.Errorf("%w; one of these failed: %s (launches: %s says which)", err, d.history.pending(), Synchronous))
 	}
 }
 
@@ -307,8 +318,11 @@ func (d *Device) Close() error {
 	if d.blas != nil {
 		free(d.blas.Close())
 	}
-	if d.squares != 0 {
-		free(cu.MemFree(d.squares))
+	free(d.graphs.forget(func(*graph) bool { return true }))
+	for _, own := range []cu.DevicePtr{d.squares, d.graphs.block} {
+		if own != 0 {
+			free(cu.MemFree(own))
+		}
 	}
 	if d.stream != cu.NoStream {
 		free(d.stream.Destroy())

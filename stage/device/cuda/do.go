@@ -71,4 +71,17 @@ func (d *Device) Do(op device.Op) {
 	d.enter()
 	defer d.leave()
 	operations[kind](d, op)
+	if d.launches == Synchronous {
+		d.finish(op)
+	}
+}
+
+// finish waits for an operation, whose failure so has its name.
+func (d *Device) finish(op device.Op) {
+	now := d.now()
+	err := d.stream.Synchronize()
+	if err != nil {
+		d.check("run "+device.Describe(op), err)
+	}
+	d.ended(now, err)
 }

@@ -83,6 +83,20 @@ func TestAKernelThatTrapsIsReported(t *testing.T) {
 	_ = d.Close()
 }
 
+func TestASynchronousDeviceNamesTheOperation(t *testing.T) {
+	library := cudatest.Library(t)
+	d := openWith(t, cuda.Config{Library: library.Path(), Launches: cuda.Synchronous})
+	x := alloc(t, d, 1000)
+	library.Trap("axpy", cudatest.IllegalAddress)
+	d.Do(&device.Scale{X: x, A: 2})
+	d.Do(&device.Axpy{Y: x, A: 3, X: x})
+	d.Do(&device.Scale{X: x, A: 2})
+	says(t, device.Wait(d.Record()), "no GPU, fibers", "run Axpy: Y 1000 f32, A=3, X 1000 f32: IllegalAddress")
+	_ = d.Close()
+	_, err := cuda.Open(cuda.Config{Library: library.Path(), Launches: "slow"})
+	says(t, err, `launches by "slow", expected graphs, operations or synchronous`)
+}
+
 func TestALostDeviceIsReported(t *testing.T) {
 	library := cudatest.Library(t)
 	d := open(t, library)

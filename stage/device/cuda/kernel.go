@@ -62,12 +62,12 @@ func truth(v bool) uint64 {
 	return 0
 }
 
-// now are numbers that change from run to run, and where a graph has them: nowhere.
+// now are numbers that may change from run to run, and where a graph finds them.
 func (c *call) now(numbers ...uint64) *call {
 	for _, v := range numbers {
 		c.bits(v)
 	}
-	return c.bits(0)
+	return c.bits(c.device.graphs.take(numbers))
 }
 
 // refusing are the arguments of a kernel that may refuse an id.
@@ -103,10 +103,10 @@ func (c *call) columns(n int) { c.on(blocks(n, 32), 1, 1024) }
 
 // on runs it on a grid of (x,y) blocks.
 func (c *call) on(x, y, threads int) {
-	if x == 0 || y == 0 {
+	d := c.device
+	if x == 0 || y == 0 || d.graphs.gathering {
 		return
 	}
-	d := c.device
 	if err := d.kernels[c.kernel].Launch(x, y, 1, threads, 1, 1, 0, d.stream, c.pointers[:c.n]); err != nil {
 		d.check(fmt.Sprintf("launch %s on %d by %d blocks of %d threads", c.kernel, x, y, threads), err)
 	}

@@ -58,6 +58,7 @@ func (s *scratch) take(t device.Type, n int) device.Mem {
 func (d *Device) scratchOf(op device.Op) (scratch, bool) {
 	words := d.Scratch(op) / device.F32.Bytes()
 	if d.scratch.Len() < words {
+		d.check("destroy graphs", d.graphs.forget(func(*graph) bool { return true })) // they use the old one
 		d.Free(d.scratch)
 		m, err := d.Alloc(device.F32, words)
 		if d.scratch = m; err != nil {
