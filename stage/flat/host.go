@@ -32,39 +32,16 @@ func (v Host) Zero() { clear(v) }
 func (v Host) Copy(x Vector) { copy(v, v.operand("Copy", x)) }
 
 // Scale implements Vector.
-func (v Host) Scale(a float32) {
-	for i := range v {
-		v[i] *= a
-	}
-}
+func (v Host) Scale(a float32) { Scale(v, a) }
 
 // Axpy implements Vector.
-func (v Host) Axpy(a float32, x Vector) {
-	xs := v.operand("Axpy", x)[:len(v)]
-	for i := range v {
-		v[i] += float32(a * xs[i])
-	}
-}
+func (v Host) Axpy(a float32, x Vector) { Axpy(v, a, v.operand("Axpy", x)) }
 
 // Lerp implements Vector.
-func (v Host) Lerp(a float32, x Vector) {
-	if a == 1 {
-		v.Copy(x)
-		return
-	}
-	xs := v.operand("Lerp", x)[:len(v)]
-	for i := range v {
-		v[i] += float32(a * (xs[i] - v[i]))
-	}
-}
+func (v Host) Lerp(a float32, x Vector) { Lerp(v, a, v.operand("Lerp", x)) }
 
 // Mul implements Vector.
-func (v Host) Mul(x Vector) {
-	xs := v.operand("Mul", x)[:len(v)]
-	for i := range v {
-		v[i] *= xs[i]
-	}
-}
+func (v Host) Mul(x Vector) { Mul(v, v.operand("Mul", x)) }
 
 // Read implements Vector.
 func (v Host) Read(dst []float32, offset int) {
@@ -82,5 +59,39 @@ func (v Host) Write(src []float32, offset int) {
 func CheckRange(op string, length, offset, n int) {
 	if offset < 0 || offset > length || n > length-offset {
 		panic(fmt.Sprintf("flat: %s: elements [%d, %d) of a vector of %d", op, offset, offset+n, length))
+	}
+}
+
+// Scale is Vector.Scale of elements in Go's memory, and Axpy, Lerp and Mul are as well. x has as many elements as v.
+func Scale(v []float32, a float32) {
+	for i := range v {
+		v[i] *= a
+	}
+}
+
+// Axpy is Vector.Axpy.
+func Axpy(v []float32, a float32, x []float32) {
+	x = x[:len(v)]
+	for i := range v {
+		v[i] += float32(a * x[i])
+	}
+}
+
+// Lerp is Vector.Lerp.
+func Lerp(v []float32, a float32, x []float32) {
+	if x = x[:len(v)]; a == 1 {
+		copy(v, x)
+		return
+	}
+	for i := range v {
+		v[i] += float32(a * (x[i] - v[i]))
+	}
+}
+
+// Mul is Vector.Mul.
+func Mul(v, x []float32) {
+	x = x[:len(v)]
+	for i := range v {
+		v[i] *= x[i]
 	}
 }

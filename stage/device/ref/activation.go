@@ -20,21 +20,21 @@ var functions = [...]function{
 }
 
 // unary runs device.Unary.
-func (d *Device) unary(y, x device.Mem, f function) {
-	ys, xs := d.result(0, y), d.read(1, x)
+func (d *Device) unary(o *device.Unary) {
+	ys, xs, f := d.result(0, o.Y), d.read(1, o.X), functions[o.Function]
 	for i, v := range xs {
 		ys[i] = f.value(float64(v))
 	}
-	d.finish(0, y)
+	d.finish(0, o.Y)
 }
 
 // unaryBackward runs device.UnaryBackward.
-func (d *Device) unaryBackward(dx, dy, x device.Mem, f function) {
-	dxs, dys, xs := d.result(0, dx), d.read(1, dy), d.read(2, x)
+func (d *Device) unaryBackward(o *device.UnaryBackward) {
+	dxs, dys, xs, f := d.result(0, o.DX), d.read(1, o.DY), d.read(2, o.X), functions[o.Function]
 	for i, v := range xs {
 		dxs[i] = f.gradient(float64(dys[i]), float64(v))
 	}
-	d.finish(0, dx)
+	d.finish(0, o.DX)
 }
 
 // geluCubic is the coefficient of the tanh form (Hendrycks and Gimpel 2016, section 2).

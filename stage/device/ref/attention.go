@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
 // head views one head of one sample in a tensor that interleaves them: row t is data[t*stride:][:width].
@@ -38,10 +39,10 @@ func maskOf(a device.AttentionShape, b int) []int32 {
 
 // attention runs device.Attention (Vaswani et al. 2017, equation 1). It holds one row of scores at a time. The backward
 // computes the probabilities again from the logarithm of every row's sum (Dao et al. 2022, section 3.1).
-func (d *Device) attention(out, saved, q, k, v device.Mem, a device.AttentionShape) {
-	a = a.WithDefaults()
-	qs, ks, vs, outs := d.read(0, q), d.read(1, k), d.read(2, v), d.result(3, out)
-	lse := optional(saved)
+func (d *Device) attention(x *device.Attention) {
+	a := x.WithDefaults()
+	qs, ks, vs, outs := d.read(0, x.Q), d.read(1, x.K), d.read(2, x.V), d.result(3, x.Out)
+	lse := optional(x.Saved)
 	d.scores = grow(d.scores, a.T)
 	for b := range a.B {
 		for h := range a.H {
@@ -60,7 +61,7 @@ func (d *Device) attention(out, saved, q, k, v device.Mem, a device.AttentionSha
 			}
 		}
 	}
-	d.finish(3, out)
+	d.finish(3, x.Out)
 }
 
 // dropScores drops elements of a query's row of probabilities, or of their gradients.
@@ -112,7 +113,7 @@ func probabilities(p []float32, lse float32) {
 func weighRow(o, p []float32, v head) {
 	clear(o)
 	for j, weight := range p {
-		axpy(o, weight, v.row(j))
+		flat.Axpy(o, weight, v.row(j))
 	}
 }
 
@@ -120,11 +121,11 @@ func weighRow(o, p []float32, v head) {
 // D_t = dout_t out_t, dS = P (dout v^T - D), dq = dS k / sqrt(S), dk = dS^T q / sqrt(S), dv = P^T dout; dk and dv are sums
 // over the query heads that share a head of keys. With dropout, dout v^T and the P of dv are what is left of them; out, and
 // with it D, is already.
-func (d *Device) attentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.Mem, a device.AttentionShape) {
-	a = a.WithDefaults()
+func (d *Device) attentionBackward(o *device.AttentionBackward) {
+	a := o.WithDefaults()
 	d.scores, d.dscores = grow(d.scores, a.T), grow(d.dscores, a.T)
-	qs, ks, vs, outs, douts := d.read(0, q), d.read(1, k), d.read(2, v), d.read(3, out), d.read(4, dout)
-	dqs, dks, dvs := d.result(5, dq), d.result(6, dk), d.result(7, dv)
+	qs, ks, vs, outs, douts := d.read(0, o.Q), d.read(1, o.K), d.read(2, o.V), d.read(3, o.Out), d.read(4, o.DOut)
+	dqs, dks, dvs := d.result(5, o.DQ), d.result(6, o.DK), d.result(7, o.DV)
 	for b := range a.B {
 		for h := range a.H {
 			group := h / (a.H / a.KV)
@@ -132,7 +133,7 @@ func (d *Device) attentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.
 				q: headOf(qs, a, a.QStride, b, h), k: headOf(ks, a, a.KVStride, b, group), v: headOf(vs, a, a.KVStride, b, group),
 				dq: headOf(dqs, a, a.QStride, b, h), dk: headOf(dks, a, a.KVStride, b, group), dv: headOf(dvs, a, a.KVStride, b, group),
 				o: headOf(outs, a, a.H*a.S, b, h), do: headOf(douts, a, a.H*a.S, b, h),
-				lse: saved.F32()[(b*a.H+h)*a.T:][:a.T], sample: b, head: h,
+				lse: o.Saved.F32()[(b*a.H+h)*a.T:][:a.T], sample: b, head: h,
 			}
 			for t := range a.T {
 				clear(x.dq.row(t))
@@ -144,9 +145,9 @@ func (d *Device) attentionBackward(dq, dk, dv, dout, q, k, v, out, saved device.
 			d.headBackward(x, a, maskOf(a, b))
 		}
 	}
-	d.finishRows(5, dq, a.B*a.T, a.QStride, a.H*a.S)
-	d.finishRows(6, dk, a.B*a.T, a.KVStride, a.KV*a.S)
-	d.finishRows(7, dv, a.B*a.T, a.KVStride, a.KV*a.S)
+	d.finishRows(5, o.DQ, a.B*a.T, a.QStride, a.H*a.S)
+	d.finishRows(6, o.DK, a.B*a.T, a.KVStride, a.KV*a.S)
+	d.finishRows(7, o.DV, a.B*a.T, a.KVStride, a.KV*a.S)
 }
 
 // headBackward holds what the backward of one head of one sample reads and writes, each (T,S), and lse (T).
@@ -171,12 +172,12 @@ func (d *Device) headBackward(x headBackward, a device.AttentionShape, mask []in
 		dropScores(ds, a, x.sample, x.head, t)
 		for j := range ds {
 			ds[j] = p[j] * (ds[j] - mean) * scale
-			axpy(x.dk.row(j), ds[j], q)
-			axpy(dq, ds[j], x.k.row(j))
+			flat.Axpy(x.dk.row(j), ds[j], q)
+			flat.Axpy(dq, ds[j], x.k.row(j))
 		}
 		dropScores(p, a, x.sample, x.head, t)
 		for j := range p {
-			axpy(x.dv.row(j), p[j], do)
+			flat.Axpy(x.dv.row(j), p[j], do)
 		}
 	}
 }

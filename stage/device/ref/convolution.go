@@ -43,9 +43,9 @@ func (c convolution) each(visit func(k, y, x, n int)) {
 
 // convolution runs device.Convolution. Every element is summed from the bias, or 0, over the rows of the window, its
 // columns, and the channels.
-func (d *Device) convolution(y, x, weight device.Mem, c device.ConvolutionShape) {
-	at := newConvolution(c)
-	ys, xs, w := y.F32(), d.read(0, x), d.window(weight, c, false)
+func (d *Device) convolution(o *device.Convolution) {
+	c := newConvolution(o.ConvolutionShape)
+	ys, xs, w := o.Y.F32(), d.read(0, o.X), d.window(o.Weight, c, false)
 	clear(ys)
 	if !c.Bias.Absent() {
 		for from := 0; from < len(ys); from += c.Out {
@@ -53,7 +53,7 @@ func (d *Device) convolution(y, x, weight device.Mem, c device.ConvolutionShape)
 		}
 	}
 	size := c.In * c.Out
-	at.each(func(k, y, x, n int) {
+	c.each(func(k, y, x, n int) {
 		for i := range n {
 			productRow(ys[y+i*c.Out:][:c.Out], xs[x+i*c.Stride*c.In:], 1, w[k*size:], c.Out, c.In)
 		}
@@ -61,11 +61,12 @@ func (d *Device) convolution(y, x, weight device.Mem, c device.ConvolutionShape)
 }
 
 // convolutionBackward runs device.ConvolutionBackward.
-func (d *Device) convolutionBackward(dx, dy, weight device.Mem, c device.ConvolutionShape) {
-	dxs, dys, w := dx.F32(), d.read(0, dy), d.window(weight, c, true)
+func (d *Device) convolutionBackward(o *device.ConvolutionBackward) {
+	c := newConvolution(o.ConvolutionShape)
+	dxs, dys, w := o.DX.F32(), d.read(0, o.DY), d.window(o.Weight, c, true)
 	clear(dxs)
 	size := c.In * c.Out
-	newConvolution(c).each(func(k, y, x, n int) {
+	c.each(func(k, y, x, n int) {
 		for i := range n {
 			productRow(dxs[x+i*c.Stride*c.In:][:c.In], dys[y+i*c.Out:], 1, w[k*size:], c.In, c.Out)
 		}
@@ -73,28 +74,29 @@ func (d *Device) convolutionBackward(dx, dy, weight device.Mem, c device.Convolu
 }
 
 // convolutionBackwardWeight runs device.ConvolutionBackwardWeight.
-func (d *Device) convolutionBackwardWeight(dweight, dy, x device.Mem, c device.ConvolutionShape) {
-	dys, xs := d.read(0, dy), d.read(1, x)
+func (d *Device) convolutionBackwardWeight(o *device.ConvolutionBackwardWeight) {
+	c := newConvolution(o.ConvolutionShape)
+	dys, xs := d.read(0, o.DY), d.read(1, o.X)
 	size, window := c.In*c.Out, c.Kernel*c.Kernel
 	d.kernel = grow(d.kernel, size*window)
 	clear(d.kernel)
-	newConvolution(c).each(func(k, y, x, n int) {
+	c.each(func(k, y, x, n int) {
 		for i := range c.In {
 			productRow(d.kernel[k*size+i*c.Out:][:c.Out], xs[x+i:], c.Stride*c.In, dys[y:], c.Out, n)
 		}
 	})
-	dws := dweight.F32()
+	dws := o.DWeight.F32()
 	for k := range window {
 		for i := range c.In {
-			for o := range c.Out {
-				dws[(o*c.In+i)*window+k] += d.kernel[k*size+i*c.Out+o]
+			for j := range c.Out {
+				dws[(j*c.In+i)*window+k] += d.kernel[k*size+i*c.Out+j]
 			}
 		}
 	}
 }
 
 // window is weight (Out,In,Kernel,Kernel) as (Kernel,Kernel,In,Out), or (Kernel,Kernel,Out,In) when transposed.
-func (d *Device) window(weight device.Mem, c device.ConvolutionShape, transposed bool) []float32 {
+func (d *Device) window(weight device.Mem, c convolution, transposed bool) []float32 {
 	ws, window, size := d.read(1, weight), c.Kernel*c.Kernel, c.In*c.Out
 	d.kernel = grow(d.kernel, len(ws))
 	for o := range c.Out {

@@ -1,6 +1,9 @@
 package ref
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
 
 // pair is the elements of y and of x, which are equally many.
 func pair(y, x device.Mem) ([]float32, []float32) {
@@ -9,51 +12,30 @@ func pair(y, x device.Mem) ([]float32, []float32) {
 }
 
 // copy runs device.Copy.
-func (d *Device) copy(y, x device.Mem) {
-	if y.Type() == x.Type() {
-		copy(device.HostBytes(y), device.HostBytes(x))
+func (d *Device) copy(o *device.Copy) {
+	if o.Y.Type() == o.X.Type() {
+		copy(device.HostBytes(o.Y), device.HostBytes(o.X))
 		return
 	}
-	copy(d.result(0, y), d.read(1, x))
-	d.finish(0, y)
+	copy(d.result(0, o.Y), d.read(1, o.X))
+	d.finish(0, o.Y)
 }
 
-// scale runs device.Scale.
-func (d *Device) scale(x device.Mem, a float32) {
-	xs := x.F32()
-	for i := range xs {
-		xs[i] *= a
-	}
-}
+func (d *Device) zero(o *device.Zero)   { clear(device.HostBytes(o.X)) }
+func (d *Device) scale(o *device.Scale) { flat.Scale(o.X.F32(), o.A) }
+func (d *Device) axpy(o *device.Axpy)   { flat.Axpy(o.Y.F32(), o.A, o.X.F32()) }
+func (d *Device) lerp(o *device.Lerp)   { flat.Lerp(o.Y.F32(), o.A, o.X.F32()) }
+func (d *Device) mul(o *device.Mul)     { flat.Mul(o.Y.F32(), o.X.F32()) }
 
-// lerp runs device.Lerp.
-func (d *Device) lerp(y device.Mem, a float32, x device.Mem) {
-	if a == 1 {
-		d.copy(y, x)
-		return
-	}
-	ys, xs := pair(y, x)
-	for i := range ys {
-		ys[i] += float32(a * (xs[i] - ys[i]))
-	}
-}
-
-// mul runs device.Mul.
-func (d *Device) mul(y, x device.Mem) {
-	ys, xs := pair(y, x)
-	for i := range ys {
-		ys[i] *= xs[i]
-	}
-}
+func (d *Device) squaredNorm(o *device.SquaredNorm) { o.Sum.F64()[0] += inner(o.X, o.X) }
 
 // add runs device.Add.
-func (d *Device) add(out, a, b device.Mem) {
-	as, bs := d.read(1, a), d.read(2, b)
-	outs := d.result(0, out)
+func (d *Device) add(o *device.Add) {
+	as, bs, outs := d.read(1, o.A), d.read(2, o.B), d.result(0, o.Out)
 	for i := range outs {
 		outs[i] = as[i] + bs[i]
 	}
-	d.finish(0, out)
+	d.finish(0, o.Out)
 }
 
 // inner is the sum of x[i] y[i] in the order of the index; products of two float32 are exact in float64.

@@ -1,6 +1,9 @@
 package ref
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
 
 // columnBlock bounds the columns of C that one pass updates, so that C's part of a row and four rows of B stay in the
 // first-level cache.
@@ -8,14 +11,14 @@ const columnBlock = 512
 
 // matMul runs device.MatMul. Every element of C is summed in the order of k, starting from C, from the bias or
 // from 0, whatever the blocking.
-func (d *Device) matMul(c, a, b device.Mem, m device.Product) {
-	cs, as, bs := d.result(0, c), d.read(1, a), d.read(2, b)
+func (d *Device) matMul(m *device.MatMul) {
+	cs, as, bs := d.result(0, m.C), d.read(1, m.A), d.read(2, m.B)
 	if m.TransB {
 		d.transposed = grow(d.transposed, m.K*m.N)
 		transpose(d.transposed, bs, m.N, m.K)
 		bs = d.transposed
 	}
-	startProduct(cs, m)
+	startProduct(cs, &m.Product)
 	// Element (i, k) of op(A) lies at i*rowStride + k*columnStride.
 	rowStride, columnStride := m.K, 1
 	if m.TransA {
@@ -27,11 +30,11 @@ func (d *Device) matMul(c, a, b device.Mem, m device.Product) {
 			productRow(cs[i*m.N+from:i*m.N+to], as[i*rowStride:], columnStride, bs[from:], m.N, m.K)
 		}
 	}
-	d.finish(0, c)
+	d.finish(0, m.C)
 }
 
 // startProduct fills C (M,N) with what the product is added to.
-func startProduct(cs []float32, m device.Product) {
+func startProduct(cs []float32, m *device.Product) {
 	switch {
 	case m.Accumulate:
 	case m.Bias.Absent():
@@ -62,15 +65,7 @@ func productRow(c, a []float32, stride int, b []float32, width, k int) {
 		}
 	}
 	for ; at < k; at++ {
-		axpy(c, a[at*stride], b[at*width:][:n])
-	}
-}
-
-// axpy sets y = y + a x.
-func axpy(y []float32, a float32, x []float32) {
-	x = x[:len(y)]
-	for i := range y {
-		y[i] += float32(a * x[i])
+		flat.Axpy(c, a[at*stride], b[at*width:][:n])
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 )
 
 // adamStep runs device.AdamStep.
-func (d *Device) adamStep(p, g, m, v, delta device.Mem, a device.Adam) {
-	ps, gs := pair(p, g)
-	ms, vs := pair(m, v)
-	deltas := optional(delta)
+func (d *Device) adamStep(a *device.AdamStep) {
+	ps, gs := pair(a.P, a.G)
+	ms, vs := pair(a.M, a.V)
+	deltas := optional(a.Delta)
 	coupled, keep, rate, root := a.Derived()
 	for i, before := range ps {
 		grad := float32(a.GradScale*gs[i]) + float32(coupled*before)
@@ -22,16 +22,17 @@ func (d *Device) adamStep(p, g, m, v, delta device.Mem, a device.Adam) {
 			deltas[i] += ps[i] - before
 		}
 	}
+	d.stepped(a.P, a.G, a.Copy16, a.Sum)
 }
 
 // sgdStep runs device.SGDStep.
-func (d *Device) sgdStep(p, g, m, delta device.Mem, s device.SGD) {
-	ps, gs := pair(p, g)
+func (d *Device) sgdStep(s *device.SGDStep) {
+	ps, gs := pair(s.P, s.G)
 	var ms []float32
 	if s.Momentum != 0 {
-		ms = m.F32()
+		ms = s.M.F32()
 	}
-	deltas := optional(delta)
+	deltas := optional(s.Delta)
 	for i, before := range ps {
 		update := float32(s.GradScale*gs[i]) + float32(s.WeightDecay*before)
 		if ms != nil {
@@ -50,27 +51,29 @@ func (d *Device) sgdStep(p, g, m, delta device.Mem, s device.SGD) {
 			deltas[i] += ps[i] - before
 		}
 	}
+	d.stepped(s.P, s.G, s.Copy16, s.Sum)
 }
 
 // asgdStep runs device.ASGDStep.
-func (d *Device) asgdStep(p, g, s, delta device.Mem, a device.ASGD) {
-	gs, ss, deltas := g.F32(), s.F32(), optional(delta)
-	for i, before := range p.F32() {
+func (d *Device) asgdStep(a *device.ASGDStep) {
+	gs, ss, deltas := a.G.F32(), a.S.F32(), optional(a.Delta)
+	for i, before := range a.P.F32() {
 		grad := float32(a.GradScale*gs[i]) + float32(a.WeightDecay*(before+ss[i]))
 		ahead := ss[i] - float32(a.LearningRate*grad)
 		move := float32(a.Share * ahead)
 		after := before + move
-		p.F32()[i], ss[i] = after, device.Flush(ahead-move)
+		a.P.F32()[i], ss[i] = after, device.Flush(ahead-move)
 		if deltas != nil {
 			deltas[i] += after - before
 		}
 	}
+	d.stepped(a.P, a.G, device.Mem{}, a.Sum)
 }
 
 // stepped does what a step does beside the update.
 func (d *Device) stepped(p, g, copy16, sum device.Mem) {
 	if !copy16.Absent() {
-		d.copy(copy16, p)
+		d.copy(&device.Copy{Y: copy16, X: p})
 	}
 	if !sum.Absent() {
 		sum.F64()[0] += inner(g, g)

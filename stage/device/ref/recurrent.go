@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
 // positions gives the positions of a direction in their order: the first one, and the step from one to the next.
@@ -79,28 +80,29 @@ func (x *sequence) forward(row int, before, h []float32) {
 func sigmoid(x float64) float64 { return 1 / (1 + exp(-x)) }
 
 // lstmBackward runs device.LSTMBackward: backpropagation through time (Werbos 1990).
-func (d *Device) lstmBackward(dgates, carry, dout, gates, cells, weight device.Mem, l device.LSTMShape) {
-	x := sequence{l: l, gates: gates.F32(), cells: cells.F32(), weight: d.read(0, weight)}
+func (d *Device) lstmBackward(o *device.LSTMBackward) {
+	l, carry := o.LSTMShape, o.Carry.F32()
+	x := sequence{l: l, gates: o.Gates.F32(), cells: o.Cells.F32(), weight: d.read(0, o.Weight)}
 	factors := grow(d.wide[1], 4*l.H) // dgates as they are multiplied
 	d.wide[1] = factors
 	first, step := positions(l)
 	for b := range l.B {
-		dh, dc := carry.F32()[b*l.H:][:l.H], carry.F32()[(l.B+b)*l.H:][:l.H]
+		dh, dc := carry[b*l.H:][:l.H], carry[(l.B+b)*l.H:][:l.H]
 		clear(dh)
 		clear(dc)
 		for n := l.T - 1; n >= 0; n-- {
 			row := b*l.T + first + n*step
-			dg := dgates.F32()[row*4*l.H:][:4*l.H]
+			dg := o.DGates.F32()[row*4*l.H:][:4*l.H]
 			var before []float32
 			if n > 0 {
 				before = x.cells[(row-step)*l.H:][:l.H]
 			}
-			x.backward(row, dg, dout.F32()[row*l.OutStride:][:l.H], dh, dc, before)
+			x.backward(row, dg, o.DOut.F32()[row*l.OutStride:][:l.H], dh, dc, before)
 			clear(dh)
 			copy(factors, dg)
-			roundTo(weight.Type(), factors)
+			roundTo(o.Weight.Type(), factors)
 			for j, v := range factors {
-				axpy(dh, v, x.weight[j*l.H:][:l.H])
+				flat.Axpy(dh, v, x.weight[j*l.H:][:l.H])
 			}
 		}
 	}
@@ -133,21 +135,19 @@ func (x *sequence) backward(row int, dgates, dout, dh, dc, before []float32) {
 }
 
 // additiveAttention runs device.AdditiveAttention.
-func (d *Device) additiveAttention(probabilities, q, k, v device.Mem, a device.Additive) {
+func (d *Device) additiveAttention(a *device.AdditiveAttention) {
 	for query := range a.B * a.T {
-		p := probabilities.F32()[query*a.T:][:a.T]
+		p := a.Probabilities.F32()[query*a.T:][:a.T]
 		from := query / a.T * a.T
 		for key := range p {
 			p[key] = float32(math.Inf(-1))
-			if attended(a, from+key) {
-				p[key] = float32(additiveScore(q.F32()[query*a.N:][:a.N], k.F32()[(from+key)*a.N:], v.F32()))
+			if a.Mask.Absent() || a.Mask.I32()[from+key] != 0 {
+				p[key] = float32(additiveScore(a.Q.F32()[query*a.N:][:a.N], a.K.F32()[(from+key)*a.N:], a.V.F32()))
 			}
 		}
 		softmax(p)
 	}
 }
-
-func attended(a device.Additive, key int) bool { return a.Mask.Absent() || a.Mask.I32()[key] != 0 }
 
 func additiveScore(q, k, v []float32) float64 {
 	sum := 0.0
@@ -158,18 +158,18 @@ func additiveScore(q, k, v []float32) float64 {
 }
 
 // additiveAttentionBackward runs device.AdditiveAttentionBackward. A key that is not attended to has probability 0, and so no gradient.
-func (d *Device) additiveAttentionBackward(dq, dk, dv, dprobabilities, probabilities, q, k, v device.Mem, a device.Additive) {
-	clear(dq.F32())
-	clear(dk.F32())
-	clear(dv.F32())
-	vs, dvs := v.F32(), dv.F32()
+func (d *Device) additiveAttentionBackward(a *device.AdditiveAttentionBackward) {
+	clear(a.DQ.F32())
+	clear(a.DK.F32())
+	clear(a.DV.F32())
+	vs, dvs := a.V.F32(), a.DV.F32()
 	for query := range a.B * a.T {
-		p, dp := probabilities.F32()[query*a.T:][:a.T], dprobabilities.F32()[query*a.T:][:a.T]
+		p, dp := a.Probabilities.F32()[query*a.T:][:a.T], a.DProbabilities.F32()[query*a.T:][:a.T]
 		softmaxBackward(dp, p)
-		qs, dqs := q.F32()[query*a.N:][:a.N], dq.F32()[query*a.N:][:a.N]
+		qs, dqs := a.Q.F32()[query*a.N:][:a.N], a.DQ.F32()[query*a.N:][:a.N]
 		for key, ds := range dp {
 			at := (query/a.T*a.T + key) * a.N
-			ks, dks := k.F32()[at:][:a.N], dk.F32()[at:][:a.N]
+			ks, dks := a.K.F32()[at:][:a.N], a.DK.F32()[at:][:a.N]
 			for n := range qs {
 				squashed := float32(tanh(float64(qs[n] + ks[n])))
 				slope := ds * vs[n] * (1 - float32(squashed*squashed))
@@ -190,28 +190,29 @@ func softmaxBackward(dp, p []float32) {
 }
 
 // weightNorm runs device.WeightNorm.
-func (d *Device) weightNorm(v, direction, length device.Mem) {
-	scale := float32(float64(length.F32()[0]) / math.Sqrt(inner(direction, direction)))
-	for i, x := range direction.F32() {
-		v.F32()[i] = scale * x
+func (d *Device) weightNorm(o *device.WeightNorm) {
+	scale := float32(float64(o.Length.F32()[0]) / math.Sqrt(inner(o.Direction, o.Direction)))
+	for i, x := range o.Direction.F32() {
+		o.V.F32()[i] = scale * x
 	}
 }
 
 // weightNormBackward runs device.WeightNormBackward.
-func (d *Device) weightNormBackward(ddirection, dlength, dv, direction, length device.Mem) {
-	norm := math.Sqrt(inner(direction, direction))
-	along := inner(dv, direction) / norm
-	dlength.F32()[0] += float32(along)
-	scale, back := float32(float64(length.F32()[0])/norm), float32(along/norm)
-	for i, x := range direction.F32() {
-		ddirection.F32()[i] += float32(scale * (dv.F32()[i] - float32(back*x)))
+func (d *Device) weightNormBackward(o *device.WeightNormBackward) {
+	norm := math.Sqrt(inner(o.Direction, o.Direction))
+	along := inner(o.DV, o.Direction) / norm
+	o.DLength.F32()[0] += float32(along)
+	scale, back := float32(float64(o.Length.F32()[0])/norm), float32(along/norm)
+	for i, x := range o.Direction.F32() {
+		o.DDirection.F32()[i] += float32(scale * (o.DV.F32()[i] - float32(back*x)))
 	}
 }
 
 // copyColumns runs device.CopyColumns.
-func (d *Device) copyColumns(y, x device.Mem, c device.Columns) {
+func (d *Device) copyColumns(o *device.CopyColumns) {
+	c := o.Columns
 	for r := range c.Rows {
-		to, from := y.F32()[r*c.YStride:][:c.Columns], x.F32()[r*c.XStride:][:c.Columns]
+		to, from := o.Y.F32()[r*c.YStride:][:c.Columns], o.X.F32()[r*c.XStride:][:c.Columns]
 		if c.Add {
 			add(to, from)
 		} else {

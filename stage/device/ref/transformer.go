@@ -1,13 +1,11 @@
 package ref
 
-import (
-	"github.com/avgpipe/avgpipe/stage/device"
-)
+import "github.com/avgpipe/avgpipe/stage/device"
 
 // rotate runs device.Rotate.
-func (d *Device) rotate(y, x device.Mem, o device.Rotation) {
-	table, half := d.rotations.Table(o), o.S/2
-	ys, xs := d.result(0, y), d.read(1, x)
+func (d *Device) rotate(o *device.Rotate) {
+	table, half := d.rotations.Table(o.Rotation), o.S/2
+	ys, xs := d.result(0, o.Y), d.read(1, o.X)
 	for head := range o.B * o.T * o.Heads {
 		t := head / o.Heads % o.T
 		angles := table[t*o.S : (t+1)*o.S]
@@ -22,29 +20,29 @@ func (d *Device) rotate(y, x device.Mem, o device.Rotation) {
 			out[half+i] = float32(b*cos) + float32(a*sin)
 		}
 	}
-	d.finish(0, y)
+	d.finish(0, o.Y)
 }
 
 // swiGLU runs device.SwiGLU.
-func (d *Device) swiGLU(y, gate, up device.Mem) {
-	ys, gates, ups := d.result(0, y), d.read(1, gate), d.read(2, up)
+func (d *Device) swiGLU(o *device.SwiGLU) {
+	ys, gates, ups := d.result(0, o.Y), d.read(1, o.Gate), d.read(2, o.Up)
 	for i, v := range gates {
 		x := float64(v)
 		ys[i] = float32(x * sigmoid(x) * float64(ups[i]))
 	}
-	d.finish(0, y)
+	d.finish(0, o.Y)
 }
 
 // swiGLUBackward runs device.SwiGLUBackward: silu'(x) = s (1 + x (1 - s)) with s = sigmoid(x).
-func (d *Device) swiGLUBackward(dgate, dup, dy, gate, up device.Mem) {
-	dgates, dups := d.result(0, dgate), d.result(1, dup)
-	dys, gates, ups := d.read(2, dy), d.read(3, gate), d.read(4, up)
+func (d *Device) swiGLUBackward(o *device.SwiGLUBackward) {
+	dgates, dups := d.result(0, o.DGate), d.result(1, o.DUp)
+	dys, gates, ups := d.read(2, o.DY), d.read(3, o.Gate), d.read(4, o.Up)
 	for i, v := range gates {
 		x, g := float64(v), float64(dys[i])
 		s := sigmoid(x)
 		dgates[i] = float32(g * float64(ups[i]) * s * (1 + float64(x*(1-s))))
 		dups[i] = float32(g * x * s)
 	}
-	d.finish(0, dgate)
-	d.finish(1, dup)
+	d.finish(0, o.DGate)
+	d.finish(1, o.DUp)
 }

@@ -60,31 +60,31 @@ func (w window) winner(xs []float32, c int) int {
 }
 
 // averagePool runs device.AveragePool.
-func (d *Device) averagePool(y, x device.Mem, p, c int) {
-	ys, xs := y.F32(), x.F32()
+func (d *Device) averagePool(o *device.AveragePool) {
+	ys, xs := o.Y.F32(), o.X.F32()
 	for i := range ys {
 		sum := 0.0
-		for at := range p {
-			sum += float64(xs[(i/c*p+at)*c+i%c])
+		for at := range o.P {
+			sum += float64(xs[(i/o.C*o.P+at)*o.C+i%o.C])
 		}
-		ys[i] = float32(sum / float64(p))
+		ys[i] = float32(sum / float64(o.P))
 	}
 }
 
 // averagePoolBackward runs device.AveragePoolBackward.
-func (d *Device) averagePoolBackward(dx, dy device.Mem, p, c int) {
-	dxs, dys, share := dx.F32(), dy.F32(), 1/float32(p)
+func (d *Device) averagePoolBackward(o *device.AveragePoolBackward) {
+	dxs, dys, share := o.DX.F32(), o.DY.F32(), 1/float32(o.P)
 	for i := range dxs {
-		dxs[i] = dys[i/(p*c)*c+i%c] * share
+		dxs[i] = dys[i/(o.P*o.C)*o.C+i%o.C] * share
 	}
 }
 
 // groupMoments runs device.GroupMoments. The mean comes first and the variance about it second, both in float64.
-func (d *Device) groupMoments(mean, variance, x device.Mem, n device.GroupShape) {
+func (d *Device) groupMoments(n *device.GroupMoments) {
 	width := n.C / n.Groups
 	count := float64(n.P * width)
 	for i := range n.B * n.Groups {
-		sample, first := x.F32()[i/n.Groups*n.P*n.C:][:n.P*n.C], i%n.Groups*width
+		sample, first := n.X.F32()[i/n.Groups*n.P*n.C:][:n.P*n.C], i%n.Groups*width
 		sum, squares := 0.0, 0.0
 		for at := first; at < len(sample); at += n.C {
 			for _, v := range sample[at : at+width] {
@@ -97,7 +97,7 @@ func (d *Device) groupMoments(mean, variance, x device.Mem, n device.GroupShape)
 				squares += float64((float64(v) - m) * (float64(v) - m))
 			}
 		}
-		mean.F32()[i], variance.F32()[i] = float32(m), float32(squares/count)
+		n.Mean.F32()[i], n.Variance.F32()[i] = float32(m), float32(squares/count)
 	}
 }
 
@@ -107,12 +107,12 @@ type normalised struct {
 	x, skip, mean, rstd, weight, bias []float32
 }
 
-func (d *Device) newNormalised(n device.GroupShape, x, skip, mean, variance, weight, bias device.Mem) normalised {
+func (d *Device) newNormalised(n *device.GroupNorm) normalised {
 	d.rstd = grow(d.rstd, n.B*n.Groups)
-	for i, v := range variance.F32() {
+	for i, v := range n.Variance.F32() {
 		d.rstd[i] = float32(1 / math.Sqrt(float64(v)+float64(n.Epsilon)))
 	}
-	return normalised{n, x.F32(), optional(skip), mean.F32(), d.rstd, weight.F32(), bias.F32()}
+	return normalised{n.GroupShape, n.X.F32(), optional(n.Skip), n.Mean.F32(), d.rstd, n.Weight.F32(), n.Bias.F32()}
 }
 
 // statistics is where the mean and the reciprocal deviation of channel c of a sample lie.
@@ -130,9 +130,8 @@ func (n normalised) at(i, sample, c int) (xhat, z float32) {
 }
 
 // groupNorm runs device.GroupNorm.
-func (d *Device) groupNorm(y, x, skip, mean, variance, weight, bias device.Mem, n device.GroupShape) {
-	at := d.newNormalised(n, x, skip, mean, variance, weight, bias)
-	ys := y.F32()
+func (d *Device) groupNorm(n *device.GroupNorm) {
+	at, ys := d.newNormalised(n), n.Y.F32()
 	for row := range n.B * n.P {
 		for c := range n.C {
 			_, z := at.at(row*n.C+c, row/n.P, c)
@@ -146,9 +145,11 @@ func (d *Device) groupNorm(y, x, skip, mean, variance, weight, bias device.Mem, 
 
 // groupNormBackward runs device.GroupNormBackward: with g = dz * weight, dx = rstd (g - mean(g) - xhat mean(g*xhat)), the
 // means over each group.
-func (d *Device) groupNormBackward(dx, dz, sums, dy, x, skip, mean, variance, weight, bias device.Mem, n device.GroupShape) {
-	at := d.newNormalised(n, x, skip, mean, variance, weight, bias)
-	dxs, dys := dx.F32(), dy.F32()
+func (d *Device) groupNormBackward(n *device.GroupNormBackward) {
+	at := d.newNormalised(&device.GroupNorm{
+		X: n.X, Skip: n.Skip, Mean: n.Mean, Variance: n.Variance, Weight: n.Weight, Bias: n.Bias, GroupShape: n.GroupShape,
+	})
+	dxs, dys := n.DX.F32(), n.DY.F32()
 	channels := d.clearSums(2 * n.B * n.C)
 	for row := range n.B * n.P {
 		first, second := channels[row/n.P*n.C:], channels[(n.B+row/n.P)*n.C:]
@@ -163,11 +164,11 @@ func (d *Device) groupNormBackward(dx, dz, sums, dy, x, skip, mean, variance, we
 			second[c] += float64(dxs[i]) * float64(xhat)
 		}
 	}
-	if !dz.Absent() {
-		copy(dz.F32(), dxs)
+	if !n.DZ.Absent() {
+		copy(n.DZ.F32(), dxs)
 	}
 	for i, v := range channels {
-		sums.F32()[i] = float32(v)
+		n.Sums.F32()[i] = float32(v)
 	}
 	at.spread(dxs, channels)
 }
@@ -202,8 +203,9 @@ func (d *Device) clearSums(n int) []float64 {
 }
 
 // transpose runs device.Transpose.
-func (d *Device) transpose(y, x device.Mem, n, rows, columns int) {
-	for i := range n {
-		transpose(y.F32()[i*rows*columns:], x.F32()[i*rows*columns:][:rows*columns], rows, columns)
+func (d *Device) transpose(o *device.Transpose) {
+	size := o.Rows * o.Columns
+	for i := range o.N {
+		transpose(o.Y.F32()[i*size:], o.X.F32()[i*size:][:size], o.Rows, o.Columns)
 	}
 }
