@@ -5,17 +5,26 @@ import (
 	"unsafe"
 )
 
-// CopyIn is Upload for a device whose memory is the host's.
-func CopyIn(dst Mem, src []byte) {
+// HostMemory is embedded by devices without a queue whose memory is the host's.
+type HostMemory struct{}
+
+// Host implements Device.
+func (HostMemory) Host() bool { return true }
+
+// Upload implements Device.
+func (HostMemory) Upload(dst Mem, src []byte) {
 	CheckLength("Upload", src, dst)
 	copy(HostBytes(dst), src)
 }
 
-// CopyOut is Download for a device whose memory is the host's.
-func CopyOut(dst []byte, src Mem) {
+// Download implements Device.
+func (HostMemory) Download(dst []byte, src Mem) {
 	CheckLength("Download", dst, src)
 	copy(dst, HostBytes(src))
 }
+
+// Record implements Device.
+func (HostMemory) Record() Event { return nil }
 
 // CheckLength panics unless host bytes are as long as the memory that they are copied to or from.
 func CheckLength(op string, host []byte, m Mem) {

@@ -25,6 +25,7 @@ func OneDNN() error { return nil }
 
 // Device computes on the host's processor with oneDNN products and vector kernels.
 type Device struct {
+	device.HostMemory
 	c            *C.struct_avg_device
 	cores        []int
 	memory       map[unsafe.Pointer]int // bytes of what Alloc returned
@@ -90,9 +91,6 @@ func (d *Device) Attach() error {
 // denormals makes the calling thread keep denormals, or take them for 0, and reports what it did before.
 func denormals(keep bool) (kept bool) { return C.avg_denormals(truth(keep)) != 0 }
 
-// Host implements device.Device.
-func (d *Device) Host() bool { return true }
-
 // Alloc implements device.Device. From 2 MiB on the memory is in huge pages where the system has them.
 func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 	if err := device.CheckHostAlloc(t, n); err != nil {
@@ -120,15 +118,6 @@ func (d *Device) Free(m device.Mem) {
 	delete(d.memory, m.Pointer())
 	C.avg_free(m.Pointer(), C.size_t(bytes))
 }
-
-// Upload implements device.Device.
-func (d *Device) Upload(dst device.Mem, src []byte) { device.CopyIn(dst, src) }
-
-// Download implements device.Device.
-func (d *Device) Download(dst []byte, src device.Mem) { device.CopyOut(dst, src) }
-
-// Record implements device.Device.
-func (d *Device) Record() device.Event { return nil }
 
 // Synchronize implements device.Device. Operations have finished when they return; what failed in them is reported here.
 func (d *Device) Synchronize() error {

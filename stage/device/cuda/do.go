@@ -10,7 +10,7 @@ import (
 )
 
 // operations are those that the device has.
-var operations = table(
+var operations = device.NewTable(
 	on((*Device).zero), on((*Device).copy), on((*Device).scale), on((*Device).axpy), on((*Device).lerp), on((*Device).mul), on((*Device).add),
 	on((*Device).unary), on((*Device).unaryBackward), on((*Device).swiGLU), on((*Device).swiGLUBackward),
 	on((*Device).matMul), on((*Device).sumRows),
@@ -27,23 +27,7 @@ var operations = table(
 	on((*Device).squaredNorm), on((*Device).adamStep), on((*Device).sgdStep), on((*Device).asgdStep),
 )
 
-// operation runs the operations of one kind.
-type operation struct {
-	kind reflect.Type
-	run  func(*Device, device.Op)
-}
-
-func on[O device.Op](run func(*Device, O)) operation {
-	return operation{reflect.TypeFor[O](), func(d *Device, op device.Op) { run(d, op.(O)) }} //nolint:errcheck,forcetypeassert // kind says so
-}
-
-func table(all ...operation) map[reflect.Type]func(*Device, device.Op) {
-	found := make(map[reflect.Type]func(*Device, device.Op), len(all))
-	for _, o := range all {
-		found[o.kind] = o.run
-	}
-	return found
-}
+func on[O device.Op](run func(*Device, O)) device.Row[*Device] { return device.On(run) }
 
 // Has implements device.Device.
 func (d *Device) Has(op device.Op) bool {
@@ -55,7 +39,7 @@ func (d *Device) Has(op device.Op) bool {
 	case *device.CachedAttention:
 		return narrow(o.S)
 	}
-	return operations[reflect.TypeOf(op)] != nil
+	return operations.Has(op)
 }
 
 // Do implements device.Device.

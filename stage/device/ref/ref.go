@@ -11,6 +11,7 @@ const alignment = 64
 
 // Device computes in plain Go on host memory. It keeps scratch memory that grows to the largest operation seen.
 type Device struct {
+	device.HostMemory
 	transposed []float32     // MatMul: op(B) as (K,N)
 	scores     []float32     // Attention: one row of probabilities (T)
 	dscores    []float32     // AttentionBackward: its gradient (T)
@@ -29,9 +30,6 @@ func New() *Device { return &Device{} }
 // Name implements device.Device.
 func (d *Device) Name() string { return "ref (plain Go, 1 thread)" }
 
-// Host implements device.Device: the memory is Go's own.
-func (d *Device) Host() bool { return true }
-
 // Alloc implements device.Device. The memory lives as long as a Mem refers to it.
 func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 	if err := device.CheckHostAlloc(t, n); err != nil {
@@ -44,15 +42,6 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 
 // Free implements device.Device. The garbage collector does the work.
 func (d *Device) Free(device.Mem) {}
-
-// Upload implements device.Device.
-func (d *Device) Upload(dst device.Mem, src []byte) { device.CopyIn(dst, src) }
-
-// Download implements device.Device.
-func (d *Device) Download(dst []byte, src device.Mem) { device.CopyOut(dst, src) }
-
-// Record implements device.Device.
-func (d *Device) Record() device.Event { return nil }
 
 // Synchronize implements device.Device: every operation has finished when it returns.
 func (d *Device) Synchronize() error { return nil }
