@@ -1,5 +1,10 @@
 package device
 
+import (
+	"hash/fnv"
+	"io"
+)
+
 // Args are what changes from one run of an operation to the next. Operations that a program holds name them: DropoutMask.Stream, Factor.
 type Args struct {
 	Key    uint64  // of all random numbers of a step
@@ -47,12 +52,9 @@ func Mix(x uint64) uint64 {
 // StreamOf names the random numbers of what has this name: the same on every split, in the forward, in the backward and in a forward that
 // is computed again.
 func StreamOf(name string) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a (Fowler, Noll and Vo)
-	h := uint64(offset)
-	for _, b := range []byte(name) {
-		h = (h ^ uint64(b)) * prime
-	}
-	return h
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, name) // never fails
+	return h.Sum64()
 }
 
 // Resolver returns what brings op to a run's arguments; nil when op has the same in every run. fresh says that op sets what it adds to where
@@ -79,19 +81,8 @@ func Resolver(op Op, fresh bool) func(Args) {
 		return factored(&o.A, o.By)
 	case *CrossEntropy:
 		return factored(&o.Scale, o.By)
-	case *AdamStep:
-		return func(a Args) {
-			u := a.Update
-			o.LearningRate, o.GradScale, o.Correction1, o.Correction2 = u.LearningRate, u.GradScale, u.Correction1, u.Correction2
-		}
-	case *SGDStep:
-		return func(a Args) {
-			o.LearningRate, o.GradScale, o.First = a.Update.LearningRate, a.Update.GradScale, a.Update.First
-		}
-	case *ASGDStep:
-		return func(a Args) {
-			o.LearningRate, o.GradScale, o.Share = a.Update.LearningRate, a.Update.GradScale, a.Update.Share
-		}
+	case interface{ set(Update) }: // a step of an optimizer
+		return func(a Args) { o.set(a.Update) }
 	case *MatMul:
 		if fresh && o.Accumulate {
 			return func(a Args) { o.Accumulate = !a.Fresh }

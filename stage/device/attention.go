@@ -93,6 +93,10 @@ type (
 	}
 )
 
+// flops is two products of the scores that a position sees; of a backward four, without the scores that are computed again.
+func (o *Attention) flops() float64         { return o.products(2) }
+func (o *AttentionBackward) flops() float64 { return o.products(4) }
+
 func (o *Attention) check(c checks) {
 	o.AttentionShape.check(c, &o.Q, &o.K, &o.V)
 	c.need(o.Q.typ, o.B*o.T*o.H*o.S, &o.Out)

@@ -107,16 +107,6 @@ func Cost(op Op) (flops float64, bytes int) {
 			return 0, o.C.Bytes() + o.A.Bytes() + o.B.Bytes()
 		}
 		return 2 * float64(o.M) * float64(o.N) * float64(o.K), 0
-	case *Attention: // two products of the scores that a position sees
-		return o.products(2), 0
-	case *AttentionBackward: // four; the scores that are computed again are not counted
-		return o.products(4), 0
-	case *Convolution:
-		return o.flops(), 0
-	case *ConvolutionBackward:
-		return o.flops(), 0
-	case *ConvolutionBackwardWeight:
-		return o.flops(), 0
 	case *CachedAttention:
 		if o.T == 1 {
 			return 0, o.bytes()
@@ -124,20 +114,14 @@ func Cost(op Op) (flops float64, bytes int) {
 		return o.flops(), 0
 	case *CacheAppend:
 		return 0, 2 * o.B * o.T * o.KV * o.S * o.X.typ.Bytes()
-	case *LSTM:
-		return o.flops(), 0
-	case *LSTMBackward: // the gradient of the recurrent weights is a product of its own
-		return o.flops(), 0
-	case *AdditiveAttention:
-		return o.flops(), 0
-	case *AdditiveAttentionBackward:
-		return 2 * o.flops(), 0
 	case *Embed:
 		return 0, lookup(o.Out, o.Positions, o.IDs, o.Add)
 	case *EmbedBackward:
 		return 0, lookup(o.DOut, o.DPositions, o.IDs, false)
 	case *CopyColumns:
 		return 0, 2 * o.Rows * o.Columns.Columns * o.Y.typ.Bytes()
+	case interface{ flops() float64 }:
+		return o.flops(), 0
 	}
 	Operands(op, func(m *Mem) { bytes += m.Bytes() })
 	return 0, bytes

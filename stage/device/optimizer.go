@@ -2,38 +2,42 @@ package device
 
 import "math"
 
+// Update are the numbers of an optimizer step that change from one to the next. A program's steps take them from Args.
+type Update struct {
+	LearningRate             float32
+	GradScale                float32 // the clip factor: the gradient used is GradScale * g
+	Correction1, Correction2 float32 // of AdamStep: 1 - Beta1^t and 1 - Beta2^t
+	First                    bool    // of SGDStep: the momentum buffer is still empty
+	// Share, of ASGDStep, is how far the average moves toward the new iterate: 1/n when it then covers n iterates; 1 before averaging
+	// starts, when the average is the iterate.
+	Share float32
+}
+
+func (u *Update) set(now Update) { *u = now }
+
 // Adam holds the coefficients of one Adam or AdamW step on one run of parameters.
 // Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2.
 type Adam struct {
-	LearningRate float32
+	Update
 	Beta1, Beta2 float32
 	Epsilon      float32
 	WeightDecay  float32
-	Decoupled    bool    // AdamW: decay the parameter itself; else add WeightDecay*p to the gradient
-	Correction1  float32 // 1 - Beta1^t
-	Correction2  float32 // 1 - Beta2^t
-	GradScale    float32 // the clip factor: the gradient used is GradScale * g
+	Decoupled    bool // AdamW: decay the parameter itself; else add WeightDecay*p to the gradient
 }
 
 // SGD holds the coefficients of one SGD step, PyTorch's definition: m = flush(Momentum m + g) (flush(g) at the first step);
 // the update is LearningRate * (Nesterov ? g + Momentum m : m).
 type SGD struct {
-	LearningRate float32
-	Momentum     float32
-	Nesterov     bool
-	First        bool // the momentum buffer is still empty
-	WeightDecay  float32
-	GradScale    float32
+	Update
+	Momentum    float32
+	Nesterov    bool
+	WeightDecay float32
 }
 
 // ASGD holds the coefficients of one step of averaged SGD on one run of parameters; see ASGDStep.
 type ASGD struct {
-	LearningRate float32
-	WeightDecay  float32 // added to the gradient, times the iterate
-	GradScale    float32 // the clip factor: the gradient used is GradScale * g
-	// Share is how far the average moves toward the new iterate: 1/n when it then covers n iterates; 1 before averaging
-	// starts, when the average is the iterate.
-	Share float32
+	Update
+	WeightDecay float32 // added to the gradient, times the iterate
 }
 
 // Derived are the coefficients that AdamStep applies to every element, computed in one place so that every device uses
@@ -59,15 +63,6 @@ func Flush(x float32) float32 {
 		return 0
 	}
 	return x
-}
-
-// Update are the numbers of an optimizer step that change from one to the next. A program's steps take them from Args.
-type Update struct {
-	LearningRate             float32
-	GradScale                float32
-	Correction1, Correction2 float32 // of AdamStep
-	First                    bool    // of SGDStep
-	Share                    float32 // of ASGDStep
 }
 
 // SquaredNorm adds |X|^2 to Sum, one F64. It accumulates in F64, in a fixed order.

@@ -89,7 +89,7 @@ func (l *LSTMShape) check(c checks) {
 // span is the least length of a matrix with rows of `columns` elements, stride apart.
 func span(rows, columns, stride int) int { return (rows-1)*stride + columns }
 
-// flops is a product with the recurrent weights at every position.
+// flops is a product with the recurrent weights at every position; the gradient of the weights is a product of its own.
 func (l LSTMShape) flops() float64 { return 8 * float64(l.B*l.T) * float64(l.H) * float64(l.H) }
 
 func (o *LSTM) check(c checks) {
@@ -115,6 +115,8 @@ func (o *LSTMBackward) check(c checks) {
 func (a Additive) flops() float64 {
 	return 32 * float64(a.B) * float64(a.T) * float64(a.T) * float64(a.N)
 }
+
+func (o *AdditiveAttentionBackward) flops() float64 { return 2 * o.Additive.flops() }
 
 func (a *Additive) check(c checks, probabilities, q, k, v *Mem) {
 	c.positive(&a.B, &a.T, &a.N)

@@ -249,7 +249,7 @@ func allocations(c *comparison) {
 			d.Do(&device.CrossEntropy{Losses: losses, DLogits: logits, Logits: logits, Targets: ids, Scale: 1})
 		},
 		"AdamStep": func() {
-			d.Do(&device.AdamStep{P: x, G: y, M: z, V: w, Copy16: copy16, Sum: sum, Adam: device.Adam{Correction1: 1, Correction2: 1}})
+			d.Do(&device.AdamStep{P: x, G: y, M: z, V: w, Copy16: copy16, Sum: sum, Adam: device.Adam{Update: device.Update{Correction1: 1, Correction2: 1}}})
 		},
 		"SGDStep": func() { d.Do(&device.SGDStep{P: x, G: y, M: z, Delta: w, SGD: device.SGD{Momentum: 0.9}}) },
 		"Slice":   func() { d.Do(&device.Scale{X: x.Slice(1, 2).Slice(1, 1), A: 1}) },

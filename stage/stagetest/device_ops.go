@@ -235,17 +235,17 @@ func poison(c *comparison) {
 // adams and sgds are the optimizer settings tried.
 var (
 	adams = []device.Adam{
-		{LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8, Correction1: 0.1, Correction2: 0.001, GradScale: 1},
-		{LearningRate: 0.1, Beta1: 0.8, Beta2: 0.95, Epsilon: 1e-3, WeightDecay: 0.1, Correction1: 0.7, Correction2: 0.3, GradScale: 0.37},
-		{LearningRate: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, WeightDecay: 0.1, Decoupled: true, Correction1: 1, Correction2: 1, GradScale: 0.5},
+		{Update: device.Update{LearningRate: 1e-3, Correction1: 0.1, Correction2: 0.001, GradScale: 1}, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8},
+		{Update: device.Update{LearningRate: 0.1, Correction1: 0.7, Correction2: 0.3, GradScale: 0.37}, Beta1: 0.8, Beta2: 0.95, Epsilon: 1e-3, WeightDecay: 0.1},
+		{Update: device.Update{LearningRate: 0.1, Correction1: 1, Correction2: 1, GradScale: 0.5}, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, WeightDecay: 0.1, Decoupled: true},
 	}
 	sgds = []device.SGD{
-		{LearningRate: 0.1, GradScale: 1},
-		{LearningRate: 0.1, WeightDecay: 0.01, GradScale: 0.3},
-		{LearningRate: 0.3, Momentum: 0.9, First: true, GradScale: 1},
-		{LearningRate: 0.3, Momentum: 0.9, WeightDecay: 0.1, GradScale: 0.7},
-		{LearningRate: 0.3, Momentum: 0.9, Nesterov: true, First: true, GradScale: 1},
-		{LearningRate: 0.3, Momentum: 0.9, Nesterov: true, GradScale: 1.0 / 3},
+		{Update: device.Update{LearningRate: 0.1, GradScale: 1}},
+		{Update: device.Update{LearningRate: 0.1, GradScale: 0.3}, WeightDecay: 0.01},
+		{Update: device.Update{LearningRate: 0.3, First: true, GradScale: 1}, Momentum: 0.9},
+		{Update: device.Update{LearningRate: 0.3, GradScale: 0.7}, Momentum: 0.9, WeightDecay: 0.1},
+		{Update: device.Update{LearningRate: 0.3, First: true, GradScale: 1}, Momentum: 0.9, Nesterov: true},
+		{Update: device.Update{LearningRate: 0.3, GradScale: 1.0 / 3}, Momentum: 0.9, Nesterov: true},
 	}
 )
 
@@ -370,7 +370,7 @@ func flushes(c *comparison) {
 	})
 	check("SGDStep", 1, func(d device.Device, m []device.Mem) { d.Do(&device.SGDStep{P: m[0], G: m[1], M: m[2], SGD: sgds[5]}) })
 	check("ASGDStep", 1, func(d device.Device, m []device.Mem) {
-		d.Do(&device.ASGDStep{P: m[0], G: m[1], S: m[2], ASGD: device.ASGD{LearningRate: 0.1, GradScale: 1, Share: 1.0 / 3}})
+		d.Do(&device.ASGDStep{P: m[0], G: m[1], S: m[2], ASGD: device.ASGD{Update: device.Update{LearningRate: 0.1, GradScale: 1, Share: 1.0 / 3}}})
 	})
 }
 

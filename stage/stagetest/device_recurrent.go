@@ -262,8 +262,8 @@ func averaged(c *comparison) {
 	for _, n := range lengths {
 		for _, delta := range []tensor{{name: "no delta"}, c.out("delta", n)} {
 			for i, a := range []device.ASGD{
-				{LearningRate: 0.1, GradScale: 1, Share: 1},
-				{LearningRate: 0.3, WeightDecay: 0.1, GradScale: 0.7, Share: 1.0 / 3},
+				{Update: device.Update{LearningRate: 0.1, GradScale: 1, Share: 1}},
+				{Update: device.Update{LearningRate: 0.3, GradScale: 0.7, Share: 1.0 / 3}, WeightDecay: 0.1},
 			} {
 				operands := []tensor{c.out("p", n), c.in("g", n), c.out("s", n), delta}
 				c.compare("ASGDStep", shape("setting %d, n=%d, %s", i, n, delta.name), exact, operands, func(d device.Device, m []device.Mem) {

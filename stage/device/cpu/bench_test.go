@@ -84,8 +84,8 @@ func BenchmarkFlat(b *testing.B) {
 	x := newBench(b, 1)
 	y, z, w, m, v := x.floats(n), x.floats(n), x.floats(n), x.floats(n), x.floats(n)
 	x.d.Do(&device.Mul{Y: v, X: v})
-	adam := device.Adam{LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Correction1: 1, Correction2: 1, GradScale: 1}
-	sgd := device.SGD{LearningRate: 1e-3, Momentum: 0.9, GradScale: 1}
+	adam := device.Adam{Update: device.Update{LearningRate: 1e-3, Correction1: 1, Correction2: 1, GradScale: 1}, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8}
+	sgd := device.SGD{Update: device.Update{LearningRate: 1e-3, GradScale: 1}, Momentum: 0.9}
 	x.run("Zero", 4*n, 0, func() { x.d.Do(&device.Zero{X: w}) })
 	x.run("Copy", 8*n, 0, func() { x.d.Do(&device.Copy{Y: w, X: y}) })
 	x.run("Scale", 8*n, 0, func() { x.d.Do(&device.Scale{X: w, A: 1}) })
@@ -109,7 +109,7 @@ func BenchmarkUpdate(b *testing.B) {
 	const n = 30 << 20
 	x := newBench(b, 1)
 	step := device.AdamStep{P: x.floats(n), G: x.floats(n), M: x.floats(n), V: x.floats(n), Adam: device.Adam{
-		LearningRate: 1e-3, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, WeightDecay: 0.1, Decoupled: true, Correction1: 1, Correction2: 1, GradScale: 1,
+		Update: device.Update{LearningRate: 1e-3, Correction1: 1, Correction2: 1, GradScale: 1}, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, WeightDecay: 0.1, Decoupled: true,
 	}}
 	x.d.Do(&device.Mul{Y: step.V, X: step.V})
 	copy16, sum := x.alloc(device.BF16, n), x.alloc(device.F64, 1)

@@ -81,7 +81,7 @@ func (s *sample) run(d *cpu.Device) float64 {
 		panic(err)
 	}
 	d.Do(&device.SquaredNorm{Sum: sum, X: s.x})
-	d.Do(&device.AdamStep{P: s.y, G: s.z, M: s.x, V: s.dqkv.Slice(0, s.x.Len()), Sum: sum, Adam: device.Adam{Correction1: 1, Correction2: 1}})
+	d.Do(&device.AdamStep{P: s.y, G: s.z, M: s.x, V: s.dqkv.Slice(0, s.x.Len()), Sum: sum, Adam: device.Adam{Update: device.Update{Correction1: 1, Correction2: 1}}})
 	return sum.F64()[0]
 }
 

@@ -208,7 +208,7 @@ func TestAdamFirstStepMovesByTheLearningRate(t *testing.T) {
 	d := New()
 	p, g := floats(t, 1, 2, 3), floats(t, 4, -8, 0.5)
 	m, v, delta := floats(t, 0, 0, 0), floats(t, 0, 0, 0), floats(t, 10, 10, 10)
-	step := device.Adam{LearningRate: 0.5, Beta1: 0.5, Beta2: 0.75, Correction1: 0.5, Correction2: 0.25, GradScale: 0.5}
+	step := device.Adam{Update: device.Update{LearningRate: 0.5, Correction1: 0.5, Correction2: 0.25, GradScale: 0.5}, Beta1: 0.5, Beta2: 0.75}
 	d.Do(&device.AdamStep{P: p, G: g, M: m, V: v, Delta: delta, Adam: step})
 	equal(t, "p", p, 0.5, 2.5, 2.5) // m/c1 = g/2, sqrt(v/c2) = |g|/2
 	equal(t, "m", m, 1, -2, 0.125)
@@ -227,7 +227,7 @@ func TestAdamFirstStepMovesByTheLearningRate(t *testing.T) {
 
 func TestSGDMomentumAndNesterovByHand(t *testing.T) {
 	d := New()
-	s := device.SGD{LearningRate: 0.5, Momentum: 0.5, First: true, GradScale: 1}
+	s := device.SGD{Update: device.Update{LearningRate: 0.5, First: true, GradScale: 1}, Momentum: 0.5}
 	p, m, delta := floats(t, 10), floats(t, 77), floats(t, 0)
 	d.Do(&device.SGDStep{P: p, G: floats(t, 4), M: m, Delta: delta, SGD: s}) // m = 4, p = 10 - 2
 	s.First = false
@@ -238,6 +238,6 @@ func TestSGDMomentumAndNesterovByHand(t *testing.T) {
 	d.Do(&device.SGDStep{P: p, G: floats(t, 2), M: m, Delta: delta, SGD: s}) // m = 2 + 2 = 4, update = 2 + 2 = 4, p = 6 - 2
 	equal(t, "Nesterov", p, 4)
 	plain := floats(t, 10)
-	d.Do(&device.SGDStep{P: plain, G: floats(t, 4), SGD: device.SGD{LearningRate: 0.25, WeightDecay: 0.2, GradScale: 0.5}})
+	d.Do(&device.SGDStep{P: plain, G: floats(t, 4), SGD: device.SGD{Update: device.Update{LearningRate: 0.25, GradScale: 0.5}, WeightDecay: 0.2}})
 	equal(t, "plain with decay", plain, 9) // 0.25 * (2 + 2)
 }
