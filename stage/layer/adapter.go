@@ -2,6 +2,7 @@ package layer
 
 import (
 	"math"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -54,11 +55,11 @@ func Adapt(l Layer, do func(Linear) Linear) Layer {
 		return do(l)
 	case *SelfAttention:
 		out := *l
-		out.QKV, out.Project = do(l.QKV), do(l.Project)
-		return &out
-	case *GroupedAttention:
-		out := *l
-		out.Q, out.K, out.V, out.Project = do(l.Q), do(l.K), do(l.V), do(l.Project)
+		out.QKV = slices.Clone(l.QKV)
+		for i, f := range l.QKV {
+			out.QKV[i] = do(f)
+		}
+		out.Project = do(l.Project)
 		return &out
 	case *GatedMLP:
 		out := *l

@@ -44,10 +44,6 @@ func narrowed(l Layer) Layer {
 	case LayerNorm:
 		l.Narrow = true
 		return l
-	case *SelfAttention:
-		other := *l
-		other.Project.Narrow = true
-		return &other
 	case *dropout:
 		return &dropout{narrowed(l.Layer), l.rate}
 	case *Chain:

@@ -23,11 +23,3 @@ func (l *dropout) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem
 		return back([]device.Mem{b.drop(dout[0], name, l.rate, columns)})
 	}
 }
-
-// attentionDropout is what the attention layer at path drops of the softmax of its heads.
-func attentionDropout(b *Builder, path string, rate float64, heads int) device.DropoutMask {
-	if b.Evaluating || rate == 0 {
-		return device.DropoutMask{}
-	}
-	return device.DropoutMask{Rate: float32(rate), Stream: device.StreamOf(path + ".softmax"), PerSample: heads * b.T * b.T}
-}

@@ -16,7 +16,7 @@ func layers() map[string]layer.Layer {
 	}
 	norm := func(path string) layer.LayerNorm { return layer.LayerNorm{Path: path, Width: 12, Epsilon: 1e-5} }
 	attention := func() *layer.SelfAttention {
-		return &layer.SelfAttention{Path: "attn", Heads: 3, QKV: linear("attn.qkv", 12, 36), Project: linear("attn.project", 12, 12)}
+		return &layer.SelfAttention{Path: "attn", Heads: 3, QKV: []layer.Linear{linear("attn.qkv", 12, 36)}, Project: linear("attn.project", 12, 12)}
 	}
 	mlp := func() layer.Layer {
 		return layer.NewChain("mlp", linear("mlp.up", 12, 20), layer.NewActivation("mlp.act", device.GELU, 20), linear("mlp.down", 20, 12))

@@ -33,12 +33,14 @@ func torchAttention(causal bool, rate float64) layer.Layer {
 	const d = torchWidth
 	if causal {
 		return &layer.SelfAttention{
-			Path: "attention", Heads: torchHeads, QKV: torchLinear("qkv", d, 3*d, false), Project: torchLinear("project", d, d, false), Rate: rate,
+			Path: "attention", Heads: torchHeads, QKV: []layer.Linear{torchLinear("qkv", d, 3*d, false)}, Project: torchLinear("project", d, d, false),
+			Rate: rate,
 		}
 	}
-	return &layer.GroupedAttention{
+	return &layer.SelfAttention{
 		Path: "attention", Heads: torchHeads, KV: torchHeads, Bidirectional: true, Rate: rate,
-		Q: torchLinear("q", d, d, true), K: torchLinear("k", d, d, true), V: torchLinear("v", d, d, true), Project: torchLinear("project", d, d, true),
+		QKV:     []layer.Linear{torchLinear("q", d, d, true), torchLinear("k", d, d, true), torchLinear("v", d, d, true)},
+		Project: torchLinear("project", d, d, true),
 	}
 }
 

@@ -18,16 +18,16 @@ func transformers() map[string]layer.Layer {
 	}
 	rms := func(path string) layer.Layer { return layer.LayerNorm{RMS: true, Path: path, Width: 12, Epsilon: 1e-6} }
 	norm := layer.LayerNorm{Path: "norm", Width: 12, Epsilon: 1e-12}
-	grouped := func(change func(l *layer.GroupedAttention)) *layer.GroupedAttention {
-		l := &layer.GroupedAttention{Path: "attn", Heads: 4, KV: 2, Theta: 100}
-		l.Q, l.K, l.V = linear("q", 12, 16, false), linear("k", 12, 8, true), linear("v", 12, 8, false)
+	grouped := func(change func(l *layer.SelfAttention)) *layer.SelfAttention {
+		l := &layer.SelfAttention{Path: "attn", Heads: 4, KV: 2, Theta: 100}
+		l.QKV = []layer.Linear{linear("q", 12, 16, false), linear("k", 12, 8, true), linear("v", 12, 8, false)}
 		l.Project = linear("o", 16, 12, true)
 		change(l)
 		return l
 	}
 	// Without rotation the gradient of a key's bias is 0: the softmax does not see it. What is left is rounding.
-	unturned := func(l *layer.GroupedAttention) { l.Theta, l.K.Bias = 0, false }
-	masked := func(l *layer.GroupedAttention) {
+	unturned := func(l *layer.SelfAttention) { l.Theta, l.QKV[1].Bias = 0, false }
+	masked := func(l *layer.SelfAttention) {
 		unturned(l)
 		l.Bidirectional, l.Masked = true, true
 	}
@@ -45,13 +45,13 @@ func transformers() map[string]layer.Layer {
 		"tanh":                   layer.NewActivation("tanh", device.Tanh, 12),
 		"gated mlp":              gated,
 		"dropout":                layer.NewDropout(linear("linear", 12, 7, true), 0.3),
-		"attention with dropout": grouped(func(l *layer.GroupedAttention) { l.Rate = 0.3 }),
-		"grouped attention":      grouped(func(*layer.GroupedAttention) {}),
-		"wide heads, no rotation": grouped(func(l *layer.GroupedAttention) {
+		"attention with dropout": grouped(func(l *layer.SelfAttention) { l.Rate = 0.3 }),
+		"grouped attention":      grouped(func(*layer.SelfAttention) {}),
+		"wide heads, no rotation": grouped(func(l *layer.SelfAttention) {
 			unturned(l)
 			l.Heads, l.KV = 2, 1
 		}),
-		"attention in a window":     grouped(func(l *layer.GroupedAttention) { l.Window = 3 }),
+		"attention in a window":     grouped(func(l *layer.SelfAttention) { l.Window = 3 }),
 		"masked attention":          grouped(masked),
 		"post-norm":                 layer.NewPostNorm(mlp, norm),
 		"post-norm masked":          attention,
@@ -63,10 +63,10 @@ func transformers() map[string]layer.Layer {
 		"pooler": layer.NewFirst(layer.NewChain("pooler",
 			linear("dense", 12, 12, true), layer.NewActivation("act", device.Tanh, 12), linear("classifier", 12, 3, true))),
 		"interleaved attention with dropout": &layer.SelfAttention{
-			Path: "attn", Heads: 3, QKV: linear("qkv", 12, 36, true), Project: linear("o", 12, 12, true), Rate: 0.2,
+			Path: "attn", Heads: 3, QKV: []layer.Linear{linear("qkv", 12, 36, true)}, Project: linear("o", 12, 12, true), Rate: 0.2,
 		},
 		"llama block": layer.NewChain("block",
-			layer.NewResidual(layer.NewChain("attn", rms("norm1"), grouped(func(l *layer.GroupedAttention) { l.KV = 1; l.K.Out, l.V.Out = 4, 4 }))),
+			layer.NewResidual(layer.NewChain("attn", rms("norm1"), grouped(func(l *layer.SelfAttention) { l.KV = 1; l.QKV[1].Out, l.QKV[2].Out = 4, 4 }))),
 			layer.NewResidual(layer.NewDropout(layer.NewChain("mlp", rms("norm2"), gated), 0.2))),
 	}
 }

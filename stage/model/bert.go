@@ -112,10 +112,11 @@ func (c *bert) activation(path string, width int) layer.Layer {
 func (c *bert) block(i int) layer.Layer {
 	path := fmt.Sprintf("bert.encoder.layer.%d", i)
 	self := path + ".attention.self"
-	attention := &layer.GroupedAttention{
+	attention := &layer.SelfAttention{
 		Path: self, Heads: c.heads, KV: c.heads, Bidirectional: true, Masked: true, Rate: c.attentionDropout,
-		Q: c.linear(self+".query", c.hidden, c.hidden), K: c.linear(self+".key", c.hidden, c.hidden),
-		V:       c.linear(self+".value", c.hidden, c.hidden),
+		QKV: []layer.Linear{
+			c.linear(self+".query", c.hidden, c.hidden), c.linear(self+".key", c.hidden, c.hidden), c.linear(self+".value", c.hidden, c.hidden),
+		},
 		Project: c.linear(path+".attention.output.dense", c.hidden, c.hidden),
 	}
 	mlp := layer.NewChain(path+".output", c.linear(path+".intermediate.dense", c.hidden, c.inner),

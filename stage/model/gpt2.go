@@ -75,7 +75,7 @@ func (c *gpt2) block(i int) layer.Layer {
 	plain, residual := c.initializerRange, c.initializerRange/math.Sqrt(2*float64(c.nLayer))
 	attention := &layer.SelfAttention{
 		Path: path + ".attn", Heads: c.nHead, Rate: c.attnDropout,
-		QKV: linear(".attn.c_attn", d, 3*d, plain), Project: linear(".attn.c_proj", d, d, residual),
+		QKV: []layer.Linear{linear(".attn.c_attn", d, 3*d, plain)}, Project: linear(".attn.c_proj", d, d, residual),
 	}
 	mlp := layer.NewChain(path+".mlp", linear(".mlp.c_fc", d, c.nInner, plain), layer.NewActivation(path+".mlp.act", device.GELU, c.nInner),
 		linear(".mlp.c_proj", c.nInner, d, residual))

@@ -167,11 +167,12 @@ func (c *llama) block(i int) layer.Layer {
 	}
 	q, kv := c.heads*c.headDim, c.kvHeads*c.headDim
 	bias := c.attentionBias || c.family == "qwen2" // whose output projection has none
-	attention := &layer.GroupedAttention{
+	attention := &layer.SelfAttention{
 		Path: path + ".self_attn", Heads: c.heads, KV: c.kvHeads, Theta: c.theta, Stretch: c.stretch, Rate: c.attentionDropout, Window: c.windowOf(i),
-		Q:       linear(".self_attn.q_proj", c.hidden, q, bias, plain),
-		K:       linear(".self_attn.k_proj", c.hidden, kv, bias, plain),
-		V:       linear(".self_attn.v_proj", c.hidden, kv, bias, plain),
+		QKV: []layer.Linear{
+			linear(".self_attn.q_proj", c.hidden, q, bias, plain), linear(".self_attn.k_proj", c.hidden, kv, bias, plain),
+			linear(".self_attn.v_proj", c.hidden, kv, bias, plain),
+		},
 		Project: linear(".self_attn.o_proj", q, c.hidden, c.attentionBias, residual),
 	}
 	mlp := &layer.GatedMLP{
