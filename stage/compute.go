@@ -84,12 +84,12 @@ func (c *Computed) copy(v flat.Vector, tensors []device.Mem) {
 func (c Config) checkTypes() error {
 	layers := c.layers()
 	for i := 1; i < len(layers); i++ {
-		_, out := layers[i-1].Ports(c.size())
-		in, _ := layers[i].Ports(c.size())
+		_, out := layer.Ports(layers[i-1], c.size())
+		in, _ := layer.Ports(layers[i], c.size())
 		for j := range min(len(in), len(out)) {
 			if in[j].Type != out[j].Type {
 				return fmt.Errorf("%s: layer %s gives %s in %v and layer %s takes it in %v: the model does not compute in %v",
-					c.what(), layers[i-1].Name(), out[j].Name, out[j].Type, layers[i].Name(), in[j].Type, c.Compute)
+					c.what(), layer.Name(layers[i-1]), out[j].Name, out[j].Type, layer.Name(layers[i]), in[j].Type, c.Compute)
 			}
 		}
 	}

@@ -36,7 +36,7 @@ func (c *Computed) checkOperations() error {
 			run := layer.Run{Layers: []layer.Layer{l}, Size: c.config.size()}
 			training := run.Training()
 			if own := c.missing(training.Forward, training.Whole, run.Evaluation().Forward); own != nil {
-				op, part = own, "layer "+l.Name()
+				op, part = own, "layer "+layer.Name(l)
 				break
 			}
 		}

@@ -39,15 +39,11 @@ type tensor struct {
 
 // place lays the parameters of layers that are trained, or those that are frozen, out in a flat vector and returns its length.
 func place(layers []layer.Layer, frozen bool) (tensors []tensor, length int) {
-	index := 0
-	for _, l := range layers {
-		for _, p := range l.Params() {
-			if p.Frozen == frozen {
-				t := Tensor{Name: p.Name, Shape: p.Shape, Offset: length, TiedTo: p.TiedTo}
-				tensors = append(tensors, tensor{Tensor: t, param: p, index: index})
-				length += layer.Padded(p.Len())
-			}
-			index++
+	for index, p := range layer.Params(layers...) {
+		if p.Frozen == frozen {
+			t := Tensor{Name: p.Name, Shape: p.Shape, Offset: length, TiedTo: p.TiedTo}
+			tensors = append(tensors, tensor{Tensor: t, param: p, index: index})
+			length += layer.Padded(p.Len())
 		}
 	}
 	return tensors, length

@@ -82,11 +82,9 @@ func (c *Computed) stash(names []int) error {
 func (c Config) statisticsWords() int {
 	n := 0
 	if c.Versions > 1 {
-		for _, l := range c.layers() {
-			for _, p := range l.Params() {
-				if p.Running > 0 {
-					n += layer.Padded(p.Len())
-				}
+		for _, p := range layer.Params(c.layers()...) {
+			if p.Running > 0 {
+				n += layer.Padded(p.Len())
 			}
 		}
 	}

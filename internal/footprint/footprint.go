@@ -40,7 +40,7 @@ func Size(m *model.Model, j *job.Job, samples int) layer.Size {
 
 // OutputBytes is what a layer of a job's model, at the end of a stage, hands on of a micro-batch of this size.
 func OutputBytes(l layer.Layer, j *job.Job, size layer.Size) int {
-	_, out := l.Ports(size)
+	_, out := layer.Ports(l, size)
 	return device.F32.Bytes() * layer.Words(layer.Crossing(out, device.Floating(j.BoundaryPrecision)))
 }
 

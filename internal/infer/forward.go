@@ -26,7 +26,7 @@ type forward struct {
 // newForward loads the model for micro-batches of so many samples of the card's length.
 func (s *Session) newForward(samples int) (*forward, error) {
 	size := layer.Size{B: samples, T: s.card.Sequence}
-	ports, _ := s.model.Layers[0].Ports(size)
+	ports, _ := layer.Ports(s.model.Layers[0], size)
 	f := &forward{classes: s.model.Loss.Classes}
 	var err error
 	if f.feed, err = feed.New(ports, samples); err != nil {

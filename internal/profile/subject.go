@@ -240,10 +240,10 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 		})
 	}
 	for i, l := range s.model.Layers {
-		_, out := l.Ports(s.size())
-		one := tuner.Layer{Name: l.Name(), OutputBytes: float64(footprint.OutputBytes(l, &s.request.Spec.Job, s.size()))}
+		_, out := layer.Ports(l, s.size())
+		one := tuner.Layer{Name: layer.Name(l), OutputBytes: float64(footprint.OutputBytes(l, &s.request.Spec.Job, s.size()))}
 		one.ActivationBytes = float64(layer.Alone(s.model.Layers, i, s.size()).Saved + 4*layer.Words(out))
-		for _, param := range l.Params() {
+		for _, param := range layer.Params(l) {
 			if !param.Frozen {
 				one.Parameters += int64(param.Len())
 			}

@@ -284,7 +284,7 @@ func (h *host) openData(ctx context.Context) error {
 
 // newFeed makes what turns samples into micro-batches.
 func (h *host) newFeed() (err error) {
-	ports, _ := h.model.Layers[0].Ports(h.size())
+	ports, _ := layer.Ports(h.model.Layers[0], h.size())
 	if h.feed, err = feed.New(ports, h.samples()); err != nil {
 		return &permanentError{err}
 	}

@@ -119,7 +119,7 @@ func (t *translator) allocate() {
 	shape := t.stage.Shape()
 	t.input, t.output = stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.OutputBytes)
 	t.logits = make([]float32, t.Model.Vocabulary())
-	ports, _ := t.Model.Layers[0].Ports(layer.Size{B: t.rows, T: t.Sequence})
+	ports, _ := layer.Ports(t.Model.Layers[0], layer.Size{B: t.rows, T: t.Sequence})
 	at := 0
 	for _, p := range ports {
 		part := t.input[at:][:4*p.Elements]

@@ -32,28 +32,21 @@ const (
 	attendBias                          // (N)
 )
 
-// Name implements Layer.
-func (l *AttendingLSTM) Name() string { return l.Path }
-
-// Params implements Layer: the LSTM's; then the projections of query and key, and direction, length and bias of the score.
-func (l *AttendingLSTM) Params() []Param {
+// Describe implements Layer: the parameters are the LSTM's; then the projections of query and key, and direction, length and bias of the score.
+func (l *AttendingLSTM) Describe(s Size) Description {
 	n, path := l.Units, l.Path+".attn."
-	return append(l.LSTM.Params(),
+	ps := append(Params(l.LSTM),
 		Param{Name: path + "linear_query.weight", Shape: []int{n, l.LSTM.Hidden}, Init: l.Init, Decay: true, Product: true, Fresh: true},
 		Param{Name: path + "linear_key.weight", Shape: []int{n, l.Keys}, Init: l.Init, Decay: true, Product: true, Fresh: true},
 		Param{Name: path + "linear_att", Shape: []int{n}, Init: l.Init},
 		Param{Name: path + "normalize_scalar", Shape: []int{1}, Init: Init{Mean: 1 / math.Sqrt(float64(n))}},
 		Param{Name: path + "normalize_bias", Shape: []int{n}})
-}
-
-// Ports implements Layer.
-func (l *AttendingLSTM) Ports(s Size) (in, out []Port) {
-	in = []Port{
+	in := []Port{
 		{Name: "encoder", Type: device.F32, Elements: s.Rows() * l.Keys},
 		{Name: "mask", Type: device.I32, Elements: s.Rows()},
 		{Name: "target", Type: device.F32, Elements: s.Rows() * l.LSTM.In},
 	}
-	return in, append(row("y", s, l.LSTM.Hidden), row("context", s, l.Keys)...)
+	return Description{l.Path, ps, in, append(row("y", s, l.LSTM.Hidden), row("context", s, l.Keys)...)}
 }
 
 // project is a product of R rows with a weight stored (out,in).

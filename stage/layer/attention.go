@@ -32,23 +32,16 @@ type SelfAttention struct {
 	Rate float64
 }
 
-// Name implements Layer.
-func (l *SelfAttention) Name() string { return l.Path }
-
-// Params implements Layer: of QKV and Project.
-func (l *SelfAttention) Params() (ps []Param) {
+// Describe implements Layer: the parameters are of QKV and Project. Masked, x is the residual stream, F32; else what a norm gives.
+func (l *SelfAttention) Describe(s Size) Description {
+	d := Description{Name: l.Path, In: operand("x", s, l.QKV[0].In), Out: row("y", s, l.Project.Out)}
 	for _, f := range append(slices.Clone(l.QKV), l.Project) {
-		ps = append(ps, f.Params()...)
+		d.Params = append(d.Params, Params(f)...)
 	}
-	return ps
-}
-
-// Ports implements Layer. Masked, x is the residual stream, F32; else what a norm gives.
-func (l *SelfAttention) Ports(s Size) (in, out []Port) {
 	if l.Masked {
-		return append(row("x", s, l.QKV[0].In), maskPort(s)), row("y", s, l.Project.Out)
+		d.In = append(row("x", s, l.QKV[0].In), maskPort(s))
 	}
-	return operand("x", s, l.QKV[0].In), row("y", s, l.Project.Out)
+	return d
 }
 
 // shape is what the device is told; mask may be absent.

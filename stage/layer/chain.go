@@ -16,9 +16,8 @@ type Chain struct {
 // NewChain makes a chain. Within it, one port of R rows leads from each layer to the next, in the type in which products compute where the
 // next layer takes it and this one can give it.
 func NewChain(name string, layers ...Layer) *Chain {
-	c := &Chain{name: name, layers: slices.Clone(layers)}
+	c := &Chain{name, slices.Clone(layers), Params(layers...)}
 	for i, l := range layers {
-		c.params = append(c.params, l.Params()...)
 		if i > 0 && takesOperand(l) {
 			c.layers[i-1] = narrowed(layers[i-1])
 		}
@@ -31,7 +30,7 @@ func takesOperand(l Layer) bool {
 	if t, ok := l.(interface{ takesOperand() bool }); ok {
 		return t.takesOperand()
 	}
-	in, _ := l.Ports(Size{B: 1, T: 1, Compute: device.BF16})
+	in, _ := Ports(l, Size{B: 1, T: 1, Compute: device.BF16})
 	return in[0].Type == device.BF16
 }
 
@@ -55,17 +54,9 @@ func narrowed(l Layer) Layer {
 
 func (c *Chain) takesOperand() bool { return takesOperand(c.layers[0]) }
 
-// Name implements Layer.
-func (c *Chain) Name() string { return c.name }
-
-// Params implements Layer: those of the layers, in order.
-func (c *Chain) Params() []Param { return c.params }
-
-// Ports implements Layer.
-func (c *Chain) Ports(s Size) (in, out []Port) {
-	in, _ = c.layers[0].Ports(s)
-	_, out = c.layers[len(c.layers)-1].Ports(s)
-	return in, out
+// Describe implements Layer: the parameters are those of the layers, in order.
+func (c *Chain) Describe(s Size) Description {
+	return Description{c.name, c.params, c.layers[0].Describe(s).In, c.layers[len(c.layers)-1].Describe(s).Out}
 }
 
 // Emit implements Layer.
@@ -89,7 +80,7 @@ type residual struct{ Layer }
 func NewResidual(f Layer) Layer { return residual{f} }
 
 // NewPostNorm is y = norm(x + f(x)) (Vaswani et al. 2017, section 3.1; BERT's blocks), x and y (R,D).
-func NewPostNorm(f Layer, norm LayerNorm) *Chain { return NewChain(f.Name(), NewResidual(f), norm) }
+func NewPostNorm(f Layer, norm LayerNorm) *Chain { return NewChain(Name(f), NewResidual(f), norm) }
 
 func (r residual) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	y, back := r.Layer.Emit(b, t, in)

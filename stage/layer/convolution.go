@@ -18,9 +18,6 @@ type Convolution struct {
 	Bias    bool
 }
 
-// Name implements Layer.
-func (l Convolution) Name() string { return l.Path }
-
 // shape is the device's view of a micro-batch.
 func (l Convolution) shape(s Size) device.ConvolutionShape {
 	return device.ConvolutionShape{
@@ -35,9 +32,9 @@ func (l Convolution) Output() Image {
 	return Image{Height: height, Width: width, Channels: l.Out}
 }
 
-// Params implements Layer: the weight, then the bias. Weights keep the variance of what flows back through a ReLU (He et al.
-// 2015, equation 14).
-func (l Convolution) Params() []Param {
+// Describe implements Layer: the parameters are the weight, then the bias. Weights keep the variance of what flows back through a ReLU (He
+// et al. 2015, equation 14).
+func (l Convolution) Describe(s Size) Description {
 	fanOut := l.Kernel * l.Kernel * l.Out
 	ps := []Param{{
 		Name: l.Path + ".weight", Shape: []int{l.Out, l.Of.Channels, l.Kernel, l.Kernel},
@@ -46,12 +43,7 @@ func (l Convolution) Params() []Param {
 	if l.Bias {
 		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Out}})
 	}
-	return ps
-}
-
-// Ports implements Layer.
-func (l Convolution) Ports(s Size) (in, out []Port) {
-	return row("x", s, l.Of.Elements()), row("y", s, l.Output().Elements())
+	return Description{l.Path, ps, row("x", s, l.Of.Elements()), row("y", s, l.Output().Elements())}
 }
 
 // Emit implements Layer.

@@ -18,7 +18,7 @@ func NewDropout(f Layer, rate float64) Layer {
 
 func (l *dropout) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	y, back := l.Layer.Emit(b, t, in)
-	name, columns := l.Name()+".dropout", y[0].Len()/b.Rows()
+	name, columns := Name(l)+".dropout", y[0].Len()/b.Rows()
 	return []device.Mem{b.drop(y[0], name, l.rate, columns)}, func(dout []device.Mem) []device.Mem {
 		return back([]device.Mem{b.drop(dout[0], name, l.rate, columns)})
 	}

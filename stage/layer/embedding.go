@@ -20,26 +20,19 @@ type Embedding struct {
 	Drop float64
 }
 
-// Name implements Layer.
-func (l Embedding) Name() string { return l.Path }
-
-// Params implements Layer: the tables that there are, (Rows,Width), in their order.
-func (l Embedding) Params() (ps []Param) {
+// Describe implements Layer: the parameters are the tables that there are, (Rows,Width), in their order.
+func (l Embedding) Describe(s Size) Description {
+	d := Description{Name: l.Path, Out: row("y", s, l.Width)}
 	for _, table := range []Table{l.Tokens, l.Positions, l.Types} {
 		if table.Rows > 0 {
-			ps = append(ps, Param{Name: table.Path + ".weight", Shape: []int{table.Rows, l.Width}, Init: table.Init, Decay: true})
+			d.Params = append(d.Params, Param{Name: table.Path + ".weight", Shape: []int{table.Rows, l.Width}, Init: table.Init, Decay: true})
 		}
 	}
-	return ps
-}
-
-// Ports implements Layer.
-func (l Embedding) Ports(s Size) (in, out []Port) {
-	in = []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Tokens.Rows}}
+	d.In = []Port{{Name: "ids", Type: device.I32, Elements: s.Rows(), Limit: l.Tokens.Rows}}
 	if l.Types.Rows > 0 {
-		in = append(in, Port{Name: "token_types", Type: device.I32, Elements: s.Rows(), Limit: l.Types.Rows}, maskPort(s))
+		d.In = append(d.In, Port{Name: "token_types", Type: device.I32, Elements: s.Rows(), Limit: l.Types.Rows}, maskPort(s))
 	}
-	return in, row("y", s, l.Width)
+	return d
 }
 
 // Emit implements Layer.

@@ -10,16 +10,17 @@ type first struct {
 // NewFirst runs a layer f, whose input is F32, on the first position of every sample of x (B,T,D), of which BERT's classifiers see no other
 // (Devlin et al. 2019, section 3). Its output is f's, for B rows.
 func NewFirst(f Layer) Layer {
-	in, _ := f.Ports(Size{B: 1, T: 1})
+	in, _ := Ports(f, Size{B: 1, T: 1})
 	return &first{f, in[0].Elements}
 }
 
 // one is the size of a micro-batch with one position.
 func one(s Size) Size { return Size{B: s.B, T: 1, Compute: s.Compute} }
 
-func (l *first) Ports(s Size) (in, out []Port) {
-	_, out = l.Layer.Ports(one(s))
-	return row("x", s, l.width), out
+func (l *first) Describe(s Size) Description {
+	d := l.Layer.Describe(one(s))
+	d.In = row("x", s, l.width)
+	return d
 }
 
 // place is where the first position of sample n lies in x.

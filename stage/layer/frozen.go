@@ -10,17 +10,21 @@ type partly struct {
 
 // Freeze is l with its parameters frozen, but for those that are trained. Running statistics go on running.
 func Freeze(l Layer, trained func(Param) bool) Layer {
-	params := slices.Clone(l.Params())
+	params := Params(l)
 	for i, p := range params {
 		params[i].Frozen = p.Running == 0 && !trained(p)
 	}
 	return partly{l, params}
 }
 
-// Params implements Layer.
-func (l partly) Params() []Param { return l.params }
+// Describe implements Layer.
+func (l partly) Describe(s Size) Description {
+	d := l.Layer.Describe(s)
+	d.Params = l.params
+	return d
+}
 
 // Trains reports whether a layer has a parameter that is trained.
 func Trains(l Layer) bool {
-	return slices.ContainsFunc(l.Params(), func(p Param) bool { return p.Running == 0 && !p.Frozen })
+	return slices.ContainsFunc(Params(l), func(p Param) bool { return p.Running == 0 && !p.Frozen })
 }

@@ -12,17 +12,9 @@ type GatedMLP struct {
 	Gate, Up, Down Linear
 }
 
-// Name implements Layer.
-func (l *GatedMLP) Name() string { return l.Path }
-
-// Params implements Layer: of Gate, Up and Down.
-func (l *GatedMLP) Params() []Param {
-	return append(append(l.Gate.Params(), l.Up.Params()...), l.Down.Params()...)
-}
-
-// Ports implements Layer.
-func (l *GatedMLP) Ports(s Size) (in, out []Port) {
-	return operand("x", s, l.Gate.In), row("y", s, l.Down.Out)
+// Describe implements Layer: the parameters are of Gate, Up and Down.
+func (l *GatedMLP) Describe(s Size) Description {
+	return Description{l.Path, Params(l.Gate, l.Up, l.Down), operand("x", s, l.Gate.In), row("y", s, l.Down.Out)}
 }
 
 // Emit implements Layer.

@@ -33,11 +33,11 @@ func transposed(b *Builder, x device.Mem, rows, columns int) device.Mem {
 // beginning of a model its input is the port of images.
 type Data struct{ Layer }
 
-// Ports implements Layer.
-func (l Data) Ports(s Size) (in, out []Port) {
-	in, out = l.Layer.Ports(s)
-	in[0].Name, in[0].Constant = PixelsPort, true
-	return in, out
+// Describe implements Layer.
+func (l Data) Describe(s Size) Description {
+	d := l.Layer.Describe(s)
+	d.In[0].Name, d.In[0].Constant = PixelsPort, true
+	return d
 }
 
 // NewFlatten turns images (B,H,W,C) into rows (B,C*H*W) in the order that PyTorch's flatten gives, so that the weights of a

@@ -16,21 +16,16 @@ type imageBlock struct {
 // NewImageBlock makes a block. norm.ReLU is set. skip may be nil.
 func NewImageBlock(path string, branch Layer, norm ImageNorm, skip Layer) Layer {
 	norm.ReLU = true
-	in, _ := branch.Ports(Size{B: 1, T: 1})
-	l := &imageBlock{path: path, branch: branch, norm: norm, skip: skip, width: in[0].Elements}
-	for _, part := range []Layer{branch, norm, skip} {
-		if part != nil {
-			l.params = append(l.params, part.Params()...)
-		}
+	in, _ := Ports(branch, Size{B: 1, T: 1})
+	l := &imageBlock{path, branch, norm, skip, Params(branch, norm), in[0].Elements}
+	if skip != nil {
+		l.params = append(l.params, Params(skip)...)
 	}
 	return l
 }
 
-func (l *imageBlock) Name() string    { return l.path }
-func (l *imageBlock) Params() []Param { return l.params }
-
-func (l *imageBlock) Ports(s Size) (in, out []Port) {
-	return row("x", s, l.width), row("y", s, l.norm.Of.Elements())
+func (l *imageBlock) Describe(s Size) Description {
+	return Description{l.path, l.params, row("x", s, l.width), row("y", s, l.norm.Of.Elements())}
 }
 
 // Emit implements Layer: dx is the sum of what comes through skip and through f.

@@ -18,23 +18,15 @@ type ImageNorm struct {
 	ReLU     bool
 }
 
-// Name implements Layer.
-func (l ImageNorm) Name() string { return l.Path }
-
-// Params implements Layer: the weight, the bias and, of batch norm, the running mean and variance.
-func (l ImageNorm) Params() []Param {
+// Describe implements Layer: the parameters are the weight, the bias and, of batch norm, the running mean and variance.
+func (l ImageNorm) Describe(s Size) Description {
 	shape := []int{l.Of.Channels}
 	ps := []Param{{Name: l.Path + ".weight", Shape: shape, Init: Init{Mean: 1}}, {Name: l.Path + ".bias", Shape: shape}}
-	if l.Groups > 0 {
-		return ps
+	if l.Groups == 0 {
+		ps = append(ps, Param{Name: l.Path + ".running_mean", Shape: shape, Running: l.Momentum},
+			Param{Name: l.Path + ".running_var", Shape: shape, Running: l.Momentum, Init: Init{Mean: 1}})
 	}
-	return append(ps, Param{Name: l.Path + ".running_mean", Shape: shape, Running: l.Momentum},
-		Param{Name: l.Path + ".running_var", Shape: shape, Running: l.Momentum, Init: Init{Mean: 1}})
-}
-
-// Ports implements Layer.
-func (l ImageNorm) Ports(s Size) (in, out []Port) {
-	return row("x", s, l.Of.Elements()), row("y", s, l.Of.Elements())
+	return Description{l.Path, ps, row("x", s, l.Of.Elements()), row("y", s, l.Of.Elements())}
 }
 
 // shape is the device's view of a micro-batch: for batch norm one sample of all positions, a group for each channel.

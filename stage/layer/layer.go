@@ -145,12 +145,12 @@ func Cut(m device.Mem, ports []Port, i int) device.Mem {
 	return m.Slice(at, WordsOf(p.Type, p.Elements)).As(p.Type, p.Elements)
 }
 
-// Tensors are the parameters of a layer and their gradients, in the order of Params().
+// Tensors are the parameters of a layer and their gradients, in the order of Params.
 type Tensors struct{ Params, Grads []device.Mem }
 
 // take is the tensors of the next layer within another, which it leaves out of t.
-func (t *Tensors) take(l interface{ Params() []Param }) Tensors {
-	n := len(l.Params())
+func (t *Tensors) take(l Layer) Tensors {
+	n := len(Params(l))
 	own := Tensors{t.Params[:n], t.Grads[:n]}
 	t.Params, t.Grads = t.Params[n:], t.Grads[n:]
 	return own
@@ -160,17 +160,37 @@ func (t *Tensors) take(l interface{ Params() []Param }) Tensors {
 // is none. It adds to the gradients of the parameters. An absent one that it is given stands for zeros.
 type Backward func(dout []device.Mem) (din []device.Mem)
 
+// Description says what a layer has and takes.
+type Description struct {
+	Name    string // unique in a model, for messages: "transformer.h.0"
+	Params  []Param
+	In, Out []Port // for a micro-batch of one size
+}
+
 // Layer is one step of a model.
 type Layer interface {
-	// Name is unique in a model, for messages: "transformer.h.0".
-	Name() string
-	// Params lists the trainable tensors.
-	Params() []Param
-	// Ports lists the tensors that go in and come out, for a micro-batch of size s.
-	Ports(s Size) (in, out []Port)
+	// Describe describes the layer for micro-batches of size s, which only the ports depend on.
+	Describe(s Size) Description
 	// Emit writes the forward from the input ports to the output ports, and returns what writes the backward. It changes no tensor that it
 	// did not make; an output port may be an input port.
 	Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward)
+}
+
+// Name is the name of a layer.
+func Name(l Layer) string { return l.Describe(Size{B: 1, T: 1}).Name }
+
+// Params lists the trainable tensors of layers.
+func Params(layers ...Layer) (ps []Param) {
+	for _, l := range layers {
+		ps = append(ps, l.Describe(Size{B: 1, T: 1}).Params...)
+	}
+	return ps
+}
+
+// Ports lists the tensors that go into a layer and come out of it, for a micro-batch of size s.
+func Ports(l Layer, s Size) (in, out []Port) {
+	d := l.Describe(s)
+	return d.In, d.Out
 }
 
 // single is the Emit of a layer with one port in and one out.

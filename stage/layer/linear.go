@@ -20,11 +20,8 @@ type Linear struct {
 	wide   bool // the gradient of x is F32, to be added to others and then rounded; else of x's type
 }
 
-// Name implements Layer.
-func (l Linear) Name() string { return l.Path }
-
-// Params implements Layer: the weight, then the bias, then A and B of the adapter.
-func (l Linear) Params() []Param {
+// Describe implements Layer: the parameters are the weight, then the bias, then A and B of the adapter. x may be BF16 as well.
+func (l Linear) Describe(s Size) Description {
 	shape := []int{l.In, l.Out}
 	if l.OutIn {
 		shape = []int{l.Out, l.In}
@@ -35,14 +32,9 @@ func (l Linear) Params() []Param {
 	}
 	if l.Adapter != nil {
 		a, b := l.Factors()
-		ps = append(append(ps, a.Params()...), b.Params()...)
+		ps = append(ps, Params(a, b)...)
 	}
-	return ps
-}
-
-// Ports implements Layer. x may be BF16 as well.
-func (l Linear) Ports(s Size) (in, out []Port) {
-	return row("x", s, l.In), result(s, l.Out, l.Narrow)
+	return Description{l.Path, ps, row("x", s, l.In), result(s, l.Out, l.Narrow)}
 }
 
 func (l Linear) takesOperand() bool { return true }

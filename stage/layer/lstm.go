@@ -32,9 +32,6 @@ const (
 	lstmParams
 )
 
-// Name implements Layer.
-func (l LSTM) Name() string { return l.Path }
-
 func (l LSTM) directions() int {
 	if l.Bidirectional {
 		return 2
@@ -45,22 +42,19 @@ func (l LSTM) directions() int {
 // Width is the number of columns of y.
 func (l LSTM) Width() int { return l.directions() * l.Hidden }
 
-// Params implements Layer.
-func (l LSTM) Params() []Param {
-	var ps []Param
+// Describe implements Layer.
+func (l LSTM) Describe(s Size) Description {
+	d := Description{Name: l.Path, In: row("x", s, l.In), Out: row("y", s, l.Width())}
 	for _, suffix := range []string{"_l0", "_l0_reverse"}[:l.directions()] {
 		product := l.WeightDrop == 0 // else what products read is made in each pass
-		ps = append(ps,
+		d.Params = append(d.Params,
 			Param{Name: l.Path + ".weight_ih" + suffix, Shape: []int{gateCount * l.Hidden, l.In}, Init: l.Init, Decay: true, Product: true, Fresh: true},
 			Param{Name: l.Path + ".weight_hh" + suffix, Shape: []int{gateCount * l.Hidden, l.Hidden}, Init: l.Init, Decay: true, Product: product, Fresh: product},
 			Param{Name: l.Path + ".bias_ih" + suffix, Shape: []int{gateCount * l.Hidden}, Init: l.Init},
 			Param{Name: l.Path + ".bias_hh" + suffix, Shape: []int{gateCount * l.Hidden}, Init: l.Init})
 	}
-	return ps
+	return d
 }
-
-// Ports implements Layer.
-func (l LSTM) Ports(s Size) (in, out []Port) { return row("x", s, l.In), row("y", s, l.Width()) }
 
 // shape is that of direction i; mask may be absent.
 func (l LSTM) shape(s Size, i int, mask device.Mem) device.LSTMShape {
@@ -75,7 +69,7 @@ func (l LSTM) columns(y device.Mem, i int) device.Mem {
 // drop is x with direction i's recurrent weights dropped: the same for all micro-batches of a step.
 func (l LSTM) drop(b *Builder, x device.Mem, i int) device.Mem {
 	return b.dropped(x, device.Mem{}, l.WeightDrop, device.DropoutMask{
-		Stream: device.StreamOf(l.Params()[i*lstmParams+weightHH].Name), Rows: gateCount * l.Hidden, Columns: l.Hidden, Share: 1,
+		Stream: device.StreamOf(Params(l)[i*lstmParams+weightHH].Name), Rows: gateCount * l.Hidden, Columns: l.Hidden, Share: 1,
 	})
 }
 

@@ -8,10 +8,11 @@ func maskPort(s Size) Port { return Port{Name: "mask", Type: device.I32, Element
 // PassMask passes the mask on to later layers: it adds the last input port of a layer f as a second output port, behind f's output y.
 type PassMask struct{ Layer }
 
-// Ports implements Layer.
-func (l PassMask) Ports(s Size) (in, out []Port) {
-	in, out = l.Layer.Ports(s)
-	return in, append(out, maskPort(s))
+// Describe implements Layer.
+func (l PassMask) Describe(s Size) Description {
+	d := l.Layer.Describe(s)
+	d.Out = append(d.Out, maskPort(s))
+	return d
 }
 
 // Emit implements Layer.

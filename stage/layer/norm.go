@@ -13,21 +13,13 @@ type LayerNorm struct {
 	Narrow bool
 }
 
-// Name implements Layer.
-func (l LayerNorm) Name() string { return l.Path }
-
-// Params implements Layer: the weight, then the bias.
-func (l LayerNorm) Params() []Param {
+// Describe implements Layer: the parameters are the weight, then the bias.
+func (l LayerNorm) Describe(s Size) Description {
 	ps := []Param{{Name: l.Path + ".weight", Shape: []int{l.Width}, Init: Init{Mean: 1}}}
 	if !l.RMS {
 		ps = append(ps, Param{Name: l.Path + ".bias", Shape: []int{l.Width}})
 	}
-	return ps
-}
-
-// Ports implements Layer.
-func (l LayerNorm) Ports(s Size) (in, out []Port) {
-	return row("x", s, l.Width), result(s, l.Width, l.Narrow)
+	return Description{l.Path, ps, row("x", s, l.Width), result(s, l.Width, l.Narrow)}
 }
 
 // Emit implements Layer.

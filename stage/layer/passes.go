@@ -52,10 +52,7 @@ func (r Run) begin(evaluating bool) *emission {
 	e := &emission{Run: r, Builder: Builder{
 		Builder: program.NewBuilder(), Size: r.Size, Evaluating: evaluating, narrowed: map[device.Mem]device.Mem{},
 	}}
-	var params []Param
-	for _, l := range r.Layers {
-		params = append(params, l.Params()...)
-	}
+	params := Params(r.Layers...)
 	all := Tensors{Grads: make([]device.Mem, len(params))}
 	for i, p := range params {
 		t := device.F32
@@ -96,8 +93,8 @@ func boundary(bind func(index int, t device.Type, n int) device.Mem, index int, 
 
 // Ports are those of the run's boundaries.
 func (r Run) Ports() (in, out []Port) {
-	in, _ = r.Layers[0].Ports(r.Size)
-	_, out = r.Layers[len(r.Layers)-1].Ports(r.Size)
+	in, _ = Ports(r.Layers[0], r.Size)
+	_, out = Ports(r.Layers[len(r.Layers)-1], r.Size)
 	return Crossing(in, r.In), Crossing(out, r.Out)
 }
 
@@ -189,7 +186,7 @@ func (r Run) Training() program.Passes {
 		if r.RepeatLayers {
 			emit(i)
 		}
-		_, out := l.Ports(r.Size)
+		_, out := Ports(l, r.Size)
 		d = backs[i](e.gradients(d, out))
 	}
 	e.enter(d)

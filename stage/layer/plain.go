@@ -14,10 +14,9 @@ func newPlain(path string, in, out int, emit func(b *Builder, x device.Mem) (y d
 	return plain{path, Stream{Name: "x", Width: in}, Stream{Name: "y", Width: out}, emit}
 }
 
-func (l plain) Name() string    { return l.path }
-func (l plain) Params() []Param { return nil }
-
-func (l plain) Ports(s Size) (in, out []Port) { return []Port{l.x.port(s)}, []Port{l.y.port(s)} }
+func (l plain) Describe(s Size) Description {
+	return Description{Name: l.path, In: []Port{l.x.port(s)}, Out: []Port{l.y.port(s)}}
+}
 
 func (l plain) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	return single(l.emit(b, in[0]))

@@ -14,24 +14,19 @@ type Recurrence struct {
 	Passed   []int // which of In go out again, behind y, in this order
 }
 
-// Name implements Layer.
-func (l *Recurrence) Name() string { return l.LSTM.Path }
-
-// Params implements Layer.
-func (l *Recurrence) Params() []Param { return l.LSTM.Params() }
-
-// Ports implements Layer.
-func (l *Recurrence) Ports(s Size) (in, out []Port) {
-	out = row("y", s, l.LSTM.Width())
+// Describe implements Layer: the parameters are the LSTM's.
+func (l *Recurrence) Describe(s Size) Description {
+	d := l.LSTM.Describe(s)
+	d.In = streamPorts(l.In, s)
 	for _, i := range l.Passed {
-		out = append(out, l.In[i].port(s))
+		d.Out = append(d.Out, l.In[i].port(s))
 	}
-	return streamPorts(l.In, s), out
+	return d
 }
 
 // Emit implements Layer.
 func (l *Recurrence) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	input, mask := b.drop(l.join(b, in), l.Name(), l.Dropout, l.LSTM.In), device.Mem{}
+	input, mask := b.drop(l.join(b, in), l.LSTM.Path, l.Dropout, l.LSTM.In), device.Mem{}
 	if l.Mask > 0 {
 		mask = in[l.Mask]
 	}
@@ -48,7 +43,7 @@ func (l *Recurrence) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.
 		for n, i := range l.Passed {
 			din[i] = dout[1+n]
 		}
-		l.split(b, b.drop(back(dout[0]), l.Name(), l.Dropout, l.LSTM.In), in, din)
+		l.split(b, b.drop(back(dout[0]), l.LSTM.Path, l.Dropout, l.LSTM.In), in, din)
 		if l.Residual {
 			din[0] = b.add(din[0], dout[0])
 		}

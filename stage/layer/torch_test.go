@@ -162,7 +162,7 @@ func TestLayersAreThoseOfPyTorch(t *testing.T) {
 	for _, name := range names {
 		c := cases[name]
 		q := torchQuestion{c.kind, c.args, fill(1, c.shapes[0]...), fill(1, c.shapes[1]...), map[string]torchTensor{}, nil}
-		for _, p := range c.layer.Params() {
+		for _, p := range layer.Params(c.layer) {
 			q.Params[p.Name] = fill(0.4, p.Shape...) // larger ones saturate the softmax, and rounding grows
 		}
 		masks := stagetest.NewMasks(ref.New())

@@ -164,7 +164,7 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 		stagetest.Put(t, dev, wide, values)
 		dev.Do(&device.Copy{Y: m, X: wide})
 	}
-	in, _ := l.Ports(size)
+	in, _ := layer.Ports(l, size)
 	for i, port := range in {
 		if port.Type != device.I32 {
 			fill(r.In[i], 0, 1)
@@ -179,7 +179,7 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 		}
 	}
 	fill(r.DOut[0], 0, 1)
-	for i, param := range l.Params() {
+	for i, param := range layer.Params(l) {
 		fill(r.Params[i], param.Init.Mean, 0.3)
 	}
 	r.Forward()

@@ -16,14 +16,6 @@ type Lookup struct {
 	Init              Init
 }
 
-// Name implements Layer.
-func (l *Lookup) Name() string { return l.Path }
-
-// Params implements Layer: the table (V,Width).
-func (l *Lookup) Params() []Param {
-	return []Param{{Name: l.Path + ".weight", Shape: []int{l.Vocabulary, l.Width}, Init: l.Init, Decay: true}}
-}
-
 // after is stream i as it goes out.
 func (l *Lookup) after(i int) Stream {
 	if x := l.In[i]; !l.Looked[i] {
@@ -32,12 +24,14 @@ func (l *Lookup) after(i int) Stream {
 	return Stream{Name: l.In[i].Name, Type: device.F32, Width: l.Width}
 }
 
-// Ports implements Layer.
-func (l *Lookup) Ports(s Size) (in, out []Port) {
+// Describe implements Layer: the parameter is the table (V,Width).
+func (l *Lookup) Describe(s Size) Description {
+	table := Param{Name: l.Path + ".weight", Shape: []int{l.Vocabulary, l.Width}, Init: l.Init, Decay: true}
+	d := Description{Name: l.Path, Params: []Param{table}, In: streamPorts(l.In, s)}
 	for i := range l.In {
-		out = append(out, l.after(i).port(s))
+		d.Out = append(d.Out, l.after(i).port(s))
 	}
-	return streamPorts(l.In, s), out
+	return d
 }
 
 // Emit implements Layer: ids have no gradient.

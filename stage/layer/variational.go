@@ -17,16 +17,10 @@ type VariationalDropout struct {
 	Activation, Temporal float64
 }
 
-// Name implements Layer.
-func (l VariationalDropout) Name() string { return l.Path }
-
-// Ports implements Layer.
-func (l VariationalDropout) Ports(s Size) (in, out []Port) {
-	return row("x", s, l.Width), row("y", s, l.Width)
+// Describe implements Layer.
+func (l VariationalDropout) Describe(s Size) Description {
+	return Description{Name: l.Path, In: row("x", s, l.Width), Out: row("y", s, l.Width)}
 }
-
-// Params implements Layer.
-func (l VariationalDropout) Params() []Param { return nil }
 
 // drop is x with elements dropped.
 func (l VariationalDropout) drop(b *Builder, x device.Mem) device.Mem {

@@ -105,7 +105,7 @@ func TestNothingAddsBF16ToBF16(t *testing.T) {
 			p := layer.Alone(m.Layers, i, layer.Size{B: 2, T: m.Sequence(), Compute: device.BF16})
 			for _, op := range slices.Concat(p.Forward.Ops(), p.Whole.Ops()) {
 				if o, ok := op.(*device.Add); ok && o.A.Type() == device.BF16 && o.B.Type() == device.BF16 {
-					t.Errorf("%s: layer %s adds %v to %v", name, l.Name(), o.A.Type(), o.B.Type())
+					t.Errorf("%s: layer %s adds %v to %v", name, layer.Name(l), o.A.Type(), o.B.Type())
 				}
 			}
 		}
@@ -129,7 +129,7 @@ func TestProductsTakeBothOperandsInBF16(t *testing.T) {
 				}
 				products++
 				if a.Type() != device.BF16 || b.Type() != device.BF16 {
-					t.Fatalf("%s: layer %s multiplies %v by %v in a %T", name, l.Name(), a.Type(), b.Type(), op)
+					t.Fatalf("%s: layer %s multiplies %v by %v in a %T", name, layer.Name(l), a.Type(), b.Type(), op)
 				}
 			}
 		}

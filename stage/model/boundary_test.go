@@ -44,7 +44,7 @@ func (r *boundaryRun) run(t *testing.T, q *torchQuestion, rounds bool) {
 
 // roundMessage rounds what a layer in F32 hands on, or its gradient.
 func roundMessage(l layer.Layer, size layer.Size, message []byte) {
-	_, ports := l.Ports(size)
+	_, ports := layer.Ports(l, size)
 	words := device.NewMem(unsafe.Pointer(unsafe.SliceData(message)), len(message)/4, device.F32)
 	for i, p := range ports {
 		if p.Type != device.F32 {

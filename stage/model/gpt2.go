@@ -80,7 +80,7 @@ func (c *gpt2) block(i int) layer.Layer {
 	mlp := layer.NewChain(path+".mlp", linear(".mlp.c_fc", d, c.nInner, plain), layer.NewActivation(path+".mlp.act", device.GELU, c.nInner),
 		linear(".mlp.c_proj", c.nInner, d, residual))
 	branch := func(norm string, f layer.Layer) layer.Layer {
-		return layer.NewResidual(layer.NewDropout(layer.NewChain(f.Name(), c.norm(path+norm), f), c.residDropout))
+		return layer.NewResidual(layer.NewDropout(layer.NewChain(layer.Name(f), c.norm(path+norm), f), c.residDropout))
 	}
 	return layer.NewChain(path, branch(".ln_1", attention), branch(".ln_2", mlp))
 }

@@ -41,7 +41,7 @@ var halved = map[string]map[string]any{
 // randomBatch fills the ports of a model with what they take, and its targets.
 func randomBatch(m *model.Model, s stage.Shape, size layer.Size, micro int) (input, labels []byte) {
 	rng := rand.New(rand.NewPCG(uint64(micro), 3))
-	ports, _ := m.Layers[0].Ports(size)
+	ports, _ := layer.Ports(m.Layers[0], size)
 	for _, p := range ports {
 		for range p.Elements {
 			if p.Type == device.I32 {

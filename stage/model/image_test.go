@@ -210,7 +210,7 @@ func TestImageModelsBeginWithPixels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ports, _ := m.Layers[0].Ports(layer.Size{B: 2, T: 1})
+		ports, _ := layer.Ports(m.Layers[0], layer.Size{B: 2, T: 1})
 		want := 2 * m.Image.Channels * m.Image.Height * m.Image.Width
 		if len(ports) != 1 || ports[0].Name != layer.PixelsPort || !ports[0].Constant || ports[0].Elements != want {
 			t.Errorf("%s takes %+v, want the constant port pixels of %d elements", family, ports, want)

@@ -75,8 +75,8 @@ func (c *mlp) activation(path string, width int) layer.Layer {
 // boundary is a layer at the end of a unit, which may end a stage: it gives F32 whatever type products compute in.
 type boundary struct{ layer.Layer }
 
-// Ports implements layer.Layer.
-func (l boundary) Ports(s layer.Size) (in, out []layer.Port) {
+// Describe implements layer.Layer.
+func (l boundary) Describe(s layer.Size) layer.Description {
 	s.Compute = device.F32
-	return l.Layer.Ports(s)
+	return l.Layer.Describe(s)
 }

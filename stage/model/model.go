@@ -118,13 +118,7 @@ func (m *Model) Vocabulary() int { return m.vocabulary }
 func (m *Model) Sequence() int { return m.sequence }
 
 // Params lists the parameters of all layers, in order.
-func (m *Model) Params() []layer.Param {
-	var ps []layer.Param
-	for _, l := range m.Layers {
-		ps = append(ps, l.Params()...)
-	}
-	return ps
-}
+func (m *Model) Params() []layer.Param { return layer.Params(m.Layers...) }
 
 // Weights is the number of values of the parameters. Tied copies count once, running statistics not.
 func (m *Model) Weights() int { return m.count(func(layer.Param) bool { return true }) }

@@ -87,7 +87,7 @@ type output struct{ value, grad device.Mem }
 
 // prepare fills what is read with random values.
 func (g *gradientCheck) prepare(size layer.Size, input Fill) {
-	in, out := g.Layer.Ports(size)
+	in, out := layer.Ports(g.Layer, size)
 	for i, port := range in {
 		if input == nil || !input(port, g.In[i]) {
 			g.fillPort(port, g.In[i])
@@ -102,7 +102,7 @@ func (g *gradientCheck) prepare(size layer.Size, input Fill) {
 			g.outputs = append(g.outputs, output{value: g.Out[i], grad: g.DOut[i]})
 		}
 	}
-	for i, param := range g.Layer.Params() {
+	for i, param := range layer.Params(g.Layer) {
 		g.fill(g.Params[i], param.Init.Mean, 0.3) // well away from the initial values, where many terms vanish
 		if param.Running == 0 {                   // else a statistic, which training does not read
 			g.tensors = append(g.tensors, checkedTensor{name: param.Name, value: g.Params[i], grad: g.Grads[i], set: param.Fresh})
@@ -127,7 +127,7 @@ func (g *gradientCheck) fillPort(port layer.Port, m device.Mem) {
 }
 
 func (g *gradientCheck) problem(format string, args ...any) {
-	g.problems = append(g.problems, fmt.Errorf(g.Layer.Name()+": "+format, args...))
+	g.problems = append(g.problems, fmt.Errorf(layer.Name(g.Layer)+": "+format, args...))
 }
 
 func (g *gradientCheck) fill(m device.Mem, mean, deviation float64) {
@@ -257,7 +257,7 @@ func (g *gradientCheck) compare(c checkedTensor) {
 		worst = max(worst, math.Abs(numeric-dot(grad, direction)/unit)/scale)
 	}
 	g.report = append(g.report, fmt.Sprintf("%s: gradient of %s (length %.3g): largest error %.2g, tolerance %.2g",
-		g.Layer.Name(), c.name, length, worst, GradientTolerance))
+		layer.Name(g.Layer), c.name, length, worst, GradientTolerance))
 	if !(worst <= GradientTolerance) {
 		g.problem("gradient of %s: off by %.2g of its size, tolerance %.2g", c.name, worst, GradientTolerance)
 	}

@@ -25,14 +25,14 @@ func (l *LayerPass) Run(t testing.TB, dev device.Device, of layer.Layer, size la
 	t.Cleanup(r.Close)
 	Put(t, dev, r.In[0], l.In)
 	Put(t, dev, r.DOut[0], l.DOut)
-	for i, param := range of.Params() {
+	for i, param := range layer.Params(of) {
 		Put(t, dev, r.Params[i], l.Params[param.Name])
 	}
 	r.Forward()
 	l.Out = Get(t, dev, r.Out[0])
 	r.Backward()
 	l.DIn, l.Grads = Get(t, dev, r.DIn[0]), map[string][]float32{}
-	for i, param := range of.Params() {
+	for i, param := range layer.Params(of) {
 		l.Grads[param.Name] = Get(t, dev, r.Grads[i])
 	}
 }

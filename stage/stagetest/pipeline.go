@@ -118,7 +118,7 @@ func (b Batch) port(name string) []byte {
 
 // Input copies the input of micro-batch m, for a model that begins with layer l, to a boundary buffer.
 func (b Batch) Input(l layer.Layer, size layer.Size, m int) []byte {
-	ports, _ := l.Ports(size)
+	ports, _ := layer.Ports(l, size)
 	buffer := stage.NewBoundary(4 * layer.Words(ports))
 	at := 0
 	for _, p := range ports {

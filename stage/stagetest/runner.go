@@ -29,12 +29,12 @@ func NewRunner(dev device.Device, l layer.Layer, size layer.Size) (r *Runner, er
 		Device: dev, Layer: l, Args: device.Args{Key: 7, Weight: 1}, training: run.Training(), forward: run.Evaluation(),
 		memory: program.Memory{External: make([]device.Mem, layer.Parameters)},
 	}
-	in, out := l.Ports(size)
+	in, out := layer.Ports(l, size)
 	r.In, r.Out, r.DOut = r.ports(&err, layer.Input, in), r.ports(&err, layer.Output, out), r.ports(&err, layer.DOutput, out)
 	if layer.Differentiable(in) {
 		r.DIn = r.ports(&err, layer.DInput, in)
 	}
-	for _, p := range l.Params() {
+	for _, p := range layer.Params(l) {
 		m := r.alloc(&err, p.Len())
 		if p.Product && !m.Absent() {
 			m = m.As(size.Compute, p.Len())
@@ -54,7 +54,7 @@ func NewRunner(dev device.Device, l layer.Layer, size layer.Size) (r *Runner, er
 func (r *Runner) alloc(err *error, n int) device.Mem {
 	m, failed := r.Device.Alloc(device.F32, n)
 	if failed != nil {
-		*err = errors.Join(*err, fmt.Errorf("memory of %s: %w", r.Layer.Name(), failed))
+		*err = errors.Join(*err, fmt.Errorf("memory of %s: %w", layer.Name(r.Layer), failed))
 		return device.Mem{}
 	}
 	r.owned = append(r.owned, m)
