@@ -62,20 +62,16 @@ func (c *bert) validate() error {
 }
 
 func (c *bert) build(m *Model) {
-	m.Task, m.Loss, m.vocabulary, m.sequence = Classification, layer.Loss{Classes: c.labels, PerSample: true}, c.vocabSize, c.positions
+	if c.architecture == bertMasked {
+		m.language(c.vocabSize, c.positions, c.embedding(), c.layers, c.block, c.predictions())
+		m.Task = MaskedLanguage
+	} else {
+		m.language(c.vocabSize, c.positions, c.embedding(), c.layers, c.block, c.classifier())
+		m.Task, m.Loss = Classification, layer.Loss{Classes: c.labels, PerSample: true}
+		m.heads = heads{own: []string{"bert.pooler.", "classifier."}, other: "cls."} // fine-tuned from a masked language model
+	}
 	m.prefix, m.aliases, m.skip = "bert.", bertAliases, c.skip
 	c.export(m.config)
-	head := c.classifier()
-	m.heads = heads{own: []string{"bert.pooler.", "classifier."}, other: "cls."} // fine-tuned from a masked language model
-	if c.architecture == bertMasked {
-		m.heads = heads{}
-		m.Task, m.Loss, head = MaskedLanguage, layer.Loss{Classes: c.vocabSize}, c.predictions()
-	}
-	m.Layers = append(m.Layers, c.embedding())
-	for i := range c.layers {
-		m.Layers = append(m.Layers, c.block(i))
-	}
-	m.Layers = append(m.Layers, head)
 }
 
 func (c *bert) init() layer.Init { return layer.Init{Deviation: c.initializerRange} }

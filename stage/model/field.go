@@ -220,43 +220,34 @@ func set(f Field, value any) error {
 		}
 		*t = v
 	case *bool:
-		v, ok := value.(bool)
-		if !ok {
-			wrong.Allowed = "true or false"
-			return wrong
-		}
-		*t = v
+		return assign(t, value, wrong, "true or false")
 	case *string:
-		v, ok := single(value).(string)
-		if !ok {
-			wrong.Allowed = "a string"
-			return wrong
-		}
-		*t = v
+		return assign(t, single(value), wrong, "a string")
 	case *map[string]any:
-		v, ok := value.(map[string]any)
-		if !ok {
-			wrong.Allowed = "a mapping of keys to values"
-			return wrong
-		}
-		*t = v
+		return assign(t, value, wrong, "a mapping of keys to values")
 	case *[]int:
-		v, ok := integers(value)
-		if !ok {
-			wrong.Allowed = fmt.Sprintf("a list of integers of at most %d", math.MaxInt32)
-			return wrong
-		}
-		*t = v
+		return assign(t, integers(value), wrong, fmt.Sprintf("a list of integers of at most %d", math.MaxInt32))
 	default:
 		panic(fmt.Sprintf("model: field %s has a target of type %T", f.Name, f.target))
 	}
 	return nil
 }
 
-// integers accepts what JSON and YAML decoders give for a list.
-func integers(value any) ([]int, bool) {
+// assign sets a target to a value, which is of the target's type or wrong.
+func assign[T any](target *T, value any, wrong *FieldError, allowed string) error {
+	v, ok := value.(T)
+	if !ok {
+		wrong.Allowed = allowed
+		return wrong
+	}
+	*target = v
+	return nil
+}
+
+// integers is the []int of what JSON and YAML decoders give for a list of integers, and any other value itself.
+func integers(value any) any {
 	if list, ok := value.([]int); ok {
-		return slices.Clone(list), true
+		return slices.Clone(list)
 	}
 	list, ok := value.([]any)
 	out := make([]int, len(list))
@@ -265,7 +256,10 @@ func integers(value any) ([]int, bool) {
 		ok = ok && isNumber && v == math.Trunc(v) && math.Abs(v) <= math.MaxInt32
 		out[i] = int(v)
 	}
-	return out, ok
+	if !ok {
+		return value
+	}
+	return out
 }
 
 // single is the element of a list of one, as in Hugging Face's architectures, and any other value itself.
