@@ -179,7 +179,7 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	if output == nil && !c.config.stagesOutput() {
 		s.targets = c.enter(c.staged.targets, OnHost(labels), targetPort)
 		c.passes.losses.Forward.Run(c.dev, c.bind(&s), device.Args{})
-		c.addLosses(&score)
+		score.Loss = c.total(c.losses)
 	} else {
 		memory, out := c.bind(&s), c.staged.output
 		if output != nil && c.host {

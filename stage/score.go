@@ -55,7 +55,7 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 	loss := c.config.Model.Loss
 	targets := c.enter(c.staged.targets, OnHost(labels), targetPort)
 	loss.Compute(c.dev, c.losses, device.Mem{}, logits, targets, 0)
-	c.addLosses(s)
+	s.Loss += c.total(c.losses)
 	task := c.config.Model.Task
 	if task == model.Language {
 		return
@@ -64,47 +64,36 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 	if (task == model.Classification || task == model.Images) && classes <= MaxCountedClasses {
 		s.Classes = make([]ClassCount, classes)
 	}
-	row := c.rowReader(logits, classes)
+	row := make([]float32, classes)
 	for i, target := range device.Values[int32](labels) {
 		if target >= 0 {
-			s.count(target, largest(row(i)))
+			_ = device.Read(c.dev, device.FloatBytes(row), logits.Slice(i*classes, classes)) // Evaluate returns what failed
+			s.count(target, largest(row))
 		}
 	}
 }
 
-// addLosses adds up the losses of a micro-batch.
-func (c *Computed) addLosses(s *Score) {
-	_ = device.Read(c.dev, device.FloatBytes(c.hostLosses), c.losses) // Evaluate returns what failed
+// total is the sum of losses. What failed is kept for Synchronize.
+func (c *Computed) total(losses device.Mem) (sum float64) {
+	_ = device.Read(c.dev, device.FloatBytes(c.hostLosses), losses)
 	for _, l := range c.hostLosses {
-		s.Loss += float64(l)
+		sum += float64(l)
 	}
+	return sum
 }
 
 // count counts one prediction.
 func (s *Score) count(target, predicted int32) {
+	correct := 0
+	if target == predicted {
+		correct = 1
+	}
 	s.Predicted++
-	if target == predicted {
-		s.Correct++
-	}
-	if s.Classes == nil {
-		return
-	}
-	s.Classes[target].Targets++
-	s.Classes[predicted].Predicted++
-	if target == predicted {
-		s.Classes[target].Correct++
-	}
-}
-
-// rowReader gives rows of logits (R,V) on the host; each is valid until the next.
-func (c *Computed) rowReader(logits device.Mem, columns int) func(row int) []float32 {
-	if c.host {
-		return func(row int) []float32 { return logits.Slice(row*columns, columns).F32() }
-	}
-	buffer := make([]float32, columns)
-	return func(row int) []float32 {
-		_ = device.Read(c.dev, device.FloatBytes(buffer), logits.Slice(row*columns, columns)) // Evaluate returns what failed
-		return buffer
+	s.Correct += correct
+	if s.Classes != nil {
+		s.Classes[target].Targets++
+		s.Classes[predicted].Predicted++
+		s.Classes[target].Correct += correct
 	}
 }
 

@@ -22,13 +22,7 @@ type Tensor struct {
 }
 
 // Len is the number of elements.
-func (t Tensor) Len() int {
-	n := 1
-	for _, d := range t.Shape {
-		n *= d
-	}
-	return n
-}
+func (t Tensor) Len() int { return layer.Param{Shape: t.Shape}.Len() }
 
 // tensor is a parameter of a stage.
 type tensor struct {

@@ -14,15 +14,10 @@ func (c *Computed) Loss() (float64, error) {
 	if !c.last || c.lossWeight == 0 {
 		return 0, nil
 	}
-	c.dev.Download(device.FloatBytes(c.hostLosses), c.lossSum)
+	loss := c.total(c.lossSum) / c.lossWeight
 	if err := c.dev.Synchronize(); err != nil {
 		return 0, fmt.Errorf("%s: loss: %w", c.config.what(), err)
 	}
-	sum := 0.0
-	for _, l := range c.hostLosses {
-		sum += float64(l)
-	}
-	loss := sum / c.lossWeight
 	return loss, c.finite("loss", loss)
 }
 

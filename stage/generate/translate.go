@@ -147,18 +147,16 @@ func (t *translator) put(port []byte, r int, tokens []int32, rest int32) {
 // translate translates one group of sources.
 func (t *translator) translate(ctx context.Context, sources [][]int32, emit func([]int32) error) error {
 	searches := make([]search, len(sources))
-	for i, source := range sources {
-		searches[i] = search{live: []hypothesis{{}}}
-		source = append(slices.Clone(source), t.End)
-		for r := i * t.Beam; r < (i+1)*t.Beam; r++ {
-			t.put(t.ids, r, source, t.Pad)
-			t.put(t.mask, r, slices.Repeat([]int32{1}, len(source)), 0)
-			t.put(t.decoder, r, []int32{t.Start}, t.Pad)
-		}
+	for i := range searches {
+		searches[i].live = []hypothesis{{}}
 	}
-	for r := len(sources) * t.Beam; r < t.rows; r++ { // rows of no source
-		t.put(t.ids, r, []int32{t.End}, t.Pad)
-		t.put(t.mask, r, []int32{1}, 0)
+	for r := range t.rows {
+		var source []int32 // of rows of no source
+		if i := r / t.Beam; i < len(sources) {
+			source = sources[i]
+		}
+		t.put(t.ids, r, append(slices.Clone(source), t.End), t.Pad)
+		t.put(t.mask, r, slices.Repeat([]int32{1}, len(source)+1), 0)
 		t.put(t.decoder, r, []int32{t.Start}, t.Pad)
 	}
 	for position := range t.Sequence {
