@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"os/user"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
@@ -33,6 +36,7 @@ type config struct {
 	Metrics        address       `yaml:"metrics_address" default:"off" rule:"word=off" does:"where metrics and health are served over TCP, to whoever can connect"`
 	Node           string        `yaml:"node" pattern:"^[\\pL\\pN._-]{1,64}$" form:"a name of up to 64 letters, digits, dots, dashes and underscores" does:"this node's name, for good"`
 	Cores          int           `yaml:"cores" default:"0" rule:"min=0" does:"processor cores that jobs compute on; 0 is all"`
+	GPUs           []graphics    `yaml:"gpus" default:"all" rule:"each=GPU" does:"graphics processors that jobs may use: all, none, or a list of indices and UUIDs of nvidia-smi -L"`
 	OrphanAfter    time.Duration `yaml:"orphan_after" default:"1h" rule:"min=1s" live:"yes" does:"how long workers go on without a daemon"`
 	Response       time.Duration `yaml:"response_timeout" default:"30s" rule:"min=1s" live:"yes" does:"how long a worker may not answer before it is killed"`
 	RetryLimit     int           `yaml:"retry_limit" default:"10" rule:"min=1" live:"yes" does:"how many workers of a job may die, without a commit in between, before it fails"`
@@ -99,6 +103,31 @@ func (a *address) Set(text string) bool {
 	n, numeric := strconv.ParseUint(port, 10, 16)
 	*a = address(text)
 	return err == nil && numeric == nil && n > 0
+}
+
+// graphics names graphics processors: all, none, an index or a UUID.
+type graphics string
+
+var graphicsNames = regexp.MustCompile(`^(all|none|\d{1,4}|(GPU|MIG)-[\w/-]+)$`)
+
+// Wants implements strictyaml.Value.
+func (*graphics) Wants() string { return "all, none, the index or the UUID of a GPU" }
+
+// Set implements strictyaml.Value.
+func (g *graphics) Set(text string) bool {
+	*g = graphics(text)
+	return graphicsNames.MatchString(text)
+}
+
+// selection is what gpus means, where CUDA_VISIBLE_DEVICES may hide some.
+func (c *config) selection() (s gpu.Selection) {
+	for _, g := range c.GPUs {
+		s.Wanted = append(s.Wanted, string(g))
+	}
+	if visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set {
+		s.Visible = &visible
+	}
+	return s
 }
 
 // space is what ended jobs may take: bytes, or a share of the disk. Zero is no bound.
@@ -209,10 +238,15 @@ func (c *config) explain(err error) error {
 
 // text is what the file says of a key; "", which no key may be, where it does not have it.
 func (c *config) text(key string) string {
-	if v := c.file.Value(key); v != nil {
-		return v.Scalar
+	v := c.file.Value(key)
+	if v == nil {
+		return ""
 	}
-	return ""
+	text := v.Scalar
+	for _, item := range v.Items {
+		text += " " + item.Scalar
+	}
+	return text
 }
 
 // parseConfig parses a configuration file strictly: every problem at once, at its line, with what is allowed.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/gpu/nvml"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
 )
@@ -104,6 +105,7 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 	n := node.Config{
 		StateDir: c.StateDir, Socket: c.Socket, Group: string(c.Group), MetricsAddress: string(c.Metrics), AdminGroup: string(c.AdminGroup), NodeID: c.Node, Cores: cores,
 		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
+		OpenGPUs: nvml.Open, SelectGPUs: c.selection(),
 		Version: version, Log: log,
 	}
 	return n, c.explain(n.Validate())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync"
@@ -43,7 +44,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 	}
 	c, err := parseConfig(path, text)
 	c.file = nil
-	if err != nil || c != defaultConfig() {
+	if err != nil || !reflect.DeepEqual(c, defaultConfig()) {
 		t.Errorf("as shipped: %+v, %v; want the defaults, %+v", c, err, defaultConfig())
 	}
 	for _, k := range schema.Fields {
@@ -54,7 +55,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 			continue
 		}
 		c, err := parseConfig(path, fmt.Appendf(nil, "%s: %s\n", k.Key, initial(k)))
-		if c.file = nil; err != nil || c != defaultConfig() {
+		if c.file = nil; err != nil || !reflect.DeepEqual(c, defaultConfig()) {
 			t.Errorf("%s: %s is not the default: %+v, %v", k.Key, initial(k), c, err)
 		}
 	}
@@ -111,6 +112,8 @@ func TestUsage(t *testing.T) {
 		{"# first\nlog_level: wran\n", []string{"--config", bad}, "nearest: warn"},
 		{"keep_ended_age: nne\n", []string{"--config", bad}, "nearest: none"},
 		{"# first\ncores: 100000\n", []string{"--config", bad}, bad + ":2:8: cores is 100000; this process may use"},
+		{"gpus: [0, GPU_1]\n", []string{"--config", bad}, bad + ":1:11: gpus[1] wants all, none, the index or the UUID of a GPU"},
+		{"state_dir: " + fresh + "\nsocket: " + fresh + "/s\ngpus: [99]\n", []string{"--config", bad}, bad + ":3:7: the GPUs that are asked for cannot be used: "},
 		{"socket: " + long + "\n", []string{"--config", bad}, bad + ":1:9: socket " + long},
 		{"state_dir: " + long + "\n", []string{"--config", bad}, bad + ":1:12: state directory " + long},
 		{"group: no-such-group\n", []string{"--config", bad}, bad + `:1:8: group wants the name of a group of this host, or avgpipe; found text "no-such-group"`},

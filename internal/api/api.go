@@ -4,6 +4,7 @@ package api
 import (
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -140,8 +141,10 @@ type NodeStatus struct {
 	Version string   `json:"version"`
 	Cores   int      `json:"cores"`
 	Devices []string `json:"devices"`
-	Jobs    []string `json:"jobs"` // running here
-	UptimeS float64  `json:"uptime_s"`
+	// GPUs are the graphics processors that jobs may use, and how they are.
+	GPUs    []gpu.GPUStatus `json:"gpus"`
+	Jobs    []string        `json:"jobs"` // running here
+	UptimeS float64         `json:"uptime_s"`
 }
 
 // SubmitRequest is the body of POST /v1/jobs.

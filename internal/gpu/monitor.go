@@ -110,10 +110,14 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 	}
 }
 
-// absent takes note that there are no processors. Where some are asked for, that is an error.
+// absent takes note that there are no processors. Where some are asked for, that is an error, which lasts where there is no driver.
 func (m *Monitor) absent(why error) error {
-	if !m.config.Select.All() {
-		return fmt.Errorf("gpus: %w", why)
+	switch {
+	case m.config.Select.All():
+	case errors.Is(why, ErrNone):
+		return fmt.Errorf("%w: %w", ErrSelection, why)
+	default:
+		return why
 	}
 	m.say(Failure{"open the driver", why})
 	return nil

@@ -168,7 +168,7 @@ func TestStartWithoutADriver(t *testing.T) {
 		{nil, "", []string{"open the driver: no graphics processors: no library"}},
 		{[]string{"all"}, "", []string{"open the driver: no graphics processors: no library"}},
 		{[]string{"none"}, "", nil},
-		{[]string{"0"}, "gpus: no graphics processors: no library", nil},
+		{[]string{"0"}, "the GPUs that are asked for cannot be used: no graphics processors: no library", nil},
 	} {
 		var l told
 		open := func() (Source, error) { return nil, fmt.Errorf("%w: no library", ErrNone) }
@@ -191,7 +191,7 @@ func TestStartRefusesProcessorsThatAreNotThere(t *testing.T) {
 	f := newFake(2)
 	var l told
 	_, err := Start(t.Context(), Config{Open: func() (Source, error) { return f, nil }, Select: Selection{Wanted: []string{"5"}}, Events: l.events()})
-	if err == nil || err.Error() != "gpus: there is no GPU 5; found: 0 (A100, GPU-0), 1 (A100, GPU-1)" || !f.closed {
+	if err == nil || err.Error() != "the GPUs that are asked for cannot be used: there is no GPU 5; found: 0 (A100, GPU-0), 1 (A100, GPU-1)" || !f.closed {
 		t.Errorf("error is %v", err)
 	}
 }

@@ -1,11 +1,15 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+// ErrSelection is what a selection that does not fit the host is.
+var ErrSelection = errors.New("the GPUs that are asked for cannot be used")
 
 // Selection says which processors the daemon may use.
 type Selection struct {
@@ -36,11 +40,11 @@ func (s Selection) Of(found []GPU) ([]GPU, error) {
 		means := func(g GPU) bool { return means(want, g) }
 		switch {
 		case want == "all" || want == "none":
-			return nil, fmt.Errorf("gpus: %s stands alone, for all of the list", want)
+			return nil, fmt.Errorf("%w: %s stands alone, for all of the list", ErrSelection, want)
 		case !slices.ContainsFunc(found, means):
-			return nil, fmt.Errorf("gpus: there is no GPU %s; found: %s", want, list(found))
+			return nil, fmt.Errorf("%w: there is no GPU %s; found: %s", ErrSelection, want, list(found))
 		case !slices.ContainsFunc(visible, means):
-			return nil, fmt.Errorf("gpus: GPU %s is hidden by CUDA_VISIBLE_DEVICES=%s; change one of the two", want, *s.Visible)
+			return nil, fmt.Errorf("%w: CUDA_VISIBLE_DEVICES=%s hides GPU %s; change one of the two", ErrSelection, *s.Visible, want)
 		}
 		for _, g := range visible {
 			chosen[g.UUID] = chosen[g.UUID] || means(g)

@@ -29,8 +29,8 @@ func TestSelection(t *testing.T) {
 		{[]string{"1"}, nil, "MIG-bb11 MIG-bb22"},
 		{[]string{"GPU-bb"}, nil, "MIG-bb11 MIG-bb22"},
 		{[]string{"MIG-bb22", "0"}, nil, "GPU-aa11 MIG-bb22"},
-		{[]string{"0", "all"}, nil, "gpus: all stands alone"},
-		{[]string{"7"}, nil, "gpus: there is no GPU 7; found: 0 (A100, GPU-aa11), 1 (A100 MIG 3g.20gb, MIG-bb11)"},
+		{[]string{"0", "all"}, nil, "the GPUs that are asked for cannot be used: all stands alone"},
+		{[]string{"7"}, nil, "the GPUs that are asked for cannot be used: there is no GPU 7; found: 0 (A100, GPU-aa11), 1 (A100 MIG 3g.20gb, MIG-bb11)"},
 		{nil, new(""), ""},
 		{nil, new("-1"), ""},
 		{nil, new("0,2"), "GPU-aa11 GPU-cc11"},
@@ -39,7 +39,7 @@ func TestSelection(t *testing.T) {
 		{nil, new("MIG-bb22"), "MIG-bb22"},
 		{[]string{"0"}, new("0,2"), "GPU-aa11"},
 		{[]string{"1"}, new("MIG-bb11"), "MIG-bb11"},
-		{[]string{"0", "1"}, new("0,2"), "gpus: GPU 1 is hidden by CUDA_VISIBLE_DEVICES=0,2"},
+		{[]string{"0", "1"}, new("0,2"), "the GPUs that are asked for cannot be used: CUDA_VISIBLE_DEVICES=0,2 hides GPU 1"},
 	} {
 		all, err := Selection{c.wanted, c.visible}.Of(found())
 		var got []string
@@ -61,7 +61,7 @@ func TestSelection(t *testing.T) {
 }
 
 func TestSelectionOfNothingFound(t *testing.T) {
-	if _, err := (Selection{Wanted: []string{"0"}}).Of(nil); err == nil || err.Error() != "gpus: there is no GPU 0; found: none" {
+	if _, err := (Selection{Wanted: []string{"0"}}).Of(nil); err == nil || err.Error() != "the GPUs that are asked for cannot be used: there is no GPU 0; found: none" {
 		t.Errorf("error is %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
 
@@ -34,7 +35,16 @@ func (monitored) Jobs(context.Context) ([]api.JobStatus, error) {
 
 func (monitored) Version() api.VersionInfo { return api.VersionInfo{Version: "v"} }
 
-func (monitored) NodeMetrics() server.NodeMetrics { return server.NodeMetrics{LastTick: time.Now()} }
+func (monitored) NodeMetrics() server.NodeMetrics {
+	one, many, share := 1, uint64(1), 0.5
+	return server.NodeMetrics{LastTick: time.Now(), GPUs: []gpu.GPUStatus{{
+		GPU: gpu.GPU{Health: gpu.Health{Level: gpu.Sick, Reasons: []gpu.Reason{{Code: "remap_failed"}}}}, XIDs: []gpu.XID{{Code: 31}},
+		Readings: gpu.Readings{
+			Utilization: &share, MemoryFreeBytes: new(int64(1)), PowerWatts: &share, PowerLimitWatts: &share, TemperatureC: &one, SMClockMHz: &one,
+			MemoryClockMHz: &one, Throttled: []string{"idle"}, ECCCorrected: &many, ECCUncorrected: &many, Rows: &gpu.Rows{}, RetiredPages: &one, NVLinks: &one,
+		},
+	}}}
+}
 
 // metricLabels returns the labels of each metric that the daemon has.
 func metricLabels(t *testing.T) map[string]map[string]bool {

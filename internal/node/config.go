@@ -14,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -35,6 +36,10 @@ type Config struct {
 	NodeID string
 	// Cores are the processor cores that jobs compute on. Default: all that the process may use.
 	Cores []int
+	// OpenGPUs opens what knows the graphics processors of this host. Nil: nothing does, and there are none.
+	OpenGPUs func() (gpu.Source, error)
+	// SelectGPUs says which of them jobs may use. Default: all.
+	SelectGPUs gpu.Selection
 	// WorkerCommand starts a worker; --assignment FILE is appended. Required.
 	WorkerCommand []string
 	// TuneCommand starts a tune process; --request FILE is appended. Required.
@@ -79,6 +84,9 @@ func (l Limits) withDefaults() Limits {
 func (c Config) withDefaults() (Config, error) {
 	c.Group, c.AdminGroup = cmp.Or(c.Group, "avgpipe"), cmp.Or(c.AdminGroup, "avgpipe-admin")
 	c.DriftHold = cmp.Or(c.DriftHold, 10*time.Second)
+	if c.OpenGPUs == nil {
+		c.OpenGPUs = func() (gpu.Source, error) { return nil, gpu.ErrNone }
+	}
 	limits := c.Limits
 	if limits == nil {
 		limits = func() Limits { return Limits{} }

@@ -43,7 +43,7 @@ func (n *node) NodeMetrics() server.NodeMetrics {
 	m := server.NodeMetrics{
 		Cores: len(n.config.Cores), CoresFree: p.FreeCores, Leader: n.raft.IsLeader(), RaftApplied: n.raft.Applied(), StateFree: -1, StateSize: -1,
 		Ended:   map[api.State]uint64{api.Done: counts.Done.Load(), api.Failed: counts.Failed.Load(), api.Cancelled: counts.Cancelled.Load()},
-		Commits: counts.Commits.Load(), WorkerDeaths: counts.Deaths.Load(), LastTick: p.Tick,
+		Commits: counts.Commits.Load(), WorkerDeaths: counts.Deaths.Load(), LastTick: p.Tick, GPUs: n.gpus.Status(),
 	}
 	if free, size, err := n.agent.Disk(context.Background()); err == nil { // else not known
 		m.StateFree, m.StateSize = free, size

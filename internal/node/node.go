@@ -15,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
@@ -35,6 +36,7 @@ type node struct {
 	kept        sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
 	exports     *exporter
 	readers     readers
+	gpus        *gpu.Monitor
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
@@ -53,6 +55,10 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
+	gpus, err := startGPUs(ctx, c)
+	if err != nil {
+		return err
+	}
 	id, raft, err := openState(ctx, c)
 	if err != nil {
 		return err
@@ -67,10 +73,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer here.Close()
 	here.Tidy(ctx, raft.State())
-	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now()}
+	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now(), gpus: gpus}
 	n.exports = &exporter{node: n, records: map[string]exportRecord{}}
 	n.coordinator = coordinator.New(coordinator.Config{
-		Nodes: []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), Agent: here}}, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
+		Nodes: []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Agent: here}}, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
 		Limits: func() coordinator.Limits { return c.Limits().Jobs }, Spare: n.exports.due,
 	})
 	defer n.coordinator.Close()
@@ -124,7 +130,7 @@ func (n *node) run(ctx context.Context) error {
 		group.Go(func() error { return server.ServeMonitoring(background, monitoring, n, n.log) })
 	}
 	group.Go(func() error { return n.watchRaft(background) })
-	for _, part := range []func(context.Context){n.watchdog, n.coordinator.RetainJobs} {
+	for _, part := range []func(context.Context){n.watchdog, n.coordinator.RetainJobs, n.gpus.Run} {
 		group.Go(func() error {
 			part(background)
 			return nil

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 )
 
 // collectTimeout bounds one scrape's look at the jobs.
@@ -27,6 +28,7 @@ type NodeMetrics struct {
 	LastTick              time.Time
 	Ended                 map[api.State]uint64 // jobs, since the daemon started
 	Commits, WorkerDeaths uint64               // since then
+	GPUs                  []gpu.GPUStatus      // that jobs may use
 }
 
 // metricsHandler serves the metrics of the jobs, of the node and of the process.
@@ -120,6 +122,9 @@ func (c collector) collectNode(gauge, counter send) {
 	gauge("coordinator_last_tick_timestamp_seconds", "When the coordinator last looked at the jobs, Unix time.", when(!n.LastTick.IsZero(), float64(n.LastTick.UnixMilli())/1000))
 	counter("rounds_committed_total", "Rounds that were made durable since the daemon started.", known(n.Commits))
 	counter("worker_failures_total", "Workers and tunings that died since the daemon started.", known(n.WorkerDeaths))
+	for i := range n.GPUs {
+		collectGPU(&n.GPUs[i], gauge, counter)
+	}
 	for _, s := range api.States {
 		if s.Ended() {
 			counter("jobs_ended_total", "Jobs that ended since the daemon started, by how.", known(n.Ended[s]), "state", string(s))

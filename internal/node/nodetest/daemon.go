@@ -22,6 +22,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/outputdir"
@@ -72,6 +73,7 @@ func Config(dir string, log io.Writer) node.Config {
 	return node.Config{
 		StateDir: dir, Socket: Socket(dir), NodeID: "test", Cores: []int{0, 1}, Version: "test",
 		WorkerCommand: []string{os.Args[0], "nodetest-worker"}, TuneCommand: []string{os.Args[0], "nodetest-tune"},
+		OpenGPUs:       func() (gpu.Source, error) { return openDriver(dir) },
 		InspectCommand: []string{os.Args[0], "nodetest-inspect"}, ExportCommand: []string{os.Args[0], "nodetest-export"},
 		Limits: func() node.Limits {
 			return node.Limits{
