@@ -52,15 +52,15 @@ func showGPUs(p *page, all []gpu.GPUStatus) {
 	t := table{narrow: []string{"CLOCK", "POWER", "UUID", "TEMP", "BUSY"}}
 	t.add("GPU", "NAME", "UUID", "MEMORY", "FREE", "BUSY", "TEMP", "POWER", "CLOCK", "HEALTH")
 	for _, g := range all {
-		r, health := &g.Readings, string(g.Health.Level)
-		for i, reason := range g.Health.Reasons {
-			health += []string{": ", "; "}[min(i, 1)] + reason.Text + " (" + reason.Code + ")"
+		r, health := &g.Readings, []string{string(g.Health.Level)}
+		for _, reason := range g.Health.Reasons {
+			health = append(health, reason.Text+" ("+reason.Code+")")
 		}
 		t.add(strconv.Itoa(g.Index), g.Name, g.UUID, words.Bytes(g.MemoryBytes), or(r.MemoryFreeBytes, words.Bytes),
 			or(r.Utilization, func(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }),
 			or(r.TemperatureC, func(c int) string { return fmt.Sprintf("%d°C", c) }),
 			or(r.PowerWatts, func(w float64) string { return fmt.Sprintf("%.0fW", w) }),
-			or(r.SMClockMHz, func(mhz int) string { return fmt.Sprintf("%dMHz", mhz) }), health)
+			or(r.SMClockMHz, func(mhz int) string { return fmt.Sprintf("%dMHz", mhz) }), strings.Join(health, "; "))
 	}
 	p.printf("\n")
 	p.table(&t)

@@ -28,7 +28,7 @@ func TestNodesShowHowEachGPUIs(t *testing.T) {
 	want := `
 GPU  NAME  UUID   MEMORY   FREE     BUSY  TEMP  POWER  CLOCK    HEALTH
 0    A100  GPU-a  42.9 GB  32.2 GB  87%   61°C  250W   1410MHz  healthy
-1    A100  GPU-b  42.9 GB  -        -     -     -      -        sick: XID 79: it has fallen off the bus (xid_79); 0 of 12 NVLinks are active (nvlink_down)
+1    A100  GPU-b  42.9 GB  -        -     -     -      -        sick; XID 79: it has fallen off the bus (xid_79); 0 of 12 NVLinks are active (nvlink_down)
 `
 	if out.String() != want {
 		t.Errorf("it shows:%swant:%s", out.String(), want)

@@ -242,11 +242,11 @@ func (c *config) text(key string) string {
 	if v == nil {
 		return ""
 	}
-	text := v.Scalar
+	texts := []string{v.Scalar}
 	for _, item := range v.Items {
-		text += " " + item.Scalar
+		texts = append(texts, item.Scalar)
 	}
-	return text
+	return strings.TrimSpace(strings.Join(texts, " "))
 }
 
 // parseConfig parses a configuration file strictly: every problem at once, at its line, with what is allowed.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/avgpipe/avgpipe/internal/gpu"
@@ -9,8 +10,8 @@ import (
 // collectGPU sends what is known of a graphics processor.
 func collectGPU(s *gpu.GPUStatus, gauge, counter send) {
 	of, r := []string{"gpu", strconv.Itoa(s.Index), "uuid", s.UUID}, &s.Readings
-	with := func(name, value string) []string { return append(of[:len(of):len(of)], name, value) }
-	gauge("gpu_info", "1, with the processor's name and place.", known(1), append(of[:len(of):len(of)], "name", s.Name, "pci_bus", s.PCIBus)...)
+	with := func(name, value string) []string { return append(slices.Clip(of), name, value) }
+	gauge("gpu_info", "1, with the processor's name and place.", known(1), append(slices.Clip(of), "name", s.Name, "pci_bus", s.PCIBus)...)
 	gauge("gpu_health", "1 for how healthy the processor is.", known(1), with("level", string(s.Health.Level))...)
 	for _, reason := range s.Health.Reasons {
 		gauge("gpu_health_reason", "1 for each reason why it is not healthy.", known(1), with("reason", reason.Code)...)
