@@ -8,10 +8,13 @@ type Config struct {
 	Ordinal int
 	// Library is the driver's library. Default libcuda.so.1, which the loader finds.
 	Library string
-	// Libraries are directories with cuBLAS, before those where the loader looks. Without it our own kernels multiply, which are slower.
+	// Libraries are directories with cuBLAS and cuDNN, before those where the loader looks. Without cuBLAS our own kernels multiply, which are
+	// slower; without cuDNN convolutions are products.
 	Libraries []string
 	// OwnProducts makes our own kernels multiply, whatever there is.
 	OwnProducts bool
+	// OwnConvolutions makes convolutions products, whatever there is.
+	OwnConvolutions bool
 	// Launches is how operations are given to the processor. Default Graphs.
 	Launches Launches
 }

@@ -15,7 +15,7 @@ import (
 // driver names the driver of a graphics processor to test, in place of the one of cudatest: bin/gpu-smoke has it.
 var driver = flag.String("driver", "", "the library of a driver: libcuda.so.1")
 
-// open opens a device that multiplies by cuBLAS.
+// open opens a device that multiplies by cuBLAS, and has cuDNN.
 func open(t *testing.T, library cudatest.Driver) *cuda.Device {
 	t.Helper()
 	return openWith(t, cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}})
@@ -49,4 +49,13 @@ func TestConformsWithoutCuBLAS(t *testing.T) {
 	}
 	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "products", "products of BF16", "nothing allocates",
 		"LSTM", "nothing recurrent allocates", "convolutions", "nothing for images allocates")
+}
+
+func TestConformsWithoutCuDNN(t *testing.T) {
+	c := cuda.Config{Library: *driver, OwnConvolutions: true}
+	if *driver == "" {
+		library := cudatest.Library(t)
+		c.Library, c.Libraries = library.Path(), []string{library.Directory()}
+	}
+	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "convolutions", "a convolution sees its window", "nothing for images allocates")
 }

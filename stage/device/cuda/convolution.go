@@ -2,22 +2,16 @@
 
 package cuda
 
-import "github.com/avgpipe/avgpipe/stage/device"
-
-// form is one of the three forms of a convolution.
-type form int
-
-const (
-	forward form = iota
-	backward
-	backwardWeight
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
 )
 
 // lowering is a convolution as products: its windows are the rows of a matrix, (Kernel,Kernel,In), and weights lie in the same order. Windows are
 // laid out for some samples at once, as the shape says, so that they take bounded scratch and results are the same in each run.
 type lowering struct {
 	device.ConvolutionShape
-	form     form
+	form     dnn.Form
 	operands device.Type
 	pixels   int // of y
 	window   int // pixels of a window
@@ -27,7 +21,7 @@ type lowering struct {
 // mostWindowBytes bounds the windows of a product; a sample takes what it takes. Tests change it.
 var mostWindowBytes = 64 << 20
 
-func lower(f form, s device.ConvolutionShape, operands device.Type) lowering {
+func lower(f dnn.Form, s device.ConvolutionShape, operands device.Type) lowering {
 	height, width := s.Output()
 	l := lowering{ConvolutionShape: s, form: f, operands: operands, pixels: height * width, window: s.Kernel * s.Kernel, samples: s.B}
 	if !l.direct() {
@@ -47,7 +41,7 @@ func (l lowering) windows(samples int) int { return samples * l.pixels * l.colum
 
 // windowType is that of windows: the gradients of windows are sums.
 func (l lowering) windowType() device.Type {
-	if l.form == backward {
+	if l.form == dnn.Backward {
 		return device.F32
 	}
 	return l.operands
@@ -55,7 +49,7 @@ func (l lowering) windowType() device.Type {
 
 // filterType is that of weights, or of their gradients, which are sums.
 func (l lowering) filterType() device.Type {
-	if l.form == backwardWeight {
+	if l.form == dnn.BackwardWeight {
 		return device.F32
 	}
 	return l.operands
@@ -136,7 +130,7 @@ func (d *Device) lowered(op device.Op, l lowering, weight device.Mem) (filter, w
 	}
 	filter = weight
 	if l.window > 1 {
-		if filter = s.take(l.filterType(), weight.Len()); l.form != backwardWeight {
+		if filter = s.take(l.filterType(), weight.Len()); l.form != dnn.BackwardWeight {
 			d.layFilter(filter, weight, l.ConvolutionShape)
 		}
 	}
@@ -158,7 +152,11 @@ func (d *Device) rows(l lowering, windows, x device.Mem, first, samples int) dev
 }
 
 func (d *Device) convolution(o *device.Convolution) {
-	l := lower(forward, o.ConvolutionShape, o.X.Type())
+	l := lower(dnn.Forward, o.ConvolutionShape, o.X.Type())
+	if t, ok := d.taken(l); ok {
+		d.run(o, t, o.X, o.Y, o.Weight)
+		return
+	}
 	filter, windows, ok := d.lowered(o, l, o.Weight)
 	if !ok {
 		return
@@ -171,7 +169,11 @@ func (d *Device) convolution(o *device.Convolution) {
 }
 
 func (d *Device) convolutionBackward(o *device.ConvolutionBackward) {
-	l := lower(backward, o.ConvolutionShape, o.DY.Type())
+	l := lower(dnn.Backward, o.ConvolutionShape, o.DY.Type())
+	if t, ok := d.taken(l); ok {
+		d.run(o, t, o.DX, o.DY, o.Weight)
+		return
+	}
 	filter, windows, ok := d.lowered(o, l, o.Weight)
 	if !ok {
 		return
@@ -193,7 +195,11 @@ func (d *Device) convolutionBackward(o *device.ConvolutionBackward) {
 }
 
 func (d *Device) convolutionBackwardWeight(o *device.ConvolutionBackwardWeight) {
-	l := lower(backwardWeight, o.ConvolutionShape, o.X.Type())
+	l := lower(dnn.BackwardWeight, o.ConvolutionShape, o.X.Type())
+	if t, ok := d.taken(l); ok {
+		d.run(o, t, o.X, o.DY, o.DWeight)
+		return
+	}
 	filter, windows, ok := d.lowered(o, l, o.DWeight)
 	if !ok {
 		return

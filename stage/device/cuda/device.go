@@ -15,6 +15,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/blas"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
 )
 
@@ -25,6 +26,7 @@ type Device struct {
 	name     string
 	stream   cu.Stream
 	blas     *blas.Handle // nil without cuBLAS
+	dnn      *dnn.Handle  // nil without cuDNN
 	squares  cu.DevicePtr // where blocks meet that add squares up: struct Squares of kernels/optimizer.cu
 	scratch  device.Mem   // of products
 	call     call
@@ -112,7 +114,7 @@ func (d *Device) prepare(c Config) (err error) {
 	}
 	d.check("zero memory", cu.MemsetD8Async(d.squares, 0, squaresBytes, d.stream))
 	d.call.prepare(d)
-	d.name = fmt.Sprintf("cuda (%s, %s)", d.about, d.chooseProducts(c))
+	d.name = fmt.Sprintf("cuda (%s, %s, %s)", d.about, d.chooseProducts(c), d.chooseConvolutions(c))
 	return nil
 }
 
@@ -127,6 +129,22 @@ func (d *Device) chooseProducts(c Config) string {
 	}
 	d.blas = found
 	return fmt.Sprintf("products by cuBLAS %d.%d", found.Version()/10000, found.Version()%10000/100)
+}
+
+// chooseConvolutions opens cuDNN where there is one, and says what computes convolutions.
+func (d *Device) chooseConvolutions(c Config) string {
+	if c.OwnProducts || c.OwnConvolutions {
+		return "convolutions by products, as configured"
+	}
+	found, err := dnn.Open(c.Libraries, unsafe.Pointer(d.stream.C()))
+	switch {
+	case errors.Is(err, dnn.ErrAbsent):
+		return "convolutions by products for want of cuDNN"
+	case err != nil:
+		return "convolutions by products: " + err.Error()
+	}
+	d.dnn = found
+	return "convolutions by cuDNN " + found.Version()
 }
 
 // enter makes the device's context that of the thread, which the goroutine keeps until leave: drivers keep a context for each thread.
@@ -314,6 +332,9 @@ func (d *Device) Close() error {
 		if d.events[i].event != (cu.Event{}) {
 			free(cu.DestroyEvent(&d.events[i].event))
 		}
+	}
+	if d.dnn != nil {
+		free(d.dnn.Close())
 	}
 	if d.blas != nil {
 		free(d.blas.Close())

@@ -32,7 +32,7 @@ func (d *Device) multiply(o *device.MatMul) {
 	case o.Bias.Absent():
 		d.check("multiply", d.blas.MatMul(o.C, o, o.Accumulate))
 	case o.C.Type() == device.F32:
-		d.launch("fill_rows").mem(o.C).mem(o.Bias).int(o.N).int(n).each(n)
+		d.fillRows(o.C, o.Bias)
 		d.check("multiply", d.blas.MatMul(o.C, o, true))
 	default:
 		if s, ok := d.scratchOf(o); ok {
@@ -41,4 +41,9 @@ func (d *Device) multiply(o *device.MatMul) {
 			d.launch("round_rows").mem(o.C).mem(wide).mem(o.Bias).int(o.N).int(n).each(n)
 		}
 	}
+}
+
+// fillRows sets each row of c to a bias: what is added to it has one.
+func (d *Device) fillRows(c, bias device.Mem) {
+	d.launch("fill_rows").mem(c).mem(bias).int(bias.Len()).int(c.Len()).each(c.Len())
 }

@@ -2,7 +2,10 @@
 
 package cuda
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
+)
 
 // Scratch is how many bytes an operation takes beside its operands. Operations run one after the other and share the memory of the largest.
 func (d *Device) Scratch(op device.Op) int {
@@ -16,11 +19,11 @@ func (d *Device) Scratch(op device.Op) int {
 			return room(device.F32, o.AttentionShape.Saved())
 		}
 	case *device.Convolution:
-		return lower(forward, o.ConvolutionShape, o.X.Type()).bytes()
+		return d.convolutionScratch(dnn.Forward, o.ConvolutionShape, o.X.Type())
 	case *device.ConvolutionBackward:
-		return lower(backward, o.ConvolutionShape, o.DY.Type()).bytes()
+		return d.convolutionScratch(dnn.Backward, o.ConvolutionShape, o.DY.Type())
 	case *device.ConvolutionBackwardWeight:
-		return lower(backwardWeight, o.ConvolutionShape, o.X.Type()).bytes()
+		return d.convolutionScratch(dnn.BackwardWeight, o.ConvolutionShape, o.X.Type())
 	case *device.LSTMBackward:
 		if d.blas != nil && o.Weight.Type() == device.BF16 {
 			return room(device.BF16, o.B*4*o.H)

@@ -56,9 +56,10 @@ var small = device.ConvolutionShape{B: 2, Height: 5, Width: 5, In: 3, Out: 4, Ke
 
 func TestOperationsTakeTheScratchThatTheySay(t *testing.T) {
 	library := cudatest.Library(t)
-	for _, products := range []bool{false, true} {
+	for _, own := range []cuda.Config{{}, {OwnConvolutions: true}, {OwnProducts: true}} {
 		for name, of := range scratched {
-			d := openWith(t, cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}, OwnProducts: products})
+			own.Library, own.Libraries = library.Path(), []string{library.Directory()}
+			d := openWith(t, own)
 			mem := func(kind device.Type) func(int) device.Mem {
 				return func(n int) device.Mem {
 					m, err := d.Alloc(kind, n)
@@ -86,7 +87,8 @@ func TestOperationsTakeTheScratchThatTheySay(t *testing.T) {
 
 // Samples whose windows take much are multiplied some at a time: scratch does not grow with them.
 func TestTheWindowsOfAConvolutionAreBounded(t *testing.T) {
-	d := open(t, cudatest.Library(t))
+	library := cudatest.Library(t)
+	d := openWith(t, cuda.Config{Library: library.Path(), OwnConvolutions: true})
 	of := func(samples int) int {
 		weight, x := device.NewSymbol(device.F32, 64*64*9), device.NewSymbol(device.F32, samples*56*56*64)
 		return d.Scratch(&device.Convolution{X: x, Weight: weight, ConvolutionShape: device.ConvolutionShape{
@@ -104,5 +106,6 @@ func TestTheWindowsOfAConvolutionAreBounded(t *testing.T) {
 func TestConvolutionsOfAFewSamplesAtATimeConform(t *testing.T) {
 	library := cudatest.Library(t)
 	defer cuda.BoundWindows(1)()
-	stagetest.Device(t, func() device.Device { return open(t, library) }, "convolutions")
+	c := cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}, OwnConvolutions: true}
+	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "convolutions")
 }

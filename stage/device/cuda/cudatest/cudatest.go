@@ -17,6 +17,7 @@ static void *found(const char *path, const char *name) {
 static void reset(void *fake, size_t bytes) { ((void (*)(size_t))fake)(bytes); }
 static void trap(void *fake, const char *kernel, int code) { ((void (*)(const char *, int))fake)(kernel, code); }
 static void lose(void *fake, int code) { ((void (*)(int))fake)(code); }
+static void pretend(void *fake, long version) { ((void (*)(long))fake)(version); }
 static long count(void *fake) { return ((long (*)(void))fake)(); }
 static long calls(void *fake, const char *function) { return ((long (*)(const char *))fake)(function); }
 */
@@ -98,16 +99,22 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",
-		"-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"), "driver.cc", "fibers.cc",
-		"kernels.cc", "warp.cc")
+		"-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"), "dnn.cc", "driver.cc",
+		"fibers.cc", "kernels.cc", "warp.cc")
 	compile.Dir = source
 	if out, err := compile.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", compile, err, out)
 	}
-	if err := os.Rename(filepath.Join(made, "library"), library); err != nil {
-		return "", err
+	for _, name := range []string{"libcublas.so.12", "libcudnn.so.9"} {
+		link := filepath.Join(made, name)
+		if err := os.Link(filepath.Join(made, "library"), link); err != nil {
+			return "", err
+		}
+		if err := os.Rename(link, filepath.Join(dir, name)); err != nil {
+			return "", err
+		}
 	}
-	return library, os.Link(library, filepath.Join(dir, "libcublas.so.12"))
+	return library, os.Rename(filepath.Join(made, "library"), library)
 })
 
 // scan lists the kernels in the form that driver/kernels.cc reads, and takes the digest of all sources.
@@ -135,7 +142,7 @@ func scan(source string) (names []byte, digest string, err error) {
 // Path is where the library lies.
 func (d Driver) Path() string { return d.path }
 
-// Directory holds the same library by the name of cuBLAS.
+// Directory holds the same library by the names of cuBLAS and cuDNN.
 func (d Driver) Directory() string { return filepath.Dir(d.path) }
 
 // function is an exported function of the library.
@@ -168,6 +175,11 @@ func (d Driver) Calls(function string) int {
 	name := C.CString(function)
 	defer C.free(unsafe.Pointer(name))
 	return int(C.calls(d.function("fake_calls"), name))
+}
+
+// PretendVersion makes cuDNN say that it is of a version.
+func (d Driver) PretendVersion(version int) {
+	C.pretend(d.function("fake_dnn_version"), C.long(version))
 }
 
 // Held is how many bytes of the device are allocated.

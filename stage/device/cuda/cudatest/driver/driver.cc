@@ -10,9 +10,7 @@
 #include <mutex>
 #include <string>
 
-extern "C" {
-#include "../../driver/include/cuda.h"
-}
+#include "driver.h"
 #include "fibers.h"
 #include "kernels.h"
 
@@ -144,7 +142,15 @@ CUresult launch(const Kernel *kernel, Index grid, Index block, const std::vector
 
 } // namespace
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
+CUresult hand_over(const char *name, CUstream stream, std::function<CUresult()> task) {
+	Call call(name);
+	return hand(stream, task);
+}
+
+bool lies_on_device(const void *at, size_t bytes) {
+	Guard guard(lock);
+	return on_device((CUdeviceptr)at, bytes);
+}
 
 // For tests.
 

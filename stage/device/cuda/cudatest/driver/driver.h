@@ -1,0 +1,20 @@
+// What the libraries that run on streams of the driver need of it.
+#pragma once
+
+#include <stdint.h>
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+extern "C" {
+#include "../../driver/include/cuda.h"
+}
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// hand_over gives a stream what it does when somebody waits for it: a call of the name.
+CUresult hand_over(const char *name, CUstream stream, std::function<CUresult()> task);
+
+// lies_on_device reports whether bytes from `at` on lie in one allocation of the device.
+bool lies_on_device(const void *at, size_t bytes);

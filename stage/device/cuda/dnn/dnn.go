@@ -1,0 +1,197 @@
+//go:build cuda && cgo && linux && amd64
+
+// Package dnn computes convolutions with cuDNN, which it loads while the program runs.
+package dnn
+
+/*
+#cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "dnn.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// libraries are the names of cuDNN, of the versions whose functions are those of dnn.h.
+var libraries = []string{"libcudnn.so.9", "libcudnn.so.8"}
+
+// Handle computes on one stream.
+type Handle struct {
+	handle unsafe.Pointer
+	plans  map[key]*Plan // nil: cuDNN does not take it
+}
+
+// Form is one of the three forms of a convolution.
+type Form int
+
+// Forms: what a convolution sets, or adds to.
+const (
+	Forward        Form = iota // y
+	Backward                   // the gradient of x
+	BackwardWeight             // the gradient of weights
+)
+
+// Plan is a convolution that cuDNN has taken: of F32 images with their channels last, and weights (Out,Kernel,Kernel,In).
+type Plan struct{ plan C.struct_avg_plan }
+
+// Workspace is the bytes that it takes beside its operands.
+func (p *Plan) Workspace() int { return int(p.plan.workspace) }
+
+type key struct {
+	form  Form
+	shape device.ConvolutionShape
+	short bool
+}
+
+var loaded struct {
+	sync.Mutex
+	found bool
+	dnn   C.struct_avg_dnn
+}
+
+// Open loads cuDNN from one of the directories, or else from where the loader looks, and returns a handle in the thread's context.
+func Open(directories []string, stream unsafe.Pointer) (*Handle, error) {
+	if err := load(directories); err != nil {
+		return nil, err
+	}
+	h := &Handle{plans: map[key]*Plan{}}
+	if err := failure("open", C.avg_dnn_create(&loaded.dnn, &h.handle, stream)); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// load keeps the first library that it finds. A process has one.
+func load(directories []string) error {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if loaded.found {
+		return nil
+	}
+	var paths []string
+	for _, dir := range directories {
+		for _, name := range libraries {
+			paths = append(paths, filepath.Join(dir, name))
+		}
+	}
+	var absent, unfit []error
+	for _, path := range append(paths, libraries...) {
+		err := loadFrom(path)
+		switch {
+		case err == nil:
+			loaded.found = true
+			return nil
+		case errors.Is(err, ErrAbsent):
+			absent = append(absent, err)
+		default:
+			unfit = append(unfit, err)
+		}
+	}
+	if len(unfit) > 0 {
+		return unfit[0]
+	}
+	return errors.Join(absent...)
+}
+
+// ErrAbsent is the error of a library that cannot be opened.
+var ErrAbsent = errors.New("no cuDNN")
+
+// Versions of cuDNN that the numbers and functions of dnn.c are those of.
+const leastVersion, versionAfter = 8000, 100000
+
+func loadFrom(path string) error {
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	var found C.struct_avg_dnn
+	var lacking *C.char
+	if message := C.avg_dnn_load(&found, name, &lacking); message != nil {
+		return fmt.Errorf("%w: %s", ErrAbsent, C.GoString(message))
+	}
+	if lacking != nil {
+		return fmt.Errorf("cuDNN: %s has no %s, expected version 8 or 9", path, C.GoString(lacking))
+	}
+	if version := int(C.avg_dnn_version(&found)); version < leastVersion || version >= versionAfter {
+		return fmt.Errorf("cuDNN: %s: version %d, expected %d to %d: 8.0 to 9.99", path, version, leastVersion, versionAfter-1)
+	}
+	loaded.dnn = found
+	return nil
+}
+
+// failure is the error of a status.
+func failure(doing string, status C.int) error {
+	if status == 0 {
+		return nil
+	}
+	return fmt.Errorf("cuDNN: %s: status %d, %s", doing, int(status), C.GoString(C.avg_dnn_words(&loaded.dnn, status)))
+}
+
+// Version is that of the library: "9.1".
+func (h *Handle) Version() string {
+	version, major := int(C.avg_dnn_version(&loaded.dnn)), 1000
+	if version >= 90000 {
+		major = 10000
+	}
+	return fmt.Sprintf("%d.%d", version/major, version%major/100)
+}
+
+// Close frees the handle and its plans.
+func (h *Handle) Close() error {
+	for _, p := range h.plans {
+		if p != nil {
+			C.avg_dnn_free(&loaded.dnn, &p.plan)
+		}
+	}
+	return failure("close", C.avg_dnn_destroy(&loaded.dnn, h.handle))
+}
+
+// Math of convolutions: of float32, or of float32 rounded to TF32, which keeps what is of BF16 as it is.
+const mathTF32, mathF32 = 1, 3
+
+// mostWorkspace bounds what a convolution takes beside its operands.
+const mostWorkspace = 256 << 20
+
+// Plan is the plan of a convolution, made at its first use. Where operands are short, all elements of x and weights, or of what is multiplied in a
+// backward, are those of BF16. It is nil where cuDNN does not take the convolution, or takes it
+// with too much memory.
+func (h *Handle) Plan(form Form, s device.ConvolutionShape, short bool) *Plan {
+	s.Bias = device.Mem{}
+	k := key{form, s, short}
+	if p, ok := h.plans[k]; ok {
+		return p
+	}
+	oh, ow := s.Output()
+	shape := C.struct_avg_shape{
+		b: C.int(s.B), height: C.int(s.Height), width: C.int(s.Width), in: C.int(s.In), out: C.int(s.Out), kernel: C.int(s.Kernel),
+		stride: C.int(s.Stride), padding: C.int(s.Padding), oh: C.int(oh), ow: C.int(ow), form: C.int(form), math: mathF32,
+	}
+	if short {
+		shape.math = mathTF32
+	}
+	p := &Plan{}
+	if C.avg_dnn_plan(&loaded.dnn, h.handle, shape, &p.plan) != 0 || p.Workspace() > mostWorkspace {
+		C.avg_dnn_free(&loaded.dnn, &p.plan)
+		p = nil
+	}
+	h.plans[k] = p
+	return p
+}
+
+// Run runs a plan. What it sets, or adds to, is one of x, y and weight.
+func (h *Handle) Run(p *Plan, accumulate bool, x, y, weight, workspace device.Mem) error {
+	beta := C.float(0)
+	if accumulate {
+		beta = 1
+	}
+	return failure("convolution", C.avg_dnn_run(&loaded.dnn, h.handle, &p.plan, beta, address(x), address(y), address(weight), address(workspace)))
+}
+
+func address(m device.Mem) C.uintptr_t { return C.uintptr_t(uintptr(m.Pointer())) }
