@@ -153,8 +153,7 @@ func (d *Device) rows(l lowering, windows, x device.Mem, first, samples int) dev
 
 func (d *Device) convolution(o *device.Convolution) {
 	l := lower(dnn.Forward, o.ConvolutionShape, o.X.Type())
-	if t, ok := d.taken(l); ok {
-		d.run(o, t, o.X, o.Y, o.Weight)
+	if d.byLibrary(o, l, o.X, o.Y, o.Weight) {
 		return
 	}
 	filter, windows, ok := d.lowered(o, l, o.Weight)
@@ -170,8 +169,7 @@ func (d *Device) convolution(o *device.Convolution) {
 
 func (d *Device) convolutionBackward(o *device.ConvolutionBackward) {
 	l := lower(dnn.Backward, o.ConvolutionShape, o.DY.Type())
-	if t, ok := d.taken(l); ok {
-		d.run(o, t, o.DX, o.DY, o.Weight)
+	if d.byLibrary(o, l, o.DX, o.DY, o.Weight) {
 		return
 	}
 	filter, windows, ok := d.lowered(o, l, o.Weight)
@@ -196,8 +194,7 @@ func (d *Device) convolutionBackward(o *device.ConvolutionBackward) {
 
 func (d *Device) convolutionBackwardWeight(o *device.ConvolutionBackwardWeight) {
 	l := lower(dnn.BackwardWeight, o.ConvolutionShape, o.X.Type())
-	if t, ok := d.taken(l); ok {
-		d.run(o, t, o.X, o.DY, o.DWeight)
+	if d.byLibrary(o, l, o.X, o.DY, o.DWeight) {
 		return
 	}
 	filter, windows, ok := d.lowered(o, l, o.DWeight)

@@ -28,7 +28,7 @@ type Device struct {
 	blas     *blas.Handle // nil without cuBLAS
 	dnn      *dnn.Handle  // nil without cuDNN
 	squares  cu.DevicePtr // where blocks meet that add squares up: struct Squares of kernels/optimizer.cu
-	scratch  device.Mem   // of products
+	scratch  device.Mem   // of operations
 	call     call
 	graphs   graphs
 	launches Launches

@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"errors"
+
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
 )
@@ -58,11 +60,17 @@ func (t taken) bytes() int {
 // words is cuDNN's own scratch.
 func (t taken) words() int { return (t.plan.Workspace() + device.F32.Bytes() - 1) / device.F32.Bytes() }
 
-// run computes one of x, y and weight from the others.
-func (d *Device) run(op device.Op, t taken, x, y, weight device.Mem) {
+// byLibrary computes one of x, y and weight from the others with cuDNN. It is false where products are to.
+func (d *Device) byLibrary(op device.Op, l lowering, x, y, weight device.Mem) bool {
+	t, ok := d.taken(l)
+	return ok && d.run(op, t, x, y, weight)
+}
+
+// run is byLibrary of what cuDNN has taken, which it may yet refuse: then it has done nothing, and products compute the shape from now on.
+func (d *Device) run(op device.Op, t taken, x, y, weight device.Mem) bool {
 	s, ok := d.scratchOf(op)
 	if !ok {
-		return
+		return true // the failure is kept
 	}
 	filter := weight
 	if !t.asStored() {
@@ -82,10 +90,16 @@ func (d *Device) run(op device.Op, t taken, x, y, weight device.Mem) {
 		d.fillRows(y, t.Bias)
 		accumulate = true
 	}
-	d.check("convolution", d.dnn.Run(t.plan, accumulate, x, y, filter, s.take(device.F32, t.words())))
+	err := d.dnn.Run(t.plan, accumulate, x, y, filter, s.take(device.F32, t.words()))
+	if errors.Is(err, dnn.ErrRefused) {
+		d.dnn.Forget(t.plan)
+		return false
+	}
+	d.check("convolution", err)
 	if t.form == dnn.BackwardWeight && !t.asStored() {
 		d.addFilter(weight, filter, t.ConvolutionShape)
 	}
+	return true
 }
 
 // widened is m in F32: itself, or a copy.

@@ -41,7 +41,10 @@ const (
 )
 
 // Plan is a convolution that cuDNN has taken: of F32 images with their channels last, and weights (Out,Kernel,Kernel,In).
-type Plan struct{ plan C.struct_avg_plan }
+type Plan struct {
+	key  key
+	plan C.struct_avg_plan
+}
 
 // Workspace is the bytes that it takes beside its operands.
 func (p *Plan) Workspace() int { return int(p.plan.workspace) }
@@ -176,22 +179,42 @@ func (h *Handle) Plan(form Form, s device.ConvolutionShape, short bool) *Plan {
 	if short {
 		shape.math = mathTF32
 	}
-	p := &Plan{}
+	p := &Plan{key: k}
 	if C.avg_dnn_plan(&loaded.dnn, h.handle, shape, &p.plan) != 0 || p.Workspace() > mostWorkspace {
-		C.avg_dnn_free(&loaded.dnn, &p.plan)
-		p = nil
+		h.Forget(p)
+		return nil
 	}
 	h.plans[k] = p
 	return p
 }
 
-// Run runs a plan. What it sets, or adds to, is one of x, y and weight.
+// Forget makes a plan one that cuDNN does not take.
+func (h *Handle) Forget(p *Plan) {
+	C.avg_dnn_free(&loaded.dnn, &p.plan)
+	h.plans[p.key] = nil
+}
+
+// ErrRefused is the error of a convolution that cuDNN does not support, though it has planned it.
+var ErrRefused = errors.New("cuDNN: not supported")
+
+// statusUnsupported is what version 8 returns then, and the first of those of version 9, which say why.
+const (
+	statusUnsupported       = 9
+	statusesUnsupported     = 3000
+	statusesUnsupportedPast = 4000
+)
+
+// Run runs a plan. What it sets, or adds to, is one of x, y and weight. ErrRefused is the error where it does not, after all.
 func (h *Handle) Run(p *Plan, accumulate bool, x, y, weight, workspace device.Mem) error {
 	beta := C.float(0)
 	if accumulate {
 		beta = 1
 	}
-	return failure("convolution", C.avg_dnn_run(&loaded.dnn, h.handle, &p.plan, beta, address(x), address(y), address(weight), address(workspace)))
+	status := C.avg_dnn_run(&loaded.dnn, h.handle, &p.plan, beta, address(x), address(y), address(weight), address(workspace))
+	if status == statusUnsupported || status >= statusesUnsupported && status < statusesUnsupportedPast {
+		return ErrRefused
+	}
+	return failure("run", status)
 }
 
 func address(m device.Mem) C.uintptr_t { return C.uintptr_t(uintptr(m.Pointer())) }

@@ -76,6 +76,7 @@ int hand(const char *name, Dnn *dnn, const Tensor &w, void *space, size_t bytes,
 	for (auto &operand : operands) {
 		if (!lies_on_device(operand.first, 4 * operand.second->size())) return bad_parameter;
 	}
+	if (w.h == 5) return unsupported; // as the library may, after it has said how much it needs
 	if (bytes < workspace(w) || !lies_on_device(space, bytes)) return bad_parameter;
 	return hand_over(name, dnn->stream, [=] {
 		memset(space, 0xff, bytes);
