@@ -7,14 +7,13 @@
 
 // Images lie with their channels last and weights in PyTorch's order, as device.Convolution says. oneDNN may want the weights
 // in another order: a reorder packs them before the product, or unpacks and adds their gradient after it. Where the processor's bf16 units
-// are slow (avg_bf16_units), that reorder also widens bf16 weights, and images in bf16 are widened to the beginning of scratch memory.
+// are slow (avg_bf16_units), reorders also widen what is multiplied and in bf16.
 struct avg_convolution {
     struct primitive primitive;
-    size_t wide_x, wide_y;  // floats that images in bf16 are widened to
 };
 
-// The operands of a form, x first, and at last the weights in any order.
-enum { X, WEIGHT, Y, CHANNELS, ANY, DESCRIPTIONS };
+// The operands of a form, x first.
+enum { X, WEIGHT, Y, CHANNELS, DESCRIPTIONS };
 
 static const struct primitive forms[] = {
     [AVG_FORWARD] = {.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, .result = Y},
@@ -22,53 +21,47 @@ static const struct primitive forms[] = {
     [AVG_BACKWARD_WEIGHT] = {.names = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}, .result = WEIGHT, .adds = 1},
 };
 
-// describe gives the operands of one form. What it multiplies is in bf16 where s says so: the weights as they are given, and what the
-// primitive takes where it has units for them.
-static dnnl_status_t describe(dnnl_memory_desc_t m[DESCRIPTIONS], const struct avg_convolution_shape *s, int form, int units) {
+// describe gives the operands of one form, which multiplies bf16 or floats, with the weights in an order.
+static dnnl_status_t describe(dnnl_memory_desc_t m[DESCRIPTIONS], const struct avg_convolution_shape *s, int form, int bf16,
+                              dnnl_format_tag_t order) {
     dnnl_dims_t x = {s->b, s->in, s->height, s->width}, y = {s->b, s->out, s->oh, s->ow};
     dnnl_dims_t weight = {s->out, s->in, s->kernel, s->kernel}, bias = {s->out};
-    const dnnl_data_type_t given = s->bf16 ? dnnl_bf16 : dnnl_f32, taken = units ? given : dnnl_f32;
-    const int gradient = form == AVG_BACKWARD_WEIGHT;
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&m[X], 4, x, form == AVG_BACKWARD ? dnnl_f32 : taken, dnnl_nhwc);
-    TRY(dnnl_memory_desc_init_by_tag(&m[Y], 4, y, form == AVG_FORWARD ? dnnl_f32 : taken, dnnl_nhwc));
-    TRY(dnnl_memory_desc_init_by_tag(&m[WEIGHT], 4, weight, gradient ? dnnl_f32 : given, dnnl_oihw));
-    TRY(dnnl_memory_desc_init_by_tag(&m[ANY], 4, weight, gradient ? dnnl_f32 : taken, dnnl_format_tag_any));
+    const dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&m[X], 4, x, form == AVG_BACKWARD ? dnnl_f32 : type, dnnl_nhwc);
+    TRY(dnnl_memory_desc_init_by_tag(&m[Y], 4, y, form == AVG_FORWARD ? dnnl_f32 : type, dnnl_nhwc));
+    TRY(dnnl_memory_desc_init_by_tag(&m[WEIGHT], 4, weight, form == AVG_BACKWARD_WEIGHT ? dnnl_f32 : type, order));
     TRY(dnnl_memory_desc_init_by_tag(&m[CHANNELS], 1, bias, dnnl_f32, dnnl_a));
     return status;
 }
 
 // create fills p. A backward is chosen with its forward as a hint.
 static dnnl_status_t create(struct avg_device *d, struct primitive *p, const struct avg_convolution_shape *s) {
+    const int units = s->bf16 && d->bf16_units;
     dnnl_dims_t strides = {s->stride, s->stride}, padding = {s->padding, s->padding};
-    dnnl_memory_desc_t f[DESCRIPTIONS], m[DESCRIPTIONS];
+    dnnl_memory_desc_t f[DESCRIPTIONS], m[DESCRIPTIONS], given[DESCRIPTIONS];
     dnnl_convolution_desc_t operation;
     dnnl_primitive_desc_t hint = NULL;
-    dnnl_status_t status = describe(f, s, AVG_FORWARD, d->bf16_units);
-    TRY(describe(m, s, s->form, d->bf16_units));
-    TRY(dnnl_convolution_forward_desc_init(&operation, dnnl_forward_training, dnnl_convolution_direct, &f[X], &f[ANY],
+    dnnl_status_t status = describe(f, s, AVG_FORWARD, units, dnnl_format_tag_any);
+    TRY(describe(m, s, s->form, units, dnnl_format_tag_any));
+    TRY(describe(given, s, s->form, s->bf16, dnnl_oihw));
+    TRY(dnnl_convolution_forward_desc_init(&operation, dnnl_forward_training, dnnl_convolution_direct, &f[X], &f[WEIGHT],
                                            s->bias ? &f[CHANNELS] : NULL, &f[Y], strides, padding, padding));
     if (s->form != AVG_FORWARD) TRY(avg_describe(d, &hint, &operation, NULL, 0));
     if (s->form == AVG_BACKWARD)
-        TRY(dnnl_convolution_backward_data_desc_init(&operation, dnnl_convolution_direct, &m[X], &m[ANY], &m[Y], strides, padding, padding));
+        TRY(dnnl_convolution_backward_data_desc_init(&operation, dnnl_convolution_direct, &m[X], &m[WEIGHT], &m[Y], strides, padding, padding));
     if (s->form == AVG_BACKWARD_WEIGHT)
-        TRY(dnnl_convolution_backward_weights_desc_init(&operation, dnnl_convolution_direct, &m[X], &m[ANY], NULL, &m[Y], strides, padding,
+        TRY(dnnl_convolution_backward_weights_desc_init(&operation, dnnl_convolution_direct, &m[X], &m[WEIGHT], NULL, &m[Y], strides, padding,
                                                         padding));
-    TRY(avg_primitive_create(d, p, &operation, hint, 0, m, s->bias ? &m[CHANNELS] : NULL));
+    TRY(avg_primitive_create(d, p, &operation, hint, 0, given, s->bias ? &m[CHANNELS] : NULL));
     dnnl_primitive_desc_destroy(hint);
     return status;
 }
-
-// whole is n floats in whole cache lines.
-static size_t whole(size_t n) { return (n + 15) / 16 * 16; }
 
 int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, struct avg_convolution **convolution) {
     omp_set_num_threads(d->threads);  // a primitive divides its work when it is created
     struct avg_convolution *c = *convolution = calloc(1, sizeof *c);
     if (!c) return dnnl_out_of_memory;
     c->primitive = forms[s.form];
-    if (s.bf16 && !d->bf16_units && s.form != AVG_BACKWARD) c->wide_x = (size_t)(s.b * s.height * s.width * s.in);
-    if (s.bf16 && !d->bf16_units && s.form != AVG_FORWARD) c->wide_y = (size_t)(s.b * s.oh * s.ow * s.out);
-    c->primitive.scratch_bytes = (whole(c->wide_x) + whole(c->wide_y)) * sizeof(float);
     dnnl_status_t status = create(d, &c->primitive, &s);
     if (status != dnnl_success) {
         avg_convolution_free(c);
@@ -84,17 +77,6 @@ void avg_convolution_free(struct avg_convolution *c) {
 
 const char *avg_convolution_implementation(const struct avg_convolution *c) { return c->primitive.implementation; }
 
-// widened is an image as the primitive takes it: itself, or where n is not 0 its n elements as floats.
-static void *widened(struct avg_device *d, void *image, size_t n, float *wide) {
-    if (n == 0) return image;
-    avg_convert(d, (struct elements){wide, 0}, (struct elements){image, 1}, n);
-    return wide;
-}
-
-int avg_convolution_run(struct avg_device *d, struct avg_convolution *c, void *y, void *x, void *weight,
-                        const float *bias) {
-    float *wide = d->scratch;
-    x = widened(d, x, c->wide_x, wide);
-    y = widened(d, y, c->wide_y, wide + whole(c->wide_x));
+int avg_convolution_run(struct avg_device *d, struct avg_convolution *c, void *y, void *x, void *weight, const float *bias) {
     return avg_primitive_run(d, &c->primitive, (const void *[]){x, weight, y}, bias);
 }

@@ -44,7 +44,8 @@ var (
 
 // productKey is everything that a oneDNN primitive is built for.
 type productKey struct {
-	m, n, k, flags int
+	m, n, k int
+	flags   C.int
 }
 
 // Open returns a device.
@@ -188,28 +189,13 @@ func (d *Device) matMul(o *device.MatMul) {
 
 // product returns the primitive for m with C, A and B of these types.
 func (d *Device) product(m device.Product, c, a, b device.Type) (*C.struct_avg_product, error) {
-	key := productKey{m: m.M, n: m.N, k: m.K}
-	for _, flag := range [...]struct {
-		set bool
-		bit int
-	}{
-		{m.TransA, C.AVG_TRANS_A},
-		{m.TransB, C.AVG_TRANS_B},
-		{m.Accumulate, C.AVG_ACCUMULATE},
-		{!m.Bias.Absent(), C.AVG_BIAS},
-		{a == device.BF16, C.AVG_BF16_A},
-		{b == device.BF16, C.AVG_BF16_B},
-		{c == device.BF16, C.AVG_BF16_C},
-	} {
-		if flag.set {
-			key.flags |= flag.bit
-		}
-	}
+	key := productKey{m.M, m.N, m.K, truth(m.TransA)*C.AVG_TRANS_A | truth(m.TransB)*C.AVG_TRANS_B | truth(m.Accumulate)*C.AVG_ACCUMULATE |
+		truth(!m.Bias.Absent())*C.AVG_BIAS | truth(a == device.BF16)*C.AVG_BF16_A | truth(b == device.BF16)*C.AVG_BF16_B | truth(c == device.BF16)*C.AVG_BF16_C}
 	if p := d.products[key]; p != nil {
 		return p, nil
 	}
 	var p *C.struct_avg_product
-	status := C.avg_product_new(d.c, C.int64_t(m.M), C.int64_t(m.N), C.int64_t(m.K), C.int(key.flags), &p)
+	status := C.avg_product_new(d.c, C.int64_t(m.M), C.int64_t(m.N), C.int64_t(m.K), key.flags, &p)
 	if status != 0 {
 		return nil, fmt.Errorf("cpu device: build the product M=%d N=%d K=%d TransA=%v TransB=%v: %w",
 			m.M, m.N, m.K, m.TransA, m.TransB, statusError(status))

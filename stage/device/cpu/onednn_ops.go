@@ -50,42 +50,87 @@ func (d *Device) Do(op device.Op) {
 		C.avg_add(d.c, elements(o.Out), elements(o.A), elements(o.B), size(o.Out.Len()))
 	case *device.MatMul:
 		d.matMul(o)
-	case *device.SumRows:
-		C.avg_sum_rows(d.c, floats(o.Sum), elements(o.X), size(o.Rows()), size(o.Sum.Len()))
 	case *device.Unary:
 		C.avg_unary(d.c, C.int(o.Function), elements(o.Y), elements(o.X), size(o.Y.Len()))
 	case *device.UnaryBackward:
 		C.avg_unary_backward(d.c, C.int(o.Function), elements(o.DX), elements(o.DY), elements(o.X), size(o.DX.Len()))
-	case *device.Norm:
-		d.norm(o)
-	case *device.NormBackward:
-		d.normBackward(o)
-	case *device.NormBackwardWeight:
-		d.normBackwardWeight(o)
 	case *device.Dropout:
 		d.dropout(o)
-	case *device.CrossEntropy:
-		d.crossEntropy(o)
-	case *device.SquaredNorm:
-		C.avg_squared_norm(d.c, (*C.double)(o.Sum.Pointer()), floats(o.X), size(o.X.Len()))
-	case *device.AdamStep:
-		d.adamStep(o)
-	case *device.SGDStep:
-		d.sgdStep(o)
-	case *device.ASGDStep:
-		d.asgdStep(o)
 	default:
-		if !d.doTransformer(op) && !d.doVision(op) && !d.doRecurrent(op) {
+		if !d.doRows(op) && !d.doStep(op) && !d.doTransformer(op) && !d.doVision(op) && !d.doRecurrent(op) {
 			panic(fmt.Sprintf("cpu device: no operation %T", op))
 		}
 	}
+}
+
+// doRows runs the operations on rows of a matrix. It reports whether op is one.
+func (d *Device) doRows(op device.Op) bool {
+	switch o := op.(type) {
+	case *device.SumRows:
+		C.avg_sum_rows(d.c, floats(o.Sum), elements(o.X), size(o.Rows()), size(o.Sum.Len()))
+	case *device.Norm:
+		rows, columns := o.Size()
+		C.avg_norm(d.c, elements(o.Y), floats(o.Mean), floats(o.Rstd), floats(o.X), floats(o.Weight), floats(o.Bias), size(rows), size(columns),
+			C.float(o.Epsilon))
+	case *device.NormBackward:
+		rows, columns := o.Size()
+		C.avg_norm_backward(d.c, floats(o.DX), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), floats(o.Weight), floats(o.Plus),
+			size(rows), size(columns))
+	case *device.NormBackwardWeight:
+		rows, columns := o.Size()
+		C.avg_norm_backward_weight(d.c, floats(o.DWeight), floats(o.DBias), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), size(rows),
+			size(columns))
+	case *device.CrossEntropy:
+		rows, vocabulary := o.Size()
+		C.avg_cross_entropy(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary),
+			C.float(o.Scale), C.float(o.Smoothing))
+	default:
+		return false
+	}
+	return true
+}
+
+// doStep runs the operations of optimizers. It reports whether op is one.
+func (d *Device) doStep(op device.Op) bool {
+	switch o := op.(type) {
+	case *device.SquaredNorm:
+		C.avg_squared_norm(d.c, (*C.double)(o.Sum.Pointer()), floats(o.X), size(o.X.Len()))
+	case *device.AdamStep:
+		coupled, keep, rate, root := o.Derived()
+		C.avg_adam(d.c, floats(o.P), floats(o.M), floats(o.V), stepped(o.G, o.Delta, o.Copy16, o.Sum), size(o.P.Len()), C.struct_adam{
+			beta1: C.float(o.Beta1), beta2: C.float(o.Beta2), epsilon: C.float(o.Epsilon), grad_scale: C.float(o.GradScale),
+			coupled: C.float(coupled), keep: C.float(keep), rate: C.float(rate), root: C.float(root),
+		})
+	case *device.SGDStep:
+		m := o.M
+		if o.Momentum == 0 {
+			m = device.Mem{}
+		}
+		C.avg_sgd(d.c, floats(o.P), floats(m), stepped(o.G, o.Delta, o.Copy16, o.Sum), size(o.P.Len()), C.struct_sgd{
+			learning_rate: C.float(o.LearningRate), momentum: C.float(o.Momentum), weight_decay: C.float(o.WeightDecay),
+			grad_scale: C.float(o.GradScale), nesterov: truth(o.Nesterov), first: truth(o.First),
+		})
+	case *device.ASGDStep:
+		C.avg_asgd(d.c, floats(o.P), floats(o.S), stepped(o.G, o.Delta, device.Mem{}, o.Sum), size(o.P.Len()), C.struct_asgd{
+			learning_rate: C.float(o.LearningRate), weight_decay: C.float(o.WeightDecay), grad_scale: C.float(o.GradScale),
+			share: C.float(o.Share),
+		})
+	default:
+		return false
+	}
+	return true
 }
 
 // doTransformer runs the operations of transformers. It reports whether op is one.
 func (d *Device) doTransformer(op device.Op) bool {
 	switch o := op.(type) {
 	case *device.Embed:
-		d.embed(o)
+		positions := o.Positions
+		if !positions.Absent() {
+			positions = positions.Slice(o.Past*o.Width(), o.T*o.Width())
+		}
+		C.avg_embed(d.c, floats(o.Out), floats(o.Tokens), floats(positions), integers(o.IDs), size(o.IDs.Len()), size(max(o.T, 1)), size(o.Width()),
+			truth(o.Add))
 	case *device.EmbedBackward:
 		C.avg_embed_backward(d.c, floats(o.DTokens), floats(o.DPositions), floats(o.DOut), integers(o.IDs), size(o.IDs.Len()), size(max(o.T, 1)),
 			size(o.Width()))
@@ -123,24 +168,6 @@ func (d *Device) copy(y, x device.Mem) {
 	}
 }
 
-func (d *Device) norm(o *device.Norm) {
-	rows, columns := o.Size()
-	C.avg_norm(d.c, elements(o.Y), floats(o.Mean), floats(o.Rstd), floats(o.X), floats(o.Weight), floats(o.Bias), size(rows), size(columns),
-		C.float(o.Epsilon))
-}
-
-func (d *Device) normBackward(o *device.NormBackward) {
-	rows, columns := o.Size()
-	C.avg_norm_backward(d.c, floats(o.DX), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), floats(o.Weight), floats(o.Plus),
-		size(rows), size(columns))
-}
-
-func (d *Device) normBackwardWeight(o *device.NormBackwardWeight) {
-	rows, columns := o.Size()
-	C.avg_norm_backward_weight(d.c, floats(o.DWeight), floats(o.DBias), elements(o.DY), floats(o.X), floats(o.Mean), floats(o.Rstd), size(rows),
-		size(columns))
-}
-
 func (d *Device) dropout(o *device.Dropout) {
 	threshold, scale := o.Derived()
 	mask := C.struct_dropout{key: C.uint64_t(o.Key), threshold: C.uint32_t(threshold), scale: C.float(scale)}
@@ -149,15 +176,6 @@ func (d *Device) dropout(o *device.Dropout) {
 		return
 	}
 	C.avg_dropout(d.c, elements(o.Y), elements(o.X), size(o.Rows/o.Share), size(o.Share), size(o.Columns), C.uint64_t(o.First), mask)
-}
-
-func (d *Device) embed(o *device.Embed) {
-	positions := o.Positions
-	if !positions.Absent() {
-		positions = positions.Slice(o.Past*o.Width(), o.T*o.Width())
-	}
-	C.avg_embed(d.c, floats(o.Out), floats(o.Tokens), floats(positions), integers(o.IDs), size(o.IDs.Len()), size(max(o.T, 1)), size(o.Width()),
-		truth(o.Add))
 }
 
 // attention is the shape of a and its operands as C has them; the backward's are absent in a forward.
@@ -181,41 +199,9 @@ func (d *Device) attended(op string, a device.AttentionShape, status C.int) {
 	}
 }
 
-func (d *Device) crossEntropy(o *device.CrossEntropy) {
-	rows, vocabulary := o.Size()
-	C.avg_cross_entropy(d.c, floats(o.Losses), floats(o.DLogits), floats(o.Logits), integers(o.Targets), size(rows), size(vocabulary), C.float(o.Scale),
-		C.float(o.Smoothing))
-}
-
 // stepped are the operands that every step has, as C has them.
 func stepped(g, delta, copy16, sum device.Mem) C.struct_stepped {
 	return C.struct_stepped{g: floats(g), delta: floats(delta), copy16: copy16.Pointer(), total: (*C.double)(sum.Pointer())}
-}
-
-func (d *Device) adamStep(o *device.AdamStep) {
-	coupled, keep, rate, root := o.Derived()
-	C.avg_adam(d.c, floats(o.P), floats(o.M), floats(o.V), stepped(o.G, o.Delta, o.Copy16, o.Sum), size(o.P.Len()), C.struct_adam{
-		beta1: C.float(o.Beta1), beta2: C.float(o.Beta2), epsilon: C.float(o.Epsilon), grad_scale: C.float(o.GradScale),
-		coupled: C.float(coupled), keep: C.float(keep), rate: C.float(rate), root: C.float(root),
-	})
-}
-
-func (d *Device) sgdStep(o *device.SGDStep) {
-	m := o.M
-	if o.Momentum == 0 {
-		m = device.Mem{}
-	}
-	C.avg_sgd(d.c, floats(o.P), floats(m), stepped(o.G, o.Delta, o.Copy16, o.Sum), size(o.P.Len()), C.struct_sgd{
-		learning_rate: C.float(o.LearningRate), momentum: C.float(o.Momentum), weight_decay: C.float(o.WeightDecay),
-		grad_scale: C.float(o.GradScale), nesterov: truth(o.Nesterov), first: truth(o.First),
-	})
-}
-
-func (d *Device) asgdStep(o *device.ASGDStep) {
-	C.avg_asgd(d.c, floats(o.P), floats(o.S), stepped(o.G, o.Delta, device.Mem{}, o.Sum), size(o.P.Len()), C.struct_asgd{
-		learning_rate: C.float(o.LearningRate), weight_decay: C.float(o.WeightDecay), grad_scale: C.float(o.GradScale),
-		share: C.float(o.Share),
-	})
 }
 
 // chars is the address of m's elements as C has it, whatever they are.

@@ -18,7 +18,7 @@ struct primitive {
     int result, adds;                                // which of them is the result; its reorder adds to what the caller has
     dnnl_primitive_t compute, reorders[OPERANDS];    // a reorder is NULL where the primitive takes what the caller has
     dnnl_memory_t taken[MEMORIES], given[OPERANDS];  // what the primitive works on; the caller's, where it is something else
-    size_t offsets[MEMORIES], scratch_bytes;         // in the device's scratch, whose beginning may be the caller's
+    size_t offsets[MEMORIES], scratch_bytes;         // in the device's scratch
     const char *implementation;
 };
 
