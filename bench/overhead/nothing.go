@@ -29,16 +29,16 @@ func (nothing) Backward(stage.Micro, stage.Part, stage.Boundary, stage.Boundary)
 	return nil
 }
 
-func (nothing) Buffers() stage.Buffers { return stage.Buffers{} }
-func (nothing) Ready() stage.Event                                     { return nil }
-func (nothing) Loss() (float64, error)                                 { return 0, nil }
-func (nothing) SquaredNorm(sum float64) (float64, error)               { return sum, nil }
-func (nothing) Step(stage.Hyper, flat.Vector) error                    { return nil }
-func (nothing) ZeroGradients()                                         {}
-func (n nothing) Parameters() flat.Vector                              { return n.vector }
-func (n nothing) Gradients() flat.Vector                               { return n.vector }
-func (nothing) State() []flat.Vector                                   { return nil }
-func (nothing) Ties() []stage.Tie                                      { return nil }
-func (nothing) NewVector() (flat.Vector, error)                        { return flat.NewHost(1), nil }
-func (nothing) Close() error                                           { return nil }
-func (nothing) Fill(uint64, int, []byte, []byte) error                 { return nil }
+func (nothing) Buffers() stage.Buffers                   { return stage.Buffers{} }
+func (nothing) Ready() stage.Event                       { return nil }
+func (nothing) Loss() (float64, error)                   { return 0, nil }
+func (nothing) SquaredNorm(sum float64) (float64, error) { return sum, nil }
+func (nothing) Step(stage.Hyper, flat.Vector) error      { return nil }
+func (nothing) ZeroGradients()                           {}
+func (n nothing) Parameters() flat.Vector                { return n.vector }
+func (n nothing) Gradients() flat.Vector                 { return n.vector }
+func (nothing) State() []flat.Vector                     { return nil }
+func (nothing) Ties() []stage.Tie                        { return nil }
+func (nothing) NewVector() (flat.Vector, error)          { return flat.NewHost(1), nil }
+func (nothing) Close() error                             { return nil }
+func (nothing) Fill(uint64, int, []byte, []byte) error   { return nil }
