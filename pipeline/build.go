@@ -40,7 +40,7 @@ func (g *Group) buildDevice(ctx context.Context, d *localDevice) error {
 		for _, st := range d.stages {
 			runners[st.config.Index] = st.runners[p]
 		}
-		w := &dispatcher{cells: cellsOf(g.config.Plan[d.row], runners), executor: d.executor, trace: g.config.Events.Trace}
+		w := &dispatcher{cells: cellsOf(g.config.Plan[d.row], runners), executor: d.executor, queue: d.executor.queueOf(p), trace: g.config.Events.Trace}
 		for _, l := range runners {
 			l.dispatcher = w
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // Config describes the part of a job that one process runs. All processes of a generation have the same, but for Stages,
@@ -41,6 +42,9 @@ type Config struct {
 	// Attach, unless nil, runs once for each device here, a row of the plan, on its executor's thread and before anything else:
 	// device.Threaded.Attach.
 	Attach func(device int) error
+	// Queues, unless nil, are the queues of a device here, a row of the plan; nil of a device that has one. Those behind queue 0 work for
+	// the pipelines, in turn.
+	Queues func(device int) *device.Queues
 	// Connect makes this process's end of a link whose other stage lives elsewhere. upper says that this end is the stage
 	// nearer the output: by convention it listens, and the other dials. Nil when all stages are here. The ends must obey
 	// wire.End, and belong to the group.

@@ -23,6 +23,7 @@ import (
 type dispatcher struct {
 	cells    []cell
 	executor *executor
+	queue    int // of the device
 	trace    trace.Listener
 
 	mu     sync.Mutex // also of the runners' state
@@ -155,6 +156,7 @@ func (d *dispatcher) run() {
 	d.mu.Unlock()
 
 	o.start = trace.Now()
+	d.executor.turn(d.queue)
 	err := r.compute(&o)
 	if event := r.stage.Ready(); err == nil && event != nil {
 		d.endLater(event, o)
@@ -182,7 +184,7 @@ type issued struct {
 
 // endLater ends an op when an event has passed.
 func (d *dispatcher) endLater(event stage.Event, o issued) {
-	d.executor.later(event, func(err error) { d.end(o, err) })
+	d.executor.later(d.queue, event, func(err error) { d.end(o, err) })
 }
 
 // end ends an op that has ended on the device: it tells of it and sends what it made.

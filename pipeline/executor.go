@@ -19,8 +19,9 @@ var errStopped = errors.New("executor has stopped")
 
 // executor runs closures of one device, one at a time, in the order they were handed in, on one OS thread.
 type executor struct {
-	attach func() error   // unless nil, runs once on the executor's thread before anything else: device.Threaded.Attach
-	trace  trace.Listener // hears of every closure and of the wait before it
+	attach func() error    // unless nil, runs once on the executor's thread before anything else: device.Threaded.Attach
+	use    func(queue int) // unless nil, turns the device to one of its queues: device.Queues.Use
+	trace  trace.Listener  // hears of every closure and of the wait before it
 	parker parker
 
 	mu      sync.Mutex
@@ -31,12 +32,32 @@ type executor struct {
 
 	wakers atomic.Int32 // that may still use the parker
 
-	passes chan pass      // that the device has been given and that have not ended
-	under  sync.WaitGroup // counts them
+	queues []underWay // of the device; queue 0 is for what belongs to no pipeline, or for everything
+}
+
+// underWay are the passes that a queue of the device has been given and that have not ended.
+type underWay struct {
+	list  chan pass
+	under sync.WaitGroup // counts them
+}
+
+// queueOf is the queue of the device that works for a pipeline.
+func (e *executor) queueOf(pipeline int) int {
+	if len(e.queues) < 2 {
+		return 0
+	}
+	return 1 + pipeline%(len(e.queues)-1)
+}
+
+// turn turns the device to a queue.
+func (e *executor) turn(queue int) {
+	if e.use != nil {
+		e.use(queue)
+	}
 }
 
 // behind is how many passes wait in a list behind the one that is awaited. The executor has handed over one more when it finds the list
-// full: a device with a queue has at most three.
+// full: a queue of a device has at most three.
 const behind = 1
 
 // pass is work that a device with a queue goes on with alone.
@@ -45,17 +66,29 @@ type pass struct {
 	end   func(error) // once the event has passed
 }
 
-// later has end called when an event has passed. It waits while too many have not. On the executor.
-func (e *executor) later(event stage.Event, end func(error)) {
-	e.under.Add(1)
-	e.passes <- pass{event, end}
+// later has end called when an event of a queue has passed. It waits while too many have not. On the executor.
+func (e *executor) later(queue int, event stage.Event, end func(error)) {
+	p := &e.queues[queue]
+	p.under.Add(1)
+	p.list <- pass{event, end}
 }
 
-// endPasses ends passes, in their order.
-func (e *executor) endPasses() {
-	for p := range e.passes {
-		p.end(p.event.Wait())
-		e.under.Done()
+// end ends passes, in their order.
+func (p *underWay) end() {
+	for pass := range p.list {
+		pass.end(pass.event.Wait())
+		p.under.Done()
+	}
+}
+
+// await waits for what a queue was given, and for what all were where it is queue 0. On the executor.
+func (e *executor) await(queue int) {
+	if queue > 0 {
+		e.queues[queue].under.Wait()
+		return
+	}
+	for i := range e.queues {
+		e.queues[i].under.Wait()
 	}
 }
 
@@ -69,11 +102,17 @@ type work interface {
 // goroutine to the thread and leaves it locked, so that the thread, with whatever Attach bound to it, ends with the goroutine:
 // call it on a goroutine of its own. It returns nil when ctx ended, or why the executor could not start.
 func (e *executor) Run(ctx context.Context) error {
-	e.passes = make(chan pass, behind)
+	if e.queues == nil {
+		e.queues = make([]underWay, 1)
+	}
 	var ending sync.WaitGroup
-	ending.Go(e.endPasses)
 	defer ending.Wait()
-	defer close(e.passes)
+	for i := range e.queues {
+		p := &e.queues[i]
+		p.list = make(chan pass, behind)
+		ending.Go(p.end)
+		defer close(p.list)
+	}
 	runtime.LockOSThread()
 	stop := context.AfterFunc(ctx, e.leave)
 	defer stop()
@@ -161,10 +200,15 @@ func (e *executor) submit(w work) {
 	e.unlockAndWake()
 }
 
-// Do runs f on the executor and returns its error. The wait for the device and the run are emitted as spans with the fields
+// Do runs f on the executor, for what belongs to no pipeline, and returns its error. The wait for the device and the run are emitted as spans with the fields
 // of span, whose Kind is the run's. When ctx ends before f has started, f is not run; once started it is always waited for.
 func (e *executor) Do(ctx context.Context, span trace.Span, f func() error) error {
-	c := &call{f: f, done: make(chan error, 1), under: &e.under}
+	return e.doOn(ctx, 0, span, f)
+}
+
+// doOn is Do on a queue of the device.
+func (e *executor) doOn(ctx context.Context, queue int, span trace.Span, f func() error) error {
+	c := &call{f: f, done: make(chan error, 1), executor: e, queue: queue}
 	asked := trace.Now()
 	e.submit(c)
 	var err error
@@ -198,7 +242,8 @@ type call struct {
 	f          func() error
 	state      atomic.Int32
 	done       chan error
-	under      *sync.WaitGroup
+	executor   *executor
+	queue      int // of the device
 	ran        bool
 	start, end time.Duration // when it ran
 }
@@ -207,7 +252,8 @@ func (c *call) run() {
 	if !c.state.CompareAndSwap(waiting, running) {
 		return
 	}
-	c.under.Wait() // what the device was given before
+	c.executor.await(c.queue)
+	c.executor.turn(c.queue)
 	c.ran, c.start = true, trace.Now()
 	err := c.f()
 	c.end = trace.Now()

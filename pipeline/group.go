@@ -96,6 +96,12 @@ func (g *Group) device(row int) *localDevice {
 	if attach := g.config.Attach; attach != nil {
 		d.executor.attach = func() error { return attach(row) }
 	}
+	d.executor.queues = make([]underWay, 1)
+	if of := g.config.Queues; of != nil {
+		if q := of(row); q != nil {
+			d.executor.queues, d.executor.use = make([]underWay, q.Count()), q.Use
+		}
+	}
 	g.devices = append(g.devices, d)
 	return d
 }

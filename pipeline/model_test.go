@@ -82,6 +82,7 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 		})
 	}
 	inputs, outputs := schedule.Handed(grid, func(a, b int) bool { return device.Share(devices[a], devices[b]) })
+	c.Queues = func(row int) *device.Queues { return device.QueuesOf(devices[row]) }
 	placement, slots, halves := grid.Placement(), schedule.InFlightByStage(grid), schedule.HalvesByStage(grid)
 	for k, r := range ranges {
 		c.Stages = append(c.Stages, StageConfig{
@@ -217,6 +218,38 @@ func beside() func() device.Device {
 			return first
 		}
 		return first.Beside()
+	}
+}
+
+// severalQueues opens devices of so many queues, which share nothing.
+func severalQueues(n int) func() device.Device {
+	return func() device.Device {
+		first := stagetest.NewLate()
+		all := []device.Queue{first}
+		for len(all) < n {
+			all = append(all, first.Beside())
+		}
+		return device.NewQueues(all)
+	}
+}
+
+// TestPipelinesOnQueuesOfTheirOwnTrainToTheSameBits runs the pipelines of a device beside each other, on as many queues or fewer.
+func TestPipelinesOnQueuesOfTheirOwnTrainToTheSameBits(t *testing.T) {
+	for _, pipelines := range []int{1, 2, 3} {
+		want := trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines)
+		for devices := 1; devices <= 2; devices++ {
+			for _, name := range []string{"1f1b", "interleaved", "zb-h1"} {
+				for queues := 1; queues <= pipelines+1; queues++ {
+					t.Run(fmt.Sprintf("N%d_%s_K%d_on_%d", pipelines, name, devices, queues), func(t *testing.T) {
+						t.Parallel()
+						got := trainModelOn(t, severalQueues(queues), plan(t, name, devices, modelMicros), pipelines)
+						if !slices.Equal(got, want) {
+							t.Errorf("losses, norms and evaluations\n%v, want\n%v", got, want)
+						}
+					})
+				}
+			}
+		}
 	}
 }
 

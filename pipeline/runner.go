@@ -95,7 +95,7 @@ func (r *runner) listen() {
 
 // do runs f on the executor, as a part of the optimizer step.
 func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
-	return r.dispatcher.executor.Do(ctx, r.span(trace.Optimizer, step, -1), f)
+	return r.dispatcher.executor.doOn(ctx, r.dispatcher.queue, r.span(trace.Optimizer, step, -1), f)
 }
 
 // batch trains one step: its ops, the update, unless those have taken it, and, at the end of a round, the averaging.

@@ -41,9 +41,10 @@ type lateMemory struct {
 	blocks  map[unsafe.Pointer]device.Mem
 }
 
-// task is an operation, or bytes that move to device memory or from it.
+// task is an operation, bytes that move to device memory or from it, or a moment of another queue to wait for.
 type task struct {
 	op       device.Op
+	event    lateEvent
 	mem      device.Mem
 	up, down []byte
 }
@@ -53,7 +54,7 @@ type lateEvent struct {
 	after  uint64 // tasks
 }
 
-var _ device.Device = (*Late)(nil)
+var _ device.Queue = (*Late)(nil)
 
 // NewLate starts a device's queue.
 func NewLate() *Late { return newLate(&lateMemory{blocks: map[unsafe.Pointer]device.Mem{}}) }
@@ -117,6 +118,8 @@ func (d *Late) execute(t task) (err error) {
 	switch {
 	case t.op != nil:
 		d.ref.Do(t.op)
+	case t.event.device != nil:
+		return t.event.device.wait(t.event.after)
 	case t.up != nil:
 		d.ref.Upload(t.mem, t.up)
 	default:
@@ -179,10 +182,14 @@ func (d *Late) place(m device.Mem) device.Mem {
 
 // Wait implements device.Event.
 func (e *lateEvent) Wait() error {
+	now := e.copy()
+	return now.device.wait(now.after)
+}
+
+func (e *lateEvent) copy() lateEvent {
 	e.device.mu.Lock()
-	after := e.after
-	e.device.mu.Unlock()
-	return e.device.wait(after)
+	defer e.device.mu.Unlock()
+	return *e
 }
 
 // Record implements device.Device.
@@ -202,6 +209,11 @@ func (d *Late) Synchronize() error {
 	defer d.mu.Unlock()
 	d.failure = nil
 	return err
+}
+
+// Follow implements device.Queue. The event may be another by the time that the task runs, so its moment is kept.
+func (d *Late) Follow(e device.Event) {
+	d.hand(task{event: e.(*lateEvent).copy()}) //nolint:errcheck,forcetypeassert // of a queue beside this one
 }
 
 // Upload implements device.Device.
