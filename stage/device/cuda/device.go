@@ -267,6 +267,13 @@ func (e *event) Wait() error {
 	return d.found(false)
 }
 
+// Follow implements device.Queue.
+func (d *Device) Follow(e device.Event) {
+	d.enter()
+	defer d.leave()
+	d.check("wait for an event of another queue", d.stream.Wait(e.(*event).event, 0)) //nolint:errcheck,forcetypeassert // of a device that Shares
+}
+
 // Synchronize implements device.Device.
 func (d *Device) Synchronize() error {
 	d.enter()

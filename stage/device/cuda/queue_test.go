@@ -76,6 +76,37 @@ func TestMoreThanTheRingHolds(t *testing.T) {
 	}
 }
 
+// What a queue is given after Follow runs after the event.
+func TestAQueueFollowsAnother(t *testing.T) {
+	library := cudatest.Library(t)
+	d := device.NewQueues([]device.Queue{open(t, library), open(t, library), open(t, library)})
+	d.Use(1)
+	x := alloc(t, d, 1000)
+	d.Use(0)
+	y := alloc(t, d, 1000)
+	for range 100 { // more than a ring of events
+		d.Use(1)
+		d.Upload(x, device.FloatBytes(slices.Repeat([]float32{3}, 1000)))
+		d.Use(0)
+		d.Do(&device.Copy{Y: y, X: x})
+		d.Use(2)
+		d.Do(&device.Axpy{Y: y, A: 2, X: x})
+		d.Use(0)
+		d.Do(&device.Zero{X: x})
+		d.Use(1)
+		got := make([]float32, 1000)
+		if err := device.Read(d, device.FloatBytes(got), y); err != nil || got[0] != 9 || got[999] != 9 {
+			t.Fatalf("found %v and %v, %v, want 9", got[0], got[999], err)
+		}
+	}
+	if calls := library.Calls("cuStreamWaitEvent"); calls < 300 {
+		t.Errorf("%d waits for events", calls)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Two devices on one processor share its kernels and its memory, and each has a queue of its own.
 func TestDevicesShareAProcessor(t *testing.T) {
 	library := cudatest.Library(t)

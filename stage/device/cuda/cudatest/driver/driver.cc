@@ -406,6 +406,15 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
 	return run(event->stream, event->after);
 }
 
+EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS || event->stream == nullptr) return outside();
+	return hand(stream, [now = *event] { // the event may be recorded anew before this runs, and its stream destroyed
+		bool live = std::find(streams.begin(), streams.end(), now.stream) != streams.end();
+		return live ? run(now.stream, now.after) : CUDA_SUCCESS;
+	});
+}
+
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
 	Call call(__func__);
 	if (outside() != CUDA_SUCCESS) return outside();
