@@ -213,7 +213,7 @@ func (d *Late) Synchronize() error {
 
 // Follow implements device.Queue. The event may be another by the time that the task runs, so its moment is kept.
 func (d *Late) Follow(e device.Event) {
-	d.hand(task{event: e.(*lateEvent).copy()}) //nolint:errcheck,forcetypeassert // of a queue beside this one
+	d.hand(task{event: e.(*lateEvent).copy()}) //nolint:forcetypeassert // of a queue beside this one
 }
 
 // Upload implements device.Device.
