@@ -271,7 +271,7 @@ func (e *event) Wait() error {
 func (d *Device) Follow(e device.Event) {
 	d.enter()
 	defer d.leave()
-	d.check("wait for an event of another queue", d.stream.Wait(e.(*event).event, 0)) //nolint:errcheck,forcetypeassert // of a device that Shares
+	d.check("wait for an event of another queue", d.stream.Wait(e.(*event).event, 0)) //nolint:forcetypeassert // of a device that Shares
 }
 
 // Synchronize implements device.Device.
