@@ -79,12 +79,16 @@ func (c *call) refusing(operation int) *call {
 // the number of elements alone.
 const (
 	warp         = 32
+	pack         = 4 // elements that a thread loads at once: kernels/pack.cuh
 	blockThreads = 256
 	mostBlocks   = 1024 // BLOCKS of kernels/optimizer.cu
 )
 
 // each runs the kernel over n elements.
 func (c *call) each(n int) { c.on(min(blocks(n, blockThreads), mostBlocks), 1, blockThreads) }
+
+// eachPack runs it over n elements, 4 or more to a thread.
+func (c *call) eachPack(n int) { c.each(blocks(n, pack)) }
 
 // blocks runs it on n blocks.
 func (c *call) blocks(n int) { c.on(n, 1, blockThreads) }
@@ -98,8 +102,8 @@ const squaresBytes = 8*mostBlocks + 8
 // rows runs it with a block for each row, of as many threads as the rows have use for.
 func (c *call) rows(n, width int) { c.on(n, 1, min(blocks(width, warp)*warp, blockThreads)) }
 
-// columns runs it with a block for 32 columns.
-func (c *call) columns(n int) { c.on(blocks(n, 32), 1, 1024) }
+// packRows is rows whose threads take packs.
+func (c *call) packRows(n, width int) { c.on(n, 1, min(blocks(width, pack*warp)*warp, 1024)) }
 
 // on runs it on a grid of (x,y) blocks.
 func (c *call) on(x, y, threads int) {

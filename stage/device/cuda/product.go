@@ -38,12 +38,12 @@ func (d *Device) multiply(o *device.MatMul) {
 		if s, ok := d.scratchOf(o); ok {
 			wide := s.take(device.F32, n)
 			d.check("multiply", d.blas.MatMul(wide, o, false))
-			d.launch("round_rows").mem(o.C).mem(wide).mem(o.Bias).int(o.N).int(n).each(n)
+			d.launch("add_bias").typed(o.C).mem(wide).mem(o.Bias).int(o.N).packRows(o.M, o.N)
 		}
 	}
 }
 
 // fillRows sets each row of c to a bias: what is added to it has one.
 func (d *Device) fillRows(c, bias device.Mem) {
-	d.launch("fill_rows").mem(c).mem(bias).int(bias.Len()).int(c.Len()).each(c.Len())
+	d.launch("add_bias").typed(c).mem(device.Mem{}).mem(bias).int(bias.Len()).packRows(c.Len()/bias.Len(), bias.Len())
 }

@@ -98,7 +98,7 @@ func (d *Device) additiveAttentionBackward(o *device.AdditiveAttentionBackward) 
 	d.launch("additive_backward").mem(o.DK).mem(device.Mem{}).mem(o.DProbabilities).mem(o.K).mem(o.Q).mem(o.V).flag(true).int(o.T).int(o.N).int(n).
 		each(n)
 	d.zero(&device.Zero{X: o.DV})
-	d.sumRows(&device.SumRows{Sum: o.DV, X: parts})
+	d.sumInto(s, &device.SumRows{Sum: o.DV, X: parts})
 }
 
 func (d *Device) weightNorm(o *device.WeightNorm) {

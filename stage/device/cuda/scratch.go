@@ -29,7 +29,11 @@ func (d *Device) Scratch(op device.Op) int {
 			return room(device.BF16, o.B*4*o.H)
 		}
 	case *device.AdditiveAttentionBackward:
-		return room(device.F32, o.DQ.Len())
+		return room(device.F32, o.DQ.Len()) + columnsOf(o.B*o.T, o.DV.Len()).bytes(1)
+	case *device.SumRows:
+		return columnsOf(o.Rows(), o.Sum.Len()).bytes(1)
+	case *device.NormBackwardWeight:
+		return columnsOf(o.Size()).bytes(2)
 	case *device.GroupMoments:
 		return partsOf(o.GroupShape).bytes()
 	case *device.GroupNormBackward:

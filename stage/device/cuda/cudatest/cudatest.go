@@ -98,9 +98,9 @@ var build = sync.OnceValues(func() (string, error) {
 	if err := os.WriteFile(filepath.Join(made, "names.inc"), names, 0o600); err != nil {
 		return "", err
 	}
-	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",
-		"-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"), "dnn.cc", "driver.cc",
-		"fibers.cc", "kernels.cc", "warp.cc")
+	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared",
+		"-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"),
+		"dnn.cc", "driver.cc", "fibers.cc", "kernels.cc", "warp.cc")
 	compile.Dir = source
 	if out, err := compile.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", compile, err, out)

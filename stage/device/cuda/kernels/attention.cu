@@ -181,8 +181,8 @@ KERNEL cache_append(void *cache, const void *x, int brain, long t, long heads, l
 	Out out(cache, brain);
 	In in(x, brain);
 	for (EACH(i, n)) {
-		long row = i / (heads * s), h = i / s % heads;
-		out.set(((row / t * heads + h) * capacity + past + row % t) * s + i % s, in[row * stride + h * s + i % s]);
+		long of_head = quotient(i, s), row = quotient(of_head, heads), h = of_head - row * heads, c = i - of_head * s, b = quotient(row, t);
+		out.set(((b * heads + h) * capacity + past + row - b * t) * s + c, in[row * stride + h * s + c]);
 	}
 }
 
@@ -192,8 +192,8 @@ KERNEL rotate(void *y, const void *x, int brain, const float *table, long t, lon
 	In in(x, brain);
 	long half = s / 2;
 	for (EACH(i, n)) {
-		long head = i / half, c = i % half, at = head * s + c;
-		const float *angles = table + head / heads % t * s;
+		long head = quotient(i, half), c = i - head * half, at = head * s + c, row = quotient(head, heads);
+		const float *angles = table + (row - quotient(row, t) * t) * s;
 		float cos = angles[c], sin = inverse ? -angles[half + c] : angles[half + c], a = in[at], b = in[at + half];
 		out.set(at, a * cos - b * sin);
 		out.set(at + half, b * cos + a * sin);

@@ -112,10 +112,9 @@ DEVICE bool accepted(Fault *fault, int operation, long index, int id, int low, l
 	return false;
 }
 
-// draw is number `at` of the sequence of key: Philox4x32-10 (Salmon et al. 2011, section 3.3), as device.Draws has it.
-DEVICE unsigned draw(unsigned long long key, unsigned long long at) {
-	unsigned long long block = at / 4;
-	unsigned c[4] = {(unsigned)block, (unsigned)(block >> 32), 0, 0};
+// philox is block `at` of four numbers of the sequence of key: Philox4x32-10 (Salmon et al. 2011, section 3.3), as device.Draws has it.
+DEVICE void philox(unsigned (&c)[4], unsigned long long key, unsigned long long at) {
+	c[0] = (unsigned)at, c[1] = (unsigned)(at >> 32), c[2] = c[3] = 0;
 	unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
 	for (int round = 0; round < 10; round++) {
 		unsigned long long first = 0xd2511f53ull * c[0], second = 0xcd9e8d57ull * c[2];
@@ -126,5 +125,14 @@ DEVICE unsigned draw(unsigned long long key, unsigned long long at) {
 		k0 += 0x9e3779b9;
 		k1 += 0xbb67ae85;
 	}
+}
+
+// draw is number `at` of the sequence of key.
+DEVICE unsigned draw(unsigned long long key, unsigned long long at) {
+	unsigned c[4];
+	philox(c, key, at / 4);
 	return at % 4 == 0 ? c[0] : at % 4 == 1 ? c[1] : at % 4 == 2 ? c[2] : c[3];
 }
+
+// quotient is a / b, neither of them negative: devices divide 32 bits far faster than 64.
+DEVICE long quotient(long a, long b) { return (a | b) >> 32 == 0 ? (long)((unsigned)a / (unsigned)b) : a / b; }

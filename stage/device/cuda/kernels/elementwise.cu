@@ -1,34 +1,30 @@
 // Operations on runs of elements, and functions of single ones.
-#include "common.cuh"
+#include "pack.cuh"
 
 KERNEL convert(void *y, int y16, const void *x, int x16, long n) {
-	Out out(y, y16);
-	In in(x, x16);
-	for (EACH(i, n)) out.set(i, in[i]);
+	map<8>(Out(y, y16), n, [](float v) { return v; }, In(x, x16));
 }
 
 KERNEL scale(float *x, float a, const long *now, long n) {
 	latest(now, a);
-	for (EACH(i, n)) x[i] *= a;
+	map<4>(Out(x, 0), n, [=](float v) { return v * a; }, In(x, 0));
 }
 
 KERNEL axpy(float *y, float a, const long *now, const float *x, long n) {
 	latest(now, a);
-	for (EACH(i, n)) y[i] += a * x[i];
+	map<4>(Out(y, 0), n, [=](float v, float w) { return v + a * w; }, In(y, 0), In(x, 0));
 }
 
 KERNEL lerp(float *y, float a, const float *x, long n) {
-	for (EACH(i, n)) y[i] += a * (x[i] - y[i]);
+	map<4>(Out(y, 0), n, [=](float v, float w) { return v + a * (w - v); }, In(y, 0), In(x, 0));
 }
 
 KERNEL mul(float *y, const float *x, long n) {
-	for (EACH(i, n)) y[i] *= x[i];
+	map<4>(Out(y, 0), n, [](float v, float w) { return v * w; }, In(y, 0), In(x, 0));
 }
 
 KERNEL add(void *out, int out16, const void *a, int a16, const void *b, int b16, long n) {
-	Out sum(out, out16);
-	In first(a, a16), second(b, b16);
-	for (EACH(i, n)) sum.set(i, first[i] + second[i]);
+	map<8>(Out(out, out16), n, [](float v, float w) { return v + w; }, In(a, a16), In(b, b16));
 }
 
 // The functions of device.Function, in its order.
@@ -63,31 +59,29 @@ DEVICE float gradient(int function, float dy, float x) {
 }
 
 KERNEL unary(void *y, int y16, const void *x, int x16, int function, long n) {
-	Out out(y, y16);
-	In in(x, x16);
-	for (EACH(i, n)) out.set(i, value(function, in[i]));
+	map<4>(Out(y, y16), n, [=](float v) { return value(function, v); }, In(x, x16));
 }
 
 KERNEL unary_backward(void *dx, int dx16, const void *dy, int dy16, const void *x, int x16, int function, long n) {
-	Out out(dx, dx16);
-	In in(x, x16), dout(dy, dy16);
-	for (EACH(i, n)) out.set(i, gradient(function, dout[i], in[i]));
+	map<4>(Out(dx, dx16), n, [=](float g, float v) { return gradient(function, g, v); }, In(dy, dy16), In(x, x16));
 }
 
 DEVICE float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
 KERNEL swiglu(void *y, const void *gate, const void *up, int brain, long n) {
-	Out out(y, brain);
-	In gates(gate, brain), ups(up, brain);
-	for (EACH(i, n)) out.set(i, gates[i] * sigmoid(gates[i]) * ups[i]);
+	map<4>(Out(y, brain), n, [](float gate, float up) { return gate * sigmoid(gate) * up; }, In(gate, brain), In(up, brain));
 }
 
 KERNEL swiglu_backward(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int brain, long n) {
-	Out dgates(dgate, brain), dups(dup, brain);
-	In dout(dy, brain), gates(gate, brain), ups(up, brain);
-	for (EACH(i, n)) {
-		float g = dout[i], x = gates[i], s = sigmoid(x), other = ups[i];
-		dgates.set(i, g * other * s * (1 + x * (1 - s)));
-		dups.set(i, g * x * s);
+	for (EACH_PACK(4, i, n)) {
+		Pack<4> dout = load<4>(In(dy, brain), i, n), gates = load<4>(In(gate, brain), i, n), ups = load<4>(In(up, brain), i, n);
+		Pack<4> dgates, dups;
+		UNROLL for (int c = 0; c < 4; c++) {
+			float g = dout.x[c], x = gates.x[c], s = sigmoid(x);
+			dgates.x[c] = g * ups.x[c] * s * (1 + x * (1 - s));
+			dups.x[c] = g * x * s;
+		}
+		store(Out(dgate, brain), dgates, i, n);
+		store(Out(dup, brain), dups, i, n);
 	}
 }

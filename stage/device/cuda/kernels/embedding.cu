@@ -1,14 +1,17 @@
 // Rows of tables.
-#include "common.cuh"
+#include "pack.cuh"
 
-KERNEL embed(float *out, const float *tokens, const float *positions, const int *ids, long rows, long t, long width, long table, int add,
-             Fault *fault, int operation) {
-	for (EACH(i, rows * width)) {
-		long row = i / width, c = i % width;
-		if (!accepted(fault, operation, row, ids[row], 0, table)) continue;
-		float v = tokens[ids[row] * width + c];
-		if (positions) v += positions[row % t * width + c];
-		out[i] = add ? out[i] + v : v;
+// embed is device.Embed of one row a block.
+KERNEL embed(float *out, const float *tokens, const float *positions, const int *ids, long t, long width, long table, int add, Fault *fault,
+             int operation) {
+	long row = blockIdx.x, id = ids[row], at = row % t * width;
+	if (!accepted(fault, operation, row, id, 0, table)) return;
+	auto sum = [](float v, float w) { return v + w; };
+	for (long c = 4 * threadIdx.x; c < width; c += 4 * (long)blockDim.x) {
+		Pack<4> v = load<4>(tokens + id * width, c, width);
+		if (positions) v = combine<4>(sum, v, load<4>(positions + at, c, width));
+		if (add) v = combine<4>(sum, load<4>(out + row * width, c, width), v);
+		store(out + row * width, v, c, width);
 	}
 }
 
@@ -30,6 +33,8 @@ KERNEL embed_backward(float *dtokens, const float *dout, const int *ids, long ro
 
 KERNEL embed_backward_positions(float *dpositions, const float *dout, long samples, long n) {
 	for (EACH(i, n)) {
-		for (long b = 0; b < samples; b++) dpositions[i] += dout[b * n + i];
+		float sum = dpositions[i];
+		for (long b = 0; b < samples; b++) sum += dout[b * n + i];
+		dpositions[i] = sum;
 	}
 }

@@ -7,13 +7,11 @@
 //	b, 16 rows of 8:   (2t, g), (2t + 8, g), each with the element below it
 //	c, 16 rows of 8:   (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1), as floats
 #pragma once
-#include "common.cuh"
+#include "pack.cuh"
 
 #ifdef __CUDACC__
 
-// UNROLL is before loops whose counter indexes what must lie in registers, ROLL before those whose body is long.
-#define UNROLL _Pragma("unroll")
-#define ROLL _Pragma("unroll 1")
+#define ROLL _Pragma("unroll 1") // before loops whose body is long
 
 // mma adds a b to c. Products are exact; the sums are the device's, in float.
 DEVICE void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -67,6 +65,5 @@ DEVICE float power(float v) {
 }
 
 #else
-#define UNROLL
 #define ROLL
 #endif

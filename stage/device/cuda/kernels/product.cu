@@ -38,13 +38,3 @@ KERNEL product(void *c, int c16, const void *a, int a16, const void *b, int b16,
 		}
 	}
 }
-
-// fill_rows sets each row of c to bias: a product that is added to it has one.
-KERNEL fill_rows(float *c, const float *bias, long columns, long n) {
-	for (EACH(i, n)) c[i] = bias[i % columns];
-}
-
-// round_rows sets c to sums with bias added to each row, rounded once.
-KERNEL round_rows(bf16 *c, const float *sums, const float *bias, long columns, long n) {
-	for (EACH(i, n)) c[i] = narrow(sums[i] + bias[i % columns]);
-}

@@ -11,6 +11,14 @@ struct Index {
 	unsigned x, y, z;
 };
 
+struct alignas(8) uint2 {
+	unsigned x, y;
+};
+
+struct alignas(16) uint4 {
+	unsigned x, y, z, w;
+};
+
 // fiber is what a thread sees of itself. The members of all threads of a block but threadIdx are the same.
 extern Index threadIdx, blockIdx, blockDim, gridDim;
 
