@@ -97,7 +97,7 @@ func (d *Device) embed(o *device.Embed) {
 	if !positions.Absent() {
 		positions = positions.Slice(o.Past*width, o.T*width)
 	}
-	d.launch("embed").mem(o.Out).mem(o.Tokens).mem(positions).mem(o.IDs).int(t).int(width).int(o.Tokens.Len() / width).flag(o.Add).
+	d.launch("embed").mem(o.Out).mem(o.Tokens).mem(positions).mem(o.IDs).int(t).int(width).int(o.Tokens.Len()/width).flag(o.Add).
 		refusing(embedIDs).packRows(rows, width)
 }
 
