@@ -7,16 +7,25 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/blas"
 )
 
-// The rows and columns of C that a block of the product kernel computes.
-const productTile = 64
+// The rows and columns of C that a block of a product kernel computes.
+const productTile = 128
 
 func (d *Device) matMul(o *device.MatMul) {
 	if d.blas != nil && blas.Takes(o) {
 		d.multiply(o)
 		return
 	}
-	d.launch("product").typed(o.C).typed(o.A).typed(o.B).mem(o.Bias).int(o.M).int(o.N).int(o.K).flag(o.TransA).flag(o.TransB).
-		flag(o.Accumulate).on(blocks(o.N, productTile), blocks(o.M, productTile), blockThreads)
+	if o.A.Type() == device.BF16 && o.B.Type() == device.BF16 {
+		d.launch("product_mma").typed(o.C).mem(o.A).mem(o.B).product(o)
+		return
+	}
+	d.launch("product").typed(o.C).typed(o.A).typed(o.B).product(o)
+}
+
+// product are the arguments that our own kernels end with; they run.
+func (c *call) product(o *device.MatMul) {
+	c.mem(o.Bias).int(o.M).int(o.N).int(o.K).flag(o.TransA).flag(o.TransB).flag(o.Accumulate).
+		on(blocks(o.N, productTile), blocks(o.M, productTile), blockThreads)
 }
 
 // widens reports whether the sums of a product go to scratch, and are rounded with the bias.

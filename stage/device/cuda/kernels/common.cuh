@@ -4,6 +4,11 @@
 
 #define KERNEL extern "C" __global__ void
 #define DEVICE static __device__
+#ifdef __CUDACC__
+#define CALLED DEVICE __noinline__ // in place of a copy for each caller
+#else
+#define CALLED DEVICE
+#endif
 
 // The indices that a thread of a grid of any size has of 0 to n-1.
 #define EACH(i, n) long i = blockIdx.x * (long)blockDim.x + threadIdx.x; i < (n); i += gridDim.x * (long)blockDim.x

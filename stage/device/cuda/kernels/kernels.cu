@@ -7,6 +7,7 @@
 #include "embedding.cu"
 #include "optimizer.cu"
 #include "product.cu"
+#include "product_mma.cu"
 #include "recurrent.cu"
 #include "rows.cu"
 #include "vision.cu"

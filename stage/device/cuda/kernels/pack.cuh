@@ -15,6 +15,9 @@ template <int N> struct Pack {
 
 // Words are what memory moves at once.
 template <int BYTES> struct Words;
+template <> struct Words<4> {
+	typedef unsigned type;
+};
 template <> struct Words<8> {
 	typedef uint2 type;
 };

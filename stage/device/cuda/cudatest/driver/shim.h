@@ -24,7 +24,7 @@ extern Index threadIdx, blockIdx, blockDim, gridDim;
 
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("shared_memory")))
 
 void __syncthreads();
