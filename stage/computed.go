@@ -91,7 +91,7 @@ func New(config Config) (*Computed, error) {
 	if err := c.checkOperations(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func() error{c.allocateFrozen, c.allocate, c.initialise} {
+	for _, step := range []func() error{c.allocateFrozen, c.allocate, c.prepare, c.initialise} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}

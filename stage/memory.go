@@ -42,6 +42,29 @@ func (c Config) passes() passes {
 	return p
 }
 
+// ops are the operations of all passes.
+func (p *passes) ops() (all []device.Op) {
+	t := &p.training
+	for _, pass := range []*program.Program{p.output.Forward, p.losses.Forward, t.Forward, t.Whole, t.Input, t.Weight} {
+		if pass != nil {
+			all = append(all, pass.Ops()...)
+		}
+	}
+	return all
+}
+
+// prepare has the device make what it takes beside operands, before a pass needs it.
+func (c *Computed) prepare() error {
+	planner, ok := device.PlannerOf(c.dev)
+	if !ok {
+		return nil
+	}
+	if err := planner.Prepare(c.passes.ops()); err != nil {
+		return fmt.Errorf("%s: %w", c.config.what(), err)
+	}
+	return nil
+}
+
 // floats is the float32 that so many bytes take, a multiple of 4.
 func floats(bytes int) int { return bytes / device.F32.Bytes() }
 

@@ -1,9 +1,6 @@
 package stage
 
-import (
-	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/program"
-)
+import "github.com/avgpipe/avgpipe/stage/device"
 
 // Bytes is the device memory that New takes for one stage of one pipeline, by what it is for.
 type Bytes struct {
@@ -20,9 +17,11 @@ type Bytes struct {
 	Padding int64
 	// Scratch is what the operations take in the host's memory beside their operands, once for the pipelines that share the device.
 	Scratch int64
+	// Workspace is what a device.Planner takes of its memory beside their operands, once for the pipelines that share it.
+	Workspace int64
 }
 
-// Total is what the stage allocates on its device for itself: all but Vector, what is Frozen, Padding and Scratch.
+// Total is what the stage allocates on its device for itself: all but Vector, what is Frozen, Padding, Scratch and Workspace.
 func (b Bytes) Total() int64 {
 	return b.Parameters + b.Gradients + b.State + b.Activations + b.Boundaries
 }
@@ -45,13 +44,13 @@ func (c Config) Bytes() (Bytes, error) {
 		b.FrozenFlat += int64(n * device.F32.Bytes())
 		return device.NewSymbol(t, n), nil
 	}, device.F32, device.BF16)
+	if planner, ok := device.PlannerOf(c.Device); ok {
+		b.Workspace = int64(planner.Workspace(s.passes.ops()))
+		return b, err
+	}
 	var scratch device.Scratch
-	for _, pass := range []*program.Program{s.passes.output.Forward, s.passes.training.Forward, s.passes.training.Whole} {
-		if pass != nil {
-			for _, op := range pass.Ops() {
-				scratch.Add(op)
-			}
-		}
+	for _, op := range s.passes.ops() {
+		scratch.Add(op)
 	}
 	b.Scratch = int64(scratch.Bytes())
 	return b, err

@@ -75,7 +75,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	n := int64(spec.Pipelines)
 	vectors := int64(method.Needs().Vectors(spec.Pipelines)) + 1 // and the evaluator's copy
 	m := tuner.Memory{
-		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n * (b.Activations + b.Boundaries),
+		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n*(b.Activations+b.Boundaries) + b.Workspace,
 		Center: vectors * b.Vector, Boundaries: n * z.messages(shape, spec),
 		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}

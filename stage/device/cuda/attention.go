@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"fmt"
+
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
@@ -111,28 +113,28 @@ func (d *Device) cachedAttention(o *device.CachedAttention) {
 }
 
 func (d *Device) rotate(o *device.Rotate) {
-	table, ok := d.table(o.Rotation)
-	if !ok {
+	table, err := d.table(o.Rotation)
+	if err != nil {
+		d.check("run Rotate", err)
 		return
 	}
 	n := o.Y.Len() / 2
 	d.launch("rotate").mem(o.Y).typed(o.X).mem(table.Slice(o.Past*o.S, o.T*o.S)).int(o.T).int(o.Heads).int(o.S).flag(o.Inverse).int(n).each(n)
 }
 
-// table is the device's copy of the table of a rotation, from position 0 on. It is false where there is no memory for it.
-func (d *Device) table(o device.Rotation) (device.Mem, bool) {
+// table is the device's copy of the table of a rotation, from position 0 on.
+func (d *Device) table(o device.Rotation) (device.Mem, error) {
 	o.T, o.Past = o.Past+o.T, 0
 	table := d.rotations.Table(o)
 	m, ok := d.tables[&table[0]]
 	if ok {
-		return m, true
+		return m, nil
 	}
 	m, err := d.Alloc(device.F32, len(table))
 	if err != nil {
-		d.check("rotary positions", err)
-		return m, false
+		return m, fmt.Errorf("a table of rotary positions: %w", err)
 	}
 	d.Upload(m, device.FloatBytes(table))
 	d.tables[&table[0]] = m
-	return m, true
+	return m, nil
 }

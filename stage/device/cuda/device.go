@@ -23,20 +23,21 @@ import (
 // event has passed of the device that wrote it.
 type Device struct {
 	*processor
-	name     string
-	stream   cu.Stream
-	blas     *blas.Handle // nil without cuBLAS
-	dnn      *dnn.Handle  // nil without cuDNN
-	squares  cu.DevicePtr // where blocks meet that add squares up: struct Squares of kernels/optimizer.cu
-	scratch  device.Mem   // of operations
-	call     call
-	graphs   graphs
-	launches Launches
-	events   [64]event
-	next     int
-	memory   map[unsafe.Pointer]int64 // bytes of what Alloc returned
-	fault    *fault
-	open     bool
+	name      string
+	stream    cu.Stream
+	blas      *blas.Handle // nil without cuBLAS
+	dnn       *dnn.Handle  // nil without cuDNN
+	workspace cu.DevicePtr // of cuBLAS
+	squares   cu.DevicePtr // where blocks meet that add squares up: struct Squares of kernels/optimizer.cu
+	scratch   device.Mem   // of operations
+	call      call
+	graphs    graphs
+	launches  Launches
+	events    [64]event
+	next      int
+	memory    map[unsafe.Pointer]int64 // bytes of what Alloc returned
+	fault     *fault
+	open      bool
 
 	rotations device.Rotations
 	tables    map[*float32]device.Mem // of rotations; a longer one is twice as long, so that few are outgrown
@@ -79,6 +80,9 @@ func Open(c Config) (*Device, error) {
 	err = d.prepare(c)
 	d.leave()
 	if err != nil {
+		if on.shared() {
+			err = fmt.Errorf("%w; where the processor has failed for another device of this process; it is whole when all have closed", err)
+		}
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.name, err), d.Close())
 	}
 	return d, nil
@@ -108,27 +112,32 @@ func (d *Device) prepare(c Config) (err error) {
 		to    *cu.DevicePtr
 		bytes int64
 	}{{&d.squares, squaresBytes}, {&d.graphs.block, 8 * mostNumbers}} {
-		if *own.to, err = cu.MemAlloc(own.bytes); err != nil {
-			return fmt.Errorf("allocate %d bytes: %w", own.bytes, err)
+		if *own.to, err = d.allocate(own.bytes); err != nil {
+			return err
 		}
 	}
 	d.check("zero memory", cu.MemsetD8Async(d.squares, 0, squaresBytes, d.stream))
 	d.call.prepare(d)
-	d.name = fmt.Sprintf("cuda (%s, %s, %s)", d.about, d.chooseProducts(c), d.chooseConvolutions(c))
-	return nil
+	products, err := d.chooseProducts(c)
+	d.name = fmt.Sprintf("cuda (%s, %s, %s)", d.about, products, d.chooseConvolutions(c))
+	return err
 }
 
 // chooseProducts opens cuBLAS where there is one, and says what multiplies.
-func (d *Device) chooseProducts(c Config) string {
+func (d *Device) chooseProducts(c Config) (products string, err error) {
 	if c.OwnProducts {
-		return "products by our own kernels, as configured"
+		return "products by our own kernels, as configured", nil
 	}
-	found, err := blas.Open(c.Libraries, unsafe.Pointer(d.stream.C()))
-	if err != nil {
-		return "products by our own kernels for want of cuBLAS"
+	if missing := blas.Load(c.Libraries); missing != nil {
+		return "products by our own kernels for want of cuBLAS", nil //nolint:nilerr // they do
 	}
-	d.blas = found
-	return fmt.Sprintf("products by cuBLAS %d.%d", found.Version()/10000, found.Version()%10000/100)
+	if d.workspace, err = d.allocate(blas.WorkspaceBytes); err != nil {
+		return "products by cuBLAS", err
+	}
+	if d.blas, err = blas.Open(unsafe.Pointer(d.stream.C()), uintptr(d.workspace)); err != nil {
+		return "products by cuBLAS", err
+	}
+	return fmt.Sprintf("products by cuBLAS %d.%d", d.blas.Version()/10000, d.blas.Version()%10000/100), nil
 }
 
 // chooseConvolutions opens cuDNN where there is one, and says what computes convolutions.
@@ -190,17 +199,29 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 	d.enter()
 	defer d.leave()
 	bytes := max(int64(n)*int64(size), 1)
-	found, err := cu.MemAlloc(bytes)
+	found, err := d.allocate(bytes)
 	if err != nil {
-		left, all, _ := cu.MemInfo()
-		return device.Mem{}, fmt.Errorf("%s: allocate %d elements of %v: %w: %d bytes asked for, %d of %d bytes available, this device holds %d "+
-			"allocations; where memory is short, use fewer pipelines, smaller micro-batches or more stages", d.name, n, t, err, bytes, left, all,
-			len(d.memory))
+		return device.Mem{}, fmt.Errorf("%s: %d elements of %v: %w", d.name, n, t, err)
 	}
 	d.check("zero an allocation", cu.MemsetD8Async(found, 0, bytes, d.stream))
 	at := *(*unsafe.Pointer)(unsafe.Pointer(&found))
 	d.memory[at] = bytes
 	return device.NewMem(at, n, t), nil
+}
+
+// allocate is memory that nothing was written to.
+func (d *Device) allocate(bytes int64) (cu.DevicePtr, error) {
+	found, err := cu.MemAlloc(bytes)
+	if err == nil {
+		return found, nil
+	}
+	held := int64(0)
+	for _, n := range d.memory {
+		held += n
+	}
+	left, all, _ := cu.MemInfo()
+	return 0, fmt.Errorf("allocate memory of the device: %w: %d bytes asked for, %d of %d bytes available, %d allocations of %d bytes held here; "+
+		"where memory is short, use fewer pipelines, smaller micro-batches or more stages", err, bytes, left, all, len(d.memory), held)
 }
 
 // Free implements device.Device. The driver waits for who uses the memory.
@@ -347,7 +368,7 @@ func (d *Device) Close() error {
 		free(d.blas.Close())
 	}
 	free(d.graphs.forget(func(*graph) bool { return true }))
-	for _, own := range []cu.DevicePtr{d.squares, d.graphs.block} {
+	for _, own := range []cu.DevicePtr{d.squares, d.graphs.block, d.workspace} {
 		if own != 0 {
 			free(cu.MemFree(own))
 		}

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 // says fails unless err has all of the words.
@@ -51,12 +53,13 @@ func TestAProcessKeepsItsDriver(t *testing.T) {
 
 func TestMemoryThatIsNotThereIsNamed(t *testing.T) {
 	library := cudatest.Library(t)
-	library.Reset(2 << 20)
+	const memory = 2<<20 + 32<<20 // cuBLAS works in 32 MiB
+	library.Reset(memory)
 	d := open(t, library)
 	whole := alloc(t, d, 1<<18)
 	_, err := d.Alloc(device.F32, 1<<18)
-	says(t, err, "allocate 262144 elements of f32", fmt.Sprintf("1048576 bytes asked for, %d of 2097152 bytes available", 2<<20-library.Held()),
-		"this device holds 1 allocations")
+	says(t, err, "262144 elements of f32: allocate memory", fmt.Sprintf("1048576 bytes asked for, %d of %d bytes available", memory-library.Held(), memory),
+		"1 allocations of 1048576 bytes held here")
 	d.Free(whole)
 	d.Free(alloc(t, d, 1<<18)) // the device goes on
 	if err := d.Close(); err != nil {
@@ -80,7 +83,13 @@ func TestAKernelThatTrapsIsReported(t *testing.T) {
 	}
 	says(t, d.Synchronize(), "IllegalAddress")
 	says(t, d.Synchronize(), "IllegalAddress") // a context does not recover
+	_, err := cuda.Open(cuda.Config{Library: library.Path()})
+	says(t, err, "make a stream: IllegalAddress", "has failed for another device of this process; it is whole when all have closed")
 	_ = d.Close()
+	library.Trap("none", 0)
+	if err := open(t, library).Close(); err != nil {
+		t.Errorf("a device that is opened after one that failed: %v", err)
+	}
 }
 
 func TestASynchronousDeviceNamesTheOperation(t *testing.T) {
@@ -106,7 +115,7 @@ func TestALostDeviceIsReported(t *testing.T) {
 	says(t, e.Wait(), "Unknown", "none, all had ended")
 	d.Do(&device.Scale{X: x, A: 2})
 	_, err := d.Alloc(device.F32, 1)
-	says(t, err, "allocate 1 elements of f32", "Unknown")
+	says(t, err, "1 elements of f32: allocate memory", "Unknown")
 	says(t, d.Synchronize(), "Unknown")
 	if d.Close() == nil {
 		t.Error("a lost device closes without an error")
@@ -146,6 +155,52 @@ func TestHeadsThatFitNoTileAreNotHad(t *testing.T) {
 			}
 		}
 	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a stage takes of a device's memory is what its price says: nothing more while it trains.
+func TestAStageTakesItsPrice(t *testing.T) {
+	library := cudatest.Library(t)
+	for _, kind := range []string{"gpt2", "llama"} {
+		for _, compute := range []device.Type{device.F32, device.BF16} {
+			d := open(t, library)
+			before := library.Held()
+			p := pipeline(t, d, kind, nil, stagetest.PipelineConfig{Compute: compute})
+			price, err := stage.Config{
+				Device: d, Model: p.Model, Range: p.Ranges[0], Count: 1, Samples: samples, Sequence: sequence, Slots: micros, Seed: p.Seed, Compute: compute,
+			}.Bytes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if needs := kind == "llama" || compute == device.BF16; needs != (price.Workspace > 0) { // tables of rotations, sums in float32
+				t.Errorf("%s in %v: the price has %d bytes of workspace", kind, compute, price.Workspace)
+			}
+			for i := range uint64(3) {
+				if took := int64(library.Held() - before); took != price.Total()+price.Workspace {
+					t.Fatalf("%s in %v: %d bytes are allocated after %d batches, the price is %d and %d of workspace", kind, compute, took, i, price.Total(), price.Workspace)
+				}
+				step(t, p, i)
+			}
+		}
+	}
+}
+
+// A stage whose operations have no memory beside their operands is not made.
+func TestMemoryBesideOperandsIsMadeWithTheStage(t *testing.T) {
+	library := cudatest.Library(t)
+	d := open(t, library)
+	whole := device.NewSymbol(device.BF16, 1<<20)
+	err := d.Prepare([]device.Op{&device.MatMul{
+		C: whole, A: whole, B: whole, Product: device.Product{M: 1 << 10, N: 1 << 10, K: 1 << 10, Bias: device.NewSymbol(device.F32, 1<<10)},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	library.Reset(library.Held())
+	err = d.Prepare([]device.Op{&device.Rotate{Y: whole, X: whole, Rotation: device.Rotation{B: 1, T: 1 << 10, Heads: 1, S: 1 << 10, Theta: 1e4}}})
+	says(t, err, "a table of rotary positions", "1048576 elements of f32", "4194304 bytes asked for, 0 of")
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}

@@ -23,11 +23,13 @@ const micros, samples, sequence = 2, 2, 6
 // pipeline trains a small model on a device.
 func pipeline(t *testing.T, d device.Device, kind string, fields map[string]any, c stagetest.PipelineConfig) *stagetest.Pipeline {
 	t.Helper()
-	fields = maps.Clone(fields)
-	maps.Copy(fields, map[string]any{"gpt2": map[string]any{
+	of := maps.Clone(map[string]any{"gpt2": map[string]any{
 		"n_layer": 2, "n_head": 2, "n_embd": 12, "n_positions": sequence, "vocab_size": 11,
-	}, "awd-lstm": map[string]any{"ntoken": 11, "ninp": 6, "nhid": 8, "nlayers": 2, "bptt": sequence}}[kind].(map[string]any))
-	m, err := model.Build(kind, fields)
+	}, "awd-lstm": map[string]any{"ntoken": 11, "ninp": 6, "nhid": 8, "nlayers": 2, "bptt": sequence}, "llama": map[string]any{
+		"num_hidden_layers": 2, "hidden_size": 12, "intermediate_size": 16, "num_attention_heads": 2, "max_position_embeddings": sequence, "vocab_size": 11,
+	}}[kind].(map[string]any))
+	maps.Copy(of, fields)
+	m, err := model.Build(kind, of)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,6 +66,13 @@ func (p *processor) release() error {
 	return errors.Join(p.module.Unload(), p.gpu.ReleasePrimaryCtx())
 }
 
+// shared reports whether several devices are open on it.
+func (p *processor) shared() bool {
+	processors.Lock()
+	defer processors.Unlock()
+	return p.users > 1
+}
+
 // choose finds the processor, and takes its context.
 func (p *processor) choose() error {
 	count, err := cu.NumDevices()

@@ -3,6 +3,9 @@
 package cuda
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
 )
@@ -61,17 +64,61 @@ func (s *scratch) take(t device.Type, n int) device.Mem {
 	return piece
 }
 
-// scratchOf is the memory that an operation takes beside its operands. It is false where there is none.
-func (d *Device) scratchOf(op device.Op) (scratch, bool) {
-	words := d.Scratch(op) / device.F32.Bytes()
-	if d.scratch.Len() < words {
-		d.check("destroy graphs", d.graphs.forget(func(*graph) bool { return true })) // they use the old one
-		d.Free(d.scratch)
-		m, err := d.Alloc(device.F32, words)
-		if d.scratch = m; err != nil {
-			d.check("scratch of "+device.NameOf(op), err)
-			return scratch{}, false
+// Workspace implements device.Planner: the largest scratch, and a table for each kind of rotation.
+func (d *Device) Workspace(ops []device.Op) int {
+	largest, tables, longest := 0, 0, map[device.Rotation]int{}
+	for _, op := range ops {
+		largest = max(largest, d.Scratch(op))
+		if o, ok := op.(*device.Rotate); ok {
+			kind := device.Rotation{S: o.S, Theta: o.Theta, Stretch: o.Stretch}
+			longest[kind] = max(longest[kind], o.Past+o.T)
 		}
 	}
-	return scratch{d.scratch.Slice(0, words)}, true
+	for kind, positions := range longest {
+		tables += positions * kind.S * device.F32.Bytes()
+	}
+	return largest + tables
+}
+
+// Prepare implements device.Planner. The longest table of a kind comes first, so that there is one.
+func (d *Device) Prepare(ops []device.Op) error {
+	var rotations []device.Rotation
+	for _, op := range ops {
+		if o, ok := op.(*device.Rotate); ok {
+			rotations = append(rotations, o.Rotation)
+		}
+		if err := d.reserve(op); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(rotations, func(a, b device.Rotation) int { return b.Past + b.T - a.Past - a.T })
+	for _, r := range rotations {
+		if _, err := d.table(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reserve makes the scratch at least as large as an operation needs. Graphs have the address of the old one.
+func (d *Device) reserve(op device.Op) (err error) {
+	bytes := d.Scratch(op)
+	if d.scratch.Bytes() >= bytes {
+		return nil
+	}
+	d.check("destroy graphs", d.graphs.forget(func(*graph) bool { return true }))
+	d.Free(d.scratch)
+	if d.scratch, err = d.Alloc(device.F32, bytes/device.F32.Bytes()); err != nil {
+		return fmt.Errorf("memory beside the operands of %s: %w", device.NameOf(op), err)
+	}
+	return nil
+}
+
+// scratchOf is the memory that an operation takes beside its operands. It is false where there is none.
+func (d *Device) scratchOf(op device.Op) (scratch, bool) {
+	if err := d.reserve(op); err != nil {
+		d.check("run "+device.NameOf(op), err)
+		return scratch{}, false
+	}
+	return scratch{d.scratch.Slice(0, d.Scratch(op)/device.F32.Bytes())}, true
 }

@@ -11,7 +11,7 @@ const char *avg_blas_load(struct avg_blas *blas, const char *path) {
 		void *to;
 	} functions[] = {
 		{"cublasCreate_v2", &blas->create},       {"cublasDestroy_v2", &blas->destroy}, {"cublasGetVersion_v2", &blas->version},
-		{"cublasSetStream_v2", &blas->stream}, {"cublasGemmEx", &blas->gemm},
+		{"cublasSetStream_v2", &blas->stream}, {"cublasSetWorkspace_v2", &blas->workspace}, {"cublasGemmEx", &blas->gemm},
 	};
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (library == NULL) return dlerror();
@@ -23,9 +23,10 @@ const char *avg_blas_load(struct avg_blas *blas, const char *path) {
 	return NULL;
 }
 
-int avg_blas_create(const struct avg_blas *blas, void **handle, void *stream, int *version) {
+int avg_blas_create(const struct avg_blas *blas, void **handle, void *stream, uintptr_t memory, size_t bytes, int *version) {
 	int status = blas->create(handle);
 	if (status == 0) status = blas->stream(*handle, stream);
+	if (status == 0) status = blas->workspace(*handle, (void *)memory, bytes); // after the stream, which takes it away
 	if (status == 0) status = blas->version(*handle, version);
 	return status;
 }

@@ -43,22 +43,22 @@ var loaded struct {
 	blas  C.struct_avg_blas
 }
 
-// Open loads cuBLAS from one of the directories, or else from where the loader looks, and returns a handle in the thread's context.
-func Open(directories []string, stream unsafe.Pointer) (*Handle, error) {
-	if err := load(directories); err != nil {
-		return nil, err
-	}
+// Open returns a handle in the thread's context, of the library that Load found. It works in memory of the device, WorkspaceBytes of it.
+func Open(stream unsafe.Pointer, workspace uintptr) (*Handle, error) {
 	h := &Handle{}
 	var version C.int
-	if status := C.avg_blas_create(&loaded.blas, &h.handle, stream, &version); status != 0 {
+	if status := C.avg_blas_create(&loaded.blas, &h.handle, stream, C.uintptr_t(workspace), WorkspaceBytes, &version); status != 0 {
 		return nil, fmt.Errorf("open cuBLAS: status %d", int(status))
 	}
 	h.version = int(version)
 	return h, nil
 }
 
-// load keeps the first library that it finds. A process has one.
-func load(directories []string) error {
+// WorkspaceBytes is what cuBLAS's documentation recommends for processors of compute capability 9.0; others need 4 MiB.
+const WorkspaceBytes = 32 << 20
+
+// Load finds cuBLAS in one of the directories, or else where the loader looks. A process keeps the first that it finds.
+func Load(directories []string) error {
 	loaded.Lock()
 	defer loaded.Unlock()
 	if loaded.found {

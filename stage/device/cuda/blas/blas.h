@@ -2,6 +2,7 @@
 #ifndef AVG_BLAS_H
 #define AVG_BLAS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct avg_blas {
@@ -9,6 +10,7 @@ struct avg_blas {
 	int (*destroy)(void *handle);
 	int (*version)(void *handle, int *version);
 	int (*stream)(void *handle, void *stream);
+	int (*workspace)(void *handle, void *memory, size_t bytes);
 	int (*gemm)(void *handle, int trans_a, int trans_b, int m, int n, int k, const void *alpha, const void *a, int type_a, int lda,
 	            const void *b, int type_b, int ldb, const void *beta, void *c, int type_c, int ldc, int compute, int algorithm);
 };
@@ -23,7 +25,8 @@ struct avg_product {
 // avg_blas_load finds the functions in a library. It returns NULL, or the loader's message.
 const char *avg_blas_load(struct avg_blas *blas, const char *path);
 
-int avg_blas_create(const struct avg_blas *blas, void **handle, void *stream, int *version);
+// avg_blas_create makes a handle that multiplies on a stream, with memory of the device to work in.
+int avg_blas_create(const struct avg_blas *blas, void **handle, void *stream, uintptr_t memory, size_t bytes, int *version);
 int avg_blas_destroy(const struct avg_blas *blas, void *handle);
 int avg_blas_product(const struct avg_blas *blas, void *handle, const struct avg_product *p);
 

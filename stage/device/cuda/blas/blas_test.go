@@ -9,7 +9,7 @@ import (
 
 func TestAMachineWithoutCuBLASSaysSo(t *testing.T) {
 	libraries = []string{"libcublas.so.0"}
-	_, err := Open([]string{"no"}, nil)
+	err := Load([]string{"no"})
 	if err == nil || !strings.Contains(err.Error(), "no cuBLAS: no/libcublas.so.0: cannot open") {
 		t.Errorf("open a library that is not there: %v", err)
 	}

@@ -16,7 +16,7 @@ static void *found(const char *path, const char *name) {
 
 static void reset(void *fake, size_t bytes) { ((void (*)(size_t))fake)(bytes); }
 static void trap(void *fake, const char *kernel, int code) { ((void (*)(const char *, int))fake)(kernel, code); }
-static void lose(void *fake, int code) { ((void (*)(int))fake)(code); }
+static void set(void *fake, int code) { ((void (*)(int))fake)(code); }
 static void pretend(void *fake, long version) { ((void (*)(long))fake)(version); }
 static long count(void *fake) { return ((long (*)(void))fake)(); }
 static long calls(void *fake, const char *function) { return ((long (*)(const char *))fake)(function); }
@@ -167,8 +167,11 @@ func (d Driver) Trap(kernel string, code int) {
 	C.trap(d.function("fake_trap"), name, C.int(code))
 }
 
+// Version makes the driver one for a version of CUDA: 11080 is 11.8.
+func (d Driver) Version(number int) { C.set(d.function("fake_version"), C.int(number)) }
+
 // Lose makes all calls fail from now on.
-func (d Driver) Lose(code int) { C.lose(d.function("fake_lose"), C.int(code)) }
+func (d Driver) Lose(code int) { C.set(d.function("fake_lose"), C.int(code)) }
 
 // Calls is how often a function was called since Reset, by the name of its symbol: "cuLaunchKernel".
 func (d Driver) Calls(function string) int {

@@ -25,6 +25,9 @@ import (
 // Library is the driver's library where a configuration names none.
 const Library = "libcuda.so.1"
 
+// least is the version of CUDA that a driver must be for: the oldest that reads the kernels (PTX 7.8) and has all functions.
+const least = 11080
+
 // Error is a failure of the driver.
 type Error int
 
@@ -68,6 +71,11 @@ func load(path string) error {
 	var missing *C.char
 	if message := C.avg_load(name, &missing); message != nil {
 		return fmt.Errorf("no CUDA device: %s; install the driver of the GPU, or name its library in the configuration", C.GoString(message))
+	}
+	var version C.int
+	if C.cuDriverGetVersion(&version); version > 0 && version < least {
+		return fmt.Errorf("no CUDA device: %s is a driver for CUDA %d.%d, expected %d.%d or above; update the driver", path, version/1000,
+			version%1000/10, least/1000, least%1000/10)
 	}
 	if names := strings.Fields(C.GoString(missing)); len(names) > 0 {
 		return fmt.Errorf("no CUDA device: %s lacks %s; update the driver", path, strings.Join(names, ", "))

@@ -3,11 +3,13 @@
 package driver_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
 	"gorgonia.org/cu"
 
+	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
 )
 
@@ -21,6 +23,23 @@ func TestAProgramStartsWithoutADriver(t *testing.T) {
 		t.Errorf("load a library that is not there: %v", err)
 	}
 	t.Log(err)
+}
+
+func TestAnOldDriverIsRefused(t *testing.T) {
+	library := cudatest.Library(t)
+	library.Version(11040)
+	err := driver.Load(library.Path())
+	if err == nil || !strings.Contains(err.Error(), "is a driver for CUDA 11.4, expected 11.8 or above; update the driver") {
+		t.Errorf("load an old driver: %v", err)
+	}
+}
+
+// The least version of a driver is that which reads this PTX.
+func TestTheKernelsAreOfTheVersionThatDriversRead(t *testing.T) {
+	ptx, err := os.ReadFile("../kernels/kernels.ptx")
+	if err != nil || !strings.Contains(string(ptx), "\n.version 7.8\n") {
+		t.Errorf("the kernels are not of PTX 7.8, which drivers for CUDA 11.8 read: %v", err)
+	}
 }
 
 func TestADriverThatLacksFunctionsIsRefused(t *testing.T) {

@@ -61,6 +61,7 @@ size_t total, held;
 std::map<std::string, long> calls; // by name
 std::string trapped;               // the kernel that fails
 CUresult trap, lost;
+int version;
 thread_local CUstream capturing; // what this thread captures
 
 typedef std::lock_guard<std::recursive_mutex> Guard;
@@ -161,12 +162,18 @@ EXPORT void fake_reset(size_t bytes) {
 	total = bytes;
 	calls.clear();
 	trapped = "";
+	version = 11080;
 }
 
 EXPORT void fake_trap(const char *kernel, int code) {
 	Guard guard(lock);
 	trapped = kernel;
 	trap = (CUresult)code;
+}
+
+EXPORT void fake_version(int number) {
+	Guard guard(lock);
+	version = number;
 }
 
 EXPORT void fake_lose(int code) {
@@ -188,8 +195,8 @@ EXPORT size_t fake_held() {
 
 EXPORT CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 
-EXPORT CUresult cuDriverGetVersion(int *version) {
-	*version = 11080;
+EXPORT CUresult cuDriverGetVersion(int *number) {
+	*number = version;
 	return CUDA_SUCCESS;
 }
 
@@ -470,6 +477,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
 
 struct Blas {
 	CUstream stream;
+	bool works; // in memory of the caller's
 };
 
 EXPORT int cublasCreate_v2(Blas **to) {
@@ -488,8 +496,15 @@ EXPORT int cublasGetVersion_v2(Blas *, int *version) {
 }
 
 EXPORT int cublasSetStream_v2(Blas *blas, CUstream stream) {
-	blas->stream = stream;
+	*blas = {stream, false}; // as the library has it
 	return 0;
+}
+
+// cublasSetWorkspace takes memory that the caller owns; a handle without it allocates.
+EXPORT int cublasSetWorkspace_v2(Blas *blas, void *memory, size_t bytes) {
+	Guard guard(lock);
+	blas->works = on_device((CUdeviceptr)memory, bytes);
+	return blas->works ? 0 : 7;
 }
 
 namespace {
